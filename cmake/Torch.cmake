@@ -1,0 +1,25 @@
+# Finds torch and Python by asking the interpreter that will load the extension; no find_package(Torch), whose CUDA probing
+# costs seconds and fails on machines without a toolkit.
+find_program(FLASHOVER_PYTHON NAMES python3 python REQUIRED)
+execute_process(
+  COMMAND ${FLASHOVER_PYTHON} -c "import sysconfig, importlib.util as u, os; p = os.path.dirname(u.find_spec('torch').origin); print(';'.join([p, sysconfig.get_paths()['include'], sysconfig.get_config_var('SOABI'), sysconfig.get_config_var('LIBDIR'), sysconfig.get_config_var('LDVERSION')]))"
+  OUTPUT_VARIABLE facts OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+list(GET facts 0 FLASHOVER_TORCH)
+list(GET facts 1 FLASHOVER_PYTHON_INCLUDE)
+list(GET facts 2 FLASHOVER_PYTHON_SOABI)
+list(GET facts 3 python_libdir)
+list(GET facts 4 python_ldversion)
+add_library(flashover_torch_headers INTERFACE)
+target_include_directories(flashover_torch_headers SYSTEM INTERFACE
+  ${FLASHOVER_TORCH}/include ${FLASHOVER_TORCH}/include/torch/csrc/api/include)
+target_link_libraries(flashover_torch_headers INTERFACE flashover_python_headers)
+add_library(flashover_torch_libs INTERFACE)
+target_link_directories(flashover_torch_libs INTERFACE ${FLASHOVER_TORCH}/lib)
+target_link_libraries(flashover_torch_libs INTERFACE torch_python torch torch_cpu c10)
+target_link_options(flashover_torch_libs INTERFACE -Wl,--no-as-needed -Wl,-rpath,${FLASHOVER_TORCH}/lib)
+add_library(flashover_python_headers INTERFACE)
+target_include_directories(flashover_python_headers SYSTEM INTERFACE ${FLASHOVER_PYTHON_INCLUDE})
+add_library(flashover_python_embed INTERFACE)
+target_link_directories(flashover_python_embed INTERFACE ${python_libdir})
+target_link_libraries(flashover_python_embed INTERFACE python${python_ldversion})
+target_link_options(flashover_python_embed INTERFACE -Wl,-rpath,${python_libdir})

@@ -1,0 +1,104 @@
+// The tensor program.
+//
+// A Graph is straight-line SSA over tensors: nodes in execution order, each an operator with schema-ordered arguments
+// and one or more result values. The same structure serves three forms, told apart by verify(graph, form):
+//   kTraced      as recorded: aten ops, in-place ops and views as the program ran them (Value::storage tells aliases)
+//   kFunctional  no mutation, no aliasing: every value is defined once and never changes; effects are in `mutations`
+//   kCore        functional, and every node is a prim.* or an extern
+//
+//   In        recorded operator calls
+//   Out       a functional core graph plus what must happen to the outside world (mutations, output aliases)
+//   Promises  verify() after each pass; print() parses back to an equal graph; passes are functions Graph -> Graph
+//   Declines  an unknown operator stays one extern node
+//   Sample    graph {
+//               %0 : f32[2,3] = input user "L['x']"
+//               %1 : f32[3] = input param "L['self'].bias"
+//               %2 : f32[2,3] = aten.add.Tensor(%0, %1, 1)   # model.py:12
+//               return %2
+//             }
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/hash.h"
+#include "ops/ops.h"
+#include "ops/types.h"
+
+namespace flashover::graph {
+
+struct Value {
+  TensorType type;
+  // kTraced only: values with equal storage share memory. Type.strides/offset say where in it.
+  int32_t storage = -1;
+};
+
+struct Node {
+  const ops::Op* op = nullptr;
+  std::vector<Arg> args;
+  std::vector<ValueId> outs;
+  int32_t location = -1;  // index into Graph::locations; the user's line
+};
+
+enum class InputKind : uint8_t {
+  kUser,       // changes from call to call
+  kParameter,  // an nn.Parameter reached from a module: same tensor every call, may be written between calls
+  kBuffer,     // a registered buffer, likewise
+  kConstant,   // a tensor that the traced code made from Python data; its value is fixed (held by the caller, by index)
+};
+struct Input {
+  ValueId value = kNoValue;
+  InputKind kind = InputKind::kUser;
+  bool requires_grad = false;
+  std::string name;  // source, for people: "L['self'].layer1.weight"
+};
+
+// After functionalization: input `input` must hold `value` when the call ends.
+struct Mutation {
+  int32_t input = 0;
+  ValueId value = kNoValue;
+};
+
+// How a result reaches the caller. Strides are eager's and must be kept.
+struct Output {
+  enum class Kind : uint8_t { kValue, kInputAlias, kOutputAlias };
+  Kind kind = Kind::kValue;
+  ValueId value = kNoValue;  // kTraced: always the traced value. kFunctional: for kValue
+  int32_t base = -1;         // kInputAlias: index of the input; kOutputAlias: index of the earlier output it is a view of
+  TensorType type;           // geometry as eager returns it (sizes, strides, offset from the base for aliases)
+};
+
+struct Graph {
+  std::vector<Value> values;
+  std::vector<Node> nodes;
+  std::vector<Input> inputs;
+  std::vector<Output> outputs;
+  std::vector<Mutation> mutations;
+  std::vector<std::string> locations;
+
+  ValueId add_value(TensorType type, int32_t storage = -1);
+  ValueId add_input(TensorType type, InputKind kind, std::string name, int32_t storage = -1);
+  // Appends a node with one fresh value per out type.
+  Node& add_node(const ops::Op* op, std::vector<Arg> args, std::vector<TensorType> outs, int32_t location = -1);
+  const TensorType& type(ValueId v) const { return values[v].type; }
+};
+
+enum class Form : uint8_t { kTraced, kFunctional, kCore };
+
+std::string print(const Graph& g);
+Graph parse(std::string_view text);               // throws UserError "line:col: what"
+void verify(const Graph& g, Form form);           // throws InternalError naming the node and the broken sentence
+Hash128 hash(const Graph& g);                     // structure, types, input kinds; not names and locations
+template <typename F>
+void for_each_ref(const Arg& arg, F&& f) {        // every tensor mentioned by an argument (kNoValue skipped)
+  if (auto* r = std::get_if<Ref>(&arg)) {
+    if (r->id != kNoValue) f(r->id);
+  } else if (auto* l = std::get_if<RefList>(&arg)) {
+    for (const Ref& r : *l)
+      if (r.id != kNoValue) f(r.id);
+  }
+}
+
+}  // namespace flashover::graph

@@ -1,0 +1,83 @@
+// Where an object came from, and what was observed of it: the language between the frame interpreter (writes), the guard
+// program (checks) and explain() (words).
+//
+// A source is a path from the call's roots. The trace records for each object it reached the source and, for each thing it
+// learned through that source, a fact. Ids index into a table; a parent always has a smaller id.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+typedef struct _object PyObject;
+typedef struct _typeobject PyTypeObject;
+
+namespace flashover::guards {
+
+using SourceId = int32_t;
+constexpr SourceId kNoSource = -1;  // fresh: made during the trace
+
+enum class SourceKind : uint8_t {
+  kArgument,      // index: position in the bound arguments of the compiled callable (localsplus order of the root code)
+  kCallable,      // the compiled function object itself (its defaults, closure, globals hang below it)
+  kGlobals,       // module globals dict of function `parent` (func.__globals__)
+  kBuiltins,      // the builtins dict
+  kClosureCell,   // parent.__closure__[index] (the cell object)
+  kCellContents,  // parent is a cell
+  kInstanceDict,  // parent.__dict__ (the dict object)
+  kType,          // type(parent)
+  kTypeLookup,    // found on type(parent)'s MRO under `name` (raw, before __get__)
+  kDictItem,      // parent[key], parent a dict; key is a constant object
+  kDictKeyAt,     // index-th key in order
+  kDictValueAt,   // index-th value in order
+  kSequenceItem,  // parent[index], list or tuple (also subclasses, without calling __getitem__)
+  kSetItem,       // index-th in iteration order
+  kSlot,          // C member/getset attribute `name` of parent with no Python code behind it (__slots__, __code__, __defaults__, ...)
+  kModule,        // sys.modules[name]
+  kTensorAttr,    // .grad, ._base ... of a tensor: `name`
+  kConstantObject,// an immortal object the trace got hold of otherwise (types of C modules, singletons); `object` kept alive
+};
+
+struct Source {
+  SourceKind kind;
+  SourceId parent = kNoSource;
+  int32_t index = -1;
+  PyObject* key = nullptr;  // owned by the table: name or key; null if none
+  PyObject* object = nullptr;  // the object seen while tracing (owned by the table until the guards are built)
+};
+
+enum class FactKind : uint8_t {
+  kIdentity,       // is `expected`
+  kTypeIs,         // type(x) is `expected`
+  kEquals,         // type equal and == `expected` (int, float incl. NaN/-0.0 bitwise, str, bytes, bool, None, complex, dtype, device, Size ...)
+  kLength,         // len == number, for list/tuple/dict/set/str
+  kDictHas,        // key `expected` present (its value has a source of its own when it mattered)
+  kDictLacks,      // key `expected` absent
+  kDictOrder,      // same keys in the same order (iteration was seen)
+  kTypeLacks,      // name `expected` not found on type(x)'s MRO
+  kTypeVersion,    // type(x)'s attributes unchanged for names looked up (implied by kTypeLookup facts; number unused)
+  kInstanceDictIs, // x.__dict__ is the same dict object as before (catches obj.__dict__ = ...)
+  kTensor,         // dtype, device, layout, sizes, strides, requires_grad, dispatch keys, class; number = index into tensor specs
+  kTensorAliases,  // number: another source that is the same tensor object / shares storage with this one
+  kNotAliases,     // none of the tensor inputs share storage except as recorded (number unused)
+  kCodeIs,         // x.__code__ is `expected` (functions compared by code, for functions made anew each time)
+  kGlobalState,    // packed torch state: grad mode, inference mode, autocast, default dtype, determinism, threads-independent flags
+};
+
+struct Fact {
+  FactKind kind;
+  SourceId source = kNoSource;
+  PyObject* expected = nullptr;  // owned
+  int64_t number = 0;
+  int32_t location = -1;  // index into locations: the user's file:line that made the trace ask
+};
+
+// What the trace observed. Owns its references.
+struct Observations {
+  std::vector<Source> sources;
+  std::vector<Fact> facts;
+  std::vector<std::string> locations;
+};
+
+std::string str(const Observations& o, SourceId s);  // "self.layers[3].__dict__['weight']"; "x" for arguments
+
+}  // namespace flashover::guards

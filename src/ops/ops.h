@@ -1,0 +1,65 @@
+// Everything known about an operator without tensors at hand: one row per operator, asked by every later stage.
+//
+// Two vocabularies share the table:
+//   aten.*   "aten.add.Tensor": what the trace records (namespace.name.overload; "aten.relu" has the overload "" and
+//            is written "aten.relu.default"). Arguments are in schema order, defaults filled in.
+//   prim.*   the small closed set that decompositions end in; see prims.def for the meaning of each.
+// Any name may be looked up: an operator without a row gets a row of kind kExtern at first use ("always right, just not
+// fused"); such rows know nothing but their name and what the trace says of them.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ops/types.h"
+
+namespace flashover::ops {
+
+enum class OpKind : uint8_t {
+  kPointwise,   // output element i depends on input elements i (after broadcast)
+  kReduction,
+  kScan,
+  kView,        // outputs alias input 0; no data moves
+  kIndex,       // gather, scatter, cat, pad, pooling windows ...: data movement computed by index
+  kFactory,     // full, iota, ...
+  kRandom,
+  kExtern,      // call the ATen operator
+};
+
+// What a rule is told: the tensors' types by ValueId through `type_of`, everything else in args.
+struct InferContext {
+  std::span<const Arg> args;
+  const TensorType& (*type_of)(const void* user, ValueId id);
+  const void* user;
+  DType default_dtype = DType::kF32;
+  const TensorType& type(size_t arg_index) const { return type_of(user, std::get<Ref>(args[arg_index]).id); }
+  const TensorType& type(ValueId id) const { return type_of(user, id); }
+  bool has_tensor(size_t i) const {
+    return i < args.size() && std::holds_alternative<Ref>(args[i]) && std::get<Ref>(args[i]).id != kNoValue;
+  }
+};
+// Fills the outputs' dtype, device, sizes, strides, offset exactly as eager would. Returns false = "I do not know this case",
+// and the trace asks ATen's meta kernels instead. Throws UserError for inputs that eager rejects (or returns false: then
+// ATen words the error; prefer this).
+using InferRule = bool (*)(const InferContext& in, std::vector<TensorType>& outs);
+
+struct Op {
+  std::string name;  // interned: compare Op pointers
+  OpKind kind = OpKind::kExtern;
+  InferRule infer = nullptr;       // null: unknown
+  const Op* functional = nullptr;  // aten.add_.Tensor -> aten.add.Tensor; null when not an in-place op
+  uint32_t mutates = 0;            // bit i: argument i is written (from the schema; in-place, out= and copy_)
+  bool effectful = false;          // must not be removed, duplicated or reordered
+  bool nondeterministic = false;   // random: must not be duplicated or merged
+  bool is_prim = false;
+  bool is_aten_view = false;       // output 0 aliases argument 0
+};
+
+const Op* find(std::string_view name);         // creates the extern row if new; thread safe; never null
+const Op* find_existing(std::string_view name);  // null if there is no row
+std::vector<const Op*> all();                  // for tests and docs
+
+}  // namespace flashover::ops

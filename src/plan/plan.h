@@ -1,0 +1,103 @@
+// What to run, as plain data.
+//
+// A Plan is a flat list of steps over numbered tensors, with the kernel binaries beside it. The just-in-time path
+// runs it, the cache stores it, an ahead-of-time package holds it: one artifact, one executor.
+//
+//   In        scheduled kernels, extern calls, a memory plan
+//   Out       plain data: no pointer to anything of the compiler, no Python object, no torch type
+//   Promises  verify(): every tensor written before it is read, live ranges of overlapping slab regions disjoint, indices in range;
+//             serialize/deserialize round-trips; deserialize treats its input as hostile (bounds, sizes, enums checked)
+//   Sample    t3 : f32[2,3] slab+256     launch k0(t0, t1 -> t3)     call aten.mm.default(t3, t2) -> t4
+//
+// Frozen part: tensors that depend only on parameters, buffers and constants (folded batch norms, packed weights, casts) are
+// computed by `frozen_steps`, which the executor re-runs when a parameter changed (identity, data pointer or version).
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/hash.h"
+#include "ops/types.h"
+
+namespace flashover::plan {
+
+using TensorId = int32_t;
+
+enum class Home : uint8_t {
+  kInput,    // index = input number
+  kSlab,     // byte offset in the one temporary slab of this call
+  kOutput,   // own allocation, handed to the caller; index = output number that owns it
+  kFrozen,   // produced by frozen_steps, lives as long as the executable
+  kExtern,   // whatever tensor the extern call returned (also opaque mkldnn tensors); dropped after last use
+  kView,     // of tensor `base`: same memory, own sizes, strides, offset
+};
+
+struct Tensor {
+  TensorType type;            // offset is relative to the home (elements)
+  Home home = Home::kSlab;
+  int32_t index = -1;         // input or output number; tensor id of the base for kView
+  sym::Expr slab_offset = 0;  // bytes, multiple of 64
+};
+
+enum class StepKind : uint8_t {
+  kLaunch,   // run kernel `kernel` on `reads` then `writes` (pointers in that order), `sizes` as int64 arguments
+  kCall,     // call operator `op`; args refer to TensorIds; outs in `writes`; out_variant: results are written into `writes`
+  kCopy,     // writes[0] <- reads[0] (strided copy, casting)
+  kRelease,  // reads: extern-homed tensors that die here
+};
+
+struct Step {
+  StepKind kind = StepKind::kLaunch;
+  int32_t kernel = -1;
+  std::string op;            // "aten.mm.default", "mkldnn._linear_pointwise.default"
+  bool out_variant = false;  // op has an out= overload named `op` and takes writes[0] as its last argument
+  std::vector<Arg> args;     // kCall: Ref ids are TensorIds
+  std::vector<TensorId> reads, writes;
+  std::vector<sym::Expr> sizes;
+  std::string label;         // for people and profilers: "layer_norm+add model.py:31"
+};
+
+struct Kernel {
+  std::string symbol;   // C symbol in the binary
+  int32_t binary = -1;  // index into Plan::binaries
+  // CPU signature: extern "C" void symbol(void* const* pointers, const int64_t* sizes);  threads through GOMP inside.
+};
+
+struct Binary {
+  Hash128 key;        // of source text, compiler, flags, ISA
+  std::string bytes;  // an ELF shared object (CPU) or a cubin (CUDA)
+};
+
+struct OutputRef {
+  TensorId tensor = -1;       // the memory
+  int32_t alias_input = -1;   // >= 0: a view of this input, geometry in type
+  int32_t alias_output = -1;  // >= 0: a view of this earlier output
+  TensorType type;            // sizes, strides, offset as eager returns them
+};
+
+struct InputSpec {
+  TensorType type;     // what the plan was built for; the guards promise it
+  uint8_t kind = 0;    // graph::InputKind
+  bool frozen = false; // only frozen_steps read it (or nobody does)
+};
+
+struct Plan {
+  std::vector<InputSpec> inputs;
+  std::vector<Tensor> tensors;
+  std::vector<Step> frozen_steps, steps;
+  std::vector<OutputRef> outputs;
+  std::vector<Kernel> kernels;
+  std::vector<Binary> binaries;
+  sym::Expr slab_bytes = 0;
+  std::string target;  // ISA and machine facts that the binaries need: "x86-64 avx512 bf16"
+};
+
+std::string print(const Plan& p);
+Plan parse(std::string_view text);  // binaries are not in the text
+void verify(const Plan& p);         // throws InternalError
+std::string serialize(const Plan& p);
+// Throws UserError on anything malformed; never reads out of bounds, never allocates more than a small multiple of the input.
+Plan deserialize(std::string_view bytes);
+
+}  // namespace flashover::plan

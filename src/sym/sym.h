@@ -1,0 +1,101 @@
+// Integer expressions over sizes and loop indices.
+//
+// Every size, stride, offset and index in Flashover is a sym::Expr, also when it is a plain number, so that dynamic shapes
+// are a matter of values and not of types. Expressions are hash-consed: equal canonical forms are the same node, so
+// `==` is a pointer compare and holding an Expr is holding a pointer. Sums are kept affine (sorted terms with integer
+// coefficients, constant last); floor-div, mod, min and max are simplified with the ranges of their variables.
+//
+//   In        integers, named variables with ranges, + - * floordiv mod min max
+//   Out       canonical expressions; constant folding is immediate
+//   Promises  e1 == e2 implies equal values for all variable values in range; printing parses back to the same node;
+//             thread safe; nodes live until the process ends
+//   Declines  nothing; overflow of int64 in constant folding is a CHECK
+//   Sample    "4*s0 + i1 mod 7 + 3"
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace flashover::sym {
+
+enum class Kind : uint8_t { kConst, kVar, kAdd, kMul, kFloorDiv, kMod, kMin, kMax };
+
+// Inclusive bounds; kInf / -kInf when unknown.
+struct Range {
+  static constexpr int64_t kInf = INT64_MAX;
+  int64_t lo = -kInf;
+  int64_t hi = kInf;
+  bool operator==(const Range&) const = default;
+};
+
+struct Node;
+
+class Expr {
+ public:
+  Expr() : Expr(int64_t{0}) {}
+  Expr(int64_t constant);  // NOLINT: implicit on purpose, sizes are written as numbers
+  Expr(int constant) : Expr(int64_t{constant}) {}
+
+  Kind kind() const;
+  bool is_const() const { return kind() == Kind::kConst; }
+  bool is_const(int64_t c) const { return is_const() && value() == c; }
+  int64_t value() const;                  // CHECKs is_const()
+  std::optional<int64_t> as_const() const;
+  int64_t hint() const;                   // value with every variable at its hint
+  Range range() const;                    // bounds from the ranges of the variables
+  std::string_view name() const;          // of a variable
+  std::span<const Expr> operands() const; // of add (terms), mul (coefficient may be operands()[0] const), div, mod, min, max
+
+  bool operator==(Expr other) const { return node_ == other.node_; }
+  const Node* node() const { return node_; }
+  std::string str() const;
+
+ private:
+  explicit Expr(const Node* node) : node_(node) {}
+  friend struct Interner;
+  const Node* node_;
+};
+
+// A variable is identified by its name; asking again with the same name returns the same node (ranges must agree).
+// hint is the value seen when tracing (sizes) or anything in range (loop indices).
+Expr var(std::string_view name, Range range, int64_t hint);
+
+Expr operator+(Expr a, Expr b);
+Expr operator-(Expr a, Expr b);
+Expr operator-(Expr a);
+Expr operator*(Expr a, Expr b);
+Expr floordiv(Expr a, Expr b);  // rounds towards minus infinity; b != 0
+Expr mod(Expr a, Expr b);       // sign of b, as Python's
+Expr min(Expr a, Expr b);
+Expr max(Expr a, Expr b);
+inline Expr ceildiv(Expr a, Expr b) { return floordiv(a + b - Expr(1), b); }
+inline Expr& operator+=(Expr& a, Expr b) { return a = a + b; }
+inline Expr& operator*=(Expr& a, Expr b) { return a = a * b; }
+
+// Provable facts (false = not proven, not "disproven").
+bool known_eq(Expr a, Expr b);
+bool known_ne(Expr a, Expr b);
+bool known_lt(Expr a, Expr b);
+bool known_le(Expr a, Expr b);
+bool known_divisible(Expr a, int64_t by);
+
+using Bindings = std::function<std::optional<Expr>(Expr variable)>;
+Expr substitute(Expr e, const Bindings& bindings);  // re-simplifies
+int64_t evaluate(Expr e, const std::function<int64_t(Expr variable)>& value);
+void collect_vars(Expr e, std::vector<Expr>& out);  // unique, in order of first appearance
+// d e / d v if e is affine in v with a constant or symbol-only coefficient: the stride of v; nullopt otherwise.
+std::optional<Expr> coefficient(Expr e, Expr v);
+
+Expr parse(std::string_view text);  // variables must exist; throws UserError with the column
+Expr product(std::span<const Expr> factors);
+
+}  // namespace flashover::sym
+
+template <>
+struct std::hash<flashover::sym::Expr> {
+  size_t operator()(flashover::sym::Expr e) const noexcept { return std::hash<const void*>()(e.node()); }
+};

@@ -1,0 +1,70 @@
+// Operator calls on trace tensors become nodes of a Graph.
+//
+// A trace tensor is a TensorImpl with the Fake dispatch key plus its real device's keys, over a real *meta* StorageImpl that
+// its views share, so that version counters, aliasing, autograd, autocast and composite kernels work as in eager; what
+// reaches the backend is recorded here. While a Session is active on a thread, Fake is TLS-included so factories are caught.
+//
+//   In        at::Tensor calls made by whoever runs the user's code (the frame interpreter, a test)
+//   Out       graph::Graph in form kTraced + the constants it lifted
+//   Promises  sizes, strides, dtype, device, storage sharing and requires_grad as eager would give; real tensors are never written
+//   Declines  data-dependent reads (.item(), bool(t), nonzero ...), sparse / nested / quantized tensors, subclasses with
+//             __torch_dispatch__: a Python exception derived from BaseException (flashover._C.Decline) is thrown as
+//             python_error and `declined()` stays set (sticky), since user code may swallow exceptions
+// Rules for shapes come from ops::Op::infer, then ATen's C++ meta kernels, then torch's Python metas (counted in stats()).
+//
+// This header is plain C++ for frame/: at::Tensor crosses as PyObject* only.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "graph/graph.h"
+
+typedef struct _object PyObject;
+
+namespace flashover::trace {
+
+struct Stats {
+  int64_t ops = 0, own_rules = 0, cpp_meta = 0, python_meta = 0;
+  std::vector<std::string> python_meta_ops;  // names, for the report
+};
+
+class Session {
+ public:
+  virtual ~Session() = default;  // swaps every real tensor back; safe in any state
+
+  // The program meets a real tensor (argument, parameter, buffer, global): its TensorImpl is swapped *under the same
+  // PyObject* for a trace impl, so identity, isinstance and containers keep working; end() or the destructor swaps back.
+  // Tensors that share storage share a meta storage. Same object twice: same input. Returns the input's index.
+  // Throws Declined for tensors that cannot be traced (sparse, subclass with __torch_dispatch__, mkldnn, quantized ...).
+  virtual int32_t add_input(PyObject* tensor, graph::InputKind kind, const std::string& name) = 0;
+  virtual bool is_input(PyObject* tensor) const = 0;
+
+  // The value that a trace tensor stands for (fresh result or swapped input); kNoValue if it is a real tensor.
+  virtual ValueId value_of(PyObject* tensor) const = 0;
+  virtual bool is_trace_tensor(PyObject* object) const = 0;  // false for anything that is not a tensor
+
+  // Called at record time for the user's "file:line"; may be empty.
+  std::function<std::string()> location;
+
+  // A real tensor reached an operator without add_input and is not a Python-data constant. Return true after having called
+  // add_input(tensor), false to decline.
+  std::function<bool(PyObject* tensor)> unknown_tensor;
+
+  virtual bool declined() const = 0;
+  virtual std::string decline_reason() const = 0;
+  virtual void decline(const std::string& reason) = 0;  // sets the sticky flag and the Python error
+
+  // Ends the trace: outputs become Graph::outputs (in this order), real impls are back in place, and trace tensors that
+  // survive are dead (any use raises). Constants: real tensors, new references, in order of the kConstant inputs.
+  virtual graph::Graph end(const std::vector<PyObject*>& outputs, std::vector<PyObject*>& constants) = 0;
+  virtual const Stats& stats() const = 0;
+};
+
+// Activates tracing on this thread (one at a time per thread; nesting throws Declined). GIL held.
+std::unique_ptr<Session> begin();
+Session* current();  // of this thread; null outside a trace
+
+}  // namespace flashover::trace
