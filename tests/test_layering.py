@@ -1,0 +1,53 @@
+"""The layering of design.md, read off the #include lines: a stage includes only the stages before it."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+SRC = Path(__file__).parent.parent / "src"
+# stage -> stages it may include (itself always)
+ALLOWED = {
+    "base": set(),
+    "sym": {"base"},
+    "ops": {"base", "sym"},
+    "graph": {"base", "sym", "ops"},
+    "plan": {"base", "sym", "ops"},
+    "loops": {"base", "sym", "ops", "graph", "plan"},
+    "kernel": {"base", "sym", "ops", "graph", "loops", "plan"},
+    "compile": {"base", "sym", "ops", "graph", "loops", "kernel", "plan"},
+    "torch": {"base", "sym", "ops", "graph"},
+    "run": {"base", "sym", "ops", "plan", "torch"},
+    "trace": {"base", "sym", "ops", "graph", "torch"},
+    "guards": {"base"},
+    "frame": {"base", "sym", "ops", "graph", "guards", "trace"},
+}
+PURE = {"base", "sym", "ops", "graph", "plan", "loops", "kernel", "compile"}
+INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.M)
+
+
+def includes(stage: str) -> list[tuple[Path, str]]:
+    files = [p for ext in ("*.h", "*.cpp") for p in (SRC / stage).rglob(ext)]
+    return [(p, i) for p in files for i in INCLUDE.findall(p.read_text())]
+
+
+@pytest.mark.parametrize("stage", sorted(ALLOWED))
+def test_stage_includes_only_earlier_stages(stage: str) -> None:
+    seen = includes(stage)
+    assert seen, f"no includes found in src/{stage}: the check would be empty"
+    for path, name in seen:
+        first = name.split("/")[0]
+        if first in ALLOWED or first in ("entry", "python", "aot"):
+            assert first == stage or first in ALLOWED[stage], f"{path.relative_to(SRC)} includes {name}"
+
+
+@pytest.mark.parametrize("stage", sorted(PURE))
+def test_pure_stage_sees_neither_torch_nor_python(stage: str) -> None:
+    for path, name in includes(stage):
+        assert not re.match(r"(ATen|c10|torch/(?!\w+\.h$)|Python\.h|pybind11)", name), f"{path} includes {name}"
+
+
+def test_only_src_python_uses_pybind11() -> None:
+    for stage in ALLOWED:
+        for path, name in includes(stage):
+            assert "pybind11" not in name, f"{path} includes {name}"
