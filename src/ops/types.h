@@ -55,6 +55,7 @@ struct TensorType {
   Sizes strides;
   sym::Expr offset = 0;
   bool wrapped_number = false;  // a 0-d tensor made from a Python number: weak in type promotion
+  bool opaque = false;          // memory in a library's own layout (mkldnn): strides empty, only extern operators take it
   size_t rank() const { return sizes.size(); }
   sym::Expr numel() const { return sym::product(sizes); }
 };
@@ -62,7 +63,7 @@ Sizes contiguous_strides(const Sizes& sizes);
 bool is_contiguous(const TensorType& t);  // provably; size-1 dims are ignored
 // Elementwise equality by known_eq.
 bool same_sizes(const Sizes& a, const Sizes& b);
-std::string str(const TensorType& t);  // "f32[2,3]{3,1}" ; strides left out when contiguous; "@cuda:0" when not cpu
+std::string str(const TensorType& t);  // "f32[2,3]{3,1}"; strides left out when contiguous; "+offset", "@cuda:0" when not cpu, "w" = wrapped number
 
 using ValueId = int32_t;  // index into Graph::values
 constexpr ValueId kNoValue = -1;
