@@ -61,7 +61,10 @@ struct Step {
 struct Kernel {
   std::string symbol;   // C symbol in the binary
   int32_t binary = -1;  // index into Plan::binaries
-  // CPU signature: extern "C" void symbol(void* const* pointers, const int64_t* sizes);  threads through GOMP inside.
+  // CPU signature: extern "C" int32_t symbol(void* const* pointers, const int64_t* sizes);  threads through GOMP inside.
+  // Returns 0, or i + 1 when check i failed (an index out of range): outputs are then unspecified but no memory was
+  // touched outside the tensors, and the caller raises IndexError with errors[i].
+  std::vector<std::string> errors;
 };
 
 struct Binary {
