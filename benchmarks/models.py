@@ -1,0 +1,282 @@
+"""Eager, torch.compile and flashover over real models, in one run: right or wrong, speed, compile times, overhead, memory.
+
+    ./x bench                                  # the whole table
+    ./x bench --models resnet18,bert --precision fp32 --no-cold
+    ./x bench --json out.json --markdown docs/benchmark-cpu.md
+
+Every figure of a row comes from the same run: run times are medians of interleaved repeats (eager, torch.compile, flashover, eager, ...)
+in one process; cold and warm compile times are first-call times of fresh processes with an empty, then a filled cache
+folder. "right" compares with an fp64 eager reference: rmse <= 2 x eager's own rmse + a floor (1e-5 fp32, 1e-2 bf16, of the reference's rms).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import math
+import os
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+FLOOR = {"fp32": 1e-5, "bf16": 1e-2}
+Call = Callable[[], Any]
+
+
+@contextlib.contextmanager
+def precision_scope(precision: str) -> Iterator[None]:
+    import torch
+
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+        yield
+
+
+def tensors(result: Any) -> list[Any]:
+    """Every tensor of a nested result, in a fixed order (ModelOutput and caches included)."""
+    import torch
+
+    if isinstance(result, torch.Tensor):
+        return [result]
+    if isinstance(result, dict):
+        return [t for value in result.values() for t in tensors(value)]
+    if isinstance(result, (list, tuple)):
+        return [t for value in result for t in tensors(value)]
+    if hasattr(result, "layers"):  # transformers' Cache
+        return [t for layer in result.layers for t in (layer.keys, layer.values)]
+    return []
+
+
+def error(result: Any, reference: Any) -> float:
+    """rmse over the rms of the reference, all floating tensors together."""
+    total = scale = 0.0
+    got, want = tensors(result), tensors(reference)
+    if len(got) != len(want):
+        return math.inf
+    for a, b in zip(got, want, strict=True):
+        if a.shape != b.shape:
+            return math.inf
+        if not b.is_floating_point():
+            if not bool((a == b).all()):
+                return math.inf
+            continue
+        total += float(((a.double() - b.double()) ** 2).sum())
+        scale += float((b.double() ** 2).sum())
+    return math.sqrt(total / max(scale, 1e-300))
+
+
+def make(name: str, small: bool) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    import zoo
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return zoo.make(name, small)
+
+
+def compiled(which: str, model: Any) -> Any:
+    if which == "flashover":
+        import flashover
+
+        return flashover.compile(model, fullgraph=True)
+    import torch
+
+    return torch.compile(model)
+
+
+def first_call(which: str, name: str, precision: str, small: bool) -> dict[str, float]:
+    """Runs in a process of its own: seconds of the first call beyond a steady one, and the peak memory it added (MB)."""
+    model, args, kwargs = make(name, small)
+    with precision_scope(precision):
+        model(*args, **kwargs)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        start = time.perf_counter()
+        fast = compiled(which, model)
+        fast(*args, **kwargs)
+        first = time.perf_counter() - start
+        start = time.perf_counter()
+        fast(*args, **kwargs)
+        steady = time.perf_counter() - start
+    return {"seconds": first - steady, "memory": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024}
+
+
+def spawn_first_call(which: str, name: str, precision: str, small: bool, cache: Path) -> dict[str, float]:
+    env = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(cache), "FLASHOVER_CACHE_DIR": str(cache)}
+    command = [sys.executable, __file__, "--first-call", which, "--models", name, "--precision", precision]
+    done = subprocess.run(command + ["--small"] * small, env=env, capture_output=True, text=True, timeout=600)
+    if done.returncode != 0:
+        return {"seconds": math.nan, "memory": math.nan}
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def interleaved(calls: dict[str, Call], budget: float) -> dict[str, float]:
+    """Median seconds of each call; the calls take turns until `budget` seconds are spent (at least 5 rounds)."""
+    times: dict[str, list[float]] = {key: [] for key in calls}
+    end = time.perf_counter() + budget
+    while time.perf_counter() < end or len(next(iter(times.values()))) < 5:
+        for key, call in calls.items():
+            start = time.perf_counter()
+            call()
+            times[key].append(time.perf_counter() - start)
+    return {key: statistics.median(values) for key, values in times.items()}
+
+
+def measure(name: str, precision: str, options: argparse.Namespace) -> dict[str, Any]:
+    import flashover
+
+    row: dict[str, Any] = {"model": name, "precision": precision}
+    which = ["inductor", "flashover"] if options.inductor else ["flashover"]
+    if options.cold:
+        for key in which:
+            cache = Path(tempfile.mkdtemp(prefix="flashover-bench-"))
+            for phase in ("cold", "warm"):
+                row[f"{key}_{phase}"] = spawn_first_call(key, name, precision, options.small, cache)
+            shutil.rmtree(cache, ignore_errors=True)
+    model, args, kwargs = make(name, options.small)
+    with precision_scope(precision):
+        stats = flashover.compile_stats()
+        calls: dict[str, Call] = {"eager": lambda: model(*args, **kwargs)}
+        for key in which:
+            fast = compiled(key, model)
+            fast(*args, **kwargs)
+            fast(*args, **kwargs)
+            calls[key] = lambda fast=fast: fast(*args, **kwargs)
+        after = flashover.compile_stats()
+        row |= {key: after[key] - stats[key] for key in ("kernels", "extern_calls", "graph_breaks", "graphs")}
+        results = {key: call() for key, call in calls.items()}
+        row["seconds"] = interleaved(calls, options.seconds)
+    with_double = make(name, options.small)
+    import torch
+
+    def to_double(x: Any) -> Any:
+        return x.double() if isinstance(x, torch.Tensor) and x.is_floating_point() else x
+
+    with torch.no_grad():
+        reference = with_double[0].double()(*[to_double(a) for a in args], **{k: to_double(v) for k, v in kwargs.items()})
+    row["error"] = {key: error(result, reference) for key, result in results.items()}
+    row["right"] = row["error"]["flashover"] <= 2 * row["error"]["eager"] + FLOOR[precision]
+    return row
+
+
+def overhead(seconds: float, inductor: bool) -> dict[str, float]:
+    """Whole call of relu(x + 1) * 2 on 16 floats, microseconds."""
+    import torch
+
+    def tiny(x: Any) -> Any:
+        return torch.relu(x + 1) * 2
+
+    x = torch.randn(16)
+    with torch.no_grad():
+        calls: dict[str, Call] = {"eager": lambda: tiny(x)}
+        for key in ["inductor", "flashover"] if inductor else ["flashover"]:
+            fast = compiled(key, tiny)
+            fast(x)
+            calls[key] = lambda fast=fast: fast(x)
+        repeat = 1000
+
+        def many(call: Call) -> Call:
+            def run() -> None:
+                for _ in range(repeat):
+                    call()
+
+            return run
+
+        return {k: v / repeat * 1e6 for k, v in interleaved({k: many(c) for k, c in calls.items()}, seconds).items()}
+
+
+def geomean(values: list[float]) -> float:
+    kept = [v for v in values if v > 0 and math.isfinite(v)]
+    return math.exp(sum(map(math.log, kept)) / len(kept)) if kept else math.nan
+
+
+def markdown(rows: list[dict[str, Any]], tiny: dict[str, float], command: str) -> str:
+    import platform
+
+    import torch
+
+    def ratio(row: dict[str, Any], a: str, b: str) -> float:
+        return row["seconds"].get(a, math.nan) / row["seconds"].get(b, math.nan)
+
+    def seconds(row: dict[str, Any], key: str) -> float:
+        return row.get(key, {}).get("seconds", math.nan)
+
+    cpu = next((x.split(":")[1].strip() for x in open("/proc/cpuinfo") if x.startswith("model name")), platform.machine())
+    out = [
+        f"`{command}` on {cpu}, {torch.get_num_threads()} threads, torch {torch.__version__}, {time.strftime('%Y-%m-%d')}.",
+        "",
+        "| model | precision | right | eager ms | torch.compile x | flashover x | vs torch.compile | cold s (t.c / fl) | warm s (t.c / fl)"
+        " | kernels | externs | breaks |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        if "failed" in row:
+            out.append(f"| {row['model']} | {row['precision']} | FAILED: {row['failed']} |" + " |" * 9)
+            continue
+        out.append(
+            f"| {row['model']} | {row['precision']} | {'yes' if row['right'] else 'NO'} | {row['seconds']['eager'] * 1e3:.1f} "
+            f"| {ratio(row, 'eager', 'inductor'):.2f} | {ratio(row, 'eager', 'flashover'):.2f} | {ratio(row, 'inductor', 'flashover'):.2f} "
+            f"| {seconds(row, 'inductor_cold'):.1f} / {seconds(row, 'flashover_cold'):.2f} "
+            f"| {seconds(row, 'inductor_warm'):.1f} / {seconds(row, 'flashover_warm'):.2f} "
+            f"| {row['kernels']} | {row['extern_calls']} | {row['graph_breaks']} |"
+        )
+    good = [r for r in rows if "failed" not in r]
+    for precision in sorted({r["precision"] for r in good}):
+        part = [r for r in good if r["precision"] == precision]
+        out.append("")
+        out.append(
+            f"Geometric means, {precision} ({len(part)} models): torch.compile {geomean([ratio(r, 'eager', 'inductor') for r in part]):.2f}x "
+            f"eager, flashover {geomean([ratio(r, 'eager', 'flashover') for r in part]):.2f}x eager, "
+            f"{geomean([ratio(r, 'inductor', 'flashover') for r in part]):.2f}x torch.compile; cold compile "
+            f"{geomean([seconds(r, 'inductor_cold') / seconds(r, 'flashover_cold') for r in part]):.1f}x faster, warm "
+            f"{geomean([seconds(r, 'inductor_warm') / seconds(r, 'flashover_warm') for r in part]):.1f}x faster."
+        )
+    out += ["", "Tiny function, whole call: " + ", ".join(f"{k} {v:.1f} us" for k, v in tiny.items()) + "."]
+    return "\n".join(out) + "\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", default="", help="comma list; default: the whole zoo")
+    parser.add_argument("--precision", default="fp32,bf16")
+    parser.add_argument("--small", action="store_true", help="CI sizes")
+    parser.add_argument("--seconds", type=float, default=6.0, help="time for the interleaved repeats of a model")
+    parser.add_argument("--no-cold", dest="cold", action="store_false", help="skip the cold and warm compile times")
+    parser.add_argument("--no-inductor", dest="inductor", action="store_false", help="leave torch.compile out")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--markdown", type=Path)
+    parser.add_argument("--first-call", choices=["inductor", "flashover"], help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.first_call:
+        print(json.dumps(first_call(options.first_call, options.models, options.precision, options.small)))
+        return 0
+    import zoo
+
+    rows = []
+    tiny = overhead(options.seconds / 2, options.inductor)
+    for name in options.models.split(",") if options.models else zoo.ALL:
+        for precision in options.precision.split(","):
+            try:
+                rows.append(measure(name, precision, options))
+            except Exception as failure:  # a row that fails is a result, and the others must go on
+                rows.append({"model": name, "precision": precision, "failed": f"{type(failure).__name__}: {failure}"[:200]})
+            print(rows[-1], file=sys.stderr, flush=True)
+            if options.json:
+                options.json.write_text(json.dumps({"rows": rows, "tiny": tiny}, indent=1))
+    text = markdown(rows, tiny, "./x bench " + " ".join(sys.argv[1:]))
+    print(text)
+    if options.markdown:
+        options.markdown.write_text(text)
+    return 0 if all(r.get("right") for r in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
