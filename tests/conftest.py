@@ -1,0 +1,40 @@
+"""Shared set-up: reproducible, two threads at most, an own cache folder per run, and the repository's modules on the path."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+for folder in (ROOT / "python", ROOT / "benchmarks"):
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+os.environ.setdefault("FLASHOVER_CACHE_DIR", tempfile.mkdtemp(prefix="flashover-test-cache-"))
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> Iterator[None]:
+    import torch
+
+    torch.manual_seed(0)
+    yield
+    assert torch.is_grad_enabled(), "a test left grad mode off"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """`slow` and `gpu` tests run only when asked for by -m (or on a machine with a GPU)."""
+    chosen = config.getoption("-m")
+    for item in items:
+        if "slow" in item.keywords and "slow" not in chosen:
+            item.add_marker(pytest.mark.skip(reason="slow: run with -m slow"))
+        if "gpu" in item.keywords:
+            import torch
+
+            if not torch.cuda.is_available():
+                item.add_marker(pytest.mark.skip(reason="gpu: no CUDA device here"))
