@@ -1,0 +1,741 @@
+#include "sym/sym.h"
+
+#include <algorithm>
+#include <array>
+#include <deque>
+#include <mutex>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "base/check.h"
+
+namespace flashover::sym {
+
+struct Node {
+  Kind kind = Kind::kConst;
+  int64_t value = 0;  // kConst
+  int64_t hint = 0;
+  Range range;
+  size_t hash = 0;
+  std::string name;  // kVar
+  std::vector<Expr> operands;
+};
+
+namespace {
+
+constexpr int64_t kInf = Range::kInf;
+
+int64_t add_checked(int64_t a, int64_t b) {
+  int64_t r = 0;
+  FLASHOVER_CHECK(!__builtin_add_overflow(a, b, &r)) << "integer overflow in " << a << " + " << b;
+  return r;
+}
+int64_t mul_checked(int64_t a, int64_t b) {
+  int64_t r = 0;
+  FLASHOVER_CHECK(!__builtin_mul_overflow(a, b, &r)) << "integer overflow in " << a << " * " << b;
+  return r;
+}
+int64_t floordiv_int(int64_t a, int64_t b) {
+  FLASHOVER_CHECK(b != 0) << "division by zero";
+  int64_t q = a / b;
+  return (a % b != 0 && (a < 0) != (b < 0)) ? q - 1 : q;
+}
+int64_t mod_int(int64_t a, int64_t b) { return a - floordiv_int(a, b) * b; }
+int64_t gcd_int(int64_t a, int64_t b) {
+  a = a < 0 ? -a : a;
+  b = b < 0 ? -b : b;
+  while (b) std::swap(a %= b, b);
+  return a;
+}
+
+// ---- range arithmetic, saturating at infinity
+bool infinite(int64_t v) { return v == kInf || v == -kInf; }
+int64_t sat_add(int64_t a, int64_t b) {
+  if (infinite(a)) return a;  // opposite infinities never meet: lows are added to lows, highs to highs
+  if (infinite(b)) return b;
+  int64_t r = 0;
+  if (__builtin_add_overflow(a, b, &r)) return a > 0 ? kInf : -kInf;
+  return r;
+}
+int64_t sat_mul(int64_t a, int64_t b) {
+  if (a == 0 || b == 0) return 0;
+  int64_t r = 0;
+  if (infinite(a) || infinite(b) || __builtin_mul_overflow(a, b, &r)) return (a < 0) != (b < 0) ? -kInf : kInf;
+  return r;
+}
+Range range_add(Range a, Range b) { return {sat_add(a.lo, b.lo), sat_add(a.hi, b.hi)}; }
+Range range_mul(Range a, Range b) {
+  int64_t c[4] = {sat_mul(a.lo, b.lo), sat_mul(a.lo, b.hi), sat_mul(a.hi, b.lo), sat_mul(a.hi, b.hi)};
+  return {*std::min_element(c, c + 4), *std::max_element(c, c + 4)};
+}
+int64_t sat_floordiv(int64_t a, int64_t b) {  // b > 0
+  if (infinite(b)) return a >= 0 ? (infinite(a) ? kInf : 0) : (infinite(a) ? -kInf : -1);
+  return infinite(a) ? a : floordiv_int(a, b);
+}
+Range range_floordiv(Range a, Range b) {
+  if (b.lo < 1) return {};
+  int64_t c[4] = {sat_floordiv(a.lo, b.lo), sat_floordiv(a.lo, b.hi), sat_floordiv(a.hi, b.lo), sat_floordiv(a.hi, b.hi)};
+  return {*std::min_element(c, c + 4), *std::max_element(c, c + 4)};
+}
+Range range_mod(Range a, Range b) {
+  if (b.lo < 1) return b.hi <= -1 ? Range{sat_add(b.lo, 1), 0} : Range{};
+  Range r{0, infinite(b.hi) ? kInf : b.hi - 1};
+  if (a.lo >= 0 && !infinite(a.hi)) r.hi = std::min(r.hi, a.hi);
+  return r;
+}
+
+// Numbers inside names compare as numbers: i2 before i10.
+int compare_names(std::string_view a, std::string_view b) {
+  auto digit = [](char c) { return c >= '0' && c <= '9'; };
+  size_t i = 0, j = 0;
+  while (i < a.size() && j < b.size()) {
+    if (digit(a[i]) && digit(b[j])) {
+      size_t m = i, n = j;
+      while (m < a.size() && digit(a[m])) ++m;
+      while (n < b.size() && digit(b[n])) ++n;
+      if (m - i != n - j) return m - i < n - j ? -1 : 1;
+      if (int c = a.substr(i, m - i).compare(b.substr(j, n - j))) return c;
+      i = m, j = n;
+    } else if (a[i] != b[j]) {
+      return a[i] < b[j] ? -1 : 1;
+    } else {
+      ++i, ++j;
+    }
+  }
+  return a.size() - i == b.size() - j ? 0 : (i == a.size() ? -1 : 1);
+}
+
+}  // namespace
+
+// Creates and finds nodes. The order of operands must never depend on addresses or on creation order: the text of an
+// expression is part of cache keys.
+struct Interner {
+  struct Hash {
+    size_t operator()(const Node* n) const { return n->hash; }
+  };
+  struct Equal {
+    bool operator()(const Node* a, const Node* b) const {
+      return a->kind == b->kind && a->value == b->value && a->name == b->name && a->operands == b->operands;
+    }
+  };
+  static constexpr int64_t kSmall = 2048;  // constants in [-kSmall, kSmall) need no lock
+
+  std::mutex mutex;
+  std::deque<Node> nodes;
+  std::unordered_set<const Node*, Hash, Equal> set;
+  std::unordered_map<std::string, const Node*> variables;
+  std::array<Node, 2 * kSmall> small;
+
+  Interner() {
+    for (int64_t i = 0; i < 2 * kSmall; ++i) fill_const(small[i], i - kSmall);
+  }
+  static void fill_const(Node& n, int64_t v) {
+    n.value = n.hint = v;
+    n.range = {v, v};
+    n.hash = std::hash<int64_t>()(v) * 0x9E3779B97F4A7C15ull;
+  }
+  static Interner& get() {
+    static Interner* interner = new Interner;  // never destroyed: expressions live in other statics
+    return *interner;
+  }
+  static Expr wrap(const Node* n) { return Expr(n); }
+
+  const Node* constant(int64_t v) {
+    if (v >= -kSmall && v < kSmall) return &small[v + kSmall];
+    Node n;
+    fill_const(n, v);
+    return intern(std::move(n));
+  }
+  const Node* intern(Node n) {
+    std::lock_guard lock(mutex);
+    auto it = set.find(&n);
+    if (it != set.end()) return *it;
+    nodes.push_back(std::move(n));
+    set.insert(&nodes.back());
+    return &nodes.back();
+  }
+  Expr make(Kind kind, std::vector<Expr> operands, Range range, int64_t hint) {
+    Node n;
+    n.kind = kind;
+    n.operands = std::move(operands);
+    n.range = range;
+    n.hint = hint;
+    n.hash = static_cast<size_t>(kind) + 17;
+    for (Expr e : n.operands) n.hash = (n.hash ^ e.node()->hash) * 0x9E3779B97F4A7C15ull + (n.hash >> 29);
+    return Expr(intern(std::move(n)));
+  }
+  Expr variable(std::string_view name, Range range, int64_t hint) {
+    std::lock_guard lock(mutex);
+    auto [it, fresh] = variables.try_emplace(std::string(name), nullptr);
+    if (fresh) {
+      Node& n = nodes.emplace_back();
+      n.kind = Kind::kVar;
+      n.name = name;
+      n.range = range;
+      n.hint = hint;
+      n.hash = std::hash<std::string_view>()(name);
+      it->second = &n;
+    }
+    FLASHOVER_CHECK(it->second->range == range) << "variable " << name << " was declared with another range";
+    return Expr(it->second);
+  }
+  std::optional<Expr> find_variable(std::string_view name) {
+    std::lock_guard lock(mutex);
+    auto it = variables.find(std::string(name));
+    if (it == variables.end()) return std::nullopt;
+    return Expr(it->second);
+  }
+};
+
+namespace {
+
+Expr make(Kind kind, std::vector<Expr> operands, Range range, int64_t hint) {
+  return Interner::get().make(kind, std::move(operands), range, hint);
+}
+
+int compare(Expr a, Expr b) {
+  if (a == b) return 0;
+  if (a.kind() != b.kind()) return a.kind() < b.kind() ? -1 : 1;
+  if (a.is_const()) return a.value() < b.value() ? -1 : 1;
+  if (a.kind() == Kind::kVar) return compare_names(a.name(), b.name());
+  auto x = a.operands(), y = b.operands();
+  if (x.size() != y.size()) return x.size() < y.size() ? -1 : 1;
+  for (size_t i = 0; i < x.size(); ++i)
+    if (int c = compare(x[i], y[i])) return c;
+  return 0;
+}
+bool before(Expr a, Expr b) { return compare(a, b) < 0; }
+
+// ---- sums: the working form is (term, coefficient) pairs and a constant
+struct Term {
+  Expr e;  // neither a constant nor a sum, and without a constant coefficient
+  int64_t coef;
+};
+struct Sum {
+  std::vector<Term> terms;
+  int64_t constant = 0;
+};
+
+Expr make_product(std::vector<Expr> factors);  // sorted, non-constant factors; coefficient first when there is one
+
+// Splits 4*s0*i1 into (s0*i1, 4).
+Term split_coefficient(Expr e) {
+  if (e.kind() == Kind::kMul && e.operands()[0].is_const()) {
+    auto ops = e.operands();
+    if (ops.size() == 2) return {ops[1], ops[0].value()};
+    return {make_product(std::vector<Expr>(ops.begin() + 1, ops.end())), ops[0].value()};
+  }
+  return {e, 1};
+}
+
+void add_into(Sum& sum, Expr e, int64_t factor) {
+  auto one = [&](Expr t) {
+    if (t.is_const()) {
+      sum.constant = add_checked(sum.constant, mul_checked(t.value(), factor));
+      return;
+    }
+    Term term = split_coefficient(t);
+    term.coef = mul_checked(term.coef, factor);
+    for (Term& old : sum.terms)
+      if (old.e == term.e) {
+        old.coef = add_checked(old.coef, term.coef);
+        return;
+      }
+    sum.terms.push_back(term);
+  };
+  if (e.kind() == Kind::kAdd) {
+    for (Expr t : e.operands()) one(t);
+  } else {
+    one(e);
+  }
+}
+Sum to_sum(Expr e) {
+  Sum s;
+  add_into(s, e, 1);
+  return s;
+}
+
+Expr scaled(Expr e, int64_t coef) {
+  if (coef == 1) return e;
+  std::vector<Expr> ops{Expr(coef)};
+  if (e.kind() == Kind::kMul) {
+    ops.insert(ops.end(), e.operands().begin(), e.operands().end());
+  } else {
+    ops.push_back(e);
+  }
+  return make(Kind::kMul, std::move(ops), range_mul(e.range(), {coef, coef}), mul_checked(e.hint(), coef));
+}
+Expr make_product(std::vector<Expr> factors) {
+  if (factors.size() == 1) return factors[0];
+  Range range{1, 1};
+  int64_t hint = 1;
+  for (Expr f : factors) {
+    range = range_mul(range, f.range());
+    hint = mul_checked(hint, f.hint());
+  }
+  return make(Kind::kMul, std::move(factors), range, hint);
+}
+
+// c*b*(x // b) + c*(x mod b)  ->  c*x
+bool recombine(Sum& s) {
+  for (size_t m = 0; m < s.terms.size(); ++m) {
+    Term mod_term = s.terms[m];
+    if (mod_term.e.kind() != Kind::kMod || !mod_term.e.operands()[1].is_const()) continue;
+    Expr x = mod_term.e.operands()[0];
+    Expr quotient = floordiv(x, mod_term.e.operands()[1]);
+    int64_t want = 0;
+    if (__builtin_mul_overflow(mod_term.coef, mod_term.e.operands()[1].value(), &want)) continue;
+    for (size_t d = 0; d < s.terms.size(); ++d) {
+      if (d == m || !(s.terms[d].e == quotient) || s.terms[d].coef != want) continue;
+      s.terms.erase(s.terms.begin() + std::max(m, d));
+      s.terms.erase(s.terms.begin() + std::min(m, d));
+      add_into(s, x, mod_term.coef);
+      return true;
+    }
+  }
+  return false;
+}
+
+Expr from_sum(Sum s) {
+  auto drop_zeros = [&] { std::erase_if(s.terms, [](const Term& t) { return t.coef == 0; }); };
+  drop_zeros();
+  while (s.terms.size() > 1 && recombine(s)) drop_zeros();
+  if (s.terms.empty()) return Expr(s.constant);
+  if (s.terms.size() == 1 && s.constant == 0) return scaled(s.terms[0].e, s.terms[0].coef);
+  std::sort(s.terms.begin(), s.terms.end(), [](const Term& a, const Term& b) { return before(a.e, b.e); });
+  std::vector<Expr> ops;
+  ops.reserve(s.terms.size() + 1);
+  Range range{s.constant, s.constant};
+  int64_t hint = s.constant;
+  for (const Term& t : s.terms) {
+    ops.push_back(scaled(t.e, t.coef));
+    range = range_add(range, ops.back().range());
+    hint = add_checked(hint, ops.back().hint());
+  }
+  if (s.constant != 0) ops.push_back(Expr(s.constant));
+  return make(Kind::kAdd, std::move(ops), range, hint);
+}
+
+Range sum_range(const Sum& s) {
+  Range r{s.constant, s.constant};
+  for (const Term& t : s.terms) r = range_add(r, range_mul(t.e.range(), {t.coef, t.coef}));
+  return r;
+}
+// k with lo and hi both in [k*b, (k+1)*b), if there is one.
+std::optional<int64_t> common_quotient(Range r, int64_t b) {
+  if (infinite(r.lo) || infinite(r.hi)) return std::nullopt;
+  int64_t k = floordiv_int(r.lo, b);
+  return floordiv_int(r.hi, b) == k ? std::optional(k) : std::nullopt;
+}
+
+// sum = g * big + small, with g a divisor of b and small in [k*g, (k+1)*g): then
+// sum // b = (big + k) // (b/g)  and  sum mod b = g * ((big + k) mod (b/g)) + small - k*g.
+struct Split {
+  int64_t g;
+  Sum big;
+  Sum small;  // minus k*g
+};
+std::optional<Split> split_by_divisor(const Sum& s, int64_t b) {
+  std::vector<int64_t> candidates;
+  for (const Term& t : s.terms) {
+    int64_t g = gcd_int(t.coef, b);
+    if (g > 1 && std::find(candidates.begin(), candidates.end(), g) == candidates.end()) candidates.push_back(g);
+  }
+  std::sort(candidates.rbegin(), candidates.rend());
+  for (int64_t g : candidates) {
+    Split split{g, {}, {}};
+    for (const Term& t : s.terms) {
+      if (t.coef % g == 0) {
+        split.big.terms.push_back({t.e, t.coef / g});
+      } else {
+        split.small.terms.push_back(t);
+      }
+    }
+    split.small.constant = mod_int(s.constant, g);
+    split.big.constant = floordiv_int(s.constant, g);
+    auto k = common_quotient(sum_range(split.small), g);
+    if (!k) continue;
+    split.big.constant = add_checked(split.big.constant, *k);
+    split.small.constant = add_checked(split.small.constant, -mul_checked(*k, g));
+    return split;
+  }
+  return std::nullopt;
+}
+
+// Takes out of `s` everything that is a multiple of b (constant b > 0); returns the quotient.
+Sum take_multiples(Sum& s, int64_t b) {
+  Sum q;
+  for (Term& t : s.terms) {
+    if (int64_t whole = t.coef / b) {
+      q.terms.push_back({t.e, whole});
+      t.coef -= whole * b;
+    }
+  }
+  std::erase_if(s.terms, [](const Term& t) { return t.coef == 0; });
+  q.constant = floordiv_int(s.constant, b);
+  s.constant = mod_int(s.constant, b);
+  return q;
+}
+
+int64_t floordiv_hint(int64_t a, int64_t b) { return b == 0 ? 0 : floordiv_int(a, b); }
+int64_t mod_hint(int64_t a, int64_t b) { return b == 0 ? 0 : mod_int(a, b); }
+
+Expr floordiv_const(Expr a, int64_t b) {
+  if (b < 0) return floordiv_const(-a, -b);
+  if (b == 1) return a;
+  if (a.is_const()) return Expr(floordiv_int(a.value(), b));
+  Sum rest = to_sum(a);
+  Sum quotient = take_multiples(rest, b);
+  Expr outside = from_sum(std::move(quotient));
+  if (auto k = common_quotient(sum_range(rest), b)) return outside + Expr(*k);
+  if (auto split = split_by_divisor(rest, b)) return outside + floordiv_const(from_sum(std::move(split->big)), b / split->g);
+  if (rest.terms.size() == 1 && rest.constant == 0 && rest.terms[0].coef == 1) {
+    Expr e = rest.terms[0].e;
+    auto ops = e.operands();
+    int64_t product = 0;
+    // (x // m) // b = x // (m*b);  (x mod m) // b = (x // b) mod (m/b) when b divides m
+    if (e.kind() == Kind::kFloorDiv && ops[1].is_const() && ops[1].value() > 0 &&
+        !__builtin_mul_overflow(ops[1].value(), b, &product))
+      return outside + floordiv_const(ops[0], product);
+    if (e.kind() == Kind::kMod && ops[1].is_const() && ops[1].value() > 0 && ops[1].value() % b == 0)
+      return outside + mod(floordiv_const(ops[0], b), Expr(ops[1].value() / b));
+  }
+  Expr inside = from_sum(std::move(rest));
+  Expr e = make(Kind::kFloorDiv, {inside, Expr(b)}, range_floordiv(inside.range(), {b, b}), floordiv_int(inside.hint(), b));
+  return outside + e;
+}
+
+Expr mod_const(Expr a, int64_t b) {
+  if (b < 0) return -mod_const(-a, -b);
+  if (b == 1) return Expr(0);
+  if (a.is_const()) return Expr(mod_int(a.value(), b));
+  Sum rest = to_sum(a);
+  take_multiples(rest, b);
+  // c*(x mod m) = c*x modulo b when b divides c*m
+  for (size_t i = 0; i < rest.terms.size(); ++i) {
+    Term t = rest.terms[i];
+    int64_t period = 0;
+    if (t.e.kind() != Kind::kMod || !t.e.operands()[1].is_const()) continue;
+    if (__builtin_mul_overflow(t.coef, t.e.operands()[1].value(), &period) || period % b != 0) continue;
+    rest.terms.erase(rest.terms.begin() + i);
+    add_into(rest, t.e.operands()[0], t.coef);
+    return mod_const(from_sum(std::move(rest)), b);
+  }
+  if (auto k = common_quotient(sum_range(rest), b)) {
+    rest.constant -= mul_checked(*k, b);
+    return from_sum(std::move(rest));
+  }
+  if (auto split = split_by_divisor(rest, b)) {
+    Expr high = mod_const(from_sum(std::move(split->big)), b / split->g);
+    return high * Expr(split->g) + from_sum(std::move(split->small));
+  }
+  Expr inside = from_sum(std::move(rest));
+  return make(Kind::kMod, {inside, Expr(b)}, range_mod(inside.range(), {b, b}), mod_int(inside.hint(), b));
+}
+
+// Removes from `terms` one factor `b` (a symbolic, non-sum expression); nullopt when the term does not have it.
+std::optional<Expr> divide_exactly(Expr term, Expr b) {
+  if (term == b) return Expr(1);
+  if (term.kind() != Kind::kMul) return std::nullopt;
+  Term wanted = split_coefficient(b), have = split_coefficient(term);
+  if (have.coef % wanted.coef != 0) return std::nullopt;
+  std::vector<Expr> remaining;
+  if (have.e.kind() == Kind::kMul) {
+    remaining.assign(have.e.operands().begin(), have.e.operands().end());
+  } else {
+    remaining = {have.e};
+  }
+  std::vector<Expr> needed;
+  if (wanted.e.kind() == Kind::kMul) {
+    needed.assign(wanted.e.operands().begin(), wanted.e.operands().end());
+  } else {
+    needed = {wanted.e};
+  }
+  for (Expr f : needed) {
+    auto it = std::find(remaining.begin(), remaining.end(), f);
+    if (it == remaining.end()) return std::nullopt;
+    remaining.erase(it);
+  }
+  Expr result(have.coef / wanted.coef);
+  for (Expr f : remaining) result = result * f;
+  return result;
+}
+
+// a = b*quotient + rest with the terms of `a` that have the symbolic factor b in the quotient.
+void split_symbolic(Expr a, Expr b, Expr& quotient, Expr& rest) {
+  Sum q, r;
+  auto one = [&](Expr t) {
+    if (auto d = divide_exactly(t, b)) {
+      add_into(q, *d, 1);
+    } else {
+      add_into(r, t, 1);
+    }
+  };
+  if (a == b) {
+    add_into(q, Expr(1), 1);
+  } else if (a.kind() == Kind::kAdd) {
+    for (Expr t : a.operands()) one(t);
+  } else {
+    one(a);
+  }
+  quotient = from_sum(std::move(q));
+  rest = from_sum(std::move(r));
+}
+bool in_zero_to(Expr e, Expr b) { return known_le(Expr(0), e) && known_lt(e, b); }
+
+Expr extremum(Kind kind, Expr a, Expr b) {
+  bool is_min = kind == Kind::kMin;
+  std::vector<Expr> ops;
+  auto take = [&](Expr e) {
+    if (e.kind() == kind) {
+      ops.insert(ops.end(), e.operands().begin(), e.operands().end());
+    } else {
+      ops.push_back(e);
+    }
+  };
+  take(a);
+  take(b);
+  // Drop what another operand always beats; of two that are always equal the later one goes.
+  std::vector<Expr> kept;
+  std::sort(ops.begin(), ops.end(), before);
+  ops.erase(std::unique(ops.begin(), ops.end()), ops.end());
+  for (size_t i = 0; i < ops.size(); ++i) {
+    bool beaten = false;
+    for (size_t j = 0; j < ops.size() && !beaten; ++j) {
+      if (i == j) continue;
+      bool le = is_min ? known_le(ops[j], ops[i]) : known_le(ops[i], ops[j]);
+      bool ge = is_min ? known_le(ops[i], ops[j]) : known_le(ops[j], ops[i]);
+      beaten = le && (!ge || j < i);
+    }
+    if (!beaten) kept.push_back(ops[i]);
+  }
+  if (kept.size() == 1) return kept[0];
+  Range range = kept[0].range();
+  int64_t hint = kept[0].hint();
+  for (Expr e : kept) {
+    Range r = e.range();
+    range = is_min ? Range{std::min(range.lo, r.lo), std::min(range.hi, r.hi)}
+                   : Range{std::max(range.lo, r.lo), std::max(range.hi, r.hi)};
+    hint = is_min ? std::min(hint, e.hint()) : std::max(hint, e.hint());
+  }
+  return make(kind, std::move(kept), range, hint);
+}
+
+}  // namespace
+
+Expr::Expr(int64_t constant) : node_(Interner::get().constant(constant)) {}
+Kind Expr::kind() const { return node_->kind; }
+int64_t Expr::value() const {
+  FLASHOVER_CHECK(is_const()) << str() << " is not a constant";
+  return node_->value;
+}
+std::optional<int64_t> Expr::as_const() const { return is_const() ? std::optional(node_->value) : std::nullopt; }
+int64_t Expr::hint() const { return node_->hint; }
+Range Expr::range() const { return node_->range; }
+std::string_view Expr::name() const { return node_->name; }
+std::span<const Expr> Expr::operands() const { return node_->operands; }
+
+Expr var(std::string_view name, Range range, int64_t hint) { return Interner::get().variable(name, range, hint); }
+
+Expr operator+(Expr a, Expr b) {
+  if (a.is_const() && b.is_const()) return Expr(add_checked(a.value(), b.value()));
+  if (a.is_const(0)) return b;
+  if (b.is_const(0)) return a;
+  Sum s = to_sum(a);
+  add_into(s, b, 1);
+  return from_sum(std::move(s));
+}
+Expr operator-(Expr a) { return a * Expr(-1); }
+Expr operator-(Expr a, Expr b) {
+  if (a == b) return Expr(0);
+  Sum s = to_sum(a);
+  add_into(s, b, -1);
+  return from_sum(std::move(s));
+}
+Expr operator*(Expr a, Expr b) {
+  if (a.is_const()) std::swap(a, b);
+  if (b.is_const()) {
+    int64_t c = b.value();
+    if (a.is_const()) return Expr(mul_checked(a.value(), c));
+    if (c == 0) return Expr(0);
+    if (c == 1) return a;
+    Sum s;
+    add_into(s, a, c);
+    return from_sum(std::move(s));
+  }
+  if (a.kind() == Kind::kAdd || b.kind() == Kind::kAdd) {  // distribute, so that sums stay affine in every variable
+    Sum s;
+    auto terms = [](const Expr& e) { return e.kind() == Kind::kAdd ? e.operands() : std::span<const Expr>(&e, 1); };
+    for (Expr x : terms(a))
+      for (Expr y : terms(b)) add_into(s, x * y, 1);
+    return from_sum(std::move(s));
+  }
+  Term x = split_coefficient(a), y = split_coefficient(b);
+  std::vector<Expr> factors;
+  for (Expr e : {x.e, y.e}) {
+    if (e.kind() == Kind::kMul) {
+      factors.insert(factors.end(), e.operands().begin(), e.operands().end());
+    } else {
+      factors.push_back(e);
+    }
+  }
+  std::sort(factors.begin(), factors.end(), before);
+  return scaled(make_product(std::move(factors)), mul_checked(x.coef, y.coef));
+}
+
+Expr floordiv(Expr a, Expr b) {
+  if (b.is_const()) {
+    FLASHOVER_CHECK(b.value() != 0) << "division by zero";
+    return floordiv_const(a, b.value());
+  }
+  Expr quotient, rest;
+  split_symbolic(a, b, quotient, rest);
+  if (known_ne(b, Expr(0))) {
+    if (rest.is_const(0) || in_zero_to(rest, b)) return quotient;
+  } else {
+    quotient = Expr(0);
+    rest = a;
+  }
+  Expr e = make(Kind::kFloorDiv, {rest, b}, range_floordiv(rest.range(), b.range()), floordiv_hint(rest.hint(), b.hint()));
+  return quotient + e;
+}
+
+Expr mod(Expr a, Expr b) {
+  if (b.is_const()) {
+    FLASHOVER_CHECK(b.value() != 0) << "modulo by zero";
+    return mod_const(a, b.value());
+  }
+  Expr quotient, rest;
+  split_symbolic(a, b, quotient, rest);
+  if (known_ne(b, Expr(0))) {
+    if (rest.is_const(0) || in_zero_to(rest, b)) return rest;
+  } else {
+    rest = a;
+  }
+  return make(Kind::kMod, {rest, b}, range_mod(rest.range(), b.range()), mod_hint(rest.hint(), b.hint()));
+}
+
+Expr min(Expr a, Expr b) { return extremum(Kind::kMin, a, b); }
+Expr max(Expr a, Expr b) { return extremum(Kind::kMax, a, b); }
+
+bool known_eq(Expr a, Expr b) {
+  if (a == b) return true;
+  Range r = (a - b).range();
+  return r.lo == 0 && r.hi == 0;
+}
+bool known_ne(Expr a, Expr b) {
+  Expr d = a - b;
+  if (d.range().lo > 0 || d.range().hi < 0) return true;
+  // every coefficient is a multiple of g and the constant is not
+  Sum s = to_sum(d);
+  int64_t g = 0;
+  for (const Term& t : s.terms) g = gcd_int(g, t.coef);
+  return g > 1 && s.constant % g != 0;
+}
+bool known_lt(Expr a, Expr b) { return (b - a).range().lo > 0; }
+bool known_le(Expr a, Expr b) { return a == b || (b - a).range().lo >= 0; }
+bool known_divisible(Expr a, int64_t by) { return mod(a, Expr(by)).is_const(0); }
+
+Expr substitute(Expr e, const Bindings& bindings) {
+  if (e.is_const()) return e;
+  if (e.kind() == Kind::kVar) return bindings(e).value_or(e);
+  std::vector<Expr> ops(e.operands().begin(), e.operands().end());
+  bool changed = false;
+  for (Expr& o : ops) {
+    Expr n = substitute(o, bindings);
+    changed |= !(n == o);
+    o = n;
+  }
+  if (!changed) return e;
+  switch (e.kind()) {
+    case Kind::kAdd: {
+      Sum s;
+      for (Expr o : ops) add_into(s, o, 1);
+      return from_sum(std::move(s));
+    }
+    case Kind::kMul: return product(ops);
+    case Kind::kFloorDiv: return floordiv(ops[0], ops[1]);
+    case Kind::kMod: return mod(ops[0], ops[1]);
+    case Kind::kMin:
+    case Kind::kMax: {
+      Expr r = ops[0];
+      for (size_t i = 1; i < ops.size(); ++i) r = extremum(e.kind(), r, ops[i]);
+      return r;
+    }
+    case Kind::kConst:
+    case Kind::kVar: break;
+  }
+  return e;
+}
+
+int64_t evaluate(Expr e, const std::function<int64_t(Expr)>& value) {
+  auto fold = [&](auto&& combine) {
+    int64_t r = evaluate(e.operands()[0], value);
+    for (Expr o : e.operands().subspan(1)) r = combine(r, evaluate(o, value));
+    return r;
+  };
+  switch (e.kind()) {
+    case Kind::kConst: return e.value();
+    case Kind::kVar: return value(e);
+    case Kind::kAdd: return fold(add_checked);
+    case Kind::kMul: return fold(mul_checked);
+    case Kind::kFloorDiv: return fold(floordiv_int);
+    case Kind::kMod: return fold(mod_int);
+    case Kind::kMin: return fold([](int64_t a, int64_t b) { return std::min(a, b); });
+    case Kind::kMax: return fold([](int64_t a, int64_t b) { return std::max(a, b); });
+  }
+  return 0;
+}
+
+void collect_vars(Expr e, std::vector<Expr>& out) {
+  if (e.kind() == Kind::kVar && std::find(out.begin(), out.end(), e) == out.end()) out.push_back(e);
+  for (Expr o : e.operands()) collect_vars(o, out);
+}
+
+namespace {
+bool mentions(Expr e, Expr v) {
+  if (e == v) return true;
+  for (Expr o : e.operands())
+    if (mentions(o, v)) return true;
+  return false;
+}
+}  // namespace
+
+std::optional<Expr> coefficient(Expr e, Expr v) {
+  if (!mentions(e, v)) return Expr(0);
+  if (e == v) return Expr(1);
+  if (e.kind() == Kind::kAdd) {
+    Expr total(0);
+    for (Expr t : e.operands()) {
+      auto c = coefficient(t, v);
+      if (!c) return std::nullopt;
+      total += *c;
+    }
+    return total;
+  }
+  if (e.kind() == Kind::kMul) {
+    Expr rest(1);
+    bool found = false;
+    for (Expr f : e.operands()) {
+      if (f == v && !found) {
+        found = true;
+      } else if (mentions(f, v)) {
+        return std::nullopt;
+      } else {
+        rest *= f;
+      }
+    }
+    if (found) return rest;
+  }
+  return std::nullopt;
+}
+
+Expr product(std::span<const Expr> factors) {
+  Expr r(1);
+  for (Expr f : factors) r = r * f;
+  return r;
+}
+
+std::optional<Expr> find_variable_for_parser(std::string_view name) { return Interner::get().find_variable(name); }
+
+}  // namespace flashover::sym

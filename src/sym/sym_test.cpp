@@ -1,0 +1,188 @@
+#include "sym/sym.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+#include <thread>
+
+#include "base/check.h"
+
+namespace flashover::sym {
+namespace {
+
+Expr loop(const std::string& name, int64_t extent) { return var(name + "." + std::to_string(extent), {0, extent - 1}, 0); }
+Expr size(const std::string& name) { return var(name, {1, Range::kInf}, 8); }
+
+TEST(Sym, EqualSumsAreOneNode) {
+  Expr a = loop("i0", 10), b = loop("i1", 7);
+  EXPECT_EQ(a * 3 + b + 5, 5 + b + a + a * 2);
+  EXPECT_EQ((a + b) * 2 - b * 2, a * 2);
+  EXPECT_EQ(a - a, Expr(0));
+  EXPECT_EQ((4 * a - b + 3).str(), "4*i0.10 - i1.7 + 3");
+}
+
+TEST(Sym, ReshapeThereAndBackIsTheIdentity) {
+  Expr a = loop("i0", 6), b = loop("i1", 8);
+  Expr flat = a * 8 + b;
+  EXPECT_EQ(floordiv(flat, 8), a);
+  EXPECT_EQ(mod(flat, 8), b);
+  EXPECT_EQ(floordiv(flat, 4), 2 * a + floordiv(b, 4));
+  EXPECT_EQ(mod(flat, 4), mod(b, 4));
+  EXPECT_EQ(mod(floordiv(flat, 4), 2), floordiv(b, 4));
+  Expr f = loop("i0", 48);
+  EXPECT_EQ(floordiv(f, 8) * 8 + mod(f, 8), f);
+  EXPECT_EQ((floordiv(f, 8) * 8 + mod(f, 8)) * 3 + 1, f * 3 + 1);
+  EXPECT_EQ(floordiv(f, 48), Expr(0));
+  EXPECT_EQ(mod(f, 48), f);
+  EXPECT_EQ(floordiv(floordiv(f, 2), 3), floordiv(f, 6));
+}
+
+TEST(Sym, SplitsThroughACommonDivisor) {
+  Expr a = loop("i0", 5), b = loop("i1", 3), c = loop("i2", 4);
+  EXPECT_EQ(floordiv(12 * a + 4 * b + c, 8).str(), floordiv(3 * a + b, 2).str());
+  EXPECT_EQ(mod(12 * a + 4 * b + c, 8), 4 * mod(3 * a + b, 2) + c);
+  EXPECT_EQ(floordiv(12 * a + 4 * b + c, 12), a);
+  EXPECT_EQ(mod(12 * a + 4 * b + c, 12), 4 * b + c);
+}
+
+TEST(Sym, SymbolicDivisor) {
+  Expr n = size("s0"), a = loop("i0", 10);
+  EXPECT_EQ(floordiv(n * a, n), a);
+  EXPECT_EQ(mod(n * a, n), Expr(0));
+  EXPECT_EQ(floordiv(n * 6, n * 2), Expr(3));
+  EXPECT_EQ(coefficient(n * a * 3 + 2, a), std::optional(n * 3));
+}
+
+TEST(Sym, MinMaxUseRanges) {
+  Expr a = loop("i0", 10), n = size("s0");
+  EXPECT_EQ(min(a, Expr(9)), a);
+  EXPECT_EQ(min(a, Expr(20)), a);
+  EXPECT_EQ(max(a, a + 3), a + 3);
+  EXPECT_EQ(max(n, Expr(1)), n);
+  EXPECT_EQ(min(a, n).str(), "min(i0.10, s0)");
+  EXPECT_EQ(min(min(a, n), a), min(n, a));
+}
+
+TEST(Sym, ProvesFactsFromRanges) {
+  Expr a = loop("i0", 10), n = size("s0");
+  EXPECT_TRUE(known_lt(a, Expr(10)));
+  EXPECT_FALSE(known_lt(a, Expr(9)));
+  EXPECT_TRUE(known_le(Expr(1), n));
+  EXPECT_TRUE(known_ne(4 * a, 8 * n + 2));
+  EXPECT_FALSE(known_ne(4 * a, 8 * n));
+  EXPECT_TRUE(known_divisible(4 * a + 8, 4));
+  EXPECT_FALSE(known_divisible(4 * a + 7, 4));
+}
+
+TEST(Sym, Strides) {
+  Expr a = loop("i0", 10), b = loop("i1", 7);
+  EXPECT_EQ(coefficient(a * 14 + b * 2 + 5, b), std::optional(Expr(2)));
+  EXPECT_EQ(coefficient(a, b), std::optional(Expr(0)));
+  EXPECT_EQ(coefficient(mod(a + b, 5), b), std::nullopt);
+}
+
+TEST(Sym, ErrorsName) {
+  EXPECT_THROW(parse("2 +"), UserError);
+  EXPECT_THROW(parse("nosuchvariable"), UserError);
+  EXPECT_THROW(parse("3 // 0"), UserError);
+  EXPECT_THROW(parse("(1"), UserError);
+  EXPECT_THROW(parse("99999999999999999999"), UserError);
+  EXPECT_THROW(Expr(INT64_MAX) + Expr(1), InternalError);
+  try {
+    parse("2 + $");
+    FAIL();
+  } catch (const UserError& e) {
+    EXPECT_NE(std::string(e.what()).find("column 5"), std::string::npos) << e.what();
+  }
+  loop("i0", 10);
+  EXPECT_THROW(var("i0.10", {0, 3}, 0), InternalError);
+}
+
+TEST(Sym, ThreadsAgreeOnNodes) {
+  std::vector<Expr> results(4);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back([&results, t] {
+      Expr sum = 0;
+      for (int i = 0; i < 200; ++i) sum += floordiv(loop("t" + std::to_string(i), 100 + i), 7) * (5000 + i);
+      results[t] = sum;
+    });
+  for (auto& t : threads) t.join();
+  for (int t = 1; t < 4; ++t) EXPECT_EQ(results[0], results[t]);
+}
+
+// Random expressions: a value computed alongside by plain arithmetic must equal evaluate(), lie in range(), survive
+// print -> parse as the same node, and survive substitution.
+class Fuzz : public ::testing::TestWithParam<int> {};
+
+struct Sample {
+  Expr e;
+  std::vector<int64_t> values;  // under each assignment
+};
+
+TEST_P(Fuzz, AgreesWithPlainArithmetic) {
+  std::mt19937 random(GetParam());
+  auto pick = [&](int64_t lo, int64_t hi) { return std::uniform_int_distribution<int64_t>(lo, hi)(random); };
+  constexpr int kAssignments = 12;
+  std::vector<Expr> vars;
+  std::vector<Sample> pool;
+  std::vector<std::map<const Node*, int64_t>> assignment(kAssignments);
+  int64_t extents[] = {1, 2, 3, 4, 6, 8, 12, 16, 24};
+  for (int i = 0; i < 4; ++i) {
+    int64_t extent = extents[pick(0, 8)];
+    Expr v = loop("f" + std::to_string(i), extent);
+    Sample s{v, {}};
+    for (auto& a : assignment) s.values.push_back(a[v.node()] = pick(0, extent - 1));
+    vars.push_back(v);
+    pool.push_back(s);
+  }
+  for (int i = 0; i < 3; ++i) {
+    int64_t c = pick(-9, 9);
+    pool.push_back({Expr(c), std::vector<int64_t>(kAssignments, c)});
+  }
+  auto floor_div = [](int64_t a, int64_t b) { return a >= 0 ? a / b : -((-a + b - 1) / b); };  // b > 0
+  for (int step = 0; step < 60; ++step) {
+    const Sample a = pool[pick(0, static_cast<int64_t>(pool.size()) - 1)];
+    const Sample b = pool[pick(0, static_cast<int64_t>(pool.size()) - 1)];
+    int64_t n = extents[pick(1, 8)];
+    int64_t op = pick(0, 7);
+    bool big = false;
+    for (int64_t v : a.values) big |= std::abs(v) > 100000;
+    if (big) continue;
+    Sample r;
+    switch (op) {
+      case 0: r.e = a.e + b.e; break;
+      case 1: r.e = a.e - b.e; break;
+      case 2: r.e = a.e * Expr(n); break;
+      case 3: r.e = a.e * b.e; break;
+      case 4: r.e = floordiv(a.e, n); break;
+      case 5: r.e = mod(a.e, n); break;
+      case 6: r.e = min(a.e, b.e); break;
+      case 7: r.e = max(a.e, b.e); break;
+    }
+    if (r.e.str().size() > 400) continue;
+    for (int i = 0; i < kAssignments; ++i) {
+      int64_t x = a.values[i], y = b.values[i];
+      int64_t v[] = {x + y, x - y, x * n, x * y, floor_div(x, n), x - n * floor_div(x, n), std::min(x, y), std::max(x, y)};
+      r.values.push_back(v[op]);
+      int64_t got = evaluate(r.e, [&](Expr var) { return assignment[i].at(var.node()); });
+      ASSERT_EQ(got, v[op]) << r.e.str() << " from " << a.e.str() << " op " << op << " " << b.e.str() << " n=" << n;
+      ASSERT_LE(r.e.range().lo, got) << r.e.str();
+      ASSERT_GE(r.e.range().hi, got) << r.e.str();
+    }
+    ASSERT_EQ(parse(r.e.str()), r.e) << r.e.str() << " vs " << parse(r.e.str()).str();
+    Expr replaced = substitute(r.e, [&](Expr v) { return std::optional(Expr(assignment[0].at(v.node()))); });
+    ASSERT_EQ(replaced, Expr(r.values[0])) << r.e.str();
+    bool lt = known_lt(a.e, b.e), ne = known_ne(a.e, b.e);
+    for (int i = 0; i < kAssignments; ++i) {
+      ASSERT_TRUE(!lt || a.values[i] < b.values[i]);
+      ASSERT_TRUE(!ne || a.values[i] != b.values[i]);
+    }
+    pool.push_back(r);
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Seeds, Fuzz, ::testing::Range(0, 300));
+
+}  // namespace
+}  // namespace flashover::sym
