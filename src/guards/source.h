@@ -1,6 +1,12 @@
 // Where an object came from, and what was observed of it: the language between the frame interpreter (writes), the guard
 // program (checks) and explain() (words).
 //
+// Who gets which fact: atoms read through a source (int, str, None, bool, float, dtype ...) get kEquals; types, functions, code,
+// Python modules, nn.Modules and descriptors get kIdentity; every other object gets kTypeIs and then facts on what was seen
+// inside it (an argument list made anew on each call passes); tensors get kTensor. Types of observed objects are
+// kConstantObject sources: what was looked up on them hangs below as kTypeLookup sources / kTypeLacks facts, so an instance that
+// has the recorded type (kTypeIs) has the recorded methods. Static (non-heap) types are immutable and are not recorded.
+//
 // A source is a path from the call's roots. The trace records for each object it reached the source and, for each thing it
 // learned through that source, a fact. Ids index into a table; a parent always has a smaller id.
 #pragma once
@@ -23,9 +29,10 @@ enum class SourceKind : uint8_t {
   kBuiltins,      // the builtins dict
   kClosureCell,   // parent.__closure__[index] (the cell object)
   kCellContents,  // parent is a cell
-  kInstanceDict,  // parent.__dict__ (the dict object)
+  kInstanceDict,  // parent.__dict__ (the dict object); for a type: its own tp_dict
   kType,          // type(parent)
-  kTypeLookup,    // found on type(parent)'s MRO under `name` (raw, before __get__)
+  kTypeLookup,    // parent is a *type*: found on its MRO under `key` (raw, before __get__); index: MRO position where the search
+                  // starts (0: whole MRO; super() starts later)
   kDictItem,      // parent[key], parent a dict; key is a constant object
   kDictKeyAt,     // index-th key in order
   kDictValueAt,   // index-th value in order
@@ -34,7 +41,8 @@ enum class SourceKind : uint8_t {
   kSlot,          // C member/getset attribute `name` of parent with no Python code behind it (__slots__, __code__, __defaults__, ...)
   kModule,        // sys.modules[name]
   kTensorAttr,    // .grad, ._base ... of a tensor: `name`
-  kConstantObject,// an immortal object the trace got hold of otherwise (types of C modules, singletons); `object` kept alive
+  kConstantObject,// an object known by address (types of observed objects, globals dicts of functions whose code is guarded,
+                  // singletons); `object` kept alive by the guards
 };
 
 struct Source {
@@ -52,12 +60,15 @@ enum class FactKind : uint8_t {
   kLength,         // len == number, for list/tuple/dict/set/str
   kDictHas,        // key `expected` present (its value has a source of its own when it mattered)
   kDictLacks,      // key `expected` absent
-  kDictOrder,      // same keys in the same order (iteration was seen)
-  kTypeLacks,      // name `expected` not found on type(x)'s MRO
+  kDictOrder,      // same keys in the same order (iteration was seen); `expected`: tuple of the keys; implies kLength
+  kTypeLacks,      // x is a type: name `expected` not found on its MRO from position `number` on
   kTypeVersion,    // type(x)'s attributes unchanged for names looked up (implied by kTypeLookup facts; number unused)
   kInstanceDictIs, // x.__dict__ is the same dict object as before (catches obj.__dict__ = ...)
-  kTensor,         // dtype, device, layout, sizes, strides, requires_grad, dispatch keys, class; number = index into tensor specs
-  kTensorAliases,  // number: another source that is the same tensor object / shares storage with this one
+  kTensor,         // dtype, device, layout, sizes, strides, requires_grad, dispatch keys, class: as Source::object has them when
+                   // the guards are built (number unused)
+  kTensorAliases,  // number: another source whose tensor shares storage with this one
+  kSameObject,     // number: another source that holds the very same object (two paths met in one object)
+  kDistinct,       // number: another source that holds a different object (`a is b` was seen to be false, or one was mutated)
   kNotAliases,     // none of the tensor inputs share storage except as recorded (number unused)
   kCodeIs,         // x.__code__ is `expected` (functions compared by code, for functions made anew each time)
   kGlobalState,    // packed torch state: grad mode, inference mode, autocast, default dtype, determinism, threads-independent flags
