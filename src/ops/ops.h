@@ -19,14 +19,14 @@
 namespace flashover::ops {
 
 enum class OpKind : uint8_t {
-  kPointwise,   // output element i depends on input elements i (after broadcast)
+  kPointwise,  // output element i depends on input elements i (after broadcast)
   kReduction,
   kScan,
-  kView,        // outputs alias input 0; no data moves
-  kIndex,       // gather, scatter, cat, pad, pooling windows ...: data movement computed by index
-  kFactory,     // full, iota, ...
+  kView,     // outputs alias input 0; no data moves
+  kIndex,    // gather, scatter, cat, pad, pooling windows ...: data movement computed by index
+  kFactory,  // full, iota, ...
   kRandom,
-  kExtern,      // call the ATen operator
+  kExtern,  // call the ATen operator
 };
 
 // What a rule is told: the tensors' types by ValueId through `type_of`, everything else in args.
@@ -41,25 +41,51 @@ struct InferContext {
     return i < args.size() && std::holds_alternative<Ref>(args[i]) && std::get<Ref>(args[i]).id != kNoValue;
   }
 };
-// Fills the outputs' dtype, device, sizes, strides, offset exactly as eager would. Returns false = "I do not know this case",
-// and the trace asks ATen's meta kernels instead. Throws UserError for inputs that eager rejects (or returns false: then
-// ATen words the error; prefer this).
+// Fills the outputs' dtype, device, sizes, strides, offset exactly as eager would. Returns false = "I do not know this
+// case", and the trace asks ATen's meta kernels instead. Throws UserError for inputs that eager rejects (or returns
+// false: then ATen words the error; prefer this).
 using InferRule = bool (*)(const InferContext& in, std::vector<TensorType>& outs);
 
 struct Op {
   std::string name;  // interned: compare Op pointers
   OpKind kind = OpKind::kExtern;
-  InferRule infer = nullptr;       // null: unknown
-  const Op* functional = nullptr;  // aten.add_.Tensor -> aten.add.Tensor; null when not an in-place op
-  uint32_t mutates = 0;            // bit i: argument i is written (from the schema; in-place, out= and copy_)
-  bool effectful = false;          // must not be removed, duplicated or reordered
-  bool nondeterministic = false;   // random: must not be duplicated or merged
+  InferRule infer = nullptr;  // null: unknown
+  // The operator that returns what this one writes. In-place (aten.add_.Tensor -> aten.add.Tensor): same arguments, the
+  // written argument is the one at the lowest bit of `mutates`. With drops_mutated (out= overloads): the arguments that
+  // are not written, results in the order of the written ones. Null: nobody knows one.
+  const Op* functional = nullptr;
+  bool drops_mutated = false;
+  uint32_t mutates = 0;           // bit i: argument i is written (from the schema; in-place, out= and copy_)
+  bool effectful = false;         // must not be removed, duplicated or reordered
+  bool nondeterministic = false;  // random: must not be duplicated or merged
   bool is_prim = false;
-  bool is_aten_view = false;       // output 0 aliases argument 0
+  bool is_aten_view = false;  // outputs alias argument 0
+  bool declared = false;      // a table row or schema facts stand behind this; false: nothing but the name
 };
 
-const Op* find(std::string_view name);         // creates the extern row if new; thread safe; never null
+const Op* find(std::string_view name);           // creates the extern row if new; thread safe; never null
 const Op* find_existing(std::string_view name);  // null if there is no row
-std::vector<const Op*> all();                  // for tests and docs
+std::vector<const Op*> all();                    // sorted by name; for tests and docs
+
+// What an operator's schema says. The trace passes this with the first use of an operator without a table row.
+struct SchemaFacts {
+  uint32_t mutates = 0;
+  bool is_aten_view = false, nondeterministic = false, effectful = false;
+  std::string functional;  // name of the functional twin, "" if none
+  bool drops_mutated = false;
+};
+const Op* find(std::string_view name, const SchemaFacts& facts);  // facts are used unless the row is declared already
+
+// ---- the static table. One row per operator, in the file of its family (src/ops/aten/*.cpp, src/ops/prims.cpp).
+struct Row {
+  const char* name;  // "aten.add.Tensor"
+  OpKind kind = OpKind::kExtern;
+  InferRule infer = nullptr;
+  const char* functional = nullptr;  // twin of an in-place or out= operator (its row need not come first)
+  uint32_t mutates = 0;
+  bool drops_mutated = false, effectful = false, nondeterministic = false, is_aten_view = false;
+};
+void register_prims(std::vector<Row>& rows);  // src/ops/prims.cpp
+void register_aten(std::vector<Row>& rows);   // src/ops/aten/aten.cpp: calls one function per family
 
 }  // namespace flashover::ops

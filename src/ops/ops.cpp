@@ -1,0 +1,109 @@
+#include "ops/ops.h"
+
+#include <algorithm>
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+#include <unordered_map>
+
+#include "base/check.h"
+
+namespace flashover::ops {
+namespace {
+
+struct NameHash {
+  using is_transparent = void;
+  size_t operator()(std::string_view s) const { return std::hash<std::string_view>()(s); }
+};
+
+class Table {
+ public:
+  Table() {
+    std::vector<Row> rows;
+    register_prims(rows);
+    register_aten(rows);
+    for (const Row& row : rows) {
+      Op& op = create(row.name);
+      FLASHOVER_CHECK(!op.declared) << "two table rows for " << row.name;
+      op.kind = row.kind;
+      op.infer = row.infer;
+      op.mutates = row.mutates;
+      op.drops_mutated = row.drops_mutated;
+      op.effectful = row.effectful;
+      op.nondeterministic = row.nondeterministic || row.kind == OpKind::kRandom;
+      op.is_aten_view = row.is_aten_view;
+      op.declared = true;
+    }
+    for (const Row& row : rows)
+      if (row.functional) create(row.name).functional = &create(row.functional);
+  }
+
+  const Op* existing(std::string_view name) {
+    std::shared_lock lock(mutex_);
+    auto it = by_name_.find(name);
+    return it == by_name_.end() ? nullptr : it->second.get();
+  }
+
+  const Op* find(std::string_view name) {
+    if (const Op* op = existing(name)) return op;
+    std::unique_lock lock(mutex_);
+    return &create(name);
+  }
+
+  const Op* find(std::string_view name, const SchemaFacts& facts) {
+    {
+      std::shared_lock lock(mutex_);
+      auto it = by_name_.find(name);
+      if (it != by_name_.end() && it->second->declared) return it->second.get();
+    }
+    std::unique_lock lock(mutex_);
+    Op& op = create(name);
+    if (op.declared) return &op;
+    op.mutates = facts.mutates;
+    op.drops_mutated = facts.drops_mutated;
+    op.is_aten_view = facts.is_aten_view;
+    op.nondeterministic = facts.nondeterministic;
+    op.effectful = facts.effectful;
+    if (!facts.functional.empty()) op.functional = &create(facts.functional);
+    op.declared = true;
+    return &op;
+  }
+
+  std::vector<const Op*> all() {
+    std::shared_lock lock(mutex_);
+    std::vector<const Op*> out;
+    for (const auto& [name, op] : by_name_) out.push_back(op.get());
+    std::sort(out.begin(), out.end(), [](const Op* a, const Op* b) { return a->name < b->name; });
+    return out;
+  }
+
+ private:
+  Op& create(std::string_view name) {
+    auto it = by_name_.find(name);
+    if (it == by_name_.end()) {
+      auto op = std::make_unique<Op>();
+      op->name = std::string(name);
+      op->is_prim = name.starts_with("prim.");
+      it = by_name_.emplace(op->name, std::move(op)).first;
+    }
+    return *it->second;
+  }
+
+  std::shared_mutex mutex_;
+  std::unordered_map<std::string, std::unique_ptr<Op>, NameHash, std::equal_to<>> by_name_;
+};
+
+// Never destroyed: Op pointers live as long as the process.
+Table& table() {
+  static Table* table = new Table;
+  return *table;
+}
+
+}  // namespace
+
+const Op* find(std::string_view name) { return table().find(name); }
+const Op* find(std::string_view name, const SchemaFacts& facts) { return table().find(name, facts); }
+const Op* find_existing(std::string_view name) { return table().existing(name); }
+std::vector<const Op*> all() { return table().all(); }
+
+}  // namespace flashover::ops
