@@ -1,0 +1,1 @@
+"""Flashover: a compiler for PyTorch programs."""

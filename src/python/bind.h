@@ -1,0 +1,10 @@
+// The Python module, one binder a stage: bind_<stage>.cpp defines bind_<stage>(), module.cpp calls it. pybind11 lives in this
+// folder only.
+#pragma once
+#include <pybind11/pybind11.h>
+
+namespace flashover {
+
+void bind_errors(pybind11::module_& m);
+
+}  // namespace flashover

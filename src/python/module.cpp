@@ -1,0 +1,6 @@
+#include "python/bind.h"
+
+PYBIND11_MODULE(_C, m) {
+  m.doc() = "The compiled core of flashover; use the package flashover.";
+  flashover::bind_errors(m);
+}
