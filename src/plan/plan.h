@@ -7,10 +7,23 @@
 //   Out       plain data: no pointer to anything of the compiler, no Python object, no torch type
 //   Promises  verify(): every tensor written before it is read, live ranges of overlapping slab regions disjoint, indices in range;
 //             serialize/deserialize round-trips; deserialize treats its input as hostile (bounds, sizes, enums checked)
-//   Sample    t3 : f32[2,3] slab+256     launch k0(t0, t1 -> t3)     call aten.mm.default(t3, t2) -> t4
+//   Sample    plan "x86-64 avx512f" {
+//               slab 1024
+//               input 0 : f32[2,3] user
+//               kernel k0 = "add_relu" in b0
+//               t0 : f32[2,3] = input 0
+//               t1 : f32[2,3] = slab 256
+//               t2 : f32[2,2] = output 0
+//               launch k0(t0 -> t1) "add+relu model.py:31"
+//               call out aten.mm.out(t1, t1) -> t2
+//               return t2 : f32[2,2]
+//             }
+//
+// Addresses: the pointer of a tensor is the address of its first element (element [0,0,...]). `type.offset` means something for
+// views only: elements from the first element of the base. (So an input's storage offset is not part of a plan.)
 //
 // Frozen part: tensors that depend only on parameters, buffers and constants (folded batch norms, packed weights, casts) are
-// computed by `frozen_steps`, which the executor re-runs when a parameter changed (identity, data pointer or version).
+// computed by `frozen_steps` into tensors at home kFrozen, and again when a parameter changed (identity, storage, version).
 #pragma once
 #include <cstdint>
 #include <string>
@@ -28,21 +41,23 @@ enum class Home : uint8_t {
   kInput,    // index = input number
   kSlab,     // byte offset in the one temporary slab of this call
   kOutput,   // own allocation, handed to the caller; index = output number that owns it
-  kFrozen,   // produced by frozen_steps, lives as long as the executable
+  kFrozen,   // produced by frozen_steps; kept if `steps` or an output use it, else dropped when they have run
   kExtern,   // whatever tensor the extern call returned (also opaque mkldnn tensors); dropped after last use
   kView,     // of tensor `base`: same memory, own sizes, strides, offset
 };
 
 struct Tensor {
-  TensorType type;            // offset is relative to the home (elements)
+  TensorType type;
   Home home = Home::kSlab;
   int32_t index = -1;         // input or output number; tensor id of the base for kView
   sym::Expr slab_offset = 0;  // bytes, multiple of 64
+  bool opaque = false;        // kExtern / kFrozen from an extern call: strides unknown or mkldnn layout; only externs may read it
 };
 
 enum class StepKind : uint8_t {
   kLaunch,   // run kernel `kernel` on `reads` then `writes` (pointers in that order), `sizes` as int64 arguments
-  kCall,     // call operator `op`; args refer to TensorIds; outs in `writes`; out_variant: results are written into `writes`
+  kCall,     // call operator `op`. args refer to TensorIds (`reads` is ignored). writes: its tensor results in order, lists
+             // flattened, -1 = dropped. A result whose home is not kExtern / kFrozen is copied there unless it is that tensor.
   kCopy,     // writes[0] <- reads[0] (strided copy, casting)
   kRelease,  // reads: extern-homed tensors that die here
 };
@@ -51,7 +66,7 @@ struct Step {
   StepKind kind = StepKind::kLaunch;
   int32_t kernel = -1;
   std::string op;            // "aten.mm.default", "mkldnn._linear_pointwise.default"
-  bool out_variant = false;  // op has an out= overload named `op` and takes writes[0] as its last argument
+  bool out_variant = false;  // `op` is an out= overload and takes all of `writes` as its last arguments (not in args)
   std::vector<Arg> args;     // kCall: Ref ids are TensorIds
   std::vector<TensorId> reads, writes;
   std::vector<sym::Expr> sizes;
@@ -93,14 +108,40 @@ struct Plan {
   std::vector<Kernel> kernels;
   std::vector<Binary> binaries;
   sym::Expr slab_bytes = 0;
-  std::string target;  // ISA and machine facts that the binaries need: "x86-64 avx512 bf16"
+  std::string target;  // what the binaries need, blank separated as in /proc/cpuinfo: "x86-64 avx512f avx512_bf16"
 };
 
 std::string print(const Plan& p);
-Plan parse(std::string_view text);  // binaries are not in the text
+Plan parse(std::string_view text);  // binaries: key and size only. Throws UserError "line N: what"
 void verify(const Plan& p);         // throws InternalError
 std::string serialize(const Plan& p);
 // Throws UserError on anything malformed; never reads out of bounds, never allocates more than a small multiple of the input.
 Plan deserialize(std::string_view bytes);
+
+// Calls f(TensorId) for every tensor that a step reads / writes (a mutated argument of an extern call is a write).
+template <typename F>
+void for_each_read(const Step& s, F&& f) {
+  if (s.kind != StepKind::kCall) {
+    for (TensorId t : s.reads) f(t);
+    return;
+  }
+  for (const Arg& a : s.args) {
+    if (auto* r = std::get_if<Ref>(&a)) {
+      if (r->id != kNoValue) f(r->id);
+    } else if (auto* l = std::get_if<RefList>(&a)) {
+      for (const Ref& r : *l)
+        if (r.id != kNoValue) f(r.id);
+    }
+  }
+}
+template <typename F>
+void for_each_write(const Step& s, F&& f) {
+  for (TensorId t : s.writes)
+    if (t >= 0) f(t);
+}
+// The tensor whose memory `t` lies in, through views; `elements` (if asked) receives the offset from its first element.
+TensorId root(const Plan& p, TensorId t, sym::Expr* elements = nullptr);
+// Elements from the first to one past the last element of a strided tensor; 0 when empty.
+sym::Expr span(const TensorType& t);
 
 }  // namespace flashover::plan
