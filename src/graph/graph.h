@@ -40,6 +40,7 @@ struct Node {
   std::vector<Arg> args;
   std::vector<ValueId> outs;
   int32_t location = -1;  // index into Graph::locations; the user's line
+  bool frozen = false;    // depends on parameters, buffers and constants only: computed once (split_frozen)
 };
 
 enum class InputKind : uint8_t {
@@ -66,8 +67,8 @@ struct Output {
   enum class Kind : uint8_t { kValue, kInputAlias, kOutputAlias };
   Kind kind = Kind::kValue;
   ValueId value = kNoValue;  // kTraced: always the traced value. kFunctional: for kValue
-  int32_t base = -1;         // kInputAlias: index of the input; kOutputAlias: index of the earlier output it is a view of
-  TensorType type;           // geometry as eager returns it (sizes, strides, offset from the base for aliases)
+  int32_t base = -1;  // kInputAlias: index of the input; kOutputAlias: index of the earlier output it is a view of
+  TensorType type;    // geometry as eager returns it (sizes, strides, offset from the base for aliases)
 };
 
 struct Graph {
@@ -88,11 +89,11 @@ struct Graph {
 enum class Form : uint8_t { kTraced, kFunctional, kCore };
 
 std::string print(const Graph& g);
-Graph parse(std::string_view text);               // throws UserError "line:col: what"
-void verify(const Graph& g, Form form);           // throws InternalError naming the node and the broken sentence
-Hash128 hash(const Graph& g);                     // structure, types, input kinds; not names and locations
+Graph parse(std::string_view text);      // throws UserError "line:col: what"
+void verify(const Graph& g, Form form);  // throws InternalError naming the node and the broken sentence
+Hash128 hash(const Graph& g);            // structure, types, input kinds; not names and locations
 template <typename F>
-void for_each_ref(const Arg& arg, F&& f) {        // every tensor mentioned by an argument (kNoValue skipped)
+void for_each_ref(const Arg& arg, F&& f) {  // every tensor mentioned by an argument (kNoValue skipped)
   if (auto* r = std::get_if<Ref>(&arg)) {
     if (r->id != kNoValue) f(r->id);
   } else if (auto* l = std::get_if<RefList>(&arg)) {
