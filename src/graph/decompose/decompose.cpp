@@ -1,0 +1,31 @@
+#include "graph/decompose/decompose.h"
+
+#include <unordered_map>
+
+#include "base/check.h"
+
+namespace flashover::graph {
+namespace {
+
+using Table = std::unordered_map<const ops::Op*, Decomposition>;
+
+Table make_table() {
+  DecompositionRows rows;
+  // families add their rows here
+  Table table;
+  for (const DecompositionRow& row : rows) {
+    const bool fresh = table.emplace(ops::find(row.op), row.build).second;
+    FLASHOVER_CHECK(fresh) << "two decompositions of " << row.op;
+  }
+  return table;
+}
+
+}  // namespace
+
+Decomposition find_decomposition(const ops::Op* op) {
+  static const Table* table = new Table(make_table());
+  auto it = table->find(op);
+  return it == table->end() ? nullptr : it->second;
+}
+
+}  // namespace flashover::graph
