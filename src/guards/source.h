@@ -23,10 +23,11 @@ using SourceId = int32_t;
 constexpr SourceId kNoSource = -1;  // fresh: made during the trace
 
 enum class SourceKind : uint8_t {
-  kArgument,      // index: position in the bound arguments of the compiled callable (localsplus order of the root code)
+  kArgument,      // index: position in the bound arguments of the compiled callable (localsplus order of the root code);
+                  // key: its name, for people
   kCallable,      // the compiled function object itself (its defaults, closure, globals hang below it)
-  kGlobals,       // module globals dict of function `parent` (func.__globals__)
-  kBuiltins,      // the builtins dict
+  kGlobals,       // module globals dict of function `parent` (func.__globals__); without parent: of the callable
+  kBuiltins,      // the builtins dict of function `parent`; without parent: the interpreter's
   kClosureCell,   // parent.__closure__[index] (the cell object)
   kCellContents,  // parent is a cell
   kInstanceDict,  // parent.__dict__ (the dict object); for a type: its own tp_dict
@@ -41,7 +42,7 @@ enum class SourceKind : uint8_t {
   kSlot,          // C member/getset attribute `name` of parent with no Python code behind it (__slots__, __code__, __defaults__, ...)
   kModule,        // sys.modules[name]
   kTensorAttr,    // .grad, ._base ... of a tensor: `name`
-  kConstantObject,// an object known by address (types of observed objects, globals dicts of functions whose code is guarded,
+  kConstantObject,  // an object known by address (types of observed objects, globals dicts of functions whose code is guarded,
                   // singletons); `object` kept alive by the guards
 };
 
@@ -50,7 +51,7 @@ struct Source {
   SourceId parent = kNoSource;
   int32_t index = -1;
   PyObject* key = nullptr;  // owned by the table: name or key; null if none
-  PyObject* object = nullptr;  // the object seen while tracing (owned by the table until the guards are built)
+  PyObject* object = nullptr;  // the object seen while tracing (owned by the table until the guards are built); never null
 };
 
 enum class FactKind : uint8_t {
@@ -58,11 +59,11 @@ enum class FactKind : uint8_t {
   kTypeIs,         // type(x) is `expected`
   kEquals,         // type equal and == `expected` (int, float incl. NaN/-0.0 bitwise, str, bytes, bool, None, complex, dtype, device, Size ...)
   kLength,         // len == number, for list/tuple/dict/set/str
-  kDictHas,        // key `expected` present (its value has a source of its own when it mattered)
-  kDictLacks,      // key `expected` absent
+  kDictHas,        // key `expected` present (its value has a source of its own when it mattered); also for sets
+  kDictLacks,      // key `expected` absent; also for sets
   kDictOrder,      // same keys in the same order (iteration was seen); `expected`: tuple of the keys; implies kLength
   kTypeLacks,      // x is a type: name `expected` not found on its MRO from position `number` on
-  kTypeVersion,    // type(x)'s attributes unchanged for names looked up (implied by kTypeLookup facts; number unused)
+  kTypeVersion,    // x is a type: none of its attributes changed at all (when single names cannot tell)
   kInstanceDictIs, // x.__dict__ is the same dict object as before (catches obj.__dict__ = ...)
   kTensor,         // dtype, device, layout, sizes, strides, requires_grad, dispatch keys, class: as Source::object has them when
                    // the guards are built (number unused)
@@ -82,13 +83,15 @@ struct Fact {
   int32_t location = -1;  // index into locations: the user's file:line that made the trace ask
 };
 
-// What the trace observed. Owns its references.
+// What the trace observed. Owns its references, but as plain data: build() takes them over, anyone else calls release().
 struct Observations {
   std::vector<Source> sources;
   std::vector<Fact> facts;
   std::vector<std::string> locations;
 };
+void release(Observations& o);
 
-std::string str(const Observations& o, SourceId s);  // "self.layers[3].__dict__['weight']"; "x" for arguments
+std::string str(const Observations& o, SourceId s);  // "self.layers[3].weight"; "x" for arguments
+std::string words(const Observations& o, const Fact& f);     // "self.training is True"
 
 }  // namespace flashover::guards

@@ -1,0 +1,105 @@
+#include "guards/global_state.h"
+
+#include <ATen/Context.h>
+#include <ATen/PythonTorchFunctionTLS.h>
+#include <ATen/autocast_mode.h>
+#include <c10/core/DefaultDtype.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
+
+namespace flashover::guards {
+namespace {
+
+struct Flag {
+  const char* name;
+  bool (*read)();
+};
+at::Context& context() { return at::globalContext(); }
+const Flag kFlags[] = {
+    {"grad mode", [] { return c10::GradMode::is_enabled(); }},
+    {"inference mode", [] { return c10::InferenceMode::is_enabled(); }},
+    {"autocast on cpu", [] { return at::autocast::is_autocast_enabled(at::kCPU); }},
+    {"autocast on cuda", [] { return at::autocast::is_autocast_enabled(at::kCUDA); }},
+    {"autocast cache", [] { return at::autocast::is_autocast_cache_enabled(); }},
+    {"deterministic algorithms", [] { return context().deterministicAlgorithms(); }},
+    {"deterministic algorithms, warn only", [] { return context().deterministicAlgorithmsWarnOnly(); }},
+    {"deterministic fill of uninitialized memory", [] { return context().deterministicFillUninitializedMemory(); }},
+    {"cudnn enabled", [] { return context().userEnabledCuDNN(); }},
+    {"cudnn benchmark", [] { return context().benchmarkCuDNN(); }},
+    {"cudnn deterministic", [] { return context().deterministicCuDNN(); }},
+    {"mkldnn enabled", [] { return context().userEnabledMkldnn(); }},
+    {"mkldnn deterministic", [] { return context().deterministicMkldnn(); }},
+    {"flash attention", [] { return context().userEnabledFlashSDP(); }},
+    {"memory efficient attention", [] { return context().userEnabledMemEfficientSDP(); }},
+    {"math attention", [] { return context().userEnabledMathSDP(); }},
+    {"cudnn attention", [] { return context().userEnabledCuDNNSDP(); }},
+    {"reduced precision math attention", [] { return context().allowFP16BF16ReductionMathSDP(); }},
+    {"fp16 reduction on cpu", [] { return context().allowFP16ReductionCPU(); }},
+    {"fp16 accumulation in cublas", [] { return context().allowFP16AccumulationCuBLAS(); }},
+};
+static_assert(std::size(kFlags) <= 64);
+
+struct Small {
+  const char* name;
+  int8_t (*read)();
+};
+template <typename T>
+int8_t small(T value) {
+  return static_cast<int8_t>(value);
+}
+const Small kSmall[] = {
+    {"default dtype", [] { return small(c10::get_default_dtype_as_scalartype()); }},
+    {"autocast dtype on cpu", [] { return small(at::autocast::get_autocast_dtype(at::kCPU)); }},
+    {"autocast dtype on cuda", [] { return small(at::autocast::get_autocast_dtype(at::kCUDA)); }},
+    {"float32 matmul precision of mkldnn",
+     [] { return small(context().float32Precision(at::Float32Backend::MKLDNN, at::Float32Op::MATMUL)); }},
+    {"float32 matmul precision of cuda",
+     [] { return small(context().float32Precision(at::Float32Backend::CUDA, at::Float32Op::MATMUL)); }},
+    {"float32 convolution precision of mkldnn",
+     [] { return small(context().float32Precision(at::Float32Backend::MKLDNN, at::Float32Op::CONV)); }},
+    {"float32 convolution precision of cuda",
+     [] { return small(context().float32Precision(at::Float32Backend::CUDA, at::Float32Op::CONV)); }},
+};
+static_assert(std::size(kSmall) <= std::tuple_size_v<decltype(GlobalState::types)>);
+
+}  // namespace
+
+GlobalState GlobalState::read() {
+  GlobalState s;
+  c10::impl::LocalDispatchKeySet tls = c10::impl::tls_local_dispatch_key_set();
+  s.included = tls.included_.raw_repr();
+  s.excluded = tls.excluded_.raw_repr();
+  for (size_t i = 0; i < std::size(kFlags); i++) s.flags |= static_cast<uint64_t>(kFlags[i].read()) << i;
+  for (size_t i = 0; i < std::size(kSmall); i++) s.types[i] = kSmall[i].read();
+  return s;
+}
+
+std::string GlobalState::difference(const GlobalState& now) const {
+  for (size_t i = 0; i < std::size(kFlags); i++) {
+    bool was = flags >> i & 1, is = now.flags >> i & 1;
+    if (was != is) return std::string(kFlags[i].name) + " is " + (was ? "on" : "off") + ", now " + (is ? "on" : "off");
+  }
+  for (size_t i = 0; i < std::size(kSmall); i++)
+    if (types[i] != now.types[i])
+      return std::string(kSmall[i].name) + " is " + std::to_string(types[i]) + ", now " + std::to_string(now.types[i]);
+  if (included != now.included || excluded != now.excluded) return "thread-local dispatch keys changed";
+  return "";
+}
+
+const char* state_to_avoid() {
+  if (at::impl::PythonTorchFunctionTLS::stack_len() > 0)
+    return "a torch function mode is active (a default device counts as one)";
+  if (at::impl::PythonTorchFunctionTLS::get_disabled_state() != at::impl::TorchFunctionDisabledState::ENABLED)
+    return "torch functions are disabled";
+  if (c10::impl::TorchDispatchModeTLS::any_modes_set()) return "a torch dispatch mode is active";
+  c10::DispatchKeySet on = c10::impl::tls_local_dispatch_key_set().included_;
+  if (on.has(c10::DispatchKey::FuncTorchDynamicLayerFrontMode)) return "a functorch transform is active";
+  if (on.has(c10::DispatchKey::Tracer)) return "torch.jit.trace is active";
+  if (on.has(c10::DispatchKey::Fake)) return "a trace is active";
+  if (on.has(c10::DispatchKey::PythonDispatcher)) return "the Python dispatcher is active";
+  return nullptr;
+}
+
+}  // namespace flashover::guards

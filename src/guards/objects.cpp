@@ -1,0 +1,270 @@
+#include "guards/objects.h"
+
+#include <structmember.h>
+
+#include <cstring>
+
+namespace flashover::guards {
+namespace {
+
+bool is_deque(PyObject* o) { return std::strcmp(Py_TYPE(o)->tp_name, "collections.deque") == 0; }
+
+bool named(PyObject* o, const char* name) {
+  return !(Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE) && std::strcmp(Py_TYPE(o)->tp_name, name) == 0;
+}
+
+bool is_torch_singleton(PyObject* o) {
+  return named(o, "torch.dtype") || named(o, "torch.layout") || named(o, "torch.memory_format") ||
+         named(o, "torch.qscheme");
+}
+
+bool is_size(PyObject* o) { return named(o, "torch.Size"); }
+
+// Iterates an OrderedDict by its own linked list: f(key) returns false to stop. Returns false on stop or failure.
+template <typename F>
+bool each_ordered_key(PyObject* od, F&& f) {
+  PyObject* it = PyODict_Type.tp_iter(od);
+  if (!it) {
+    PyErr_Clear();
+    return false;
+  }
+  bool ok = true;
+  while (ok) {
+    PyObject* key = PyIter_Next(it);
+    if (!key) {
+      ok = !PyErr_Occurred();
+      PyErr_Clear();
+      break;
+    }
+    ok = f(key);
+    Py_DECREF(key);  // the dict holds it
+  }
+  Py_DECREF(it);
+  return ok;
+}
+
+}  // namespace
+
+PyObject* type_dict(PyTypeObject* type) {
+#if PY_VERSION_HEX >= 0x030C0000
+  PyObject* dict = PyType_GetDict(type);
+  Py_XDECREF(dict);  // the type holds it
+  return dict;
+#else
+  return type->tp_dict;
+#endif
+}
+
+uint32_t armed_type_tag(PyTypeObject* type) {
+  if (uint32_t tag = type_tag(type)) return tag;
+  static PyObject* name = PyUnicode_InternFromString("__class__");
+  _PyType_Lookup(type, name);  // assigns a tag as a side effect
+  return type_tag(type);
+}
+
+std::ptrdiff_t dict_slot(PyObject* object) {
+  PyTypeObject* type = Py_TYPE(object);
+  if (type->tp_flags & Py_TPFLAGS_MANAGED_DICT) return -3 * static_cast<std::ptrdiff_t>(sizeof(PyObject*));
+  return type->tp_dictoffset > 0 ? type->tp_dictoffset : 0;
+}
+
+PyObject* instance_dict(PyObject* object) {
+  if (PyType_Check(object)) return type_dict(reinterpret_cast<PyTypeObject*>(object));
+  PyObject** slot = _PyObject_GetDictPtr(object);
+  if (!slot) return nullptr;
+  if (!*slot) {
+    PyObject* made = PyObject_GenericGetDict(object, nullptr);
+    if (!made) {
+      PyErr_Clear();
+      return nullptr;
+    }
+    Py_DECREF(made);  // the object holds it
+    slot = _PyObject_GetDictPtr(object);
+    if (!slot) return nullptr;
+  }
+  return *slot && PyDict_Check(*slot) ? *slot : nullptr;
+}
+
+PyObject** member_slot(PyObject* object, PyObject* name) {
+  PyObject* descr = _PyType_Lookup(Py_TYPE(object), name);
+  if (!descr || Py_TYPE(descr) != &PyMemberDescr_Type) return nullptr;
+  PyMemberDef* member = reinterpret_cast<PyMemberDescrObject*>(descr)->d_member;
+  if (member->type != T_OBJECT && member->type != T_OBJECT_EX) return nullptr;
+  return reinterpret_cast<PyObject**>(reinterpret_cast<char*>(object) + member->offset);
+}
+
+PyObject* native_attribute(PyObject* object, PyObject* name) {
+  PyObject* descr = _PyType_Lookup(Py_TYPE(object), name);
+  PyObject* value = nullptr;
+  if (descr && (Py_TYPE(descr) == &PyMemberDescr_Type || Py_TYPE(descr) == &PyGetSetDescr_Type))
+    value = Py_TYPE(descr)->tp_descr_get(descr, object, reinterpret_cast<PyObject*>(Py_TYPE(object)));
+  if (!value) PyErr_Clear();
+  return value;
+}
+
+PyObject* mro_lookup(PyTypeObject* type, PyObject* name, Py_ssize_t start) {
+  if (start <= 0) return _PyType_Lookup(type, name);
+  PyObject* mro = type->tp_mro;
+  for (Py_ssize_t i = start; mro && i < PyTuple_GET_SIZE(mro); i++) {
+    PyObject* base = PyTuple_GET_ITEM(mro, i);
+    if (!PyType_Check(base)) continue;
+    PyObject* dict = type_dict(reinterpret_cast<PyTypeObject*>(base));
+    if (PyObject* found = dict ? dict_get(dict, name) : nullptr) return found;
+  }
+  return nullptr;
+}
+
+PyObject* dict_get(PyObject* dict, PyObject* key) {
+  Py_hash_t hash = PyUnicode_CheckExact(key) ? reinterpret_cast<PyASCIIObject*>(key)->hash : -1;
+  if (hash == -1 && (hash = PyObject_Hash(key)) == -1) {
+    PyErr_Clear();
+    return nullptr;
+  }
+  PyObject* value = _PyDict_GetItem_KnownHash(dict, key, hash);
+  if (!value && PyErr_Occurred()) PyErr_Clear();
+  return value;
+}
+
+bool is_constant(PyObject* o) {
+  if (o == Py_None || o == Py_Ellipsis || o == Py_NotImplemented || PyBool_Check(o)) return true;
+  if (PyLong_CheckExact(o) || PyFloat_CheckExact(o) || PyComplex_CheckExact(o) || PyUnicode_CheckExact(o) ||
+      PyBytes_CheckExact(o))
+    return true;
+  if (is_torch_singleton(o) || named(o, "torch.device")) return true;
+  if (PyTuple_CheckExact(o) || is_size(o)) {
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); i++)
+      if (!is_constant(PyTuple_GET_ITEM(o, i))) return false;
+    return true;
+  }
+  if (PySlice_Check(o)) {
+    auto* s = reinterpret_cast<PySliceObject*>(o);
+    return is_constant(s->start) && is_constant(s->stop) && is_constant(s->step);
+  }
+  if (PyRange_Check(o)) return true;
+  if (PyFrozenSet_CheckExact(o)) {
+    Py_ssize_t pos = 0;
+    Py_hash_t hash;
+    PyObject* item;
+    while (_PySet_NextEntry(o, &pos, &item, &hash))
+      if (!is_constant(item)) return false;
+    return true;
+  }
+  return false;
+}
+
+bool same_constant(PyObject* a, PyObject* b) {
+  if (a == b) return true;
+  if (Py_TYPE(a) != Py_TYPE(b)) return false;
+  if (PyFloat_CheckExact(a)) {  // NaN equals NaN and 0.0 differs from -0.0: what the program sees must be the same
+    double x = PyFloat_AS_DOUBLE(a), y = PyFloat_AS_DOUBLE(b);
+    return std::memcmp(&x, &y, sizeof x) == 0;
+  }
+  if (PyComplex_CheckExact(a))
+    return std::memcmp(&reinterpret_cast<PyComplexObject*>(a)->cval, &reinterpret_cast<PyComplexObject*>(b)->cval,
+                       sizeof(Py_complex)) == 0;
+  if (PyTuple_CheckExact(a) || is_size(a)) {
+    if (PyTuple_GET_SIZE(a) != PyTuple_GET_SIZE(b)) return false;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(a); i++)
+      if (!same_constant(PyTuple_GET_ITEM(a, i), PyTuple_GET_ITEM(b, i))) return false;
+    return true;
+  }
+  if (PySlice_Check(a)) {
+    auto* x = reinterpret_cast<PySliceObject*>(a);
+    auto* y = reinterpret_cast<PySliceObject*>(b);
+    return same_constant(x->start, y->start) && same_constant(x->stop, y->stop) && same_constant(x->step, y->step);
+  }
+  if (is_torch_singleton(a) || !is_constant(a)) return false;
+  int equal = PyObject_RichCompareBool(a, b, Py_EQ);  // int, str, bytes, device, range, frozenset: C code
+  if (equal < 0) PyErr_Clear();
+  return equal == 1;
+}
+
+bool keys_in_order(PyObject* dict, PyObject* keys) {
+  Py_ssize_t n = PyTuple_GET_SIZE(keys);
+  if (PyDict_GET_SIZE(dict) != n) return false;
+  Py_ssize_t i = 0;
+  auto same = [&](PyObject* key) {
+    PyObject* want = i < n ? PyTuple_GET_ITEM(keys, i) : nullptr;
+    i++;
+    return want && (want == key || same_constant(want, key));
+  };
+  if (PyODict_Check(dict)) return each_ordered_key(dict, same) && i == n;
+  Py_ssize_t pos = 0;
+  PyObject *key, *value;
+  while (PyDict_Next(dict, &pos, &key, &value))
+    if (!same(key)) return false;
+  return i == n;
+}
+
+PyObject* ordered_keys(PyObject* dict) {
+  PyObject* list = PyList_New(0);
+  if (PyODict_Check(dict)) {
+    each_ordered_key(dict, [&](PyObject* key) { return PyList_Append(list, key) == 0; });
+  } else {
+    Py_ssize_t pos = 0;
+    PyObject *key, *value;
+    while (PyDict_Next(dict, &pos, &key, &value)) PyList_Append(list, key);
+  }
+  PyObject* tuple = PyList_AsTuple(list);
+  Py_DECREF(list);
+  return tuple;
+}
+
+bool dict_entry(PyObject* dict, Py_ssize_t index, PyObject** key, PyObject** value) {
+  Py_ssize_t i = 0;
+  if (PyODict_Check(dict)) {
+    PyObject* found = nullptr;
+    each_ordered_key(dict, [&](PyObject* k) {
+      if (i++ == index) found = k;
+      return !found;
+    });
+    if (!found) return false;
+    *key = found;
+    *value = dict_get(dict, found);
+    return *value != nullptr;
+  }
+  Py_ssize_t pos = 0;
+  while (PyDict_Next(dict, &pos, key, value))
+    if (i++ == index) return true;
+  return false;
+}
+
+Py_ssize_t length(PyObject* o) {
+  if (PyTuple_Check(o)) return PyTuple_GET_SIZE(o);
+  if (PyList_Check(o)) return PyList_GET_SIZE(o);
+  if (PyDict_Check(o)) return PyDict_GET_SIZE(o);
+  if (PyAnySet_Check(o)) return PySet_GET_SIZE(o);
+  if (PyUnicode_Check(o)) return PyUnicode_GET_LENGTH(o);
+  if (PyBytes_Check(o)) return PyBytes_GET_SIZE(o);
+  if (is_deque(o)) return Py_SIZE(o);
+  return -1;
+}
+
+std::string short_repr(PyObject* o) {
+  if (!o) return "nothing";
+  if (is_constant(o)) {
+    PyObject* text = PyObject_Repr(o);
+    const char* utf8 = text ? PyUnicode_AsUTF8(text) : nullptr;
+    std::string s = utf8 ? utf8 : "?";
+    Py_XDECREF(text);
+    PyErr_Clear();
+    return s.size() > 80 ? s.substr(0, 77) + "..." : s;
+  }
+  if (PyType_Check(o)) return std::string("class ") + reinterpret_cast<PyTypeObject*>(o)->tp_name;
+  if (PyFunction_Check(o)) {
+    const char* name = PyUnicode_AsUTF8(reinterpret_cast<PyFunctionObject*>(o)->func_qualname);
+    PyErr_Clear();
+    return std::string("function ") + (name ? name : "?");
+  }
+  if (PyCode_Check(o)) {
+    const char* name = PyUnicode_AsUTF8(reinterpret_cast<PyCodeObject*>(o)->co_qualname);
+    PyErr_Clear();
+    return std::string("code of ") + (name ? name : "?");
+  }
+  if (PyCFunction_Check(o))
+    return std::string("builtin ") + reinterpret_cast<PyCFunctionObject*>(o)->m_ml->ml_name;
+  const char* type = std::strrchr(Py_TYPE(o)->tp_name, '.');
+  return std::string("a ") + (type ? type + 1 : Py_TYPE(o)->tp_name);
+}
+
+}  // namespace flashover::guards

@@ -1,0 +1,96 @@
+#include "guards/tensors.h"
+
+#include <c10/core/TensorImpl.h>
+
+#include <sstream>
+
+#include "base/check.h"
+
+namespace flashover::guards {
+namespace {
+
+// torch's Python tensor begins with the object header and the at::Tensor, which is one pointer (checked in a test through
+// torch's own header, which is too slow to include here).
+struct PythonTensor {
+  PyObject_HEAD c10::TensorImpl* impl;
+};
+c10::TensorImpl* impl_of(PyObject* tensor) { return reinterpret_cast<PythonTensor*>(tensor)->impl; }
+
+PyTypeObject* tensor_base() {
+  static PyTypeObject* base = [] {
+    PyObject* module = PyImport_ImportModule("torch._C");
+    PyObject* type = module ? PyObject_GetAttrString(module, "TensorBase") : nullptr;
+    Py_XDECREF(module);
+    FLASHOVER_CHECK(type) << "torch._C.TensorBase not found";
+    return reinterpret_cast<PyTypeObject*>(type);
+  }();
+  return base;
+}
+
+}  // namespace
+
+bool is_tensor(PyObject* object) { return PyType_IsSubtype(Py_TYPE(object), tensor_base()); }
+
+TensorSpec read_tensor(PyObject* tensor) {
+  FLASHOVER_CHECK(is_tensor(tensor)) << "a tensor fact on a " << Py_TYPE(tensor)->tp_name;
+  c10::TensorImpl* t = impl_of(tensor);
+  if (!t || t->layout() != c10::kStrided || t->is_nested()) throw Declined("tensor guard: not a strided tensor");
+  if (t->has_symbolic_sizes_strides()) throw Declined("tensor guard: symbolic sizes");
+  TensorSpec s;
+  s.type = Py_TYPE(tensor);
+  s.keys = t->key_set().raw_repr();
+  s.dtype = static_cast<int8_t>(t->dtype().toScalarType());
+  s.device = static_cast<int8_t>(t->device().type());
+  s.device_index = t->device().index();
+  s.requires_grad = t->requires_grad();
+  s.wrapped_number = t->is_wrapped_number();
+  s.rank = static_cast<int32_t>(t->dim());
+  s.geometry.assign(t->sizes().begin(), t->sizes().end());
+  s.geometry.insert(s.geometry.end(), t->strides().begin(), t->strides().end());
+  return s;
+}
+
+bool matches(PyObject* object, const TensorSpec& s) {
+  // Only types that were tensors when the spec was made equal s.type, so the cast below is right.
+  if (Py_TYPE(object) != s.type) return false;
+  c10::TensorImpl* t = impl_of(object);
+  // Equal keys mean equal layout, so sizes() below are plain unless they are symbolic.
+  if (!t || t->key_set().raw_repr() != s.keys || t->has_symbolic_sizes_strides()) return false;
+  if (static_cast<int8_t>(t->dtype().toScalarType()) != s.dtype || t->dim() != s.rank) return false;
+  c10::Device device = t->device();
+  if (static_cast<int8_t>(device.type()) != s.device || device.index() != s.device_index) return false;
+  if (t->requires_grad() != s.requires_grad || t->is_wrapped_number() != s.wrapped_number) return false;
+  const int64_t* sizes = t->sizes().data();
+  const int64_t* strides = t->strides().data();
+  const int64_t* want = s.geometry.data();
+  for (int32_t i = 0; i < s.rank; i++)
+    if (sizes[i] != want[i] || strides[i] != want[s.rank + i]) return false;
+  return true;
+}
+
+std::string str(const TensorSpec& s) {
+  std::ostringstream out;
+  out << c10::toString(static_cast<c10::ScalarType>(s.dtype)) << "[";
+  for (int32_t i = 0; i < s.rank; i++) out << (i ? "," : "") << s.geometry[i];
+  out << "] strides [";
+  for (int32_t i = 0; i < s.rank; i++) out << (i ? "," : "") << s.geometry[s.rank + i];
+  out << "] " << c10::Device(static_cast<c10::DeviceType>(s.device), s.device_index).str()
+      << (s.requires_grad ? " requires_grad" : "");
+  return out.str();
+}
+
+Memory memory_of(PyObject* tensor) {
+  c10::TensorImpl* t = impl_of(tensor);
+  Memory m;
+  if (!t || !t->has_storage()) return m;
+  const c10::Storage& storage = t->unsafe_storage();
+  m.storage = storage.unsafeGetStorageImpl();
+  if (m.storage) {
+    m.begin = static_cast<const char*>(storage.data());
+    m.end = m.begin + storage.nbytes();
+  }
+  m.offset = t->storage_offset();
+  return m;
+}
+
+}  // namespace flashover::guards

@@ -1,0 +1,35 @@
+// Tensor metadata read straight off the TensorImpl: no Python, no dispatcher, a few nanoseconds each.
+#pragma once
+#include <Python.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace flashover::guards {
+
+struct TensorSpec {
+  PyTypeObject* type = nullptr;  // Tensor, Parameter or a subclass; kept alive by whoever holds the spec's facts
+  uint64_t keys = 0;             // dispatch key set: device, layout, autograd, conj, inference tensor ...
+  int8_t dtype = 0, device = 0, device_index = -1;
+  bool requires_grad = false, wrapped_number = false;
+  int32_t rank = 0;
+  std::vector<int64_t> geometry;  // sizes, then strides
+  bool operator==(const TensorSpec&) const = default;
+};
+
+bool is_tensor(PyObject* object);
+TensorSpec read_tensor(PyObject* tensor);  // throws Declined for what has no plain geometry (sparse, nested, symbolic sizes)
+bool matches(PyObject* object, const TensorSpec& spec);
+std::string str(const TensorSpec& spec);
+
+// Where a tensor's memory lies, to tell which inputs alias.
+struct Memory {
+  const void* storage = nullptr;  // the StorageImpl
+  const char* begin = nullptr;    // bytes of the whole storage
+  const char* end = nullptr;
+  int64_t offset = 0;  // storage offset in elements
+};
+Memory memory_of(PyObject* tensor);
+
+}  // namespace flashover::guards
