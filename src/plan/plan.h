@@ -5,7 +5,8 @@
 //
 //   In        scheduled kernels, extern calls, a memory plan
 //   Out       plain data: no pointer to anything of the compiler, no Python object, no torch type
-//   Promises  verify(): every tensor written before it is read, live ranges of overlapping slab regions disjoint, indices in range;
+//   Promises  verify(): every tensor written before it is read, live ranges of overlapping slab regions disjoint,
+//   indices in range;
 //             serialize/deserialize round-trips; deserialize treats its input as hostile (bounds, sizes, enums checked)
 //   Sample    plan "x86-64 avx512f" {
 //               slab 1024
@@ -19,11 +20,13 @@
 //               return t2 : f32[2,2]
 //             }
 //
-// Addresses: the pointer of a tensor is the address of its first element (element [0,0,...]). `type.offset` means something for
-// views only: elements from the first element of the base. (So an input's storage offset is not part of a plan.)
+// Addresses: the pointer of a tensor is the address of its first element (element [0,0,...]). `type.offset` means
+// something for views only: elements from the first element of the base. (So an input's storage offset is not part of a
+// plan.)
 //
-// Frozen part: tensors that depend only on parameters, buffers and constants (folded batch norms, packed weights, casts) are
-// computed by `frozen_steps` into tensors at home kFrozen, and again when a parameter changed (identity, storage, version).
+// Frozen part: tensors that depend only on parameters, buffers and constants (folded batch norms, packed weights,
+// casts) are computed by `frozen_steps` into tensors at home kFrozen, and again when a parameter changed (identity,
+// storage, version).
 #pragma once
 #include <cstdint>
 #include <string>
@@ -38,12 +41,13 @@ namespace flashover::plan {
 using TensorId = int32_t;
 
 enum class Home : uint8_t {
-  kInput,    // index = input number
-  kSlab,     // byte offset in the one temporary slab of this call
-  kOutput,   // own allocation, handed to the caller; index = output number that owns it
-  kFrozen,   // produced by frozen_steps; kept if `steps` or an output use it, else dropped when they have run
-  kExtern,   // whatever tensor the extern call returned (also opaque mkldnn tensors); dropped after last use
-  kView,     // of tensor `base`: same memory, own sizes, strides, offset
+  kInput,   // index = input number
+  kSlab,    // byte offset in the one temporary slab of this call
+  kOutput,  // own allocation, handed to the caller; index = output number that owns it
+  kFrozen,  // produced by frozen_steps; kept if `steps` or an output use it, else dropped when they have run
+  kExtern,  // whatever tensor the extern call returned; only other externs may read it if type.opaque (mkldnn); see
+            // kRelease
+  kView,    // of tensor `base`: same memory, own sizes, strides, offset
 };
 
 struct Tensor {
@@ -51,13 +55,13 @@ struct Tensor {
   Home home = Home::kSlab;
   int32_t index = -1;         // input or output number; tensor id of the base for kView
   sym::Expr slab_offset = 0;  // bytes, multiple of 64
-  bool opaque = false;        // kExtern / kFrozen from an extern call: strides unknown or mkldnn layout; only externs may read it
 };
 
 enum class StepKind : uint8_t {
-  kLaunch,   // run kernel `kernel` on `reads` then `writes` (pointers in that order), `sizes` as int64 arguments
-  kCall,     // call operator `op`. args refer to TensorIds (`reads` is ignored). writes: its tensor results in order, lists
-             // flattened, -1 = dropped. A result whose home is not kExtern / kFrozen is copied there unless it is that tensor.
+  kLaunch,  // run kernel `kernel` on `reads` then `writes` (pointers in that order), `sizes` as int64 arguments
+  kCall,    // call operator `op`. args refer to TensorIds (`reads` is ignored). writes: its tensor results in order,
+          // lists flattened, -1 = dropped. A result whose home is not kExtern / kFrozen is copied there unless it is
+          // that tensor.
   kCopy,     // writes[0] <- reads[0] (strided copy, casting)
   kRelease,  // reads: extern-homed tensors that die here
 };
@@ -70,15 +74,15 @@ struct Step {
   std::vector<Arg> args;     // kCall: Ref ids are TensorIds
   std::vector<TensorId> reads, writes;
   std::vector<sym::Expr> sizes;
-  std::string label;         // for people and profilers: "layer_norm+add model.py:31"
+  std::string label;  // for people and profilers: "layer_norm+add model.py:31"
 };
 
 struct Kernel {
   std::string symbol;   // C symbol in the binary
   int32_t binary = -1;  // index into Plan::binaries
-  // CPU signature: extern "C" int32_t symbol(void* const* pointers, const int64_t* sizes);  threads through GOMP inside.
-  // Returns 0, or i + 1 when check i failed (an index out of range): outputs are then unspecified but no memory was
-  // touched outside the tensors, and the caller raises IndexError with errors[i].
+  // CPU signature: extern "C" int32_t symbol(void* const* pointers, const int64_t* sizes);  threads through GOMP
+  // inside. Returns 0, or i + 1 when check i failed (an index out of range): outputs are then unspecified but no memory
+  // was touched outside the tensors, and the caller raises IndexError with errors[i].
   std::vector<std::string> errors;
 };
 
@@ -95,9 +99,9 @@ struct OutputRef {
 };
 
 struct InputSpec {
-  TensorType type;     // what the plan was built for; the guards promise it
-  uint8_t kind = 0;    // graph::InputKind
-  bool frozen = false; // only frozen_steps read it (or nobody does)
+  TensorType type;      // what the plan was built for; the guards promise it
+  uint8_t kind = 0;     // graph::InputKind
+  bool frozen = false;  // only frozen_steps read it (or nobody does)
 };
 
 struct Plan {
@@ -115,8 +119,11 @@ std::string print(const Plan& p);
 Plan parse(std::string_view text);  // binaries: key and size only. Throws UserError "line N: what"
 void verify(const Plan& p);         // throws InternalError
 std::string serialize(const Plan& p);
-// Throws UserError on anything malformed; never reads out of bounds, never allocates more than a small multiple of the input.
+// Throws UserError on anything malformed; never reads out of bounds, never allocates more than a small multiple of the
+// input.
 Plan deserialize(std::string_view bytes);
+Plan deserialize_payload(std::string_view payload);  // without header and checksum: the part that fuzz tests attack
+constexpr uint32_t kFormatVersion = 1;               // of the binary form; part of cache keys
 
 // Calls f(TensorId) for every tensor that a step reads / writes (a mutated argument of an extern call is a write).
 template <typename F>

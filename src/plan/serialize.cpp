@@ -1,0 +1,456 @@
+// The binary form: a header (magic, format version, payload size, payload hash), then the payload in one pass. Integers
+// are zigzag varints, lists carry their length first. Reading treats every byte as hostile: a length is believed only
+// as far as bytes are left for its items, so memory stays within a small multiple of the input.
+#include <algorithm>
+#include <cstring>
+#include <map>
+
+#include "base/check.h"
+#include "plan/plan.h"
+
+namespace flashover::plan {
+namespace {
+
+constexpr char kMagic[8] = {'F', 'L', 'A', 'S', 'H', 'P', 'L', 'N'};
+constexpr size_t kHeader = sizeof kMagic + 4 + 8 + 16;
+
+Hash128 hash_of(std::string_view payload) { return Hasher().bytes(payload.data(), payload.size()).finish(); }
+
+// ---- writing ----
+class Writer {
+ public:
+  std::string out;
+
+  void raw(uint64_t v, int bytes) {
+    for (int i = 0; i < bytes; ++i) out += static_cast<char>(v >> (8 * i));
+  }
+  void unsigned_(uint64_t v) {
+    for (; v >= 0x80; v >>= 7) out += static_cast<char>(v | 0x80);
+    out += static_cast<char>(v);
+  }
+  void integer(int64_t v) { unsigned_((static_cast<uint64_t>(v) << 1) ^ static_cast<uint64_t>(v >> 63)); }
+  void text(std::string_view s) {
+    unsigned_(s.size());
+    out += s;
+  }
+  void real(double d) {
+    uint64_t bits;
+    std::memcpy(&bits, &d, 8);
+    raw(bits, 8);
+  }
+  template <typename List, typename F>
+  void list(const List& l, F&& f) {
+    unsigned_(l.size());
+    for (const auto& x : l) f(x);
+  }
+  // A constant is 0 and its value; anything else is 1 and its text over the variables of the table (written first).
+  void expr(sym::Expr e) {
+    if (e.is_const()) {
+      out += '\0';
+      integer(e.value());
+    } else {
+      out += '\1';
+      text(e.str());
+    }
+  }
+  void sizes(const Sizes& s) {
+    list(s, [&](sym::Expr e) { expr(e); });
+  }
+  void device(Device d) {
+    integer(static_cast<int>(d.type));
+    integer(d.index);
+  }
+  void type(const TensorType& t) {
+    integer(static_cast<int>(t.dtype));
+    device(t.device);
+    sizes(t.sizes);
+    sizes(t.strides);
+    expr(t.offset);
+    out += static_cast<char>(t.wrapped_number | (t.opaque << 1));
+  }
+  void ids(const std::vector<TensorId>& l) {
+    list(l, [&](TensorId t) { integer(t); });
+  }
+  void arg(const Arg& a) {
+    unsigned_(a.index());
+    std::visit([&](const auto& v) { value(v); }, a);
+  }
+  void step(const Step& s) {
+    out += static_cast<char>(s.kind);
+    integer(s.kernel);
+    text(s.op);
+    out += static_cast<char>(s.out_variant);
+    list(s.args, [&](const Arg& a) { arg(a); });
+    ids(s.reads);
+    ids(s.writes);
+    sizes(s.sizes);
+    text(s.label);
+  }
+
+ private:
+  void value(std::monostate) {}
+  void value(Ref r) { integer(r.id); }
+  void value(const RefList& l) {
+    list(l, [&](Ref r) { integer(r.id); });
+  }
+  void value(sym::Expr e) { expr(e); }
+  void value(const Sizes& s) { sizes(s); }
+  void value(double d) { real(d); }
+  void value(const std::vector<double>& l) {
+    list(l, [&](double d) { real(d); });
+  }
+  void value(bool b) { out += static_cast<char>(b); }
+  void value(const std::vector<bool>& l) {
+    list(l, [&](bool b) { out += static_cast<char>(b); });
+  }
+  void value(std::complex<double> c) {
+    real(c.real());
+    real(c.imag());
+  }
+  void value(const std::string& s) { text(s); }
+  void value(DType d) { integer(static_cast<int>(d)); }
+  void value(Device d) { device(d); }
+  void value(Layout l) { integer(static_cast<int>(l)); }
+  void value(MemoryFormat f) { integer(static_cast<int>(f)); }
+};
+
+void collect_variables(const Plan& p, std::vector<sym::Expr>& vars) {
+  const auto one = [&](sym::Expr e) {
+    if (!e.is_const()) sym::collect_vars(e, vars);
+  };
+  const auto many = [&](const Sizes& s) {
+    for (sym::Expr e : s) one(e);
+  };
+  const auto type = [&](const TensorType& t) {
+    many(t.sizes);
+    many(t.strides);
+    one(t.offset);
+  };
+  for (const InputSpec& i : p.inputs) type(i.type);
+  for (const Tensor& t : p.tensors) type(t.type), one(t.slab_offset);
+  for (const OutputRef& o : p.outputs) type(o.type);
+  one(p.slab_bytes);
+  for (const auto* steps : {&p.frozen_steps, &p.steps})
+    for (const Step& s : *steps) {
+      many(s.sizes);
+      for (const Arg& a : s.args) {
+        if (auto* e = std::get_if<sym::Expr>(&a)) one(*e);
+        if (auto* l = std::get_if<Sizes>(&a)) many(*l);
+      }
+    }
+}
+
+// ---- reading ----
+class Reader {
+ public:
+  explicit Reader(std::string_view in) : in_(in) {}
+
+  [[noreturn]] static void fail(const char* what) { throw UserError(std::string("damaged plan: ") + what); }
+  size_t left() const { return in_.size() - at_; }
+  std::string_view take(size_t n) {
+    if (n > left()) fail("cut short");
+    const auto s = in_.substr(at_, n);
+    at_ += n;
+    return s;
+  }
+  uint8_t byte() { return static_cast<uint8_t>(take(1)[0]); }
+  uint64_t raw(int bytes) {
+    const auto s = take(static_cast<size_t>(bytes));
+    uint64_t v = 0;
+    for (int i = 0; i < bytes; ++i) v |= uint64_t{static_cast<uint8_t>(s[static_cast<size_t>(i)])} << (8 * i);
+    return v;
+  }
+  uint64_t unsigned_() {
+    uint64_t v = 0;
+    for (int shift = 0; shift < 64; shift += 7) {
+      const uint8_t b = byte();
+      if (shift == 63 && b > 1) fail("number too long");
+      v |= uint64_t{b & 0x7fu} << shift;
+      if (b < 0x80) return v;
+    }
+    fail("number too long");
+  }
+  int64_t integer() {
+    const uint64_t v = unsigned_();
+    return static_cast<int64_t>((v >> 1) ^ (~(v & 1) + 1));
+  }
+  int32_t small() {
+    const int64_t v = integer();
+    if (v < INT32_MIN || v > INT32_MAX) fail("number out of range");
+    return static_cast<int32_t>(v);
+  }
+  std::string text() { return std::string(take(length(1))); }
+  double real() {
+    const uint64_t bits = raw(8);
+    double d;
+    std::memcpy(&d, &bits, 8);
+    return d;
+  }
+  bool boolean() {
+    const uint8_t b = byte();
+    if (b > 1) fail("not a boolean");
+    return b != 0;
+  }
+  // How many items follow, each of at least `bytes` bytes.
+  size_t length(size_t bytes) {
+    const uint64_t n = unsigned_();
+    if (n > left() / bytes) fail("list longer than the file");
+    return static_cast<size_t>(n);
+  }
+  // Items are added one by one: a lying length runs into the end of the input before memory grows.
+  template <typename T, typename F>
+  std::vector<T> list(size_t bytes, F&& f) {
+    std::vector<T> out;
+    const size_t n = length(bytes);
+    out.reserve(std::min<size_t>(n, 64));
+    for (size_t i = 0; i < n; ++i) out.push_back(f());
+    return out;
+  }
+  template <typename Enum>
+  Enum enumeration(int limit) {
+    const int64_t v = integer();
+    if (v < 0 || v >= limit) fail("unknown enumerator");
+    return static_cast<Enum>(v);
+  }
+  sym::Expr expr() {
+    if (byte() == 0) return integer();
+    const std::string s = text();
+    // The text goes to a recursive parser: bound its depth.
+    if (s.size() > 4096 || std::count(s.begin(), s.end(), '(') > 64 || std::count(s.begin(), s.end(), '-') > 256)
+      fail("expression too long");
+    return sym::parse(s);
+  }
+  Sizes sizes() {
+    return list<sym::Expr>(2, [&] { return expr(); });
+  }
+  DType dtype() {
+    const auto d = static_cast<DType>(enumeration<int8_t>(46));
+    if (d != DType::kUndefined && info(d).bytes == 0) fail("unknown dtype");
+    return d;
+  }
+  Device device() {
+    Device d;
+    const int64_t type = integer();
+    if (type != 0 && type != 1 && type != 14) fail("unknown device");
+    d.type = static_cast<DeviceType>(type);
+    const int64_t index = integer();
+    if (index < -1 || index > 127) fail("device index out of range");
+    d.index = static_cast<int8_t>(index);
+    return d;
+  }
+  TensorType type() {
+    TensorType t;
+    t.dtype = dtype();
+    t.device = device();
+    t.sizes = sizes();
+    t.strides = sizes();
+    t.offset = expr();
+    const uint8_t flags = byte();
+    if (flags > 3) fail("unknown type flags");
+    t.wrapped_number = flags & 1;
+    t.opaque = (flags & 2) != 0;
+    return t;
+  }
+  std::vector<TensorId> ids() {
+    return list<TensorId>(1, [&] { return small(); });
+  }
+  Arg arg() {
+    switch (unsigned_()) {
+      case 0:
+        return std::monostate();
+      case 1:
+        return Ref{small()};
+      case 2:
+        return list<Ref>(1, [&] { return Ref{small()}; });
+      case 3:
+        return expr();
+      case 4:
+        return sizes();
+      case 5:
+        return real();
+      case 6:
+        return list<double>(8, [&] { return real(); });
+      case 7:
+        return boolean();
+      case 8:
+        return list<bool>(1, [&] { return boolean(); });
+      case 9: {
+        const double re = real();
+        return std::complex<double>(re, real());
+      }
+      case 10:
+        return text();
+      case 11:
+        return dtype();
+      case 12:
+        return device();
+      case 13:
+        return enumeration<Layout>(2);
+      case 14:
+        return enumeration<MemoryFormat>(4);
+      default:
+        fail("unknown argument kind");
+    }
+  }
+  Step step() {
+    Step s;
+    const uint8_t kind = byte();
+    if (kind > static_cast<uint8_t>(StepKind::kRelease)) fail("unknown step kind");
+    s.kind = static_cast<StepKind>(kind);
+    s.kernel = small();
+    s.op = text();
+    s.out_variant = boolean();
+    s.args = list<Arg>(1, [&] { return arg(); });
+    s.reads = ids();
+    s.writes = ids();
+    s.sizes = sizes();
+    s.label = text();
+    return s;
+  }
+
+ private:
+  std::string_view in_;
+  size_t at_ = 0;
+};
+static_assert(std::variant_size_v<Arg> == 15, "teach Reader::arg the new kind");
+
+Plan read(std::string_view payload) {
+  Reader r(payload);
+  Plan p;
+  r.list<int>(4, [&] {
+    const std::string name = r.text();
+    sym::Range range;
+    range.lo = r.integer();
+    range.hi = r.integer();
+    const int64_t hint = r.integer();
+    if (name.empty() || name.size() > 64 || range.lo > range.hi) Reader::fail("bad size variable");
+    sym::var(name, range, hint);
+    return 0;
+  });
+  p.target = r.text();
+  p.slab_bytes = r.expr();
+  p.inputs = r.list<InputSpec>(8, [&] {
+    InputSpec i;
+    i.type = r.type();
+    i.kind = r.byte();
+    i.frozen = r.boolean();
+    return i;
+  });
+  p.tensors = r.list<Tensor>(8, [&] {
+    Tensor t;
+    t.type = r.type();
+    const uint8_t home = r.byte();
+    if (home > static_cast<uint8_t>(Home::kView)) Reader::fail("unknown home");
+    t.home = static_cast<Home>(home);
+    t.index = r.small();
+    t.slab_offset = r.expr();
+    return t;
+  });
+  p.frozen_steps = r.list<Step>(8, [&] { return r.step(); });
+  p.steps = r.list<Step>(8, [&] { return r.step(); });
+  p.outputs = r.list<OutputRef>(8, [&] {
+    OutputRef o;
+    o.tensor = r.small();
+    o.alias_input = r.small();
+    o.alias_output = r.small();
+    o.type = r.type();
+    return o;
+  });
+  p.kernels = r.list<Kernel>(3, [&] {
+    Kernel k;
+    k.symbol = r.text();
+    k.binary = r.small();
+    k.errors = r.list<std::string>(1, [&] { return r.text(); });
+    return k;
+  });
+  p.binaries = r.list<Binary>(17, [&] {
+    Binary b;
+    b.key.lo = r.raw(8);
+    b.key.hi = r.raw(8);
+    b.bytes = r.text();
+    return b;
+  });
+  if (r.left() != 0) Reader::fail("bytes after the end");
+  return p;
+}
+
+}  // namespace
+
+std::string serialize(const Plan& p) {
+  Writer w;
+  std::vector<sym::Expr> vars;
+  collect_variables(p, vars);
+  w.list(vars, [&](sym::Expr v) {
+    w.text(v.name());
+    w.integer(v.range().lo);
+    w.integer(v.range().hi);
+    w.integer(v.hint());
+  });
+  w.text(p.target);
+  w.expr(p.slab_bytes);
+  w.list(p.inputs, [&](const InputSpec& i) {
+    w.type(i.type);
+    w.raw(i.kind, 1);
+    w.raw(i.frozen, 1);
+  });
+  w.list(p.tensors, [&](const Tensor& t) {
+    w.type(t.type);
+    w.raw(static_cast<uint8_t>(t.home), 1);
+    w.integer(t.index);
+    w.expr(t.slab_offset);
+  });
+  w.list(p.frozen_steps, [&](const Step& s) { w.step(s); });
+  w.list(p.steps, [&](const Step& s) { w.step(s); });
+  w.list(p.outputs, [&](const OutputRef& o) {
+    w.integer(o.tensor);
+    w.integer(o.alias_input);
+    w.integer(o.alias_output);
+    w.type(o.type);
+  });
+  w.list(p.kernels, [&](const Kernel& k) {
+    w.text(k.symbol);
+    w.integer(k.binary);
+    w.list(k.errors, [&](const std::string& e) { w.text(e); });
+  });
+  w.list(p.binaries, [&](const Binary& b) {
+    w.raw(b.key.lo, 8);
+    w.raw(b.key.hi, 8);
+    w.text(b.bytes);
+  });
+
+  const Hash128 hash = hash_of(w.out);
+  Writer header;
+  header.out.reserve(kHeader + w.out.size());
+  header.out.append(kMagic, sizeof kMagic);
+  header.raw(kFormatVersion, 4);
+  header.raw(w.out.size(), 8);
+  header.raw(hash.lo, 8);
+  header.raw(hash.hi, 8);
+  return std::move(header.out) + w.out;
+}
+
+Plan deserialize(std::string_view bytes) {
+  Reader header(bytes.substr(0, std::min(bytes.size(), kHeader)));
+  if (header.take(sizeof kMagic) != std::string_view(kMagic, sizeof kMagic)) Reader::fail("not a plan");
+  if (header.raw(4) != kFormatVersion) Reader::fail("written by another version");
+  const uint64_t size = header.raw(8);
+  Hash128 hash;
+  hash.lo = header.raw(8);
+  hash.hi = header.raw(8);
+  const std::string_view payload = bytes.substr(kHeader);
+  if (size != payload.size()) Reader::fail("wrong size");
+  if (hash != hash_of(payload)) Reader::fail("wrong checksum");
+  return deserialize_payload(payload);
+}
+
+Plan deserialize_payload(std::string_view payload) {
+  try {
+    Plan p = read(payload);
+    verify(p);
+    return p;
+  } catch (const InternalError& e) {  // a broken rule, or an expression that overflows
+    throw UserError(std::string("damaged plan: ") + e.what());
+  }
+}
+
+}  // namespace flashover::plan
