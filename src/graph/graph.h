@@ -63,6 +63,9 @@ struct Mutation {
 };
 
 // How a result reaches the caller. Strides are eager's and must be kept.
+// kValue: fresh memory that only this result owns, though the value may be an input's, or appear in several outputs.
+// Where type has stride 0 (an expanded result) the value may have size 1 instead of type's size: its memory is
+// repeated.
 struct Output {
   enum class Kind : uint8_t { kValue, kInputAlias, kOutputAlias };
   Kind kind = Kind::kValue;
@@ -89,9 +92,10 @@ struct Graph {
 enum class Form : uint8_t { kTraced, kFunctional, kCore };
 
 std::string print(const Graph& g);
-Graph parse(std::string_view text);      // throws UserError "line:col: what"
-void verify(const Graph& g, Form form);  // throws InternalError naming the node and the broken sentence
-Hash128 hash(const Graph& g);            // structure, types, input kinds; not names and locations
+std::string print(const Node& n, const Graph& g);  // one line
+Graph parse(std::string_view text);                // throws UserError "line:col: what"
+void verify(const Graph& g, Form form);            // throws InternalError naming the node and the broken sentence
+Hash128 hash(const Graph& g);                      // structure, types, input kinds; not names and locations
 template <typename F>
 void for_each_ref(const Arg& arg, F&& f) {  // every tensor mentioned by an argument (kNoValue skipped)
   if (auto* r = std::get_if<Ref>(&arg)) {

@@ -84,6 +84,12 @@ class Table {
       auto op = std::make_unique<Op>();
       op->name = std::string(name);
       op->is_prim = name.starts_with("prim.");
+      if (constexpr std::string_view kPrefix = "functional."; name.starts_with(kPrefix)) {
+        const Op& original = create(name.substr(kPrefix.size()));
+        op->on_clones = &original;
+        op->effectful = original.effectful;
+        op->nondeterministic = original.nondeterministic;
+      }
       it = by_name_.emplace(op->name, std::move(op)).first;
     }
     return *it->second;

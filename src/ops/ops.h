@@ -50,15 +50,19 @@ struct Op {
   std::string name;  // interned: compare Op pointers
   OpKind kind = OpKind::kExtern;
   InferRule infer = nullptr;  // null: unknown
-  // The operator that returns what this one writes. In-place (aten.add_.Tensor -> aten.add.Tensor): same arguments, the
-  // written argument is the one at the lowest bit of `mutates`. With drops_mutated (out= overloads): the arguments that
-  // are not written, results in the order of the written ones. Null: nobody knows one.
+  // The operator that returns what this one writes (aten.add_.Tensor -> aten.add.Tensor). Arguments: the same, without
+  // the written ones if drops_mutated (out= overloads). Results: this one's results that are not written arguments,
+  // then the new contents of the written arguments in order. Null: nobody knows one.
   const Op* functional = nullptr;
   bool drops_mutated = false;
   uint32_t mutates = 0;           // bit i: argument i is written (from the schema; in-place, out= and copy_)
   bool effectful = false;         // must not be removed, duplicated or reordered
   bool nondeterministic = false;  // random: must not be duplicated or merged
   bool is_prim = false;
+  // "functional.<name>": runs <name>, which writes arguments and has no known twin, on clones (strides kept) of the
+  // tensors it writes. Results: <name>'s own results (kNoValue for those that are written arguments), then the clones,
+  // in argument order.
+  const Op* on_clones = nullptr;
   bool is_aten_view = false;  // outputs alias argument 0
   bool declared = false;      // a table row or schema facts stand behind this; false: nothing but the name
 };

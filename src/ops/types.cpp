@@ -92,7 +92,7 @@ std::string str(const TensorType& t) {
   } else if (t.strides != contiguous_strides(t.sizes)) {
     out += '{' + join(t.strides) + '}';
   }
-  if (!t.offset.is_const(0)) out += '+' + t.offset.str();
+  if (!t.offset.is_const(0)) out += t.offset.is_const() ? '+' + t.offset.str() : "+(" + t.offset.str() + ')';
   if (t.device.type != DeviceType::kCPU) {
     out += t.device.type == DeviceType::kCUDA ? "@cuda" : "@meta";
     if (t.device.index >= 0) out += ':' + std::to_string(t.device.index);
