@@ -1,0 +1,175 @@
+#include <algorithm>
+
+#include "base/check.h"
+#include "loops/loops.h"
+
+namespace flashover::loops {
+namespace {
+
+class Verifier {
+ public:
+  explicit Verifier(const Kernel& k) : k_(k) {}
+
+  void run() {
+    std::vector<sym::Expr> scope(k_.sizes);
+    add_loops(k_.outer, scope);
+    reduced_.assign(k_.accs.size(), false);
+    scratch_written_.assign(k_.scratch.size(), false);
+    for (const Scratch& s : k_.scratch) rule(is_compute(s.dtype), "scratch has a compute dtype");
+    for (const Accumulator& a : k_.accs) rule(is_compute(a.dtype), "accumulators have a compute dtype");
+    rule(k_.vector != Vector::kOuter || !k_.outer.empty(), "vector outer needs an outer loop");
+    rule(k_.transpose < static_cast<int32_t>(k_.outer.size()), "transpose names an outer loop");
+    for (stage_ = 0; stage_ < k_.stages.size(); ++stage_) stage(k_.stages[stage_], scope);
+    std::vector<bool> read(k_.params.size()), written(k_.params.size());
+    for (const Stage& s : k_.stages)
+      for (const Instr& in : s.body) {
+        if (in.op == Op::k_load || (in.op == Op::k_store && in.mode != StoreMode::kSet)) read[in.slot] = true;
+        if (in.op == Op::k_store) written[in.slot] = true;
+      }
+    for (size_t i = 0; i < k_.params.size(); ++i)
+      rule(k_.params[i].read == read[i] && k_.params[i].written == written[i], "params say whether they are read and written");
+  }
+
+ private:
+  static bool is_compute(DType d) {
+    return d == DType::kF32 || d == DType::kF64 || d == DType::kBool || is_integral(d);
+  }
+  static DType compute_of(DType d) { return is_reduced(d) ? DType::kF32 : d; }
+
+  void rule(bool ok, const char* sentence) const {
+    FLASHOVER_CHECK(ok) << "loops::verify: " << sentence << "; broken in stage " << stage_ << " at v" << at_ << "\n" << print(k_);
+  }
+  void add_loops(const std::vector<Loop>& loops, std::vector<sym::Expr>& scope) const {
+    for (const Loop& l : loops) {
+      rule(std::find(scope.begin(), scope.end(), l.var) == scope.end(), "loop variables are distinct");
+      rule(l.extent.range().lo >= 0, "extents are not negative");
+      scope.push_back(l.var);
+    }
+  }
+  void in_scope(sym::Expr e, const std::vector<sym::Expr>& scope) const {
+    std::vector<sym::Expr> vars;
+    sym::collect_vars(e, vars);
+    for (sym::Expr v : vars)
+      rule(std::find(scope.begin(), scope.end(), v) != scope.end(), "indices use variables in scope");
+  }
+  static bool affine(sym::Expr e) {
+    switch (e.kind()) {
+      case sym::Kind::kConst:
+      case sym::Kind::kVar: return true;
+      case sym::Kind::kAdd: return std::all_of(e.operands().begin(), e.operands().end(), affine);
+      case sym::Kind::kMul: return e.operands().size() == 2 && e.operands()[0].is_const() && e.operands()[1].kind() == sym::Kind::kVar;
+      default: return false;
+    }
+  }
+  bool empty_domain(const Stage& s) const {
+    for (const Loop& l : k_.outer)
+      if (l.extent.is_const(0)) return true;
+    for (const Loop& l : s.loops)
+      if (l.extent.is_const(0)) return true;
+    return false;
+  }
+  void address(const Instr& in, sym::Expr size, const Stage& s) const {
+    // Where nothing is masked and every variable is free the range is exact.
+    if (in.mask != kNone || !affine(in.index) || !size.is_const() || empty_domain(s)) return;
+    sym::Range r = in.index.range();
+    rule(r.lo >= 0 && r.hi < size.value(), "unmasked addresses are in range");
+  }
+  void stage(const Stage& s, std::vector<sym::Expr> scope) {
+    add_loops(s.loops, scope);
+    const std::vector<bool> reduced_before = reduced_;
+    for (at_ = 0; at_ < s.body.size(); ++at_) {
+      const Instr& in = s.body[at_];
+      const OpInfo& facts = info(in.op);
+      auto dtype_of = [&](int i) { return s.body[in.args[i]].dtype; };
+      for (Id a : in.args)
+        rule(a == kNone || (a >= 0 && a < static_cast<Id>(at_) && info(s.body[a].op).has_result), "operands are earlier values");
+      int arity = facts.arity;
+      if ((in.op == Op::k_reduce || in.op == Op::k_scan) && in.slot >= 0 && in.slot < static_cast<int32_t>(k_.accs.size()) &&
+          k_.accs[in.slot].kind >= Reduce::kArgMax)
+        ++arity;
+      for (int i = 0; i < 3; ++i) rule((in.args[i] != kNone) == (i < arity), "the number of operands fits");
+      rule(in.mask == kNone || (in.mask >= 0 && in.mask < static_cast<Id>(at_) && s.body[in.mask].dtype == DType::kBool),
+           "masks are earlier bool values");
+      rule(!facts.has_result || is_compute(in.dtype), "results have compute dtypes");
+      in_scope(in.index, in.op == Op::k_indirect ? std::vector<sym::Expr>{in.index} : scope);
+      in_scope(in.lo, scope);
+      in_scope(in.hi, scope);
+      auto slot_in = [&](size_t count) { rule(in.slot >= 0 && in.slot < static_cast<int32_t>(count), "slots exist"); };
+      if (is_scalar_op(in.op)) {
+        std::string_view flags = facts.flags;
+        int first = in.op == Op::k_where ? 1 : 0;
+        if (first) rule(dtype_of(0) == DType::kBool, "where's condition is bool");
+        DType operand = dtype_of(first);
+        for (int i = first + 1; i < facts.arity; ++i) rule(dtype_of(i) == operand, "operands have one dtype");
+        bool to_bool = flags.ends_with('>');
+        rule(in.dtype == (to_bool ? DType::kBool : operand), "the result dtype follows from the operands");
+        char kind = operand == DType::kBool ? 'b' : is_floating(operand) ? 'f' : 'i';
+        rule(flags.find(kind) != std::string_view::npos, "the operation exists for this dtype");
+        continue;
+      }
+      switch (in.op) {
+        case Op::k_round_to:
+          rule(in.dtype == DType::kF32 && dtype_of(0) == DType::kF32 && is_reduced(in.narrow), "round_to rounds f32 to bf16 or f16");
+          break;
+        case Op::k_index: rule(in.dtype == DType::kI64, "index values are i64"); break;
+        case Op::k_in_range: rule(in.dtype == DType::kBool, "in_range is bool"); break;
+        case Op::k_indirect:
+          rule(dtype_of(0) == DType::kI64 && in.dtype == DType::kI64, "indirect takes an i64");
+          rule(in.slot < static_cast<int32_t>(k_.errors.size()), "errors exist");
+          rule(in.index.kind() == sym::Kind::kVar && std::find(scope.begin(), scope.end(), in.index) == scope.end(),
+               "indirect defines a fresh variable");
+          scope.push_back(in.index);
+          break;
+        case Op::k_load:
+          slot_in(k_.params.size());
+          rule(in.dtype == compute_of(k_.params[in.slot].dtype), "loads give the compute dtype");
+          address(in, k_.params[in.slot].numel, s);
+          break;
+        case Op::k_store:
+          slot_in(k_.params.size());
+          rule(dtype_of(0) == compute_of(k_.params[in.slot].dtype), "stores take the compute dtype");
+          address(in, k_.params[in.slot].numel, s);
+          break;
+        case Op::k_load_scratch:
+          slot_in(k_.scratch.size());
+          rule(scratch_written_[in.slot], "scratch is written before it is read");
+          rule(in.dtype == k_.scratch[in.slot].dtype, "scratch keeps its dtype");
+          address(in, k_.scratch[in.slot].size, s);
+          break;
+        case Op::k_store_scratch:
+          slot_in(k_.scratch.size());
+          rule(dtype_of(0) == k_.scratch[in.slot].dtype, "scratch keeps its dtype");
+          address(in, k_.scratch[in.slot].size, s);
+          scratch_written_[in.slot] = true;
+          break;
+        case Op::k_acc: {
+          slot_in(k_.accs.size());
+          rule(reduced_before[in.slot], "accumulators are read in stages after the one that reduces");
+          bool arg = k_.accs[in.slot].kind >= Reduce::kArgMax;
+          rule(in.dtype == (arg ? DType::kI64 : k_.accs[in.slot].dtype), "accumulators keep their dtype");
+          break;
+        }
+        case Op::k_reduce:
+        case Op::k_scan:
+          slot_in(k_.accs.size());
+          rule(!reduced_[in.slot], "an accumulator is reduced into once");
+          rule(dtype_of(0) == k_.accs[in.slot].dtype, "accumulators keep their dtype");
+          rule(in.op == Op::k_reduce || (s.ordered && in.dtype == k_.accs[in.slot].dtype), "scans are in ordered stages");
+          if (k_.accs[in.slot].kind >= Reduce::kArgMax) rule(in.op == Op::k_reduce && dtype_of(1) == DType::kI64, "arg reductions take an i64 index");
+          reduced_[in.slot] = true;
+          break;
+        default: break;
+      }
+    }
+  }
+
+  const Kernel& k_;
+  size_t stage_ = 0, at_ = 0;
+  std::vector<bool> reduced_, scratch_written_;
+};
+
+}  // namespace
+
+void verify(const Kernel& k) { Verifier(k).run(); }
+
+}  // namespace flashover::loops
