@@ -49,14 +49,17 @@ template <typename T>
 int8_t small(T value) {
   return static_cast<int8_t>(value);
 }
+// Not set means full precision for matrix products.
+int8_t matmul_precision(at::Float32Backend backend) {
+  at::Float32Precision p = context().float32Precision(backend, at::Float32Op::MATMUL);
+  return small(p == at::Float32Precision::NONE ? at::Float32Precision::IEEE : p);
+}
 const Small kSmall[] = {
     {"default dtype", [] { return small(c10::get_default_dtype_as_scalartype()); }},
     {"autocast dtype on cpu", [] { return small(at::autocast::get_autocast_dtype(at::kCPU)); }},
     {"autocast dtype on cuda", [] { return small(at::autocast::get_autocast_dtype(at::kCUDA)); }},
-    {"float32 matmul precision of mkldnn",
-     [] { return small(context().float32Precision(at::Float32Backend::MKLDNN, at::Float32Op::MATMUL)); }},
-    {"float32 matmul precision of cuda",
-     [] { return small(context().float32Precision(at::Float32Backend::CUDA, at::Float32Op::MATMUL)); }},
+    {"float32 matmul precision of mkldnn", [] { return matmul_precision(at::Float32Backend::MKLDNN); }},
+    {"float32 matmul precision of cuda", [] { return matmul_precision(at::Float32Backend::CUDA); }},
     {"float32 convolution precision of mkldnn",
      [] { return small(context().float32Precision(at::Float32Backend::MKLDNN, at::Float32Op::CONV)); }},
     {"float32 convolution precision of cuda",

@@ -22,6 +22,7 @@ class GuardProgram {
   // args: the bound arguments (borrowed), in SourceKind::kArgument order. On success writes borrowed references to the
   // objects at `wanted` sources (see build) and returns true. Never raises, leaves no Python error set.
   virtual bool check(PyObject* const* args, PyObject** wanted) = 0;
+  virtual bool check_plainly(PyObject* const* args) const = 0;  // the same answer from the facts alone (naive.cpp); slow
   virtual std::string explain_failure(PyObject* const* args) const = 0;  // "" if it passes; else the first failing guard, in words
   virtual std::vector<std::string> words() const = 0;
   virtual size_t size() const = 0;  // instructions in the fast program

@@ -86,6 +86,12 @@ PyObject* instance_dict(PyObject* object) {
 }
 
 PyObject** member_slot(PyObject* object, PyObject* name) {
+  if (PyFunction_Check(object)) {  // getsets in name, plain fields in fact
+    auto* f = reinterpret_cast<PyFunctionObject*>(object);
+    if (PyUnicode_CompareWithASCIIString(name, "__code__") == 0) return &f->func_code;
+    if (PyUnicode_CompareWithASCIIString(name, "__defaults__") == 0) return &f->func_defaults;
+    if (PyUnicode_CompareWithASCIIString(name, "__kwdefaults__") == 0) return &f->func_kwdefaults;
+  }
   PyObject* descr = _PyType_Lookup(Py_TYPE(object), name);
   if (!descr || Py_TYPE(descr) != &PyMemberDescr_Type) return nullptr;
   PyMemberDef* member = reinterpret_cast<PyMemberDescrObject*>(descr)->d_member;

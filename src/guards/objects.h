@@ -41,6 +41,7 @@ PyObject* instance_dict(PyObject* object);  // borrowed, made if it is not there
 PyObject* type_dict(PyTypeObject* type);     // borrowed
 
 // The address of attribute `name` if it is a plain member slot (__slots__, func.__code__, method.__self__ ...), else null.
+// An empty slot reads as None where the attribute does.
 PyObject** member_slot(PyObject* object, PyObject* name);
 // Attribute `name` through a C getset or member descriptor. New reference or null (no error set). Never runs Python code:
 // returns null for any other kind of descriptor.

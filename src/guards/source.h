@@ -55,7 +55,7 @@ struct Source {
 };
 
 enum class FactKind : uint8_t {
-  kIdentity,       // is `expected`
+  kIdentity,       // is `expected`, and of the class it had
   kTypeIs,         // type(x) is `expected`
   kEquals,         // type equal and == `expected` (int, float incl. NaN/-0.0 bitwise, str, bytes, bool, None, complex, dtype, device, Size ...)
   kLength,         // len == number, for list/tuple/dict/set/str

@@ -6,5 +6,6 @@
 namespace flashover {
 
 void bind_errors(pybind11::module_& m);
+void bind_guards(pybind11::module_& m);
 
 }  // namespace flashover

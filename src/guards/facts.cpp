@@ -1,0 +1,299 @@
+#include "guards/facts.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/check.h"
+
+namespace flashover::guards {
+namespace {
+
+PyObject* builtins_dict() {
+  static PyObject* dict = [] {
+    PyObject* module = PyImport_ImportModule("builtins");
+    FLASHOVER_CHECK(module) << "no builtins module";
+    return PyModule_GetDict(module);  // the module is kept
+  }();
+  return dict;
+}
+
+// Objects that may be held for as long as the guards live: they do not keep a user's model or data alive.
+bool harmless(PyObject* o) {
+  return is_constant(o) || PyType_Check(o) || PyModule_Check(o) || PyCode_Check(o) || PyCFunction_Check(o) ||
+         Py_TYPE(o) == &PyMethodDescr_Type || Py_TYPE(o) == &PyGetSetDescr_Type || Py_TYPE(o) == &PyMemberDescr_Type ||
+         Py_TYPE(o) == &PyWrapperDescr_Type;
+}
+
+bool is_weak(const Fact& f) { return f.kind == FactKind::kIdentity && f.expected && PyWeakref_CheckRefExact(f.expected); }
+
+int32_t find_group(std::vector<int32_t>& groups, int32_t i) {
+  while (groups[i] != i) i = groups[i] = groups[groups[i]];
+  return i;
+}
+
+}  // namespace
+
+Table::Table(Observations o) : o_(std::move(o)) {
+  size_t n = o_.sources.size();
+  seen_.resize(n);
+  facts_of_.resize(n);
+  children_of_.resize(n);
+  groups_.resize(n);
+  std::iota(groups_.begin(), groups_.end(), 0);
+  try {
+    for (size_t i = 0; i < n; i++) {
+      Source& s = o_.sources[i];
+      FLASHOVER_CHECK(s.parent < static_cast<SourceId>(i)) << "source " << i << " comes before its parent";
+      FLASHOVER_CHECK(s.object) << "source " << i << " (" << str(o_, static_cast<SourceId>(i)) << ") without an object";
+      seen_[i] = s.object;
+      if (s.parent != kNoSource) children_of_[s.parent].push_back(static_cast<SourceId>(i));
+    }
+    for (size_t f = 0; f < o_.facts.size(); f++) {
+      const Fact& fact = o_.facts[f];
+      if (is_between(fact.kind)) {
+        between_.push_back(static_cast<int32_t>(f));
+      } else if (fact.kind != FactKind::kGlobalState) {
+        FLASHOVER_CHECK(fact.source >= 0 && fact.source < static_cast<SourceId>(n)) << "a fact without a source";
+        facts_of_[fact.source].push_back(static_cast<int32_t>(f));
+      }
+      prepare(static_cast<int32_t>(f));
+    }
+  } catch (...) {
+    release(o_);
+    throw;
+  }
+  // Only what is known by address stays held; the rest is found again on each check.
+  for (Source& s : o_.sources)
+    if (s.kind != SourceKind::kConstantObject) Py_CLEAR(s.object);
+}
+
+Table::~Table() { release(o_); }
+
+void Table::prepare(int32_t index) {
+  Fact& f = o_.facts[index];
+  PyObject* object = f.source == kNoSource ? nullptr : seen_[f.source];
+  switch (f.kind) {
+    case FactKind::kIdentity: {
+      PyObject* is = f.expected ? f.expected : object;
+      f.number = reinterpret_cast<int64_t>(is);
+      types_.resize(o_.facts.size());
+      types_[index] = Py_TYPE(is);
+      if (harmless(is)) {
+        Py_INCREF(is);
+        Py_XSETREF(f.expected, is);
+      } else if (PyType_SUPPORTS_WEAKREFS(Py_TYPE(is)) && !PyWeakref_Check(is)) {
+        PyObject* weak = PyWeakref_NewRef(is, nullptr);
+        if (!weak) PyErr_Clear();
+        Py_XSETREF(f.expected, weak);
+      } else {
+        Py_CLEAR(f.expected);  // containers: an address that was reused has its own contents checked
+      }
+      break;
+    }
+    case FactKind::kEquals:
+      FLASHOVER_CHECK(f.expected) << "kEquals without a value";
+      if (!is_constant(f.expected))
+        throw Declined("guard: a " + std::string(Py_TYPE(f.expected)->tp_name) + " cannot be compared by value (" +
+                       str(o_, f.source) + ")");
+      break;
+    case FactKind::kTypeIs:
+    case FactKind::kCodeIs:
+    case FactKind::kDictHas:
+    case FactKind::kDictLacks:
+    case FactKind::kTypeLacks: FLASHOVER_CHECK(f.expected) << "a fact without its object: " << words(index); break;
+    case FactKind::kDictOrder:
+      FLASHOVER_CHECK(PyDict_Check(object)) << "kDictOrder on a " << Py_TYPE(object)->tp_name;
+      if (!f.expected) f.expected = ordered_keys(object);
+      break;
+    case FactKind::kTypeVersion:
+      FLASHOVER_CHECK(PyType_Check(object)) << "kTypeVersion on a " << Py_TYPE(object)->tp_name;
+      f.number = armed_type_tag(reinterpret_cast<PyTypeObject*>(object));
+      if (!f.number) throw Declined("guard: the interpreter does not track changes of class " + short_repr(object));
+      break;
+    case FactKind::kTensor:
+      specs_.push_back(read_tensor(object));
+      f.number = static_cast<int64_t>(specs_.size()) - 1;
+      // Keeps the class alive, so that its address means the class.
+      Py_INCREF(Py_TYPE(object));
+      Py_XSETREF(f.expected, reinterpret_cast<PyObject*>(Py_TYPE(object)));
+      break;
+    case FactKind::kTensorAliases:
+      offsets_.resize(o_.facts.size());
+      offsets_[index] = memory_of(object).offset - memory_of(seen_[f.number]).offset;
+      [[fallthrough]];
+    case FactKind::kSameObject:
+      groups_[find_group(groups_, f.source)] = find_group(groups_, static_cast<int32_t>(f.number));
+      break;
+    case FactKind::kInstanceDictIs: Py_CLEAR(f.expected); break;  // what was seen inside is checked anyway
+    case FactKind::kLength:
+    case FactKind::kDistinct:
+    case FactKind::kNotAliases:
+    case FactKind::kGlobalState: break;
+  }
+}
+
+PyObject* Table::resolve(SourceId id, PyObject* parent, PyObject* const* args, Keep& keep) const {
+  const Source& s = o_.sources[id];
+  switch (s.kind) {
+    case SourceKind::kArgument: return args[s.index];
+    case SourceKind::kCallable: return seen_[id];  // owned by the compiled callable
+    case SourceKind::kGlobals:
+      if (!parent) return seen_[id];  // the callable's own, read-only
+      return PyFunction_Check(parent) ? PyFunction_GET_GLOBALS(parent) : nullptr;
+    case SourceKind::kBuiltins:
+      if (!parent) return builtins_dict();
+      return PyFunction_Check(parent) ? reinterpret_cast<PyFunctionObject*>(parent)->func_builtins : nullptr;
+    case SourceKind::kClosureCell: {
+      PyObject* closure = PyFunction_Check(parent) ? PyFunction_GET_CLOSURE(parent) : nullptr;
+      return closure && s.index < PyTuple_GET_SIZE(closure) ? PyTuple_GET_ITEM(closure, s.index) : nullptr;
+    }
+    case SourceKind::kCellContents: return PyCell_Check(parent) ? PyCell_GET(parent) : nullptr;
+    case SourceKind::kInstanceDict: return instance_dict(parent);
+    case SourceKind::kType: return reinterpret_cast<PyObject*>(Py_TYPE(parent));
+    case SourceKind::kTypeLookup:
+      return PyType_Check(parent) ? mro_lookup(reinterpret_cast<PyTypeObject*>(parent), s.key, s.index) : nullptr;
+    case SourceKind::kDictItem: return PyDict_Check(parent) ? dict_get(parent, s.key) : nullptr;
+    case SourceKind::kDictKeyAt:
+    case SourceKind::kDictValueAt: {
+      PyObject *key = nullptr, *value = nullptr;
+      if (!PyDict_Check(parent) || !dict_entry(parent, s.index, &key, &value)) return nullptr;
+      return s.kind == SourceKind::kDictKeyAt ? key : value;
+    }
+    case SourceKind::kSequenceItem:
+      if (PyTuple_Check(parent)) return s.index < PyTuple_GET_SIZE(parent) ? PyTuple_GET_ITEM(parent, s.index) : nullptr;
+      if (PyList_Check(parent)) return s.index < PyList_GET_SIZE(parent) ? PyList_GET_ITEM(parent, s.index) : nullptr;
+      return nullptr;
+    case SourceKind::kSetItem: {
+      if (!PyAnySet_Check(parent)) return nullptr;
+      Py_ssize_t pos = 0;
+      Py_hash_t hash;
+      PyObject* item = nullptr;
+      for (int32_t i = 0; i <= s.index; i++)
+        if (!_PySet_NextEntry(parent, &pos, &item, &hash)) return nullptr;
+      return item;
+    }
+    case SourceKind::kSlot:
+    case SourceKind::kTensorAttr: {
+      if (PyObject** slot = member_slot(parent, s.key); slot && *slot) return *slot;
+      return keep.hold(native_attribute(parent, s.key));
+    }
+    case SourceKind::kModule: {
+      PyObject* modules = PyImport_GetModuleDict();
+      return modules ? dict_get(modules, s.key) : nullptr;
+    }
+    case SourceKind::kConstantObject: return s.object;
+  }
+  return nullptr;
+}
+
+bool Table::is_between(FactKind kind) {
+  return kind == FactKind::kTensorAliases || kind == FactKind::kSameObject || kind == FactKind::kDistinct ||
+         kind == FactKind::kNotAliases;
+}
+
+bool Table::holds(int32_t index, PyObject* x) const {
+  const Fact& f = o_.facts[index];
+  switch (f.kind) {
+    case FactKind::kIdentity:
+      return x == reinterpret_cast<PyObject*>(f.number) && Py_TYPE(x) == types_[index] &&
+             (!is_weak(f) || PyWeakref_GET_OBJECT(f.expected) == x);
+    case FactKind::kTypeIs: return reinterpret_cast<PyObject*>(Py_TYPE(x)) == f.expected;
+    case FactKind::kEquals: return same_constant(x, f.expected);
+    case FactKind::kLength: return length(x) == f.number;
+    case FactKind::kDictHas:
+    case FactKind::kDictLacks: {
+      bool has;
+      if (PyDict_Check(x)) {
+        has = dict_get(x, f.expected) != nullptr;
+      } else if (PyAnySet_Check(x)) {
+        int found = PySet_Contains(x, f.expected);
+        if (found < 0) PyErr_Clear();
+        has = found == 1;
+      } else {
+        return false;
+      }
+      return has == (f.kind == FactKind::kDictHas);
+    }
+    case FactKind::kDictOrder: return PyDict_Check(x) && keys_in_order(x, f.expected);
+    case FactKind::kTypeLacks:
+      return PyType_Check(x) && !mro_lookup(reinterpret_cast<PyTypeObject*>(x), f.expected, f.number);
+    case FactKind::kTypeVersion: return PyType_Check(x) && type_tag(reinterpret_cast<PyTypeObject*>(x)) == f.number;
+    case FactKind::kTensor: return matches(x, specs_[f.number]);
+    case FactKind::kCodeIs: return PyFunction_Check(x) && PyFunction_GET_CODE(x) == f.expected;
+    case FactKind::kInstanceDictIs:
+    case FactKind::kGlobalState:
+    case FactKind::kTensorAliases:
+    case FactKind::kSameObject:
+    case FactKind::kDistinct:
+    case FactKind::kNotAliases: return true;
+  }
+  return false;
+}
+
+bool Table::holds_between(int32_t index, PyObject* const* current) const {
+  const Fact& f = o_.facts[index];
+  PyObject* x = f.source == kNoSource ? nullptr : current[f.source];
+  switch (f.kind) {
+    case FactKind::kSameObject: return x == current[f.number];
+    case FactKind::kDistinct: return x != current[f.number];
+    case FactKind::kTensorAliases: {
+      if (!is_tensor(x) || !is_tensor(current[f.number])) return false;
+      Memory a = memory_of(x), b = memory_of(current[f.number]);
+      return a.storage == b.storage && a.offset - b.offset == offsets_[index];
+    }
+    case FactKind::kNotAliases: {
+      struct Range {
+        const char *begin, *end;
+        int32_t group;
+      };
+      std::vector<Range> ranges;
+      auto& groups = const_cast<std::vector<int32_t>&>(groups_);
+      for (size_t s = 0; s < o_.sources.size(); s++)
+        for (int32_t i : facts_of_[s])
+          if (o_.facts[i].kind == FactKind::kTensor) {
+            Memory m = memory_of(current[s]);
+            if (m.begin != m.end) ranges.push_back({m.begin, m.end, find_group(groups, static_cast<int32_t>(s))});
+          }
+      std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
+      // Ranges of one group may overlap each other, so compare with the furthest end of every other group: one suffices
+      // because disjoint groups leave at most one open range at any address.
+      for (size_t i = 1, open = 0; i < ranges.size(); i++) {
+        if (ranges[i].begin < ranges[open].end && ranges[i].group != ranges[open].group) return false;
+        if (ranges[i].end > ranges[open].end) open = i;
+      }
+      return true;
+    }
+    default: return true;
+  }
+}
+
+std::string Table::words(int32_t index) const {
+  const Fact& f = o_.facts[index];
+  if (f.kind != FactKind::kTensor || static_cast<size_t>(f.number) >= specs_.size()) return guards::words(o_, f);
+  std::string text = str(o_, f.source) + " is a tensor " + str(specs_[f.number]);
+  if (f.location >= 0 && static_cast<size_t>(f.location) < o_.locations.size())
+    text += ", guarded at " + o_.locations[f.location];
+  return text;
+}
+
+std::string Table::failure(int32_t index, PyObject* x, PyObject* const* current) const {
+  const Fact& f = o_.facts[index];
+  if (is_between(f.kind)) return holds_between(index, current) ? "" : words(index) + "; now not so";
+  if (holds(index, x)) return "";
+  std::string now = short_repr(x);
+  if (f.kind == FactKind::kTensor && is_tensor(x)) {
+    try {
+      now = str(read_tensor(x));
+    } catch (const Declined& e) {
+      now = e.what();
+    }
+  } else if (f.kind == FactKind::kLength) {
+    now = std::to_string(length(x));
+  } else if (f.kind == FactKind::kDictHas || f.kind == FactKind::kDictLacks || f.kind == FactKind::kTypeLacks ||
+             f.kind == FactKind::kDictOrder || f.kind == FactKind::kTypeVersion) {
+    now = "not so";
+  }
+  return words(index) + "; now " + now;
+}
+
+}  // namespace flashover::guards

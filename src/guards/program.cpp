@@ -1,0 +1,484 @@
+// The fast program.
+//
+// Sources are split into segments: one for everything that hangs off objects known by address, one for each argument, one for
+// each object with attributes inside an argument's containers. When a segment has passed the plain check, it is *armed*: compiled
+// to a list of compares of addresses and version tags that, while they hold, prove that the plain check would pass again.
+// A compare that fails ends in one of three ways: a surely false guard; a dict whose facts still hold (its tag is updated); or
+// the plain check over that segment, which decides, and arms it anew. Segments that keep changing (argument tuples made on each
+// call) are not armed again but checked plainly, which is quick when they are small.
+//
+// Why addresses suffice: version tags of dicts and types are unique for all times, so an address with its tag proves that it is
+// the same live object with the same contents; whatever hangs off it without a tag (list items, cells, slots) is compared each
+// time, parent before child, and identity facts there check a weak reference too.
+#include <algorithm>
+#include <unordered_map>
+
+#include "base/check.h"
+#include "guards/facts.h"
+#include "guards/global_state.h"
+#include "guards/guards.h"
+
+namespace flashover::guards {
+namespace {
+
+enum class Op : uint8_t {
+  kObject,   // type of object a is b, and the pointer at a + number (if not 0) is c
+  kDict,     // dict a has tag number; index: into dicts_
+  kType,     // type a has tag number
+  kPointer,  // *a is b
+  kItem,     // list a has b at index
+  kTensor,   // object of source `index` matches spec a
+  kFact,     // fact `number` holds for source `index`
+  kResolve,  // source `index` fetched anew is a
+};
+
+struct Instr {
+  Op op;
+  int32_t index = -1;
+  void* a = nullptr;
+  void* b = nullptr;
+  void* c = nullptr;
+  int64_t number = 0;
+};
+
+struct Segment {
+  SourceId root = kNoSource;  // kNoSource: the fixed segment, whose roots are known by address
+  int32_t parent = -1;
+  std::vector<SourceId> sources;
+  std::vector<Instr> code;
+  std::vector<std::vector<SourceId>> dicts;  // the sources that are the dict of a kDict instruction
+  bool armed = false;
+  int32_t arms = 0, rests = 0;
+};
+
+constexpr int32_t kMaxArms = 16;      // then a segment is taken to be different on each call,
+constexpr int32_t kRest = 64;         // and armed only this seldom
+constexpr size_t kSmallSegment = 3;   // not worth arming
+
+enum class Verdict { kYes, kNo, kUnsure };
+
+bool is_container_step(SourceKind k) {
+  return k == SourceKind::kArgument || k == SourceKind::kSequenceItem || k == SourceKind::kDictItem ||
+         k == SourceKind::kDictValueAt || k == SourceKind::kSetItem;
+}
+
+class Program final : public GuardProgram {
+ public:
+  Program(Observations observations, std::vector<SourceId> wanted)
+      : table_(std::move(observations)), wanted_(std::move(wanted)), state_(GlobalState::read()) {
+    size_t n = table_.sources().size();
+    for (SourceId w : wanted_)
+      FLASHOVER_CHECK(w >= 0 && w < static_cast<SourceId>(n)) << "wanted source " << w << " of " << n;
+    current_ = table_.seen();
+    split();
+    for (size_t i = 0; i < segments_.size(); i++)
+      if (!plain(segments_[i])) throw Declined("guard: does not hold right after the trace: " + plain_failure(segments_[i]));
+    for (int32_t fact : table_.between())
+      if (!table_.holds_between(fact, current_.data()))
+        throw Declined("guard: does not hold right after the trace: " + table_.words(fact));
+    for (Segment& s : segments_)
+      if (s.root == kNoSource || s.sources.size() > kSmallSegment) arm(s);
+  }
+
+  bool check(PyObject* const* args, PyObject** wanted) override {
+    keep_.clear();
+    if (!(GlobalState::read() == state_)) return false;
+    for (Segment& s : segments_)
+      if (!check(s, args)) return false;
+    for (int32_t fact : table_.between())
+      if (!table_.holds_between(fact, current_.data())) return false;
+    for (size_t i = 0; i < wanted_.size(); i++) wanted[i] = current_[wanted_[i]];
+    return true;
+  }
+
+  std::string explain_failure(PyObject* const* args) const override {
+    if (std::string d = state_.difference(GlobalState::read()); !d.empty()) return d;
+    Keep keep;
+    std::vector<PyObject*> current;
+    int32_t first = check_all(table_, args, current, keep);
+    if (first == -1) return "";
+    if (first <= -2) return str(table_.observations(), -2 - first) + " is gone";
+    return table_.failure(first, current[std::max(0, table_.facts()[first].source)], current.data());
+  }
+
+  std::vector<std::string> words() const override {
+    std::vector<std::string> out;
+    for (size_t i = 0; i < table_.facts().size(); i++) out.push_back(table_.words(static_cast<int32_t>(i)));
+    return out;
+  }
+
+  bool check_plainly(PyObject* const* args) const override {
+    Keep keep;
+    std::vector<PyObject*> current;
+    return GlobalState::read() == state_ && check_all(table_, args, current, keep) == -1;
+  }
+
+  size_t size() const override {
+    size_t n = table_.between().size();
+    for (const Segment& s : segments_) n += s.armed ? s.code.size() : s.sources.size();
+    return n;
+  }
+
+ private:
+  const Source& source(SourceId s) const { return table_.sources()[s]; }
+
+  void split() {
+    size_t n = table_.sources().size();
+    std::vector<int32_t> segment(n, 0);
+    std::vector<bool> containers(n, false);  // the path from the argument runs through plain containers only
+    segments_.emplace_back();
+    for (size_t i = 0; i < n; i++) {
+      SourceId id = static_cast<SourceId>(i);
+      const Source& s = source(id);
+      bool root = s.kind == SourceKind::kArgument;
+      int32_t outer = -1;
+      if (root) {
+        containers[i] = true;
+      } else if (s.parent != kNoSource) {
+        segment[i] = outer = segment[s.parent];
+        containers[i] = containers[s.parent] && is_container_step(s.kind);
+        bool has_dict = false;
+        for (SourceId c : table_.children_of(id)) has_dict |= source(c).kind == SourceKind::kInstanceDict;
+        root = containers[i] && has_dict;
+      }
+      if (root) {
+        segment[i] = static_cast<int32_t>(segments_.size());
+        segments_.emplace_back();
+        segments_.back().root = id;
+        segments_.back().parent = outer;
+      }
+      segments_[segment[i]].sources.push_back(id);
+    }
+    // Cheap ones first: most calls that do not match differ in their arguments. A parent still comes before its children.
+    std::vector<int32_t> depth(segments_.size(), 0), order(segments_.size());
+    for (size_t i = 0; i < segments_.size(); i++) {
+      if (segments_[i].parent >= 0) depth[i] = depth[segments_[i].parent] + 1;
+      order[i] = static_cast<int32_t>(i);
+    }
+    std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+      return std::pair(depth[a], segments_[a].sources.size()) < std::pair(depth[b], segments_[b].sources.size());
+    });
+    std::vector<Segment> sorted;
+    for (int32_t i : order) sorted.push_back(std::move(segments_[i]));
+    segments_ = std::move(sorted);
+  }
+
+  // ---- the plain check of one segment ----
+
+  PyObject* fetch(SourceId id, PyObject* const* args) {
+    const Source& s = source(id);
+    return table_.resolve(id, s.parent == kNoSource ? nullptr : current_[s.parent], args, keep_);
+  }
+  bool plain(Segment& s) {  // with the objects that current_ has (build)
+    for (SourceId id : s.sources)
+      for (int32_t fact : table_.facts_of(id))
+        if (!table_.holds(fact, current_[id])) return false;
+    return true;
+  }
+  std::string plain_failure(Segment& s) {
+    for (SourceId id : s.sources)
+      for (int32_t fact : table_.facts_of(id))
+        if (!table_.holds(fact, current_[id])) return table_.failure(fact, current_[id], current_.data());
+    return "";
+  }
+  bool plain(Segment& s, PyObject* const* args) {
+    for (SourceId id : s.sources) {
+      PyObject* object = fetch(id, args);
+      if (!object) return false;
+      current_[id] = object;
+      for (int32_t fact : table_.facts_of(id))
+        if (!table_.holds(fact, object)) return false;
+    }
+    return true;
+  }
+
+  // ---- the armed check ----
+
+  bool check(Segment& s, PyObject* const* args) {
+    if (s.armed) {
+      Verdict v = Verdict::kUnsure;
+      if (s.root == kNoSource) {
+        v = run(s, args);
+      } else if (fetch(s.root, args) == current_[s.root]) {
+        v = run(s, args);
+      }
+      if (v != Verdict::kUnsure) return v == Verdict::kYes;
+      s.armed = false;  // current_ is about to be overwritten; a failure half way leaves it mixed
+    }
+    if (!plain(s, args)) return false;
+    if (s.arms > 0 && (s.arms < kMaxArms || ++s.rests % kRest == 0)) arm(s);
+    return true;
+  }
+
+  Verdict run(Segment& s, PyObject* const* args) {
+    for (Instr& i : s.code) {
+      switch (i.op) {
+        case Op::kObject: {
+          auto* o = static_cast<PyObject*>(i.a);
+          if (Py_TYPE(o) != i.b) return Verdict::kUnsure;
+          if (i.number && *reinterpret_cast<void**>(static_cast<char*>(i.a) + i.number) != i.c) return Verdict::kUnsure;
+          break;
+        }
+        case Op::kDict:
+          if (dict_tag(static_cast<PyObject*>(i.a)) != static_cast<uint64_t>(i.number)) {
+            Verdict v = recheck(s, i, args);
+            if (v != Verdict::kYes) return v;
+          }
+          break;
+        case Op::kType:
+          if (type_tag(static_cast<PyTypeObject*>(i.a)) != static_cast<uint32_t>(i.number)) return Verdict::kUnsure;
+          break;
+        case Op::kPointer:
+          if (*static_cast<void**>(i.a) != i.b) return Verdict::kUnsure;
+          break;
+        case Op::kItem: {
+          auto* list = static_cast<PyObject*>(i.a);
+          if (i.index >= PyList_GET_SIZE(list) || PyList_GET_ITEM(list, i.index) != i.b) return Verdict::kUnsure;
+          break;
+        }
+        case Op::kTensor:
+          if (!matches(current_[i.index], *static_cast<const TensorSpec*>(i.a))) return Verdict::kNo;
+          break;
+        case Op::kFact:
+          if (!table_.holds(static_cast<int32_t>(i.number), current_[i.index])) return Verdict::kNo;
+          break;
+        case Op::kResolve: {
+          PyObject* now = fetch(i.index, args);
+          if (!now) return Verdict::kNo;
+          if (now != i.a && !table_.children_of(i.index).empty()) return Verdict::kUnsure;
+          current_[i.index] = now;
+          break;
+        }
+      }
+    }
+    return Verdict::kYes;
+  }
+
+  // A dict changed: do the facts on it and on its values still hold?
+  Verdict recheck(Segment& s, Instr& i, PyObject* const* args) {
+    auto* dict = static_cast<PyObject*>(i.a);
+    uint64_t tag = dict_tag(dict);
+    for (SourceId id : s.dicts[i.index]) {
+      for (int32_t fact : table_.facts_of(id))
+        if (!table_.holds(fact, dict)) return Verdict::kNo;
+      for (SourceId child : table_.children_of(id)) {
+        PyObject* now = fetch(child, args);
+        if (!now) return Verdict::kNo;
+        for (int32_t fact : table_.facts_of(child))
+          if (!table_.holds(fact, now)) return Verdict::kNo;
+        // A tuple's items have no compares of their own values (a reused address could hide others).
+        if (!table_.children_of(child).empty() && (now != current_[child] || PyTuple_Check(now))) return Verdict::kUnsure;
+        current_[child] = now;
+      }
+    }
+    i.number = static_cast<int64_t>(tag);
+    return Verdict::kYes;
+  }
+
+  // ---- arming ----
+
+  struct Arming {
+    Segment& s;
+    std::unordered_map<void*, int32_t> dicts, objects, types;  // -> index of the instruction
+    std::vector<bool> tagged;  // by source: while the instructions before it hold, it is the same live object
+  };
+
+  void arm(Segment& s) {
+    Arming a{s, {}, {}, {}, std::vector<bool>(table_.sources().size(), false)};
+    s.code.clear();
+    s.dicts.clear();
+    s.arms++;
+    for (SourceId id : s.sources) {
+      if (id != s.root) link(a, id);
+      for (int32_t fact : table_.facts_of(id)) add_fact(a, id, fact);
+    }
+    s.code.shrink_to_fit();
+    s.armed = true;
+  }
+
+  void add_object(Arming& a, PyObject* object, PyObject* dict) {
+    std::ptrdiff_t slot = dict ? dict_slot(object) : 0;
+    auto [it, fresh] = a.objects.emplace(object, static_cast<int32_t>(a.s.code.size()));
+    if (fresh) {
+      a.s.code.push_back({Op::kObject, -1, object, Py_TYPE(object), slot ? dict : nullptr, slot});
+    } else if (slot) {
+      Instr& i = a.s.code[it->second];
+      i.c = dict;
+      i.number = slot;
+    }
+  }
+  void add_dict(Arming& a, SourceId id) {
+    PyObject* dict = current_[id];
+    auto [it, fresh] = a.dicts.emplace(dict, static_cast<int32_t>(a.s.dicts.size()));
+    if (fresh) {
+      a.s.dicts.emplace_back();
+      a.s.code.push_back({Op::kDict, it->second, dict, nullptr, nullptr, static_cast<int64_t>(dict_tag(dict))});
+    }
+    auto& ids = a.s.dicts[it->second];
+    if (std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(id);
+  }
+  // Returns false if the interpreter has no tag for it.
+  bool add_type(Arming& a, PyObject* type) {
+    if (a.types.count(type)) return true;
+    uint32_t tag = armed_type_tag(reinterpret_cast<PyTypeObject*>(type));
+    if (!tag) return false;
+    a.types.emplace(type, static_cast<int32_t>(a.s.code.size()));
+    a.s.code.push_back({Op::kType, -1, type, nullptr, nullptr, tag});
+    return true;
+  }
+  void add_pointer(Arming& a, SourceId id, PyObject** where) {
+    if (*where == current_[id] || (!*where && current_[id] == Py_None))
+      a.s.code.push_back({Op::kPointer, id, where, *where, nullptr, 0});
+    else
+      add_resolve(a, id);
+  }
+  void add_resolve(Arming& a, SourceId id) {
+    a.s.code.push_back({Op::kResolve, id, current_[id], nullptr, nullptr, 0});
+  }
+
+  // How the object of `id` hangs off its parent's.
+  void link(Arming& a, SourceId id) {
+    const Source& s = source(id);
+    PyObject* object = current_[id];
+    PyObject* parent = s.parent == kNoSource ? nullptr : current_[s.parent];
+    auto field = [&](auto PyFunctionObject::* member) {
+      if (!parent) {
+        a.tagged[id] = true;
+      } else if (PyFunction_Check(parent)) {
+        add_pointer(a, id, &(reinterpret_cast<PyFunctionObject*>(parent)->*member));
+      } else {
+        add_resolve(a, id);
+      }
+    };
+    switch (s.kind) {
+      case SourceKind::kCallable:
+      case SourceKind::kConstantObject: a.tagged[id] = true; break;
+      case SourceKind::kGlobals: field(&PyFunctionObject::func_globals); break;
+      case SourceKind::kBuiltins: field(&PyFunctionObject::func_builtins); break;
+      case SourceKind::kClosureCell:
+        if (!PyFunction_Check(parent)) return add_resolve(a, id);
+        a.s.code.push_back({Op::kPointer, id, &reinterpret_cast<PyFunctionObject*>(parent)->func_closure,
+                            PyFunction_GET_CLOSURE(parent), nullptr, 0});
+        add_pointer(a, id, &PyTuple_GET_ITEM(PyFunction_GET_CLOSURE(parent), s.index));
+        break;
+      case SourceKind::kCellContents: add_pointer(a, id, &reinterpret_cast<PyCellObject*>(parent)->ob_ref); break;
+      case SourceKind::kInstanceDict:
+        if (PyType_Check(parent)) {
+          a.tagged[id] = a.tagged[s.parent];  // the dict of a type is made once
+        } else if (dict_slot(parent)) {
+          add_object(a, parent, object);
+          a.tagged[id] = true;
+        } else {
+          add_resolve(a, id);
+        }
+        break;
+      case SourceKind::kType:
+        add_object(a, parent, nullptr);
+        a.tagged[id] = true;
+        break;
+      case SourceKind::kTypeLookup:
+        if (add_type(a, parent))
+          a.tagged[id] = true;
+        else
+          add_resolve(a, id);
+        break;
+      case SourceKind::kDictKeyAt:
+      case SourceKind::kDictValueAt:
+        if (PyODict_Check(parent)) return add_resolve(a, id);  // its order has no tag
+        [[fallthrough]];
+      case SourceKind::kDictItem:
+        add_dict(a, s.parent);
+        a.tagged[id] = true;
+        break;
+      case SourceKind::kSequenceItem:
+        if (PyTuple_Check(parent)) {
+          add_pointer(a, id, &PyTuple_GET_ITEM(parent, s.index));
+          a.tagged[id] = a.tagged[s.parent];
+        } else {
+          a.s.code.push_back({Op::kItem, s.index, parent, object, nullptr, 0});
+        }
+        break;
+      case SourceKind::kSlot:
+        if (PyObject** where = member_slot(parent, s.key))
+          add_pointer(a, id, where);
+        else
+          add_resolve(a, id);
+        break;
+      case SourceKind::kSetItem:
+      case SourceKind::kTensorAttr:
+      case SourceKind::kModule: add_resolve(a, id); break;
+      case SourceKind::kArgument: break;
+    }
+  }
+
+  void add_fact(Arming& a, SourceId id, int32_t index) {
+    const Fact& f = table_.facts()[index];
+    PyObject* object = current_[id];
+    bool tagged = a.tagged[id];
+    auto plain = [&] { a.s.code.push_back({Op::kFact, id, nullptr, nullptr, nullptr, index}); };
+    switch (f.kind) {
+      case FactKind::kEquals:
+        if (!tagged) plain();
+        break;
+      case FactKind::kIdentity:
+        if (!tagged) plain();
+        [[fallthrough]];
+      case FactKind::kTypeIs:
+        // Only objects of heap types and modules can change their class.
+        if (!tagged || (Py_TYPE(object)->tp_flags & Py_TPFLAGS_HEAPTYPE) || PyModule_Check(object))
+          add_object(a, object, nullptr);
+        break;
+      case FactKind::kInstanceDictIs:
+        if (PyObject* dict = instance_dict(object); dict && !PyType_Check(object)) add_object(a, object, dict);
+        break;
+      case FactKind::kLength:
+        if (PyDict_Check(object))
+          add_dict(a, id);
+        else if (!(tagged && (PyTuple_Check(object) || PyUnicode_Check(object) || PyBytes_Check(object))))
+          plain();
+        break;
+      case FactKind::kDictHas:
+      case FactKind::kDictLacks:
+        if (PyDict_Check(object))
+          add_dict(a, id);
+        else
+          plain();
+        break;
+      case FactKind::kDictOrder:
+        add_dict(a, id);
+        if (PyODict_Check(object) && PyTuple_GET_SIZE(f.expected) > 1) plain();
+        break;
+      case FactKind::kTypeLacks:
+      case FactKind::kTypeVersion:
+        if (!add_type(a, object)) plain();
+        break;
+      case FactKind::kTensor:
+        a.s.code.push_back({Op::kTensor, id, const_cast<TensorSpec*>(&table_.spec(index)), nullptr, nullptr, 0});
+        break;
+      case FactKind::kCodeIs:
+        a.s.code.push_back({Op::kPointer, id, &reinterpret_cast<PyFunctionObject*>(object)->func_code, f.expected,
+                            nullptr, 0});
+        break;
+      case FactKind::kGlobalState:
+      case FactKind::kTensorAliases:
+      case FactKind::kSameObject:
+      case FactKind::kDistinct:
+      case FactKind::kNotAliases: break;
+    }
+  }
+
+  Table table_;
+  std::vector<SourceId> wanted_;
+  GlobalState state_;
+  std::vector<Segment> segments_;
+  std::vector<PyObject*> current_;  // by source; borrowed
+  Keep keep_;
+};
+
+}  // namespace
+
+std::unique_ptr<GuardProgram> build(Observations observations, const std::vector<SourceId>& wanted) {
+  return std::make_unique<Program>(std::move(observations), wanted);
+}
+
+}  // namespace flashover::guards
