@@ -1,0 +1,103 @@
+// Text in, text out: every *.ir below src/graph holds cases
+//     run: cse               (names of passes, separated by spaces)
+//     graph { ... }
+//     ->
+//     graph { ... }          or "declined: reason"
+// separated by lines of ----. FLASHOVER_BLESS=1 rewrites the parts after ->.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "base/check.h"
+#include "graph/passes.h"
+
+namespace flashover::graph {
+namespace {
+
+std::string read(const std::filesystem::path& path) {
+  std::ifstream in(path);
+  std::stringstream out;
+  out << in.rdbuf();
+  return out.str();
+}
+
+std::string trim(std::string s) {
+  while (!s.empty() && std::isspace(static_cast<unsigned char>(s.back()))) s.pop_back();
+  size_t start = 0;
+  while (start < s.size() && std::isspace(static_cast<unsigned char>(s[start]))) ++start;
+  return s.substr(start);
+}
+
+std::string run_passes(const std::string& names, const std::string& input) {
+  Graph g = parse(input);
+  std::istringstream in(names);
+  try {
+    for (std::string name; in >> name;) {
+      const Pass* pass = find_pass(name);
+      if (!pass) throw UserError("no pass named " + name);
+      g = pass->run(std::move(g));
+      verify(g, pass->output);
+    }
+  } catch (const Declined& d) {
+    return std::string("declined: ") + d.what();
+  }
+  return trim(print(g));
+}
+
+// What a trace would have said of the operators that the cases write with.
+void declare_writers() {
+  ops::find("aten.copy_.default", {.mutates = 1, .functional = "aten.copy.default"});
+  ops::find("aten.zero_.default", {.mutates = 1, .functional = "aten.zero.default"});
+  ops::find("aten.fill_.Scalar", {.mutates = 1, .functional = "aten.fill.Scalar"});
+  ops::find("aten.t_.default", {.mutates = 1, .is_aten_view = true});
+  ops::find("aten.erfinv_.default", {.mutates = 1});
+  ops::find("aten.twin_.default", {.mutates = 1, .functional = "prim.add"});
+}
+
+// "----" separates cases; each is a comment, "run:", input, "->", expectation.
+void run_file(const std::filesystem::path& path) {
+  const std::string text = read(path);
+  const bool bless = std::getenv("FLASHOVER_BLESS") != nullptr;
+  std::string blessed;
+  size_t at = 0;
+  while (at < text.size()) {
+    size_t end = text.find("\n----", at);
+    std::string part = text.substr(at, end == std::string::npos ? std::string::npos : end - at);
+    at = end == std::string::npos ? text.size() : std::min(text.size(), text.find('\n', end + 1) + 1);
+    const size_t run = part.find("run:"), arrow = part.find("\n->");
+    ASSERT_NE(run, std::string::npos) << path << ": a case without run:";
+    const size_t line_end = part.find('\n', run);
+    const std::string names = trim(part.substr(run + 4, line_end - run - 4));
+    const std::string input =
+        trim(part.substr(line_end, arrow == std::string::npos ? std::string::npos : arrow - line_end));
+    const std::string got = run_passes(names, input);
+    if (bless) {
+      if (!blessed.empty()) blessed += "----\n";
+      blessed += trim(part.substr(0, run)) + (trim(part.substr(0, run)).empty() ? "" : "\n") + "run: " + names + "\n" +
+                 input + "\n->\n" + got + "\n";
+      continue;
+    }
+    ASSERT_NE(arrow, std::string::npos) << path << ": a case without -> (bless it)";
+    EXPECT_EQ(got, trim(part.substr(arrow + 3))) << path << "\n" << part;
+  }
+  if (bless) std::ofstream(path) << blessed;
+}
+
+TEST(Golden, PassesGiveTheWrittenResults) {
+  declare_writers();
+  const std::filesystem::path root = std::filesystem::path(__FILE__).parent_path();
+  int files = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(root))
+    if (entry.path().extension() == ".ir") {
+      run_file(entry.path());
+      ++files;
+    }
+  EXPECT_GT(files, 0);
+}
+
+}  // namespace
+}  // namespace flashover::graph

@@ -1,0 +1,78 @@
+#include "graph/passes/decompose.h"
+
+#include "base/check.h"
+#include "graph/decompose/decompose.h"
+#include "graph/passes/dce.h"
+#include "graph/passes/replace.h"
+
+namespace flashover::graph {
+namespace {
+
+bool same_strides(const TensorType& a, const TensorType& b) {
+  for (size_t d = 0; d < a.rank(); ++d)
+    if (!a.sizes[d].is_const(1) && !sym::known_eq(a.strides[d], b.strides[d])) return false;
+  return true;
+}
+
+// One round; `again` when a decomposition used operators that have decompositions themselves.
+Graph round(Graph in, bool& again) {
+  Graph out;
+  out.values = std::move(in.values);
+  out.inputs = std::move(in.inputs);
+  out.locations = std::move(in.locations);
+  Replacement replacement(out.values.size());
+  std::vector<ValueId> results;
+  for (Node& n : in.nodes) {
+    replacement.apply(n);
+    const Decomposition build = find_decomposition(n.op);
+    const size_t first_node = out.nodes.size(), first_value = out.values.size();
+    results.clear();
+    Builder b(out, n.location);
+    if (!build || !build(b, n, results)) {
+      FLASHOVER_CHECK(out.nodes.size() == first_node)
+          << n.op->name << ": a decomposition that refuses must append nothing";
+      out.nodes.push_back(std::move(n));
+      continue;
+    }
+    FLASHOVER_CHECK(results.size() == n.outs.size())
+        << n.op->name << ": its decomposition gives " << results.size() << " results";
+    for (size_t i = first_node; i < out.nodes.size(); ++i) again |= find_decomposition(out.nodes[i].op) != nullptr;
+    for (size_t i = 0; i < results.size(); ++i) {
+      if (n.outs[i] == kNoValue || results[i] == kNoValue) continue;
+      const TensorType wanted = out.type(n.outs[i]);
+      const TensorType& built = out.type(results[i]);
+      FLASHOVER_CHECK(built.dtype == wanted.dtype && same_sizes(built.sizes, wanted.sizes))
+          << n.op->name << ": decomposed into " << str(built) << " instead of " << str(wanted) << " in "
+          << print(n, out);
+      if (!same_strides(built, wanted)) {
+        bool takes = static_cast<size_t>(results[i]) >= first_value;
+        for (size_t k = first_node; takes && k < out.nodes.size(); ++k)
+          for (ValueId v : out.nodes[k].outs)
+            if (v == results[i]) takes = out.nodes[k].op->is_prim && out.nodes[k].op->kind != ops::OpKind::kView;
+        if (takes)
+          out.values[results[i]].type.strides = wanted.strides;
+        else
+          results[i] = b.emit("prim.copy", {Ref{results[i]}}, wanted);
+      }
+      replacement.set(n.outs[i], results[i]);
+    }
+  }
+  out.outputs = std::move(in.outputs);
+  out.mutations = std::move(in.mutations);
+  replacement.apply_results(out);
+  return dce(std::move(out));
+}
+
+}  // namespace
+
+Graph decompose(Graph g) {
+  constexpr int kMaxRounds = 4;
+  bool again = true;
+  for (int i = 0; i < kMaxRounds && again; ++i) {
+    again = false;
+    g = round(std::move(g), again);
+  }
+  return g;
+}
+
+}  // namespace flashover::graph

@@ -1,0 +1,537 @@
+#include "graph/passes/functionalize.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "base/check.h"
+#include "graph/passes/view_steps.h"
+#include "ops/args.h"
+
+namespace flashover::graph {
+namespace {
+
+// Operators that copy and change nothing but, perhaps, strides. Conversions in _to_copy are checked.
+constexpr std::string_view kCopies[] = {
+    "aten.clone.default",      "aten._to_copy.default",    "aten.contiguous.default", "aten.lift_fresh_copy.default",
+    "aten.alias_copy.default", "aten.detach_copy.default", "aten._lazy_clone.default"};
+// Checked while tracing, with the very types that the guards promise.
+constexpr std::string_view kStaticChecks[] = {"aten._assert_tensor_metadata.default",
+                                              "aten.sym_constrain_range.default",
+                                              "aten.sym_constrain_range_for_size.default"};
+// The schema hides what these write: running statistics, in training. The twin returns them as two more results.
+struct HiddenWriter {
+  std::string_view op;
+  const char* twin;
+  size_t training;  // argument
+  size_t first_written, written;
+};
+constexpr HiddenWriter kHiddenWriters[] = {
+    {"aten.native_batch_norm.default", "aten._native_batch_norm_legit_functional.default", 5, 3, 2}};
+
+template <size_t N>
+bool contains(const std::string_view (&list)[N], std::string_view name) {
+  return std::find(std::begin(list), std::end(list), name) != std::end(list);
+}
+
+bool same_strides(const TensorType& a, const TensorType& b) {
+  for (size_t d = 0; d < a.rank(); ++d)
+    if (!a.sizes[d].is_const(1) && !sym::known_eq(a.strides[d], b.strides[d])) return false;
+  return true;
+}
+
+// The elements' addresses, from the base's first element; nullopt when symbolic.
+struct Span {
+  int64_t first, last;
+};
+std::optional<Span> span_of(const TensorType& t, sym::Expr origin) {
+  sym::Expr first = t.offset - origin, last = first;
+  for (size_t d = 0; d < t.rank(); ++d) last += (t.sizes[d] - 1) * t.strides[d];
+  if (!first.is_const() || !last.is_const()) return std::nullopt;
+  return Span{first.value(), last.value()};
+}
+bool is_empty(const TensorType& t) {
+  return std::any_of(t.sizes.begin(), t.sizes.end(), [](sym::Expr n) { return n.is_const(0); });
+}
+
+void mark(const TensorType& t, size_t dim, int64_t at, std::vector<bool>& used, bool& hit, bool set) {
+  if (dim == t.rank()) {
+    if (set)
+      used[at] = true;
+    else
+      hit |= used[at];
+    return;
+  }
+  for (int64_t i = 0, n = t.sizes[dim].value(); i < n && !hit; ++i)
+    mark(t, dim + 1, at + i * t.strides[dim].value(), used, hit, set);
+}
+// Provably no common element (two types on one storage).
+bool disjoint(const TensorType& a, const TensorType& b) {
+  if (is_empty(a) || is_empty(b)) return true;
+  const auto sa = span_of(a, 0), sb = span_of(b, 0);
+  if (!sa || !sb) return false;
+  if (sa->last < sb->first || sb->last < sa->first) return true;
+  constexpr int64_t kMaxElements = 1 << 22;
+  for (const TensorType* t : {&a, &b})
+    for (size_t d = 0; d < t->rank(); ++d)
+      if (!t->sizes[d].is_const() || !t->strides[d].is_const()) return false;
+  const int64_t origin = std::min(sa->first, sb->first), end = std::max(sa->last, sb->last) + 1;
+  if (end - origin > kMaxElements) return false;
+  std::vector<bool> used(end - origin);
+  bool hit = false;
+  mark(a, 0, sa->first - origin, used, hit, true);
+  mark(b, 0, sb->first - origin, used, hit, false);
+  return !hit;
+}
+
+class Functionalizer {
+ public:
+  explicit Functionalizer(const Graph& in) : in_(in), b_(out_), tensors_(in.values.size()) {}
+
+  Graph run() {
+    out_.locations = in_.locations;
+    for (size_t i = 0; i < in_.inputs.size(); ++i) add_input(in_.inputs[i], static_cast<int32_t>(i));
+    for (const Node& n : in_.nodes) {
+      b_.set_location(n.location);
+      visit(n);
+    }
+    b_.set_location(-1);
+    for (const Unit& u : units_)
+      if (u.input >= 0 && u.version > 0 && in_.inputs[u.input].kind != InputKind::kConstant)
+        out_.mutations.push_back({u.input, get(u.root)});
+    for (const Output& o : in_.outputs) add_output(o);
+    return std::move(out_);
+  }
+
+ private:
+  // One memory: what its root holds now. Inputs on one storage are units of their own that must not be written.
+  struct Unit {
+    ValueId root = kNoValue;  // traced
+    int version = 0;
+    int32_t input = -1;
+    int32_t storage = -1;
+  };
+  struct Tensor {  // a traced value
+    int32_t unit = -1;
+    ValueId parent = kNoValue;
+    ViewSteps steps;
+    ValueId current = kNoValue;  // functional value, valid at `version` of the unit
+    int version = -1;
+  };
+
+  const TensorType& traced(ValueId v) const { return in_.type(v); }
+
+  void add_input(const Input& i, int32_t index) {
+    const ValueId v = out_.add_input(traced(i.value), i.kind, i.name);
+    out_.inputs.back().requires_grad = i.requires_grad;
+    new_root(i.value, v);
+    units_.back().input = index;
+  }
+
+  void new_root(ValueId v, ValueId functional) {
+    const auto unit = static_cast<int32_t>(units_.size());
+    units_.push_back({.root = v, .storage = in_.values[v].storage});
+    if (units_.back().storage >= 0) ++units_on_storage_[units_.back().storage];
+    tensors_[v] = {.unit = unit, .current = functional, .version = 0};
+  }
+  void new_view(ValueId v, ValueId parent, ViewSteps steps) {
+    tensors_[v] = {.unit = tensors_[parent].unit, .parent = parent, .steps = std::move(steps)};
+  }
+
+  // The functional value that holds the traced tensor's contents now.
+  ValueId get(ValueId v) {
+    Tensor& t = tensors_[v];
+    FLASHOVER_CHECK(t.unit >= 0) << "%" << v << " is used before it is defined";
+    const int version = units_[t.unit].version;
+    if (t.version == version) return t.current;
+    FLASHOVER_CHECK(t.parent != kNoValue) << "a root is always current";
+    const ValueId value = replay(b_, t.steps, get(t.parent));
+    remember(v, value);
+    return value;
+  }
+  // ... in eager's strides, which operators may depend on.
+  ValueId read(ValueId v) {
+    const ValueId value = get(v);
+    if (traced(v).opaque || same_strides(out_.type(value), traced(v))) return value;
+    TensorType t = plain(traced(v));
+    const ValueId copy = b_.emit("prim.copy", {Ref{value}}, std::move(t));
+    remember(v, copy);
+    return copy;
+  }
+  void remember(ValueId v, ValueId value) {
+    tensors_[v].current = value;
+    tensors_[v].version = units_[tensors_[v].unit].version;
+  }
+  static TensorType plain(TensorType t) {
+    t.offset = 0;
+    return t;
+  }
+
+  void write(ValueId v, ValueId value) {
+    const int32_t unit = tensors_[v].unit;
+    Unit& u = units_[unit];
+    if (u.storage >= 0 && units_on_storage_[u.storage] > 1)
+      throw Declined("aliased inputs: a written tensor shares its memory with another input");
+    value = fit(value, traced(v));
+    std::vector<std::pair<ValueId, ValueId>> fresh;  // tensors whose new contents are known on the way to the root
+    for (;;) {
+      fresh.emplace_back(v, value);
+      const Tensor& t = tensors_[v];
+      if (t.parent == kNoValue) break;
+      value = write_back(b_, t.steps, get(t.parent), value);
+      v = t.parent;
+    }
+    ++u.version;
+    for (const auto& [tensor, contents] : fresh) remember(tensor, contents);
+  }
+  // An in-place operator computes in its own dtype and stores into the target's.
+  ValueId fit(ValueId value, const TensorType& target) {
+    return b_.expand(b_.convert(value, target.dtype), target.sizes);
+  }
+
+  std::vector<ValueId> written_by(const Node& n) const {
+    std::vector<ValueId> out;
+    for (size_t i = 0; i < n.args.size() && i < 32; ++i)
+      if (n.op->mutates >> i & 1) for_each_ref(n.args[i], [&](ValueId v) { out.push_back(v); });
+    return out;
+  }
+
+  static bool looks_in_place(std::string_view name) {
+    const std::string_view base = name.substr(0, name.rfind('.'));
+    return base.ends_with('_') && !base.ends_with("__");
+  }
+
+  // The argument that a result shares memory with; kNoValue: fresh memory.
+  ValueId alias_of(const Node& n, ValueId out) const {
+    const int32_t storage = in_.values[out].storage;
+    if (storage < 0) return kNoValue;
+    ValueId found = kNoValue;
+    for (const Arg& a : n.args)
+      for_each_ref(a, [&](ValueId v) {
+        if (found == kNoValue && in_.values[v].storage == storage) found = v;
+      });
+    if (found == kNoValue && units_on_storage_.count(storage))
+      throw Declined("aliased results: " + n.op->name + " returns memory that is not an argument's");
+    return found;
+  }
+
+  void visit(const Node& n) {
+    const std::string& name = n.op->name;
+    if (contains(kStaticChecks, name)) return;
+    if (name.starts_with("aten.set_.")) return visit_set(n);
+    if (name.starts_with("aten.resize_.") || name.starts_with("aten.resize_as_.")) return visit_resize(n);
+    if (!n.op->declared && looks_in_place(name)) throw Declined("unknown operator: " + name + " (no schema facts)");
+    const std::vector<ValueId> written = is_metadata_in_place(name) ? std::vector<ValueId>{} : written_by(n);
+    if (!written.empty()) return visit_writer(n, written);
+    if (contains(kCopies, name) && visit_copy(n)) return;
+    for (const HiddenWriter& h : kHiddenWriters)
+      if (name == h.op && ops::as_bool(n.args[h.training]) && !is_none(n.args[h.first_written]))
+        return visit_hidden(n, h);
+
+    bool any_fresh = n.outs.empty();
+    for (ValueId v : n.outs) any_fresh |= v != kNoValue && alias_of(n, v) == kNoValue;
+    std::vector<ValueId> results(n.outs.size(), kNoValue);
+    if (any_fresh) {
+      if (visit_view_copy(n)) return;
+      results = emit(n.op, n.args, n.outs);
+    }
+    for (size_t i = 0; i < n.outs.size(); ++i)
+      if (n.outs[i] != kNoValue) define(n, i, results[i]);
+  }
+
+  // A result becomes a view of the argument it aliases, or a root.
+  void define(const Node& n, size_t index, ValueId functional) {
+    const ValueId out = n.outs[index];
+    const ValueId base = alias_of(n, out);
+    if (base == kNoValue) return new_root(out, functional);
+    define_view(n, index, base);
+  }
+  void define_view(const Node& n, size_t index, ValueId base) {
+    const ValueId out = n.outs[index];
+    if (auto steps = view_steps(in_, n, index, traced(base), traced(out)))
+      return new_view(out, base, std::move(*steps));
+    // as_strided and the like may look outside their argument: describe them from the root.
+    const ValueId root = units_[tensors_[base].unit].root;
+    for (ValueId v = base; v != root; v = tensors_[v].parent)
+      if (!is_geometric(tensors_[v].steps)) throw Declined("view: " + n.op->name + " of a reinterpreted tensor");
+    auto steps = view_steps_by_geometry(traced(root), traced(out));
+    if (!steps)
+      throw Declined("view: " + n.op->name + " gives " + str(traced(out)) + ", which cannot be cut out of " +
+                     str(traced(root)));
+    new_view(out, root, std::move(*steps));
+  }
+
+  std::vector<Arg> read_args(const std::vector<Arg>& args) {
+    std::vector<Arg> out = args;
+    for (Arg& a : out) {
+      if (auto* r = std::get_if<Ref>(&a); r && r->id != kNoValue) r->id = read(r->id);
+      if (auto* l = std::get_if<RefList>(&a))
+        for (Ref& r : *l)
+          if (r.id != kNoValue) r.id = read(r.id);
+    }
+    return out;
+  }
+  std::vector<ValueId> append(const ops::Op* op, std::vector<Arg> args, const std::vector<const TensorType*>& types) {
+    Node node{.op = op, .args = std::move(args), .location = b_.location()};
+    for (const TensorType* t : types) node.outs.push_back(t ? out_.add_value(plain(*t)) : kNoValue);
+    out_.nodes.push_back(node);
+    return node.outs;
+  }
+  std::vector<ValueId> emit(const ops::Op* op, const std::vector<Arg>& args, const std::vector<ValueId>& outs) {
+    std::vector<const TensorType*> types;
+    for (ValueId v : outs) types.push_back(v == kNoValue ? nullptr : &traced(v));
+    return append(op, read_args(args), types);
+  }
+
+  void visit_set(const Node& n) {
+    const ValueId self = ops::as_value(n.args[0]);
+    if (units_[tensors_[self].unit].input >= 0) throw Declined("set_: rebinds the memory of an input");
+    for (size_t i = 0; i < n.outs.size(); ++i) {
+      const ValueId source = alias_of(n, n.outs[i]);
+      if (source == kNoValue || source == self) throw Declined("set_: from a bare storage");
+      const ValueId root = units_[tensors_[source].unit].root;
+      auto steps = view_steps_by_geometry(traced(source), traced(n.outs[i]));
+      if (steps) {
+        new_view(n.outs[i], source, std::move(*steps));
+      } else {
+        steps = view_steps_by_geometry(traced(root), traced(n.outs[i]));
+        if (!steps) throw Declined("set_: geometry");
+        new_view(n.outs[i], root, std::move(*steps));
+      }
+    }
+  }
+  void visit_resize(const Node& n) {
+    const ValueId self = ops::as_value(n.args[0]);
+    for (ValueId out : n.outs) {
+      if (out == kNoValue) continue;
+      const TensorType &from = traced(self), &to = traced(out);
+      if (in_.values[self].storage != in_.values[out].storage || !same_sizes(from.sizes, to.sizes) ||
+          !same_strides(from, to))
+        throw Declined("resize_: changes the size of a tensor");
+      new_view(out, self, {});
+    }
+  }
+
+  bool visit_copy(const Node& n) {
+    if (n.outs.size() != 1 || !std::holds_alternative<Ref>(n.args[0])) return false;
+    const ValueId x = ops::as_value(n.args[0]);
+    const TensorType &from = traced(x), &to = traced(n.outs[0]);
+    if (alias_of(n, n.outs[0]) != kNoValue) return false;  // contiguous() of a contiguous tensor: a view
+    if (from.dtype != to.dtype || !(from.device == to.device) || from.opaque || to.opaque) return false;
+    ValueId value = get(x);
+    if (!same_strides(out_.type(value), to)) value = b_.emit("prim.copy", {Ref{value}}, plain(to));
+    new_root(n.outs[0], value);
+    return true;
+  }
+
+  // permute_copy, _unsafe_view and the like on fresh memory: the view's cut, then the copy is a matter of layout.
+  bool visit_view_copy(const Node& n) {
+    if (!is_view_name(n.op->name) || n.args.empty() || !std::holds_alternative<Ref>(n.args[0])) return false;
+    const ValueId x = ops::as_value(n.args[0]);
+    std::vector<ViewSteps> all;
+    for (size_t i = 0; i < n.outs.size(); ++i) {
+      auto steps = view_steps(in_, n, i, traced(x), traced(n.outs[i]));
+      if (!steps || !is_geometric(*steps) || traced(x).dtype != traced(n.outs[i]).dtype) return false;
+      all.push_back(std::move(*steps));
+    }
+    for (size_t i = 0; i < n.outs.size(); ++i) {
+      ValueId value = replay(b_, all[i], get(x));
+      if (!same_strides(out_.type(value), traced(n.outs[i])))
+        value = b_.emit("prim.copy", {Ref{value}}, plain(traced(n.outs[i])));
+      new_root(n.outs[i], value);
+    }
+    return true;
+  }
+
+  void visit_hidden(const Node& n, const HiddenWriter& h) {
+    std::vector<const TensorType*> types;
+    for (ValueId v : n.outs) types.push_back(v == kNoValue ? nullptr : &traced(v));
+    std::vector<ValueId> written;
+    for (size_t i = 0; i < h.written; ++i) {
+      written.push_back(ops::as_value(n.args[h.first_written + i]));
+      types.push_back(&traced(written.back()));
+    }
+    const std::vector<ValueId> results = append(ops::find(h.twin), read_args(n.args), types);
+    for (size_t i = 0; i < n.outs.size(); ++i)
+      if (n.outs[i] != kNoValue) new_root(n.outs[i], results[i]);
+    for (size_t i = 0; i < written.size(); ++i) write(written[i], results[n.outs.size() + i]);
+  }
+
+  void visit_writer(const Node& n, const std::vector<ValueId>& written) {
+    for (size_t i = 0; i < written.size(); ++i)
+      for (size_t j = 0; j < i; ++j)
+        if (tensors_[written[i]].unit == tensors_[written[j]].unit && !disjoint(traced(written[i]), traced(written[j])))
+          throw Declined("overlapping writes: " + n.op->name + " writes two tensors that share memory");
+    std::vector<ValueId> fresh;
+    for (ValueId v : n.outs)
+      if (v != kNoValue && alias_of(n, v) == kNoValue) fresh.push_back(v);
+
+    std::vector<ValueId> results = fill_or_copy(n);  // fresh results, then contents of what is written
+    if (results.empty()) results = call_twin(n, written, fresh);
+    if (results.empty()) results = call_on_clones(n, written, fresh);
+    for (size_t i = 0; i < fresh.size(); ++i) new_root(fresh[i], results[i]);
+    for (size_t i = 0; i < written.size(); ++i) write(written[i], results[fresh.size() + i]);
+    for (size_t i = 0; i < n.outs.size(); ++i) {
+      const ValueId out = n.outs[i];
+      if (out == kNoValue || tensors_[out].unit >= 0) continue;
+      // Returned: the written argument of the same geometry, else some view of it.
+      ValueId base = kNoValue;
+      for (ValueId w : written)
+        if (base == kNoValue && in_.values[w].storage == in_.values[out].storage &&
+            same_sizes(traced(w).sizes, traced(out).sizes) && traced(w).strides == traced(out).strides &&
+            traced(w).dtype == traced(out).dtype && sym::known_eq(traced(w).offset, traced(out).offset))
+          base = w;
+      if (base != kNoValue)
+        new_view(out, base, {});
+      else
+        define_view(n, i, alias_of(n, out));
+    }
+  }
+
+  std::vector<ValueId> fill_or_copy(const Node& n) {
+    const std::string& name = n.op->name;
+    if (!name.starts_with("aten.") || n.args.empty() || !std::holds_alternative<Ref>(n.args[0])) return {};
+    const TensorType& self = traced(ops::as_value(n.args[0]));
+    if (name == "aten.zero_.default") return {b_.full(self.sizes, zero_of(self.dtype), self.dtype, self.device)};
+    if (name == "aten.fill_.Scalar") {
+      if (auto scalar = exact_scalar(n.args[1], self.dtype))
+        return {b_.full(self.sizes, *scalar, self.dtype, self.device)};
+      return {};
+    }
+    if (name == "aten.copy_.default" || name == "aten.fill_.Tensor") {
+      const ValueId source = ops::as_value(n.args[1]);
+      const TensorType& t = traced(source);
+      if (!(t.device == self.device) || (info(t.dtype).complex && !info(self.dtype).complex) || t.opaque || self.opaque)
+        return {};
+      return {fit(get(source), self)};
+    }
+    return {};
+  }
+  static Arg zero_of(DType d) {
+    if (is_floating(d)) return 0.0;
+    if (d == DType::kBool) return false;
+    if (info(d).complex) return std::complex<double>(0, 0);
+    return sym::Expr(0);
+  }
+  // A scalar that means the same in a dtype as after fill_'s conversion; nullopt if that is not plain.
+  static std::optional<Arg> exact_scalar(const Arg& a, DType d) {
+    if (info(d).complex) return std::nullopt;
+    if (const auto* v = std::get_if<double>(&a)) {
+      if (is_floating(d)) return *v;
+      return std::nullopt;
+    }
+    if (const auto* v = std::get_if<bool>(&a)) {
+      if (d == DType::kBool) return *v;
+      if (is_floating(d)) return *v ? 1.0 : 0.0;
+      return sym::Expr(*v ? 1 : 0);
+    }
+    if (const auto* v = std::get_if<sym::Expr>(&a)) {
+      if (is_integral(d)) return *v;
+      if (!v->is_const()) return std::nullopt;
+      if (d == DType::kBool) return v->value() != 0;
+      return static_cast<double>(v->value());
+    }
+    return std::nullopt;
+  }
+
+  std::vector<ValueId> call_twin(const Node& n, const std::vector<ValueId>& written,
+                                 const std::vector<ValueId>& fresh) {
+    const ops::Op* twin = n.op->functional;
+    if (!twin || !twin->infer) return {};
+    std::vector<Arg> args = n.args;
+    if (n.op->drops_mutated) {
+      args.clear();
+      for (size_t i = 0; i < n.args.size(); ++i)
+        if (!(n.op->mutates >> i & 1)) args.push_back(n.args[i]);
+    }
+    args = read_args(args);
+    std::vector<TensorType> types;
+    if (!twin->infer(infer_context(out_, args), types) || types.size() != fresh.size() + written.size()) return {};
+    for (size_t i = 0; i < written.size(); ++i) {
+      const TensorType &result = types[fresh.size() + i], &target = traced(written[i]);
+      if (result.opaque || target.opaque || !same_sizes(result.sizes, target.sizes)) return {};
+      if (info(result.dtype).complex && !info(target.dtype).complex) return {};
+    }
+    std::vector<const TensorType*> wanted;
+    for (const TensorType& t : types) wanted.push_back(&t);
+    return append(twin, std::move(args), wanted);
+  }
+
+  std::vector<ValueId> call_on_clones(const Node& n, const std::vector<ValueId>& written,
+                                      const std::vector<ValueId>& fresh) {
+    if (n.op->effectful) throw Declined("effect: " + n.op->name + " writes an argument and has other effects");
+    std::vector<const TensorType*> types;
+    for (ValueId v : n.outs) types.push_back(v != kNoValue && alias_of(n, v) == kNoValue ? &traced(v) : nullptr);
+    for (ValueId v : written) types.push_back(&traced(v));
+    const std::vector<ValueId> all = append(ops::find("functional." + n.op->name), read_args(n.args), types);
+    std::vector<ValueId> results;
+    for (ValueId v : all)
+      if (v != kNoValue) results.push_back(v);
+    FLASHOVER_CHECK(results.size() == fresh.size() + written.size());
+    return results;
+  }
+
+  void add_output(const Output& o) {
+    const Tensor& t = tensors_[o.value];
+    const Unit& u = units_[t.unit];
+    bool geometric = true;
+    for (ValueId v = o.value; v != kNoValue; v = tensors_[v].parent) geometric &= is_geometric(tensors_[v].steps);
+
+    Output out{.type = traced(o.value)};
+    if (u.input >= 0 && in_.inputs[u.input].kind != InputKind::kConstant) {
+      if (!geometric) throw Declined("output: a reinterpreted view of an input");
+      out.kind = Output::Kind::kInputAlias;
+      out.base = u.input;
+      out.type.offset = out.type.offset - traced(u.root).offset;
+      out_.outputs.push_back(std::move(out));
+      returned_.push_back(o.value);
+      return;
+    }
+    for (size_t i = 0; i < returned_.size(); ++i) {
+      if (tensors_[returned_[i]].unit != t.unit) continue;
+      if (out_.outputs[i].kind != Output::Kind::kValue) continue;
+      const TensorType& first = traced(returned_[i]);
+      const auto inner = span_of(out.type, first.offset);
+      const bool same = first.sizes == out.type.sizes && first.strides == out.type.strides &&
+                        sym::known_eq(first.offset, out.type.offset);
+      const bool inside = inner && ops::is_dense(first.sizes, first.strides) && first.numel().is_const() &&
+                          inner->first >= 0 && inner->last < first.numel().value();
+      if (first.dtype == out.type.dtype && (same || inside || is_empty(out.type))) {
+        if (!geometric) throw Declined("output: a reinterpreted view of another output");
+        out.kind = Output::Kind::kOutputAlias;
+        out.base = static_cast<int32_t>(i);
+        out.type.offset = is_empty(out.type) ? sym::Expr(0) : out.type.offset - first.offset;
+        out_.outputs.push_back(std::move(out));
+        returned_.push_back(o.value);
+        return;
+      }
+      if (first.dtype != out.type.dtype || !geometric || !disjoint(first, out.type))
+        throw Declined("output: two results overlap in memory and neither contains the other");
+    }
+    out.value = without_repetition(get(o.value), out.type);
+    out.type.offset = 0;
+    out_.outputs.push_back(std::move(out));
+    returned_.push_back(o.value);
+  }
+
+  // Dims that eager repeats with stride 0 are size 1 in the value.
+  ValueId without_repetition(ValueId value, const TensorType& t) {
+    Sizes starts(t.rank(), 0), ends = b_.sizes(value), steps(t.rank(), 1);
+    for (size_t d = 0; d < t.rank(); ++d)
+      if (t.strides[d].is_const(0) && !t.sizes[d].is_const(0)) ends[d] = 1;
+    return b_.slice(value, std::move(starts), std::move(ends), std::move(steps));
+  }
+
+  const Graph& in_;
+  Graph out_;
+  Builder b_;
+  std::vector<Tensor> tensors_;
+  std::vector<Unit> units_;
+  std::unordered_map<int32_t, int> units_on_storage_;
+  std::vector<ValueId> returned_;  // traced values of the outputs so far
+};
+
+}  // namespace
+
+Graph functionalize(const Graph& traced) { return Functionalizer(traced).run(); }
+
+}  // namespace flashover::graph
