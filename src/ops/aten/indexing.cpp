@@ -1,0 +1,324 @@
+// Data movement: gather, scatter, advanced indexing, cat, pad, flip, roll, repeat, embedding.
+#include <algorithm>
+
+#include "ops/aten/infer.h"
+
+namespace flashover::ops::aten {
+namespace {
+
+bool is_index(const TensorType& t) { return t.dtype == DType::kI64 || t.dtype == DType::kI32; }
+
+bool dense_self(const TensorType& x, Types& outs) { return one(outs, fresh(x, x.dtype, x.sizes)); }
+bool clone_like(const TensorType& x, Types& outs) {
+  TensorType out;
+  return fresh_like(x, x.dtype, std::nullopt, out) && one(outs, std::move(out));
+}
+
+bool gather(In in, Types& outs) {
+  const TensorType *x = tensor(in, 0), *index = tensor(in, 2);
+  if (!x || !index || !is_index(*index)) return false;
+  if (x->rank() != index->rank() && !has_zero_size(*index)) return false;
+  return one(outs, fresh(*x, x->dtype, index->sizes));
+}
+bool scatter(In in, Types& outs) {  // (self, dim, index, src or value, ...)
+  const TensorType *x = tensor(in, 0), *index = tensor(in, 2), *src = tensor(in, 3);
+  if (!x || !index || !is_index(*index) || (src && src->dtype != x->dtype)) return false;
+  return dense_self(*x, outs);
+}
+bool index_select(In in, Types& outs) {
+  const TensorType *x = tensor(in, 0), *index = tensor(in, 2);
+  auto dim = integer(arg(in, 1));
+  if (!x || !index || !dim || !is_index(*index) || index->rank() > 1) return false;
+  auto d = wrap_dim(*dim, x->rank());
+  if (!d) return false;
+  Sizes sizes = x->sizes;
+  if (x->rank() > 0) sizes[*d] = index->rank() == 0 ? Expr(1) : index->sizes[0];
+  return one(outs, fresh(*x, x->dtype, sizes));
+}
+bool same_as_clone(In in, Types& outs) {
+  const TensorType* x = tensor(in, 0);
+  return x && clone_like(*x, outs);
+}
+bool index_add(In in, Types& outs) {
+  const TensorType *x = tensor(in, 0), *src = tensor(in, 3);
+  return x && src && src->dtype == x->dtype && dense_self(*x, outs);
+}
+
+// Advanced indexing: the indexed dims, made adjacent, are replaced by the broadcast index; TensorIterator then lays out
+// the result from the source with stride 0 there and from the indices.
+bool index(In in, Types& outs) {
+  const TensorType* x = tensor(in, 0);
+  auto list = tensors(in, 1);
+  if (!x || !list || list->empty() || list->size() > x->rank() || has_zero_size(*x)) return false;
+  std::vector<const TensorType*> indices = *list;
+  indices.resize(x->rank(), nullptr);
+  std::optional<Sizes> shape;
+  for (const TensorType* t : indices) {
+    if (!t) continue;
+    if (!is_index(*t)) return false;  // bool masks: data-dependent
+    shape = shape ? broadcast(*shape, t->sizes) : t->sizes;
+    if (!shape) return false;
+  }
+  if (!shape) return false;
+  // expand_outplace gives every index the common size.
+  std::vector<TensorType> expanded;
+  size_t first = x->rank(), last = 0, count = 0;
+  for (size_t d = 0; d < x->rank(); ++d) {
+    if (!indices[d]) continue;
+    first = std::min(first, d);
+    last = d;
+    ++count;
+    TensorType t = *indices[d];
+    size_t shift = shape->size() - t.rank();
+    Sizes strides(shape->size(), 0);
+    for (size_t i = 0; i < t.rank(); ++i)
+      strides[shift + i] = t.sizes[i].is_const(1) && !(*shape)[shift + i].is_const(1) ? Expr(0) : t.strides[i];
+    t.sizes = *shape;
+    t.strides = strides;
+    expanded.push_back(std::move(t));
+  }
+  bool adjacent = last - first + 1 == count;
+  Sizes source_sizes, source_strides;
+  size_t before = 0;
+  auto keep = [&](size_t d) {
+    source_sizes.push_back(x->sizes[d]);
+    source_strides.push_back(x->strides[d]);
+  };
+  if (adjacent)
+    for (size_t d = 0; d < first; ++d) keep(d);
+  before = source_sizes.size();
+  source_sizes.insert(source_sizes.end(), shape->begin(), shape->end());
+  source_strides.insert(source_strides.end(), shape->size(), Expr(0));
+  for (size_t d = adjacent ? last + 1 : 0; d < x->rank(); ++d)
+    if (!indices[d]) keep(d);
+  TensorType source = *x;
+  source.sizes = source_sizes;
+  source.strides = source_strides;
+  size_t after = source_sizes.size() - before - shape->size();
+  std::vector<const TensorType*> operands{&source};
+  for (TensorType& t : expanded) {
+    t.sizes.insert(t.sizes.begin(), before, Expr(1));
+    t.strides.insert(t.strides.begin(), before, Expr(0));
+    t.sizes.insert(t.sizes.end(), after, Expr(1));
+    t.strides.insert(t.strides.end(), after, Expr(0));
+    operands.push_back(&t);
+  }
+  TensorType out;
+  out.dtype = x->dtype;
+  out.device = x->device;
+  return iterate(operands, out) && one(outs, std::move(out));
+}
+bool index_put(In in, Types& outs) {
+  const TensorType *x = tensor(in, 0), *values = tensor(in, 2);
+  return x && values && values->dtype == x->dtype && clone_like(*x, outs);
+}
+
+bool cat(In in, Types& outs) {
+  auto list = tensors(in, 0);
+  auto dim = integer(arg(in, 1));
+  if (!list || list->empty() || !dim) return false;
+  Promotion p(in.default_dtype);
+  const TensorType* model = nullptr;
+  std::optional<MemoryFormat> format;
+  bool mixed = false;
+  for (const TensorType* t : *list) {
+    if (!t) return false;
+    p.add(*t);
+    MemoryFormat f = suggest_format(*t);
+    if (f == MemoryFormat::kContiguous || (format && *format != f)) mixed = true;
+    format = f;
+    if (!(t->rank() == 1 && t->sizes[0].is_const(0)) && !model) model = t;
+  }
+  if (!model) model = (*list)[0];
+  auto d = wrap_dim(*dim, model->rank());
+  if (!d || model->rank() == 0) return false;
+  Sizes sizes = model->sizes;
+  sizes[*d] = 0;
+  for (const TensorType* t : *list) {
+    if (t->rank() == 1 && t->sizes[0].is_const(0) && model->rank() != 1) continue;
+    if (t->rank() != model->rank()) return false;
+    for (size_t i = 0; i < sizes.size(); ++i)
+      if (i != *d && !sym::known_eq(t->sizes[i], sizes[i])) return false;
+    sizes[*d] += t->sizes[*d];
+  }
+  DType dtype = p.result();
+  if (dtype == DType::kUndefined) return false;
+  auto strides = format_strides(sizes, mixed ? MemoryFormat::kContiguous : *format);
+  if (!strides) return false;
+  TensorType out = fresh(*model, dtype, sizes);
+  out.strides = *strides;
+  return one(outs, std::move(out));
+}
+bool stack(In in, Types& outs) {
+  auto list = tensors(in, 0);
+  auto dim = integer(arg(in, 1));
+  if (!list || list->empty() || !dim || !(*list)[0]) return false;
+  const TensorType& model = *(*list)[0];
+  auto d = wrap_dim(*dim, model.rank() + 1);
+  Promotion p(in.default_dtype);
+  for (const TensorType* t : *list) {
+    if (!t || !same_sizes(t->sizes, model.sizes)) return false;
+    p.add(*t);
+  }
+  if (!d || p.result() == DType::kUndefined) return false;
+  Sizes sizes = model.sizes;
+  sizes.insert(sizes.begin() + static_cast<int64_t>(*d), Expr(static_cast<int64_t>(list->size())));
+  return one(outs, fresh(model, p.result(), sizes));
+}
+
+std::optional<Sizes> padded(const TensorType& x, const Ints& pad, size_t spatial) {
+  if (pad.size() % 2 || pad.size() / 2 > x.rank() || (spatial && pad.size() != 2 * spatial)) return std::nullopt;
+  Sizes sizes = x.sizes;
+  for (size_t i = 0; i < pad.size() / 2; ++i) {
+    size_t d = x.rank() - 1 - i;
+    sizes[d] = sizes[d] + pad[2 * i] + pad[2 * i + 1];
+    if (!sym::known_le(0, sizes[d])) return std::nullopt;
+  }
+  return sizes;
+}
+bool constant_pad(In in, Types& outs) {
+  const TensorType* x = tensor(in, 0);
+  auto pad = integers(arg(in, 1));
+  if (!x || !pad) return false;
+  auto sizes = padded(*x, *pad, 0);
+  if (!sizes) return false;
+  if (std::all_of(pad->begin(), pad->end(), [](int64_t p) { return p <= 0; })) {  // a clone of a narrowed view
+    TensorType narrowed = *x;
+    narrowed.sizes = *sizes;
+    return clone_like(narrowed, outs);
+  }
+  auto strides = format_strides(*sizes, suggest_format(*x));
+  if (!strides) return false;
+  TensorType out = fresh(*x, x->dtype, *sizes);
+  out.strides = *strides;
+  return one(outs, std::move(out));
+}
+template <size_t n, bool reflect>
+bool mirror_pad(In in, Types& outs) {
+  const TensorType* x = tensor(in, 0);
+  auto pad = integers(arg(in, 1));
+  if (!x || !pad || (x->rank() != n + 1 && x->rank() != n + 2) || has_zero_size(*x)) return false;
+  if (suggest_format(*x) != MemoryFormat::kContiguous || !(is_floating(x->dtype) || is_complex(x->dtype))) return false;
+  auto sizes = padded(*x, *pad, n);
+  if (!sizes) return false;
+  for (size_t i = 0; i < 2 * n; ++i)
+    if (reflect && !sym::known_lt((*pad)[i], x->sizes[x->rank() - 1 - i / 2])) return false;
+  for (Expr e : *sizes)
+    if (!sym::known_lt(0, e)) return false;
+  return one(outs, fresh(*x, x->dtype, *sizes));
+}
+
+bool flip(In in, Types& outs) { return same_as_clone(in, outs) && integers(arg(in, 1)).has_value(); }
+bool roll(In in, Types& outs) { return same_as_clone(in, outs); }
+bool triangle(In in, Types& outs) {
+  const TensorType* x = tensor(in, 0);
+  return x && x->rank() >= 2 && dense_self(*x, outs);
+}
+bool repeat(In in, Types& outs) {
+  const TensorType* x = tensor(in, 0);
+  auto* repeats = std::get_if<Sizes>(&arg(in, 1));
+  if (!x || !repeats || repeats->size() < x->rank()) return false;
+  Sizes sizes = *repeats;
+  size_t shift = sizes.size() - x->rank();
+  for (size_t i = 0; i < x->rank(); ++i) sizes[shift + i] *= x->sizes[i];
+  for (Expr e : sizes)
+    if (!sym::known_le(0, e)) return false;
+  return one(outs, fresh(*x, x->dtype, sizes));
+}
+
+bool embedding(In in, Types& outs) {
+  const TensorType *w = tensor(in, 0), *index = tensor(in, 1);
+  if (!w || !index || w->rank() != 2 || !is_index(*index)) return false;
+  Sizes sizes = index->sizes;
+  sizes.push_back(w->sizes[1]);
+  return one(outs, fresh(*w, w->dtype, sizes));
+}
+
+template <size_t self, size_t out_int32>
+bool search(In in, Types& outs) {  // bucketize, searchsorted
+  const TensorType* x = tensor(in, self);
+  if (!x || !contiguous(*x)) return false;
+  return one(outs, fresh(*x, flag(arg(in, out_int32)) ? DType::kI32 : DType::kI64, x->sizes));
+}
+
+bool channel_shuffle(In in, Types& outs) {
+  const TensorType* x = tensor(in, 0);
+  return x && x->rank() >= 3 && contiguous(*x) && dense_self(*x, outs);
+}
+template <bool up>
+bool pixel_shuffle(In in, Types& outs) {
+  const TensorType* x = tensor(in, 0);
+  auto r = integer(arg(in, 1));
+  if (!x || !r || *r < 1 || x->rank() < 3 || !contiguous(*x) || has_zero_size(*x)) return false;
+  Sizes s = x->sizes;
+  size_t n = s.size();
+  if (!up && (!sym::known_divisible(s[n - 1], *r) || !sym::known_divisible(s[n - 2], *r))) return false;
+  if (up && !sym::known_divisible(s[n - 3], *r * *r)) return false;
+  s[n - 3] = up ? sym::floordiv(s[n - 3], *r * *r) : s[n - 3] * (*r * *r);
+  s[n - 2] = up ? s[n - 2] * *r : sym::floordiv(s[n - 2], *r);
+  s[n - 1] = up ? s[n - 1] * *r : sym::floordiv(s[n - 1], *r);
+  return one(outs, fresh(*x, x->dtype, s));
+}
+bool put_like_clone(In in, Types& outs) {  // slice_scatter, select_scatter ...: clone of self, written
+  const TensorType *x = tensor(in, 0), *src = tensor(in, 1);
+  return x && src && non_overlapping_and_dense(*x) && clone_like(*x, outs);
+}
+bool diag_embed(In in, Types& outs) {
+  const TensorType* x = tensor(in, 0);
+  auto offset = integer(arg(in, 1)), a = integer(arg(in, 2)), b = integer(arg(in, 3));
+  if (!x || x->rank() == 0 || !offset || !a || !b) return false;
+  size_t rank = x->rank() + 1;
+  auto da = wrap_dim(*a, rank), db = wrap_dim(*b, rank);
+  if (!da || !db || *da == *db) return false;
+  Expr n = x->sizes.back() + std::abs(*offset);
+  Sizes sizes(rank);
+  size_t at = 0;
+  for (size_t d = 0; d < rank; ++d) sizes[d] = d == *da || d == *db ? n : x->sizes[at++];
+  return one(outs, fresh(*x, x->dtype, sizes));
+}
+
+}  // namespace
+
+void add_indexing(Table& t) {
+  const auto kind = OpKind::kIndex;
+  t.add("gather.default", kind, gather);
+  auto scatters = [&](const char* op, const char* overload) { add_with_inplace<scatter>(t, op, overload, kind); };
+  for (const char* overload : {"src", "value", "reduce", "value_reduce"}) scatters("scatter", overload);
+  scatters("scatter_add", "default");
+  scatters("scatter_reduce", "two");
+  t.add("index_select.default", kind, index_select);
+  add_with_inplace<index_add>(t, "index_add", "default", kind);
+  add_with_inplace<same_as_clone>(t, "index_copy", "default", kind);
+  add_with_inplace<same_as_clone>(t, "index_fill", "int_Scalar", kind);
+  add_with_inplace<same_as_clone>(t, "index_fill", "int_Tensor", kind);
+  t.add("index.Tensor", kind, index);
+  t.add("_unsafe_index.Tensor", kind, index);
+  add_with_inplace<index_put>(t, "index_put", "default", kind);
+  t.add("_unsafe_index_put.default", kind, index_put);
+  t.add("cat.default", kind, cat);
+  t.add("stack.default", kind, stack);
+  t.add("constant_pad_nd.default", kind, constant_pad);
+  t.add("reflection_pad1d.default", kind, mirror_pad<1, true>);
+  t.add("reflection_pad2d.default", kind, mirror_pad<2, true>);
+  t.add("reflection_pad3d.default", kind, mirror_pad<3, true>);
+  t.add("replication_pad1d.default", kind, mirror_pad<1, false>);
+  t.add("replication_pad2d.default", kind, mirror_pad<2, false>);
+  t.add("replication_pad3d.default", kind, mirror_pad<3, false>);
+  t.add("flip.default", kind, flip);
+  t.add("roll.default", kind, roll);
+  add_with_inplace<triangle>(t, "tril", "default");
+  add_with_inplace<triangle>(t, "triu", "default");
+  t.add("repeat.default", kind, repeat);
+  t.add("embedding.default", kind, embedding);
+  t.add("bucketize.Tensor", OpKind::kExtern, search<0, 2>);
+  t.add("searchsorted.Tensor", OpKind::kExtern, search<1, 2>);
+  t.add("native_channel_shuffle.default", kind, channel_shuffle);
+  t.add("channel_shuffle.default", kind, channel_shuffle);
+  t.add("pixel_shuffle.default", kind, pixel_shuffle<true>);
+  t.add("pixel_unshuffle.default", kind, pixel_shuffle<false>);
+  for (const char* name : {"slice_scatter", "select_scatter", "diagonal_scatter", "as_strided_scatter"})
+    t.add(std::string(name) + ".default", kind, put_like_clone);
+  t.add("diag_embed.default", kind, diag_embed);
+}
+
+}  // namespace flashover::ops::aten

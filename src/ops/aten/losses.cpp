@@ -1,0 +1,41 @@
+// Losses that reach the backend as one operator.
+#include "ops/aten/infer.h"
+
+namespace flashover::ops::aten {
+namespace {
+
+// (self, target, ..., reduction at `reduction`): reduction 0 keeps the elements.
+template <size_t reduction>
+bool elementwise_loss(In in, Types& outs) {
+  const TensorType *x = tensor(in, 0), *y = tensor(in, 1);
+  auto r = integer(arg(in, reduction));
+  if (!x || !y || !r || !is_floating(x->dtype) || x->dtype != y->dtype) return false;
+  const TensorType* both[] = {x, y};
+  if (!iterate_promoted(both, x->dtype, x->dtype, outs)) return false;
+  if (*r != 0) outs[0] = fresh(*x, x->dtype, {});
+  return true;
+}
+
+bool nll_loss(In in, Types& outs) {  // (self, target, weight, reduction, ignore_index) -> output, total_weight
+  const TensorType *x = tensor(in, 0), *target = tensor(in, 1);
+  auto r = integer(arg(in, 3));
+  if (!x || !target || !r || !is_floating(x->dtype) || x->rank() < 1 || x->rank() > 2) return false;
+  if (has_zero_size(*x)) return false;
+  Sizes sizes;
+  if (*r == 0 && x->rank() == 2) sizes = {x->sizes[0]};
+  outs = {fresh(*x, x->dtype, sizes), fresh(*x, x->dtype, {})};
+  return true;
+}
+
+}  // namespace
+
+void add_losses(Table& t) {
+  const auto kind = OpKind::kReduction;
+  t.add("mse_loss.default", kind, elementwise_loss<2>);
+  t.add("smooth_l1_loss.default", kind, elementwise_loss<2>);
+  t.add("huber_loss.default", kind, elementwise_loss<2>);
+  t.add("soft_margin_loss.default", kind, elementwise_loss<2>);
+  t.add("nll_loss_forward.default", kind, nll_loss);
+}
+
+}  // namespace flashover::ops::aten

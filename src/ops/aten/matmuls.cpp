@@ -1,0 +1,84 @@
+// Matrix products: contiguous results of the operands' dtype.
+#include "ops/aten/infer.h"
+
+namespace flashover::ops::aten {
+namespace {
+
+bool eq(Expr a, Expr b) { return sym::known_eq(a, b); }
+bool usable(const TensorType& a, const TensorType& b) { return a.dtype == b.dtype && a.dtype != DType::kBool; }
+
+std::optional<Sizes> mm_sizes(const TensorType* a, const TensorType* b) {
+  if (!a || !b || a->rank() != 2 || b->rank() != 2 || !usable(*a, *b) || !eq(a->sizes[1], b->sizes[0])) return std::nullopt;
+  return Sizes{a->sizes[0], b->sizes[1]};
+}
+std::optional<Sizes> bmm_sizes(const TensorType* a, const TensorType* b) {
+  if (!a || !b || a->rank() != 3 || b->rank() != 3 || !usable(*a, *b)) return std::nullopt;
+  if (!eq(a->sizes[0], b->sizes[0]) || !eq(a->sizes[2], b->sizes[1])) return std::nullopt;
+  return Sizes{a->sizes[0], a->sizes[1], b->sizes[2]};
+}
+// The addend must be of the same dtype and broadcast to the product.
+bool added(const TensorType* self, const TensorType& a, const std::optional<Sizes>& sizes, Types& outs) {
+  if (!self || !sizes || self->dtype != a.dtype) return false;
+  auto b = broadcast(self->sizes, *sizes);
+  return b && same_sizes(*b, *sizes) && one(outs, fresh(a, a.dtype, *sizes));
+}
+
+bool mm(In in, Types& outs) {
+  auto sizes = mm_sizes(tensor(in, 0), tensor(in, 1));
+  return sizes && one(outs, fresh(in.type(0), in.type(0).dtype, *sizes));
+}
+bool bmm(In in, Types& outs) {
+  auto sizes = bmm_sizes(tensor(in, 0), tensor(in, 1));
+  return sizes && one(outs, fresh(in.type(0), in.type(0).dtype, *sizes));
+}
+bool addmm(In in, Types& outs) {
+  auto sizes = mm_sizes(tensor(in, 1), tensor(in, 2));
+  return sizes && added(tensor(in, 0), in.type(1), sizes, outs);
+}
+bool baddbmm(In in, Types& outs) {
+  auto sizes = bmm_sizes(tensor(in, 1), tensor(in, 2));
+  return sizes && added(tensor(in, 0), in.type(1), sizes, outs);
+}
+bool addbmm(In in, Types& outs) {
+  auto sizes = bmm_sizes(tensor(in, 1), tensor(in, 2));
+  return sizes && added(tensor(in, 0), in.type(1), Sizes{(*sizes)[1], (*sizes)[2]}, outs);
+}
+std::optional<Sizes> mv_sizes(const TensorType* m, const TensorType* v) {
+  if (!m || !v || m->rank() != 2 || v->rank() != 1 || !usable(*m, *v) || !eq(m->sizes[1], v->sizes[0])) return std::nullopt;
+  return Sizes{m->sizes[0]};
+}
+bool mv(In in, Types& outs) {
+  auto sizes = mv_sizes(tensor(in, 0), tensor(in, 1));
+  return sizes && one(outs, fresh(in.type(0), in.type(0).dtype, *sizes));
+}
+bool addmv(In in, Types& outs) {
+  auto sizes = mv_sizes(tensor(in, 1), tensor(in, 2));
+  return sizes && added(tensor(in, 0), in.type(1), sizes, outs);
+}
+bool dot(In in, Types& outs) {
+  const TensorType *a = tensor(in, 0), *b = tensor(in, 1);
+  if (!a || !b || a->rank() != 1 || b->rank() != 1 || !usable(*a, *b) || !eq(a->sizes[0], b->sizes[0])) return false;
+  return one(outs, fresh(*a, a->dtype, {}));
+}
+
+}  // namespace
+
+void add_matmuls(Table& t) {
+  const auto kind = OpKind::kExtern;
+  t.add("mm.default", kind, mm);
+  t.add("bmm.default", kind, bmm);
+  add_with_inplace<addmm>(t, "addmm", "default", kind);
+  add_with_inplace<baddbmm>(t, "baddbmm", "default", kind);
+  add_with_inplace<addbmm>(t, "addbmm", "default", kind);
+  add_with_inplace<addmv>(t, "addmv", "default", kind);
+  t.add("_addmm_activation.default", kind, addmm);
+  t.add("mv.default", kind, mv);
+  t.add("dot.default", kind, dot);
+  t.add("vdot.default", kind, dot);
+  add_out<mm>(t, "mm", "default", "out", 2, kind);
+  add_out<bmm>(t, "bmm", "default", "out", 2, kind);
+  add_out<addmm>(t, "addmm", "default", "out", 5, kind);
+  add_out<baddbmm>(t, "baddbmm", "default", "out", 5, kind);
+}
+
+}  // namespace flashover::ops::aten
