@@ -39,7 +39,7 @@ bool same_as_clone(In in, Types& outs) {
   const TensorType* x = tensor(in, 0);
   return x && clone_like(*x, outs);
 }
-bool index_add(In in, Types& outs) {
+bool index_copy(In in, Types& outs) {
   const TensorType *x = tensor(in, 0), *src = tensor(in, 3);
   return x && src && src->dtype == x->dtype && dense_self(*x, outs);
 }
@@ -157,7 +157,7 @@ bool stack(In in, Types& outs) {
   auto d = wrap_dim(*dim, model.rank() + 1);
   Promotion p(in.default_dtype);
   for (const TensorType* t : *list) {
-    if (!t || !same_sizes(t->sizes, model.sizes)) return false;
+    if (!t || !same_sizes(t->sizes, model.sizes) || suggest_format(*t) != MemoryFormat::kContiguous) return false;
     p.add(*t);
   }
   if (!d || p.result() == DType::kUndefined) return false;
@@ -209,7 +209,10 @@ bool mirror_pad(In in, Types& outs) {
 }
 
 bool flip(In in, Types& outs) { return same_as_clone(in, outs) && integers(arg(in, 1)).has_value(); }
-bool roll(In in, Types& outs) { return same_as_clone(in, outs); }
+bool roll(In in, Types& outs) {
+  const TensorType* x = tensor(in, 0);
+  return x && dense_self(*x, outs);
+}
 bool triangle(In in, Types& outs) {
   const TensorType* x = tensor(in, 0);
   return x && x->rank() >= 2 && dense_self(*x, outs);
@@ -287,8 +290,8 @@ void add_indexing(Table& t) {
   scatters("scatter_add", "default");
   scatters("scatter_reduce", "two");
   t.add("index_select.default", kind, index_select);
-  add_with_inplace<index_add>(t, "index_add", "default", kind);
-  add_with_inplace<same_as_clone>(t, "index_copy", "default", kind);
+  add_with_inplace<index_copy>(t, "index_add", "default", kind);
+  add_with_inplace<index_copy>(t, "index_copy", "default", kind);
   add_with_inplace<same_as_clone>(t, "index_fill", "int_Scalar", kind);
   add_with_inplace<same_as_clone>(t, "index_fill", "int_Tensor", kind);
   t.add("index.Tensor", kind, index);

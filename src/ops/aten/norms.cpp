@@ -49,11 +49,8 @@ bool batch_norm_of(const TensorType* x, std::initializer_list<const TensorType*>
   if (!x || x->rank() < 2 || !is_floating(x->dtype) || has_zero_size(*x)) return false;
   auto d = statistics_dtype(*x, parameters);
   if (!d) return false;
-  bool dense = contiguous(*x) || suggest_format(*x) != MemoryFormat::kContiguous;
-  bool plain = dense;
-  for (const TensorType* p : parameters) plain &= !p || contiguous(*p);
   TensorType out;
-  if (!fresh_like(*x, x->dtype, plain ? suggest_format(*x) : MemoryFormat::kPreserve, out)) return false;
+  if (!fresh_like(*x, x->dtype, suggest_format(*x), out)) return false;
   Sizes stat{training ? x->sizes[1] : Expr(0)};
   outs = {out, fresh(*x, *d, stat), fresh(*x, *d, stat)};
   return true;

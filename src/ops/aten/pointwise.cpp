@@ -38,6 +38,8 @@ bool abs(In in, Types& outs) {
 }
 
 bool angle(In in, Types& outs) {
+  const TensorType* x = tensor(in, 0);
+  if (x && is_complex(x->dtype) && !contiguous(*x)) return false;
   if (!unary<kAny, Result::kFloat>(in, outs)) return false;
   outs[0].dtype = to_real(outs[0].dtype);
   return true;
@@ -217,9 +219,8 @@ bool prelu(In in, Types& outs) {
 
 bool log_sigmoid_forward(In in, Types& outs) {
   const TensorType* x = tensor(in, 0);
-  TensorType out;
-  if (!x || !is_floating(x->dtype) || !fresh_like(*x, x->dtype, std::nullopt, out)) return false;
-  outs = {out, out};
+  if (!x || !is_floating(x->dtype)) return false;
+  outs = {fresh(*x, x->dtype, x->sizes), fresh(*x, x->dtype, x->sizes)};
   return true;
 }
 

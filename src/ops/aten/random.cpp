@@ -6,8 +6,7 @@ namespace {
 
 bool bernoulli(In in, Types& outs) {
   const TensorType* x = tensor(in, 0);
-  TensorType out;
-  return x && fresh_like(*x, x->dtype, std::nullopt, out) && one(outs, std::move(out));
+  return x && one(outs, fresh(*x, x->dtype, x->sizes));
 }
 bool dropout(In in, Types& outs) {  // (input, p, train) -> output, mask
   const TensorType* x = tensor(in, 0);

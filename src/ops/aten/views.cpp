@@ -116,7 +116,7 @@ bool expand(In in, Types& outs) {
       size = t;
     }
     out.sizes[i] = size;
-    out.strides[i] = stride;
+    out.strides[i] = x->rank() == 0 ? Expr(0) : stride;
   }
   return one(outs, std::move(out));
 }

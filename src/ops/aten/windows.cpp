@@ -105,7 +105,7 @@ bool pool(In in, Types& outs) {  // (self, kernel, stride, padding, [dilation,] 
     sizes.push_back(*out);
   }
   TensorType out = fresh(*x, x->dtype, sizes);
-  if (x->rank() == n + 2 && channels_last(*x)) out.strides = *format_strides(sizes, suggest_format(*x));
+  if (x->rank() == n + 2 && (is_max || n == 2) && channels_last(*x)) out.strides = *format_strides(sizes, suggest_format(*x));
   if (!is_max) return one(outs, std::move(out));
   outs = {out, out};
   outs[1].dtype = DType::kI64;

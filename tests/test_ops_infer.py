@@ -1,0 +1,89 @@
+"""Type rules against eager: dtype, sizes and strides of every aten call that op_db samples make below autograd."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from op_calls import LAYOUTS, NUMBER_DTYPE, Recorder, encoded, flat_outputs, op_name, relaid
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal.opinfo.core import OpInfo
+
+from flashover import _C
+
+DTYPES = [torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.bool, torch.int8, torch.complex64]
+# Results that live in uninitialised or data-dependent shapes are not compared: there is no rule for them either.
+
+
+class Checker:
+    """Compares each call's result with the rule's answer; remembers what was covered."""
+
+    def __init__(self) -> None:
+        self.answered: dict[str, int] = {}
+        self.unknown: dict[str, int] = {}
+        self.wrong: list[str] = []
+
+    def visit(self, func: Any, args: tuple, kwargs: dict) -> Any:
+        name = op_name(func)
+        if not name.startswith("aten.") or any(str(r.type) not in ("Tensor", "List[Tensor]") for r in func._schema.returns):
+            return func(*args, **kwargs)
+        try:
+            plain = encoded(func, args, kwargs)
+        except KeyError:
+            return func(*args, **kwargs)
+        rule = _C.infer(name, plain)
+        result = func(*args, **kwargs)
+        outs = flat_outputs(result)
+        if rule is None or outs is None or any(o.layout != torch.strided for o in outs):
+            self.unknown[name] = self.unknown.get(name, 0) + 1
+            return result
+        self.answered[name] = self.answered.get(name, 0) + 1
+        want = [(o.dtype, tuple(o.shape), tuple(o.stride())) for o in outs]
+        got = [(NUMBER_DTYPE[d], tuple(s), tuple(st)) for d, s, st, _ in rule]
+        aliases = func._schema.returns and func._schema.returns[0].alias_info is not None
+        offsets = [o.storage_offset() for o in outs]
+        if got != want or (aliases and [r[3] for r in rule] != offsets):
+            self.wrong.append(f"{name}{plain}: rule {rule}, eager {want} {offsets}")
+        return result
+
+
+def run_samples(op: OpInfo, dtype: torch.dtype, layout: str, checker: Checker, limit: int = 40) -> int:
+    ran = 0
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            samples = list(zip(range(limit), op.sample_inputs("cpu", dtype, requires_grad=False), strict=False))
+        except Exception:  # noqa: BLE001: some generators need what this host lacks
+            return 0
+        for _, sample in samples:
+            sample = sample.transform(lambda t: t.detach() if isinstance(t, torch.Tensor) else t)
+            try:
+                args = [relaid(v, layout) for v in (sample.input, *sample.args)]
+                kwargs = {k: relaid(v, layout) for k, v in sample.kwargs.items()}
+                with Recorder(checker.visit):
+                    op.op(*args, **kwargs)
+                ran += 1
+            except Exception:  # noqa: BLE001: eager itself rejects this layout or dtype
+                continue
+    return ran
+
+
+SKIPPED = {"empty_strided"}
+
+
+@pytest.mark.parametrize("op", [o for o in op_db if o.name not in SKIPPED], ids=lambda o: o.formatted_name)
+def test_rule_equals_eager(op: OpInfo) -> None:
+    checker = Checker()
+    for dtype in DTYPES:
+        if dtype not in op.dtypes:
+            continue
+        for layout in LAYOUTS:
+            run_samples(op, dtype, layout, checker, limit=12)
+    assert not checker.wrong, "\n".join(checker.wrong[:5])
+
+
+def test_breadth() -> None:
+    with_rule = [n for n, rule, _ in _C.op_names() if rule and n.startswith("aten.")]
+    assert len(with_rule) >= 250, len(with_rule)
