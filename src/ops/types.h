@@ -21,7 +21,7 @@ enum class DType : int8_t {
   kBF16 = 15,
   kF8E5M2 = 23, kF8E4M3 = 24,
   kU16 = 27, kU32 = 28, kU64 = 29,
-  kUndefined = 45,
+  kUndefined = 46,
 };
 struct DTypeInfo {
   DType dtype;

@@ -224,7 +224,7 @@ class Reader {
     return list<sym::Expr>(2, [&] { return expr(); });
   }
   DType dtype() {
-    const auto d = static_cast<DType>(enumeration<int8_t>(46));
+    const auto d = static_cast<DType>(enumeration<int8_t>(static_cast<int>(DType::kUndefined) + 1));
     if (d != DType::kUndefined && info(d).bytes == 0) fail("unknown dtype");
     return d;
   }

@@ -533,7 +533,7 @@ class Parser {
       expect("->");
       // An empty list of results ends the line.
       while (at_ < text_.size() && text_[at_] == ' ') ++at_;
-      if (at_ < text_.size() && text_[at_] != '\n' && text_[at_] != '"') s.writes = tensors();
+      if (at_ < text_.size() && text_[at_] != '\n' && text_[at_] != '"' && text_[at_] != '}') s.writes = tensors();
     } else if (w == "copy") {
       s.kind = StepKind::kCopy;
       s.reads = {tensor()};

@@ -3,8 +3,14 @@
 //   In        a Plan, input tensors
 //   Out       output tensors; mutated inputs written
 //   Promises  no Python, no allocation per step beyond the slab, outputs and what extern operators return; follows
-//             torch.set_num_threads; outputs own their memory and have eager's strides; safe from several threads at once
-//   Declines  load(): a plan for another machine, a binary that does not load (Declined, the caller rebuilds or runs eager)
+//             torch.set_num_threads; outputs own their memory and have eager's strides; safe from several threads at
+//             once; frozen tensors are as if computed anew on every call, also when a parameter was written behind
+//             autograd's back (exposed.h)
+//   Declines  load(): a plan for another machine, a binary that does not load (Declined, the caller rebuilds or runs
+//   eager)
+//
+// A call borrows a Frame (pointer table, wrappers of slab memory for extern operators) that a previous call left
+// behind, or makes one; then it is one walk over a flat list of instructions.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -15,16 +21,34 @@
 namespace at {
 class Tensor;
 }
+namespace c10 {
+struct TensorImpl;
+}
 
 namespace flashover::run {
+
+struct Counters {
+  int64_t calls = 0;
+  int64_t frozen_runs = 0;     // how often frozen_steps ran
+  int64_t content_checks = 0;  // calls that had to look at parameter bytes, because somebody may write them unseen
+};
 
 class Executable {
  public:
   virtual ~Executable() = default;
-  // inputs: in Plan::inputs order, types already guarded. Outputs replace the contents of `outputs`.
-  // Exceptions of extern operators (c10::Error) pass through.
-  virtual void run(const at::Tensor* inputs, size_t count, std::vector<at::Tensor>& outputs) = 0;
+  // inputs: borrowed, in Plan::inputs order, types already guarded. Outputs replace the contents of `outputs`. Needs no
+  // GIL, but whoever releases it must own the inputs meanwhile. Exceptions of extern operators pass through with the
+  // step's label as context; a kernel's failed index check is a c10::IndexError; an operator whose result is not what
+  // the plan says is an InternalError.
+  virtual void run(c10::TensorImpl* const* inputs, size_t count, std::vector<at::Tensor>& outputs) = 0;
+  void run(const at::Tensor* inputs, size_t count, std::vector<at::Tensor>& outputs) {
+    run(reinterpret_cast<c10::TensorImpl* const*>(inputs), count,
+        outputs);  // at::Tensor is one pointer; asserted in the .cpp
+  }
   virtual const plan::Plan& plan() const = 0;
+  virtual Counters counters() const = 0;
+  // Worth releasing the GIL for: it calls operators or moves enough bytes to take more than some microseconds.
+  virtual bool heavy() const = 0;
 };
 
 std::shared_ptr<Executable> load(plan::Plan plan);

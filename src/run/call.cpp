@@ -1,0 +1,133 @@
+#include "run/call.h"
+
+#include <ATen/EmptyTensor.h>
+#include <c10/core/TensorImpl.h>
+
+#include "base/check.h"
+
+namespace flashover::run {
+
+std::vector<int64_t> numbers(const Sizes& s) {
+  std::vector<int64_t> out;
+  out.reserve(s.size());
+  for (sym::Expr e : s) {
+    if (!e.is_const()) throw Declined("plan: sizes are not constant");
+    out.push_back(e.value());
+  }
+  return out;
+}
+
+Shape::Shape(const TensorType& t)
+    : dtype(aten::to_aten(t.dtype)), sizes(numbers(t.sizes)), strides(numbers(t.strides)), opaque(t.opaque) {}
+
+bool Shape::fits(const at::Tensor& t) const { return t.scalar_type() == dtype && t.sizes() == at::IntArrayRef(sizes); }
+
+bool Shape::same_strides(const at::Tensor& t) const {
+  const auto theirs = t.strides();
+  for (size_t i = 0; i < strides.size(); ++i)
+    if (theirs[i] != strides[i] && sizes[i] > 1) return t.numel() == 0;
+  return true;
+}
+
+bool Shape::exact_strides(const at::Tensor& t) const { return t.strides() == at::IntArrayRef(strides); }
+
+at::Tensor Shape::empty() const { return at::Tensor(at::detail::empty_strided_cpu(sizes, strides, dtype)); }
+
+at::Tensor view_of(const at::Tensor& base, at::ScalarType dtype, const std::vector<int64_t>& sizes,
+                   const std::vector<int64_t>& strides, int64_t elements) {
+  auto impl = c10::make_intrusive<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(base.storage()), base.key_set(),
+                                                   c10::scalarTypeToTypeMeta(dtype));
+  const int64_t bytes = base.storage_offset() * static_cast<int64_t>(base.element_size());
+  impl->set_storage_offset(bytes / static_cast<int64_t>(c10::elementSize(dtype)) + elements);
+  impl->set_sizes_and_strides(sizes, strides);
+  return at::Tensor(std::move(impl));
+}
+
+namespace {
+
+// Numbers may arrive as any kind that Python would have let through.
+Arg coerced(const Arg& a, aten::ArgKind kind) {
+  using aten::ArgKind;
+  const auto* e = std::get_if<sym::Expr>(&a);
+  const auto* b = std::get_if<bool>(&a);
+  const auto* s = std::get_if<Sizes>(&a);
+  switch (kind) {
+    case ArgKind::kFloat:
+      if (e) return static_cast<double>(e->value());
+      if (b) return static_cast<double>(*b);
+      break;
+    case ArgKind::kInt:
+      if (b) return sym::Expr(static_cast<int64_t>(*b));
+      break;
+    case ArgKind::kBool:
+      if (e) return e->value() != 0;
+      break;
+    case ArgKind::kIntList:
+      if (e) return Sizes{*e};
+      if (auto* l = std::get_if<RefList>(&a); l && l->empty()) return Sizes{};
+      break;
+    case ArgKind::kFloatList:
+      if (s) {
+        std::vector<double> out;
+        for (sym::Expr x : *s) out.push_back(static_cast<double>(x.value()));
+        return out;
+      }
+      break;
+    case ArgKind::kTensorList:
+      if (s && s->empty()) return RefList{};
+      if (auto* r = std::get_if<Ref>(&a)) return RefList{*r};
+      break;
+    default:
+      break;
+  }
+  return a;
+}
+
+}  // namespace
+
+Call prepare(const plan::Plan& p, const plan::Step& s) {
+  Call call;
+  call.op = aten::find_operator(s.op);
+  if (!call.op) throw Declined("plan: torch has no operator " + s.op);
+  call.out_variant = s.out_variant;
+  call.writes = s.writes;
+  for (plan::TensorId t : s.writes) call.shapes.emplace_back(t >= 0 ? p.tensors[t].type : TensorType{});
+  const std::string_view name = s.op;
+  call.may_keep = !name.starts_with("aten.") && !name.starts_with("mkldnn.") && !name.starts_with("mkl.") &&
+                  !name.starts_with("prims.") && !name.starts_with("quantized.");
+  const size_t given = s.args.size() + (s.out_variant ? s.writes.size() : 0);
+  if (given != call.op->args.size())
+    throw Declined("plan: " + s.op + " takes " + std::to_string(call.op->args.size()) + " arguments, not " +
+                   std::to_string(given));
+  for (size_t i = 0; i < given; ++i) {
+    const aten::ArgSpec& spec = call.op->args[i];
+    Call::Piece piece;
+    if (i >= s.args.size()) {
+      piece.kind = Call::Piece::Kind::kTensor;
+      piece.tensor = s.writes[i - s.args.size()];
+    } else {
+      const Arg arg = coerced(s.args[i], spec.kind);
+      if (auto* r = std::get_if<Ref>(&arg); r && r->id != kNoValue) {
+        piece.kind = Call::Piece::Kind::kTensor;
+        piece.tensor = r->id;
+      } else if (auto* l = std::get_if<RefList>(&arg)) {
+        piece.kind = spec.list_of_optional ? Call::Piece::Kind::kOptionalList : Call::Piece::Kind::kList;
+        for (Ref x : *l) piece.list.push_back(x.id);
+      } else if (!is_none(arg)) {
+        try {
+          piece.constant = aten::to_ivalue(arg, spec, {});
+        } catch (const std::bad_variant_access&) {
+          throw Declined("plan: argument " + std::to_string(i) + " of " + s.op + " has the wrong kind");
+        }
+      }
+      const bool tensor = spec.kind == aten::ArgKind::kTensor, list = spec.kind == aten::ArgKind::kTensorList;
+      if ((piece.kind == Call::Piece::Kind::kTensor && !tensor) ||
+          ((piece.kind == Call::Piece::Kind::kList || piece.kind == Call::Piece::Kind::kOptionalList) && !list))
+        throw Declined("plan: argument " + std::to_string(i) + " of " + s.op + " has the wrong kind");
+    }
+    call.pieces.push_back(std::move(piece));
+  }
+  return call;
+}
+
+}  // namespace flashover::run

@@ -1,0 +1,51 @@
+// An extern step, made ready once: operator handle, constant arguments as values, the places where tensors go.
+#pragma once
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+#include <ATen/core/stack.h>
+
+#include <string>
+#include <vector>
+
+#include "plan/plan.h"
+#include "torch/convert.h"
+
+namespace flashover::run {
+
+// What a tensor must look like for the kernels that were generated for it.
+struct Shape {
+  at::ScalarType dtype = at::ScalarType::Undefined;
+  std::vector<int64_t> sizes, strides;
+  bool opaque = false;
+  explicit Shape(const TensorType& t);
+  bool fits(const at::Tensor& t) const;          // dtype and sizes
+  bool same_strides(const at::Tensor& t) const;  // where they matter: dimensions of size 1 and empty tensors have none
+  bool exact_strides(const at::Tensor& t) const;
+  at::Tensor empty() const;
+};
+
+struct Call {
+  struct Piece {  // one argument
+    enum class Kind : uint8_t { kConstant, kTensor, kList, kOptionalList } kind = Kind::kConstant;
+    c10::IValue constant;
+    plan::TensorId tensor = -1;
+    std::vector<plan::TensorId> list;
+  };
+  const aten::Operator* op = nullptr;
+  std::vector<Piece> pieces;
+  std::vector<plan::TensorId> writes;
+  std::vector<Shape> shapes;  // of writes; unused where the id is -1
+  bool out_variant = false;
+  bool may_keep = false;  // a custom operator: may hold on to its arguments after it returned
+};
+
+// Throws Declined when torch has no such operator or an argument does not fit its schema.
+Call prepare(const plan::Plan& p, const plan::Step& s);
+
+// Sizes and strides as numbers; throws Declined when they are not constant.
+std::vector<int64_t> numbers(const Sizes& s);
+// `base` seen as sizes/strides, `elements` behind its first element; below autograd, shares storage.
+at::Tensor view_of(const at::Tensor& base, at::ScalarType dtype, const std::vector<int64_t>& sizes,
+                   const std::vector<int64_t>& strides, int64_t elements);
+
+}  // namespace flashover::run

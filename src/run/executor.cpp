@@ -1,0 +1,628 @@
+#include <ATen/EmptyTensor.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/as_strided.h>
+#include <ATen/ops/copy.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+
+#include "base/check.h"
+#include "run/call.h"
+#include "run/frozen.h"
+#include "run/library.h"
+#include "run/run.h"
+#include "run/slab.h"
+#include "run/target.h"
+
+namespace flashover::run {
+namespace {
+
+static_assert(sizeof(at::Tensor) == sizeof(c10::TensorImpl*));
+
+using plan::Home;
+using plan::StepKind;
+using plan::TensorId;
+using KernelFn = int32_t (*)(void* const* pointers, const int64_t* sizes);
+
+// table[slot] = base of something + bytes
+struct Patch {
+  int32_t index;  // input, output or tensor number
+  uint32_t slot;
+  int64_t bytes;
+};
+
+struct Instruction {
+  StepKind kind;
+  uint32_t table = 0;     // launch: first slot of its pointers
+  uint32_t sizes = 0;     // launch: first of its numbers
+  uint32_t call = 0;      // call: index into calls
+  KernelFn fn = nullptr;  // launch
+  const plan::Step* step = nullptr;
+};
+
+// What one call needs beside the plan; kept for the next call when the call ends.
+struct Frame {
+  std::vector<void*> table;         // pointer arguments of all launches, one behind the other
+  std::vector<at::Tensor> tensors;  // by TensorId: wrappers of slab memory, results of extern calls while they live
+  torch::jit::Stack stack;
+  char* slab_base = nullptr;  // what the table and the wrappers were made for
+  std::shared_ptr<const Frozen> frozen;
+  const Frozen* patched_for = nullptr;
+};
+
+// One call on the way.
+struct Run {
+  Frame& frame;
+  c10::TensorImpl* const* inputs;
+  std::vector<at::Tensor>* outputs;  // null while frozen steps run
+  Slab slab;
+  std::vector<at::Tensor>* frozen;  // being filled; null in ordinary calls
+};
+
+at::Tensor borrow(c10::TensorImpl* impl) {
+  return at::Tensor(c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim_copy(impl));
+}
+
+char* data_of(c10::TensorImpl* impl) {
+  const auto* storage = impl->unsafe_storage().unsafeGetStorageImpl();
+  if (!storage || impl->numel() == 0) return nullptr;
+  // Not TensorImpl::data(): that asks a dozen questions which the guards answered.
+  return static_cast<char*>(const_cast<void*>(storage->data_ptr().get())) +
+         impl->storage_offset() * static_cast<int64_t>(impl->itemsize());
+}
+
+bool is_unique(const at::Tensor& t) { return t.use_count() == 1 && (!t.has_storage() || t.storage().use_count() == 1); }
+
+class PlanExecutable final : public Executable {
+ public:
+  explicit PlanExecutable(plan::Plan p) : plan_(std::move(p)) {
+    plan::verify(plan_);
+    if (const std::string missing = missing_feature(plan_.target); !missing.empty())
+      throw Declined("plan: this machine lacks " + missing);
+    slab_bytes_ = constant(plan_.slab_bytes);
+    for (const plan::Tensor& t : plan_.tensors) shapes_.emplace_back(t.type);
+    for (size_t i = 0; i < plan_.tensors.size(); ++i) {
+      if (plan_.tensors[i].home == Home::kExtern) extern_tensors_.push_back(static_cast<TensorId>(i));
+      roots_.push_back(plan::root(plan_, static_cast<TensorId>(i)));
+      const plan::Tensor& t = plan_.tensors[i];
+      if (t.type.device.type != DeviceType::kCPU) throw Declined("plan: tensor not on the CPU");
+      // In bytes, link by link, since a view may have another dtype than its base.
+      offsets_.push_back(t.home == Home::kView ? offsets_[t.index] + constant(t.type.offset) * info(t.type.dtype).bytes
+                                               : 0);
+    }
+    for (const plan::Binary& b : plan_.binaries) libraries_.push_back(Library::load(b.bytes));
+    for (const plan::Kernel& k : plan_.kernels)
+      kernels_.push_back(reinterpret_cast<KernelFn>(libraries_[k.binary]->symbol(k.symbol)));
+    translate(plan_.frozen_steps, frozen_program_, frozen_input_patches_);
+    translate(plan_.steps, program_, input_patches_);
+    find_frozen_inputs();
+    find_mutations();
+    plan_outputs();
+    by_input(input_patches_);
+    by_input(frozen_input_patches_);
+    by_input(output_patches_);
+    heavy_ = !calls_.empty() || slab_bytes_ > (64 << 10) || program_.size() > 16;
+    for (const plan::Tensor& t : plan_.tensors) heavy_ |= t.home == Home::kOutput && span_bytes(t.type) > (64 << 10);
+    for (plan::Binary& b : plan_.binaries) b.bytes = {};  // loaded; the text and the cache have their own
+    announce_slab(slab_bytes_);
+  }
+
+  ~PlanExecutable() override {
+    for (auto& slot : frames_) delete slot.exchange(nullptr);
+    forget_slab(slab_bytes_);
+  }
+
+  const plan::Plan& plan() const override { return plan_; }
+  bool heavy() const override { return heavy_; }
+  Counters counters() const override {
+    return {calls_made_.load(std::memory_order_relaxed), frozen_.runs(), frozen_.content_checks()};
+  }
+
+  void run(c10::TensorImpl* const* inputs, size_t count, std::vector<at::Tensor>& outputs) override {
+    if (count != plan_.inputs.size())
+      throw InternalError("run: " + std::to_string(count) + " inputs for a plan of " +
+                          std::to_string(plan_.inputs.size()));
+    calls_made_.fetch_add(1, std::memory_order_relaxed);
+    // In eager a write to an inference tensor outside inference mode fails before anything is written.
+    for (int32_t i : mutated_) inputs[i]->bump_version();
+    outputs.clear();
+    outputs.resize(plan_.outputs.size());
+    Borrowed frame(*this);
+    {
+      c10::impl::ExcludeDispatchKeyGuard below(kBelow);
+      execute(*frame, inputs, outputs);
+    }
+    for (size_t i : alias_outputs_) {  // at the caller's level, so that view and grad-mode bookkeeping are eager's
+      const plan::OutputRef& o = plan_.outputs[i];
+      const at::Tensor base = o.alias_input >= 0 ? borrow(inputs[o.alias_input]) : outputs[o.alias_output];
+      outputs[i] = at::as_strided(base, output_shapes_[i].sizes, output_shapes_[i].strides,
+                                  base.storage_offset() + o.type.offset.value());
+    }
+  }
+
+ private:
+  // Autocast has acted in the trace; autograd does not take part.
+  static constexpr c10::DispatchKeySet kBelow =
+      c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset;
+
+  // ---- loading ----
+  static int64_t constant(sym::Expr e) {
+    if (!e.is_const()) throw Declined("plan: sizes are not constant");
+    return e.value();
+  }
+  static int64_t span_bytes(const TensorType& t) { return constant(plan::span(t)) * info(t.dtype).bytes; }
+
+  const plan::Tensor& root_tensor(TensorId t) const { return plan_.tensors[roots_[t]]; }
+
+  void translate(const std::vector<plan::Step>& steps, std::vector<Instruction>& program, std::vector<Patch>& inputs) {
+    for (const plan::Step& s : steps) {
+      Instruction in{s.kind};
+      in.step = &s;
+      if (s.kind == StepKind::kLaunch) {
+        in.fn = kernels_[s.kernel];
+        in.table = table_size_;
+        in.sizes = static_cast<uint32_t>(numbers_.size());
+        for (sym::Expr e : s.sizes) numbers_.push_back(constant(e));
+        for (TensorId t : s.reads) pointer(t, inputs);
+        for (TensorId t : s.writes) pointer(t, inputs);
+      } else if (s.kind == StepKind::kCall) {
+        in.call = static_cast<uint32_t>(calls_.size());
+        calls_.push_back(prepare(plan_, s));
+      }
+      program.push_back(in);
+    }
+  }
+
+  void pointer(TensorId t, std::vector<Patch>& inputs) {
+    const uint32_t slot = table_size_++;
+    const TensorId r = roots_[t];
+    const plan::Tensor& base = plan_.tensors[r];
+    switch (base.home) {
+      case Home::kInput:
+        inputs.push_back({base.index, slot, offsets_[t]});
+        break;
+      case Home::kOutput:
+        output_patches_.push_back({base.index, slot, offsets_[t]});
+        break;
+      case Home::kSlab:
+        slab_patches_.push_back({0, slot, constant(base.slab_offset) + offsets_[t]});
+        break;
+      case Home::kFrozen:
+      case Home::kExtern:
+        late_patches_.resize(plan_.tensors.size());
+        late_patches_[r].push_back({r, slot, offsets_[t]});
+        break;
+      case Home::kView:
+        break;
+    }
+  }
+  static void by_input(std::vector<Patch>& patches) {
+    std::stable_sort(patches.begin(), patches.end(), [](const Patch& a, const Patch& b) { return a.index < b.index; });
+  }
+
+  void find_frozen_inputs() {
+    std::vector<bool> read(plan_.inputs.size()), keep(plan_.tensors.size());
+    for (const plan::Step& s : plan_.frozen_steps)
+      plan::for_each_read(s, [&](TensorId t) {
+        if (root_tensor(t).home == Home::kInput) read[root_tensor(t).index] = true;
+      });
+    for (const plan::Step& s : plan_.steps) {
+      plan::for_each_read(s, [&](TensorId t) { keep[roots_[t]] = true; });
+      plan::for_each_write(s, [&](TensorId t) { keep[roots_[t]] = true; });
+    }
+    for (const plan::OutputRef& o : plan_.outputs)
+      if (o.tensor >= 0) keep[roots_[o.tensor]] = true;
+    std::vector<int32_t> inputs;
+    for (size_t i = 0; i < read.size(); ++i)
+      if (read[i]) inputs.push_back(static_cast<int32_t>(i));
+    for (size_t i = 0; i < keep.size(); ++i)
+      if (keep[i] && plan_.tensors[i].home == Home::kFrozen) frozen_kept_.push_back(static_cast<TensorId>(i));
+    // Frozen tensors that a kernel writes need memory of their own; what an operator returns brings its own.
+    std::vector<bool> made(plan_.tensors.size());
+    for (const plan::Step& s : plan_.frozen_steps) {
+      const bool brings = s.kind == StepKind::kCall && !s.out_variant;
+      plan::for_each_write(s, [&](TensorId t) {
+        const TensorId r = roots_[t];
+        if (!made[r] && !(brings && r == t)) frozen_allocated_.push_back(r);
+        made[r] = true;
+      });
+    }
+    frozen_.watch(std::move(inputs));
+  }
+
+  void find_mutations() {
+    for (const plan::Step& s : plan_.steps)
+      plan::for_each_write(s, [&](TensorId t) {
+        const plan::Tensor& base = root_tensor(t);
+        if (base.home == Home::kInput) mutated_.push_back(base.index);
+      });
+    std::sort(mutated_.begin(), mutated_.end());
+    mutated_.erase(std::unique(mutated_.begin(), mutated_.end()), mutated_.end());
+  }
+
+  void plan_outputs() {
+    for (const plan::Tensor& t : plan_.tensors)
+      if (t.home == Home::kOutput) owned_outputs_.push_back(t.index);
+    // Allocation in ascending order is what the patches are sorted by.
+    std::sort(owned_outputs_.begin(), owned_outputs_.end());
+    std::vector<bool> handed_over(plan_.tensors.size());
+    for (size_t i = 0; i < plan_.outputs.size(); ++i) {
+      const plan::OutputRef& o = plan_.outputs[i];
+      output_shapes_.emplace_back(o.type);
+      if (o.tensor < 0) {
+        const TensorType& base =
+            o.alias_input >= 0 ? plan_.inputs[o.alias_input].type : plan_.outputs[o.alias_output].type;
+        if (base.dtype != o.type.dtype) throw Declined("plan: an output is a view with another dtype");
+        constant(o.type.offset);
+        alias_outputs_.push_back(i);
+        continue;
+      }
+      const plan::Tensor& t = plan_.tensors[o.tensor];
+      if (t.home == Home::kOutput && t.index == static_cast<int32_t>(i)) {
+        if (!same_layout(output_shapes_[i], shapes_[o.tensor]))
+          throw InternalError("plan: output " + std::to_string(i) + " and its tensor have different strides");
+        continue;
+      }
+      const bool adopt = t.home == Home::kExtern && !handed_over[o.tensor];
+      if (adopt) handed_over[o.tensor] = true;
+      late_outputs_.push_back({i, adopt});
+    }
+    // Copies first: a tensor that is handed over is gone from the frame.
+    std::stable_sort(late_outputs_.begin(), late_outputs_.end(),
+                     [](const LateOutput& a, const LateOutput& b) { return a.adopt < b.adopt; });
+  }
+  static bool same_layout(const Shape& a, const Shape& b) { return a.sizes == b.sizes && a.strides == b.strides; }
+
+  // ---- frames ----
+  class Borrowed {
+   public:
+    explicit Borrowed(PlanExecutable& e) : e_(e), frame_(e.own_slot().exchange(nullptr, std::memory_order_acquire)) {
+      if (!frame_) frame_ = e_.make_frame().release();
+    }
+    ~Borrowed() { delete e_.own_slot().exchange(frame_, std::memory_order_acq_rel); }
+    Frame& operator*() { return *frame_; }
+
+   private:
+    PlanExecutable& e_;
+    Frame* frame_;
+  };
+  static constexpr size_t kSlots = 8;
+  std::atomic<Frame*>& own_slot() {
+    static std::atomic<size_t> next{0};
+    thread_local const size_t mine = next.fetch_add(1, std::memory_order_relaxed) % kSlots;
+    return frames_[mine];
+  }
+
+  std::unique_ptr<Frame> make_frame() {
+    auto frame = std::make_unique<Frame>();
+    frame->table.resize(table_size_);
+    frame->tensors.resize(plan_.tensors.size());
+    return frame;
+  }
+
+  // Wrappers for the slab tensors that extern operators see, made when first needed.
+  at::Tensor& slab_tensor(Frame& frame, TensorId t) {
+    at::Tensor& wrapper = frame.tensors[t];
+    if (wrapper.defined()) return wrapper;
+    const plan::Tensor& entry = plan_.tensors[t];
+    // Wrappers outlive the call and its mode.
+    c10::InferenceMode normal(false);
+    if (entry.home == Home::kView) {
+      const TensorId r = roots_[t];
+      wrapper = view_of(slab_tensor(frame, r), shapes_[t].dtype, shapes_[t].sizes, shapes_[t].strides,
+                        offsets_[t] / static_cast<int64_t>(c10::elementSize(shapes_[t].dtype)));
+      return wrapper;
+    }
+    c10::Storage storage(c10::Storage::use_byte_size_t(), static_cast<size_t>(span_bytes(entry.type)),
+                         slab_pointer(frame.slab_base, t), nullptr, /*resizable=*/false);
+    auto impl = c10::make_intrusive<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU),
+                                                     c10::scalarTypeToTypeMeta(shapes_[t].dtype));
+    impl->set_sizes_and_strides(shapes_[t].sizes, shapes_[t].strides);
+    wrapper = at::Tensor(std::move(impl));
+    return wrapper;
+  }
+  c10::DataPtr slab_pointer(char* base, TensorId t) {
+    return {base + plan_.tensors[t].slab_offset.value(), c10::Device(c10::kCPU)};
+  }
+
+  void rebase_slab(Frame& frame, char* base) {
+    frame.slab_base = base;
+    for (const Patch& p : slab_patches_) frame.table[p.slot] = base + p.bytes;
+    for (size_t i = 0; i < plan_.tensors.size(); ++i)
+      if (plan_.tensors[i].home == Home::kSlab && frame.tensors[i].defined())
+        frame.tensors[i].storage().unsafeGetStorageImpl()->set_data_ptr_noswap(
+            slab_pointer(base, static_cast<TensorId>(i)));
+  }
+
+  void patch_late(Frame& frame, TensorId t, const at::Tensor& value) {
+    if (late_patches_.empty() || late_patches_[t].empty()) return;
+    char* base = data_of(value.unsafeGetTensorImpl());
+    for (const Patch& p : late_patches_[t]) frame.table[p.slot] = base + p.bytes;
+  }
+
+  static void patch_inputs(Frame& frame, c10::TensorImpl* const* inputs, const std::vector<Patch>& patches) {
+    int32_t last = -1;
+    char* base = nullptr;
+    for (const Patch& p : patches) {
+      if (p.index != last) base = data_of(inputs[last = p.index]);
+      frame.table[p.slot] = base + p.bytes;
+    }
+  }
+
+  // ---- running ----
+  void execute(Frame& frame, c10::TensorImpl* const* inputs, std::vector<at::Tensor>& outputs) {
+    Slab slab = take_slab(static_cast<size_t>(slab_bytes_));
+    Run run{frame, inputs, &outputs, slab, nullptr};
+    struct Cleanup {
+      PlanExecutable& e;
+      Frame& frame;
+      Slab slab;
+      ~Cleanup() {
+        frame.stack.clear();
+        for (TensorId t : e.extern_tensors_) frame.tensors[t].reset();
+        give_slab(slab);
+      }
+    } cleanup{*this, frame, slab};
+    if (slab.data != frame.slab_base) rebase_slab(frame, slab.data);
+    if (!frozen_program_.empty()) sync_frozen(frame, inputs);
+    patch_inputs(frame, inputs, input_patches_);
+    size_t patch = 0;
+    for (int32_t i : owned_outputs_) {
+      outputs[i] = output_shapes_[i].empty();
+      if (patch < output_patches_.size()) {
+        char* base = data_of(outputs[i].unsafeGetTensorImpl());
+        for (; patch < output_patches_.size() && output_patches_[patch].index == i; ++patch)
+          frame.table[output_patches_[patch].slot] = base + output_patches_[patch].bytes;
+      }
+    }
+    interpret(program_, run);
+    for (const LateOutput& o : late_outputs_) finish_output(run, o.index, o.adopt);
+  }
+
+  void finish_output(Run& run, size_t i, bool adopt) {
+    const Shape& shape = output_shapes_[i];
+    const TensorId t = plan_.outputs[i].tensor;
+    if (adopt && shape.exact_strides(run.frame.tensors[t])) {
+      (*run.outputs)[i] = std::move(run.frame.tensors[t]);
+      return;
+    }
+    at::Tensor out = shape.empty();
+    out.copy_(tensor(run, t));
+    (*run.outputs)[i] = std::move(out);
+  }
+
+  void interpret(const std::vector<Instruction>& program, Run& run) {
+    const Instruction* in = program.data();
+    const Instruction* end = in + program.size();
+    try {
+      for (; in != end; ++in) {
+        switch (in->kind) {
+          case StepKind::kLaunch:
+            if (const int32_t status = in->fn(run.frame.table.data() + in->table, numbers_.data() + in->sizes))
+              fail_index(*in->step, status);
+            break;
+          case StepKind::kCall:
+            call(calls_[in->call], run);
+            break;
+          case StepKind::kCopy:
+            tensor(run, in->step->writes[0]).copy_(tensor(run, in->step->reads[0]));
+            break;
+          case StepKind::kRelease:
+            for (TensorId t : in->step->reads) run.frame.tensors[t].reset();
+            break;
+        }
+      }
+    } catch (c10::Error& e) {
+      if (!in->step->label.empty()) e.add_context("in compiled code for " + in->step->label);
+      throw;
+    }
+  }
+
+  [[noreturn]] void fail_index(const plan::Step& s, int32_t status) const {
+    const auto& errors = plan_.kernels[s.kernel].errors;
+    const auto i = static_cast<size_t>(status) - 1;
+    throw c10::IndexError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
+                          status > 0 && i < errors.size() ? errors[i] : "index out of range");
+  }
+
+  // The tensor as an extern operator sees it.
+  at::Tensor tensor(Run& run, TensorId t) {
+    const TensorId r = roots_[t];
+    const plan::Tensor& base = plan_.tensors[r];
+    at::Tensor whole;
+    switch (base.home) {
+      case Home::kSlab:
+        return slab_tensor(run.frame, t);
+      case Home::kInput:
+        whole = borrow(run.inputs[base.index]);
+        break;
+      case Home::kOutput:
+        whole = (*run.outputs)[base.index];
+        break;
+      case Home::kExtern:
+        whole = run.frame.tensors[r];
+        break;
+      case Home::kFrozen:
+        whole = run.frozen ? (*run.frozen)[r] : run.frame.frozen->tensors[r];
+        break;
+      case Home::kView:
+        break;
+    }
+    if (r == t) return whole;
+    return view_of(whole, shapes_[t].dtype, shapes_[t].sizes, shapes_[t].strides,
+                   offsets_[t] / static_cast<int64_t>(c10::elementSize(shapes_[t].dtype)));
+  }
+
+  void call(const Call& c, Run& run) {
+    // A nested call of this frame cannot happen (a nested run borrows another frame), so the stack is ours.
+    torch::jit::Stack& stack = run.frame.stack;
+    stack.clear();
+    for (const Call::Piece& piece : c.pieces) {
+      switch (piece.kind) {
+        case Call::Piece::Kind::kConstant:
+          stack.emplace_back(piece.constant);
+          break;
+        case Call::Piece::Kind::kTensor:
+          stack.emplace_back(tensor(run, piece.tensor));
+          break;
+        case Call::Piece::Kind::kList: {
+          c10::List<at::Tensor> list;
+          list.reserve(piece.list.size());
+          for (TensorId t : piece.list) list.push_back(t < 0 ? at::Tensor() : tensor(run, t));
+          stack.emplace_back(std::move(list));
+          break;
+        }
+        case Call::Piece::Kind::kOptionalList: {
+          c10::List<std::optional<at::Tensor>> list;
+          list.reserve(piece.list.size());
+          for (TensorId t : piece.list) list.push_back(t < 0 ? std::optional<at::Tensor>() : tensor(run, t));
+          stack.emplace_back(std::move(list));
+          break;
+        }
+      }
+    }
+    c.op->handle.callBoxed(stack);
+    if (c.out_variant) {
+      stack.clear();
+      for (size_t i = 0; i < c.writes.size(); ++i)
+        if (!c.shapes[i].fits(tensor(run, c.writes[i])))
+          throw InternalError("run: " + c.op->name + " resized its output");
+    } else {
+      size_t next = 0;
+      for (c10::IValue& value : stack) {
+        if (value.isTensor()) {
+          result(c, next++, std::move(value).toTensor(), run);
+        } else if (value.isTensorList()) {
+          for (at::Tensor& t : value.toTensorVector()) result(c, next++, std::move(t), run);
+        }
+      }
+      stack.clear();
+      if (next != c.writes.size())
+        throw InternalError("run: " + c.op->name + " returned " + std::to_string(next) + " tensors, not " +
+                            std::to_string(c.writes.size()));
+    }
+    if (c.may_keep) take_back(c, run);
+  }
+
+  // Result number i of an operator.
+  void result(const Call& c, size_t i, at::Tensor value, Run& run) {
+    if (i >= c.writes.size()) throw InternalError("run: " + c.op->name + " returned too many tensors");
+    const TensorId t = c.writes[i];
+    if (t < 0) return;
+    const Shape& shape = c.shapes[i];
+    if (!value.defined() || !shape.fits(value))
+      throw InternalError("run: result " + std::to_string(i) + " of " + c.op->name + " is " +
+                          (value.defined() ? str(aten::type_of(value)) : "nothing") + ", not " +
+                          str(plan_.tensors[t].type));
+    const Home home = plan_.tensors[t].home;
+    if (home != Home::kExtern && home != Home::kFrozen) {
+      at::Tensor target = tensor(run, t);
+      if (!value.is_same(target)) target.copy_(value);
+      return;
+    }
+    if (!shape.opaque) {
+      // The plan counts on memory that nobody else sees, with the strides that kernels were built for.
+      const bool strides = shape.same_strides(value);
+      at::Tensor& old = home == Home::kFrozen ? (*run.frozen)[t] : run.frame.tensors[t];
+      if (!(old.defined() && value.is_same(old)) && (!strides || !is_unique(value))) {
+        at::Tensor own = shape.empty();
+        own.copy_(value);
+        value = std::move(own);
+      }
+      patch_late(run.frame, t, value);
+      old = std::move(value);
+    } else {
+      (home == Home::kFrozen ? (*run.frozen)[t] : run.frame.tensors[t]) = std::move(value);
+    }
+  }
+
+  // A custom operator that keeps a slab tensor gets the memory's contents for itself; the plan makes new wrappers.
+  void take_back(const Call& c, Run& run) {
+    const auto check = [&](TensorId t) {
+      if (t < 0 || root_tensor(t).home != Home::kSlab) return;
+      const TensorId r = roots_[t];
+      at::Tensor& whole = run.frame.tensors[r];
+      if (!whole.defined()) return;
+      size_t own = 0;
+      bool kept = false;
+      for (size_t i = 0; i < plan_.tensors.size(); ++i)
+        if (roots_[i] == r && run.frame.tensors[i].defined()) {
+          ++own;
+          kept |= run.frame.tensors[i].use_count() != 1;
+        }
+      auto* storage = whole.storage().unsafeGetStorageImpl();
+      if (!kept && whole.storage().use_count() == own) return;
+      c10::DataPtr copy = c10::GetCPUAllocator()->allocate(storage->nbytes());
+      std::memcpy(copy.get(), storage->data_ptr().get(), storage->nbytes());
+      storage->set_data_ptr_noswap(std::move(copy));
+      for (size_t i = 0; i < plan_.tensors.size(); ++i)
+        if (roots_[i] == r) run.frame.tensors[i].reset();
+    };
+    for (const Call::Piece& piece : c.pieces) {
+      check(piece.tensor);
+      for (TensorId t : piece.list) check(t);
+    }
+  }
+
+  // ---- frozen part ----
+  void sync_frozen(Frame& frame, c10::TensorImpl* const* inputs) {
+    frozen_.sync(frame.frozen, inputs, [&] {
+      // Must not depend on the mode of the call that happens to come first.
+      c10::InferenceMode normal(false);
+      c10::impl::ExcludeDispatchKeyGuard below(kBelow);
+      std::vector<at::Tensor> tensors(plan_.tensors.size());
+      for (TensorId t : frozen_allocated_) {
+        tensors[t] = shapes_[t].empty();
+        patch_late(frame, t, tensors[t]);
+      }
+      patch_inputs(frame, inputs, frozen_input_patches_);
+      Run run{frame, inputs, nullptr, {}, &tensors};
+      interpret(frozen_program_, run);
+      std::vector<at::Tensor> kept(plan_.tensors.size());
+      for (TensorId t : frozen_kept_) kept[t] = std::move(tensors[t]);
+      return kept;
+    });
+    if (frame.frozen.get() != frame.patched_for) {  // an older one stays alive until here, so no address comes twice
+      for (TensorId t : frozen_kept_)
+        if (!shapes_[t].opaque) patch_late(frame, t, frame.frozen->tensors[t]);
+      frame.patched_for = frame.frozen.get();
+    }
+  }
+
+  plan::Plan plan_;
+  std::vector<std::shared_ptr<Library>> libraries_;
+  std::vector<KernelFn> kernels_;
+  std::vector<Shape> shapes_, output_shapes_;
+  std::vector<TensorId> roots_;
+  std::vector<int64_t> offsets_;  // bytes from the root's first element
+  std::vector<Call> calls_;
+  std::vector<int64_t> numbers_;
+  std::vector<Instruction> frozen_program_, program_;
+  uint32_t table_size_ = 0;
+  std::vector<Patch> input_patches_, frozen_input_patches_, output_patches_, slab_patches_;
+  std::vector<std::vector<Patch>> late_patches_;  // by TensorId; empty when there are none
+  std::vector<int32_t> mutated_, owned_outputs_;
+  struct LateOutput {
+    size_t index;
+    bool adopt;
+  };
+  std::vector<LateOutput> late_outputs_;
+  std::vector<size_t> alias_outputs_;
+  std::vector<TensorId> frozen_kept_, frozen_allocated_, extern_tensors_;
+  FrozenPart frozen_;
+  int64_t slab_bytes_ = 0;
+  bool heavy_ = false;
+  std::atomic<int64_t> calls_made_{0};
+  std::array<std::atomic<Frame*>, kSlots> frames_{};
+};
+
+}  // namespace
+
+std::shared_ptr<Executable> load(plan::Plan plan) { return std::make_shared<PlanExecutable>(std::move(plan)); }
+
+}  // namespace flashover::run

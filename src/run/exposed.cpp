@@ -1,0 +1,123 @@
+#include "run/exposed.h"
+
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/StorageImpl.h>
+
+#include <cstdio>
+#include <cstring>
+#include <mutex>
+#include <unordered_map>
+
+namespace flashover::run {
+
+std::atomic<uint64_t> exposure_epoch{1};
+
+namespace {
+
+using WeakStorage = c10::weak_intrusive_ptr<c10::StorageImpl>;
+
+// Storages whose address was handed out. Weak references keep the address of a dead storage from being taken again.
+struct Table {
+  std::mutex mutex;
+  struct Mark {
+    WeakStorage storage;
+    bool lasting;
+    uint64_t epoch;  // of the last exposure
+  };
+  std::unordered_map<c10::StorageImpl*, Mark> marks;
+  size_t prune_at = 1024;
+};
+Table& table() {
+  static Table* t = new Table;
+  return *t;
+}
+
+// Memory that did not come from torch's CPU allocator belongs to somebody else, who may write it. Not so a private
+// mapping of a file: weights read with mmap (safetensors, torch.load(mmap=True)).
+bool is_foreign(const c10::StorageImpl& s) {
+  const auto* own = c10::GetCPUAllocator();
+  const c10::DataPtr& data = s.data_ptr();
+  if (!data.get() || data.get_deleter() == own->raw_deleter()) return false;
+  static std::mutex mutex;
+  static std::unordered_map<const void*, bool> known;  // by address; a mapping that moves away is asked again at worst
+  std::lock_guard lock(mutex);
+  if (known.size() > 65536) known.clear();
+  if (auto it = known.find(data.get()); it != known.end()) return it->second;
+  bool foreign = true;
+  if (FILE* maps = std::fopen("/proc/self/maps", "re")) {
+    const auto address = reinterpret_cast<uintptr_t>(data.get());
+    char line[512];
+    while (std::fgets(line, sizeof line, maps)) {
+      unsigned long from, to, offset, inode;
+      char access[8], device[16];
+      if (std::sscanf(line, "%lx-%lx %7s %lx %15s %lu", &from, &to, access, &offset, device, &inode) != 6) continue;
+      if (address < from || address >= to) continue;
+      foreign = !(access[3] == 'p' && inode != 0);
+      break;
+    }
+    std::fclose(maps);
+  }
+  known.emplace(data.get(), foreign);
+  return foreign;
+}
+
+}  // namespace
+
+void expose(c10::StorageImpl* storage, bool lasting) {
+  if (!storage) return;
+  Table& t = table();
+  std::lock_guard lock(t.mutex);
+  if (t.marks.size() >= t.prune_at) {
+    std::erase_if(t.marks, [](const auto& m) { return m.second.storage.expired(); });
+    t.prune_at = std::max<size_t>(1024, 2 * t.marks.size());
+  }
+  auto it = t.marks.find(storage);
+  if (it == t.marks.end()) {
+    auto strong = c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage);
+    it = t.marks.emplace(storage, Table::Mark{WeakStorage(strong), false, 0}).first;
+  }
+  it->second.lasting |= lasting;
+  it->second.epoch = exposure_epoch.fetch_add(1, std::memory_order_release) + 1;
+}
+
+Exposure exposure_of(c10::StorageImpl* storage, uint32_t owners, uint64_t since) {
+  if (is_foreign(*storage)) return Exposure::kLive;
+  const bool shared = c10::raw::intrusive_ptr::use_count(storage) > owners;
+  // numpy() makes what it shares not resizable: seen also when that was before this library was imported. (torch.load
+  // makes such storages too, hence the question for other owners.)
+  if (shared && !storage->resizable()) return Exposure::kLive;
+  Table& t = table();
+  std::lock_guard lock(t.mutex);
+  const auto it = t.marks.find(storage);
+  if (it == t.marks.end()) return Exposure::kNone;
+  if (it->second.lasting || shared) return Exposure::kLive;
+  return it->second.epoch > since ? Exposure::kOver : Exposure::kNone;
+}
+
+// Eight independent multiply chains: bound by memory, not by the latency of a multiplication.
+uint64_t content_hash(const void* data, size_t bytes) {
+  constexpr uint64_t kPrime = 0x9E3779B97F4A7C15ull;
+  const auto* p = static_cast<const char*>(data);
+  uint64_t lane[8];
+  for (uint64_t i = 0; i < 8; ++i) lane[i] = kPrime * (2 * i + 1);
+  size_t left = bytes;
+  for (; left >= 64; left -= 64, p += 64) {
+    uint64_t w[8];
+    std::memcpy(w, p, 64);
+    for (int i = 0; i < 8; ++i) {
+      lane[i] = (lane[i] ^ w[i]) * kPrime;
+      lane[i] ^= lane[i] >> 29;
+    }
+  }
+  uint64_t tail[8] = {};
+  std::memcpy(tail, p, left);
+  uint64_t h = bytes;
+  for (int i = 0; i < 8; ++i) {
+    lane[i] = (lane[i] ^ tail[i]) * kPrime;
+    h = (h ^ lane[i] ^ (lane[i] >> 32)) * kPrime;
+    h ^= h >> 31;
+  }
+  return h;
+}
+
+}  // namespace flashover::run

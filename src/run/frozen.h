@@ -1,0 +1,73 @@
+// Tensors computed from parameters, kept until a parameter changed.
+//
+// Changed means: another TensorImpl, another storage or offset under it (`p.data = t`), another version - or, for
+// storages that are exposed (exposed.h), other bytes. The usual check is three compares a parameter and one of the
+// exposure epoch.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+namespace flashover::run {
+
+// One set of frozen tensors; never changes after it was published (but for the notes on exposure, under FrozenPart's
+// lock).
+struct Frozen {
+  struct Watch {
+    int32_t input;
+    c10::TensorImpl* impl;
+    c10::StorageImpl* storage;
+    int64_t offset;
+    const c10::VariableVersion* counter;  // inside impl
+    uint32_t version;
+  };
+  struct Note {
+    uint32_t owners;   // references to the storage held by the inputs themselves
+    uint64_t settled;  // epoch at which the storage was last found unexposed
+    uint64_t hash;     // of the bytes that went into the tensors
+    bool hashed, live;
+  };
+  std::vector<at::Tensor> tensors;  // by TensorId; only those that are needed
+  std::vector<Watch> watches;
+  // Keep the addresses in `watches` from being given to new objects, without keeping parameters alive.
+  std::vector<c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>> impls;
+  std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> storages;
+  mutable std::vector<Note> notes;
+  mutable std::atomic<uint64_t> epoch{0};
+  mutable std::atomic<bool> any_live{false};
+};
+
+class FrozenPart {
+ public:
+  void watch(std::vector<int32_t> inputs) { inputs_ = std::move(inputs); }
+
+  // Makes `mine` the set for these inputs; `compute` runs (under a lock) when there is none yet.
+  void sync(std::shared_ptr<const Frozen>& mine, c10::TensorImpl* const* inputs,
+            const std::function<std::vector<at::Tensor>()>& compute) {
+    if (mine.get() == current_.load(std::memory_order_acquire) && mine && same(*mine, inputs) && unexposed(*mine))
+      return;
+    sync_slowly(mine, inputs, compute);
+  }
+  int64_t runs() const { return runs_.load(std::memory_order_relaxed); }
+  int64_t content_checks() const { return content_checks_.load(std::memory_order_relaxed); }
+
+ private:
+  static bool same(const Frozen& f, c10::TensorImpl* const* inputs);
+  static bool unexposed(const Frozen& f);
+  bool contents_same(const Frozen& f);
+  void sync_slowly(std::shared_ptr<const Frozen>& mine, c10::TensorImpl* const* inputs,
+                   const std::function<std::vector<at::Tensor>()>& compute);
+  std::shared_ptr<Frozen> look(c10::TensorImpl* const* inputs);
+
+  std::vector<int32_t> inputs_;
+  std::mutex mutex_;
+  std::shared_ptr<const Frozen> owner_;
+  std::atomic<const Frozen*> current_{nullptr};
+  std::atomic<int64_t> runs_{0}, content_checks_{0};
+};
+
+}  // namespace flashover::run

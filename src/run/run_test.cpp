@@ -1,0 +1,429 @@
+#include "run/run.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <fstream>
+#include <thread>
+
+#include "base/check.h"
+#include "run/exposed.h"
+#include "run/library.h"
+#include "run/slab.h"
+#include "run/target.h"
+
+namespace flashover::run {
+namespace {
+
+// Kernels for the tests, built by the system's compiler as generated ones are.
+const std::string& kernels() {
+  static const std::string elf = [] {
+    const std::string base = testing::TempDir() + "/flashover_run_test_" + std::to_string(::getpid());
+    std::ofstream(base + ".c") << R"(
+      int add(void* const* p, const long* n) {
+        const float *a = p[0], *b = p[1]; float* o = p[2];
+        for (long i = 0; i < n[0]; ++i) o[i] = a[i] + b[i];
+        return 0;
+      }
+      int twice(void* const* p, const long* n) {
+        const float* a = p[0]; float* o = p[1];
+        for (long i = 0; i < n[0]; ++i) o[i] = 2 * a[i];
+        return 0;
+      }
+      int pick(void* const* p, const long* n) {
+        const float* a = p[0]; const long* at = p[1]; float* o = p[2];
+        for (long i = 0; i < n[1]; ++i) {
+          if (at[i] < 0 || at[i] >= n[0]) return 2;
+          o[i] = a[at[i]];
+        }
+        return 0;
+      })";
+    const std::string command = "gcc -O1 -fPIC -shared -nostdlib -o '" + base + ".so' '" + base + ".c'";
+    if (std::system(command.c_str()) != 0) throw std::runtime_error("gcc failed");
+    std::ifstream in(base + ".so", std::ios::binary);
+    std::string bytes((std::istreambuf_iterator<char>(in)), {});
+    std::remove((base + ".c").c_str());
+    std::remove((base + ".so").c_str());
+    return bytes;
+  }();
+  return elf;
+}
+
+constexpr const char* kKernels = R"(
+  binary b0 00000000000000000000000000000000
+  kernel k0 = "add" in b0
+  kernel k1 = "twice" in b0
+  kernel k2 = "pick" in b0 errors ["first", "index out of range in self"]
+)";
+
+std::shared_ptr<Executable> load_text(const std::string& body) {
+  plan::Plan p = plan::parse("plan \"x86-64\" {" + std::string(kKernels) + body + "}");
+  p.binaries[0].bytes = kernels();
+  return load(std::move(p));
+}
+
+std::vector<at::Tensor> run(Executable& e, const std::vector<at::Tensor>& inputs) {
+  c10::AutoGradMode no_grad(false);
+  std::vector<at::Tensor> outputs;
+  e.run(inputs.data(), inputs.size(), outputs);
+  return outputs;
+}
+
+TEST(Run, KernelsThroughTheSlab) {
+  auto e = load_text(R"(
+    slab 128
+    input 0 : f32[4] user
+    t0 : f32[4] = input 0
+    t1 : f32[4] = slab 64
+    t2 : f32[4] = output 0
+    launch k1(t0 -> t1) sizes [4]
+    launch k0(t1, t0 -> t2) sizes [4]
+    return t2 : f32[4]
+  )");
+  for (int i = 0; i < 3; ++i) {
+    const auto x = at::randn({4});
+    const auto out = run(*e, {x});
+    EXPECT_TRUE(out[0].equal(x * 3));
+    EXPECT_EQ(out[0].use_count(), 1);
+    EXPECT_FALSE(out[0].is_inference());
+  }
+  c10::InferenceMode inference;
+  EXPECT_TRUE(run(*e, {at::ones({4})})[0].is_inference());
+}
+
+TEST(Run, InputStorageOffsetsAndViews) {
+  auto e = load_text(R"(
+    input 0 : f32[2,2]{4,2} user
+    t0 : f32[2,2]{4,2} = input 0
+    t1 : f32[2]+1 = view t0
+    t2 : f32[2] = output 0
+    launch k1(t1 -> t2) sizes [2]
+    return t2 : f32[2]
+    return alias input 0 : f32[2]{4}+2
+    return alias output 0 : f32[1]+1
+  )");
+  const auto base = at::arange(20).to(at::kFloat);
+  const auto x = base.as_strided({2, 2}, {4, 2}, 3);
+  const auto out = run(*e, {x});
+  EXPECT_TRUE(out[0].equal(at::tensor({8.f, 10.f})));
+  EXPECT_TRUE(out[1].equal(x.select(1, 1)));
+  EXPECT_TRUE(out[1].is_alias_of(base));
+  EXPECT_TRUE(out[2].is_alias_of(out[0]));
+  EXPECT_EQ(out[2].item<float>(), 10.f);
+}
+
+TEST(Run, ExternCalls) {
+  auto e = load_text(R"(
+    slab 256
+    input 0 : f32[4,4] user
+    t0 : f32[4,4] = input 0
+    t1 : f32[4,4] = slab 0
+    t2 : f32[4,4] = slab 64
+    t3 : f32[2,4] = extern
+    t4 : f32[2,4] = extern
+    t5 : f32[4,4] = extern
+    t6 : f32[4,4] = output 0
+    t7 : f32[4,4]{1,4} = view t1
+    t8 : f32[4] = extern
+    launch k1(t0 -> t1) sizes [16]
+    call out aten.mm.out(t1, t0) -> t2
+    call aten.split.Tensor(t2, 2, 0) -> t3, t4
+    call aten.cat.default(tensors[t4, t3], 0) -> t5
+    release t3, t4
+    call aten.add.Tensor(t5, t7, 2) -> t6
+    call aten.sum.dim_IntList(t6, [1], false, none) -> t8
+    return t6 : f32[4,4]
+    return t8 : f32[4]
+    return t5 : f32[4,4]{1,4}
+    return t2 : f32[4,4]
+  )");
+  for (int i = 0; i < 3; ++i) {
+    const auto x = at::randn({4, 4});
+    const auto out = run(*e, {x});
+    const auto mm = (2 * x).mm(x);
+    const auto cat = at::cat({mm.slice(0, 2), mm.slice(0, 0, 2)}, 0);
+    EXPECT_TRUE(out[0].allclose(cat + 2 * (2 * x).t()));
+    EXPECT_TRUE(out[1].allclose(out[0].sum(1)));
+    EXPECT_TRUE(out[2].allclose(cat));
+    EXPECT_EQ(out[2].stride(0), 1);
+    EXPECT_TRUE(out[3].allclose(mm));
+    for (const auto& t : out) {
+      EXPECT_EQ(t.use_count(), 1);
+      EXPECT_EQ(t.storage().use_count(), 1u);
+    }
+  }
+}
+
+TEST(Run, ResultsThatAliasAreCopiedAndStridesCorrected) {
+  auto e = load_text(R"(
+    input 0 : f32[2,3] user
+    t0 : f32[2,3] = input 0
+    t1 : f32[2,3] = extern
+    t2 : f32[3,2] = extern
+    t3 : f32[6] = output 2
+    call aten.contiguous.default(t0, format.contiguous) -> t1
+    call aten.t.default(t0) -> t2
+    launch k1(t2 -> t3) sizes [6]
+    return t1 : f32[2,3]
+    return t2 : f32[3,2]
+    return t3 : f32[6]
+  )");
+  const auto x = at::arange(6).to(at::kFloat).view({2, 3});
+  const auto out = run(*e, {x});
+  EXPECT_FALSE(out[0].is_alias_of(x));
+  EXPECT_FALSE(out[1].is_alias_of(x));
+  EXPECT_TRUE(out[1].equal(x.t()));
+  EXPECT_TRUE(out[2].equal(2 * x.t().reshape({6})));
+}
+
+TEST(Run, MutatedInputs) {
+  auto e = load_text(R"(
+    slab 64
+    input 0 : f32[4] user
+    input 1 : f32[4] buffer
+    t0 : f32[4] = input 0
+    t1 : f32[4] = input 1
+    t2 : f32[4] = slab 0
+    launch k0(t0, t1 -> t2) sizes [4]
+    copy t2 -> t1
+    call aten.mul_.Scalar(t0, 3) -> t0
+  )");
+  const auto x = at::ones({4}), buffer = at::ones({4});
+  const auto versions = std::pair(x._version(), buffer._version());
+  run(*e, {x, buffer});
+  run(*e, {x, buffer});
+  EXPECT_TRUE(buffer.equal(at::full({4}, 5)));
+  EXPECT_TRUE(x.equal(at::full({4}, 9)));
+  EXPECT_EQ(x._version(), versions.first + 2);
+  EXPECT_EQ(buffer._version(), versions.second + 2);
+}
+
+TEST(Run, ErrorsCarryTheLabel) {
+  auto pick = load_text(R"(
+    input 0 : f32[4] user
+    input 1 : i64[2] user
+    t0 : f32[4] = input 0
+    t1 : i64[2] = input 1
+    t2 : f32[2] = output 0
+    launch k2(t0, t1 -> t2) sizes [4, 2] "embedding model.py:7"
+    return t2 : f32[2]
+  )");
+  const auto x = at::arange(4).to(at::kFloat);
+  EXPECT_TRUE(run(*pick, {x, at::tensor({3, 1}, at::kLong)})[0].equal(at::tensor({3.f, 1.f})));
+  try {
+    run(*pick, {x, at::tensor({3, 4}, at::kLong)});
+    FAIL();
+  } catch (const c10::IndexError& e) {
+    EXPECT_NE(std::string(e.what()).find("index out of range in self"), std::string::npos);
+    EXPECT_NE(std::string(e.what()).find("model.py:7"), std::string::npos);
+  }
+  auto inverse = load_text(R"(
+    input 0 : f32[2,2] user
+    t0 : f32[2,2] = input 0
+    t1 : f32[2,2] = extern
+    call aten.linalg_cholesky.default(t0, false) -> t1 "cholesky model.py:9"
+    return t1 : f32[2,2]
+  )");
+  EXPECT_TRUE(run(*inverse, {at::eye(2)})[0].equal(at::eye(2)));
+  EXPECT_THROW(run(*inverse, {-at::eye(2)}), c10::LinAlgError);
+  EXPECT_TRUE(run(*inverse, {at::eye(2)})[0].equal(at::eye(2)));
+  auto wrong = load_text(R"(
+    input 0 : f32[2,2] user
+    t0 : f32[2,2] = input 0
+    t1 : f32[3] = extern
+    call aten.relu.default(t0) -> t1
+    return t1 : f32[3]
+  )");
+  EXPECT_THROW(run(*wrong, {at::eye(2)}), InternalError);
+}
+
+TEST(Run, LoadDeclines) {
+  const auto reason = [](const std::string& text, std::string elf) -> std::string {
+    plan::Plan p = plan::parse(text);
+    for (auto& b : p.binaries) b.bytes = elf;
+    try {
+      load(std::move(p));
+    } catch (const Declined& d) {
+      return d.reason;
+    }
+    return "";
+  };
+  EXPECT_NE(reason("plan \"x86-64 warp_drive\" {}", "").find("warp_drive"), std::string::npos);
+  const std::string one = "plan \"\" { binary b0 00000000000000000000000000000000 kernel k0 = \"nobody\" in b0 }";
+  EXPECT_NE(reason(one, "rubbish").find("ELF"), std::string::npos);
+  EXPECT_NE(reason(one, kernels()).find("nobody"), std::string::npos);
+  EXPECT_NE(reason(one, kernels().substr(0, 300)).find("kernel binary"), std::string::npos);
+  EXPECT_NE(reason("plan \"\" { call aten.no_such_op.default() -> }", "").find("no_such_op"), std::string::npos);
+  EXPECT_NE(reason("plan \"\" { call aten.relu.default(1, 2) -> }", "").find("takes 1"), std::string::npos);
+  EXPECT_NE(reason("plan \"\" { call aten.relu.default(1) -> }", "").find("wrong kind"), std::string::npos);
+  EXPECT_EQ(missing_feature("x86-64 scalar"), "");
+}
+
+constexpr const char* kFrozen = R"(
+    slab 64
+    input 0 : f32[4] user
+    input 1 : f32[4] param frozen
+    input 2 : f32[4] buffer frozen
+    t0 : f32[4] = input 0
+    t1 : f32[4] = input 1
+    t2 : f32[4] = input 2
+    t3 : f32[4] = frozen
+    t4 : f32[4] = frozen
+    t5 : f32[4] = output 0
+    frozen launch k0(t1, t2 -> t3) sizes [4]
+    frozen call aten.exp.default(t3) -> t4
+    launch k0(t0, t4 -> t5) sizes [4]
+    return t5 : f32[4]
+    return t4 : f32[4]
+)";
+
+TEST(Run, FrozenPartFollowsItsParameters) {
+  auto e = load_text(kFrozen);
+  const auto x = at::randn({4});
+  auto w = at::randn({4}), b = at::randn({4});
+  int64_t runs = 0;
+  const auto check = [&](int64_t more, const char* what) {
+    const auto out = run(*e, {x, w, b});
+    EXPECT_TRUE(out[0].allclose(x + (w + b).exp())) << what;
+    EXPECT_TRUE(out[1].allclose((w + b).exp())) << what;
+    runs += more;
+    EXPECT_EQ(e->counters().frozen_runs, runs) << what;
+  };
+  check(1, "first call");
+  check(0, "second call");
+  run(*e, {x, w, b})[1].fill_(7);  // an output is the caller's
+  check(0, "written output");
+  w.mul_(2);
+  check(1, "in-place");
+  b = at::randn({4});
+  check(1, "another tensor");
+  w.set_data(at::randn({4}));
+  check(1, "another storage");
+  check(0, "settled");
+  {
+    c10::InferenceMode inference;
+    check(0, "inference mode");
+    w.mul_(2);
+  }
+  check(1, "in-place under inference mode");
+
+  // Written through an alias with a version counter of its own, as p.data makes one.
+  {
+    const auto alias = w.variable_data();
+    expose(w.storage().unsafeGetStorageImpl(), false);
+    check(1, "exposed, not hashed so far");
+    check(0, "exposed, unchanged");
+    alias.mul_(2);
+    check(1, "written through the alias");
+    check(0, "exposed, unchanged");
+    alias.add_(1);
+  }
+  check(1, "last write through an alias that is gone");
+  check(0, "settled");
+  const auto looked = e->counters().content_checks;
+  check(0, "settled");
+  EXPECT_EQ(e->counters().content_checks, looked);
+
+  expose(b.storage().unsafeGetStorageImpl(), true);
+  check(1, "address handed out");
+  b.data_ptr<float>()[0] = 42;
+  check(1, "written by address");
+  check(0, "unchanged");
+  b.data_ptr<float>()[3] = 43;
+  check(1, "written by address again");
+}
+
+TEST(Run, FrozenForeignAndInferenceMemory) {
+  auto e = load_text(kFrozen);
+  const auto x = at::zeros({4});
+  float memory[4] = {1, 2, 3, 4};
+  const auto w = at::from_blob(memory, {4});
+  at::Tensor b;
+  {
+    c10::InferenceMode inference;
+    b = at::ones({4});
+  }
+  EXPECT_TRUE(run(*e, {x, w, b})[0].allclose((w + 1).exp()));
+  memory[2] = 0;
+  EXPECT_TRUE(run(*e, {x, w, b})[0].allclose((w + 1).exp()));
+  {
+    c10::InferenceMode inference;
+    b.add_(1);
+  }
+  EXPECT_TRUE(run(*e, {x, w, b})[0].allclose((w + 2).exp()));
+  const auto runs = e->counters().frozen_runs;
+  run(*e, {x, w, b});
+  EXPECT_EQ(e->counters().frozen_runs, runs);
+}
+
+TEST(Run, ManyThreads) {
+  auto e = load_text(kFrozen);
+  const auto w = at::randn({4}), b = at::randn({4});
+  std::vector<std::thread> threads;
+  std::atomic<int> wrong{0};
+  for (int t = 0; t < 8; ++t)
+    threads.emplace_back([&, t] {
+      const auto own = at::full({4}, 1.0 * t);
+      for (int i = 0; i < 300; ++i) {
+        const auto& param = i % 50 == 49 ? own : w;
+        const auto x = at::full({4}, 1.0 * i);
+        if (!run(*e, {x, param, b})[0].allclose(x + (param + b).exp())) ++wrong;
+      }
+    });
+  for (auto& t : threads) t.join();
+  EXPECT_EQ(wrong, 0);
+}
+
+TEST(Run, SlabsAreKeptOnlyWhileNeeded) {
+  {
+    auto e = load_text(R"(
+      slab 1048576
+      input 0 : f32[4] user
+      t0 : f32[4] = input 0
+      t1 : f32[4] = slab 1048512
+      t2 : f32[4] = output 0
+      launch k1(t0 -> t1) sizes [4]
+      launch k1(t1 -> t2) sizes [4]
+      return t2 : f32[4]
+    )");
+    EXPECT_TRUE(run(*e, {at::ones({4})})[0].equal(at::full({4}, 4)));
+    EXPECT_GE(kept_slab_bytes(), 1048576u);
+  }
+  EXPECT_LT(kept_slab_bytes(), 1048576u);
+}
+
+TEST(Run, EqualBinariesAreLoadedOnce) {
+  auto a = Library::load(kernels()), b = Library::load(kernels());
+  EXPECT_EQ(a, b);
+  std::string other = kernels();
+  other += '\0';
+  EXPECT_NE(Library::load(other), a);
+}
+
+TEST(Run, OverheadOfACall) {
+  auto e = load_text(R"(
+    input 0 : f32[4] user
+    t0 : f32[4] = input 0
+    t1 : f32[4] = output 0
+    launch k1(t0 -> t1) sizes [4]
+    return t1 : f32[4]
+  )");
+  const auto x = at::ones({4});
+  std::vector<at::Tensor> outputs;
+  c10::AutoGradMode no_grad(false);
+  double best = 1e9;
+  for (int round = 0; round < 20; ++round) {
+    const auto start = std::chrono::steady_clock::now();
+    for (int i = 0; i < 200; ++i) e->run(&x, 1, outputs);
+    const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - start;
+    best = std::min(best, took.count() / 200);
+  }
+  RecordProperty("microseconds", std::to_string(best));
+  std::printf("one tiny kernel: %.3f us a call\n", best);
+  EXPECT_LT(best, 15.0);  // 0.3 measured; the limit allows for sanitizers and busy machines
+}
+
+}  // namespace
+}  // namespace flashover::run

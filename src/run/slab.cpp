@@ -1,0 +1,107 @@
+#include "run/slab.h"
+
+#include <c10/core/impl/alloc_cpu.h>
+#include <sys/mman.h>
+
+#include <atomic>
+#include <mutex>
+#include <set>
+
+namespace flashover::run {
+namespace {
+
+// The first bytes of a slab hold its size, so that a slot is one pointer and one atomic exchange.
+constexpr size_t kHeader = 64;
+constexpr size_t kSlots = 16;
+constexpr size_t kHuge = size_t{4} << 20;
+
+struct alignas(64) Slot {
+  std::atomic<char*> block{nullptr};
+};
+Slot slots[kSlots];
+
+struct Needs {
+  std::mutex mutex;
+  std::multiset<size_t> sizes;
+};
+Needs& needs() {
+  static Needs* n = new Needs;
+  return *n;
+}
+
+Slot& own_slot() {
+  static std::atomic<size_t> next{0};
+  thread_local const size_t mine = next.fetch_add(1, std::memory_order_relaxed) % kSlots;
+  return slots[mine];
+}
+
+size_t& size_of(char* block) { return *reinterpret_cast<size_t*>(block); }
+
+void free_block(char* block) {
+  if (block) c10::free_cpu(block);
+}
+
+}  // namespace
+
+Slab take_slab(size_t size) {
+  if (size == 0) return {};
+  char* block = own_slot().block.exchange(nullptr, std::memory_order_acquire);
+  if (block && size_of(block) < size) {
+    free_block(block);
+    block = nullptr;
+  }
+  if (!block) {
+    const size_t whole = size + kHeader;
+    block = static_cast<char*>(c10::alloc_cpu(whole));
+    // Fewer page faults and TLB misses; alloc_cpu's memory need not start at a page, the kernel takes the inner part.
+    if (whole >= kHuge) {
+      const auto first = (reinterpret_cast<uintptr_t>(block) + 4095) & ~uintptr_t{4095};
+      const auto last = (reinterpret_cast<uintptr_t>(block) + whole) & ~uintptr_t{4095};
+      ::madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
+    }
+    size_of(block) = size;
+  }
+  return {block + kHeader, size_of(block)};
+}
+
+void give_slab(Slab slab) {
+  if (!slab.data) return;
+  char* block = slab.data - kHeader;
+  free_block(own_slot().block.exchange(block, std::memory_order_acq_rel));
+}
+
+void announce_slab(size_t size) {
+  std::lock_guard lock(needs().mutex);
+  needs().sizes.insert(size);
+}
+
+void forget_slab(size_t size) {
+  size_t largest = 0;
+  {
+    std::lock_guard lock(needs().mutex);
+    auto& sizes = needs().sizes;
+    if (auto it = sizes.find(size); it != sizes.end()) sizes.erase(it);
+    if (!sizes.empty()) largest = *sizes.rbegin();
+  }
+  for (Slot& slot : slots) {
+    char* block = slot.block.exchange(nullptr, std::memory_order_acquire);
+    if (!block) continue;
+    char* none = nullptr;
+    if (size_of(block) > largest || !slot.block.compare_exchange_strong(none, block, std::memory_order_release))
+      free_block(block);
+  }
+}
+
+size_t kept_slab_bytes() {
+  size_t sum = 0;
+  for (Slot& slot : slots) {
+    char* block = slot.block.exchange(nullptr, std::memory_order_acquire);
+    if (!block) continue;
+    sum += size_of(block);
+    char* none = nullptr;
+    if (!slot.block.compare_exchange_strong(none, block, std::memory_order_release)) free_block(block);
+  }
+  return sum;
+}
+
+}  // namespace flashover::run
