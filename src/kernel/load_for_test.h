@@ -1,0 +1,37 @@
+// Loads compiled kernels into a test process. The product's loader lives in run/.
+#pragma once
+#include <dlfcn.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <string>
+
+#include "base/check.h"
+
+namespace flashover::kernel {
+
+class Loaded {
+ public:
+  explicit Loaded(const std::string& elf) {
+    int fd = ::memfd_create("kernel", MFD_CLOEXEC);
+    FLASHOVER_CHECK(fd >= 0 && ::write(fd, elf.data(), elf.size()) == static_cast<ssize_t>(elf.size()));
+    handle_ = ::dlopen(("/proc/self/fd/" + std::to_string(fd)).c_str(), RTLD_LAZY | RTLD_LOCAL);
+    ::close(fd);
+    FLASHOVER_CHECK(handle_) << ::dlerror();
+  }
+  ~Loaded() {
+    if (handle_) ::dlclose(handle_);
+  }
+  Loaded(Loaded&& o) noexcept : handle_(o.handle_) { o.handle_ = nullptr; }
+  template <typename F>
+  F* symbol(const std::string& name) const {
+    void* p = ::dlsym(handle_, name.c_str());
+    FLASHOVER_CHECK(p) << "no symbol " << name;
+    return reinterpret_cast<F*>(p);
+  }
+
+ private:
+  void* handle_ = nullptr;
+};
+
+}  // namespace flashover::kernel

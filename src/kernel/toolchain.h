@@ -1,0 +1,43 @@
+// The system's C++ compiler as a function from source text to shared objects.
+//
+//   In        source texts that include nothing, and the machine they are for
+//   Out       ELF bytes, one per source, in order
+//   Promises  no shell; compiles in parallel over the cores we may use; everything happens in one private directory that is
+//             gone afterwards; a job that hangs is killed with its whole process group
+//   Declines  no compiler, a compiler that fails, hangs or cannot be started, no room for temporary files: Declined with the
+//             compiler's own words
+//   Sample    compile_sources({"extern \"C\" int one() { return 1; }"}, host_target())
+#pragma once
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernel/cpp/prelude.h"
+
+namespace flashover::kernel {
+
+// What the generated code may use of the machine. Part of every cache key.
+struct Target {
+  Isa isa = Isa::kScalar;
+  bool operator==(const Target&) const = default;
+};
+// This process's CPU by CPUID. FLASHOVER_ISA=scalar|avx2|avx512 asks for less (never for more than there is).
+Target host_target();
+std::string str(const Target& t);  // "x86-64 avx512"
+
+struct Compiler {
+  std::vector<std::string> argv;  // the program's full path and leading arguments (from CXX)
+  std::string identity;           // path, size and time of the program: for cache keys
+};
+// CXX, else g++, clang++, c++ on PATH. Throws Declined when there is none.
+Compiler find_compiler();
+
+struct CompileOptions {
+  int jobs = 0;                // 0: the cores of this process
+  double timeout_seconds = 60;
+};
+std::vector<std::string> compiler_flags(const Target& t);
+std::vector<std::string> compile_sources(std::span<const std::string> sources, const Target& t, const CompileOptions& o = {});
+int usable_cores();
+
+}  // namespace flashover::kernel
