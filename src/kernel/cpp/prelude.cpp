@@ -1,5 +1,6 @@
 #include "kernel/cpp/prelude.h"
 
+#include <algorithm>
 #include <set>
 #include <unordered_map>
 
@@ -134,13 +135,17 @@ void place(const Library& lib, int entry, std::vector<char>& placed, std::string
 
 }  // namespace
 
-std::string prelude(std::string_view code, Lanes lanes) {
+std::string prelude(std::string_view code, Lanes lanes, std::string_view scope) {
   const Library& lib = library(lanes);
   std::vector<char> wanted(lib.entries.size(), 0);
   for_each_word(code, [&](std::string_view word) {
+    std::string_view before = code.substr(0, static_cast<size_t>(word.data() - code.data()));
+    bool qualified = before.ends_with("::");
+    if (scope.empty() ? qualified : !(qualified && before.substr(0, before.size() - 2).ends_with(scope))) return;
     auto it = lib.index.find(std::string(word));
     if (it != lib.index.end()) wanted[it->second] = 1;
   });
+  if (!scope.empty() && std::find(wanted.begin(), wanted.end(), 1) == wanted.end()) return "";
   std::string out = "constexpr int W = " + std::to_string(lanes.width) + ", WD = " + std::to_string(lanes.wide_width()) + ";\n";
   std::vector<char> placed(wanted.size(), 0);
   for (size_t i = 0; i < wanted.size(); ++i)  // in the library's order: equal needs give equal text

@@ -26,7 +26,8 @@ struct Lanes {
   bool operator==(const Lanes&) const = default;
 };
 
-std::string prelude(std::string_view code, Lanes lanes);
+// `scope` empty: the names that stand unqualified in the code; else those written "scope::name".
+std::string prelude(std::string_view code, Lanes lanes, std::string_view scope = "");
 // Every name the library defines for these lanes (for tests).
 std::vector<std::string> prelude_names(Lanes lanes);
 

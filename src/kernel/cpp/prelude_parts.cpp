@@ -311,6 +311,83 @@ inline void store_b8(bool* p, VM v) { *p = v; }
     {"wrap_u8", kAny, "inline VI wrap_u8(VI x) { return x & 0xff; }\n"},
     {"wrap_i16", kAny, "inline VI wrap_i16(VI x) { return (VI)((VU)x << 16) >> 16; }\n"},
 
+    // Lanes l with from <= l < to.
+    {"lanes_in", kVector, R"(
+inline VM lanes_in(long from, long to) {
+  int a = from < -W ? -W : from > W ? W : (int)from, b = to < -W ? -W : to > W ? W : (int)to;
+  return (iota(0) >= a) & (iota(0) < b);
+}
+)"},
+    // Lanes where the mask is set; the others read as zero and are not touched.
+    {"load_f32_m store_f32_m", kA16, R"(
+inline VF load_f32_m(const float* p, VM m) { return __builtin_ia32_loadups512_mask(p, VF{}, __builtin_ia32_cvtd2mask512(m)); }
+inline void store_f32_m(float* p, VF v, VM m) { __builtin_ia32_storeups512_mask(p, v, __builtin_ia32_cvtd2mask512(m)); }
+)"},
+    {"load_f32_m store_f32_m", kA8, R"(
+inline VF load_f32_m(const float* p, VM m) { return __builtin_ia32_loadups256_mask((const MaskedF*)p, VF{}, __builtin_ia32_movmskps256((VF)m)); }
+inline void store_f32_m(float* p, VF v, VM m) { __builtin_ia32_storeups256_mask((MaskedF*)p, v, __builtin_ia32_movmskps256((VF)m)); }
+)"},
+    {"load_f32_m store_f32_m", kB8, R"(
+inline VF load_f32_m(const float* p, VM m) { return __builtin_ia32_maskloadps256((const MaskF*)p, m); }
+inline void store_f32_m(float* p, VF v, VM m) { __builtin_ia32_maskstoreps256((MaskF*)p, m, v); }
+)"},
+    {"load_f32_m store_f32_m", kB4, R"(
+inline VF load_f32_m(const float* p, VM m) { VF v{}; for (int l = 0; l < W; ++l) if (m[l]) v[l] = p[l]; return v; }
+inline void store_f32_m(float* p, VF v, VM m) { for (int l = 0; l < W; ++l) if (m[l]) p[l] = v[l]; }
+)"},
+    {"load_i32_m store_i32_m", kVector, R"(
+inline VI load_i32_m(const int* p, VM m) { return bits(load_f32_m((const float*)p, m)); }
+inline void store_i32_m(int* p, VI v, VM m) { store_f32_m((float*)p, from_bits(v), m); }
+)"},
+    {"load_16_m", kA16, R"(
+inline VUS load_16_m(const unsigned short* p, VM m) { return (VUS)__builtin_ia32_loaddquhi256_mask((const MaskedS*)p, VS{}, __builtin_ia32_cvtd2mask512(m)); }
+)"},
+    {"load_16_m", kVector & ~kA16, R"(
+inline VUS load_16_m(const unsigned short* p, VM m) { VUS v{}; for (int l = 0; l < W; ++l) if (m[l]) v[l] = p[l]; return v; }
+)"},
+    {"store_16_m", kVector, R"(
+inline void store_16_m(unsigned short* p, VUS v, VM m) { for (int l = 0; l < W; ++l) if (m[l]) p[l] = v[l]; }
+)"},
+    {"load_bf16_m store_bf16_m", kVector, R"(
+inline VF load_bf16_m(const unsigned short* p, VM m) { return bf16_to_f(load_16_m(p, m)); }
+inline void store_bf16_m(unsigned short* p, VF v, VM m) { store_16_m(p, f_to_bf16(v), m); }
+)"},
+    {"load_f16_m store_f16_m", kVector, R"(
+inline VF load_f16_m(const unsigned short* p, VM m) { return f16_to_f(load_16_m(p, m)); }
+inline void store_f16_m(unsigned short* p, VF v, VM m) { store_16_m(p, f_to_f16(v), m); }
+)"},
+    // Unsigned types that only scalar code handles.
+    {"load_u16 store_u16 load_u32 store_u32 wrap_u16 wrap_u32", kS1, R"(
+inline int load_u16(const unsigned short* p) { return *p; }
+inline void store_u16(unsigned short* p, int v) { *p = (unsigned short)v; }
+inline long load_u32(const unsigned* p) { return *p; }
+inline void store_u32(unsigned* p, long v) { *p = (unsigned)v; }
+inline int wrap_u16(int v) { return v & 0xffff; }
+inline long wrap_u32(long v) { return v & 0xffffffff; }
+)"},
+    {"sign_i sign_l", kVector, "inline VI sign_i(VI x) { return (x < 0) - (x > 0); }\ninline VL sign_l(VL x) { return (x < 0) - (x > 0); }\n"},
+    {"sign_i sign_l", kS1, "inline int sign_i(int x) { return (x > 0) - (x < 0); }\ninline long sign_l(long x) { return (x > 0) - (x < 0); }\n"},
+    // Counts outside [0, bits) shift everything out.
+    {"shl_i shl_l", kVector, R"(
+inline VI shl_i(VI a, VI b, int bits) { return ((b < 0) | (b >= bits)) ? splat_i(0) : (VI)((VU)a << (VU)(b & 31)); }
+inline VL shl_l(VL a, VL b, int bits) { return ((b < 0) | (b >= bits)) ? splat_l(0) : (VL)((VUL)a << (VUL)(b & 63)); }
+)"},
+    {"shr_i shr_l", kVector, R"(
+inline VI shr_i(VI a, VI b, int bits) { return a >> (((b < 0) | (b >= bits)) ? splat_i(bits - 1) : b); }
+inline VL shr_l(VL a, VL b, int bits) { return a >> (((b < 0) | (b >= bits)) ? splat_l(bits - 1) : b); }
+)"},
+    {"shl_i shl_l shr_i shr_l", kS1, R"(
+inline int shl_i(int a, int b, int bits) { return b < 0 || b >= bits ? 0 : (int)((unsigned)a << b); }
+inline long shl_l(long a, long b, int bits) { return b < 0 || b >= bits ? 0 : (long)((unsigned long)a << b); }
+inline int shr_i(int a, int b, int bits) { return a >> (b < 0 || b >= bits ? bits - 1 : b); }
+inline long shr_l(long a, long b, int bits) { return a >> (b < 0 || b >= bits ? bits - 1 : b); }
+)"},
+    // Division of loop indices, rounding down.
+    {"index_div index_mod", kAny, R"(
+inline long index_div(long a, long b) { long q = a / b; return q - (a % b != 0 && (a < 0) != (b < 0)); }
+inline long index_mod(long a, long b) { long r = a % b; return r != 0 && (r < 0) != (b < 0) ? r + b : r; }
+)"},
+
     // ---- arithmetic with instructions of its own
     {"v_fma", kA16, "inline VF v_fma(VF a, VF b, VF c) { return __builtin_ia32_vfmaddps512_mask(a, b, c, -1, 4); }\n"},
     {"v_fma", kA8 | kB8, "inline VF v_fma(VF a, VF b, VF c) { return __builtin_ia32_vfmaddps256(a, b, c); }\n"},

@@ -1,0 +1,44 @@
+// Fused loop nests into machine code.
+//
+//   In        loops::Kernel: nests over raw memory with scalar bodies
+//   Out       C++ source that includes nothing (one function per kernel), and shared objects built from it
+//   Promises  equal kernels give equal text (the cache's key) and one function; results of vector and scalar code agree up to
+//             the rounding of sums and the library's 2 ulp; no access outside the parameters; threads only through the OpenMP
+//             runtime that the process already has, following its thread count, and only where the work is worth it
+//   Declines  no usable compiler (see toolchain.h); dtypes without arithmetic here (u64, complex, f8)
+//   Sample    extern "C" int k_0123456789abcdef(void* const* pointers, const long* sizes)
+//
+// A kernel's function returns 0, or i + 1 when check i of loops::Kernel::errors failed.
+#pragma once
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernel/toolchain.h"
+#include "loops/loops.h"
+#include "plan/plan.h"
+
+namespace flashover::kernel {
+
+// The function of one kernel and the lanes its text was written for.
+struct Emitted {
+  std::string symbol;  // "k_" and the identity: equal kernels, equal names
+  std::string text;
+  Lanes lanes;
+};
+Emitted emit(const loops::Kernel& k, const Target& target);
+// A whole source file: the library parts that the functions need, then the functions (each symbol once).
+std::string source_file(std::span<const Emitted> kernels);
+
+struct Compiled {
+  std::vector<plan::Binary> binaries;
+  std::vector<plan::Kernel> kernels;  // one per input, in order; equal inputs share symbol and binary
+  double seconds = 0;
+};
+struct Options {
+  Target target = host_target();
+  CompileOptions compile;
+};
+Compiled compile(std::span<const loops::Kernel> kernels, const Options& options = {});
+
+}  // namespace flashover::kernel
