@@ -8,6 +8,9 @@
 //   Declines  no usable compiler (see toolchain.h); dtypes without arithmetic here (u64, complex, f8)
 //   Sample    extern "C" int k_0123456789abcdef(void* const* pointers, const long* sizes)
 //
+// Loading: dlopen tells libraries apart by name, so each binary needs a name of its own while it is loaded (a memfd whose
+// descriptor stays open, or a file). Undefined symbols are libm's, libgomp's (weak: without it kernels run alone) and libc's.
+//
 // A kernel's function returns 0, or i + 1 when check i of loops::Kernel::errors failed.
 #pragma once
 #include <span>

@@ -13,16 +13,20 @@ namespace flashover::kernel {
 class Loaded {
  public:
   explicit Loaded(const std::string& elf) {
-    int fd = ::memfd_create("kernel", MFD_CLOEXEC);
-    FLASHOVER_CHECK(fd >= 0 && ::write(fd, elf.data(), elf.size()) == static_cast<ssize_t>(elf.size()));
-    handle_ = ::dlopen(("/proc/self/fd/" + std::to_string(fd)).c_str(), RTLD_LAZY | RTLD_LOCAL);
-    ::close(fd);
+    // The descriptor stays open: dlopen tells libraries apart by name, and a reused number would be the same name.
+    fd_ = ::memfd_create("kernel", MFD_CLOEXEC);
+    FLASHOVER_CHECK(fd_ >= 0 && ::write(fd_, elf.data(), elf.size()) == static_cast<ssize_t>(elf.size()));
+    handle_ = ::dlopen(("/proc/self/fd/" + std::to_string(fd_)).c_str(), RTLD_LAZY | RTLD_LOCAL);
     FLASHOVER_CHECK(handle_) << ::dlerror();
   }
   ~Loaded() {
     if (handle_) ::dlclose(handle_);
+    if (fd_ >= 0) ::close(fd_);
   }
-  Loaded(Loaded&& o) noexcept : handle_(o.handle_) { o.handle_ = nullptr; }
+  Loaded(Loaded&& o) noexcept : handle_(o.handle_), fd_(o.fd_) {
+    o.handle_ = nullptr;
+    o.fd_ = -1;
+  }
   template <typename F>
   F* symbol(const std::string& name) const {
     void* p = ::dlsym(handle_, name.c_str());
@@ -32,6 +36,7 @@ class Loaded {
 
  private:
   void* handle_ = nullptr;
+  int fd_ = -1;
 };
 
 }  // namespace flashover::kernel

@@ -383,7 +383,9 @@ inline int shr_i(int a, int b, int bits) { return a >> (b < 0 || b >= bits ? bit
 inline long shr_l(long a, long b, int bits) { return a >> (b < 0 || b >= bits ? bits - 1 : b); }
 )"},
     // Division of loop indices, rounding down.
-    {"index_div index_mod", kAny, R"(
+    {"index_div index_mod index_min index_max", kAny, R"(
+inline long index_min(long a, long b) { return a < b ? a : b; }
+inline long index_max(long a, long b) { return a > b ? a : b; }
 inline long index_div(long a, long b) { long q = a / b; return q - (a % b != 0 && (a < 0) != (b < 0)); }
 inline long index_mod(long a, long b) { long r = a % b; return r != 0 && (r < 0) != (b < 0) ? r + b : r; }
 )"},

@@ -1,0 +1,84 @@
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <unordered_map>
+
+#include "base/check.h"
+#include "kernel/kernel.h"
+
+namespace flashover::kernel {
+namespace {
+
+// What every file begins with. Library functions must vanish into their callers.
+constexpr const char* kHead = R"(#define inline inline __attribute__((always_inline))
+extern "C" void* aligned_alloc(unsigned long, unsigned long);
+extern "C" void free(void*);
+struct Job { void* const* p; const long* s; int error; };
+)";
+
+}  // namespace
+
+std::string source_file(std::span<const Emitted> kernels) {
+  std::string one, out = kHead;
+  std::map<int, std::string> by_lanes;  // width -> functions; the ISA is the same for all
+  std::unordered_map<std::string_view, bool> seen;
+  Isa isa = Isa::kScalar;
+  for (const Emitted& e : kernels) {
+    if (!seen.emplace(e.symbol, true).second) continue;
+    by_lanes[e.lanes.width] += e.text;
+    if (e.lanes.isa != Isa::kScalar) isa = e.lanes.isa;
+  }
+  std::string all;
+  for (auto& [width, text] : by_lanes) all += text;
+  if (std::string scalar = prelude(all, {}, "one"); !scalar.empty()) out += "namespace one {\n" + scalar + "}\n";
+  for (auto& [width, text] : by_lanes) {
+    Lanes lanes{width == 1 ? Isa::kScalar : isa, width};
+    out += "namespace w" + std::to_string(width) + " {\n" + prelude(text, lanes) + text + "}\n";
+  }
+  return out;
+}
+
+Compiled compile(std::span<const loops::Kernel> kernels, const Options& options) {
+  const auto start = std::chrono::steady_clock::now();
+  std::vector<Emitted> distinct;
+  std::unordered_map<std::string, size_t> number;  // symbol -> distinct
+  std::vector<size_t> which;
+  for (const loops::Kernel& k : kernels) {
+    Emitted e = emit(k, options.target);
+    auto [it, fresh] = number.emplace(e.symbol, distinct.size());
+    which.push_back(it->second);
+    if (fresh) distinct.push_back(std::move(e));
+  }
+  // Long texts first, always to the lightest file: files of two to four kernels, a multiple of the cores.
+  const size_t cores = static_cast<size_t>(options.compile.jobs > 0 ? options.compile.jobs : usable_cores());
+  size_t files = std::max<size_t>(1, (distinct.size() + 3) / 4);
+  if (distinct.size() > cores) files = (files + cores - 1) / cores * cores;
+  files = std::min(files, std::max<size_t>(distinct.size(), 1));
+  if (distinct.size() <= cores) files = distinct.size();
+  std::vector<size_t> order(distinct.size()), load(files), home(distinct.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return distinct[a].text.size() > distinct[b].text.size(); });
+  std::vector<std::vector<Emitted>> groups(files);
+  for (size_t i : order) {
+    size_t lightest = static_cast<size_t>(std::min_element(load.begin(), load.end()) - load.begin());
+    load[lightest] += distinct[i].text.size() + 1500;
+    home[i] = lightest;
+    groups[lightest].push_back(distinct[i]);
+  }
+  std::vector<std::string> sources;
+  for (const auto& g : groups) sources.push_back(source_file(g));
+  std::vector<std::string> objects = compile_sources(sources, options.target, options.compile);
+  Compiled out;
+  std::string flags;
+  if (!sources.empty())
+    for (const std::string& f : compiler_flags(options.target)) flags += f + " ";
+  const std::string compiler = sources.empty() ? "" : find_compiler().identity;
+  for (size_t i = 0; i < sources.size(); ++i)
+    out.binaries.push_back({Hasher().text(sources[i]).text(flags).text(compiler).finish(), std::move(objects[i])});
+  for (size_t i = 0; i < kernels.size(); ++i)
+    out.kernels.push_back({distinct[which[i]].symbol, static_cast<int32_t>(home[which[i]]), kernels[i].errors});
+  out.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return out;
+}
+
+}  // namespace flashover::kernel
