@@ -1,0 +1,739 @@
+#include "trace/recorder.h"
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/PythonTorchFunctionTLS.h>
+#include <ATen/autocast_mode.h>
+#include <ATen/ops/_local_scalar_dense.h>
+#include <c10/core/DefaultDtype.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "base/check.h"
+#include "torch/eval.h"
+
+namespace flashover::trace {
+namespace {
+
+thread_local Recorder* active_recorder = nullptr;
+
+c10::DispatchKeySet keys_above_backend() {
+  return c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset |
+         c10::DispatchKeySet({c10::DispatchKey::Fake, c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot,
+                              c10::DispatchKey::PythonDispatcher, c10::DispatchKey::FuncTorchDynamicLayerFrontMode,
+                              c10::DispatchKey::FuncTorchDynamicLayerBackMode, c10::DispatchKey::Functionalize,
+                              c10::DispatchKey::Conjugate, c10::DispatchKey::Negative, c10::DispatchKey::ZeroTensor,
+                              c10::DispatchKey::Named, c10::DispatchKey::FuncTorchVmapMode, c10::DispatchKey::VmapMode});
+}
+
+// Torch function modes see calls of Python shape functions otherwise.
+class NoTorchFunction {
+ public:
+  NoTorchFunction() : before_(at::impl::PythonTorchFunctionTLS::get_disabled_state()) {
+    at::impl::PythonTorchFunctionTLS::set_disabled_state(at::impl::TorchFunctionDisabledState::ALL_DISABLED);
+  }
+  ~NoTorchFunction() { at::impl::PythonTorchFunctionTLS::set_disabled_state(before_); }
+  NoTorchFunction(const NoTorchFunction&) = delete;
+
+ private:
+  at::impl::TorchFunctionDisabledState before_;
+};
+
+const TensorType& type_of_value(const void* graph, ValueId id) {
+  return static_cast<const graph::Graph*>(graph)->values[id].type;
+}
+
+template <typename F>
+void for_each_tensor(const c10::IValue& value, F&& f) {
+  if (value.isTensor()) {
+    f(value.toTensor());
+  } else if (value.isList()) {
+    for (const c10::IValue& element : value.toListRef())
+      if (element.isTensor()) f(element.toTensor());
+  }
+}
+
+// The tensor with another one in its place, in an argument or in a list of them.
+template <typename F>
+c10::IValue map_tensors(const c10::IValue& value, const aten::ArgSpec& spec, F&& f) {
+  if (value.isTensor()) return value.toTensor().defined() ? c10::IValue(f(value.toTensor())) : value;
+  if (spec.kind != aten::ArgKind::kTensorList || !value.isList()) return value;
+  if (spec.list_of_optional) {
+    c10::List<std::optional<at::Tensor>> out;
+    for (const c10::IValue& element : value.toListRef())
+      out.push_back(element.isTensor() && element.toTensor().defined() ? std::optional<at::Tensor>(f(element.toTensor()))
+                                                                      : std::nullopt);
+    return out;
+  }
+  c10::List<at::Tensor> out;
+  for (const c10::IValue& element : value.toListRef())
+    out.push_back(element.toTensor().defined() ? f(element.toTensor()) : at::Tensor());
+  return out;
+}
+
+bool has_pyobject(const at::Tensor& t) { return t.unsafeGetTensorImpl()->pyobj_slot()->load_pyobj() != nullptr; }
+
+}  // namespace
+
+Recorder* active() { return active_recorder; }
+
+BelowEverything::BelowEverything() : guard_(keys_above_backend()) {}
+
+// ------------------------------------------------------------------------------------------------- life of a session
+
+Recorder::Recorder() : liveness_(std::make_shared<Liveness>()) {
+  if (active_recorder) throw Declined("a trace is already running on this thread");
+  liveness_->recorder = this;
+  // The autocast weight cache would keep trace tensors beyond the trace, and hand out real casts inside it.
+  autocast_cache_was_enabled_ = at::autocast::is_autocast_cache_enabled();
+  at::autocast::clear_cache();
+  at::autocast::set_autocast_cache_enabled(false);
+  active_recorder = this;
+  c10::impl::tls_set_dispatch_key_included(c10::DispatchKey::Fake, true);
+}
+
+Recorder::~Recorder() {
+  if (!ended_) swap_back();
+}
+
+void Recorder::decline(const std::string& reason) {
+  if (!declined_) reason_ = reason;
+  declined_ = true;
+  pybind11::gil_scoped_acquire gil;
+  if (!PyErr_Occurred()) PyErr_SetString(decline_class(), reason.c_str());
+}
+
+void Recorder::throw_decline(const std::string& reason) {
+  decline(reason);
+  python_error error;
+  error.persist();
+  throw error;
+}
+
+void decline_trace(const TraceImpl& tensor, const std::string& reason) {
+  if (tensor.liveness && tensor.liveness->recorder) tensor.liveness->recorder->throw_decline(reason);
+  throw std::runtime_error("flashover: " + reason);
+}
+
+// ------------------------------------------------------------------------------------------------------- bookkeeping
+
+int32_t Recorder::new_storage(const c10::Storage& storage) {
+  const auto id = static_cast<int32_t>(storages_.size());
+  storages_.push_back(storage);
+  by_storage_.emplace(storage.unsafeGetStorageImpl(), id);
+  return id;
+}
+
+int32_t Recorder::find_storage(const c10::StorageImpl* storage) const {
+  auto it = by_storage_.find(storage);
+  return it == by_storage_.end() ? -1 : it->second;
+}
+
+int32_t Recorder::location_id() {
+  if (!location) return -1;
+  std::string where;
+  {
+    pybind11::gil_scoped_acquire gil;
+    where = location();
+  }
+  if (where.empty()) return -1;
+  auto [it, fresh] = location_ids_.emplace(where, static_cast<int32_t>(graph_.locations.size()));
+  if (fresh) graph_.locations.push_back(where);
+  return it->second;
+}
+
+graph::Node& Recorder::add_node(const ops::Op* op, std::vector<Arg> args, std::vector<TensorType> outs) {
+  return graph_.add_node(op, std::move(args), std::move(outs), location_id());
+}
+
+at::Tensor Recorder::make_tensor(ValueId value, c10::Storage storage, int32_t storage_id) {
+  const TensorType& type = graph_.type(value);
+  const at::ScalarType dtype = aten::to_aten(type.dtype);
+  const at::Device device = aten::to_aten(type.device);
+  auto impl = c10::make_intrusive<TraceImpl>(
+      std::move(storage),
+      c10::DispatchKeySet(c10::computeDispatchKey(dtype, c10::kStrided, device)).add(c10::DispatchKey::Fake),
+      c10::scalarTypeToTypeMeta(dtype), device);
+  c10::SmallVector<int64_t, 8> sizes, strides;
+  for (sym::Expr e : type.sizes) sizes.push_back(e.value());
+  for (sym::Expr e : type.strides) strides.push_back(e.value());
+  impl->set_sizes_and_strides(sizes, strides, type.offset.value());
+  impl->value = value;
+  impl->storage_id = storage_id;
+  impl->liveness = liveness_;
+  graph_.values[value].storage = storage_id;
+  return at::Tensor(std::move(impl));
+}
+
+at::Tensor Recorder::fresh(ValueId value) {
+  const TensorType& type = graph_.type(value);
+  c10::SmallVector<int64_t, 8> sizes, strides;
+  for (sym::Expr e : type.sizes) sizes.push_back(e.value());
+  for (sym::Expr e : type.strides) strides.push_back(e.value());
+  c10::Storage storage = make_storage(static_cast<int64_t>(
+      at::detail::computeStorageNbytes(sizes, strides, info(type.dtype).bytes, type.offset.value())));
+  const int32_t id = new_storage(storage);
+  return make_tensor(value, std::move(storage), id);
+}
+
+// As ATen's view kernels: the view has the keys of its base (an inference view of a normal tensor is a normal tensor).
+at::Tensor Recorder::view_of(const TraceImpl& base, ValueId value) {
+  const TensorType& type = graph_.type(value);
+  auto impl = c10::make_intrusive<TraceImpl>(TraceImpl::ViewTag(), base, c10::scalarTypeToTypeMeta(aten::to_aten(type.dtype)));
+  c10::SmallVector<int64_t, 8> sizes, strides;
+  for (sym::Expr e : type.sizes) sizes.push_back(e.value());
+  for (sym::Expr e : type.strides) strides.push_back(e.value());
+  impl->set_sizes_and_strides(sizes, strides, type.offset.value());
+  impl->value = value;
+  graph_.values[value].storage = base.storage_id;
+  return at::Tensor(std::move(impl));
+}
+
+at::Tensor Recorder::add_constant(at::Tensor real) {
+  const auto number = static_cast<int32_t>(graph_.inputs.size());
+  TensorType type = aten::type_of(real);
+  type.offset = 0;
+  type.wrapped_number = false;
+  type.strides = contiguous_strides(type.sizes);
+  {
+    c10::impl::ExcludeDispatchKeyGuard plain(keys_above_backend());
+    // An own copy: the program may write the memory it came from (from_numpy) after the trace.
+    real = real.clone(at::MemoryFormat::Contiguous);
+  }
+  const ValueId value = graph_.add_input(std::move(type), graph::InputKind::kConstant, "constant" + std::to_string(constants_.size()));
+  constants_.push_back(std::move(real));
+  constant_inputs_.push_back(number);
+  return fresh(value);
+}
+
+// A real tensor in the arguments: a swapped input met through C++, a number that ATen wrapped, or a stranger.
+Ref Recorder::lift(const at::Tensor& t, const char* op_name) {
+  if (!t.defined()) return {};
+  if (TraceImpl* impl = trace_impl(t)) {
+    if (impl->liveness.get() != liveness_.get()) throw Declined(std::string("a tensor of another trace reached ") + op_name);
+    operands_.push_back({t, impl, impl->value, {}});
+    return {impl->value};
+  }
+  const auto known = [&]() -> const at::Tensor* {
+    auto it = by_real_impl_.find(t.unsafeGetTensorImpl());
+    return it == by_real_impl_.end() ? nullptr : &it->second;
+  };
+  const auto as_operand = [&](const at::Tensor& trace) {
+    TraceImpl* impl = trace_impl(trace);
+    operands_.push_back({t, impl, impl->value, {}});
+    return Ref{impl->value};
+  };
+  if (const at::Tensor* trace = known()) return as_operand(*trace);
+  const bool wrapped = t.unsafeGetTensorImpl()->is_wrapped_number();
+  if (wrapped || (t.dim() == 0 && t.is_cpu() && !has_pyobject(t) && t.layout() == at::kStrided)) {
+    at::Scalar number;
+    {
+      BelowEverything plain;
+      number = at::_local_scalar_dense(t);
+    }
+    TensorType type = aten::type_of(t);
+    type.offset = 0;
+    std::vector<Arg> args = {Sizes{}, aten::from_scalar(number), type.dtype, type.device};
+    static const ops::Op* full = ops::find("prim.full");
+    std::vector<TensorType> outs = {type};
+    const ValueId value = graph_.add_node(full, std::move(args), std::move(outs)).outs[0];
+    graph_.values[value].storage = new_storage(make_storage(info(type.dtype).bytes));
+    operands_.push_back({t, nullptr, value, {}});
+    return {value};
+  }
+  if (unknown_tensor && has_pyobject(t)) {
+    bool added = false;
+    {
+      pybind11::gil_scoped_acquire gil;
+      PyObject* object = THPVariable_Wrap(t);
+      added = unknown_tensor(object);
+      Py_DECREF(object);
+    }
+    if (const at::Tensor* trace = added ? known() : nullptr) return as_operand(*trace);
+  }
+  throw Declined(std::string("unknown tensor: one that is neither an input nor made in the traced code reached ") + op_name);
+}
+
+const Operand* Recorder::operand(const at::Tensor& t) const {
+  for (const Operand& o : operands_)
+    if (o.tensor.is_same(t)) return &o;
+  return nullptr;
+}
+
+std::vector<Arg> Recorder::collect(const OpFacts& facts, const Stack& stack, size_t base) {
+  operands_.clear();
+  const auto& specs = facts.schema.args;
+  std::vector<Arg> args;
+  args.reserve(specs.size());
+  const char* name = facts.schema.name.c_str();
+  for (size_t i = 0; i < specs.size(); ++i) {
+    const c10::IValue& value = stack[base + i];
+    switch (specs[i].kind) {
+      case aten::ArgKind::kTensor: {
+        if (!value.isTensor() || !value.toTensor().defined()) {
+          args.emplace_back();
+          break;
+        }
+        args.emplace_back(lift(value.toTensor(), name));
+        break;
+      }
+      case aten::ArgKind::kTensorList: {
+        if (value.isNone()) {
+          args.emplace_back();
+          break;
+        }
+        RefList refs;
+        const auto list = value.toListRef();
+        refs.reserve(list.size());
+        for (const c10::IValue& element : list) refs.push_back(element.isTensor() ? lift(element.toTensor(), name) : Ref{});
+        args.emplace_back(std::move(refs));
+        break;
+      }
+      default: args.push_back(aten::from_ivalue(value, specs[i], name));
+    }
+  }
+  return args;
+}
+
+// ------------------------------------------------------------------------------------------------------ a call
+
+void Recorder::call(const c10::OperatorHandle& op, Stack* stack) {
+  if (declined_) throw_decline(reason_);
+  try {
+    OpFacts& facts = facts_of(op);
+    const size_t base = stack->size() - facts.schema.args.size();
+    if (facts.special && facts.special(*this, facts, *stack, base)) return;
+    call_general(facts, *stack, base);
+  } catch (const Declined& e) {
+    throw_decline(e.what());
+  } catch (const UserError& e) {
+    throw_decline(e.what());
+  } catch (const InternalError& e) {
+    throw_decline(std::string("internal error: ") + e.what());
+  }
+}
+
+void Recorder::call_general(OpFacts& facts, Stack& stack, size_t base) {
+  if (facts.composite) {
+    facts.schema.handle.callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, stack);
+    return;
+  }
+  if (c10::impl::TorchDispatchModeTLS::any_modes_set()) throw Declined("a TorchDispatchMode is active");
+  if (facts.reads_data && call_on_constants(facts, stack, base)) return;
+  std::vector<Arg> args = collect(facts, stack, base);
+  if (!facts.has_tensor_return && !facts.schema.any_written) {
+    if (operands_.empty()) {  // nothing to record: torch's own bookkeeping
+      c10::impl::ExcludeDispatchKeyGuard plain(c10::DispatchKey::Fake);
+      facts.schema.handle.callBoxed(stack);
+      return;
+    }
+    if (facts.op->effectful && facts.schema.returns.empty()) {  // a run-time check
+      ++stats_.ops;
+      add_node(facts.op, std::move(args), {});
+      torch::jit::drop(stack, facts.schema.args.size());
+      return;
+    }
+    if (!facts.is_query) throw Declined("side effect: " + facts.schema.name + " returns no tensor");
+  }
+  ++stats_.ops;
+  std::vector<TensorType> outs;
+  if (infer_by_rule(facts, args, outs)) {
+    ++stats_.own_rules;
+    finish_by_rule(facts, std::move(args), std::move(outs), stack, base);
+  } else {
+    finish_by_meta(facts, std::move(args), stack, base);
+  }
+}
+
+// False: no rule, or it does not know this case.
+bool Recorder::infer_by_rule(OpFacts& facts, const std::vector<Arg>& args, std::vector<TensorType>& outs) {
+  if (!facts.may_rule) return false;
+  ops::InferContext context{args, type_of_value, &graph_, aten::from_aten(c10::get_default_dtype_as_scalartype())};
+  const ops::InferRule rule = facts.in_place_rule ? facts.in_place_rule : facts.op->infer;
+  if (!rule) return false;
+  try {
+    if (!rule(context, outs)) return false;
+  } catch (const UserError&) {
+    return false;  // ATen words the error
+  } catch (const InternalError&) {
+    return false;  // an argument accessor met what eager rejects, too
+  }
+  if (facts.in_place_rule) {
+    // The functional twin's result must fit into the written argument; otherwise ATen words the error.
+    const TensorType& self = context.type(facts.written_arg);
+    if (outs.size() != 1 || !same_sizes(outs[0].sizes, self.sizes) ||
+        !c10::canCast(aten::to_aten(outs[0].dtype), aten::to_aten(self.dtype)))
+      return false;
+    const bool wrapped = self.wrapped_number;
+    TensorType kept = self;
+    kept.wrapped_number = wrapped;
+    outs[0] = std::move(kept);
+  }
+  return true;
+}
+
+void Recorder::fill_factory_defaults(const OpFacts& facts, std::vector<Arg>& args, const TensorType& result) {
+  // dtype=None and device=None mean thread state: what is recorded must not depend on it.
+  if (facts.device_arg >= 0 && operands_.empty() && is_none(args[facts.device_arg])) args[facts.device_arg] = result.device;
+  if (facts.dtype_arg >= 0 && operands_.empty() && is_none(args[facts.dtype_arg])) args[facts.dtype_arg] = result.dtype;
+}
+
+// The argument tensor that a return with alias annotation stands for: the one operand of that argument.
+const Operand& Recorder::aliased(const OpFacts& facts, const std::vector<Arg>& args, int alias) const {
+  const Ref* ref = std::get_if<Ref>(&args[alias]);
+  FLASHOVER_CHECK(ref) << facts.schema.name << " returns an alias of a list";
+  for (const Operand& o : operands_)
+    if (o.value == ref->id) return o;
+  FLASHOVER_CHECK(false) << facts.schema.name << " lost its operand";
+  return operands_[0];
+}
+
+void Recorder::finish_by_rule(OpFacts& facts, std::vector<Arg> args, std::vector<TensorType> outs, Stack& stack, size_t base) {
+  const auto& returns = facts.schema.returns;
+  if (!outs.empty()) fill_factory_defaults(facts, args, outs[0]);
+  size_t tensors = 0, lists = 0;
+  for (const auto& r : returns) {
+    tensors += r.kind == aten::ArgKind::kTensor;
+    lists += r.kind == aten::ArgKind::kTensorList;
+  }
+  FLASHOVER_CHECK(tensors + lists == returns.size() && lists <= 1 && (lists ? outs.size() >= tensors : outs.size() == tensors))
+      << "the rule of " << facts.schema.name << " gave " << outs.size() << " results";
+  const size_t list_length = outs.size() - tensors;
+  // Which operands results alias must be looked up before add_node consumes the arguments.
+  c10::SmallVector<const Operand*, 4> sources;
+  for (const auto& r : returns) sources.push_back(r.alias >= 0 ? &aliased(facts, args, r.alias) : nullptr);
+  const std::vector<ValueId> values = add_node(facts.op, std::move(args), std::move(outs)).outs;
+  size_t next = 0;
+  const auto result = [&](const aten::ArgSpec& spec, const Operand* source) -> at::Tensor {
+    const ValueId value = values[next++];
+    if (!source) return graph_.type(value).dtype == DType::kUndefined ? at::Tensor() : fresh(value);
+    FLASHOVER_CHECK(source->impl) << facts.schema.name << " aliases a number";
+    if (!spec.written) return view_of(*source->impl, value);
+    return rebind(*source, value);
+  };
+  c10::SmallVector<c10::IValue, 4> results;
+  for (size_t i = 0; i < returns.size(); ++i) {
+    if (returns[i].kind == aten::ArgKind::kTensor) {
+      results.emplace_back(result(returns[i], sources[i]));
+      continue;
+    }
+    c10::List<at::Tensor> list;
+    for (size_t k = 0; k < list_length; ++k) list.push_back(result(returns[i], sources[i]));
+    results.emplace_back(std::move(list));
+  }
+  torch::jit::drop(stack, stack.size() - base);
+  for (auto& r : results) stack.push_back(std::move(r));
+}
+
+// An in-place operator gave the tensor a new value in the same memory.
+at::Tensor Recorder::rebind(const Operand& source, ValueId value) {
+  source.impl->value = value;
+  graph_.values[value].storage = source.impl->storage_id;
+  return source.tensor_of_trace();
+}
+
+void Recorder::finish_by_meta(OpFacts& facts, std::vector<Arg> args, Stack& stack, size_t base) {
+  const auto& specs = facts.schema.args;
+  if (!facts.cpp_meta && !facts.python_meta) throw Declined("no shape function for " + facts.schema.name);
+  if (facts.cpp_meta) {
+    ++stats_.cpp_meta;
+  } else {
+    ++stats_.python_meta;
+    stats_.python_meta_ops.push_back(facts.schema.name);
+  }
+  // Where results live: the device argument, or that of the tensors.
+  Device device;
+  bool found = false;
+  if (facts.device_arg >= 0)
+    if (const Device* d = std::get_if<Device>(&args[facts.device_arg])) device = *d, found = true;
+  for (const Operand& o : operands_) {
+    const TensorType& type = graph_.type(o.value);
+    if (!found || (facts.device_arg < 0 && device.type == DeviceType::kCPU && type.device.type != DeviceType::kCPU)) {
+      device = type.device;
+      found = true;
+    }
+  }
+  if (device.type == DeviceType::kCPU) device.index = -1;
+  const auto companion_of = [&](const at::Tensor& t) {
+    for (Operand& o : operands_) {
+      if (!o.tensor.is_same(t)) continue;
+      if (!o.companion.defined()) {
+        // The same tensor twice must be the same companion.
+        for (const Operand& other : operands_)
+          if (o.impl && other.impl == o.impl && other.companion.defined()) o.companion = other.companion;
+      }
+      if (!o.companion.defined()) o.companion = meta_companion(o.impl ? *o.impl : *o.tensor.unsafeGetTensorImpl());
+      return o.companion;
+    }
+    FLASHOVER_CHECK(false) << "operand lost";
+    return at::Tensor();
+  };
+  Stack meta;
+  meta.reserve(specs.size());
+  for (size_t i = 0; i < specs.size(); ++i) {
+    const c10::IValue& value = stack[base + i];
+    if (static_cast<int>(i) == facts.device_arg && (!value.isNone() || operands_.empty())) {
+      meta.emplace_back(at::Device(at::kMeta));
+    } else {
+      meta.push_back(map_tensors(value, specs[i], companion_of));
+    }
+  }
+  {
+    BelowEverything plain;
+    NoTorchFunction no_modes;
+    InternalScope internal;
+    try {
+      if (facts.cpp_meta) {
+        facts.cpp_meta->callBoxed(facts.schema.handle, c10::DispatchKeySet(c10::DispatchKey::Meta), &meta);
+      } else {
+        facts.schema.handle.callBoxed(meta);
+      }
+    } catch (const c10::NotImplementedError& e) {
+      throw Declined("no shape function for " + facts.schema.name + ": " + e.what_without_backtrace());
+    } catch (const c10::Error& e) {
+      if (facts.python_meta) throw Declined(facts.schema.name + ": " + e.what_without_backtrace());
+      throw;  // what eager would say
+    } catch (const std::exception& e) {
+      // A Python shape function raised: eager may raise as well, or the function asked for data.
+      throw Declined(facts.schema.name + ": " + e.what());
+    }
+  }
+
+  // Geometry of written arguments may have changed (out= overloads resize theirs).
+  for (Operand& o : operands_) {
+    if (!o.companion.defined() || !o.impl) continue;
+    const auto& now = *o.companion.unsafeGetTensorImpl();
+    if (o.impl->sizes() == now.sizes() && o.impl->strides() == now.strides() && o.impl->storage_offset() == now.storage_offset()) continue;
+    if (!facts.schema.any_written) throw Declined(facts.schema.name + " changed the shape of an argument");
+    if (o.impl->input >= 0) throw Declined(facts.schema.name + " resizes a tensor that outlives the call");
+    if (o.impl->numel() != 0) throw Declined(facts.schema.name + " resizes a tensor that has elements");
+    o.impl->set_geometry(now.sizes(), now.strides(), now.storage_offset());
+  }
+
+  // One entry a tensor result, lists flattened.
+  struct Result {
+    at::Tensor meta;
+    const Operand* self = nullptr;  // the result is this argument
+    int32_t storage = -1;           // memory it shares with earlier tensors
+    bool written = false;
+  };
+  std::vector<Result> results;
+  std::vector<TensorType> outs;
+  const auto add_result = [&](const at::Tensor& t, const aten::ArgSpec& spec) {
+    Result r{t};
+    r.written = spec.written;
+    if (!t.defined()) {
+      results.push_back(std::move(r));
+      outs.emplace_back();
+      return;
+    }
+    for (const Operand& o : operands_)
+      if (o.companion.defined() && o.companion.is_same(t)) r.self = &o;
+    TensorType type = aten::type_of(t);
+    type.device = device;
+    if (r.self) {
+      type.device = graph_.type(r.self->value).device;
+    } else {
+      type.wrapped_number = false;
+      r.storage = find_storage(t.storage().unsafeGetStorageImpl());
+    }
+    outs.push_back(std::move(type));
+    results.push_back(std::move(r));
+  };
+  FLASHOVER_CHECK(meta.size() == facts.schema.returns.size()) << facts.schema.name << " returned " << meta.size() << " values";
+  for (size_t i = 0; i < meta.size(); ++i) {
+    const aten::ArgSpec& spec = facts.schema.returns[i];
+    if (spec.kind == aten::ArgKind::kTensor) {
+      if (!meta[i].isTensor()) throw Declined(facts.schema.name + " returned something else than a tensor");
+      add_result(meta[i].toTensor(), spec);
+    } else if (spec.kind == aten::ArgKind::kTensorList) {
+      for (const at::Tensor& t : meta[i].toTensorVector()) add_result(t, spec);
+    }
+  }
+  std::vector<at::Tensor> tensors;
+  const bool query = facts.is_query && outs.empty() && !facts.schema.any_written;
+  if (!query) {
+    if (!outs.empty()) fill_factory_defaults(facts, args, outs[0]);
+    // The node may move when the graph grows, its outs not.
+    const std::vector<ValueId> values = add_node(facts.op, std::move(args), std::move(outs)).outs;
+    for (size_t i = 0; i < results.size(); ++i) {
+      Result& r = results[i];
+      const ValueId value = values[i];
+      if (!r.meta.defined()) {
+        tensors.emplace_back();
+      } else if (r.self) {
+        FLASHOVER_CHECK(r.self->impl) << facts.schema.name << " returned a number";
+        graph_.values[value].storage = r.self->impl->storage_id;
+        tensors.push_back(rebind(*r.self, value));
+      } else if (r.storage >= 0) {
+        const auto base_impl = std::find_if(operands_.begin(), operands_.end(), [&](const Operand& o) {
+          return o.impl && o.impl->storage_id == r.storage;
+        });
+        FLASHOVER_CHECK(base_impl != operands_.end()) << facts.schema.name << " aliases a tensor it was not given";
+        at::Tensor view = view_of(*base_impl->impl, value);
+        trace_impl(view)->set_bits(r.meta.is_conj(), r.meta.is_neg());
+        tensors.push_back(std::move(view));
+      } else {
+        c10::Storage storage = r.meta.storage();
+        forbid_data_access(storage);
+        const int32_t id = new_storage(storage);
+        tensors.push_back(make_tensor(value, std::move(storage), id));
+      }
+    }
+  }
+  torch::jit::drop(stack, stack.size() - base);
+  size_t next = 0;
+  for (size_t i = 0; i < meta.size(); ++i) {
+    const aten::ArgSpec& spec = facts.schema.returns[i];
+    if (spec.kind == aten::ArgKind::kTensor) {
+      stack.emplace_back(tensors[next++]);
+    } else if (spec.kind == aten::ArgKind::kTensorList) {
+      c10::List<at::Tensor> list;
+      const size_t length = meta[i].toListRef().size();
+      for (size_t k = 0; k < length; ++k) list.push_back(tensors[next++]);
+      stack.emplace_back(std::move(list));
+    } else {
+      stack.push_back(std::move(meta[i]));
+    }
+  }
+}
+
+// ------------------------------------------------------------------------------------- data-dependent calls on constants
+
+namespace {
+
+// Marks memory that depends on anything but constants, in program order. `limit`: nodes to look at.
+std::vector<bool> tainted_storages(const graph::Graph& g, size_t storages) {
+  std::vector<bool> tainted(storages, false);
+  const auto storage_of = [&](ValueId v) { return g.values[v].storage; };
+  for (const graph::Input& in : g.inputs)
+    if (in.kind != graph::InputKind::kConstant && storage_of(in.value) >= 0) tainted[storage_of(in.value)] = true;
+  // Aliases may be written after they were read: iterate until nothing changes (twice is the rule).
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (const graph::Node& n : g.nodes) {
+      bool dirty = n.op->nondeterministic || n.op->effectful;
+      for (const Arg& a : n.args)
+        graph::for_each_ref(a, [&](ValueId v) { dirty = dirty || (storage_of(v) >= 0 && tainted[storage_of(v)]); });
+      if (!dirty) continue;
+      const auto mark = [&](ValueId v) {
+        if (storage_of(v) >= 0 && !tainted[storage_of(v)]) changed = tainted[storage_of(v)] = true;
+      };
+      for (ValueId v : n.outs) mark(v);
+      for (size_t i = 0; i < n.args.size() && i < 32; ++i)
+        if (n.op->mutates >> i & 1) graph::for_each_ref(n.args[i], mark);
+    }
+  }
+  return tainted;
+}
+
+}  // namespace
+
+std::optional<at::Tensor> Recorder::constant_value(const at::Tensor& t) {
+  constexpr int64_t kMaxElements = 1 << 20;
+  const TraceImpl* impl = trace_impl(t);
+  if (!impl || impl->storage_id < 0) return std::nullopt;
+  const std::vector<bool> tainted = tainted_storages(graph_, storages_.size());
+  if (tainted[impl->storage_id]) return std::nullopt;
+  graph::Graph slice;
+  slice.values = graph_.values;
+  std::vector<at::Tensor> inputs;
+  for (size_t i = 0; i < constants_.size(); ++i) {
+    slice.inputs.push_back(graph_.inputs[constant_inputs_[i]]);
+    inputs.push_back(constants_[i].clone());
+  }
+  for (const graph::Node& n : graph_.nodes) {
+    bool clean = !n.op->nondeterministic && !n.op->effectful && !n.outs.empty();
+    const auto check = [&](ValueId v) {
+      const int32_t s = graph_.values[v].storage;
+      clean = clean && s >= 0 && !tainted[s];
+    };
+    for (const Arg& a : n.args) graph::for_each_ref(a, check);
+    for (ValueId v : n.outs) {
+      if (graph_.type(v).dtype == DType::kUndefined) continue;
+      check(v);
+      if (graph_.type(v).numel().value() > kMaxElements) return std::nullopt;
+    }
+    if (clean) slice.nodes.push_back(n);
+  }
+  graph::Output out;
+  out.value = impl->value;
+  out.type = graph_.type(impl->value);
+  slice.outputs.push_back(out);
+  BelowEverything plain;
+  InternalScope internal;
+  return aten::eval_graph(slice, inputs)[0];
+}
+
+bool Recorder::call_on_constants(OpFacts& facts, Stack& stack, size_t base) {
+  const auto& specs = facts.schema.args;
+  bool any = false, unknown = false;
+  Stack real;
+  for (size_t i = 0; i < specs.size(); ++i)
+    real.push_back(map_tensors(stack[base + i], specs[i], [&](const at::Tensor& t) {
+      any = true;
+      auto value = trace_impl(t) ? constant_value(t) : std::nullopt;
+      if (!value) {
+        unknown = true;
+        return t;
+      }
+      return *value;
+    }));
+  if (unknown || facts.schema.any_written) {
+    if (facts.may_ask_meta) return false;
+    throw Declined("data-dependent: " + facts.schema.name + " needs the value of a traced tensor");
+  }
+  if (!any) return false;
+  {
+    BelowEverything plain;
+    InternalScope internal;
+    facts.schema.handle.callBoxed(real);
+  }
+  torch::jit::drop(stack, stack.size() - base);
+  for (size_t i = 0; i < real.size(); ++i)
+    stack.push_back(map_tensors(real[i], facts.schema.returns[i], [&](const at::Tensor& t) { return add_constant(t); }));
+  return true;
+}
+
+// ------------------------------------------------------------------------------------------------------ the fallback
+
+namespace {
+
+// Fake reached where no trace runs: another thread uses a module whose parameters are swapped just now, or a tensor that
+// outlived its trace.
+void call_without_session(const c10::OperatorHandle& op, Stack* stack) {
+  const OpFacts& facts = facts_of(op);
+  const size_t base = stack->size() - facts.schema.args.size();
+  for (size_t i = 0; i < facts.schema.args.size(); ++i) {
+    c10::IValue& value = (*stack)[base + i];
+    bool any = false;
+    for_each_tensor(value, [&](const at::Tensor& t) { any = any || trace_impl(t); });
+    if (!any) continue;
+    value = map_tensors(value, facts.schema.args[i], [&](const at::Tensor& t) {
+      const TraceImpl* impl = trace_impl(t);
+      if (!impl) return t;
+      TORCH_CHECK(impl->real.defined() && impl->liveness->recorder,
+                  "flashover: a tensor of a finished trace was used in ", facts.schema.name);
+      return impl->real;
+    });
+  }
+  c10::impl::ExcludeDispatchKeyGuard plain(c10::DispatchKey::Fake);
+  op.callBoxed(stack);
+}
+
+void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
+  if (Recorder* recorder = active_recorder) {
+    recorder->call(op, stack);
+  } else {
+    call_without_session(op, stack);
+  }
+}
+
+TORCH_LIBRARY_IMPL(_, Fake, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>()); }
+
+}  // namespace
+}  // namespace flashover::trace

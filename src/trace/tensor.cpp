@@ -1,0 +1,106 @@
+#include "trace/tensor.h"
+
+#include <ATen/EmptyTensor.h>
+#include <c10/core/Allocator.h>
+
+namespace flashover::trace {
+namespace {
+
+constexpr const char* kDataAccess =
+    "flashover: the data of a tensor was asked for while the program is being traced (.numpy(), .tolist(), data_ptr() ...)";
+
+// Same memory, other keys and device.
+class PlainImpl final : public c10::TensorImpl {
+ public:
+  PlainImpl(c10::Storage storage, c10::DispatchKeySet keys, caffe2::TypeMeta dtype, c10::Device device)
+      : TensorImpl(std::move(storage), keys, dtype) {
+    device_opt_ = device;
+  }
+};
+
+at::Tensor companion(const c10::TensorImpl& like, c10::DispatchKeySet keys, c10::Device device) {
+  if (like.is_conj()) keys = keys.add(c10::DispatchKey::Conjugate);
+  if (like.is_neg()) keys = keys.add(c10::DispatchKey::Negative);
+  // A real tensor (a number that ATen wrapped) lends its geometry only.
+  c10::Storage storage = trace_impl(&like) ? c10::Storage(like.unsafe_storage()) : make_storage(like.dtype().itemsize());
+  auto impl = c10::make_intrusive<PlainImpl>(std::move(storage), keys, like.dtype(), device);
+  impl->set_sizes_and_strides(like.sizes(), like.strides(), like.storage_offset());
+  if (like.is_wrapped_number()) impl->set_wrapped_number(true);
+  return at::Tensor(std::move(impl));
+}
+
+}  // namespace
+
+c10::intrusive_ptr<TraceImpl> TraceImpl::twin() const {
+  auto impl = c10::make_intrusive<TraceImpl>(c10::Storage(storage_), key_set_, data_type_, *device_opt_);
+  impl->value = value;
+  impl->storage_id = storage_id;
+  impl->liveness = liveness;
+  return impl;
+}
+
+c10::intrusive_ptr<c10::TensorImpl> TraceImpl::shallow_copy_and_detach(const c10::VariableVersion& version,
+                                                                       bool allow_metadata_change) const {
+  auto impl = twin();
+  copy_tensor_metadata(this, impl.get(), version, allow_metadata_change);
+  return impl;
+}
+
+c10::intrusive_ptr<c10::TensorImpl> TraceImpl::shallow_copy_and_detach(c10::VariableVersion&& version,
+                                                                       bool allow_metadata_change) const {
+  auto impl = twin();
+  copy_tensor_metadata(this, impl.get(), std::move(version), allow_metadata_change);
+  return impl;
+}
+
+// `t.data = source`.
+void TraceImpl::shallow_copy_from(const c10::intrusive_ptr<TensorImpl>& source) {
+  const TraceImpl* other = trace_impl(source.get());
+  if (input >= 0) decline_trace(*this, "tensor data replaced: .data of a tensor that outlives the call was assigned");
+  if (!other) decline_trace(*this, "tensor data replaced: .data of a traced tensor was set to a real tensor");
+  copy_tensor_metadata(other, this, version_counter(), allow_tensor_metadata_change());
+  value = other->value;
+  storage_id = other->storage_id;
+}
+
+void TraceImpl::imitate(const c10::TensorImpl& like) {
+  key_set_ = like.key_set().add(c10::DispatchKey::Fake);
+  set_geometry(like.sizes(), like.strides(), like.storage_offset());
+}
+
+void TraceImpl::set_geometry(c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t offset) {
+  const bool allowed = allow_tensor_metadata_change();
+  set_allow_tensor_metadata_change(true);
+  set_sizes_and_strides(sizes, strides, offset);
+  set_allow_tensor_metadata_change(allowed);
+}
+
+void TraceImpl::rebase(c10::Storage storage, int32_t id) {
+  const auto device = device_opt_;
+  set_storage_keep_dtype(std::move(storage));
+  device_opt_ = device;
+  storage_id = id;
+}
+
+c10::Storage make_storage(int64_t bytes) {
+  static c10::Allocator* allocator = c10::GetAllocator(c10::kMeta);
+  c10::Storage storage(c10::Storage::use_byte_size_t(), bytes, at::DataPtr(nullptr, c10::Device(c10::kMeta)), allocator,
+                       /*resizable=*/true);
+  forbid_data_access(storage);
+  return storage;
+}
+
+void forbid_data_access(const c10::Storage& storage) {
+  storage.unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(std::string(kDataAccess));
+}
+
+at::Tensor meta_companion(const c10::TensorImpl& like) {
+  return companion(like, c10::DispatchKeySet(c10::DispatchKey::Meta), c10::Device(c10::kMeta));
+}
+
+at::Tensor tagged_companion(const c10::TensorImpl& like) {
+  const auto backend = c10::DispatchKeySet(c10::computeDispatchKey(c10::typeMetaToScalarType(like.dtype()), c10::kStrided, like.device()));
+  return companion(like, backend, like.device());
+}
+
+}  // namespace flashover::trace

@@ -1,0 +1,75 @@
+// The tensor the user's code holds during a trace.
+#pragma once
+#include <ATen/core/Tensor.h>
+#include <c10/core/TensorImpl.h>
+
+#include <memory>
+#include <string>
+
+#include "ops/types.h"
+
+namespace flashover::trace {
+
+class Recorder;
+
+// Trace tensors outlive their session when the program keeps one; `recorder` turns null then.
+struct Liveness {
+  Recorder* recorder = nullptr;
+};
+
+// Real device keys plus Fake over a meta storage that views share. Geometry, version counter and autograd metadata are
+// TensorImpl's own, so everything above the backend works as in eager.
+class TraceImpl final : public c10::TensorImpl {
+ public:
+  TraceImpl(c10::Storage storage, c10::DispatchKeySet keys, caffe2::TypeMeta dtype, c10::Device device)
+      : TensorImpl(std::move(storage), keys, dtype) {
+    device_opt_ = device;
+  }
+
+  ValueId value = kNoValue;
+  int32_t storage_id = -1;
+  int32_t input = -1;  // number of the graph input whose tensor object this is; copies (detach, views) are not inputs
+  at::Tensor real;     // of an input: the tensor it stands for
+  std::shared_ptr<Liveness> liveness;
+
+  c10::intrusive_ptr<TensorImpl> shallow_copy_and_detach(const c10::VariableVersion& version,
+                                                         bool allow_metadata_change) const override;
+  c10::intrusive_ptr<TensorImpl> shallow_copy_and_detach(c10::VariableVersion&& version,
+                                                         bool allow_metadata_change) const override;
+  void shallow_copy_from(const c10::intrusive_ptr<TensorImpl>& source) override;
+  const char* tensorimpl_type_name() const override { return "flashover::TraceImpl"; }
+
+  // Takes all keys, as `like` has them, plus Fake; geometry as well.
+  void imitate(const c10::TensorImpl& like);
+  void set_geometry(c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t offset);
+  void rebase(c10::Storage storage, int32_t id);  // set_(): another memory, the device stays
+  void set_bits(bool conjugate, bool negative) {
+    key_set_ = with(with(key_set_, c10::DispatchKey::Conjugate, conjugate), c10::DispatchKey::Negative, negative);
+  }
+
+ private:
+  static c10::DispatchKeySet with(c10::DispatchKeySet keys, c10::DispatchKey key, bool on) {
+    return on ? keys.add(key) : keys.remove(key);
+  }
+  c10::intrusive_ptr<TraceImpl> twin() const;
+};
+
+// Sticky decline of the session that `tensor` belongs to (a plain error when that has ended).
+[[noreturn]] void decline_trace(const TraceImpl& tensor, const std::string& reason);
+
+// Null for real and undefined tensors.
+inline TraceImpl* trace_impl(const c10::TensorImpl* impl) {
+  if (!impl->key_set().has(c10::DispatchKey::Fake)) return nullptr;
+  return static_cast<TraceImpl*>(const_cast<c10::TensorImpl*>(impl));
+}
+inline TraceImpl* trace_impl(const at::TensorBase& t) { return t.defined() ? trace_impl(t.unsafeGetTensorImpl()) : nullptr; }
+
+// A meta storage of that many bytes; reading its data throws.
+c10::Storage make_storage(int64_t bytes);
+void forbid_data_access(const c10::Storage& storage);
+// Plain tensors with the geometry of `like`: on the meta device over the same storage (for shape functions), or with the
+// real device's keys but without Fake (for C++ code that looks at devices and strides and touches no data).
+at::Tensor meta_companion(const c10::TensorImpl& like);
+at::Tensor tagged_companion(const c10::TensorImpl& like);
+
+}  // namespace flashover::trace
