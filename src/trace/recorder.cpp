@@ -79,7 +79,13 @@ bool has_pyobject(const at::Tensor& t) { return t.unsafeGetTensorImpl()->pyobj_s
 
 }  // namespace
 
-Recorder* active() { return active_recorder; }
+Session* current() { return active_recorder; }
+std::unique_ptr<Session> begin() { return std::make_unique<Recorder>(); }
+
+thread_local int internal_depth = 0;
+InternalScope::InternalScope() { ++internal_depth; }
+InternalScope::~InternalScope() { --internal_depth; }
+bool internal_call() { return internal_depth > 0; }
 
 BelowEverything::BelowEverything() : guard_(keys_above_backend()) {}
 
@@ -94,6 +100,10 @@ Recorder::Recorder() : liveness_(std::make_shared<Liveness>()) {
   at::autocast::set_autocast_cache_enabled(false);
   active_recorder = this;
   c10::impl::tls_set_dispatch_key_included(c10::DispatchKey::Fake, true);
+}
+
+void Recorder::deactivate() {
+  if (active_recorder == this) active_recorder = nullptr;
 }
 
 Recorder::~Recorder() {
@@ -256,12 +266,6 @@ Ref Recorder::lift(const at::Tensor& t, const char* op_name) {
     if (const at::Tensor* trace = added ? known() : nullptr) return as_operand(*trace);
   }
   throw Declined(std::string("unknown tensor: one that is neither an input nor made in the traced code reached ") + op_name);
-}
-
-const Operand* Recorder::operand(const at::Tensor& t) const {
-  for (const Operand& o : operands_)
-    if (o.tensor.is_same(t)) return &o;
-  return nullptr;
 }
 
 std::vector<Arg> Recorder::collect(const OpFacts& facts, const Stack& stack, size_t base) {

@@ -2,6 +2,8 @@
 #pragma once
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include <optional>
+#include <string_view>
 #include <unordered_map>
 
 #include "torch/convert.h"
@@ -13,27 +15,38 @@ namespace flashover::trace {
 class Recorder;
 using Stack = torch::jit::Stack;
 
-// What is known of an operator, looked up once per process.
+struct OpFacts;
+// Takes the call over (arguments start at stack[base]); false lets the general way proceed.
+using Special = bool (*)(Recorder&, OpFacts&, Stack& stack, size_t base);
+
+// What is known of an operator, looked up once a thread.
 struct OpFacts {
+  c10::OperatorName qualified{"", ""};  // handles are reused when a library is unloaded: compared at each look-up
   aten::Operator schema;
   const ops::Op* op = nullptr;
-  // Takes the call over: returns false to let the general way proceed.
-  bool (*special)(Recorder&, OpFacts&, Stack&) = nullptr;
-  bool composite = false;       // has no backend kernel: ATen decomposes it (reached undecomposed in inference mode)
-  bool reads_data = false;      // result or its shape depends on data
-  bool metadata_in_place = false;  // t_, squeeze_, as_strided_ ...: geometry changes, data does not
+  Special special = nullptr;
+  ops::InferRule in_place_rule = nullptr;  // the functional twin's
+  int written_arg = -1;                    // of an in-place operator
+  bool composite = false;      // no backend kernel: ATen decomposes it (reached undecomposed in inference mode only)
+  bool reads_data = false;     // the result or its shape depends on data
+  bool may_ask_meta = false;   // ... but not always (repeat_interleave with output_size)
   bool has_tensor_return = false;
-  bool may_rule = false;        // own rule usable (views that flip conj bits are not)
+  bool is_query = false;       // answers about metadata: is_same_size ...; not recorded
+  bool may_rule = false;       // own rules apply
   int device_arg = -1, dtype_arg = -1;
-  const c10::KernelFunction* cpp_meta = nullptr;  // hidden below a Python registration, or the registered one
+  const c10::KernelFunction* cpp_meta = nullptr;
   bool python_meta = false;
 };
 
 // One tensor argument of the call being recorded.
 struct Operand {
-  c10::TensorImpl* impl = nullptr;
+  at::Tensor tensor;          // as it arrived
+  TraceImpl* impl = nullptr;  // null: a number
   ValueId value = kNoValue;
-  at::Tensor companion;  // made when a meta kernel is called
+  at::Tensor companion;       // made when a meta kernel is called
+  at::Tensor tensor_of_trace() const {
+    return at::Tensor(c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(static_cast<c10::TensorImpl*>(impl)));
+  }
 };
 
 class Recorder final : public Session {
@@ -55,37 +68,44 @@ class Recorder final : public Session {
 
   void call(const c10::OperatorHandle& op, Stack* stack);
 
-  // ---- for special.cpp
+  // ---- building blocks, also for special.cpp
   graph::Graph& graph() { return graph_; }
   Ref lift(const at::Tensor& t, const char* op_name);
-  Operand& operand(Ref r, const at::Tensor& t);
-  // A fresh trace tensor for a value; storage_id < 0: its own memory.
+  std::vector<Arg> collect(const OpFacts& facts, const Stack& stack, size_t base);  // fills operands()
+  const std::vector<Operand>& operands() const { return operands_; }
   at::Tensor make_tensor(ValueId value, c10::Storage storage, int32_t storage_id);
-  at::Tensor fresh(ValueId value);
+  at::Tensor fresh(ValueId value);  // its own memory
   at::Tensor view_of(const TraceImpl& base, ValueId value);
+  at::Tensor rebind(const Operand& source, ValueId value);
   graph::Node& add_node(const ops::Op* op, std::vector<Arg> args, std::vector<TensorType> outs);
   at::Tensor add_constant(at::Tensor real);
   // The value of a trace tensor if it depends on constants only.
   std::optional<at::Tensor> constant_value(const at::Tensor& t);
   int32_t new_storage(const c10::Storage& storage);
   int32_t find_storage(const c10::StorageImpl* storage) const;
+  // Some value in that memory with that dtype; kNoValue if there is none.
+  ValueId value_in_storage(int32_t storage, DType dtype) const;
   const c10::Storage& storage(int32_t id) const { return storages_[id]; }
+  Stats& counters() { return stats_; }
 
  private:
-  void call_general(OpFacts& facts, Stack& stack);
-  void call_constant_or_decline(OpFacts& facts, Stack& stack);
-  void infer_by_meta(OpFacts& facts, Stack& stack);
-  std::vector<Arg> collect(const OpFacts& facts, Stack& stack);
+  void call_general(OpFacts& facts, Stack& stack, size_t base);
+  bool call_on_constants(OpFacts& facts, Stack& stack, size_t base);
   bool infer_by_rule(OpFacts& facts, const std::vector<Arg>& args, std::vector<TensorType>& outs);
-  void finish(OpFacts& facts, std::vector<Arg> args, std::vector<TensorType> outs, Stack& stack);
+  void fill_factory_defaults(const OpFacts& facts, std::vector<Arg>& args, const TensorType& result);
+  const Operand& aliased(const OpFacts& facts, const std::vector<Arg>& args, int alias) const;
+  void finish_by_rule(OpFacts& facts, std::vector<Arg> args, std::vector<TensorType> outs, Stack& stack, size_t base);
+  void finish_by_meta(OpFacts& facts, std::vector<Arg> args, Stack& stack, size_t base);
   int32_t location_id();
-  void check_inputs_unchanged();
+  void check_inputs_unchanged() const;
   void swap_back();
+  void deactivate();
 
   struct InputRecord {
     PyObject* object = nullptr;  // the program's tensor object, strong
     PyObject* holder = nullptr;  // a plain tensor object that has the real impl meanwhile, strong
     c10::intrusive_ptr<TraceImpl> impl;
+    int32_t number = -1;
     bool requires_grad = false;
   };
 
@@ -100,27 +120,34 @@ class Recorder final : public Session {
   std::unordered_map<const c10::StorageImpl*, int32_t> by_storage_;       // meta -> id
   std::vector<c10::Storage> storages_;                                    // kept: addresses stay unique
   std::vector<c10::Storage> real_storages_;
+  std::unordered_map<int32_t, c10::VariableVersion> versions_;  // of inputs, by storage id
   std::unordered_map<std::string, int32_t> location_ids_;
   std::vector<Operand> operands_;  // of the current call
-  std::vector<std::pair<uint64_t, ValueId>> numbers_;  // wrapped numbers seen
   bool declined_ = false, ended_ = false;
   bool autocast_cache_was_enabled_ = false;
   std::string reason_;
 };
 
-Recorder* active();  // of this thread
-
 OpFacts& facts_of(const c10::OperatorHandle& op);
-bool (*special_of(const std::string& name))(Recorder&, OpFacts&, Stack&);
-// kernels.cpp: private parts of the dispatcher
-const c10::KernelFunction* find_cpp_meta(const c10::OperatorHandle& op, bool& python_meta);
+Special special_of(std::string_view name);  // special.cpp
+const c10::KernelFunction* find_cpp_meta(const c10::OperatorHandle& op, bool& python_meta);  // kernels.cpp
+PyObject* decline_class();  // borrowed
 
-// Excludes everything above the backend, so that a meta kernel or a companion call sees plain tensors.
+// Excludes everything above the backend, so that kernels see plain tensors.
 class BelowEverything {
  public:
   BelowEverything();
+
  private:
   c10::impl::ExcludeDispatchKeyGuard guard_;
+};
+
+// internal_call() is true inside.
+class InternalScope {
+ public:
+  InternalScope();
+  ~InternalScope();
+  InternalScope(const InternalScope&) = delete;
 };
 
 }  // namespace flashover::trace

@@ -26,6 +26,15 @@ class TraceImpl final : public c10::TensorImpl {
     device_opt_ = device;
   }
 
+  struct ViewTag {};
+  // A view: the keys of its base as they are.
+  TraceImpl(ViewTag, const TraceImpl& base, caffe2::TypeMeta dtype)
+      : TensorImpl(c10::TensorImpl::VIEW, c10::Storage(base.storage_), base.key_set_, dtype),
+        storage_id(base.storage_id),
+        liveness(base.liveness) {
+    device_opt_ = base.device_opt_;
+  }
+
   ValueId value = kNoValue;
   int32_t storage_id = -1;
   int32_t input = -1;  // number of the graph input whose tensor object this is; copies (detach, views) are not inputs

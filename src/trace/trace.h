@@ -12,6 +12,16 @@
 //             python_error and `declined()` stays set (sticky), since user code may swallow exceptions
 // Rules for shapes come from ops::Op::infer, then ATen's C++ meta kernels, then torch's Python metas (counted in stats()).
 //
+// What a kTraced graph looks like, beyond graph.h:
+//   - outs of a node are its tensor results, lists flattened; a result that ATen left undefined has dtype kUndefined
+//   - an in-place node's out is a new value with the storage and geometry of the written argument; the tensor stands for it
+//     from there on (older values of that storage read the new content too: storage ids tell)
+//   - in-place changes of metadata (t_, squeeze_, as_strided_, shrinking resize_, set_) appear as the view operator
+//   - detach, lift_fresh and alias-free copies of a tensor object add no node: equal value ids
+//   - numbers mixed with tensors are prim.full nodes of rank 0, type.wrapped_number tells weak ones
+//   - native_batch_norm in training appears as _native_batch_norm_legit, whose schema tells what it writes
+//   - dtype and device left open by a factory call are filled in
+//
 // This header is plain C++ for frame/: at::Tensor crosses as PyObject* only.
 #pragma once
 #include <cstdint>
@@ -66,5 +76,10 @@ class Session {
 // Activates tracing on this thread (one at a time per thread; nesting throws Declined). GIL held.
 std::unique_ptr<Session> begin();
 Session* current();  // of this thread; null outside a trace
+
+// The exception class (derived from BaseException) that a decline raises; borrowed.
+PyObject* decline_class();
+// True while one of torch's own functions runs on behalf of the trace (Python shape functions): not the user's program.
+bool internal_call();
 
 }  // namespace flashover::trace

@@ -1,0 +1,96 @@
+// What the recorder needs to know of an operator, from its schema, tags and kernels.
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "trace/recorder.h"
+
+namespace flashover::trace {
+namespace {
+
+// Answers about metadata.
+constexpr std::array<std::string_view, 7> kQueries = {
+    "aten.is_same_size.default", "aten._has_compatible_shallow_copy_type.default", "aten._has_same_storage_numel.default",
+    "aten.result_type.Tensor",   "aten.is_set_to.default",                         "aten.is_pinned.default",
+    "aten._is_zerotensor.default"};
+
+// Checks that act when the program runs.
+constexpr std::array<std::string_view, 4> kRunTimeChecks = {"aten._linalg_check_errors.default", "aten._assert_async.default",
+                                                            "aten._assert_async.msg", "aten._validate_compressed_sparse_indices.default"};
+
+// Views that flip a bit that no rule sees.
+constexpr std::array<std::string_view, 2> kBitViews = {"aten._conj.default", "aten._neg_view.default"};
+
+bool contains(auto& list, std::string_view name) { return std::find(list.begin(), list.end(), name) != list.end(); }
+
+bool has_tag(const c10::OperatorHandle& op, at::Tag tag) {
+  const auto& tags = op.getTags();
+  return std::find(tags.begin(), tags.end(), tag) != tags.end();
+}
+
+bool same_arguments(const aten::Operator& a, const aten::Operator& b) {
+  return a.args.size() == b.args.size() && std::equal(a.args.begin(), a.args.end(), b.args.begin(), [](auto& x, auto& y) {
+           return x.kind == y.kind && x.optional == y.optional;
+         });
+}
+
+// aten.add_.Tensor -> aten.add.Tensor when that takes the same arguments and writes none.
+std::string functional_twin(const aten::Operator& op) {
+  const size_t dot = op.name.rfind('.');
+  if (dot == std::string::npos || dot == 0 || op.name[dot - 1] != '_' || op.name[dot - 2] == '_') return "";
+  const std::string twin_name = op.name.substr(0, dot - 1) + op.name.substr(dot);
+  const aten::Operator* twin = aten::find_operator(twin_name);
+  if (!twin || twin->any_written || !same_arguments(op, *twin)) return "";
+  const auto written = std::count_if(op.args.begin(), op.args.end(), [](auto& a) { return a.written; });
+  if (written != 1 || op.returns.size() != 1 || twin->returns.size() != 1) return "";
+  return twin_name;
+}
+
+OpFacts make_facts(const c10::OperatorHandle& handle) {
+  OpFacts f{.qualified = handle.operator_name(), .schema = aten::digest(handle)};
+  const aten::Operator& schema = f.schema;
+  ops::SchemaFacts facts;
+  for (size_t i = 0; i < schema.args.size(); ++i) {
+    const auto& a = schema.args[i];
+    if (a.written) {
+      if (i >= 32) continue;  // no operator does; refused below
+      facts.mutates |= 1u << i;
+      f.written_arg = static_cast<int>(i);
+    }
+    if (a.kind == aten::ArgKind::kDevice) f.device_arg = static_cast<int>(i);
+    if (a.kind == aten::ArgKind::kDType && handle.schema().arguments()[i].name() == "dtype") f.dtype_arg = static_cast<int>(i);
+  }
+  for (const auto& r : schema.returns) {
+    f.has_tensor_return |= r.kind == aten::ArgKind::kTensor || r.kind == aten::ArgKind::kTensorList;
+    facts.is_aten_view |= r.alias == 0 && !r.written;
+  }
+  facts.nondeterministic = has_tag(handle, at::Tag::nondeterministic_seeded);
+  facts.effectful = contains(kRunTimeChecks, schema.name);
+  if (schema.any_written) facts.functional = functional_twin(schema);
+  f.op = ops::find(schema.name, facts);
+  f.special = special_of(schema.name);
+  f.is_query = contains(kQueries, schema.name);
+  f.reads_data = has_tag(handle, at::Tag::data_dependent_output) || has_tag(handle, at::Tag::dynamic_output_shape);
+  f.may_ask_meta = schema.name == "aten.repeat_interleave.Tensor";
+  f.composite = handle.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
+                !handle.hasKernelForDispatchKey(c10::DispatchKey::CPU);
+  const bool single_in_place = f.written_arg >= 0 && schema.returns.size() == 1 && schema.returns[0].written &&
+                               schema.returns[0].alias == f.written_arg && std::popcount(f.op->mutates) == 1;
+  if (!f.op->infer && single_in_place && f.op->functional && !f.op->drops_mutated)
+    f.in_place_rule = f.op->functional->infer;
+  f.may_rule = (f.op->infer && !schema.any_written) || (f.op->infer && single_in_place) || f.in_place_rule;
+  if (contains(kBitViews, schema.name)) f.may_rule = false;
+  f.cpp_meta = find_cpp_meta(handle, f.python_meta);
+  return f;
+}
+
+}  // namespace
+
+OpFacts& facts_of(const c10::OperatorHandle& op) {
+  thread_local std::unordered_map<c10::OperatorHandle, std::unique_ptr<OpFacts>> known;
+  std::unique_ptr<OpFacts>& facts = known[op];
+  if (!facts || facts->qualified != op.operator_name()) facts = std::make_unique<OpFacts>(make_facts(op));
+  return *facts;
+}
+
+}  // namespace flashover::trace

@@ -1,0 +1,226 @@
+// Inputs: real tensors swapped for trace tensors under the same Python object, and back.
+#include <ATen/autocast_mode.h>
+#include <ATen/core/VariableHooksInterface.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "trace/recorder.h"
+
+namespace flashover::trace {
+namespace {
+
+const at::Tensor& unpack(PyObject* object) { return THPVariable_Unpack(object); }
+
+// Both objects exchange their tensors; each tensor's back pointer follows. Local copies keep both use counts above one, so
+// each tensor holds exactly one reference to its object before and after, and counts stay as they are.
+void swap_tensors(PyObject* a, PyObject* b) {
+  auto* va = reinterpret_cast<THPVariable*>(a);
+  auto* vb = reinterpret_cast<THPVariable*>(b);
+  const at::Tensor keep_a = va->cdata, keep_b = vb->cdata;
+  std::swap(va->cdata, vb->cdata);
+  va->cdata.unsafeGetTensorImpl()->pyobj_slot()->store_pyobj(a);
+  vb->cdata.unsafeGetTensorImpl()->pyobj_slot()->store_pyobj(b);
+}
+
+const char* untraceable(const at::Tensor& t) {
+  if (!t.defined()) return "undefined tensor";
+  const c10::DispatchKeySet keys = t.key_set();
+  if (keys.has(c10::DispatchKey::Python)) return "tensor subclass with __torch_dispatch__";
+  if (t.layout() != at::kStrided) return "layout is not strided";
+  if (t.is_mkldnn()) return "mkldnn tensor";
+  if (t.is_quantized()) return "quantized tensor";
+  if (t.is_nested()) return "nested tensor";
+  if (t.has_names()) return "named tensor";
+  if (!t.has_storage()) return "tensor without storage";
+  if (t._is_zerotensor()) return "zero tensor";
+  const c10::DispatchKeySet functorch({c10::DispatchKey::FuncTorchGradWrapper, c10::DispatchKey::FuncTorchBatched,
+                                       c10::DispatchKey::Functionalize, c10::DispatchKey::Batched});
+  if (keys.has_any(functorch)) return "tensor of a functorch transform";
+  if (!t.is_cpu() && !t.is_cuda()) return "device is neither cpu nor cuda";
+  if (t.unsafeGetTensorImpl()->has_symbolic_sizes_strides()) return "symbolic sizes";
+  return nullptr;
+}
+
+}  // namespace
+
+PyObject* decline_class() {
+  static PyObject* type = [] {
+    pybind11::gil_scoped_acquire gil;
+    return PyErr_NewExceptionWithDoc("flashover._C.Decline", "Thrown through traced code; never reaches the user.",
+                                     PyExc_BaseException, nullptr);
+  }();
+  return type;
+}
+
+int32_t Recorder::add_input(PyObject* object, graph::InputKind kind, const std::string& name) {
+  if (!THPVariable_Check(object)) throw Declined("an input is not a tensor");
+  const at::Tensor real = unpack(object);
+  if (const TraceImpl* impl = trace_impl(real)) {
+    if (impl->liveness.get() == liveness_.get() && impl->input >= 0) return impl->input;
+    throw Declined("a tensor made in the trace cannot become an input");
+  }
+  if (const char* why = untraceable(real)) throw Declined(std::string("untraceable input: ") + why);
+  TensorType type = aten::type_of(real);
+  type.wrapped_number = false;
+
+  InternalScope internal;
+  const auto* real_impl = real.unsafeGetTensorImpl();
+  // Memory: shared by inputs that share theirs.
+  const c10::StorageImpl* real_storage = real.storage().unsafeGetStorageImpl();
+  int32_t storage_id;
+  if (auto it = by_real_storage_.find(real_storage); it != by_real_storage_.end()) {
+    storage_id = it->second;
+  } else {
+    storage_id = new_storage(make_storage(static_cast<int64_t>(real_storage->nbytes())));
+    by_real_storage_.emplace(real_storage, storage_id);
+    real_storages_.push_back(real.storage());
+  }
+
+  const auto number = static_cast<int32_t>(graph_.inputs.size());
+  const ValueId value = graph_.add_input(std::move(type), kind, name, storage_id);
+  graph_.inputs[number].requires_grad = real.requires_grad();
+
+  auto impl = c10::make_intrusive<TraceImpl>(c10::Storage(storages_[storage_id]),
+                                             c10::DispatchKeySet(c10::DispatchKey::CPU), real.dtype(), real.device());
+  impl->imitate(*real_impl);
+  impl->value = value;
+  impl->storage_id = storage_id;
+  impl->input = number;
+  impl->real = real;
+  impl->liveness = liveness_;
+  if (!impl->is_inference()) {
+    // In-place checks of autograd see what eager's would: inputs that share a version counter share one here.
+    auto [it, fresh] = versions_.try_emplace(storage_id, c10::VariableVersion(real._version()));
+    impl->set_version_counter(it->second);
+  }
+  impl->set_allow_tensor_metadata_change(real_impl->allow_tensor_metadata_change());
+  at::Tensor trace(impl);
+  if (real.requires_grad()) {
+    if (real.is_leaf()) {
+      impl->set_requires_grad(true);
+    } else {
+      attach_outer_gradient(trace, number);
+    }
+  }
+  if (real.requires_grad() && real.is_leaf()) {
+    // The program may look at .grad.
+    const at::Tensor& grad = real_impl->grad();
+    if (grad.defined()) impl->mutable_grad() = grad;
+  }
+
+  PyObject* holder = THPVariable_Wrap(trace);
+  if (!holder) throw Declined("no Python object for a trace tensor");
+  swap_tensors(object, holder);
+  Py_INCREF(object);
+  inputs_.push_back({object, holder, impl, number, real.requires_grad()});
+  by_real_impl_.emplace(real_impl, std::move(trace));
+  return number;
+}
+
+bool Recorder::is_input(PyObject* object) const {
+  if (!THPVariable_Check(object)) return false;
+  const TraceImpl* impl = trace_impl(unpack(object));
+  return impl && impl->liveness.get() == liveness_.get() && impl->input >= 0;
+}
+
+ValueId Recorder::value_of(PyObject* object) const {
+  if (!THPVariable_Check(object)) return kNoValue;
+  const TraceImpl* impl = trace_impl(unpack(object));
+  return impl && impl->liveness.get() == liveness_.get() ? impl->value : kNoValue;
+}
+
+bool Recorder::is_trace_tensor(PyObject* object) const { return value_of(object) != kNoValue; }
+
+ValueId Recorder::value_in_storage(int32_t storage, DType dtype) const {
+  for (size_t v = graph_.values.size(); v-- > 0;)
+    if (graph_.values[v].storage == storage && graph_.values[v].type.dtype == dtype) return static_cast<ValueId>(v);
+  return kNoValue;
+}
+
+// What the graph cannot express about inputs must not have happened.
+void Recorder::check_inputs_unchanged() const {
+  for (const InputRecord& in : inputs_) {
+    const graph::Input& input = graph_.inputs[in.number];
+    const at::Tensor& real = in.impl->real;
+    const std::string who = "input " + input.name + ": ";
+    if (in.impl->sizes() != real.sizes() || in.impl->strides() != real.strides() || in.impl->storage_id != graph_.values[input.value].storage)
+      throw Declined(who + "its shape or memory was replaced");
+    const at::Tensor trace(in.impl);
+    if (trace.requires_grad() != in.requires_grad) throw Declined(who + "requires_grad changed");
+    if (in.requires_grad && trace.is_leaf() != real.is_leaf()) throw Declined(who + "written in place under autograd");
+    if (in.requires_grad && real.is_leaf()) {
+      const at::Tensor &before = real.unsafeGetTensorImpl()->grad(), &after = in.impl->grad();
+      if (before.defined() != after.defined() || (before.defined() && !before.is_same(after))) throw Declined(who + ".grad was assigned");
+    }
+  }
+  // Different storages over the same bytes (numpy arrays, from_blob): writing one changes the other unseen.
+  struct Span {
+    const char *begin, *end;
+    int32_t id;
+  };
+  std::vector<Span> spans;
+  for (const c10::Storage& s : real_storages_) {
+    const auto* begin = static_cast<const char*>(s.data());
+    if (begin && s.nbytes()) spans.push_back({begin, begin + s.nbytes(), by_real_storage_.at(s.unsafeGetStorageImpl())});
+  }
+  std::sort(spans.begin(), spans.end(), [](const Span& a, const Span& b) { return a.begin < b.begin; });
+  std::vector<int32_t> overlapping;
+  for (size_t i = 1; i < spans.size(); ++i)
+    if (spans[i].begin < spans[i - 1].end) overlapping.insert(overlapping.end(), {spans[i - 1].id, spans[i].id});
+  if (overlapping.empty()) return;
+  for (const graph::Node& n : graph_.nodes)
+    for (size_t i = 0; i < n.args.size() && i < 32; ++i)
+      if (n.op->mutates >> i & 1)
+        graph::for_each_ref(n.args[i], [&](ValueId v) {
+          if (std::find(overlapping.begin(), overlapping.end(), graph_.values[v].storage) != overlapping.end())
+            throw Declined("inputs overlap in memory without sharing a storage, and one is written");
+        });
+}
+
+void Recorder::swap_back() {
+  ended_ = true;
+  liveness_->recorder = nullptr;
+  c10::impl::tls_set_dispatch_key_included(c10::DispatchKey::Fake, false);
+  deactivate();
+  pybind11::gil_scoped_acquire gil;
+  for (auto it = inputs_.rbegin(); it != inputs_.rend(); ++it) {
+    swap_tensors(it->object, it->holder);
+    it->impl->real.reset();
+  }
+  by_real_impl_.clear();
+  for (InputRecord& in : inputs_) {
+    Py_DECREF(in.holder);
+    Py_DECREF(in.object);
+  }
+  inputs_.clear();
+  at::autocast::clear_cache();
+  at::autocast::set_autocast_cache_enabled(autocast_cache_was_enabled_);
+}
+
+graph::Graph Recorder::end(const std::vector<PyObject*>& outputs, std::vector<PyObject*>& constants) {
+  FLASHOVER_CHECK(!ended_) << "session ended twice";
+  try {
+    if (declined_) throw Declined(reason_);
+    for (PyObject* object : outputs) {
+      const ValueId value = value_of(object);
+      if (value == kNoValue) throw Declined("an output is not a tensor of this trace");
+      const at::Tensor& t = unpack(object);
+      graph::Output out;
+      out.value = value;
+      out.type = aten::type_of(t);
+      if (t.is_conj() || t.is_neg()) throw Declined("an output is a lazily conjugated or negated view");
+      graph_.outputs.push_back(std::move(out));
+    }
+    check_inputs_unchanged();
+  } catch (...) {
+    swap_back();
+    throw;
+  }
+  swap_back();
+  for (at::Tensor& t : constants_) constants.push_back(THPVariable_Wrap(t));
+  return std::move(graph_);
+}
+
+}  // namespace flashover::trace

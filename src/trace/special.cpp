@@ -1,0 +1,307 @@
+// Operators that the general way would record badly.
+#include <ATen/EmptyTensor.h>
+#include <ATen/ExpandUtils.h>
+#include <ATen/native/ConvUtils.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <unordered_map>
+
+#include "base/check.h"
+#include "trace/recorder.h"
+
+namespace flashover::trace {
+namespace {
+
+void replace(Stack& stack, size_t base, c10::IValue result) {
+  torch::jit::drop(stack, stack.size() - base);
+  stack.push_back(std::move(result));
+}
+
+TraceImpl* traced_self(Recorder& recorder, OpFacts& facts, Stack& stack, size_t base) {
+  const at::Tensor& self = stack[base].toTensor();
+  recorder.lift(self, facts.schema.name.c_str());
+  TraceImpl* impl = trace_impl(self);
+  return impl;
+}
+
+// ------------------------------------------------------------------------------------------------------- constants
+
+// torch.tensor([...]) and friends build a real tensor and pass it here.
+bool lift_fresh(Recorder& recorder, OpFacts&, Stack& stack, size_t base) {
+  const at::Tensor self = stack[base].toTensor();
+  if (trace_impl(self)) return true;  // the result is the argument
+  replace(stack, base, recorder.add_constant(self));
+  return true;
+}
+
+// ------------------------------------------------------------------------------------------------------ aliases
+
+bool detach(Recorder& recorder, OpFacts& facts, Stack& stack, size_t base) {
+  const TraceImpl* impl = traced_self(recorder, facts, stack, base);
+  if (!impl) return false;
+  // The same value in another tensor object.
+  at::Tensor out = recorder.view_of(*impl, impl->value);
+  replace(stack, base, std::move(out));
+  return true;
+}
+
+bool detach_in_place(Recorder&, OpFacts&, Stack&, size_t) { return true; }  // autograd did it
+
+// ------------------------------------------------------------------------------- in-place changes of metadata
+
+// Records `view_op` and gives its result's geometry to self.
+void become_view(Recorder& recorder, TraceImpl& self, const ops::Op* view_op, std::vector<Arg> args, TensorType type) {
+  if (self.input >= 0) throw Declined("metadata of a tensor that outlives the call changed in place: " + view_op->name);
+  type.wrapped_number = false;
+  const auto sizes = aten::to_ints(type.sizes), strides = aten::to_ints(type.strides);
+  const int64_t offset = type.offset.value();
+  std::vector<TensorType> outs = {std::move(type)};
+  ++recorder.counters().ops;
+  const ValueId value = recorder.add_node(view_op, std::move(args), std::move(outs)).outs[0];
+  recorder.graph().values[value].storage = self.storage_id;
+  self.value = value;
+  self.set_geometry(sizes, strides, offset);
+}
+
+// t_, transpose_, squeeze_, unsqueeze_, as_strided_: the operator without the underscore, asked on a companion.
+bool metadata_in_place(Recorder& recorder, OpFacts& facts, Stack& stack, size_t base) {
+  std::vector<Arg> args = recorder.collect(facts, stack, base);
+  TraceImpl* self = recorder.operands().at(0).impl;
+  FLASHOVER_CHECK(self) << "in-place view of a number";
+  const size_t dot = facts.schema.name.rfind('.');
+  const std::string view_name = facts.schema.name.substr(0, dot - 1) + facts.schema.name.substr(dot);
+  const aten::Operator* view = aten::find_operator(view_name);
+  FLASHOVER_CHECK(view) << "no view operator for " << facts.schema.name;
+  at::Tensor companion = tagged_companion(*self);
+  TensorType type;
+  {
+    BelowEverything plain;
+    type = aten::type_of(aten::call(*view, args, [&](ValueId) { return companion; }).at(0));
+  }
+  type.device = recorder.graph().type(self->value).device;
+  ops::SchemaFacts schema_facts;
+  schema_facts.is_aten_view = true;
+  become_view(recorder, *self, ops::find(view_name, schema_facts), std::move(args), std::move(type));
+  torch::jit::drop(stack, stack.size() - base - 1);
+  return true;
+}
+
+const ops::Op* as_strided_op() {
+  static const ops::Op* op = [] {
+    ops::SchemaFacts facts;
+    facts.is_aten_view = true;
+    return ops::find("aten.as_strided.default", facts);
+  }();
+  return op;
+}
+
+// self becomes a strided window of `source` (a value in memory `storage_id`).
+void become_window(Recorder& recorder, TraceImpl& self, int32_t storage_id, Sizes sizes, Sizes strides, sym::Expr offset) {
+  if (self.input >= 0) throw Declined("the memory of a tensor that outlives the call was replaced (set_, resize_)");
+  const DType dtype = aten::from_aten(c10::typeMetaToScalarType(self.dtype()));
+  const ValueId source = recorder.value_in_storage(storage_id, dtype);
+  if (source == kNoValue) throw Declined("set_ or resize_ to memory of another dtype");
+  TensorType type = recorder.graph().type(source);
+  type.sizes = sizes;
+  type.strides = strides;
+  type.offset = offset;
+  self.rebase(recorder.storage(storage_id), storage_id);
+  std::vector<Arg> args = {Ref{source}, std::move(sizes), std::move(strides), offset};
+  become_view(recorder, self, as_strided_op(), std::move(args), std::move(type));
+}
+
+bool resize(Recorder& recorder, OpFacts& facts, Stack& stack, size_t base) {
+  TraceImpl* self = traced_self(recorder, facts, stack, base);
+  if (!self) throw Declined("resize_ of a tensor that is not traced");
+  if (!stack[base + 2].isNone() && stack[base + 2].toMemoryFormat() != at::MemoryFormat::Contiguous)
+    throw Declined("resize_ with a memory format");
+  Sizes sizes;
+  for (const c10::IValue& v : stack[base + 1].toListRef()) sizes.emplace_back(v.toInt());
+  const Sizes strides = contiguous_strides(sizes);
+  const auto needed = static_cast<size_t>(sym::product(sizes).value() == 0 ? 0 : sym::product(sizes).value() + self->storage_offset()) *
+                      self->dtype().itemsize();
+  if (aten::to_ints(sizes) != self->sizes().vec()) {
+    if (needed > self->storage().nbytes()) {
+      if (self->storage().nbytes() != 0 || self->input >= 0) throw Declined("resize_ grows a tensor that has elements");
+      // Nothing was there: new memory.
+      static const ops::Op* empty = ops::find("aten.empty.memory_format");
+      TensorType type = recorder.graph().type(self->value);
+      type.sizes = sizes;
+      type.strides = strides;
+      type.offset = 0;
+      std::vector<Arg> args = {sizes, type.dtype, {}, type.device, {}, {}};
+      std::vector<TensorType> outs = {type};
+      ++recorder.counters().ops;
+      const ValueId value = recorder.add_node(empty, std::move(args), std::move(outs)).outs[0];
+      at::Tensor made = recorder.fresh(value);
+      const TraceImpl* impl = trace_impl(made);
+      self->rebase(made.storage(), impl->storage_id);
+      self->set_geometry(made.sizes(), made.strides(), 0);
+      self->value = value;
+    } else {
+      become_window(recorder, *self, self->storage_id, sizes, strides, self->storage_offset());
+    }
+  }
+  torch::jit::drop(stack, stack.size() - base - 1);
+  return true;
+}
+
+bool set_tensor(Recorder& recorder, OpFacts& facts, Stack& stack, size_t base) {
+  TraceImpl* self = traced_self(recorder, facts, stack, base);
+  TraceImpl* source = trace_impl(stack[base + 1].toTensor());
+  if (!self || !source) throw Declined("set_ with a tensor that is not traced");
+  const TensorType type = recorder.graph().type(source->value);
+  become_window(recorder, *self, source->storage_id, type.sizes, type.strides, type.offset);
+  torch::jit::drop(stack, stack.size() - base - 1);
+  return true;
+}
+
+bool set_storage(Recorder& recorder, OpFacts& facts, Stack& stack, size_t base) {
+  TraceImpl* self = traced_self(recorder, facts, stack, base);
+  const c10::Storage storage = stack[base + 1].toStorage();
+  const int32_t id = recorder.find_storage(storage.unsafeGetStorageImpl());
+  if (!self || id < 0) throw Declined("set_ with memory that is not traced");
+  if (facts.schema.args.size() == 2) {
+    const Sizes sizes = {static_cast<int64_t>(storage.nbytes() / self->dtype().itemsize())};
+    become_window(recorder, *self, id, sizes, {1}, 0);
+  } else {
+    const auto list = [&](size_t i) {
+      Sizes out;
+      for (const c10::IValue& v : stack[base + i].toListRef()) out.emplace_back(v.toInt());
+      return out;
+    };
+    Sizes sizes = list(3), strides = list(4);
+    if (strides.empty() && !sizes.empty()) strides = contiguous_strides(sizes);
+    become_window(recorder, *self, id, std::move(sizes), std::move(strides), stack[base + 2].toInt());
+  }
+  torch::jit::drop(stack, stack.size() - base - 1);
+  return true;
+}
+
+// ------------------------------------------------------------------------------------------------------ writes
+
+// Its schema does not say that it writes the running statistics; its twin's does.
+bool native_batch_norm(Recorder&, OpFacts&, Stack& stack, size_t base) {
+  if (!stack[base + 5].toBool()) return false;
+  const auto defined = [&](size_t i) { return stack[base + i].isTensor() && stack[base + i].toTensor().defined(); };
+  static const c10::OperatorHandle with = c10::Dispatcher::singleton().findSchemaOrThrow("aten::_native_batch_norm_legit", "");
+  static const c10::OperatorHandle without =
+      c10::Dispatcher::singleton().findSchemaOrThrow("aten::_native_batch_norm_legit", "no_stats");
+  if (defined(3) && defined(4)) {
+    with.callBoxed(stack);
+    return true;
+  }
+  if (defined(3) || defined(4)) return false;
+  stack.erase(stack.begin() + static_cast<int64_t>(base) + 3, stack.begin() + static_cast<int64_t>(base) + 5);
+  without.callBoxed(stack);
+  return true;
+}
+
+// ------------------------------------------------------------------------------------------------- convolution
+
+c10::SymIntArrayRef sym_ints(const std::vector<int64_t>& v) { return c10::fromIntArrayRefSlow(v); }
+
+// The layout of the result is the backend's choice, which looks at the device, the strides of both operands and the machine:
+// ask ATen with tensors that have them all.
+bool convolution(Recorder& recorder, OpFacts& facts, Stack& stack, size_t base) {
+  std::vector<Arg> args = recorder.collect(facts, stack, base);
+  const auto& operands = recorder.operands();
+  TraceImpl *x = operands.at(0).impl, *w = operands.at(1).impl;
+  if (!x || !w || !x->device().is_cpu()) return false;
+  const bool transposed = std::get<bool>(args[6]);
+  std::vector<int64_t> stride = aten::to_ints(std::get<Sizes>(args[3])), padding = aten::to_ints(std::get<Sizes>(args[4])),
+                       dilation = aten::to_ints(std::get<Sizes>(args[5])),
+                       output_padding = aten::to_ints(std::get<Sizes>(args[7]));
+  const int64_t groups = std::get<sym::Expr>(args[8]).value();
+  const int64_t rank = x->dim(), spatial = rank - 2;
+  if (rank < 3 || rank > 5 || w->dim() != rank || x->dtype() != w->dtype() || x->numel() == 0 || w->numel() == 0 || groups <= 0) return false;
+  for (auto* list : {&stride, &padding, &dilation, &output_padding}) {
+    if (list->size() == 1) list->resize(spatial, (*list)[0]);
+    if (static_cast<int64_t>(list->size()) != spatial) return false;
+  }
+  const auto x_sizes = x->sizes(), w_sizes = w->sizes();
+  if (x_sizes[1] != (transposed ? w_sizes[0] : w_sizes[1] * groups)) return false;  // ATen words the error
+  std::vector<int64_t> sizes = {x_sizes[0], transposed ? w_sizes[1] * groups : w_sizes[0]};
+  for (int64_t d = 0; d < spatial; ++d) {
+    const int64_t reach = dilation[d] * (w_sizes[d + 2] - 1) + 1;
+    if (stride[d] <= 0 || padding[d] < 0 || dilation[d] <= 0) return false;
+    sizes.push_back(transposed ? (x_sizes[d + 2] - 1) * stride[d] - 2 * padding[d] + reach + output_padding[d]
+                               : (x_sizes[d + 2] + 2 * padding[d] - reach) / stride[d] + 1);
+    if ((!transposed && x_sizes[d + 2] + 2 * padding[d] < reach) || sizes.back() <= 0) return false;
+  }
+
+  at::Tensor input = tagged_companion(*x), weight = tagged_companion(*w), bias;
+  const bool has_bias = !is_none(args[2]);
+  if (has_bias) {
+    if (!operands.at(2).impl) return false;
+    bias = tagged_companion(*operands[2].impl);
+    if (bias.dim() != 1 || bias.size(0) != sizes[1] || bias.dtype() != input.dtype()) return false;
+  }
+  at::MemoryFormat format;
+  {
+    BelowEverything plain;
+    const auto backend = at::native::select_conv_backend(
+        input, weight, has_bias ? std::optional<at::Tensor>(bias) : std::nullopt, sym_ints(stride), sym_ints(padding),
+        sym_ints(dilation), transposed, sym_ints(output_padding), groups, at::OptionalSymIntArrayRef());
+    if (backend == at::native::ConvBackend::Overrideable) return false;
+    if (rank == 3) {  // runs as a 2-d convolution of a contiguous input
+      const auto n = input.size(0), c = input.size(1), l = input.size(2);
+      input.unsafeGetTensorImpl()->set_sizes_and_strides({n, c, 1, l}, {c * l, l, l, 1});
+      weight = weight.unsqueeze(2);
+    }
+    format = at::native::_determine_backend_memory_format(input, weight, backend);
+  }
+  if (rank == 3) sizes.insert(sizes.begin() + 2, 1);
+  std::vector<int64_t> strides(sizes.size());
+  if (format == at::MemoryFormat::ChannelsLast) {
+    strides = c10::get_channels_last_strides_2d(sizes);
+  } else if (format == at::MemoryFormat::ChannelsLast3d) {
+    strides = c10::get_channels_last_strides_3d(sizes);
+  } else {
+    int64_t step = 1;
+    for (size_t i = sizes.size(); i-- > 0; step *= sizes[i]) strides[i] = step;
+  }
+  if (rank == 3) {
+    sizes.erase(sizes.begin() + 2);
+    strides.erase(strides.begin() + 2);
+  }
+  TensorType type;
+  type.dtype = aten::from_aten(c10::typeMetaToScalarType(x->dtype()));
+  type.device = aten::from_aten(x->device());
+  type.sizes.assign(sizes.begin(), sizes.end());
+  type.strides.assign(strides.begin(), strides.end());
+  ++recorder.counters().ops;
+  ++recorder.counters().own_rules;
+  std::vector<TensorType> outs = {std::move(type)};
+  const ValueId value = recorder.add_node(facts.op, std::move(args), std::move(outs)).outs[0];
+  replace(stack, base, recorder.fresh(value));
+  return true;
+}
+
+}  // namespace
+
+Special special_of(std::string_view name) {
+  static const std::unordered_map<std::string_view, Special> table = {
+      {"aten.lift_fresh.default", lift_fresh},
+      {"aten.lift.default", lift_fresh},
+      {"aten.detach.default", detach},
+      {"aten.detach_.default", detach_in_place},
+      {"aten.t_.default", metadata_in_place},
+      {"aten.transpose_.default", metadata_in_place},
+      {"aten.squeeze_.default", metadata_in_place},
+      {"aten.squeeze_.dim", metadata_in_place},
+      {"aten.squeeze_.dims", metadata_in_place},
+      {"aten.unsqueeze_.default", metadata_in_place},
+      {"aten.as_strided_.default", metadata_in_place},
+      {"aten.resize_.default", resize},
+      {"aten.set_.source_Tensor", set_tensor},
+      {"aten.set_.source_Storage", set_storage},
+      {"aten.set_.source_Storage_storage_offset", set_storage},
+      {"aten.native_batch_norm.default", native_batch_norm},
+      {"aten.convolution.default", convolution},
+  };
+  auto it = table.find(name);
+  return it == table.end() ? nullptr : it->second;
+}
+
+}  // namespace flashover::trace
