@@ -1,7 +1,8 @@
 // Inputs: real tensors swapped for trace tensors under the same Python object, and back.
 #include <ATen/autocast_mode.h>
-#include <ATen/core/VariableHooksInterface.h>
+#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 
@@ -41,6 +42,18 @@ const char* untraceable(const at::Tensor& t) {
   if (!t.is_cpu() && !t.is_cuda()) return "device is neither cpu nor cuda";
   if (t.unsafeGetTensorImpl()->has_symbolic_sizes_strides()) return "symbolic sizes";
   return nullptr;
+}
+
+// Stands where the history of an input ends that eager computed before the call.
+struct OuterGradient final : torch::autograd::Node {
+  torch::autograd::variable_list apply(torch::autograd::variable_list&&) override { return {}; }
+  std::string name() const override { return "FlashoverOuterGradient"; }
+};
+
+void attach_outer_gradient(const at::Tensor& trace) {
+  auto node = std::make_shared<OuterGradient>();
+  node->add_input_metadata(trace);
+  torch::autograd::impl::set_gradient_edge(trace, torch::autograd::Edge(std::move(node), 0));
 }
 
 }  // namespace
@@ -101,7 +114,7 @@ int32_t Recorder::add_input(PyObject* object, graph::InputKind kind, const std::
     if (real.is_leaf()) {
       impl->set_requires_grad(true);
     } else {
-      attach_outer_gradient(trace, number);
+      attach_outer_gradient(trace);
     }
   }
   if (real.requires_grad() && real.is_leaf()) {

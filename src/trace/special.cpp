@@ -246,7 +246,8 @@ bool convolution(Recorder& recorder, OpFacts& facts, Stack& stack, size_t base) 
     if (backend == at::native::ConvBackend::Overrideable) return false;
     if (rank == 3) {  // runs as a 2-d convolution of a contiguous input
       const auto n = input.size(0), c = input.size(1), l = input.size(2);
-      input.unsafeGetTensorImpl()->set_sizes_and_strides({n, c, 1, l}, {c * l, l, l, 1});
+      input.unsafeGetTensorImpl()->set_sizes_and_strides(c10::IntArrayRef({n, c, 1, l}),
+                                                           c10::IntArrayRef({c * l, l, l, 1}));
       weight = weight.unsqueeze(2);
     }
     format = at::native::_determine_backend_memory_format(input, weight, backend);

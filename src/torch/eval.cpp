@@ -1,0 +1,135 @@
+#include "torch/eval.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/as_strided.h>
+#include <ATen/ops/empty_strided.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <optional>
+
+#include "base/check.h"
+#include "torch/convert.h"
+
+namespace flashover::aten {
+namespace {
+
+at::Tensor with_strides(const at::Tensor& t, const TensorType& type) {
+  at::Tensor out = at::empty_strided(to_ints(type.sizes), to_ints(type.strides), t.options());
+  out.copy_(t);
+  return out;
+}
+
+at::Tensor preserved_clone(const at::Tensor& t) {
+  at::Tensor out = at::empty_strided(t.sizes(), t.strides(), t.options());
+  out.copy_(t);
+  return out;
+}
+
+class Evaluator {
+ public:
+  explicit Evaluator(const graph::Graph& g) : g_(g), env_(g.values.size()) {
+    traced_ = g.mutations.empty();
+    for (const graph::Output& o : g.outputs) traced_ &= o.kind == graph::Output::Kind::kValue;
+    bool any_storage = g.values.empty();
+    for (const graph::Value& v : g.values) any_storage |= v.storage >= 0;
+    traced_ &= any_storage;
+  }
+
+  std::vector<at::Tensor> run(const std::vector<at::Tensor>& inputs) {
+    FLASHOVER_CHECK(inputs.size() == g_.inputs.size())
+        << "the graph takes " << g_.inputs.size() << " inputs, not " << inputs.size();
+    for (size_t i = 0; i < inputs.size(); ++i) env_[g_.inputs[i].value] = inputs[i];
+    for (const graph::Node& n : g_.nodes) node(n);
+    return traced_ ? traced_outputs() : functional_outputs(inputs);
+  }
+
+ private:
+  at::Tensor get(ValueId v) const {
+    FLASHOVER_CHECK(env_[v]) << "value %" << v << " is read before it is made";
+    return *env_[v];
+  }
+
+  void node(const graph::Node& n) {
+    const auto tensor_of = [this](ValueId v) { return get(v); };
+    std::vector<at::Tensor> results;
+    if (n.op->is_prim) {
+      results = eval_prim(n, g_, tensor_of);
+    } else if (n.op->on_clones) {
+      results = on_clones(n);
+    } else {
+      const Operator* op = find_operator(n.op->name);
+      if (!op) throw Declined("no operator " + n.op->name);
+      results = call(*op, n.args, tensor_of);
+    }
+    FLASHOVER_CHECK(results.size() == n.outs.size())
+        << n.op->name << " gave " << results.size() << " results for " << n.outs.size() << " values";
+    for (size_t i = 0; i < results.size(); ++i)
+      if (n.outs[i] != kNoValue) env_[n.outs[i]] = results[i];
+  }
+
+  // functional.<name>: the writing operator on clones of what it writes.
+  std::vector<at::Tensor> on_clones(const graph::Node& n) {
+    const Operator* op = find_operator(n.op->on_clones->name);
+    if (!op) throw Declined("no operator " + n.op->on_clones->name);
+    std::vector<at::Tensor> clones;
+    std::vector<Arg> args = n.args;
+    std::vector<at::Tensor> stand_ins;
+    const auto base = static_cast<ValueId>(g_.values.size());
+    const auto replace = [&](Ref& r) {
+      if (r.id == kNoValue) return;
+      clones.push_back(preserved_clone(get(r.id)));
+      r.id = base + static_cast<ValueId>(clones.size() - 1);
+    };
+    for (size_t i = 0; i < args.size(); ++i) {
+      if (!op->args[i].written) continue;
+      if (auto* r = std::get_if<Ref>(&args[i])) replace(*r);
+      if (auto* l = std::get_if<RefList>(&args[i]))
+        for (Ref& r : *l) replace(r);
+    }
+    std::vector<at::Tensor> results = call(*op, args, [&](ValueId v) { return v >= base ? clones[v - base] : get(v); });
+    results.insert(results.end(), clones.begin(), clones.end());
+    return results;
+  }
+
+  std::vector<at::Tensor> traced_outputs() const {
+    std::vector<at::Tensor> out;
+    for (const graph::Output& o : g_.outputs) out.push_back(get(o.value));
+    return out;
+  }
+
+  std::vector<at::Tensor> functional_outputs(const std::vector<at::Tensor>& inputs) const {
+    // Values never change: what is written back is taken aside first, and a result may share memory with nothing.
+    std::vector<at::Tensor> contents;
+    for (const graph::Mutation& m : g_.mutations) contents.push_back(preserved_clone(get(m.value)));
+    std::vector<at::Tensor> out;
+    for (const graph::Output& o : g_.outputs) {
+      if (o.kind == graph::Output::Kind::kValue) {
+        at::Tensor t = get(o.value);
+        bool shared = t.strides() != at::IntArrayRef(to_ints(o.type.strides));
+        for (const at::Tensor& other : inputs) shared |= other.is_alias_of(t);
+        for (const at::Tensor& other : out) shared |= other.is_alias_of(t);
+        out.push_back(shared ? with_strides(t, o.type) : t);
+        continue;
+      }
+      const at::Tensor& base = o.kind == graph::Output::Kind::kInputAlias ? inputs[o.base] : out[o.base];
+      out.push_back(at::as_strided(base, to_ints(o.type.sizes), to_ints(o.type.strides), base.storage_offset() + o.type.offset.value()));
+    }
+    for (size_t i = 0; i < contents.size(); ++i) inputs[g_.mutations[i].input].copy_(contents[i]);
+    return out;
+  }
+
+  const graph::Graph& g_;
+  bool traced_ = false;
+  std::vector<std::optional<at::Tensor>> env_;
+};
+
+}  // namespace
+
+std::vector<at::Tensor> eval_graph(const graph::Graph& g, const std::vector<at::Tensor>& inputs) {
+  at::AutoDispatchBelowAutograd below_autograd;
+  c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  return Evaluator(g).run(inputs);
+}
+
+}  // namespace flashover::aten

@@ -1,0 +1,25 @@
+// The reference interpreter of graphs: every node through ATen on real tensors. Slow and plain; the oracle for graph passes
+// and the "eager" backend.
+//
+//   In        a graph in any form, real tensors for its inputs (constants included, in input order)
+//   Out       output tensors; written inputs are written
+//   Promises  kTraced: the very operator calls of the trace. Functional forms: values never change, outputs have the
+//             strides of Output::type, mutations are applied after all values are computed
+//   Declines  an operator that torch does not have: Declined
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include "graph/graph.h"
+
+namespace flashover::aten {
+
+// Runs under the caller's dispatch state, below autograd and autocast (whose effects are in the graph already).
+std::vector<at::Tensor> eval_graph(const graph::Graph& g, const std::vector<at::Tensor>& inputs);
+
+// One prim.* on tensors. `tensor_of` resolves references.
+using TensorOf = std::function<at::Tensor(ValueId)>;
+std::vector<at::Tensor> eval_prim(const graph::Node& node, const graph::Graph& g, const TensorOf& tensor_of);
+
+}  // namespace flashover::aten
