@@ -8,5 +8,6 @@ namespace flashover {
 void bind_errors(pybind11::module_& m);
 void bind_guards(pybind11::module_& m);
 void bind_ops(pybind11::module_& m);
+void bind_trace(pybind11::module_& m);
 
 }  // namespace flashover

@@ -5,4 +5,5 @@ PYBIND11_MODULE(_C, m) {
   flashover::bind_errors(m);
   flashover::bind_guards(m);
   flashover::bind_ops(m);
+  flashover::bind_trace(m);
 }

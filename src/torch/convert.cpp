@@ -51,24 +51,47 @@ ArgSpec spec_of(const c10::Argument& argument) {
     }
   }
   switch (type->kind()) {
-    case c10::TypeKind::TensorType: spec.kind = list ? ArgKind::kTensorList : ArgKind::kTensor; break;
+    case c10::TypeKind::TensorType:
+      spec.kind = list ? ArgKind::kTensorList : ArgKind::kTensor;
+      break;
     case c10::TypeKind::IntType:
-    case c10::TypeKind::SymIntType: spec.kind = list ? ArgKind::kIntList : ArgKind::kInt; break;
+    case c10::TypeKind::SymIntType:
+      spec.kind = list ? ArgKind::kIntList : ArgKind::kInt;
+      break;
     case c10::TypeKind::FloatType:
-    case c10::TypeKind::SymFloatType: spec.kind = list ? ArgKind::kFloatList : ArgKind::kFloat; break;
+    case c10::TypeKind::SymFloatType:
+      spec.kind = list ? ArgKind::kFloatList : ArgKind::kFloat;
+      break;
     case c10::TypeKind::BoolType:
-    case c10::TypeKind::SymBoolType: spec.kind = list ? ArgKind::kBoolList : ArgKind::kBool; break;
-    case c10::TypeKind::NumberType: spec.kind = list ? ArgKind::kScalarList : ArgKind::kScalar; break;
+    case c10::TypeKind::SymBoolType:
+      spec.kind = list ? ArgKind::kBoolList : ArgKind::kBool;
+      break;
+    case c10::TypeKind::NumberType:
+      spec.kind = list ? ArgKind::kScalarList : ArgKind::kScalar;
+      break;
     default:
       if (list) break;
       switch (type->kind()) {
-        case c10::TypeKind::StringType: spec.kind = ArgKind::kString; break;
-        case c10::TypeKind::ScalarTypeType: spec.kind = ArgKind::kDType; break;
-        case c10::TypeKind::LayoutType: spec.kind = ArgKind::kLayout; break;
-        case c10::TypeKind::DeviceObjType: spec.kind = ArgKind::kDevice; break;
-        case c10::TypeKind::MemoryFormatType: spec.kind = ArgKind::kMemoryFormat; break;
-        case c10::TypeKind::GeneratorType: spec.kind = ArgKind::kGenerator; break;
-        default: break;
+        case c10::TypeKind::StringType:
+          spec.kind = ArgKind::kString;
+          break;
+        case c10::TypeKind::ScalarTypeType:
+          spec.kind = ArgKind::kDType;
+          break;
+        case c10::TypeKind::LayoutType:
+          spec.kind = ArgKind::kLayout;
+          break;
+        case c10::TypeKind::DeviceObjType:
+          spec.kind = ArgKind::kDevice;
+          break;
+        case c10::TypeKind::MemoryFormatType:
+          spec.kind = ArgKind::kMemoryFormat;
+          break;
+        case c10::TypeKind::GeneratorType:
+          spec.kind = ArgKind::kGenerator;
+          break;
+        default:
+          break;
       }
   }
   if (argument.alias_info()) spec.written = argument.alias_info()->isWrite();
@@ -194,7 +217,8 @@ at::Scalar to_scalar(const Arg& arg) {
 Arg from_ivalue(const c10::IValue& value, const ArgSpec& spec, const char* op_name) {
   if (value.isNone()) return std::monostate{};
   switch (spec.kind) {
-    case ArgKind::kInt: return int_of(value, op_name);
+    case ArgKind::kInt:
+      return int_of(value, op_name);
     case ArgKind::kIntList: {
       if (!value.isList()) return Sizes(std::max(spec.fixed_length, 1), int_of(value, op_name));
       Sizes out;
@@ -223,7 +247,8 @@ Arg from_ivalue(const c10::IValue& value, const ArgSpec& spec, const char* op_na
       for (const c10::IValue& v : value.toListRef()) out.push_back(v.toBool());
       return out;
     }
-    case ArgKind::kScalar: return from_scalar(value.toScalar());
+    case ArgKind::kScalar:
+      return from_scalar(value.toScalar());
     case ArgKind::kScalarList: {
       // Kept by value: integers stay integers only when all of them are.
       bool all_int = true, any_complex = false;
@@ -245,19 +270,27 @@ Arg from_ivalue(const c10::IValue& value, const ArgSpec& spec, const char* op_na
       }
       return out;
     }
-    case ArgKind::kString: return value.toStringRef();
+    case ArgKind::kString:
+      return value.toStringRef();
     case ArgKind::kDType: {
       const auto dtype = value.toScalarType();
       if (!is_known_dtype(dtype)) throw Declined(std::string("dtype ") + c10::toString(dtype) + " in " + op_name);
       return from_aten(dtype);
     }
-    case ArgKind::kLayout: return value.toLayout() == at::kStrided ? Layout::kStrided : Layout::kOther;
-    case ArgKind::kDevice: return from_aten(value.toDevice());
-    case ArgKind::kMemoryFormat: return from_aten(value.toMemoryFormat());
+    case ArgKind::kLayout:
+      return value.toLayout() == at::kStrided ? Layout::kStrided : Layout::kOther;
+    case ArgKind::kDevice:
+      return from_aten(value.toDevice());
+    case ArgKind::kMemoryFormat:
+      return from_aten(value.toMemoryFormat());
     case ArgKind::kTensor:
-    case ArgKind::kTensorList: FLASHOVER_CHECK(false) << "tensor argument in " << op_name; break;
-    case ArgKind::kGenerator: throw Declined(std::string("random generator argument in ") + op_name);
-    case ArgKind::kOther: break;
+    case ArgKind::kTensorList:
+      FLASHOVER_CHECK(false) << "tensor argument in " << op_name;
+      break;
+    case ArgKind::kGenerator:
+      throw Declined(std::string("random generator argument in ") + op_name);
+    case ArgKind::kOther:
+      break;
   }
   throw Declined(std::string("argument of type ") + value.tagKind() + " in " + op_name);
 }
@@ -284,17 +317,23 @@ c10::IValue to_ivalue(const Arg& arg, const ArgSpec& spec, const TensorOf& tenso
       for (Ref r : refs) list.push_back(tensor(r));
       return list;
     }
-    case ArgKind::kInt: return std::get<sym::Expr>(arg).value();
-    case ArgKind::kIntList: return to_ints(std::get<Sizes>(arg));
-    case ArgKind::kFloat: return std::get<double>(arg);
-    case ArgKind::kFloatList: return std::get<std::vector<double>>(arg);
-    case ArgKind::kBool: return std::get<bool>(arg);
+    case ArgKind::kInt:
+      return std::get<sym::Expr>(arg).value();
+    case ArgKind::kIntList:
+      return to_ints(std::get<Sizes>(arg));
+    case ArgKind::kFloat:
+      return std::get<double>(arg);
+    case ArgKind::kFloatList:
+      return std::get<std::vector<double>>(arg);
+    case ArgKind::kBool:
+      return std::get<bool>(arg);
     case ArgKind::kBoolList: {
       c10::List<bool> list;
       for (bool b : std::get<std::vector<bool>>(arg)) list.push_back(b);
       return list;
     }
-    case ArgKind::kScalar: return to_scalar(arg);
+    case ArgKind::kScalar:
+      return to_scalar(arg);
     case ArgKind::kScalarList: {
       c10::List<at::Scalar> typed;
       if (auto* ints = std::get_if<Sizes>(&arg)) {
@@ -304,21 +343,27 @@ c10::IValue to_ivalue(const Arg& arg, const ArgSpec& spec, const TensorOf& tenso
       }
       return typed;
     }
-    case ArgKind::kString: return std::get<std::string>(arg);
-    case ArgKind::kDType: return to_aten(std::get<DType>(arg));
-    case ArgKind::kLayout: return std::get<Layout>(arg) == Layout::kStrided ? at::kStrided : at::kSparse;
-    case ArgKind::kDevice: return to_aten(std::get<Device>(arg));
-    case ArgKind::kMemoryFormat: return to_aten(std::get<MemoryFormat>(arg));
+    case ArgKind::kString:
+      return std::get<std::string>(arg);
+    case ArgKind::kDType:
+      return to_aten(std::get<DType>(arg));
+    case ArgKind::kLayout:
+      return std::get<Layout>(arg) == Layout::kStrided ? at::kStrided : at::kSparse;
+    case ArgKind::kDevice:
+      return to_aten(std::get<Device>(arg));
+    case ArgKind::kMemoryFormat:
+      return to_aten(std::get<MemoryFormat>(arg));
     case ArgKind::kGenerator:
-    case ArgKind::kOther: break;
+    case ArgKind::kOther:
+      break;
   }
   FLASHOVER_CHECK(false) << "argument cannot be given to ATen";
   return {};
 }
 
 std::vector<at::Tensor> call(const Operator& op, std::span<const Arg> args, const TensorOf& tensor_of) {
-  FLASHOVER_CHECK(args.size() == op.args.size()) << op.name << " takes " << op.args.size() << " arguments, not "
-                                                 << args.size();
+  FLASHOVER_CHECK(args.size() == op.args.size())
+      << op.name << " takes " << op.args.size() << " arguments, not " << args.size();
   torch::jit::Stack stack;
   stack.reserve(args.size());
   for (size_t i = 0; i < args.size(); ++i) stack.push_back(to_ivalue(args[i], op.args[i], tensor_of));

@@ -2,8 +2,9 @@
 //
 //   In        flashover values (TensorType, Arg, "aten.add.Tensor")
 //   Out       ATen values (tensor options, IValue, OperatorHandle) and back
-//   Promises  a round trip Arg -> IValue -> Arg gives the same Arg; enum numbers are c10's (static_asserts in convert.cpp)
-//   Declines  arguments that no Arg can hold (generators, streams, storages, custom classes, symbolic ints): Declined
+//   Promises  a round trip Arg -> IValue -> Arg gives the same Arg; enum numbers are c10's (static_asserts in
+//   convert.cpp) Declines  arguments that no Arg can hold (generators, streams, storages, custom classes, symbolic
+//   ints): Declined
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -27,15 +28,27 @@ inline Device from_aten(at::Device d) { return Device{static_cast<DeviceType>(d.
 inline at::MemoryFormat to_aten(MemoryFormat f) { return static_cast<at::MemoryFormat>(f); }
 inline MemoryFormat from_aten(at::MemoryFormat f) { return static_cast<MemoryFormat>(f); }
 
-bool is_known_dtype(at::ScalarType d);   // one that DType names
+bool is_known_dtype(at::ScalarType d);    // one that DType names
 TensorType type_of(const at::Tensor& t);  // strided tensors with concrete sizes; throws Declined otherwise
 std::vector<int64_t> to_ints(const Sizes& sizes);
 
 // What a schema says of one argument or return.
 enum class ArgKind : uint8_t {
-  kTensor, kTensorList,  // also optional ones
-  kInt, kIntList, kFloat, kFloatList, kBool, kBoolList, kScalar, kScalarList,
-  kString, kDType, kLayout, kDevice, kMemoryFormat,
+  kTensor,
+  kTensorList,  // also optional ones
+  kInt,
+  kIntList,
+  kFloat,
+  kFloatList,
+  kBool,
+  kBoolList,
+  kScalar,
+  kScalarList,
+  kString,
+  kDType,
+  kLayout,
+  kDevice,
+  kMemoryFormat,
   kGenerator,  // only None can be recorded
   kOther,      // storages, streams, dimnames, custom classes: only None can be recorded
 };
@@ -68,7 +81,8 @@ c10::IValue to_ivalue(const Arg& arg, const ArgSpec& spec, const TensorOf& tenso
 at::Scalar to_scalar(const Arg& arg);  // Expr, double, bool, complex
 Arg from_scalar(const at::Scalar& scalar);
 
-// Calls through the dispatcher under whatever thread state is set. Tensors in the results, lists flattened, undefined kept.
+// Calls through the dispatcher under whatever thread state is set. Tensors in the results, lists flattened, undefined
+// kept.
 std::vector<at::Tensor> call(const Operator& op, std::span<const Arg> args, const TensorOf& tensor_of);
 
 }  // namespace flashover::aten

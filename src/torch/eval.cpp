@@ -113,7 +113,8 @@ class Evaluator {
         continue;
       }
       const at::Tensor& base = o.kind == graph::Output::Kind::kInputAlias ? inputs[o.base] : out[o.base];
-      out.push_back(at::as_strided(base, to_ints(o.type.sizes), to_ints(o.type.strides), base.storage_offset() + o.type.offset.value()));
+      out.push_back(at::as_strided(base, to_ints(o.type.sizes), to_ints(o.type.strides),
+                                   base.storage_offset() + o.type.offset.value()));
     }
     for (size_t i = 0; i < contents.size(); ++i) inputs[g_.mutations[i].input].copy_(contents[i]);
     return out;

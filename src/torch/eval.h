@@ -1,5 +1,5 @@
-// The reference interpreter of graphs: every node through ATen on real tensors. Slow and plain; the oracle for graph passes
-// and the "eager" backend.
+// The reference interpreter of graphs: every node through ATen on real tensors. Slow and plain; the oracle for graph
+// passes and the "eager" backend.
 //
 //   In        a graph in any form, real tensors for its inputs (constants included, in input order)
 //   Out       output tensors; written inputs are written

@@ -32,7 +32,8 @@ struct Call {
   }
   c10::List<std::optional<Tensor>> optional_list(size_t i) const {
     c10::List<std::optional<Tensor>> out;
-    for (Ref r : ops::as_values(node.args.at(i))) out.push_back(r.id == kNoValue ? std::nullopt : std::optional(tensor_of(r.id)));
+    for (Ref r : ops::as_values(node.args.at(i)))
+      out.push_back(r.id == kNoValue ? std::nullopt : std::optional(tensor_of(r.id)));
     return out;
   }
 };
@@ -81,20 +82,24 @@ Tensors broadcast(const Call& c) {
 }
 Tensors permute(const Call& c) { return {c.t(0).permute(c.ints(1))}; }
 Tensors reshape(const Call& c) { return {c.t(0).reshape(c.ints(1))}; }
-Tensor slice_of(Tensor x, const std::vector<int64_t>& starts, const std::vector<int64_t>& ends, const std::vector<int64_t>& steps) {
+Tensor slice_of(Tensor x, const std::vector<int64_t>& starts, const std::vector<int64_t>& ends,
+                const std::vector<int64_t>& steps) {
   for (size_t d = 0; d < starts.size(); ++d) x = at::slice(x, static_cast<int64_t>(d), starts[d], ends[d], steps[d]);
   return x;
 }
 Tensors slice(const Call& c) { return {slice_of(c.t(0), c.ints(1), c.ints(2), c.ints(3))}; }
 Tensors flip(const Call& c) { return {at::flip(c.t(0), c.ints(1))}; }
 Tensors diagonal(const Call& c) { return {at::diagonal(c.t(0), c.integer(1), c.integer(2), c.integer(3))}; }
-Tensors as_strided(const Call& c) { return {at::as_strided(rowmajor(c.t(0)).reshape(-1), c.ints(1), c.ints(2), c.integer(3))}; }
+Tensors as_strided(const Call& c) {
+  return {at::as_strided(rowmajor(c.t(0)).reshape(-1), c.ints(1), c.ints(2), c.integer(3))};
+}
 // The layout of the result's type.
 Tensors copy(const Call& c) {
   const TensorType& type = c.graph.type(c.node.outs.at(0));
   const Tensor x = c.t(0);
-  Tensor out = type.strides.size() == type.sizes.size() ? at::empty_strided(x.sizes(), to_ints(type.strides), x.options())
-                                                        : at::empty_like(x);
+  Tensor out = type.strides.size() == type.sizes.size()
+                   ? at::empty_strided(x.sizes(), to_ints(type.strides), x.options())
+                   : at::empty_like(x);
   return {out.copy_(x)};
 }
 
@@ -113,9 +118,12 @@ Tensors pad(const Call& c) {
 Tensors cat(const Call& c) { return {at::cat(c.list(0), c.integer(1))}; }
 Tensors gather(const Call& c) { return {at::gather(c.t(0), c.integer(1), c.t(2))}; }
 Tensors index(const Call& c) { return {at::index(c.t(0), c.optional_list(1))}; }
-Tensors index_put(const Call& c) { return {at::index_put(c.t(0), c.optional_list(1), c.t(2), ops::as_bool(c.node.args.at(3)))}; }
+Tensors index_put(const Call& c) {
+  return {at::index_put(c.t(0), c.optional_list(1), c.t(2), ops::as_bool(c.node.args.at(3)))};
+}
 Tensors scatter(const Call& c) {
-  static const std::unordered_map<std::string, const char*> names = {{"add", "sum"}, {"mul", "prod"}, {"amax", "amax"}, {"amin", "amin"}};
+  static const std::unordered_map<std::string, const char*> names = {
+      {"add", "sum"}, {"mul", "prod"}, {"amax", "amax"}, {"amin", "amin"}};
   const std::string how = c.text(4);
   if (how == "none") return {at::scatter(c.t(0), c.integer(1), c.t(2), c.t(3))};
   return {at::scatter_reduce(c.t(0), c.integer(1), c.t(2), c.t(3), names.at(how), true)};
@@ -151,8 +159,12 @@ Tensors over_dims(const Call& c) {
   if (c.ints(1).empty()) return {c.t(0).clone()};
   return {F(c.t(0), c.ints(1), false)};
 }
-Tensor any_of(const Tensor& x, at::IntArrayRef dims, bool keep) { return at::any(x, at::OptionalIntArrayRef(dims), keep); }
-Tensor all_of(const Tensor& x, at::IntArrayRef dims, bool keep) { return at::all(x, at::OptionalIntArrayRef(dims), keep); }
+Tensor any_of(const Tensor& x, at::IntArrayRef dims, bool keep) {
+  return at::any(x, at::OptionalIntArrayRef(dims), keep);
+}
+Tensor all_of(const Tensor& x, at::IntArrayRef dims, bool keep) {
+  return at::all(x, at::OptionalIntArrayRef(dims), keep);
+}
 template <Tensor (*F)(const Tensor&, std::optional<int64_t>, bool)>
 Tensors arg_reduce(const Call& c) {
   const Tensor x = c.t(0);
@@ -216,32 +228,111 @@ Tensors avg_pool(const Call& c) {
 using Meaning = Tensors (*)(const Call&);
 const std::unordered_map<std::string_view, Meaning>& meanings() {
   static const std::unordered_map<std::string_view, Meaning> table = {
-      {"neg", unary<at::neg>}, {"abs", unary<at::abs>}, {"sign", unary<at::sign>}, {"ceil", unary<at::ceil>},
-      {"floor", unary<at::floor>}, {"round", round}, {"trunc", unary<at::trunc>}, {"exp", unary<at::exp>},
-      {"exp2", unary<at::exp2>}, {"expm1", unary<at::expm1>}, {"log", unary<at::log>}, {"log2", unary<at::log2>},
-      {"log10", unary<at::log10>}, {"log1p", unary<at::log1p>}, {"sqrt", unary<at::sqrt>}, {"rsqrt", unary<at::rsqrt>},
-      {"reciprocal", unary<at::reciprocal>}, {"sin", unary<at::sin>}, {"cos", unary<at::cos>}, {"tan", unary<at::tan>},
-      {"asin", unary<at::asin>}, {"acos", unary<at::acos>}, {"atan", unary<at::atan>}, {"sinh", unary<at::sinh>},
-      {"cosh", unary<at::cosh>}, {"tanh", unary<at::tanh>}, {"asinh", unary<at::asinh>}, {"acosh", unary<at::acosh>},
-      {"atanh", unary<at::atanh>}, {"erf", unary<at::erf>}, {"erfc", unary<at::erfc>}, {"erfinv", unary<at::erfinv>},
-      {"lgamma", unary<at::lgamma>}, {"digamma", unary<at::digamma>}, {"sigmoid", unary<at::sigmoid>},
-      {"relu", unary<at::relu>}, {"logical_not", unary<at::logical_not>}, {"bitwise_not", unary<at::bitwise_not>},
-      {"isnan", unary<at::isnan>}, {"isinf", unary<at::isinf>}, {"signbit", unary<at::signbit>}, {"convert", convert},
-      {"add", add}, {"sub", sub}, {"mul", binary<at::mul>}, {"div", div}, {"floordiv", floordiv}, {"truncdiv", truncdiv},
-      {"fmod", binary<at::fmod>}, {"remainder", binary<at::remainder>}, {"pow", binary<at::pow>},
-      {"atan2", binary<at::atan2>}, {"hypot", binary<at::hypot>}, {"copysign", binary<at::copysign>},
-      {"nextafter", binary<at::nextafter>}, {"minimum", binary<at::minimum>}, {"maximum", binary<at::maximum>},
-      {"fmin", binary<at::fmin>}, {"fmax", binary<at::fmax>}, {"bitwise_and", binary<at::bitwise_and>},
-      {"bitwise_or", binary<at::bitwise_or>}, {"bitwise_xor", binary<at::bitwise_xor>}, {"shift_left", shift_left},
-      {"shift_right", shift_right}, {"eq", binary<at::eq>}, {"ne", binary<at::ne>}, {"lt", binary<at::lt>},
-      {"le", binary<at::le>}, {"gt", binary<at::gt>}, {"ge", binary<at::ge>}, {"where", where}, {"fma", fma},
-      {"full", full}, {"iota", iota}, {"broadcast", broadcast}, {"permute", permute}, {"reshape", reshape},
-      {"slice", slice}, {"flip", flip}, {"diagonal", diagonal}, {"as_strided", as_strided}, {"copy", copy}, {"pad", pad},
-      {"cat", cat}, {"gather", gather}, {"index", index}, {"index_put", index_put}, {"scatter", scatter},
-      {"slice_scatter", slice_scatter}, {"as_strided_scatter", as_strided_scatter}, {"sum", sum}, {"prod", prod},
-      {"amax", over_dims<at::amax>}, {"amin", over_dims<at::amin>}, {"any", over_dims<any_of>}, {"all", over_dims<all_of>},
-      {"argmax", arg_reduce<at::argmax>}, {"argmin", arg_reduce<at::argmin>}, {"var", var}, {"cumsum", cumsum},
-      {"cumprod", cumprod}, {"cummax", cummax}, {"cummin", cummin}, {"max_pool", max_pool}, {"avg_pool", avg_pool},
+      {"neg", unary<at::neg>},
+      {"abs", unary<at::abs>},
+      {"sign", unary<at::sign>},
+      {"ceil", unary<at::ceil>},
+      {"floor", unary<at::floor>},
+      {"round", round},
+      {"trunc", unary<at::trunc>},
+      {"exp", unary<at::exp>},
+      {"exp2", unary<at::exp2>},
+      {"expm1", unary<at::expm1>},
+      {"log", unary<at::log>},
+      {"log2", unary<at::log2>},
+      {"log10", unary<at::log10>},
+      {"log1p", unary<at::log1p>},
+      {"sqrt", unary<at::sqrt>},
+      {"rsqrt", unary<at::rsqrt>},
+      {"reciprocal", unary<at::reciprocal>},
+      {"sin", unary<at::sin>},
+      {"cos", unary<at::cos>},
+      {"tan", unary<at::tan>},
+      {"asin", unary<at::asin>},
+      {"acos", unary<at::acos>},
+      {"atan", unary<at::atan>},
+      {"sinh", unary<at::sinh>},
+      {"cosh", unary<at::cosh>},
+      {"tanh", unary<at::tanh>},
+      {"asinh", unary<at::asinh>},
+      {"acosh", unary<at::acosh>},
+      {"atanh", unary<at::atanh>},
+      {"erf", unary<at::erf>},
+      {"erfc", unary<at::erfc>},
+      {"erfinv", unary<at::erfinv>},
+      {"lgamma", unary<at::lgamma>},
+      {"digamma", unary<at::digamma>},
+      {"sigmoid", unary<at::sigmoid>},
+      {"relu", unary<at::relu>},
+      {"logical_not", unary<at::logical_not>},
+      {"bitwise_not", unary<at::bitwise_not>},
+      {"isnan", unary<at::isnan>},
+      {"isinf", unary<at::isinf>},
+      {"signbit", unary<at::signbit>},
+      {"convert", convert},
+      {"add", add},
+      {"sub", sub},
+      {"mul", binary<at::mul>},
+      {"div", div},
+      {"floordiv", floordiv},
+      {"truncdiv", truncdiv},
+      {"fmod", binary<at::fmod>},
+      {"remainder", binary<at::remainder>},
+      {"pow", binary<at::pow>},
+      {"atan2", binary<at::atan2>},
+      {"hypot", binary<at::hypot>},
+      {"copysign", binary<at::copysign>},
+      {"nextafter", binary<at::nextafter>},
+      {"minimum", binary<at::minimum>},
+      {"maximum", binary<at::maximum>},
+      {"fmin", binary<at::fmin>},
+      {"fmax", binary<at::fmax>},
+      {"bitwise_and", binary<at::bitwise_and>},
+      {"bitwise_or", binary<at::bitwise_or>},
+      {"bitwise_xor", binary<at::bitwise_xor>},
+      {"shift_left", shift_left},
+      {"shift_right", shift_right},
+      {"eq", binary<at::eq>},
+      {"ne", binary<at::ne>},
+      {"lt", binary<at::lt>},
+      {"le", binary<at::le>},
+      {"gt", binary<at::gt>},
+      {"ge", binary<at::ge>},
+      {"where", where},
+      {"fma", fma},
+      {"full", full},
+      {"iota", iota},
+      {"broadcast", broadcast},
+      {"permute", permute},
+      {"reshape", reshape},
+      {"slice", slice},
+      {"flip", flip},
+      {"diagonal", diagonal},
+      {"as_strided", as_strided},
+      {"copy", copy},
+      {"pad", pad},
+      {"cat", cat},
+      {"gather", gather},
+      {"index", index},
+      {"index_put", index_put},
+      {"scatter", scatter},
+      {"slice_scatter", slice_scatter},
+      {"as_strided_scatter", as_strided_scatter},
+      {"sum", sum},
+      {"prod", prod},
+      {"amax", over_dims<at::amax>},
+      {"amin", over_dims<at::amin>},
+      {"any", over_dims<any_of>},
+      {"all", over_dims<all_of>},
+      {"argmax", arg_reduce<at::argmax>},
+      {"argmin", arg_reduce<at::argmin>},
+      {"var", var},
+      {"cumsum", cumsum},
+      {"cumprod", cumprod},
+      {"cummax", cummax},
+      {"cummin", cummin},
+      {"max_pool", max_pool},
+      {"avg_pool", avg_pool},
   };
   return table;
 }

@@ -9,14 +9,18 @@ namespace flashover::trace {
 namespace {
 
 // Answers about metadata.
-constexpr std::array<std::string_view, 7> kQueries = {
-    "aten.is_same_size.default", "aten._has_compatible_shallow_copy_type.default", "aten._has_same_storage_numel.default",
-    "aten.result_type.Tensor",   "aten.is_set_to.default",                         "aten.is_pinned.default",
-    "aten._is_zerotensor.default"};
+constexpr std::array<std::string_view, 7> kQueries = {"aten.is_same_size.default",
+                                                      "aten._has_compatible_shallow_copy_type.default",
+                                                      "aten._has_same_storage_numel.default",
+                                                      "aten.result_type.Tensor",
+                                                      "aten.is_set_to.default",
+                                                      "aten.is_pinned.default",
+                                                      "aten._is_zerotensor.default"};
 
 // Checks that act when the program runs.
-constexpr std::array<std::string_view, 4> kRunTimeChecks = {"aten._linalg_check_errors.default", "aten._assert_async.default",
-                                                            "aten._assert_async.msg", "aten._validate_compressed_sparse_indices.default"};
+constexpr std::array<std::string_view, 4> kRunTimeChecks = {"aten._linalg_check_errors.default",
+                                                            "aten._assert_async.default", "aten._assert_async.msg",
+                                                            "aten._validate_compressed_sparse_indices.default"};
 
 // Views that flip a bit that no rule sees.
 constexpr std::array<std::string_view, 2> kBitViews = {"aten._conj.default", "aten._neg_view.default"};
@@ -29,9 +33,9 @@ bool has_tag(const c10::OperatorHandle& op, at::Tag tag) {
 }
 
 bool same_arguments(const aten::Operator& a, const aten::Operator& b) {
-  return a.args.size() == b.args.size() && std::equal(a.args.begin(), a.args.end(), b.args.begin(), [](auto& x, auto& y) {
-           return x.kind == y.kind && x.optional == y.optional;
-         });
+  return a.args.size() == b.args.size() &&
+         std::equal(a.args.begin(), a.args.end(), b.args.begin(),
+                    [](auto& x, auto& y) { return x.kind == y.kind && x.optional == y.optional; });
 }
 
 // aten.add_.Tensor -> aten.add.Tensor when that takes the same arguments and writes none.
@@ -58,7 +62,8 @@ OpFacts make_facts(const c10::OperatorHandle& handle) {
       f.written_arg = static_cast<int>(i);
     }
     if (a.kind == aten::ArgKind::kDevice) f.device_arg = static_cast<int>(i);
-    if (a.kind == aten::ArgKind::kDType && handle.schema().arguments()[i].name() == "dtype") f.dtype_arg = static_cast<int>(i);
+    if (a.kind == aten::ArgKind::kDType && handle.schema().arguments()[i].name() == "dtype")
+      f.dtype_arg = static_cast<int>(i);
   }
   for (const auto& r : schema.returns) {
     f.has_tensor_return |= r.kind == aten::ArgKind::kTensor || r.kind == aten::ArgKind::kTensorList;

@@ -1,6 +1,6 @@
-// Looks below the Python registrations of shape functions: `import torch` shadows some 600 C++ meta kernels with Python ones
-// that take 60-1700 us a call. The dispatcher keeps the shadowed kernels in a private list, reached here through the one
-// legal door to private members (explicit instantiation).
+// Looks below the Python registrations of shape functions: `import torch` shadows some 600 C++ meta kernels with Python
+// ones that take 60-1700 us a call. The dispatcher keeps the shadowed kernels in a private list, reached here through
+// the one legal door to private members (explicit instantiation).
 #include <string>
 
 #include "trace/recorder.h"
@@ -40,7 +40,8 @@ const c10::KernelFunction* find_cpp_meta(const c10::OperatorHandle& op, bool& py
     python_meta = false;
     return kernel;
   }
-  // A composite below a Python shape function is not asked: some choose by device (convolution), which meta would mislead.
+  // A composite below a Python shape function is not asked: some choose by device (convolution), which meta would
+  // mislead.
   python_meta = kernels.find(c10::DispatchKey::Meta) != kernels.end();
   if (python_meta) return nullptr;
   if (const auto* kernel = first_cpp(c10::DispatchKey::CompositeExplicitAutogradNonFunctional)) return kernel;

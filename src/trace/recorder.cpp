@@ -27,7 +27,8 @@ c10::DispatchKeySet keys_above_backend() {
                               c10::DispatchKey::PythonDispatcher, c10::DispatchKey::FuncTorchDynamicLayerFrontMode,
                               c10::DispatchKey::FuncTorchDynamicLayerBackMode, c10::DispatchKey::Functionalize,
                               c10::DispatchKey::Conjugate, c10::DispatchKey::Negative, c10::DispatchKey::ZeroTensor,
-                              c10::DispatchKey::Named, c10::DispatchKey::FuncTorchVmapMode, c10::DispatchKey::VmapMode});
+                              c10::DispatchKey::Named, c10::DispatchKey::FuncTorchVmapMode,
+                              c10::DispatchKey::VmapMode});
 }
 
 // Torch function modes see calls of Python shape functions otherwise.
@@ -65,8 +66,9 @@ c10::IValue map_tensors(const c10::IValue& value, const aten::ArgSpec& spec, F&&
   if (spec.list_of_optional) {
     c10::List<std::optional<at::Tensor>> out;
     for (const c10::IValue& element : value.toListRef())
-      out.push_back(element.isTensor() && element.toTensor().defined() ? std::optional<at::Tensor>(f(element.toTensor()))
-                                                                      : std::nullopt);
+      out.push_back(element.isTensor() && element.toTensor().defined()
+                        ? std::optional<at::Tensor>(f(element.toTensor()))
+                        : std::nullopt);
     return out;
   }
   c10::List<at::Tensor> out;
@@ -193,7 +195,8 @@ at::Tensor Recorder::fresh(ValueId value) {
 // As ATen's view kernels: the view has the keys of its base (an inference view of a normal tensor is a normal tensor).
 at::Tensor Recorder::view_of(const TraceImpl& base, ValueId value) {
   const TensorType& type = graph_.type(value);
-  auto impl = c10::make_intrusive<TraceImpl>(TraceImpl::ViewTag(), base, c10::scalarTypeToTypeMeta(aten::to_aten(type.dtype)));
+  auto impl =
+      c10::make_intrusive<TraceImpl>(TraceImpl::ViewTag(), base, c10::scalarTypeToTypeMeta(aten::to_aten(type.dtype)));
   c10::SmallVector<int64_t, 8> sizes, strides;
   for (sym::Expr e : type.sizes) sizes.push_back(e.value());
   for (sym::Expr e : type.strides) strides.push_back(e.value());
@@ -203,18 +206,32 @@ at::Tensor Recorder::view_of(const TraceImpl& base, ValueId value) {
   return at::Tensor(std::move(impl));
 }
 
-at::Tensor Recorder::add_constant(at::Tensor real) {
-  const auto number = static_cast<int32_t>(graph_.inputs.size());
-  TensorType type = aten::type_of(real);
+ValueId Recorder::add_number(const at::Tensor& t) {
+  TensorType type = aten::type_of(t);
   type.offset = 0;
-  type.wrapped_number = false;
-  type.strides = contiguous_strides(type.sizes);
+  at::Scalar number;
   {
-    c10::impl::ExcludeDispatchKeyGuard plain(keys_above_backend());
-    // An own copy: the program may write the memory it came from (from_numpy) after the trace.
-    real = real.clone(at::MemoryFormat::Contiguous);
+    BelowEverything plain;
+    number = at::_local_scalar_dense(t);
   }
-  const ValueId value = graph_.add_input(std::move(type), graph::InputKind::kConstant, "constant" + std::to_string(constants_.size()));
+  static const ops::Op* full = ops::find("prim.full");
+  std::vector<Arg> args = {Sizes{}, aten::from_scalar(number), type.dtype, type.device};
+  std::vector<TensorType> outs = {std::move(type)};
+  return graph_.add_node(full, std::move(args), std::move(outs)).outs[0];
+}
+
+at::Tensor Recorder::add_constant(const at::Tensor& given) {
+  if (given.dim() == 0 && given.is_cpu() && given.layout() == at::kStrided) return fresh(add_number(given));
+  at::Tensor real = given;
+  const auto number = static_cast<int32_t>(graph_.inputs.size());
+  {
+    BelowEverything plain;
+    // An own copy: the program may write the memory it came from (from_numpy) after the trace.
+    real = real.clone();
+  }
+  TensorType type = aten::type_of(real);
+  const ValueId value =
+      graph_.add_input(std::move(type), graph::InputKind::kConstant, "constant" + std::to_string(constants_.size()));
   constants_.push_back(std::move(real));
   constant_inputs_.push_back(number);
   return fresh(value);
@@ -224,7 +241,8 @@ at::Tensor Recorder::add_constant(at::Tensor real) {
 Ref Recorder::lift(const at::Tensor& t, const char* op_name) {
   if (!t.defined()) return {};
   if (TraceImpl* impl = trace_impl(t)) {
-    if (impl->liveness.get() != liveness_.get()) throw Declined(std::string("a tensor of another trace reached ") + op_name);
+    if (impl->liveness.get() != liveness_.get())
+      throw Declined(std::string("a tensor of another trace reached ") + op_name);
     operands_.push_back({t, impl, impl->value, {}});
     return {impl->value};
   }
@@ -240,18 +258,8 @@ Ref Recorder::lift(const at::Tensor& t, const char* op_name) {
   if (const at::Tensor* trace = known()) return as_operand(*trace);
   const bool wrapped = t.unsafeGetTensorImpl()->is_wrapped_number();
   if (wrapped || (t.dim() == 0 && t.is_cpu() && !has_pyobject(t) && t.layout() == at::kStrided)) {
-    at::Scalar number;
-    {
-      BelowEverything plain;
-      number = at::_local_scalar_dense(t);
-    }
-    TensorType type = aten::type_of(t);
-    type.offset = 0;
-    std::vector<Arg> args = {Sizes{}, aten::from_scalar(number), type.dtype, type.device};
-    static const ops::Op* full = ops::find("prim.full");
-    std::vector<TensorType> outs = {type};
-    const ValueId value = graph_.add_node(full, std::move(args), std::move(outs)).outs[0];
-    graph_.values[value].storage = new_storage(make_storage(info(type.dtype).bytes));
+    const ValueId value = add_number(t);
+    graph_.values[value].storage = new_storage(make_storage(info(graph_.type(value).dtype).bytes));
     operands_.push_back({t, nullptr, value, {}});
     return {value};
   }
@@ -265,7 +273,8 @@ Ref Recorder::lift(const at::Tensor& t, const char* op_name) {
     }
     if (const at::Tensor* trace = added ? known() : nullptr) return as_operand(*trace);
   }
-  throw Declined(std::string("unknown tensor: one that is neither an input nor made in the traced code reached ") + op_name);
+  throw Declined(std::string("unknown tensor: one that is neither an input nor made in the traced code reached ") +
+                 op_name);
 }
 
 std::vector<Arg> Recorder::collect(const OpFacts& facts, const Stack& stack, size_t base) {
@@ -293,11 +302,13 @@ std::vector<Arg> Recorder::collect(const OpFacts& facts, const Stack& stack, siz
         RefList refs;
         const auto list = value.toListRef();
         refs.reserve(list.size());
-        for (const c10::IValue& element : list) refs.push_back(element.isTensor() ? lift(element.toTensor(), name) : Ref{});
+        for (const c10::IValue& element : list)
+          refs.push_back(element.isTensor() ? lift(element.toTensor(), name) : Ref{});
         args.emplace_back(std::move(refs));
         break;
       }
-      default: args.push_back(aten::from_ivalue(value, specs[i], name));
+      default:
+        args.push_back(aten::from_ivalue(value, specs[i], name));
     }
   }
   return args;
@@ -382,7 +393,8 @@ bool Recorder::infer_by_rule(OpFacts& facts, const std::vector<Arg>& args, std::
 
 void Recorder::fill_factory_defaults(const OpFacts& facts, std::vector<Arg>& args, const TensorType& result) {
   // dtype=None and device=None mean thread state: what is recorded must not depend on it.
-  if (facts.device_arg >= 0 && operands_.empty() && is_none(args[facts.device_arg])) args[facts.device_arg] = result.device;
+  if (facts.device_arg >= 0 && operands_.empty() && is_none(args[facts.device_arg]))
+    args[facts.device_arg] = result.device;
   if (facts.dtype_arg >= 0 && operands_.empty() && is_none(args[facts.dtype_arg])) args[facts.dtype_arg] = result.dtype;
 }
 
@@ -396,7 +408,8 @@ const Operand& Recorder::aliased(const OpFacts& facts, const std::vector<Arg>& a
   return operands_[0];
 }
 
-void Recorder::finish_by_rule(OpFacts& facts, std::vector<Arg> args, std::vector<TensorType> outs, Stack& stack, size_t base) {
+void Recorder::finish_by_rule(OpFacts& facts, std::vector<Arg> args, std::vector<TensorType> outs, Stack& stack,
+                              size_t base) {
   const auto& returns = facts.schema.returns;
   if (!outs.empty()) fill_factory_defaults(facts, args, outs[0]);
   size_t tensors = 0, lists = 0;
@@ -404,7 +417,8 @@ void Recorder::finish_by_rule(OpFacts& facts, std::vector<Arg> args, std::vector
     tensors += r.kind == aten::ArgKind::kTensor;
     lists += r.kind == aten::ArgKind::kTensorList;
   }
-  FLASHOVER_CHECK(tensors + lists == returns.size() && lists <= 1 && (lists ? outs.size() >= tensors : outs.size() == tensors))
+  FLASHOVER_CHECK(tensors + lists == returns.size() && lists <= 1 &&
+                  (lists ? outs.size() >= tensors : outs.size() == tensors))
       << "the rule of " << facts.schema.name << " gave " << outs.size() << " results";
   const size_t list_length = outs.size() - tensors;
   // Which operands results alias must be looked up before add_node consumes the arguments.
@@ -511,7 +525,9 @@ void Recorder::finish_by_meta(OpFacts& facts, std::vector<Arg> args, Stack& stac
   for (Operand& o : operands_) {
     if (!o.companion.defined() || !o.impl) continue;
     const auto& now = *o.companion.unsafeGetTensorImpl();
-    if (o.impl->sizes() == now.sizes() && o.impl->strides() == now.strides() && o.impl->storage_offset() == now.storage_offset()) continue;
+    if (o.impl->sizes() == now.sizes() && o.impl->strides() == now.strides() &&
+        o.impl->storage_offset() == now.storage_offset())
+      continue;
     if (!facts.schema.any_written) throw Declined(facts.schema.name + " changed the shape of an argument");
     if (o.impl->input >= 0) throw Declined(facts.schema.name + " resizes a tensor that outlives the call");
     if (o.impl->numel() != 0) throw Declined(facts.schema.name + " resizes a tensor that has elements");
@@ -548,7 +564,8 @@ void Recorder::finish_by_meta(OpFacts& facts, std::vector<Arg> args, Stack& stac
     outs.push_back(std::move(type));
     results.push_back(std::move(r));
   };
-  FLASHOVER_CHECK(meta.size() == facts.schema.returns.size()) << facts.schema.name << " returned " << meta.size() << " values";
+  FLASHOVER_CHECK(meta.size() == facts.schema.returns.size())
+      << facts.schema.name << " returned " << meta.size() << " values";
   for (size_t i = 0; i < meta.size(); ++i) {
     const aten::ArgSpec& spec = facts.schema.returns[i];
     if (spec.kind == aten::ArgKind::kTensor) {
@@ -606,7 +623,8 @@ void Recorder::finish_by_meta(OpFacts& facts, std::vector<Arg> args, Stack& stac
   }
 }
 
-// ------------------------------------------------------------------------------------- data-dependent calls on constants
+// ------------------------------------------------------------------------------------- data-dependent calls on
+// constants
 
 namespace {
 
@@ -643,6 +661,8 @@ std::optional<at::Tensor> Recorder::constant_value(const at::Tensor& t) {
   if (!impl || impl->storage_id < 0) return std::nullopt;
   const std::vector<bool> tainted = tainted_storages(graph_, storages_.size());
   if (tainted[impl->storage_id]) return std::nullopt;
+  BelowEverything plain;
+  InternalScope internal;
   graph::Graph slice;
   slice.values = graph_.values;
   std::vector<at::Tensor> inputs;
@@ -668,8 +688,6 @@ std::optional<at::Tensor> Recorder::constant_value(const at::Tensor& t) {
   out.value = impl->value;
   out.type = graph_.type(impl->value);
   slice.outputs.push_back(out);
-  BelowEverything plain;
-  InternalScope internal;
   return aten::eval_graph(slice, inputs)[0];
 }
 
@@ -699,7 +717,8 @@ bool Recorder::call_on_constants(OpFacts& facts, Stack& stack, size_t base) {
   }
   torch::jit::drop(stack, stack.size() - base);
   for (size_t i = 0; i < real.size(); ++i)
-    stack.push_back(map_tensors(real[i], facts.schema.returns[i], [&](const at::Tensor& t) { return add_constant(t); }));
+    stack.push_back(
+        map_tensors(real[i], facts.schema.returns[i], [&](const at::Tensor& t) { return add_constant(t); }));
   return true;
 }
 
@@ -707,8 +726,8 @@ bool Recorder::call_on_constants(OpFacts& facts, Stack& stack, size_t base) {
 
 namespace {
 
-// Fake reached where no trace runs: another thread uses a module whose parameters are swapped just now, or a tensor that
-// outlived its trace.
+// Fake reached where no trace runs: another thread uses a module whose parameters are swapped just now, or a tensor
+// that outlived its trace.
 void call_without_session(const c10::OperatorHandle& op, Stack* stack) {
   const OpFacts& facts = facts_of(op);
   const size_t base = stack->size() - facts.schema.args.size();

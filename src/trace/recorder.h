@@ -27,12 +27,12 @@ struct OpFacts {
   Special special = nullptr;
   ops::InferRule in_place_rule = nullptr;  // the functional twin's
   int written_arg = -1;                    // of an in-place operator
-  bool composite = false;      // no backend kernel: ATen decomposes it (reached undecomposed in inference mode only)
-  bool reads_data = false;     // the result or its shape depends on data
-  bool may_ask_meta = false;   // ... but not always (repeat_interleave with output_size)
+  bool composite = false;     // no backend kernel: ATen decomposes it (reached undecomposed in inference mode only)
+  bool reads_data = false;    // the result or its shape depends on data
+  bool may_ask_meta = false;  // ... but not always (repeat_interleave with output_size)
   bool has_tensor_return = false;
-  bool is_query = false;       // answers about metadata: is_same_size ...; not recorded
-  bool may_rule = false;       // own rules apply
+  bool is_query = false;  // answers about metadata: is_same_size ...; not recorded
+  bool may_rule = false;  // own rules apply
   int device_arg = -1, dtype_arg = -1;
   const c10::KernelFunction* cpp_meta = nullptr;
   bool python_meta = false;
@@ -43,7 +43,7 @@ struct Operand {
   at::Tensor tensor;          // as it arrived
   TraceImpl* impl = nullptr;  // null: a number
   ValueId value = kNoValue;
-  at::Tensor companion;       // made when a meta kernel is called
+  at::Tensor companion;  // made when a meta kernel is called
   at::Tensor tensor_of_trace() const {
     return at::Tensor(c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(static_cast<c10::TensorImpl*>(impl)));
   }
@@ -78,7 +78,8 @@ class Recorder final : public Session {
   at::Tensor view_of(const TraceImpl& base, ValueId value);
   at::Tensor rebind(const Operand& source, ValueId value);
   graph::Node& add_node(const ops::Op* op, std::vector<Arg> args, std::vector<TensorType> outs);
-  at::Tensor add_constant(at::Tensor real);
+  ValueId add_number(const at::Tensor& t);  // prim.full of a 0-d tensor of known value
+  at::Tensor add_constant(const at::Tensor& real);
   // The value of a trace tensor if it depends on constants only.
   std::optional<at::Tensor> constant_value(const at::Tensor& t);
   int32_t new_storage(const c10::Storage& storage);
@@ -98,6 +99,7 @@ class Recorder final : public Session {
   void finish_by_meta(OpFacts& facts, std::vector<Arg> args, Stack& stack, size_t base);
   int32_t location_id();
   void check_inputs_unchanged() const;
+  void keep_constants_constant();
   void swap_back();
   void deactivate();
 
@@ -114,8 +116,8 @@ class Recorder final : public Session {
   std::shared_ptr<Liveness> liveness_;
   std::vector<InputRecord> inputs_;
   std::vector<at::Tensor> constants_;
-  std::vector<int32_t> constant_inputs_;  // graph input number of each
-  std::unordered_map<const c10::TensorImpl*, at::Tensor> by_real_impl_;  // swapped inputs
+  std::vector<int32_t> constant_inputs_;                                  // graph input number of each
+  std::unordered_map<const c10::TensorImpl*, at::Tensor> by_real_impl_;   // swapped inputs
   std::unordered_map<const c10::StorageImpl*, int32_t> by_real_storage_;  // real -> id
   std::unordered_map<const c10::StorageImpl*, int32_t> by_storage_;       // meta -> id
   std::vector<c10::Storage> storages_;                                    // kept: addresses stay unique
@@ -129,9 +131,9 @@ class Recorder final : public Session {
 };
 
 OpFacts& facts_of(const c10::OperatorHandle& op);
-Special special_of(std::string_view name);  // special.cpp
+Special special_of(std::string_view name);                                                   // special.cpp
 const c10::KernelFunction* find_cpp_meta(const c10::OperatorHandle& op, bool& python_meta);  // kernels.cpp
-PyObject* decline_class();  // borrowed
+PyObject* decline_class();                                                                   // borrowed
 
 // Excludes everything above the backend, so that kernels see plain tensors.
 class BelowEverything {

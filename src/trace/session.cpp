@@ -14,8 +14,8 @@ namespace {
 
 const at::Tensor& unpack(PyObject* object) { return THPVariable_Unpack(object); }
 
-// Both objects exchange their tensors; each tensor's back pointer follows. Local copies keep both use counts above one, so
-// each tensor holds exactly one reference to its object before and after, and counts stay as they are.
+// Both objects exchange their tensors; each tensor's back pointer follows. Local copies keep both use counts above one,
+// so each tensor holds exactly one reference to its object before and after, and counts stay as they are.
 void swap_tensors(PyObject* a, PyObject* b) {
   auto* va = reinterpret_cast<THPVariable*>(a);
   auto* vb = reinterpret_cast<THPVariable*>(b);
@@ -158,14 +158,16 @@ void Recorder::check_inputs_unchanged() const {
     const graph::Input& input = graph_.inputs[in.number];
     const at::Tensor& real = in.impl->real;
     const std::string who = "input " + input.name + ": ";
-    if (in.impl->sizes() != real.sizes() || in.impl->strides() != real.strides() || in.impl->storage_id != graph_.values[input.value].storage)
+    if (in.impl->sizes() != real.sizes() || in.impl->strides() != real.strides() ||
+        in.impl->storage_id != graph_.values[input.value].storage)
       throw Declined(who + "its shape or memory was replaced");
     const at::Tensor trace(in.impl);
     if (trace.requires_grad() != in.requires_grad) throw Declined(who + "requires_grad changed");
     if (in.requires_grad && trace.is_leaf() != real.is_leaf()) throw Declined(who + "written in place under autograd");
     if (in.requires_grad && real.is_leaf()) {
       const at::Tensor &before = real.unsafeGetTensorImpl()->grad(), &after = in.impl->grad();
-      if (before.defined() != after.defined() || (before.defined() && !before.is_same(after))) throw Declined(who + ".grad was assigned");
+      if (before.defined() != after.defined() || (before.defined() && !before.is_same(after)))
+        throw Declined(who + ".grad was assigned");
     }
   }
   // Different storages over the same bytes (numpy arrays, from_blob): writing one changes the other unseen.
@@ -176,7 +178,8 @@ void Recorder::check_inputs_unchanged() const {
   std::vector<Span> spans;
   for (const c10::Storage& s : real_storages_) {
     const auto* begin = static_cast<const char*>(s.data());
-    if (begin && s.nbytes()) spans.push_back({begin, begin + s.nbytes(), by_real_storage_.at(s.unsafeGetStorageImpl())});
+    if (begin && s.nbytes())
+      spans.push_back({begin, begin + s.nbytes(), by_real_storage_.at(s.unsafeGetStorageImpl())});
   }
   std::sort(spans.begin(), spans.end(), [](const Span& a, const Span& b) { return a.begin < b.begin; });
   std::vector<int32_t> overlapping;
@@ -190,6 +193,27 @@ void Recorder::check_inputs_unchanged() const {
           if (std::find(overlapping.begin(), overlapping.end(), graph_.values[v].storage) != overlapping.end())
             throw Declined("inputs overlap in memory without sharing a storage, and one is written");
         });
+}
+
+// The program may write a tensor that it made of Python data: each call gets its own copy then.
+void Recorder::keep_constants_constant() {
+  static const ops::Op* clone = ops::find("aten.clone.default");
+  std::vector<bool> written(storages_.size(), false);
+  for (const graph::Node& n : graph_.nodes)
+    for (size_t i = 0; i < n.args.size() && i < 32; ++i)
+      if (n.op->mutates >> i & 1)
+        graph::for_each_ref(n.args[i], [&](ValueId v) { written[graph_.values[v].storage] = true; });
+  // What leaves the call must not be the constant itself either.
+  for (const graph::Output& o : graph_.outputs) written[graph_.values[o.value].storage] = true;
+  for (int32_t number : constant_inputs_) {
+    graph::Input& input = graph_.inputs[number];
+    const ValueId old = input.value;
+    if (!written[graph_.values[old].storage]) continue;
+    TensorType type = graph_.type(old);
+    input.value = graph_.add_value(std::move(type), new_storage(make_storage(0)));
+    graph::Node node{.op = clone, .args = {Ref{input.value}, MemoryFormat::kPreserve}, .outs = {old}};
+    graph_.nodes.insert(graph_.nodes.begin(), std::move(node));
+  }
 }
 
 void Recorder::swap_back() {
@@ -227,6 +251,7 @@ graph::Graph Recorder::end(const std::vector<PyObject*>& outputs, std::vector<Py
       graph_.outputs.push_back(std::move(out));
     }
     check_inputs_unchanged();
+    keep_constants_constant();
   } catch (...) {
     swap_back();
     throw;

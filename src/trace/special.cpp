@@ -69,7 +69,9 @@ bool metadata_in_place(Recorder& recorder, OpFacts& facts, Stack& stack, size_t 
   TraceImpl* self = recorder.operands().at(0).impl;
   FLASHOVER_CHECK(self) << "in-place view of a number";
   const size_t dot = facts.schema.name.rfind('.');
-  const std::string view_name = facts.schema.name.substr(0, dot - 1) + facts.schema.name.substr(dot);
+  const std::string view_name = facts.schema.name == "aten.transpose_.default"
+                                    ? "aten.transpose.int"
+                                    : facts.schema.name.substr(0, dot - 1) + facts.schema.name.substr(dot);
   const aten::Operator* view = aten::find_operator(view_name);
   FLASHOVER_CHECK(view) << "no view operator for " << facts.schema.name;
   at::Tensor companion = tagged_companion(*self);
@@ -96,7 +98,8 @@ const ops::Op* as_strided_op() {
 }
 
 // self becomes a strided window of `source` (a value in memory `storage_id`).
-void become_window(Recorder& recorder, TraceImpl& self, int32_t storage_id, Sizes sizes, Sizes strides, sym::Expr offset) {
+void become_window(Recorder& recorder, TraceImpl& self, int32_t storage_id, Sizes sizes, Sizes strides,
+                   sym::Expr offset) {
   if (self.input >= 0) throw Declined("the memory of a tensor that outlives the call was replaced (set_, resize_)");
   const DType dtype = aten::from_aten(c10::typeMetaToScalarType(self.dtype()));
   const ValueId source = recorder.value_in_storage(storage_id, dtype);
@@ -118,8 +121,9 @@ bool resize(Recorder& recorder, OpFacts& facts, Stack& stack, size_t base) {
   Sizes sizes;
   for (const c10::IValue& v : stack[base + 1].toListRef()) sizes.emplace_back(v.toInt());
   const Sizes strides = contiguous_strides(sizes);
-  const auto needed = static_cast<size_t>(sym::product(sizes).value() == 0 ? 0 : sym::product(sizes).value() + self->storage_offset()) *
-                      self->dtype().itemsize();
+  const auto needed =
+      static_cast<size_t>(sym::product(sizes).value() == 0 ? 0 : sym::product(sizes).value() + self->storage_offset()) *
+      self->dtype().itemsize();
   if (aten::to_ints(sizes) != self->sizes().vec()) {
     if (needed > self->storage().nbytes()) {
       if (self->storage().nbytes() != 0 || self->input >= 0) throw Declined("resize_ grows a tensor that has elements");
@@ -184,7 +188,8 @@ bool set_storage(Recorder& recorder, OpFacts& facts, Stack& stack, size_t base) 
 bool native_batch_norm(Recorder&, OpFacts&, Stack& stack, size_t base) {
   if (!stack[base + 5].toBool()) return false;
   const auto defined = [&](size_t i) { return stack[base + i].isTensor() && stack[base + i].toTensor().defined(); };
-  static const c10::OperatorHandle with = c10::Dispatcher::singleton().findSchemaOrThrow("aten::_native_batch_norm_legit", "");
+  static const c10::OperatorHandle with =
+      c10::Dispatcher::singleton().findSchemaOrThrow("aten::_native_batch_norm_legit", "");
   static const c10::OperatorHandle without =
       c10::Dispatcher::singleton().findSchemaOrThrow("aten::_native_batch_norm_legit", "no_stats");
   if (defined(3) && defined(4)) {
@@ -201,20 +206,23 @@ bool native_batch_norm(Recorder&, OpFacts&, Stack& stack, size_t base) {
 
 c10::SymIntArrayRef sym_ints(const std::vector<int64_t>& v) { return c10::fromIntArrayRefSlow(v); }
 
-// The layout of the result is the backend's choice, which looks at the device, the strides of both operands and the machine:
-// ask ATen with tensors that have them all.
+// The layout of the result is the backend's choice, which looks at the device, the strides of both operands and the
+// machine: ask ATen with tensors that have them all.
 bool convolution(Recorder& recorder, OpFacts& facts, Stack& stack, size_t base) {
   std::vector<Arg> args = recorder.collect(facts, stack, base);
   const auto& operands = recorder.operands();
   TraceImpl *x = operands.at(0).impl, *w = operands.at(1).impl;
   if (!x || !w || !x->device().is_cpu()) return false;
   const bool transposed = std::get<bool>(args[6]);
-  std::vector<int64_t> stride = aten::to_ints(std::get<Sizes>(args[3])), padding = aten::to_ints(std::get<Sizes>(args[4])),
+  std::vector<int64_t> stride = aten::to_ints(std::get<Sizes>(args[3])),
+                       padding = aten::to_ints(std::get<Sizes>(args[4])),
                        dilation = aten::to_ints(std::get<Sizes>(args[5])),
                        output_padding = aten::to_ints(std::get<Sizes>(args[7]));
   const int64_t groups = std::get<sym::Expr>(args[8]).value();
   const int64_t rank = x->dim(), spatial = rank - 2;
-  if (rank < 3 || rank > 5 || w->dim() != rank || x->dtype() != w->dtype() || x->numel() == 0 || w->numel() == 0 || groups <= 0) return false;
+  if (rank < 3 || rank > 5 || w->dim() != rank || x->dtype() != w->dtype() || x->numel() == 0 || w->numel() == 0 ||
+      groups <= 0)
+    return false;
   for (auto* list : {&stride, &padding, &dilation, &output_padding}) {
     if (list->size() == 1) list->resize(spatial, (*list)[0]);
     if (static_cast<int64_t>(list->size()) != spatial) return false;
@@ -247,7 +255,7 @@ bool convolution(Recorder& recorder, OpFacts& facts, Stack& stack, size_t base) 
     if (rank == 3) {  // runs as a 2-d convolution of a contiguous input
       const auto n = input.size(0), c = input.size(1), l = input.size(2);
       input.unsafeGetTensorImpl()->set_sizes_and_strides(c10::IntArrayRef({n, c, 1, l}),
-                                                           c10::IntArrayRef({c * l, l, l, 1}));
+                                                         c10::IntArrayRef({c * l, l, l, 1}));
       weight = weight.unsqueeze(2);
     }
     format = at::native::_determine_backend_memory_format(input, weight, backend);

@@ -7,7 +7,8 @@ namespace flashover::trace {
 namespace {
 
 constexpr const char* kDataAccess =
-    "flashover: the data of a tensor was asked for while the program is being traced (.numpy(), .tolist(), data_ptr() ...)";
+    "flashover: the data of a tensor was asked for while the program is being traced (.numpy(), .tolist(), data_ptr() "
+    "...)";
 
 // Same memory, other keys and device.
 class PlainImpl final : public c10::TensorImpl {
@@ -22,7 +23,8 @@ at::Tensor companion(const c10::TensorImpl& like, c10::DispatchKeySet keys, c10:
   if (like.is_conj()) keys = keys.add(c10::DispatchKey::Conjugate);
   if (like.is_neg()) keys = keys.add(c10::DispatchKey::Negative);
   // A real tensor (a number that ATen wrapped) lends its geometry only.
-  c10::Storage storage = trace_impl(&like) ? c10::Storage(like.unsafe_storage()) : make_storage(like.dtype().itemsize());
+  c10::Storage storage =
+      trace_impl(&like) ? c10::Storage(like.unsafe_storage()) : make_storage(like.dtype().itemsize());
   auto impl = c10::make_intrusive<PlainImpl>(std::move(storage), keys, like.dtype(), device);
   impl->set_sizes_and_strides(like.sizes(), like.strides(), like.storage_offset());
   if (like.is_wrapped_number()) impl->set_wrapped_number(true);
@@ -99,7 +101,8 @@ at::Tensor meta_companion(const c10::TensorImpl& like) {
 }
 
 at::Tensor tagged_companion(const c10::TensorImpl& like) {
-  const auto backend = c10::DispatchKeySet(c10::computeDispatchKey(c10::typeMetaToScalarType(like.dtype()), c10::kStrided, like.device()));
+  const auto backend = c10::DispatchKeySet(
+      c10::computeDispatchKey(c10::typeMetaToScalarType(like.dtype()), c10::kStrided, like.device()));
   return companion(like, backend, like.device());
 }
 

@@ -71,13 +71,15 @@ inline TraceImpl* trace_impl(const c10::TensorImpl* impl) {
   if (!impl->key_set().has(c10::DispatchKey::Fake)) return nullptr;
   return static_cast<TraceImpl*>(const_cast<c10::TensorImpl*>(impl));
 }
-inline TraceImpl* trace_impl(const at::TensorBase& t) { return t.defined() ? trace_impl(t.unsafeGetTensorImpl()) : nullptr; }
+inline TraceImpl* trace_impl(const at::TensorBase& t) {
+  return t.defined() ? trace_impl(t.unsafeGetTensorImpl()) : nullptr;
+}
 
 // A meta storage of that many bytes; reading its data throws.
 c10::Storage make_storage(int64_t bytes);
 void forbid_data_access(const c10::Storage& storage);
-// Plain tensors with the geometry of `like`: on the meta device over the same storage (for shape functions), or with the
-// real device's keys but without Fake (for C++ code that looks at devices and strides and touches no data).
+// Plain tensors with the geometry of `like`: on the meta device over the same storage (for shape functions), or with
+// the real device's keys but without Fake (for C++ code that looks at devices and strides and touches no data).
 at::Tensor meta_companion(const c10::TensorImpl& like);
 at::Tensor tagged_companion(const c10::TensorImpl& like);
 

@@ -1,20 +1,24 @@
 // Operator calls on trace tensors become nodes of a Graph.
 //
-// A trace tensor is a TensorImpl with the Fake dispatch key plus its real device's keys, over a real *meta* StorageImpl that
-// its views share, so that version counters, aliasing, autograd, autocast and composite kernels work as in eager; what
-// reaches the backend is recorded here. While a Session is active on a thread, Fake is TLS-included so factories are caught.
+// A trace tensor is a TensorImpl with the Fake dispatch key plus its real device's keys, over a real *meta* StorageImpl
+// that its views share, so that version counters, aliasing, autograd, autocast and composite kernels work as in eager;
+// what reaches the backend is recorded here. While a Session is active on a thread, Fake is TLS-included so factories
+// are caught.
 //
 //   In        at::Tensor calls made by whoever runs the user's code (the frame interpreter, a test)
 //   Out       graph::Graph in form kTraced + the constants it lifted
-//   Promises  sizes, strides, dtype, device, storage sharing and requires_grad as eager would give; real tensors are never written
-//   Declines  data-dependent reads (.item(), bool(t), nonzero ...), sparse / nested / quantized tensors, subclasses with
+//   Promises  sizes, strides, dtype, device, storage sharing and requires_grad as eager would give; real tensors are
+//   never written Declines  data-dependent reads (.item(), bool(t), nonzero ...), sparse / nested / quantized tensors,
+//   subclasses with
 //             __torch_dispatch__: a Python exception derived from BaseException (flashover._C.Decline) is thrown as
 //             python_error and `declined()` stays set (sticky), since user code may swallow exceptions
-// Rules for shapes come from ops::Op::infer, then ATen's C++ meta kernels, then torch's Python metas (counted in stats()).
+// Rules for shapes come from ops::Op::infer, then ATen's C++ meta kernels, then torch's Python metas (counted in
+// stats()).
 //
 // What a kTraced graph looks like, beyond graph.h:
 //   - outs of a node are its tensor results, lists flattened; a result that ATen left undefined has dtype kUndefined
-//   - an in-place node's out is a new value with the storage and geometry of the written argument; the tensor stands for it
+//   - an in-place node's out is a new value with the storage and geometry of the written argument; the tensor stands
+//   for it
 //     from there on (older values of that storage read the new content too: storage ids tell)
 //   - in-place changes of metadata (t_, squeeze_, as_strided_, shrinking resize_, set_) appear as the view operator
 //   - detach, lift_fresh and alias-free copies of a tensor object add no node: equal value ids
@@ -46,9 +50,10 @@ class Session {
   virtual ~Session() = default;  // swaps every real tensor back; safe in any state
 
   // The program meets a real tensor (argument, parameter, buffer, global): its TensorImpl is swapped *under the same
-  // PyObject* for a trace impl, so identity, isinstance and containers keep working; end() or the destructor swaps back.
-  // Tensors that share storage share a meta storage. Same object twice: same input. Returns the input's index.
-  // Throws Declined for tensors that cannot be traced (sparse, subclass with __torch_dispatch__, mkldnn, quantized ...).
+  // PyObject* for a trace impl, so identity, isinstance and containers keep working; end() or the destructor swaps
+  // back. Tensors that share storage share a meta storage. Same object twice: same input. Returns the input's index.
+  // Throws Declined for tensors that cannot be traced (sparse, subclass with __torch_dispatch__, mkldnn, quantized
+  // ...).
   virtual int32_t add_input(PyObject* tensor, graph::InputKind kind, const std::string& name) = 0;
   virtual bool is_input(PyObject* tensor) const = 0;
 
@@ -59,8 +64,8 @@ class Session {
   // Called at record time for the user's "file:line"; may be empty.
   std::function<std::string()> location;
 
-  // A real tensor reached an operator without add_input and is not a Python-data constant. Return true after having called
-  // add_input(tensor), false to decline.
+  // A real tensor reached an operator without add_input and is not a Python-data constant. Return true after having
+  // called add_input(tensor), false to decline.
   std::function<bool(PyObject* tensor)> unknown_tensor;
 
   virtual bool declined() const = 0;

@@ -1,0 +1,106 @@
+// Traces a callable without the frame interpreter: for tests and experiments. Inputs are named tensors; everything the
+// callable touches beyond them is lifted as it is met.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include "base/check.h"
+#include "graph/graph.h"
+#include "python/bind.h"
+#include "torch/eval.h"
+#include "trace/trace.h"
+
+namespace py = pybind11;
+
+namespace flashover {
+namespace {
+
+struct Traced {
+  graph::Graph graph;
+  std::vector<py::object> inputs;  // the tensors, in order of the graph's inputs without the constants
+  std::vector<py::object> constants;
+  trace::Stats stats;
+
+  py::list run(const std::vector<py::object>& given) const {
+    std::vector<at::Tensor> all;
+    size_t next = 0, next_constant = 0;
+    for (const graph::Input& in : graph.inputs) {
+      const bool constant = in.kind == graph::InputKind::kConstant;
+      if (!constant && next >= given.size()) throw UserError("too few inputs");
+      all.push_back(THPVariable_Unpack((constant ? constants[next_constant++] : given[next++]).ptr()));
+    }
+    std::vector<at::Tensor> outputs;
+    {
+      py::gil_scoped_release nogil;
+      outputs = aten::eval_graph(graph, all);
+    }
+    py::list out;
+    for (const at::Tensor& t : outputs) out.append(py::reinterpret_steal<py::object>(THPVariable_Wrap(t)));
+    return out;
+  }
+};
+
+graph::InputKind kind_of(const std::string& name) {
+  if (name == "user") return graph::InputKind::kUser;
+  if (name == "param") return graph::InputKind::kParameter;
+  if (name == "buffer") return graph::InputKind::kBuffer;
+  throw UserError("input kind must be user, param or buffer, not " + name);
+}
+
+using NamedInput = std::tuple<std::string, std::string, py::object>;  // name, kind, tensor
+
+// fn() returns a list of tensors.
+Traced trace_function(const py::function& fn, const std::vector<NamedInput>& inputs, bool lift_unknown) {
+  Traced traced;
+  auto session = trace::begin();
+  const auto add = [&](PyObject* tensor, graph::InputKind kind, const std::string& name) {
+    if (session->is_input(tensor)) return;
+    session->add_input(tensor, kind, name);
+    traced.inputs.push_back(py::reinterpret_borrow<py::object>(tensor));
+  };
+  if (lift_unknown)
+    session->unknown_tensor = [&](PyObject* tensor) {
+      add(tensor, graph::InputKind::kUser, "unknown" + std::to_string(traced.inputs.size()));
+      return true;
+    };
+  for (const auto& [name, kind, tensor] : inputs) add(tensor.ptr(), kind_of(kind), name);
+  py::list results;
+  try {
+    results = fn().cast<py::list>();
+  } catch (py::error_already_set& e) {
+    if (!session->declined()) throw;
+    throw Declined(session->decline_reason());
+  }
+  if (session->declined()) throw Declined(session->decline_reason());
+  std::vector<PyObject*> outputs, constants;
+  for (const py::handle& h : results) outputs.push_back(h.ptr());
+  traced.stats = session->stats();
+  traced.graph = session->end(outputs, constants);
+  for (PyObject* c : constants) traced.constants.push_back(py::reinterpret_steal<py::object>(c));
+  return traced;
+}
+
+}  // namespace
+
+void bind_trace(py::module_& m) {
+  m.attr("Decline") = py::reinterpret_borrow<py::object>(trace::decline_class());
+  py::class_<Traced>(m, "Traced")
+      .def_property_readonly("text", [](const Traced& t) { return graph::print(t.graph); })
+      .def_readonly("inputs", &Traced::inputs)
+      .def_readonly("constants", &Traced::constants)
+      .def_property_readonly("ops", [](const Traced& t) { return t.stats.ops; })
+      .def_property_readonly("own_rules", [](const Traced& t) { return t.stats.own_rules; })
+      .def_property_readonly("cpp_meta", [](const Traced& t) { return t.stats.cpp_meta; })
+      .def_property_readonly("python_meta_ops", [](const Traced& t) { return t.stats.python_meta_ops; })
+      .def_property_readonly("output_types",
+                             [](const Traced& t) {
+                               std::vector<std::string> out;
+                               for (const graph::Output& o : t.graph.outputs) out.push_back(str(o.type));
+                               return out;
+                             })
+      .def("verify", [](const Traced& t) { graph::verify(t.graph, graph::Form::kTraced); })
+      .def("run", &Traced::run, "Replays the graph on tensors for Traced.inputs");
+  m.def("trace_function", &trace_function, py::arg("fn"), py::arg("inputs"), py::arg("lift_unknown") = true);
+}
+
+}  // namespace flashover
