@@ -1,9 +1,13 @@
 #include "graph/passes.h"
 
+#include "graph/passes/convolution.h"
 #include "graph/passes/cse.h"
 #include "graph/passes/dce.h"
 #include "graph/passes/decompose.h"
 #include "graph/passes/functionalize.h"
+#include "graph/passes/layout.h"
+#include "graph/passes/linear.h"
+#include "graph/passes/split_frozen.h"
 
 namespace flashover::graph {
 
@@ -12,7 +16,12 @@ const std::vector<Pass>& passes() {
       {"functionalize", [](Graph g) { return functionalize(g); }, Form::kTraced, Form::kFunctional},
       {"dce", dce, Form::kFunctional, Form::kFunctional},
       {"cse", cse, Form::kFunctional, Form::kFunctional},
+      {"fold_batch_norm", fold_batch_norm, Form::kFunctional, Form::kFunctional},
+      {"convolution", [](Graph g) { return convolution(std::move(g), {}); }, Form::kFunctional, Form::kFunctional},
+      {"linear", [](Graph g) { return linear(std::move(g), {.onednn_bf16 = true}); }, Form::kFunctional, Form::kFunctional},
       {"decompose", decompose, Form::kFunctional, Form::kCore},
+      {"relax_layout", relax_layout, Form::kCore, Form::kCore},
+      {"split_frozen", split_frozen, Form::kCore, Form::kCore},
   };
   return list;
 }

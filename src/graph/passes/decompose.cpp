@@ -3,16 +3,10 @@
 #include "base/check.h"
 #include "graph/decompose/decompose.h"
 #include "graph/passes/dce.h"
-#include "graph/passes/replace.h"
+#include "graph/passes/rewriter.h"
 
 namespace flashover::graph {
 namespace {
-
-bool same_strides(const TensorType& a, const TensorType& b) {
-  for (size_t d = 0; d < a.rank(); ++d)
-    if (!a.sizes[d].is_const(1) && !sym::known_eq(a.strides[d], b.strides[d])) return false;
-  return true;
-}
 
 // One round; `again` when a decomposition used operators that have decompositions themselves.
 Graph round(Graph in, bool& again) {

@@ -4,6 +4,7 @@
 #include <unordered_map>
 
 #include "base/check.h"
+#include "graph/passes/rewriter.h"
 #include "graph/passes/view_steps.h"
 #include "ops/args.h"
 
@@ -31,12 +32,6 @@ constexpr HiddenWriter kHiddenWriters[] = {
 template <size_t N>
 bool contains(const std::string_view (&list)[N], std::string_view name) {
   return std::find(std::begin(list), std::end(list), name) != std::end(list);
-}
-
-bool same_strides(const TensorType& a, const TensorType& b) {
-  for (size_t d = 0; d < a.rank(); ++d)
-    if (!a.sizes[d].is_const(1) && !sym::known_eq(a.strides[d], b.strides[d])) return false;
-  return true;
 }
 
 // The elements' addresses, from the base's first element; nullopt when symbolic.

@@ -1,0 +1,152 @@
+#include "graph/passes/convolution.h"
+
+#include "graph/passes/match.h"
+#include "graph/passes/rewriter.h"
+#include "ops/args.h"
+
+namespace flashover::graph {
+namespace {
+
+using Values = std::vector<ValueId>;
+
+// aten.convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
+enum ConvArg : uint8_t { kInput, kWeight, kBias, kStride, kPadding, kDilation, kTransposed, kOutputPadding, kGroups };
+
+struct BatchNorm {
+  ValueId x;
+  std::optional<ValueId> gamma, beta, mean, variance;
+  double eps = 0;
+};
+
+// y = (x - mean) / sqrt(variance + eps) * gamma + beta with x = conv(w) + b:
+// conv with w' = w * scale and b' = (b - mean) * scale + beta, scale = gamma / sqrt(variance + eps)
+bool fold(Rewriter& r, const Node& n, const BatchNorm& bn, Values& results) {
+  for (size_t i = 1; i < n.outs.size(); ++i)
+    if (n.outs[i] != kNoValue && r.uses(n.outs[i]) > 0) return false;
+  const Node* found = r.def(bn.x, "aten.convolution.default");
+  if (!found || r.uses(bn.x) != 1 || !bn.mean || !bn.variance) return false;
+  const Node conv = *found;
+  if (ops::as_bool(conv.args[kTransposed])) return false;
+  for (const auto& v : {bn.gamma, bn.beta, bn.mean, bn.variance})
+    if (v && (!r.is_frozen(*v) || r.b.dtype(*v) != DType::kF32)) return false;
+  const ValueId weight = ops::as_value(conv.args[kWeight]);
+  const auto bias = ops::as_optional_value(conv.args[kBias]);
+  if (!r.is_frozen(weight) || (bias && !r.is_frozen(*bias))) return false;
+  const DType dtype = r.b.dtype(weight);
+  if ((dtype != DType::kF32 && !is_reduced(dtype)) || r.b.dtype(n.outs[0]) != r.b.dtype(bn.x)) return false;
+
+  Builder& b = r.b;
+  const ValueId eps = b.scalar_like(*bn.variance, bn.eps);
+  ValueId scale = b.reciprocal(b.sqrt(b.add(*bn.variance, eps)));
+  if (bn.gamma) scale = b.mul(*bn.gamma, scale);
+  const ValueId wide = b.convert(skip_narrowing(r, weight), DType::kF32);
+  Sizes per_channel(b.rank(wide), 1);
+  per_channel[0] = b.size(scale, 0);
+  const ValueId new_weight = b.convert(b.mul(wide, b.reshape(scale, per_channel)), dtype);
+  ValueId shift = b.neg(*bn.mean);
+  if (bias) shift = b.sub(b.convert(skip_narrowing(r, *bias), DType::kF32), *bn.mean);
+  shift = b.mul(shift, scale);
+  if (bn.beta) shift = b.add(shift, *bn.beta);
+  Node folded = conv;
+  folded.args[kWeight] = Ref{new_weight};
+  folded.args[kBias] = Ref{b.convert(shift, dtype)};
+  results.assign(n.outs.size(), kNoValue);
+  results[0] = b.emit("aten.convolution.default", std::move(folded.args), b.type(n.outs[0]));
+  return true;
+}
+
+bool fold_native(Rewriter& r, const Node& n, Values& results, const void*) {
+  if (ops::as_bool(n.args[5])) return false;  // training: batch statistics
+  return fold(r, n,
+              {.x = ops::as_value(n.args[0]),
+               .gamma = ops::as_optional_value(n.args[1]),
+               .beta = ops::as_optional_value(n.args[2]),
+               .mean = ops::as_optional_value(n.args[3]),
+               .variance = ops::as_optional_value(n.args[4]),
+               .eps = ops::as_double(n.args[7])},
+              results);
+}
+bool fold_no_training(Rewriter& r, const Node& n, Values& results, const void*) {
+  return fold(r, n,
+              {.x = ops::as_value(n.args[0]),
+               .gamma = ops::as_optional_value(n.args[1]),
+               .beta = ops::as_optional_value(n.args[2]),
+               .mean = ops::as_optional_value(n.args[3]),
+               .variance = ops::as_optional_value(n.args[4]),
+               .eps = ops::as_double(n.args[6])},
+              results);
+}
+
+constexpr RewriteRule kFold[] = {
+    {"aten.native_batch_norm.default", "batch_norm(conv(x)) with fixed statistics -> conv", fold_native},
+    {"aten._native_batch_norm_legit_no_training.default", "the same", fold_no_training},
+};
+
+Arg spatial(const Arg& a, size_t count) {  // one entry per spatial dim
+  std::vector<int64_t> list = ops::as_ints(a);
+  if (list.size() == 1) list.resize(count, list[0]);
+  return int_list(list);
+}
+
+bool use_onednn(Rewriter& r, const Node& n, Values& results, const void* user) {
+  const auto& providers = *static_cast<const Providers*>(user);
+  const ValueId x = skip_copies(r, ops::as_value(n.args[kInput])), weight = ops::as_value(n.args[kWeight]);
+  const TensorType input = r.b.type(x), w = r.b.type(weight);
+  const bool dtype = input.dtype == DType::kF32 || (input.dtype == DType::kBF16 && providers.onednn_bf16) ||
+                     (input.dtype == DType::kF16 && providers.onednn_f16);
+  if (!providers.onednn || !dtype || input.dtype != w.dtype || input.device.type != DeviceType::kCPU) return false;
+  if (ops::as_bool(n.args[kTransposed]) || !r.is_frozen(weight)) return false;
+  const size_t rank = input.rank();
+  if ((rank != 4 && rank != 5) || w.rank() != rank || !all_const(input.sizes) || !all_const(w.sizes)) return false;
+  const auto bias = ops::as_optional_value(n.args[kBias]);
+  if (bias && r.b.dtype(*bias) != input.dtype) return false;
+
+  TensorType type = r.b.type(n.outs[0]);
+  if (!all_const(type.sizes)) return false;
+  type.strides = channels_last_strides(type.sizes);
+  TensorType last = input;
+  last.offset = 0;
+  last.strides = channels_last_strides(last.sizes);
+  const Arg stride = spatial(n.args[kStride], rank - 2), padding = spatial(n.args[kPadding], rank - 2),
+            dilation = spatial(n.args[kDilation], rank - 2);
+  const ValueId packed = r.b.emit("mkldnn._reorder_convolution_weight.default",
+                                  {Ref{weight}, padding, stride, dilation, n.args[kGroups], input.sizes}, opaque_type(w));
+  const ValueId x_last = same_strides(input, last) ? x : r.b.emit("prim.copy", {Ref{x}}, last);
+  results = {r.b.emit("mkldnn._convolution_pointwise.default",
+                      {Ref{x_last}, Ref{packed}, bias ? Arg(Ref{*bias}) : Arg(), padding, stride, dilation,
+                       n.args[kGroups], std::string("none"), std::vector<double>{}, std::string()},
+                      type)};
+  return true;
+}
+
+// activation(conv): the convolution computes it.
+bool take_activation(Rewriter& r, const Node& n, Values& results, const void* user) {
+  const auto& providers = *static_cast<const Providers*>(user);
+  const auto activation = fused_activation(n);
+  const ValueId top = ops::as_value(n.args[0]);
+  if (!activation || providers.strict_numerics || r.uses(top) != 1) return false;
+  const ValueId v = skip_copies(r, top);
+  const Node* found = r.def(v, "mkldnn._convolution_pointwise.default");
+  if (!found || std::get<std::string>(found->args[7]) != "none" || r.uses(v) != 1) return false;
+  Node conv = *found;
+  conv.args[7] = std::string(activation->attr);
+  conv.args[9] = activation->algorithm;
+  results = {r.b.emit(conv.op->name, std::move(conv.args), r.b.type(v))};
+  return true;
+}
+
+constexpr RewriteRule kConvolution[] = {
+    {"aten.convolution.default", "conv with a known weight -> oneDNN, channels last, packed", use_onednn},
+    {"aten.gelu.default", "gelu(conv)", take_activation},
+    {"aten.silu.default", "silu(conv)", take_activation},
+    {"aten.hardswish.default", "hardswish(conv)", take_activation},
+    {"aten.tanh.default", "tanh(conv)", take_activation},
+    {"aten.sigmoid.default", "sigmoid(conv)", take_activation},
+};
+
+}  // namespace
+
+Graph fold_batch_norm(Graph g) { return rewrite(std::move(g), kFold); }
+Graph convolution(Graph g, const Providers& providers) { return rewrite(std::move(g), kConvolution, &providers); }
+
+}  // namespace flashover::graph

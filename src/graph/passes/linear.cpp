@@ -1,0 +1,109 @@
+#include "graph/passes/linear.h"
+
+#include "graph/passes/match.h"
+#include "graph/passes/rewriter.h"
+#include "ops/args.h"
+
+namespace flashover::graph {
+namespace {
+
+struct State {
+  Providers providers;
+  int64_t packed_bytes = 0;
+};
+using Values = std::vector<ValueId>;
+
+Arg optional_ref(std::optional<ValueId> v) { return v ? Arg(Ref{*v}) : Arg(); }
+
+ValueId onednn_linear(Rewriter& r, ValueId x, ValueId weight, std::optional<ValueId> bias, const Activation& activation,
+                      TensorType type) {
+  return r.b.emit("mkldnn._linear_pointwise.default",
+                  {Ref{x}, Ref{weight}, optional_ref(bias), std::string(activation.attr ? activation.attr : "none"),
+                   std::vector<double>{}, activation.algorithm},
+                  std::move(type));
+}
+
+// x [rows, inner] times matrix [inner, columns] (+ bias [columns])
+bool use_library(Rewriter& r, const Node& n, ValueId x, ValueId matrix, std::optional<ValueId> bias, Values& results,
+                 State& state) {
+  const TensorType a = r.b.type(x), m = r.b.type(matrix);
+  if (a.rank() != 2 || m.rank() != 2 || a.device.type != DeviceType::kCPU || a.dtype != m.dtype) return false;
+  if (!all_const(a.sizes) || !all_const(m.sizes)) return false;
+  if (bias) {
+    const TensorType& b = r.b.type(*bias);
+    if (b.rank() != 1 || !sym::known_eq(b.sizes[0], m.sizes[1]) || b.dtype != a.dtype) return false;
+  }
+  const int64_t rows = a.sizes[0].value(), inner = m.sizes[0].value(), columns = m.sizes[1].value();
+  const int64_t bytes = inner * columns * info(a.dtype).bytes;
+  const bool can_pack = r.is_frozen(matrix) && state.packed_bytes + bytes <= state.providers.pack_budget;
+  const Gemm gemm = choose_gemm(state.providers, a.dtype, rows, inner, columns, can_pack);
+  if (gemm == Gemm::kAten) return false;
+  const ValueId weight = transposed(r, matrix);
+  const TensorType w = r.b.type(weight);
+  const TensorType type = dense_type(r.b.type(n.outs[0]));
+  if (gemm == Gemm::kMklPacked) {
+    state.packed_bytes += bytes;
+    const ValueId packed =
+        r.b.emit("mkl._mkl_reorder_linear_weight.default", {Ref{weight}, sym::Expr(rows)}, opaque_type(w));
+    results = {r.b.emit("mkl._mkl_linear.default",
+                        {Ref{x}, Ref{packed}, Ref{weight}, optional_ref(bias), sym::Expr(rows)}, type)};
+    return true;
+  }
+  ValueId packed = weight;
+  if (gemm == Gemm::kOneDnnPacked) {
+    state.packed_bytes += bytes;
+    packed = r.b.emit("mkldnn._reorder_linear_weight.default", {Ref{weight}, sym::Expr(rows)}, opaque_type(w));
+  }
+  results = {onednn_linear(r, x, packed, bias, {}, type)};
+  return true;
+}
+
+bool from_mm(Rewriter& r, const Node& n, Values& results, const void* user) {
+  auto& state = *static_cast<State*>(const_cast<void*>(user));
+  return use_library(r, n, ops::as_value(n.args[0]), ops::as_value(n.args[1]), std::nullopt, results, state);
+}
+bool from_addmm(Rewriter& r, const Node& n, Values& results, const void* user) {
+  auto& state = *static_cast<State*>(const_cast<void*>(user));
+  if (!ops::is_number(n.args[3], 1) || !ops::is_number(n.args[4], 1)) return false;
+  return use_library(r, n, ops::as_value(n.args[1]), ops::as_value(n.args[2]), ops::as_value(n.args[0]), results, state);
+}
+
+// activation(reshape(linear)): the linear computes it.
+bool take_activation(Rewriter& r, const Node& n, Values& results, const void* user) {
+  const auto& state = *static_cast<const State*>(user);
+  const auto activation = fused_activation(n);
+  if (!activation || state.providers.strict_numerics) return false;
+  const ValueId top = ops::as_value(n.args[0]);
+  ValueId v = top;
+  while (const Node* view = r.def(v, "prim.reshape")) {
+    if (r.uses(v) != 1) return false;
+    v = ops::as_value(view->args[0]);
+  }
+  const Node* found = r.def(v, "mkldnn._linear_pointwise.default");
+  if (!found) return false;
+  const Node linear = *found;
+  if (std::get<std::string>(linear.args[3]) != "none" || r.uses(v) != 1) return false;
+  const ValueId fused = onednn_linear(r, ops::as_value(linear.args[0]), ops::as_value(linear.args[1]),
+                                      ops::as_optional_value(linear.args[2]), *activation, r.b.type(v));
+  results = {r.b.reshape(fused, r.b.sizes(top))};
+  return true;
+}
+
+constexpr RewriteRule kRules[] = {
+    {"aten.mm.default", "x @ w -> the fastest library's linear", from_mm},
+    {"aten.addmm.default", "b + x @ w -> the fastest library's linear", from_addmm},
+    {"aten.gelu.default", "gelu(linear) -> linear with gelu", take_activation},
+    {"aten.silu.default", "silu(linear) -> linear with swish", take_activation},
+    {"aten.hardswish.default", "hardswish(linear)", take_activation},
+    {"aten.tanh.default", "tanh(linear)", take_activation},
+    {"aten.sigmoid.default", "sigmoid(linear)", take_activation},
+};
+
+}  // namespace
+
+Graph linear(Graph g, const Providers& providers) {
+  State state{providers};
+  return rewrite(std::move(g), kRules, &state);
+}
+
+}  // namespace flashover::graph

@@ -1,0 +1,72 @@
+#include "graph/passes/match.h"
+
+#include "ops/args.h"
+
+namespace flashover::graph {
+
+ValueId skip_copies(Rewriter& r, ValueId v) {
+  while (const Node* n = r.def(v, "prim.copy")) v = ops::as_value(n->args[0]);
+  return v;
+}
+
+ValueId skip_narrowing(Rewriter& r, ValueId v) {
+  const Node* n = r.def(v);
+  if (!n || (n->op->name != "prim.convert" && n->op->name != "aten._to_copy.default")) return v;
+  const ValueId x = ops::as_value(n->args[0]);
+  const TensorType &from = r.b.type(x), &to = r.b.type(v);
+  return from.dtype == DType::kF32 && is_reduced(to.dtype) && from.device == to.device ? x : v;
+}
+
+ValueId transposed(Rewriter& r, ValueId v) {
+  if (const Node* n = r.def(v, "prim.permute"); n && r.b.rank(v) == 2) return ops::as_value(n->args[0]);
+  return r.b.permute(v, {1, 0});
+}
+
+bool all_const(const Sizes& sizes) {
+  for (sym::Expr n : sizes)
+    if (!n.is_const() || n.value() <= 0) return false;
+  return true;
+}
+
+TensorType opaque_type(TensorType t) {
+  t.strides.clear();
+  t.offset = 0;
+  t.opaque = true;
+  return t;
+}
+TensorType dense_type(TensorType t) {
+  t.strides = contiguous_strides(t.sizes);
+  t.offset = 0;
+  return t;
+}
+
+Sizes channels_last_strides(const Sizes& sizes) {
+  Sizes strides(sizes.size());
+  sym::Expr stride = 1;
+  auto take = [&](size_t d) {
+    strides[d] = stride;
+    stride = stride * sizes[d];
+  };
+  take(1);
+  for (size_t d = sizes.size(); d-- > 2;) take(d);
+  take(0);
+  return strides;
+}
+
+std::optional<Activation> fused_activation(const Node& n) {
+  struct Row {
+    std::string_view op;
+    const char* attr;
+  };
+  constexpr Row kRows[] = {{"aten.silu.default", "swish"}, {"aten.hardswish.default", "hardswish"},
+                           {"aten.sigmoid.default", "sigmoid"}, {"aten.tanh.default", "tanh"}};
+  if (n.op->name == "aten.gelu.default") {
+    const auto* approximate = std::get_if<std::string>(&n.args[1]);
+    return Activation{"gelu", approximate ? *approximate : "none"};
+  }
+  for (const Row& row : kRows)
+    if (n.op->name == row.op) return Activation{row.attr, ""};
+  return std::nullopt;
+}
+
+}  // namespace flashover::graph

@@ -1,0 +1,61 @@
+#include "graph/passes/split_frozen.h"
+
+#include <algorithm>
+
+#include "graph/passes/rewriter.h"
+
+namespace flashover::graph {
+namespace {
+
+// Cheap enough to do again in every kernel that reads the result.
+constexpr std::string_view kCheap[] = {"prim.full", "prim.iota", "prim.convert", "prim.add", "prim.sub", "prim.mul", "prim.neg",
+                                       "prim.eq", "prim.ne", "prim.lt", "prim.le", "prim.gt", "prim.ge", "prim.where",
+                                       "prim.bitwise_and", "prim.bitwise_or", "prim.bitwise_xor", "prim.bitwise_not",
+                                       "prim.logical_not", "prim.minimum", "prim.maximum"};
+
+bool is_view(const Node& n) { return n.op->kind == ops::OpKind::kView && n.op->is_prim; }
+bool is_cheap(const Node& n) {
+  return is_view(n) || std::find(std::begin(kCheap), std::end(kCheap), n.op->name) != std::end(kCheap);
+}
+
+}  // namespace
+
+Graph split_frozen(Graph g) {
+  const std::vector<bool> frozen = frozen_values(g);
+  std::vector<bool> computed(g.values.size());  // from no tensor at all, by cheap steps
+  std::vector<bool> kept(g.values.size());      // frozen so far
+  for (const Input& i : g.inputs) kept[i.value] = frozen[i.value];
+  for (Node& n : g.nodes) {
+    const bool candidate = std::all_of(n.outs.begin(), n.outs.end(), [&](ValueId v) { return v == kNoValue || frozen[v]; }) &&
+                           !n.op->effectful && !n.op->nondeterministic && !n.op->mutates && !n.outs.empty();
+    bool cheap = is_cheap(n);
+    for (const Arg& a : n.args) for_each_ref(a, [&](ValueId v) { cheap = cheap && computed[v]; });
+    for (ValueId v : n.outs)
+      if (v != kNoValue) computed[v] = cheap;
+    n.frozen = candidate && !cheap;
+  }
+  // From the back: views whose every reader runs in each call are free there.
+  std::vector<bool> read_frozen(g.values.size());
+  for (size_t i = g.nodes.size(); i-- > 0;) {
+    Node& n = g.nodes[i];
+    if (n.frozen && is_view(n) && std::none_of(n.outs.begin(), n.outs.end(), [&](ValueId v) { return v != kNoValue && read_frozen[v]; }))
+      n.frozen = false;
+    if (n.frozen)
+      for (const Arg& a : n.args) for_each_ref(a, [&](ValueId v) { read_frozen[v] = true; });
+  }
+  // A frozen node may read a cheap computed value: that is then computed in the frozen part (too).
+  std::vector<size_t> producer(g.values.size(), SIZE_MAX);
+  for (size_t i = 0; i < g.nodes.size(); ++i)
+    for (ValueId v : g.nodes[i].outs)
+      if (v != kNoValue) producer[v] = i;
+  for (size_t i = g.nodes.size(); i-- > 0;) {
+    if (!g.nodes[i].frozen) continue;
+    for (const Arg& a : g.nodes[i].args)
+      for_each_ref(a, [&](ValueId v) {
+        if (producer[v] != SIZE_MAX) g.nodes[producer[v]].frozen = true;
+      });
+  }
+  return g;
+}
+
+}  // namespace flashover::graph

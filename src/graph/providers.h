@@ -1,0 +1,47 @@
+// Which library computes what on this machine. Filled by a probe (run/), cached with the CPU's id; the defaults are rules by
+// size that are safe everywhere.
+#pragma once
+#include <cstdint>
+#include <optional>
+
+#include "ops/types.h"
+
+namespace flashover::graph {
+
+enum class Gemm : uint8_t {
+  kAten,          // the operator as recorded
+  kMklPacked,     // mkl._mkl_linear with a packed weight: f32
+  kOneDnn,        // mkldnn._linear_pointwise with the weight as it is
+  kOneDnnPacked,  // ... with a packed weight
+};
+
+struct Providers {
+  bool mkl = true;           // mkl._mkl_linear exists
+  bool onednn = true;        // mkldnn.* exist
+  bool onednn_bf16 = false;  // ... and take bf16 (AVX512 or better)
+  bool onednn_f16 = false;   // ... and f16
+  // oneDNN's f32 GEMM speed over MKL's. About 1 on Intel, 2 on AMD.
+  double onednn_f32_ratio = 1.0;
+  // Packed copies of weights cost memory: stop at this many bytes a graph.
+  int64_t pack_budget = int64_t{4} << 30;
+  bool strict_numerics = false;  // keep every rounding that eager does
+};
+
+// rows x inner times inner x columns. frozen_weight: packing is possible.
+inline Gemm choose_gemm(const Providers& p, DType dtype, std::optional<int64_t> rows, int64_t inner, int64_t columns,
+                        bool frozen_weight) {
+  const double flops = 2.0 * static_cast<double>(rows.value_or(1)) * static_cast<double>(inner) * static_cast<double>(columns);
+  constexpr double kWorthACall = 2e6;  // below, the operator's fixed cost decides
+  if (!rows || *rows == 0 || inner == 0 || columns == 0) return Gemm::kAten;
+  if (dtype == DType::kF32) {
+    if (p.onednn && p.onednn_f32_ratio > 1.15 && flops >= kWorthACall)
+      return frozen_weight && *rows > 1 ? Gemm::kOneDnnPacked : Gemm::kOneDnn;
+    if (p.mkl && frozen_weight && *rows > 1 && flops >= kWorthACall) return Gemm::kMklPacked;
+    return Gemm::kAten;
+  }
+  const bool reduced = (dtype == DType::kBF16 && p.onednn_bf16) || (dtype == DType::kF16 && p.onednn_f16);
+  if (reduced && p.onednn && frozen_weight && flops >= kWorthACall / 4) return Gemm::kOneDnnPacked;
+  return Gemm::kAten;
+}
+
+}  // namespace flashover::graph
