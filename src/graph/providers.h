@@ -1,5 +1,5 @@
-// Which library computes what on this machine. Filled by a probe (run/), cached with the CPU's id; the defaults are rules by
-// size that are safe everywhere.
+// Which library computes what on this machine. Filled by a probe (run/), cached with the CPU's id; the defaults are
+// rules by size that are safe everywhere.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -30,7 +30,8 @@ struct Providers {
 // rows x inner times inner x columns. frozen_weight: packing is possible.
 inline Gemm choose_gemm(const Providers& p, DType dtype, std::optional<int64_t> rows, int64_t inner, int64_t columns,
                         bool frozen_weight) {
-  const double flops = 2.0 * static_cast<double>(rows.value_or(1)) * static_cast<double>(inner) * static_cast<double>(columns);
+  const double flops =
+      2.0 * static_cast<double>(rows.value_or(1)) * static_cast<double>(inner) * static_cast<double>(columns);
   constexpr double kWorthACall = 2e6;  // below, the operator's fixed cost decides
   if (!rows || *rows == 0 || inner == 0 || columns == 0) return Gemm::kAten;
   if (dtype == DType::kF32) {

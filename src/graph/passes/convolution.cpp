@@ -109,8 +109,9 @@ bool use_onednn(Rewriter& r, const Node& n, Values& results, const void* user) {
   last.strides = channels_last_strides(last.sizes);
   const Arg stride = spatial(n.args[kStride], rank - 2), padding = spatial(n.args[kPadding], rank - 2),
             dilation = spatial(n.args[kDilation], rank - 2);
-  const ValueId packed = r.b.emit("mkldnn._reorder_convolution_weight.default",
-                                  {Ref{weight}, padding, stride, dilation, n.args[kGroups], input.sizes}, opaque_type(w));
+  const ValueId packed =
+      r.b.emit("mkldnn._reorder_convolution_weight.default",
+               {Ref{weight}, padding, stride, dilation, n.args[kGroups], input.sizes}, opaque_type(w));
   const ValueId x_last = same_strides(input, last) ? x : r.b.emit("prim.copy", {Ref{x}}, last);
   results = {r.b.emit("mkldnn._convolution_pointwise.default",
                       {Ref{x_last}, Ref{packed}, bias ? Arg(Ref{*bias}) : Arg(), padding, stride, dilation,

@@ -1,5 +1,5 @@
-// Convolutions with weights that are known before the call: inference batch norms are folded into them, the weight is packed in
-// the frozen part, and the convolution runs channels-last through oneDNN with the activation on the fly.
+// Convolutions with weights that are known before the call: inference batch norms are folded into them, the weight is
+// packed in the frozen part, and the convolution runs channels-last through oneDNN with the activation on the fly.
 // Before decompose: batch norms and activations are still whole there.
 #pragma once
 #include "graph/graph.h"

@@ -15,16 +15,28 @@ Graph round(Graph in, bool& again) {
   out.inputs = std::move(in.inputs);
   out.locations = std::move(in.locations);
   Replacement replacement(out.values.size());
+  std::vector<bool> read(out.values.size());
+  for (const Node& n : in.nodes)
+    for (const Arg& a : n.args) for_each_ref(a, [&](ValueId v) { read[v] = true; });
+  for (const Output& o : in.outputs)
+    if (o.value != kNoValue) read[o.value] = true;
+  for (const Mutation& m : in.mutations) read[m.value] = true;
   std::vector<ValueId> results;
   for (Node& n : in.nodes) {
     replacement.apply(n);
     const Decomposition build = find_decomposition(n.op);
+    // A decomposition sees which results nobody reads.
+    const std::vector<ValueId> all_outs = n.outs;
+    if (build)
+      for (ValueId& v : n.outs)
+        if (v != kNoValue && !read[v]) v = kNoValue;
     const size_t first_node = out.nodes.size(), first_value = out.values.size();
     results.clear();
     Builder b(out, n.location);
     if (!build || !build(b, n, results)) {
       FLASHOVER_CHECK(out.nodes.size() == first_node)
           << n.op->name << ": a decomposition that refuses must append nothing";
+      n.outs = all_outs;
       out.nodes.push_back(std::move(n));
       continue;
     }

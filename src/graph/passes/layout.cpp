@@ -25,8 +25,10 @@ class Relaxer {
         source_[n.outs[0]] = behind_copies(ops::as_value(n.args[0]));
         continue;
       }
-      if (n.op->is_prim) visit_prim(n);
-      else visit_extern(n);
+      if (n.op->is_prim)
+        visit_prim(n);
+      else
+        visit_extern(n);
       out_.nodes.push_back(std::move(n));
     }
     // What leaves the graph states its strides itself.
@@ -59,7 +61,8 @@ class Relaxer {
       if (n.outs[i] != kNoValue) out_.values[n.outs[i]].type.strides = types[i].strides;
   }
 
-  // Externs get what eager would have passed, or what a rewrite asked for with a copy: their results' strides depend on it.
+  // Externs get what eager would have passed, or what a rewrite asked for with a copy: their results' strides depend on
+  // it.
   void visit_extern(Node& n) {
     replace_refs(n, [&](ValueId v) {
       const TensorType wanted = wanted_[v];

@@ -65,7 +65,8 @@ bool from_mm(Rewriter& r, const Node& n, Values& results, const void* user) {
 bool from_addmm(Rewriter& r, const Node& n, Values& results, const void* user) {
   auto& state = *static_cast<State*>(const_cast<void*>(user));
   if (!ops::is_number(n.args[3], 1) || !ops::is_number(n.args[4], 1)) return false;
-  return use_library(r, n, ops::as_value(n.args[1]), ops::as_value(n.args[2]), ops::as_value(n.args[0]), results, state);
+  return use_library(r, n, ops::as_value(n.args[1]), ops::as_value(n.args[2]), ops::as_value(n.args[0]), results,
+                     state);
 }
 
 // activation(reshape(linear)): the linear computes it.

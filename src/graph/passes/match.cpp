@@ -58,8 +58,10 @@ std::optional<Activation> fused_activation(const Node& n) {
     std::string_view op;
     const char* attr;
   };
-  constexpr Row kRows[] = {{"aten.silu.default", "swish"}, {"aten.hardswish.default", "hardswish"},
-                           {"aten.sigmoid.default", "sigmoid"}, {"aten.tanh.default", "tanh"}};
+  constexpr Row kRows[] = {{"aten.silu.default", "swish"},
+                           {"aten.hardswish.default", "hardswish"},
+                           {"aten.sigmoid.default", "sigmoid"},
+                           {"aten.tanh.default", "tanh"}};
   if (n.op->name == "aten.gelu.default") {
     const auto* approximate = std::get_if<std::string>(&n.args[1]);
     return Activation{"gelu", approximate ? *approximate : "none"};

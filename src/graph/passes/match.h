@@ -14,13 +14,13 @@ ValueId skip_narrowing(Rewriter& r, ValueId v);
 ValueId transposed(Rewriter& r, ValueId v);
 bool all_const(const Sizes& sizes);  // positive constants
 TensorType opaque_type(TensorType t);
-TensorType dense_type(TensorType t);  // contiguous, offset 0
+TensorType dense_type(TensorType t);              // contiguous, offset 0
 Sizes channels_last_strides(const Sizes& sizes);  // batch, channels, spatial...
 
 // An activation that the oneDNN operators compute on the fly and that treats NaN as eager does (relu does not).
 struct Activation {
-  const char* attr = nullptr;       // "swish"
-  std::string algorithm;            // "tanh" for gelu
+  const char* attr = nullptr;  // "swish"
+  std::string algorithm;       // "tanh" for gelu
 };
 std::optional<Activation> fused_activation(const Node& n);
 

@@ -1,7 +1,8 @@
 // Rewrites that walk the nodes in order and match backwards from a root node.
 //
-// A rule sees one node whose arguments are values of the graph being built. It may look at the producers of those values,
-// append nodes with `b` and give one value per result; what it made superfluous is removed by the dce at the end.
+// A rule sees one node whose arguments are values of the graph being built. It may look at the producers of those
+// values, append nodes with `b` and give one value per result; what it made superfluous is removed by the dce at the
+// end.
 #pragma once
 #include <span>
 #include <string_view>
@@ -47,8 +48,8 @@ struct RewriteRule {
 // First rule that applies wins. `user` goes to every rule.
 Graph rewrite(Graph g, std::span<const RewriteRule> rules, const void* user = nullptr);
 
-// Which values are known before the call: true for values that depend on unwritten parameters, buffers and constants (and
-// factories) only.
+// Which values are known before the call: true for values that depend on unwritten parameters, buffers and constants
+// (and factories) only.
 std::vector<bool> frozen_values(const Graph& g);
 
 bool same_strides(const TensorType& a, const TensorType& b);  // size-1 dims ignored

@@ -8,10 +8,11 @@ namespace flashover::graph {
 namespace {
 
 // Cheap enough to do again in every kernel that reads the result.
-constexpr std::string_view kCheap[] = {"prim.full", "prim.iota", "prim.convert", "prim.add", "prim.sub", "prim.mul", "prim.neg",
-                                       "prim.eq", "prim.ne", "prim.lt", "prim.le", "prim.gt", "prim.ge", "prim.where",
-                                       "prim.bitwise_and", "prim.bitwise_or", "prim.bitwise_xor", "prim.bitwise_not",
-                                       "prim.logical_not", "prim.minimum", "prim.maximum"};
+constexpr std::string_view kCheap[] = {
+    "prim.full",        "prim.iota",    "prim.convert",     "prim.add",        "prim.sub",         "prim.mul",
+    "prim.neg",         "prim.eq",      "prim.ne",          "prim.lt",         "prim.le",          "prim.gt",
+    "prim.ge",          "prim.where",   "prim.bitwise_and", "prim.bitwise_or", "prim.bitwise_xor", "prim.bitwise_not",
+    "prim.logical_not", "prim.minimum", "prim.maximum"};
 
 bool is_view(const Node& n) { return n.op->kind == ops::OpKind::kView && n.op->is_prim; }
 bool is_cheap(const Node& n) {
@@ -23,11 +24,10 @@ bool is_cheap(const Node& n) {
 Graph split_frozen(Graph g) {
   const std::vector<bool> frozen = frozen_values(g);
   std::vector<bool> computed(g.values.size());  // from no tensor at all, by cheap steps
-  std::vector<bool> kept(g.values.size());      // frozen so far
-  for (const Input& i : g.inputs) kept[i.value] = frozen[i.value];
   for (Node& n : g.nodes) {
-    const bool candidate = std::all_of(n.outs.begin(), n.outs.end(), [&](ValueId v) { return v == kNoValue || frozen[v]; }) &&
-                           !n.op->effectful && !n.op->nondeterministic && !n.op->mutates && !n.outs.empty();
+    const bool candidate =
+        std::all_of(n.outs.begin(), n.outs.end(), [&](ValueId v) { return v == kNoValue || frozen[v]; }) &&
+        !n.op->effectful && !n.op->nondeterministic && !n.op->mutates && !n.outs.empty();
     bool cheap = is_cheap(n);
     for (const Arg& a : n.args) for_each_ref(a, [&](ValueId v) { cheap = cheap && computed[v]; });
     for (ValueId v : n.outs)
@@ -38,7 +38,8 @@ Graph split_frozen(Graph g) {
   std::vector<bool> read_frozen(g.values.size());
   for (size_t i = g.nodes.size(); i-- > 0;) {
     Node& n = g.nodes[i];
-    if (n.frozen && is_view(n) && std::none_of(n.outs.begin(), n.outs.end(), [&](ValueId v) { return v != kNoValue && read_frozen[v]; }))
+    if (n.frozen && is_view(n) &&
+        std::none_of(n.outs.begin(), n.outs.end(), [&](ValueId v) { return v != kNoValue && read_frozen[v]; }))
       n.frozen = false;
     if (n.frozen)
       for (const Arg& a : n.args) for_each_ref(a, [&](ValueId v) { read_frozen[v] = true; });
