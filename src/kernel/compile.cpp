@@ -42,12 +42,15 @@ Compiled compile(std::span<const loops::Kernel> kernels, const Options& options)
   const auto start = std::chrono::steady_clock::now();
   std::vector<Emitted> distinct;
   std::unordered_map<std::string, size_t> number;  // symbol -> distinct
+  std::vector<const loops::Kernel*> example;  // of distinct
   std::vector<size_t> which;
   for (const loops::Kernel& k : kernels) {
     Emitted e = emit(k, options.target);
     auto [it, fresh] = number.emplace(e.symbol, distinct.size());
     which.push_back(it->second);
-    if (fresh) distinct.push_back(std::move(e));
+    if (!fresh) continue;
+    distinct.push_back(std::move(e));
+    example.push_back(&k);
   }
   // Long texts first, always to the lightest file: files of two to four kernels, a multiple of the cores.
   const size_t cores = static_cast<size_t>(options.compile.jobs > 0 ? options.compile.jobs : usable_cores());
@@ -65,18 +68,40 @@ Compiled compile(std::span<const loops::Kernel> kernels, const Options& options)
     home[i] = lightest;
     groups[lightest].push_back(distinct[i]);
   }
-  std::vector<std::string> sources;
-  for (const auto& g : groups) sources.push_back(source_file(g));
-  std::vector<std::string> objects = compile_sources(sources, options.target, options.compile);
+  auto texts = [](const std::vector<std::vector<Emitted>>& g) {
+    std::vector<std::string> sources;
+    for (const auto& kernels : g) sources.push_back(source_file(kernels));
+    return sources;
+  };
+  std::vector<std::string> sources = texts(groups), failures;
+  std::vector<std::string> objects = try_compile_sources(sources, options.target, options.compile, failures);
+  // Compilers have bugs in vector code: what fails is compiled again alone, without vectors.
+  std::vector<std::vector<Emitted>> again;
+  for (size_t f = 0; f < failures.size(); ++f) {
+    if (failures[f].empty()) continue;
+    for (size_t i = 0; i < distinct.size(); ++i)
+      if (home[i] == f) {
+        home[i] = sources.size() + again.size();
+        again.push_back({emit(*example[i], {Isa::kScalar})});
+      }
+  }
+  if (!again.empty()) {
+    std::vector<std::string> plain = texts(again);
+    for (std::string& o : compile_sources(plain, options.target, options.compile)) objects.push_back(std::move(o));
+    sources.insert(sources.end(), plain.begin(), plain.end());
+  }
   Compiled out;
   std::string flags;
-  if (!sources.empty())
-    for (const std::string& f : compiler_flags(options.target)) flags += f + " ";
+  for (const std::string& f : compiler_flags(options.target)) flags += f + " ";
   const std::string compiler = sources.empty() ? "" : find_compiler().identity;
-  for (size_t i = 0; i < sources.size(); ++i)
+  std::vector<int32_t> binary(sources.size(), -1);
+  for (size_t i = 0; i < sources.size(); ++i) {
+    if (objects[i].empty()) continue;
+    binary[i] = static_cast<int32_t>(out.binaries.size());
     out.binaries.push_back({Hasher().text(sources[i]).text(flags).text(compiler).finish(), std::move(objects[i])});
+  }
   for (size_t i = 0; i < kernels.size(); ++i)
-    out.kernels.push_back({distinct[which[i]].symbol, static_cast<int32_t>(home[which[i]]), kernels[i].errors});
+    out.kernels.push_back({distinct[which[i]].symbol, binary[home[which[i]]], kernels[i].errors});
   out.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return out;
 }

@@ -230,18 +230,6 @@ class Jobs {
   std::vector<Job> running_;
 };
 
-// Keeps a source that did not compile where a person can look at it.
-std::string keep(const std::string& text) {
-  const char* base = std::getenv("TMPDIR");
-  std::string path = std::string(base && *base ? base : "/tmp") + "/flashover-failed-" + Hasher().text(text).finish().hex() + ".cpp";
-  try {
-    write_file(path, text);
-  } catch (const Declined&) {
-    return "(not kept)";
-  }
-  return path;
-}
-
 }  // namespace
 
 Target host_target() {
@@ -317,7 +305,20 @@ std::vector<std::string> compiler_flags(const Target& t) {
   return f;
 }
 
-std::vector<std::string> compile_sources(std::span<const std::string> sources, const Target& t, const CompileOptions& o) {
+std::string keep_source(const std::string& text) {
+  const char* base = std::getenv("TMPDIR");
+  std::string path = std::string(base && *base ? base : "/tmp") + "/flashover-failed-" + Hasher().text(text).finish().hex() + ".cpp";
+  try {
+    write_file(path, text);
+  } catch (const Declined&) {
+    return "(not kept)";
+  }
+  return path;
+}
+
+std::vector<std::string> try_compile_sources(std::span<const std::string> sources, const Target& t, const CompileOptions& o,
+                                             std::vector<std::string>& failures) {
+  failures.assign(sources.size(), "");
   if (sources.empty()) return {};
   const Compiler compiler = find_compiler();
   TempDir dir;
@@ -333,10 +334,18 @@ std::vector<std::string> compile_sources(std::span<const std::string> sources, c
   }
   std::vector<std::string> out;
   for (size_t i = 0; i < sources.size(); ++i) {
-    if (!jobs.failure(i).empty()) throw Declined("toolchain: " + jobs.failure(i) + " [source: " + keep(sources[i]) + "]");
-    out.push_back(read_file(jobs.file(i, ".so")));
-    if (!is_elf(out.back())) throw Declined("toolchain: " + compiler.argv[0] + " made no shared object [source: " + keep(sources[i]) + "]");
+    failures[i] = jobs.failure(i);
+    out.push_back(failures[i].empty() ? read_file(jobs.file(i, ".so")) : "");
+    if (failures[i].empty() && !is_elf(out.back())) failures[i] = compiler.argv[0] + " made no shared object";
+    if (!failures[i].empty()) out.back().clear();
   }
+  return out;
+}
+
+std::vector<std::string> compile_sources(std::span<const std::string> sources, const Target& t, const CompileOptions& o) {
+  std::vector<std::string> failures, out = try_compile_sources(sources, t, o, failures);
+  for (size_t i = 0; i < sources.size(); ++i)
+    if (!failures[i].empty()) throw Declined("toolchain: " + failures[i] + " [source: " + keep_source(sources[i]) + "]");
   return out;
 }
 

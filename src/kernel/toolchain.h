@@ -38,6 +38,11 @@ struct CompileOptions {
 };
 std::vector<std::string> compiler_flags(const Target& t);
 std::vector<std::string> compile_sources(std::span<const std::string> sources, const Target& t, const CompileOptions& o = {});
+// The same, but where the compiler runs and fails on a source (its own bugs are known to happen), that object is empty and
+// `failures` says why. Everything else still throws.
+std::vector<std::string> try_compile_sources(std::span<const std::string> sources, const Target& t, const CompileOptions& o,
+                                             std::vector<std::string>& failures);
 int usable_cores();
+std::string keep_source(const std::string& text);  // where a person can look at it; the path
 
 }  // namespace flashover::kernel

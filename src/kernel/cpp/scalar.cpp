@@ -11,7 +11,7 @@ namespace {
 
 using loops::Op;
 
-// $a $b $c operands; @f the library's f of the class (v_f, d_f); #f the integer one (f_i, f_l); $1 a one; $n the dtype's bits; ~f a name as it is, qualified.
+// $a $b $c operands; @f the library's f of the class (v_f, d_f); #f the integer one (f_i, f_l); $1 a one; $n the dtype's bits, $s one more if unsigned; ~f a name as it is, qualified.
 // Comparisons are marked by a leading '?': 64-bit classes turn their result into a mask. Empty: no such operation.
 struct Row {
   Op op;
@@ -81,7 +81,7 @@ const Row kRows[] = {
     {Op::k_bitwise_or, "", "$a | $b", "$a | $b"},
     {Op::k_bitwise_xor, "", "$a ^ $b", "$a ^ $b"},
     {Op::k_shift_left, "", "#shl($a, $b, $n)", "", true},
-    {Op::k_shift_right, "", "#shr($a, $b, $n)", ""},
+    {Op::k_shift_right, "", "#shr($a, $b, $s)", ""},
     {Op::k_eq, "?$a == $b", "?$a == $b", "~m_not($a ^ $b)"},
     {Op::k_ne, "?$a != $b", "?$a != $b", "$a ^ $b"},
     {Op::k_lt, "?$a < $b", "?$a < $b", "~m_not($a) & $b"},
@@ -204,6 +204,7 @@ std::string operation(Op op, DType operand, const std::string& a, const std::str
           case 'c': out += c; break;
           case 'm': out += vector && wide(cls) ? ns + "m_to_wide(" + a + ")" : a; break;
           case '1': out += constant(cls, 1, 1, vector, ns); break;
+          case 's': out += std::to_string(info(operand).bytes * 8 + !info(operand).is_signed); break;  // unsigned: all bits go
           case 'n': out += std::to_string(info(operand).bytes * 8); break;
           default: break;
         }
