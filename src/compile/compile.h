@@ -1,16 +1,31 @@
 // The story: every stage and pass in order. Open pipeline.cpp first.
+//
+//   In        a traced graph, checked options, what is known of the machine
+//   Out       a Plan with its kernel binaries, and a Report of what was done
+//   Promises  the same graph, options and environment give the same plan; every representation verifies after every pass when
+//             the option `verify` is on; a plan from the cache is one that this pipeline made for an equal key
+//   Declines  what a stage declines (a prim without loops, no compiler, aliased inputs that are written): Declined, run eager
 #pragma once
 #include <map>
 #include <string>
 #include <vector>
 
 #include "graph/graph.h"
+#include "graph/providers.h"
 #include "plan/plan.h"
 
 namespace flashover::compile {
 
 struct Options {
-  std::map<std::string, std::string> values;  // validated names, see options.def
+  std::map<std::string, std::string> values;  // validated names and types, see base/options.def; absent = default
+  bool flag(const std::string& name, bool fallback) const;
+};
+
+// What the pipeline may know of the world; everything here is part of the cache key.
+struct Environment {
+  graph::Providers providers;
+  int threads = 1;
+  std::string versions;  // torch's and ours
 };
 
 struct Report {  // for explain() and FLASHOVER_LOGS
@@ -18,14 +33,17 @@ struct Report {  // for explain() and FLASHOVER_LOGS
     std::string name;
     double seconds = 0;
   };
+  bool want_texts = false;  // set by the caller: fill the texts below
   std::vector<Stage> stages;
-  int64_t kernels = 0, extern_calls = 0, bytes = 0;
+  int64_t kernels = 0, extern_calls = 0;
+  int64_t slab_bytes = 0;
   bool cache_hit = false;
-  std::string graph_text, core_text, loops_text, plan_text;  // filled when asked
+  std::string cache_note;  // why the cache was not used, if it was not
+  std::vector<std::pair<std::string, std::string>> texts;  // stage name -> printed form, in order
   std::vector<std::string> kernel_sources;
 };
 
 // Graph in form kTraced -> Plan, through the disk cache. Throws Declined / UserError / InternalError.
-plan::Plan compile(graph::Graph traced, const Options& options, Report* report);
+plan::Plan compile(graph::Graph traced, const Options& options, const Environment& environment, Report& report);
 
 }  // namespace flashover::compile

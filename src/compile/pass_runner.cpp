@@ -1,0 +1,63 @@
+#include "compile/pass_runner.h"
+
+#include <sys/stat.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+
+#include "base/check.h"
+
+namespace flashover::compile {
+
+bool Options::flag(const std::string& name, bool fallback) const {
+  const auto it = values.find(name);
+  return it == values.end() ? fallback : it->second == "True";
+}
+
+PassRunner::PassRunner(const Options& options, Report& report)
+    : report_(report), verify_(options.flag("verify", false)) {
+  if (const auto it = options.values.find("disable_passes"); it != options.values.end() && !it->second.empty())
+    disabled_ = "," + it->second + ",";
+  if (const char* folder = std::getenv("FLASHOVER_DUMP"); folder && *folder) {
+    static std::atomic<int> compilations{0};
+    dump_ = folder;
+    number_ = compilations++;
+    ::mkdir(folder, 0700);  // an existing folder is fine; an unusable one is reported by text()
+  }
+}
+
+double PassRunner::now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+bool PassRunner::disabled(const std::string& name) const {
+  return disabled_.find("," + name + ",") != std::string::npos;
+}
+
+void PassRunner::finish(const char* name, double start) { report_.stages.push_back({name, now() - start}); }
+
+void PassRunner::after_graph(const char* name, graph::Form form, const graph::Graph& g) {
+  if (wants_text()) text(name, graph::print(g));
+  if (!verify_) return;
+  try {
+    graph::verify(g, form);
+  } catch (const InternalError& e) {
+    throw InternalError(std::string("after pass ") + name + ": " + e.what());
+  }
+}
+
+void PassRunner::text(const std::string& name, std::string text) {
+  if (!dump_.empty()) {
+    char file[64];
+    std::snprintf(file, sizeof file, "/%03d_%02d_", number_, step_++);
+    std::ofstream out(dump_ + file + name + ".txt");
+    out << text;
+    if (!out) std::fprintf(stderr, "flashover: cannot write into FLASHOVER_DUMP=%s\n", dump_.c_str());
+  }
+  if (report_.want_texts) report_.texts.emplace_back(name, std::move(text));
+}
+
+}  // namespace flashover::compile
