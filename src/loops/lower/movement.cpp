@@ -1,0 +1,141 @@
+// Data movement by index: select on index ranges, and indirect loads.
+#include "base/check.h"
+#include "loops/lower/lower.h"
+#include "ops/args.h"
+
+namespace flashover::loops {
+namespace {
+
+bool never(Emitter& e, std::optional<Id> condition) {
+  if (!condition) return false;
+  const Instr& in = e.body()[*condition];
+  return in.op == Op::k_const && in.integer == 0;
+}
+std::optional<Id> both(Emitter& e, std::optional<Id> a, std::optional<Id> b) {
+  if (!a) return b;
+  if (!b) return a;
+  return e.op(Op::k_bitwise_and, *a, *b);
+}
+
+Id pad(Emitter& e, const graph::Node& node, const Index& at) {
+  const ValueId x = ops::as_value(node.args[0]);
+  const Sizes lo = ops::as_sizes(node.args[1]);
+  const DType d = e.type(x).dtype;
+  std::optional<Id> inside;
+  Index from = at;
+  for (size_t i = 0; i < at.size(); ++i) {
+    from[i] = at[i] - lo[i];
+    inside = both(e, inside, e.in_range(from[i], 0, e.type(x).sizes[i]));
+  }
+  if (never(e, inside)) return e.constant(d, node.args[3]);
+  Id value = kNone;
+  {
+    Emitter::Masked masked(e, inside);
+    value = e.read(x, from);
+  }
+  return inside ? e.op(Op::k_where, *inside, value, e.constant(d, node.args[3])) : value;
+}
+
+Id cat(Emitter& e, const graph::Node& node, const Index& at) {
+  const RefList list = ops::as_values(node.args[0]);
+  const auto dim = static_cast<size_t>(ops::as_int(node.args[1]));
+  struct Piece {
+    std::optional<Id> condition;
+    Id value;
+  };
+  std::vector<Piece> pieces;
+  sym::Expr begin = 0;
+  for (const Ref& r : list) {
+    const sym::Expr size = e.type(r.id).sizes[dim];
+    std::optional<Id> inside = e.in_range(at[dim], begin, begin + size);
+    if (!never(e, inside) && !size.is_const(0)) {
+      Emitter::Masked masked(e, inside);
+      Index from = at;
+      from[dim] = at[dim] - begin;
+      pieces.push_back({inside, e.read(r.id, from)});
+      if (!inside) return pieces.back().value;
+    }
+    begin += size;
+  }
+  FLASHOVER_CHECK(!pieces.empty()) << "cat of empty tensors is read";
+  Id result = pieces.back().value;
+  for (size_t i = pieces.size() - 1; i-- > 0;) result = e.op(Op::k_where, *pieces[i].condition, pieces[i].value, result);
+  return result;
+}
+
+Id slice_scatter(Emitter& e, const graph::Node& node, const Index& at) {
+  const ValueId x = ops::as_value(node.args[0]), src = ops::as_value(node.args[1]);
+  const Sizes starts = ops::as_sizes(node.args[2]), steps = ops::as_sizes(node.args[4]);
+  const Sizes& sizes = e.type(src).sizes;
+  std::optional<Id> inside;
+  Index from(at.size(), 0);
+  for (size_t i = 0; i < at.size(); ++i) {
+    const sym::Expr relative = at[i] - starts[i];
+    from[i] = sym::floordiv(relative, steps[i]);
+    inside = both(e, inside, e.in_range(from[i], 0, sizes[i]));
+    if (!steps[i].is_const(1)) inside = both(e, inside, e.in_range(sym::mod(relative, steps[i]), 0, 1));
+  }
+  if (never(e, inside)) return e.read(x, at);
+  Id value = kNone;
+  {
+    Emitter::Masked masked(e, inside);
+    value = e.read(src, from);
+  }
+  return inside ? e.op(Op::k_where, *inside, value, e.read(x, at)) : value;
+}
+
+std::string out_of_bounds(int64_t dim, sym::Expr size) {
+  return "index out of bounds for dimension " + std::to_string(dim) + " with size " + size.str();
+}
+
+Id gather(Emitter& e, const graph::Node& node, const Index& at) {
+  const ValueId x = ops::as_value(node.args[0]), index = ops::as_value(node.args[2]);
+  const int64_t dim = ops::as_int(node.args[1]);
+  const sym::Expr size = e.type(x).sizes[dim];
+  Index from = at;
+  from[dim] = e.indirect(e.convert(e.read(index, at), DType::kI64), size, false, out_of_bounds(dim, size));
+  return e.read(x, from);
+}
+Id index(Emitter& e, const graph::Node& node, const Index& at) {
+  const ValueId x = ops::as_value(node.args[0]);
+  return e.read(x, advanced_index(e, e.type(x), ops::as_values(node.args[1]), at));
+}
+
+}  // namespace
+
+Index advanced_index(Emitter& e, const TensorType& x, const RefList& list, const Index& at) {
+  size_t index_rank = 0, first = list.size(), last = 0;
+  bool adjacent = true;
+  for (size_t i = 0; i < list.size(); ++i) {
+    if (list[i].id == kNoValue) continue;
+    if (first == list.size()) first = i;
+    adjacent &= first == i || last == i - 1;
+    last = i;
+    index_rank = std::max(index_rank, e.type(list[i].id).rank());
+  }
+  // Results of the index tensors stand where the first of them stood, or in front when they are apart.
+  const size_t begin = adjacent ? first : 0;
+  Index from;
+  size_t next = 0;
+  for (size_t d = 0; d < x.rank(); ++d) {
+    if (d < list.size() && list[d].id != kNoValue) {
+      const TensorType& t = e.type(list[d].id);
+      Index where(t.rank(), 0);
+      for (size_t i = 0; i < t.rank(); ++i)
+        if (!t.sizes[i].is_const(1)) where[i] = at[begin + index_rank - t.rank() + i];
+      Id value = e.convert(e.read(list[d].id, where), DType::kI64);
+      from.push_back(e.indirect(value, x.sizes[d], true, out_of_bounds(static_cast<int64_t>(d), x.sizes[d])));
+      continue;
+    }
+    if (next == begin) next += index_rank;
+    from.push_back(at[next++]);
+  }
+  return from;
+}
+
+void add_movement(std::vector<LoweringRow>& rows) {
+  rows.insert(rows.end(),
+              {{"pad", pad}, {"cat", cat}, {"slice_scatter", slice_scatter}, {"gather", gather}, {"index", index}});
+}
+
+}  // namespace flashover::loops

@@ -1,0 +1,95 @@
+#include <unordered_map>
+
+#include "loops/lower/lower.h"
+#include "ops/args.h"
+
+namespace flashover::loops {
+namespace {
+
+const std::unordered_map<const ops::Op*, Op>& scalar_table() {
+  static const auto* const table = [] {
+    auto* t = new std::unordered_map<const ops::Op*, Op>;
+#define SCALAR(name, arity, flags) t->emplace(ops::find("prim." #name), Op::k_##name);
+#include "loops/scalar.def"
+#undef SCALAR
+    return t;
+  }();
+  return *table;
+}
+
+// Where a prim takes a dtype that the scalar operation of that name does not know.
+Id other_dtype(Emitter& e, Op op, Id a, Id b) {
+  const DType d = e.dtype(a);
+  switch (op) {
+    case Op::k_ceil:
+    case Op::k_floor:
+    case Op::k_round:
+    case Op::k_trunc:
+    case Op::k_abs:
+    case Op::k_relu: return a;  // integers and bool
+    case Op::k_isnan:
+    case Op::k_isinf:
+    case Op::k_signbit: return e.constant(DType::kBool, int64_t{0});
+    case Op::k_logical_not: return e.op(Op::k_eq, a, e.constant(d, int64_t{0}));
+    case Op::k_sub:
+    case Op::k_neg:
+    case Op::k_pow:
+    case Op::k_floordiv:
+    case Op::k_truncdiv:
+    case Op::k_fmod:
+    case Op::k_remainder:
+    case Op::k_shift_left:
+    case Op::k_shift_right: {  // bool: as u8
+      Id x = e.convert(a, DType::kU8);
+      return e.convert(b == kNone ? e.op(op, x) : e.op(op, x, e.convert(b, DType::kU8)), DType::kBool);
+    }
+    default: break;
+  }
+  throw Declined(std::string("loops: no ") + info(op).name + " on " + flashover::info(d).name);
+}
+
+Id scalar(Emitter& e, const graph::Node& node, const Index& at) {
+  const Op op = scalar_table().at(node.op);
+  const int arity = info(op).arity;
+  Id ids[3] = {kNone, kNone, kNone};
+  for (int i = 0; i < arity; ++i) ids[i] = e.read(ops::as_value(node.args[i]), at);
+  const DType d = e.dtype(ids[op == Op::k_where ? 1 : 0]);
+  const char kind = d == DType::kBool ? 'b' : is_floating(d) ? 'f' : 'i';
+  if (std::string_view(info(op).flags).find(kind) == std::string_view::npos) return other_dtype(e, op, ids[0], ids[1]);
+  return e.op(op, ids[0], ids[1], ids[2]);
+}
+Id convert(Emitter& e, const graph::Node& node, const Index& at) {
+  const DType to = ops::as_dtype(node.args[1]);
+  Id a = e.read(ops::as_value(node.args[0]), at);
+  // A narrow integer or bool on the way matters, a 16-bit float does not: computing in f32 is more exact than eager.
+  return e.convert(a, to);
+}
+Id copy(Emitter& e, const graph::Node& node, const Index& at) { return e.read(ops::as_value(node.args[0]), at); }
+
+Id full(Emitter& e, const graph::Node& node, const Index&) { return e.constant(ops::as_dtype(node.args[2]), node.args[1]); }
+Id iota(Emitter& e, const graph::Node& node, const Index& at) {
+  const DType d = compute_dtype(ops::as_dtype(node.args[3]));
+  const Arg &start = node.args[1], &step = node.args[2];
+  if (std::holds_alternative<sym::Expr>(start) && std::holds_alternative<sym::Expr>(step) && !is_floating(d))
+    return e.convert(e.index_value(ops::as_expr(start) + at[0] * ops::as_expr(step)), d);
+  // start + i*step, the product in f64 as eager's arange does for f32 too
+  const DType wide = is_floating(d) ? DType::kF64 : DType::kI64;
+  Id i = e.convert(e.index_value(at[0]), wide);
+  if (!ops::is_number(step, 1)) i = e.op(Op::k_mul, i, e.constant(wide, step));
+  if (!ops::is_number(start, 0)) i = e.op(Op::k_add, i, e.constant(wide, start));
+  return e.convert(i, d);
+}
+
+}  // namespace
+
+void add_pointwise(std::vector<LoweringRow>& rows) {
+#define SCALAR(name, arity, flags) rows.push_back({#name, scalar});
+#include "loops/scalar.def"
+#undef SCALAR
+  rows.push_back({"convert", convert});
+  rows.push_back({"copy", copy});
+  rows.push_back({"full", full});
+  rows.push_back({"iota", iota});
+}
+
+}  // namespace flashover::loops

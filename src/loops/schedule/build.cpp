@@ -1,0 +1,387 @@
+#include "loops/schedule/build.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "base/check.h"
+#include "loops/schedule/scatter.h"
+#include "ops/args.h"
+
+namespace flashover::loops {
+namespace {
+
+using Role = GroupVar::Role;
+
+constexpr int64_t kLargestScratch = 1 << 14;  // elements: 64 KB of f32, about half of a first-level cache and its neighbour
+constexpr int64_t kHeavy = 10;                // scalar operations that are worth a scratch store and load
+
+Reduce reduce_kind(const ops::Op* op) {
+  static constexpr std::pair<const char*, Reduce> kNames[] = {
+      {"sum", Reduce::kSum},   {"prod", Reduce::kProd},     {"amax", Reduce::kMax},       {"amin", Reduce::kMin},
+      {"any", Reduce::kAny},   {"all", Reduce::kAll},       {"argmax", Reduce::kArgMax},  {"argmin", Reduce::kArgMin},
+      {"cumsum", Reduce::kSum}, {"cumprod", Reduce::kProd}, {"cummax", Reduce::kMax},     {"cummin", Reduce::kMin},
+  };
+  const std::string_view name = std::string_view(op->name).substr(5);
+  for (auto& [n, kind] : kNames)
+    if (n == name) return kind;
+  throw Declined("loops: no reduction " + op->name);
+}
+
+class KernelBuilder : public Source {
+ public:
+  KernelBuilder(Program& p, const Group& g) : p_(p), g_(g) {}
+
+  Built run() {
+    for (int32_t i : g_.items)
+      if (!p_.items[i].partial) maker_[p_.items[i].value] = i;
+    assign_stages();
+    choose_between_stages();
+    choose_order();
+    for (size_t s = 0; s < stage_items_.size(); ++s) emit_stage(s);
+    Kernel& k = built_.kernel;
+    k.label = label();
+    merge_loops(k);
+    canonicalise(k, built_.params);
+    set_cost();
+    return std::move(built_);
+  }
+
+ private:
+  bool is_inner(sym::Expr v) const {
+    return std::any_of(g_.vars.begin(), g_.vars.end(), [&](const GroupVar& x) { return x.var == v && x.role == Role::kInner; });
+  }
+  std::vector<sym::Expr> inner_of(const Item& item) const {
+    std::vector<sym::Expr> out;
+    for (const GroupVar& v : g_.vars) {
+      if (v.role != Role::kInner) continue;
+      bool mine = std::find(item.vars.begin(), item.vars.end(), v.var) != item.vars.end() ||
+                  std::find(item.inner.begin(), item.inner.end(), v.var) != item.inner.end();
+      if (mine) out.push_back(v.var);
+    }
+    return out;
+  }
+
+  void assign_stages() {
+    stage_of_.assign(p_.items.size(), -1);
+    for (int32_t i : g_.items) {
+      const Item& item = p_.items[i];
+      int first = 0;
+      for (const Access& a : item.reads) {
+        auto it = maker_.find(a.value);
+        if (it == maker_.end() || it->second == i) continue;
+        const Item& m = p_.items[it->second];
+        const Meeting how = meet(g_, m, a);
+        FLASHOVER_CHECK(how != Meeting::kElsewhere) << "member of a group reads across rows";
+        const bool wait = m.kind == Item::Kind::kReduce || how == Meeting::kSameRow;
+        first = std::max(first, stage_of_[it->second] + (wait ? 1 : 0));
+      }
+      const std::vector<sym::Expr> loops = inner_of(item);
+      // Scans and scatters run in order, which the others of a stage need not suffer.
+      const bool ordered = item.kind == Item::Kind::kScan || item.kind == Item::Kind::kScatter;
+      int s = first;
+      while (s < static_cast<int>(stage_vars_.size()) && !(stage_vars_[s] == loops && stage_ordered_[s] == ordered)) ++s;
+      if (s == static_cast<int>(stage_vars_.size())) {
+        stage_vars_.push_back(loops);
+        stage_ordered_.push_back(ordered);
+        stage_items_.emplace_back();
+      }
+      stage_items_[s].push_back(i);
+      stage_of_[i] = s;
+    }
+    // Results of reductions go to memory once per row, in a stage without loops.
+    for (int32_t i : g_.items) {
+      if (p_.items[i].kind != Item::Kind::kReduce || !p_.items[i].stored) continue;
+      size_t s = static_cast<size_t>(stage_of_[i]) + 1;
+      while (s < stage_vars_.size() && !(stage_vars_[s].empty() && !stage_ordered_[s])) ++s;
+      if (s == stage_vars_.size()) {
+        stage_vars_.emplace_back();
+        stage_ordered_.push_back(false);
+        stage_items_.emplace_back();
+      }
+      finish_.emplace_back(s, i);
+    }
+  }
+
+  // How values get from one stage to later ones: accumulators do it by themselves, cheap maps are computed again, others go through
+  // scratch or through memory.
+  void choose_between_stages() {
+    scratch_of_.assign(p_.items.size(), -1);
+    for (int32_t i : g_.items)
+      for (const Access& a : p_.items[i].reads) {
+        auto it = maker_.find(a.value);
+        if (it == maker_.end() || it->second == i) continue;
+        const int32_t maker = it->second;
+        Item& m = p_.items[maker];
+        if (m.kind == Item::Kind::kReduce || m.stored || scratch_of_[maker] >= 0 || stage_of_[maker] == stage_of_[i]) continue;
+        const bool must = m.kind != Item::Kind::kMap || meet(g_, m, a) == Meeting::kSameRow;
+        if (!must && m.cost < kHeavy) continue;
+        int64_t size = 1;
+        for (sym::Expr v : inner_of(m)) size *= extent_of(v);
+        if (inner_of(m).empty() && !must) continue;  // a scalar of the row: computed again, once
+        const bool fits = size <= kLargestScratch && is_block(m, size);
+        if (fits) {
+          scratch_of_[maker] = static_cast<int32_t>(built_.kernel.scratch.size());
+          built_.kernel.scratch.push_back({compute_dtype(p_.memory[m.value].dtype), size});
+        } else if (must) {
+          m.stored = true;
+        }
+      }
+  }
+  sym::Expr row_address(sym::Expr address) const {
+    for (const GroupVar& v : g_.vars)
+      if (v.role != Role::kInner) address = replace(address, {{v.var, 0}});
+    return address;
+  }
+  bool is_block(const Item& m, int64_t size) const {
+    const sym::Expr inner = row_address(m.write.address);
+    return inner.range().lo == 0 && inner.range().hi == size - 1;
+  }
+
+  // ---- loop order and lanes
+  struct Weighted {
+    sym::Expr address;
+    double bytes;
+    bool store;
+  };
+  void choose_order() {
+    std::vector<Weighted> accesses;
+    for (int32_t i : g_.items) {
+      const Item& item = p_.items[i];
+      auto add = [&](const Access& a, bool store) {
+        double points = 1;
+        std::vector<sym::Expr> vars;
+        sym::collect_vars(a.address, vars);
+        for (sym::Expr v : vars) points *= v.range().hi == sym::Range::kInf ? 1 : static_cast<double>(extent_of(v));
+        accesses.push_back({a.address, points * info(p_.memory[a.value].dtype).bytes, store});
+      };
+      for (const Access& a : item.reads)
+        if (!maker_.count(a.value) || p_.items[maker_[a.value]].stored) add(a, false);
+      if (item.stored && item.kind != Item::Kind::kScatter) add(item.write, true);
+    }
+    std::map<std::string_view, double> unit, key;
+    for (const GroupVar& v : g_.vars) {
+      double weight = 0;
+      for (const Weighted& a : accesses) {
+        auto c = sym::coefficient(a.address, v.var);
+        if (!c || !c->is_const() || c->is_const(0)) continue;
+        const double w = a.bytes * (a.store ? 1.5 : 1);
+        if (c->is_const(1)) unit[v.var.name()] += w;
+        key[v.var.name()] += w * std::log2(1.0 + static_cast<double>(std::abs(c->value())));
+        weight += w;
+      }
+      key[v.var.name()] = weight > 0 ? key[v.var.name()] / weight : 1e9;
+    }
+    auto sorted = [&](std::vector<sym::Expr>& vars, sym::Expr last) {
+      std::stable_sort(vars.begin(), vars.end(), [&](sym::Expr a, sym::Expr b) {
+        if (a == last || b == last) return !(a == last) && b == last;
+        return key[a.name()] > key[b.name()];
+      });
+    };
+    auto best = [&](const std::vector<sym::Expr>& vars) {
+      sym::Expr result = 0;
+      double most = -1;
+      for (sym::Expr v : vars) {
+        // Lanes need company: a contiguous loop of three is worth less than it says.
+        double score = unit[v.name()] * std::min(1.0, static_cast<double>(extent_of(v)) / 8);
+        if (score > most) most = score, result = v;
+      }
+      return std::pair(result, most);
+    };
+    std::vector<sym::Expr> rows, inner;
+    for (const GroupVar& v : g_.vars) (v.role == Role::kInner ? inner : rows).push_back(v.var);
+    Kernel& k = built_.kernel;
+    auto [best_row, row_score] = best(rows);
+    auto [best_inner, inner_score] = best(inner);
+    k.vector = inner.empty() && rows.empty() ? Vector::kNone : inner.empty() || (!rows.empty() && row_score > inner_score) ? Vector::kOuter : Vector::kInner;
+    sorted(rows, k.vector == Vector::kOuter ? best_row : sym::Expr(0));
+    for (sym::Expr v : rows) k.outer.push_back({v, extent_of(v)});
+    for (auto& vars : stage_vars_) sorted(vars, k.vector == Vector::kInner ? best(vars).first : sym::Expr(0));
+    if (k.vector == Vector::kOuter && rows.size() > 1) {
+      // Loads that run along another outer loop while stores run along the last one.
+      std::map<int32_t, double> across;
+      for (const Weighted& a : accesses) {
+        if (a.store) continue;
+        auto last = sym::coefficient(a.address, rows.back());
+        if (!last || last->is_const(0) || last->is_const(1)) continue;
+        for (size_t i = 0; i + 1 < rows.size(); ++i) {
+          auto c = sym::coefficient(a.address, rows[i]);
+          if (c && c->is_const(1)) across[static_cast<int32_t>(i)] += a.bytes;
+        }
+      }
+      double most = 0;
+      for (auto& [i, bytes] : across)
+        if (bytes > most) most = bytes, k.transpose = i;
+    }
+  }
+
+  // ---- bodies
+  int32_t param(ValueId v) {
+    auto [it, fresh] = param_of_.try_emplace(v, static_cast<int32_t>(built_.params.size()));
+    if (fresh) {
+      built_.params.push_back(v);
+      const TensorType& m = p_.memory[v];
+      sym::Expr numel = 1;
+      for (size_t i = 0; i < m.sizes.size(); ++i) numel += (m.sizes[i] - 1) * m.strides[i];
+      built_.kernel.params.push_back({m.dtype, numel});
+    }
+    return it->second;
+  }
+  Id load(Emitter& e, ValueId v, sym::Expr address) { return e.load(param(v), p_.memory[v].dtype, address); }
+
+  std::optional<Id> fetch(Emitter& e, ValueId v, const Index& at) override {
+    if (!p_.facts[v].realised) return std::nullopt;
+    const sym::Expr address = flatten(at, p_.memory[v].strides);
+    auto it = maker_.find(v);
+    if (it == maker_.end()) return load(e, v, address);
+    const int32_t maker = it->second;
+    const Item& m = p_.items[maker];
+    if (m.kind == Item::Kind::kReduce) {
+      const DType d = compute_dtype(p_.memory[v].dtype);
+      return e.add({.op = Op::k_acc, .dtype = d, .slot = acc_of_.at(maker)});
+    }
+    const Access access{v, address, false};
+    const Meeting how = meet(g_, m, access);
+    FLASHOVER_CHECK(how != Meeting::kElsewhere) << "%" << v << " is read across rows at " << address.str();
+    if (stage_of_[maker] == stage_) {
+      auto value = forward_.find(maker);
+      FLASHOVER_CHECK(value != forward_.end()) << "%" << v << " is read before it is made";
+      return value->second;
+    }
+    if (scratch_of_[maker] >= 0)
+      return e.add({.op = Op::k_load_scratch, .dtype = compute_dtype(p_.memory[v].dtype), .slot = scratch_of_[maker], .index = row_address(address)});
+    if (m.stored) return load(e, v, address);
+    return std::nullopt;
+  }
+
+  void emit_stage(size_t s) {
+    stage_ = static_cast<int>(s);
+    forward_.clear();
+    Stage& stage = built_.kernel.stages.emplace_back();
+    stage.ordered = stage_ordered_[s];
+    for (sym::Expr v : stage_vars_[s]) stage.loops.push_back({v, extent_of(v)});
+    Emitter e(p_.graph, p_.producers, *this, stage.body, built_.kernel.errors);
+    for (int32_t i : stage_items_[s]) emit_item(e, i);
+    for (auto& [at, i] : finish_) {
+      if (at != s) continue;
+      const Item& item = p_.items[i];
+      Id value = e.add({.op = Op::k_acc, .dtype = compute_dtype(p_.memory[item.value].dtype), .slot = acc_of_.at(i)});
+      store(e, item, value);
+    }
+  }
+
+  void store(Emitter& e, const Item& item, Id value) {
+    if (scratch_of_[&item - p_.items.data()] >= 0)
+      e.add({.op = Op::k_store_scratch, .args = {value, kNone, kNone}, .slot = scratch_of_[&item - p_.items.data()], .index = row_address(item.write.address)});
+    if (item.stored) e.add({.op = Op::k_store, .args = {value, kNone, kNone}, .slot = param(item.value), .index = item.write.address});
+  }
+
+  void emit_item(Emitter& e, int32_t i) {
+    const Item& item = p_.items[i];
+    const graph::Node& node = p_.graph.nodes[item.node];
+    const DType memory = p_.memory[item.value].dtype;
+    switch (item.kind) {
+      case Item::Kind::kMap: {
+        Id value = item.source == item.value ? e.compute(item.value, item.from) : e.read(item.source, item.from);
+        value = e.convert(value, memory);
+        // Whoever reads it from memory sees the rounded value; so must who takes it from the register.
+        if (item.stored && is_reduced(memory)) value = e.add({.op = Op::k_round_to, .dtype = DType::kF32, .args = {value, kNone, kNone}, .narrow = memory});
+        forward_[i] = value;
+        store(e, item, value);
+        return;
+      }
+      case Item::Kind::kReduce:
+      case Item::Kind::kScan: {
+        const Reduce kind = reduce_kind(node.op);
+        const bool arg = kind >= Reduce::kArgMax;
+        Id value = e.read(ops::as_value(node.args[0]), item.from);
+        if (!arg) value = e.convert(value, memory);
+        const auto slot = static_cast<int32_t>(built_.kernel.accs.size());
+        built_.kernel.accs.push_back({kind, e.dtype(value)});
+        acc_of_[i] = slot;
+        Instr in{.op = item.kind == Item::Kind::kScan ? Op::k_scan : Op::k_reduce, .args = {value, kNone, kNone}, .slot = slot};
+        if (arg) in.args[1] = e.index_value(arg_index(node, item));
+        if (item.kind == Item::Kind::kScan) {
+          in.dtype = e.dtype(value);
+          Id running = e.add(in);
+          if (item.stored && is_reduced(memory)) running = e.add({.op = Op::k_round_to, .dtype = DType::kF32, .args = {running, kNone, kNone}, .narrow = memory});
+          forward_[i] = running;
+          store(e, item, running);
+          return;
+        }
+        e.add(in);
+        return;
+      }
+      case Item::Kind::kScatter: {
+        ScatterPoint point = emit_scatter(e, node, item.from);
+        Id value = e.convert(point.value, memory);
+        e.add({.op = Op::k_store, .args = {value, kNone, kNone}, .slot = param(item.value), .index = flatten(point.at, p_.memory[item.value].strides), .mode = point.mode});
+        return;
+      }
+    }
+  }
+  // The flat index over the reduced dims.
+  sym::Expr arg_index(const graph::Node& node, const Item& item) const {
+    const Sizes& sizes = p_.graph.type(ops::as_value(node.args[0])).sizes;
+    sym::Expr flat = 0;
+    for (int64_t d : ops::as_ints(node.args[1])) flat = flat * sizes[d] + item.from[d];
+    return flat;
+  }
+
+  std::string label() const {
+    std::string out;
+    int shown = 0, location = -1;
+    for (int32_t i : g_.items) {
+      const graph::Node& n = p_.graph.nodes[p_.items[i].node];
+      if (location < 0) location = n.location;
+      if (++shown <= 4) out += (out.empty() ? "" : "+") + n.op->name.substr(n.op->name.find('.') + 1);
+    }
+    if (shown > 4) out += "+" + std::to_string(shown - 4);
+    if (location >= 0 && location < static_cast<int32_t>(p_.graph.locations.size())) out += " " + p_.graph.locations[location];
+    return out;
+  }
+
+  void set_cost() {
+    Kernel& k = built_.kernel;
+    double cost = 0;
+    for (const Stage& s : k.stages) {
+      double points = 1, body = 0;
+      for (const Loop& l : s.loops) points *= static_cast<double>(l.extent.hint());
+      for (const Instr& in : s.body) body += cost_of(in.op);
+      cost += points * body;
+    }
+    k.cost = std::max<int64_t>(1, static_cast<int64_t>(cost));
+  }
+  static double cost_of(Op op) {
+    switch (op) {
+      case Op::k_const:
+      case Op::k_acc: return 0;
+      case Op::k_div: case Op::k_sqrt: case Op::k_rsqrt: case Op::k_reciprocal: case Op::k_remainder: case Op::k_fmod: return 3;
+      case Op::k_exp: case Op::k_exp2: case Op::k_expm1: case Op::k_log: case Op::k_log2: case Op::k_log10: case Op::k_log1p:
+      case Op::k_sigmoid: case Op::k_tanh: case Op::k_erf: case Op::k_sin: case Op::k_cos: return 10;
+      case Op::k_pow: case Op::k_tan: case Op::k_atan2: case Op::k_erfc: case Op::k_erfinv: case Op::k_lgamma: case Op::k_digamma: return 20;
+      default: return 1;
+    }
+  }
+
+  Program& p_;
+  const Group& g_;
+  Built built_;
+  std::map<ValueId, int32_t> maker_;  // item of a value that may pass between members
+  std::vector<std::vector<sym::Expr>> stage_vars_;
+  std::vector<bool> stage_ordered_;
+  std::vector<std::vector<int32_t>> stage_items_;
+  std::vector<std::pair<size_t, int32_t>> finish_;  // (stage, reduction whose result it stores)
+  std::vector<int> stage_of_;
+  std::vector<int32_t> scratch_of_;
+  std::map<int32_t, int32_t> acc_of_;
+  std::map<ValueId, int32_t> param_of_;
+  std::map<int32_t, Id> forward_;
+  int stage_ = 0;
+};
+
+}  // namespace
+
+Built build(Program& program, const Group& group) { return KernelBuilder(program, group).run(); }
+
+}  // namespace flashover::loops

@@ -1,0 +1,20 @@
+// A fused group becomes a kernel.
+#pragma once
+#include <vector>
+
+#include "loops/schedule/fuse.h"
+
+namespace flashover::loops {
+
+struct Built {
+  Kernel kernel;
+  std::vector<ValueId> params;  // whose memory each parameter is
+};
+// May set Item::stored of members whose memory the kernel itself needs between stages.
+Built build(Program& program, const Group& group);
+
+// Joins neighbouring loops that run through memory as one, names variables canonically, orders parameters.
+void merge_loops(Kernel& k);
+void canonicalise(Kernel& k, std::vector<ValueId>& params);
+
+}  // namespace flashover::loops

@@ -1,0 +1,518 @@
+// Greedy fusion in program order. An item joins the group of something it reads, or of something that reads the same memory,
+// when its loop variables can be expressed in the group's. The correspondence is found through memory: two accesses to
+// one buffer agree on the variables that have equal strides in it (a variable that covers several of the other's is split).
+// What was found that way is only a proposal; meet() then proves that everything read was written by the same row.
+#include "loops/schedule/fuse.h"
+
+#include <algorithm>
+#include <cmath>
+#include <queue>
+
+#include "base/check.h"
+
+namespace flashover::loops {
+namespace {
+
+using Role = GroupVar::Role;
+using Map = std::vector<std::pair<sym::Expr, sym::Expr>>;
+
+struct Term {
+  sym::Expr var;
+  int64_t coef;
+  int64_t extent;
+};
+// Affine terms with positive constant coefficients, smallest first; nullopt otherwise.
+std::optional<std::vector<Term>> terms_of(sym::Expr e) {
+  std::vector<Term> terms;
+  auto one = [&](sym::Expr t) {
+    if (t.is_const()) return true;
+    int64_t coef = 1;
+    if (t.kind() == sym::Kind::kMul) {
+      if (t.operands().size() != 2 || !t.operands()[0].is_const()) return false;
+      coef = t.operands()[0].value();
+      t = t.operands()[1];
+    }
+    if (t.kind() != sym::Kind::kVar || coef <= 0) return false;
+    terms.push_back({t, coef, extent_of(t)});
+    return true;
+  };
+  if (e.kind() == sym::Kind::kAdd) {
+    for (sym::Expr t : e.operands())
+      if (!one(t)) return std::nullopt;
+  } else if (!one(e)) {
+    return std::nullopt;
+  }
+  std::sort(terms.begin(), terms.end(), [](const Term& a, const Term& b) { return a.coef < b.coef; });
+  return terms;
+}
+
+void apply(Item& item, const Map& map) {
+  auto in = [&](Index& index) {
+    for (sym::Expr& e : index) e = replace(e, map);
+  };
+  auto vars = [&](std::vector<sym::Expr>& list) {  // an expression over several variables becomes these variables
+    std::vector<sym::Expr> out;
+    for (sym::Expr v : list) sym::collect_vars(replace(v, map), out);
+    list = std::move(out);
+  };
+  in(item.at);
+  in(item.from);
+  vars(item.vars);
+  vars(item.inner);
+  for (Access& a : item.reads) a.address = replace(a.address, map);
+  item.write.address = replace(item.write.address, map);
+}
+
+// One attempt to bring an item into a group. Works on copies; commit() writes them back.
+class Match {
+ public:
+  Match(Program& p, const Group& group, const Item& item) : p_(p), vars_(group.vars), item_(item) {}
+
+  // Learns from `theirs` (over group variables) and `mine` (over the item's) addressing one buffer.
+  void learn(sym::Expr theirs, sym::Expr mine) {
+    auto a = terms_of(replace(theirs, group_splits_));
+    auto b = terms_of(replace(mine, item_splits_));
+    if (!a || !b) return;
+    size_t i = 0, j = 0;
+    while (i < a->size() && j < b->size()) {
+      Term &m = (*a)[i], &n = (*b)[j];
+      if (mapped(n.var)) {
+        ++j;
+      } else if (taken(m.var)) {
+        ++i;
+      } else if (m.coef < n.coef) {
+        ++i;
+      } else if (n.coef < m.coef) {
+        ++j;
+      } else if (!allowed(n.var, m.var)) {
+        // Equal strides but the one folds what the other keeps apart.
+        ++i, ++j;
+      } else if (m.extent == n.extent) {
+        link_.emplace_back(n.var, m.var);
+        ++i, ++j;
+      } else if (n.extent > m.extent && n.extent % m.extent == 0) {
+        const auto [hi, lo] = split_item(n.var, m.extent);
+        link_.emplace_back(lo, m.var);
+        n = {hi, n.coef * m.extent, n.extent / m.extent};
+        ++i;
+      } else if (m.extent > n.extent && m.extent % n.extent == 0) {
+        const auto [hi, lo] = split_group(m.var, n.extent);
+        link_.emplace_back(n.var, lo);
+        m = {hi, m.coef * n.extent, m.extent / n.extent};
+        ++j;
+      } else {
+        ++i, ++j;
+      }
+    }
+  }
+
+  // Completes the correspondence; false if the domains do not fit.
+  bool finish() {
+    const bool rows_exist = std::any_of(vars_.begin(), vars_.end(), [](const GroupVar& v) { return v.role != Role::kFree; });
+    const bool folds = item_.kind == Item::Kind::kReduce || item_.kind == Item::Kind::kScan;
+    const bool group_free = !vars_.empty() && !rows_exist;
+    for (sym::Expr v : current(item_.inner)) {
+      if (sym::Expr* g = mapped(v)) {
+        set_role(*g, Role::kInner);
+      } else {
+        fresh(v, Role::kInner);
+      }
+    }
+    for (sym::Expr v : current(item_.vars)) {
+      if (sym::Expr* g = mapped(v)) {
+        if (folds) set_role(*g, Role::kRow);
+        continue;
+      }
+      if (folds || group_free || vars_.empty()) return false;  // other points than the group's
+      fresh(v, Role::kInner);
+    }
+    if (folds)
+      for (GroupVar& v : vars_)
+        if (v.role == Role::kFree) {
+          if (!taken(v.var)) return false;
+          v.role = Role::kRow;
+        }
+    for (const GroupVar& v : vars_)
+      if (v.role != Role::kInner && !taken(v.var)) return false;  // would run once for each value of v
+    return true;
+  }
+
+  Item mapped_item() const {
+    Item item = item_;
+    apply(item, item_splits_);
+    apply(item, link_);
+    return item;
+  }
+  const Map& group_splits() const { return group_splits_; }
+  const std::vector<GroupVar>& vars() const { return vars_; }
+
+ private:
+  sym::Expr* mapped(sym::Expr item_var) {
+    for (auto& [from, to] : link_)
+      if (from == item_var) return &to;
+    return nullptr;
+  }
+  bool taken(sym::Expr group_var) const {
+    return std::any_of(link_.begin(), link_.end(), [&](auto& l) { return l.second == group_var; });
+  }
+  std::vector<sym::Expr> current(const std::vector<sym::Expr>& list) const {
+    std::vector<sym::Expr> out;
+    for (sym::Expr v : list) sym::collect_vars(replace(v, item_splits_), out);
+    return out;
+  }
+  bool is_inner(sym::Expr item_var) const {
+    auto list = current(item_.inner);
+    return std::find(list.begin(), list.end(), item_var) != list.end();
+  }
+  bool allowed(sym::Expr item_var, sym::Expr group_var) const {
+    const bool folds = item_.kind == Item::Kind::kReduce || item_.kind == Item::Kind::kScan;
+    for (const GroupVar& v : vars_) {
+      if (!(v.var == group_var)) continue;
+      if (v.role == Role::kFree) return true;
+      if (is_inner(item_var)) return v.role == Role::kInner;
+      return !folds || v.role == Role::kRow;
+    }
+    return false;
+  }
+  void set_role(sym::Expr group_var, Role role) {
+    for (GroupVar& v : vars_)
+      if (v.var == group_var) v.role = role;
+  }
+  void fresh(sym::Expr item_var, Role role) {
+    vars_.push_back({item_var, role});
+    link_.emplace_back(item_var, item_var);
+  }
+  static void add_split(Map& splits, sym::Expr v, sym::Expr to) {
+    for (auto& [from, expr] : splits) expr = replace(expr, {{v, to}});
+    splits.emplace_back(v, to);
+  }
+  std::pair<sym::Expr, sym::Expr> split_item(sym::Expr v, int64_t low) {
+    const sym::Expr hi = p_.fresh(extent_of(v) / low), lo = p_.fresh(low);
+    add_split(item_splits_, v, hi * low + lo);
+    return {hi, lo};
+  }
+  std::pair<sym::Expr, sym::Expr> split_group(sym::Expr v, int64_t low) {
+    const sym::Expr hi = p_.fresh(extent_of(v) / low), lo = p_.fresh(low);
+    add_split(group_splits_, v, hi * low + lo);
+    for (size_t i = 0; i < vars_.size(); ++i)
+      if (vars_[i].var == v) {
+        vars_[i].var = hi;
+        vars_.insert(vars_.begin() + static_cast<std::ptrdiff_t>(i) + 1, {lo, vars_[i].role});
+        break;
+      }
+    return {hi, lo};
+  }
+
+  Program& p_;
+  std::vector<GroupVar> vars_;
+  const Item& item_;
+  Map link_;          // item variable -> group variable
+  Map item_splits_;   // item variable -> hi*k + lo
+  Map group_splits_;
+};
+
+bool has_inner(const std::vector<GroupVar>& vars) {
+  return std::any_of(vars.begin(), vars.end(), [](const GroupVar& v) { return v.role == Role::kInner; });
+}
+
+class Fuser {
+ public:
+  Fuser(Program& p, const ScheduleOptions& options) : p_(p), options_(options) {}
+
+  Fused run() {
+    group_of_.assign(p_.items.size(), -1);
+    makers_.resize(p_.graph.values.size());
+    readers_.resize(p_.graph.values.size());
+    extern_unit_.assign(p_.graph.nodes.size(), -1);
+    // Program order: items and extern nodes interleaved by node number.
+    size_t next_item = 0;
+    for (size_t n = 0; n < p_.graph.nodes.size(); ++n) {
+      if (!p_.graph.nodes[n].op->is_prim) add_extern(static_cast<int32_t>(n));
+      while (next_item < p_.items.size() && p_.items[next_item].node <= static_cast<int32_t>(n)) add_item(static_cast<int32_t>(next_item++));
+    }
+    mark_stored();
+    Fused f;
+    f.groups = std::move(groups_);
+    f.order = order(f.groups);
+    return f;
+  }
+
+ private:
+  // Units (groups and externs) with the set of units that must run before them.
+  struct Node {
+    int32_t group = -1, node = -1;
+    std::vector<uint64_t> before;
+  };
+  static bool test(const std::vector<uint64_t>& bits, int32_t i) {
+    const auto word = static_cast<size_t>(i) / 64;
+    return word < bits.size() && (bits[word] >> (i % 64) & 1);
+  }
+  static void set(std::vector<uint64_t>& bits, int32_t i) {
+    const auto word = static_cast<size_t>(i) / 64;
+    if (word >= bits.size()) bits.resize(word + 1);
+    bits[word] |= uint64_t{1} << (i % 64);
+  }
+  static void unite(std::vector<uint64_t>& a, const std::vector<uint64_t>& b) {
+    if (b.size() > a.size()) a.resize(b.size());
+    for (size_t i = 0; i < b.size(); ++i) a[i] |= b[i];
+  }
+  void depend(int32_t unit, int32_t on) {
+    std::vector<uint64_t> add = units_[on].before;
+    set(add, on);
+    unite(units_[unit].before, add);
+    for (Node& u : units_)
+      if (test(u.before, unit)) unite(u.before, add);
+  }
+
+  void add_extern(int32_t n) {
+    const auto unit = static_cast<int32_t>(units_.size());
+    units_.push_back({-1, n, {}});
+    const graph::Node& node = p_.graph.nodes[n];
+    for (const Arg& a : node.args)
+      graph::for_each_ref(a, [&](ValueId v) {
+        const ValueId base = p_.views[v].base != kNoValue ? p_.views[v].base : v;
+        for (int32_t maker : makers_[base]) depend(unit, maker);
+      });
+    // Externs keep their order where it can be seen.
+    if (node.op->effectful || node.op->nondeterministic || node.op->mutates) {
+      if (last_effect_ >= 0) depend(unit, last_effect_);
+      last_effect_ = unit;
+    }
+    for (ValueId v : node.outs)
+      if (v != kNoValue) makers_[v].push_back(unit);
+  }
+
+  void add_item(int32_t id) {
+    Item& item = p_.items[id];
+    int32_t unit = -1;
+    for (int32_t candidate : candidates(item)) {
+      if (join(candidate, id)) {
+        unit = candidate;
+        break;
+      }
+    }
+    if (unit < 0) {
+      unit = static_cast<int32_t>(units_.size());
+      units_.push_back({static_cast<int32_t>(groups_.size()), -1, {}});
+      Group& g = groups_.emplace_back();
+      g.frozen = item.frozen;
+      g.items = {id};
+      const bool folds = item.kind != Item::Kind::kMap;
+      for (sym::Expr v : item.vars) g.vars.push_back({v, folds ? Role::kRow : Role::kFree});
+      for (sym::Expr v : item.inner) g.vars.push_back({v, Role::kInner});
+    }
+    group_of_[id] = unit;
+    for (const Access& a : p_.items[id].reads) {
+      for (int32_t maker : makers_[a.value])
+        if (maker != unit) depend(unit, maker);
+      if (std::find(readers_[a.value].begin(), readers_[a.value].end(), unit) == readers_[a.value].end()) readers_[a.value].push_back(unit);
+    }
+    auto& makers = makers_[item.value];
+    if (p_.items[id].kind == Item::Kind::kScatter)
+      for (int32_t maker : makers)
+        if (maker != unit) depend(unit, maker);
+    if (std::find(makers.begin(), makers.end(), unit) == makers.end()) makers.push_back(unit);
+  }
+
+  double bytes(ValueId v) const {
+    double n = info(p_.memory[v].dtype).bytes;
+    for (sym::Expr s : p_.memory[v].sizes) n *= static_cast<double>(s.hint());
+    return n;
+  }
+
+  // Groups worth trying, best first: those that made what the item reads, then those that read the same.
+  std::vector<int32_t> candidates(const Item& item) const {
+    if (item.kind == Item::Kind::kScatter) return {};
+    std::vector<std::pair<double, int32_t>> scored;
+    auto add = [&](int32_t unit, double score) {
+      if (units_[unit].group < 0) return;
+      for (auto& [s, u] : scored)
+        if (u == unit) {
+          s += score;
+          return;
+        }
+      scored.emplace_back(score, unit);
+    };
+    double total = bytes(item.value);
+    for (const Access& a : item.reads) total += bytes(a.value);
+    for (const Access& a : item.reads) {
+      for (int32_t maker : makers_[a.value]) add(maker, 4 * bytes(a.value) + 1);
+      if (bytes(a.value) * 4 < total) continue;
+      for (int32_t reader : readers_[a.value]) add(reader, bytes(a.value));
+    }
+    if (item.partial)
+      for (int32_t maker : makers_[item.value]) add(maker, bytes(item.value));
+    std::stable_sort(scored.begin(), scored.end(), [](auto& a, auto& b) { return a.first > b.first; });
+    std::vector<int32_t> result;
+    for (auto& [score, unit] : scored)
+      if (result.size() < 6) result.push_back(unit);
+    return result;
+  }
+
+  bool join(int32_t unit, int32_t id) {
+    const Item& item = p_.items[id];
+    Group& group = groups_[units_[unit].group];
+    if (group.frozen != item.frozen || group.items.size() >= 48) return false;
+    for (int32_t other : group.items)
+      if (p_.items[other].kind == Item::Kind::kScatter) return false;
+    // Nothing that the item needs may itself need the group.
+    for (const Access& a : item.reads)
+      for (int32_t maker : makers_[a.value])
+        if (maker != unit && test(units_[maker].before, unit)) return false;
+
+    Match match(p_, group, item);
+    bool reads_group = false;
+    for (const Access& a : item.reads)
+      for (int32_t other : group.items) {
+        const Item& m = p_.items[other];
+        if (m.value != a.value) continue;
+        if (m.partial) return false;
+        reads_group = true;
+        match.learn(m.write.address, a.address);
+      }
+    for (const Access& a : item.reads)
+      for (int32_t other : group.items)
+        for (const Access& b : p_.items[other].reads)
+          if (a.value == b.value) match.learn(b.address, a.address);
+    if (item.partial)
+      for (int32_t other : group.items)
+        if (p_.items[other].value == item.value) match.learn(p_.items[other].write.address, item.write.address);
+    if (!match.finish()) return false;
+
+    Group next;
+    next.frozen = group.frozen;
+    next.vars = match.vars();
+    const Item mine = match.mapped_item();
+    std::vector<Item> members;
+    for (int32_t other : group.items) {
+      members.push_back(p_.items[other]);
+      apply(members.back(), match.group_splits());
+    }
+    for (const Access& a : mine.reads)
+      for (const Item& m : members)
+        if (m.value == a.value && meet(next, m, a) == Meeting::kElsewhere) return false;
+    if (!profitable(group, next, members, mine, reads_group)) return false;
+
+    for (size_t i = 0; i < members.size(); ++i) p_.items[group.items[i]] = std::move(members[i]);
+    p_.items[id] = mine;
+    next.items = group.items;
+    next.items.push_back(id);
+    group = std::move(next);
+    return true;
+  }
+
+  bool profitable(const Group& before, const Group& after, const std::vector<Item>& members, const Item& mine, bool reads_group) const {
+    // Few long rows: the stages of one row would run on one thread, over memory that no cache holds.
+    int64_t rows = 1, inner = 1;
+    for (const GroupVar& v : after.vars) (v.role == Role::kInner ? inner : rows) *= extent_of(v.var);
+    if (has_inner(after.vars) && rows < 4 * options_.threads && inner >= options_.split_numel) return false;
+    (void)before;
+    (void)members;
+    (void)mine;
+    (void)reads_group;
+    return true;
+  }
+
+  void mark_stored() {
+    for (Item& item : p_.items) item.stored = p_.facts[item.value].required || item.partial;
+    std::vector<std::vector<int32_t>> by_value(p_.graph.values.size());
+    for (size_t i = 0; i < p_.items.size(); ++i) by_value[p_.items[i].value].push_back(static_cast<int32_t>(i));
+    for (size_t i = 0; i < p_.items.size(); ++i)
+      for (const Access& a : p_.items[i].reads)
+        for (int32_t maker : by_value[a.value])
+          if (group_of_[maker] != group_of_[i]) p_.items[maker].stored = true;
+  }
+
+  std::vector<Unit> order(const std::vector<Group>& groups) const {
+    // Ready units by where their last item stood in the program: results are made shortly before they are used.
+    std::vector<int32_t> position(units_.size());
+    for (size_t u = 0; u < units_.size(); ++u) {
+      position[u] = units_[u].node;
+      if (units_[u].group >= 0)
+        for (int32_t i : groups[units_[u].group].items) position[u] = std::max(position[u], p_.items[i].node);
+    }
+    std::vector<int32_t> waiting(units_.size());
+    std::vector<std::vector<int32_t>> after(units_.size());
+    for (size_t u = 0; u < units_.size(); ++u)
+      for (size_t w = 0; w < units_[u].before.size(); ++w)
+        for (uint64_t bits = units_[u].before[w]; bits; bits &= bits - 1) {
+          const auto b = static_cast<int32_t>(w * 64) + __builtin_ctzll(bits);
+          ++waiting[u];
+          after[b].push_back(static_cast<int32_t>(u));
+        }
+    std::priority_queue<std::pair<int32_t, int32_t>, std::vector<std::pair<int32_t, int32_t>>, std::greater<>> ready;
+    for (size_t u = 0; u < units_.size(); ++u)
+      if (waiting[u] == 0) ready.emplace(position[u], static_cast<int32_t>(u));
+    std::vector<Unit> result;
+    while (!ready.empty()) {
+      const int32_t u = ready.top().second;
+      ready.pop();
+      result.push_back({units_[u].group, units_[u].node});
+      for (int32_t a : after[u])
+        if (--waiting[a] == 0) ready.emplace(position[a], a);
+    }
+    FLASHOVER_CHECK(result.size() == units_.size()) << "fusion made a cycle";
+    return result;
+  }
+
+  Program& p_;
+  const ScheduleOptions& options_;
+  std::vector<Group> groups_;
+  std::vector<Node> units_;
+  std::vector<int32_t> group_of_;               // unit of an item
+  std::vector<std::vector<int32_t>> makers_, readers_;  // units, by value
+  std::vector<int32_t> extern_unit_;
+  int32_t last_effect_ = -1;
+};
+
+}  // namespace
+
+Meeting meet(const Group& g, const Item& producer, const Access& read) {
+  if (producer.partial) return Meeting::kElsewhere;
+  if (read.address == producer.write.address) return Meeting::kSameElement;
+  if (!has_inner(g.vars) || producer.kind == Item::Kind::kReduce) return Meeting::kElsewhere;
+  // Equal row parts, and the inner part within the block that the row wrote.
+  auto theirs = terms_of(producer.write.address), mine = terms_of(read.address);
+  if (!theirs || !mine) return Meeting::kElsewhere;
+  sym::Expr row_theirs = producer.write.address, row_mine = read.address;
+  int64_t block = 1, reach = 0;
+  for (const GroupVar& v : g.vars) {
+    if (v.role != Role::kInner) continue;
+    row_theirs = replace(row_theirs, {{v.var, 0}});
+    row_mine = replace(row_mine, {{v.var, 0}});
+  }
+  auto is_row = [&](sym::Expr v) {
+    return std::any_of(g.vars.begin(), g.vars.end(), [&](const GroupVar& x) { return x.var == v && x.role != Role::kInner; });
+  };
+  for (const Term& t : *theirs) {
+    if (is_row(t.var)) continue;
+    if (t.coef != block) return Meeting::kElsewhere;
+    block *= t.extent;
+  }
+  for (const Term& t : *mine)
+    if (!is_row(t.var)) reach += t.coef * (t.extent - 1);
+  const sym::Expr shift = row_mine - row_theirs;
+  if (!shift.is_const() || shift.value() < 0 || shift.value() + reach >= block) return Meeting::kElsewhere;
+  return Meeting::kSameRow;
+}
+
+Fused fuse(Program& program, const ScheduleOptions& options) { return Fuser(program, options).run(); }
+
+std::string print(const Fused& f, const Program& p) {
+  std::string out;
+  for (const Unit& u : f.order) {
+    if (u.node >= 0) {
+      out += "extern " + p.graph.nodes[u.node].op->name + "\n";
+      continue;
+    }
+    const Group& g = f.groups[u.group];
+    out += std::string(g.frozen ? "frozen " : "") + "group";
+    for (const GroupVar& v : g.vars) out += " " + std::string(v.var.name()) + (v.role == Role::kInner ? "*" : v.role == Role::kRow ? "" : "?");
+    out += ":";
+    for (int32_t i : g.items) out += " %" + std::to_string(p.items[i].value) + (p.items[i].stored ? "!" : "");
+    out += "\n";
+  }
+  return out;
+}
+
+}  // namespace flashover::loops

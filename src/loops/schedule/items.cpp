@@ -1,0 +1,535 @@
+#include "loops/schedule/items.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "base/check.h"
+#include "loops/schedule/scatter.h"
+#include "ops/args.h"
+
+namespace flashover::loops {
+namespace {
+
+using graph::Node;
+
+int op_cost(const ops::Op* op) {
+  static const auto* const table = [] {
+    auto* t = new std::unordered_map<const ops::Op*, int>;
+    auto put = [&](int cost, std::initializer_list<const char*> names) {
+      for (const char* n : names) t->emplace(ops::find(std::string("prim.") + n), cost);
+    };
+    put(0, {"broadcast", "permute", "reshape", "slice", "flip", "diagonal", "as_strided", "copy", "full", "iota"});
+    put(2, {"pad", "slice_scatter", "cat", "gather", "index", "floordiv", "truncdiv", "round"});
+    put(3, {"div", "sqrt", "rsqrt", "reciprocal", "remainder", "fmod"});
+    put(10, {"exp", "exp2", "expm1", "sigmoid", "log", "log2", "log10", "log1p", "sin", "cos", "tanh", "erf", "hypot"});
+    put(20, {"tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "erfc", "erfinv", "lgamma", "digamma", "pow", "atan2"});
+    return t;
+  }();
+  auto it = table->find(op);
+  return it == table->end() ? 1 : it->second;
+}
+
+bool is_view(const ops::Op* op) { return op->is_prim && op->kind == ops::OpKind::kView; }
+
+int64_t count(const TensorType& t) {
+  int64_t n = 1;
+  for (sym::Expr s : t.sizes) {
+    if (!s.is_const()) throw Declined("dynamic shapes: size " + s.str() + " is not a constant");
+    n *= s.value();
+  }
+  return n;
+}
+
+struct Role {
+  Item::Kind kind = Item::Kind::kMap;
+  bool own_loops = false;  // cannot be computed in place
+};
+Role role_of(const Node& n) {
+  if (n.op->kind == ops::OpKind::kReduction) return {Item::Kind::kReduce, true};
+  if (n.op->kind == ops::OpKind::kScan) return {Item::Kind::kScan, true};
+  if (is_scatter(n.op)) return {Item::Kind::kScatter, true};
+  return {};
+}
+
+struct Use {
+  ValueId root;
+  double points;
+};
+
+class Maker {
+ public:
+  explicit Maker(const graph::Graph& g) : p_(g), g_(g) {}
+
+  Program run() {
+    p_.facts.resize(g_.values.size());
+    p_.memory.resize(g_.values.size());
+    p_.views.resize(g_.values.size());
+    numel_.resize(g_.values.size());
+    for (size_t v = 0; v < g_.values.size(); ++v) numel_[v] = g_.values[v].type.opaque ? 0 : count(g_.values[v].type);
+    find_frozen();
+    find_required();
+    weigh();
+    decide();
+    for (size_t n = 0; n < g_.nodes.size(); ++n) {
+      const Node& node = g_.nodes[n];
+      if (!node.op->is_prim) {
+        p_.extern_nodes.push_back(static_cast<int32_t>(n));
+      } else if (p_.facts[node.outs[0]].realised) {
+        make(static_cast<int32_t>(n), node.outs[0]);
+      }
+    }
+    return std::move(p_);
+  }
+
+ private:
+  Facts& fact(ValueId v) { return p_.facts[v]; }
+  const TensorType& type(ValueId v) const { return g_.values[v].type; }
+
+  void realise(ValueId v, bool keep_strides) {
+    fact(v).realised = true;
+    TensorType& m = p_.memory[v] = type(v);
+    m.offset = 0;
+    if (!keep_strides && !ops::is_dense(m.sizes, m.strides)) m.strides = ops::dense_like(m.sizes, m.strides);
+  }
+
+  void find_frozen() {
+    std::vector<bool> mutated(g_.inputs.size());
+    for (const graph::Mutation& m : g_.mutations) mutated[m.input] = true;
+    for (size_t i = 0; i < g_.inputs.size(); ++i) {
+      const graph::Input& in = g_.inputs[i];
+      fact(in.value).frozen = in.kind != graph::InputKind::kUser && !mutated[i];
+      realise(in.value, true);
+    }
+    for (const Node& n : g_.nodes) {
+      bool frozen = !n.op->effectful && !n.op->nondeterministic && n.op->mutates == 0;
+      bool has_operand = false;
+      for (const Arg& a : n.args)
+        graph::for_each_ref(a, [&](ValueId u) {
+          frozen = frozen && fact(u).frozen;
+          has_operand = true;
+        });
+      // An extern without operands (an allocation, a random number) says nothing about when it may run again.
+      if (!n.op->is_prim && !has_operand) frozen = false;
+      for (ValueId v : n.outs)
+        if (v != kNoValue) fact(v).frozen = frozen;
+      if (n.op->is_prim)
+        for (ValueId v : n.outs)
+          if (v != kNoValue && info(type(v).dtype).complex) throw Declined("complex numbers in " + n.op->name);
+    }
+    // What leaves the call is made by the call.
+    for (const graph::Output& o : g_.outputs)
+      if (o.kind == graph::Output::Kind::kValue && p_.producers.of[o.value].node >= 0) fact(o.value).frozen = false;
+    for (const graph::Mutation& m : g_.mutations)
+      if (p_.producers.of[m.value].node >= 0) fact(m.value).frozen = false;
+  }
+
+  void require(ValueId v) {
+    fact(v).required = true;
+    if (!fact(v).realised) realise(v, false);
+  }
+
+  // v as a strided window onto the memory of a value that is not a view; empty when it is not one with v's own strides.
+  Strided strided_view(ValueId v) {
+    ValueId base = v;
+    while (p_.producers.of[base].node >= 0 && is_view(node_of(base).op)) base = ops::as_value(node_of(base).args[0]);
+    Strided s;
+    if (base == v || type(base).opaque) return s;
+    Index at;
+    const Sizes& sizes = type(v).sizes;
+    for (size_t i = 0; i < sizes.size(); ++i) at.push_back(sizes[i].is_const(1) ? sym::Expr(0) : loop_var('v', static_cast<int>(i), sizes[i]));
+    // Only views lie between v and base, so the body is the one load of base.
+    struct BaseSource : Source {
+      ValueId base;
+      Index found;
+      std::optional<Id> fetch(Emitter& e, ValueId v, const Index& at) override {
+        if (v != base) return std::nullopt;
+        found = at;
+        return e.constant(DType::kI64, int64_t{0});
+      }
+    } source;
+    source.base = base;
+    std::vector<Instr> body;
+    std::vector<std::string> errors;
+    Emitter e(g_, p_.producers, source, body, errors);
+    e.compute(v, at);
+    TensorType memory = fact(base).realised ? p_.memory[base] : type(base);
+    if (!fact(base).realised && !ops::is_dense(memory.sizes, memory.strides)) memory.strides = ops::dense_like(memory.sizes, memory.strides);
+    sym::Expr address = flatten(source.found, memory.strides), rest = address;
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      sym::Expr stride = type(v).strides[i];
+      if (!sizes[i].is_const(1)) {
+        auto c = sym::coefficient(address, at[i]);
+        if (!c || !sym::known_eq(*c, stride)) return {};
+        rest = rest - *c * at[i];
+      }
+      s.strides.push_back(stride);
+    }
+    if (!rest.is_const()) return {};
+    s.base = base;
+    s.offset = rest;
+    return s;
+  }
+  // An output that is a view of what an extern call returned needs no copy, unless somebody else returns that memory too.
+  bool view_of_extern(const graph::Output& o) {
+    if (p_.producers.of[o.value].node < 0 || fact(o.value).realised || !same_sizes(o.type.strides, type(o.value).strides)) return false;
+    Strided s = strided_view(o.value);
+    if (s.base == kNoValue || p_.producers.of[s.base].node < 0 || node_of(s.base).op->is_prim || fact(s.base).frozen) return false;
+    for (const graph::Output& other : g_.outputs)
+      if (&other != &o && other.kind == graph::Output::Kind::kValue && (other.value == s.base || p_.views[other.value].base == s.base)) return false;
+    p_.views[o.value] = s;
+    fact(s.base).used = true;
+    return true;
+  }
+  const Node& node_of(ValueId v) const { return g_.nodes[p_.producers.of[v].node]; }
+
+  void find_required() {
+    for (const Node& n : g_.nodes) {
+      if (n.op->is_prim) continue;
+      for (ValueId v : n.outs)
+        if (v != kNoValue) realise(v, true);
+    }
+    for (const Node& n : g_.nodes) {
+      if (n.op->is_prim) continue;
+      for (const Arg& a : n.args)
+        graph::for_each_ref(a, [&](ValueId u) {
+          fact(u).used = true;
+          if (fact(u).realised || p_.views[u].base != kNoValue) {
+            if (p_.views[u].base == kNoValue) fact(u).required = true;
+            return;
+          }
+          Strided s = strided_view(u);
+          if (s.base == kNoValue) {
+            require(u);
+          } else {
+            p_.views[u] = s;
+            fact(s.base).used = true;
+            require(s.base);
+          }
+        });
+    }
+    for (const graph::Output& o : g_.outputs) {
+      if (o.kind != graph::Output::Kind::kValue) continue;
+      fact(o.value).used = true;
+      if (view_of_extern(o)) continue;
+      if (p_.producers.of[o.value].node >= 0 && node_of(o.value).op->is_prim) {
+        require(o.value);
+        if (ops::is_dense(o.type.sizes, o.type.strides)) p_.memory[o.value].strides = o.type.strides;
+      }
+    }
+    for (const graph::Mutation& m : g_.mutations) {
+      fact(m.value).used = true;
+      if (!fact(m.value).realised) require(m.value);
+    }
+    for (const Node& n : g_.nodes)
+      if (n.op->is_prim && role_of(n).own_loops && !fact(n.outs[0]).realised) realise(n.outs[0], false);
+  }
+
+  // Forward: what it costs to compute an element in place, and from how many values of full size.
+  void weigh() {
+    cost_.resize(g_.values.size());
+    loads_.resize(g_.values.size());
+    for (size_t v = 0; v < g_.values.size(); ++v)
+      if (fact(static_cast<ValueId>(v)).realised) loads_[v] = {static_cast<ValueId>(v)};
+    for (const Node& n : g_.nodes) {
+      if (!n.op->is_prim) continue;
+      const ValueId v = n.outs[0];
+      double cost = op_cost(n.op);
+      if (!is_none(Arg(n.args[0])) && is_window(n)) cost = static_cast<double>(window_size(n)) * 2;
+      std::vector<ValueId> loads;
+      for (const Arg& a : n.args)
+        graph::for_each_ref(a, [&](ValueId u) {
+          if (!fact(u).realised) cost += cost_[u] * std::min(1.0, static_cast<double>(numel_[u]) / static_cast<double>(std::max<int64_t>(numel_[v], 1)));
+          for (ValueId l : loads_[u])
+            if (loads.size() < 16 && std::find(loads.begin(), loads.end(), l) == loads.end()) loads.push_back(l);
+        });
+      cost_[v] = std::min(cost, 1e6);
+      if (!fact(v).realised) loads_[v] = std::move(loads);
+    }
+  }
+  static bool is_window(const Node& n) { return n.op->name == "prim.max_pool" || n.op->name == "prim.avg_pool"; }
+
+  // Backward: which values that could be computed in place are realised all the same.
+  void decide() {
+    std::vector<std::vector<Use>> uses(g_.values.size());
+    for (size_t i = g_.nodes.size(); i-- > 0;) {
+      const Node& n = g_.nodes[i];
+      if (!n.op->is_prim) continue;
+      const ValueId v = n.outs[0];
+      if (!fact(v).used) {
+        fact(v).realised = false;
+        continue;
+      }
+      if (!fact(v).realised && worth_realising(n, v, uses[v])) realise(v, false);
+      std::vector<Use> mine;
+      if (fact(v).realised) {
+        double points = static_cast<double>(numel_[v]);
+        if (role_of(n).kind == Item::Kind::kReduce) points = static_cast<double>(numel_[ops::as_value(n.args[0])]);
+        mine = {{v, points}};
+      } else {
+        mine = uses[v];
+      }
+      const double times = is_window(n) ? static_cast<double>(window_size(n)) : 1;
+      for (const Arg& a : n.args)
+        graph::for_each_ref(a, [&](ValueId u) {
+          fact(u).used = true;
+          for (const Use& use : mine) {
+            auto it = std::find_if(uses[u].begin(), uses[u].end(), [&](const Use& x) { return x.root == use.root; });
+            if (it == uses[u].end()) {
+              uses[u].push_back({use.root, use.points * times});
+            } else {
+              it->points += use.points * times;
+            }
+          }
+        });
+    }
+  }
+
+  bool worth_realising(const Node& n, ValueId v, const std::vector<Use>& uses) {
+    const double size = static_cast<double>(std::max<int64_t>(numel_[v], 1));
+    double own = op_cost(n.op), points = 0, load_size = 0;
+    if (is_window(n)) own = cost_[v];
+    int big = 0;
+    bool leaves_frozen = false;
+    for (const Use& u : uses) {
+      points = std::max(points, u.points);
+      leaves_frozen |= fact(v).frozen && !fact(u.root).frozen;
+    }
+    for (ValueId l : loads_[v]) {
+      big += static_cast<double>(numel_[l]) * 2 >= size;
+      load_size += static_cast<double>(numel_[l]);
+    }
+    if (leaves_frozen && own > 0) {
+      if (loads_[v].empty()) return cost_[v] >= 6;
+      return size <= std::max(2 * load_size, 65536.0);
+    }
+    if (own == 0) return false;                       // views and constants are free
+    if (cost_[v] <= 4 && big <= 1) return false;      // cheaper than writing and reading it
+    if (uses.size() > 1) return true;
+    const double amplified = points / size;
+    return amplified >= 2 && (cost_[v] >= 10 || big >= 3);
+  }
+
+  // ---- items
+  struct AnalysisSource : Source {
+    const Program& p;
+    explicit AnalysisSource(const Program& program) : p(program) {}
+    std::optional<Id> fetch(Emitter& e, ValueId v, const Index& at) override {
+      if (!p.facts[v].realised) return std::nullopt;
+      return e.load(v, p.memory[v].dtype, flatten(at, p.memory[v].strides));
+    }
+  };
+
+  Index coordinates(const Sizes& sizes, std::vector<sym::Expr>& vars) {
+    Index at;
+    for (sym::Expr s : sizes) {
+      if (s.is_const(1)) {
+        at.push_back(0);
+      } else {
+        vars.push_back(p_.fresh(s));
+        at.push_back(vars.back());
+      }
+    }
+    return at;
+  }
+
+  // Emits the item's body to see what it reads.
+  void analyse(Item& item) {
+    AnalysisSource source(p_);
+    for (int round = 0; round < 6; ++round) {
+      std::vector<Instr> body;
+      std::vector<std::string> errors;
+      Emitter e(g_, p_.producers, source, body, errors);
+      const Node& node = g_.nodes[item.node];
+      if (item.kind == Item::Kind::kMap) {
+        if (item.source == item.value) {
+          e.compute(item.value, item.from);
+        } else {
+          e.read(item.source, item.from);
+        }
+      } else if (item.kind == Item::Kind::kScatter) {
+        emit_scatter(e, node, item.from);
+      } else {
+        e.read(ops::as_value(node.args[0]), item.from);
+      }
+      item.reads.clear();
+      std::vector<sym::Expr> exprs;
+      item.cost = 1;
+      for (const Instr& in : body) {
+        item.cost += in.op == Op::k_load || is_scalar_op(in.op) ? scalar_cost(in.op) : 0;
+        if (in.op == Op::k_index || in.op == Op::k_in_range) exprs.push_back(in.index);
+        if (in.op != Op::k_load) continue;
+        exprs.push_back(in.index);
+        Access a{in.slot, in.index, in.mask != kNone};
+        bool known = std::any_of(item.reads.begin(), item.reads.end(),
+                                 [&](const Access& o) { return o.value == a.value && o.address == a.address; });
+        if (!known) item.reads.push_back(a);
+      }
+      item.write = {item.value, item.kind == Item::Kind::kScatter ? sym::Expr(0) : flatten(item.at, p_.memory[item.value].strides), false};
+      if (!split_vars(item, exprs)) break;
+    }
+  }
+  static int64_t scalar_cost(Op op) {
+    static const auto* const table = [] {
+      auto* t = new std::array<int64_t, 256>;
+      t->fill(1);
+#define SCALAR(name, arity, flags) (*t)[static_cast<size_t>(Op::k_##name)] = std::max(1, op_cost(ops::find("prim." #name)));
+#include "loops/scalar.def"
+#undef SCALAR
+      return t;
+    }();
+    return (*table)[static_cast<size_t>(op)];
+  }
+
+  // A variable that appears as v // k or v mod k (k dividing its extent) becomes two variables, after which the index is affine.
+  bool split_vars(Item& item, const std::vector<sym::Expr>& exprs) {
+    std::vector<std::pair<sym::Expr, int64_t>> splits;
+    for (sym::Expr e : exprs) find_splits(e, splits);
+    std::vector<std::pair<sym::Expr, sym::Expr>> map;
+    for (auto& [v, k] : splits) {
+      if (std::any_of(map.begin(), map.end(), [&](auto& m) { return m.first == v; })) continue;
+      for (std::vector<sym::Expr>* list : {&item.vars, &item.inner}) {
+        auto it = std::find(list->begin(), list->end(), v);
+        if (it == list->end()) continue;
+        const sym::Expr hi = p_.fresh(extent_of(v) / k), lo = p_.fresh(k);
+        map.emplace_back(v, hi * k + lo);
+        *it = hi;
+        list->insert(it + 1, lo);
+        break;
+      }
+    }
+    if (map.empty()) return false;
+    for (Index* index : {&item.at, &item.from})
+      for (sym::Expr& e : *index) e = replace(e, map);
+    return true;
+  }
+  void find_splits(sym::Expr e, std::vector<std::pair<sym::Expr, int64_t>>& out) {
+    if (e.kind() == sym::Kind::kFloorDiv || e.kind() == sym::Kind::kMod) {
+      const sym::Expr x = e.operands()[0], k = e.operands()[1];
+      if (x.kind() == sym::Kind::kVar && x.name()[0] == 'x' && k.is_const() && extent_of(x) % k.value() == 0) out.emplace_back(x, k.value());
+    }
+    for (sym::Expr o : e.operands()) find_splits(o, out);
+  }
+
+  void make(int32_t n, ValueId v) {
+    const Node& node = g_.nodes[n];
+    if (numel_[v] == 0) return;  // nothing to compute; the plan still allocates it
+    const Role role = role_of(node);
+    auto start = [&](Item::Kind kind) {
+      Item item;
+      item.kind = kind;
+      item.node = n;
+      item.value = item.source = v;
+      item.frozen = fact(v).frozen;
+      return item;
+    };
+    if (role.kind == Item::Kind::kMap && node.op->name == "prim.cat") {
+      const auto dim = static_cast<size_t>(ops::as_int(node.args[1]));
+      sym::Expr begin = 0;
+      for (const Ref& r : ops::as_values(node.args[0])) {
+        if (numel_[r.id] == 0) continue;
+        Item item = start(Item::Kind::kMap);
+        item.source = r.id;
+        item.partial = true;
+        item.from = item.at = coordinates(type(r.id).sizes, item.vars);
+        item.at[dim] += begin;
+        begin += type(r.id).sizes[dim];
+        analyse_parts(item, dim, begin - type(r.id).sizes[dim]);
+        p_.items.push_back(std::move(item));
+      }
+      return;
+    }
+    Item item = start(role.kind);
+    switch (role.kind) {
+      case Item::Kind::kMap: item.from = item.at = coordinates(type(v).sizes, item.vars); break;
+      case Item::Kind::kReduce: {
+        const ValueId x = ops::as_value(node.args[0]);
+        const std::vector<int64_t> dims = ops::as_ints(node.args[1]);
+        for (size_t i = 0; i < type(x).rank(); ++i) {
+          const bool reduced = std::find(dims.begin(), dims.end(), static_cast<int64_t>(i)) != dims.end();
+          sym::Expr c = 0;
+          if (!type(x).sizes[i].is_const(1)) {
+            c = p_.fresh(type(x).sizes[i]);
+            (reduced ? item.inner : item.vars).push_back(c);
+          }
+          item.from.push_back(c);
+          if (!reduced) item.at.push_back(c);
+        }
+        break;
+      }
+      case Item::Kind::kScan: {
+        const auto dim = static_cast<size_t>(ops::as_int(node.args[1]));
+        item.from = coordinates(type(v).sizes, item.vars);
+        item.at = item.from;
+        if (auto it = std::find(item.vars.begin(), item.vars.end(), item.at.empty() ? sym::Expr(0) : item.at[dim]); it != item.vars.end()) {
+          item.inner.push_back(*it);
+          item.vars.erase(it);
+        }
+        break;
+      }
+      case Item::Kind::kScatter: {
+        Item base = start(Item::Kind::kMap);
+        base.source = ops::as_value(node.args[0]);
+        base.partial = true;
+        base.from = base.at = coordinates(type(v).sizes, base.vars);
+        analyse(base);
+        p_.items.push_back(std::move(base));
+        item.partial = true;
+        ScatterDomain domain = scatter_domain(g_, node);
+        for (size_t i = 0; i < domain.sizes.size(); ++i) {
+          sym::Expr c = 0;
+          if (!domain.sizes[i].is_const(1)) {
+            c = p_.fresh(domain.sizes[i]);
+            (domain.ordered[i] ? item.inner : item.vars).push_back(c);
+          }
+          item.from.push_back(c);
+          if (domain.sizes[i].is_const(0)) return;
+        }
+        break;
+      }
+    }
+    analyse(item);
+    p_.items.push_back(std::move(item));
+  }
+  // analyse() for a part of a cat: the stored coordinate is shifted after splits were made on the unshifted one.
+  void analyse_parts(Item& item, size_t dim, sym::Expr begin) {
+    item.at = item.from;
+    item.at[dim] += begin;
+    analyse(item);
+  }
+
+  Program p_;
+  const graph::Graph& g_;
+  std::vector<int64_t> numel_;
+  std::vector<double> cost_;
+  std::vector<std::vector<ValueId>> loads_;
+};
+
+}  // namespace
+
+int64_t extent_of(sym::Expr var) { return var.range().hi + 1; }
+
+sym::Expr replace(sym::Expr e, const std::vector<std::pair<sym::Expr, sym::Expr>>& map) {
+  return sym::substitute(e, [&](sym::Expr v) -> std::optional<sym::Expr> {
+    for (auto& [from, to] : map)
+      if (from == v) return to;
+    return std::nullopt;
+  });
+}
+
+Program make_items(const graph::Graph& expanded) { return Maker(expanded).run(); }
+
+std::string print(const Program& p) {
+  static const char* const kKinds[] = {"map", "reduce", "scan", "scatter"};
+  std::string out;
+  for (size_t i = 0; i < p.items.size(); ++i) {
+    const Item& it = p.items[i];
+    out += "item " + std::to_string(i) + (it.frozen ? " frozen " : " ") + kKinds[static_cast<int>(it.kind)] + " %" + std::to_string(it.value) + " " +
+           p.graph.nodes[it.node].op->name + " [" + it.write.address.str() + "]";
+    for (sym::Expr v : it.inner) out += " over " + std::string(v.name());
+    for (const Access& a : it.reads) out += " reads %" + std::to_string(a.value) + "[" + a.address.str() + "]";
+    out += "\n";
+  }
+  return out;
+}
+
+}  // namespace flashover::loops

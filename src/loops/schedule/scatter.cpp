@@ -1,0 +1,89 @@
+#include "loops/schedule/scatter.h"
+
+#include "base/check.h"
+#include "loops/lower/lower.h"
+#include "ops/args.h"
+
+namespace flashover::loops {
+namespace {
+bool is(const ops::Op* op, const char* name) { return op->is_prim && std::string_view(op->name).substr(5) == name; }
+}  // namespace
+
+bool is_scatter(const ops::Op* op) { return is(op, "scatter") || is(op, "index_put") || is(op, "as_strided_scatter"); }
+
+ScatterDomain scatter_domain(const graph::Graph& g, const graph::Node& node) {
+  ScatterDomain d;
+  if (is(node.op, "scatter")) {
+    d.sizes = g.type(ops::as_value(node.args[2])).sizes;
+    d.ordered.assign(d.sizes.size(), false);
+    if (!d.sizes.empty()) d.ordered[ops::as_int(node.args[1])] = true;
+    return d;
+  }
+  if (is(node.op, "as_strided_scatter")) {
+    d.sizes = g.type(ops::as_value(node.args[1])).sizes;
+    d.ordered.assign(d.sizes.size(), true);  // windows may overlap
+    return d;
+  }
+  // index_put: as the result of index() with the same list
+  const TensorType& x = g.type(ops::as_value(node.args[0]));
+  const RefList list = ops::as_values(node.args[1]);
+  Sizes index_sizes;
+  size_t first = list.size(), last = 0;
+  bool adjacent = true;
+  for (size_t i = 0; i < list.size(); ++i) {
+    if (list[i].id == kNoValue) continue;
+    if (first == list.size()) first = i;
+    adjacent &= first == i || last == i - 1;
+    last = i;
+    index_sizes = ops::broadcast_sizes(index_sizes, g.type(list[i].id).sizes);
+  }
+  auto put_indices = [&] {
+    d.sizes.insert(d.sizes.end(), index_sizes.begin(), index_sizes.end());
+    d.ordered.insert(d.ordered.end(), index_sizes.size(), true);
+  };
+  if (!adjacent) put_indices();
+  for (size_t i = 0; i < x.rank(); ++i) {
+    if (adjacent && i == first) put_indices();
+    if (i < list.size() && list[i].id != kNoValue) continue;
+    d.sizes.push_back(x.sizes[i]);
+    d.ordered.push_back(false);
+  }
+  return d;
+}
+
+ScatterPoint emit_scatter(Emitter& e, const graph::Node& node, const Index& point) {
+  ScatterPoint s;
+  const ValueId x = ops::as_value(node.args[0]);
+  const TensorType& type = e.type(x);
+  if (is(node.op, "scatter")) {
+    const int64_t dim = ops::as_int(node.args[1]);
+    const std::string& reduce = std::get<std::string>(node.args[4]);
+    s.mode = reduce == "add"    ? StoreMode::kAdd
+             : reduce == "mul"  ? StoreMode::kMul
+             : reduce == "amax" ? StoreMode::kMax
+             : reduce == "amin" ? StoreMode::kMin
+                                : StoreMode::kSet;
+    s.value = e.read(ops::as_value(node.args[3]), point);
+    s.at = point;
+    if (!point.empty()) {
+      const sym::Expr size = type.sizes[dim];
+      s.at[dim] = e.indirect(e.convert(e.read(ops::as_value(node.args[2]), point), DType::kI64), size, false,
+                             "index out of bounds for dimension " + std::to_string(dim) + " with size " + size.str());
+    }
+  } else if (is(node.op, "as_strided_scatter")) {
+    s.value = e.read(ops::as_value(node.args[1]), point);
+    s.at = unflatten(ops::as_expr(node.args[4]) + flatten(point, ops::as_sizes(node.args[3])), type.sizes);
+  } else {
+    const ValueId values = ops::as_value(node.args[2]);
+    const Sizes& sizes = e.type(values).sizes;
+    Index from(sizes.size(), 0);
+    for (size_t i = 0; i < sizes.size(); ++i)
+      if (!sizes[i].is_const(1)) from[i] = point[point.size() - sizes.size() + i];
+    s.value = e.read(values, from);
+    s.at = advanced_index(e, type, ops::as_values(node.args[1]), point);
+    s.mode = ops::as_bool(node.args[3]) ? StoreMode::kAdd : StoreMode::kSet;
+  }
+  return s;
+}
+
+}  // namespace flashover::loops

@@ -1,0 +1,396 @@
+// The last step of scheduling: kernels and extern calls become plan steps over tensors with homes.
+#include "loops/schedule/schedule.h"
+
+#include <algorithm>
+#include <map>
+#include <unordered_map>
+
+#include "base/check.h"
+#include "loops/schedule/build.h"
+#include "loops/schedule/expand.h"
+#include "loops/schedule/memory.h"
+#include "ops/args.h"
+
+namespace flashover::loops {
+namespace {
+
+using plan::Home;
+using plan::Step;
+using plan::StepKind;
+using plan::TensorId;
+
+class Planner {
+ public:
+  Planner(Program& p, const Fused& f) : p_(p), g_(p.graph), f_(f), tensor_of_(g_.values.size(), -1) {}
+
+  Schedule run() {
+    for (const graph::Input& in : g_.inputs) {
+      const auto index = static_cast<int32_t>(plan_.inputs.size());
+      plan_.inputs.push_back({g_.type(in.value), static_cast<uint8_t>(in.kind), false});
+      tensor_of_[in.value] = add({home_type(in.value), Home::kInput, index});
+    }
+    find_outputs();
+    for (const Unit& u : f_.order) u.node >= 0 ? call(u.node) : launch(f_.groups[u.group]);
+    outputs_and_mutations();
+    mark_frozen_inputs();
+    reuse_in_place();
+    place_slab();
+    release();
+    return std::move(result_);
+  }
+
+ private:
+  TensorId add(plan::Tensor t) {
+    plan_.tensors.push_back(std::move(t));
+    return static_cast<TensorId>(plan_.tensors.size()) - 1;
+  }
+  TensorType home_type(ValueId v) const {
+    TensorType t = p_.facts[v].realised ? p_.memory[v] : g_.type(v);
+    t.offset = 0;
+    t.wrapped_number = false;
+    return t;
+  }
+
+  // Which output each value is allocated for. A value returned twice belongs to the first; the second is a copy.
+  void find_outputs() {
+    for (size_t i = 0; i < g_.outputs.size(); ++i) {
+      const graph::Output& o = g_.outputs[i];
+      if (o.kind == graph::Output::Kind::kValue) output_of_.try_emplace(o.value, static_cast<int32_t>(i));
+    }
+  }
+
+  TensorId tensor(ValueId v) {
+    if (tensor_of_[v] >= 0) return tensor_of_[v];
+    if (p_.views[v].base != kNoValue) {
+      plan::Tensor t{g_.type(v), Home::kView, tensor(p_.views[v].base)};
+      t.type.strides = p_.views[v].strides;
+      t.type.offset = p_.views[v].offset;
+      t.type.wrapped_number = false;
+      return tensor_of_[v] = add(std::move(t));
+    }
+    plan::Tensor t{home_type(v), Home::kSlab};
+    const bool from_extern = !g_.nodes[p_.producers.of[v].node].op->is_prim;
+    if (p_.facts[v].frozen) {
+      t.home = Home::kFrozen;
+    } else if (from_extern) {
+      t.home = Home::kExtern;
+    } else if (auto it = output_of_.find(v); it != output_of_.end()) {
+      t.home = Home::kOutput;
+      t.index = it->second;
+    }
+    tensor_of_[v] = add(std::move(t));
+    if (t.type.opaque || from_extern) return tensor_of_[v];
+    for (sym::Expr s : plan_.tensors[tensor_of_[v]].type.sizes)
+      if (s.is_const(0)) make_empty(v);
+    return tensor_of_[v];
+  }
+
+  // A tensor without elements has no kernel; it still must come from somewhere.
+  void make_empty(ValueId v) {
+    plan::Tensor& t = plan_.tensors[tensor_of_[v]];
+    if (std::find(emptied_.begin(), emptied_.end(), v) != emptied_.end()) return;
+    emptied_.push_back(v);
+    if (t.home != Home::kFrozen) {
+      t.home = Home::kExtern;
+      t.index = -1;
+    }
+    Step s;
+    s.kind = StepKind::kCall;
+    s.op = "aten.empty_strided.default";
+    s.args = {t.type.sizes, t.type.strides, t.type.dtype, Layout::kStrided, t.type.device, false};
+    s.writes = {tensor_of_[v]};
+    (p_.facts[v].frozen ? plan_.frozen_steps : plan_.steps).push_back(std::move(s));
+  }
+
+  std::string location(const graph::Node& n) const {
+    if (n.location < 0 || n.location >= static_cast<int32_t>(g_.locations.size())) return "";
+    return " " + g_.locations[n.location];
+  }
+
+  void call(int32_t n) {
+    const graph::Node& node = g_.nodes[n];
+    Step s;
+    s.kind = StepKind::kCall;
+    s.op = node.op->name;
+    s.label = node.op->name + location(node);
+    s.args = node.args;
+    for (Arg& a : s.args) {
+      if (auto* r = std::get_if<Ref>(&a)) {
+        if (r->id != kNoValue) r->id = tensor(r->id);
+      } else if (auto* l = std::get_if<RefList>(&a)) {
+        for (Ref& r : *l)
+          if (r.id != kNoValue) r.id = tensor(r.id);
+      }
+    }
+    bool frozen = true;
+    for (ValueId v : node.outs) {
+      s.writes.push_back(v == kNoValue ? -1 : tensor(v));
+      frozen = frozen && v != kNoValue && p_.facts[v].frozen;
+    }
+    frozen = frozen && !node.outs.empty();
+    (frozen ? plan_.frozen_steps : plan_.steps).push_back(std::move(s));
+  }
+
+  void launch(const Group& group) {
+    Built b = build(p_, group);
+    if (b.kernel.stages.empty()) return;
+    verify(b.kernel);
+    Step s;
+    s.kind = StepKind::kLaunch;
+    s.label = b.kernel.label;
+    for (size_t i = 0; i < b.params.size(); ++i) (b.kernel.params[i].written ? s.writes : s.reads).push_back(tensor(b.params[i]));
+    const Hash128 key = identity(b.kernel);
+    auto [it, fresh] = known_.try_emplace(key, static_cast<int32_t>(result_.kernels.size()));
+    // Error texts differ where the code does not; they are in the kernel, so such kernels stay apart.
+    if (!fresh && result_.kernels[it->second].errors != b.kernel.errors) fresh = true, it->second = static_cast<int32_t>(result_.kernels.size());
+    s.kernel = it->second;
+    if (fresh) result_.kernels.push_back(std::move(b.kernel));
+    (group.frozen ? plan_.frozen_steps : plan_.steps).push_back(std::move(s));
+  }
+
+  TensorId copy_of(TensorId from, plan::Tensor to) {
+    Step s;
+    s.kind = StepKind::kCopy;
+    s.reads = {from};
+    const TensorId t = add(std::move(to));
+    s.writes = {t};
+    s.label = "copy";
+    plan_.steps.push_back(std::move(s));
+    return t;
+  }
+
+  void outputs_and_mutations() {
+    plan_.outputs.resize(g_.outputs.size());
+    for (size_t i = 0; i < g_.outputs.size(); ++i) {
+      const graph::Output& o = g_.outputs[i];
+      plan::OutputRef& out = plan_.outputs[i];
+      out.type = o.type;
+      out.type.wrapped_number = false;
+      if (o.kind == graph::Output::Kind::kInputAlias) {
+        out.alias_input = o.base;
+        continue;
+      }
+      if (o.kind == graph::Output::Kind::kOutputAlias) {
+        out.alias_output = o.base;
+        continue;
+      }
+      TensorId t = tensor(o.value);
+      const plan::Tensor& have = plan_.tensors[t];
+      const plan::Tensor& owner = plan_.tensors[have.home == Home::kView ? have.index : t];
+      const bool first = output_of_.at(o.value) == static_cast<int32_t>(i);
+      const bool own = first && (owner.home == Home::kExtern || owner.home == Home::kOutput);
+      if (!own) {
+        plan::Tensor fresh{have.type, Home::kOutput, static_cast<int32_t>(i)};
+        fresh.type.offset = 0;
+        fresh.type.strides = ops::is_dense(o.type.sizes, o.type.strides) ? o.type.strides : ops::dense_like(o.type.sizes, o.type.strides);
+        t = copy_of(t, std::move(fresh));
+      }
+      out.tensor = t;
+      out.type.strides = plan_.tensors[t].type.strides;
+      out.type.offset = 0;
+    }
+    // All reads of inputs are over here; an input that is another's new value is saved first.
+    std::vector<std::pair<TensorId, TensorId>> writes;
+    for (const graph::Mutation& m : g_.mutations) {
+      TensorId from = tensor(m.value);
+      const TensorId to = tensor_of_[g_.inputs[m.input].value];
+      if (from == to) continue;
+      const plan::Tensor& t = plan_.tensors[from];
+      if (t.home == Home::kInput) {
+        plan::Tensor save{t.type, Home::kSlab};
+        save.type.strides = contiguous_strides(save.type.sizes);
+        from = copy_of(from, std::move(save));
+      }
+      writes.emplace_back(from, to);
+    }
+    for (auto [from, to] : writes) {
+      Step s;
+      s.kind = StepKind::kCopy;
+      s.reads = {from};
+      s.writes = {to};
+      s.label = "write back";
+      plan_.steps.push_back(std::move(s));
+    }
+  }
+
+  void mark_frozen_inputs() {
+    std::vector<bool> live(plan_.inputs.size());
+    auto root_input = [&](TensorId t) {
+      t = plan::root(plan_, t);
+      return plan_.tensors[t].home == Home::kInput ? plan_.tensors[t].index : -1;
+    };
+    for (const Step& s : plan_.steps) {
+      plan::for_each_read(s, [&](TensorId t) {
+        if (int32_t i = root_input(t); i >= 0) live[i] = true;
+      });
+      for (TensorId t : s.writes)
+        if (t >= 0)
+          if (int32_t i = root_input(t); i >= 0) live[i] = true;
+    }
+    for (const plan::OutputRef& o : plan_.outputs)
+      if (o.alias_input >= 0) live[o.alias_input] = true;
+    for (size_t i = 0; i < plan_.inputs.size(); ++i)
+      plan_.inputs[i].frozen = !live[i] && g_.inputs[i].kind != graph::InputKind::kUser;
+  }
+
+  // ---- memory
+  struct Life {
+    int32_t first = -1, last = -1;
+  };
+  std::vector<Life> lives() const {
+    std::vector<Life> life(plan_.tensors.size());
+    auto touch = [&](TensorId t, size_t step) {
+      Life& l = life[plan::root(plan_, t)];
+      if (l.first < 0) l.first = static_cast<int32_t>(step);
+      l.last = static_cast<int32_t>(step);
+    };
+    for (size_t i = 0; i < plan_.steps.size(); ++i) {
+      plan::for_each_read(plan_.steps[i], [&](TensorId t) { touch(t, i); });
+      for (TensorId t : plan_.steps[i].writes)
+        if (t >= 0) touch(t, i);
+    }
+    for (const plan::OutputRef& o : plan_.outputs)
+      if (o.tensor >= 0) life[plan::root(plan_, o.tensor)].last = static_cast<int32_t>(plan_.steps.size());
+    return life;
+  }
+
+  // Whether kernel parameter `out` may lie over parameter `in`: both are touched at one address only, and nothing reads `in` after
+  // `out` was stored there.
+  static bool overlay(const Kernel& k, int32_t in, int32_t out) {
+    std::optional<sym::Expr> address;
+    bool stored = false;
+    for (const Stage& s : k.stages)
+      for (const Instr& i : s.body) {
+        if (i.op != Op::k_load && i.op != Op::k_store) continue;
+        if (i.slot != in && i.slot != out) continue;
+        if (i.slot == in && stored) return false;
+        if (i.slot == out) {
+          if (i.op == Op::k_load || i.mask != kNone || i.mode != StoreMode::kSet) return false;
+          stored = true;
+        }
+        // Stage loops have their own variables: the same text in two stages is the same element only if their loops agree.
+        if (address && !(*address == i.index)) return false;
+        address = i.index;
+      }
+    if (!stored) return false;
+    // Every point must have its own address, and all stages that touch it the same loops.
+    std::vector<sym::Expr> vars;
+    sym::collect_vars(*address, vars);
+    for (const Loop& l : k.outer)
+      if (std::find(vars.begin(), vars.end(), l.var) == vars.end()) return false;
+    const std::vector<Loop>* loops = nullptr;
+    for (const Stage& s : k.stages) {
+      const bool touches = std::any_of(s.body.begin(), s.body.end(), [&](const Instr& i) {
+        return (i.op == Op::k_load || i.op == Op::k_store) && (i.slot == in || i.slot == out);
+      });
+      if (!touches) continue;
+      for (const Loop& l : s.loops)
+        if (std::find(vars.begin(), vars.end(), l.var) == vars.end()) return false;
+      if (loops) {
+        if (loops->size() != s.loops.size()) return false;
+        for (size_t i = 0; i < loops->size(); ++i)
+          if (!((*loops)[i].var == s.loops[i].var)) return false;
+      }
+      loops = &s.loops;
+    }
+    return true;
+  }
+
+  void reuse_in_place() {
+    const std::vector<Life> life = lives();
+    over_.assign(plan_.tensors.size(), -1);
+    for (size_t n = 0; n < plan_.steps.size(); ++n) {
+      const Step& s = plan_.steps[n];
+      if (s.kind != StepKind::kLaunch) continue;
+      const Kernel& k = result_.kernels[s.kernel];
+      std::vector<TensorId> used;
+      for (size_t w = 0; w < s.writes.size(); ++w) {
+        const TensorId out = s.writes[w];
+        const auto out_param = static_cast<int32_t>(s.reads.size() + w);
+        if (plan_.tensors[out].home != Home::kSlab || life[out].first != static_cast<int32_t>(n) || over_[out] >= 0) continue;
+        for (size_t r = 0; r < s.reads.size(); ++r) {
+          const TensorId in = s.reads[r];
+          if (plan_.tensors[in].home != Home::kSlab || life[in].last != static_cast<int32_t>(n) || life[in].first == static_cast<int32_t>(n)) continue;
+          if (std::count(s.reads.begin(), s.reads.end(), in) != 1 || std::find(used.begin(), used.end(), in) != used.end()) continue;
+          if (plan_.tensors[in].type.dtype != plan_.tensors[out].type.dtype || !(k.params[r].numel == k.params[out_param].numel)) continue;
+          if (!overlay(k, static_cast<int32_t>(r), out_param)) continue;
+          over_[out] = in;
+          used.push_back(in);
+          break;
+        }
+      }
+    }
+  }
+
+  void place_slab() {
+    const std::vector<Life> life = lives();
+    std::vector<Lifetime> blocks;
+    std::vector<int32_t> block_of(plan_.tensors.size(), -1);
+    // A tensor over another shares its block; the one below comes first in time.
+    std::vector<TensorId> order;
+    for (size_t t = 0; t < plan_.tensors.size(); ++t)
+      if (plan_.tensors[t].home == Home::kSlab && life[t].first >= 0) order.push_back(static_cast<TensorId>(t));
+    std::stable_sort(order.begin(), order.end(), [&](TensorId a, TensorId b) { return life[a].first < life[b].first; });
+    for (TensorId t : order) {
+      const plan::Tensor& tensor = plan_.tensors[t];
+      const int64_t bytes = plan::span(tensor.type).value() * info(tensor.type.dtype).bytes;
+      if (static_cast<size_t>(t) < over_.size() && over_[t] >= 0) {
+        block_of[t] = block_of[over_[t]];
+        blocks[block_of[t]].last = std::max(blocks[block_of[t]].last, life[t].last);
+        continue;
+      }
+      block_of[t] = static_cast<int32_t>(blocks.size());
+      blocks.push_back({bytes, life[t].first, life[t].last});
+    }
+    plan_.slab_bytes = place(blocks);
+    for (TensorId t : order) plan_.tensors[t].slab_offset = blocks[block_of[t]].offset;
+    // Slab tensors that nobody touches (of steps that went away) stay at offset 0.
+  }
+
+  // Extern results go when their last reader has run.
+  void release() {
+    const std::vector<Life> life = lives();
+    std::vector<Step> steps;
+    std::vector<std::vector<TensorId>> dying(plan_.steps.size());
+    for (size_t t = 0; t < plan_.tensors.size(); ++t)
+      if (plan_.tensors[t].home == Home::kExtern && life[t].last >= 0 && life[t].last < static_cast<int32_t>(plan_.steps.size()))
+        dying[life[t].last].push_back(static_cast<TensorId>(t));
+    for (size_t i = 0; i < plan_.steps.size(); ++i) {
+      steps.push_back(std::move(plan_.steps[i]));
+      if (dying[i].empty()) continue;
+      Step s;
+      s.kind = StepKind::kRelease;
+      s.reads = std::move(dying[i]);
+      steps.push_back(std::move(s));
+    }
+    plan_.steps = std::move(steps);
+  }
+
+  struct HashOfHash {
+    size_t operator()(const Hash128& h) const { return std::hash<Hash128>()(h); }
+  };
+  Schedule result_;
+  plan::Plan& plan_ = result_.plan;
+  Program& p_;
+  const graph::Graph& g_;
+  const Fused& f_;
+  std::vector<TensorId> tensor_of_;
+  std::map<ValueId, int32_t> output_of_;
+  std::vector<ValueId> emptied_;
+  std::unordered_map<Hash128, int32_t> known_;
+  std::vector<TensorId> over_;
+};
+
+}  // namespace
+
+Schedule schedule(const graph::Graph& core, const ScheduleOptions& options) {
+  const graph::Graph expanded = expand(core);
+  Program program = make_items(expanded);
+  const std::string items = print(program);
+  const Fused fused = fuse(program, options);
+  Schedule s = Planner(program, fused).run();
+  s.text = items + print(fused, program);
+  return s;
+}
+
+}  // namespace flashover::loops

@@ -1,0 +1,35 @@
+// From a functional core graph to kernels and the plan that launches them.
+//
+//   In        graph::Graph in form kCore
+//   Out       loop kernels (equal code once) and a plan whose launch steps name them by index; binaries are kernel/'s work
+//   Promises  every loops::Kernel verifies; the plan verifies; results and outputs have the graph's dtypes, sizes and strides
+//   Declines  Declined for a prim that loops cannot compute (complex numbers)
+//   Stages    expand   prims that are several loops (var) into simpler prims
+//             items    which values are realised (memory, accumulator), which are computed in place: one Item per realised value
+//             fuse     items into groups that share their outer loops
+//             build    a group to a Kernel: stages, bodies, loop order, loop merging
+//             plan     step order, memory, aliases
+#pragma once
+#include <string>
+#include <vector>
+
+#include "graph/graph.h"
+#include "loops/loops.h"
+#include "plan/plan.h"
+
+namespace flashover::loops {
+
+struct ScheduleOptions {
+  int threads = 2;              // how many rows are enough
+  int64_t split_numel = 1 << 16;  // a reduction longer than this with fewer rows than threads is split in two steps
+};
+
+struct Schedule {
+  plan::Plan plan;              // Step::kernel indexes `kernels`; Plan::kernels and binaries are left to kernel/
+  std::vector<Kernel> kernels;  // distinct by identity()
+  std::string text;             // items and groups, for people
+};
+
+Schedule schedule(const graph::Graph& core, const ScheduleOptions& options = {});
+
+}  // namespace flashover::loops
