@@ -119,7 +119,7 @@ class KernelBuilder : public Source {
         int64_t size = 1;
         for (sym::Expr v : inner_of(m)) size *= extent_of(v);
         if (inner_of(m).empty() && !must) continue;  // a scalar of the row: computed again, once
-        const bool fits = size <= kLargestScratch && is_block(m, size);
+        const bool fits = size <= kLargestScratch && (is_block(m, size) || !must);
         if (fits) {
           scratch_of_[maker] = static_cast<int32_t>(built_.kernel.scratch.size());
           built_.kernel.scratch.push_back({compute_dtype(p_.memory[m.value].dtype), size});
@@ -132,6 +132,16 @@ class KernelBuilder : public Source {
     for (const GroupVar& v : g_.vars)
       if (v.role != Role::kInner) address = replace(address, {{v.var, 0}});
     return address;
+  }
+  // Where an item's element is in its scratch: as in memory if the row's part of memory is one block, else numbered by loops.
+  sym::Expr scratch_index(const Item& m) const {
+    int64_t size = 1;
+    sym::Expr index = 0;
+    for (sym::Expr v : inner_of(m)) {
+      index = index * extent_of(v) + v;
+      size *= extent_of(v);
+    }
+    return is_block(m, size) ? row_address(m.write.address) : index;
   }
   bool is_block(const Item& m, int64_t size) const {
     const sym::Expr inner = row_address(m.write.address);
@@ -249,7 +259,8 @@ class KernelBuilder : public Source {
       return value->second;
     }
     if (scratch_of_[maker] >= 0)
-      return e.add({.op = Op::k_load_scratch, .dtype = compute_dtype(p_.memory[v].dtype), .slot = scratch_of_[maker], .index = row_address(address)});
+      return e.add({.op = Op::k_load_scratch, .dtype = compute_dtype(p_.memory[v].dtype), .slot = scratch_of_[maker],
+                    .index = how == Meeting::kSameElement ? scratch_index(m) : row_address(address)});
     if (m.stored) return load(e, v, address);
     return std::nullopt;
   }
@@ -272,7 +283,7 @@ class KernelBuilder : public Source {
 
   void store(Emitter& e, const Item& item, Id value) {
     if (scratch_of_[&item - p_.items.data()] >= 0)
-      e.add({.op = Op::k_store_scratch, .args = {value, kNone, kNone}, .slot = scratch_of_[&item - p_.items.data()], .index = row_address(item.write.address)});
+      e.add({.op = Op::k_store_scratch, .args = {value, kNone, kNone}, .slot = scratch_of_[&item - p_.items.data()], .index = scratch_index(item)});
     if (item.stored) e.add({.op = Op::k_store, .args = {value, kNone, kNone}, .slot = param(item.value), .index = item.write.address});
   }
 

@@ -98,20 +98,20 @@ class Evaluator {
   void node(const graph::Node& n) {
     const std::string op = n.op->name.substr(n.op->is_prim ? 5 : 0);
     if (!n.op->is_prim) {  // any extern of the tests: its operand, negated
-      fill(n, [&](auto&, size_t i) { return -in(n, 0).data[i]; });
+      fill(n, [&](const auto&, size_t i) { return -in(n, 0).data[i]; });
       return;
     }
     if (n.op->kind == ops::OpKind::kPointwise) {
-      if (op == "where") return fill(n, [&](auto&, size_t i) { return in(n, 0).data[i] ? in(n, 1).data[i] : in(n, 2).data[i]; });
+      if (op == "where") return fill(n, [&](const auto&, size_t i) { return in(n, 0).data[i] ? in(n, 1).data[i] : in(n, 2).data[i]; });
       const bool two = n.args.size() > 1 && std::holds_alternative<Ref>(n.args[1]);
-      return fill(n, [&](auto&, size_t i) { return two ? binary(op, in(n, 0).data[i], in(n, 1).data[i]) : unary(op, in(n, 0).data[i]); });
+      return fill(n, [&](const auto&, size_t i) { return two ? binary(op, in(n, 0).data[i], in(n, 1).data[i]) : unary(op, in(n, 0).data[i]); });
     }
     if (n.op->kind == ops::OpKind::kReduction) return reduce(n, op);
-    if (op == "full") return fill(n, [&](auto&, size_t) { return ops::as_double(n.args[1]); });
-    if (op == "iota") return fill(n, [&](auto& c, size_t) { return ops::as_double(n.args[1]) + static_cast<double>(c[0]) * ops::as_double(n.args[2]); });
+    if (op == "full") return fill(n, [&](const auto&, size_t) { return ops::as_double(n.args[1]); });
+    if (op == "iota") return fill(n, [&](const auto& c, size_t) { return ops::as_double(n.args[1]) + static_cast<double>(c[0]) * ops::as_double(n.args[2]); });
     if (op == "broadcast") {
       auto dims = ops::as_ints(n.args[2]);
-      return fill(n, [&](auto& c, size_t) {
+      return fill(n, [&](const auto& c, size_t) {
         std::vector<int64_t> from;
         for (size_t i = 0; i < dims.size(); ++i) from.push_back(in(n, 0).sizes[i] == 1 ? 0 : c[dims[i]]);
         return get(in(n, 0), from);
@@ -119,16 +119,16 @@ class Evaluator {
     }
     if (op == "permute") {
       auto dims = ops::as_ints(n.args[1]);
-      return fill(n, [&](auto& c, size_t) {
+      return fill(n, [&](const auto& c, size_t) {
         std::vector<int64_t> from(dims.size());
         for (size_t i = 0; i < dims.size(); ++i) from[dims[i]] = c[i];
         return get(in(n, 0), from);
       });
     }
-    if (op == "reshape") return fill(n, [&](auto&, size_t i) { return in(n, 0).data[i]; });
+    if (op == "reshape") return fill(n, [&](const auto&, size_t i) { return in(n, 0).data[i]; });
     if (op == "slice") {
       auto starts = ops::as_ints(n.args[1]), steps = ops::as_ints(n.args[3]);
-      return fill(n, [&](auto& c, size_t) {
+      return fill(n, [&](const auto& c, size_t) {
         std::vector<int64_t> from;
         for (size_t i = 0; i < c.size(); ++i) from.push_back(starts[i] + c[i] * steps[i]);
         return get(in(n, 0), from);
@@ -136,7 +136,7 @@ class Evaluator {
     }
     if (op == "flip") {
       auto dims = ops::as_ints(n.args[1]);
-      return fill(n, [&](auto& c, size_t) {
+      return fill(n, [&](const auto& c, size_t) {
         std::vector<int64_t> from(c);
         for (int64_t d : dims) from[d] = in(n, 0).sizes[d] - 1 - c[d];
         return get(in(n, 0), from);
@@ -144,7 +144,7 @@ class Evaluator {
     }
     if (op == "pad") {
       auto lo = ops::as_ints(n.args[1]);
-      return fill(n, [&](auto& c, size_t) {
+      return fill(n, [&](const auto& c, size_t) {
         std::vector<int64_t> from;
         for (size_t i = 0; i < c.size(); ++i) {
           from.push_back(c[i] - lo[i]);
@@ -156,7 +156,7 @@ class Evaluator {
     if (op == "cat") {
       auto list = ops::as_values(n.args[0]);
       auto dim = static_cast<size_t>(ops::as_int(n.args[1]));
-      return fill(n, [&](auto& c, size_t) {
+      return fill(n, [&](const auto& c, size_t) {
         std::vector<int64_t> from(c);
         for (const Ref& r : list) {
           if (from[dim] < values_[r.id].sizes[dim]) return get(values_[r.id], from);
@@ -167,9 +167,18 @@ class Evaluator {
     }
     if (op == "gather") {
       auto dim = static_cast<size_t>(ops::as_int(n.args[1]));
-      return fill(n, [&](auto& c, size_t i) {
+      return fill(n, [&](const auto& c, size_t i) {
         std::vector<int64_t> from(c);
         from[dim] = static_cast<int64_t>(in(n, 2).data[i]);
+        return get(in(n, 0), from);
+      });
+    }
+    if (op == "index") {  // one index tensor, in front
+      const Array& index = values_[ops::as_values(n.args[1])[0].id];
+      return fill(n, [&](const auto& c, size_t) {
+        std::vector<int64_t> where(c.begin(), c.begin() + static_cast<std::ptrdiff_t>(index.sizes.size()));
+        std::vector<int64_t> from{static_cast<int64_t>(get(index, where))};
+        from.insert(from.end(), c.begin() + static_cast<std::ptrdiff_t>(index.sizes.size()), c.end());
         return get(in(n, 0), from);
       });
     }
@@ -199,7 +208,7 @@ class Evaluator {
     }
     if (op == "cumsum") {
       auto dim = static_cast<size_t>(ops::as_int(n.args[1]));
-      return fill(n, [&](auto& c, size_t) {
+      return fill(n, [&](const auto& c, size_t) {
         double s = 0;
         std::vector<int64_t> from(c);
         for (int64_t k = 0; k <= c[dim]; ++k) {
@@ -212,7 +221,7 @@ class Evaluator {
     if (op == "max_pool" || op == "avg_pool") {
       auto kernel = ops::as_ints(n.args[1]), stride = ops::as_ints(n.args[2]), padding = ops::as_ints(n.args[3]);
       const Array& x = in(n, 0);
-      return fill(n, [&](auto& c, size_t) {
+      return fill(n, [&](const auto& c, size_t) {
         double best = op == "max_pool" ? -INFINITY : 0;
         int64_t windows = product(kernel), valid = 0;
         for (int64_t w = 0; w < windows; ++w) {
@@ -258,18 +267,18 @@ class Evaluator {
       return s / static_cast<double>(product(reduced_sizes));
     };
     if (op == "var") {
-      fill(n, [&](auto& c, size_t) {
+      fill(n, [&](const auto& c, size_t) {
         double m = mean_of(c), s = 0;
         each(c, [&](double v, int64_t) { s += (v - m) * (v - m); });
         return s / (static_cast<double>(product(reduced_sizes)) - ops::as_double(n.args[2]));
       });
       Array var = std::move(values_[n.outs[0]]);
-      fill(n, [&](auto& c, size_t) { return mean_of(c); });
+      fill(n, [&](const auto& c, size_t) { return mean_of(c); });
       values_[n.outs[1]] = std::move(values_[n.outs[0]]);
       values_[n.outs[0]] = std::move(var);
       return;
     }
-    fill(n, [&](auto& c, size_t) {
+    fill(n, [&](const auto& c, size_t) {
       double s = op == "amax" || op == "argmax" ? -INFINITY : op == "amin" ? INFINITY : op == "prod" ? 1 : 0;
       int64_t at = 0;
       each(c, [&](double v, int64_t r) {

@@ -100,6 +100,11 @@ class Maker {
       fact(in.value).frozen = in.kind != graph::InputKind::kUser && !mutated[i];
       realise(in.value, true);
     }
+    // What leaves the call is made by the call, and so is what is made of it.
+    std::vector<bool> leaves(g_.values.size());
+    for (const graph::Output& o : g_.outputs)
+      if (o.kind == graph::Output::Kind::kValue) leaves[o.value] = true;
+    for (const graph::Mutation& m : g_.mutations) leaves[m.value] = true;
     for (const Node& n : g_.nodes) {
       bool frozen = !n.op->effectful && !n.op->nondeterministic && n.op->mutates == 0;
       bool has_operand = false;
@@ -111,16 +116,13 @@ class Maker {
       // An extern without operands (an allocation, a random number) says nothing about when it may run again.
       if (!n.op->is_prim && !has_operand) frozen = false;
       for (ValueId v : n.outs)
+        if (v != kNoValue && leaves[v]) frozen = false;
+      for (ValueId v : n.outs)
         if (v != kNoValue) fact(v).frozen = frozen;
       if (n.op->is_prim)
         for (ValueId v : n.outs)
           if (v != kNoValue && info(type(v).dtype).complex) throw Declined("complex numbers in " + n.op->name);
     }
-    // What leaves the call is made by the call.
-    for (const graph::Output& o : g_.outputs)
-      if (o.kind == graph::Output::Kind::kValue && p_.producers.of[o.value].node >= 0) fact(o.value).frozen = false;
-    for (const graph::Mutation& m : g_.mutations)
-      if (p_.producers.of[m.value].node >= 0) fact(m.value).frozen = false;
   }
 
   void require(ValueId v) {
