@@ -100,6 +100,9 @@ void bind_trace(py::module_& m) {
                              })
       .def("verify", [](const Traced& t) { graph::verify(t.graph, graph::Form::kTraced); })
       .def("run", &Traced::run, "Replays the graph on tensors for Traced.inputs");
+  m.def("is_trace_tensor", [](const py::object& o) {
+    return THPVariable_Check(o.ptr()) && THPVariable_Unpack(o.ptr()).key_set().has(c10::DispatchKey::Fake);
+  });
   m.def("trace_function", &trace_function, py::arg("fn"), py::arg("inputs"), py::arg("lift_unknown") = true);
 }
 
