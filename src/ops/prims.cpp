@@ -199,12 +199,12 @@ bool pad(const InferContext& in, Types& outs) {
 bool cat(const InferContext& in, Types& outs) {
   const RefList list = as_values(in.args[0]);
   FLASHOVER_CHECK(!list.empty()) << "cat of nothing";
-  const TensorType& first = in.type(list[0].id);
+  const TensorType& first = in.value_type(list[0].id);
   const int64_t dim = as_int(in.args[1]);
   FLASHOVER_CHECK(dim >= 0 && dim < static_cast<int64_t>(first.rank())) << "cat: bad dim";
   Sizes sizes = first.sizes;
   for (size_t i = 1; i < list.size(); ++i) {
-    const TensorType& x = in.type(list[i].id);
+    const TensorType& x = in.value_type(list[i].id);
     FLASHOVER_CHECK(x.dtype == first.dtype && x.rank() == first.rank())
         << "cat: operands differ: " << str(first) << " and " << str(x);
     for (size_t d = 0; d < x.rank(); ++d)
@@ -230,7 +230,7 @@ Sizes indexed_sizes(const InferContext& in, const TensorType& x, const RefList& 
   int64_t first = -1, last = -1;
   for (size_t i = 0; i < list.size(); ++i) {
     if (list[i].id == kNoValue) continue;
-    const TensorType& t = in.type(list[i].id);
+    const TensorType& t = in.value_type(list[i].id);
     FLASHOVER_CHECK(is_integral(t.dtype)) << "index: integer indices only (masks are nonzero first)";
     index_sizes = broadcast_sizes(index_sizes, t.sizes);
     if (first < 0) first = static_cast<int64_t>(i);

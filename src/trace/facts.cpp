@@ -76,7 +76,7 @@ OpFacts make_facts(const c10::OperatorHandle& handle) {
   f.special = special_of(schema.name);
   f.is_query = contains(kQueries, schema.name);
   f.reads_data = has_tag(handle, at::Tag::data_dependent_output) || has_tag(handle, at::Tag::dynamic_output_shape);
-  f.may_ask_meta = schema.name == "aten.repeat_interleave.Tensor";
+  f.may_ask_meta = schema.name == "aten.repeat_interleave.Tensor" || schema.name == "aten.index.Tensor";
   f.composite = handle.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
                 !handle.hasKernelForDispatchKey(c10::DispatchKey::CPU);
   const bool single_in_place = f.written_arg >= 0 && schema.returns.size() == 1 && schema.returns[0].written &&

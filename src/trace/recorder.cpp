@@ -379,7 +379,7 @@ bool Recorder::infer_by_rule(OpFacts& facts, const std::vector<Arg>& args, std::
   }
   if (facts.in_place_rule) {
     // The functional twin's result must fit into the written argument; otherwise ATen words the error.
-    const TensorType& self = context.type(facts.written_arg);
+    const TensorType& self = context.type(static_cast<size_t>(facts.written_arg));
     if (outs.size() != 1 || !same_sizes(outs[0].sizes, self.sizes) ||
         !c10::canCast(aten::to_aten(outs[0].dtype), aten::to_aten(self.dtype)))
       return false;

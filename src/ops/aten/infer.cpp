@@ -77,7 +77,7 @@ std::optional<std::vector<const TensorType*>> tensors(In in, size_t i) {
   if (auto* s = std::get_if<Sizes>(&a); s && s->empty()) return result;
   auto* list = std::get_if<RefList>(&a);
   if (!list) return std::nullopt;
-  for (const Ref& r : *list) result.push_back(r.id == kNoValue ? nullptr : &in.type(r.id));
+  for (const Ref& r : *list) result.push_back(r.id == kNoValue ? nullptr : &in.value_type(r.id));
   return result;
 }
 

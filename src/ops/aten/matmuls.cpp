@@ -25,23 +25,23 @@ bool added(const TensorType* self, const TensorType& a, const std::optional<Size
 
 bool mm(In in, Types& outs) {
   auto sizes = mm_sizes(tensor(in, 0), tensor(in, 1));
-  return sizes && one(outs, fresh(in.type(0), in.type(0).dtype, *sizes));
+  return sizes && one(outs, fresh(in.type(size_t{0}), in.type(size_t{0}).dtype, *sizes));
 }
 bool bmm(In in, Types& outs) {
   auto sizes = bmm_sizes(tensor(in, 0), tensor(in, 1));
-  return sizes && one(outs, fresh(in.type(0), in.type(0).dtype, *sizes));
+  return sizes && one(outs, fresh(in.type(size_t{0}), in.type(size_t{0}).dtype, *sizes));
 }
 bool addmm(In in, Types& outs) {
   auto sizes = mm_sizes(tensor(in, 1), tensor(in, 2));
-  return sizes && added(tensor(in, 0), in.type(1), sizes, outs);
+  return sizes && added(tensor(in, 0), in.type(size_t{1}), sizes, outs);
 }
 bool baddbmm(In in, Types& outs) {
   auto sizes = bmm_sizes(tensor(in, 1), tensor(in, 2));
-  return sizes && added(tensor(in, 0), in.type(1), sizes, outs);
+  return sizes && added(tensor(in, 0), in.type(size_t{1}), sizes, outs);
 }
 bool addbmm(In in, Types& outs) {
   auto sizes = bmm_sizes(tensor(in, 1), tensor(in, 2));
-  return sizes && added(tensor(in, 0), in.type(1), Sizes{(*sizes)[1], (*sizes)[2]}, outs);
+  return sizes && added(tensor(in, 0), in.type(size_t{1}), Sizes{(*sizes)[1], (*sizes)[2]}, outs);
 }
 std::optional<Sizes> mv_sizes(const TensorType* m, const TensorType* v) {
   if (!m || !v || m->rank() != 2 || v->rank() != 1 || !usable(*m, *v) || !eq(m->sizes[1], v->sizes[0])) return std::nullopt;
@@ -49,11 +49,11 @@ std::optional<Sizes> mv_sizes(const TensorType* m, const TensorType* v) {
 }
 bool mv(In in, Types& outs) {
   auto sizes = mv_sizes(tensor(in, 0), tensor(in, 1));
-  return sizes && one(outs, fresh(in.type(0), in.type(0).dtype, *sizes));
+  return sizes && one(outs, fresh(in.type(size_t{0}), in.type(size_t{0}).dtype, *sizes));
 }
 bool addmv(In in, Types& outs) {
   auto sizes = mv_sizes(tensor(in, 1), tensor(in, 2));
-  return sizes && added(tensor(in, 0), in.type(1), sizes, outs);
+  return sizes && added(tensor(in, 0), in.type(size_t{1}), sizes, outs);
 }
 bool dot(In in, Types& outs) {
   const TensorType *a = tensor(in, 0), *b = tensor(in, 1);

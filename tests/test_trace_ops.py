@@ -1,0 +1,121 @@
+"""op_db sweep: each operator's first sample, traced, replayed and compared with eager; contiguous and permuted inputs.
+
+CI runs a slice of the database; `-m slow` runs all of it.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from flashover import _C
+from torch.testing._internal.common_methods_invocations import op_db
+from trace_tools import Program, same, tensors_of, trace
+
+# Not deterministic or uninitialised by nature: shapes are compared, values are not.
+RANDOM = {
+    "bernoulli", "cauchy", "exponential", "geometric", "log_normal", "normal", "uniform", "rand_like", "randint_like", "randn_like",
+    "randint", "randn", "multinomial", "empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided",
+    "svd_lowrank", "pca_lowrank", "resize_", "resize_as_",
+}  # fmt: skip
+
+# What a trace cannot do: the answer depends on data, or torch has no shape function.
+DECLINES = {
+    "allclose", "argwhere", "bincount", "combinations", "corrcoef", "cov", "equal", "geqrf", "histogram", "histogramdd", "item",
+    "linalg.lstsq", "masked_select", "nonzero", "quantile", "nanquantile", "tensor_split", "to_sparse", "unique",
+    "unique_consecutive", "istft", "nn.functional.gaussian_nll_loss", "nn.functional.one_hot", "ormqr", "histc", "repeat_interleave",
+}  # fmt: skip
+
+
+def clone(value: Any) -> Any:
+    return copy.deepcopy(value)
+
+
+def permuted(t: Any) -> Any:
+    """The same values with the last two dims' memory order swapped."""
+    if not isinstance(t, torch.Tensor) or t.dim() < 2 or t.layout != torch.strided:
+        return t
+    if t.dim() == 4:
+        return t.detach().clone().contiguous(memory_format=torch.channels_last).requires_grad_(t.requires_grad)
+    return t.detach().transpose(-1, -2).contiguous().transpose(-1, -2).requires_grad_(t.requires_grad)
+
+
+def one(op: Any, arrange: Any) -> list[str]:
+    sample = next(iter(op.sample_inputs("cpu", torch.float32, requires_grad=False)))
+    args = torch.utils._pytree.tree_map(arrange, (sample.input, list(sample.args), dict(sample.kwargs)))
+
+    def fn(x: Any, rest: Any, kwargs: Any) -> Any:
+        return op.op(x, *rest, **kwargs)
+
+    try:
+        torch.manual_seed(0)
+        expected = tensors_of(fn(*clone(args)))
+    except Exception:  # eager itself cannot
+        return []
+    if any(t.layout != torch.strided or t.is_conj() or t.is_neg() for t in expected):
+        return []
+    given = clone(args)
+    traced = trace(Program(fn, given))
+    traced.verify()
+    torch.manual_seed(0)
+    with torch.no_grad():
+        got = traced.run(traced.inputs)
+    assert len(got) == len(expected)
+    plain = op.name.split(".")[-1]
+    for i, (g, e) in enumerate(zip(got, expected, strict=True)):
+        same(g, e, f"output {i}", bits=plain not in RANDOM and op.name not in RANDOM)
+    for text, g in zip(traced.output_types, got, strict=True):
+        assert text == type_text(g), f"the trace promised {text}, eager gives {type_text(g)}"
+    return traced.python_meta_ops
+
+
+NAMES = {torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16", torch.int64: "i64", torch.int32: "i32",
+         torch.int16: "i16", torch.int8: "i8", torch.uint8: "u8", torch.bool: "b8", torch.complex64: "c64", torch.complex128: "c128",
+         torch.complex32: "c32"}  # fmt: skip
+
+
+def type_text(t: torch.Tensor) -> str:
+    contiguous, step = [], 1
+    for size in reversed(t.shape):
+        contiguous.insert(0, step)
+        step *= max(size, 1)
+    text = f"{NAMES[t.dtype]}[{','.join(map(str, t.shape))}]"
+    if list(t.stride()) != contiguous:
+        text += "{" + ",".join(map(str, t.stride())) + "}"
+    return text + (f"+{t.storage_offset()}" if t.storage_offset() else "")
+
+
+def sweep(ops: list[Any], arrange: Any) -> tuple[dict[str, str], dict[str, int]]:
+    failures: dict[str, str] = {}
+    python_metas: dict[str, int] = {}
+    for op in ops:
+        name = op.name + (("." + op.variant_test_name) if op.variant_test_name else "")
+        try:
+            for meta in one(op, arrange):
+                python_metas[meta] = python_metas.get(meta, 0) + 1
+        except _C.Declined as e:
+            if op.name not in DECLINES:
+                failures[name] = f"declined: {e}"
+        except Exception as e:
+            failures[name] = f"{type(e).__name__}: {str(e)[:300]}"
+        assert not torch._C._dispatch_tls_is_dispatch_key_included("Fake") if hasattr(torch._C, "_dispatch_tls_is_dispatch_key_included") else True
+    return failures, python_metas
+
+
+OPS = [op for op in op_db if torch.float32 in op.supported_dtypes("cpu") and op.name != "sparse.mm"]
+
+
+@pytest.mark.timeout(120)
+def test_some_ops() -> None:
+    failures, _ = sweep(OPS[::12], lambda t: t)
+    assert not failures, "\n".join(f"{k}: {v}" for k, v in failures.items())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("layout", ["contiguous", "permuted"])
+def test_all_ops(layout: str) -> None:
+    failures, _ = sweep(OPS, permuted if layout == "permuted" else (lambda t: t))
+    assert not failures, f"{len(failures)} of {len(OPS)}:\n" + "\n".join(f"{k}: {v}" for k, v in failures.items())
