@@ -76,9 +76,9 @@ class KernelBuilder : public Source {
         const bool wait = m.kind == Item::Kind::kReduce || how == Meeting::kSameRow;
         first = std::max(first, stage_of_[it->second] + (wait ? 1 : 0));
       }
-      const std::vector<sym::Expr> loops = inner_of(item);
-      // Scans and scatters run in order, which the others of a stage need not suffer.
+      // Scans and scatters run in their own order, which the others of a stage need not suffer.
       const bool ordered = item.kind == Item::Kind::kScan || item.kind == Item::Kind::kScatter;
+      const std::vector<sym::Expr> loops = ordered ? item.inner : inner_of(item);
       int s = first;
       while (s < static_cast<int>(stage_vars_.size()) && !(stage_vars_[s] == loops && stage_ordered_[s] == ordered)) ++s;
       if (s == static_cast<int>(stage_vars_.size())) {
@@ -206,7 +206,8 @@ class KernelBuilder : public Source {
     k.vector = inner.empty() && rows.empty() ? Vector::kNone : inner.empty() || (!rows.empty() && row_score > inner_score) ? Vector::kOuter : Vector::kInner;
     sorted(rows, k.vector == Vector::kOuter ? best_row : sym::Expr(0));
     for (sym::Expr v : rows) k.outer.push_back({v, extent_of(v)});
-    for (auto& vars : stage_vars_) sorted(vars, k.vector == Vector::kInner ? best(vars).first : sym::Expr(0));
+    for (size_t s = 0; s < stage_vars_.size(); ++s)
+      if (!stage_ordered_[s]) sorted(stage_vars_[s], k.vector == Vector::kInner ? best(stage_vars_[s]).first : sym::Expr(0));
     if (k.vector == Vector::kOuter && rows.size() > 1) {
       // Loads that run along another outer loop while stores run along the last one.
       std::map<int32_t, double> across;

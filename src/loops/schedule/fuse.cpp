@@ -46,13 +46,20 @@ std::optional<std::vector<Term>> terms_of(sym::Expr e) {
   return terms;
 }
 
+// The variables of a split variable, the slowest first.
+void append_vars(sym::Expr e, std::vector<sym::Expr>& out) {
+  auto terms = terms_of(e);
+  FLASHOVER_CHECK(terms) << "split variable " << e.str();
+  for (size_t i = terms->size(); i-- > 0;) out.push_back((*terms)[i].var);
+}
+
 void apply(Item& item, const Map& map) {
   auto in = [&](Index& index) {
     for (sym::Expr& e : index) e = replace(e, map);
   };
   auto vars = [&](std::vector<sym::Expr>& list) {  // an expression over several variables becomes these variables
     std::vector<sym::Expr> out;
-    for (sym::Expr v : list) sym::collect_vars(replace(v, map), out);
+    for (sym::Expr v : list) append_vars(replace(v, map), out);
     list = std::move(out);
   };
   in(item.at);
@@ -157,7 +164,7 @@ class Match {
   }
   std::vector<sym::Expr> current(const std::vector<sym::Expr>& list) const {
     std::vector<sym::Expr> out;
-    for (sym::Expr v : list) sym::collect_vars(replace(v, item_splits_), out);
+    for (sym::Expr v : list) append_vars(replace(v, item_splits_), out);
     return out;
   }
   bool is_inner(sym::Expr item_var) const {

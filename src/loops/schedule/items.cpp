@@ -127,6 +127,7 @@ class Maker {
 
   void require(ValueId v) {
     fact(v).required = true;
+    p_.views[v] = {};  // it has its own memory
     if (!fact(v).realised) realise(v, false);
   }
 

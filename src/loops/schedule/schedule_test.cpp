@@ -70,7 +70,12 @@ Schedule check(const Graph& g, double tolerance = 2e-5, int64_t index_limit = 2,
   plan::Plan with_kernels = s.plan;
   with_kernels.binaries.emplace_back();
   for (size_t i = 0; i < s.kernels.size(); ++i) with_kernels.kernels.push_back({"k", 0, {}});
-  plan::verify(with_kernels);
+  try {
+    plan::verify(with_kernels);
+  } catch (const InternalError& e) {
+    ADD_FAILURE() << e.what() << "\n" << graph::print(g) << s.text << plan::print(s.plan);
+    return s;
+  }
   auto inputs = random_inputs(g, seed, index_limit);
   auto expected = testing::evaluate(g, inputs);
   auto got = testing::run_plan(s, inputs);
