@@ -3,6 +3,7 @@
 #include <unordered_map>
 
 #include "base/check.h"
+#include "graph/decompose/rules.h"
 
 namespace flashover::graph {
 namespace {
@@ -11,7 +12,9 @@ using Table = std::unordered_map<const ops::Op*, Decomposition>;
 
 Table make_table() {
   DecompositionRows rows;
-  // families add their rows here
+  for (auto* add : {rules::add_pointwise, rules::add_copies, rules::add_views, rules::add_reductions, rules::add_norms,
+                    rules::add_indexing, rules::add_windows, rules::add_losses, rules::add_backward})
+    add(rows);
   Table table;
   for (const DecompositionRow& row : rows) {
     const bool fresh = table.emplace(ops::find(row.op), row.build).second;

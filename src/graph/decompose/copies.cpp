@@ -1,0 +1,123 @@
+// Copies, casts, fills and factories.
+#include <cmath>
+
+#include "graph/decompose/rules.h"
+
+namespace flashover::graph::rules {
+namespace {
+
+bool same_device(Builder& b, const Node& n) { return result(b, n).device.type == type(b, n, 0).device.type; }
+
+bool cast(Builder& b, const Node& n, Outs& outs) {
+  return same_device(b, n) && done(b, in(n, 0), result(b, n).dtype, outs);
+}
+bool copy(Builder& b, const Node& n, Outs& outs) {  // (self, src): src as self's dtype and sizes
+  TensorType t = result(b, n);
+  if (type(b, n, 1).device != t.device) return false;
+  return done(b, b.expand(b.convert(in(n, 1), t.dtype), t.sizes), t.dtype, outs);
+}
+
+bool filled(Builder& b, const Node& n, const Arg& value, Outs& outs) {
+  TensorType t = result(b, n);
+  auto v = scalar_in(value, t.dtype);
+  if (!v) return false;
+  outs = {b.full(t.sizes, *v, t.dtype, t.device)};
+  return true;
+}
+template <int value>
+bool constant_fill(Builder& b, const Node& n, Outs& outs) {
+  return filled(b, n, Arg(sym::Expr(value)), outs);
+}
+template <size_t at>
+bool scalar_fill(Builder& b, const Node& n, Outs& outs) {
+  if (has(n, at)) {
+    TensorType t = result(b, n);
+    return type(b, n, at).rank() == 0 && done(b, b.expand(b.convert(in(n, at), t.dtype), t.sizes), t.dtype, outs);
+  }
+  return filled(b, n, arg(n, at), outs);
+}
+
+// start + i * step. Whole numbers count in i64; eager computes the rest in f64 and rounds once.
+template <int start, int step>
+bool arange(Builder& b, const Node& n, Outs& outs) {
+  TensorType t = result(b, n);
+  const Arg first = start < 0 ? Arg(sym::Expr(0)) : arg(n, start);
+  const Arg by = step < 0 ? Arg(sym::Expr(1)) : arg(n, step);
+  if (t.dtype == DType::kBool) return false;
+  auto whole = [](const Arg& a) {
+    auto v = number(a);
+    return v && std::trunc(*v) == *v && std::fabs(*v) < 9e15;
+  };
+  if (whole(first) && whole(by)) {
+    auto i = [](const Arg& a) { return Arg(sym::Expr(static_cast<int64_t>(*number(a)))); };
+    return done(b, b.iota(t.sizes[0], i(first), i(by), DType::kI64, t.device), t.dtype, outs);
+  }
+  auto x = number(first), s = number(by);
+  if (!x || !s || !is_floating(t.dtype)) return false;
+  ValueId i = b.convert(b.iota(t.sizes[0], sym::Expr(0), sym::Expr(1), DType::kI64, t.device), DType::kF64);
+  return done(b, b.add(constant(b, i, *x), b.mul(i, constant(b, i, *s))), t.dtype, outs);
+}
+
+// Symmetric from both ends, as eager.
+bool linspace(Builder& b, const Node& n, Outs& outs) {
+  TensorType t = result(b, n);
+  auto x = number(arg(n, 0)), y = number(arg(n, 1));
+  auto steps = integer(arg(n, 2));
+  if (!x || !y || !steps || *steps < 1 || !is_floating(t.dtype)) return false;
+  if (*steps == 1) {
+    outs = {b.full(t.sizes, *x, t.dtype, t.device)};
+    return true;
+  }
+  double step = (*y - *x) / static_cast<double>(*steps - 1);
+  ValueId whole = b.iota(t.sizes[0], sym::Expr(0), sym::Expr(1), DType::kI64, t.device);
+  ValueId i = b.convert(whole, DType::kF64);
+  ValueId up = b.add(constant(b, i, *x), b.mul(i, constant(b, i, step)));
+  ValueId left = b.sub(constant(b, i, static_cast<double>(*steps - 1)), i);
+  ValueId down = b.sub(constant(b, i, *y), b.mul(left, constant(b, i, step)));
+  return done(b, b.where(b.lt(whole, constant(b, whole, static_cast<double>(*steps / 2))), up, down), t.dtype, outs);
+}
+
+bool eye(Builder& b, const Node& n, Outs& outs) {
+  TensorType t = result(b, n);
+  auto line = [&](int64_t d) { return b.iota(t.sizes[d], sym::Expr(0), sym::Expr(1), DType::kI64, t.device); };
+  return done(b, b.eq(b.unsqueeze(line(0), 1), line(1)), t.dtype, outs);
+}
+
+template <bool lower>
+bool triangle(Builder& b, const Node& n, Outs& outs) {  // keeps col - row <= k (lower) or >= k
+  TensorType t = result(b, n);
+  auto k = integer(arg(n, 1));
+  if (!k || t.rank() < 2) return false;
+  ValueId x = in(n, 0);
+  auto line = [&](size_t d) { return b.iota(t.sizes[d], sym::Expr(0), sym::Expr(1), DType::kI64, t.device); };
+  ValueId row = b.unsqueeze(line(t.rank() - 2), 1), column = line(t.rank() - 1);
+  ValueId limit = b.add(row, constant(b, row, static_cast<double>(*k)));
+  ValueId keep = lower ? b.le(column, limit) : b.ge(column, limit);
+  return done(b, b.where(keep, x, b.full({}, *scalar_in(sym::Expr(0), t.dtype), t.dtype, t.device)), t.dtype, outs);
+}
+
+}  // namespace
+
+void add_copies(DecompositionRows& r) {
+  add<cast>(r, {"aten._to_copy.default", "aten.clone.default", "aten.alias.default", "aten.detach.default",
+                "aten.lift_fresh.default", "aten.lift_fresh_copy.default", "aten.alias_copy.default",
+                "aten.detach_copy.default"});
+  add<copy>(r, {"aten.copy.default"});
+  add<constant_fill<0>>(r, {"aten.zero.default", "aten.zeros.default", "aten.zeros_like.default", "aten.new_zeros.default"});
+  // Whatever memory held is as good as zero, and zero is the same twice.
+  add<constant_fill<0>>(r, {"aten.empty.memory_format", "aten.empty_strided.default", "aten.empty_permuted.default",
+                            "aten.empty_like.default", "aten.new_empty.default", "aten.new_empty_strided.default"});
+  add<constant_fill<1>>(r, {"aten.ones.default", "aten.ones_like.default", "aten.new_ones.default"});
+  add<scalar_fill<0>>(r, {"aten.scalar_tensor.default"});
+  add<scalar_fill<1>>(r, {"aten.full.default", "aten.full_like.default", "aten.fill.Scalar", "aten.fill.Tensor"});
+  add<scalar_fill<2>>(r, {"aten.new_full.default"});
+  add<arange<-1, -1>>(r, {"aten.arange.default"});
+  add<arange<0, -1>>(r, {"aten.arange.start"});
+  add<arange<0, 2>>(r, {"aten.arange.start_step"});
+  add<linspace>(r, {"aten.linspace.default"});
+  add<eye>(r, {"aten.eye.default", "aten.eye.m"});
+  add<triangle<true>>(r, {"aten.tril.default"});
+  add<triangle<false>>(r, {"aten.triu.default"});
+}
+
+}  // namespace flashover::graph::rules

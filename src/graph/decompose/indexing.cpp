@@ -1,0 +1,142 @@
+// Movement by index: cat, pad, gather, embedding, advanced indexing.
+#include <algorithm>
+
+#include "graph/decompose/rules.h"
+
+namespace flashover::graph::rules {
+namespace {
+
+bool list_of(const Node& n, size_t i, std::vector<ValueId>& values) {
+  auto* list = std::get_if<RefList>(&arg(n, i));
+  if (!list || list->empty()) return false;
+  for (Ref r : *list) {
+    if (r.id == kNoValue) return false;
+    values.push_back(r.id);
+  }
+  return true;
+}
+bool cat(Builder& b, const Node& n, Outs& outs) {
+  std::vector<ValueId> list, parts;
+  auto dim = integer(arg(n, 1));
+  if (!dim || !list_of(n, 0, list)) return false;
+  TensorType t = result(b, n);
+  for (ValueId v : list)
+    if (b.rank(v) == t.rank() && !(b.rank(v) == 1 && b.size(v, 0).is_const(0))) parts.push_back(v);
+  if (parts.empty()) {
+    outs = {b.full(t.sizes, *scalar_in(sym::Expr(0), t.dtype), t.dtype, t.device)};
+    return true;
+  }
+  for (ValueId& v : parts) v = b.convert(v, t.dtype);
+  outs = {parts.size() == 1 ? parts[0] : b.cat(parts, b.wrap(parts[0], *dim))};
+  return true;
+}
+bool stack(Builder& b, const Node& n, Outs& outs) {
+  std::vector<ValueId> list;
+  auto dim = integer(arg(n, 1));
+  if (!dim || !list_of(n, 0, list)) return false;
+  TensorType t = result(b, n);
+  auto rank = static_cast<int64_t>(t.rank());
+  int64_t d = *dim < 0 ? *dim + rank : *dim;
+  for (ValueId& v : list) v = b.unsqueeze(b.convert(v, t.dtype), d);
+  outs = {list.size() == 1 ? list[0] : b.cat(list, d)};
+  return true;
+}
+bool constant_pad(Builder& b, const Node& n, Outs& outs) {  // (self, pad, value)
+  auto pad = integers(arg(n, 1));
+  ValueId x = in(n, 0);
+  DType d = b.dtype(x);
+  auto value = scalar_in(is_none(arg(n, 2)) ? Arg(sym::Expr(0)) : arg(n, 2), d);
+  if (!pad || !value || pad->size() % 2 || pad->size() / 2 > b.rank(x)) return false;
+  size_t rank = b.rank(x);
+  Sizes lo(rank, 0), hi(rank, 0), starts(rank, 0), ends = b.sizes(x);
+  for (size_t i = 0; i < pad->size() / 2; ++i) {
+    size_t at = rank - 1 - i;
+    int64_t left = (*pad)[2 * i], right = (*pad)[2 * i + 1];
+    lo[at] = std::max<int64_t>(left, 0);
+    hi[at] = std::max<int64_t>(right, 0);
+    starts[at] = std::max<int64_t>(-left, 0);
+    if (right < 0) ends[at] = ends[at] + right;
+    if (!sym::known_le(starts[at], ends[at])) return false;
+  }
+  x = b.slice(x, starts, ends, Sizes(rank, 1));
+  auto positive = [](sym::Expr e) { return !e.is_const(0); };
+  if (std::any_of(lo.begin(), lo.end(), positive) || std::any_of(hi.begin(), hi.end(), positive)) x = b.pad(x, lo, hi, *value);
+  outs = {x};
+  return true;
+}
+
+bool gather(Builder& b, const Node& n, Outs& outs) {
+  auto dim = integer(arg(n, 1));
+  ValueId x = in(n, 0), index = in(n, 2);
+  if (!dim || b.rank(x) == 0 || b.rank(index) != b.rank(x) || b.type(x).numel().is_const(0)) return false;
+  outs = {b.gather(x, b.wrap(x, *dim), b.convert(index, DType::kI64))};
+  return true;
+}
+// Rows of x along dim by a 1-d index, as a gather whose index repeats over the other dims.
+ValueId take_rows(Builder& b, ValueId x, int64_t dim, ValueId index) {
+  Sizes sizes = b.sizes(x);
+  sizes[dim] = b.size(index, 0);
+  return b.gather(x, dim, b.broadcast(b.convert(index, DType::kI64), sizes, {dim}));
+}
+bool index_select(Builder& b, const Node& n, Outs& outs) {
+  auto dim = integer(arg(n, 1));
+  ValueId x = in(n, 0), index = in(n, 2);
+  if (!dim || b.rank(x) == 0 || b.rank(index) > 1 || b.type(x).numel().is_const(0)) return false;
+  outs = {take_rows(b, x, b.wrap(x, *dim), b.rank(index) == 0 ? b.unsqueeze(index, 0) : index)};
+  return true;
+}
+bool embedding(Builder& b, const Node& n, Outs& outs) {  // (weight, indices, ...)
+  ValueId w = in(n, 0), index = in(n, 1);
+  if (b.rank(w) != 2 || b.type(w).numel().is_const(0)) return false;
+  ValueId flat = b.reshape(index, {b.type(index).numel()});
+  outs = {b.reshape(take_rows(b, w, 0, flat), result(b, n).sizes)};
+  return true;
+}
+// Integer indices only: a mask's result has a size that depends on data.
+bool index(Builder& b, const Node& n, Outs& outs) {
+  auto* list = std::get_if<RefList>(&arg(n, 1));
+  ValueId x = in(n, 0);
+  if (!list || b.type(x).numel().is_const(0)) return false;
+  bool any = false;
+  for (Ref r : *list) {
+    if (r.id == kNoValue) continue;
+    any = true;
+    DType d = b.dtype(r.id);
+    if (d != DType::kI64 && d != DType::kI32) return false;
+  }
+  if (!any) return false;
+  RefList indices;
+  for (Ref r : *list) indices.push_back(r.id == kNoValue ? r : Ref{b.convert(r.id, DType::kI64)});
+  outs = {b.index(x, indices)};
+  return true;
+}
+// x[mask] = one value is a selection.
+bool index_put(Builder& b, const Node& n, Outs& outs) {  // (self, indices, values, accumulate)
+  auto* list = std::get_if<RefList>(&arg(n, 1));
+  ValueId x = in(n, 0), values = in(n, 2);
+  if (!list || list->size() != 1 || (*list)[0].id == kNoValue || flag(arg(n, 3))) return false;
+  ValueId mask = (*list)[0].id;
+  if (b.dtype(mask) != DType::kBool || !b.type(values).numel().is_const(1) || b.dtype(values) != b.dtype(x)) return false;
+  if (b.rank(mask) > b.rank(x)) return false;
+  Sizes wide = b.sizes(mask);
+  for (size_t i = 0; i < wide.size(); ++i)
+    if (!sym::known_eq(wide[i], b.size(x, static_cast<int64_t>(i)))) return false;
+  wide.resize(b.rank(x), 1);
+  outs = {b.where(b.reshape(mask, wide), b.reshape(values, {}), x)};
+  return true;
+}
+
+}  // namespace
+
+void add_indexing(DecompositionRows& r) {
+  add<cat>(r, {"aten.cat.default"});
+  add<stack>(r, {"aten.stack.default"});
+  add<constant_pad>(r, {"aten.constant_pad_nd.default"});
+  add<gather>(r, {"aten.gather.default"});
+  add<index_select>(r, {"aten.index_select.default"});
+  add<embedding>(r, {"aten.embedding.default"});
+  add<index>(r, {"aten.index.Tensor", "aten._unsafe_index.Tensor"});
+  add<index_put>(r, {"aten.index_put.default", "aten._unsafe_index_put.default"});
+}
+
+}  // namespace flashover::graph::rules

@@ -1,0 +1,56 @@
+// Losses.
+#include "graph/decompose/rules.h"
+
+namespace flashover::graph::rules {
+namespace {
+
+// reduction: 0 none, 1 mean, 2 sum
+bool reduce(Builder& b, ValueId x, int64_t reduction, DType d, Outs& outs) {
+  if (reduction != 0) {
+    ValueId total = b.sum(x, b.all_dims(x));
+    auto count = b.type(x).numel().as_const();
+    x = reduction == 2 ? total : b.div(total, constant(b, total, static_cast<double>(*count)));
+  }
+  return done(b, x, d, outs);
+}
+template <size_t at>
+std::optional<int64_t> reduction(Builder& b, const Node& n) {
+  auto r = integer(arg(n, at));
+  DType d = result(b, n).dtype;
+  if (!r || *r < 0 || *r > 2 || !is_floating(d)) return std::nullopt;
+  for (size_t i = 0; i < 2; ++i)
+    if (!type(b, n, i).numel().is_const()) return std::nullopt;
+  return r;
+}
+
+bool mse_loss(Builder& b, const Node& n, Outs& outs) {
+  auto r = reduction<2>(b, n);
+  if (!r) return false;
+  DType d = result(b, n).dtype;
+  ValueId off = b.sub(b.convert(in(n, 0), math(d)), b.convert(in(n, 1), math(d)));
+  return reduce(b, b.mul(off, off), *r, d, outs);
+}
+template <bool huber>
+bool smooth_l1(Builder& b, const Node& n, Outs& outs) {  // (self, target, reduction, beta or delta)
+  auto r = reduction<2>(b, n);
+  auto beta = number(arg(n, 3));
+  if (!r || !beta || *beta <= 0) return false;
+  DType d = result(b, n).dtype;
+  ValueId z = b.abs(b.sub(b.convert(in(n, 0), math(d)), b.convert(in(n, 1), math(d))));
+  ValueId limit = constant(b, z, *beta), half = constant(b, z, 0.5);
+  ValueId near = b.mul(b.mul(half, z), z);
+  if (!huber) near = b.div(near, limit);
+  ValueId far = b.sub(z, constant(b, z, 0.5 * *beta));
+  if (huber) far = b.mul(far, limit);
+  return reduce(b, b.where(b.lt(z, limit), near, far), *r, d, outs);
+}
+
+}  // namespace
+
+void add_losses(DecompositionRows& r) {
+  add<mse_loss>(r, {"aten.mse_loss.default"});
+  add<smooth_l1<false>>(r, {"aten.smooth_l1_loss.default"});
+  add<smooth_l1<true>>(r, {"aten.huber_loss.default"});
+}
+
+}  // namespace flashover::graph::rules

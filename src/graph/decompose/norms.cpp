@@ -1,0 +1,178 @@
+// Normalizations in two passes: the mean, then the squares about it.
+#include "graph/decompose/rules.h"
+
+namespace flashover::graph::rules {
+namespace {
+
+struct Moments {
+  ValueId mean, off, rstd;  // reduced dims kept
+};
+Moments moments(Builder& b, ValueId x, const Ints& over, double eps) {
+  auto count = static_cast<double>(b.count(x, over).value());
+  Moments m;
+  m.mean = b.div(b.sum(x, over, true), constant(b, x, count));
+  m.off = b.sub(x, m.mean);
+  ValueId variance = b.div(b.sum(b.mul(m.off, m.off), over, true), constant(b, x, count));
+  m.rstd = b.rsqrt(b.add(variance, constant(b, x, eps)));
+  return m;
+}
+
+bool layer_norm(Builder& b, const Node& n, Outs& outs) {  // (input, normalized_shape, weight, bias, eps)
+  auto* shape = std::get_if<Sizes>(&arg(n, 1));
+  auto eps = number(arg(n, 4));
+  ValueId x = in(n, 0);
+  if (!shape || !eps || shape->empty() || b.type(x).numel().is_const(0)) return false;
+  Ints over;
+  for (size_t d = b.rank(x) - shape->size(); d < b.rank(x); ++d) over.push_back(static_cast<int64_t>(d));
+  if (!b.count(x, over).is_const()) return false;
+  DType d = b.dtype(x), m = math(d);
+  x = b.convert(x, m);
+  Moments s = moments(b, x, over, *eps);
+  ValueId y = b.mul(s.off, s.rstd);
+  if (has(n, 2)) y = b.mul(y, b.convert(in(n, 2), m));
+  if (has(n, 3)) y = b.add(y, b.convert(in(n, 3), m));
+  outs = {b.convert(y, d)};
+  for (ValueId v : {s.mean, s.rstd}) {
+    size_t i = outs.size();
+    outs.push_back(dead(n, i) ? kNoValue : b.convert(v, result(b, n, i).dtype));
+  }
+  return true;
+}
+
+bool group_norm(Builder& b, const Node& n, Outs& outs) {  // (input, weight, bias, N, C, HxW, group, eps)
+  auto group = integer(arg(n, 6));
+  auto eps = number(arg(n, 7));
+  ValueId x = in(n, 0);
+  Sizes sizes = b.sizes(x);
+  if (!group || !eps || sizes.size() < 2 || b.type(x).numel().is_const(0)) return false;
+  for (sym::Expr e : sizes)
+    if (!e.is_const()) return false;
+  DType d = b.dtype(x), m = math(d);
+  // [N, group, C / group, spatial...]: normalized over all but the first two.
+  Sizes wide = sizes, stat{sizes[0], *group};
+  wide[1] = *group;
+  wide.insert(wide.begin() + 2, sym::floordiv(sizes[1], *group));
+  Ints over;
+  for (size_t i = 2; i < wide.size(); ++i) over.push_back(static_cast<int64_t>(i));
+  Moments s = moments(b, b.reshape(b.convert(x, m), wide), over, *eps);
+  auto per_channel = [&](size_t i) {
+    Sizes shape(sizes.size(), 1);
+    shape[1] = sizes[1];
+    return b.reshape(b.convert(in(n, i), m), shape);
+  };
+  ValueId y = b.reshape(b.mul(s.off, s.rstd), sizes);
+  if (has(n, 1)) y = b.mul(y, per_channel(1));
+  if (has(n, 2)) y = b.add(y, per_channel(2));
+  outs = {b.convert(y, d)};
+  for (ValueId v : {s.mean, s.rstd}) {
+    size_t i = outs.size();
+    outs.push_back(dead(n, i) ? kNoValue : b.convert(b.reshape(v, stat), result(b, n, i).dtype));
+  }
+  return true;
+}
+
+// (input, weight, bias, running_mean, running_var, [training,] momentum, eps). Inference scales and shifts by numbers
+// per channel that depend on parameters alone.
+struct BatchNorm {
+  bool training, running;
+  size_t momentum, eps;
+  size_t results;
+};
+bool batch_norm_as(Builder& b, const Node& n, const BatchNorm& how, Outs& outs) {
+  ValueId x = in(n, 0);
+  Sizes sizes = b.sizes(x);
+  auto eps = number(arg(n, how.eps)), momentum = number(arg(n, how.momentum));
+  if (!eps || !momentum || sizes.size() < 2 || b.type(x).numel().is_const(0)) return false;
+  bool running = how.running && has(n, 3) && has(n, 4);
+  if (!how.training && !running) return false;
+  DType d = b.dtype(x), m = math(d);
+  Ints over;
+  for (size_t i = 0; i < sizes.size(); ++i)
+    if (i != 1) over.push_back(static_cast<int64_t>(i));
+  if (how.training && !b.count(x, over).is_const()) return false;
+  Sizes channel(sizes.size(), 1);
+  channel[1] = sizes[1];
+  auto across = [&](ValueId v) { return b.reshape(v, channel); };
+  ValueId wide = b.convert(x, m), mean, rstd, variance = kNoValue;
+  if (how.training) {
+    auto count = static_cast<double>(b.count(x, over).value());
+    ValueId kept = b.div(b.sum(wide, over, true), constant(b, wide, count));
+    ValueId off = b.sub(wide, kept);
+    variance = b.div(b.sum(b.mul(off, off), over, false), constant(b, wide, count));
+    mean = b.reshape(kept, {sizes[1]});
+    rstd = b.rsqrt(b.add(variance, constant(b, wide, *eps)));
+  } else {
+    mean = b.convert(in(n, 3), m);
+    variance = b.convert(in(n, 4), m);
+    rstd = b.rsqrt(b.add(variance, constant(b, wide, *eps)));
+  }
+  ValueId scale = has(n, 1) ? b.mul(rstd, b.convert(in(n, 1), m)) : rstd;
+  ValueId y;
+  if (how.training) {
+    y = b.mul(b.sub(wide, across(mean)), across(scale));
+    if (has(n, 2)) y = b.add(y, across(b.convert(in(n, 2), m)));
+  } else {
+    ValueId shift = b.mul(mean, scale);
+    shift = has(n, 2) ? b.sub(b.convert(in(n, 2), m), shift) : b.neg(shift);
+    y = b.add(b.mul(wide, across(scale)), across(shift));
+  }
+  outs = {b.convert(y, d)};
+  for (ValueId v : {mean, rstd}) {
+    size_t i = outs.size();
+    if (dead(n, i)) {
+      outs.push_back(kNoValue);
+      continue;
+    }
+    TensorType t = result(b, n, i);
+    outs.push_back(how.training ? b.convert(v, t.dtype) : b.full(t.sizes, *scalar_in(0.0, t.dtype), t.dtype, t.device));
+  }
+  if (how.results == 5) {
+    auto moved = [&](size_t at, ValueId now) {
+      DType s = b.dtype(in(n, at));
+      ValueId old = b.convert(in(n, at), m);
+      return b.convert(b.add(b.mul(now, constant(b, now, *momentum)), b.mul(old, constant(b, old, 1 - *momentum))), s);
+    };
+    if (!how.training) {
+      outs.push_back(in(n, 3));
+      outs.push_back(in(n, 4));
+    } else {
+      auto count = static_cast<double>(b.count(x, over).value());
+      outs.push_back(moved(3, mean));
+      outs.push_back(moved(4, b.mul(variance, constant(b, variance, count / (count - 1)))));
+    }
+  }
+  return true;
+}
+bool batch_norm(Builder& b, const Node& n, Outs& outs) {
+  bool training = flag(arg(n, 5));
+  if (training && (has(n, 3) || has(n, 4))) return false;  // writes its running statistics: functionalized first
+  return batch_norm_as(b, n, {training, true, 6, 7, 3}, outs);
+}
+bool batch_norm_functional(Builder& b, const Node& n, Outs& outs) {
+  bool training = flag(arg(n, 5));
+  ValueId x = in(n, 0);
+  sym::Expr count = 1;
+  for (size_t i = 0; i < b.rank(x); ++i)
+    if (i != 1) count *= b.size(x, static_cast<int64_t>(i));
+  if (!has(n, 3) || !has(n, 4) || (training && (!count.is_const() || count.value() < 2))) return false;
+  return batch_norm_as(b, n, {training, true, 6, 7, 5}, outs);
+}
+bool batch_norm_no_training(Builder& b, const Node& n, Outs& outs) {
+  return batch_norm_as(b, n, {false, true, 5, 6, 3}, outs);
+}
+bool batch_norm_no_stats(Builder& b, const Node& n, Outs& outs) {
+  return flag(arg(n, 3)) && batch_norm_as(b, n, {true, false, 4, 5, 3}, outs);
+}
+
+}  // namespace
+
+void add_norms(DecompositionRows& r) {
+  add<layer_norm>(r, {"aten.native_layer_norm.default"});
+  add<group_norm>(r, {"aten.native_group_norm.default"});
+  add<batch_norm>(r, {"aten.native_batch_norm.default"});
+  add<batch_norm_functional>(r, {"aten._native_batch_norm_legit_functional.default"});
+  add<batch_norm_no_training>(r, {"aten._native_batch_norm_legit_no_training.default"});
+  add<batch_norm_no_stats>(r, {"aten._native_batch_norm_legit.no_stats"});
+}
+
+}  // namespace flashover::graph::rules

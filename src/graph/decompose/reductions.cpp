@@ -1,0 +1,240 @@
+// Reductions, scans and softmax. Reduced floats accumulate in f32.
+#include <cmath>
+#include <limits>
+
+#include "graph/decompose/rules.h"
+
+namespace flashover::graph::rules {
+namespace {
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+// What the argument at `at` says about dims; all of them when there is no such argument.
+std::optional<Ints> reduced_dims(Builder& b, const Node& n, int at, bool empty_is_all = true) {
+  ValueId x = in(n, 0);
+  return at < 0 ? std::optional(b.all_dims(x)) : dims(b, arg(n, static_cast<size_t>(at)), x, empty_is_all);
+}
+bool keep(const Node& n, int at) { return at >= 0 && flag(arg(n, static_cast<size_t>(at))); }
+
+template <int dim, int keepdim>
+bool sum(Builder& b, const Node& n, Outs& outs) {
+  auto over = reduced_dims(b, n, dim);
+  DType d = result(b, n).dtype;
+  if (!over || d == DType::kBool) return false;
+  return done(b, b.sum(b.convert(in(n, 0), math(d)), *over, keep(n, keepdim)), d, outs);
+}
+bool nansum(Builder& b, const Node& n, Outs& outs) {
+  auto over = reduced_dims(b, n, 1);
+  DType d = result(b, n).dtype;
+  if (!over || d == DType::kBool) return false;
+  ValueId x = b.convert(in(n, 0), math(d));
+  if (is_floating(d)) x = b.where(b.isnan(x), constant(b, x, 0), x);
+  return done(b, b.sum(x, *over, keep(n, 2)), d, outs);
+}
+ValueId mean_of(Builder& b, ValueId x, const Ints& over, bool keepdim) {
+  ValueId total = b.sum(x, over, keepdim);
+  return b.div(total, constant(b, x, static_cast<double>(b.count(x, over).value())));
+}
+template <int dim, int keepdim>
+bool mean(Builder& b, const Node& n, Outs& outs) {
+  auto over = reduced_dims(b, n, dim);
+  DType d = result(b, n).dtype;
+  if (!over || !is_floating(d) || !b.count(in(n, 0), *over).is_const()) return false;
+  return done(b, mean_of(b, b.convert(in(n, 0), math(d)), *over, keep(n, keepdim)), d, outs);
+}
+template <int dim, int keepdim>
+bool prod(Builder& b, const Node& n, Outs& outs) {
+  auto over = reduced_dims(b, n, dim);
+  DType d = result(b, n).dtype;
+  if (!over || d == DType::kBool) return false;
+  return done(b, b.prod(b.convert(in(n, 0), math(d)), *over, keep(n, keepdim)), d, outs);
+}
+
+ValueId extremum(Builder& b, ValueId x, const Ints& over, bool keepdim, bool largest) {
+  DType d = b.dtype(x);
+  if (d == DType::kBool) return largest ? b.any(x, over, keepdim) : b.all(x, over, keepdim);
+  ValueId m = b.convert(x, math(d));
+  return b.convert(largest ? b.amax(m, over, keepdim) : b.amin(m, over, keepdim), d);
+}
+template <bool largest, int dim, int keepdim>
+bool amax(Builder& b, const Node& n, Outs& outs) {
+  auto over = reduced_dims(b, n, dim);
+  if (!over || may_be_empty(b, in(n, 0), *over)) return false;
+  outs = {extremum(b, in(n, 0), *over, keep(n, keepdim), largest)};
+  return true;
+}
+bool aminmax(Builder& b, const Node& n, Outs& outs) {
+  auto over = reduced_dims(b, n, 1);
+  if (!over || may_be_empty(b, in(n, 0), *over)) return false;
+  for (bool largest : {false, true}) outs.push_back(extremum(b, in(n, 0), *over, keep(n, 2), largest));
+  return true;
+}
+// 8-bit and bool values compare as they are in i32.
+ValueId arg_extremum(Builder& b, ValueId x, const Ints& over, bool keepdim, bool largest) {
+  DType d = b.dtype(x);
+  ValueId m = b.convert(x, d == DType::kBool ? DType::kU8 : math(d));
+  return largest ? b.argmax(m, over, keepdim) : b.argmin(m, over, keepdim);
+}
+template <bool largest>
+bool max_dim(Builder& b, const Node& n, Outs& outs) {
+  auto over = reduced_dims(b, n, 1);
+  ValueId x = in(n, 0);
+  if (!over || may_be_empty(b, x, *over)) return false;
+  bool keepdim = flag(arg(n, 2));
+  outs = {dead(n, 0) ? kNoValue : extremum(b, x, *over, keepdim, largest),
+          dead(n, 1) ? kNoValue : arg_extremum(b, x, *over, keepdim, largest)};
+  return true;
+}
+template <bool largest>
+bool argmax(Builder& b, const Node& n, Outs& outs) {
+  auto over = reduced_dims(b, n, 1);
+  ValueId x = in(n, 0);
+  if (!over || may_be_empty(b, x, *over)) return false;
+  outs = {arg_extremum(b, x, *over, flag(arg(n, 2)), largest)};
+  return true;
+}
+
+template <bool is_any, int dim, int keepdim, bool empty_is_all = true>
+bool any(Builder& b, const Node& n, Outs& outs) {
+  auto over = reduced_dims(b, n, dim, empty_is_all);
+  if (!over) return false;
+  ValueId x = b.convert(in(n, 0), DType::kBool);
+  ValueId y = is_any ? b.any(x, *over, keep(n, keepdim)) : b.all(x, *over, keep(n, keepdim));
+  return done(b, y, result(b, n).dtype, outs);
+}
+bool count_nonzero(Builder& b, const Node& n, Outs& outs) {
+  auto over = reduced_dims(b, n, 1);
+  if (!over) return false;
+  ValueId x = b.convert(b.convert(in(n, 0), DType::kBool), DType::kI64);
+  outs = {b.sum(x, *over)};
+  return true;
+}
+
+// Two passes: the mean, then the squares about it.
+template <bool root, bool with_mean>
+bool var(Builder& b, const Node& n, Outs& outs) {  // (self, dim, correction, keepdim)
+  auto over = reduced_dims(b, n, 1);
+  DType d = result(b, n).dtype;
+  auto correction = is_none(arg(n, 2)) ? std::optional(1.0) : number(arg(n, 2));
+  if (!over || !correction || !is_floating(d) || !b.count(in(n, 0), *over).is_const()) return false;
+  ValueId x = b.convert(in(n, 0), math(d));
+  auto count = static_cast<double>(b.count(x, *over).value());
+  ValueId center = mean_of(b, x, *over, true), off = b.sub(x, center);
+  bool keepdim = flag(arg(n, 3));
+  ValueId v = b.div(b.sum(b.mul(off, off), *over, keepdim), constant(b, x, std::max(0.0, count - *correction)));
+  outs = {b.convert(root ? b.sqrt(v) : v, d)};
+  if (with_mean) outs.push_back(b.convert(keepdim ? center : mean_of(b, x, *over, false), d));
+  return true;
+}
+
+bool vector_norm(Builder& b, const Node& n, Outs& outs) {  // (self, ord, dim, keepdim, dtype)
+  auto over = reduced_dims(b, n, 2);
+  auto ord = number(arg(n, 1));
+  DType d = result(b, n).dtype;
+  ValueId source = in(n, 0);
+  if (!over || !ord || !is_floating(d)) return false;
+  if ((std::isinf(*ord) || *ord < 0) && may_be_empty(b, source, *over)) return false;
+  bool keepdim = flag(arg(n, 3));
+  ValueId x = b.convert(source, math(d));
+  auto y = [&]() -> ValueId {
+    if (*ord == 2) return b.sqrt(b.sum(b.mul(x, x), *over, keepdim));
+    ValueId a = b.abs(x);
+    if (*ord == 1) return b.sum(a, *over, keepdim);
+    if (*ord == kInf) return b.amax(a, *over, keepdim);
+    if (*ord == -kInf) return b.amin(a, *over, keepdim);
+    if (*ord == 0) return b.sum(b.convert(b.ne(x, constant(b, x, 0)), b.dtype(x)), *over, keepdim);
+    return b.pow(b.sum(b.pow(a, constant(b, x, *ord)), *over, keepdim), constant(b, x, 1 / *ord));
+  };
+  return done(b, y(), d, outs);
+}
+bool logsumexp(Builder& b, const Node& n, Outs& outs) {
+  auto over = reduced_dims(b, n, 1);
+  DType d = result(b, n).dtype;
+  if (!over || !is_floating(d) || may_be_empty(b, in(n, 0), *over)) return false;
+  bool keepdim = flag(arg(n, 2));
+  ValueId x = b.convert(in(n, 0), math(d));
+  ValueId top = b.amax(x, *over, true);
+  top = b.where(b.isinf(top), constant(b, x, 0), top);
+  ValueId total = b.log(b.sum(b.exp(b.sub(x, top)), *over, true));
+  ValueId y = b.add(total, top);
+  return done(b, keepdim ? y : b.reshape(y, result(b, n).sizes), d, outs);
+}
+
+// ATen accumulates scans of f32 in f64.
+template <ValueId (Builder::*F)(ValueId, int64_t)>
+bool scan(Builder& b, const Node& n, Outs& outs) {
+  auto dim = integer(arg(n, 1));
+  DType d = result(b, n).dtype;
+  ValueId x = in(n, 0);
+  if (!dim || d == DType::kBool) return false;
+  if (b.rank(x) == 0) return done(b, x, d, outs);
+  DType m = d == DType::kF32 ? DType::kF64 : math(d);
+  return done(b, (b.*F)(b.convert(b.convert(x, d), m), b.wrap(x, *dim)), d, outs);
+}
+template <ValueId (Builder::*F)(ValueId, int64_t)>
+bool running_extremum(Builder& b, const Node& n, Outs& outs) {
+  auto dim = integer(arg(n, 1));
+  ValueId x = in(n, 0);
+  if (!dim || !dead(n, 1) || b.rank(x) == 0 || b.dtype(x) == DType::kBool) return false;
+  outs = {b.convert((b.*F)(b.convert(x, math(b.dtype(x))), b.wrap(x, *dim)), b.dtype(x)), kNoValue};
+  return true;
+}
+
+enum class Soft { kPlain, kLog, kSafe };
+template <Soft kind>
+bool softmax(Builder& b, const Node& n, Outs& outs) {  // (self, dim, half_to_float or dtype)
+  auto over = dims(b, arg(n, 1), in(n, 0));
+  DType d = result(b, n).dtype;
+  if (!over || !is_floating(d) || may_be_empty(b, in(n, 0), *over)) return false;
+  ValueId x = b.convert(in(n, 0), math(d));
+  ValueId top = b.amax(x, *over, true);
+  ValueId off = b.sub(x, top);
+  if (kind == Soft::kLog) return done(b, b.sub(off, b.log(b.sum(b.exp(off), *over, true))), d, outs);
+  ValueId e = b.exp(off);
+  ValueId y = b.div(e, b.sum(e, *over, true));
+  if (kind == Soft::kSafe) y = b.where(b.eq(top, constant(b, x, -kInf)), constant(b, x, 0), y);
+  return done(b, y, d, outs);
+}
+
+}  // namespace
+
+void add_reductions(DecompositionRows& r) {
+  add<sum<-1, -1>>(r, {"aten.sum.default"});
+  add<sum<1, 2>>(r, {"aten.sum.dim_IntList"});
+  add<nansum>(r, {"aten.nansum.default"});
+  add<mean<-1, -1>>(r, {"aten.mean.default"});
+  add<mean<1, 2>>(r, {"aten.mean.dim"});
+  add<prod<-1, -1>>(r, {"aten.prod.default"});
+  add<prod<1, 2>>(r, {"aten.prod.dim_int"});
+  add<amax<true, 1, 2>>(r, {"aten.amax.default"});
+  add<amax<false, 1, 2>>(r, {"aten.amin.default"});
+  add<amax<true, -1, -1>>(r, {"aten.max.default"});
+  add<amax<false, -1, -1>>(r, {"aten.min.default"});
+  add<max_dim<true>>(r, {"aten.max.dim"});
+  add<max_dim<false>>(r, {"aten.min.dim"});
+  add<argmax<true>>(r, {"aten.argmax.default"});
+  add<argmax<false>>(r, {"aten.argmin.default"});
+  add<aminmax>(r, {"aten.aminmax.default"});
+  add<any<true, -1, -1>>(r, {"aten.any.default"});
+  add<any<false, -1, -1>>(r, {"aten.all.default"});
+  add<any<true, 1, 2>>(r, {"aten.any.dim"});
+  add<any<false, 1, 2>>(r, {"aten.all.dim"});
+  add<any<true, 1, 2, false>>(r, {"aten.any.dims"});
+  add<any<false, 1, 2, false>>(r, {"aten.all.dims"});
+  add<count_nonzero>(r, {"aten.count_nonzero.default", "aten.count_nonzero.dim_IntList"});
+  add<var<false, false>>(r, {"aten.var.correction"});
+  add<var<true, false>>(r, {"aten.std.correction"});
+  add<var<false, true>>(r, {"aten.var_mean.correction"});
+  add<var<true, true>>(r, {"aten.std_mean.correction"});
+  add<vector_norm>(r, {"aten.linalg_vector_norm.default"});
+  add<logsumexp>(r, {"aten.logsumexp.default"});
+  add<scan<&Builder::cumsum>>(r, {"aten.cumsum.default"});
+  add<scan<&Builder::cumprod>>(r, {"aten.cumprod.default"});
+  add<running_extremum<&Builder::cummax>>(r, {"aten.cummax.default"});
+  add<running_extremum<&Builder::cummin>>(r, {"aten.cummin.default"});
+  add<softmax<Soft::kPlain>>(r, {"aten._softmax.default"});
+  add<softmax<Soft::kLog>>(r, {"aten._log_softmax.default"});
+  add<softmax<Soft::kSafe>>(r, {"aten._safe_softmax.default"});
+}
+
+}  // namespace flashover::graph::rules

@@ -1,0 +1,261 @@
+// Views as index maps over values.
+#include <algorithm>
+
+#include "graph/decompose/rules.h"
+#include "ops/aten/infer.h"
+
+namespace flashover::graph::rules {
+namespace {
+
+bool reshape(Builder& b, const Node& n, Outs& outs) {  // also squeeze and unsqueeze
+  TensorType t = result(b, n);
+  if (t.dtype != type(b, n, 0).dtype) return false;
+  outs = {b.reshape(in(n, 0), t.sizes)};
+  return true;
+}
+bool expand(Builder& b, const Node& n, Outs& outs) {
+  outs = {b.expand(in(n, 0), result(b, n).sizes)};
+  return true;
+}
+bool permute(Builder& b, const Node& n, Outs& outs) {
+  auto order = integers(arg(n, 1));
+  if (!order || order->size() != b.rank(in(n, 0))) return false;
+  ValueId x = in(n, 0);
+  for (int64_t& d : *order) d = b.wrap(x, d);
+  outs = {b.permute(x, *order)};
+  return true;
+}
+bool transpose(Builder& b, const Node& n, Outs& outs) {
+  auto p = integer(arg(n, 1)), q = integer(arg(n, 2));
+  if (!p || !q) return false;
+  ValueId x = in(n, 0);
+  outs = {b.rank(x) == 0 ? x : b.transpose(x, *p, *q)};
+  return true;
+}
+bool transpose_2d(Builder& b, const Node& n, Outs& outs) {
+  ValueId x = in(n, 0);
+  outs = {b.rank(x) == 2 ? b.transpose(x, 0, 1) : x};
+  return true;
+}
+bool select(Builder& b, const Node& n, Outs& outs) {
+  auto dim = integer(arg(n, 1)), index = integer(arg(n, 2));
+  ValueId x = in(n, 0);
+  if (!dim || !index || b.rank(x) == 0) return false;
+  outs = {b.select(x, *dim, *index < 0 ? b.size(x, *dim) + *index : sym::Expr(*index))};
+  return true;
+}
+struct Range {
+  int64_t dim;
+  sym::Expr start, end;
+  int64_t step;
+};
+// (x, dim, start, end, step) at argument `at`, clamped; nullopt when not constant.
+std::optional<Range> range_of(Builder& b, const Node& n, size_t at, ValueId x) {
+  auto dim = integer(arg(n, at)), step = integer(arg(n, at + 3));
+  if (!dim || !step || *step < 1 || b.rank(x) == 0) return std::nullopt;
+  auto size = b.size(x, *dim).as_const();
+  auto start = is_none(arg(n, at + 1)) ? std::optional<int64_t>(0) : integer(arg(n, at + 1));
+  if (!size || !start) return std::nullopt;
+  auto end = is_none(arg(n, at + 2)) ? size : integer(arg(n, at + 2));
+  if (!end) return std::nullopt;
+  auto clamp = [&](int64_t v) { return std::clamp<int64_t>(v < 0 ? v + *size : v, 0, *size); };
+  int64_t from = clamp(*start), to = std::max(from, clamp(*end));
+  return Range{b.wrap(x, *dim), from, to, *step};
+}
+bool slice(Builder& b, const Node& n, Outs& outs) {
+  ValueId x = in(n, 0);
+  auto r = range_of(b, n, 1, x);
+  if (!r) return false;
+  outs = {b.slice(x, r->dim, r->start, r->end, r->step)};
+  return true;
+}
+bool slice_scatter(Builder& b, const Node& n, Outs& outs) {  // (self, src, dim, start, end, step)
+  ValueId x = in(n, 0);
+  auto r = range_of(b, n, 2, x);
+  if (!r) return false;
+  ValueId src = b.convert(in(n, 1), b.dtype(x));
+  outs = {b.slice_scatter(x, src, r->dim, r->start, r->end, r->step)};
+  return true;
+}
+bool select_scatter(Builder& b, const Node& n, Outs& outs) {  // (self, src, dim, index)
+  ValueId x = in(n, 0);
+  auto dim = integer(arg(n, 2)), index = integer(arg(n, 3));
+  if (!dim || !index || b.rank(x) == 0) return false;
+  sym::Expr i = *index < 0 ? b.size(x, *dim) + *index : sym::Expr(*index);
+  ValueId src = b.unsqueeze(b.convert(in(n, 1), b.dtype(x)), b.wrap(x, *dim));
+  outs = {b.slice_scatter(x, src, b.wrap(x, *dim), i, i + 1)};
+  return true;
+}
+// Results in order along a dim, sizes from the results' own types. All must be alive to know their places.
+bool pieces(Builder& b, const Node& n, int64_t dim, Outs& outs) {
+  ValueId x = in(n, 0);
+  for (ValueId v : n.outs)
+    if (v == kNoValue) return false;
+  sym::Expr at = 0;
+  for (size_t i = 0; i < n.outs.size(); ++i) {
+    sym::Expr size = result(b, n, i).sizes[b.wrap(x, dim)];
+    outs.push_back(b.slice(x, dim, at, at + size));
+    at += size;
+  }
+  return true;
+}
+bool split(Builder& b, const Node& n, Outs& outs) {  // (self, split_size or sizes, dim)
+  auto dim = integer(arg(n, 2));
+  return dim && pieces(b, n, *dim, outs);
+}
+bool unbind(Builder& b, const Node& n, Outs& outs) {
+  auto dim = integer(arg(n, 1));
+  if (!dim) return false;
+  for (size_t i = 0; i < n.outs.size(); ++i)
+    outs.push_back(dead(n, i) ? kNoValue : b.select(in(n, 0), *dim, static_cast<int64_t>(i)));
+  return true;
+}
+bool diagonal(Builder& b, const Node& n, Outs& outs) {
+  auto offset = integer(arg(n, 1)), p = integer(arg(n, 2)), q = integer(arg(n, 3));
+  ValueId x = in(n, 0);
+  if (!offset || !p || !q || result(b, n).numel().is_const(0)) return false;
+  outs = {b.diagonal(x, *offset, b.wrap(x, *p), b.wrap(x, *q))};
+  return true;
+}
+bool as_strided(Builder& b, const Node& n, Outs& outs) {
+  TensorType x = type(b, n, 0), t = result(b, n);
+  // Strides speak of memory; they are those of the elements' order only over a contiguous tensor at offset 0.
+  if (!is_contiguous(x) || !x.offset.is_const(0)) return false;
+  sym::Expr offset = is_none(arg(n, 3)) ? sym::Expr(0) : std::get<sym::Expr>(arg(n, 3));
+  outs = {b.emit("prim.as_strided", {Ref{in(n, 0)}, t.sizes, arg(n, 2), offset})};
+  return true;
+}
+bool unfold(Builder& b, const Node& n, Outs& outs) {  // (self, dim, size, step): windows, over the row-major elements
+  auto dim = integer(arg(n, 1)), size = integer(arg(n, 2)), step = integer(arg(n, 3));
+  ValueId x = in(n, 0);
+  if (!dim || !size || !step || b.rank(x) == 0) return false;
+  TensorType t = result(b, n);
+  Sizes strides = contiguous_strides(b.sizes(x));
+  int64_t d = b.wrap(x, *dim);
+  strides.push_back(strides[d]);
+  strides[d] = strides[d] * *step;
+  outs = {b.emit("prim.as_strided", {Ref{x}, t.sizes, strides, sym::Expr(0)})};
+  return true;
+}
+
+bool flip(Builder& b, const Node& n, Outs& outs) {
+  auto dims = integers(arg(n, 1));
+  ValueId x = in(n, 0);
+  if (!dims) return false;
+  if (dims->empty() || b.rank(x) == 0) {
+    outs = {x};
+    return true;
+  }
+  for (int64_t& d : *dims) d = b.wrap(x, d);
+  std::sort(dims->begin(), dims->end());
+  outs = {b.flip(x, *dims)};
+  return true;
+}
+bool roll(Builder& b, const Node& n, Outs& outs) {
+  auto shifts = integers(arg(n, 1)), dims = integers(arg(n, 2));
+  ValueId x = in(n, 0);
+  if (!shifts || !dims || result(b, n).numel().is_const(0)) return false;
+  Sizes sizes = b.sizes(x);
+  bool flat = dims->empty();
+  if (flat && shifts->size() != 1) return false;
+  if (!flat && dims->size() != shifts->size()) return false;
+  for (sym::Expr s : sizes)
+    if (!s.is_const()) return false;
+  if (b.rank(x) == 0) {
+    outs = {x};
+    return true;
+  }
+  if (flat) {
+    x = b.reshape(x, {sym::product(sizes)});
+    dims = Ints{0};
+  }
+  for (size_t i = 0; i < dims->size(); ++i) {
+    int64_t size = b.size(x, (*dims)[i]).value();
+    int64_t shift = ((*shifts)[i] % size + size) % size;
+    if (shift == 0) continue;
+    ValueId tail = b.slice(x, (*dims)[i], size - shift, size), head = b.slice(x, (*dims)[i], 0, size - shift);
+    x = b.cat({tail, head}, (*dims)[i]);
+  }
+  outs = {flat ? b.reshape(x, sizes) : x};
+  return true;
+}
+bool repeat(Builder& b, const Node& n, Outs& outs) {
+  TensorType t = result(b, n);
+  ValueId x = in(n, 0);
+  Sizes sizes = b.sizes(x), spread;
+  size_t shift = t.rank() - sizes.size();
+  auto* repeats = std::get_if<Sizes>(&arg(n, 1));
+  if (!repeats || repeats->size() != t.rank()) return false;
+  Ints places;
+  for (size_t i = 0; i < t.rank(); ++i) {
+    if (!(*repeats)[i].is_const(1)) spread.push_back((*repeats)[i]);
+    if (i < shift) continue;
+    places.push_back(static_cast<int64_t>(spread.size()));
+    spread.push_back(sizes[i - shift]);
+  }
+  outs = {b.reshape(b.broadcast(x, spread, places), t.sizes)};
+  return true;
+}
+template <bool up>
+bool pixel_shuffle(Builder& b, const Node& n, Outs& outs) {
+  auto r = integer(arg(n, 1));
+  ValueId x = in(n, 0);
+  Sizes s = b.sizes(x);
+  size_t rank = s.size();
+  if (!r || rank < 3) return false;
+  sym::Expr c = s[rank - 3], h = s[rank - 2], w = s[rank - 1], k = *r;
+  Sizes wide(s.begin(), s.end() - 3);
+  Ints order;
+  for (size_t i = 0; i < rank - 3; ++i) order.push_back(static_cast<int64_t>(i));
+  auto p = static_cast<int64_t>(rank - 3);
+  if (up) {
+    for (sym::Expr e : {sym::floordiv(c, k * k), k, k, h, w}) wide.push_back(e);
+    for (int64_t d : {0, 3, 1, 4, 2}) order.push_back(p + d);
+  } else {
+    for (sym::Expr e : {c, sym::floordiv(h, k), k, sym::floordiv(w, k), k}) wide.push_back(e);
+    for (int64_t d : {0, 2, 4, 1, 3}) order.push_back(p + d);
+  }
+  outs = {b.reshape(b.permute(b.reshape(x, wide), order), result(b, n).sizes)};
+  return true;
+}
+bool channel_shuffle(Builder& b, const Node& n, Outs& outs) {
+  auto groups = integer(arg(n, 1));
+  ValueId x = in(n, 0);
+  Sizes s = b.sizes(x), wide = s;
+  if (!groups || s.size() < 2) return false;
+  wide[1] = *groups;
+  wide.insert(wide.begin() + 2, sym::floordiv(s[1], *groups));
+  outs = {b.reshape(b.transpose(b.reshape(x, wide), 1, 2), s)};
+  return true;
+}
+
+}  // namespace
+
+void add_views(DecompositionRows& r) {
+  add<reshape>(r, {"aten.view.default", "aten._unsafe_view.default", "aten.reshape.default", "aten.view_copy.default",
+                   "aten.squeeze.default", "aten.squeeze.dim", "aten.squeeze.dims", "aten.unsqueeze.default",
+                   "aten.squeeze_copy.default", "aten.squeeze_copy.dim", "aten.squeeze_copy.dims",
+                   "aten.unsqueeze_copy.default"});
+  add<expand>(r, {"aten.expand.default", "aten.expand_copy.default"});
+  add<permute>(r, {"aten.permute.default", "aten.permute_copy.default"});
+  add<transpose>(r, {"aten.transpose.int", "aten.transpose_copy.int"});
+  add<transpose_2d>(r, {"aten.t.default", "aten.t_copy.default"});
+  add<select>(r, {"aten.select.int", "aten.select_copy.int"});
+  add<slice>(r, {"aten.slice.Tensor", "aten.slice_copy.Tensor"});
+  add<slice_scatter>(r, {"aten.slice_scatter.default"});
+  add<select_scatter>(r, {"aten.select_scatter.default"});
+  add<split>(r, {"aten.split.Tensor", "aten.split_with_sizes.default", "aten.unsafe_split.Tensor",
+                 "aten.unsafe_split_with_sizes.default"});
+  add<unbind>(r, {"aten.unbind.int"});
+  add<diagonal>(r, {"aten.diagonal.default", "aten.diagonal_copy.default"});
+  add<as_strided>(r, {"aten.as_strided.default"});
+  add<unfold>(r, {"aten.unfold.default"});
+  add<flip>(r, {"aten.flip.default"});
+  add<roll>(r, {"aten.roll.default"});
+  add<repeat>(r, {"aten.repeat.default"});
+  add<pixel_shuffle<true>>(r, {"aten.pixel_shuffle.default"});
+  add<pixel_shuffle<false>>(r, {"aten.pixel_unshuffle.default"});
+  add<channel_shuffle>(r, {"aten.channel_shuffle.default", "aten.native_channel_shuffle.default"});
+}
+
+}  // namespace flashover::graph::rules

@@ -1,0 +1,99 @@
+// Pooling and resampling.
+#include "graph/decompose/rules.h"
+
+namespace flashover::graph::rules {
+namespace {
+
+bool window(const Node& n, size_t rank, Ints& kernel, Ints& stride, Ints& padding) {
+  auto k = spread(arg(n, 1), rank), p = spread(arg(n, 3), rank);
+  auto s = integers(arg(n, 2));
+  if (!k || !p || !s) return false;
+  if (s->empty()) s = k;
+  if (s->size() == 1) s->assign(rank, (*s)[0]);
+  kernel = *k;
+  stride = *s;
+  padding = *p;
+  return s->size() == rank;
+}
+
+// Values only; with indices the node stays extern.
+template <size_t rank>
+bool max_pool(Builder& b, const Node& n, Outs& outs) {  // (self, kernel, stride, padding, dilation, ceil_mode)
+  Ints kernel, stride, padding;
+  auto dilation = spread(arg(n, 4), rank);
+  ValueId x = in(n, 0);
+  if (!dead(n, 1) || !dilation || !window(n, rank, kernel, stride, padding) || b.dtype(x) == DType::kBool) return false;
+  DType d = b.dtype(x);
+  ValueId y = b.max_pool(b.convert(x, math(d)), kernel, stride, padding, *dilation, flag(arg(n, 5)));
+  outs = {b.convert(y, d), kNoValue};
+  return true;
+}
+template <size_t rank>
+bool avg_pool(Builder& b, const Node& n, Outs& outs) {  // (self, kernel, stride, padding, ceil, count_include_pad, divisor)
+  Ints kernel, stride, padding;
+  ValueId x = in(n, 0);
+  DType d = b.dtype(x);
+  if (!is_floating(d) || !window(n, rank, kernel, stride, padding)) return false;
+  if (!is_none(arg(n, 6)) && !integer(arg(n, 6))) return false;
+  ValueId y = b.avg_pool(b.convert(x, math(d)), kernel, stride, padding, flag(arg(n, 4)), flag(arg(n, 5)), arg(n, 6));
+  return done(b, y, d, outs);
+}
+// When every window has the same size, it is a mean over split dims.
+template <size_t rank>
+bool adaptive_avg_pool(Builder& b, const Node& n, Outs& outs) {
+  ValueId x = in(n, 0);
+  DType d = b.dtype(x);
+  Sizes sizes = b.sizes(x), wide(sizes.begin(), sizes.end() - rank), target = result(b, n).sizes;
+  if (!is_floating(d) || b.type(x).numel().is_const(0)) return false;
+  Ints over;
+  double count = 1;
+  for (size_t i = sizes.size() - rank; i < sizes.size(); ++i) {
+    auto from = sizes[i].as_const(), to = target[i].as_const();
+    if (!from || !to || *to < 1 || *from % *to) return false;
+    wide.push_back(*to);
+    over.push_back(static_cast<int64_t>(wide.size()));
+    wide.push_back(*from / *to);
+    count *= static_cast<double>(*from / *to);
+  }
+  ValueId total = b.sum(b.reshape(b.convert(x, math(d)), wide), over);
+  return done(b, b.div(total, constant(b, total, count)), d, outs);
+}
+
+// Nearest by whole factors repeats; the general case stays extern.
+template <size_t rank>
+bool upsample_nearest(Builder& b, const Node& n, Outs& outs) {
+  ValueId x = in(n, 0);
+  Sizes sizes = b.sizes(x), target = result(b, n).sizes, wide{sizes[0], sizes[1]};
+  Ints places{0, 1};
+  // A given scale may differ from the ratio of the sizes, and then decides.
+  for (size_t i = 2; i < n.args.size(); ++i)
+    if (!is_none(n.args[i]))
+      if (auto* s = std::get_if<double>(&n.args[i]); !s || *s != static_cast<double>(static_cast<int64_t>(*s))) return false;
+  for (size_t i = 2; i < sizes.size(); ++i) {
+    auto from = sizes[i].as_const(), to = target[i].as_const();
+    if (!from || !to || *from < 1 || *to % *from) return false;
+    if (n.args.size() > i && !is_none(n.args[i]) && std::get<double>(n.args[i]) * static_cast<double>(*from) != static_cast<double>(*to))
+      return false;
+    places.push_back(static_cast<int64_t>(wide.size()));
+    wide.push_back(*from);
+    wide.push_back(*to / *from);
+  }
+  outs = {b.reshape(b.broadcast(x, wide, places), target)};
+  return true;
+}
+
+}  // namespace
+
+void add_windows(DecompositionRows& r) {
+  add<max_pool<2>>(r, {"aten.max_pool2d_with_indices.default"});
+  add<max_pool<3>>(r, {"aten.max_pool3d_with_indices.default"});
+  add<avg_pool<2>>(r, {"aten.avg_pool2d.default"});
+  add<avg_pool<3>>(r, {"aten.avg_pool3d.default"});
+  add<adaptive_avg_pool<2>>(r, {"aten._adaptive_avg_pool2d.default"});
+  add<adaptive_avg_pool<3>>(r, {"aten._adaptive_avg_pool3d.default"});
+  add<upsample_nearest<1>>(r, {"aten.upsample_nearest1d.default", "aten._upsample_nearest_exact1d.default"});
+  add<upsample_nearest<2>>(r, {"aten.upsample_nearest2d.default", "aten._upsample_nearest_exact2d.default"});
+  add<upsample_nearest<3>>(r, {"aten.upsample_nearest3d.default", "aten._upsample_nearest_exact3d.default"});
+}
+
+}  // namespace flashover::graph::rules
