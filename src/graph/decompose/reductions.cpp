@@ -121,9 +121,13 @@ bool var(Builder& b, const Node& n, Outs& outs) {  // (self, dim, correction, ke
   auto count = static_cast<double>(b.count(x, *over).value());
   ValueId center = mean_of(b, x, *over, true), off = b.sub(x, center);
   bool keepdim = flag(arg(n, 3));
-  ValueId v = b.div(b.sum(b.mul(off, off), *over, keepdim), constant(b, x, std::max(0.0, count - *correction)));
+  ValueId squares = b.sum(b.mul(off, off), *over, keepdim);
+  ValueId v = b.div(squares, constant(b, x, std::max(0.0, count - *correction)));
   outs = {b.convert(root ? b.sqrt(v) : v, d)};
-  if (with_mean) outs.push_back(b.convert(keepdim ? center : mean_of(b, x, *over, false), d));
+  if (with_mean) {  // an infinity among the elements makes eager's running mean NaN
+    ValueId m = keepdim ? center : b.reshape(center, b.sizes(squares));
+    outs.push_back(b.convert(b.where(b.isnan(squares), squares, m), d));
+  }
   return true;
 }
 
