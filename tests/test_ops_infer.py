@@ -27,7 +27,9 @@ class Checker:
 
     def visit(self, func: Any, args: tuple, kwargs: dict) -> Any:
         name = op_name(func)
-        if not name.startswith("aten.") or any(str(r.type) not in ("Tensor", "List[Tensor]") for r in func._schema.returns):
+        if not name.startswith("aten.") or any(
+            str(r.type) not in ("Tensor", "List[Tensor]") for r in func._schema.returns
+        ):
             return func(*args, **kwargs)
         try:
             plain = encoded(func, args, kwargs)

@@ -82,7 +82,9 @@ py::tuple write_type(const TensorType& t) {
 py::object write(const Arg& a) {
   struct Visitor {
     py::object operator()(std::monostate) const { return py::none(); }
-    py::object operator()(Ref r) const { return r.id == kNoValue ? py::object(py::none()) : py::make_tuple("ref", r.id); }
+    py::object operator()(Ref r) const {
+      return r.id == kNoValue ? py::object(py::none()) : py::make_tuple("ref", r.id);
+    }
     py::object operator()(const RefList& l) const {
       py::list out;
       for (Ref r : l) out.append((*this)(r));
@@ -165,7 +167,8 @@ py::object decompose(const std::string& name, const py::list& args, const py::li
 
 py::list op_names() {
   py::list out;
-  for (const ops::Op* op : ops::all()) out.append(py::make_tuple(op->name, op->infer != nullptr, graph::find_decomposition(op) != nullptr));
+  for (const ops::Op* op : ops::all())
+    out.append(py::make_tuple(op->name, op->infer != nullptr, graph::find_decomposition(op) != nullptr));
   return out;
 }
 

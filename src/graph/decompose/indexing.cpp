@@ -60,7 +60,8 @@ bool constant_pad(Builder& b, const Node& n, Outs& outs) {  // (self, pad, value
   }
   x = b.slice(x, starts, ends, Sizes(rank, 1));
   auto positive = [](sym::Expr e) { return !e.is_const(0); };
-  if (std::any_of(lo.begin(), lo.end(), positive) || std::any_of(hi.begin(), hi.end(), positive)) x = b.pad(x, lo, hi, *value);
+  if (std::any_of(lo.begin(), lo.end(), positive) || std::any_of(hi.begin(), hi.end(), positive))
+    x = b.pad(x, lo, hi, *value);
   outs = {x};
   return true;
 }
@@ -116,7 +117,8 @@ bool index_put(Builder& b, const Node& n, Outs& outs) {  // (self, indices, valu
   ValueId x = in(n, 0), values = in(n, 2);
   if (!list || list->size() != 1 || (*list)[0].id == kNoValue || flag(arg(n, 3))) return false;
   ValueId mask = (*list)[0].id;
-  if (b.dtype(mask) != DType::kBool || !b.type(values).numel().is_const(1) || b.dtype(values) != b.dtype(x)) return false;
+  if (b.dtype(mask) != DType::kBool || !b.type(values).numel().is_const(1) || b.dtype(values) != b.dtype(x))
+    return false;
   if (b.rank(mask) > b.rank(x)) return false;
   Sizes wide = b.sizes(mask);
   for (size_t i = 0; i < wide.size(); ++i)

@@ -90,10 +90,14 @@ bool signbit(Builder& b, const Node& n, Outs& outs) {
 }
 double largest(DType d) {
   switch (d) {
-    case DType::kF16: return 65504.0;
-    case DType::kBF16: return 3.3895313892515355e38;
-    case DType::kF32: return static_cast<double>(std::numeric_limits<float>::max());
-    default: return std::numeric_limits<double>::max();
+    case DType::kF16:
+      return 65504.0;
+    case DType::kBF16:
+      return 3.3895313892515355e38;
+    case DType::kF32:
+      return static_cast<double>(std::numeric_limits<float>::max());
+    default:
+      return std::numeric_limits<double>::max();
   }
 }
 bool nan_to_num(Builder& b, const Node& n, Outs& outs) {
@@ -457,13 +461,14 @@ bool masked_fill(Builder& b, const Node& n, Outs& outs) {
 
 void add_pointwise(DecompositionRows& r) {
 #define FLOAT_UNARY(name) add<float_unary<&Builder::name>>(r, {"aten." #name ".default"});
-  FLOAT_UNARY(exp) FLOAT_UNARY(exp2) FLOAT_UNARY(expm1) FLOAT_UNARY(log) FLOAT_UNARY(log2) FLOAT_UNARY(log10)
-  FLOAT_UNARY(log1p) FLOAT_UNARY(sqrt) FLOAT_UNARY(rsqrt) FLOAT_UNARY(reciprocal) FLOAT_UNARY(sin) FLOAT_UNARY(cos)
-  FLOAT_UNARY(tan) FLOAT_UNARY(asin) FLOAT_UNARY(acos) FLOAT_UNARY(atan) FLOAT_UNARY(sinh) FLOAT_UNARY(cosh)
-  FLOAT_UNARY(tanh) FLOAT_UNARY(asinh) FLOAT_UNARY(acosh) FLOAT_UNARY(atanh) FLOAT_UNARY(erf) FLOAT_UNARY(erfc)
-  FLOAT_UNARY(erfinv) FLOAT_UNARY(lgamma) FLOAT_UNARY(digamma) FLOAT_UNARY(sigmoid)
+  FLOAT_UNARY(exp)
+  FLOAT_UNARY(exp2) FLOAT_UNARY(expm1) FLOAT_UNARY(log) FLOAT_UNARY(log2) FLOAT_UNARY(log10) FLOAT_UNARY(log1p)
+      FLOAT_UNARY(sqrt) FLOAT_UNARY(rsqrt) FLOAT_UNARY(reciprocal) FLOAT_UNARY(sin) FLOAT_UNARY(cos) FLOAT_UNARY(tan)
+          FLOAT_UNARY(asin) FLOAT_UNARY(acos) FLOAT_UNARY(atan) FLOAT_UNARY(sinh) FLOAT_UNARY(cosh) FLOAT_UNARY(tanh)
+              FLOAT_UNARY(asinh) FLOAT_UNARY(acosh) FLOAT_UNARY(atanh) FLOAT_UNARY(erf) FLOAT_UNARY(erfc)
+                  FLOAT_UNARY(erfinv) FLOAT_UNARY(lgamma) FLOAT_UNARY(digamma) FLOAT_UNARY(sigmoid)
 #undef FLOAT_UNARY
-  add<rounding<&Builder::ceil>>(r, {"aten.ceil.default"});
+                      add<rounding<&Builder::ceil>>(r, {"aten.ceil.default"});
   add<rounding<&Builder::floor>>(r, {"aten.floor.default"});
   add<rounding<&Builder::round>>(r, {"aten.round.default"});
   add<rounding<&Builder::trunc>>(r, {"aten.trunc.default"});
@@ -508,7 +513,8 @@ void add_pointwise(DecompositionRows& r) {
   add<binary<&Builder::div>>(r, {"aten.div.Tensor", "aten.div.Scalar"});
   add<div_mode>(r, {"aten.div.Tensor_mode", "aten.div.Scalar_mode"});
   add<division<&Builder::floordiv>>(r, {"aten.floor_divide.default", "aten.floor_divide.Scalar"});
-  add<division<&Builder::remainder>>(r, {"aten.remainder.Tensor", "aten.remainder.Scalar", "aten.remainder.Scalar_Tensor"});
+  add<division<&Builder::remainder>>(
+      r, {"aten.remainder.Tensor", "aten.remainder.Scalar", "aten.remainder.Scalar_Tensor"});
   add<division<&Builder::fmod>>(r, {"aten.fmod.Tensor", "aten.fmod.Scalar"});
   add<pow_scalar_exponent>(r, {"aten.pow.Tensor_Scalar"});
   add<pow>(r, {"aten.pow.Tensor_Tensor", "aten.pow.Scalar"});
@@ -522,15 +528,21 @@ void add_pointwise(DecompositionRows& r) {
   add<extremum<&Builder::minimum, &Builder::bitwise_and>>(r, {"aten.minimum.default"});
   add<extremum<&Builder::fmax, &Builder::bitwise_or>>(r, {"aten.fmax.default"});
   add<extremum<&Builder::fmin, &Builder::bitwise_and>>(r, {"aten.fmin.default"});
-  add<bitwise<&Builder::bitwise_and>>(r, {"aten.bitwise_and.Tensor", "aten.bitwise_and.Scalar", "aten.bitwise_and.Scalar_Tensor"});
-  add<bitwise<&Builder::bitwise_or>>(r, {"aten.bitwise_or.Tensor", "aten.bitwise_or.Scalar", "aten.bitwise_or.Scalar_Tensor"});
-  add<bitwise<&Builder::bitwise_xor>>(r, {"aten.bitwise_xor.Tensor", "aten.bitwise_xor.Scalar", "aten.bitwise_xor.Scalar_Tensor"});
-  add<shift<&Builder::shift_left>>(r, {"aten.bitwise_left_shift.Tensor", "aten.bitwise_left_shift.Tensor_Scalar", "aten.__lshift__.Scalar"});
-  add<shift<&Builder::shift_right>>(r, {"aten.bitwise_right_shift.Tensor", "aten.bitwise_right_shift.Tensor_Scalar", "aten.__rshift__.Scalar"});
+  add<bitwise<&Builder::bitwise_and>>(
+      r, {"aten.bitwise_and.Tensor", "aten.bitwise_and.Scalar", "aten.bitwise_and.Scalar_Tensor"});
+  add<bitwise<&Builder::bitwise_or>>(
+      r, {"aten.bitwise_or.Tensor", "aten.bitwise_or.Scalar", "aten.bitwise_or.Scalar_Tensor"});
+  add<bitwise<&Builder::bitwise_xor>>(
+      r, {"aten.bitwise_xor.Tensor", "aten.bitwise_xor.Scalar", "aten.bitwise_xor.Scalar_Tensor"});
+  add<shift<&Builder::shift_left>>(
+      r, {"aten.bitwise_left_shift.Tensor", "aten.bitwise_left_shift.Tensor_Scalar", "aten.__lshift__.Scalar"});
+  add<shift<&Builder::shift_right>>(
+      r, {"aten.bitwise_right_shift.Tensor", "aten.bitwise_right_shift.Tensor_Scalar", "aten.__rshift__.Scalar"});
 #define COMPARE(name) add<compare<&Builder::name>>(r, {"aten." #name ".Tensor", "aten." #name ".Scalar"});
-  COMPARE(eq) COMPARE(ne) COMPARE(lt) COMPARE(le) COMPARE(gt) COMPARE(ge)
+  COMPARE(eq)
+  COMPARE(ne) COMPARE(lt) COMPARE(le) COMPARE(gt) COMPARE(ge)
 #undef COMPARE
-  add<logical<&Builder::bitwise_and>>(r, {"aten.logical_and.default"});
+      add<logical<&Builder::bitwise_and>>(r, {"aten.logical_and.default"});
   add<logical<&Builder::bitwise_or>>(r, {"aten.logical_or.default"});
   add<logical<&Builder::bitwise_xor>>(r, {"aten.logical_xor.default"});
 

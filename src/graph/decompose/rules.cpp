@@ -61,8 +61,10 @@ bool plain(DType d) {
     case DType::kBF16:
     case DType::kF32:
     case DType::kF64:
-    case DType::kBool: return true;
-    default: return false;
+    case DType::kBool:
+      return true;
+    default:
+      return false;
   }
 }
 DType math(DType d) { return is_reduced(d) ? DType::kF32 : d; }

@@ -23,18 +23,18 @@ bool dead(const Node& n, size_t i);
 std::optional<int64_t> integer(const Arg& a);
 std::optional<double> number(const Arg& a);
 bool flag(const Arg& a);
-std::optional<Ints> integers(const Arg& a);               // {} for None
-std::optional<Ints> spread(const Arg& a, size_t count);   // one entry stands for all
+std::optional<Ints> integers(const Arg& a);              // {} for None
+std::optional<Ints> spread(const Arg& a, size_t count);  // one entry stands for all
 std::optional<Ints> dims(Builder& b, const Arg& a, ValueId x, bool empty_is_all = true);
 
-bool plain(DType d);     // a dtype that prims compute in
-DType math(DType d);     // f16, bf16 -> f32
-bool is_int(DType d);    // integers, not bool
+bool plain(DType d);                                         // a dtype that prims compute in
+DType math(DType d);                                         // f16, bf16 -> f32
+bool is_int(DType d);                                        // integers, not bool
 bool may_be_empty(Builder& b, ValueId x, const Ints& dims);  // one of the dims may have no element
 
 // A number in a dtype; nullopt when eager would call it an overflow.
 std::optional<Arg> scalar_in(const Arg& a, DType d);
-bool scalar_fits(const Arg& a, DType d);  // also true for what is not a scalar
+bool scalar_fits(const Arg& a, DType d);               // also true for what is not a scalar
 ValueId constant(Builder& b, ValueId like, double v);  // 0-d, dtype of `like`
 // Argument i in dtype d: a tensor converted, a number (which must fit) as a 0-d constant.
 ValueId operand(Builder& b, const Node& n, size_t i, DType d);

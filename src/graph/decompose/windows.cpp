@@ -29,7 +29,8 @@ bool max_pool(Builder& b, const Node& n, Outs& outs) {  // (self, kernel, stride
   return true;
 }
 template <size_t rank>
-bool avg_pool(Builder& b, const Node& n, Outs& outs) {  // (self, kernel, stride, padding, ceil, count_include_pad, divisor)
+bool avg_pool(Builder& b, const Node& n,
+              Outs& outs) {  // (self, kernel, stride, padding, ceil, count_include_pad, divisor)
   Ints kernel, stride, padding;
   ValueId x = in(n, 0);
   DType d = b.dtype(x);
@@ -68,11 +69,13 @@ bool upsample_nearest(Builder& b, const Node& n, Outs& outs) {
   // A given scale may differ from the ratio of the sizes, and then decides.
   for (size_t i = 2; i < n.args.size(); ++i)
     if (!is_none(n.args[i]))
-      if (auto* s = std::get_if<double>(&n.args[i]); !s || *s != static_cast<double>(static_cast<int64_t>(*s))) return false;
+      if (auto* s = std::get_if<double>(&n.args[i]); !s || *s != static_cast<double>(static_cast<int64_t>(*s)))
+        return false;
   for (size_t i = 2; i < sizes.size(); ++i) {
     auto from = sizes[i].as_const(), to = target[i].as_const();
     if (!from || !to || *from < 1 || *to % *from) return false;
-    if (n.args.size() > i && !is_none(n.args[i]) && std::get<double>(n.args[i]) * static_cast<double>(*from) != static_cast<double>(*to))
+    if (n.args.size() > i && !is_none(n.args[i]) &&
+        std::get<double>(n.args[i]) * static_cast<double>(*from) != static_cast<double>(*to))
       return false;
     places.push_back(static_cast<int64_t>(wide.size()));
     wide.push_back(*from);

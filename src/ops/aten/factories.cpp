@@ -88,7 +88,8 @@ bool arange(In in, Types& outs) {
   if (!integral && dtype_of(arg(in, options)) && is_integral(*dtype_of(arg(in, options)))) return false;
   auto ea = size_expr(a), eb = size_expr(b);
   auto cv = integer(c);
-  if (integral && ea && eb && cv && *cv == 1 && sym::known_le(*ea, *eb)) return make(in, options, fallback, {*eb - *ea}, outs);
+  if (integral && ea && eb && cv && *cv == 1 && sym::known_le(*ea, *eb))
+    return make(in, options, fallback, {*eb - *ea}, outs);
   auto x = number(a), y = number(b), s = number(c);
   if (!x || !y || !s || *s == 0 || !std::isfinite(*x) || !std::isfinite(*y)) return false;
   if ((*s > 0 && *y < *x) || (*s < 0 && *y > *x)) return false;
@@ -132,7 +133,8 @@ bool like(In in, Types& outs) {
   const TensorType* x = tensor(in, 0);
   TensorType out;
   if (!x || !plain_options(in, options)) return false;
-  if (!fresh_like(*x, dtype_of(arg(in, options)).value_or(x->dtype), format_of(arg(in, options + 4)), out)) return false;
+  if (!fresh_like(*x, dtype_of(arg(in, options)).value_or(x->dtype), format_of(arg(in, options + 4)), out))
+    return false;
   out.device = device_of(arg(in, options + 2), x->device);
   return one(outs, std::move(out));
 }
@@ -170,9 +172,11 @@ void add_factories(Table& t) {
   t.add("linspace.default", kind, linspace);
   t.add("eye.default", kind, eye);
   t.add("eye.m", kind, eye_m);
-  for (const char* name : {"empty_like", "zeros_like", "ones_like"}) t.add(std::string(name) + ".default", kind, like<1>);
+  for (const char* name : {"empty_like", "zeros_like", "ones_like"})
+    t.add(std::string(name) + ".default", kind, like<1>);
   t.add("full_like.default", kind, like<2>);
-  for (const char* name : {"new_empty", "new_zeros", "new_ones"}) t.add(std::string(name) + ".default", kind, made_new<2>);
+  for (const char* name : {"new_empty", "new_zeros", "new_ones"})
+    t.add(std::string(name) + ".default", kind, made_new<2>);
   t.add("new_full.default", kind, made_new<3>);
   t.add("new_empty_strided.default", kind, new_empty_strided);
   auto random = [&](const char* name, InferRule f) { t.add(name, OpKind::kRandom, f).nondeterministic = true; };

@@ -14,11 +14,11 @@ bool is_int(DType d) { return is_integral(d); }
 // ---------------------------------------------------------------- arguments
 const Arg& arg(In in, size_t i) { return i < in.args.size() ? in.args[i] : kNone; }
 
-const TensorType* tensor(In in, size_t i) { 
+const TensorType* tensor(In in, size_t i) {
   if (!in.has_tensor(i)) return nullptr;
   const TensorType& t = in.type(i);
   return t.opaque ? nullptr : &t;
- }
+}
 
 std::optional<int64_t> integer(const Arg& a) {
   if (auto* e = std::get_if<Expr>(&a)) return e->as_const();
@@ -121,20 +121,28 @@ bool is_integral_or_bool(DType d) { return is_integral(d) || d == DType::kBool; 
 
 DType to_real(DType d) {
   switch (d) {
-    case DType::kC32: return DType::kF16;
-    case DType::kC64: return DType::kF32;
-    case DType::kC128: return DType::kF64;
-    default: return d;
+    case DType::kC32:
+      return DType::kF16;
+    case DType::kC64:
+      return DType::kF32;
+    case DType::kC128:
+      return DType::kF64;
+    default:
+      return d;
   }
 }
 
 DType to_complex(DType d) {
   switch (d) {
-    case DType::kF16: return DType::kC32;
+    case DType::kF16:
+      return DType::kC32;
     case DType::kF32:
-    case DType::kBF16: return DType::kC64;
-    case DType::kF64: return DType::kC128;
-    default: return is_complex(d) ? d : DType::kUndefined;
+    case DType::kBF16:
+      return DType::kC64;
+    case DType::kF64:
+      return DType::kC128;
+    default:
+      return is_complex(d) ? d : DType::kUndefined;
   }
 }
 
@@ -449,7 +457,8 @@ bool iterate_promoted(std::span<const TensorType* const> operands, DType common,
   TensorType out;
   for (size_t i = 0; i < operands.size(); ++i) {
     cast[i] = operands[i];
-    if (out.device == Device{} && operands[i]->rank() + !operands[i]->wrapped_number > 0) out.device = operands[i]->device;
+    if (out.device == Device{} && operands[i]->rank() + !operands[i]->wrapped_number > 0)
+      out.device = operands[i]->device;
     if (operands[i]->dtype == common || operands[i]->rank() == 0) continue;
     if (!fresh_like(*operands[i], common, std::nullopt, copies[i])) return false;
     cast[i] = &copies[i];

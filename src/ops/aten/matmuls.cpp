@@ -8,7 +8,8 @@ bool eq(Expr a, Expr b) { return sym::known_eq(a, b); }
 bool usable(const TensorType& a, const TensorType& b) { return a.dtype == b.dtype && a.dtype != DType::kBool; }
 
 std::optional<Sizes> mm_sizes(const TensorType* a, const TensorType* b) {
-  if (!a || !b || a->rank() != 2 || b->rank() != 2 || !usable(*a, *b) || !eq(a->sizes[1], b->sizes[0])) return std::nullopt;
+  if (!a || !b || a->rank() != 2 || b->rank() != 2 || !usable(*a, *b) || !eq(a->sizes[1], b->sizes[0]))
+    return std::nullopt;
   return Sizes{a->sizes[0], b->sizes[1]};
 }
 std::optional<Sizes> bmm_sizes(const TensorType* a, const TensorType* b) {
@@ -44,7 +45,8 @@ bool addbmm(In in, Types& outs) {
   return sizes && added(tensor(in, 0), in.type(size_t{1}), Sizes{(*sizes)[1], (*sizes)[2]}, outs);
 }
 std::optional<Sizes> mv_sizes(const TensorType* m, const TensorType* v) {
-  if (!m || !v || m->rank() != 2 || v->rank() != 1 || !usable(*m, *v) || !eq(m->sizes[1], v->sizes[0])) return std::nullopt;
+  if (!m || !v || m->rank() != 2 || v->rank() != 1 || !usable(*m, *v) || !eq(m->sizes[1], v->sizes[0]))
+    return std::nullopt;
   return Sizes{m->sizes[0]};
 }
 bool mv(In in, Types& outs) {

@@ -45,7 +45,8 @@ bool group_norm(In in, Types& outs) {  // (input, weight, bias, N, C, HxW, group
   return true;
 }
 
-bool batch_norm_of(const TensorType* x, std::initializer_list<const TensorType*> parameters, bool training, Types& outs) {
+bool batch_norm_of(const TensorType* x, std::initializer_list<const TensorType*> parameters, bool training,
+                   Types& outs) {
   if (!x || x->rank() < 2 || !is_floating(x->dtype) || has_zero_size(*x)) return false;
   auto d = statistics_dtype(*x, parameters);
   if (!d) return false;
@@ -56,7 +57,8 @@ bool batch_norm_of(const TensorType* x, std::initializer_list<const TensorType*>
   return true;
 }
 bool batch_norm(In in, Types& outs) {  // (input, weight, bias, mean, var, training, momentum, eps)
-  return batch_norm_of(tensor(in, 0), {tensor(in, 1), tensor(in, 2), tensor(in, 3), tensor(in, 4)}, flag(arg(in, 5)), outs);
+  return batch_norm_of(tensor(in, 0), {tensor(in, 1), tensor(in, 2), tensor(in, 3), tensor(in, 4)}, flag(arg(in, 5)),
+                       outs);
 }
 bool batch_norm_no_training(In in, Types& outs) {
   return batch_norm_of(tensor(in, 0), {tensor(in, 1), tensor(in, 2), tensor(in, 3), tensor(in, 4)}, false, outs);

@@ -249,9 +249,9 @@ void add_pointwise(Table& t) {
     }
   };
   // Math on floats; integers come out as the default float.
-  with_inplace.operator()<unary<kAny, Result::kFloat>>({"exp", "log", "log2", "log10", "log1p", "sqrt", "rsqrt",
-                                                         "reciprocal", "sin", "cos", "tan", "asin", "acos", "atan", "sinh",
-                                                         "cosh", "tanh", "asinh", "acosh", "atanh", "sigmoid", "expm1"});
+  with_inplace.operator()<unary<kAny, Result::kFloat>>(
+      {"exp",  "log",  "log2", "log10", "log1p", "sqrt", "rsqrt", "reciprocal", "sin",   "cos",     "tan",
+       "asin", "acos", "atan", "sinh",  "cosh",  "tanh", "asinh", "acosh",      "atanh", "sigmoid", "expm1"});
   with_inplace.operator()<unary<kReal, Result::kFloat>>(
       {"exp2", "erf", "erfc", "erfinv", "lgamma", "digamma", "i0", "special_i0", "sinc"});
   for (const char* name : {"special_entr", "special_erfcx", "special_i0e", "special_i1", "special_i1e", "special_ndtri",
@@ -375,10 +375,10 @@ void add_pointwise(Table& t) {
   t.add("polar.default", OpKind::kPointwise, complex_of);
 
   // Gradients that are pointwise in (grad, saved).
-  for (const char* name : {"threshold_backward", "sigmoid_backward", "tanh_backward", "gelu_backward", "silu_backward",
-                           "mish_backward", "hardsigmoid_backward", "hardswish_backward", "hardtanh_backward",
-                           "leaky_relu_backward", "softplus_backward", "softshrink_backward", "hardshrink_backward",
-                           "logit_backward"})
+  for (const char* name :
+       {"threshold_backward", "sigmoid_backward", "tanh_backward", "gelu_backward", "silu_backward", "mish_backward",
+        "hardsigmoid_backward", "hardswish_backward", "hardtanh_backward", "leaky_relu_backward", "softplus_backward",
+        "softshrink_backward", "hardshrink_backward", "logit_backward"})
     t.add(std::string(name) + ".default", OpKind::kPointwise, pair<0, 1>);
   t.add("elu_backward.default", OpKind::kPointwise, pair<0, 5>);
 }

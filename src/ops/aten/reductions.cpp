@@ -8,11 +8,16 @@ enum class Out { kKeep, kSum, kBool, kIndex, kReal };
 
 DType out_dtype(const TensorType& x, Out o) {
   switch (o) {
-    case Out::kSum: return is_integral_or_bool(x.dtype) ? DType::kI64 : x.dtype;
-    case Out::kBool: return x.dtype == DType::kU8 ? DType::kU8 : DType::kBool;
-    case Out::kIndex: return DType::kI64;
-    case Out::kReal: return to_real(x.dtype);
-    case Out::kKeep: break;
+    case Out::kSum:
+      return is_integral_or_bool(x.dtype) ? DType::kI64 : x.dtype;
+    case Out::kBool:
+      return x.dtype == DType::kU8 ? DType::kU8 : DType::kBool;
+    case Out::kIndex:
+      return DType::kI64;
+    case Out::kReal:
+      return to_real(x.dtype);
+    case Out::kKeep:
+      break;
   }
   return x.dtype;
 }
@@ -63,7 +68,8 @@ bool over_dims(In in, Types& outs) {
   if (!mask) return false;
   TensorType as = *x;
   if (d) as.dtype = *d;
-  return acceptable(as, *mask, needs) && one(outs, reduced(*x, d.value_or(out_dtype(*x, o)), *mask, flag(arg(in, keepdim))));
+  return acceptable(as, *mask, needs) &&
+         one(outs, reduced(*x, d.value_or(out_dtype(*x, o)), *mask, flag(arg(in, keepdim))));
 }
 
 template <Out first, Out second, int needs, size_t dim = 1, size_t keepdim = 2>
@@ -114,7 +120,8 @@ bool sort(In in, Types& outs) {
   const TensorType* x = tensor(in, 0);
   auto d = integer(arg(in, dim));
   TensorType out;
-  if (!x || is_complex(x->dtype) || !d || !wrap_dim(*d, x->rank()) || !fresh_like(*x, x->dtype, std::nullopt, out)) return false;
+  if (!x || is_complex(x->dtype) || !d || !wrap_dim(*d, x->rank()) || !fresh_like(*x, x->dtype, std::nullopt, out))
+    return false;
   outs = {out, out};
   outs[1].dtype = DType::kI64;
   return true;
@@ -167,7 +174,8 @@ void add_reductions(Table& t) {
     t.add(std::string(name) + ".dim", kind, over_dims<Out::kBool, kNothing>);
     t.add(std::string(name) + ".dims", kind, over_dims<Out::kBool, kNothing, 1, 2, 0, false>);
   }
-  for (const char* name : {"var", "std"}) t.add(std::string(name) + ".correction", kind, over_dims<Out::kReal, kFloats, 1, 3>);
+  for (const char* name : {"var", "std"})
+    t.add(std::string(name) + ".correction", kind, over_dims<Out::kReal, kFloats, 1, 3>);
   for (const char* name : {"var_mean", "std_mean"})
     t.add(std::string(name) + ".correction", kind, two_over_dims<Out::kReal, Out::kKeep, kFloats, 1, 3>);
   t.add("linalg_vector_norm.default", kind, vector_norm);

@@ -1,8 +1,8 @@
 // The rows of the aten operators that have a rule, one file per family.
 //
-// A rule (ops::InferRule) says what eager on CPU returns: dtype, sizes, strides. It may always answer "false", and must when
-// it is not certain. Layout decisions (TensorIterator's permutation, channels-last outputs) need numbers; rules answer
-// false for symbolic strides that they cannot prove dense.
+// A rule (ops::InferRule) says what eager on CPU returns: dtype, sizes, strides. It may always answer "false", and must
+// when it is not certain. Layout decisions (TensorIterator's permutation, channels-last outputs) need numbers; rules
+// answer false for symbolic strides that they cannot prove dense.
 #pragma once
 #include <string>
 #include <vector>

@@ -102,9 +102,7 @@ bool expand(In in, Types& outs) {
   for (size_t i = n; i-- > 0;) {
     bool old = i >= shift;
     Expr size = old ? x->sizes[i - shift] : Expr(1);
-    Expr stride = old                ? x->strides[i - shift]
-                  : i + 1 < n        ? out.sizes[i + 1] * out.strides[i + 1]
-                                     : Expr(1);
+    Expr stride = old ? x->strides[i - shift] : i + 1 < n ? out.sizes[i + 1] * out.strides[i + 1] : Expr(1);
     Expr t = target[i];
     if (t.is_const(-1)) {
       if (!old) return false;
@@ -312,7 +310,8 @@ bool diagonal(In in, Types& outs) {  // (self, offset, dim1, dim2)
   auto a = wrap_dim(*dim1, x->rank()), b = wrap_dim(*dim2, x->rank());
   if (!a || !b || *a == *b || !x->sizes[*a].is_const() || !x->sizes[*b].is_const()) return false;
   int64_t rows = x->sizes[*a].value(), columns = x->sizes[*b].value();
-  int64_t n = std::max<int64_t>(0, *offset >= 0 ? std::min(rows, columns - *offset) : std::min(rows + *offset, columns));
+  int64_t n =
+      std::max<int64_t>(0, *offset >= 0 ? std::min(rows, columns - *offset) : std::min(rows + *offset, columns));
   TensorType out = *x;
   if (n != 0) out.offset += *offset >= 0 ? x->strides[*b] * *offset : x->strides[*a] * -*offset;
   Expr stride = x->strides[*a] + x->strides[*b];
@@ -430,7 +429,8 @@ void add_views(Table& t) {
   row("view.dtype", view_dtype);
   row("view_as_real.default", view_as_real);
   row("view_as_complex.default", view_as_complex);
-  t.add("_unsafe_view.default", OpKind::kView, unsafe_view);  // the schema calls it fresh, and its source is never used again
+  t.add("_unsafe_view.default", OpKind::kView,
+        unsafe_view);  // the schema calls it fresh, and its source is never used again
 }
 
 }  // namespace flashover::ops::aten

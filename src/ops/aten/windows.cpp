@@ -72,8 +72,10 @@ bool convolution(In in, Types& outs) {
 }
 
 // ATen's pooling_output_shape.
-std::optional<int64_t> pooled(int64_t size, int64_t kernel, int64_t padding, int64_t stride, int64_t dilation, bool ceil_mode) {
-  if (stride < 1 || kernel < 1 || dilation < 1 || padding < 0 || padding > (dilation * (kernel - 1) + 1) / 2) return std::nullopt;
+std::optional<int64_t> pooled(int64_t size, int64_t kernel, int64_t padding, int64_t stride, int64_t dilation,
+                              bool ceil_mode) {
+  if (stride < 1 || kernel < 1 || dilation < 1 || padding < 0 || padding > (dilation * (kernel - 1) + 1) / 2)
+    return std::nullopt;
   int64_t top = size + 2 * padding - dilation * (kernel - 1) - 1 + (ceil_mode ? stride - 1 : 0);
   int64_t out = (top >= 0 ? top / stride : -((-top + stride - 1) / stride)) + 1;
   if (ceil_mode && (out - 1) * stride >= size + padding) --out;
@@ -84,7 +86,8 @@ std::optional<int64_t> pooled(int64_t size, int64_t kernel, int64_t padding, int
 template <size_t n, bool is_max>
 bool pool(In in, Types& outs) {  // (self, kernel, stride, padding, [dilation,] ceil_mode, ...)
   const TensorType* x = tensor(in, 0);
-  if (!x || x->rank() < n + 1 || x->rank() > n + 2 || has_zero_size(*x) || is_complex(x->dtype) || x->dtype == DType::kBool)
+  if (!x || x->rank() < n + 1 || x->rank() > n + 2 || has_zero_size(*x) || is_complex(x->dtype) ||
+      x->dtype == DType::kBool)
     return false;
   if (!is_max && is_integral(x->dtype) && x->dtype != DType::kI64) return false;
   auto kernel = spread(arg(in, 1), n);
@@ -105,7 +108,8 @@ bool pool(In in, Types& outs) {  // (self, kernel, stride, padding, [dilation,] 
     sizes.push_back(*out);
   }
   TensorType out = fresh(*x, x->dtype, sizes);
-  if (x->rank() == n + 2 && (is_max || n == 2) && channels_last(*x)) out.strides = *format_strides(sizes, suggest_format(*x));
+  if (x->rank() == n + 2 && (is_max || n == 2) && channels_last(*x))
+    out.strides = *format_strides(sizes, suggest_format(*x));
   if (!is_max) return one(outs, std::move(out));
   outs = {out, out};
   outs[1].dtype = DType::kI64;
@@ -168,7 +172,8 @@ bool upsample_vec(In in, Types& outs) {  // (input, output_size, [align_corners,
 
 bool grid_sampler(In in, Types& outs) {
   const TensorType *x = tensor(in, 0), *grid = tensor(in, 1);
-  if (!x || !grid || x->dtype != grid->dtype || !is_floating(x->dtype) || x->rank() != 4 || grid->rank() != 4) return false;
+  if (!x || !grid || x->dtype != grid->dtype || !is_floating(x->dtype) || x->rank() != 4 || grid->rank() != 4)
+    return false;
   if (has_zero_size(*x) || has_zero_size(*grid)) return false;
   if (channels_last(*x)) return false;
   return one(outs, fresh(*x, x->dtype, {x->sizes[0], x->sizes[1], grid->sizes[1], grid->sizes[2]}));

@@ -1,0 +1,166 @@
+"""Decompositions against eager: every aten call of op_db samples that has one is rebuilt out of prims, evaluated by a plain
+evaluator, and held against an fp64 run of the call: error at most twice eager's own, NaN and infinities where eager has them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from op_calls import Recorder, encoded, flat_outputs, op_name, positional
+from prim_eval import evaluate
+from test_ops_infer import SKIPPED, run_samples
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal.opinfo.core import OpInfo
+from torch.utils._pytree import tree_flatten, tree_map
+
+from flashover import _C
+
+DTYPES = [
+    torch.float32,
+    torch.bfloat16,
+    torch.float16,
+    torch.float64,
+    torch.int64,
+    torch.int32,
+    torch.uint8,
+    torch.bool,
+]
+LAYOUTS = ["as is", "transposed"]
+UNINITIALISED = ("aten.empty", "aten.new_empty")
+
+
+def tensors_of(values: list[Any]) -> list[torch.Tensor]:
+    return [v for v in tree_flatten(values)[0] if isinstance(v, torch.Tensor)]
+
+
+def in_f64(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.double() if value.is_floating_point() else value
+    if isinstance(value, torch.dtype) and value.is_floating_point:
+        return torch.float64
+    return value
+
+
+def disagreement(got: torch.Tensor, eager: torch.Tensor, reference: torch.Tensor | None) -> str | None:
+    if got.dtype != eager.dtype or got.shape != eager.shape:
+        return f"{got.dtype}{list(got.shape)} instead of {eager.dtype}{list(eager.shape)}"
+    if not eager.is_floating_point():
+        return None if torch.equal(got, eager) else f"{got} instead of {eager}"
+    if torch.equal(got.nan_to_num(7), eager.nan_to_num(7)) and torch.equal(got.isnan(), eager.isnan()):
+        return None
+    g, e = got.double(), eager.double()
+    r = e if reference is None or reference.shape != e.shape else reference.double()
+    if not torch.equal(g.isnan(), e.isnan()) and not torch.equal(g.isnan(), r.isnan()):
+        return f"NaN where eager has none or the reverse: {got} instead of {eager}"
+    finite = g.isfinite() & e.isfinite() & r.isfinite()
+    other = ~finite & ~g.isnan() & ~e.isnan()
+    if not torch.equal(g[other], e[other]) and not torch.equal(g[other], r[other].to(got.dtype).double()):
+        return f"infinities differ: {got} instead of {eager}"
+    g, e, r = g[finite], e[finite], r[finite]
+    eps = torch.finfo(eager.dtype).eps
+    scale = r.abs().max().item() if r.numel() else 0.0
+    floor = 4 * eps * r.abs() + eps * scale + torch.finfo(eager.dtype).smallest_normal
+    if eager.dtype == torch.float64:  # the reference is eager itself: only the order of operations may differ
+        floor = floor + 64 * eps * (scale + 1)
+    # One element may be lucky in eager: its error is what eager does anywhere near this magnitude.
+    eager_error = (
+        torch.maximum((e - r).abs(), (e - r).abs().max() * (r.abs() / (scale or 1.0)).clamp(max=1)) if r.numel() else r
+    )
+    bad = (g - r).abs() > 2 * eager_error + floor
+    if bad.any():
+        i = int(torch.nonzero(bad)[0])
+        return (
+            f"{g[i].item()!r} instead of {e[i].item()!r}, exactly {r[i].item()!r} (error {abs(g[i] - r[i]).item():.3g})"
+        )
+    return None
+
+
+class Checker:
+    def __init__(self) -> None:
+        self.checked: dict[str, int] = {}
+        self.extern: dict[str, int] = {}
+        self.wrong: list[str] = []
+
+    def visit(self, func: Any, args: tuple, kwargs: dict) -> Any:
+        name = op_name(func)
+        before = tree_map(lambda v: v.clone() if isinstance(v, torch.Tensor) else v, positional(func, args, kwargs))
+        result = func(*args, **kwargs)
+        outs = flat_outputs(result)
+        if not name.startswith("aten.") or outs is None or func._schema.is_mutable or name.startswith(UNINITIALISED):
+            return result
+        values = positional(func, args, kwargs)
+        try:
+            plain = encoded(func, args, kwargs)
+            from op_calls import DTYPE_NUMBER
+
+            types = [(DTYPE_NUMBER[o.dtype], list(o.shape), list(o.stride())) for o in outs]
+        except KeyError:
+            return result
+        try:
+            graph = _C.decompose(name, plain, types)
+            if graph is None:
+                self.extern[name] = self.extern.get(name, 0) + 1
+                return result
+            got = evaluate(graph, tensors_of(values))
+        except Exception as e:  # noqa: BLE001
+            self.wrong.append(f"{name}{plain}: {type(e).__name__}: {str(e)[:600]}")
+            return result
+        self.checked[name] = self.checked.get(name, 0) + 1
+        try:
+            reference = flat_outputs(
+                func(
+                    *[
+                        in_f64(v) if not isinstance(v, (list, tuple)) else [in_f64(x) for x in v]
+                        for v in before[: sum(not a.kwarg_only for a in func._schema.arguments)]
+                    ],
+                    **{a.name: in_f64(v) for a, v in zip(func._schema.arguments, before, strict=True) if a.kwarg_only},
+                )
+            )
+        except Exception:  # noqa: BLE001: no f64 kernel
+            reference = None
+        for i, (g, e) in enumerate(zip(got, outs, strict=True)):
+            if g is None:
+                continue
+            why = disagreement(g, e, reference[i] if reference else None)
+            if why:
+                self.wrong.append(f"{name}{plain} result {i}: {why}")
+        return result
+
+
+def with_specials(value: Any) -> Any:
+    """NaN, infinities, signed zeros and denormals among the elements of float tensors."""
+    if isinstance(value, torch.Tensor) and value.is_floating_point() and value.numel() > 6:
+        value = value.detach().clone()
+        specials = [math.nan, math.inf, -math.inf, 0.0, -0.0, torch.finfo(value.dtype).tiny]
+        flat = value.view(-1) if value.is_contiguous() else None
+        if flat is not None:
+            flat[: len(specials)] = torch.tensor(specials, dtype=value.dtype)
+    return value
+
+
+def run_special_samples(op: OpInfo, dtype: torch.dtype, checker: Checker, limit: int) -> None:
+    with torch.no_grad():
+        try:
+            samples = list(zip(range(limit), op.sample_inputs("cpu", dtype, requires_grad=False), strict=False))
+        except Exception:  # noqa: BLE001
+            return
+        for _, sample in samples:
+            try:
+                args = tree_map(with_specials, [sample.input, *sample.args])
+                with Recorder(checker.visit):
+                    op.op(*args, **sample.kwargs)
+            except Exception:  # noqa: BLE001: eager rejects these values
+                continue
+
+
+@pytest.mark.parametrize("op", [o for o in op_db if o.name not in SKIPPED], ids=lambda o: o.formatted_name)
+def test_decompositions_equal_eager(op: OpInfo) -> None:
+    checker = Checker()
+    for dtype in DTYPES:
+        if dtype in op.dtypes:
+            for layout in LAYOUTS:
+                run_samples(op, dtype, layout, checker, limit=8)
+            run_special_samples(op, dtype, checker, limit=4)
+    assert not checker.wrong, "\n".join(checker.wrong[:5])
