@@ -31,21 +31,22 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-Isa detect() {
+Target detect() {
+  Target t;
 #if defined(__x86_64__)
   unsigned a, b, c, d;
-  if (!__get_cpuid(1, &a, &b, &c, &d)) return Isa::kScalar;
+  if (!__get_cpuid(1, &a, &b, &c, &d)) return t;
   const bool osxsave = c & bit_OSXSAVE, fma = c & bit_FMA, f16c = c & bit_F16C, avx = c & bit_AVX;
-  if (!osxsave || !fma || !f16c || !avx) return Isa::kScalar;
+  if (!osxsave || !fma || !f16c || !avx) return t;
   unsigned lo, hi;
   __asm__("xgetbv" : "=a"(lo), "=d"(hi) : "c"(0));
-  if ((lo & 6) != 6 || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return Isa::kScalar;
-  if (!(b & bit_AVX2) || !(b & bit_BMI) || !(b & bit_BMI2)) return Isa::kScalar;
+  if ((lo & 6) != 6 || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return t;
+  if (!(b & bit_AVX2) || !(b & bit_BMI) || !(b & bit_BMI2)) return t;
   constexpr unsigned need = bit_AVX512F | bit_AVX512DQ | bit_AVX512BW | bit_AVX512VL | bit_AVX512CD;
-  return (lo & 0xe6) == 0xe6 && (b & need) == need ? Isa::kAvx512 : Isa::kAvx2;
-#else
-  return Isa::kScalar;
+  t.isa = (lo & 0xe6) == 0xe6 && (b & need) == need ? Isa::kAvx512 : Isa::kAvx2;
+  if (t.isa == Isa::kAvx512 && a >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d)) t.bf16 = a & (1u << 5);
 #endif
+  return t;
 }
 
 std::string error_text(int code) { return std::strerror(code); }
@@ -233,18 +234,18 @@ class Jobs {
 }  // namespace
 
 Target host_target() {
-  static const Isa there = detect();
-  Target t{there};
+  static const Target there = detect();
+  Target t = there;
   if (const char* wish = std::getenv("FLASHOVER_ISA")) {
     std::string_view w = wish;
-    if (w == "scalar") t.isa = Isa::kScalar;
-    if (w == "avx2") t.isa = std::min(there, Isa::kAvx2);
+    if (w == "scalar") t = {};
+    if (w == "avx2") t = {std::min(there.isa, Isa::kAvx2)};
   }
   return t;
 }
 
 std::string str(const Target& t) {
-  return std::string("x86-64 ") + (t.isa == Isa::kAvx512 ? "avx512" : t.isa == Isa::kAvx2 ? "avx2" : "scalar");
+  return std::string("x86-64 ") + (t.isa == Isa::kAvx512 ? "avx512" : t.isa == Isa::kAvx2 ? "avx2" : "scalar") + (t.bf16 ? " bf16" : "");
 }
 
 int usable_cores() {
@@ -302,6 +303,7 @@ std::vector<std::string> compiler_flags(const Target& t) {
   if (t.isa >= Isa::kAvx2) f.insert(f.end(), {"-mavx2", "-mfma", "-mf16c", "-mbmi", "-mbmi2"});
   if (t.isa == Isa::kAvx512)
     f.insert(f.end(), {"-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512cd", "-mprefer-vector-width=512"});
+  if (t.bf16) f.push_back("-mavx512bf16");
   return f;
 }
 

@@ -19,6 +19,7 @@ namespace flashover::kernel {
 // What the generated code may use of the machine. Part of every cache key.
 struct Target {
   Isa isa = Isa::kScalar;
+  bool bf16 = false;  // AVX512_BF16: conversion in one instruction
   bool operator==(const Target&) const = default;
 };
 // This process's CPU by CPUID. FLASHOVER_ISA=scalar|avx2|avx512 asks for less (never for more than there is).

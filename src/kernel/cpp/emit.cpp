@@ -680,6 +680,7 @@ class Emitter {
              constant(narrow ? Class::kI : Class::kL, 0, narrow ? INT32_MAX : INT64_MAX, p.vector, p.vector ? "" : ns()) + ";");
       }
     }
+    if (tracks_nan(a, p)) line("unsigned a" + num(a) + "_nan = 0;");
   }
   // a = a combined with x
   std::string folded(int32_t a, const std::string& acc, const std::string& x, bool vector) const {
@@ -695,6 +696,10 @@ class Emitter {
       default: break;
     }
     return operation(op, k.dtype, acc, x, "", vector, vector ? "" : ns());
+  }
+  // Along a row, max and min run on the one-instruction operation, which loses NaN, and look for NaN two vectors at a time.
+  bool tracks_nan(int32_t a, const Place& p) const {
+    return inner() && p.vector && k_.accs[a].dtype == DType::kF32 && (k_.accs[a].kind == Reduce::kMax || k_.accs[a].kind == Reduce::kMin);
   }
   // Lanes and copies of a row's accumulator become one scalar.
   void finish_accumulator(int32_t a, const Place& p) {
@@ -712,7 +717,9 @@ class Emitter {
       line("    " + name + " = " + x + "[l], " + name + "i = " + x + "i[l];");
       return;
     }
-    for (int u = 1; u < p.copies; ++u) x = "(" + folded(a, x, acc_name(a, p, u), true) + ")";
+    const bool nan = tracks_nan(a, p);
+    for (int u = 1; u < p.copies; ++u)
+      x = nan ? quick_extreme(a, x, acc_name(a, p, u)) : "(" + folded(a, x, acc_name(a, p, u), true) + ")";
     const char* suffix = c == Class::kF ? "" : c == Class::kD ? "_d" : c == Class::kI ? "_i" : "_l";
     std::string r;
     if (c == Class::kB) {
@@ -721,8 +728,13 @@ class Emitter {
     } else {
       const char* f = k.kind == Reduce::kSum ? "hsum" : k.kind == Reduce::kProd ? "hprod" : k.kind == Reduce::kMax ? "hmax" : "hmin";
       r = wrapped(k.dtype, std::string(f) + suffix + "(" + x + ")", ns());
+      if (nan) r = name + "_nan ? __builtin_nanf(\"\") : " + r;
     }
     line(std::string("const ") + type_name(c, false) + " " + name + " = " + r + ";");
+  }
+
+  std::string quick_extreme(int32_t a, const std::string& x, const std::string& acc) const {
+    return std::string(k_.accs[a].kind == Reduce::kMax ? "v_max2(" : "v_min2(") + x + ", " + acc + ")";
   }
 
   // Everything of the stage that depends on its first `depth` loops, then the next loop.
@@ -881,6 +893,8 @@ class Emitter {
         std::string t[3];
         for (int a = 0; a < arity; ++a) t[a] = operand(in.args[a], p, u, a < first ? Class::kB : c, varying);
         if (op != in.op) return std::string(in.op == Op::k_tanh ? "v_tanh_fast(" : "v_erf_fast(") + t[0] + ")";
+        if (in.op == Op::k_div && varying && c == Class::kF && !p.values[in.args[1]].varying)
+          return "v_div_by(" + t[0] + ", " + operand(in.args[1], p, u, c, false) + ")";
         if (in.op == Op::k_pow)
           if (std::string s = power(in, p, t[0], c, varying); !s.empty()) return s;
         return operation(in.op, d, t[0], t[1], t[2], varying, varying ? "" : ns());
@@ -1192,7 +1206,8 @@ class Emitter {
     const bool vector = p.vector;
     const std::string q = vector ? "" : ns();
     if (k.kind >= Reduce::kArgMax) return fold_arg(in, p);
-    const bool tail = inner() && vector && !p.n.empty();
+    const bool tail = inner() && vector && !p.n.empty(), nan = tracks_nan(in.slot, p);
+    std::vector<std::string> seen;
     for (int u = 0; u < (vector ? p.copies : 1); ++u) {
       std::string acc = acc_name(in.slot, p, u), x = operand(in.args[0], p, u, c, vector);
       std::string mask;
@@ -1203,8 +1218,15 @@ class Emitter {
         continue;
       }
       if (!mask.empty()) x = "(" + operation(Op::k_where, k.dtype, mask, x, identity(in.slot, true), true, q) + ")";
-      line(acc + " = " + folded(in.slot, acc, x, vector) + ";");
+      if (nan) {
+        line("const VF x" + num(i) + "_" + num(u) + " = " + x + ";");
+        seen.push_back("x" + num(i) + "_" + num(u));
+        x = seen.back();
+      }
+      line(acc + " = " + (nan ? quick_extreme(in.slot, x, acc) : folded(in.slot, acc, x, vector)) + ";");
     }
+    for (size_t u = 0; u < seen.size(); u += 2)
+      line("a" + num(in.slot) + "_nan |= unordered(" + seen[u] + ", " + seen[std::min(u + 1, seen.size() - 1)] + ");");
     if (in.op == Op::k_scan)
       define(i, p, vector, in.dtype, [&](int u) { return acc_name(in.slot, p, u); });
   }

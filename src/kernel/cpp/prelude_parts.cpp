@@ -200,12 +200,30 @@ inline VC load_8_n(const signed char* p, int n) { VC v{}; __builtin_memcpy(&v, p
 inline void store_8_n(signed char* p, VC v, int n) { __builtin_memcpy(p, &v, n); }
 )"},
     // bf16: round to nearest even, NaN quiet, as torch's scalar conversion
-    {"bf16_to_f f_to_bf16", kVector, R"(
+    {"bf16_to_f f_to_bf16", kVector & ~kA16, R"(
 inline VF bf16_to_f(VUS h) { return (VF)(__builtin_convertvector(h, VU) << 16); }
 inline VUS f_to_bf16(VF x) {
   VU u = (VU)x;
   VU r = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
   return __builtin_convertvector(x != x ? 0x7fc0u - VU{} : r, VUS);
+}
+)"},
+    // The instruction also takes denormals for zero; of bf16 results that is everything below 1.2e-38.
+    {"bf16_to_f f_to_bf16", kA16, R"(
+inline VF bf16_to_f(VUS h) { return (VF)(__builtin_convertvector(h, VU) << 16); }
+inline VUS f_to_bf16(VF x) {
+#ifdef __AVX512BF16__
+#ifdef __clang__
+  auto h = __builtin_ia32_cvtneps2bf16_512(x);
+#else
+  auto h = __builtin_ia32_cvtneps2bf16_v16sf(x);
+#endif
+  return __builtin_bit_cast(VUS, h);
+#else
+  VU u = (VU)x;
+  VU r = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+  return __builtin_convertvector(x != x ? 0x7fc0u - VU{} : r, VUS);
+#endif
 }
 )"},
     {"f16_to_f f_to_f16", kA16, R"(
@@ -452,6 +470,11 @@ inline VD d_sqrt(VD x) { return __builtin_ia32_sqrtpd512_mask(x, x, -1, 4); }
     // b where the comparison fails, so that NaN in b stays: one instruction
     {"v_max2", kAny, "inline VF v_max2(VF a, VF b) { return a > b ? a : b; }\n"},
     {"v_min2", kAny, "inline VF v_min2(VF a, VF b) { return a < b ? a : b; }\n"},
+    // Is any lane of a or b NaN?
+    {"unordered", kA16, "inline unsigned unordered(VF a, VF b) { return __builtin_ia32_cmpps512_mask(a, b, 3, -1, 4); }\n"},
+    {"unordered", kA8, "inline unsigned unordered(VF a, VF b) { return __builtin_ia32_cmpps256_mask(a, b, 3, -1); }\n"},
+    {"unordered", kB8, "inline unsigned unordered(VF a, VF b) { return __builtin_ia32_movmskps256(__builtin_ia32_cmpps256(a, b, 3)); }\n"},
+    {"unordered", kB4, "inline unsigned unordered(VF a, VF b) { return __builtin_ia32_movmskps(__builtin_ia32_cmpps(a, b, 3)); }\n"},
     {"v_relu", kAny, "inline VF v_relu(VF x) { return splat(0.f) > x ? splat(0.f) : x; }\n"},
     {"d_relu", kAny, "inline VD d_relu(VD x) { return splat_d(0.0) > x ? splat_d(0.0) : x; }\n"},
     {"v_sign", kAny, "inline VF v_sign(VF x) { return x > 0.f ? splat(1.f) : (x < 0.f ? splat(-1.f) : splat(0.f)); }\n"},
@@ -494,10 +517,41 @@ inline VF exp_reduce(VF x, VF& n) {
   return v_fma(n, splat(2.12194440e-4f), v_fma(n, splat(-0.693359375f), x));
 }
 )"},
-    {"v_exp", kAny, R"(
-inline VF v_exp(VF x) {
-  VF n, r = exp_reduce(v_min2(splat(90.f), v_max2(splat(-105.f), x)), n);
-  return v_ldexp(v_fma(exp_tail(r), r * r, r) + 1.f, n);
+    // exp without care for the ends: -105 <= x <= 89 (or NaN)
+    {"exp_inside", kAny, R"(
+inline VF exp_inside(VF x) {
+  VF n, r = exp_reduce(x, n);
+  VF p = splat(1.38431834e-3f);
+  p = v_fma(p, r, splat(8.37455969e-3f));
+  p = v_fma(p, r, splat(4.16680276e-2f));
+  p = v_fma(p, r, splat(0.166664273f));
+  p = v_fma(p, r, splat(0.49999994f));
+  p = v_fma(p, r, splat(1.f));
+  return v_ldexp(v_fma(p, r, splat(1.f)), n);
+}
+)"},
+    {"v_exp", kAny, "inline VF v_exp(VF x) { return exp_inside(v_min2(splat(90.f), v_max2(splat(-105.f), x))); }\n"},
+    // 1 / d for 2^-125 < |d| < 2^125, within 1 ulp: a divider is five times as slow
+    {"v_recip", kA16, R"(
+inline VF v_recip(VF d) {
+  VF r = __builtin_ia32_rcp14ps512_mask(d, d, -1);
+  return v_fma(r, v_fma(-d, r, splat(1.f)), r);
+}
+)"},
+    {"v_recip", kA8, R"(
+inline VF v_recip(VF d) {
+  VF r = __builtin_ia32_rcp14ps256_mask(d, d, -1);
+  return v_fma(r, v_fma(-d, r, splat(1.f)), r);
+}
+)"},
+    {"v_recip", kAvx2 | kS1, "inline VF v_recip(VF d) { return 1.f / d; }\n"},
+    // x / s for one s and many x: the quotient by the reciprocal, corrected by its remainder
+    {"v_div_by", kVector, R"(
+inline VF v_div_by(VF x, float s) {
+  float a = __builtin_fabsf(s), r = 1.f / s;
+  if (__builtin_expect(!(a > 0x1p-120f && a < 0x1p120f), 0)) return x / s;
+  VF q = x * r, c = v_fma(v_fma(-q, splat(s), x), splat(r), q);
+  return c == c ? c : q;
 }
 )"},
     {"v_exp2", kAny, R"(
@@ -590,7 +644,13 @@ inline VF v_log1p(VF x) {
   return v_abs(x) < 1e-7f ? x : y;
 }
 )"},
-    {"v_sigmoid", kAny, "inline VF v_sigmoid(VF x) { return 1.f / (1.f + v_exp(-x)); }\n"},
+    // (results below 1e-38 count as 0)
+    {"v_sigmoid", kAny, R"(
+inline VF v_sigmoid(VF x) {
+  VF y = v_recip(1.f + exp_inside(v_min2(splat(87.f), v_max2(splat(-105.f), -x))));
+  return x < -87.f ? splat(0.f) : y;
+}
+)"},
     {"v_tanh", kAny, R"(
 inline VF v_tanh(VF x) {
   VF z = v_abs(x), s = x * x;
@@ -599,7 +659,7 @@ inline VF v_tanh(VF x) {
   p = v_fma(p, s, splat(-5.37397155531e-2f));
   p = v_fma(p, s, splat(1.33314422036e-1f));
   p = v_fma(p, s, splat(-3.33332819422e-1f));
-  VF y = 1.f - 2.f / (v_exp(z + z) + 1.f);
+  VF e = exp_inside(v_min2(splat(20.f), z + z)), y = 1.f - 2.f * v_recip(e + 1.f);
   return v_copysign(z < 0.625f ? v_fma(p * s, z, z) : y, x);
 }
 )"},
@@ -618,19 +678,19 @@ inline VF v_tanh_fast(VF x) {
   q = v_fma(q, s, splat(1.18534705686654e-04f));
   q = v_fma(q, s, splat(2.26843463243900e-03f));
   q = v_fma(q, s, splat(4.89352518554385e-03f));
-  return c * p / q;
+  return c * p * v_recip(q);
 }
 )"},
     {"v_erf", kAny, R"(
 inline VF v_erf(VF x) {
-  VF t = v_abs(x), s = x * x;
+  VF t = v_min2(splat(4.f), v_abs(x)), s = t * t;
   VF r = v_fma(splat(-1.72853470e-5f), t, splat(3.83197126e-4f));
   VF u = v_fma(splat(-3.88396438e-3f), t, splat(2.42546219e-2f));
   r = v_fma(r, s, u);
   r = v_fma(r, t, splat(-1.06777877e-1f));
   r = v_fma(r, t, splat(-6.34846687e-1f));
   r = v_fma(r, t, splat(-1.28717512e-1f));
-  VF big = 1.f - v_exp(v_fma(r, t, -t));
+  VF big = 1.f - exp_inside(v_fma(r, t, -t));
   VF p = splat(-5.96761703e-4f);
   p = v_fma(p, s, splat(4.99119423e-3f));
   p = v_fma(p, s, splat(-2.67681349e-2f));
@@ -638,7 +698,7 @@ inline VF v_erf(VF x) {
   p = v_fma(p, s, splat(-3.76125336e-1f));
   p = v_fma(p, s, splat(1.28379166e-1f));
   VF y = t > 0.927734375f ? big : v_fma(p, t, t);
-  return v_copysign(t > 4.f ? splat(1.f) : y, x);
+  return v_copysign(t == 4.f ? splat(1.f) : y, x);
 }
 )"},
     // erf as a quotient of polynomials, for 1 + erf(x)
@@ -657,7 +717,7 @@ inline VF v_erf_fast(VF x) {
   q = v_fma(q, s, splat(-1.68282697438203e-03f));
   q = v_fma(q, s, splat(-7.37332916720468e-03f));
   q = v_fma(q, s, splat(-1.42647390514189e-02f));
-  return c * p / q;
+  return c * p * v_recip(q);
 }
 )"},
     // sin and cos share the reduction to [-pi/4, pi/4] in three parts, good to |x| = 1e5; beyond, libm lane by lane.
