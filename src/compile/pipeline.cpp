@@ -1,0 +1,78 @@
+// From a traced graph to a plan: every stage and pass, in order, with the reason for its place.
+#include "base/check.h"
+#include "compile/compile.h"
+#include "compile/pass_runner.h"
+#include "graph/passes/convolution.h"
+#include "graph/passes/cse.h"
+#include "graph/passes/dce.h"
+#include "graph/passes/decompose.h"
+#include "graph/passes/functionalize.h"
+#include "graph/passes/layout.h"
+#include "graph/passes/linear.h"
+#include "graph/passes/split_frozen.h"
+#include "kernel/kernel.h"
+#include "loops/schedule/schedule.h"
+
+namespace flashover::compile {
+namespace {
+
+using graph::Form;
+using graph::Graph;
+
+// Graph passes: what eager recorded becomes a pure program of prims and extern calls.
+Graph run_graph_passes(Graph g, const Environment& env, PassRunner& passes) {
+  // First of all: everything after relies on values that never change.
+  passes.run("functionalize", Form::kFunctional, g, [](const Graph& t) { return graph::functionalize(t); });
+  passes.run("dce", Form::kFunctional, g, graph::dce);
+  // Python re-makes masks, positions and casts layer by layer: merge them before patterns count uses.
+  passes.run("cse", Form::kFunctional, g, graph::cse);
+  // Patterns look at whole operators (batch_norm, gelu), so they stand before decompose.
+  passes.run("fold_batch_norm", Form::kFunctional, g, graph::fold_batch_norm);
+  passes.run("convolution", Form::kFunctional, g, graph::convolution, env.providers);
+  passes.run("linear", Form::kFunctional, g, graph::linear, env.providers);
+  passes.run("decompose", Form::kCore, g, graph::decompose);
+  // Decompositions of neighbours share work (casts, reciprocal counts).
+  passes.run("cse_core", Form::kCore, g, graph::cse);
+  passes.run("relax_layout", Form::kCore, g, graph::relax_layout);
+  passes.run("dce_core", Form::kCore, g, graph::dce);
+  // Last: what is frozen depends on what the other passes left.
+  passes.run("split_frozen", Form::kCore, g, graph::split_frozen);
+  return g;
+}
+
+int64_t count_calls(const plan::Plan& p) {
+  int64_t calls = 0;
+  for (const plan::Step& s : p.steps) calls += s.kind == plan::StepKind::kCall;
+  return calls;
+}
+
+}  // namespace
+
+plan::Plan compile(Graph traced, const Options& options, const Environment& env, Report& report) {
+  PassRunner passes(options, report);
+  if (passes.wants_text()) passes.text("traced", graph::print(traced));
+
+  const Graph core = run_graph_passes(std::move(traced), env, passes);
+  loops::Schedule schedule =
+      passes.stage("schedule", [&] { return loops::schedule(core, {.threads = env.threads}); });
+  if (passes.wants_text()) {
+    std::string text = schedule.text;
+    for (const loops::Kernel& k : schedule.kernels) text += "\n" + loops::print(k);
+    passes.text("loops", std::move(text));
+  }
+
+  kernel::Compiled built = passes.stage("kernels", [&] { return kernel::compile(schedule.kernels); });
+  plan::Plan plan = std::move(schedule.plan);
+  plan.kernels = std::move(built.kernels);
+  plan.binaries = std::move(built.binaries);
+  plan.target = kernel::str(kernel::host_target());
+  if (options.flag("verify", false)) plan::verify(plan);
+  if (passes.wants_text()) passes.text("plan", plan::print(plan));
+
+  report.kernels = static_cast<int64_t>(plan.kernels.size());
+  report.extern_calls = count_calls(plan);
+  report.slab_bytes = plan.slab_bytes.as_const().value_or(0);
+  return plan;
+}
+
+}  // namespace flashover::compile

@@ -1,0 +1,67 @@
+// The pipeline behind the frame stage, from a graph's text: for tests, tools and the curious.
+#include <ATen/Parallel.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include "compile/compile.h"
+#include "graph/passes.h"
+#include "python/bind.h"
+#include "run/run.h"
+
+namespace py = pybind11;
+
+namespace flashover {
+namespace {
+
+struct CompiledText {
+  std::shared_ptr<run::Executable> executable;
+  compile::Report report;
+
+  py::list run(const std::vector<py::object>& given) const {
+    std::vector<at::Tensor> inputs, outputs;
+    for (const py::object& t : given) inputs.push_back(THPVariable_Unpack(t.ptr()));
+    {
+      py::gil_scoped_release nogil;
+      executable->run(inputs.data(), inputs.size(), outputs);
+    }
+    py::list out;
+    for (const at::Tensor& t : outputs) out.append(py::reinterpret_steal<py::object>(THPVariable_Wrap(t)));
+    return out;
+  }
+};
+
+CompiledText compile_text(const std::string& text, const std::map<std::string, std::string>& options, bool texts) {
+  CompiledText out;
+  out.report.want_texts = texts;
+  compile::Environment env;
+  env.threads = at::get_num_threads();
+  env.providers.onednn_bf16 = true;
+  plan::Plan plan = compile::compile(graph::parse(text), {options}, env, out.report);
+  out.executable = run::load(std::move(plan));
+  return out;
+}
+
+}  // namespace
+
+void bind_compile(py::module_& m) {
+  py::class_<CompiledText>(m, "CompiledText")
+      .def("run", &CompiledText::run)
+      .def_property_readonly("kernels", [](const CompiledText& c) { return c.report.kernels; })
+      .def_property_readonly("extern_calls", [](const CompiledText& c) { return c.report.extern_calls; })
+      .def_property_readonly("texts", [](const CompiledText& c) { return c.report.texts; })
+      .def_property_readonly("stages", [](const CompiledText& c) {
+        std::vector<std::pair<std::string, double>> out;
+        for (const auto& s : c.report.stages) out.emplace_back(s.name, s.seconds);
+        return out;
+      });
+  m.def("compile_text", &compile_text, py::arg("graph"), py::arg("options") = std::map<std::string, std::string>{},
+        py::arg("texts") = false);
+  m.def("run_pass", [](const std::string& name, const std::string& text) {
+    const graph::Pass* pass = graph::find_pass(name);
+    if (!pass) throw py::value_error("no pass named " + name);
+    return graph::print(pass->run(graph::parse(text)));
+  });
+}
+
+}  // namespace flashover
