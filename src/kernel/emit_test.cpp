@@ -409,6 +409,30 @@ TEST(Emit, ScansAndPooling) {
   }
 }
 
+TEST(Emit, TransposingCopies) {
+  std::vector<loops::Kernel> all;
+  for (const char* type : {"f32", "bf16", "i32", "f64", "u8"}) {
+    std::string t = R"(kernel "transpose" {
+  p0 = $T[$D] read
+  p1 = $T[$D] write
+  outer i0.2 i1.$R i2.$C
+  vector outer
+  transpose 1
+  cost 4
+  stage {
+    v0 = load $A p0[$N*i0.2 + i1.$R + $R*i2.$C]
+    v1 = add $A v0 v0
+    v2 = store p1[$N*i0.2 + $C*i1.$R + i2.$C] v1
+  }
+}
+)";
+    t = replace_all(replace_all(t, "$T", type), "$A", std::string(type) == "bf16" ? "f32" : type);
+    for (auto [r, c] : std::vector<std::pair<int, int>>{{16, 16}, {5, 33}, {40, 3}, {64, 48}, {17, 600}})
+      for (loops::Kernel& k : sized(replace_all(t, "$D", std::to_string(2 * r * c)), {{r, c}})) all.push_back(std::move(k));
+  }
+  agree(all);
+}
+
 // Random kernels. A value is `exact` while every target must compute the same bits; only such values may be compared,
 // rounded or cut, the others pass through operations that do not magnify an error.
 class Generator {

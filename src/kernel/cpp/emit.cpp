@@ -80,6 +80,7 @@ class Emitter {
     int copies = 1;
     std::string n;              // "" all lanes; else how many
     std::map<const sym::Node*, std::pair<std::string, bool>> indirect;  // name, varying
+    std::map<Id, std::string> tiles;  // loads that were read across and transposed: the vector of this row
   };
 
   // ---- facts before emission
@@ -121,7 +122,30 @@ class Emitter {
         continue;
       }
       if (wide && lanes_.width > 1) lanes_.width = lanes_.wide_width();
+      break;
+    }
+    find_tiles();
+  }
+
+  // Loads of a transposing kernel that run along loop `transpose`: read in that direction, W at a time, and turned in
+  // registers. For one stage without loops; elsewhere such loads go lane by lane.
+  void find_tiles() {
+    if (!outer() || k_.transpose < 0 || k_.transpose + 1 >= static_cast<int32_t>(k_.outer.size()) || k_.stages.size() != 1 ||
+        !k_.stages[0].loops.empty() || lanes_.width < 8)
       return;
+    const Expr across = k_.outer[k_.transpose].var, lane = k_.outer.back().var;
+    for (size_t i = 0; i < k_.stages[0].body.size(); ++i) {
+      const Instr& in = k_.stages[0].body[i];
+      if (in.op == Op::k_indirect) {
+        tiles_.clear();
+        return;
+      }
+      if (in.op != Op::k_load || in.mask != kNone) continue;
+      const DType d = k_.params[in.slot].dtype;
+      if (d != DType::kF32 && d != DType::kBF16 && d != DType::kF16 && d != DType::kI32) continue;
+      auto no = [](Expr) { return false; };
+      Step a = step_of(in.index, across, no), l = step_of(in.index, lane, no);
+      if (a.kind == Step::kStride && a.stride == 1 && (l.kind == Step::kVarying || l.stride > 1)) tiles_.push_back(static_cast<Id>(i));
     }
   }
 
@@ -431,7 +455,17 @@ class Emitter {
       return;
     }
     auto n = k_.outer.back().extent.as_const();
+    if (!tiles_.empty()) {
+      block_ = n && *n <= 512 ? (*n + w - 1) / w * w : 256;
+      return;
+    }
     block_ = n && *n <= 8192 ? (*n + w - 1) / w * w : 4096;
+  }
+
+  bool is_across(size_t loop) const { return !tiles_.empty() && static_cast<int32_t>(loop) == k_.transpose; }
+  // How many steps the numbering makes of an outer loop (but the last under kOuter).
+  Expr numbered(size_t loop) const {
+    return is_across(loop) ? sym::ceildiv(k_.outer[loop].extent, Expr(lanes_.width)) : k_.outer[loop].extent;
   }
 
   void body_function() {
@@ -461,14 +495,15 @@ class Emitter {
     }
     count_ = 1;
     const size_t flat = k_.outer.size() - (outer() ? 1 : 0);
-    for (size_t i = 0; i < flat; ++i) count_ = count_ * k_.outer[i].extent;
+    for (size_t i = 0; i < flat; ++i) count_ = count_ * numbered(i);
     int64_t points = 1;
+    if (!tiles_.empty()) points = lanes_.width;
     Expr blocks = 1;
     if (outer()) {
       blocks = sym::ceildiv(k_.outer.back().extent, Expr(block_));
       count_ = count_ * blocks;
-      points = block_;
-      if (auto n = k_.outer.back().extent.as_const()) points = std::min(points, *n);
+      auto n = k_.outer.back().extent.as_const();
+      points *= n ? std::min(block_, *n) : block_;
     }
     // A unit of cost takes about 0.02 ns in vectors and 0.3 ns alone; threads pay off from about 3 us.
     const double per_step = static_cast<double>(std::max<int64_t>(k_.cost, 1)) * static_cast<double>(std::max<int64_t>(points, 1)) *
@@ -490,8 +525,8 @@ class Emitter {
     if (outer()) take("block", blocks, flat == 0);
     for (size_t i = flat; i-- > 0;) {
       bool last = true;
-      for (size_t j = 0; j < i; ++j) last &= k_.outer[j].extent.is_const(1);
-      take("i" + num(static_cast<int64_t>(i)), k_.outer[i].extent, last);
+      for (size_t j = 0; j < i; ++j) last &= numbered(j).is_const(1);
+      take(is_across(i) ? "across" : "i" + num(static_cast<int64_t>(i)), numbered(i), last);
     }
     if (outer()) {
       outer_lanes();
@@ -509,6 +544,7 @@ class Emitter {
     const int64_t w = lanes_.width;
     auto n = extent.as_const();
     auto stages = [&](int copies, const std::string& count) {
+      if (!tiles_.empty()) return tile(count);
       for (size_t i = 0; i < k_.stages.size(); ++i) stage(i, copies, count);
     };
     const bool one_block = n && *n <= block_;
@@ -535,6 +571,43 @@ class Emitter {
       }
       close();
     }
+  }
+
+  // One tile: W rows of loop `transpose` by W lanes. `n`: lanes that are there, "" for all.
+  void tile(const std::string& n) {
+    const loops::Loop& across = k_.outer[k_.transpose];
+    const std::string row = variable(across.var), lane = variable(k_.outer.back().var), w = num(lanes_.width);
+    auto extent = across.extent.as_const();
+    const bool whole = extent && *extent % lanes_.width == 0;
+    line("const long " + row + "b = across * " + w + ";");
+    if (!whole) line("const int rows = " + row + "b + " + w + " <= " + plain(across.extent) + " ? " + w + " : (int)(" + plain(across.extent) + " - " + row + "b);");
+    const std::string rows = whole ? w : "rows";
+    tile_names_.clear();
+    for (Id i : tiles_) {
+      const Instr& in = k_.stages[0].body[i];
+      const Memory m = memory(in);
+      const std::string name = "tile" + num(i);
+      tile_names_[i] = name;
+      line("VF " + name + "[W]" + (n.empty() ? "" : " = {}") + ";");
+      variables_[across.var.node()] = row + "b";
+      const Place at = lane_place();
+      std::string address = m.pointer + " + " + index(in.index, at, "(" + lane + " + c)");
+      std::string text = "load_" + m.suffix + "(" + address + ")", part = "load_" + m.suffix + "_n(" + address + ", rows)";
+      if (m.dtype == DType::kI32) text = "from_bits(" + text + ")", part = "from_bits(" + part + ")";
+      line("for (int c = 0; c < " + (n.empty() ? w : n) + "; ++c) " + name + "[c] = " + (whole ? text : "rows == W ? " + text + " : " + part) + ";");
+      variables_[across.var.node()] = row;
+      line("transpose_tile(" + name + ");");
+    }
+    open("for (int row = 0; row < " + rows + "; ++row)");
+    line("const long " + row + " = " + row + "b + row;");
+    stage(0, 1, n);
+    close();
+  }
+  Place lane_place() const {
+    Place p;
+    p.vector = true;
+    p.lane = k_.outer.back().var;
+    return p;
   }
 
   static std::string memory_type(DType d) {
@@ -590,6 +663,7 @@ class Emitter {
       p.copies = copies;
       p.n = n;
       p.lane_text = variable(p.lane);
+      p.tiles = tile_names_;
     }
     std::vector<int32_t> folded;
     for (const Instr& in : s.body)
@@ -1108,6 +1182,10 @@ class Emitter {
       define(i, p, true, d, [&](int u) { return m.pointer + "[(" + index(in.index, p, p.lane_text) + ") * " + num(unroll_) + " + " + num(u) + "]"; });
       return;
     }
+    if (auto t = p.tiles.find(i); t != p.tiles.end()) {
+      define(i, p, true, d, [&](int) { return c == Class::kI ? "bits(" + t->second + "[row])" : t->second + "[row]"; });
+      return;
+    }
     const Step st = step(in.index, p);
     const bool mask_moves = mask_varies(in, p);
     const std::string zero = constant(c, 0, 0, false, ns()), zeros = constant(c, 0, 0, true, "");
@@ -1269,6 +1347,8 @@ class Emitter {
   loops::Vector mode_ = loops::Vector::kNone;
   std::vector<StageFacts> facts_;
   std::unordered_map<const sym::Node*, std::string> variables_;
+  std::vector<Id> tiles_;
+  std::map<Id, std::string> tile_names_;
   std::string symbol_, out_;
   int indent_ = 0, unroll_ = 1;
   int64_t block_ = 1, grain_ = 1;
