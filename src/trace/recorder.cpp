@@ -243,7 +243,7 @@ Ref Recorder::lift(const at::Tensor& t, const char* op_name) {
   if (TraceImpl* impl = trace_impl(t)) {
     if (impl->liveness.get() != liveness_.get())
       throw Declined(std::string("a tensor of another trace reached ") + op_name);
-    operands_.push_back({t, impl, impl->value, {}});
+    operands_.push_back({t, impl, impl->value, arg_, {}});
     return {impl->value};
   }
   const auto known = [&]() -> const at::Tensor* {
@@ -252,7 +252,7 @@ Ref Recorder::lift(const at::Tensor& t, const char* op_name) {
   };
   const auto as_operand = [&](const at::Tensor& trace) {
     TraceImpl* impl = trace_impl(trace);
-    operands_.push_back({t, impl, impl->value, {}});
+    operands_.push_back({t, impl, impl->value, arg_, {}});
     return Ref{impl->value};
   };
   if (const at::Tensor* trace = known()) return as_operand(*trace);
@@ -260,7 +260,7 @@ Ref Recorder::lift(const at::Tensor& t, const char* op_name) {
   if (wrapped || (t.dim() == 0 && t.is_cpu() && !has_pyobject(t) && t.layout() == at::kStrided)) {
     const ValueId value = add_number(t);
     graph_.values[value].storage = new_storage(make_storage(info(graph_.type(value).dtype).bytes));
-    operands_.push_back({t, nullptr, value, {}});
+    operands_.push_back({t, nullptr, value, arg_, {}});
     return {value};
   }
   if (unknown_tensor && has_pyobject(t)) {
@@ -285,6 +285,7 @@ std::vector<Arg> Recorder::collect(const OpFacts& facts, const Stack& stack, siz
   const char* name = facts.schema.name.c_str();
   for (size_t i = 0; i < specs.size(); ++i) {
     const c10::IValue& value = stack[base + i];
+    arg_ = static_cast<int>(i);
     switch (specs[i].kind) {
       case aten::ArgKind::kTensor: {
         if (!value.isTensor() || !value.toTensor().defined()) {
@@ -364,12 +365,26 @@ void Recorder::call_general(OpFacts& facts, Stack& stack, size_t base) {
   }
 }
 
+// Writing to memory that overlaps itself or another operand: ATen's own checks decide.
+bool Recorder::overlaps(const OpFacts& facts) const {
+  for (const Operand& o : operands_) {
+    if (!o.impl) continue;
+    if (o.arg != facts.written_arg) continue;
+    for (int64_t d = 0; d < o.impl->dim(); ++d)
+      if (o.impl->stride(d) == 0 && o.impl->size(d) > 1) return true;
+    for (const Operand& other : operands_)
+      if (other.impl && other.impl != o.impl && other.impl->storage_id == o.impl->storage_id && other.value != o.value)
+        return true;
+  }
+  return false;
+}
+
 // False: no rule, or it does not know this case.
 bool Recorder::infer_by_rule(OpFacts& facts, const std::vector<Arg>& args, std::vector<TensorType>& outs) {
   if (!facts.may_rule) return false;
   ops::InferContext context{args, type_of_value, &graph_, aten::from_aten(c10::get_default_dtype_as_scalartype())};
   const ops::InferRule rule = facts.in_place_rule ? facts.in_place_rule : facts.op->infer;
-  if (!rule) return false;
+  if (!rule || (facts.schema.any_written && overlaps(facts))) return false;
   try {
     if (!rule(context, outs)) return false;
   } catch (const UserError&) {
@@ -729,6 +744,8 @@ namespace {
 // Fake reached where no trace runs: another thread uses a module whose parameters are swapped just now, or a tensor
 // that outlived its trace.
 void call_without_session(const c10::OperatorHandle& op, Stack* stack) {
+  // A context manager entered in the trace and left after it puts the trace's dispatch state back.
+  c10::impl::tls_set_dispatch_key_included(c10::DispatchKey::Fake, false);
   const OpFacts& facts = facts_of(op);
   const size_t base = stack->size() - facts.schema.args.size();
   for (size_t i = 0; i < facts.schema.args.size(); ++i) {

@@ -43,6 +43,7 @@ struct Operand {
   at::Tensor tensor;          // as it arrived
   TraceImpl* impl = nullptr;  // null: a number
   ValueId value = kNoValue;
+  int arg = -1;  // number of the argument it came in
   at::Tensor companion;  // made when a meta kernel is called
   at::Tensor tensor_of_trace() const {
     return at::Tensor(c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(static_cast<c10::TensorImpl*>(impl)));
@@ -92,6 +93,7 @@ class Recorder final : public Session {
  private:
   void call_general(OpFacts& facts, Stack& stack, size_t base);
   bool call_on_constants(OpFacts& facts, Stack& stack, size_t base);
+  bool overlaps(const OpFacts& facts) const;
   bool infer_by_rule(OpFacts& facts, const std::vector<Arg>& args, std::vector<TensorType>& outs);
   void fill_factory_defaults(const OpFacts& facts, std::vector<Arg>& args, const TensorType& result);
   const Operand& aliased(const OpFacts& facts, const std::vector<Arg>& args, int alias) const;
@@ -124,6 +126,7 @@ class Recorder final : public Session {
   std::vector<c10::Storage> real_storages_;
   std::unordered_map<int32_t, c10::VariableVersion> versions_;  // of inputs, by storage id
   std::unordered_map<std::string, int32_t> location_ids_;
+  int arg_ = -1;                   // being collected
   std::vector<Operand> operands_;  // of the current call
   bool declined_ = false, ended_ = false;
   bool autocast_cache_was_enabled_ = false;
