@@ -392,16 +392,15 @@ bool Recorder::infer_by_rule(OpFacts& facts, const std::vector<Arg>& args, std::
   } catch (const InternalError&) {
     return false;  // an argument accessor met what eager rejects, too
   }
-  if (facts.in_place_rule) {
-    // The functional twin's result must fit into the written argument; otherwise ATen words the error.
-    const TensorType& self = context.type(static_cast<size_t>(facts.written_arg));
-    if (outs.size() != 1 || !same_sizes(outs[0].sizes, self.sizes) ||
-        !c10::canCast(aten::to_aten(outs[0].dtype), aten::to_aten(self.dtype)))
+  // What is written must fit into the argument as it is; otherwise ATen resizes it or words the error.
+  for (size_t i = 0; i < facts.schema.returns.size(); ++i) {
+    const aten::ArgSpec& r = facts.schema.returns[i];
+    if (!r.written) continue;
+    if (i >= outs.size() || r.alias < 0 || !context.has_tensor(static_cast<size_t>(r.alias))) return false;
+    const TensorType& target = context.type(static_cast<size_t>(r.alias));
+    if (!same_sizes(outs[i].sizes, target.sizes) || !c10::canCast(aten::to_aten(outs[i].dtype), aten::to_aten(target.dtype)))
       return false;
-    const bool wrapped = self.wrapped_number;
-    TensorType kept = self;
-    kept.wrapped_number = wrapped;
-    outs[0] = std::move(kept);
+    outs[i] = TensorType(target);
   }
   return true;
 }

@@ -248,14 +248,16 @@ bool convolution(Recorder& recorder, OpFacts& facts, Stack& stack, size_t base) 
   at::MemoryFormat format;
   {
     BelowEverything plain;
+    if (rank == 3) {  // runs as a 2-d convolution of a contiguous input; ATen would copy the data to see its strides
+      const auto n = input.size(0), c = input.size(1), l = input.size(2);
+      input.unsafeGetTensorImpl()->set_sizes_and_strides(c10::IntArrayRef({n, c, l}), c10::IntArrayRef({c * l, l, 1}));
+    }
     const auto backend = at::native::select_conv_backend(
         input, weight, has_bias ? std::optional<at::Tensor>(bias) : std::nullopt, sym_ints(stride), sym_ints(padding),
         sym_ints(dilation), transposed, sym_ints(output_padding), groups, at::OptionalSymIntArrayRef());
     if (backend == at::native::ConvBackend::Overrideable) return false;
-    if (rank == 3) {  // runs as a 2-d convolution of a contiguous input
-      const auto n = input.size(0), c = input.size(1), l = input.size(2);
-      input.unsafeGetTensorImpl()->set_sizes_and_strides(c10::IntArrayRef({n, c, 1, l}),
-                                                         c10::IntArrayRef({c * l, l, l, 1}));
+    if (rank == 3) {
+      input = input.unsqueeze(2);
       weight = weight.unsqueeze(2);
     }
     format = at::native::_determine_backend_memory_format(input, weight, backend);
