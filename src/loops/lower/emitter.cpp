@@ -81,6 +81,11 @@ std::optional<Id> Emitter::in_range(sym::Expr e, sym::Expr lo, sym::Expr hi) {
   return add({.op = Op::k_in_range, .dtype = DType::kBool, .index = e, .lo = lo, .hi = hi});
 }
 sym::Expr Emitter::indirect(Id value, sym::Expr size, bool wrap, const std::string& message) {
+  // An index computed from loop variables needs no memory and, within bounds, no check.
+  if (body_[value].op == Op::k_index || body_[value].op == Op::k_const) {
+    const sym::Expr e = body_[value].op == Op::k_const ? sym::Expr(body_[value].integer) : body_[value].index;
+    if (sym::known_le(0, e) && sym::known_lt(e, size)) return e;
+  }
   // The same index used twice is one variable and one check.
   for (const Instr& in : body_)
     if (in.op == Op::k_indirect && in.args[0] == value && in.hi == size && in.wrap == wrap && in.mask == mask_) return in.index;

@@ -68,9 +68,47 @@ bool expand_avg_pool(Builder& b, const Node& node, std::vector<ValueId>& outs) {
   return true;
 }
 
+// A long reduction to few elements in two steps, so that threads can share the first. 0: leave it.
+int64_t split_factor(const graph::Graph& g, const Node& node, const ExpandOptions& options, size_t* split_dim) {
+  static constexpr const char* kNames[] = {"prim.sum", "prim.prod", "prim.amax", "prim.amin", "prim.any", "prim.all"};
+  if (std::find(std::begin(kNames), std::end(kNames), node.op->name) == std::end(kNames)) return 0;
+  const TensorType& x = g.type(ops::as_value(node.args[0]));
+  const auto rows = g.type(node.outs[0]).numel().as_const(), all = x.numel().as_const();
+  if (!rows || !all || *rows == 0 || *all / *rows < options.split_numel || *rows >= 2 * options.threads) return 0;
+  const std::vector<int64_t> dims = ops::as_ints(node.args[1]);
+  int64_t best = 0;
+  for (int64_t d : dims) {
+    const int64_t size = x.sizes[d].value();
+    for (int64_t k : {16, 32, 8, 12, 24, 10, 14, 4, 7, 5}) {
+      if (size % k != 0 || size == k || (best >= 4 && size <= x.sizes[*split_dim].value())) continue;
+      best = k;
+      *split_dim = static_cast<size_t>(d);
+      break;
+    }
+  }
+  return best;
+}
+void expand_reduction(Builder& b, const Node& node, int64_t parts, size_t dim, std::vector<ValueId>& outs) {
+  ValueId x = ops::as_value(node.args[0]);
+  const DType dtype = b.dtype(x);
+  if (is_reduced(dtype)) x = b.convert(x, DType::kF32);
+  Sizes sizes = b.sizes(x);
+  sizes[dim] = sizes[dim].value() / parts;
+  sizes.insert(sizes.begin() + static_cast<std::ptrdiff_t>(dim), parts);
+  std::vector<int64_t> first;
+  for (int64_t d : ops::as_ints(node.args[1])) {
+    if (d < static_cast<int64_t>(dim)) first.push_back(d);
+    if (d >= static_cast<int64_t>(dim)) first.push_back(d + 1);
+  }
+  // Where the parts stand after the first step.
+  const auto position = static_cast<int64_t>(dim) - std::count_if(first.begin(), first.end(), [&](int64_t d) { return d < static_cast<int64_t>(dim); });
+  const ValueId partial = b.emit(node.op->name, {Ref{b.reshape(x, sizes)}, graph::int_list(first)});
+  outs.push_back(b.convert(b.emit(node.op->name, {Ref{partial}, graph::int_list({position})}), dtype));
+}
+
 }  // namespace
 
-graph::Graph expand(const graph::Graph& core) {
+graph::Graph expand(const graph::Graph& core, const ExpandOptions& options) {
   static const ops::Op* const var = ops::find("prim.var");
   static const ops::Op* const max_pool = ops::find("prim.max_pool");
   static const ops::Op* const avg_pool = ops::find("prim.avg_pool");
@@ -80,7 +118,10 @@ graph::Graph expand(const graph::Graph& core) {
     Builder b(g, node.location);
     std::vector<ValueId> outs;
     const size_t before = g.nodes.size();
-    if (node.op == var) {
+    size_t dim = 0;
+    if (const int64_t parts = split_factor(core, node, options, &dim)) {
+      expand_reduction(b, node, parts, dim, outs);
+    } else if (node.op == var) {
       expand_var(b, node, outs);
     } else if (node.op == max_pool && window_size(node) > kLongestWindow) {
       expand_max_pool(b, node, outs);

@@ -315,7 +315,7 @@ class Fuser {
       if (std::find(readers_[a.value].begin(), readers_[a.value].end(), unit) == readers_[a.value].end()) readers_[a.value].push_back(unit);
     }
     auto& makers = makers_[item.value];
-    if (p_.items[id].kind == Item::Kind::kScatter)
+    if (p_.items[id].kind == Item::Kind::kScatter || p_.items[id].alone)
       for (int32_t maker : makers)
         if (maker != unit) depend(unit, maker);
     if (std::find(makers.begin(), makers.end(), unit) == makers.end()) makers.push_back(unit);
@@ -329,7 +329,7 @@ class Fuser {
 
   // Groups worth trying, best first: those that made what the item reads, then those that read the same.
   std::vector<int32_t> candidates(const Item& item) const {
-    if (item.kind == Item::Kind::kScatter) return {};
+    if (item.kind == Item::Kind::kScatter || item.alone) return {};
     std::vector<std::pair<double, int32_t>> scored;
     auto add = [&](int32_t unit, double score) {
       if (units_[unit].group < 0) return;
@@ -361,20 +361,18 @@ class Fuser {
     Group& group = groups_[units_[unit].group];
     if (group.frozen != item.frozen || group.items.size() >= 48) return false;
     for (int32_t other : group.items)
-      if (p_.items[other].kind == Item::Kind::kScatter) return false;
+      if (p_.items[other].kind == Item::Kind::kScatter || p_.items[other].alone) return false;
     // Nothing that the item needs may itself need the group.
     for (const Access& a : item.reads)
       for (int32_t maker : makers_[a.value])
         if (maker != unit && test(units_[maker].before, unit)) return false;
 
     Match match(p_, group, item);
-    bool reads_group = false;
     for (const Access& a : item.reads)
       for (int32_t other : group.items) {
         const Item& m = p_.items[other];
         if (m.value != a.value) continue;
         if (m.partial) return false;
-        reads_group = true;
         match.learn(m.write.address, a.address);
       }
     for (const Access& a : item.reads)
@@ -398,7 +396,7 @@ class Fuser {
     for (const Access& a : mine.reads)
       for (const Item& m : members)
         if (m.value == a.value && meet(next, m, a) == Meeting::kElsewhere) return false;
-    if (!profitable(group, next, members, mine, reads_group)) return false;
+    if (!profitable(next, members, mine)) return false;
 
     for (size_t i = 0; i < members.size(); ++i) p_.items[group.items[i]] = std::move(members[i]);
     p_.items[id] = mine;
@@ -408,16 +406,25 @@ class Fuser {
     return true;
   }
 
-  bool profitable(const Group& before, const Group& after, const std::vector<Item>& members, const Item& mine, bool reads_group) const {
+  bool profitable(const Group& after, const std::vector<Item>& members, const Item& mine) const {
     // Few long rows: the stages of one row would run on one thread, over memory that no cache holds.
     int64_t rows = 1, inner = 1;
     for (const GroupVar& v : after.vars) (v.role == Role::kInner ? inner : rows) *= extent_of(v.var);
     if (has_inner(after.vars) && rows < 4 * options_.threads && inner >= options_.split_numel) return false;
-    (void)before;
-    (void)members;
-    (void)mine;
-    (void)reads_group;
+    // Stores along different loops: the one would be scattered over lanes. A kernel of its own is tiled.
+    if (!has_inner(after.vars) && rows >= 1024) {
+      const sym::Expr along = unit_var(mine.write.address);
+      for (const Item& m : members)
+        if (m.kind == Item::Kind::kMap && !(unit_var(m.write.address) == along)) return false;
+    }
     return true;
+  }
+  static sym::Expr unit_var(sym::Expr address) {
+    std::vector<sym::Expr> vars;
+    sym::collect_vars(address, vars);
+    for (sym::Expr v : vars)
+      if (auto c = sym::coefficient(address, v); c && c->is_const(1)) return v;
+    return 0;
   }
 
   void mark_stored() {

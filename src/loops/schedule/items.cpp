@@ -441,6 +441,23 @@ class Maker {
       }
       return;
     }
+    if (role.kind == Item::Kind::kMap && node.op->name == "prim.slice_scatter" && goes_back(v, ops::as_value(node.args[0]))) {
+      const ValueId src = ops::as_value(node.args[1]);
+      const Sizes starts = ops::as_sizes(node.args[2]), steps = ops::as_sizes(node.args[4]);
+      Item base = start(Item::Kind::kMap), part = start(Item::Kind::kMap);
+      base.source = ops::as_value(node.args[0]);
+      base.partial = part.partial = base.alone = part.alone = true;
+      base.from = base.at = coordinates(type(v).sizes, base.vars);
+      analyse(base);
+      p_.items.push_back(std::move(base));
+      if (numel_[src] == 0) return;
+      part.source = src;
+      part.from = coordinates(type(src).sizes, part.vars);
+      for (size_t i = 0; i < part.from.size(); ++i) part.at.push_back(starts[i] + part.from[i] * steps[i]);
+      analyse(part);
+      p_.items.push_back(std::move(part));
+      return;
+    }
     Item item = start(role.kind);
     switch (role.kind) {
       case Item::Kind::kMap: item.from = item.at = coordinates(type(v).sizes, item.vars); break;
@@ -472,7 +489,7 @@ class Maker {
       case Item::Kind::kScatter: {
         Item base = start(Item::Kind::kMap);
         base.source = ops::as_value(node.args[0]);
-        base.partial = true;
+        base.partial = base.alone = true;
         base.from = base.at = coordinates(type(v).sizes, base.vars);
         analyse(base);
         p_.items.push_back(std::move(base));
@@ -492,6 +509,12 @@ class Maker {
     }
     analyse(item);
     p_.items.push_back(std::move(item));
+  }
+  // v is the new content of the input x: then only what differs needs to be stored.
+  bool goes_back(ValueId v, ValueId x) const {
+    for (const graph::Mutation& m : g_.mutations)
+      if (m.value == v && g_.inputs[m.input].value == x) return true;
+    return false;
   }
   // analyse() for a part of a cat: the stored coordinate is shifted after splits were made on the unshifted one.
   void analyse_parts(Item& item, size_t dim, sym::Expr begin) {

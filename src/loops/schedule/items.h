@@ -35,6 +35,7 @@ struct Item {
   Access write;
   int64_t cost = 1;     // scalar operations per point
   bool partial = false; // several items fill `value`: nobody may take it from a register
+  bool alone = false;   // never fused: a copy that may turn out to be needless
   bool frozen = false;  // depends on parameters and constants only
   bool stored = false;  // set by the fuser: somebody outside of the group needs the memory
 };

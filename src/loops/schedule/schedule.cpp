@@ -32,6 +32,7 @@ class Planner {
     find_outputs();
     for (const Unit& u : f_.order) u.node >= 0 ? call(u.node) : launch(f_.groups[u.group]);
     outputs_and_mutations();
+    write_inputs_in_place();
     mark_frozen_inputs();
     reuse_in_place();
     place_slab();
@@ -213,6 +214,51 @@ class Planner {
     }
   }
 
+  // A value that only goes back into an input is made there, when nobody looks at the input's old content any more.
+  void write_inputs_in_place() {
+    for (size_t n = plan_.steps.size(); n-- > 0;) {
+      if (plan_.steps[n].kind != StepKind::kCopy || plan_.steps[n].label != "write back") continue;
+      const TensorId from = plan_.steps[n].reads[0], to = plan_.steps[n].writes[0];
+      const plan::Tensor &a = plan_.tensors[from], &b = plan_.tensors[to];
+      if (a.home != Home::kSlab || a.type.dtype != b.type.dtype || !same_sizes(a.type.sizes, b.type.sizes) ||
+          !same_sizes(a.type.strides, b.type.strides) || !ops::is_dense(b.type.sizes, b.type.strides))
+        continue;
+      int32_t first_write = -1, last_read = -1;  // of `from`, of `to`
+      bool possible = true;
+      for (size_t i = 0; i < plan_.steps.size(); ++i) {
+        const Step& s = plan_.steps[i];
+        if (i == n) continue;
+        plan::for_each_read(s, [&](TensorId t) {
+          if (plan::root(plan_, t) == to) last_read = static_cast<int32_t>(i);
+        });
+        for (TensorId t : s.writes) {
+          if (t < 0) continue;
+          if (plan::root(plan_, t) == to) possible = false;  // a call that mutates it, or another write back
+          if (plan::root(plan_, t) == from && first_write < 0) first_write = static_cast<int32_t>(i);
+        }
+      }
+      for (size_t t = 0; t < plan_.tensors.size(); ++t)  // views have addresses of their own
+        if (plan_.tensors[t].home == Home::kView && plan::root(plan_, static_cast<TensorId>(t)) == to) possible = false;
+      for (const plan::OutputRef& o : plan_.outputs)
+        if (o.tensor >= 0 && plan::root(plan_, o.tensor) == from) possible = false;
+      if (!possible || first_write < 0 || last_read > first_write || plan_.steps[first_write].kind != StepKind::kLaunch) continue;
+      Step& maker = plan_.steps[first_write];
+      bool identity_copy = false;
+      if (last_read == first_write) {
+        const auto in = std::find(maker.reads.begin(), maker.reads.end(), to) - maker.reads.begin();
+        const auto out = std::find(maker.writes.begin(), maker.writes.end(), from) - maker.writes.begin();
+        const auto out_param = static_cast<int32_t>(maker.reads.size()) + static_cast<int32_t>(out);
+        const Kernel& k = result_.kernels[maker.kernel];
+        if (std::count(maker.reads.begin(), maker.reads.end(), to) != 1 || !overlay(k, static_cast<int32_t>(in), out_param)) continue;
+        identity_copy = k.params.size() == 2 && k.stages.size() == 1 && k.stages[0].body.size() == 2;
+      }
+      plan_.tensors[from].home = Home::kView;
+      plan_.tensors[from].index = to;
+      plan_.steps.erase(plan_.steps.begin() + static_cast<std::ptrdiff_t>(n));
+      if (identity_copy) plan_.steps.erase(plan_.steps.begin() + first_write);
+    }
+  }
+
   void mark_frozen_inputs() {
     std::vector<bool> live(plan_.inputs.size());
     auto root_input = [&](TensorId t) {
@@ -384,12 +430,12 @@ class Planner {
 }  // namespace
 
 Schedule schedule(const graph::Graph& core, const ScheduleOptions& options) {
-  const graph::Graph expanded = expand(core);
+  const graph::Graph expanded = expand(core, {options.threads, options.split_numel});
   Program program = make_items(expanded);
-  const std::string items = print(program);
+  std::string items = options.want_text ? print(program) : std::string();
   const Fused fused = fuse(program, options);
   Schedule s = Planner(program, fused).run();
-  s.text = items + print(fused, program);
+  if (options.want_text) s.text = items + print(fused, program);
   return s;
 }
 

@@ -285,6 +285,64 @@ TEST(Schedule, MutationsAndInPlaceReuse) {
   EXPECT_EQ(slab(check(h)), 256);
 }
 
+TEST(Schedule, WritesInputsInPlace) {
+  // x += y: made in x; and a cache: only the slice, or the indexed rows, are stored
+  Graph g;
+  Builder b(g);
+  ValueId x = g.add_input(f32({8, 8}), graph::InputKind::kUser, "x"), y = g.add_input(f32({8, 8}), graph::InputKind::kUser, "y");
+  ValueId cache = g.add_input(f32({2, 16, 4}), graph::InputKind::kBuffer, "k"), k = g.add_input(f32({2, 3, 4}), graph::InputKind::kUser, "n");
+  ValueId rows = g.add_input(f32({16, 4}), graph::InputKind::kBuffer, "r"), at = g.add_input(typed(DType::kI64, {2, 3}), graph::InputKind::kUser, "i");
+  ValueId z = b.add(x, y);
+  ValueId c = b.slice_scatter(cache, k, 1, 5, 8);
+  ValueId r = b.index_put(rows, {Ref{at}}, k, false);
+  g.mutations = {{0, z}, {2, c}, {4, r}};
+  returns(g, b.mul(b.sum(c, {0, 1, 2}), b.sum(r, {0, 1})));
+  Schedule s = schedule(g);
+  for (const plan::Step& step : s.plan.steps) EXPECT_NE(step.kind, plan::StepKind::kCopy);
+  EXPECT_LE(launches(s), 5) << plan::print(s.plan) << s.text;
+  auto inputs = random_inputs(g, 1, 16);
+  auto got = testing::run_plan(s, inputs);
+  for (int i = 0; i < 64; ++i) EXPECT_FLOAT_EQ(got.inputs_after[0].data[i], inputs[0].data[i] + inputs[1].data[i]);
+  std::vector<double> want = inputs[2].data, want_rows = inputs[4].data;
+  double sum = 0, sum_rows = 0;
+  for (int i = 0; i < 2; ++i)
+    for (int j = 0; j < 3; ++j)
+      for (int l = 0; l < 4; ++l) {
+        want[(i * 16 + 5 + j) * 4 + l] = inputs[3].data[(i * 3 + j) * 4 + l];
+        want_rows[static_cast<size_t>(inputs[5].data[i * 3 + j]) * 4 + l] = inputs[3].data[(i * 3 + j) * 4 + l];
+      }
+  EXPECT_EQ(got.inputs_after[2].data, want);
+  EXPECT_EQ(got.inputs_after[4].data, want_rows);
+  for (double v : want) sum += v;
+  for (double v : want_rows) sum_rows += v;
+  EXPECT_NEAR(got.outputs[0].data[0], sum * sum_rows, 1e-3);
+}
+
+TEST(Schedule, OldContentIsReadBeforeItIsOverwritten) {
+  Graph g;
+  Builder b(g);
+  ValueId x = g.add_input(f32({8, 8}), graph::InputKind::kUser, "x");
+  ValueId z = b.add(b.permute(x, {1, 0}), x);
+  g.mutations = {{0, z}};
+  returns(g, b.mul(x, b.scalar_like(x, 2.0)));
+  Schedule s = check(g);
+  auto inputs = random_inputs(g, 1);
+  auto got = testing::run_plan(s, inputs);
+  for (int i = 0; i < 8; ++i)
+    for (int j = 0; j < 8; ++j) EXPECT_FLOAT_EQ(got.inputs_after[0].data[i * 8 + j], inputs[0].data[i * 8 + j] + inputs[0].data[j * 8 + i]);
+}
+
+TEST(Schedule, LongReductionsAreShared) {
+  Graph g;
+  Builder b(g);
+  ValueId x = g.add_input(f32({2, 700, 100}), graph::InputKind::kUser, "x");
+  ValueId y = b.exp(x);
+  returns(g, b.sum(y, {0, 1, 2}));
+  returns(g, b.amax(x, {1, 2}));
+  Schedule s = check(g, 1e-3);
+  EXPECT_EQ(launches(s), 4) << s.text;
+}
+
 TEST(Schedule, FrozenPartIsApart) {
   Graph g;
   Builder b(g);
