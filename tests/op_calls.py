@@ -7,9 +7,10 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
+
+import torch
 
 DTYPE_NUMBER = {
     torch.uint8: 0, torch.int8: 1, torch.int16: 2, torch.int32: 3, torch.int64: 4, torch.float16: 5, torch.float32: 6,
@@ -111,7 +112,7 @@ def layouts(t: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
         yield "channels_last", t.contiguous(memory_format=torch.channels_last)
     if t.dim() == 5:
         yield "channels_last", t.contiguous(memory_format=torch.channels_last_3d)
-    if t.dim() >= 1 and 0 < t.numel():
+    if t.dim() >= 1 and t.numel() > 0:
         wide = t.new_empty([*t.shape[:-1], t.shape[-1] * 2])
         wide[..., ::2] = t
         yield "strided", wide[..., ::2]

@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from op_calls import NUMBER_DTYPE
+
+import torch
 
 T = torch.Tensor
 
@@ -114,10 +115,7 @@ def _floordiv(a: T, b: T) -> T:
 PRIMS: dict[str, Callable[..., Any]] = {
     **{
         n: getattr(torch, n)
-        for n in """neg abs sign ceil floor round trunc exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sin cos tan
-        asin acos atan sinh cosh tanh asinh acosh atanh erf erfc erfinv lgamma digamma sigmoid relu logical_not bitwise_not
-        isnan isinf signbit add sub mul div fmod remainder pow atan2 hypot copysign nextafter minimum maximum fmin fmax
-        bitwise_and bitwise_or bitwise_xor eq ne lt le gt ge where gather""".split()
+        for n in ["neg", "abs", "sign", "ceil", "floor", "round", "trunc", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "reciprocal", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "erfinv", "lgamma", "digamma", "sigmoid", "relu", "logical_not", "bitwise_not", "isnan", "isinf", "signbit", "add", "sub", "mul", "div", "fmod", "remainder", "pow", "atan2", "hypot", "copysign", "nextafter", "minimum", "maximum", "fmin", "fmax", "bitwise_and", "bitwise_or", "bitwise_xor", "eq", "ne", "lt", "le", "gt", "ge", "where", "gather"]
     },
     "convert": _convert, "copy": lambda x: x, "floordiv": _floordiv,
     "truncdiv": lambda a, b: torch.div(a, b, rounding_mode="trunc"),
@@ -133,8 +131,7 @@ PRIMS: dict[str, Callable[..., Any]] = {
     "scatter": None, "index_put": None,
 }  # fmt: skip
 SAME_DTYPE = set(
-    "add sub mul div floordiv truncdiv fmod remainder pow atan2 hypot copysign nextafter minimum maximum fmin fmax bitwise_and "
-    "bitwise_or bitwise_xor shift_left shift_right eq ne lt le gt ge".split()
+    ["add", "sub", "mul", "div", "floordiv", "truncdiv", "fmod", "remainder", "pow", "atan2", "hypot", "copysign", "nextafter", "minimum", "maximum", "fmin", "fmax", "bitwise_and", "bitwise_or", "bitwise_xor", "shift_left", "shift_right", "eq", "ne", "lt", "le", "gt", "ge"]
 )
 
 

@@ -85,7 +85,10 @@ bool arange(In in, Types& outs) {
   bool integral = true;
   for (const Arg* x : {&a, &b, &c}) integral &= is_integral_or_bool(*scalar_dtype(*x));
   DType fallback = integral ? DType::kI64 : in.default_dtype;
-  if (!integral && dtype_of(arg(in, options)) && is_integral(*dtype_of(arg(in, options)))) return false;
+  // An integer dtype truncates float bounds first: only for whole ones is the count the same.
+  if (!integral && is_integral(dtype_of(arg(in, options)).value_or(fallback)))
+    for (const Arg* x : {&a, &b, &c})
+      if (auto v = number(*x); !v || std::trunc(*v) != *v) return false;
   auto ea = size_expr(a), eb = size_expr(b);
   auto cv = integer(c);
   if (integral && ea && eb && cv && *cv == 1 && sym::known_le(*ea, *eb))

@@ -9,12 +9,11 @@ namespace {
 
 // ATen's computeStride. Symbolic sizes: only what is provable.
 std::optional<Sizes> strides_of_view(const TensorType& t, const Sizes& sizes) {
-  if (same_sizes(t.sizes, sizes) && t.rank() > 0) return t.strides;
   auto old_sizes = ints(t.sizes), old_strides = ints(t.strides), want = ints(sizes);
   if (!old_sizes || !old_strides || !want)
     return contiguous(t) ? std::optional(contiguous_strides(sizes)) : std::nullopt;
   if (old_sizes->empty()) return Sizes(sizes.size(), Expr(1));
-  if (has_zero_size(t)) return contiguous_strides(sizes);
+  if (has_zero_size(t)) return same_sizes(t.sizes, sizes) ? t.strides : contiguous_strides(sizes);
   Sizes result(sizes.size());
   auto at = static_cast<int64_t>(sizes.size()) - 1;
   int64_t base = old_strides->back(), tensor_numel = 1, view_numel = 1;

@@ -51,24 +51,17 @@ bool convolution(In in, Types& outs) {
     if (!sym::known_lt(0, sizes.back())) return false;
   }
   TensorType out = fresh(*x, x->dtype, sizes);
-  // 1-d convolutions run as 2-d ones with a dim of one inserted at 2.
-  auto as_2d = [](TensorType t) {
-    if (t.rank() != 3) return t;
-    t.strides.insert(t.strides.begin() + 2, t.sizes[2] * t.strides[2]);
-    t.sizes.insert(t.sizes.begin() + 2, Expr(1));
-    return t;
-  };
-  bool last = channels_last(as_2d(*x)) || channels_last(as_2d(*w));
-  if (!last) return one(outs, std::move(out));
+  if (n == 1) {  // run as 2-d over a contiguous input; a permuted weight may still make that channels-last
+    TensorType wide = *w;
+    wide.strides.insert(wide.strides.begin() + 2, w->sizes[2] * w->strides[2]);
+    wide.sizes.insert(wide.sizes.begin() + 2, Expr(1));
+    return !channels_last(wide) && one(outs, std::move(out));
+  }
+  if (!channels_last(*x) && !channels_last(*w)) return one(outs, std::move(out));
   // Channels-last: only where every CPU backend that may be chosen agrees.
   if (n == 3 || x->dtype == DType::kF64 || transposed || (dilated && x->dtype != DType::kF32)) return false;
-  TensorType wide = as_2d(out);
-  wide.strides = *format_strides(wide.sizes, MemoryFormat::kChannelsLast);
-  if (x->rank() == 3) {
-    wide.sizes.erase(wide.sizes.begin() + 2);
-    wide.strides.erase(wide.strides.begin() + 2);
-  }
-  return one(outs, std::move(wide));
+  out.strides = *format_strides(out.sizes, MemoryFormat::kChannelsLast);
+  return one(outs, std::move(out));
 }
 
 // ATen's pooling_output_shape.
