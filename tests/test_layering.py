@@ -51,3 +51,10 @@ def test_only_src_python_uses_pybind11() -> None:
     for stage in ALLOWED:
         for path, name in includes(stage):
             assert "pybind11" not in name, f"{path} includes {name}"
+
+
+def test_nobody_uses_std_filesystem() -> None:
+    """libtorch exports an own, older copy of parts of std::filesystem: calls that land there crash the process."""
+    for stage in [*ALLOWED, "entry", "python"]:
+        for path, name in includes(stage) if (SRC / stage).exists() else []:
+            assert name != "filesystem", f"{path} includes <filesystem>"

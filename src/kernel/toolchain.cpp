@@ -1,5 +1,6 @@
 #include "kernel/toolchain.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
@@ -13,7 +14,6 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <sstream>
 #if defined(__x86_64__)
@@ -28,7 +28,6 @@ extern char** environ;
 namespace flashover::kernel {
 namespace {
 
-namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 Target detect() {
@@ -60,8 +59,12 @@ class TempDir {
     if (!::mkdtemp(path_.data())) throw Declined("toolchain: no directory for temporary files (" + path_ + "): " + error_text(errno));
   }
   ~TempDir() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
+    // By hand: libtorch exports an own copy of parts of std::filesystem, and calls into it crash. We make no folders in here.
+    if (DIR* dir = ::opendir(path_.c_str())) {
+      while (const dirent* entry = ::readdir(dir)) ::unlinkat(::dirfd(dir), entry->d_name, 0);
+      ::closedir(dir);
+    }
+    ::rmdir(path_.c_str());
   }
   TempDir(const TempDir&) = delete;
   TempDir& operator=(const TempDir&) = delete;
@@ -287,8 +290,9 @@ Compiler find_compiler() {
   }
   struct stat s {};
   ::stat(c.argv[0].c_str(), &s);
-  std::error_code ignored;
-  c.identity = fs::canonical(c.argv[0], ignored).string();
+  char* resolved = ::realpath(c.argv[0].c_str(), nullptr);
+  c.identity = resolved ? resolved : c.argv[0];
+  std::free(resolved);
   for (size_t i = 1; i < c.argv.size(); ++i) c.identity += " " + c.argv[i];
   c.identity += " " + std::to_string(s.st_size) + " " + std::to_string(s.st_mtime);
   return c;
