@@ -815,7 +815,12 @@ class Emitter {
   void level(size_t depth, Place& p, const Blocking& blocking) {
     const loops::Stage& s = *p.stage;
     for (size_t i = 0; i < s.body.size(); ++i)
-      if (p.facts->depth[i] == static_cast<int>(depth)) instruction(static_cast<Id>(i), p);
+      if (p.facts->depth[i] == static_cast<int>(depth)) {
+        instruction(static_cast<Id>(i), p);
+        const Value& v = p.values[i];
+        if (loops::info(s.body[i].op).has_result && divides_row(static_cast<Id>(i), p))
+          line("const float v" + num(static_cast<int64_t>(i)) + "r = " + ns() + "div_by(" + v.text + ");");
+      }
     if (depth == s.loops.size()) return;
     const loops::Loop& loop = s.loops[depth];
     const std::string v = variable(loop.var), extent = plain(loop.extent);
@@ -968,7 +973,7 @@ class Emitter {
         for (int a = 0; a < arity; ++a) t[a] = operand(in.args[a], p, u, a < first ? Class::kB : c, varying);
         if (op != in.op) return std::string(in.op == Op::k_tanh ? "v_tanh_fast(" : "v_erf_fast(") + t[0] + ")";
         if (in.op == Op::k_div && varying && c == Class::kF && !p.values[in.args[1]].varying)
-          return "v_div_by(" + t[0] + ", " + operand(in.args[1], p, u, c, false) + ")";
+          return "v_div_by(" + t[0] + ", " + operand(in.args[1], p, u, c, false) + ", " + reciprocal(in.args[1], p) + ")";
         if (in.op == Op::k_pow)
           if (std::string s = power(in, p, t[0], c, varying); !s.empty()) return s;
         return operation(in.op, d, t[0], t[1], t[2], varying, varying ? "" : ns());
@@ -1065,6 +1070,18 @@ class Emitter {
       return op;
     }
     return used ? Op::k_convert : op;  // anything but op
+  }
+
+  // 1 / value for divisions of a whole row; written once, beside the value.
+  std::string reciprocal(Id i, const Place& p) const {
+    const Value& v = p.values[i];
+    return v.literal ? ns() + "div_by(" + v.text + ")" : "v" + num(i) + "r";
+  }
+  bool divides_row(Id i, const Place& p) const {
+    if (!p.vector || p.stage->body[i].dtype != DType::kF32 || p.values[i].literal || p.values[i].varying) return false;
+    for (size_t u = 0; u < p.stage->body.size(); ++u)
+      if (p.stage->body[u].op == Op::k_div && p.stage->body[u].args[1] == i) return true;
+    return false;
   }
 
   // Powers that eager computes by other means, too.
@@ -1205,6 +1222,20 @@ class Emitter {
         std::string text = p.n.empty() ? "load_" + m.suffix + "(" + at + ")" : "load_" + m.suffix + "_n(" + at + ", " + p.n + ")";
         return in.mask == kNone ? text : mask_text(in, p, u) + " ? " + text + " : " + zeros;
       });
+    } else if (m.dtype == DType::kF32 && st.kind == Step::kStride && std::abs(st.stride) < (1 << 24)) {
+      define(i, p, true, d, [&](int u) {
+        std::string at = m.pointer + " + " + index(in.index, p, lane_at(p, u));
+        std::string mask = p.n.empty() ? "" : "lanes_below(" + p.n + ")";
+        if (mask_moves) mask = mask.empty() ? mask_text(in, p, u) : "(" + mask_text(in, p, u) + " & " + mask + ")";
+        std::string gather = "gather_f32(" + at + ", iota(0) * splat_i(" + num(st.stride) + "), " + (mask.empty() ? "splat_m(true)" : mask) + ")";
+        std::string text = gather;
+        if (st.stride == 2) {
+          std::string fast = "load_f32_2(" + at + ")";
+          if (mask.empty()) text = fast;
+          else if (p.n.empty()) text = "all_lanes(" + mask + ") ? " + fast + " : " + gather;
+        }
+        return in.mask == kNone || mask_moves ? text : mask_text(in, p, u) + " ? " + text + " : " + zeros;
+      });
     } else {
       by_lane(
           i, p, d, [&](int u) { return load_one(m, index(in.index, p, lane_each(p, u), u, "l")); },
@@ -1291,8 +1322,8 @@ class Emitter {
       std::string mask;
       if (in.mask != kNone) mask = operand(in.mask, p, u, Class::kB, vector);
       if (tail) mask = mask.empty() ? "lanes_below(" + p.n + ")" : "(" + mask + " & lanes_below(" + p.n + "))";
-      if (!mask.empty() && !vector) {
-        line("if (" + mask + ") " + acc + " = " + folded(in.slot, acc, x, false) + ";");
+      if (in.mask != kNone && !p.values[in.mask].varying && !tail && !nan) {
+        line("if (" + mask_text(in, p, u) + ") " + acc + " = " + folded(in.slot, acc, x, false) + ";");
         continue;
       }
       if (!mask.empty()) x = "(" + operation(Op::k_where, k.dtype, mask, x, identity(in.slot, true), true, q) + ")";

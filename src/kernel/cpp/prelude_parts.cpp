@@ -374,6 +374,35 @@ inline void store_bf16_m(unsigned short* p, VF v, VM m) { store_16_m(p, f_to_bf1
 inline VF load_f16_m(const unsigned short* p, VM m) { return f16_to_f(load_16_m(p, m)); }
 inline void store_f16_m(unsigned short* p, VF v, VM m) { store_16_m(p, f_to_f16(v), m); }
 )"},
+    // Every stride-th element from p: p[0], p[stride] ... ; every second one by shuffling two loads that stay inside.
+    {"load_f32_2", kA16, R"(
+inline VF load_f32_2(const float* p) {
+  return __builtin_shufflevector(load_f32(p), load_f32(p + 15), 0, 2, 4, 6, 8, 10, 12, 14, 17, 19, 21, 23, 25, 27, 29, 31);
+}
+)"},
+    {"load_f32_2", kA8 | kB8, R"(
+inline VF load_f32_2(const float* p) { return __builtin_shufflevector(load_f32(p), load_f32(p + 7), 0, 2, 4, 6, 9, 11, 13, 15); }
+)"},
+    {"load_f32_2", kB4, R"(
+inline VF load_f32_2(const float* p) { return VF{p[0], p[2], p[4], p[6]}; }
+)"},
+    {"gather_f32", kA16, R"(
+inline VF gather_f32(const float* p, VI at, VM m) { return __builtin_ia32_gathersiv16sf(VF{}, p, at, __builtin_ia32_cvtd2mask512(m), 4); }
+)"},
+    {"gather_f32", kA8, R"(
+inline VF gather_f32(const float* p, VI at, VM m) { return __builtin_ia32_gather3siv8sf(VF{}, p, at, __builtin_ia32_movmskps256((VF)m), 4); }
+)"},
+    {"gather_f32", kB8, R"(
+#ifdef __clang__
+inline VF gather_f32(const float* p, VI at, VM m) { return __builtin_ia32_gatherd_ps256(VF{}, p, at, (VF)m, 4); }
+#else
+inline VF gather_f32(const float* p, VI at, VM m) { return __builtin_ia32_gathersiv8sf(VF{}, p, at, (VF)m, 4); }
+#endif
+)"},
+    {"gather_f32", kB4, R"(
+inline VF gather_f32(const float* p, VI at, VM m) { VF v{}; for (int l = 0; l < W; ++l) if (m[l]) v[l] = p[at[l]]; return v; }
+)"},
+    {"all_lanes", kVector, "inline bool all_lanes(VM m) { return !any_lane(~m); }\n"},
     // Unsigned types that only scalar code handles.
     {"load_u16 store_u16 load_u32 store_u32 wrap_u16 wrap_u32", kS1, R"(
 inline int load_u16(const unsigned short* p) { return *p; }
@@ -545,11 +574,13 @@ inline VF v_recip(VF d) {
 }
 )"},
     {"v_recip", kAvx2 | kS1, "inline VF v_recip(VF d) { return 1.f / d; }\n"},
-    // x / s for one s and many x: the quotient by the reciprocal, corrected by its remainder
+    // x / s for one s and many x: the quotient by r = 1 / s (0: s is too large or small), corrected by its remainder
+    {"div_by", kAny, R"(
+inline float div_by(float s) { float a = __builtin_fabsf(s); return (a > 0x1p-120f) & (a < 0x1p120f) ? 1.f / s : 0.f; }
+)"},
     {"v_div_by", kVector, R"(
-inline VF v_div_by(VF x, float s) {
-  float a = __builtin_fabsf(s), r = 1.f / s;
-  if (__builtin_expect(!(a > 0x1p-120f && a < 0x1p120f), 0)) return x / s;
+inline VF v_div_by(VF x, float s, float r) {
+  if (__builtin_expect(r == 0.f, 0)) return x / s;
   VF q = x * r, c = v_fma(v_fma(-q, splat(s), x), splat(r), q);
   return c == c ? c : q;
 }
