@@ -248,7 +248,7 @@ Target host_target() {
 }
 
 std::string str(const Target& t) {
-  return std::string("x86-64 ") + (t.isa == Isa::kAvx512 ? "avx512" : t.isa == Isa::kAvx2 ? "avx2" : "scalar") + (t.bf16 ? " bf16" : "");
+  return std::string("x86-64 ") + (t.isa == Isa::kAvx512 ? "avx512" : t.isa == Isa::kAvx2 ? "avx2" : "scalar") + (t.bf16 ? " avx512_bf16" : "");
 }
 
 int usable_cores() {
