@@ -72,4 +72,8 @@ Capture capture(PyObject* callable, PyObject* const* bound, size_t count);
 // Runs recipe and effects. Returns a new reference, or null with a Python error set.
 PyObject* rebuild(const Capture& capture, PyObject* const* wanted, PyObject* const* graph_outputs);
 
+// For tests: runs the call in the interpreter for good (no tensors, no trace; writes stay). Null with a Python error, or with
+// `declined` filled and everything undone.
+PyObject* interpret(PyObject* callable, PyObject* args, PyObject* kwargs, std::string* declined);
+
 }  // namespace flashover::frame

@@ -1,0 +1,99 @@
+#include "frame/bytecode/decode.h"
+
+#include <opcode.h>
+
+#include <memory>
+
+#include "frame/bytecode/caches.h"
+
+namespace flashover::frame {
+namespace {
+
+void free_code(void* p) { delete static_cast<Code*>(p); }
+
+Py_ssize_t extra_index() {
+  static const Py_ssize_t index = _PyEval_RequestCodeExtraIndex(free_code);
+  return index;
+}
+
+// The exception table is a list of (start, length, target, depth * 2 + lasti) as big-endian 6-bit varints.
+std::vector<Handler> read_handlers(PyObject* table) {
+  std::vector<Handler> handlers;
+  auto* p = reinterpret_cast<const unsigned char*>(PyBytes_AS_STRING(table));
+  const auto* end = p + PyBytes_GET_SIZE(table);
+  auto varint = [&p] {
+    int value = *p & 63;
+    while (*p++ & 64) value = (value << 6) | (*p & 63);
+    return value;
+  };
+  while (p < end) {
+    Handler h{};
+    h.start = varint();
+    h.end = h.start + varint();
+    h.target = varint();
+    int depth = varint();
+    h.depth = depth >> 1;
+    h.lasti = depth & 1;
+    handlers.push_back(h);
+  }
+  return handlers;
+}
+
+}  // namespace
+
+Code* decode(PyCodeObject* code) {
+  void* extra = nullptr;
+  auto* object = reinterpret_cast<PyObject*>(code);
+  if (_PyCode_GetExtra(object, extra_index(), &extra) < 0) return nullptr;
+  if (extra != nullptr) return static_cast<Code*>(extra);
+  PyObject* bytes = PyCode_GetCode(code);
+  if (bytes == nullptr) return nullptr;
+  auto decoded = std::make_unique<Code>();
+  auto* raw = reinterpret_cast<const unsigned char*>(PyBytes_AS_STRING(bytes));
+  const Py_ssize_t units = PyBytes_GET_SIZE(bytes) / 2;
+  decoded->instructions.resize(static_cast<size_t>(units));
+  uint32_t extended = 0;
+  for (Py_ssize_t i = 0; i < units;) {
+    Instruction& in = decoded->instructions[static_cast<size_t>(i)];
+    in.op = raw[2 * i];
+    in.arg = (extended << 8) | raw[2 * i + 1];
+    in.skip = kInlineCaches[in.op];
+    if (in.op == EXTENDED_ARG) {  // runs as a NOP: the next instruction already has the whole argument
+      extended = in.arg;
+      in.op = NOP;
+    } else {
+      extended = 0;
+    }
+    i += 1 + in.skip;
+  }
+  Py_DECREF(bytes);
+  decoded->handlers = read_handlers(code->co_exceptiontable);
+  decoded->generator = code->co_flags & CO_GENERATOR;
+  decoded->coroutine = code->co_flags & (CO_COROUTINE | CO_ASYNC_GENERATOR | CO_ITERABLE_COROUTINE);
+  Code* result = decoded.release();
+  if (_PyCode_SetExtra(object, extra_index(), result) < 0) {
+    delete result;
+    return nullptr;
+  }
+  return result;
+}
+
+int line_of(PyCodeObject* code, Code* decoded, int unit) {
+  constexpr int32_t kUnknown = -2;
+  if (decoded->lines.empty()) decoded->lines.assign(decoded->instructions.size(), kUnknown);
+  if (unit < 0 || unit >= static_cast<int>(decoded->lines.size())) return code->co_firstlineno;
+  int32_t& line = decoded->lines[static_cast<size_t>(unit)];
+  if (line == kUnknown) {
+    line = PyCode_Addr2Line(code, unit * 2);
+    if (line < 0) line = code->co_firstlineno;
+  }
+  return line;
+}
+
+const Handler* handler_at(const Code& code, int unit) {
+  for (const Handler& h : code.handlers)
+    if (h.start <= unit && unit < h.end) return &h;
+  return nullptr;
+}
+
+}  // namespace flashover::frame

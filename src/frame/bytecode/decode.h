@@ -1,0 +1,34 @@
+// A code object's instructions, decoded once: clean opcodes (neither quickened nor instrumented), EXTENDED_ARG folded in,
+// inline caches skipped. Indexed by code unit, so that jump arithmetic and the exception table work as CPython's.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "frame/internals.h"
+
+namespace flashover::frame {
+
+struct Instruction {
+  uint8_t op = 0;
+  uint8_t skip = 0;  // inline cache entries that follow
+  uint32_t arg = 0;
+};
+
+struct Handler {  // one row of the exception table, in code units
+  int32_t start, end, target, depth;
+  bool lasti;
+};
+
+struct Code {
+  std::vector<Instruction> instructions;
+  std::vector<Handler> handlers;
+  std::vector<int32_t> lines;  // per code unit, filled by line_of()
+  bool generator = false, coroutine = false;
+};
+
+// Cached on the code object; null with a Python error set when memory is out.
+Code* decode(PyCodeObject* code);
+int line_of(PyCodeObject* code, Code* decoded, int unit);
+const Handler* handler_at(const Code& code, int unit);
+
+}  // namespace flashover::frame

@@ -1,0 +1,80 @@
+// CPython's internals as the frame stage needs them: the one place that includes them, and what differs between versions.
+#pragma once
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <frameobject.h>
+#include <structmember.h>
+#undef HAVE_STD_ATOMIC  // the internal headers' stdatomic.h does not compile as C++; the builtin-atomics path does
+#ifndef Py_BUILD_CORE
+#define Py_BUILD_CORE 1
+#endif
+#include <internal/pycore_frame.h>
+#include <internal/pycore_interp.h>
+#include <internal/pycore_genobject.h>
+
+#include <utility>
+
+namespace flashover::frame {
+
+// An owned reference.
+class Ref {
+ public:
+  Ref() = default;
+  static Ref steal(PyObject* p) { return Ref(p); }
+  static Ref borrow(PyObject* p) {
+    Py_XINCREF(p);
+    return Ref(p);
+  }
+  Ref(Ref&& other) noexcept : p_(std::exchange(other.p_, nullptr)) {}
+  Ref(const Ref& other) : p_(other.p_) { Py_XINCREF(p_); }
+  Ref& operator=(Ref other) noexcept {
+    std::swap(p_, other.p_);
+    return *this;
+  }
+  ~Ref() { Py_XDECREF(p_); }
+  PyObject* get() const { return p_; }
+  PyObject* release() { return std::exchange(p_, nullptr); }
+  explicit operator bool() const { return p_ != nullptr; }
+
+ private:
+  explicit Ref(PyObject* p) : p_(p) {}
+  PyObject* p_ = nullptr;
+};
+
+// Layouts that CPython keeps private, unchanged from 3.8 to 3.12.
+struct SuperLayout {
+  PyObject_HEAD;
+  PyTypeObject* type;
+  PyObject* obj;
+  PyTypeObject* obj_type;
+};
+struct MethodWrapperLayout {
+  PyObject_HEAD;
+  PyWrapperDescrObject* descr;
+  PyObject* self;
+};
+struct MappingProxyLayout {
+  PyObject_HEAD;
+  PyObject* mapping;
+};
+struct PropertyLayout {
+  PyObject_HEAD;
+  PyObject *get, *set, *del, *doc;
+};
+struct ClassMethodLayout {  // staticmethod too
+  PyObject_HEAD;
+  PyObject* callable;
+};
+struct DictViewLayout {
+  PyObject_HEAD;
+  PyDictObject* dict;
+};
+
+#if PY_VERSION_HEX >= 0x030C0000
+inline PyObject* frame_function(_PyInterpreterFrame* f) { return f->f_funcobj; }
+#else
+inline PyObject* frame_function(_PyInterpreterFrame* f) { return reinterpret_cast<PyObject*>(f->f_func); }
+#endif
+inline _PyInterpreterFrame* current_frame(PyThreadState* tstate) { return tstate->cframe->current_frame; }
+
+}  // namespace flashover::frame

@@ -1,0 +1,352 @@
+// Attribute access on every kind of object, with what it saw reported to the recorder. Results are CPython's own: descriptors are
+// bound by their own __get__ (Python code among them comes back through the hook), only the look-ups are done here.
+#include <descrobject.h>
+
+#include <cstring>
+
+#include "frame/interpret/interpreter.h"
+#include "frame/interpret/opcode_parts.h"
+
+namespace flashover::frame {
+namespace {
+
+PyObject* interned(const char* name) { return PyUnicode_InternFromString(name); }
+
+bool is_data_descriptor(PyTypeObject* t) { return t->tp_descr_get != nullptr && t->tp_descr_set != nullptr; }
+
+void attribute_error(PyObject* o, PyObject* name) {
+  if (PyType_Check(o)) {
+    PyErr_Format(PyExc_AttributeError, "type object '%.50s' has no attribute '%U'",
+                 reinterpret_cast<PyTypeObject*>(o)->tp_name, name);
+  } else if (PyModule_Check(o)) {
+    Ref module = Ref::steal(PyModule_GetNameObject(o));
+    PyErr_Clear();
+    if (module)
+      PyErr_Format(PyExc_AttributeError, "module '%U' has no attribute '%U'", module.get(), name);
+    else
+      PyErr_Format(PyExc_AttributeError, "module has no attribute '%U'", name);
+  } else {
+    PyErr_Format(PyExc_AttributeError, "'%.50s' object has no attribute '%U'", Py_TYPE(o)->tp_name, name);
+  }
+  PyObject *type, *value, *tb;
+  PyErr_Fetch(&type, &value, &tb);
+  PyErr_NormalizeException(&type, &value, &tb);
+  if (PyObject_SetAttrString(value, "name", name) < 0 || PyObject_SetAttrString(value, "obj", o) < 0) PyErr_Clear();
+  PyErr_Restore(type, value, tb);
+}
+
+// Tensor attributes that hand out what a trace cannot follow.
+bool is_forbidden_tensor_attribute(PyObject* name) {
+  static const char* const kNames[] = {"_cdata", "_version", "__cuda_array_interface__"};
+  for (const char* n : kNames)
+    if (PyUnicode_CompareWithASCIIString(name, n) == 0) return true;
+  return false;
+}
+
+}  // namespace
+
+PyObject* Interpreter::get_attr(PyObject* o, PyObject* name) {
+  PyObject* found = nullptr;
+  int r = find_attr(o, name, &found);
+  if (r == 0) attribute_error(o, name);
+  return r == 1 ? found : nullptr;
+}
+
+int Interpreter::find_attr(PyObject* o, PyObject* name, PyObject** out) {
+  *out = nullptr;
+  PyTypeObject* t = Py_TYPE(o);
+  if (t->tp_getattro == PyObject_GenericGetAttr) return lookup_generic(o, name, out);
+  if (!(t->tp_flags & Py_TPFLAGS_HEAPTYPE)) return lookup_by_slot(o, t->tp_getattro, name, out);
+  // A Python class in between: its __getattribute__ and __getattr__ decide.
+  static PyObject* const getattribute_name = interned("__getattribute__");
+  static PyObject* const getattr_name = interned("__getattr__");
+  PyObject* getattribute = recorder.type_lookup(t, getattribute_name);
+  PyObject* getattr = recorder.type_lookup(t, getattr_name);
+  int r;
+  if (getattribute != nullptr && Py_TYPE(getattribute) == &PyWrapperDescr_Type) {
+    r = lookup_by_slot(o, reinterpret_cast<getattrofunc>(reinterpret_cast<PyWrapperDescrObject*>(getattribute)->d_wrapped),
+                       name, out);
+  } else if (getattribute != nullptr && PyFunction_Check(getattribute)) {
+    PyObject* args[3] = {nullptr, o, name};
+    *out = call(getattribute, args + 1, 2, nullptr);
+    r = *out != nullptr ? 1 : -1;
+    if (r < 0 && !aborted_ && PyErr_ExceptionMatches(PyExc_AttributeError)) {
+      if (getattr == nullptr) return -1;  // the program's own error and message
+      PyErr_Clear();
+      r = 0;
+    }
+  } else {
+    throw Declined(std::string("attribute of an object with its own C __getattribute__: ") + t->tp_name);
+  }
+  if (r != 0 || getattr == nullptr) return r;
+  if (getattr == known_types().module_getattr) return lookup_nn_module(o, name, out);
+  PyObject* args[3] = {nullptr, o, name};
+  if (PyFunction_Check(getattr)) {
+    *out = call(getattr, args + 1, 2, nullptr);
+  } else {
+    Ref bound = Ref::steal(bind(getattr, o, t));
+    if (!bound) return -1;
+    args[1] = name;
+    *out = call(bound.get(), args + 1, 1, nullptr);
+  }
+  if (*out != nullptr) return 1;
+  return -1;
+}
+
+int Interpreter::lookup_by_slot(PyObject* o, getattrofunc slot, PyObject* name, PyObject** out) {
+  if (slot == PyObject_GenericGetAttr) return lookup_generic(o, name, out);
+  if (slot == PyType_Type.tp_getattro) return lookup_type(reinterpret_cast<PyTypeObject*>(o), name, out);
+  if (slot == PyModule_Type.tp_getattro) return lookup_module(o, name, out);
+  if (slot == PySuper_Type.tp_getattro) return lookup_super(o, name, out);
+  if (slot == PyMethod_Type.tp_getattro) {
+    consume(o);
+    if (recorder.is_old(o)) recorder.contents(o);
+    PyObject* f = PyMethod_GET_FUNCTION(o);
+    // A bound method answers for its function except for its own few attributes.
+    PyObject* own = _PyType_Lookup(&PyMethod_Type, name);
+    if (own == nullptr) return find_attr(f, name, out);
+  }
+  const char* kind = Py_TYPE(o)->tp_name;
+  static const char* const kPlain[] = {"types.GenericAlias", "method", "types.UnionType", "classmethod", "staticmethod",
+                                       "typing.Generic", "weakproxy", "mappingproxy", "builtin_function_or_method"};
+  for (const char* plain : kPlain) {
+    if (std::strcmp(kind, plain) == 0) {
+      int found = _PyObject_LookupAttr(o, name, out);
+      if (found == 1 && !is_atom(*out) && !recorder.is_old(*out) && Py_REFCNT(*out) > 1) recorder.constant(*out);
+      return found;
+    }
+  }
+  throw Declined(std::string("attribute of an object with its own C __getattribute__: ") + kind);
+}
+
+PyObject* Interpreter::bind(PyObject* d, PyObject* o, PyTypeObject* type) {
+  descrgetfunc get = Py_TYPE(d)->tp_descr_get;
+  if (get == nullptr) return Py_NewRef(d);
+  if (Py_TYPE(d)->tp_flags & Py_TPFLAGS_HEAPTYPE) {
+    static PyObject* const name = interned("__get__");
+    recorder.type_lookup(Py_TYPE(d), name);
+  }
+  Ref keep = Ref::borrow(d);
+  return get(d, o, reinterpret_cast<PyObject*>(type));
+}
+
+// `value` came out of a C getter of `o`.
+PyObject* Interpreter::from_slot(PyObject* o, PyObject* name, PyObject* descriptor, PyObject* value) {
+  if (value == nullptr || !recorder.is_old(o)) return value;
+  Ref v = Ref::steal(value);
+  SourceId id = recorder.source_of(o);
+  if (is_tensor(o)) {
+    if (is_atom(value) || recorder.is_old(value)) return v.release();  // implied by kTensor
+    if (is_tensor(value) && !(session != nullptr && session->is_trace_tensor(value)))
+      recorder.reach(SourceKind::kTensorAttr, id, -1, name, value);
+    return v.release();
+  }
+  if (Py_TYPE(descriptor) == &PyMemberDescr_Type || is_atom(value) || Py_REFCNT(value) > 1) {
+    if (Py_TYPE(value) == &PyDict_Type && PyUnicode_CompareWithASCIIString(name, "__dict__") == 0) {
+      recorder.instance_dict(o);
+    } else if (Py_TYPE(value) == &PyDictProxy_Type && PyType_Check(o)) {
+      recorder.instance_dict(o);
+    } else if (!recorder.is_old(value)) {
+      recorder.reach(SourceKind::kSlot, id, -1, name, value);
+    } else if (recorder.source(recorder.source_of(value)).parent != id) {
+      recorder.reach(SourceKind::kSlot, id, -1, name, value);
+    }
+  } else if (Py_TYPE(value) == &PyDictProxy_Type && PyType_Check(o)) {
+    recorder.instance_dict(o);
+  }
+  return v.release();
+}
+
+int Interpreter::lookup_generic(PyObject* o, PyObject* name, PyObject** out) {
+  PyTypeObject* t = Py_TYPE(o);
+  if (t->tp_dict == nullptr && PyType_Ready(t) < 0) return -1;
+  Ref d = Ref::borrow(recorder.type_lookup(t, name));
+  if (d && is_data_descriptor(Py_TYPE(d.get()))) {
+    if (is_tensor(o) && is_forbidden_tensor_attribute(name))
+      throw Declined(std::string("attribute of a tensor: ") + PyUnicode_AsUTF8(name));
+    *out = bind(d.get(), o, t);
+    if (Py_TYPE(d.get()) == &PyGetSetDescr_Type || Py_TYPE(d.get()) == &PyMemberDescr_Type)
+      *out = from_slot(o, name, d.get(), *out);
+    return *out != nullptr ? 1 : -1;
+  }
+  if (t->tp_dictoffset != 0) {
+    PyObject* found = nullptr;
+    if (recorder.is_old(o)) {
+      SourceId dict = recorder.instance_dict(o);
+      if (dict != kNoSource) found = recorder.dict_get(*_PyObject_GetDictPtr(o), name);
+    } else {
+      PyObject** slot = _PyObject_GetDictPtr(o);
+      if (slot != nullptr && *slot != nullptr) found = recorder.dict_get(*slot, name);
+    }
+    if (found != nullptr) {
+      *out = Py_NewRef(found);
+      return 1;
+    }
+    if (PyErr_Occurred()) return -1;
+  }
+  if (!d) return 0;
+  *out = bind(d.get(), o, t);
+  return *out != nullptr ? 1 : -1;
+}
+
+int Interpreter::lookup_type(PyTypeObject* t, PyObject* name, PyObject** out) {
+  PyTypeObject* meta = Py_TYPE(t);
+  Ref m = Ref::borrow(recorder.type_lookup(meta, name));
+  auto* self = reinterpret_cast<PyObject*>(t);
+  if (m && is_data_descriptor(Py_TYPE(m.get()))) {
+    if ((t->tp_flags & Py_TPFLAGS_HEAPTYPE) && !recorder.is_fresh_type(self)) recorder.constant(self);
+    *out = bind(m.get(), self, meta);
+    if (Py_TYPE(m.get()) == &PyGetSetDescr_Type || Py_TYPE(m.get()) == &PyMemberDescr_Type)
+      *out = from_slot(self, name, m.get(), *out);
+    return *out != nullptr ? 1 : -1;
+  }
+  Ref own = Ref::borrow(recorder.type_lookup(t, name));
+  if (own) {
+    *out = bind(own.get(), nullptr, t);
+    if (*out != nullptr && *out != own.get() && Py_TYPE(own.get()) == &PyGetSetDescr_Type &&
+        !is_atom(*out) && !recorder.is_old(*out) && Py_REFCNT(*out) > 1)
+      recorder.constant(*out);
+    return *out != nullptr ? 1 : -1;
+  }
+  if (!m) return 0;
+  *out = bind(m.get(), self, meta);
+  return *out != nullptr ? 1 : -1;
+}
+
+int Interpreter::lookup_module(PyObject* m, PyObject* name, PyObject** out) {
+  Ref d = Ref::borrow(recorder.type_lookup(Py_TYPE(m), name));
+  if (d && is_data_descriptor(Py_TYPE(d.get()))) {
+    *out = bind(d.get(), m, Py_TYPE(m));
+    if (*out == PyModule_GetDict(m) && recorder.is_old(m)) recorder.instance_dict(m);
+    return *out != nullptr ? 1 : -1;
+  }
+  if (recorder.is_old(m)) recorder.instance_dict(m);
+  PyObject* dict = PyModule_GetDict(m);
+  PyObject* found = recorder.dict_get(dict, name);
+  if (found != nullptr) {
+    *out = Py_NewRef(found);
+    return 1;
+  }
+  if (PyErr_Occurred()) return -1;
+  if (d) {
+    *out = bind(d.get(), m, Py_TYPE(m));
+    return *out != nullptr ? 1 : -1;
+  }
+  static PyObject* const getattr_name = interned("__getattr__");
+  PyObject* getattr = recorder.dict_get(dict, getattr_name);
+  if (getattr == nullptr) return PyErr_Occurred() ? -1 : 0;
+  PyObject* args[2] = {nullptr, name};
+  *out = call(getattr, args + 1, 1, nullptr);
+  return *out != nullptr ? 1 : -1;
+}
+
+int Interpreter::lookup_super(PyObject* s, PyObject* name, PyObject** out) {
+  auto* su = reinterpret_cast<SuperLayout*>(s);
+  if (su->obj_type == nullptr || PyUnicode_CompareWithASCIIString(name, "__class__") == 0)
+    return _PyObject_LookupAttr(s, name, out);
+  PyTypeObject* start = su->obj_type;
+  PyObject* mro = start->tp_mro;
+  Py_ssize_t i = 0, n = PyTuple_GET_SIZE(mro);
+  while (i < n && PyTuple_GET_ITEM(mro, i) != reinterpret_cast<PyObject*>(su->type)) ++i;
+  Ref found;
+  if (i + 1 < n) found = Ref::borrow(recorder.type_lookup(start, name, i + 1));
+  if (!found) {
+    if (PyErr_Occurred()) return -1;
+    return _PyObject_LookupAttr(s, name, out);
+  }
+  *out = bind(found.get(), su->obj == reinterpret_cast<PyObject*>(start) ? nullptr : su->obj, start);
+  if (*out != nullptr && su->obj != nullptr &&
+      (Py_TYPE(found.get()) == &PyGetSetDescr_Type || Py_TYPE(found.get()) == &PyMemberDescr_Type))
+    *out = from_slot(su->obj, name, found.get(), *out);
+  return *out != nullptr ? 1 : -1;
+}
+
+// torch.nn.Module.__getattr__: parameters, buffers, children, in that order.
+int Interpreter::lookup_nn_module(PyObject* o, PyObject* name, PyObject** out) {
+  static PyObject* const tables[] = {interned("_parameters"), interned("_buffers"), interned("_modules")};
+  recorder.function(known_types().module_getattr);
+  const bool old = recorder.is_old(o);
+  if (old) recorder.instance_dict(o);
+  PyObject** slot = _PyObject_GetDictPtr(o);
+  if (slot != nullptr && *slot != nullptr) {
+    for (PyObject* key : tables) {
+      PyObject* table = recorder.dict_get(*slot, key);
+      if (table == nullptr) {
+        if (PyErr_Occurred()) return -1;
+        continue;
+      }
+      if (!PyDict_Check(table)) throw Declined("an nn.Module whose tables are not dicts");
+      PyObject* v = recorder.dict_get(table, name);
+      if (v != nullptr) {
+        *out = Py_NewRef(v);
+        return 1;
+      }
+      if (PyErr_Occurred()) return -1;
+    }
+  }
+  attribute_error(o, name);
+  return -1;
+}
+
+int Interpreter::set_attr(PyObject* o, PyObject* name, PyObject* value) {
+  PyTypeObject* t = Py_TYPE(o);
+  look_special(o, value != nullptr ? "__setattr__" : "__delattr__");
+  if (t->tp_setattro == PyObject_GenericSetAttr) return set_generic(o, name, value);
+  if (PyType_Check(o)) {
+    if (!recorder.is_fresh_type(o)) throw Declined("an attribute of a class is written");
+  } else if (PyModule_Check(o) && t->tp_setattro == PyModule_Type.tp_setattro) {
+    return set_generic(o, name, value);
+  } else if (recorder.is_old(o) && !(t->tp_flags & Py_TPFLAGS_HEAPTYPE)) {
+    throw Declined(std::string("an attribute of an old object is written: ") + t->tp_name);
+  }
+  // A Python __setattr__ comes back through the hook and ends in object.__setattr__ (call.cpp).
+  return PyObject_SetAttr(o, name, value);
+}
+
+int Interpreter::set_generic(PyObject* o, PyObject* name, PyObject* value) {
+  PyTypeObject* t = Py_TYPE(o);
+  Ref d = Ref::borrow(recorder.type_lookup(t, name));
+  if (!recorder.is_old(o)) return PyObject_GenericSetAttr(o, name, value);
+  if (d && Py_TYPE(d.get())->tp_descr_set != nullptr) {
+    if (Py_TYPE(d.get()) == &PyProperty_Type || PyObject_TypeCheck(d.get(), &PyProperty_Type))
+      return PyObject_GenericSetAttr(o, name, value);  // the setter is Python code
+    if (Py_TYPE(d.get()) == &PyMemberDescr_Type) {
+      PyObject* before = nullptr;
+      if (_PyObject_LookupAttr(o, name, &before) < 0) return -1;
+      Ref old = Ref::steal(from_slot(o, name, d.get(), before));
+      journal.slot(o, name, old.get());
+      return PyObject_GenericSetAttr(o, name, value);
+    }
+    if (Py_TYPE(d.get())->tp_flags & Py_TPFLAGS_HEAPTYPE) return PyObject_GenericSetAttr(o, name, value);
+    throw Declined(std::string("attribute '") + PyUnicode_AsUTF8(name) + "' of an old " + t->tp_name + " is written");
+  }
+  PyObject* dict = nullptr;
+  if (PyModule_Check(o)) {
+    recorder.instance_dict(o);
+    dict = PyModule_GetDict(o);
+  } else if (t->tp_dictoffset != 0 && recorder.instance_dict(o) != kNoSource) {
+    dict = *_PyObject_GetDictPtr(o);
+  }
+  if (dict == nullptr) return PyObject_GenericSetAttr(o, name, value);  // raises
+  if (value == nullptr) recorder.dict_get(dict, name);
+  journal.dict_item(dict, name);
+  return PyObject_GenericSetAttr(o, name, value);
+}
+
+void Interpreter::look_special(PyObject* o, const char* name) {
+  PyTypeObject* t = Py_TYPE(o);
+  if (!(t->tp_flags & Py_TPFLAGS_HEAPTYPE)) return;
+  Ref key = Ref::steal(interned(name));
+  recorder.type_lookup(t, key.get());
+}
+
+PyObject* Interpreter::global(_PyInterpreterFrame* frame, PyObject* name) {
+  if (!PyDict_CheckExact(frame->f_globals) || !PyDict_CheckExact(frame->f_builtins))
+    throw Declined("globals that are not a plain dict");
+  PyObject* v = recorder.dict_get(frame->f_globals, name);
+  if (v == nullptr && !PyErr_Occurred()) v = recorder.dict_get(frame->f_builtins, name);
+  if (v == nullptr && !PyErr_Occurred()) name_error(name);
+  return Py_XNewRef(v);
+}
+
+}  // namespace flashover::frame

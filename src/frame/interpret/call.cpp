@@ -1,0 +1,384 @@
+// Calls. Python functions are simply called: CPython binds their arguments and the hook brings their frame back to evaluate().
+// C callables run natively when native.h knows them; everything else ends the capture.
+#include <cstring>
+
+#include "frame/interpret/native.h"
+#include "frame/interpret/opcode_parts.h"
+
+namespace flashover::frame {
+namespace {
+
+bool is_callable_in_c(PyObject* f) { return PyCFunction_Check(f) || Py_TYPE(f) == &PyMethodDescr_Type; }
+
+// Objects that take part in a C-made call must be as well known as those called directly.
+void check_callable_argument(PyObject* f) {
+  PyTypeObject* t = Py_TYPE(f);
+  const KnownTypes& k = known_types();
+  if (PyCFunction_Check(f)) {
+    const Native* n = native_function(f);
+    if (n == nullptr || n->handler != nullptr || (n->flags & (Native::kWrites | Native::kCalls)))
+      throw Declined("call of " + callable_name(f) + " from native code");
+  } else if (t == &PyMethodDescr_Type) {
+    auto* d = reinterpret_cast<PyMethodDescrObject*>(f);
+    const Native* n = native_method(d->d_method);
+    const bool tensor = k.tensor != nullptr && PyType_IsSubtype(PyDescr_TYPE(d), k.tensor);
+    if (!(tensor && is_tensor_method_allowed(d->d_method->ml_name)) &&
+        (n == nullptr || n->handler != nullptr || (n->flags & (Native::kWrites | Native::kCalls))))
+      throw Declined("call of " + callable_name(f) + " from native code");
+  } else if (PyType_Check(f)) {
+    auto* type = reinterpret_cast<PyTypeObject*>(f);
+    if (!(type->tp_flags & Py_TPFLAGS_HEAPTYPE) && native_type(type) == nullptr)
+      throw Declined("call of " + callable_name(f) + " from native code");
+  } else if (t == k.partial) {
+    Ref inner = Ref::steal(PyObject_GetAttrString(f, "func"));
+    check_callable_argument(inner.get());
+  } else if (PyMethod_Check(f)) {
+    check_callable_argument(PyMethod_GET_FUNCTION(f));
+  } else if (t == k.lru_cache) {
+    throw Declined("call of an lru_cache function from native code");
+  }
+}
+
+bool holds_tensor(PyObject* o, int depth = 0) {
+  if (depth > 4) return false;
+  if (is_tensor(o)) return true;
+  if (PyTuple_Check(o) || PyList_Check(o)) {
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i)
+      if (holds_tensor(PySequence_Fast_GET_ITEM(o, i), depth + 1)) return true;
+  } else if (PyDict_Check(o)) {
+    PyObject *key, *value;
+    Py_ssize_t at = 0;
+    while (PyDict_Next(o, &at, &key, &value))
+      if (holds_tensor(value, depth + 1)) return true;
+  } else if (Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE) {
+    PyObject** dict = PyType_Check(o) ? nullptr : _PyObject_GetDictPtr(o);
+    if (dict != nullptr && *dict != nullptr) return holds_tensor(*dict, depth + 1);
+  }
+  return false;
+}
+
+std::vector<PyObject*> with_first(PyObject* first, PyObject* const* args, size_t count) {
+  std::vector<PyObject*> all(count + 2);
+  all[1] = first;
+  std::copy(args, args + count, all.begin() + 2);
+  return all;
+}
+
+}  // namespace
+
+PyObject* NativeCall::run() const { return PyObject_Vectorcall(f, all, all_nargs, kwnames); }
+
+void Interpreter::unknown_call(PyObject* f) { throw Declined("call of " + callable_name(f)); }
+
+PyObject* Interpreter::call_plain(PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames) {
+  return PyObject_Vectorcall(f, args, nargs, kwnames);
+}
+
+PyObject* Interpreter::call_spread(PyObject* f, PyObject* tuple, PyObject* dict) {
+  if (recorder.is_old(tuple)) recorder.contents(tuple);
+  if (dict != nullptr && recorder.is_old(dict)) recorder.contents(dict);
+  if (PyFunction_Check(f)) return PyObject_Call(f, tuple, dict);
+  const Py_ssize_t n = PyTuple_GET_SIZE(tuple), k = dict != nullptr ? PyDict_GET_SIZE(dict) : 0;
+  std::vector<PyObject*> args(static_cast<size_t>(n + k) + 1);
+  for (Py_ssize_t i = 0; i < n; ++i) args[static_cast<size_t>(i) + 1] = PyTuple_GET_ITEM(tuple, i);
+  Ref names;
+  if (k > 0) {
+    names = Ref::steal(PyTuple_New(k));
+    PyObject *key, *value;
+    Py_ssize_t at = 0, i = 0;
+    while (PyDict_Next(dict, &at, &key, &value)) {
+      if (!PyUnicode_Check(key)) {
+        PyErr_SetString(PyExc_TypeError, "keywords must be strings");
+        return nullptr;
+      }
+      PyTuple_SET_ITEM(names.get(), i, Py_NewRef(key));
+      args[static_cast<size_t>(n + i++) + 1] = value;
+    }
+  }
+  return call(f, args.data() + 1, static_cast<size_t>(n), names.get());
+}
+
+PyObject* Interpreter::call(PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames) {
+  PyTypeObject* t = Py_TYPE(f);
+  const size_t count = nargs + keyword_count(kwnames);
+  if (t == &PyFunction_Type) {
+    if (f == known_types().module_getattr && nargs == 2 && kwnames == nullptr) {
+      PyObject* out = nullptr;
+      return lookup_nn_module(args[0], args[1], &out) == 1 ? out : nullptr;
+    }
+    return call_plain(f, args, nargs, kwnames);
+  }
+  if (t == &PyMethod_Type) {
+    if (recorder.is_old(f)) recorder.contents(f);
+    auto all = with_first(PyMethod_GET_SELF(f), args, count);
+    Ref keep = Ref::borrow(f);
+    return call(PyMethod_GET_FUNCTION(f), all.data() + 1, nargs + 1, kwnames);
+  }
+  if (PyCFunction_Check(f)) {
+    const Native* n = native_function(f);
+    PyObject* self = PyCFunction_GET_SELF(f);
+    if (n == nullptr) {
+      if (self != nullptr && is_tensor(self) &&
+          is_tensor_method_allowed(reinterpret_cast<PyCFunctionObject*>(f)->m_ml->ml_name)) {
+        static const Native tensors{Native::kTensors | Native::kShares, nullptr};
+        n = &tensors;
+      } else {
+        unknown_call(f);
+      }
+    }
+    if (self != nullptr && PyModule_Check(self)) self = nullptr;
+    NativeCall c{*this, f, self, args, nargs, kwnames, args, nargs};
+    if (n->handler != nullptr) return n->handler(c);
+    return call_native(f, self, *n, args, nargs, kwnames);
+  }
+  if (t == &PyMethodDescr_Type) {
+    auto* d = reinterpret_cast<PyMethodDescrObject*>(f);
+    if (nargs == 0) return call_plain(f, args, nargs, kwnames);  // raises
+    const KnownTypes& k = known_types();
+    if (k.tensor != nullptr && PyType_IsSubtype(PyDescr_TYPE(d), k.tensor)) {
+      if (!is_tensor_method_allowed(d->d_method->ml_name)) unknown_call(f);
+      static const Native tensors{Native::kTensors | Native::kShares, nullptr};
+      return call_native(f, nullptr, tensors, args, nargs, kwnames);
+    }
+    const Native* n = native_method(d->d_method);
+    if (n == nullptr) {
+      unknown_call(f);
+    }
+    NativeCall c{*this, f, args[0], args + 1, nargs - 1, kwnames, args, nargs};
+    if (n->handler != nullptr) return n->handler(c);
+    return call_native(f, args[0], *n, args, nargs, kwnames);
+  }
+  if (PyType_Check(f)) return call_type(reinterpret_cast<PyTypeObject*>(f), args, nargs, kwnames);
+  if (t == &_PyMethodWrapper_Type) {
+    auto* w = reinterpret_cast<MethodWrapperLayout*>(f);
+    auto all = with_first(w->self, args, count);
+    return call_wrapper(f, w->descr, w->self, all.data() + 2, nargs, kwnames);
+  }
+  if (t == &PyWrapperDescr_Type) {
+    if (nargs == 0) return call_plain(f, args, nargs, kwnames);
+    return call_wrapper(f, reinterpret_cast<PyWrapperDescrObject*>(f), args[0], args + 1, nargs - 1, kwnames);
+  }
+  if (t == &PyClassMethodDescr_Type) return call_plain(f, args, nargs, kwnames);
+  const KnownTypes& k = known_types();
+  if (t == k.partial) {
+    Ref inner = Ref::steal(PyObject_GetAttrString(f, "func")), bound = Ref::steal(PyObject_GetAttrString(f, "args")),
+        named = Ref::steal(PyObject_GetAttrString(f, "keywords"));
+    if (!inner || !bound || !named) return nullptr;
+    if (recorder.is_old(f)) {
+      SourceId id = recorder.source_of(f);
+      const char* const parts[] = {"func", "args", "keywords"};
+      PyObject* const values[] = {inner.get(), bound.get(), named.get()};
+      for (int i = 0; i < 3; ++i)
+        recorder.reach(SourceKind::kSlot, id, -1, Ref::steal(PyUnicode_InternFromString(parts[i])).get(), values[i]);
+      recorder.contents(bound.get());
+      recorder.contents(named.get());
+    }
+    Ref all = Ref::steal(PyTuple_New(PyTuple_GET_SIZE(bound.get()) + static_cast<Py_ssize_t>(nargs)));
+    Ref kwargs = Ref::steal(PyDict_Copy(named.get()));
+    if (!all || !kwargs) return nullptr;
+    Py_ssize_t at = 0;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(bound.get()); ++i)
+      PyTuple_SET_ITEM(all.get(), at++, Py_NewRef(PyTuple_GET_ITEM(bound.get(), i)));
+    for (size_t i = 0; i < nargs; ++i) PyTuple_SET_ITEM(all.get(), at++, Py_NewRef(args[i]));
+    for (size_t i = nargs; i < count; ++i)
+      PyDict_SetItem(kwargs.get(), PyTuple_GET_ITEM(kwnames, static_cast<Py_ssize_t>(i - nargs)), args[i]);
+    return call_spread(inner.get(), all.get(), kwargs.get());
+  }
+  if (t == k.lru_cache) {
+    bool plain = true;
+    for (size_t i = 0; i < count; ++i) plain = plain && (is_atom(args[i]) || (is_pinned_kind(args[i]) && recorder.is_old(args[i])));
+    if (plain) {
+      // A hit answers from what was computed before; a miss computes and keeps it, as it would without us.
+      ++uninterpreted;
+      Ref result = Ref::steal(call_plain(f, args, nargs, kwnames));
+      --uninterpreted;
+      if (!result) return nullptr;
+      if (session != nullptr && session->declined()) throw Declined(session->decline_reason());
+      if (!holds_tensor(result.get())) {
+        if (!is_atom(result.get()) && !recorder.is_old(result.get())) recorder.constant(result.get());
+        return result.release();
+      }
+      Ref cleared = Ref::steal(PyObject_CallMethod(f, "cache_clear", nullptr));
+    }
+    Ref inner = Ref::steal(PyObject_GetAttrString(f, "__wrapped__"));
+    if (!inner) return nullptr;
+    if (!recorder.is_old(inner.get())) recorder.constant(inner.get());
+    return call(inner.get(), args, nargs, kwnames);
+  }
+  // An instance with a __call__.
+  static PyObject* const name = PyUnicode_InternFromString("__call__");
+  PyObject* method = (t->tp_flags & Py_TPFLAGS_HEAPTYPE) ? recorder.type_lookup(t, name) : nullptr;
+  if (method != nullptr && PyFunction_Check(method)) {
+    auto all = with_first(f, args, count);
+    return call_plain(method, all.data() + 1, nargs + 1, kwnames);
+  }
+  if (method != nullptr) {
+    Ref bound = Ref::steal(bind(method, f, t));
+    if (!bound) return nullptr;
+    if (bound.get() != f && Py_TYPE(bound.get()) != t) return call(bound.get(), args, nargs, kwnames);
+  }
+  if (t->tp_call == nullptr) return call_plain(f, args, nargs, kwnames);  // raises
+  if (std::strcmp(t->tp_name, "types.GenericAlias") == 0 || std::strcmp(t->tp_name, "operator.itemgetter") == 0 ||
+      std::strcmp(t->tp_name, "operator.attrgetter") == 0 || std::strcmp(t->tp_name, "operator.methodcaller") == 0 ||
+      std::strcmp(t->tp_name, "staticmethod") == 0) {
+    for (size_t i = 0; i < count; ++i) consume(args[i]);
+    return call_plain(f, args, nargs, kwnames);
+  }
+  unknown_call(f);
+}
+
+PyObject* Interpreter::call_native(PyObject* f, PyObject* self, const Native& n, PyObject* const* args, size_t nargs,
+                                   PyObject* kwnames) {
+  const size_t count = nargs + keyword_count(kwnames);
+  if (n.flags & (Native::kReads | Native::kTensors)) {
+    for (size_t i = 0; i < count; ++i) consume(args[i]);
+    if (!(n.flags & Native::kTensors) && nargs > 0) {  // len, iter, str ...: their special methods
+      PyObject* o = args[0];
+      if (Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE) {
+        for (const char* name : {"__len__", "__iter__", "__str__", "__repr__", "__getitem__", "__eq__", "__hash__"})
+          look_special(o, name);
+      }
+    }
+  }
+  if (n.flags & Native::kCalls) {
+    for (size_t i = 0; i < count; ++i)
+      if (PyCallable_Check(args[i])) check_callable_argument(args[i]);
+  }
+  if (self != nullptr && recorder.is_old(self) && !is_tensor(self)) {
+    if (n.flags & Native::kWrites) {
+      journal.whole(self);
+    } else if (n.flags & Native::kReadsSelf) {
+      recorder.contents(self);
+    }
+  }
+  Ref result = Ref::steal(call_plain(f, args, nargs, kwnames));
+  if (session != nullptr && session->declined()) throw Declined(session->decline_reason());
+  if (!result) return nullptr;
+  if (!(n.flags & Native::kShares) && Py_REFCNT(result.get()) > 1 && !is_atom(result.get()) &&
+      !recorder.is_old(result.get()) && !is_tensor(result.get())) {
+    for (size_t i = 0; i < count; ++i)
+      if (args[i] == result.get()) return result.release();
+    if (PyTuple_CheckExact(result.get()) && PyTuple_GET_SIZE(result.get()) == 0) return result.release();
+    if (!is_pinned_kind(result.get())) throw Declined("an object of unknown origin out of " + callable_name(f));
+    recorder.constant(result.get());
+  }
+  return result.release();
+}
+
+PyObject* Interpreter::call_wrapper(PyObject* f, PyWrapperDescrObject* descr, PyObject* self, PyObject* const* args,
+                                    size_t nargs, PyObject* kwnames) {
+  const char* name = descr->d_base->name;
+  auto is = [name](const char* other) { return std::strcmp(name, other) == 0; };
+  const size_t count = nargs + keyword_count(kwnames);
+  auto plain = [&] {
+    if (Py_TYPE(f) == &PyWrapperDescr_Type) return call_plain(f, args - 1, nargs + 1, kwnames);
+    return call_plain(f, args, nargs, kwnames);
+  };
+  if (kwnames == nullptr && PyObject_TypeCheck(self, PyDescr_TYPE(descr))) {
+    if (is("__getattribute__") && nargs == 1) {
+      PyObject* out = nullptr;
+      int r = lookup_by_slot(self, reinterpret_cast<getattrofunc>(descr->d_wrapped), args[0], &out);
+      if (r == 0) PyErr_Format(PyExc_AttributeError, "'%.50s' object has no attribute '%U'", Py_TYPE(self)->tp_name, args[0]);
+      return r == 1 ? out : nullptr;
+    }
+    if (((is("__setattr__") && nargs == 2) || (is("__delattr__") && nargs == 1)) &&
+        (descr->d_wrapped == reinterpret_cast<void*>(PyObject_GenericSetAttr) || PyModule_Check(self))) {
+      return set_generic(self, args[0], nargs == 2 ? args[1] : nullptr) < 0 ? nullptr : Py_NewRef(Py_None);
+    }
+    if (recorder.is_old(self)) {
+      if (PyDict_Check(self) || PyList_Check(self)) {
+        if (is("__setitem__") || is("__delitem__")) {
+          if (PyDict_Check(self) && is("__setitem__"))
+            journal.dict_item(self, args[0]);
+          else
+            journal.whole(self);
+        } else if (is("__getitem__") && nargs == 1 && PyDict_Check(self)) {
+          PyObject* v = recorder.dict_get(self, args[0]);
+          if (v != nullptr) return Py_NewRef(v);
+          if (PyErr_Occurred()) return nullptr;
+        } else if (is("__contains__") && nargs == 1 && PyDict_Check(self)) {
+          PyObject* v = recorder.dict_get(self, args[0]);
+          if (v == nullptr && PyErr_Occurred()) return nullptr;
+          return Py_NewRef(v != nullptr ? Py_True : Py_False);
+        } else if (is("__len__")) {
+          recorder.length(self);
+        } else if (is("__init__") || std::strncmp(name, "__i", 3) == 0) {
+          if (is("__iter__"))
+            recorder.contents(self);
+          else
+            journal.whole(self);
+        } else {
+          recorder.contents(self);
+        }
+      } else if (is("__init__") && !(PyType_Check(self) || PyModule_Check(self))) {
+        if (!is_tensor(self) && descr->d_wrapped != reinterpret_cast<void*>(PyBaseObject_Type.tp_init))
+          throw Declined("__init__ of an old object runs again");
+      } else {
+        recorder.contents(self);
+      }
+    }
+  }
+  if (is("__call__")) {
+    if (PyType_Check(self)) {
+      if (descr->d_wrapped == reinterpret_cast<void*>(PyType_Type.tp_call)) {
+        auto* type = reinterpret_cast<PyTypeObject*>(self);
+        if (type == &PyType_Type) return plain();
+        look_special(reinterpret_cast<PyObject*>(type), "__call__");
+        recorder.type_lookup(type, Ref::steal(PyUnicode_InternFromString("__new__")).get());
+        recorder.type_lookup(type, Ref::steal(PyUnicode_InternFromString("__init__")).get());
+        return plain();
+      }
+    }
+    if (!(PyFunction_Check(self) || PyMethod_Check(self))) return call(self, args, nargs, kwnames);
+    return call(self, args, nargs, kwnames);
+  }
+  for (size_t i = 0; i < count; ++i) consume(args[i]);
+  Ref result = Ref::steal(plain());
+  if (session != nullptr && session->declined()) throw Declined(session->decline_reason());
+  return result.release();
+}
+
+PyObject* Interpreter::call_type(PyTypeObject* t, PyObject* const* args, size_t nargs, PyObject* kwnames) {
+  auto* type = reinterpret_cast<PyObject*>(t);
+  const size_t count = nargs + keyword_count(kwnames);
+  if (t == &PyType_Type && nargs == 1 && kwnames == nullptr)
+    return Py_NewRef(reinterpret_cast<PyObject*>(Py_TYPE(args[0])));
+  PyTypeObject* meta = Py_TYPE(t);
+  static PyObject *const call_name = PyUnicode_InternFromString("__call__"),
+                         *const new_name = PyUnicode_InternFromString("__new__"),
+                         *const init_name = PyUnicode_InternFromString("__init__");
+  if (meta->tp_flags & Py_TPFLAGS_HEAPTYPE) {
+    PyObject* method = recorder.type_lookup(meta, call_name);
+    if (method != nullptr && PyFunction_Check(method)) {
+      auto all = with_first(type, args, count);
+      return call_plain(method, all.data() + 1, nargs + 1, kwnames);
+    }
+  }
+  if (t->tp_flags & Py_TPFLAGS_HEAPTYPE) {
+    PyObject* init = recorder.type_lookup(t, init_name);
+    PyObject* make = recorder.type_lookup(t, new_name);
+    PyTypeObject* base = t;
+    while (base != nullptr && (base->tp_flags & Py_TPFLAGS_HEAPTYPE) && native_type(base) == nullptr) base = base->tp_base;
+    const Native* n = base != nullptr ? native_type(base) : nullptr;
+    const KnownTypes& k = known_types();
+    const bool tensor = k.tensor != nullptr && PyType_IsSubtype(t, k.tensor);
+    if (n == nullptr && !tensor) unknown_call(type);
+    if (init == nullptr || !PyFunction_Check(init) || make == nullptr ||
+        (!PyFunction_Check(make) && Py_TYPE(make) != &PyStaticMethod_Type))
+      for (size_t i = 0; i < count; ++i)
+        if (base != &PyBaseObject_Type) consume(args[i]);
+    Ref result = Ref::steal(call_plain(type, args, nargs, kwnames));
+    if (session != nullptr && session->declined()) throw Declined(session->decline_reason());
+    if (result && PyType_Check(result.get()) && PyType_IsSubtype(t, &PyType_Type)) recorder.fresh_type(result.get());
+    return result.release();
+  }
+  const Native* n = native_type(t);
+  if (n == nullptr) unknown_call(type);
+  NativeCall c{*this, type, nullptr, args, nargs, kwnames, args, nargs};
+  if (n->handler != nullptr) return n->handler(c);
+  PyObject* result = call_native(type, nullptr, *n, args, nargs, kwnames);
+  if (t == &PyType_Type && result != nullptr && nargs == 3) recorder.fresh_type(result);
+  return result;
+}
+
+}  // namespace flashover::frame

@@ -1,0 +1,234 @@
+// Subscripts, iteration, truth, comparison and arithmetic. The operations are CPython's; done here is what an old operand
+// shows of itself (recorder) and what is done to it (journal).
+#include <cstring>
+
+#include "frame/interpret/interpreter.h"
+#include "frame/interpret/opcode_parts.h"
+
+namespace flashover::frame {
+namespace {
+
+bool is_plain(PyObject* o) {
+  PyTypeObject* t = Py_TYPE(o);
+  return t == &PyLong_Type || t == &PyUnicode_Type || t == &PyFloat_Type || o == Py_None || t == &PyBool_Type;
+}
+
+// Subscript goes to the C implementation of dict / list / tuple, perhaps inherited by a Python class.
+template <typename Slot>
+bool inherits(Slot PyMappingMethods::* member, PyTypeObject* t, PyTypeObject* base) {
+  return t == base || (t->tp_as_mapping != nullptr && t->tp_as_mapping->*member == base->tp_as_mapping->*member);
+}
+
+struct BinaryOp {
+  binaryfunc f;
+  const char* special;
+};
+PyObject* power(PyObject* a, PyObject* b) { return PyNumber_Power(a, b, Py_None); }
+PyObject* inplace_power(PyObject* a, PyObject* b) { return PyNumber_InPlacePower(a, b, Py_None); }
+const BinaryOp kBinaryOps[] = {  // in the order of NB_ADD ...
+    {PyNumber_Add, "add"},
+    {PyNumber_And, "and"},
+    {PyNumber_FloorDivide, "floordiv"},
+    {PyNumber_Lshift, "lshift"},
+    {PyNumber_MatrixMultiply, "matmul"},
+    {PyNumber_Multiply, "mul"},
+    {PyNumber_Remainder, "mod"},
+    {PyNumber_Or, "or"},
+    {power, "pow"},
+    {PyNumber_Rshift, "rshift"},
+    {PyNumber_Subtract, "sub"},
+    {PyNumber_TrueDivide, "truediv"},
+    {PyNumber_Xor, "xor"},
+    {PyNumber_InPlaceAdd, "add"},
+    {PyNumber_InPlaceAnd, "and"},
+    {PyNumber_InPlaceFloorDivide, "floordiv"},
+    {PyNumber_InPlaceLshift, "lshift"},
+    {PyNumber_InPlaceMatrixMultiply, "matmul"},
+    {PyNumber_InPlaceMultiply, "mul"},
+    {PyNumber_InPlaceRemainder, "mod"},
+    {PyNumber_InPlaceOr, "or"},
+    {inplace_power, "pow"},
+    {PyNumber_InPlaceRshift, "rshift"},
+    {PyNumber_InPlaceSubtract, "sub"},
+    {PyNumber_InPlaceTrueDivide, "truediv"},
+    {PyNumber_InPlaceXor, "xor"},
+};
+constexpr int kFirstInPlace = 13;
+
+}  // namespace
+
+void Interpreter::consume(PyObject* o) {
+  if (is_plain(o)) return;
+  recorder.contents_deep(o);
+}
+
+PyObject* Interpreter::subscript(PyObject* o, PyObject* key) {
+  PyTypeObject* t = Py_TYPE(o);
+  if (is_tensor(o)) {
+    consume(key);
+    return PyObject_GetItem(o, key);
+  }
+  if (!recorder.is_old(o)) {
+    look_special(o, "__getitem__");
+    if (PyType_Check(o)) look_special(o, "__class_getitem__");
+    if (!is_plain(key)) consume(key);
+    return PyObject_GetItem(o, key);
+  }
+  SourceId id = recorder.source_of(o);
+  if (PyDict_Check(o) && inherits(&PyMappingMethods::mp_subscript, t, &PyDict_Type)) {
+    PyObject* v = recorder.dict_get(o, key);
+    if (v != nullptr) return Py_NewRef(v);
+    if (PyErr_Occurred()) return nullptr;
+    if (t == known_types().defaultdict) journal.whole(o);
+    return PyObject_GetItem(o, key);
+  }
+  if ((PyList_Check(o) && inherits(&PyMappingMethods::mp_subscript, t, &PyList_Type)) ||
+      (PyTuple_Check(o) && inherits(&PyMappingMethods::mp_subscript, t, &PyTuple_Type))) {
+    if (PyLong_CheckExact(key) && !recorder.detached(o)) {
+      Ref v = Ref::steal(PyObject_GetItem(o, key));
+      Py_ssize_t i = PyLong_AsSsize_t(key);
+      if (!v || i < 0) {
+        PyObject *type, *value, *tb;
+        PyErr_Fetch(&type, &value, &tb);
+        recorder.length(o);
+        PyErr_Restore(type, value, tb);
+      }
+      if (!v) return nullptr;
+      recorder.reach(SourceKind::kSequenceItem, id, i < 0 ? i + PySequence_Fast_GET_SIZE(o) : i, nullptr, v.get());
+      return v.release();
+    }
+    recorder.contents(o);
+    consume(key);
+    return PyObject_GetItem(o, key);
+  }
+  look_special(o, "__getitem__");
+  if (Py_TYPE(o) == &PyDictProxy_Type) recorder.contents(o);
+  return PyObject_GetItem(o, key);
+}
+
+int Interpreter::set_subscript(PyObject* o, PyObject* key, PyObject* value) {
+  PyTypeObject* t = Py_TYPE(o);
+  if (recorder.is_old(o) && !is_tensor(o)) {
+    if (PyDict_Check(o) && inherits(&PyMappingMethods::mp_ass_subscript, t, &PyDict_Type)) {
+      if (value == nullptr) {
+        if (recorder.dict_get(o, key) == nullptr && PyErr_Occurred()) return -1;
+      }
+      journal.dict_item(o, key);
+    } else if (PyODict_CheckExact(o)) {
+      if (value == nullptr) recorder.dict_get(o, key);
+      journal.dict_item(o, key);
+    } else if (PyList_Check(o) && inherits(&PyMappingMethods::mp_ass_subscript, t, &PyList_Type)) {
+      journal.whole(o);
+      if (value != nullptr) consume(value);
+    } else if (!(t->tp_flags & Py_TPFLAGS_HEAPTYPE)) {
+      throw Declined(std::string("an item of an old object is written: ") + t->tp_name);
+    }
+  }
+  look_special(o, value != nullptr ? "__setitem__" : "__delitem__");
+  if (is_tensor(o)) consume(key);
+  return value != nullptr ? PyObject_SetItem(o, key, value) : PyObject_DelItem(o, key);
+}
+
+PyObject* Interpreter::iterator(PyObject* o) {
+  PyTypeObject* t = Py_TYPE(o);
+  look_special(o, "__iter__");
+  if (recorder.is_old(o) && !is_tensor(o)) {
+    const bool own_python_iter =
+        (t->tp_flags & Py_TPFLAGS_HEAPTYPE) && recorder.type_lookup(t, Ref::steal(PyUnicode_InternFromString("__iter__")).get()) != nullptr &&
+        PyFunction_Check(recorder.type_lookup(t, Ref::steal(PyUnicode_InternFromString("__iter__")).get()));
+    if (!own_python_iter) {
+      if (PyIter_Check(o) || PyGen_Check(o)) throw Declined("an iterator from before the call is used");
+      recorder.contents(o);
+    }
+  }
+  return PyObject_GetIter(o);
+}
+
+PyObject* Interpreter::next(PyObject* it) {
+  PyTypeObject* t = Py_TYPE(it);
+  if (t->tp_iternext == nullptr) {
+    PyErr_Format(PyExc_TypeError, "'%.200s' object is not an iterator", t->tp_name);
+    return nullptr;
+  }
+  if (t->tp_flags & Py_TPFLAGS_HEAPTYPE) {
+    look_special(it, "__next__");
+  } else if (recorder.is_old(it) && !PyGen_Check(it)) {
+    throw Declined("an iterator from before the call is advanced");
+  }
+  PyObject* v = t->tp_iternext(it);
+  if (v == nullptr && PyErr_Occurred() && !aborted_ && PyErr_ExceptionMatches(PyExc_StopIteration)) PyErr_Clear();
+  return v;
+}
+
+int Interpreter::truth(PyObject* o) {
+  if (o == Py_True) return 1;
+  if (o == Py_False || o == Py_None) return 0;
+  PyTypeObject* t = Py_TYPE(o);
+  if (t->tp_flags & Py_TPFLAGS_HEAPTYPE) {
+    look_special(o, "__bool__");
+    look_special(o, "__len__");
+  }
+  if (recorder.is_old(o) && (PyList_Check(o) || PyTuple_Check(o) || PyDict_Check(o) || PyAnySet_Check(o)))
+    recorder.length(o);
+  return PyObject_IsTrue(o);
+}
+
+int Interpreter::contains(PyObject* c, PyObject* item) {
+  PyTypeObject* t = Py_TYPE(c);
+  if (t == &PyUnicode_Type) return PySequence_Contains(c, item);
+  look_special(c, "__contains__");
+  if (recorder.is_old(c)) {
+    if (PyDict_Check(c) && t->tp_as_sequence->sq_contains == PyDict_Type.tp_as_sequence->sq_contains) {
+      PyObject* v = recorder.dict_get(c, item);
+      return v != nullptr ? 1 : PyErr_Occurred() ? -1 : 0;
+    }
+    recorder.contents(c);
+  }
+  if (!is_plain(item)) consume(item);
+  if (Py_TYPE(c) == &PyTuple_Type || Py_TYPE(c) == &PyList_Type) consume(c);
+  return PySequence_Contains(c, item);
+}
+
+PyObject* Interpreter::compare(PyObject* a, PyObject* b, int op) {
+  static const char* const kSpecial[] = {"__lt__", "__le__", "__eq__", "__ne__", "__gt__", "__ge__"};
+  if (!(is_plain(a) && is_plain(b))) {
+    for (PyObject* o : {a, b}) {
+      if (is_plain(o) || is_tensor(o)) continue;
+      consume(o);
+      look_special(o, kSpecial[op]);
+    }
+    if (op == Py_EQ || op == Py_NE) recorder.same_or_distinct(a, b);  // the default __eq__ is identity
+  }
+  return PyObject_RichCompare(a, b, op);
+}
+
+PyObject* Interpreter::binary(PyObject* a, PyObject* b, int op) {
+  const BinaryOp& row = kBinaryOps[op];
+  if (!(is_plain(a) && is_plain(b))) {
+    for (PyObject* o : {a, b}) {
+      if (is_plain(o) || is_tensor(o)) continue;
+      consume(o);
+      if (Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE) {
+        std::string name = row.special;
+        look_special(o, ("__" + name + "__").c_str());
+        look_special(o, ("__r" + name + "__").c_str());
+        if (op >= kFirstInPlace) look_special(o, ("__i" + name + "__").c_str());
+      }
+    }
+    if (op >= kFirstInPlace && recorder.is_old(a) && !is_tensor(a) &&
+        (PyList_Check(a) || PySet_Check(a) || PyDict_Check(a)))
+      journal.whole(a);
+  }
+  return row.f(a, b);
+}
+
+PyObject* Interpreter::unary(PyObject* o, unaryfunc f) {
+  if (!is_plain(o)) {
+    look_special(o, "__neg__");
+    look_special(o, "__invert__");
+    look_special(o, "__pos__");
+  }
+  return f(o);
+}
+
+}  // namespace flashover::frame

@@ -1,0 +1,986 @@
+// The instruction loop. It stands in for CPython's evaluator on the real, linked frame: the stack, locals and prev_instr are the
+// frame's own, so tracebacks, super(), warnings and sys._getframe see what they would see otherwise.
+#include <opcode.h>
+
+#include "frame/interpret/interpreter.h"
+#include "frame/interpret/opcode_parts.h"
+
+namespace flashover::frame {
+namespace {
+
+constexpr int kSignalPollInterval = 256;
+
+// Links the frame as the thread's current one for as long as it runs.
+class Linked {
+ public:
+  Linked(PyThreadState* tstate, _PyInterpreterFrame* frame) : tstate_(tstate) {
+    _PyCFrame* outer = tstate->cframe;
+#if PY_VERSION_HEX < 0x030C0000
+    cframe_.use_tracing = outer->use_tracing;
+    frame->is_entry = true;
+#endif
+    cframe_.previous = outer;
+    frame->previous = outer->current_frame;
+    cframe_.current_frame = frame;
+    tstate->cframe = &cframe_;
+  }
+  ~Linked() {
+    tstate_->cframe = cframe_.previous;
+#if PY_VERSION_HEX < 0x030C0000
+    tstate_->cframe->use_tracing = cframe_.use_tracing;
+#endif
+  }
+  Linked(const Linked&) = delete;
+  Linked& operator=(const Linked&) = delete;
+
+ private:
+  PyThreadState* tstate_;
+  _PyCFrame cframe_;
+};
+
+}  // namespace
+
+PyObject* Interpreter::run_frame(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwflag) {
+  if (aborted_) return abandon_frame(tstate, frame);
+  try {
+    Code* code = decode(frame->f_code);
+    if (code == nullptr) throw Declined("out of memory");
+    if (code->coroutine) throw Declined("a coroutine");
+    recorder.function(frame_function(frame));
+    if (code->generator && frame->owner != FRAME_OWNED_BY_GENERATOR)
+      return _PyEval_EvalFrameDefault(tstate, frame, throwflag);  // only makes the generator object
+    if (code->generator) {
+      PyObject* generator = reinterpret_cast<PyObject*>(_PyFrame_GetGenerator(frame));
+      if (recorder.is_old(generator)) throw Declined("a generator from before the call is advanced");
+    }
+    if (runs_uninterpreted(frame->f_code)) {
+      ++uninterpreted;
+      PyObject* result = _PyEval_EvalFrameDefault(tstate, frame, throwflag);
+      --uninterpreted;
+      return result;
+    }
+  } catch (const Declined& d) {
+    abort(d.reason);
+    return abandon_frame(tstate, frame);
+  } catch (const std::exception& e) {
+    abort(std::string("internal error: ") + e.what());
+    return abandon_frame(tstate, frame);
+  }
+  return evaluate(tstate, frame, throwflag);
+}
+
+#define PUSH(v) (*sp++ = (v))
+#define POP() (*--sp)
+#define TOP() (sp[-1])
+#define PEEK(n) (sp[-(n)])
+#define NAME(i) PyTuple_GET_ITEM(names, i)
+
+PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwflag) {
+  PyCodeObject* const co = frame->f_code;
+  Code* const code = decode(co);
+  Linked linked(tstate, frame);
+  PyObject** const locals = frame->localsplus;
+  PyObject** const stack = locals + co->co_nlocalsplus;
+  PyObject** sp = locals + frame->stacktop;
+  _Py_CODEUNIT* const first = _PyCode_CODE(co);
+  const Instruction* const instructions = code->instructions.data();
+  PyObject* const names = co->co_names;
+  PyObject* const consts = co->co_consts;
+  int pc = static_cast<int>(frame->prev_instr - first) + 1;
+  int polls = 0;
+  PyObject* kwnames = nullptr;
+  PyObject* result = nullptr;
+  const bool deep = Py_EnterRecursiveCall("");
+  frame->stacktop = -1;  // the collector must not look at the stack while it moves
+  if (deep) goto leave;
+
+  for (bool thrown = throwflag;;) try {
+      for (;;) {
+        const Instruction in = instructions[pc];
+        const int arg = static_cast<int>(in.arg);
+        if (thrown) {  // generator.throw(): the error is already set
+          thrown = false;
+          goto error;
+        }
+        frame->prev_instr = first + pc;
+        pc += 1 + in.skip;
+        switch (in.op) {
+          case NOP:
+          case RESUME:
+#if PY_VERSION_HEX < 0x030C0000
+          case PRECALL:
+#endif
+            break;
+          case LOAD_CLOSURE:
+          case LOAD_FAST: {
+            PyObject* v = locals[arg];
+            if (v == nullptr) {
+              unbound_local(co, arg);
+              goto error;
+            }
+            PUSH(Py_NewRef(v));
+            break;
+          }
+          case LOAD_CONST:
+            PUSH(Py_NewRef(PyTuple_GET_ITEM(consts, arg)));
+            break;
+          case STORE_FAST: {
+            PyObject* old = locals[arg];
+            locals[arg] = POP();
+            Py_XDECREF(old);
+            break;
+          }
+          case DELETE_FAST: {
+            PyObject* old = locals[arg];
+            if (old == nullptr) {
+              unbound_local(co, arg);
+              goto error;
+            }
+            locals[arg] = nullptr;
+            Py_DECREF(old);
+            break;
+          }
+          case POP_TOP: {
+            PyObject* v = POP();
+            Py_DECREF(v);
+            break;
+          }
+          case PUSH_NULL:
+            PUSH(nullptr);
+            break;
+          case COPY:
+            PUSH(Py_NewRef(PEEK(arg)));
+            break;
+          case SWAP:
+            std::swap(TOP(), PEEK(arg));
+            break;
+
+          // Operators.
+#if PY_VERSION_HEX < 0x030C0000
+          case UNARY_POSITIVE:
+#endif
+          case UNARY_NEGATIVE:
+          case UNARY_INVERT: {
+            Ref v = Ref::steal(POP());
+            PyObject* r = unary(v.get(), in.op == UNARY_NEGATIVE ? PyNumber_Negative
+                                         : in.op == UNARY_INVERT ? PyNumber_Invert
+                                                                 : PyNumber_Positive);
+            if (r == nullptr) goto error;
+            PUSH(r);
+            break;
+          }
+          case UNARY_NOT: {
+            Ref v = Ref::steal(POP());
+            int t = truth(v.get());
+            if (t < 0) goto error;
+            PUSH(Py_NewRef(t ? Py_False : Py_True));
+            break;
+          }
+          case BINARY_OP: {
+            Ref b = Ref::steal(POP()), a = Ref::steal(POP());
+            PyObject* r = binary(a.get(), b.get(), arg);
+            if (r == nullptr) goto error;
+            PUSH(r);
+            break;
+          }
+          case BINARY_SUBSCR: {
+            Ref key = Ref::steal(POP()), o = Ref::steal(POP());
+            PyObject* r = subscript(o.get(), key.get());
+            if (r == nullptr) goto error;
+            PUSH(r);
+            break;
+          }
+          case STORE_SUBSCR: {
+            Ref key = Ref::steal(POP()), o = Ref::steal(POP()), v = Ref::steal(POP());
+            if (set_subscript(o.get(), key.get(), v.get()) < 0) goto error;
+            break;
+          }
+          case DELETE_SUBSCR: {
+            Ref key = Ref::steal(POP()), o = Ref::steal(POP());
+            if (set_subscript(o.get(), key.get(), nullptr) < 0) goto error;
+            break;
+          }
+          case COMPARE_OP: {
+            Ref b = Ref::steal(POP()), a = Ref::steal(POP());
+#if PY_VERSION_HEX < 0x030C0000
+            PyObject* r = compare(a.get(), b.get(), arg);
+#else
+            PyObject* r = compare(a.get(), b.get(), arg >> 4);
+#endif
+            if (r == nullptr) goto error;
+            PUSH(r);
+            break;
+          }
+          case IS_OP: {
+            Ref b = Ref::steal(POP()), a = Ref::steal(POP());
+            recorder.same_or_distinct(a.get(), b.get());
+            PUSH(Py_NewRef((a.get() == b.get()) != (arg != 0) ? Py_True : Py_False));
+            break;
+          }
+          case CONTAINS_OP: {
+            Ref c = Ref::steal(POP()), item = Ref::steal(POP());
+            int r = contains(c.get(), item.get());
+            if (r < 0) goto error;
+            PUSH(Py_NewRef((r != 0) != (arg != 0) ? Py_True : Py_False));
+            break;
+          }
+
+          // Attributes and names.
+          case LOAD_ATTR: {
+#if PY_VERSION_HEX >= 0x030C0000
+            PyObject* name = NAME(arg >> 1);
+            const bool method = arg & 1;
+#else
+            PyObject* name = NAME(arg);
+            const bool method = false;
+#endif
+            Ref o = Ref::steal(POP());
+            PyObject* r = nullptr;
+            if (method && load_method(*this, o.get(), name, &r) == 1) {
+              PUSH(r);
+              PUSH(o.release());
+              break;
+            }
+            if (!method) r = get_attr(o.get(), name);
+            if (r == nullptr) goto error;
+            if (method) PUSH(nullptr);
+            PUSH(r);
+            break;
+          }
+#if PY_VERSION_HEX < 0x030C0000
+          case LOAD_METHOD: {
+            Ref o = Ref::steal(POP());
+            PyObject* r = nullptr;
+            if (load_method(*this, o.get(), NAME(arg), &r) == 1) {
+              PUSH(r);
+              PUSH(o.release());
+              break;
+            }
+            if (r == nullptr) goto error;
+            PUSH(nullptr);
+            PUSH(r);
+            break;
+          }
+#endif
+          case STORE_ATTR: {
+            Ref o = Ref::steal(POP()), v = Ref::steal(POP());
+            if (set_attr(o.get(), NAME(arg), v.get()) < 0) goto error;
+            break;
+          }
+          case DELETE_ATTR: {
+            Ref o = Ref::steal(POP());
+            if (set_attr(o.get(), NAME(arg), nullptr) < 0) goto error;
+            break;
+          }
+          case LOAD_GLOBAL: {
+            PyObject* v = global(frame, NAME(arg >> 1));
+            if (v == nullptr) goto error;
+            if (arg & 1) PUSH(nullptr);
+            PUSH(v);
+            break;
+          }
+          case STORE_GLOBAL: {
+            Ref v = Ref::steal(POP());
+            journal.dict_item(frame->f_globals, NAME(arg));
+            if (PyDict_SetItem(frame->f_globals, NAME(arg), v.get()) < 0) goto error;
+            break;
+          }
+          case DELETE_GLOBAL: {
+            if (recorder.dict_get(frame->f_globals, NAME(arg)) == nullptr) {
+              name_error(NAME(arg));
+              goto error;
+            }
+            journal.dict_item(frame->f_globals, NAME(arg));
+            if (PyDict_DelItem(frame->f_globals, NAME(arg)) < 0) goto error;
+            break;
+          }
+          case LOAD_NAME: {
+            PyObject* name = NAME(arg);
+            Ref v = local_name(frame, name);
+            if (!v && PyErr_Occurred()) goto error;
+            if (!v) v = Ref::steal(global(frame, name));
+            if (!v) goto error;
+            PUSH(v.release());
+            break;
+          }
+          case STORE_NAME: {
+            Ref v = Ref::steal(POP());
+            if (frame->f_locals == nullptr || recorder.is_old(frame->f_locals)) throw Declined("module code");
+            if (PyObject_SetItem(frame->f_locals, NAME(arg), v.get()) < 0) goto error;
+            break;
+          }
+          case DELETE_NAME:
+            if (frame->f_locals == nullptr || recorder.is_old(frame->f_locals)) throw Declined("module code");
+            if (PyObject_DelItem(frame->f_locals, NAME(arg)) < 0) {
+              name_error(NAME(arg));
+              goto error;
+            }
+            break;
+          case SETUP_ANNOTATIONS: {
+            Ref key = Ref::steal(PyUnicode_InternFromString("__annotations__"));
+            Ref there = local_name(frame, key.get());
+            if (!there && PyErr_Occurred()) goto error;
+            if (!there) {
+              Ref fresh = Ref::steal(PyDict_New());
+              if (!fresh || PyObject_SetItem(frame->f_locals, key.get(), fresh.get()) < 0) goto error;
+            }
+            break;
+          }
+
+          // Cells.
+          case MAKE_CELL: {
+            PyObject* cell = PyCell_New(locals[arg]);
+            if (cell == nullptr) goto error;
+            Py_XSETREF(locals[arg], cell);
+            break;
+          }
+          case COPY_FREE_VARS: {
+            PyObject* closure = reinterpret_cast<PyFunctionObject*>(frame_function(frame))->func_closure;
+            const int offset = co->co_nlocalsplus - arg;
+            for (int i = 0; i < arg; ++i) locals[offset + i] = Py_NewRef(PyTuple_GET_ITEM(closure, i));
+            break;
+          }
+          case LOAD_DEREF: {
+            PyObject* cell = locals[arg];
+            PyObject* v = PyCell_GET(cell);
+            if (v == nullptr) {
+              unbound_local(co, arg);
+              goto error;
+            }
+            Ref keep = Ref::borrow(v);
+            if (recorder.is_old(cell)) recorder.contents(cell);
+            PUSH(keep.release());
+            break;
+          }
+#if PY_VERSION_HEX < 0x030C0000
+          case LOAD_CLASSDEREF: {
+            Ref v = local_name(frame, PyTuple_GET_ITEM(co->co_localsplusnames, arg));
+#else
+          case LOAD_FROM_DICT_OR_DEREF: {
+            Ref ns = Ref::steal(POP());
+            Ref v = Ref::steal(PyObject_GetItem(ns.get(), PyTuple_GET_ITEM(co->co_localsplusnames, arg)));
+            if (!v && PyErr_ExceptionMatches(PyExc_KeyError)) PyErr_Clear();
+#endif
+            if (!v && PyErr_Occurred()) goto error;
+            if (!v) {
+              PyObject* cell = locals[arg];
+              v = Ref::borrow(PyCell_GET(cell));
+              if (!v) {
+                unbound_local(co, arg);
+                goto error;
+              }
+              if (recorder.is_old(cell)) recorder.contents(cell);
+            }
+            PUSH(v.release());
+            break;
+          }
+          case STORE_DEREF: {
+            Ref v = Ref::steal(POP());
+            if (recorder.is_old(locals[arg])) journal.cell(locals[arg]);
+            PyCell_Set(locals[arg], v.get());
+            break;
+          }
+          case DELETE_DEREF: {
+            if (PyCell_GET(locals[arg]) == nullptr) {
+              unbound_local(co, arg);
+              goto error;
+            }
+            if (recorder.is_old(locals[arg])) journal.cell(locals[arg]);
+            PyCell_Set(locals[arg], nullptr);
+            break;
+          }
+
+          // Builders.
+          case BUILD_TUPLE: {
+            PyObject* t = PyTuple_New(arg);
+            if (t == nullptr) goto error;
+            for (int i = arg; i-- > 0;) PyTuple_SET_ITEM(t, i, POP());
+            PUSH(t);
+            break;
+          }
+          case BUILD_LIST: {
+            PyObject* t = PyList_New(arg);
+            if (t == nullptr) goto error;
+            for (int i = arg; i-- > 0;) PyList_SET_ITEM(t, i, POP());
+            PUSH(t);
+            break;
+          }
+          case BUILD_SET: {
+            Ref set = Ref::steal(PySet_New(nullptr));
+            if (!set) goto error;
+            bool ok = true;
+            for (int i = arg; i > 0; --i) ok = ok && PySet_Add(set.get(), PEEK(i)) == 0;
+            for (int i = 0; i < arg; ++i) Py_DECREF(POP());
+            if (!ok) goto error;
+            PUSH(set.release());
+            break;
+          }
+          case BUILD_MAP: {
+            Ref dict = Ref::steal(PyDict_New());
+            if (!dict) goto error;
+            bool ok = true;
+            for (int i = arg; i > 0; --i) ok = ok && PyDict_SetItem(dict.get(), PEEK(2 * i), PEEK(2 * i - 1)) == 0;
+            for (int i = 0; i < 2 * arg; ++i) Py_DECREF(POP());
+            if (!ok) goto error;
+            PUSH(dict.release());
+            break;
+          }
+          case BUILD_CONST_KEY_MAP: {
+            Ref keys = Ref::steal(POP());
+            Ref dict = Ref::steal(PyDict_New());
+            if (!dict) goto error;
+            bool ok = true;
+            for (int i = arg; i > 0; --i)
+              ok = ok && PyDict_SetItem(dict.get(), PyTuple_GET_ITEM(keys.get(), arg - i), PEEK(i)) == 0;
+            for (int i = 0; i < arg; ++i) Py_DECREF(POP());
+            if (!ok) goto error;
+            PUSH(dict.release());
+            break;
+          }
+          case BUILD_STRING: {
+            Ref empty = Ref::steal(PyUnicode_New(0, 0));
+            PyObject* s = _PyUnicode_JoinArray(empty.get(), sp - arg, arg);
+            for (int i = 0; i < arg; ++i) Py_DECREF(POP());
+            if (s == nullptr) goto error;
+            PUSH(s);
+            break;
+          }
+          case BUILD_SLICE: {
+            Ref step = Ref::steal(arg == 3 ? POP() : nullptr);
+            Ref stop = Ref::steal(POP()), start = Ref::steal(POP());
+            PyObject* s = PySlice_New(start.get(), stop.get(), step.get());
+            if (s == nullptr) goto error;
+            PUSH(s);
+            break;
+          }
+          case FORMAT_VALUE: {
+            Ref spec = Ref::steal((arg & 4) ? POP() : nullptr);
+            Ref v = Ref::steal(POP());
+            PyObject* s = format_value(*this, v.get(), arg & 3, spec.get());
+            if (s == nullptr) goto error;
+            PUSH(s);
+            break;
+          }
+          case LIST_APPEND: {
+            Ref v = Ref::steal(POP());
+            if (PyList_Append(PEEK(arg), v.get()) < 0) goto error;
+            break;
+          }
+          case SET_ADD: {
+            Ref v = Ref::steal(POP());
+            if (PySet_Add(PEEK(arg), v.get()) < 0) goto error;
+            break;
+          }
+          case MAP_ADD: {
+            Ref v = Ref::steal(POP()), k = Ref::steal(POP());
+            if (PyDict_SetItem(PEEK(arg), k.get(), v.get()) < 0) goto error;
+            break;
+          }
+          case LIST_EXTEND: {
+            Ref v = Ref::steal(POP());
+            consume(v.get());
+            Ref none = Ref::steal(_PyList_Extend(reinterpret_cast<PyListObject*>(PEEK(arg)), v.get()));
+            if (!none) {
+              not_iterable_after_star(v.get());
+              goto error;
+            }
+            break;
+          }
+          case SET_UPDATE: {
+            Ref v = Ref::steal(POP());
+            consume(v.get());
+            if (_PySet_Update(PEEK(arg), v.get()) < 0) goto error;
+            break;
+          }
+          case DICT_UPDATE: {
+            Ref v = Ref::steal(POP());
+            consume(v.get());
+            if (PyDict_Update(PEEK(arg), v.get()) < 0) {
+              if (PyErr_ExceptionMatches(PyExc_AttributeError))
+                PyErr_Format(PyExc_TypeError, "'%.200s' object is not a mapping", Py_TYPE(v.get())->tp_name);
+              goto error;
+            }
+            break;
+          }
+          case DICT_MERGE: {
+            Ref v = Ref::steal(POP());
+            consume(v.get());
+            if (_PyDict_MergeEx(PEEK(arg), v.get(), 2) < 0) {
+              bad_keyword_dict(PEEK(2 + arg), v.get());
+              goto error;
+            }
+            break;
+          }
+#if PY_VERSION_HEX < 0x030C0000
+          case LIST_TO_TUPLE: {
+            Ref l = Ref::steal(POP());
+            PyObject* t = PyList_AsTuple(l.get());
+            if (t == nullptr) goto error;
+            PUSH(t);
+            break;
+          }
+#endif
+          case UNPACK_SEQUENCE:
+          case UNPACK_EX: {
+            Ref seq = Ref::steal(POP());
+            const bool ex = in.op == UNPACK_EX;
+            const int before = ex ? arg & 0xFF : arg, after = ex ? arg >> 8 : -1;
+            if (!unpack(*this, seq.get(), before, after, &sp)) goto error;
+            break;
+          }
+          case MAKE_FUNCTION: {
+            Ref made = Ref::steal(POP());
+            PyObject* f = PyFunction_New(made.get(), frame->f_globals);
+            if (f == nullptr) goto error;
+            auto* function = reinterpret_cast<PyFunctionObject*>(f);
+            if (arg & 8) function->func_closure = POP();
+            if (arg & 4) function->func_annotations = POP();
+            if (arg & 2) function->func_kwdefaults = POP();
+            if (arg & 1) function->func_defaults = POP();
+            recorder.fresh_function(f);
+            PUSH(f);
+            break;
+          }
+          case LOAD_BUILD_CLASS: {
+            Ref name = Ref::steal(PyUnicode_InternFromString("__build_class__"));
+            PyObject* b = recorder.dict_get(frame->f_builtins, name.get());
+            if (b == nullptr) {
+              PyErr_SetString(PyExc_NameError, "__build_class__ not found");
+              goto error;
+            }
+            PUSH(Py_NewRef(b));
+            break;
+          }
+          case LOAD_ASSERTION_ERROR:
+            PUSH(Py_NewRef(PyExc_AssertionError));
+            break;
+
+          // Calls.
+          case KW_NAMES:
+            kwnames = PyTuple_GET_ITEM(consts, arg);
+            break;
+          case CALL: {
+            PyObject* names_now = std::exchange(kwnames, nullptr);
+            PyObject** base = sp - arg - 2;
+            PyObject* r;
+            if (base[0] != nullptr) {
+              r = call(base[0], base + 1, static_cast<size_t>(arg) + 1 - keyword_count(names_now), names_now);
+            } else {
+              r = call(base[1], base + 2, static_cast<size_t>(arg) - keyword_count(names_now), names_now);
+            }
+            while (sp > base) Py_XDECREF(POP());
+            if (r == nullptr) goto error;
+            PUSH(r);
+            break;
+          }
+          case CALL_FUNCTION_EX: {
+            Ref kwargs = Ref::steal((arg & 1) ? POP() : nullptr);
+            Ref args = Ref::steal(POP());
+            Ref f = Ref::steal(POP());
+            Py_XDECREF(POP());  // the NULL below
+            if (!PyTuple_CheckExact(args.get())) {
+              consume(args.get());
+              if (!is_iterable_argument(f.get(), args.get())) goto error;
+              args = Ref::steal(PySequence_Tuple(args.get()));
+              if (!args) goto error;
+            }
+            PyObject* r = call_spread(f.get(), args.get(), kwargs.get());
+            if (r == nullptr) goto error;
+            PUSH(r);
+            break;
+          }
+          case RETURN_VALUE:
+            result = POP();
+            goto leave;
+
+          // Jumps.
+          case JUMP_FORWARD:
+            pc += arg;
+            break;
+          case JUMP_BACKWARD:
+            if (++polls % kSignalPollInterval == 0 && PyErr_CheckSignals() < 0) goto error;
+            [[fallthrough]];
+          case JUMP_BACKWARD_NO_INTERRUPT:
+            pc -= arg;
+            break;
+#if PY_VERSION_HEX < 0x030C0000
+          case POP_JUMP_FORWARD_IF_FALSE:
+          case POP_JUMP_FORWARD_IF_TRUE:
+          case POP_JUMP_BACKWARD_IF_FALSE:
+          case POP_JUMP_BACKWARD_IF_TRUE: {
+            Ref v = Ref::steal(POP());
+            int t = truth(v.get());
+            if (t < 0) goto error;
+            const bool wanted = in.op == POP_JUMP_FORWARD_IF_TRUE || in.op == POP_JUMP_BACKWARD_IF_TRUE;
+            const bool forward = in.op == POP_JUMP_FORWARD_IF_FALSE || in.op == POP_JUMP_FORWARD_IF_TRUE;
+            if ((t != 0) == wanted) pc += forward ? arg : -arg;
+            break;
+          }
+          case POP_JUMP_FORWARD_IF_NONE:
+          case POP_JUMP_FORWARD_IF_NOT_NONE:
+          case POP_JUMP_BACKWARD_IF_NONE:
+          case POP_JUMP_BACKWARD_IF_NOT_NONE: {
+            Ref v = Ref::steal(POP());
+            const bool wanted = in.op == POP_JUMP_FORWARD_IF_NONE || in.op == POP_JUMP_BACKWARD_IF_NONE;
+            const bool forward = in.op == POP_JUMP_FORWARD_IF_NONE || in.op == POP_JUMP_FORWARD_IF_NOT_NONE;
+            if ((v.get() == Py_None) == wanted) pc += forward ? arg : -arg;
+            break;
+          }
+          case JUMP_IF_FALSE_OR_POP:
+          case JUMP_IF_TRUE_OR_POP: {
+            int t = truth(TOP());
+            if (t < 0) goto error;
+            if ((t != 0) == (in.op == JUMP_IF_TRUE_OR_POP)) {
+              pc += arg;
+            } else {
+              Py_DECREF(POP());
+            }
+            break;
+          }
+#else
+          case POP_JUMP_IF_FALSE:
+          case POP_JUMP_IF_TRUE: {
+            Ref v = Ref::steal(POP());
+            int t = truth(v.get());
+            if (t < 0) goto error;
+            if ((t != 0) == (in.op == POP_JUMP_IF_TRUE)) pc += arg;
+            break;
+          }
+          case POP_JUMP_IF_NONE:
+          case POP_JUMP_IF_NOT_NONE: {
+            Ref v = Ref::steal(POP());
+            if ((v.get() == Py_None) == (in.op == POP_JUMP_IF_NONE)) pc += arg;
+            break;
+          }
+#endif
+          case GET_ITER: {
+            Ref o = Ref::steal(POP());
+            PyObject* it = iterator(o.get());
+            if (it == nullptr) goto error;
+            PUSH(it);
+            break;
+          }
+          case FOR_ITER: {
+            PyObject* v = next(TOP());
+            if (v != nullptr) {
+              PUSH(v);
+              break;
+            }
+            if (PyErr_Occurred()) goto error;
+            Py_DECREF(POP());
+#if PY_VERSION_HEX < 0x030C0000
+            pc += arg;
+#else
+            pc += arg + 1;  // past END_FOR
+#endif
+            break;
+          }
+          case GET_LEN: {
+            Py_ssize_t n = (look_special(TOP(), "__len__"), recorder.length(TOP()), PyObject_Size(TOP()));
+            if (n < 0) goto error;
+            PyObject* v = PyLong_FromSsize_t(n);
+            if (v == nullptr) goto error;
+            PUSH(v);
+            break;
+          }
+
+          // Generators.
+          case GET_YIELD_FROM_ITER: {
+            if (PyGen_CheckExact(TOP())) break;
+            Ref o = Ref::steal(POP());
+            PyObject* it = iterator(o.get());
+            if (it == nullptr) goto error;
+            PUSH(it);
+            break;
+          }
+          case SEND: {
+            Ref v = Ref::steal(POP());
+            PyObject* out = nullptr;
+            if (!PyGen_CheckExact(TOP()) && recorder.is_old(TOP())) throw Declined("an iterator from before the call is advanced");
+            PySendResult status = PyIter_Send(TOP(), v.get(), &out);
+            if (status == PYGEN_ERROR) goto error;
+#if PY_VERSION_HEX < 0x030C0000
+            if (status == PYGEN_RETURN) {
+              Py_DECREF(POP());
+              pc += arg;
+            }
+#else
+            if (status == PYGEN_RETURN) pc += arg;
+#endif
+            PUSH(out);
+            break;
+          }
+          case YIELD_VALUE: {
+            result = POP();
+            auto* generator = _PyFrame_GetGenerator(frame);
+            generator->gi_frame_state = FRAME_SUSPENDED;
+            _PyFrame_SetStackPointer(frame, sp);
+#if PY_VERSION_HEX >= 0x030C0000
+            tstate->exc_info = generator->gi_exc_state.previous_item;
+            generator->gi_exc_state.previous_item = nullptr;
+#endif
+            Py_LeaveRecursiveCall();
+            return result;
+          }
+
+          // Exceptions.
+          case PUSH_EXC_INFO: {
+            PyObject* v = POP();
+            _PyErr_StackItem* info = tstate->exc_info;
+            PUSH(info->exc_value != nullptr ? info->exc_value : Py_NewRef(Py_None));
+            PUSH(Py_NewRef(v));
+            info->exc_value = v;
+            break;
+          }
+          case POP_EXCEPT: {
+            _PyErr_StackItem* info = tstate->exc_info;
+            PyObject* old = info->exc_value;
+            info->exc_value = POP();
+            Py_XDECREF(old);
+            break;
+          }
+          case CHECK_EXC_MATCH: {
+            Ref type = Ref::steal(POP());
+            int r = exception_matches(*this, TOP(), type.get());
+            if (r < 0) goto error;
+            PUSH(Py_NewRef(r ? Py_True : Py_False));
+            break;
+          }
+          case RERAISE: {
+            if (arg > 0) frame->prev_instr = first + PyLong_AsLong(PEEK(arg + 1));
+            PyObject* v = POP();
+            PyErr_Restore(Py_NewRef(PyExceptionInstance_Class(v)), v, PyException_GetTraceback(v));
+            goto unwind;
+          }
+          case RAISE_VARARGS: {
+            Ref cause = Ref::steal(arg == 2 ? POP() : nullptr);
+            Ref exception = Ref::steal(arg >= 1 ? POP() : nullptr);
+            if (raise(*this, exception.get(), cause.get())) goto unwind;
+            goto error;
+          }
+          case BEFORE_WITH: {
+            Ref manager = Ref::steal(POP());
+            look_special(manager.get(), "__enter__");
+            look_special(manager.get(), "__exit__");
+            Ref enter = special_method(manager.get(), "__enter__", "context manager");
+            if (!enter) goto error;
+            Ref exit = special_method(manager.get(), "__exit__", "context manager");
+            if (!exit) goto error;
+            PyObject* none[1] = {nullptr};
+            PyObject* entered = call(enter.get(), none + 1, 0, nullptr);
+            if (entered == nullptr) goto error;
+            PUSH(exit.release());
+            PUSH(entered);
+            break;
+          }
+          case WITH_EXCEPT_START: {
+            PyObject* v = TOP();
+            Ref tb = Ref::steal(PyException_GetTraceback(v));
+            PyObject* args[4] = {nullptr, PyExceptionInstance_Class(v), v, tb ? tb.get() : Py_None};
+            PyObject* r = call(PEEK(4), args + 1, 3, nullptr);
+            if (r == nullptr) goto error;
+            PUSH(r);
+            break;
+          }
+
+          // Imports.
+          case IMPORT_NAME: {
+            Ref fromlist = Ref::steal(POP()), level = Ref::steal(POP());
+            PyObject* m = import_name(*this, frame, NAME(arg), fromlist.get(), level.get());
+            if (m == nullptr) goto error;
+            PUSH(m);
+            break;
+          }
+          case IMPORT_FROM: {
+            PyObject* v = import_from(*this, TOP(), NAME(arg));
+            if (v == nullptr) goto error;
+            PUSH(v);
+            break;
+          }
+
+          // Structural pattern matching.
+          case MATCH_MAPPING:
+          case MATCH_SEQUENCE: {
+            unsigned long flag = in.op == MATCH_MAPPING ? Py_TPFLAGS_MAPPING : Py_TPFLAGS_SEQUENCE;
+            PUSH(Py_NewRef(Py_TYPE(TOP())->tp_flags & flag ? Py_True : Py_False));
+            break;
+          }
+          case MATCH_KEYS: {
+            PyObject* v = match_keys(*this, PEEK(2), TOP());
+            if (v == nullptr) goto error;
+            PUSH(v);
+            break;
+          }
+          case MATCH_CLASS: {
+            Ref keywords = Ref::steal(POP()), type = Ref::steal(POP()), subject = Ref::steal(POP());
+            PyObject* v = match_class(*this, subject.get(), type.get(), arg, keywords.get());
+            if (v == nullptr && PyErr_Occurred()) goto error;
+            PUSH(v != nullptr ? v : Py_NewRef(Py_None));
+            break;
+          }
+
+#if PY_VERSION_HEX >= 0x030C0000
+          case RETURN_CONST:
+            result = Py_NewRef(PyTuple_GET_ITEM(consts, arg));
+            goto leave;
+          case LOAD_FAST_CHECK: {
+            PyObject* v = locals[arg];
+            if (v == nullptr) {
+              unbound_local(co, arg);
+              goto error;
+            }
+            PUSH(Py_NewRef(v));
+            break;
+          }
+          case LOAD_FAST_AND_CLEAR:
+            PUSH(std::exchange(locals[arg], nullptr));
+            break;
+          case END_FOR:
+            Py_DECREF(POP());
+            Py_DECREF(POP());
+            break;
+          case END_SEND: {
+            PyObject* v = POP();
+            Py_DECREF(POP());
+            PUSH(v);
+            break;
+          }
+          case BINARY_SLICE: {
+            Ref stop = Ref::steal(POP()), start = Ref::steal(POP()), o = Ref::steal(POP());
+            Ref slice = Ref::steal(PySlice_New(start.get(), stop.get(), nullptr));
+            PyObject* v = slice ? subscript(o.get(), slice.get()) : nullptr;
+            if (v == nullptr) goto error;
+            PUSH(v);
+            break;
+          }
+          case STORE_SLICE: {
+            Ref stop = Ref::steal(POP()), start = Ref::steal(POP()), o = Ref::steal(POP()), v = Ref::steal(POP());
+            Ref slice = Ref::steal(PySlice_New(start.get(), stop.get(), nullptr));
+            if (!slice || set_subscript(o.get(), slice.get(), v.get()) < 0) goto error;
+            break;
+          }
+          case LOAD_LOCALS:
+            if (frame->f_locals == nullptr) throw Declined("no locals");
+            PUSH(Py_NewRef(frame->f_locals));
+            break;
+          case LOAD_FROM_DICT_OR_GLOBALS: {
+            Ref ns = Ref::steal(POP());
+            Ref v = Ref::steal(PyObject_GetItem(ns.get(), NAME(arg)));
+            if (!v) {
+              if (!PyErr_ExceptionMatches(PyExc_KeyError)) goto error;
+              PyErr_Clear();
+              v = Ref::steal(global(frame, NAME(arg)));
+            }
+            if (!v) goto error;
+            PUSH(v.release());
+            break;
+          }
+          case LOAD_SUPER_ATTR: {
+            Ref self = Ref::steal(POP()), cls = Ref::steal(POP()), super = Ref::steal(POP());
+            PyObject* args[3] = {nullptr, cls.get(), self.get()};
+            Ref object = Ref::steal(call(super.get(), args + 1, (arg & 2) ? 2 : 2, nullptr));
+            if (!object) goto error;
+            PyObject* v = get_attr(object.get(), NAME(arg >> 2));
+            if (v == nullptr) goto error;
+            if (arg & 1) PUSH(nullptr);
+            PUSH(v);
+            break;
+          }
+          case CALL_INTRINSIC_1: {
+            Ref v = Ref::steal(POP());
+            PyObject* r = intrinsic(arg, v.get());
+            if (r == nullptr) goto error;
+            PUSH(r);
+            break;
+          }
+#endif
+          default:
+            throw Declined("an instruction that the interpreter does not know: opcode " + std::to_string(in.op));
+        }
+        if (aborted_) goto error;  // native code may have swallowed the error that stopped the capture
+        continue;
+
+      error:
+        if (!aborted_) {
+          if (session != nullptr && session->declined()) abort(session->decline_reason());
+          if (!PyErr_Occurred()) PyErr_SetString(PyExc_SystemError, "error return without exception set");
+        }
+        if (!aborted_) {
+          if (!_PyFrame_IsIncomplete(frame)) PyTraceBack_Here(PyEval_GetFrame());
+        }
+      unwind:
+        kwnames = nullptr;
+        const int at = static_cast<int>(frame->prev_instr - first);
+        const Handler* handler = aborted_ ? nullptr : handler_at(*code, at);
+        if (handler == nullptr) {
+          while (sp > stack) Py_XDECREF(POP());
+          goto leave;
+        }
+        while (sp > stack + handler->depth) Py_XDECREF(POP());
+        if (handler->lasti) PUSH(PyLong_FromLong(at));
+        PyObject *type, *value, *tb;
+        PyErr_Fetch(&type, &value, &tb);
+        PyErr_NormalizeException(&type, &value, &tb);
+        PyException_SetTraceback(value, tb != nullptr ? tb : Py_None);
+        Py_XDECREF(type);
+        Py_XDECREF(tb);
+        PUSH(value);
+        pc = handler->target;
+      }
+    } catch (const Declined& d) {
+      abort(d.reason);
+      while (sp > stack) Py_XDECREF(POP());
+      break;
+    } catch (const std::exception& e) {
+      abort(std::string("internal error: ") + e.what());
+      while (sp > stack) Py_XDECREF(POP());
+      break;
+    }
+
+leave:
+  if (aborted_) {
+    Py_CLEAR(result);
+    while (sp > stack) Py_XDECREF(POP());
+    abort("");  // makes sure an error is set
+  }
+  _PyFrame_SetStackPointer(frame, sp);
+  if (!deep) Py_LeaveRecursiveCall();
+#if PY_VERSION_HEX >= 0x030C0000
+  finish_frame(tstate, frame);
+#endif
+  return result;
+}
+
+void Interpreter::abort(const std::string& reason) {
+  if (!aborted_) {
+    aborted_ = true;
+    reason_ = reason;
+    where_ = location();
+    if (PyErr_Occurred()) PyErr_Clear();
+  }
+  if (!PyErr_Occurred()) {
+    if (session != nullptr) session->decline(reason_);
+    if (!PyErr_Occurred()) PyErr_SetString(decline_exception(), reason_.c_str());
+  }
+}
+
+uint64_t Interpreter::location_key() const {
+  _PyInterpreterFrame* f = current_frame(PyThreadState_Get());
+  return f == nullptr ? 0 : reinterpret_cast<uint64_t>(f->prev_instr);
+}
+
+std::string Interpreter::location() const {
+  _PyInterpreterFrame* f = current_frame(PyThreadState_Get());
+  while (f != nullptr && _PyFrame_IsIncomplete(f)) f = f->previous;
+  if (f == nullptr) return "";
+  Code* decoded = decode(f->f_code);
+  if (decoded == nullptr) {
+    PyErr_Clear();
+    return "";
+  }
+  const char* file = PyUnicode_AsUTF8(f->f_code->co_filename);
+  int unit = static_cast<int>(f->prev_instr - _PyCode_CODE(f->f_code));
+  return std::string(file != nullptr ? file : "?") + ":" + std::to_string(line_of(f->f_code, decoded, unit));
+}
+
+}  // namespace flashover::frame

@@ -1,0 +1,526 @@
+#include "frame/interpret/native.h"
+
+#include <cstring>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "frame/interpret/opcode_parts.h"
+
+namespace flashover::frame {
+namespace {
+
+constexpr uint8_t kReads = Native::kReads, kReadsSelf = Native::kReadsSelf, kWrites = Native::kWrites,
+                  kShares = Native::kShares, kCalls = Native::kCalls, kTensors = Native::kTensors;
+
+// --- Builtins that the interpreter does itself, because they look inside old objects. ---
+
+PyObject* do_getattr(const NativeCall& c) {
+  if (c.kwnames != nullptr || c.nargs < 2 || c.nargs > 3 || !PyUnicode_Check(c.args[1])) return c.run();
+  Ref name = Ref::borrow(c.args[1]);
+  if (c.nargs == 2) return c.in.get_attr(c.args[0], name.get());
+  PyObject* out = nullptr;
+  int r = c.in.find_attr(c.args[0], name.get(), &out);
+  if (r == 1) return out;
+  if (r < 0) {
+    if (c.in.aborted() || !PyErr_ExceptionMatches(PyExc_AttributeError)) return nullptr;
+    PyErr_Clear();
+  }
+  return Py_NewRef(c.args[2]);
+}
+
+PyObject* do_hasattr(const NativeCall& c) {
+  if (c.kwnames != nullptr || c.nargs != 2 || !PyUnicode_Check(c.args[1])) return c.run();
+  PyObject* out = nullptr;
+  int r = c.in.find_attr(c.args[0], c.args[1], &out);
+  Py_XDECREF(out);
+  if (r < 0) {
+    if (c.in.aborted() || !PyErr_ExceptionMatches(PyExc_AttributeError)) return nullptr;
+    PyErr_Clear();
+  }
+  return PyBool_FromLong(r == 1);
+}
+
+PyObject* do_setattr(const NativeCall& c) {
+  if (c.kwnames != nullptr || c.nargs != 3 || !PyUnicode_Check(c.args[1])) return c.run();
+  return c.in.set_attr(c.args[0], c.args[1], c.args[2]) < 0 ? nullptr : Py_NewRef(Py_None);
+}
+PyObject* do_delattr(const NativeCall& c) {
+  if (c.kwnames != nullptr || c.nargs != 2 || !PyUnicode_Check(c.args[1])) return c.run();
+  return c.in.set_attr(c.args[0], c.args[1], nullptr) < 0 ? nullptr : Py_NewRef(Py_None);
+}
+
+PyObject* do_isinstance(const NativeCall& c) {
+  if (c.nargs == 2) {
+    if (PyTuple_Check(c.args[1])) c.in.consume(c.args[1]);
+    c.in.look_special(c.args[1], "__instancecheck__");
+    c.in.look_special(c.args[1], "__subclasscheck__");
+  }
+  return c.run();
+}
+
+PyObject* do_len(const NativeCall& c) {
+  if (c.nargs == 1 && c.kwnames == nullptr) {
+    PyObject* o = c.args[0];
+    c.in.look_special(o, "__len__");
+    if (PyList_Check(o) || PyTuple_Check(o) || PyDict_Check(o) || PyAnySet_Check(o))
+      c.in.recorder.length(o);
+    else if (!is_tensor(o))
+      c.in.recorder.contents(o);
+  }
+  return c.run();
+}
+
+PyObject* do_iter(const NativeCall& c) {
+  if (c.nargs == 1 && c.kwnames == nullptr) return c.in.iterator(c.args[0]);
+  return c.run();
+}
+
+PyObject* do_next(const NativeCall& c) {
+  if (c.kwnames != nullptr || c.nargs < 1 || c.nargs > 2 || !PyIter_Check(c.args[0])) return c.run();
+  PyObject* v = c.in.next(c.args[0]);
+  if (v != nullptr || PyErr_Occurred()) return v;
+  if (c.nargs == 2) return Py_NewRef(c.args[1]);
+  PyErr_SetNone(PyExc_StopIteration);
+  return nullptr;
+}
+
+PyObject* do_vars(const NativeCall& c) {
+  if (c.nargs != 1) throw Declined("call of vars() without an argument");
+  Ref name = Ref::steal(PyUnicode_InternFromString("__dict__"));
+  return c.in.get_attr(c.args[0], name.get());
+}
+
+PyObject* do_build_class(const NativeCall& c) {
+  Ref made = Ref::steal(c.run());
+  if (made && PyType_Check(made.get())) c.in.recorder.fresh_type(made.get());
+  return made.release();
+}
+
+PyObject* do_bool(const NativeCall& c) {
+  if (c.nargs != 1 || c.kwnames != nullptr) return c.run();
+  int t = c.in.truth(c.args[0]);
+  return t < 0 ? nullptr : PyBool_FromLong(t);
+}
+
+// --- dict ---
+
+PyObject* do_dict_get(const NativeCall& c) {
+  if (c.kwnames != nullptr || c.nargs < 1 || c.nargs > 2) return c.run();
+  PyObject* v = c.in.recorder.dict_get(c.self, c.args[0]);
+  if (v != nullptr) return Py_NewRef(v);
+  if (PyErr_Occurred()) return nullptr;
+  return Py_NewRef(c.nargs == 2 ? c.args[1] : Py_None);
+}
+PyObject* do_dict_contains(const NativeCall& c) {
+  if (c.nargs != 1) return c.run();
+  PyObject* v = c.in.recorder.dict_get(c.self, c.args[0]);
+  if (v == nullptr && PyErr_Occurred()) return nullptr;
+  return PyBool_FromLong(v != nullptr);
+}
+PyObject* do_dict_getitem(const NativeCall& c) {
+  if (c.nargs != 1) return c.run();
+  return c.in.subscript(c.self, c.args[0]);
+}
+PyObject* do_dict_write_one(const NativeCall& c) {  // pop, setdefault
+  if (c.nargs >= 1 && c.in.recorder.is_old(c.self)) {
+    PyObject* v = c.in.recorder.dict_get(c.self, c.args[0]);
+    if (v == nullptr && PyErr_Occurred()) return nullptr;
+    Ref keep = Ref::borrow(v);
+    c.in.journal.dict_item(c.self, c.args[0]);
+    return c.run();
+  }
+  return c.run();
+}
+
+PyObject* do_object_reduce(const NativeCall& c) {
+  if (c.self != nullptr && c.in.recorder.is_old(c.self)) {
+    if (is_tensor(c.self)) throw Declined("a tensor is copied through pickling");
+    if (c.in.recorder.instance_dict(c.self) != kNoSource) c.in.recorder.contents(*_PyObject_GetDictPtr(c.self));
+    c.in.consume(c.self);
+  }
+  return c.run();
+}
+
+PyObject* do_import(const NativeCall& c) {
+  ++c.in.uninterpreted;
+  PyObject* m = c.run();
+  --c.in.uninterpreted;
+  if (m != nullptr && !c.in.recorder.is_old(m)) c.in.recorder.constant(m);
+  return m;
+}
+
+// Python code of torch that keeps process-wide state (library registration, one-time set-up) runs as it is.
+struct Row {
+  const char* owner;  // module, or module:Type for methods
+  const char* names;  // blanks between
+  uint8_t flags;
+  PyObject* (*handler)(const NativeCall&) = nullptr;
+};
+
+const Row kFunctions[] = {
+    {"builtins", "getattr", 0, do_getattr},
+    {"builtins", "hasattr", 0, do_hasattr},
+    {"builtins", "setattr", 0, do_setattr},
+    {"builtins", "delattr", 0, do_delattr},
+    {"builtins", "isinstance issubclass", 0, do_isinstance},
+    {"builtins", "len", 0, do_len},
+    {"builtins", "iter", 0, do_iter},
+    {"builtins", "next", kShares, do_next},
+    {"builtins", "vars", 0, do_vars},
+    {"builtins", "__build_class__", kShares, do_build_class},
+    {"builtins", "__import__", kShares, do_import},
+    {"builtins", "callable id", kShares},
+    {"builtins", "abs all any ascii bin chr divmod format hash hex max min oct ord pow repr round sorted sum",
+     kReads | kShares | kCalls},
+    {"builtins", "globals locals", kShares},
+    {"math", "*", kReads},
+    {"cmath", "*", kReads},
+    {"_operator", "*", kReads | kShares},
+    {"_functools", "reduce", kReads | kShares | kCalls},
+    {"_functools", "cmp_to_key", kReads},
+    {"_bisect", "bisect bisect_left bisect_right", kReads},
+    {"_collections", "_count_elements", kReads},
+    {"itertools", "tee", kReads},
+    {"_abc", "_abc_instancecheck _abc_subclasscheck get_cache_token", kShares},
+    {"_contextvars", "copy_context", 0},
+    {"sys", "getrecursionlimit getsizeof intern is_finalizing exc_info getfilesystemencoding exception", kShares},
+    {"time", "", 0},
+    {"_thread", "get_ident RLock allocate_lock", kShares},
+    {"posix", "getpid fspath", kShares},
+    {"_weakref", "getweakrefcount", 0},
+    {"_warnings", "warn", kShares},
+    {"_struct", "calcsize pack unpack", kReads},
+    {"_typing", "_idfunc", kShares},
+    {"_locale", "", 0},
+    {"torch._C",
+     "_get_tracing_state _has_torch_function _has_torch_function_unary _has_torch_function_variadic is_grad_enabled "
+     "_set_grad_enabled is_inference_mode_enabled is_autocast_enabled set_autocast_enabled get_autocast_dtype "
+     "set_autocast_dtype is_autocast_cache_enabled set_autocast_cache_enabled autocast_increment_nesting "
+     "autocast_decrement_nesting clear_autocast_cache is_autocast_cpu_enabled set_autocast_cpu_enabled "
+     "get_autocast_cpu_dtype set_autocast_cpu_dtype get_autocast_gpu_dtype is_autocast_available "
+     "_is_any_autocast_enabled "
+     "get_default_dtype _get_default_device _get_default_dtype _log_api_usage_once _jit_debug_module_iterators "
+     "_is_torch_function_enabled _is_torch_function_all_disabled _len_torch_function_stack _len_torch_dispatch_stack "
+     "_get_cudnn_enabled _get_mkldnn_enabled _get_flash_sdp_enabled _get_mem_efficient_sdp_enabled "
+     "_get_math_sdp_enabled _get_cudnn_sdp_enabled _get_deterministic_algorithms _get_cudnn_benchmark "
+     "_get_cudnn_deterministic _get_cudnn_allow_tf32 _get_cublas_allow_tf32 _get_float32_matmul_precision "
+     "_get_deterministic_algorithms_warn_only _get_nnpack_enabled _get_tracing_state _get_graph_executor_optimize "
+     "_jit_get_profiling_mode _is_tracing is_anomaly_enabled is_autocast_xla_enabled _are_functorch_transforms_active "
+     "_is_alias_of _functorch_is_active _get_cpu_capability _cuda_isInBadFork _cuda_getDeviceCount "
+     "_cuda_isCurrentStreamCapturing _get_privateuse1_backend_name _get_accelerator _accelerator_getAccelerator "
+     "_is_key_in_tls _infer_size _conv_determine_backend_memory_format _get_obj_in_tls _get_qengine "
+     "_get_overlapping_storages _debug_has_internal_overlap _is_flash_attention_available _has_mkldnn "
+     "_get_sdp_priority_order _get_fp32_precision_getter _dispatch_tls_is_dispatch_key_excluded "
+     "_dispatch_tls_is_dispatch_key_included _dispatch_keys _is_multithreading_enabled _vmapmode_increment_nesting",
+     kShares},
+    {"torch._C._functorch", "is_functorch_wrapped_tensor is_batchedtensor is_gradtrackingtensor peek_interpreter_stack "
+                            "maybe_current_level maybe_get_level is_legacy_batchedtensor",
+     kShares},
+    {"torch._C._nn", "_parse_to", kTensors | kShares},
+    {"torch._C", "parse_schema", 0},
+};
+
+const Row kMethods[] = {
+    {"builtins:dict", "get", kShares, do_dict_get},
+    {"builtins:dict", "__contains__", 0, do_dict_contains},
+    {"builtins:dict", "__getitem__", kShares, do_dict_getitem},
+    {"builtins:dict", "pop setdefault", kShares, do_dict_write_one},
+    {"builtins:dict", "keys values items copy __reversed__ __sizeof__", kReadsSelf},
+    {"builtins:dict", "update", kWrites | kReads},
+    {"builtins:dict", "clear popitem", kWrites | kShares},
+    {"builtins:dict", "fromkeys", kReads},
+    {"collections:OrderedDict", "keys values items copy __reversed__", kReadsSelf},
+    {"collections:OrderedDict", "pop popitem move_to_end clear setdefault update", kWrites | kReads | kShares},
+    {"builtins:list", "append insert", kWrites},
+    {"builtins:list", "extend remove", kWrites | kReads},
+    {"builtins:list", "pop clear reverse", kWrites | kShares},
+    {"builtins:list", "sort", kWrites | kReadsSelf | kCalls},
+    {"builtins:list", "index count copy __reversed__", kReadsSelf | kReads},
+    {"builtins:list", "__getitem__", kReadsSelf | kShares},
+    {"builtins:tuple", "index count __getnewargs__", kReadsSelf | kReads},
+    {"builtins:set", "add discard remove", kWrites | kReads},
+    {"builtins:set", "pop clear", kWrites | kShares},
+    {"builtins:set",
+     "update intersection_update difference_update symmetric_difference_update", kWrites | kReads},
+    {"builtins:set",
+     "copy union intersection difference symmetric_difference isdisjoint issubset issuperset __contains__",
+     kReadsSelf | kReads},
+    {"builtins:frozenset",
+     "copy union intersection difference symmetric_difference isdisjoint issubset issuperset __contains__",
+     kReadsSelf | kReads | kShares},
+    {"builtins:str", "*", kReads | kShares},
+    {"builtins:bytes", "*", kReads | kShares},
+    {"builtins:int", "*", kReads | kShares},
+    {"builtins:float", "*", kReads | kShares},
+    {"builtins:complex", "*", kReads | kShares},
+    {"builtins:range", "*", kReads},
+    {"builtins:slice", "*", kReads},
+    {"builtins:object", "__reduce_ex__ __reduce__ __getstate__", kShares, do_object_reduce},
+    {"builtins:object", "__format__ __sizeof__ __init_subclass__ __subclasshook__ __dir__", kReads | kShares},
+    {"builtins:type", "mro __subclasses__ __prepare__ __instancecheck__ __subclasscheck__ __dir__", kShares},
+    {"builtins:property", "getter setter deleter", kReads},
+    {"builtins:mappingproxy", "get keys values items copy", kReadsSelf | kShares},
+    {"builtins:BaseException", "with_traceback add_note __setstate__", kShares},
+    {"types:GeneratorType", "send throw close", kShares},
+    {"types:MappingProxyType", "get keys values items copy", kReadsSelf | kShares},
+    {"types:DictKeysType", "isdisjoint", kReads},
+    {"re:Pattern", "*", kReads},
+    {"re:Match", "*", kReads | kShares},
+    {"_thread:RLock", "acquire release __enter__ __exit__ _is_owned", kShares},
+    {"_thread:LockType", "acquire release __enter__ __exit__ locked", kShares},
+    {"collections:deque", "append appendleft extend extendleft insert pop popleft clear remove reverse rotate",
+     kWrites | kReads | kShares},
+    {"collections:deque", "copy count index", kReadsSelf | kReads},
+    {"collections:defaultdict", "copy __missing__ __copy__", kReadsSelf | kShares},
+    {"_contextvars:ContextVar", "get set reset", kShares},
+    {"torch:Size", "*", kReads | kShares},
+    {"torch:finfo", "*", 0},
+    {"torch:Generator", "device initial_seed", 0},
+    {"torch:DisableTorchFunctionSubclass", "*", kShares},
+    {"torch:DisableTorchFunction", "*", kShares},
+    {"torch._C:DisableTorchFunctionSubclass", "*", kShares},
+    {"torch._C:_InferenceMode", "*", kShares},
+};
+
+const Row kTypes[] = {
+    {"builtins", "bool", 0, do_bool},
+    {"builtins",
+     "bytes complex dict enumerate float frozenset int list property range reversed set slice str tuple zip type "
+     "bytearray memoryview",
+     kReads | kShares},
+    {"builtins", "map filter", kReads | kCalls, nullptr},
+    {"builtins", "object super staticmethod classmethod", kShares},
+    {"types", "MethodType FunctionType MappingProxyType SimpleNamespace GenericAlias CellType ModuleType UnionType",
+     kShares},
+    {"collections", "OrderedDict deque defaultdict", kReads},
+    {"functools", "partial _lru_cache_wrapper", kShares},
+    {"operator", "itemgetter attrgetter methodcaller", kReads},
+    {"itertools",
+     "chain islice repeat product permutations combinations combinations_with_replacement accumulate count cycle "
+     "zip_longest starmap takewhile dropwhile groupby compress filterfalse pairwise",
+     kReads | kCalls},
+    {"weakref", "ref", kShares},
+    {"torch", "Size device dtype finfo iinfo Generator", kReads | kShares},
+    {"torch._C",
+     "DisableTorchFunctionSubclass DisableTorchFunction _InferenceMode _AutoDispatchBelowAutograd "
+     "_DisableAutocast _DisableFuncTorch _ForceDispatchKeyGuard _IncludeDispatchKeyGuard _ExcludeDispatchKeyGuard",
+     kShares},
+};
+
+// Tensor methods whose result leaves the world of tensors in a way the dispatcher does not see, or that write to what it
+// does not record.
+const char* const kForbiddenTensorMethods[] = {
+    "numpy",          "tolist",       "data_ptr",         "storage",        "untyped_storage", "_typed_storage",
+    "share_memory_",  "backward",     "register_hook",    "set_",           "__array__",       "__array_wrap__",
+    "_make_subclass", "as_subclass",  "_make_wrapper_subclass", "_use_count", "_version",      "__reduce_ex__",
+    "__setstate__",   "record_stream", "map_",            "map2_",          "apply_",          "_backward_hooks",
+    "retain_grad",    "requires_grad_", "__dlpack__",     "pin_memory",     "module_load",     "_clear_non_serializable_cached_data",
+    "storage_type",   "_set_names",   "swap_tensors",     "_fix_weakref",   "resize_",         "resize_as_",
+    "rename_",        "is_shared",    "new",              "new_",
+};
+// torch functions that are not operators on tensors.
+const char* const kForbiddenTensorFunctions[] = {"from_file", "from_numpy", "frombuffer", "_sync", "_from_functional_tensor",
+                                                 "_to_functional_tensor", "_enable_functionalization",
+                                                 "_disable_functionalization", "set_flush_denormal"};
+
+class Table {
+ public:
+  static Table& get() {
+    static Table* table = new Table;  // lives as long as the interpreter: it holds borrowed objects of modules
+    table->extend_with_torch();
+    return *table;
+  }
+  std::unordered_map<PyObject*, Native> functions;
+  std::unordered_map<PyMethodDef*, Native> methods;
+  std::unordered_map<PyTypeObject*, Native> types;
+  std::unordered_set<PyObject*> tensor_owners;  // what torch functions are bound to
+  std::unordered_set<std::string_view> forbidden_methods, forbidden_functions;
+
+ private:
+  Table() {
+    for (const char* name : kForbiddenTensorMethods) forbidden_methods.insert(name);
+    for (const char* name : kForbiddenTensorFunctions) forbidden_functions.insert(name);
+    fill(false);
+  }
+
+  void extend_with_torch() {
+    if (with_torch_) return;
+    PyObject* torch = PyDict_GetItemString(PyImport_GetModuleDict(), "torch");
+    if (torch == nullptr || known_types().module == nullptr) return;
+    with_torch_ = true;
+    fill(true);
+    for (const char* path : {"_VariableFunctions", "_nn", "_fft", "_linalg", "_special", "_nested", "_sparse"}) {
+      Ref c = Ref::steal(PyObject_GetAttrString(torch, "_C"));
+      Ref owner = c ? Ref::steal(PyObject_GetAttrString(c.get(), path)) : Ref();
+      PyErr_Clear();
+      if (!owner) continue;
+      tensor_owners.insert(owner.get());
+      if (std::strcmp(path, "_VariableFunctions") == 0) tensor_owners.insert(reinterpret_cast<PyObject*>(Py_TYPE(owner.get())));
+      owner.release();
+    }
+  }
+
+  static std::vector<std::string> split(const char* names) {
+    std::vector<std::string> out;
+    for (std::string_view rest = names; !rest.empty();) {
+      size_t end = std::min(rest.find(' '), rest.size());
+      if (end > 0) out.emplace_back(rest.substr(0, end));
+      rest.remove_prefix(std::min(end + 1, rest.size()));
+    }
+    return out;
+  }
+
+  static Ref module(const char* name) {
+    Ref m = Ref::borrow(PyDict_GetItemString(PyImport_GetModuleDict(), name));
+    if (!m && std::strncmp(name, "torch", 5) != 0) m = Ref::steal(PyImport_ImportModule(name));
+    PyErr_Clear();
+    return m;
+  }
+
+  void fill(bool torch) {
+    auto mine = [torch](const Row& row) { return (std::strncmp(row.owner, "torch", 5) == 0) == torch; };
+    for (const Row& row : kFunctions) {
+      Ref m = mine(row) ? module(row.owner) : Ref();
+      if (!m) continue;
+      const Native native{row.flags, row.handler};
+      if (std::strcmp(row.names, "*") == 0) {
+        PyObject *key, *value;
+        Py_ssize_t at = 0;
+        while (PyDict_Next(PyModule_GetDict(m.get()), &at, &key, &value))
+          if (PyCFunction_Check(value)) functions.emplace(Py_NewRef(value), native);
+        continue;
+      }
+      for (const std::string& name : split(row.names)) {
+        PyObject* f = PyObject_GetAttrString(m.get(), name.c_str());
+        PyErr_Clear();
+        if (f != nullptr) functions.emplace(f, native);
+      }
+    }
+    for (const Row& row : kMethods) {
+      if (!mine(row)) continue;
+      std::string owner = row.owner;
+      size_t colon = owner.find(':');
+      Ref m = module(owner.substr(0, colon).c_str());
+      if (!m) continue;
+      Ref t = Ref::steal(PyObject_GetAttrString(m.get(), owner.substr(colon + 1).c_str()));
+      PyErr_Clear();
+      if (!t) {  // not exported under its name: the type of a live object would do, but none is needed
+        if (owner == "builtins:mappingproxy") t = Ref::borrow(reinterpret_cast<PyObject*>(&PyDictProxy_Type));
+        if (!t) continue;
+      }
+      if (!PyType_Check(t.get())) continue;
+      auto* type = reinterpret_cast<PyTypeObject*>(t.get());
+      Py_INCREF(type);
+      const Native native{row.flags, row.handler};
+      const bool all = std::strcmp(row.names, "*") == 0;
+      const auto names = split(row.names);
+      PyObject *key, *value;
+      Py_ssize_t at = 0;
+      while (PyDict_Next(type->tp_dict, &at, &key, &value)) {
+        PyMethodDef* def = nullptr;
+        if (Py_TYPE(value) == &PyMethodDescr_Type || Py_TYPE(value) == &PyClassMethodDescr_Type)
+          def = reinterpret_cast<PyMethodDescrObject*>(value)->d_method;
+        if (def == nullptr) continue;
+        bool listed = all;
+        for (const auto& name : names) listed = listed || name == def->ml_name;
+        if (listed) methods.emplace(def, native);
+      }
+    }
+    for (const Row& row : kTypes) {
+      Ref m = mine(row) ? module(row.owner) : Ref();
+      if (!m) continue;
+      for (const std::string& name : split(row.names)) {
+        PyObject* t = PyObject_GetAttrString(m.get(), name.c_str());
+        PyErr_Clear();
+        if (t != nullptr && PyType_Check(t))
+          types.emplace(reinterpret_cast<PyTypeObject*>(t), Native{row.flags, row.handler});
+      }
+    }
+    if (!torch) types.emplace(reinterpret_cast<PyTypeObject*>(PyExc_BaseException), Native{kShares, nullptr});
+  }
+
+  bool with_torch_ = false;
+};
+
+PyObject* do_new(const NativeCall& c) {  // T.__new__(cls, ...) of a builtin type
+  auto* t = reinterpret_cast<PyTypeObject*>(c.self);
+  const Native* n = nullptr;
+  for (PyTypeObject* b = t; b != nullptr && n == nullptr; b = b->tp_base) {
+    if (PyExceptionClass_Check(reinterpret_cast<PyObject*>(b))) return c.run();
+    n = native_type(b);
+    if (!(b->tp_flags & Py_TPFLAGS_HEAPTYPE)) break;
+  }
+  const KnownTypes& k = known_types();
+  if (n == nullptr && !(k.tensor != nullptr && PyType_IsSubtype(t, k.tensor)))
+    throw Declined("call of " + std::string(t->tp_name) + ".__new__");
+  if (t != &PyBaseObject_Type)
+    for (size_t i = 1; i < c.nargs; ++i) c.in.consume(c.args[i]);
+  Ref made = Ref::steal(c.run());
+  if (made && PyType_Check(made.get())) c.in.recorder.fresh_type(made.get());
+  return made.release();
+}
+
+}  // namespace
+
+const Native* native_function(PyObject* f) {
+  Table& table = Table::get();
+  auto it = table.functions.find(f);
+  if (it != table.functions.end()) return &it->second;
+  auto* c = reinterpret_cast<PyCFunctionObject*>(f);
+  PyObject* self = PyCFunction_GET_SELF(f);
+  if (self == nullptr) return nullptr;
+  if (table.tensor_owners.count(self)) {
+    static const Native tensors{kTensors | kShares, nullptr};
+    return table.forbidden_functions.count(c->m_ml->ml_name) ? nullptr : &tensors;
+  }
+  auto method = table.methods.find(c->m_ml);
+  if (method != table.methods.end()) return &method->second;
+  if (PyType_Check(self) && std::strcmp(c->m_ml->ml_name, "__new__") == 0) {
+    static const Native make{kShares, do_new};
+    return &make;
+  }
+  if (PyType_Check(self) && std::strcmp(c->m_ml->ml_name, "__class_getitem__") == 0) {
+    static const Native alias{kShares, nullptr};
+    return &alias;
+  }
+  return nullptr;
+}
+
+const Native* native_method(PyMethodDef* method) {
+  auto& methods = Table::get().methods;
+  auto it = methods.find(method);
+  return it == methods.end() ? nullptr : &it->second;
+}
+
+const Native* native_type(PyTypeObject* type) {
+  auto& types = Table::get().types;
+  auto it = types.find(type);
+  if (it != types.end()) return &it->second;
+  if (PyExceptionClass_Check(reinterpret_cast<PyObject*>(type))) {
+    static const Native exception{kShares, nullptr};
+    return &exception;
+  }
+  // torch.return_types: immutable records of an operator's results.
+  if (PyType_IsSubtype(type, &PyTuple_Type) && std::strncmp(type->tp_name, "torch.return_types.", 19) == 0) {
+    static const Native record{kReads, nullptr};
+    return &record;
+  }
+  return nullptr;
+}
+
+bool is_tensor_method_allowed(const char* name) { return Table::get().forbidden_methods.count(name) == 0; }
+
+std::string callable_name(PyObject* f) {
+  PyObject *type, *value, *tb;
+  PyErr_Fetch(&type, &value, &tb);
+  Ref name = Ref::steal(_PyObject_FunctionStr(f));
+  std::string text = name && PyUnicode_Check(name.get()) ? PyUnicode_AsUTF8(name.get()) : Py_TYPE(f)->tp_name;
+  if (!PyCallable_Check(f) || !(PyCFunction_Check(f) || PyType_Check(f) || Py_TYPE(f) == &PyMethodDescr_Type))
+    text = std::string("a ") + Py_TYPE(f)->tp_name + " object";
+  PyErr_Restore(type, value, tb);
+  if (text.size() > 2 && text.substr(text.size() - 2) == "()") text.resize(text.size() - 2);
+  return text;
+}
+
+}  // namespace flashover::frame

@@ -1,0 +1,483 @@
+#include "frame/interpret/opcode_parts.h"
+
+#include <cstring>
+#include <string_view>
+
+namespace flashover::frame {
+
+PyObject* decline_exception() {
+  static PyObject* const type = PyErr_NewException("flashover.Decline", PyExc_BaseException, nullptr);
+  return type;
+}
+
+PyObject* abandon_frame(PyThreadState* tstate, _PyInterpreterFrame* frame) {
+  if (!PyErr_Occurred()) {
+    // A finalizer that runs while the capture is torn down has no caller to report to.
+    const bool finalizer = PyUnicode_CompareWithASCIIString(frame->f_code->co_name, "__del__") == 0;
+    Interpreter::current()->abort("");
+    if (finalizer) {
+      PyErr_Clear();
+#if PY_VERSION_HEX >= 0x030C0000
+      finish_frame(tstate, frame);
+#endif
+      return Py_NewRef(Py_None);
+    }
+  }
+#if PY_VERSION_HEX >= 0x030C0000
+  finish_frame(tstate, frame);
+#endif
+  return nullptr;
+}
+
+// Library code that keeps process-wide caches or talks to the outside (once): its effects stay, and what it answers depends
+// on nothing that user code changes between calls.
+bool runs_uninterpreted(PyCodeObject* code) {
+  static const char* const kFiles[] = {"<frozen importlib", "/importlib/", "/warnings.py", "/inspect.py",
+                                       "/re/__init__.py",   "/re/_",       "/typing.py",   "/linecache.py",
+                                       "/tokenize.py",      "/ast.py",     "/traceback.py"};
+  static std::unordered_map<PyObject*, bool> known;  // by file name object; kept alive
+  auto [it, added] = known.try_emplace(code->co_filename, false);
+  if (!added) return it->second;
+  Py_INCREF(code->co_filename);
+  const char* text = PyUnicode_AsUTF8(code->co_filename);
+  if (text == nullptr) PyErr_Clear();
+  for (const char* part : kFiles)
+    if (text != nullptr && std::strstr(text, part) != nullptr) it->second = true;
+  if (text != nullptr && std::strstr(text, "/site-packages/") != nullptr) it->second = false;
+  return it->second;
+}
+
+void unbound_local(PyCodeObject* code, int index) {
+  PyObject* name = PyTuple_GET_ITEM(code->co_localsplusnames, index);
+  const bool free = index >= code->co_nlocalsplus - code->co_nfreevars;
+  PyErr_Format(free ? PyExc_NameError : PyExc_UnboundLocalError,
+               free ? "cannot access free variable '%U' where it is not associated with a value in enclosing scope"
+                    : "cannot access local variable '%U' where it is not associated with a value",
+               name);
+}
+
+void name_error(PyObject* name) {
+  PyErr_Format(PyExc_NameError, "name '%.200U' is not defined", name);
+  PyObject *type, *value, *tb;
+  PyErr_Fetch(&type, &value, &tb);
+  PyErr_NormalizeException(&type, &value, &tb);
+  if (PyObject_SetAttrString(value, "name", name) < 0) PyErr_Clear();
+  PyErr_Restore(type, value, tb);
+}
+
+void not_iterable_after_star(PyObject* o) {
+  if (PyErr_ExceptionMatches(PyExc_TypeError) && Py_TYPE(o)->tp_iter == nullptr && !PySequence_Check(o))
+    PyErr_Format(PyExc_TypeError, "Value after * must be an iterable, not %.200s", Py_TYPE(o)->tp_name);
+}
+
+void bad_keyword_dict(PyObject* f, PyObject* kwargs) {
+  Ref name = Ref::steal(_PyObject_FunctionStr(f));
+  if (!name) return;
+  if (PyErr_ExceptionMatches(PyExc_AttributeError)) {
+    PyErr_Format(PyExc_TypeError, "%U argument after ** must be a mapping, not %.200s", name.get(),
+                 Py_TYPE(kwargs)->tp_name);
+  } else if (PyErr_ExceptionMatches(PyExc_KeyError)) {
+    PyObject *type, *value, *tb;
+    PyErr_Fetch(&type, &value, &tb);
+    PyErr_NormalizeException(&type, &value, &tb);
+    Ref args = Ref::steal(PyObject_GetAttrString(value, "args"));
+    if (args && PyTuple_Check(args.get()) && PyTuple_GET_SIZE(args.get()) == 1) {
+      PyErr_Format(PyExc_TypeError, "%U got multiple values for keyword argument '%S'", name.get(),
+                   PyTuple_GET_ITEM(args.get(), 0));
+      Py_XDECREF(type);
+      Py_XDECREF(value);
+      Py_XDECREF(tb);
+    } else {
+      PyErr_Restore(type, value, tb);
+    }
+  }
+}
+
+bool is_iterable_argument(PyObject* f, PyObject* args) {
+  if (Py_TYPE(args)->tp_iter != nullptr || PySequence_Check(args)) return true;
+  Ref name = Ref::steal(_PyObject_FunctionStr(f));
+  if (name)
+    PyErr_Format(PyExc_TypeError, "%U argument after * must be an iterable, not %.200s", name.get(),
+                 Py_TYPE(args)->tp_name);
+  return false;
+}
+
+Ref local_name(_PyInterpreterFrame* frame, PyObject* name) {
+  PyObject* ns = frame->f_locals;
+  if (ns == nullptr) {
+    PyErr_Format(PyExc_SystemError, "no locals when loading %R", name);
+    return {};
+  }
+  if (PyDict_CheckExact(ns)) return Ref::borrow(PyDict_GetItemWithError(ns, name));
+  Ref v = Ref::steal(PyObject_GetItem(ns, name));
+  if (!v && PyErr_ExceptionMatches(PyExc_KeyError)) PyErr_Clear();
+  return v;
+}
+
+int load_method(Interpreter& in, PyObject* o, PyObject* name, PyObject** out) {
+  PyTypeObject* t = Py_TYPE(o);
+  if (t->tp_getattro == PyObject_GenericGetAttr) {
+    PyObject* found = in.recorder.type_lookup(t, name);
+    if (found != nullptr && (Py_TYPE(found)->tp_flags & Py_TPFLAGS_METHOD_DESCRIPTOR)) {
+      // A method, unless the instance hides it.
+      bool hidden = false;
+      if (t->tp_dictoffset != 0) {
+        Ref keep = Ref::borrow(found);
+        if (in.recorder.is_old(o)) {
+          SourceId dict = in.recorder.instance_dict(o);
+          if (dict != kNoSource) hidden = in.recorder.dict_get(*_PyObject_GetDictPtr(o), name) != nullptr;
+        } else {
+          PyObject** slot = _PyObject_GetDictPtr(o);
+          hidden = slot != nullptr && *slot != nullptr && PyDict_GetItemWithError(*slot, name) != nullptr;
+        }
+      }
+      if (!hidden) {
+        *out = Py_NewRef(found);
+        return 1;
+      }
+    }
+  }
+  *out = in.get_attr(o, name);
+  return 0;
+}
+
+PyObject* format_value(Interpreter& in, PyObject* v, int conversion, PyObject* spec) {
+  if (PyUnicode_CheckExact(v) && conversion != 2 && spec == nullptr && conversion != 3) return Py_NewRef(v);
+  in.consume(v);
+  Ref value = Ref::borrow(v);
+  switch (conversion) {
+    case 1:
+      in.look_special(v, "__str__");
+      value = Ref::steal(PyObject_Str(v));
+      break;
+    case 2:
+      in.look_special(v, "__repr__");
+      value = Ref::steal(PyObject_Repr(v));
+      break;
+    case 3:
+      value = Ref::steal(PyObject_ASCII(v));
+      break;
+    default:
+      in.look_special(v, "__format__");
+      break;
+  }
+  if (!value) return nullptr;
+  if (PyUnicode_CheckExact(value.get()) && spec == nullptr) return value.release();
+  return PyObject_Format(value.get(), spec);
+}
+
+bool unpack(Interpreter& in, PyObject* seq, int before, int after, PyObject*** sp) {
+  PyObject** const bottom = *sp;
+  PyObject** top = bottom + before + (after >= 0 ? 1 + after : 0);
+  if (after < 0 && (PyTuple_CheckExact(seq) || PyList_CheckExact(seq)) && PySequence_Fast_GET_SIZE(seq) == before) {
+    in.consume(seq);
+    PyObject** items = PySequence_Fast_ITEMS(seq);
+    for (int i = before; i-- > 0;) *(*sp)++ = Py_NewRef(items[i]);
+    return true;
+  }
+  Ref it = Ref::steal(in.iterator(seq));
+  if (!it) {
+    if (PyErr_ExceptionMatches(PyExc_TypeError) && Py_TYPE(seq)->tp_iter == nullptr && !PySequence_Check(seq))
+      PyErr_Format(PyExc_TypeError, "cannot unpack non-iterable %.200s object", Py_TYPE(seq)->tp_name);
+    return false;
+  }
+  // Fill downwards from `top`; on failure release what was filled.
+  PyObject** at = top;
+  auto fail = [&] {
+    for (; at < top; ++at) Py_DECREF(*at);
+    return false;
+  };
+  for (int i = 0; i < before; ++i) {
+    PyObject* v;
+    try {
+      v = in.next(it.get());
+    } catch (...) {
+      fail();
+      throw;
+    }
+    if (v == nullptr) {
+      if (!PyErr_Occurred()) {
+        if (after == -1)
+          PyErr_Format(PyExc_ValueError, "not enough values to unpack (expected %d, got %d)", before, i);
+        else
+          PyErr_Format(PyExc_ValueError, "not enough values to unpack (expected at least %d, got %d)", before + after, i);
+      }
+      return fail();
+    }
+    *--at = v;
+  }
+  if (after < 0) {
+    Ref more = Ref::steal(in.next(it.get()));
+    if (more) {
+      PyErr_Format(PyExc_ValueError, "too many values to unpack (expected %d)", before);
+      return fail();
+    }
+    if (PyErr_Occurred()) return fail();
+  } else {
+    Ref rest = Ref::steal(PySequence_List(it.get()));
+    if (!rest) return fail();
+    Py_ssize_t n = PyList_GET_SIZE(rest.get());
+    if (n < after) {
+      PyErr_Format(PyExc_ValueError, "not enough values to unpack (expected at least %d, got %zd)", before + after,
+                   before + n);
+      return fail();
+    }
+    PyObject* list = rest.get();
+    *--at = rest.release();
+    for (int j = after; j > 0; --j) *--at = Py_NewRef(PyList_GET_ITEM(list, n - j));
+    if (after > 0 && PyList_SetSlice(list, n - after, n, nullptr) < 0) return fail();
+  }
+  *sp = top;
+  return true;
+}
+
+int exception_matches(Interpreter& in, PyObject* value, PyObject* type) {
+  auto is_exception_class = [](PyObject* t) { return PyExceptionClass_Check(t); };
+  bool ok = true;
+  if (PyTuple_Check(type)) {
+    in.consume(type);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(type); ++i) ok = ok && is_exception_class(PyTuple_GET_ITEM(type, i));
+  } else {
+    ok = is_exception_class(type);
+  }
+  if (!ok) {
+    PyErr_SetString(PyExc_TypeError, "catching classes that do not inherit from BaseException is not allowed");
+    return -1;
+  }
+  return PyErr_GivenExceptionMatches(value, type);
+}
+
+bool raise(Interpreter& in, PyObject* exception, PyObject* cause) {
+  if (exception == nullptr) {
+    PyObject* handled = PyErr_GetHandledException();
+    if (handled == nullptr || handled == Py_None) {
+      Py_XDECREF(handled);
+      PyErr_SetString(PyExc_RuntimeError, "No active exception to reraise");
+      return false;
+    }
+    PyErr_Restore(Py_NewRef(PyExceptionInstance_Class(handled)), handled, PyException_GetTraceback(handled));
+    return true;
+  }
+  PyObject* no_args[1] = {nullptr};
+  Ref value;
+  if (PyExceptionClass_Check(exception)) {
+    value = Ref::steal(in.call(exception, no_args + 1, 0, nullptr));
+    if (!value) return false;
+    if (!PyExceptionInstance_Check(value.get())) {
+      PyErr_Format(PyExc_TypeError, "calling %R should have returned an instance of BaseException, not %R", exception,
+                   Py_TYPE(value.get()));
+      return false;
+    }
+  } else if (PyExceptionInstance_Check(exception)) {
+    value = Ref::borrow(exception);
+  } else {
+    PyErr_SetString(PyExc_TypeError, "exceptions must derive from BaseException");
+    return false;
+  }
+  if (cause != nullptr) {
+    Ref fixed;
+    if (PyExceptionClass_Check(cause)) {
+      fixed = Ref::steal(in.call(cause, no_args + 1, 0, nullptr));
+      if (!fixed) return false;
+    } else if (PyExceptionInstance_Check(cause)) {
+      fixed = Ref::borrow(cause);
+    } else if (cause != Py_None) {
+      PyErr_SetString(PyExc_TypeError, "exception causes must derive from BaseException");
+      return false;
+    }
+    PyException_SetCause(value.get(), fixed.release());
+  }
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(value.get())), value.get());
+  return false;
+}
+
+Ref special_method(PyObject* o, const char* name, const char* protocol) {
+  Ref key = Ref::steal(PyUnicode_InternFromString(name));
+  PyObject* found = _PyObject_LookupSpecial(o, key.get());
+  if (found == nullptr && !PyErr_Occurred()) {
+    PyErr_Format(PyExc_TypeError, "'%.200s' object does not support the %s protocol%s", Py_TYPE(o)->tp_name, protocol,
+                 std::string_view(name) == "__exit__" ? " (missed __exit__ method)" : "");
+  }
+  return Ref::steal(found);
+}
+
+namespace {
+// Modules are reached through sys.modules; one that is not there under its own name is known by address.
+void know_module(Interpreter& in, PyObject* m) {
+  if (!PyModule_Check(m) || in.recorder.is_old(m)) return;
+  Ref name = Ref::steal(PyModule_GetNameObject(m));
+  if (!name) {
+    PyErr_Clear();
+  } else if (PyDict_GetItemWithError(PyImport_GetModuleDict(), name.get()) == m) {
+    in.recorder.reach(SourceKind::kModule, kNoSource, -1, name.get(), m);
+    return;
+  }
+  in.recorder.constant(m);
+}
+}  // namespace
+
+PyObject* import_name(Interpreter& in, _PyInterpreterFrame* frame, PyObject* name, PyObject* fromlist, PyObject* level) {
+  int depth = _PyLong_AsInt(level);
+  if (depth == -1 && PyErr_Occurred()) return nullptr;
+  // Importing is a lasting effect of its own: module bodies run as they are, and stay imported.
+  ++in.uninterpreted;
+  PyObject* m = PyImport_ImportModuleLevelObject(name, frame->f_globals,
+                                                 frame->f_locals == nullptr ? Py_None : frame->f_locals, fromlist, depth);
+  --in.uninterpreted;
+  if (m != nullptr) know_module(in, m);
+  return m;
+}
+
+PyObject* import_from(Interpreter& in, PyObject* module, PyObject* name) {
+  PyObject* v = nullptr;
+  ++in.uninterpreted;  // a lazy module imports in its __getattr__
+  int found = _PyObject_LookupAttr(module, name, &v);
+  --in.uninterpreted;
+  if (found < 0) return nullptr;
+  if (v == nullptr) {
+    Ref package = Ref::steal(PyObject_GetAttrString(module, "__name__"));
+    PyErr_Clear();
+    if (package && PyUnicode_Check(package.get())) {
+      Ref full = Ref::steal(PyUnicode_FromFormat("%U.%U", package.get(), name));
+      v = Py_XNewRef(PyDict_GetItemWithError(PyImport_GetModuleDict(), full.get()));
+    }
+    if (v == nullptr) {
+      PyErr_Format(PyExc_ImportError, "cannot import name %R from %R", name, package ? package.get() : Py_None);
+      return nullptr;
+    }
+    know_module(in, v);
+    return v;
+  }
+  Ref value = Ref::steal(v);
+  if (PyModule_Check(v)) {
+    know_module(in, v);
+  } else if (PyModule_Check(module) && in.recorder.is_old(module) &&
+             PyDict_GetItemWithError(PyModule_GetDict(module), name) == v) {
+    in.recorder.instance_dict(module);
+    in.recorder.dict_get(PyModule_GetDict(module), name);
+  } else if (!is_atom(v) && !in.recorder.is_old(v)) {
+    in.recorder.constant(v);
+  }
+  return value.release();
+}
+
+PyObject* match_keys(Interpreter& in, PyObject* subject, PyObject* keys) {
+  Ref name = Ref::steal(PyUnicode_InternFromString("get"));
+  Ref get = Ref::steal(in.get_attr(subject, name.get()));
+  if (!get) return nullptr;
+  Ref missing = Ref::steal(PyObject_CallNoArgs(reinterpret_cast<PyObject*>(&PyBaseObject_Type)));
+  Ref values = Ref::steal(PyTuple_New(PyTuple_GET_SIZE(keys)));
+  if (!missing || !values) return nullptr;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(keys); ++i) {
+    PyObject* args[3] = {nullptr, PyTuple_GET_ITEM(keys, i), missing.get()};
+    PyObject* v = in.call(get.get(), args + 1, 2, nullptr);
+    if (v == nullptr) return nullptr;
+    if (v == missing.get()) {
+      Py_DECREF(v);
+      return Py_NewRef(Py_None);
+    }
+    PyTuple_SET_ITEM(values.get(), i, v);
+  }
+  return values.release();
+}
+
+PyObject* match_class(Interpreter& in, PyObject* subject, PyObject* type, int positional, PyObject* keywords) {
+  if (!PyType_Check(type)) {
+    PyErr_SetString(PyExc_TypeError, "called match pattern must be a class");
+    return nullptr;
+  }
+  int is = PyObject_IsInstance(subject, type);
+  if (is <= 0) return nullptr;
+  Ref values = Ref::steal(PyList_New(0));
+  if (!values) return nullptr;
+  auto take = [&](PyObject* name) {
+    PyObject* v = nullptr;
+    if (in.find_attr(subject, name, &v) <= 0) return false;
+    PyList_Append(values.get(), v);
+    Py_DECREF(v);
+    return true;
+  };
+  if (positional > 0) {
+    Ref key = Ref::steal(PyUnicode_InternFromString("__match_args__"));
+    PyObject* found = nullptr;
+    if (in.find_attr(type, key.get(), &found) < 0) return nullptr;
+    Ref names = Ref::steal(found);
+    const bool self = !names && (reinterpret_cast<PyTypeObject*>(type)->tp_flags & _Py_TPFLAGS_MATCH_SELF);
+    if (names && !PyTuple_CheckExact(names.get())) {
+      PyErr_Format(PyExc_TypeError, "%s.__match_args__ must be a tuple (got %s)",
+                   reinterpret_cast<PyTypeObject*>(type)->tp_name, Py_TYPE(names.get())->tp_name);
+      return nullptr;
+    }
+    Py_ssize_t allowed = self ? 1 : names ? PyTuple_GET_SIZE(names.get()) : 0;
+    if (allowed < positional) {
+      PyErr_Format(PyExc_TypeError, "%s() accepts %d positional sub-pattern%s (%d given)",
+                   reinterpret_cast<PyTypeObject*>(type)->tp_name, static_cast<int>(allowed), allowed == 1 ? "" : "s",
+                   positional);
+      return nullptr;
+    }
+    if (self) {
+      PyList_Append(values.get(), subject);
+    } else {
+      for (int i = 0; i < positional; ++i)
+        if (!take(PyTuple_GET_ITEM(names.get(), i))) return nullptr;
+    }
+  }
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(keywords); ++i)
+    if (!take(PyTuple_GET_ITEM(keywords, i))) return nullptr;
+  return PyList_AsTuple(values.get());
+}
+
+#if PY_VERSION_HEX >= 0x030C0000
+PyObject* intrinsic(int which, PyObject* v) {
+  switch (which) {
+    case 3: {  // STOPITERATION_ERROR: a StopIteration that leaves a generator becomes a RuntimeError
+      if (!PyErr_GivenExceptionMatches(v, PyExc_StopIteration)) return Py_NewRef(v);
+      Ref error = Ref::steal(PyObject_CallFunction(PyExc_RuntimeError, "s", "generator raised StopIteration"));
+      if (!error) return nullptr;
+      PyException_SetCause(error.get(), Py_NewRef(v));
+      PyException_SetContext(error.get(), Py_NewRef(v));
+      return error.release();
+    }
+    case 5:  // UNARY_POSITIVE
+      return PyNumber_Positive(v);
+    case 6:  // LIST_TO_TUPLE
+      return PyList_AsTuple(v);
+    default:
+      throw Declined("an intrinsic that the interpreter does not know: " + std::to_string(which));
+  }
+}
+
+// CPython 3.12's evaluator clears the frame it ran; its own function for that is not exported.
+void finish_frame(PyThreadState* tstate, _PyInterpreterFrame* frame) {
+  const bool generator = frame->owner == FRAME_OWNED_BY_GENERATOR;
+  PyObject *type, *value, *tb;
+  PyErr_Fetch(&type, &value, &tb);
+  if (generator) {
+    auto* g = _PyFrame_GetGenerator(frame);
+    g->gi_frame_state = FRAME_CLEARED;
+    tstate->exc_info = g->gi_exc_state.previous_item;
+    g->gi_exc_state.previous_item = nullptr;
+  }
+  PyFrameObject* object = frame->frame_obj;
+  if (object != nullptr && Py_REFCNT(object) > 1) throw Declined("a frame object escaped");
+  if (object != nullptr) {
+    frame->frame_obj = nullptr;
+    Py_DECREF(object);
+  }
+  for (int i = 0; i < frame->stacktop; ++i) Py_XDECREF(frame->localsplus[i]);
+  Py_XDECREF(frame->f_locals);
+  Py_DECREF(frame->f_funcobj);
+  Py_DECREF(frame->f_code);
+  if (!generator) {
+    auto** base = reinterpret_cast<PyObject**>(frame);
+    tstate->datastack_top = base;
+  } else {
+    auto* g = _PyFrame_GetGenerator(frame);
+    _PyErr_StackItem& item = g->gi_exc_state;
+    Py_CLEAR(item.exc_value);
+  }
+  PyErr_Restore(type, value, tb);
+}
+#endif
+
+}  // namespace flashover::frame

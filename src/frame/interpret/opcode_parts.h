@@ -1,0 +1,37 @@
+// Longer pieces of single instructions, so that the loop in evaluate.cpp stays readable.
+#pragma once
+#include "frame/interpret/interpreter.h"
+
+namespace flashover::frame {
+
+PyObject* decline_exception();  // BaseException subclass used when no trace session is there to make one
+PyObject* abandon_frame(PyThreadState* tstate, _PyInterpreterFrame* frame);
+bool runs_uninterpreted(PyCodeObject* code);
+
+void unbound_local(PyCodeObject* code, int index);
+void name_error(PyObject* name);
+void not_iterable_after_star(PyObject* o);
+void bad_keyword_dict(PyObject* f, PyObject* kwargs);
+bool is_iterable_argument(PyObject* f, PyObject* args);
+inline size_t keyword_count(PyObject* kwnames) {
+  return kwnames == nullptr ? 0 : static_cast<size_t>(PyTuple_GET_SIZE(kwnames));
+}
+
+Ref local_name(_PyInterpreterFrame* frame, PyObject* name);  // null without an error: not there
+// 1: *out is an unbound method whose first argument is `o`. 0: *out is the attribute, or null with an error set.
+int load_method(Interpreter& in, PyObject* o, PyObject* name, PyObject** out);
+PyObject* format_value(Interpreter& in, PyObject* v, int conversion, PyObject* spec);
+bool unpack(Interpreter& in, PyObject* seq, int before, int after, PyObject*** sp);
+int exception_matches(Interpreter& in, PyObject* value, PyObject* type);
+bool raise(Interpreter& in, PyObject* exception, PyObject* cause);  // true: a re-raise, keep the traceback as it is
+Ref special_method(PyObject* o, const char* name, const char* protocol);
+PyObject* import_name(Interpreter& in, _PyInterpreterFrame* frame, PyObject* name, PyObject* fromlist, PyObject* level);
+PyObject* import_from(Interpreter& in, PyObject* module, PyObject* name);
+PyObject* match_keys(Interpreter& in, PyObject* subject, PyObject* keys);
+PyObject* match_class(Interpreter& in, PyObject* subject, PyObject* type, int positional, PyObject* keywords);
+#if PY_VERSION_HEX >= 0x030C0000
+PyObject* intrinsic(int which, PyObject* v);
+void finish_frame(PyThreadState* tstate, _PyInterpreterFrame* frame);
+#endif
+
+}  // namespace flashover::frame

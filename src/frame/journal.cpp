@@ -1,0 +1,122 @@
+#include "frame/journal.h"
+
+#include "base/check.h"
+
+namespace flashover::frame {
+namespace {
+
+int dict_store(PyObject* dict, PyObject* key, PyObject* value) {
+  return PyODict_Check(dict) ? PyODict_SetItem(dict, key, value) : PyDict_SetItem(dict, key, value);
+}
+int dict_remove(PyObject* dict, PyObject* key) {
+  return PyODict_Check(dict) ? PyODict_DelItem(dict, key) : PyDict_DelItem(dict, key);
+}
+
+// `pairs` is a list of (key, value) in order.
+void refill(PyObject* dict, PyObject* pairs) {
+  if (PyODict_Check(dict)) {
+    static PyObject* const clear = PyObject_GetAttrString(reinterpret_cast<PyObject*>(&PyODict_Type), "clear");
+    Py_XDECREF(PyObject_CallOneArg(clear, dict));
+  } else {
+    PyDict_Clear(dict);
+  }
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(pairs); ++i) {
+    PyObject* pair = PyList_GET_ITEM(pairs, i);
+    dict_store(dict, PyTuple_GET_ITEM(pair, 0), PyTuple_GET_ITEM(pair, 1));
+  }
+}
+
+bool same_keys(PyObject* dict, PyObject* pairs) {
+  if (PyDict_GET_SIZE(dict) != PyList_GET_SIZE(pairs)) return false;
+  PyObject *key, *value;
+  Py_ssize_t at = 0, i = 0;
+  while (PyDict_Next(dict, &at, &key, &value))
+    if (key != PyTuple_GET_ITEM(PyList_GET_ITEM(pairs, i++), 0)) return false;
+  return true;
+}
+
+}  // namespace
+
+void Journal::dict_item(PyObject* dict, PyObject* key) {
+  if (recorder_.detached(dict) || recorder_.is_written(dict, key)) return;
+  if (!is_atom(key) && !is_pinned_kind(key)) return whole(dict);
+  Entry e{Entry::Kind::kDictItem, Ref::borrow(dict), Ref::borrow(key), Ref::borrow(PyDict_GetItemWithError(dict, key)), {}};
+  bool first = true;
+  for (const Entry& other : entries_)
+    if (other.kind == Entry::Kind::kDictItem && other.target.get() == dict) first = false;
+  if (first) e.order = Ref::steal(PyDict_Items(dict));
+  PyErr_Clear();
+  entries_.push_back(std::move(e));
+  recorder_.written(dict, key);
+}
+
+void Journal::whole(PyObject* c) {
+  if (recorder_.detached(c)) return;
+  Entry e{Entry::Kind::kList, Ref::borrow(c), {}, {}, {}};
+  recorder_.contents(c);  // from here on the trace knows the old contents entirely
+  if (PyDict_Check(c)) {
+    e.kind = Entry::Kind::kDictAll;
+    e.before = Ref::steal(PyDict_Items(c));
+  } else if (PyList_Check(c)) {
+    e.before = Ref::steal(PyList_GetSlice(c, 0, PyList_GET_SIZE(c)));
+  } else if (PySet_Check(c)) {
+    e.kind = Entry::Kind::kSet;
+    e.before = Ref::steal(PySequence_List(c));
+  } else {
+    throw Declined(std::string("an old object is changed by native code: ") + Py_TYPE(c)->tp_name);
+  }
+  if (!e.before) throw Declined("an old container could not be copied");
+  entries_.push_back(std::move(e));
+  recorder_.detach(c);
+}
+
+void Journal::cell(PyObject* cell) {
+  if (recorder_.detached(cell)) return;
+  recorder_.contents(cell);
+  entries_.push_back({Entry::Kind::kCell, Ref::borrow(cell), {}, Ref::borrow(PyCell_GET(cell)), {}});
+  recorder_.detach(cell);
+}
+
+void Journal::slot(PyObject* object, PyObject* name, PyObject* before) {
+  entries_.push_back({Entry::Kind::kSlot, Ref::borrow(object), Ref::borrow(name), Ref::borrow(before), {}});
+}
+
+void Journal::undo() {
+  PyObject *type, *value, *tb;
+  PyErr_Fetch(&type, &value, &tb);
+  while (!entries_.empty()) {
+    Entry e = std::move(entries_.back());
+    entries_.pop_back();
+    PyObject* t = e.target.get();
+    switch (e.kind) {
+      case Entry::Kind::kDictItem:
+        if (e.before) {
+          dict_store(t, e.key.get(), e.before.get());
+        } else if (PyDict_Contains(t, e.key.get()) == 1) {
+          dict_remove(t, e.key.get());
+        }
+        if (e.order && !same_keys(t, e.order.get())) refill(t, e.order.get());
+        break;
+      case Entry::Kind::kDictAll:
+        refill(t, e.before.get());
+        break;
+      case Entry::Kind::kList:
+        PyList_SetSlice(t, 0, PyList_GET_SIZE(t), e.before.get());
+        break;
+      case Entry::Kind::kSet:
+        PySet_Clear(t);
+        for (Py_ssize_t i = 0; i < PyList_GET_SIZE(e.before.get()); ++i) PySet_Add(t, PyList_GET_ITEM(e.before.get(), i));
+        break;
+      case Entry::Kind::kCell:
+        PyCell_Set(t, e.before.get());
+        break;
+      case Entry::Kind::kSlot:
+        PyObject_GenericSetAttr(t, e.key.get(), e.before.get());
+        break;
+    }
+    PyErr_Clear();
+  }
+  PyErr_Restore(type, value, tb);
+}
+
+}  // namespace flashover::frame

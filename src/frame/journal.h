@@ -1,0 +1,43 @@
+// Undo and redo of writes to objects that outlive the call.
+//
+// Before the first write the object's old contents are kept; undo() puts them back in reverse order, by clear and refill, so
+// identity, order and live iterators survive. What the program left behind is read from the objects' final state when the
+// recipe is made (recipe.cpp), so a fresh list stored into an old dict and then appended to is replayed as it ended.
+#pragma once
+#include <vector>
+
+#include "frame/observe.h"
+
+namespace flashover::frame {
+
+class Journal {
+ public:
+  explicit Journal(Recorder& recorder) : recorder_(recorder) {}
+  ~Journal() { undo(); }
+
+  struct Entry {
+    enum class Kind : uint8_t { kDictItem, kDictAll, kList, kSet, kCell, kSlot };
+    Kind kind;
+    Ref target;  // the old object
+    Ref key;     // kDictItem: key; kSlot: attribute name
+    Ref before;  // kDictItem, kCell, kSlot: the old value or null; else a copy of the old contents
+    Ref order;   // kDictItem: for the first write to a dict, the whole dict as it was (for order when keys come or go)
+  };
+
+  // Call before the write; the target must be old. Throws Declined for kinds of objects that cannot be restored.
+  void dict_item(PyObject* dict, PyObject* key);
+  void whole(PyObject* container);  // any native mutation: dict, list, set, deque ...
+  void cell(PyObject* cell);
+  void slot(PyObject* object, PyObject* name, PyObject* before);
+
+  bool empty() const { return entries_.empty(); }
+  const std::vector<Entry>& entries() const { return entries_; }
+  void undo();
+  void keep() { entries_.clear(); }  // the writes stay (used when a call is only interpreted)
+
+ private:
+  Recorder& recorder_;
+  std::vector<Entry> entries_;
+};
+
+}  // namespace flashover::frame

@@ -1,0 +1,464 @@
+#include "frame/observe.h"
+
+#include <cstring>
+
+#include "base/check.h"
+
+namespace flashover::frame {
+namespace {
+
+constexpr int kMaxDepth = 6;
+constexpr Py_ssize_t kMaxElements = 20000;
+
+PyObject* loaded(const char* module, const char* name) {  // borrowed from its module; null if not imported
+  PyObject* modules = PyImport_GetModuleDict();
+  PyObject* m = PyDict_GetItemString(modules, module);
+  if (m == nullptr) return nullptr;
+  PyObject* dict = PyModule_Check(m) ? PyModule_GetDict(m) : nullptr;
+  return dict == nullptr ? nullptr : PyDict_GetItemString(dict, name);
+}
+PyTypeObject* loaded_type(const char* module, const char* name) {
+  PyObject* t = loaded(module, name);
+  return t != nullptr && PyType_Check(t) ? reinterpret_cast<PyTypeObject*>(t) : nullptr;
+}
+
+bool is_dict_view(PyObject* o) { return PyDictKeys_Check(o) || PyDictValues_Check(o) || PyDictItems_Check(o); }
+
+}  // namespace
+
+const KnownTypes& known_types() {
+  static KnownTypes types;
+  if (types.module == nullptr || types.tensor == nullptr) {
+    types.tensor = loaded_type("torch._C", "TensorBase");
+    if (types.tensor == nullptr) types.tensor = loaded_type("torch._C", "_TensorBase");
+    types.parameter = loaded_type("torch.nn.parameter", "Parameter");
+    types.module = loaded_type("torch.nn.modules.module", "Module");
+    types.size = loaded_type("torch", "Size");
+    types.dtype = loaded_type("torch", "dtype");
+    types.device = loaded_type("torch", "device");
+    types.layout = loaded_type("torch", "layout");
+    types.memory_format = loaded_type("torch", "memory_format");
+    types.qscheme = loaded_type("torch", "qscheme");
+    types.enum_type = loaded_type("enum", "Enum");
+    types.lru_cache = loaded_type("_functools", "_lru_cache_wrapper");
+    if (types.lru_cache == nullptr) {
+      Py_XDECREF(PyImport_ImportModule("functools"));
+      PyErr_Clear();
+      types.lru_cache = loaded_type("functools", "_lru_cache_wrapper");
+    }
+    types.partial = loaded_type("functools", "partial");
+    types.deque = loaded_type("collections", "deque");
+    types.defaultdict = loaded_type("collections", "defaultdict");
+    types.context_var = loaded_type("_contextvars", "ContextVar");
+    if (types.module != nullptr)
+      types.module_getattr = PyDict_GetItemString(types.module->tp_dict, "__getattr__");
+  }
+  return types;
+}
+
+bool is_tensor(PyObject* o) {
+  PyTypeObject* tensor = known_types().tensor;
+  return tensor != nullptr && PyObject_TypeCheck(o, tensor);
+}
+
+bool is_atom(PyObject* o) {
+  PyTypeObject* t = Py_TYPE(o);
+  if (o == Py_None || t == &PyLong_Type || t == &PyUnicode_Type || t == &PyBool_Type || t == &PyFloat_Type) return true;
+  if (t == &PyBytes_Type || t == &PyComplex_Type || o == Py_Ellipsis || o == Py_NotImplemented) return true;
+  const KnownTypes& k = known_types();
+  return t == k.dtype || t == k.size || t == k.device || t == k.layout || t == k.memory_format || t == k.qscheme;
+}
+
+bool is_pinned_kind(PyObject* o) {
+  PyTypeObject* t = Py_TYPE(o);
+  if (PyType_Check(o) || PyFunction_Check(o) || PyModule_Check(o) || PyCFunction_Check(o) || PyCode_Check(o)) return true;
+  const KnownTypes& k = known_types();
+  if (k.module != nullptr && PyObject_TypeCheck(o, k.module)) return true;
+  if (k.enum_type != nullptr && PyObject_TypeCheck(o, k.enum_type)) return true;
+  if (PyMethod_Check(o) || t == k.partial) return false;
+  if (t->tp_flags & Py_TPFLAGS_HEAPTYPE) {
+    // Instances of Python classes are described by what is read from them; heap types written in C have no such insides.
+    return t == k.lru_cache || (t->tp_dictoffset == 0 && t->tp_getset == nullptr && t->tp_basicsize > 0 &&
+                                t->tp_new != nullptr && t->tp_base == &PyBaseObject_Type &&
+                                PyDict_GetItemString(t->tp_dict, "__slots__") == nullptr &&
+                                PyDict_GetItemString(t->tp_dict, "__module__") == nullptr);
+  }
+  if (PyList_Check(o) || PyTuple_Check(o) || PyDict_Check(o) || PyAnySet_Check(o) || PyCell_Check(o) || is_tensor(o))
+    return false;
+  if (t == k.deque || t == &PyDictProxy_Type || is_dict_view(o) || t == &PySlice_Type || t == &PyRange_Type) return false;
+  return true;  // descriptors, generic aliases, locks, generators, builtin singletons: known by address
+}
+
+Recorder::Recorder(trace::Session* session) : session_(session) {
+  known_.reserve(4096);
+  paths_.reserve(8192);
+  facts_.reserve(8192);
+  lookups_.reserve(1024);
+}
+
+Recorder::~Recorder() {
+  for (auto& s : observations_.sources) {
+    Py_XDECREF(s.key);
+    Py_XDECREF(s.object);
+  }
+  for (auto& f : observations_.facts) Py_XDECREF(f.expected);
+  for (auto& [dict, keys] : written_)
+    for (PyObject* key : keys) Py_DECREF(key);
+}
+
+guards::Observations Recorder::take() {
+  known_.clear();
+  paths_.clear();
+  return std::exchange(observations_, {});
+}
+
+int32_t Recorder::location_index() {
+  if (!location_key) return -1;
+  auto [it, added] = location_indices_.try_emplace(location_key(), -1);
+  if (added) {
+    it->second = static_cast<int32_t>(observations_.locations.size());
+    observations_.locations.push_back(location());
+  }
+  return it->second;
+}
+
+void Recorder::fact(FactKind kind, SourceId source, PyObject* expected, int64_t number) {
+  if (!facts_.insert({kind, source, expected, number}).second) return;
+  guards::Fact f;
+  f.kind = kind;
+  f.source = source;
+  f.expected = Py_XNewRef(expected);
+  f.number = number;
+  f.location = location_index();
+  observations_.facts.push_back(f);
+}
+
+SourceId Recorder::add(SourceKind kind, SourceId parent, int64_t index, PyObject* key, PyObject* object, bool pinned) {
+  guards::Source s;
+  s.kind = kind;
+  s.parent = parent;
+  s.index = static_cast<int32_t>(index);
+  s.key = Py_XNewRef(key);
+  s.object = Py_XNewRef(object);
+  observations_.sources.push_back(s);
+  pinned_.push_back(pinned);
+  return static_cast<SourceId>(observations_.sources.size() - 1);
+}
+
+void Recorder::reach(SourceKind kind, SourceId parent, int64_t index, PyObject* key, PyObject* object) {
+  if (key != nullptr && PyUnicode_CheckExact(key) && !PyUnicode_CHECK_INTERNED(key)) {
+    Py_INCREF(key);  // equal names must be one path
+    PyUnicode_InternInPlace(&key);
+    Py_DECREF(key);  // interned strings stay alive through the table below
+  }
+  auto [it, added] = paths_.try_emplace(Path{kind, parent, index, key}, kNoSource);
+  if (!added) {
+    if (source(it->second).object != object && !is_atom(object))
+      throw Declined("an object changed while it was traced: " + guards::str(observations_, it->second));
+    if (source(it->second).object == object || is_atom(object)) return;
+  }
+  const bool parent_pinned = parent != kNoSource && pinned(parent);
+  const SourceId id = add(kind, parent, index, key, object, parent_pinned && kind != SourceKind::kArgument);
+  it->second = id;
+  if (is_atom(object)) {
+    fact(FactKind::kEquals, id, object);
+    return;
+  }
+  auto [known, first] = known_.try_emplace(object, id);
+  if (first) {
+    describe(id, object, parent_pinned);
+  } else if (is_pinned_kind(object)) {
+    fact(FactKind::kIdentity, id, object);
+  } else {
+    fact(FactKind::kSameObject, id, nullptr, known->second);
+  }
+}
+
+void Recorder::add_input(SourceId id, PyObject* tensor, bool parent_pinned) {
+  fact(FactKind::kTensor, id);
+  if (session_ == nullptr) return;
+  const guards::Source& s = source(id);
+  const KnownTypes& k = known_types();
+  graph::InputKind kind = graph::InputKind::kUser;
+  if (parent_pinned && k.parameter != nullptr && PyObject_TypeCheck(tensor, k.parameter)) {
+    kind = graph::InputKind::kParameter;
+  } else if (parent_pinned && s.kind == SourceKind::kDictItem) {
+    const guards::Source& dict = source(s.parent);
+    if (dict.key != nullptr && PyUnicode_Check(dict.key) && PyUnicode_CompareWithASCIIString(dict.key, "_buffers") == 0)
+      kind = graph::InputKind::kBuffer;
+  }
+  const auto input = static_cast<size_t>(session_->add_input(tensor, kind, guards::str(observations_, id)));
+  if (input >= tensor_sources_.size()) tensor_sources_.resize(input + 1, kNoSource);
+  if (tensor_sources_[input] == kNoSource) tensor_sources_[input] = id;
+}
+
+bool Recorder::add_tensor(PyObject* tensor) {
+  SourceId id = source_of(tensor);
+  if (id == kNoSource) return false;
+  add_input(id, tensor, pinned(id));
+  return true;
+}
+
+void Recorder::add_root(PyObject* function) {
+  SourceId id = add(SourceKind::kCallable, kNoSource, -1, nullptr, function, true);
+  known_.emplace(function, id);
+}
+
+void Recorder::describe(SourceId id, PyObject* object, bool parent_pinned) {
+  if (is_tensor(object)) return add_input(id, object, parent_pinned);
+  if (PyFunction_Check(object) && !parent_pinned) {
+    // Functions that a caller makes anew on each call are one function when they run the same code.
+    fact(FactKind::kTypeIs, id, reinterpret_cast<PyObject*>(Py_TYPE(object)));
+    fact(FactKind::kCodeIs, id, PyFunction_GET_CODE(object));
+    PyObject* globals = PyFunction_GET_GLOBALS(object);
+    SourceId g = add(SourceKind::kGlobals, id, -1, nullptr, globals, true);
+    fact(FactKind::kIdentity, g, globals);
+    known_.try_emplace(globals, g);
+    return;
+  }
+  if (is_pinned_kind(object)) {
+    fact(FactKind::kIdentity, id, object);
+    pinned_[static_cast<size_t>(id)] = true;
+    return;
+  }
+  fact(FactKind::kTypeIs, id, reinterpret_cast<PyObject*>(Py_TYPE(object)));
+}
+
+SourceId Recorder::constant(PyObject* object) {
+  auto [it, added] = known_.try_emplace(object, kNoSource);
+  if (added) it->second = add(SourceKind::kConstantObject, kNoSource, -1, nullptr, object, true);
+  return it->second;
+}
+
+SourceId Recorder::instance_dict(PyObject* o) {
+  PyObject* dict = nullptr;
+  if (PyModule_Check(o)) {
+    dict = PyModule_GetDict(o);
+  } else if (PyType_Check(o)) {
+    dict = reinterpret_cast<PyTypeObject*>(o)->tp_dict;
+  } else {
+    PyObject** slot = _PyObject_GetDictPtr(o);
+    if (slot == nullptr) return kNoSource;
+    if (*slot == nullptr) {  // materialise: an empty dict is not observable otherwise
+      Ref made = Ref::steal(PyObject_GenericGetDict(o, nullptr));
+      if (!made) throw Declined("an instance dict could not be made");
+      slot = _PyObject_GetDictPtr(o);
+    }
+    dict = *slot;
+  }
+  SourceId id = source_of(dict);
+  if (id != kNoSource) return id;
+  SourceId parent = source_of(o);
+  id = add(SourceKind::kInstanceDict, parent, -1, nullptr, dict, pinned(parent));
+  known_.emplace(dict, id);
+  paths_.emplace(Path{SourceKind::kInstanceDict, parent, -1, nullptr}, id);
+  return id;
+}
+
+PyObject* Recorder::type_lookup(PyTypeObject* type, PyObject* name, Py_ssize_t start) {
+  if (start == 0 && !(type->tp_flags & Py_TPFLAGS_HEAPTYPE)) return _PyType_Lookup(type, name);  // immutable
+  auto [it, added] = lookups_.try_emplace(LookupKey{type, name, start}, nullptr);
+  if (!added) return it->second;
+  PyObject* found = nullptr;
+  if (start == 0) {
+    found = _PyType_Lookup(type, name);
+  } else {
+    PyObject* mro = type->tp_mro;
+    for (Py_ssize_t i = start; i < PyTuple_GET_SIZE(mro) && found == nullptr; ++i)
+      found = PyDict_GetItemWithError(reinterpret_cast<PyTypeObject*>(PyTuple_GET_ITEM(mro, i))->tp_dict, name);
+  }
+  if (is_fresh_type(reinterpret_cast<PyObject*>(type))) {
+    lookups_.erase(LookupKey{type, name, start});
+    return found;
+  }
+  it->second = found;
+  SourceId t = constant(reinterpret_cast<PyObject*>(type));
+  if (found == nullptr) {
+    fact(FactKind::kTypeLacks, t, name, start);
+  } else {
+    reach(SourceKind::kTypeLookup, t, start, name, found);
+  }
+  return found;
+}
+
+PyObject* Recorder::dict_get(PyObject* dict, PyObject* key) {
+  PyObject* value = PyDict_GetItemWithError(dict, key);
+  if (value == nullptr && PyErr_Occurred()) return nullptr;
+  SourceId id = source_of(dict);
+  if (id == kNoSource || detached(dict) || is_written(dict, key)) return value;
+  // True only while a capture runs; says nothing about later calls.
+  static PyObject* const compiling = PyUnicode_InternFromString("_is_compiling_flag");
+  if (key == compiling) return value;
+  if (!is_atom(key) && !is_pinned_kind(key) && !is_old(key) && !PyTuple_CheckExact(key)) {
+    // A fresh key found by its own __eq__ cannot be named; a fresh key that is absent says nothing that can change.
+    if (value != nullptr) throw Declined("an old dict was read with a key made during the call");
+  }
+  if (value == nullptr) {
+    fact(FactKind::kDictLacks, id, key);
+  } else {
+    reach(SourceKind::kDictItem, id, -1, key, value);
+  }
+  return value;
+}
+
+void Recorder::length(PyObject* container) {
+  SourceId id = source_of(container);
+  if (id == kNoSource || detached(container)) return;
+  if (PyDict_Check(container)) {
+    auto it = written_.find(container);
+    if (it != written_.end()) return contents(container);
+  }
+  Py_ssize_t n = PyObject_Size(container);
+  if (n < 0) {
+    PyErr_Clear();
+    throw Declined("length of an old object that has none");
+  }
+  fact(FactKind::kLength, id, nullptr, n);
+}
+
+void Recorder::contents(PyObject* c) {
+  if (PyDictProxy_Type.tp_name != nullptr && Py_TYPE(c) == &PyDictProxy_Type) {
+    c = reinterpret_cast<MappingProxyLayout*>(c)->mapping;
+    if (!PyDict_Check(c)) return;
+  }
+  if (is_dict_view(c)) c = reinterpret_cast<PyObject*>(reinterpret_cast<DictViewLayout*>(c)->dict);
+  SourceId id = source_of(c);
+  if (id == kNoSource || detached(c) || is_atom(c)) return;
+  if (PyList_Check(c) || PyTuple_Check(c)) {
+    Py_ssize_t n = PySequence_Fast_GET_SIZE(c);
+    if (n > kMaxElements) throw Declined("a very long list was read whole");
+    fact(FactKind::kLength, id, nullptr, n);
+    for (Py_ssize_t i = 0; i < n; ++i) {
+      Ref item = Ref::borrow(PySequence_Fast_GET_ITEM(c, i));
+      reach(SourceKind::kSequenceItem, id, i, nullptr, item.get());
+    }
+  } else if (PyDict_Check(c)) {
+    Py_ssize_t n = PyDict_GET_SIZE(c);
+    if (n > kMaxElements) throw Declined("a very large dict was read whole");
+    auto it = written_.find(c);
+    if (it != written_.end()) throw Declined("a dict was read whole after an item of it was written");
+    Ref keys = Ref::steal(PyList_AsTuple(Ref::steal(PyDict_Keys(c)).get()));
+    bool seen = false;
+    for (const auto& f : {FactKey{FactKind::kDictOrder, id, nullptr, n}}) seen = !facts_.insert(f).second;
+    if (!seen) {
+      guards::Fact f;
+      f.kind = FactKind::kDictOrder;
+      f.source = id;
+      f.expected = keys.get();
+      f.number = n;
+      f.location = location_index();
+      Py_INCREF(keys.get());
+      observations_.facts.push_back(f);
+    }
+    PyObject *key, *value;
+    Py_ssize_t at = 0;
+    while (PyDict_Next(c, &at, &key, &value)) {
+      if (is_atom(key) || is_old(key) || is_pinned_kind(key)) {
+        if (!is_atom(key)) constant(key);
+        reach(SourceKind::kDictItem, id, -1, key, value);
+      } else {
+        reach(SourceKind::kDictKeyAt, id, at, nullptr, key);
+        reach(SourceKind::kDictValueAt, id, at, nullptr, value);
+      }
+    }
+  } else if (PyAnySet_Check(c)) {
+    fact(FactKind::kLength, id, nullptr, PySet_GET_SIZE(c));
+    Py_ssize_t at = 0, index = 0;
+    PyObject* item;
+    Py_hash_t hash;
+    while (_PySet_NextEntry(c, &at, &item, &hash)) reach(SourceKind::kSetItem, id, index++, nullptr, item);
+  } else if (Py_TYPE(c) == &PySlice_Type) {
+    auto* s = reinterpret_cast<PySliceObject*>(c);
+    static PyObject* const names[] = {PyUnicode_InternFromString("start"), PyUnicode_InternFromString("stop"),
+                                      PyUnicode_InternFromString("step")};
+    reach(SourceKind::kSlot, id, -1, names[0], s->start);
+    reach(SourceKind::kSlot, id, -1, names[1], s->stop);
+    reach(SourceKind::kSlot, id, -1, names[2], s->step);
+  } else if (Py_TYPE(c) == &PyRange_Type) {
+    for (const char* name : {"start", "stop", "step"}) {
+      Ref key = Ref::steal(PyUnicode_InternFromString(name));
+      Ref value = Ref::steal(PyObject_GetAttr(c, key.get()));
+      reach(SourceKind::kSlot, id, -1, key.get(), value.get());
+    }
+  } else if (PyMethod_Check(c)) {
+    static PyObject* const names[] = {PyUnicode_InternFromString("__func__"), PyUnicode_InternFromString("__self__")};
+    reach(SourceKind::kSlot, id, -1, names[0], PyMethod_GET_FUNCTION(c));
+    reach(SourceKind::kSlot, id, -1, names[1], PyMethod_GET_SELF(c));
+  } else if (PyCell_Check(c)) {
+    if (PyCell_GET(c) != nullptr) reach(SourceKind::kCellContents, id, -1, nullptr, PyCell_GET(c));
+  } else if (known_types().deque != nullptr && PyObject_TypeCheck(c, known_types().deque)) {
+    throw Declined("an old deque was read");
+  }
+}
+
+void Recorder::contents_deep(PyObject* o, int depth) {
+  if (depth > kMaxDepth || is_atom(o)) return;
+  PyTypeObject* t = Py_TYPE(o);
+  if (t == &PyTuple_Type || t == &PyList_Type || PyTuple_Check(o) || PyList_Check(o)) {
+    contents(o);
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i)
+      contents_deep(PySequence_Fast_GET_ITEM(o, i), depth + 1);
+  } else if (PyDict_Check(o)) {
+    contents(o);
+    PyObject *key, *value;
+    Py_ssize_t at = 0;
+    while (PyDict_Next(o, &at, &key, &value)) {
+      contents_deep(key, depth + 1);
+      contents_deep(value, depth + 1);
+    }
+  } else if (PyAnySet_Check(o) || t == &PySlice_Type || t == &PyRange_Type || t == &PyDictProxy_Type || is_dict_view(o)) {
+    contents(o);
+  }
+}
+
+void Recorder::same_or_distinct(PyObject* a, PyObject* b) {
+  if (a == b) return;  // one object by two paths: kSameObject was recorded when they met
+  SourceId sa = source_of(a), sb = source_of(b);
+  if (sa == kNoSource || sb == kNoSource) return;
+  if (pinned(sa) && pinned(sb) && is_pinned_kind(a) && is_pinned_kind(b)) return;
+  if (Py_TYPE(a) != Py_TYPE(b)) return;
+  fact(FactKind::kDistinct, std::max(sa, sb), nullptr, std::min(sa, sb));
+}
+
+void Recorder::function(PyObject* f) {
+  if (!seen_functions_.insert(f).second || fresh_functions_.count(f)) return;
+  SourceId id = constant(f);
+  auto* function = reinterpret_cast<PyFunctionObject*>(f);
+  fact(FactKind::kCodeIs, id, function->func_code);
+  static PyObject* const defaults = PyUnicode_InternFromString("__defaults__");
+  static PyObject* const kwdefaults = PyUnicode_InternFromString("__kwdefaults__");
+  if (function->func_defaults != nullptr) {
+    reach(SourceKind::kSlot, id, -1, defaults, function->func_defaults);
+    contents(function->func_defaults);
+  }
+  if (function->func_kwdefaults != nullptr) {
+    reach(SourceKind::kSlot, id, -1, kwdefaults, function->func_kwdefaults);
+    contents(function->func_kwdefaults);
+  }
+  if (PyObject* closure = function->func_closure) {
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(closure); ++i)
+      reach(SourceKind::kClosureCell, id, i, nullptr, PyTuple_GET_ITEM(closure, i));
+  }
+  if (!is_old(function->func_globals)) constant(function->func_globals);
+  if (!is_old(function->func_builtins)) constant(function->func_builtins);
+}
+
+void Recorder::written(PyObject* dict, PyObject* key) {
+  if (is_written(dict, key)) return;
+  written_[dict].push_back(Py_NewRef(key));
+}
+
+bool Recorder::is_written(PyObject* dict, PyObject* key) const {
+  if (written_.empty()) return false;
+  auto it = written_.find(dict);
+  if (it == written_.end()) return false;
+  for (PyObject* k : it->second) {
+    if (k == key) return true;
+    if (PyUnicode_CheckExact(k) && PyUnicode_CheckExact(key) ? PyUnicode_Compare(k, key) == 0
+                                                             : PyObject_RichCompareBool(k, key, Py_EQ) == 1)
+      return true;
+  }
+  return false;
+}
+
+}  // namespace flashover::frame

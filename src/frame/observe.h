@@ -1,0 +1,148 @@
+// What a trace has learned so far: identities with their sources, and facts. The interpreter reports each read of an old object
+// here; whatever is not known here was made during the trace.
+//
+// Sources hang on object identity, not on stack slots: an old object met again, also after a detour through native code, is
+// still known. Atoms (int, str, None ...) carry no identity: they are guarded by value at the moment they are read.
+#pragma once
+#include <functional>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "frame/internals.h"
+#include "guards/source.h"
+#include "trace/trace.h"
+
+namespace flashover::frame {
+
+using guards::FactKind;
+using guards::kNoSource;
+using guards::SourceId;
+using guards::SourceKind;
+
+// Types the trace must recognise; members are null when the module is not loaded.
+struct KnownTypes {
+  PyTypeObject *tensor = nullptr, *parameter = nullptr, *module = nullptr, *size = nullptr, *dtype = nullptr,
+               *device = nullptr, *layout = nullptr, *memory_format = nullptr, *qscheme = nullptr, *enum_type = nullptr,
+               *lru_cache = nullptr, *partial = nullptr, *deque = nullptr, *defaultdict = nullptr, *context_var = nullptr;
+  PyObject* module_getattr = nullptr;  // torch.nn.Module.__getattr__
+};
+const KnownTypes& known_types();  // resolved again when torch appears
+bool is_tensor(PyObject* o);
+bool is_atom(PyObject* o);         // immutable, compared by value
+bool is_pinned_kind(PyObject* o);  // guarded by identity: types, functions, modules, descriptors ...
+
+class Recorder {
+ public:
+  explicit Recorder(trace::Session* session);
+  ~Recorder();
+  Recorder(const Recorder&) = delete;
+  Recorder& operator=(const Recorder&) = delete;
+
+  // kNoSource: made during the trace (or an atom).
+  SourceId source_of(PyObject* o) const {
+    auto it = known_.find(o);
+    return it == known_.end() ? kNoSource : it->second;
+  }
+  bool is_old(PyObject* o) const { return known_.count(o) != 0; }
+
+  // `object` was read through this path: names it, records what must be true of it. Throws Declined.
+  void reach(SourceKind kind, SourceId parent, int64_t index, PyObject* key, PyObject* object);
+  SourceId constant(PyObject* object);            // an object known by address
+  SourceId instance_dict(PyObject* o);            // source of o.__dict__; o is old and has one
+  void fact(FactKind kind, SourceId source, PyObject* expected = nullptr, int64_t number = 0);
+
+  // Look-ups with their facts. Borrowed results; null is 'absent' (no error set).
+  PyObject* type_lookup(PyTypeObject* type, PyObject* name, Py_ssize_t mro_start = 0);
+  PyObject* dict_get(PyObject* dict, PyObject* key);  // dict may be fresh; null with an error set if hashing failed
+  void length(PyObject* container);                   // old container: its length was seen
+  void contents(PyObject* container);                 // every element becomes reachable; deep: nested containers too
+  void contents_deep(PyObject* o, int depth = 0);
+  void same_or_distinct(PyObject* a, PyObject* b);    // `a is b` was evaluated
+  void function(PyObject* function);                  // a Python function is about to run
+  void fresh_function(PyObject* f) { fresh_functions_.insert(f); }
+  void fresh_type(PyObject* t) { fresh_types_.insert(t); }
+  bool is_fresh_type(PyObject* t) const { return fresh_types_.count(t) != 0; }
+
+  // Writes: after detach() nothing read from `container` says anything about its state before the call.
+  void detach(PyObject* container) { detached_.insert(container); }
+  bool detached(PyObject* container) const { return !detached_.empty() && detached_.count(container) != 0; }
+  void written(PyObject* dict, PyObject* key);
+  bool is_written(PyObject* dict, PyObject* key) const;
+
+  void add_root(PyObject* function);       // the compiled callable itself
+  bool add_tensor(PyObject* tensor);       // an old tensor reached an operator unread: make it an input if it has a source
+
+  guards::Observations take();
+  const guards::Source& source(SourceId id) const { return observations_.sources[static_cast<size_t>(id)]; }
+  const std::vector<SourceId>& tensor_sources() const { return tensor_sources_; }
+  bool pinned(SourceId id) const { return pinned_[static_cast<size_t>(id)]; }
+
+  std::function<std::string()> location;             // the user's file:line now
+  std::function<uint64_t()> location_key;            // cheap: equal keys, equal locations
+
+ private:
+  struct Path {
+    SourceKind kind;
+    SourceId parent;
+    int64_t index;
+    PyObject* key;
+    bool operator==(const Path&) const = default;
+  };
+  struct PathHash {
+    size_t operator()(const Path& p) const {
+      size_t h = reinterpret_cast<size_t>(p.key) >> 4;
+      h = h * 0x9E3779B97F4A7C15u + static_cast<size_t>(p.parent);
+      h = h * 0x9E3779B97F4A7C15u + (static_cast<size_t>(p.index) << 5) + static_cast<size_t>(p.kind);
+      return h ^ (h >> 29);
+    }
+  };
+  struct FactKey {
+    FactKind kind;
+    SourceId source;
+    PyObject* expected;
+    int64_t number;
+    bool operator==(const FactKey&) const = default;
+  };
+  struct FactHash {
+    size_t operator()(const FactKey& f) const {
+      size_t h = reinterpret_cast<size_t>(f.expected) >> 4;
+      h = h * 0x9E3779B97F4A7C15u + static_cast<size_t>(f.source);
+      h = h * 0x9E3779B97F4A7C15u + (static_cast<size_t>(f.number) << 5) + static_cast<size_t>(f.kind);
+      return h ^ (h >> 29);
+    }
+  };
+  struct PointerHash {
+    size_t operator()(PyObject* p) const { return (reinterpret_cast<size_t>(p) >> 4) * 0x9E3779B97F4A7C15u >> 7; }
+  };
+  struct LookupKey {
+    PyTypeObject* type;
+    PyObject* name;
+    Py_ssize_t start;
+    bool operator==(const LookupKey&) const = default;
+  };
+  struct LookupHash {
+    size_t operator()(const LookupKey& k) const {
+      return ((reinterpret_cast<size_t>(k.type) >> 4) * 31 + (reinterpret_cast<size_t>(k.name) >> 4)) * 31 +
+             static_cast<size_t>(k.start);
+    }
+  };
+
+  SourceId add(SourceKind kind, SourceId parent, int64_t index, PyObject* key, PyObject* object, bool pinned);
+  void add_input(SourceId id, PyObject* tensor, bool parent_pinned);
+  void describe(SourceId id, PyObject* object, bool parent_pinned);
+  int32_t location_index();
+
+  trace::Session* session_;
+  guards::Observations observations_;
+  std::vector<char> pinned_;
+  std::unordered_map<PyObject*, SourceId, PointerHash> known_;
+  std::unordered_map<Path, SourceId, PathHash> paths_;
+  std::unordered_set<FactKey, FactHash> facts_;
+  std::unordered_map<LookupKey, PyObject*, LookupHash> lookups_;
+  std::unordered_set<PyObject*> fresh_functions_, fresh_types_, seen_functions_, detached_;
+  std::unordered_map<PyObject*, std::vector<PyObject*>> written_;  // dict -> keys (owned)
+  std::unordered_map<uint64_t, int32_t> location_indices_;
+  std::vector<SourceId> tensor_sources_;  // by graph input index
+};
+
+}  // namespace flashover::frame

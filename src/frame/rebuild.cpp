@@ -1,0 +1,201 @@
+// The other end of the recipe: on each call of compiled code, the result object out of graph outputs and sources.
+#include "frame/frame.h"
+#include "frame/internals.h"
+
+namespace flashover::frame {
+namespace {
+
+int store(PyObject* dict, PyObject* key, PyObject* value) {
+  return PyODict_Check(dict) ? PyODict_SetItem(dict, key, value) : PyDict_SetItem(dict, key, value);
+}
+
+int clear(PyObject* dict) {
+  if (!PyODict_Check(dict)) {
+    PyDict_Clear(dict);
+    return 0;
+  }
+  static PyObject* const method = PyObject_GetAttrString(reinterpret_cast<PyObject*>(&PyODict_Type), "clear");
+  PyObject* none = PyObject_CallOneArg(method, dict);
+  Py_XDECREF(none);
+  return none != nullptr ? 0 : -1;
+}
+
+PyObject* new_instance(PyTypeObject* type) {
+  PyTypeObject* base = type;
+  while (base->tp_flags & Py_TPFLAGS_HEAPTYPE) base = base->tp_base;
+  static PyObject* const empty = PyTuple_New(0);
+  return base->tp_new(type, empty, nullptr);
+}
+
+struct Registers {
+  std::vector<PyObject*> values;
+  ~Registers() {
+    for (PyObject* v : values) Py_XDECREF(v);
+  }
+  PyObject* operator[](int32_t i) const { return values[static_cast<size_t>(i)]; }
+};
+
+PyObject* run_step(const RecipeStep& s, const Registers& r, PyObject* const* wanted, PyObject* const* outputs) {
+  using Kind = RecipeStep::Kind;
+  const auto n = static_cast<Py_ssize_t>(s.items.size());
+  auto item = [&](Py_ssize_t i) { return r[s.items[static_cast<size_t>(i)]]; };
+  switch (s.kind) {
+    case Kind::kGraphOutput:
+      return Py_NewRef(outputs[s.index]);
+    case Kind::kSource:
+      return Py_NewRef(wanted[s.index]);
+    case Kind::kConstant:
+      return Py_NewRef(s.object);
+    case Kind::kTuple: {
+      PyObject* t = PyTuple_New(n);
+      for (Py_ssize_t i = 0; t != nullptr && i < n; ++i) PyTuple_SET_ITEM(t, i, Py_NewRef(item(i)));
+      return t;
+    }
+    case Kind::kList: {
+      PyObject* t = PyList_New(n);
+      for (Py_ssize_t i = 0; t != nullptr && i < n; ++i) PyList_SET_ITEM(t, i, Py_NewRef(item(i)));
+      return t;
+    }
+    case Kind::kSet:
+    case Kind::kFrozenSet: {
+      Ref set = Ref::steal(s.kind == Kind::kSet ? PySet_New(nullptr) : PyFrozenSet_New(nullptr));
+      for (Py_ssize_t i = 0; i < n; ++i)
+        if (!set || PySet_Add(set.get(), item(i)) < 0) return nullptr;
+      return set.release();
+    }
+    case Kind::kDict: {
+      Ref dict = Ref::steal(s.object == nullptr ? PyDict_New() : PyODict_New());
+      for (Py_ssize_t i = 0; i < n; i += 2)
+        if (!dict || store(dict.get(), item(i), item(i + 1)) < 0) return nullptr;
+      return dict.release();
+    }
+    case Kind::kObject:
+      return new_instance(reinterpret_cast<PyTypeObject*>(s.object));
+    case Kind::kFillDict: {
+      Ref dict = Ref::steal(PyObject_GenericGetDict(item(0), nullptr));
+      for (Py_ssize_t i = 1; i < n; i += 2)
+        if (!dict || PyDict_SetItem(dict.get(), item(i), item(i + 1)) < 0) return nullptr;
+      return Py_NewRef(Py_None);
+    }
+    case Kind::kFillItems: {
+      PyObject* target = item(0);
+      if (PyDict_Check(target)) {
+        for (Py_ssize_t i = 1; i < n; i += 2)
+          if (store(target, item(i), item(i + 1)) < 0) return nullptr;
+      } else {
+        for (Py_ssize_t i = 1; i < n; ++i)
+          if (PyList_Append(target, item(i)) < 0) return nullptr;
+      }
+      return Py_NewRef(Py_None);
+    }
+    case Kind::kNamedTuple: {
+      auto* type = reinterpret_cast<PyTypeObject*>(s.object);
+      Ref values = Ref::steal(PyTuple_New(n));
+      for (Py_ssize_t i = 0; values && i < n; ++i) PyTuple_SET_ITEM(values.get(), i, Py_NewRef(item(i)));
+      if (!values) return nullptr;
+      Ref args = Ref::steal(PyTuple_Pack(1, values.get()));
+      if (!args) return nullptr;
+      // tuple.__new__ for named tuples, the record's own __new__ for torch.return_types.
+      const bool record = !(type->tp_flags & Py_TPFLAGS_HEAPTYPE) || type->tp_new != PyTuple_Type.tp_new;
+      return (record && PyDict_GetItemString(type->tp_dict, "_fields") == nullptr ? type->tp_new : PyTuple_Type.tp_new)(
+          type, args.get(), nullptr);
+    }
+    case Kind::kSlice:
+      return PySlice_New(item(0), item(1), item(2));
+    case Kind::kCell:
+      return PyCell_New(item(0));
+    case Kind::kBoundMethod:
+      return PyMethod_New(item(0), item(1));
+    case Kind::kFunction: {  // code, globals, name, qualname, defaults, kwdefaults, closure, annotations
+      PyObject* made = PyFunction_NewWithQualName(item(0), item(1), item(3));
+      if (made == nullptr) return nullptr;
+      auto* f = reinterpret_cast<PyFunctionObject*>(made);
+      Py_XSETREF(f->func_name, Py_NewRef(item(2)));
+      auto set = [](PyObject** slot, PyObject* v) {
+        if (v != Py_None) Py_XSETREF(*slot, Py_NewRef(v));
+      };
+      set(&f->func_defaults, item(4));
+      set(&f->func_kwdefaults, item(5));
+      set(&f->func_closure, item(6));
+      set(&f->func_annotations, item(7));
+      return made;
+    }
+    case Kind::kPythonInt:
+      break;
+  }
+  PyErr_SetString(PyExc_SystemError, "flashover: a recipe step of an unknown kind");
+  return nullptr;
+}
+
+int run_effect(const Effect& e, const Registers& r) {
+  using Kind = Effect::Kind;
+  auto item = [&](size_t i) { return r[e.items[i]]; };
+  PyObject* t = item(0);
+  const size_t n = e.items.size();
+  switch (e.kind) {
+    case Kind::kSetItem:
+      return store(t, item(1), item(2));
+    case Kind::kDelItem:
+      return PyODict_Check(t) ? PyODict_DelItem(t, item(1)) : PyDict_DelItem(t, item(1));
+    case Kind::kSetAttr:
+      return PyObject_GenericSetAttr(t, item(1), item(2));
+    case Kind::kDelAttr:
+      return PyObject_GenericSetAttr(t, item(1), nullptr);
+    case Kind::kListReplace: {
+      Ref values = Ref::steal(PyList_New(static_cast<Py_ssize_t>(n - 1)));
+      if (!values) return -1;
+      for (size_t i = 1; i < n; ++i) PyList_SET_ITEM(values.get(), static_cast<Py_ssize_t>(i - 1), Py_NewRef(item(i)));
+      return PyList_SetSlice(t, 0, PyList_GET_SIZE(t), values.get());
+    }
+    case Kind::kSetReplace:
+      if (PySet_Clear(t) < 0) return -1;
+      for (size_t i = 1; i < n; ++i)
+        if (PySet_Add(t, item(i)) < 0) return -1;
+      return 0;
+    case Kind::kDictReplace:
+      if (clear(t) < 0) return -1;
+      for (size_t i = 1; i < n; i += 2)
+        if (store(t, item(i), item(i + 1)) < 0) return -1;
+      return 0;
+    case Kind::kCellSet:
+      return PyCell_Set(t, n > 1 ? item(1) : nullptr);
+    case Kind::kDequeReplace:
+      break;
+  }
+  PyErr_SetString(PyExc_SystemError, "flashover: an effect of an unknown kind");
+  return -1;
+}
+
+}  // namespace
+
+PyObject* rebuild(const Capture& capture, PyObject* const* wanted, PyObject* const* graph_outputs) {
+  using Kind = RecipeStep::Kind;
+  const RecipeStep& last = capture.recipe[static_cast<size_t>(capture.result)];
+  if (capture.effects.empty()) {  // the common shapes, without registers
+    if (last.kind == Kind::kGraphOutput) return Py_NewRef(graph_outputs[last.index]);
+    if (last.kind == Kind::kTuple) {
+      bool plain = true;
+      for (int32_t i : last.items) plain = plain && capture.recipe[static_cast<size_t>(i)].kind == Kind::kGraphOutput;
+      if (plain) {
+        PyObject* t = PyTuple_New(static_cast<Py_ssize_t>(last.items.size()));
+        if (t == nullptr) return nullptr;
+        for (size_t i = 0; i < last.items.size(); ++i)
+          PyTuple_SET_ITEM(t, static_cast<Py_ssize_t>(i),
+                           Py_NewRef(graph_outputs[capture.recipe[static_cast<size_t>(last.items[i])].index]));
+        return t;
+      }
+    }
+  }
+  Registers r;
+  r.values.reserve(capture.recipe.size());
+  for (const RecipeStep& s : capture.recipe) {
+    PyObject* v = run_step(s, r, wanted, graph_outputs);
+    if (v == nullptr) return nullptr;
+    r.values.push_back(v);
+  }
+  for (const Effect& e : capture.effects)
+    if (run_effect(e, r) < 0) return nullptr;
+  return Py_NewRef(r[capture.result]);
+}
+
+}  // namespace flashover::frame

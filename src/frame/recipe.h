@@ -1,0 +1,33 @@
+// From the objects that a finished trace left behind to steps that make them again.
+#pragma once
+#include <unordered_map>
+
+#include "frame/frame.h"
+#include "frame/interpret/interpreter.h"
+
+namespace flashover::frame {
+
+class RecipeMaker {
+ public:
+  RecipeMaker(Interpreter& in, Capture& capture) : in_(in), capture_(capture) {}
+
+  int32_t make(PyObject* o);  // the register that holds `o`; throws Declined for what cannot be made again
+  void effects();             // what the journal says was written, as it ended
+  const std::vector<PyObject*>& outputs() const { return outputs_; }  // borrowed, in graph output order
+  // Index in Capture::wanted.
+  int32_t want(SourceId id);
+
+ private:
+  int32_t step(RecipeStep::Kind kind, PyObject* object = nullptr, std::vector<int32_t> items = {}, int32_t index = -1);
+  int32_t make_object(PyObject* o);
+  std::vector<int32_t> pairs(PyObject* dict);
+
+  Interpreter& in_;
+  Capture& capture_;
+  std::unordered_map<PyObject*, int32_t> registers_;
+  std::vector<PyObject*> outputs_;
+  std::unordered_map<SourceId, int32_t> wanted_;
+  int depth_ = 0;
+};
+
+}  // namespace flashover::frame

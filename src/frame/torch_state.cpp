@@ -1,0 +1,98 @@
+#include "frame/torch_state.h"
+
+namespace flashover::frame {
+namespace {
+
+PyObject* torch_c(const char* name) {  // new reference, kept for good; null if absent
+  PyObject* m = PyDict_GetItemString(PyImport_GetModuleDict(), "torch._C");
+  PyObject* f = m == nullptr ? nullptr : PyObject_GetAttrString(m, name);
+  PyErr_Clear();
+  return f;
+}
+
+struct Row {
+  PyObject *get, *set;
+  std::vector<PyObject*> args;
+};
+
+const std::vector<Row>& rows() {
+  static std::vector<Row> table;
+  if (table.empty() && PyDict_GetItemString(PyImport_GetModuleDict(), "torch._C") != nullptr) {
+    auto add = [](const char* get, const char* set, std::vector<PyObject*> args = {}) {
+      PyObject* getter = torch_c(get);
+      if (getter != nullptr) table.push_back({getter, set != nullptr ? torch_c(set) : nullptr, std::move(args)});
+    };
+    add("is_grad_enabled", "_set_grad_enabled");
+    add("is_inference_mode_enabled", nullptr);
+    for (const char* device : {"cpu", "cuda"}) {
+      PyObject* name = PyUnicode_InternFromString(device);
+      add("is_autocast_enabled", "set_autocast_enabled", {name});
+      add("get_autocast_dtype", "set_autocast_dtype", {name});
+    }
+    add("is_autocast_cache_enabled", "set_autocast_cache_enabled");
+    add("get_default_dtype", "_set_default_dtype");
+    add("_get_deterministic_algorithms", nullptr);
+    add("_get_float32_matmul_precision", "_set_float32_matmul_precision");
+    add("_len_torch_function_stack", nullptr);
+    add("_len_torch_dispatch_stack", nullptr);
+    add("_is_torch_function_enabled", nullptr);
+  }
+  return table;
+}
+
+PyObject* call(PyObject* f, const std::vector<PyObject*>& args, PyObject* last = nullptr) {
+  PyObject* all[4] = {nullptr};
+  size_t n = 0;
+  for (PyObject* a : args) all[n++] = a;
+  if (last != nullptr) all[n++] = last;
+  return PyObject_Vectorcall(f, all, n, nullptr);
+}
+
+}  // namespace
+
+TorchState::TorchState() {
+  for (const Row& row : rows()) {
+    Ref v = Ref::steal(call(row.get, row.args));
+    PyErr_Clear();
+    if (v) items_.push_back({row.get, row.set, row.args, std::move(v)});
+  }
+}
+
+bool TorchState::changed() const {
+  for (const Item& item : items_) {
+    Ref now = Ref::steal(call(item.get, item.args));
+    if (!now) {
+      PyErr_Clear();
+      continue;
+    }
+    if (now.get() != item.value.get() && PyObject_RichCompareBool(now.get(), item.value.get(), Py_EQ) != 1) return true;
+  }
+  return false;
+}
+
+void TorchState::restore() {
+  PyObject *type, *value, *tb;
+  PyErr_Fetch(&type, &value, &tb);
+  for (const Item& item : items_) {
+    Ref now = Ref::steal(call(item.get, item.args));
+    PyErr_Clear();
+    if (!now || item.set == nullptr || now.get() == item.value.get()) continue;
+    Ref done = Ref::steal(call(item.set, item.args, item.value.get()));
+    PyErr_Clear();
+  }
+  PyErr_Restore(type, value, tb);
+}
+
+Compiling::Compiling() {
+  PyObject* m = PyDict_GetItemString(PyImport_GetModuleDict(), "torch.compiler");
+  if (m == nullptr || !PyModule_Check(m)) return;
+  dict_ = PyModule_GetDict(m);
+  before_ = Ref::borrow(PyDict_GetItemString(dict_, "_is_compiling_flag"));
+  if (before_) PyDict_SetItemString(dict_, "_is_compiling_flag", Py_True);
+}
+
+Compiling::~Compiling() {
+  if (before_) PyDict_SetItemString(dict_, "_is_compiling_flag", before_.get());
+}
+
+}  // namespace flashover::frame

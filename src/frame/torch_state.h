@@ -1,0 +1,39 @@
+// Thread and process state of torch that a traced program may change for a while: grad mode, autocast, default dtype ...
+// Everything must be back when the trace ends; a program that leaves it changed is not compiled.
+#pragma once
+#include <utility>
+#include <vector>
+
+#include "frame/internals.h"
+
+namespace flashover::frame {
+
+class TorchState {
+ public:
+  TorchState();            // takes note
+  bool changed() const;    // differs from then
+  void restore();
+
+ private:
+  struct Item {
+    PyObject *get, *set;  // set may be null: cannot be put back
+    std::vector<PyObject*> args;
+    Ref value;
+  };
+  std::vector<Item> items_;
+};
+
+// torch.compiler.is_compiling() is true while one lives.
+class Compiling {
+ public:
+  Compiling();
+  ~Compiling();
+  Compiling(const Compiling&) = delete;
+  Compiling& operator=(const Compiling&) = delete;
+
+ private:
+  PyObject* dict_ = nullptr;
+  Ref before_;
+};
+
+}  // namespace flashover::frame
