@@ -43,30 +43,30 @@ class Ref {
 
 // Layouts that CPython keeps private, unchanged from 3.8 to 3.12.
 struct SuperLayout {
-  PyObject_HEAD;
+  PyObject ob_base;
   PyTypeObject* type;
   PyObject* obj;
   PyTypeObject* obj_type;
 };
 struct MethodWrapperLayout {
-  PyObject_HEAD;
+  PyObject ob_base;
   PyWrapperDescrObject* descr;
   PyObject* self;
 };
 struct MappingProxyLayout {
-  PyObject_HEAD;
+  PyObject ob_base;
   PyObject* mapping;
 };
 struct PropertyLayout {
-  PyObject_HEAD;
+  PyObject ob_base;
   PyObject *get, *set, *del, *doc;
 };
 struct ClassMethodLayout {  // staticmethod too
-  PyObject_HEAD;
+  PyObject ob_base;
   PyObject* callable;
 };
 struct DictViewLayout {
-  PyObject_HEAD;
+  PyObject ob_base;
   PyDictObject* dict;
 };
 

@@ -1,7 +1,5 @@
 // Attribute access on every kind of object, with what it saw reported to the recorder. Results are CPython's own: descriptors are
 // bound by their own __get__ (Python code among them comes back through the hook), only the look-ups are done here.
-#include <descrobject.h>
-
 #include <cstring>
 
 #include "frame/interpret/interpreter.h"

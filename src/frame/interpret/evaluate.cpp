@@ -69,7 +69,11 @@ PyObject* Interpreter::run_frame(PyThreadState* tstate, _PyInterpreterFrame* fra
   return evaluate(tstate, frame, throwflag);
 }
 
-#define PUSH(v) (*sp++ = (v))
+#define PUSH(v)             \
+  do {                      \
+    PyObject* pushed = (v); \
+    *sp++ = pushed;         \
+  } while (false)
 #define POP() (*--sp)
 #define TOP() (sp[-1])
 #define PEEK(n) (sp[-(n)])

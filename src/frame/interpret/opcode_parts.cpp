@@ -293,12 +293,16 @@ bool raise(Interpreter& in, PyObject* exception, PyObject* cause) {
 
 Ref special_method(PyObject* o, const char* name, const char* protocol) {
   Ref key = Ref::steal(PyUnicode_InternFromString(name));
-  PyObject* found = _PyObject_LookupSpecial(o, key.get());
-  if (found == nullptr && !PyErr_Occurred()) {
+  Ref method = Ref::borrow(_PyType_Lookup(Py_TYPE(o), key.get()));
+  if (method) {
+    descrgetfunc get = Py_TYPE(method.get())->tp_descr_get;
+    return get == nullptr ? method : Ref::steal(get(method.get(), o, reinterpret_cast<PyObject*>(Py_TYPE(o))));
+  }
+  if (!PyErr_Occurred()) {
     PyErr_Format(PyExc_TypeError, "'%.200s' object does not support the %s protocol%s", Py_TYPE(o)->tp_name, protocol,
                  std::string_view(name) == "__exit__" ? " (missed __exit__ method)" : "");
   }
-  return Ref::steal(found);
+  return {};
 }
 
 namespace {
