@@ -106,9 +106,9 @@ Capture capture(PyObject* callable, PyObject* const* bound, size_t count) {
     return out;
   }
   try {
-    TorchState state;
     Ref result;  // outlives the session: what it holds of the trace is dead by then
     std::unique_ptr<trace::Session> session = trace::begin();
+    TorchState state;  // as the session set it up; the session puts back its own changes
     {
       Interpreter in(session.get());
       session->location = [&in] { return in.location(); };
@@ -149,24 +149,22 @@ Capture capture(PyObject* callable, PyObject* const* bound, size_t count) {
           decline(in.reason(), in.where());
         } else if (session->declined()) {
           decline(session->decline_reason(), in.location());
-        } else if (state.changed()) {
-          decline("the program leaves torch's global state changed", "");
+        } else if (const char* changed = state.changed()) {
+          decline(std::string("the program leaves torch's state changed: ") + changed, "");
         }
         if (!out.declined) {
-          for (SourceId id : in.recorder.tensor_sources()) out.wanted.push_back(id);
+          // The graph's inputs, in order; a constant of the trace stands among them without a source.
+          out.input_sources = in.recorder.tensor_sources();
+          for (SourceId id : out.input_sources)
+            if (id != kNoSource) out.wanted.push_back(id);
           RecipeMaker maker(in, out);
           out.result = maker.make(result.get());
           maker.effects();
-          const std::vector<SourceId> inputs = in.recorder.tensor_sources();
           out.graph = session->end(maker.outputs(), out.constants);
-          // Constants of the trace stand among the graph's inputs without a source.
-          size_t next = 0;
-          for (const graph::Input& input : out.graph.inputs) {
-            if (input.kind == graph::InputKind::kConstant)
-              out.input_sources.push_back(kNoSource);
-            else
-              out.input_sources.push_back(next < inputs.size() ? inputs[next] : kNoSource);
-            ++next;
+          out.input_sources.resize(out.graph.inputs.size(), kNoSource);
+          for (size_t i = 0; i < out.graph.inputs.size(); ++i) {
+            const bool constant = out.graph.inputs[i].kind == graph::InputKind::kConstant;
+            if (constant != (out.input_sources[i] == kNoSource)) throw Declined("a tensor input without a source");
           }
           in.recorder.fact(FactKind::kGlobalState, kNoSource);
           in.recorder.fact(FactKind::kNotAliases, kNoSource);

@@ -10,7 +10,7 @@ _PyFrameEvalFunction previous = nullptr;
 
 PyObject* on_frame(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwflag) {
   Interpreter* interpreter = active;
-  if (interpreter == nullptr || interpreter->uninterpreted > 0) {
+  if (interpreter == nullptr || interpreter->uninterpreted > 0 || trace::internal_call()) {
     _PyFrameEvalFunction next = previous;
     return next != nullptr && next != on_frame ? next(tstate, frame, throwflag)
                                                : _PyEval_EvalFrameDefault(tstate, frame, throwflag);

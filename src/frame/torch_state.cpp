@@ -11,6 +11,7 @@ PyObject* torch_c(const char* name) {  // new reference, kept for good; null if 
 }
 
 struct Row {
+  const char* name;
   PyObject *get, *set;
   std::vector<PyObject*> args;
 };
@@ -20,7 +21,7 @@ const std::vector<Row>& rows() {
   if (table.empty() && PyDict_GetItemString(PyImport_GetModuleDict(), "torch._C") != nullptr) {
     auto add = [](const char* get, const char* set, std::vector<PyObject*> args = {}) {
       PyObject* getter = torch_c(get);
-      if (getter != nullptr) table.push_back({getter, set != nullptr ? torch_c(set) : nullptr, std::move(args)});
+      if (getter != nullptr) table.push_back({get, getter, set != nullptr ? torch_c(set) : nullptr, std::move(args)});
     };
     add("is_grad_enabled", "_set_grad_enabled");
     add("is_inference_mode_enabled", nullptr);
@@ -54,20 +55,20 @@ TorchState::TorchState() {
   for (const Row& row : rows()) {
     Ref v = Ref::steal(call(row.get, row.args));
     PyErr_Clear();
-    if (v) items_.push_back({row.get, row.set, row.args, std::move(v)});
+    if (v) items_.push_back({row.name, row.get, row.set, row.args, std::move(v)});
   }
 }
 
-bool TorchState::changed() const {
+const char* TorchState::changed() const {
   for (const Item& item : items_) {
     Ref now = Ref::steal(call(item.get, item.args));
     if (!now) {
       PyErr_Clear();
       continue;
     }
-    if (now.get() != item.value.get() && PyObject_RichCompareBool(now.get(), item.value.get(), Py_EQ) != 1) return true;
+    if (now.get() != item.value.get() && PyObject_RichCompareBool(now.get(), item.value.get(), Py_EQ) != 1) return item.name;
   }
-  return false;
+  return nullptr;
 }
 
 void TorchState::restore() {

@@ -11,11 +11,12 @@ namespace flashover::frame {
 class TorchState {
  public:
   TorchState();            // takes note
-  bool changed() const;    // differs from then
+  const char* changed() const;  // what differs from then; null if nothing
   void restore();
 
  private:
   struct Item {
+    const char* name;
     PyObject *get, *set;  // set may be null: cannot be put back
     std::vector<PyObject*> args;
     Ref value;

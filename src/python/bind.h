@@ -7,6 +7,7 @@ namespace flashover {
 
 void bind_compile(pybind11::module_& m);
 void bind_errors(pybind11::module_& m);
+void bind_frame(pybind11::module_& m);
 void bind_guards(pybind11::module_& m);
 void bind_ops(pybind11::module_& m);
 void bind_trace(pybind11::module_& m);

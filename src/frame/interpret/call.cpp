@@ -8,7 +8,6 @@
 namespace flashover::frame {
 namespace {
 
-bool is_callable_in_c(PyObject* f) { return PyCFunction_Check(f) || Py_TYPE(f) == &PyMethodDescr_Type; }
 
 // Objects that take part in a C-made call must be as well known as those called directly.
 void check_callable_argument(PyObject* f) {
@@ -16,6 +15,9 @@ void check_callable_argument(PyObject* f) {
   const KnownTypes& k = known_types();
   if (PyCFunction_Check(f)) {
     const Native* n = native_function(f);
+    PyObject* self = PyCFunction_GET_SELF(f);
+    const bool method = self != nullptr && !PyModule_Check(self);
+    if (n != nullptr && method && !Interpreter::current()->recorder.is_old(self)) return;
     if (n == nullptr || n->handler != nullptr || (n->flags & (Native::kWrites | Native::kCalls)))
       throw Declined("call of " + callable_name(f) + " from native code");
   } else if (t == &PyMethodDescr_Type) {
@@ -212,7 +214,7 @@ PyObject* Interpreter::call(PyObject* f, PyObject* const* args, size_t nargs, Py
     auto all = with_first(f, args, count);
     return call_plain(method, all.data() + 1, nargs + 1, kwnames);
   }
-  if (method != nullptr) {
+  if (method != nullptr && Py_TYPE(method) != &PyWrapperDescr_Type) {
     Ref bound = Ref::steal(bind(method, f, t));
     if (!bound) return nullptr;
     if (bound.get() != f && Py_TYPE(bound.get()) != t) return call(bound.get(), args, nargs, kwnames);
@@ -329,7 +331,6 @@ PyObject* Interpreter::call_wrapper(PyObject* f, PyWrapperDescrObject* descr, Py
         return plain();
       }
     }
-    if (!(PyFunction_Check(self) || PyMethod_Check(self))) return call(self, args, nargs, kwnames);
     return call(self, args, nargs, kwnames);
   }
   for (size_t i = 0; i < count; ++i) consume(args[i]);

@@ -92,6 +92,7 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
   PyObject* const consts = co->co_consts;
   int pc = static_cast<int>(frame->prev_instr - first) + 1;
   int polls = 0;
+  int current = pc - 1;  // the instruction that runs; a RERAISE makes prev_instr point elsewhere
   PyObject* kwnames = nullptr;
   PyObject* result = nullptr;
   const bool deep = Py_EnterRecursiveCall("");
@@ -107,6 +108,7 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
           goto error;
         }
         frame->prev_instr = first + pc;
+        current = pc;
         pc += 1 + in.skip;
         switch (in.op) {
           case NOP:
@@ -914,14 +916,13 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
         }
       unwind:
         kwnames = nullptr;
-        const int at = static_cast<int>(frame->prev_instr - first);
-        const Handler* handler = aborted_ ? nullptr : handler_at(*code, at);
+        const Handler* handler = aborted_ ? nullptr : handler_at(*code, current);
         if (handler == nullptr) {
           while (sp > stack) Py_XDECREF(POP());
           goto leave;
         }
         while (sp > stack + handler->depth) Py_XDECREF(POP());
-        if (handler->lasti) PUSH(PyLong_FromLong(at));
+        if (handler->lasti) PUSH(PyLong_FromLong(static_cast<long>(frame->prev_instr - first)));
         PyObject *type, *value, *tb;
         PyErr_Fetch(&type, &value, &tb);
         PyErr_NormalizeException(&type, &value, &tb);

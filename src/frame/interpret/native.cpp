@@ -468,7 +468,7 @@ const Native* native_function(PyObject* f) {
   auto it = table.functions.find(f);
   if (it != table.functions.end()) return &it->second;
   auto* c = reinterpret_cast<PyCFunctionObject*>(f);
-  PyObject* self = PyCFunction_GET_SELF(f);
+  PyObject* self = c->m_self;  // also of static methods, for which PyCFunction_GET_SELF answers null
   if (self == nullptr) return nullptr;
   if (table.tensor_owners.count(self)) {
     static const Native tensors{kTensors | kShares, nullptr};

@@ -1,0 +1,108 @@
+// The frame stage from Python, for tests and experiments: run a call in the interpreter, or capture it and run what was
+// captured through the reference evaluator.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <memory>
+
+#include "base/check.h"
+#include "frame/frame.h"
+#include "graph/graph.h"
+#include "guards/guards.h"
+#include "python/bind.h"
+#include "torch/eval.h"
+
+namespace py = pybind11;
+
+namespace flashover {
+namespace {
+
+struct FrameCapture {
+  frame::Capture capture;
+  std::unique_ptr<guards::GuardProgram> guards;
+  size_t facts = 0;
+
+  ~FrameCapture() {
+    for (PyObject* c : capture.constants) Py_XDECREF(c);
+    for (auto& step : capture.recipe) Py_XDECREF(step.object);
+  }
+
+  // None if a guard fails.
+  py::object run(const py::list& bound) {
+    std::vector<PyObject*> args;
+    for (const py::handle& h : bound) args.push_back(h.ptr());
+    std::vector<PyObject*> wanted(capture.wanted.size());
+    if (!guards->check(args.data(), wanted.data())) return py::none();
+    std::vector<at::Tensor> inputs;
+    size_t next = 0, next_constant = 0;
+    for (guards::SourceId id : capture.input_sources) {
+      PyObject* tensor = id == guards::kNoSource ? capture.constants[next_constant++] : wanted[next++];
+      inputs.push_back(THPVariable_Unpack(tensor));
+    }
+    std::vector<at::Tensor> results;
+    {
+      py::gil_scoped_release nogil;
+      results = aten::eval_graph(capture.graph, inputs);
+    }
+    std::vector<py::object> outputs;
+    std::vector<PyObject*> raw;
+    for (const at::Tensor& t : results) {
+      outputs.push_back(py::reinterpret_steal<py::object>(THPVariable_Wrap(t)));
+      raw.push_back(outputs.back().ptr());
+    }
+    PyObject* result = frame::rebuild(capture, wanted.data(), raw.data());
+    if (result == nullptr) throw py::error_already_set();
+    return py::make_tuple(py::reinterpret_steal<py::object>(result));
+  }
+};
+
+std::unique_ptr<FrameCapture> capture_call(const py::object& fn, const py::list& bound, bool with_guards) {
+  std::vector<PyObject*> args;
+  for (const py::handle& h : bound) args.push_back(h.ptr());
+  auto out = std::make_unique<FrameCapture>();
+  out->capture = frame::capture(fn.ptr(), args.data(), args.size());
+  out->facts = out->capture.observations.facts.size();
+  if (!out->capture.declined && with_guards) out->guards = guards::build(std::move(out->capture.observations), out->capture.wanted);
+  return out;
+}
+
+py::object interpret_call(const py::object& fn, const py::args& args, const py::kwargs& kwargs) {
+  std::string declined;
+  PyObject* r = frame::interpret(fn.ptr(), args.ptr(), kwargs.ptr(), &declined);
+  if (r == nullptr && !declined.empty()) throw Declined(declined);
+  if (r == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(r);
+}
+
+}  // namespace
+
+void bind_frame(py::module_& m) {
+  py::module_ f = m.def_submodule("_frame", "the frame interpreter, for tests");
+  py::class_<FrameCapture>(f, "Capture")
+      .def_property_readonly("declined", [](const FrameCapture& c) { return c.capture.declined; })
+      .def_property_readonly("raised", [](const FrameCapture& c) { return c.capture.raised; })
+      .def_property_readonly("reason", [](const FrameCapture& c) { return c.capture.reason; })
+      .def_property_readonly("where", [](const FrameCapture& c) { return c.capture.where; })
+      .def_property_readonly("seconds", [](const FrameCapture& c) { return c.capture.seconds; })
+      .def_property_readonly("graph", [](const FrameCapture& c) { return graph::print(c.capture.graph); })
+      .def_property_readonly("nodes", [](const FrameCapture& c) { return c.capture.graph.nodes.size(); })
+      .def_property_readonly("effects", [](const FrameCapture& c) { return c.capture.effects.size(); })
+      .def_property_readonly("steps", [](const FrameCapture& c) { return c.capture.recipe.size(); })
+      .def_readonly("facts", &FrameCapture::facts)
+      .def_property_readonly("words",
+                             [](const FrameCapture& c) {
+                               return c.guards ? c.guards->words() : std::vector<std::string>();
+                             })
+      .def("explain",
+           [](const FrameCapture& c, const py::list& bound) {
+             std::vector<PyObject*> args;
+             for (const py::handle& h : bound) args.push_back(h.ptr());
+             return c.guards->explain_failure(args.data());
+           })
+      .def("run", &FrameCapture::run, "1-tuple of the result, or None if a guard fails");
+  f.def("capture", &capture_call, py::arg("fn"), py::arg("bound"), py::arg("guards") = true);
+  f.def("interpret", &interpret_call);
+}
+
+}  // namespace flashover

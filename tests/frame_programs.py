@@ -1,0 +1,893 @@
+"""Plain Python programs for the differential test of the frame interpreter. Each is a function without arguments whose result
+(or exception) must be the same in the interpreter as in CPython."""
+import collections
+import contextlib
+import copy
+import dataclasses
+import enum
+import functools
+import itertools
+import math
+import operator
+from dataclasses import dataclass, field
+from typing import NamedTuple, Optional
+
+PROGRAMS = []
+
+
+def program(f):
+    PROGRAMS.append(f)
+    return f
+
+
+@program
+def arithmetic():
+    a, b = 7, 3
+    return [a + b, a - b, a * b, a / b, a // b, a % b, a**b, a << b, a >> b, a & b, a | b, a ^ b, -a, +a, ~a, not a, a @ 0 if False else 1]
+
+
+@program
+def in_place():
+    a = 5
+    a += 2; a -= 1; a *= 3; a //= 2; a **= 2; a %= 50; a <<= 2; a >>= 1; a |= 8; a &= 62; a ^= 3
+    l = [1]
+    m = l
+    l += [2, 3]
+    return a, l, m, l is m
+
+
+@program
+def comparisons():
+    x = 3
+    return [1 < x < 5, 1 < x > 5, x == 3, x != 3, x is None, x is not None, x in [1, 3], x not in (3,), "a" in "cat"]
+
+
+@program
+def branches():
+    out = []
+    for i in range(10):
+        if i % 3 == 0 and i > 2 or i == 1:
+            out.append(i)
+        elif not i:
+            out.append("zero")
+        else:
+            continue
+        if i > 7:
+            break
+    else:
+        out.append("else")
+    n = 0
+    while n < 5:
+        n += 1
+    else:
+        out.append("while-else")
+    return out, n
+
+
+@program
+def strings():
+    name, v = "x", 3.14159
+    return f"{name!r:>5}|{v:.2f}|{v!s}|{name}|{1 + 2:03d}|{'nested ' + f'{name}'}", "%s-%d" % ("a", 3), "{} {k}".format(1, k=2)
+
+
+@program
+def unpacking():
+    a, b = 1, 2
+    a, b = b, a
+    first, *rest, last = range(6)
+    (p, q), r = (1, 2), 3
+    *init, end = "abc"
+    d = {**{"a": 1}, "b": 2}
+    l = [*range(3), *"xy"]
+    s = {*l, 5}
+    t = (*l, 1)
+    return a, b, first, rest, last, p, q, r, init, end, d, l, sorted(map(str, s)), t
+
+
+@program
+def unpack_errors():
+    out = []
+    for text in ("a, b = 1, 2, 3", "a, b, c = 1, 2", "a, b = 5", "a, *b, c = (1,)"):
+        try:
+            exec_free(text)
+        except (ValueError, TypeError) as e:
+            out.append(str(e))
+    return out
+
+
+def exec_free(text):
+    if text.startswith("a, b = 1, 2, 3"):
+        a, b = 1, 2, 3
+        return a, b
+    if text.startswith("a, b, c"):
+        a, b, c = iter((1, 2))
+        return a, b, c
+    if text.startswith("a, b = 5"):
+        a, b = 5
+        return a, b
+    a, *b, c = (1,)
+    return a, b, c
+
+
+@program
+def comprehensions():
+    m = [[i * j for j in range(4) if j % 2] for i in range(3)]
+    return m, {k: v for k, v in zip("abc", range(3))}, {x % 3 for x in range(9)}, list(x * x for x in range(4)), [y for x in m for y in x if y]
+
+
+@program
+def closures():
+    def counter():
+        n = 0
+
+        def inc(by=1, *, twice=False):
+            nonlocal n
+            n += by * (2 if twice else 1)
+            return n
+
+        return inc
+
+    a, b = counter(), counter()
+    fs = [lambda i=i: i for i in range(3)]
+    late = [lambda: i for i in range(3)]
+    return a(), a(5), b(twice=True), a(), [f() for f in fs], [f() for f in late]
+
+
+@program
+def call_forms():
+    def f(a, b=2, *args, c, d=4, **kw):
+        return a, b, args, c, d, sorted(kw.items())
+
+    def g(a, /, b, *, c=1):
+        return a, b, c
+
+    kw = {"c": 9, "z": 1}
+    return f(1, c=3), f(1, 2, 3, 4, c=5, e=6), f(*[1, 2, 3], **kw), g(1, b=2), g(1, 2, c=3), max(*[1, 5, 2], key=lambda v: -v)
+
+
+@program
+def call_errors():
+    def f(a, b):
+        return a
+
+    out = []
+    for thunk in (lambda: f(1), lambda: f(1, 2, 3), lambda: f(1, b=2, c=3), lambda: f(**{"a": 1, **{"b": 2}}), lambda: f(*5),
+                  lambda: f(1, **{"a": 1}), lambda: f(**3), lambda: len(5), lambda: undefined_name, lambda: (1).foo):
+        try:
+            out.append(thunk())
+        except Exception as e:
+            out.append((type(e).__name__, str(e)))
+    return out
+
+
+@program
+def unbound():
+    out = []
+
+    def early():
+        if out is None:
+            x = 1
+        return x
+
+    def free():
+        def inner():
+            return y
+
+        r = inner()
+        y = 1
+        return r, y
+
+    for f in (early, free):
+        try:
+            f()
+        except NameError as e:
+            out.append((type(e).__name__, str(e)))
+    return out
+
+
+@program
+def exceptions():
+    out = []
+    try:
+        try:
+            1 / 0
+        except ZeroDivisionError as e:
+            out.append(type(e).__name__)
+            raise ValueError("second") from e
+        finally:
+            out.append("finally")
+    except ValueError as e:
+        out += [str(e), type(e.__cause__).__name__, type(e.__context__).__name__, e.__suppress_context__]
+    else:
+        out.append("no")
+    try:
+        [][3]
+    except (KeyError, IndexError) as e:
+        out.append(repr(e))
+    try:
+        try:
+            raise KeyError("k")
+        except KeyError:
+            raise
+    except LookupError as e:
+        out.append(repr(e))
+
+    def returns():
+        for i in range(3):
+            try:
+                if i == 1:
+                    return "try"
+            finally:
+                out.append(i)
+        return "end"
+
+    def swallowed():
+        try:
+            raise ValueError
+        finally:
+            return "swallowed"
+
+    out += [returns(), swallowed()]
+    return out
+
+
+@program
+def exception_info():
+    import sys
+    import traceback
+
+    def deep(n):
+        if n == 0:
+            raise RuntimeError("deep")
+        return deep(n - 1)
+
+    out = []
+    try:
+        deep(3)
+    except RuntimeError as e:
+        tb = e.__traceback__
+        while tb is not None:
+            out.append((tb.tb_frame.f_code.co_name, tb.tb_lineno - tb.tb_frame.f_code.co_firstlineno))
+            tb = tb.tb_next
+        out.append(sys.exc_info()[0].__name__)
+    out.append(sys.exc_info()[0])
+    return out
+
+
+@program
+def reraise_nothing():
+    try:
+        raise
+    except RuntimeError as e:
+        return str(e)
+
+
+@program
+def raise_forms():
+    out = []
+    for thunk in (ValueError, ValueError("x"), KeyError, 3):
+        try:
+            raise thunk
+        except BaseException as e:
+            out.append(repr(e))
+    try:
+        raise ValueError("a") from None
+    except ValueError as e:
+        out.append((e.__cause__, e.__suppress_context__))
+    try:
+        raise ValueError("a") from 3
+    except TypeError as e:
+        out.append(str(e))
+    return out
+
+
+class Manager:
+    def __init__(self, log, swallow=False):
+        self.log, self.swallow = log, swallow
+
+    def __enter__(self):
+        self.log.append("enter")
+        return self
+
+    def __exit__(self, kind, value, tb):
+        self.log.append(("exit", kind.__name__ if kind else None, tb is not None))
+        return self.swallow
+
+
+@program
+def with_blocks():
+    log = []
+    with Manager(log) as m, Manager(log, True):
+        log.append(m is not None)
+        raise ValueError
+    try:
+        with Manager(log):
+            raise KeyError(1)
+    except KeyError:
+        log.append("caught")
+
+    @contextlib.contextmanager
+    def cm(v):
+        log.append(("in", v))
+        try:
+            yield v + 1
+        finally:
+            log.append("out")
+
+    with cm(3) as v:
+        log.append(v)
+    try:
+        with cm(4):
+            raise IndexError
+    except IndexError:
+        log.append("index")
+    with contextlib.suppress(ZeroDivisionError):
+        1 / 0
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(cm(7))
+        stack.callback(log.append, "callback")
+    with contextlib.nullcontext(5) as five:
+        log.append(five)
+
+    def early():
+        for i in range(3):
+            with cm(i):
+                if i == 1:
+                    return i
+
+    log.append(early())
+    try:
+        with 3:
+            pass
+    except TypeError as e:
+        log.append(str(e))
+    return log
+
+
+@program
+def generators():
+    def gen(n):
+        try:
+            for i in range(n):
+                got = yield i
+                if got:
+                    yield got * 10
+        finally:
+            log.append("closed")
+        return "done"
+
+    def outer():
+        r = yield from gen(3)
+        yield r
+
+    def failing():
+        yield 1
+        raise ValueError("in generator")
+
+    log = []
+    g = gen(5)
+    a = [next(g), g.send(4), next(g), next(g)]
+    g.close()
+    b = list(outer())
+    c = []
+    try:
+        for v in failing():
+            c.append(v)
+    except ValueError as e:
+        c.append(str(e))
+    h = gen(2)
+    next(h)
+    try:
+        h.throw(KeyError("thrown"))
+    except KeyError as e:
+        c.append(repr(e))
+
+    def catches():
+        while True:
+            try:
+                yield 1
+            except ValueError:
+                yield 2
+
+    k = catches()
+    d = [next(k), k.throw(ValueError), next(k)]
+
+    def stop():
+        raise StopIteration
+        yield
+
+    try:
+        list(stop())
+    except RuntimeError as e:
+        c.append(str(e))
+    return a, b, c, d, log, sum(x for x in range(5)), any(x > 2 for x in range(5)), dict((x, x) for x in range(2))
+
+
+@program
+def nested_generator_delegation():
+    def inner():
+        x = yield 1
+        y = yield x
+        return x + y
+
+    def mid():
+        r = yield from inner()
+        yield ("r", r)
+        yield from [7, 8]
+
+    g = mid()
+    return [next(g), g.send(10), g.send(20), next(g), next(g), next(g, "end")]
+
+
+class Base:
+    kind = "base"
+    count = 0
+
+    def __init__(self, v=1):
+        self.v = v
+
+    def m(self):
+        return ("Base.m", self.v)
+
+    @property
+    def p(self):
+        return self.v * 2
+
+    @p.setter
+    def p(self, value):
+        self.v = value // 2
+
+    @classmethod
+    def make(cls, v):
+        return cls(v)
+
+    @staticmethod
+    def st(a):
+        return a + 1
+
+    def __repr__(self):
+        return f"{type(self).__name__}({self.v})"
+
+    def __eq__(self, other):
+        return isinstance(other, Base) and self.v == other.v
+
+    def __hash__(self):
+        return hash(self.v)
+
+    def __lt__(self, other):
+        return self.v < other.v
+
+    def __add__(self, other):
+        return type(self)(self.v + (other.v if isinstance(other, Base) else other))
+
+    __radd__ = __add__
+
+    def __iadd__(self, other):
+        self.v += 100
+        return self
+
+    def __getitem__(self, k):
+        return (self.v, k)
+
+    def __contains__(self, k):
+        return k == self.v
+
+    def __len__(self):
+        return self.v
+
+    def __bool__(self):
+        return self.v != 0
+
+    def __call__(self, *a, **k):
+        return ("call", a, k)
+
+    def __iter__(self):
+        return iter(range(self.v))
+
+
+class Derived(Base):
+    def __init__(self, v):
+        super().__init__(v + 1)
+        self.extra = "e"
+
+    def m(self):
+        return ("Derived.m",) + super().m()
+
+    def __getattr__(self, name):
+        if name.startswith("dyn_"):
+            return name[4:]
+        raise AttributeError(name)
+
+
+class Slots:
+    __slots__ = ("a", "b")
+
+    def __init__(self):
+        self.a = 1
+
+
+@program
+def classes():
+    b, d = Base(3), Derived(4)
+    d.p = 20
+    b += 1
+    out = [b.m(), d.m(), b.p, d.p, Derived.make(1), Base.st(4), repr(d), b == Base(103), Base(1) + 2, 5 + Base(1), b["k"], 103 in b,
+           len(d), bool(Base(0)), not Base(0), d(1, k=2), list(Base(3)), sorted([Base(3), Base(1)]), {Base(1): "x"}[Base(1)],
+           d.dyn_foo, hasattr(d, "nope"), getattr(d, "nope", "default"), d.kind, Derived.count, isinstance(d, Base), type(d).__mro__[1].__name__]
+    s = Slots()
+    s.b = 2
+    out.append((s.a, s.b, hasattr(s, "c")))
+    try:
+        d.nope
+    except AttributeError as e:
+        out.append(str(e))
+    try:
+        s.c = 1
+    except AttributeError as e:
+        out.append(str(e))
+    del d.extra
+    out.append(hasattr(d, "extra"))
+    return out
+
+
+@program
+def class_in_function():
+    x = 5
+
+    class Local(Base):
+        y = x * 2
+        z = [i for i in range(3)]
+
+        def get(self):
+            return (self.y, x, __class__.__name__)
+
+        @functools.cached_property
+        def lazy(self):
+            return self.y + 1
+
+    l = Local(1)
+    return l.get(), Local.z, l.lazy, l.lazy, Local.__qualname__
+
+
+class Meta(type):
+    def __call__(cls, *args):
+        obj = super().__call__(*args)
+        obj.tag = "meta"
+        return obj
+
+    def __getattr__(cls, name):
+        return "meta:" + name
+
+    def __len__(cls):
+        return 42
+
+
+class WithMeta(metaclass=Meta):
+    def __init__(self, a):
+        self.a = a
+
+
+@program
+def metaclasses():
+    w = WithMeta(3)
+    return w.a, w.tag, WithMeta.something, len(WithMeta)
+
+
+class Descriptor:
+    def __set_name__(self, owner, name):
+        self.name = name
+
+    def __get__(self, obj, owner=None):
+        return (self.name, None if obj is None else obj.__dict__.get("_" + self.name))
+
+    def __set__(self, obj, value):
+        obj.__dict__["_" + self.name] = value
+
+
+class HasDescriptor:
+    d = Descriptor()
+
+
+@program
+def descriptors():
+    h = HasDescriptor()
+    h.d = 4
+    return h.d, HasDescriptor.d, h.__dict__
+
+
+@dataclass
+class Point:
+    x: int
+    y: int = 2
+    tags: list = field(default_factory=list)
+
+    def norm(self):
+        return math.sqrt(self.x**2 + self.y**2)
+
+
+@dataclass(frozen=True, order=True)
+class Frozen:
+    a: int
+
+
+class NT(NamedTuple):
+    a: int
+    b: str = "z"
+
+
+class Color(enum.Enum):
+    RED = 1
+    BLUE = "b"
+
+
+class Perm(enum.IntFlag):
+    R = 1
+    W = 2
+
+
+@program
+def records():
+    p = Point(3, 4)
+    p.tags.append(1)
+    q = dataclasses.replace(p, x=6)
+    out = [p, p.norm(), q, dataclasses.asdict(p), [f.name for f in dataclasses.fields(p)], Frozen(1) < Frozen(2), NT(1), NT(1)._replace(a=5), NT(2).b]
+    try:
+        Frozen(1).a = 2
+    except dataclasses.FrozenInstanceError as e:
+        out.append(str(e))
+    out += [Color.RED, Color(1), Color["BLUE"], Color.BLUE.value, [c.name for c in Color], Color.RED is Color(1), Perm.R | Perm.W, Perm.R in (Perm.R | Perm.W)]
+    return repr(out)
+
+
+@program
+def matching():
+    def f(v):
+        match v:
+            case 0:
+                return "zero"
+            case int(n) if n > 100:
+                return ("big", n)
+            case [a, b]:
+                return ("pair", a, b)
+            case [a, *rest]:
+                return ("list", a, rest)
+            case {"k": k, **rest}:
+                return ("dict", k, rest)
+            case Point(x=1, y=y):
+                return ("point", y)
+            case Point(x, y):
+                return ("point2", x, y)
+            case str() | bytes() as s:
+                return ("text", s)
+            case Color.RED:
+                return "red"
+            case None:
+                return "none"
+            case _:
+                return "other"
+
+    return [f(v) for v in (0, 101, [1, 2], (1, 2, 3), {"k": 1, "j": 2}, Point(1, 5), Point(2, 6), "s", b"b", Color.RED, None, 3.5, [])]
+
+
+@program
+def containers():
+    od = collections.OrderedDict(a=1, b=2)
+    od.move_to_end("a")
+    dd = collections.defaultdict(list)
+    dd["x"].append(1)
+    dq = collections.deque([1, 2, 3], maxlen=3)
+    dq.append(4)
+    c = collections.Counter("abca")
+    d = {"a": 1}
+    d.setdefault("b", []).append(2)
+    d.update(c=3)
+    popped = d.pop("a")
+    l = [3, 1, 2]
+    l.sort(reverse=True)
+    l.insert(0, 9)
+    l[1:3] = [7]
+    del l[0]
+    s = {1, 2} | {3}
+    s.discard(1)
+    return list(od), dict(dd), list(dq), c.most_common(1), d, popped, l, s, sorted(d.keys()), list(d.items()), [*reversed(l)], d.get("zz"), d.keys() & {"b"}
+
+
+@program
+def itertools_and_functools():
+    part = functools.partial(lambda a, b, c=0: (a, b, c), 1, c=3)
+
+    @functools.lru_cache(None)
+    def fib(n):
+        return n if n < 2 else fib(n - 1) + fib(n - 2)
+
+    @functools.wraps(fib)
+    def wrapped(*a):
+        return fib(*a)
+
+    return (part(2), fib(15), wrapped(10), functools.reduce(operator.mul, [1, 2, 3, 4]), list(itertools.chain([1], (2, 3))),
+            list(itertools.islice(itertools.count(), 3)), list(zip("ab", range(5))), list(enumerate("ab", 1)),
+            list(map(lambda a, b: a * b, [1, 2], [3, 4])), list(filter(None, [0, 1, 2])), list(itertools.product("ab", repeat=2)),
+            [(k, list(g)) for k, g in itertools.groupby([1, 1, 2])], sorted(["b", "A"], key=str.lower), operator.itemgetter(1)([5, 6]),
+            operator.attrgetter("v")(Base(4)), list(itertools.accumulate([1, 2, 3])))
+
+
+@program
+def copying():
+    p = Point(1, 2, [[1]])
+    q, r = copy.copy(p), copy.deepcopy(p)
+    p.tags[0].append(2)
+    return q, r, copy.deepcopy({"a": [1, (2, [3])]})
+
+
+@program
+def walrus_and_ternary():
+    if (n := len("abc")) > 2:
+        r = n
+    vals = [y := 1, y**2]
+    return r, vals, y, ("a" if n else "b"), n and 0 or 5, [z for x in range(5) if (z := x * 2) > 3]
+
+
+@program
+def deletion():
+    x = [1, 2, 3]
+    del x[1]
+    y = {"a": 1}
+    del y["a"]
+    z = 1
+    del z
+    try:
+        z
+    except UnboundLocalError as e:
+        return x, y, str(e)
+
+
+@program
+def asserts():
+    try:
+        assert 1 == 2, "message"
+    except AssertionError as e:
+        return str(e)
+
+
+@program
+def slices():
+    l = list(range(10))
+    l[2:4] = "ab"
+    del l[::3]
+    return l, l[-2:], l[::-1], "hello"[1:3], (1, 2, 3)[:-1], l[slice(1, None)]
+
+
+@program
+def annotations():
+    a: int = 3
+    b: Optional[int]
+
+    class A:
+        x: int = 1
+        y: str
+
+    return a, A.__annotations__
+
+
+@program
+def recursion():
+    def ack(m, n):
+        return n + 1 if m == 0 else (ack(m - 1, 1) if n == 0 else ack(m - 1, ack(m, n - 1)))
+
+    def forever(n):
+        return forever(n + 1)
+
+    try:
+        forever(0)
+    except RecursionError as e:
+        return ack(2, 2), str(e)
+
+
+@program
+def globals_and_builtins():
+    global SCRATCH
+    SCRATCH = [1]
+    SCRATCH.append(2)
+    r = SCRATCH
+    del SCRATCH
+    try:
+        SCRATCH
+    except NameError as e:
+        return r, str(e), sum([1, 2]), abs(-1), min(3, 1), round(2.567, 1), divmod(7, 2), isinstance(1, (int, str)), callable(len), chr(65), int("3"), float("2.5"), bool([])
+
+
+@program
+def imports():
+    import os.path as p
+    from collections import abc
+    from math import floor as fl
+
+    try:
+        from math import nonsense
+    except ImportError as e:
+        text = str(e)
+    try:
+        import not_a_module_at_all
+    except ModuleNotFoundError as e:
+        text2 = str(e)
+    return p.join("a", "b"), abc.Mapping.__name__, fl(2.5), text[:40], text2
+
+
+class Attr:
+    def __getattribute__(self, name):
+        if name == "special":
+            return "intercepted"
+        return super().__getattribute__(name)
+
+    def __setattr__(self, name, value):
+        super().__setattr__(name, ("set", value))
+
+    def __delattr__(self, name):
+        object.__delattr__(self, name)
+
+
+@program
+def attribute_hooks():
+    a = Attr()
+    a.x = 1
+    r = a.special, a.x
+    del a.x
+    return r, hasattr(a, "x"), vars(a)
+
+
+@program
+def multiple_inheritance():
+    class A:
+        def f(self):
+            return ["A"]
+
+    class B(A):
+        def f(self):
+            return ["B"] + super().f()
+
+    class C(A):
+        def f(self):
+            return ["C"] + super().f()
+
+    class D(B, C):
+        def f(self):
+            return ["D"] + super().f()
+
+    return D().f(), [c.__name__ for c in D.__mro__]
+
+
+@program
+def sys_frames():
+    import sys
+
+    def who():
+        return sys._getframe(1).f_code.co_name if False else "who"
+
+    return who()
+
+
+@program
+def loops_with_try():
+    out = []
+    for i in range(6):
+        try:
+            if i == 2:
+                continue
+            if i == 4:
+                break
+            if i == 1:
+                raise ValueError(i)
+            out.append(i)
+        except ValueError as e:
+            out.append(("v", e.args))
+        else:
+            out.append("else")
+        finally:
+            out.append("f")
+    return out
+
+
+@program
+def string_methods():
+    return ("a,b".split(","), "-".join(["x", "y"]), "abc".upper(), " x ".strip(), "abc".startswith(("a", "z")), "a=%r" % (1,), "abc".replace("b", "d"),
+            "x".encode(), b"ab"[0], "tEst".title(), "a\tb".expandtabs(2), "abc".find("c"))

@@ -1,0 +1,24 @@
+"""The frame interpreter against CPython: same result or same exception for every program."""
+import pytest
+
+from flashover import _C
+from frame_programs import PROGRAMS
+
+
+def outcome(run):
+    try:
+        return ("value", repr(run()))
+    except Exception as e:
+        return ("raised", type(e).__name__, str(e))
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)
+def test_same_as_cpython(program):
+    expected = outcome(program)
+    try:
+        got = ("value", repr(_C._frame.interpret(program)))
+    except _C.Declined as e:
+        pytest.fail(f"declined: {e}")
+    except Exception as e:
+        got = ("raised", type(e).__name__, str(e))
+    assert got == expected
