@@ -11,5 +11,6 @@ void bind_frame(pybind11::module_& m);
 void bind_guards(pybind11::module_& m);
 void bind_ops(pybind11::module_& m);
 void bind_trace(pybind11::module_& m);
+void bind_run(pybind11::module_& m);
 
 }  // namespace flashover

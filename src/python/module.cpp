@@ -8,4 +8,5 @@ PYBIND11_MODULE(_C, m) {
   flashover::bind_guards(m);
   flashover::bind_ops(m);
   flashover::bind_trace(m);
+  flashover::bind_run(m);
 }

@@ -2,15 +2,19 @@
 
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/StorageImpl.h>
+#include <c10/core/TensorImpl.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <mutex>
 #include <unordered_map>
+#include <vector>
 
 namespace flashover::run {
 
 std::atomic<uint64_t> exposure_epoch{1};
+std::atomic<bool> exposure_tracked{true};
 
 namespace {
 
@@ -21,11 +25,13 @@ struct Table {
   std::mutex mutex;
   struct Mark {
     WeakStorage storage;
-    bool lasting;
-    uint64_t epoch;  // of the last exposure
+    bool lasting = false;
+    std::vector<const c10::TensorImpl*> handles;  // tensors that arrays were made from; compared, never followed
+    uint64_t epoch = 0;                           // of the last exposure
   };
   std::unordered_map<c10::StorageImpl*, Mark> marks;
   size_t prune_at = 1024;
+  uint64_t all = 0;  // epoch of the last expose_all
 };
 Table& table() {
   static Table* t = new Table;
@@ -63,7 +69,9 @@ bool is_foreign(const c10::StorageImpl& s) {
 
 }  // namespace
 
-void expose(c10::StorageImpl* storage, bool lasting) {
+void expose(const c10::TensorImpl* tensor, Alias alias) {
+  if (!tensor->has_storage()) return;
+  c10::StorageImpl* storage = tensor->unsafe_storage().unsafeGetStorageImpl();
   if (!storage) return;
   Table& t = table();
   std::lock_guard lock(t.mutex);
@@ -74,24 +82,42 @@ void expose(c10::StorageImpl* storage, bool lasting) {
   auto it = t.marks.find(storage);
   if (it == t.marks.end()) {
     auto strong = c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage);
-    it = t.marks.emplace(storage, Table::Mark{WeakStorage(strong), false, 0}).first;
+    it = t.marks.emplace(storage, Table::Mark{WeakStorage(strong), false, {}, 0}).first;
   }
-  it->second.lasting |= lasting;
-  it->second.epoch = exposure_epoch.fetch_add(1, std::memory_order_release) + 1;
+  Table::Mark& mark = it->second;
+  if (alias == Alias::kHandle && std::find(mark.handles.begin(), mark.handles.end(), tensor) == mark.handles.end()) {
+    mark.handles.push_back(tensor);
+    if (mark.handles.size() > 64) alias = Alias::kAddress;  // enough: it is a habit
+  }
+  if (alias == Alias::kAddress) {
+    mark.lasting = true;
+    mark.handles.clear();
+  }
+  mark.epoch = exposure_epoch.fetch_add(1, std::memory_order_release) + 1;
 }
 
-Exposure exposure_of(c10::StorageImpl* storage, uint32_t owners, uint64_t since) {
-  if (is_foreign(*storage)) return Exposure::kLive;
+void expose_all() {
+  Table& t = table();
+  std::lock_guard lock(t.mutex);
+  t.all = exposure_epoch.fetch_add(1, std::memory_order_release) + 1;
+}
+
+Exposure exposure_of(const c10::TensorImpl* tensor, uint32_t owners, uint64_t since) {
+  c10::StorageImpl* storage = tensor->unsafe_storage().unsafeGetStorageImpl();
+  if (!exposure_tracked.load(std::memory_order_relaxed) || is_foreign(*storage)) return Exposure::kLive;
   const bool shared = c10::raw::intrusive_ptr::use_count(storage) > owners;
   // numpy() makes what it shares not resizable: seen also when that was before this library was imported. (torch.load
   // makes such storages too, hence the question for other owners.)
   if (shared && !storage->resizable()) return Exposure::kLive;
   Table& t = table();
   std::lock_guard lock(t.mutex);
+  const Exposure once = t.all > since ? Exposure::kOver : Exposure::kNone;
   const auto it = t.marks.find(storage);
-  if (it == t.marks.end()) return Exposure::kNone;
-  if (it->second.lasting || shared) return Exposure::kLive;
-  return it->second.epoch > since ? Exposure::kOver : Exposure::kNone;
+  if (it == t.marks.end()) return once;
+  const Table::Mark& mark = it->second;
+  if (shared || mark.lasting || std::find(mark.handles.begin(), mark.handles.end(), tensor) != mark.handles.end())
+    return Exposure::kLive;
+  return mark.epoch > since ? Exposure::kOver : once;
 }
 
 // Eight independent multiply chains: bound by memory, not by the latency of a multiplication.

@@ -5,31 +5,40 @@
 // computed from it is trusted only after a look at the bytes (a hash at memory speed). The Python side (bind_run.cpp)
 // reports exposures here.
 //
-//   transient   the alias owns the storage (`.data`, untyped_storage): over when the alias is gone, seen by the use
-//   count lasting     an address was handed out: for ever
+//   kOwner    the alias is another owner of the storage (`.data`, untyped_storage): over when it is gone, seen by the
+//   use count kHandle   the alias keeps alive the tensor object it was made from (numpy, dlpack): as kOwner if that was
+//   a detached copy,
+//             for ever if it was the parameter itself
+//   kAddress  a bare address was handed out: for ever
 #pragma once
 #include <atomic>
 #include <cstdint>
 
 namespace c10 {
 struct StorageImpl;
-}
+struct TensorImpl;
+}  // namespace c10
 
 namespace flashover::run {
 
 // Moves on whenever any storage is exposed: as long as it stands still, nothing new has to be looked at.
 extern std::atomic<uint64_t> exposure_epoch;
 
-void expose(c10::StorageImpl* storage, bool lasting);
+// Cleared when the Python side could not install its hooks: then every storage counts as exposed.
+extern std::atomic<bool> exposure_tracked;
+
+enum class Alias : uint8_t { kOwner, kHandle, kAddress };
+void expose(const c10::TensorImpl* tensor, Alias alias);
+void expose_all();  // anything may have been written: every storage is kOver once
 
 enum class Exposure : uint8_t {
   kNone,
   kOver,  // was exposed after `since`, but nobody can write any more: look at the bytes once
   kLive,  // somebody may write at any time: look at the bytes on every call
 };
-// owners: how many references to the storage are known to be harmless. since: an epoch at which it was last found not
-// live.
-Exposure exposure_of(c10::StorageImpl* storage, uint32_t owners, uint64_t since);
+// Of the storage of `tensor`. owners: how many references to it are known to be harmless. since: an epoch at which it
+// was last found not live.
+Exposure exposure_of(const c10::TensorImpl* tensor, uint32_t owners, uint64_t since);
 
 uint64_t content_hash(const void* data, size_t bytes);
 

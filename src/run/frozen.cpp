@@ -43,7 +43,7 @@ bool FrozenPart::contents_same(const Frozen& f) {
     const Frozen::Watch& w = f.watches[i];
     Frozen::Note& n = f.notes[i];
     if (!w.storage) continue;
-    Exposure e = w.counter ? exposure_of(w.storage, n.owners, n.settled) : Exposure::kLive;
+    Exposure e = w.counter ? exposure_of(w.impl, n.owners, n.settled) : Exposure::kLive;
     if (e == Exposure::kNone && n.live)
       e = Exposure::kOver;  // the alias is gone: its last write may not have been seen
     if (e == Exposure::kNone) {
@@ -81,13 +81,11 @@ std::shared_ptr<Frozen> FrozenPart::look(c10::TensorImpl* const* inputs) {
     const bool counted = counter.enabled();
     f->watches.push_back({i, impl, storage, impl->storage_offset(), counted ? &counter : nullptr,
                           counted ? counter.current_version() : 0});
-    using Impl = c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
-    f->impls.emplace_back(Impl::reclaim_copy(impl));
     if (storage) f->storages.emplace_back(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage));
     Frozen::Note n{owners[storage], now, 0, false, false};
-    n.live = storage && (!counted || exposure_of(storage, n.owners, now) == Exposure::kLive);
+    n.live = storage && (!counted || exposure_of(impl, n.owners, now) == Exposure::kLive);
     // A storage that was exposed since the last look may be so again: hash it, or each time would mean computing anew.
-    if (n.live || (owner_ && storage && exposure_of(storage, n.owners, 0) != Exposure::kNone)) {
+    if (n.live || (owner_ && storage && exposure_of(impl, n.owners, 0) != Exposure::kNone)) {
       n.hash = hash_of(f->watches.back());
       n.hashed = true;
     }

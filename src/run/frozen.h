@@ -12,6 +12,8 @@
 #include <mutex>
 #include <vector>
 
+#include "run/unseen.h"
+
 namespace flashover::run {
 
 // One set of frozen tensors; never changes after it was published (but for the notes on exposure, under FrozenPart's
@@ -33,8 +35,9 @@ struct Frozen {
   };
   std::vector<at::Tensor> tensors;  // by TensorId; only those that are needed
   std::vector<Watch> watches;
-  // Keep the addresses in `watches` from being given to new objects, without keeping parameters alive.
-  std::vector<c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>> impls;
+  // Keep the storage addresses in `watches` from being given to new objects, without keeping memory alive. (Not so for
+  // the tensors: torch.utils.swap_tensors refuses those with weak references. A new tensor at an old address has a new
+  // storage, or shares the old one: then it is the version, or the exposure, that tells.)
   std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> storages;
   mutable std::vector<Note> notes;
   mutable std::atomic<uint64_t> epoch{0};
@@ -48,6 +51,7 @@ class FrozenPart {
   // Makes `mine` the set for these inputs; `compute` runs (under a lock) when there is none yet.
   void sync(std::shared_ptr<const Frozen>& mine, c10::TensorImpl* const* inputs,
             const std::function<std::vector<at::Tensor>()>& compute) {
+    watch_unseen_writers();
     if (mine.get() == current_.load(std::memory_order_acquire) && mine && same(*mine, inputs) && unexposed(*mine))
       return;
     sync_slowly(mine, inputs, compute);

@@ -312,7 +312,7 @@ TEST(Run, FrozenPartFollowsItsParameters) {
   // Written through an alias with a version counter of its own, as p.data makes one.
   {
     const auto alias = w.variable_data();
-    expose(w.storage().unsafeGetStorageImpl(), false);
+    expose(w.unsafeGetTensorImpl(), Alias::kOwner);
     check(1, "exposed, not hashed so far");
     check(0, "exposed, unchanged");
     alias.mul_(2);
@@ -326,7 +326,7 @@ TEST(Run, FrozenPartFollowsItsParameters) {
   check(0, "settled");
   EXPECT_EQ(e->counters().content_checks, looked);
 
-  expose(b.storage().unsafeGetStorageImpl(), true);
+  expose(b.unsafeGetTensorImpl(), Alias::kAddress);
   check(1, "address handed out");
   b.data_ptr<float>()[0] = 42;
   check(1, "written by address");

@@ -1,0 +1,171 @@
+// Plans from Python, for the tests; and the hooks that tell run/exposed.h who got hold of a tensor's memory.
+#include <ATen/core/Tensor.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <cstring>
+
+#include "base/check.h"
+#include "python/bind.h"
+#include "run/exposed.h"
+#include "run/run.h"
+
+namespace flashover {
+namespace py = pybind11;
+namespace {
+
+// ---- exposure hooks: the C functions behind `data`, numpy(), ... are wrapped in place, once ----
+void expose(PyObject* tensor, run::Alias alias) {
+  if (tensor && THPVariable_Check(tensor)) run::expose(THPVariable_Unpack(tensor).unsafeGetTensorImpl(), alias);
+}
+
+getter data_getter;
+setter data_setter;
+PyObject* get_data(PyObject* self, void* closure) {
+  PyObject* result = data_getter(self, closure);
+  if (result) expose(self, run::Alias::kOwner);
+  return result;
+}
+// The tensor that was assigned shares its memory but not its version counter.
+int set_data(PyObject* self, PyObject* value, void* closure) {
+  const int status = data_setter(self, value, closure);
+  if (status == 0) expose(self, run::Alias::kOwner);
+  return status;
+}
+
+struct Hook {
+  const char* name;
+  run::Alias alias;
+  bool of_module;  // a function of torch._C that takes the tensor; else a method of TensorBase
+};
+constexpr Hook kHooks[] = {
+    {"untyped_storage", run::Alias::kOwner, false}, {"set_", run::Alias::kOwner, false},
+    {"numpy", run::Alias::kHandle, false},          {"data_ptr", run::Alias::kAddress, false},
+    {"_to_dlpack", run::Alias::kHandle, true},      {"_to_dlpack_versioned", run::Alias::kHandle, true},
+};
+PyCFunction originals[std::size(kHooks)];
+
+PyObject* tensor_of(const Hook& hook, PyObject* self, PyObject* args, PyObject* keywords) {
+  if (!hook.of_module) return self;
+  if (args && PyTuple_Check(args) && PyTuple_GET_SIZE(args) > 0) return PyTuple_GET_ITEM(args, 0);
+  if (keywords && PyDict_Check(keywords)) {  // whatever it is called
+    Py_ssize_t at = 0;
+    PyObject *key, *value;
+    while (PyDict_Next(keywords, &at, &key, &value))
+      if (THPVariable_Check(value)) return value;
+  }
+  return args;  // METH_O
+}
+template <size_t I>
+PyObject* plain(PyObject* self, PyObject* args) {
+  PyObject* result = originals[I](self, args);
+  if (result) expose(tensor_of(kHooks[I], self, args, nullptr), kHooks[I].alias);
+  return result;
+}
+template <size_t I>
+PyObject* with_keywords(PyObject* self, PyObject* args, PyObject* keywords) {
+  PyObject* result =
+      reinterpret_cast<PyCFunctionWithKeywords>(reinterpret_cast<void*>(originals[I]))(self, args, keywords);
+  if (result) expose(tensor_of(kHooks[I], self, args, keywords), kHooks[I].alias);
+  return result;
+}
+
+PyMethodDef* method_of(const Hook& hook, PyObject* torch_c, PyTypeObject* base) {
+  if (hook.of_module) {
+    PyObject* function = PyDict_GetItemString(PyModule_GetDict(torch_c), hook.name);
+    return function && PyCFunction_CheckExact(function) ? reinterpret_cast<PyCFunctionObject*>(function)->m_ml
+                                                        : nullptr;
+  }
+  PyObject* descriptor = PyDict_GetItemString(base->tp_dict, hook.name);
+  return descriptor && Py_TYPE(descriptor) == &PyMethodDescr_Type
+             ? reinterpret_cast<PyMethodDescrObject*>(descriptor)->d_method
+             : nullptr;
+}
+template <size_t I>
+bool install(PyObject* torch_c, PyTypeObject* base) {
+  PyMethodDef* method = method_of(kHooks[I], torch_c, base);
+  if (!method) return false;
+  const int convention = method->ml_flags & (METH_VARARGS | METH_KEYWORDS | METH_NOARGS | METH_O | METH_FASTCALL);
+  originals[I] = method->ml_meth;
+  if (convention == (METH_VARARGS | METH_KEYWORDS)) {
+    method->ml_meth = reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(&with_keywords<I>));
+  } else if (convention == METH_NOARGS || convention == METH_VARARGS || convention == METH_O) {
+    method->ml_meth = &plain<I>;
+  } else {
+    return false;
+  }
+  return true;
+}
+template <size_t... I>
+bool install_all(PyObject* torch_c, PyTypeObject* base, std::index_sequence<I...>) {
+  return (static_cast<int>(install<I>(torch_c, base)) & ...) != 0;
+}
+
+void install_hooks() {
+  py::module_ torch_c = py::module_::import("torch._C");
+  const py::object base_object = torch_c.attr("TensorBase");
+  auto* base = reinterpret_cast<PyTypeObject*>(base_object.ptr());
+  bool all = install_all(torch_c.ptr(), base, std::make_index_sequence<std::size(kHooks)>());
+  PyObject* data = PyDict_GetItemString(base->tp_dict, "data");
+  if (data && Py_TYPE(data) == &PyGetSetDescr_Type) {
+    PyGetSetDef* entry = reinterpret_cast<PyGetSetDescrObject*>(data)->d_getset;
+    data_getter = std::exchange(entry->get, &get_data);
+    data_setter = std::exchange(entry->set, &set_data);
+  } else {
+    all = false;
+  }
+  if (!all) run::exposure_tracked = false;
+}
+
+// ---- plans ----
+struct PyPlan {
+  std::shared_ptr<run::Executable> executable;
+  py::list call(const py::args& args) {
+    std::vector<at::Tensor> inputs, outputs;
+    for (py::handle a : args) {
+      if (!THPVariable_Check(a.ptr())) throw py::type_error("a plan takes tensors");
+      inputs.push_back(THPVariable_Unpack(a.ptr()));
+    }
+    {
+      py::gil_scoped_release release;
+      executable->run(inputs.data(), inputs.size(), outputs);
+    }
+    py::list out;
+    for (at::Tensor& t : outputs) out.append(py::reinterpret_steal<py::object>(THPVariable_Wrap(std::move(t))));
+    return out;
+  }
+};
+
+}  // namespace
+
+void bind_run(py::module_& m) {
+  install_hooks();
+  py::class_<PyPlan>(m, "_Plan")
+      .def("__call__", &PyPlan::call)
+      .def_property_readonly("heavy", [](const PyPlan& p) { return p.executable->heavy(); })
+      .def_property_readonly("counters",
+                             [](const PyPlan& p) {
+                               const run::Counters c = p.executable->counters();
+                               py::dict d;
+                               d["calls"] = c.calls;
+                               d["frozen_runs"] = c.frozen_runs;
+                               d["content_checks"] = c.content_checks;
+                               return d;
+                             })
+      .def("__str__", [](const PyPlan& p) { return plan::print(p.executable->plan()); });
+  m.def(
+      "_load_plan",
+      [](const std::string& text, const std::vector<py::bytes>& binaries) {
+        plan::Plan p = plan::parse(text);
+        if (binaries.size() != p.binaries.size()) throw UserError("as many binaries as the plan names are needed");
+        for (size_t i = 0; i < binaries.size(); ++i) p.binaries[i].bytes = binaries[i];
+        return PyPlan{run::load(std::move(p))};
+      },
+      py::arg("text"), py::arg("binaries") = std::vector<py::bytes>());
+  m.def("_plan_round_trip",
+        [](const std::string& text) { return plan::print(plan::deserialize(plan::serialize(plan::parse(text)))); });
+  m.def("_exposure_tracked", [] { return run::exposure_tracked.load(); });
+}
+
+}  // namespace flashover

@@ -1,0 +1,11 @@
+// Operators that write tensors without bumping their versions: torch's own batch norm in training mode and fused
+// optimizers, custom operators registered without a kernel for ADInplaceOrView. From the first frozen part on, each of
+// them has such a kernel: one that reports the tensors it wrote (exposed.h).
+#pragma once
+
+namespace flashover::run {
+
+// Cheap when nothing new was registered since the last call.
+void watch_unseen_writers();
+
+}  // namespace flashover::run
