@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "python/bind.h"
 #include "run/exposed.h"
+#include "run/frozen.h"
 #include "run/run.h"
 
 namespace flashover {
@@ -141,6 +142,8 @@ struct PyPlan {
 
 void bind_run(py::module_& m) {
   install_hooks();
+  run::python_lock = {[]() -> void* { return PyGILState_Check() ? PyEval_SaveThread() : nullptr; },
+                      [](void* state) { PyEval_RestoreThread(static_cast<PyThreadState*>(state)); }};
   py::class_<PyPlan>(m, "_Plan")
       .def("__call__", &PyPlan::call)
       .def_property_readonly("heavy", [](const PyPlan& p) { return p.executable->heavy(); })

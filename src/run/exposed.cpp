@@ -38,36 +38,30 @@ Table& table() {
   return *t;
 }
 
-// Memory that did not come from torch's CPU allocator belongs to somebody else, who may write it. Not so a private
-// mapping of a file: weights read with mmap (safetensors, torch.load(mmap=True)).
-bool is_foreign(const c10::StorageImpl& s) {
-  const auto* own = c10::GetCPUAllocator();
-  const c10::DataPtr& data = s.data_ptr();
-  if (!data.get() || data.get_deleter() == own->raw_deleter()) return false;
-  static std::mutex mutex;
-  static std::unordered_map<const void*, bool> known;  // by address; a mapping that moves away is asked again at worst
-  std::lock_guard lock(mutex);
-  if (known.size() > 65536) known.clear();
-  if (auto it = known.find(data.get()); it != known.end()) return it->second;
-  bool foreign = true;
-  if (FILE* maps = std::fopen("/proc/self/maps", "re")) {
-    const auto address = reinterpret_cast<uintptr_t>(data.get());
-    char line[512];
-    while (std::fgets(line, sizeof line, maps)) {
-      unsigned long from, to, offset, inode;
-      char access[8], device[16];
-      if (std::sscanf(line, "%lx-%lx %7s %lx %15s %lu", &from, &to, access, &offset, device, &inode) != 6) continue;
-      if (address < from || address >= to) continue;
-      foreign = !(access[3] == 'p' && inode != 0);
-      break;
-    }
-    std::fclose(maps);
+}  // namespace
+
+void ForeignMemory::read() {
+  FILE* maps = std::fopen("/proc/self/maps", "re");
+  if (!maps) return;
+  char line[512];
+  while (std::fgets(line, sizeof line, maps)) {
+    unsigned long from, to, offset, inode;
+    char access[8], device[16];
+    if (std::sscanf(line, "%lx-%lx %7s %lx %15s %lu", &from, &to, access, &offset, device, &inode) == 6)
+      ranges_.push_back({from, to, access[3] == 'p' && inode != 0});
   }
-  known.emplace(data.get(), foreign);
-  return foreign;
+  std::fclose(maps);
 }
 
-}  // namespace
+bool ForeignMemory::holds(const c10::StorageImpl& s) {
+  const c10::DataPtr& data = s.data_ptr();
+  if (!data.get() || data.get_deleter() == c10::GetCPUAllocator()->raw_deleter()) return false;
+  if (ranges_.empty()) read();
+  const auto address = reinterpret_cast<uintptr_t>(data.get());
+  const auto it =
+      std::upper_bound(ranges_.begin(), ranges_.end(), address, [](uintptr_t a, const Range& r) { return a < r.to; });
+  return it == ranges_.end() || address < it->from || !it->private_file;
+}
 
 void expose(const c10::TensorImpl* tensor, Alias alias) {
   if (!tensor->has_storage()) return;
@@ -104,8 +98,11 @@ void expose_all() {
 
 Exposure exposure_of(const c10::TensorImpl* tensor, uint32_t owners, uint64_t since) {
   c10::StorageImpl* storage = tensor->unsafe_storage().unsafeGetStorageImpl();
-  if (!exposure_tracked.load(std::memory_order_relaxed) || is_foreign(*storage)) return Exposure::kLive;
-  const bool shared = c10::raw::intrusive_ptr::use_count(storage) > owners;
+  if (!exposure_tracked.load(std::memory_order_relaxed)) return Exposure::kLive;
+  // A Python storage object that once existed is kept by its StorageImpl and counts as an owner; nobody holds it if its
+  // own reference count is one.
+  const uint32_t idle = storage->pyobj_slot()->has_unique_reference() ? 1 : 0;
+  const bool shared = c10::raw::intrusive_ptr::use_count(storage) > owners + idle;
   // numpy() makes what it shares not resizable: seen also when that was before this library was imported. (torch.load
   // makes such storages too, hence the question for other owners.)
   if (shared && !storage->resizable()) return Exposure::kLive;

@@ -13,6 +13,7 @@
 #pragma once
 #include <atomic>
 #include <cstdint>
+#include <vector>
 
 namespace c10 {
 struct StorageImpl;
@@ -39,6 +40,21 @@ enum class Exposure : uint8_t {
 // Of the storage of `tensor`. owners: how many references to it are known to be harmless. since: an epoch at which it
 // was last found not live.
 Exposure exposure_of(const c10::TensorImpl* tensor, uint32_t owners, uint64_t since);
+
+// Memory that did not come from torch's CPU allocator belongs to somebody else (numpy, another process), who may write
+// it at any time. Not so a private mapping of a file: weights read with mmap (safetensors, torch.load(mmap=True)).
+class ForeignMemory {
+ public:
+  bool holds(const c10::StorageImpl& s);
+
+ private:
+  void read();
+  struct Range {
+    uintptr_t from, to;
+    bool private_file;
+  };
+  std::vector<Range> ranges_;  // of this process, read when first needed, in order
+};
 
 uint64_t content_hash(const void* data, size_t bytes);
 

@@ -5,6 +5,9 @@
 #include "run/exposed.h"
 
 namespace flashover::run {
+
+PythonLock python_lock;
+
 namespace {
 
 uint64_t hash_of(const Frozen::Watch& w) {
@@ -43,7 +46,8 @@ bool FrozenPart::contents_same(const Frozen& f) {
     const Frozen::Watch& w = f.watches[i];
     Frozen::Note& n = f.notes[i];
     if (!w.storage) continue;
-    Exposure e = w.counter ? exposure_of(w.impl, n.owners, n.settled) : Exposure::kLive;
+    if (w.storage->data_ptr().get() != n.data) return false;
+    Exposure e = w.counter && !n.foreign ? exposure_of(w.impl, n.owners, n.settled) : Exposure::kLive;
     if (e == Exposure::kNone && n.live)
       e = Exposure::kOver;  // the alias is gone: its last write may not have been seen
     if (e == Exposure::kNone) {
@@ -73,6 +77,7 @@ std::shared_ptr<Frozen> FrozenPart::look(c10::TensorImpl* const* inputs) {
     if (seen.try_emplace(impl, true).second) ++owners[storage_of(impl)];
   }
   bool any_live = false;
+  ForeignMemory foreign;
   for (int32_t i : inputs_) {
     c10::TensorImpl* impl = inputs[i];
     c10::StorageImpl* storage = storage_of(impl);
@@ -82,8 +87,12 @@ std::shared_ptr<Frozen> FrozenPart::look(c10::TensorImpl* const* inputs) {
     f->watches.push_back({i, impl, storage, impl->storage_offset(), counted ? &counter : nullptr,
                           counted ? counter.current_version() : 0});
     if (storage) f->storages.emplace_back(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage));
-    Frozen::Note n{owners[storage], now, 0, false, false};
-    n.live = storage && (!counted || exposure_of(impl, n.owners, now) == Exposure::kLive);
+    Frozen::Note n{owners[storage], now, 0, nullptr, false, false, false};
+    if (storage) {
+      n.data = storage->data_ptr().get();
+      n.foreign = foreign.holds(*storage);
+    }
+    n.live = storage && (!counted || n.foreign || exposure_of(impl, n.owners, now) == Exposure::kLive);
     // A storage that was exposed since the last look may be so again: hash it, or each time would mean computing anew.
     if (n.live || (owner_ && storage && exposure_of(impl, n.owners, 0) != Exposure::kNone)) {
       n.hash = hash_of(f->watches.back());
@@ -99,7 +108,12 @@ std::shared_ptr<Frozen> FrozenPart::look(c10::TensorImpl* const* inputs) {
 
 void FrozenPart::sync_slowly(std::shared_ptr<const Frozen>& mine, c10::TensorImpl* const* inputs,
                              const std::function<std::vector<at::Tensor>()>& compute) {
-  std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock.owns_lock()) {
+    void* python = python_lock.release ? python_lock.release() : nullptr;
+    lock.lock();
+    if (python) python_lock.acquire(python);
+  }
   mine = owner_;
   if (mine && same(*mine, inputs) && (unexposed(*mine) || contents_same(*mine))) return;
   auto fresh = look(inputs);

@@ -31,7 +31,8 @@ struct Frozen {
     uint32_t owners;   // references to the storage held by the inputs themselves
     uint64_t settled;  // epoch at which the storage was last found unexposed
     uint64_t hash;     // of the bytes that went into the tensors
-    bool hashed, live;
+    const void* data;  // of the storage; it can be exchanged under it
+    bool foreign, hashed, live;
   };
   std::vector<at::Tensor> tensors;  // by TensorId; only those that are needed
   std::vector<Watch> watches;
@@ -43,6 +44,14 @@ struct Frozen {
   mutable std::atomic<uint64_t> epoch{0};
   mutable std::atomic<bool> any_live{false};
 };
+
+// Waiting for a lock with Python's lock in hand can be a deadlock: the holder may be in an operator written in Python.
+// Set by the Python side; release returns what acquire needs, null when the lock was not held.
+struct PythonLock {
+  void* (*release)() = nullptr;
+  void (*acquire)(void*) = nullptr;
+};
+extern PythonLock python_lock;
 
 class FrozenPart {
  public:

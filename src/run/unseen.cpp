@@ -6,6 +6,7 @@
 #include <ATen/core/stack.h>
 
 #include <atomic>
+#include <memory>
 #include <mutex>
 #include <string_view>
 #include <vector>
@@ -64,7 +65,7 @@ struct Watcher final : c10::OpRegistrationListener {
   std::mutex mutex, working;  // of pending (also taken under the dispatcher's lock), of registrations
   std::vector<c10::OperatorName> pending;
   std::atomic<bool> any{false};
-  std::vector<c10::RegistrationHandleRAII> registrations;
+  std::vector<c10::RegistrationHandleRAII>& registrations = *new std::vector<c10::RegistrationHandleRAII>;
 
   void onOperatorRegistered(const c10::OperatorHandle& op) override {
     std::lock_guard lock(mutex);
@@ -110,11 +111,12 @@ struct Watcher final : c10::OpRegistrationListener {
 }  // namespace
 
 void watch_unseen_writers() {
+  // Never destroyed, and neither are the registrations: at exit the dispatcher may be gone first.
   static Watcher* watcher = [] {
-    auto* w = new Watcher;  // never destroyed: registrations last as long as the process
+    auto owned = std::make_unique<Watcher>();
+    Watcher* w = owned.get();
     // The dispatcher tells a new listener of everything that is there.
-    static auto listening =
-        c10::Dispatcher::singleton().addRegistrationListener(std::unique_ptr<c10::OpRegistrationListener>(w));
+    new c10::RegistrationHandleRAII(c10::Dispatcher::singleton().addRegistrationListener(std::move(owned)));
     return w;
   }();
   if (watcher->any.load(std::memory_order_acquire)) watcher->work();
