@@ -122,6 +122,19 @@ py::object infer(const std::string& name, const py::list& args, int default_dtyp
   return result;
 }
 
+std::vector<TensorType> types_of(const py::list& outs) {
+  std::vector<TensorType> types;
+  for (const py::handle& h : outs) {
+    auto t = h.cast<py::tuple>();
+    TensorType type;
+    type.dtype = static_cast<DType>(t[0].cast<int>());
+    for (int64_t s : t[1].cast<std::vector<int64_t>>()) type.sizes.emplace_back(s);
+    for (int64_t s : t[2].cast<std::vector<int64_t>>()) type.strides.emplace_back(s);
+    types.push_back(std::move(type));
+  }
+  return types;
+}
+
 // Decomposes one call. outs: [(dtype, sizes, strides)] of the call. None when the operator stays extern, else
 // {"inputs": n, "nodes": [(op, args, out ids, out types)], "outs": [value id or -1], "text": the graph}.
 py::object decompose(const std::string& name, const py::list& args, const py::list& outs) {
@@ -132,16 +145,7 @@ py::object decompose(const std::string& name, const py::list& args, const py::li
   std::vector<Arg> read;
   for (const py::handle& h : args) read.push_back(reader.read(h));
   const size_t inputs = reader.graph.inputs.size();
-  std::vector<TensorType> types;
-  for (const py::handle& h : outs) {
-    auto t = h.cast<py::tuple>();
-    TensorType type;
-    type.dtype = static_cast<DType>(t[0].cast<int>());
-    for (int64_t s : t[1].cast<std::vector<int64_t>>()) type.sizes.emplace_back(s);
-    for (int64_t s : t[2].cast<std::vector<int64_t>>()) type.strides.emplace_back(s);
-    types.push_back(std::move(type));
-  }
-  reader.graph.add_node(op, read, types);
+  reader.graph.add_node(op, read, types_of(outs));
   const graph::Node node = reader.graph.nodes.back();
   reader.graph.nodes.pop_back();
   graph::Builder b(reader.graph);
@@ -165,6 +169,22 @@ py::object decompose(const std::string& name, const py::list& args, const py::li
   return result;
 }
 
+// The text of a traced graph that makes one call and returns its results; outs as for decompose().
+std::string call_graph(const std::string& name, const py::list& args, const py::list& outs) {
+  Reader reader;
+  std::vector<Arg> read;
+  for (const py::handle& h : args) read.push_back(reader.read(h));
+  graph::Graph& g = reader.graph;
+  int32_t storages = 0;
+  for (const graph::Input& i : g.inputs) g.values[i.value].storage = storages++;
+  std::vector<ValueId> results = g.add_node(ops::find(name), std::move(read), types_of(outs)).outs;
+  for (ValueId v : results) {
+    g.values[v].storage = storages++;
+    g.outputs.push_back({.kind = graph::Output::Kind::kValue, .value = v, .type = g.type(v)});
+  }
+  return graph::print(g);
+}
+
 py::list op_names() {
   py::list out;
   for (const ops::Op* op : ops::all())
@@ -177,6 +197,7 @@ py::list op_names() {
 void bind_ops(py::module_& m) {
   m.def("infer", &infer, py::arg("op"), py::arg("args"), py::arg("default_dtype") = static_cast<int>(DType::kF32));
   m.def("decompose", &decompose);
+  m.def("call_graph", &call_graph);
   m.def("op_names", &op_names, "(name, has a type rule, has a decomposition) of every operator seen so far");
 }
 
