@@ -1,5 +1,5 @@
-"""Operator calls as plain data: what op_db samples send to the dispatcher below autograd, and their arguments in the form
-that flashover._C.infer and flashover._C.decompose take."""
+"""Operator calls as plain data: what op_db samples send to the dispatcher below autograd, in the form that
+flashover._C.infer and flashover._C.decompose take."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A plain evaluator of prim graphs, written from the sentences of prims.def: the reference that decompositions are tested
-with, independent of the C++ one."""
+"""A plain evaluator of prim graphs, written from the sentences of prims.def: the reference that decompositions are
+tested with, independent of the C++ one."""
 
 from __future__ import annotations
 
@@ -115,7 +115,13 @@ def _floordiv(a: T, b: T) -> T:
 PRIMS: dict[str, Callable[..., Any]] = {
     **{
         n: getattr(torch, n)
-        for n in ["neg", "abs", "sign", "ceil", "floor", "round", "trunc", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "reciprocal", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "erfinv", "lgamma", "digamma", "sigmoid", "relu", "logical_not", "bitwise_not", "isnan", "isinf", "signbit", "add", "sub", "mul", "div", "fmod", "remainder", "pow", "atan2", "hypot", "copysign", "nextafter", "minimum", "maximum", "fmin", "fmax", "bitwise_and", "bitwise_or", "bitwise_xor", "eq", "ne", "lt", "le", "gt", "ge", "where", "gather"]
+        for n in """
+        neg abs sign ceil floor round trunc exp exp2 expm1 log log2 log10 log1p sqrt rsqrt
+        reciprocal sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc erfinv
+        lgamma digamma sigmoid relu logical_not bitwise_not isnan isinf signbit add sub mul div fmod
+        remainder pow atan2 hypot copysign nextafter minimum maximum fmin fmax bitwise_and
+        bitwise_or bitwise_xor eq ne lt le gt ge where gather
+        """.split()  # noqa: SIM905 - a table
     },
     "convert": _convert, "copy": lambda x: x, "floordiv": _floordiv,
     "truncdiv": lambda a, b: torch.div(a, b, rounding_mode="trunc"),
@@ -130,8 +136,9 @@ PRIMS: dict[str, Callable[..., Any]] = {
     "cummin": lambda x, d: x.cummin(d)[0], "avg_pool": _avg_pool, "max_pool": _max_pool,
     "scatter": None, "index_put": None,
 }  # fmt: skip
-SAME_DTYPE = set(
-    ["add", "sub", "mul", "div", "floordiv", "truncdiv", "fmod", "remainder", "pow", "atan2", "hypot", "copysign", "nextafter", "minimum", "maximum", "fmin", "fmax", "bitwise_and", "bitwise_or", "bitwise_xor", "shift_left", "shift_right", "eq", "ne", "lt", "le", "gt", "ge"]
+SAME_DTYPE = frozenset(
+    """add sub mul div floordiv truncdiv fmod remainder pow atan2 hypot copysign nextafter minimum maximum fmin fmax bitwise_and
+    bitwise_or bitwise_xor shift_left shift_right eq ne lt le gt ge""".split()  # noqa: SIM905 - a table
 )
 
 
@@ -144,7 +151,7 @@ def _decode(value: Any, values: dict[int, T]) -> Any:
 
 
 def evaluate(graph: dict, inputs: list[T]) -> list[T | None]:
-    """Runs what flashover._C.decompose returned, checking each prim's own promises about dtypes and sizes on the way."""
+    """Runs what flashover._C.decompose returned; checks what each prim promises of dtypes and sizes."""
     values = dict(enumerate(inputs))
     assert len(inputs) == graph["inputs"]
     for op, args, outs, types in graph["nodes"]:

@@ -1,5 +1,6 @@
-"""Decompositions against eager: every aten call of op_db samples that has one is rebuilt out of prims, evaluated by a plain
-evaluator, and held against an fp64 run of the call: error at most twice eager's own, NaN and infinities where eager has them."""
+"""Decompositions against eager: every aten call of op_db samples that has one is rebuilt out of prims, run by a plain
+evaluator and held against an fp64 run of the call: error at most twice eager's own, NaN and infinities where eager
+has them."""
 
 from __future__ import annotations
 

@@ -72,6 +72,34 @@ def run_samples(op: OpInfo, dtype: torch.dtype, layout: str, checker: Checker, l
     return ran
 
 
+def run_writers(op: OpInfo, dtype: torch.dtype, checker: Checker, limit: int = 6) -> None:
+    """The in-place variant and the out= form, the latter with a result tensor of the right sizes."""
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            samples = list(zip(range(limit), op.sample_inputs("cpu", dtype, requires_grad=False), strict=False))
+        except Exception:
+            return
+        for _, sample in samples:
+            try:
+                expected = op.op(sample.input, *sample.args, **sample.kwargs)
+                calls = []
+                if op.inplace_variant and isinstance(sample.input, torch.Tensor):
+                    calls.append(lambda s=sample: op.inplace_variant(s.input.clone(), *s.args, **s.kwargs))
+                if op.supports_out and isinstance(expected, torch.Tensor):
+                    calls.append(
+                        lambda s=sample, e=expected: op.op(s.input, *s.args, **s.kwargs, out=torch.empty_like(e))
+                    )
+            except Exception:
+                continue
+            for call in calls:
+                try:
+                    with Recorder(checker.visit):
+                        call()
+                except Exception:
+                    continue
+
+
 SKIPPED = {"empty_strided"}
 
 
@@ -83,6 +111,7 @@ def test_rule_equals_eager(op: OpInfo) -> None:
             continue
         for layout in LAYOUTS:
             run_samples(op, dtype, layout, checker, limit=12)
+        run_writers(op, dtype, checker)
     assert not checker.wrong, "\n".join(checker.wrong[:5])
 
 

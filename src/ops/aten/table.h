@@ -65,5 +65,6 @@ void add_attention(Table& t);
 void add_random(Table& t);
 void add_losses(Table& t);
 void add_backward(Table& t);
+void add_rare(Table& t);
 
 }  // namespace flashover::ops::aten

@@ -1,0 +1,160 @@
+// Operators that models use now and then.
+#include "ops/aten/infer.h"
+
+namespace flashover::ops::aten {
+namespace {
+
+std::optional<Ints> pair_of(const Arg& a) {
+  auto v = integers(a);
+  if (v && v->size() == 1) v->assign(2, (*v)[0]);
+  if (!v || v->size() != 2) return std::nullopt;
+  return v;
+}
+// How many positions a sliding window has along a dim.
+int64_t positions(int64_t size, int64_t kernel, int64_t dilation, int64_t padding, int64_t stride) {
+  if (stride < 1) return 0;
+  return (size + 2 * padding - dilation * (kernel - 1) - 1) / stride + 1;
+}
+
+bool im2col(In in, Types& outs) {  // (self, kernel, dilation, padding, stride)
+  const TensorType* x = tensor(in, 0);
+  auto k = pair_of(arg(in, 1)), d = pair_of(arg(in, 2)), p = pair_of(arg(in, 3)), s = pair_of(arg(in, 4));
+  if (!x || !k || !d || !p || !s || (x->rank() != 3 && x->rank() != 4) || has_zero_size(*x)) return false;
+  auto sizes = ints(x->sizes);
+  if (!sizes) return false;
+  size_t n = sizes->size();
+  int64_t windows = 1;
+  for (size_t i = 0; i < 2; ++i) {
+    int64_t at = positions((*sizes)[n - 2 + i], (*k)[i], (*d)[i], (*p)[i], (*s)[i]);
+    if (at < 1) return false;
+    windows *= at;
+  }
+  Sizes out;
+  if (n == 4) out.push_back(x->sizes[0]);
+  out.push_back(x->sizes[n - 3] * ((*k)[0] * (*k)[1]));
+  out.push_back(windows);
+  return one(outs, fresh(*x, x->dtype, out));
+}
+bool col2im(In in, Types& outs) {  // (self, output_size, kernel, dilation, padding, stride)
+  const TensorType* x = tensor(in, 0);
+  auto size = pair_of(arg(in, 1)), k = pair_of(arg(in, 2));
+  if (!x || !size || !k || (x->rank() != 2 && x->rank() != 3) || has_zero_size(*x)) return false;
+  size_t n = x->rank();
+  int64_t taps = (*k)[0] * (*k)[1];
+  if (taps < 1 || !sym::known_divisible(x->sizes[n - 2], taps)) return false;
+  Sizes out;
+  if (n == 3) out.push_back(x->sizes[0]);
+  out.push_back(sym::floordiv(x->sizes[n - 2], taps));
+  out.push_back((*size)[0]);
+  out.push_back((*size)[1]);
+  return one(outs, fresh(*x, x->dtype, out));
+}
+
+bool take(In in, Types& outs) {
+  const TensorType *x = tensor(in, 0), *index = tensor(in, 1);
+  return x && index && index->dtype == DType::kI64 && one(outs, fresh(*x, x->dtype, index->sizes));
+}
+bool cross(In in, Types& outs) {
+  const TensorType *x = tensor(in, 0), *y = tensor(in, 1);
+  if (!x || !y || x->dtype != y->dtype || x->rank() != y->rank()) return false;
+  auto sizes = broadcast(x->sizes, y->sizes);
+  return sizes && one(outs, fresh(*x, x->dtype, *sizes));
+}
+bool histogram(In in, Types& outs) {
+  const TensorType* x = tensor(in, 0);
+  auto bins = size_expr(arg(in, 1));
+  return x && bins && sym::known_lt(0, *bins) && one(outs, fresh(*x, x->dtype, {*bins}));
+}
+bool trace(In in, Types& outs) {
+  const TensorType* x = tensor(in, 0);
+  if (!x || x->rank() != 2) return false;
+  return one(outs, fresh(*x, is_integral_or_bool(x->dtype) ? DType::kI64 : x->dtype, {}));
+}
+bool addr(In in, Types& outs) {
+  const TensorType *x = tensor(in, 0), *u = tensor(in, 1), *v = tensor(in, 2);
+  if (!x || !u || !v || u->rank() != 1 || v->rank() != 1 || x->dtype != u->dtype || x->dtype != v->dtype) return false;
+  Sizes sizes{u->sizes[0], v->sizes[0]};
+  if (!same_sizes(x->sizes, sizes) || !contiguous(*x) || !contiguous(*u) || !contiguous(*v)) return false;
+  if (has_zero_size(*x) || sizes[0].is_const(1) || sizes[1].is_const(1)) return false;
+  return one(outs, fresh(*x, x->dtype, sizes));
+}
+bool multinomial(In in, Types& outs) {
+  const TensorType* x = tensor(in, 0);
+  auto n = size_expr(arg(in, 1));
+  if (!x || !n || x->rank() < 1 || x->rank() > 2 || !is_floating(x->dtype)) return false;
+  Sizes sizes = x->sizes;
+  sizes.back() = *n;
+  return one(outs, fresh(*x, DType::kI64, sizes));
+}
+bool weight_norm(In in, Types& outs) {  // (v, g, dim) -> w, norm
+  const TensorType *v = tensor(in, 0), *g = tensor(in, 1);
+  if (!v || !g || v->dtype != g->dtype || !is_floating(v->dtype)) return false;
+  TensorType norm = *g;
+  norm.offset = 0;
+  norm.wrapped_number = false;
+  if (g->dtype == DType::kBF16) norm.dtype = DType::kF32;
+  outs = {fresh(*v, v->dtype, v->sizes), norm};
+  return true;
+}
+bool cross_entropy_of_bits(In in, Types& outs) {  // binary_cross_entropy(self, target, weight, reduction)
+  const TensorType *x = tensor(in, 0), *y = tensor(in, 1);
+  auto r = integer(arg(in, 3));
+  if (!x || !y || !r || x->dtype != y->dtype || !is_floating(x->dtype) || !same_sizes(x->sizes, y->sizes)) return false;
+  TensorType out;
+  if (!fresh_like(*x, x->dtype, std::nullopt, out)) return false;
+  return one(outs, *r == 0 ? out : fresh(*x, x->dtype, {}));
+}
+bool with_logits(In in, Types& outs) {  // (self, target, weight, pos_weight, reduction)
+  const TensorType *x = tensor(in, 0), *y = tensor(in, 1);
+  auto r = integer(arg(in, 4));
+  if (!x || !y || !r || x->dtype != y->dtype || !is_floating(x->dtype) || !same_sizes(x->sizes, y->sizes)) return false;
+  if (tensor(in, 2) || tensor(in, 3)) return false;
+  if (*r == 0 && (!contiguous(*x) || !contiguous(*y))) return false;
+  return one(outs, fresh(*x, x->dtype, *r == 0 ? x->sizes : Sizes{}));
+}
+bool nll_loss_2d(In in, Types& outs) {
+  const TensorType *x = tensor(in, 0), *target = tensor(in, 1);
+  auto r = integer(arg(in, 3));
+  if (!x || !target || !r || x->rank() != 4 || !is_floating(x->dtype) || has_zero_size(*x)) return false;
+  Sizes sizes;
+  if (*r == 0) sizes = {x->sizes[0], x->sizes[2], x->sizes[3]};
+  outs = {fresh(*x, x->dtype, sizes), fresh(*x, x->dtype, {})};
+  return true;
+}
+bool triangle_indices(In in, Types& outs, bool lower) {  // (row, col, offset, dtype, layout, device, pin_memory)
+  auto rows = integer(arg(in, 0)), columns = integer(arg(in, 1)), offset = integer(arg(in, 2));
+  if (!rows || !columns || !offset || *rows < 0 || *columns < 0 || *rows > (1 << 20)) return false;
+  int64_t count = 0;
+  for (int64_t i = 0; i < *rows; ++i) {
+    int64_t below = std::min(std::max<int64_t>(i + *offset + 1, 0), *columns);  // columns up to i + offset
+    int64_t before = std::min(std::max<int64_t>(i + *offset, 0), *columns);
+    count += lower ? below : *columns - before;
+  }
+  TensorType like;
+  if (auto* d = std::get_if<Device>(&arg(in, 5))) like.device = *d;
+  return one(outs, fresh(like, dtype_of(arg(in, 3)).value_or(DType::kI64), {2, count}));
+}
+bool tril_indices(In in, Types& outs) { return triangle_indices(in, outs, true); }
+bool triu_indices(In in, Types& outs) { return triangle_indices(in, outs, false); }
+
+}  // namespace
+
+void add_rare(Table& t) {
+  const auto kind = OpKind::kExtern;
+  t.add("im2col.default", kind, im2col);
+  t.add("col2im.default", kind, col2im);
+  t.add("take.default", kind, take);
+  t.add("linalg_cross.default", kind, cross);
+  t.add("histc.default", kind, histogram);
+  t.add("trace.default", kind, trace);
+  t.add("addr.default", kind, addr);
+  t.add("multinomial.default", OpKind::kRandom, multinomial).nondeterministic = true;
+  t.add("_weight_norm_interface.default", kind, weight_norm);
+  t.add("binary_cross_entropy.default", kind, cross_entropy_of_bits);
+  t.add("binary_cross_entropy_with_logits.default", kind, with_logits);
+  t.add("nll_loss2d_forward.default", kind, nll_loss_2d);
+  t.add("tril_indices.default", OpKind::kFactory, tril_indices);
+  t.add("triu_indices.default", OpKind::kFactory, triu_indices);
+}
+
+}  // namespace flashover::ops::aten
