@@ -37,6 +37,17 @@ class ContextCopy {
   PyObject* context_;
 };
 
+// Where a traceback ends: the line that raised.
+std::string raised_at(PyObject* tb) {
+  if (tb == nullptr || !PyTraceBack_Check(tb)) return "";
+  auto* t = reinterpret_cast<PyTracebackObject*>(tb);
+  while (t->tb_next != nullptr) t = t->tb_next;
+  Ref code = Ref::steal(reinterpret_cast<PyObject*>(PyFrame_GetCode(t->tb_frame)));
+  const char* file = PyUnicode_AsUTF8(reinterpret_cast<PyCodeObject*>(code.get())->co_filename);
+  return std::string(file != nullptr ? file : "?") + ":" +
+         std::to_string(PyCode_Addr2Line(reinterpret_cast<PyCodeObject*>(code.get()), t->tb_lasti));
+}
+
 bool profiled(PyThreadState* tstate) {
 #if PY_VERSION_HEX < 0x030C0000
   return tstate->cframe->use_tracing != 0;
@@ -135,7 +146,7 @@ Capture capture(PyObject* callable, PyObject* const* bound, size_t count) {
               PyErr_Fetch(&type, &value, &tb);
               PyErr_NormalizeException(&type, &value, &tb);
               Ref text = Ref::steal(value != nullptr ? PyObject_Repr(value) : nullptr);
-              decline(std::string("the program raised ") + (text ? PyUnicode_AsUTF8(text.get()) : "an exception"), in.location());
+              decline(std::string("the program raised ") + (text ? PyUnicode_AsUTF8(text.get()) : "an exception"), raised_at(tb));
               PyErr_Clear();
               Py_XDECREF(type);
               Py_XDECREF(value);

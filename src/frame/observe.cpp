@@ -39,6 +39,7 @@ const KnownTypes& known_types() {
     types.layout = loaded_type("torch", "layout");
     types.memory_format = loaded_type("torch", "memory_format");
     types.qscheme = loaded_type("torch", "qscheme");
+    types.script_function = loaded_type("torch._C", "ScriptFunction");
     types.enum_type = loaded_type("enum", "Enum");
     types.lru_cache = loaded_type("_functools", "_lru_cache_wrapper");
     if (types.lru_cache == nullptr) {

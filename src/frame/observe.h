@@ -23,7 +23,7 @@ using guards::SourceKind;
 struct KnownTypes {
   PyTypeObject *tensor = nullptr, *parameter = nullptr, *module = nullptr, *size = nullptr, *dtype = nullptr,
                *device = nullptr, *layout = nullptr, *memory_format = nullptr, *qscheme = nullptr, *enum_type = nullptr,
-               *lru_cache = nullptr, *partial = nullptr, *deque = nullptr, *defaultdict = nullptr, *context_var = nullptr;
+               *script_function = nullptr, *lru_cache = nullptr, *partial = nullptr, *deque = nullptr, *defaultdict = nullptr, *context_var = nullptr;
   PyObject* module_getattr = nullptr;  // torch.nn.Module.__getattr__
 };
 const KnownTypes& known_types();  // resolved again when torch appears

@@ -207,6 +207,14 @@ PyObject* Interpreter::call(PyObject* f, PyObject* const* args, size_t nargs, Py
     if (!recorder.is_old(inner.get())) recorder.constant(inner.get());
     return call(inner.get(), args, nargs, kwnames);
   }
+  if (t == k.script_function) {
+    // TorchScript's executor specialises on what it runs on; the Python function it was made from is kept beside it.
+    static PyObject* const original = PyUnicode_InternFromString("_torchdynamo_inline");
+    PyObject* inner = nullptr;
+    if (find_attr(f, original, &inner) != 1) throw Declined("call of a TorchScript function");
+    Ref function = Ref::steal(inner);
+    return call(inner, args, nargs, kwnames);
+  }
   // An instance with a __call__.
   static PyObject* const name = PyUnicode_InternFromString("__call__");
   PyObject* method = (t->tp_flags & Py_TPFLAGS_HEAPTYPE) ? recorder.type_lookup(t, name) : nullptr;

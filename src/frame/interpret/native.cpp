@@ -476,6 +476,12 @@ const Native* native_function(PyObject* f) {
   }
   auto method = table.methods.find(c->m_ml);
   if (method != table.methods.end()) return &method->second;
+  if (PyCapsule_CheckExact(self) && c->m_module != nullptr && PyUnicode_Check(c->m_module)) {
+    // torch.ops.<library>.<operator>: goes through the dispatcher.
+    const char* module = PyUnicode_AsUTF8(c->m_module);
+    static const Native tensors{kTensors | kShares, nullptr};
+    if (module != nullptr && std::strncmp(module, "torch._ops.", 11) == 0) return &tensors;
+  }
   if (PyType_Check(self) && std::strcmp(c->m_ml->ml_name, "__new__") == 0) {
     static const Native make{kShares, do_new};
     return &make;
