@@ -62,6 +62,8 @@ class Emitter {
     DType dtype = DType::kF32;  // after narrowing
     std::string text;           // scalar: its name or literal. varying: name without the copy's suffix
     bool literal = false;
+    double number = 0;          // of literals
+    int64_t integer = 0;
     std::string name(int copy) const { return varying ? text + "_" + num(copy) : text; }
   };
   struct StageFacts {
@@ -249,6 +251,7 @@ class Emitter {
         case Op::k_index:
         case Op::k_load: any |= step_of(in.index, s, v).kind != Step::kUniform; break;
         case Op::k_in_range:
+          if (whole_vectors(in, lane_of(s))) break;
           for (Expr e : {in.index, in.lo, in.hi}) any |= step_of(e, s, v).kind != Step::kUniform;
           break;
         case Op::k_load_scratch: any |= outer() || step_of(in.index, s, v).kind != Step::kUniform; break;
@@ -322,6 +325,18 @@ class Emitter {
           if (step_of(t, lane, var_varies).kind != Step::kUniform) return {Step::kVarying, 0};
         return {};
     }
+  }
+  // Is a range test true or false for all lanes of a vector alike? (cat and rotary halves at round sizes)
+  bool whole_vectors(const Instr& in, Expr lane) const {
+    auto no = [](Expr) { return false; };
+    const Step st = step_of(in.index, lane, no);
+    if (st.kind != Step::kStride || st.stride != 1) return false;
+    std::vector<Expr> vars;
+    for (Expr e : {in.index, in.lo, in.hi}) sym::collect_vars(e, vars);
+    for (Expr v : vars)
+      if (v.name().starts_with('t')) return false;
+    return step_of(in.lo, lane, no).kind == Step::kUniform && step_of(in.hi, lane, no).kind == Step::kUniform &&
+           aligned(in.index - in.lo, lane) && aligned(in.index - in.hi, lane);
   }
   // Is `e` a multiple of the vector length wherever the lane variable is?
   bool aligned(Expr e, Expr lane) const {
@@ -925,7 +940,7 @@ class Emitter {
   std::string operand(Id a, const Place& p, int copy, Class want, bool vector) const {
     const Value& v = p.values[a];
     std::string t = v.name(copy);
-    if (v.literal) return constant(want, p.stage->body[a].number, p.stage->body[a].integer, vector, vector ? "" : ns());
+    if (v.literal) return constant(want, v.number, v.integer, vector, vector ? "" : ns());
     if (v.cls == Class::kI && want == Class::kL) t = v.varying ? "i_to_l(" + t + ")" : "(long)" + t;
     if (v.cls == Class::kL && want == Class::kI) t = v.varying ? "l_to_i(" + t + ")" : "(int)" + t;  // known to fit
     if (vector && !v.varying) {
@@ -945,6 +960,16 @@ class Emitter {
     v.text = "v" + num(i);
     for (int u = 0; u < (varying ? p.copies : 1); ++u)
       line(std::string("const ") + type_name(v.cls, varying) + " " + v.name(u) + " = " + text(u) + ";");
+  }
+
+  void literal(Id i, Place& p, double number, int64_t integer) {
+    Value& v = p.values[i];
+    v.literal = true;
+    v.dtype = narrowed(*p.facts, *p.stage, i);
+    v.cls = class_of(v.dtype);
+    v.number = v.dtype == DType::kF32 ? static_cast<float>(number) : number;
+    v.integer = integer;
+    v.text = constant(v.cls, v.number, integer, false, ns());
   }
 
   bool mask_varies(const Instr& in, const Place& p) const { return in.mask != kNone && p.values[in.mask].varying; }
@@ -971,6 +996,8 @@ class Emitter {
       define(i, p, varying, result, [&](int u) {
         std::string t[3];
         for (int a = 0; a < arity; ++a) t[a] = operand(in.args[a], p, u, a < first ? Class::kB : c, varying);
+        if (in.op == Op::k_where && varying && !p.values[in.args[0]].varying)
+          return "(" + p.values[in.args[0]].name(u) + " ? " + t[1] + " : " + t[2] + ")";
         if (op != in.op) return std::string(in.op == Op::k_tanh ? "v_tanh_fast(" : "v_erf_fast(") + t[0] + ")";
         if (in.op == Op::k_div && varying && c == Class::kF && !p.values[in.args[1]].varying)
           return "v_div_by(" + t[0] + ", " + operand(in.args[1], p, u, c, false) + ", " + reciprocal(in.args[1], p) + ")";
@@ -981,15 +1008,14 @@ class Emitter {
       return;
     }
     switch (in.op) {
-      case Op::k_const: {
-        Value& v = p.values[i];
-        v.literal = true;
-        v.dtype = narrowed(f, *p.stage, i);
-        v.cls = class_of(v.dtype);
-        v.text = constant(v.cls, in.number, in.integer, false, ns());
-        return;
-      }
+      case Op::k_const: return literal(i, p, in.number, in.integer);
       case Op::k_convert: {
+        if (const Value& c = p.values[in.args[0]]; c.literal) {
+          const bool from = is_floating(c.dtype), to = is_floating(in.dtype);
+          if (in.dtype == DType::kBool) return literal(i, p, 0, from ? c.number != 0 : c.integer != 0);
+          if (to) return literal(i, p, from ? c.number : static_cast<double>(c.integer), 0);
+          if (!from && info(in.dtype).bytes == 8) return literal(i, p, 0, c.integer);
+        }
         const bool varying = varies(in.args[0]);
         DType from = p.stage->body[in.args[0]].dtype;
         if (from == DType::kI64 && f.bounds[in.args[0]]) from = DType::kI32;
@@ -1064,8 +1090,11 @@ class Emitter {
       if (user.op == Op::k_store && is_reduced(k_.params[user.slot].dtype)) continue;
       if (user.op == Op::k_add) {
         Id other = user.args[0] == i ? user.args[1] : user.args[0];
+        if (p.values[other].literal && p.values[other].number == 1) continue;
+        // a converted 1 that stands further down has no value yet
         const Instr& o = p.stage->body[other];
-        if (o.op == Op::k_const && o.number == 1) continue;
+        const Instr& c = o.op == Op::k_convert ? p.stage->body[o.args[0]] : o;
+        if (c.op == Op::k_const && is_floating(c.dtype) && c.number == 1) continue;
       }
       return op;
     }
@@ -1086,8 +1115,8 @@ class Emitter {
 
   // Powers that eager computes by other means, too.
   std::string power(const Instr& in, const Place& p, const std::string& x, Class c, bool vector) const {
-    const Instr& e = p.stage->body[in.args[1]];
-    if (e.op != Op::k_const || (c != Class::kF && c != Class::kD)) return "";
+    const Value& e = p.values[in.args[1]];
+    if (!e.literal || (c != Class::kF && c != Class::kD)) return "";
     const std::string q = (vector ? "" : ns()) + (c == Class::kF ? "v_" : "d_");
     const std::string one = constant(c, 1, 1, vector, vector ? "" : ns());
     if (e.number == 2) return x + " * " + x;
@@ -1123,7 +1152,13 @@ class Emitter {
       std::string x = index(in.index, p, lane, u, "l");
       return "(" + x + " >= " + index(in.lo, p, lane, u, "l") + ") & (" + x + " < " + index(in.hi, p, lane, u, "l") + ")";
     };
-    if (st.kind == Step::kUniform && lo.kind == Step::kUniform && hi.kind == Step::kUniform) {
+    if (p.vector && whole_vectors(in, p.lane)) {
+      if (p.copies == 1) {
+        define(i, p, false, DType::kBool, [&](int) { return test(p.lane_text, 0); });
+      } else {  // alike within each copy
+        define(i, p, true, DType::kBool, [&](int u) { return "splat_m(" + test(lane_at(p, u), u) + ")"; });
+      }
+    } else if (st.kind == Step::kUniform && lo.kind == Step::kUniform && hi.kind == Step::kUniform) {
       define(i, p, false, DType::kBool, [&](int) { return test(p.lane_text, 0); });
     } else if (st.kind == Step::kStride && st.stride == 1 && lo.kind == Step::kUniform && hi.kind == Step::kUniform) {
       define(i, p, true, DType::kBool, [&](int u) {
