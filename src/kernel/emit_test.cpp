@@ -433,6 +433,39 @@ TEST(Emit, TransposingCopies) {
   agree(all);
 }
 
+TEST(Emit, TilesServeEveryHead) {  // rotary: tables stored across, the same for all heads
+  const std::string kRotary = R"(kernel "rotary" {
+  p0 = f32[$D] read
+  p1 = f32[$N] read
+  p2 = f32[$D] write
+  outer i0.9 i1.$R i2.3 i3.$C
+  vector outer
+  transpose 1
+  cost 13
+  stage {
+    v0 = load f32 p0[$F*i0.9 + $G*i1.$R + $C*i2.3 + i3.$C]
+    v1 = load f32 p1[i1.$R + $R*i3.$C]
+    v2 = mul f32 v0 v1
+    v3 = in_range b8 [i3.$C] [0] [$H]
+    v4 = load f32 p0[$F*i0.9 + $G*i1.$R + $C*i2.3 + i3.$C + $H] if v3
+    v5 = neg f32 v4
+    v6 = in_range b8 [i3.$C] [$H] [$C]
+    v7 = load f32 p0[$F*i0.9 + $G*i1.$R + $C*i2.3 + i3.$C - $H] if v6
+    v8 = where f32 v3 v5 v7
+    v9 = add f32 v2 v8
+    v10 = store p2[$F*i0.9 + $G*i1.$R + $C*i2.3 + i3.$C] v9
+  }
+}
+)";
+  std::vector<loops::Kernel> all;
+  for (auto [r, c] : std::vector<std::pair<int, int>>{{32, 64}, {19, 32}, {16, 20}}) {
+    std::string t = replace_all(kRotary, "$D", std::to_string(9 * r * 3 * c));
+    t = replace_all(replace_all(replace_all(t, "$F", std::to_string(r * 3 * c)), "$G", std::to_string(3 * c)), "$H", std::to_string(c / 2));
+    for (loops::Kernel& k : sized(t, {{r, c}})) all.push_back(std::move(k));
+  }
+  agree(all);
+}
+
 // Random kernels. A value is `exact` while every target must compute the same bits; only such values may be compared,
 // rounded or cut, the others pass through operations that do not magnify an error.
 class Generator {

@@ -127,6 +127,32 @@ class Emitter {
       break;
     }
     find_tiles();
+    find_repeats();
+  }
+
+  // Outer loops that no tile depends on (the heads of a rotary embedding) run inside the tile, which is then made once for all
+  // of them - as long as enough work is left to share among threads.
+  void find_repeats() {
+    if (tiles_.empty()) return;
+    int64_t steps = 1;
+    for (size_t i = 0; i + 1 < k_.outer.size(); ++i) {
+      auto n = k_.outer[i].extent.as_const();
+      if (!n) return;
+      steps *= static_cast<int32_t>(i) == k_.transpose ? (*n + lanes_.width - 1) / lanes_.width : *n;
+    }
+    for (size_t i = 0; i + 1 < k_.outer.size(); ++i) {
+      if (static_cast<int32_t>(i) == k_.transpose) continue;
+      bool used = false;
+      for (Id t : tiles_) {
+        std::vector<Expr> vars;
+        sym::collect_vars(k_.stages[0].body[t].index, vars);
+        used |= std::find(vars.begin(), vars.end(), k_.outer[i].var) != vars.end();
+      }
+      const int64_t n = k_.outer[i].extent.value();
+      if (used || n <= 1 || steps / n < 8) continue;
+      repeats_.push_back(i);
+      steps /= n;
+    }
   }
 
   // Loads of a transposing kernel that run along loop `transpose`: read in that direction, W at a time, and turned in
@@ -480,6 +506,7 @@ class Emitter {
   bool is_across(size_t loop) const { return !tiles_.empty() && static_cast<int32_t>(loop) == k_.transpose; }
   // How many steps the numbering makes of an outer loop (but the last under kOuter).
   Expr numbered(size_t loop) const {
+    if (std::find(repeats_.begin(), repeats_.end(), loop) != repeats_.end()) return 1;
     return is_across(loop) ? sym::ceildiv(k_.outer[loop].extent, Expr(lanes_.width)) : k_.outer[loop].extent;
   }
 
@@ -513,6 +540,7 @@ class Emitter {
     for (size_t i = 0; i < flat; ++i) count_ = count_ * numbered(i);
     int64_t points = 1;
     if (!tiles_.empty()) points = lanes_.width;
+    for (size_t r : repeats_) points *= k_.outer[r].extent.value();
     Expr blocks = 1;
     if (outer()) {
       blocks = sym::ceildiv(k_.outer.back().extent, Expr(block_));
@@ -541,6 +569,7 @@ class Emitter {
     for (size_t i = flat; i-- > 0;) {
       bool last = true;
       for (size_t j = 0; j < i; ++j) last &= numbered(j).is_const(1);
+      if (std::find(repeats_.begin(), repeats_.end(), i) != repeats_.end()) continue;
       take(is_across(i) ? "across" : "i" + num(static_cast<int64_t>(i)), numbered(i), last);
     }
     if (outer()) {
@@ -613,10 +642,15 @@ class Emitter {
       variables_[across.var.node()] = row;
       line("transpose_tile(" + name + ");");
     }
+    for (size_t r : repeats_) {
+      const std::string v = variable(k_.outer[r].var);
+      open("for (long " + v + " = 0; " + v + " < " + plain(k_.outer[r].extent) + "; ++" + v + ")");
+    }
     open("for (int row = 0; row < " + rows + "; ++row)");
     line("const long " + row + " = " + row + "b + row;");
     stage(0, 1, n);
     close();
+    for (size_t r = 0; r < repeats_.size(); ++r) close();
   }
   Place lane_place() const {
     Place p;
@@ -1414,6 +1448,7 @@ class Emitter {
   std::vector<StageFacts> facts_;
   std::unordered_map<const sym::Node*, std::string> variables_;
   std::vector<Id> tiles_;
+  std::vector<size_t> repeats_;  // outer loops inside the tile
   std::map<Id, std::string> tile_names_;
   std::string symbol_, out_;
   int indent_ = 0, unroll_ = 1;
