@@ -335,13 +335,15 @@ c10::IValue to_ivalue(const Arg& arg, const ArgSpec& spec, const TensorOf& tenso
     case ArgKind::kScalar:
       return to_scalar(arg);
     case ArgKind::kScalarList: {
-      c10::List<at::Scalar> typed;
-      if (auto* ints = std::get_if<Sizes>(&arg)) {
-        for (sym::Expr e : *ints) typed.push_back(at::Scalar(e.value()));
-      } else {
-        for (double d : std::get<std::vector<double>>(arg)) typed.push_back(at::Scalar(d));
-      }
-      return typed;
+      const auto fill = [&](auto list) -> c10::IValue {
+        if (auto* ints = std::get_if<Sizes>(&arg)) {
+          for (sym::Expr e : *ints) list.push_back(at::Scalar(e.value()));
+        } else {
+          for (double d : std::get<std::vector<double>>(arg)) list.push_back(at::Scalar(d));
+        }
+        return list;
+      };
+      return spec.list_of_optional ? fill(c10::List<std::optional<at::Scalar>>()) : fill(c10::List<at::Scalar>());
     }
     case ArgKind::kString:
       return std::get<std::string>(arg);
