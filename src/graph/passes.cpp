@@ -4,6 +4,7 @@
 #include "graph/passes/cse.h"
 #include "graph/passes/dce.h"
 #include "graph/passes/decompose.h"
+#include "graph/passes/fold.h"
 #include "graph/passes/functionalize.h"
 #include "graph/passes/layout.h"
 #include "graph/passes/linear.h"
@@ -21,6 +22,7 @@ const std::vector<Pass>& passes() {
       {"linear", [](Graph g) { return linear(std::move(g), {.onednn_bf16 = true}); }, Form::kFunctional,
        Form::kFunctional},
       {"decompose", decompose, Form::kFunctional, Form::kCore},
+      {"fold", [](Graph g) { return fold(std::move(g)); }, Form::kCore, Form::kCore},
       {"relax_layout", relax_layout, Form::kCore, Form::kCore},
       {"split_frozen", split_frozen, Form::kCore, Form::kCore},
   };

@@ -1,0 +1,343 @@
+#include "graph/passes/fold.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "graph/passes/dce.h"
+#include "graph/passes/known.h"
+#include "graph/passes/match.h"
+#include "graph/passes/rewriter.h"
+#include "ops/args.h"
+
+namespace flashover::graph {
+namespace {
+
+using Values = std::vector<ValueId>;
+
+Arg scalar_of(DType d, double x) {
+  if (d == DType::kBool) return x != 0;
+  if (is_floating(d)) return x;
+  return sym::Expr(static_cast<int64_t>(x));
+}
+
+// ---- values known to be one number
+Graph replace_uniform(Graph g) {
+  Known known(g);
+  // Only where known values meet the rest of the program: what lies behind is dead then.
+  std::vector<bool> index_only(g.values.size());
+  for (const Node& n : g.nodes) {
+    bool all = n.op->is_prim && n.outs.size() == 1 && n.outs[0] != kNoValue;
+    for (const Arg& a : n.args) for_each_ref(a, [&](ValueId v) { all = all && index_only[v]; });
+    if (all) index_only[n.outs[0]] = true;
+  }
+  std::vector<bool> frontier(g.values.size());
+  for (const Node& n : g.nodes) {
+    bool inside = true;
+    for (ValueId v : n.outs) inside = inside && v != kNoValue && index_only[v];
+    if (inside && !n.outs.empty()) continue;
+    for (const Arg& a : n.args) for_each_ref(a, [&](ValueId v) { frontier[v] = index_only[v]; });
+  }
+  for (Node& n : g.nodes) {
+    if (n.outs.size() != 1 || n.outs[0] == kNoValue || !frontier[n.outs[0]] || n.op->name == "prim.full" ||
+        n.op->name == "prim.iota")
+      continue;
+    const auto array = known[n.outs[0]];
+    if (!array || array->data.empty()) continue;
+    const double first = array->data[0];
+    bool same = true;
+    for (double x : array->data) same = same && std::memcmp(&x, &first, sizeof x) == 0;
+    if (!same) continue;
+    const TensorType& t = g.type(n.outs[0]);
+    n.op = ops::find("prim.full");
+    n.args = {t.sizes, scalar_of(t.dtype, first), t.dtype, t.device};
+  }
+  return g;
+}
+
+// The one number that a value holds everywhere.
+std::optional<double> uniform(Rewriter& r, ValueId v) {
+  for (;;) {
+    const Node* n = r.def(v);
+    if (!n) return std::nullopt;
+    if (n->op->name == "prim.full") {
+      const Arg& a = n->args[1];
+      if (const auto* d = std::get_if<double>(&a)) return round_to(r.b.dtype(v), *d);
+      if (const auto* b = std::get_if<bool>(&a)) return *b ? 1.0 : 0.0;
+      if (const auto* e = std::get_if<sym::Expr>(&a); e && e->is_const()) return static_cast<double>(e->value());
+      return std::nullopt;
+    }
+    const bool passes = n->op->is_prim && n->op->kind == ops::OpKind::kView;
+    if (!passes && n->op->name != "prim.copy") return std::nullopt;
+    v = ops::as_value(n->args[0]);
+  }
+}
+
+// ---- arithmetic that changes nothing
+enum class Neutral : uint8_t { kOneRight, kOneEither, kZeroAdd, kZeroSub };
+template <Neutral kind>
+bool neutral(Rewriter& r, const Node& n, Values& results, const void*) {
+  const ValueId a = ops::as_value(n.args[0]), b = ops::as_value(n.args[1]);
+  const bool floating = is_floating(r.b.dtype(a));
+  auto is_neutral = [&](ValueId v) {
+    const auto x = uniform(r, v);
+    if (!x) return false;
+    switch (kind) {
+      case Neutral::kOneRight:
+      case Neutral::kOneEither:
+        return *x == 1.0;
+      case Neutral::kZeroAdd:
+        return *x == 0.0 && (!floating || std::signbit(*x));  // -0 + +0 is +0
+      case Neutral::kZeroSub:
+        return *x == 0.0 && (!floating || !std::signbit(*x));
+    }
+    return false;
+  };
+  if (is_neutral(b))
+    results = {a};
+  else if ((kind == Neutral::kOneEither || kind == Neutral::kZeroAdd) && is_neutral(a))
+    results = {b};
+  return !results.empty();
+}
+
+bool where_known(Rewriter& r, const Node& n, Values& results, const void*) {
+  const ValueId a = ops::as_value(n.args[1]), b = ops::as_value(n.args[2]);
+  if (const auto x = uniform(r, ops::as_value(n.args[0])))
+    results = {*x != 0 ? a : b};
+  else if (a == b)
+    results = {a};
+  return !results.empty();
+}
+bool logic_known(Rewriter& r, const Node& n, Values& results, const void*) {
+  const ValueId a = ops::as_value(n.args[0]), b = ops::as_value(n.args[1]);
+  if (r.b.dtype(a) != DType::kBool) return false;
+  const bool is_and = n.op->name == "prim.bitwise_and";
+  for (auto [x, other] : {std::pair{a, b}, std::pair{b, a}})
+    if (const auto u = uniform(r, x)) {
+      results = {(*u != 0) == is_and ? other : x};
+      return true;
+    }
+  if (a == b) results = {a};
+  return !results.empty();
+}
+
+// ---- conversions
+// Every value of a is a value of b.
+bool lossless(DType a, DType b) {
+  if (a == b) return true;
+  if (a == DType::kBool) return b != DType::kBool;
+  if (is_floating(a))
+    return is_floating(b) &&
+           ((is_reduced(a) && (b == DType::kF32 || b == DType::kF64)) || (a == DType::kF32 && b == DType::kF64));
+  if (is_integral(a) && is_integral(b))
+    return info(a).is_signed ? info(b).is_signed && info(b).bytes > info(a).bytes : info(b).bytes > info(a).bytes;
+  if (is_integral(a) && is_floating(b)) return info(a).bytes * 8 <= (b == DType::kF64 ? 32 : b == DType::kF32 ? 16 : 0);
+  return false;
+}
+bool convert_chain(Rewriter& r, const Node& n, Values& results, const void* user) {
+  const auto& options = *static_cast<const FoldOptions*>(user);
+  const ValueId x = ops::as_value(n.args[0]);
+  const DType to = ops::as_dtype(n.args[1]);
+  if (r.b.dtype(x) == to) {
+    results = {x};
+    return true;
+  }
+  const Node* inner = r.def(x, "prim.convert");
+  if (!inner) return false;
+  const ValueId y = ops::as_value(inner->args[0]);
+  const DType from = r.b.dtype(y), middle = r.b.dtype(x);
+  const bool through_narrow =
+      !options.strict_numerics && from == DType::kF32 && is_reduced(middle) && to == DType::kF32;
+  if (!lossless(from, middle) && !through_narrow) return false;
+  results = {r.b.convert(y, to)};
+  return true;
+}
+
+// ---- views
+bool reshape_chain(Rewriter& r, const Node& n, Values& results, const void*) {
+  const ValueId x = ops::as_value(n.args[0]);
+  if (same_sizes(r.b.type(x).sizes, ops::as_sizes(n.args[1]))) {
+    results = {x};
+    return true;
+  }
+  const Node* inner = r.def(x);
+  if (!inner) return false;
+  if (inner->op->name == "prim.reshape") {
+    results = {r.b.reshape(ops::as_value(inner->args[0]), ops::as_sizes(n.args[1]))};
+  } else if (inner->op->name == "prim.full") {
+    std::vector<Arg> args = inner->args;
+    args[0] = n.args[1];
+    results = {r.b.emit("prim.full", std::move(args))};
+  }
+  return !results.empty();
+}
+bool permute_chain(Rewriter& r, const Node& n, Values& results, const void*) {
+  const ValueId x = ops::as_value(n.args[0]);
+  std::vector<int64_t> dims = ops::as_ints(n.args[1]);
+  if (std::is_sorted(dims.begin(), dims.end())) {
+    results = {x};
+    return true;
+  }
+  const Node* inner = r.def(x, "prim.permute");
+  if (!inner) return false;
+  const std::vector<int64_t> first = ops::as_ints(inner->args[1]);
+  for (int64_t& d : dims) d = first[d];
+  results = {r.b.permute(ops::as_value(inner->args[0]), std::move(dims))};
+  return true;
+}
+bool broadcast_chain(Rewriter& r, const Node& n, Values& results, const void*) {
+  const ValueId x = ops::as_value(n.args[0]);
+  const Sizes sizes = ops::as_sizes(n.args[1]);
+  if (same_sizes(r.b.type(x).sizes, sizes)) {
+    results = {x};
+    return true;
+  }
+  const Node* inner = r.def(x);
+  if (!inner) return false;
+  if (inner->op->name == "prim.full") {
+    std::vector<Arg> args = inner->args;
+    args[0] = sizes;
+    results = {r.b.emit("prim.full", std::move(args))};
+  } else if (inner->op->name == "prim.broadcast") {
+    const std::vector<int64_t> outer = ops::as_ints(n.args[2]);
+    std::vector<int64_t> dims = ops::as_ints(inner->args[2]);
+    for (int64_t& d : dims) d = outer[d];
+    results = {r.b.broadcast(ops::as_value(inner->args[0]), sizes, std::move(dims))};
+  }
+  return !results.empty();
+}
+bool slice_chain(Rewriter& r, const Node& n, Values& results, const void*) {
+  const ValueId x = ops::as_value(n.args[0]);
+  const Sizes starts = ops::as_sizes(n.args[1]), ends = ops::as_sizes(n.args[2]), steps = ops::as_sizes(n.args[3]);
+  bool whole = true;
+  for (size_t d = 0; d < starts.size(); ++d)
+    whole = whole && starts[d].is_const(0) && steps[d].is_const(1) && sym::known_eq(ends[d], r.b.type(x).sizes[d]);
+  if (whole) {
+    results = {x};
+    return true;
+  }
+  const Node* inner = r.def(x);
+  if (!inner) return false;
+  if (inner->op->name == "prim.full") {
+    std::vector<Arg> args = inner->args;
+    args[0] = r.b.type(n.outs[0]).sizes;
+    results = {r.b.emit("prim.full", std::move(args))};
+  } else if (inner->op->name == "prim.slice") {
+    // x[s1 + s2*t1 : s1 + (e2 - 1)*t1 + 1 : t1*t2]
+    const Sizes s1 = ops::as_sizes(inner->args[1]), t1 = ops::as_sizes(inner->args[3]);
+    Sizes s, e, t;
+    for (size_t d = 0; d < starts.size(); ++d) {
+      if (!ends[d].is_const() || !starts[d].is_const()) return false;
+      s.push_back(s1[d] + starts[d] * t1[d]);
+      e.push_back(ends[d].value() > starts[d].value() ? s1[d] + (ends[d] - 1) * t1[d] + 1 : s.back());
+      t.push_back(t1[d] * steps[d]);
+    }
+    results = {r.b.slice(ops::as_value(inner->args[0]), std::move(s), std::move(e), std::move(t))};
+  } else if (inner->op->name == "prim.cat") {
+    // A piece of one operand.
+    const RefList list = ops::as_values(inner->args[0]);
+    const int64_t dim = ops::as_int(inner->args[1]);
+    sym::Expr at = 0;
+    for (const Ref& piece : list) {
+      const sym::Expr size = r.b.type(piece.id).sizes[dim];
+      if (sym::known_le(at, starts[dim]) && sym::known_le(ends[dim], at + size)) {
+        Sizes s = starts, e = ends;
+        s[dim] = s[dim] - at;
+        e[dim] = e[dim] - at;
+        results = {r.b.slice(piece.id, std::move(s), std::move(e), steps)};
+        return true;
+      }
+      at += size;
+    }
+  }
+  return !results.empty();
+}
+bool slice_scatter_whole(Rewriter& r, const Node& n, Values& results, const void*) {
+  const ValueId x = ops::as_value(n.args[0]), src = ops::as_value(n.args[1]);
+  if (!same_sizes(r.b.type(x).sizes, r.b.type(src).sizes)) return false;
+  results = {src};  // steps of one: nothing else fills the whole
+  return true;
+}
+bool copy_same(Rewriter& r, const Node& n, Values& results, const void*) {
+  const ValueId x = ops::as_value(n.args[0]);
+  if (const Node* inner = r.def(x, "prim.copy")) {
+    results = {r.b.emit("prim.copy", {inner->args[0]}, r.b.type(n.outs[0]))};
+    return true;
+  }
+  if (!same_strides(r.b.type(x), r.b.type(n.outs[0]))) return false;
+  results = {x};
+  return true;
+}
+bool double_negation(Rewriter& r, const Node& n, Values& results, const void*) {
+  const Node* inner = r.def(ops::as_value(n.args[0]), n.op->name);
+  if (inner) results = {ops::as_value(inner->args[0])};
+  return inner != nullptr;
+}
+
+constexpr RewriteRule kRules[] = {
+    {"prim.mul", "x * 1 = x", neutral<Neutral::kOneEither>},
+    {"prim.div", "x / 1 = x", neutral<Neutral::kOneRight>},
+    {"prim.add", "x + (-0.) = x, integers: x + 0 = x", neutral<Neutral::kZeroAdd>},
+    {"prim.sub", "x - 0 = x", neutral<Neutral::kZeroSub>},
+    {"prim.where", "where(true, a, b) = a; where(c, a, a) = a", where_known},
+    {"prim.bitwise_and", "a & true = a, a & false = false, a & a = a", logic_known},
+    {"prim.bitwise_or", "a | false = a, a | true = true, a | a = a", logic_known},
+    {"prim.convert", "convert(convert(x, wider), t) = convert(x, t)", convert_chain},
+    {"prim.reshape", "reshape(reshape(x)) = reshape(x); of a full: a full", reshape_chain},
+    {"prim.permute", "permute(permute(x)) = permute(x)", permute_chain},
+    {"prim.broadcast", "broadcast(broadcast(x)) = broadcast(x); of a full: a full", broadcast_chain},
+    {"prim.slice", "slice(slice(x)) = slice(x); of a cat: of the operand", slice_chain},
+    {"prim.slice_scatter", "the whole replaced", slice_scatter_whole},
+    {"prim.copy", "copy(copy(x)) = copy(x); the same layout: x", copy_same},
+    {"prim.neg", "-(-x) = x", double_negation},
+    {"prim.logical_not", "!!b = b", double_negation},
+};
+
+// ---- attention masks
+// What an additive mask [..., rows, columns] does.
+enum class Mask : uint8_t { kOther, kNone, kCausal };
+Mask mask_kind(const KnownArray& mask, DType dtype) {
+  const size_t rank = mask.sizes.size();
+  if (rank < 2) return Mask::kOther;
+  const int64_t rows = mask.sizes[rank - 2], columns = mask.sizes[rank - 1];
+  bool none = true, causal = rows == columns;
+  for (size_t k = 0; k < mask.data.size() && (none || causal); ++k) {
+    const auto at = static_cast<int64_t>(k), row = at / columns % rows, column = at % columns;
+    const bool open = dtype == DType::kBool ? mask.data[k] != 0 : mask.data[k] == 0;
+    const bool shut = dtype == DType::kBool ? mask.data[k] == 0 : mask.data[k] == -INFINITY;
+    none = none && open;
+    causal = causal && (column <= row ? open : shut);
+  }
+  return none ? Mask::kNone : causal ? Mask::kCausal : Mask::kOther;
+}
+
+Graph fold_masks(Graph g) {
+  // _scaled_dot_product_flash_attention_for_cpu(q, k, v, dropout, is_causal, *, mask, scale)
+  static const ops::Op* const flash = ops::find("aten._scaled_dot_product_flash_attention_for_cpu.default");
+  Known known(g);
+  for (Node& n : g.nodes) {
+    if (n.op != flash || n.args.size() < 7 || is_none(n.args[5])) continue;
+    const ValueId mask = ops::as_value(n.args[5]);
+    const auto array = known[mask];
+    if (!array) continue;
+    const Mask kind = mask_kind(*array, g.type(mask).dtype);
+    const TensorType &q = g.type(ops::as_value(n.args[0])), &k = g.type(ops::as_value(n.args[1]));
+    const bool square = q.rank() == 4 && sym::known_eq(q.sizes[2], k.sizes[2]);
+    if (kind == Mask::kNone) n.args[5] = std::monostate{};  // a causal call stays causal
+    if (kind == Mask::kCausal && square && sym::known_eq(q.sizes[2], array->sizes.back())) {
+      n.args[5] = std::monostate{};
+      n.args[4] = true;
+    }
+  }
+  return dce(std::move(g));
+}
+
+}  // namespace
+
+Graph fold(Graph g, const FoldOptions& options) {
+  g = fold_masks(std::move(g));
+  g = replace_uniform(std::move(g));
+  return rewrite(std::move(g), kRules, &options);
+}
+
+}  // namespace flashover::graph

@@ -1,0 +1,36 @@
+// Values that follow from the program alone: built from full, iota, views and arithmetic, with no tensor of the caller
+// in them. Masks are made of these. They are computed here, element by element, as the prims define them (in double,
+// rounded to the value's dtype after each step), within a budget.
+#pragma once
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "graph/graph.h"
+
+namespace flashover::graph {
+
+struct KnownArray {
+  std::vector<int64_t> sizes;
+  std::vector<double> data;  // row-major
+};
+
+class Known {
+ public:
+  explicit Known(const Graph& g);
+  // Null: depends on an input, on an operator not known here, or is too big.
+  std::shared_ptr<const KnownArray> operator[](ValueId v);
+
+ private:
+  std::shared_ptr<const KnownArray> compute(const Node& n, ValueId v);
+  const Graph& g_;
+  std::vector<int32_t> producer_;
+  std::vector<int8_t> state_;  // 0 unknown, 1 computed (maybe null)
+  std::vector<std::shared_ptr<const KnownArray>> arrays_;
+  int64_t budget_ = int64_t{1} << 25;  // element operations
+};
+
+// The nearest value of that dtype.
+double round_to(DType dtype, double x);
+
+}  // namespace flashover::graph
