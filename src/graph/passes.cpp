@@ -18,7 +18,7 @@ const std::vector<Pass>& passes() {
       {"dce", dce, Form::kFunctional, Form::kFunctional},
       {"cse", cse, Form::kFunctional, Form::kFunctional},
       {"fold_batch_norm", fold_batch_norm, Form::kFunctional, Form::kFunctional},
-      {"convolution", [](Graph g) { return convolution(std::move(g), {}); }, Form::kFunctional, Form::kFunctional},
+      {"convolution", [](Graph g) { return convolution(std::move(g), {.onednn_bf16 = true}); }, Form::kFunctional, Form::kFunctional},
       {"linear", [](Graph g) { return linear(std::move(g), {.onednn_bf16 = true}); }, Form::kFunctional,
        Form::kFunctional},
       {"decompose", decompose, Form::kFunctional, Form::kCore},

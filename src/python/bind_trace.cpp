@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "graph/graph.h"
+#include "graph/passes.h"
 #include "python/bind.h"
 #include "torch/eval.h"
 #include "trace/trace.h"
@@ -99,6 +100,18 @@ void bind_trace(py::module_& m) {
                                return out;
                              })
       .def("verify", [](const Traced& t) { graph::verify(t.graph, graph::Form::kTraced); })
+      .def("apply",
+           [](const Traced& t, const std::vector<std::string>& names) {
+             Traced out = t;
+             for (const std::string& name : names) {
+               const graph::Pass* pass = graph::find_pass(name);
+               if (!pass) throw UserError("no pass named " + name);
+               out.graph = pass->run(std::move(out.graph));
+               graph::verify(out.graph, pass->output);
+             }
+             return out;
+           },
+           "The same with passes applied to its graph, verified after each")
       .def("run", &Traced::run, "Replays the graph on tensors for Traced.inputs");
   m.def("is_trace_tensor", [](const py::object& o) {
     return THPVariable_Check(o.ptr()) && THPVariable_Unpack(o.ptr()).key_set().has(c10::DispatchKey::Fake);

@@ -360,6 +360,7 @@ class Functionalizer {
     for (ValueId v : n.outs)
       if (v != kNoValue && alias_of(n, v) == kNoValue) fresh.push_back(v);
 
+    if (visit_grown_out(n, written, fresh)) return;
     std::vector<ValueId> results = fill_or_copy(n);  // fresh results, then contents of what is written
     if (results.empty()) results = call_twin(n, written, fresh);
     if (results.empty()) results = call_on_clones(n, written, fresh);
@@ -380,6 +381,36 @@ class Functionalizer {
       else
         define_view(n, i, alias_of(n, out));
     }
+  }
+
+  // f(..., out=empty tensor): the empty tensor grows to the result's size; it is a new root on the old storage.
+  bool visit_grown_out(const Node& n, const std::vector<ValueId>& written, const std::vector<ValueId>& fresh) {
+    if (!n.op->drops_mutated || !n.op->functional || !fresh.empty() || n.outs.size() != written.size()) return false;
+    for (size_t i = 0; i < written.size(); ++i) {
+      const TensorType &before = traced(written[i]), &after = traced(n.outs[i]);
+      const Tensor& t = tensors_[written[i]];
+      if (!is_empty(before) || is_empty(after) || t.parent != kNoValue || units_[t.unit].input >= 0) return false;
+      if (before.dtype != after.dtype) return false;
+    }
+    std::vector<Arg> args;
+    for (size_t i = 0; i < n.args.size(); ++i)
+      if (!(n.op->mutates >> i & 1)) args.push_back(n.args[i]);
+    args = read_args(args);
+    std::vector<TensorType> types;
+    const ops::Op* twin = n.op->functional;
+    if (!twin->infer || !twin->infer(infer_context(out_, args), types) || types.size() != written.size()) return false;
+    for (size_t i = 0; i < types.size(); ++i)
+      if (types[i].dtype != traced(n.outs[i]).dtype || !same_sizes(types[i].sizes, traced(n.outs[i]).sizes))
+        return false;
+    std::vector<const TensorType*> wanted;
+    for (const TensorType& t : types) wanted.push_back(&t);
+    const std::vector<ValueId> results = append(twin, std::move(args), wanted);
+    for (size_t i = 0; i < written.size(); ++i) {
+      const int32_t storage = in_.values[n.outs[i]].storage;
+      new_root(n.outs[i], results[i]);
+      if (storage >= 0) --units_on_storage_[storage];
+    }
+    return true;
   }
 
   std::vector<ValueId> fill_or_copy(const Node& n) {
