@@ -97,6 +97,39 @@ def test_mutation_programs(name: str) -> None:
         assert name in DECLINES, f"declined: {e}"
 
 
+def write_through_split(x: torch.Tensor, y: torch.Tensor) -> Any:
+    z = x + 1
+    for piece in (*z.chunk(2, 1), *z.split(1, 0), *z.unbind(0), *z.split([1, 3], 1)):
+        piece.mul_(2)
+    return z, y
+
+
+def write_through_views(x: torch.Tensor, y: torch.Tensor) -> Any:
+    z = torch.zeros(2, 6, 4)
+    z[:, 1:4].copy_(x)
+    z[1, ::2].add_(y)
+    z.transpose(0, 2)[0].mul_(3)
+    z.view(-1)[3:7] = 5
+    z.permute(2, 0, 1).reshape(4, 12)[1].add_(1)
+    z.as_strided((3, 2), (5, 2), 4).sub_(1)
+    x.t()[1].zero_()
+    y[:, 1:].unsqueeze(0)[0, :2] += z[0, :2, 1:]
+    return z.diagonal(0, 1, 2), z
+
+
+def results_of_every_kind(x: torch.Tensor, y: torch.Tensor) -> Any:
+    z = x * y
+    w = z.t()
+    y.add_(1)
+    return x, y.t(), z, w, z[1], z.view(-1)[2:], torch.ones(1, 3).expand(5, 3), (x + 1).unsqueeze(0).expand(2, 3, 4), (x - 1)[:, ::2], x.clone(), y
+
+
+@pytest.mark.parametrize("program", [write_through_split, write_through_views, results_of_every_kind])
+def test_views(program: Callable[..., Any]) -> None:
+    with torch.no_grad():
+        check_passes(program, (torch.randn(3, 4), torch.randn(3, 4)))
+
+
 # What functionalize refuses, with reason; everything else must pass.
 DECLINES = {"resize_shrinks", "set_storage"}
 

@@ -98,13 +98,19 @@ ArgSpec spec_of(const c10::Argument& argument) {
   return spec;
 }
 
+bool names_set(const c10::AliasInfo& info, c10::Symbol set) {
+  if (info.beforeSets().count(set)) return true;
+  for (const c10::AliasInfo& inner : info.containedTypes())  // Tensor(a)[]
+    if (names_set(inner, set)) return true;
+  return false;
+}
 bool shares_alias_set(const c10::Argument& a, const c10::Argument& b) {
   if (!a.alias_info() || !b.alias_info()) return false;
   for (const auto& set : a.alias_info()->beforeSets())
-    if (b.alias_info()->beforeSets().count(set)) return true;
-  // Tensor[] views: "Tensor(a -> *)" argument and "Tensor(a)[]" return.
+    if (names_set(*b.alias_info(), set)) return true;
+  // (a -> *): the result is a list of views
   for (const auto& set : a.alias_info()->afterSets())
-    if (b.alias_info()->beforeSets().count(set)) return true;
+    if (names_set(*b.alias_info(), set)) return true;
   return false;
 }
 

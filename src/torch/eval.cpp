@@ -106,7 +106,7 @@ class Evaluator {
     for (const graph::Output& o : g_.outputs) {
       if (o.kind == graph::Output::Kind::kValue) {
         at::Tensor t = get(o.value);
-        bool shared = t.strides() != at::IntArrayRef(to_ints(o.type.strides));
+        bool shared = t.strides() != at::IntArrayRef(to_ints(o.type.strides)) || t.sizes() != at::IntArrayRef(to_ints(o.type.sizes));
         for (const at::Tensor& other : inputs) shared |= other.is_alias_of(t);
         for (const at::Tensor& other : out) shared |= other.is_alias_of(t);
         out.push_back(shared ? with_strides(t, o.type) : t);
