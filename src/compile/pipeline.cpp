@@ -6,6 +6,7 @@
 #include "graph/passes/cse.h"
 #include "graph/passes/dce.h"
 #include "graph/passes/decompose.h"
+#include "graph/passes/fold.h"
 #include "graph/passes/functionalize.h"
 #include "graph/passes/layout.h"
 #include "graph/passes/linear.h"
@@ -31,6 +32,8 @@ Graph run_graph_passes(Graph g, const Environment& env, PassRunner& passes) {
   passes.run("convolution", Form::kFunctional, g, graph::convolution, env.providers);
   passes.run("linear", Form::kFunctional, g, graph::linear, env.providers);
   passes.run("decompose", Form::kCore, g, graph::decompose);
+  // Masks, scalars and view chains are prims now: what follows from the program alone is computed, what changes nothing goes.
+  passes.run("fold", Form::kCore, g, graph::fold, graph::FoldOptions{env.providers.strict_numerics});
   // Decompositions of neighbours share work (casts, reciprocal counts).
   passes.run("cse_core", Form::kCore, g, graph::cse);
   passes.run("relax_layout", Form::kCore, g, graph::relax_layout);

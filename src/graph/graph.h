@@ -70,7 +70,7 @@ struct Output {
   enum class Kind : uint8_t { kValue, kInputAlias, kOutputAlias };
   Kind kind = Kind::kValue;
   ValueId value = kNoValue;  // kTraced: always the traced value. kFunctional: for kValue
-  int32_t base = -1;  // kInputAlias: index of the input; kOutputAlias: index of the earlier output it is a view of
+  int32_t base = -1;  // kInputAlias: index of the input; kOutputAlias: index of the kValue output it is a view of
   TensorType type;    // geometry as eager returns it (sizes, strides, offset from the base for aliases)
 };
 

@@ -214,7 +214,8 @@ class Verifier {
     require(!o.type.opaque, "outputs have strides");
     if (o.alias_input >= 0) require(in_range(o.alias_input, p_.inputs.size()), "no such input");
     if (o.alias_output >= 0)
-      require(static_cast<size_t>(o.alias_output) < at_, "an alias comes after the output it is a view of");
+      require(static_cast<size_t>(o.alias_output) < p_.outputs.size() && p_.outputs[o.alias_output].tensor >= 0,
+              "an alias is a view of an output that owns its memory");
     if (o.tensor < 0) return;
     require(in_range(o.tensor, p_.tensors.size()), "no such tensor");
     const TensorType& t = p_.tensors[o.tensor].type;

@@ -15,9 +15,18 @@ namespace flashover::aten {
 namespace {
 
 at::Tensor with_strides(const at::Tensor& t, const TensorType& type) {
-  at::Tensor out = at::empty_strided(to_ints(type.sizes), to_ints(type.strides), t.options());
-  out.copy_(t);
-  return out;
+  // Repeated dims (stride 0) have one element in memory.
+  const std::vector<int64_t> sizes = to_ints(type.sizes), strides = to_ints(type.strides);
+  std::vector<int64_t> memory = sizes;
+  at::Tensor source = t;
+  for (size_t d = 0; d < sizes.size(); ++d) {
+    if (strides[d] != 0 || sizes[d] == 0) continue;
+    memory[d] = 1;
+    source = source.narrow(static_cast<int64_t>(d), 0, 1);
+  }
+  at::Tensor out = at::empty_strided(memory, strides, t.options());
+  out.copy_(source);
+  return at::as_strided(out, sizes, strides);
 }
 
 at::Tensor preserved_clone(const at::Tensor& t) {
@@ -102,19 +111,23 @@ class Evaluator {
     // Values never change: what is written back is taken aside first, and a result may share memory with nothing.
     std::vector<at::Tensor> contents;
     for (const graph::Mutation& m : g_.mutations) contents.push_back(preserved_clone(get(m.value)));
-    std::vector<at::Tensor> out;
-    for (const graph::Output& o : g_.outputs) {
-      if (o.kind == graph::Output::Kind::kValue) {
-        at::Tensor t = get(o.value);
-        bool shared = t.strides() != at::IntArrayRef(to_ints(o.type.strides)) || t.sizes() != at::IntArrayRef(to_ints(o.type.sizes));
-        for (const at::Tensor& other : inputs) shared |= other.is_alias_of(t);
-        for (const at::Tensor& other : out) shared |= other.is_alias_of(t);
-        out.push_back(shared ? with_strides(t, o.type) : t);
-        continue;
-      }
+    std::vector<at::Tensor> out(g_.outputs.size());
+    for (size_t i = 0; i < out.size(); ++i) {
+      const graph::Output& o = g_.outputs[i];
+      if (o.kind != graph::Output::Kind::kValue) continue;
+      at::Tensor t = get(o.value);
+      bool shared = t.strides() != at::IntArrayRef(to_ints(o.type.strides)) ||
+                    t.sizes() != at::IntArrayRef(to_ints(o.type.sizes));
+      for (const at::Tensor& other : inputs) shared |= other.is_alias_of(t);
+      for (size_t k = 0; k < i; ++k) shared |= out[k].defined() && out[k].is_alias_of(t);
+      out[i] = shared ? with_strides(t, o.type) : t;
+    }
+    for (size_t i = 0; i < out.size(); ++i) {
+      const graph::Output& o = g_.outputs[i];
+      if (o.kind == graph::Output::Kind::kValue) continue;
       const at::Tensor& base = o.kind == graph::Output::Kind::kInputAlias ? inputs[o.base] : out[o.base];
-      out.push_back(at::as_strided(base, to_ints(o.type.sizes), to_ints(o.type.strides),
-                                   base.storage_offset() + o.type.offset.value()));
+      out[i] = at::as_strided(base, to_ints(o.type.sizes), to_ints(o.type.strides),
+                              base.storage_offset() + o.type.offset.value());
     }
     for (size_t i = 0; i < contents.size(); ++i) inputs[g_.mutations[i].input].copy_(contents[i]);
     return out;

@@ -300,11 +300,13 @@ Mask mask_kind(const KnownArray& mask, DType dtype) {
   const size_t rank = mask.sizes.size();
   if (rank < 2) return Mask::kOther;
   const int64_t rows = mask.sizes[rank - 2], columns = mask.sizes[rank - 1];
-  bool none = true, causal = rows == columns;
-  for (size_t k = 0; k < mask.data.size() && (none || causal); ++k) {
-    const auto at = static_cast<int64_t>(k), row = at / columns % rows, column = at % columns;
-    const bool open = dtype == DType::kBool ? mask.data[k] != 0 : mask.data[k] == 0;
-    const bool shut = dtype == DType::kBool ? mask.data[k] == 0 : mask.data[k] == -INFINITY;
+  bool none = true, causal = rows == columns && rows > 1;
+  const int64_t total = mask.is_uniform() ? 1 : static_cast<int64_t>(mask.data.size());
+  causal = causal && !mask.is_uniform();
+  for (int64_t k = 0; k < total && (none || causal); ++k) {
+    const int64_t row = k / columns % rows, column = k % columns;
+    const bool open = dtype == DType::kBool ? mask.at(k) != 0 : mask.at(k) == 0;
+    const bool shut = dtype == DType::kBool ? mask.at(k) == 0 : mask.at(k) == -INFINITY;
     none = none && open;
     causal = causal && (column <= row ? open : shut);
   }

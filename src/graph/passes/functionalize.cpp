@@ -509,34 +509,46 @@ class Functionalizer {
       out.base = u.input;
       out.type.offset = out.type.offset - traced(u.root).offset;
       out_.outputs.push_back(std::move(out));
-      returned_.push_back(o.value);
       return;
     }
-    for (size_t i = 0; i < returned_.size(); ++i) {
-      if (tensors_[returned_[i]].unit != t.unit) continue;
-      if (out_.outputs[i].kind != Output::Kind::kValue) continue;
-      const TensorType& first = traced(returned_[i]);
-      const auto inner = span_of(out.type, first.offset);
-      const bool same = first.sizes == out.type.sizes && first.strides == out.type.strides &&
-                        sym::known_eq(first.offset, out.type.offset);
-      const bool inside = inner && ops::is_dense(first.sizes, first.strides) && first.numel().is_const() &&
-                          inner->first >= 0 && inner->last < first.numel().value();
-      if (first.dtype == out.type.dtype && (same || inside || is_empty(out.type))) {
-        if (!geometric) throw Declined("output: a reinterpreted view of another output");
-        out.kind = Output::Kind::kOutputAlias;
-        out.base = static_cast<int32_t>(i);
-        out.type.offset = is_empty(out.type) ? sym::Expr(0) : out.type.offset - first.offset;
-        out_.outputs.push_back(std::move(out));
-        returned_.push_back(o.value);
-        return;
-      }
-      if (first.dtype != out.type.dtype || !geometric || !disjoint(first, out.type))
-        throw Declined("output: two results overlap in memory and neither contains the other");
+    const size_t self = out_.outputs.size();
+    const size_t base = container(self);
+    if (base != self) {
+      if (!geometric) throw Declined("output: a reinterpreted view of another output");
+      const TensorType& first = traced(in_.outputs[base].value);
+      out.kind = Output::Kind::kOutputAlias;
+      out.base = static_cast<int32_t>(base);
+      out.type.offset = is_empty(out.type) ? sym::Expr(0) : out.type.offset - first.offset;
+      out_.outputs.push_back(std::move(out));
+      return;
     }
+    for (size_t i = 0; i < self; ++i)
+      if (tensors_[in_.outputs[i].value].unit == t.unit && out_.outputs[i].kind == Output::Kind::kValue &&
+          (!geometric || traced(in_.outputs[i].value).dtype != out.type.dtype ||
+           !disjoint(traced(in_.outputs[i].value), out.type)))
+        throw Declined("output: two results overlap in memory and neither contains the other");
     out.value = without_repetition(get(o.value), out.type);
     out.type.offset = 0;
     out_.outputs.push_back(std::move(out));
-    returned_.push_back(o.value);
+  }
+
+  // The elements of result `inner` are elements of result `outer`, which has no gaps.
+  bool covers(size_t outer, size_t inner) const {
+    const ValueId a = in_.outputs[outer].value, b = in_.outputs[inner].value;
+    if (tensors_[a].unit != tensors_[b].unit || traced(a).dtype != traced(b).dtype) return false;
+    const TensorType &whole = traced(a), &part = traced(b);
+    if (is_empty(part) ||
+        (whole.sizes == part.sizes && whole.strides == part.strides && sym::known_eq(whole.offset, part.offset)))
+      return true;
+    const auto span = span_of(part, whole.offset);
+    return span && whole.numel().is_const() && ops::is_dense(whole.sizes, whole.strides) && span->first >= 0 &&
+           span->last < whole.numel().value();
+  }
+  // The result whose memory result i is part of; i itself when it owns its memory. Of equals the first is the owner.
+  size_t container(size_t i) const {
+    for (size_t j = 0; j < in_.outputs.size(); ++j)
+      if (j != i && covers(j, i) && (j < i || !covers(i, j))) return container(j);
+    return i;
   }
 
   // Dims that eager repeats with stride 0 are size 1 in the value.
@@ -553,7 +565,6 @@ class Functionalizer {
   std::vector<Tensor> tensors_;
   std::vector<Unit> units_;
   std::unordered_map<int32_t, int> units_on_storage_;
-  std::vector<ValueId> returned_;  // traced values of the outputs so far
 };
 
 }  // namespace

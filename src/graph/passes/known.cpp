@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <cstring>
-#include <functional>
 
 #include "ops/args.h"
 
@@ -184,13 +183,13 @@ std::shared_ptr<const KnownArray> Known::compute(const Node& n, ValueId v) {
   const TensorType& type = g_.type(v);
   const auto sizes = const_sizes(type.sizes);
   if (!sizes || count(*sizes) == 0) return nullptr;
-  const int64_t total = count(*sizes);
+  int64_t total = count(*sizes);  // elements to compute
   auto pay = [&] { return (budget_ -= total) >= 0; };
 
   if (op == "prim.full") {
     const auto x = scalar(n.args[1]);
-    if (!x || !pay()) return nullptr;
-    return std::make_shared<KnownArray>(KnownArray{*sizes, std::vector<double>(total, round_to(type.dtype, *x))});
+    if (!x) return nullptr;
+    return std::make_shared<KnownArray>(KnownArray{*sizes, {round_to(type.dtype, *x)}});
   }
   if (op == "prim.iota") {
     const auto start = scalar(n.args[1]), step = scalar(n.args[2]);
@@ -209,9 +208,13 @@ std::shared_ptr<const KnownArray> Known::compute(const Node& n, ValueId v) {
       if (known) in.push_back((*this)[x]);
       known = known && in.back() != nullptr;
     });
-  if (!known || in.empty() || !pay()) return nullptr;
+  if (!known || in.empty()) return nullptr;
+  bool uniform = true;
+  for (const auto& x : in) uniform = uniform && x->is_uniform();
+  if (uniform) total = 1;
+  if (!pay()) return nullptr;
   const DType from = g_.type(ops::as_value(n.args[0])).dtype;
-  auto map = [&](const std::function<double(int64_t)>& f) -> std::shared_ptr<const KnownArray> {
+  auto map = [&](auto&& f) -> std::shared_ptr<const KnownArray> {
     auto out = std::make_shared<KnownArray>();
     out->sizes = *sizes;
     out->data.resize(total);
@@ -223,16 +226,18 @@ std::shared_ptr<const KnownArray> Known::compute(const Node& n, ValueId v) {
     return out;
   };
 
-  if (const UnaryRow* row = find_row(kUnary, op)) return map([&](int64_t i) { return row->f(in[0]->data[i]); });
+  if (const UnaryRow* row = find_row(kUnary, op)) return map([&](int64_t i) { return row->f(in[0]->at(i)); });
   if (const BinaryRow* row = find_row(kBinary, op))
-    return map([&](int64_t i) { return row->f(in[0]->data[i], in[1]->data[i]); });
+    return map([&](int64_t i) { return row->f(in[0]->at(i), in[1]->at(i)); });
   if (const BinaryRow* row = find_row(kLogic, op); row && from == DType::kBool)
-    return map([&](int64_t i) { return row->f(in[0]->data[i], in[1]->data[i]); });
+    return map([&](int64_t i) { return row->f(in[0]->at(i), in[1]->at(i)); });
   if (op == "prim.bitwise_not" && from == DType::kBool)
-    return map([&](int64_t i) { return in[0]->data[i] == 0 ? 1.0 : 0.0; });
-  if (op == "prim.where") return map([&](int64_t i) { return in[0]->data[i] != 0 ? in[1]->data[i] : in[2]->data[i]; });
-  if (op == "prim.convert") return map([&](int64_t i) { return in[0]->data[i]; });
+    return map([&](int64_t i) { return in[0]->at(i) == 0 ? 1.0 : 0.0; });
+  if (op == "prim.where") return map([&](int64_t i) { return in[0]->at(i) != 0 ? in[1]->at(i) : in[2]->at(i); });
+  if (op == "prim.convert") return map([&](int64_t i) { return in[0]->at(i); });
   if (op == "prim.reshape") return std::make_shared<KnownArray>(KnownArray{*sizes, in[0]->data});
+
+  if (uniform && n.op->kind == ops::OpKind::kView) return std::make_shared<KnownArray>(KnownArray{*sizes, in[0]->data});
 
   const std::vector<int64_t> strides = row_major(in[0]->sizes);
   if (op == "prim.broadcast") {

@@ -12,7 +12,9 @@ namespace flashover::graph {
 
 struct KnownArray {
   std::vector<int64_t> sizes;
-  std::vector<double> data;  // row-major
+  std::vector<double> data;  // row-major; one entry when all elements are equal
+  double at(int64_t i) const { return data[data.size() == 1 ? 0 : i]; }
+  bool is_uniform() const { return data.size() == 1; }
 };
 
 class Known {
