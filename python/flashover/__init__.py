@@ -1,1 +1,45 @@
-"""Flashover: a compiler for PyTorch programs."""
+"""Flashover: a compiler for PyTorch programs.
+
+    fast = flashover.compile(model)
+
+The core is C++ (flashover._C); this package is its face.
+"""
+
+from __future__ import annotations
+
+import os as _os
+
+import torch as _torch  # noqa: F401  the libraries that the core links
+
+from flashover import _C, exc
+from flashover._compile import compile, reset
+from flashover._explain import Explanation, explain
+from flashover._stance import disable, is_compiling, set_stance
+from flashover.backends import list_backends, register_backend
+from flashover.options import list_modes, list_options
+
+__all__ = [
+    "Explanation",
+    "compile",
+    "compile_stats",
+    "disable",
+    "exc",
+    "explain",
+    "is_compiling",
+    "list_backends",
+    "list_modes",
+    "list_options",
+    "register_backend",
+    "reset",
+    "set_stance",
+]
+__version__ = "0.1.0"
+
+
+def compile_stats() -> dict[str, int]:
+    """Totals since the process started: frames, graphs, kernels, graph_breaks, extern_calls, recompiles, cache_hits."""
+    return _C.counters()
+
+
+_C.set_logs(_os.environ.get("FLASHOVER_LOGS", ""))
+_C.set_dump(_os.environ.get("FLASHOVER_DUMP", ""))

@@ -12,5 +12,6 @@ void bind_guards(pybind11::module_& m);
 void bind_ops(pybind11::module_& m);
 void bind_trace(pybind11::module_& m);
 void bind_run(pybind11::module_& m);
+void bind_entry(pybind11::module_& m);
 
 }  // namespace flashover

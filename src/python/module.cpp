@@ -9,4 +9,5 @@ PYBIND11_MODULE(_C, m) {
   flashover::bind_ops(m);
   flashover::bind_trace(m);
   flashover::bind_run(m);
+  flashover::bind_entry(m);
 }

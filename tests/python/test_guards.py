@@ -245,7 +245,10 @@ def states():
     yield "no_grad", torch.no_grad
     yield "inference_mode", torch.inference_mode
     yield "autocast", lambda: torch.autocast("cpu", dtype=torch.bfloat16)
-    yield "autocast cuda", lambda: torch.autocast("cuda", enabled=True) if torch.cuda.is_available() else torch.no_grad()
+    yield (
+        "autocast cuda",
+        lambda: torch.autocast("cuda", enabled=True) if torch.cuda.is_available() else torch.no_grad(),
+    )
     yield "default device", lambda: torch.device("meta")
 
 
@@ -281,7 +284,10 @@ def test_global_state(name, enter):
         (lambda: torch.set_default_dtype(torch.float64), lambda: torch.set_default_dtype(torch.float32)),
         (lambda: torch.use_deterministic_algorithms(True), lambda: torch.use_deterministic_algorithms(False)),
         (lambda: torch.set_float32_matmul_precision("medium"), lambda: torch.set_float32_matmul_precision("highest")),
-        (lambda: setattr(torch.backends.cudnn, "benchmark", True), lambda: setattr(torch.backends.cudnn, "benchmark", False)),
+        (
+            lambda: setattr(torch.backends.cudnn, "benchmark", True),
+            lambda: setattr(torch.backends.cudnn, "benchmark", False),
+        ),
     ],
 )
 def test_global_settings(set_, reset):
@@ -383,7 +389,7 @@ def test_argument_containers_made_anew():
 def test_aliases():
     base = torch.zeros(8)
     r = Recorder()
-    a, b, c = (r.arg(i, t) for i, t in enumerate((base[:4], base[2:6], torch.ones(4))))
+    a, b, _ = (r.arg(i, t) for i, t in enumerate((base[:4], base[2:6], torch.ones(4))))
     r.fact("tensor_aliases", a, number=b)
     r.fact("not_aliases", -1)
     p = r.build()

@@ -1,0 +1,36 @@
+// Who turns a captured graph into something that runs.
+//   flashover   the pipeline: passes, loops, kernels, plan (compile/pipeline.h), run by run/
+//   eager       the graph itself, operator by operator: for finding out whether capture or compiler is at fault
+//   a callable  the user's: given a torch.fx.GraphModule and example inputs (python/flashover/backends.py)
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "compile/compile.h"
+#include "graph/graph.h"
+
+typedef struct _object PyObject;
+
+namespace flashover::entry {
+
+class Runner {
+ public:
+  virtual ~Runner() = default;
+  virtual void run(const at::Tensor* inputs, size_t count, std::vector<at::Tensor>& outputs) = 0;
+  virtual bool needs_gil() const { return false; }
+};
+
+struct Request {
+  const std::string& backend;
+  PyObject* custom = nullptr;
+  const compile::Options& options;
+  const std::vector<at::Tensor>& examples;  // the inputs of this call
+};
+
+// Throws Declined, UserError, InternalError; python errors as torch's python_error.
+std::unique_ptr<Runner> make_runner(graph::Graph graph, const Request& request, compile::Report& report);
+
+}  // namespace flashover::entry

@@ -1,0 +1,427 @@
+#include <Python.h>
+#include <structmember.h>
+
+#include <c10/util/SmallVector.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <algorithm>
+#include <mutex>
+
+#include "base/check.h"
+#include "base/options.h"
+#include "entry/entry.h"
+#include "entry/log.h"
+#include "entry/stance.h"
+#include "guards/global_state.h"
+#include "guards/objects.h"
+
+namespace flashover::entry {
+
+struct CallableState {
+  Settings settings;
+  Signature signature;
+  std::vector<EntryPtr> entries;  // most recently used first
+  uint32_t type_tag = 0;          // of self's type when `function` was looked up on it
+  size_t limit = 8;
+  int64_t calls = 0, eager_calls = 0, recompiles = 0;
+  bool limit_said = false;
+  const char* skipped = nullptr;  // why the last call was not even tried
+};
+
+namespace {
+
+struct Callable {
+  PyObject_HEAD
+  vectorcallfunc vectorcall;
+  PyObject* function;  // the Python function whose calls are compiled; null if there is none
+  PyObject* self;      // its first argument, or null
+  PyObject* dict;
+  PyObject* weakrefs;
+  bool through_call;   // `function` is type(self).__call__, looked up again when the class changes
+  CallableState* state;
+};
+
+// Captures swap tensors in place for a while, so one at a time in the whole process. Not held while waiting for the GIL.
+std::mutex& compile_mutex() {
+  static std::mutex m;
+  return m;
+}
+thread_local bool compiling_here = false;
+
+class CompileLock {
+ public:
+  CompileLock() {
+    if (!compile_mutex().try_lock()) {
+      PyThreadState* saved = PyEval_SaveThread();
+      compile_mutex().lock();
+      PyEval_RestoreThread(saved);
+    }
+    compiling_here = true;
+  }
+  ~CompileLock() {
+    compiling_here = false;
+    compile_mutex().unlock();
+  }
+  CompileLock(const CompileLock&) = delete;
+};
+
+PyObject* call_original(Callable* c, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
+  c->state->eager_calls++;
+  if (c->through_call || !c->function) return PyObject_Vectorcall(c->self, args, nargsf, kwnames);
+  if (!c->self) return PyObject_Vectorcall(c->function, args, nargsf, kwnames);
+  size_t count = static_cast<size_t>(PyVectorcall_NARGS(nargsf)) + (kwnames ? static_cast<size_t>(PyTuple_GET_SIZE(kwnames)) : 0);
+  c10::SmallVector<PyObject*, 16> with_self;
+  with_self.push_back(c->self);
+  with_self.append(args, args + count);
+  return PyObject_Vectorcall(c->function, with_self.data(), static_cast<size_t>(PyVectorcall_NARGS(nargsf)) + 1, kwnames);
+}
+
+// False when there is no Python function to compile. Drops everything compiled when the class got another __call__.
+bool refresh(Callable* c) {
+  if (c->through_call) {
+    PyTypeObject* type = Py_TYPE(c->self);
+    uint32_t tag = guards::type_tag(type);
+    if (tag == 0 || tag != c->state->type_tag) {
+      static PyObject* name = PyUnicode_InternFromString("__call__");
+      PyObject* found = _PyType_Lookup(type, name);
+      if (found != c->function) {
+        c->state->entries.clear();
+        Py_XINCREF(found);
+        Py_XSETREF(c->function, found);
+      }
+      c->state->type_tag = guards::armed_type_tag(type);
+    }
+  }
+  if (!c->function || !PyFunction_Check(c->function)) return false;
+  auto* f = reinterpret_cast<PyFunctionObject*>(c->function);
+  if (reinterpret_cast<PyObject*>(c->state->signature.code) != f->func_code) c->state->signature = Signature::of(f);
+  return true;
+}
+
+const char* reason_to_skip() {
+  if (compiling_here) return "called while compiling";
+  PyThreadState* thread = PyThreadState_Get();
+  if (thread->c_tracefunc) return "a debugger or tracer is active";
+  return guards::state_to_avoid();
+}
+
+PyObject* run_entry(const EntryPtr& e, PyObject** wanted) {
+  c10::SmallVector<at::Tensor, 16> inputs;
+  inputs.reserve(e->inputs.size());
+  for (int32_t i : e->inputs) inputs.push_back(i < 0 ? e->constants[-1 - i] : THPVariable_Unpack(wanted[i]));
+  for (size_t i = 0; i < e->wanted; i++) Py_INCREF(wanted[i]);
+  std::vector<at::Tensor> outputs;
+  PyObject* result = nullptr;
+  try {
+    torch::PyWarningHandler warnings;
+    try {
+      if (e->runner->needs_gil()) {
+        e->runner->run(inputs.data(), inputs.size(), outputs);
+      } else {
+        PyThreadState* saved = PyEval_SaveThread();
+        try {
+          e->runner->run(inputs.data(), inputs.size(), outputs);
+        } catch (...) {
+          PyEval_RestoreThread(saved);
+          throw;
+        }
+        PyEval_RestoreThread(saved);
+      }
+    } catch (...) {
+      warnings.set_in_exception();
+      throw;
+    }
+    c10::SmallVector<PyObject*, 8> wrapped;
+    for (at::Tensor& t : outputs) wrapped.push_back(THPVariable_Wrap(std::move(t)));
+    result = frame::rebuild(e->capture, wanted, wrapped.data());
+    for (PyObject* o : wrapped) Py_XDECREF(o);
+  } catch (python_error& error) {
+    error.restore();
+  } catch (...) {
+    torch::translate_exception_to_python(std::current_exception());
+  }
+  for (size_t i = 0; i < e->wanted; i++) Py_DECREF(wanted[i]);
+  return result;
+}
+
+// The entry for these arguments, most recently used first; its wanted objects in `wanted`.
+EntryPtr find(CallableState& s, PyObject** slots, c10::SmallVectorImpl<PyObject*>& wanted) {
+  for (size_t i = 0; i < s.entries.size(); i++) {
+    Entry& e = *s.entries[i];
+    wanted.resize(std::max(wanted.size(), e.wanted));
+    if (!e.guards->check(slots, wanted.data())) continue;
+    if (i > 0) std::rotate(s.entries.begin(), s.entries.begin() + static_cast<std::ptrdiff_t>(i), s.entries.begin() + static_cast<std::ptrdiff_t>(i) + 1);
+    return s.entries.front();
+  }
+  return nullptr;
+}
+
+PyObject* over_limit(Callable* c, const std::string& failed, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
+  CallableState& s = *c->state;
+  std::string text = "flashover: " + s.settings.name + " was compiled " + std::to_string(s.limit) +
+                     " times (recompile_limit); other calls run eager. The last guard that failed: " + failed;
+  if (s.settings.fullgraph) {
+    PyObject* module = PyImport_ImportModule("flashover.exc");
+    PyObject* type = module ? PyObject_GetAttrString(module, "RecompileLimitExceeded") : nullptr;
+    Py_XDECREF(module);
+    if (type) PyErr_SetString(type, text.c_str());
+    Py_XDECREF(type);
+    return nullptr;
+  }
+  if (!s.limit_said) {
+    s.limit_said = true;
+    log(Topic::kRecompiles, text);
+    if (PyErr_WarnEx(PyExc_RuntimeWarning, text.c_str(), 1) != 0) return nullptr;
+  }
+  return call_original(c, args, nargsf, kwnames);
+}
+
+PyObject* miss(Callable* c, Bound& bound, c10::SmallVectorImpl<PyObject*>& wanted, PyObject* const* args, size_t nargsf,
+               PyObject* kwnames) {
+  CallableState& s = *c->state;
+  std::string failed = s.entries.empty() ? "" : s.entries.front()->guards->explain_failure(bound.slots());
+  Stance stance = current_stance();
+  if (stance == Stance::kEagerOnRecompile || (stance == Stance::kEagerThenCompile && s.calls == 1))
+    return call_original(c, args, nargsf, kwnames);
+  if (stance == Stance::kFailOnRecompile && !s.entries.empty()) {
+    PyErr_Format(PyExc_RuntimeError, "flashover: %s needs to be compiled again, and the stance is fail_on_recompile: %s",
+                 s.settings.name.c_str(), failed.c_str());
+    return nullptr;
+  }
+  EntryPtr entry;
+  {
+    CompileLock lock;
+    entry = find(s, bound.slots(), wanted);  // another thread may have made it meanwhile
+    if (!entry) {
+      if (s.entries.size() >= s.limit) return over_limit(c, failed, args, nargsf, kwnames);
+      if (!s.entries.empty()) {
+        s.recompiles++;
+        counters().recompiles++;
+        log(Topic::kRecompiles, s.settings.name + ": compiled again: " + failed);
+      }
+      Py_INCREF(c->function);
+      PyObject* function = c->function;
+      entry = compile_call(s.settings, function, bound.slots(), static_cast<size_t>(s.signature.slots), failed);
+      Py_DECREF(function);
+      if (!entry) return nullptr;
+      s.entries.insert(s.entries.begin(), entry);
+      wanted.resize(std::max(wanted.size(), entry->wanted));
+      // The program may not change what was captured before this very call has run.
+      if (entry->kind == Entry::Kind::kCompiled && !entry->guards->check(bound.slots(), wanted.data()))
+        return call_original(c, args, nargsf, kwnames);
+    }
+  }
+  if (entry->kind == Entry::Kind::kEager) return call_original(c, args, nargsf, kwnames);
+  entry->hits++;
+  return run_entry(entry, wanted.data());
+}
+
+PyObject* call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
+  auto* c = reinterpret_cast<Callable*>(self);
+  CallableState& s = *c->state;
+  s.calls++;
+  s.skipped = reason_to_skip();
+  if (s.skipped || current_stance() == Stance::kForceEager || !refresh(c)) return call_original(c, args, nargsf, kwnames);
+  Bound bound;
+  auto* f = reinterpret_cast<PyFunctionObject*>(c->function);
+  if (!bound.bind(s.signature, f, c->self, args, PyVectorcall_NARGS(nargsf), kwnames))
+    return call_original(c, args, nargsf, kwnames);  // raises the TypeError
+  c10::SmallVector<PyObject*, 64> wanted;
+  if (EntryPtr entry = find(s, bound.slots(), wanted)) {
+    if (entry->kind == Entry::Kind::kEager) return call_original(c, args, nargsf, kwnames);
+    entry->hits++;
+    return run_entry(entry, wanted.data());
+  }
+  return miss(c, bound, wanted, args, nargsf, kwnames);
+}
+
+// ---- the Python type ----
+
+const char* text_of(PyObject* o) {
+  const char* s = o ? PyUnicode_AsUTF8(o) : nullptr;
+  return s ? s : "";
+}
+
+PyObject* make(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
+  static const char* names[] = {"function", "self", "through_call", "name", "backend", "custom", "fullgraph", "keep_text", "options", nullptr};
+  PyObject *function = Py_None, *self = Py_None, *custom = Py_None, *options = nullptr;
+  const char *name = "", *backend = "flashover";
+  int through_call = 0, fullgraph = 0, keep_text = 0;
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|O$pssOppO!:CompiledCallable", const_cast<char**>(names), &function, &self,
+                                   &through_call, &name, &backend, &custom, &fullgraph, &keep_text, &PyDict_Type, &options))
+    return nullptr;
+  if (through_call && self == Py_None) return PyErr_SetString(PyExc_TypeError, "through_call needs self"), nullptr;
+  if (!through_call && !PyFunction_Check(function))
+    return PyErr_Format(PyExc_TypeError, "a Python function is needed, not a %s", Py_TYPE(function)->tp_name), nullptr;
+  auto state = std::make_unique<CallableState>();
+  state->settings.name = name;
+  state->settings.backend = backend;
+  state->settings.fullgraph = fullgraph;
+  state->settings.keep_text = keep_text;
+  PyObject *key, *value;
+  for (Py_ssize_t pos = 0; options && PyDict_Next(options, &pos, &key, &value);)
+    state->settings.options.values[text_of(key)] = text_of(value);
+  if (PyErr_Occurred()) return nullptr;
+  state->limit = static_cast<size_t>(std::max<int64_t>(0, int_option(state->settings.options.values, "recompile_limit")));
+  auto* c = PyObject_GC_New(Callable, type);
+  if (!c) return nullptr;
+  c->vectorcall = call;
+  c->function = through_call ? nullptr : Py_NewRef(function);
+  c->self = self == Py_None ? nullptr : Py_NewRef(self);
+  c->dict = c->weakrefs = nullptr;
+  c->through_call = through_call;
+  if (custom != Py_None) state->settings.custom = Py_NewRef(custom);
+  c->state = state.release();
+  PyObject_GC_Track(c);
+  return reinterpret_cast<PyObject*>(c);
+}
+
+int traverse(PyObject* o, visitproc visit, void* arg) {
+  auto* c = reinterpret_cast<Callable*>(o);
+  Py_VISIT(c->function);
+  Py_VISIT(c->self);
+  Py_VISIT(c->dict);
+  Py_VISIT(c->state->settings.custom);
+  for (const EntryPtr& e : c->state->entries) {
+    if (e.use_count() > 1) continue;  // running: its references are not only ours
+    for (const frame::RecipeStep& s : e->capture.recipe) Py_VISIT(s.object);
+  }
+  return 0;
+}
+
+int clear(PyObject* o) {
+  auto* c = reinterpret_cast<Callable*>(o);
+  std::vector<EntryPtr> entries = std::move(c->state->entries);
+  c->state->entries.clear();
+  entries.clear();
+  Py_CLEAR(c->function);
+  Py_CLEAR(c->self);
+  Py_CLEAR(c->dict);
+  Py_CLEAR(c->state->settings.custom);
+  return 0;
+}
+
+void destroy(PyObject* o) {
+  auto* c = reinterpret_cast<Callable*>(o);
+  PyObject_GC_UnTrack(o);
+  if (c->weakrefs) PyObject_ClearWeakRefs(o);
+  clear(o);
+  delete c->state;
+  Py_TYPE(o)->tp_free(o);
+}
+
+PyObject* get(PyObject* o, PyObject* instance, PyObject*) {
+  return instance && instance != Py_None ? PyMethod_New(o, instance) : Py_NewRef(o);
+}
+
+PyObject* repr(PyObject* o) {
+  return PyUnicode_FromFormat("<flashover compiled %s>", reinterpret_cast<Callable*>(o)->state->settings.name.c_str());
+}
+
+PyObject* strings(const std::vector<std::string>& list) {
+  PyObject* out = PyList_New(0);
+  for (const std::string& s : list) {
+    PyObject* text = PyUnicode_FromStringAndSize(s.data(), static_cast<Py_ssize_t>(s.size()));
+    if (text) PyList_Append(out, text);
+    Py_XDECREF(text);
+  }
+  return out;
+}
+
+// What explain() shows of one entry.
+PyObject* describe(const Entry& e) {
+  PyObject* stages = PyDict_New();
+  auto stage = [&](const char* name, double seconds) {
+    PyObject* v = PyFloat_FromDouble(seconds);
+    PyDict_SetItemString(stages, name, v);
+    Py_XDECREF(v);
+  };
+  stage("capture", e.capture_seconds);
+  stage("guards", e.guard_seconds);
+  for (const auto& s : e.report.stages) stage(s.name.c_str(), s.seconds);
+  const compile::Report& r = e.report;
+  return Py_BuildValue(
+      "{s:O,s:s,s:s,s:s,s:L,s:L,s:L,s:L,s:L,s:O,s:d,s:N,s:n,s:N,s:s,s:s,s:s,s:s,s:N}", "compiled",
+      e.kind == Entry::Kind::kCompiled ? Py_True : Py_False, "reason", e.reason.c_str(), "where", e.where.c_str(),
+      "recompiled_for", e.recompiled_for.c_str(), "hits", static_cast<long long>(e.hits), "ops",
+      static_cast<long long>(e.ops), "kernels", static_cast<long long>(r.kernels), "extern_calls",
+      static_cast<long long>(r.extern_calls), "bytes", static_cast<long long>(r.bytes), "cache_hit",
+      r.cache_hit ? Py_True : Py_False, "seconds", e.total_seconds, "guards", strings(e.guards ? e.guards->words() : std::vector<std::string>{}),
+      "guard_instructions", static_cast<Py_ssize_t>(e.guards ? e.guards->size() : 0), "stages", stages, "graph", r.graph_text.c_str(),
+      "core", r.core_text.c_str(), "loops", r.loops_text.c_str(), "plan", r.plan_text.c_str(), "kernel_sources",
+      strings(r.kernel_sources));
+}
+
+PyObject* entries(PyObject* o, PyObject*) {
+  PyObject* out = PyList_New(0);
+  for (const EntryPtr& e : std::vector<EntryPtr>(reinterpret_cast<Callable*>(o)->state->entries)) {
+    PyObject* d = describe(*e);
+    if (!d || PyList_Append(out, d) != 0) {
+      Py_XDECREF(d);
+      Py_DECREF(out);
+      return nullptr;
+    }
+    Py_DECREF(d);
+  }
+  return out;
+}
+
+PyObject* reset(PyObject* o, PyObject*) {
+  std::vector<EntryPtr> old;
+  CallableState& s = *reinterpret_cast<Callable*>(o)->state;
+  old.swap(s.entries);
+  s.limit_said = false;
+  Py_RETURN_NONE;
+}
+
+PyObject* tallies(PyObject* o, PyObject*) {
+  CallableState& s = *reinterpret_cast<Callable*>(o)->state;
+  return Py_BuildValue("{s:L,s:L,s:L,s:z}", "calls", static_cast<long long>(s.calls), "eager_calls", static_cast<long long>(s.eager_calls),
+                       "recompiles", static_cast<long long>(s.recompiles), "skipped", s.skipped);
+}
+
+PyMethodDef kMethods[] = {
+    {"entries", entries, METH_NOARGS, "What was compiled, most recently used first, as dicts."},
+    {"reset", reset, METH_NOARGS, "Forgets everything compiled."},
+    {"tallies", tallies, METH_NOARGS, "Calls, eager calls, recompiles, why the last call was skipped."},
+    {nullptr, nullptr, 0, nullptr},
+};
+PyMemberDef kMembers[] = {
+    {"__wrapped_function__", T_OBJECT, offsetof(Callable, function), READONLY, "the Python function that is compiled"},
+    {"__bound_self__", T_OBJECT, offsetof(Callable, self), READONLY, "its first argument"},
+    {nullptr, 0, 0, 0, nullptr},
+};
+PyGetSetDef kGetSets[] = {
+    {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, nullptr, nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr},
+};
+
+}  // namespace
+
+bool add_callable_type(PyObject* module) {
+  static PyTypeObject type = {PyVarObject_HEAD_INIT(nullptr, 0)};
+  type.tp_name = "flashover._C.CompiledCallable";
+  type.tp_basicsize = sizeof(Callable);
+  type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR;
+  type.tp_vectorcall_offset = offsetof(Callable, vectorcall);
+  type.tp_call = PyVectorcall_Call;
+  type.tp_new = make;
+  type.tp_dealloc = destroy;
+  type.tp_traverse = traverse;
+  type.tp_clear = clear;
+  type.tp_descr_get = get;
+  type.tp_repr = repr;
+  type.tp_methods = kMethods;
+  type.tp_members = kMembers;
+  type.tp_getset = kGetSets;
+  type.tp_dictoffset = offsetof(Callable, dict);
+  type.tp_weaklistoffset = offsetof(Callable, weakrefs);
+  type.tp_getattro = PyObject_GenericGetAttr;
+  type.tp_setattro = PyObject_GenericSetAttr;
+  type.tp_free = PyObject_GC_Del;
+  if (PyType_Ready(&type) < 0) return false;
+  return PyModule_AddObjectRef(module, "CompiledCallable", reinterpret_cast<PyObject*>(&type)) == 0;
+}
+
+}  // namespace flashover::entry

@@ -1,0 +1,249 @@
+// A miss: capture the call, guard it, hand the graph to the backend. Everything that can go wrong ends here in an entry that
+// says why such calls stay eager.
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <chrono>
+#include <mutex>
+
+#include "base/check.h"
+#include "base/options.h"
+#include "entry/entry.h"
+#include "entry/log.h"
+#include "guards/global_state.h"
+
+namespace flashover::entry {
+namespace {
+
+class Clock {
+ public:
+  double lap() {
+    auto now = std::chrono::steady_clock::now();
+    double s = std::chrono::duration<double>(now - last_).count();
+    last_ = now;
+    return s;
+  }
+
+ private:
+  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+};
+
+void release(frame::Capture& c) {
+  guards::release(c.observations);
+  for (PyObject* o : c.constants) Py_XDECREF(o);
+  for (frame::RecipeStep& s : c.recipe) Py_XDECREF(s.object);
+  c.constants.clear();
+  c.recipe.clear();
+}
+
+// Raises flashover.exc.<name>(message, reason=..., where=...).
+void raise(const char* name, const std::string& message, const std::string& reason, const std::string& where) {
+  PyObject* module = PyImport_ImportModule("flashover.exc");
+  PyObject* type = module ? PyObject_GetAttrString(module, name) : nullptr;
+  Py_XDECREF(module);
+  if (!type) return;
+  PyObject* e = PyObject_CallFunction(type, "sss", message.c_str(), reason.c_str(), where.c_str());
+  if (e) PyErr_SetObject(type, e);
+  Py_XDECREF(e);
+  Py_DECREF(type);
+}
+
+// A failure of the compiler itself is said once per text, as a warning. False: the warning was turned into an error.
+bool warn(const std::string& text) { return PyErr_WarnEx(PyExc_RuntimeWarning, text.c_str(), 1) == 0; }
+
+bool writes_an_input(const graph::Graph& g) {
+  std::vector<bool> storages;
+  for (const graph::Input& i : g.inputs) {
+    int32_t s = g.values[i.value].storage;
+    if (s < 0) return true;  // unknown: take it as written
+    if (storages.size() <= static_cast<size_t>(s)) storages.resize(static_cast<size_t>(s) + 1);
+    storages[s] = true;
+  }
+  for (const graph::Node& n : g.nodes)
+    for (size_t a = 0; a < n.args.size() && a < 32; a++) {
+      if (!(n.op->mutates >> a & 1)) continue;
+      bool hit = false;
+      graph::for_each_ref(n.args[a], [&](ValueId v) {
+        int32_t s = g.values[v].storage;
+        hit |= s < 0 || (static_cast<size_t>(s) < storages.size() && storages[s]);
+      });
+      if (hit) return true;
+    }
+  return false;
+}
+
+struct Attempt {
+  const Settings& settings;
+  Entry& entry;
+  bool fatal = false;  // a Python error is set and must reach the caller
+
+  // The call stays eager. fullgraph turns that into an error.
+  void decline(const std::string& reason, const std::string& where, const char* error = "Unsupported") {
+    entry.kind = Entry::Kind::kEager;
+    entry.reason = reason;
+    entry.where = where;
+    log(Topic::kBreaks, settings.name + ": runs eager: " + reason + (where.empty() ? "" : " at " + where));
+    if (!settings.fullgraph || !error) return;
+    raise(error, (where.empty() ? "" : where + ": ") + reason, reason, where);
+    fatal = true;
+  }
+  void fail(const std::string& what) {
+    entry.kind = Entry::Kind::kEager;
+    entry.reason = "compiler failure: " + what;
+    log(Topic::kBreaks, settings.name + ": " + entry.reason);
+    if (settings.fullgraph) {
+      raise("BackendCompilerFailed", "backend '" + settings.backend + "' failed: " + what, what, "");
+      fatal = true;
+    } else {
+      fatal = !warn("flashover: compiling " + settings.name + " failed, it runs eager: " + what);
+    }
+  }
+};
+
+void connect_inputs(Entry& e) {
+  const frame::Capture& c = e.capture;
+  FLASHOVER_CHECK(c.input_sources.size() == c.graph.inputs.size())
+      << c.input_sources.size() << " input sources for " << c.graph.inputs.size() << " graph inputs";
+  size_t next = 0, constant = 0;
+  for (guards::SourceId s : c.input_sources) {
+    if (s == guards::kNoSource) {
+      FLASHOVER_CHECK(constant < c.constants.size()) << "a graph input without a tensor";
+      e.constants.push_back(THPVariable_Unpack(c.constants[constant]));
+      e.inputs.push_back(-1 - static_cast<int32_t>(constant++));
+      continue;
+    }
+    while (next < c.wanted.size() && c.wanted[next] != s) next++;
+    FLASHOVER_CHECK(next < c.wanted.size()) << "a graph input whose source is not wanted";
+    e.inputs.push_back(static_cast<int32_t>(next++));
+  }
+  e.wanted = c.wanted.size();
+}
+
+void attempt(Attempt& a, PyObject* function, PyObject* const* bound, size_t count) {
+  Entry& e = a.entry;
+  Clock clock;
+  guards::GlobalState before = guards::GlobalState::read();
+  bool grad = before.grad_enabled();
+  e.capture = frame::capture(function, bound, count);
+  e.capture_seconds = clock.lap();
+  if (PyErr_Occurred()) {  // an interrupt, not the program's own doing
+    a.fatal = true;
+    return;
+  }
+  if (std::string moved = before.difference(guards::GlobalState::read()); !moved.empty())
+    throw InternalError("capture left torch's state changed: " + moved);
+  frame::Capture& c = e.capture;
+  e.ops = static_cast<int64_t>(c.graph.nodes.size());
+  bool trains = false, compiles = !c.declined && !c.raised;
+  if (compiles) {
+    for (const graph::Input& i : c.graph.inputs) trains |= i.requires_grad && i.kind != graph::InputKind::kConstant;
+    trains &= grad;
+    compiles = !trains;
+    // Memory shared between inputs matters only when some of it is written.
+    if (!writes_an_input(c.graph))
+      std::erase_if(c.observations.facts, [](const guards::Fact& f) { return f.kind == guards::FactKind::kNotAliases; });
+  }
+  std::vector<guards::SourceId> wanted = compiles ? c.wanted : std::vector<guards::SourceId>{};
+  try {
+    e.guards = guards::build(std::exchange(c.observations, {}), wanted);
+  } catch (const Declined& d) {
+    a.decline(d.reason, d.where);
+    return;
+  }
+  e.guard_seconds = clock.lap();
+  if (logged(Topic::kGuards))
+    for (const std::string& w : e.guards->words()) log(Topic::kGuards, a.settings.name + ": " + w);
+  if (c.declined || c.raised) {
+    if (c.declined) counters().graph_breaks++;
+    a.decline(c.raised && c.reason.empty() ? "the program raised an exception while it was traced" : c.reason, c.where,
+              c.raised ? nullptr : "Unsupported");
+    return;
+  }
+  if (trains) {
+    a.decline("training is not compiled yet: grad mode is on and an input or parameter requires grad", "", nullptr);
+    return;
+  }
+  static int serial = 0;
+  serial++;
+  std::string text;
+  if (a.settings.keep_text || dumping() || logged(Topic::kGraph)) text = graph::print(c.graph);
+  log(Topic::kGraph, a.settings.name + ":\n" + text);
+  dump(serial, a.settings.name, "traced.txt", text);
+  connect_inputs(e);
+  // The inputs of this call, for backends that look at examples.
+  std::vector<PyObject*> objects(e.wanted);
+  if (!e.guards->check(bound, objects.data()))
+    throw InternalError("guards fail right after the trace: " + e.guards->explain_failure(bound));
+  std::vector<at::Tensor> examples;
+  for (int32_t i : e.inputs) examples.push_back(i < 0 ? e.constants[-1 - i] : THPVariable_Unpack(objects[i]));
+  counters().graphs++;
+  graph::Graph graph = c.graph;
+  e.report.graph_text = text;
+  e.runner = make_runner(std::move(graph), {a.settings.backend, a.settings.custom, a.settings.options, examples}, e.report);
+  if (e.report.graph_text.empty()) e.report.graph_text = text;
+  dump(serial, a.settings.name, "core.txt", e.report.core_text);
+  dump(serial, a.settings.name, "loops.txt", e.report.loops_text);
+  dump(serial, a.settings.name, "plan.txt", e.report.plan_text);
+  for (size_t k = 0; k < e.report.kernel_sources.size(); k++)
+    dump(serial, a.settings.name, "kernel" + std::to_string(k) + ".cpp", e.report.kernel_sources[k]);
+  if (logged(Topic::kKernels))
+    for (const std::string& s : e.report.kernel_sources) log(Topic::kKernels, s);
+  log(Topic::kPlan, a.settings.name + ":\n" + e.report.plan_text);
+  if (!a.settings.keep_text) {
+    e.report.core_text.clear();
+    e.report.loops_text.clear();
+    e.report.plan_text.clear();
+    e.report.kernel_sources.clear();
+    e.report.graph_text.clear();
+  }
+  e.kind = Entry::Kind::kCompiled;
+  counters().frames++;
+  counters().kernels += e.report.kernels;
+  counters().extern_calls += e.report.extern_calls;
+  counters().cache_hits += e.report.cache_hit;
+}
+
+}  // namespace
+
+Entry::~Entry() { release(capture); }
+
+Counters& counters() {
+  static Counters c;
+  return c;
+}
+
+EntryPtr compile_call(const Settings& settings, PyObject* function, PyObject* const* bound, size_t count,
+                      std::string recompiled_for) {
+  auto entry = std::make_shared<Entry>();
+  entry->recompiled_for = std::move(recompiled_for);
+  Attempt a{settings, *entry};
+  Clock clock;
+  Progress progress(settings.name);
+  try {
+    attempt(a, function, bound, count);
+  } catch (const Declined& d) {
+    a.decline(d.reason, d.where, "BackendCompilerFailed");
+  } catch (const UserError& e) {
+    a.fail(e.what());
+  } catch (python_error& e) {
+    e.restore();
+    a.fatal = true;
+  } catch (const std::exception& e) {
+    a.fail(e.what());
+  }
+  entry->total_seconds = clock.lap();
+  if (a.fatal) return nullptr;
+  if (logged(Topic::kTimes)) {
+    std::string line = settings.name + ": " + std::to_string(entry->total_seconds) + " s: capture " +
+                       std::to_string(entry->capture_seconds) + ", guards " + std::to_string(entry->guard_seconds);
+    for (const auto& s : entry->report.stages) line += ", " + s.name + " " + std::to_string(s.seconds);
+    log(Topic::kTimes, line);
+  }
+  if (entry->kind == Entry::Kind::kEager) {
+    entry->runner.reset();
+    guards::release(entry->capture.observations);
+  }
+  return entry;
+}
+
+}  // namespace flashover::entry

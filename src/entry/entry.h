@@ -1,0 +1,72 @@
+// The compiled callable: what flashover.compile returns for a function, and what a compiled module calls.
+//
+//   In        a Python function (perhaps with a first argument bound), settings; calls
+//   Out       the function's results
+//   Promises  a call gives what the function itself would give; a cached entry runs without running Python; a failure to compile
+//             is never a failure of the call (but under fullgraph, where it raises)
+//   Declines  nothing: what cannot be compiled runs as it is, and explain() says why
+// A call binds its arguments (binder.h), tries its entries most recently used first (their guards), runs the one that
+// matches (backend.h) and rebuilds the result. A miss captures and compiles a new entry (compile_call.cpp).
+#pragma once
+#include <Python.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "compile/compile.h"
+#include "entry/backend.h"
+#include "entry/binder.h"
+#include "frame/frame.h"
+#include "guards/guards.h"
+
+namespace flashover::entry {
+
+struct Settings {
+  std::string name;             // for people: "resnet18", "f"
+  std::string backend = "flashover";
+  PyObject* custom = nullptr;   // a Python backend; owned by the callable
+  bool fullgraph = false;
+  bool keep_text = false;       // reports hold the text of every stage
+  compile::Options options;
+};
+
+// What one compilation made: a way to run calls that match `guards`.
+struct Entry {
+  enum class Kind : uint8_t { kCompiled, kEager };  // kEager: such calls are known not to compile
+  Kind kind = Kind::kEager;
+  std::unique_ptr<guards::GuardProgram> guards;
+  frame::Capture capture;       // observations have moved into the guards
+  std::unique_ptr<Runner> runner;
+  std::vector<int32_t> inputs;  // per graph input: index into the wanted objects, or -1 - index into constants
+  std::vector<at::Tensor> constants;
+  size_t wanted = 0;
+  int64_t hits = 0;
+  // For explain().
+  std::string reason, where;    // kEager: why
+  std::string recompiled_for;   // the guard of the previous entry that failed
+  double capture_seconds = 0, guard_seconds = 0, total_seconds = 0;
+  int64_t ops = 0;
+  compile::Report report;
+  ~Entry();
+};
+using EntryPtr = std::shared_ptr<Entry>;
+
+// Totals since the process started.
+struct Counters {
+  int64_t frames = 0, graphs = 0, kernels = 0, graph_breaks = 0, extern_calls = 0, recompiles = 0, cache_hits = 0;
+};
+Counters& counters();  // GIL held
+
+// Makes an entry for these bound arguments. GIL held, one at a time per process. Never throws; null with a Python error set
+// when the call must raise (fullgraph, interrupts).
+EntryPtr compile_call(const Settings& settings, PyObject* function, PyObject* const* bound, size_t count,
+                      std::string recompiled_for);
+
+// The Python type CompiledCallable; adds it to the module. Returns false with an error set.
+bool add_callable_type(PyObject* module);
+// The Python type Disabled: calls a function as it is. A C callable that no capture knows, so a capture stops there.
+bool add_disabled_type(PyObject* module);
+
+}  // namespace flashover::entry

@@ -1,0 +1,127 @@
+#include "entry/log.h"
+
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <mutex>
+#include <sstream>
+#include <thread>
+
+#include "base/check.h"
+
+namespace flashover::entry {
+namespace {
+
+const std::array<const char*, 7> kTopics = {"graph", "guards", "recompiles", "breaks", "kernels", "plan", "times"};
+
+struct Outputs {
+  std::array<bool, kTopics.size()> on{};
+  std::string dump_folder;
+  bool dump_failed = false;
+};
+Outputs& outputs() {
+  static Outputs o;
+  return o;
+}
+
+}  // namespace
+
+void set_logs(const std::string& topics) {
+  std::array<bool, kTopics.size()> on{};
+  std::stringstream in(topics);
+  for (std::string word; std::getline(in, word, ',');) {
+    word.erase(0, word.find_first_not_of(' '));
+    word.erase(word.find_last_not_of(' ') + 1);
+    bool known = word.empty() || word == "all";
+    for (size_t i = 0; i < kTopics.size(); i++)
+      if (word == kTopics[i] || word == "all") on[i] = known = true;
+    if (!known) {
+      std::string all;
+      for (const char* t : kTopics) all += std::string(t) + ", ";
+      throw UserError("FLASHOVER_LOGS: no topic '" + word + "'; there are " + all + "all");
+    }
+  }
+  outputs().on = on;
+}
+
+bool logged(Topic topic) { return outputs().on[static_cast<size_t>(topic)]; }
+
+void log(Topic topic, const std::string& text) {
+  if (!logged(topic)) return;
+  std::string out;
+  std::stringstream in(text);
+  for (std::string line; std::getline(in, line);)
+    out += "[flashover " + std::string(kTopics[static_cast<size_t>(topic)]) + "] " + line + "\n";
+  std::fwrite(out.data(), 1, out.size(), stderr);
+}
+
+void set_dump(const std::string& folder) {
+  outputs().dump_folder = folder;
+  outputs().dump_failed = false;
+}
+bool dumping() { return !outputs().dump_folder.empty(); }
+
+void dump(int serial, const std::string& name, const std::string& stage, const std::string& text) {
+  if (!dumping() || text.empty()) return;
+  char number[16];
+  std::snprintf(number, sizeof number, "%03d_", serial);
+  std::string safe = name.substr(0, 60);
+  for (char& c : safe)
+    if (!std::isalnum(static_cast<unsigned char>(c)) && c != '_') c = '_';
+  std::error_code error;
+  std::filesystem::path folder = outputs().dump_folder;
+  std::filesystem::create_directories(folder, error);
+  std::ofstream file(folder / (number + safe + "." + stage));
+  file << text;
+  file.close();
+  if (!file && !outputs().dump_failed) {
+    outputs().dump_failed = true;
+    std::fprintf(stderr, "flashover: FLASHOVER_DUMP: cannot write to %s\n", folder.c_str());
+  }
+}
+
+struct Progress::State {
+  std::string name;
+  std::mutex mutex;
+  std::condition_variable done;
+  bool over = false;
+  std::thread thread;
+};
+
+Progress::Progress(std::string name) : state_(nullptr) {
+  if (!isatty(STDERR_FILENO)) return;
+  state_ = new State;
+  state_->name = std::move(name);
+  state_->thread = std::thread([s = state_] {
+    auto start = std::chrono::steady_clock::now();
+    std::unique_lock lock(s->mutex);
+    bool shown = false;
+    auto wait = std::chrono::milliseconds(2000);
+    while (!s->done.wait_for(lock, wait, [s] { return s->over; })) {
+      double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+      std::fprintf(stderr, "\rflashover: compiling %s ... %.0f s", s->name.c_str(), seconds);
+      shown = true;
+      wait = std::chrono::milliseconds(500);
+    }
+    if (shown) std::fprintf(stderr, "\r\033[K");
+  });
+}
+
+Progress::~Progress() {
+  if (!state_) return;
+  {
+    std::lock_guard lock(state_->mutex);
+    state_->over = true;
+  }
+  state_->done.notify_all();
+  state_->thread.join();
+  delete state_;
+}
+
+}  // namespace flashover::entry

@@ -1,0 +1,39 @@
+// The compiled callable, counters, options, stance, logs.
+#include <pybind11/stl.h>
+
+#include "base/check.h"
+#include "base/options.h"
+#include "entry/entry.h"
+#include "entry/log.h"
+#include "entry/stance.h"
+#include "python/bind.h"
+
+namespace flashover {
+namespace py = pybind11;
+
+void bind_entry(py::module_& m) {
+  if (!entry::add_callable_type(m.ptr()) || !entry::add_disabled_type(m.ptr())) throw py::error_already_set();
+  m.def("counters", [] {
+    const entry::Counters& c = entry::counters();
+    py::dict d;
+    d["frames"] = c.frames;
+    d["graphs"] = c.graphs;
+    d["kernels"] = c.kernels;
+    d["graph_breaks"] = c.graph_breaks;
+    d["extern_calls"] = c.extern_calls;
+    d["recompiles"] = c.recompiles;
+    d["cache_hits"] = c.cache_hits;
+    return d;
+  });
+  m.def("options", [] {
+    py::dict d;
+    for (const OptionInfo& o : option_table()) d[o.name] = py::make_tuple(o.type, o.default_value, o.doc);
+    return d;
+  });
+  m.def("stance", &entry::stance_name);
+  m.def("set_stance", &entry::set_stance);
+  m.def("set_logs", &entry::set_logs);
+  m.def("set_dump", &entry::set_dump);
+}
+
+}  // namespace flashover
