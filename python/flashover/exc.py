@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 
-class FlashoverError(RuntimeError):
-    """Base of all errors of this package."""
+from flashover._C import FlashoverError, InternalError, UserError
 
-
-class UserError(FlashoverError):
-    """The call has to be changed; the message says how."""
+__all__ = [
+    "BackendCompilerFailed",
+    "FlashoverError",  # base of all
+    "InternalError",  # a fault of Flashover's own
+    "InvalidBackend",
+    "InvalidOptions",
+    "RecompileLimitExceeded",
+    "Unsupported",
+    "UserError",  # the call has to be changed; the message says how
+]
 
 
 class InvalidBackend(UserError):

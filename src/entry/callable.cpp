@@ -149,6 +149,7 @@ PyObject* run_entry(const EntryPtr& e, PyObject** wanted) {
 EntryPtr find(CallableState& s, PyObject** slots, c10::SmallVectorImpl<PyObject*>& wanted) {
   for (size_t i = 0; i < s.entries.size(); i++) {
     Entry& e = *s.entries[i];
+    if (!e.guards) continue;  // failed before there were any: only counts
     wanted.resize(std::max(wanted.size(), e.wanted));
     if (!e.guards->check(slots, wanted.data())) continue;
     if (i > 0) std::rotate(s.entries.begin(), s.entries.begin() + static_cast<std::ptrdiff_t>(i), s.entries.begin() + static_cast<std::ptrdiff_t>(i) + 1);
@@ -180,7 +181,11 @@ PyObject* over_limit(Callable* c, const std::string& failed, PyObject* const* ar
 PyObject* miss(Callable* c, Bound& bound, c10::SmallVectorImpl<PyObject*>& wanted, PyObject* const* args, size_t nargsf,
                PyObject* kwnames) {
   CallableState& s = *c->state;
-  std::string failed = s.entries.empty() ? "" : s.entries.front()->guards->explain_failure(bound.slots());
+  std::string failed;
+  for (const EntryPtr& e : s.entries) {
+    failed = e->guards ? e->guards->explain_failure(bound.slots()) : e->reason;
+    break;  // the one used last
+  }
   Stance stance = current_stance();
   if (stance == Stance::kEagerOnRecompile || (stance == Stance::kEagerThenCompile && s.calls == 1))
     return call_original(c, args, nargsf, kwnames);

@@ -7,9 +7,10 @@ namespace flashover {
 namespace py = pybind11;
 
 void bind_errors(py::module_& m) {
-  static py::handle declined = py::exception<Declined>(m, "Declined", PyExc_RuntimeError).release();
-  static py::handle user = py::exception<UserError>(m, "UserError", PyExc_RuntimeError).release();
-  static py::handle internal = py::exception<InternalError>(m, "InternalError", PyExc_RuntimeError).release();
+  static py::handle base = py::exception<std::runtime_error>(m, "FlashoverError", PyExc_RuntimeError).release();
+  static py::handle declined = py::exception<Declined>(m, "Declined", base).release();
+  static py::handle user = py::exception<UserError>(m, "UserError", base).release();
+  static py::handle internal = py::exception<InternalError>(m, "InternalError", base).release();
   py::register_exception_translator([](std::exception_ptr p) {
     try {
       if (p) std::rethrow_exception(p);
