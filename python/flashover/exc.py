@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from flashover._C import FlashoverError, InternalError, UserError
 
 __all__ = [

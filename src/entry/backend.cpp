@@ -1,6 +1,10 @@
 #include "entry/backend.h"
 
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/python_variable.h>
+
 #include "base/check.h"
+#include "entry/python_graph.h"
 #include "run/run.h"
 #include "torch/eval.h"
 
@@ -18,9 +22,87 @@ class Interpreted final : public Runner {
   graph::Graph graph_;
 };
 
+// An owned reference.
+struct Object {
+  PyObject* p;
+  explicit Object(PyObject* steal) : p(steal) {
+    if (!p) throw python_error();
+  }
+  ~Object() { Py_XDECREF(p); }
+  Object(const Object&) = delete;
+};
+
+PyObject* wrap(const std::vector<const at::Tensor*>& tensors) {
+  PyObject* out = PyTuple_New(static_cast<Py_ssize_t>(tensors.size()));
+  if (!out) throw python_error();
+  for (size_t i = 0; i < tensors.size(); i++) {
+    PyObject* t = THPVariable_Wrap(*tensors[i]);
+    if (!t) {
+      Py_DECREF(out);
+      throw python_error();
+    }
+    PyTuple_SET_ITEM(out, static_cast<Py_ssize_t>(i), t);
+  }
+  return out;
+}
+
+// A backend written in Python.
+class Custom final : public Runner {
+ public:
+  Custom(const graph::Graph& g, const Request& request) : outputs_(g.outputs.size()) {
+    std::vector<const at::Tensor*> examples, constants;
+    for (size_t i = 0; i < g.inputs.size(); i++) {
+      bool constant = g.inputs[i].kind == graph::InputKind::kConstant;
+      constant_.push_back(constant);
+      (constant ? constants : examples).push_back(&request.examples[i]);
+    }
+    Object description(to_python(g)), given(wrap(examples)), fixed(wrap(constants));
+    Object module(PyImport_ImportModule("flashover.fx_graph"));
+    run_ = PyObject_CallMethod(module.p, "make_runner", "OOOO", request.custom, description.p, fixed.p, given.p);
+    if (!run_) throw python_error();
+  }
+  ~Custom() override {
+    PyGILState_STATE state = PyGILState_Ensure();
+    Py_XDECREF(run_);
+    PyGILState_Release(state);
+  }
+  bool needs_gil() const override { return true; }
+  void run(const at::Tensor* inputs, size_t count, std::vector<at::Tensor>& outputs) override {
+    std::vector<const at::Tensor*> given;
+    for (size_t i = 0; i < count; i++)
+      if (!constant_[i]) given.push_back(&inputs[i]);
+    Object args(wrap(given));
+    Object result(PyObject_CallObject(run_, args.p));
+    outputs.clear();
+    if (THPVariable_Check(result.p) && outputs_ == 1) {
+      outputs.push_back(THPVariable_Unpack(result.p));
+      return;
+    }
+    Object items(PySequence_Fast(result.p, "the backend's callable must return a tuple or list of tensors"));
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(items.p); i++) {
+      PyObject* t = PySequence_Fast_GET_ITEM(items.p, i);
+      if (!THPVariable_Check(t)) {
+        PyErr_Format(PyExc_TypeError, "the backend's callable returned a %s where a tensor was due", Py_TYPE(t)->tp_name);
+        throw python_error();
+      }
+      outputs.push_back(THPVariable_Unpack(t));
+    }
+    if (outputs.size() != outputs_) {
+      PyErr_Format(PyExc_ValueError, "the backend's callable returned %zu tensors, the graph has %zu outputs", outputs.size(), outputs_);
+      throw python_error();
+    }
+  }
+
+ private:
+  PyObject* run_ = nullptr;
+  size_t outputs_;
+  std::vector<bool> constant_;
+};
+
 }  // namespace
 
 std::unique_ptr<Runner> make_runner(graph::Graph graph, const Request& request, compile::Report& report) {
+  if (request.custom) return std::make_unique<Custom>(graph, request);
   if (request.backend == "eager") {
     report.extern_calls = static_cast<int64_t>(graph.nodes.size());
     return std::make_unique<Interpreted>(std::move(graph));

@@ -87,6 +87,28 @@ struct Attempt {
     raise(error, (where.empty() ? "" : where + ": ") + reason, reason, where);
     fatal = true;
   }
+  // A backend of the user's own raised: that is an error, not a reason to go on eager.
+  void backend_raised(python_error& error) {
+    error.restore();
+    fatal = true;
+    if (!PyErr_ExceptionMatches(PyExc_Exception)) return;  // interrupts pass
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    PyErr_NormalizeException(&type, &value, &trace);
+    if (trace) PyException_SetTraceback(value, trace);
+    PyObject* text = PyObject_Str(value);
+    const char* utf8 = text ? PyUnicode_AsUTF8(text) : nullptr;
+    std::string what = std::string(Py_TYPE(value)->tp_name) + ": " + (utf8 ? utf8 : "?");
+    Py_XDECREF(text);
+    raise("BackendCompilerFailed", "backend '" + settings.backend + "' raised:\n" + what, what, "");
+    PyObject *outer_type, *outer, *outer_trace;
+    PyErr_Fetch(&outer_type, &outer, &outer_trace);
+    PyErr_NormalizeException(&outer_type, &outer, &outer_trace);
+    PyException_SetCause(outer, value);  // steals
+    PyErr_Restore(outer_type, outer, outer_trace);
+    Py_XDECREF(type);
+    Py_XDECREF(trace);
+  }
   void fail(const std::string& what) {
     entry.kind = Entry::Kind::kEager;
     entry.reason = "compiler failure: " + what;
@@ -179,7 +201,12 @@ void attempt(Attempt& a, PyObject* function, PyObject* const* bound, size_t coun
   counters().graphs++;
   graph::Graph graph = c.graph;
   e.report.graph_text = text;
-  e.runner = make_runner(std::move(graph), {a.settings.backend, a.settings.custom, a.settings.options, examples}, e.report);
+  try {
+    e.runner = make_runner(std::move(graph), {a.settings.backend, a.settings.custom, a.settings.options, examples}, e.report);
+  } catch (python_error& error) {  // the user's backend raised
+    a.backend_raised(error);
+    return;
+  }
   if (e.report.graph_text.empty()) e.report.graph_text = text;
   dump(serial, a.settings.name, "core.txt", e.report.core_text);
   dump(serial, a.settings.name, "loops.txt", e.report.loops_text);

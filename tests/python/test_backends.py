@@ -1,0 +1,132 @@
+"""Backends written in Python: they get a GraphModule and example inputs, and return a callable."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import flashover
+from flashover import exc, fx_graph
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = torch.nn.Conv2d(3, 4, 3)
+        self.norm = torch.nn.BatchNorm2d(4)
+        self.lin = torch.nn.Linear(4, 2)
+        self.register_buffer("table", torch.arange(2.0))
+
+    def forward(self, x):
+        x = F.gelu(self.norm(self.conv(x)))
+        a, b = x.chunk(2, dim=1)
+        x = torch.cat([b, a * 2 + 1], 1).mean((2, 3))
+        return {"out": self.lin(x) + self.table, "top": x.topk(2).indices, "k": torch.tensor([1.0, 2.0]) * 3}
+
+
+def collecting(seen):
+    def backend(gm, inputs):
+        assert isinstance(gm, torch.fx.GraphModule)
+        assert all(isinstance(i, torch.Tensor) for i in inputs)
+        gm.graph.lint()
+        placeholders = [n for n in gm.graph.nodes if n.op == "placeholder"]
+        assert len(placeholders) == len(inputs)
+        seen.append(gm)
+        return gm.forward
+
+    return backend
+
+
+def test_graph_module_computes_the_same():
+    m, seen = Net().eval(), []
+    c = flashover.compile(m, backend=collecting(seen), fullgraph=True)
+    x = torch.randn(2, 3, 8, 8)
+    with torch.no_grad():
+        for _ in range(2):
+            got, want = c(x), m(x)
+            assert got.keys() == want.keys()
+            assert all(torch.equal(got[k], want[k]) for k in want)
+        assert len(seen) == 1
+        c(torch.randn(3, 3, 8, 8))
+    assert len(seen) == 2
+    assert "convolution" in seen[0].code
+
+
+def test_writes_and_views():
+    def f(x):
+        x.mul_(2)
+        x[0].add_(1)
+        return x.view(-1)[1:], x + 1.5, x.sum() * 2
+
+    seen = []
+    c = flashover.compile(f, backend=collecting(seen), fullgraph=True)
+    for _ in range(3):
+        mine = torch.randn(3, 4)
+        theirs = mine.clone()
+        got, want = c(mine), f(theirs)
+        assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
+        assert torch.equal(mine, theirs)
+        assert got[0].data_ptr() == mine.data_ptr() + 4
+
+
+def test_registered_name():
+    seen = []
+    flashover.register_backend(collecting(seen), name="collect")
+    try:
+        assert "collect" in flashover.list_backends()
+        x = torch.randn(3)
+        assert torch.equal(flashover.compile(lambda x: x + 1, backend="collect")(x), x + 1)
+        assert len(seen) == 1
+    finally:
+        from flashover import backends
+
+        del backends._registered["collect"]
+
+
+def test_faults_of_a_backend():
+    def raises(gm, inputs):
+        raise KeyError("oops")
+
+    x = torch.randn(3)
+    with pytest.raises(exc.BackendCompilerFailed, match="oops") as e:
+        flashover.compile(lambda x: x + 1, backend=raises)(x)
+    assert isinstance(e.value.__cause__, KeyError)
+    with pytest.raises(exc.BackendCompilerFailed, match="must return a callable"):
+        flashover.compile(lambda x: x + 1, backend=lambda gm, i: None)(x)
+    with pytest.raises(TypeError, match="where a tensor was due"):
+        flashover.compile(lambda x: x + 1, backend=lambda gm, i: lambda *a: (1,))(x)
+    with pytest.raises(ValueError, match="2 tensors, the graph has 1"):
+        flashover.compile(lambda x: x + 1, backend=lambda gm, i: lambda *a: (x, x))(x)
+
+    def interrupted(gm, inputs):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        flashover.compile(lambda x: x + 1, backend=interrupted)(x)
+
+
+def test_exception_at_run_time_passes():
+    def backend(gm, inputs):
+        def run(*args):
+            raise IndexError("at run time")
+
+        return run
+
+    with pytest.raises(IndexError, match="at run time"):
+        flashover.compile(lambda x: x + 1, backend=backend)(torch.ones(1))
+
+
+def test_backend_may_call_compiled_code():
+    inner = flashover.compile(lambda x: x * 2, backend="eager")
+
+    def backend(gm, inputs):
+        assert torch.equal(inner(torch.ones(2)), torch.ones(2) * 2)
+        return gm.forward
+
+    c = flashover.compile(lambda x: x + 1, backend=backend)
+    assert torch.equal(c(torch.ones(2)), torch.ones(2) + 1)
+
+
+def test_names_are_identifiers():
+    assert fx_graph._name("self.blocks[0].weight", 0).isidentifier()
+    assert fx_graph._name("3x", 1).isidentifier()
+    assert fx_graph._name("", 2).isidentifier()
