@@ -57,10 +57,10 @@ class Explanation:
                 lines.append(f"    compiled again because: {e['recompiled_for']}")
             lines.append(f"    {len(e['guards'])} guards in {e['guard_instructions']} instructions")
             lines += [f"      {g}" for g in e["guards"]]
-            for title in ("graph", "core", "loops", "plan"):
-                if e[title]:
+            for title in ("traced", "loops", "plan"):
+                if title in e["texts"]:
                     lines.append(f"    {title}:")
-                    lines += [f"      {line}" for line in e[title].splitlines()]
+                    lines += [f"      {line}" for line in e["texts"][title].splitlines()]
         return "\n".join(lines)
 
     __repr__ = __str__

@@ -1,11 +1,19 @@
 #include "entry/backend.h"
 
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
+
+#include <torch/version.h>
+
+#include <chrono>
 
 #include "base/check.h"
 #include "entry/python_graph.h"
 #include "run/run.h"
+#include "run/target.h"
+#include "torch/convert.h"
 #include "torch/eval.h"
 
 namespace flashover::entry {
@@ -99,6 +107,30 @@ class Custom final : public Runner {
   std::vector<bool> constant_;
 };
 
+class Planned final : public Runner {
+ public:
+  explicit Planned(std::shared_ptr<run::Executable> e) : executable_(std::move(e)) {}
+  void run(const at::Tensor* inputs, size_t count, std::vector<at::Tensor>& outputs) override {
+    executable_->run(inputs, count, outputs);
+  }
+
+ private:
+  std::shared_ptr<run::Executable> executable_;
+};
+
+// What the pipeline is told of this machine and of torch's settings (which the guards compare).
+compile::Environment environment() {
+  compile::Environment e;
+  e.threads = at::get_num_threads();
+  graph::Providers& p = e.providers;
+  const bool mkldnn = at::globalContext().userEnabledMkldnn();
+  p.mkl = at::Context::hasMKL() && aten::find_operator("mkl._mkl_linear.default");
+  p.onednn = mkldnn && at::Context::hasMKLDNN() && aten::find_operator("mkldnn._linear_pointwise.default");
+  p.onednn_bf16 = p.onednn && run::missing_feature("avx512").empty();
+  e.versions = "torch " TORCH_VERSION " flashover 0.1.0";
+  return e;
+}
+
 }  // namespace
 
 std::unique_ptr<Runner> make_runner(graph::Graph graph, const Request& request, compile::Report& report) {
@@ -107,7 +139,11 @@ std::unique_ptr<Runner> make_runner(graph::Graph graph, const Request& request, 
     report.extern_calls = static_cast<int64_t>(graph.nodes.size());
     return std::make_unique<Interpreted>(std::move(graph));
   }
-  throw Declined("backend: '" + request.backend + "' cannot compile yet");
+  plan::Plan plan = compile::compile(std::move(graph), request.options, environment(), report);
+  auto start = std::chrono::steady_clock::now();
+  std::shared_ptr<run::Executable> executable = run::load(std::move(plan));
+  report.stages.push_back({"load", std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()});
+  return std::make_unique<Planned>(std::move(executable));
 }
 
 }  // namespace flashover::entry

@@ -346,15 +346,21 @@ PyObject* describe(const Entry& e) {
   stage("guards", e.guard_seconds);
   for (const auto& s : e.report.stages) stage(s.name.c_str(), s.seconds);
   const compile::Report& r = e.report;
+  PyObject* texts = PyDict_New();
+  for (const auto& [name, text] : r.texts) {
+    PyObject* v = PyUnicode_FromStringAndSize(text.data(), static_cast<Py_ssize_t>(text.size()));
+    PyDict_SetItemString(texts, name.c_str(), v);
+    Py_XDECREF(v);
+  }
   return Py_BuildValue(
-      "{s:O,s:s,s:s,s:s,s:L,s:L,s:L,s:L,s:L,s:O,s:d,s:N,s:n,s:N,s:s,s:s,s:s,s:s,s:N}", "compiled",
+      "{s:O,s:s,s:s,s:s,s:L,s:L,s:L,s:L,s:L,s:O,s:s,s:d,s:N,s:n,s:N,s:N,s:N}", "compiled",
       e.kind == Entry::Kind::kCompiled ? Py_True : Py_False, "reason", e.reason.c_str(), "where", e.where.c_str(),
       "recompiled_for", e.recompiled_for.c_str(), "hits", static_cast<long long>(e.hits), "ops",
       static_cast<long long>(e.ops), "kernels", static_cast<long long>(r.kernels), "extern_calls",
-      static_cast<long long>(r.extern_calls), "bytes", static_cast<long long>(r.bytes), "cache_hit",
-      r.cache_hit ? Py_True : Py_False, "seconds", e.total_seconds, "guards", strings(e.guards ? e.guards->words() : std::vector<std::string>{}),
-      "guard_instructions", static_cast<Py_ssize_t>(e.guards ? e.guards->size() : 0), "stages", stages, "graph", r.graph_text.c_str(),
-      "core", r.core_text.c_str(), "loops", r.loops_text.c_str(), "plan", r.plan_text.c_str(), "kernel_sources",
+      static_cast<long long>(r.extern_calls), "slab_bytes", static_cast<long long>(r.slab_bytes), "cache_hit",
+      r.cache_hit ? Py_True : Py_False, "cache_note", r.cache_note.c_str(), "seconds", e.total_seconds, "guards",
+      strings(e.guards ? e.guards->words() : std::vector<std::string>{}), "guard_instructions",
+      static_cast<Py_ssize_t>(e.guards ? e.guards->size() : 0), "stages", stages, "texts", texts, "kernel_sources",
       strings(r.kernel_sources));
 }
 

@@ -185,12 +185,17 @@ void attempt(Attempt& a, PyObject* function, PyObject* const* bound, size_t coun
     a.decline("training is not compiled yet: grad mode is on and an input or parameter requires grad", "", nullptr);
     return;
   }
-  static int serial = 0;
-  serial++;
-  std::string text;
-  if (a.settings.keep_text || dumping() || logged(Topic::kGraph)) text = graph::print(c.graph);
-  log(Topic::kGraph, a.settings.name + ":\n" + text);
-  dump(serial, a.settings.name, "traced.txt", text);
+  const bool pipeline = a.settings.backend == "flashover" && !a.settings.custom;
+  e.report.want_texts = a.settings.keep_text || logged(Topic::kPlan) || logged(Topic::kKernels);
+  if (a.settings.keep_text || dumping() || logged(Topic::kGraph)) {
+    std::string text = graph::print(c.graph);
+    log(Topic::kGraph, a.settings.name + ":\n" + text);
+    if (!pipeline) {  // else the pipeline does it, stage by stage
+      static int serial = 0;
+      dump(serial++, a.settings.name, "traced.txt", text);
+      e.report.texts.emplace_back("traced", std::move(text));
+    }
+  }
   connect_inputs(e);
   // The inputs of this call, for backends that look at examples.
   std::vector<PyObject*> objects(e.wanted);
@@ -200,28 +205,18 @@ void attempt(Attempt& a, PyObject* function, PyObject* const* bound, size_t coun
   for (int32_t i : e.inputs) examples.push_back(i < 0 ? e.constants[-1 - i] : THPVariable_Unpack(objects[i]));
   counters().graphs++;
   graph::Graph graph = c.graph;
-  e.report.graph_text = text;
   try {
     e.runner = make_runner(std::move(graph), {a.settings.backend, a.settings.custom, a.settings.options, examples}, e.report);
   } catch (python_error& error) {  // the user's backend raised
     a.backend_raised(error);
     return;
   }
-  if (e.report.graph_text.empty()) e.report.graph_text = text;
-  dump(serial, a.settings.name, "core.txt", e.report.core_text);
-  dump(serial, a.settings.name, "loops.txt", e.report.loops_text);
-  dump(serial, a.settings.name, "plan.txt", e.report.plan_text);
-  for (size_t k = 0; k < e.report.kernel_sources.size(); k++)
-    dump(serial, a.settings.name, "kernel" + std::to_string(k) + ".cpp", e.report.kernel_sources[k]);
-  if (logged(Topic::kKernels))
-    for (const std::string& s : e.report.kernel_sources) log(Topic::kKernels, s);
-  log(Topic::kPlan, a.settings.name + ":\n" + e.report.plan_text);
+  for (const std::string& source : e.report.kernel_sources) log(Topic::kKernels, source);
+  for (const auto& [stage, text] : e.report.texts)
+    if (stage == "plan") log(Topic::kPlan, a.settings.name + ":\n" + text);
   if (!a.settings.keep_text) {
-    e.report.core_text.clear();
-    e.report.loops_text.clear();
-    e.report.plan_text.clear();
+    e.report.texts.clear();
     e.report.kernel_sources.clear();
-    e.report.graph_text.clear();
   }
   e.kind = Entry::Kind::kCompiled;
   counters().frames++;
