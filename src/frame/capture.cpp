@@ -117,9 +117,10 @@ Capture capture(PyObject* callable, PyObject* const* bound, size_t count) {
     return out;
   }
   try {
+    TorchState before;
     Ref result;  // outlives the session: what it holds of the trace is dead by then
     std::unique_ptr<trace::Session> session = trace::begin();
-    TorchState state;  // as the session set it up; the session puts back its own changes
+    TorchState state;  // as the session sets it up
     {
       Interpreter in(session.get());
       session->location = [&in] { return in.location(); };
@@ -135,7 +136,8 @@ Capture capture(PyObject* callable, PyObject* const* bound, size_t count) {
         ContextCopy context;
         in.recorder.add_root(callable);
         for (size_t i = 0; i < count; ++i)
-          in.recorder.reach(SourceKind::kArgument, kNoSource, static_cast<int64_t>(i), nullptr, bound[i]);
+          in.recorder.reach(SourceKind::kArgument, kNoSource, static_cast<int64_t>(i),
+                            PyTuple_GET_ITEM(code->co_localsplusnames, static_cast<Py_ssize_t>(i)), bound[i]);
         {
           Hook hook;
           result = Ref::steal(call_bound(in, callable, bound));
@@ -185,10 +187,10 @@ Capture capture(PyObject* callable, PyObject* const* bound, size_t count) {
       }
       PyErr_Clear();
       in.journal.undo();
-      if (!out.declined) out.observations = in.recorder.take();
+      out.observations = in.recorder.take();  // also of a decline: such calls need not be tried again
     }
-    state.restore();
     session.reset();
+    before.restore();
     PyErr_Clear();
   } catch (const Declined& d) {
     decline(d.reason, d.where);
