@@ -21,6 +21,7 @@ ALLOWED = {
     "trace": {"base", "sym", "ops", "graph", "torch"},
     "guards": {"base"},
     "frame": {"base", "sym", "ops", "graph", "guards", "trace"},
+    "entry": {"base", "sym", "ops", "graph", "plan", "compile", "torch", "run", "trace", "guards", "frame"},
 }
 PURE = {"base", "sym", "ops", "graph", "plan", "loops", "kernel", "compile"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.M)
