@@ -10,6 +10,7 @@ from flashover import _C
 from op_calls import LAYOUTS, NUMBER_DTYPE, Recorder, encoded, flat_outputs, op_name, relaid
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import OpInfo
+from torch.utils._pytree import tree_flatten
 
 import torch
 
@@ -100,6 +101,32 @@ def run_writers(op: OpInfo, dtype: torch.dtype, checker: Checker, limit: int = 6
                     continue
 
 
+def run_gradients(op: OpInfo, dtype: torch.dtype, checker: Checker, limit: int = 6) -> None:
+    """What the derivative formulas call."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            samples = list(zip(range(limit), op.sample_inputs("cpu", dtype, requires_grad=True), strict=False))
+        except Exception:  # noqa: BLE001 - some generators need what this host lacks
+            return
+        for _, sample in samples:
+            try:
+                leaves = [t for t in tree_flatten((sample.input, sample.args, sample.kwargs))[0] if grad_leaf(t)]
+                outs = [t for t in tree_flatten(op.op(sample.input, *sample.args, **sample.kwargs))[0] if has_grad(t)]
+                with Recorder(checker.visit):
+                    torch.autograd.grad(outs, leaves, [torch.randn_like(o) for o in outs], allow_unused=True)
+            except Exception:  # noqa: BLE001 - no gradient here
+                continue
+
+
+def has_grad(t: Any) -> bool:
+    return isinstance(t, torch.Tensor) and t.requires_grad
+
+
+def grad_leaf(t: Any) -> bool:
+    return has_grad(t) and t.is_leaf
+
+
 SKIPPED = {"empty_strided"}
 
 
@@ -112,6 +139,8 @@ def test_rule_equals_eager(op: OpInfo) -> None:
         for layout in LAYOUTS:
             run_samples(op, dtype, layout, checker, limit=12)
         run_writers(op, dtype, checker)
+        if dtype in (torch.float32, torch.bfloat16) and op.supports_autograd:
+            run_gradients(op, dtype, checker)
     assert not checker.wrong, "\n".join(checker.wrong[:5])
 
 

@@ -1,4 +1,7 @@
 // Operators that derivative formulas call.
+#include <algorithm>
+#include <cmath>
+
 #include "graph/decompose/rules.h"
 
 namespace flashover::graph::rules {
@@ -19,7 +22,8 @@ bool sigmoid_backward(Builder& b, const Node& n, Outs& outs) {
 bool tanh_backward(Builder& b, const Node& n, Outs& outs) {
   DType d = result(b, n).dtype;
   ValueId g = b.convert(in(n, 0), math(d)), y = b.convert(in(n, 1), math(d));
-  return done(b, b.mul(g, b.sub(constant(b, y, 1), b.mul(y, y))), d, outs);
+  ValueId one = constant(b, y, 1);
+  return done(b, b.mul(g, b.mul(b.sub(one, y), b.add(one, y))), d, outs);
 }
 bool silu_backward(Builder& b, const Node& n, Outs& outs) {
   DType d = result(b, n).dtype;
@@ -27,6 +31,166 @@ bool silu_backward(Builder& b, const Node& n, Outs& outs) {
   ValueId s = b.sigmoid(x), one = constant(b, x, 1);
   return done(b, b.mul(b.mul(g, s), b.add(one, b.mul(x, b.sub(one, s)))), d, outs);
 }
+// The two tensors of an activation gradient in the dtype of the computation.
+struct Pair {
+  DType d;
+  ValueId g, x;
+};
+Pair pair(Builder& b, const Node& n, size_t x = 1) {
+  DType d = result(b, n).dtype;
+  return {d, b.convert(in(n, 0), math(d)), b.convert(in(n, x), math(d))};
+}
+bool gelu_backward(Builder& b, const Node& n, Outs& outs) {
+  auto* approximate = std::get_if<std::string>(&arg(n, 2));
+  auto [d, g, x] = pair(b, n);
+  ValueId half = constant(b, x, 0.5), one = constant(b, x, 1);
+  if (approximate && *approximate == "tanh") {
+    const double beta = M_SQRT2 * M_2_SQRTPI * 0.5, kappa = 0.044715;
+    ValueId square = b.mul(x, x);
+    ValueId t = b.tanh(b.mul(b.add(x, b.mul(b.mul(square, x), constant(b, x, kappa))), constant(b, x, beta)));
+    ValueId inner = b.mul(b.add(one, b.mul(square, constant(b, x, 3 * kappa))), constant(b, x, beta));
+    ValueId slope = b.mul(b.mul(b.mul(half, x), b.sub(one, b.mul(t, t))), inner);
+    return done(b, b.mul(g, b.add(b.mul(half, b.add(one, t)), slope)), d, outs);
+  }
+  ValueId cdf = b.mul(half, b.add(one, b.erf(b.mul(x, constant(b, x, M_SQRT1_2)))));
+  ValueId pdf = b.mul(b.exp(b.mul(b.mul(x, x), constant(b, x, -0.5))), constant(b, x, M_2_SQRTPI * M_SQRT1_2 * 0.5));
+  return done(b, b.mul(g, b.add(cdf, b.mul(x, pdf))), d, outs);
+}
+bool leaky_relu_backward(Builder& b, const Node& n, Outs& outs) {  // (grad, self, slope, self_is_result)
+  auto slope = number(arg(n, 2));
+  if (!slope) return false;
+  auto [d, g, x] = pair(b, n);
+  return done(b, b.where(b.gt(x, constant(b, x, 0)), g, b.mul(g, constant(b, g, *slope))), d, outs);
+}
+bool elu_backward(Builder& b, const Node& n, Outs& outs) {  // (grad, alpha, scale, input_scale, is_result, self)
+  auto alpha = number(arg(n, 1)), scale = number(arg(n, 2)), input = number(arg(n, 3));
+  if (!alpha || !scale || !input) return false;
+  auto [d, g, x] = pair(b, n, 5);
+  double low = *alpha * *scale;
+  ValueId below = flag(arg(n, 4))
+                      ? b.mul(b.mul(g, constant(b, g, *input)), b.add(x, constant(b, x, low)))
+                      : b.mul(b.mul(g, constant(b, g, *input * low)), b.exp(b.mul(x, constant(b, x, *input))));
+  ValueId above = b.mul(g, constant(b, g, *scale));
+  return done(b, b.where(b.le(x, constant(b, x, 0)), below, above), d, outs);
+}
+// Zero where the saved value is outside an open interval.
+ValueId inside(Builder& b, ValueId x, double lo, double hi, ValueId y) {
+  ValueId in_range = b.bitwise_and(b.gt(x, constant(b, x, lo)), b.lt(x, constant(b, x, hi)));
+  return b.where(in_range, y, constant(b, y, 0));
+}
+bool hardtanh_backward(Builder& b, const Node& n, Outs& outs) {  // (grad, self, min, max)
+  auto lo = number(arg(n, 2)), hi = number(arg(n, 3));
+  auto [d, g, x] = pair(b, n);
+  if (!lo || !hi || !is_floating(d)) return false;
+  ValueId outside = b.bitwise_or(b.le(x, constant(b, x, *lo)), b.ge(x, constant(b, x, *hi)));
+  return done(b, b.where(outside, constant(b, g, 0), g), d, outs);
+}
+bool hardsigmoid_backward(Builder& b, const Node& n, Outs& outs) {
+  auto [d, g, x] = pair(b, n);
+  return done(b, inside(b, x, -3, 3, b.mul(g, constant(b, g, 1.0 / 6))), d, outs);
+}
+bool hardswish_backward(Builder& b, const Node& n, Outs& outs) {
+  auto [d, g, x] = pair(b, n);
+  ValueId middle = b.mul(g, b.add(b.div(x, constant(b, x, 3)), constant(b, x, 0.5)));
+  ValueId y = b.where(b.lt(x, constant(b, x, -3)), constant(b, x, 0), b.where(b.le(x, constant(b, x, 3)), middle, g));
+  return done(b, y, d, outs);
+}
+bool softplus_backward(Builder& b, const Node& n, Outs& outs) {  // (grad, self, beta, threshold)
+  auto beta = number(arg(n, 2)), threshold = number(arg(n, 3));
+  if (!beta || !threshold) return false;
+  auto [d, g, x] = pair(b, n);
+  ValueId scaled = b.mul(x, constant(b, x, *beta));
+  return done(b, b.where(b.gt(scaled, constant(b, x, *threshold)), g, b.mul(g, b.sigmoid(scaled))), d, outs);
+}
+bool mish_backward(Builder& b, const Node& n, Outs& outs) {
+  auto [d, g, x] = pair(b, n);
+  ValueId t = b.tanh(b.log1p(b.exp(x))), one = constant(b, x, 1);
+  ValueId slope = b.mul(b.mul(x, b.sigmoid(x)), b.sub(one, b.mul(t, t)));
+  return done(b, b.mul(g, b.add(t, slope)), d, outs);
+}
+bool native_dropout_backward(Builder& b, const Node& n, Outs& outs) {  // (grad, mask, scale)
+  auto scale = number(arg(n, 2));
+  auto [d, g, mask] = pair(b, n);
+  if (!scale) return false;
+  return done(b, b.mul(b.mul(g, mask), constant(b, g, *scale)), d, outs);
+}
+bool glu_backward(Builder& b, const Node& n, Outs& outs) {  // (grad, self, dim)
+  auto dim = integer(arg(n, 2));
+  if (!dim) return false;
+  DType d = result(b, n).dtype;
+  ValueId x = b.convert(in(n, 1), math(d)), g = b.convert(in(n, 0), math(d));
+  int64_t at = b.wrap(x, *dim);
+  sym::Expr size = b.size(x, at), half = sym::floordiv(size, 2);
+  ValueId value = b.slice(x, at, 0, half), gate = b.sigmoid(b.slice(x, at, half, size));
+  ValueId first = b.mul(gate, g);
+  ValueId second = b.mul(b.mul(b.mul(b.sub(constant(b, gate, 1), gate), gate), g), value);
+  return done(b, b.cat({first, second}, at), d, outs);
+}
+// Zeros with the gradient at its place.
+bool select_backward(Builder& b, const Node& n, Outs& outs) {  // (grad, sizes, dim, index)
+  auto dim = integer(arg(n, 2)), index = integer(arg(n, 3));
+  TensorType t = result(b, n);
+  if (!dim || !index || t.rank() == 0) return false;
+  int64_t at = *dim < 0 ? *dim + static_cast<int64_t>(t.rank()) : *dim;
+  sym::Expr i = *index < 0 ? t.sizes[at] + *index : sym::Expr(*index);
+  Sizes lo(t.rank(), 0), hi(t.rank(), 0);
+  lo[at] = i;
+  hi[at] = t.sizes[at] - i - 1;
+  outs = {b.pad(b.unsqueeze(in(n, 0), at), lo, hi, *scalar_in(sym::Expr(0), t.dtype))};
+  return true;
+}
+bool slice_backward(Builder& b, const Node& n, Outs& outs) {  // (grad, sizes, dim, start, end, step)
+  auto dim = integer(arg(n, 2)), start = integer(arg(n, 3)), end = integer(arg(n, 4)), step = integer(arg(n, 5));
+  TensorType t = result(b, n);
+  if (!dim || !start || !end || step != 1 || t.rank() == 0) return false;
+  int64_t at = *dim < 0 ? *dim + static_cast<int64_t>(t.rank()) : *dim;
+  auto size = t.sizes[at].as_const();
+  if (!size) return false;
+  int64_t from = std::clamp<int64_t>(*start < 0 ? *start + *size : *start, 0, *size);
+  Sizes lo(t.rank(), 0), hi(t.rank(), 0);
+  lo[at] = from;
+  hi[at] = *size - from - b.size(in(n, 0), at);
+  if (!sym::known_le(0, hi[at])) return false;
+  outs = {b.pad(in(n, 0), lo, hi, *scalar_in(sym::Expr(0), t.dtype))};
+  return true;
+}
+bool mse_loss_backward(Builder& b, const Node& n, Outs& outs) {  // (grad, self, target, reduction)
+  auto r = integer(arg(n, 3));
+  DType d = result(b, n).dtype;
+  auto count = type(b, n, 1).numel().as_const();
+  if (!r || !count) return false;
+  ValueId g = b.convert(in(n, 0), math(d));
+  ValueId off = b.sub(b.convert(in(n, 1), math(d)), b.convert(in(n, 2), math(d)));
+  double norm = *r == 1 ? 2.0 / static_cast<double>(*count) : 2.0;
+  return done(b, b.mul(b.mul(off, constant(b, off, norm)), g), d, outs);
+}
+
+bool layer_norm_backward(Builder& b, const Node& n, Outs& outs) {  // (grad, x, shape, mean, rstd, weight, bias, mask)
+  auto* shape = std::get_if<Sizes>(&arg(n, 2));
+  auto* mask = std::get_if<std::vector<bool>>(&arg(n, 7));
+  ValueId x = in(n, 1);
+  if (!shape || !mask || mask->size() != 3 || shape->empty() || b.type(x).numel().is_const(0)) return false;
+  for (size_t i = 0; i < 3; ++i)
+    if (!(*mask)[i] && !dead(n, i)) return false;
+  Ints inner, outer;
+  for (size_t i = 0; i < b.rank(x); ++i)
+    (i < b.rank(x) - shape->size() ? outer : inner).push_back(static_cast<int64_t>(i));
+  if (!b.count(x, inner).is_const()) return false;
+  DType d = b.dtype(x), m = math(d);
+  ValueId g = b.convert(in(n, 0), m), mean = b.convert(in(n, 3), m), rstd = b.convert(in(n, 4), m);
+  ValueId y = b.mul(b.sub(b.convert(x, m), mean), rstd);
+  outs = {kNoValue, kNoValue, kNoValue};
+  if (!dead(n, 0)) {
+    ValueId gw = has(n, 5) ? b.mul(g, b.convert(in(n, 5), m)) : g;
+    ValueId count = constant(b, gw, static_cast<double>(b.count(x, inner).value()));
+    ValueId mean_g = b.div(b.sum(gw, inner, true), count), mean_gy = b.div(b.sum(b.mul(gw, y), inner, true), count);
+    outs[0] = b.convert(b.mul(b.sub(b.sub(gw, mean_g), b.mul(y, mean_gy)), rstd), d);
+  }
+  if (!dead(n, 1)) outs[1] = b.convert(b.sum(b.mul(g, y), outer), result(b, n, 1).dtype);
+  if (!dead(n, 2)) outs[2] = b.convert(b.sum(g, outer), result(b, n, 2).dtype);
+  return true;
+}
+
 template <bool log>
 bool softmax_backward(Builder& b, const Node& n, Outs& outs) {  // (grad, output, dim, input_dtype)
   auto over = dims(b, arg(n, 2), in(n, 0));
@@ -34,8 +198,7 @@ bool softmax_backward(Builder& b, const Node& n, Outs& outs) {  // (grad, output
   if (!over) return false;
   ValueId g = b.convert(in(n, 0), math(d)), y = b.convert(in(n, 1), math(d));
   if (log) return done(b, b.sub(g, b.mul(b.exp(y), b.sum(g, *over, true))), d, outs);
-  ValueId gy = b.mul(g, y);
-  return done(b, b.sub(gy, b.mul(y, b.sum(gy, *over, true))), d, outs);
+  return done(b, b.mul(y, b.sub(g, b.sum(b.mul(g, y), *over, true))), d, outs);
 }
 
 }  // namespace
@@ -45,6 +208,20 @@ void add_backward(DecompositionRows& r) {
   add<sigmoid_backward>(r, {"aten.sigmoid_backward.default"});
   add<tanh_backward>(r, {"aten.tanh_backward.default"});
   add<silu_backward>(r, {"aten.silu_backward.default"});
+  add<gelu_backward>(r, {"aten.gelu_backward.default"});
+  add<leaky_relu_backward>(r, {"aten.leaky_relu_backward.default"});
+  add<elu_backward>(r, {"aten.elu_backward.default"});
+  add<hardtanh_backward>(r, {"aten.hardtanh_backward.default"});
+  add<hardsigmoid_backward>(r, {"aten.hardsigmoid_backward.default"});
+  add<hardswish_backward>(r, {"aten.hardswish_backward.default"});
+  add<softplus_backward>(r, {"aten.softplus_backward.default"});
+  add<mish_backward>(r, {"aten.mish_backward.default"});
+  add<native_dropout_backward>(r, {"aten.native_dropout_backward.default"});
+  add<glu_backward>(r, {"aten.glu_backward.default"});
+  add<select_backward>(r, {"aten.select_backward.default"});
+  add<slice_backward>(r, {"aten.slice_backward.default"});
+  add<mse_loss_backward>(r, {"aten.mse_loss_backward.default"});
+  add<layer_norm_backward>(r, {"aten.native_layer_norm_backward.default"});
   add<softmax_backward<false>>(r, {"aten._softmax_backward_data.default"});
   add<softmax_backward<true>>(r, {"aten._log_softmax_backward_data.default"});
 }

@@ -11,11 +11,12 @@ bool softmax_backward(In in, Types& outs) {  // (grad_output, output, dim, input
   return one(outs, fresh(*g, g->dtype, g->sizes));
 }
 
-bool zeros_of(const TensorType* like, const Arg& sizes, Types& outs) {
-  auto* s = std::get_if<Sizes>(&sizes);
-  return like && s && one(outs, fresh(*like, like->dtype, *s));
+// Zeros of the forward's input sizes, filled from the gradient: slice, select, diagonal, unfold.
+bool into_sizes(In in, Types& outs) {
+  const TensorType* g = tensor(in, 0);
+  auto* s = std::get_if<Sizes>(&arg(in, 1));
+  return g && s && one(outs, fresh(*g, g->dtype, *s));
 }
-bool slice_like_backward(In in, Types& outs) { return zeros_of(tensor(in, 0), arg(in, 1), outs); }
 
 bool embedding_dense_backward(In in, Types& outs) {  // (grad_output, indices, num_weights, ...)
   const TensorType* g = tensor(in, 0);
@@ -23,14 +24,104 @@ bool embedding_dense_backward(In in, Types& outs) {  // (grad_output, indices, n
   return g && n && g->rank() > 0 && one(outs, fresh(*g, g->dtype, {*n, g->sizes.back()}));
 }
 
+bool wanted(const Arg& mask) {  // every gradient asked for
+  auto* m = std::get_if<std::vector<bool>>(&mask);
+  if (!m) return false;
+  for (bool b : *m)
+    if (!b) return false;
+  return true;
+}
+TensorType dense(const TensorType& t) { return fresh(t, t.dtype, t.sizes); }
+
+bool layer_norm_backward(In in, Types& outs) {  // (grad, input, shape, mean, rstd, weight, bias, mask)
+  const TensorType *x = tensor(in, 1), *w = tensor(in, 5), *b = tensor(in, 6);
+  if (!x || !w || !b || !wanted(arg(in, 7)) || has_zero_size(*x)) return false;
+  outs = {dense(*x), dense(*w), dense(*b)};
+  return true;
+}
+bool group_norm_backward(In in, Types& outs) {  // (grad, input, mean, rstd, weight, N, C, HxW, group, mask)
+  const TensorType *x = tensor(in, 1), *w = tensor(in, 4);
+  if (!x || !w || !wanted(arg(in, 9)) || !contiguous(*x) || has_zero_size(*x)) return false;
+  outs = {dense(*x), dense(*w), dense(*w)};
+  return true;
+}
+bool batch_norm_backward(In in,
+                         Types& outs) {  // (grad, input, weight, mean, var, save_mean, save_invstd, train, eps, mask)
+  const TensorType *g = tensor(in, 0), *x = tensor(in, 1), *w = tensor(in, 2);
+  if (!g || !x || !w || !wanted(arg(in, 9)) || w->dtype != x->dtype || has_zero_size(*x)) return false;
+  if (!contiguous(*x) || !contiguous(*g) || suggest_format(*x) != MemoryFormat::kContiguous) return false;
+  outs = {dense(*x), dense(*w), dense(*w)};
+  return true;
+}
+bool convolution_backward(In in, Types& outs) {  // (grad, input, weight, bias_sizes, ..., mask)
+  const TensorType *g = tensor(in, 0), *x = tensor(in, 1), *w = tensor(in, 2);
+  auto* bias = std::get_if<Sizes>(&arg(in, 3));
+  if (!g || !x || !w || !bias || !wanted(arg(in, 10)) || has_zero_size(*x) || has_zero_size(*g)) return false;
+  for (const TensorType* t : {g, x, w})
+    if (!contiguous(*t) || suggest_format(*t) != MemoryFormat::kContiguous) return false;
+  outs = {dense(*x), dense(*w), fresh(*g, g->dtype, *bias)};
+  return true;
+}
+
+// The gradient of argument `at`, in the format that its layout suggests.
+template <size_t at>
+bool suggested(In in, Types& outs) {
+  const TensorType* x = tensor(in, at);
+  TensorType out;
+  return x && fresh_like(*x, x->dtype, suggest_format(*x), out) && one(outs, std::move(out));
+}
+template <size_t at>
+bool dense_of(In in, Types& outs) {
+  const TensorType* x = tensor(in, at);
+  return x && one(outs, dense(*x));
+}
+bool upsample_backward(In in, Types& outs) {  // (grad, output_size, input_size, ...)
+  const TensorType* g = tensor(in, 0);
+  auto* s = std::get_if<Sizes>(&arg(in, 2));
+  if (!g || !s) return false;
+  auto strides = format_strides(*s, suggest_format(*g));
+  if (!strides) return false;
+  TensorType out = fresh(*g, g->dtype, *s);
+  out.strides = *strides;
+  return one(outs, std::move(out));
+}
+bool dropout_backward(In in, Types& outs) {  // (grad, mask, scale)
+  const TensorType *g = tensor(in, 0), *mask = tensor(in, 1);
+  if (!g || !mask || mask->dtype != DType::kBool || !contiguous(*g) || !contiguous(*mask)) return false;
+  return same_sizes(g->sizes, mask->sizes) && one(outs, dense(*g));
+}
+// Loss gradients over (grad, self, target, ...): contiguous, of the broadcast operands.
+bool loss_backward(In in, Types& outs) {
+  const TensorType *g = tensor(in, 0), *x = tensor(in, 1), *y = tensor(in, 2);
+  if (!g || !x || !y || x->dtype != y->dtype || x->dtype != g->dtype || !same_sizes(x->sizes, y->sizes)) return false;
+  if (!contiguous(*x) || !contiguous(*y) || (g->rank() != 0 && !contiguous(*g))) return false;
+  return one(outs, dense(*x));
+}
+
 }  // namespace
 
 void add_backward(Table& t) {
   t.add("_softmax_backward_data.default", OpKind::kReduction, softmax_backward);
   t.add("_log_softmax_backward_data.default", OpKind::kReduction, softmax_backward);
-  for (const char* name : {"slice_backward.default", "select_backward.default", "diagonal_backward.default"})
-    t.add(name, OpKind::kIndex, slice_like_backward);
+  for (const char* name :
+       {"slice_backward.default", "select_backward.default", "diagonal_backward.default", "unfold_backward.default"})
+    t.add(name, OpKind::kIndex, into_sizes);
   t.add("embedding_dense_backward.default", OpKind::kIndex, embedding_dense_backward);
+  t.add("native_layer_norm_backward.default", OpKind::kReduction, layer_norm_backward);
+  t.add("native_group_norm_backward.default", OpKind::kReduction, group_norm_backward);
+  t.add("native_batch_norm_backward.default", OpKind::kReduction, batch_norm_backward);
+  t.add("convolution_backward.default", OpKind::kExtern, convolution_backward);
+  for (const char* name : {"max_pool2d_with_indices_backward.default", "avg_pool2d_backward.default"})
+    t.add(name, OpKind::kIndex, suggested<1>);
+  for (const char* name : {"nll_loss_backward.default", "nll_loss2d_backward.default", "glu_backward.default"})
+    t.add(name, OpKind::kIndex, dense_of<1>);
+  for (const char* name : {"upsample_nearest2d_backward.default", "upsample_bilinear2d_backward.default",
+                           "upsample_bicubic2d_backward.default"})
+    t.add(name, OpKind::kIndex, upsample_backward);
+  t.add("native_dropout_backward.default", OpKind::kPointwise, dropout_backward);
+  for (const char* name :
+       {"mse_loss_backward.default", "smooth_l1_loss_backward.default", "huber_loss_backward.default"})
+    t.add(name, OpKind::kPointwise, loss_backward);
 }
 
 }  // namespace flashover::ops::aten
