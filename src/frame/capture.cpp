@@ -90,6 +90,22 @@ PyObject* call_bound(Interpreter& in, PyObject* callable, PyObject* const* bound
 
 }  // namespace
 
+namespace {
+// A collection in the middle of a trace would run other people's finalizers and weak reference callbacks as if the program
+// had called them.
+class NoCollection {
+ public:
+  NoCollection() : was_(PyGC_Disable()) {}
+  ~NoCollection() {
+    if (was_) PyGC_Enable();
+  }
+  NoCollection(const NoCollection&) = delete;
+
+ private:
+  int was_;
+};
+}  // namespace
+
 Capture capture(PyObject* callable, PyObject* const* bound, size_t count) {
   const auto start = std::chrono::steady_clock::now();
   Capture out;
@@ -117,6 +133,7 @@ Capture capture(PyObject* callable, PyObject* const* bound, size_t count) {
     return out;
   }
   try {
+    NoCollection no_collection;
     TorchState before;
     Ref result;  // outlives the session: what it holds of the trace is dead by then
     std::unique_ptr<trace::Session> session = trace::begin();
