@@ -30,7 +30,7 @@ Graph round(Graph in, bool& again) {
     if (build)
       for (ValueId& v : n.outs)
         if (v != kNoValue && !read[v]) v = kNoValue;
-    const size_t first_node = out.nodes.size(), first_value = out.values.size();
+    const size_t first_node = out.nodes.size();
     results.clear();
     Builder b(out, n.location);
     if (!build || !build(b, n, results)) {
@@ -50,16 +50,7 @@ Graph round(Graph in, bool& again) {
       FLASHOVER_CHECK(built.dtype == wanted.dtype && same_sizes(built.sizes, wanted.sizes))
           << n.op->name << ": decomposed into " << str(built) << " instead of " << str(wanted) << " in "
           << print(n, out);
-      if (!same_strides(built, wanted)) {
-        bool takes = static_cast<size_t>(results[i]) >= first_value;
-        for (size_t k = first_node; takes && k < out.nodes.size(); ++k)
-          for (ValueId v : out.nodes[k].outs)
-            if (v == results[i]) takes = out.nodes[k].op->is_prim && out.nodes[k].op->kind != ops::OpKind::kView;
-        if (takes)
-          out.values[results[i]].type.strides = wanted.strides;
-        else
-          results[i] = b.emit("prim.copy", {Ref{results[i]}}, wanted);
-      }
+      results[i] = in_layout(b, first_node, results[i], wanted);
       replacement.set(n.outs[i], results[i]);
     }
   }

@@ -67,7 +67,7 @@ class Relaxer {
     replace_refs(n, [&](ValueId v) {
       const TensorType wanted = wanted_[v];
       const ValueId x = behind_copies(v);
-      if (wanted.opaque || same_strides(out_.type(x), wanted)) return x;
+      if (wanted.opaque || same_strides(out_.type(x), wanted) || !is_writable_layout(wanted)) return x;
       std::string key;
       for (sym::Expr s : wanted.strides) key += s.str() + ',';
       auto [it, fresh] = copies_.try_emplace({x, key}, kNoValue);

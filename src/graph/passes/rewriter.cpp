@@ -1,5 +1,6 @@
 #include "graph/passes/rewriter.h"
 
+#include <algorithm>
 #include <unordered_map>
 
 #include "base/check.h"
@@ -12,6 +13,33 @@ bool same_strides(const TensorType& a, const TensorType& b) {
   for (size_t d = 0; d < a.rank(); ++d)
     if (!a.sizes[d].is_const(1) && !sym::known_eq(a.strides[d], b.strides[d])) return false;
   return true;
+}
+
+bool is_writable_layout(const TensorType& t) {
+  std::vector<size_t> order;
+  for (size_t d = 0; d < t.rank(); ++d)
+    if (!t.sizes[d].is_const(1)) order.push_back(d);
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return t.strides[a].hint() < t.strides[b].hint(); });
+  sym::Expr reach = 0;
+  for (size_t d : order) {
+    if (!sym::known_lt(reach, t.strides[d])) return false;
+    reach += (t.sizes[d] - 1) * t.strides[d];
+  }
+  return true;
+}
+
+ValueId in_layout(Builder& b, size_t first_node, ValueId v, const TensorType& wanted) {
+  if (wanted.opaque || same_strides(b.type(v), wanted) || !is_writable_layout(wanted)) return v;
+  Graph& g = b.graph();
+  for (size_t k = first_node; k < g.nodes.size(); ++k)
+    for (ValueId out : g.nodes[k].outs)
+      if (out == v && g.nodes[k].op->is_prim && g.nodes[k].op->kind != ops::OpKind::kView) {
+        g.values[v].type.strides = wanted.strides;
+        return v;
+      }
+  TensorType t = wanted;
+  t.offset = 0;
+  return b.emit("prim.copy", {Ref{v}}, std::move(t));
 }
 
 std::vector<bool> frozen_values(const Graph& g) {
@@ -77,13 +105,6 @@ bool Rewriter::is_frozen(ValueId v) {
   return all;
 }
 
-namespace {
-TensorType dense_offset(TensorType t) {
-  t.offset = 0;
-  return t;
-}
-}  // namespace
-
 Graph rewrite(Graph g, std::span<const RewriteRule> rules, const void* user) {
   std::unordered_map<const ops::Op*, std::vector<const RewriteRule*>> by_op;
   for (const RewriteRule& rule : rules) by_op[ops::find(rule.op)].push_back(&rule);
@@ -109,7 +130,7 @@ Graph rewrite(Graph g, std::span<const RewriteRule> rules, const void* user) {
         FLASHOVER_CHECK(built.dtype == wanted.dtype && same_sizes(built.sizes, wanted.sizes))
             << rule.meaning << ": gives " << str(built) << " for " << str(wanted);
         // Who needs eager's strides finds them in a copy; relax_layout removes it for all others.
-        if (!same_strides(built, wanted)) results[i] = r.b.emit("prim.copy", {Ref{results[i]}}, dense_offset(wanted));
+        results[i] = in_layout(r.b, first_node, results[i], wanted);
         replacement.set(n.outs[i], results[i]);
       }
       for (size_t k = first_node; k < r.out.nodes.size(); ++k)
