@@ -75,6 +75,7 @@ inline PyObject* frame_function(_PyInterpreterFrame* f) { return f->f_funcobj; }
 #else
 inline PyObject* frame_function(_PyInterpreterFrame* f) { return reinterpret_cast<PyObject*>(f->f_func); }
 #endif
+inline bool has_instance_dict(PyTypeObject* t) { return t->tp_dictoffset != 0 || (t->tp_flags & Py_TPFLAGS_MANAGED_DICT); }
 inline _PyInterpreterFrame* current_frame(PyThreadState* tstate) { return tstate->cframe->current_frame; }
 
 }  // namespace flashover::frame

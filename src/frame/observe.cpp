@@ -79,7 +79,7 @@ bool is_pinned_kind(PyObject* o) {
   if (PyMethod_Check(o) || t == k.partial) return false;
   if (t->tp_flags & Py_TPFLAGS_HEAPTYPE) {
     // Instances of Python classes are described by what is read from them; heap types written in C have no such insides.
-    return t == k.lru_cache || (t->tp_dictoffset == 0 && t->tp_getset == nullptr && t->tp_basicsize > 0 &&
+    return t == k.lru_cache || (!has_instance_dict(t) && t->tp_getset == nullptr && t->tp_basicsize > 0 &&
                                 t->tp_new != nullptr && t->tp_base == &PyBaseObject_Type &&
                                 PyDict_GetItemString(t->tp_dict, "__slots__") == nullptr &&
                                 PyDict_GetItemString(t->tp_dict, "__module__") == nullptr);

@@ -135,7 +135,7 @@ int32_t RecipeMaker::make_object(PyObject* o) {
   }
   if (in_.recorder.is_fresh_type(type)) throw Declined("an instance of a class made during the call in the result");
   if (is_structseq(o) || is_namedtuple(o)) {
-    PyObject** dict = t->tp_dictoffset != 0 ? _PyObject_GetDictPtr(o) : nullptr;
+    PyObject** dict = has_instance_dict(t) ? _PyObject_GetDictPtr(o) : nullptr;
     if (dict != nullptr && *dict != nullptr && PyDict_GET_SIZE(*dict) > 0)
       throw Declined("a named tuple with attributes in the result");
     return step(Kind::kNamedTuple, type, sequence());

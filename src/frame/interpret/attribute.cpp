@@ -167,7 +167,7 @@ int Interpreter::lookup_generic(PyObject* o, PyObject* name, PyObject** out) {
       *out = from_slot(o, name, d.get(), *out);
     return *out != nullptr ? 1 : -1;
   }
-  if (t->tp_dictoffset != 0) {
+  if (has_instance_dict(t)) {
     PyObject* found = nullptr;
     if (recorder.is_old(o)) {
       SourceId dict = recorder.instance_dict(o);
@@ -322,7 +322,7 @@ int Interpreter::set_generic(PyObject* o, PyObject* name, PyObject* value) {
   if (PyModule_Check(o)) {
     recorder.instance_dict(o);
     dict = PyModule_GetDict(o);
-  } else if (t->tp_dictoffset != 0 && recorder.instance_dict(o) != kNoSource) {
+  } else if (has_instance_dict(t) && recorder.instance_dict(o) != kNoSource) {
     dict = *_PyObject_GetDictPtr(o);
   }
   if (dict == nullptr) return PyObject_GenericSetAttr(o, name, value);  // raises

@@ -207,6 +207,12 @@ PyObject* Interpreter::call(PyObject* f, PyObject* const* args, size_t nargs, Py
     if (!recorder.is_old(inner.get())) recorder.constant(inner.get());
     return call(inner.get(), args, nargs, kwnames);
   }
+  if (t == &_PyWeakref_RefType && nargs == 0 && kwnames == nullptr) {
+    Ref target = Ref::steal(call_plain(f, args, nargs, kwnames));
+    if (target && !is_atom(target.get()) && recorder.is_old(f) && !recorder.is_old(target.get()))
+      recorder.constant(target.get());
+    return target.release();
+  }
   if (t == k.script_function) {
     // TorchScript's executor specialises on what it runs on; the Python function it was made from is kept beside it.
     static PyObject* const original = PyUnicode_InternFromString("_torchdynamo_inline");

@@ -185,14 +185,12 @@ const Row kFunctions[] = {
     {"_abc", "_abc_instancecheck _abc_subclasscheck get_cache_token", kShares},
     {"_contextvars", "copy_context", 0},
     {"sys", "getrecursionlimit getsizeof intern is_finalizing exc_info getfilesystemencoding exception", kShares},
-    {"time", "", 0},
     {"_thread", "get_ident RLock allocate_lock", kShares},
     {"posix", "getpid fspath", kShares},
     {"_weakref", "getweakrefcount", 0},
     {"_warnings", "warn", kShares},
     {"_struct", "calcsize pack unpack", kReads},
     {"_typing", "_idfunc", kShares},
-    {"_locale", "", 0},
     {"torch._C",
      "_get_tracing_state _has_torch_function _has_torch_function_unary _has_torch_function_variadic is_grad_enabled "
      "_set_grad_enabled is_inference_mode_enabled is_autocast_enabled set_autocast_enabled get_autocast_dtype "
@@ -209,6 +207,11 @@ const Row kFunctions[] = {
      "_jit_get_profiling_mode _is_tracing is_anomaly_enabled is_autocast_xla_enabled _are_functorch_transforms_active "
      "_is_alias_of _functorch_is_active _get_cpu_capability _cuda_isInBadFork _cuda_getDeviceCount "
      "_cuda_isCurrentStreamCapturing _get_privateuse1_backend_name _get_accelerator _accelerator_getAccelerator "
+     "_is_autocast_available _is_tracing _is_view_replay_enabled _is_xnnpack_enabled _is_torch_function_mode_enabled "
+     "_can_use_cudnn_attention _can_use_flash_attention _can_use_mem_efficient_attention _get_blas_preferred_backend "
+     "_get_linalg_preferred_backend _get_mkldnn_deterministic _get_onednn_allow_tf32 _has_storage "
+     "_meta_in_tls_dispatch_include _jit_is_script_object _mps_is_available _cuda_getDevice _get_torch_function_state "
+     "_set_torch_function_state _set_fwd_grad_enabled _vmapmode_decrement_nesting _demangle "
      "_is_key_in_tls _infer_size _conv_determine_backend_memory_format _get_obj_in_tls _get_qengine "
      "_get_overlapping_storages _debug_has_internal_overlap _is_flash_attention_available _has_mkldnn "
      "_get_sdp_priority_order _get_fp32_precision_getter _dispatch_tls_is_dispatch_key_excluded "
@@ -476,7 +479,8 @@ const Native* native_function(PyObject* f) {
   }
   auto method = table.methods.find(c->m_ml);
   if (method != table.methods.end()) return &method->second;
-  if (PyCapsule_CheckExact(self) && c->m_module != nullptr && PyUnicode_Check(c->m_module)) {
+  const bool bound_by_pybind = PyCapsule_CheckExact(self) || std::strstr(Py_TYPE(self)->tp_name, "pybind11_detail_function_record");
+  if (bound_by_pybind && c->m_module != nullptr && PyUnicode_Check(c->m_module)) {
     // torch.ops.<library>.<operator>: goes through the dispatcher.
     const char* module = PyUnicode_AsUTF8(c->m_module);
     static const Native tensors{kTensors | kShares, nullptr};

@@ -32,18 +32,24 @@ PyObject* abandon_frame(PyThreadState* tstate, _PyInterpreterFrame* frame) {
 // Library code that keeps process-wide caches or talks to the outside (once): its effects stay, and what it answers depends
 // on nothing that user code changes between calls.
 bool runs_uninterpreted(PyCodeObject* code) {
-  static const char* const kFiles[] = {"<frozen importlib", "/importlib/", "/warnings.py", "/inspect.py",
-                                       "/re/__init__.py",   "/re/_",       "/typing.py",   "/linecache.py",
-                                       "/tokenize.py",      "/ast.py",     "/traceback.py"};
+  static const char* const kStandardLibrary[] = {"<frozen importlib", "/importlib/", "/warnings.py",  "/inspect.py", "/re/_",
+                                                 "/re/__init__.py",   "/typing.py",  "/linecache.py", "/ast.py",
+                                                 "/tokenize.py",      "/traceback.py"};
+  // Python kernels of registered operators: called by the dispatcher, not by the program.
+  static const char* const kTorch[] = {"/torch/_library/"};
   static std::unordered_map<PyObject*, bool> known;  // by file name object; kept alive
   auto [it, added] = known.try_emplace(code->co_filename, false);
   if (!added) return it->second;
   Py_INCREF(code->co_filename);
   const char* text = PyUnicode_AsUTF8(code->co_filename);
-  if (text == nullptr) PyErr_Clear();
-  for (const char* part : kFiles)
-    if (text != nullptr && std::strstr(text, part) != nullptr) it->second = true;
-  if (text != nullptr && std::strstr(text, "/site-packages/") != nullptr) it->second = false;
+  if (text == nullptr) {
+    PyErr_Clear();
+    return false;
+  }
+  auto matches = [text](const char* part) { return std::strstr(text, part) != nullptr; };
+  const bool installed = matches("/site-packages/");
+  for (const char* part : kStandardLibrary) it->second = it->second || (!installed && matches(part));
+  for (const char* part : kTorch) it->second = it->second || matches(part);
   return it->second;
 }
 
@@ -121,7 +127,7 @@ int load_method(Interpreter& in, PyObject* o, PyObject* name, PyObject** out) {
     if (found != nullptr && (Py_TYPE(found)->tp_flags & Py_TPFLAGS_METHOD_DESCRIPTOR)) {
       // A method, unless the instance hides it.
       bool hidden = false;
-      if (t->tp_dictoffset != 0) {
+      if (has_instance_dict(t)) {
         Ref keep = Ref::borrow(found);
         if (in.recorder.is_old(o)) {
           SourceId dict = in.recorder.instance_dict(o);
