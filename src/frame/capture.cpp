@@ -1,4 +1,5 @@
 #include <chrono>
+#include <cstdlib>
 
 #include "frame/frame.h"
 #include "frame/interpret/interpreter.h"
@@ -151,6 +152,8 @@ Capture capture(PyObject* callable, PyObject* const* bound, size_t count) {
       try {
         Compiling compiling;
         ContextCopy context;
+        static const bool check_sources = std::getenv("FLASHOVER_CHECK_SOURCES") != nullptr;
+        if (check_sources) in.remember_old_objects();
         in.recorder.add_root(callable);
         for (size_t i = 0; i < count; ++i)
           in.recorder.reach(SourceKind::kArgument, kNoSource, static_cast<int64_t>(i),

@@ -221,6 +221,11 @@ PyObject* Interpreter::call(PyObject* f, PyObject* const* args, size_t nargs, Py
     Ref function = Ref::steal(inner);
     return call(inner, args, nargs, kwnames);
   }
+  if (std::strcmp(t->tp_name, "numpy.ufunc") == 0) {  // arithmetic on numbers
+    for (size_t i = 0; i < count; ++i)
+      if (!is_atom(args[i]) && (recorder.is_old(args[i]) || is_tensor(args[i]))) unknown_call(f);
+    return call_plain(f, args, nargs, kwnames);
+  }
   // An instance with a __call__.
   static PyObject* const name = PyUnicode_InternFromString("__call__");
   PyObject* method = (t->tp_flags & Py_TPFLAGS_HEAPTYPE) ? recorder.type_lookup(t, name) : nullptr;

@@ -903,6 +903,7 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
           default:
             throw Declined("an instruction that the interpreter does not know: opcode " + std::to_string(in.op));
         }
+        if (!old_objects.empty() && sp > stack && TOP() != nullptr) check_origin(TOP());
         if (aborted_) goto error;  // native code may have swallowed the error that stopped the capture
         continue;
 
@@ -954,6 +955,19 @@ leave:
   finish_frame(tstate, frame);
 #endif
   return result;
+}
+
+void Interpreter::remember_old_objects() {
+  Ref gc = Ref::steal(PyImport_ImportModule("gc"));
+  Ref all = gc ? Ref::steal(PyObject_CallMethod(gc.get(), "get_objects", nullptr)) : Ref();
+  if (!all) throw Declined("gc.get_objects() failed");
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(all.get()); ++i) old_objects.insert(PyList_GET_ITEM(all.get(), i));
+}
+
+void Interpreter::check_origin(PyObject* o) {
+  if (is_atom(o) || recorder.is_old(o) || is_pinned_kind(o) || old_objects.count(o) == 0) return;
+  if (PyTuple_CheckExact(o)) return;  // constants of code objects
+  throw Declined(std::string("an old object without a source: ") + Py_TYPE(o)->tp_name);
 }
 
 void Interpreter::abort(const std::string& reason) {

@@ -53,6 +53,10 @@ class Interpreter {
   void look_special(PyObject* o, const char* name);  // the type's special method is about to be looked up by C code
   PyObject* global(_PyInterpreterFrame* frame, PyObject* name);  // new reference
 
+  // Self-check for tests: with the objects that existed before the trace known, one that turns up without a source is a hole in
+  // the bookkeeping. Walks the whole heap once, so off by default (FLASHOVER_CHECK_SOURCES=1).
+  void remember_old_objects();
+
   Recorder recorder;
   Journal journal{recorder};
   trace::Session* session;
@@ -78,6 +82,9 @@ class Interpreter {
   PyObject* call_plain(PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames);
   [[noreturn]] void unknown_call(PyObject* f);
 
+  void check_origin(PyObject* o);
+
+  std::unordered_set<PyObject*> old_objects;
   bool aborted_ = false;
   std::string reason_, where_;
   Interpreter* outer_;

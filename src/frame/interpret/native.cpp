@@ -119,8 +119,12 @@ PyObject* do_dict_contains(const NativeCall& c) {
   return PyBool_FromLong(v != nullptr);
 }
 PyObject* do_dict_getitem(const NativeCall& c) {
-  if (c.nargs != 1) return c.run();
-  return c.in.subscript(c.self, c.args[0]);
+  if (c.nargs != 1 || c.kwnames != nullptr) return c.run();
+  // dict's own, whatever a subclass makes of []; c.run() raises or asks __missing__.
+  PyObject* v = c.in.recorder.dict_get(c.self, c.args[0]);
+  if (v != nullptr) return Py_NewRef(v);
+  if (PyErr_Occurred()) return nullptr;
+  return c.run();
 }
 PyObject* do_dict_write_one(const NativeCall& c) {  // pop, setdefault
   if (c.nargs >= 1 && c.in.recorder.is_old(c.self)) {
@@ -218,7 +222,7 @@ const Row kFunctions[] = {
      "_dispatch_tls_is_dispatch_key_included _dispatch_keys _is_multithreading_enabled _vmapmode_increment_nesting",
      kShares},
     {"torch._C._functorch", "is_functorch_wrapped_tensor is_batchedtensor is_gradtrackingtensor peek_interpreter_stack "
-                            "maybe_current_level maybe_get_level is_legacy_batchedtensor",
+                            "maybe_current_level maybe_get_level unwrap_if_dead get_unwrapped is_functionaltensor is_legacy_batchedtensor",
      kShares},
     {"torch._C._nn", "_parse_to", kTensors | kShares},
     {"torch._C", "parse_schema", 0},
