@@ -22,7 +22,9 @@ struct Traced {
   std::vector<py::object> constants;
   trace::Stats stats;
 
-  py::list run(const std::vector<py::object>& given) const {
+  std::vector<std::string> mismatches;  // of the last run
+
+  py::list run(const std::vector<py::object>& given) {
     std::vector<at::Tensor> all;
     size_t next = 0, next_constant = 0;
     for (const graph::Input& in : graph.inputs) {
@@ -31,9 +33,10 @@ struct Traced {
       all.push_back(THPVariable_Unpack((constant ? constants[next_constant++] : given[next++]).ptr()));
     }
     std::vector<at::Tensor> outputs;
+    mismatches.clear();
     {
       py::gil_scoped_release nogil;
-      outputs = aten::eval_graph(graph, all);
+      outputs = aten::eval_graph(graph, all, &mismatches);
     }
     py::list out;
     for (const at::Tensor& t : outputs) out.append(py::reinterpret_steal<py::object>(THPVariable_Wrap(t)));
@@ -89,6 +92,7 @@ void bind_trace(py::module_& m) {
       .def_property_readonly("text", [](const Traced& t) { return graph::print(t.graph); })
       .def_readonly("inputs", &Traced::inputs)
       .def_readonly("constants", &Traced::constants)
+      .def_readonly("mismatches", &Traced::mismatches)
       .def_property_readonly("ops", [](const Traced& t) { return t.stats.ops; })
       .def_property_readonly("own_rules", [](const Traced& t) { return t.stats.own_rules; })
       .def_property_readonly("cpp_meta", [](const Traced& t) { return t.stats.cpp_meta; })

@@ -37,7 +37,8 @@ at::Tensor preserved_clone(const at::Tensor& t) {
 
 class Evaluator {
  public:
-  explicit Evaluator(const graph::Graph& g) : g_(g), env_(g.values.size()) {
+  Evaluator(const graph::Graph& g, std::vector<std::string>* mismatches)
+      : g_(g), mismatches_(mismatches), env_(g.values.size()) {
     traced_ = g.mutations.empty();
     for (const graph::Output& o : g.outputs) traced_ &= o.kind == graph::Output::Kind::kValue;
     bool any_storage = g.values.empty();
@@ -73,8 +74,19 @@ class Evaluator {
     }
     FLASHOVER_CHECK(results.size() == n.outs.size())
         << n.op->name << " gave " << results.size() << " results for " << n.outs.size() << " values";
-    for (size_t i = 0; i < results.size(); ++i)
-      if (n.outs[i] != kNoValue) env_[n.outs[i]] = results[i];
+    for (size_t i = 0; i < results.size(); ++i) {
+      if (n.outs[i] == kNoValue) continue;
+      env_[n.outs[i]] = results[i];
+      if (mismatches_ && results[i].defined()) compare(n, n.outs[i], results[i]);
+    }
+  }
+
+  void compare(const graph::Node& n, ValueId v, const at::Tensor& t) {
+    TensorType said = g_.type(v), is = type_of(t);
+    if (said.opaque) return;
+    said.wrapped_number = is.wrapped_number = false;
+    if (!traced_) is.offset = said.offset = 0;
+    if (str(said) != str(is)) mismatches_->push_back("%" + std::to_string(v) + " = " + n.op->name + ": said " + str(said) + ", is " + str(is));
   }
 
   // functional.<name>: the writing operator on clones of what it writes.
@@ -134,16 +146,18 @@ class Evaluator {
   }
 
   const graph::Graph& g_;
+  std::vector<std::string>* mismatches_;
   bool traced_ = false;
   std::vector<std::optional<at::Tensor>> env_;
 };
 
 }  // namespace
 
-std::vector<at::Tensor> eval_graph(const graph::Graph& g, const std::vector<at::Tensor>& inputs) {
+std::vector<at::Tensor> eval_graph(const graph::Graph& g, const std::vector<at::Tensor>& inputs,
+                                   std::vector<std::string>* mismatches) {
   at::AutoDispatchBelowAutograd below_autograd;
   c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-  return Evaluator(g).run(inputs);
+  return Evaluator(g, mismatches).run(inputs);
 }
 
 }  // namespace flashover::aten

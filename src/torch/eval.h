@@ -16,7 +16,9 @@
 namespace flashover::aten {
 
 // Runs under the caller's dispatch state, below autograd and autocast (whose effects are in the graph already).
-std::vector<at::Tensor> eval_graph(const graph::Graph& g, const std::vector<at::Tensor>& inputs);
+// `mismatches`, if given, gets a line for each result whose geometry is not what its type says.
+std::vector<at::Tensor> eval_graph(const graph::Graph& g, const std::vector<at::Tensor>& inputs,
+                                   std::vector<std::string>* mismatches = nullptr);
 
 // One prim.* on tensors. `tensor_of` resolves references.
 using TensorOf = std::function<at::Tensor(ValueId)>;

@@ -27,7 +27,8 @@ c10::DispatchKeySet keys_above_backend() {
                               c10::DispatchKey::PythonDispatcher, c10::DispatchKey::FuncTorchDynamicLayerFrontMode,
                               c10::DispatchKey::FuncTorchDynamicLayerBackMode, c10::DispatchKey::Functionalize,
                               c10::DispatchKey::Conjugate, c10::DispatchKey::Negative, c10::DispatchKey::ZeroTensor,
-                              c10::DispatchKey::Named, c10::DispatchKey::FuncTorchVmapMode,
+                              c10::DispatchKey::Named, c10::DispatchKey::TESTING_ONLY_GenericWrapper,
+              c10::DispatchKey::FuncTorchVmapMode,
                               c10::DispatchKey::VmapMode});
 }
 
@@ -101,6 +102,7 @@ Recorder::Recorder() : liveness_(std::make_shared<Liveness>()) {
   at::autocast::clear_cache();
   at::autocast::set_autocast_cache_enabled(false);
   active_recorder = this;
+  link_intercepts();
   c10::impl::tls_set_dispatch_key_included(c10::DispatchKey::Fake, true);
 }
 
@@ -168,7 +170,7 @@ at::Tensor Recorder::make_tensor(ValueId value, c10::Storage storage, int32_t st
   const at::Device device = aten::to_aten(type.device);
   auto impl = c10::make_intrusive<TraceImpl>(
       std::move(storage),
-      c10::DispatchKeySet(c10::computeDispatchKey(dtype, c10::kStrided, device)).add(c10::DispatchKey::Fake),
+      c10::DispatchKeySet(c10::computeDispatchKey(dtype, c10::kStrided, device)),
       c10::scalarTypeToTypeMeta(dtype), device);
   c10::SmallVector<int64_t, 8> sizes, strides;
   for (sym::Expr e : type.sizes) sizes.push_back(e.value());

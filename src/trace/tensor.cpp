@@ -66,7 +66,7 @@ void TraceImpl::shallow_copy_from(const c10::intrusive_ptr<TensorImpl>& source) 
 }
 
 void TraceImpl::imitate(const c10::TensorImpl& like) {
-  key_set_ = like.key_set().add(c10::DispatchKey::Fake);
+  key_set_ = like.key_set() | kTraceKeys;
   set_geometry(like.sizes(), like.strides(), like.storage_offset());
 }
 

@@ -17,12 +17,16 @@ struct Liveness {
   Recorder* recorder = nullptr;
 };
 
+// Fake catches what reaches the backend; the wrapper key, above everything, catches single composite operators that would
+// look at data (intercept.cpp) and lets the rest fall through.
+constexpr c10::DispatchKeySet kTraceKeys({c10::DispatchKey::Fake, c10::DispatchKey::TESTING_ONLY_GenericWrapper});
+
 // Real device keys plus Fake over a meta storage that views share. Geometry, version counter and autograd metadata are
 // TensorImpl's own, so everything above the backend works as in eager.
 class TraceImpl final : public c10::TensorImpl {
  public:
   TraceImpl(c10::Storage storage, c10::DispatchKeySet keys, caffe2::TypeMeta dtype, c10::Device device)
-      : TensorImpl(std::move(storage), keys, dtype) {
+      : TensorImpl(std::move(storage), keys | kTraceKeys, dtype) {
     device_opt_ = device;
   }
 
