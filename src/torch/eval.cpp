@@ -86,7 +86,8 @@ class Evaluator {
     if (said.opaque) return;
     said.wrapped_number = is.wrapped_number = false;
     if (!traced_) is.offset = said.offset = 0;
-    if (str(said) != str(is)) mismatches_->push_back("%" + std::to_string(v) + " = " + n.op->name + ": said " + str(said) + ", is " + str(is));
+    if (str(said) != str(is))
+      mismatches_->push_back("%" + std::to_string(v) + " = " + n.op->name + ": said " + str(said) + ", is " + str(is));
   }
 
   // functional.<name>: the writing operator on clones of what it writes.

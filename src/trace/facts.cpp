@@ -83,9 +83,8 @@ OpFacts make_facts(const c10::OperatorHandle& handle) {
                                schema.returns[0].alias == f.written_arg && std::popcount(f.op->mutates) == 1;
   if (!f.op->infer && single_in_place && f.op->functional && !f.op->drops_mutated)
     f.in_place_rule = f.op->functional->infer;
-  const bool list_written = std::any_of(schema.returns.begin(), schema.returns.end(), [](auto& r) {
-    return r.written && r.kind != aten::ArgKind::kTensor;
-  });
+  const bool list_written = std::any_of(schema.returns.begin(), schema.returns.end(),
+                                        [](auto& r) { return r.written && r.kind != aten::ArgKind::kTensor; });
   f.may_rule = (f.op->infer && !list_written) || f.in_place_rule;
   if (contains(kBitViews, schema.name)) f.may_rule = false;
   f.cpp_meta = find_cpp_meta(handle, f.python_meta);

@@ -28,8 +28,7 @@ c10::DispatchKeySet keys_above_backend() {
                               c10::DispatchKey::FuncTorchDynamicLayerBackMode, c10::DispatchKey::Functionalize,
                               c10::DispatchKey::Conjugate, c10::DispatchKey::Negative, c10::DispatchKey::ZeroTensor,
                               c10::DispatchKey::Named, c10::DispatchKey::TESTING_ONLY_GenericWrapper,
-              c10::DispatchKey::FuncTorchVmapMode,
-                              c10::DispatchKey::VmapMode});
+                              c10::DispatchKey::FuncTorchVmapMode, c10::DispatchKey::VmapMode});
 }
 
 // Torch function modes see calls of Python shape functions otherwise.
@@ -168,10 +167,9 @@ at::Tensor Recorder::make_tensor(ValueId value, c10::Storage storage, int32_t st
   const TensorType& type = graph_.type(value);
   const at::ScalarType dtype = aten::to_aten(type.dtype);
   const at::Device device = aten::to_aten(type.device);
-  auto impl = c10::make_intrusive<TraceImpl>(
-      std::move(storage),
-      c10::DispatchKeySet(c10::computeDispatchKey(dtype, c10::kStrided, device)),
-      c10::scalarTypeToTypeMeta(dtype), device);
+  auto impl = c10::make_intrusive<TraceImpl>(std::move(storage),
+                                             c10::DispatchKeySet(c10::computeDispatchKey(dtype, c10::kStrided, device)),
+                                             c10::scalarTypeToTypeMeta(dtype), device);
   c10::SmallVector<int64_t, 8> sizes, strides;
   for (sym::Expr e : type.sizes) sizes.push_back(e.value());
   for (sym::Expr e : type.strides) strides.push_back(e.value());
@@ -400,7 +398,8 @@ bool Recorder::infer_by_rule(OpFacts& facts, const std::vector<Arg>& args, std::
     if (!r.written) continue;
     if (i >= outs.size() || r.alias < 0 || !context.has_tensor(static_cast<size_t>(r.alias))) return false;
     const TensorType& target = context.type(static_cast<size_t>(r.alias));
-    if (!same_sizes(outs[i].sizes, target.sizes) || !c10::canCast(aten::to_aten(outs[i].dtype), aten::to_aten(target.dtype)))
+    if (!same_sizes(outs[i].sizes, target.sizes) ||
+        !c10::canCast(aten::to_aten(outs[i].dtype), aten::to_aten(target.dtype)))
       return false;
     outs[i] = TensorType(target);
   }

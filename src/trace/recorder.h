@@ -43,7 +43,7 @@ struct Operand {
   at::Tensor tensor;          // as it arrived
   TraceImpl* impl = nullptr;  // null: a number
   ValueId value = kNoValue;
-  int arg = -1;  // number of the argument it came in
+  int arg = -1;          // number of the argument it came in
   at::Tensor companion;  // made when a meta kernel is called
   at::Tensor tensor_of_trace() const {
     return at::Tensor(c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(static_cast<c10::TensorImpl*>(impl)));
@@ -137,6 +137,7 @@ OpFacts& facts_of(const c10::OperatorHandle& op);
 Special special_of(std::string_view name);                                                   // special.cpp
 const c10::KernelFunction* find_cpp_meta(const c10::OperatorHandle& op, bool& python_meta);  // kernels.cpp
 PyObject* decline_class();                                                                   // borrowed
+void link_intercepts();                                                                      // intercept.cpp
 
 // Excludes everything above the backend, so that kernels see plain tensors.
 class BelowEverything {

@@ -17,8 +17,8 @@ struct Liveness {
   Recorder* recorder = nullptr;
 };
 
-// Fake catches what reaches the backend; the wrapper key, above everything, catches single composite operators that would
-// look at data (intercept.cpp) and lets the rest fall through.
+// Fake catches what reaches the backend; the wrapper key, above everything, catches single composite operators that
+// would look at data (intercept.cpp) and lets the rest fall through.
 constexpr c10::DispatchKeySet kTraceKeys({c10::DispatchKey::Fake, c10::DispatchKey::TESTING_ONLY_GenericWrapper});
 
 // Real device keys plus Fake over a meta storage that views share. Geometry, version counter and autograd metadata are
