@@ -44,7 +44,8 @@ TEST(Agree, CompiledKernelsAndThePlainEvaluator) {
       const auto expected = loops::testing::evaluate(g, inputs);
       const auto got = loops::testing::run_plan(schedules[i], inputs, [&](int32_t k, std::span<void* const> pointers) {
         const plan::Kernel& code = built.kernels[first[i] + static_cast<size_t>(k)];
-        return libraries[static_cast<size_t>(code.binary)].symbol<KernelFunction>(code.symbol)(pointers.data(), nullptr);
+        return libraries[static_cast<size_t>(code.binary)].symbol<KernelFunction>(code.symbol)(pointers.data(),
+                                                                                               nullptr);
       });
       ASSERT_EQ(got.error, 0);
       for (size_t o = 0; o < g.outputs.size(); ++o) {
@@ -54,7 +55,8 @@ TEST(Agree, CompiledKernelsAndThePlainEvaluator) {
           if (a == b || (std::isnan(a) && std::isnan(b)) || std::fabs(a - b) <= 5e-4 * (1 + std::fabs(b))) continue;
           std::string text;
           for (const loops::Kernel& k : schedules[i].kernels) text += loops::print(k);
-          FAIL() << "output " << o << " [" << e << "]: " << a << " expected " << b << "\n" << graph::print(g) << schedules[i].text << text;
+          FAIL() << "output " << o << " [" << e << "]: " << a << " expected " << b << "\n"
+                 << graph::print(g) << schedules[i].text << text;
         }
       }
     }

@@ -36,6 +36,7 @@ struct Report {  // for explain() and FLASHOVER_LOGS
   bool want_texts = false;  // set by the caller: fill the texts below
   std::vector<Stage> stages;
   int64_t kernels = 0, extern_calls = 0;
+  int64_t kernels_reused = 0;  // of those in a newly built plan, from the cache
   int64_t slab_bytes = 0;
   bool cache_hit = false;
   std::string cache_note;  // why the cache was not used, if it was not

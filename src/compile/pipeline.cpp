@@ -2,6 +2,7 @@
 #include "base/check.h"
 #include "compile/compile.h"
 #include "compile/pass_runner.h"
+#include "compile/reuse.h"
 #include "graph/passes/convolution.h"
 #include "graph/passes/cse.h"
 #include "graph/passes/dce.h"
@@ -49,22 +50,43 @@ int64_t count_calls(const plan::Plan& p) {
   return calls;
 }
 
+void fill(Report& report, const plan::Plan& plan) {
+  report.kernels = static_cast<int64_t>(plan.kernels.size());
+  report.extern_calls = count_calls(plan);
+  report.slab_bytes = plan.slab_bytes.as_const().value_or(0);
+}
+
 }  // namespace
 
 plan::Plan compile(Graph traced, const Options& options, const Environment& env, Report& report) {
   PassRunner passes(options, report);
   if (passes.wants_text()) passes.text("traced", graph::print(traced));
 
+  // Whoever wants to see the stages gets them run. (The kernels may still come from the cache.)
+  const auto directory = options.values.find("cache_dir");
+  Cache& cache = Cache::at(directory == options.values.end() ? "" : directory->second);
+  const bool use_plans = options.flag("cache", true) && !passes.wants_text();
+  const Hash128 key = passes.stage("key", [&] { return plan_key(traced, options, env); });
+  if (use_plans) {
+    if (auto plan = passes.stage("cache", [&] { return find_plan(cache, key); })) {
+      report.cache_hit = true;
+      fill(report, *plan);
+      return std::move(*plan);
+    }
+  }
+
   const Graph core = run_graph_passes(std::move(traced), env, passes);
-  loops::Schedule schedule =
-      passes.stage("schedule", [&] { return loops::schedule(core, {.threads = env.threads}); });
+  loops::Schedule schedule = passes.stage("schedule", [&] { return loops::schedule(core, {.threads = env.threads}); });
   if (passes.wants_text()) {
     std::string text = schedule.text;
     for (const loops::Kernel& k : schedule.kernels) text += "\n" + loops::print(k);
     passes.text("loops", std::move(text));
   }
 
-  kernel::Compiled built = passes.stage("kernels", [&] { return kernel::compile(schedule.kernels); });
+  kernel::Compiled built = passes.stage("kernels", [&] {
+    return options.flag("cache", true) ? compile_kernels(schedule.kernels, cache, report.kernels_reused)
+                                       : kernel::compile(schedule.kernels);
+  });
   plan::Plan plan = std::move(schedule.plan);
   plan.kernels = std::move(built.kernels);
   plan.binaries = std::move(built.binaries);
@@ -72,9 +94,9 @@ plan::Plan compile(Graph traced, const Options& options, const Environment& env,
   if (options.flag("verify", false)) plan::verify(plan);
   if (passes.wants_text()) passes.text("plan", plan::print(plan));
 
-  report.kernels = static_cast<int64_t>(plan.kernels.size());
-  report.extern_calls = count_calls(plan);
-  report.slab_bytes = plan.slab_bytes.as_const().value_or(0);
+  if (options.flag("cache", true)) keep_plan(cache, key, plan);
+  report.cache_note = cache.take_warning();
+  fill(report, plan);
   return plan;
 }
 

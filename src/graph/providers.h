@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "ops/types.h"
 
@@ -26,6 +27,13 @@ struct Providers {
   int64_t pack_budget = int64_t{4} << 30;
   bool strict_numerics = false;  // keep every rounding that eager does
 };
+
+// Every field, for cache keys.
+inline std::string describe(const Providers& p) {
+  std::string out;
+  for (bool b : {p.mkl, p.onednn, p.onednn_bf16, p.onednn_f16, p.strict_numerics}) out += b ? '1' : '0';
+  return out + " " + std::to_string(p.onednn_f32_ratio) + " " + std::to_string(p.pack_budget);
+}
 
 // rows x inner times inner x columns. frozen_weight: packing is possible.
 inline Gemm choose_gemm(const Providers& p, DType dtype, std::optional<int64_t> rows, int64_t inner, int64_t columns,

@@ -5,6 +5,7 @@
 
 namespace flashover {
 
+void bind_cache(pybind11::module_& m);
 void bind_compile(pybind11::module_& m);
 void bind_errors(pybind11::module_& m);
 void bind_frame(pybind11::module_& m);

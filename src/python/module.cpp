@@ -4,6 +4,7 @@ PYBIND11_MODULE(_C, m) {
   m.doc() = "The compiled core of flashover; use the package flashover.";
   flashover::bind_errors(m);
   flashover::bind_compile(m);
+  flashover::bind_cache(m);
   flashover::bind_frame(m);
   flashover::bind_guards(m);
   flashover::bind_ops(m);

@@ -1,0 +1,398 @@
+#include "compile/cache.h"
+
+#include <cpuid.h>
+#include <dirent.h>
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <pwd.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace flashover::compile {
+namespace {
+
+constexpr char kMagic[8] = {'F', 'L', 'A', 'S', 'H', 'E', 'N', '1'};
+constexpr size_t kHeader = sizeof kMagic + 16 + 8 + 16;  // magic, key, size, checksum
+constexpr size_t kLargest = size_t{1} << 30;             // of one entry
+constexpr const char* kTemporary = ".tmp-";
+constexpr time_t kTemporaryAge = 3600;  // older ones were left by a process that died
+
+class Fd {
+ public:
+  explicit Fd(int fd) : fd_(fd) {}
+  ~Fd() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  Fd(const Fd&) = delete;
+  Fd& operator=(const Fd&) = delete;
+  operator int() const { return fd_; }
+  int release() { return std::exchange(fd_, -1); }
+  void reset(int fd) {
+    if (fd_ >= 0) ::close(fd_);
+    fd_ = fd;
+  }
+
+ private:
+  int fd_;
+};
+
+std::string header_of(std::string_view kind, const Hash128& key, std::string_view bytes) {
+  const Hash128 sum = Hasher().text(kind).number(key.lo).number(key.hi).bytes(bytes.data(), bytes.size()).finish();
+  std::string h(kMagic, sizeof kMagic);
+  for (uint64_t w : {key.lo, key.hi, static_cast<uint64_t>(bytes.size()), sum.lo, sum.hi})
+    for (int i = 0; i < 8; ++i) h += static_cast<char>(w >> (8 * i));
+  return h;
+}
+
+std::string name_of(std::string_view kind, const Hash128& key) { return std::string(kind) + "-" + key.hex(); }
+
+bool read_all(int fd, char* to, size_t size) {
+  while (size > 0) {
+    const ssize_t n = ::read(fd, to, size);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return false;
+    to += n;
+    size -= static_cast<size_t>(n);
+  }
+  return true;
+}
+bool write_all(int fd, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t n = ::write(fd, bytes.data(), bytes.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) {
+      if (n == 0) errno = ENOSPC;
+      return false;
+    }
+    bytes.remove_prefix(static_cast<size_t>(n));
+  }
+  return true;
+}
+
+std::string default_directory() {
+  if (const char* own = std::getenv("FLASHOVER_CACHE_DIR")) return own;
+  if (const char* xdg = std::getenv("XDG_CACHE_HOME"); xdg && *xdg == '/') return std::string(xdg) + "/flashover";
+  if (const char* home = std::getenv("HOME"); home && *home == '/') return std::string(home) + "/.cache/flashover";
+  char buffer[4096];
+  passwd entry, *found = nullptr;
+  if (::getpwuid_r(::geteuid(), &entry, buffer, sizeof buffer, &found) == 0 && found && found->pw_dir &&
+      *found->pw_dir == '/')
+    return std::string(found->pw_dir) + "/.cache/flashover";
+  return {};
+}
+
+size_t default_size() {
+  const char* mb = std::getenv("FLASHOVER_CACHE_MB");
+  char* end = nullptr;
+  const unsigned long long value = mb ? std::strtoull(mb, &end, 10) : 0;
+  return mb && end != mb && *end == '\0' && value < (1u << 24) ? static_cast<size_t>(value) << 20 : size_t{2048} << 20;
+}
+
+// One step down the path. The last one is the cache itself; those above only have to keep strangers from exchanging
+// what is below them.
+std::string why_unsafe(const struct stat& s, bool last) {
+  if (!S_ISDIR(s.st_mode)) return "is not a directory";
+  const bool ours = s.st_uid == ::geteuid();
+  if (last) {
+    if (!ours) return "belongs to another user";
+    if (s.st_mode & (S_IWGRP | S_IWOTH)) return "can be written by others (chmod go-w it)";
+    return {};
+  }
+  if (!ours && s.st_uid != 0) return "is in a directory of another user";
+  if ((s.st_mode & S_IWOTH) && !(s.st_mode & S_ISVTX)) return "is in a directory that everybody can write";
+  return {};
+}
+
+// Opens the directory, made if missing, looking at every step of the way without following links. Returns -1 and the
+// reason.
+int open_safely(const std::string& path, std::string& why) {
+  if (path.empty() || path[0] != '/') {
+    why = "is not an absolute path";
+    return -1;
+  }
+  // Links in the path are resolved first and the result is walked: what the walk accepts, strangers cannot exchange.
+  // Missing ends are made.
+  std::vector<std::string> missing;
+  std::string existing = path;
+  while (existing.size() > 1 && existing.back() == '/') existing.pop_back();
+  struct stat s;
+  if (::lstat(existing.c_str(), &s) == 0 && S_ISLNK(s.st_mode) && s.st_uid != ::geteuid()) {
+    why = "is a link that belongs to another user";
+    return -1;
+  }
+  std::string resolved;
+  for (;;) {
+    char* real = ::realpath(existing.c_str(), nullptr);
+    if (real) {
+      resolved = real;
+      std::free(real);
+      break;
+    }
+    if (errno != ENOENT || existing == "/" || existing.empty()) {
+      why = std::string("cannot be opened: ") + std::strerror(errno);
+      return -1;
+    }
+    if (::lstat(existing.c_str(), &s) == 0) {
+      why = "is a link to nowhere";
+      return -1;
+    }
+    const size_t slash = existing.rfind('/');
+    const std::string name = existing.substr(slash + 1);
+    if (name == "..") {
+      why = "has '..' behind a missing directory";
+      return -1;
+    }
+    if (!name.empty() && name != ".") missing.push_back(name);
+    existing = slash == 0 ? "/" : existing.substr(0, slash);
+  }
+  std::vector<std::string> steps;
+  for (size_t at = 1; at < resolved.size();) {
+    const size_t end = std::min(resolved.find('/', at), resolved.size());
+    steps.push_back(resolved.substr(at, end - at));
+    at = end + 1;
+  }
+  const size_t present = steps.size();
+  steps.insert(steps.end(), missing.rbegin(), missing.rend());
+
+  Fd at(::open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  for (size_t i = 0; i <= steps.size(); ++i) {
+    const bool last = i == steps.size();
+    if (at < 0 || ::fstat(at, &s) != 0) {
+      why = std::string("cannot be opened: ") + std::strerror(errno);
+      return -1;
+    }
+    why = why_unsafe(s, last);
+    if (!why.empty()) return -1;
+    if (last) break;
+    if (i >= present && ::mkdirat(at, steps[i].c_str(), 0700) != 0 && errno != EEXIST) {
+      why = std::string("cannot be opened: ") + std::strerror(errno);
+      return -1;
+    }
+    // O_PATH would do for directories that we may only pass through.
+    int next = ::openat(at, steps[i].c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (next < 0 && errno == EACCES)
+      next = ::openat(at, steps[i].c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    at.reset(next);
+  }
+  return at.release();
+}
+
+}  // namespace
+
+Cache& Cache::process() {
+  static Cache* cache = new Cache(default_directory(), default_size());
+  return *cache;
+}
+
+Cache& Cache::at(const std::string& directory) {
+  if (directory.empty()) return process();
+  static std::mutex mutex;
+  static auto* caches = new std::map<std::string, std::unique_ptr<Cache>>;
+  std::lock_guard lock(mutex);
+  auto& cache = (*caches)[directory];
+  if (!cache) cache = std::make_unique<Cache>(directory, default_size());
+  return *cache;
+}
+
+Cache::Cache(std::string directory, size_t max_bytes, size_t max_entries)
+    : directory_(std::move(directory)), max_bytes_(max_bytes), max_entries_(max_entries) {}
+
+Cache::~Cache() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+void Cache::warn(const std::string& what) {
+  std::lock_guard lock(mutex_);
+  if (warned_) return;
+  warned_ = true;
+  warning_ = "flashover: the cache " + directory_ + " " + what;
+}
+
+std::string Cache::take_warning() {
+  std::lock_guard lock(mutex_);
+  return std::exchange(warning_, {});
+}
+
+int Cache::open_directory() {
+  if (directory_.empty()) return -1;
+  std::string why;
+  {
+    std::lock_guard lock(mutex_);
+    if (opened_) {
+      // Somebody may have removed the whole directory meanwhile; then make it anew.
+      struct stat s;
+      if (fd_ < 0 || (::fstat(fd_, &s) == 0 && s.st_nlink > 0)) return fd_;
+      ::close(fd_);
+      fd_ = -1;
+    }
+    opened_ = true;
+    fd_ = open_safely(directory_, why);
+    if (fd_ >= 0) return fd_;
+  }
+  warn("is not used: it " + why);
+  return -1;
+}
+
+std::optional<std::string> Cache::get(std::string_view kind, const Hash128& key) {
+  const int directory = open_directory();
+  if (directory < 0) return std::nullopt;
+  const std::string name = name_of(kind, key);
+  // Not blocking: somebody might have put a pipe there.
+  Fd fd(::openat(directory, name.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
+  if (fd < 0) return std::nullopt;
+  struct stat s;
+  if (::fstat(fd, &s) != 0 || !S_ISREG(s.st_mode) || s.st_uid != ::geteuid() || s.st_nlink > 1 ||
+      (s.st_mode & (S_IWGRP | S_IWOTH)))
+    return std::nullopt;
+  const auto damaged = [&]() -> std::optional<std::string> {
+    ::unlinkat(directory, name.c_str(), 0);
+    return std::nullopt;
+  };
+  const auto size = static_cast<size_t>(s.st_size);
+  if (size < kHeader || size > kLargest) return damaged();
+  char header[kHeader];
+  std::string bytes;
+  bytes.resize(size - kHeader);
+  if (!read_all(fd, header, kHeader) || !read_all(fd, bytes.data(), bytes.size())) return damaged();
+  if (std::string_view(header, kHeader) != header_of(kind, key, bytes)) return damaged();
+  // The time of last use, for eviction; now and then is enough.
+  if (::time(nullptr) - s.st_mtime > 3600) ::futimens(fd, nullptr);
+  return bytes;
+}
+
+bool Cache::write(int directory, const std::string& name, std::string_view header, std::string_view bytes, int& error) {
+  static std::atomic<uint64_t> counter{0};
+  const std::string temporary = kTemporary + std::to_string(::getpid()) + "-" + std::to_string(counter++) + "-" + name;
+  Fd fd(::openat(directory, temporary.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (fd < 0) {
+    error = errno;
+    if (error != EEXIST) return false;  // left by a dead process with our number
+    ::unlinkat(directory, temporary.c_str(), 0);
+    fd.reset(::openat(directory, temporary.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_NOFOLLOW | O_CLOEXEC, 0600));
+    if (fd < 0) return error = errno, false;
+  }
+  // No fsync: after a power cut the checksum tells.
+  if (!write_all(fd, header) || !write_all(fd, bytes) || ::close(fd.release()) != 0 ||
+      ::renameat(directory, temporary.c_str(), directory, name.c_str()) != 0) {
+    error = errno;
+    ::unlinkat(directory, temporary.c_str(), 0);
+    return false;
+  }
+  return true;
+}
+
+void Cache::put(std::string_view kind, const Hash128& key, std::string_view bytes) {
+  if (read_only_.load(std::memory_order_relaxed) || bytes.size() > kLargest - kHeader || bytes.size() > max_bytes_ / 2)
+    return;
+  const int directory = open_directory();
+  if (directory < 0) return;
+  const std::string header = header_of(kind, key, bytes), name = name_of(kind, key);
+  int error = 0;
+  bool done = write(directory, name, header, bytes, error);
+  if (!done && error == ENOENT) {  // removed under us
+    const int again = open_directory();
+    done = again >= 0 && write(again, name, header, bytes, error);
+  }
+  if (!done && (error == ENOSPC || error == EDQUOT)) {
+    evict();
+    done = write(directory, name, header, bytes, error);
+  }
+  if (!done) {
+    read_only_ = true;
+    warn(std::string("cannot be written: ") + std::strerror(error));
+    return;
+  }
+  // A look at the whole directory pays off only now and then; the first time, for what other processes left.
+  const size_t before = written_bytes_.fetch_add(bytes.size() + kHeader), entries = written_entries_.fetch_add(1);
+  const size_t step = std::max<size_t>(max_bytes_ / 16, 1);
+  if (entries % 256 == 0 || before / step != (before + bytes.size() + kHeader) / step) evict();
+}
+
+void Cache::evict() {
+  const int directory = open_directory();
+  if (directory < 0) return;
+  // One process at a time; who finds it busy leaves it to the other.
+  Fd lock(::openat(directory, ".lock", O_CREAT | O_RDWR | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (lock < 0 || ::flock(lock, LOCK_EX | LOCK_NB) != 0) return;
+  const int copy = ::openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  DIR* list = copy >= 0 ? ::fdopendir(copy) : nullptr;
+  if (!list) {
+    if (copy >= 0) ::close(copy);
+    return;
+  }
+  struct Entry {
+    std::string name;
+    time_t used;
+    size_t bytes;
+  };
+  std::vector<Entry> entries;
+  size_t total = 0;
+  const time_t now = ::time(nullptr);
+  while (const dirent* d = ::readdir(list)) {
+    struct stat s;
+    if (::fstatat(directory, d->d_name, &s, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(s.st_mode)) continue;
+    if (std::strncmp(d->d_name, kTemporary, std::strlen(kTemporary)) == 0) {
+      if (now - s.st_mtime > kTemporaryAge) ::unlinkat(directory, d->d_name, 0);
+      continue;
+    }
+    if (d->d_name[0] == '.' || !std::strchr(d->d_name, '-')) continue;  // not one of ours
+    const auto bytes = static_cast<size_t>(s.st_blocks) * 512;
+    entries.push_back({d->d_name, s.st_mtime, bytes});
+    total += bytes;
+  }
+  ::closedir(list);
+  if (total <= max_bytes_ && entries.size() <= max_entries_) return;
+  std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) { return a.used < b.used; });
+  size_t left = entries.size();
+  for (const Entry& e : entries) {
+    if (total <= max_bytes_ / 5 * 4 && left <= max_entries_ / 5 * 4) break;
+    if (::unlinkat(directory, e.name.c_str(), 0) != 0) continue;
+    total -= e.bytes;
+    --left;
+  }
+}
+
+std::string machine_identity() {
+  static const std::string identity = [] {
+    std::string out;
+    uint32_t r[4];
+    const auto leaf = [&](uint32_t number, uint32_t sub) {
+      if (!__get_cpuid_count(number, sub, &r[0], &r[1], &r[2], &r[3])) return;
+      if (number == 1) r[1] &= 0xffff;       // not the number of the core we happen to run on
+      if (number == 1) r[2] &= ~(1u << 27);  // nor the operating system's switches
+      for (uint32_t x : r) out += std::to_string(x) + ".";
+    };
+    leaf(0, 0);
+    leaf(1, 0);
+    leaf(7, 0);
+    leaf(7, 1);
+    for (uint32_t i = 0x80000002; i <= 0x80000004; ++i) leaf(i, 0);
+    return out;
+  }();
+  return identity;
+}
+
+std::string program_identity() {
+  static const std::string identity = [] {
+    Dl_info info;
+    struct stat s;
+    if (!::dladdr(reinterpret_cast<void*>(&program_identity), &info) || !info.dli_fname ||
+        ::stat(info.dli_fname, &s) != 0)
+      return std::string("unknown");
+    return std::to_string(s.st_size) + "." + std::to_string(s.st_mtim.tv_sec) + "." + std::to_string(s.st_mtim.tv_nsec);
+  }();
+  return identity;
+}
+
+}  // namespace flashover::compile

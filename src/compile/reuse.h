@@ -1,0 +1,22 @@
+// What the disk cache holds for the pipeline: whole plans by graph, kernel binaries by their text. A changed graph
+// misses its plan and still finds most of its kernels.
+#pragma once
+#include <optional>
+#include <span>
+
+#include "compile/cache.h"
+#include "compile/compile.h"
+#include "kernel/kernel.h"
+
+namespace flashover::compile {
+
+// Of everything that the plan depends on: graph with locations (errors name them), options, environment, target,
+// compiler, machine, this program.
+Hash128 plan_key(const graph::Graph& traced, const Options& options, const Environment& environment);
+std::optional<plan::Plan> find_plan(Cache& cache, const Hash128& key);
+void keep_plan(Cache& cache, const Hash128& key, const plan::Plan& plan);
+
+// As kernel::compile, building only what the cache does not have. reused: how many of the kernels it had.
+kernel::Compiled compile_kernels(std::span<const loops::Kernel> kernels, Cache& cache, int64_t& reused);
+
+}  // namespace flashover::compile
