@@ -6,9 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from op_calls import NUMBER_DTYPE
-
 import torch
+from op_calls import NUMBER_DTYPE
 
 T = torch.Tensor
 
