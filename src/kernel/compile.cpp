@@ -2,6 +2,7 @@
 #include <chrono>
 #include <map>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "base/check.h"
 #include "kernel/kernel.h"
@@ -13,22 +14,21 @@ namespace {
 constexpr const char* kHead = R"(#define inline inline __attribute__((always_inline))
 extern "C" void* aligned_alloc(unsigned long, unsigned long);
 extern "C" void free(void*);
-struct Job { void* const* p; const long* s; int error; };
+struct Job { void* const* p; const long* s; const long* c; int error; };
 )";
 
 }  // namespace
 
 std::string source_file(std::span<const Emitted> kernels) {
-  std::string one, out = kHead;
+  std::string out = kHead, all;
   std::map<int, std::string> by_lanes;  // width -> functions; the ISA is the same for all
-  std::unordered_map<std::string_view, bool> seen;
+  std::unordered_set<std::string_view> seen;
   Isa isa = Isa::kScalar;
   for (const Emitted& e : kernels) {
-    if (!seen.emplace(e.symbol, true).second) continue;
-    by_lanes[e.lanes.width] += e.text;
+    if (seen.insert(e.body_name).second) by_lanes[e.lanes.width] += e.body;
+    if (seen.insert(e.symbol).second) by_lanes[e.lanes.width] += e.entry;
     if (e.lanes.isa != Isa::kScalar) isa = e.lanes.isa;
   }
-  std::string all;
   for (auto& [width, text] : by_lanes) all += text;
   if (std::string scalar = prelude(all, {}, "one"); !scalar.empty()) out += "namespace one {\n" + scalar + "}\n";
   for (auto& [width, text] : by_lanes) {
@@ -52,21 +52,30 @@ Compiled compile(std::span<const loops::Kernel> kernels, const Options& options)
     distinct.push_back(std::move(e));
     example.push_back(&k);
   }
-  // Long texts first, always to the lightest file: files of two to four kernels, a multiple of the cores.
+  // Kernels with one body stay together. Long texts first, always to the lightest file: two to four bodies a file, and
+  // files a multiple of the cores.
+  std::vector<std::vector<size_t>> bodies;
+  std::unordered_map<std::string_view, size_t> body_number;
+  for (size_t i = 0; i < distinct.size(); ++i) {
+    auto [it, fresh] = body_number.emplace(distinct[i].body_name, bodies.size());
+    if (fresh) bodies.emplace_back();
+    bodies[it->second].push_back(i);
+  }
   const size_t cores = static_cast<size_t>(options.compile.jobs > 0 ? options.compile.jobs : usable_cores());
-  size_t files = std::max<size_t>(1, (distinct.size() + 3) / 4);
-  if (distinct.size() > cores) files = (files + cores - 1) / cores * cores;
-  files = std::min(files, std::max<size_t>(distinct.size(), 1));
-  if (distinct.size() <= cores) files = distinct.size();
-  std::vector<size_t> order(distinct.size()), load(files), home(distinct.size());
-  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return distinct[a].text.size() > distinct[b].text.size(); });
+  size_t files = std::max<size_t>(1, (bodies.size() + 3) / 4);
+  if (bodies.size() > cores) files = std::min((files + cores - 1) / cores * cores, bodies.size());
+  if (bodies.size() <= cores) files = bodies.size();
+  auto weight = [&](const std::vector<size_t>& b) { return distinct[b[0]].body.size() + 1500 + 200 * b.size(); };
+  std::stable_sort(bodies.begin(), bodies.end(), [&](const auto& a, const auto& b) { return weight(a) > weight(b); });
+  std::vector<size_t> load(files), home(distinct.size());
   std::vector<std::vector<Emitted>> groups(files);
-  for (size_t i : order) {
+  for (const auto& b : bodies) {
     size_t lightest = static_cast<size_t>(std::min_element(load.begin(), load.end()) - load.begin());
-    load[lightest] += distinct[i].text.size() + 1500;
-    home[i] = lightest;
-    groups[lightest].push_back(distinct[i]);
+    load[lightest] += weight(b);
+    for (size_t i : b) {
+      home[i] = lightest;
+      groups[lightest].push_back(distinct[i]);
+    }
   }
   auto texts = [](const std::vector<std::vector<Emitted>>& g) {
     std::vector<std::string> sources;

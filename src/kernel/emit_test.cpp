@@ -106,11 +106,11 @@ void agree(const std::vector<loops::Kernel>& kernels, double tolerance = 2e-5) {
           for (int64_t j = 0; j < p.numel.value(); ++j) {
             double a = value_at(p.dtype, got.pointers[i], j), b = value_at(p.dtype, want.pointers[i], j);
             ASSERT_TRUE(close(p.dtype, a, b, tolerance))
-                << str(t) << " p" << i << "[" << j << "] = " << a << " and not " << b << (specials ? " (specials)" : "") << "\n" << loops::print(k) << emit(k, t).text;
+                << str(t) << " p" << i << "[" << j << "] = " << a << " and not " << b << (specials ? " (specials)" : "") << "\n" << loops::print(k) << emit(k, t).body;
           }
           const char* tail = reinterpret_cast<const char*>(got.pointers[i]) + bytes_of(p);
           ASSERT_TRUE(std::all_of(tail, reinterpret_cast<const char*>(got.buffers[i].data() + got.buffers[i].size()), [](char x) { return x == 0x5a; }))
-              << str(t) << " wrote behind p" << i << "\n" << loops::print(k) << emit(k, t).text;
+              << str(t) << " wrote behind p" << i << "\n" << loops::print(k) << emit(k, t).body;
         }
       }
     }

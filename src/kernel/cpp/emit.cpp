@@ -48,10 +48,11 @@ class Emitter {
   Emitted emit() {
     symbol_ = "k_" + loops::identity(k_).hex().substr(0, 16);
     choose_lanes();
+    shared_ = can_share();
     Emitted e;
     e.symbol = symbol_;
     e.lanes = lanes_;
-    e.text = function();
+    function(e);
     return e;
   }
 
@@ -391,7 +392,7 @@ class Emitter {
   std::string index(Expr e, const Place& p, const std::string& lane = "", int copy = 0, const std::string& l = "") const {
     auto rec = [&](Expr x) { return index(x, p, lane, copy, l); };
     switch (e.kind()) {
-      case sym::Kind::kConst: return e.value() < 0 ? "(" + num(e.value()) + ")" : num(e.value());
+      case sym::Kind::kConst: return number(e.value());
       case sym::Kind::kVar: {
         if (p.vector && e == p.lane && !lane.empty()) return lane;
         auto it = p.indirect.find(e.node());
@@ -401,7 +402,7 @@ class Emitter {
       case sym::Kind::kAdd: {
         std::string s;
         for (Expr t : e.operands()) {
-          if (t.is_const() && t.value() < 0 && !s.empty()) {
+          if (t.is_const() && t.value() < 0 && !s.empty() && !shared_) {
             s += " - " + num(-t.value());
           } else {
             s += (s.empty() ? "" : " + ") + rec(t);
@@ -440,36 +441,67 @@ class Emitter {
   std::string ns() const { return lanes_.width > 1 ? "one::" : ""; }
   std::string plain(Expr e) const { return index(e, Place{}); }
 
-  std::string function() {
+  void function(Emitted& e) {
     name_variables();
     body_function();
     std::string body = std::move(out_);
     out_.clear();
+    e.body_name = "b_" + Hasher().text(body).number(static_cast<uint64_t>(lanes_.width)).finish().hex().substr(0, 16);
     indent_ = 0;
-    std::string comment = k_.label;
-    std::replace(comment.begin(), comment.end(), '\n', ' ');
-    open("static void " + symbol_ + "_body(void* job_, long begin, long end)");
+    open("static void " + e.body_name + "(void* job_, long begin, long end)");
     out_ += body;
     close();
+    e.body = std::move(out_);
+    out_.clear();
+    in_body_ = false;
     open("extern \"C\" __attribute__((visibility(\"default\"))) int " + symbol_ + "(void* const* pointers, const long* sizes)");
-    line("Job job = {pointers, sizes, 0};");
+    std::string constants;
+    for (int64_t v : constants_) constants += (constants.empty() ? "" : ", ") + num(v);
+    if (!constants.empty()) line("static const long constants[] = {" + constants + "};");
+    line(std::string("Job job = {pointers, sizes, ") + (constants.empty() ? "0" : "constants") + ", 0};");
     for (size_t i = 0; i < k_.sizes.size(); ++i)
-      if (used_in_count_) line("const long s" + num(static_cast<int64_t>(i)) + " = sizes[" + num(static_cast<int64_t>(i)) + "];");
+      line("const long s" + num(static_cast<int64_t>(i)) + " = sizes[" + num(static_cast<int64_t>(i)) + "];");
     bool single = count_.is_const() && count_.value() <= 1;
     if (k_.serial || single) {
-      line("if (" + plain(count_) + " > 0) " + symbol_ + "_body(&job, 0, " + plain(count_) + ");");
+      line("if (" + plain(count_) + " > 0) " + e.body_name + "(&job, 0, " + plain(count_) + ");");
     } else {
-      line("run_parallel(" + symbol_ + "_body, &job, " + plain(count_) + ", " + num(grain_) + ");");
+      line("run_parallel(" + e.body_name + ", &job, " + plain(count_) + ", " + num(grain_) + ");");
     }
     line("return job.error;");
     close();
-    return std::move(out_);
+    e.entry = std::move(out_);
+  }
+
+  // Pointwise kernels over affine indices take every size and stride from the job: a model's many shapes of one operation
+  // are then one body. (Rows keep their sizes as constants, which makes their loops and tails shorter.)
+  bool can_share() const {
+    if (!outer() || !tiles_.empty() || k_.stages.size() != 1 || !k_.stages[0].loops.empty() || !k_.sizes.empty() || !k_.scratch.empty()) return false;
+    for (const loops::Loop& l : k_.outer)
+      if (!l.extent.is_const()) return false;
+    for (const Instr& in : k_.stages[0].body) {
+      if (in.op == Op::k_in_range || in.op == Op::k_indirect || !affine(in.index)) return false;
+    }
+    return true;
+  }
+  static bool affine(Expr e) {
+    switch (e.kind()) {
+      case sym::Kind::kConst:
+      case sym::Kind::kVar: return true;
+      case sym::Kind::kAdd:
+      case sym::Kind::kMul: return std::all_of(e.operands().begin(), e.operands().end(), [](Expr t) { return affine(t); });
+      default: return false;
+    }
+  }
+  // A number of the kernel's geometry: in place, or from the job.
+  std::string number(int64_t v) const {
+    if (!shared_ || !in_body_ || v == 0 || v == 1) return v < 0 ? "(" + num(v) + ")" : num(v);
+    constants_.push_back(v);
+    return "c" + num(static_cast<int64_t>(constants_.size()) - 1);
   }
 
   void name_variables() {
     for (size_t i = 0; i < k_.sizes.size(); ++i) variables_[k_.sizes[i].node()] = "s" + num(static_cast<int64_t>(i));
     for (size_t i = 0; i < k_.outer.size(); ++i) variables_[k_.outer[i].var.node()] = "i" + num(static_cast<int64_t>(i));
-    used_in_count_ = !k_.sizes.empty();
   }
 
   // How many of the innermost outer loop's points one step of the numbering covers (kOuter).
@@ -514,6 +546,7 @@ class Emitter {
     choose_block();
     indent_ = 1;
     line("Job* job = (Job*)job_;");
+    const size_t constants_at = out_.size();
     for (size_t i = 0; i < k_.params.size(); ++i) {
       const loops::Param& p = k_.params[i];
       std::string type = std::string(p.written ? "" : "const ") + memory_type(p.dtype) + "*";
@@ -561,7 +594,8 @@ class Emitter {
       } else if (last) {
         line("const long " + name + " = " + rest + ";");
       } else {
-        line("const long " + name + " = " + rest + " % " + plain(extent) + ", " + name + "r = " + rest + " / " + plain(extent) + ";");
+        const std::string n = plain(extent);
+        line("const long " + name + " = " + rest + " % " + n + ", " + name + "r = " + rest + " / " + n + ";");
         rest = name + "r";
       }
     };
@@ -579,6 +613,10 @@ class Emitter {
     }
     close();
     for (const std::string& name : heap) line("free(" + name + ");");
+    std::string declarations;
+    for (size_t i = 0; i < constants_.size(); ++i)
+      declarations += "  const long c" + num(static_cast<int64_t>(i)) + " = job->c[" + num(static_cast<int64_t>(i)) + "];\n";
+    out_.insert(constants_at, declarations);
   }
 
   // The vectors of one block of the last outer loop.
@@ -586,29 +624,31 @@ class Emitter {
     const std::string lane = variable(k_.outer.back().var);
     const Expr extent = k_.outer.back().extent;
     const int64_t w = lanes_.width;
-    auto n = extent.as_const();
+    const bool known = !shared_ && extent.is_const();
+    const int64_t n = known ? extent.value() : 0;
     auto stages = [&](int copies, const std::string& count) {
       if (!tiles_.empty()) return tile(count);
       for (size_t i = 0; i < k_.stages.size(); ++i) stage(i, copies, count);
     };
-    const bool one_block = n && *n <= block_;
-    line("long " + lane + " = block * " + num(block_) + ";");
-    if (!one_block) line("const long stop = " + lane + " + " + num(block_) + " < " + plain(extent) + " ? " + lane + " + " + num(block_) + " : " + plain(extent) + ";");
-    const std::string stop = one_block ? plain(extent) : "stop";
-    if (unroll_ > 1 && (!n || *n >= unroll_ * w)) {
+    const bool one_block = known && n <= block_;
+    const std::string block = one_block ? "" : number(block_), size = plain(extent);
+    line("long " + lane + " = " + (one_block ? "0" : "block * " + block) + ";");
+    if (!one_block) line("const long stop = " + lane + " + " + block + " < " + size + " ? " + lane + " + " + block + " : " + size + ";");
+    const std::string stop = one_block ? size : "stop";
+    if (unroll_ > 1 && (!known || n >= unroll_ * w)) {
       open("for (; " + lane + " + " + num(unroll_ * w) + " <= " + stop + "; " + lane + " += " + num(unroll_ * w) + ")");
       stages(unroll_, "");
       close();
     }
-    if (!n || (unroll_ > 1 ? *n % (unroll_ * w) >= w : *n >= w)) {
+    if (!known || (unroll_ > 1 ? n % (unroll_ * w) >= w : n >= w)) {
       open("for (; " + lane + " + " + num(w) + " <= " + stop + "; " + lane + " += " + num(w) + ")");
       stages(1, "");
       close();
     }
-    if (!n || *n % w) {
+    if (!known || n % w) {
       open("if (" + lane + " < " + stop + ")");
-      if (n) {
-        stages(1, num(*n % w));
+      if (known) {
+        stages(1, num(n % w));
       } else {
         line("const int n = (int)(" + stop + " - " + lane + ");");
         stages(1, "n");
@@ -1447,6 +1487,8 @@ class Emitter {
   loops::Vector mode_ = loops::Vector::kNone;
   std::vector<StageFacts> facts_;
   std::unordered_map<const sym::Node*, std::string> variables_;
+  bool shared_ = false, in_body_ = true;
+  mutable std::vector<int64_t> constants_;  // what a shared body reads from the job
   std::vector<Id> tiles_;
   std::vector<size_t> repeats_;  // outer loops inside the tile
   std::map<Id, std::string> tile_names_;
@@ -1454,7 +1496,6 @@ class Emitter {
   int indent_ = 0, unroll_ = 1;
   int64_t block_ = 1, grain_ = 1;
   Expr count_ = 1;
-  bool used_in_count_ = false;
 };
 
 }  // namespace

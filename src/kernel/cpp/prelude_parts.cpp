@@ -1077,7 +1077,7 @@ extern "C" int omp_get_num_threads() __attribute__((weak));
 // Calls body(job, begin, end) over [0, n) in equal chunks, one per thread of the team that really started.
 typedef void (*Body)(void* job, long begin, long end);
 struct Team { Body body; void* job; long n; long grain; };
-inline void run_chunk(void* data) {
+static void run_chunk(void* data) {
   Team* t = (Team*)data;
   long threads = omp_get_num_threads(), me = omp_get_thread_num();
   long blocks = (t->n + t->grain - 1) / t->grain;
@@ -1085,7 +1085,7 @@ inline void run_chunk(void* data) {
   if (end > t->n) end = t->n;
   if (begin < end) t->body(t->job, begin, end);
 }
-inline void run_parallel(Body body, void* job, long n, long grain) {
+static void run_parallel(Body body, void* job, long n, long grain) {
   if (GOMP_parallel && n > grain) {
     long threads = omp_get_max_threads(), blocks = (n + grain - 1) / grain;
     if (threads > blocks) threads = blocks;
