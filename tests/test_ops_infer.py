@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import warnings
 from typing import Any
 
@@ -146,3 +148,70 @@ def test_rule_equals_eager(op: OpInfo) -> None:
 def test_breadth() -> None:
     with_rule = [n for n, rule, _ in _C.op_names() if rule and n.startswith("aten.")]
     assert len(with_rule) >= 250, len(with_rule)
+
+
+def spatial_calls(x: torch.Tensor) -> list[Any]:
+    """What CNNs do to a batch of images."""
+    f, c = torch.nn.functional, x.shape[1]
+    ones = torch.ones(c)
+    wide = torch.randn(4, c, 1, 1)
+    return [
+        lambda: torch.native_batch_norm(x, ones, ones, ones, ones, False, 0.1, 1e-5),
+        lambda: torch.native_batch_norm(x, ones, ones, None, None, True, 0.1, 1e-5),
+        lambda: f.group_norm(x, 1, ones, ones),
+        lambda: f.layer_norm(x, x.shape[1:]),
+        lambda: f.conv2d(x, wide),
+        lambda: f.conv2d(x, wide.contiguous(memory_format=torch.channels_last), stride=2),
+        lambda: f.conv2d(x, torch.randn(c, 1, 3, 3), padding=1, groups=c),
+        lambda: f.conv2d(x, torch.randn(4, c, 3, 3), padding=2, dilation=2),
+        lambda: f.conv_transpose2d(x, torch.randn(c, 4, 2, 2), stride=2),
+        lambda: f.max_pool2d(x, 3, 1, 1),
+        lambda: f.avg_pool2d(x, 3, 1, 1),
+        lambda: f.adaptive_avg_pool2d(x, (2, 2)),
+        lambda: f.adaptive_avg_pool2d(x, 1),
+        lambda: f.adaptive_max_pool2d(x, (2, 2)),
+        lambda: f.interpolate(x, scale_factor=2),
+        lambda: f.interpolate(x, size=(5, 7), mode="bilinear"),
+        lambda: f.pad(x, (1, 1, 0, 2)),
+        lambda: f.pad(x, (-0, 0)),
+        lambda: f.pad(x, (1, 1, 1, 1), mode="replicate"),
+        lambda: torch.cat([x, x], 1),
+        lambda: torch.cat([x, x.contiguous()], 0),
+        lambda: torch.stack([x, x]),
+        lambda: x + ones.reshape(1, c, 1, 1),
+        lambda: x + x.contiguous(),
+        lambda: x.contiguous() * x,
+        lambda: x.mean((2, 3), keepdim=True) * x,
+        lambda: torch.relu(x),
+        lambda: x.softmax(1),
+        lambda: x.clone(),
+        lambda: x.to(torch.float64),
+        lambda: x.contiguous(memory_format=torch.channels_last),
+        lambda: torch.zeros_like(x),
+        lambda: x.flip(1),
+        lambda: x.sort(1),
+        lambda: x[:, torch.tensor([0])],
+        lambda: x.flatten(1),
+        lambda: f.pixel_unshuffle(x, 1),
+        lambda: torch.where(x > 0, x, 0.0),
+        lambda: f.dropout(x, 0.5),
+        lambda: f.prelu(x, ones),
+        lambda: f.glu(torch.cat([x, x], 1), 1),
+    ]
+
+
+@pytest.mark.parametrize(
+    "sizes", [(1, 6, 1, 1), (2, 6, 1, 1), (2, 1, 4, 4), (1, 1, 4, 1), (1, 3, 4, 1), (2, 3, 4, 5), (1, 3, 1, 5)]
+)
+def test_layouts_of_unit_dims(sizes: tuple[int, ...]) -> None:
+    """Strides of dims of size one decide which format ATen sees."""
+    checker = Checker()
+    for order in itertools.permutations(range(4)):
+        dense = torch.randn([sizes[d] for d in order]).permute([order.index(d) for d in range(4)])
+        odd = dense.as_strided(sizes, [7 if s == 1 else t for s, t in zip(sizes, dense.stride(), strict=True)])
+        for x in (dense, odd):
+            for call in spatial_calls(x):
+                with torch.no_grad(), Recorder(checker.visit), contextlib.suppress(RuntimeError):
+                    call()
+    assert sum(checker.answered.values()) > 1000
+    assert not checker.wrong, f"{len(checker.wrong)}\n" + "\n".join(checker.wrong[:8])

@@ -252,7 +252,8 @@ template <bool up>
 bool pixel_shuffle(In in, Types& outs) {
   const TensorType* x = tensor(in, 0);
   auto r = integer(arg(in, 1));
-  if (!x || !r || *r < 1 || x->rank() < 3 || !contiguous(*x) || has_zero_size(*x)) return false;
+  if (!x || !r || *r < 2 || x->rank() < 3 || !contiguous(*x) || has_zero_size(*x)) return false;
+  if (suggest_format(*x) != MemoryFormat::kContiguous) return false;
   Sizes s = x->sizes;
   size_t n = s.size();
   if (!up && (!sym::known_divisible(s[n - 1], *r) || !sym::known_divisible(s[n - 2], *r))) return false;

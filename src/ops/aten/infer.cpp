@@ -243,18 +243,6 @@ std::span<const size_t> last_order(size_t rank) {
   return {};
 }
 
-bool channels_last_contiguous(const TensorType& t) {
-  auto order = last_order(t.rank());
-  if (order.empty()) return false;
-  Expr expected = 1;
-  for (size_t d : order) {
-    if (t.sizes[d].is_const(1)) continue;
-    if (!sym::known_eq(t.strides[d], expected)) return false;
-    expected *= t.sizes[d];
-  }
-  return true;
-}
-
 // The order of dims, fastest first, by the stable insertion sort of TensorIterator. compare(a, b) > 0: b goes before a.
 template <typename Compare>
 Ints sort_dims(size_t rank, Compare compare) {
@@ -275,6 +263,18 @@ Ints sort_dims(size_t rank, Compare compare) {
   return perm;
 }
 }  // namespace
+
+bool channels_last_contiguous(const TensorType& t) {
+  auto order = last_order(t.rank());
+  if (order.empty()) return false;
+  Expr expected = 1;
+  for (size_t d : order) {
+    if (t.sizes[d].is_const(1)) continue;
+    if (!sym::known_eq(t.strides[d], expected)) return false;
+    expected *= t.sizes[d];
+  }
+  return true;
+}
 
 bool non_overlapping_and_dense(const TensorType& t) {
   if (contiguous(t) || channels_last_contiguous(t)) return true;

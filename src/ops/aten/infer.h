@@ -54,7 +54,8 @@ DType to_complex(DType d);  // f32 -> c64
 bool can_cast(DType from, DType to);
 
 // ---- layouts
-bool contiguous(const TensorType& t);  // as ATen: also true for no elements; false when not provable
+bool contiguous(const TensorType& t);                // as ATen: also true for no elements; false when not provable
+bool channels_last_contiguous(const TensorType& t);  // rank 4 or 5; dims of size one may have any stride
 bool has_zero_size(const TensorType& t);
 bool known_sizes(const TensorType& t);  // sizes and strides are numbers
 std::optional<Ints> ints(const Sizes& s);

@@ -51,7 +51,11 @@ bool batch_norm_of(const TensorType* x, std::initializer_list<const TensorType*>
   auto d = statistics_dtype(*x, parameters);
   if (!d) return false;
   TensorType out;
-  if (!fresh_like(*x, x->dtype, suggest_format(*x), out)) return false;
+  MemoryFormat last = x->rank() == 4 ? MemoryFormat::kChannelsLast : MemoryFormat::kChannelsLast3d;
+  MemoryFormat format = contiguous(*x)                 ? MemoryFormat::kContiguous
+                        : channels_last_contiguous(*x) ? last
+                                                       : suggest_format(*x);
+  if (!fresh_like(*x, x->dtype, format, out)) return false;
   Sizes stat{training ? x->sizes[1] : Expr(0)};
   outs = {out, fresh(*x, *d, stat), fresh(*x, *d, stat)};
   return true;

@@ -210,11 +210,13 @@ bool glu(In in, Types& outs) {
   return promoted(in, both, x->dtype, kF, Result::kKeep, outs);
 }
 
-bool prelu(In in, Types& outs) {
+bool prelu(In in, Types& outs) {  // empty_like(self), then the iterator over it
   const TensorType *x = tensor(in, 0), *w = tensor(in, 1);
-  if (!x || !w || x->dtype != w->dtype) return false;
-  const TensorType* both[] = {x, w};
-  return promoted(in, both, x->dtype, kF, Result::kKeep, outs);
+  TensorType out;
+  if (!x || !w || x->dtype != w->dtype || !is_floating(x->dtype)) return false;
+  auto sizes = broadcast(x->sizes, w->sizes);
+  if (!sizes || !same_sizes(*sizes, x->sizes)) return false;
+  return fresh_like(*x, x->dtype, std::nullopt, out) && one(outs, std::move(out));
 }
 
 bool log_sigmoid_forward(In in, Types& outs) {
