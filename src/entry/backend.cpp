@@ -15,6 +15,7 @@
 #include "run/target.h"
 #include "torch/convert.h"
 #include "torch/eval.h"
+#include "torch/probe.h"
 
 namespace flashover::entry {
 namespace {
@@ -127,6 +128,7 @@ compile::Environment environment() {
   p.mkl = at::Context::hasMKL() && aten::find_operator("mkl._mkl_linear.default");
   p.onednn = mkldnn && at::Context::hasMKLDNN() && aten::find_operator("mkldnn._linear_pointwise.default");
   p.onednn_bf16 = p.onednn && run::missing_feature("avx512").empty();
+  if (p.onednn) p.onednn_f32_ratio = aten::onednn_f32_ratio();
   e.versions = "torch " TORCH_VERSION " flashover 0.1.0";
   return e;
 }
