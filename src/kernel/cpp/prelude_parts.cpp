@@ -709,7 +709,8 @@ inline VF v_tanh_fast(VF x) {
   q = v_fma(q, s, splat(1.18534705686654e-04f));
   q = v_fma(q, s, splat(2.26843463243900e-03f));
   q = v_fma(q, s, splat(4.89352518554385e-03f));
-  return c * p * v_recip(q);
+  // exactly 1 at the end: gelu multiplies what is left of 1 + tanh(x) by x
+  return v_abs(x) > 7.9f ? v_copysign(splat(1.f), x) : c * p * v_recip(q);
 }
 )"},
     {"v_erf", kAny, R"(
