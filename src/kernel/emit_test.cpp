@@ -24,6 +24,9 @@ std::vector<Target> targets() {
   return out;
 }
 
+// The OpenMP runtime that torch brings along in the product: with it here, too, kernels run on several threads.
+const bool kThreads = ::dlopen("libgomp.so.1", RTLD_NOW | RTLD_GLOBAL) != nullptr;
+
 struct Memory {
   std::vector<std::vector<uint64_t>> buffers;  // one per parameter, with a guard word behind
   std::vector<void*> pointers;
@@ -350,6 +353,36 @@ TEST(Emit, ScatterAddsInOrder) {
   }
 }
 )", {{30, 77}}), 1e-4);
+}
+
+TEST(Emit, RunsOnTheThreadsThatThereAre) {
+  if (!kThreads) GTEST_SKIP() << "no libgomp.so.1 on this machine";
+  auto* set_threads = reinterpret_cast<void (*)(int)>(::dlsym(RTLD_DEFAULT, "omp_set_num_threads"));
+  auto* get_threads = reinterpret_cast<int (*)()>(::dlsym(RTLD_DEFAULT, "omp_get_max_threads"));
+  ASSERT_TRUE(set_threads && get_threads);
+  const int before = get_threads();
+  std::vector<loops::Kernel> ks = sized(R"(kernel "rows" {
+  p0 = f32[$N] read
+  p1 = f32[$R] write
+  outer i0.$R
+  acc a0 = max f32
+  vector inner
+  cost 1000000
+  stage j0.$C {
+    v0 = load f32 p0[$C*i0.$R + j0.$C]
+    v1 = reduce a0 v0
+  }
+  stage {
+    v0 = acc f32 a0
+    v1 = store p1[i0.$R] v0
+  }
+}
+)", {{1, 40}, {2, 40}, {7, 40}, {64, 40}, {1001, 3}});
+  for (int n : {1, 2, 5}) {
+    set_threads(n);
+    agree(ks);
+  }
+  set_threads(before);
 }
 
 TEST(Emit, ScansAndPooling) {
