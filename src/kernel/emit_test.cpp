@@ -385,6 +385,93 @@ TEST(Emit, RunsOnTheThreadsThatThereAre) {
   set_threads(before);
 }
 
+TEST(Emit, SizesThatAreKnownAtTheCall) {
+  const std::vector<std::string> texts = {R"(kernel "softmax" {
+  size rows 1 1000 7
+  size columns 1 1000 40
+  p0 = f32[1000000] read
+  p1 = f32[1000000] read write
+  outer i0.rows[rows]
+  acc a0 = max f32
+  acc a1 = sum f32
+  vector inner
+  cost 40000
+  stage j0.columns[columns] {
+    v0 = load f32 p0[columns*i0.rows + j0.columns]
+    v1 = reduce a0 v0
+  }
+  stage j0.columns[columns] {
+    v0 = load f32 p0[columns*i0.rows + j0.columns]
+    v1 = acc f32 a0
+    v2 = sub f32 v0 v1
+    v3 = exp f32 v2
+    v4 = reduce a1 v3
+    v5 = store p1[columns*i0.rows + j0.columns] v3
+  }
+  stage j0.columns[columns] {
+    v0 = load f32 p1[columns*i0.rows + j0.columns]
+    v1 = acc f32 a1
+    v2 = div f32 v0 v1
+    v3 = store p1[columns*i0.rows + j0.columns] v2
+  }
+}
+)", R"(kernel "column sums" {
+  size rows 1 1000 7
+  size columns 1 1000 40
+  p0 = f32[1000000] read
+  p1 = f32[1000000] write
+  outer i0.columns[columns]
+  acc a0 = sum f32
+  vector outer
+  cost 40000
+  stage j0.rows[rows] {
+    v0 = load f32 p0[columns*j0.rows + i0.columns]
+    v1 = reduce a0 v0
+  }
+  stage {
+    v0 = acc f32 a0
+    v1 = store p1[i0.columns] v0
+  }
+}
+)", R"(kernel "add rows" {
+  size rows 1 1000 7
+  size columns 1 1000 40
+  p0 = f32[1000000] read
+  p1 = f32[1000] read
+  p2 = f32[1000000] write
+  outer i0.rows[rows] i1.columns[columns]
+  vector outer
+  cost 3
+  stage {
+    v0 = load f32 p0[columns*i0.rows + i1.columns]
+    v1 = load f32 p1[i1.columns]
+    v2 = add f32 v0 v1
+    v3 = store p2[columns*i0.rows + i1.columns] v2
+  }
+}
+)"};
+  for (Target t : targets()) {
+    Options o;
+    o.target = t;
+    std::vector<loops::Kernel> ks;
+    for (const std::string& text : texts) ks.push_back(loops::parse(text));
+    Compiled c = compile(ks, o);
+    std::vector<Loaded> libs;
+    for (const plan::Binary& b : c.binaries) libs.emplace_back(b.bytes);
+    for (size_t n = 0; n < ks.size(); ++n)
+      for (auto [rows, columns] : std::vector<std::pair<int64_t, int64_t>>{{1, 1}, {3, 16}, {7, 77}, {300, 130}}) {
+        Memory want = random_memory(ks[n], 1, false), got = random_memory(ks[n], 1, false);
+        const int64_t sizes[] = {rows, columns};
+        ASSERT_EQ(loops::interpret(ks[n], want.pointers, sizes), 0);
+        ASSERT_EQ(libs[static_cast<size_t>(c.kernels[n].binary)].symbol<KernelFunction>(c.kernels[n].symbol)(got.pointers.data(), sizes), 0);
+        for (size_t i = 0; i < ks[n].params.size(); ++i)
+          for (int64_t j = 0; j < ks[n].params[i].numel.value(); ++j)
+            ASSERT_TRUE(close(DType::kF32, value_at(DType::kF32, got.pointers[i], j), value_at(DType::kF32, want.pointers[i], j), 5e-3))
+                << str(t) << " " << rows << "x" << columns << " p" << i << "[" << j << "]\n" << emit(ks[n], t).body;
+      }
+  }
+}
+
 TEST(Emit, ScansAndPooling) {
   agree(sized(R"(kernel "cumsum" {
   p0 = f32[$N] read
