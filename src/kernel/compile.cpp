@@ -42,7 +42,7 @@ Compiled compile(std::span<const loops::Kernel> kernels, const Options& options)
   const auto start = std::chrono::steady_clock::now();
   std::vector<Emitted> distinct;
   std::unordered_map<std::string, size_t> number;  // symbol -> distinct
-  std::vector<const loops::Kernel*> example;  // of distinct
+  std::vector<const loops::Kernel*> example;       // of distinct
   std::vector<size_t> which;
   for (const loops::Kernel& k : kernels) {
     Emitted e = emit(k, options.target);

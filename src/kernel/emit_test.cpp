@@ -36,15 +36,24 @@ int64_t bytes_of(const loops::Param& p) { return p.numel.value() * info(p.dtype)
 
 double value_at(DType d, const void* p, int64_t i) {
   switch (d) {
-    case DType::kF32: return static_cast<const float*>(p)[i];
-    case DType::kF64: return static_cast<const double*>(p)[i];
-    case DType::kBF16: return loops::bf16_to_float(static_cast<const uint16_t*>(p)[i]);
-    case DType::kF16: return loops::f16_to_float(static_cast<const uint16_t*>(p)[i]);
-    case DType::kI64: return static_cast<double>(static_cast<const int64_t*>(p)[i]);
-    case DType::kI32: return static_cast<const int32_t*>(p)[i];
-    case DType::kI16: return static_cast<const int16_t*>(p)[i];
-    case DType::kI8: return static_cast<const int8_t*>(p)[i];
-    default: return static_cast<const uint8_t*>(p)[i];
+    case DType::kF32:
+      return static_cast<const float*>(p)[i];
+    case DType::kF64:
+      return static_cast<const double*>(p)[i];
+    case DType::kBF16:
+      return loops::bf16_to_float(static_cast<const uint16_t*>(p)[i]);
+    case DType::kF16:
+      return loops::f16_to_float(static_cast<const uint16_t*>(p)[i]);
+    case DType::kI64:
+      return static_cast<double>(static_cast<const int64_t*>(p)[i]);
+    case DType::kI32:
+      return static_cast<const int32_t*>(p)[i];
+    case DType::kI16:
+      return static_cast<const int16_t*>(p)[i];
+    case DType::kI8:
+      return static_cast<const int8_t*>(p)[i];
+    default:
+      return static_cast<const uint8_t*>(p)[i];
   }
 }
 
@@ -62,15 +71,33 @@ Memory random_memory(const loops::Kernel& k, uint32_t seed, bool specials) {
         f = odd[rng() % 7];
       }
       switch (p.dtype) {
-        case DType::kF32: reinterpret_cast<float*>(b.data())[i] = f; break;
-        case DType::kF64: reinterpret_cast<double*>(b.data())[i] = f; break;
-        case DType::kBF16: reinterpret_cast<uint16_t*>(b.data())[i] = loops::float_to_bf16(f); break;
-        case DType::kF16: reinterpret_cast<uint16_t*>(b.data())[i] = loops::float_to_f16(f); break;
-        case DType::kI64: reinterpret_cast<int64_t*>(b.data())[i] = static_cast<int64_t>(rng() % 7) - 2; break;
-        case DType::kI32: reinterpret_cast<int32_t*>(b.data())[i] = static_cast<int32_t>(rng() % 201) - 100; break;
-        case DType::kI16: reinterpret_cast<int16_t*>(b.data())[i] = static_cast<int16_t>(rng() % 201 - 100); break;
-        case DType::kBool: reinterpret_cast<uint8_t*>(b.data())[i] = rng() % 2; break;
-        default: reinterpret_cast<uint8_t*>(b.data())[i] = static_cast<uint8_t>(rng()); break;
+        case DType::kF32:
+          reinterpret_cast<float*>(b.data())[i] = f;
+          break;
+        case DType::kF64:
+          reinterpret_cast<double*>(b.data())[i] = f;
+          break;
+        case DType::kBF16:
+          reinterpret_cast<uint16_t*>(b.data())[i] = loops::float_to_bf16(f);
+          break;
+        case DType::kF16:
+          reinterpret_cast<uint16_t*>(b.data())[i] = loops::float_to_f16(f);
+          break;
+        case DType::kI64:
+          reinterpret_cast<int64_t*>(b.data())[i] = static_cast<int64_t>(rng() % 7) - 2;
+          break;
+        case DType::kI32:
+          reinterpret_cast<int32_t*>(b.data())[i] = static_cast<int32_t>(rng() % 201) - 100;
+          break;
+        case DType::kI16:
+          reinterpret_cast<int16_t*>(b.data())[i] = static_cast<int16_t>(rng() % 201 - 100);
+          break;
+        case DType::kBool:
+          reinterpret_cast<uint8_t*>(b.data())[i] = rng() % 2;
+          break;
+        default:
+          reinterpret_cast<uint8_t*>(b.data())[i] = static_cast<uint8_t>(rng());
+          break;
       }
     }
   }
@@ -108,12 +135,15 @@ void agree(const std::vector<loops::Kernel>& kernels, double tolerance = 2e-5) {
           const loops::Param& p = k.params[i];
           for (int64_t j = 0; j < p.numel.value(); ++j) {
             double a = value_at(p.dtype, got.pointers[i], j), b = value_at(p.dtype, want.pointers[i], j);
-            ASSERT_TRUE(close(p.dtype, a, b, tolerance))
-                << str(t) << " p" << i << "[" << j << "] = " << a << " and not " << b << (specials ? " (specials)" : "") << "\n" << loops::print(k) << emit(k, t).body;
+            ASSERT_TRUE(close(p.dtype, a, b, tolerance)) << str(t) << " p" << i << "[" << j << "] = " << a
+                                                         << " and not " << b << (specials ? " (specials)" : "") << "\n"
+                                                         << loops::print(k) << emit(k, t).body;
           }
           const char* tail = reinterpret_cast<const char*>(got.pointers[i]) + bytes_of(p);
-          ASSERT_TRUE(std::all_of(tail, reinterpret_cast<const char*>(got.buffers[i].data() + got.buffers[i].size()), [](char x) { return x == 0x5a; }))
-              << str(t) << " wrote behind p" << i << "\n" << loops::print(k) << emit(k, t).body;
+          ASSERT_TRUE(std::all_of(tail, reinterpret_cast<const char*>(got.buffers[i].data() + got.buffers[i].size()),
+                                  [](char x) { return x == 0x5a; }))
+              << str(t) << " wrote behind p" << i << "\n"
+              << loops::print(k) << emit(k, t).body;
         }
       }
     }
@@ -129,13 +159,15 @@ std::string replace_all(std::string s, const std::string& from, const std::strin
 std::vector<loops::Kernel> sized(const std::string& text, std::vector<std::pair<int, int>> shapes) {
   std::vector<loops::Kernel> out;
   for (auto [r, c] : shapes) {
-    std::string s = replace_all(replace_all(replace_all(text, "$R", std::to_string(r)), "$C", std::to_string(c)), "$N", std::to_string(r * c));
+    std::string s = replace_all(replace_all(replace_all(text, "$R", std::to_string(r)), "$C", std::to_string(c)), "$N",
+                                std::to_string(r * c));
     out.push_back(loops::parse(s));
   }
   return out;
 }
 
-const std::vector<std::pair<int, int>> kShapes = {{3, 1}, {2, 5}, {4, 16}, {3, 31}, {2, 64}, {2, 77}, {1, 300}, {5, 1024}};
+const std::vector<std::pair<int, int>> kShapes = {{3, 1},  {2, 5},  {4, 16},  {3, 31},
+                                                  {2, 64}, {2, 77}, {1, 300}, {5, 1024}};
 
 TEST(Emit, Softmax) {
   agree(sized(R"(kernel "softmax" {
@@ -165,7 +197,8 @@ TEST(Emit, Softmax) {
     v3 = store p1[$C*i0.$R + j0.$C] v2
   }
 }
-)", {{3, 4}, {3, 16}, {2, 31}, {2, 64}, {2, 77}, {5, 300}, {1, 1024}, {40, 513}}));
+)",
+              {{3, 4}, {3, 16}, {2, 31}, {2, 64}, {2, 77}, {5, 300}, {1, 1024}, {40, 513}}));
 }
 
 TEST(Emit, RowsWithScalarsBetween) {  // layer norm in bf16, weights per column, a row result stored
@@ -211,7 +244,8 @@ TEST(Emit, RowsWithScalarsBetween) {  // layer norm in bf16, weights per column,
     v1 = store p3[i0.$R] v0
   }
 }
-)", kShapes));
+)",
+              kShapes));
 }
 
 TEST(Emit, Columns) {  // sums, maxima and arg-maxima down the columns, long enough for two levels
@@ -242,7 +276,9 @@ TEST(Emit, Columns) {  // sums, maxima and arg-maxima down the columns, long eno
     v5 = store p3[i0.$C] v4
   }
 }
-)", {{3, 1}, {7, 16}, {300, 5}, {100, 64}, {130, 77}, {2, 300}}), 1e-4);
+)",
+              {{3, 1}, {7, 16}, {300, 5}, {100, 64}, {130, 77}, {2, 300}}),
+        1e-4);
 }
 
 TEST(Emit, ArgReductionsAlongRows) {
@@ -273,7 +309,8 @@ TEST(Emit, ArgReductionsAlongRows) {
   }
 }
 )";
-      t = replace_all(replace_all(replace_all(t, "$K", kind), "$T", type), "$A", std::string(type) == "bf16" ? "f32" : type);
+      t = replace_all(replace_all(replace_all(t, "$K", kind), "$T", type), "$A",
+                      std::string(type) == "bf16" ? "f32" : type);
       for (loops::Kernel& k : sized(t, {{3, 1}, {9, 77}, {2, 300}})) all.push_back(std::move(k));
     }
   agree(all);
@@ -298,7 +335,8 @@ TEST(Emit, CausalMaskInIndexArithmetic) {
     v8 = store p1[$C*i0.$R + i1.$C] v7
   }
 }
-)", kShapes);
+)",
+                                        kShapes);
   agree(ks);
   if (host_target().isa == Isa::kAvx512) {
     EXPECT_EQ(emit(ks[4], {Isa::kAvx512}).lanes.width, 16) << "positions fit in 32 bits";
@@ -352,7 +390,9 @@ TEST(Emit, ScatterAddsInOrder) {
     v3 = store p2[$C*t1.5 + i0.$C] v2 add
   }
 }
-)", {{30, 77}}), 1e-4);
+)",
+              {{30, 77}}),
+        1e-4);
 }
 
 TEST(Emit, RunsOnTheThreadsThatThereAre) {
@@ -377,7 +417,8 @@ TEST(Emit, RunsOnTheThreadsThatThereAre) {
     v1 = store p1[i0.$R] v0
   }
 }
-)", {{1, 40}, {2, 40}, {7, 40}, {64, 40}, {1001, 3}});
+)",
+                                        {{1, 40}, {2, 40}, {7, 40}, {64, 40}, {1001, 3}});
   for (int n : {1, 2, 5}) {
     set_threads(n);
     agree(ks);
@@ -389,8 +430,8 @@ TEST(Emit, SizesThatAreKnownAtTheCall) {
   const std::vector<std::string> texts = {R"(kernel "softmax" {
   size rows 1 1000 7
   size columns 1 1000 40
-  p0 = f32[1000000] read
-  p1 = f32[1000000] read write
+  p0 = f32[40000] read
+  p1 = f32[40000] read write
   outer i0.rows[rows]
   acc a0 = max f32
   acc a1 = sum f32
@@ -415,11 +456,12 @@ TEST(Emit, SizesThatAreKnownAtTheCall) {
     v3 = store p1[columns*i0.rows + j0.columns] v2
   }
 }
-)", R"(kernel "column sums" {
+)",
+                                          R"(kernel "column sums" {
   size rows 1 1000 7
   size columns 1 1000 40
-  p0 = f32[1000000] read
-  p1 = f32[1000000] write
+  p0 = f32[40000] read
+  p1 = f32[40000] write
   outer i0.columns[columns]
   acc a0 = sum f32
   vector outer
@@ -433,12 +475,13 @@ TEST(Emit, SizesThatAreKnownAtTheCall) {
     v1 = store p1[i0.columns] v0
   }
 }
-)", R"(kernel "add rows" {
+)",
+                                          R"(kernel "add rows" {
   size rows 1 1000 7
   size columns 1 1000 40
-  p0 = f32[1000000] read
+  p0 = f32[40000] read
   p1 = f32[1000] read
-  p2 = f32[1000000] write
+  p2 = f32[40000] write
   outer i0.rows[rows] i1.columns[columns]
   vector outer
   cost 3
@@ -463,11 +506,15 @@ TEST(Emit, SizesThatAreKnownAtTheCall) {
         Memory want = random_memory(ks[n], 1, false), got = random_memory(ks[n], 1, false);
         const int64_t sizes[] = {rows, columns};
         ASSERT_EQ(loops::interpret(ks[n], want.pointers, sizes), 0);
-        ASSERT_EQ(libs[static_cast<size_t>(c.kernels[n].binary)].symbol<KernelFunction>(c.kernels[n].symbol)(got.pointers.data(), sizes), 0);
+        ASSERT_EQ(libs[static_cast<size_t>(c.kernels[n].binary)].symbol<KernelFunction>(c.kernels[n].symbol)(
+                      got.pointers.data(), sizes),
+                  0);
         for (size_t i = 0; i < ks[n].params.size(); ++i)
           for (int64_t j = 0; j < ks[n].params[i].numel.value(); ++j)
-            ASSERT_TRUE(close(DType::kF32, value_at(DType::kF32, got.pointers[i], j), value_at(DType::kF32, want.pointers[i], j), 5e-3))
-                << str(t) << " " << rows << "x" << columns << " p" << i << "[" << j << "]\n" << emit(ks[n], t).body;
+            ASSERT_TRUE(close(DType::kF32, value_at(DType::kF32, got.pointers[i], j),
+                              value_at(DType::kF32, want.pointers[i], j), 5e-3))
+                << str(t) << " " << rows << "x" << columns << " p" << i << "[" << j << "]\n"
+                << emit(ks[n], t).body;
       }
   }
 }
@@ -485,7 +532,9 @@ TEST(Emit, ScansAndPooling) {
     v2 = store p1[$C*i0.$R + j0.$C] v1
   }
 }
-)", {{4, 16}, {9, 77}}), 1e-4);
+)",
+              {{4, 16}, {9, 77}}),
+        1e-4);
   agree(sized(R"(kernel "cummax down" {
   p0 = f32[$N] read
   p1 = f32[$N] write
@@ -499,7 +548,8 @@ TEST(Emit, ScansAndPooling) {
     v2 = store p1[$C*j0.$R + i0.$C] v1
   }
 }
-)", {{4, 16}, {9, 77}}));
+)",
+              {{4, 16}, {9, 77}}));
   // 3x3 windows with padding, stride 2, over an image of $R by $C
   std::string pool = R"(kernel "max_pool" {
   p0 = f32[$N] read
@@ -524,7 +574,8 @@ TEST(Emit, ScansAndPooling) {
   for (auto [r, c] : std::vector<std::pair<int, int>>{{7, 7}, {12, 40}}) {
     int orows = (r - 1) / 2 + 1, ocols = (c - 1) / 2 + 1;
     std::string s = replace_all(pool, "$C*(2*i0.$OR + j0.3 - 1)", std::to_string(2 * c) + "*i0.$OR + $C*j0.3 - $C");
-    s = replace_all(replace_all(replace_all(s, "$OR", std::to_string(orows)), "$OC", std::to_string(ocols)), "$M", std::to_string(orows * ocols));
+    s = replace_all(replace_all(replace_all(s, "$OR", std::to_string(orows)), "$OC", std::to_string(ocols)), "$M",
+                    std::to_string(orows * ocols));
     agree(sized(s, {{r, c}}));
   }
 }
@@ -548,7 +599,8 @@ TEST(Emit, TransposingCopies) {
 )";
     t = replace_all(replace_all(t, "$T", type), "$A", std::string(type) == "bf16" ? "f32" : type);
     for (auto [r, c] : std::vector<std::pair<int, int>>{{16, 16}, {5, 33}, {40, 3}, {64, 48}, {17, 600}})
-      for (loops::Kernel& k : sized(replace_all(t, "$D", std::to_string(2 * r * c)), {{r, c}})) all.push_back(std::move(k));
+      for (loops::Kernel& k : sized(replace_all(t, "$D", std::to_string(2 * r * c)), {{r, c}}))
+        all.push_back(std::move(k));
   }
   agree(all);
 }
@@ -580,7 +632,8 @@ TEST(Emit, TilesServeEveryHead) {  // rotary: tables stored across, the same for
   std::vector<loops::Kernel> all;
   for (auto [r, c] : std::vector<std::pair<int, int>>{{32, 64}, {19, 32}, {16, 20}}) {
     std::string t = replace_all(kRotary, "$D", std::to_string(9 * r * 3 * c));
-    t = replace_all(replace_all(replace_all(t, "$F", std::to_string(r * 3 * c)), "$G", std::to_string(3 * c)), "$H", std::to_string(c / 2));
+    t = replace_all(replace_all(replace_all(t, "$F", std::to_string(r * 3 * c)), "$G", std::to_string(3 * c)), "$H",
+                    std::to_string(c / 2));
     for (loops::Kernel& k : sized(t, {{r, c}})) all.push_back(std::move(k));
   }
   agree(all);
@@ -598,7 +651,10 @@ class Generator {
     k_.cost = pick(2) ? 10 : 100000;
     k_.vector = static_cast<loops::Vector>(pick(3));
     const int outers = 1 + pick(2);
-    for (int i = 0; i < outers; ++i) add_loop(k_.outer, 'i', i, i + 1 == outers && k_.vector == loops::Vector::kOuter ? any_of({1, 5, 16, 33, 70, 130}) : any_of({1, 2, 3, 5}));
+    for (int i = 0; i < outers; ++i)
+      add_loop(k_.outer, 'i', i,
+               i + 1 == outers && k_.vector == loops::Vector::kOuter ? any_of({1, 5, 16, 33, 70, 130})
+                                                                     : any_of({1, 2, 3, 5}));
     const int stages = 1 + pick(3);
     for (int s = 0; s < stages; ++s) stage(s);
     // a last stage that stores what was folded
@@ -672,12 +728,14 @@ class Generator {
         numel = std::max<int64_t>(numel, by);
         return e;
       }
-      default: return full_index(l, numel);
+      default:
+        return full_index(l, numel);
     }
   }
   static DType compute_of(DType d) { return is_reduced(d) ? DType::kF32 : d; }
   DType memory_type() {
-    static const DType types[] = {DType::kF32, DType::kF32, DType::kF32, DType::kBF16, DType::kF16, DType::kF64, DType::kI64, DType::kI32, DType::kI8, DType::kU8, DType::kI16, DType::kBool};
+    static const DType types[] = {DType::kF32, DType::kF32, DType::kF32, DType::kBF16, DType::kF16, DType::kF64,
+                                  DType::kI64, DType::kI32, DType::kI8,  DType::kU8,   DType::kI16, DType::kBool};
     return types[pick(12)];
   }
   Id load(DType d) {
@@ -706,7 +764,9 @@ class Generator {
   Id value(DType d, bool exact = false) {
     std::vector<Id> there;
     for (size_t i = 0; i < stage_->body.size(); ++i)
-      if (loops::info(stage_->body[i].op).has_result && stage_->body[i].dtype == d && (!exact || exact_[i]) && stage_->body[i].op != Op::k_indirect) there.push_back(static_cast<Id>(i));
+      if (loops::info(stage_->body[i].op).has_result && stage_->body[i].dtype == d && (!exact || exact_[i]) &&
+          stage_->body[i].op != Op::k_indirect)
+        there.push_back(static_cast<Id>(i));
     if (!there.empty() && pick(3)) return there[static_cast<size_t>(pick(static_cast<int>(there.size())))];
     std::vector<loops::Loop> l = loops();
     const sym::Expr v = l[static_cast<size_t>(pick(static_cast<int>(l.size())))].var;
@@ -719,7 +779,8 @@ class Generator {
         in.lo = 0;
         in.hi = any_of({1, 9, 20});
       } else {
-        DType of = std::vector<DType>{DType::kF32, DType::kI64, DType::kI32, DType::kF64, DType::kU8}[static_cast<size_t>(pick(5))];
+        DType of = std::vector<DType>{DType::kF32, DType::kI64, DType::kI32, DType::kF64,
+                                      DType::kU8}[static_cast<size_t>(pick(5))];
         static const Op ops[] = {Op::k_eq, Op::k_ne, Op::k_lt, Op::k_le, Op::k_gt, Op::k_ge};
         in.op = ops[pick(6)];
         in.args[0] = value(of, true);
@@ -736,7 +797,8 @@ class Generator {
     }
     if (pick(4) == 0) return constant(d);
     if (pick(4) == 0) {
-      DType from = std::vector<DType>{DType::kF32, DType::kI64, DType::kI32, DType::kBool, DType::kI8}[static_cast<size_t>(pick(5))];
+      DType from = std::vector<DType>{DType::kF32, DType::kI64, DType::kI32, DType::kBool,
+                                      DType::kI8}[static_cast<size_t>(pick(5))];
       if (from != d && !(from == DType::kF32 && !is_floating(d))) {  // floats out of range have no defined integer
         Instr in;
         in.op = Op::k_convert;
@@ -751,14 +813,28 @@ class Generator {
   }
   Id operation() {
     Instr in;
-    DType d = std::vector<DType>{DType::kF32, DType::kF32, DType::kF32, DType::kF64, DType::kI64, DType::kI32, DType::kI8, DType::kU8, DType::kI16, DType::kBool}[static_cast<size_t>(pick(10))];
+    DType d = std::vector<DType>{
+        DType::kF32, DType::kF32, DType::kF32, DType::kF64, DType::kI64,
+        DType::kI32, DType::kI8,  DType::kU8,  DType::kI16, DType::kBool}[static_cast<size_t>(pick(10))];
     in.dtype = d;
     const char kind = d == DType::kBool ? 'b' : is_floating(d) ? 'f' : 'i';
-    static const Op exact_float[] = {Op::k_neg, Op::k_abs, Op::k_sign, Op::k_ceil, Op::k_floor, Op::k_round, Op::k_trunc, Op::k_sqrt, Op::k_reciprocal, Op::k_relu, Op::k_add, Op::k_sub, Op::k_mul, Op::k_div, Op::k_minimum, Op::k_maximum, Op::k_fmin, Op::k_fmax, Op::k_where, Op::k_copysign, Op::k_floordiv, Op::k_remainder, Op::k_fmod, Op::k_truncdiv};
-    static const Op soft_float[] = {Op::k_sigmoid, Op::k_tanh, Op::k_erf, Op::k_atan, Op::k_neg, Op::k_abs, Op::k_relu, Op::k_minimum, Op::k_maximum, Op::k_where};
-    static const Op steep_float[] = {Op::k_exp, Op::k_log, Op::k_log1p, Op::k_expm1, Op::k_rsqrt, Op::k_sin, Op::k_cos, Op::k_pow};
-    static const Op integer[] = {Op::k_neg, Op::k_abs, Op::k_sign, Op::k_relu, Op::k_bitwise_not, Op::k_add, Op::k_sub, Op::k_mul, Op::k_minimum, Op::k_maximum, Op::k_bitwise_and, Op::k_bitwise_or, Op::k_bitwise_xor, Op::k_shift_left, Op::k_shift_right, Op::k_where, Op::k_floordiv, Op::k_remainder, Op::k_truncdiv, Op::k_fmod};
-    static const Op boolean[] = {Op::k_logical_not, Op::k_add, Op::k_mul, Op::k_minimum, Op::k_maximum, Op::k_bitwise_xor, Op::k_eq, Op::k_ne, Op::k_lt, Op::k_le, Op::k_gt, Op::k_ge, Op::k_where};
+    static const Op exact_float[] = {Op::k_neg,      Op::k_abs,       Op::k_sign, Op::k_ceil,       Op::k_floor,
+                                     Op::k_round,    Op::k_trunc,     Op::k_sqrt, Op::k_reciprocal, Op::k_relu,
+                                     Op::k_add,      Op::k_sub,       Op::k_mul,  Op::k_div,        Op::k_minimum,
+                                     Op::k_maximum,  Op::k_fmin,      Op::k_fmax, Op::k_where,      Op::k_copysign,
+                                     Op::k_floordiv, Op::k_remainder, Op::k_fmod, Op::k_truncdiv};
+    static const Op soft_float[] = {Op::k_sigmoid, Op::k_tanh, Op::k_erf,     Op::k_atan,    Op::k_neg,
+                                    Op::k_abs,     Op::k_relu, Op::k_minimum, Op::k_maximum, Op::k_where};
+    static const Op steep_float[] = {Op::k_exp,   Op::k_log, Op::k_log1p, Op::k_expm1,
+                                     Op::k_rsqrt, Op::k_sin, Op::k_cos,   Op::k_pow};
+    static const Op integer[] = {Op::k_neg,         Op::k_abs,        Op::k_sign,        Op::k_relu,
+                                 Op::k_bitwise_not, Op::k_add,        Op::k_sub,         Op::k_mul,
+                                 Op::k_minimum,     Op::k_maximum,    Op::k_bitwise_and, Op::k_bitwise_or,
+                                 Op::k_bitwise_xor, Op::k_shift_left, Op::k_shift_right, Op::k_where,
+                                 Op::k_floordiv,    Op::k_remainder,  Op::k_truncdiv,    Op::k_fmod};
+    static const Op boolean[] = {Op::k_logical_not, Op::k_add, Op::k_mul,  Op::k_minimum, Op::k_maximum,
+                                 Op::k_bitwise_xor, Op::k_eq,  Op::k_ne,   Op::k_lt,      Op::k_le,
+                                 Op::k_gt,          Op::k_ge,  Op::k_where};
     bool exact = true;
     if (kind == 'f') {
       int family = pick(3);
@@ -772,7 +848,8 @@ class Generator {
     for (int a = 0; a < arity; ++a) {
       bool condition = in.op == Op::k_where && a == 0;
       in.args[a] = value(condition ? DType::kBool : d, exact || condition);
-      if (kind == 'i' && a == 1 && (in.op == Op::k_floordiv || in.op == Op::k_remainder || in.op == Op::k_truncdiv || in.op == Op::k_fmod)) {
+      if (kind == 'i' && a == 1 &&
+          (in.op == Op::k_floordiv || in.op == Op::k_remainder || in.op == Op::k_truncdiv || in.op == Op::k_fmod)) {
         in.args[a] = constant(d);  // not zero
       }
       if (in.op == Op::k_pow && a == 1) {  // not +-0.5: those are square roots here as in eager, where -inf gives NaN
@@ -803,7 +880,8 @@ class Generator {
     stage_ = &s;
     exact_.clear();
     const int depth = k_.vector == loops::Vector::kInner ? 1 + pick(2) : pick(3);
-    for (int j = 0; j < depth; ++j) add_loop(s.loops, 'j', j, j + 1 == depth ? any_of({1, 3, 16, 31, 64, 100, 200}) : any_of({1, 2, 3}));
+    for (int j = 0; j < depth; ++j)
+      add_loop(s.loops, 'j', j, j + 1 == depth ? any_of({1, 3, 16, 31, 64, 100, 200}) : any_of({1, 2, 3}));
     const int work = 1 + pick(6);
     std::vector<Id> made;
     for (int i = 0; i < work; ++i) made.push_back(operation());
@@ -819,8 +897,10 @@ class Generator {
     for (int r = pick(3); r-- > 0;) {
       Id v = made[static_cast<size_t>(pick(static_cast<int>(made.size())))];
       DType d = s.body[v].dtype;
-      static const loops::Reduce kinds[] = {loops::Reduce::kSum, loops::Reduce::kMax, loops::Reduce::kMin, loops::Reduce::kArgMax, loops::Reduce::kArgMin};
-      loops::Reduce kind = d == DType::kBool ? (pick(2) ? loops::Reduce::kAny : loops::Reduce::kAll) : kinds[pick(exact_[v] ? 5 : 3)];
+      static const loops::Reduce kinds[] = {loops::Reduce::kSum, loops::Reduce::kMax, loops::Reduce::kMin,
+                                            loops::Reduce::kArgMax, loops::Reduce::kArgMin};
+      loops::Reduce kind =
+          d == DType::kBool ? (pick(2) ? loops::Reduce::kAny : loops::Reduce::kAll) : kinds[pick(exact_[v] ? 5 : 3)];
       Instr in;
       in.op = Op::k_reduce;
       in.args[0] = v;

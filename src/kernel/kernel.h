@@ -2,14 +2,17 @@
 //
 //   In        loops::Kernel: nests over raw memory with scalar bodies
 //   Out       C++ source that includes nothing (one function per kernel), and shared objects built from it
-//   Promises  equal kernels give equal text (the cache's key) and one function; results of vector and scalar code agree up to
-//             the rounding of sums and the library's 2 ulp; no access outside the parameters; threads only through the OpenMP
-//             runtime that the process already has, following its thread count, and only where the work is worth it
+//   Promises  equal kernels give equal text (the cache's key) and one function; results of vector and scalar code agree
+//   up to
+//             the rounding of sums and the library's 2 ulp; no access outside the parameters; threads only through the
+//             OpenMP runtime that the process already has, following its thread count, and only where the work is worth
+//             it
 //   Declines  no usable compiler (see toolchain.h); dtypes without arithmetic here (u64, complex, f8)
 //   Sample    extern "C" int k_0123456789abcdef(void* const* pointers, const long* sizes)
 //
-// Loading: dlopen tells libraries apart by name, so each binary needs a name of its own while it is loaded (a memfd whose
-// descriptor stays open, or a file). Undefined symbols are libm's, libgomp's (weak: without it kernels run alone) and libc's.
+// Loading: dlopen tells libraries apart by name, so each binary needs a name of its own while it is loaded (a memfd
+// whose descriptor stays open, or a file). Undefined symbols are libm's, libgomp's (weak: without it kernels run alone)
+// and libc's.
 //
 // A kernel's function returns 0, or i + 1 when check i of loops::Kernel::errors failed.
 #pragma once
@@ -29,7 +32,7 @@ struct Emitted {
   std::string symbol;     // "k_" and the identity: equal kernels, equal names
   std::string body_name;  // "b_" and a hash of the body's text: equal bodies, equal names
   std::string body, entry;
-  Lanes lanes;            // that the texts were written for
+  Lanes lanes;  // that the texts were written for
 };
 Emitted emit(const loops::Kernel& k, const Target& target);
 // A whole source file: the library parts that the functions need, then the functions (each once).

@@ -56,10 +56,12 @@ class TempDir {
   TempDir() {
     const char* base = std::getenv("TMPDIR");
     path_ = std::string(base && *base ? base : "/tmp") + "/flashover-XXXXXX";
-    if (!::mkdtemp(path_.data())) throw Declined("toolchain: no directory for temporary files (" + path_ + "): " + error_text(errno));
+    if (!::mkdtemp(path_.data()))
+      throw Declined("toolchain: no directory for temporary files (" + path_ + "): " + error_text(errno));
   }
   ~TempDir() {
-    // By hand: libtorch exports an own copy of parts of std::filesystem, and calls into it crash. We make no folders in here.
+    // By hand: libtorch exports an own copy of parts of std::filesystem, and calls into it crash. We make no folders in
+    // here.
     if (DIR* dir = ::opendir(path_.c_str())) {
       while (const dirent* entry = ::readdir(dir)) ::unlinkat(::dirfd(dir), entry->d_name, 0);
       ::closedir(dir);
@@ -97,7 +99,11 @@ std::string read_file(const std::string& path) {
   return std::move(out).str();
 }
 
-bool is_elf(const std::string& bytes) { return bytes.size() > 64 && bytes.compare(0, 4, "\x7f" "ELF") == 0; }
+bool is_elf(const std::string& bytes) {
+  return bytes.size() > 64 && bytes.compare(0, 4,
+                                            "\x7f"
+                                            "ELF") == 0;
+}
 
 // One running compiler with its messages on a pipe. The child leads its own process group.
 struct Job {
@@ -160,8 +166,8 @@ class Jobs {
     running_.push_back(std::move(job));
   }
 
-  // Waits for something to happen and collects finished jobs. A job is finished when its process is; output is read until
-  // then so that a full pipe never blocks it.
+  // Waits for something to happen and collects finished jobs. A job is finished when its process is; output is read
+  // until then so that a full pipe never blocks it.
   void wait() {
     std::vector<pollfd> fds;
     auto next = Clock::time_point::max();
@@ -186,8 +192,9 @@ class Jobs {
         ++i;
         continue;
       } else if (r > 0 && !(WIFEXITED(status) && WEXITSTATUS(status) == 0)) {
-        failures_[j.source] = WIFSIGNALED(status) ? "the compiler was ended by signal " + std::to_string(WTERMSIG(status))
-                                                  : "the compiler failed: " + j.messages.substr(0, 2000);
+        failures_[j.source] = WIFSIGNALED(status)
+                                  ? "the compiler was ended by signal " + std::to_string(WTERMSIG(status))
+                                  : "the compiler failed: " + j.messages.substr(0, 2000);
       }  // r < 0: somebody else collected the child (SIGCHLD ignored); the output file tells
       if (j.fd >= 0) ::close(j.fd);
       running_.erase(running_.begin() + static_cast<ptrdiff_t>(i));
@@ -248,7 +255,11 @@ Target host_target() {
 }
 
 std::string str(const Target& t) {
-  return std::string("x86-64 ") + (t.isa == Isa::kAvx512 ? "avx512" : t.isa == Isa::kAvx2 ? "avx2" : "scalar") + (t.bf16 ? " avx512_bf16" : "");
+  return std::string("x86-64 ") +
+         (t.isa == Isa::kAvx512 ? "avx512"
+          : t.isa == Isa::kAvx2 ? "avx2"
+                                : "scalar") +
+         (t.bf16 ? " avx512_bf16" : "");
 }
 
 int usable_cores() {
@@ -275,7 +286,8 @@ Compiler find_compiler() {
     for (std::string w; words >> w;) c.argv.push_back(w);
     if (c.argv.empty()) throw Declined("toolchain: CXX is blank");
     // A compiler cache in front of the compiler only costs time here: sources are new by construction.
-    if (c.argv.size() > 1 && (c.argv[0].ends_with("ccache") || c.argv[0].ends_with("sccache"))) c.argv.erase(c.argv.begin());
+    if (c.argv.size() > 1 && (c.argv[0].ends_with("ccache") || c.argv[0].ends_with("sccache")))
+      c.argv.erase(c.argv.begin());
     std::string full = on_path(c.argv[0]);
     if (full.empty()) throw Declined("toolchain: CXX names a program that is not there: " + c.argv[0]);
     c.argv[0] = full;
@@ -300,21 +312,36 @@ Compiler find_compiler() {
 
 std::vector<std::string> compiler_flags(const Target& t) {
   // -O1: the vectors are written out, so -O2 gains nothing measurable and costs 30 % more time to compile.
-  // Contraction is off so that a*b+c rounds as eager does; the library writes its multiply-adds out. No -ffast-math member:
-  // NaN, inf and -0 keep their meaning. -nostdlib saves 24 ms of linking.
-  std::vector<std::string> f = {"-std=c++20", "-O1", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fwrapv",
-                                "-fno-strict-aliasing", "-fno-exceptions", "-fno-rtti", "-fno-asynchronous-unwind-tables",
-                                "-fno-stack-protector", "-fPIC", "-fvisibility=hidden", "-w", "-nostdlib", "-shared"};
+  // Contraction is off so that a*b+c rounds as eager does; the library writes its multiply-adds out. No -ffast-math
+  // member: NaN, inf and -0 keep their meaning. -nostdlib saves 24 ms of linking.
+  std::vector<std::string> f = {"-std=c++20",
+                                "-O1",
+                                "-ffp-contract=off",
+                                "-fno-math-errno",
+                                "-fno-trapping-math",
+                                "-fwrapv",
+                                "-fno-strict-aliasing",
+                                "-fno-exceptions",
+                                "-fno-rtti",
+                                "-fno-asynchronous-unwind-tables",
+                                "-fno-stack-protector",
+                                "-fPIC",
+                                "-fvisibility=hidden",
+                                "-w",
+                                "-nostdlib",
+                                "-shared"};
   if (t.isa >= Isa::kAvx2) f.insert(f.end(), {"-mavx2", "-mfma", "-mf16c", "-mbmi", "-mbmi2"});
   if (t.isa == Isa::kAvx512)
-    f.insert(f.end(), {"-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512cd", "-mprefer-vector-width=512"});
+    f.insert(f.end(),
+             {"-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512cd", "-mprefer-vector-width=512"});
   if (t.bf16) f.push_back("-mavx512bf16");
   return f;
 }
 
 std::string keep_source(const std::string& text) {
   const char* base = std::getenv("TMPDIR");
-  std::string path = std::string(base && *base ? base : "/tmp") + "/flashover-failed-" + Hasher().text(text).finish().hex() + ".cpp";
+  std::string path =
+      std::string(base && *base ? base : "/tmp") + "/flashover-failed-" + Hasher().text(text).finish().hex() + ".cpp";
   try {
     write_file(path, text);
   } catch (const Declined&) {
@@ -323,8 +350,8 @@ std::string keep_source(const std::string& text) {
   return path;
 }
 
-std::vector<std::string> try_compile_sources(std::span<const std::string> sources, const Target& t, const CompileOptions& o,
-                                             std::vector<std::string>& failures) {
+std::vector<std::string> try_compile_sources(std::span<const std::string> sources, const Target& t,
+                                             const CompileOptions& o, std::vector<std::string>& failures) {
   failures.assign(sources.size(), "");
   if (sources.empty()) return {};
   const Compiler compiler = find_compiler();
@@ -349,10 +376,12 @@ std::vector<std::string> try_compile_sources(std::span<const std::string> source
   return out;
 }
 
-std::vector<std::string> compile_sources(std::span<const std::string> sources, const Target& t, const CompileOptions& o) {
+std::vector<std::string> compile_sources(std::span<const std::string> sources, const Target& t,
+                                         const CompileOptions& o) {
   std::vector<std::string> failures, out = try_compile_sources(sources, t, o, failures);
   for (size_t i = 0; i < sources.size(); ++i)
-    if (!failures[i].empty()) throw Declined("toolchain: " + failures[i] + " [source: " + keep_source(sources[i]) + "]");
+    if (!failures[i].empty())
+      throw Declined("toolchain: " + failures[i] + " [source: " + keep_source(sources[i]) + "]");
   return out;
 }
 

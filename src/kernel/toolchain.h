@@ -2,9 +2,11 @@
 //
 //   In        source texts that include nothing, and the machine they are for
 //   Out       ELF bytes, one per source, in order
-//   Promises  no shell; compiles in parallel over the cores we may use; everything happens in one private directory that is
+//   Promises  no shell; compiles in parallel over the cores we may use; everything happens in one private directory
+//   that is
 //             gone afterwards; a job that hangs is killed with its whole process group
-//   Declines  no compiler, a compiler that fails, hangs or cannot be started, no room for temporary files: Declined with the
+//   Declines  no compiler, a compiler that fails, hangs or cannot be started, no room for temporary files: Declined
+//   with the
 //             compiler's own words
 //   Sample    compile_sources({"extern \"C\" int one() { return 1; }"}, host_target())
 #pragma once
@@ -34,15 +36,16 @@ struct Compiler {
 Compiler find_compiler();
 
 struct CompileOptions {
-  int jobs = 0;                // 0: the cores of this process
+  int jobs = 0;  // 0: the cores of this process
   double timeout_seconds = 60;
 };
 std::vector<std::string> compiler_flags(const Target& t);
-std::vector<std::string> compile_sources(std::span<const std::string> sources, const Target& t, const CompileOptions& o = {});
-// The same, but where the compiler runs and fails on a source (its own bugs are known to happen), that object is empty and
-// `failures` says why. Everything else still throws.
-std::vector<std::string> try_compile_sources(std::span<const std::string> sources, const Target& t, const CompileOptions& o,
-                                             std::vector<std::string>& failures);
+std::vector<std::string> compile_sources(std::span<const std::string> sources, const Target& t,
+                                         const CompileOptions& o = {});
+// The same, but where the compiler runs and fails on a source (its own bugs are known to happen), that object is empty
+// and `failures` says why. Everything else still throws.
+std::vector<std::string> try_compile_sources(std::span<const std::string> sources, const Target& t,
+                                             const CompileOptions& o, std::vector<std::string>& failures);
 int usable_cores();
 std::string keep_source(const std::string& text);  // where a person can look at it; the path
 

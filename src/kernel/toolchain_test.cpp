@@ -51,7 +51,9 @@ class Toolchain : public ::testing::Test {
   // What is left in the temporary directory but our own script.
   size_t litter() const {
     size_t n = 0;
-    for (const auto& e : fs::directory_iterator(dir_)) n += e.path().filename().string().starts_with("flashover-") && !e.path().filename().string().starts_with("flashover-failed");
+    for (const auto& e : fs::directory_iterator(dir_))
+      n += e.path().filename().string().starts_with("flashover-") &&
+           !e.path().filename().string().starts_with("flashover-failed");
     return n;
   }
   fs::path dir_;
@@ -59,7 +61,9 @@ class Toolchain : public ::testing::Test {
 
 TEST_F(Toolchain, CompilesInOrderAndLeavesNothing) {
   std::vector<std::string> sources;
-  for (int i = 0; i < 5; ++i) sources.push_back("extern \"C\" __attribute__((visibility(\"default\"))) int f() { return " + std::to_string(i) + "; }");
+  for (int i = 0; i < 5; ++i)
+    sources.push_back("extern \"C\" __attribute__((visibility(\"default\"))) int f() { return " + std::to_string(i) +
+                      "; }");
   std::vector<std::string> objects = compile_sources(sources, host_target());
   std::vector<Loaded> libs;
   for (const std::string& o : objects) libs.emplace_back(o);
@@ -117,7 +121,11 @@ TEST_F(Toolchain, HangingCompilerAndItsChildrenAreKilled) {
 }
 
 TEST_F(Toolchain, ChattyCompilerDoesNotBlock) {
-  setenv("CXX", script("i=0; while [ $i -lt 3000 ]; do echo 'warning: a long line of words to fill the pipe with until it is full'; i=$((i+1)); done; exit 3").c_str(), 1);
+  setenv("CXX",
+         script("i=0; while [ $i -lt 3000 ]; do echo 'warning: a long line of words to fill the pipe with until it is "
+                "full'; i=$((i+1)); done; exit 3")
+             .c_str(),
+         1);
   EXPECT_NE(declined({"int x;"}).find("a long line"), std::string::npos);
 }
 
@@ -131,7 +139,9 @@ TEST_F(Toolchain, TargetSaysWhatTheMachineHas) {
   EXPECT_EQ(str(host_target()), "x86-64 scalar");
   unsetenv("FLASHOVER_ISA");
 #if defined(__x86_64__)
-  EXPECT_EQ(host_target().isa == Isa::kAvx512, __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"));
+  EXPECT_EQ(host_target().isa == Isa::kAvx512,
+            __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"));
 #endif
 }
 

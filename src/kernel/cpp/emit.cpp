@@ -1,9 +1,10 @@
 // loops::Kernel -> one C++ function.
 //
-// The outer points are numbered through and a body function runs a range of them, so that threads are a matter of who calls
-// it. Lanes (Kernel::vector) are written as explicit vectors: a value that depends on the lane variable is a vector (in
-// `copies` parallel copies where a stage is unrolled), every other value stays a scalar and is computed at the loop depth that
-// loops::depths() gives it. What is left after the last full vector is the same body once more with the first n lanes.
+// The outer points are numbered through and a body function runs a range of them, so that threads are a matter of who
+// calls it. Lanes (Kernel::vector) are written as explicit vectors: a value that depends on the lane variable is a
+// vector (in `copies` parallel copies where a stage is unrolled), every other value stays a scalar and is computed at
+// the loop depth that loops::depths() gives it. What is left after the last full vector is the same body once more with
+// the first n lanes.
 #include <algorithm>
 #include <functional>
 #include <map>
@@ -63,7 +64,7 @@ class Emitter {
     DType dtype = DType::kF32;  // after narrowing
     std::string text;           // scalar: its name or literal. varying: name without the copy's suffix
     bool literal = false;
-    double number = 0;          // of literals
+    double number = 0;  // of literals
     int64_t integer = 0;
     std::string name(int copy) const { return varying ? text + "_" + num(copy) : text; }
   };
@@ -78,10 +79,10 @@ class Emitter {
     const StageFacts* facts = nullptr;
     std::vector<Value> values;
     bool vector = false;
-    Expr lane;                  // the variable over the lanes
-    std::string lane_text;      // its value at lane 0 of copy 0
+    Expr lane;              // the variable over the lanes
+    std::string lane_text;  // its value at lane 0 of copy 0
     int copies = 1;
-    std::string n;              // "" all lanes; else how many
+    std::string n;                                                      // "" all lanes; else how many
     std::map<const sym::Node*, std::pair<std::string, bool>> indirect;  // name, varying
     std::map<Id, std::string> tiles;  // loads that were read across and transposed: the vector of this row
   };
@@ -131,8 +132,8 @@ class Emitter {
     find_repeats();
   }
 
-  // Outer loops that no tile depends on (the heads of a rotary embedding) run inside the tile, which is then made once for all
-  // of them - as long as enough work is left to share among threads.
+  // Outer loops that no tile depends on (the heads of a rotary embedding) run inside the tile, which is then made once
+  // for all of them - as long as enough work is left to share among threads.
   void find_repeats() {
     if (tiles_.empty()) return;
     int64_t steps = 1;
@@ -159,8 +160,8 @@ class Emitter {
   // Loads of a transposing kernel that run along loop `transpose`: read in that direction, W at a time, and turned in
   // registers. For one stage without loops; elsewhere such loads go lane by lane.
   void find_tiles() {
-    if (!outer() || k_.transpose < 0 || k_.transpose + 1 >= static_cast<int32_t>(k_.outer.size()) || k_.stages.size() != 1 ||
-        !k_.stages[0].loops.empty() || lanes_.width < 8)
+    if (!outer() || k_.transpose < 0 || k_.transpose + 1 >= static_cast<int32_t>(k_.outer.size()) ||
+        k_.stages.size() != 1 || !k_.stages[0].loops.empty() || lanes_.width < 8)
       return;
     const Expr across = k_.outer[k_.transpose].var, lane = k_.outer.back().var;
     for (size_t i = 0; i < k_.stages[0].body.size(); ++i) {
@@ -174,7 +175,8 @@ class Emitter {
       if (d != DType::kF32 && d != DType::kBF16 && d != DType::kF16 && d != DType::kI32) continue;
       auto no = [](Expr) { return false; };
       Step a = step_of(in.index, across, no), l = step_of(in.index, lane, no);
-      if (a.kind == Step::kStride && a.stride == 1 && (l.kind == Step::kVarying || l.stride > 1)) tiles_.push_back(static_cast<Id>(i));
+      if (a.kind == Step::kStride && a.stride == 1 && (l.kind == Step::kVarying || l.stride > 1))
+        tiles_.push_back(static_cast<Id>(i));
     }
   }
 
@@ -191,7 +193,9 @@ class Emitter {
         return Bounds{*std::min_element(v, v + 4), *std::max_element(v, v + 4)};
       };
       switch (in.op) {
-        case Op::k_const: r = Bounds{in.integer, in.integer}; break;
+        case Op::k_const:
+          r = Bounds{in.integer, in.integer};
+          break;
         case Op::k_index: {
           sym::Range range = in.index.range();
           r = Bounds{range.lo, range.hi};
@@ -227,7 +231,8 @@ class Emitter {
           if (from == DType::kI32) r = Bounds{INT32_MIN, INT32_MAX};
           break;
         }
-        default: break;
+        default:
+          break;
       }
       if (r && r->narrow()) b[i] = r;
     }
@@ -276,15 +281,24 @@ class Emitter {
       if (in.mask != kNone) any |= v[in.mask] != 0;
       switch (in.op) {
         case Op::k_index:
-        case Op::k_load: any |= step_of(in.index, s, v).kind != Step::kUniform; break;
+        case Op::k_load:
+          any |= step_of(in.index, s, v).kind != Step::kUniform;
+          break;
         case Op::k_in_range:
           if (whole_vectors(in, lane_of(s))) break;
           for (Expr e : {in.index, in.lo, in.hi}) any |= step_of(e, s, v).kind != Step::kUniform;
           break;
-        case Op::k_load_scratch: any |= outer() || step_of(in.index, s, v).kind != Step::kUniform; break;
-        case Op::k_acc: any |= outer(); break;
-        case Op::k_scan: any |= outer(); break;
-        default: break;
+        case Op::k_load_scratch:
+          any |= outer() || step_of(in.index, s, v).kind != Step::kUniform;
+          break;
+        case Op::k_acc:
+          any |= outer();
+          break;
+        case Op::k_scan:
+          any |= outer();
+          break;
+        default:
+          break;
       }
       v[i] = any;
     }
@@ -303,7 +317,8 @@ class Emitter {
   }
   Step step_of(Expr e, Expr lane, const std::function<bool(Expr)>& var_varies) const {
     switch (e.kind()) {
-      case sym::Kind::kConst: return {};
+      case sym::Kind::kConst:
+        return {};
       case sym::Kind::kVar:
         if (e == lane) return {Step::kStride, 1};
         return {var_varies(e) ? Step::kVarying : Step::kUniform, 0};
@@ -342,8 +357,8 @@ class Emitter {
         if (x.kind == Step::kUniform && y.kind == Step::kUniform) return {};
         // Whole vectors stay within one block of the divisor.
         Expr by = e.operands()[1];
-        if (x.kind == Step::kStride && x.stride == 1 && by.is_const() && by.value() % lanes_.width == 0 && by.value() > 0 &&
-            aligned(e.operands()[0], lane))
+        if (x.kind == Step::kStride && x.stride == 1 && by.is_const() && by.value() % lanes_.width == 0 &&
+            by.value() > 0 && aligned(e.operands()[0], lane))
           return e.kind() == sym::Kind::kFloorDiv ? Step{} : x;
         return {Step::kVarying, 0};
       }
@@ -389,14 +404,17 @@ class Emitter {
   }
 
   // `lane`: text for the lane variable; `l`: text of a lane number, for indirect variables that differ by lane.
-  std::string index(Expr e, const Place& p, const std::string& lane = "", int copy = 0, const std::string& l = "") const {
+  std::string index(Expr e, const Place& p, const std::string& lane = "", int copy = 0,
+                    const std::string& l = "") const {
     auto rec = [&](Expr x) { return index(x, p, lane, copy, l); };
     switch (e.kind()) {
-      case sym::Kind::kConst: return number(e.value());
+      case sym::Kind::kConst:
+        return number(e.value());
       case sym::Kind::kVar: {
         if (p.vector && e == p.lane && !lane.empty()) return lane;
         auto it = p.indirect.find(e.node());
-        if (it != p.indirect.end()) return it->second.second ? it->second.first + "_" + num(copy) + "[" + l + "]" : it->second.first;
+        if (it != p.indirect.end())
+          return it->second.second ? it->second.first + "_" + num(copy) + "[" + l + "]" : it->second.first;
         return variable(e);
       }
       case sym::Kind::kAdd: {
@@ -426,7 +444,8 @@ class Emitter {
       case sym::Kind::kMax: {
         std::string s = rec(e.operands()[0]);
         for (size_t i = 1; i < e.operands().size(); ++i)
-          s = ns() + (e.kind() == sym::Kind::kMin ? "index_min(" : "index_max(") + s + ", " + rec(e.operands()[i]) + ")";
+          s = ns() + (e.kind() == sym::Kind::kMin ? "index_min(" : "index_max(") + s + ", " + rec(e.operands()[i]) +
+              ")";
         return s;
       }
     }
@@ -454,7 +473,8 @@ class Emitter {
     e.body = std::move(out_);
     out_.clear();
     in_body_ = false;
-    open("extern \"C\" __attribute__((visibility(\"default\"))) int " + symbol_ + "(void* const* pointers, const long* sizes)");
+    open("extern \"C\" __attribute__((visibility(\"default\"))) int " + symbol_ +
+         "(void* const* pointers, const long* sizes)");
     std::string constants;
     for (int64_t v : constants_) constants += (constants.empty() ? "" : ", ") + num(v);
     if (!constants.empty()) line("static const long constants[] = {" + constants + "};");
@@ -472,10 +492,12 @@ class Emitter {
     e.entry = std::move(out_);
   }
 
-  // Pointwise kernels over affine indices take every size and stride from the job: a model's many shapes of one operation
-  // are then one body. (Rows keep their sizes as constants, which makes their loops and tails shorter.)
+  // Pointwise kernels over affine indices take every size and stride from the job: a model's many shapes of one
+  // operation are then one body. (Rows keep their sizes as constants, which makes their loops and tails shorter.)
   bool can_share() const {
-    if (!outer() || !tiles_.empty() || k_.stages.size() != 1 || !k_.stages[0].loops.empty() || !k_.sizes.empty() || !k_.scratch.empty()) return false;
+    if (!outer() || !tiles_.empty() || k_.stages.size() != 1 || !k_.stages[0].loops.empty() || !k_.sizes.empty() ||
+        !k_.scratch.empty())
+      return false;
     for (const loops::Loop& l : k_.outer)
       if (!l.extent.is_const()) return false;
     for (const Instr& in : k_.stages[0].body) {
@@ -486,10 +508,13 @@ class Emitter {
   static bool affine(Expr e) {
     switch (e.kind()) {
       case sym::Kind::kConst:
-      case sym::Kind::kVar: return true;
+      case sym::Kind::kVar:
+        return true;
       case sym::Kind::kAdd:
-      case sym::Kind::kMul: return std::all_of(e.operands().begin(), e.operands().end(), [](Expr t) { return affine(t); });
-      default: return false;
+      case sym::Kind::kMul:
+        return std::all_of(e.operands().begin(), e.operands().end(), [](Expr t) { return affine(t); });
+      default:
+        return false;
     }
   }
   // A number of the kernel's geometry: in place, or from the job.
@@ -501,7 +526,8 @@ class Emitter {
 
   void name_variables() {
     for (size_t i = 0; i < k_.sizes.size(); ++i) variables_[k_.sizes[i].node()] = "s" + num(static_cast<int64_t>(i));
-    for (size_t i = 0; i < k_.outer.size(); ++i) variables_[k_.outer[i].var.node()] = "i" + num(static_cast<int64_t>(i));
+    for (size_t i = 0; i < k_.outer.size(); ++i)
+      variables_[k_.outer[i].var.node()] = "i" + num(static_cast<int64_t>(i));
   }
 
   // How many of the innermost outer loop's points one step of the numbering covers (kOuter).
@@ -550,7 +576,8 @@ class Emitter {
     for (size_t i = 0; i < k_.params.size(); ++i) {
       const loops::Param& p = k_.params[i];
       std::string type = std::string(p.written ? "" : "const ") + memory_type(p.dtype) + "*";
-      line(type + " p" + num(static_cast<int64_t>(i)) + " = (" + type + ")job->p[" + num(static_cast<int64_t>(i)) + "];");
+      line(type + " p" + num(static_cast<int64_t>(i)) + " = (" + type + ")job->p[" + num(static_cast<int64_t>(i)) +
+           "];");
     }
     for (size_t i = 0; i < k_.sizes.size(); ++i)
       line("const long s" + num(static_cast<int64_t>(i)) + " = job->s[" + num(static_cast<int64_t>(i)) + "];");
@@ -564,7 +591,8 @@ class Emitter {
       if (s.size.is_const() && s.size.value() * each <= 64 * 1024) {
         line("alignas(64) " + type + " " + name + "[" + size + "];");
       } else {
-        line(type + "* " + name + " = (" + type + "*)aligned_alloc(64, (" + size + ") * sizeof(" + type + ") / 64 * 64 + 64);");
+        line(type + "* " + name + " = (" + type + "*)aligned_alloc(64, (" + size + ") * sizeof(" + type +
+             ") / 64 * 64 + 64);");
         heap.push_back(name);
       }
     }
@@ -582,8 +610,8 @@ class Emitter {
       points *= n ? std::min(block_, *n) : block_;
     }
     // A unit of cost takes about 0.02 ns in vectors and 0.3 ns alone; threads pay off from about 3 us.
-    const double per_step = static_cast<double>(std::max<int64_t>(k_.cost, 1)) * static_cast<double>(std::max<int64_t>(points, 1)) *
-                            (lanes_.width > 1 ? 0.02 : 0.3);
+    const double per_step = static_cast<double>(std::max<int64_t>(k_.cost, 1)) *
+                            static_cast<double>(std::max<int64_t>(points, 1)) * (lanes_.width > 1 ? 0.02 : 0.3);
     grain_ = std::max<int64_t>(1, static_cast<int64_t>(3000 / per_step));
 
     open("for (long o = begin; o < end; ++o)");
@@ -615,7 +643,8 @@ class Emitter {
     for (const std::string& name : heap) line("free(" + name + ");");
     std::string declarations;
     for (size_t i = 0; i < constants_.size(); ++i)
-      declarations += "  const long c" + num(static_cast<int64_t>(i)) + " = job->c[" + num(static_cast<int64_t>(i)) + "];\n";
+      declarations +=
+          "  const long c" + num(static_cast<int64_t>(i)) + " = job->c[" + num(static_cast<int64_t>(i)) + "];\n";
     out_.insert(constants_at, declarations);
   }
 
@@ -633,7 +662,9 @@ class Emitter {
     const bool one_block = known && n <= block_;
     const std::string block = one_block ? "" : number(block_), size = plain(extent);
     line("long " + lane + " = " + (one_block ? "0" : "block * " + block) + ";");
-    if (!one_block) line("const long stop = " + lane + " + " + block + " < " + size + " ? " + lane + " + " + block + " : " + size + ";");
+    if (!one_block)
+      line("const long stop = " + lane + " + " + block + " < " + size + " ? " + lane + " + " + block + " : " + size +
+           ";");
     const std::string stop = one_block ? size : "stop";
     if (unroll_ > 1 && (!known || n >= unroll_ * w)) {
       open("for (; " + lane + " + " + num(unroll_ * w) + " <= " + stop + "; " + lane + " += " + num(unroll_ * w) + ")");
@@ -664,7 +695,9 @@ class Emitter {
     auto extent = across.extent.as_const();
     const bool whole = extent && *extent % lanes_.width == 0;
     line("const long " + row + "b = across * " + w + ";");
-    if (!whole) line("const int rows = " + row + "b + " + w + " <= " + plain(across.extent) + " ? " + w + " : (int)(" + plain(across.extent) + " - " + row + "b);");
+    if (!whole)
+      line("const int rows = " + row + "b + " + w + " <= " + plain(across.extent) + " ? " + w + " : (int)(" +
+           plain(across.extent) + " - " + row + "b);");
     const std::string rows = whole ? w : "rows";
     tile_names_.clear();
     for (Id i : tiles_) {
@@ -676,9 +709,11 @@ class Emitter {
       variables_[across.var.node()] = row + "b";
       const Place at = lane_place();
       std::string address = m.pointer + " + " + index(in.index, at, "(" + lane + " + c)");
-      std::string text = "load_" + m.suffix + "(" + address + ")", part = "load_" + m.suffix + "_n(" + address + ", rows)";
+      std::string text = "load_" + m.suffix + "(" + address + ")",
+                  part = "load_" + m.suffix + "_n(" + address + ", rows)";
       if (m.dtype == DType::kI32) text = "from_bits(" + text + ")", part = "from_bits(" + part + ")";
-      line("for (int c = 0; c < " + (n.empty() ? w : n) + "; ++c) " + name + "[c] = " + (whole ? text : "rows == W ? " + text + " : " + part) + ";");
+      line("for (int c = 0; c < " + (n.empty() ? w : n) + "; ++c) " + name +
+           "[c] = " + (whole ? text : "rows == W ? " + text + " : " + part) + ";");
       variables_[across.var.node()] = row;
       line("transpose_tile(" + name + ");");
     }
@@ -701,19 +736,30 @@ class Emitter {
 
   static std::string memory_type(DType d) {
     switch (d) {
-      case DType::kF32: return "float";
-      case DType::kF64: return "double";
+      case DType::kF32:
+        return "float";
+      case DType::kF64:
+        return "double";
       case DType::kF16:
       case DType::kBF16:
-      case DType::kU16: return "unsigned short";
-      case DType::kBool: return "bool";
-      case DType::kU8: return "unsigned char";
-      case DType::kI8: return "signed char";
-      case DType::kI16: return "short";
-      case DType::kI32: return "int";
-      case DType::kU32: return "unsigned";
-      case DType::kI64: return "long";
-      default: throw Declined(std::string("kernel: no memory access for ") + info(d).name);
+      case DType::kU16:
+        return "unsigned short";
+      case DType::kBool:
+        return "bool";
+      case DType::kU8:
+        return "unsigned char";
+      case DType::kI8:
+        return "signed char";
+      case DType::kI16:
+        return "short";
+      case DType::kI32:
+        return "int";
+      case DType::kU32:
+        return "unsigned";
+      case DType::kI64:
+        return "long";
+      default:
+        throw Declined(std::string("kernel: no memory access for ") + info(d).name);
     }
   }
 
@@ -729,7 +775,10 @@ class Emitter {
         arg |= k_.accs[in.slot].kind >= Reduce::kArgMax;
       }
       std::string_view name = loops::info(in.op).name;
-      work += loops::is_scalar_op(in.op) ? (name == "exp" || name == "sigmoid" ? 6 : name == "tanh" || name == "erf" || name == "log" ? 12 : 1) : 1;
+      work += loops::is_scalar_op(in.op) ? (name == "exp" || name == "sigmoid"                 ? 6
+                                            : name == "tanh" || name == "erf" || name == "log" ? 12
+                                                                                               : 1)
+                                         : 1;
     }
     if (!folds || arg) return 1;
     int u = work <= 8 ? 4 : work <= 20 ? 2 : 1;
@@ -816,9 +865,12 @@ class Emitter {
     int64_t i = 0;
     switch (acc.kind) {
       case Reduce::kSum:
-      case Reduce::kAny: break;
+      case Reduce::kAny:
+        break;
       case Reduce::kProd:
-      case Reduce::kAll: f = 1, i = 1; break;
+      case Reduce::kAll:
+        f = 1, i = 1;
+        break;
       case Reduce::kMax:
       case Reduce::kArgMax:
         f = -__builtin_inf();
@@ -827,7 +879,9 @@ class Emitter {
       case Reduce::kMin:
       case Reduce::kArgMin:
         f = __builtin_inf();
-        i = acc.dtype == DType::kBool ? 1 : t.is_signed ? ((int64_t{1} << (t.bytes * 8 - 2)) - 1) * 2 + 1 : (int64_t{1} << t.bytes * 8) - 1;
+        i = acc.dtype == DType::kBool ? 1
+            : t.is_signed             ? ((int64_t{1} << (t.bytes * 8 - 2)) - 1) * 2 + 1
+                                      : (int64_t{1} << t.bytes * 8) - 1;
         break;
     }
     return constant(c, f, i, vector, q);
@@ -840,7 +894,9 @@ class Emitter {
       if (arg) {
         bool narrow = p.vector && arg_index_narrow(a);
         line(std::string(narrow ? "VI" : type_name(Class::kL, p.vector)) + " " + acc_name(a, p, u) + "i = " +
-             constant(narrow ? Class::kI : Class::kL, 0, narrow ? INT32_MAX : INT64_MAX, p.vector, p.vector ? "" : ns()) + ";");
+             constant(narrow ? Class::kI : Class::kL, 0, narrow ? INT32_MAX : INT64_MAX, p.vector,
+                      p.vector ? "" : ns()) +
+             ";");
       }
     }
     if (tracks_nan(a, p)) line("unsigned a" + num(a) + "_nan = 0;");
@@ -850,19 +906,34 @@ class Emitter {
     const loops::Accumulator& k = k_.accs[a];
     Op op = Op::k_add;
     switch (k.kind) {
-      case Reduce::kSum: op = Op::k_add; break;
-      case Reduce::kProd: op = Op::k_mul; break;
-      case Reduce::kMax: op = Op::k_maximum; break;
-      case Reduce::kMin: op = Op::k_minimum; break;
-      case Reduce::kAny: op = Op::k_bitwise_or; break;
-      case Reduce::kAll: op = Op::k_bitwise_and; break;
-      default: break;
+      case Reduce::kSum:
+        op = Op::k_add;
+        break;
+      case Reduce::kProd:
+        op = Op::k_mul;
+        break;
+      case Reduce::kMax:
+        op = Op::k_maximum;
+        break;
+      case Reduce::kMin:
+        op = Op::k_minimum;
+        break;
+      case Reduce::kAny:
+        op = Op::k_bitwise_or;
+        break;
+      case Reduce::kAll:
+        op = Op::k_bitwise_and;
+        break;
+      default:
+        break;
     }
     return operation(op, k.dtype, acc, x, "", vector, vector ? "" : ns());
   }
-  // Along a row, max and min run on the one-instruction operation, which loses NaN, and look for NaN two vectors at a time.
+  // Along a row, max and min run on the one-instruction operation, which loses NaN, and look for NaN two vectors at a
+  // time.
   bool tracks_nan(int32_t a, const Place& p) const {
-    return inner() && p.vector && k_.accs[a].dtype == DType::kF32 && (k_.accs[a].kind == Reduce::kMax || k_.accs[a].kind == Reduce::kMin);
+    return inner() && p.vector && k_.accs[a].dtype == DType::kF32 &&
+           (k_.accs[a].kind == Reduce::kMax || k_.accs[a].kind == Reduce::kMin);
   }
   // Lanes and copies of a row's accumulator become one scalar.
   void finish_accumulator(int32_t a, const Place& p) {
@@ -875,8 +946,10 @@ class Emitter {
       line("long " + name + "i = " + x + "i[0];");
       const char* than = k.kind == Reduce::kArgMax ? ">" : "<";
       line("for (int l = 1; l < W; ++l)");
-      line("  if (((" + name + " == " + name + ") & ((" + x + "[l] != " + x + "[l]) | (" + x + "[l] " + than + " " + name + "))) |");
-      line("      (((" + x + "[l] == " + name + ") | ((" + x + "[l] != " + x + "[l]) & (" + name + " != " + name + "))) & (" + x + "i[l] < " + name + "i)))");
+      line("  if (((" + name + " == " + name + ") & ((" + x + "[l] != " + x + "[l]) | (" + x + "[l] " + than + " " +
+           name + "))) |");
+      line("      (((" + x + "[l] == " + name + ") | ((" + x + "[l] != " + x + "[l]) & (" + name + " != " + name +
+           "))) & (" + x + "i[l] < " + name + "i)))");
       line("    " + name + " = " + x + "[l], " + name + "i = " + x + "i[l];");
       return;
     }
@@ -889,7 +962,10 @@ class Emitter {
       bool any = k.kind == Reduce::kAny || k.kind == Reduce::kSum || k.kind == Reduce::kMax;
       r = any ? "any_lane(" + x + ")" : "!any_lane(m_not(" + x + "))";
     } else {
-      const char* f = k.kind == Reduce::kSum ? "hsum" : k.kind == Reduce::kProd ? "hprod" : k.kind == Reduce::kMax ? "hmax" : "hmin";
+      const char* f = k.kind == Reduce::kSum    ? "hsum"
+                      : k.kind == Reduce::kProd ? "hprod"
+                      : k.kind == Reduce::kMax  ? "hmax"
+                                                : "hmin";
       r = wrapped(k.dtype, std::string(f) + suffix + "(" + x + ")", ns());
       if (nan) r = name + "_nan ? __builtin_nanf(\"\") : " + r;
     }
@@ -925,7 +1001,9 @@ class Emitter {
       for (int32_t a : blocking.sums)
         for (int u = 0; u < (p.vector ? p.copies : 1); ++u) {
           std::string name = acc_name(a, p, u);
-          if (*what == 'o') line("const " + std::string(type_name(class_of(k_.accs[a].dtype), p.vector)) + " " + name + "s = " + name + ";");
+          if (*what == 'o')
+            line("const " + std::string(type_name(class_of(k_.accs[a].dtype), p.vector)) + " " + name + "s = " + name +
+                 ";");
           if (*what == 'o') line(name + " = " + identity(a, p.vector) + ";");
           if (*what == 'c') line(name + " = " + name + "s + " + name + ";");
         }
@@ -936,7 +1014,8 @@ class Emitter {
     if (blocking.block > 0) {
       from = v + "b", to = v + "e";
       open("for (long " + from + " = 0; " + from + " < " + extent + "; " + from + " += " + num(blocking.block) + ")");
-      line("const long " + to + " = " + from + " + " + num(blocking.block) + " < " + extent + " ? " + from + " + " + num(blocking.block) + " : " + extent + ";");
+      line("const long " + to + " = " + from + " + " + num(blocking.block) + " < " + extent + " ? " + from + " + " +
+           num(blocking.block) + " : " + extent + ";");
     } else if (two) {
       open("");
     }
@@ -954,7 +1033,8 @@ class Emitter {
     }
   }
 
-  void lane_loop(size_t depth, Place& p, const Blocking& blocking, const std::string& from, const std::string& to, std::optional<int64_t> n) {
+  void lane_loop(size_t depth, Place& p, const Blocking& blocking, const std::string& from, const std::string& to,
+                 std::optional<int64_t> n) {
     const std::string v = variable(p.lane);
     const int64_t w = lanes_.width;
     const int copies = p.copies;
@@ -1074,7 +1154,8 @@ class Emitter {
           return "(" + p.values[in.args[0]].name(u) + " ? " + t[1] + " : " + t[2] + ")";
         if (op != in.op) return std::string(in.op == Op::k_tanh ? "v_tanh_fast(" : "v_erf_fast(") + t[0] + ")";
         if (in.op == Op::k_div && varying && c == Class::kF && !p.values[in.args[1]].varying)
-          return "v_div_by(" + t[0] + ", " + operand(in.args[1], p, u, c, false) + ", " + reciprocal(in.args[1], p) + ")";
+          return "v_div_by(" + t[0] + ", " + operand(in.args[1], p, u, c, false) + ", " + reciprocal(in.args[1], p) +
+                 ")";
         if (in.op == Op::k_pow)
           if (std::string s = power(in, p, t[0], c, varying); !s.empty()) return s;
         return operation(in.op, d, t[0], t[1], t[2], varying, varying ? "" : ns());
@@ -1082,7 +1163,8 @@ class Emitter {
       return;
     }
     switch (in.op) {
-      case Op::k_const: return literal(i, p, in.number, in.integer);
+      case Op::k_const:
+        return literal(i, p, in.number, in.integer);
       case Op::k_convert: {
         if (const Value& c = p.values[in.args[0]]; c.literal) {
           const bool from = is_floating(c.dtype), to = is_floating(in.dtype);
@@ -1102,7 +1184,8 @@ class Emitter {
       case Op::k_round_to: {
         const bool varying = varies(in.args[0]);
         define(i, p, varying, DType::kF32, [&](int u) {
-          return (varying ? "" : ns()) + (in.narrow == DType::kBF16 ? "round_bf16(" : "round_f16(") + operand(in.args[0], p, u, Class::kF, varying) + ")";
+          return (varying ? "" : ns()) + (in.narrow == DType::kBF16 ? "round_bf16(" : "round_f16(") +
+                 operand(in.args[0], p, u, Class::kF, varying) + ")";
         });
         return;
       }
@@ -1117,17 +1200,21 @@ class Emitter {
             std::string base = index(in.index, p, lane_at(p, u));
             std::string at = narrow ? "(int)" + base : base, suffix = narrow ? "" : "_l";
             if (st.stride == 1) return "iota" + suffix + "(" + at + ")";
-            return std::string(narrow ? "splat_i(" : "splat_l(") + at + ") + iota" + suffix + "(0) * " + (narrow ? "splat_i(" : "splat_l(") + num(st.stride) + ")";
+            return std::string(narrow ? "splat_i(" : "splat_l(") + at + ") + iota" + suffix + "(0) * " +
+                   (narrow ? "splat_i(" : "splat_l(") + num(st.stride) + ")";
           });
         } else {
           by_lane(i, p, d, [&](int u) { return index(in.index, p, lane_each(p, u), u, "l"); });
         }
         return;
       }
-      case Op::k_in_range: return in_range(i, p);
-      case Op::k_indirect: return indirect(i, p);
+      case Op::k_in_range:
+        return in_range(i, p);
+      case Op::k_indirect:
+        return indirect(i, p);
       case Op::k_load:
-      case Op::k_load_scratch: return load(i, p);
+      case Op::k_load_scratch:
+        return load(i, p);
       case Op::k_acc: {
         const bool varying = outer() && p.vector;
         const bool arg = k_.accs[in.slot].kind >= Reduce::kArgMax;
@@ -1138,17 +1225,21 @@ class Emitter {
         if (arg) {  // the name carries the copy before the letter
           v.text = "v" + num(i);
           for (int u = 0; u < (varying ? p.copies : 1); ++u)
-            line(std::string("const ") + type_name(v.cls, varying) + " " + v.name(u) + " = a" + num(in.slot) + (varying ? "_" + num(u) : "") + "i;");
+            line(std::string("const ") + type_name(v.cls, varying) + " " + v.name(u) + " = a" + num(in.slot) +
+                 (varying ? "_" + num(u) : "") + "i;");
         } else {
           v.text = "a" + num(in.slot);
         }
         return;
       }
       case Op::k_store:
-      case Op::k_store_scratch: return store(i, p);
+      case Op::k_store_scratch:
+        return store(i, p);
       case Op::k_reduce:
-      case Op::k_scan: return fold(i, p);
-      default: FLASHOVER_CHECK(false) << "cannot emit " << loops::info(in.op).name;
+      case Op::k_scan:
+        return fold(i, p);
+      default:
+        FLASHOVER_CHECK(false) << "cannot emit " << loops::info(in.op).name;
     }
   }
 
@@ -1224,7 +1315,8 @@ class Emitter {
     Step st = step(in.index, p), lo = step(in.lo, p), hi = step(in.hi, p);
     auto test = [&](const std::string& lane, int u) {
       std::string x = index(in.index, p, lane, u, "l");
-      return "(" + x + " >= " + index(in.lo, p, lane, u, "l") + ") & (" + x + " < " + index(in.hi, p, lane, u, "l") + ")";
+      return "(" + x + " >= " + index(in.lo, p, lane, u, "l") + ") & (" + x + " < " + index(in.hi, p, lane, u, "l") +
+             ")";
     };
     if (p.vector && whole_vectors(in, p.lane)) {
       if (p.copies == 1) {
@@ -1237,7 +1329,8 @@ class Emitter {
     } else if (st.kind == Step::kStride && st.stride == 1 && lo.kind == Step::kUniform && hi.kind == Step::kUniform) {
       define(i, p, true, DType::kBool, [&](int u) {
         std::string x = index(in.index, p, lane_at(p, u));
-        return "lanes_in(" + index(in.lo, p, p.lane_text) + " - " + x + ", " + index(in.hi, p, p.lane_text) + " - " + x + ")";
+        return "lanes_in(" + index(in.lo, p, p.lane_text) + " - " + x + ", " + index(in.hi, p, p.lane_text) + " - " +
+               x + ")";
       });
     } else {
       by_lane(i, p, DType::kBool, [&](int u) { return "(" + test(lane_each(p, u), u) + ")"; });
@@ -1253,7 +1346,8 @@ class Emitter {
       std::string s = "{ long t = " + value + ";";
       if (in.wrap) s += " if (t < 0) t += " + size + ";";
       if (in.slot >= 0)
-        s += " if ((unsigned long)t >= (unsigned long)" + size + ") { __atomic_store_n(&job->error, " + num(in.slot + 1) + ", __ATOMIC_RELAXED); t = 0; }";
+        s += " if ((unsigned long)t >= (unsigned long)" + size + ") { __atomic_store_n(&job->error, " +
+             num(in.slot + 1) + ", __ATOMIC_RELAXED); t = 0; }";
       return (mask.empty() ? "" : "if (" + mask + ") ") + s + " " + target + " = t; }";
     };
     if (!varying) {
@@ -1274,8 +1368,7 @@ class Emitter {
     v.dtype = DType::kI64;
     v.cls = Class::kL;
     v.text = varying ? "v" + num(i) : name;
-    if (varying && is_used(i, p))
-      by_lane(i, p, DType::kI64, [&](int u) { return name + "_" + num(u) + "[l]"; });
+    if (varying && is_used(i, p)) by_lane(i, p, DType::kI64, [&](int u) { return name + "_" + num(u) + "[l]"; });
   }
   bool is_used(Id i, const Place& p) const {
     for (const Instr& user : p.stage->body)
@@ -1293,10 +1386,16 @@ class Emitter {
     DType d = scratch ? k_.scratch[in.slot].dtype : k_.params[in.slot].dtype;
     return {(scratch ? "r" : "p") + num(in.slot), d, info(d).name};
   }
-  static bool has_masked_access(DType d) { return d == DType::kF32 || d == DType::kI32 || d == DType::kBF16 || d == DType::kF16; }
-  static bool plain_in_memory(DType d) { return d == DType::kF32 || d == DType::kF64 || d == DType::kI32 || d == DType::kI64 || d == DType::kI8 || d == DType::kU8 || d == DType::kI16; }
+  static bool has_masked_access(DType d) {
+    return d == DType::kF32 || d == DType::kI32 || d == DType::kBF16 || d == DType::kF16;
+  }
+  static bool plain_in_memory(DType d) {
+    return d == DType::kF32 || d == DType::kF64 || d == DType::kI32 || d == DType::kI64 || d == DType::kI8 ||
+           d == DType::kU8 || d == DType::kI16;
+  }
   std::string load_one(const Memory& m, const std::string& at) const {
-    return plain_in_memory(m.dtype) ? m.pointer + "[" + at + "]" : ns() + "load_" + m.suffix + "(" + m.pointer + " + " + at + ")";
+    return plain_in_memory(m.dtype) ? m.pointer + "[" + at + "]"
+                                    : ns() + "load_" + m.suffix + "(" + m.pointer + " + " + at + ")";
   }
 
   void load(Id i, Place& p) {
@@ -1305,7 +1404,9 @@ class Emitter {
     const DType d = in.dtype;
     const Class c = class_of(d);
     if (in.op == Op::k_load_scratch && outer()) {
-      define(i, p, true, d, [&](int u) { return m.pointer + "[(" + index(in.index, p, p.lane_text) + ") * " + num(unroll_) + " + " + num(u) + "]"; });
+      define(i, p, true, d, [&](int u) {
+        return m.pointer + "[(" + index(in.index, p, p.lane_text) + ") * " + num(unroll_) + " + " + num(u) + "]";
+      });
       return;
     }
     if (auto t = p.tiles.find(i); t != p.tiles.end()) {
@@ -1328,7 +1429,8 @@ class Emitter {
           if (!p.n.empty()) mask += " & lanes_below(" + p.n + ")";
           return "load_" + m.suffix + "_m(" + at + ", " + mask + ")";
         }
-        std::string text = p.n.empty() ? "load_" + m.suffix + "(" + at + ")" : "load_" + m.suffix + "_n(" + at + ", " + p.n + ")";
+        std::string text =
+            p.n.empty() ? "load_" + m.suffix + "(" + at + ")" : "load_" + m.suffix + "_n(" + at + ", " + p.n + ")";
         return in.mask == kNone ? text : mask_text(in, p, u) + " ? " + text + " : " + zeros;
       });
     } else if (m.dtype == DType::kF32 && st.kind == Step::kStride && std::abs(st.stride) < (1 << 24)) {
@@ -1336,19 +1438,23 @@ class Emitter {
         std::string at = m.pointer + " + " + index(in.index, p, lane_at(p, u));
         std::string mask = p.n.empty() ? "" : "lanes_below(" + p.n + ")";
         if (mask_moves) mask = mask.empty() ? mask_text(in, p, u) : "(" + mask_text(in, p, u) + " & " + mask + ")";
-        std::string gather = "gather_f32(" + at + ", iota(0) * splat_i(" + num(st.stride) + "), " + (mask.empty() ? "splat_m(true)" : mask) + ")";
+        std::string gather = "gather_f32(" + at + ", iota(0) * splat_i(" + num(st.stride) + "), " +
+                             (mask.empty() ? "splat_m(true)" : mask) + ")";
         std::string text = gather;
         if (st.stride == 2) {
           std::string fast = "load_f32_2(" + at + ")";
-          if (mask.empty()) text = fast;
-          else if (p.n.empty()) text = "all_lanes(" + mask + ") ? " + fast + " : " + gather;
+          if (mask.empty())
+            text = fast;
+          else if (p.n.empty())
+            text = "all_lanes(" + mask + ") ? " + fast + " : " + gather;
         }
         return in.mask == kNone || mask_moves ? text : mask_text(in, p, u) + " ? " + text + " : " + zeros;
       });
     } else {
       by_lane(
           i, p, d, [&](int u) { return load_one(m, index(in.index, p, lane_each(p, u), u, "l")); },
-          in.mask == kNone ? std::function<std::string(int)>() : [&](int u) { return mask_text(in, p, u) + (mask_moves ? "[l]" : ""); });
+          in.mask == kNone ? std::function<std::string(int)>()
+                           : [&](int u) { return mask_text(in, p, u) + (mask_moves ? "[l]" : ""); });
     }
   }
 
@@ -1359,7 +1465,8 @@ class Emitter {
     const bool mask_moves = mask_varies(in, p);
     if (in.op == Op::k_store_scratch && outer()) {
       for (int u = 0; u < p.copies; ++u) {
-        std::string at = m.pointer + "[(" + index(in.index, p, p.lane_text) + ") * " + num(unroll_) + " + " + num(u) + "]";
+        std::string at =
+            m.pointer + "[(" + index(in.index, p, p.lane_text) + ") * " + num(unroll_) + " + " + num(u) + "]";
         std::string value = operand(in.args[0], p, u, c, true);
         if (in.mask == kNone) {
           line(at + " = " + value + ";");
@@ -1379,15 +1486,20 @@ class Emitter {
         std::string at = m.pointer + " + " + index(in.index, p, lane_at(p, u));
         std::string value = operand(in.args[0], p, u, c, true);
         if (in.mode != loops::StoreMode::kSet) {
-          std::string old = p.n.empty() ? "load_" + m.suffix + "(" + at + ")" : "load_" + m.suffix + "_n(" + at + ", " + p.n + ")";
-          if (mask_moves) old = "load_" + m.suffix + "_m(" + at + ", " + mask_text(in, p, u) + (p.n.empty() ? "" : " & lanes_below(" + p.n + ")") + ")";
+          std::string old =
+              p.n.empty() ? "load_" + m.suffix + "(" + at + ")" : "load_" + m.suffix + "_n(" + at + ", " + p.n + ")";
+          if (mask_moves)
+            old = "load_" + m.suffix + "_m(" + at + ", " + mask_text(in, p, u) +
+                  (p.n.empty() ? "" : " & lanes_below(" + p.n + ")") + ")";
           value = combined(in.mode, m.dtype, old, value, true);
         }
         std::string text;
         if (mask_moves) {
-          text = "store_" + m.suffix + "_m(" + at + ", " + value + ", " + mask_text(in, p, u) + (p.n.empty() ? "" : " & lanes_below(" + p.n + ")") + ");";
+          text = "store_" + m.suffix + "_m(" + at + ", " + value + ", " + mask_text(in, p, u) +
+                 (p.n.empty() ? "" : " & lanes_below(" + p.n + ")") + ");";
         } else {
-          text = p.n.empty() ? "store_" + m.suffix + "(" + at + ", " + value + ");" : "store_" + m.suffix + "_n(" + at + ", " + value + ", " + p.n + ");";
+          text = p.n.empty() ? "store_" + m.suffix + "(" + at + ", " + value + ");"
+                             : "store_" + m.suffix + "_n(" + at + ", " + value + ", " + p.n + ");";
           if (in.mask != kNone) text = "if (" + mask_text(in, p, u) + ") " + text;
         }
         line(text);
@@ -1397,24 +1509,29 @@ class Emitter {
     // Lane by lane, in order.
     for (int u = 0; u < p.copies; ++u) {
       open("for (int l = 0; l < " + lane_count(p) + "; ++l)");
-      store_one(in, m, p, u, index(in.index, p, lane_each(p, u), u, "l"), "l", in.mask == kNone ? "" : mask_text(in, p, u) + (mask_moves ? "[l]" : ""));
+      store_one(in, m, p, u, index(in.index, p, lane_each(p, u), u, "l"), "l",
+                in.mask == kNone ? "" : mask_text(in, p, u) + (mask_moves ? "[l]" : ""));
       close();
     }
   }
-  void store_one(const Instr& in, const Memory& m, const Place& p, int copy, const std::string& at, const std::string& lane, const std::string& mask) {
+  void store_one(const Instr& in, const Memory& m, const Place& p, int copy, const std::string& at,
+                 const std::string& lane, const std::string& mask) {
     const Class c = class_of(m.dtype);
     const Value& v = p.values[in.args[0]];
     std::string value = v.varying ? v.name(copy) + "[" + lane + "]" : operand(in.args[0], p, copy, c, false);
     if (v.varying && c == Class::kB) value = "(" + value + " != 0)";
     if (in.mode != loops::StoreMode::kSet) value = combined(in.mode, m.dtype, load_one(m, at), value, false);
-    std::string text = plain_in_memory(m.dtype) ? m.pointer + "[" + at + "] = (" + memory_type(m.dtype) + ")(" + value + ");"
-                                                : ns() + "store_" + m.suffix + "(" + m.pointer + " + " + at + ", " + value + ");";
+    std::string text = plain_in_memory(m.dtype)
+                           ? m.pointer + "[" + at + "] = (" + memory_type(m.dtype) + ")(" + value + ");"
+                           : ns() + "store_" + m.suffix + "(" + m.pointer + " + " + at + ", " + value + ");";
     line(mask.empty() ? text : "if (" + mask + ") " + text);
   }
-  std::string combined(loops::StoreMode mode, DType d, const std::string& old, const std::string& value, bool vector) const {
+  std::string combined(loops::StoreMode mode, DType d, const std::string& old, const std::string& value,
+                       bool vector) const {
     static const Op ops[] = {Op::k_add, Op::k_add, Op::k_mul, Op::k_maximum, Op::k_minimum};
     if (is_reduced(d)) d = DType::kF32;
-    return operation(ops[static_cast<size_t>(mode)], d, "(" + old + ")", "(" + value + ")", "", vector, vector ? "" : ns());
+    return operation(ops[static_cast<size_t>(mode)], d, "(" + old + ")", "(" + value + ")", "", vector,
+                     vector ? "" : ns());
   }
 
   void fold(Id i, Place& p) {
@@ -1445,8 +1562,7 @@ class Emitter {
     }
     for (size_t u = 0; u < seen.size(); u += 2)
       line("a" + num(in.slot) + "_nan |= unordered(" + seen[u] + ", " + seen[std::min(u + 1, seen.size() - 1)] + ");");
-    if (in.op == Op::k_scan)
-      define(i, p, vector, in.dtype, [&](int u) { return acc_name(in.slot, p, u); });
+    if (in.op == Op::k_scan) define(i, p, vector, in.dtype, [&](int u) { return acc_name(in.slot, p, u); });
   }
 
   // The first NaN wins, else the best, of equals the smallest index.
@@ -1462,19 +1578,24 @@ class Emitter {
       open("");
       line(std::string("const ") + type_name(c, vector) + " x = " + operand(in.args[0], p, u, c, vector) + ";");
       line(std::string("const ") + type_name(ic, vector) + " at = " + operand(in.args[1], p, u, ic, vector) + ";");
-      auto compare = [&](Op op, DType d, const std::string& a, const std::string& b) { return "(" + operation(op, d, a, b, "", vector, q) + ")"; };
+      auto compare = [&](Op op, DType d, const std::string& a, const std::string& b) {
+        return "(" + operation(op, d, a, b, "", vector, q) + ")";
+      };
       const DType id = narrow ? DType::kI32 : DType::kI64;
       std::string better = compare(k.kind == Reduce::kArgMax ? Op::k_gt : Op::k_lt, k.dtype, "x", acc);
       std::string equal = compare(Op::k_eq, k.dtype, "x", acc), earlier = compare(Op::k_lt, id, "at", acc + "i");
       std::string take;
       if (is_floating(k.dtype)) {
-        std::string new_nan = compare(Op::k_ne, k.dtype, "x", "x"), old_ok = compare(Op::k_eq, k.dtype, acc, acc), old_nan = compare(Op::k_ne, k.dtype, acc, acc);
-        take = "(" + old_ok + " & (" + new_nan + " | " + better + ")) | ((" + equal + " | (" + old_nan + " & " + new_nan + ")) & " + earlier + ")";
+        std::string new_nan = compare(Op::k_ne, k.dtype, "x", "x"), old_ok = compare(Op::k_eq, k.dtype, acc, acc),
+                    old_nan = compare(Op::k_ne, k.dtype, acc, acc);
+        take = "(" + old_ok + " & (" + new_nan + " | " + better + ")) | ((" + equal + " | (" + old_nan + " & " +
+               new_nan + ")) & " + earlier + ")";
       } else {
         take = better + " | (" + equal + " & " + earlier + ")";
       }
       line(std::string("const ") + type_name(Class::kB, vector) + " take = " + "(" + take + ")" +
-           (in.mask == kNone ? "" : " & " + operand(in.mask, p, u, Class::kB, vector)) + (tail ? " & lanes_below(" + p.n + ")" : "") + ";");
+           (in.mask == kNone ? "" : " & " + operand(in.mask, p, u, Class::kB, vector)) +
+           (tail ? " & lanes_below(" + p.n + ")" : "") + ";");
       line(acc + " = " + operation(Op::k_where, k.dtype, "take", "x", acc, vector, q) + ";");
       line(acc + "i = " + operation(Op::k_where, id, "take", "at", acc + "i", vector, q) + ";");
       close();

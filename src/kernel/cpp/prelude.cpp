@@ -12,9 +12,12 @@ namespace {
 
 unsigned config_bit(Lanes l) {
   switch (l.isa) {
-    case Isa::kScalar: return kS1;
-    case Isa::kAvx2: return l.width == 8 ? kB8 : kB4;
-    case Isa::kAvx512: return l.width == 16 ? kA16 : kA8;
+    case Isa::kScalar:
+      return kS1;
+    case Isa::kAvx2:
+      return l.width == 8 ? kB8 : kB4;
+    case Isa::kAvx512:
+      return l.width == 16 ? kA16 : kA8;
   }
   return 0;
 }
@@ -47,14 +50,15 @@ std::string fold_text(const char* scalar, const char* vector, const char* name, 
     }
     std::string t = n == 1 ? std::string(scalar) : "T" + std::to_string(n);
     if (n > 1)
-      s += "  typedef " + std::string(scalar) + " " + t + " __attribute__((vector_size(" + std::to_string(n) + " * sizeof(" +
-           scalar + "))));\n";
+      s += "  typedef " + std::string(scalar) + " " + t + " __attribute__((vector_size(" + std::to_string(n) +
+           " * sizeof(" + scalar + "))));\n";
     auto half = [&](const std::string& which, int first) {
       return n == 1 ? from + "[" + std::to_string(first) + "]"
                     : "__builtin_shufflevector(" + from + ", " + from + which + ")";
     };
     std::string to = "r" + std::to_string(n);
-    s += "  " + t + " " + to + ";\n  { " + t + " a = " + half(low, 0) + ", b = " + half(high, n) + "; " + to + " = " + op + "; }\n";
+    s += "  " + t + " " + to + ";\n  { " + t + " a = " + half(low, 0) + ", b = " + half(high, n) + "; " + to + " = " +
+         op + "; }\n";
     from = to;
   }
   return s + "  return " + from + ";\n}\n";
@@ -78,24 +82,33 @@ struct Library {
       const char *scalar, *vector, *name, *op;
       bool wide;
     };
-    for (const Fold& f : {Fold{"float", "VF", "hsum", "a + b", false}, {"float", "VF", "hprod", "a * b", false},
+    for (const Fold& f : {Fold{"float", "VF", "hsum", "a + b", false},
+                          {"float", "VF", "hprod", "a * b", false},
                           {"float", "VF", "hmax", "(a > b) | (a != a) ? a : b", false},
                           {"float", "VF", "hmin", "(a < b) | (a != a) ? a : b", false},
-                          {"int", "VI", "hsum_i", "a + b", false}, {"int", "VI", "hprod_i", "a * b", false},
-                          {"int", "VI", "hmax_i", "a > b ? a : b", false}, {"int", "VI", "hmin_i", "a < b ? a : b", false},
-                          {"int", "VI", "hor_i", "a | b", false}, {"int", "VI", "hand_i", "a & b", false},
-                          {"double", "VD", "hsum_d", "a + b", true}, {"double", "VD", "hprod_d", "a * b", true},
+                          {"int", "VI", "hsum_i", "a + b", false},
+                          {"int", "VI", "hprod_i", "a * b", false},
+                          {"int", "VI", "hmax_i", "a > b ? a : b", false},
+                          {"int", "VI", "hmin_i", "a < b ? a : b", false},
+                          {"int", "VI", "hor_i", "a | b", false},
+                          {"int", "VI", "hand_i", "a & b", false},
+                          {"double", "VD", "hsum_d", "a + b", true},
+                          {"double", "VD", "hprod_d", "a * b", true},
                           {"double", "VD", "hmax_d", "(a > b) | (a != a) ? a : b", true},
                           {"double", "VD", "hmin_d", "(a < b) | (a != a) ? a : b", true},
-                          {"long long", "VL", "hsum_l", "a + b", true}, {"long long", "VL", "hprod_l", "a * b", true},
-                          {"long long", "VL", "hmax_l", "a > b ? a : b", true}, {"long long", "VL", "hmin_l", "a < b ? a : b", true},
-                          {"long long", "VL", "hor_l", "a | b", true}, {"long long", "VL", "hand_l", "a & b", true}})
+                          {"long long", "VL", "hsum_l", "a + b", true},
+                          {"long long", "VL", "hprod_l", "a * b", true},
+                          {"long long", "VL", "hmax_l", "a > b ? a : b", true},
+                          {"long long", "VL", "hmin_l", "a < b ? a : b", true},
+                          {"long long", "VL", "hor_l", "a | b", true},
+                          {"long long", "VL", "hand_l", "a & b", true}})
       add(f.name, fold_text(f.scalar, f.vector, f.name, f.op, f.wide ? wd : w));
     for (Entry& e : entries) {
       std::set<int> seen;
       for_each_word(e.text, [&](std::string_view word) {
         auto it = index.find(std::string(word));
-        if (it != index.end() && &entries[it->second] != &e && seen.insert(it->second).second) e.needs.push_back(it->second);
+        if (it != index.end() && &entries[it->second] != &e && seen.insert(it->second).second)
+          e.needs.push_back(it->second);
       });
     }
   }
@@ -117,11 +130,16 @@ const Library& library(Lanes lanes) {
   static const Library s1({Isa::kScalar, 1}), b8({Isa::kAvx2, 8}), b4({Isa::kAvx2, 4}), a16({Isa::kAvx512, 16}),
       a8({Isa::kAvx512, 8});
   switch (config_bit(lanes)) {
-    case kB8: return b8;
-    case kB4: return b4;
-    case kA16: return a16;
-    case kA8: return a8;
-    default: return s1;
+    case kB8:
+      return b8;
+    case kB4:
+      return b4;
+    case kA16:
+      return a16;
+    case kA8:
+      return a8;
+    default:
+      return s1;
   }
 }
 
@@ -146,7 +164,8 @@ std::string prelude(std::string_view code, Lanes lanes, std::string_view scope) 
     if (it != lib.index.end()) wanted[it->second] = 1;
   });
   if (!scope.empty() && std::find(wanted.begin(), wanted.end(), 1) == wanted.end()) return "";
-  std::string out = "constexpr int W = " + std::to_string(lanes.width) + ", WD = " + std::to_string(lanes.wide_width()) + ";\n";
+  std::string out =
+      "constexpr int W = " + std::to_string(lanes.width) + ", WD = " + std::to_string(lanes.wide_width()) + ";\n";
   std::vector<char> placed(wanted.size(), 0);
   for (size_t i = 0; i < wanted.size(); ++i)  // in the library's order: equal needs give equal text
     if (wanted[i]) place(lib, static_cast<int>(i), placed, out);

@@ -1,15 +1,18 @@
 // The header-free C++ library that generated kernels carry inline: vector types, loads and stores of every dtype,
-// elementary functions, reductions across lanes. A kernel gets only the parts it mentions (and what they need): compiling
-// what nobody calls is what makes one kernel cost 20 ms instead of 1 s.
+// elementary functions, reductions across lanes. A kernel gets only the parts it mentions (and what they need):
+// compiling what nobody calls is what makes one kernel cost 20 ms instead of 1 s.
 //
 //   In        the text of kernels that call the library, and for which machine and lane count it is meant
 //   Out       the text that must stand before them
-//   Promises  one source for g++ and clang++; f32 functions within 2 ulp of the true value over the whole range (prelude_test
-//             measures them), NaN, inf, -0 and denormals as in libm; no multiply-add contraction but where v_fma is written
+//   Promises  one source for g++ and clang++; f32 functions within 2 ulp of the true value over the whole range
+//   (prelude_test
+//             measures them), NaN, inf, -0 and denormals as in libm; no multiply-add contraction but where v_fma is
+//             written
 //   Sample    prelude("... v_exp(x) ...", {Isa::kAvx512, 16})
 //
-// One text serves every lane count W: VF/VI/VM are W floats/int32/masks, VD/VL are the doubles/int64 of one register (WD
-// lanes; a kernel that holds f64 or i64 values runs with W == WD). With W = 1 they are float, int, bool, double, long.
+// One text serves every lane count W: VF/VI/VM are W floats/int32/masks, VD/VL are the doubles/int64 of one register
+// (WD lanes; a kernel that holds f64 or i64 values runs with W == WD). With W = 1 they are float, int, bool, double,
+// long.
 #pragma once
 #include <string>
 #include <string_view>
@@ -21,7 +24,7 @@ enum class Isa : uint8_t { kScalar, kAvx2, kAvx512 };
 
 struct Lanes {
   Isa isa = Isa::kScalar;
-  int width = 1;         // W
+  int width = 1;                                                                          // W
   int wide_width() const { return isa == Isa::kScalar ? 1 : isa == Isa::kAvx2 ? 4 : 8; }  // WD
   bool operator==(const Lanes&) const = default;
 };

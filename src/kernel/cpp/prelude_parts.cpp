@@ -38,7 +38,8 @@ typedef bool VM;
     {"splat_m", kVector, "inline VM splat_m(bool x) { return (x ? -1 : 0) - VI{}; }\n"},
     {"splat_m", kS1, "inline VM splat_m(bool x) { return x; }\n"},
     // Lane numbers from `from`.
-    {"iota", kA16, "inline VI iota(int from) { return from + VI{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}; }\n"},
+    {"iota", kA16,
+     "inline VI iota(int from) { return from + VI{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}; }\n"},
     {"iota", kA8 | kB8, "inline VI iota(int from) { return from + VI{0, 1, 2, 3, 4, 5, 6, 7}; }\n"},
     {"iota", kB4, "inline VI iota(int from) { return from + VI{0, 1, 2, 3}; }\n"},
     {"iota", kS1, "inline VI iota(int from) { return from; }\n"},
@@ -68,7 +69,8 @@ inline VD from_bits_d(VL x) { return __builtin_bit_cast(double, x); }
     {"i_to_f", kVector, "inline VF i_to_f(VI x) { return __builtin_convertvector(x, VF); }\n"},
     {"i_to_f", kS1, "inline VF i_to_f(VI x) { return (VF)x; }\n"},
     {"f_to_i", kVector, "inline VI f_to_i(VF x) { return __builtin_convertvector(x, VI); }\n"},
-    {"f_to_i", kS1, "inline VI f_to_i(VF x) { return x >= 2147483648.f || !(x >= -2147483648.f) ? -2147483647 - 1 : (int)x; }\n"},
+    {"f_to_i", kS1,
+     "inline VI f_to_i(VF x) { return x >= 2147483648.f || !(x >= -2147483648.f) ? -2147483647 - 1 : (int)x; }\n"},
     {"f_to_d", kWide, "inline VD f_to_d(VF x) { return __builtin_convertvector(x, VD); }\n"},
     {"f_to_d", kS1, "inline VD f_to_d(VF x) { return x; }\n"},
     {"d_to_f", kWide, "inline VF d_to_f(VD x) { return __builtin_convertvector(x, VF); }\n"},
@@ -86,15 +88,19 @@ inline VD from_bits_d(VL x) { return __builtin_bit_cast(double, x); }
     {"l_to_f", kWide, "inline VF l_to_f(VL x) { return __builtin_convertvector(x, VF); }\n"},
     {"l_to_f", kS1, "inline VF l_to_f(VL x) { return (VF)x; }\n"},
     // Out of range gives INT64_MIN, as the scalar instruction does.
-    {"to_long", kAny, "inline long to_long(double x) { return x >= 9223372036854775808.0 || !(x >= -9223372036854775808.0) ? -9223372036854775807L - 1 : (long)x; }\n"},
+    {"to_long", kAny,
+     "inline long to_long(double x) { return x >= 9223372036854775808.0 || !(x >= -9223372036854775808.0) ? "
+     "-9223372036854775807L - 1 : (long)x; }\n"},
     {"d_to_l", kAvx512, "inline VL d_to_l(VD x) { return (VL)__builtin_ia32_cvttpd2qq512_mask(x, VL{}, -1, 4); }\n"},
-    {"d_to_l", kAvx2, "inline VL d_to_l(VD x) { return VL{to_long(x[0]), to_long(x[1]), to_long(x[2]), to_long(x[3])}; }\n"},
+    {"d_to_l", kAvx2,
+     "inline VL d_to_l(VD x) { return VL{to_long(x[0]), to_long(x[1]), to_long(x[2]), to_long(x[3])}; }\n"},
     {"d_to_l", kS1, "inline VL d_to_l(VD x) { return to_long(x); }\n"},
     {"f_to_l", kA8 | kB4 | kS1, "inline VL f_to_l(VF x) { return d_to_l(f_to_d(x)); }\n"},
     // Masks of 32-bit lanes to and from masks of 64-bit lanes.
     {"m_to_wide", kWide, "inline VL m_to_wide(VM m) { return __builtin_convertvector(m, VL); }\n"},
     {"m_from_wide", kWide, "inline VM m_from_wide(VL m) { return __builtin_convertvector(m, VM); }\n"},
-    {"m_to_wide m_from_wide", kS1, "inline bool m_to_wide(bool m) { return m; }\ninline bool m_from_wide(bool m) { return m; }\n"},
+    {"m_to_wide m_from_wide", kS1,
+     "inline bool m_to_wide(bool m) { return m; }\ninline bool m_from_wide(bool m) { return m; }\n"},
     {"m_not", kVector, "inline VM m_not(VM m) { return ~m; }\n"},
     {"m_not", kS1, "inline VM m_not(VM m) { return !m; }\n"},
     {"m_to_i", kVector, "inline VI m_to_i(VM m) { return m & 1; }\n"},
@@ -412,8 +418,11 @@ inline void store_u32(unsigned* p, long v) { *p = (unsigned)v; }
 inline int wrap_u16(int v) { return v & 0xffff; }
 inline long wrap_u32(long v) { return v & 0xffffffff; }
 )"},
-    {"sign_i sign_l", kVector, "inline VI sign_i(VI x) { return (x < 0) - (x > 0); }\ninline VL sign_l(VL x) { return (x < 0) - (x > 0); }\n"},
-    {"sign_i sign_l", kS1, "inline int sign_i(int x) { return (x > 0) - (x < 0); }\ninline long sign_l(long x) { return (x > 0) - (x < 0); }\n"},
+    {"sign_i sign_l", kVector,
+     "inline VI sign_i(VI x) { return (x < 0) - (x > 0); }\ninline VL sign_l(VL x) { return (x < 0) - (x > 0); }\n"},
+    {"sign_i sign_l", kS1,
+     "inline int sign_i(int x) { return (x > 0) - (x < 0); }\ninline long sign_l(long x) { return (x > 0) - (x < 0); "
+     "}\n"},
     // Counts outside [0, bits) shift everything out.
     {"shl_i shl_l", kVector, R"(
 inline VI shl_i(VI a, VI b, int bits) { return ((b < 0) | (b >= bits)) ? splat_i(0) : (VI)((VU)a << (VU)(b & 31)); }
@@ -442,16 +451,23 @@ inline long index_mod(long a, long b) { long r = a % b; return r != 0 && (r < 0)
     {"v_fma", kA8 | kB8, "inline VF v_fma(VF a, VF b, VF c) { return __builtin_ia32_vfmaddps256(a, b, c); }\n"},
     {"v_fma", kB4, "inline VF v_fma(VF a, VF b, VF c) { return __builtin_ia32_vfmaddps(a, b, c); }\n"},
     {"v_fma", kS1, "inline VF v_fma(VF a, VF b, VF c) { return __builtin_fmaf(a, b, c); }\n"},
-    {"d_fma", kAvx512, "inline VD d_fma(VD a, VD b, VD c) { return __builtin_ia32_vfmaddpd512_mask(a, b, c, -1, 4); }\n"},
+    {"d_fma", kAvx512,
+     "inline VD d_fma(VD a, VD b, VD c) { return __builtin_ia32_vfmaddpd512_mask(a, b, c, -1, 4); }\n"},
     {"d_fma", kAvx2, "inline VD d_fma(VD a, VD b, VD c) { return __builtin_ia32_vfmaddpd256(a, b, c); }\n"},
     {"d_fma", kS1, "inline VD d_fma(VD a, VD b, VD c) { return __builtin_fma(a, b, c); }\n"},
-#define ROUNDINGS(name, mode)                                                                                               \
-  {"v_" name, kA16, "inline VF v_" name "(VF x) { return __builtin_ia32_rndscaleps_mask(x, " mode ", x, -1, 4); }\n"},          \
-      {"v_" name, kA8 | kB8, "inline VF v_" name "(VF x) { return __builtin_ia32_roundps256(x, " mode "); }\n"},                  \
-      {"v_" name, kB4, "inline VF v_" name "(VF x) { return __builtin_ia32_roundps(x, " mode "); }\n"},                            \
-      {"d_" name, kAvx512, "inline VD d_" name "(VD x) { return __builtin_ia32_rndscalepd_mask(x, " mode ", x, -1, 4); }\n"},     \
-      {"d_" name, kAvx2, "inline VD d_" name "(VD x) { return __builtin_ia32_roundpd256(x, " mode "); }\n"}
-    ROUNDINGS("round", "8"), ROUNDINGS("floor", "9"), ROUNDINGS("ceil", "10"), ROUNDINGS("trunc", "11"),
+#define ROUNDINGS(name, mode)                                                                                          \
+  {"v_" name, kA16, "inline VF v_" name "(VF x) { return __builtin_ia32_rndscaleps_mask(x, " mode ", x, -1, 4); }\n"}, \
+      {"v_" name, kA8 | kB8, "inline VF v_" name "(VF x) { return __builtin_ia32_roundps256(x, " mode "); }\n"},       \
+      {"v_" name, kB4, "inline VF v_" name "(VF x) { return __builtin_ia32_roundps(x, " mode "); }\n"},                \
+      {"d_" name, kAvx512,                                                                                             \
+       "inline VD d_" name "(VD x) { return __builtin_ia32_rndscalepd_mask(x, " mode ", x, -1, 4); }\n"},              \
+  {                                                                                                                    \
+    "d_" name, kAvx2, "inline VD d_" name "(VD x) { return __builtin_ia32_roundpd256(x, " mode "); }\n"                \
+  }
+    ROUNDINGS("round", "8"),
+    ROUNDINGS("floor", "9"),
+    ROUNDINGS("ceil", "10"),
+    ROUNDINGS("trunc", "11"),
 #undef ROUNDINGS
     {"v_round d_round v_floor d_floor v_ceil d_ceil v_trunc d_trunc", kS1, R"(
 inline float v_round(float x) { return __builtin_rintf(x); }
@@ -486,8 +502,11 @@ inline VD d_sqrt(VD x) { return __builtin_ia32_sqrtpd512_mask(x, x, -1, 4); }
     {"d_rsqrt", kAny, "inline VD d_rsqrt(VD x) { return 1.0 / d_sqrt(x); }\n"},
     {"v_abs", kAny, "inline VF v_abs(VF x) { return from_bits(bits(x) & 0x7fffffff); }\n"},
     {"d_abs", kAny, "inline VD d_abs(VD x) { return from_bits_d(bits_d(x) & 0x7fffffffffffffff); }\n"},
-    {"v_copysign", kAny, "inline VF v_copysign(VF x, VF s) { return from_bits((bits(x) & 0x7fffffff) | (bits(s) & -0x7fffffff - 1)); }\n"},
-    {"d_copysign", kAny, "inline VD d_copysign(VD x, VD s) { return from_bits_d((bits_d(x) & 0x7fffffffffffffff) | (bits_d(s) & -0x7fffffffffffffff - 1)); }\n"},
+    {"v_copysign", kAny,
+     "inline VF v_copysign(VF x, VF s) { return from_bits((bits(x) & 0x7fffffff) | (bits(s) & -0x7fffffff - 1)); }\n"},
+    {"d_copysign", kAny,
+     "inline VD d_copysign(VD x, VD s) { return from_bits_d((bits_d(x) & 0x7fffffffffffffff) | (bits_d(s) & "
+     "-0x7fffffffffffffff - 1)); }\n"},
     {"v_max", kAny, "inline VF v_max(VF a, VF b) { return (a > b) | (a != a) ? a : b; }\n"},  // NaN wins
     {"v_min", kAny, "inline VF v_min(VF a, VF b) { return (a < b) | (a != a) ? a : b; }\n"},
     {"d_max", kAny, "inline VD d_max(VD a, VD b) { return (a > b) | (a != a) ? a : b; }\n"},
@@ -500,16 +519,23 @@ inline VD d_sqrt(VD x) { return __builtin_ia32_sqrtpd512_mask(x, x, -1, 4); }
     {"v_max2", kAny, "inline VF v_max2(VF a, VF b) { return a > b ? a : b; }\n"},
     {"v_min2", kAny, "inline VF v_min2(VF a, VF b) { return a < b ? a : b; }\n"},
     // Is any lane of a or b NaN?
-    {"unordered", kA16, "inline unsigned unordered(VF a, VF b) { return __builtin_ia32_cmpps512_mask(a, b, 3, -1, 4); }\n"},
+    {"unordered", kA16,
+     "inline unsigned unordered(VF a, VF b) { return __builtin_ia32_cmpps512_mask(a, b, 3, -1, 4); }\n"},
     {"unordered", kA8, "inline unsigned unordered(VF a, VF b) { return __builtin_ia32_cmpps256_mask(a, b, 3, -1); }\n"},
-    {"unordered", kB8, "inline unsigned unordered(VF a, VF b) { return __builtin_ia32_movmskps256(__builtin_ia32_cmpps256(a, b, 3)); }\n"},
-    {"unordered", kB4, "inline unsigned unordered(VF a, VF b) { return __builtin_ia32_movmskps(__builtin_ia32_cmpps(a, b, 3)); }\n"},
+    {"unordered", kB8,
+     "inline unsigned unordered(VF a, VF b) { return __builtin_ia32_movmskps256(__builtin_ia32_cmpps256(a, b, 3)); "
+     "}\n"},
+    {"unordered", kB4,
+     "inline unsigned unordered(VF a, VF b) { return __builtin_ia32_movmskps(__builtin_ia32_cmpps(a, b, 3)); }\n"},
     {"v_relu", kAny, "inline VF v_relu(VF x) { return splat(0.f) > x ? splat(0.f) : x; }\n"},
     {"d_relu", kAny, "inline VD d_relu(VD x) { return splat_d(0.0) > x ? splat_d(0.0) : x; }\n"},
-    {"v_sign", kAny, "inline VF v_sign(VF x) { return x > 0.f ? splat(1.f) : (x < 0.f ? splat(-1.f) : splat(0.f)); }\n"},
-    {"d_sign", kAny, "inline VD d_sign(VD x) { return x > 0.0 ? splat_d(1.0) : (x < 0.0 ? splat_d(-1.0) : splat_d(0.0)); }\n"},
+    {"v_sign", kAny,
+     "inline VF v_sign(VF x) { return x > 0.f ? splat(1.f) : (x < 0.f ? splat(-1.f) : splat(0.f)); }\n"},
+    {"d_sign", kAny,
+     "inline VD d_sign(VD x) { return x > 0.0 ? splat_d(1.0) : (x < 0.0 ? splat_d(-1.0) : splat_d(0.0)); }\n"},
     {"v_isinf", kAny, "inline VM v_isinf(VF x) { return (bits(x) & 0x7fffffff) == 0x7f800000; }\n"},
-    {"d_isinf", kWide | kS1, "inline VM d_isinf(VD x) { return m_from_wide((bits_d(x) & 0x7fffffffffffffff) == 0x7ff0000000000000); }\n"},
+    {"d_isinf", kWide | kS1,
+     "inline VM d_isinf(VD x) { return m_from_wide((bits_d(x) & 0x7fffffffffffffff) == 0x7ff0000000000000); }\n"},
 
     // ---- elementary functions, f32
     {"v_ldexp", kA16, "inline VF v_ldexp(VF p, VF n) { return __builtin_ia32_scalefps512_mask(p, n, p, -1, 4); }\n"},
@@ -894,28 +920,79 @@ inline VD d_exp(VD x) {
 )"},
     {"d_sigmoid", kAny, "inline VD d_sigmoid(VD x) { return 1.0 / (1.0 + d_exp(-x)); }\n"},
 
-    // ---- by libm, lane by lane
-#define LANES1(f)                                                                                                       \
-  {"lanes_" #f "f", kVector, "extern \"C\" float " #f "f(float);\ninline VF lanes_" #f "f(VF x) { for (int i = 0; i < W; ++i) x[i] = " #f "f(x[i]); return x; }\n"}, \
-      {"lanes_" #f "f", kS1, "extern \"C\" float " #f "f(float);\ninline VF lanes_" #f "f(VF x) { return " #f "f(x); }\n"},  \
-      {"d_" #f, kVector, "extern \"C\" double " #f "(double);\ninline VD d_" #f "(VD x) { for (int i = 0; i < WD; ++i) x[i] = " #f "(x[i]); return x; }\n"}, \
-      {"d_" #f, kS1, "extern \"C\" double " #f "(double);\ninline VD d_" #f "(VD x) { return " #f "(x); }\n"}
-    LANES1(exp2), LANES1(expm1), LANES1(log), LANES1(log2), LANES1(log10), LANES1(log1p), LANES1(sin), LANES1(cos), LANES1(tan),
-    LANES1(asin), LANES1(acos), LANES1(atan), LANES1(sinh), LANES1(cosh), LANES1(tanh), LANES1(asinh), LANES1(acosh), LANES1(atanh),
-    LANES1(erf), LANES1(erfc), LANES1(lgamma),
+// ---- by libm, lane by lane
+#define LANES1(f)                                                                                                \
+  {"lanes_" #f "f", kVector,                                                                                     \
+   "extern \"C\" float " #f "f(float);\ninline VF lanes_" #f "f(VF x) { for (int i = 0; i < W; ++i) x[i] = " #f  \
+   "f(x[i]); return x; }\n"},                                                                                    \
+      {"lanes_" #f "f", kS1,                                                                                     \
+       "extern \"C\" float " #f "f(float);\ninline VF lanes_" #f "f(VF x) { return " #f "f(x); }\n"},            \
+      {"d_" #f, kVector,                                                                                         \
+       "extern \"C\" double " #f "(double);\ninline VD d_" #f "(VD x) { for (int i = 0; i < WD; ++i) x[i] = " #f \
+       "(x[i]); return x; }\n"},                                                                                 \
+  {                                                                                                              \
+    "d_" #f, kS1, "extern \"C\" double " #f "(double);\ninline VD d_" #f "(VD x) { return " #f "(x); }\n"        \
+  }
+    LANES1(exp2),
+    LANES1(expm1),
+    LANES1(log),
+    LANES1(log2),
+    LANES1(log10),
+    LANES1(log1p),
+    LANES1(sin),
+    LANES1(cos),
+    LANES1(tan),
+    LANES1(asin),
+    LANES1(acos),
+    LANES1(atan),
+    LANES1(sinh),
+    LANES1(cosh),
+    LANES1(tanh),
+    LANES1(asinh),
+    LANES1(acosh),
+    LANES1(atanh),
+    LANES1(erf),
+    LANES1(erfc),
+    LANES1(lgamma),
 #undef LANES1
-#define BARE(f) {"v_" #f, kAny, "inline VF v_" #f "(VF x) { return lanes_" #f "f(x); }\n"}
-    BARE(tan), BARE(asin), BARE(acos), BARE(sinh), BARE(cosh), BARE(asinh), BARE(acosh), BARE(atanh), BARE(erfc), BARE(lgamma),
+#define BARE(f) \
+  { "v_" #f, kAny, "inline VF v_" #f "(VF x) { return lanes_" #f "f(x); }\n" }
+    BARE(tan),
+    BARE(asin),
+    BARE(acos),
+    BARE(sinh),
+    BARE(cosh),
+    BARE(asinh),
+    BARE(acosh),
+    BARE(atanh),
+    BARE(erfc),
+    BARE(lgamma),
 #undef BARE
-#define LANES2(f)                                                                                                       \
-  {"lanes_" #f "f", kVector, "extern \"C\" float " #f "f(float, float);\ninline VF lanes_" #f "f(VF x, VF y) { for (int i = 0; i < W; ++i) x[i] = " #f "f(x[i], y[i]); return x; }\n"}, \
-      {"lanes_" #f "f", kS1, "extern \"C\" float " #f "f(float, float);\ninline VF lanes_" #f "f(VF x, VF y) { return " #f "f(x, y); }\n"},  \
-      {"d_" #f, kVector, "extern \"C\" double " #f "(double, double);\ninline VD d_" #f "(VD x, VD y) { for (int i = 0; i < WD; ++i) x[i] = " #f "(x[i], y[i]); return x; }\n"}, \
-      {"d_" #f, kS1, "extern \"C\" double " #f "(double, double);\ninline VD d_" #f "(VD x, VD y) { return " #f "(x, y); }\n"}
-    LANES2(pow), LANES2(atan2), LANES2(hypot), LANES2(nextafter), LANES2(fmod),
+#define LANES2(f)                                                                                                     \
+  {"lanes_" #f "f", kVector,                                                                                          \
+   "extern \"C\" float " #f "f(float, float);\ninline VF lanes_" #f                                                   \
+   "f(VF x, VF y) { for (int i = 0; i < W; ++i) x[i] = " #f "f(x[i], y[i]); return x; }\n"},                          \
+      {"lanes_" #f "f", kS1,                                                                                          \
+       "extern \"C\" float " #f "f(float, float);\ninline VF lanes_" #f "f(VF x, VF y) { return " #f "f(x, y); }\n"}, \
+      {"d_" #f, kVector,                                                                                              \
+       "extern \"C\" double " #f "(double, double);\ninline VD d_" #f                                                 \
+       "(VD x, VD y) { for (int i = 0; i < WD; ++i) x[i] = " #f "(x[i], y[i]); return x; }\n"},                       \
+  {                                                                                                                   \
+    "d_" #f, kS1,                                                                                                     \
+        "extern \"C\" double " #f "(double, double);\ninline VD d_" #f "(VD x, VD y) { return " #f "(x, y); }\n"      \
+  }
+    LANES2(pow),
+    LANES2(atan2),
+    LANES2(hypot),
+    LANES2(nextafter),
+    LANES2(fmod),
 #undef LANES2
-#define BARE(f) {"v_" #f, kAny, "inline VF v_" #f "(VF x, VF y) { return lanes_" #f "f(x, y); }\n"}
-    BARE(atan2), BARE(hypot), BARE(nextafter), BARE(fmod),
+#define BARE(f) \
+  { "v_" #f, kAny, "inline VF v_" #f "(VF x, VF y) { return lanes_" #f "f(x, y); }\n" }
+    BARE(atan2),
+    BARE(hypot),
+    BARE(nextafter),
+    BARE(fmod),
 #undef BARE
     // Inverse error function: a rational start (Giles) and two Newton steps, in double.
     {"erfinv_one", kAny, R"(
@@ -962,16 +1039,24 @@ inline double digamma_one(double x) {
   return r + (x < 1e17 ? log(x) - 0.5 / x - y : log(x));
 }
 )"},
-#define ONE(f)                                                                                                           \
-  {"v_" #f, kVector, "inline VF v_" #f "(VF x) { for (int i = 0; i < W; ++i) x[i] = (float)" #f "_one(x[i]); return x; }\n"}, \
-      {"d_" #f, kVector, "inline VD d_" #f "(VD x) { for (int i = 0; i < WD; ++i) x[i] = " #f "_one(x[i]); return x; }\n"},   \
-      {"v_" #f, kS1, "inline VF v_" #f "(VF x) { return (float)" #f "_one(x); }\n"},                                          \
-      {"d_" #f, kS1, "inline VD d_" #f "(VD x) { return " #f "_one(x); }\n"}
-    ONE(erfinv), ONE(digamma),
+#define ONE(f)                                                                                              \
+  {"v_" #f, kVector,                                                                                        \
+   "inline VF v_" #f "(VF x) { for (int i = 0; i < W; ++i) x[i] = (float)" #f "_one(x[i]); return x; }\n"}, \
+      {"d_" #f, kVector,                                                                                    \
+       "inline VD d_" #f "(VD x) { for (int i = 0; i < WD; ++i) x[i] = " #f "_one(x[i]); return x; }\n"},   \
+      {"v_" #f, kS1, "inline VF v_" #f "(VF x) { return (float)" #f "_one(x); }\n"}, {                      \
+    "d_" #f, kS1, "inline VD d_" #f "(VD x) { return " #f "_one(x); }\n"                                    \
+  }
+    ONE(erfinv),
+    ONE(digamma),
 #undef ONE
     // Python's %: the sign of b.
-    {"v_remainder", kAny, "inline VF v_remainder(VF a, VF b) { VF r = v_fmod(a, b); return (r != 0.f) & ((b < 0.f) != (r < 0.f)) ? r + b : r; }\n"},
-    {"d_remainder", kAny, "inline VD d_remainder(VD a, VD b) { VD r = d_fmod(a, b); return (r != 0.0) & ((b < 0.0) != (r < 0.0)) ? r + b : r; }\n"},
+    {"v_remainder", kAny,
+     "inline VF v_remainder(VF a, VF b) { VF r = v_fmod(a, b); return (r != 0.f) & ((b < 0.f) != (r < 0.f)) ? r + b : "
+     "r; }\n"},
+    {"d_remainder", kAny,
+     "inline VD d_remainder(VD a, VD b) { VD r = d_fmod(a, b); return (r != 0.0) & ((b < 0.0) != (r < 0.0)) ? r + b : "
+     "r; }\n"},
     // floor(a / b) as torch computes it: from the remainder, so that results are exact multiples
     {"v_floordiv", kAny, R"(
 inline VF v_floordiv(VF a, VF b) {
@@ -998,18 +1083,29 @@ inline VD d_floordiv(VD a, VD b) {
 template <class T, class U> inline T div_one(T a, T b) { return b == 0 ? 0 : b == -1 ? (T)(U(0) - U(a)) : a / b; }
 template <class T> inline T mod_one(T a, T b) { return b == 0 || b == -1 ? 0 : a % b; }
 )"},
-#define INT_DIV(s, V, T, U, n)                                                                                                 \
-  {"truncdiv_" s " fmod_" s " floordiv_" s " remainder_" s, kVector,                                                             \
-   "inline " V " truncdiv_" s "(" V " a, " V " b) { " V " q; for (int i = 0; i < " n "; ++i) q[i] = div_one<" T ", " U ">(a[i], b[i]); return q; }\n" \
-   "inline " V " fmod_" s "(" V " a, " V " b) { " V " r; for (int i = 0; i < " n "; ++i) r[i] = mod_one<" T ">(a[i], b[i]); return r; }\n" \
-   "inline " V " floordiv_" s "(" V " a, " V " b) { " V " r = fmod_" s "(a, b); return truncdiv_" s "(a, b) + ((r != 0) & ((r ^ b) < 0)); }\n" \
-   "inline " V " remainder_" s "(" V " a, " V " b) { " V " r = fmod_" s "(a, b); return r + (((r != 0) & ((r ^ b) < 0)) & b); }\n"}, \
-      {"truncdiv_" s " fmod_" s " floordiv_" s " remainder_" s, kS1,                                                             \
-       "inline " T " truncdiv_" s "(" T " a, " T " b) { return div_one<" T ", " U ">(a, b); }\n"                                 \
-       "inline " T " fmod_" s "(" T " a, " T " b) { return mod_one<" T ">(a, b); }\n"                                            \
-       "inline " T " floordiv_" s "(" T " a, " T " b) { " T " r = fmod_" s "(a, b); return truncdiv_" s "(a, b) - ((r != 0) & ((r ^ b) < 0)); }\n" \
-       "inline " T " remainder_" s "(" T " a, " T " b) { " T " r = fmod_" s "(a, b); return (r != 0) & ((r ^ b) < 0) ? r + b : r; }\n"}
-    INT_DIV("i", "VI", "int", "unsigned", "W"), INT_DIV("l", "VL", "long", "unsigned long", "WD"),
+#define INT_DIV(s, V, T, U, n)                                                                                         \
+  {"truncdiv_" s " fmod_" s " floordiv_" s " remainder_" s, kVector,                                                   \
+   "inline " V " truncdiv_" s "(" V " a, " V " b) { " V " q; for (int i = 0; i < " n "; ++i) q[i] = div_one<" T ", " U \
+   ">(a[i], b[i]); return q; }\n"                                                                                      \
+   "inline " V " fmod_" s "(" V " a, " V " b) { " V " r; for (int i = 0; i < " n "; ++i) r[i] = mod_one<" T            \
+   ">(a[i], b[i]); return r; }\n"                                                                                      \
+   "inline " V " floordiv_" s "(" V " a, " V " b) { " V " r = fmod_" s "(a, b); return truncdiv_" s                    \
+   "(a, b) + ((r != 0) & ((r ^ b) < 0)); }\n"                                                                          \
+   "inline " V " remainder_" s "(" V " a, " V " b) { " V " r = fmod_" s                                                \
+   "(a, b); return r + (((r != 0) & ((r ^ b) < 0)) & b); }\n"},                                                        \
+  {                                                                                                                    \
+    "truncdiv_" s " fmod_" s " floordiv_" s " remainder_" s, kS1,                                                      \
+        "inline " T " truncdiv_" s "(" T " a, " T " b) { return div_one<" T ", " U                                     \
+        ">(a, b); }\n"                                                                                                 \
+        "inline " T " fmod_" s "(" T " a, " T " b) { return mod_one<" T                                                \
+        ">(a, b); }\n"                                                                                                 \
+        "inline " T " floordiv_" s "(" T " a, " T " b) { " T " r = fmod_" s "(a, b); return truncdiv_" s               \
+        "(a, b) - ((r != 0) & ((r ^ b) < 0)); }\n"                                                                     \
+        "inline " T " remainder_" s "(" T " a, " T " b) { " T " r = fmod_" s                                           \
+        "(a, b); return (r != 0) & ((r ^ b) < 0) ? r + b : r; }\n"                                                     \
+  }
+    INT_DIV("i", "VI", "int", "unsigned", "W"),
+    INT_DIV("l", "VL", "long", "unsigned long", "WD"),
 #undef INT_DIV
     {"pow_one", kAny, R"(
 template <class T, class U> inline T pow_one(T a, T b) {
@@ -1019,9 +1115,15 @@ template <class T, class U> inline T pow_one(T a, T b) {
   return (T)r;
 }
 )"},
-    {"pow_i", kVector, "inline VI pow_i(VI a, VI b) { for (int i = 0; i < W; ++i) a[i] = pow_one<int, unsigned>(a[i], b[i]); return a; }\n"},
-    {"pow_l", kVector, "inline VL pow_l(VL a, VL b) { for (int i = 0; i < WD; ++i) a[i] = pow_one<long, unsigned long>(a[i], b[i]); return a; }\n"},
-    {"pow_i pow_l", kS1, "inline int pow_i(int a, int b) { return pow_one<int, unsigned>(a, b); }\ninline long pow_l(long a, long b) { return pow_one<long, unsigned long>(a, b); }\n"},
+    {"pow_i", kVector,
+     "inline VI pow_i(VI a, VI b) { for (int i = 0; i < W; ++i) a[i] = pow_one<int, unsigned>(a[i], b[i]); return a; "
+     "}\n"},
+    {"pow_l", kVector,
+     "inline VL pow_l(VL a, VL b) { for (int i = 0; i < WD; ++i) a[i] = pow_one<long, unsigned long>(a[i], b[i]); "
+     "return a; }\n"},
+    {"pow_i pow_l", kS1,
+     "inline int pow_i(int a, int b) { return pow_one<int, unsigned>(a, b); }\ninline long pow_l(long a, long b) { "
+     "return pow_one<long, unsigned long>(a, b); }\n"},
 
     // ---- 16x16 (or 8x8) transpose in registers: log2(W) rounds of two-input shuffles
     {"transpose_tile", kA16, R"(

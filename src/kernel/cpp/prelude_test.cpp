@@ -47,20 +47,24 @@ double ulps(T got, long double want) {
   int e;
   std::frexp(w, &e);
   e = std::max(e, std::numeric_limits<T>::min_exponent);
-  return static_cast<double>(std::fabs(static_cast<long double>(got) - want) / std::ldexp(1.0L, e - std::numeric_limits<T>::digits));
+  return static_cast<double>(std::fabs(static_cast<long double>(got) - want) /
+                             std::ldexp(1.0L, e - std::numeric_limits<T>::digits));
 }
 
 std::vector<float> sweep() {
   std::vector<float> xs;
-  for (uint64_t u = 0; u < (1ull << 32); u += 65521) xs.push_back(std::bit_cast<float>(static_cast<uint32_t>(u)));  // all magnitudes
+  for (uint64_t u = 0; u < (1ull << 32); u += 65521)
+    xs.push_back(std::bit_cast<float>(static_cast<uint32_t>(u)));  // all magnitudes
   std::mt19937 rng(7);
   for (float r : {0.01f, 1.f, 3.f, 12.f, 110.f, 5000.f}) {
     std::uniform_real_distribution<float> d(-r, r);
     for (int i = 0; i < 20000; ++i) xs.push_back(d(rng));
   }
   for (int i = -2000; i < 2000; ++i) xs.push_back(1.f + static_cast<float>(i) * 0x1p-22f);
-  const float inf = INFINITY, nan = NAN, big = std::numeric_limits<float>::max(), tiny = std::numeric_limits<float>::denorm_min();
-  for (float x : {0.f, 1.f, inf, big, tiny, tiny * 3, 0x1p-126f, 0.5f, 2.f, 10.f, 100.f, 88.72283f, 88.72284f, 103.97f, 104.f, 89.f, 3.1415927f})
+  const float inf = INFINITY, nan = NAN, big = std::numeric_limits<float>::max(),
+              tiny = std::numeric_limits<float>::denorm_min();
+  for (float x : {0.f, 1.f, inf, big, tiny, tiny * 3, 0x1p-126f, 0.5f, 2.f, 10.f, 100.f, 88.72283f, 88.72284f, 103.97f,
+                  104.f, 89.f, 3.1415927f})
     xs.insert(xs.end(), {x, -x});
   xs.push_back(nan);
   while (xs.size() % 16) xs.push_back(0.25f);
@@ -74,12 +78,14 @@ struct Unary {
 };
 long double sigmoid(long double x) { return 1 / (1 + std::exp(-x)); }
 const Unary kUnary[] = {
-    {"v_exp", std::exp, 1.2},      {"v_exp2", std::exp2, 1.2},   {"v_expm1", std::expm1, 2},   {"v_log", std::log, 1.2},
-    {"v_log2", std::log2, 1.5},    {"v_log10", std::log10, 1.7}, {"v_log1p", std::log1p, 2},   {"v_sigmoid", sigmoid, 2.6},
-    {"v_tanh", std::tanh, 2},      {"v_erf", std::erf, 1.2},     {"v_sin", std::sin, 1.7},     {"v_cos", std::cos, 1.7},
-    {"v_atan", std::atan, 1.6},    {"v_tan", std::tan, 1.2},     {"v_asin", std::asin, 1.2},   {"v_acosh", std::acosh, 3},
-    {"v_sqrt", std::sqrt, 0.51},   {"v_erfc", std::erfc, 6},     {"v_lgamma", std::lgamma, 5},
-    {"v_round", std::nearbyint, 0}, {"v_floor", std::floor, 0},  {"v_ceil", std::ceil, 0},     {"v_trunc", std::trunc, 0},
+    {"v_exp", std::exp, 1.2},     {"v_exp2", std::exp2, 1.2},     {"v_expm1", std::expm1, 2},
+    {"v_log", std::log, 1.2},     {"v_log2", std::log2, 1.5},     {"v_log10", std::log10, 1.7},
+    {"v_log1p", std::log1p, 2},   {"v_sigmoid", sigmoid, 2.6},    {"v_tanh", std::tanh, 2},
+    {"v_erf", std::erf, 1.2},     {"v_sin", std::sin, 1.7},       {"v_cos", std::cos, 1.7},
+    {"v_atan", std::atan, 1.6},   {"v_tan", std::tan, 1.2},       {"v_asin", std::asin, 1.2},
+    {"v_acosh", std::acosh, 3},   {"v_sqrt", std::sqrt, 0.51},    {"v_erfc", std::erfc, 6},
+    {"v_lgamma", std::lgamma, 5}, {"v_round", std::nearbyint, 0}, {"v_floor", std::floor, 0},
+    {"v_ceil", std::ceil, 0},     {"v_trunc", std::trunc, 0},
 };
 
 TEST(Prelude, ElementaryFunctionsF32) {
@@ -88,11 +94,13 @@ TEST(Prelude, ElementaryFunctionsF32) {
     std::string code;
     for (const Unary& f : kUnary)
       code += std::string("extern \"C\" __attribute__((visibility(\"default\"))) void t") + f.name +
-              "(const float* x, float* y, long n) { for (long i = 0; i < n; i += W) store_f32(y + i, " + f.name + "(load_f32(x + i))); }\n";
+              "(const float* x, float* y, long n) { for (long i = 0; i < n; i += W) store_f32(y + i, " + f.name +
+              "(load_f32(x + i))); }\n";
     Loaded lib = build(code, l);
     std::vector<float> ys(xs.size());
     for (const Unary& f : kUnary) {
-      lib.symbol<void(const float*, float*, long)>(std::string("t") + f.name)(xs.data(), ys.data(), static_cast<long>(xs.size()));
+      lib.symbol<void(const float*, float*, long)>(std::string("t") + f.name)(xs.data(), ys.data(),
+                                                                              static_cast<long>(xs.size()));
       double worst = 0;
       float at = 0;
       for (size_t i = 0; i < xs.size(); ++i) {
@@ -109,8 +117,11 @@ TEST(Prelude, ElementaryFunctionsF32) {
 TEST(Prelude, QuotientsInsideGelu) {
   for (Lanes l : configurations()) {
     Loaded lib = build(
-        "extern \"C\" __attribute__((visibility(\"default\"))) void te(const float* x, float* y, long n) { for (long i = 0; i < n; i += W) store_f32(y + i, v_erf_fast(load_f32(x + i))); }\n"
-        "extern \"C\" __attribute__((visibility(\"default\"))) void tt(const float* x, float* y, long n) { for (long i = 0; i < n; i += W) store_f32(y + i, v_tanh_fast(load_f32(x + i))); }\n", l);
+        "extern \"C\" __attribute__((visibility(\"default\"))) void te(const float* x, float* y, long n) { for (long i "
+        "= 0; i < n; i += W) store_f32(y + i, v_erf_fast(load_f32(x + i))); }\n"
+        "extern \"C\" __attribute__((visibility(\"default\"))) void tt(const float* x, float* y, long n) { for (long i "
+        "= 0; i < n; i += W) store_f32(y + i, v_tanh_fast(load_f32(x + i))); }\n",
+        l);
     std::vector<float> xs = sweep(), ys(xs.size());
     auto check = [&](const char* name, long double (*truth)(long double)) {
       lib.symbol<void(const float*, float*, long)>(name)(xs.data(), ys.data(), static_cast<long>(xs.size()));
@@ -133,7 +144,8 @@ TEST(Prelude, Pow) {
   std::vector<float> xs, ys;
   std::mt19937 rng(3);
   const float inf = INFINITY;
-  const std::vector<float> special = {0.f, -0.f, 1.f, -1.f, inf, -inf, NAN, 2.f, -2.f, 3.f, -3.f, 0.5f, -0.5f, 1e-40f, 1e38f};
+  const std::vector<float> special = {0.f,  -0.f, 1.f,  -1.f, inf,   -inf,   NAN,  2.f,
+                                      -2.f, 3.f,  -3.f, 0.5f, -0.5f, 1e-40f, 1e38f};
   for (float a : special)
     for (float b : special) xs.push_back(a), ys.push_back(b);
   std::uniform_real_distribution<float> d(0, 1);
@@ -142,11 +154,15 @@ TEST(Prelude, Pow) {
   while (xs.size() % 16) xs.push_back(1), ys.push_back(1);
   for (Lanes l : configurations()) {
     Loaded lib = build(
-        "extern \"C\" __attribute__((visibility(\"default\"))) void t(const float* x, const float* y, float* z, long n) { for (long i = 0; i < n; i += W) store_f32(z + i, v_pow(load_f32(x + i), load_f32(y + i))); }\n", l);
+        "extern \"C\" __attribute__((visibility(\"default\"))) void t(const float* x, const float* y, float* z, long "
+        "n) { for (long i = 0; i < n; i += W) store_f32(z + i, v_pow(load_f32(x + i), load_f32(y + i))); }\n",
+        l);
     std::vector<float> zs(xs.size());
-    lib.symbol<void(const float*, const float*, float*, long)>("t")(xs.data(), ys.data(), zs.data(), static_cast<long>(xs.size()));
+    lib.symbol<void(const float*, const float*, float*, long)>("t")(xs.data(), ys.data(), zs.data(),
+                                                                    static_cast<long>(xs.size()));
     for (size_t i = 0; i < xs.size(); ++i)
-      ASSERT_LE(ulps(zs[i], std::pow(static_cast<long double>(xs[i]), static_cast<long double>(ys[i]))), 1.0) << str(l) << " " << xs[i] << "^" << ys[i];
+      ASSERT_LE(ulps(zs[i], std::pow(static_cast<long double>(xs[i]), static_cast<long double>(ys[i]))), 1.0)
+          << str(l) << " " << xs[i] << "^" << ys[i];
   }
 }
 
@@ -159,16 +175,19 @@ TEST(Prelude, ElementaryFunctionsF64) {
   for (double x : {0.0, double{INFINITY}, 709.7, 709.79, 745.1, 745.2, 1.0, 5e-324}) xs.push_back(x), xs.push_back(-x);
   xs.push_back(NAN);
   while (xs.size() % 8) xs.push_back(0.25);
-  const Unary fs[] = {{"d_exp", std::exp, 1.2}, {"d_sigmoid", sigmoid, 2.6}, {"d_log", std::log, 1}, {"d_tanh", std::tanh, 2.5}, {"d_round", std::nearbyint, 0}, {"d_sqrt", std::sqrt, 0.51}};
+  const Unary fs[] = {{"d_exp", std::exp, 1.2},   {"d_sigmoid", sigmoid, 2.6},    {"d_log", std::log, 1},
+                      {"d_tanh", std::tanh, 2.5}, {"d_round", std::nearbyint, 0}, {"d_sqrt", std::sqrt, 0.51}};
   for (Lanes l : configurations()) {
     std::string code;
     for (const Unary& f : fs)
       code += std::string("extern \"C\" __attribute__((visibility(\"default\"))) void t") + f.name +
-              "(const double* x, double* y, long n) { for (long i = 0; i < n; i += WD) store_f64(y + i, " + f.name + "(load_f64(x + i))); }\n";
+              "(const double* x, double* y, long n) { for (long i = 0; i < n; i += WD) store_f64(y + i, " + f.name +
+              "(load_f64(x + i))); }\n";
     Loaded lib = build(code, l);
     std::vector<double> ys(xs.size());
     for (const Unary& f : fs) {
-      lib.symbol<void(const double*, double*, long)>(std::string("t") + f.name)(xs.data(), ys.data(), static_cast<long>(xs.size()));
+      lib.symbol<void(const double*, double*, long)>(std::string("t") + f.name)(xs.data(), ys.data(),
+                                                                                static_cast<long>(xs.size()));
       double worst = 0, at = 0;
       for (size_t i = 0; i < xs.size(); ++i) {
         // 1 / (1 + inf) is 0 where the true value is a denormal; eager computes the same formula
@@ -188,7 +207,8 @@ TEST(Prelude, HalfPrecision) {
     double v = e == 31 ? (m ? NAN : INFINITY) : e ? std::ldexp(1024 + m, e - 25) : std::ldexp(m, -24);
     return static_cast<float>(h & 0x8000 ? -v : v);
   };
-  auto nearest = [](float x, int digits, int min_exponent, double limit) -> float {  // round to nearest even with that many bits
+  auto nearest = [](float x, int digits, int min_exponent,
+                    double limit) -> float {  // round to nearest even with that many bits
     if (std::isnan(x) || std::isinf(x) || x == 0) return x;
     int e;
     std::frexp(x, &e);
@@ -204,15 +224,18 @@ TEST(Prelude, HalfPrecision) {
     for (int d = -1; d <= 1; ++d) {
       xs.push_back(std::bit_cast<float>((static_cast<uint32_t>(i) << 16 | 0x8000) + static_cast<uint32_t>(d)));
       float h = half_truth(static_cast<uint16_t>(i));
-      if (std::isfinite(h)) xs.push_back(std::bit_cast<float>((std::bit_cast<uint32_t>(h) | 0x1000) + static_cast<uint32_t>(d)));
+      if (std::isfinite(h))
+        xs.push_back(std::bit_cast<float>((std::bit_cast<uint32_t>(h) | 0x1000) + static_cast<uint32_t>(d)));
     }
   while (xs.size() % 16) xs.push_back(0.25f);
   for (Lanes l : configurations()) {
     std::string code;
     for (const char* t : {"bf16", "f16"})
-      code += std::string("extern \"C\" __attribute__((visibility(\"default\"))) void to_") + t + "(const float* x, unsigned short* y, long n) { for (long i = 0; i < n; i += W) store_" + t +
+      code += std::string("extern \"C\" __attribute__((visibility(\"default\"))) void to_") + t +
+              "(const float* x, unsigned short* y, long n) { for (long i = 0; i < n; i += W) store_" + t +
               "(y + i, load_f32(x + i)); }\nextern \"C\" __attribute__((visibility(\"default\"))) void from_" + t +
-              "(const unsigned short* x, float* y, long n) { for (long i = 0; i < n; i += W) store_f32(y + i, load_" + t + "(x + i)); }\n";
+              "(const unsigned short* x, float* y, long n) { for (long i = 0; i < n; i += W) store_f32(y + i, load_" +
+              t + "(x + i)); }\n";
     Loaded lib = build(code, l);
     std::vector<float> back(65536);
     std::vector<uint16_t> out(xs.size());
@@ -221,7 +244,9 @@ TEST(Prelude, HalfPrecision) {
       lib.symbol<void(const uint16_t*, float*, long)>("from_" + t)(hs.data(), back.data(), 65536);
       for (size_t i = 0; i < 65536; ++i) {
         float want = bf ? std::bit_cast<float>(static_cast<uint32_t>(i) << 16) : half_truth(static_cast<uint16_t>(i));
-        ASSERT_TRUE(std::isnan(want) ? std::isnan(back[i]) : std::bit_cast<uint32_t>(want) == std::bit_cast<uint32_t>(back[i])) << str(l) << t << i;
+        ASSERT_TRUE(std::isnan(want) ? std::isnan(back[i])
+                                     : std::bit_cast<uint32_t>(want) == std::bit_cast<uint32_t>(back[i]))
+            << str(l) << t << i;
       }
       lib.symbol<void(const float*, uint16_t*, long)>("to_" + t)(xs.data(), out.data(), static_cast<long>(xs.size()));
       for (size_t i = 0; i < xs.size(); ++i) {

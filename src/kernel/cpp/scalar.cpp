@@ -11,8 +11,9 @@ namespace {
 
 using loops::Op;
 
-// $a $b $c operands; @f the library's f of the class (v_f, d_f); #f the integer one (f_i, f_l); $1 a one; $n the dtype's bits, $s one more if unsigned; ~f a name as it is, qualified.
-// Comparisons are marked by a leading '?': 64-bit classes turn their result into a mask. Empty: no such operation.
+// $a $b $c operands; @f the library's f of the class (v_f, d_f); #f the integer one (f_i, f_l); $1 a one; $n the
+// dtype's bits, $s one more if unsigned; ~f a name as it is, qualified. Comparisons are marked by a leading '?': 64-bit
+// classes turn their result into a mask. Empty: no such operation.
 struct Row {
   Op op;
   const char *floating, *integer, *boolean;
@@ -108,22 +109,29 @@ Class class_of(DType d) {
   switch (d) {
     case DType::kF32:
     case DType::kF16:
-    case DType::kBF16: return Class::kF;
-    case DType::kF64: return Class::kD;
-    case DType::kBool: return Class::kB;
+    case DType::kBF16:
+      return Class::kF;
+    case DType::kF64:
+      return Class::kD;
+    case DType::kBool:
+      return Class::kB;
     case DType::kU8:
     case DType::kI8:
     case DType::kI16:
     case DType::kU16:
-    case DType::kI32: return Class::kI;
+    case DType::kI32:
+      return Class::kI;
     case DType::kI64:
-    case DType::kU32: return Class::kL;
-    default: throw Declined(std::string("kernel: no arithmetic on ") + info(d).name);
+    case DType::kU32:
+      return Class::kL;
+    default:
+      throw Declined(std::string("kernel: no arithmetic on ") + info(d).name);
   }
 }
 
 const char* type_name(Class c, bool vector) {
-  static const char* const names[][2] = {{"float", "VF"}, {"double", "VD"}, {"int", "VI"}, {"long", "VL"}, {"bool", "VM"}};
+  static const char* const names[][2] = {
+      {"float", "VF"}, {"double", "VD"}, {"int", "VI"}, {"long", "VL"}, {"bool", "VM"}};
   return names[static_cast<size_t>(c)][vector];
 }
 
@@ -154,9 +162,12 @@ std::string constant(Class c, double number, int64_t integer, bool vector, const
     case Class::kL:
       splat = c == Class::kI ? "splat_i" : "splat_l";
       text = std::to_string(integer);
-      if (integer == INT64_MIN) text = "(-9223372036854775807l - 1)";
-      else if (c == Class::kI && integer == INT32_MIN) text = "(-2147483647 - 1)";
-      else if (c == Class::kL) text += "l";
+      if (integer == INT64_MIN)
+        text = "(-9223372036854775807l - 1)";
+      else if (c == Class::kI && integer == INT32_MIN)
+        text = "(-2147483647 - 1)";
+      else if (c == Class::kL)
+        text += "l";
       if (integer < 0 && text[0] == '-') text = "(" + text + ")";
       break;
     case Class::kB:
@@ -169,17 +180,23 @@ std::string constant(Class c, double number, int64_t integer, bool vector, const
 
 std::string wrapped(DType d, const std::string& text, const std::string& ns) {
   switch (d) {
-    case DType::kI8: return ns + "wrap_i8(" + text + ")";
-    case DType::kU8: return ns + "wrap_u8(" + text + ")";
-    case DType::kI16: return ns + "wrap_i16(" + text + ")";
-    case DType::kU16: return ns + "wrap_u16(" + text + ")";
-    case DType::kU32: return ns + "wrap_u32(" + text + ")";
-    default: return text;
+    case DType::kI8:
+      return ns + "wrap_i8(" + text + ")";
+    case DType::kU8:
+      return ns + "wrap_u8(" + text + ")";
+    case DType::kI16:
+      return ns + "wrap_i16(" + text + ")";
+    case DType::kU16:
+      return ns + "wrap_u16(" + text + ")";
+    case DType::kU32:
+      return ns + "wrap_u32(" + text + ")";
+    default:
+      return text;
   }
 }
 
-std::string operation(Op op, DType operand, const std::string& a, const std::string& b, const std::string& c, bool vector,
-                      const std::string& ns) {
+std::string operation(Op op, DType operand, const std::string& a, const std::string& b, const std::string& c,
+                      bool vector, const std::string& ns) {
   const Class cls = class_of(operand);
   const Row& r = row(op);
   const bool floats = cls == Class::kF || cls == Class::kD;
@@ -191,7 +208,8 @@ std::string operation(Op op, DType operand, const std::string& a, const std::str
   for (size_t i = 0; i < pattern.size(); ++i) {
     auto name = [&] {
       size_t end = i + 1;
-      while (end < pattern.size() && (std::isalnum(static_cast<unsigned char>(pattern[end])) || pattern[end] == '_')) ++end;
+      while (end < pattern.size() && (std::isalnum(static_cast<unsigned char>(pattern[end])) || pattern[end] == '_'))
+        ++end;
       std::string n(pattern.substr(i + 1, end - i - 1));
       i = end - 1;
       return n;
@@ -199,14 +217,29 @@ std::string operation(Op op, DType operand, const std::string& a, const std::str
     switch (pattern[i]) {
       case '$':
         switch (pattern[++i]) {
-          case 'a': out += a; break;
-          case 'b': out += b; break;
-          case 'c': out += c; break;
-          case 'm': out += vector && wide(cls) ? ns + "m_to_wide(" + a + ")" : a; break;
-          case '1': out += constant(cls, 1, 1, vector, ns); break;
-          case 's': out += std::to_string(info(operand).bytes * 8 + !info(operand).is_signed); break;  // unsigned: all bits go
-          case 'n': out += std::to_string(info(operand).bytes * 8); break;
-          default: break;
+          case 'a':
+            out += a;
+            break;
+          case 'b':
+            out += b;
+            break;
+          case 'c':
+            out += c;
+            break;
+          case 'm':
+            out += vector && wide(cls) ? ns + "m_to_wide(" + a + ")" : a;
+            break;
+          case '1':
+            out += constant(cls, 1, 1, vector, ns);
+            break;
+          case 's':
+            out += std::to_string(info(operand).bytes * 8 + !info(operand).is_signed);
+            break;  // unsigned: all bits go
+          case 'n':
+            out += std::to_string(info(operand).bytes * 8);
+            break;
+          default:
+            break;
         }
         break;
       case '@': {
@@ -214,9 +247,14 @@ std::string operation(Op op, DType operand, const std::string& a, const std::str
         out += ns + (n == "bits" ? (cls == Class::kD ? "bits_d" : "bits") : (cls == Class::kD ? "d_" : "v_") + n);
         break;
       }
-      case '#': out += ns + name() + (cls == Class::kL ? "_l" : "_i"); break;
-      case '~': out += ns + name(); break;
-      default: out += pattern[i];
+      case '#':
+        out += ns + name() + (cls == Class::kL ? "_l" : "_i");
+        break;
+      case '~':
+        out += ns + name();
+        break;
+      default:
+        out += pattern[i];
     }
   }
   if (compares && vector && wide(cls)) return ns + "m_from_wide(" + out + ")";
@@ -232,15 +270,22 @@ std::string conversion(DType from, DType to, const std::string& a, bool vector, 
   }
   if (f == Class::kB) {
     switch (t) {
-      case Class::kF: return a + " ? " + constant(t, 1, 0, vector, ns) + " : " + constant(t, 0, 0, vector, ns);
-      case Class::kI: return ns + "m_to_i(" + a + ")";
-      case Class::kL: return vector ? ns + "m_to_wide(" + a + ") & 1" : a;
-      default: return (vector ? ns + "m_to_wide(" + a + ")" : a) + " ? " + constant(t, 1, 0, vector, ns) + " : " + constant(t, 0, 0, vector, ns);
+      case Class::kF:
+        return a + " ? " + constant(t, 1, 0, vector, ns) + " : " + constant(t, 0, 0, vector, ns);
+      case Class::kI:
+        return ns + "m_to_i(" + a + ")";
+      case Class::kL:
+        return vector ? ns + "m_to_wide(" + a + ") & 1" : a;
+      default:
+        return (vector ? ns + "m_to_wide(" + a + ")" : a) + " ? " + constant(t, 1, 0, vector, ns) + " : " +
+               constant(t, 0, 0, vector, ns);
     }
   }
   static const char letters[] = {'f', 'd', 'i', 'l'};
-  std::string text = f == t ? a : ns + letters[static_cast<size_t>(f)] + "_to_" + letters[static_cast<size_t>(t)] + "(" + a + ")";
-  const bool cuts = is_floating(from) || info(to).bytes < info(from).bytes || info(to).is_signed != info(from).is_signed;
+  std::string text =
+      f == t ? a : ns + letters[static_cast<size_t>(f)] + "_to_" + letters[static_cast<size_t>(t)] + "(" + a + ")";
+  const bool cuts =
+      is_floating(from) || info(to).bytes < info(from).bytes || info(to).is_signed != info(from).is_signed;
   return cuts && !is_floating(to) ? wrapped(to, text, ns) : text;
 }
 

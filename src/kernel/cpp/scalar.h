@@ -10,12 +10,12 @@ namespace flashover::kernel {
 enum class Class : uint8_t { kF, kD, kI, kL, kB };
 Class class_of(DType d);  // throws Declined for dtypes without arithmetic here
 
-const char* type_name(Class c, bool vector);    // "VF" / "float"
+const char* type_name(Class c, bool vector);  // "VF" / "float"
 std::string constant(Class c, double number, int64_t integer, bool vector, const std::string& ns);
-// `operand` is the dtype of the operands (of the arms for where); texts are of class class_of(operand), conditions are masks.
-// `ns` qualifies library names ("" or "one::").
-std::string operation(loops::Op op, DType operand, const std::string& a, const std::string& b, const std::string& c, bool vector,
-                      const std::string& ns);
+// `operand` is the dtype of the operands (of the arms for where); texts are of class class_of(operand), conditions are
+// masks. `ns` qualifies library names ("" or "one::").
+std::string operation(loops::Op op, DType operand, const std::string& a, const std::string& b, const std::string& c,
+                      bool vector, const std::string& ns);
 std::string conversion(DType from, DType to, const std::string& a, bool vector, const std::string& ns);
 // Cuts an integer result back to its dtype.
 std::string wrapped(DType d, const std::string& text, const std::string& ns);
