@@ -1,5 +1,6 @@
 #include "graph/passes/layout.h"
 
+#include <algorithm>
 #include <map>
 
 #include "base/check.h"
@@ -9,6 +10,27 @@
 
 namespace flashover::graph {
 namespace {
+
+// Products give contiguous results whatever the operands' strides, and take any matrix that BLAS takes.
+struct Product {
+  std::string_view op;
+  size_t left, right;
+};
+constexpr Product kProducts[] = {{"aten.mm.default", 0, 1},
+                                 {"aten.bmm.default", 0, 1},
+                                 {"aten.addmm.default", 1, 2},
+                                 {"aten.baddbmm.default", 1, 2}};
+
+// One of the last two dims is dense and the other steps over it.
+bool suits_blas(const TensorType& t) {
+  const size_t r = t.rank();
+  if (r < 2) return false;
+  auto fits = [&](size_t inner, size_t outer) {
+    return (t.strides[inner].is_const(1) || t.sizes[inner].is_const(1)) &&
+           sym::known_le(t.sizes[inner], t.strides[outer]);
+  };
+  return fits(r - 1, r - 2) || fits(r - 2, r - 1);
+}
 
 class Relaxer {
  public:
@@ -32,8 +54,14 @@ class Relaxer {
       out_.nodes.push_back(std::move(n));
     }
     // What leaves the graph states its strides itself.
-    for (Output& o : in_.outputs)
-      if (o.value != kNoValue) o.value = behind_copies(o.value);
+    for (Output& o : in_.outputs) {
+      if (o.value == kNoValue) continue;
+      const ValueId wanted = o.value;
+      o.value = behind_copies(wanted);
+      // A copy that an extern needs anyway may be what is returned.
+      const auto copy = copies_.find({o.value, key_of(o.type)});
+      if (copy != copies_.end() && same_sizes(o.type.sizes, out_.type(o.value).sizes)) o.value = copy->second;
+    }
     for (Mutation& m : in_.mutations) m.value = behind_copies(m.value);
     out_.outputs = std::move(in_.outputs);
     out_.mutations = std::move(in_.mutations);
@@ -64,19 +92,27 @@ class Relaxer {
   // Externs get what eager would have passed, or what a rewrite asked for with a copy: their results' strides depend on
   // it.
   void visit_extern(Node& n) {
+    std::vector<ValueId> flexible;
+    for (const Product& p : kProducts)
+      if (n.op->name == p.op)
+        for (size_t i : {p.left, p.right}) flexible.push_back(ops::as_value(n.args[i]));
     replace_refs(n, [&](ValueId v) {
       const TensorType wanted = wanted_[v];
       const ValueId x = behind_copies(v);
       if (wanted.opaque || same_strides(out_.type(x), wanted) || !is_writable_layout(wanted)) return x;
-      std::string key;
-      for (sym::Expr s : wanted.strides) key += s.str() + ',';
-      auto [it, fresh] = copies_.try_emplace({x, key}, kNoValue);
+      if (std::find(flexible.begin(), flexible.end(), v) != flexible.end() && suits_blas(out_.type(x))) return x;
+      auto [it, fresh] = copies_.try_emplace({x, key_of(wanted)}, kNoValue);
       if (fresh) {
         Builder b(out_, n.location);
         it->second = b.emit("prim.copy", {Ref{x}}, plain(wanted));
       }
       return it->second;
     });
+  }
+  static std::string key_of(const TensorType& t) {
+    std::string key;
+    for (sym::Expr s : t.strides) key += s.str() + ',';
+    return key;
   }
   static TensorType plain(TensorType t) {
     t.offset = 0;
