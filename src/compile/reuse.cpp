@@ -90,7 +90,7 @@ kernel::Compiled compile_kernels(std::span<const loops::Kernel> kernels, Cache& 
     symbols.push_back(e.symbol);
     auto [known, fresh] = by_symbol.try_emplace(e.symbol);
     if (!fresh) continue;
-    known->second.key = Hasher().number(base.lo).number(base.hi).text(e.symbol).text(e.text).finish();
+    known->second.key = Hasher().number(base.lo).number(base.hi).text(e.symbol).text(e.body).text(e.entry).finish();
     if (const auto key = read_key(cache.get("kernel", known->second.key))) {
       auto [binary, first] = binary_of.try_emplace(*key, -1);
       if (first)
