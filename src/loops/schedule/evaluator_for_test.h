@@ -28,7 +28,7 @@ struct PlanResult {
   int32_t error = 0;
 };
 // Runs kernel number k on pointers.
-using Launch = std::function<int32_t(int32_t k, std::span<void* const> pointers)>;
+using Launch = std::function<int32_t(int32_t k, std::span<void* const> pointers, std::span<const int64_t> sizes)>;
 
 namespace detail {
 
@@ -372,7 +372,8 @@ class Runner {
           std::vector<void*> pointers;
           for (plan::TensorId t : s.reads) pointers.push_back(memory_[t].data);
           for (plan::TensorId t : s.writes) pointers.push_back(memory_[t].data);
-          if (int32_t e = launch_ ? launch_(s.kernel, pointers) : interpret(s_.kernels[s.kernel], pointers)) {
+          const std::vector<int64_t> sizes = constant(s.sizes);
+          if (int32_t e = launch_ ? launch_(s.kernel, pointers, sizes) : interpret(s_.kernels[s.kernel], pointers, sizes)) {
             r.error = e;
             return r;
           }

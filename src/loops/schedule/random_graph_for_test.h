@@ -65,7 +65,9 @@ class Generator {
   explicit Generator(uint32_t seed) : random_(seed) {}
   Graph make() {
     Builder b(g_);
-    const std::vector<std::vector<int64_t>> shapes = {{4, 6}, {2, 3, 4}, {2, 4, 2, 3}, {6}, {4, 1}};
+    // Sometimes wide enough for whole vectors and their tails.
+    const int64_t w = pick(3) == 0 ? 1 + static_cast<int64_t>(pick(40)) : 1;
+    const std::vector<std::vector<int64_t>> shapes = {{4, 6 * w}, {2, 3, 4 * w}, {2, 4, 2, 3 * w}, {6 * w}, {4, 1}};
     for (int i = 0; i < 4; ++i) {
       TensorType t = f32(shapes[pick(shapes.size())]);
       if (pick(3) == 0 && t.rank() > 1) {  // a non-contiguous input
@@ -156,14 +158,14 @@ class Generator {
         }
         break;
       case 15:
-        if (rank && numel(x) < 200) {
+        if (rank && numel(x) < 4000) {
           int64_t d = dim();
           ValueId y = any();
           r = b.cat({x, pick(2) ? x : fit(b, y, x)}, d);
         }
         break;
       case 16:
-        if (rank && numel(x) < 200) {
+        if (rank && numel(x) < 4000) {
           Sizes lo(rank, 0), hi(rank, 0);
           lo[dim()] = static_cast<int64_t>(pick(3));
           hi[dim()] = static_cast<int64_t>(pick(3));

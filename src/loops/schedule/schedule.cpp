@@ -9,6 +9,7 @@
 #include "loops/schedule/build.h"
 #include "loops/schedule/expand.h"
 #include "loops/schedule/memory.h"
+#include "loops/schedule/share.h"
 #include "ops/args.h"
 
 namespace flashover::loops {
@@ -435,6 +436,7 @@ Schedule schedule(const graph::Graph& core, const ScheduleOptions& options) {
   std::string items = options.want_text ? print(program) : std::string();
   const Fused fused = fuse(program, options);
   Schedule s = Planner(program, fused).run();
+  if (options.share) share_kernels(s);
   if (options.want_text) s.text = items + print(fused, program);
   return s;
 }

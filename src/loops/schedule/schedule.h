@@ -22,6 +22,7 @@ namespace flashover::loops {
 struct ScheduleOptions {
   int threads = 2;              // how many rows are enough
   int64_t split_numel = 1 << 16;  // a reduction longer than this with fewer rows than threads is split in two steps
+  bool share = true;              // kernels that differ only in sizes are one
   bool want_text = true;          // fill Schedule::text
 };
 

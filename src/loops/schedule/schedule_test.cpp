@@ -330,6 +330,23 @@ TEST(Schedule, EqualKernelsAreOne) {
   EXPECT_EQ(s.kernels.size(), 1u);
 }
 
+TEST(Schedule, KernelsThatDifferInSizesAreOne) {
+  Graph g;
+  Builder b(g);
+  std::vector<ValueId> outs;
+  for (auto [n, c, hw] : {std::tuple{2, 3, 16}, {2, 5, 49}, {3, 4, 20}}) {
+    ValueId x = g.add_input(f32({n, c, hw}), graph::InputKind::kUser, "x"), w = g.add_input(f32({c, 1}), graph::InputKind::kUser, "w");
+    ValueId p = g.add_input(f32({c, hw}), graph::InputKind::kParameter, "p");
+    ValueId norm = b.div(p, b.sum(b.exp(p), {1}, true));
+    returns(g, b.relu(b.mul(b.add(extern_call(b, b.mul(x, w)), x), norm)));
+  }
+  Schedule s = check(g);
+  EXPECT_EQ(s.plan.frozen_steps.size(), 3u);
+  EXPECT_EQ(launches(s), 6);
+  EXPECT_EQ(s.kernels.size(), 3u);
+  for (const Kernel& k : s.kernels) EXPECT_FALSE(k.sizes.empty()) << print(k);
+}
+
 TEST(Schedule, ArgmaxOverSeveralDims) {
   Graph g;
   Builder b(g);

@@ -1,0 +1,260 @@
+#include "loops/schedule/share.h"
+
+#include <algorithm>
+#include <map>
+
+#include "base/check.h"
+
+namespace flashover::loops {
+namespace {
+
+// Walks a kernel and meets its numbers in a fixed order. Reading: collects the open numbers and spells everything else into
+// `skeleton`. Writing: puts given expressions where the open numbers stood.
+class Walk {
+ public:
+  Walk(const Kernel& k, bool frozen) : k_(k), frozen_(frozen) {
+    if (k.vector == Vector::kOuter) lanes_ = k.outer.back().var;
+  }
+
+  // values == nullptr: reading.
+  Kernel run(const std::vector<sym::Expr>* values) {
+    values_ = values;
+    next_ = 0;
+    renamed_.clear();
+    Kernel out = k_;
+    for (size_t i = 0; i < out.params.size(); ++i) {
+      Param& p = out.params[i];
+      spell(info(p.dtype).name);
+      spell(p.read ? "r" : "");
+      spell(p.written ? "w" : "");
+      p.numel = number(p.numel, true);
+    }
+    loops(out.outer, 'i', true);
+    spell("vector", static_cast<int64_t>(k_.vector));
+    spell("transpose", k_.transpose);
+    spell("serial", k_.serial);
+    for (const Accumulator& a : out.accs) spell(info(a.dtype).name, static_cast<int64_t>(a.kind));
+    for (Scratch& s : out.scratch) {
+      spell(info(s.dtype).name);
+      s.size = number(s.size, frozen_);
+    }
+    spell("errors", static_cast<int64_t>(out.errors.size()));
+    for (Stage& s : out.stages) {
+      const size_t outer_names = renamed_.size();
+      spell("stage", s.ordered);
+      loops(s.loops, 'j', frozen_);
+      for (Instr& in : s.body) instr(in);
+      renamed_.resize(outer_names);
+    }
+    return out;
+  }
+
+  std::string skeleton;
+  std::vector<int64_t> numbers;
+
+ private:
+  void spell(std::string_view text, int64_t value = 0) {
+    if (values_) return;
+    skeleton += text;
+    skeleton += ',';
+    if (value) skeleton += std::to_string(value);
+    skeleton += ';';
+  }
+  sym::Expr number(sym::Expr e, bool open) {
+    if (!e.is_const() || !open || e.value() <= 0) {
+      spell(e.str());
+      return e;
+    }
+    if (values_) return (*values_)[next_++];
+    spell("#");
+    numbers.push_back(e.value());
+    return e;
+  }
+  void loops(std::vector<Loop>& list, char letter, bool open) {
+    for (size_t i = 0; i < list.size(); ++i) {
+      spell("loop");
+      const sym::Expr extent = number(list[i].extent, open);
+      const sym::Expr var = loop_var(letter, static_cast<int>(i), extent);
+      renamed_.emplace_back(list[i].var, var);
+      list[i] = {var, extent};
+    }
+  }
+  sym::Expr variable(sym::Expr v) {
+    for (size_t i = renamed_.size(); i-- > 0;)
+      if (renamed_[i].first == v) {
+        spell("v", static_cast<int64_t>(i));
+        return renamed_[i].second;
+      }
+    spell(v.name());
+    return v;
+  }
+  bool is_lane(sym::Expr v) const { return v == lanes_; }
+  bool is_inner(sym::Expr v) const {
+    return std::none_of(k_.outer.begin(), k_.outer.end(), [&](const Loop& l) { return l.var == v; });
+  }
+  // An address: numbers may be open in its affine part.
+  sym::Expr address(sym::Expr e) {
+    if (e.kind() != sym::Kind::kAdd) return term(e);
+    spell("sum", static_cast<int64_t>(e.operands().size()));
+    sym::Expr out = 0;
+    for (sym::Expr t : e.operands()) out += term(t);
+    return out;
+  }
+  sym::Expr term(sym::Expr t) {
+    if (t.is_const()) return number(t, true);
+    const auto ops = t.operands();
+    if (t.kind() == sym::Kind::kMul && ops.size() == 2 && ops[0].is_const() && ops[1].kind() == sym::Kind::kVar) {
+      const bool open = !is_lane(ops[1]) && (frozen_ || !is_inner(ops[1]));
+      spell("*");
+      const sym::Expr coef = number(ops[0], open);
+      return coef * variable(ops[1]);
+    }
+    return closed(t);
+  }
+  // An expression whose numbers stay.
+  sym::Expr closed(sym::Expr e) {
+    if (e.is_const()) {
+      spell("c", e.value());
+      return e;
+    }
+    if (e.kind() == sym::Kind::kVar) return variable(e);
+    spell("k", static_cast<int64_t>(e.kind()));
+    spell("n", static_cast<int64_t>(e.operands().size()));
+    std::vector<sym::Expr> ops;
+    for (sym::Expr o : e.operands()) ops.push_back(closed(o));
+    sym::Expr r = ops[0];
+    for (size_t i = 1; i < ops.size(); ++i) {
+      switch (e.kind()) {
+        case sym::Kind::kAdd: r += ops[i]; break;
+        case sym::Kind::kMul: r *= ops[i]; break;
+        case sym::Kind::kFloorDiv: r = sym::floordiv(r, ops[i]); break;
+        case sym::Kind::kMod: r = sym::mod(r, ops[i]); break;
+        case sym::Kind::kMin: r = sym::min(r, ops[i]); break;
+        default: r = sym::max(r, ops[i]);
+      }
+    }
+    return r;
+  }
+  void instr(Instr& in) {
+    spell(info(in.op).name);
+    spell(info(in.dtype).name);
+    for (Id a : in.args) spell("a", a);
+    spell("m", in.mask);
+    spell("s", in.slot);
+    spell("w", in.wrap);
+    spell("mode", static_cast<int64_t>(in.mode));
+    spell(info(in.narrow).name);
+    if (in.op == Op::k_const) spell("const", static_cast<int64_t>(std::bit_cast<uint64_t>(in.number) ^ static_cast<uint64_t>(in.integer)));
+    const bool memory = in.op == Op::k_load || in.op == Op::k_store;
+    if (in.op == Op::k_indirect) {
+      spell(in.index.name());
+      spell(in.hi.str());
+      return;
+    }
+    in.index = memory ? address(in.index) : closed(in.index);
+    in.lo = closed(in.lo);
+    in.hi = closed(in.hi);
+  }
+
+  const Kernel& k_;
+  bool frozen_;
+  sym::Expr lanes_ = 0;
+  const std::vector<sym::Expr>* values_ = nullptr;
+  size_t next_ = 0;
+  std::vector<std::pair<sym::Expr, sym::Expr>> renamed_;
+};
+
+// Where a number is part of a range test or of // and mod, the loops it belongs to keep their extents as well: the simplifications
+// that were made rest on them.
+bool rests_on_extents(const Kernel& k) {
+  auto affine = [](sym::Expr e, auto&& self) -> bool {
+    if (e.kind() >= sym::Kind::kFloorDiv) return false;
+    for (sym::Expr o : e.operands())
+      if (!self(o, self)) return false;
+    return true;
+  };
+  for (const Stage& s : k.stages)
+    for (const Instr& in : s.body)
+      if (in.op == Op::k_in_range || in.op == Op::k_index || !affine(in.index, affine)) return true;
+  return false;
+}
+
+}  // namespace
+
+void share_kernels(Schedule& s) {
+  std::vector<bool> running(s.kernels.size());
+  for (const plan::Step& step : s.plan.steps)
+    if (step.kind == plan::StepKind::kLaunch) running[step.kernel] = true;
+
+  struct Member {
+    int32_t kernel;
+    std::vector<int64_t> numbers;
+  };
+  std::map<std::string, std::vector<Member>> alike;
+  std::vector<std::string> order;
+  for (size_t i = 0; i < s.kernels.size(); ++i) {
+    const Kernel& k = s.kernels[i];
+    if (!k.sizes.empty() || rests_on_extents(k)) continue;
+    Walk walk(k, !running[i]);
+    walk.run(nullptr);
+    std::string key = (running[i] ? "r" : "f") + std::move(walk.skeleton);
+    for (const std::string& e : k.errors) key += e;
+    auto& members = alike[key];
+    if (members.empty()) order.push_back(key);
+    members.push_back({static_cast<int32_t>(i), std::move(walk.numbers)});
+  }
+
+  std::vector<int32_t> replaced_by(s.kernels.size(), -1);
+  std::vector<std::vector<sym::Expr>> sizes(s.kernels.size());
+  for (const std::string& key : order) {
+    const std::vector<Member>& members = alike[key];
+    if (members.size() < 2) continue;
+    const Member& first = members[0];
+    // One argument for each distinct column of numbers that varies.
+    std::map<std::vector<int64_t>, sym::Expr> arguments;
+    std::vector<sym::Expr> values, used;
+    std::vector<std::vector<int64_t>> columns;
+    for (size_t n = 0; n < first.numbers.size(); ++n) {
+      std::vector<int64_t> column;
+      for (const Member& m : members) column.push_back(m.numbers[n]);
+      if (std::all_of(column.begin(), column.end(), [&](int64_t v) { return v == column[0]; })) {
+        values.emplace_back(column[0]);
+        continue;
+      }
+      auto [it, fresh] = arguments.try_emplace(column, sym::Expr(0));
+      if (fresh) {
+        it->second = sym::var("n" + std::to_string(used.size()), {1, sym::Range::kInf}, 16);
+        used.push_back(it->second);
+        columns.push_back(column);
+      }
+      values.push_back(it->second);
+    }
+    Kernel general = Walk(s.kernels[first.kernel], !running[first.kernel]).run(&values);
+    general.sizes = used;
+    for (const Member& m : members) general.cost = std::max(general.cost, s.kernels[m.kernel].cost);
+    verify(general);
+    for (size_t i = 0; i < members.size(); ++i) {
+      replaced_by[members[i].kernel] = first.kernel;
+      for (const auto& column : columns) sizes[members[i].kernel].emplace_back(column[i]);
+    }
+    s.kernels[first.kernel] = std::move(general);
+  }
+
+  std::vector<int32_t> number(s.kernels.size(), -1);
+  std::vector<Kernel> kept;
+  for (size_t i = 0; i < s.kernels.size(); ++i) {
+    if (replaced_by[i] >= 0 && replaced_by[i] != static_cast<int32_t>(i)) continue;
+    number[i] = static_cast<int32_t>(kept.size());
+    kept.push_back(std::move(s.kernels[i]));
+  }
+  for (auto* steps : {&s.plan.frozen_steps, &s.plan.steps})
+    for (plan::Step& step : *steps) {
+      if (step.kind != plan::StepKind::kLaunch) continue;
+      const int32_t old = step.kernel;
+      step.sizes = sizes[old];
+      step.kernel = number[replaced_by[old] >= 0 ? replaced_by[old] : old];
+    }
+  s.kernels = std::move(kept);
+}
+
+}  // namespace flashover::loops
