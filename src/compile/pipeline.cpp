@@ -76,7 +76,9 @@ plan::Plan compile(Graph traced, const Options& options, const Environment& env,
   }
 
   const Graph core = run_graph_passes(std::move(traced), env, passes);
-  loops::Schedule schedule = passes.stage("schedule", [&] { return loops::schedule(core, {.threads = env.threads}); });
+  loops::Schedule schedule = passes.stage("schedule", [&] {
+    return loops::schedule(core, {.threads = env.threads, .want_text = passes.wants_text()});
+  });
   if (passes.wants_text()) {
     std::string text = schedule.text;
     for (const loops::Kernel& k : schedule.kernels) text += "\n" + loops::print(k);
