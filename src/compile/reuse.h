@@ -1,6 +1,7 @@
 // What the disk cache holds for the pipeline: whole plans by graph, kernel binaries by their text. A changed graph
 // misses its plan and still finds most of its kernels.
 #pragma once
+#include <cstdint>
 #include <optional>
 #include <span>
 

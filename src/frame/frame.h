@@ -1,15 +1,18 @@
 // A Python call, run once on trace tensors, becomes a Capture.
 //
-// The PEP 523 hook is on only while a capture runs. The interpreter acts as the evaluator of the real, linked frame: it runs
-// the bytecode on the *real* Python objects; tensors met through sources are swapped for trace tensors (trace.h), so a
-// torch function is simply called. Beside each value stands its source or 'fresh'; what is observed through a source becomes
-// a fact. Writes to anything not fresh go through a journal: rolled back when the capture ends, replayed by Effects.
+// The PEP 523 hook is on only while a capture runs. The interpreter acts as the evaluator of the real, linked frame: it
+// runs the bytecode on the *real* Python objects; tensors met through sources are swapped for trace tensors (trace.h),
+// so a torch function is simply called. Beside each value stands its source or 'fresh'; what is observed through a
+// source becomes a fact. Writes to anything not fresh go through a journal: rolled back when the capture ends, replayed
+// by Effects.
 //
 //   In        a callable and its arguments
 //   Out       Capture: graph, observations, input sources, a recipe for the result, effects
 //   Promises  when capture() returns, nothing the trace did is visible; the program cannot tell that it was traced
-//   Declines  anything not surely right: Capture::declined with a reason and the user's file:line (a graph break, later)
+//   Declines  anything not surely right: Capture::declined with a reason and the user's file:line (a graph break,
+//   later)
 #pragma once
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -28,14 +31,20 @@ struct RecipeStep {
     kGraphOutput,  // index
     kSource,       // index: position in Capture::wanted
     kConstant,     // object (owned)
-    kTuple, kList, kSet, kFrozenSet,  // items
-    kDict,         // items: key, value, key, value ...; object: exact dict subclass or null (OrderedDict, defaultdict ...)
-    kObject,       // object: class; made by its base's __new__ without __init__; filled by kFill steps
-    kFillDict,     // items[0].__dict__ <- pairs
-    kFillItems,    // items[0] is a dict/list subclass object: contents <- items (dict: pairs)
-    kNamedTuple,   // object: class (also torch.return_types structseq); items
-    kSlice, kCell, kFunction, kBoundMethod,
-    kPythonInt,    // from a symbolic size: reserved for dynamic shapes
+    kTuple,
+    kList,
+    kSet,
+    kFrozenSet,  // items
+    kDict,      // items: key, value, key, value ...; object: exact dict subclass or null (OrderedDict, defaultdict ...)
+    kObject,    // object: class; made by its base's __new__ without __init__; filled by kFill steps
+    kFillDict,  // items[0].__dict__ <- pairs
+    kFillItems,   // items[0] is a dict/list subclass object: contents <- items (dict: pairs)
+    kNamedTuple,  // object: class (also torch.return_types structseq); items
+    kSlice,
+    kCell,
+    kFunction,
+    kBoundMethod,
+    kPythonInt,  // from a symbolic size: reserved for dynamic shapes
   };
   Kind kind;
   int32_t index = -1;

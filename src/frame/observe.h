@@ -1,9 +1,11 @@
-// What a trace has learned so far: identities with their sources, and facts. The interpreter reports each read of an old object
-// here; whatever is not known here was made during the trace.
+// What a trace has learned so far: identities with their sources, and facts. The interpreter reports each read of an
+// old object here; whatever is not known here was made during the trace.
 //
-// Sources hang on object identity, not on stack slots: an old object met again, also after a detour through native code, is
-// still known. Atoms (int, str, None ...) carry no identity: they are guarded by value at the moment they are read.
+// Sources hang on object identity, not on stack slots: an old object met again, also after a detour through native
+// code, is still known. Atoms (int, str, None ...) carry no identity: they are guarded by value at the moment they are
+// read.
 #pragma once
+#include <cstdint>
 #include <functional>
 #include <unordered_map>
 #include <unordered_set>
@@ -23,7 +25,8 @@ using guards::SourceKind;
 struct KnownTypes {
   PyTypeObject *tensor = nullptr, *parameter = nullptr, *module = nullptr, *size = nullptr, *dtype = nullptr,
                *device = nullptr, *layout = nullptr, *memory_format = nullptr, *qscheme = nullptr, *enum_type = nullptr,
-               *script_function = nullptr, *lru_cache = nullptr, *partial = nullptr, *deque = nullptr, *defaultdict = nullptr, *context_var = nullptr;
+               *script_function = nullptr, *lru_cache = nullptr, *partial = nullptr, *deque = nullptr,
+               *defaultdict = nullptr, *context_var = nullptr;
   PyObject* module_getattr = nullptr;  // torch.nn.Module.__getattr__
 };
 const KnownTypes& known_types();  // resolved again when torch appears

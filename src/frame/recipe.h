@@ -1,5 +1,6 @@
 // From the objects that a finished trace left behind to steps that make them again.
 #pragma once
+#include <cstdint>
 #include <unordered_map>
 
 #include "frame/frame.h"

@@ -9,6 +9,7 @@
 // (convert to the same dtype, broadcast to the same sizes, identity permute ...) return the operand itself.
 // Dims of the methods may be negative.
 #pragma once
+#include <cstdint>
 #include <string_view>
 #include <utility>
 #include <vector>

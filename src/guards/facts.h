@@ -1,6 +1,8 @@
-// What sources and facts mean, once, for the fast program and for the plain checker: fetch an object, test a fact on it.
+// What sources and facts mean, once, for the fast program and for the plain checker: fetch an object, test a fact on
+// it.
 #pragma once
 #include <Python.h>
+#include <cstdint>
 
 #include <string>
 #include <vector>
@@ -31,8 +33,8 @@ class Keep {
   std::vector<PyObject*> held_;
 };
 
-// Observations made ready for checking: they no longer keep the observed program alive (identity is held by weak reference
-// where the type allows it), and everything that needs the objects of trace time has been read off them.
+// Observations made ready for checking: they no longer keep the observed program alive (identity is held by weak
+// reference where the type allows it), and everything that needs the objects of trace time has been read off them.
 class Table {
  public:
   explicit Table(Observations o);  // throws Declined

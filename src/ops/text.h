@@ -3,6 +3,7 @@
 //   arguments  %3 None %[%1, None] 3 s0+1 [2, 3] 1.0 inf f[0.5] true b[true] complex(1.0, 2.0) "text" f32 cpu strided
 //   channels_last
 #pragma once
+#include <cstdint>
 #include <string>
 #include <string_view>
 

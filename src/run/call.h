@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 #include <ATen/core/stack.h>
+#include <cstdint>
 
 #include <string>
 #include <vector>

@@ -5,6 +5,7 @@
 // exposure epoch.
 #pragma once
 #include <ATen/core/Tensor.h>
+#include <cstdint>
 
 #include <atomic>
 #include <functional>

@@ -1,6 +1,7 @@
 // The session behind trace.h: what the Fake fallback calls.
 #pragma once
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <cstdint>
 
 #include <optional>
 #include <string_view>

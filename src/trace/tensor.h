@@ -2,6 +2,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <c10/core/TensorImpl.h>
+#include <cstdint>
 
 #include <memory>
 #include <string>

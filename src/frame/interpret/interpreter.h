@@ -1,10 +1,11 @@
-// The evaluator of one capture: runs frames' bytecode on the real objects and reports to the Recorder what it read of old
-// ones. One file per object family: evaluate.cpp (the instruction loop), attribute.cpp, call.cpp, native.cpp (C callables),
-// container.cpp.
+// The evaluator of one capture: runs frames' bytecode on the real objects and reports to the Recorder what it read of
+// old ones. One file per object family: evaluate.cpp (the instruction loop), attribute.cpp, call.cpp, native.cpp (C
+// callables), container.cpp.
 //
-// Inside, "stop here" is a C++ exception (Declined) thrown straight up to the frame's evaluate(), which turns it into the
-// sticky abort state: every frame then unwinds at once without running handlers, and capture() reports the reason.
+// Inside, "stop here" is a C++ exception (Declined) thrown straight up to the frame's evaluate(), which turns it into
+// the sticky abort state: every frame then unwinds at once without running handlers, and capture() reports the reason.
 #pragma once
+#include <cstdint>
 #include <string>
 
 #include "base/check.h"

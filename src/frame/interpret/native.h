@@ -1,15 +1,17 @@
-// What is known of C callables: which may run natively inside a capture, what they read of their arguments, what they write.
+// What is known of C callables: which may run natively inside a capture, what they read of their arguments, what they
+// write.
 #pragma once
+#include <cstdint>
 #include "frame/interpret/interpreter.h"
 
 namespace flashover::frame {
 
 struct NativeCall {
   Interpreter& in;
-  PyObject* f;      // the callable object
-  PyObject* self;   // bound receiver, or the first argument of an unbound method; null for functions
+  PyObject* f;            // the callable object
+  PyObject* self;         // bound receiver, or the first argument of an unbound method; null for functions
   PyObject* const* args;  // without self
-  size_t nargs;     // positional, without self
+  size_t nargs;           // positional, without self
   PyObject* kwnames;
   PyObject* const* all;  // as called: what a plain vectorcall of `f` gets
   size_t all_nargs;
@@ -18,20 +20,20 @@ struct NativeCall {
 
 struct Native {
   enum Flag : uint8_t {
-    kReads = 1,     // reads its arguments' contents, whole
-    kReadsSelf = 2, // reads the receiver's contents, whole
-    kWrites = 4,    // changes the receiver
-    kShares = 8,    // may return an object that others hold too (an element, an argument, a singleton)
-    kCalls = 16,    // calls its first callable argument from C
-    kTensors = 32,  // a torch operator: lists, tuples and slices among the arguments are read
+    kReads = 1,      // reads its arguments' contents, whole
+    kReadsSelf = 2,  // reads the receiver's contents, whole
+    kWrites = 4,     // changes the receiver
+    kShares = 8,     // may return an object that others hold too (an element, an argument, a singleton)
+    kCalls = 16,     // calls its first callable argument from C
+    kTensors = 32,   // a torch operator: lists, tuples and slices among the arguments are read
   };
   uint8_t flags = 0;
   PyObject* (*handler)(const NativeCall&) = nullptr;
 };
 
-const Native* native_function(PyObject* f);             // builtin functions and bound C methods
-const Native* native_method(PyMethodDef* method);       // unbound methods of builtin types
-const Native* native_type(PyTypeObject* type);          // constructors written in C
+const Native* native_function(PyObject* f);        // builtin functions and bound C methods
+const Native* native_method(PyMethodDef* method);  // unbound methods of builtin types
+const Native* native_type(PyTypeObject* type);     // constructors written in C
 bool is_tensor_method_allowed(const char* name);
 std::string callable_name(PyObject* f);
 

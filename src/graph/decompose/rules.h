@@ -3,6 +3,7 @@
 // A decomposition sees a functional node and appends prims; it returns false, with nothing appended, to keep the node
 // extern. Reduced floats compute in f32 and round once per aten operator, as eager's kernels do.
 #pragma once
+#include <cstdint>
 #include <optional>
 #include <vector>
 

@@ -2,6 +2,7 @@
 // in them. Masks are made of these. They are computed here, element by element, as the prims define them (in double,
 // rounded to the value's dtype after each step), within a budget.
 #pragma once
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <vector>

@@ -4,6 +4,7 @@
 // values, append nodes with `b` and give one value per result; what it made superfluous is removed by the dce at the
 // end.
 #pragma once
+#include <cstdint>
 #include <span>
 #include <string_view>
 #include <vector>

@@ -1,5 +1,6 @@
 // How a view is cut out of its parent: a short list of prim-like steps that can be replayed and inverted.
 #pragma once
+#include <cstdint>
 #include <optional>
 #include <vector>
 

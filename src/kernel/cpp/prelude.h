@@ -14,6 +14,7 @@
 // (WD lanes; a kernel that holds f64 or i64 values runs with W == WD). With W = 1 they are float, int, bool, double,
 // long.
 #pragma once
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>

@@ -1,5 +1,6 @@
 // Texts of scalar operations: which library call or operator does one loops::Op on values of one class.
 #pragma once
+#include <cstdint>
 #include <string>
 
 #include "loops/loops.h"

@@ -1,6 +1,7 @@
-// How each prim computes one element of its result. Reductions, scans and scatters have no row here: they are not functions of one
-// element and are scheduled as items of their own (schedule/).
+// How each prim computes one element of its result. Reductions, scans and scatters have no row here: they are not
+// functions of one element and are scheduled as items of their own (schedule/).
 #pragma once
+#include <cstdint>
 #include "loops/lower/emitter.h"
 
 namespace flashover::loops {

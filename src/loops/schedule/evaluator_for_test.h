@@ -1,8 +1,9 @@
-// A plain evaluator of core graphs on row-major doubles, and a runner of plans (through loops::interpret or compiled kernels): the
-// two sides of the scheduling tests. Nothing here shares code with lowering.
+// A plain evaluator of core graphs on row-major doubles, and a runner of plans (through loops::interpret or compiled
+// kernels): the two sides of the scheduling tests. Nothing here shares code with lowering.
 #pragma once
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <functional>
 #include <map>

@@ -1,5 +1,6 @@
 // Groups: items that run in one kernel, their loop variables expressed in the group's.
 #pragma once
+#include <cstdint>
 #include <vector>
 
 #include "loops/schedule/items.h"

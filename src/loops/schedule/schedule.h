@@ -1,15 +1,15 @@
 // From a functional core graph to kernels and the plan that launches them.
 //
 //   In        graph::Graph in form kCore
-//   Out       loop kernels (equal code once) and a plan whose launch steps name them by index; binaries are kernel/'s work
-//   Promises  every loops::Kernel verifies; the plan verifies; results and outputs have the graph's dtypes, sizes and strides
-//   Declines  Declined for a prim that loops cannot compute (complex numbers)
-//   Stages    expand   prims that are several loops (var) into simpler prims
-//             items    which values are realised (memory, accumulator), which are computed in place: one Item per realised value
-//             fuse     items into groups that share their outer loops
-//             build    a group to a Kernel: stages, bodies, loop order, loop merging
-//             plan     step order, memory, aliases
+//   Out       loop kernels (equal code once) and a plan whose launch steps name them by index; binaries are kernel/'s
+//   work Promises  every loops::Kernel verifies; the plan verifies; results and outputs have the graph's dtypes, sizes
+//   and strides Declines  Declined for a prim that loops cannot compute (complex numbers) Stages    expand   prims that
+//   are several loops (var) into simpler prims
+//             items    which values are realised (memory, accumulator), which are computed in place: one Item per
+//             realised value fuse     items into groups that share their outer loops build    a group to a Kernel:
+//             stages, bodies, loop order, loop merging plan     step order, memory, aliases
 #pragma once
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -20,7 +20,7 @@
 namespace flashover::loops {
 
 struct ScheduleOptions {
-  int threads = 2;              // how many rows are enough
+  int threads = 2;                // how many rows are enough
   int64_t split_numel = 1 << 16;  // a reduction longer than this with fewer rows than threads is split in two steps
   bool share = true;              // kernels that differ only in sizes are one
   bool want_text = true;          // fill Schedule::text

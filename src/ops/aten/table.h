@@ -4,6 +4,7 @@
 // when it is not certain. Layout decisions (TensorIterator's permutation, channels-last outputs) need numbers; rules
 // answer false for symbolic strides that they cannot prove dense.
 #pragma once
+#include <cstdint>
 #include <string>
 #include <vector>
 
