@@ -58,4 +58,6 @@ def test_nobody_uses_std_filesystem() -> None:
     """libtorch exports an own, older copy of parts of std::filesystem: calls that land there crash the process."""
     for stage in [*ALLOWED, "entry", "python"]:
         for path, name in includes(stage) if (SRC / stage).exists() else []:
+            if path.name.endswith("_test.cpp"):
+                continue  # the test programs of pure layers do not load torch
             assert name != "filesystem", f"{path} includes <filesystem>"
