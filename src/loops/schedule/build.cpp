@@ -36,8 +36,8 @@ class KernelBuilder : public Source {
     for (int32_t i : g_.items)
       if (!p_.items[i].partial) maker_[p_.items[i].value] = i;
     assign_stages();
-    choose_between_stages();
     choose_order();
+    choose_between_stages();
     for (size_t s = 0; s < stage_items_.size(); ++s) emit_stage(s);
     Kernel& k = built_.kernel;
     k.label = label();
@@ -119,7 +119,9 @@ class KernelBuilder : public Source {
         int64_t size = 1;
         for (sym::Expr v : inner_of(m)) size *= extent_of(v);
         if (inner_of(m).empty() && !must) continue;  // a scalar of the row: computed again, once
-        const bool fits = size <= kLargestScratch && (is_block(m, size) || !must);
+        // With lanes over rows each element is a few vectors.
+        const int64_t most = built_.kernel.vector == Vector::kOuter ? kLargestScratch / 16 : kLargestScratch;
+        const bool fits = size <= most && (is_block(m, size) || !must);
         if (fits) {
           scratch_of_[maker] = static_cast<int32_t>(built_.kernel.scratch.size());
           built_.kernel.scratch.push_back({compute_dtype(p_.memory[m.value].dtype), size});
