@@ -361,6 +361,7 @@ class Maker {
         item.cost += in.op == Op::k_load || is_scalar_op(in.op) ? scalar_cost(in.op) : 0;
         if (in.op == Op::k_index || in.op == Op::k_in_range) exprs.push_back(in.index);
         if (in.op != Op::k_load) continue;
+        if (is_reduced(p_.memory[in.slot].dtype)) item.cost += 4;  // widening again costs more than a scratch's load
         exprs.push_back(in.index);
         Access a{in.slot, in.index, in.mask != kNone};
         bool known = std::any_of(item.reads.begin(), item.reads.end(),
