@@ -5,6 +5,7 @@
 #include <frameobject.h>
 #include <structmember.h>
 #undef HAVE_STD_ATOMIC  // the internal headers' stdatomic.h does not compile as C++; the builtin-atomics path does
+#undef _PyGC_FINALIZED   // 3.12: a compatibility macro of the public headers collides with the internal function
 #ifndef Py_BUILD_CORE
 #define Py_BUILD_CORE 1
 #endif

@@ -57,6 +57,9 @@ TorchState::TorchState() {
     PyErr_Clear();
     if (v) items_.push_back({row.name, row.get, row.set, row.args, std::move(v)});
   }
+  functorch_ = Ref::steal(torch_c("_functorch"));
+  if (functorch_) depth_ = Ref::steal(PyObject_CallMethod(functorch_.get(), "get_dynamic_layer_stack_depth", nullptr));
+  PyErr_Clear();
 }
 
 const char* TorchState::changed() const {
@@ -74,6 +77,10 @@ const char* TorchState::changed() const {
 void TorchState::restore() {
   PyObject *type, *value, *tb;
   PyErr_Fetch(&type, &value, &tb);
+  if (depth_) {
+    Ref done = Ref::steal(PyObject_CallMethod(functorch_.get(), "pop_dynamic_layer_stack_and_undo_to_depth", "O", depth_.get()));
+    PyErr_Clear();
+  }
   for (const Item& item : items_) {
     Ref now = Ref::steal(call(item.get, item.args));
     PyErr_Clear();

@@ -22,6 +22,7 @@ class TorchState {
     Ref value;
   };
   std::vector<Item> items_;
+  Ref functorch_, depth_;  // torch.func transforms that are entered
 };
 
 // torch.compiler.is_compiling() is true while one lives.

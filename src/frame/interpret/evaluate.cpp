@@ -24,7 +24,9 @@ class Linked {
     cframe_.current_frame = frame;
     tstate->cframe = &cframe_;
   }
-  ~Linked() {
+  ~Linked() { leave(); }
+  void leave() {
+    if (std::exchange(left_, true)) return;
     tstate_->cframe = cframe_.previous;
 #if PY_VERSION_HEX < 0x030C0000
     tstate_->cframe->use_tracing = cframe_.use_tracing;
@@ -36,6 +38,7 @@ class Linked {
  private:
   PyThreadState* tstate_;
   _PyCFrame cframe_;
+  bool left_ = false;
 };
 
 }  // namespace
@@ -95,7 +98,15 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
   int current = pc - 1;  // the instruction that runs; a RERAISE makes prev_instr point elsewhere
   PyObject* kwnames = nullptr;
   PyObject* result = nullptr;
-  const bool deep = Py_EnterRecursiveCall("");
+  bool deep = Py_EnterRecursiveCall("");
+#if PY_VERSION_HEX >= 0x030C0000
+  if (!deep && tstate->py_recursion_remaining-- <= 1) {
+    ++tstate->py_recursion_remaining;
+    Py_LeaveRecursiveCall();
+    PyErr_SetString(PyExc_RecursionError, "maximum recursion depth exceeded");
+    deep = true;
+  }
+#endif
   frame->stacktop = -1;  // the collector must not look at the stack while it moves
   if (deep) goto leave;
 
@@ -724,6 +735,9 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
 #if PY_VERSION_HEX >= 0x030C0000
             tstate->exc_info = generator->gi_exc_state.previous_item;
             generator->gi_exc_state.previous_item = nullptr;
+            linked.leave();
+            frame->previous = nullptr;
+            ++tstate->py_recursion_remaining;
 #endif
             Py_LeaveRecursiveCall();
             return result;
@@ -884,12 +898,27 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
           case LOAD_SUPER_ATTR: {
             Ref self = Ref::steal(POP()), cls = Ref::steal(POP()), super = Ref::steal(POP());
             PyObject* args[3] = {nullptr, cls.get(), self.get()};
-            Ref object = Ref::steal(call(super.get(), args + 1, (arg & 2) ? 2 : 2, nullptr));
+            // The real super() does with both arguments what it would find by itself with none.
+            const bool real = super.get() == reinterpret_cast<PyObject*>(&PySuper_Type);
+            Ref object = Ref::steal(call(super.get(), args + 1, real || (arg & 2) ? 2 : 0, nullptr));
             if (!object) goto error;
             PyObject* v = get_attr(object.get(), NAME(arg >> 2));
             if (v == nullptr) goto error;
             if (arg & 1) PUSH(nullptr);
             PUSH(v);
+            break;
+          }
+          case CLEANUP_THROW: {  // sub-iterator, last value sent, exception
+            PyObject* v = TOP();
+            if (!PyErr_GivenExceptionMatches(v, PyExc_StopIteration)) {
+              PyErr_Restore(Py_NewRef(PyExceptionInstance_Class(v)), Py_NewRef(v), PyException_GetTraceback(v));
+              goto unwind;
+            }
+            PyObject* value = reinterpret_cast<PyStopIterationObject*>(v)->value;
+            Ref keep = Ref::borrow(value != nullptr ? value : Py_None);
+            for (int i = 0; i < 3; ++i) Py_DECREF(POP());
+            PUSH(Py_NewRef(Py_None));
+            PUSH(keep.release());
             break;
           }
           case CALL_INTRINSIC_1: {
@@ -952,6 +981,8 @@ leave:
   _PyFrame_SetStackPointer(frame, sp);
   if (!deep) Py_LeaveRecursiveCall();
 #if PY_VERSION_HEX >= 0x030C0000
+  if (!deep) ++tstate->py_recursion_remaining;
+  linked.leave();  // a frame that is being cleared must not be visible to finalizers
   finish_frame(tstate, frame);
 #endif
   return result;

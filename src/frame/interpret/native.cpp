@@ -154,7 +154,18 @@ PyObject* do_import(const NativeCall& c) {
   return m;
 }
 
-// Python code of torch that keeps process-wide state (library registration, one-time set-up) runs as it is.
+// torch.autograd.Function.apply: its forward is Python code; without grad mode its backward never matters.
+PyObject* do_autograd_apply(const NativeCall& c) {
+  static PyObject* const enabled = [] {
+    Ref m = Ref::borrow(PyDict_GetItemString(PyImport_GetModuleDict(), "torch._C"));
+    return m ? PyObject_GetAttrString(m.get(), "is_grad_enabled") : nullptr;
+  }();
+  Ref grad = Ref::steal(enabled != nullptr ? PyObject_CallNoArgs(enabled) : nullptr);
+  if (grad.get() != Py_False) throw Declined("torch.autograd.Function in grad mode");
+  for (size_t i = 0; i < c.nargs; ++i) c.in.consume(c.args[i]);
+  return c.run();
+}
+
 struct Row {
   const char* owner;  // module, or module:Type for methods
   const char* names;  // blanks between
@@ -222,7 +233,9 @@ const Row kFunctions[] = {
      "_dispatch_tls_is_dispatch_key_included _dispatch_keys _is_multithreading_enabled _vmapmode_increment_nesting",
      kShares},
     {"torch._C._functorch", "is_functorch_wrapped_tensor is_batchedtensor is_gradtrackingtensor peek_interpreter_stack "
-                            "maybe_current_level maybe_get_level unwrap_if_dead get_unwrapped is_functionaltensor is_legacy_batchedtensor",
+                            "maybe_current_level maybe_get_level current_level get_dynamic_layer_stack_depth maybe_get_bdim "
+                            "is_dead_tensor_wrapper _add_batch_dim _remove_batch_dim _vmap_increment_nesting "
+                            "_vmap_decrement_nesting _unwrap_batched _is_vmap_fallback_enabled unwrap_if_dead get_unwrapped is_functionaltensor is_legacy_batchedtensor",
      kShares},
     {"torch._C._nn", "_parse_to", kTensors | kShares},
     {"torch._C", "parse_schema", 0},
@@ -288,6 +301,9 @@ const Row kMethods[] = {
     {"torch:DisableTorchFunction", "*", kShares},
     {"torch._C:DisableTorchFunctionSubclass", "*", kShares},
     {"torch._C:_InferenceMode", "*", kShares},
+    {"torch._C:_AutoDispatchBelowAutograd", "*", kShares},
+    {"torch._C:_DisableAutocast", "*", kShares},
+    {"torch._C:_DisableFuncTorch", "*", kShares},
 };
 
 const Row kTypes[] = {
@@ -342,6 +358,7 @@ class Table {
   std::unordered_map<PyMethodDef*, Native> methods;
   std::unordered_map<PyTypeObject*, Native> types;
   std::unordered_set<PyObject*> tensor_owners;  // what torch functions are bound to
+  PyTypeObject* autograd_function = nullptr;
   std::unordered_set<std::string_view> forbidden_methods, forbidden_functions;
 
  private:
@@ -357,6 +374,9 @@ class Table {
     if (torch == nullptr || known_types().module == nullptr) return;
     with_torch_ = true;
     fill(true);
+    if (Ref c = Ref::steal(PyObject_GetAttrString(torch, "_C")); c)
+      autograd_function = reinterpret_cast<PyTypeObject*>(PyObject_GetAttrString(c.get(), "_FunctionBase"));
+    PyErr_Clear();
     for (const char* path : {"_VariableFunctions", "_nn", "_fft", "_linalg", "_special", "_nested", "_sparse"}) {
       Ref c = Ref::steal(PyObject_GetAttrString(torch, "_C"));
       Ref owner = c ? Ref::steal(PyObject_GetAttrString(c.get(), path)) : Ref();
@@ -428,6 +448,10 @@ class Table {
         PyMethodDef* def = nullptr;
         if (Py_TYPE(value) == &PyMethodDescr_Type || Py_TYPE(value) == &PyClassMethodDescr_Type)
           def = reinterpret_cast<PyMethodDescrObject*>(value)->d_method;
+        if (PyInstanceMethod_Check(value) && PyCFunction_Check(PyInstanceMethod_GET_FUNCTION(value))) {
+          if (all) functions.emplace(Py_NewRef(PyInstanceMethod_GET_FUNCTION(value)), native);  // made by pybind11
+          continue;
+        }
         if (def == nullptr) continue;
         bool listed = all;
         for (const auto& name : names) listed = listed || name == def->ml_name;
@@ -489,6 +513,11 @@ const Native* native_function(PyObject* f) {
     const char* module = PyUnicode_AsUTF8(c->m_module);
     static const Native tensors{kTensors | kShares, nullptr};
     if (module != nullptr && std::strncmp(module, "torch._ops.", 11) == 0) return &tensors;
+  }
+  if (PyType_Check(self) && std::strcmp(c->m_ml->ml_name, "apply") == 0 && table.autograd_function != nullptr &&
+      PyType_IsSubtype(reinterpret_cast<PyTypeObject*>(self), table.autograd_function)) {
+    static const Native apply{kTensors | kShares, do_autograd_apply};
+    return &apply;
   }
   if (PyType_Check(self) && std::strcmp(c->m_ml->ml_name, "__new__") == 0) {
     static const Native make{kShares, do_new};

@@ -11,6 +11,7 @@ PyObject* decline_exception() {
 }
 
 PyObject* abandon_frame(PyThreadState* tstate, _PyInterpreterFrame* frame) {
+  // (On 3.12 the frame is not linked here; the caller's frame is current.)
   if (!PyErr_Occurred()) {
     // A finalizer that runs while the capture is torn down has no caller to report to.
     const bool finalizer = PyUnicode_CompareWithASCIIString(frame->f_code->co_name, "__del__") == 0;
@@ -35,8 +36,9 @@ bool runs_uninterpreted(PyCodeObject* code) {
   static const char* const kStandardLibrary[] = {"<frozen importlib", "/importlib/", "/warnings.py",  "/inspect.py", "/re/_",
                                                  "/re/__init__.py",   "/typing.py",  "/linecache.py", "/ast.py",
                                                  "/tokenize.py",      "/traceback.py"};
-  // Python kernels of registered operators: called by the dispatcher, not by the program.
-  static const char* const kTorch[] = {"/torch/_library/"};
+  // Python kernels of registered operators (called by the dispatcher, not by the program) and the registration of operators.
+  static const char* const kTorch[] = {"/torch/_library/", "/torch/library.py",
+                                       "/torch/_functorch/predispatch.py"};
   static std::unordered_map<PyObject*, bool> known;  // by file name object; kept alive
   auto [it, added] = known.try_emplace(code->co_filename, false);
   if (!added) return it->second;
@@ -457,7 +459,44 @@ PyObject* intrinsic(int which, PyObject* v) {
   }
 }
 
-// CPython 3.12's evaluator clears the frame it ran; its own function for that is not exported.
+namespace {
+
+// Somebody keeps the frame object (a traceback, sys._getframe): it takes the frame's contents over.
+void hand_over(PyFrameObject* object, _PyInterpreterFrame* frame) {
+  const auto size = static_cast<size_t>(reinterpret_cast<char*>(&frame->localsplus[frame->stacktop]) -
+                                        reinterpret_cast<char*>(frame));
+  Py_INCREF(frame->f_code);
+  std::memcpy(static_cast<void*>(object->_f_frame_data), frame, size);
+  auto* own = reinterpret_cast<_PyInterpreterFrame*>(object->_f_frame_data);
+  object->f_frame = own;
+  own->owner = FRAME_OWNED_BY_FRAME_OBJECT;
+  own->previous = nullptr;
+  if (_PyFrame_IsIncomplete(own)) own->prev_instr = _PyCode_CODE(own->f_code) + own->f_code->_co_firsttraceable - 1;
+  PyFrameObject* back = PyEval_GetFrame();  // the frame itself is unlinked already
+  object->f_back = reinterpret_cast<PyFrameObject*>(Py_XNewRef(reinterpret_cast<PyObject*>(back)));
+  auto* o = reinterpret_cast<PyObject*>(object);
+  if (!PyObject_GC_IsTracked(o)) PyObject_GC_Track(o);
+}
+
+void pop_from_data_stack(PyThreadState* tstate, _PyInterpreterFrame* frame) {
+  auto** base = reinterpret_cast<PyObject**>(frame);
+  _PyStackChunk* chunk = tstate->datastack_chunk;
+  if (base != &chunk->data[0]) {
+    tstate->datastack_top = base;
+    return;
+  }
+  _PyStackChunk* previous = chunk->previous;
+  tstate->datastack_top = &previous->data[previous->top];
+  tstate->datastack_chunk = previous;
+  tstate->datastack_limit = reinterpret_cast<PyObject**>(reinterpret_cast<char*>(previous) + previous->size);
+  PyObjectArenaAllocator arenas;
+  PyObject_GetArenaAllocator(&arenas);
+  arenas.free(arenas.ctx, chunk, chunk->size);
+}
+
+}  // namespace
+
+// CPython 3.12's evaluator clears the frame it ran; its own functions for that are not exported.
 void finish_frame(PyThreadState* tstate, _PyInterpreterFrame* frame) {
   const bool generator = frame->owner == FRAME_OWNED_BY_GENERATOR;
   PyObject *type, *value, *tb;
@@ -468,23 +507,20 @@ void finish_frame(PyThreadState* tstate, _PyInterpreterFrame* frame) {
     tstate->exc_info = g->gi_exc_state.previous_item;
     g->gi_exc_state.previous_item = nullptr;
   }
-  PyFrameObject* object = frame->frame_obj;
-  if (object != nullptr && Py_REFCNT(object) > 1) throw Declined("a frame object escaped");
-  if (object != nullptr) {
-    frame->frame_obj = nullptr;
-    Py_DECREF(object);
+  PyFrameObject* object = std::exchange(frame->frame_obj, nullptr);
+  const bool kept = object != nullptr && Py_REFCNT(object) > 1;
+  if (kept) hand_over(object, frame);
+  Py_XDECREF(reinterpret_cast<PyObject*>(object));
+  if (!kept) {
+    for (int i = 0; i < frame->stacktop; ++i) Py_XDECREF(frame->localsplus[i]);
+    Py_XDECREF(frame->f_locals);
+    Py_DECREF(frame->f_funcobj);
   }
-  for (int i = 0; i < frame->stacktop; ++i) Py_XDECREF(frame->localsplus[i]);
-  Py_XDECREF(frame->f_locals);
-  Py_DECREF(frame->f_funcobj);
-  Py_DECREF(frame->f_code);
-  if (!generator) {
-    auto** base = reinterpret_cast<PyObject**>(frame);
-    tstate->datastack_top = base;
+  if (generator) {
+    frame->previous = nullptr;  // the generator object keeps the code
   } else {
-    auto* g = _PyFrame_GetGenerator(frame);
-    _PyErr_StackItem& item = g->gi_exc_state;
-    Py_CLEAR(item.exc_value);
+    Py_DECREF(frame->f_code);
+    pop_from_data_stack(tstate, frame);
   }
   PyErr_Restore(type, value, tb);
 }
