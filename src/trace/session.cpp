@@ -223,8 +223,7 @@ void Recorder::swap_back() {
   deactivate();
   pybind11::gil_scoped_acquire gil;
   for (auto it = inputs_.rbegin(); it != inputs_.rend(); ++it) {
-    swap_tensors(it->object, it->holder);
-    it->impl->real.reset();
+    swap_tensors(it->object, it->holder);  // the trace tensor keeps `real`: another thread may be about to use it
   }
   by_real_impl_.clear();
   for (InputRecord& in : inputs_) {

@@ -642,3 +642,34 @@ def test_unwritable_dump_is_said_once(tmp_path):
         c(torch.ones(2)); c(torch.ones(3))
     """
     assert run(code, FLASHOVER_DUMP=str(file)).stderr.count("cannot write") == 1
+
+
+def test_another_thread_uses_the_module_during_a_capture():
+    """A capture swaps the module's parameters for trace tensors; other threads must not notice."""
+    torch.manual_seed(0)
+    m = torch.nn.Sequential(*[torch.nn.Linear(16, 16) for _ in range(8)]).eval()
+    x = torch.randn(4, 16)
+    with torch.no_grad():
+        want = m(x)
+    over, wrong, calls = threading.Event(), [], []
+
+    def work():
+        with torch.no_grad():
+            while not over.is_set() and not wrong:
+                try:
+                    calls.append(torch.equal(m(x), want))
+                except BaseException as e:
+                    wrong.append(e)
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for t in threads:
+        t.start()
+    with torch.no_grad():
+        for _ in range(30):
+            assert torch.equal(flashover.compile(m, backend="eager")(x), want)
+    over.set()
+    for t in threads:
+        t.join()
+    assert not wrong
+    assert calls
+    assert all(calls)
