@@ -21,8 +21,11 @@ struct Providers {
   bool onednn = true;        // mkldnn.* exist
   bool onednn_bf16 = false;  // ... and take bf16 (AVX512 or better)
   bool onednn_f16 = false;   // ... and f16
-  // oneDNN's f32 GEMM speed over MKL's. About 1 on Intel, 2 on AMD.
+  // oneDNN's f32 GEMM speed over MKL's, in steps of a half. 1 on Intel, 2 on AMD.
   double onednn_f32_ratio = 1.0;
+  // Rows from which MKL's packed f32 weight is quicker than the plain one (Sapphire Rapids: level at 16, 1.1-1.4x from
+  // 32 on, slower below).
+  int64_t mkl_packed_rows = 16;
   // Packed copies of weights cost memory: stop at this many bytes a graph.
   int64_t pack_budget = int64_t{4} << 30;
   bool strict_numerics = false;  // keep every rounding that eager does
@@ -32,7 +35,8 @@ struct Providers {
 inline std::string describe(const Providers& p) {
   std::string out;
   for (bool b : {p.mkl, p.onednn, p.onednn_bf16, p.onednn_f16, p.strict_numerics}) out += b ? '1' : '0';
-  return out + " " + std::to_string(p.onednn_f32_ratio) + " " + std::to_string(p.pack_budget);
+  return out + " " + std::to_string(p.onednn_f32_ratio) + " " + std::to_string(p.mkl_packed_rows) + " " +
+         std::to_string(p.pack_budget);
 }
 
 // rows x inner times inner x columns. frozen_weight: packing is possible.
@@ -45,11 +49,12 @@ inline Gemm choose_gemm(const Providers& p, DType dtype, std::optional<int64_t> 
   if (dtype == DType::kF32) {
     if (p.onednn && p.onednn_f32_ratio > 1.15 && flops >= kWorthACall)
       return frozen_weight && *rows > 1 ? Gemm::kOneDnnPacked : Gemm::kOneDnn;
-    if (p.mkl && frozen_weight && *rows > 1 && flops >= kWorthACall) return Gemm::kMklPacked;
+    if (p.mkl && frozen_weight && *rows >= p.mkl_packed_rows && flops >= kWorthACall) return Gemm::kMklPacked;
     return Gemm::kAten;
   }
   const bool reduced = (dtype == DType::kBF16 && p.onednn_bf16) || (dtype == DType::kF16 && p.onednn_f16);
-  if (reduced && p.onednn && frozen_weight && flops >= kWorthACall / 4) return Gemm::kOneDnnPacked;
+  // ATen's own path is oneDNN too, with a conversion of the weight and bias more per call (1.3-1.5x).
+  if (reduced && p.onednn && flops >= kWorthACall / 4) return frozen_weight ? Gemm::kOneDnnPacked : Gemm::kOneDnn;
   return Gemm::kAten;
 }
 

@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "run/exposed.h"
 #include "run/library.h"
+#include "run/probe.h"
 #include "run/slab.h"
 #include "run/target.h"
 
@@ -400,6 +401,24 @@ TEST(Run, EqualBinariesAreLoadedOnce) {
   std::string other = kernels();
   other += '\0';
   EXPECT_NE(Library::load(other), a);
+}
+
+TEST(Run, ProbeIsShortAndKeepsTheProgramsRandomNumbers) {
+  at::manual_seed(3);
+  const auto expected = at::randn({5});
+  at::manual_seed(3);
+  const auto start = std::chrono::steady_clock::now();
+  const graph::Providers p = probe();
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  EXPECT_TRUE(at::randn({5}).equal(expected));
+  EXPECT_LT(took.count(), 5.0);
+  EXPECT_TRUE(p.onednn) << "every torch wheel for x86 has it";
+  std::printf("probe: %.1f ms: %s\n", took.count() * 1e3, write(p).c_str());
+  const auto q = parse_providers(write(p));
+  ASSERT_TRUE(q);
+  EXPECT_EQ(graph::describe(*q), graph::describe(p));
+  for (const char* bad : {"", "1", "2 1 1 1 1 1.0", "1 1 1 1 1 99", "1 1 1 1 1 nan", "rubbish"})
+    EXPECT_FALSE(parse_providers(bad)) << bad;
 }
 
 TEST(Run, OverheadOfACall) {

@@ -92,8 +92,8 @@ struct Watcher final : c10::OpRegistrationListener {
                                             nullptr, "flashover: reports writes without version bumps");
       registrations.push_back(std::move(handle));
     }
-    // They may have been called since they were registered.
-    if (registrations.size() != before) expose_all();
+    // They may have been called since they were registered. (The first time nothing is frozen yet.)
+    if (before != 0 && registrations.size() != before) expose_all();
   }
 
   static bool writes_unseen(const c10::OperatorHandle& op) {

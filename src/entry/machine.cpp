@@ -1,0 +1,26 @@
+#include "entry/machine.h"
+
+#include <torch/headeronly/version.h>
+
+#include <mutex>
+#include <optional>
+
+#include "run/probe.h"
+
+namespace flashover::entry {
+
+const graph::Providers& machine_providers(compile::Cache& cache) {
+  static std::mutex mutex;
+  static std::optional<graph::Providers> known;
+  std::lock_guard lock(mutex);
+  if (known) return *known;
+  const Hash128 key = Hasher().text(compile::machine_identity()).text(TORCH_VERSION).finish();
+  if (const auto bytes = cache.get("probe", key)) known = run::parse_providers(*bytes);
+  if (!known) {
+    known = run::probe();
+    cache.put("probe", key, run::write(*known));
+  }
+  return *known;
+}
+
+}  // namespace flashover::entry

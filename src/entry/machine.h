@@ -1,0 +1,12 @@
+// What is known of this machine, for compile::Environment: measured once, kept in the disk cache under the CPU's
+// identity.
+#pragma once
+#include "compile/cache.h"
+#include "graph/providers.h"
+
+namespace flashover::entry {
+
+// The first call of a process asks the cache, the first of a machine measures (run/probe.h).
+const graph::Providers& machine_providers(compile::Cache& cache);
+
+}  // namespace flashover::entry

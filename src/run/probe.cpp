@@ -1,0 +1,146 @@
+#include "run/probe.h"
+
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/randn.h>
+#include <c10/core/InferenceMode.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "base/check.h"
+#include "torch/convert.h"
+
+// Of the runtimes inside torch; declared by hand, since neither header ships with it.
+extern "C" {
+__attribute__((weak)) void omp_set_num_threads(int);
+__attribute__((weak)) int MKL_Set_Num_Threads_Local(int);
+}
+
+namespace flashover::run {
+namespace {
+
+using Work = std::function<void()>;
+
+// How many times as quick b is. The two run in turns, so that a busy moment hits both; of two estimates - least times,
+// and the middle one of the ratios round by round - the one nearer to "the same" counts. 0 when one of them is missing.
+double speed_ratio(const Work& a, const Work& b, int rounds) {
+  if (!a || !b) return 0;
+  const auto time = [](const Work& w) {
+    const auto start = std::chrono::steady_clock::now();
+    w();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  };
+  double least_a = HUGE_VAL, least_b = HUGE_VAL, spent = 0;
+  std::vector<double> ratios;
+  time(a), time(b);
+  for (int i = 0; i < rounds && (i < 5 || spent < 0.03); ++i) {
+    const double ta = time(a), tb = time(b);
+    spent += ta + tb;
+    least_a = std::min(least_a, ta);
+    least_b = std::min(least_b, tb);
+    ratios.push_back(ta / tb);
+  }
+  std::nth_element(ratios.begin(), ratios.begin() + static_cast<ptrdiff_t>(ratios.size() / 2), ratios.end());
+  const double least = least_a / least_b, middle = ratios[ratios.size() / 2];
+  return std::abs(std::log(least)) < std::abs(std::log(middle)) ? least : middle;
+}
+
+// An operator call over given tensors; empty when torch has no such operator or it does not take these tensors.
+Work work(const char* name, std::vector<Arg> args, const std::vector<at::Tensor>& tensors) {
+  const aten::Operator* op = aten::find_operator(name);
+  if (!op) return {};
+  const auto tensor_of = [tensors](ValueId id) { return tensors[static_cast<size_t>(id)]; };
+  Work w = [op, args = std::move(args), tensor_of] { aten::call(*op, args, tensor_of); };
+  try {
+    w();
+  } catch (const std::exception&) {  // not on this CPU
+    return {};
+  }
+  return w;
+}
+
+}  // namespace
+
+namespace {
+
+graph::Providers measure() {
+  c10::InferenceMode inference;
+  graph::Providers p;
+  // 34 MFLOP: far above the operators' fixed costs, short enough to fit between two interruptions.
+  constexpr int64_t kRows = 64, kInner = 512, kColumns = 512;
+  // A generator of our own: the program's random numbers stay as they are.
+  const auto generator = at::globalContext().defaultGenerator(c10::kCPU).clone();
+  const at::Tensor x = at::randn({kRows, kInner}, generator), w = at::randn({kColumns, kInner}, generator);
+  const Arg none = std::monostate();
+  const auto linear = [&](const at::Tensor& a, const at::Tensor& b) {
+    return work("aten.linear.default", {Ref{0}, Ref{1}, none}, {a, b});
+  };
+  const auto onednn = [&](const at::Tensor& a, const at::Tensor& b) {
+    return work("mkldnn._linear_pointwise.default",
+                {Ref{0}, Ref{1}, none, std::string("none"), std::vector<double>{}, std::string()}, {a, b});
+  };
+  const double f32 = speed_ratio(linear(x, w), onednn(x, w), 20);
+  p.onednn = f32 > 0;
+  // Around one it is noise, and the library that eager uses has the better claim.
+  if (p.onednn) p.onednn_f32_ratio = f32 < 1.4 && f32 > 0.7 ? 1.0 : std::clamp(std::round(f32 * 2) / 2, 0.5, 4.0);
+  const auto reduced = [&](at::ScalarType type) {
+    const at::Tensor a = x.to(type), b = w.to(type);
+    return speed_ratio(linear(a, b), onednn(a, b), 10) > 0.9;
+  };
+  p.onednn_bf16 = p.onednn && reduced(at::kBFloat16);
+  p.onednn_f16 = p.onednn && reduced(at::kHalf);
+  p.mkl = aten::find_operator("mkl._mkl_linear.default") != nullptr && at::Context::hasMKL();
+  return p;
+}
+
+}  // namespace
+
+graph::Providers probe() {
+  graph::Providers p;
+  // On a thread of its own, with one worker: teams of threads on a busy machine measure each other. The settings are
+  // per thread.
+  std::thread([&p] {
+    at::internal::lazy_init_num_threads();
+    if (omp_set_num_threads) omp_set_num_threads(1);
+    if (MKL_Set_Num_Threads_Local) MKL_Set_Num_Threads_Local(1);
+    try {
+      p = measure();
+    } catch (const std::exception&) {  // the defaults are safe everywhere
+      p = {};
+    }
+  }).join();
+  return p;
+}
+
+std::string write(const graph::Providers& p) {
+  char buffer[80];
+  std::snprintf(buffer, sizeof buffer, "1 %d %d %d %d %.1f", p.mkl, p.onednn, p.onednn_bf16, p.onednn_f16,
+                p.onednn_f32_ratio);
+  return buffer;
+}
+
+std::optional<graph::Providers> parse_providers(std::string_view text) {
+  int version = 0, mkl = 0, onednn = 0, bf16 = 0, f16 = 0;
+  double ratio = 0;
+  const std::string copy(text);
+  if (std::sscanf(copy.c_str(), "%d %d %d %d %d %lf", &version, &mkl, &onednn, &bf16, &f16, &ratio) != 6 ||
+      version != 1 || !(ratio >= 0.5 && ratio <= 4))
+    return std::nullopt;
+  graph::Providers p;
+  p.mkl = mkl != 0;
+  p.onednn = onednn != 0;
+  p.onednn_bf16 = bf16 != 0;
+  p.onednn_f16 = f16 != 0;
+  p.onednn_f32_ratio = ratio;
+  return p;
+}
+
+}  // namespace flashover::run
