@@ -11,11 +11,11 @@
 
 #include "base/check.h"
 #include "entry/python_graph.h"
+#include "entry/machine.h"
 #include "run/run.h"
 #include "run/target.h"
 #include "torch/convert.h"
 #include "torch/eval.h"
-#include "torch/probe.h"
 
 namespace flashover::entry {
 namespace {
@@ -124,11 +124,12 @@ compile::Environment environment() {
   compile::Environment e;
   e.threads = at::get_num_threads();
   graph::Providers& p = e.providers;
-  const bool mkldnn = at::globalContext().userEnabledMkldnn();
-  p.mkl = at::Context::hasMKL() && aten::find_operator("mkl._mkl_linear.default");
-  p.onednn = mkldnn && at::Context::hasMKLDNN() && aten::find_operator("mkldnn._linear_pointwise.default");
-  p.onednn_bf16 = p.onednn && run::missing_feature("avx512").empty();
-  if (p.onednn) p.onednn_f32_ratio = aten::onednn_f32_ratio();
+  p = machine_providers(compile::Cache::process());
+  // The user's switches, which may change between two compilations.
+  p.mkl = p.mkl && at::Context::hasMKL();
+  p.onednn = p.onednn && at::globalContext().userEnabledMkldnn() && at::Context::hasMKLDNN();
+  p.onednn_bf16 = p.onednn && p.onednn_bf16;
+  p.onednn_f16 = p.onednn && p.onednn_f16;
   e.versions = "torch " TORCH_VERSION " flashover 0.1.0";
   return e;
 }
