@@ -21,6 +21,8 @@ Graph round(Graph in, bool& again) {
   for (const Output& o : in.outputs)
     if (o.value != kNoValue) read[o.value] = true;
   for (const Mutation& m : in.mutations) read[m.value] = true;
+  static const ops::Op* const to_copy = ops::find("aten._to_copy.default");
+  static const ops::Op* const convert = ops::find("prim.convert");
   std::vector<ValueId> results;
   for (Node& n : in.nodes) {
     replacement.apply(n);
@@ -42,6 +44,10 @@ Graph round(Graph in, bool& again) {
     }
     FLASHOVER_CHECK(results.size() == n.outs.size())
         << n.op->name << ": its decomposition gives " << results.size() << " results";
+    // The program's own conversions round for good; those of decompositions need not (see fold).
+    if (n.op == to_copy)
+      for (size_t i = first_node; i < out.nodes.size(); ++i)
+        if (out.nodes[i].op == convert) out.nodes[i].args.resize(3, Arg(true));
     for (size_t i = first_node; i < out.nodes.size(); ++i) again |= find_decomposition(out.nodes[i].op) != nullptr;
     for (size_t i = 0; i < results.size(); ++i) {
       if (n.outs[i] == kNoValue || results[i] == kNoValue) continue;
