@@ -61,8 +61,12 @@ Id scalar(Emitter& e, const graph::Node& node, const Index& at) {
 Id convert(Emitter& e, const graph::Node& node, const Index& at) {
   const DType to = ops::as_dtype(node.args[1]);
   Id a = e.read(ops::as_value(node.args[0]), at);
-  // A narrow integer or bool on the way matters, a 16-bit float does not: computing in f32 is more exact than eager.
-  return e.convert(a, to);
+  // A narrow integer or bool on the way matters, a 16-bit float only where the program itself asked for it (third argument):
+  // elsewhere computing in f32 is more exact than eager.
+  Id x = e.convert(a, to);
+  if (node.args.size() > 2 && is_reduced(to))
+    x = e.add({.op = Op::k_round_to, .dtype = DType::kF32, .args = {x, kNone, kNone}, .narrow = to});
+  return x;
 }
 Id copy(Emitter& e, const graph::Node& node, const Index& at) { return e.read(ops::as_value(node.args[0]), at); }
 
