@@ -126,3 +126,56 @@ def test_some_ops() -> None:
 def test_all_ops(layout: str) -> None:
     failures, _ = sweep(OPS, permuted if layout == "permuted" else (lambda t: t))
     assert not failures, f"{len(failures)} of {len(OPS)}:\n" + "\n".join(f"{k}: {v}" for k, v in failures.items())
+
+
+# Formulas of autograd that look at data, or gradients that torch has no shape function for.
+BACKWARD_DECLINES = {
+    "cumprod", "masked.cumprod", "prod", "masked.prod", "max", "min", "median", "nanmedian", "amax", "linalg.eig", "nn.functional.ctc_loss",
+    "nn.functional.multi_margin_loss", "nn.functional.multilabel_margin_loss", "nn.functional.fractional_max_pool3d", "msort",
+    "nn.functional.huber_loss", "linalg.norm", "norm", "masked.norm", "linalg.vector_norm",
+}  # fmt: skip
+
+
+def joint(op: Any) -> None:
+    sample = next(iter(op.sample_inputs("cpu", torch.float32, requires_grad=True)))
+    everything = (sample.input, list(sample.args), dict(sample.kwargs))
+    leaves = [t for t in tensors_of(everything) if t.requires_grad and t.is_leaf]
+
+    def run(x: Any, rest: Any, kwargs: Any) -> list[torch.Tensor]:
+        outs = [t for t in tensors_of(op.op(x, *rest, **kwargs)) if t.requires_grad]
+        total = sum((t.abs() if t.is_complex() else t).sum() for t in outs)
+        return [g for g in torch.autograd.grad(total, leaves, allow_unused=True) if g is not None]
+
+    try:
+        torch.manual_seed(0)
+        expected = run(*everything)
+    except Exception:
+        return
+    traced = trace(Program(run, everything))
+    traced.verify()
+    torch.manual_seed(0)
+    got = traced.run(traced.inputs)
+    assert len(got) == len(expected)
+    plain = op.name.split(".")[-1]
+    for i, (g, e) in enumerate(zip(got, expected, strict=True)):
+        same(g, e, f"gradient {i}", bits=plain not in RANDOM and op.name not in RANDOM, strides=g.numel() > 1)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_all_gradients() -> None:
+    failures: dict[str, str] = {}
+    for op in OPS:
+        if not op.supports_autograd or "inplace" in op.variant_test_name:
+            continue
+        name = op.name + (("." + op.variant_test_name) if op.variant_test_name else "")
+        try:
+            joint(op)
+        except _C.Declined as e:
+            if op.name not in DECLINES | BACKWARD_DECLINES:
+                failures[name] = f"declined: {str(e)[:200]}"
+        except Exception as e:
+            if op.name in DECLINES and "data of a tensor" in str(e):
+                continue
+            failures[name] = f"{type(e).__name__}: {str(e)[:200]}"
+    assert not failures, f"{len(failures)} of {len(OPS)}:\n" + "\n".join(f"{k}: {v}" for k, v in failures.items())

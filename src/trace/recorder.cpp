@@ -159,8 +159,12 @@ int32_t Recorder::location_id() {
   return it->second;
 }
 
+// Results that ATen leaves undefined (gradients nobody asked for) have no value.
 graph::Node& Recorder::add_node(const ops::Op* op, std::vector<Arg> args, std::vector<TensorType> outs) {
-  return graph_.add_node(op, std::move(args), std::move(outs), location_id());
+  graph::Node node{.op = op, .args = std::move(args), .location = location_id()};
+  for (TensorType& t : outs)
+    node.outs.push_back(t.dtype == DType::kUndefined ? kNoValue : graph_.add_value(std::move(t)));
+  return graph_.nodes.emplace_back(std::move(node));
 }
 
 at::Tensor Recorder::make_tensor(ValueId value, c10::Storage storage, int32_t storage_id) {
@@ -443,7 +447,7 @@ void Recorder::finish_by_rule(OpFacts& facts, std::vector<Arg> args, std::vector
   size_t next = 0;
   const auto result = [&](const aten::ArgSpec& spec, const Operand* source) -> at::Tensor {
     const ValueId value = values[next++];
-    if (!source) return graph_.type(value).dtype == DType::kUndefined ? at::Tensor() : fresh(value);
+    if (!source) return value == kNoValue ? at::Tensor() : fresh(value);
     FLASHOVER_CHECK(source->impl) << facts.schema.name << " aliases a number";
     if (!spec.written) return view_of(*source->impl, value);
     return rebind(*source, value);
@@ -646,7 +650,7 @@ namespace {
 // Marks memory that depends on anything but constants, in program order. `limit`: nodes to look at.
 std::vector<bool> tainted_storages(const graph::Graph& g, size_t storages) {
   std::vector<bool> tainted(storages, false);
-  const auto storage_of = [&](ValueId v) { return g.values[v].storage; };
+  const auto storage_of = [&](ValueId v) { return v == kNoValue ? -1 : g.values[v].storage; };
   for (const graph::Input& in : g.inputs)
     if (in.kind != graph::InputKind::kConstant && storage_of(in.value) >= 0) tainted[storage_of(in.value)] = true;
   // Aliases may be written after they were read: iterate until nothing changes (twice is the rule).
@@ -693,7 +697,7 @@ std::optional<at::Tensor> Recorder::constant_value(const at::Tensor& t) {
     };
     for (const Arg& a : n.args) graph::for_each_ref(a, check);
     for (ValueId v : n.outs) {
-      if (graph_.type(v).dtype == DType::kUndefined) continue;
+      if (v == kNoValue) continue;
       check(v);
       if (graph_.type(v).numel().value() > kMaxElements) return std::nullopt;
     }

@@ -16,7 +16,7 @@
 // stats()).
 //
 // What a kTraced graph looks like, beyond graph.h:
-//   - outs of a node are its tensor results, lists flattened; a result that ATen left undefined has dtype kUndefined
+//   - outs of a node are its tensor results, lists flattened; kNoValue where ATen left a result undefined
 //   - an in-place node's out is a new value with the storage and geometry of the written argument; the tensor stands
 //   for it
 //     from there on (older values of that storage read the new content too: storage ids tell)
