@@ -20,11 +20,26 @@ bool flash_for_cpu(In in, Types& outs) {
   return true;
 }
 
+// (grad_out, query, key, value, ...): each gradient is computed as (batch, length, head, size) and handed out with the
+// middle dims swapped.
+bool flash_for_cpu_backward(In in, Types& outs) {
+  for (size_t i = 1; i <= 3; ++i) {
+    const TensorType* x = tensor(in, i);
+    if (!x || x->rank() != 4 || !is_floating(x->dtype) || has_zero_size(*x)) return false;
+    TensorType gradient = fresh(*x, x->dtype, {x->sizes[0], x->sizes[2], x->sizes[1], x->sizes[3]});
+    std::swap(gradient.sizes[1], gradient.sizes[2]);
+    std::swap(gradient.strides[1], gradient.strides[2]);
+    outs.push_back(std::move(gradient));
+  }
+  return true;
+}
+
 }  // namespace
 
 void add_attention(Table& t) {
   // Random when dropout_p > 0, which the CPU kernel rejects.
   t.add("_scaled_dot_product_flash_attention_for_cpu.default", OpKind::kExtern, flash_for_cpu);
+  t.add("_scaled_dot_product_flash_attention_for_cpu_backward.default", OpKind::kExtern, flash_for_cpu_backward);
 }
 
 }  // namespace flashover::ops::aten

@@ -45,22 +45,32 @@ bool group_norm_backward(In in, Types& outs) {  // (grad, input, mean, rstd, wei
   outs = {dense(*x), dense(*w), dense(*w)};
   return true;
 }
+// Gradients that output_mask leaves out are undefined tensors.
+bool drop_unwanted(const Arg& mask, Types& outs) {
+  const auto* flags = std::get_if<std::vector<bool>>(&mask);
+  if (!flags || flags->size() != outs.size()) return false;
+  for (size_t i = 0; i < outs.size(); ++i)
+    if (!(*flags)[i]) outs[i] = TensorType{};
+  return true;
+}
+
 bool batch_norm_backward(In in,
                          Types& outs) {  // (grad, input, weight, mean, var, save_mean, save_invstd, train, eps, mask)
   const TensorType *g = tensor(in, 0), *x = tensor(in, 1), *w = tensor(in, 2);
-  if (!g || !x || !w || !wanted(arg(in, 9)) || w->dtype != x->dtype || has_zero_size(*x)) return false;
+  const bool mixed = w && x && is_reduced(x->dtype) && w->dtype == DType::kF32;
+  if (!g || !x || !w || (w->dtype != x->dtype && !mixed) || has_zero_size(*x)) return false;
   if (!contiguous(*x) || !contiguous(*g) || suggest_format(*x) != MemoryFormat::kContiguous) return false;
   outs = {dense(*x), dense(*w), dense(*w)};
-  return true;
+  return drop_unwanted(arg(in, 9), outs);
 }
 bool convolution_backward(In in, Types& outs) {  // (grad, input, weight, bias_sizes, ..., mask)
   const TensorType *g = tensor(in, 0), *x = tensor(in, 1), *w = tensor(in, 2);
   auto* bias = std::get_if<Sizes>(&arg(in, 3));
-  if (!g || !x || !w || !bias || !wanted(arg(in, 10)) || has_zero_size(*x) || has_zero_size(*g)) return false;
+  if (!g || !x || !w || !bias || has_zero_size(*x) || has_zero_size(*g)) return false;
   for (const TensorType* t : {g, x, w})
     if (!contiguous(*t) || suggest_format(*t) != MemoryFormat::kContiguous) return false;
   outs = {dense(*x), dense(*w), fresh(*g, g->dtype, *bias)};
-  return true;
+  return drop_unwanted(arg(in, 10), outs);
 }
 
 // The gradient of argument `at`, in the format that its layout suggests.
