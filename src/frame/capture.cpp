@@ -10,14 +10,6 @@
 namespace flashover::frame {
 namespace {
 
-class Hook {
- public:
-  Hook() { install_hook(); }
-  ~Hook() { remove_hook(); }
-  Hook(const Hook&) = delete;
-  Hook& operator=(const Hook&) = delete;
-};
-
 // A copy of the current context: what the program sets in it is gone when the trace ends.
 class ContextCopy {
  public:
@@ -159,7 +151,7 @@ Capture capture(PyObject* callable, PyObject* const* bound, size_t count) {
           in.recorder.reach(SourceKind::kArgument, kNoSource, static_cast<int64_t>(i),
                             PyTuple_GET_ITEM(code->co_localsplusnames, static_cast<Py_ssize_t>(i)), bound[i]);
         {
-          Hook hook;
+          HookInstalled hook;
           result = Ref::steal(call_bound(in, callable, bound));
           if (!result) {
             if (!in.aborted()) {
@@ -220,24 +212,6 @@ Capture capture(PyObject* callable, PyObject* const* bound, size_t count) {
   PyErr_Clear();
   out.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return out;
-}
-
-PyObject* interpret(PyObject* callable, PyObject* args, PyObject* kwargs, std::string* declined) {
-  Interpreter in(nullptr);
-  PyObject* result;
-  {
-    Hook hook;
-    result = PyObject_Call(callable, args, kwargs);
-  }
-  if (in.aborted()) {
-    Py_CLEAR(result);
-    PyErr_Clear();
-    *declined = in.reason() + " at " + in.where();
-    in.journal.undo();
-    return nullptr;
-  }
-  in.journal.keep();
-  return result;
 }
 
 }  // namespace flashover::frame

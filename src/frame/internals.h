@@ -76,6 +76,16 @@ inline PyObject* frame_function(_PyInterpreterFrame* f) { return f->f_funcobj; }
 #else
 inline PyObject* frame_function(_PyInterpreterFrame* f) { return reinterpret_cast<PyObject*>(f->f_func); }
 #endif
+// Borrowed. Static builtin types keep theirs per interpreter from 3.12 on.
+inline PyObject* type_dict(PyTypeObject* t) {
+#if PY_VERSION_HEX >= 0x030C0000
+  PyObject* dict = PyType_GetDict(t);
+  Py_XDECREF(dict);
+  return dict;
+#else
+  return t->tp_dict;
+#endif
+}
 inline bool has_instance_dict(PyTypeObject* t) { return t->tp_dictoffset != 0 || (t->tp_flags & Py_TPFLAGS_MANAGED_DICT); }
 inline _PyInterpreterFrame* current_frame(PyThreadState* tstate) { return tstate->cframe->current_frame; }
 

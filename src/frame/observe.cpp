@@ -52,7 +52,7 @@ const KnownTypes& known_types() {
     types.defaultdict = loaded_type("collections", "defaultdict");
     types.context_var = loaded_type("_contextvars", "ContextVar");
     if (types.module != nullptr)
-      types.module_getattr = PyDict_GetItemString(types.module->tp_dict, "__getattr__");
+      types.module_getattr = PyDict_GetItemString(type_dict(types.module), "__getattr__");
   }
   return types;
 }
@@ -81,8 +81,8 @@ bool is_pinned_kind(PyObject* o) {
     // Instances of Python classes are described by what is read from them; heap types written in C have no such insides.
     return t == k.lru_cache || (!has_instance_dict(t) && t->tp_getset == nullptr && t->tp_basicsize > 0 &&
                                 t->tp_new != nullptr && t->tp_base == &PyBaseObject_Type &&
-                                PyDict_GetItemString(t->tp_dict, "__slots__") == nullptr &&
-                                PyDict_GetItemString(t->tp_dict, "__module__") == nullptr);
+                                PyDict_GetItemString(type_dict(t), "__slots__") == nullptr &&
+                                PyDict_GetItemString(type_dict(t), "__module__") == nullptr);
   }
   if (PyList_Check(o) || PyTuple_Check(o) || PyDict_Check(o) || PyAnySet_Check(o) || PyCell_Check(o) || is_tensor(o))
     return false;
@@ -236,7 +236,7 @@ SourceId Recorder::instance_dict(PyObject* o) {
   if (PyModule_Check(o)) {
     dict = PyModule_GetDict(o);
   } else if (PyType_Check(o)) {
-    dict = reinterpret_cast<PyTypeObject*>(o)->tp_dict;
+    dict = type_dict(reinterpret_cast<PyTypeObject*>(o));
   } else {
     PyObject** slot = _PyObject_GetDictPtr(o);
     if (slot == nullptr) return kNoSource;
@@ -266,7 +266,7 @@ PyObject* Recorder::type_lookup(PyTypeObject* type, PyObject* name, Py_ssize_t s
   } else {
     PyObject* mro = type->tp_mro;
     for (Py_ssize_t i = start; i < PyTuple_GET_SIZE(mro) && found == nullptr; ++i)
-      found = PyDict_GetItemWithError(reinterpret_cast<PyTypeObject*>(PyTuple_GET_ITEM(mro, i))->tp_dict, name);
+      found = PyDict_GetItemWithError(type_dict(reinterpret_cast<PyTypeObject*>(PyTuple_GET_ITEM(mro, i))), name);
   }
   if (is_fresh_type(reinterpret_cast<PyObject*>(type))) {
     lookups_.erase(LookupKey{type, name, start});

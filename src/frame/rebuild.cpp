@@ -97,7 +97,7 @@ PyObject* run_step(const RecipeStep& s, const Registers& r, PyObject* const* wan
       if (!args) return nullptr;
       // tuple.__new__ for named tuples, the record's own __new__ for torch.return_types.
       const bool record = !(type->tp_flags & Py_TPFLAGS_HEAPTYPE) || type->tp_new != PyTuple_Type.tp_new;
-      return (record && PyDict_GetItemString(type->tp_dict, "_fields") == nullptr ? type->tp_new : PyTuple_Type.tp_new)(
+      return (record && PyDict_GetItemString(type_dict(type), "_fields") == nullptr ? type->tp_new : PyTuple_Type.tp_new)(
           type, args.get(), nullptr);
     }
     case Kind::kSlice:

@@ -148,11 +148,11 @@ int32_t RecipeMaker::make_object(PyObject* o) {
   if (base != &PyBaseObject_Type && base != &PyDict_Type && base != &PyODict_Type && base != &PyList_Type)
     throw Declined(std::string("an object in the result that cannot be made again: ") + t->tp_name);
   for (PyTypeObject* b = t; b != nullptr && b != base; b = b->tp_base) {
-    if (PyDict_GetItemString(b->tp_dict, "__slots__") != nullptr && b->tp_basicsize != b->tp_base->tp_basicsize &&
+    if (PyDict_GetItemString(type_dict(b), "__slots__") != nullptr && b->tp_basicsize != b->tp_base->tp_basicsize &&
         b->tp_dictoffset == b->tp_base->tp_dictoffset)
       throw Declined(std::string("an object with slots in the result: ") + t->tp_name);
   }
-  if (PyDict_GetItemString(t->tp_dict, "__del__") != nullptr) throw Declined("an object with a finalizer in the result");
+  if (PyDict_GetItemString(type_dict(t), "__del__") != nullptr) throw Declined("an object with a finalizer in the result");
   int32_t made = step(Kind::kObject, type);
   registers_[o] = made;  // contents may refer back to it
   if (PyDict_Check(o)) {

@@ -157,7 +157,7 @@ PyObject* Interpreter::from_slot(PyObject* o, PyObject* name, PyObject* descript
 
 int Interpreter::lookup_generic(PyObject* o, PyObject* name, PyObject** out) {
   PyTypeObject* t = Py_TYPE(o);
-  if (t->tp_dict == nullptr && PyType_Ready(t) < 0) return -1;
+  if (type_dict(t) == nullptr && PyType_Ready(t) < 0) return -1;
   Ref d = Ref::borrow(recorder.type_lookup(t, name));
   if (d && is_data_descriptor(Py_TYPE(d.get()))) {
     if (is_tensor(o) && is_forbidden_tensor_attribute(name))

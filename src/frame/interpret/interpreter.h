@@ -94,5 +94,12 @@ class Interpreter {
 // Installs / removes the PEP 523 hook (counted). The evaluator that was there before is chained to for other threads.
 void install_hook();
 void remove_hook();
+class HookInstalled {
+ public:
+  HookInstalled() { install_hook(); }
+  ~HookInstalled() { remove_hook(); }
+  HookInstalled(const HookInstalled&) = delete;
+  HookInstalled& operator=(const HookInstalled&) = delete;
+};
 
 }  // namespace flashover::frame

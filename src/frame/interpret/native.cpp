@@ -444,7 +444,7 @@ class Table {
       const auto names = split(row.names);
       PyObject *key, *value;
       Py_ssize_t at = 0;
-      while (PyDict_Next(type->tp_dict, &at, &key, &value)) {
+      while (PyDict_Next(type_dict(type), &at, &key, &value)) {
         PyMethodDef* def = nullptr;
         if (Py_TYPE(value) == &PyMethodDescr_Type || Py_TYPE(value) == &PyClassMethodDescr_Type)
           def = reinterpret_cast<PyMethodDescrObject*>(value)->d_method;
