@@ -1,4 +1,5 @@
 #include <Python.h>
+#include <pthread.h>
 #include <structmember.h>
 
 #include <c10/util/SmallVector.h>
@@ -44,8 +45,13 @@ struct Callable {
 
 // Captures swap tensors in place for a while, so one at a time in the whole process. Not held while waiting for the GIL.
 std::mutex& compile_mutex() {
-  static std::mutex m;
-  return m;
+  alignas(std::mutex) static unsigned char place[sizeof(std::mutex)];
+  static std::mutex* m = [] {
+    // A child forked while another thread compiles must not wait for that thread.
+    pthread_atfork(nullptr, nullptr, [] { new (place) std::mutex; });
+    return new (place) std::mutex;
+  }();
+  return *m;
 }
 thread_local bool compiling_here = false;
 
@@ -401,6 +407,8 @@ PyMethodDef kMethods[] = {
 PyMemberDef kMembers[] = {
     {"__wrapped_function__", T_OBJECT, offsetof(Callable, function), READONLY, "the Python function that is compiled"},
     {"__bound_self__", T_OBJECT, offsetof(Callable, self), READONLY, "its first argument"},
+    {"__through_call__", T_BOOL, offsetof(Callable, through_call), READONLY,
+     "the function is the __call__ of the first argument's class"},
     {nullptr, 0, 0, 0, nullptr},
 };
 PyGetSetDef kGetSets[] = {

@@ -72,6 +72,13 @@ bool writes_an_input(const graph::Graph& g) {
   return false;
 }
 
+// as_strided counts from the start of the storage, not of the tensor.
+bool counts_from_storage(const graph::Graph& g) {
+  for (const graph::Node& n : g.nodes)
+    if (n.op->name.find("as_strided") != std::string::npos) return true;
+  return false;
+}
+
 struct Attempt {
   const Settings& settings;
   Entry& entry;
@@ -161,6 +168,9 @@ void attempt(Attempt& a, PyObject* function, PyObject* const* bound, size_t coun
     for (const graph::Input& i : c.graph.inputs) trains |= i.requires_grad && i.kind != graph::InputKind::kConstant;
     trains &= grad;
     compiles = !trains;
+    if (counts_from_storage(c.graph))
+      for (guards::SourceId s : c.input_sources)
+        if (s != guards::kNoSource) c.observations.facts.push_back({guards::FactKind::kStorageOffset, s});
     // Memory shared between inputs matters only when some of it is written.
     if (!writes_an_input(c.graph))
       std::erase_if(c.observations.facts, [](const guards::Fact& f) { return f.kind == guards::FactKind::kNotAliases; });

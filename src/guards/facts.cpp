@@ -125,6 +125,10 @@ void Table::prepare(int32_t index) {
       groups_[find_group(groups_, f.source)] = find_group(groups_, static_cast<int32_t>(f.number));
       break;
     case FactKind::kInstanceDictIs: Py_CLEAR(f.expected); break;  // what was seen inside is checked anyway
+    case FactKind::kStorageOffset:
+      FLASHOVER_CHECK(is_tensor(object)) << "kStorageOffset on a " << Py_TYPE(object)->tp_name;
+      f.number = memory_of(object).offset;
+      break;
     case FactKind::kLength:
     case FactKind::kDistinct:
     case FactKind::kNotAliases:
@@ -219,6 +223,7 @@ bool Table::holds(int32_t index, PyObject* x) const {
       return PyType_Check(x) && !mro_lookup(reinterpret_cast<PyTypeObject*>(x), f.expected, f.number);
     case FactKind::kTypeVersion: return PyType_Check(x) && type_tag(reinterpret_cast<PyTypeObject*>(x)) == f.number;
     case FactKind::kTensor: return matches(x, specs_[f.number]);
+    case FactKind::kStorageOffset: return is_tensor(x) && memory_of(x).offset == f.number;
     case FactKind::kCodeIs: return PyFunction_Check(x) && PyFunction_GET_CODE(x) == f.expected;
     case FactKind::kInstanceDictIs:
     case FactKind::kGlobalState:

@@ -455,6 +455,7 @@ class Program final : public GuardProgram {
       case FactKind::kTensor:
         a.s.code.push_back({Op::kTensor, id, const_cast<TensorSpec*>(&table_.spec(index)), nullptr, nullptr, 0});
         break;
+      case FactKind::kStorageOffset: plain(); break;
       case FactKind::kCodeIs:
         a.s.code.push_back({Op::kPointer, id, &reinterpret_cast<PyFunctionObject*>(object)->func_code, f.expected,
                             nullptr, 0});

@@ -78,6 +78,7 @@ std::string words(const Observations& o, const Fact& f) {
     case FactKind::kTypeVersion: out = x + " is unchanged"; break;
     case FactKind::kInstanceDictIs: out = x + " has its own __dict__"; break;
     case FactKind::kTensor: out = "tensor " + x; break;
+    case FactKind::kStorageOffset: out = x + ".storage_offset() == " + std::to_string(f.number); break;
     case FactKind::kTensorAliases: out = x + " shares memory with " + str(o, static_cast<SourceId>(f.number)); break;
     case FactKind::kSameObject: out = x + " is " + str(o, static_cast<SourceId>(f.number)); break;
     case FactKind::kDistinct: out = x + " is not " + str(o, static_cast<SourceId>(f.number)); break;

@@ -67,6 +67,7 @@ enum class FactKind : uint8_t {
   kInstanceDictIs, // x.__dict__ is the same dict object as before (catches obj.__dict__ = ...)
   kTensor,         // dtype, device, layout, sizes, strides, requires_grad, dispatch keys, class: as Source::object has them when
                    // the guards are built (number unused)
+  kStorageOffset,  // x is a tensor whose storage offset is `number` (only seen by as_strided: views of one shape share an entry)
   kTensorAliases,  // number: another source whose tensor shares storage with this one
   kSameObject,     // number: another source that holds the very same object (two paths met in one object)
   kDistinct,       // number: another source that holds a different object (`a is b` was seen to be false, or one was mutated)

@@ -18,7 +18,7 @@ const char* const kSourceNames[] = {"argument",    "callable",   "globals",  "bu
                                     "sequence_item", "set_item", "slot",     "module",   "tensor_attr",   "constant_object"};
 static_assert(std::size(kSourceNames) == static_cast<size_t>(SourceKind::kConstantObject) + 1);
 const char* const kFactNames[] = {"identity",   "type_is",          "equals", "length",         "dict_has",    "dict_lacks",
-                                  "dict_order", "type_lacks",       "type_version", "instance_dict_is", "tensor", "tensor_aliases",
+                                  "dict_order", "type_lacks",       "type_version", "instance_dict_is", "tensor", "storage_offset", "tensor_aliases",
                                   "same_object", "distinct",        "not_aliases", "code_is",   "global_state"};
 static_assert(std::size(kFactNames) == static_cast<size_t>(FactKind::kGlobalState) + 1);
 

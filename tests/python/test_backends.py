@@ -130,3 +130,24 @@ def test_names_are_identifiers():
     assert fx_graph._name("self.blocks[0].weight", 0).isidentifier()
     assert fx_graph._name("3x", 1).isidentifier()
     assert fx_graph._name("", 2).isidentifier()
+
+
+def test_behind_torch_compile():
+    from flashover import torch_entry
+
+    m = Net().eval()
+    made = []
+
+    def backend(gm, inputs, **kwargs):
+        made.append(torch_entry.backend(gm, inputs, **kwargs))
+        return made[-1]
+
+    c = torch.compile(m, backend=backend)
+    x = torch.randn(2, 3, 8, 8)
+    with torch.no_grad():
+        for _ in range(2):
+            got, want = c(x), m(x)
+            assert all(torch.allclose(got[k], want[k], atol=1e-5) for k in want)
+    entries = [type(g)._flashover_callable.entries() for g in made]
+    assert entries
+    assert all(e and e[0]["compiled"] for e in entries), entries

@@ -343,8 +343,10 @@ def test_module_inside_module(backend):
         want = torch.relu(inner._orig_mod(x))
         assert torch.equal(outer(x), want)
         compiled = flashover.compile(outer, backend=backend)
-        assert torch.equal(compiled(x), want)
-        assert torch.equal(compiled(x), want)
+        for _ in range(2):
+            assert torch.allclose(compiled(x), want)
+    entries = type(compiled)._flashover_callable.entries()
+    assert [e["compiled"] for e in entries] == [True], entries[0]["reason"]
     assert next(iter(outer.state_dict())) == "0.lin.weight"
 
 
@@ -372,6 +374,33 @@ def test_lazy_module(backend):
     with torch.no_grad():
         assert torch.equal(c(x), m(x))
         assert torch.equal(c(x), m(x))
+
+
+def test_compiled_function_inside_compiled_function(backend):
+    @flashover.compile(backend=backend)
+    def inner(x, k=2.0):
+        return x * k
+
+    class Holder:
+        def __init__(self):
+            self.k = 1.0
+
+        @flashover.compile(backend=backend)
+        def shift(self, x):
+            return x + self.k
+
+    h = Holder()
+    bound = flashover.compile(h.shift.__func__.__wrapped__.__get__(h), backend=backend)
+
+    def f(x):
+        return inner(x) + inner(x, k=3.0) + h.shift(x) + bound(x)
+
+    c = flashover.compile(f, backend=backend, fullgraph=True)
+    x = torch.randn(3)
+    assert torch.allclose(c(x), f(x))
+    h.k = 5.0
+    assert torch.allclose(c(x), f(x))
+    assert c.entries()[0]["compiled"]
 
 
 # ---- switches ----

@@ -593,3 +593,59 @@ def test_same_object_results():
         assert e is d
         assert d["seen"] is X
         assert b.data_ptr() == X.data_ptr()
+
+
+@pytest.mark.parametrize("backend", ["eager", "flashover"])
+def test_slices_share_an_entry_unless_their_offset_shows(backend):
+    base = torch.randn(10, 7)
+    plain = flashover.compile(lambda x: torch.tanh(x) * 2 + x, backend=backend)
+    for i in range(8):
+        assert torch.allclose(plain(base[i]), torch.tanh(base[i]) * 2 + base[i])
+    assert len(plain.entries()) == 1
+
+    def from_start(x):
+        return torch.as_strided(x, (3,), (1,), 2) * 2
+
+    strided = flashover.compile(from_start, backend=backend)
+    for i in range(4):
+        assert torch.equal(strided(base[i]), from_start(base[i]))
+
+    def by_number(x):
+        return x + x.storage_offset()
+
+    offset = flashover.compile(by_number, backend=backend)
+    for i in range(4):
+        assert torch.equal(offset(base[i]), by_number(base[i]))
+
+
+def test_unaligned_and_threads():
+    def f(x):
+        return torch.softmax(x * 3, -1).sum(-1) + torch.exp(x).mean(-1)
+
+    c = flashover.compile(f)
+    flat = torch.randn(64 * 1000 + 5)
+    threads = torch.get_num_threads()
+    try:
+        for n in (threads, 1, 3):
+            torch.set_num_threads(n)
+            for shift in range(4):
+                x = flat[shift : shift + 64000].view(64, 1000)
+                assert torch.allclose(c(x), f(x), rtol=1e-5)
+    finally:
+        torch.set_num_threads(threads)
+    assert len(c.entries()) == 1
+
+
+def test_fork():
+    c = flashover.compile(use_global)
+    want = use_global(X)
+    assert torch.allclose(c(X), want)
+    import os
+
+    pid = os.fork()
+    if pid == 0:
+        ok = torch.allclose(c(X), want) and torch.allclose(
+            flashover.compile(use_items, backend="eager")(X), use_items(X)
+        )
+        os._exit(0 if ok else 1)
+    assert os.waitpid(pid, 0)[1] == 0

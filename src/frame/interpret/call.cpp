@@ -226,6 +226,24 @@ PyObject* Interpreter::call(PyObject* f, PyObject* const* args, size_t nargs, Py
       if (!is_atom(args[i]) && (recorder.is_old(args[i]) || is_tensor(args[i]))) unknown_call(f);
     return call_plain(f, args, nargs, kwnames);
   }
+  if (std::strcmp(t->tp_name, "flashover._C.CompiledCallable") == 0) {
+    // Compiled code inside compiled code: one capture goes through both.
+    const SourceId id = recorder.is_old(f) ? recorder.source_of(f) : recorder.constant(f);
+    auto part = [&](const char* name) {
+      Ref value = Ref::steal(PyObject_GetAttrString(f, name));
+      if (value && value.get() != Py_None)
+        recorder.reach(SourceKind::kSlot, id, -1, Ref::steal(PyUnicode_InternFromString(name)).get(), value.get());
+      return value;
+    };
+    Ref self = part("__bound_self__"), through = Ref::steal(PyObject_GetAttrString(f, "__through_call__"));
+    if (!self || !through) return nullptr;
+    if (through.get() == Py_True) return call(self.get(), args, nargs, kwnames);
+    Ref function = part("__wrapped_function__");
+    if (!function) return nullptr;
+    if (self.get() == Py_None) return call(function.get(), args, nargs, kwnames);
+    auto all = with_first(self.get(), args, count);
+    return call(function.get(), all.data() + 1, nargs + 1, kwnames);
+  }
   // An instance with a __call__.
   static PyObject* const name = PyUnicode_InternFromString("__call__");
   PyObject* method = (t->tp_flags & Py_TPFLAGS_HEAPTYPE) ? recorder.type_lookup(t, name) : nullptr;

@@ -340,7 +340,7 @@ const char* const kForbiddenTensorMethods[] = {
     "__setstate__",   "record_stream", "map_",            "map2_",          "apply_",          "_backward_hooks",
     "retain_grad",    "requires_grad_", "__dlpack__",     "pin_memory",     "module_load",     "_clear_non_serializable_cached_data",
     "storage_type",   "_set_names",   "swap_tensors",     "_fix_weakref",   "resize_",         "resize_as_",
-    "rename_",        "is_shared",    "new",              "new_",
+    "rename_",        "is_shared",    "new",              "new_",             "storage_offset",   "is_set_to",
 };
 // torch functions that are not operators on tensors.
 const char* const kForbiddenTensorFunctions[] = {"from_file", "from_numpy", "frombuffer", "_sync", "_from_functional_tensor",

@@ -1,0 +1,21 @@
+"""torch.compile(model, backend="flashover"): torch's own capture in front, Flashover behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+
+def backend(
+    graph_module: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Callable[..., Any]:
+    """A torch.compile backend: the graph's module, compiled on its first call."""
+    import flashover
+
+    return flashover.compile(graph_module, mode=mode, options=options)
