@@ -18,4 +18,7 @@ def backend(
     """A torch.compile backend: the graph's module, compiled on its first call."""
     import flashover
 
-    return flashover.compile(graph_module, mode=mode, options=options)
+    compiled = flashover.compile(graph_module, mode=mode, options=options)
+    return type(
+        compiled
+    )._flashover_callable  # a plain callable: torch would call a module's class with the module again
