@@ -328,3 +328,19 @@ def test_vmap_and_functorch_grad() -> None:
     traced = run(f, x=x, w=w)
     for got, expected in zip(traced.run(traced.inputs), f(), strict=True):
         assert torch.allclose(got, expected)
+
+
+def test_lstm_without_gradients_has_no_workspace() -> None:
+    """torch's shape function promises an empty workspace where eager returns an undefined tensor."""
+    lstm, x = torch.nn.LSTM(4, 5), torch.randn(3, 2, 4)
+
+    def f() -> list[torch.Tensor]:
+        with torch.no_grad():
+            return [lstm(x)[0]]
+
+    traced = _C.trace_function(f, [("x", "user", x), *((n, "param", p) for n, p in lstm.named_parameters())])
+    layer = next(line for line in traced.text.splitlines() if "mkldnn_rnn_layer" in line)
+    assert layer.split(" = ")[0].rstrip().endswith("_"), layer
+    with torch.no_grad():
+        assert torch.equal(traced.run(traced.inputs)[0], f()[0])
+    assert not traced.mismatches

@@ -5,6 +5,7 @@
 #include <ATen/autocast_mode.h>
 #include <ATen/ops/_local_scalar_dense.h>
 #include <c10/core/DefaultDtype.h>
+#include <c10/core/GradMode.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
@@ -592,6 +593,16 @@ void Recorder::finish_by_meta(OpFacts& facts, std::vector<Arg> args, Stack& stac
       add_result(meta[i].toTensor(), spec);
     } else if (spec.kind == aten::ArgKind::kTensorList) {
       for (const at::Tensor& t : meta[i].toTensorVector()) add_result(t, spec);
+    }
+  }
+  if (facts.schema.name == "aten.mkldnn_rnn_layer.default" && !outs.empty()) {
+    // The workspace exists for a backward only; the shape function says an empty one, eager says none.
+    const bool backward =
+        c10::GradMode::is_enabled() &&
+        std::any_of(operands_.begin(), operands_.end(), [](const Operand& o) { return o.tensor.requires_grad(); });
+    if (!backward) {
+      outs.back() = TensorType{};
+      results.back().meta = at::Tensor();
     }
   }
   std::vector<at::Tensor> tensors;
