@@ -17,7 +17,7 @@ ALLOWED = {
     "kernel": {"base", "sym", "ops", "graph", "loops", "plan"},
     "compile": {"base", "sym", "ops", "graph", "loops", "kernel", "plan"},
     "torch": {"base", "sym", "ops", "graph"},
-    "run": {"base", "sym", "ops", "plan", "torch"},
+    "run": {"base", "sym", "ops", "graph", "plan", "torch"},
     "trace": {"base", "sym", "ops", "graph", "torch"},
     "guards": {"base"},
     "frame": {"base", "sym", "ops", "graph", "guards", "trace"},

@@ -12,7 +12,7 @@ import zoo
 import flashover
 
 # Beyond the benchmark's list: names asked of timm and torchvision as they are.
-MORE = ["regnetx_002", "densenet121", "mobilenetv2_100", "ghostnet_100", "resmlp_12_224", "levit_128s"]
+MORE = ["regnetx_002", "densenet121", "mobilenetv2_100", "ghostnet_100", "dla34", "repvgg_a0"]
 
 
 def check(name: str, precision: str) -> None:
