@@ -18,7 +18,9 @@ TEST(Options, EveryRowIsComplete) {
   for (const OptionInfo& o : option_table()) {
     std::string type = o.type, value = o.default_value;
     EXPECT_TRUE(type == "bool" || type == "int" || type == "str") << o.name;
-    if (type == "bool") EXPECT_TRUE(value == "True" || value == "False") << o.name;
+    if (type == "bool") {
+      EXPECT_TRUE(value == "True" || value == "False") << o.name;
+    }
     EXPECT_FALSE(std::string(o.doc).empty()) << o.name;
   }
 }
