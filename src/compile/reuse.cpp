@@ -117,7 +117,7 @@ kernel::Compiled compile_kernels(std::span<const loops::Kernel> kernels, Cache& 
     for (plan::Binary& b : built.binaries) out.binaries.push_back(std::move(b));
   }
   for (size_t i = 0; i < kernels.size(); ++i)
-    out.kernels.push_back({symbols[i], by_symbol.at(symbols[i]).binary, kernels[i].errors});
+    out.kernels.push_back({symbols[i], by_symbol.at(symbols[i]).binary, kernels[i].errors, {}});
   out.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return out;
 }

@@ -110,7 +110,7 @@ Compiled compile(std::span<const loops::Kernel> kernels, const Options& options)
     out.binaries.push_back({Hasher().text(sources[i]).text(flags).text(compiler).finish(), std::move(objects[i])});
   }
   for (size_t i = 0; i < kernels.size(); ++i)
-    out.kernels.push_back({distinct[which[i]].symbol, binary[home[which[i]]], kernels[i].errors});
+    out.kernels.push_back({distinct[which[i]].symbol, binary[home[which[i]]], kernels[i].errors, {}});
   out.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return out;
 }

@@ -62,6 +62,46 @@ TEST(Plan, BinaryRoundTrips) {
   EXPECT_EQ(serialize(q), bytes);
 }
 
+constexpr const char* kCudaSample = R"(plan "sm_90" {
+  device cuda:0
+  input 0 : f32[2,3]@cuda:0 user
+  input 1 : f32[] user
+  binary b0 000000000000000a000000000000000b  # 0 bytes
+  kernel k0 = "add" in b0 cuda grid [(n0 + 127) // 128, 1, 1] threads 128 shared 16 params [pointer, pointer, pointer, i32, scratch, profile]
+  kernel k1 = "gather" in b0 errors ["out of range"] cuda grid [7, 2, 1] threads 1024 shared 0 scratch 128 params [pointer, i64, scratch, profile]
+  t0 : f32[2,3]@cuda:0 = input 0
+  t1 : f32[] = input 1
+  t2 : f32[]@cuda:0 = extern
+  t3 : f32[2,3]@cuda:0 = output 0
+  call aten.to.device(t1) -> t2
+  launch k0(t0, t2 -> t3) sizes [6]
+  launch k1( -> t3) sizes [6]
+  return t3 : f32[2,3]@cuda:0
+}
+)";
+
+TEST(Plan, CudaLaunchesRoundTrip) {
+  sym::var("n0", {1, sym::Range::kInf}, 16);
+  const Plan p = parse(kCudaSample);
+  verify(p);
+  EXPECT_EQ(print(p), kCudaSample);
+  const Plan q = deserialize(serialize(p));
+  EXPECT_EQ(print(q), kCudaSample);
+  Plan broken = p;
+  broken.kernels[0].cuda.params.pop_back();
+  broken.kernels[0].cuda.params.erase(broken.kernels[0].cuda.params.begin());
+  EXPECT_THROW(verify(broken), InternalError);
+  broken = p;
+  broken.kernels[0].cuda.threads = 100;
+  EXPECT_THROW(verify(broken), InternalError);
+  broken = p;
+  broken.device = {};
+  EXPECT_THROW(verify(broken), InternalError);
+  broken = p;
+  broken.kernels[0].cuda.grid[1] = sym::var("n1", {1, sym::Range::kInf}, 16);
+  EXPECT_THROW(verify(broken), InternalError);
+}
+
 TEST(Plan, BinaryKeepsSizeVariables) {
   const sym::Expr s = sym::var("plan_test_s0", {1, 100}, 7);
   Plan p;

@@ -130,6 +130,8 @@ void collect_variables(const Plan& p, std::vector<sym::Expr>& vars) {
   for (const Tensor& t : p.tensors) type(t.type), one(t.slab_offset);
   for (const OutputRef& o : p.outputs) type(o.type);
   one(p.slab_bytes);
+  for (const Kernel& k : p.kernels)
+    for (sym::Expr e : k.cuda.grid) one(e);
   for (const auto* steps : {&p.frozen_steps, &p.steps})
     for (const Step& s : *steps) {
       many(s.sizes);
@@ -328,6 +330,7 @@ Plan read(std::string_view payload) {
     return 0;
   });
   p.target = r.text();
+  p.device = r.device();
   p.slab_bytes = r.expr();
   p.inputs = r.list<InputSpec>(8, [&] {
     InputSpec i;
@@ -361,6 +364,12 @@ Plan read(std::string_view payload) {
     k.symbol = r.text();
     k.binary = r.small();
     k.errors = r.list<std::string>(1, [&] { return r.text(); });
+    k.cuda.threads = r.small();
+    if (k.cuda.threads == 0) return k;
+    for (sym::Expr& e : k.cuda.grid) e = r.expr();
+    k.cuda.shared = r.small();
+    k.cuda.scratch = r.integer();
+    k.cuda.params = r.list<ParamKind>(1, [&] { return r.enumeration<ParamKind>(static_cast<int>(ParamKind::kProfileScratch) + 1); });
     return k;
   });
   p.binaries = r.list<Binary>(17, [&] {
@@ -387,6 +396,7 @@ std::string serialize(const Plan& p) {
     w.integer(v.hint());
   });
   w.text(p.target);
+  w.device(p.device);
   w.expr(p.slab_bytes);
   w.list(p.inputs, [&](const InputSpec& i) {
     w.type(i.type);
@@ -411,6 +421,12 @@ std::string serialize(const Plan& p) {
     w.text(k.symbol);
     w.integer(k.binary);
     w.list(k.errors, [&](const std::string& e) { w.text(e); });
+    w.integer(k.cuda.threads);
+    if (k.cuda.threads == 0) return;
+    for (sym::Expr e : k.cuda.grid) w.expr(e);
+    w.integer(k.cuda.shared);
+    w.integer(k.cuda.scratch);
+    w.list(k.cuda.params, [&](ParamKind kind) { w.integer(static_cast<int>(kind)); });
   });
   w.list(p.binaries, [&](const Binary& b) {
     w.raw(b.key.lo, 8);

@@ -1,4 +1,5 @@
 // Printing and parsing of plans: one line an entity, numbered in order.
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
@@ -14,6 +15,7 @@ namespace {
 constexpr const char* kInputKinds[] = {"user", "param", "buffer", "constant"};  // graph::InputKind
 constexpr const char* kFormats[] = {"contiguous", "preserve", "channels_last", "channels_last_3d"};
 constexpr const char* kLayouts[] = {"strided", "other"};
+constexpr const char* kParamKinds[] = {"pointer", "i32", "i64", "scratch", "profile"};
 
 std::string quote(std::string_view s) {
   std::string out = "\"";
@@ -100,6 +102,12 @@ std::string home(const Tensor& t) {
       return "view " + name(t.index);
   }
   return "?";
+}
+
+void print_launch(const CudaLaunch& c, std::string& out) {
+  out += " cuda grid [" + join(c.grid, expr) + "] threads " + std::to_string(c.threads) + " shared " + std::to_string(c.shared);
+  if (c.scratch != 0) out += " scratch " + std::to_string(c.scratch);
+  out += " params [" + join(c.params, [](ParamKind k) { return std::string(kParamKinds[static_cast<size_t>(k)]); }) + "]";
 }
 
 void print_step(const Step& s, bool frozen, std::string& out) {
@@ -415,6 +423,8 @@ class Parser {
     const auto w = word();
     if (w == "slab") {
       p_.slab_bytes = expression();
+    } else if (w == "device") {
+      p_.device = device(word());
     } else if (w == "input") {
       in_order(plain_number(), p_.inputs.size());
       InputSpec in;
@@ -442,6 +452,7 @@ class Parser {
         expect('[');
         list(']', [&] { k.errors.push_back(string()); });
       }
+      if (accept_word("cuda")) launch(k.cuda);
       p_.kernels.push_back(std::move(k));
     } else if (w == "return") {
       output();
@@ -453,6 +464,22 @@ class Parser {
     } else {
       step(w, p_.steps);
     }
+  }
+  void launch(CudaLaunch& c) {
+    for (int i = 0; i < 10; ++i) sym::var("n" + std::to_string(i), {1, sym::Range::kInf}, 16);  // may be named here
+    word("grid");
+    expect('[');
+    const Sizes grid = expressions(']');
+    if (grid.size() != 3) fail("a grid has three sizes");
+    std::copy(grid.begin(), grid.end(), c.grid.begin());
+    word("threads");
+    c.threads = plain_number();
+    word("shared");
+    c.shared = plain_number();
+    if (accept_word("scratch")) c.scratch = plain_number();
+    word("params");
+    expect('[');
+    list(']', [&] { c.params.push_back(static_cast<ParamKind>(one_of(word(), kParamKinds))); });
   }
   uint64_t hex(std::string_view digits) {
     uint64_t value = 0;
@@ -559,6 +586,7 @@ class Parser {
 std::string print(const Plan& p) {
   std::string out = "plan " + quote(p.target) + " {\n";
   const auto n = [](size_t i) { return std::to_string(i); };
+  if (p.device != Device{}) out += "  device " + device(p.device) + "\n";
   if (!p.slab_bytes.is_const(0)) out += "  slab " + p.slab_bytes.str() + "\n";
   for (size_t i = 0; i < p.inputs.size(); ++i)
     out += "  input " + n(i) + " : " + str(p.inputs[i].type) + " " + kInputKinds[p.inputs[i].kind & 3] +
@@ -569,6 +597,7 @@ std::string print(const Plan& p) {
     const Kernel& k = p.kernels[i];
     out += "  kernel k" + n(i) + " = " + quote(k.symbol) + " in b" + std::to_string(k.binary);
     if (!k.errors.empty()) out += " errors [" + join(k.errors, quote) + "]";
+    if (k.cuda.threads != 0) print_launch(k.cuda, out);
     out += '\n';
   }
   for (size_t i = 0; i < p.tensors.size(); ++i)

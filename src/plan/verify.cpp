@@ -46,6 +46,7 @@ class Verifier {
     for (where_ = "kernel k", at_ = 0; at_ < p_.kernels.size(); ++at_) {
       require(in_range(p_.kernels[at_].binary, p_.binaries.size()), "no such binary");
       require(!p_.kernels[at_].symbol.empty(), "no symbol");
+      check_cuda(p_.kernels[at_].cuda);
     }
     roots_.resize(p_.tensors.size());
     for (where_ = "tensor t", at_ = 0; at_ < p_.tensors.size(); ++at_) check_tensor(p_.tensors[at_]);
@@ -137,6 +138,38 @@ class Verifier {
     }
   }
 
+  // The launcher hands these numbers to the driver and fills a parameter array without looking again.
+  void check_cuda(const CudaLaunch& c) const {
+    require((c.threads > 0) == (p_.device.type == DeviceType::kCUDA), "kernels and plan are for one kind of device");
+    if (c.threads == 0) return;
+    require(c.threads % 32 == 0 && c.threads <= 1024, "a block has 1 to 32 warps");
+    require(c.shared >= 0 && c.shared <= 1 << 20 && c.scratch >= 0 && c.scratch <= 1 << 30, "shared or scratch size out of range");
+    for (size_t i = 0; i < c.grid.size(); ++i)
+      require(!c.grid[i].is_const() || (c.grid[i].value() >= 0 && c.grid[i].value() <= (i == 0 ? INT32_MAX : 65535)), "grid out of range");
+    for (size_t i = 0; i + 1 < c.params.size(); ++i) {
+      const auto rank = [](ParamKind k) { return k == ParamKind::kI64 ? ParamKind::kI32 : k; };
+      require(rank(c.params[i]) <= rank(c.params[i + 1]), "parameters are pointers, then sizes, then scratch");
+    }
+  }
+  void check_params(const Step& s, const CudaLaunch& c) const {
+    if (c.threads == 0) return;
+    size_t pointers = 0, sizes = 0;
+    for (ParamKind k : c.params) {
+      pointers += k == ParamKind::kPointer;
+      sizes += k == ParamKind::kI32 || k == ParamKind::kI64;
+    }
+    require(pointers == s.reads.size() + s.writes.size() && sizes == s.sizes.size(), "a launch has the kernel's parameters");
+    for (sym::Expr e : c.grid) {
+      std::vector<sym::Expr> vars;
+      sym::collect_vars(e, vars);
+      for (sym::Expr v : vars) {
+        bool own = false;
+        for (size_t i = 0; i < sizes; ++i) own |= v.name() == "n" + std::to_string(i);
+        require(own, "grids are over the launch's sizes");
+      }
+    }
+  }
+
   void touch(TensorId r) {
     const auto step = static_cast<int64_t>(at_);
     state_[r].first = std::min(state_[r].first, step);
@@ -148,6 +181,7 @@ class Verifier {
     switch (s.kind) {
       case StepKind::kLaunch:
         require(in_range(s.kernel, p_.kernels.size()), "no such kernel");
+        check_params(s, p_.kernels[static_cast<size_t>(s.kernel)].cuda);
         break;
       case StepKind::kCall:
         require(!s.op.empty(), "no operator");

@@ -28,7 +28,7 @@ Schedule check(const Graph& g, double tolerance = 2e-5, int64_t index_limit = 2,
   Schedule s = schedule(g);
   plan::Plan with_kernels = s.plan;
   with_kernels.binaries.emplace_back();
-  for (size_t i = 0; i < s.kernels.size(); ++i) with_kernels.kernels.push_back({"k", 0, {}});
+  for (size_t i = 0; i < s.kernels.size(); ++i) with_kernels.kernels.push_back({"k", 0, {}, {}});
   try {
     plan::verify(with_kernels);
   } catch (const InternalError& e) {
