@@ -61,3 +61,12 @@ def test_nobody_uses_std_filesystem() -> None:
             if path.name.endswith("_test.cpp"):
                 continue  # the test programs of pure layers do not load torch
             assert name != "filesystem", f"{path} includes <filesystem>"
+
+
+def test_no_iostreams() -> None:
+    """Two copies of the C++ library in one process share no locale state: streams then crash (base/text.h)."""
+    streams = {"iostream", "sstream", "fstream", "iomanip", "ostream", "istream", "regex", "locale"}
+    for stage in [*ALLOWED, "python"]:
+        for path, name in includes(stage) if (SRC / stage).exists() else []:
+            if not path.name.endswith("_test.cpp"):
+                assert name not in streams, f"{path} includes <{name}>"

@@ -4,9 +4,10 @@
 //   CHECK      our bug: throws InternalError with file:line and a message; the compiler's top level turns it into an
 //              eager run with one warning (or BackendCompilerFailed under fullgraph / strict).
 #pragma once
-#include <sstream>
 #include <stdexcept>
 #include <string>
+
+#include "base/text.h"
 
 namespace flashover {
 
@@ -32,17 +33,17 @@ namespace detail {
 class CheckFailure {
  public:
   CheckFailure(const char* file, int line, const char* condition) {
-    out_ << file << ":" << line << ": check failed: " << condition << " ";
+    out_ = std::string(file) + ":" + std::to_string(line) + ": check failed: " + condition + " ";
   }
-  [[noreturn]] ~CheckFailure() noexcept(false) { throw InternalError(out_.str()); }
+  [[noreturn]] ~CheckFailure() noexcept(false) { throw InternalError(out_); }
   template <typename T>
   CheckFailure& operator<<(const T& value) {
-    out_ << value;
+    append_text(out_, value);
     return *this;
   }
 
  private:
-  std::ostringstream out_;
+  std::string out_;
 };
 }  // namespace detail
 

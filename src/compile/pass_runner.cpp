@@ -6,9 +6,9 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
 
 #include "base/check.h"
+#include "base/text.h"
 
 namespace flashover::compile {
 
@@ -53,9 +53,8 @@ void PassRunner::text(const std::string& name, std::string text) {
   if (!dump_.empty()) {
     char file[64];
     std::snprintf(file, sizeof file, "/%03d_%02d_", number_, step_++);
-    std::ofstream out(dump_ + file + name + ".txt");
-    out << text;
-    if (!out) std::fprintf(stderr, "flashover: cannot write into FLASHOVER_DUMP=%s\n", dump_.c_str());
+    if (std::string failure = write_text_file(dump_ + file + name + ".txt", text); !failure.empty())
+      std::fprintf(stderr, "flashover: cannot write into FLASHOVER_DUMP=%s: %s\n", dump_.c_str(), failure.c_str());
   }
   if (report_.want_texts) report_.texts.emplace_back(name, std::move(text));
 }

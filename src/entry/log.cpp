@@ -8,12 +8,11 @@
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
 #include <mutex>
-#include <sstream>
 #include <thread>
 
 #include "base/check.h"
+#include "base/text.h"
 
 namespace flashover::entry {
 namespace {
@@ -34,8 +33,7 @@ Outputs& outputs() {
 
 void set_logs(const std::string& topics) {
   std::array<bool, kTopics.size()> on{};
-  std::stringstream in(topics);
-  for (std::string word; std::getline(in, word, ',');) {
+  for (std::string& word : split(topics, ',')) {
     word.erase(0, word.find_first_not_of(' '));
     word.erase(word.find_last_not_of(' ') + 1);
     bool known = word.empty() || word == "all";
@@ -55,8 +53,7 @@ bool logged(Topic topic) { return outputs().on[static_cast<size_t>(topic)]; }
 void log(Topic topic, const std::string& text) {
   if (!logged(topic)) return;
   std::string out;
-  std::stringstream in(text);
-  for (std::string line; std::getline(in, line);)
+  for (const std::string& line : split(text, '\n'))
     out += "[flashover " + std::string(kTopics[static_cast<size_t>(topic)]) + "] " + line + "\n";
   std::fwrite(out.data(), 1, out.size(), stderr);
 }
@@ -76,12 +73,10 @@ void dump(int serial, const std::string& name, const std::string& stage, const s
     if (!std::isalnum(static_cast<unsigned char>(c)) && c != '_') c = '_';
   const std::string& folder = outputs().dump_folder;
   ::mkdir(folder.c_str(), 0700);  // there already: fine; no use: said below
-  std::ofstream file(folder + "/" + number + safe + "." + stage);
-  file << text;
-  file.close();
-  if (!file && !outputs().dump_failed) {
+  std::string failure = write_text_file(folder + "/" + number + safe + "." + stage, text);
+  if (!failure.empty() && !outputs().dump_failed) {
     outputs().dump_failed = true;
-    std::fprintf(stderr, "flashover: FLASHOVER_DUMP: cannot write to %s\n", folder.c_str());
+    std::fprintf(stderr, "flashover: FLASHOVER_DUMP: cannot write to %s: %s\n", folder.c_str(), failure.c_str());
   }
 }
 

@@ -2,7 +2,6 @@
 
 #include <c10/core/TensorImpl.h>
 
-#include <sstream>
 
 #include "base/check.h"
 
@@ -69,14 +68,14 @@ bool matches(PyObject* object, const TensorSpec& s) {
 }
 
 std::string str(const TensorSpec& s) {
-  std::ostringstream out;
-  out << c10::toString(static_cast<c10::ScalarType>(s.dtype)) << "[";
-  for (int32_t i = 0; i < s.rank; i++) out << (i ? "," : "") << s.geometry[i];
-  out << "] strides [";
-  for (int32_t i = 0; i < s.rank; i++) out << (i ? "," : "") << s.geometry[s.rank + i];
-  out << "] " << c10::Device(static_cast<c10::DeviceType>(s.device), s.device_index).str()
-      << (s.requires_grad ? " requires_grad" : "");
-  return out.str();
+  auto numbers = [&](int32_t first) {
+    std::string out;
+    for (int32_t i = 0; i < s.rank; i++) out += (i ? "," : "") + std::to_string(s.geometry[first + i]);
+    return out;
+  };
+  return std::string(c10::toString(static_cast<c10::ScalarType>(s.dtype))) + "[" + numbers(0) + "] strides [" +
+         numbers(s.rank) + "] " + c10::Device(static_cast<c10::DeviceType>(s.device), s.device_index).str() +
+         (s.requires_grad ? " requires_grad" : "");
 }
 
 Memory memory_of(PyObject* tensor) {

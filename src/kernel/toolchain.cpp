@@ -14,14 +14,13 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
-#include <sstream>
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
 
 #include "base/check.h"
 #include "base/hash.h"
+#include "base/text.h"
 
 extern char** environ;
 
@@ -93,10 +92,9 @@ void write_file(const std::string& path, std::string_view text) {
 }
 
 std::string read_file(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream out;
-  out << in.rdbuf();
-  return std::move(out).str();
+  std::string text;
+  read_text_file(path, text);
+  return text;
 }
 
 bool is_elf(const std::string& bytes) {
@@ -272,8 +270,7 @@ Compiler find_compiler() {
   auto on_path = [](const std::string& name) -> std::string {
     if (name.find('/') != std::string::npos) return ::access(name.c_str(), X_OK) == 0 ? name : "";
     const char* path = std::getenv("PATH");
-    std::istringstream dirs(path ? path : "/usr/bin:/bin");
-    for (std::string dir; std::getline(dirs, dir, ':');) {
+    for (const std::string& dir : split(path ? path : "/usr/bin:/bin", ':')) {
       std::string full = (dir.empty() ? "." : dir) + "/" + name;
       struct stat s;
       if (::stat(full.c_str(), &s) == 0 && S_ISREG(s.st_mode) && ::access(full.c_str(), X_OK) == 0) return full;
@@ -282,8 +279,8 @@ Compiler find_compiler() {
   };
   Compiler c;
   if (const char* wish = std::getenv("CXX"); wish && *wish) {
-    std::istringstream words(wish);
-    for (std::string w; words >> w;) c.argv.push_back(w);
+    for (std::string& word : split(wish, ' '))
+      if (!word.empty()) c.argv.push_back(std::move(word));
     if (c.argv.empty()) throw Declined("toolchain: CXX is blank");
     // A compiler cache in front of the compiler only costs time here: sources are new by construction.
     if (c.argv.size() > 1 && (c.argv[0].ends_with("ccache") || c.argv[0].ends_with("sccache")))
