@@ -3,11 +3,13 @@
 #include <ATen/Context.h>
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/autocast_mode.h>
+#include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/DefaultDtype.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 namespace flashover::guards {
 namespace {
@@ -54,6 +56,13 @@ int8_t matmul_precision(at::Float32Backend backend) {
   at::Float32Precision p = context().float32Precision(backend, at::Float32Op::MATMUL);
   return small(p == at::Float32Precision::NONE ? at::Float32Precision::IEEE : p);
 }
+// 0 until CUDA is used: asking earlier would start it.
+int8_t current_cuda_device() {
+  if (!c10::impl::hasDeviceGuardImpl(c10::kCUDA)) return 0;
+  static auto* allocator = dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(c10::kCUDA));
+  if (!allocator || !allocator->initialized()) return 0;
+  return small(c10::impl::VirtualGuardImpl(c10::kCUDA).getDevice().index());
+}
 const Small kSmall[] = {
     {"default dtype", [] { return small(c10::get_default_dtype_as_scalartype()); }},
     {"autocast dtype on cpu", [] { return small(at::autocast::get_autocast_dtype(at::kCPU)); }},
@@ -64,6 +73,7 @@ const Small kSmall[] = {
      [] { return small(context().float32Precision(at::Float32Backend::MKLDNN, at::Float32Op::CONV)); }},
     {"float32 convolution precision of cuda",
      [] { return small(context().float32Precision(at::Float32Backend::CUDA, at::Float32Op::CONV)); }},
+    {"current cuda device", current_cuda_device},
 };
 static_assert(std::size(kSmall) <= std::tuple_size_v<decltype(GlobalState::types)>);
 

@@ -3,12 +3,14 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/utils/device_lazy_init.h>
 
 #include "base/check.h"
 #include "graph/graph.h"
 #include "graph/passes.h"
 #include "python/bind.h"
 #include "torch/eval.h"
+#include "trace/tensor.h"
 #include "trace/trace.h"
 
 namespace py = pybind11;
@@ -104,19 +106,25 @@ void bind_trace(py::module_& m) {
                                return out;
                              })
       .def("verify", [](const Traced& t) { graph::verify(t.graph, graph::Form::kTraced); })
-      .def("apply",
-           [](const Traced& t, const std::vector<std::string>& names) {
-             Traced out = t;
-             for (const std::string& name : names) {
-               const graph::Pass* pass = graph::find_pass(name);
-               if (!pass) throw UserError("no pass named " + name);
-               out.graph = pass->run(std::move(out.graph));
-               graph::verify(out.graph, pass->output);
-             }
-             return out;
-           },
-           "The same with passes applied to its graph, verified after each")
+      .def(
+          "apply",
+          [](const Traced& t, const std::vector<std::string>& names) {
+            Traced out = t;
+            for (const std::string& name : names) {
+              const graph::Pass* pass = graph::find_pass(name);
+              if (!pass) throw UserError("no pass named " + name);
+              out.graph = pass->run(std::move(out.graph));
+              graph::verify(out.graph, pass->output);
+            }
+            return out;
+          },
+          "The same with passes applied to its graph, verified after each")
       .def("run", &Traced::run, "Replays the graph on tensors for Traced.inputs");
+  m.def("cuda_stand_in", [](const py::object& like) {
+    torch::utils::set_requires_device_init(at::kCUDA, false);  // factories of the traced program must not look for one
+    return py::reinterpret_steal<py::object>(
+        THPVariable_Wrap(trace::cuda_stand_in(*THPVariable_Unpack(like.ptr()).unsafeGetTensorImpl())));
+  });
   m.def("is_trace_tensor", [](const py::object& o) {
     return THPVariable_Check(o.ptr()) && THPVariable_Unpack(o.ptr()).key_set().has(c10::DispatchKey::Fake);
   });

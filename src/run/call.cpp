@@ -4,6 +4,7 @@
 #include <c10/core/TensorImpl.h>
 
 #include "base/check.h"
+#include "run/cuda/driver.h"
 
 namespace flashover::run {
 
@@ -17,12 +18,25 @@ std::vector<int64_t> numbers(const Sizes& s) {
   return out;
 }
 
+namespace {
+c10::Device device_of(Device d) {
+  if (d.type == DeviceType::kCPU) return c10::Device(c10::kCPU);
+  if (d.type != DeviceType::kCUDA || d.index < 0)
+    throw Declined("plan: a tensor on a device that is neither the CPU nor cuda:n");
+  return aten::to_aten(d);
+}
+}  // namespace
+
 Shape::Shape(const TensorType& t)
-    : dtype(aten::to_aten(t.dtype)), sizes(numbers(t.sizes)), strides(numbers(t.strides)), opaque(t.opaque) {}
+    : dtype(aten::to_aten(t.dtype)),
+      device(device_of(t.device)),
+      sizes(numbers(t.sizes)),
+      strides(numbers(t.strides)),
+      opaque(t.opaque) {}
 
 bool Shape::fits(const at::Tensor& t) const {
   // What a library packs has sizes of its own (mkl's weights are one long row).
-  return t.scalar_type() == dtype && (opaque || t.sizes() == at::IntArrayRef(sizes));
+  return t.scalar_type() == dtype && t.device() == device && (opaque || t.sizes() == at::IntArrayRef(sizes));
 }
 
 bool Shape::same_strides(const at::Tensor& t) const {
@@ -34,7 +48,11 @@ bool Shape::same_strides(const at::Tensor& t) const {
 
 bool Shape::exact_strides(const at::Tensor& t) const { return t.strides() == at::IntArrayRef(strides); }
 
-at::Tensor Shape::empty() const { return at::Tensor(at::detail::empty_strided_cpu(sizes, strides, dtype)); }
+at::Tensor Shape::empty() const {
+  if (device.is_cpu()) return at::Tensor(at::detail::empty_strided_cpu(sizes, strides, dtype));
+  return at::Tensor(at::detail::empty_strided_generic(sizes, strides, cuda::allocator(),
+                                                      c10::DispatchKeySet(c10::DispatchKey::CUDA), dtype));
+}
 
 at::Tensor view_of(const at::Tensor& base, at::ScalarType dtype, const std::vector<int64_t>& sizes,
                    const std::vector<int64_t>& strides, int64_t elements) {

@@ -16,13 +16,14 @@ namespace flashover::run {
 // What a tensor must look like for the kernels that were generated for it.
 struct Shape {
   at::ScalarType dtype = at::ScalarType::Undefined;
+  c10::Device device = c10::Device(c10::kCPU);
   std::vector<int64_t> sizes, strides;
   bool opaque = false;
   explicit Shape(const TensorType& t);
-  bool fits(const at::Tensor& t) const;          // dtype and sizes
+  bool fits(const at::Tensor& t) const;          // dtype, sizes and device
   bool same_strides(const at::Tensor& t) const;  // where they matter: dimensions of size 1 and empty tensors have none
   bool exact_strides(const at::Tensor& t) const;
-  at::Tensor empty() const;
+  at::Tensor empty() const;  // CUDA: on the current stream; its device must be the current one
 };
 
 struct Call {

@@ -4,6 +4,7 @@
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/copy.h>
 #include <c10/core/CPUAllocator.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
@@ -13,6 +14,8 @@
 
 #include "base/check.h"
 #include "run/call.h"
+#include "run/cuda/module.h"
+#include "run/cuda/stream.h"
 #include "run/frozen.h"
 #include "run/library.h"
 #include "run/run.h"
@@ -41,14 +44,30 @@ struct Instruction {
   uint32_t table = 0;     // launch: first slot of its pointers
   uint32_t sizes = 0;     // launch: first of its numbers
   uint32_t call = 0;      // call: index into calls
-  KernelFn fn = nullptr;  // launch
+  KernelFn fn = nullptr;  // launch on the CPU
+  int32_t launch = -1;    // launch on CUDA: index into launches; -1: an empty grid
   const plan::Step* step = nullptr;
+};
+
+struct Launch {
+  cuda::Function function = nullptr;
+  std::array<unsigned, 3> grid{};
+  unsigned threads = 0, shared = 0;
+  uint32_t params = 0;  // first of its entries in Frame::params
+};
+
+// What one entry of Frame::params points to.
+struct Param {
+  plan::ParamKind kind;
+  uint32_t index = 0;  // of the table's slot, of numbers32 or of numbers
 };
 
 // What one call needs beside the plan; kept for the next call when the call ends.
 struct Frame {
   std::vector<void*> table;         // pointer arguments of all launches, one behind the other
   std::vector<at::Tensor> tensors;  // by TensorId: wrappers of slab memory, results of extern calls while they live
+  std::vector<void*> params;        // CUDA: addresses of the parameters of all launches, one behind the other
+  void* scratch = nullptr;          // CUDA: global scratch of the kernels that ask for it
   torch::jit::Stack stack;
   char* slab_base = nullptr;  // what the table and the wrappers were made for
   std::shared_ptr<const Frozen> frozen;
@@ -60,8 +79,20 @@ struct Run {
   Frame& frame;
   c10::TensorImpl* const* inputs;
   std::vector<at::Tensor>* outputs;  // null while frozen steps run
-  Slab slab;
+  cuda::Stream stream;
   std::vector<at::Tensor>* frozen;  // being filled; null in ordinary calls
+};
+
+// Kernels rely on it (plan::ParamKind).
+constexpr uintptr_t kCudaAlignment = 16;
+
+// The memory of one CUDA call; freed when its kernels are enqueued, since later work of the stream comes after them.
+struct CudaMemory {
+  c10::DataPtr data;
+  explicit CudaMemory(size_t bytes) {
+    if (bytes) data = cuda::allocator()->allocate(bytes);
+  }
+  char* get() const { return static_cast<char*>(data.get()); }
 };
 
 at::Tensor borrow(c10::TensorImpl* impl) {
@@ -82,22 +113,38 @@ class PlanExecutable final : public Executable {
  public:
   explicit PlanExecutable(plan::Plan p) : plan_(std::move(p)) {
     plan::verify(plan_);
-    if (const std::string missing = missing_feature(plan_.target); !missing.empty())
-      throw Declined("plan: this machine lacks " + missing);
     slab_bytes_ = constant(plan_.slab_bytes);
+    if (plan_.device.type == DeviceType::kCUDA) {
+      if (!cuda::driver()) throw Declined("plan: " + cuda::why_no_driver());
+      device_ = plan_.device.index;
+      const std::string built_for = "sm_" + std::to_string(cuda::facts(device_).capability);
+      if (!plan_.kernels.empty() && plan_.target != built_for)
+        throw Declined("plan: built for " + plan_.target + ", not " + built_for);
+    } else if (const std::string missing = missing_feature(plan_.target); !missing.empty()) {
+      throw Declined("plan: this machine lacks " + missing);
+    }
     for (const plan::Tensor& t : plan_.tensors) shapes_.emplace_back(t.type);
     for (size_t i = 0; i < plan_.tensors.size(); ++i) {
       if (plan_.tensors[i].home == Home::kExtern) extern_tensors_.push_back(static_cast<TensorId>(i));
       roots_.push_back(plan::root(plan_, static_cast<TensorId>(i)));
       const plan::Tensor& t = plan_.tensors[i];
-      if (t.type.device.type != DeviceType::kCPU) throw Declined("plan: tensor not on the CPU");
+      if (t.home != Home::kInput && t.home != Home::kExtern && t.home != Home::kView && !on_plan_device(t.type) &&
+          !t.type.opaque)
+        throw Declined("plan: memory that is not on the plan's device");
       // In bytes, link by link, since a view may have another dtype than its base.
       offsets_.push_back(t.home == Home::kView ? offsets_[t.index] + constant(t.type.offset) * info(t.type.dtype).bytes
                                                : 0);
     }
-    for (const plan::Binary& b : plan_.binaries) libraries_.push_back(Library::load(b.bytes));
-    for (const plan::Kernel& k : plan_.kernels)
-      kernels_.push_back(reinterpret_cast<KernelFn>(libraries_[k.binary]->symbol(k.symbol)));
+    if (device_ < 0) {
+      for (const plan::Binary& b : plan_.binaries) libraries_.push_back(Library::load(b.bytes));
+      for (const plan::Kernel& k : plan_.kernels)
+        kernels_.push_back(reinterpret_cast<KernelFn>(libraries_[k.binary]->symbol(k.symbol)));
+    } else {
+      std::vector<cuda::CuModule> modules;
+      for (const plan::Binary& b : plan_.binaries) modules.push_back(cuda::load_module(b.bytes, device_));
+      for (const plan::Kernel& k : plan_.kernels)
+        functions_.push_back(cuda::find_function(modules[k.binary], k.symbol, k.cuda.shared, device_));
+    }
     translate(plan_.frozen_steps, frozen_program_, frozen_input_patches_);
     translate(plan_.steps, program_, input_patches_);
     find_frozen_inputs();
@@ -106,15 +153,15 @@ class PlanExecutable final : public Executable {
     by_input(input_patches_);
     by_input(frozen_input_patches_);
     by_input(output_patches_);
-    heavy_ = !calls_.empty() || slab_bytes_ > (64 << 10) || program_.size() > 16;
+    heavy_ = device_ >= 0 || !calls_.empty() || slab_bytes_ > (64 << 10) || program_.size() > 16;
     for (const plan::Tensor& t : plan_.tensors) heavy_ |= t.home == Home::kOutput && span_bytes(t.type) > (64 << 10);
     for (plan::Binary& b : plan_.binaries) b.bytes = {};  // loaded; the text and the cache have their own
-    announce_slab(slab_bytes_);
+    if (device_ < 0) announce_slab(slab_bytes_);
   }
 
   ~PlanExecutable() override {
     for (auto& slot : frames_) delete slot.exchange(nullptr);
-    forget_slab(slab_bytes_);
+    if (device_ < 0) forget_slab(slab_bytes_);
   }
 
   const plan::Plan& plan() const override { return plan_; }
@@ -135,7 +182,12 @@ class PlanExecutable final : public Executable {
     Borrowed frame(*this);
     {
       c10::impl::ExcludeDispatchKeyGuard below(kBelow);
-      execute(*frame, inputs, outputs);
+      if (device_ < 0) {
+        execute_on_cpu(*frame, inputs, outputs);
+      } else {
+        const c10::DeviceGuard guard(c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(device_)));
+        execute_on_cuda(*frame, inputs, outputs);
+      }
     }
     for (size_t i : alias_outputs_) {  // at the caller's level, so that view and grad-mode bookkeeping are eager's
       const plan::OutputRef& o = plan_.outputs[i];
@@ -157,6 +209,10 @@ class PlanExecutable final : public Executable {
   }
   static int64_t span_bytes(const TensorType& t) { return constant(plan::span(t)) * info(t.dtype).bytes; }
 
+  bool on_plan_device(const TensorType& t) const {
+    return device_ < 0 ? t.device.type == DeviceType::kCPU : t.device == plan_.device;
+  }
+
   const plan::Tensor& root_tensor(TensorId t) const { return plan_.tensors[roots_[t]]; }
 
   void translate(const std::vector<plan::Step>& steps, std::vector<Instruction>& program, std::vector<Patch>& inputs) {
@@ -164,12 +220,15 @@ class PlanExecutable final : public Executable {
       Instruction in{s.kind};
       in.step = &s;
       if (s.kind == StepKind::kLaunch) {
-        in.fn = kernels_[s.kernel];
         in.table = table_size_;
         in.sizes = static_cast<uint32_t>(numbers_.size());
         for (sym::Expr e : s.sizes) numbers_.push_back(constant(e));
         for (TensorId t : s.reads) pointer(t, inputs);
         for (TensorId t : s.writes) pointer(t, inputs);
+        if (device_ < 0)
+          in.fn = kernels_[s.kernel];
+        else
+          in.launch = cuda_launch(s, in);
       } else if (s.kind == StepKind::kCall) {
         in.call = static_cast<uint32_t>(calls_.size());
         calls_.push_back(prepare(plan_, s));
@@ -178,10 +237,52 @@ class PlanExecutable final : public Executable {
     }
   }
 
+  int32_t cuda_launch(const plan::Step& s, const Instruction& in) {
+    const plan::CudaLaunch& c = plan_.kernels[s.kernel].cuda;
+    Launch launch{.function = functions_[s.kernel],
+                  .threads = static_cast<unsigned>(c.threads),
+                  .shared = static_cast<unsigned>(c.shared),
+                  .params = static_cast<uint32_t>(params_.size())};
+    int64_t programs = 1;
+    for (size_t i = 0; i < 3; ++i) {
+      const sym::Expr size = sym::substitute(c.grid[i], [&](sym::Expr v) -> std::optional<sym::Expr> {
+        for (size_t k = 0; k < s.sizes.size(); ++k)
+          if (v.name() == "n" + std::to_string(k)) return s.sizes[k];
+        return std::nullopt;
+      });
+      const int64_t n = constant(size);
+      if (n < 0 || n > (i == 0 ? INT32_MAX : 65535)) throw Declined("plan: a kernel's grid is too large");
+      launch.grid[i] = static_cast<unsigned>(n);
+      programs *= n;
+    }
+    if (programs == 0) return -1;
+    uint32_t slot = in.table, number = in.sizes;
+    for (const plan::ParamKind kind : c.params) {
+      Param p{kind, 0};
+      if (kind == plan::ParamKind::kPointer) {
+        p.index = slot++;
+      } else if (kind == plan::ParamKind::kI64) {
+        p.index = number++;
+      } else if (kind == plan::ParamKind::kI32) {
+        p.index = static_cast<uint32_t>(numbers32_.size());
+        numbers32_.push_back(static_cast<int32_t>(numbers_[number++]));
+      }
+      params_.push_back(p);
+    }
+    scratch_bytes_ = std::max(scratch_bytes_, c.scratch * programs);
+    launches_.push_back(launch);
+    return static_cast<int32_t>(launches_.size()) - 1;
+  }
+
   void pointer(TensorId t, std::vector<Patch>& inputs) {
     const uint32_t slot = table_size_++;
     const TensorId r = roots_[t];
     const plan::Tensor& base = plan_.tensors[r];
+    if (device_ >= 0) {
+      if (!on_plan_device(base.type)) throw Declined("plan: a kernel's tensor is not on the plan's device");
+      if (offsets_[t] % static_cast<int64_t>(kCudaAlignment) != 0)
+        throw Declined("plan: a kernel's tensor starts off alignment");
+    }
     switch (base.home) {
       case Home::kInput:
         inputs.push_back({base.index, slot, offsets_[t]});
@@ -302,6 +403,26 @@ class PlanExecutable final : public Executable {
     auto frame = std::make_unique<Frame>();
     frame->table.resize(table_size_);
     frame->tensors.resize(plan_.tensors.size());
+    static void* none = nullptr;
+    for (const Param& p : params_) {
+      switch (p.kind) {
+        case plan::ParamKind::kPointer:
+          frame->params.push_back(&frame->table[p.index]);
+          break;
+        case plan::ParamKind::kI32:
+          frame->params.push_back(&numbers32_[p.index]);
+          break;
+        case plan::ParamKind::kI64:
+          frame->params.push_back(&numbers_[p.index]);
+          break;
+        case plan::ParamKind::kGlobalScratch:
+          frame->params.push_back(&frame->scratch);
+          break;
+        case plan::ParamKind::kProfileScratch:
+          frame->params.push_back(&none);
+          break;
+      }
+    }
     return frame;
   }
 
@@ -320,14 +441,15 @@ class PlanExecutable final : public Executable {
     }
     c10::Storage storage(c10::Storage::use_byte_size_t(), static_cast<size_t>(span_bytes(entry.type)),
                          slab_pointer(frame.slab_base, t), nullptr, /*resizable=*/false);
-    auto impl = c10::make_intrusive<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU),
+    const auto key = device_ < 0 ? c10::DispatchKey::CPU : c10::DispatchKey::CUDA;
+    auto impl = c10::make_intrusive<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(key),
                                                      c10::scalarTypeToTypeMeta(shapes_[t].dtype));
     impl->set_sizes_and_strides(shapes_[t].sizes, shapes_[t].strides);
     wrapper = at::Tensor(std::move(impl));
     return wrapper;
   }
   c10::DataPtr slab_pointer(char* base, TensorId t) {
-    return {base + plan_.tensors[t].slab_offset.value(), c10::Device(c10::kCPU)};
+    return {base + plan_.tensors[t].slab_offset.value(), shapes_[t].device};
   }
 
   void rebase_slab(Frame& frame, char* base) {
@@ -355,21 +477,79 @@ class PlanExecutable final : public Executable {
   }
 
   // ---- running ----
-  void execute(Frame& frame, c10::TensorImpl* const* inputs, std::vector<at::Tensor>& outputs) {
-    Slab slab = take_slab(static_cast<size_t>(slab_bytes_));
-    Run run{frame, inputs, &outputs, slab, nullptr};
+  void execute_on_cpu(Frame& frame, c10::TensorImpl* const* inputs, std::vector<at::Tensor>& outputs) {
+    struct Held {
+      Slab slab;
+      ~Held() { give_slab(slab); }
+    } held{take_slab(static_cast<size_t>(slab_bytes_))};
+    Run run{frame, inputs, &outputs, nullptr, nullptr};
+    if (!frozen_program_.empty()) sync_frozen(frame, inputs, nullptr);
+    execute(run, held.slab.data);
+  }
+
+  void execute_on_cuda(Frame& frame, c10::TensorImpl* const* inputs, std::vector<at::Tensor>& outputs) {
+    cuda::enter_context(device_);
+    const cuda::Stream stream = cuda::current_stream(device_);
+    const CudaMemory scratch(static_cast<size_t>(scratch_bytes_)), slab(static_cast<size_t>(slab_bytes_));
+    frame.scratch = scratch.get();
+    Aligned aligned(*this, inputs, input_patches_);
+    Run run{frame, aligned.inputs, &outputs, stream, nullptr};
+    if (!frozen_program_.empty()) sync_frozen(frame, inputs, stream);
+    execute(run, slab.get());
+    aligned.copy_back();
+  }
+
+  // Inputs whose address does not suit kernels are replaced by copies for the time of the call.
+  struct Aligned {
+    const PlanExecutable& e;
+    c10::TensorImpl* const* given;
+    c10::TensorImpl* const* inputs;
+    std::vector<c10::TensorImpl*> replaced;
+    std::vector<std::pair<int32_t, at::Tensor>> copies;  // by input number
+
+    Aligned(const PlanExecutable& e, c10::TensorImpl* const* given, const std::vector<Patch>& patches)
+        : e(e), given(given), inputs(given) {
+      int32_t last = -1;
+      for (const Patch& p : patches) {
+        if (p.index == last) continue;
+        last = p.index;
+        if (reinterpret_cast<uintptr_t>(data_of(given[last])) % kCudaAlignment != 0) replace(last);
+      }
+      if (!replaced.empty()) inputs = replaced.data();
+    }
+    void replace(int32_t i) {
+      if (replaced.empty()) replaced.assign(given, given + e.plan_.inputs.size());
+      copies.emplace_back(i, flat(i, given[i]).clone());
+      const at::Tensor& copy = copies.back().second;
+      const Shape shape(e.plan_.inputs[i].type);
+      copies.back().second = view_of(copy, shape.dtype, shape.sizes, shape.strides, 0);
+      replaced[i] = copies.back().second.unsafeGetTensorImpl();
+    }
+    // All elements from the first to the last, whatever the strides.
+    at::Tensor flat(int32_t i, c10::TensorImpl* impl) const {
+      return view_of(borrow(impl), c10::typeMetaToScalarType(impl->dtype()),
+                     {constant(plan::span(e.plan_.inputs[i].type))}, {1}, 0);
+    }
+    void copy_back() {
+      for (auto& [i, copy] : copies)
+        if (std::binary_search(e.mutated_.begin(), e.mutated_.end(), i))
+          flat(i, given[i]).copy_(flat(i, copy.unsafeGetTensorImpl()));
+    }
+  };
+
+  void execute(Run& run, char* slab) {
+    Frame& frame = run.frame;
+    c10::TensorImpl* const* inputs = run.inputs;
+    std::vector<at::Tensor>& outputs = *run.outputs;
     struct Cleanup {
       PlanExecutable& e;
       Frame& frame;
-      Slab slab;
       ~Cleanup() {
         frame.stack.clear();
         for (TensorId t : e.extern_tensors_) frame.tensors[t].reset();
-        give_slab(slab);
       }
-    } cleanup{*this, frame, slab};
-    if (slab.data != frame.slab_base) rebase_slab(frame, slab.data);
-    if (!frozen_program_.empty()) sync_frozen(frame, inputs);
+    } cleanup{*this, frame};
+    if (slab != frame.slab_base) rebase_slab(frame, slab);
     patch_inputs(frame, inputs, input_patches_);
     size_t patch = 0;
     for (int32_t i : owned_outputs_) {
@@ -403,8 +583,11 @@ class PlanExecutable final : public Executable {
       for (; in != end; ++in) {
         switch (in->kind) {
           case StepKind::kLaunch:
-            if (const int32_t status = in->fn(run.frame.table.data() + in->table, numbers_.data() + in->sizes))
+            if (device_ >= 0) {
+              if (in->launch >= 0) launch(launches_[in->launch], run);
+            } else if (const int32_t status = in->fn(run.frame.table.data() + in->table, numbers_.data() + in->sizes)) {
               fail_index(*in->step, status);
+            }
             break;
           case StepKind::kCall:
             call(calls_[in->call], run);
@@ -421,6 +604,12 @@ class PlanExecutable final : public Executable {
       if (!in->step->label.empty()) e.add_context("in compiled code for " + in->step->label);
       throw;
     }
+  }
+
+  static void launch(const Launch& l, Run& run) {
+    cuda::check(cuda::driver()->launch(l.function, l.grid[0], l.grid[1], l.grid[2], l.threads, 1, 1, l.shared,
+                                       run.stream, run.frame.params.data() + l.params, nullptr),
+                "cuLaunchKernel");
   }
 
   [[noreturn]] void fail_index(const plan::Step& s, int32_t status) const {
@@ -557,8 +746,15 @@ class PlanExecutable final : public Executable {
         }
       auto* storage = whole.storage().unsafeGetStorageImpl();
       if (!kept && whole.storage().use_count() == own) return;
-      c10::DataPtr copy = c10::GetCPUAllocator()->allocate(storage->nbytes());
-      std::memcpy(copy.get(), storage->data_ptr().get(), storage->nbytes());
+      c10::DataPtr copy = (device_ < 0 ? c10::GetCPUAllocator() : cuda::allocator())->allocate(storage->nbytes());
+      if (device_ < 0) {
+        std::memcpy(copy.get(), storage->data_ptr().get(), storage->nbytes());
+      } else {
+        cuda::check(cuda::driver()->copy(reinterpret_cast<cuda::DevicePointer>(copy.get()),
+                                         reinterpret_cast<cuda::DevicePointer>(storage->data_ptr().get()),
+                                         storage->nbytes(), run.stream),
+                    "cuMemcpyDtoDAsync");
+      }
       storage->set_data_ptr_noswap(std::move(copy));
       for (size_t i = 0; i < plan_.tensors.size(); ++i)
         if (roots_[i] == r) run.frame.tensors[i].reset();
@@ -570,8 +766,8 @@ class PlanExecutable final : public Executable {
   }
 
   // ---- frozen part ----
-  void sync_frozen(Frame& frame, c10::TensorImpl* const* inputs) {
-    frozen_.sync(frame.frozen, inputs, [&] {
+  void sync_frozen(Frame& frame, c10::TensorImpl* const* inputs, cuda::Stream stream) {
+    frozen_.sync(frame.frozen, inputs, [&](Frozen& made) {
       // Must not depend on the mode of the call that happens to come first.
       c10::InferenceMode normal(false);
       c10::impl::ExcludeDispatchKeyGuard below(kBelow);
@@ -580,13 +776,17 @@ class PlanExecutable final : public Executable {
         tensors[t] = shapes_[t].empty();
         patch_late(frame, t, tensors[t]);
       }
-      patch_inputs(frame, inputs, frozen_input_patches_);
-      Run run{frame, inputs, nullptr, {}, &tensors};
+      std::optional<Aligned> aligned;
+      if (device_ >= 0) aligned.emplace(*this, inputs, frozen_input_patches_);
+      Run run{frame, aligned ? aligned->inputs : inputs, nullptr, stream, &tensors};
+      patch_inputs(frame, run.inputs, frozen_input_patches_);
       interpret(frozen_program_, run);
       std::vector<at::Tensor> kept(plan_.tensors.size());
       for (TensorId t : frozen_kept_) kept[t] = std::move(tensors[t]);
-      return kept;
+      made.tensors = std::move(kept);
+      if (device_ >= 0) made.ready = std::make_shared<cuda::ReadyPoint>(device_);
     });
+    if (device_ >= 0) frame.frozen->ready->enter(stream, frame.frozen->tensors);
     if (frame.frozen.get() != frame.patched_for) {  // an older one stays alive until here, so no address comes twice
       for (TensorId t : frozen_kept_)
         if (!shapes_[t].opaque) patch_late(frame, t, frame.frozen->tensors[t]);
@@ -597,6 +797,12 @@ class PlanExecutable final : public Executable {
   plan::Plan plan_;
   std::vector<std::shared_ptr<Library>> libraries_;
   std::vector<KernelFn> kernels_;
+  int device_ = -1;  // CUDA device, or -1
+  std::vector<cuda::Function> functions_;
+  std::vector<Launch> launches_;
+  std::vector<Param> params_;
+  std::vector<int32_t> numbers32_;
+  int64_t scratch_bytes_ = 0;
   std::vector<Shape> shapes_, output_shapes_;
   std::vector<TensorId> roots_;
   std::vector<int64_t> offsets_;  // bytes from the root's first element

@@ -55,7 +55,9 @@ void ForeignMemory::read() {
 
 bool ForeignMemory::holds(const c10::StorageImpl& s) {
   const c10::DataPtr& data = s.data_ptr();
-  if (!data.get() || data.get_deleter() == c10::GetCPUAllocator()->raw_deleter()) return false;
+  if (!data.get()) return false;
+  if (!s.device().is_cpu()) return data.get_deleter() != c10::GetAllocator(s.device_type())->raw_deleter();
+  if (data.get_deleter() == c10::GetCPUAllocator()->raw_deleter()) return false;
   if (ranges_.empty()) read();
   const auto address = reinterpret_cast<uintptr_t>(data.get());
   const auto it =

@@ -55,7 +55,7 @@ bool FrozenPart::contents_same(const Frozen& f) {
       continue;
     }
     looked = true;
-    if (!n.hashed || hash_of(w) != n.hash) return false;
+    if (!n.hashed || !w.impl->device().is_cpu() || hash_of(w) != n.hash) return false;
     n.live = e == Exposure::kLive;
     any_live |= n.live;
     if (!n.live) n.settled = now;
@@ -94,7 +94,9 @@ std::shared_ptr<Frozen> FrozenPart::look(c10::TensorImpl* const* inputs) {
     }
     n.live = storage && (!counted || n.foreign || exposure_of(impl, n.owners, now) == Exposure::kLive);
     // A storage that was exposed since the last look may be so again: hash it, or each time would mean computing anew.
-    if (n.live || (owner_ && storage && exposure_of(impl, n.owners, 0) != Exposure::kNone)) {
+    if (!impl->device().is_cpu()) {
+      // Its memory cannot be read here.
+    } else if (n.live || (owner_ && storage && exposure_of(impl, n.owners, 0) != Exposure::kNone)) {
       n.hash = hash_of(f->watches.back());
       n.hashed = true;
     }
@@ -107,7 +109,7 @@ std::shared_ptr<Frozen> FrozenPart::look(c10::TensorImpl* const* inputs) {
 }
 
 void FrozenPart::sync_slowly(std::shared_ptr<const Frozen>& mine, c10::TensorImpl* const* inputs,
-                             const std::function<std::vector<at::Tensor>()>& compute) {
+                             const std::function<void(Frozen& made)>& compute) {
   std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock.owns_lock()) {
     void* python = python_lock.release ? python_lock.release() : nullptr;
@@ -117,7 +119,7 @@ void FrozenPart::sync_slowly(std::shared_ptr<const Frozen>& mine, c10::TensorImp
   mine = owner_;
   if (mine && same(*mine, inputs) && (unexposed(*mine) || contents_same(*mine))) return;
   auto fresh = look(inputs);
-  fresh->tensors = compute();
+  compute(*fresh);
   runs_.fetch_add(1, std::memory_order_relaxed);
   mine = fresh;
   owner_ = std::move(fresh);

@@ -1,8 +1,9 @@
 // Tensors computed from parameters, kept until a parameter changed.
 //
 // Changed means: another TensorImpl, another storage or offset under it (`p.data = t`), another version - or, for
-// storages that are exposed (exposed.h), other bytes. The usual check is three compares a parameter and one of the
-// exposure epoch.
+// storages that are exposed (exposed.h), other bytes. (Bytes on a CUDA device are not looked at: while such a storage
+// is exposed, the tensors are computed anew on every call.) The usual check is three compares a parameter and one of
+// the exposure epoch.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <cstdint>
@@ -16,6 +17,10 @@
 #include "run/unseen.h"
 
 namespace flashover::run {
+
+namespace cuda {
+class ReadyPoint;
+}
 
 // One set of frozen tensors; never changes after it was published (but for the notes on exposure, under FrozenPart's
 // lock).
@@ -41,6 +46,8 @@ struct Frozen {
   // the tensors: torch.utils.swap_tensors refuses those with weak references. A new tensor at an old address has a new
   // storage, or shares the old one: then it is the version, or the exposure, that tells.)
   std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> storages;
+  // CUDA: the stream they were computed on and the moment they were ready; other streams wait for it once (stream.h).
+  std::shared_ptr<cuda::ReadyPoint> ready;
   mutable std::vector<Note> notes;
   mutable std::atomic<uint64_t> epoch{0};
   mutable std::atomic<bool> any_live{false};
@@ -60,7 +67,7 @@ class FrozenPart {
 
   // Makes `mine` the set for these inputs; `compute` runs (under a lock) when there is none yet.
   void sync(std::shared_ptr<const Frozen>& mine, c10::TensorImpl* const* inputs,
-            const std::function<std::vector<at::Tensor>()>& compute) {
+            const std::function<void(Frozen& made)>& compute) {
     watch_unseen_writers();
     if (mine.get() == current_.load(std::memory_order_acquire) && mine && same(*mine, inputs) && unexposed(*mine))
       return;
@@ -74,7 +81,7 @@ class FrozenPart {
   static bool unexposed(const Frozen& f);
   bool contents_same(const Frozen& f);
   void sync_slowly(std::shared_ptr<const Frozen>& mine, c10::TensorImpl* const* inputs,
-                   const std::function<std::vector<at::Tensor>()>& compute);
+                   const std::function<void(Frozen& made)>& compute);
   std::shared_ptr<Frozen> look(c10::TensorImpl* const* inputs);
 
   std::vector<int32_t> inputs_;

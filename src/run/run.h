@@ -6,6 +6,8 @@
 //             torch.set_num_threads; outputs own their memory and have eager's strides; safe from several threads at
 //             once; frozen tensors are as if computed anew on every call, also when a parameter was written behind
 //             autograd's back (exposed.h)
+//   CUDA      runs on the plan's device, whichever is current, on torch's current stream there; temporaries and outputs come
+//   from torch's caching allocator
 //   Declines  load(): a plan for another machine, a binary that does not load (Declined, the caller rebuilds or runs
 //   eager)
 //

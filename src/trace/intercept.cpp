@@ -1,6 +1,11 @@
-// Composite operators that read data on their own in C++, caught above autograd before they do.
+// Composite operators caught above autograd: those that read data on their own in C++, and those that are better
+// recorded otherwise than ATen would take them apart.
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/_batch_norm_impl_index.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/max_pool1d_with_indices.h>
+#include <ATen/ops/native_batch_norm.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
 #include <torch/library.h>
 
 #include "trace/recorder.h"
@@ -20,11 +25,40 @@ std::vector<at::Tensor> tensor_split(const at::Tensor& self, const at::Tensor& i
   decline_trace(*impl, "data-dependent: aten.tensor_split with a tensor of indices");
 }
 
+// The plain kernel where ATen takes cuDNN's: that one is nothing to fuse.
+using BatchNorm = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, int64_t>;
+BatchNorm batch_norm(const at::Tensor& input, const std::optional<at::Tensor>& weight,
+                     const std::optional<at::Tensor>& bias, const std::optional<at::Tensor>& mean,
+                     const std::optional<at::Tensor>& variance, bool training, double momentum, double eps,
+                     bool cudnn) {
+  bool plain = input.is_cuda() && input.dim() > 1 && input.numel() > 0;
+  for (const auto* t : {&weight, &bias, &mean, &variance})
+    if (*t && (*t)->defined())
+      plain = plain && (*t)->dim() == 1 && (*t)->size(0) == input.size(1);  // else ATen words the error
+  if (!plain) {
+    c10::impl::ExcludeDispatchKeyGuard below(c10::DispatchKey::TESTING_ONLY_GenericWrapper);
+    return at::_batch_norm_impl_index(input, weight, bias, mean, variance, training, momentum, eps, cudnn);
+  }
+  auto [out, save_mean, save_rstd] =
+      at::native_batch_norm(input, weight, bias, mean, variance, training, momentum, eps);
+  return {out, save_mean, save_rstd, at::empty({0}, input.options().dtype(at::kByte)), 0};
+}
+
+at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                     const std::optional<at::Tensor>& mask, double dropout, bool causal, std::optional<double> scale,
+                     bool gqa) {
+  if (auto whole = record_attention(q, k, v, mask, dropout, causal, scale, gqa)) return *whole;
+  c10::impl::ExcludeDispatchKeyGuard below(c10::DispatchKey::TESTING_ONLY_GenericWrapper);
+  return at::scaled_dot_product_attention(q, k, v, mask, dropout, causal, scale, gqa);
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericWrapper, m) { m.fallback(torch::CppFunction::makeFallthrough()); }
 TORCH_LIBRARY_IMPL(aten, TESTING_ONLY_GenericWrapper, m) {
   m.impl("max_pool1d", max_pool1d);
+  m.impl("_batch_norm_impl_index", batch_norm);
+  m.impl("scaled_dot_product_attention", attention);
   m.impl("tensor_split.tensor_indices_or_sections", tensor_split);
 }
 

@@ -1,5 +1,6 @@
 #include "trace/recorder.h"
 
+#include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/autocast_mode.h>
@@ -7,6 +8,7 @@
 #include <c10/core/DefaultDtype.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/library.h>
@@ -89,6 +91,11 @@ thread_local int internal_depth = 0;
 InternalScope::InternalScope() { ++internal_depth; }
 InternalScope::~InternalScope() { --internal_depth; }
 bool internal_call() { return internal_depth > 0; }
+
+int8_t current_cuda_device() {
+  if (!at::globalContext().hasCUDA()) return 0;
+  return c10::impl::VirtualGuardImpl(c10::kCUDA).getDevice().index();
+}
 
 BelowEverything::BelowEverything() : guard_(keys_above_backend()) {}
 
@@ -315,9 +322,31 @@ std::vector<Arg> Recorder::collect(const OpFacts& facts, const Stack& stack, siz
       }
       default:
         args.push_back(aten::from_ivalue(value, specs[i], name));
+        // "cuda" is the current device, whichever that is when the plan runs: the guards compare it.
+        if (auto* d = std::get_if<Device>(&args.back()); d && d->type == DeviceType::kCUDA && d->index < 0)
+          d->index = current_cuda_device();
     }
   }
+  check_devices(facts);
   return args;
+}
+
+// Eager refuses operands on several devices (0-d CPU tensors are numbers); shape functions would not notice.
+void Recorder::check_devices(const OpFacts& facts) const {
+  constexpr std::string_view kMayMix[] = {"aten.copy_.",           "aten._to_copy.",    "aten.index.",
+                                          "aten.index_put.",       "aten.index_put_.",  "aten._index_put_impl_.",
+                                          "aten._index_put_impl.", "aten._unsafe_index"};
+  const TraceImpl* first = nullptr;
+  bool mixed = false;
+  for (const Operand& o : operands_) {
+    if (!o.impl || (o.impl->dim() == 0 && o.impl->device().is_cpu())) continue;
+    mixed = mixed || (first && first->device() != o.impl->device());
+    if (!first) first = o.impl;
+  }
+  if (!mixed) return;
+  for (std::string_view name : kMayMix)
+    if (facts.schema.name.starts_with(name)) return;
+  throw Declined("operands of " + facts.schema.name + " are on different devices");
 }
 
 // ------------------------------------------------------------------------------------------------------ a call

@@ -95,6 +95,7 @@ class Recorder final : public Session {
   void call_general(OpFacts& facts, Stack& stack, size_t base);
   bool call_on_constants(OpFacts& facts, Stack& stack, size_t base);
   bool overlaps(const OpFacts& facts) const;
+  void check_devices(const OpFacts& facts) const;
   bool infer_by_rule(OpFacts& facts, const std::vector<Arg>& args, std::vector<TensorType>& outs);
   void fill_factory_defaults(const OpFacts& facts, std::vector<Arg>& args, const TensorType& result);
   const Operand& aliased(const OpFacts& facts, const std::vector<Arg>& args, int alias) const;
@@ -134,11 +135,18 @@ class Recorder final : public Session {
   std::string reason_;
 };
 
+// 0 where there is no CUDA: tests trace for a device that is not there.
+int8_t current_cuda_device();
 OpFacts& facts_of(const c10::OperatorHandle& op);
 Special special_of(std::string_view name);                                                   // special.cpp
 const c10::KernelFunction* find_cpp_meta(const c10::OperatorHandle& op, bool& python_meta);  // kernels.cpp
 PyObject* decline_class();                                                                   // borrowed
 void link_intercepts();                                                                      // intercept.cpp
+
+// Null: ATen's own way (attention.cpp).
+std::optional<at::Tensor> record_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                           const std::optional<at::Tensor>& mask, double dropout, bool causal,
+                                           std::optional<double> scale, bool gqa);
 
 // Excludes everything above the backend, so that kernels see plain tensors.
 class BelowEverything {

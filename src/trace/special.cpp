@@ -34,6 +34,15 @@ bool lift_fresh(Recorder& recorder, OpFacts&, Stack& stack, size_t base) {
   return true;
 }
 
+// torch.tensor([...], device="cuda") moves the real tensor it built before it passes it to lift_fresh.
+bool to_copy(Recorder& recorder, OpFacts&, Stack& stack, size_t base) {
+  const at::Tensor self = stack[base].toTensor();
+  if (self.dim() > 0 && self.is_cpu() && !trace_impl(self) && !self.requires_grad() &&
+      self.unsafeGetTensorImpl()->pyobj_slot()->load_pyobj() == nullptr)
+    stack[base] = recorder.add_constant(self);
+  return false;
+}
+
 // ------------------------------------------------------------------------------------------------------ aliases
 
 bool detach(Recorder& recorder, OpFacts& facts, Stack& stack, size_t base) {
@@ -212,7 +221,7 @@ bool convolution(Recorder& recorder, OpFacts& facts, Stack& stack, size_t base) 
   std::vector<Arg> args = recorder.collect(facts, stack, base);
   const auto& operands = recorder.operands();
   TraceImpl *x = operands.at(0).impl, *w = operands.at(1).impl;
-  if (!x || !w || !x->device().is_cpu()) return false;
+  if (!x || !w) return false;
   const bool transposed = std::get<bool>(args[6]);
   std::vector<int64_t> stride = aten::to_ints(std::get<Sizes>(args[3])),
                        padding = aten::to_ints(std::get<Sizes>(args[4])),
@@ -295,6 +304,7 @@ Special special_of(std::string_view name) {
   static const std::unordered_map<std::string_view, Special> table = {
       {"aten.lift_fresh.default", lift_fresh},
       {"aten.lift.default", lift_fresh},
+      {"aten._to_copy.default", to_copy},
       {"aten.detach.default", detach},
       {"aten.detach_.default", detach_in_place},
       {"aten.t_.default", metadata_in_place},

@@ -100,6 +100,21 @@ at::Tensor meta_companion(const c10::TensorImpl& like) {
   return companion(like, c10::DispatchKeySet(c10::DispatchKey::Meta), c10::Device(c10::kMeta));
 }
 
+at::Tensor cuda_stand_in(const c10::TensorImpl& like) {
+  const c10::Device device(c10::kCUDA, 0);
+  const auto keys =
+      c10::DispatchKeySet(c10::computeDispatchKey(c10::typeMetaToScalarType(like.dtype()), c10::kStrided, device));
+  c10::Storage storage(c10::Storage::use_byte_size_t(), static_cast<int64_t>(like.storage().nbytes()),
+                       at::DataPtr(nullptr, device), nullptr, /*resizable=*/false);
+  auto impl =
+      c10::make_intrusive<PlainImpl>(std::move(storage),
+                                     keys | c10::getAutogradRelatedKeySetFromBackend(c10::BackendComponent::CUDABit) |
+                                         c10::getAutocastRelatedKeySetFromBackend(c10::BackendComponent::CUDABit),
+                                     like.dtype(), device);
+  impl->set_sizes_and_strides(like.sizes(), like.strides(), like.storage_offset());
+  return at::Tensor(std::move(impl));
+}
+
 at::Tensor tagged_companion(const c10::TensorImpl& like) {
   const auto backend = c10::DispatchKeySet(
       c10::computeDispatchKey(c10::typeMetaToScalarType(like.dtype()), c10::kStrided, like.device()));

@@ -87,5 +87,7 @@ void forbid_data_access(const c10::Storage& storage);
 // the real device's keys but without Fake (for C++ code that looks at devices and strides and touches no data).
 at::Tensor meta_companion(const c10::TensorImpl& like);
 at::Tensor tagged_companion(const c10::TensorImpl& like);
+// A tensor on a CUDA device that need not exist: geometry without data, to trace for that device (tests).
+at::Tensor cuda_stand_in(const c10::TensorImpl& like);
 
 }  // namespace flashover::trace

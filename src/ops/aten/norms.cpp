@@ -17,6 +17,11 @@ std::optional<DType> statistics_dtype(const TensorType& x, std::initializer_list
   return d;
 }
 
+// CUDA kernels accumulate in f32 and hand that out.
+DType on_device(DType d, const TensorType& x) {
+  return x.device.type == DeviceType::kCUDA && is_reduced(d) ? DType::kF32 : d;
+}
+
 bool layer_norm(In in, Types& outs) {  // (input, normalized_shape, weight, bias, eps)
   const TensorType *x = tensor(in, 0), *w = tensor(in, 2), *b = tensor(in, 3);
   auto* shape = std::get_if<Sizes>(&arg(in, 1));
@@ -27,6 +32,7 @@ bool layer_norm(In in, Types& outs) {  // (input, normalized_shape, weight, bias
     if (p && !same_sizes(p->sizes, *shape)) return false;
   auto d = statistics_dtype(*x, {w, b});
   if (!d) return false;
+  *d = on_device(*d, *x);
   Sizes stat = x->sizes;
   for (size_t i = axis; i < x->rank(); ++i) stat[i] = 1;
   outs = {fresh(*x, x->dtype, x->sizes), fresh(*x, *d, stat), fresh(*x, *d, stat)};
@@ -56,6 +62,7 @@ bool batch_norm_of(const TensorType* x, std::initializer_list<const TensorType*>
                         : channels_last_contiguous(*x) ? last
                                                        : suggest_format(*x);
   if (!fresh_like(*x, x->dtype, format, out)) return false;
+  if (training) *d = on_device(*d, *x);
   Sizes stat{training ? x->sizes[1] : Expr(0)};
   outs = {out, fresh(*x, *d, stat), fresh(*x, *d, stat)};
   return true;
