@@ -1,0 +1,45 @@
+"""What the GPU tests share: compile, run twice, hold against eager (and eager against a double reference)."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import flashover
+
+
+def tensors(result: Any) -> list[torch.Tensor]:
+    if isinstance(result, torch.Tensor):
+        return [result]
+    if isinstance(result, dict):
+        return [t for v in result.values() for t in tensors(v)]
+    if isinstance(result, (list, tuple)):
+        return [t for v in result for t in tensors(v)]
+    if hasattr(result, "layers"):
+        return [t for layer in result.layers for t in (layer.keys, layer.values)]
+    return []
+
+
+def agree(got: Any, want: Any, rtol: float = 1e-4, atol: float = 1e-5, strides: bool = True) -> None:
+    a, b = tensors(got), tensors(want)
+    assert len(a) == len(b)
+    for x, y in zip(a, b, strict=True):
+        assert (x.dtype, x.shape, x.device) == (y.dtype, y.shape, y.device)
+        if strides:
+            assert x.stride() == y.stride(), f"strides {x.stride()}, eager's {y.stride()}"
+        torch.testing.assert_close(x, y, rtol=rtol, atol=atol, equal_nan=True)
+
+
+def check(fn: Callable[..., Any], *args: Any, backend: str = "flashover", rtol: float = 1e-4, atol: float = 1e-5, calls: int = 2, **kwargs: Any) -> Any:
+    """fn compiled equals fn, outputs and mutated arguments, on every call; nothing runs eager."""
+    fast = flashover.compile(fn, fullgraph=True, backend=backend)
+    with torch.no_grad():
+        for _ in range(calls):
+            mine, theirs = copy.deepcopy((args, kwargs)), copy.deepcopy((args, kwargs))
+            got, want = fast(*mine[0], **mine[1]), fn(*theirs[0], **theirs[1])
+            agree(got, want, rtol, atol)
+            agree(mine, theirs, rtol, atol)
+    return fast

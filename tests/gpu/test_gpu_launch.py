@@ -1,0 +1,219 @@
+"""Plans on a CUDA device, written by hand: launches, parameters, slabs, streams, alignment, externs, frozen tensors."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+
+import pytest
+import torch
+
+from flashover import _C
+
+pytestmark = pytest.mark.gpu
+
+NONE = "00000000000000000000000000000000"
+
+
+def _kernels() -> dict[str, bytes]:
+    import triton
+    import triton.language as tl
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    @triton.jit
+    def add(a, b, out, n, X: tl.constexpr):
+        i = tl.program_id(0) * X + tl.arange(0, X)
+        m = i < n
+        tl.store(out + i, tl.load(a + i, mask=m) + tl.load(b + i, mask=m), mask=m)
+
+    @triton.jit
+    def twice(a, out, X: tl.constexpr):
+        i = tl.program_id(0) * X + tl.arange(0, X)
+        tl.store(out + i, 2 * tl.load(a + i))
+
+    @triton.jit
+    def total(a, out, n, X: tl.constexpr):
+        i = tl.arange(0, X)
+        tl.store(out, tl.sum(tl.load(a + i, mask=i < n, other=0.0)))
+
+    major, minor = torch.cuda.get_device_capability()
+    target = GPUTarget("cuda", major * 10 + minor, 32)
+
+    def build(fn, signature: dict[str, str], pointers: int) -> bytes:
+        attrs = {(i,): [["tt.divisibility", 16]] for i in range(pointers)}
+        made = triton.compile(ASTSource(fn, signature | {"X": "constexpr"}, {"X": 1024}, attrs), target=target, options={"num_warps": 4})
+        return made.asm["cubin"], made.metadata.shared
+
+    return {
+        "add": build(add, {"a": "*fp32", "b": "*fp32", "out": "*fp32", "n": "i32"}, 3),
+        "twice": build(twice, {"a": "*fp32", "out": "*fp32"}, 2),
+        "total": build(total, {"a": "*fp32", "out": "*fp32", "n": "i64"}, 2),
+    }
+
+
+@pytest.fixture(scope="module")
+def kernels() -> dict[str, bytes]:
+    return _kernels()
+
+
+def load(kernels: dict[str, bytes], used: list[str], inputs: str, body: str, slab: int = 0) -> _C._Plan:
+    major, minor = torch.cuda.get_device_capability()
+    head = f'plan "sm_{major * 10 + minor}" {{\n  device cuda:0\n'
+    if slab:
+        head += f"  slab {slab}\n"
+    params = {
+        "add": "grid [(n0 + 1023) // 1024, 1, 1] threads 128 shared {} params [pointer, pointer, pointer, i32, scratch, profile]",
+        "twice": "grid [1, 1, 1] threads 128 shared {} params [pointer, pointer, scratch, profile]",
+        "total": "grid [1, 1, 1] threads 128 shared {} params [pointer, pointer, i64, scratch, profile]",
+    }
+    text = head + inputs
+    for i in range(len(used)):
+        text += f"  binary b{i} {i:032x}\n"
+    for i, name in enumerate(used):
+        text += f'  kernel k{i} = "{name}" in b{i} cuda {params[name].format(kernels[name][1])}\n'
+    return _C._load_plan(text + body + "}\n", [kernels[name][0] for name in used])
+
+
+ADD_IN = "  input 0 : f32[3000]@cuda:0 user\n  input 1 : f32[3000]@cuda:0 user\n"
+ADD = """  t0 : f32[3000]@cuda:0 = input 0
+  t1 : f32[3000]@cuda:0 = input 1
+  t2 : f32[3000]@cuda:0 = output 0
+  launch k0(t0, t1 -> t2) sizes [3000]
+  return t2 : f32[3000]@cuda:0
+"""
+
+
+def test_adds(kernels: dict[str, bytes]) -> None:
+    plan = load(kernels, ["add"], ADD_IN, ADD)
+    a, b = torch.randn(3000, device="cuda"), torch.randn(3000, device="cuda")
+    for _ in range(3):
+        assert torch.equal(plan(a, b)[0], a + b)
+
+
+def test_inputs_off_alignment(kernels: dict[str, bytes]) -> None:
+    plan = load(kernels, ["add"], ADD_IN, ADD)
+    a, b = torch.randn(3001, device="cuda")[1:], torch.randn(3000, device="cuda")
+    assert torch.equal(plan(a, b)[0], a + b)
+
+
+def test_mutated_input_off_alignment(kernels: dict[str, bytes]) -> None:
+    body = """  t0 : f32[3000]@cuda:0 = input 0
+  t1 : f32[3000]@cuda:0 = input 1
+  launch k0(t0, t1 -> t0) sizes [3000]
+"""
+    plan = load(kernels, ["add"], ADD_IN, body)
+    a, b = torch.randn(3003, device="cuda")[3:], torch.randn(3000, device="cuda")
+    expected, version = a + b, a._version
+    plan(a, b)
+    assert torch.equal(a, expected) and a._version > version
+
+
+def test_side_stream_and_threads(kernels: dict[str, bytes]) -> None:
+    plan = load(kernels, ["add"], ADD_IN, ADD)
+    a, b = torch.randn(3000, device="cuda"), torch.randn(3000, device="cuda")
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(20_000_000)
+        c = a * 3
+        out = plan(c, b)[0]
+    torch.cuda.current_stream().wait_stream(stream)
+    assert torch.equal(out, a * 3 + b)
+    wrong: list[str] = []
+
+    def work() -> None:
+        try:
+            for _ in range(50):
+                if not torch.equal(plan(a, b)[0], a + b):
+                    wrong.append("values")
+        except Exception as e:
+            wrong.append(repr(e))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong
+
+
+def test_slab_extern_and_reduction(kernels: dict[str, bytes]) -> None:
+    body = """  t0 : f32[32,32]@cuda:0 = input 0
+  t1 : f32[32,32]@cuda:0 = slab 0
+  t2 : f32[32,32]@cuda:0 = slab 4096
+  t3 : f32[]@cuda:0 = output 0
+  launch k0(t0 -> t1)
+  call out aten.mm.out(t1, t0) -> t2
+  launch k1(t2 -> t3) sizes [1024]
+  return t3 : f32[]@cuda:0
+"""
+    plan = load(kernels, ["twice", "total"], "  input 0 : f32[32,32]@cuda:0 user\n", body, slab=8192)
+    x = torch.randn(32, 32, device="cuda")
+    for _ in range(3):
+        torch.testing.assert_close(plan(x)[0], (2 * x @ x).sum(), rtol=1e-3, atol=1e-2)
+
+
+def test_frozen_on_another_stream(kernels: dict[str, bytes]) -> None:
+    body = """  t0 : f32[32,32]@cuda:0 = input 0
+  t1 : f32[32,32]@cuda:0 = input 1
+  t2 : f32[32,32]@cuda:0 = frozen
+  t3 : f32[32,32]@cuda:0 = output 0
+  frozen {
+    launch k0(t1 -> t2)
+  }
+  call out aten.mm.out(t0, t2) -> t3
+  return t3 : f32[32,32]@cuda:0
+"""
+    plan = load(kernels, ["twice"], "  input 0 : f32[32,32]@cuda:0 user\n  input 1 : f32[32,32]@cuda:0 param frozen\n", body)
+    x, w = torch.randn(32, 32, device="cuda"), torch.nn.Parameter(torch.randn(32, 32, device="cuda"))
+    torch.cuda._sleep(20_000_000)
+    with torch.no_grad():
+        first = plan(x, w)[0]
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            second = plan(x, w)[0]
+        torch.cuda.synchronize()
+        assert torch.equal(first, second) and plan.counters["frozen_runs"] == 1
+        torch.testing.assert_close(first, 2 * x @ w, rtol=1e-3, atol=1e-2)
+        w.add_(1)
+        torch.testing.assert_close(plan(x, w)[0], 2 * x @ w, rtol=1e-3, atol=1e-2)
+        assert plan.counters["frozen_runs"] == 2
+        alias = w.data
+        alias.mul_(3)  # no version moves
+        torch.testing.assert_close(plan(x, w)[0], 2 * x @ w, rtol=1e-3, atol=1e-2)
+
+
+def test_wrong_device_or_binary_declines(kernels: dict[str, bytes]) -> None:
+    with pytest.raises(Exception, match="cubin"):
+        _C._load_plan(
+            'plan "sm_90" {\n  device cuda:0\n' + ADD_IN + f"  binary b0 {NONE}\n"
+            '  kernel k0 = "add" in b0 cuda grid [1, 1, 1] threads 128 shared 0 params [pointer, pointer, pointer, i32, scratch, profile]\n'
+            + ADD + "}\n",
+            [b"no cubin"],
+        )
+
+
+def test_launch_overhead(kernels: dict[str, bytes]) -> None:
+    """Not a benchmark: a call of 20 launches must stay in the range of the driver's own cost."""
+    import time
+
+    lines = "".join("  launch k0(t0, t1 -> t2) sizes [3000]\n" for _ in range(20))
+    plan = load(kernels, ["add"], ADD_IN, ADD.replace("  launch k0(t0, t1 -> t2) sizes [3000]\n", lines))
+    one = load(kernels, ["add"], ADD_IN, ADD)
+    a, b = torch.randn(3000, device="cuda"), torch.randn(3000, device="cuda")
+
+    def per_call(p: _C._Plan) -> float:
+        best = 1e9
+        for _ in range(10):
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            for _ in range(20):
+                p(a, b)
+            best = min(best, (time.perf_counter() - start) / 20 * 1e6)
+        return best
+
+    single, twenty = per_call(one), per_call(plan)
+    print(f"\none launch {single:.1f} us a call, twenty {twenty:.1f} us: {(twenty - single) / 19:.2f} us a launch")
+    if twenty > 150:
+        warnings.warn(f"20 launches take {twenty:.0f} us", stacklevel=1)
+    assert twenty < 400
