@@ -32,7 +32,7 @@ class GraphHasher {
     for (const Output& o : g_.outputs) {
       h_.number(static_cast<uint64_t>(o.kind)).number(static_cast<uint64_t>(static_cast<int64_t>(o.base)));
       use(o.value);
-      h_.text(str(o.type));
+      h_.text(str(o.type)).text(o.memory.str()).text(str(Arg(o.layout)));
     }
     return h_.finish();
   }

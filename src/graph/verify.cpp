@@ -63,12 +63,17 @@ void check_structure(const Graph& g, Form form) {
                    which + " has its value's sizes (1 where it repeats): " + str(t) + " and " + str(o.type));
         break;
       }
+      case Output::Kind::kPart:
+        use(o.value, nullptr, "an output takes it");
+        if (g.type(o.value).dtype != o.type.dtype || g.type(o.value).rank() != o.layout.size())
+          broken(g, nullptr, which + " has its value's dtype and strides for it");
+        break;
       case Output::Kind::kInputAlias:
         if (o.base < 0 || static_cast<size_t>(o.base) >= g.inputs.size()) broken(g, nullptr, which + " names an input");
         break;
       case Output::Kind::kOutputAlias:
         if (o.base < 0 || static_cast<size_t>(o.base) >= g.outputs.size() ||
-            g.outputs[o.base].kind != Output::Kind::kValue)
+            !g.outputs[o.base].owns_memory())
           broken(g, nullptr, which + " names an output that owns its memory");
         break;
     }

@@ -122,10 +122,10 @@ struct Binary {
 };
 
 struct OutputRef {
-  TensorId tensor = -1;       // the memory
+  TensorId tensor = -1;       // the memory, of which type may be a part only
   int32_t alias_input = -1;   // >= 0: a view of this input, geometry in type
-  int32_t alias_output = -1;  // >= 0: a view of this earlier output
-  TensorType type;            // sizes, strides, offset as eager returns them
+  int32_t alias_output = -1;  // >= 0: a view of this output, which has a tensor
+  TensorType type;            // sizes, strides, offset (in the tensor, or from the base's first element) as in eager
 };
 
 struct InputSpec {

@@ -355,6 +355,7 @@ class PlanExecutable final : public Executable {
     for (size_t i = 0; i < plan_.outputs.size(); ++i) {
       const plan::OutputRef& o = plan_.outputs[i];
       output_shapes_.emplace_back(o.type);
+      part_.push_back(false);
       if (o.tensor < 0) {
         const TensorType& base =
             o.alias_input >= 0 ? plan_.inputs[o.alias_input].type : plan_.outputs[o.alias_output].type;
@@ -364,11 +365,8 @@ class PlanExecutable final : public Executable {
         continue;
       }
       const plan::Tensor& t = plan_.tensors[o.tensor];
-      if (t.home == Home::kOutput && t.index == static_cast<int32_t>(i)) {
-        if (!same_layout(output_shapes_[i], shapes_[o.tensor]))
-          throw InternalError("plan: output " + std::to_string(i) + " and its tensor have different strides");
-        continue;
-      }
+      part_[i] = !same_layout(output_shapes_[i], shapes_[o.tensor]) || constant(o.type.offset) != 0;
+      if (t.home == Home::kOutput && t.index == static_cast<int32_t>(i)) continue;
       const bool adopt = t.home == Home::kExtern && !handed_over[o.tensor];
       if (adopt) handed_over[o.tensor] = true;
       late_outputs_.push_back({i, adopt});
@@ -553,7 +551,7 @@ class PlanExecutable final : public Executable {
     patch_inputs(frame, inputs, input_patches_);
     size_t patch = 0;
     for (int32_t i : owned_outputs_) {
-      outputs[i] = output_shapes_[i].empty();
+      outputs[i] = shapes_[plan_.outputs[i].tensor].empty();
       if (patch < output_patches_.size()) {
         char* base = data_of(outputs[i].unsafeGetTensorImpl());
         for (; patch < output_patches_.size() && output_patches_[patch].index == i; ++patch)
@@ -562,11 +560,20 @@ class PlanExecutable final : public Executable {
     }
     interpret(program_, run);
     for (const LateOutput& o : late_outputs_) finish_output(run, o.index, o.adopt);
+    for (size_t i = 0; i < part_.size(); ++i)
+      if (part_[i]) take_part(outputs[i], i);
+  }
+
+  // The memory is the output's own: nobody else sees this tensor object.
+  void take_part(at::Tensor& memory, size_t i) {
+    c10::TensorImpl* impl = memory.unsafeGetTensorImpl();
+    impl->set_storage_offset(impl->storage_offset() + plan_.outputs[i].type.offset.value());
+    impl->set_sizes_and_strides(output_shapes_[i].sizes, output_shapes_[i].strides);
   }
 
   void finish_output(Run& run, size_t i, bool adopt) {
-    const Shape& shape = output_shapes_[i];
     const TensorId t = plan_.outputs[i].tensor;
+    const Shape& shape = shapes_[t];
     if (adopt && shape.exact_strides(run.frame.tensors[t])) {
       (*run.outputs)[i] = std::move(run.frame.tensors[t]);
       return;
@@ -804,6 +811,7 @@ class PlanExecutable final : public Executable {
   std::vector<int32_t> numbers32_;
   int64_t scratch_bytes_ = 0;
   std::vector<Shape> shapes_, output_shapes_;
+  std::vector<bool> part_;  // by output: its type is not its tensor's
   std::vector<TensorId> roots_;
   std::vector<int64_t> offsets_;  // bytes from the root's first element
   std::vector<Call> calls_;

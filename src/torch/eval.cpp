@@ -14,19 +14,28 @@
 namespace flashover::aten {
 namespace {
 
-at::Tensor with_strides(const at::Tensor& t, const TensorType& type) {
+at::Tensor with_geometry(const at::Tensor& t, const graph::Output& o) {
+  const std::vector<int64_t> sizes = to_ints(o.type.sizes), strides = to_ints(o.type.strides);
+  if (o.kind == graph::Output::Kind::kPart) {
+    const at::Tensor whole = at::empty_strided(t.sizes(), to_ints(o.layout), t.options());
+    whole.copy_(t);
+    return at::as_strided(whole, sizes, strides, o.type.offset.value());
+  }
   // Repeated dims (stride 0) have one element in memory.
-  const std::vector<int64_t> sizes = to_ints(type.sizes), strides = to_ints(type.strides);
-  std::vector<int64_t> memory = sizes;
+  std::vector<int64_t> written = sizes;
   at::Tensor source = t;
+  int64_t span = 1;
   for (size_t d = 0; d < sizes.size(); ++d) {
+    span += (sizes[d] - 1) * strides[d];
     if (strides[d] != 0 || sizes[d] == 0) continue;
-    memory[d] = 1;
+    written[d] = 1;
     source = source.narrow(static_cast<int64_t>(d), 0, 1);
   }
-  at::Tensor out = at::empty_strided(memory, strides, t.options());
-  out.copy_(source);
-  return at::as_strided(out, sizes, strides);
+  if (t.numel() == 0) return at::empty_strided(sizes, strides, t.options());
+  const int64_t offset = o.type.offset.value();
+  const at::Tensor memory = at::empty_strided({std::max(span + offset, o.memory.value())}, {1}, t.options());
+  at::as_strided(memory, written, strides, offset).copy_(source);
+  return at::as_strided(memory, sizes, strides, offset);
 }
 
 at::Tensor preserved_clone(const at::Tensor& t) {
@@ -40,7 +49,7 @@ class Evaluator {
   Evaluator(const graph::Graph& g, std::vector<std::string>* mismatches)
       : g_(g), mismatches_(mismatches), env_(g.values.size()) {
     traced_ = g.mutations.empty();
-    for (const graph::Output& o : g.outputs) traced_ &= o.kind == graph::Output::Kind::kValue;
+    for (const graph::Output& o : g.outputs) traced_ &= o.kind == graph::Output::Kind::kValue && o.memory.is_const(0);
     bool any_storage = g.values.empty();
     for (const graph::Value& v : g.values) any_storage |= v.storage >= 0;
     traced_ &= any_storage;
@@ -128,17 +137,18 @@ class Evaluator {
     std::vector<at::Tensor> out(g_.outputs.size());
     for (size_t i = 0; i < out.size(); ++i) {
       const graph::Output& o = g_.outputs[i];
-      if (o.kind != graph::Output::Kind::kValue) continue;
+      if (!o.owns_memory()) continue;
       at::Tensor t = get(o.value);
-      bool shared = t.strides() != at::IntArrayRef(to_ints(o.type.strides)) ||
+      bool shared = o.kind == graph::Output::Kind::kPart || !o.memory.is_const(0) || !o.type.offset.is_const(0) ||
+                    t.strides() != at::IntArrayRef(to_ints(o.type.strides)) ||
                     t.sizes() != at::IntArrayRef(to_ints(o.type.sizes));
       for (const at::Tensor& other : inputs) shared |= other.is_alias_of(t);
       for (size_t k = 0; k < i; ++k) shared |= out[k].defined() && out[k].is_alias_of(t);
-      out[i] = shared ? with_strides(t, o.type) : t;
+      out[i] = shared ? with_geometry(t, o) : t;
     }
     for (size_t i = 0; i < out.size(); ++i) {
       const graph::Output& o = g_.outputs[i];
-      if (o.kind == graph::Output::Kind::kValue) continue;
+      if (o.owns_memory()) continue;
       const at::Tensor& base = o.kind == graph::Output::Kind::kInputAlias ? inputs[o.base] : out[o.base];
       out[i] = at::as_strided(base, to_ints(o.type.sizes), to_ints(o.type.strides),
                               base.storage_offset() + o.type.offset.value());

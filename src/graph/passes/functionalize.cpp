@@ -513,31 +513,56 @@ class Functionalizer {
       return;
     }
     const size_t self = out_.outputs.size();
-    const size_t base = container(self);
-    if (base != self) {
-      if (!geometric) throw Declined("output: a reinterpreted view of another output");
-      const TensorType& first = traced(in_.outputs[base].value);
+    const auto [owner, whole] = owner_of(self);
+    if (owner != self) {
+      if (!geometric || traced(in_.outputs[owner].value).dtype != out.type.dtype)
+        throw Declined("output: a reinterpreted view of another output");
       out.kind = Output::Kind::kOutputAlias;
-      out.base = static_cast<int32_t>(base);
-      out.type.offset = is_empty(out.type) ? sym::Expr(0) : out.type.offset - first.offset;
+      out.base = static_cast<int32_t>(owner);
+      out.type.offset =
+          is_empty(out.type) ? sym::Expr(0) : out.type.offset - traced(in_.outputs[owner].value).offset;
       out_.outputs.push_back(std::move(out));
       return;
     }
-    for (size_t i = 0; i < self; ++i)
-      if (tensors_[in_.outputs[i].value].unit == t.unit && out_.outputs[i].kind == Output::Kind::kValue &&
-          (!geometric || traced(in_.outputs[i].value).dtype != out.type.dtype ||
-           !disjoint(traced(in_.outputs[i].value), out.type)))
-        throw Declined("output: two results overlap in memory and neither contains the other");
+    if (whole || repeats(out.type)) {
+      const TensorType& root = traced(u.root);
+      if (!geometric || root.dtype != out.type.dtype || root.opaque || !is_writable_layout(root) ||
+          !root.offset.is_const(0))
+        throw Declined("output: a reinterpreted view that shares memory");
+      out.kind = Output::Kind::kPart;
+      out.value = get(u.root);
+      out.layout = root.strides;
+      out_.outputs.push_back(std::move(out));
+      return;
+    }
     out.value = without_repetition(get(o.value), out.type);
-    out.type.offset = 0;
+    place(out, traced(u.root));
     out_.outputs.push_back(std::move(out));
+  }
+
+  // A result of its own lies in its memory as in eager: strides, offset, and the elements around it.
+  static void place(Output& out, const TensorType& root) {
+    const auto part = span_of(out.type, 0), all = span_of(root, 0);
+    if (is_empty(out.type) || root.opaque || !part || !all || part->first < 0) {
+      out.type.offset = 0;
+      return;
+    }
+    const int64_t bytes = (all->last + 1) * info(root.dtype).bytes, itemsize = info(out.type.dtype).bytes;
+    const int64_t memory = std::max((bytes + itemsize - 1) / itemsize, part->last + 1);
+    if (memory > part->last + 1) out.memory = memory;
+  }
+
+  // Elements in one place, other than by stride 0.
+  bool repeats(TensorType t) const {
+    for (size_t d = 0; d < t.rank(); ++d)
+      if (t.strides[d].is_const(0) && !t.sizes[d].is_const(0)) t.sizes[d] = 1;
+    return !is_empty(t) && !is_writable_layout(t);
   }
 
   // The elements of result `inner` are elements of result `outer`, which has no gaps.
   bool covers(size_t outer, size_t inner) const {
-    const ValueId a = in_.outputs[outer].value, b = in_.outputs[inner].value;
-    if (tensors_[a].unit != tensors_[b].unit || traced(a).dtype != traced(b).dtype) return false;
-    const TensorType &whole = traced(a), &part = traced(b);
+    const TensorType &whole = traced(in_.outputs[outer].value), &part = traced(in_.outputs[inner].value);
+    if (whole.dtype != part.dtype) return false;
     if (is_empty(part) ||
         (whole.sizes == part.sizes && whole.strides == part.strides && sym::known_eq(whole.offset, part.offset)))
       return true;
@@ -545,11 +570,23 @@ class Functionalizer {
     return span && whole.numel().is_const() && ops::is_dense(whole.sizes, whole.strides) && span->first >= 0 &&
            span->last < whole.numel().value();
   }
-  // The result whose memory result i is part of; i itself when it owns its memory. Of equals the first is the owner.
-  size_t container(size_t i) const {
+  // Results that share memory have one owner: the one that covers the others, else the first. `whole`: none covers
+  // them, so the owner's memory must hold everything.
+  struct Owner {
+    size_t index;
+    bool whole;
+  };
+  Owner owner_of(size_t i) {
+    const int32_t unit = tensors_[in_.outputs[i].value].unit;
+    if (const auto known = owners_.find(unit); known != owners_.end()) return known->second;
+    std::vector<size_t> sharing;
     for (size_t j = 0; j < in_.outputs.size(); ++j)
-      if (j != i && covers(j, i) && (j < i || !covers(i, j))) return container(j);
-    return i;
+      if (tensors_[in_.outputs[j].value].unit == unit) sharing.push_back(j);
+    Owner owner{sharing.front(), true};
+    for (size_t j : sharing)
+      if (owner.whole && std::all_of(sharing.begin(), sharing.end(), [&](size_t k) { return covers(j, k); }))
+        owner = {j, false};
+    return owners_[unit] = owner;
   }
 
   // Dims that eager repeats with stride 0 are size 1 in the value.
@@ -566,6 +603,7 @@ class Functionalizer {
   std::vector<Tensor> tensors_;
   std::vector<Unit> units_;
   std::unordered_map<int32_t, int> units_on_storage_;
+  std::unordered_map<int32_t, Owner> owners_;  // by unit
 };
 
 }  // namespace

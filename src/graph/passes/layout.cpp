@@ -59,8 +59,10 @@ class Relaxer {
       const ValueId wanted = o.value;
       o.value = behind_copies(wanted);
       // A copy that an extern needs anyway may be what is returned.
-      const auto copy = copies_.find({o.value, key_of(o.type)});
-      if (copy != copies_.end() && same_sizes(o.type.sizes, out_.type(o.value).sizes)) o.value = copy->second;
+      TensorType written = o.kind == Output::Kind::kPart ? out_.type(o.value) : o.type;
+      if (o.kind == Output::Kind::kPart) written.strides = o.layout;
+      const auto copy = copies_.find({o.value, key_of(written)});
+      if (copy != copies_.end() && same_sizes(written.sizes, out_.type(o.value).sizes)) o.value = copy->second;
     }
     for (Mutation& m : in_.mutations) m.value = behind_copies(m.value);
     out_.outputs = std::move(in_.outputs);

@@ -103,7 +103,7 @@ class Maker {
     // What leaves the call is made by the call, and so is what is made of it.
     std::vector<bool> leaves(g_.values.size());
     for (const graph::Output& o : g_.outputs)
-      if (o.kind == graph::Output::Kind::kValue) leaves[o.value] = true;
+      if (o.owns_memory()) leaves[o.value] = true;
     for (const graph::Mutation& m : g_.mutations) leaves[m.value] = true;
     for (const Node& n : g_.nodes) {
       bool frozen = !n.op->effectful && !n.op->nondeterministic && n.op->mutates == 0;
@@ -174,11 +174,12 @@ class Maker {
   }
   // An output that is a view of what an extern call returned needs no copy, unless somebody else returns that memory too.
   bool view_of_extern(const graph::Output& o) {
-    if (p_.producers.of[o.value].node < 0 || fact(o.value).realised || !same_sizes(o.type.strides, type(o.value).strides)) return false;
+    if (p_.producers.of[o.value].node < 0 || fact(o.value).realised || !same_sizes(written_strides(o), type(o.value).strides)) return false;
     Strided s = strided_view(o.value);
     if (s.base == kNoValue || p_.producers.of[s.base].node < 0 || node_of(s.base).op->is_prim || fact(s.base).frozen) return false;
+    if (!sym::known_eq(s.offset, o.kind == graph::Output::Kind::kPart ? sym::Expr(0) : o.type.offset)) return false;
     for (const graph::Output& other : g_.outputs)
-      if (&other != &o && other.kind == graph::Output::Kind::kValue && (other.value == s.base || p_.views[other.value].base == s.base)) return false;
+      if (&other != &o && other.owns_memory() && (other.value == s.base || p_.views[other.value].base == s.base)) return false;
     p_.views[o.value] = s;
     fact(s.base).used = true;
     return true;
@@ -210,13 +211,15 @@ class Maker {
           }
         });
     }
+    std::vector<bool> placed(g_.values.size());
     for (const graph::Output& o : g_.outputs) {
-      if (o.kind != graph::Output::Kind::kValue) continue;
+      if (!o.owns_memory()) continue;
       fact(o.value).used = true;
       if (view_of_extern(o)) continue;
       if (p_.producers.of[o.value].node >= 0 && node_of(o.value).op->is_prim) {
         require(o.value);
-        if (ops::is_dense(o.type.sizes, o.type.strides)) p_.memory[o.value].strides = o.type.strides;
+        if (!placed[o.value]) p_.memory[o.value].strides = written_strides(o);  // of several the first is written
+        placed[o.value] = true;
       }
     }
     for (const graph::Mutation& m : g_.mutations) {

@@ -57,7 +57,7 @@ class Planner {
   void find_outputs() {
     for (size_t i = 0; i < g_.outputs.size(); ++i) {
       const graph::Output& o = g_.outputs[i];
-      if (o.kind == graph::Output::Kind::kValue) output_of_.try_emplace(o.value, static_cast<int32_t>(i));
+      if (o.owns_memory()) output_of_.try_emplace(o.value, static_cast<int32_t>(i));
     }
   }
 
@@ -77,20 +77,42 @@ class Planner {
     } else if (from_extern) {
       t.home = Home::kExtern;
     } else if (auto it = output_of_.find(v); it != output_of_.end()) {
-      t.home = Home::kOutput;
-      t.index = it->second;
+      const auto empty = [](sym::Expr n) { return n.is_const(0); };
+      if (std::none_of(t.type.sizes.begin(), t.type.sizes.end(), empty))
+        return tensor_of_[v] = output_memory(it->second, t.type);
     }
+    const bool opaque = t.type.opaque;
     tensor_of_[v] = add(std::move(t));
-    if (t.type.opaque || from_extern) return tensor_of_[v];
+    if (opaque || from_extern) return tensor_of_[v];
     for (sym::Expr s : plan_.tensors[tensor_of_[v]].type.sizes)
       if (s.is_const(0)) make_empty(v);
     return tensor_of_[v];
   }
 
+  // Memory of output i, and the tensor in it that is written: `type`, which has the output's strides.
+  TensorId output_memory(int32_t i, TensorType type) {
+    const graph::Output& o = g_.outputs[i];
+    type.strides = written_strides(o);
+    type.offset = 0;
+    const sym::Expr span = plan::span(type);
+    sym::Expr offset = 0, memory = span;
+    if (o.kind == graph::Output::Kind::kValue && !span.is_const(0)) {
+      offset = o.type.offset;
+      memory = sym::max(o.memory, offset + span);
+    }
+    if (offset.is_const(0) && sym::known_eq(memory, span)) return memory_of_[i] = add({type, Home::kOutput, i});
+    TensorType all = type;
+    all.sizes = {memory};
+    all.strides = {1};
+    memory_of_[i] = add({std::move(all), Home::kOutput, i});
+    type.offset = offset;
+    return add({std::move(type), Home::kView, memory_of_[i]});
+  }
+
   // A tensor without elements has no kernel; it still must come from somewhere.
   void make_empty(ValueId v) {
     plan::Tensor& t = plan_.tensors[tensor_of_[v]];
-    if (std::find(emptied_.begin(), emptied_.end(), v) != emptied_.end()) return;
+    if (emptied(v)) return;
     emptied_.push_back(v);
     if (t.home != Home::kFrozen) {
       t.home = Home::kExtern;
@@ -102,6 +124,19 @@ class Planner {
     s.args = {t.type.sizes, t.type.strides, t.type.dtype, Layout::kStrided, t.type.device, false};
     s.writes = {tensor_of_[v]};
     (p_.facts[v].frozen ? plan_.frozen_steps : plan_.steps).push_back(std::move(s));
+  }
+
+  bool emptied(ValueId v) const { return std::find(emptied_.begin(), emptied_.end(), v) != emptied_.end(); }
+
+  // Whether `have` lies in `whole`, the result of an extern call, as output o lies in its memory.
+  static bool lies_as_wanted(const graph::Output& o, const plan::Tensor& have, const plan::Tensor& whole) {
+    const sym::Expr offset = o.kind == graph::Output::Kind::kPart ? sym::Expr(0) : o.type.offset;
+    const Sizes &strides = written_strides(o), &sizes = have.type.sizes;
+    if (!sym::known_eq(have.type.offset, offset) || strides.size() != sizes.size()) return false;
+    for (size_t d = 0; d < sizes.size(); ++d)
+      if (!sizes[d].is_const(1) && !sym::known_eq(strides[d], have.type.strides[d])) return false;
+    // As much memory as in eager.
+    return o.memory.is_const(0) || sym::known_eq(o.memory, plan::span(whole.type));
   }
 
   std::string location(const graph::Node& n) const {
@@ -150,11 +185,10 @@ class Planner {
     (group.frozen ? plan_.frozen_steps : plan_.steps).push_back(std::move(s));
   }
 
-  TensorId copy_of(TensorId from, plan::Tensor to) {
+  TensorId copy_of(TensorId from, TensorId t) {
     Step s;
     s.kind = StepKind::kCopy;
     s.reads = {from};
-    const TensorId t = add(std::move(to));
     s.writes = {t};
     s.label = "copy";
     plan_.steps.push_back(std::move(s));
@@ -176,20 +210,18 @@ class Planner {
         out.alias_output = o.base;
         continue;
       }
-      TensorId t = tensor(o.value);
-      const plan::Tensor& have = plan_.tensors[t];
-      const plan::Tensor& owner = plan_.tensors[have.home == Home::kView ? have.index : t];
+      const TensorId t = tensor(o.value), owner = plan::root(plan_, t);
+      const plan::Tensor &have = plan_.tensors[t], &whole = plan_.tensors[owner];
       const bool first = output_of_.at(o.value) == static_cast<int32_t>(i);
-      const bool own = first && (owner.home == Home::kExtern || owner.home == Home::kOutput);
-      if (!own) {
-        plan::Tensor fresh{have.type, Home::kOutput, static_cast<int32_t>(i)};
-        fresh.type.offset = 0;
-        fresh.type.strides = ops::is_dense(o.type.sizes, o.type.strides) ? o.type.strides : ops::dense_like(o.type.sizes, o.type.strides);
-        t = copy_of(t, std::move(fresh));
+      if (first && whole.home == Home::kOutput) {
+        out.tensor = owner;
+      } else if (first && whole.home == Home::kExtern && lies_as_wanted(o, have, whole)) {
+        out.tensor = owner;
+      } else {
+        TensorType written = have.type;
+        copy_of(t, output_memory(static_cast<int32_t>(i), std::move(written)));
+        out.tensor = memory_of_[i];
       }
-      out.tensor = t;
-      out.type.strides = plan_.tensors[t].type.strides;
-      out.type.offset = 0;
     }
     // All reads of inputs are over here; an input that is another's new value is saved first.
     std::vector<std::pair<TensorId, TensorId>> writes;
@@ -201,7 +233,7 @@ class Planner {
       if (t.home == Home::kInput) {
         plan::Tensor save{t.type, Home::kSlab};
         save.type.strides = contiguous_strides(save.type.sizes);
-        from = copy_of(from, std::move(save));
+        from = copy_of(from, add(std::move(save)));
       }
       writes.emplace_back(from, to);
     }
@@ -423,6 +455,7 @@ class Planner {
   const Fused& f_;
   std::vector<TensorId> tensor_of_;
   std::map<ValueId, int32_t> output_of_;
+  std::map<int32_t, TensorId> memory_of_;  // by output
   std::vector<ValueId> emptied_;
   std::unordered_map<Hash128, int32_t> known_;
   std::vector<TensorId> over_;

@@ -1,0 +1,79 @@
+"""How results lie in memory: strides, storage offset, size of the storage and sharing are eager's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+
+import flashover
+
+Tensors = Sequence[torch.Tensor]
+
+
+def parts_of_one(x: torch.Tensor) -> Tensors:
+    y = (x + 1).reshape(-1)
+    return y[1:5], y[3:9], y[2:4].exp()
+
+
+def all_of_one(x: torch.Tensor) -> Tensors:
+    y = x.exp()[1:]
+    return y[1:], y[:, 2], y
+
+
+def returned_twice(x: torch.Tensor) -> Tensors:
+    y = (x + 1)[1:]
+    return y, y.clone(), y
+
+
+def halves_of_a_product(x: torch.Tensor) -> Tensors:
+    y = x @ x.t()
+    a, b = y.chunk(2, 0)
+    return a, b, a + 1
+
+
+PROGRAMS: dict[str, Callable[[torch.Tensor], Tensors]] = {
+    "diagonal": lambda x: ((x + 1).diagonal(),),
+    "chunks": lambda x: (x * 2).chunk(2, -1),
+    "expanded": lambda x: (x.sum().expand(3, 4), x.sum(0, keepdim=True).expand(5, *x.shape)),
+    "repeated": lambda x: ((x + 1).reshape(-1).unfold(0, 3, 1),),
+    "part of a product": lambda x: ((x @ x.t())[:, 0],),
+    "transposed part of a linear": lambda x: (torch.nn.functional.linear(x, x)[:, :2].t(), x.exp()[2:, 3:]),
+    "parts of one": parts_of_one,
+    "all of one": all_of_one,
+    "returned twice": returned_twice,
+    "halves of a product": halves_of_a_product,
+}
+
+
+def geometry(t: torch.Tensor) -> tuple[object, ...]:
+    return t.dtype, t.shape, t.stride(), t.storage_offset(), t.untyped_storage().nbytes()
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_results_lie_as_in_eager(name: str) -> None:
+    x = torch.randn(6, 6)
+    before = flashover.compile_stats()["graphs"]
+    with torch.no_grad():
+        eager, got = PROGRAMS[name](x), flashover.compile(PROGRAMS[name])(x)
+    assert flashover.compile_stats()["graphs"] == before + 1
+    assert len(eager) == len(got)
+    for i, (e, g) in enumerate(zip(eager, got, strict=True)):
+        assert geometry(g) == geometry(e), i
+        torch.testing.assert_close(g, e)
+        shared = [o.untyped_storage().data_ptr() == e.untyped_storage().data_ptr() for o in eager]
+        assert shared == [o.untyped_storage().data_ptr() == g.untyped_storage().data_ptr() for o in got], i
+
+
+@pytest.mark.timeout(60)
+def test_a_write_to_one_result_is_seen_in_another() -> None:
+    def parts(x: torch.Tensor) -> Tensors:
+        y = x * 2
+        return y[:, :4], y[:, 2:]
+
+    with torch.no_grad():
+        a, b = flashover.compile(parts)(torch.ones(3, 6))
+    a.zero_()
+    assert b[:, :2].eq(0).all() and b[:, 2:].eq(2).all()
