@@ -4,25 +4,16 @@ from __future__ import annotations
 
 import fuzz_programs as fuzz
 import pytest
-import torch
-
 import flashover
 
 SLICES = 8
 PROGRAMS_PER_SLICE = 20
 
 
-def half_precision(program: fuzz.Program) -> bool:
-    """Fused 16-bit chains keep f32 between operators, so they differ from eager by its roundings; left to the model tests."""
-    return any(x.dtype in (torch.float16, torch.bfloat16) for x in program.make_inputs())
-
-
 @pytest.mark.parametrize("part", range(SLICES))
 def test_random_programs(part: int) -> None:
     for seed in range(part * PROGRAMS_PER_SLICE, (part + 1) * PROGRAMS_PER_SLICE):
         program = fuzz.generate(seed)
-        if half_precision(program):
-            continue
         before = flashover.compile_stats()["graphs"]
         problem = fuzz.run_one(program, flashover.compile)
         assert not problem, f"seed {seed}: {problem}\n{program.source}"
@@ -34,7 +25,7 @@ def test_the_oracle_sees_a_wrong_value() -> None:
     """The comparison itself: a program that returns something else must be reported."""
     program = fuzz.generate(3)
 
-    def broken(function):
+    def broken(function, **options):
         return lambda *xs: tuple(t * 1.01 + 0.1 if t.is_floating_point() else ~t for t in function(*xs))
 
     assert fuzz.run_one(program, broken)

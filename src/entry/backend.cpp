@@ -120,7 +120,7 @@ class Planned final : public Runner {
 };
 
 // What the pipeline is told of this machine and of torch's settings (which the guards compare).
-compile::Environment environment() {
+compile::Environment environment(const compile::Options& options) {
   compile::Environment e;
   e.threads = at::get_num_threads();
   graph::Providers& p = e.providers;
@@ -130,6 +130,7 @@ compile::Environment environment() {
   p.onednn = p.onednn && at::globalContext().userEnabledMkldnn() && at::Context::hasMKLDNN();
   p.onednn_bf16 = p.onednn && p.onednn_bf16;
   p.onednn_f16 = p.onednn && p.onednn_f16;
+  p.strict_numerics = options.flag("strict_numerics", false);
   e.versions = "torch " TORCH_VERSION " flashover 0.1.0";
   return e;
 }
@@ -142,7 +143,7 @@ std::unique_ptr<Runner> make_runner(graph::Graph graph, const Request& request, 
     report.extern_calls = static_cast<int64_t>(graph.nodes.size());
     return std::make_unique<Interpreted>(std::move(graph));
   }
-  plan::Plan plan = compile::compile(std::move(graph), request.options, environment(), report);
+  plan::Plan plan = compile::compile(std::move(graph), request.options, environment(request.options), report);
   auto start = std::chrono::steady_clock::now();
   std::shared_ptr<run::Executable> executable = run::load(std::move(plan));
   report.stages.push_back({"load", std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()});

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <unordered_set>
 
 #include "graph/passes/dce.h"
 #include "graph/passes/known.h"
@@ -336,9 +337,57 @@ Graph fold_masks(Graph g) {
   return dce(std::move(g));
 }
 
+// ---- roundings that decide
+// Fused 16-bit operators compute in f32 and round once at the end. Where a rounding decides about a value (x == x.max(),
+// floor, a conversion to int) all who look must see the same rounded number. Strict: it is rounded everywhere.
+Graph mark_roundings(Graph g, bool strict) {
+  static const auto* const kDeciding = [] {
+    auto* set = new std::unordered_set<const ops::Op*>;
+    for (const char* name :
+         {"eq",    "ne",    "lt",       "le",       "gt",   "ge",        "floor",  "ceil",   "round",   "trunc",
+          "sign",  "isnan", "isinf",    "signbit",  "fmod", "remainder", "argmax", "argmin", "floordiv", "truncdiv",
+          "logical_not"})
+      set->insert(ops::find(std::string("prim.") + name));
+    return set;
+  }();
+  static const ops::Op* const convert = ops::find("prim.convert");
+  std::vector<int32_t> producer(g.values.size(), -1);
+  for (size_t i = 0; i < g.nodes.size(); ++i)
+    for (ValueId v : g.nodes[i].outs)
+      if (v != kNoValue) producer[v] = static_cast<int32_t>(i);
+  const auto is_rounding = [&](const Node& n) {
+    return n.op == convert && is_reduced(ops::as_dtype(n.args[1])) && !is_reduced(g.type(ops::as_value(n.args[0])).dtype);
+  };
+  const auto mark = [](Node& n) {
+    if (n.args.size() < 3) n.args.resize(3, Arg(true));
+  };
+  for (size_t i = 0; i < g.nodes.size(); ++i) {
+    Node& n = g.nodes[i];
+    if (strict && is_rounding(n)) mark(n);
+    const bool to_discrete = n.op == convert && !is_floating(ops::as_dtype(n.args[1]));
+    if (!to_discrete && !kDeciding->count(n.op)) continue;
+    for (const Arg& a : n.args)
+      for_each_ref(a, [&](ValueId v) {
+        while (v != kNoValue && producer[v] >= 0) {
+          Node& p = g.nodes[producer[v]];
+          const bool passes = p.op->is_prim && (p.op->kind == ops::OpKind::kView || p.op->name == "prim.copy");
+          if (!passes && p.op != convert) break;
+          if (p.op == convert) mark(p);
+          if (is_rounding(p)) break;
+          v = ops::as_value(p.args[0]);
+        }
+      });
+  }
+  if (strict)  // what reads a rounded value keeps it
+    for (Node& n : g.nodes)
+      if (n.op == convert && is_reduced(g.type(ops::as_value(n.args[0])).dtype)) mark(n);
+  return g;
+}
+
 }  // namespace
 
 Graph fold(Graph g, const FoldOptions& options) {
+  g = mark_roundings(std::move(g), options.strict_numerics);
   g = fold_masks(std::move(g));
   g = replace_uniform(std::move(g));
   return rewrite(std::move(g), kRules, &options);
