@@ -192,7 +192,9 @@ def run_one(program: Program, compile_fn: Callable[..., Any]) -> str:
         if problem := same_up_to_rounding(g, e, x, eps):
             return f"output {i}: {problem}"
         if sharing(e, [*eager_in, *eager]) != sharing(g, [*fast_in, *got]):
-            return f"output {i}: shares memory with {sharing(g, [*fast_in, *got])}, not {sharing(e, [*eager_in, *eager])}"
+            return (
+                f"output {i}: shares memory with {sharing(g, [*fast_in, *got])}, not {sharing(e, [*eager_in, *eager])}"
+            )
     for j, (f, o, x) in enumerate(zip(fast_in, eager_in, exact_in, strict=True)):
         if problem := same_up_to_rounding(f, o, x, eps):
             return f"input {j} after the call: {problem}"
@@ -202,7 +204,11 @@ def run_one(program: Program, compile_fn: Callable[..., Any]) -> str:
 def sharing(t: torch.Tensor, others: list[torch.Tensor]) -> list[int]:
     if t.numel() == 0:
         return []
-    return [i for i, o in enumerate(others) if o.numel() and o.untyped_storage().data_ptr() == t.untyped_storage().data_ptr()]
+    return [
+        i
+        for i, o in enumerate(others)
+        if o.numel() and o.untyped_storage().data_ptr() == t.untyped_storage().data_ptr()
+    ]
 
 
 def main() -> int:

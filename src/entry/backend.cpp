@@ -10,8 +10,8 @@
 #include <chrono>
 
 #include "base/check.h"
-#include "entry/python_graph.h"
 #include "entry/machine.h"
+#include "entry/python_graph.h"
 #include "run/run.h"
 #include "run/target.h"
 #include "torch/convert.h"
@@ -91,13 +91,15 @@ class Custom final : public Runner {
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(items.p); i++) {
       PyObject* t = PySequence_Fast_GET_ITEM(items.p, i);
       if (!THPVariable_Check(t)) {
-        PyErr_Format(PyExc_TypeError, "the backend's callable returned a %s where a tensor was due", Py_TYPE(t)->tp_name);
+        PyErr_Format(PyExc_TypeError, "the backend's callable returned a %s where a tensor was due",
+                     Py_TYPE(t)->tp_name);
         throw python_error();
       }
       outputs.push_back(THPVariable_Unpack(t));
     }
     if (outputs.size() != outputs_) {
-      PyErr_Format(PyExc_ValueError, "the backend's callable returned %zu tensors, the graph has %zu outputs", outputs.size(), outputs_);
+      PyErr_Format(PyExc_ValueError, "the backend's callable returned %zu tensors, the graph has %zu outputs",
+                   outputs.size(), outputs_);
       throw python_error();
     }
   }

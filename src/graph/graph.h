@@ -72,8 +72,8 @@ struct Output {
   enum class Kind : uint8_t { kValue, kInputAlias, kOutputAlias, kPart };
   Kind kind = Kind::kValue;
   ValueId value = kNoValue;  // kTraced: always the traced value. kFunctional: for kValue and kPart
-  int32_t base = -1;  // kInputAlias: index of the input; kOutputAlias: index of the output that owns the memory
-  TensorType type;    // geometry as eager returns it (sizes, strides, offset; for aliases from the base's first element)
+  int32_t base = -1;         // kInputAlias: index of the input; kOutputAlias: index of the output that owns the memory
+  TensorType type;  // geometry as eager returns it (sizes, strides, offset; for aliases from the base's first element)
   sym::Expr memory = 0;  // kValue: elements of the memory if that is more than type spans (0: it is not)
   Sizes layout;          // kPart
   bool owns_memory() const { return kind == Kind::kValue || kind == Kind::kPart; }

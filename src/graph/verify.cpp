@@ -72,8 +72,7 @@ void check_structure(const Graph& g, Form form) {
         if (o.base < 0 || static_cast<size_t>(o.base) >= g.inputs.size()) broken(g, nullptr, which + " names an input");
         break;
       case Output::Kind::kOutputAlias:
-        if (o.base < 0 || static_cast<size_t>(o.base) >= g.outputs.size() ||
-            !g.outputs[o.base].owns_memory())
+        if (o.base < 0 || static_cast<size_t>(o.base) >= g.outputs.size() || !g.outputs[o.base].owns_memory())
           broken(g, nullptr, which + " names an output that owns its memory");
         break;
     }

@@ -65,10 +65,10 @@ struct Tensor {
 };
 
 enum class StepKind : uint8_t {
-  kLaunch,  // run kernel `kernel` on `reads` then `writes` (pointers in that order), `sizes` as int64 arguments
-  kCall,    // call operator `op`. args refer to TensorIds (`reads` is ignored). writes: its tensor results in order,
-          // lists flattened, -1 = dropped. A result whose home is not kExtern / kFrozen is copied there unless it is
-          // that tensor.
+  kLaunch,   // run kernel `kernel` on `reads` then `writes` (pointers in that order), `sizes` as int64 arguments
+  kCall,     // call operator `op`. args refer to TensorIds (`reads` is ignored). writes: its tensor results in order,
+             // lists flattened, -1 = dropped. A result whose home is not kExtern / kFrozen is copied there unless it is
+             // that tensor.
   kCopy,     // writes[0] <- reads[0] (strided copy, casting)
   kRelease,  // reads: extern-homed tensors that die here
 };

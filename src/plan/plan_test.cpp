@@ -161,7 +161,7 @@ TEST(Plan, VerifyNamesTheBrokenRule) {
       {"input 0 : f32[4] user\n t0 : f32[4] = input 0\n t1 : f32[4] = frozen\n frozen call a.b.default(t0) -> t1\n",
        "frozen steps read no user input"},
       {"input 0 : f32[4] param frozen\n t0 : f32[4] = input 0\n call a.b.default(t0) -> \n", "said to be frozen"},
-      {"t0 : f32[4] = extern\n call a.b.default() -> t0\n return t0 : f32[5]\n", "dtype and sizes equal"},
+      {"t0 : f32[4] = extern\n call a.b.default() -> t0\n return t0 : f32[5]\n", "reaches outside its tensor"},
       {"t0 : f32[4] = extern\n return t0 : f32[4]\n", "nobody wrote it"},
       {"return alias output 0 : f32[4]\n", "an output that owns its memory"},
       {"return alias input 0 : f32[4]\n", "no such input"},

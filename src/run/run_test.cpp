@@ -128,6 +128,8 @@ TEST(Run, ExternCalls) {
     t6 : f32[4,4] = output 0
     t7 : f32[4,4]{1,4} = view t1
     t8 : f32[4] = extern
+    t9 : f32[16] = output 2
+    t10 : f32[3,4]{1,4}+1 = view t9
     launch k1(t0 -> t1) sizes [16]
     call out aten.mm.out(t1, t0) -> t2
     call aten.split.Tensor(t2, 2, 0) -> t3, t4
@@ -135,9 +137,10 @@ TEST(Run, ExternCalls) {
     release t3, t4
     call aten.add.Tensor(t5, t7, 2) -> t6
     call aten.sum.dim_IntList(t6, [1], false, none) -> t8
+    call aten.slice.Tensor(t5, 0, 1, 4, 1) -> t10
     return t6 : f32[4,4]
     return t8 : f32[4]
-    return t5 : f32[4,4]{1,4}
+    return t9 : f32[3,4]{1,4}+1
     return t2 : f32[4,4]
   )");
   for (int i = 0; i < 3; ++i) {
@@ -147,8 +150,10 @@ TEST(Run, ExternCalls) {
     const auto cat = at::cat({mm.slice(0, 2), mm.slice(0, 0, 2)}, 0);
     EXPECT_TRUE(out[0].allclose(cat + 2 * (2 * x).t()));
     EXPECT_TRUE(out[1].allclose(out[0].sum(1)));
-    EXPECT_TRUE(out[2].allclose(cat));
+    EXPECT_TRUE(out[2].allclose(cat.slice(0, 1)));
     EXPECT_EQ(out[2].stride(0), 1);
+    EXPECT_EQ(out[2].storage_offset(), 1);
+    EXPECT_EQ(out[2].storage().nbytes(), 64u);
     EXPECT_TRUE(out[3].allclose(mm));
     for (const auto& t : out) {
       EXPECT_EQ(t.use_count(), 1);

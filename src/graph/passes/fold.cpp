@@ -338,15 +338,14 @@ Graph fold_masks(Graph g) {
 }
 
 // ---- roundings that decide
-// Fused 16-bit operators compute in f32 and round once at the end. Where a rounding decides about a value (x == x.max(),
-// floor, a conversion to int) all who look must see the same rounded number. Strict: it is rounded everywhere.
+// Fused 16-bit operators compute in f32 and round once at the end. Where a rounding decides about a value (x ==
+// x.max(), floor, a conversion to int) all who look must see the same rounded number. Strict: it is rounded everywhere.
 Graph mark_roundings(Graph g, bool strict) {
   static const auto* const kDeciding = [] {
     auto* set = new std::unordered_set<const ops::Op*>;
-    for (const char* name :
-         {"eq",    "ne",    "lt",       "le",       "gt",   "ge",        "floor",  "ceil",   "round",   "trunc",
-          "sign",  "isnan", "isinf",    "signbit",  "fmod", "remainder", "argmax", "argmin", "floordiv", "truncdiv",
-          "logical_not"})
+    for (const char* name : {"eq",   "ne",        "lt",     "le",     "gt",       "ge",       "floor",
+                             "ceil", "round",     "trunc",  "sign",   "isnan",    "isinf",    "signbit",
+                             "fmod", "remainder", "argmax", "argmin", "floordiv", "truncdiv", "logical_not"})
       set->insert(ops::find(std::string("prim.") + name));
     return set;
   }();
@@ -356,7 +355,8 @@ Graph mark_roundings(Graph g, bool strict) {
     for (ValueId v : g.nodes[i].outs)
       if (v != kNoValue) producer[v] = static_cast<int32_t>(i);
   const auto is_rounding = [&](const Node& n) {
-    return n.op == convert && is_reduced(ops::as_dtype(n.args[1])) && !is_reduced(g.type(ops::as_value(n.args[0])).dtype);
+    return n.op == convert && is_reduced(ops::as_dtype(n.args[1])) &&
+           !is_reduced(g.type(ops::as_value(n.args[0])).dtype);
   };
   const auto mark = [](Node& n) {
     if (n.args.size() < 3) n.args.resize(3, Arg(true));

@@ -519,8 +519,7 @@ class Functionalizer {
         throw Declined("output: a reinterpreted view of another output");
       out.kind = Output::Kind::kOutputAlias;
       out.base = static_cast<int32_t>(owner);
-      out.type.offset =
-          is_empty(out.type) ? sym::Expr(0) : out.type.offset - traced(in_.outputs[owner].value).offset;
+      out.type.offset = is_empty(out.type) ? sym::Expr(0) : out.type.offset - traced(in_.outputs[owner].value).offset;
       out_.outputs.push_back(std::move(out));
       return;
     }

@@ -386,7 +386,7 @@ class Runner {
           write(s.writes[0], a);
         }
       }
-    for (const plan::OutputRef& o : p_.outputs) r.outputs.push_back(read(o.tensor));
+    for (const plan::OutputRef& o : p_.outputs) r.outputs.push_back(read(o.tensor, o.type));
     for (size_t t = 0; t < p_.tensors.size(); ++t)
       if (p_.tensors[t].home == plan::Home::kInput) r.inputs_after.push_back(read(static_cast<plan::TensorId>(t)));
     return r;
@@ -394,8 +394,7 @@ class Runner {
 
  private:
   template <typename F>
-  void each(plan::TensorId t, F&& f) {
-    const TensorType& type = p_.tensors[t].type;
+  static void each(const TensorType& type, F&& f) {
     auto sizes = constant(type.sizes), strides = constant(type.strides);
     for (int64_t i = 0; i < product(sizes); ++i) {
       auto c = coords(i, sizes);
@@ -405,13 +404,18 @@ class Runner {
     }
   }
   Array read(plan::TensorId t) {
-    Array a{constant(p_.tensors[t].type.sizes), {}};
+    TensorType type = p_.tensors[t].type;
+    type.offset = 0;
+    return read(t, type);
+  }
+  Array read(plan::TensorId t, const TensorType& type) {  // type: a part of the tensor
+    Array a{constant(type.sizes), {}};
     a.data.resize(static_cast<size_t>(product(a.sizes)));
-    each(t, [&](size_t i, int64_t at) { a.data[i] = load(p_.tensors[t].type.dtype, memory_[t].data, at); });
+    each(type, [&](size_t i, int64_t at) { a.data[i] = load(type.dtype, memory_[t].data, at + type.offset.value()); });
     return a;
   }
   void write(plan::TensorId t, const Array& a) {
-    each(t, [&](size_t i, int64_t at) { store(p_.tensors[t].type.dtype, memory_[t].data, at, a.data[i]); });
+    each(p_.tensors[t].type, [&](size_t i, int64_t at) { store(p_.tensors[t].type.dtype, memory_[t].data, at, a.data[i]); });
   }
   const Schedule& s_;
   const plan::Plan& p_;
