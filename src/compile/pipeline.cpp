@@ -6,7 +6,9 @@
 #include "graph/passes/convolution.h"
 #include "graph/passes/cse.h"
 #include "graph/passes/dce.h"
+#include "graph/passes/cuda_library.h"
 #include "graph/passes/decompose.h"
+#include "graph/passes/devices.h"
 #include "graph/passes/fold.h"
 #include "graph/passes/functionalize.h"
 #include "graph/passes/layout.h"
@@ -28,10 +30,12 @@ Graph run_graph_passes(Graph g, const Environment& env, PassRunner& passes) {
   passes.run("dce", Form::kFunctional, g, graph::dce);
   // Python re-makes masks, positions and casts layer by layer: merge them before patterns count uses.
   passes.run("cse", Form::kFunctional, g, graph::cse);
+  passes.run("bring_operands", Form::kFunctional, g, graph::bring_operands);
   // Patterns look at whole operators (batch_norm, gelu), so they stand before decompose.
   passes.run("fold_batch_norm", Form::kFunctional, g, graph::fold_batch_norm);
   passes.run("convolution", Form::kFunctional, g, graph::convolution, env.providers);
   passes.run("linear", Form::kFunctional, g, graph::linear, env.providers);
+  passes.run("cuda_library", Form::kFunctional, g, graph::cuda_library, env.providers);
   passes.run("decompose", Form::kCore, g, graph::decompose);
   // Masks, scalars and view chains are prims now: what follows from the program alone is computed, what changes nothing goes.
   passes.run("fold", Form::kCore, g, graph::fold, graph::FoldOptions{env.providers.strict_numerics});

@@ -158,9 +158,7 @@ def test_frozen_on_another_stream(kernels: dict[str, bytes]) -> None:
   t1 : f32[32,32]@cuda:0 = input 1
   t2 : f32[32,32]@cuda:0 = frozen
   t3 : f32[32,32]@cuda:0 = output 0
-  frozen {
-    launch k0(t1 -> t2)
-  }
+  frozen launch k0(t1 -> t2)
   call out aten.mm.out(t0, t2) -> t3
   return t3 : f32[32,32]@cuda:0
 """

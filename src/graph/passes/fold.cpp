@@ -301,8 +301,7 @@ constexpr RewriteRule kRules[] = {
 enum class Mask : uint8_t { kOther, kNone, kCausal };
 Mask mask_kind(const KnownArray& mask, DType dtype) {
   const size_t rank = mask.sizes.size();
-  if (rank < 2) return Mask::kOther;
-  const int64_t rows = mask.sizes[rank - 2], columns = mask.sizes[rank - 1];
+  const int64_t rows = rank < 2 ? 1 : mask.sizes[rank - 2], columns = rank < 1 ? 1 : mask.sizes[rank - 1];
   bool none = true, causal = rows == columns && rows > 1;
   const int64_t total = mask.is_uniform() ? 1 : static_cast<int64_t>(mask.data.size());
   causal = causal && !mask.is_uniform();
@@ -316,23 +315,72 @@ Mask mask_kind(const KnownArray& mask, DType dtype) {
   return none ? Mask::kNone : causal ? Mask::kCausal : Mask::kOther;
 }
 
+struct Attention {  // (q, k, v, ...): which arguments are the mask and is_causal
+  const ops::Op* op;
+  size_t mask, causal;
+};
+
+// What a mask is made of before its batches and heads were repeated: less to look at. `rows` tells whether its last two
+// dimensions are still the mask's own.
+ValueId behind_repetition(const Graph& g, const std::vector<int32_t>& producer, ValueId v, bool& rows) {
+  for (rows = true; producer[v] >= 0;) {
+    const Node& n = g.nodes[producer[v]];
+    if (n.op->name != "prim.broadcast") break;
+    const ValueId x = ops::as_value(n.args[0]);
+    const TensorType &from = g.type(x), &to = g.type(v);
+    if (from.rank() < 2) {
+      rows = false;
+    } else {
+      const std::vector<int64_t> dims = ops::as_ints(n.args[2]);
+      for (size_t back = 1; back <= 2; ++back)
+        rows = rows && dims[dims.size() - back] == static_cast<int64_t>(to.rank() - back) &&
+               sym::known_eq(from.sizes[from.rank() - back], to.sizes[to.rank() - back]);
+    }
+    v = x;
+  }
+  return v;
+}
+
+// Fused kernels write their result in the query's order of dimensions.
+Sizes strides_like_query(const TensorType& q) {
+  const bool heads_first = sym::known_le(q.strides[2], q.strides[1]);
+  Sizes strides(4);
+  strides[3] = 1;
+  strides[heads_first ? 2 : 1] = q.sizes[3];
+  strides[heads_first ? 1 : 2] = q.sizes[3] * q.sizes[heads_first ? 2 : 1];
+  strides[0] = q.sizes[1] * q.sizes[2] * q.sizes[3];
+  return strides;
+}
+
 Graph fold_masks(Graph g) {
-  // _scaled_dot_product_flash_attention_for_cpu(q, k, v, dropout, is_causal, *, mask, scale)
-  static const ops::Op* const flash = ops::find("aten._scaled_dot_product_flash_attention_for_cpu.default");
+  static const Attention kAttention[] = {
+      {ops::find("aten._scaled_dot_product_flash_attention_for_cpu.default"), 5, 4},
+      {ops::find("aten.scaled_dot_product_attention.default"), 3, 5},
+  };
   Known known(g);
+  std::vector<int32_t> producer(g.values.size(), -1);
+  for (size_t i = 0; i < g.nodes.size(); ++i)
+    for (ValueId v : g.nodes[i].outs)
+      if (v != kNoValue) producer[v] = static_cast<int32_t>(i);
   for (Node& n : g.nodes) {
-    if (n.op != flash || n.args.size() < 7 || is_none(n.args[5])) continue;
-    const ValueId mask = ops::as_value(n.args[5]);
+    const auto* a = std::find_if(std::begin(kAttention), std::end(kAttention), [&](auto& x) { return x.op == n.op; });
+    if (a == std::end(kAttention) || n.args.size() < 7 || is_none(n.args[a->mask])) continue;
+    bool rows = true;
+    const ValueId mask = behind_repetition(g, producer, ops::as_value(n.args[a->mask]), rows);
     const auto array = known[mask];
     if (!array) continue;
     const Mask kind = mask_kind(*array, g.type(mask).dtype);
     const TensorType &q = g.type(ops::as_value(n.args[0])), &k = g.type(ops::as_value(n.args[1]));
     const bool square = q.rank() == 4 && sym::known_eq(q.sizes[2], k.sizes[2]);
-    if (kind == Mask::kNone) n.args[5] = std::monostate{};  // a causal call stays causal
-    if (kind == Mask::kCausal && square && sym::known_eq(q.sizes[2], array->sizes.back())) {
-      n.args[5] = std::monostate{};
-      n.args[4] = true;
+    if (kind == Mask::kNone) {
+      n.args[a->mask] = std::monostate{};  // a causal call stays causal
+    } else if (kind == Mask::kCausal && rows && square && sym::known_eq(q.sizes[2], array->sizes.back())) {
+      n.args[a->mask] = std::monostate{};
+      n.args[a->causal] = true;
+    } else {
+      continue;
     }
+    if (q.device.type == DeviceType::kCUDA) g.values[n.outs[0]].type.strides = strides_like_query(q);
   }
   return dce(std::move(g));
 }

@@ -1,0 +1,236 @@
+#include "graph/passes/cuda_library.h"
+
+#include "graph/passes/match.h"
+#include "graph/passes/rewriter.h"
+#include "ops/args.h"
+
+namespace flashover::graph {
+namespace {
+
+using Values = std::vector<ValueId>;
+
+struct State {
+  Providers providers;
+  bool channels_last = true;
+};
+
+// aten.convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
+enum ConvArg : uint8_t { kInput, kWeight, kBias, kStride, kPadding, kDilation, kTransposed, kOutputPadding, kGroups };
+
+bool on_cuda(const TensorType& t) { return t.device.type == DeviceType::kCUDA; }
+
+bool all_equal(const Arg& a, int64_t n) {
+  for (int64_t x : ops::as_ints(a))
+    if (x != n) return false;
+  return true;
+}
+
+// Grouped, but neither one group nor one channel a group.
+bool is_grouped(const Graph& g, const Node& n) {
+  const TensorType& w = g.type(ops::as_value(n.args[kWeight]));
+  return ops::as_int(n.args[kGroups]) > 1 && !(w.rank() > 1 && w.sizes[1].is_const(1));
+}
+
+TensorType channels_last(TensorType t) {
+  t.strides = channels_last_strides(t.sizes);
+  t.offset = 0;
+  return t;
+}
+ValueId in_strides(Rewriter& r, ValueId v, const TensorType& wanted) {
+  return same_strides(r.b.type(v), wanted) ? v : r.b.emit("prim.copy", {Ref{v}}, wanted);
+}
+
+bool convolution(Rewriter& r, const Node& n, Values& results, const void* user) {
+  const auto& state = *static_cast<const State*>(user);
+  const ValueId x = skip_copies(r, ops::as_value(n.args[kInput])), weight = ops::as_value(n.args[kWeight]);
+  const TensorType input = r.b.type(x), w = r.b.type(weight), out = r.b.type(n.outs[0]);
+  if (!state.channels_last || !on_cuda(input) || !is_reduced(input.dtype) || input.dtype != w.dtype) return false;
+  if (ops::as_bool(n.args[kTransposed]) || !r.is_frozen(weight)) return false;
+  if (input.rank() != 4 || w.rank() != 4 || !all_const(input.sizes) || !all_const(w.sizes) || !all_const(out.sizes))
+    return false;
+  const auto bias = ops::as_optional_value(n.args[kBias]);
+  if (bias && r.b.dtype(*bias) != input.dtype) return false;
+  const ValueId x_last = in_strides(r, x, channels_last(input));
+  const int64_t groups = ops::as_int(n.args[kGroups]);
+  const bool point = w.sizes[2].is_const(1) && w.sizes[3].is_const(1) && groups == 1 && all_equal(n.args[kStride], 1) &&
+                     all_equal(n.args[kPadding], 0);
+  if (point) {  // channels last, it is a product: cheaper to call, and it takes a bias
+    const sym::Expr rows = input.sizes[0] * input.sizes[2] * input.sizes[3], from = w.sizes[1], to = w.sizes[0];
+    const ValueId left = r.b.reshape(r.b.permute(x_last, {0, 2, 3, 1}), {rows, from});
+    const ValueId right = r.b.permute(r.b.reshape(weight, {to, from}), {1, 0});
+    TensorType type = dense_type(out);
+    type.sizes = {rows, to};
+    type.strides = contiguous_strides(type.sizes);
+    const ValueId y =
+        bias ? r.b.emit("aten.addmm.default", {Ref{*bias}, Ref{left}, Ref{right}, sym::Expr(1), sym::Expr(1)}, type)
+             : r.b.emit("aten.mm.default", {Ref{left}, Ref{right}}, type);
+    results = {r.b.permute(r.b.reshape(y, {input.sizes[0], input.sizes[2], input.sizes[3], to}), {0, 3, 1, 2})};
+    return true;
+  }
+  std::vector<Arg> args = n.args;
+  args[kInput] = Ref{x_last};
+  args[kWeight] = Ref{in_strides(r, weight, channels_last(w))};
+  results = {r.b.emit("aten.convolution.default", std::move(args), channels_last(out))};
+  return true;
+}
+
+// A bias of its own kernel reads and writes the result again: alone it is left to the loops, which fuse it with what
+// follows.
+bool split_bias(Rewriter& r, const Node& n, Values& results, const void*) {
+  const TensorType out = r.b.type(n.outs[0]);
+  const auto bias = ops::as_optional_value(n.args[kBias]);
+  if (!on_cuda(out) || !bias || out.rank() < 3 || r.b.dtype(*bias) != out.dtype || !all_const(out.sizes)) return false;
+  std::vector<Arg> args = n.args;
+  args[kBias] = {};
+  const ValueId y = r.b.emit("aten.convolution.default", std::move(args), out);
+  Sizes across(out.rank(), 1);
+  across[1] = out.sizes[1];
+  const DType wide = is_reduced(out.dtype) ? DType::kF32 : out.dtype;
+  const ValueId b = r.b.expand(r.b.reshape(r.b.convert(*bias, wide), across), out.sizes);
+  results = {r.b.convert(r.b.add(r.b.convert(y, wide), b), out.dtype)};
+  return true;
+}
+
+// What cuDNN's fused calls are known to take.
+bool fusable(Rewriter& r, const Node& conv) {
+  const TensorType& x = r.b.type(ops::as_value(conv.args[kInput]));
+  const TensorType& w = r.b.type(ops::as_value(conv.args[kWeight]));
+  const auto eights = [](sym::Expr e) { return e.is_const() && e.value() % 8 == 0; };
+  return on_cuda(x) && is_reduced(x.dtype) && x.rank() == 4 && !ops::as_bool(conv.args[kTransposed]) &&
+         ops::as_optional_value(conv.args[kBias]) && ops::as_int(conv.args[kGroups]) == 1 && eights(w.sizes[0]) &&
+         eights(w.sizes[1]) && same_strides(x, channels_last(x));
+}
+
+// A convolution behind copies that only this use reads.
+const Node* sole_convolution(Rewriter& r, ValueId v) {
+  if (r.uses(v) != 1) return nullptr;
+  v = skip_copies(r, v);
+  const Node* conv = r.def(v, "aten.convolution.default");
+  return conv && r.uses(v) == 1 && fusable(r, *conv) ? conv : nullptr;
+}
+
+bool relu_of_convolution(Rewriter& r, const Node& n, Values& results, const void*) {
+  const Node* found = sole_convolution(r, ops::as_value(n.args[0]));
+  if (!found) return false;
+  const Node conv = *found;
+  results = {r.b.emit("aten.cudnn_convolution_relu.default",
+                      {conv.args[kInput], conv.args[kWeight], conv.args[kBias], conv.args[kStride], conv.args[kPadding],
+                       conv.args[kDilation], conv.args[kGroups]},
+                      r.b.type(conv.outs[0]))};
+  return true;
+}
+
+bool relu_of_sum(Rewriter& r, const Node& n, Values& results, const void*) {
+  const ValueId top = ops::as_value(n.args[0]);
+  if (r.uses(top) != 1) return false;
+  const Node* found = r.def(skip_copies(r, top), "aten.add.Tensor");
+  if (!found || r.uses(found->outs[0]) != 1 || !ops::is_number(found->args[2], 1)) return false;
+  const Node sum = *found;
+  for (size_t side : {size_t{0}, size_t{1}}) {
+    const ValueId other = skip_copies(r, ops::as_value(sum.args[1 - side]));
+    const Node* conv_found = sole_convolution(r, ops::as_value(sum.args[side]));
+    if (!conv_found) continue;
+    const Node conv = *conv_found;
+    const TensorType type = r.b.type(conv.outs[0]), z = r.b.type(other);
+    if (z.dtype != type.dtype || !same_sizes(z.sizes, type.sizes) || z.device != type.device) continue;
+    const ValueId z_last = in_strides(r, other, channels_last(z));
+    results = {r.b.emit("aten.cudnn_convolution_add_relu.default",
+                        {conv.args[kInput], conv.args[kWeight], Ref{z_last}, 1.0, conv.args[kBias], conv.args[kStride],
+                         conv.args[kPadding], conv.args[kDilation], conv.args[kGroups]},
+                        type)};
+    return true;
+  }
+  return false;
+}
+
+// relu(view(b + x @ w)): one call, the views behind it.
+bool relu_of_product(Rewriter& r, const Node& n, Values& results, const void*) {
+  std::vector<Node> views;
+  ValueId v = ops::as_value(n.args[0]);
+  for (;;) {
+    const Node* d = r.def(v);
+    if (!d || r.uses(v) != 1) return false;
+    const bool view = d->op->name == "prim.reshape" || d->op->name == "prim.permute" || d->op->name == "prim.copy";
+    if (!view) break;
+    views.push_back(*d);
+    v = ops::as_value(d->args[0]);
+  }
+  const Node* found = r.def(v, "aten.addmm.default");
+  if (!found || !on_cuda(r.b.type(v)) || !is_reduced(r.b.dtype(v))) return false;
+  const Node product = *found;
+  const TensorType bias = r.b.type(ops::as_value(product.args[0]));
+  if (bias.rank() != 1 || bias.dtype != r.b.dtype(v) || !ops::is_number(product.args[3], 1) ||
+      !ops::is_number(product.args[4], 1))
+    return false;
+  ValueId y =
+      r.b.emit("aten._addmm_activation.default",
+               {product.args[0], product.args[1], product.args[2], sym::Expr(1), sym::Expr(1), false}, r.b.type(v));
+  for (size_t i = views.size(); i-- > 0;) {
+    std::vector<Arg> args = views[i].args;
+    args[0] = Ref{y};
+    y = r.b.emit(views[i].op->name, std::move(args), r.b.type(views[i].outs[0]));
+  }
+  results = {y};
+  return true;
+}
+
+// x [rows, inner] @ matrix [inner, columns], columns no multiple of 8 (vocabularies): half-precision products are 3 to
+// 8 times slower than with the matrix padded.
+bool pad_columns(Rewriter& r, const Node& n, ValueId x, ValueId matrix, std::optional<ValueId> bias, Values& results) {
+  constexpr int64_t kMultiple = 8, kWorthRows = 64, kWorthColumns = 512;
+  const TensorType a = r.b.type(x), m = r.b.type(matrix);
+  if (!on_cuda(a) || !is_reduced(a.dtype) || a.rank() != 2 || m.rank() != 2 || !all_const(a.sizes) ||
+      !all_const(m.sizes))
+    return false;
+  const int64_t rows = a.sizes[0].value(), columns = m.sizes[1].value();
+  if (columns % kMultiple == 0 || columns < kWorthColumns || rows < kWorthRows || !r.is_frozen(matrix)) return false;
+  if (bias && (!r.is_frozen(*bias) || r.b.rank(*bias) != 1)) return false;
+  const int64_t more = kMultiple - columns % kMultiple;
+  const ValueId wide = r.b.permute(r.b.pad(transposed(r, matrix), {0, 0}, {more, 0}, 0.0), {1, 0});
+  TensorType type = dense_type(r.b.type(n.outs[0]));
+  type.sizes[1] = columns + more;
+  type.strides = contiguous_strides(type.sizes);
+  ValueId y;
+  if (bias)
+    y = r.b.emit("aten.addmm.default",
+                 {Ref{r.b.pad(*bias, {0}, {more}, 0.0)}, Ref{x}, Ref{wide}, sym::Expr(1), sym::Expr(1)}, type);
+  else
+    y = r.b.emit("aten.mm.default", {Ref{x}, Ref{wide}}, type);
+  results = {r.b.slice(y, 1, 0, columns)};
+  return true;
+}
+bool pad_mm(Rewriter& r, const Node& n, Values& results, const void*) {
+  return pad_columns(r, n, ops::as_value(n.args[0]), ops::as_value(n.args[1]), std::nullopt, results);
+}
+bool pad_addmm(Rewriter& r, const Node& n, Values& results, const void*) {
+  if (!ops::is_number(n.args[3], 1) || !ops::is_number(n.args[4], 1)) return false;
+  return pad_columns(r, n, ops::as_value(n.args[1]), ops::as_value(n.args[2]), ops::as_value(n.args[0]), results);
+}
+
+constexpr RewriteRule kFirst[] = {
+    {"aten.convolution.default", "half-precision conv -> channels last, 1x1 -> product", convolution},
+    {"aten.mm.default", "x @ w -> a slice of x @ padded w", pad_mm},
+    {"aten.addmm.default", "b + x @ w -> a slice of it with w padded", pad_addmm},
+    {"aten.relu.default", "relu(conv) -> cudnn_convolution_relu", relu_of_convolution},
+    {"aten.relu.default", "relu(conv + z) -> cudnn_convolution_add_relu", relu_of_sum},
+    {"aten.relu.default", "relu(b + x @ w) -> _addmm_activation", relu_of_product},
+};
+constexpr RewriteRule kThen[] = {
+    {"aten.convolution.default", "conv with bias -> conv, + bias", split_bias},
+};
+
+}  // namespace
+
+Graph cuda_library(Graph g, const Providers& providers) {
+  bool cuda = false;
+  for (const Value& v : g.values) cuda = cuda || on_cuda(v.type);
+  if (!cuda) return g;
+  State state{providers};
+  static const ops::Op* const conv = ops::find("aten.convolution.default");
+  // cuDNN's grouped convolutions are slower channels last; one of them would put copies all over the network.
+  for (const Node& n : g.nodes) state.channels_last = state.channels_last && !(n.op == conv && is_grouped(g, n));
+  g = rewrite(std::move(g), kFirst, &state);
+  return rewrite(std::move(g), kThen, &state);
+}
+
+}  // namespace flashover::graph
