@@ -1,0 +1,137 @@
+"""Tracing for a CUDA device on a machine that has none: stand-in tensors with CUDA keys and no data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from flashover import _C
+from trace_tools import Program, trace
+
+
+def cuda(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return _C.cuda_stand_in(torch.empty(shape, dtype=dtype))
+
+
+def cuda_module(module: torch.nn.Module) -> torch.nn.Module:
+    for m in module.modules():
+        for name, p in list(m._parameters.items()):
+            if p is not None:
+                m._parameters[name] = torch.nn.Parameter(_C.cuda_stand_in(p.detach()), requires_grad=False)
+        for name, b in list(m._buffers.items()):
+            if b is not None:
+                m._buffers[name] = _C.cuda_stand_in(b)
+    return module
+
+
+def traced(fn: Callable[..., Any], args: Sequence[Any], module: torch.nn.Module | None = None) -> _C.Traced:
+    with torch.no_grad():
+        t = trace(Program(fn, args, module))
+    t.verify()
+    return t
+
+
+def test_results_and_factories_are_on_the_device() -> None:
+    t = traced(lambda x: x * 2 + torch.arange(8, device="cuda") - torch.ones(8, device=x.device), [cuda(4, 8)])
+    assert t.output_types == ["f32[4,8]@cuda:0"] and not t.python_meta_ops
+    assert "i64, None, cuda:0" in t.text  # not "cuda": the current device is guarded
+
+
+def test_numbers_and_python_data() -> None:
+    t = traced(lambda x: 2.0 - x + torch.tensor(3.0) + torch.tensor([1.0, 2.0]).to("cuda:0"), [cuda(2)])
+    assert t.output_types == ["f32[2]@cuda:0"]
+    assert 'constant "constant0"' in t.text and "aten._to_copy" in t.text
+
+
+def test_to_and_fro() -> None:
+    t = traced(lambda x: (x * 2).cpu() + 1, [cuda(4)])
+    assert t.output_types == ["f32[4]"]
+    t = traced(lambda x: x.to("cuda:0") + 1, [torch.randn(4)])
+    assert t.output_types == ["f32[4]@cuda:0"]
+
+
+def test_batch_norm_is_the_plain_kernel() -> None:
+    module = cuda_module(torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8)).eval())
+    t = traced(module, [cuda(2, 3, 16, 16)], module)
+    assert "aten.native_batch_norm" in t.text and "cudnn" not in t.text and not t.python_meta_ops
+    # and is folded into the convolution
+    assert "native_batch_norm" not in t.apply(["functionalize", "fold_batch_norm"]).text
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_statistics_are_wide(dtype: torch.dtype) -> None:
+    t = traced(lambda x: torch.native_layer_norm(x, (8,), None, None, 1e-5), [cuda(4, 8, dtype=dtype)])
+    assert t.output_types[1:] == ["f32[4,1]@cuda:0"] * 2
+
+
+def test_attention_is_one_node() -> None:
+    q = cuda(2, 16, 4, 64, dtype=torch.float16).transpose(1, 2)
+    t = traced(lambda q: F.scaled_dot_product_attention(q, q, q, is_causal=True), [q])
+    assert t.text.count("aten.") == 1 and "aten.scaled_dot_product_attention" in t.text
+    assert t.output_types == ["f16[2,4,16,64]{4096,64,256,1}@cuda:0"]  # in the query's order
+
+
+def causal(q: torch.Tensor) -> torch.Tensor:
+    mask = torch.ones(16, 16, dtype=torch.bool, device=q.device).tril()
+    return F.scaled_dot_product_attention(q, q, q, attn_mask=mask.view(1, 1, 16, 16).expand(2, 1, 16, 16))
+
+
+def everything(q: torch.Tensor) -> torch.Tensor:
+    mask = torch.arange(16, device=q.device) >= 0
+    return F.scaled_dot_product_attention(q, q, q, attn_mask=mask.view(1, 1, 16, 1).expand(2, 1, 16, 16))
+
+
+@pytest.mark.parametrize(("program", "kept"), [(causal, "None, 0.0, true"), (everything, "None, 0.0, false")])
+def test_masks_made_of_indices(program: Callable[..., Any], kept: str) -> None:
+    t = traced(program, [cuda(2, 4, 16, 64, dtype=torch.float16)]).apply(["functionalize", "decompose", "fold"])
+    assert f"%0, %0, %0, {kept}" in t.text and "prim" not in t.text
+
+
+def test_a_mask_of_the_caller_stays() -> None:
+    t = traced(
+        lambda q, m: F.scaled_dot_product_attention(q, q, q, attn_mask=m), [cuda(2, 4, 16, 64), cuda(16, 16, dtype=torch.bool)]
+    ).apply(["functionalize", "decompose", "fold"])
+    assert "%0, %0, %0, %1, 0.0, false" in t.text
+
+
+def test_devices_do_not_mix() -> None:
+    with pytest.raises(_C.Declined, match="different devices"):
+        traced(lambda x, y: x + y, [cuda(4), torch.randn(4)])
+
+
+def library(module: torch.nn.Module, *args: torch.Tensor) -> str:
+    module = cuda_module(module.eval())
+    return traced(module, args, module).apply(["functionalize", "dce", "fold_batch_norm", "cuda_library", "decompose", "relax_layout"]).text
+
+
+class Residual(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = torch.nn.Conv2d(16, 16, 3, padding=1, bias=False).half()
+        self.norm = torch.nn.BatchNorm2d(16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.norm(self.conv(x)) + x)
+
+
+def test_convolutions_of_half_precision() -> None:
+    text = library(torch.nn.Sequential(torch.nn.Conv2d(16, 32, 3), torch.nn.ReLU()).half(), cuda(2, 16, 9, 9, dtype=torch.half))
+    assert "aten.cudnn_convolution_relu" in text and "{1568,1,224,32}" in text
+    text = library(torch.nn.Sequential(torch.nn.Conv2d(16, 32, 1), torch.nn.ReLU()).half(), cuda(2, 16, 9, 9, dtype=torch.half))
+    assert "aten._addmm_activation" in text and "convolution" not in text
+    text = library(torch.nn.Sequential(torch.nn.Conv2d(16, 32, 3), torch.nn.GELU()).half(), cuda(2, 16, 9, 9, dtype=torch.half))
+    assert "aten.convolution.default" in text and "prim.add" in text  # the bias is fused with what follows
+
+
+def test_residual_block() -> None:
+    assert "aten.cudnn_convolution_add_relu" in library(Residual(), cuda(2, 16, 9, 9, dtype=torch.half))
+
+
+def test_vocabulary_is_padded() -> None:
+    text = library(torch.nn.Linear(64, 1001).half(), cuda(128, 64, dtype=torch.half))
+    assert "f16[128,1008]" in text and "prim.slice" in text
+    text = library(torch.nn.Linear(64, 1000).half(), cuda(128, 64, dtype=torch.half))
+    assert "prim.pad" not in text
