@@ -8,6 +8,7 @@ The core is C++ (flashover._C); this package is its face.
 from __future__ import annotations
 
 import os as _os
+import sys as _sys
 
 import torch as _torch  # noqa: F401  the libraries that the core links
 
@@ -41,5 +42,21 @@ def compile_stats() -> dict[str, int]:
     return _C.counters()
 
 
+def _triton_identity() -> str:
+    """What compiled GPU kernels depend on, for cache keys: Triton itself is imported by compile workers only."""
+    from importlib.util import find_spec
+
+    found = find_spec("triton")
+    here = _os.path.dirname(__file__)
+    files = [_os.path.join(here, "_triton_worker.py"), _os.path.join(here, "_triton_lib.py")]
+    if found and found.origin:
+        files.append(found.origin)
+    stats = [_os.stat(f) for f in files]
+    return " ".join(f"{s.st_size}.{s.st_mtime_ns}" for s in stats)
+
+
+_C.set_triton_command(
+    _sys.executable or "", _os.path.join(_os.path.dirname(__file__), "_triton_worker.py"), _triton_identity()
+)
 _C.set_logs(_os.environ.get("FLASHOVER_LOGS", ""))
 _C.set_dump(_os.environ.get("FLASHOVER_DUMP", ""))

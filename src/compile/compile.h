@@ -10,11 +10,14 @@
 #pragma once
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "graph/graph.h"
 #include "graph/providers.h"
+#include "kernel/triton/triton.h"
+#include "loops/schedule/schedule.h"
 #include "plan/plan.h"
 
 namespace flashover::compile {
@@ -28,6 +31,7 @@ struct Options {
 struct Environment {
   graph::Providers providers;
   int threads = 1;
+  std::optional<kernel::triton::Gpu> gpu;  // of the graph's CUDA device; absent: graphs on such a device decline
   std::string versions;  // torch's and ours
 };
 
@@ -49,5 +53,10 @@ struct Report {  // for explain() and FLASHOVER_LOGS
 
 // Graph in form kTraced -> Plan, through the disk cache. Throws Declined / UserError / InternalError.
 plan::Plan compile(graph::Graph traced, const Options& options, const Environment& environment, Report& report);
+
+// The CUDA device that a graph's tensors are on; the CPU if none is. Throws Declined for two of them.
+Device device_of(const graph::Graph& traced);
+// The front half: everything up to the kernels' loops. For tests and tools.
+loops::Schedule lower(graph::Graph traced, const Options& options, const Environment& environment, Report& report);
 
 }  // namespace flashover::compile

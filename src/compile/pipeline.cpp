@@ -48,6 +48,37 @@ Graph run_graph_passes(Graph g, const Environment& env, PassRunner& passes) {
   return g;
 }
 
+// Prims between a number on the CPU and tensors on the device run on the device; the rules of single prims do not say so.
+void place(Graph& g, Device device) {
+  if (device.type == DeviceType::kCPU) return;
+  std::vector<bool> there(g.values.size());
+  for (size_t v = 0; v < g.values.size(); ++v) there[v] = g.values[v].type.device == device;
+  for (const graph::Node& n : g.nodes) {
+    if (!n.op->is_prim) continue;
+    bool any = false;
+    for (const Arg& a : n.args) graph::for_each_ref(a, [&](ValueId v) { any |= there[static_cast<size_t>(v)]; });
+    if (!any) continue;
+    for (ValueId v : n.outs) {
+      if (v == kNoValue) continue;
+      there[static_cast<size_t>(v)] = true;
+      g.values[static_cast<size_t>(v)].type.device = device;
+    }
+  }
+}
+
+loops::Schedule lower(Graph traced, const Environment& env, PassRunner& passes) {
+  const Device device = device_of(traced);
+  if (device.type != DeviceType::kCPU && !env.gpu) throw Declined("no kernels for CUDA devices on this machine");
+  Graph core = run_graph_passes(std::move(traced), env, passes);
+  place(core, device);
+  loops::ScheduleOptions options{.threads = env.threads, .want_text = passes.wants_text()};
+  if (device.type != DeviceType::kCPU) {
+    options.processors = env.gpu->processors;
+    options.device = device;
+  }
+  return passes.stage("schedule", [&] { return loops::schedule(core, options); });
+}
+
 int64_t count_calls(const plan::Plan& p) {
   int64_t calls = 0;
   for (const plan::Step& s : p.steps) calls += s.kind == plan::StepKind::kCall;
@@ -61,6 +92,21 @@ void fill(Report& report, const plan::Plan& plan) {
 }
 
 }  // namespace
+
+Device device_of(const Graph& traced) {
+  Device device;
+  for (const graph::Value& v : traced.values) {
+    if (v.type.device.type != DeviceType::kCUDA || v.type.device == device) continue;
+    if (device.type == DeviceType::kCUDA) throw Declined("a graph on two CUDA devices");
+    device = v.type.device;
+  }
+  return device;
+}
+
+loops::Schedule lower(Graph traced, const Options& options, const Environment& env, Report& report) {
+  PassRunner passes(options, report);
+  return lower(std::move(traced), env, passes);
+}
 
 plan::Plan compile(Graph traced, const Options& options, const Environment& env, Report& report) {
   PassRunner passes(options, report);
@@ -79,10 +125,8 @@ plan::Plan compile(Graph traced, const Options& options, const Environment& env,
     }
   }
 
-  const Graph core = run_graph_passes(std::move(traced), env, passes);
-  loops::Schedule schedule = passes.stage("schedule", [&] {
-    return loops::schedule(core, {.threads = env.threads, .want_text = passes.wants_text()});
-  });
+  loops::Schedule schedule = lower(std::move(traced), env, passes);
+  const bool gpu = schedule.plan.device.type == DeviceType::kCUDA, cached = options.flag("cache", true);
   if (passes.wants_text()) {
     std::string text = schedule.text;
     for (const loops::Kernel& k : schedule.kernels) text += "\n" + loops::print(k);
@@ -90,17 +134,19 @@ plan::Plan compile(Graph traced, const Options& options, const Environment& env,
   }
 
   kernel::Compiled built = passes.stage("kernels", [&] {
-    return options.flag("cache", true) ? compile_kernels(schedule.kernels, cache, report.kernels_reused)
-                                       : kernel::compile(schedule.kernels);
+    if (gpu)
+      return compile_kernels(schedule.kernels, *env.gpu, cached ? &cache : nullptr, report.kernels_reused,
+                             passes.wants_text() ? &report.kernel_sources : nullptr);
+    return cached ? compile_kernels(schedule.kernels, cache, report.kernels_reused) : kernel::compile(schedule.kernels);
   });
   plan::Plan plan = std::move(schedule.plan);
   plan.kernels = std::move(built.kernels);
   plan.binaries = std::move(built.binaries);
-  plan.target = kernel::str(kernel::host_target());
+  plan.target = gpu ? kernel::triton::str(*env.gpu) : kernel::str(kernel::host_target());
   if (options.flag("verify", false)) plan::verify(plan);
   if (passes.wants_text()) passes.text("plan", plan::print(plan));
 
-  if (options.flag("cache", true)) keep_plan(cache, key, plan);
+  if (cached) keep_plan(cache, key, plan);
   report.cache_note = cache.take_warning();
   fill(report, plan);
   return plan;

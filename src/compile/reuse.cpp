@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "base/check.h"
+#include "kernel/triton/toolchain.h"
 
 namespace flashover::compile {
 namespace {
@@ -50,6 +51,7 @@ Hash128 plan_key(const graph::Graph& traced, const Options& options, const Envir
   const graph::Providers& p = env.providers;
   h.text(env.versions).number(static_cast<uint64_t>(env.threads));
   h.text(graph::describe(p));
+  if (env.gpu) h.text(kernel::triton::str(*env.gpu)).number(static_cast<uint64_t>(env.gpu->processors)).text(kernel::triton::command().version);
   h.text(machine_identity());
   toolchain(h);
   return h.finish();
@@ -67,6 +69,81 @@ std::optional<plan::Plan> find_plan(Cache& cache, const Hash128& key) {
 
 void keep_plan(Cache& cache, const Hash128& key, const plan::Plan& plan) {
   cache.put("plan", key, plan::serialize(plan));
+}
+
+namespace {
+// A cubin's entry in the cache: shared, scratch, warps, the length of the symbol, the symbol, the cubin.
+std::string write_cubin(const std::string& symbol, const kernel::triton::Cubin& c) {
+  const int64_t numbers[] = {c.shared, c.scratch, c.warps, static_cast<int64_t>(symbol.size())};
+  return std::string(reinterpret_cast<const char*>(numbers), sizeof numbers) + symbol + c.bytes;
+}
+bool read_cubin(const std::string& bytes, std::string& symbol, kernel::triton::Cubin& c) {
+  int64_t numbers[4];
+  if (bytes.size() < sizeof numbers) return false;
+  std::memcpy(numbers, bytes.data(), sizeof numbers);
+  const auto size = static_cast<uint64_t>(numbers[3]);
+  if (size > bytes.size() - sizeof numbers) return false;
+  symbol = bytes.substr(sizeof numbers, size);
+  c = {bytes.substr(sizeof numbers + size), static_cast<int32_t>(numbers[0]), numbers[1], static_cast<int32_t>(numbers[2]), ""};
+  return !c.bytes.empty();
+}
+}  // namespace
+
+kernel::Compiled compile_kernels(std::span<const loops::Kernel> kernels, const kernel::triton::Gpu& gpu, Cache* cache, int64_t& reused,
+                                 std::vector<std::string>* texts) {
+  namespace triton = kernel::triton;
+  const auto start = std::chrono::steady_clock::now();
+  kernel::Compiled out;
+  std::vector<triton::Source> sources, missing;
+  std::vector<Hash128> keys;
+  std::vector<size_t> missing_at;
+  std::unordered_map<Hash128, size_t> first;  // kernel with that key
+  out.kernels.resize(kernels.size());
+  for (size_t i = 0; i < kernels.size(); ++i) {
+    sources.push_back(triton::emit(kernels[i], gpu));
+    if (texts) texts->push_back(sources[i].text);
+    const Hash128 text = triton::key(sources[i]);
+    keys.push_back(Hasher().number(text.lo).number(text.hi).text(triton::str(gpu)).text(triton::command().version).finish());
+    out.kernels[i].errors = kernels[i].errors;
+    out.kernels[i].cuda = sources[i].launch;
+  }
+  auto finish = [&](size_t i, std::string symbol, triton::Cubin c) {
+    plan::Kernel& k = out.kernels[i];
+    k.symbol = std::move(symbol);
+    k.binary = static_cast<int32_t>(out.binaries.size());
+    k.cuda.shared = c.shared;
+    k.cuda.scratch = c.scratch;
+    k.cuda.threads = 32 * c.warps;
+    out.binaries.push_back({keys[i], std::move(c.bytes)});
+  };
+  for (size_t i = 0; i < kernels.size(); ++i) {
+    if (!first.try_emplace(keys[i], i).second) continue;
+    std::string symbol;
+    triton::Cubin c;
+    if (const auto bytes = cache ? cache->get("cubin", keys[i]) : std::nullopt; bytes && read_cubin(*bytes, symbol, c)) {
+      finish(i, std::move(symbol), std::move(c));
+      ++reused;
+    } else {
+      missing.push_back(sources[i]);
+      missing_at.push_back(i);
+    }
+  }
+  std::vector<triton::Cubin> built = triton::build(missing, gpu);
+  for (size_t m = 0; m < built.size(); ++m) {
+    if (built[m].bytes.empty()) throw Declined("Triton cannot compile " + missing[m].name + ": " + built[m].error);
+    if (cache) cache->put("cubin", keys[missing_at[m]], write_cubin(missing[m].name, built[m]));
+    finish(missing_at[m], missing[m].name, std::move(built[m]));
+  }
+  for (size_t i = 0; i < kernels.size(); ++i) {
+    const size_t same = first.at(keys[i]);
+    if (same == i) continue;
+    const plan::Kernel& k = out.kernels[same];
+    out.kernels[i].symbol = k.symbol;
+    out.kernels[i].binary = k.binary;
+    out.kernels[i].cuda = k.cuda;
+  }
+  out.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return out;
 }
 
 kernel::Compiled compile_kernels(std::span<const loops::Kernel> kernels, Cache& cache, int64_t& reused) {

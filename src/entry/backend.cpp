@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "entry/machine.h"
 #include "entry/python_graph.h"
+#include "run/cuda/driver.h"
 #include "run/run.h"
 #include "run/target.h"
 #include "torch/convert.h"
@@ -122,8 +123,12 @@ class Planned final : public Runner {
 };
 
 // What the pipeline is told of this machine and of torch's settings (which the guards compare).
-compile::Environment environment(const compile::Options& options) {
+compile::Environment environment(const graph::Graph& graph, const compile::Options& options) {
   compile::Environment e;
+  if (const Device d = compile::device_of(graph); d.type == DeviceType::kCUDA) {
+    const run::cuda::DeviceFacts facts = run::cuda::facts(d.index);
+    e.gpu = kernel::triton::Gpu{facts.capability, facts.multiprocessors};
+  }
   e.threads = at::get_num_threads();
   graph::Providers& p = e.providers;
   p = machine_providers(compile::Cache::process());
@@ -145,7 +150,8 @@ std::unique_ptr<Runner> make_runner(graph::Graph graph, const Request& request, 
     report.extern_calls = static_cast<int64_t>(graph.nodes.size());
     return std::make_unique<Interpreted>(std::move(graph));
   }
-  plan::Plan plan = compile::compile(std::move(graph), request.options, environment(request.options), report);
+  const compile::Environment environment = entry::environment(graph, request.options);
+  plan::Plan plan = compile::compile(std::move(graph), request.options, environment, report);
   auto start = std::chrono::steady_clock::now();
   std::shared_ptr<run::Executable> executable = run::load(std::move(plan));
   report.stages.push_back({"load", std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()});

@@ -12,6 +12,7 @@ void bind_frame(pybind11::module_& m);
 void bind_guards(pybind11::module_& m);
 void bind_ops(pybind11::module_& m);
 void bind_trace(pybind11::module_& m);
+void bind_triton(pybind11::module_& m);
 void bind_run(pybind11::module_& m);
 void bind_entry(pybind11::module_& m);
 

@@ -9,6 +9,7 @@ PYBIND11_MODULE(_C, m) {
   flashover::bind_guards(m);
   flashover::bind_ops(m);
   flashover::bind_trace(m);
+  flashover::bind_triton(m);
   flashover::bind_run(m);
   flashover::bind_entry(m);
 }

@@ -30,7 +30,7 @@ Reduce reduce_kind(const ops::Op* op) {
 
 class KernelBuilder : public Source {
  public:
-  KernelBuilder(Program& p, const Group& g) : p_(p), g_(g) {}
+  KernelBuilder(Program& p, const Group& g, const BuildOptions& options) : p_(p), g_(g), gpu_(options.gpu) {}
 
   Built run() {
     for (int32_t i : g_.items)
@@ -121,7 +121,7 @@ class KernelBuilder : public Source {
         if (inner_of(m).empty() && !must) continue;  // a scalar of the row: computed again, once
         // With lanes over rows each element is a few vectors.
         const int64_t most = built_.kernel.vector == Vector::kOuter ? kLargestScratch / 16 : kLargestScratch;
-        const bool fits = size <= most && (is_block(m, size) || !must);
+        const bool fits = gpu_ ? registers(maker) : size <= most && (is_block(m, size) || !must);
         if (fits) {
           scratch_of_[maker] = static_cast<int32_t>(built_.kernel.scratch.size());
           built_.kernel.scratch.push_back({compute_dtype(p_.memory[m.value].dtype), size});
@@ -129,6 +129,24 @@ class KernelBuilder : public Source {
           m.stored = true;
         }
       }
+  }
+  // Every member that reads it runs through the same loops and meets it at the same element, and no row of the kernel is longer than
+  // registers allow.
+  bool registers(int32_t maker) {
+    const Item& m = p_.items[maker];
+    for (size_t s = 0; s < stage_vars_.size(); ++s) {
+      int64_t size = 1;
+      for (sym::Expr v : stage_vars_[s]) size *= extent_of(v);
+      if (size > kRegisterRow) return false;
+    }
+    for (int32_t i : g_.items)
+      for (const Access& a : p_.items[i].reads) {
+        auto it = maker_.find(a.value);
+        if (it == maker_.end() || it->second != maker || i == maker || stage_of_[i] == stage_of_[maker]) continue;
+        if (meet(g_, m, a) != Meeting::kSameElement) return false;
+        if (stage_vars_[static_cast<size_t>(stage_of_[i])] != stage_vars_[static_cast<size_t>(stage_of_[maker])]) return false;
+      }
+    return true;
   }
   sym::Expr row_address(sym::Expr address) const {
     for (const GroupVar& v : g_.vars)
@@ -380,6 +398,7 @@ class KernelBuilder : public Source {
 
   Program& p_;
   const Group& g_;
+  bool gpu_;
   Built built_;
   std::map<ValueId, int32_t> maker_;  // item of a value that may pass between members
   std::vector<std::vector<sym::Expr>> stage_vars_;
@@ -396,6 +415,6 @@ class KernelBuilder : public Source {
 
 }  // namespace
 
-Built build(Program& program, const Group& group) { return KernelBuilder(program, group).run(); }
+Built build(Program& program, const Group& group, const BuildOptions& options) { return KernelBuilder(program, group, options).run(); }
 
 }  // namespace flashover::loops

@@ -11,7 +11,12 @@ struct Built {
   std::vector<ValueId> params;  // whose memory each parameter is
 };
 // May set Item::stored of members whose memory the kernel itself needs between stages.
-Built build(Program& program, const Group& group);
+struct BuildOptions {
+  bool gpu = false;  // scratch lives in registers: only what is read where it was written
+};
+Built build(Program& program, const Group& group, const BuildOptions& options = {});
+// The longest row that a GPU program keeps in registers.
+constexpr int64_t kRegisterRow = 8192;
 
 // Joins neighbouring loops that run through memory as one, names variables canonically, orders parameters.
 void merge_loops(Kernel& k);

@@ -1,6 +1,8 @@
 #include "loops/schedule/expand.h"
 
 #include <algorithm>
+#include <limits>
+#include <optional>
 
 #include "graph/builder.h"
 #include "loops/lower/lower.h"
@@ -68,6 +70,143 @@ bool expand_avg_pool(Builder& b, const Node& node, std::vector<ValueId>& outs) {
   return true;
 }
 
+// ---- GPU: reductions that would leave most of the machine idle are cut into parts, reduced in a second kernel.
+
+struct Cut {
+  std::vector<int64_t> whole;  // reduced dims that are kept as parts, all of them
+  int64_t dim = -1;            // a reduced dim that is cut
+  int64_t parts = 1;           // into so many
+  int64_t padded = 0;          // elements to add to it
+};
+bool is_kind(const Node& node, std::initializer_list<const char*> names) {
+  return std::any_of(names.begin(), names.end(), [&](const char* n) { return node.op->name == n; });
+}
+std::optional<Cut> gpu_cut(const TensorType& x, const std::vector<int64_t>& dims, int processors, bool exact) {
+  const auto all = x.numel().as_const();
+  if (!all || *all == 0 || dims.empty()) return std::nullopt;
+  int64_t length = 1, smallest = 0;
+  int64_t best_stride = INT64_MAX;
+  for (size_t d = 0; d < x.rank(); ++d) {
+    const auto s = x.strides.size() == x.rank() ? x.strides[d].as_const() : std::nullopt;
+    if (!s) return std::nullopt;
+    if (x.sizes[d].value() > 1 && *s > 0 && *s < best_stride) best_stride = *s, smallest = static_cast<int64_t>(d);
+  }
+  for (int64_t d : dims) length *= x.sizes[d].value();
+  const int64_t rows = *all / length;
+  const bool along = std::find(dims.begin(), dims.end(), smallest) != dims.end() || rows < 16;
+  // Along memory a program takes rows of its own, from 4096 elements on worth a cut; across it takes 32 columns.
+  const int64_t programs = along ? rows : (rows + 31) / 32, least = along ? 4096 : 256;
+  int64_t target = std::min((4 * processors + programs - 1) / programs, length / least);
+  if (programs >= 2 * processors || target < 2) return std::nullopt;
+  std::vector<int64_t> order = dims;
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return x.strides[a].value() > x.strides[b].value(); });
+  Cut cut;
+  int64_t parts = 1;
+  for (int64_t d : order) {
+    const int64_t size = x.sizes[d].value();
+    if (size == 1) continue;
+    if (parts * size <= target + target / 2) {
+      cut.whole.push_back(d);
+      parts *= size;
+      continue;
+    }
+    const int64_t want = (target + parts - 1) / parts;
+    if (want < 2) break;
+    int64_t divisor = 0;
+    for (int64_t k = std::max<int64_t>(2, want / 2); k <= want * 2 && k < size; ++k)
+      if (size % k == 0 && (divisor == 0 || std::abs(k - want) < std::abs(divisor - want))) divisor = k;
+    if (divisor == 0 && exact) break;
+    cut.dim = d;
+    cut.parts = divisor ? divisor : want;
+    if (!divisor) cut.padded = (size + want - 1) / want * want - size;
+    break;
+  }
+  if (cut.whole.size() == dims.size()) return std::nullopt;  // cannot be: the target is shorter than the whole
+  if (cut.dim < 0 && parts < 2) return std::nullopt;
+  return cut;
+}
+// x with the cut made: dims of x shift by one after the cut dim. `first`: what the first step reduces; `parts`: where the parts are in x.
+ValueId cut_open(Builder& b, ValueId x, const Cut& cut, const std::vector<int64_t>& dims, const Arg& padding, std::vector<int64_t>& first,
+                 std::vector<int64_t>& parts) {
+  if (cut.padded > 0) {
+    Sizes lo(b.rank(x), 0), hi(b.rank(x), 0);
+    hi[static_cast<size_t>(cut.dim)] = cut.padded;
+    x = b.pad(x, lo, hi, padding);
+  }
+  Sizes sizes = b.sizes(x);
+  if (cut.dim >= 0) {
+    sizes[static_cast<size_t>(cut.dim)] = sizes[static_cast<size_t>(cut.dim)].value() / cut.parts;
+    sizes.insert(sizes.begin() + static_cast<std::ptrdiff_t>(cut.dim), cut.parts);
+    x = b.reshape(x, sizes);
+    parts.push_back(cut.dim);
+  }
+  for (int64_t d : dims) {
+    const int64_t now = cut.dim >= 0 && d >= cut.dim ? d + 1 : d;
+    const bool whole = std::find(cut.whole.begin(), cut.whole.end(), d) != cut.whole.end();
+    (whole ? parts : first).push_back(now);
+  }
+  std::sort(first.begin(), first.end());
+  std::sort(parts.begin(), parts.end());
+  return x;
+}
+// Where dims of x are after `gone` were reduced away.
+std::vector<int64_t> positions(const std::vector<int64_t>& dims, const std::vector<int64_t>& gone) {
+  std::vector<int64_t> out;
+  for (int64_t d : dims) out.push_back(d - std::count_if(gone.begin(), gone.end(), [&](int64_t g) { return g < d; }));
+  return out;
+}
+Arg neutral_of(const Node& node, DType d) {
+  if (is_kind(node, {"prim.sum", "prim.any"})) return d == DType::kBool ? Arg(false) : is_floating(d) ? Arg(0.0) : Arg(sym::Expr(0));
+  if (is_kind(node, {"prim.prod", "prim.all"})) return d == DType::kBool ? Arg(true) : is_floating(d) ? Arg(1.0) : Arg(sym::Expr(1));
+  const bool low = is_kind(node, {"prim.amax"});
+  return low ? Arg(-std::numeric_limits<double>::infinity()) : Arg(std::numeric_limits<double>::infinity());
+}
+bool gpu_reduction(const graph::Graph& g, Builder& b, const Node& node, int processors, std::vector<ValueId>& outs) {
+  if (!is_kind(node, {"prim.sum", "prim.prod", "prim.amax", "prim.amin", "prim.any", "prim.all"})) return false;
+  const std::vector<int64_t> dims = ops::as_ints(node.args[1]);
+  const TensorType& type = g.type(ops::as_value(node.args[0]));
+  const bool extreme = is_kind(node, {"prim.amax", "prim.amin"});
+  const auto cut = gpu_cut(type, dims, processors, extreme && !is_floating(type.dtype));
+  if (!cut) return false;
+  ValueId x = ops::as_value(node.args[0]);
+  const DType dtype = b.dtype(x);
+  if (is_reduced(dtype)) x = b.convert(x, DType::kF32);
+  std::vector<int64_t> first, parts;
+  x = cut_open(b, x, *cut, dims, neutral_of(node, b.dtype(x)), first, parts);
+  const ValueId partial = b.emit(node.op->name, {Ref{x}, graph::int_list(first)});
+  outs.push_back(b.convert(b.emit(node.op->name, {Ref{partial}, graph::int_list(positions(parts, first))}), dtype));
+  return true;
+}
+// Mean and squares about it of each part, then Chan's formula: as exact as two passes over everything.
+bool gpu_var(const graph::Graph& g, Builder& b, const Node& node, int processors, std::vector<ValueId>& outs) {
+  const std::vector<int64_t> dims = ops::as_ints(node.args[1]);
+  const auto cut = gpu_cut(g.type(ops::as_value(node.args[0])), dims, processors, true);
+  if (!cut) return false;
+  ValueId x = ops::as_value(node.args[0]);
+  const DType dtype = b.dtype(x);
+  if (is_reduced(dtype)) x = b.convert(x, DType::kF32);
+  const double all = static_cast<double>(b.count(x, dims).value()), correction = ops::as_double(node.args[2]);
+  std::vector<int64_t> first, parts;
+  x = cut_open(b, x, *cut, dims, Arg(0.0), first, parts);
+  const double each = static_cast<double>(b.count(x, first).value());
+  const ValueId sums = b.sum(x, first, true);
+  const ValueId means = b.div(sums, b.full_like(sums, each));
+  const ValueId centred = b.sub(x, means);
+  const ValueId squares = b.sum(b.mul(centred, centred), first, false);
+  const std::vector<int64_t> at = positions(parts, first);
+  const ValueId partial = b.reshape(means, b.sizes(squares));
+  const ValueId total = b.sum(partial, at, true);
+  const ValueId mean = b.div(total, b.full_like(total, all / each));
+  const ValueId apart = b.sub(partial, mean);
+  const ValueId within = b.sum(squares, at, false);
+  const ValueId between = b.sum(b.mul(apart, apart), at, false);
+  const ValueId sum = b.add(within, b.mul(between, b.full_like(between, each)));
+  const ValueId var = b.div(sum, b.full_like(sum, std::max(0.0, all - correction)));
+  outs.push_back(b.convert(var, dtype));
+  outs.push_back(b.convert(b.reshape(mean, b.sizes(sum)), dtype));
+  return true;
+}
+
 // A long reduction to few elements in two steps, so that threads can share the first. 0: leave it.
 int64_t split_factor(const graph::Graph& g, const Node& node, const ExpandOptions& options, size_t* split_dim) {
   static constexpr const char* kNames[] = {"prim.sum", "prim.prod", "prim.amax", "prim.amin", "prim.any", "prim.all"};
@@ -119,7 +258,11 @@ graph::Graph expand(const graph::Graph& core, const ExpandOptions& options) {
     std::vector<ValueId> outs;
     const size_t before = g.nodes.size();
     size_t dim = 0;
-    if (const int64_t parts = split_factor(core, node, options, &dim)) {
+    if (options.processors > 0 && gpu_reduction(core, b, node, options.processors, outs)) {
+    } else if (options.processors > 0 && node.op == var && gpu_var(core, b, node, options.processors, outs)) {
+    } else if (options.processors > 0 && node.op == var) {
+      expand_var(b, node, outs);
+    } else if (const int64_t parts = options.processors > 0 ? 0 : split_factor(core, node, options, &dim)) {
       expand_reduction(b, node, parts, dim, outs);
     } else if (node.op == var) {
       expand_var(b, node, outs);

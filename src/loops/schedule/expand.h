@@ -9,6 +9,7 @@ namespace flashover::loops {
 struct ExpandOptions {
   int threads = 2;
   int64_t split_numel = 1 << 16;
+  int processors = 0;  // of a GPU, see ScheduleOptions
 };
 graph::Graph expand(const graph::Graph& core, const ExpandOptions& options = {});
 }  // namespace flashover::loops

@@ -410,7 +410,11 @@ class Fuser {
     // Few long rows: the stages of one row would run on one thread, over memory that no cache holds.
     int64_t rows = 1, inner = 1;
     for (const GroupVar& v : after.vars) (v.role == Role::kInner ? inner : rows) *= extent_of(v.var);
-    if (has_inner(after.vars) && rows < 4 * options_.threads && inner >= options_.split_numel) return false;
+    if (options_.processors > 0) {
+      if (has_inner(after.vars) && rows < options_.processors && inner >= 1 << 14) return false;
+    } else if (has_inner(after.vars) && rows < 4 * options_.threads && inner >= options_.split_numel) {
+      return false;
+    }
     // Stores along different loops: the one would be scattered over lanes. A kernel of its own is tiled.
     if (!has_inner(after.vars) && rows >= 1024) {
       const sym::Expr along = unit_var(mine.write.address);

@@ -22,9 +22,11 @@ using plan::TensorId;
 
 class Planner {
  public:
-  Planner(Program& p, const Fused& f) : p_(p), g_(p.graph), f_(f), tensor_of_(g_.values.size(), -1) {}
+  Planner(Program& p, const Fused& f, const ScheduleOptions& options)
+      : p_(p), g_(p.graph), f_(f), options_(options), tensor_of_(g_.values.size(), -1) {}
 
   Schedule run() {
+    plan_.device = options_.device;
     for (const graph::Input& in : g_.inputs) {
       const auto index = static_cast<int32_t>(plan_.inputs.size());
       plan_.inputs.push_back({g_.type(in.value), static_cast<uint8_t>(in.kind), false});
@@ -169,13 +171,18 @@ class Planner {
   }
 
   void launch(const Group& group) {
-    Built b = build(p_, group);
+    Built b = build(p_, group, {.gpu = options_.processors > 0});
     if (b.kernel.stages.empty()) return;
     verify(b.kernel);
     Step s;
     s.kind = StepKind::kLaunch;
     s.label = b.kernel.label;
-    for (size_t i = 0; i < b.params.size(); ++i) (b.kernel.params[i].written ? s.writes : s.reads).push_back(tensor(b.params[i]));
+    for (size_t i = 0; i < b.params.size(); ++i) {
+      const bool written = b.kernel.params[i].written;
+      (written ? s.writes : s.reads).push_back(written ? tensor(b.params[i]) : here(b.params[i], group.frozen));
+      if (written && plan_.tensors[tensor(b.params[i])].type.device != plan_.device)
+        throw Declined("a graph that computes on " + on(plan_.tensors[tensor(b.params[i])].type.device) + " and on " + on(plan_.device));
+    }
     const Hash128 key = identity(b.kernel);
     auto [it, fresh] = known_.try_emplace(key, static_cast<int32_t>(result_.kernels.size()));
     // Error texts differ where the code does not; they are in the kernel, so such kernels stay apart.
@@ -183,6 +190,27 @@ class Planner {
     s.kernel = it->second;
     if (fresh) result_.kernels.push_back(std::move(b.kernel));
     (group.frozen ? plan_.frozen_steps : plan_.steps).push_back(std::move(s));
+  }
+
+  static std::string on(Device d) { return d.type == DeviceType::kCPU ? "the CPU" : "a CUDA device"; }
+  // A tensor that a kernel reads: a number in a CPU tensor is first copied to the device.
+  TensorId here(ValueId v, bool frozen) {
+    const TensorId t = tensor(v);
+    if (plan_.tensors[t].type.device == plan_.device) return t;
+    if (plan_.device.type == DeviceType::kCPU || !g_.type(v).sizes.empty())
+      throw Declined("a kernel on " + on(plan_.device) + " reads a tensor on " + on(plan_.tensors[t].type.device));
+    if (auto it = here_.find(v); it != here_.end()) return it->second;
+    plan::Tensor copy{plan_.tensors[t].type, frozen ? Home::kFrozen : Home::kSlab};
+    copy.type.device = plan_.device;
+    copy.type.offset = 0;
+    Step s;
+    s.kind = StepKind::kCopy;
+    s.reads = {t};
+    s.writes = {add(std::move(copy))};
+    s.label = "copy to the device";
+    const TensorId made = s.writes[0];
+    (frozen ? plan_.frozen_steps : plan_.steps).push_back(std::move(s));
+    return here_[v] = made;
   }
 
   TensorId copy_of(TensorId from, TensorId t) {
@@ -453,9 +481,11 @@ class Planner {
   Program& p_;
   const graph::Graph& g_;
   const Fused& f_;
+  const ScheduleOptions& options_;
   std::vector<TensorId> tensor_of_;
   std::map<ValueId, int32_t> output_of_;
   std::map<int32_t, TensorId> memory_of_;  // by output
+  std::map<ValueId, TensorId> here_;
   std::vector<ValueId> emptied_;
   std::unordered_map<Hash128, int32_t> known_;
   std::vector<TensorId> over_;
@@ -464,12 +494,12 @@ class Planner {
 }  // namespace
 
 Schedule schedule(const graph::Graph& core, const ScheduleOptions& options) {
-  const graph::Graph expanded = expand(core, {options.threads, options.split_numel});
+  const graph::Graph expanded = expand(core, {options.threads, options.split_numel, options.processors});
   Program program = make_items(expanded);
   std::string items = options.want_text ? print(program) : std::string();
   const Fused fused = fuse(program, options);
-  Schedule s = Planner(program, fused).run();
-  if (options.share) share_kernels(s);
+  Schedule s = Planner(program, fused, options).run();
+  if (options.share && options.processors == 0) share_kernels(s);
   if (options.want_text) s.text = items + print(fused, program);
   return s;
 }

@@ -1,0 +1,522 @@
+"""Functions that generated Triton kernels call. Imported by compile workers (which have neither torch nor flashover) and,
+with TRITON_INTERPRET=1, by tests. Nothing here links libdevice unless it is used by a kernel: linking costs 16 ms a kernel."""
+
+import os
+
+import triton
+import triton.language as tl
+
+INTERPRET = os.environ.get("TRITON_INTERPRET", "0") == "1"
+
+if INTERPRET:
+    import math
+
+    import numpy as np
+
+    class libdevice:
+        """The interpreter knows no external functions: numpy does them."""
+
+        @staticmethod
+        def _call(function, *args):
+            from triton.language import core
+            from triton.runtime import interpreter
+
+            first = next(a for a in args if isinstance(a, core.tensor))
+            data = [a.handle.data if isinstance(a, core.tensor) else np.float64(a) for a in args]
+            with np.errstate(all="ignore"):
+                out = function(*data).astype(first.handle.data.dtype)
+            return core.tensor(interpreter.TensorHandle(out, first.handle.dtype), first.type)
+
+    def _numpy(name, function):
+        setattr(libdevice, name, staticmethod(lambda *args: libdevice._call(function, *args)))
+
+    _vector = lambda f: np.vectorize(f, otypes=[np.float64])  # noqa: E731
+
+    def _lgamma(x):
+        try:
+            return math.lgamma(x) if math.isfinite(x) else abs(x)
+        except (ValueError, OverflowError):
+            return math.inf
+
+    for _name, _function in {
+        "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc, "rint": np.rint, "expm1": np.expm1, "log": np.log,
+        "log2": np.log2, "log10": np.log10, "log1p": np.log1p, "exp2": np.exp2, "tan": np.tan, "asin": np.arcsin,
+        "acos": np.arccos, "atan": np.arctan, "sinh": np.sinh, "cosh": np.cosh, "tanh": np.tanh, "asinh": np.arcsinh,
+        "acosh": np.arccosh, "atanh": np.arctanh, "erf": _vector(math.erf), "erfc": _vector(math.erfc),
+        "lgamma": _vector(_lgamma), "pow": np.power, "fmod": np.fmod, "atan2": np.arctan2, "hypot": np.hypot,
+        "copysign": np.copysign, "nextafter": np.nextafter, "rsqrt": lambda x: 1 / np.sqrt(x), "sqrt": np.sqrt,
+    }.items():  # fmt: skip
+        _numpy(_name, _function)
+else:
+    from triton.language.extra import libdevice
+
+# Constants that jit functions may read.
+LN2: tl.constexpr = tl.constexpr(0.6931471805599453)
+ON_GPU: tl.constexpr = tl.constexpr(not INTERPRET)
+
+
+# ---- integers: Triton divides towards zero
+@triton.jit
+def floor_div(a, b):
+    q = a // b
+    r = a - q * b
+    return q - ((r != 0) & ((r < 0) != (b < 0))).to(q.dtype)
+
+
+@triton.jit
+def floor_mod(a, b):
+    r = a % b
+    return tl.where((r != 0) & ((r < 0) != (b < 0)), r + b, r)
+
+
+@triton.jit
+def int_pow(a, n):
+    a, n = tl.broadcast(a, n)
+    out = tl.full(a.shape, 1, a.dtype)
+    base = a
+    e = n
+    for _ in range(64):
+        out = tl.where((e > 0) & (e % 2 != 0), out * base, out)
+        base = base * base
+        e = tl.where(e > 0, e // 2, e)
+    inverse = tl.where(a == 1, 1, tl.where(a == -1, tl.where(n % 2 == 0, 1, -1), 0)).to(a.dtype)
+    return tl.where(n < 0, inverse, out)
+
+
+@triton.jit
+def shift_left(a, n):
+    bits: tl.constexpr = a.dtype.primitive_bitwidth
+    return tl.where((n >= 0) & (n < bits), a << n, 0).to(a.dtype)
+
+
+@triton.jit
+def shift_right(a, n):
+    bits: tl.constexpr = a.dtype.primitive_bitwidth
+    return a >> tl.where((n >= 0) & (n < bits), n, bits - 1).to(a.dtype)
+
+
+@triton.jit
+def sign(a):
+    return tl.where(a > 0, 1, tl.where(a < 0, -1, 0)).to(a.dtype)
+
+
+# ---- minima and maxima: NaN wins
+@triton.jit
+def minimum(a, b):
+    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def maximum(a, b):
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def fmin(a, b):  # NaN loses
+    return tl.where(a != a, b, tl.where(b != b, a, tl.minimum(a, b)))
+
+
+@triton.jit
+def fmax(a, b):
+    return tl.where(a != a, b, tl.where(b != b, a, tl.maximum(a, b)))
+
+
+@triton.jit
+def int_minimum(a, b):
+    return tl.minimum(a, b)
+
+
+@triton.jit
+def int_maximum(a, b):
+    return tl.maximum(a, b)
+
+
+# ---- reductions
+@triton.jit
+def add(a, b):
+    return a + b
+
+
+@triton.jit
+def mul(a, b):
+    return a * b
+
+
+@triton.jit
+def any_(a, b):
+    return a | b
+
+
+@triton.jit
+def all_(a, b):
+    return a & b
+
+
+@triton.jit
+def argmax(a, i, b, j):
+    first = (a > b) | ((a != a) & (b == b)) | (((a == b) | ((a != a) & (b != b))) & (i < j))
+    return tl.where(first, a, b), tl.where(first, i, j)
+
+
+@triton.jit
+def argmin(a, i, b, j):
+    first = (a < b) | ((a != a) & (b == b)) | (((a == b) | ((a != a) & (b != b))) & (i < j))
+    return tl.where(first, a, b), tl.where(first, i, j)
+
+
+@triton.jit
+def int_argmax(a, i, b, j):
+    first = (a > b) | ((a == b) & (i < j))
+    return tl.where(first, a, b), tl.where(first, i, j)
+
+
+@triton.jit
+def int_argmin(a, i, b, j):
+    first = (a < b) | ((a == b) & (i < j))
+    return tl.where(first, a, b), tl.where(first, i, j)
+
+
+# ---- floats
+@triton.jit
+def _one(x, code: tl.constexpr):
+    """One PTX instruction on f32."""
+    return tl.inline_asm_elementwise(code + " $0, $1;", "=r,r", [x], dtype=tl.float32, is_pure=True, pack=1)
+
+
+@triton.jit
+def floor(x):
+    if ON_GPU and x.dtype == tl.float32:
+        return _one(x, "cvt.rmi.f32.f32")
+    return libdevice.floor(x)
+
+
+@triton.jit
+def ceil(x):
+    if ON_GPU and x.dtype == tl.float32:
+        return _one(x, "cvt.rpi.f32.f32")
+    return libdevice.ceil(x)
+
+
+@triton.jit
+def trunc(x):
+    if ON_GPU and x.dtype == tl.float32:
+        return _one(x, "cvt.rzi.f32.f32")
+    return libdevice.trunc(x)
+
+
+@triton.jit
+def round(x):  # to the nearest, ties to even
+    if ON_GPU and x.dtype == tl.float32:
+        return _one(x, "cvt.rni.f32.f32")
+    return libdevice.rint(x)
+
+
+@triton.jit
+def div(a, b):
+    if a.dtype == tl.float32 and b.dtype == tl.float32:
+        return tl.div_rn(a, b)
+    return a / b
+
+
+@triton.jit
+def sqrt(x):
+    if x.dtype == tl.float32:
+        return tl.sqrt_rn(x)
+    return tl.sqrt(x)
+
+
+@triton.jit
+def fast_sqrt(x):
+    if ON_GPU:
+        return _one(x, "sqrt.approx.f32")
+    return tl.sqrt(x)
+
+
+@triton.jit
+def rsqrt(x):
+    if ON_GPU and x.dtype == tl.float32:
+        return _one(x, "rsqrt.approx.f32")
+    return libdevice.rsqrt(x)
+
+
+@triton.jit
+def sigmoid(x):
+    d = 1.0 + tl.exp(-x)
+    return div(tl.full(d.shape, 1.0, d.dtype), d)
+
+
+@triton.jit
+def exp2(x):
+    if ON_GPU and x.dtype == tl.float32:
+        return _one(x, "ex2.approx.f32")
+    return libdevice.exp2(x)
+
+
+@triton.jit
+def fast_log(x):
+    """Absolute error 1e-7 near 1, relative 1e-7 elsewhere."""
+    if ON_GPU:
+        return _one(x, "lg2.approx.f32") * LN2
+    return libdevice.log(x)
+
+
+@triton.jit
+def log(x):
+    """f32 as Cephes' logf: mantissa in [sqrt(1/2), sqrt(2)), polynomial of degree 8."""
+    if x.dtype != tl.float32:
+        return libdevice.log(x)
+    small = x < 1.17549435e-38
+    y = tl.where(small, x * 8388608.0, x)
+    bits = y.to(tl.int32, bitcast=True)
+    e = (bits >> 23) - 126
+    m = ((bits & 0x007FFFFF) | 0x3F000000).to(tl.float32, bitcast=True)
+    low = m < 0.70710678
+    e = tl.where(low, e - 1, e) - tl.where(small, 23, 0)
+    f = tl.where(low, m + m, m) - 1.0
+    z = f * f
+    p = 7.0376836292e-2
+    p = p * f - 1.1514610310e-1
+    p = p * f + 1.1676998740e-1
+    p = p * f - 1.2420140846e-1
+    p = p * f + 1.4249322787e-1
+    p = p * f - 1.6668057665e-1
+    p = p * f + 2.0000714765e-1
+    p = p * f - 2.4999993993e-1
+    p = p * f + 3.3333331174e-1
+    n = e.to(tl.float32)
+    y = f * z * p + n * -2.12194440e-4 - 0.5 * z
+    y = f + y + n * 0.693359375
+    y = tl.where(x == float("inf"), x, y)
+    return tl.where(x > 0, y, tl.where(x == 0, float("-inf"), float("nan")))
+
+
+@triton.jit
+def log2(x):
+    return libdevice.log2(x)
+
+
+@triton.jit
+def log10(x):
+    return libdevice.log10(x)
+
+
+@triton.jit
+def log1p(x):
+    if x.dtype != tl.float32:
+        return libdevice.log1p(x)
+    # log(u) * x / (u - 1) undoes the rounding of u = 1 + x
+    u = 1.0 + x
+    d = u - 1.0
+    y = log(u) * tl.div_rn(x, tl.where(d == 0, 1.0, d))
+    return tl.where(d == 0, x, tl.where(u == float("inf"), u, y))
+
+
+@triton.jit
+def expm1(x):
+    if x.dtype != tl.float32:
+        return libdevice.expm1(x)
+    # Near 0 a polynomial (error 1e-8), elsewhere the difference loses nothing.
+    p = 1.9841270e-4
+    p = p * x + 1.3888889e-3
+    p = p * x + 8.3333333e-3
+    p = p * x + 4.1666668e-2
+    p = p * x + 1.6666667e-1
+    p = p * x + 0.5
+    return tl.where(tl.abs(x) < 0.35, x + x * x * p, tl.exp(x) - 1.0)
+
+
+@triton.jit
+def tanh(x):
+    """f32 as Cephes' tanhf."""
+    if x.dtype != tl.float32:
+        return libdevice.tanh(x)
+    a = tl.abs(x)
+    z = x * x
+    p = -5.70498872745e-3
+    p = p * z + 2.06390887954e-2
+    p = p * z - 5.37397155531e-2
+    p = p * z + 1.33314422036e-1
+    p = p * z - 3.33332819422e-1
+    near = p * z * x + x
+    far = 1.0 - 2.0 / (tl.exp(2.0 * a) + 1.0)
+    return tl.where(a < 0.625, near, tl.where(x < 0, -far, far))
+
+
+@triton.jit
+def fast_erf(x):
+    """Absolute error 1e-6: for results in 16 bits."""
+    z = tl.abs(x)
+    q = -0.00294410251 * z + 0.0295898598
+    q = q * z - 0.148665428
+    q = q * z - 0.918509424
+    q = q * z - 1.62788904
+    h = exp2(z * q)  # erfc
+    return tl.where(x < 0, h - 1.0, 1.0 - h)
+
+
+@triton.jit
+def erf(x):
+    if ON_GPU:
+        return tl.erf(x)
+    return libdevice.erf(x)
+
+
+@triton.jit
+def erfc(x):
+    return libdevice.erfc(x)
+
+
+@triton.jit
+def erfinv(x):
+    """Giles' approximation, then two steps of Newton's method with erf itself."""
+    w = -log((1.0 - x) * (1.0 + x))
+    near = w < 5.0
+    a = w - 2.5
+    p = 2.81022636e-08
+    p = p * a + 3.43273939e-07
+    p = p * a - 3.5233877e-06
+    p = p * a - 4.39150654e-06
+    p = p * a + 0.00021858087
+    p = p * a - 0.00125372503
+    p = p * a - 0.00417768164
+    p = p * a + 0.246640727
+    p = p * a + 1.50140941
+    b = sqrt(w) - 3.0
+    q = -0.000200214257
+    q = q * b + 0.000100950558
+    q = q * b + 0.00134934322
+    q = q * b - 0.00367342844
+    q = q * b + 0.00573950773
+    q = q * b - 0.0076224613
+    q = q * b + 0.00943887047
+    q = q * b + 1.00167406
+    q = q * b + 2.83297682
+    y = tl.where(near, p, q) * x
+    for _ in range(2):
+        step = (erf(y) - x) / (1.1283791670955126 * tl.exp(-y * y))
+        y = tl.where(tl.abs(y) < 5.0, y - step, y)
+    y = tl.where(x == 1.0, float("inf"), tl.where(x == -1.0, float("-inf"), y))
+    return tl.where(tl.abs(x) <= 1.0, y, float("nan"))
+
+
+@triton.jit
+def lgamma(x):
+    return libdevice.lgamma(x)
+
+
+@triton.jit
+def digamma(x):
+    """Recurrence up to 10, then the asymptotic series; reflection below 0."""
+    below = x < 0
+    whole = x == floor(x)
+    y = tl.where(below, 1.0 - x, x)
+    shift = tl.full(y.shape, 0.0, y.dtype)
+    for _ in range(10):
+        small = y < 10
+        shift = tl.where(small, shift - 1.0 / tl.where(y == 0, 1.0, y), shift)
+        y = tl.where(small, y + 1.0, y)
+    z = 1.0 / (y * y)
+    r = shift + log(y) - 0.5 / y - z * (1.0 / 12 - z * (1.0 / 120 - z * (1.0 / 252 - z * (1.0 / 240 - z / 132))))
+    fraction = x - floor(x)
+    r = tl.where(below, r - 3.141592653589793 / tan(3.141592653589793 * fraction), r)
+    r = tl.where(below & whole, float("nan"), r)
+    return tl.where(x == 0, tl.where(signbit(x), float("inf"), float("-inf")), r)
+
+
+@triton.jit
+def tan(x):
+    return libdevice.tan(x)
+
+
+@triton.jit
+def asin(x):
+    return libdevice.asin(x)
+
+
+@triton.jit
+def acos(x):
+    return libdevice.acos(x)
+
+
+@triton.jit
+def atan(x):
+    return libdevice.atan(x)
+
+
+@triton.jit
+def sinh(x):
+    return libdevice.sinh(x)
+
+
+@triton.jit
+def cosh(x):
+    return libdevice.cosh(x)
+
+
+@triton.jit
+def asinh(x):
+    return libdevice.asinh(x)
+
+
+@triton.jit
+def acosh(x):
+    return libdevice.acosh(x)
+
+
+@triton.jit
+def atanh(x):
+    return libdevice.atanh(x)
+
+
+@triton.jit
+def pow(a, b):
+    return libdevice.pow(a, b)
+
+
+@triton.jit
+def fmod(a, b):
+    return libdevice.fmod(a, b)
+
+
+@triton.jit
+def remainder(a, b):
+    r = fmod(a, b)
+    return tl.where((r != 0) & ((r < 0) != (b < 0)), r + b, r)
+
+
+@triton.jit
+def floor_divide(a, b):
+    m = fmod(a, b)
+    d = div(a - m, b)
+    d = tl.where((m != 0) & ((b < 0) != (m < 0)), d - 1.0, d)
+    f = floor(d)
+    f = tl.where(d - f > 0.5, f + 1.0, f)
+    f = tl.where(d == 0, copysign(d, div(a, b)), f)
+    return tl.where(b == 0, div(a, b), f)
+
+
+@triton.jit
+def atan2(a, b):
+    return libdevice.atan2(a, b)
+
+
+@triton.jit
+def hypot(a, b):
+    return libdevice.hypot(a, b)
+
+
+@triton.jit
+def copysign(a, b):
+    return libdevice.copysign(a, b)
+
+
+@triton.jit
+def nextafter(a, b):
+    return libdevice.nextafter(a, b)
+
+
+@triton.jit
+def signbit(x):
+    if x.dtype == tl.float64:
+        return x.to(tl.int64, bitcast=True) < 0
+    return x.to(tl.int32, bitcast=True) < 0

@@ -1,0 +1,130 @@
+#include "kernel/triton/tile.h"
+
+#include <algorithm>
+#include <set>
+
+#include "base/check.h"
+
+namespace flashover::kernel::triton {
+
+using loops::Instr;
+using loops::Op;
+using loops::Stage;
+
+int64_t power_of_2(int64_t n) {
+  int64_t p = 1;
+  while (p < n) p *= 2;
+  return p;
+}
+int64_t points_of(const std::vector<loops::Loop>& loops) {
+  int64_t n = 1;
+  for (const loops::Loop& l : loops) n *= l.extent.hint();
+  return n;
+}
+
+namespace {
+
+bool is_scatter(const Stage& s) {
+  return s.ordered && std::none_of(s.body.begin(), s.body.end(),
+                                   [](const Instr& i) { return i.op == Op::k_scan || i.op == Op::k_reduce; });
+}
+
+// Values that each element of a row keeps alive at most: its distinct loads and what passes between stages.
+int64_t loads_of(const loops::Kernel& k) {
+  std::set<std::pair<int32_t, const sym::Node*>> seen;
+  for (const Stage& s : k.stages)
+    for (const Instr& i : s.body)
+      if (i.op == Op::k_load && !s.loops.empty()) seen.emplace(i.slot, i.index.node());
+  return static_cast<int64_t>(seen.size() + k.scratch.size());
+}
+
+int warps_for(int64_t elements, int64_t each, int most) {
+  return static_cast<int>(std::clamp<int64_t>(power_of_2((elements + 32 * each - 1) / (32 * each)), 1, most));
+}
+
+// Flat points: 8 elements a thread where there is enough work to fill the machine with such programs.
+void flat(const loops::Kernel& k, const Gpu& gpu, Tile& t) {
+  const int64_t n = points_of(t.points);
+  int64_t loads = 0;
+  for (const Stage& s : k.stages)
+    for (const Instr& i : s.body) loads += i.op == Op::k_load;
+  t.x = 1024;
+  if (loads > 20) t.x = 512;  // pooling windows: registers
+  while (t.x > 128 && n / t.x < 4 * gpu.processors) t.x /= 2;
+  t.x = std::min(t.x, power_of_2(n));
+  t.warps = warps_for(t.x, loads > 20 ? 4 : 8, 8);
+}
+
+void transposed(const loops::Kernel& k, const Gpu& gpu, Tile& t) {
+  t.across = k.transpose;
+  const int64_t a = t.points[static_cast<size_t>(t.across)].extent.hint(), b = t.points.back().extent.hint();
+  const int64_t n = points_of(t.points);
+  int64_t side = 64;
+  while (side > 16 && n / (side * side) < 2 * gpu.processors) side /= 2;
+  t.y = std::min(side, power_of_2(a));
+  t.x = std::min(side, power_of_2(b));
+  // A short axis leaves room on the other.
+  while (t.y < side && t.x * t.y < side * side && t.x < power_of_2(b)) t.x *= 2;
+  while (t.x < side && t.x * t.y < side * side && t.y < power_of_2(a)) t.y *= 2;
+  t.warps = warps_for(t.x * t.y, 16, 8);
+}
+
+void rows(const loops::Kernel& k, const Gpu& gpu, Tile& t) {
+  t.rows = true;
+  int64_t longest = 1;
+  for (const Stage& s : k.stages) longest = std::max(longest, points_of(s.loops));
+  bool fixed = true;
+  for (const Stage& s : k.stages)
+    for (const loops::Loop& l : s.loops) fixed &= l.extent.is_const();
+  if (!fixed && !k.scratch.empty()) throw Declined("triton: scratch of a row of unknown length");
+  const int64_t n = points_of(t.points), whole = power_of_2(longest), loads = std::max<int64_t>(1, loads_of(k));
+  if (k.vector == loops::Vector::kOuter && n >= 16) {
+    // Columns: neighbours in memory are neighbours in x.
+    t.persistent = (fixed && whole <= 128) || !k.scratch.empty();
+    t.r = t.persistent ? whole : 128;
+    t.x = std::min<int64_t>(power_of_2(n), t.persistent ? std::max<int64_t>(8, 4096 / t.r) : 32);
+    while (t.x > 16 && n / t.x < 2 * gpu.processors) t.x /= 2;
+    t.warps = warps_for(t.x * t.r, 32, 8);
+    return;
+  }
+  const int64_t cap = std::max<int64_t>(1024, 64 * 1024 / loads);  // of elements: compile time and registers
+  t.persistent = whole <= 8192 || (whole == 16384 && n < gpu.processors);
+  if (whole > 1024 && whole > cap) t.persistent = false;
+  if (!k.scratch.empty()) t.persistent = true;
+  t.persistent &= fixed;
+  if (!t.persistent) {
+    t.r = std::min<int64_t>(4096, cap);
+    t.x = 1;
+    t.warps = warps_for(t.r, 16, 8);
+    return;
+  }
+  t.r = whole;
+  t.x = std::min(power_of_2(n), std::max<int64_t>(1, 1024 / whole));
+  while (t.x > 1 && n / t.x < 2 * gpu.processors) t.x /= 2;
+  t.warps = whole >= 32768 ? 32 : whole >= 16384 ? 16 : warps_for(t.x * whole, 16, 8);
+}
+
+}  // namespace
+
+Tile choose_tile(const loops::Kernel& k, const Gpu& gpu) {
+  Tile t;
+  t.points = k.outer;
+  bool loops = false;
+  for (const Stage& s : k.stages) loops |= !s.loops.empty();
+  if (loops && std::any_of(k.stages.begin(), k.stages.end(), is_scatter)) {
+    if (k.stages.size() != 1 || !k.accs.empty()) throw Declined("triton: a scatter within a larger nest");
+    t.scatter = true;
+    t.points.insert(t.points.end(), k.stages[0].loops.begin(), k.stages[0].loops.end());
+    flat(k, gpu, t);
+  } else if (loops) {
+    rows(k, gpu, t);
+  } else if (k.vector == loops::Vector::kOuter && k.transpose >= 0 &&
+             k.transpose + 1 < static_cast<int32_t>(k.outer.size())) {
+    transposed(k, gpu, t);
+  } else {
+    flat(k, gpu, t);
+  }
+  return t;
+}
+
+}  // namespace flashover::kernel::triton

@@ -1,0 +1,172 @@
+// Triton kernels without a GPU: for tests and tools. A graph's text becomes a plan, its kernels' sources and cubins.
+#include <pybind11/complex.h>
+#include <pybind11/stl.h>
+
+#include "base/check.h"
+#include "compile/compile.h"
+#include "kernel/triton/toolchain.h"
+#include "python/bind.h"
+
+namespace py = pybind11;
+
+namespace flashover {
+namespace {
+
+using kernel::triton::Gpu;
+using kernel::triton::Source;
+
+// The same program with every tensor on the device.
+void move(graph::Graph& g, Device device) {
+  for (graph::Value& v : g.values) v.type.device = device;
+  for (graph::Output& o : g.outputs) o.type.device = device;
+  for (graph::Node& n : g.nodes)
+    for (Arg& a : n.args)
+      if (auto* d = std::get_if<Device>(&a)) *d = device;
+}
+
+py::object numbers(const Sizes& s) {
+  py::list out;
+  for (sym::Expr e : s) out.append(e.value());
+  return out;
+}
+py::dict describe(const TensorType& t) {
+  py::dict d;
+  d["dtype"] = info(t.dtype).name;
+  d["sizes"] = numbers(t.sizes);
+  d["strides"] = numbers(t.strides);
+  d["offset"] = t.offset.value();
+  return d;
+}
+// Arguments as bind_ops takes them; tensors are ("t", id).
+struct ToPython {
+  py::object operator()(std::monostate) const { return py::none(); }
+  py::object operator()(Ref r) const {
+    return r.id < 0 ? py::object(py::none()) : py::object(py::make_tuple("t", r.id));
+  }
+  py::object operator()(const RefList& l) const {
+    py::list out;
+    for (Ref r : l) out.append((*this)(r));
+    return out;
+  }
+  py::object operator()(sym::Expr e) const { return py::int_(e.value()); }
+  py::object operator()(const Sizes& s) const { return numbers(s); }
+  py::object operator()(DType d) const { return py::make_tuple("dtype", info(d).name); }
+  py::object operator()(Device) const { return py::make_tuple("device"); }
+  py::object operator()(Layout) const { return py::make_tuple("layout"); }
+  py::object operator()(MemoryFormat f) const { return py::make_tuple("format", static_cast<int>(f)); }
+  template <typename T>
+  py::object operator()(const T& v) const {
+    return py::cast(v);
+  }
+};
+py::dict describe(const plan::Step& s) {
+  static constexpr const char* kKinds[] = {"launch", "call", "copy", "release"};
+  py::dict d;
+  d["kind"] = kKinds[static_cast<int>(s.kind)];
+  d["kernel"] = s.kernel;
+  d["op"] = s.op;
+  d["out"] = s.out_variant;
+  d["reads"] = s.reads;
+  d["writes"] = s.writes;
+  py::list args;
+  for (const Arg& a : s.args) args.append(std::visit(ToPython(), a));
+  d["args"] = args;
+  return d;
+}
+py::dict describe(const Source& s) {
+  py::dict d;
+  d["name"] = s.name;
+  d["text"] = s.text;
+  d["signature"] = s.signature;
+  d["warps"] = s.warps;
+  d["asserts"] = s.asserts;
+  py::list grid;
+  for (sym::Expr e : s.launch.grid)
+    grid.append(e.is_const() ? py::object(py::int_(e.value())) : py::object(py::str(e.str())));
+  d["grid"] = grid;
+  return d;
+}
+
+py::dict program(const std::string& text, bool to_device, int processors) {
+  graph::Graph g = graph::parse(text);
+  if (to_device) move(g, {DeviceType::kCUDA, 0});
+  compile::Environment env;
+  env.gpu = Gpu{90, processors};
+  compile::Report report;
+  loops::Schedule s = compile::lower(std::move(g), {}, env, report);
+  py::dict out;
+  py::list tensors, frozen, steps, outputs, kernels, loops;
+  static constexpr const char* kHomes[] = {"input", "slab", "output", "frozen", "extern", "view"};
+  for (const plan::Tensor& t : s.plan.tensors) {
+    py::dict d = describe(t.type);
+    d["home"] = kHomes[static_cast<int>(t.home)];
+    d["index"] = t.index;
+    d["slab"] = t.home == plan::Home::kSlab ? t.slab_offset.value() : 0;
+    tensors.append(d);
+  }
+  for (const plan::Step& step : s.plan.frozen_steps) frozen.append(describe(step));
+  for (const plan::Step& step : s.plan.steps) steps.append(describe(step));
+  for (const plan::OutputRef& o : s.plan.outputs) {
+    py::dict d = describe(o.type);
+    d["tensor"] = o.tensor;
+    d["alias_input"] = o.alias_input;
+    d["alias_output"] = o.alias_output;
+    outputs.append(d);
+  }
+  for (const loops::Kernel& k : s.kernels) {
+    kernels.append(describe(kernel::triton::emit(k, *env.gpu)));
+    loops.append(loops::print(k));
+  }
+  out["slab_bytes"] = s.plan.slab_bytes.value();
+  out["tensors"] = tensors;
+  out["frozen_steps"] = frozen;
+  out["steps"] = steps;
+  out["outputs"] = outputs;
+  out["kernels"] = kernels;
+  out["loops"] = loops;
+  return out;
+}
+
+py::list build(const std::vector<py::dict>& given) {
+  std::vector<Source> sources;
+  for (const py::dict& d : given) {
+    Source s;
+    s.name = d["name"].cast<std::string>();
+    s.text = d["text"].cast<std::string>();
+    s.signature = d["signature"].cast<std::vector<std::string>>();
+    s.warps = d["warps"].cast<int>();
+    s.asserts = d["asserts"].cast<bool>();
+    sources.push_back(std::move(s));
+  }
+  std::vector<kernel::triton::Cubin> cubins;
+  {
+    py::gil_scoped_release nogil;
+    cubins = kernel::triton::build(sources, Gpu{});
+  }
+  py::list out;
+  for (const kernel::triton::Cubin& c : cubins) {
+    py::dict d;
+    d["bytes"] = py::bytes(c.bytes);
+    d["shared"] = c.shared;
+    d["scratch"] = c.scratch;
+    d["warps"] = c.warps;
+    d["error"] = c.error;
+    out.append(d);
+  }
+  return out;
+}
+
+}  // namespace
+
+void bind_triton(py::module_& m) {
+  m.def("set_triton_command", [](const std::string& python, const std::string& script, const std::string& version) {
+    kernel::triton::set_command({python, script, version});
+  });
+  m.def("triton_program", &program, py::arg("graph"), py::arg("to_device") = true, py::arg("processors") = 132);
+  m.def("triton_emit",
+        [](const std::string& kernel) { return describe(kernel::triton::emit(loops::parse(kernel), Gpu{})); });
+  m.def("triton_build", &build);
+  m.def("triton_server_pid", &kernel::triton::server_pid);
+}
+
+}  // namespace flashover

@@ -1,0 +1,174 @@
+"""Triton kernels without a GPU: numerics in Triton's interpreter, compilation to sm_90 cubins, workers that die."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from flashover import _C
+
+HERE = Path(__file__).parent
+EMPTY = """kernel {
+  p0 = f32[1000] read
+  p1 = f32[1000] write
+  outer i0.1000
+  vector outer
+  cost 2
+  stage {
+    v0 = load f32 p0[i0.1000]
+    v1 = store p1[i0.1000] v0
+  }
+}
+"""
+
+
+def interpret(names: list[str]) -> dict[str, str | None]:
+    env = {
+        **os.environ,
+        "TRITON_INTERPRET": "1",
+        "PYTHONPATH": os.pathsep.join([str(HERE.parent / "python"), str(HERE)]),
+    }
+    r = subprocess.run(
+        [sys.executable, str(HERE / "triton_programs.py"), *names], env=env, capture_output=True, text=True, timeout=280
+    )
+    lines = [line for line in r.stdout.splitlines() if line.startswith("RESULT")]
+    assert lines, r.stderr[-3000:]
+    return json.loads(lines[0][len("RESULT") :])
+
+
+@pytest.mark.timeout(300)
+def test_programs_agree_with_eager() -> None:
+    wrong = {name: what for name, what in interpret([]).items() if what}
+    assert not wrong, "\n".join(f"{name}: {what}" for name, what in wrong.items())
+
+
+@pytest.mark.timeout(200)
+def test_programs_compile_for_sm_90() -> None:
+    import triton_programs
+    from trace_tools import Program, trace
+
+    sources = []
+    for name in (
+        "add",
+        "f16",
+        "functions",
+        "layer_norm bf16",
+        "argmax long",
+        "cumsum long",
+        "scatter_add",
+        "embedding",
+        "transpose",
+    ):
+        function, args = triton_programs.PROGRAMS[name]
+        sources += _C.triton_program(trace(Program(function, [a.clone() for a in args])).text)["kernels"]
+    for source, cubin in zip(sources, _C.triton_build(sources), strict=True):
+        assert cubin["bytes"].startswith(b"\x7fELF"), source["text"] + cubin["error"]
+        assert source["name"].encode() in cubin["bytes"]
+
+
+@pytest.mark.timeout(120)
+def test_a_source_that_does_not_compile_says_why() -> None:
+    source = _C.triton_emit(EMPTY)
+    broken = {**source, "text": source["text"].replace("tl.store", "tl.stare")}
+    ok, error = _C.triton_build([source, broken])
+    assert ok["bytes"] and not ok["error"]
+    assert not error["bytes"] and "stare" in error["error"]
+
+
+@pytest.mark.timeout(120)
+def test_a_dead_worker_fails_its_source_only() -> None:
+    source = _C.triton_emit(EMPTY)
+    deadly = {
+        **source,
+        "text": source["text"].replace("@triton.jit", "import os\nos.kill(os.getpid(), 9)\n@triton.jit"),
+    }
+    results = _C.triton_build([source, deadly, source, source])
+    assert [bool(r["bytes"]) for r in results] == [True, False, True, True]
+    assert "died" in results[1]["error"]
+    assert _C.triton_build([source])[0]["bytes"]
+
+
+@pytest.mark.timeout(120)
+def test_a_dead_server_is_replaced() -> None:
+    source = _C.triton_emit(EMPTY)
+    _C.triton_build([source])
+    os.kill(_C.triton_server_pid(), signal.SIGKILL)
+    time.sleep(0.1)
+    assert _C.triton_build([source])[0]["bytes"]
+
+
+def children(pid: int) -> list[int]:
+    return [int(c) for c in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@pytest.mark.timeout(120)
+def test_nothing_is_left_behind_when_the_process_is_killed() -> None:
+    code = (
+        "import time, flashover\nfrom flashover import _C\n"
+        f"s = _C.triton_emit({EMPTY!r})\n_C.triton_build([s, s])\nprint(_C.triton_server_pid(), flush=True)\ntime.sleep(100)"
+    )
+    p = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert p.stdout is not None
+    server = int(p.stdout.readline())
+    workers = children(server)
+    assert workers
+    p.kill()
+    p.wait()
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline and any(running(pid) for pid in [server, *workers]):
+        time.sleep(0.05)
+    assert not any(running(pid) for pid in [server, *workers])
+
+
+def running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.timeout(60)
+def test_a_broken_triton_is_a_reason_not_an_error(tmp_path: Path) -> None:
+    (tmp_path / "triton.py").write_text("raise ImportError('no triton today')")
+    code = f"from flashover import _C\ns = _C.triton_emit({EMPTY!r})\ntry:\n    _C.triton_build([s])\nexcept _C.Declined as e:\n    print('declined:', e)"
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(HERE.parent / "python")])}
+    r = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=50)
+    assert "declined:" in r.stdout and "no triton today" in r.stdout, r.stderr
+
+
+def test_importing_flashover_starts_no_compiler() -> None:
+    code = "import flashover, sys; print(flashover._C.triton_server_pid(), 'triton' in sys.modules)"
+    r = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50)
+    assert r.stdout.startswith("0 "), r.stderr
+
+
+def test_a_number_on_the_cpu_is_copied_to_the_device() -> None:
+    text = """graph {
+      %0 : f32[64]@cuda:0 = input user "a"
+      %1 : f32[] = input user "s"
+      %2 : f32[64]@cuda:0 = aten.mul.Tensor(%0, %1)
+      return %2
+    }"""
+    program = _C.triton_program(text, to_device=False)
+    assert [s["kind"] for s in program["steps"]] == ["copy", "launch"]
+
+
+def test_torch_is_not_loaded_by_workers() -> None:
+    code = "import sys; sys.path.insert(0, sys.argv[1]); import _triton_worker as w; w.load_compiler(); print('torch' in sys.modules)"
+    r = subprocess.run(
+        [sys.executable, "-c", code, str(Path(_C.__file__).parent)], capture_output=True, text=True, timeout=50
+    )
+    assert r.stdout.strip() == "False", r.stderr
+
+
+assert torch  # the extension needs it loaded

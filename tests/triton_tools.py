@@ -1,0 +1,117 @@
+"""Runs plans of Triton kernels on CPU tensors, in Triton's interpreter. Import only in a process with TRITON_INTERPRET=1."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+from typing import Any
+
+import torch
+
+assert os.environ.get("TRITON_INTERPRET") == "1"
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "python", "flashover"))
+
+DTYPES = {
+    "f32": torch.float32, "f64": torch.float64, "f16": torch.float16, "bf16": torch.bfloat16, "i64": torch.int64,
+    "i32": torch.int32, "i16": torch.int16, "i8": torch.int8, "u8": torch.uint8, "b8": torch.bool,
+}  # fmt: skip
+
+
+def function_of(source: dict[str, Any]) -> Any:
+    filename = f"<{source['name']}>"
+    text = source["text"]
+    linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)
+    scope: dict[str, Any] = {"__name__": source["name"]}
+    exec(compile(text, filename, "exec"), scope)
+    return scope[source["name"]]
+
+
+class Runner:
+    def __init__(self, program: dict[str, Any]) -> None:
+        self.program = program
+        self.functions = [function_of(k) for k in program["kernels"]]
+
+    def run(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        p = self.program
+        slab = torch.full((p["slab_bytes"] + 64,), 0x7F, dtype=torch.uint8)  # stale memory must show
+        tensors: list[torch.Tensor | None] = []
+        for t in p["tensors"]:
+            dtype = DTYPES[t["dtype"]]
+            if t["home"] == "input":
+                tensors.append(inputs[t["index"]].detach())
+            elif t["home"] == "slab":
+                size = torch.tensor([], dtype=dtype).element_size()
+                span = (
+                    1 + sum((n - 1) * s for n, s in zip(t["sizes"], t["strides"], strict=True))
+                    if 0 not in t["sizes"]
+                    else 0
+                )
+                flat = slab[t["slab"] : t["slab"] + span * size].view(dtype)
+                tensors.append(flat.as_strided(t["sizes"], t["strides"]))
+            elif t["home"] in ("output", "frozen"):
+                tensors.append(torch.empty_strided(t["sizes"], t["strides"], dtype=dtype))
+            else:
+                tensors.append(None)
+        for step in [*p["frozen_steps"], *p["steps"]]:
+            for i, t in enumerate(p["tensors"]):
+                if t["home"] == "view" and tensors[i] is None and (base := tensors[t["index"]]) is not None:
+                    tensors[i] = base.as_strided(t["sizes"], t["strides"], base.storage_offset() + t["offset"])
+            self.step(step, tensors)
+        outputs = []
+        for o in p["outputs"]:
+            if o["alias_input"] >= 0:
+                base = inputs[o["alias_input"]].detach()
+            elif o["alias_output"] >= 0:
+                base = outputs[o["alias_output"]]
+            else:
+                base = tensors[o["tensor"]]
+            outputs.append(base.as_strided(o["sizes"], o["strides"], base.storage_offset() + o["offset"]))
+        return outputs
+
+    def step(self, step: dict[str, Any], tensors: list[Any]) -> None:
+        if step["kind"] == "launch":
+            kernel = self.program["kernels"][step["kernel"]]
+            self.functions[step["kernel"]][tuple(kernel["grid"])](
+                *(tensors[t] for t in [*step["reads"], *step["writes"]])
+            )
+        elif step["kind"] == "copy":
+            tensors[step["writes"][0]].copy_(tensors[step["reads"][0]])
+        elif step["kind"] == "call":
+            namespace, name, overload = step["op"].split(".")
+            op = getattr(getattr(getattr(torch.ops, namespace), name), overload)
+            schema = op._schema.arguments
+            args, kwargs = [], {}
+            for a, value in zip(schema, step["args"], strict=True):
+                value = self.argument(value, tensors)
+                if a.kwarg_only:
+                    kwargs[a.name] = value
+                else:
+                    args.append(value)
+            out = op(*args, **kwargs)
+            flat = [
+                x
+                for r in (out if isinstance(out, (tuple, list)) else [out])
+                for x in (r if isinstance(r, (tuple, list)) else [r])
+            ]
+            for t, value in zip(step["writes"], flat, strict=True):
+                if t < 0:
+                    continue
+                if self.program["tensors"][t]["home"] == "extern" or tensors[t] is None:
+                    tensors[t] = value
+                else:
+                    tensors[t].copy_(value)
+
+    def argument(self, a: Any, tensors: list[Any]) -> Any:
+        if isinstance(a, list):
+            return [self.argument(x, tensors) for x in a]
+        if not isinstance(a, tuple):
+            return a
+        kind = a[0]
+        if kind == "t":
+            return tensors[a[1]]
+        if kind == "dtype":
+            return DTYPES[a[1]]
+        if kind == "format":
+            return [torch.contiguous_format, torch.preserve_format, torch.channels_last, torch.channels_last_3d][a[1]]
+        return {"device": torch.device("cpu"), "layout": torch.strided}[kind]
