@@ -20,6 +20,11 @@ struct Declined : std::runtime_error {
   std::string where;   // the user's file:line, when known
 };
 
+// Declined because of the machine at hand (no compiler, no room, a binary that does not load): said to the user once.
+struct EnvironmentFailure : Declined {
+  using Declined::Declined;
+};
+
 struct UserError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };

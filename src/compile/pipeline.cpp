@@ -1,5 +1,6 @@
 // From a traced graph to a plan: every stage and pass, in order, with the reason for its place.
 #include "base/check.h"
+#include "base/options.h"
 #include "compile/compile.h"
 #include "compile/pass_runner.h"
 #include "compile/reuse.h"
@@ -137,7 +138,9 @@ plan::Plan compile(Graph traced, const Options& options, const Environment& env,
     if (gpu)
       return compile_kernels(schedule.kernels, *env.gpu, cached ? &cache : nullptr, report.kernels_reused,
                              passes.wants_text() ? &report.kernel_sources : nullptr);
-    return cached ? compile_kernels(schedule.kernels, cache, report.kernels_reused) : kernel::compile(schedule.kernels);
+    const kernel::CompileOptions how{.compiler = option(options.values, "compiler")};
+    return cached ? compile_kernels(schedule.kernels, cache, how, report.kernels_reused)
+                  : kernel::compile(schedule.kernels, {.compile = how});
   });
   plan::Plan plan = std::move(schedule.plan);
   plan.kernels = std::move(built.kernels);

@@ -5,22 +5,23 @@
 #include <unordered_map>
 
 #include "base/check.h"
+#include "base/options.h"
 #include "kernel/triton/toolchain.h"
 
 namespace flashover::compile {
 namespace {
 
-std::string compiler_identity() {
+std::string compiler_identity(const std::string& wish) {
   try {
-    return kernel::find_compiler().identity;
+    return kernel::find_compiler(wish).identity;
   } catch (const Declined&) {
     return "none";
   }
 }
 
-void toolchain(Hasher& h) {
+void toolchain(Hasher& h, const std::string& compiler) {
   const kernel::Target target = kernel::host_target();
-  h.text(kernel::str(target)).text(compiler_identity()).text(program_identity());
+  h.text(kernel::str(target)).text(compiler_identity(compiler)).text(program_identity());
   for (const std::string& flag : kernel::compiler_flags(target)) h.text(flag);
 }
 
@@ -53,7 +54,7 @@ Hash128 plan_key(const graph::Graph& traced, const Options& options, const Envir
   h.text(graph::describe(p));
   if (env.gpu) h.text(kernel::triton::str(*env.gpu)).number(static_cast<uint64_t>(env.gpu->processors)).text(kernel::triton::command().version);
   h.text(machine_identity());
-  toolchain(h);
+  toolchain(h, option(options.values, "compiler"));
   return h.finish();
 }
 
@@ -146,12 +147,13 @@ kernel::Compiled compile_kernels(std::span<const loops::Kernel> kernels, const k
   return out;
 }
 
-kernel::Compiled compile_kernels(std::span<const loops::Kernel> kernels, Cache& cache, int64_t& reused) {
+kernel::Compiled compile_kernels(std::span<const loops::Kernel> kernels, Cache& cache,
+                                 const kernel::CompileOptions& compile_options, int64_t& reused) {
   const auto start = std::chrono::steady_clock::now();
   Hasher tools;
-  toolchain(tools);
+  toolchain(tools, compile_options.compiler);
   const Hash128 base = tools.finish();
-  const kernel::Options options;
+  const kernel::Options options{.compile = compile_options};
 
   struct Known {
     Hash128 key;

@@ -18,7 +18,8 @@ std::optional<plan::Plan> find_plan(Cache& cache, const Hash128& key);
 void keep_plan(Cache& cache, const Hash128& key, const plan::Plan& plan);
 
 // As kernel::compile, building only what the cache does not have. reused: how many of the kernels it had.
-kernel::Compiled compile_kernels(std::span<const loops::Kernel> kernels, Cache& cache, int64_t& reused);
+kernel::Compiled compile_kernels(std::span<const loops::Kernel> kernels, Cache& cache,
+                                 const kernel::CompileOptions& options, int64_t& reused);
 
 // The same for a GPU, one cubin a kernel. sources: if not null, receives the text of each kernel.
 kernel::Compiled compile_kernels(std::span<const loops::Kernel> kernels, const kernel::triton::Gpu& gpu, Cache* cache, int64_t& reused,

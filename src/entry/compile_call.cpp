@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <mutex>
+#include <set>
 
 #include "base/check.h"
 #include "base/options.h"
@@ -48,8 +49,12 @@ void raise(const char* name, const std::string& message, const std::string& reas
   Py_DECREF(type);
 }
 
-// A failure of the compiler itself is said once per text, as a warning. False: the warning was turned into an error.
-bool warn(const std::string& text) { return PyErr_WarnEx(PyExc_RuntimeWarning, text.c_str(), 1) == 0; }
+// Failures of the compiler or the machine are said once per text, as a warning. False: the warning was turned into an error.
+bool warn_once(const std::string& text) {
+  static std::set<std::string> said;  // GIL held
+  if (!said.insert(text).second) return true;
+  return PyErr_WarnEx(PyExc_RuntimeWarning, text.c_str(), 1) == 0;
+}
 
 bool writes_an_input(const graph::Graph& g) {
   std::vector<bool> storages;
@@ -124,7 +129,7 @@ struct Attempt {
       raise("BackendCompilerFailed", "backend '" + settings.backend + "' failed: " + what, what, "");
       fatal = true;
     } else {
-      fatal = !warn("flashover: compiling " + settings.name + " failed, it runs eager: " + what);
+      fatal = !warn_once("flashover: compiling " + settings.name + " failed, it runs eager: " + what);
     }
   }
 };
@@ -253,6 +258,9 @@ EntryPtr compile_call(const Settings& settings, PyObject* function, PyObject* co
   Progress progress(settings.name);
   try {
     attempt(a, function, bound, count);
+  } catch (const EnvironmentFailure& e) {
+    a.decline(e.reason, e.where, "BackendCompilerFailed");
+    if (!a.fatal) a.fatal = !warn_once("flashover: calls run eager, this machine cannot compile them: " + e.reason);
   } catch (const Declined& d) {
     a.decline(d.reason, d.where, "BackendCompilerFailed");
   } catch (const UserError& e) {

@@ -102,7 +102,7 @@ Compiled compile(std::span<const loops::Kernel> kernels, const Options& options)
   Compiled out;
   std::string flags;
   for (const std::string& f : compiler_flags(options.target)) flags += f + " ";
-  const std::string compiler = sources.empty() ? "" : find_compiler().identity;
+  const std::string compiler = sources.empty() ? "" : find_compiler(options.compile.compiler).identity;
   std::vector<int32_t> binary(sources.size(), -1);
   for (size_t i = 0; i < sources.size(); ++i) {
     if (objects[i].empty()) continue;

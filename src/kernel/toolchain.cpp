@@ -56,7 +56,7 @@ class TempDir {
     const char* base = std::getenv("TMPDIR");
     path_ = std::string(base && *base ? base : "/tmp") + "/flashover-XXXXXX";
     if (!::mkdtemp(path_.data()))
-      throw Declined("toolchain: no directory for temporary files (" + path_ + "): " + error_text(errno));
+      throw EnvironmentFailure("toolchain: no directory for temporary files (" + path_ + "): " + error_text(errno));
   }
   ~TempDir() {
     // By hand: libtorch exports an own copy of parts of std::filesystem, and calls into it crash. We make no folders in
@@ -77,18 +77,18 @@ class TempDir {
 
 void write_file(const std::string& path, std::string_view text) {
   int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-  if (fd < 0) throw Declined("toolchain: cannot write " + path + ": " + error_text(errno));
+  if (fd < 0) throw EnvironmentFailure("toolchain: cannot write " + path + ": " + error_text(errno));
   while (!text.empty()) {
     ssize_t n = ::write(fd, text.data(), text.size());
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) {
       int code = errno;
       ::close(fd);
-      throw Declined("toolchain: cannot write " + path + ": " + error_text(code));
+      throw EnvironmentFailure("toolchain: cannot write " + path + ": " + error_text(code));
     }
     text.remove_prefix(static_cast<size_t>(n));
   }
-  if (::close(fd) != 0) throw Declined("toolchain: cannot write " + path + ": " + error_text(errno));
+  if (::close(fd) != 0) throw EnvironmentFailure("toolchain: cannot write " + path + ": " + error_text(errno));
 }
 
 std::string read_file(const std::string& path) {
@@ -133,7 +133,7 @@ class Jobs {
     args.insert(args.end(), {"-o", file(source, ".so"), file(source, ".cpp")});
     std::vector<char*> argv = pointers(args), env = pointers(environment_);
     int ends[2];
-    if (::pipe2(ends, O_CLOEXEC) != 0) throw Declined("toolchain: no pipe: " + error_text(errno));
+    if (::pipe2(ends, O_CLOEXEC) != 0) throw EnvironmentFailure("toolchain: no pipe: " + error_text(errno));
     posix_spawn_file_actions_t files;
     posix_spawn_file_actions_init(&files);
     posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
@@ -156,7 +156,7 @@ class Jobs {
     ::close(ends[1]);
     if (code != 0) {
       ::close(ends[0]);
-      throw Declined("toolchain: cannot start " + compiler_.argv[0] + ": " + error_text(code));
+      throw EnvironmentFailure("toolchain: cannot start " + compiler_.argv[0] + ": " + error_text(code));
     }
     ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
     job.fd = ends[0];
@@ -266,7 +266,7 @@ int usable_cores() {
   return static_cast<int>(std::max(1l, ::sysconf(_SC_NPROCESSORS_ONLN)));
 }
 
-Compiler find_compiler() {
+Compiler find_compiler(const std::string& wish) {
   auto on_path = [](const std::string& name) -> std::string {
     if (name.find('/') != std::string::npos) return ::access(name.c_str(), X_OK) == 0 ? name : "";
     const char* path = std::getenv("PATH");
@@ -278,15 +278,17 @@ Compiler find_compiler() {
     return "";
   };
   Compiler c;
-  if (const char* wish = std::getenv("CXX"); wish && *wish) {
-    for (std::string& word : split(wish, ' '))
+  const char* named = std::getenv("CXX");
+  const std::string who = wish.empty() ? "CXX" : "the option compiler";
+  if (!wish.empty() || (named && *named)) {
+    for (std::string& word : split(wish.empty() ? named : wish, ' '))
       if (!word.empty()) c.argv.push_back(std::move(word));
-    if (c.argv.empty()) throw Declined("toolchain: CXX is blank");
+    if (c.argv.empty()) throw EnvironmentFailure("toolchain: " + who + " is blank");
     // A compiler cache in front of the compiler only costs time here: sources are new by construction.
     if (c.argv.size() > 1 && (c.argv[0].ends_with("ccache") || c.argv[0].ends_with("sccache")))
       c.argv.erase(c.argv.begin());
     std::string full = on_path(c.argv[0]);
-    if (full.empty()) throw Declined("toolchain: CXX names a program that is not there: " + c.argv[0]);
+    if (full.empty()) throw EnvironmentFailure("toolchain: " + who + " names a program that is not there: " + c.argv[0]);
     c.argv[0] = full;
   } else {
     for (const char* name : {"g++", "clang++", "c++"}) {
@@ -295,7 +297,7 @@ Compiler find_compiler() {
       c.argv = {full};
       break;
     }
-    if (c.argv.empty()) throw Declined("toolchain: no C++ compiler (g++ or clang++) on PATH");
+    if (c.argv.empty()) throw EnvironmentFailure("toolchain: no C++ compiler (g++ or clang++) on PATH");
   }
   struct stat s {};
   ::stat(c.argv[0].c_str(), &s);
@@ -351,7 +353,7 @@ std::vector<std::string> try_compile_sources(std::span<const std::string> source
                                              const CompileOptions& o, std::vector<std::string>& failures) {
   failures.assign(sources.size(), "");
   if (sources.empty()) return {};
-  const Compiler compiler = find_compiler();
+  const Compiler compiler = find_compiler(o.compiler);
   TempDir dir;
   Jobs jobs(compiler, compiler_flags(t), dir.path(), sources.size());
   const size_t limit = static_cast<size_t>(o.jobs > 0 ? o.jobs : usable_cores());
@@ -378,7 +380,7 @@ std::vector<std::string> compile_sources(std::span<const std::string> sources, c
   std::vector<std::string> failures, out = try_compile_sources(sources, t, o, failures);
   for (size_t i = 0; i < sources.size(); ++i)
     if (!failures[i].empty())
-      throw Declined("toolchain: " + failures[i] + " [source: " + keep_source(sources[i]) + "]");
+      throw EnvironmentFailure("toolchain: " + failures[i] + " [source: " + keep_source(sources[i]) + "]");
   return out;
 }
 

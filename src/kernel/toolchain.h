@@ -7,7 +7,7 @@
 //             gone afterwards; a job that hangs is killed with its whole process group
 //   Declines  no compiler, a compiler that fails, hangs or cannot be started, no room for temporary files: Declined
 //   with the
-//             compiler's own words
+//             compiler's own words (as EnvironmentFailure)
 //   Sample    compile_sources({"extern \"C\" int one() { return 1; }"}, host_target())
 #pragma once
 #include <span>
@@ -32,12 +32,13 @@ struct Compiler {
   std::vector<std::string> argv;  // the program's full path and leading arguments (from CXX)
   std::string identity;           // path, size and time of the program: for cache keys
 };
-// CXX, else g++, clang++, c++ on PATH. Throws Declined when there is none.
-Compiler find_compiler();
+// `wish` (a program, perhaps with arguments), else CXX, else g++, clang++, c++ on PATH. Throws Declined when there is none.
+Compiler find_compiler(const std::string& wish = "");
 
 struct CompileOptions {
   int jobs = 0;  // 0: the cores of this process
   double timeout_seconds = 60;
+  std::string compiler;  // as find_compiler's wish
 };
 std::vector<std::string> compiler_flags(const Target& t);
 std::vector<std::string> compile_sources(std::span<const std::string> sources, const Target& t,

@@ -93,7 +93,7 @@ void* open_file(std::string_view elf, std::string& error) {
 
 std::shared_ptr<Library> Library::load(std::string_view elf) {
   if (elf.size() < sizeof(Elf64_Ehdr) || std::memcmp(elf.data(), ELFMAG, SELFMAG) != 0)
-    throw Declined("kernel binary: not an ELF file");
+    throw EnvironmentFailure("kernel binary: not an ELF file");
   const Hash128 key = Hasher().bytes(elf.data(), elf.size()).finish();
   Registry& r = registry();
   std::lock_guard lock(r.mutex);
@@ -101,7 +101,7 @@ std::shared_ptr<Library> Library::load(std::string_view elf) {
   std::string error;
   void* handle = open_memory(elf, ++r.loads, error);
   if (!handle) handle = open_file(elf, error);
-  if (!handle) throw Declined("kernel binary: " + error);
+  if (!handle) throw EnvironmentFailure("kernel binary: " + error);
   std::shared_ptr<Library> library(new Library(handle));
   r.by_content[key] = library;
   if (r.by_content.size() > 4096) std::erase_if(r.by_content, [](const auto& e) { return e.second.expired(); });
@@ -112,7 +112,7 @@ Library::~Library() { ::dlclose(handle_); }
 
 void* Library::symbol(const std::string& name) const {
   void* address = ::dlsym(handle_, name.c_str());
-  if (!address) throw Declined("kernel binary: no symbol " + name);
+  if (!address) throw EnvironmentFailure("kernel binary: no symbol " + name);
   return address;
 }
 
