@@ -11,7 +11,7 @@ from flashover.exc import InvalidOptions
 # mode -> the options it stands for. On CPU all modes compile alike; they differ in effort and launch on GPUs.
 MODES: dict[str, dict[str, Any]] = {
     "default": {},
-    "reduce-overhead": {},
+    "reduce-overhead": {"cuda_graphs": True},
     "max-autotune": {},
     "max-autotune-no-cudagraphs": {},
     "lite": {},

@@ -153,7 +153,7 @@ std::unique_ptr<Runner> make_runner(graph::Graph graph, const Request& request, 
   const compile::Environment environment = entry::environment(graph, request.options);
   plan::Plan plan = compile::compile(std::move(graph), request.options, environment, report);
   auto start = std::chrono::steady_clock::now();
-  std::shared_ptr<run::Executable> executable = run::load(std::move(plan));
+  std::shared_ptr<run::Executable> executable = run::load(std::move(plan), {.graphs = request.options.flag("cuda_graphs", false)});
   report.stages.push_back({"load", std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()});
   return std::make_unique<Planned>(std::move(executable));
 }

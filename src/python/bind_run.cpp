@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "python/bind.h"
 #include "run/exposed.h"
+#include "run/cuda/record.h"
 #include "run/frozen.h"
 #include "run/run.h"
 
@@ -138,10 +139,41 @@ struct PyPlan {
   }
 };
 
+// ---- CUDA graphs: torch's graph object, at the times when one is made or dropped ----
+void* begin_capture() {
+  py::gil_scoped_acquire gil;
+  py::object graph = py::module_::import("torch.cuda").attr("CUDAGraph")(py::arg("keep_graph") = true);
+  graph.attr("capture_begin")(py::arg("capture_error_mode") = "thread_local");
+  return graph.release().ptr();
+}
+run::cuda::GraphExec end_capture(void* graph) {
+  py::gil_scoped_acquire gil;
+  const auto g = py::reinterpret_borrow<py::object>(static_cast<PyObject*>(graph));
+  g.attr("capture_end")();
+  g.attr("instantiate")();
+  return reinterpret_cast<run::cuda::GraphExec>(g.attr("raw_cuda_graph_exec")().cast<uintptr_t>());
+}
+void drop_graph(void* graph) {
+  if (!Py_IsInitialized()) return;
+  py::gil_scoped_acquire gil;
+  auto g = py::reinterpret_steal<py::object>(static_cast<PyObject*>(graph));
+  PyObject *type, *value, *trace;
+  PyErr_Fetch(&type, &value, &trace);
+  try {
+    // One that still records must stop first, whatever went wrong.
+    if (py::module_::import("torch.cuda").attr("is_current_stream_capturing")().cast<bool>()) g.attr("capture_end")();
+  } catch (py::error_already_set& e) {
+    e.discard_as_unraisable("flashover: dropping a CUDA graph");
+  }
+  g = py::object();
+  PyErr_Restore(type, value, trace);
+}
+
 }  // namespace
 
 void bind_run(py::module_& m) {
   install_hooks();
+  run::cuda::capture_hooks = {begin_capture, end_capture, drop_graph};
   run::python_lock = {[]() -> void* { return PyGILState_Check() ? PyEval_SaveThread() : nullptr; },
                       [](void* state) { PyEval_RestoreThread(static_cast<PyThreadState*>(state)); }};
   py::class_<PyPlan>(m, "_Plan")
@@ -153,19 +185,20 @@ void bind_run(py::module_& m) {
                                py::dict d;
                                d["calls"] = c.calls;
                                d["frozen_runs"] = c.frozen_runs;
+                               d["graph_replays"] = c.graph_replays;
                                d["content_checks"] = c.content_checks;
                                return d;
                              })
       .def("__str__", [](const PyPlan& p) { return plan::print(p.executable->plan()); });
   m.def(
       "_load_plan",
-      [](const std::string& text, const std::vector<py::bytes>& binaries) {
+      [](const std::string& text, const std::vector<py::bytes>& binaries, bool graphs) {
         plan::Plan p = plan::parse(text);
         if (binaries.size() != p.binaries.size()) throw UserError("as many binaries as the plan names are needed");
         for (size_t i = 0; i < binaries.size(); ++i) p.binaries[i].bytes = binaries[i];
-        return PyPlan{run::load(std::move(p))};
+        return PyPlan{run::load(std::move(p), {.graphs = graphs})};
       },
-      py::arg("text"), py::arg("binaries") = std::vector<py::bytes>());
+      py::arg("text"), py::arg("binaries") = std::vector<py::bytes>(), py::arg("graphs") = false);
   m.def("_plan_round_trip",
         [](const std::string& text) { return plan::print(plan::deserialize(plan::serialize(plan::parse(text)))); });
   m.def("_exposure_tracked", [] { return run::exposure_tracked.load(); });

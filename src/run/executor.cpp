@@ -9,12 +9,15 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <cstdio>
 #include <mutex>
 
 #include "base/check.h"
 #include "run/call.h"
 #include "run/cuda/module.h"
+#include "run/cuda/record.h"
 #include "run/cuda/stream.h"
 #include "run/frozen.h"
 #include "run/library.h"
@@ -80,7 +83,8 @@ struct Run {
   c10::TensorImpl* const* inputs;
   std::vector<at::Tensor>* outputs;  // null while frozen steps run
   cuda::Stream stream;
-  std::vector<at::Tensor>* frozen;  // being filled; null in ordinary calls
+  std::vector<at::Tensor>* frozen;           // being filled; null in ordinary calls
+  std::vector<cuda::Node>* nodes = nullptr;  // while a graph is recorded: of each launch
 };
 
 // Kernels rely on it (plan::ParamKind).
@@ -111,7 +115,7 @@ bool is_unique(const at::Tensor& t) { return t.use_count() == 1 && (!t.has_stora
 
 class PlanExecutable final : public Executable {
  public:
-  explicit PlanExecutable(plan::Plan p) : plan_(std::move(p)) {
+  PlanExecutable(plan::Plan p, const LoadOptions& options) : plan_(std::move(p)) {
     plan::verify(plan_);
     slab_bytes_ = constant(plan_.slab_bytes);
     if (plan_.device.type == DeviceType::kCUDA) {
@@ -157,6 +161,7 @@ class PlanExecutable final : public Executable {
     for (const plan::Tensor& t : plan_.tensors) heavy_ |= t.home == Home::kOutput && span_bytes(t.type) > (64 << 10);
     for (plan::Binary& b : plan_.binaries) b.bytes = {};  // loaded; the text and the cache have their own
     if (device_ < 0) announce_slab(slab_bytes_);
+    if (options.graphs && device_ >= 0) plan_graph();
   }
 
   ~PlanExecutable() override {
@@ -167,7 +172,10 @@ class PlanExecutable final : public Executable {
   const plan::Plan& plan() const override { return plan_; }
   bool heavy() const override { return heavy_; }
   Counters counters() const override {
-    return {calls_made_.load(std::memory_order_relaxed), frozen_.runs(), frozen_.content_checks()};
+    return {.calls = calls_made_.load(std::memory_order_relaxed),
+            .frozen_runs = frozen_.runs(),
+            .graph_replays = replays_.load(std::memory_order_relaxed),
+            .content_checks = frozen_.content_checks()};
   }
 
   void run(c10::TensorImpl* const* inputs, size_t count, std::vector<at::Tensor>& outputs) override {
@@ -474,6 +482,15 @@ class PlanExecutable final : public Executable {
     }
   }
 
+  void patch_outputs(Frame& frame, std::vector<at::Tensor>& outputs) const {
+    int32_t last = -1;
+    char* base = nullptr;
+    for (const Patch& p : output_patches_) {
+      if (p.index != last) base = data_of(outputs[last = p.index].unsafeGetTensorImpl());
+      frame.table[p.slot] = base + p.bytes;
+    }
+  }
+
   // ---- running ----
   void execute_on_cpu(Frame& frame, c10::TensorImpl* const* inputs, std::vector<at::Tensor>& outputs) {
     struct Held {
@@ -488,6 +505,7 @@ class PlanExecutable final : public Executable {
   void execute_on_cuda(Frame& frame, c10::TensorImpl* const* inputs, std::vector<at::Tensor>& outputs) {
     cuda::enter_context(device_);
     const cuda::Stream stream = cuda::current_stream(device_);
+    if (graphs_ && calls_made_.load(std::memory_order_relaxed) > 1 && run_graph(inputs, outputs, stream)) return;
     const CudaMemory scratch(static_cast<size_t>(scratch_bytes_)), slab(static_cast<size_t>(slab_bytes_));
     frame.scratch = scratch.get();
     Aligned aligned(*this, inputs, input_patches_);
@@ -495,6 +513,12 @@ class PlanExecutable final : public Executable {
     if (!frozen_program_.empty()) sync_frozen(frame, inputs, stream);
     execute(run, slab.get());
     aligned.copy_back();
+  }
+
+  // All elements of input i from the first to the last, whatever the strides.
+  at::Tensor flat(int32_t i, c10::TensorImpl* impl) const {
+    return view_of(borrow(impl), c10::typeMetaToScalarType(impl->dtype()), {constant(plan::span(plan_.inputs[i].type))},
+                   {1}, 0);
   }
 
   // Inputs whose address does not suit kernels are replaced by copies for the time of the call.
@@ -517,21 +541,16 @@ class PlanExecutable final : public Executable {
     }
     void replace(int32_t i) {
       if (replaced.empty()) replaced.assign(given, given + e.plan_.inputs.size());
-      copies.emplace_back(i, flat(i, given[i]).clone());
+      copies.emplace_back(i, e.flat(i, given[i]).clone());
       const at::Tensor& copy = copies.back().second;
       const Shape shape(e.plan_.inputs[i].type);
       copies.back().second = view_of(copy, shape.dtype, shape.sizes, shape.strides, 0);
       replaced[i] = copies.back().second.unsafeGetTensorImpl();
     }
-    // All elements from the first to the last, whatever the strides.
-    at::Tensor flat(int32_t i, c10::TensorImpl* impl) const {
-      return view_of(borrow(impl), c10::typeMetaToScalarType(impl->dtype()),
-                     {constant(plan::span(e.plan_.inputs[i].type))}, {1}, 0);
-    }
     void copy_back() {
       for (auto& [i, copy] : copies)
         if (std::binary_search(e.mutated_.begin(), e.mutated_.end(), i))
-          flat(i, given[i]).copy_(flat(i, copy.unsafeGetTensorImpl()));
+          e.flat(i, given[i]).copy_(e.flat(i, copy.unsafeGetTensorImpl()));
     }
   };
 
@@ -549,17 +568,13 @@ class PlanExecutable final : public Executable {
     } cleanup{*this, frame};
     if (slab != frame.slab_base) rebase_slab(frame, slab);
     patch_inputs(frame, inputs, input_patches_);
-    size_t patch = 0;
-    for (int32_t i : owned_outputs_) {
-      outputs[i] = shapes_[plan_.outputs[i].tensor].empty();
-      if (patch < output_patches_.size()) {
-        char* base = data_of(outputs[i].unsafeGetTensorImpl());
-        for (; patch < output_patches_.size() && output_patches_[patch].index == i; ++patch)
-          frame.table[output_patches_[patch].slot] = base + output_patches_[patch].bytes;
-      }
-    }
+    for (int32_t i : owned_outputs_) outputs[i] = shapes_[plan_.outputs[i].tensor].empty();
+    patch_outputs(frame, outputs);
     interpret(program_, run);
     for (const LateOutput& o : late_outputs_) finish_output(run, o.index, o.adopt);
+    take_parts(outputs);
+  }
+  void take_parts(std::vector<at::Tensor>& outputs) {
     for (size_t i = 0; i < part_.size(); ++i)
       if (part_[i]) take_part(outputs[i], i);
   }
@@ -613,10 +628,186 @@ class PlanExecutable final : public Executable {
     }
   }
 
+  // ---- CUDA graphs ----
+  // Kernels take new addresses at each replay; what operators read and write must stay where it was.
+  struct Recording {
+    std::shared_ptr<void> graph;
+    cuda::GraphExec exec = nullptr;
+    cuda::Stream stream = nullptr;
+    std::unique_ptr<Frame> frame;  // the parameters that the graph's kernels have now
+    std::unique_ptr<CudaMemory> slab, scratch;
+    std::shared_ptr<const Frozen> frozen;
+    std::vector<cuda::Node> nodes;    // by launch
+    std::vector<at::Tensor> inputs;   // by input: a buffer in its place, or undefined
+    std::vector<const void*> fixed;   // by input: where operators expect it, or null
+    std::vector<at::Tensor> outputs;  // by output: written by operators, or undefined
+    std::vector<bool> stale;          // by launch: has other parameters than its node
+  };
+
+  void plan_graph() {
+    const auto skip = [&](const std::string& why) { skip_graph(why); };
+    graphs_ = true;
+    operator_inputs_.assign(plan_.inputs.size(), false);
+    operator_outputs_.assign(plan_.outputs.size(), false);
+    const auto mark = [&](TensorId t) {
+      if (t < 0) return;
+      const plan::Tensor& root = root_tensor(t);
+      if (root.type.device.type == DeviceType::kCPU) skip("operators use CPU tensors");
+      if (root.home == Home::kInput) operator_inputs_[root.index] = true;
+      if (root.home == Home::kOutput) operator_outputs_[root.index] = true;
+    };
+    for (const plan::Step& s : plan_.steps) {
+      if (s.kind == StepKind::kLaunch) continue;
+      if (s.kind == StepKind::kCall && ops::find(s.op)->nondeterministic) skip("random numbers (" + s.op + ")");
+      plan::for_each_read(s, mark);
+      plan::for_each_write(s, mark);
+    }
+    for (const LateOutput& o : late_outputs_) {
+      operator_outputs_[o.index] = true;
+      mark(plan_.outputs[o.index].tensor);
+    }
+    slot_launch_.assign(table_size_, -1);
+    for (const Instruction& in : program_)
+      if (in.kind == StepKind::kLaunch && in.launch >= 0)
+        for (size_t i = 0; i < in.step->reads.size() + in.step->writes.size(); ++i)
+          slot_launch_[in.table + i] = in.launch;
+    if (!cuda::capture_hooks.begin) skip("not loaded by Python");
+  }
+  void skip_graph(const std::string& why) {
+    if (!graphs_) return;
+    graphs_ = false;
+    std::fprintf(stderr, "flashover: no CUDA graph: %s\n", why.c_str());
+  }
+
+  // False: the call is to be made the ordinary way.
+  bool run_graph(c10::TensorImpl* const* inputs, std::vector<at::Tensor>& outputs, cuda::Stream stream) {
+    std::unique_lock lock(graph_mutex_, std::try_to_lock);
+    if (!lock.owns_lock() || cuda::is_capturing(stream)) return false;
+    if (recording_ && recording_->stream != stream) return false;
+    for (const Patch& p : input_patches_)
+      if (reinterpret_cast<uintptr_t>(data_of(inputs[p.index])) % kCudaAlignment != 0) return false;
+    if (recording_ && !still_valid(*recording_, inputs)) recording_.reset();
+    if (!recording_) {
+      if (++recordings_ > kMaxRecordings) skip_graph("memory that operators read keeps moving");
+      if (!graphs_ || !record(inputs, stream)) return false;
+    }
+    replay(*recording_, inputs, outputs);
+    replays_.fetch_add(1, std::memory_order_relaxed);
+    return true;
+  }
+
+  bool still_valid(Recording& r, c10::TensorImpl* const* inputs) {
+    if (!frozen_program_.empty()) {
+      sync_frozen(*r.frame, inputs, r.stream);
+      if (r.frame->frozen != r.frozen) return false;
+    }
+    for (size_t i = 0; i < r.fixed.size(); ++i)
+      if (r.fixed[i] && r.fixed[i] != data_of(inputs[i])) return false;
+    return true;
+  }
+
+  bool record(c10::TensorImpl* const* inputs, cuda::Stream stream) {
+    auto r = std::make_unique<Recording>();
+    try {
+      r->stream = stream;
+      r->frame = make_frame();
+      r->inputs.resize(plan_.inputs.size());
+      r->fixed.resize(plan_.inputs.size());
+      r->outputs.resize(plan_.outputs.size());
+      r->stale.assign(launches_.size(), false);
+      r->nodes.resize(launches_.size());
+      r->slab = std::make_unique<CudaMemory>(static_cast<size_t>(slab_bytes_));
+      r->scratch = std::make_unique<CudaMemory>(static_cast<size_t>(scratch_bytes_));
+      r->frame->scratch = r->scratch->get();
+      std::vector<c10::TensorImpl*> used(inputs, inputs + plan_.inputs.size());
+      for (size_t i = 0; i < used.size(); ++i) {
+        if (!operator_inputs_[i]) continue;
+        if (plan_.inputs[i].kind != 0) {  // parameters and buffers stay where they are
+          r->fixed[i] = data_of(used[i]);
+          continue;
+        }
+        const Shape shape(plan_.inputs[i].type);
+        r->inputs[i] =
+            view_of(flat(static_cast<int32_t>(i), used[i]).clone(), shape.dtype, shape.sizes, shape.strides, 0);
+        used[i] = r->inputs[i].unsafeGetTensorImpl();
+      }
+      if (!frozen_program_.empty()) sync_frozen(*r->frame, inputs, stream);
+      r->frozen = r->frame->frozen;
+      std::vector<at::Tensor> made(plan_.outputs.size());
+      for (int32_t i : owned_outputs_) made[i] = shapes_[plan_.outputs[i].tensor].empty();
+      std::vector<cuda::Node> nodes;
+      {
+        cuda::Capture capture(device_);
+        Run run{*r->frame, used.data(), &made, capture.stream(), nullptr, &nodes};
+        rebase_slab(*r->frame, r->slab->get());
+        patch_inputs(*r->frame, used.data(), input_patches_);
+        patch_outputs(*r->frame, made);
+        interpret(program_, run);
+        for (const LateOutput& o : late_outputs_) finish_output(run, o.index, o.adopt);
+        r->exec = capture.finish(r->graph);
+      }
+      r->frame->stack.clear();
+      for (TensorId t : extern_tensors_) r->frame->tensors[t].reset();
+      size_t next = 0;
+      for (const Instruction& in : program_)
+        if (in.kind == StepKind::kLaunch && in.launch >= 0) r->nodes[in.launch] = nodes.at(next++);
+      for (size_t i = 0; i < made.size(); ++i)
+        if (operator_outputs_[i]) r->outputs[i] = std::move(made[i]);
+    } catch (const std::exception& e) {
+      std::string what = e.what();
+      skip_graph("recording failed: " + what.substr(0, what.find('\n')));
+      return false;
+    }
+    recording_ = std::move(r);
+    return true;
+  }
+
+  void set_slot(Recording& r, uint32_t slot, void* value) {
+    if (r.frame->table[slot] == value) return;
+    r.frame->table[slot] = value;
+    if (slot_launch_[slot] >= 0) r.stale[slot_launch_[slot]] = true;
+  }
+
+  void replay(Recording& r, c10::TensorImpl* const* inputs, std::vector<at::Tensor>& outputs) {
+    for (size_t i = 0; i < r.inputs.size(); ++i)
+      if (r.inputs[i].defined())
+        flat(static_cast<int32_t>(i), r.inputs[i].unsafeGetTensorImpl())
+            .copy_(flat(static_cast<int32_t>(i), inputs[i]));
+    for (const Patch& p : input_patches_)
+      if (!r.inputs[p.index].defined()) set_slot(r, p.slot, data_of(inputs[p.index]) + p.bytes);
+    for (int32_t i : owned_outputs_) outputs[i] = shapes_[plan_.outputs[i].tensor].empty();
+    for (const Patch& p : output_patches_)
+      if (!operator_outputs_[p.index]) set_slot(r, p.slot, data_of(outputs[p.index].unsafeGetTensorImpl()) + p.bytes);
+    for (size_t i = 0; i < r.stale.size(); ++i) {
+      if (!r.stale[i]) continue;
+      const Launch& l = launches_[i];
+      const cuda::KernelNodeParams params{l.function,
+                                          {l.grid[0], l.grid[1], l.grid[2]},
+                                          {l.threads, 1, 1},
+                                          l.shared,
+                                          r.frame->params.data() + l.params,
+                                          nullptr,
+                                          nullptr,
+                                          nullptr};
+      cuda::check(cuda::driver()->exec_set_kernel(r.exec, r.nodes[i], &params), "cuGraphExecKernelNodeSetParams");
+      r.stale[i] = false;
+    }
+    cuda::check(cuda::driver()->graph_launch(r.exec, r.stream), "cuGraphLaunch");
+    for (size_t i = 0; i < r.outputs.size(); ++i) {
+      if (!r.outputs[i].defined()) continue;
+      if (!outputs[i].defined()) outputs[i] = shapes_[plan_.outputs[i].tensor].empty();
+      outputs[i].copy_(r.outputs[i]);
+    }
+    for (int32_t i : mutated_)
+      if (r.inputs[i].defined()) flat(i, inputs[i]).copy_(flat(i, r.inputs[i].unsafeGetTensorImpl()));
+    take_parts(outputs);
+  }
+
   static void launch(const Launch& l, Run& run) {
     cuda::check(cuda::driver()->launch(l.function, l.grid[0], l.grid[1], l.grid[2], l.threads, 1, 1, l.shared,
                                        run.stream, run.frame.params.data() + l.params, nullptr),
                 "cuLaunchKernel");
+    if (run.nodes) run.nodes->push_back(cuda::last_node(run.stream));
   }
 
   [[noreturn]] void fail_index(const plan::Step& s, int32_t status) const {
@@ -791,7 +982,10 @@ class PlanExecutable final : public Executable {
       std::vector<at::Tensor> kept(plan_.tensors.size());
       for (TensorId t : frozen_kept_) kept[t] = std::move(tensors[t]);
       made.tensors = std::move(kept);
-      if (device_ >= 0) made.ready = std::make_shared<cuda::ReadyPoint>(device_);
+      if (device_ >= 0) {
+        made.ready = std::make_shared<cuda::ReadyPoint>(device_);
+        made.passing = cuda::is_capturing(stream);  // the program records a graph: computed only when that is replayed
+      }
     });
     if (device_ >= 0) frame.frozen->ready->enter(stream, frame.frozen->tensors);
     if (frame.frozen.get() != frame.patched_for) {  // an older one stays alive until here, so no address comes twice
@@ -810,6 +1004,15 @@ class PlanExecutable final : public Executable {
   std::vector<Param> params_;
   std::vector<int32_t> numbers32_;
   int64_t scratch_bytes_ = 0;
+  // CUDA graphs
+  static constexpr int kMaxRecordings = 8;
+  std::atomic<bool> graphs_{false};
+  std::vector<bool> operator_inputs_, operator_outputs_;  // read or written by operators, not only by kernels
+  std::vector<int32_t> slot_launch_;                      // by slot of the table
+  std::mutex graph_mutex_;
+  std::unique_ptr<Recording> recording_;
+  int recordings_ = 0;
+  std::atomic<int64_t> replays_{0};
   std::vector<Shape> shapes_, output_shapes_;
   std::vector<bool> part_;  // by output: its type is not its tensor's
   std::vector<TensorId> roots_;
@@ -837,6 +1040,8 @@ class PlanExecutable final : public Executable {
 
 }  // namespace
 
-std::shared_ptr<Executable> load(plan::Plan plan) { return std::make_shared<PlanExecutable>(std::move(plan)); }
+std::shared_ptr<Executable> load(plan::Plan plan, const LoadOptions& options) {
+  return std::make_shared<PlanExecutable>(std::move(plan), options);
+}
 
 }  // namespace flashover::run

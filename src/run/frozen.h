@@ -48,6 +48,7 @@ struct Frozen {
   std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> storages;
   // CUDA: the stream they were computed on and the moment they were ready; other streams wait for it once (stream.h).
   std::shared_ptr<cuda::ReadyPoint> ready;
+  bool passing = false;  // for this call only
   mutable std::vector<Note> notes;
   mutable std::atomic<uint64_t> epoch{0};
   mutable std::atomic<bool> any_live{false};

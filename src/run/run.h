@@ -6,10 +6,9 @@
 //             torch.set_num_threads; outputs own their memory and have eager's strides; safe from several threads at
 //             once; frozen tensors are as if computed anew on every call, also when a parameter was written behind
 //             autograd's back (exposed.h)
-//   CUDA      runs on the plan's device, whichever is current, on torch's current stream there; temporaries and outputs come
-//   from torch's caching allocator
-//   Declines  load(): a plan for another machine, a binary that does not load (Declined, the caller rebuilds or runs
-//   eager)
+//   CUDA      runs on the plan's device, whichever is current, on torch's current stream there; temporaries and outputs
+//   come from torch's caching allocator Declines  load(): a plan for another machine, a binary that does not load
+//   (Declined, the caller rebuilds or runs eager)
 //
 // A call borrows a Frame (pointer table, wrappers of slab memory for extern operators) that a previous call left
 // behind, or makes one; then it is one walk over a flat list of instructions.
@@ -32,6 +31,7 @@ namespace flashover::run {
 struct Counters {
   int64_t calls = 0;
   int64_t frozen_runs = 0;     // how often frozen_steps ran
+  int64_t graph_replays = 0;   // calls that were one launch of a CUDA graph
   int64_t content_checks = 0;  // calls that had to look at parameter bytes, because somebody may write them unseen
 };
 
@@ -53,6 +53,11 @@ class Executable {
   virtual bool heavy() const = 0;
 };
 
-std::shared_ptr<Executable> load(plan::Plan plan);
+struct LoadOptions {
+  // CUDA: from the second call on a stream on, calls replay a recorded CUDA graph. Kernels get the addresses of each
+  // call's inputs and outputs, so nothing that was handed out is written again; what operators read or write is copied.
+  bool graphs = false;
+};
+std::shared_ptr<Executable> load(plan::Plan plan, const LoadOptions& options = {});
 
 }  // namespace flashover::run

@@ -48,12 +48,8 @@ struct Found {
     find(driver.launch, cuda, "cuLaunchKernel");
     find(driver.copy, cuda, "cuMemcpyDtoDAsync_v2");
     find(driver.is_capturing, cuda, "cuStreamIsCapturing");
-    find(driver.begin_capture, cuda, "cuStreamBeginCapture_v2");
-    find(driver.end_capture, cuda, "cuStreamEndCapture");
-    find(driver.instantiate, cuda, "cuGraphInstantiateWithFlags");
+    find(driver.capture_info, cuda, "cuStreamGetCaptureInfo_v3");
     find(driver.graph_launch, cuda, "cuGraphLaunch");
-    find(driver.graph_destroy, cuda, "cuGraphDestroy");
-    find(driver.exec_destroy, cuda, "cuGraphExecDestroy");
     find(driver.exec_set_kernel, cuda, "cuGraphExecKernelNodeSetParams_v2");
     find(stream, torch, "aoti_torch_get_current_cuda_stream");
     if (!missing.empty()) return;

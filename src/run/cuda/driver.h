@@ -50,12 +50,9 @@ struct Driver {
                 void** params, void** extra);
   int (*copy)(DevicePointer to, DevicePointer from, size_t bytes, Stream);
   int (*is_capturing)(Stream, int* status);
-  int (*begin_capture)(Stream, int mode);
-  int (*end_capture)(Stream, Graph*);
-  int (*instantiate)(GraphExec*, Graph, unsigned long long flags);
+  int (*capture_info)(Stream, int* status, unsigned long long* id, Graph*, const Node** nodes, const void** edges,
+                      size_t* count);
   int (*graph_launch)(GraphExec, Stream);
-  int (*graph_destroy)(Graph);
-  int (*exec_destroy)(GraphExec);
   int (*exec_set_kernel)(GraphExec, Node, const KernelNodeParams*);
 };
 const Driver* driver();
