@@ -42,6 +42,30 @@ CompiledText compile_text(const std::string& text, const std::map<std::string, s
   return out;
 }
 
+// Everything but loading: a plan for a GPU that need not be there.
+py::dict plan_for_gpu(const std::string& text, const std::map<std::string, std::string>& options, bool texts) {
+  compile::Report report;
+  report.want_texts = texts;
+  compile::Environment env;
+  env.threads = at::get_num_threads();
+  env.gpu = kernel::triton::Gpu{};
+  plan::Plan plan;
+  {
+    py::gil_scoped_release nogil;
+    plan = compile::compile(graph::parse(text), {options}, env, report);
+  }
+  plan::verify(plan);
+  py::dict out;
+  out["plan"] = plan::print(plan);
+  out["kernels"] = report.kernels;
+  out["extern_calls"] = report.extern_calls;
+  out["texts"] = report.texts;
+  std::map<std::string, double> stages;
+  for (const auto& s : report.stages) stages[s.name] += s.seconds;
+  out["stages"] = stages;
+  return out;
+}
+
 }  // namespace
 
 void bind_compile(py::module_& m) {
@@ -56,6 +80,8 @@ void bind_compile(py::module_& m) {
         return out;
       });
   m.def("compile_text", &compile_text, py::arg("graph"), py::arg("options") = std::map<std::string, std::string>{},
+        py::arg("texts") = false);
+  m.def("plan_for_gpu", &plan_for_gpu, py::arg("graph"), py::arg("options") = std::map<std::string, std::string>{},
         py::arg("texts") = false);
   m.def("run_pass", [](const std::string& name, const std::string& text) {
     const graph::Pass* pass = graph::find_pass(name);

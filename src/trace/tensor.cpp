@@ -1,7 +1,9 @@
 #include "trace/tensor.h"
 
+#include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
 #include <c10/core/Allocator.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 
 namespace flashover::trace {
 namespace {
@@ -100,7 +102,26 @@ at::Tensor meta_companion(const c10::TensorImpl& like) {
   return companion(like, c10::DispatchKeySet(c10::DispatchKey::Meta), c10::Device(c10::kMeta));
 }
 
+namespace {
+
+// Indexing and .to() switch to a tensor's device: one that is always current, where there is none.
+struct OneDevice final : c10::impl::DeviceGuardImplInterface {
+  const c10::Device device{c10::kCUDA, 0};
+  c10::DeviceType type() const override { return c10::kCUDA; }
+  c10::Device exchangeDevice(c10::Device) const override { return device; }
+  c10::Device getDevice() const override { return device; }
+  void setDevice(c10::Device) const override {}
+  void uncheckedSetDevice(c10::Device) const noexcept override {}
+  c10::Stream getStream(c10::Device) const override { return c10::Stream(c10::Stream::DEFAULT, device); }
+  c10::Stream getNewStream(c10::Device, int) const override { return c10::Stream(c10::Stream::DEFAULT, device); }
+  c10::Stream exchangeStream(c10::Stream) const override { return c10::Stream(c10::Stream::DEFAULT, device); }
+  c10::DeviceIndex deviceCount() const noexcept override { return 1; }
+};
+
+}  // namespace
+
 at::Tensor cuda_stand_in(const c10::TensorImpl& like) {
+  if (!at::globalContext().hasCUDA()) static const c10::impl::DeviceGuardImplRegistrar one(c10::kCUDA, new OneDevice);
   const c10::Device device(c10::kCUDA, 0);
   const auto keys =
       c10::DispatchKeySet(c10::computeDispatchKey(c10::typeMetaToScalarType(like.dtype()), c10::kStrided, device));

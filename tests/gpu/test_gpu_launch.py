@@ -57,7 +57,7 @@ def kernels() -> dict[str, bytes]:
     return _kernels()
 
 
-def load(kernels: dict[str, bytes], used: list[str], inputs: str, body: str, slab: int = 0) -> _C._Plan:
+def load(kernels: dict[str, bytes], used: list[str], inputs: str, body: str, slab: int = 0, graphs: bool = False) -> _C._Plan:
     major, minor = torch.cuda.get_device_capability()
     head = f'plan "sm_{major * 10 + minor}" {{\n  device cuda:0\n'
     if slab:
@@ -72,7 +72,7 @@ def load(kernels: dict[str, bytes], used: list[str], inputs: str, body: str, sla
         text += f"  binary b{i} {i:032x}\n"
     for i, name in enumerate(used):
         text += f'  kernel k{i} = "{name}" in b{i} cuda {params[name].format(kernels[name][1])}\n'
-    return _C._load_plan(text + body + "}\n", [kernels[name][0] for name in used])
+    return _C._load_plan(text + body + "}\n", [kernels[name][0] for name in used], graphs)
 
 
 ADD_IN = "  input 0 : f32[3000]@cuda:0 user\n  input 1 : f32[3000]@cuda:0 user\n"
@@ -179,6 +179,91 @@ def test_frozen_on_another_stream(kernels: dict[str, bytes]) -> None:
         alias = w.data
         alias.mul_(3)  # no version moves
         torch.testing.assert_close(plan(x, w)[0], 2 * x @ w, rtol=1e-3, atol=1e-2)
+
+
+def test_graph_takes_each_calls_addresses(kernels: dict[str, bytes]) -> None:
+    plan = load(kernels, ["add"], ADD_IN, ADD, graphs=True)
+    kept, expected = [], []
+    for i in range(6):
+        a, b = torch.randn(3000, device="cuda"), torch.randn(3000, device="cuda")
+        kept.append(plan(a, b)[0])
+        expected.append(a + b)
+        if i % 2:
+            del a, b
+    assert plan.counters["graph_replays"] == 5
+    for x, y in zip(kept, expected, strict=True):
+        assert torch.equal(x, y), "an output was written again"
+    a = torch.randn(3001, device="cuda")[1:]  # off alignment: the ordinary way
+    assert torch.equal(plan(a, expected[0])[0], a + expected[0])
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        out = plan(expected[1], expected[2])[0]
+    stream.synchronize()
+    assert torch.equal(out, expected[1] + expected[2])
+
+
+def test_graph_with_operators_and_mutation(kernels: dict[str, bytes]) -> None:
+    body = """  t0 : f32[32,32]@cuda:0 = input 0
+  t1 : f32[32,32]@cuda:0 = slab 0
+  t2 : f32[32,32]@cuda:0 = output 0
+  t3 : f32[32,32]@cuda:0 = extern
+  launch k0(t0 -> t1)
+  call out aten.mm.out(t1, t0) -> t2
+  call aten.mm.default(t2, t1) -> t3
+  launch k0(t3 -> t0)
+  return t2 : f32[32,32]@cuda:0
+  return t3 : f32[32,32]@cuda:0
+"""
+    plan = load(kernels, ["twice"], "  input 0 : f32[32,32]@cuda:0 user\n", body, slab=4096, graphs=True)
+    kept = []
+    for _ in range(4):
+        x = torch.randn(32, 32, device="cuda")
+        first = 2 * x @ x
+        second = first @ (2 * x)
+        expected = [first, second, 2 * second]
+        out = plan(x)
+        kept.append(([*out, x], expected))
+    assert plan.counters["graph_replays"] == 3
+    for got, want in kept:
+        for a, b in zip(got, want, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-2)
+
+
+def test_graph_follows_parameters(kernels: dict[str, bytes]) -> None:
+    body = """  t0 : f32[32,32]@cuda:0 = input 0
+  t1 : f32[32,32]@cuda:0 = input 1
+  t2 : f32[32,32]@cuda:0 = frozen
+  t3 : f32[32,32]@cuda:0 = output 0
+  frozen launch k0(t1 -> t2)
+  call out aten.mm.out(t0, t2) -> t3
+  return t3 : f32[32,32]@cuda:0
+"""
+    inputs = "  input 0 : f32[32,32]@cuda:0 user\n  input 1 : f32[32,32]@cuda:0 param frozen\n"
+    plan = load(kernels, ["twice"], inputs, body, graphs=True)
+    w = torch.nn.Parameter(torch.randn(32, 32, device="cuda"))
+    with torch.no_grad():
+        for i in range(6):
+            x = torch.randn(32, 32, device="cuda")
+            torch.testing.assert_close(plan(x, w)[0], 2 * x @ w, rtol=1e-3, atol=1e-2)
+            if i == 3:
+                w.mul_(-1)
+    assert plan.counters["graph_replays"] == 5
+
+
+def test_graph_of_the_users_own(kernels: dict[str, bytes]) -> None:
+    """The program records: the plan is recorded with it."""
+    plan = load(kernels, ["add"], ADD_IN, ADD, graphs=True)
+    a, b = torch.randn(3000, device="cuda"), torch.randn(3000, device="cuda")
+    plan(a, b), plan(a, b)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = plan(a, b)[0]
+    a.fill_(1)
+    b.fill_(2)
+    graph.replay()
+    torch.cuda.synchronize()
+    assert bool((out == 3).all())
 
 
 def test_wrong_device_or_binary_declines(kernels: dict[str, bytes]) -> None:

@@ -18,7 +18,7 @@ def cuda(x: Any) -> Any:
     return x.cuda() if isinstance(x, torch.Tensor) else x
 
 
-@pytest.mark.parametrize("backend", ["eager", "flashover"])
+@pytest.mark.parametrize("backend", ["eager", "flashover", "graphs"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("name", NAMES)
 def test_model(name: str, precision: str, backend: str) -> None:
@@ -27,12 +27,15 @@ def test_model(name: str, precision: str, backend: str) -> None:
     model, args, kwargs = model.cuda(), [cuda(a) for a in args], {k: cuda(v) for k, v in kwargs.items()}
     with torch.no_grad(), torch.autocast("cuda", torch.bfloat16, enabled=precision == "bf16"):
         before = flashover.compile_stats()
-        fast = flashover.compile(model, fullgraph=True, backend=backend)
+        graphs = backend == "graphs"
+        fast = flashover.compile(
+            model, fullgraph=True, backend="flashover" if graphs else backend, mode="reduce-overhead" if graphs else None
+        )
         results = [fast(*args, **kwargs) for _ in range(3)]
         after = flashover.compile_stats()
         eager = model(*args, **kwargs)
     assert after["frames"] == before["frames"] + 1
-    if backend == "flashover":
+    if backend != "eager":
         assert after["kernels"] > before["kernels"]
     for result in results:
         got, want = bench.tensors(result), bench.tensors(eager)
