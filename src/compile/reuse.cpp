@@ -141,7 +141,10 @@ kernel::Compiled compile_kernels(std::span<const loops::Kernel> kernels, const k
     const plan::Kernel& k = out.kernels[same];
     out.kernels[i].symbol = k.symbol;
     out.kernels[i].binary = k.binary;
-    out.kernels[i].cuda = k.cuda;
+    // The same code; how many programs of it run is this kernel's own.
+    out.kernels[i].cuda.shared = k.cuda.shared;
+    out.kernels[i].cuda.scratch = k.cuda.scratch;
+    out.kernels[i].cuda.threads = k.cuda.threads;
   }
   out.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return out;

@@ -658,7 +658,8 @@ class PlanExecutable final : public Executable {
     };
     for (const plan::Step& s : plan_.steps) {
       if (s.kind == StepKind::kLaunch) continue;
-      if (s.kind == StepKind::kCall && ops::find(s.op)->nondeterministic) skip("random numbers (" + s.op + ")");
+      if (s.kind == StepKind::kCall && ops::find(s.op)->nondeterministic && !is_attention_without_dropout(s))
+        skip("random numbers (" + s.op + ")");
       plan::for_each_read(s, mark);
       plan::for_each_write(s, mark);
     }
@@ -672,6 +673,10 @@ class PlanExecutable final : public Executable {
         for (size_t i = 0; i < in.step->reads.size() + in.step->writes.size(); ++i)
           slot_launch_[in.table + i] = in.launch;
     if (!cuda::capture_hooks.begin) skip("not loaded by Python");
+  }
+  static bool is_attention_without_dropout(const plan::Step& s) {
+    const double* dropout = s.args.size() > 4 ? std::get_if<double>(&s.args[4]) : nullptr;
+    return s.op == "aten.scaled_dot_product_attention.default" && dropout && *dropout == 0;
   }
   void skip_graph(const std::string& why) {
     if (!graphs_) return;
