@@ -239,6 +239,7 @@ const Row kFunctions[] = {
      kShares},
     {"torch._C._nn", "_parse_to", kTensors | kShares},
     {"torch._C", "parse_schema", 0},
+    {"torch.cuda", "_get_device_properties", kShares},
 };
 
 const Row kMethods[] = {
@@ -304,6 +305,7 @@ const Row kMethods[] = {
     {"torch._C:_AutoDispatchBelowAutograd", "*", kShares},
     {"torch._C:_DisableAutocast", "*", kShares},
     {"torch._C:_DisableFuncTorch", "*", kShares},
+    {"torch._C:_CudaDeviceProperties", "*", kShares},
 };
 
 const Row kTypes[] = {
@@ -450,6 +452,13 @@ class Table {
           def = reinterpret_cast<PyMethodDescrObject*>(value)->d_method;
         if (PyInstanceMethod_Check(value) && PyCFunction_Check(PyInstanceMethod_GET_FUNCTION(value))) {
           if (all) functions.emplace(Py_NewRef(PyInstanceMethod_GET_FUNCTION(value)), native);  // made by pybind11
+          continue;
+        }
+        if (all && Py_TYPE(value) == &PyProperty_Type) {  // pybind11's members
+          Ref get = Ref::steal(PyObject_GetAttrString(value, "fget"));
+          PyErr_Clear();
+          if (get && PyInstanceMethod_Check(get.get())) get = Ref::borrow(PyInstanceMethod_GET_FUNCTION(get.get()));
+          if (get && PyCFunction_Check(get.get())) functions.emplace(get.release(), native);
           continue;
         }
         if (def == nullptr) continue;
