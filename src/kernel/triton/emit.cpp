@@ -33,6 +33,8 @@ struct Value {
   Axes axes = 0;
   DType dtype = DType::kF32;  // kI32 for an i64 value that provably fits
   bool literal = false;
+  std::string rounded;  // its name in the 16-bit type that it was rounded to
+  DType rounded_to = DType::kUndefined;
 };
 
 struct Bounds {
@@ -96,6 +98,38 @@ class Emitter {
     Axes axes = 0;
     for (Expr v : vars) axes |= names_.at(v.node()).axes;
     return axes;
+  }
+  // Coordinates that only put the number they came from together again.
+  Expr joined(Expr e) const {
+    for (const auto& [loops, whole] : joins_) {
+      const auto last = sym::coefficient(e, loops.back().var);
+      if (!last || !last->is_const() || last->is_const(0)) continue;
+      Expr stride = *last;
+      bool all = true;
+      for (size_t i = loops.size(); i-- > 0 && all;) {
+        const auto c = sym::coefficient(e, loops[i].var);
+        all = c && sym::known_eq(*c, stride);
+        stride *= loops[i].extent;
+      }
+      if (!all) continue;
+      e = sym::substitute(e, [&](Expr v) -> std::optional<Expr> {
+        for (const Loop& l : loops)
+          if (l.var == v) return Expr(0);
+        return std::nullopt;
+      });
+      e += *last * whole;
+    }
+    return e;
+  }
+  std::string index(Expr e) const { return text(joined(e)); }
+  void join(const std::vector<Loop>& loops, char letter, const std::string& name, Axes axes) {
+    if (loops.size() < 2) return;
+    Expr total = 1;
+    for (const Loop& l : loops) total *= l.extent;
+    if (total.range().hi == sym::Range::kInf) return;
+    const Expr whole = loops::loop_var('f', letter, total);
+    names_[whole.node()] = {name, axes};
+    joins_.emplace_back(loops, whole);
   }
   std::string atom(Expr e) const {
     std::string s = text(e);
@@ -199,14 +233,14 @@ class Emitter {
       line(ib + " = " + (column.empty() ? "" : column + " * " + num(tile_.x) + " + ") + "tl.arange(0, " + num(tile_.x) +
            ")[None, :]");
       if (!nb.is_const(1)) line("pid = pid // " + atom(nb));
-      const std::string row = total.is_const(1) ? "pid" : "pid % " + atom(na);
-      line(ia + " = " + row + " * " + num(tile_.y) + " + tl.arange(0, " + num(tile_.y) + ")[:, None]");
+      const std::string row = na.is_const(1) ? "" : (total.is_const(1) ? "pid" : "pid % " + atom(na)) + " * " + num(tile_.y) + " + ";
+      line(ia + " = " + row + "tl.arange(0, " + num(tile_.y) + ")[:, None]");
       names_[b.var.node()] = {ib, kX};
       names_[a.var.node()] = {ia, kY};
       if (!sym::known_divisible(b.extent, tile_.x)) line("xm = " + ib + " < " + text(b.extent)), x_mask_ = "xm";
       if (!sym::known_divisible(a.extent, tile_.y)) line("ym = " + ia + " < " + text(a.extent)), y_mask_ = "ym";
       if (flat.empty()) return;
-      line("x = pid // " + atom(na));
+      line(na.is_const(1) ? "x = pid" : "x = pid // " + atom(na));
       axes = 0;
     } else {
       grid_ = sym::ceildiv(total, tile_.x);
@@ -215,6 +249,7 @@ class Emitter {
       line("x = " + pid + (tile_.x == 1 && rows() ? "" : " * " + num(tile_.x)) + " + " + lanes);
       if (!sym::known_divisible(total, tile_.x)) line("xm = x < " + text(total)), x_mask_ = "xm";
     }
+    if (!tile_.y) join(tile_.points, 0, "x", kX);
     // Coordinates, the fastest first.
     Expr below = 1;
     for (size_t n = flat.size(); n-- > 0;) {
@@ -241,12 +276,9 @@ class Emitter {
     before_.clear();
     body_.clear();
     after_.clear();
-    const bool touches = std::any_of(s.body.begin(), s.body.end(),
-                                     [](const Instr& i) { return i.op == Op::k_load || i.op == Op::k_store; });
-    if (touched_ && touches && rows()) line("tl.debug_barrier()");
-    touched_ |= touches;
     set_ = -1;
     r_mask_.clear();
+    while (!joins_.empty() && joins_.back().second.name().starts_with("f1.")) joins_.pop_back();
     if (in_row_) {
       looped_ = !tile_.persistent;
       Expr total = 1;
@@ -277,6 +309,7 @@ class Emitter {
         r_mask_ = r + "m";
         define(r_mask_ + " = " + r + " < " + text(total));
       }
+      join(s.loops, 1, r, kR);
       Expr below = 1;
       for (size_t n = s.loops.size(); n-- > 0;) {
         const Loop& l = s.loops[n];
@@ -291,11 +324,40 @@ class Emitter {
     } else if (!rows() && !s.loops.empty() && !tile_.scatter) {
       throw Declined("triton: a loop without a row");
     }
+    inner_memo_.clear();
     for (size_t i = 0; i < s.body.size(); ++i) instr(static_cast<Id>(i));
+    barrier(s);
     out_ += before_;
     if (looped_) out_ += header_;
     out_ += body_;
     out_ += after_;
+  }
+
+  // Threads of a program wait for each other before a stage that reads from memory what an earlier one stored, and before one that
+  // stores over what another thread may still have to read (its own parameter, or one that may lie over it).
+  void barrier(const Stage& s) {
+    if (!rows()) return;
+    loaded_.resize(k_.params.size());
+    stored_.resize(k_.params.size());
+    bool wait = false;
+    const bool folded = std::any_of(s.body.begin(), s.body.end(), [](const Instr& i) { return i.op == Op::k_acc; });
+    for (int32_t slot : stage_loads_) wait |= stored_[static_cast<size_t>(slot)];
+    for (const Instr& i : s.body) {
+      if (i.op != Op::k_store || (folded && tile_.persistent)) continue;
+      const loops::Param& p = k_.params[static_cast<size_t>(i.slot)];
+      for (size_t other = 0; other < k_.params.size(); ++other)
+        wait |= loaded_[other] && (static_cast<int32_t>(other) == i.slot ||
+                                   (k_.params[other].dtype == p.dtype && k_.params[other].numel == p.numel));
+    }
+    if (wait) {
+      out_ += "    tl.debug_barrier()\n";
+      loaded_.assign(k_.params.size(), false);
+      stored_.assign(k_.params.size(), false);
+    }
+    for (int32_t slot : stage_loads_) loaded_[static_cast<size_t>(slot)] = true;
+    for (const Instr& i : s.body)
+      if (i.op == Op::k_store) stored_[static_cast<size_t>(i.slot)] = true;
+    stage_loads_.clear();
   }
 
   // Which i64 values of the stage fit in 32 bits.
@@ -342,8 +404,17 @@ class Emitter {
     return v.dtype == d || v.literal ? v.text : v.text + ".to(" + type_name(d) + ")";
   }
   void define(Id id, Axes axes, const std::string& text, DType d) {
-    Value v{fresh("v"), axes, d, false};
+    const bool outer = !looped_ || !(axes & kR);  // stays defined
+    const bool pure = !text.starts_with("tl.load(");
+    if (pure)
+      for (const auto* memo : {&memo_, &inner_memo_})
+        if (auto it = memo->find(text); it != memo->end()) {
+          values_[static_cast<size_t>(id)] = it->second;
+          return;
+        }
+    Value v{fresh("v"), axes, d, false, ""};
     put(axes, v.text + " = " + text);
+    if (pure) (outer ? memo_ : inner_memo_)[text] = v;
     values_[static_cast<size_t>(id)] = std::move(v);
   }
 
@@ -402,7 +473,12 @@ class Emitter {
           values_[static_cast<size_t>(id)] = a;
           return;
         }
-        return define(id, a.axes, a.text + ".to(" + type_name(in.narrow) + ").to(tl.float32)", DType::kF32);
+        define(id, a.axes, a.text + ".to(" + type_name(in.narrow) + ")", in.narrow);
+        const std::string rounded = values_[static_cast<size_t>(id)].text;
+        define(id, a.axes, rounded + ".to(tl.float32)", DType::kF32);
+        values_[static_cast<size_t>(id)].rounded = rounded;
+        values_[static_cast<size_t>(id)].rounded_to = in.narrow;
+        return;
       }
       case Op::k_const: {
         const std::string text = constant(in.dtype, in.number, in.integer);
@@ -538,10 +614,11 @@ class Emitter {
     const std::string m = mask(in, axes);
     std::string t = "tl.load(p" + num(in.slot);
     if (!in.index.is_const(0) || own != axes)
-      t += " + " + (own == axes ? text(in.index) : "(" + widen(text(in.index), own, axes) + ")");
+      t += " + " + (own == axes ? index(in.index) : "(" + widen(index(in.index), own, axes) + ")");
     if (!m.empty()) t += ", " + m + ", 0";
     t += ")";
     if (is_reduced(p.dtype)) t += ".to(tl.float32)";
+    stage_loads_.push_back(in.slot);
     define(id, axes, t, in.dtype);
     if (in.mask == kNone) remember(in.slot, in.index, values_[static_cast<size_t>(id)], axes);
   }
@@ -549,6 +626,7 @@ class Emitter {
   void store(const Instr& in) {
     const loops::Param& p = k_.params[static_cast<size_t>(in.slot)];
     const Value v = arg(in, 0);
+    const bool as_rounded = is_reduced(p.dtype) && !v.rounded.empty() && v.rounded_to == p.dtype;
     const Axes own = axes_of(in.index);
     Axes axes = own | mask_axes(in) | v.axes;
     if (in_row_) axes |= kR;
@@ -558,10 +636,10 @@ class Emitter {
                           "p" + num(in.slot) +
                           (in.index.is_const(0) && own == axes
                                ? ""
-                               : " + " + (own == axes ? text(in.index) : "(" + widen(text(in.index), own, axes) + ")"));
+                               : " + " + (own == axes ? index(in.index) : "(" + widen(index(in.index), own, axes) + ")"));
     const std::string tail = m.empty() ? ")" : ", " + m + ")";
     std::erase_if(known_, [&](const Known& k) { return k.slot == in.slot; });
-    const std::string value = full(v, compute(p.dtype));
+    const std::string value = as_rounded && in.mode == StoreMode::kSet ? v.rounded : full(v, compute(p.dtype));
     if (in.mode == StoreMode::kSet) {
       inside("tl.store(" + address + ", " + value + tail);
       if (in.mask == kNone && !v.literal) remember(in.slot, in.index, v, axes);
@@ -749,7 +827,7 @@ class Emitter {
 
   const loops::Kernel& k_;
   const Tile tile_;
-  bool wide_ = false, fast_ = false, asserts_ = false, touched_ = false;
+  bool wide_ = false, fast_ = false, asserts_ = false;
   std::map<const sym::Node*, Name> names_;
   std::string x_mask_, y_mask_, r_mask_;
   Expr grid_ = 1;
@@ -763,6 +841,10 @@ class Emitter {
   std::map<std::vector<const sym::Node*>, int> sets_;
   std::vector<Known> known_, scratch_;
   std::map<int32_t, Axes> acc_axes_;
+  std::vector<std::pair<std::vector<Loop>, Expr>> joins_;
+  std::map<std::string, Value> memo_, inner_memo_;  // by right-hand side
+  std::vector<int32_t> stage_loads_;
+  std::vector<bool> loaded_, stored_;               // parameters touched by earlier stages, not only in registers
   std::string out_, header_, before_, body_, after_;
   int64_t next_ = 0;
 };
