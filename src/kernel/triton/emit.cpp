@@ -233,7 +233,8 @@ class Emitter {
       line(ib + " = " + (column.empty() ? "" : column + " * " + num(tile_.x) + " + ") + "tl.arange(0, " + num(tile_.x) +
            ")[None, :]");
       if (!nb.is_const(1)) line("pid = pid // " + atom(nb));
-      const std::string row = na.is_const(1) ? "" : (total.is_const(1) ? "pid" : "pid % " + atom(na)) + " * " + num(tile_.y) + " + ";
+      const std::string row =
+          na.is_const(1) ? "" : (total.is_const(1) ? "pid" : "pid % " + atom(na)) + " * " + num(tile_.y) + " + ";
       line(ia + " = " + row + "tl.arange(0, " + num(tile_.y) + ")[:, None]");
       names_[b.var.node()] = {ib, kX};
       names_[a.var.node()] = {ia, kY};
@@ -333,8 +334,9 @@ class Emitter {
     out_ += after_;
   }
 
-  // Threads of a program wait for each other before a stage that reads from memory what an earlier one stored, and before one that
-  // stores over what another thread may still have to read (its own parameter, or one that may lie over it).
+  // Threads of a program wait for each other before a stage that reads from memory what an earlier one stored, and
+  // before one that stores over what another thread may still have to read (its own parameter, or one that may lie over
+  // it).
   void barrier(const Stage& s) {
     if (!rows()) return;
     loaded_.resize(k_.params.size());
@@ -532,7 +534,7 @@ class Emitter {
         const loops::Accumulator& a = k_.accs[static_cast<size_t>(in.slot)];
         const bool is_arg = a.kind >= Reduce::kArgMax;
         values_[static_cast<size_t>(id)] = {(is_arg ? "a" + num(in.slot) + "_at" : "a" + num(in.slot)),
-                                            acc_axes_[in.slot], in.dtype, false};
+                                            acc_axes_[in.slot], is_arg ? at_types_[in.slot] : in.dtype, false};
         return;
       }
       case Op::k_reduce:
@@ -632,11 +634,11 @@ class Emitter {
     if (in_row_) axes |= kR;
     if (in_row_ && !(own & kR)) throw Declined("triton: a row stores to one place");
     const std::string m = mask(in, axes),
-                      address =
-                          "p" + num(in.slot) +
-                          (in.index.is_const(0) && own == axes
-                               ? ""
-                               : " + " + (own == axes ? index(in.index) : "(" + widen(index(in.index), own, axes) + ")"));
+                      address = "p" + num(in.slot) +
+                                (in.index.is_const(0) && own == axes
+                                     ? ""
+                                     : " + " + (own == axes ? index(in.index)
+                                                            : "(" + widen(index(in.index), own, axes) + ")"));
     const std::string tail = m.empty() ? ")" : ", " + m + ")";
     std::erase_if(known_, [&](const Known& k) { return k.slot == in.slot; });
     const std::string value = as_rounded && in.mode == StoreMode::kSet ? v.rounded : full(v, compute(p.dtype));
@@ -713,6 +715,7 @@ class Emitter {
     if (a.kind < Reduce::kArgMax) return;
     const Value& i = arg(in, 1);
     acc_axes_[in.slot] = axes | i.axes;
+    at_types_[in.slot] = DType::kI64;
     inside("a" + num(in.slot) +
            "_at = " + (i.literal ? "tl.full((), " + i.text + ", tl.int64)" : full(i, DType::kI64)));
   }
@@ -726,13 +729,14 @@ class Emitter {
     if (!in_row_) return take(in);
     const char* fn = combine(a.kind, d);
     if (a.kind >= Reduce::kArgMax) {
-      const std::string at = name + "_at", last = "0x7fffffffffffffff";
+      const DType at_type = at_types_[in.slot] = arg(in, 1).dtype == DType::kI32 ? DType::kI32 : DType::kI64;
+      const std::string at = name + "_at", last = at_type == DType::kI32 ? "0x7fffffff" : "0x7fffffffffffffff";
       const std::string v = fresh("v"), i = fresh("v");
       inside(v + " = " + operand(in, 0, d, neutral(a), axes));
-      inside(i + " = " + operand(in, 1, DType::kI64, last, axes));
+      inside(i + " = " + operand(in, 1, at_type, last, axes));
       if (looped_) {
         before_ += "    " + name + " = tl.full(" + shape(axes) + ", " + neutral(a) + ", " + type_name(d) + ")\n";
-        before_ += "    " + at + " = tl.full(" + shape(axes) + ", " + last + ", tl.int64)\n";
+        before_ += "    " + at + " = tl.full(" + shape(axes) + ", " + last + ", " + type_name(at_type) + ")\n";
         inside(name + ", " + at + " = " + fn + "(" + name + ", " + at + ", " + v + ", " + i + ")");
         after_ +=
             "    " + name + ", " + at + " = tl.reduce((" + name + ", " + at + "), 1, " + fn + ", keep_dims=True)\n";
@@ -841,10 +845,11 @@ class Emitter {
   std::map<std::vector<const sym::Node*>, int> sets_;
   std::vector<Known> known_, scratch_;
   std::map<int32_t, Axes> acc_axes_;
+  std::map<int32_t, DType> at_types_;  // of positions that argmax and argmin find
   std::vector<std::pair<std::vector<Loop>, Expr>> joins_;
   std::map<std::string, Value> memo_, inner_memo_;  // by right-hand side
   std::vector<int32_t> stage_loads_;
-  std::vector<bool> loaded_, stored_;               // parameters touched by earlier stages, not only in registers
+  std::vector<bool> loaded_, stored_;  // parameters touched by earlier stages, not only in registers
   std::string out_, header_, before_, body_, after_;
   int64_t next_ = 0;
 };

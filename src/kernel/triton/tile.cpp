@@ -42,6 +42,21 @@ int warps_for(int64_t elements, int64_t each, int most) {
   return static_cast<int>(std::clamp<int64_t>(power_of_2((elements + 32 * each - 1) / (32 * each)), 1, most));
 }
 
+// Neighbouring points of a scatter are those that its loads find side by side.
+void along_memory(const Stage& s, std::vector<loops::Loop>& points) {
+  auto stride = [&](const loops::Loop& l) {
+    int64_t most = 0;
+    for (const Instr& i : s.body) {
+      if (i.op != Op::k_load) continue;
+      const auto c = sym::coefficient(i.index, l.var);
+      most = std::max(most, c && c->is_const() ? std::abs(c->value()) : 1);
+    }
+    return most;
+  };
+  std::stable_sort(points.begin(), points.end(),
+                   [&](const loops::Loop& a, const loops::Loop& b) { return stride(a) > stride(b); });
+}
+
 // Flat points: 8 elements a thread where there is enough work to fill the machine with such programs.
 void flat(const loops::Kernel& k, const Gpu& gpu, Tile& t) {
   const int64_t n = points_of(t.points);
@@ -115,6 +130,7 @@ Tile choose_tile(const loops::Kernel& k, const Gpu& gpu) {
     if (k.stages.size() != 1 || !k.accs.empty()) throw Declined("triton: a scatter within a larger nest");
     t.scatter = true;
     t.points.insert(t.points.end(), k.stages[0].loops.begin(), k.stages[0].loops.end());
+    along_memory(k.stages[0], t.points);
     flat(k, gpu, t);
   } else if (loops) {
     rows(k, gpu, t);

@@ -64,7 +64,7 @@ class Server {
     start();
     try {
       exchange(asks, out);
-    } catch (const Declined&) {
+    } catch (const EnvironmentFailure&) {
       stop();
       throw;
     }
@@ -86,13 +86,13 @@ class Server {
       pid_ = 0;
     }
     const Command& c = command();
-    if (c.python.empty()) throw Declined("Triton's compiler is not set up");
+    if (c.python.empty()) throw EnvironmentFailure("Triton's compiler is not set up");
     int in[2], out[2];
     if (pipe2(in, O_CLOEXEC) != 0)
-      throw Declined(std::string("no pipe for Triton's compiler: ") + std::strerror(errno));
+      throw EnvironmentFailure(std::string("no pipe for Triton's compiler: ") + std::strerror(errno));
     if (pipe2(out, O_CLOEXEC) != 0) {
       close(in[0]), close(in[1]);
-      throw Declined(std::string("no pipe for Triton's compiler: ") + std::strerror(errno));
+      throw EnvironmentFailure(std::string("no pipe for Triton's compiler: ") + std::strerror(errno));
     }
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
@@ -118,7 +118,7 @@ class Server {
     if (error != 0) {
       pid_ = 0;
       close_pipes();
-      throw Declined("cannot start " + python + ": " + std::strerror(error));
+      throw EnvironmentFailure("cannot start " + python + ": " + std::strerror(error));
     }
     fcntl(to_, F_SETFL, O_NONBLOCK);
   }
@@ -144,25 +144,25 @@ class Server {
       pollfd fds[] = {{from_, POLLIN, 0}, {to_, POLLOUT, 0}};
       const int n = poll(fds, asks.empty() ? 1 : 2, kSilence);
       if (n < 0 && errno == EINTR) continue;
-      if (n <= 0) throw Declined("Triton's compiler does not answer");
+      if (n <= 0) throw EnvironmentFailure("Triton's compiler does not answer");
       if (!asks.empty() && (fds[1].revents & (POLLOUT | POLLERR | POLLHUP))) {
         const ssize_t w = write_quietly(asks);
-        if (w < 0 && errno != EAGAIN && errno != EINTR) throw Declined("Triton's compiler ended");
+        if (w < 0 && errno != EAGAIN && errno != EINTR) throw EnvironmentFailure("Triton's compiler ended");
         if (w > 0) asks.remove_prefix(static_cast<size_t>(w));
       }
       if (!(fds[0].revents & (POLLIN | POLLHUP | POLLERR))) continue;
       char buffer[1 << 16];
       const ssize_t r = read(from_, buffer, sizeof buffer);
       if (r < 0 && errno == EINTR) continue;
-      if (r <= 0) throw Declined("Triton's compiler ended");
+      if (r <= 0) throw EnvironmentFailure("Triton's compiler ended");
       got.append(buffer, static_cast<size_t>(r));
       for (Header h; got.size() >= sizeof h;) {
         std::memcpy(&h, got.data(), sizeof h);
-        if (h.size > (1u << 28) || h.id >= out.size()) throw Declined("Triton's compiler answers nonsense");
+        if (h.size > (1u << 28) || h.id >= out.size()) throw EnvironmentFailure("Triton's compiler answers nonsense");
         if (got.size() < sizeof h + h.size) break;
         std::string data = got.substr(sizeof h, h.size);
         got.erase(0, sizeof h + h.size);
-        if (h.status == 2) throw Declined("Triton does not work here: " + data);
+        if (h.status == 2) throw EnvironmentFailure("Triton does not work here: " + data);
         Cubin& c = out[h.id];
         if (h.status == 0) {
           c = {std::move(data), static_cast<int32_t>(h.shared), static_cast<int64_t>(h.scratch),

@@ -7,7 +7,8 @@
 //             started at the first compilation, gone when this process is; several threads may compile at once; nothing
 //             hangs: a worker that dies fails its source, a server that dies or says nothing for a minute fails the
 //             request and is replaced
-//   Declines  no Triton, one that does not work, a source that it cannot compile: Declined with its own words
+//   Declines  no Triton, one that does not work, no process: EnvironmentFailure with its own words. A source that it
+//   cannot compile: Cubin::error
 #pragma once
 #include <span>
 #include <string>

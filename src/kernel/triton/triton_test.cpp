@@ -1,0 +1,124 @@
+// Text in, text out: testdata/*.txt hold cases  kernel { ... }  ->  grid, warps, the function or "declined: reason",
+// separated by lines of ----. FLASHOVER_BLESS=1 rewrites the parts after ->.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "base/check.h"
+#include "kernel/triton/tile.h"
+#include "kernel/triton/triton.h"
+
+namespace flashover::kernel::triton {
+namespace {
+
+std::string trim(std::string s) {
+  while (!s.empty() && std::isspace(static_cast<unsigned char>(s.back()))) s.pop_back();
+  size_t start = 0;
+  while (start < s.size() && std::isspace(static_cast<unsigned char>(s[start]))) ++start;
+  return s.substr(start);
+}
+
+std::string render(const std::string& kernel) {
+  try {
+    const loops::Kernel k = loops::parse(kernel);
+    loops::verify(k);
+    const Source s = emit(k, Gpu{});
+    std::string signature;
+    for (const std::string& t : s.signature) signature += " " + t;
+    return "grid " + s.launch.grid[0].str() + ", " + std::to_string(s.warps) + " warps" +
+           (s.asserts ? ", asserts" : "") + "," + signature + "\n" + trim(s.text.substr(s.text.find("\n\n\n")));
+  } catch (const Declined& d) {
+    return std::string("declined: ") + d.what();
+  }
+}
+
+void run_file(const std::filesystem::path& path) {
+  std::ifstream in(path);
+  std::stringstream stream;
+  stream << in.rdbuf();
+  const std::string text = stream.str();
+  const bool bless = std::getenv("FLASHOVER_BLESS") != nullptr;
+  std::string blessed;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = text.find("\n----", at);
+    const std::string part = text.substr(at, end == std::string::npos ? std::string::npos : end - at);
+    at = end == std::string::npos ? text.size() : std::min(text.size(), text.find('\n', end + 1) + 1);
+    const size_t arrow = part.find("\n->");
+    const std::string kernel = trim(part.substr(0, arrow)), got = render(kernel);
+    if (bless) {
+      blessed += (blessed.empty() ? "" : "----\n") + kernel + "\n->\n" + got + "\n";
+      continue;
+    }
+    ASSERT_NE(arrow, std::string::npos) << path << ": a case without -> (bless it)";
+    EXPECT_EQ(got, trim(part.substr(arrow + 3))) << path << "\n" << part;
+  }
+  if (bless) std::ofstream(path) << blessed;
+}
+
+TEST(Triton, KernelsGiveTheWrittenSource) {
+  // __FILE__ is relative to the build folder, where ctest runs; by hand one starts from the root.
+  std::filesystem::path root = std::filesystem::path(__FILE__).parent_path() / "testdata";
+  if (!std::filesystem::exists(root)) root = "src/kernel/triton/testdata";
+  int files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(root)) {
+    run_file(entry.path());
+    ++files;
+  }
+  EXPECT_GT(files, 0);
+}
+
+std::string row_kernel(int64_t rows, int64_t length, const char* vector) {
+  const std::string r = std::to_string(rows), l = std::to_string(length), n = std::to_string(rows * length);
+  const std::string index =
+      std::string(vector) == "inner" ? l + "*i0." + r + " + j0." + l : "i0." + r + " + " + r + "*j0." + l;
+  return "kernel {\n p0 = f32[" + n + "] read\n p1 = f32[" + r + "] write\n outer i0." + r +
+         "\n acc a0 = sum f32\n vector " + vector + "\n cost 1\n stage j0." + l + " {\n v0 = load f32 p0[" + index +
+         "]\n v1 = reduce a0 v0\n }\n stage {\n v0 = acc f32 a0\n v1 = store p1[i0." + r + "] v0\n }\n}\n";
+}
+
+TEST(Triton, TilesFollowTheMeasuredRules) {
+  struct {
+    int64_t rows, length;
+    const char* vector;
+    bool persistent;
+    int64_t x, r;
+    int warps;
+  } const cases[] = {
+      {8192, 768, "inner", true, 1, 1024, 2},    {8192, 4096, "inner", true, 1, 4096, 8},
+      {8192, 8192, "inner", true, 1, 8192, 8},   {8192, 512, "inner", true, 2, 512, 2},
+      {8192, 64, "inner", true, 16, 64, 2},      {64, 16384, "inner", true, 1, 16384, 16},
+      {4096, 16384, "inner", false, 1, 4096, 8}, {4096, 50257, "inner", false, 1, 4096, 8},
+      {3072, 256, "outer", false, 16, 128, 2},   {65536, 256, "outer", false, 32, 128, 4},
+      {65536, 9, "outer", true, 128, 16, 2},
+  };
+  for (const auto& c : cases) {
+    const Tile t = choose_tile(loops::parse(row_kernel(c.rows, c.length, c.vector)), Gpu{});
+    EXPECT_EQ(t.persistent, c.persistent) << c.rows << " " << c.length << c.vector;
+    EXPECT_EQ(t.x, c.x) << c.rows << " " << c.length << c.vector;
+    EXPECT_EQ(t.r, c.r) << c.rows << " " << c.length << c.vector;
+    EXPECT_EQ(t.warps, c.warps) << c.rows << " " << c.length << c.vector;
+  }
+}
+
+TEST(Triton, TheKeyIsTheCodeAndNotItsName) {
+  loops::Kernel k = loops::parse(row_kernel(100, 50, "inner"));
+  const Source a = emit(k, Gpu{});
+  k.label = "sum model.py:3";
+  const Source b = emit(k, Gpu{});
+  EXPECT_NE(a.name, b.name);
+  EXPECT_EQ(key(a), key(b));
+  EXPECT_NE(key(a), key(emit(loops::parse(row_kernel(100, 51, "inner")), Gpu{})));
+}
+
+TEST(Triton, LargeTensorsGet64BitIndices) {
+  const std::string small = emit(loops::parse(row_kernel(1 << 10, 1 << 10, "inner")), Gpu{}).text;
+  const std::string large = emit(loops::parse(row_kernel(1 << 20, 1 << 12, "inner")), Gpu{}).text;
+  EXPECT_EQ(small.find("int64"), std::string::npos);
+  EXPECT_NE(large.find("tl.program_id(0).to(tl.int64)"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace flashover::kernel::triton
