@@ -125,8 +125,12 @@ py::object infer(const std::string& name, const py::list& args, int default_dtyp
 std::vector<TensorType> types_of(const py::list& outs) {
   std::vector<TensorType> types;
   for (const py::handle& h : outs) {
-    auto t = h.cast<py::tuple>();
     TensorType type;
+    if (h.is_none()) {  // a result that nobody has
+      types.push_back(std::move(type));
+      continue;
+    }
+    auto t = h.cast<py::tuple>();
     type.dtype = static_cast<DType>(t[0].cast<int>());
     for (int64_t s : t[1].cast<std::vector<int64_t>>()) type.sizes.emplace_back(s);
     for (int64_t s : t[2].cast<std::vector<int64_t>>()) type.strides.emplace_back(s);
@@ -146,6 +150,8 @@ py::object decompose(const std::string& name, const py::list& args, const py::li
   for (const py::handle& h : args) read.push_back(reader.read(h));
   const size_t inputs = reader.graph.inputs.size();
   reader.graph.add_node(op, read, types_of(outs));
+  for (size_t i = 0; i < outs.size(); ++i)
+    if (outs[i].is_none()) reader.graph.nodes.back().outs[i] = kNoValue;
   const graph::Node node = reader.graph.nodes.back();
   reader.graph.nodes.pop_back();
   graph::Builder b(reader.graph);

@@ -285,8 +285,8 @@ def test_global_state(name, enter):
         (lambda: torch.use_deterministic_algorithms(True), lambda: torch.use_deterministic_algorithms(False)),
         (lambda: torch.set_float32_matmul_precision("medium"), lambda: torch.set_float32_matmul_precision("highest")),
         (
-            lambda: setattr(torch.backends.cudnn, "benchmark", True),
-            lambda: setattr(torch.backends.cudnn, "benchmark", False),
+            lambda: torch._C._set_cudnn_benchmark(True),  # torch.testing freezes the attribute of torch.backends
+            lambda: torch._C._set_cudnn_benchmark(False),
         ),
     ],
 )

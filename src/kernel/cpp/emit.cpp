@@ -834,8 +834,11 @@ class Emitter {
       if (k_.accs[a].kind == Reduce::kSum && is_floating(k_.accs[a].dtype)) b.sums.push_back(a);
     if (b.sums.empty()) return b;
     const bool lanes_inside = inner() && p.vector;
-    const int64_t step = lanes_inside ? lanes_.width * p.copies : 1, chain = lanes_inside ? 64 : 32;
+    const int64_t step = lanes_inside ? lanes_.width * p.copies : 1;
+    int64_t chain = lanes_inside ? 64 : 32;
     auto n = s.loops.back().extent.as_const();
+    // Both chains, within a block and over the blocks, are shortest when they are alike.
+    while (n && chain * chain * step < *n) chain *= 2;
     if (!n || *n > 2 * chain * step) {
       b.block = chain * step;
     } else if (s.loops.size() > 1 && *n >= 4 * step) {
