@@ -21,19 +21,30 @@ class Explanation:
         return [e for e in self.entries if e["compiled"]]
 
     @property
+    def breaks(self) -> list[dict[str, str]]:
+        """Where a graph ends in the middle of the program and another one goes on."""
+        return [{"reason": e["reason"], "where": e["where"]} for e in self.entries if e["breaks"]]
+
+    @property
     def declines(self) -> list[dict[str, str]]:
-        return [{"reason": e["reason"], "where": e["where"]} for e in self.entries if not e["compiled"]]
+        """Calls, or what was left of them after a break, that run eager."""
+        return [
+            {"reason": e["reason"], "where": e["where"], "stays": e["stays"]}
+            for e in self.entries
+            if not e["compiled"] and not e["trivial"]
+        ]
 
     def to_dict(self) -> dict[str, Any]:
         skipped = self.tallies["skipped"]
         return {
             "name": self.name,
             "graph_count": len(self.graphs),
-            "graph_break_count": len(self.declines),
+            "graph_break_count": len(self.breaks) + len(self.declines),
             "op_count": sum(e["ops"] for e in self.graphs),
             "kernel_count": sum(e["kernels"] for e in self.graphs),
             "extern_call_count": sum(e["extern_calls"] for e in self.graphs),
             "graphs": self.graphs,
+            "breaks": self.breaks,
             "declines": self.declines,
             "guards": [g for e in self.entries for g in e["guards"]],
             "skipped": skipped,
@@ -42,17 +53,22 @@ class Explanation:
     def __str__(self) -> str:
         d = self.to_dict()
         lines = [
-            f"{self.name}: {d['graph_count']} graph(s), {d['graph_break_count']} call(s) left eager, "
+            f"{self.name}: {d['graph_count']} graph(s), {len(self.breaks)} graph break(s), {len(self.declines)} call(s) left eager, "
             f"{d['op_count']} ops, {d['kernel_count']} kernels, {d['extern_call_count']} extern calls"
         ]
         if d["skipped"]:
             lines.append(f"  not tried: {d['skipped']}")
         for x in self.declines:
             lines.append(f"  eager: {x['reason']}" + (f"\n    at {x['where']}" if x["where"] else ""))
+            if x["stays"]:
+                lines.append(f"    cannot go on after it: {x['stays']}")
+        for x in self.breaks:
+            lines.append(f"  graph break: {x['reason']}" + (f"\n    at {x['where']}" if x["where"] else ""))
         for i, e in enumerate(self.graphs):
             times = ", ".join(f"{k} {v * 1e3:.1f} ms" for k, v in e["stages"].items())
             cache = ", from the disk cache" if e["cache_hit"] else ""
-            lines.append(f"  graph {i}: {e['ops']} ops, {e['seconds'] * 1e3:.1f} ms{cache} ({times})")
+            after = f" from {e['continues']}" if e["continues"] else ""
+            lines.append(f"  graph {i}{after}: {e['ops']} ops, {e['seconds'] * 1e3:.1f} ms{cache} ({times})")
             if e["recompiled_for"]:
                 lines.append(f"    compiled again because: {e['recompiled_for']}")
             lines.append(f"    {len(e['guards'])} guards in {e['guard_instructions']} instructions")

@@ -8,19 +8,31 @@
 
 #include <algorithm>
 #include <mutex>
+#include <unordered_map>
 
 #include "base/check.h"
 #include "base/options.h"
 #include "entry/entry.h"
 #include "entry/log.h"
 #include "entry/stance.h"
+#include "frame/resume.h"
 #include "guards/global_state.h"
 #include "guards/objects.h"
 
 namespace flashover::entry {
 
+// What was compiled for one place after a graph break: an instruction of a code object, with a given shape of the stack.
+struct Continuation {
+  PyObject* code = nullptr;  // owned: the key has its address
+  Settings settings;
+  std::vector<EntryPtr> entries;
+  bool limit_said = false;
+  ~Continuation() { Py_XDECREF(code); }
+};
+
 struct CallableState {
   Settings settings;
+  std::unordered_map<std::string, std::shared_ptr<Continuation>> continuations;
   Signature signature;
   std::vector<EntryPtr> entries;  // most recently used first
   uint32_t type_tag = 0;          // of self's type when `function` was looked up on it
@@ -93,6 +105,7 @@ bool refresh(Callable* c) {
       PyObject* found = _PyType_Lookup(type, name);
       if (found != c->function) {
         c->state->entries.clear();
+        c->state->continuations.clear();
         Py_XINCREF(found);
         Py_XSETREF(c->function, found);
       }
@@ -112,7 +125,8 @@ const char* reason_to_skip() {
   return guards::state_to_avoid();
 }
 
-PyObject* run_entry(const EntryPtr& e, PyObject** wanted) {
+// Null without an error: the entry ends in a graph break, `frames` say how to go on.
+PyObject* run_entry(const EntryPtr& e, PyObject** wanted, std::vector<frame::FrameState>& frames) {
   c10::SmallVector<at::Tensor, 16> inputs;
   inputs.reserve(e->inputs.size());
   for (int32_t i : e->inputs) inputs.push_back(i < 0 ? e->constants[-1 - i] : THPVariable_Unpack(wanted[i]));
@@ -122,7 +136,9 @@ PyObject* run_entry(const EntryPtr& e, PyObject** wanted) {
   try {
     torch::PyWarningHandler warnings;
     try {
-      if (e->runner->needs_gil()) {
+      if (!e->runner) {
+        // Only Python before the break.
+      } else if (e->runner->needs_gil()) {
         e->runner->run(inputs.data(), inputs.size(), outputs);
       } else {
         PyThreadState* saved = PyEval_SaveThread();
@@ -140,7 +156,11 @@ PyObject* run_entry(const EntryPtr& e, PyObject** wanted) {
     }
     c10::SmallVector<PyObject*, 8> wrapped;
     for (at::Tensor& t : outputs) wrapped.push_back(THPVariable_Wrap(std::move(t)));
-    result = frame::rebuild(e->capture, wanted, wrapped.data());
+    if (e->capture.frames.empty()) {
+      result = frame::rebuild(e->capture, wanted, wrapped.data());
+    } else {
+      frame::rebuild_frames(e->capture, wanted, wrapped.data(), frames);
+    }
     for (PyObject* o : wrapped) Py_XDECREF(o);
   } catch (python_error& error) {
     error.restore();
@@ -152,22 +172,123 @@ PyObject* run_entry(const EntryPtr& e, PyObject** wanted) {
 }
 
 // The entry for these arguments, most recently used first; its wanted objects in `wanted`.
-EntryPtr find(CallableState& s, PyObject** slots, c10::SmallVectorImpl<PyObject*>& wanted) {
-  for (size_t i = 0; i < s.entries.size(); i++) {
-    Entry& e = *s.entries[i];
+EntryPtr find(std::vector<EntryPtr>& entries, PyObject* const* slots, c10::SmallVectorImpl<PyObject*>& wanted) {
+  for (size_t i = 0; i < entries.size(); i++) {
+    Entry& e = *entries[i];
     if (!e.guards) continue;  // failed before there were any: only counts
     wanted.resize(std::max(wanted.size(), e.wanted));
     if (!e.guards->check(slots, wanted.data())) continue;
-    if (i > 0) std::rotate(s.entries.begin(), s.entries.begin() + static_cast<std::ptrdiff_t>(i), s.entries.begin() + static_cast<std::ptrdiff_t>(i) + 1);
-    return s.entries.front();
+    const auto at = static_cast<std::ptrdiff_t>(i);
+    if (i > 0) std::rotate(entries.begin(), entries.begin() + at, entries.begin() + at + 1);
+    return entries.front();
   }
   return nullptr;
 }
 
+std::string limit_text(const std::string& name, size_t limit, const std::string& failed) {
+  return "flashover: " + name + " was compiled " + std::to_string(limit) +
+         " times (recompile_limit); other calls run eager. The last guard that failed: " + failed;
+}
+
+// Takes frames on after a graph break: finds or makes the entry for what is left of a call.
+class Rest final : public frame::Continuations {
+ public:
+  explicit Rest(CallableState& s) : s_(s) {}
+
+  Outcome go_on(const frame::Subject& rest, PyObject* code, PyObject** result, std::vector<frame::FrameState>& frames) override {
+    if (reason_to_skip() || current_stance() == Stance::kForceEager) return Outcome::kNotTaken;
+    std::shared_ptr<Continuation>& place = s_.continuations[key(rest, code)];
+    if (!place) {
+      place = std::make_shared<Continuation>();
+      place->code = Py_NewRef(code);
+      place->settings = s_.settings;
+      place->settings.fullgraph = false;
+    }
+    const std::shared_ptr<Continuation> here = place;  // a reset may come in between
+    c10::SmallVector<PyObject*, 64> wanted;
+    EntryPtr entry = find(here->entries, rest.slots, wanted);
+    if (!entry) {
+      bool raised = false;
+      entry = make(*here, rest, code, wanted, raised);
+      if (raised) return Outcome::kRaised;
+      if (!entry) return Outcome::kNotTaken;
+    }
+    if (entry->kind == Entry::Kind::kEager) return Outcome::kNotTaken;
+    entry->hits++;
+    *result = run_entry(entry, wanted.data(), frames);
+    if (*result) return Outcome::kReturned;
+    return PyErr_Occurred() ? Outcome::kRaised : Outcome::kBroke;
+  }
+
+ private:
+  static std::string key(const frame::Subject& rest, PyObject* code) {
+    std::string k(reinterpret_cast<const char*>(&code), sizeof code);
+    k.append(reinterpret_cast<const char*>(&rest.next), sizeof rest.next);
+    for (size_t i = 0; i < rest.count; i++) k += rest.slots[i] ? '1' : '0';
+    return k;
+  }
+
+  EntryPtr make(Continuation& here, const frame::Subject& rest, PyObject* code, c10::SmallVectorImpl<PyObject*>& wanted, bool& raised) {
+    std::string failed;
+    if (!here.entries.empty()) {
+      const Entry& e = *here.entries.front();
+      failed = e.guards ? e.guards->explain_failure(rest.slots) : e.reason;
+    }
+    const Stance stance = current_stance();
+    if (stance == Stance::kEagerOnRecompile) return nullptr;
+    if (stance == Stance::kFailOnRecompile && !here.entries.empty()) {
+      PyErr_Format(PyExc_RuntimeError, "flashover: %s needs to be compiled again, and the stance is fail_on_recompile: %s",
+                   s_.settings.name.c_str(), failed.c_str());
+      raised = true;
+      return nullptr;
+    }
+    CompileLock lock;
+    if (EntryPtr made = find(here.entries, rest.slots, wanted)) return made;  // by another thread
+    const int line = PyCode_Addr2Line(reinterpret_cast<PyCodeObject*>(code), rest.next * 2);
+    const char* file = PyUnicode_AsUTF8(reinterpret_cast<PyCodeObject*>(code)->co_filename);
+    const std::string where = std::string(file ? file : "?") + ":" + std::to_string(line);
+    if (here.entries.size() >= s_.limit) {
+      if (!std::exchange(here.limit_said, true)) {
+        const std::string text = limit_text(s_.settings.name + " after the graph break before " + where, s_.limit, failed);
+        log(Topic::kRecompiles, text);
+        raised = PyErr_WarnEx(PyExc_RuntimeWarning, text.c_str(), 1) != 0;
+      }
+      return nullptr;
+    }
+    if (!here.entries.empty()) {
+      s_.recompiles++;
+      counters().recompiles++;
+      log(Topic::kRecompiles, s_.settings.name + ": compiled again after the graph break before " + where + ": " + failed);
+    }
+    EntryPtr made = compile_call(here.settings, rest, failed);
+    if (!made) {
+      raised = true;
+      return nullptr;
+    }
+    made->continues = where;
+    here.entries.insert(here.entries.begin(), made);
+    if (made->kind == Entry::Kind::kEager) return made;
+    wanted.resize(std::max(wanted.size(), made->wanted));
+    return made->guards->check(rest.slots, wanted.data()) ? made : nullptr;
+  }
+
+  CallableState& s_;
+};
+
+PyObject* run_call(Callable* c, const EntryPtr& entry, PyObject** wanted) {
+  std::vector<frame::FrameState> frames;
+  PyObject* result = run_entry(entry, wanted, frames);
+  if (result || PyErr_Occurred()) return result;
+  Rest rest(*c->state);
+  Py_INCREF(c);  // the program may drop it on the way
+  result = frame::resume(std::move(frames), rest);
+  Py_DECREF(c);
+  return result;
+}
+
 PyObject* over_limit(Callable* c, const std::string& failed, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
   CallableState& s = *c->state;
-  std::string text = "flashover: " + s.settings.name + " was compiled " + std::to_string(s.limit) +
-                     " times (recompile_limit); other calls run eager. The last guard that failed: " + failed;
+  const std::string text = limit_text(s.settings.name, s.limit, failed);
   if (s.settings.fullgraph) {
     PyObject* module = PyImport_ImportModule("flashover.exc");
     PyObject* type = module ? PyObject_GetAttrString(module, "RecompileLimitExceeded") : nullptr;
@@ -203,7 +324,7 @@ PyObject* miss(Callable* c, Bound& bound, c10::SmallVectorImpl<PyObject*>& wante
   EntryPtr entry;
   {
     CompileLock lock;
-    entry = find(s, bound.slots(), wanted);  // another thread may have made it meanwhile
+    entry = find(s.entries, bound.slots(), wanted);  // another thread may have made it meanwhile
     if (!entry) {
       if (s.entries.size() >= s.limit) return over_limit(c, failed, args, nargsf, kwnames);
       if (!s.entries.empty()) {
@@ -213,7 +334,9 @@ PyObject* miss(Callable* c, Bound& bound, c10::SmallVectorImpl<PyObject*>& wante
       }
       Py_INCREF(c->function);
       PyObject* function = c->function;
-      entry = compile_call(s.settings, function, bound.slots(), static_cast<size_t>(s.signature.slots), failed);
+      frame::Subject subject{function, bound.slots(), static_cast<size_t>(s.signature.slots)};
+      subject.may_break = !s.settings.fullgraph;
+      entry = compile_call(s.settings, subject, failed);
       Py_DECREF(function);
       if (!entry) return nullptr;
       s.entries.insert(s.entries.begin(), entry);
@@ -225,7 +348,7 @@ PyObject* miss(Callable* c, Bound& bound, c10::SmallVectorImpl<PyObject*>& wante
   }
   if (entry->kind == Entry::Kind::kEager) return call_original(c, args, nargsf, kwnames);
   entry->hits++;
-  return run_entry(entry, wanted.data());
+  return run_call(c, entry, wanted.data());
 }
 
 PyObject* call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
@@ -239,10 +362,10 @@ PyObject* call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* k
   if (!bound.bind(s.signature, f, c->self, args, PyVectorcall_NARGS(nargsf), kwnames))
     return call_original(c, args, nargsf, kwnames);  // raises the TypeError
   c10::SmallVector<PyObject*, 64> wanted;
-  if (EntryPtr entry = find(s, bound.slots(), wanted)) {
+  if (EntryPtr entry = find(s.entries, bound.slots(), wanted)) {
     if (entry->kind == Entry::Kind::kEager) return call_original(c, args, nargsf, kwnames);
     entry->hits++;
-    return run_entry(entry, wanted.data());
+    return run_call(c, entry, wanted.data());
   }
   return miss(c, bound, wanted, args, nargsf, kwnames);
 }
@@ -294,10 +417,16 @@ int traverse(PyObject* o, visitproc visit, void* arg) {
   Py_VISIT(c->self);
   Py_VISIT(c->dict);
   Py_VISIT(c->state->settings.custom);
-  for (const EntryPtr& e : c->state->entries) {
-    if (e.use_count() > 1) continue;  // running: its references are not only ours
-    for (const frame::RecipeStep& s : e->capture.recipe) Py_VISIT(s.object);
-  }
+  auto visit_entries = [&](const std::vector<EntryPtr>& entries) {
+    for (const EntryPtr& e : entries) {
+      if (e.use_count() > 1) continue;  // running: its references are not only ours
+      for (const frame::RecipeStep& s : e->capture.recipe) Py_VISIT(s.object);
+    }
+    return 0;
+  };
+  if (int stopped = visit_entries(c->state->entries)) return stopped;
+  for (const auto& [key, place] : c->state->continuations)
+    if (int stopped = place.use_count() > 1 ? 0 : visit_entries(place->entries)) return stopped;
   return 0;
 }
 
@@ -305,7 +434,10 @@ int clear(PyObject* o) {
   auto* c = reinterpret_cast<Callable*>(o);
   std::vector<EntryPtr> entries = std::move(c->state->entries);
   c->state->entries.clear();
+  auto continuations = std::move(c->state->continuations);
+  c->state->continuations.clear();
   entries.clear();
+  continuations.clear();
   Py_CLEAR(c->function);
   Py_CLEAR(c->self);
   Py_CLEAR(c->dict);
@@ -359,8 +491,11 @@ PyObject* describe(const Entry& e) {
     Py_XDECREF(v);
   }
   return Py_BuildValue(
-      "{s:O,s:s,s:s,s:s,s:L,s:L,s:L,s:L,s:L,s:O,s:s,s:d,s:N,s:n,s:N,s:N,s:N}", "compiled",
-      e.kind == Entry::Kind::kCompiled ? Py_True : Py_False, "reason", e.reason.c_str(), "where", e.where.c_str(),
+      "{s:O,s:s,s:O,s:s,s:O,s:s,s:s,s:s,s:L,s:L,s:L,s:L,s:L,s:O,s:s,s:d,s:N,s:n,s:N,s:N,s:N}", "compiled",
+      e.kind == Entry::Kind::kCompiled ? Py_True : Py_False, "continues", e.continues.c_str(), "breaks",
+      e.capture.frames.empty() ? Py_False : Py_True, "stays", e.capture.reason_to_stay.c_str(), "trivial",
+      e.trivial ? Py_True : Py_False, "reason", (e.reason.empty() ? e.capture.reason : e.reason).c_str(), "where",
+      (e.where.empty() ? e.capture.where : e.where).c_str(),
       "recompiled_for", e.recompiled_for.c_str(), "hits", static_cast<long long>(e.hits), "ops",
       static_cast<long long>(e.ops), "kernels", static_cast<long long>(r.kernels), "extern_calls",
       static_cast<long long>(r.extern_calls), "slab_bytes", static_cast<long long>(r.slab_bytes), "cache_hit",
@@ -372,7 +507,10 @@ PyObject* describe(const Entry& e) {
 
 PyObject* entries(PyObject* o, PyObject*) {
   PyObject* out = PyList_New(0);
-  for (const EntryPtr& e : std::vector<EntryPtr>(reinterpret_cast<Callable*>(o)->state->entries)) {
+  const CallableState& s = *reinterpret_cast<Callable*>(o)->state;
+  std::vector<EntryPtr> all = s.entries;
+  for (const auto& [key, place] : s.continuations) all.insert(all.end(), place->entries.begin(), place->entries.end());
+  for (const EntryPtr& e : all) {
     PyObject* d = describe(*e);
     if (!d || PyList_Append(out, d) != 0) {
       Py_XDECREF(d);
@@ -388,6 +526,8 @@ PyObject* reset(PyObject* o, PyObject*) {
   std::vector<EntryPtr> old;
   CallableState& s = *reinterpret_cast<Callable*>(o)->state;
   old.swap(s.entries);
+  decltype(s.continuations) rest;
+  rest.swap(s.continuations);
   s.limit_said = false;
   Py_RETURN_NONE;
 }

@@ -29,14 +29,6 @@ class Clock {
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
 };
 
-void release(frame::Capture& c) {
-  guards::release(c.observations);
-  for (PyObject* o : c.constants) Py_XDECREF(o);
-  for (frame::RecipeStep& s : c.recipe) Py_XDECREF(s.object);
-  c.constants.clear();
-  c.recipe.clear();
-}
-
 // Raises flashover.exc.<name>(message, reason=..., where=...).
 void raise(const char* name, const std::string& message, const std::string& reason, const std::string& where) {
   PyObject* module = PyImport_ImportModule("flashover.exc");
@@ -153,12 +145,13 @@ void connect_inputs(Entry& e) {
   e.wanted = c.wanted.size();
 }
 
-void attempt(Attempt& a, PyObject* function, PyObject* const* bound, size_t count) {
+void attempt(Attempt& a, const frame::Subject& subject) {
+  PyObject* const* const bound = subject.slots;
   Entry& e = a.entry;
   Clock clock;
   guards::GlobalState before = guards::GlobalState::read();
   bool grad = before.grad_enabled();
-  e.capture = frame::capture(function, bound, count);
+  e.capture = frame::capture(subject);
   e.capture_seconds = clock.lap();
   if (PyErr_Occurred()) {  // an interrupt, not the program's own doing
     a.fatal = true;
@@ -171,7 +164,7 @@ void attempt(Attempt& a, PyObject* function, PyObject* const* bound, size_t coun
   bool trains = false, compiles = !c.declined && !c.raised;
   if (compiles) {
     for (const graph::Input& i : c.graph.inputs) trains |= i.requires_grad && i.kind != graph::InputKind::kConstant;
-    trains &= grad;
+    trains &= grad && !c.graph.nodes.empty();
     compiles = !trains;
     if (counts_from_storage(c.graph))
       for (guards::SourceId s : c.input_sources)
@@ -192,12 +185,24 @@ void attempt(Attempt& a, PyObject* function, PyObject* const* bound, size_t coun
     for (const std::string& w : e.guards->words()) log(Topic::kGuards, a.settings.name + ": " + w);
   if (c.declined || c.raised) {
     if (c.declined) counters().graph_breaks++;
+    if (!c.reason_to_stay.empty()) log(Topic::kBreaks, a.settings.name + ": cannot go on after the break: " + c.reason_to_stay);
     a.decline(c.raised && c.reason.empty() ? "the program raised an exception while it was traced" : c.reason, c.where,
               c.raised ? nullptr : "Unsupported");
     return;
   }
   if (trains) {
     a.decline("training is not compiled yet: grad mode is on and an input or parameter requires grad", "", nullptr);
+    return;
+  }
+  const bool breaks = !c.frames.empty();
+  if (breaks) {
+    counters().graph_breaks++;
+    log(Topic::kBreaks, a.settings.name + ": graph break: " + c.reason + (c.where.empty() ? "" : " at " + c.where));
+  }
+  connect_inputs(e);
+  if (c.graph.nodes.empty() && (breaks ? c.graph.outputs.empty() : subject.next >= 0)) {  // only Python between two breaks
+    e.kind = breaks ? Entry::Kind::kCompiled : Entry::Kind::kEager;
+    e.trivial = !breaks;
     return;
   }
   const bool pipeline = a.settings.backend == "flashover" && !a.settings.custom;
@@ -211,7 +216,6 @@ void attempt(Attempt& a, PyObject* function, PyObject* const* bound, size_t coun
       e.report.texts.emplace_back("traced", std::move(text));
     }
   }
-  connect_inputs(e);
   // The inputs of this call, for backends that look at examples.
   std::vector<PyObject*> objects(e.wanted);
   if (!e.guards->check(bound, objects.data()))
@@ -242,22 +246,21 @@ void attempt(Attempt& a, PyObject* function, PyObject* const* bound, size_t coun
 
 }  // namespace
 
-Entry::~Entry() { release(capture); }
+Entry::~Entry() { frame::release(capture); }
 
 Counters& counters() {
   static Counters c;
   return c;
 }
 
-EntryPtr compile_call(const Settings& settings, PyObject* function, PyObject* const* bound, size_t count,
-                      std::string recompiled_for) {
+EntryPtr compile_call(const Settings& settings, const frame::Subject& subject, std::string recompiled_for) {
   auto entry = std::make_shared<Entry>();
   entry->recompiled_for = std::move(recompiled_for);
   Attempt a{settings, *entry};
   Clock clock;
   Progress progress(settings.name);
   try {
-    attempt(a, function, bound, count);
+    attempt(a, subject);
   } catch (const EnvironmentFailure& e) {
     a.decline(e.reason, e.where, "BackendCompilerFailed");
     if (!a.fatal) a.fatal = !warn_once("flashover: calls run eager, this machine cannot compile them: " + e.reason);

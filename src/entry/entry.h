@@ -44,7 +44,9 @@ struct Entry {
   size_t wanted = 0;
   int64_t hits = 0;
   // For explain().
+  bool trivial = false;         // kEager: nothing in it to compile
   std::string reason, where;    // kEager: why
+  std::string continues;        // what comes after a graph break: where it starts
   std::string recompiled_for;   // the guard of the previous entry that failed
   double capture_seconds = 0, guard_seconds = 0, total_seconds = 0;
   int64_t ops = 0;
@@ -59,10 +61,9 @@ struct Counters {
 };
 Counters& counters();  // GIL held
 
-// Makes an entry for these bound arguments. GIL held, one at a time per process. Never throws; null with a Python error set
-// when the call must raise (fullgraph, interrupts).
-EntryPtr compile_call(const Settings& settings, PyObject* function, PyObject* const* bound, size_t count,
-                      std::string recompiled_for);
+// Makes an entry for a call with these bound arguments, or for the rest of one after a graph break. GIL held, one at a time per
+// process. Never throws; null with a Python error set when the call must raise (fullgraph, interrupts).
+EntryPtr compile_call(const Settings& settings, const frame::Subject& subject, std::string recompiled_for);
 
 // The Python type CompiledCallable; adds it to the module. Returns false with an error set.
 bool add_callable_type(PyObject* module);

@@ -26,9 +26,56 @@ class ContextCopy {
   ContextCopy(const ContextCopy&) = delete;
   ContextCopy& operator=(const ContextCopy&) = delete;
 
+  bool changed() const {
+    Ref was = items(before_.get()), is = items(context_);
+    if (!was || !is || PyList_GET_SIZE(was.get()) != PyList_GET_SIZE(is.get())) return true;
+    Ref known = Ref::steal(PyDict_New());
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(was.get()); ++i) {
+      PyObject* pair = PyList_GET_ITEM(was.get(), i);
+      PyDict_SetItem(known.get(), PyTuple_GET_ITEM(pair, 0), PyTuple_GET_ITEM(pair, 1));
+    }
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(is.get()); ++i) {
+      PyObject* pair = PyList_GET_ITEM(is.get(), i);
+      if (PyDict_GetItemWithError(known.get(), PyTuple_GET_ITEM(pair, 0)) != PyTuple_GET_ITEM(pair, 1)) return true;
+    }
+    return false;
+  }
+
  private:
+  static Ref items(PyObject* context) {
+    Ref view = Ref::steal(PyObject_CallMethod(context, "items", nullptr));
+    Ref list = view ? Ref::steal(PySequence_List(view.get())) : Ref();
+    PyErr_Clear();
+    return list;
+  }
   PyObject* context_;
+  Ref before_ = Ref::steal(PyContext_CopyCurrent());
 };
+
+// What is being handled where the capture starts; put back however it ends.
+class HandledException {
+ public:
+  HandledException() : info_(PyThreadState_Get()->exc_info), before_(Ref::borrow(info_->exc_value)) {}
+  ~HandledException() {
+    if (changed()) Py_XSETREF(info_->exc_value, Py_XNewRef(before_.get()));
+  }
+  HandledException(const HandledException&) = delete;
+  HandledException& operator=(const HandledException&) = delete;
+  bool changed() const { return now() != none(before_.get()); }
+  PyObject* now() const { return none(info_->exc_value); }
+
+ private:
+  static PyObject* none(PyObject* o) { return o == Py_None ? nullptr : o; }
+  _PyErr_StackItem* info_;
+  Ref before_;
+};
+
+void release_locks(Interpreter& in) {
+  for (; !in.locks.empty(); in.locks.pop_back()) {
+    Ref done = Ref::steal(PyObject_CallMethod(in.locks.back().get(), "release", nullptr));
+    PyErr_Clear();
+  }
+}
 
 // Where a traceback ends: the line that raised.
 std::string raised_at(PyObject* tb) {
@@ -99,9 +146,13 @@ class NoCollection {
 };
 }  // namespace
 
-Capture capture(PyObject* callable, PyObject* const* bound, size_t count) {
+namespace {
+
+// One run. `stop`: where to end it (empty: at the end of the call); `broke`: where it could be ended had it to.
+Capture run_once(const Subject& subject, Interpreter::Path stop, Interpreter::Path& broke) {
   const auto start = std::chrono::steady_clock::now();
   Capture out;
+  PyObject* const callable = subject.function;
   auto decline = [&](std::string reason, std::string where) {
     out.declined = true;
     out.reason = std::move(reason);
@@ -125,6 +176,7 @@ Capture capture(PyObject* callable, PyObject* const* bound, size_t count) {
     decline("a generator or coroutine function", "");
     return out;
   }
+  const bool rest = subject.next >= 0;
   try {
     NoCollection no_collection;
     TorchState before;
@@ -132,6 +184,7 @@ Capture capture(PyObject* callable, PyObject* const* bound, size_t count) {
     std::unique_ptr<trace::Session> session = trace::begin();
     TorchState state;  // as the session sets it up
     {
+      HandledException handled;
       Interpreter in(session.get());
       session->location = [&in] { return in.location(); };
       session->unknown_tensor = [&in](PyObject* tensor) {
@@ -146,13 +199,25 @@ Capture capture(PyObject* callable, PyObject* const* bound, size_t count) {
         ContextCopy context;
         static const bool check_sources = std::getenv("FLASHOVER_CHECK_SOURCES") != nullptr;
         if (check_sources) in.remember_old_objects();
-        in.recorder.add_root(callable);
-        for (size_t i = 0; i < count; ++i)
-          in.recorder.reach(SourceKind::kArgument, kNoSource, static_cast<int64_t>(i),
-                            PyTuple_GET_ITEM(code->co_localsplusnames, static_cast<Py_ssize_t>(i)), bound[i]);
+        in.stop_at(std::move(stop));
+        if (rest) {
+          // The frame's own objects are looked at as it runs (Interpreter::run_frame).
+          for (size_t i = subject.count - 2; i < subject.count; ++i)
+            in.recorder.reach(SourceKind::kArgument, kNoSource, static_cast<int64_t>(i), nullptr, subject.slots[i]);
+          in.start_with(&subject);
+        } else {
+          in.recorder.add_root(callable);
+          for (size_t i = 0; i < subject.count; ++i)
+            in.recorder.reach(SourceKind::kArgument, kNoSource, static_cast<int64_t>(i),
+                              PyTuple_GET_ITEM(code->co_localsplusnames, static_cast<Py_ssize_t>(i)), subject.slots[i]);
+        }
         {
           HookInstalled hook;
-          result = Ref::steal(call_bound(in, callable, bound));
+          if (rest) {
+            result = Ref::steal(call_for_frame(callable, [&in](PyThreadState* t, _PyInterpreterFrame* f) { return in.run_frame(t, f, 0); }));
+          } else {
+            result = Ref::steal(call_bound(in, callable, subject.slots));
+          }
           if (!result) {
             if (!in.aborted()) {
               out.raised = true;
@@ -170,20 +235,30 @@ Capture capture(PyObject* callable, PyObject* const* bound, size_t count) {
             }
           }
         }
-        if (in.aborted()) {
+        const Snapshot* stopped = in.stopped();
+        if (in.aborted() && stopped == nullptr) {
           decline(in.reason(), in.where());
+          broke = in.break_path();
         } else if (session->declined()) {
           decline(session->decline_reason(), in.location());
-        } else if (const char* changed = state.changed()) {
-          decline(std::string("the program leaves torch's state changed: ") + changed, "");
+        } else if (!in.locks.empty()) {
+          decline("a lock is held across a graph break", "");
+        } else if (stopped != nullptr && context.changed()) {
+          decline("a context variable is set across a graph break", "");
         }
         if (!out.declined) {
           // The graph's inputs, in order; a constant of the trace stands among them without a source.
+          out.state = state.changes();
           out.input_sources = in.recorder.tensor_sources();
           for (SourceId id : out.input_sources)
             if (id != kNoSource) out.wanted.push_back(id);
           RecipeMaker maker(in, out);
-          out.result = maker.make(result.get());
+          if (stopped != nullptr) {
+            maker.frames(*stopped);
+          } else {
+            out.result = maker.make(result.get());
+          }
+          if (handled.changed()) out.handled = handled.now() == nullptr ? -1 : maker.make(handled.now());
           maker.effects();
           out.graph = session->end(maker.outputs(), out.constants);
           out.input_sources.resize(out.graph.inputs.size(), kNoSource);
@@ -198,6 +273,7 @@ Capture capture(PyObject* callable, PyObject* const* bound, size_t count) {
         decline(d.reason, d.where.empty() ? in.location() : d.where);
       }
       PyErr_Clear();
+      release_locks(in);
       in.journal.undo();
       out.observations = in.recorder.take();  // also of a decline: such calls need not be tried again
     }
@@ -213,5 +289,36 @@ Capture capture(PyObject* callable, PyObject* const* bound, size_t count) {
   out.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return out;
 }
+
+}  // namespace
+
+Capture capture(const Subject& subject) {
+  Interpreter::Path path;
+  Capture first = run_once(subject, {}, path);
+  if (!first.declined || first.raised || !subject.may_break) return first;
+  // Again, up to the instruction that it ran into; when a frame cannot be rebuilt there, up to the call that led into it.
+  constexpr int kTries = 4;
+  for (int tries = 0; !path.empty() && tries < kTries; ++tries) {
+    Interpreter::Path unused;
+    Capture cut = run_once(subject, path, unused);
+    if (!cut.declined && !cut.frames.empty()) {
+      cut.reason = std::move(first.reason);
+      cut.where = std::move(first.where);
+      cut.seconds += first.seconds;
+      release(first);
+      return cut;
+    }
+    first.reason_to_stay = cut.declined ? cut.reason + (cut.where.empty() ? "" : " at " + cut.where) : "the second run took another way";
+    release(cut);
+    if (tries + 2 == kTries && path.size() > 1) {
+      path.resize(1);
+    } else {
+      path.pop_back();
+    }
+  }
+  return first;
+}
+
+Capture capture(PyObject* callable, PyObject* const* bound, size_t count) { return capture(Subject{callable, bound, count}); }
 
 }  // namespace flashover::frame

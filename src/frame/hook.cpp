@@ -1,6 +1,8 @@
 // PEP 523: while a capture runs, frames of its thread go to the interpreter; everybody else's go on as before.
 #include "frame/interpret/interpreter.h"
 
+#include <algorithm>
+
 namespace flashover::frame {
 namespace {
 
@@ -8,7 +10,18 @@ thread_local Interpreter* active = nullptr;
 int installed = 0;
 _PyFrameEvalFunction previous = nullptr;
 
+struct Wanted {
+  PyObject* function;
+  const TakeFrame& take;
+};
+thread_local Wanted* wanted = nullptr;
+
 PyObject* on_frame(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwflag) {
+  if (wanted != nullptr && frame_function(frame) == wanted->function && frame->owner == FRAME_OWNED_BY_THREAD) {
+    Wanted* w = std::exchange(wanted, nullptr);
+    remove_hook();
+    return w->take(tstate, frame);
+  }
   Interpreter* interpreter = active;
   if (interpreter == nullptr || interpreter->uninterpreted > 0 || trace::internal_call()) {
     _PyFrameEvalFunction next = previous;
@@ -20,6 +33,37 @@ PyObject* on_frame(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwf
 
 }  // namespace
 
+PyObject* call_for_frame(PyObject* function, const TakeFrame& take) {
+  auto* code = reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(function));
+  const int positional = code->co_argcount, named = code->co_kwonlyargcount;
+  std::vector<PyObject*> args(static_cast<size_t>(positional + named) + 1, Py_None);
+  Ref names;
+  if (named > 0) {
+    names = Ref::steal(PyTuple_New(named));
+    if (!names) return nullptr;
+    for (int i = 0; i < named; ++i)
+      PyTuple_SET_ITEM(names.get(), i, Py_NewRef(PyTuple_GET_ITEM(code->co_localsplusnames, positional + i)));
+  }
+  Wanted w{function, take};
+  Wanted* const outer = std::exchange(wanted, &w);
+  install_hook();
+  PyObject* result = PyObject_Vectorcall(function, args.data() + 1, static_cast<size_t>(positional), names.get());
+  if (wanted == &w) {  // never got there
+    wanted = nullptr;
+    remove_hook();
+  }
+  wanted = outer;
+  return result;
+}
+
+void load_frame(_PyInterpreterFrame* frame, PyObject* const* slots, size_t count, int32_t next) {
+  std::vector<PyObject*> old(frame->localsplus, frame->localsplus + frame->stacktop);
+  std::copy(slots, slots + count, frame->localsplus);
+  frame->stacktop = static_cast<int>(count);
+  frame->prev_instr = _PyCode_CODE(frame->f_code) + next - 1;
+  for (PyObject* o : old) Py_XDECREF(o);
+}
+
 Interpreter* Interpreter::current() { return active; }
 
 Interpreter::Interpreter(trace::Session* s) : recorder(s), session(s), outer_(active) {
@@ -29,6 +73,7 @@ Interpreter::Interpreter(trace::Session* s) : recorder(s), session(s), outer_(ac
 }
 
 Interpreter::~Interpreter() {
+  if (plain) return;
   journal.undo();
   active = outer_;
 }

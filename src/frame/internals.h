@@ -66,6 +66,11 @@ struct ClassMethodLayout {  // staticmethod too
   PyObject ob_base;
   PyObject* callable;
 };
+struct DictIteratorLayout {
+  PyObject ob_base;
+  PyObject* dict;
+  Py_ssize_t used, pos;
+};
 struct DictViewLayout {
   PyObject ob_base;
   PyDictObject* dict;

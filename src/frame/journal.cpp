@@ -30,8 +30,10 @@ bool same_keys(PyObject* dict, PyObject* pairs) {
   if (PyDict_GET_SIZE(dict) != PyList_GET_SIZE(pairs)) return false;
   PyObject *key, *value;
   Py_ssize_t at = 0, i = 0;
-  while (PyDict_Next(dict, &at, &key, &value))
-    if (key != PyTuple_GET_ITEM(PyList_GET_ITEM(pairs, i++), 0)) return false;
+  while (PyDict_Next(dict, &at, &key, &value)) {
+    PyObject* pair = PyList_GET_ITEM(pairs, i++);  // by itself: the macros read their arguments twice
+    if (key != PyTuple_GET_ITEM(pair, 0)) return false;
+  }
   return true;
 }
 
@@ -51,8 +53,18 @@ void Journal::dict_item(PyObject* dict, PyObject* key) {
 }
 
 void Journal::whole(PyObject* c) {
-  if (recorder_.detached(c)) return;
+  const Py_ssize_t appended = recorder_.appended(c);
+  if (recorder_.detached(c) && appended < 0) return;
   Entry e{Entry::Kind::kList, Ref::borrow(c), {}, {}, {}};
+  if (appended >= 0) {  // it was only added to so far
+    recorder_.contents(c);
+    e.before = Ref::steal(PyList_GetSlice(c, 0, appended));
+    if (!e.before) throw Declined("an old container could not be copied");
+    recorder_.append(c, -1);
+    std::erase_if(entries_, [c](const Entry& other) { return other.kind == Entry::Kind::kAppend && other.target.get() == c; });
+    entries_.push_back(std::move(e));
+    return;
+  }
   recorder_.contents(c);  // from here on the trace knows the old contents entirely
   if (PyDict_Check(c)) {
     e.kind = Entry::Kind::kDictAll;
@@ -70,6 +82,15 @@ void Journal::whole(PyObject* c) {
   recorder_.detach(c);
 }
 
+void Journal::append(PyObject* list) {
+  if (!PyList_CheckExact(list)) return whole(list);
+  if (recorder_.detached(list) || recorder_.appended(list) >= 0) return;
+  Entry e{Entry::Kind::kAppend, Ref::borrow(list), {}, {}, {}};
+  e.length = PyList_GET_SIZE(list);
+  recorder_.append(list, e.length);
+  entries_.push_back(std::move(e));
+}
+
 void Journal::cell(PyObject* cell) {
   if (recorder_.detached(cell)) return;
   recorder_.contents(cell);
@@ -82,6 +103,7 @@ void Journal::slot(PyObject* object, PyObject* name, PyObject* before) {
 }
 
 void Journal::undo() {
+  if (entries_.empty()) return;
   PyObject *type, *value, *tb;
   PyErr_Fetch(&type, &value, &tb);
   while (!entries_.empty()) {
@@ -102,6 +124,9 @@ void Journal::undo() {
         break;
       case Entry::Kind::kList:
         PyList_SetSlice(t, 0, PyList_GET_SIZE(t), e.before.get());
+        break;
+      case Entry::Kind::kAppend:
+        PyList_SetSlice(t, e.length, PyList_GET_SIZE(t), nullptr);
         break;
       case Entry::Kind::kSet:
         PySet_Clear(t);

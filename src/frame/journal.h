@@ -18,17 +18,19 @@ class Journal {
   ~Journal() { undo(); }
 
   struct Entry {
-    enum class Kind : uint8_t { kDictItem, kDictAll, kList, kSet, kCell, kSlot };
+    enum class Kind : uint8_t { kDictItem, kDictAll, kList, kAppend, kSet, kCell, kSlot };
     Kind kind;
     Ref target;  // the old object
     Ref key;     // kDictItem: key; kSlot: attribute name
     Ref before;  // kDictItem, kCell, kSlot: the old value or null; else a copy of the old contents
     Ref order;   // kDictItem: for the first write to a dict, the whole dict as it was (for order when keys come or go)
+    Py_ssize_t length = 0;  // kAppend: of the list before
   };
 
   // Call before the write; the target must be old. Throws Declined for kinds of objects that cannot be restored.
   void dict_item(PyObject* dict, PyObject* key);
   void whole(PyObject* container);  // any native mutation: dict, list, set, deque ...
+  void append(PyObject* list);      // items are about to be added at its end: says nothing about those it has
   void cell(PyObject* cell);
   void slot(PyObject* object, PyObject* name, PyObject* before);
 

@@ -91,6 +91,7 @@ bool is_pinned_kind(PyObject* o) {
 }
 
 Recorder::Recorder(trace::Session* session) : session_(session) {
+  if (session == nullptr) return;
   known_.reserve(4096);
   paths_.reserve(8192);
   facts_.reserve(8192);
@@ -217,7 +218,10 @@ void Recorder::describe(SourceId id, PyObject* object, bool parent_pinned) {
     known_.try_emplace(globals, g);
     return;
   }
-  if (is_pinned_kind(object)) {
+  // Iterators that a caller hands over are other ones each time; the trace does not advance them (Interpreter::next).
+  const bool iterator = source(id).kind == SourceKind::kArgument && PyIter_Check(object) &&
+                        !(Py_TYPE(object)->tp_flags & Py_TPFLAGS_HEAPTYPE);
+  if (is_pinned_kind(object) && !iterator) {
     fact(FactKind::kIdentity, id, object);
     pinned_[static_cast<size_t>(id)] = true;
     return;
@@ -228,6 +232,12 @@ void Recorder::describe(SourceId id, PyObject* object, bool parent_pinned) {
 SourceId Recorder::constant(PyObject* object) {
   auto [it, added] = known_.try_emplace(object, kNoSource);
   if (added) it->second = add(SourceKind::kConstantObject, kNoSource, -1, nullptr, object, true);
+  return it->second;
+}
+
+SourceId Recorder::pass_through(int64_t index, PyObject* name, PyObject* object) {
+  auto [it, added] = paths_.try_emplace(Path{SourceKind::kArgument, kNoSource, index, name}, kNoSource);
+  if (added) it->second = add(SourceKind::kArgument, kNoSource, index, name, object, false);
   return it->second;
 }
 
@@ -305,6 +315,7 @@ PyObject* Recorder::dict_get(PyObject* dict, PyObject* key) {
 void Recorder::length(PyObject* container) {
   SourceId id = source_of(container);
   if (id == kNoSource || detached(container)) return;
+  if (appended(container) >= 0) return contents(container);
   if (PyDict_Check(container)) {
     auto it = written_.find(container);
     if (it != written_.end()) return contents(container);
@@ -326,8 +337,10 @@ void Recorder::contents(PyObject* c) {
   SourceId id = source_of(c);
   if (id == kNoSource || detached(c) || is_atom(c)) return;
   if (PyList_Check(c) || PyTuple_Check(c)) {
-    Py_ssize_t n = PySequence_Fast_GET_SIZE(c);
+    const Py_ssize_t added_from = PyList_Check(c) ? appended(c) : -1;
+    const Py_ssize_t n = added_from >= 0 ? added_from : PySequence_Fast_GET_SIZE(c);
     if (n > kMaxElements) throw Declined("a very long list was read whole");
+    if (added_from >= 0) detach(c);  // the rest of it was made during the trace
     fact(FactKind::kLength, id, nullptr, n);
     for (Py_ssize_t i = 0; i < n; ++i) {
       Ref item = Ref::borrow(PySequence_Fast_GET_ITEM(c, i));

@@ -51,6 +51,8 @@ class Recorder {
   // `object` was read through this path: names it, records what must be true of it. Throws Declined.
   void reach(SourceKind kind, SourceId parent, int64_t index, PyObject* key, PyObject* object);
   SourceId constant(PyObject* object);            // an object known by address
+  // An argument that was not looked at and is only handed on: no facts.
+  SourceId pass_through(int64_t index, PyObject* name, PyObject* object);
   SourceId instance_dict(PyObject* o);            // source of o.__dict__; o is old and has one
   void fact(FactKind kind, SourceId source, PyObject* expected = nullptr, int64_t number = 0);
 
@@ -69,8 +71,21 @@ class Recorder {
   // Writes: after detach() nothing read from `container` says anything about its state before the call.
   void detach(PyObject* container) { detached_.insert(container); }
   bool detached(PyObject* container) const { return !detached_.empty() && detached_.count(container) != 0; }
+  // A list that items are only added to: its length before, or -1. Once it is read, it is detached too.
+  Py_ssize_t appended(PyObject* list) const {
+    if (appended_.empty()) return -1;
+    auto it = appended_.find(list);
+    return it == appended_.end() ? -1 : it->second;
+  }
+  void append(PyObject* list, Py_ssize_t length) {
+    if (length < 0)
+      appended_.erase(list);
+    else
+      appended_[list] = length;
+  }
   void written(PyObject* dict, PyObject* key);
   bool is_written(PyObject* dict, PyObject* key) const;
+  bool has_writes(PyObject* dict) const { return detached(dict) || written_.count(dict) != 0; }
 
   void add_root(PyObject* function);       // the compiled callable itself
   bool add_tensor(PyObject* tensor);       // an old tensor reached an operator unread: make it an input if it has a source
@@ -144,6 +159,7 @@ class Recorder {
   std::unordered_map<LookupKey, PyObject*, LookupHash> lookups_;
   std::unordered_set<PyObject*> fresh_functions_, fresh_types_, seen_functions_, detached_;
   std::unordered_map<PyObject*, std::vector<PyObject*>> written_;  // dict -> keys (owned)
+  std::unordered_map<PyObject*, Py_ssize_t> appended_;
   std::unordered_map<uint64_t, int32_t> location_indices_;
   std::vector<SourceId> tensor_sources_;  // by graph input index
 };

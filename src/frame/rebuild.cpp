@@ -79,6 +79,10 @@ PyObject* run_step(const RecipeStep& s, const Registers& r, PyObject* const* wan
     }
     case Kind::kFillItems: {
       PyObject* target = item(0);
+      if (PyCell_Check(target)) {
+        PyCell_Set(target, item(1));
+        return Py_NewRef(Py_None);
+      }
       if (PyDict_Check(target)) {
         for (Py_ssize_t i = 1; i < n; i += 2)
           if (store(target, item(i), item(i + 1)) < 0) return nullptr;
@@ -103,7 +107,29 @@ PyObject* run_step(const RecipeStep& s, const Registers& r, PyObject* const* wan
     case Kind::kSlice:
       return PySlice_New(item(0), item(1), item(2));
     case Kind::kCell:
-      return PyCell_New(item(0));
+      return PyCell_New(nullptr);
+    case Kind::kReduced: {
+      Ref args = Ref::steal(PyTuple_New(s.index));
+      for (Py_ssize_t i = 0; args && i < s.index; ++i) PyTuple_SET_ITEM(args.get(), i, Py_NewRef(item(i)));
+      Ref made = Ref::steal(args ? PyObject_CallObject(s.object, args.get()) : nullptr);
+      if (!made || n == s.index) return made.release();
+      Ref none = Ref::steal(PyObject_CallMethod(made.get(), "__setstate__", "O", item(s.index)));
+      return none ? made.release() : nullptr;
+    }
+    case Kind::kDictIterator: {
+      auto* type = reinterpret_cast<PyTypeObject*>(s.object);
+      const char* view = type == &PyDictIterKey_Type ? "keys" : type == &PyDictIterValue_Type ? "values" : "items";
+      static PyObject* const dict_type = reinterpret_cast<PyObject*>(&PyDict_Type);
+      Ref of = Ref::steal(PyObject_CallMethod(dict_type, view, "O", item(0)));
+      Ref made = Ref::steal(of ? PyObject_GetIter(of.get()) : nullptr);
+      for (int32_t i = 0; made && i < s.index; ++i) {
+        Ref taken = Ref::steal(PyIter_Next(made.get()));
+        if (!taken && PyErr_Occurred()) return nullptr;
+      }
+      return made.release();
+    }
+    case Kind::kBuiltinMethod:
+      return Py_TYPE(s.object)->tp_descr_get(s.object, item(0), reinterpret_cast<PyObject*>(Py_TYPE(item(0))));
     case Kind::kBoundMethod:
       return PyMethod_New(item(0), item(1));
     case Kind::kFunction: {  // code, globals, name, qualname, defaults, kwdefaults, closure, annotations
@@ -147,6 +173,10 @@ int run_effect(const Effect& e, const Registers& r) {
       for (size_t i = 1; i < n; ++i) PyList_SET_ITEM(values.get(), static_cast<Py_ssize_t>(i - 1), Py_NewRef(item(i)));
       return PyList_SetSlice(t, 0, PyList_GET_SIZE(t), values.get());
     }
+    case Kind::kListAppend:
+      for (size_t i = 1; i < n; ++i)
+        if (PyList_Append(t, item(i)) < 0) return -1;
+      return 0;
     case Kind::kSetReplace:
       if (PySet_Clear(t) < 0) return -1;
       for (size_t i = 1; i < n; ++i)
@@ -166,12 +196,35 @@ int run_effect(const Effect& e, const Registers& r) {
   return -1;
 }
 
+bool run(const Capture& capture, Registers& r, PyObject* const* wanted, PyObject* const* graph_outputs) {
+  r.values.reserve(capture.recipe.size());
+  for (const RecipeStep& s : capture.recipe) {
+    PyObject* v = run_step(s, r, wanted, graph_outputs);
+    if (v == nullptr) return false;
+    r.values.push_back(v);
+  }
+  for (const Effect& e : capture.effects)
+    if (run_effect(e, r) < 0) return false;
+  for (const StateChange& s : capture.state) {
+    std::vector<PyObject*> args(1);
+    args.insert(args.end(), s.args.begin(), s.args.end());
+    if (s.value != nullptr) args.push_back(s.value);
+    Ref done = Ref::steal(PyObject_Vectorcall(s.setter, args.data() + 1, args.size() - 1, nullptr));
+    if (!done) return false;
+  }
+  if (capture.handled != Capture::kAsBefore) {
+    _PyErr_StackItem* info = PyThreadState_Get()->exc_info;
+    Py_XSETREF(info->exc_value, capture.handled < 0 ? nullptr : Py_NewRef(r[capture.handled]));
+  }
+  return true;
+}
+
 }  // namespace
 
 PyObject* rebuild(const Capture& capture, PyObject* const* wanted, PyObject* const* graph_outputs) {
   using Kind = RecipeStep::Kind;
   const RecipeStep& last = capture.recipe[static_cast<size_t>(capture.result)];
-  if (capture.effects.empty()) {  // the common shapes, without registers
+  if (capture.effects.empty() && capture.state.empty() && capture.handled == Capture::kAsBefore) {  // the common shapes, without registers
     if (last.kind == Kind::kGraphOutput) return Py_NewRef(graph_outputs[last.index]);
     if (last.kind == Kind::kTuple) {
       bool plain = true;
@@ -187,15 +240,53 @@ PyObject* rebuild(const Capture& capture, PyObject* const* wanted, PyObject* con
     }
   }
   Registers r;
-  r.values.reserve(capture.recipe.size());
-  for (const RecipeStep& s : capture.recipe) {
-    PyObject* v = run_step(s, r, wanted, graph_outputs);
-    if (v == nullptr) return nullptr;
-    r.values.push_back(v);
-  }
-  for (const Effect& e : capture.effects)
-    if (run_effect(e, r) < 0) return nullptr;
+  if (!run(capture, r, wanted, graph_outputs)) return nullptr;
   return Py_NewRef(r[capture.result]);
+}
+
+bool rebuild_frames(const Capture& capture, PyObject* const* wanted, PyObject* const* graph_outputs,
+                    std::vector<FrameState>& frames) {
+  Registers r;
+  if (!run(capture, r, wanted, graph_outputs)) return false;
+  for (const FramePoint& p : capture.frames) {
+    FrameState f;
+    f.function = Py_NewRef(r[p.function]);
+    f.code = Py_NewRef(r[p.code]);
+    f.next = p.next;
+    for (int32_t i : p.slots) f.slots.push_back(i < 0 ? nullptr : Py_NewRef(r[i]));
+    frames.push_back(std::move(f));
+  }
+  return true;
+}
+
+FrameState::FrameState(FrameState&& other) noexcept
+    : function(std::exchange(other.function, nullptr)),
+      code(std::exchange(other.code, nullptr)),
+      next(other.next),
+      slots(std::move(other.slots)) {
+  other.slots.clear();
+}
+FrameState& FrameState::operator=(FrameState&& other) noexcept {
+  std::swap(function, other.function);
+  std::swap(code, other.code);
+  std::swap(next, other.next);
+  slots.swap(other.slots);
+  return *this;
+}
+FrameState::~FrameState() {
+  for (PyObject* o : slots) Py_XDECREF(o);
+  Py_XDECREF(function);
+  Py_XDECREF(code);
+}
+
+void release(Capture& c) {
+  guards::release(c.observations);
+  for (PyObject* o : c.constants) Py_XDECREF(o);
+  for (RecipeStep& s : c.recipe) Py_XDECREF(s.object);
+  for (StateChange& s : c.state) Py_XDECREF(s.value);
+  c.constants.clear();
+  c.recipe.clear();
+  c.state.clear();
 }
 
 }  // namespace flashover::frame

@@ -77,6 +77,20 @@ int32_t RecipeMaker::make(PyObject* o) {
     outputs_.push_back(o);
     return registers_[o] = step(Kind::kGraphOutput, nullptr, {}, static_cast<int32_t>(outputs_.size() - 1));
   }
+  if (PyCFunction_Check(o)) {
+    auto* c = reinterpret_cast<PyCFunctionObject*>(o);
+    PyObject* self = c->m_self;
+    if (self != nullptr && !PyModule_Check(self) && !PyType_Check(self)) {  // a method bound during the trace
+      Ref name = Ref::steal(PyUnicode_InternFromString(c->m_ml->ml_name));
+      PyObject* d = _PyType_Lookup(Py_TYPE(self), name.get());
+      if (d == nullptr || Py_TYPE(d) != &PyMethodDescr_Type || reinterpret_cast<PyMethodDescrObject*>(d)->d_method != c->m_ml) {
+        if (!in_.recorder.is_old(self) && !PyCapsule_CheckExact(self)) throw Declined("a method of a C object that cannot be made again");
+        return registers_[o] = step(Kind::kConstant, o);
+      }
+      const int32_t owner = make(self);
+      return registers_[o] = step(Kind::kBuiltinMethod, d, {owner});
+    }
+  }
   if (is_pinned_kind(o) && !PyFunction_Check(o) && !in_.recorder.is_fresh_type(o) &&
       (PyType_Check(o) || PyModule_Check(o) || PyCFunction_Check(o) || PyCode_Check(o) ||
        (known_types().enum_type != nullptr && PyObject_TypeCheck(o, known_types().enum_type))))
@@ -85,7 +99,119 @@ int32_t RecipeMaker::make(PyObject* o) {
   registers_[o] = -1;
   int32_t r = make_object(o);
   --depth_;
-  return registers_[o] = r;
+  registers_[o] = r;
+  if (depth_ == 0) fill_cells();
+  return r;
+}
+
+void RecipeMaker::fill_cells() {
+  while (!cells_.empty()) {
+    auto [cell, contents] = cells_.back();
+    cells_.pop_back();
+    ++depth_;
+    int32_t value = make(contents);
+    --depth_;
+    step(RecipeStep::Kind::kFillItems, nullptr, {cell, value});
+  }
+}
+
+int32_t RecipeMaker::make_iterator(PyObject* o) {
+  using Kind = RecipeStep::Kind;
+  PyTypeObject* t = Py_TYPE(o);
+  if (t == &PyDictIterKey_Type || t == &PyDictIterValue_Type || t == &PyDictIterItem_Type) {
+    PyObject* dict = reinterpret_cast<DictIteratorLayout*>(o)->dict;
+    if (dict == nullptr || in_.recorder.has_writes(dict)) throw Declined("an iterator of a dict that changed");
+    Ref left = Ref::steal(PyObject_CallMethod(o, "__length_hint__", nullptr));
+    if (!left) throw Declined("an iterator of a dict that changed");
+    const Py_ssize_t n = PyLong_AsSsize_t(left.get()), size = PyDict_GET_SIZE(dict);
+    if (n == 0 && reinterpret_cast<DictIteratorLayout*>(o)->used != size) throw Declined("an iterator of a dict that changed");
+    return step(Kind::kDictIterator, reinterpret_cast<PyObject*>(t), {make(dict)}, static_cast<int32_t>(size - n));
+  }
+  static const char* const kKnown[] = {"list_iterator",  "list_reverseiterator", "tuple_iterator",     "range_iterator",
+                                       "longrange_iterator", "str_iterator", "str_ascii_iterator", "bytes_iterator",
+                                       "set_iterator",   "enumerate",            "zip",                "map",
+                                       "filter",         "reversed"};
+  bool known = false;
+  for (const char* name : kKnown) known = known || std::strcmp(t->tp_name, name) == 0;
+  if (!known || (t->tp_flags & Py_TPFLAGS_HEAPTYPE)) return -1;
+  Ref parts = Ref::steal(PyObject_CallMethod(o, "__reduce__", nullptr));
+  if (!parts || !PyTuple_Check(parts.get()) || PyTuple_GET_SIZE(parts.get()) < 2) throw Declined("an iterator that cannot be copied");
+  PyObject *f = PyTuple_GET_ITEM(parts.get(), 0), *args = PyTuple_GET_ITEM(parts.get(), 1);
+  std::vector<int32_t> items;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); ++i) {
+    PyObject* arg = PyTuple_GET_ITEM(args, i);
+    // A subclass could make of iter() what it likes.
+    if ((PyList_Check(arg) || PyTuple_Check(arg)) && Py_TYPE(arg)->tp_iter != PyList_Type.tp_iter &&
+        Py_TYPE(arg)->tp_iter != PyTuple_Type.tp_iter)
+      throw Declined("an iterator over a list with an __iter__ of its own");
+    if (Py_REFCNT(arg) == 1) kept_.push_back(Ref::borrow(arg));  // made by __reduce__: its address must not be used again
+    items.push_back(make(arg));
+  }
+  const auto count = static_cast<int32_t>(items.size());
+  if (PyTuple_GET_SIZE(parts.get()) > 2 && PyTuple_GET_ITEM(parts.get(), 2) != Py_None)
+    items.push_back(make(PyTuple_GET_ITEM(parts.get(), 2)));
+  kept_.push_back(std::move(parts));
+  return step(Kind::kReduced, f, std::move(items), count);
+}
+
+namespace {
+
+// May the local be read from `next` on before something is stored to it?
+bool is_live(const Code& code, int next, int local) {
+  std::vector<char> seen(code.instructions.size());
+  std::vector<int> todo{next};
+  while (!todo.empty()) {
+    int pc = todo.back();
+    todo.pop_back();
+    while (pc >= 0 && pc < static_cast<int>(seen.size()) && !seen[static_cast<size_t>(pc)]) {
+      seen[static_cast<size_t>(pc)] = 1;
+      const Instruction& in = code.instructions[static_cast<size_t>(pc)];
+      for (const Handler& h : code.handlers)
+        if (h.start <= pc && pc < h.end) todo.push_back(h.target);
+      const LocalUse use = local_use(in, local);
+      if (use == LocalUse::kReads) return true;
+      if (use == LocalUse::kWrites) break;
+      const Flow flow = flow_of(in, pc);
+      if (flow.target >= 0) todo.push_back(flow.target);
+      if (!flow.falls_through) break;
+      pc += 1 + in.skip;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+void RecipeMaker::frames(const Snapshot& snapshot) {
+  for (size_t f = 0; f < snapshot.frames.size(); ++f) {
+    const Snapshot::Frame& frame = snapshot.frames[f];
+    auto* co = reinterpret_cast<PyCodeObject*>(frame.code.get());
+    const Code* code = decode(co);
+    if (code == nullptr || (co->co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR)))
+      throw Declined("a frame that cannot be resumed");
+    const bool all = reads_its_locals(co);
+    FramePoint point;
+    point.next = frame.next;
+    point.function = make(frame.function.get());
+    point.code = make(frame.code.get());
+    for (size_t i = 0; i < frame.slots.size(); ++i) {
+      PyObject* o = frame.slots[i].get();
+      const bool local = i < static_cast<size_t>(co->co_nlocals);
+      if (o == nullptr) {
+        point.slots.push_back(-1);
+      } else if (f == 0 && in_.untouched(i)) {
+        PyObject* name = i < static_cast<size_t>(co->co_nlocalsplus) ? PyTuple_GET_ITEM(co->co_localsplusnames, static_cast<Py_ssize_t>(i)) : nullptr;
+        point.slots.push_back(step(RecipeStep::Kind::kSource, nullptr, {},
+                                   want(in_.recorder.pass_through(static_cast<int64_t>(i), name, o))));
+      } else if (local && !all && !PyCell_Check(o) && !is_atom(o) && !in_.recorder.is_old(o) &&
+                 !is_live(*code, frame.next, static_cast<int>(i))) {
+        point.slots.push_back(-1);
+      } else {
+        point.slots.push_back(make(o));
+      }
+    }
+    capture_.frames.push_back(std::move(point));
+  }
 }
 
 int32_t RecipeMaker::make_object(PyObject* o) {
@@ -116,13 +242,14 @@ int32_t RecipeMaker::make_object(PyObject* o) {
   if (t == &PyMethod_Type)
     return step(Kind::kBoundMethod, nullptr, {make(PyMethod_GET_FUNCTION(o)), make(PyMethod_GET_SELF(o))});
   if (t == &PyCell_Type) {
-    if (PyCell_GET(o) == nullptr) throw Declined("an empty cell in the result");
-    return step(Kind::kCell, nullptr, {make(PyCell_GET(o))});
+    const int32_t cell = step(Kind::kCell);
+    if (PyCell_GET(o) != nullptr) cells_.emplace_back(cell, PyCell_GET(o));
+    return cell;
   }
+  if (t == &PyRange_Type) return step(Kind::kConstant, o);
+  if (int32_t iterator = make_iterator(o); iterator >= 0) return iterator;
   if (t == &PyFunction_Type) {
     auto* f = reinterpret_cast<PyFunctionObject*>(o);
-    if (f->func_dict != nullptr && PyDict_GET_SIZE(f->func_dict) > 0)
-      throw Declined("a function with attributes in the result");
     std::vector<int32_t> items;
     for (PyObject* part : {f->func_code, f->func_globals, f->func_name, f->func_qualname, f->func_defaults,
                            f->func_kwdefaults, f->func_closure, f->func_annotations}) {
@@ -131,7 +258,14 @@ int32_t RecipeMaker::make_object(PyObject* o) {
       else
         items.push_back(part == nullptr ? make(Py_None) : make(part));
     }
-    return step(Kind::kFunction, nullptr, std::move(items));
+    const int32_t made = step(Kind::kFunction, nullptr, std::move(items));
+    if (f->func_dict != nullptr && PyDict_GET_SIZE(f->func_dict) > 0) {
+      registers_[o] = made;
+      auto attributes = pairs(f->func_dict);
+      attributes.insert(attributes.begin(), made);
+      step(Kind::kFillDict, nullptr, std::move(attributes));
+    }
+    return made;
   }
   if (in_.recorder.is_fresh_type(type)) throw Declined("an instance of a class made during the call in the result");
   if (is_structseq(o) || is_namedtuple(o)) {
@@ -200,6 +334,12 @@ void RecipeMaker::effects() {
         std::vector<int32_t> items{target};
         for (Py_ssize_t i = 0; i < PyList_GET_SIZE(t); ++i) items.push_back(make(PyList_GET_ITEM(t, i)));
         emit(Kind::kListReplace, std::move(items));
+        break;
+      }
+      case Journal::Entry::Kind::kAppend: {
+        std::vector<int32_t> items{target};
+        for (Py_ssize_t i = e.length; i < PyList_GET_SIZE(t); ++i) items.push_back(make(PyList_GET_ITEM(t, i)));
+        if (items.size() > 1) emit(Kind::kListAppend, std::move(items));
         break;
       }
       case Journal::Entry::Kind::kSet: {

@@ -2,6 +2,8 @@
 #pragma once
 #include <cstdint>
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "frame/frame.h"
 #include "frame/interpret/interpreter.h"
@@ -14,6 +16,7 @@ class RecipeMaker {
 
   int32_t make(PyObject* o);  // the register that holds `o`; throws Declined for what cannot be made again
   void effects();             // what the journal says was written, as it ended
+  void frames(const Snapshot& snapshot);  // Capture::frames
   const std::vector<PyObject*>& outputs() const { return outputs_; }  // borrowed, in graph output order
   // Index in Capture::wanted.
   int32_t want(SourceId id);
@@ -21,6 +24,8 @@ class RecipeMaker {
  private:
   int32_t step(RecipeStep::Kind kind, PyObject* object = nullptr, std::vector<int32_t> items = {}, int32_t index = -1);
   int32_t make_object(PyObject* o);
+  int32_t make_iterator(PyObject* o);  // -1: not a builtin iterator
+  void fill_cells();
   std::vector<int32_t> pairs(PyObject* dict);
 
   Interpreter& in_;
@@ -28,6 +33,8 @@ class RecipeMaker {
   std::unordered_map<PyObject*, int32_t> registers_;
   std::vector<PyObject*> outputs_;
   std::unordered_map<SourceId, int32_t> wanted_;
+  std::vector<std::pair<int32_t, PyObject*>> cells_;  // made empty, filled when their contents can refer to them
+  std::vector<Ref> kept_;
   int depth_ = 0;
 };
 

@@ -1,5 +1,7 @@
 #include "frame/torch_state.h"
 
+#include "base/check.h"
+
 namespace flashover::frame {
 namespace {
 
@@ -49,6 +51,22 @@ PyObject* call(PyObject* f, const std::vector<PyObject*>& args, PyObject* last =
   return PyObject_Vectorcall(f, all, n, nullptr);
 }
 
+struct AutocastDepth {
+  PyObject* up = torch_c("autocast_increment_nesting");
+  PyObject* down = torch_c("autocast_decrement_nesting");
+  long read() const {
+    if (up == nullptr || down == nullptr) return 0;
+    Ref more = Ref::steal(PyObject_CallNoArgs(up)), less = Ref::steal(PyObject_CallNoArgs(down));
+    long depth = less ? PyLong_AsLong(less.get()) : 0;
+    PyErr_Clear();
+    return depth;
+  }
+};
+const AutocastDepth& autocast_depth() {
+  static const AutocastDepth* const depth = new AutocastDepth;
+  return *depth;
+}
+
 }  // namespace
 
 TorchState::TorchState() {
@@ -57,6 +75,7 @@ TorchState::TorchState() {
     PyErr_Clear();
     if (v) items_.push_back({row.name, row.get, row.set, row.args, std::move(v)});
   }
+  if (!items_.empty()) autocast_depth_ = autocast_depth().read();
   functorch_ = Ref::steal(torch_c("_functorch"));
   if (functorch_) depth_ = Ref::steal(PyObject_CallMethod(functorch_.get(), "get_dynamic_layer_stack_depth", nullptr));
   PyErr_Clear();
@@ -71,7 +90,34 @@ const char* TorchState::changed() const {
     }
     if (now.get() != item.value.get() && PyObject_RichCompareBool(now.get(), item.value.get(), Py_EQ) != 1) return item.name;
   }
+  if (!items_.empty() && autocast_depth().read() != autocast_depth_) return "autocast nesting";
   return nullptr;
+}
+
+std::vector<StateChange> TorchState::changes() const {
+  std::vector<StateChange> out;
+  for (const Item& item : items_) {
+    Ref now = Ref::steal(call(item.get, item.args));
+    if (!now) {
+      PyErr_Clear();
+      continue;
+    }
+    if (now.get() == item.value.get() || PyObject_RichCompareBool(now.get(), item.value.get(), Py_EQ) == 1) continue;
+    if (item.set == nullptr) throw Declined(std::string("torch's state is changed: ") + item.name);
+    out.push_back({item.set, item.args, now.release()});
+  }
+  if (depth_) {
+    Ref depth = Ref::steal(PyObject_CallMethod(functorch_.get(), "get_dynamic_layer_stack_depth", nullptr));
+    PyErr_Clear();
+    if (!depth || PyObject_RichCompareBool(depth.get(), depth_.get(), Py_EQ) != 1)
+      throw Declined("torch's state is changed: a torch.func transform is entered");
+  }
+  if (!items_.empty()) {
+    const long now = autocast_depth().read();
+    for (long i = autocast_depth_; i < now; ++i) out.push_back({autocast_depth().up, {}, nullptr});
+    for (long i = now; i < autocast_depth_; ++i) out.push_back({autocast_depth().down, {}, nullptr});
+  }
+  return out;
 }
 
 void TorchState::restore() {
@@ -80,6 +126,11 @@ void TorchState::restore() {
   if (depth_) {
     Ref done = Ref::steal(PyObject_CallMethod(functorch_.get(), "pop_dynamic_layer_stack_and_undo_to_depth", "O", depth_.get()));
     PyErr_Clear();
+  }
+  if (!items_.empty()) {
+    long now = autocast_depth().read();
+    for (; now > autocast_depth_; --now) Ref::steal(PyObject_CallNoArgs(autocast_depth().down));
+    for (; now < autocast_depth_; ++now) Ref::steal(PyObject_CallNoArgs(autocast_depth().up));
   }
   for (const Item& item : items_) {
     Ref now = Ref::steal(call(item.get, item.args));

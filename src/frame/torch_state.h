@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "frame/frame.h"
 #include "frame/internals.h"
 
 namespace flashover::frame {
@@ -13,6 +14,8 @@ class TorchState {
   TorchState();            // takes note
   const char* changed() const;  // what differs from then; null if nothing
   void restore();
+  // What to call so that torch goes from what this noted to how it is now. Throws Declined for what has no switch.
+  std::vector<StateChange> changes() const;
 
  private:
   struct Item {
@@ -23,6 +26,7 @@ class TorchState {
   };
   std::vector<Item> items_;
   Ref functorch_, depth_;  // torch.func transforms that are entered
+  long autocast_depth_ = 0;
 };
 
 // torch.compiler.is_compiling() is true while one lives.

@@ -64,9 +64,8 @@ Code* decode(PyCodeObject* code) {
     in.op = raw[2 * i];
     in.arg = (extended << 8) | raw[2 * i + 1];
     in.skip = kInlineCaches[in.op];
-    if (in.op == EXTENDED_ARG) {  // runs as a NOP: the next instruction already has the whole argument
+    if (in.op == EXTENDED_ARG) {  // does nothing: the next instruction already has the whole argument
       extended = in.arg;
-      in.op = NOP;
     } else {
       extended = 0;
     }
@@ -100,6 +99,75 @@ const Handler* handler_at(const Code& code, int unit) {
   for (const Handler& h : code.handlers)
     if (h.start <= unit && unit < h.end) return &h;
   return nullptr;
+}
+
+Flow flow_of(const Instruction& in, int pc) {
+  const int after = pc + 1 + in.skip, arg = static_cast<int>(in.arg);
+  switch (in.op) {
+    case JUMP_FORWARD:
+      return {false, after + arg};
+    case JUMP_BACKWARD:
+    case JUMP_BACKWARD_NO_INTERRUPT:
+      return {false, after - arg};
+    case RETURN_VALUE:
+    case RAISE_VARARGS:
+    case RERAISE:
+#if PY_VERSION_HEX >= 0x030C0000
+    case RETURN_CONST:
+#endif
+      return {false, -1};
+    case FOR_ITER:
+    case SEND:
+#if PY_VERSION_HEX < 0x030C0000
+    case POP_JUMP_FORWARD_IF_FALSE:
+    case POP_JUMP_FORWARD_IF_TRUE:
+    case POP_JUMP_FORWARD_IF_NONE:
+    case POP_JUMP_FORWARD_IF_NOT_NONE:
+    case JUMP_IF_FALSE_OR_POP:
+    case JUMP_IF_TRUE_OR_POP:
+#else
+    case POP_JUMP_IF_FALSE:
+    case POP_JUMP_IF_TRUE:
+    case POP_JUMP_IF_NONE:
+    case POP_JUMP_IF_NOT_NONE:
+#endif
+      return {true, after + arg};
+#if PY_VERSION_HEX < 0x030C0000
+    case POP_JUMP_BACKWARD_IF_FALSE:
+    case POP_JUMP_BACKWARD_IF_TRUE:
+    case POP_JUMP_BACKWARD_IF_NONE:
+    case POP_JUMP_BACKWARD_IF_NOT_NONE:
+      return {true, after - arg};
+#endif
+    default:
+      return {};
+  }
+}
+
+LocalUse local_use(const Instruction& in, int local) {
+  if (static_cast<int>(in.arg) != local) return LocalUse::kNone;
+  switch (in.op) {
+    case LOAD_FAST:
+    case LOAD_CLOSURE:
+    case DELETE_FAST:
+    case MAKE_CELL:
+#if PY_VERSION_HEX >= 0x030C0000
+    case LOAD_FAST_CHECK:
+    case LOAD_FAST_AND_CLEAR:
+#endif
+      return LocalUse::kReads;
+    case STORE_FAST:
+      return LocalUse::kWrites;
+    default:
+      return LocalUse::kNone;
+  }
+}
+
+bool reads_its_locals(PyCodeObject* code) {
+  for (const char* name : {"locals", "vars", "dir", "eval", "exec", "_getframe", "currentframe"})
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(code->co_names); ++i)
+      if (PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(code->co_names, i), name) == 0) return true;
+  return false;
 }
 
 }  // namespace flashover::frame

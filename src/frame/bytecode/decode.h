@@ -31,4 +31,14 @@ Code* decode(PyCodeObject* code);
 int line_of(PyCodeObject* code, Code* decoded, int unit);
 const Handler* handler_at(const Code& code, int unit);
 
+// Where an instruction at code unit `pc` can go: to the next one, to `target` (-1: nowhere else).
+struct Flow {
+  bool falls_through = true;
+  int target = -1;
+};
+Flow flow_of(const Instruction& in, int pc);
+enum class LocalUse : uint8_t { kNone, kReads, kWrites };
+LocalUse local_use(const Instruction& in, int local);
+bool reads_its_locals(PyCodeObject* code);  // locals(), exec() ...: every local counts
+
 }  // namespace flashover::frame

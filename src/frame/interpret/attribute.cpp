@@ -44,6 +44,7 @@ bool is_forbidden_tensor_attribute(PyObject* name) {
 }  // namespace
 
 PyObject* Interpreter::get_attr(PyObject* o, PyObject* name) {
+  if (plain) return PyObject_GetAttr(o, name);
   PyObject* found = nullptr;
   int r = find_attr(o, name, &found);
   if (r == 0) attribute_error(o, name);
@@ -51,6 +52,7 @@ PyObject* Interpreter::get_attr(PyObject* o, PyObject* name) {
 }
 
 int Interpreter::find_attr(PyObject* o, PyObject* name, PyObject** out) {
+  if (plain) return _PyObject_LookupAttr(o, name, out);
   *out = nullptr;
   PyTypeObject* t = Py_TYPE(o);
   if (t->tp_getattro == PyObject_GenericGetAttr) return lookup_generic(o, name, out);
@@ -287,6 +289,7 @@ int Interpreter::lookup_nn_module(PyObject* o, PyObject* name, PyObject** out) {
 }
 
 int Interpreter::set_attr(PyObject* o, PyObject* name, PyObject* value) {
+  if (plain) return PyObject_SetAttr(o, name, value);
   PyTypeObject* t = Py_TYPE(o);
   look_special(o, value != nullptr ? "__setattr__" : "__delattr__");
   if (t->tp_setattro == PyObject_GenericSetAttr) return set_generic(o, name, value);
@@ -332,6 +335,7 @@ int Interpreter::set_generic(PyObject* o, PyObject* name, PyObject* value) {
 }
 
 void Interpreter::look_special(PyObject* o, const char* name) {
+  if (plain) return;
   PyTypeObject* t = Py_TYPE(o);
   if (!(t->tp_flags & Py_TPFLAGS_HEAPTYPE)) return;
   Ref key = Ref::steal(interned(name));
@@ -339,6 +343,16 @@ void Interpreter::look_special(PyObject* o, const char* name) {
 }
 
 PyObject* Interpreter::global(_PyInterpreterFrame* frame, PyObject* name) {
+  if (plain) {
+    PyObject* v = nullptr;
+    for (PyObject* scope : {frame->f_globals, frame->f_builtins}) {
+      v = PyObject_GetItem(scope, name);
+      if (v != nullptr || !PyErr_ExceptionMatches(PyExc_KeyError)) return v;
+      PyErr_Clear();
+    }
+    name_error(name);
+    return nullptr;
+  }
   if (!PyDict_CheckExact(frame->f_globals) || !PyDict_CheckExact(frame->f_builtins))
     throw Declined("globals that are not a plain dict");
   PyObject* v = recorder.dict_get(frame->f_globals, name);

@@ -77,6 +77,7 @@ PyObject* Interpreter::call_plain(PyObject* f, PyObject* const* args, size_t nar
 }
 
 PyObject* Interpreter::call_spread(PyObject* f, PyObject* tuple, PyObject* dict) {
+  if (plain) return PyObject_Call(f, tuple, dict);
   if (recorder.is_old(tuple)) recorder.contents(tuple);
   if (dict != nullptr && recorder.is_old(dict)) recorder.contents(dict);
   if (PyFunction_Check(f)) return PyObject_Call(f, tuple, dict);
@@ -101,6 +102,8 @@ PyObject* Interpreter::call_spread(PyObject* f, PyObject* tuple, PyObject* dict)
 }
 
 PyObject* Interpreter::call(PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames) {
+  if (plain) return PyObject_Vectorcall(f, args, nargs, kwnames);
+  const bool tail = std::exchange(tail_, false);  // set again where the callee's result is handed on as it is
   PyTypeObject* t = Py_TYPE(f);
   const size_t count = nargs + keyword_count(kwnames);
   if (t == &PyFunction_Type) {
@@ -108,12 +111,14 @@ PyObject* Interpreter::call(PyObject* f, PyObject* const* args, size_t nargs, Py
       PyObject* out = nullptr;
       return lookup_nn_module(args[0], args[1], &out) == 1 ? out : nullptr;
     }
+    tail_ = tail;
     return call_plain(f, args, nargs, kwnames);
   }
   if (t == &PyMethod_Type) {
     if (recorder.is_old(f)) recorder.contents(f);
     auto all = with_first(PyMethod_GET_SELF(f), args, count);
     Ref keep = Ref::borrow(f);
+    tail_ = tail;
     return call(PyMethod_GET_FUNCTION(f), all.data() + 1, nargs + 1, kwnames);
   }
   if (PyCFunction_Check(f)) {
@@ -184,6 +189,7 @@ PyObject* Interpreter::call(PyObject* f, PyObject* const* args, size_t nargs, Py
     for (size_t i = 0; i < nargs; ++i) PyTuple_SET_ITEM(all.get(), at++, Py_NewRef(args[i]));
     for (size_t i = nargs; i < count; ++i)
       PyDict_SetItem(kwargs.get(), PyTuple_GET_ITEM(kwnames, static_cast<Py_ssize_t>(i - nargs)), args[i]);
+    tail_ = tail;
     return call_spread(inner.get(), all.get(), kwargs.get());
   }
   if (t == k.lru_cache) {
@@ -237,9 +243,11 @@ PyObject* Interpreter::call(PyObject* f, PyObject* const* args, size_t nargs, Py
     };
     Ref self = part("__bound_self__"), through = Ref::steal(PyObject_GetAttrString(f, "__through_call__"));
     if (!self || !through) return nullptr;
+    tail_ = through.get() == Py_True && tail;
     if (through.get() == Py_True) return call(self.get(), args, nargs, kwnames);
     Ref function = part("__wrapped_function__");
     if (!function) return nullptr;
+    tail_ = tail;
     if (self.get() == Py_None) return call(function.get(), args, nargs, kwnames);
     auto all = with_first(self.get(), args, count);
     return call(function.get(), all.data() + 1, nargs + 1, kwnames);
@@ -249,6 +257,7 @@ PyObject* Interpreter::call(PyObject* f, PyObject* const* args, size_t nargs, Py
   PyObject* method = (t->tp_flags & Py_TPFLAGS_HEAPTYPE) ? recorder.type_lookup(t, name) : nullptr;
   if (method != nullptr && PyFunction_Check(method)) {
     auto all = with_first(f, args, count);
+    tail_ = tail;
     return call_plain(method, all.data() + 1, nargs + 1, kwnames);
   }
   if (method != nullptr && Py_TYPE(method) != &PyWrapperDescr_Type) {

@@ -58,11 +58,15 @@ constexpr int kFirstInPlace = 13;
 }  // namespace
 
 void Interpreter::consume(PyObject* o) {
+  if (plain) return;
   if (is_plain(o)) return;
+  // Reading it would advance it.
+  if (recorder.is_old(o) && PyIter_Check(o)) throw Declined("an iterator from before the call is used");
   recorder.contents_deep(o);
 }
 
 PyObject* Interpreter::subscript(PyObject* o, PyObject* key) {
+  if (plain) return PyObject_GetItem(o, key);
   PyTypeObject* t = Py_TYPE(o);
   if (is_tensor(o)) {
     consume(key);
@@ -84,6 +88,7 @@ PyObject* Interpreter::subscript(PyObject* o, PyObject* key) {
   }
   if ((PyList_Check(o) && inherits(&PyMappingMethods::mp_subscript, t, &PyList_Type)) ||
       (PyTuple_Check(o) && inherits(&PyMappingMethods::mp_subscript, t, &PyTuple_Type))) {
+    if (recorder.appended(o) >= 0) recorder.contents(o);
     if (PyLong_CheckExact(key) && !recorder.detached(o)) {
       Ref v = Ref::steal(PyObject_GetItem(o, key));
       Py_ssize_t i = PyLong_AsSsize_t(key);
@@ -107,6 +112,7 @@ PyObject* Interpreter::subscript(PyObject* o, PyObject* key) {
 }
 
 int Interpreter::set_subscript(PyObject* o, PyObject* key, PyObject* value) {
+  if (plain) return value != nullptr ? PyObject_SetItem(o, key, value) : PyObject_DelItem(o, key);
   PyTypeObject* t = Py_TYPE(o);
   if (recorder.is_old(o) && !is_tensor(o)) {
     if (PyDict_Check(o) && inherits(&PyMappingMethods::mp_ass_subscript, t, &PyDict_Type)) {
@@ -130,6 +136,7 @@ int Interpreter::set_subscript(PyObject* o, PyObject* key, PyObject* value) {
 }
 
 PyObject* Interpreter::iterator(PyObject* o) {
+  if (plain) return PyObject_GetIter(o);
   PyTypeObject* t = Py_TYPE(o);
   look_special(o, "__iter__");
   if (recorder.is_old(o) && !is_tensor(o)) {
@@ -150,7 +157,9 @@ PyObject* Interpreter::next(PyObject* it) {
     PyErr_Format(PyExc_TypeError, "'%.200s' object is not an iterator", t->tp_name);
     return nullptr;
   }
-  if (t->tp_flags & Py_TPFLAGS_HEAPTYPE) {
+  if (plain) {
+    // As CPython's.
+  } else if (t->tp_flags & Py_TPFLAGS_HEAPTYPE) {
     look_special(it, "__next__");
   } else if (recorder.is_old(it) && !PyGen_Check(it)) {
     throw Declined("an iterator from before the call is advanced");
@@ -161,6 +170,7 @@ PyObject* Interpreter::next(PyObject* it) {
 }
 
 int Interpreter::truth(PyObject* o) {
+  if (plain) return PyObject_IsTrue(o);
   if (o == Py_True) return 1;
   if (o == Py_False || o == Py_None) return 0;
   PyTypeObject* t = Py_TYPE(o);
@@ -174,6 +184,7 @@ int Interpreter::truth(PyObject* o) {
 }
 
 int Interpreter::contains(PyObject* c, PyObject* item) {
+  if (plain) return PySequence_Contains(c, item);
   PyTypeObject* t = Py_TYPE(c);
   if (t == &PyUnicode_Type) return PySequence_Contains(c, item);
   look_special(c, "__contains__");
@@ -190,6 +201,7 @@ int Interpreter::contains(PyObject* c, PyObject* item) {
 }
 
 PyObject* Interpreter::compare(PyObject* a, PyObject* b, int op) {
+  if (plain) return PyObject_RichCompare(a, b, op);
   static const char* const kSpecial[] = {"__lt__", "__le__", "__eq__", "__ne__", "__gt__", "__ge__"};
   if (!(is_plain(a) && is_plain(b))) {
     for (PyObject* o : {a, b}) {
@@ -204,6 +216,7 @@ PyObject* Interpreter::compare(PyObject* a, PyObject* b, int op) {
 
 PyObject* Interpreter::binary(PyObject* a, PyObject* b, int op) {
   const BinaryOp& row = kBinaryOps[op];
+  if (plain) return row.f(a, b);
   if (!(is_plain(a) && is_plain(b))) {
     for (PyObject* o : {a, b}) {
       if (is_plain(o) || is_tensor(o)) continue;
@@ -223,6 +236,7 @@ PyObject* Interpreter::binary(PyObject* a, PyObject* b, int op) {
 }
 
 PyObject* Interpreter::unary(PyObject* o, unaryfunc f) {
+  if (plain) return f(o);
   if (!is_plain(o)) {
     look_special(o, "__neg__");
     look_special(o, "__invert__");

@@ -2,6 +2,8 @@
 // frame's own, so tracebacks, super(), warnings and sys._getframe see what they would see otherwise.
 #include <opcode.h>
 
+#include <algorithm>
+
 #include "frame/interpret/interpreter.h"
 #include "frame/interpret/opcode_parts.h"
 
@@ -41,14 +43,131 @@ class Linked {
   bool left_ = false;
 };
 
+// Instructions that a plain run goes on through: control flow and arithmetic of numbers is not worth a capture of its own, and
+// capturing it would guard on every number that passes.
+enum class Ease : uint8_t { kNo, kControl, kLoad, kNumbers };
+
+Ease ease_of(int op) {
+  switch (op) {
+    case NOP:
+    case EXTENDED_ARG:
+    case RESUME:
+    case POP_TOP:
+    case STORE_FAST:
+    case JUMP_FORWARD:
+    case JUMP_BACKWARD:
+    case JUMP_BACKWARD_NO_INTERRUPT:
+    case FOR_ITER:
+    case RETURN_VALUE:
+    case PUSH_EXC_INFO:
+    case POP_EXCEPT:
+    case RERAISE:
+#if PY_VERSION_HEX < 0x030C0000
+    case PRECALL:
+    case POP_JUMP_FORWARD_IF_FALSE:
+    case POP_JUMP_FORWARD_IF_TRUE:
+    case POP_JUMP_BACKWARD_IF_FALSE:
+    case POP_JUMP_BACKWARD_IF_TRUE:
+    case POP_JUMP_FORWARD_IF_NONE:
+    case POP_JUMP_FORWARD_IF_NOT_NONE:
+    case POP_JUMP_BACKWARD_IF_NONE:
+    case POP_JUMP_BACKWARD_IF_NOT_NONE:
+    case JUMP_IF_FALSE_OR_POP:
+    case JUMP_IF_TRUE_OR_POP:
+#else
+    case POP_JUMP_IF_FALSE:
+    case POP_JUMP_IF_TRUE:
+    case POP_JUMP_IF_NONE:
+    case POP_JUMP_IF_NOT_NONE:
+    case RETURN_CONST:
+    case END_FOR:
+#endif
+      return Ease::kControl;
+    case LOAD_FAST:
+    case LOAD_CONST:
+      return Ease::kLoad;
+    case COMPARE_OP:
+    case BINARY_OP:
+    case IS_OP:
+    case UNARY_NOT:
+    case UNARY_NEGATIVE:
+      return Ease::kNumbers;
+    default:
+      return Ease::kNo;
+  }
+}
+
+int operands_of(int op) { return op == UNARY_NOT || op == UNARY_NEGATIVE ? 1 : 2; }
+
+bool is_number_like(PyObject* o) {
+  PyTypeObject* t = Py_TYPE(o);
+  return t == &PyLong_Type || t == &PyFloat_Type || t == &PyBool_Type || t == &PyUnicode_Type || o == Py_None;
+}
+
 }  // namespace
 
+void Interpreter::touch(size_t slot, PyCodeObject* code, PyObject* object) {
+  untouched_[slot] = 0;
+  recorder.reach(SourceKind::kArgument, kNoSource, static_cast<int64_t>(slot),
+                 PyTuple_GET_ITEM(code->co_localsplusnames, static_cast<Py_ssize_t>(slot)), object);
+}
+
+void Interpreter::note_break() {
+  if (plain || !break_path_.empty()) return;
+  std::vector<const Activation*> chain;
+  for (const Activation* a = top_; a != nullptr; a = a->caller) chain.push_back(a);
+  std::reverse(chain.begin(), chain.end());
+  if (chain.empty()) return;
+  size_t last = 0;  // the innermost frame that only direct calls lead to
+  while (last + 1 < chain.size() && chain[last + 1]->direct) ++last;
+  for (size_t i = 0; i <= last; ++i)
+    break_path_.push_back({chain[i]->count, chain[i]->names != 0 ? chain[i]->names : chain[i]->count});
+}
+
+void Interpreter::take_snapshot(const Activation& innermost, int next, PyObject** sp) {
+  auto snapshot = std::make_unique<Snapshot>();
+  for (const Activation* a = &innermost; a != nullptr; a = a->caller) {
+    const bool last = a == &innermost;
+    _PyInterpreterFrame* f = a->frame;
+    Snapshot::Frame out{Ref::borrow(frame_function(f)), Ref::borrow(reinterpret_cast<PyObject*>(f->f_code)),
+                        last ? next : a->next, {}};
+    PyObject** end = last ? sp : a->below;
+    for (PyObject** p = f->localsplus; p < end; ++p) out.slots.push_back(Ref::borrow(*p));
+    snapshot->frames.insert(snapshot->frames.begin(), std::move(out));
+  }
+  stopped_ = std::move(snapshot);
+}
+
 PyObject* Interpreter::run_frame(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwflag) {
+  const bool direct = std::exchange(tail_, false);
   if (aborted_) return abandon_frame(tstate, frame);
   try {
     Code* code = decode(frame->f_code);
     if (code == nullptr) throw Declined("out of memory");
     if (code->coroutine) throw Declined("a coroutine");
+    if (const Subject* start = std::exchange(start_, nullptr); start != nullptr && start->next >= 0) {
+      const auto depth = static_cast<size_t>(start->count - 2);
+      std::vector<PyObject*> slots(start->slots, start->slots + depth);
+      for (PyObject* o : slots) Py_XINCREF(o);
+      load_frame(frame, slots.data(), depth, start->next);
+      untouched_.assign(depth, 0);
+      const bool all = reads_its_locals(frame->f_code);
+      const int locals = frame->f_code->co_nlocalsplus;
+      for (int i = 0; i < static_cast<int>(depth); ++i) {
+        PyObject* o = slots[static_cast<size_t>(i)];
+        if (o == nullptr) continue;
+        if (i < locals && !PyCell_Check(o) && !all && !(i == 0 && frame->f_code->co_nfreevars > 0)) {
+          untouched_[static_cast<size_t>(i)] = 1;
+        } else {
+          PyObject* name = i < locals ? PyTuple_GET_ITEM(frame->f_code->co_localsplusnames, i) : nullptr;
+          recorder.reach(SourceKind::kArgument, kNoSource, i, name, o);
+        }
+      }
+      PyObject* builtins = reinterpret_cast<PyFunctionObject*>(start->function)->func_builtins;
+      if (!recorder.is_old(frame->f_globals)) recorder.constant(frame->f_globals);
+      if (!recorder.is_old(builtins)) recorder.constant(builtins);
+      return evaluate(tstate, frame, throwflag);
+    }
     recorder.function(frame_function(frame));
     if (code->generator && frame->owner != FRAME_OWNED_BY_GENERATOR)
       return _PyEval_EvalFrameDefault(tstate, frame, throwflag);  // only makes the generator object
@@ -69,6 +188,7 @@ PyObject* Interpreter::run_frame(PyThreadState* tstate, _PyInterpreterFrame* fra
     abort(std::string("internal error: ") + e.what());
     return abandon_frame(tstate, frame);
   }
+  tail_ = direct;
   return evaluate(tstate, frame, throwflag);
 }
 
@@ -82,7 +202,7 @@ PyObject* Interpreter::run_frame(PyThreadState* tstate, _PyInterpreterFrame* fra
 #define PEEK(n) (sp[-(n)])
 #define NAME(i) PyTuple_GET_ITEM(names, i)
 
-PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwflag) {
+PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwflag, PlainRun* run) {
   PyCodeObject* const co = frame->f_code;
   Code* const code = decode(co);
   Linked linked(tstate, frame);
@@ -98,6 +218,34 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
   int current = pc - 1;  // the instruction that runs; a RERAISE makes prev_instr point elsewhere
   PyObject* kwnames = nullptr;
   PyObject* result = nullptr;
+  struct Entered {  // on the list of activations for as long as it runs
+    Interpreter& in;
+    Activation a;
+    explicit Entered(Interpreter& i) : in(i) {}
+    ~Entered() {
+      if (!in.plain) in.top_ = a.caller;
+    }
+  } entered(*this);
+  Activation& act = entered.a;
+  char* lazy = nullptr;
+  int mark = -1;  // plain runs: since here (with the stack at mark_sp) operands were only loaded
+  PyObject** mark_sp = nullptr;
+  if (run == nullptr) {
+    act.frame = frame;
+    act.caller = top_;
+    act.direct = std::exchange(tail_, false) && top_ != nullptr && frame->owner == FRAME_OWNED_BY_THREAD;
+    if (top_ == nullptr) {
+      act.on_path = !stop_path_.empty();
+      lazy = untouched_.empty() ? nullptr : untouched_.data();
+    } else if (act.direct && top_->on_path) {
+      act.depth = top_->depth + 1;
+      act.on_path = act.depth < stop_path_.size() && stop_path_[top_->depth].count == top_->count;
+    }
+    if (act.on_path && act.depth + 1 == stop_path_.size()) act.stop = stop_path_.back().begin;
+    top_ = &act;
+  } else {
+    act.stop = run->least + 1;
+  }
   bool deep = Py_EnterRecursiveCall("");
 #if PY_VERSION_HEX >= 0x030C0000
   if (!deep && tstate->py_recursion_remaining-- <= 1) {
@@ -111,18 +259,53 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
   if (deep) goto leave;
 
   for (bool thrown = throwflag;;) try {
+      if (run != nullptr && run->before) {
+        PyObject* awaited = std::exchange(run->before, nullptr)();
+        if (awaited == nullptr)
+          thrown = true;
+        else
+          PUSH(awaited);
+      }
       for (;;) {
         const Instruction in = instructions[pc];
         const int arg = static_cast<int>(in.arg);
-        if (thrown) {  // generator.throw(): the error is already set
+        if (thrown) {  // generator.throw(), or what the frame waited for raised: the error is set
           thrown = false;
           goto error;
+        }
+        if (++act.count == act.stop) {
+          if (run == nullptr) {
+            take_snapshot(act, pc, sp);
+            throw Declined("stopped");
+          }
+          Ease ease = kwnames != nullptr ? Ease::kControl : ease_of(in.op);
+          if (ease == Ease::kNumbers)
+            for (int i = 1; i <= operands_of(in.op); ++i)
+              if (!is_number_like(PEEK(i))) ease = Ease::kNo;
+          if (ease == Ease::kNo) {
+            if (mark >= 0) {
+              while (sp > mark_sp) Py_XDECREF(POP());
+              pc = mark;
+            }
+            run->stopped = true;
+            goto stop;
+          }
+          if (ease == Ease::kLoad) {
+            if (mark < 0) {
+              mark = pc;
+              mark_sp = sp;
+            }
+          } else if (ease == Ease::kControl || sp - operands_of(in.op) < mark_sp) {
+            mark = -1;
+          }
+          ++act.stop;
         }
         frame->prev_instr = first + pc;
         current = pc;
         pc += 1 + in.skip;
         switch (in.op) {
           case NOP:
+          case EXTENDED_ARG:
           case RESUME:
 #if PY_VERSION_HEX < 0x030C0000
           case PRECALL:
@@ -135,6 +318,7 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
               unbound_local(co, arg);
               goto error;
             }
+            if (lazy != nullptr && lazy[arg]) touch(static_cast<size_t>(arg), co, v);
             PUSH(Py_NewRef(v));
             break;
           }
@@ -144,6 +328,7 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
           case STORE_FAST: {
             PyObject* old = locals[arg];
             locals[arg] = POP();
+            if (lazy != nullptr) lazy[arg] = 0;
             Py_XDECREF(old);
             break;
           }
@@ -154,6 +339,7 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
               goto error;
             }
             locals[arg] = nullptr;
+            if (lazy != nullptr) lazy[arg] = 0;
             Py_DECREF(old);
             break;
           }
@@ -298,7 +484,7 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
           }
           case STORE_GLOBAL: {
             Ref v = Ref::steal(POP());
-            journal.dict_item(frame->f_globals, NAME(arg));
+            if (!plain) journal.dict_item(frame->f_globals, NAME(arg));
             if (PyDict_SetItem(frame->f_globals, NAME(arg), v.get()) < 0) goto error;
             break;
           }
@@ -307,7 +493,7 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
               name_error(NAME(arg));
               goto error;
             }
-            journal.dict_item(frame->f_globals, NAME(arg));
+            if (!plain) journal.dict_item(frame->f_globals, NAME(arg));
             if (PyDict_DelItem(frame->f_globals, NAME(arg)) < 0) goto error;
             break;
           }
@@ -480,22 +666,26 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
           }
           case LIST_APPEND: {
             Ref v = Ref::steal(POP());
+            if (recorder.is_old(PEEK(arg))) journal.append(PEEK(arg));  // a comprehension that goes on after a break
             if (PyList_Append(PEEK(arg), v.get()) < 0) goto error;
             break;
           }
           case SET_ADD: {
             Ref v = Ref::steal(POP());
+            if (recorder.is_old(PEEK(arg))) journal.whole(PEEK(arg));
             if (PySet_Add(PEEK(arg), v.get()) < 0) goto error;
             break;
           }
           case MAP_ADD: {
             Ref v = Ref::steal(POP()), k = Ref::steal(POP());
+            if (recorder.is_old(PEEK(arg))) journal.dict_item(PEEK(arg), k.get());
             if (PyDict_SetItem(PEEK(arg), k.get(), v.get()) < 0) goto error;
             break;
           }
           case LIST_EXTEND: {
             Ref v = Ref::steal(POP());
             consume(v.get());
+            if (recorder.is_old(PEEK(arg))) journal.append(PEEK(arg));
             Ref none = Ref::steal(_PyList_Extend(reinterpret_cast<PyListObject*>(PEEK(arg)), v.get()));
             if (!none) {
               not_iterable_after_star(v.get());
@@ -506,12 +696,14 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
           case SET_UPDATE: {
             Ref v = Ref::steal(POP());
             consume(v.get());
+            if (recorder.is_old(PEEK(arg))) journal.whole(PEEK(arg));
             if (_PySet_Update(PEEK(arg), v.get()) < 0) goto error;
             break;
           }
           case DICT_UPDATE: {
             Ref v = Ref::steal(POP());
             consume(v.get());
+            if (recorder.is_old(PEEK(arg))) journal.whole(PEEK(arg));
             if (PyDict_Update(PEEK(arg), v.get()) < 0) {
               if (PyErr_ExceptionMatches(PyExc_AttributeError))
                 PyErr_Format(PyExc_TypeError, "'%.200s' object is not a mapping", Py_TYPE(v.get())->tp_name);
@@ -522,6 +714,7 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
           case DICT_MERGE: {
             Ref v = Ref::steal(POP());
             consume(v.get());
+            if (recorder.is_old(PEEK(arg))) journal.whole(PEEK(arg));
             if (_PyDict_MergeEx(PEEK(arg), v.get(), 2) < 0) {
               bad_keyword_dict(PEEK(2 + arg), v.get());
               goto error;
@@ -531,6 +724,7 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
 #if PY_VERSION_HEX < 0x030C0000
           case LIST_TO_TUPLE: {
             Ref l = Ref::steal(POP());
+            if (recorder.is_old(l.get())) recorder.contents(l.get());
             PyObject* t = PyList_AsTuple(l.get());
             if (t == nullptr) goto error;
             PUSH(t);
@@ -554,7 +748,7 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
             if (arg & 4) function->func_annotations = POP();
             if (arg & 2) function->func_kwdefaults = POP();
             if (arg & 1) function->func_defaults = POP();
-            recorder.fresh_function(f);
+            if (!plain) recorder.fresh_function(f);
             PUSH(f);
             break;
           }
@@ -575,16 +769,22 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
           // Calls.
           case KW_NAMES:
             kwnames = PyTuple_GET_ITEM(consts, arg);
+            act.names = act.count;
             break;
           case CALL: {
             PyObject* names_now = std::exchange(kwnames, nullptr);
             PyObject** base = sp - arg - 2;
             PyObject* r;
+            act.below = base;
+            act.next = pc;
+            tail_ = true;
             if (base[0] != nullptr) {
               r = call(base[0], base + 1, static_cast<size_t>(arg) + 1 - keyword_count(names_now), names_now);
             } else {
               r = call(base[1], base + 2, static_cast<size_t>(arg) - keyword_count(names_now), names_now);
             }
+            tail_ = false;
+            act.names = 0;
             while (sp > base) Py_XDECREF(POP());
             if (r == nullptr) goto error;
             PUSH(r);
@@ -601,7 +801,11 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
               args = Ref::steal(PySequence_Tuple(args.get()));
               if (!args) goto error;
             }
+            act.below = sp;
+            act.next = pc;
+            tail_ = true;
             PyObject* r = call_spread(f.get(), args.get(), kwargs.get());
+            tail_ = false;
             if (r == nullptr) goto error;
             PUSH(r);
             break;
@@ -849,10 +1053,12 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
               unbound_local(co, arg);
               goto error;
             }
+            if (lazy != nullptr && lazy[arg]) touch(static_cast<size_t>(arg), co, v);
             PUSH(Py_NewRef(v));
             break;
           }
           case LOAD_FAST_AND_CLEAR:
+            if (lazy != nullptr && lazy[arg]) touch(static_cast<size_t>(arg), co, locals[arg]);
             PUSH(std::exchange(locals[arg], nullptr));
             break;
           case END_FOR:
@@ -930,6 +1136,11 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
           }
 #endif
           default:
+            if (run != nullptr) {
+              run->stopped = run->unknown = true;
+              pc = current;
+              goto stop;
+            }
             throw Declined("an instruction that the interpreter does not know: opcode " + std::to_string(in.op));
         }
         if (!old_objects.empty() && sp > stack && TOP() != nullptr) check_origin(TOP());
@@ -946,6 +1157,8 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
         }
       unwind:
         kwnames = nullptr;
+        act.names = 0;
+        mark = -1;
         const Handler* handler = aborted_ ? nullptr : handler_at(*code, current);
         if (handler == nullptr) {
           while (sp > stack) Py_XDECREF(POP());
@@ -963,14 +1176,36 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
         pc = handler->target;
       }
     } catch (const Declined& d) {
+      if (plain) {  // none is thrown for good reason
+        PyErr_SetString(PyExc_SystemError, d.reason.c_str());
+        while (sp > stack) Py_XDECREF(POP());
+        break;
+      }
       abort(d.reason);
       while (sp > stack) Py_XDECREF(POP());
       break;
     } catch (const std::exception& e) {
+      if (plain) {
+        PyErr_SetString(PyExc_SystemError, e.what());
+        while (sp > stack) Py_XDECREF(POP());
+        break;
+      }
       abort(std::string("internal error: ") + e.what());
       while (sp > stack) Py_XDECREF(POP());
       break;
     }
+
+stop:
+  if (run != nullptr && run->stopped) {
+    while (pc > 0 && instructions[pc - 1].op == EXTENDED_ARG) --pc;  // CPython must see the whole argument
+    frame->prev_instr = first + pc - 1;
+    _PyFrame_SetStackPointer(frame, sp);
+    Py_LeaveRecursiveCall();
+#if PY_VERSION_HEX >= 0x030C0000
+    ++tstate->py_recursion_remaining;
+#endif
+    return nullptr;
+  }
 
 leave:
   if (aborted_) {
@@ -1006,10 +1241,11 @@ void Interpreter::abort(const std::string& reason) {
     aborted_ = true;
     reason_ = reason;
     where_ = location();
+    note_break();
     if (PyErr_Occurred()) PyErr_Clear();
   }
   if (!PyErr_Occurred()) {
-    if (session != nullptr) session->decline(reason_);
+    if (session != nullptr && !stopped_) session->decline(reason_);  // a stop leaves the trace as it is
     if (!PyErr_Occurred()) PyErr_SetString(decline_exception(), reason_.c_str());
   }
 }

@@ -6,10 +6,14 @@
 // the sticky abort state: every frame then unwinds at once without running handlers, and capture() reports the reason.
 #pragma once
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "base/check.h"
 #include "frame/bytecode/decode.h"
+#include "frame/frame.h"
 #include "frame/journal.h"
 #include "frame/observe.h"
 
@@ -17,10 +21,47 @@ namespace flashover::frame {
 
 struct Native;  // what is known of a C callable (native.h)
 
+// A frame that is being evaluated. Instructions are counted, so that a second run of the same capture can be told where to
+// stop: a break is found by running into it, and by then its instruction has taken its operands.
+struct Activation {
+  Activation* caller = nullptr;
+  _PyInterpreterFrame* frame = nullptr;
+  bool direct = false;  // what it returns is the result of the caller's instruction
+  bool on_path = false;
+  size_t depth = 0;     // of direct calls
+  int64_t count = 0;    // instructions begun
+  int64_t names = 0;    // KW_NAMES of the running call, which belongs to it
+  int64_t stop = -1;
+  int32_t next = 0;     // after the running call
+  PyObject** below = nullptr;  // the stack below the result of the running call
+};
+
+// The frames at the instruction where a capture was told to stop.
+struct Snapshot {
+  struct Frame {
+    Ref function, code;
+    int32_t next;
+    std::vector<Ref> slots;
+  };
+  std::vector<Frame> frames;  // root first
+};
+
+// How a frame is run for real: instruction by instruction with CPython's own meaning, until one that is worth a capture.
+struct PlainRun {
+  std::function<PyObject*()> before;  // makes the result that the frame waits for; may be empty
+  int64_t least = 1;                  // instructions to run in any case
+  bool stopped = false;               // out: the frame is ready to go on
+  bool unknown = false;               // out: stopped at an instruction that only CPython knows
+};
+
 class Interpreter {
  public:
   explicit Interpreter(trace::Session* session);
   ~Interpreter();
+  // One that only serves step(): no hook, no trace; operations are CPython's.
+  struct Plain {};
+  explicit Interpreter(Plain) : recorder(nullptr), session(nullptr), plain(true), outer_(nullptr) {}
+  PyObject* step(PyThreadState* tstate, _PyInterpreterFrame* frame, PlainRun& run) { return evaluate(tstate, frame, 0, &run); }
 
   static Interpreter* current();  // of this thread; null outside a capture
 
@@ -58,14 +99,32 @@ class Interpreter {
   // the bookkeeping. Walks the whole heap once, so off by default (FLASHOVER_CHECK_SOURCES=1).
   void remember_old_objects();
 
+  // Where the first capture was stopped: the running instruction of each frame on the way, root first; the last one could not be
+  // captured. Empty: nowhere that a frame could be resumed.
+  struct Ordinal {
+    int64_t count, begin;  // begin: of the KW_NAMES that belongs to it, else the same
+  };
+  using Path = std::vector<Ordinal>;
+  const Path& break_path() const { return break_path_; }
+  void stop_at(Path path) { stop_path_ = std::move(path); }
+  const Snapshot* stopped() const { return stopped_.get(); }
+  // The frame that this capture starts in the middle of.
+  void start_with(const Subject* subject) { start_ = subject; }
+  bool untouched(size_t slot) const { return slot < untouched_.size() && untouched_[slot]; }
+
   Recorder recorder;
   Journal journal{recorder};
   trace::Session* session;
+  const bool plain = false;
+  std::vector<Ref> locks;  // acquired by the program and not released yet
   int uninterpreted = 0;  // > 0: frames run in CPython's own evaluator, effects stay
 
  private:
   friend struct NativeCalls;
-  PyObject* evaluate(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwflag);
+  PyObject* evaluate(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwflag, PlainRun* run = nullptr);
+  void note_break();
+  void take_snapshot(const Activation& innermost, int next, PyObject** sp);
+  void touch(size_t slot, PyCodeObject* code, PyObject* object);
   int lookup_generic(PyObject* o, PyObject* name, PyObject** out);
   int lookup_type(PyTypeObject* t, PyObject* name, PyObject** out);
   int lookup_module(PyObject* m, PyObject* name, PyObject** out);
@@ -86,10 +145,22 @@ class Interpreter {
   void check_origin(PyObject* o);
 
   std::unordered_set<PyObject*> old_objects;
+  Activation* top_ = nullptr;
+  bool tail_ = false;  // the next frame's result is that of the running instruction
+  Path break_path_, stop_path_;
+  std::unique_ptr<Snapshot> stopped_;
+  const Subject* start_ = nullptr;
+  std::vector<char> untouched_;  // arguments that the resumed root frame has not looked at
   bool aborted_ = false;
   std::string reason_, where_;
   Interpreter* outer_;
 };
+
+// Calls `function` with any arguments, only to get a frame of it: the frame goes to `take` instead of an evaluator.
+using TakeFrame = std::function<PyObject*(PyThreadState*, _PyInterpreterFrame*)>;
+PyObject* call_for_frame(PyObject* function, const TakeFrame& take);
+// Makes a frame that is about to run, or stands still, one that goes on at `next`. Steals the slots.
+void load_frame(_PyInterpreterFrame* frame, PyObject* const* slots, size_t count, int32_t next);
 
 // Installs / removes the PEP 523 hook (counted). The evaluator that was there before is chained to for other threads.
 void install_hook();

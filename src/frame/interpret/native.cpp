@@ -137,6 +137,27 @@ PyObject* do_dict_write_one(const NativeCall& c) {  // pop, setdefault
   return c.run();
 }
 
+PyObject* do_list_append(const NativeCall& c) {
+  if (c.in.recorder.is_old(c.self)) c.in.journal.append(c.self);
+  return c.run();
+}
+
+// A lock that is still held when the capture ends is let go: the program never took it.
+PyObject* do_lock(const NativeCall& c) {
+  Ref result = Ref::steal(c.run());
+  if (result && result.get() != Py_False) c.in.locks.push_back(Ref::borrow(c.self));
+  return result.release();
+}
+PyObject* do_unlock(const NativeCall& c) {
+  Ref result = Ref::steal(c.run());
+  for (size_t i = c.in.locks.size(); result && i-- > 0;) {
+    if (c.in.locks[i].get() != c.self) continue;
+    c.in.locks.erase(c.in.locks.begin() + static_cast<std::ptrdiff_t>(i));
+    break;
+  }
+  return result.release();
+}
+
 PyObject* do_object_reduce(const NativeCall& c) {
   if (c.self != nullptr && c.in.recorder.is_old(c.self)) {
     if (is_tensor(c.self)) throw Declined("a tensor is copied through pickling");
@@ -253,7 +274,8 @@ const Row kMethods[] = {
     {"builtins:dict", "fromkeys", kReads},
     {"collections:OrderedDict", "keys values items copy __reversed__", kReadsSelf},
     {"collections:OrderedDict", "pop popitem move_to_end clear setdefault update", kWrites | kReads | kShares},
-    {"builtins:list", "append insert", kWrites},
+    {"builtins:list", "append", 0, do_list_append},
+    {"builtins:list", "insert", kWrites},
     {"builtins:list", "extend remove", kWrites | kReads},
     {"builtins:list", "pop clear reverse", kWrites | kShares},
     {"builtins:list", "sort", kWrites | kReadsSelf | kCalls},
@@ -288,8 +310,12 @@ const Row kMethods[] = {
     {"types:DictKeysType", "isdisjoint", kReads},
     {"re:Pattern", "*", kReads},
     {"re:Match", "*", kReads | kShares},
-    {"_thread:RLock", "acquire release __enter__ __exit__ _is_owned", kShares},
-    {"_thread:LockType", "acquire release __enter__ __exit__ locked", kShares},
+    {"_thread:RLock", "acquire __enter__", kShares, do_lock},
+    {"_thread:RLock", "release __exit__", kShares, do_unlock},
+    {"_thread:RLock", "_is_owned", kShares},
+    {"_thread:LockType", "acquire __enter__", kShares, do_lock},
+    {"_thread:LockType", "release __exit__", kShares, do_unlock},
+    {"_thread:LockType", "locked", kShares},
     {"collections:deque", "append appendleft extend extendleft insert pop popleft clear remove reverse rotate",
      kWrites | kReads | kShares},
     {"collections:deque", "copy count index", kReadsSelf | kReads},

@@ -123,6 +123,7 @@ Ref local_name(_PyInterpreterFrame* frame, PyObject* name) {
 }
 
 int load_method(Interpreter& in, PyObject* o, PyObject* name, PyObject** out) {
+  if (in.plain) return _PyObject_GetMethod(o, name, out);
   PyTypeObject* t = Py_TYPE(o);
   if (t->tp_getattro == PyObject_GenericGetAttr) {
     PyObject* found = in.recorder.type_lookup(t, name);
@@ -316,7 +317,7 @@ Ref special_method(PyObject* o, const char* name, const char* protocol) {
 namespace {
 // Modules are reached through sys.modules; one that is not there under its own name is known by address.
 void know_module(Interpreter& in, PyObject* m) {
-  if (!PyModule_Check(m) || in.recorder.is_old(m)) return;
+  if (in.plain || !PyModule_Check(m) || in.recorder.is_old(m)) return;
   Ref name = Ref::steal(PyModule_GetNameObject(m));
   if (!name) {
     PyErr_Clear();
@@ -367,7 +368,7 @@ PyObject* import_from(Interpreter& in, PyObject* module, PyObject* name) {
              PyDict_GetItemWithError(PyModule_GetDict(module), name) == v) {
     in.recorder.instance_dict(module);
     in.recorder.dict_get(PyModule_GetDict(module), name);
-  } else if (!is_atom(v) && !in.recorder.is_old(v)) {
+  } else if (!in.plain && !is_atom(v) && !in.recorder.is_old(v)) {
     in.recorder.constant(v);
   }
   return value.release();

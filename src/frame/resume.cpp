@@ -1,0 +1,85 @@
+#include "frame/resume.h"
+
+#include "frame/interpret/interpreter.h"
+#include "frame/interpret/opcode_parts.h"
+
+namespace flashover::frame {
+namespace {
+
+Interpreter& plain() {
+  thread_local Interpreter interpreter{Interpreter::Plain{}};
+  return interpreter;
+}
+
+void load(_PyInterpreterFrame* frame, FrameState& state) {
+  std::vector<PyObject*> slots;
+  slots.swap(state.slots);
+  load_frame(frame, slots.data(), slots.size(), state.next);
+}
+
+PyObject* start(std::vector<FrameState>& frames, size_t at, Continuations& c);
+
+// Runs a frame whose state is loaded to its end. frames[at] is this frame; those after it are calls it waits for.
+PyObject* drive(PyThreadState* tstate, _PyInterpreterFrame* frame, std::vector<FrameState>& frames, size_t at, Continuations& c) {
+  std::vector<FrameState> further;
+  std::vector<FrameState>* now = &frames;
+  for (;;) {
+    PlainRun run;
+    if (at + 1 < now->size()) {
+      run.least = 0;
+      run.before = [&c, now, at] { return start(*now, at + 1, c); };
+    }
+    PyObject* value = plain().step(tstate, frame, run);
+    if (!run.stopped) return value;
+    _Py_CODEUNIT* const first = _PyCode_CODE(frame->f_code);
+    if (run.unknown) return _PyEval_EvalFrameDefault(tstate, frame, 0);
+    further.clear();
+    // What the frame holds, kept alive also if the frame should change under the compiler.
+    PyObject* handled = tstate->exc_info->exc_value;
+    std::vector<PyObject*> slots(frame->localsplus, frame->localsplus + frame->stacktop);
+    slots.push_back(frame_function(frame));
+    slots.push_back(handled == nullptr ? Py_None : handled);
+    for (PyObject* o : slots) Py_XINCREF(o);
+    const Subject rest{frame_function(frame), slots.data(), slots.size(), static_cast<int32_t>(frame->prev_instr - first) + 1, true};
+    value = nullptr;
+    const auto outcome = c.go_on(rest, reinterpret_cast<PyObject*>(frame->f_code), &value, further);
+    PyObject *type, *error, *tb;
+    PyErr_Fetch(&type, &error, &tb);
+    for (PyObject* o : slots) Py_XDECREF(o);
+    PyErr_Restore(type, error, tb);
+    switch (outcome) {
+      case Continuations::Outcome::kNotTaken:
+        return _PyEval_EvalFrameDefault(tstate, frame, 0);
+      case Continuations::Outcome::kRaised:
+        return _PyEval_EvalFrameDefault(tstate, frame, 1);
+      case Continuations::Outcome::kReturned:
+        while (frame->stacktop > frame->f_code->co_nlocalsplus) {
+          PyObject* o = frame->localsplus[--frame->stacktop];
+          Py_XDECREF(o);
+        }
+#if PY_VERSION_HEX >= 0x030C0000
+        finish_frame(tstate, frame);
+#endif
+        return value;
+      case Continuations::Outcome::kBroke:
+        load(frame, further.front());
+        now = &further;
+        at = 0;
+        break;
+    }
+  }
+}
+
+PyObject* start(std::vector<FrameState>& frames, size_t at, Continuations& c) {
+  PyObject* function = frames[at].function;
+  return call_for_frame(function, [&](PyThreadState* tstate, _PyInterpreterFrame* frame) {
+    load(frame, frames[at]);
+    return drive(tstate, frame, frames, at, c);
+  });
+}
+
+}  // namespace
+
+PyObject* resume(std::vector<FrameState> frames, Continuations& continuations) { return start(frames, 0, continuations); }
+
+}  // namespace flashover::frame

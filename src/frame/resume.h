@@ -1,0 +1,35 @@
+// Going on after a graph break.
+//
+// The frames that a break left behind are made real again, outermost first, by writing locals, stack and next instruction into
+// live interpreter frames (no bytecode is generated). The instruction that could not be captured runs for real, as CPython
+// would run it, and so do control flow and arithmetic of plain numbers after it; then whoever implements Continuations is asked
+// to take the frame on. What nobody takes runs in CPython.
+//
+//   In        FrameStates, root first; Continuations
+//   Out       the result of the root frame's call, or a Python error
+//   Promises  the program sees the frames it would have: tracebacks, handlers, finally blocks, locals, iterators
+#pragma once
+#include <vector>
+
+#include "frame/frame.h"
+
+typedef struct _object PyObject;
+
+namespace flashover::frame {
+
+class Continuations {
+ public:
+  enum class Outcome {
+    kNotTaken,  // CPython runs the rest
+    kReturned,  // *result
+    kRaised,    // an error is set: the frame's handlers decide
+    kBroke,     // `frames`: the first is this very frame further on
+  };
+  virtual ~Continuations() = default;
+  // The slots: as Subject wants them. Never throws.
+  virtual Outcome go_on(const Subject& rest, PyObject* code, PyObject** result, std::vector<FrameState>& frames) = 0;
+};
+
+PyObject* resume(std::vector<FrameState> frames, Continuations& continuations);
+
+}  // namespace flashover::frame
