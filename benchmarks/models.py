@@ -3,21 +3,23 @@
     ./x bench                                  # the whole table
     ./x bench --models resnet18,bert --precision fp32 --no-cold
     ./x bench --json out.json --markdown docs/benchmark-cpu.md
+    ./x bench --jobs 8                         # a quiet machine with many cores: 8 rows at a time, each on cores of its own
 
-Every figure of a row comes from the same run: run times are medians of interleaved repeats (eager, torch.compile, flashover, eager, ...)
-in one process; cold and warm compile times are first-call times of fresh processes with an empty, then a filled cache
-folder. "right" compares with an fp64 eager reference: rmse <= 2 x eager's own rmse + a floor (1e-5 fp32, 1e-2 bf16, of the reference's rms).
+Every row is a process of its own on --threads cores with empty cache folders. Run times are medians of interleaved repeats (eager,
+torch.compile, flashover, eager, ...); cold is the first call in that process less a steady one, warm the same in a new process that finds
+the caches filled; memory is the resident memory that the first compiled call added. "right" compares with an fp64 eager reference: rmse <= 2 x eager's own rmse + a floor (1e-5 fp32, 1e-2 bf16, of the reference's rms).
 """
 
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
 import contextlib
 import json
 import math
 import os
+import queue
 import resource
-import shutil
 import statistics
 import subprocess
 import sys
@@ -93,28 +95,40 @@ def compiled(which: str, model: Any) -> Any:
     return torch.compile(model)
 
 
+def resident() -> float:
+    """Peak resident memory of this process so far, MB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def first_calls(which: str, model: Any, args: Any, kwargs: Any) -> tuple[Call, dict[str, float]]:
+    """Compiles; seconds of the first call beyond a steady one, and the peak memory it added (MB)."""
+    before = resident()
+    start = time.perf_counter()
+    fast = compiled(which, model)
+    fast(*args, **kwargs)
+    first = time.perf_counter() - start
+    fast(*args, **kwargs)
+    start = time.perf_counter()
+    fast(*args, **kwargs)
+    return lambda: fast(*args, **kwargs), {"seconds": first - (time.perf_counter() - start), "memory": resident() - before}
+
+
 def first_call(which: str, name: str, precision: str, small: bool) -> dict[str, float]:
-    """Runs in a process of its own: seconds of the first call beyond a steady one, and the peak memory it added (MB)."""
+    """Runs in a process of its own, for warm starts."""
     model, args, kwargs = make(name, small)
     with precision_scope(precision):
         model(*args, **kwargs)
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        start = time.perf_counter()
-        fast = compiled(which, model)
-        fast(*args, **kwargs)
-        first = time.perf_counter() - start
-        start = time.perf_counter()
-        fast(*args, **kwargs)
-        steady = time.perf_counter() - start
-    return {"seconds": first - steady, "memory": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024}
+        return first_calls(which, model, args, kwargs)[1]
 
 
-def spawn_first_call(which: str, name: str, precision: str, small: bool, cache: Path) -> dict[str, float]:
-    env = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(cache), "FLASHOVER_CACHE_DIR": str(cache)}
-    command = [sys.executable, __file__, "--first-call", which, "--models", name, "--precision", precision]
-    done = subprocess.run(command + ["--small"] * small, env=env, capture_output=True, text=True, timeout=600)
+def child(arguments: list[str], environment: dict[str, str], cores: list[int], limit: float) -> dict[str, Any]:
+    """Runs this script on `cores`; the JSON of its last line."""
+    done = subprocess.run(
+        [sys.executable, __file__, *arguments],
+        env=environment, capture_output=True, text=True, timeout=limit, preexec_fn=lambda: os.sched_setaffinity(0, cores),
+    )  # fmt: skip
     if done.returncode != 0:
-        return {"seconds": math.nan, "memory": math.nan}
+        raise RuntimeError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"exit code {done.returncode}")
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -131,25 +145,17 @@ def interleaved(calls: dict[str, Call], budget: float) -> dict[str, float]:
 
 
 def measure(name: str, precision: str, options: argparse.Namespace) -> dict[str, Any]:
+    """One row but for the warm starts; in a process of its own."""
     import flashover
 
     row: dict[str, Any] = {"model": name, "precision": precision}
-    which = ["inductor", "flashover"] if options.inductor else ["flashover"]
-    if options.cold:
-        for key in which:
-            cache = Path(tempfile.mkdtemp(prefix="flashover-bench-"))
-            for phase in ("cold", "warm"):
-                row[f"{key}_{phase}"] = spawn_first_call(key, name, precision, options.small, cache)
-            shutil.rmtree(cache, ignore_errors=True)
     model, args, kwargs = make(name, options.small)
     with precision_scope(precision):
-        stats = flashover.compile_stats()
         calls: dict[str, Call] = {"eager": lambda: model(*args, **kwargs)}
-        for key in which:
-            fast = compiled(key, model)
-            fast(*args, **kwargs)
-            fast(*args, **kwargs)
-            calls[key] = lambda fast=fast: fast(*args, **kwargs)
+        calls["eager"]()
+        stats = flashover.compile_stats()
+        for key in ["flashover", "inductor"] if options.inductor else ["flashover"]:
+            calls[key], row[f"{key}_cold"] = first_calls(key, model, args, kwargs)
         after = flashover.compile_stats()
         row |= {key: after[key] - stats[key] for key in ("kernels", "extern_calls", "graph_breaks", "graphs")}
         results = {key: call() for key, call in calls.items()}
@@ -164,6 +170,22 @@ def measure(name: str, precision: str, options: argparse.Namespace) -> dict[str,
         reference = with_double[0].double()(*[to_double(a) for a in args], **{k: to_double(v) for k, v in kwargs.items()})
     row["error"] = {key: error(result, reference) for key, result in results.items()}
     row["right"] = row["error"]["flashover"] <= 2 * row["error"]["eager"] + FLOOR[precision]
+    return row
+
+
+def run_row(name: str, precision: str, options: argparse.Namespace, cores: list[int]) -> dict[str, Any]:
+    """Spawns the row's processes. A row that fails is a result, and the others must go on."""
+    common = ["--models", name, "--precision", precision, *["--small"] * options.small]
+    with tempfile.TemporaryDirectory(prefix="flashover-bench-") as cache:
+        environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": cache, "FLASHOVER_CACHE_DIR": cache, "OMP_NUM_THREADS": str(len(cores))}
+        arguments = [*common, "--row", "--seconds", str(options.seconds), *["--no-inductor"] * (not options.inductor)]
+        try:
+            row = child(arguments, environment, cores, 600)
+            for key in (["inductor", "flashover"] if options.inductor else ["flashover"]) if options.warm else []:
+                row[f"{key}_warm"] = child([*common, "--first-call", key], environment, cores, 600)
+        except Exception as failure:
+            row = {"model": name, "precision": precision, "failed": f"{type(failure).__name__}: {failure}"[:200]}
+    print(row, file=sys.stderr, flush=True)
     return row
 
 
@@ -206,26 +228,27 @@ def markdown(rows: list[dict[str, Any]], tiny: dict[str, float], command: str) -
     def ratio(row: dict[str, Any], a: str, b: str) -> float:
         return row["seconds"].get(a, math.nan) / row["seconds"].get(b, math.nan)
 
-    def seconds(row: dict[str, Any], key: str) -> float:
-        return row.get(key, {}).get("seconds", math.nan)
+    def seconds(row: dict[str, Any], key: str, what: str = "seconds") -> float:
+        return row.get(key, {}).get(what, math.nan)
 
     cpu = next((x.split(":")[1].strip() for x in open("/proc/cpuinfo") if x.startswith("model name")), platform.machine())
     out = [
         f"`{command}` on {cpu}, {torch.get_num_threads()} threads, torch {torch.__version__}, {time.strftime('%Y-%m-%d')}.",
         "",
         "| model | precision | right | eager ms | torch.compile x | flashover x | vs torch.compile | cold s (t.c / fl) | warm s (t.c / fl)"
-        " | kernels | externs | breaks |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+        " | MB (t.c / fl) | kernels | externs | breaks |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
         if "failed" in row:
-            out.append(f"| {row['model']} | {row['precision']} | FAILED: {row['failed']} |" + " |" * 9)
+            out.append(f"| {row['model']} | {row['precision']} | FAILED: {row['failed']} |" + " |" * 10)
             continue
         out.append(
             f"| {row['model']} | {row['precision']} | {'yes' if row['right'] else 'NO'} | {row['seconds']['eager'] * 1e3:.1f} "
             f"| {ratio(row, 'eager', 'inductor'):.2f} | {ratio(row, 'eager', 'flashover'):.2f} | {ratio(row, 'inductor', 'flashover'):.2f} "
             f"| {seconds(row, 'inductor_cold'):.1f} / {seconds(row, 'flashover_cold'):.2f} "
             f"| {seconds(row, 'inductor_warm'):.1f} / {seconds(row, 'flashover_warm'):.2f} "
+            f"| {seconds(row, 'inductor_cold', 'memory'):.0f} / {seconds(row, 'flashover_cold', 'memory'):.0f} "
             f"| {row['kernels']} | {row['extern_calls']} | {row['graph_breaks']} |"
         )
     good = [r for r in rows if "failed" not in r]
@@ -249,28 +272,46 @@ def main() -> int:
     parser.add_argument("--precision", default="fp32,bf16")
     parser.add_argument("--small", action="store_true", help="CI sizes")
     parser.add_argument("--seconds", type=float, default=6.0, help="time for the interleaved repeats of a model")
-    parser.add_argument("--no-cold", dest="cold", action="store_false", help="skip the cold and warm compile times")
+    parser.add_argument("--no-warm", dest="warm", action="store_false", help="skip the starts from filled caches")
     parser.add_argument("--no-inductor", dest="inductor", action="store_false", help="leave torch.compile out")
+    parser.add_argument("--jobs", type=int, default=1, help="rows at a time, each on --threads cores of its own")
+    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--markdown", type=Path)
     parser.add_argument("--first-call", choices=["inductor", "flashover"], help=argparse.SUPPRESS)
+    parser.add_argument("--row", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.first_call:
         print(json.dumps(first_call(options.first_call, options.models, options.precision, options.small)))
         return 0
+    if options.row:
+        print(json.dumps(measure(options.models, options.precision, options)))
+        return 0
     import zoo
 
-    rows = []
+    usable = sorted(os.sched_getaffinity(0))
+    slots: queue.SimpleQueue[list[int]] = queue.SimpleQueue()
+    for i in range(options.jobs):
+        cores = usable[i * options.threads : (i + 1) * options.threads]
+        if len(cores) < min(options.threads, len(usable)):
+            parser.error(f"--jobs {options.jobs} times --threads {options.threads} needs more cores than there are ({len(usable)})")
+        slots.put(cores)
+    rows: list[dict[str, Any]] = []
     tiny = overhead(options.seconds / 2, options.inductor)
-    for name in options.models.split(",") if options.models else zoo.ALL:
-        for precision in options.precision.split(","):
-            try:
-                rows.append(measure(name, precision, options))
-            except Exception as failure:  # a row that fails is a result, and the others must go on
-                rows.append({"model": name, "precision": precision, "failed": f"{type(failure).__name__}: {failure}"[:200]})
-            print(rows[-1], file=sys.stderr, flush=True)
-            if options.json:
-                options.json.write_text(json.dumps({"rows": rows, "tiny": tiny}, indent=1))
+
+    def work(name: str, precision: str) -> None:
+        cores = slots.get()
+        try:
+            rows.append(run_row(name, precision, options, cores))
+        finally:
+            slots.put(cores)
+        if options.json:
+            options.json.write_text(json.dumps({"rows": rows, "tiny": tiny}, indent=1))
+
+    wanted = [(n, p) for n in (options.models.split(",") if options.models else zoo.ALL) for p in options.precision.split(",")]
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        list(pool.map(lambda w: work(*w), wanted))
+    rows.sort(key=lambda r: wanted.index((r["model"], r["precision"])))
     text = markdown(rows, tiny, "./x bench " + " ".join(sys.argv[1:]))
     print(text)
     if options.markdown:

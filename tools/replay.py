@@ -30,9 +30,10 @@ def stages(graph: str) -> dict[str, str]:
 
 
 def record(names: list[str]) -> None:
-    import flashover
     import torch
     import zoo
+
+    import flashover
 
     FOLDER.mkdir(parents=True, exist_ok=True)
     for name in names:
