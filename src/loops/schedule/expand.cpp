@@ -94,8 +94,10 @@ std::optional<Cut> gpu_cut(const TensorType& x, const std::vector<int64_t>& dims
   for (int64_t d : dims) length *= x.sizes[d].value();
   const int64_t rows = *all / length;
   const bool along = std::find(dims.begin(), dims.end(), smallest) != dims.end() || rows < 16;
-  // Along memory a program takes rows of its own, from 4096 elements on worth a cut; across it takes 32 columns.
+  // Along memory a program takes rows of its own; across it takes 32 columns. Two kernels, and a row that cannot be fused with what
+  // follows, must be worth it.
   const int64_t programs = along ? rows : (rows + 31) / 32, least = along ? 4096 : 256;
+  if (length < (along ? 512 : 8) * processors) return std::nullopt;
   int64_t target = std::min((4 * processors + programs - 1) / programs, length / least);
   if (programs >= 2 * processors || target < 2) return std::nullopt;
   std::vector<int64_t> order = dims;
@@ -175,6 +177,81 @@ bool gpu_reduction(const graph::Graph& g, Builder& b, const Node& node, int proc
   x = cut_open(b, x, *cut, dims, neutral_of(node, b.dtype(x)), first, parts);
   const ValueId partial = b.emit(node.op->name, {Ref{x}, graph::int_list(first)});
   outs.push_back(b.convert(b.emit(node.op->name, {Ref{partial}, graph::int_list(positions(parts, first))}), dtype));
+  return true;
+}
+// The input with dims `dims` flattened to one dim at the end, padded to a multiple of `parts` and cut: [rest..., parts, chunk].
+ValueId flat_parts(Builder& b, ValueId x, const std::vector<int64_t>& dims, int64_t parts, int64_t length, const Arg& padding) {
+  std::vector<int64_t> order;
+  Sizes sizes;
+  for (size_t d = 0; d < b.rank(x); ++d)
+    if (std::find(dims.begin(), dims.end(), static_cast<int64_t>(d)) == dims.end()) {
+      order.push_back(static_cast<int64_t>(d));
+      sizes.push_back(b.size(x, static_cast<int64_t>(d)));
+    }
+  order.insert(order.end(), dims.begin(), dims.end());
+  x = b.permute(x, order);
+  const int64_t chunk = (length + parts - 1) / parts, more = chunk * parts - length;
+  sizes.emplace_back(length);
+  x = b.reshape(x, sizes);
+  if (more > 0) {
+    Sizes lo(sizes.size(), 0), hi(sizes.size(), 0);
+    hi.back() = more;
+    x = b.pad(x, lo, hi, padding);
+  }
+  sizes.back() = parts;
+  sizes.emplace_back(chunk);
+  return b.reshape(x, sizes);
+}
+int64_t flat_target(const TensorType& x, const std::vector<int64_t>& dims, int processors, int64_t& length) {
+  const auto all = x.numel().as_const();
+  length = 1;
+  if (!all || *all == 0) return 0;
+  for (int64_t d : dims) length *= x.sizes[d].value();
+  const int64_t rows = *all / length;
+  if (length < 512 * processors || rows >= 2 * processors) return 0;
+  return std::min(std::max<int64_t>(2, 4 * processors / rows), length / 2048);
+}
+// The position in each part, then the part: the value there is read again.
+bool gpu_position(const graph::Graph& g, Builder& b, const Node& node, int processors, std::vector<ValueId>& outs) {
+  if (!is_kind(node, {"prim.argmax", "prim.argmin"})) return false;
+  const std::vector<int64_t> dims = ops::as_ints(node.args[1]);
+  const ValueId x = ops::as_value(node.args[0]);
+  int64_t length = 0;
+  const int64_t parts = flat_target(g.type(x), dims, processors, length);
+  const DType d = g.type(x).dtype;
+  if (parts < 2 || !is_floating(d)) return false;
+  const double inf = std::numeric_limits<double>::infinity();
+  // What is added stands behind everything real and wins over nothing: the first of equals is taken.
+  const ValueId cut = flat_parts(b, x, dims, parts, length, Arg(node.op->name == "prim.argmax" ? -inf : inf));
+  const auto last = static_cast<int64_t>(b.rank(cut)) - 1;
+  const ValueId inside = b.emit(node.op->name, {Ref{cut}, graph::int_list({last})});  // [rest..., parts]
+  const ValueId values = b.squeeze(b.gather(cut, last, b.unsqueeze(inside, last)), last);
+  const ValueId part = b.emit(node.op->name, {Ref{values}, graph::int_list({last - 1})});  // [rest...]
+  const ValueId position = b.squeeze(b.gather(inside, last - 1, b.unsqueeze(part, last - 1)), last - 1);
+  const int64_t chunk = b.size(cut, last).value();
+  outs.push_back(b.add(b.mul(part, b.full_like(part, sym::Expr(chunk))), position));
+  return true;
+}
+// Running sums of parts, then what came before each part is added.
+bool gpu_cumsum(const graph::Graph& g, Builder& b, const Node& node, int processors, std::vector<ValueId>& outs) {
+  if (!is_kind(node, {"prim.cumsum"})) return false;
+  const ValueId x = ops::as_value(node.args[0]);
+  const int64_t dim = ops::as_int(node.args[1]);
+  const auto last = static_cast<int64_t>(g.type(x).rank()) - 1;
+  if (dim != last) return false;
+  int64_t length = 0;
+  const int64_t parts = flat_target(g.type(x), {dim}, processors, length);
+  if (parts < 2) return false;
+  const DType d = g.type(x).dtype;
+  const ValueId wide = is_reduced(d) ? b.convert(x, DType::kF32) : x;
+  const ValueId cut = flat_parts(b, wide, {dim}, parts, length, is_floating(d) ? Arg(0.0) : Arg(sym::Expr(0)));
+  const ValueId inside = b.cumsum(cut, last + 1), sums = b.sum(cut, {last + 1});
+  const ValueId before = b.sub(b.cumsum(sums, last), sums);
+  ValueId all = b.add(inside, b.expand(b.unsqueeze(before, last + 1), b.sizes(inside)));
+  Sizes sizes = b.sizes(x);
+  sizes.back() = b.size(cut, last) * b.size(cut, last + 1);
+  all = b.slice(b.reshape(all, sizes), last, 0, length);
+  outs.push_back(b.convert(all, d));
   return true;
 }
 // Mean and squares about it of each part, then Chan's formula: as exact as two passes over everything.
@@ -259,6 +336,8 @@ graph::Graph expand(const graph::Graph& core, const ExpandOptions& options) {
     const size_t before = g.nodes.size();
     size_t dim = 0;
     if (options.processors > 0 && gpu_reduction(core, b, node, options.processors, outs)) {
+    } else if (options.processors > 0 && gpu_position(core, b, node, options.processors, outs)) {
+    } else if (options.processors > 0 && gpu_cumsum(core, b, node, options.processors, outs)) {
     } else if (options.processors > 0 && node.op == var && gpu_var(core, b, node, options.processors, outs)) {
     } else if (options.processors > 0 && node.op == var) {
       expand_var(b, node, outs);

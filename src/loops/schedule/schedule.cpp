@@ -80,7 +80,11 @@ class Planner {
       t.home = Home::kExtern;
     } else if (auto it = output_of_.find(v); it != output_of_.end()) {
       const auto empty = [](sym::Expr n) { return n.is_const(0); };
-      if (std::none_of(t.type.sizes.begin(), t.type.sizes.end(), empty))
+      // GPU kernels write to aligned addresses only; what lies elsewhere in its memory is copied there.
+      const graph::Output& o = g_.outputs[it->second];
+      const bool aligned = plan_.device.type == DeviceType::kCPU || o.kind != graph::Output::Kind::kValue ||
+                           sym::known_divisible(o.type.offset * info(t.type.dtype).bytes, 16);
+      if (aligned && std::none_of(t.type.sizes.begin(), t.type.sizes.end(), empty))
         return tensor_of_[v] = output_memory(it->second, t.type);
     }
     const bool opaque = t.type.opaque;
