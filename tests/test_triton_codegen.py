@@ -172,3 +172,20 @@ def test_torch_is_not_loaded_by_workers() -> None:
 
 
 assert torch  # the extension needs it loaded
+
+
+def test_computations_on_the_cpu_beside_the_gpu_stay_with_eager() -> None:
+    text = """graph {
+      %0 : f32[64]@cuda:0 = input user "a"
+      %1 : f32[] = input user "s"
+      %2 : f32[3] = input user "c"
+      %3 : f32[] = aten.exp.default(%1)
+      %4 : f32[64]@cuda:0 = aten.mul.Tensor(%0, %3)
+      %5 : f32[3] = aten.sigmoid.default(%2)
+      return %4
+      return %5
+    }"""
+    program = _C.triton_program(text, to_device=False)
+    assert [s["op"] or s["kind"] for s in program["steps"] if s["kind"] != "release"] == [
+        "aten.exp.default", "copy", "launch", "aten.sigmoid.default"
+    ]  # fmt: skip

@@ -1,5 +1,7 @@
 #include "graph/passes/decompose.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "graph/decompose/decompose.h"
 #include "graph/passes/dce.h"
@@ -8,6 +10,14 @@
 namespace flashover::graph {
 namespace {
 
+bool on(const Graph& g, ValueId v, DeviceType type) { return v != kNoValue && g.type(v).device.type == type; }
+
+// A program on a GPU has kernels for the GPU only: what it computes on the CPU beside that stays with eager's operators.
+bool beside(const Graph& g, const Node& n) {
+  return std::none_of(n.outs.begin(), n.outs.end(), [&](ValueId v) { return on(g, v, DeviceType::kCUDA); }) &&
+         std::any_of(n.outs.begin(), n.outs.end(), [&](ValueId v) { return on(g, v, DeviceType::kCPU); });
+}
+
 // One round; `again` when a decomposition used operators that have decompositions themselves.
 Graph round(Graph in, bool& again) {
   Graph out;
@@ -15,6 +25,8 @@ Graph round(Graph in, bool& again) {
   out.inputs = std::move(in.inputs);
   out.locations = std::move(in.locations);
   Replacement replacement(out.values.size());
+  bool gpu = false;
+  for (const Value& v : out.values) gpu |= v.type.device.type == DeviceType::kCUDA;
   std::vector<bool> read(out.values.size());
   for (const Node& n : in.nodes)
     for (const Arg& a : n.args) for_each_ref(a, [&](ValueId v) { read[v] = true; });
@@ -26,7 +38,7 @@ Graph round(Graph in, bool& again) {
   std::vector<ValueId> results;
   for (Node& n : in.nodes) {
     replacement.apply(n);
-    const Decomposition build = find_decomposition(n.op);
+    const Decomposition build = gpu && beside(out, n) ? nullptr : find_decomposition(n.op);
     // A decomposition sees which results nobody reads.
     const std::vector<ValueId> all_outs = n.outs;
     if (build)
