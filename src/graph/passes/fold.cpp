@@ -301,14 +301,12 @@ constexpr RewriteRule kRules[] = {
 enum class Mask : uint8_t { kOther, kNone, kCausal };
 Mask mask_kind(const KnownArray& mask, DType dtype) {
   const size_t rank = mask.sizes.size();
-  const int64_t rows = rank < 2 ? 1 : mask.sizes[rank - 2], columns = rank < 1 ? 1 : mask.sizes[rank - 1];
-  bool none = true, causal = rows == columns && rows > 1;
-  const int64_t total = mask.is_uniform() ? 1 : static_cast<int64_t>(mask.data.size());
-  causal = causal && !mask.is_uniform();
-  for (int64_t k = 0; k < total && (none || causal); ++k) {
+  const int64_t rows = rank < 2 ? 1 : mask.stored[rank - 2], columns = rank < 1 ? 1 : mask.stored[rank - 1];
+  bool none = true, causal = rows == columns && rows > 1;  // then both are whole
+  for (int64_t k = 0; k < static_cast<int64_t>(mask.data.size()) && (none || causal); ++k) {
     const int64_t row = k / columns % rows, column = k % columns;
-    const bool open = dtype == DType::kBool ? mask.at(k) != 0 : mask.at(k) == 0;
-    const bool shut = dtype == DType::kBool ? mask.at(k) == 0 : mask.at(k) == -INFINITY;
+    const bool open = dtype == DType::kBool ? mask.data[k] != 0 : mask.data[k] == 0;
+    const bool shut = dtype == DType::kBool ? mask.data[k] == 0 : mask.data[k] == -INFINITY;
     none = none && open;
     causal = causal && (column <= row ? open : shut);
   }

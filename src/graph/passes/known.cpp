@@ -24,29 +24,41 @@ std::optional<std::vector<int64_t>> const_sizes(const Sizes& sizes) {
   return out;
 }
 
-// out[i...] = x[origin + sum of index * stride], strides into x's row-major data.
-Array gather(const KnownArray& x, std::vector<int64_t> sizes, const std::vector<int64_t>& strides, int64_t origin) {
-  auto out = std::make_shared<KnownArray>();
-  const int64_t n = count(sizes);
-  out->data.resize(n);
-  std::vector<int64_t> index(sizes.size(), 0);
-  int64_t at = origin;
+// Steps through data for each dimension; 0 where all elements along it are equal.
+std::vector<int64_t> strides_of(const KnownArray& x) {
+  std::vector<int64_t> strides(x.stored.size(), 0);
+  int64_t step = 1;
+  for (size_t d = x.stored.size(); d-- > 0;) {
+    if (x.stored[d] != 1) strides[d] = step;
+    step *= x.stored[d];
+  }
+  return strides;
+}
+
+// Calls f(k, offsets) for every stored element k of a result, with the offset of each operand's element for it.
+template <typename F>
+void walk(const std::vector<int64_t>& stored, const std::vector<std::vector<int64_t>>& strides,
+          std::vector<int64_t> offsets, F&& f) {
+  const int64_t n = count(stored);
+  std::vector<int64_t> index(stored.size(), 0);
   for (int64_t k = 0; k < n; ++k) {
-    out->data[k] = x.data[at];
-    for (size_t d = sizes.size(); d-- > 0;) {
-      at += strides[d];
-      if (++index[d] < sizes[d]) break;
-      at -= strides[d] * sizes[d];
+    f(k, offsets);
+    for (size_t d = stored.size(); d-- > 0;) {
+      const bool more = ++index[d] < stored[d];
+      for (size_t i = 0; i < offsets.size(); ++i) offsets[i] += more ? strides[i][d] : -strides[i][d] * (stored[d] - 1);
+      if (more) break;
       index[d] = 0;
     }
   }
-  out->sizes = std::move(sizes);
-  return out;
 }
-std::vector<int64_t> row_major(const std::vector<int64_t>& sizes) {
-  std::vector<int64_t> strides(sizes.size(), 1);
-  for (size_t d = sizes.size(); d-- > 1;) strides[d - 1] = strides[d] * sizes[d];
-  return strides;
+
+// out[i...] = x[origin + sum of index * stride], strides into x's data; `stored` says where they are not 0.
+Array gather(const KnownArray& x, std::vector<int64_t> sizes, std::vector<int64_t> stored,
+             const std::vector<int64_t>& strides, int64_t origin) {
+  auto out = std::make_shared<KnownArray>(KnownArray{std::move(sizes), std::move(stored), {}});
+  out->data.resize(count(out->stored));
+  walk(out->stored, {strides}, {origin}, [&](int64_t k, const auto& at) { out->data[k] = x.data[at[0]]; });
+  return out;
 }
 
 using Unary = double (*)(double);
@@ -183,85 +195,184 @@ std::shared_ptr<const KnownArray> Known::compute(const Node& n, ValueId v) {
   const TensorType& type = g_.type(v);
   const auto sizes = const_sizes(type.sizes);
   if (!sizes || count(*sizes) == 0) return nullptr;
-  int64_t total = count(*sizes);  // elements to compute
-  auto pay = [&] { return (budget_ -= total) >= 0; };
+  const size_t rank = sizes->size();
+  const std::vector<int64_t> ones(rank, 1);
+  auto pay = [&](const std::vector<int64_t>& stored) { return (budget_ -= count(stored)) >= 0; };
 
   if (op == "prim.full") {
     const auto x = scalar(n.args[1]);
     if (!x) return nullptr;
-    return std::make_shared<KnownArray>(KnownArray{*sizes, {round_to(type.dtype, *x)}});
+    return std::make_shared<KnownArray>(KnownArray{*sizes, ones, {round_to(type.dtype, *x)}});
   }
   if (op == "prim.iota") {
     const auto start = scalar(n.args[1]), step = scalar(n.args[2]);
-    if (!start || !step || is_floating(type.dtype) || !pay()) return nullptr;
-    auto out = std::make_shared<KnownArray>();
-    out->sizes = *sizes;
-    for (int64_t i = 0; i < total; ++i) out->data.push_back(*start + static_cast<double>(i) * *step);
+    if (!start || !step || is_floating(type.dtype) || !pay(*sizes)) return nullptr;
+    auto out = std::make_shared<KnownArray>(KnownArray{*sizes, *sizes, {}});
+    for (int64_t i = 0; i < (*sizes)[0]; ++i) out->data.push_back(*start + static_cast<double>(i) * *step);
     return out;
   }
 
   // Everything else has operands; all of them must be known.
   std::vector<std::shared_ptr<const KnownArray>> in;
+  std::vector<ValueId> refs;
   bool known = true;
   for (const Arg& a : n.args)
     for_each_ref(a, [&](ValueId x) {
+      refs.push_back(x);
       if (known) in.push_back((*this)[x]);
       known = known && in.back() != nullptr;
     });
   if (!known || in.empty()) return nullptr;
-  bool uniform = true;
-  for (const auto& x : in) uniform = uniform && x->is_uniform();
-  if (uniform) total = 1;
-  if (!pay()) return nullptr;
-  const DType from = g_.type(ops::as_value(n.args[0])).dtype;
+  const DType from = g_.type(refs[0]).dtype;
+  // f(a, b, c) element by element; operands have the result's sizes.
   auto map = [&](auto&& f) -> std::shared_ptr<const KnownArray> {
-    auto out = std::make_shared<KnownArray>();
-    out->sizes = *sizes;
-    out->data.resize(total);
-    for (int64_t i = 0; i < total; ++i) {
-      const double x = f(i);
-      if (!is_floating(type.dtype) && (std::isnan(x) || !fits(type.dtype, x))) return nullptr;
-      out->data[i] = round_to(type.dtype, x);
+    auto out = std::make_shared<KnownArray>(KnownArray{*sizes, ones, {}});
+    std::vector<std::vector<int64_t>> strides;
+    for (const auto& x : in) {
+      if (x->sizes != *sizes) return nullptr;
+      for (size_t d = 0; d < rank; ++d) out->stored[d] = std::max(out->stored[d], x->stored[d]);
+      strides.push_back(strides_of(*x));
     }
-    return out;
+    if (!pay(out->stored)) return nullptr;
+    out->data.resize(count(out->stored));
+    bool good = true;
+    walk(out->stored, strides, std::vector<int64_t>(in.size(), 0), [&](int64_t k, const auto& at) {
+      const double x = f([&](size_t i) { return in[i]->data[at[i]]; });
+      good = good && (is_floating(type.dtype) || (!std::isnan(x) && fits(type.dtype, x)));
+      out->data[k] = round_to(type.dtype, x);
+    });
+    return good ? out : nullptr;
   };
 
-  if (const UnaryRow* row = find_row(kUnary, op)) return map([&](int64_t i) { return row->f(in[0]->at(i)); });
-  if (const BinaryRow* row = find_row(kBinary, op))
-    return map([&](int64_t i) { return row->f(in[0]->at(i), in[1]->at(i)); });
+  if (const UnaryRow* row = find_row(kUnary, op)) return map([&](auto&& x) { return row->f(x(0)); });
+  if (const BinaryRow* row = find_row(kBinary, op)) return map([&](auto&& x) { return row->f(x(0), x(1)); });
   if (const BinaryRow* row = find_row(kLogic, op); row && from == DType::kBool)
-    return map([&](int64_t i) { return row->f(in[0]->at(i), in[1]->at(i)); });
-  if (op == "prim.bitwise_not" && from == DType::kBool)
-    return map([&](int64_t i) { return in[0]->at(i) == 0 ? 1.0 : 0.0; });
-  if (op == "prim.where") return map([&](int64_t i) { return in[0]->at(i) != 0 ? in[1]->at(i) : in[2]->at(i); });
-  if (op == "prim.convert") return map([&](int64_t i) { return in[0]->at(i); });
-  if (op == "prim.reshape") return std::make_shared<KnownArray>(KnownArray{*sizes, in[0]->data});
+    return map([&](auto&& x) { return row->f(x(0), x(1)); });
+  if (op == "prim.bitwise_not" && from == DType::kBool) return map([&](auto&& x) { return x(0) == 0 ? 1.0 : 0.0; });
+  if (op == "prim.where") return map([&](auto&& x) { return x(0) != 0 ? x(1) : x(2); });
+  if (op == "prim.convert") return map([&](auto&& x) { return x(0); });
 
-  if (uniform && n.op->kind == ops::OpKind::kView) return std::make_shared<KnownArray>(KnownArray{*sizes, in[0]->data});
-
-  const std::vector<int64_t> strides = row_major(in[0]->sizes);
+  const KnownArray& x = *in[0];
+  if (x.is_uniform() && n.op->kind == ops::OpKind::kView)
+    return std::make_shared<KnownArray>(KnownArray{*sizes, ones, x.data});
+  if (op == "prim.reshape") {
+    // Dims of size 1 come and go for free.
+    std::vector<int64_t> before, after, kept;
+    for (size_t d = 0; d < x.sizes.size(); ++d)
+      if (x.sizes[d] != 1) before.push_back(x.sizes[d]), kept.push_back(x.stored[d]);
+    for (int64_t s : *sizes)
+      if (s != 1) after.push_back(s);
+    if (before == after) {
+      std::vector<int64_t> stored;
+      size_t next = 0;
+      for (int64_t s : *sizes) stored.push_back(s == 1 ? 1 : kept[next++]);
+      return std::make_shared<KnownArray>(KnownArray{*sizes, std::move(stored), x.data});
+    }
+    if (!pay(x.sizes)) return nullptr;
+    auto whole = gather(x, x.sizes, x.sizes, strides_of(x), 0);
+    return std::make_shared<KnownArray>(KnownArray{*sizes, *sizes, std::move(whole->data)});
+  }
   if (op == "prim.broadcast") {
     const std::vector<int64_t> dims = ops::as_ints(n.args[2]);
-    std::vector<int64_t> s(sizes->size(), 0);
-    for (size_t i = 0; i < dims.size(); ++i)
-      if (in[0]->sizes[i] != 1) s[dims[i]] = strides[i];
-    return gather(*in[0], *sizes, s, 0);
+    std::vector<int64_t> stored = ones;
+    for (size_t i = 0; i < dims.size(); ++i) stored[dims[i]] = x.stored[i];
+    return std::make_shared<KnownArray>(KnownArray{*sizes, std::move(stored), x.data});
   }
+  const std::vector<int64_t> strides = strides_of(x);
   if (op == "prim.permute") {
-    std::vector<int64_t> s;
-    for (int64_t d : ops::as_ints(n.args[1])) s.push_back(strides[d]);
-    return gather(*in[0], *sizes, s, 0);
+    std::vector<int64_t> s, stored;
+    for (int64_t d : ops::as_ints(n.args[1])) s.push_back(strides[d]), stored.push_back(x.stored[d]);
+    if (!pay(stored)) return nullptr;
+    return gather(x, *sizes, std::move(stored), s, 0);
   }
   if (op == "prim.slice") {
     const Sizes starts = ops::as_sizes(n.args[1]), steps = ops::as_sizes(n.args[3]);
-    std::vector<int64_t> s;
+    std::vector<int64_t> s, stored;
     int64_t origin = 0;
-    for (size_t d = 0; d < strides.size(); ++d) {
+    for (size_t d = 0; d < rank; ++d) {
       if (!starts[d].is_const() || !steps[d].is_const()) return nullptr;
       origin += starts[d].value() * strides[d];
-      s.push_back(steps[d].value() * strides[d]);
+      stored.push_back(strides[d] ? (*sizes)[d] : 1);
+      s.push_back(stored[d] == 1 ? 0 : steps[d].value() * strides[d]);
     }
-    return gather(*in[0], *sizes, s, origin);
+    if (!pay(stored)) return nullptr;
+    return gather(x, *sizes, std::move(stored), s, origin);
+  }
+  if (op == "prim.cat") {
+    const int64_t dim = ops::as_int(n.args[1]);
+    auto out = std::make_shared<KnownArray>(KnownArray{*sizes, ones, {}});
+    for (const auto& piece : in)
+      for (size_t d = 0; d < rank; ++d) out->stored[d] = std::max(out->stored[d], piece->stored[d]);
+    out->stored[dim] = (*sizes)[dim];
+    if (!pay(out->stored)) return nullptr;
+    out->data.resize(count(out->stored));
+    const std::vector<int64_t> to = strides_of(*out);
+    int64_t origin = 0;
+    for (const auto& piece : in) {
+      std::vector<int64_t> part = out->stored;
+      part[dim] = piece->sizes[dim];
+      walk(part, {strides_of(*piece), to}, {0, origin},
+           [&](int64_t, const auto& at) { out->data[at[1]] = piece->data[at[0]]; });
+      origin += to[dim] * piece->sizes[dim];
+    }
+    return out;
+  }
+  if (op == "prim.cumsum" && is_integral(type.dtype)) {
+    const int64_t dim = ops::as_int(n.args[1]);
+    auto out = std::make_shared<KnownArray>(KnownArray{*sizes, x.stored, {}});
+    out->stored[dim] = (*sizes)[dim];
+    if (!pay(out->stored)) return nullptr;
+    out->data.resize(count(out->stored));
+    const int64_t step = strides_of(*out)[dim];
+    bool good = true;
+    const int64_t length = (*sizes)[dim];
+    walk(out->stored, {strides}, {0}, [&](int64_t k, const auto& at) {
+      const bool first = length == 1 || k / step % length == 0;
+      out->data[k] = x.data[at[0]] + (first ? 0 : out->data[k - step]);
+      good = good && fits(type.dtype, out->data[k]);
+    });
+    return good ? out : nullptr;
+  }
+  if (op == "prim.index") {
+    const RefList list = ops::as_values(n.args[1]);
+    // Indices of the first dims, none left out.
+    for (size_t i = 0; i < list.size(); ++i)
+      if (list[i].id == kNoValue || g_.type(list[i].id).dtype == DType::kBool) return nullptr;
+    const size_t rest = x.sizes.size() - list.size(), front = rank - rest;
+    auto out = std::make_shared<KnownArray>(KnownArray{*sizes, ones, {}});
+    std::vector<std::vector<int64_t>> steps;
+    for (size_t i = 0; i < list.size(); ++i) {
+      const KnownArray& index = *in[i + 1];
+      for (double at : index.data)
+        if (at < -static_cast<double>(x.sizes[i]) || at >= static_cast<double>(x.sizes[i])) return nullptr;
+      std::vector<int64_t> across(rank, 0);
+      const std::vector<int64_t> own = strides_of(index);
+      if (strides[i] != 0)  // else every index finds the same
+        for (size_t d = 0; d < own.size(); ++d) {
+          const size_t to = front - own.size() + d;
+          across[to] = own[d];
+          out->stored[to] = std::max(out->stored[to], index.stored[d]);
+        }
+      steps.push_back(std::move(across));
+    }
+    std::vector<int64_t> behind(rank, 0);
+    for (size_t d = 0; d < rest; ++d) {
+      behind[front + d] = strides[list.size() + d];
+      out->stored[front + d] = x.stored[list.size() + d];
+    }
+    steps.push_back(std::move(behind));
+    if (!pay(out->stored)) return nullptr;
+    out->data.resize(count(out->stored));
+    walk(out->stored, steps, std::vector<int64_t>(steps.size(), 0), [&](int64_t k, const auto& at) {
+      int64_t from_data = at.back();
+      for (size_t i = 0; i < list.size(); ++i) {
+        auto where = static_cast<int64_t>(in[i + 1]->data[at[i]]);
+        if (where < 0) where += x.sizes[i];
+        from_data += where * strides[i];
+      }
+      out->data[k] = x.data[from_data];
+    });
+    return out;
   }
   return nullptr;
 }

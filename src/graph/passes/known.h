@@ -13,8 +13,8 @@ namespace flashover::graph {
 
 struct KnownArray {
   std::vector<int64_t> sizes;
-  std::vector<double> data;  // row-major; one entry when all elements are equal
-  double at(int64_t i) const { return data[data.size() == 1 ? 0 : i]; }
+  std::vector<int64_t> stored;  // 1 for dims along which all elements are equal, else the size
+  std::vector<double> data;     // row-major over `stored`
   bool is_uniform() const { return data.size() == 1; }
 };
 
