@@ -471,7 +471,7 @@ class Emitter {
       }
       case Op::k_round_to: {
         const Value a = arg(in, 0);
-        if (a.literal) {  // constants are rounded by whoever stores them
+        if (a.literal || a.rounded_to == in.narrow) {  // constants are rounded by whoever stores them
           values_[static_cast<size_t>(id)] = a;
           return;
         }

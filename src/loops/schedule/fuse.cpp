@@ -411,7 +411,7 @@ class Fuser {
     int64_t rows = 1, inner = 1;
     for (const GroupVar& v : after.vars) (v.role == Role::kInner ? inner : rows) *= extent_of(v.var);
     if (options_.processors > 0) {
-      if (has_inner(after.vars) && rows < options_.processors && inner >= 1 << 14) return false;
+      if (has_inner(after.vars) && rows < options_.processors && inner > 1 << 14) return false;
     } else if (has_inner(after.vars) && rows < 4 * options_.threads && inner >= options_.split_numel) {
       return false;
     }
