@@ -13,6 +13,7 @@ import linecache
 import random
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,32 +21,85 @@ from typing import Any
 import torch
 
 FLOATS = [torch.float32, torch.float32, torch.float32, torch.float64, torch.bfloat16, torch.float16]
+INTEGERS = [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool]
+# Holes: a, b tensors; d, e dims of a; n the size of dim d; m the number of dims; F torch.nn.functional.
 UNARY = [
     "torch.relu({a})", "torch.sigmoid({a})", "torch.tanh({a})", "torch.exp({a}.clamp(max=4))", "{a}.abs().sqrt()", "torch.neg({a})",
-    "torch.nn.functional.gelu({a})", "torch.nn.functional.silu({a})", "torch.nn.functional.gelu({a}, approximate='tanh')",
-    "{a} * 2.5", "{a} + 1", "1 - {a}", "{a}.clamp(-1, 1)", "torch.sin({a})", "torch.erf({a})", "{a}.square()", "torch.log1p({a}.abs())",
-    "torch.nn.functional.leaky_relu({a}, 0.1)", "torch.nn.functional.hardswish({a})", "torch.nn.functional.softplus({a})",
+    "F.gelu({a})", "F.silu({a})", "F.gelu({a}, approximate='tanh')", "{a} * 2.5", "{a} + 1", "1 - {a}", "{a}.clamp(-1, 1)", "torch.sin({a})",
+    "torch.erf({a})", "{a}.square()", "torch.log1p({a}.abs())", "F.leaky_relu({a}, 0.1)", "F.hardswish({a})", "F.softplus({a})",
     "torch.where({a} > 0, {a}, {a} * 0.1)", "{a}.float()", "{a}.to({a}.dtype)", "torch.rsqrt({a}.abs() + 1)", "{a} / 3", "{a}.cos()",
-    "torch.floor({a})", "torch.round({a})", "{a}.sign()", "torch.reciprocal({a}.abs() + 1)", "torch.nan_to_num({a})",
+    "torch.floor({a})", "torch.round({a})", "{a}.sign()", "torch.reciprocal({a}.abs() + 1)", "torch.nan_to_num({a})", "F.elu({a})", "F.mish({a})",
+    "F.relu6({a})", "F.hardtanh({a})", "F.logsigmoid({a})", "F.celu({a}, 0.5)", "F.selu({a})", "F.softsign({a})", "F.hardsigmoid({a})",
+    "torch.log({a}.abs() + 1)", "torch.log2({a}.abs() + 1)", "torch.expm1({a}.clamp(max=3))", "({a}.abs() + 0.5) ** 1.5", "{a} ** 2", "{a} ** 3",
+    "2 ** {a}.clamp(-4, 4)", "torch.trunc({a})", "torch.frac({a})", "torch.ceil({a})", "torch.isnan({a})", "torch.isfinite({a})", "{a}.logical_not()",
+    "{a}.clamp(-100, 100).int()", "{a}.clamp(-100, 100).long()", "{a}.bool()", "{a}.double()", "{a} // 1.5", "{a} % 0.7", "torch.fmod({a}, 0.7)",
+    "{a} // -2", "{a} % 3", "{a} % -3", "torch.atan({a})", "torch.sinh({a}.clamp(-3, 3))", "torch.asinh({a})", "torch.erfc({a})", "torch.clamp({a}, min=0.25)",
+    "torch.masked_fill({a}, {a} > 0.5, -1)", "torch.where({a} > 0, 1.0, {a})", "torch.where({a} != {a}, 0, {a})", "{a}.sigmoid() * {a}", "{a} * True",
+    "torch.zeros_like({a}) + {a}", "torch.full_like({a}, 2) * {a}", "torch.arange({a}.numel()).reshape({a}.shape) + {a}", "{a} == {a}.max()", "-{a}.abs()",
 ]  # fmt: skip
 BINARY = ["{a} + {b}", "{a} - {b}", "{a} * {b}", "{a} / ({b}.abs() + 1)", "torch.maximum({a}, {b})", "torch.minimum({a}, {b})",
           "torch.where({a} > {b}, {a}, {b})", "torch.lerp({a}.float(), {b}.float(), 0.3)", "{a} + {b} * 0.5", "torch.add({a}, {b}, alpha=2)",
-          "({a} > {b}).to({a}.dtype)", "torch.atan2({a}.float(), {b}.float() + 3)"]  # fmt: skip
+          "({a} > {b}).to({a}.dtype)", "torch.atan2({a}.float(), {b}.float() + 3)", "torch.fmod({a}, {b}.abs() + 1)", "torch.remainder({a}, {b}.abs() + 1)",
+          "{a} // ({b}.abs() + 1)", "torch.addcmul({a}, {a}, {b}, value=0.5)", "torch.copysign({a}, {b})", "torch.hypot({a}.float(), {b}.float())",
+          "({a} <= {b}) & ({a} != 0)", "({a} < {b}) | ({b} > 0)", "torch.logical_xor({a}, {b})", "{a}.eq({b})", "torch.fmax({a}, {b})", "F.mse_loss({a}, {b})",
+          "torch.sub({a}, {b}, alpha=0.5)", "torch.clamp({a}, max={b})", "torch.rsub({a}, {b})", "torch.cat([{a}.flatten(), {b}.flatten()])",
+          "{a}.float().flatten().outer({b}.float().flatten())", "torch.broadcast_tensors({a}, {b})[1]", "{a}.expand_as({b}) * 2", "F.smooth_l1_loss({a}, {b})",
+          "torch.floor_divide({a}, {b}.abs() + 1)", "torch.div({a}, {b}.abs() + 1, rounding_mode='trunc')", "torch.where({b} > 0, {a}, 0)"]  # fmt: skip
 REDUCE = ["{a}.sum({d})", "{a}.mean({d})", "{a}.amax({d}, keepdim=True)", "{a}.float().var({d}, correction=0)", "{a}.sum({d}, keepdim=True)",
           "torch.softmax({a}.float(), {d})", "torch.log_softmax({a}.float(), {d})", "{a}.float().cumsum({d})", "{a}.argmax({d}).to({a}.dtype)",
-          "{a}.max({d})[0]", "torch.logsumexp({a}.float(), {d})", "{a}.float().norm(dim={d})", "({a} > 0).any({d})",
-          "torch.nn.functional.layer_norm({a}.float(), ({a}.shape[-1],))"]  # fmt: skip
+          "{a}.max({d})[0]", "torch.logsumexp({a}.float(), {d})", "{a}.float().norm(dim={d})", "({a} > 0).any({d})", "F.layer_norm({a}.float(), ({a}.shape[-1],))",
+          "torch.softmax({a}, {d})", "F.layer_norm({a}, ({a}.shape[-1],))", "F.rms_norm({a}, ({a}.shape[-1],))", "({a} > -1).all({d})", "{a}.prod({d})",
+          "{a}.float().std({d}, correction=0)", "torch.var_mean({a}.float(), {d}, correction=0)[1]", "{a}.nansum({d})", "{a}.count_nonzero({d})",
+          "{a}.aminmax(dim={d})[0]", "{a}.amin({d})", "{a}.argmin({d}, keepdim=True)", "{a}.min({d})[1]", "{a}.sum()", "{a}.float().mean()", "{a}.max()",
+          "{a}.argmax()", "{a}.float().sum(({d}, {e}))", "{a}.all()", "{a}.any()", "{a}.cummax({d})[0]", "{a}.cummin({d})[0]", "{a}.cumprod({d})", "{a}.cumsum({d})",
+          "{a}.float().logcumsumexp({d})", "F.normalize({a}.float(), dim={d})", "{a}.float().norm(p=1, dim={d})", "{a}.diff(dim={d})", "{a}.float().median({d})[0]",
+          "{a}.sort({d})[0]", "{a}.sort({d}, descending=True)[0]", "{a}.topk(min(2, {n}), {d})[0]", "{a}.argsort({d}, stable=True)", "{a}.float().kthvalue(1, {d})[0]",
+          "F.group_norm({a}.float(), 1)", "F.batch_norm({a}.float(), None, None, training=True)", "F.instance_norm({a}.float())", "{a}.mean(({d}, {e}), keepdim=True)",
+          "torch.nn.functional.softmin({a}.float(), {d})", "{a}.sum({d}, dtype=torch.float64)", "{a}.bool().sum({d})"]  # fmt: skip
 VIEWS = ["{a}.transpose({d}, {e})", "{a}.flatten()", "{a}.unsqueeze({d})", "{a}.flip({d})", "{a}.reshape(-1)", "{a}.narrow({d}, 0, ({n} + 1) // 2)",
-         "torch.cat([{a}, {a}], {d})", "torch.stack([{a}, {a} * 2], {d})", "{a}.repeat_interleave(2, {d})", "{a}.roll(1, {d})",
-         "torch.nn.functional.pad({a}, (1, 2))", "{a}.select({d}, 0)", "{a}.contiguous()", "{a}.clone()", "{a}[..., ::2]", "{a}.movedim({d}, {e})",
-         "{a}.expand(2, *{a}.shape)", "{a}.tril() if {a}.dim() > 1 else {a}", "{a}.unbind({d})[0]", "{a}.chunk(2, {d})[0]",
-         "{a}.index_select({d}, torch.tensor([0]))", "{a}.unfold({d}, 1, 1)", "{a}.diagonal() if {a}.dim() > 1 else {a}"]  # fmt: skip
+         "torch.cat([{a}, {a}], {d})", "torch.stack([{a}, {a} * 2], {d})", "{a}.repeat_interleave(2, {d})", "{a}.roll(1, {d})", "F.pad({a}, (1, 2))",
+         "{a}.select({d}, 0)", "{a}.contiguous()", "{a}.clone()", "{a}[..., ::2]", "{a}.movedim({d}, {e})", "{a}.expand(2, *{a}.shape)",
+         "{a}.tril() if {a}.dim() > 1 else {a}", "{a}.unbind({d})[0]", "{a}.chunk(2, {d})[0]", "{a}.index_select({d}, torch.tensor([0]))", "{a}.unfold({d}, 1, 1)",
+         "{a}.diagonal() if {a}.dim() > 1 else {a}", "{a}.as_strided((2, 2), (1, 1))", "{a}.unfold({d}, 2, 1)", "{a}.squeeze()", "{a}.split(2, {d})[-1]",
+         "{a}.tensor_split(3, {d})[1]", "{a}[None]", "{a}[..., -1]", "{a}[..., 1:-1]", "{a}.repeat(2, *[1] * ({m} - 1))", "{a}.unflatten({d}, (-1, 1))", "F.pad({a}, (1, -1))",
+         "F.pad({a}, (-1, 2), value=3)", "F.pad({a}[None, None].flatten(2), (1, 1), mode='replicate')", "torch.roll({a}, (1, 2), ({d}, {e}))",
+         "{a}.to(memory_format=torch.channels_last)", "{a}.permute(*range({m} - 1, -1, -1))", "{a}.view(-1)", "torch.hstack([{a}, {a}])", "{a}.triu(1)", "{a}.swapaxes(0, -1)",
+         "{a}.expand({a}.shape)", "torch.stack([{a}, {a}], -1).flatten(-2)", "{a}.chunk(2, {d})[-1]", "torch.cat([{a}, {a}[..., :1]], -1)", "{a}.T", "{a}.rot90(1, (0, -1))",
+         "torch.cat([{a}.narrow({d}, 1, 1), {a}], {d})", "{a}.detach()", "{a}.view_as({a})", "torch.tile({a}, (2,))", "torch.block_diag({a}, {a})"]  # fmt: skip
+INDEX = ["{a}.gather({d}, torch.zeros_like({a}, dtype=torch.long))", "{a}.take_along_dim({a}.argsort({d}, stable=True), {d})", "{a}[torch.tensor([0, -1])]",
+         "{a}[..., torch.tensor([0, 0])]", "{a}.scatter({d}, torch.zeros_like({a}, dtype=torch.long).narrow({d}, 0, 1), {a})", "{a}.index_fill({d}, torch.tensor([0]), 1)",
+         "{a}.scatter_add({d}, torch.zeros_like({a}, dtype=torch.long), {a})", "{a}.index_add({d}, torch.tensor([0, 0]), {a}.narrow({d}, 0, 2))",
+         "{a}.index_copy({d}, torch.tensor([1]), {a}.narrow({d}, 0, 1))", "{a}.select_scatter({a}.select({d}, 0) * 2, {d}, -1)", "{a}.diagonal_scatter({a}.diagonal() * 2)",
+         "{a}.slice_scatter({a}.narrow({d}, 0, 1) + 1, {d}, 1, 2)", "F.one_hot({a}.abs().clamp(max=4).long(), 5)", "F.embedding({a}.abs().clamp(max=3).long(), torch.arange(12.0).view(4, 3))",
+         "{a}.scatter_reduce({d}, torch.zeros_like({a}, dtype=torch.long), {a}, 'amax')", "{a}.index_put((torch.tensor([0, 0]),), {a}[:1] * 2, accumulate=True)",
+         "{a}.masked_scatter({a} > 0, {a}.flatten())", "torch.bucketize({a}.float(), torch.tensor([-1.0, 0.0, 1.0]))", "{a}[torch.arange({a}.shape[0]), ..., 0]",
+         "{a}[[0]]", "{a}.take(torch.tensor([0, -1]))", "{a}[:, torch.tensor([0])] if {m} > 1 else {a}", "{a}.scatter({d}, torch.zeros_like({a}, dtype=torch.long).narrow({d}, 0, 1), 3)"]  # fmt: skip
+NN = ["{a}.float() @ {a}.float().transpose(-1, -2)", "F.linear({a}.float(), torch.ones(5, {a}.shape[-1]) * 0.1)", "F.max_pool1d({a}.float().reshape(1, 1, -1), 3, 2, 1)",
+      "F.avg_pool1d({a}.float().reshape(1, 1, -1), 2)", "F.max_pool2d({a}.float(), 2)", "F.avg_pool2d({a}.float(), 2, 1, 1, count_include_pad=False)",
+      "F.adaptive_avg_pool2d({a}.float(), 2)", "F.interpolate({a}.float()[None], scale_factor=2)", "F.interpolate({a}.float(), scale_factor=2, mode='bilinear')",
+      "F.conv1d({a}.float().reshape(1, 1, -1), torch.ones(2, 1, 3) * 0.3, padding=1)", "F.conv2d({a}.float(), torch.ones(3, {a}.shape[-3], 1, 1) * 0.1)",
+      "F.conv2d({a}.float(), torch.ones({a}.shape[-3], 1, 3, 3) * 0.1, padding=1, groups={a}.shape[-3])", "F.scaled_dot_product_attention(*[{a}.float()[None]] * 3)",
+      "F.glu({a}.float(), {d})", "F.cosine_similarity({a}.float(), {a}.float() + 1, dim={d})", "torch.einsum('...i,...i->...', {a}.float(), {a}.float())",
+      "F.cross_entropy({a}.float().flatten(1), torch.zeros({a}.shape[0], dtype=torch.long))", "torch.cdist({a}.float(), {a}.float() + 1)", "torch.bmm({a}.float(), {a}.float().mT)",
+      "torch.addmm({a}.float()[:, :1], {a}.float(), {a}.float().t())", "F.pixel_shuffle({a}.float().repeat_interleave(4, -3), 2)", "torch.baddbmm({a}.float(), {a}.float(), {a}.float().mT @ {a}.float())",
+      "{a}.float() @ {a}.float()[..., 0]", "F.linear({a}, torch.ones(4, {a}.shape[-1], dtype={a}.dtype), torch.ones(4, dtype={a}.dtype))"]  # fmt: skip
 INPLACE = ["{a}.add_(1)", "{a}.mul_(0.5)", "{a}.relu_()", "{a}[..., 0] = 0", "{a}.copy_({a} * 2)", "{a}.clamp_(min=-1)", "{a}.select({d}, 0).fill_(2)",
-           "{a}.transpose({d}, {e}).add_(0.5)", "{a}.zero_()", "{a}.masked_fill_({a} > 1, 0)", "{a}.view(-1)[0:1] = 3"]  # fmt: skip
-
+           "{a}.transpose({d}, {e}).add_(0.5)", "{a}.zero_()", "{a}.masked_fill_({a} > 1, 0)", "{a}.view(-1)[0:1] = 3", "{a}[..., ::2].mul_(2)", "{a}.sub_({b})",
+           "{a}[..., 1:] = {a}[..., :-1].clone()", "{a}[0] += 1", "{a}.index_fill_({d}, torch.tensor([0]), 1)", "{a}.diagonal().add_(1)", "{a}.fill_diagonal_(2)",
+           "{a}.scatter_({d}, torch.zeros_like({a}, dtype=torch.long).narrow({d}, 0, 1), 3)", "{a}.index_put_((torch.tensor([0]),), {a}[:1] + 1)", "{a}.copy_({b})",
+           "torch.add({a}, 1, out={a})", "{a}.div_(3)", "{a}.floor_()", "{a}.clamp_(0, 1)", "{a}.unsqueeze(0).sub_(1)", "{a}.narrow({d}, 0, 1).add_(5)",
+           "{a}.flatten()[0:1].add_(1)", "{a}.index_add_({d}, torch.tensor([0]), {a}.narrow({d}, 0, 1))", "{a}.addcmul_({a}, {a})", "{a}.expand_as({a}).neg_()",
+           "{a}[{a} > 1] = 0", "{a}.unbind({d})[0].mul_(2)", "{a}.chunk(2, {d})[0].add_({a}.chunk(2, {d})[0])", "{a}.flip(0).add_(1)", "{a}.permute(*range({m} - 1, -1, -1))[0] = 1"]  # fmt: skip
+INTEGER = ["{a} // 3", "{a} // -2", "{a} % 3", "{a} % -3", "torch.div({a}, {b} * 2 + 1, rounding_mode='floor')", "torch.div({a}, {b} * 2 + 1, rounding_mode='trunc')",
+           "torch.remainder({a}, {b} * 2 + 1)", "torch.fmod({a}, {b} * 2 + 1)", "{a} & {b}", "{a} | {b}", "{a} ^ {b}", "~{a}", "{a} << 1", "{a} >> 1", "{a} * {a} * {a}", "{a} + 100",
+           "{a} * 1000003", "{a} / 2", "{a} + 0.5", "{a}.abs()", "-{a}", "{a} ** 2", "{a}.to(torch.int8)", "{a}.to(torch.uint8)", "{a}.to(torch.int16)", "{a}.long()", "{a} > {b}",
+           "{a}.sign()", "{a}.clamp(-3, 5)", "{a}.bitwise_not()", "torch.gcd({a}, {b})", "{a} - {b} * 7", "torch.where({a} > {b}, {a}, {b})", "{a} * 0.25", "{a}.float().sqrt()",
+           "torch.maximum({a}, {b})", "{a}.sum({d}, dtype={a}.dtype)", "torch.bitwise_left_shift({a}, 3)", "{a}.eq(3) * {a}", "2 - {a}", "{a} // ({b}.abs() + 1)", "{a}.bool() & {b}.bool()"]  # fmt: skip
 
 # Where a rounding may decide.
-DISCONTINUOUS = ("floor", "round", "sign", "arg", " > ", "unique")
+DISCONTINUOUS = ("floor", "round", "sign", "arg", " > ", "unique", "//", "%", "trunc", "ceil", "frac", "int(", "long(", "bool(", "min({d})[1]", "isnan", "isfinite",
+                 "logical", "fmod", "remainder", "==", "!=", "<", ".eq(", "count_nonzero", "bucketize", "any(", "all(", "copysign")  # fmt: skip
+PRECISIONS = {".float()": torch.float32, ".half()": torch.float16, ".bfloat16()": torch.bfloat16}
 
 
 @dataclass
@@ -58,17 +112,27 @@ class Program:
     def function(self, exact: bool = False) -> Callable[..., Any]:
         """exact: for fp64 inputs, f32 in the program is f64 too."""
         name = f"<fuzz {self.seed}{' exact' if exact else ''}>"
-        source = self.source.replace(".float()", ".double()") if exact else self.source
+        source = self.source
+        for word in PRECISIONS if exact else ():
+            source = source.replace(word, ".double()")
         linecache.cache[name] = (len(source), None, source.splitlines(True), name)
-        scope: dict[str, Any] = {"torch": torch}
+        scope: dict[str, Any] = {"torch": torch, "F": torch.nn.functional}
         exec(compile(source, name, "exec"), scope)
         return scope["program"]
 
 
-def make_input(rng: random.Random, generator: torch.Generator, dtype: torch.dtype) -> torch.Tensor:
+def make_input(rng: random.Random, generator: torch.Generator, dtype: torch.dtype, special: bool) -> torch.Tensor:
     rank = rng.choice([0, 1, 2, 2, 3, 3, 4])
     sizes = [rng.choice([1, 2, 3, 4, 5, 7, 8, 16, 17, 33, 64, 0 if rng.random() < 0.05 else 6]) for _ in range(rank)]
-    x = torch.randn(sizes, generator=generator, dtype=torch.float64).to(dtype)
+    x = torch.randn(sizes, generator=generator, dtype=torch.float64)
+    if not dtype.is_floating_point:
+        x = x * rng.choice([3, 3, 100])
+        x = x.abs() if dtype == torch.uint8 else x
+    if special and x.numel() and dtype.is_floating_point:
+        values = torch.tensor([float("nan"), float("inf"), -float("inf"), -0.0, 0.0, 1e30, -1e-30, 65504.0], dtype=torch.float64)
+        where = torch.randint(0, 24, sizes, generator=generator)
+        x = torch.where(where < 8, values[where.clamp(max=7)], x)
+    x = x > 0 if dtype == torch.bool else x.long().to(dtype) if not dtype.is_floating_point else x.to(dtype)
     form = rng.random()
     if form < 0.15 and rank >= 2:
         return x.transpose(0, -1)
@@ -81,45 +145,54 @@ def make_input(rng: random.Random, generator: torch.Generator, dtype: torch.dtyp
     return x
 
 
+FAMILIES = [UNARY, BINARY, REDUCE, VIEWS, INPLACE, INDEX, NN, INTEGER]
+
+
 def generate(seed: int) -> Program:
     """A program that eager runs: lines that raise are dropped as they are made."""
     rng = random.Random(seed)
-    dtype = rng.choice(FLOATS)
+    integers = rng.random() < 0.15
+    dtype = rng.choice(INTEGERS if integers else FLOATS)
     count = rng.randint(1, 3)
+    mixed = rng.random() < 0.15
+    special = rng.random() < 0.1
+    dtypes = [rng.choice(FLOATS + INTEGERS) if mixed else dtype for _ in range(count)]
+    same_shape = rng.random() < 0.5
 
-    def inputs(as_dtype: torch.dtype | None = None) -> list[torch.Tensor]:
-        r, g = random.Random(seed + 1), torch.Generator().manual_seed(seed)
-        made = [make_input(r, g, dtype) for _ in range(count)]
+    def inputs() -> list[torch.Tensor]:
+        made = []
+        for i in range(count):
+            r = random.Random(seed + 1 + (0 if same_shape else i))
+            made.append(make_input(r, torch.Generator().manual_seed(seed + i), dtypes[i], special))
         return made
 
     pool = {f"x{i}": x for i, x in enumerate(inputs())}
     lines: list[str] = []
-    scope: dict[str, Any] = {"torch": torch}
+    scope: dict[str, Any] = {"torch": torch, "F": torch.nn.functional}
     for step in range(rng.randint(2, 14)):
-        kind = rng.choices([UNARY, BINARY, REDUCE, VIEWS, INPLACE, ["matmul"]], [30, 22, 14, 22, 7, 5])[0]
+        weights = [20, 20, 18, 22, 9, 8, 0, 30] if integers else [28, 20, 16, 20, 8, 8, 7, 1]
+        kind = rng.choices(FAMILIES, weights)[0]
         names = list(pool)
         a, b = rng.choice(names), rng.choice(names)
         dim = max(pool[a].dim(), 1)
         d, e = rng.randrange(dim), rng.randrange(dim)
         template = rng.choice(kind)
-        if template == "matmul":
-            template = "{a}.float() @ {a}.float().transpose(-1, -2)" if pool[a].dim() > 1 else "{a} * 1"
         n = pool[a].shape[d] if pool[a].dim() else 1
-        text = template.format(a=a, b=b, d=d, e=e, n=n)
+        text = template.format(a=a, b=b, d=d, e=e, n=n, m=pool[a].dim())
         statement = kind is INPLACE
-        if statement and (0 in pool[a].stride() or not pool[a].is_floating_point()):
+        if statement and (overlaps_itself(pool[a]) or (not pool[a].is_floating_point() and rng.random() < 0.7)):
             continue
         line = text if statement else f"t{step} = {text}"
-        saved = {k: v.clone() for k, v in pool.items()} if statement else {}
+        saved = {k: v.clone() for k, v in pool.items()}
         try:
             local = dict(scope) | pool
             exec(line, local)
             made = pool[a] if statement else local[f"t{step}"]
-            if not isinstance(made, torch.Tensor) or made.numel() > 200_000:
+            if not isinstance(made, torch.Tensor) or made.numel() > 100_000 or made.is_complex():
                 continue
-        except (RuntimeError, IndexError, TypeError, ValueError):
+        except (RuntimeError, IndexError, TypeError, ValueError, NotImplementedError):
             for k, v in saved.items():
-                if 0 not in pool[k].stride():
+                if not overlaps_itself(pool[k]):
                     pool[k].copy_(v)
             continue
         if not statement:
@@ -131,14 +204,23 @@ def generate(seed: int) -> Program:
     return Program(source, inputs, seed, lines)
 
 
+def overlaps_itself(t: torch.Tensor) -> bool:
+    span = 0
+    for stride, size in sorted((s, n) for s, n in zip(t.stride(), t.shape, strict=True) if n > 1):
+        if stride <= span:
+            return True
+        span += stride * (size - 1)
+    return False
+
+
 def geometry(t: torch.Tensor) -> tuple[object, ...]:
     return (t.dtype, t.shape) + ((t.stride(), t.storage_offset()) if t.numel() > 1 else ())
 
 
-def same_up_to_rounding(got: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor, eps: float) -> str:
+def same_up_to_rounding(got: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor, eps: float, floor: float) -> str:
     """'' when got is as near to the fp64 run as eager is, within a factor and a floor; else what differs.
 
-    eps: of the least precise numbers on the way."""
+    eps: of the least precise numbers on the way. floor: what a difference may always be."""
     if geometry(got) != geometry(eager):
         return f"geometry {geometry(got)} against {geometry(eager)}"
     if not eager.is_floating_point():
@@ -148,12 +230,12 @@ def same_up_to_rounding(got: torch.Tensor, eager: torch.Tensor, exact: torch.Ten
     agree = (a == b) | (a.isnan() & b.isnan())
     ordinary = ~special
     scale = x[ordinary].abs().max().item() if bool(ordinary.any()) else 0.0
-    bound = 2 * (b - x).abs() + 16 * eps * (x.abs() + scale * 0.05) + 1e-30
+    bound = 2 * (b - x).abs() + 16 * eps * (x.abs() + scale * 0.05) + floor
     wrong = ~agree & ((a - x).abs() > bound) & ordinary | special & ~agree & ~((a - b).abs() <= 16 * eps * b.abs())
     if eps > 1e-4:  # 16 roundings are much there; and f16 overflows in eager where f32 between operators does not
         wrong &= ordinary | ~torch.isfinite(x)
         ours, theirs = (a - x)[ordinary].norm().item(), (b - x)[ordinary].norm().item()
-        if ours > 2 * theirs + 2 * eps * x[ordinary].norm().item():
+        if ours > 2 * theirs + 2 * eps * x[ordinary].norm().item() + floor * ordinary.sum().item():
             return f"error {ours} against eager's {theirs}"
     if not bool(wrong.any()):
         return ""
@@ -163,6 +245,11 @@ def same_up_to_rounding(got: torch.Tensor, eager: torch.Tensor, exact: torch.Ten
 
 def half_precision(program: Program) -> bool:
     return any(x.dtype in (torch.float16, torch.bfloat16) for x in program.make_inputs())
+
+
+def magnitude(tensors: list[torch.Tensor]) -> float:
+    """The largest ordinary number: what is left after a cancellation is known to eps times this."""
+    return max((t.double().nan_to_num(0, 0, 0).abs().clamp(max=100).max().item() for t in tensors if t.numel()), default=0.0)
 
 
 def discontinuous(program: Program) -> bool:
@@ -175,28 +262,32 @@ def run_one(program: Program, compile_fn: Callable[..., Any]) -> str:
     function, exact_function = program.function(), program.function(exact=True)
     eager_in, fast_in = program.make_inputs(), program.make_inputs()
     exact_in = [x.double() if x.is_floating_point() else x for x in program.make_inputs()]
-    precisions = [x.dtype for x in eager_in if x.is_floating_point()] + [torch.float32] * (".float()" in program.source)
-    eps = max(torch.finfo(d).eps for d in precisions) if precisions else 2.0**-52
+    # Python numbers and integers meet as f32.
+    precisions = [x.dtype if x.is_floating_point() else torch.float32 for x in eager_in]
+    eps = max(torch.finfo(d).eps for d in precisions + [d for word, d in PRECISIONS.items() if word in program.source])
+    floor = eps * magnitude(eager_in)
     jumps = discontinuous(program)
     options = {"options": {"strict_numerics": True}} if jumps and half_precision(program) else {}
-    with torch.no_grad():
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.filterwarnings("error", message="flashover: ")  # a failure of the compiler that became an eager run
         eager = function(*eager_in)
         try:
             exact = exact_function(*exact_in)
-        except RuntimeError:
+        except (RuntimeError, IndexError, ValueError):
             exact, exact_in = eager, eager_in
         if jumps or any(e.shape != x.shape for e, x in zip(eager, exact, strict=True)):
             exact, exact_in = eager, eager_in
         got = compile_fn(function, **options)(*fast_in)
     for i, (g, e, x) in enumerate(zip(got, eager, exact, strict=True)):
-        if problem := same_up_to_rounding(g, e, x, eps):
+        if problem := same_up_to_rounding(g, e, x, eps, floor):
             return f"output {i}: {problem}"
         if sharing(e, [*eager_in, *eager]) != sharing(g, [*fast_in, *got]):
             return (
                 f"output {i}: shares memory with {sharing(g, [*fast_in, *got])}, not {sharing(e, [*eager_in, *eager])}"
             )
     for j, (f, o, x) in enumerate(zip(fast_in, eager_in, exact_in, strict=True)):
-        if problem := same_up_to_rounding(f, o, x, eps):
+        if problem := same_up_to_rounding(f, o, x, eps, floor):
             return f"input {j} after the call: {problem}"
     return ""
 
@@ -220,23 +311,25 @@ def main() -> int:
     parser.add_argument("--only", type=int, help="run this one seed and print the program")
     options = parser.parse_args()
     seeds = iter([options.only]) if options.only is not None else iter(range(options.seed, options.seed + 10**9))
-    end, done, failed = time.time() + options.seconds, 0, 0
+    end, done, failed, eager = time.time() + options.seconds, 0, 0, 0
     for seed in seeds:
         program = generate(seed)
         if options.only is not None:
             print(program.source, [(x.dtype, x.shape, x.stride()) for x in program.make_inputs()])
+        graphs = flashover.compile_stats()["graphs"]
         try:
             problem = run_one(program, flashover.compile)
         except Exception as failure:  # a crash of the compiled program is a finding like any other
             problem = f"{type(failure).__name__}: {failure}"
         done += 1
+        eager += flashover.compile_stats()["graphs"] == graphs
         if problem:
             failed += 1
             print(f"seed {seed}: {problem}\n{program.source}", flush=True)
         flashover.reset()
         if time.time() > end:
             break
-    print(f"{done} programs, {failed} wrong")
+    print(f"{done} programs, {failed} wrong, {eager} ran eager")
     return 1 if failed else 0
 
 
