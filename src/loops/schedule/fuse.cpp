@@ -83,9 +83,9 @@ class Match {
     size_t i = 0, j = 0;
     while (i < a->size() && j < b->size()) {
       Term &m = (*a)[i], &n = (*b)[j];
-      if (mapped(n.var)) {
+      if (!is_loop(n.var) || mapped(n.var)) {
         ++j;
-      } else if (taken(m.var)) {
+      } else if (!is_loop(m.var) || taken(m.var)) {
         ++i;
       } else if (m.coef < n.coef) {
         ++i;
@@ -154,6 +154,8 @@ class Match {
   const std::vector<GroupVar>& vars() const { return vars_; }
 
  private:
+  // Not an index that was read from memory, which has a variable too.
+  static bool is_loop(sym::Expr var) { return var.name()[0] == 'x'; }
   sym::Expr* mapped(sym::Expr item_var) {
     for (auto& [from, to] : link_)
       if (from == item_var) return &to;

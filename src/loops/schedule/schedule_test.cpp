@@ -220,6 +220,19 @@ TEST(Schedule, ScatterGatherScan) {
   check(g, 2e-5, 6);
 }
 
+TEST(Schedule, AnIndexFromMemoryIsNoLoop) {
+  Graph g;
+  Builder b(g);
+  ValueId x = g.add_input(f32({17}), graph::InputKind::kUser, "x");
+  ValueId i = g.add_input(typed(DType::kI64, {1}), graph::InputKind::kUser, "i");
+  ValueId y = b.mul(x, x);
+  ValueId one = b.index(y, {Ref{i}});
+  returns(g, y);
+  returns(g, one);
+  returns(g, b.add(y, x));
+  check(g);
+}
+
 TEST(Schedule, MutationsAndInPlaceReuse) {
   Graph g;
   Builder b(g);
