@@ -18,6 +18,7 @@
 #include "frame/resume.h"
 #include "guards/global_state.h"
 #include "guards/objects.h"
+#include "run/run.h"
 
 namespace flashover::entry {
 
@@ -125,8 +126,22 @@ const char* reason_to_skip() {
   return guards::state_to_avoid();
 }
 
-// Null without an error: the entry ends in a graph break, `frames` say how to go on.
-PyObject* run_entry(const EntryPtr& e, PyObject** wanted, std::vector<frame::FrameState>& frames) {
+// An operator did not keep what its meta function promised: such calls are eager from now on. False: an error is set.
+bool retire(const EntryPtr& e, const Settings& settings, const run::Mismatch& m) {
+  const std::string text = "flashover: " + settings.name + ": " + m.what();
+  if (!m.clean || settings.fullgraph) {
+    PyErr_SetString(PyExc_RuntimeError, (text + (m.clean ? "" : "; inputs may have been written already")).c_str());
+    return false;
+  }
+  e->kind = Entry::Kind::kEager;
+  e->reason = m.what();
+  log(Topic::kBreaks, settings.name + ": runs eager: " + e->reason);
+  return PyErr_WarnEx(PyExc_RuntimeWarning, (text + "; such calls run eager").c_str(), 1) == 0;
+}
+
+// Null without an error: the entry was retired and the call must be repeated in eager; or it ends in a graph break, and
+// `frames` say how to go on.
+PyObject* run_entry(const EntryPtr& e, const Settings& settings, PyObject** wanted, std::vector<frame::FrameState>& frames) {
   c10::SmallVector<at::Tensor, 16> inputs;
   inputs.reserve(e->inputs.size());
   for (int32_t i : e->inputs) inputs.push_back(i < 0 ? e->constants[-1 - i] : THPVariable_Unpack(wanted[i]));
@@ -164,6 +179,8 @@ PyObject* run_entry(const EntryPtr& e, PyObject** wanted, std::vector<frame::Fra
     for (PyObject* o : wrapped) Py_XDECREF(o);
   } catch (python_error& error) {
     error.restore();
+  } catch (const run::Mismatch& m) {
+    retire(e, settings, m);
   } catch (...) {
     torch::translate_exception_to_python(std::current_exception());
   }
@@ -215,9 +232,10 @@ class Rest final : public frame::Continuations {
     }
     if (entry->kind == Entry::Kind::kEager) return Outcome::kNotTaken;
     entry->hits++;
-    *result = run_entry(entry, wanted.data(), frames);
+    *result = run_entry(entry, here->settings, wanted.data(), frames);
     if (*result) return Outcome::kReturned;
-    return PyErr_Occurred() ? Outcome::kRaised : Outcome::kBroke;
+    if (PyErr_Occurred()) return Outcome::kRaised;
+    return entry->kind == Entry::Kind::kEager ? Outcome::kNotTaken : Outcome::kBroke;
   }
 
  private:
@@ -275,10 +293,11 @@ class Rest final : public frame::Continuations {
   CallableState& s_;
 };
 
+// Null without an error: the call must be repeated in eager.
 PyObject* run_call(Callable* c, const EntryPtr& entry, PyObject** wanted) {
   std::vector<frame::FrameState> frames;
-  PyObject* result = run_entry(entry, wanted, frames);
-  if (result || PyErr_Occurred()) return result;
+  PyObject* result = run_entry(entry, c->state->settings, wanted, frames);
+  if (result || PyErr_Occurred() || entry->kind == Entry::Kind::kEager) return result;
   Rest rest(*c->state);
   Py_INCREF(c);  // the program may drop it on the way
   result = frame::resume(std::move(frames), rest);
@@ -348,7 +367,8 @@ PyObject* miss(Callable* c, Bound& bound, c10::SmallVectorImpl<PyObject*>& wante
   }
   if (entry->kind == Entry::Kind::kEager) return call_original(c, args, nargsf, kwnames);
   entry->hits++;
-  return run_call(c, entry, wanted.data());
+  PyObject* result = run_call(c, entry, wanted.data());
+  return result || PyErr_Occurred() ? result : call_original(c, args, nargsf, kwnames);
 }
 
 PyObject* call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
@@ -365,7 +385,8 @@ PyObject* call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* k
   if (EntryPtr entry = find(s.entries, bound.slots(), wanted)) {
     if (entry->kind == Entry::Kind::kEager) return call_original(c, args, nargsf, kwnames);
     entry->hits++;
-    return run_call(c, entry, wanted.data());
+    PyObject* result = run_call(c, entry, wanted.data());
+    return result || PyErr_Occurred() ? result : call_original(c, args, nargsf, kwnames);
   }
   return miss(c, bound, wanted, args, nargsf, kwnames);
 }

@@ -1,3 +1,4 @@
+#include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
@@ -190,12 +191,21 @@ class PlanExecutable final : public Executable {
     Borrowed frame(*this);
     {
       c10::impl::ExcludeDispatchKeyGuard below(kBelow);
-      if (device_ < 0) {
-        execute_on_cpu(*frame, inputs, outputs);
-      } else {
-        const c10::DeviceGuard guard(c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(device_)));
-        execute_on_cuda(*frame, inputs, outputs);
+      const bool first = !proven_.load(std::memory_order_relaxed);
+      const Before before = first ? remember(inputs) : Before{};
+      try {
+        if (device_ < 0) {
+          execute_on_cpu(*frame, inputs, outputs);
+        } else {
+          const c10::DeviceGuard guard(c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(device_)));
+          execute_on_cuda(*frame, inputs, outputs);
+        }
+      } catch (Mismatch& m) {
+        if (first) restore(before, inputs);
+        m.clean = m.clean || first || m.step < first_write_;
+        throw;
       }
+      if (first) proven_.store(true, std::memory_order_relaxed);
     }
     for (size_t i : alias_outputs_) {  // at the caller's level, so that view and grad-mode bookkeeping are eager's
       const plan::OutputRef& o = plan_.outputs[i];
@@ -348,7 +358,9 @@ class PlanExecutable final : public Executable {
     for (const plan::Step& s : plan_.steps)
       plan::for_each_write(s, [&](TensorId t) {
         const plan::Tensor& base = root_tensor(t);
-        if (base.home == Home::kInput) mutated_.push_back(base.index);
+        if (base.home != Home::kInput) return;
+        mutated_.push_back(base.index);
+        first_write_ = std::min(first_write_, static_cast<size_t>(&s - plan_.steps.data()));
       });
     std::sort(mutated_.begin(), mutated_.end());
     mutated_.erase(std::unique(mutated_.begin(), mutated_.end()), mutated_.end());
@@ -451,6 +463,7 @@ class PlanExecutable final : public Executable {
     auto impl = c10::make_intrusive<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(key),
                                                      c10::scalarTypeToTypeMeta(shapes_[t].dtype));
     impl->set_sizes_and_strides(shapes_[t].sizes, shapes_[t].strides);
+    if (entry.type.wrapped_number) impl->set_wrapped_number(true);
     wrapper = at::Tensor(std::move(impl));
     return wrapper;
   }
@@ -489,6 +502,39 @@ class PlanExecutable final : public Executable {
       if (p.index != last) base = data_of(outputs[last = p.index].unsafeGetTensorImpl());
       frame.table[p.slot] = base + p.bytes;
     }
+  }
+
+  // ---- the first call, which can be taken back ----
+  struct Before {
+    std::vector<std::pair<int32_t, at::Tensor>> contents;  // of inputs that are written before the last operator is called
+    at::Tensor generator;                                  // state of the random generator
+  };
+  at::Generator generator() const {
+    return at::globalContext().defaultGenerator(
+        device_ < 0 ? c10::Device(c10::kCPU) : c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(device_)));
+  }
+  Before remember(c10::TensorImpl* const* inputs) const {
+    Before before;
+    bool random = false;
+    for (const Call& c : calls_) random |= c.op->handle.hasTag(at::Tag::nondeterministic_seeded);
+    if (random) {
+      at::Generator g = generator();
+      const std::lock_guard<std::mutex> lock(g.mutex());
+      before.generator = g.get_state();
+    }
+    size_t last_call = 0;
+    for (size_t n = 0; n < program_.size(); ++n)
+      if (program_[n].kind == StepKind::kCall) last_call = n;
+    if (last_call >= first_write_)
+      for (int32_t i : mutated_) before.contents.emplace_back(i, flat(i, inputs[i]).clone());
+    return before;
+  }
+  void restore(const Before& before, c10::TensorImpl* const* inputs) const {
+    for (const auto& [i, contents] : before.contents) flat(i, inputs[i]).copy_(contents);
+    if (!before.generator.defined()) return;
+    at::Generator g = generator();
+    const std::lock_guard<std::mutex> lock(g.mutex());
+    g.set_state(before.generator);
   }
 
   // ---- running ----
@@ -622,6 +668,10 @@ class PlanExecutable final : public Executable {
             break;
         }
       }
+    } catch (Mismatch& m) {
+      m.step = static_cast<size_t>(in - program.data());
+      m.clean = !run.outputs;  // frozen steps write nothing that anybody sees
+      throw;
     } catch (c10::Error& e) {
       if (!in->step->label.empty()) e.add_context("in compiled code for " + in->step->label);
       throw;
@@ -883,7 +933,7 @@ class PlanExecutable final : public Executable {
       stack.clear();
       for (size_t i = 0; i < c.writes.size(); ++i)
         if (!c.shapes[i].fits(tensor(run, c.writes[i])))
-          throw InternalError("run: " + c.op->name + " resized its output");
+          throw Mismatch(c.op->name + " resized its output");
     } else {
       size_t next = 0;
       for (c10::IValue& value : stack) {
@@ -895,7 +945,7 @@ class PlanExecutable final : public Executable {
       }
       stack.clear();
       if (next != c.writes.size())
-        throw InternalError("run: " + c.op->name + " returned " + std::to_string(next) + " tensors, not " +
+        throw Mismatch(c.op->name + " returned " + std::to_string(next) + " tensors, not " +
                             std::to_string(c.writes.size()));
     }
     if (c.may_keep) take_back(c, run);
@@ -903,14 +953,13 @@ class PlanExecutable final : public Executable {
 
   // Result number i of an operator.
   void result(const Call& c, size_t i, at::Tensor value, Run& run) {
-    if (i >= c.writes.size()) throw InternalError("run: " + c.op->name + " returned too many tensors");
+    if (i >= c.writes.size()) throw Mismatch(c.op->name + " returned too many tensors");
     const TensorId t = c.writes[i];
     if (t < 0) return;
     const Shape& shape = c.shapes[i];
     if (!value.defined() || !shape.fits(value))
-      throw InternalError("run: result " + std::to_string(i) + " of " + c.op->name + " is " +
-                          (value.defined() ? str(aten::type_of(value)) : "nothing") + ", not " +
-                          str(plan_.tensors[t].type));
+      throw Mismatch("result " + std::to_string(i) + " of " + c.op->name + " is " +
+                     (value.defined() ? str(aten::type_of(value)) : "nothing") + ", not " + str(plan_.tensors[t].type));
     const Home home = plan_.tensors[t].home;
     if (home != Home::kExtern && home != Home::kFrozen) {
       at::Tensor target = tensor(run, t);
@@ -977,6 +1026,7 @@ class PlanExecutable final : public Executable {
       std::vector<at::Tensor> tensors(plan_.tensors.size());
       for (TensorId t : frozen_allocated_) {
         tensors[t] = shapes_[t].empty();
+        if (plan_.tensors[t].type.wrapped_number) tensors[t].unsafeGetTensorImpl()->set_wrapped_number(true);
         patch_late(frame, t, tensors[t]);
       }
       std::optional<Aligned> aligned;
@@ -1029,6 +1079,8 @@ class PlanExecutable final : public Executable {
   std::vector<Patch> input_patches_, frozen_input_patches_, output_patches_, slab_patches_;
   std::vector<std::vector<Patch>> late_patches_;  // by TensorId; empty when there are none
   std::vector<int32_t> mutated_, owned_outputs_;
+  size_t first_write_ = SIZE_MAX;      // the first step that writes an input
+  std::atomic<bool> proven_{false};  // a call went through
   struct LateOutput {
     size_t index;
     bool adopt;

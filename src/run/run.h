@@ -17,6 +17,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/check.h"
 #include "plan/plan.h"
 
 namespace at {
@@ -35,13 +36,21 @@ struct Counters {
   int64_t content_checks = 0;  // calls that had to look at parameter bytes, because somebody may write them unseen
 };
 
+// An operator returned something else than the plan was made for (a custom operator whose meta function is wrong; a
+// result that depends on data). The plan cannot serve such calls.
+struct Mismatch : InternalError {
+  explicit Mismatch(const std::string& what) : InternalError(what) {}
+  size_t step = 0;
+  bool clean = false;  // everything that the caller can see is as before the call, which may be repeated in eager
+};
+
 class Executable {
  public:
   virtual ~Executable() = default;
   // inputs: borrowed, in Plan::inputs order, types already guarded. Outputs replace the contents of `outputs`. Needs no
   // GIL, but whoever releases it must own the inputs meanwhile. Exceptions of extern operators pass through with the
   // step's label as context; a kernel's failed index check is a c10::IndexError; an operator whose result is not what
-  // the plan says is an InternalError.
+  // the plan says is a Mismatch: the first call can always be undone, later ones if no input was written yet.
   virtual void run(c10::TensorImpl* const* inputs, size_t count, std::vector<at::Tensor>& outputs) = 0;
   void run(const at::Tensor* inputs, size_t count, std::vector<at::Tensor>& outputs) {
     run(reinterpret_cast<c10::TensorImpl* const*>(inputs), count,

@@ -87,6 +87,8 @@ class Planner {
       if (aligned && std::none_of(t.type.sizes.begin(), t.type.sizes.end(), empty))
         return tensor_of_[v] = output_memory(it->second, t.type);
     }
+    // Operators promote a number in tensor's clothes differently.
+    t.type.wrapped_number = g_.type(v).wrapped_number && !from_extern;
     const bool opaque = t.type.opaque;
     tensor_of_[v] = add(std::move(t));
     if (opaque || from_extern) return tensor_of_[v];

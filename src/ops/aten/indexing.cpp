@@ -211,7 +211,31 @@ bool mirror_pad(In in, Types& outs) {
 bool flip(In in, Types& outs) { return same_as_clone(in, outs) && integers(arg(in, 1)).has_value(); }
 bool roll(In in, Types& outs) {
   const TensorType* x = tensor(in, 0);
-  return x && dense_self(*x, outs);
+  auto shifts = integers(arg(in, 1)), dims = integers(arg(in, 2));
+  if (!x || !shifts || !dims) return false;
+  if (dims->empty() || suggest_format(*x) == MemoryFormat::kContiguous) {
+    for (Expr e : x->sizes)
+      if (e.is_const(0)) return same_as_clone(in, outs);
+    return dense_self(*x, outs);
+  }
+  // Dim by dim two pieces are concatenated, and cat looks at the format of each.
+  if (dims->size() != shifts->size()) return false;
+  TensorType now = *x;
+  for (size_t i = 0; i < dims->size(); ++i) {
+    const auto d = wrap_dim((*dims)[i], now.rank());
+    if (!d || !now.sizes[*d].is_const()) return false;
+    const int64_t size = now.sizes[*d].value(), start = (((size - (*shifts)[i]) % size) + size) % size;
+    TensorType first = now, second = now;
+    first.sizes[*d] = size - start;
+    second.sizes[*d] = start;
+    const MemoryFormat f = suggest_format(first);
+    const auto strides = format_strides(now.sizes, f == suggest_format(second) ? f : MemoryFormat::kContiguous);
+    if (!strides) return false;
+    now.strides = *strides;
+  }
+  TensorType out = fresh(*x, x->dtype, x->sizes);
+  out.strides = now.strides;
+  return one(outs, std::move(out));
 }
 bool triangle(In in, Types& outs) {
   const TensorType* x = tensor(in, 0);

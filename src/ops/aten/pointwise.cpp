@@ -76,6 +76,14 @@ bool sub(In in, Types& outs) {
   if (!x || !y || x->dtype == DType::kBool || y->dtype == DType::kBool) return false;
   return add(in, outs);
 }
+// other - self: the order of the operands decides between layouts.
+bool rsub(In in, Types& outs) {
+  TensorType ignored;
+  const TensorType* y = operand(in, 1, ignored);
+  if (!sub(in, outs)) return false;
+  outs.clear();
+  return y && binary<kAny, Result::kKeep, 1, 0>(in, outs);
+}
 
 bool div_mode(In in, Types& outs) {
   if (is_none(arg(in, 2))) return binary<kAny, Result::kFloat>(in, outs);
@@ -293,7 +301,7 @@ void add_pointwise(Table& t) {
   add_with_inplace<add>(t, "add", "Scalar");
   add_with_inplace<sub>(t, "sub", "Tensor");
   add_with_inplace<sub>(t, "sub", "Scalar");
-  t.add("rsub.Tensor", OpKind::kPointwise, sub);
+  t.add("rsub.Tensor", OpKind::kPointwise, rsub);
   t.add("rsub.Scalar", OpKind::kPointwise, sub);
   add_out<add>(t, "add", "Tensor", "out", 3);
   add_out<sub>(t, "sub", "Tensor", "out", 3);
