@@ -28,7 +28,7 @@ UNARY = [
     "F.gelu({a})", "F.silu({a})", "F.gelu({a}, approximate='tanh')", "{a} * 2.5", "{a} + 1", "1 - {a}", "{a}.clamp(-1, 1)", "torch.sin({a})",
     "torch.erf({a})", "{a}.square()", "torch.log1p({a}.abs())", "F.leaky_relu({a}, 0.1)", "F.hardswish({a})", "F.softplus({a})",
     "torch.where({a} > 0, {a}, {a} * 0.1)", "{a}.float()", "{a}.to({a}.dtype)", "torch.rsqrt({a}.abs() + 1)", "{a} / 3", "{a}.cos()",
-    "torch.floor({a})", "torch.round({a})", "{a}.sign()", "torch.reciprocal({a}.abs() + 1)", "torch.nan_to_num({a})", "F.elu({a})", "F.mish({a})",
+    "torch.floor({a})", "torch.round({a})", "{a}.sign()", "torch.reciprocal({a}.abs() + 1)", "torch.nan_to_num({a}, 0.5, 100, -100)", "F.elu({a})", "F.mish({a})",
     "F.relu6({a})", "F.hardtanh({a})", "F.logsigmoid({a})", "F.celu({a}, 0.5)", "F.selu({a})", "F.softsign({a})", "F.hardsigmoid({a})",
     "torch.log({a}.abs() + 1)", "torch.log2({a}.abs() + 1)", "torch.expm1({a}.clamp(max=3))", "({a}.abs() + 0.5) ** 1.5", "{a} ** 2", "{a} ** 3",
     "2 ** {a}.clamp(-4, 4)", "torch.trunc({a})", "torch.frac({a})", "torch.ceil({a})", "torch.isnan({a})", "torch.isfinite({a})", "{a}.logical_not()",
@@ -276,18 +276,24 @@ def run_one(program: Program, compile_fn: Callable[..., Any]) -> str:
             exact = exact_function(*exact_in)
         except (RuntimeError, IndexError, ValueError):
             exact, exact_in = eager, eager_in
-        if jumps or any(e.shape != x.shape for e, x in zip(eager, exact, strict=True)):
+        if any(e.shape != x.shape for e, x in zip(eager, exact, strict=True)):
             exact, exact_in = eager, eager_in
         got = compile_fn(function, **options)(*fast_in)
+
+    def differs(g: torch.Tensor, e: torch.Tensor, x: torch.Tensor) -> str:
+        problem = same_up_to_rounding(g, e, e if jumps else x, eps, floor)
+        # Where the reference jumps, either may be right.
+        return same_up_to_rounding(g, e, x, eps, floor) if problem and jumps else problem
+
     for i, (g, e, x) in enumerate(zip(got, eager, exact, strict=True)):
-        if problem := same_up_to_rounding(g, e, x, eps, floor):
+        if problem := differs(g, e, x):
             return f"output {i}: {problem}"
         if sharing(e, [*eager_in, *eager]) != sharing(g, [*fast_in, *got]):
             return (
                 f"output {i}: shares memory with {sharing(g, [*fast_in, *got])}, not {sharing(e, [*eager_in, *eager])}"
             )
     for j, (f, o, x) in enumerate(zip(fast_in, eager_in, exact_in, strict=True)):
-        if problem := same_up_to_rounding(f, o, x, eps, floor):
+        if problem := differs(f, o, x):
             return f"input {j} after the call: {problem}"
     return ""
 

@@ -1,20 +1,18 @@
-// Normalizations in two passes: the mean, then the squares about it.
+// Normalizations.
 #include "graph/decompose/rules.h"
 
 namespace flashover::graph::rules {
 namespace {
 
-struct Moments {
-  ValueId mean, off, rstd;  // reduced dims kept
+struct Normal {
+  ValueId y, mean, rstd;  // reduced dims kept
 };
-Moments moments(Builder& b, ValueId x, const Ints& over, double eps) {
-  auto count = static_cast<double>(b.count(x, over).value());
-  Moments m;
-  m.mean = b.div(b.sum(x, over, true), constant(b, x, count));
-  m.off = b.sub(x, m.mean);
-  ValueId variance = b.div(b.sum(b.mul(m.off, m.off), over, true), constant(b, x, count));
-  m.rstd = b.rsqrt(b.add(variance, constant(b, x, eps)));
-  return m;
+Normal normalized(Builder& b, ValueId x, const Ints& over, double eps) {
+  const Moments m = moments(b, x, over);
+  ValueId variance = b.div(m.squares, constant(b, x, static_cast<double>(b.count(x, over).value())));
+  ValueId rstd = b.rsqrt(b.add(variance, constant(b, x, eps)));
+  // (off - shift) * rstd with one operation an element
+  return {b.sub(b.mul(m.off, rstd), b.mul(m.shift, rstd)), m.mean, rstd};
 }
 
 bool layer_norm(Builder& b, const Node& n, Outs& outs) {  // (input, normalized_shape, weight, bias, eps)
@@ -27,8 +25,8 @@ bool layer_norm(Builder& b, const Node& n, Outs& outs) {  // (input, normalized_
   if (!b.count(x, over).is_const()) return false;
   DType d = b.dtype(x), m = math(d);
   x = b.convert(x, m);
-  Moments s = moments(b, x, over, *eps);
-  ValueId y = b.mul(s.off, s.rstd);
+  Normal s = normalized(b, x, over, *eps);
+  ValueId y = s.y;
   if (has(n, 2)) y = b.mul(y, b.convert(in(n, 2), m));
   if (has(n, 3)) y = b.add(y, b.convert(in(n, 3), m));
   outs = {b.convert(y, d)};
@@ -54,13 +52,13 @@ bool group_norm(Builder& b, const Node& n, Outs& outs) {  // (input, weight, bia
   wide.insert(wide.begin() + 2, sym::floordiv(sizes[1], *group));
   Ints over;
   for (size_t i = 2; i < wide.size(); ++i) over.push_back(static_cast<int64_t>(i));
-  Moments s = moments(b, b.reshape(b.convert(x, m), wide), over, *eps);
+  Normal s = normalized(b, b.reshape(b.convert(x, m), wide), over, *eps);
   auto per_channel = [&](size_t i) {
     Sizes shape(sizes.size(), 1);
     shape[1] = sizes[1];
     return b.reshape(b.convert(in(n, i), m), shape);
   };
-  ValueId y = b.reshape(b.mul(s.off, s.rstd), sizes);
+  ValueId y = b.reshape(s.y, sizes);
   if (has(n, 1)) y = b.mul(y, per_channel(1));
   if (has(n, 2)) y = b.add(y, per_channel(2));
   outs = {b.convert(y, d)};
@@ -96,10 +94,9 @@ bool batch_norm_as(Builder& b, const Node& n, const BatchNorm& how, Outs& outs) 
   ValueId wide = b.convert(x, m), mean, rstd, variance = kNoValue;
   if (how.training) {
     auto count = static_cast<double>(b.count(x, over).value());
-    ValueId kept = b.div(b.sum(wide, over, true), constant(b, wide, count));
-    ValueId off = b.sub(wide, kept);
-    variance = b.div(b.sum(b.mul(off, off), over, false), constant(b, wide, count));
-    mean = b.reshape(kept, {sizes[1]});
+    const Moments s = moments(b, wide, over);
+    variance = b.div(b.reshape(s.squares, {sizes[1]}), constant(b, wide, count));
+    mean = b.reshape(s.mean, {sizes[1]});
     rstd = b.rsqrt(b.add(variance, constant(b, wide, *eps)));
   } else {
     mean = b.convert(in(n, 3), m);

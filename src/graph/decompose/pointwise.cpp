@@ -317,7 +317,6 @@ bool division(Builder& b, const Node& n, Outs& outs) {
   DType d = result(b, n).dtype;
   return safe_divisor(n, 1, d) && rounded_binary<F>(b, n, outs);
 }
-ValueId truncated_quotient(Builder& b, ValueId x, ValueId y) { return b.trunc(b.div(x, y)); }
 bool div_mode(Builder& b, const Node& n, Outs& outs) {
   auto* mode = std::get_if<std::string>(&arg(n, 2));
   if (!mode) return is_none(arg(n, 2)) && binary<&Builder::div>(b, n, outs);
@@ -326,7 +325,10 @@ bool div_mode(Builder& b, const Node& n, Outs& outs) {
   DType d = result(b, n).dtype, m = math(d);
   if (!is_floating(d)) return division<&Builder::truncdiv>(b, n, outs);
   if (!operands_fit(b, n, {0, 1}, d)) return false;
-  return done(b, truncated_quotient(b, operand_via(b, n, 0, d, m), operand_via(b, n, 1, d, m)), d, outs);
+  ValueId quotient = b.div(operand_via(b, n, 0, d, m), operand_via(b, n, 1, d, m));
+  // Eager rounds the quotient of 16-bit tensors before it truncates, but not the one by a number.
+  if (has(n, 1) && b.rank(in(n, 1)) > 0) quotient = b.convert(b.convert(quotient, d), m);
+  return done(b, b.trunc(quotient), d, outs);
 }
 bool pow_scalar_exponent(Builder& b, const Node& n, Outs& outs) {
   DType d = result(b, n).dtype, m = math(d);

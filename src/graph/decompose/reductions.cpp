@@ -1,4 +1,5 @@
 // Reductions, scans and softmax. Reduced floats accumulate in f32.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -110,7 +111,6 @@ bool count_nonzero(Builder& b, const Node& n, Outs& outs) {
   return true;
 }
 
-// Two passes: the mean, then the squares about it.
 template <bool root, bool with_mean>
 bool var(Builder& b, const Node& n, Outs& outs) {  // (self, dim, correction, keepdim)
   auto over = reduced_dims(b, n, 1);
@@ -119,14 +119,18 @@ bool var(Builder& b, const Node& n, Outs& outs) {  // (self, dim, correction, ke
   if (!over || !correction || !is_floating(d) || !b.count(in(n, 0), *over).is_const()) return false;
   ValueId x = b.convert(in(n, 0), math(d));
   auto count = static_cast<double>(b.count(x, *over).value());
-  ValueId center = mean_of(b, x, *over, true), off = b.sub(x, center);
   bool keepdim = flag(arg(n, 3));
-  ValueId squares = b.sum(b.mul(off, off), *over, keepdim);
+  const Moments m = moments(b, x, *over);
+  Sizes sizes = b.sizes(m.squares);
+  Ints falling = *over;
+  std::sort(falling.rbegin(), falling.rend());
+  if (!keepdim)
+    for (int64_t d : falling) sizes.erase(sizes.begin() + d);
+  ValueId squares = b.reshape(m.squares, sizes);
   ValueId v = b.div(squares, constant(b, x, std::max(0.0, count - *correction)));
   outs = {b.convert(root ? b.sqrt(v) : v, d)};
   if (with_mean) {  // an infinity among the elements makes eager's running mean NaN
-    ValueId m = keepdim ? center : b.reshape(center, b.sizes(squares));
-    outs.push_back(b.convert(b.where(b.isnan(squares), squares, m), d));
+    outs.push_back(b.convert(b.where(b.isnan(squares), squares, b.reshape(m.mean, sizes)), d));
   }
   return true;
 }

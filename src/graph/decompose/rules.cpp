@@ -139,6 +139,18 @@ DType common_dtype(Builder& b, const Node& n, std::initializer_list<size_t> at) 
   return plain(d) ? d : DType::kUndefined;
 }
 
+Moments moments(Builder& b, ValueId x, const Ints& over) {
+  const ValueId count = constant(b, x, static_cast<double>(b.count(x, over).value()));
+  Moments m;
+  const ValueId first = b.div(b.sum(x, over, true), count);
+  m.off = b.sub(x, first);
+  const ValueId rest = b.sum(m.off, over, true);
+  m.shift = b.div(rest, count);
+  m.mean = b.add(first, m.shift);
+  m.squares = b.maximum(b.sub(b.sum(b.mul(m.off, m.off), over, true), b.mul(rest, m.shift)), constant(b, x, 0));
+  return m;
+}
+
 bool done(Builder& b, ValueId v, DType d, Outs& outs) {
   outs = {b.convert(v, d)};
   return true;

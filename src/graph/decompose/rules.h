@@ -46,6 +46,14 @@ DType common_dtype(Builder& b, const Node& n, std::initializer_list<size_t> at);
 
 bool done(Builder& b, ValueId v, DType d, Outs& outs);  // outs = {v converted}; true
 
+// Mean and squares in two passes; reduced dims kept. The rounding of the first mean shows in the sum of what is centred,
+// and is taken out again: the mean may be far larger than the spread. Centred x: off - shift.
+struct Moments {
+  ValueId mean, off, shift;
+  ValueId squares;  // sum of squares about the mean
+};
+Moments moments(Builder& b, ValueId x, const Ints& over);  // the count must be constant
+
 // True when the node's tensors are all of plain dtypes; every row checks this first.
 bool plain_node(Builder& b, const Node& n);
 template <Decomposition F>

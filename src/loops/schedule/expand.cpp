@@ -40,6 +40,21 @@ void expand_var(Builder& b, const Node& node, std::vector<ValueId>& outs) {
   outs.push_back(b.convert(b.reshape(mean, b.sizes(squares)), dtype));
 }
 
+// Over no element at all: the neutral element. Loops that never run would leave the merged ones with a wrong length.
+bool expand_empty(Builder& b, const Node& node, std::vector<ValueId>& outs) {
+  static constexpr std::pair<const char*, int> kNeutral[] = {{"prim.sum", 0}, {"prim.prod", 1}, {"prim.any", 0}, {"prim.all", 1}};
+  for (auto [name, neutral] : kNeutral) {
+    if (node.op->name != name || !b.type(ops::as_value(node.args[0])).numel().is_const(0)) continue;
+    const TensorType t = b.type(node.outs[0]);
+    Arg scalar = sym::Expr(neutral);
+    if (is_floating(t.dtype)) scalar = static_cast<double>(neutral);
+    if (t.dtype == DType::kBool) scalar = neutral != 0;
+    outs.push_back(b.full(t.sizes, std::move(scalar), t.dtype, t.device));
+    return true;
+  }
+  return false;
+}
+
 void expand_max_pool(Builder& b, const Node& node, std::vector<ValueId>& outs) {
   const std::vector<int64_t> kernel = ops::as_ints(node.args[1]), stride = ops::as_ints(node.args[2]), padding = ops::as_ints(node.args[3]),
                              dilation = ops::as_ints(node.args[4]);
@@ -343,6 +358,7 @@ graph::Graph expand(const graph::Graph& core, const ExpandOptions& options) {
       expand_var(b, node, outs);
     } else if (const int64_t parts = options.processors > 0 ? 0 : split_factor(core, node, options, &dim)) {
       expand_reduction(b, node, parts, dim, outs);
+    } else if (expand_empty(b, node, outs)) {
     } else if (node.op == var) {
       expand_var(b, node, outs);
     } else if (node.op == max_pool && window_size(node) > kLongestWindow) {

@@ -360,6 +360,26 @@ TEST(Schedule, KernelsThatDifferInSizesAreOne) {
   for (const Kernel& k : s.kernels) EXPECT_FALSE(k.sizes.empty()) << print(k);
 }
 
+TEST(Schedule, KernelsOverAPartAndTheWholeAreOne) {
+  Graph g;
+  Builder b(g);
+  ValueId x = g.add_input(f32({16, 17}), graph::InputKind::kUser, "x");
+  ValueId part = b.slice(x, {0, 0}, {1, 17}, {1, 1});
+  returns(g, b.mul(part, b.full({1, 17}, 2.0, DType::kF32, {})));
+  returns(g, b.mul(x, b.full({16, 17}, 2.0, DType::kF32, {})));
+  EXPECT_EQ(check(g).kernels.size(), 1u);
+}
+
+TEST(Schedule, ReductionsOverNothing) {
+  Graph g;
+  Builder b(g);
+  ValueId x = g.add_input(f32({4, 16, 3}), graph::InputKind::kUser, "x");
+  ValueId none = b.slice(x, {0, 0, 2}, {4, 16, 2}, {1, 1, 1});
+  returns(g, b.sum(none, {0, 1, 2}));
+  returns(g, b.prod(none, {1, 2}));
+  check(g);
+}
+
 TEST(Schedule, ArgmaxOverSeveralDims) {
   Graph g;
   Builder b(g);

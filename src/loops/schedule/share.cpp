@@ -29,6 +29,7 @@ class Walk {
       spell(p.written ? "w" : "");
       p.numel = number(p.numel, true);
     }
+    of_params = numbers.size();
     loops(out.outer, 'i', true);
     spell("vector", static_cast<int64_t>(k_.vector));
     spell("transpose", k_.transpose);
@@ -51,6 +52,7 @@ class Walk {
 
   std::string skeleton;
   std::vector<int64_t> numbers;
+  size_t of_params = 0;  // the first so many numbers are sizes of parameters
 
  private:
   void spell(std::string_view text, int64_t value = 0) {
@@ -189,6 +191,7 @@ void share_kernels(Schedule& s) {
   struct Member {
     int32_t kernel;
     std::vector<int64_t> numbers;
+    size_t of_params;
   };
   std::map<std::string, std::vector<Member>> alike;
   std::vector<std::string> order;
@@ -201,7 +204,7 @@ void share_kernels(Schedule& s) {
     for (const std::string& e : k.errors) key += e;
     auto& members = alike[key];
     if (members.empty()) order.push_back(key);
-    members.push_back({static_cast<int32_t>(i), std::move(walk.numbers)});
+    members.push_back({static_cast<int32_t>(i), std::move(walk.numbers), walk.of_params});
   }
 
   std::vector<int32_t> replaced_by(s.kernels.size(), -1);
@@ -214,10 +217,13 @@ void share_kernels(Schedule& s) {
     std::map<std::vector<int64_t>, sym::Expr> arguments;
     std::vector<sym::Expr> values, used;
     std::vector<std::vector<int64_t>> columns;
+    const bool varies = std::any_of(members.begin(), members.end(), [&](const Member& m) { return m.numbers != first.numbers; });
     for (size_t n = 0; n < first.numbers.size(); ++n) {
       std::vector<int64_t> column;
       for (const Member& m : members) column.push_back(m.numbers[n]);
-      if (std::all_of(column.begin(), column.end(), [&](int64_t v) { return v == column[0]; })) {
+      // A part of a tensor and the whole: the loops vary, and the equal size of the parameter would look too small.
+      const bool size = n < first.of_params && varies;
+      if (!size && std::all_of(column.begin(), column.end(), [&](int64_t v) { return v == column[0]; })) {
         values.emplace_back(column[0]);
         continue;
       }
