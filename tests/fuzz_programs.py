@@ -24,81 +24,140 @@ FLOATS = [torch.float32, torch.float32, torch.float32, torch.float64, torch.bflo
 INTEGERS = [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool]
 # Holes: a, b tensors; d, e dims of a; n the size of dim d; m the number of dims; F torch.nn.functional.
 UNARY = [
-    "torch.relu({a})", "torch.sigmoid({a})", "torch.tanh({a})", "torch.exp({a}.clamp(max=4))", "{a}.abs().sqrt()", "torch.neg({a})",
-    "F.gelu({a})", "F.silu({a})", "F.gelu({a}, approximate='tanh')", "{a} * 2.5", "{a} + 1", "1 - {a}", "{a}.clamp(-1, 1)", "torch.sin({a})",
-    "torch.erf({a})", "{a}.square()", "torch.log1p({a}.abs())", "F.leaky_relu({a}, 0.1)", "F.hardswish({a})", "F.softplus({a})",
-    "torch.where({a} > 0, {a}, {a} * 0.1)", "{a}.float()", "{a}.to({a}.dtype)", "torch.rsqrt({a}.abs() + 1)", "{a} / 3", "{a}.cos()",
-    "torch.floor({a})", "torch.round({a})", "{a}.sign()", "torch.reciprocal({a}.abs() + 1)", "torch.nan_to_num({a}, 0.5, 100, -100)", "F.elu({a})", "F.mish({a})",
-    "F.relu6({a})", "F.hardtanh({a})", "F.logsigmoid({a})", "F.celu({a}, 0.5)", "F.selu({a})", "F.softsign({a})", "F.hardsigmoid({a})",
-    "torch.log({a}.abs() + 1)", "torch.log2({a}.abs() + 1)", "torch.expm1({a}.clamp(max=3))", "({a}.abs() + 0.5) ** 1.5", "{a} ** 2", "{a} ** 3",
-    "2 ** {a}.clamp(-4, 4)", "torch.trunc({a})", "torch.frac({a})", "torch.ceil({a})", "torch.isnan({a})", "torch.isfinite({a})", "{a}.logical_not()",
-    "{a}.clamp(-100, 100).int()", "{a}.clamp(-100, 100).long()", "{a}.bool()", "{a}.double()", "{a} // 1.5", "{a} % 0.7", "torch.fmod({a}, 0.7)",
-    "{a} // -2", "{a} % 3", "{a} % -3", "torch.atan({a})", "torch.sinh({a}.clamp(-3, 3))", "torch.asinh({a})", "torch.erfc({a})", "torch.clamp({a}, min=0.25)",
-    "torch.masked_fill({a}, {a} > 0.5, -1)", "torch.where({a} > 0, 1.0, {a})", "torch.where({a} != {a}, 0, {a})", "{a}.sigmoid() * {a}", "{a} * True",
-    "torch.zeros_like({a}) + {a}", "torch.full_like({a}, 2) * {a}", "torch.arange({a}.numel()).reshape({a}.shape) + {a}", "{a} == {a}.max()", "-{a}.abs()",
+    "torch.relu({a})", "torch.sigmoid({a})", "torch.tanh({a})", "torch.exp({a}.clamp(max=4))", "{a}.abs().sqrt()",
+    "torch.neg({a})", "F.gelu({a})", "F.silu({a})", "F.gelu({a}, approximate='tanh')", "{a} * 2.5", "{a} + 1",
+    "1 - {a}", "{a}.clamp(-1, 1)", "torch.sin({a})", "torch.erf({a})", "{a}.square()", "torch.log1p({a}.abs())",
+    "F.leaky_relu({a}, 0.1)", "F.hardswish({a})", "F.softplus({a})", "torch.where({a} > 0, {a}, {a} * 0.1)",
+    "{a}.float()", "{a}.to({a}.dtype)", "torch.rsqrt({a}.abs() + 1)", "{a} / 3", "{a}.cos()", "torch.floor({a})",
+    "torch.round({a})", "{a}.sign()", "torch.reciprocal({a}.abs() + 1)", "torch.nan_to_num({a}, 0.5, 100, -100)",
+    "F.elu({a})", "F.mish({a})", "F.relu6({a})", "F.hardtanh({a})", "F.logsigmoid({a})", "F.celu({a}, 0.5)",
+    "F.selu({a})", "F.softsign({a})", "F.hardsigmoid({a})", "torch.log({a}.abs() + 1)", "torch.log2({a}.abs() + 1)",
+    "torch.expm1({a}.clamp(max=3))", "({a}.abs() + 0.5) ** 1.5", "{a} ** 2", "{a} ** 3", "2 ** {a}.clamp(-4, 4)",
+    "torch.trunc({a})", "torch.frac({a})", "torch.ceil({a})", "torch.isnan({a})", "torch.isfinite({a})",
+    "{a}.logical_not()", "{a}.clamp(-100, 100).int()", "{a}.clamp(-100, 100).long()", "{a}.bool()", "{a}.double()",
+    "{a} // 1.5", "{a} % 0.7", "torch.fmod({a}, 0.7)", "{a} // -2", "{a} % 3", "{a} % -3", "torch.atan({a})",
+    "torch.sinh({a}.clamp(-3, 3))", "torch.asinh({a})", "torch.erfc({a})", "torch.clamp({a}, min=0.25)",
+    "torch.masked_fill({a}, {a} > 0.5, -1)", "torch.where({a} > 0, 1.0, {a})", "torch.where({a} != {a}, 0, {a})",
+    "{a}.sigmoid() * {a}", "{a} * True", "torch.zeros_like({a}) + {a}", "torch.full_like({a}, 2) * {a}",
+    "torch.arange({a}.numel()).reshape({a}.shape) + {a}", "{a} == {a}.max()", "-{a}.abs()",
 ]  # fmt: skip
-BINARY = ["{a} + {b}", "{a} - {b}", "{a} * {b}", "{a} / ({b}.abs() + 1)", "torch.maximum({a}, {b})", "torch.minimum({a}, {b})",
-          "torch.where({a} > {b}, {a}, {b})", "torch.lerp({a}.float(), {b}.float(), 0.3)", "{a} + {b} * 0.5", "torch.add({a}, {b}, alpha=2)",
-          "({a} > {b}).to({a}.dtype)", "torch.atan2({a}.float(), {b}.float() + 3)", "torch.fmod({a}, {b}.abs() + 1)", "torch.remainder({a}, {b}.abs() + 1)",
-          "{a} // ({b}.abs() + 1)", "torch.addcmul({a}, {a}, {b}, value=0.5)", "torch.hypot({a}.float(), {b}.float())",
-          "({a} <= {b}) & ({a} != 0)", "({a} < {b}) | ({b} > 0)", "torch.logical_xor({a}, {b})", "{a}.eq({b})", "torch.fmax({a}, {b})", "F.mse_loss({a}, {b})",
-          "torch.sub({a}, {b}, alpha=0.5)", "torch.clamp({a}, max={b})", "torch.rsub({a}, {b})", "torch.cat([{a}.flatten(), {b}.flatten()])",
-          "{a}.float().flatten().outer({b}.float().flatten())", "torch.broadcast_tensors({a}, {b})[1]", "{a}.expand_as({b}) * 2", "F.smooth_l1_loss({a}, {b})",
-          "torch.floor_divide({a}, {b}.abs() + 1)", "torch.div({a}, {b}.abs() + 1, rounding_mode='trunc')", "torch.where({b} > 0, {a}, 0)"]  # fmt: skip
-REDUCE = ["{a}.sum({d})", "{a}.mean({d})", "{a}.amax({d}, keepdim=True)", "{a}.float().var({d}, correction=0)", "{a}.sum({d}, keepdim=True)",
-          "torch.softmax({a}.float(), {d})", "torch.log_softmax({a}.float(), {d})", "{a}.float().cumsum({d})", "{a}.argmax({d}).to({a}.dtype)",
-          "{a}.max({d})[0]", "torch.logsumexp({a}.float(), {d})", "{a}.float().norm(dim={d})", "({a} > 0).any({d})", "F.layer_norm({a}.float(), ({a}.shape[-1],))",
-          "torch.softmax({a}, {d})", "F.layer_norm({a}, ({a}.shape[-1],))", "F.rms_norm({a}, ({a}.shape[-1],))", "({a} > -1).all({d})", "{a}.prod({d})",
-          "{a}.float().std({d}, correction=0)", "torch.var_mean({a}.float(), {d}, correction=0)[1]", "{a}.nansum({d})", "{a}.count_nonzero({d})",
-          "{a}.aminmax(dim={d})[0]", "{a}.amin({d})", "{a}.argmin({d}, keepdim=True)", "{a}.min({d})[1]", "{a}.sum()", "{a}.float().mean()", "{a}.max()",
-          "{a}.argmax()", "{a}.float().sum(({d}, {e}))", "{a}.all()", "{a}.any()", "{a}.cummax({d})[0]", "{a}.cummin({d})[0]", "{a}.cumprod({d})", "{a}.cumsum({d})",
-          "{a}.float().logcumsumexp({d})", "F.normalize({a}.float(), dim={d})", "{a}.float().norm(p=1, dim={d})", "{a}.diff(dim={d})", "{a}.float().median({d})[0]",
-          "{a}.sort({d})[0]", "{a}.sort({d}, descending=True)[0]", "{a}.topk(min(2, {n}), {d})[0]", "{a}.argsort({d}, stable=True)", "{a}.float().kthvalue(1, {d})[0]",
-          "F.group_norm({a}.float(), 1)", "F.batch_norm({a}.float(), None, None, training=True)", "F.instance_norm({a}.float())", "{a}.mean(({d}, {e}), keepdim=True)",
-          "torch.nn.functional.softmin({a}.float(), {d})", "{a}.sum({d}, dtype=torch.float64)", "{a}.bool().sum({d})"]  # fmt: skip
-VIEWS = ["{a}.transpose({d}, {e})", "{a}.flatten()", "{a}.unsqueeze({d})", "{a}.flip({d})", "{a}.reshape(-1)", "{a}.narrow({d}, 0, ({n} + 1) // 2)",
-         "torch.cat([{a}, {a}], {d})", "torch.stack([{a}, {a} * 2], {d})", "{a}.repeat_interleave(2, {d})", "{a}.roll(1, {d})", "F.pad({a}, (1, 2))",
-         "{a}.select({d}, 0)", "{a}.contiguous()", "{a}.clone()", "{a}[..., ::2]", "{a}.movedim({d}, {e})", "{a}.expand(2, *{a}.shape)",
-         "{a}.tril() if {a}.dim() > 1 else {a}", "{a}.unbind({d})[0]", "{a}.chunk(2, {d})[0]", "{a}.index_select({d}, torch.tensor([0]))", "{a}.unfold({d}, 1, 1)",
-         "{a}.diagonal() if {a}.dim() > 1 else {a}", "{a}.as_strided((2, 2), (1, 1))", "{a}.unfold({d}, 2, 1)", "{a}.squeeze()", "{a}.split(2, {d})[-1]",
-         "{a}.tensor_split(3, {d})[1]", "{a}[None]", "{a}[..., -1]", "{a}[..., 1:-1]", "{a}.repeat(2, *[1] * ({m} - 1))", "{a}.unflatten({d}, (-1, 1))", "F.pad({a}, (1, -1))",
-         "F.pad({a}, (-1, 2), value=3)", "F.pad({a}[None, None].flatten(2), (1, 1), mode='replicate')", "torch.roll({a}, (1, 2), ({d}, {e}))",
-         "{a}.to(memory_format=torch.channels_last)", "{a}.permute(*range({m} - 1, -1, -1))", "{a}.view(-1)", "torch.hstack([{a}, {a}])", "{a}.triu(1)", "{a}.swapaxes(0, -1)",
-         "{a}.expand({a}.shape)", "torch.stack([{a}, {a}], -1).flatten(-2)", "{a}.chunk(2, {d})[-1]", "torch.cat([{a}, {a}[..., :1]], -1)", "{a}.T", "{a}.rot90(1, (0, -1))",
-         "torch.cat([{a}.narrow({d}, 1, 1), {a}], {d})", "{a}.detach()", "{a}.view_as({a})", "torch.tile({a}, (2,))", "torch.block_diag({a}, {a})"]  # fmt: skip
-INDEX = ["{a}.gather({d}, torch.zeros_like({a}, dtype=torch.long))", "{a}.take_along_dim({a}.argsort({d}, stable=True), {d})", "{a}[torch.tensor([0, -1])]",
-         "{a}[..., torch.tensor([0, 0])]", "{a}.scatter({d}, torch.zeros_like({a}, dtype=torch.long).narrow({d}, 0, 1), {a})", "{a}.index_fill({d}, torch.tensor([0]), 1)",
-         "{a}.scatter_add({d}, torch.zeros_like({a}, dtype=torch.long), {a})", "{a}.index_add({d}, torch.tensor([0, 0]), {a}.narrow({d}, 0, 2))",
-         "{a}.index_copy({d}, torch.tensor([1]), {a}.narrow({d}, 0, 1))", "{a}.select_scatter({a}.select({d}, 0) * 2, {d}, -1)", "{a}.diagonal_scatter({a}.diagonal() * 2)",
-         "{a}.slice_scatter({a}.narrow({d}, 0, 1) + 1, {d}, 1, 2)", "F.one_hot({a}.abs().clamp(max=4).long(), 5)", "F.embedding({a}.abs().clamp(max=3).long(), torch.arange(12.0).view(4, 3))",
-         "{a}.scatter_reduce({d}, torch.zeros_like({a}, dtype=torch.long), {a}, 'amax')", "{a}.index_put((torch.tensor([0, 0]),), {a}[:1] * 2, accumulate=True)",
-         "{a}.masked_scatter({a} > 0, {a}.flatten())", "torch.bucketize({a}.float(), torch.tensor([-1.0, 0.0, 1.0]))", "{a}[torch.arange({a}.shape[0]), ..., 0]",
-         "{a}[[0]]", "{a}.take(torch.tensor([0, -1]))", "{a}[:, torch.tensor([0])] if {m} > 1 else {a}", "{a}.scatter({d}, torch.zeros_like({a}, dtype=torch.long).narrow({d}, 0, 1), 3)"]  # fmt: skip
-NN = ["{a}.float() @ {a}.float().transpose(-1, -2)", "F.linear({a}.float(), torch.ones(5, {a}.shape[-1]) * 0.1)", "F.max_pool1d({a}.float().reshape(1, 1, -1), 3, 2, 1)",
-      "F.avg_pool1d({a}.float().reshape(1, 1, -1), 2)", "F.max_pool2d({a}.float(), 2)", "F.avg_pool2d({a}.float(), 2, 1, 1, count_include_pad=False)",
-      "F.adaptive_avg_pool2d({a}.float(), 2)", "F.interpolate({a}.float()[None], scale_factor=2)", "F.interpolate({a}.float(), scale_factor=2, mode='bilinear')",
-      "F.conv1d({a}.float().reshape(1, 1, -1), torch.ones(2, 1, 3) * 0.3, padding=1)", "F.conv2d({a}.float(), torch.ones(3, {a}.shape[-3], 1, 1) * 0.1)",
-      "F.conv2d({a}.float(), torch.ones({a}.shape[-3], 1, 3, 3) * 0.1, padding=1, groups={a}.shape[-3])", "F.scaled_dot_product_attention(*[{a}.float()[None]] * 3)",
-      "F.glu({a}.float(), {d})", "F.cosine_similarity({a}.float(), {a}.float() + 1, dim={d})", "torch.einsum('...i,...i->...', {a}.float(), {a}.float())",
-      "F.cross_entropy({a}.float().flatten(1), torch.zeros({a}.shape[0], dtype=torch.long))", "torch.cdist({a}.float(), {a}.float() + 1)", "torch.bmm({a}.float(), {a}.float().mT)",
-      "torch.addmm({a}.float()[:, :1], {a}.float(), {a}.float().t())", "F.pixel_shuffle({a}.float().repeat_interleave(4, -3), 2)", "torch.baddbmm({a}.float(), {a}.float(), {a}.float().mT @ {a}.float())",
-      "{a}.float() @ {a}.float()[..., 0]", "F.linear({a}, torch.ones(4, {a}.shape[-1], dtype={a}.dtype), torch.ones(4, dtype={a}.dtype))"]  # fmt: skip
-INPLACE = ["{a}.add_(1)", "{a}.mul_(0.5)", "{a}.relu_()", "{a}[..., 0] = 0", "{a}.copy_({a} * 2)", "{a}.clamp_(min=-1)", "{a}.select({d}, 0).fill_(2)",
-           "{a}.transpose({d}, {e}).add_(0.5)", "{a}.zero_()", "{a}.masked_fill_({a} > 1, 0)", "{a}.view(-1)[0:1] = 3", "{a}[..., ::2].mul_(2)", "{a}.sub_({b})",
-           "{a}[..., 1:] = {a}[..., :-1].clone()", "{a}[0] += 1", "{a}.index_fill_({d}, torch.tensor([0]), 1)", "{a}.diagonal().add_(1)", "{a}.fill_diagonal_(2)",
-           "{a}.scatter_({d}, torch.zeros_like({a}, dtype=torch.long).narrow({d}, 0, 1), 3)", "{a}.index_put_((torch.tensor([0]),), {a}[:1] + 1)", "{a}.copy_({b})",
-           "torch.add({a}, 1, out={a})", "{a}.div_(3)", "{a}.floor_()", "{a}.clamp_(0, 1)", "{a}.unsqueeze(0).sub_(1)", "{a}.narrow({d}, 0, 1).add_(5)",
-           "{a}.flatten()[0:1].add_(1)", "{a}.index_add_({d}, torch.tensor([0]), {a}.narrow({d}, 0, 1))", "{a}.addcmul_({a}, {a})", "{a}.expand_as({a}).neg_()",
-           "{a}[{a} > 1] = 0", "{a}.unbind({d})[0].mul_(2)", "{a}.chunk(2, {d})[0].add_({a}.chunk(2, {d})[0])", "{a}.flip(0).add_(1)", "{a}.permute(*range({m} - 1, -1, -1))[0] = 1"]  # fmt: skip
-INTEGER = ["{a} // 3", "{a} // -2", "{a} % 3", "{a} % -3", "torch.div({a}, {b} * 2 + 1, rounding_mode='floor')", "torch.div({a}, {b} * 2 + 1, rounding_mode='trunc')",
-           "torch.remainder({a}, {b} * 2 + 1)", "torch.fmod({a}, {b} * 2 + 1)", "{a} & {b}", "{a} | {b}", "{a} ^ {b}", "~{a}", "{a} << 1", "{a} >> 1", "{a} * {a} * {a}", "{a} + 100",
-           "{a} * 1000003", "{a} / 2", "{a} + 0.5", "{a}.abs()", "-{a}", "{a} ** 2", "{a}.to(torch.int8)", "{a}.to(torch.uint8)", "{a}.to(torch.int16)", "{a}.long()", "{a} > {b}",
-           "{a}.sign()", "{a}.clamp(-3, 5)", "{a}.bitwise_not()", "torch.gcd({a}, {b})", "{a} - {b} * 7", "torch.where({a} > {b}, {a}, {b})", "{a} * 0.25", "{a}.float().sqrt()",
-           "torch.maximum({a}, {b})", "{a}.sum({d}, dtype={a}.dtype)", "torch.bitwise_left_shift({a}, 3)", "{a}.eq(3) * {a}", "2 - {a}", "{a} // ({b}.abs() + 1)", "{a}.bool() & {b}.bool()"]  # fmt: skip
+BINARY = [
+    "{a} + {b}", "{a} - {b}", "{a} * {b}", "{a} / ({b}.abs() + 1)", "torch.maximum({a}, {b})",
+    "torch.minimum({a}, {b})", "torch.where({a} > {b}, {a}, {b})", "torch.lerp({a}.float(), {b}.float(), 0.3)",
+    "{a} + {b} * 0.5", "torch.add({a}, {b}, alpha=2)", "({a} > {b}).to({a}.dtype)",
+    "torch.atan2({a}.float(), {b}.float() + 3)", "torch.fmod({a}, {b}.abs() + 1)",
+    "torch.remainder({a}, {b}.abs() + 1)", "{a} // ({b}.abs() + 1)", "torch.addcmul({a}, {a}, {b}, value=0.5)",
+    "torch.hypot({a}.float(), {b}.float())", "({a} <= {b}) & ({a} != 0)", "({a} < {b}) | ({b} > 0)",
+    "torch.logical_xor({a}, {b})", "{a}.eq({b})", "torch.fmax({a}, {b})", "F.mse_loss({a}, {b})",
+    "torch.sub({a}, {b}, alpha=0.5)", "torch.clamp({a}, max={b})", "torch.rsub({a}, {b})",
+    "torch.cat([{a}.flatten(), {b}.flatten()])", "{a}.float().flatten().outer({b}.float().flatten())",
+    "torch.broadcast_tensors({a}, {b})[1]", "{a}.expand_as({b}) * 2", "F.smooth_l1_loss({a}, {b})",
+    "torch.floor_divide({a}, {b}.abs() + 1)", "torch.div({a}, {b}.abs() + 1, rounding_mode='trunc')",
+    "torch.where({b} > 0, {a}, 0)",
+]  # fmt: skip
+REDUCE = [
+    "{a}.sum({d})", "{a}.mean({d})", "{a}.amax({d}, keepdim=True)", "{a}.float().var({d}, correction=0)",
+    "{a}.sum({d}, keepdim=True)", "torch.softmax({a}.float(), {d})", "torch.log_softmax({a}.float(), {d})",
+    "{a}.float().cumsum({d})", "{a}.argmax({d}).to({a}.dtype)", "{a}.max({d})[0]",
+    "torch.logsumexp({a}.float(), {d})", "{a}.float().norm(dim={d})", "({a} > 0).any({d})",
+    "F.layer_norm({a}.float(), ({a}.shape[-1],))", "torch.softmax({a}, {d})", "F.layer_norm({a}, ({a}.shape[-1],))",
+    "F.rms_norm({a}, ({a}.shape[-1],))", "({a} > -1).all({d})", "{a}.prod({d})", "{a}.float().std({d}, correction=0)",
+    "torch.var_mean({a}.float(), {d}, correction=0)[1]", "{a}.nansum({d})", "{a}.count_nonzero({d})",
+    "{a}.aminmax(dim={d})[0]", "{a}.amin({d})", "{a}.argmin({d}, keepdim=True)", "{a}.min({d})[1]", "{a}.sum()",
+    "{a}.float().mean()", "{a}.max()", "{a}.argmax()", "{a}.float().sum(({d}, {e}))", "{a}.all()", "{a}.any()",
+    "{a}.cummax({d})[0]", "{a}.cummin({d})[0]", "{a}.cumprod({d})", "{a}.cumsum({d})",
+    "{a}.float().logcumsumexp({d})", "F.normalize({a}.float(), dim={d})", "{a}.float().norm(p=1, dim={d})",
+    "{a}.diff(dim={d})", "{a}.float().median({d})[0]", "{a}.sort({d})[0]", "{a}.sort({d}, descending=True)[0]",
+    "{a}.topk(min(2, {n}), {d})[0]", "{a}.argsort({d}, stable=True)", "{a}.float().kthvalue(1, {d})[0]",
+    "F.group_norm({a}.float(), 1)", "F.batch_norm({a}.float(), None, None, training=True)",
+    "F.instance_norm({a}.float())", "{a}.mean(({d}, {e}), keepdim=True)",
+    "torch.nn.functional.softmin({a}.float(), {d})", "{a}.sum({d}, dtype=torch.float64)", "{a}.bool().sum({d})",
+]  # fmt: skip
+VIEWS = [
+    "{a}.transpose({d}, {e})", "{a}.flatten()", "{a}.unsqueeze({d})", "{a}.flip({d})", "{a}.reshape(-1)",
+    "{a}.narrow({d}, 0, ({n} + 1) // 2)", "torch.cat([{a}, {a}], {d})", "torch.stack([{a}, {a} * 2], {d})",
+    "{a}.repeat_interleave(2, {d})", "{a}.roll(1, {d})", "F.pad({a}, (1, 2))", "{a}.select({d}, 0)",
+    "{a}.contiguous()", "{a}.clone()", "{a}[..., ::2]", "{a}.movedim({d}, {e})", "{a}.expand(2, *{a}.shape)",
+    "{a}.tril() if {a}.dim() > 1 else {a}", "{a}.unbind({d})[0]", "{a}.chunk(2, {d})[0]",
+    "{a}.index_select({d}, torch.tensor([0]))", "{a}.unfold({d}, 1, 1)", "{a}.diagonal() if {a}.dim() > 1 else {a}",
+    "{a}.as_strided((2, 2), (1, 1))", "{a}.unfold({d}, 2, 1)", "{a}.squeeze()", "{a}.split(2, {d})[-1]",
+    "{a}.tensor_split(3, {d})[1]", "{a}[None]", "{a}[..., -1]", "{a}[..., 1:-1]", "{a}.repeat(2, *[1] * ({m} - 1))",
+    "{a}.unflatten({d}, (-1, 1))", "F.pad({a}, (1, -1))", "F.pad({a}, (-1, 2), value=3)",
+    "F.pad({a}[None, None].flatten(2), (1, 1), mode='replicate')", "torch.roll({a}, (1, 2), ({d}, {e}))",
+    "{a}.to(memory_format=torch.channels_last)", "{a}.permute(*range({m} - 1, -1, -1))", "{a}.view(-1)",
+    "torch.hstack([{a}, {a}])", "{a}.triu(1)", "{a}.swapaxes(0, -1)", "{a}.expand({a}.shape)",
+    "torch.stack([{a}, {a}], -1).flatten(-2)", "{a}.chunk(2, {d})[-1]", "torch.cat([{a}, {a}[..., :1]], -1)", "{a}.T",
+    "{a}.rot90(1, (0, -1))", "torch.cat([{a}.narrow({d}, 1, 1), {a}], {d})", "{a}.detach()", "{a}.view_as({a})",
+    "torch.tile({a}, (2,))", "torch.block_diag({a}, {a})",
+]  # fmt: skip
+INDEX = [
+    "{a}.gather({d}, torch.zeros_like({a}, dtype=torch.long))",
+    "{a}.take_along_dim({a}.argsort({d}, stable=True), {d})", "{a}[torch.tensor([0, -1])]",
+    "{a}[..., torch.tensor([0, 0])]",
+    "{a}.scatter({d}, torch.zeros_like({a}, dtype=torch.long).narrow({d}, 0, 1), {a})",
+    "{a}.index_fill({d}, torch.tensor([0]), 1)", "{a}.scatter_add({d}, torch.zeros_like({a}, dtype=torch.long), {a})",
+    "{a}.index_add({d}, torch.tensor([0, 0]), {a}.narrow({d}, 0, 2))",
+    "{a}.index_copy({d}, torch.tensor([1]), {a}.narrow({d}, 0, 1))",
+    "{a}.select_scatter({a}.select({d}, 0) * 2, {d}, -1)", "{a}.diagonal_scatter({a}.diagonal() * 2)",
+    "{a}.slice_scatter({a}.narrow({d}, 0, 1) + 1, {d}, 1, 2)", "F.one_hot({a}.abs().clamp(max=4).long(), 5)",
+    "F.embedding({a}.abs().clamp(max=3).long(), torch.arange(12.0).view(4, 3))",
+    "{a}.scatter_reduce({d}, torch.zeros_like({a}, dtype=torch.long), {a}, 'amax')",
+    "{a}.index_put((torch.tensor([0, 0]),), {a}[:1] * 2, accumulate=True)",
+    "{a}.masked_scatter({a} > 0, {a}.flatten())", "torch.bucketize({a}.float(), torch.tensor([-1.0, 0.0, 1.0]))",
+    "{a}[torch.arange({a}.shape[0]), ..., 0]", "{a}[[0]]", "{a}.take(torch.tensor([0, -1]))",
+    "{a}[:, torch.tensor([0])] if {m} > 1 else {a}",
+    "{a}.scatter({d}, torch.zeros_like({a}, dtype=torch.long).narrow({d}, 0, 1), 3)",
+]  # fmt: skip
+NN = [
+    "{a}.float() @ {a}.float().transpose(-1, -2)", "F.linear({a}.float(), torch.ones(5, {a}.shape[-1]) * 0.1)",
+    "F.max_pool1d({a}.float().reshape(1, 1, -1), 3, 2, 1)", "F.avg_pool1d({a}.float().reshape(1, 1, -1), 2)",
+    "F.max_pool2d({a}.float(), 2)", "F.avg_pool2d({a}.float(), 2, 1, 1, count_include_pad=False)",
+    "F.adaptive_avg_pool2d({a}.float(), 2)", "F.interpolate({a}.float()[None], scale_factor=2)",
+    "F.interpolate({a}.float(), scale_factor=2, mode='bilinear')",
+    "F.conv1d({a}.float().reshape(1, 1, -1), torch.ones(2, 1, 3) * 0.3, padding=1)",
+    "F.conv2d({a}.float(), torch.ones(3, {a}.shape[-3], 1, 1) * 0.1)",
+    "F.conv2d({a}.float(), torch.ones({a}.shape[-3], 1, 3, 3) * 0.1, padding=1, groups={a}.shape[-3])",
+    "F.scaled_dot_product_attention(*[{a}.float()[None]] * 3)", "F.glu({a}.float(), {d})",
+    "F.cosine_similarity({a}.float(), {a}.float() + 1, dim={d})",
+    "torch.einsum('...i,...i->...', {a}.float(), {a}.float())",
+    "F.cross_entropy({a}.float().flatten(1), torch.zeros({a}.shape[0], dtype=torch.long))",
+    "torch.cdist({a}.float(), {a}.float() + 1)", "torch.bmm({a}.float(), {a}.float().mT)",
+    "torch.addmm({a}.float()[:, :1], {a}.float(), {a}.float().t())",
+    "F.pixel_shuffle({a}.float().repeat_interleave(4, -3), 2)",
+    "torch.baddbmm({a}.float(), {a}.float(), {a}.float().mT @ {a}.float())", "{a}.float() @ {a}.float()[..., 0]",
+    "F.linear({a}, torch.ones(4, {a}.shape[-1], dtype={a}.dtype), torch.ones(4, dtype={a}.dtype))",
+]  # fmt: skip
+INPLACE = [
+    "{a}.add_(1)", "{a}.mul_(0.5)", "{a}.relu_()", "{a}[..., 0] = 0", "{a}.copy_({a} * 2)", "{a}.clamp_(min=-1)",
+    "{a}.select({d}, 0).fill_(2)", "{a}.transpose({d}, {e}).add_(0.5)", "{a}.zero_()", "{a}.masked_fill_({a} > 1, 0)",
+    "{a}.view(-1)[0:1] = 3", "{a}[..., ::2].mul_(2)", "{a}.sub_({b})", "{a}[..., 1:] = {a}[..., :-1].clone()",
+    "{a}[0] += 1", "{a}.index_fill_({d}, torch.tensor([0]), 1)", "{a}.diagonal().add_(1)", "{a}.fill_diagonal_(2)",
+    "{a}.scatter_({d}, torch.zeros_like({a}, dtype=torch.long).narrow({d}, 0, 1), 3)",
+    "{a}.index_put_((torch.tensor([0]),), {a}[:1] + 1)", "{a}.copy_({b})", "torch.add({a}, 1, out={a})",
+    "{a}.div_(3)", "{a}.floor_()", "{a}.clamp_(0, 1)", "{a}.unsqueeze(0).sub_(1)", "{a}.narrow({d}, 0, 1).add_(5)",
+    "{a}.flatten()[0:1].add_(1)", "{a}.index_add_({d}, torch.tensor([0]), {a}.narrow({d}, 0, 1))",
+    "{a}.addcmul_({a}, {a})", "{a}.expand_as({a}).neg_()", "{a}[{a} > 1] = 0", "{a}.unbind({d})[0].mul_(2)",
+    "{a}.chunk(2, {d})[0].add_({a}.chunk(2, {d})[0])", "{a}.flip(0).add_(1)",
+    "{a}.permute(*range({m} - 1, -1, -1))[0] = 1",
+]  # fmt: skip
+INTEGER = [
+    "{a} // 3", "{a} // -2", "{a} % 3", "{a} % -3", "torch.div({a}, {b} * 2 + 1, rounding_mode='floor')",
+    "torch.div({a}, {b} * 2 + 1, rounding_mode='trunc')", "torch.remainder({a}, {b} * 2 + 1)",
+    "torch.fmod({a}, {b} * 2 + 1)", "{a} & {b}", "{a} | {b}", "{a} ^ {b}", "~{a}", "{a} << 1", "{a} >> 1",
+    "{a} * {a} * {a}", "{a} + 100", "{a} * 1000003", "{a} / 2", "{a} + 0.5", "{a}.abs()", "-{a}", "{a} ** 2",
+    "{a}.to(torch.int8)", "{a}.to(torch.uint8)", "{a}.to(torch.int16)", "{a}.long()", "{a} > {b}", "{a}.sign()",
+    "{a}.clamp(-3, 5)", "{a}.bitwise_not()", "torch.gcd({a}, {b})", "{a} - {b} * 7",
+    "torch.where({a} > {b}, {a}, {b})", "{a} * 0.25", "{a}.float().sqrt()", "torch.maximum({a}, {b})",
+    "{a}.sum({d}, dtype={a}.dtype)", "torch.bitwise_left_shift({a}, 3)", "{a}.eq(3) * {a}", "2 - {a}",
+    "{a} // ({b}.abs() + 1)", "{a}.bool() & {b}.bool()",
+]  # fmt: skip
 
 # Where a rounding may decide.
-DISCONTINUOUS = ("floor", "round", "sign", "arg", " > ", "unique", "//", "%", "trunc", "ceil", "frac", "int(", "long(", "bool(", "min({d})[1]", "isnan", "isfinite",
-                 "logical", "fmod", "remainder", "==", "!=", "<", ".eq(", "count_nonzero", "bucketize", "any(", "all(")  # fmt: skip
+DISCONTINUOUS = (
+    "floor", "round", "sign", "arg", " > ", "unique", "//", "%", "trunc", "ceil", "frac", "int(", "long(", "bool(",
+    "min({d})[1]", "isnan", "isfinite", "logical", "fmod", "remainder", "==", "!=", "<", ".eq(", "count_nonzero",
+    "bucketize", "any(", "all(",
+)  # fmt: skip
 PRECISIONS = {".float()": torch.float32, ".half()": torch.float16, ".bfloat16()": torch.bfloat16}
 
 
@@ -129,7 +188,9 @@ def make_input(rng: random.Random, generator: torch.Generator, dtype: torch.dtyp
         x = x * rng.choice([3, 3, 100])
         x = x.abs() if dtype == torch.uint8 else x
     if special and x.numel() and dtype.is_floating_point:
-        values = torch.tensor([float("nan"), float("inf"), -float("inf"), -0.0, 0.0, 1e15, -1e-15, 65504.0], dtype=torch.float64)
+        values = torch.tensor(
+            [float("nan"), float("inf"), -float("inf"), -0.0, 0.0, 1e15, -1e-15, 65504.0], dtype=torch.float64
+        )
         where = torch.randint(0, 24, sizes, generator=generator)
         x = torch.where(where < 8, values[where.clamp(max=7)], x)
     x = x > 0 if dtype == torch.bool else x.long().to(dtype) if not dtype.is_floating_point else x.to(dtype)
@@ -249,7 +310,9 @@ def half_precision(program: Program) -> bool:
 
 def magnitude(tensors: list[torch.Tensor]) -> float:
     """The largest ordinary number: what is left after a cancellation is known to eps times this."""
-    return max((t.double().nan_to_num(0, 0, 0).abs().clamp(max=100).max().item() for t in tensors if t.numel()), default=0.0)
+    return max(
+        (t.double().nan_to_num(0, 0, 0).abs().clamp(max=100).max().item() for t in tensors if t.numel()), default=0.0
+    )
 
 
 def discontinuous(program: Program) -> bool:
@@ -258,7 +321,7 @@ def discontinuous(program: Program) -> bool:
 
 
 def run_one(program: Program, compile_fn: Callable[..., Any]) -> str:
-    """'' or what is wrong with the compiled program. 16-bit programs whose values jump are run with every rounding kept."""
+    """'' or what is wrong with the compiled program. 16-bit programs whose values jump run with every rounding kept."""
     function, exact_function = program.function(), program.function(exact=True)
     eager_in, fast_in = program.make_inputs(), program.make_inputs()
     exact_in = [x.double() if x.is_floating_point() else x for x in program.make_inputs()]
