@@ -360,25 +360,44 @@ Graph fold_masks(Graph g) {
   for (size_t i = 0; i < g.nodes.size(); ++i)
     for (ValueId v : g.nodes[i].outs)
       if (v != kNoValue) producer[v] = static_cast<int32_t>(i);
-  for (Node& n : g.nodes) {
+  std::vector<size_t> relaid;  // attention nodes whose mask gets another layout
+  for (size_t i = 0; i < g.nodes.size(); ++i) {
+    Node& n = g.nodes[i];
     const auto* a = std::find_if(std::begin(kAttention), std::end(kAttention), [&](auto& x) { return x.op == n.op; });
-    if (a == std::end(kAttention) || n.args.size() < 7 || is_none(n.args[a->mask])) continue;
-    bool rows = true;
-    const ValueId mask = behind_repetition(g, producer, ops::as_value(n.args[a->mask]), rows);
-    const auto array = known[mask];
-    if (!array) continue;
-    const Mask kind = mask_kind(*array, g.type(mask).dtype);
-    const TensorType &q = g.type(ops::as_value(n.args[0])), &k = g.type(ops::as_value(n.args[1]));
-    const bool square = q.rank() == 4 && sym::known_eq(q.sizes[2], k.sizes[2]);
-    if (kind == Mask::kNone) {
-      n.args[a->mask] = std::monostate{};  // a causal call stays causal
-    } else if (kind == Mask::kCausal && rows && square && sym::known_eq(q.sizes[2], array->sizes.back())) {
-      n.args[a->mask] = std::monostate{};
-      n.args[a->causal] = true;
-    } else {
-      continue;
+    if (a != std::end(kAttention) && n.args.size() >= 7 && !is_none(n.args[a->mask])) {
+      bool rows = true;
+      const ValueId mask = behind_repetition(g, producer, ops::as_value(n.args[a->mask]), rows);
+      const auto array = known[mask];
+      const Mask kind = array ? mask_kind(*array, g.type(mask).dtype) : Mask::kOther;
+      const TensorType q = g.type(ops::as_value(n.args[0])), k = g.type(ops::as_value(n.args[1]));
+      const bool square = q.rank() == 4 && sym::known_eq(q.sizes[2], k.sizes[2]),
+                 cuda = q.device.type == DeviceType::kCUDA;
+      bool fused = false;
+      if (kind == Mask::kNone) {
+        n.args[a->mask] = std::monostate{};  // a causal call stays causal
+        fused = cuda;
+      } else if (kind == Mask::kCausal && rows && square && sym::known_eq(q.sizes[2], array->sizes.back())) {
+        n.args[a->mask] = std::monostate{};
+        n.args[a->causal] = true;
+        fused = cuda;
+      } else if (const ValueId given = ops::as_value(n.args[a->mask]);
+                 cuda && !g.type(given).strides.back().is_const(1)) {
+        relaid.push_back(i);
+        fused = true;
+      }
+      if (fused && q.rank() == 4) g.values[n.outs[0]].type.strides = strides_like_query(q);
     }
-    if (q.device.type == DeviceType::kCUDA) g.values[n.outs[0]].type.strides = strides_like_query(q);
+  }
+  // Fused kernels take masks whose last dim is dense; for others ATen goes back to the plain formula.
+  for (size_t k = relaid.size(); k-- > 0;) {
+    Arg& mask = g.nodes[relaid[k]].args[3];
+    TensorType dense = g.type(ops::as_value(mask));
+    dense.strides = contiguous_strides(dense.sizes);
+    dense.offset = 0;
+    Node copy{.op = ops::find("prim.copy"), .args = {mask}, .location = g.nodes[relaid[k]].location};
+    copy.outs = {g.add_value(dense)};
+    mask = Ref{copy.outs[0]};
+    g.nodes.insert(g.nodes.begin() + static_cast<std::ptrdiff_t>(relaid[k]), std::move(copy));
   }
   return dce(std::move(g));
 }
