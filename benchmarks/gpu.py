@@ -184,7 +184,9 @@ def measure(name: str, which: list[str], options: argparse.Namespace) -> dict[st
                 row["memory"][key] = torch.cuda.max_memory_allocated() / 2**20
             row["seconds"] = interleaved(calls, options.seconds)
             if options.profile:
-                row["profile"] = {key: gpu_kernels(call) for key, call in calls.items() if key in options.profile.split(",")}
+                row["profile"] = {
+                    key: gpu_kernels(call) for key, call in calls.items() if key in options.profile.split(",")
+                }
     mine = [key for key in row["error"] if key.startswith("flashover")]
     row["right"] = bool(mine) and all(row["error"][k] <= 2 * row["error"]["eager"] + FLOOR for k in mine)
     return row
@@ -234,11 +236,17 @@ def markdown(rows: list[dict[str, Any]], tiny: dict[str, float], command: str) -
     for key in ("inductor_ro", "flashover_ro"):
         part = [r for r in good if key in r["seconds"]]
         if part:
-            out.append(f"{key}: {geomean([ratio(r, 'eager', key) for r in part]):.2f}x eager: " + ", ".join(f"{r['model']} {ratio(r, 'eager', key):.2f}" for r in part))
+            out.append(
+                f"{key}: {geomean([ratio(r, 'eager', key) for r in part]):.2f}x eager: "
+                + ", ".join(f"{r['model']} {ratio(r, 'eager', key):.2f}" for r in part)
+            )
     out += ["", "Tiny function, whole call: " + ", ".join(f"{k} {v:.1f} us" for k, v in tiny.items()) + "."]
     for row in good:
         for key, kernels in row.get("profile", {}).items():
-            out += ["", f"{row['model']}, {key}: {sum(k[1] for k in kernels):.0f} us in {sum(k[2] for k in kernels)} kernels"]
+            out += [
+                "",
+                f"{row['model']}, {key}: {sum(k[1] for k in kernels):.0f} us in {sum(k[2] for k in kernels)} kernels",
+            ]
             out += [f"    {us:8.0f} us {count:4d}x {name[:110]}" for name, us, count in kernels[:14]]
     return "\n".join(out) + "\n"
 
@@ -249,7 +257,9 @@ def main() -> int:
     parser.add_argument("--no-inductor", dest="inductor", action="store_false", help="leave torch.compile out")
     parser.add_argument("--reduce-overhead", action="store_true", help="also that mode of both")
     parser.add_argument("--seconds", type=float, default=2.0, help="time for the interleaved rounds of a model")
-    parser.add_argument("--profile", default="", help="contestants whose GPU kernels are listed, for example flashover,inductor")
+    parser.add_argument(
+        "--profile", default="", help="contestants whose GPU kernels are listed, for example flashover,inductor"
+    )
     parser.add_argument("--json", type=Path)
     parser.add_argument("--markdown", type=Path)
     options = parser.parse_args()

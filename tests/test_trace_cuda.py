@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from flashover import _C
 from trace_tools import Program, trace
+
+from flashover import _C
 
 
 def cuda(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -92,7 +93,8 @@ def test_masks_made_of_indices(program: Callable[..., Any], kept: str) -> None:
 
 def test_a_mask_of_the_caller_stays() -> None:
     t = traced(
-        lambda q, m: F.scaled_dot_product_attention(q, q, q, attn_mask=m), [cuda(2, 4, 16, 64), cuda(16, 16, dtype=torch.bool)]
+        lambda q, m: F.scaled_dot_product_attention(q, q, q, attn_mask=m),
+        [cuda(2, 4, 16, 64), cuda(16, 16, dtype=torch.bool)],
     ).apply(["functionalize", "decompose", "fold"])
     assert "%0, %0, %0, %1, 0.0, false" in t.text
 
@@ -104,7 +106,11 @@ def test_devices_do_not_mix() -> None:
 
 def library(module: torch.nn.Module, *args: torch.Tensor) -> str:
     module = cuda_module(module.eval())
-    return traced(module, args, module).apply(["functionalize", "dce", "fold_batch_norm", "cuda_library", "decompose", "relax_layout"]).text
+    return (
+        traced(module, args, module)
+        .apply(["functionalize", "dce", "fold_batch_norm", "cuda_library", "decompose", "relax_layout"])
+        .text
+    )
 
 
 class Residual(torch.nn.Module):
@@ -118,11 +124,17 @@ class Residual(torch.nn.Module):
 
 
 def test_convolutions_of_half_precision() -> None:
-    text = library(torch.nn.Sequential(torch.nn.Conv2d(16, 32, 3), torch.nn.ReLU()).half(), cuda(2, 16, 9, 9, dtype=torch.half))
+    text = library(
+        torch.nn.Sequential(torch.nn.Conv2d(16, 32, 3), torch.nn.ReLU()).half(), cuda(2, 16, 9, 9, dtype=torch.half)
+    )
     assert "aten.cudnn_convolution_relu" in text and "{1568,1,224,32}" in text
-    text = library(torch.nn.Sequential(torch.nn.Conv2d(16, 32, 1), torch.nn.ReLU()).half(), cuda(2, 16, 9, 9, dtype=torch.half))
+    text = library(
+        torch.nn.Sequential(torch.nn.Conv2d(16, 32, 1), torch.nn.ReLU()).half(), cuda(2, 16, 9, 9, dtype=torch.half)
+    )
     assert "aten._addmm_activation" in text and "convolution" not in text
-    text = library(torch.nn.Sequential(torch.nn.Conv2d(16, 32, 3), torch.nn.GELU()).half(), cuda(2, 16, 9, 9, dtype=torch.half))
+    text = library(
+        torch.nn.Sequential(torch.nn.Conv2d(16, 32, 3), torch.nn.GELU()).half(), cuda(2, 16, 9, 9, dtype=torch.half)
+    )
     assert "aten.convolution.default" in text and "prim.add" in text  # the bias is fused with what follows
 
 

@@ -1,5 +1,7 @@
 #include "guards/global_state.h"
 
+#include <Python.h>
+
 #include <ATen/Context.h>
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/autocast_mode.h>
@@ -10,6 +12,8 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <torch/csrc/Device.h>
+#include <torch/csrc/PyInterpreter.h>
 
 namespace flashover::guards {
 namespace {
@@ -56,6 +60,34 @@ int8_t matmul_precision(at::Float32Backend backend) {
   at::Float32Precision p = context().float32Precision(backend, at::Float32Op::MATMUL);
   return small(p == at::Float32Precision::NONE ? at::Float32Precision::IEEE : p);
 }
+// A default device (torch.set_default_device, with torch.device(...)) is a torch function mode, alone on their stack;
+// its object decides what factories do. Null: none, or other modes.
+PyObject* default_device() {
+  if (at::impl::PythonTorchFunctionTLS::stack_len() != 1) return nullptr;
+  PyObject* mode = at::impl::PythonTorchFunctionTLS::get_stack_at(0)->ptr(getPyInterpreter());
+  static PyTypeObject* type = [] {
+    PyObject* module = PyDict_GetItemString(PyImport_GetModuleDict(), "torch.utils._device");
+    PyObject* found = module ? PyObject_GetAttrString(module, "DeviceContext") : nullptr;
+    if (!found) PyErr_Clear();
+    return reinterpret_cast<PyTypeObject*>(found);
+  }();
+  return type && Py_TYPE(mode) == type ? mode : nullptr;
+}
+// Read off the object: 0 for none, else c10's numbers plus 2.
+int8_t default_device_part(bool index) {
+  PyObject* mode = default_device();
+  if (!mode) return 0;
+  PyObject* device = PyObject_GetAttrString(mode, "device");
+  if (!device || !THPDevice_Check(device)) {
+    PyErr_Clear();
+    Py_XDECREF(device);
+    return -1;
+  }
+  const at::Device d = reinterpret_cast<THPDevice*>(device)->device;
+  Py_DECREF(device);
+  return small((index ? static_cast<int>(d.index()) : static_cast<int>(d.type())) + 2);
+}
+
 // 0 until CUDA is used: asking earlier would start it.
 int8_t current_cuda_device() {
   if (!c10::impl::hasDeviceGuardImpl(c10::kCUDA)) return 0;
@@ -74,6 +106,8 @@ const Small kSmall[] = {
     {"float32 convolution precision of cuda",
      [] { return small(context().float32Precision(at::Float32Backend::CUDA, at::Float32Op::CONV)); }},
     {"current cuda device", current_cuda_device},
+    {"default device", [] { return default_device_part(false); }},
+    {"index of the default device", [] { return default_device_part(true); }},
 };
 static_assert(std::size(kSmall) <= std::tuple_size_v<decltype(GlobalState::types)>);
 
@@ -102,8 +136,9 @@ std::string GlobalState::difference(const GlobalState& now) const {
 }
 
 const char* state_to_avoid() {
-  if (at::impl::PythonTorchFunctionTLS::stack_len() > 0)
-    return "a torch function mode is active (a default device counts as one)";
+  if (const int64_t modes = at::impl::PythonTorchFunctionTLS::stack_len();
+      modes > 1 || (modes == 1 && !default_device()))
+    return "a torch function mode is active";
   if (at::impl::PythonTorchFunctionTLS::get_disabled_state() != at::impl::TorchFunctionDisabledState::ENABLED)
     return "torch functions are disabled";
   if (c10::impl::TorchDispatchModeTLS::any_modes_set()) return "a torch dispatch mode is active";

@@ -33,7 +33,15 @@ def agree(got: Any, want: Any, rtol: float = 1e-4, atol: float = 1e-5, strides: 
         torch.testing.assert_close(x, y, rtol=rtol, atol=atol, equal_nan=True)
 
 
-def check(fn: Callable[..., Any], *args: Any, backend: str = "flashover", rtol: float = 1e-4, atol: float = 1e-5, calls: int = 2, **kwargs: Any) -> Any:
+def check(
+    fn: Callable[..., Any],
+    *args: Any,
+    backend: str = "flashover",
+    rtol: float = 1e-4,
+    atol: float = 1e-5,
+    calls: int = 2,
+    **kwargs: Any,
+) -> Any:
     """fn compiled equals fn, outputs and mutated arguments, on every call; nothing runs eager."""
     fast = flashover.compile(fn, fullgraph=True, backend=backend)
     with torch.no_grad():

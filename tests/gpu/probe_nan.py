@@ -11,10 +11,20 @@ with torch.no_grad():
     plain = torch.relu(torch.nn.functional.conv2d(x, w, b, padding=1))
     fused = torch.cudnn_convolution_relu(x, w, b, [1, 1], [1, 1], [1, 1], 1)
     added = torch.cudnn_convolution_add_relu(x, w, z, 1.0, b, [1, 1], [1, 1], [1, 1], 1)
-    print("conv NaNs: eager", plain.isnan().sum().item(), "relu", fused.isnan().sum().item(), "add_relu", added.isnan().sum().item())
+    print(
+        "conv NaNs: eager",
+        plain.isnan().sum().item(),
+        "relu",
+        fused.isnan().sum().item(),
+        "add_relu",
+        added.isnan().sum().item(),
+    )
     a = torch.randn(64, 64, device="cuda", dtype=torch.bfloat16)
     a[3, 3] = float("nan")
-    m, c = torch.randn(64, 64, device="cuda", dtype=torch.bfloat16), torch.randn(64, device="cuda", dtype=torch.bfloat16)
+    m, c = (
+        torch.randn(64, 64, device="cuda", dtype=torch.bfloat16),
+        torch.randn(64, device="cuda", dtype=torch.bfloat16),
+    )
     print(
         "addmm NaNs: eager", torch.relu(torch.addmm(c, a, m)).isnan().sum().item(), "activation",
         torch._addmm_activation(c, a, m, use_gelu=False).isnan().sum().item(),

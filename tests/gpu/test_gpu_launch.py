@@ -42,7 +42,9 @@ def _kernels() -> dict[str, bytes]:
 
     def build(fn, signature: dict[str, str], pointers: int) -> bytes:
         attrs = {(i,): [["tt.divisibility", 16]] for i in range(pointers)}
-        made = triton.compile(ASTSource(fn, signature | {"X": "constexpr"}, {"X": 1024}, attrs), target=target, options={"num_warps": 4})
+        made = triton.compile(
+            ASTSource(fn, signature | {"X": "constexpr"}, {"X": 1024}, attrs), target=target, options={"num_warps": 4}
+        )
         return made.asm["cubin"], made.metadata.shared
 
     return {
@@ -57,7 +59,9 @@ def kernels() -> dict[str, bytes]:
     return _kernels()
 
 
-def load(kernels: dict[str, bytes], used: list[str], inputs: str, body: str, slab: int = 0, graphs: bool = False) -> _C._Plan:
+def load(
+    kernels: dict[str, bytes], used: list[str], inputs: str, body: str, slab: int = 0, graphs: bool = False
+) -> _C._Plan:
     major, minor = torch.cuda.get_device_capability()
     head = f'plan "sm_{major * 10 + minor}" {{\n  device cuda:0\n'
     if slab:
@@ -162,7 +166,9 @@ def test_frozen_on_another_stream(kernels: dict[str, bytes]) -> None:
   call out aten.mm.out(t0, t2) -> t3
   return t3 : f32[32,32]@cuda:0
 """
-    plan = load(kernels, ["twice"], "  input 0 : f32[32,32]@cuda:0 user\n  input 1 : f32[32,32]@cuda:0 param frozen\n", body)
+    plan = load(
+        kernels, ["twice"], "  input 0 : f32[32,32]@cuda:0 user\n  input 1 : f32[32,32]@cuda:0 param frozen\n", body
+    )
     x, w = torch.randn(32, 32, device="cuda"), torch.nn.Parameter(torch.randn(32, 32, device="cuda"))
     torch.cuda._sleep(20_000_000)
     with torch.no_grad():
@@ -271,7 +277,8 @@ def test_wrong_device_or_binary_declines(kernels: dict[str, bytes]) -> None:
         _C._load_plan(
             'plan "sm_90" {\n  device cuda:0\n' + ADD_IN + f"  binary b0 {NONE}\n"
             '  kernel k0 = "add" in b0 cuda grid [1, 1, 1] threads 128 shared 0 params [pointer, pointer, pointer, i32, scratch, profile]\n'
-            + ADD + "}\n",
+            + ADD
+            + "}\n",
             [b"no cubin"],
         )
 

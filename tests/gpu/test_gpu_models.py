@@ -29,7 +29,10 @@ def test_model(name: str, precision: str, backend: str) -> None:
         before = flashover.compile_stats()
         graphs = backend == "graphs"
         fast = flashover.compile(
-            model, fullgraph=True, backend="flashover" if graphs else backend, mode="reduce-overhead" if graphs else None
+            model,
+            fullgraph=True,
+            backend="flashover" if graphs else backend,
+            mode="reduce-overhead" if graphs else None,
         )
         results = [fast(*args, **kwargs) for _ in range(3)]
         after = flashover.compile_stats()

@@ -36,7 +36,10 @@ PROGRAMS = {
     "gelu": (lambda x: F.gelu(x) + F.gelu(x, approximate="tanh"), lambda: (rand(1000),)),
     "linear": (lambda x, w, b: F.relu(F.linear(x, w, b)), lambda: (rand(64, 128), rand(32, 128), rand(32))),
     "bmm": (lambda a, b: torch.bmm(a, b).softmax(-1), lambda: (rand(4, 16, 32), rand(4, 32, 16))),
-    "embedding": (lambda i, w: F.embedding(i, w) * 2, lambda: (torch.randint(0, 50, (4, 7), device="cuda"), rand(50, 24))),
+    "embedding": (
+        lambda i, w: F.embedding(i, w) * 2,
+        lambda: (torch.randint(0, 50, (4, 7), device="cuda"), rand(50, 24)),
+    ),
     "cat": (lambda x, y: torch.cat([x, y * 2], 1), lambda: (rand(8, 5), rand(8, 6))),
     "stack": (lambda x, y: torch.stack([x, y], -1), lambda: (rand(8, 5), rand(8, 5))),
     "gather": (lambda x, i: x.gather(1, i), lambda: (rand(8, 20), torch.randint(0, 20, (8, 5), device="cuda"))),
@@ -44,7 +47,10 @@ PROGRAMS = {
     "index cpu": (lambda x, i: x[i] + 1, lambda: (rand(20, 6), torch.randint(0, 20, (11,)))),
     "where": (lambda x: torch.where(x > 0, x, 0.1 * x), lambda: (rand(77),)),
     "arange": (lambda x: x + torch.arange(x.shape[0], device=x.device), lambda: (rand(55),)),
-    "factories": (lambda x: x + torch.ones(5, device="cuda") * torch.full((5,), 2.0, device=x.device), lambda: (rand(5),)),
+    "factories": (
+        lambda x: x + torch.ones(5, device="cuda") * torch.full((5,), 2.0, device=x.device),
+        lambda: (rand(5),),
+    ),
     "constant": (lambda x: x + torch.tensor([1.0, 2.0, 3.0], device="cuda"), lambda: (rand(3),)),
     "cpu scalar": (lambda x, s: x * s + 1, lambda: (rand(30), torch.tensor(2.5))),
     "cpu scalar first": (lambda x, s: s - x, lambda: (rand(30), torch.tensor(2.5))),
@@ -59,30 +65,45 @@ PROGRAMS = {
     "pool": (lambda x: F.max_pool2d(x, 3, 2, 1) + 1, lambda: (rand(2, 4, 17, 17),)),
     "avg pool": (lambda x: F.avg_pool2d(F.relu(x), 2), lambda: (rand(2, 4, 16, 16),)),
     "interpolate": (lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"), lambda: (rand(2, 4, 8, 8),)),
-    "conv": (lambda x, w, b: F.relu(F.conv2d(x, w, b, padding=1)), lambda: (rand(2, 3, 16, 16), rand(8, 3, 3, 3), rand(8))),
+    "conv": (
+        lambda x, w, b: F.relu(F.conv2d(x, w, b, padding=1)),
+        lambda: (rand(2, 3, 16, 16), rand(8, 3, 3, 3), rand(8)),
+    ),
     "conv1d": (lambda x, w: F.conv1d(x, w), lambda: (rand(2, 3, 50), rand(8, 3, 5))),
     "conv channels last": (
         lambda x, w: F.conv2d(x, w) * 2,
         lambda: (rand(2, 8, 16, 16).to(memory_format=torch.channels_last), rand(8, 8, 3, 3)),
     ),
-    "conv half": (lambda x, w: F.conv2d(x, w) * 2, lambda: (rand(2, 8, 16, 16, dtype=torch.half), rand(8, 8, 3, 3, dtype=torch.half))),
+    "conv half": (
+        lambda x, w: F.conv2d(x, w) * 2,
+        lambda: (rand(2, 8, 16, 16, dtype=torch.half), rand(8, 8, 3, 3, dtype=torch.half)),
+    ),
     "sdpa": (lambda q: F.scaled_dot_product_attention(q, q, q), lambda: (rand(2, 4, 64, 32, dtype=torch.bfloat16),)),
-    "sdpa causal": (lambda q: F.scaled_dot_product_attention(q, q, q, is_causal=True), lambda: (rand(2, 4, 64, 64, dtype=torch.half),)),
+    "sdpa causal": (
+        lambda q: F.scaled_dot_product_attention(q, q, q, is_causal=True),
+        lambda: (rand(2, 4, 64, 64, dtype=torch.half),),
+    ),
     "sdpa f32": (lambda q: F.scaled_dot_product_attention(q, q, q), lambda: (rand(2, 4, 64, 32),)),
     "sdpa mask": (
         lambda q, m: F.scaled_dot_product_attention(q, q, q, attn_mask=m),
         lambda: (rand(2, 4, 64, 32, dtype=torch.bfloat16), torch.rand(64, 64, device="cuda") > 0.3),
     ),
     "sdpa causal mask": (
-        lambda q: F.scaled_dot_product_attention(q, q, q, attn_mask=torch.ones(64, 64, dtype=torch.bool, device=q.device).tril()),
+        lambda q: F.scaled_dot_product_attention(
+            q, q, q, attn_mask=torch.ones(64, 64, dtype=torch.bool, device=q.device).tril()
+        ),
         lambda: (rand(2, 4, 64, 32, dtype=torch.bfloat16),),
     ),
     "sdpa heads": (
-        lambda x: F.scaled_dot_product_attention(*[t.view(2, 64, 4, 32).transpose(1, 2) for t in x.chunk(3, -1)]).transpose(1, 2).reshape(2, 64, 128),
+        lambda x: (
+            F.scaled_dot_product_attention(*[t.view(2, 64, 4, 32).transpose(1, 2) for t in x.chunk(3, -1)])
+            .transpose(1, 2)
+            .reshape(2, 64, 128)
+        ),
         lambda: (rand(2, 64, 384, dtype=torch.bfloat16),),
     ),
     "to cpu": (lambda x: (x * 2).cpu() + 1, lambda: (rand(30),)),
-    "to cuda": (lambda x: (x.cuda() * 2), lambda: (torch.randn(30),)),
+    "to cuda": (lambda x: x.cuda() * 2, lambda: (torch.randn(30),)),
     "half": (lambda x: (x * 2).float().exp(), lambda: (rand(300, dtype=torch.half),)),
     "bool": (lambda x: (x > 0) & (x < 1), lambda: (rand(300),)),
     "int": (lambda x: (x * 3 + 1) // 2 % 5, lambda: (torch.randint(-50, 50, (333,), device="cuda"),)),
@@ -109,7 +130,11 @@ def test_program(name: str, backend: str) -> None:
 
 @BACKENDS
 def test_autocast(backend: str) -> None:
-    model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.GELU(), torch.nn.LayerNorm(128), torch.nn.Linear(128, 8)).cuda().eval()
+    model = (
+        torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.GELU(), torch.nn.LayerNorm(128), torch.nn.Linear(128, 8))
+        .cuda()
+        .eval()
+    )
     x = rand(16, 64)
     with torch.autocast("cuda", torch.bfloat16):
         check(model, x, backend=backend, rtol=2e-2, atol=2e-2)
@@ -175,3 +200,18 @@ def test_another_device() -> None:
         for device in ("cuda:0", "cuda:1", "cuda:0"):
             x = torch.randn(5, device=device)
             agree(fast(x), x * 2 + torch.arange(5, device=device))
+
+
+def test_default_device() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return x + torch.ones(5) * torch.tensor([1.0, 2, 3, 4, 5])
+
+    fast = flashover.compile(fn, fullgraph=True)
+    torch.set_default_device("cuda")
+    try:
+        with torch.no_grad():
+            x = rand(5)
+            agree(fast(x), fn(x))
+            assert fast(x).is_cuda
+    finally:
+        torch.set_default_device(None)

@@ -324,6 +324,7 @@ const Row kMethods[] = {
     {"torch:Size", "*", kReads | kShares},
     {"torch:finfo", "*", 0},
     {"torch:Generator", "device initial_seed", 0},
+    {"torch:device", "__enter__ __exit__", kShares},
     {"torch:DisableTorchFunctionSubclass", "*", kShares},
     {"torch:DisableTorchFunction", "*", kShares},
     {"torch._C:DisableTorchFunctionSubclass", "*", kShares},

@@ -1,0 +1,61 @@
+"""torch.set_default_device and `with torch.device(...)`: compiled through, guarded, right on a change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+import flashover
+
+
+@pytest.fixture(autouse=True)
+def _no_default_device() -> Iterator[None]:
+    yield
+    torch.set_default_device(None)
+
+
+def add(x: torch.Tensor) -> torch.Tensor:
+    return x + torch.ones(4) * torch.tensor([1.0, 2, 3, 4]) + torch.zeros_like(x)
+
+
+def test_is_compiled_and_guarded() -> None:
+    fast = flashover.compile(add, fullgraph=True)
+    x = torch.ones(4)
+    with torch.no_grad():
+        before = flashover.compile_stats()
+        torch.set_default_device("cpu")
+        assert torch.equal(fast(x), add(x))
+        assert flashover.compile_stats()["graphs"] == before["graphs"] + 1
+        torch.set_default_device(None)
+        assert torch.equal(fast(x), add(x))
+        assert flashover.compile_stats()["recompiles"] == before["recompiles"] + 1
+        torch.set_default_device("cpu")
+        assert torch.equal(fast(x), add(x))
+        assert flashover.compile_stats()["graphs"] == before["graphs"] + 2
+
+
+def test_inside() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        with torch.device("cpu"):
+            y = torch.ones(4)
+        return x + y
+
+    with torch.no_grad():
+        assert torch.equal(flashover.compile(fn, fullgraph=True)(torch.ones(4)), torch.full((4,), 2.0))
+    assert torch._C._len_torch_function_stack() == 0
+
+
+def test_other_modes_run_eager() -> None:
+    class Mode(torch.overrides.TorchFunctionMode):
+        calls = 0
+
+        def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            Mode.calls += 1
+            return func(*args, **(kwargs or {}))
+
+    fast = flashover.compile(add)
+    with torch.no_grad(), Mode():
+        fast(torch.ones(4))
+    assert Mode.calls > 0
