@@ -67,3 +67,130 @@ def test_same_as_eager(program: Any) -> None:
             x, y = inputs(seed)
             expected, got = outcome(program, x, y), outcome(compiled, x, y)
             assert same(expected, got), f"seed {seed}:\n{expected}\n{got}"
+
+
+def test_breaks_are_counted_and_explained() -> None:
+    def f(x):
+        x = x + 1
+        print(end="")
+        x = x * 2
+        flashover.graph_break()
+        return x.sin()
+
+    x = torch.randn(3)
+    before = flashover.compile_stats()
+    compiled = flashover.compile(f, backend="eager")
+    assert torch.equal(compiled(x), f(x))
+    made = {k: v - before[k] for k, v in flashover.compile_stats().items()}
+    assert (made["graphs"], made["graph_breaks"]) == (3, 2)
+    assert made["recompiles"] == 0
+    assert torch.equal(compiled(x), f(x))
+    assert flashover.compile_stats()["graphs"] - before["graphs"] == 3
+    report = flashover.explain(f, backend="eager")(x).to_dict()
+    assert report["graph_break_count"] == 2
+    assert report["graph_count"] == 3
+    reasons = {b["reason"]: b["where"] for b in report["breaks"]}
+    line = f.__code__.co_firstlineno
+    assert reasons["call of print"].endswith(f"test_breaks.py:{line + 2}")
+    assert reasons["graph_break()"].endswith(f"test_breaks.py:{line + 4}")
+
+
+def test_loops_do_not_multiply_entries() -> None:
+    def f(x, n):
+        for _ in range(n):
+            x = x.sin() + 1
+            print(end="")
+        return x
+
+    compiled = flashover.compile(f, backend="eager")
+    x = torch.randn(3)
+    assert torch.allclose(compiled(x, 50), f(x, 50))
+    assert len(compiled.entries()) <= 4
+
+
+def test_fullgraph_raises_where_the_break_is() -> None:
+    def f(x):
+        x = x + 1
+        print("no")
+        return x
+
+    with pytest.raises(flashover.exc.Unsupported, match="print") as e:
+        flashover.compile(f, fullgraph=True)(torch.ones(2))
+    assert e.value.where.endswith(f"test_breaks.py:{f.__code__.co_firstlineno + 2}")
+
+
+def test_controls() -> None:
+    calls = []
+
+    @flashover.assume_constant_result
+    def constant():
+        calls.append("constant")
+        return 3
+
+    @flashover.allow_in_graph
+    def allowed(x):
+        calls.append("allowed")
+        return x.sin()
+
+    @flashover.disallow_in_graph
+    def disallowed(x):
+        calls.append("disallowed")
+        return x.cos()
+
+    def f(x):
+        return disallowed(allowed(x) * constant()) + 1
+
+    compiled = flashover.compile(f, backend="eager")
+    x = torch.randn(3)
+    want = (x.sin() * 3).cos() + 1
+    for _ in range(3):
+        assert torch.allclose(compiled(x), want)
+    assert calls.count("disallowed") == 3
+    assert calls.count("constant") < 3 + 1
+    assert len([e for e in compiled.entries() if e["breaks"]]) == 1
+
+    flashover.disallow_in_graph(torch.Tensor.tan)
+    compiled = flashover.compile(lambda x: x.tan() + 1, backend="eager")
+    assert torch.allclose(compiled(x), x.tan() + 1)
+    assert any("not to be part" in e["reason"] for e in compiled.entries())
+
+    marked = torch.compiler.disable(lambda x: x * 2)
+    compiled = flashover.compile(lambda x: marked(x + 1) - 1, backend="eager")
+    assert torch.allclose(compiled(x), (x + 1) * 2 - 1)
+    assert any(e["breaks"] for e in compiled.entries())
+
+    cached = flashover.compile(lambda x: x + 1, backend="eager")
+    only = flashover.run(cached)
+    assert torch.allclose(only(x), x + 1)
+    assert not cached.entries()
+    cached(x)
+    assert torch.allclose(only(x), x + 1)
+    assert cached.entries()[0]["hits"] == 2
+
+
+def test_references_are_given_back() -> None:
+    import gc
+    import weakref
+
+    class Box:
+        pass
+
+    def f(x, b):
+        y = [x + 1, b]
+        print(end="")
+        z = {"k": y[0] * 2, "b": y[1]}
+        flashover.graph_break()
+        return z["k"]
+
+    compiled = flashover.compile(f, backend="eager")
+    b, x = Box(), torch.randn(3)
+    refs = [weakref.ref(b), weakref.ref(x)]
+    for _ in range(3):
+        compiled(x, b)
+    del b, x
+    gc.collect()
+    assert [r() for r in refs] == [None, None]
+    inner = weakref.ref(f)
+    del compiled, f
+    gc.collect()
+    assert inner() is None

@@ -15,24 +15,40 @@ import torch as _torch  # noqa: F401  the libraries that the core links
 from flashover import _C, exc
 from flashover._compile import compile, reset
 from flashover._explain import Explanation, explain
-from flashover._stance import disable, is_compiling, set_stance
+from flashover._stance import (
+    allow_in_graph,
+    assume_constant_result,
+    disable,
+    disallow_in_graph,
+    graph_break,
+    is_compiling,
+    run,
+    set_stance,
+    skip,
+)
 from flashover.backends import list_backends, register_backend
 from flashover.options import list_modes, list_options
 
 __all__ = [
     "Explanation",
+    "allow_in_graph",
+    "assume_constant_result",
     "compile",
     "compile_stats",
     "disable",
+    "disallow_in_graph",
     "exc",
     "explain",
+    "graph_break",
     "is_compiling",
     "list_backends",
     "list_modes",
     "list_options",
     "register_backend",
     "reset",
+    "run",
     "set_stance",
+    "skip",
 ]
 __version__ = "0.1.0"
 

@@ -1,4 +1,4 @@
-"""Switches: disable, set_stance, is_compiling."""
+"""Switches: what is compiled, and when."""
 
 from __future__ import annotations
 
@@ -32,6 +32,57 @@ def disable(fn: Callable[..., Any] | None = None, recursive: bool = True, *, rea
     if inspect.isroutine(fn):
         functools.update_wrapper(made, fn)
     return made
+
+
+def skip(fn: Callable[..., Any] | None = None) -> Any:
+    """The function itself is never compiled; as disable."""
+    return disable(fn, recursive=False, reason=None if fn is None else f"{getattr(fn, '__qualname__', fn)} is skipped")
+
+
+def _nothing(msg: str = "") -> None:
+    """Ends the graph here; nothing outside of compiled code."""
+
+
+graph_break = _C.Disabled(_nothing, "graph_break()")
+functools.update_wrapper(graph_break, _nothing)
+graph_break.__name__ = graph_break.__qualname__ = "graph_break"
+
+
+def _marked(how: str, fn: Any) -> Any:
+    if isinstance(fn, (list, tuple)):
+        return [_marked(how, f) for f in fn]
+    if not callable(fn):
+        raise TypeError(f"flashover.{how} needs a callable, not {type(fn).__name__}")
+    _C.mark(fn, how)
+    return fn
+
+
+def allow_in_graph(fn: Any) -> Any:
+    """Calls of the function are recorded as the operators they run; its Python is not looked into. Also a decorator."""
+    return _marked("allow", fn)
+
+
+def disallow_in_graph(fn: Any) -> Any:
+    """Calls of the function (also of one of torch's own) end the graph. Also a decorator."""
+    return _marked("disallow", fn)
+
+
+def assume_constant_result(fn: Any) -> Any:
+    """The function runs while a call is captured, and its result is taken as it is from then on. Also a decorator."""
+    return _marked("constant", fn)
+
+
+def run(fn: Callable[..., Any] | None = None) -> Any:
+    """Uses what is compiled already and compiles nothing more. Also a decorator."""
+    if fn is None:
+        return run
+
+    @functools.wraps(fn)
+    def cached_only(*args: Any, **kwargs: Any) -> Any:
+        with set_stance("eager_on_recompile"):
+            return fn(*args, **kwargs)
+
+    return cached_only
 
 
 class set_stance:

@@ -218,6 +218,19 @@ void Recorder::describe(SourceId id, PyObject* object, bool parent_pinned) {
     known_.try_emplace(globals, g);
     return;
   }
+  if (PyCFunction_Check(object) && !parent_pinned) {
+    // A builtin method of an object, bound anew on each call: known by its name and what it is bound to.
+    PyObject* self = reinterpret_cast<PyCFunctionObject*>(object)->m_self;
+    if (self != nullptr && !PyModule_Check(self) && !PyType_Check(self) && !PyCapsule_CheckExact(self) && _PyType_Lookup(Py_TYPE(self), Ref::steal(PyUnicode_InternFromString(reinterpret_cast<PyCFunctionObject*>(object)->m_ml->ml_name)).get()) != nullptr) {
+      fact(FactKind::kTypeIs, id, reinterpret_cast<PyObject*>(Py_TYPE(object)));
+      static PyObject* const self_name = PyUnicode_InternFromString("__self__");
+      static PyObject* const name_name = PyUnicode_InternFromString("__name__");
+      Ref name = Ref::steal(PyObject_GetAttr(object, name_name));
+      reach(SourceKind::kSlot, id, -1, name_name, name.get());
+      reach(SourceKind::kSlot, id, -1, self_name, self);
+      return;
+    }
+  }
   // Iterators that a caller hands over are other ones each time; the trace does not advance them (Interpreter::next).
   const bool iterator = source(id).kind == SourceKind::kArgument && PyIter_Check(object) &&
                         !(Py_TYPE(object)->tp_flags & Py_TPFLAGS_HEAPTYPE);
@@ -333,7 +346,11 @@ void Recorder::contents(PyObject* c) {
     c = reinterpret_cast<MappingProxyLayout*>(c)->mapping;
     if (!PyDict_Check(c)) return;
   }
-  if (is_dict_view(c)) c = reinterpret_cast<PyObject*>(reinterpret_cast<DictViewLayout*>(c)->dict);
+  if (is_dict_view(c)) {
+    const bool old_view = is_old(c);
+    c = reinterpret_cast<PyObject*>(reinterpret_cast<DictViewLayout*>(c)->dict);
+    if (old_view && !is_old(c)) throw Declined("a dict view from before the call");
+  }
   SourceId id = source_of(c);
   if (id == kNoSource || detached(c) || is_atom(c)) return;
   if (PyList_Check(c) || PyTuple_Check(c)) {

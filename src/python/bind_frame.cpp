@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "frame/frame.h"
+#include "frame/marks.h"
 #include "graph/graph.h"
 #include "guards/guards.h"
 #include "python/bind.h"
@@ -78,6 +79,10 @@ py::object interpret_call(const py::object& fn, const py::args& args, const py::
 }  // namespace
 
 void bind_frame(py::module_& m) {
+  m.def("mark", [](const py::object& f, const std::string& how) {
+    if (how != "allow" && how != "disallow" && how != "constant") throw UserError("no such mark: " + how);
+    frame::mark(f.ptr(), how == "allow" ? frame::Mark::kAllow : how == "disallow" ? frame::Mark::kDisallow : frame::Mark::kConstant);
+  });
   py::module_ f = m.def_submodule("_frame", "the frame interpreter, for tests");
   py::class_<FrameCapture>(f, "Capture")
       .def_property_readonly("declined", [](const FrameCapture& c) { return c.capture.declined; })

@@ -244,6 +244,7 @@ int Interpreter::lookup_super(PyObject* s, PyObject* name, PyObject** out) {
   auto* su = reinterpret_cast<SuperLayout*>(s);
   if (su->obj_type == nullptr || PyUnicode_CompareWithASCIIString(name, "__class__") == 0)
     return _PyObject_LookupAttr(s, name, out);
+  if (recorder.is_old(s) && !recorder.is_old(su->obj)) throw Declined("a super object from before the call");
   PyTypeObject* start = su->obj_type;
   PyObject* mro = start->tp_mro;
   Py_ssize_t i = 0, n = PyTuple_GET_SIZE(mro);

@@ -70,7 +70,18 @@ std::vector<PyObject*> with_first(PyObject* first, PyObject* const* args, size_t
 
 PyObject* NativeCall::run() const { return PyObject_Vectorcall(f, all, all_nargs, kwnames); }
 
-void Interpreter::unknown_call(PyObject* f) { throw Declined("call of " + callable_name(f)); }
+void Interpreter::unknown_call(PyObject* f) {
+  if (std::strcmp(Py_TYPE(f)->tp_name, "flashover._C.Disabled") == 0) {
+    Ref reason = Ref::steal(PyObject_GetAttrString(f, "reason")), function = Ref::steal(PyObject_GetAttrString(f, "__disabled_function__"));
+    PyErr_Clear();
+    if (reason && PyUnicode_Check(reason.get()) && PyUnicode_GET_LENGTH(reason.get()) > 0)
+      throw Declined(PyUnicode_AsUTF8(reason.get()));
+    Ref name = function ? Ref::steal(_PyObject_FunctionStr(function.get())) : Ref();
+    PyErr_Clear();
+    throw Declined(std::string("call of ") + (name ? PyUnicode_AsUTF8(name.get()) : "a function") + ", which is disabled");
+  }
+  throw Declined("call of " + callable_name(f));
+}
 
 PyObject* Interpreter::call_plain(PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames) {
   return PyObject_Vectorcall(f, args, nargs, kwnames);
@@ -106,6 +117,7 @@ PyObject* Interpreter::call(PyObject* f, PyObject* const* args, size_t nargs, Py
   const bool tail = std::exchange(tail_, false);  // set again where the callee's result is handed on as it is
   PyTypeObject* t = Py_TYPE(f);
   const size_t count = nargs + keyword_count(kwnames);
+  if (const Mark mark = mark_of(f); mark != Mark::kNone) return call_marked(mark, f, args, nargs, kwnames);
   if (t == &PyFunction_Type) {
     if (f == known_types().module_getattr && nargs == 2 && kwnames == nullptr) {
       PyObject* out = nullptr;
@@ -158,6 +170,10 @@ PyObject* Interpreter::call(PyObject* f, PyObject* const* args, size_t nargs, Py
   if (PyType_Check(f)) return call_type(reinterpret_cast<PyTypeObject*>(f), args, nargs, kwnames);
   if (t == &_PyMethodWrapper_Type) {
     auto* w = reinterpret_cast<MethodWrapperLayout*>(f);
+    if (recorder.is_old(f) && !recorder.is_old(w->self)) {
+      static PyObject* const self_name = PyUnicode_InternFromString("__self__");
+      recorder.reach(SourceKind::kSlot, recorder.source_of(f), -1, self_name, w->self);
+    }
     auto all = with_first(w->self, args, count);
     return call_wrapper(f, w->descr, w->self, all.data() + 2, nargs, kwnames);
   }
@@ -273,6 +289,25 @@ PyObject* Interpreter::call(PyObject* f, PyObject* const* args, size_t nargs, Py
     return call_plain(f, args, nargs, kwnames);
   }
   unknown_call(f);
+}
+
+PyObject* Interpreter::call_marked(Mark mark, PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames) {
+  if (mark == Mark::kDisallow) throw Declined("call of " + callable_name(f) + ", which is not to be part of a graph");
+  const size_t count = nargs + keyword_count(kwnames);
+  for (size_t i = 0; i < count; ++i) consume(args[i]);
+  if (PyFunction_Check(f)) recorder.function(f);
+  if (mark == Mark::kConstant)
+    for (size_t i = 0; i < count; ++i)
+      if (holds_tensor(args[i])) throw Declined("a function with a constant result is called with a tensor: " + callable_name(f));
+  ++uninterpreted;
+  Ref result = Ref::steal(call_plain(f, args, nargs, kwnames));
+  --uninterpreted;
+  if (session != nullptr && session->declined()) throw Declined(session->decline_reason());
+  if (result && mark == Mark::kConstant && !is_atom(result.get()) && !recorder.is_old(result.get())) {
+    if (session != nullptr && session->is_trace_tensor(result.get())) throw Declined("a constant result that the trace made");
+    recorder.constant(result.get());
+  }
+  return result.release();
 }
 
 PyObject* Interpreter::call_native(PyObject* f, PyObject* self, const Native& n, PyObject* const* args, size_t nargs,

@@ -145,6 +145,7 @@ PyObject* Interpreter::run_frame(PyThreadState* tstate, _PyInterpreterFrame* fra
     Code* code = decode(frame->f_code);
     if (code == nullptr) throw Declined("out of memory");
     if (code->coroutine) throw Declined("a coroutine");
+    if (mark_of(frame_function(frame)) == Mark::kDisallow) throw Declined("a function that is not to be part of a graph is called");
     if (const Subject* start = std::exchange(start_, nullptr); start != nullptr && start->next >= 0) {
       const auto depth = static_cast<size_t>(start->count - 2);
       std::vector<PyObject*> slots(start->slots, start->slots + depth);

@@ -15,6 +15,7 @@
 #include "frame/bytecode/decode.h"
 #include "frame/frame.h"
 #include "frame/journal.h"
+#include "frame/marks.h"
 #include "frame/observe.h"
 
 namespace flashover::frame {
@@ -135,6 +136,7 @@ class Interpreter {
   PyObject* from_slot(PyObject* o, PyObject* name, PyObject* descriptor, PyObject* value);
   int set_generic(PyObject* o, PyObject* name, PyObject* value);
   PyObject* call_type(PyTypeObject* t, PyObject* const* args, size_t nargs, PyObject* kwnames);
+  PyObject* call_marked(Mark mark, PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames);
   PyObject* call_native(PyObject* f, PyObject* self, const Native& native, PyObject* const* args, size_t nargs,
                         PyObject* kwnames);
   PyObject* call_wrapper(PyObject* f, PyWrapperDescrObject* descr, PyObject* self, PyObject* const* args, size_t nargs,

@@ -1,0 +1,20 @@
+// What the user said about single callables: how a capture treats calls of them.
+#pragma once
+#include <cstdint>
+#include <string>
+
+typedef struct _object PyObject;
+
+namespace flashover::frame {
+
+enum class Mark : uint8_t {
+  kNone,
+  kAllow,     // runs natively on the trace's tensors, its Python is not looked into
+  kDisallow,  // never part of a graph
+  kConstant,  // runs while capturing; its result stands in the compiled code
+};
+void mark(PyObject* callable, Mark mark);  // keeps the callable alive
+// Marks made here, and torch's own on functions (torch.compiler.disable, assume_constant_result).
+Mark mark_of(PyObject* callable);
+
+}  // namespace flashover::frame
