@@ -9,6 +9,7 @@ from typing import Any
 
 import break_programs
 import flashover
+import fuzz_breaks
 import pytest
 import torch
 from break_programs import PROGRAMS
@@ -194,3 +195,10 @@ def test_references_are_given_back() -> None:
     del compiled, f
     gc.collect()
     assert inner() is None
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("first", range(0, 60, 12))
+def test_random_programs(first: int) -> None:
+    wrong = [w for w in (fuzz_breaks.check(seed) for seed in range(first, first + 12)) if w]
+    assert not wrong, wrong[0]

@@ -274,6 +274,8 @@ Capture run_once(const Subject& subject, Interpreter::Path stop, Interpreter::Pa
       }
       PyErr_Clear();
       release_locks(in);
+      in.end_generators();
+      PyErr_Clear();
       in.journal.undo();
       out.observations = in.recorder.take();  // also of a decline: such calls need not be tried again
     }

@@ -47,6 +47,7 @@ struct RecipeStep {
     kBoundMethod,
     kReduced,    // object: a builtin iterator's rebuilding function; items: arguments, then perhaps a state for __setstate__
     kDictIterator,  // items: the dict view or dict to iterate; index: how many were taken
+    kGenerator,  // items: function, code, then the slots of its suspended frame (-1: NULL); index: where it goes on
     kBuiltinMethod,  // a C function bound to items[0]; object: one like it
     kPythonInt,  // from a symbolic size: reserved for dynamic shapes
   };

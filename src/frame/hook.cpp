@@ -33,7 +33,7 @@ PyObject* on_frame(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwf
 
 }  // namespace
 
-PyObject* call_for_frame(PyObject* function, const TakeFrame& take) {
+PyObject* call_with_nothing(PyObject* function) {
   auto* code = reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(function));
   const int positional = code->co_argcount, named = code->co_kwonlyargcount;
   std::vector<PyObject*> args(static_cast<size_t>(positional + named) + 1, Py_None);
@@ -41,13 +41,19 @@ PyObject* call_for_frame(PyObject* function, const TakeFrame& take) {
   if (named > 0) {
     names = Ref::steal(PyTuple_New(named));
     if (!names) return nullptr;
-    for (int i = 0; i < named; ++i)
-      PyTuple_SET_ITEM(names.get(), i, Py_NewRef(PyTuple_GET_ITEM(code->co_localsplusnames, positional + i)));
+    for (int i = 0; i < named; ++i) {
+      PyObject* name = PyTuple_GET_ITEM(code->co_localsplusnames, positional + i);
+      PyTuple_SET_ITEM(names.get(), i, Py_NewRef(name));
+    }
   }
+  return PyObject_Vectorcall(function, args.data() + 1, static_cast<size_t>(positional), names.get());
+}
+
+PyObject* call_for_frame(PyObject* function, const TakeFrame& take) {
   Wanted w{function, take};
   Wanted* const outer = std::exchange(wanted, &w);
   install_hook();
-  PyObject* result = PyObject_Vectorcall(function, args.data() + 1, static_cast<size_t>(positional), names.get());
+  PyObject* result = call_with_nothing(function);
   if (wanted == &w) {  // never got there
     wanted = nullptr;
     remove_hook();

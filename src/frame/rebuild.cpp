@@ -1,6 +1,7 @@
 // The other end of the recipe: on each call of compiled code, the result object out of graph outputs and sources.
 #include "frame/frame.h"
 #include "frame/internals.h"
+#include "frame/interpret/interpreter.h"
 
 namespace flashover::frame {
 namespace {
@@ -25,6 +26,22 @@ PyObject* new_instance(PyTypeObject* type) {
   while (base->tp_flags & Py_TPFLAGS_HEAPTYPE) base = base->tp_base;
   static PyObject* const empty = PyTuple_New(0);
   return base->tp_new(type, empty, nullptr);
+}
+
+// A generator that stands at a yield. A call with any arguments makes it; its frame is then overwritten.
+PyObject* make_generator(PyObject* function, PyObject* code, const std::vector<PyObject*>& slots, int32_t next) {
+  Ref made = Ref::steal(call_with_nothing(function));
+  if (!made) return nullptr;
+  auto* g = reinterpret_cast<PyGenObject*>(made.get());
+  auto* frame = PyGen_CheckExact(made.get()) ? reinterpret_cast<_PyInterpreterFrame*>(g->gi_iframe) : nullptr;
+  if (frame == nullptr || reinterpret_cast<PyObject*>(frame->f_code) != code) {
+    PyErr_SetString(PyExc_SystemError, "flashover: a generator could not be made again");
+    return nullptr;
+  }
+  for (PyObject* o : slots) Py_XINCREF(o);
+  load_frame(frame, slots.data(), slots.size(), next);
+  g->gi_frame_state = FRAME_SUSPENDED;
+  return made.release();
 }
 
 struct Registers {
@@ -127,6 +144,11 @@ PyObject* run_step(const RecipeStep& s, const Registers& r, PyObject* const* wan
         if (!taken && PyErr_Occurred()) return nullptr;
       }
       return made.release();
+    }
+    case Kind::kGenerator: {
+      std::vector<PyObject*> slots;
+      for (Py_ssize_t i = 2; i < n; ++i) slots.push_back(s.items[static_cast<size_t>(i)] < 0 ? nullptr : item(i));
+      return make_generator(item(0), item(1), slots, s.index);
     }
     case Kind::kBuiltinMethod:
       return Py_TYPE(s.object)->tp_descr_get(s.object, item(0), reinterpret_cast<PyObject*>(Py_TYPE(item(0))));

@@ -182,6 +182,29 @@ bool is_live(const Code& code, int next, int local) {
 
 }  // namespace
 
+int32_t RecipeMaker::make_generator(PyObject* o) {
+  auto* g = reinterpret_cast<PyGenObject*>(o);
+  auto* frame = reinterpret_cast<_PyInterpreterFrame*>(g->gi_iframe);
+  if (g->gi_frame_state != FRAME_SUSPENDED && g->gi_frame_state != FRAME_CREATED)
+    throw Declined("a generator that is running or has ended");
+  if (g->gi_exc_state.exc_value != nullptr && g->gi_exc_state.exc_value != Py_None)
+    throw Declined("a generator in an exception handler");
+  if (g->gi_frame_state == FRAME_CREATED) throw Declined("a generator that has not started");
+  PyCodeObject* co = frame->f_code;
+  const Code* code = decode(co);
+  const int next = static_cast<int>(frame->prev_instr - _PyCode_CODE(co)) + 1;
+  if (code == nullptr) throw Declined("out of memory");
+  std::vector<int32_t> items{make(frame_function(frame)), make(reinterpret_cast<PyObject*>(co))};
+  const bool all = reads_its_locals(co);
+  for (int i = 0; i < frame->stacktop; ++i) {
+    PyObject* slot = frame->localsplus[i];
+    const bool dead = slot != nullptr && i < co->co_nlocals && !all && !PyCell_Check(slot) && !is_atom(slot) &&
+                      !in_.recorder.is_old(slot) && !is_live(*code, next, i);
+    items.push_back(slot == nullptr || dead ? -1 : make(slot));
+  }
+  return step(RecipeStep::Kind::kGenerator, nullptr, std::move(items), next);
+}
+
 void RecipeMaker::frames(const Snapshot& snapshot) {
   for (size_t f = 0; f < snapshot.frames.size(); ++f) {
     const Snapshot::Frame& frame = snapshot.frames[f];
@@ -247,6 +270,7 @@ int32_t RecipeMaker::make_object(PyObject* o) {
     return cell;
   }
   if (t == &PyRange_Type) return step(Kind::kConstant, o);
+  if (t == &PyGen_Type) return make_generator(o);
   if (int32_t iterator = make_iterator(o); iterator >= 0) return iterator;
   if (t == &PyFunction_Type) {
     auto* f = reinterpret_cast<PyFunctionObject*>(o);

@@ -25,6 +25,7 @@ class RecipeMaker {
   int32_t step(RecipeStep::Kind kind, PyObject* object = nullptr, std::vector<int32_t> items = {}, int32_t index = -1);
   int32_t make_object(PyObject* o);
   int32_t make_iterator(PyObject* o);  // -1: not a builtin iterator
+  int32_t make_generator(PyObject* o);  // one that stands at a yield
   void fill_cells();
   std::vector<int32_t> pairs(PyObject* dict);
 

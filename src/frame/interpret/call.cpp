@@ -368,6 +368,8 @@ PyObject* Interpreter::call_wrapper(PyObject* f, PyWrapperDescrObject* descr, Py
         (descr->d_wrapped == reinterpret_cast<void*>(PyObject_GenericSetAttr) || PyModule_Check(self))) {
       return set_generic(self, args[0], nargs == 2 ? args[1] : nullptr) < 0 ? nullptr : Py_NewRef(Py_None);
     }
+    if (is("__next__") && recorder.is_old(self) && !(Py_TYPE(self)->tp_flags & Py_TPFLAGS_HEAPTYPE))
+      throw Declined("an iterator from before the call is advanced");
     if (recorder.is_old(self)) {
       if (PyDict_Check(self) || PyList_Check(self)) {
         if (is("__setitem__") || is("__delitem__")) {

@@ -161,7 +161,7 @@ PyObject* Interpreter::next(PyObject* it) {
     // As CPython's.
   } else if (t->tp_flags & Py_TPFLAGS_HEAPTYPE) {
     look_special(it, "__next__");
-  } else if (recorder.is_old(it) && !PyGen_Check(it)) {
+  } else if (recorder.is_old(it)) {  // also generators: one that is entered and left by a decline is dead
     throw Declined("an iterator from before the call is advanced");
   }
   PyObject* v = t->tp_iternext(it);

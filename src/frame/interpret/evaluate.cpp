@@ -175,6 +175,8 @@ PyObject* Interpreter::run_frame(PyThreadState* tstate, _PyInterpreterFrame* fra
     if (code->generator) {
       PyObject* generator = reinterpret_cast<PyObject*>(_PyFrame_GetGenerator(frame));
       if (recorder.is_old(generator)) throw Declined("a generator from before the call is advanced");
+      if (reinterpret_cast<PyGenObject*>(generator)->gi_weakreflist == nullptr)
+        generators_.push_back(Ref::steal(PyWeakref_NewRef(generator, nullptr)));
     }
     if (runs_uninterpreted(frame->f_code)) {
       ++uninterpreted;
@@ -918,7 +920,7 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
           case SEND: {
             Ref v = Ref::steal(POP());
             PyObject* out = nullptr;
-            if (!PyGen_CheckExact(TOP()) && recorder.is_old(TOP())) throw Declined("an iterator from before the call is advanced");
+            if (recorder.is_old(TOP())) throw Declined("an iterator from before the call is advanced");
             PySendResult status = PyIter_Send(TOP(), v.get(), &out);
             if (status == PYGEN_ERROR) goto error;
 #if PY_VERSION_HEX < 0x030C0000
@@ -1222,6 +1224,19 @@ leave:
   finish_frame(tstate, frame);
 #endif
   return result;
+}
+
+void Interpreter::end_generators() {
+  const bool was = std::exchange(aborted_, true);  // frames that are entered are left at once
+  for (Ref& weak : generators_) {
+    Ref generator = Ref::borrow(weak ? PyWeakref_GET_OBJECT(weak.get()) : nullptr);
+    if (!generator || generator.get() == Py_None) continue;
+    HookInstalled hook;
+    Ref closed = Ref::steal(PyObject_CallMethod(generator.get(), "close", nullptr));
+    PyErr_Clear();
+  }
+  generators_.clear();
+  aborted_ = was;
 }
 
 void Interpreter::remember_old_objects() {

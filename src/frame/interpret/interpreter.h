@@ -117,6 +117,8 @@ class Interpreter {
   Journal journal{recorder};
   trace::Session* session;
   const bool plain = false;
+  // Generators that were started and are not finished are of the trace: they end without running anything more.
+  void end_generators();
   std::vector<Ref> locks;  // acquired by the program and not released yet
   int uninterpreted = 0;  // > 0: frames run in CPython's own evaluator, effects stay
 
@@ -152,12 +154,14 @@ class Interpreter {
   Path break_path_, stop_path_;
   std::unique_ptr<Snapshot> stopped_;
   const Subject* start_ = nullptr;
+  std::vector<Ref> generators_;  // weak references
   std::vector<char> untouched_;  // arguments that the resumed root frame has not looked at
   bool aborted_ = false;
   std::string reason_, where_;
   Interpreter* outer_;
 };
 
+PyObject* call_with_nothing(PyObject* function);  // None for each parameter
 // Calls `function` with any arguments, only to get a frame of it: the frame goes to `take` instead of an evaluator.
 using TakeFrame = std::function<PyObject*(PyThreadState*, _PyInterpreterFrame*)>;
 PyObject* call_for_frame(PyObject* function, const TakeFrame& take);

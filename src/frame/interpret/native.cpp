@@ -142,6 +142,11 @@ PyObject* do_list_append(const NativeCall& c) {
   return c.run();
 }
 
+PyObject* do_generator(const NativeCall& c) {
+  if (c.in.recorder.is_old(c.self)) throw Declined("a generator from before the call is used");
+  return c.run();
+}
+
 // A lock that is still held when the capture ends is let go: the program never took it.
 PyObject* do_lock(const NativeCall& c) {
   Ref result = Ref::steal(c.run());
@@ -305,7 +310,7 @@ const Row kMethods[] = {
     {"builtins:property", "getter setter deleter", kReads},
     {"builtins:mappingproxy", "get keys values items copy", kReadsSelf | kShares},
     {"builtins:BaseException", "with_traceback add_note __setstate__", kShares},
-    {"types:GeneratorType", "send throw close", kShares},
+    {"types:GeneratorType", "send throw close", kShares, do_generator},
     {"types:MappingProxyType", "get keys values items copy", kReadsSelf | kShares},
     {"types:DictKeysType", "isdisjoint", kReads},
     {"re:Pattern", "*", kReads},
