@@ -7,11 +7,15 @@
 // the plain check over that segment, which decides, and arms it anew. Segments that keep changing (argument tuples made on each
 // call) are not armed again but checked plainly, which is quick when they are small.
 //
+// Compares run level by level (an object before what hangs off it), and within a level kind by kind: long runs of equal compares
+// predict well, which is most of what the program costs on a model with thousands of them.
+//
 // Why addresses suffice: version tags of dicts and types are unique for all times, so an address with its tag proves that it is
 // the same live object with the same contents; whatever hangs off it without a tag (list items, cells, slots) is compared each
 // time, parent before child, and identity facts there check a weak reference too.
 #include <algorithm>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "base/check.h"
 #include "guards/facts.h"
@@ -39,6 +43,18 @@ struct Instr {
   void* b = nullptr;
   void* c = nullptr;
   int64_t number = 0;
+  int32_t level = 0;
+};
+// code[begin, end) are compares of one kind.
+struct Run {
+  Op op;
+  uint32_t begin, end;
+  uint32_t first = 0;  // kDict: into Segment::tags
+};
+// The part of a kDict compare that is read on every call, densely.
+struct DictTag {
+  PyObject* dict;
+  uint64_t tag;
 };
 
 struct Segment {
@@ -46,6 +62,8 @@ struct Segment {
   int32_t parent = -1;
   std::vector<SourceId> sources;
   std::vector<Instr> code;
+  std::vector<Run> runs;
+  std::vector<DictTag> tags;
   std::vector<std::vector<SourceId>> dicts;  // the sources that are the dict of a kDict instruction
   bool armed = false;
   int32_t arms = 0, rests = 0;
@@ -78,6 +96,10 @@ class Program final : public GuardProgram {
         throw Declined("guard: does not hold right after the trace: " + table_.words(fact));
     for (Segment& s : segments_)
       if (s.root == kNoSource || s.sources.size() > kSmallSegment) arm(s);
+  }
+
+  ~Program() override {
+    for (PyObject* o : held_) Py_DECREF(o);
   }
 
   bool check(PyObject* const* args, PyObject** wanted) override {
@@ -211,45 +233,64 @@ class Program final : public GuardProgram {
   }
 
   Verdict run(Segment& s, PyObject* const* args) {
-    for (Instr& i : s.code) {
-      switch (i.op) {
-        case Op::kObject: {
-          auto* o = static_cast<PyObject*>(i.a);
-          if (Py_TYPE(o) != i.b) return Verdict::kUnsure;
-          if (i.number && *reinterpret_cast<void**>(static_cast<char*>(i.a) + i.number) != i.c) return Verdict::kUnsure;
-          break;
+    for (const Run& r : s.runs) {
+      Verdict v = run(s, r, args);
+      if (v != Verdict::kYes) return v;
+    }
+    return Verdict::kYes;
+  }
+  Verdict run(Segment& s, const Run& r, PyObject* const* args) {
+    Instr* const end = s.code.data() + r.end;
+    Instr* i = s.code.data() + r.begin;
+    switch (r.op) {
+      case Op::kObject:
+        for (; i != end; ++i) {
+          if (Py_TYPE(static_cast<PyObject*>(i->a)) != i->b) return Verdict::kUnsure;
+          if (i->number && *reinterpret_cast<void**>(static_cast<char*>(i->a) + i->number) != i->c) return Verdict::kUnsure;
         }
-        case Op::kDict:
-          if (dict_tag(static_cast<PyObject*>(i.a)) != static_cast<uint64_t>(i.number)) {
-            Verdict v = recheck(s, i, args);
+        break;
+      case Op::kDict:
+        for (DictTag* t = s.tags.data() + r.first; i != end; ++i, ++t)
+          if (dict_tag(t->dict) != t->tag) {
+            Verdict v = recheck(s, *i, args);
             if (v != Verdict::kYes) return v;
+            t->tag = static_cast<uint64_t>(i->number);
           }
-          break;
-        case Op::kType:
-          if (type_tag(static_cast<PyTypeObject*>(i.a)) != static_cast<uint32_t>(i.number)) return Verdict::kUnsure;
-          break;
-        case Op::kPointer:
-          if (*static_cast<void**>(i.a) != i.b) return Verdict::kUnsure;
-          break;
-        case Op::kItem: {
-          auto* list = static_cast<PyObject*>(i.a);
-          if (i.index >= PyList_GET_SIZE(list) || PyList_GET_ITEM(list, i.index) != i.b) return Verdict::kUnsure;
-          break;
+        break;
+      case Op::kType:
+        for (; i != end; ++i)
+          if (type_tag(static_cast<PyTypeObject*>(i->a)) != static_cast<uint32_t>(i->number)) return Verdict::kUnsure;
+        break;
+      case Op::kPointer:
+        for (; i != end; ++i)
+          if (*static_cast<void**>(i->a) != i->b) return Verdict::kUnsure;
+        break;
+      case Op::kItem:
+        for (; i != end; ++i) {
+          auto* list = static_cast<PyObject*>(i->a);
+          if (i->index >= PyList_GET_SIZE(list) || PyList_GET_ITEM(list, i->index) != i->b) return Verdict::kUnsure;
         }
-        case Op::kTensor:
-          if (!matches(current_[i.index], *static_cast<const TensorSpec*>(i.a))) return Verdict::kNo;
-          break;
-        case Op::kFact:
-          if (!table_.holds(static_cast<int32_t>(i.number), current_[i.index])) return Verdict::kNo;
-          break;
-        case Op::kResolve: {
-          PyObject* now = fetch(i.index, args);
+        break;
+      case Op::kTensor:
+        for (; i != end; ++i) {
+          // The header, the TensorImpl and its autograd data are three dependent misses a tensor: ask for them early.
+          if (end - i > 8) __builtin_prefetch(current_[i[8].index]);
+          if (end - i > 4) prefetch_tensor(current_[i[4].index]);
+          if (!matches(current_[i->index], *static_cast<const TensorSpec*>(i->a))) return Verdict::kNo;
+        }
+        break;
+      case Op::kFact:
+        for (; i != end; ++i)
+          if (!table_.holds(static_cast<int32_t>(i->number), current_[i->index])) return Verdict::kNo;
+        break;
+      case Op::kResolve:
+        for (; i != end; ++i) {
+          PyObject* now = fetch(i->index, args);
           if (!now) return Verdict::kNo;
-          if (now != i.a && !table_.children_of(i.index).empty()) return Verdict::kUnsure;
-          current_[i.index] = now;
-          break;
+          if (now != i->a && !table_.children_of(i->index).empty()) return Verdict::kUnsure;
+          current_[i->index] = now;
         }
-      }
+        break;
     }
     return Verdict::kYes;
   }
@@ -281,10 +322,20 @@ class Program final : public GuardProgram {
     Segment& s;
     std::unordered_map<void*, int32_t> dicts, objects, types;  // -> index of the instruction
     std::vector<bool> tagged;  // by source: while the instructions before it hold, it is the same live object
+    std::vector<int32_t> depth;  // by source
+    std::vector<int32_t> dict_code;  // by dict: index of its instruction
   };
+  // An object may be read once it is known to be there: two levels a step of the path, first the link to an object (a slot, an
+  // item), then what is read off the object itself. Seen along several paths it counts by the shortest, whose every object
+  // counts less in its turn.
+  static int32_t link_level(const Arming& a, SourceId id) { return 2 * a.depth[id]; }
+  static int32_t own_level(const Arming& a, SourceId id) { return 2 * a.depth[id] + 1; }
 
   void arm(Segment& s) {
-    Arming a{s, {}, {}, {}, std::vector<bool>(table_.sources().size(), false)};
+    const size_t n = table_.sources().size();
+    Arming a{s, {}, {}, {}, std::vector<bool>(n, false), std::vector<int32_t>(n, 0), {}};
+    for (size_t i = 0; i < n; i++)
+      if (SourceId parent = source(static_cast<SourceId>(i)).parent; parent != kNoSource) a.depth[i] = a.depth[parent] + 1;
     s.code.clear();
     s.dicts.clear();
     s.arms++;
@@ -292,17 +343,31 @@ class Program final : public GuardProgram {
       if (id != s.root) link(a, id);
       for (int32_t fact : table_.facts_of(id)) add_fact(a, id, fact);
     }
+    std::stable_sort(s.code.begin(), s.code.end(),
+                     [](const Instr& x, const Instr& y) { return std::pair(x.level, x.op) < std::pair(y.level, y.op); });
     s.code.shrink_to_fit();
+    s.runs.clear();
+    s.tags.clear();
+    for (uint32_t i = 0; i < s.code.size(); i++) {
+      const Instr& in = s.code[i];
+      if (s.runs.empty() || s.runs.back().op != in.op)
+        s.runs.push_back({in.op, i, i, static_cast<uint32_t>(s.tags.size())});
+      s.runs.back().end = i + 1;
+      if (in.op == Op::kDict) s.tags.push_back({static_cast<PyObject*>(in.a), static_cast<uint64_t>(in.number)});
+    }
     s.armed = true;
   }
 
-  void add_object(Arming& a, PyObject* object, PyObject* dict) {
+  void add_object(Arming& a, SourceId id, PyObject* object, PyObject* dict) {
     std::ptrdiff_t slot = dict ? dict_slot(object) : 0;
     auto [it, fresh] = a.objects.emplace(object, static_cast<int32_t>(a.s.code.size()));
     if (fresh) {
-      a.s.code.push_back({Op::kObject, -1, object, Py_TYPE(object), slot ? dict : nullptr, slot});
-    } else if (slot) {
-      Instr& i = a.s.code[it->second];
+      a.s.code.push_back({Op::kObject, -1, object, Py_TYPE(object), slot ? dict : nullptr, slot, own_level(a, id)});
+      return;
+    }
+    Instr& i = a.s.code[it->second];
+    i.level = std::min(i.level, own_level(a, id));
+    if (slot) {
       i.c = dict;
       i.number = slot;
     }
@@ -312,28 +377,42 @@ class Program final : public GuardProgram {
     auto [it, fresh] = a.dicts.emplace(dict, static_cast<int32_t>(a.s.dicts.size()));
     if (fresh) {
       a.s.dicts.emplace_back();
-      a.s.code.push_back({Op::kDict, it->second, dict, nullptr, nullptr, static_cast<int64_t>(dict_tag(dict))});
+      a.dict_code.push_back(static_cast<int32_t>(a.s.code.size()));
+      a.s.code.push_back(
+          {Op::kDict, it->second, dict, nullptr, nullptr, static_cast<int64_t>(dict_tag(dict)), own_level(a, id)});
     }
+    int32_t& level = a.s.code[a.dict_code[it->second]].level;
+    level = std::min(level, own_level(a, id));
     auto& ids = a.s.dicts[it->second];
     if (std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(id);
   }
   // Returns false if the interpreter has no tag for it.
-  bool add_type(Arming& a, PyObject* type) {
-    if (a.types.count(type)) return true;
+  bool add_type(Arming& a, SourceId id, PyObject* type) {
+    if (auto it = a.types.find(type); it != a.types.end()) {
+      int32_t& level = a.s.code[it->second].level;
+      level = std::min(level, own_level(a, id));
+      return true;
+    }
     uint32_t tag = armed_type_tag(reinterpret_cast<PyTypeObject*>(type));
     if (!tag) return false;
     a.types.emplace(type, static_cast<int32_t>(a.s.code.size()));
-    a.s.code.push_back({Op::kType, -1, type, nullptr, nullptr, tag});
+    a.s.code.push_back({Op::kType, -1, type, nullptr, nullptr, tag, own_level(a, id)});
     return true;
   }
   void add_pointer(Arming& a, SourceId id, PyObject** where) {
-    if (*where == current_[id] || (!*where && current_[id] == Py_None))
-      a.s.code.push_back({Op::kPointer, id, where, *where, nullptr, 0});
-    else
+    if (*where == current_[id] || (!*where && current_[id] == Py_None)) {
+      // A constant that is held is itself while the pointer is the same: nothing more to compare (default arguments, mostly).
+      if (is_constant(current_[id])) {
+        if (held_.insert(current_[id]).second) Py_INCREF(current_[id]);
+        a.tagged[id] = true;
+      }
+      a.s.code.push_back({Op::kPointer, id, where, *where, nullptr, 0, link_level(a, id)});
+    } else {
       add_resolve(a, id);
+    }
   }
   void add_resolve(Arming& a, SourceId id) {
-    a.s.code.push_back({Op::kResolve, id, current_[id], nullptr, nullptr, 0});
+    a.s.code.push_back({Op::kResolve, id, current_[id], nullptr, nullptr, 0, link_level(a, id)});
   }
 
   // How the object of `id` hangs off its parent's.
@@ -358,7 +437,7 @@ class Program final : public GuardProgram {
       case SourceKind::kClosureCell:
         if (!PyFunction_Check(parent)) return add_resolve(a, id);
         a.s.code.push_back({Op::kPointer, id, &reinterpret_cast<PyFunctionObject*>(parent)->func_closure,
-                            PyFunction_GET_CLOSURE(parent), nullptr, 0});
+                            PyFunction_GET_CLOSURE(parent), nullptr, 0, own_level(a, s.parent)});
         add_pointer(a, id, &PyTuple_GET_ITEM(PyFunction_GET_CLOSURE(parent), s.index));
         break;
       case SourceKind::kCellContents: add_pointer(a, id, &reinterpret_cast<PyCellObject*>(parent)->ob_ref); break;
@@ -366,18 +445,18 @@ class Program final : public GuardProgram {
         if (PyType_Check(parent)) {
           a.tagged[id] = a.tagged[s.parent];  // the dict of a type is made once
         } else if (dict_slot(parent)) {
-          add_object(a, parent, object);
+          add_object(a, s.parent, parent, object);
           a.tagged[id] = true;
         } else {
           add_resolve(a, id);
         }
         break;
       case SourceKind::kType:
-        add_object(a, parent, nullptr);
+        add_object(a, s.parent, parent, nullptr);
         a.tagged[id] = true;
         break;
       case SourceKind::kTypeLookup:
-        if (add_type(a, parent))
+        if (add_type(a, s.parent, parent))
           a.tagged[id] = true;
         else
           add_resolve(a, id);
@@ -395,7 +474,7 @@ class Program final : public GuardProgram {
           add_pointer(a, id, &PyTuple_GET_ITEM(parent, s.index));
           a.tagged[id] = a.tagged[s.parent];
         } else {
-          a.s.code.push_back({Op::kItem, s.index, parent, object, nullptr, 0});
+          a.s.code.push_back({Op::kItem, s.index, parent, object, nullptr, 0, link_level(a, id)});
         }
         break;
       case SourceKind::kSlot:
@@ -415,7 +494,7 @@ class Program final : public GuardProgram {
     const Fact& f = table_.facts()[index];
     PyObject* object = current_[id];
     bool tagged = a.tagged[id];
-    auto plain = [&] { a.s.code.push_back({Op::kFact, id, nullptr, nullptr, nullptr, index}); };
+    auto plain = [&] { a.s.code.push_back({Op::kFact, id, nullptr, nullptr, nullptr, index, own_level(a, id)}); };
     switch (f.kind) {
       case FactKind::kEquals:
         if (!tagged) plain();
@@ -426,10 +505,10 @@ class Program final : public GuardProgram {
       case FactKind::kTypeIs:
         // Only objects of heap types and modules can change their class.
         if (!tagged || (Py_TYPE(object)->tp_flags & Py_TPFLAGS_HEAPTYPE) || PyModule_Check(object))
-          add_object(a, object, nullptr);
+          add_object(a, id, object, nullptr);
         break;
       case FactKind::kInstanceDictIs:
-        if (PyObject* dict = instance_dict(object); dict && !PyType_Check(object)) add_object(a, object, dict);
+        if (PyObject* dict = instance_dict(object); dict && !PyType_Check(object)) add_object(a, id, object, dict);
         break;
       case FactKind::kLength:
         if (PyDict_Check(object))
@@ -450,15 +529,16 @@ class Program final : public GuardProgram {
         break;
       case FactKind::kTypeLacks:
       case FactKind::kTypeVersion:
-        if (!add_type(a, object)) plain();
+        if (!add_type(a, id, object)) plain();
         break;
       case FactKind::kTensor:
-        a.s.code.push_back({Op::kTensor, id, const_cast<TensorSpec*>(&table_.spec(index)), nullptr, nullptr, 0});
+        a.s.code.push_back({Op::kTensor, id, const_cast<TensorSpec*>(&table_.spec(index)), nullptr, nullptr, 0,
+                             own_level(a, id)});
         break;
       case FactKind::kStorageOffset: plain(); break;
       case FactKind::kCodeIs:
         a.s.code.push_back({Op::kPointer, id, &reinterpret_cast<PyFunctionObject*>(object)->func_code, f.expected,
-                            nullptr, 0});
+                            nullptr, 0, own_level(a, id)});
         break;
       case FactKind::kGlobalState:
       case FactKind::kTensorAliases:
@@ -473,6 +553,7 @@ class Program final : public GuardProgram {
   GlobalState state_;
   std::vector<Segment> segments_;
   std::vector<PyObject*> current_;  // by source; borrowed
+  std::unordered_set<PyObject*> held_;  // owned
   Keep keep_;
 };
 

@@ -67,6 +67,13 @@ bool matches(PyObject* object, const TensorSpec& s) {
   return true;
 }
 
+void prefetch_tensor(PyObject* tensor) {
+  const char* t = reinterpret_cast<const char*>(impl_of(tensor));
+  __builtin_prefetch(t);
+  __builtin_prefetch(t + 64);
+  __builtin_prefetch(t + 128);
+}
+
 std::string str(const TensorSpec& s) {
   auto numbers = [&](int32_t first) {
     std::string out;
