@@ -39,7 +39,7 @@ UNARY = [
     "torch.sinh({a}.clamp(-3, 3))", "torch.asinh({a})", "torch.erfc({a})", "torch.clamp({a}, min=0.25)",
     "torch.masked_fill({a}, {a} > 0.5, -1)", "torch.where({a} > 0, 1.0, {a})", "torch.where({a} != {a}, 0, {a})",
     "{a}.sigmoid() * {a}", "{a} * True", "torch.zeros_like({a}) + {a}", "torch.full_like({a}, 2) * {a}",
-    "torch.arange({a}.numel()).reshape({a}.shape) + {a}", "{a} == {a}.max()", "-{a}.abs()",
+    "torch.arange({a}.numel()).reshape({a}.shape).to({a}.dtype) + {a}", "{a} == {a}.max()", "-{a}.abs()",
 ]  # fmt: skip
 BINARY = [
     "{a} + {b}", "{a} - {b}", "{a} * {b}", "{a} / ({b}.abs() + 1)", "torch.maximum({a}, {b})",

@@ -46,8 +46,6 @@ bool Shape::same_strides(const at::Tensor& t) const {
   return true;
 }
 
-bool Shape::exact_strides(const at::Tensor& t) const { return t.strides() == at::IntArrayRef(strides); }
-
 at::Tensor Shape::empty() const {
   if (device.is_cpu()) return at::Tensor(at::detail::empty_strided_cpu(sizes, strides, dtype));
   return at::Tensor(at::detail::empty_strided_generic(sizes, strides, cuda::allocator(),

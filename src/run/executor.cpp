@@ -635,7 +635,7 @@ class PlanExecutable final : public Executable {
   void finish_output(Run& run, size_t i, bool adopt) {
     const TensorId t = plan_.outputs[i].tensor;
     const Shape& shape = shapes_[t];
-    if (adopt && shape.exact_strides(run.frame.tensors[t])) {
+    if (adopt && shape.same_strides(run.frame.tensors[t])) {
       (*run.outputs)[i] = std::move(run.frame.tensors[t]);
       return;
     }

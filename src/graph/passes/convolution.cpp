@@ -55,31 +55,23 @@ bool fold(Rewriter& r, const Node& n, const BatchNorm& bn, Values& results) {
   return true;
 }
 
-bool fold_native(Rewriter& r, const Node& n, Values& results, const void*) {
-  if (ops::as_bool(n.args[5])) return false;  // training: batch statistics
+// (input, weight, bias, running_mean, running_var, [training,] momentum, eps)
+template <size_t eps>
+bool fold_as(Rewriter& r, const Node& n, Values& results, const void*) {
+  if (eps == 7 && ops::as_bool(n.args[5])) return false;  // training: batch statistics
   return fold(r, n,
               {.x = ops::as_value(n.args[0]),
                .gamma = ops::as_optional_value(n.args[1]),
                .beta = ops::as_optional_value(n.args[2]),
                .mean = ops::as_optional_value(n.args[3]),
                .variance = ops::as_optional_value(n.args[4]),
-               .eps = ops::as_double(n.args[7])},
-              results);
-}
-bool fold_no_training(Rewriter& r, const Node& n, Values& results, const void*) {
-  return fold(r, n,
-              {.x = ops::as_value(n.args[0]),
-               .gamma = ops::as_optional_value(n.args[1]),
-               .beta = ops::as_optional_value(n.args[2]),
-               .mean = ops::as_optional_value(n.args[3]),
-               .variance = ops::as_optional_value(n.args[4]),
-               .eps = ops::as_double(n.args[6])},
+               .eps = ops::as_double(n.args[eps])},
               results);
 }
 
 constexpr RewriteRule kFold[] = {
-    {"aten.native_batch_norm.default", "batch_norm(conv(x)) with fixed statistics -> conv", fold_native},
-    {"aten._native_batch_norm_legit_no_training.default", "the same", fold_no_training},
+    {"aten.native_batch_norm.default", "batch_norm(conv(x)) with fixed statistics -> conv", fold_as<7>},
+    {"aten._native_batch_norm_legit_no_training.default", "the same", fold_as<6>},
 };
 
 Arg spatial(const Arg& a, size_t count) {  // one entry per spatial dim

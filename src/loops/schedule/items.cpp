@@ -192,6 +192,18 @@ class Maker {
       for (ValueId v : n.outs)
         if (v != kNoValue) realise(v, true);
     }
+    // Outputs first: views for extern operands are cut out of the memory as it lies in the end.
+    std::vector<bool> placed(g_.values.size());
+    for (const graph::Output& o : g_.outputs) {
+      if (!o.owns_memory()) continue;
+      fact(o.value).used = true;
+      if (view_of_extern(o)) continue;
+      if (p_.producers.of[o.value].node >= 0 && node_of(o.value).op->is_prim) {
+        require(o.value);
+        if (!placed[o.value]) p_.memory[o.value].strides = written_strides(o);  // of several the first is written
+        placed[o.value] = true;
+      }
+    }
     for (const Node& n : g_.nodes) {
       if (n.op->is_prim) continue;
       for (const Arg& a : n.args)
@@ -210,17 +222,6 @@ class Maker {
             require(s.base);
           }
         });
-    }
-    std::vector<bool> placed(g_.values.size());
-    for (const graph::Output& o : g_.outputs) {
-      if (!o.owns_memory()) continue;
-      fact(o.value).used = true;
-      if (view_of_extern(o)) continue;
-      if (p_.producers.of[o.value].node >= 0 && node_of(o.value).op->is_prim) {
-        require(o.value);
-        if (!placed[o.value]) p_.memory[o.value].strides = written_strides(o);  // of several the first is written
-        placed[o.value] = true;
-      }
     }
     for (const graph::Mutation& m : g_.mutations) {
       fact(m.value).used = true;
