@@ -1,3 +1,4 @@
+# ruff: noqa  programs as users write them
 """Programs that cannot be captured whole: each is run compiled and eager and everything that can be seen is compared."""
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Metamorphic programs: the same random Python program with graph breaks put in at random places, wrapped in closures, with and
-try blocks, loops, inlined calls, must give what it gives uncompiled: `./x fuzz-breaks [seconds]`, a slice of it in CI.
+"""Metamorphic programs: random Python with graph breaks put in at random places, wrapped in closures, with and try
+blocks, loops and inlined calls, must give what it gives uncompiled: `./x fuzz-breaks [seconds]`, a slice in CI.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from collections.abc import Callable
 from contextlib import redirect_stdout
 from typing import Any
 
-import flashover
 import torch
+
+import flashover
 
 HEADER = """
 import contextlib
@@ -50,10 +51,16 @@ def managed(out):
         out.append("out")
 """
 
-BREAKS = ["flashover.graph_break()", "print('say', {n})", "_ = float({t}.sum())", "LOG.append(float({t}.mean()) > -1e9)", "_ = {t}.tolist()"]
+BREAKS = [
+    "flashover.graph_break()",
+    "print('say', {n})",
+    "_ = float({t}.sum())",
+    "LOG.append(float({t}.mean()) > -1e9)",
+    "_ = {t}.tolist()",
+]
 TENSOR = [
-    "{a} = {a}.sin() + {b}", "{a} = {b} * 0.5 - {a}", "{a} = torch.relu({a}) + {b}.cos()", "{a} = {a} @ {b}", "{a} = {a}.t() + {b}",
-    "{a} = torch.softmax({a}, 0)", "{a} = torch.where({a} > {b}, {a}, {b})", "{a} = {a}.clone(); {a}.add_(1)", "{a} = {a} - {a}.mean()",
+    "{a} = {a}.sin() + {b}", "{a} = {b} * 0.5 - {a}", "{a} = torch.relu({a}) + {b}.cos()", "{a} = {a} @ {b}", "{a} = {a}.t() + {b}",  # noqa: E501
+    "{a} = torch.softmax({a}, 0)", "{a} = torch.where({a} > {b}, {a}, {b})", "{a} = {a}.clone(); {a}.add_(1)", "{a} = {a} - {a}.mean()",  # noqa: E501
     "{a} = torch.tanh({a})",
 ]  # fmt: skip
 
@@ -87,7 +94,22 @@ class Writer:
             self.add(depth, self.pick(BREAKS, tensors))
         kinds = ["tensor"] * 5 + ["log", "box", "number", "cell"]
         if level > 0:
-            kinds += ["branch", "branch", "for", "while", "with", "managed", "no_grad", "try", "raise", "call", "call", "generator", "comprehension", "zip"]
+            kinds += [
+                "branch",
+                "branch",
+                "for",
+                "while",
+                "with",
+                "managed",
+                "no_grad",
+                "try",
+                "raise",
+                "call",
+                "call",
+                "generator",
+                "comprehension",
+                "zip",
+            ]
         if loop:
             kinds += ["break", "continue"]
         kind = r.choice(kinds)
@@ -103,7 +125,16 @@ class Writer:
         elif kind == "cell":
             self.add(depth, "count()")
         elif kind == "branch":
-            test = r.choice([f"{a}.sum() > 0", f"{a}.sum() > {b}.sum()", "n % 2 == 0", f"n > 3 and {a}.mean() < 0", f"{a} is {b}", "len(out) % 2"])
+            test = r.choice(
+                [
+                    f"{a}.sum() > 0",
+                    f"{a}.sum() > {b}.sum()",
+                    "n % 2 == 0",
+                    f"n > 3 and {a}.mean() < 0",
+                    f"{a} is {b}",
+                    "len(out) % 2",
+                ]
+            )
             self.add(depth, f"if {test}:")
             self.block(depth + 1, level - 1, tensors, loop)
             if r.random() < 0.6:
@@ -111,7 +142,15 @@ class Writer:
                 self.block(depth + 1, level - 1, tensors, loop)
         elif kind == "for":
             i = self.fresh("i")
-            over = r.choice([f"range({r.randint(0, 3)})", f"[{a}, {b}]", "(1, 2)", f"enumerate([{a}, {b}])", "{'p': 1, 'q': 2}.items()"])
+            over = r.choice(
+                [
+                    f"range({r.randint(0, 3)})",
+                    f"[{a}, {b}]",
+                    "(1, 2)",
+                    f"enumerate([{a}, {b}])",
+                    "{'p': 1, 'q': 2}.items()",
+                ]
+            )
             self.add(depth, f"for {i} in {over}:")
             self.block(depth + 1, level - 1, tensors, True)
             if r.random() < 0.3:
@@ -132,7 +171,10 @@ class Writer:
             self.add(depth + 1, f"{a} = {a} * {d}")
             self.block(depth + 1, level - 1, tensors, loop)
         elif kind == "no_grad":
-            self.add(depth, f"with {r.choice(['torch.no_grad()', 'torch.enable_grad()', 'torch.autocast(chr(99) + chr(112) + chr(117), torch.bfloat16, False)'])}:")
+            self.add(
+                depth,
+                f"with {r.choice(['torch.no_grad()', 'torch.enable_grad()', 'torch.autocast(chr(99) + chr(112) + chr(117), torch.bfloat16, False)'])}:",  # noqa: E501
+            )
             self.block(depth + 1, level - 1, tensors, loop)
         elif kind == "try":
             self.add(depth, "try:")
@@ -212,7 +254,12 @@ def program_of(seed: int) -> tuple[Callable[..., Any], str, dict[str, Any]]:
 
 def same(a: Any, b: Any) -> bool:
     if isinstance(a, torch.Tensor):
-        return isinstance(b, torch.Tensor) and a.dtype == b.dtype and a.shape == b.shape and torch.allclose(a.double(), b.double(), 1e-3, 1e-4, equal_nan=True)
+        return (
+            isinstance(b, torch.Tensor)
+            and a.dtype == b.dtype
+            and a.shape == b.shape
+            and torch.allclose(a.double(), b.double(), 1e-3, 1e-4, equal_nan=True)
+        )
     if isinstance(a, (list, tuple)):
         return type(a) is type(b) and len(a) == len(b) and all(map(same, a, b))
     return type(a) is type(b) and a == b

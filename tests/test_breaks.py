@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import copy
 import io
+import warnings
 from contextlib import redirect_stdout
 from typing import Any
 
 import break_programs
-import flashover
 import fuzz_breaks
 import pytest
 import torch
 from break_programs import PROGRAMS
+
+import flashover
 
 
 def same(a: Any, b: Any) -> bool:
@@ -25,7 +27,7 @@ def same(a: Any, b: Any) -> bool:
             and torch.allclose(a.double(), b.double(), rtol=1e-4, atol=1e-5, equal_nan=True)
         )
     if isinstance(a, (list, tuple)):
-        return type(a) is type(b) and len(a) == len(b) and all(same(x, y) for x, y in zip(a, b))
+        return type(a) is type(b) and len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
     if isinstance(a, dict):
         return list(a) == list(b) and all(same(a[k], b[k]) for k in a)
     if isinstance(a, float):
@@ -51,7 +53,14 @@ def outcome(f: Any, x: torch.Tensor, y: torch.Tensor) -> dict[str, Any]:
             value = ("value", copy.copy(f(x, y)))
         except Exception as e:
             value = ("raised", type(e).__name__, str(e), lines_of(e))
-    return {"result": value, "said": said.getvalue(), "x": x, "y": y, "log": list(break_programs.LOG), "grad": torch.is_grad_enabled()}
+    return {
+        "result": value,
+        "said": said.getvalue(),
+        "x": x,
+        "y": y,
+        "log": list(break_programs.LOG),
+        "grad": torch.is_grad_enabled(),
+    }
 
 
 def inputs(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -202,3 +211,36 @@ def test_references_are_given_back() -> None:
 def test_random_programs(first: int) -> None:
     wrong = [w for w in (fuzz_breaks.check(seed) for seed in range(first, first + 12)) if w]
     assert not wrong, wrong[0]
+
+
+def test_many_modules_run_the_same_code() -> None:
+    class Layer(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = torch.nn.Linear(3, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.linear(x)
+            flashover.graph_break()
+            return x.relu() + 1
+
+    class Stack(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = torch.nn.ModuleList(Layer() for _ in range(12))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for layer in self.layers:
+                x = layer(x) * 0.5
+            return x
+
+    m = Stack().eval()
+    x = torch.randn(2, 3)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        compiled = flashover.compile(m, backend="eager")
+        for _ in range(3):
+            assert torch.allclose(compiled(x), m(x))
+        entries = type(compiled)._flashover_callable.entries()
+    assert sum(e["ops"] for e in entries) >= 12 * 4
+    assert not [e for e in entries if not e["compiled"] and not e["trivial"]]

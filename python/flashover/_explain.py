@@ -53,7 +53,8 @@ class Explanation:
     def __str__(self) -> str:
         d = self.to_dict()
         lines = [
-            f"{self.name}: {d['graph_count']} graph(s), {len(self.breaks)} graph break(s), {len(self.declines)} call(s) left eager, "
+            f"{self.name}: {d['graph_count']} graph(s), {len(self.breaks)} graph break(s), "
+            f"{len(self.declines)} call(s) left eager, "
             f"{d['op_count']} ops, {d['kernel_count']} kernels, {d['extern_call_count']} extern calls"
         ]
         if d["skipped"]:

@@ -22,6 +22,8 @@
 
 namespace flashover::entry {
 
+constexpr size_t kMaxContinuations = 4096;  // modules that come and go leave theirs behind
+
 // What was compiled for one place after a graph break: an instruction of a code object, with a given shape of the stack.
 struct Continuation {
   PyObject* code = nullptr;  // owned: the key has its address
@@ -214,14 +216,15 @@ class Rest final : public frame::Continuations {
 
   Outcome go_on(const frame::Subject& rest, PyObject* code, PyObject** result, std::vector<frame::FrameState>& frames) override {
     if (reason_to_skip() || current_stance() == Stance::kForceEager) return Outcome::kNotTaken;
-    std::shared_ptr<Continuation>& place = s_.continuations[key(rest, code)];
-    if (!place) {
-      place = std::make_shared<Continuation>();
-      place->code = Py_NewRef(code);
-      place->settings = s_.settings;
-      place->settings.fullgraph = false;
+    auto found = s_.continuations.find(key(rest, code));
+    std::shared_ptr<Continuation> here = found == s_.continuations.end() ? nullptr : found->second;
+    if (!here) {
+      if (s_.continuations.size() >= kMaxContinuations) return Outcome::kNotTaken;
+      here = s_.continuations[key(rest, code)] = std::make_shared<Continuation>();
+      here->code = Py_NewRef(code);
+      here->settings = s_.settings;
+      here->settings.fullgraph = false;
     }
-    const std::shared_ptr<Continuation> here = place;  // a reset may come in between
     c10::SmallVector<PyObject*, 64> wanted;
     EntryPtr entry = find(here->entries, rest.slots, wanted);
     if (!entry) {
@@ -242,7 +245,13 @@ class Rest final : public frame::Continuations {
   static std::string key(const frame::Subject& rest, PyObject* code) {
     std::string k(reinterpret_cast<const char*>(&code), sizeof code);
     k.append(reinterpret_cast<const char*>(&rest.next), sizeof rest.next);
-    for (size_t i = 0; i < rest.count; i++) k += rest.slots[i] ? '1' : '0';
+    for (size_t i = 0; i < rest.count; i++) {
+      PyObject* o = rest.slots[i];
+      k += o ? '1' : '0';
+      // Code that many modules run has entries for each of them: the limit is on how often one of them is compiled.
+      if (o && PyCell_Check(o)) o = PyCell_GET(o);
+      if (o && frame::is_module(o)) k.append(reinterpret_cast<const char*>(&o), sizeof o);
+    }
     return k;
   }
 
@@ -514,7 +523,7 @@ PyObject* describe(const Entry& e) {
   return Py_BuildValue(
       "{s:O,s:s,s:O,s:s,s:O,s:s,s:s,s:s,s:L,s:L,s:L,s:L,s:L,s:O,s:s,s:d,s:N,s:n,s:N,s:N,s:N}", "compiled",
       e.kind == Entry::Kind::kCompiled ? Py_True : Py_False, "continues", e.continues.c_str(), "breaks",
-      e.capture.frames.empty() ? Py_False : Py_True, "stays", e.capture.reason_to_stay.c_str(), "trivial",
+      e.kind == Entry::Kind::kCompiled && !e.capture.frames.empty() ? Py_True : Py_False, "stays", e.capture.reason_to_stay.c_str(), "trivial",
       e.trivial ? Py_True : Py_False, "reason", (e.reason.empty() ? e.capture.reason : e.reason).c_str(), "where",
       (e.where.empty() ? e.capture.where : e.where).c_str(),
       "recompiled_for", e.recompiled_for.c_str(), "hits", static_cast<long long>(e.hits), "ops",

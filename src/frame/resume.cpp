@@ -82,4 +82,9 @@ PyObject* start(std::vector<FrameState>& frames, size_t at, Continuations& c) {
 
 PyObject* resume(std::vector<FrameState> frames, Continuations& continuations) { return start(frames, 0, continuations); }
 
+bool is_module(PyObject* o) {
+  PyTypeObject* module = known_types().module;
+  return module != nullptr && PyType_IsSubtype(Py_TYPE(o), module);
+}
+
 }  // namespace flashover::frame

@@ -32,4 +32,6 @@ class Continuations {
 
 PyObject* resume(std::vector<FrameState> frames, Continuations& continuations);
 
+bool is_module(PyObject* o);  // a torch.nn.Module
+
 }  // namespace flashover::frame
