@@ -55,7 +55,7 @@ def tensors(result: Any) -> list[Any]:
     if isinstance(result, (list, tuple)):
         return [t for value in result for t in tensors(value)]
     if hasattr(result, "layers"):  # transformers' Cache
-        return [t for layer in result.layers for t in (layer.keys, layer.values)]
+        return [t for layer in result.layers for t in tensors(vars(layer))]
     return []
 
 

@@ -342,7 +342,8 @@ class Maker {
   // Emits the item's body to see what it reads.
   void analyse(Item& item) {
     AnalysisSource source(p_);
-    for (int round = 0; round < 6; ++round) {
+    constexpr int kRounds = 32;  // a variable may be split again and again where many reshapes follow each other
+    for (int round = 0; round <= kRounds; ++round) {
       std::vector<Instr> body;
       std::vector<std::string> errors;
       Emitter e(g_, p_.producers, source, body, errors);
@@ -373,7 +374,7 @@ class Maker {
         if (!known) item.reads.push_back(a);
       }
       item.write = {item.value, item.kind == Item::Kind::kScatter ? sym::Expr(0) : flatten(item.at, p_.memory[item.value].strides), false};
-      if (!split_vars(item, exprs)) break;
+      if (round == kRounds || !split_vars(item, exprs)) break;
     }
   }
   static int64_t scalar_cost(Op op) {
