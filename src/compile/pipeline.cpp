@@ -4,6 +4,7 @@
 #include "compile/compile.h"
 #include "compile/pass_runner.h"
 #include "compile/reuse.h"
+#include "graph/passes/complex.h"
 #include "graph/passes/convolution.h"
 #include "graph/passes/cse.h"
 #include "graph/passes/dce.h"
@@ -38,6 +39,8 @@ Graph run_graph_passes(Graph g, const Environment& env, PassRunner& passes) {
   passes.run("linear", Form::kFunctional, g, graph::linear, env.providers);
   passes.run("cuda_library", Form::kFunctional, g, graph::cuda_library, env.providers);
   passes.run("decompose", Form::kCore, g, graph::decompose);
+  // What remains of complex numbers is ATen's.
+  passes.run("complex", Form::kCore, g, graph::complex_externs);
   // Masks, scalars and view chains are prims now: what follows from the program alone is computed, what changes nothing goes.
   passes.run("fold", Form::kCore, g, graph::fold, graph::FoldOptions{env.providers.strict_numerics});
   // Decompositions of neighbours share work (casts, reciprocal counts).

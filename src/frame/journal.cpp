@@ -102,6 +102,15 @@ void Journal::slot(PyObject* object, PyObject* name, PyObject* before) {
   entries_.push_back({Entry::Kind::kSlot, Ref::borrow(object), Ref::borrow(name), Ref::borrow(before), {}});
 }
 
+void Journal::class_attribute(PyTypeObject* type, PyObject* name) {
+  if (recorder_.is_written(type_dict(type), name)) return;
+  auto* object = reinterpret_cast<PyObject*>(type);
+  recorder_.constant(object);
+  PyObject* before = PyDict_GetItemWithError(type_dict(type), name);
+  entries_.push_back({Entry::Kind::kClassAttribute, Ref::borrow(object), Ref::borrow(name), Ref::borrow(before), {}});
+  recorder_.written(type_dict(type), name);
+}
+
 void Journal::undo() {
   if (entries_.empty()) return;
   PyObject *type, *value, *tb;
@@ -137,6 +146,9 @@ void Journal::undo() {
         break;
       case Entry::Kind::kSlot:
         PyObject_GenericSetAttr(t, e.key.get(), e.before.get());
+        break;
+      case Entry::Kind::kClassAttribute:
+        PyType_Type.tp_setattro(t, e.key.get(), e.before.get());
         break;
     }
     PyErr_Clear();

@@ -18,11 +18,11 @@ class Journal {
   ~Journal() { undo(); }
 
   struct Entry {
-    enum class Kind : uint8_t { kDictItem, kDictAll, kList, kAppend, kSet, kCell, kSlot };
+    enum class Kind : uint8_t { kDictItem, kDictAll, kList, kAppend, kSet, kCell, kSlot, kClassAttribute };
     Kind kind;
     Ref target;  // the old object
-    Ref key;     // kDictItem: key; kSlot: attribute name
-    Ref before;  // kDictItem, kCell, kSlot: the old value or null; else a copy of the old contents
+    Ref key;     // kDictItem: key; kSlot, kClassAttribute: attribute name
+    Ref before;  // kDictItem, kCell, kSlot, kClassAttribute: the old value or null; else a copy of the old contents
     Ref order;   // kDictItem: for the first write to a dict, the whole dict as it was (for order when keys come or go)
     Py_ssize_t length = 0;  // kAppend: of the list before
   };
@@ -33,6 +33,7 @@ class Journal {
   void append(PyObject* list);      // items are about to be added at its end: says nothing about those it has
   void cell(PyObject* cell);
   void slot(PyObject* object, PyObject* name, PyObject* before);
+  void class_attribute(PyTypeObject* type, PyObject* name);
 
   bool empty() const { return entries_.empty(); }
   const std::vector<Entry>& entries() const { return entries_; }

@@ -176,7 +176,25 @@ void Recorder::reach(SourceKind kind, SourceId parent, int64_t index, PyObject* 
   }
 }
 
+// Operators on other tensors call back into Python, or give results of the same class.
+static bool is_plain_tensor_type(PyTypeObject* t) {
+  if (t == known_types().parameter) return true;
+  const auto part = [](const char* module, const char* name) {
+    Ref m = Ref::borrow(PyDict_GetItemString(PyImport_GetModuleDict(), module));
+    PyObject* value = m ? PyObject_GetAttrString(m.get(), name) : nullptr;
+    PyErr_Clear();
+    return value;
+  };
+  static PyObject* const tensor = part("torch", "Tensor");
+  static PyObject* const disabled = part("torch._C", "_disabled_torch_function_impl");
+  if (reinterpret_cast<PyObject*>(t) == tensor) return true;
+  static PyObject* const name = PyUnicode_InternFromString("__torch_function__");
+  return disabled != nullptr && _PyType_Lookup(t, name) == disabled;
+}
+
 void Recorder::add_input(SourceId id, PyObject* tensor, bool parent_pinned) {
+  if (session_ != nullptr && !is_plain_tensor_type(Py_TYPE(tensor)))
+    throw Declined(std::string("a tensor subclass: ") + Py_TYPE(tensor)->tp_name);
   fact(FactKind::kTensor, id);
   if (session_ == nullptr) return;
   const guards::Source& s = source(id);
@@ -281,6 +299,24 @@ SourceId Recorder::instance_dict(PyObject* o) {
 
 PyObject* Recorder::type_lookup(PyTypeObject* type, PyObject* name, Py_ssize_t start) {
   if (start == 0 && !(type->tp_flags & Py_TPFLAGS_HEAPTYPE)) return _PyType_Lookup(type, name);  // immutable
+  if (!written_.empty()) {  // what the trace itself stored into a class says nothing about later calls
+    PyObject* mro = type->tp_mro;
+    for (Py_ssize_t i = start; i < PyTuple_GET_SIZE(mro); ++i) {
+      PyObject* dict = type_dict(reinterpret_cast<PyTypeObject*>(PyTuple_GET_ITEM(mro, i)));
+      if (is_written(dict, name)) {
+        PyObject* value = PyDict_GetItemWithError(dict, name);
+        if (value == nullptr) throw Declined("an attribute of a class is deleted");
+        for (Py_ssize_t before = start; before < i; ++before) {  // nothing in front of it hides it
+          PyObject* derived = PyTuple_GET_ITEM(mro, before);
+          if (is_fresh_type(derived) || !(reinterpret_cast<PyTypeObject*>(derived)->tp_flags & Py_TPFLAGS_HEAPTYPE)) continue;
+          constant(derived);
+          fact(FactKind::kDictLacks, instance_dict(derived), name);
+        }
+        return value;
+      }
+      if (PyDict_GetItemWithError(dict, name) != nullptr) break;
+    }
+  }
   auto [it, added] = lookups_.try_emplace(LookupKey{type, name, start}, nullptr);
   if (!added) return it->second;
   PyObject* found = nullptr;

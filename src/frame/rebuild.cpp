@@ -186,9 +186,9 @@ int run_effect(const Effect& e, const Registers& r) {
     case Kind::kDelItem:
       return PyODict_Check(t) ? PyODict_DelItem(t, item(1)) : PyDict_DelItem(t, item(1));
     case Kind::kSetAttr:
-      return PyObject_GenericSetAttr(t, item(1), item(2));
+      return (PyType_Check(t) ? PyType_Type.tp_setattro : PyObject_GenericSetAttr)(t, item(1), item(2));
     case Kind::kDelAttr:
-      return PyObject_GenericSetAttr(t, item(1), nullptr);
+      return (PyType_Check(t) ? PyType_Type.tp_setattro : PyObject_GenericSetAttr)(t, item(1), nullptr);
     case Kind::kListReplace: {
       Ref values = Ref::steal(PyList_New(static_cast<Py_ssize_t>(n - 1)));
       if (!values) return -1;

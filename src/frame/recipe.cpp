@@ -381,6 +381,15 @@ void RecipeMaker::effects() {
         else if (PyCell_GET(t) != e.before.get())
           emit(Kind::kCellSet, {target, make(PyCell_GET(t))});
         break;
+      case Journal::Entry::Kind::kClassAttribute: {
+        PyObject* now = PyDict_GetItemWithError(type_dict(reinterpret_cast<PyTypeObject*>(t)), e.key.get());
+        if (now != nullptr && now == e.before.get()) break;
+        if (now != nullptr)
+          emit(Kind::kSetAttr, {target, make(e.key.get()), make(now)});
+        else if (e.before)
+          emit(Kind::kDelAttr, {target, make(e.key.get())});
+        break;
+      }
       case Journal::Entry::Kind::kSlot: {
         Ref now = Ref::steal(PyObject_GenericGetAttr(t, e.key.get()));
         if (!now) {

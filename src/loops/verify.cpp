@@ -71,10 +71,7 @@ class Verifier {
   void address(const Instr& in, sym::Expr size, const Stage& s) const {
     // Where nothing is masked and every variable is free the range is exact.
     if (in.mask != kNone || !affine(in.index) || !size.is_const() || empty_domain(s)) return;
-    std::vector<sym::Expr> vars;
-    sym::collect_vars(in.index, vars);
-    for (sym::Expr v : vars)  // a number that several launches share has no range of its own
-      if (std::find(k_.sizes.begin(), k_.sizes.end(), v) != k_.sizes.end()) return;
+    if (!k_.sizes.empty()) return;  // numbers that several launches share have no ranges of their own
     sym::Range r = in.index.range();
     rule(r.lo >= 0 && r.hi < size.value(), "unmasked addresses are in range");
   }

@@ -5,7 +5,10 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/max_pool1d_with_indices.h>
 #include <ATen/ops/native_batch_norm.h>
+#include <ATen/ops/one_hot.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
+#include <ATen/ops/scatter.h>
+#include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
 #include "trace/recorder.h"
@@ -23,6 +26,17 @@ std::vector<at::Tensor> tensor_split(const at::Tensor& self, const at::Tensor& i
   const TraceImpl* impl = trace_impl(indices);
   if (!impl) impl = trace_impl(self);
   decline_trace(*impl, "data-dependent: aten.tensor_split with a tensor of indices");
+}
+
+// ATen looks at the classes before it writes them; the kernel's own bounds check says the same of bad ones.
+at::Tensor one_hot(const at::Tensor& self, int64_t classes) {
+  if (classes <= 0 || self.scalar_type() != at::kLong || self.numel() == 0) {
+    c10::impl::ExcludeDispatchKeyGuard below(c10::DispatchKey::TESTING_ONLY_GenericWrapper);
+    return at::one_hot(self, classes);
+  }
+  std::vector<int64_t> sizes = self.sizes().vec();
+  sizes.push_back(classes);
+  return at::zeros(sizes, self.options()).scatter(-1, self.unsqueeze(-1), 1);
 }
 
 // The plain kernel where ATen takes cuDNN's: that one is nothing to fuse.
@@ -57,6 +71,7 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
 TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericWrapper, m) { m.fallback(torch::CppFunction::makeFallthrough()); }
 TORCH_LIBRARY_IMPL(aten, TESTING_ONLY_GenericWrapper, m) {
   m.impl("max_pool1d", max_pool1d);
+  m.impl("one_hot", one_hot);
   m.impl("_batch_norm_impl_index", batch_norm);
   m.impl("scaled_dot_product_attention", attention);
   m.impl("tensor_split.tensor_indices_or_sections", tensor_split);

@@ -624,6 +624,13 @@ void Recorder::finish_by_meta(OpFacts& facts, std::vector<Arg> args, Stack& stac
       for (const at::Tensor& t : meta[i].toTensorVector()) add_result(t, spec);
     }
   }
+  if (facts.schema.name == "aten._native_multi_head_attention.default" && outs.size() == 2) {
+    const bool* wanted = std::get_if<bool>(&args[10]);  // need_weights; without it eager returns none
+    if (!wanted || !*wanted) {
+      outs[1] = TensorType{};
+      results[1].meta = at::Tensor();
+    }
+  }
   if (facts.schema.name == "aten.mkldnn_rnn_layer.default" && !outs.empty()) {
     // The workspace exists for a backward only; the shape function says an empty one, eager says none.
     const bool backward =

@@ -2,8 +2,11 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/native/ConvUtils.h>
+#include <ATen/ops/index.h>
+#include <ATen/ops/nonzero.h>
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <algorithm>
 #include <unordered_map>
 
 #include "base/check.h"
@@ -211,6 +214,68 @@ bool native_batch_norm(Recorder&, OpFacts&, Stack& stack, size_t base) {
   return true;
 }
 
+// ------------------------------------------------------------------------------------------------- masks
+
+bool is_mask(const c10::IValue& v) {
+  return v.isTensor() && v.toTensor().defined() &&
+         (v.toTensor().scalar_type() == at::kBool || v.toTensor().scalar_type() == at::kByte);
+}
+
+// Where a mask that depends on constants only is true, one constant of positions a dim.
+std::optional<std::vector<at::Tensor>> positions(Recorder& recorder, const at::Tensor& mask, at::IntArrayRef expanded) {
+  auto value = recorder.constant_value(mask);
+  if (!value || value->dim() == 0) return std::nullopt;
+  at::Tensor found;
+  {
+    BelowEverything plain;
+    InternalScope internal;
+    found = at::nonzero(expanded.empty() ? *value : value->expand(expanded));
+  }
+  std::vector<at::Tensor> out;
+  for (int64_t d = 0; d < found.size(1); ++d) {
+    at::Tensor column;
+    {
+      BelowEverything plain;
+      InternalScope internal;
+      column = found.select(1, d).contiguous();
+    }
+    out.push_back(recorder.add_constant(column));
+  }
+  return out;
+}
+
+// x[mask]: how many elements that are is known only if the mask is.
+bool index_by_masks(Recorder& recorder, OpFacts& facts, Stack& stack, size_t base) {
+  const auto list = stack[base + 1].toListRef();
+  if (std::none_of(list.begin(), list.end(), is_mask)) return false;
+  c10::List<std::optional<at::Tensor>> out;
+  for (const c10::IValue& v : list) {
+    if (!is_mask(v)) {
+      out.push_back(v.isTensor() && v.toTensor().defined() ? std::optional<at::Tensor>(v.toTensor()) : std::nullopt);
+      continue;
+    }
+    auto found = positions(recorder, v.toTensor(), {});
+    if (!found && facts.schema.any_written) return false;
+    if (!found && facts.schema.name != "aten.index.Tensor") return false;
+    if (!found) throw Declined("data-dependent: indexing by a mask of the program's data");
+    for (at::Tensor& t : *found) out.push_back(std::move(t));
+  }
+  stack[base + 1] = std::move(out);
+  return false;
+}
+
+bool masked_select(Recorder& recorder, OpFacts&, Stack& stack, size_t base) {
+  const at::Tensor self = stack[base].toTensor(), mask = stack[base + 1].toTensor();
+  if (!is_mask(stack[base + 1])) return false;
+  const std::vector<int64_t> sizes = at::infer_size(self.sizes(), mask.sizes());
+  auto found = positions(recorder, mask, sizes);
+  if (!found) return false;
+  c10::List<std::optional<at::Tensor>> list;
+  for (at::Tensor& t : *found) list.push_back(std::move(t));
+  replace(stack, base, at::index(self.expand(sizes), list));
+  return true;
+}
+
 // ------------------------------------------------------------------------------------------------- convolution
 
 c10::SymIntArrayRef sym_ints(const std::vector<int64_t>& v) { return c10::fromIntArrayRefSlow(v); }
@@ -320,6 +385,10 @@ Special special_of(std::string_view name) {
       {"aten.set_.source_Storage_storage_offset", set_storage},
       {"aten.native_batch_norm.default", native_batch_norm},
       {"aten.convolution.default", convolution},
+      {"aten.index.Tensor", index_by_masks},
+      {"aten.index_put.default", index_by_masks},
+      {"aten.index_put_.default", index_by_masks},
+      {"aten.masked_select.default", masked_select},
   };
   auto it = table.find(name);
   return it == table.end() ? nullptr : it->second;

@@ -295,7 +295,17 @@ int Interpreter::set_attr(PyObject* o, PyObject* name, PyObject* value) {
   look_special(o, value != nullptr ? "__setattr__" : "__delattr__");
   if (t->tp_setattro == PyObject_GenericSetAttr) return set_generic(o, name, value);
   if (PyType_Check(o)) {
-    if (!recorder.is_fresh_type(o)) throw Declined("an attribute of a class is written");
+    if (!recorder.is_fresh_type(o)) {
+      auto* type = reinterpret_cast<PyTypeObject*>(o);
+      const bool plain = t->tp_setattro == PyType_Type.tp_setattro && (type->tp_flags & Py_TPFLAGS_HEAPTYPE);
+      PyObject* on_meta = recorder.type_lookup(t, name);
+      // Special methods change what the interpreter does with instances; what a metaclass makes of the write is its own.
+      const bool special = PyUnicode_GET_LENGTH(name) > 1 && PyUnicode_READ_CHAR(name, 0) == '_' && PyUnicode_READ_CHAR(name, 1) == '_';
+      if (!plain || special || (on_meta != nullptr && is_data_descriptor(Py_TYPE(on_meta))))
+        throw Declined("a special attribute of a class is written");
+      journal.class_attribute(type, name);
+      return PyType_Type.tp_setattro(o, name, value);
+    }
   } else if (PyModule_Check(o) && t->tp_setattro == PyModule_Type.tp_setattro) {
     return set_generic(o, name, value);
   } else if (recorder.is_old(o) && !(t->tp_flags & Py_TPFLAGS_HEAPTYPE)) {

@@ -41,6 +41,15 @@ void check_callable_argument(PyObject* f) {
   }
 }
 
+bool may_be_called_natively(PyObject* f) {
+  try {
+    check_callable_argument(f);
+    return true;
+  } catch (const Declined&) {
+    return false;
+  }
+}
+
 bool holds_tensor(PyObject* o, int depth = 0) {
   if (depth > 4) return false;
   if (is_tensor(o)) return true;
@@ -59,6 +68,15 @@ bool holds_tensor(PyObject* o, int depth = 0) {
   return false;
 }
 
+// requires_grad_(flag) of a tensor that has that flag already.
+bool keeps_requires_grad(PyObject* tensor, PyObject* const* args, size_t nargs, PyObject* kwnames) {
+  if (nargs + keyword_count(kwnames) > 1 || !is_tensor(tensor)) return false;
+  PyObject* wanted = nargs + keyword_count(kwnames) == 0 ? Py_True : args[0];
+  Ref now = Ref::steal(PyObject_GetAttrString(tensor, "requires_grad"));
+  PyErr_Clear();
+  return now && now.get() == wanted;
+}
+
 std::vector<PyObject*> with_first(PyObject* first, PyObject* const* args, size_t count) {
   std::vector<PyObject*> all(count + 2);
   all[1] = first;
@@ -67,6 +85,25 @@ std::vector<PyObject*> with_first(PyObject* first, PyObject* const* args, size_t
 }
 
 }  // namespace
+
+// A Python function around `f`: called from C, its frame comes to the interpreter, which calls `f` as it does elsewhere.
+Ref Interpreter::as_python_function(PyObject* f) {
+  ++uninterpreted;
+  static PyObject* const make = [] {
+    Ref code = Ref::steal(Py_CompileString("def make(f):\n    def call(*args, **kwargs):\n        return f(*args, **kwargs)\n    return call\n",
+                                           "<flashover>", Py_file_input));
+    Ref names = Ref::steal(PyDict_New());
+    PyDict_SetItemString(names.get(), "__builtins__", PyEval_GetBuiltins());
+    Ref done = Ref::steal(code ? PyEval_EvalCode(code.get(), names.get(), names.get()) : nullptr);
+    PyErr_Clear();
+    return Py_XNewRef(PyDict_GetItemString(names.get(), "make"));
+  }();
+  Ref function = Ref::steal(make != nullptr ? PyObject_CallOneArg(make, f) : nullptr);
+  --uninterpreted;
+  if (!function) unknown_call(f);
+  recorder.fresh_function(function.get());
+  return function;
+}
 
 PyObject* NativeCall::run() const { return PyObject_Vectorcall(f, all, all_nargs, kwnames); }
 
@@ -137,6 +174,9 @@ PyObject* Interpreter::call(PyObject* f, PyObject* const* args, size_t nargs, Py
     const Native* n = native_function(f);
     PyObject* self = PyCFunction_GET_SELF(f);
     if (n == nullptr) {
+      if (self != nullptr && is_tensor(self) && keeps_requires_grad(self, args, nargs, kwnames) &&
+          std::strcmp(reinterpret_cast<PyCFunctionObject*>(f)->m_ml->ml_name, "requires_grad_") == 0)
+        return Py_NewRef(self);
       if (self != nullptr && is_tensor(self) &&
           is_tensor_method_allowed(reinterpret_cast<PyCFunctionObject*>(f)->m_ml->ml_name)) {
         static const Native tensors{Native::kTensors | Native::kShares, nullptr};
@@ -155,6 +195,8 @@ PyObject* Interpreter::call(PyObject* f, PyObject* const* args, size_t nargs, Py
     if (nargs == 0) return call_plain(f, args, nargs, kwnames);  // raises
     const KnownTypes& k = known_types();
     if (k.tensor != nullptr && PyType_IsSubtype(PyDescr_TYPE(d), k.tensor)) {
+      if (std::strcmp(d->d_method->ml_name, "requires_grad_") == 0 && keeps_requires_grad(args[0], args + 1, nargs - 1, kwnames))
+        return Py_NewRef(args[0]);
       if (!is_tensor_method_allowed(d->d_method->ml_name)) unknown_call(f);
       static const Native tensors{Native::kTensors | Native::kShares, nullptr};
       return call_native(f, nullptr, tensors, args, nargs, kwnames);
@@ -323,9 +365,19 @@ PyObject* Interpreter::call_native(PyObject* f, PyObject* self, const Native& n,
       }
     }
   }
+  std::vector<PyObject*> replaced;
+  std::vector<Ref> made;
   if (n.flags & Native::kCalls) {
-    for (size_t i = 0; i < count; ++i)
-      if (PyCallable_Check(args[i])) check_callable_argument(args[i]);
+    for (size_t i = 0; i < count; ++i) {
+      if (!PyCallable_Check(args[i]) || may_be_called_natively(args[i])) continue;
+      if (replaced.empty()) {
+        replaced.resize(count + 1);
+        std::copy(args, args + count, replaced.begin() + 1);
+      }
+      made.push_back(as_python_function(args[i]));
+      replaced[i + 1] = made.back().get();
+    }
+    if (!replaced.empty()) args = replaced.data() + 1;
   }
   if (self != nullptr && recorder.is_old(self) && !is_tensor(self)) {
     if (n.flags & Native::kWrites) {

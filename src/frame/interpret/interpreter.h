@@ -145,6 +145,7 @@ class Interpreter {
                          PyObject* kwnames);
   PyObject* call_plain(PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames);
   [[noreturn]] void unknown_call(PyObject* f);
+  Ref as_python_function(PyObject* f);
 
   void check_origin(PyObject* o);
 

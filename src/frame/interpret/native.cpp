@@ -163,6 +163,13 @@ PyObject* do_unlock(const NativeCall& c) {
   return result.release();
 }
 
+// heapq's and bisect's functions write the list that is their first argument.
+PyObject* do_write_list(const NativeCall& c) {
+  for (size_t i = 0; i < c.nargs; ++i) c.in.consume(c.args[i]);
+  if (c.nargs > 0 && c.in.recorder.is_old(c.args[0])) c.in.journal.whole(c.args[0]);
+  return c.run();
+}
+
 PyObject* do_object_reduce(const NativeCall& c) {
   if (c.self != nullptr && c.in.recorder.is_old(c.self)) {
     if (is_tensor(c.self)) throw Declined("a tensor is copied through pickling");
@@ -221,6 +228,8 @@ const Row kFunctions[] = {
     {"_functools", "reduce", kReads | kShares | kCalls},
     {"_functools", "cmp_to_key", kReads},
     {"_bisect", "bisect bisect_left bisect_right", kReads},
+    {"_bisect", "insort insort_left insort_right", kShares, do_write_list},
+    {"_heapq", "*", kShares, do_write_list},
     {"_collections", "_count_elements", kReads},
     {"itertools", "tee", kReads},
     {"_abc", "_abc_instancecheck _abc_subclasscheck get_cache_token", kShares},

@@ -36,6 +36,12 @@ bool runs_uninterpreted(PyCodeObject* code) {
   static const char* const kStandardLibrary[] = {"<frozen importlib", "/importlib/", "/warnings.py",  "/inspect.py", "/re/_",
                                                  "/re/__init__.py",   "/typing.py",  "/linecache.py", "/ast.py",
                                                  "/tokenize.py",      "/traceback.py"};
+  // Fills a cache in the class, which copy and pickle read.
+  if (PyUnicode_CompareWithASCIIString(code->co_name, "_slotnames") == 0 && PyUnicode_Check(code->co_filename)) {
+    const char* file = PyUnicode_AsUTF8(code->co_filename);
+    if (file != nullptr && std::strstr(file, "/copyreg.py") != nullptr) return true;
+    PyErr_Clear();
+  }
   // Python kernels of registered operators (called by the dispatcher, not by the program) and the registration of operators.
   static const char* const kTorch[] = {"/torch/_library/", "/torch/library.py",
                                        "/torch/_functorch/predispatch.py"};

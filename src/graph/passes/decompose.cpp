@@ -18,6 +18,15 @@ bool beside(const Graph& g, const Node& n) {
          std::any_of(n.outs.begin(), n.outs.end(), [&](ValueId v) { return on(g, v, DeviceType::kCPU); });
 }
 
+// Prims know no complex numbers: such operators stay externs.
+bool touches_complex(const Graph& g, const Node& n) {
+  bool complex = false;
+  const auto look = [&](ValueId v) { complex = complex || (v != kNoValue && info(g.type(v).dtype).complex); };
+  for (ValueId v : n.outs) look(v);
+  for (const Arg& a : n.args) for_each_ref(a, look);
+  return complex;
+}
+
 // One round; `again` when a decomposition used operators that have decompositions themselves.
 Graph round(Graph in, bool& again) {
   Graph out;
@@ -38,7 +47,7 @@ Graph round(Graph in, bool& again) {
   std::vector<ValueId> results;
   for (Node& n : in.nodes) {
     replacement.apply(n);
-    const Decomposition build = gpu && beside(out, n) ? nullptr : find_decomposition(n.op);
+    const Decomposition build = (gpu && beside(out, n)) || touches_complex(out, n) ? nullptr : find_decomposition(n.op);
     // A decomposition sees which results nobody reads.
     const std::vector<ValueId> all_outs = n.outs;
     if (build)

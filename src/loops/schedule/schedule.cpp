@@ -73,7 +73,7 @@ class Planner {
       return tensor_of_[v] = add(std::move(t));
     }
     plan::Tensor t{home_type(v), Home::kSlab};
-    const bool from_extern = !g_.nodes[p_.producers.of[v].node].op->is_prim;
+    const bool from_extern = !g_.nodes[p_.producers.of[v].node].op->is_prim && !is_clone(v);
     if (p_.facts[v].frozen) {
       t.home = Home::kFrozen;
     } else if (from_extern) {
@@ -152,8 +152,61 @@ class Planner {
     return " " + g_.locations[n.location];
   }
 
+  // How many of a node's last results are clones that a writing operator filled.
+  static size_t clones_of(const graph::Node& n) {
+    size_t count = 0;
+    if (n.op->on_clones)
+      for (size_t i = 0; i < n.args.size() && i < 32; ++i)
+        if (n.op->on_clones->mutates >> i & 1) graph::for_each_ref(n.args[i], [&](ValueId) { ++count; });
+    return count;
+  }
+  bool is_clone(ValueId v) const {
+    const graph::Node& n = g_.nodes[p_.producers.of[v].node];
+    const size_t clones = clones_of(n);
+    return std::find(n.outs.end() - static_cast<std::ptrdiff_t>(clones), n.outs.end(), v) != n.outs.end();
+  }
+  // The operator writes copies of its arguments.
+  void call_on_clones(const graph::Node& node) {
+    Step s;
+    s.kind = StepKind::kCall;
+    s.op = node.op->on_clones->name;
+    s.label = s.op + location(node);
+    const size_t own = node.outs.size() - clones_of(node);
+    size_t next = own;
+    for (size_t i = 0; i < node.args.size(); ++i) {
+      Arg a = node.args[i];
+      const bool written = i < 32 && (node.op->on_clones->mutates >> i & 1);
+      auto place = [&](Ref& r) {
+        if (r.id == kNoValue) return;
+        const ValueId original = r.id;
+        r.id = tensor(original);
+        if (!written) return;
+        const ValueId clone = node.outs[next++];
+        TensorType type = clone != kNoValue ? home_type(clone) : home_type(original);
+        const TensorId to = clone != kNoValue && p_.facts[clone].used ? tensor(clone) : add({std::move(type), Home::kSlab});
+        Step copy;
+        copy.kind = StepKind::kCopy;
+        copy.reads = {r.id};
+        copy.writes = {to};
+        copy.label = "clone";
+        plan_.steps.push_back(std::move(copy));
+        r.id = to;
+      };
+      if (auto* r = std::get_if<Ref>(&a)) place(*r);
+      if (auto* l = std::get_if<RefList>(&a))
+        for (Ref& r : *l) place(r);
+      s.args.push_back(std::move(a));
+    }
+    for (size_t i = 0; i < own; ++i) {
+      const ValueId v = node.outs[i];
+      s.writes.push_back(v == kNoValue || !p_.facts[v].used ? -1 : tensor(v));
+    }
+    plan_.steps.push_back(std::move(s));
+  }
+
   void call(int32_t n) {
     const graph::Node& node = g_.nodes[n];
+    if (node.op->on_clones) return call_on_clones(node);
     Step s;
     s.kind = StepKind::kCall;
     s.op = node.op->name;
@@ -169,7 +222,8 @@ class Planner {
     }
     bool frozen = true;
     for (ValueId v : node.outs) {
-      s.writes.push_back(v == kNoValue ? -1 : tensor(v));
+      // What nobody reads is dropped as it comes: some operators leave such results out.
+      s.writes.push_back(v == kNoValue || !p_.facts[v].used ? -1 : tensor(v));
       frozen = frozen && v != kNoValue && p_.facts[v].frozen;
     }
     frozen = frozen && !node.outs.empty();

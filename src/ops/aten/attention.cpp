@@ -34,9 +34,16 @@ bool flash_for_cpu_backward(In in, Types& outs) {
   return true;
 }
 
+// nn.TransformerEncoderLayer's fast path: ends in a layer norm or in the sum with the feed-forward part.
+bool encoder_layer(In in, Types& outs) {
+  const TensorType* x = tensor(in, 0);
+  return x && x->rank() == 3 && !has_zero_size(*x) && one(outs, fresh(*x, x->dtype, x->sizes));
+}
+
 }  // namespace
 
 void add_attention(Table& t) {
+  t.add("_transformer_encoder_layer_fwd.default", OpKind::kExtern, encoder_layer);
   // Random when dropout_p > 0, which the CPU kernel rejects.
   t.add("_scaled_dot_product_flash_attention_for_cpu.default", OpKind::kExtern, flash_for_cpu);
   t.add("_scaled_dot_product_flash_attention_for_cpu_backward.default", OpKind::kExtern, flash_for_cpu_backward);

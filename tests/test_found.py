@@ -1,0 +1,158 @@
+"""Programs that once came back wrong or were declined, each as small as it gets: compiled whole, equal to eager."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils import _pytree as pytree
+
+import flashover
+
+X = torch.linspace(-2, 2, 2 * 8 * 16).reshape(2, 8, 16)
+IDS = (torch.arange(12) * 7 % 20).reshape(3, 4)
+MASK = torch.tensor([True, False] * 8)
+
+
+def check(f: Any, *args: Any, again: Any = None) -> None:
+    """Whole capture, equal values, dtypes and strides; the second call runs the compiled code."""
+    with torch.no_grad():
+        fast = flashover.compile(f, fullgraph=True)
+        for _ in range(2):
+            torch.manual_seed(3)
+            want = f(*args)
+            torch.manual_seed(3)
+            got = fast(*args)
+            a, b = pytree.tree_leaves(got), pytree.tree_leaves(want)
+            assert len(a) == len(b)
+            for x, y in zip(a, b, strict=True):
+                if not isinstance(y, torch.Tensor):
+                    assert type(x) is type(y) and (x is y or x == y)
+                    continue
+                assert (x.dtype, x.shape, x.stride()) == (y.dtype, y.shape, y.stride())
+                torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-5, equal_nan=True)
+
+
+def test_output_that_an_extern_reads_too() -> None:
+    """The output is dense in eager's order, the matrix product was promised the transposed one."""
+    norm, linear = nn.LayerNorm(512), nn.Linear(512, 32)
+
+    def f(x: torch.Tensor) -> Any:
+        n = norm(x)
+        return linear(n), n
+
+    check(f, torch.randn(1, 512, 12).transpose(1, 2))
+
+
+def test_row_chosen_by_data_beside_its_layer_norm() -> None:
+    def f(x: torch.Tensor, ids: torch.Tensor) -> Any:
+        h = F.layer_norm(x, (32,))
+        return h, h[torch.arange(h.shape[0]), (ids == 2).int().argmax(-1)]
+
+    check(f, torch.randn(1, 16, 32), torch.arange(16)[None] % 5)
+
+
+def test_many_reshapes_of_a_mean() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = x.reshape(2, 2, 2, 2, 2, 2, 2, 4).permute(0, 3, 1, 5, 2, 4, 6, 7).reshape(2, 4, 4, 4, 4)
+        return y.reshape(2, 2, 2, 2, 2, 4, 4).permute(0, 2, 1, 4, 3, 5, 6).mean(-1).reshape(-1)
+
+    check(f, torch.randn(512))
+
+
+def test_constants_joined_by_cat() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        at = torch.cat([torch.arange(4)[:, None], torch.arange(4)[:, None]], 1)
+        return x[:4, :2] * at
+
+    check(f, torch.randn(4, 4))
+
+
+def test_kernels_shared_between_sizes() -> None:
+    def f(a: torch.Tensor, b: torch.Tensor) -> Any:
+        return [torch.cat([t[:, i:], t[:, :i]], 1) * 2 for t in (a, b) for i in (1, 3)]
+
+    check(f, torch.randn(4, 8), torch.randn(6, 10))
+
+
+encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 4, 32, batch_first=True), 2).eval()
+attention = nn.MultiheadAttention(16, 4, batch_first=True).eval()
+PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
+    "one_hot": (lambda i: F.one_hot(i, 20), (IDS,)),
+    "encoder fast path": (encoder, (X,)),
+    "encoder with a mask": (lambda x: encoder(x, src_key_padding_mask=torch.zeros(2, 8, dtype=torch.bool)), (X,)),
+    "attention fast path": (lambda x: attention(x, x, x), (X,)),
+    "attention without weights": (lambda x: attention(x, x, x, need_weights=False), (X,)),
+    "lstm": (nn.LSTM(16, 8, 2, bidirectional=True).eval(), (X,)),
+    "gru": (nn.GRU(16, 8, batch_first=True).eval(), (X,)),
+    "max_pool1d with indices": (lambda x: F.max_pool1d(x, 2, return_indices=True), (X,)),
+    "embedding bag": (nn.EmbeddingBag(20, 8, mode="mean"), (IDS,)),
+    "constant mask": (lambda x: x[:, :, torch.tensor([True, False] * 8)], (X,)),
+    "constant mask made by operators": (lambda x: torch.combinations(x[0, 0]), (X,)),
+    "stft": (lambda x: torch.stft(x, 16, window=torch.hann_window(16), return_complex=True).abs(), (X.reshape(2, 128),)),
+    "istft": (
+        lambda x: torch.istft(
+            torch.stft(x, 16, window=torch.hann_window(16), return_complex=True), 16, window=torch.hann_window(16)
+        ),
+        (X.reshape(2, 128),),
+    ),
+    "complex slices": (lambda x: torch.view_as_real(torch.fft.rfft(x)[:, 1:, ::2].transpose(0, 1) * 2), (X,)),
+    "requires_grad_ that changes nothing": (lambda x: (x * 2).requires_grad_(False) + 1, (X,)),
+    "batch norm in training": (lambda x: F.batch_norm(x, None, None, training=True), (X,)),
+    "rrelu": (lambda x: F.rrelu(x), (X,)),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.timeout(120)
+def test_program(name: str) -> None:
+    f, args = PROGRAMS[name]
+    check(f, *args)
+
+
+def test_operator_that_writes_and_has_no_functional_twin() -> None:
+    """The running statistics move as in eager."""
+    fast, eager = nn.BatchNorm1d(8), nn.BatchNorm1d(8)
+    compiled = flashover.compile(fast, fullgraph=True)
+    with torch.no_grad():
+        for _ in range(3):
+            torch.testing.assert_close(compiled(X), eager(X))
+    torch.testing.assert_close(fast.running_mean, eager.running_mean)
+    torch.testing.assert_close(fast.running_var, eager.running_var)
+    assert fast.num_batches_tracked == eager.num_batches_tracked == 3
+
+
+class Base:
+    scale = 2
+    last: Any = None
+
+
+class Derived(Base):
+    pass
+
+
+def test_class_attributes_are_written() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        Base.last = x.shape
+        Base.scale = 3
+        return x * Derived.scale + Derived().scale
+
+    fast = flashover.compile(f, fullgraph=True)
+    with torch.no_grad():
+        for x in (torch.ones(3), torch.ones(4), torch.ones(3)):
+            Base.scale, Base.last = 2, None
+            assert torch.equal(fast(x), x * 3 + 3)
+            assert Base.last == x.shape and Base.scale == 3 and "scale" not in vars(Derived)
+    Derived.scale = 5
+    with torch.no_grad():
+        assert torch.equal(fast(torch.ones(3)), torch.full((3,), 10.0))
+    del Derived.scale
+
+
+def test_mask_of_data_is_declined() -> None:
+    with torch.no_grad(), pytest.raises(flashover.exc.Unsupported, match="mask"):
+        flashover.compile(lambda x, m: x[:, :, m], fullgraph=True)(X, MASK)
