@@ -173,6 +173,7 @@ add("group_norm", lambda a, w, b: F.group_norm(a, 4, w, b), f32(2, 16, 9, 9), f3
 add("batch_norm", lambda a, w, b: F.batch_norm(a, None, None, w, b, True), f32(6, 10, 8, 8), f32(10), f32(10))
 add("batch_norm wide", lambda a: F.batch_norm(a.permute(0, 3, 1, 2), None, None, None, None, True), f32(16, 32, 32, 8))
 add("cross_entropy", lambda a, t: F.cross_entropy(a, t), f32(30, 100), torch.randint(0, 100, (30,)))
+add("cross_entropy ignoring", lambda a, t: [F.cross_entropy(a, t, ignore_index=7, reduction=r) for r in ("mean", "sum", "none")], f32(30, 50), torch.randint(0, 12, (30,)))
 add("column sums", lambda a, b: ((a * b).sum(0), a.sum(0)), f32(2048, 40), f32(2048, 40))
 add("odd columns", lambda a: a.sum(0), f32(2053, 7))
 add("odd long", lambda a: a.sum(), f32(40009))

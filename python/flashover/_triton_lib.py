@@ -164,6 +164,19 @@ def argmin(a, i, b, j):
     return tl.where(first, a, b), tl.where(first, i, j)
 
 
+# One more value per lane, in the order of their positions. A position that is still `none` goes to the first that comes.
+@triton.jit
+def next_argmax(a, i, b, j):
+    take = ((b <= a) == 0) & (a == a)
+    return tl.where(take, b, a), tl.where(take, j, i)
+
+
+@triton.jit
+def next_argmin(a, i, b, j):
+    take = ((b >= a) == 0) & (a == a)
+    return tl.where(take, b, a), tl.where(take, j, i)
+
+
 @triton.jit
 def int_argmax(a, i, b, j):
     first = (a > b) | ((a == b) & (i < j))
@@ -340,6 +353,14 @@ def tanh(x):
     near = p * z * x + x
     far = 1.0 - 2.0 / (tl.exp(2.0 * a) + 1.0)
     return tl.where(a < 0.625, near, tl.where(x < 0, -far, far))
+
+
+@triton.jit
+def fast_tanh(x):
+    """Relative error 2^-11: for results in 16 bits."""
+    if ON_GPU:
+        return _one(x, "tanh.approx.f32")
+    return libdevice.tanh(x)
 
 
 @triton.jit

@@ -737,9 +737,16 @@ class Emitter {
       if (looped_) {
         before_ += "    " + name + " = tl.full(" + shape(axes) + ", " + neutral(a) + ", " + type_name(d) + ")\n";
         before_ += "    " + at + " = tl.full(" + shape(axes) + ", " + last + ", " + type_name(at_type) + ")\n";
-        inside(name + ", " + at + " = " + fn + "(" + name + ", " + at + ", " + v + ", " + i + ")");
+        // The rows' loops go up: within a lane only a greater value replaces an earlier one. A lane that met nothing but the neutral
+        // element has no position; if that is so for a whole row, the answer is its first element.
+        const auto range = bounds_[static_cast<size_t>(in.args[1])];
+        const bool floats = is_floating(d) && range;
+        const std::string step = floats ? std::string("lib.next_") + (a.kind == Reduce::kArgMax ? "argmax" : "argmin") : fn;
+        inside(name + ", " + at + " = " + step + "(" + name + ", " + at + ", " + v + ", " + i + ")");
         after_ +=
             "    " + name + ", " + at + " = tl.reduce((" + name + ", " + at + "), 1, " + fn + ", keep_dims=True)\n";
+        if (floats)
+          after_ += "    " + at + " = tl.where(" + at + " == " + last + ", " + num(range->lo) + ", " + at + ")\n";
       } else {
         inside(name + ", " + at + " = tl.reduce((" + v + ", " + i + "), 1, " + fn + ", keep_dims=True)");
       }

@@ -63,11 +63,14 @@ void flat(const loops::Kernel& k, const Gpu& gpu, Tile& t) {
   int64_t loads = 0;
   for (const Stage& s : k.stages)
     for (const Instr& i : s.body) loads += i.op == Op::k_load;
-  t.x = 1024;
+  bool heavy = false;  // many operations an element: more of them in flight
+  for (const Stage& s : k.stages)
+    for (const Instr& i : s.body) heavy |= i.op == Op::k_erf || i.op == Op::k_tanh || i.op == Op::k_exp || i.op == Op::k_sigmoid;
+  t.x = heavy && loads <= 4 && n >= 8192 * gpu.processors ? 2048 : 1024;
   if (loads > 20) t.x = 512;  // pooling windows: registers
   while (t.x > 128 && n / t.x < 4 * gpu.processors) t.x /= 2;
   t.x = std::min(t.x, power_of_2(n));
-  t.warps = warps_for(t.x, loads > 20 ? 4 : 8, 8);
+  t.warps = warps_for(t.x, loads > 20 ? 4 : t.x == 2048 ? 16 : 8, 8);
 }
 
 void transposed(const loops::Kernel& k, const Gpu& gpu, Tile& t) {
@@ -103,8 +106,9 @@ void rows(const loops::Kernel& k, const Gpu& gpu, Tile& t) {
     return;
   }
   const int64_t cap = std::max<int64_t>(1024, 64 * 1024 / loads);  // of elements: compile time and registers
-  t.persistent = whole <= 8192 || (whole == 16384 && n < gpu.processors);
-  if (whole > 1024 && whole > cap) t.persistent = false;
+  // (Longer rows that are read several times are better held by 32 warps than read again.)
+  t.persistent = whole <= 8192 || (whole == 16384 && n < gpu.processors) || (whole == 32768 && loads <= 2 && k.accs.size() > 1);
+  if (whole > 1024 && whole > cap && !(whole == 32768 && loads <= 2)) t.persistent = false;
   if (!k.scratch.empty()) t.persistent = true;
   t.persistent &= fixed;
   if (!t.persistent) {

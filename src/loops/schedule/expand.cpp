@@ -131,7 +131,7 @@ std::optional<Cut> gpu_cut(const TensorType& x, const std::vector<int64_t>& dims
     if (want < 2) break;
     int64_t divisor = 0;
     for (int64_t k = std::max<int64_t>(2, want / 2); k <= want * 2 && k < size; ++k)
-      if (size % k == 0 && (divisor == 0 || std::abs(k - want) < std::abs(divisor - want))) divisor = k;
+      if (size % k == 0 && (divisor == 0 || std::max(k, want) * std::min(divisor, want) <= std::max(divisor, want) * std::min(k, want))) divisor = k;
     if (divisor == 0 && exact) break;
     cut.dim = d;
     cut.parts = divisor ? divisor : want;
