@@ -18,8 +18,29 @@ namespace py = pybind11;
 namespace {
 
 // ---- exposure hooks: the C functions behind `data`, numpy(), ... are wrapped in place, once ----
+// torch.compile's launchers ask for the address of everything they pass to kernels; what those write gets a new version.
+bool asked_by_inductor() {
+  constexpr int kFrames = 4;
+  PyFrameObject* frame = PyThreadState_GetFrame(PyThreadState_Get());
+  bool found = false;
+  for (int i = 0; frame && i < kFrames && !found; ++i) {
+    PyCodeObject* code = PyFrame_GetCode(frame);
+    const char* file = PyUnicode_AsUTF8(code->co_filename);
+    found = file && std::strstr(file, "/torch/_inductor/");
+    if (!file) PyErr_Clear();
+    Py_DECREF(code);
+    PyFrameObject* back = PyFrame_GetBack(frame);
+    Py_DECREF(frame);
+    frame = back;
+  }
+  Py_XDECREF(frame);
+  return found;
+}
 void expose(PyObject* tensor, run::Alias alias) {
-  if (tensor && THPVariable_Check(tensor)) run::expose(THPVariable_Unpack(tensor).unsafeGetTensorImpl(), alias);
+  if (!tensor || !THPVariable_Check(tensor)) return;
+  const at::Tensor& t = THPVariable_Unpack(tensor);
+  if (alias == run::Alias::kAddress && t.is_cuda() && asked_by_inductor()) return;
+  run::expose(t.unsafeGetTensorImpl(), alias);
 }
 
 getter data_getter;
