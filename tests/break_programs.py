@@ -627,6 +627,98 @@ def chained(x, y):
     return itertools.chain([x], [y]).__next__() + 1 if (x * 0).sum() == 0 else y
 
 
+class Loud:
+    @property
+    def value(self):
+        print("property")
+        return 3
+
+    def __init__(self, t=None):
+        print("init")
+        self.t = t
+
+    def __add__(self, other):
+        print("add")
+        return self.t + other
+
+    def __getattr__(self, name):
+        print("getattr", name)
+        return 2
+
+
+def python_behind_c(x, y):
+    x = x + 1
+    a = Loud(x)
+    return a.value * x, a + y, a.missing * y
+
+
+def file_block(x, y):
+    with open("/dev/null", "w") as f:
+        x = x + 1
+        f.write("a")
+        x = x * 2
+    return x, f.closed
+
+
+def numpy_values(x, y):
+    import numpy as np
+
+    a = np.abs((x + 1).numpy())
+    return x * float(a.sum()) + y, a.shape, bool((a > 0).any())
+
+
+def list_across(x, y):
+    d = {}
+    d.setdefault("a", []).append(x + 1)
+    print("z")
+    d["a"].append(y)
+    d["b"] = d["a"]
+    flashover.graph_break()
+    d["b"].append(3)
+    return d, len(d["a"])
+
+
+def library_function(x, y):
+    import copy
+
+    return copy.deepcopy(x + 1) * 2
+
+
+def started_generator(x, y):
+    def rows():
+        log.append("start")
+        try:
+            for i in range(5):
+                yield x + i
+        finally:
+            log.append("end")
+
+    log = []
+    g = rows()
+    a = next(g)
+    print("between")
+    b = next(g)
+    g.close()
+    return a + b, log
+
+
+def unfinished_generator(x, y):
+    log = []
+
+    def rows():
+        try:
+            yield x + 1
+            yield x + 2
+        finally:
+            log.append("closed")
+
+    for r in rows():
+        y = y + r
+        flashover.graph_break()
+        break
+    return y, log
+
+
 PROGRAMS = [
     v
     for v in list(globals().values())

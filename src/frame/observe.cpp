@@ -22,6 +22,12 @@ PyTypeObject* loaded_type(const char* module, const char* name) {
   return t != nullptr && PyType_Check(t) ? reinterpret_cast<PyTypeObject*>(t) : nullptr;
 }
 
+bool is_foreign(PyObject* o) {
+  const char* name = Py_TYPE(o)->tp_name;
+  for (const char* module : {"numpy.", "_io.", "datetime."})
+    if (std::strncmp(name, module, std::strlen(module)) == 0) return !PyType_Check(o);
+  return false;
+}
 bool is_dict_view(PyObject* o) { return PyDictKeys_Check(o) || PyDictValues_Check(o) || PyDictItems_Check(o); }
 
 }  // namespace
@@ -249,6 +255,11 @@ void Recorder::describe(SourceId id, PyObject* object, bool parent_pinned) {
       return;
     }
   }
+  if (source(id).kind == SourceKind::kArgument && is_foreign(object)) {
+    opaque_.insert(object);
+    fact(FactKind::kTypeIs, id, reinterpret_cast<PyObject*>(Py_TYPE(object)));
+    return;
+  }
   // Iterators that a caller hands over are other ones each time; the trace does not advance them (Interpreter::next).
   const bool iterator = source(id).kind == SourceKind::kArgument && PyIter_Check(object) &&
                         !(Py_TYPE(object)->tp_flags & Py_TPFLAGS_HEAPTYPE);
@@ -342,6 +353,7 @@ PyObject* Recorder::type_lookup(PyTypeObject* type, PyObject* name, Py_ssize_t s
 }
 
 PyObject* Recorder::dict_get(PyObject* dict, PyObject* key) {
+  not_opaque(key);
   PyObject* value = PyDict_GetItemWithError(dict, key);
   if (value == nullptr && PyErr_Occurred()) return nullptr;
   SourceId id = source_of(dict);
@@ -361,7 +373,12 @@ PyObject* Recorder::dict_get(PyObject* dict, PyObject* key) {
   return value;
 }
 
+void Recorder::not_opaque(PyObject* o) const {
+  if (is_opaque(o)) throw Declined(std::string("what is in an argument is looked at: ") + Py_TYPE(o)->tp_name);
+}
+
 void Recorder::length(PyObject* container) {
+  not_opaque(container);
   SourceId id = source_of(container);
   if (id == kNoSource || detached(container)) return;
   if (appended(container) >= 0) return contents(container);
@@ -378,6 +395,7 @@ void Recorder::length(PyObject* container) {
 }
 
 void Recorder::contents(PyObject* c) {
+  not_opaque(c);
   if (PyDictProxy_Type.tp_name != nullptr && Py_TYPE(c) == &PyDictProxy_Type) {
     c = reinterpret_cast<MappingProxyLayout*>(c)->mapping;
     if (!PyDict_Check(c)) return;
@@ -460,6 +478,7 @@ void Recorder::contents(PyObject* c) {
 
 void Recorder::contents_deep(PyObject* o, int depth) {
   if (depth > kMaxDepth || is_atom(o)) return;
+  not_opaque(o);
   PyTypeObject* t = Py_TYPE(o);
   if (t == &PyTuple_Type || t == &PyList_Type || PyTuple_Check(o) || PyList_Check(o)) {
     contents(o);

@@ -47,6 +47,9 @@ class Recorder {
     return it == known_.end() ? kNoSource : it->second;
   }
   bool is_old(PyObject* o) const { return known_.count(o) != 0; }
+  // Arguments of foreign C types (arrays of numpy, files): only handed on, since only their type is guarded.
+  bool is_opaque(PyObject* o) const { return !opaque_.empty() && opaque_.count(o) != 0; }
+  void not_opaque(PyObject* o) const;  // throws Declined
 
   // `object` was read through this path: names it, records what must be true of it. Throws Declined.
   void reach(SourceKind kind, SourceId parent, int64_t index, PyObject* key, PyObject* object);
@@ -160,6 +163,7 @@ class Recorder {
   std::unordered_set<PyObject*> fresh_functions_, fresh_types_, seen_functions_, detached_;
   std::unordered_map<PyObject*, std::vector<PyObject*>> written_;  // dict -> keys (owned)
   std::unordered_map<PyObject*, Py_ssize_t> appended_;
+  std::unordered_set<PyObject*> opaque_;
   std::unordered_map<uint64_t, int32_t> location_indices_;
   std::vector<SourceId> tensor_sources_;  // by graph input index
 };

@@ -10,6 +10,11 @@ constexpr int kMaxDepth = 100;
 bool is_namedtuple(PyObject* o) {
   return PyTuple_Check(o) && !PyTuple_CheckExact(o) && PyObject_HasAttrString(reinterpret_cast<PyObject*>(Py_TYPE(o)), "_fields");
 }
+bool is_c_descriptor(PyObject* o) {  // found on a builtin type, which does not change
+  PyTypeObject* t = Py_TYPE(o);
+  return t == &PyMethodDescr_Type || t == &PyWrapperDescr_Type || t == &PyGetSetDescr_Type || t == &PyMemberDescr_Type ||
+         t == &PyClassMethodDescr_Type;
+}
 bool is_structseq(PyObject* o) {
   return PyTuple_Check(o) && PyObject_HasAttrString(reinterpret_cast<PyObject*>(Py_TYPE(o)), "n_sequence_fields");
 }
@@ -92,7 +97,7 @@ int32_t RecipeMaker::make(PyObject* o) {
     }
   }
   if (is_pinned_kind(o) && !PyFunction_Check(o) && !in_.recorder.is_fresh_type(o) &&
-      (PyType_Check(o) || PyModule_Check(o) || PyCFunction_Check(o) || PyCode_Check(o) ||
+      (PyType_Check(o) || PyModule_Check(o) || PyCFunction_Check(o) || PyCode_Check(o) || is_c_descriptor(o) ||
        (known_types().enum_type != nullptr && PyObject_TypeCheck(o, known_types().enum_type))))
     return registers_[o] = step(Kind::kConstant, o);
   if (++depth_ > kMaxDepth) throw Declined("a result nested too deeply");

@@ -3,6 +3,8 @@
 #include <opcode.h>
 
 #include <memory>
+#include <string>
+#include <string_view>
 
 #include "frame/bytecode/caches.h"
 
@@ -161,6 +163,28 @@ LocalUse local_use(const Instruction& in, int local) {
     default:
       return LocalUse::kNone;
   }
+}
+
+bool is_library(PyCodeObject* code) {
+  static const std::string standard = [] {
+    PyObject* os = PyImport_ImportModule("os");
+    PyObject* file = os != nullptr ? PyObject_GetAttrString(os, "__file__") : nullptr;
+    const char* text = file != nullptr ? PyUnicode_AsUTF8(file) : nullptr;
+    std::string path = text != nullptr ? text : "";
+    Py_XDECREF(file);
+    Py_XDECREF(os);
+    PyErr_Clear();
+    return path.substr(0, path.rfind('/') + 1);
+  }();
+  const char* text = PyUnicode_AsUTF8(code->co_filename);
+  if (text == nullptr) {
+    PyErr_Clear();
+    return false;
+  }
+  const std::string_view file = text;
+  const bool installed = file.find("-packages/") != file.npos;
+  if (installed) return file.find("-packages/torch/") != file.npos && file.find("-packages/torch/nn/modules/") == file.npos;
+  return !standard.empty() && file.substr(0, standard.size()) == standard;
 }
 
 bool reads_its_locals(PyCodeObject* code) {

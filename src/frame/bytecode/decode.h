@@ -39,6 +39,7 @@ struct Flow {
 Flow flow_of(const Instruction& in, int pc);
 enum class LocalUse : uint8_t { kNone, kReads, kWrites };
 LocalUse local_use(const Instruction& in, int local);
+bool is_library(PyCodeObject* code);        // of Python's or torch's own, but for torch.nn
 bool reads_its_locals(PyCodeObject* code);  // locals(), exec() ...: every local counts
 
 }  // namespace flashover::frame

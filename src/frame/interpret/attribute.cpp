@@ -134,6 +134,7 @@ PyObject* Interpreter::bind(PyObject* d, PyObject* o, PyTypeObject* type) {
 PyObject* Interpreter::from_slot(PyObject* o, PyObject* name, PyObject* descriptor, PyObject* value) {
   if (value == nullptr || !recorder.is_old(o)) return value;
   Ref v = Ref::steal(value);
+  recorder.not_opaque(o);
   SourceId id = recorder.source_of(o);
   if (is_tensor(o)) {
     if (is_atom(value) || recorder.is_old(value)) return v.release();  // implied by kTensor

@@ -72,6 +72,7 @@ PyObject* Interpreter::subscript(PyObject* o, PyObject* key) {
     consume(key);
     return PyObject_GetItem(o, key);
   }
+  recorder.not_opaque(o);
   if (!recorder.is_old(o)) {
     look_special(o, "__getitem__");
     if (PyType_Check(o)) look_special(o, "__class_getitem__");
@@ -113,6 +114,7 @@ PyObject* Interpreter::subscript(PyObject* o, PyObject* key) {
 
 int Interpreter::set_subscript(PyObject* o, PyObject* key, PyObject* value) {
   if (plain) return value != nullptr ? PyObject_SetItem(o, key, value) : PyObject_DelItem(o, key);
+  recorder.not_opaque(o);
   PyTypeObject* t = Py_TYPE(o);
   if (recorder.is_old(o) && !is_tensor(o)) {
     if (PyDict_Check(o) && inherits(&PyMappingMethods::mp_ass_subscript, t, &PyDict_Type)) {
@@ -137,6 +139,7 @@ int Interpreter::set_subscript(PyObject* o, PyObject* key, PyObject* value) {
 
 PyObject* Interpreter::iterator(PyObject* o) {
   if (plain) return PyObject_GetIter(o);
+  recorder.not_opaque(o);
   PyTypeObject* t = Py_TYPE(o);
   look_special(o, "__iter__");
   if (recorder.is_old(o) && !is_tensor(o)) {
@@ -173,6 +176,7 @@ int Interpreter::truth(PyObject* o) {
   if (plain) return PyObject_IsTrue(o);
   if (o == Py_True) return 1;
   if (o == Py_False || o == Py_None) return 0;
+  recorder.not_opaque(o);
   PyTypeObject* t = Py_TYPE(o);
   if (t->tp_flags & Py_TPFLAGS_HEAPTYPE) {
     look_special(o, "__bool__");
@@ -185,6 +189,7 @@ int Interpreter::truth(PyObject* o) {
 
 int Interpreter::contains(PyObject* c, PyObject* item) {
   if (plain) return PySequence_Contains(c, item);
+  recorder.not_opaque(c);
   PyTypeObject* t = Py_TYPE(c);
   if (t == &PyUnicode_Type) return PySequence_Contains(c, item);
   look_special(c, "__contains__");
@@ -237,6 +242,7 @@ PyObject* Interpreter::binary(PyObject* a, PyObject* b, int op) {
 
 PyObject* Interpreter::unary(PyObject* o, unaryfunc f) {
   if (plain) return f(o);
+  recorder.not_opaque(o);
   if (!is_plain(o)) {
     look_special(o, "__neg__");
     look_special(o, "__invert__");

@@ -120,6 +120,8 @@ void Interpreter::note_break() {
   if (chain.empty()) return;
   size_t last = 0;  // the innermost frame that only direct calls lead to
   while (last + 1 < chain.size() && chain[last + 1]->direct) ++last;
+  // A library's own functions run for real as a whole: nothing in them is worth a graph of its own.
+  while (last > 0 && is_library(chain[last]->frame->f_code)) --last;
   for (size_t i = 0; i <= last; ++i)
     break_path_.push_back({chain[i]->count, chain[i]->names != 0 ? chain[i]->names : chain[i]->count});
 }
