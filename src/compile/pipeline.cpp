@@ -45,6 +45,7 @@ Graph run_graph_passes(Graph g, const Environment& env, PassRunner& passes) {
   passes.run("fold", Form::kCore, g, graph::fold, graph::FoldOptions{env.providers.strict_numerics});
   // Decompositions of neighbours share work (casts, reciprocal counts).
   passes.run("cse_core", Form::kCore, g, graph::cse);
+  passes.run("pass_numbers", Form::kCore, g, graph::pass_numbers);
   passes.run("relax_layout", Form::kCore, g, graph::relax_layout);
   passes.run("dce_core", Form::kCore, g, graph::dce);
   // Last: what is frozen depends on what the other passes left.

@@ -27,6 +27,7 @@ const std::vector<Pass>& passes() {
       {"cuda_library", [](Graph g) { return cuda_library(std::move(g), {}); }, Form::kFunctional, Form::kFunctional},
       {"decompose", decompose, Form::kFunctional, Form::kCore},
       {"fold", [](Graph g) { return fold(std::move(g)); }, Form::kCore, Form::kCore},
+      {"pass_numbers", pass_numbers, Form::kCore, Form::kCore},
       {"relax_layout", relax_layout, Form::kCore, Form::kCore},
       {"split_frozen", split_frozen, Form::kCore, Form::kCore},
   };

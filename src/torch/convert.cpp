@@ -1,5 +1,7 @@
 #include "torch/convert.h"
 
+#include <ATen/ScalarOps.h>
+
 #include <c10/core/Layout.h>
 #include <c10/core/MemoryFormat.h>
 #include <c10/core/ScalarType.h>
@@ -306,6 +308,11 @@ c10::IValue to_ivalue(const Arg& arg, const ArgSpec& spec, const TensorOf& tenso
   const auto tensor = [&](Ref r) { return r.id == kNoValue ? at::Tensor() : tensor_of(r.id); };
   switch (spec.kind) {
     case ArgKind::kTensor: {
+      if (!std::holds_alternative<Ref>(arg)) {  // a number in a tensor's place, as Python's numbers arrive
+        at::Tensor number = c10::scalar_to_tensor(to_scalar(arg));
+        number.unsafeGetTensorImpl()->set_wrapped_number(true);
+        return number;
+      }
       const Ref r = std::get<Ref>(arg);
       if (r.id == kNoValue) return {};
       return tensor_of(r.id);

@@ -3,6 +3,7 @@
 #include <map>
 
 #include "graph/builder.h"
+#include "graph/passes/dce.h"
 
 namespace flashover::graph {
 
@@ -49,6 +50,26 @@ Graph bring_operands(Graph g) {
     out.nodes.push_back(std::move(n));
   }
   return out;
+}
+
+Graph pass_numbers(Graph g) {
+  bool any = false;
+  for (const Value& v : g.values) any = any || v.type.device.type == DeviceType::kCUDA;
+  if (!any) return g;
+  std::vector<const Node*> full(g.values.size(), nullptr);
+  for (const Node& n : g.nodes)
+    if (n.op->name == "prim.full") full[n.outs[0]] = &n;
+  for (Node& n : g.nodes) {
+    if (n.op->is_prim || n.op->on_clones) continue;
+    for (Arg& a : n.args) {
+      const auto* r = std::get_if<Ref>(&a);
+      if (!r || r->id == kNoValue || !full[r->id]) continue;
+      const TensorType& t = g.type(r->id);
+      if (t.rank() != 0 || !t.wrapped_number || t.device.type != DeviceType::kCPU) continue;
+      a = Arg(full[r->id]->args[1]);
+    }
+  }
+  return dce(std::move(g));
 }
 
 }  // namespace flashover::graph

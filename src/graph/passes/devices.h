@@ -8,4 +8,8 @@ namespace flashover::graph {
 
 Graph bring_operands(Graph g);
 
+// Operators beside CUDA tensors take numbers as numbers: nothing is left to compute their 0-d tensors on the CPU. Last,
+// on the core form.
+Graph pass_numbers(Graph g);
+
 }  // namespace flashover::graph
