@@ -38,7 +38,7 @@ def test_stage_includes_only_earlier_stages(stage: str) -> None:
     assert seen, f"no includes found in src/{stage}: the check would be empty"
     for path, name in seen:
         first = name.split("/")[0]
-        if first in ALLOWED or first in ("entry", "python", "aot"):
+        if (SRC / name).exists():  # torch has folders of equal names
             assert first == stage or first in ALLOWED[stage], f"{path.relative_to(SRC)} includes {name}"
 
 
