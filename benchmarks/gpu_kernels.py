@@ -2,6 +2,7 @@
 
 PYTHONPATH=python python benchmarks/gpu_kernels.py [--json FILE] [names...]"""
 
+# ruff: noqa: E501  a table
 from __future__ import annotations
 
 import argparse
@@ -118,9 +119,12 @@ def main() -> None:
                 fast = flashover.compile(fn, fullgraph=True)
                 got, want = fast(*one), fn(*one)
                 kernels = flashover.compile_stats()["kernels"] - before
-                reference = fn(*(t.double() if t.is_floating_point() else t for t in one)) if nbytes(one) < 1 << 28 else want
+                reference = (
+                    fn(*(t.double() if t.is_floating_point() else t for t in one)) if nbytes(one) < 1 << 28 else want
+                )
                 right = all(
-                    (a.double() - x.double()).abs().max() <= 2 * (b.double() - x.double()).abs().max() + 2e-2 * x.double().abs().max()
+                    (a.double() - x.double()).abs().max()
+                    <= 2 * (b.double() - x.double()).abs().max() + 2e-2 * x.double().abs().max()
                     for a, b, x in zip(flat(got), flat(want), flat(reference), strict=True)
                 )
                 us, eager = measure(fast, sets), measure(fn, sets)

@@ -1,5 +1,6 @@
 """Triton kernels without a GPU: numerics in Triton's interpreter, compilation to sm_90 cubins, workers that die."""
 
+# ruff: noqa: E501  programs in strings
 from __future__ import annotations
 
 import json

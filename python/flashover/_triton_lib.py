@@ -1,5 +1,5 @@
-"""Functions that generated Triton kernels call. Imported by compile workers (which have neither torch nor flashover) and,
-with TRITON_INTERPRET=1, by tests. Nothing here links libdevice unless it is used by a kernel: linking costs 16 ms a kernel."""
+"""Functions that generated Triton kernels call. Imported by compile workers (which have neither torch nor flashover)
+and, with TRITON_INTERPRET=1, by tests. Nothing here links libdevice unless a kernel uses it: that costs 16 ms."""
 
 import os
 
@@ -164,7 +164,7 @@ def argmin(a, i, b, j):
     return tl.where(first, a, b), tl.where(first, i, j)
 
 
-# One more value per lane, in the order of their positions. A position that is still `none` goes to the first that comes.
+# One more value per lane, in the order of their positions.
 @triton.jit
 def next_argmax(a, i, b, j):
     take = ((b <= a) == 0) & (a == a)

@@ -52,7 +52,10 @@ Hash128 plan_key(const graph::Graph& traced, const Options& options, const Envir
   const graph::Providers& p = env.providers;
   h.text(env.versions).number(static_cast<uint64_t>(env.threads));
   h.text(graph::describe(p));
-  if (env.gpu) h.text(kernel::triton::str(*env.gpu)).number(static_cast<uint64_t>(env.gpu->processors)).text(kernel::triton::command().version);
+  if (env.gpu)
+    h.text(kernel::triton::str(*env.gpu))
+        .number(static_cast<uint64_t>(env.gpu->processors))
+        .text(kernel::triton::command().version);
   h.text(machine_identity());
   toolchain(h, option(options.values, "compiler"));
   return h.finish();
@@ -85,13 +88,14 @@ bool read_cubin(const std::string& bytes, std::string& symbol, kernel::triton::C
   const auto size = static_cast<uint64_t>(numbers[3]);
   if (size > bytes.size() - sizeof numbers) return false;
   symbol = bytes.substr(sizeof numbers, size);
-  c = {bytes.substr(sizeof numbers + size), static_cast<int32_t>(numbers[0]), numbers[1], static_cast<int32_t>(numbers[2]), ""};
+  c = {bytes.substr(sizeof numbers + size), static_cast<int32_t>(numbers[0]), numbers[1],
+       static_cast<int32_t>(numbers[2]), ""};
   return !c.bytes.empty();
 }
 }  // namespace
 
-kernel::Compiled compile_kernels(std::span<const loops::Kernel> kernels, const kernel::triton::Gpu& gpu, Cache* cache, int64_t& reused,
-                                 std::vector<std::string>* texts) {
+kernel::Compiled compile_kernels(std::span<const loops::Kernel> kernels, const kernel::triton::Gpu& gpu, Cache* cache,
+                                 int64_t& reused, std::vector<std::string>* texts) {
   namespace triton = kernel::triton;
   const auto start = std::chrono::steady_clock::now();
   kernel::Compiled out;
@@ -104,7 +108,8 @@ kernel::Compiled compile_kernels(std::span<const loops::Kernel> kernels, const k
     sources.push_back(triton::emit(kernels[i], gpu));
     if (texts) texts->push_back(sources[i].text);
     const Hash128 text = triton::key(sources[i]);
-    keys.push_back(Hasher().number(text.lo).number(text.hi).text(triton::str(gpu)).text(triton::command().version).finish());
+    keys.push_back(
+        Hasher().number(text.lo).number(text.hi).text(triton::str(gpu)).text(triton::command().version).finish());
     out.kernels[i].errors = kernels[i].errors;
     out.kernels[i].cuda = sources[i].launch;
   }
@@ -121,7 +126,8 @@ kernel::Compiled compile_kernels(std::span<const loops::Kernel> kernels, const k
     if (!first.try_emplace(keys[i], i).second) continue;
     std::string symbol;
     triton::Cubin c;
-    if (const auto bytes = cache ? cache->get("cubin", keys[i]) : std::nullopt; bytes && read_cubin(*bytes, symbol, c)) {
+    if (const auto bytes = cache ? cache->get("cubin", keys[i]) : std::nullopt;
+        bytes && read_cubin(*bytes, symbol, c)) {
       finish(i, std::move(symbol), std::move(c));
       ++reused;
     } else {

@@ -737,11 +737,12 @@ class Emitter {
       if (looped_) {
         before_ += "    " + name + " = tl.full(" + shape(axes) + ", " + neutral(a) + ", " + type_name(d) + ")\n";
         before_ += "    " + at + " = tl.full(" + shape(axes) + ", " + last + ", " + type_name(at_type) + ")\n";
-        // The rows' loops go up: within a lane only a greater value replaces an earlier one. A lane that met nothing but the neutral
-        // element has no position; if that is so for a whole row, the answer is its first element.
+        // The rows' loops go up: within a lane only a greater value replaces an earlier one. A lane that met nothing
+        // but the neutral element has no position; if that is so for a whole row, the answer is its first element.
         const auto range = bounds_[static_cast<size_t>(in.args[1])];
         const bool floats = is_floating(d) && range;
-        const std::string step = floats ? std::string("lib.next_") + (a.kind == Reduce::kArgMax ? "argmax" : "argmin") : fn;
+        const std::string step =
+            floats ? std::string("lib.next_") + (a.kind == Reduce::kArgMax ? "argmax" : "argmin") : fn;
         inside(name + ", " + at + " = " + step + "(" + name + ", " + at + ", " + v + ", " + i + ")");
         after_ +=
             "    " + name + ", " + at + " = tl.reduce((" + name + ", " + at + "), 1, " + fn + ", keep_dims=True)\n";

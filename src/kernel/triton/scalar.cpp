@@ -137,8 +137,13 @@ const std::unordered_map<Op, const char*>& bool_table() {
 }
 const std::unordered_map<Op, const char*>& fast_table() {
   static const auto* const rows = new std::unordered_map<Op, const char*>{
-      {Op::k_div, "$0 / $1"},          {Op::k_reciprocal, "1.0 / $0"},  {Op::k_sigmoid, "tl.sigmoid($0)"},
-      {Op::k_erf, "lib.fast_erf($0)"}, {Op::k_log, "lib.fast_log($0)"}, {Op::k_sqrt, "lib.fast_sqrt($0)"}, {Op::k_tanh, "lib.fast_tanh($0)"},
+      {Op::k_div, "$0 / $1"},
+      {Op::k_reciprocal, "1.0 / $0"},
+      {Op::k_sigmoid, "tl.sigmoid($0)"},
+      {Op::k_erf, "lib.fast_erf($0)"},
+      {Op::k_log, "lib.fast_log($0)"},
+      {Op::k_sqrt, "lib.fast_sqrt($0)"},
+      {Op::k_tanh, "lib.fast_tanh($0)"},
   };
   return *rows;
 }

@@ -65,7 +65,8 @@ void flat(const loops::Kernel& k, const Gpu& gpu, Tile& t) {
     for (const Instr& i : s.body) loads += i.op == Op::k_load;
   bool heavy = false;  // many operations an element: more of them in flight
   for (const Stage& s : k.stages)
-    for (const Instr& i : s.body) heavy |= i.op == Op::k_erf || i.op == Op::k_tanh || i.op == Op::k_exp || i.op == Op::k_sigmoid;
+    for (const Instr& i : s.body)
+      heavy |= i.op == Op::k_erf || i.op == Op::k_tanh || i.op == Op::k_exp || i.op == Op::k_sigmoid;
   t.x = heavy && loads <= 4 && n >= 8192 * gpu.processors ? 2048 : 1024;
   if (loads > 20) t.x = 512;  // pooling windows: registers
   while (t.x > 128 && n / t.x < 4 * gpu.processors) t.x /= 2;
@@ -107,7 +108,8 @@ void rows(const loops::Kernel& k, const Gpu& gpu, Tile& t) {
   }
   const int64_t cap = std::max<int64_t>(1024, 64 * 1024 / loads);  // of elements: compile time and registers
   // (Longer rows that are read several times are better held by 32 warps than read again.)
-  t.persistent = whole <= 8192 || (whole == 16384 && n < gpu.processors) || (whole == 32768 && loads <= 2 && k.accs.size() > 1);
+  t.persistent =
+      whole <= 8192 || (whole == 16384 && n < gpu.processors) || (whole == 32768 && loads <= 2 && k.accs.size() > 1);
   if (whole > 1024 && whole > cap && !(whole == 32768 && loads <= 2)) t.persistent = false;
   if (!k.scratch.empty()) t.persistent = true;
   t.persistent &= fixed;
