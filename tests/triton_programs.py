@@ -1,6 +1,6 @@
 """Small programs whose Triton kernels are run in Triton's interpreter: name -> (function, arguments).
 
-`python triton_programs.py` runs them all (TRITON_INTERPRET=1) and prints one JSON object of name -> what is wrong, or null."""
+`python triton_programs.py` runs all (TRITON_INTERPRET=1) and prints one JSON object: name -> what is wrong, or null."""
 
 from __future__ import annotations
 

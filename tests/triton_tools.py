@@ -1,4 +1,4 @@
-"""Runs plans of Triton kernels on CPU tensors, in Triton's interpreter. Import only in a process with TRITON_INTERPRET=1."""
+"""Runs plans of Triton kernels on CPU tensors, in Triton's interpreter. Only for a process with TRITON_INTERPRET=1."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The Triton compiler as a service: `python _triton_worker.py`, requests on stdin, answers on stdout.
 
 A server imports Triton once, compiles one small kernel so that everything is loaded, and forks workers as requests come
-in. It ends when stdin ends (the process that asked is gone), and its workers die with it. A worker that dies answers its
-request with an error; the next request gets a new one.
+in. It ends when stdin ends (the process that asked is gone), and its workers die with it. A worker that dies answers
+its request with an error; the next request gets a new one.
 
 Request: u32 length, JSON {id, name, text, signature, warps, asserts, arch}. Answer: six u32 (id, status, shared bytes,
 scratch bytes per program, warps, length) and so many bytes: a cubin (status 0) or what went wrong (status 1: this
