@@ -115,7 +115,13 @@ ValueId constant(Builder& b, ValueId like, double v) {
 }
 
 ValueId operand(Builder& b, const Node& n, size_t i, DType d) {
-  if (has(n, i)) return b.convert(in(n, i), d);
+  if (has(n, i)) {
+    // Integers meet 16-bit floats as such: eager converts them before the kernel reads them.
+    const DType to = result(b, n).dtype;
+    const ValueId x = in(n, i);
+    if (d == DType::kF32 && is_reduced(to) && is_int(b.dtype(x)) && b.rank(x) > 0) return b.convert(b.convert(x, to), d);
+    return b.convert(x, d);
+  }
   auto a = scalar_in(arg(n, i), d);
   FLASHOVER_CHECK(a) << n.op->name << ": number " << i << " does not fit " << info(d).name;
   return b.full({}, *a, d, result(b, n).device);
