@@ -89,13 +89,17 @@ class Net(nn.Module):
             groups = r.choice([1, 1, 1, c])
             out = r.choice([c, c, 2 * c, 8]) if groups == 1 else c
             k = r.choice([1, 3, 3, 5])
-            conv = nn.Conv2d(c, out, k, stride=r.choice([1, 1, 2]), padding=k // 2, groups=groups, bias=r.random() < 0.5)
+            conv = nn.Conv2d(
+                c, out, k, stride=r.choice([1, 1, 2]), padding=k // 2, groups=groups, bias=r.random() < 0.5
+            )
             return r.choice(
                 [
                     conv,
                     conv,
                     nn.Sequential(conv, nn.BatchNorm2d(out)),
-                    nn.Sequential(conv, nn.BatchNorm2d(out), r.choice([nn.ReLU(), nn.SiLU(), nn.ReLU6(), nn.Hardswish()])),
+                    nn.Sequential(
+                        conv, nn.BatchNorm2d(out), r.choice([nn.ReLU(), nn.SiLU(), nn.ReLU6(), nn.Hardswish()])
+                    ),
                     nn.BatchNorm2d(c),
                     nn.GroupNorm(r.choice([1, c]), c),
                     nn.AvgPool2d(2, ceil_mode=True),
@@ -105,10 +109,36 @@ class Net(nn.Module):
                 ]
             )
         n = x.shape[-1]
-        return r.choice([nn.Linear(n, r.choice([n, 2 * n, 16]), bias=r.random() < 0.7), nn.LayerNorm(n), nn.Sequential(nn.Linear(n, 3 * n), nn.GELU(), nn.Linear(3 * n, n))])
+        return r.choice(
+            [
+                nn.Linear(n, r.choice([n, 2 * n, 16]), bias=r.random() < 0.7),
+                nn.LayerNorm(n),
+                nn.Sequential(nn.Linear(n, 3 * n), nn.GELU(), nn.Linear(3 * n, n)),
+            ]
+        )
 
 
-KINDS = ["layer"] * 10 + ["add", "add", "mul", "cat", "relu", "silu", "gelu", "hardswish", "iadd", "gate", "tokens", "image", "half", "shuffle", "first", "permute", "attention", "pool", "pad"]
+KINDS = ["layer"] * 10 + [
+    "add",
+    "add",
+    "mul",
+    "cat",
+    "relu",
+    "silu",
+    "gelu",
+    "hardswish",
+    "iadd",
+    "gate",
+    "tokens",
+    "image",
+    "half",
+    "shuffle",
+    "first",
+    "permute",
+    "attention",
+    "pool",
+    "pad",
+]
 
 
 def make(seed: int) -> tuple[Net, torch.Tensor]:
@@ -124,7 +154,10 @@ def make(seed: int) -> tuple[Net, torch.Tensor]:
     values = [x]
     with torch.no_grad():
         while len(net.steps) < r.randint(3, 14):
-            kind, reads = r.choice(KINDS), [len(values) - 1 if r.random() < 0.7 else r.randrange(len(values)), r.randrange(len(values))]
+            kind, reads = (
+                r.choice(KINDS),
+                [len(values) - 1 if r.random() < 0.7 else r.randrange(len(values)), r.randrange(len(values))],
+            )
             step = (kind, reads, r.randrange(4))
             if kind == "layer":
                 layer = net.new_layer(values[reads[0]])

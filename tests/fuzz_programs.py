@@ -1,9 +1,10 @@
 """Random tensor programs, compiled against eager: `./x fuzz 600` by hand, a fixed-seed slice in CI (test_fuzz.py).
 
-A program is a list of lines over a pool of tensors: pointwise, reductions, views, indexing, cat, matmul, norm, softmax, in-place
-writes through views, over inputs that may be non-contiguous, stride-0, empty, 0-d, integer, bool, half precision. It is compiled as
-Python source, so the whole path is exercised: capture, trace, functionalize, fuse, run. Compared elementwise with an
-fp64 run of the same program as the arbiter: outputs, mutated inputs, dtypes, strides, aliasing with the inputs.
+A program is a list of lines over a pool of tensors: pointwise, reductions, views, indexing, cat, matmul, norm, softmax,
+in-place writes through views, over inputs that may be non-contiguous, stride-0, empty, 0-d, integer, bool, half
+precision, NaN and infinite. It is compiled as Python source, so the whole path is exercised: capture, trace,
+functionalize, fuse, run. Compared elementwise with an fp64 run of the same program as the arbiter: outputs, mutated
+inputs, dtypes, strides, offsets, memory shared with the inputs and among the results.
 """
 
 from __future__ import annotations
@@ -301,7 +302,8 @@ def same_up_to_rounding(got: torch.Tensor, eager: torch.Tensor, exact: torch.Ten
     if not bool(wrong.any()):
         return ""
     i = int(wrong.flatten().nonzero()[0])
-    return f"{int(wrong.sum())} of {a.numel()} values: {a.flatten()[i]} against eager {b.flatten()[i]}, fp64 {x.flatten()[i]}"
+    ours, theirs, best = (t.flatten()[i].item() for t in (a, b, x))
+    return f"{int(wrong.sum())} of {a.numel()} values: {ours} against eager {theirs}, fp64 {best}"
 
 
 def half_precision(program: Program) -> bool:
