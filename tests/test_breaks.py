@@ -244,3 +244,18 @@ def test_many_modules_run_the_same_code() -> None:
         entries = type(compiled)._flashover_callable.entries()
     assert sum(e["ops"] for e in entries) >= 12 * 4
     assert not [e for e in entries if not e["compiled"] and not e["trivial"]]
+
+
+def test_generators_that_die_unfinished_while_captured() -> None:
+    def f(x):
+        found = any(v > 1 for v in range(5))
+        for v in (x + i for i in range(5)):
+            x = v
+            break
+        print(end="")
+        found = found and all(v < 1 for v in range(5))
+        return x + found
+
+    x = torch.randn(3)
+    for _ in range(3):
+        assert torch.equal(flashover.compile(f, backend="eager")(x), f(x))

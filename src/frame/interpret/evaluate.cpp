@@ -177,7 +177,8 @@ PyObject* Interpreter::run_frame(PyThreadState* tstate, _PyInterpreterFrame* fra
     if (code->generator) {
       PyObject* generator = reinterpret_cast<PyObject*>(_PyFrame_GetGenerator(frame));
       if (recorder.is_old(generator)) throw Declined("a generator from before the call is advanced");
-      if (reinterpret_cast<PyGenObject*>(generator)->gi_weakreflist == nullptr)
+      // (Not when it is being closed: one that is dying has cleared its weak references for the last time.)
+      if (!throwflag && reinterpret_cast<PyGenObject*>(generator)->gi_weakreflist == nullptr)
         generators_.push_back(Ref::steal(PyWeakref_NewRef(generator, nullptr)));
     }
     if (runs_uninterpreted(frame->f_code)) {
