@@ -36,7 +36,9 @@ Shape::Shape(const TensorType& t)
 
 bool Shape::fits(const at::Tensor& t) const {
   // What a library packs has sizes of its own (mkl's weights are one long row).
-  return t.scalar_type() == dtype && t.device() == device && (opaque || t.sizes() == at::IntArrayRef(sizes));
+  // Seeds and offsets of attention operators live on the CPU or the device, as they see fit; only operators read them.
+  const bool seed = (dtype == at::kLong || dtype == at::kUInt64) && t.numel() <= 2;
+  return t.scalar_type() == dtype && (t.device() == device || seed) && (opaque || t.sizes() == at::IntArrayRef(sizes));
 }
 
 bool Shape::same_strides(const at::Tensor& t) const {

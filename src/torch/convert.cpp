@@ -308,7 +308,8 @@ c10::IValue to_ivalue(const Arg& arg, const ArgSpec& spec, const TensorOf& tenso
   const auto tensor = [&](Ref r) { return r.id == kNoValue ? at::Tensor() : tensor_of(r.id); };
   switch (spec.kind) {
     case ArgKind::kTensor: {
-      if (!std::holds_alternative<Ref>(arg)) {  // a number in a tensor's place, as Python's numbers arrive
+      if (std::holds_alternative<sym::Expr>(arg) || std::holds_alternative<double>(arg) ||
+          std::holds_alternative<bool>(arg) || std::holds_alternative<std::complex<double>>(arg)) {  // a number in a tensor's place, as Python's numbers arrive
         at::Tensor number = c10::scalar_to_tensor(to_scalar(arg));
         number.unsafeGetTensorImpl()->set_wrapped_number(true);
         return number;
