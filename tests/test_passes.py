@@ -30,14 +30,15 @@ PASSES = [
 ]
 
 
-def close(got: torch.Tensor, want: torch.Tensor, what: str) -> None:
+def close(got: torch.Tensor, want: torch.Tensor, what: str, loose: bool = False) -> None:
+    """loose: there are 16-bit numbers on the way, whose roundings between operators the passes may drop."""
     assert got.dtype == want.dtype, f"{what}: dtype {got.dtype} != {want.dtype}"
     assert got.shape == want.shape, f"{what}: shape {tuple(got.shape)} != {tuple(want.shape)}"
     dims = [d for d in range(want.dim()) if want.shape[d] != 1]
     if want.numel():
         assert [got.stride(d) for d in dims] == [want.stride(d) for d in dims], f"{what}: strides {got.stride()} != {want.stride()}"
     if want.is_floating_point() or want.is_complex():
-        loose = want.dtype in (torch.bfloat16, torch.float16)
+        loose = loose or want.dtype in (torch.bfloat16, torch.float16)
         wide = torch.complex128 if want.is_complex() else torch.float64
         scale = want.detach().to(wide).abs().nan_to_num(0, 0, 0).max().item() if want.numel() else 0.0
         torch.testing.assert_close(
@@ -58,7 +59,7 @@ def storages(tensors: Sequence[torch.Tensor]) -> list[int]:
     return [seen.setdefault(t.untyped_storage().data_ptr(), i) if t.numel() else -1 for i, t in enumerate(tensors)]
 
 
-def check_passes(fn: Callable[..., Any], args: Sequence[Any] = (), module: torch.nn.Module | None = None, *, aliasing: bool = True) -> list[str]:
+def check_passes(fn: Callable[..., Any], args: Sequence[Any] = (), module: torch.nn.Module | None = None, *, aliasing: bool = True, loose: bool = False) -> list[str]:
     memo: dict[int, Any] = {}
     args2, module2, fn2 = copy.deepcopy((list(args), module, fn), memo) if module is not None else (copy.deepcopy(list(args)), None, fn)
     eager = Program(fn2, args2, module2)
@@ -77,9 +78,9 @@ def check_passes(fn: Callable[..., Any], args: Sequence[Any] = (), module: torch
         where = f"after {i}: {name}"
         assert len(got) == len(expected)
         for k, (g, e) in enumerate(zip(got, expected, strict=True)):
-            close(g, e, f"{where}: output {k}")
+            close(g, e, f"{where}: output {k}", loose)
         for k, (g, e) in enumerate(zip(inputs, eager_inputs, strict=False)):
-            close(g, e, f"{where}: input {k}")
+            close(g, e, f"{where}: input {k}", loose)
         if aliasing:
             for k, (g, e) in enumerate(zip(storages(inputs[: len(eager_inputs)] + got), storages(eager_inputs + expected), strict=True)):
                 # Results that eager cuts out of one memory without overlap may have memories of their own.
@@ -139,8 +140,15 @@ def test_random_programs(seed: int) -> None:
     program = fuzz_programs.generate(seed)
     with torch.no_grad():
         try:
-            check_passes(program.function(), program.make_inputs())
-        except _C.Decline as e:
+            loose = fuzz_programs.half_precision(program)
+            if loose and fuzz_programs.discontinuous(program):
+                pytest.skip("a dropped rounding may decide; test_fuzz.py judges these with every rounding kept")
+            check_passes(program.function(), program.make_inputs(), loose=loose)
+        except (_C.Decline, _C.Declined) as e:
+            pytest.skip(f"the trace declines: {e}")
+        except RuntimeError as e:
+            if "while the program is being traced" not in str(e):
+                raise
             pytest.skip(f"the trace declines: {e}")
 
 
