@@ -871,6 +871,17 @@ def torch_dicts_and_lists(x: Tensor) -> Any:
     return pytree.tree_unflatten([t * 2 for t in flat], spec), pytree.tree_map(lambda t: t - 1, outs)
 
 
+@functools.lru_cache(None)
+def said_once(logger: logging.Logger, text: str) -> int:
+    logger.info("%s", text)
+    return len(text)
+
+
+@program
+def cached_by_identity(x: Tensor) -> Any:
+    return x + said_once(log, "hello")
+
+
 INPUTS = [torch.arange(12.0).reshape(3, 4), torch.linspace(-1, 1, 10).reshape(2, 5)]
 
 

@@ -41,6 +41,13 @@ void check_callable_argument(PyObject* f) {
   }
 }
 
+// A cache finds it by its address (a logger): what the cache answers is one thing for one object.
+bool is_key_by_identity(PyObject* o) {
+  const KnownTypes& k = known_types();
+  return Py_TYPE(o)->tp_hash == PyBaseObject_Type.tp_hash && Py_TYPE(o)->tp_richcompare == PyBaseObject_Type.tp_richcompare &&
+         !(k.module != nullptr && PyObject_TypeCheck(o, k.module));
+}
+
 bool may_be_called_natively(PyObject* f) {
   try {
     check_callable_argument(f);
@@ -252,7 +259,8 @@ PyObject* Interpreter::call(PyObject* f, PyObject* const* args, size_t nargs, Py
   }
   if (t == k.lru_cache) {
     bool plain = true;
-    for (size_t i = 0; i < count; ++i) plain = plain && (is_atom(args[i]) || (is_pinned_kind(args[i]) && recorder.is_old(args[i])));
+    for (size_t i = 0; i < count; ++i)
+      plain = plain && (is_atom(args[i]) || (recorder.is_old(args[i]) && (is_pinned_kind(args[i]) || is_key_by_identity(args[i]))));
     if (plain) {
       // A hit answers from what was computed before; a miss computes and keeps it, as it would without us.
       ++uninterpreted;
@@ -261,6 +269,8 @@ PyObject* Interpreter::call(PyObject* f, PyObject* const* args, size_t nargs, Py
       if (!result) return nullptr;
       if (session != nullptr && session->declined()) throw Declined(session->decline_reason());
       if (!holds_tensor(result.get())) {
+        for (size_t i = 0; i < count; ++i)
+          if (!is_atom(args[i]) && !is_pinned_kind(args[i])) recorder.fact(FactKind::kIdentity, recorder.source_of(args[i]), args[i]);
         if (!is_atom(result.get()) && !recorder.is_old(result.get())) recorder.constant(result.get());
         return result.release();
       }
