@@ -1079,3 +1079,26 @@ def test_subclasses_and_modes_are_right() -> None:
         with Mode():
             assert torch.equal(fast(INPUTS[0]), F.relu(INPUTS[0]) * 2 + 1)
         assert torch.equal(fast(INPUTS[0]), plain)
+
+
+def test_generators_that_die_with_a_declined_capture() -> None:
+    """Finalized half way, they leave nothing behind that the end of the capture could stumble on."""
+
+    def f(x: Tensor) -> Tensor:
+        def rows() -> Iterator[Tensor]:
+            try:
+                yield x[0]
+                yield x[1]
+            finally:
+                seen.append("closed")
+
+        seen: list[str] = []
+        for row in rows():
+            first = row
+            break
+        any(v > 2 for v in range(5))
+        return first + 1 if x.sum() > 0 else first - 1  # ends the capture
+
+    with torch.no_grad():
+        for _ in range(3):
+            same(flashover.compile(f)(INPUTS[0]), f(INPUTS[0]))
