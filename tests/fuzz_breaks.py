@@ -127,10 +127,10 @@ class Writer:
         elif kind == "branch":
             test = r.choice(
                 [
-                    f"{a}.sum() > 0",
-                    f"{a}.sum() > {b}.sum()",
+                    f"{a}.sum() > 0.125",
+                    f"{a}.sum() > {b}.sum() + 0.125",
                     "n % 2 == 0",
-                    f"n > 3 and {a}.mean() < 0",
+                    f"n > 3 and {a}.mean() < -0.125",
                     f"{a} is {b}",
                     "len(out) % 2",
                 ]
@@ -180,7 +180,7 @@ class Writer:
             self.add(depth, "try:")
             self.block(depth + 1, level - 1, tensors, loop)
             if r.random() < 0.5:
-                self.add(depth + 1, f"if {r.choice(['True', f'{a}.sum() > 0', 'n % 2'])}:")
+                self.add(depth + 1, f"if {r.choice(['True', f'{a}.sum() > 0.125', 'n % 2'])}:")
                 self.add(depth + 2, f"raise {r.choice(['KeyError', 'ValueError', 'IndexError'])}('e{self.serial}')")
             self.add(depth, "except (ValueError, IndexError) as e:")
             self.add(depth + 1, "out.append(repr(e))")
@@ -192,7 +192,7 @@ class Writer:
         elif kind == "raise":
             self.add(depth, f"with Note(out, {self.serial}):")
             self.block(depth + 1, level - 1, tensors, loop)
-            self.add(depth + 1, f"if {r.choice(['True', f'{a}.sum() > 0'])}: raise KeyError({self.serial})")
+            self.add(depth + 1, f"if {r.choice(['True', f'{a}.sum() > 0.125'])}: raise KeyError({self.serial})")
         elif kind == "call":
             f, u, v = self.fresh("f"), self.fresh("u"), self.fresh("v")
             closure = r.random() < 0.5
