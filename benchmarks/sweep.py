@@ -9,6 +9,7 @@
 A process forked for each model, with a time limit: a crash is a row of the table. Status: whole (one graph, equal to eager),
 breaks (equal, not one graph), WRONG, CRASH, not built (the model itself does not run; the reason is its own).
 """
+# ruff: noqa: E501 - tables
 
 from __future__ import annotations
 
@@ -92,7 +93,9 @@ def compare(row: dict[str, Any], compiled: Any, model: Any, args: Any, kwargs: A
         other = outputs(torch.compile(model, backend="eager"), args, kwargs)
         if not same_metadata(got, other) and difference(got, other) <= FLOOR[row["precision"]]:
             row["as_torch_compile"] = True
-            row["reason"] = "the model computes something else under torch.compiler.is_compiling(): torch.compile gives the same"
+            row["reason"] = (
+                "the model computes something else under torch.compiler.is_compiling(): torch.compile gives the same"
+            )
             return
     except Exception:
         pass
@@ -195,7 +198,13 @@ def in_child(kind: str, name: str, options: argparse.Namespace) -> dict[str, Any
         except ProcessLookupError:
             continue
     _, status = os.waitpid(child, 0)
-    row: dict[str, Any] = {"kind": kind, "model": name, "precision": options.precision, "status": "not built", "reason": "building it died or took too long"}
+    row: dict[str, Any] = {
+        "kind": kind,
+        "model": name,
+        "precision": options.precision,
+        "status": "not built",
+        "reason": "building it died or took too long",
+    }
     while len(data) >= 4:
         size = int.from_bytes(data[:4], "little")
         row, data = pickle.loads(data[4 : 4 + size]), data[4 + size :]
@@ -212,14 +221,20 @@ def table(rows: list[dict[str, Any]], command: str) -> str:
         mine = [r for r in built if r["precision"] == p]
         equal = [r for r in mine if r["status"] in ("whole", "breaks")]
         whole = [r for r in mine if r["status"] == "whole"]
-        out.append(f"{p}: {len(mine)} architectures run in eager; {len(equal)} equal to eager, {len(whole)} captured whole ({100 * len(whole) / max(len(mine), 1):.1f} %).")
+        out.append(
+            f"{p}: {len(mine)} architectures run in eager; {len(equal)} equal to eager, {len(whole)} captured whole ({100 * len(whole) / max(len(mine), 1):.1f} %)."
+        )
         if beside := [r for r in mine if "torch.compile" in r]:
-            out.append(f"torch.compile(backend='eager', fullgraph=True) captures {sum(r['torch.compile'] == 'whole' for r in beside)} of {len(beside)} whole.")
+            out.append(
+                f"torch.compile(backend='eager', fullgraph=True) captures {sum(r['torch.compile'] == 'whole' for r in beside)} of {len(beside)} whole."
+            )
     out += ["", "| architecture | precision | equal | whole | difference | reason |", "|---|---|---|---|---|---|"]
     for r in sorted(built, key=lambda r: (r["status"] == "whole", r["kind"], r["model"])):
         good = r["status"] in ("whole", "breaks")
         reason = str(r.get("reason", "")).replace("|", "/").replace("\n", " ")[:200]
-        out.append(f"| {r['kind']}/{r['model']} | {r['precision']} | {'as torch.compile' if r.get('as_torch_compile') else 'yes' if good else 'NO'} | {'yes' if r['status'] == 'whole' else 'no'} | {r.get('difference', math.nan):.1e} | {reason} |")
+        out.append(
+            f"| {r['kind']}/{r['model']} | {r['precision']} | {'as torch.compile' if r.get('as_torch_compile') else 'yes' if good else 'NO'} | {'yes' if r['status'] == 'whole' else 'no'} | {r.get('difference', math.nan):.1e} | {reason} |"
+        )
     missing = [r for r in rows if r["status"] == "not built"]
     out += ["", f"Not built offline ({len(missing)}):", ""]
     out += [f"- {r['kind']}/{r['model']}: {str(r['reason'])[:100]}".replace("\n", " ") for r in missing]
@@ -232,8 +247,12 @@ def main() -> int:
     parser.add_argument("--kind", default="timm,torchvision,transformers")
     parser.add_argument("--slice", default="0/1")
     parser.add_argument("--precision", default="fp32", choices=["fp32", "bf16"])
-    parser.add_argument("--inductor", action="store_true", help="also capture with torch.compile(backend='eager', fullgraph=True)")
-    parser.add_argument("--capture-only", action="store_true", help="do not run what is not whole a second time with breaks")
+    parser.add_argument(
+        "--inductor", action="store_true", help="also capture with torch.compile(backend='eager', fullgraph=True)"
+    )
+    parser.add_argument(
+        "--capture-only", action="store_true", help="do not run what is not whole a second time with breaks"
+    )
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--limit", type=int, default=180, help="seconds a model")
     parser.add_argument("--seconds", type=float, default=math.inf, help="stop starting models after this time")
@@ -252,7 +271,9 @@ def main() -> int:
     if wanted:
         chosen = [c for c in chosen if any(c[1] == w[1:] if w[0] == "=" else w in c[1] for w in wanted)]
     if options.again:
-        chosen = [c for c in chosen if rows.get((*c, options.precision), {}).get("status") not in (None, "whole", "not built")]
+        chosen = [
+            c for c in chosen if rows.get((*c, options.precision), {}).get("status") not in (None, "whole", "not built")
+        ]
     if options.missing:
         chosen = [c for c in chosen if (*c, options.precision) not in rows]
     import transformers.models.auto.modeling_auto  # noqa: F401  before the forks
@@ -265,10 +286,15 @@ def main() -> int:
             break
         row = in_child(kind, name, options)
         rows[kind, name, options.precision] = row
-        print(f"{row['status']:9s} {kind}/{name} {row.get('seconds', 0):.1f}s {row.get('difference', 0):.0e} {row.get('reason', '')} {row.get('note', '')}", flush=True)
+        print(
+            f"{row['status']:9s} {kind}/{name} {row.get('seconds', 0):.1f}s {row.get('difference', 0):.0e} {row.get('reason', '')} {row.get('note', '')}",
+            flush=True,
+        )
         if options.json:
             options.json.write_text(json.dumps(list(rows.values()), indent=1))
-    count = {s: sum(r["status"] == s for r in rows.values()) for s in ("whole", "breaks", "WRONG", "CRASH", "not built")}
+    count = {
+        s: sum(r["status"] == s for r in rows.values()) for s in ("whole", "breaks", "WRONG", "CRASH", "not built")
+    }
     print(count)
     if options.markdown:
         options.markdown.write_text(table(list(rows.values()), "python benchmarks/sweep.py " + " ".join(sys.argv[1:])))

@@ -3,6 +3,7 @@ transformers, built offline with random weights at the smallest sizes that work.
 
 `cases()` lists (kind, name); `make(kind, name)` returns (model.eval(), args, kwargs) or raises with the reason.
 """
+# ruff: noqa: E501 - tables
 
 from __future__ import annotations
 
@@ -15,7 +16,35 @@ import torch
 Case = tuple[str, str]
 
 # Words in timm names, smallest first: of a module's models the first by these is taken.
-SIZES = "test atto femto pico zepto nano xxxs xxs xxtiny xtiny tiny _ti _t_ xs _t0 _xt _s0 _b0 _m0 _0 small _s 002 10ts 14 18 26".split()
+SIZES = [
+    "test",
+    "atto",
+    "femto",
+    "pico",
+    "zepto",
+    "nano",
+    "xxxs",
+    "xxs",
+    "xxtiny",
+    "xtiny",
+    "tiny",
+    "_ti",
+    "_t_",
+    "xs",
+    "_t0",
+    "_xt",
+    "_s0",
+    "_b0",
+    "_m0",
+    "_0",
+    "small",
+    "_s",
+    "002",
+    "10ts",
+    "14",
+    "18",
+    "26",
+]
 TIMM_NAMES = {  # where the rule above picks something large or special
     "byoanet": "bat_resnext26ts", "byobnet": "repvgg_a0", "cspnet": "cspresnet50", "densenet": "densenet121", "dla": "dla34", "dpn": "dpn48b",
     "efficientnet": "efficientnet_b0", "eva": "eva02_tiny_patch14_224", "ghostnet": "ghostnet_050", "hrnet": "hrnet_w18_small", "maxxvit": "maxvit_tiny_rw_224",
@@ -25,14 +54,97 @@ TIMM_NAMES = {  # where the rule above picks something large or special
     "gcvit": "gcvit_xxtiny", "davit": "davit_tiny", "rexnet": "rexnet_100", "nasnet": "nasnetalarge", "swin_transformer_v2_cr": "swinv2_cr_tiny_ns_224",
 }  # fmt: skip
 # Second members of large modules, whose blocks differ.
-TIMM_MORE = """seresnet18 ecaresnet26t resnext50_32x4d regnety_002 mobilenetv2_100 mobilenetv4_conv_small mixnet_s tinynet_e mnasnet_small fbnetc_100 efficientnetv2_rw_t
-convnextv2_atto cspdarknet53 darknet53 eca_nfnet_l0 gernet_s resmlp_12_224 gmixer_12_224 gmlp_ti16_224 deit3_small_patch16_224 coat_lite_tiny swin_s3_tiny_224 twins_svt_small
-mobilevitv2_050 caformer_s18 convformer_s18 lambda_resnet26t botnet26t_256 halonet26t mobileone_s0 coatnet_nano_rw_224 hgnetv2_b0 ghostnetv2_100 ghostnetv3_050 vit_relpos_small_patch16_224
-vit_srelpos_small_patch16_224 flexivit_small lcnet_050 hardcorenas_b skresnext50_32x4d resnetaa50 eca_botnext26ts_256 gcresnet33ts fastvit_sa12 crossvit_9_240 vit_small_patch16_36x1_224
-vit_base_patch16_rope_mixed_224 vit_small_patch16_dinov3 beitv2_base_patch16_224 xcit_tiny_12_p8_224 davit_tiny inception_resnet_v2 pnasnet5large""".split()  # noqa: E501
-TORCHVISION = """alexnet squeezenet1_1 googlenet mnasnet0_5 shufflenet_v2_x0_5 vit_b_32 swin_v2_t swin_t maxvit_t regnet_y_400mf efficientnet_v2_s convnext_tiny densenet121 vgg11_bn
-mobilenet_v3_small resnext50_32x4d wide_resnet50_2 inception_v3 fcn_resnet50 deeplabv3_mobilenet_v3_large lraspp_mobilenet_v3_large raft_small r3d_18 mc3_18 r2plus1d_18 s3d mvit_v1_b swin3d_t
-ssdlite320_mobilenet_v3_large retinanet_resnet50_fpn fasterrcnn_mobilenet_v3_large_320_fpn fcos_resnet50_fpn keypointrcnn_resnet50_fpn maskrcnn_resnet50_fpn""".split()
+TIMM_MORE = [
+    "seresnet18",
+    "ecaresnet26t",
+    "resnext50_32x4d",
+    "regnety_002",
+    "mobilenetv2_100",
+    "mobilenetv4_conv_small",
+    "mixnet_s",
+    "tinynet_e",
+    "mnasnet_small",
+    "fbnetc_100",
+    "efficientnetv2_rw_t",
+    "convnextv2_atto",
+    "cspdarknet53",
+    "darknet53",
+    "eca_nfnet_l0",
+    "gernet_s",
+    "resmlp_12_224",
+    "gmixer_12_224",
+    "gmlp_ti16_224",
+    "deit3_small_patch16_224",
+    "coat_lite_tiny",
+    "swin_s3_tiny_224",
+    "twins_svt_small",
+    "mobilevitv2_050",
+    "caformer_s18",
+    "convformer_s18",
+    "lambda_resnet26t",
+    "botnet26t_256",
+    "halonet26t",
+    "mobileone_s0",
+    "coatnet_nano_rw_224",
+    "hgnetv2_b0",
+    "ghostnetv2_100",
+    "ghostnetv3_050",
+    "vit_relpos_small_patch16_224",
+    "vit_srelpos_small_patch16_224",
+    "flexivit_small",
+    "lcnet_050",
+    "hardcorenas_b",
+    "skresnext50_32x4d",
+    "resnetaa50",
+    "eca_botnext26ts_256",
+    "gcresnet33ts",
+    "fastvit_sa12",
+    "crossvit_9_240",
+    "vit_small_patch16_36x1_224",
+    "vit_base_patch16_rope_mixed_224",
+    "vit_small_patch16_dinov3",
+    "beitv2_base_patch16_224",
+    "xcit_tiny_12_p8_224",
+    "davit_tiny",
+    "inception_resnet_v2",
+    "pnasnet5large",
+]
+TORCHVISION = [
+    "alexnet",
+    "squeezenet1_1",
+    "googlenet",
+    "mnasnet0_5",
+    "shufflenet_v2_x0_5",
+    "vit_b_32",
+    "swin_v2_t",
+    "swin_t",
+    "maxvit_t",
+    "regnet_y_400mf",
+    "efficientnet_v2_s",
+    "convnext_tiny",
+    "densenet121",
+    "vgg11_bn",
+    "mobilenet_v3_small",
+    "resnext50_32x4d",
+    "wide_resnet50_2",
+    "inception_v3",
+    "fcn_resnet50",
+    "deeplabv3_mobilenet_v3_large",
+    "lraspp_mobilenet_v3_large",
+    "raft_small",
+    "r3d_18",
+    "mc3_18",
+    "r2plus1d_18",
+    "s3d",
+    "mvit_v1_b",
+    "swin3d_t",
+    "ssdlite320_mobilenet_v3_large",
+    "retinanet_resnet50_fpn",
+    "fasterrcnn_mobilenet_v3_large_320_fpn",
+    "fcos_resnet50_fpn",
+    "keypointrcnn_resnet50_fpn",
+    "maskrcnn_resnet50_fpn",
+]
 VIDEO = {"r3d_18", "mc3_18", "r2plus1d_18", "s3d", "mvit_v1_b", "swin3d_t"}
 
 # Every attribute a transformers config may have that makes it big -> a small value. Applied where present.
@@ -45,7 +157,9 @@ SHRINK: dict[str, Any] = {
     "num_experts": 4, "num_local_experts": 4, "n_routed_experts": 4, "num_experts_per_tok": 2, "image_size": 32, "patch_size": 8,
     "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 0, "sliding_window": 16, "projection_dim": 32,
 }  # fmt: skip
-DEPTH = {k: v for k, v in SHRINK.items() if "layer" in k} | {k: SHRINK[k] for k in ("vocab_size", "pad_token_id", "bos_token_id", "eos_token_id")}
+DEPTH = {k: v for k, v in SHRINK.items() if "layer" in k} | {
+    k: SHRINK[k] for k in ("vocab_size", "pad_token_id", "bos_token_id", "eos_token_id")
+}
 
 
 def timm_families() -> dict[str, str]:
@@ -62,7 +176,9 @@ def timm_families() -> dict[str, str]:
         at = [i for i, word in enumerate(SIZES) if word in name]
         return (min(at, default=len(SIZES)), len(name), name)
 
-    return {m: TIMM_NAMES[m] if TIMM_NAMES.get(m) in names else min(names, key=size) for m, names in sorted(modules.items())}
+    return {
+        m: TIMM_NAMES[m] if TIMM_NAMES.get(m) in names else min(names, key=size) for m, names in sorted(modules.items())
+    }
 
 
 def cases() -> list[Case]:
@@ -74,7 +190,11 @@ def cases() -> list[Case]:
     names = dict.fromkeys([*families.values(), *(n for n in TIMM_MORE if n in known)])
     kinds = [k for k, v in modeling_auto.MODEL_MAPPING_NAMES.items()]
     heads = [f"{k}:CausalLM" for k in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES]
-    return [("timm", n) for n in names] + [("torchvision", n) for n in TORCHVISION] + [("transformers", k) for k in kinds + heads]
+    return (
+        [("timm", n) for n in names]
+        + [("torchvision", n) for n in TORCHVISION]
+        + [("transformers", k) for k in kinds + heads]
+    )
 
 
 def timm_model(name: str) -> Any:
@@ -131,7 +251,11 @@ def small_configs(kind: str) -> Any:
 
     def all_by_kwargs() -> Any:
         config = transformers.AutoConfig.for_model(kind)
-        own = {k: v for k, v in SHRINK.items() if isinstance(getattr(config, k, None), int) and not isinstance(getattr(config, k), bool)}
+        own = {
+            k: v
+            for k, v in SHRINK.items()
+            if isinstance(getattr(config, k, None), int) and not isinstance(getattr(config, k), bool)
+        }
         config = type(config)(**own)
         for value in vars(config).values():
             if hasattr(value, "to_dict"):
@@ -189,21 +313,32 @@ def transformers_model(name: str) -> Any:
 
 def inputs(model: Any, config: Any, kind: str) -> Any:
     names = inspect.signature(model.forward).parameters
-    vocab = min([v for c in [config, *vars(config).values()] if isinstance(v := getattr(c, "vocab_size", None), int) and v > 10] + [100])
+    vocab = min(
+        [v for c in [config, *vars(config).values()] if isinstance(v := getattr(c, "vocab_size", None), int) and v > 10]
+        + [100]
+    )
     high = max(vocab - 4, 5)
     base: dict[str, Any] = {}
     if "input_ids" in names:
         base["input_ids"] = torch.randint(3, high, (1, 16))
-    if "decoder_input_ids" in names and (getattr(config, "is_encoder_decoder", False) or names["decoder_input_ids"].default is inspect.Parameter.empty):
+    if "decoder_input_ids" in names and (
+        getattr(config, "is_encoder_decoder", False) or names["decoder_input_ids"].default is inspect.Parameter.empty
+    ):
         base["decoder_input_ids"] = torch.randint(3, high, (1, 8))
-    vision = next((c for n in ("vision_config", "backbone_config") if (c := getattr(config, n, None)) is not None), config)
+    vision = next(
+        (c for n in ("vision_config", "backbone_config") if (c := getattr(config, n, None)) is not None), config
+    )
     size = getattr(vision, "image_size", None) or getattr(config, "image_size", None) or 64
     size = size if isinstance(size, int) else size[0] if isinstance(size, (list, tuple)) else 64
     channels = getattr(vision, "num_channels", getattr(vision, "in_channels", 3)) or 3
     frames = getattr(config, "num_frames", None)
     sides = dict.fromkeys([size, max(size, 64), 224])
     pixels = "pixel_values" in names
-    audio = getattr(config, "num_mel_bins", None) or getattr(getattr(config, "audio_config", None), "num_mel_bins", None) or 80
+    audio = (
+        getattr(config, "num_mel_bins", None)
+        or getattr(getattr(config, "audio_config", None), "num_mel_bins", None)
+        or 80
+    )
     sounds: list[dict[str, Any]] = [{}]
     if "input_values" in names:
         sounds = [{"input_values": torch.randn(1, 4000)}, {"input_values": torch.randn(1, 1, 4000)},

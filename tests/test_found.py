@@ -93,7 +93,10 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "embedding bag": (nn.EmbeddingBag(20, 8, mode="mean"), (IDS,)),
     "constant mask": (lambda x: x[:, :, torch.tensor([True, False] * 8)], (X,)),
     "constant mask made by operators": (lambda x: torch.combinations(x[0, 0]), (X,)),
-    "stft": (lambda x: torch.stft(x, 16, window=torch.hann_window(16), return_complex=True).abs(), (X.reshape(2, 128),)),
+    "stft": (
+        lambda x: torch.stft(x, 16, window=torch.hann_window(16), return_complex=True).abs(),
+        (X.reshape(2, 128),),
+    ),
     "istft": (
         lambda x: torch.istft(
             torch.stft(x, 16, window=torch.hann_window(16), return_complex=True), 16, window=torch.hann_window(16)
