@@ -98,7 +98,10 @@ bool upsample_backward(In in, Types& outs) {  // (grad, output_size, input_size,
 bool dropout_backward(In in, Types& outs) {  // (grad, mask, scale)
   const TensorType *g = tensor(in, 0), *mask = tensor(in, 1);
   if (!g || !mask || mask->dtype != DType::kBool || !contiguous(*g) || !contiguous(*mask)) return false;
-  return same_sizes(g->sizes, mask->sizes) && one(outs, dense(*g));
+  if (!same_sizes(g->sizes, mask->sizes)) return false;
+  TensorType out = dense(*g);
+  if (is_integral_or_bool(out.dtype)) out.dtype = in.default_dtype;  // the scale is a float
+  return one(outs, std::move(out));
 }
 // Loss gradients over (grad, self, target, ...): contiguous, of the broadcast operands.
 bool loss_backward(In in, Types& outs) {

@@ -33,7 +33,11 @@ bool unary(In in, Types& outs) {
 
 bool abs(In in, Types& outs) {
   if (!unary<kAny & ~kB, Result::kKeep>(in, outs)) return false;
+  if (!is_complex(outs[0].dtype)) return true;
+  const auto strides = preserved_strides(*tensor(in, 0));  // complex: empty_like, then the iterator over it
+  if (!strides) return false;
   outs[0].dtype = to_real(outs[0].dtype);
+  outs[0].strides = *strides;
   return true;
 }
 
