@@ -70,11 +70,27 @@ class Explanation:
             cache = ", from the disk cache" if e["cache_hit"] else ""
             after = f" from {e['continues']}" if e["continues"] else ""
             lines.append(f"  graph {i}{after}: {e['ops']} ops, {e['seconds'] * 1e3:.1f} ms{cache} ({times})")
+            if e["training"]:
+                forward = e["kernels"] - e["backward_kernels"]
+                lines.append(
+                    f"    forward {forward} kernels, backward {e['backward_kernels']} kernels, "
+                    f"{e['saved_bytes']} bytes kept for the backward"
+                )
             if e["recompiled_for"]:
                 lines.append(f"    compiled again because: {e['recompiled_for']}")
             lines.append(f"    {len(e['guards'])} guards in {e['guard_instructions']} instructions")
             lines += [f"      {g}" for g in e["guards"]]
-            for title in ("traced", "loops", "plan"):
+            for title in (
+                "traced",
+                "forward",
+                "backward",
+                "loops",
+                "loops_forward",
+                "loops_backward",
+                "plan",
+                "plan_forward",
+                "plan_backward",
+            ):
                 if title in e["texts"]:
                     lines.append(f"    {title}:")
                     lines += [f"      {line}" for line in e["texts"][title].splitlines()]

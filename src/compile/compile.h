@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "graph/graph.h"
+#include "graph/partition/partition.h"
 #include "graph/providers.h"
 #include "kernel/triton/triton.h"
 #include "loops/schedule/schedule.h"
@@ -47,6 +47,9 @@ struct Report {  // for explain() and FLASHOVER_LOGS
   int64_t slab_bytes = 0;
   bool cache_hit = false;
   std::string cache_note;  // why the cache was not used, if it was not
+  bool training = false;
+  int64_t saved_bytes = 0;               // training: kept from forward to backward, beside inputs and results
+  int64_t backward_kernels = 0;          // of `kernels`
   std::vector<std::pair<std::string, std::string>> texts;  // stage name -> printed form, in order
   std::vector<std::string> kernel_sources;
 };
@@ -58,5 +61,13 @@ plan::Plan compile(graph::Graph traced, const Options& options, const Environmen
 Device device_of(const graph::Graph& traced);
 // The front half: everything up to the kernels' loops. For tests and tools.
 loops::Schedule lower(graph::Graph traced, const Options& options, const Environment& environment, Report& report);
+
+// A joint graph -> two plans, and how they meet.
+struct Training {
+  graph::Partition meeting;  // without its graphs
+  plan::Plan forward, backward;
+};
+Training compile_training(graph::Graph traced, const graph::Joint& facts, const Options& options,
+                          const Environment& environment, Report& report);
 
 }  // namespace flashover::compile

@@ -29,6 +29,8 @@ class PassRunner {
     finish(name, start);
     return result;
   }
+  // A graph that a stage made.
+  void show(const char* name, graph::Form form, const graph::Graph& g) { after_graph(name, form, g); }
   bool wants_text() const { return report_.want_texts || !dump_.empty(); }
   void text(const std::string& name, std::string text);
 

@@ -1,4 +1,7 @@
 // From a traced graph to a plan: every stage and pass, in order, with the reason for its place.
+#include <algorithm>
+#include <utility>
+
 #include "base/check.h"
 #include "base/options.h"
 #include "compile/compile.h"
@@ -25,8 +28,8 @@ namespace {
 using graph::Form;
 using graph::Graph;
 
-// Graph passes: what eager recorded becomes a pure program of prims and extern calls.
-Graph run_graph_passes(Graph g, const Environment& env, PassRunner& passes) {
+// What eager recorded becomes a pure program of prims and extern calls.
+Graph to_core(Graph g, const Environment& env, PassRunner& passes) {
   // First of all: everything after relies on values that never change.
   passes.run("functionalize", Form::kFunctional, g, [](const Graph& t) { return graph::functionalize(t); });
   passes.run("dce", Form::kFunctional, g, graph::dce);
@@ -48,8 +51,6 @@ Graph run_graph_passes(Graph g, const Environment& env, PassRunner& passes) {
   passes.run("pass_numbers", Form::kCore, g, graph::pass_numbers);
   passes.run("relax_layout", Form::kCore, g, graph::relax_layout);
   passes.run("dce_core", Form::kCore, g, graph::dce);
-  // Last: what is frozen depends on what the other passes left.
-  passes.run("split_frozen", Form::kCore, g, graph::split_frozen);
   return g;
 }
 
@@ -71,10 +72,10 @@ void place(Graph& g, Device device) {
   }
 }
 
-loops::Schedule lower(Graph traced, const Environment& env, PassRunner& passes) {
-  const Device device = device_of(traced);
-  if (device.type != DeviceType::kCPU && !env.gpu) throw Declined("no kernels for CUDA devices on this machine");
-  Graph core = run_graph_passes(std::move(traced), env, passes);
+// A core graph of one device.
+loops::Schedule to_loops(Graph core, Device device, const Environment& env, PassRunner& passes) {
+  // Last of the graph passes: what is frozen depends on what the other passes left.
+  passes.run("split_frozen", Form::kCore, core, graph::split_frozen);
   place(core, device);
   loops::ScheduleOptions options{.threads = env.threads, .want_text = passes.wants_text()};
   if (device.type != DeviceType::kCPU) {
@@ -84,6 +85,12 @@ loops::Schedule lower(Graph traced, const Environment& env, PassRunner& passes) 
   return passes.stage("schedule", [&] { return loops::schedule(core, options); });
 }
 
+Device checked_device(const Graph& traced, const Environment& env) {
+  const Device device = device_of(traced);
+  if (device.type != DeviceType::kCPU && !env.gpu) throw Declined("no kernels for CUDA devices on this machine");
+  return device;
+}
+
 int64_t count_calls(const plan::Plan& p) {
   int64_t calls = 0;
   for (const plan::Step& s : p.steps) calls += s.kind == plan::StepKind::kCall;
@@ -91,9 +98,43 @@ int64_t count_calls(const plan::Plan& p) {
 }
 
 void fill(Report& report, const plan::Plan& plan) {
-  report.kernels = static_cast<int64_t>(plan.kernels.size());
-  report.extern_calls = count_calls(plan);
-  report.slab_bytes = plan.slab_bytes.as_const().value_or(0);
+  report.kernels += static_cast<int64_t>(plan.kernels.size());
+  report.extern_calls += count_calls(plan);
+  report.slab_bytes = std::max(report.slab_bytes, plan.slab_bytes.as_const().value_or(0));
+}
+
+// `side`: "", or "forward" and "backward" in texts.
+plan::Plan to_plan(Graph core, Device device, const Options& options, const Environment& env, PassRunner& passes,
+                   Cache& cache, Report& report, const std::string& side) {
+  loops::Schedule schedule = to_loops(std::move(core), device, env, passes);
+  const bool gpu = schedule.plan.device.type == DeviceType::kCUDA, cached = options.flag("cache", true);
+  const std::string suffix = side.empty() ? "" : "_" + side;
+  if (passes.wants_text()) {
+    std::string text = schedule.text;
+    for (const loops::Kernel& k : schedule.kernels) text += "\n" + loops::print(k);
+    passes.text("loops" + suffix, std::move(text));
+  }
+  kernel::Compiled built = passes.stage("kernels", [&] {
+    if (gpu)
+      return compile_kernels(schedule.kernels, *env.gpu, cached ? &cache : nullptr, report.kernels_reused,
+                             passes.wants_text() ? &report.kernel_sources : nullptr);
+    const kernel::CompileOptions how{.compiler = option(options.values, "compiler")};
+    return cached ? compile_kernels(schedule.kernels, cache, how, report.kernels_reused)
+                  : kernel::compile(schedule.kernels, {.compile = how});
+  });
+  plan::Plan plan = std::move(schedule.plan);
+  plan.kernels = std::move(built.kernels);
+  plan.binaries = std::move(built.binaries);
+  plan.target = gpu ? kernel::triton::str(*env.gpu) : kernel::str(kernel::host_target());
+  if (options.flag("verify", false)) plan::verify(plan);
+  if (passes.wants_text()) passes.text("plan" + suffix, plan::print(plan));
+  fill(report, plan);
+  return plan;
+}
+
+Cache& cache_of(const Options& options) {
+  const auto directory = options.values.find("cache_dir");
+  return Cache::at(directory == options.values.end() ? "" : directory->second);
 }
 
 }  // namespace
@@ -110,7 +151,8 @@ Device device_of(const Graph& traced) {
 
 loops::Schedule lower(Graph traced, const Options& options, const Environment& env, Report& report) {
   PassRunner passes(options, report);
-  return lower(std::move(traced), env, passes);
+  const Device device = checked_device(traced, env);
+  return to_loops(to_core(std::move(traced), env, passes), device, env, passes);
 }
 
 plan::Plan compile(Graph traced, const Options& options, const Environment& env, Report& report) {
@@ -118,8 +160,7 @@ plan::Plan compile(Graph traced, const Options& options, const Environment& env,
   if (passes.wants_text()) passes.text("traced", graph::print(traced));
 
   // Whoever wants to see the stages gets them run. (The kernels may still come from the cache.)
-  const auto directory = options.values.find("cache_dir");
-  Cache& cache = Cache::at(directory == options.values.end() ? "" : directory->second);
+  Cache& cache = cache_of(options);
   const bool use_plans = options.flag("cache", true) && !passes.wants_text();
   const Hash128 key = passes.stage("key", [&] { return plan_key(traced, options, env); });
   if (use_plans) {
@@ -129,34 +170,54 @@ plan::Plan compile(Graph traced, const Options& options, const Environment& env,
       return std::move(*plan);
     }
   }
-
-  loops::Schedule schedule = lower(std::move(traced), env, passes);
-  const bool gpu = schedule.plan.device.type == DeviceType::kCUDA, cached = options.flag("cache", true);
-  if (passes.wants_text()) {
-    std::string text = schedule.text;
-    for (const loops::Kernel& k : schedule.kernels) text += "\n" + loops::print(k);
-    passes.text("loops", std::move(text));
-  }
-
-  kernel::Compiled built = passes.stage("kernels", [&] {
-    if (gpu)
-      return compile_kernels(schedule.kernels, *env.gpu, cached ? &cache : nullptr, report.kernels_reused,
-                             passes.wants_text() ? &report.kernel_sources : nullptr);
-    const kernel::CompileOptions how{.compiler = option(options.values, "compiler")};
-    return cached ? compile_kernels(schedule.kernels, cache, how, report.kernels_reused)
-                  : kernel::compile(schedule.kernels, {.compile = how});
-  });
-  plan::Plan plan = std::move(schedule.plan);
-  plan.kernels = std::move(built.kernels);
-  plan.binaries = std::move(built.binaries);
-  plan.target = gpu ? kernel::triton::str(*env.gpu) : kernel::str(kernel::host_target());
-  if (options.flag("verify", false)) plan::verify(plan);
-  if (passes.wants_text()) passes.text("plan", plan::print(plan));
-
-  if (cached) keep_plan(cache, key, plan);
+  const Device device = checked_device(traced, env);
+  plan::Plan plan = to_plan(to_core(std::move(traced), env, passes), device, options, env, passes, cache, report, "");
+  if (options.flag("cache", true)) keep_plan(cache, key, plan);
   report.cache_note = cache.take_warning();
-  fill(report, plan);
   return plan;
+}
+
+Training compile_training(Graph traced, const graph::Joint& facts, const Options& options, const Environment& env,
+                          Report& report) {
+  PassRunner passes(options, report);
+  report.training = true;
+  // Trained parameters change with every step: nothing is packed or kept for them.
+  for (graph::Input& i : traced.inputs)
+    if (i.requires_grad && i.kind != graph::InputKind::kConstant) i.kind = graph::InputKind::kUser;
+  if (passes.wants_text()) passes.text("traced", graph::print(traced));
+
+  Cache& cache = cache_of(options);
+  const bool use_plans = options.flag("cache", true) && !passes.wants_text();
+  const Hash128 key = passes.stage("key", [&] { return training_key(plan_key(traced, options, env), facts); });
+  if (use_plans) {
+    if (auto found = passes.stage("cache", [&] { return find_training(cache, key); })) {
+      report.cache_hit = true;
+      report.saved_bytes = found->meeting.saved_bytes;
+      fill(report, found->backward);
+      report.backward_kernels = report.kernels;
+      fill(report, found->forward);
+      return std::move(*found);
+    }
+  }
+  // Forward and backward are one program until here: what they share is computed once, and patterns see both.
+  const Device device = checked_device(traced, env);
+  const Graph core = to_core(std::move(traced), env, passes);
+  Training out;
+  passes.stage("partition", [&] {
+    out.meeting = graph::partition(
+        core, facts, {.memory_budget = static_cast<double>(int_option(options.values, "memory_budget")) / 100});
+    return 0;
+  });
+  Graph forward = std::exchange(out.meeting.forward, {}), backward = std::exchange(out.meeting.backward, {});
+  passes.show("forward", Form::kCore, forward);
+  passes.show("backward", Form::kCore, backward);
+  report.saved_bytes = out.meeting.saved_bytes;
+  out.backward = to_plan(std::move(backward), device, options, env, passes, cache, report, "backward");
+  report.backward_kernels = report.kernels;
+  out.forward = to_plan(std::move(forward), device, options, env, passes, cache, report, "forward");
+  if (options.flag("cache", true)) keep_training(cache, key, out);
+  report.cache_note = cache.take_warning();
+  return out;
 }
 
 }  // namespace flashover::compile

@@ -156,6 +156,55 @@ kernel::Compiled compile_kernels(std::span<const loops::Kernel> kernels, const k
   return out;
 }
 
+Hash128 training_key(const Hash128& plan_key, const graph::Joint& facts) {
+  Hasher h;
+  const auto list = [&](const auto& l) {
+    h.number(l.size());
+    for (const auto n : l) h.number(static_cast<uint64_t>(static_cast<int64_t>(n)));
+  };
+  h.text("training").number(plan_key.lo).number(plan_key.hi).number(facts.results.size());
+  for (const graph::Joint::Result& r : facts.results)
+    list(std::vector<int64_t>{r.requires_grad, r.tangent, r.view_of_input, r.saved});
+  list(facts.tangents);
+  list(facts.gradients);
+  for (const auto& d : facts.depends) list(d);
+  list(facts.saved_inputs);
+  return h.finish();
+}
+
+// One entry: how long the numbers and the first plan are, numbers, plan, plan.
+std::optional<Training> find_training(Cache& cache, const Hash128& key) {
+  const auto bytes = cache.get("training", key);
+  if (!bytes) return std::nullopt;
+  uint64_t sizes[2];
+  if (bytes->size() < sizeof sizes) return std::nullopt;
+  std::memcpy(sizes, bytes->data(), sizeof sizes);
+  std::string_view rest = std::string_view(*bytes).substr(sizeof sizes);
+  if (sizes[0] > rest.size() / sizeof(int64_t)) return std::nullopt;
+  std::vector<int64_t> numbers(sizes[0]);
+  if (!numbers.empty()) std::memcpy(numbers.data(), rest.data(), numbers.size() * sizeof(int64_t));
+  rest.remove_prefix(numbers.size() * sizeof(int64_t));
+  if (sizes[1] > rest.size()) return std::nullopt;
+  try {
+    Training t;
+    graph::from_numbers(numbers, t.meeting);
+    t.forward = plan::deserialize(rest.substr(0, sizes[1]));
+    t.backward = plan::deserialize(rest.substr(sizes[1]));
+    return t;
+  } catch (const UserError&) {
+    return std::nullopt;
+  }
+}
+
+void keep_training(Cache& cache, const Hash128& key, const Training& training) {
+  const std::vector<int64_t> numbers = graph::to_numbers(training.meeting);
+  const std::string forward = plan::serialize(training.forward);
+  const uint64_t sizes[2] = {numbers.size(), forward.size()};
+  std::string bytes(reinterpret_cast<const char*>(sizes), sizeof sizes);
+  bytes.append(reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(int64_t));
+  cache.put("training", key, bytes + forward + plan::serialize(training.backward));
+}
+
 kernel::Compiled compile_kernels(std::span<const loops::Kernel> kernels, Cache& cache,
                                  const kernel::CompileOptions& compile_options, int64_t& reused) {
   const auto start = std::chrono::steady_clock::now();

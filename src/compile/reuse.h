@@ -17,6 +17,11 @@ Hash128 plan_key(const graph::Graph& traced, const Options& options, const Envir
 std::optional<plan::Plan> find_plan(Cache& cache, const Hash128& key);
 void keep_plan(Cache& cache, const Hash128& key, const plan::Plan& plan);
 
+// Two plans and how they meet.
+Hash128 training_key(const Hash128& plan_key, const graph::Joint& facts);
+std::optional<Training> find_training(Cache& cache, const Hash128& key);
+void keep_training(Cache& cache, const Hash128& key, const Training& training);
+
 // As kernel::compile, building only what the cache does not have. reused: how many of the kernels it had.
 kernel::Compiled compile_kernels(std::span<const loops::Kernel> kernels, Cache& cache,
                                  const kernel::CompileOptions& options, int64_t& reused);

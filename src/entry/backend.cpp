@@ -12,6 +12,9 @@
 #include "base/check.h"
 #include "entry/machine.h"
 #include "entry/python_graph.h"
+#include "entry/training.h"
+#include "graph/passes/dce.h"
+#include "graph/passes/functionalize.h"
 #include "run/cuda/driver.h"
 #include "run/run.h"
 #include "run/target.h"
@@ -142,9 +145,53 @@ compile::Environment environment(const graph::Graph& graph, const compile::Optio
   return e;
 }
 
+std::shared_ptr<run::Executable> load(plan::Plan plan, const compile::Options& options, compile::Report& report) {
+  auto start = std::chrono::steady_clock::now();
+  std::shared_ptr<run::Executable> executable = run::load(std::move(plan), {.graphs = options.flag("cuda_graphs", false)});
+  report.stages.push_back({"load", std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()});
+  return executable;
+}
+
+Step step_of(std::shared_ptr<run::Executable> e) {
+  return [e = std::move(e)](std::vector<at::Tensor>&& inputs, std::vector<at::Tensor>& outputs) {
+    e->run_consuming(std::move(inputs), outputs);
+  };
+}
+Step step_of(graph::Graph g) {
+  return [g = std::make_shared<graph::Graph>(std::move(g))](std::vector<at::Tensor>&& inputs,
+                                                            std::vector<at::Tensor>& outputs) {
+    outputs = aten::eval_graph(*g, inputs);
+  };
+}
+
+std::unique_ptr<Runner> make_training(graph::Graph graph, const Request& request, compile::Report& report) {
+  if (request.custom) throw Declined("training: a backend written in Python gets inference graphs only");
+  using Kind = graph::Partition::BackwardInput::Kind;
+  std::vector<TensorType> tangents;
+  if (request.backend == "eager") {
+    report.extern_calls = static_cast<int64_t>(graph.nodes.size());
+    graph::Graph functional = graph::dce(graph::functionalize(graph));
+    graph::Partition p = graph::partition(functional, request.joint);
+    for (size_t i = 0; i < p.backward_inputs.size(); ++i)
+      if (p.backward_inputs[i].kind == Kind::kTangent) tangents.push_back(p.backward.type(p.backward.inputs[i].value));
+    Step forward = step_of(std::exchange(p.forward, {})), backward = step_of(std::exchange(p.backward, {}));
+    return make_training_runner(std::move(p), std::move(tangents), std::move(forward), std::move(backward));
+  }
+  const compile::Environment environment = entry::environment(graph, request.options);
+  compile::Training t = compile::compile_training(std::move(graph), request.joint, request.options, environment, report);
+  for (size_t i = 0; i < t.meeting.backward_inputs.size(); ++i)
+    if (t.meeting.backward_inputs[i].kind == Kind::kTangent) tangents.push_back(t.backward.inputs.at(i).type);
+  compile::Options plain = request.options;  // recorded graphs keep their memory between calls: not for what is saved
+  plain.values.erase("cuda_graphs");
+  Step forward = step_of(load(std::move(t.forward), plain, report));
+  Step backward = step_of(load(std::move(t.backward), plain, report));
+  return make_training_runner(std::move(t.meeting), std::move(tangents), std::move(forward), std::move(backward));
+}
+
 }  // namespace
 
 std::unique_ptr<Runner> make_runner(graph::Graph graph, const Request& request, compile::Report& report) {
+  if (request.joint.present) return make_training(std::move(graph), request, report);
   if (request.custom) return std::make_unique<Custom>(graph, request);
   if (request.backend == "eager") {
     report.extern_calls = static_cast<int64_t>(graph.nodes.size());
@@ -152,10 +199,7 @@ std::unique_ptr<Runner> make_runner(graph::Graph graph, const Request& request, 
   }
   const compile::Environment environment = entry::environment(graph, request.options);
   plan::Plan plan = compile::compile(std::move(graph), request.options, environment, report);
-  auto start = std::chrono::steady_clock::now();
-  std::shared_ptr<run::Executable> executable = run::load(std::move(plan), {.graphs = request.options.flag("cuda_graphs", false)});
-  report.stages.push_back({"load", std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()});
-  return std::make_unique<Planned>(std::move(executable));
+  return std::make_unique<Planned>(load(std::move(plan), request.options, report));
 }
 
 }  // namespace flashover::entry

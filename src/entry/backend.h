@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "compile/compile.h"
-#include "graph/graph.h"
+#include "graph/joint.h"
 
 typedef struct _object PyObject;
 
@@ -28,6 +28,7 @@ struct Request {
   PyObject* custom = nullptr;
   const compile::Options& options;
   const std::vector<at::Tensor>& examples;  // the inputs of this call
+  const graph::Joint& joint;                // present: the graph is forward and backward
 };
 
 // Throws Declined, UserError, InternalError; python errors as torch's python_error.

@@ -521,8 +521,10 @@ PyObject* describe(const Entry& e) {
     Py_XDECREF(v);
   }
   return Py_BuildValue(
-      "{s:O,s:s,s:O,s:s,s:O,s:s,s:s,s:s,s:L,s:L,s:L,s:L,s:L,s:O,s:s,s:d,s:N,s:n,s:N,s:N,s:N}", "compiled",
-      e.kind == Entry::Kind::kCompiled ? Py_True : Py_False, "continues", e.continues.c_str(), "breaks",
+      "{s:O,s:O,s:L,s:L,s:s,s:O,s:s,s:O,s:s,s:s,s:s,s:L,s:L,s:L,s:L,s:L,s:O,s:s,s:d,s:N,s:n,s:N,s:N,s:N}", "compiled",
+      e.kind == Entry::Kind::kCompiled ? Py_True : Py_False, "training", r.training ? Py_True : Py_False, "saved_bytes",
+      static_cast<long long>(r.saved_bytes), "backward_kernels", static_cast<long long>(r.backward_kernels),
+      "continues", e.continues.c_str(), "breaks",
       e.kind == Entry::Kind::kCompiled && !e.capture.frames.empty() ? Py_True : Py_False, "stays", e.capture.reason_to_stay.c_str(), "trivial",
       e.trivial ? Py_True : Py_False, "reason", (e.reason.empty() ? e.capture.reason : e.reason).c_str(), "where",
       (e.where.empty() ? e.capture.where : e.where).c_str(),

@@ -131,7 +131,9 @@ void connect_inputs(Entry& e) {
   FLASHOVER_CHECK(c.input_sources.size() == c.graph.inputs.size())
       << c.input_sources.size() << " input sources for " << c.graph.inputs.size() << " graph inputs";
   size_t next = 0, constant = 0;
-  for (guards::SourceId s : c.input_sources) {
+  for (size_t i = 0; i < c.input_sources.size(); i++) {
+    const guards::SourceId s = c.input_sources[i];
+    if (c.graph.inputs[i].kind == graph::InputKind::kTangent) continue;  // comes when the backward runs
     if (s == guards::kNoSource) {
       FLASHOVER_CHECK(constant < c.constants.size()) << "a graph input without a tensor";
       e.constants.push_back(THPVariable_Unpack(c.constants[constant]));
@@ -150,7 +152,6 @@ void attempt(Attempt& a, const frame::Subject& subject) {
   Entry& e = a.entry;
   Clock clock;
   guards::GlobalState before = guards::GlobalState::read();
-  bool grad = before.grad_enabled();
   e.capture = frame::capture(subject);
   e.capture_seconds = clock.lap();
   if (PyErr_Occurred()) {  // an interrupt, not the program's own doing
@@ -161,11 +162,8 @@ void attempt(Attempt& a, const frame::Subject& subject) {
     throw InternalError("capture left torch's state changed: " + moved);
   frame::Capture& c = e.capture;
   e.ops = static_cast<int64_t>(c.graph.nodes.size());
-  bool trains = false, compiles = !c.declined && !c.raised;
+  const bool compiles = !c.declined && !c.raised;
   if (compiles) {
-    for (const graph::Input& i : c.graph.inputs) trains |= i.requires_grad && i.kind != graph::InputKind::kConstant;
-    trains &= grad && !c.graph.nodes.empty();
-    compiles = !trains;
     if (counts_from_storage(c.graph))
       for (guards::SourceId s : c.input_sources)
         if (s != guards::kNoSource) c.observations.facts.push_back({guards::FactKind::kStorageOffset, s});
@@ -188,10 +186,6 @@ void attempt(Attempt& a, const frame::Subject& subject) {
     if (!c.reason_to_stay.empty()) log(Topic::kBreaks, a.settings.name + ": cannot go on after the break: " + c.reason_to_stay);
     a.decline(c.raised && c.reason.empty() ? "the program raised an exception while it was traced" : c.reason, c.where,
               c.raised ? nullptr : "Unsupported");
-    return;
-  }
-  if (trains) {
-    a.decline("training is not compiled yet: grad mode is on and an input or parameter requires grad", "", nullptr);
     return;
   }
   const bool breaks = !c.frames.empty();
@@ -225,7 +219,7 @@ void attempt(Attempt& a, const frame::Subject& subject) {
   counters().graphs++;
   graph::Graph graph = c.graph;
   try {
-    e.runner = make_runner(std::move(graph), {a.settings.backend, a.settings.custom, a.settings.options, examples}, e.report);
+    e.runner = make_runner(std::move(graph), {a.settings.backend, a.settings.custom, a.settings.options, examples, c.joint}, e.report);
   } catch (python_error& error) {  // the user's backend raised
     a.backend_raised(error);
     return;

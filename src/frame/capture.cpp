@@ -252,6 +252,7 @@ Capture run_once(const Subject& subject, Interpreter::Path stop, Interpreter::Pa
           out.input_sources = in.recorder.tensor_sources();
           for (SourceId id : out.input_sources)
             if (id != kNoSource) out.wanted.push_back(id);
+          const size_t inputs = out.input_sources.size();
           RecipeMaker maker(in, out);
           if (stopped != nullptr) {
             maker.frames(*stopped);
@@ -260,10 +261,21 @@ Capture run_once(const Subject& subject, Interpreter::Path stop, Interpreter::Pa
           }
           if (handled.changed()) out.handled = handled.now() == nullptr ? -1 : maker.make(handled.now());
           maker.effects();
+          {
+            // Hooks and autograd Functions of the program run here: interpreted, and without a trace of theirs left.
+            HookInstalled hook;
+            if (stopped != nullptr) in.revive();
+            const size_t writes = in.journal.entries().size();
+            out.joint = session->add_backward(maker.outputs());
+            if (in.aborted()) throw Declined(in.reason(), in.where());
+            if (in.journal.entries().size() != writes) throw Declined("training: the backward writes Python objects");
+          }
           out.graph = session->end(maker.outputs(), out.constants);
+          if (in.recorder.tensor_sources().size() != inputs) throw Declined("training: the backward reads a new tensor");
           out.input_sources.resize(out.graph.inputs.size(), kNoSource);
           for (size_t i = 0; i < out.graph.inputs.size(); ++i) {
-            const bool constant = out.graph.inputs[i].kind == graph::InputKind::kConstant;
+            const graph::InputKind kind = out.graph.inputs[i].kind;
+            const bool constant = kind == graph::InputKind::kConstant || kind == graph::InputKind::kTangent;
             if (constant != (out.input_sources[i] == kNoSource)) throw Declined("a tensor input without a source");
           }
           in.recorder.fact(FactKind::kGlobalState, kNoSource);

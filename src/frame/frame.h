@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-#include "graph/graph.h"
+#include "graph/joint.h"
 #include "guards/source.h"
 
 typedef struct _object PyObject;
@@ -97,6 +97,7 @@ struct Capture {
   bool raised = false;        // the program itself raised while traced (declined too: eager raises it again)
   guards::Observations observations;
   graph::Graph graph;                   // form kTraced
+  graph::Joint joint;                   // present: the graph computes gradients, too
   std::vector<PyObject*> constants;     // tensors for the kConstant inputs, owned
   std::vector<guards::SourceId> input_sources;  // per graph input; kNoSource for constants
   std::vector<guards::SourceId> wanted;         // sources needed at run time: the inputs first, then recipe and effect operands

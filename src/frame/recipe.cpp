@@ -307,7 +307,12 @@ int32_t RecipeMaker::make_object(PyObject* o) {
     throw Declined(std::string("an object in the result that cannot be made again: ") + t->tp_name);
   // An instance of a Python class: __new__ of its builtin base, then its contents and its __dict__.
   PyTypeObject* base = t;
-  while (base->tp_flags & Py_TPFLAGS_HEAPTYPE) base = base->tp_base;
+  while (base->tp_flags & Py_TPFLAGS_HEAPTYPE) {
+    // pybind11's classes are heap types with a C++ object inside, which __new__ leaves empty (torch.ScriptObject).
+    if (std::strstr(Py_TYPE(base)->tp_name, "pybind11") != nullptr)
+      throw Declined(std::string("an object in the result that cannot be made again: ") + t->tp_name);
+    base = base->tp_base;
+  }
   if (base != &PyBaseObject_Type && base != &PyDict_Type && base != &PyODict_Type && base != &PyList_Type)
     throw Declined(std::string("an object in the result that cannot be made again: ") + t->tp_name);
   for (PyTypeObject* b = t; b != nullptr && b != base; b = b->tp_base) {

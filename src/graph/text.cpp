@@ -8,7 +8,7 @@
 namespace flashover::graph {
 namespace {
 
-constexpr const char* kInputKinds[] = {"user", "param", "buffer", "constant"};
+constexpr const char* kInputKinds[] = {"user", "param", "buffer", "constant", "tangent"};
 
 std::string result(const Graph& g, ValueId v) {
   if (v == kNoValue) return "_";

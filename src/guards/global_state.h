@@ -14,7 +14,6 @@ struct GlobalState {
 
   static GlobalState read();
   std::string difference(const GlobalState& now) const;  // in words; "" if equal
-  bool grad_enabled() const { return flags & 1; }
 };
 
 // A reason why nothing may be compiled or run compiled on this thread now (torch function or dispatch modes, functorch

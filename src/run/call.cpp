@@ -108,12 +108,14 @@ Arg coerced(const Arg& a, aten::ArgKind kind) {
 
 Call prepare(const plan::Plan& p, const plan::Step& s) {
   Call call;
-  call.op = aten::find_operator(s.op);
+  constexpr std::string_view kOnClones = "functional.";
+  call.on_clones = s.op.starts_with(kOnClones);
+  call.op = aten::find_operator(call.on_clones ? s.op.substr(kOnClones.size()) : s.op);
   if (!call.op) throw Declined("plan: torch has no operator " + s.op);
   call.out_variant = s.out_variant;
   call.writes = s.writes;
   for (plan::TensorId t : s.writes) call.shapes.emplace_back(t >= 0 ? p.tensors[t].type : TensorType{});
-  const std::string_view name = s.op;
+  const std::string_view name = call.op->name;
   call.may_keep = !name.starts_with("aten.") && !name.starts_with("mkldnn.") && !name.starts_with("mkl.") &&
                   !name.starts_with("prims.") && !name.starts_with("quantized.");
   const size_t given = s.args.size() + (s.out_variant ? s.writes.size() : 0);
@@ -146,6 +148,7 @@ Call prepare(const plan::Plan& p, const plan::Step& s) {
           ((piece.kind == Call::Piece::Kind::kList || piece.kind == Call::Piece::Kind::kOptionalList) && !list))
         throw Declined("plan: argument " + std::to_string(i) + " of " + s.op + " has the wrong kind");
     }
+    piece.clone = call.on_clones && spec.written;
     call.pieces.push_back(std::move(piece));
   }
   return call;

@@ -31,12 +31,14 @@ struct Call {
     c10::IValue constant;
     plan::TensorId tensor = -1;
     std::vector<plan::TensorId> list;
+    bool clone = false;  // "functional.<op>": the operator writes a copy of it, which is one more result
   };
   const aten::Operator* op = nullptr;
   std::vector<Piece> pieces;
   std::vector<plan::TensorId> writes;
   std::vector<Shape> shapes;  // of writes; unused where the id is -1
   bool out_variant = false;
+  bool on_clones = false;
   bool may_keep = false;  // a custom operator: may hold on to its arguments after it returned
 };
 

@@ -86,6 +86,7 @@ struct Run {
   cuda::Stream stream;
   std::vector<at::Tensor>* frozen;           // being filled; null in ordinary calls
   std::vector<cuda::Node>* nodes = nullptr;  // while a graph is recorded: of each launch
+  std::vector<at::Tensor>* consumed = nullptr;  // the inputs, let go one by one
 };
 
 // Kernels rely on it (plan::ParamKind).
@@ -155,6 +156,7 @@ class PlanExecutable final : public Executable {
     find_frozen_inputs();
     find_mutations();
     plan_outputs();
+    find_last_reads();
     by_input(input_patches_);
     by_input(frozen_input_patches_);
     by_input(output_patches_);
@@ -180,6 +182,17 @@ class PlanExecutable final : public Executable {
   }
 
   void run(c10::TensorImpl* const* inputs, size_t count, std::vector<at::Tensor>& outputs) override {
+    run_with(inputs, count, outputs, nullptr);
+  }
+  void run_consuming(std::vector<at::Tensor>&& inputs, std::vector<at::Tensor>& outputs) override {
+    std::vector<c10::TensorImpl*> pointers;
+    for (const at::Tensor& t : inputs) pointers.push_back(t.unsafeGetTensorImpl());
+    run_with(pointers.data(), pointers.size(), outputs, &inputs);
+  }
+
+ private:
+  void run_with(c10::TensorImpl* const* inputs, size_t count, std::vector<at::Tensor>& outputs,
+                std::vector<at::Tensor>* consumed) {
     if (count != plan_.inputs.size())
       throw InternalError("run: " + std::to_string(count) + " inputs for a plan of " +
                           std::to_string(plan_.inputs.size()));
@@ -195,7 +208,7 @@ class PlanExecutable final : public Executable {
       const Before before = first ? remember(inputs) : Before{};
       try {
         if (device_ < 0) {
-          execute_on_cpu(*frame, inputs, outputs);
+          execute_on_cpu(*frame, inputs, outputs, consumed);
         } else {
           const c10::DeviceGuard guard(c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(device_)));
           execute_on_cuda(*frame, inputs, outputs);
@@ -352,6 +365,26 @@ class PlanExecutable final : public Executable {
       });
     }
     frozen_.watch(std::move(inputs));
+  }
+
+  // By instruction: the inputs that nobody reads after it. Not those that become results, or that the frozen part watches.
+  void find_last_reads() {
+    std::vector<int64_t> last(plan_.inputs.size(), -1);
+    const auto touch = [&](TensorId t, int64_t at) {
+      if (t >= 0 && root_tensor(t).home == Home::kInput) last[root_tensor(t).index] = at;
+    };
+    for (size_t s = 0; s < plan_.steps.size(); ++s) {
+      plan::for_each_read(plan_.steps[s], [&](TensorId t) { touch(t, static_cast<int64_t>(s)); });
+      plan::for_each_write(plan_.steps[s], [&](TensorId t) { touch(t, static_cast<int64_t>(s)); });
+    }
+    for (const plan::Step& s : plan_.frozen_steps) plan::for_each_read(s, [&](TensorId t) { touch(t, -1); });
+    for (const plan::OutputRef& o : plan_.outputs) {
+      touch(o.tensor, -1);
+      if (o.alias_input >= 0) last[o.alias_input] = -1;
+    }
+    last_reads_.resize(plan_.steps.size());
+    for (size_t i = 0; i < last.size(); ++i)
+      if (last[i] >= 0) last_reads_[last[i]].push_back(static_cast<int32_t>(i));
   }
 
   void find_mutations() {
@@ -538,12 +571,13 @@ class PlanExecutable final : public Executable {
   }
 
   // ---- running ----
-  void execute_on_cpu(Frame& frame, c10::TensorImpl* const* inputs, std::vector<at::Tensor>& outputs) {
+  void execute_on_cpu(Frame& frame, c10::TensorImpl* const* inputs, std::vector<at::Tensor>& outputs,
+                      std::vector<at::Tensor>* consumed) {
     struct Held {
       Slab slab;
       ~Held() { give_slab(slab); }
     } held{take_slab(static_cast<size_t>(slab_bytes_))};
-    Run run{frame, inputs, &outputs, nullptr, nullptr};
+    Run run{.frame = frame, .inputs = inputs, .outputs = &outputs, .consumed = consumed};
     if (!frozen_program_.empty()) sync_frozen(frame, inputs, nullptr);
     execute(run, held.slab.data);
   }
@@ -667,6 +701,8 @@ class PlanExecutable final : public Executable {
             for (TensorId t : in->step->reads) run.frame.tensors[t].reset();
             break;
         }
+        if (run.consumed)
+          for (int32_t i : last_reads_[static_cast<size_t>(in - program.data())]) (*run.consumed)[i].reset();
       }
     } catch (Mismatch& m) {
       m.step = static_cast<size_t>(in - program.data());
@@ -904,25 +940,33 @@ class PlanExecutable final : public Executable {
     // A nested call of this frame cannot happen (a nested run borrows another frame), so the stack is ours.
     torch::jit::Stack& stack = run.frame.stack;
     stack.clear();
+    c10::SmallVector<at::Tensor, 4> clones;
+    const auto given = [&](const Call::Piece& piece, TensorId t) {
+      if (!piece.clone) return tensor(run, t);
+      const at::Tensor original = tensor(run, t);
+      clones.push_back(shapes_[t].opaque ? original.clone() : shapes_[t].empty());
+      if (!shapes_[t].opaque) clones.back().copy_(original);
+      return clones.back();
+    };
     for (const Call::Piece& piece : c.pieces) {
       switch (piece.kind) {
         case Call::Piece::Kind::kConstant:
           stack.emplace_back(piece.constant);
           break;
         case Call::Piece::Kind::kTensor:
-          stack.emplace_back(tensor(run, piece.tensor));
+          stack.emplace_back(given(piece, piece.tensor));
           break;
         case Call::Piece::Kind::kList: {
           c10::List<at::Tensor> list;
           list.reserve(piece.list.size());
-          for (TensorId t : piece.list) list.push_back(t < 0 ? at::Tensor() : tensor(run, t));
+          for (TensorId t : piece.list) list.push_back(t < 0 ? at::Tensor() : given(piece, t));
           stack.emplace_back(std::move(list));
           break;
         }
         case Call::Piece::Kind::kOptionalList: {
           c10::List<std::optional<at::Tensor>> list;
           list.reserve(piece.list.size());
-          for (TensorId t : piece.list) list.push_back(t < 0 ? std::optional<at::Tensor>() : tensor(run, t));
+          for (TensorId t : piece.list) list.push_back(t < 0 ? std::optional<at::Tensor>() : given(piece, t));
           stack.emplace_back(std::move(list));
           break;
         }
@@ -943,6 +987,7 @@ class PlanExecutable final : public Executable {
           for (at::Tensor& t : value.toTensorVector()) result(c, next++, std::move(t), run);
         }
       }
+      for (at::Tensor& t : clones) result(c, next++, std::move(t), run);
       stack.clear();
       if (next != c.writes.size())
         throw Mismatch(c.op->name + " returned " + std::to_string(next) + " tensors, not " +
@@ -1078,6 +1123,7 @@ class PlanExecutable final : public Executable {
   uint32_t table_size_ = 0;
   std::vector<Patch> input_patches_, frozen_input_patches_, output_patches_, slab_patches_;
   std::vector<std::vector<Patch>> late_patches_;  // by TensorId; empty when there are none
+  std::vector<std::vector<int32_t>> last_reads_;
   std::vector<int32_t> mutated_, owned_outputs_;
   size_t first_write_ = SIZE_MAX;      // the first step that writes an input
   std::atomic<bool> proven_{false};  // a call went through

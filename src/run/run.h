@@ -56,6 +56,8 @@ class Executable {
     run(reinterpret_cast<c10::TensorImpl* const*>(inputs), count,
         outputs);  // at::Tensor is one pointer; asserted in the .cpp
   }
+  // As run, and each input is let go once its last reader has run: for inputs that nobody else needs any more.
+  virtual void run_consuming(std::vector<at::Tensor>&& inputs, std::vector<at::Tensor>& outputs) = 0;
   virtual const plan::Plan& plan() const = 0;
   virtual Counters counters() const = 0;
   // Worth releasing the GIL for: it calls operators or moves enough bytes to take more than some microseconds.

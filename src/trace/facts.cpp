@@ -79,6 +79,8 @@ OpFacts make_facts(const c10::OperatorHandle& handle) {
   f.may_ask_meta = schema.name == "aten.repeat_interleave.Tensor" || schema.name == "aten.index.Tensor";
   f.composite = handle.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
                 !handle.hasKernelForDispatchKey(c10::DispatchKey::CPU);
+  f.per_tensor = schema.name.starts_with("aten._foreach_") &&
+                 handle.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd);
   const bool single_in_place = f.written_arg >= 0 && schema.returns.size() == 1 && schema.returns[0].written &&
                                schema.returns[0].alias == f.written_arg && std::popcount(f.op->mutates) == 1;
   if (!f.op->infer && single_in_place && f.op->functional && !f.op->drops_mutated)

@@ -108,6 +108,8 @@ Recorder::Recorder() : liveness_(std::make_shared<Liveness>()) {
   autocast_cache_was_enabled_ = at::autocast::is_autocast_cache_enabled();
   at::autocast::clear_cache();
   at::autocast::set_autocast_cache_enabled(false);
+  saved_tensor_hooks_ = at::SavedTensorDefaultHooks::get_tls_state();
+  at::SavedTensorDefaultHooks::set_tls_state({});
   active_recorder = this;
   link_intercepts();
   c10::impl::tls_set_dispatch_key_included(c10::DispatchKey::Fake, true);
@@ -368,8 +370,10 @@ void Recorder::call(const c10::OperatorHandle& op, Stack* stack) {
 }
 
 void Recorder::call_general(OpFacts& facts, Stack& stack, size_t base) {
-  if (facts.composite) {
-    facts.schema.handle.callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, stack);
+  if (facts.composite || facts.per_tensor) {
+    facts.schema.handle.callBoxedForDispatchKey(facts.per_tensor ? c10::DispatchKey::CompositeExplicitAutograd
+                                                                 : c10::DispatchKey::CompositeImplicitAutograd,
+                                                stack);
     return;
   }
   if (c10::impl::TorchDispatchModeTLS::any_modes_set()) throw Declined("a TorchDispatchMode is active");

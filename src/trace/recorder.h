@@ -1,5 +1,6 @@
 // The session behind trace.h: what the Fake fallback calls.
 #pragma once
+#include <ATen/SavedTensorHooks.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <cstdint>
 
@@ -28,6 +29,7 @@ struct OpFacts {
   Special special = nullptr;
   ops::InferRule in_place_rule = nullptr;  // the functional twin's
   int written_arg = -1;                    // of an in-place operator
+  bool per_tensor = false;    // _foreach_*: ATen's loop over single tensors is traced, which fuses
   bool composite = false;     // no backend kernel: ATen decomposes it (reached undecomposed in inference mode only)
   bool reads_data = false;    // the result or its shape depends on data
   bool may_ask_meta = false;  // ... but not always (repeat_interleave with output_size)
@@ -63,6 +65,7 @@ class Recorder final : public Session {
   bool declined() const override { return declined_; }
   std::string decline_reason() const override { return reason_; }
   void decline(const std::string& reason) override;
+  graph::Joint add_backward(const std::vector<PyObject*>& outputs) override;
   graph::Graph end(const std::vector<PyObject*>& outputs, std::vector<PyObject*>& constants) override;
   const Stats& stats() const override { return stats_; }
 
@@ -102,6 +105,11 @@ class Recorder final : public Session {
   void finish_by_rule(OpFacts& facts, std::vector<Arg> args, std::vector<TensorType> outs, Stack& stack, size_t base);
   void finish_by_meta(OpFacts& facts, std::vector<Arg> args, Stack& stack, size_t base);
   int32_t location_id();
+  at::Tensor add_tangent(const at::Tensor& like, int32_t& number);
+  void note_saved(graph::Joint& joint, size_t first_node, size_t first_value,
+                  const std::vector<PyObject*>& outputs) const;
+  void note_dependences(graph::Joint& joint, size_t first_node) const;
+  void add_gradient_outputs();
   void check_inputs_unchanged() const;
   void keep_constants_constant();
   void swap_back();
@@ -119,6 +127,7 @@ class Recorder final : public Session {
   Stats stats_;
   std::shared_ptr<Liveness> liveness_;
   std::vector<InputRecord> inputs_;
+  std::vector<at::Tensor> gradients_;  // add_backward's
   std::vector<at::Tensor> constants_;
   std::vector<int32_t> constant_inputs_;                                  // graph input number of each
   std::unordered_map<const c10::TensorImpl*, at::Tensor> by_real_impl_;   // swapped inputs
@@ -132,6 +141,7 @@ class Recorder final : public Session {
   std::vector<Operand> operands_;  // of the current call
   bool declined_ = false, ended_ = false;
   bool autocast_cache_was_enabled_ = false;
+  at::impl::SavedTensorDefaultHooksTLS saved_tensor_hooks_;  // the caller's: not for trace tensors
   std::string reason_;
 };
 

@@ -233,6 +233,7 @@ void Recorder::swap_back() {
   inputs_.clear();
   at::autocast::clear_cache();
   at::autocast::set_autocast_cache_enabled(autocast_cache_was_enabled_);
+  at::SavedTensorDefaultHooks::set_tls_state(saved_tensor_hooks_);
 }
 
 graph::Graph Recorder::end(const std::vector<PyObject*>& outputs, std::vector<PyObject*>& constants) {
@@ -250,6 +251,7 @@ graph::Graph Recorder::end(const std::vector<PyObject*>& outputs, std::vector<Py
       graph_.outputs.push_back(std::move(out));
     }
     check_inputs_unchanged();
+    add_gradient_outputs();
     keep_constants_constant();
   } catch (...) {
     swap_back();

@@ -34,7 +34,7 @@
 #include <string>
 #include <vector>
 
-#include "graph/graph.h"
+#include "graph/joint.h"
 
 typedef struct _object PyObject;
 
@@ -71,6 +71,11 @@ class Session {
   virtual bool declined() const = 0;
   virtual std::string decline_reason() const = 0;
   virtual void decline(const std::string& reason) = 0;  // sets the sticky flag and the Python error
+
+  // The backward of these outputs, if one of them requires grad: tangent inputs join the graph, the
+  // autograd engine runs over trace tensors (on this thread; Python hooks and Functions are called), gradients of every
+  // input that requires grad become outputs behind the given ones when the trace ends. Throws Declined.
+  virtual graph::Joint add_backward(const std::vector<PyObject*>& outputs) = 0;
 
   // Ends the trace: outputs become Graph::outputs (in this order), real impls are back in place, and trace tensors that
   // survive are dead (any use raises). Constants: real tensors, new references, in order of the kConstant inputs.

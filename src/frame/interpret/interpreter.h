@@ -72,6 +72,7 @@ class Interpreter {
   // Sticky: the capture is over. Sets a Python error if none is set.
   void abort(const std::string& reason);
   bool aborted() const { return aborted_; }
+  void revive() { aborted_ = false; }  // after a stop, when every frame is gone: to call hooks and autograd Functions
   const std::string& reason() const { return reason_; }
   const std::string& where() const { return where_; }
   std::string location() const;

@@ -187,14 +187,19 @@ PyObject* do_import(const NativeCall& c) {
   return m;
 }
 
-// torch.autograd.Function.apply: its forward is Python code; without grad mode its backward never matters.
+// torch.autograd.Function.apply: its forward is Python code; its backward is called when the trace's backward runs.
 PyObject* do_autograd_apply(const NativeCall& c) {
-  static PyObject* const enabled = [] {
-    Ref m = Ref::borrow(PyDict_GetItemString(PyImport_GetModuleDict(), "torch._C"));
-    return m ? PyObject_GetAttrString(m.get(), "is_grad_enabled") : nullptr;
-  }();
-  Ref grad = Ref::steal(enabled != nullptr ? PyObject_CallNoArgs(enabled) : nullptr);
-  if (grad.get() != Py_False) throw Declined("torch.autograd.Function in grad mode");
+  for (size_t i = 0; i < c.nargs; ++i) c.in.consume(c.args[i]);
+  return c.run();
+}
+
+// torch.autograd.grad runs the engine over trace tensors; .backward() would leave its gradients in .grad.
+PyObject* do_run_backward(const NativeCall& c) {
+  bool accumulates = true;
+  for (Py_ssize_t i = 0; c.kwnames != nullptr && i < PyTuple_GET_SIZE(c.kwnames); ++i)
+    if (PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(c.kwnames, i), "accumulate_grad") == 0)
+      accumulates = c.args[c.nargs + static_cast<size_t>(i)] != Py_False;
+  if (accumulates) throw Declined("call of backward(): gradients are accumulated");
   for (size_t i = 0; i < c.nargs; ++i) c.in.consume(c.args[i]);
   return c.run();
 }
@@ -335,6 +340,7 @@ const Row kMethods[] = {
     {"collections:deque", "copy count index", kReadsSelf | kReads},
     {"collections:defaultdict", "copy __missing__ __copy__", kReadsSelf | kShares},
     {"_contextvars:ContextVar", "get set reset", kShares},
+    {"torch._C:_ImperativeEngine", "run_backward", kShares, do_run_backward},
     {"torch:Size", "*", kReads | kShares},
     {"torch:finfo", "*", 0},
     {"torch:Generator", "device initial_seed", 0},

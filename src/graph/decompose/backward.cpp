@@ -191,6 +191,51 @@ bool layer_norm_backward(Builder& b, const Node& n, Outs& outs) {  // (grad, x, 
   return true;
 }
 
+// (grad, x, weight, running_mean, running_var, mean, rstd, training, eps, mask)
+bool batch_norm_backward(Builder& b, const Node& n, Outs& outs) {
+  auto* mask = std::get_if<std::vector<bool>>(&arg(n, 9));
+  auto eps = number(arg(n, 8));
+  const bool training = flag(arg(n, 7));
+  ValueId x = in(n, 1);
+  const Sizes sizes = b.sizes(x);
+  if (!mask || mask->size() != 3 || !eps || sizes.size() < 2 || b.type(x).numel().is_const(0)) return false;
+  if (training ? !has(n, 5) || !has(n, 6) : !has(n, 3) || !has(n, 4)) return false;
+  for (size_t i = 0; i < 3; ++i)
+    if (!(*mask)[i] && !dead(n, i)) return false;
+  Ints over;
+  for (size_t i = 0; i < sizes.size(); ++i)
+    if (i != 1) over.push_back(static_cast<int64_t>(i));
+  if (!b.count(x, over).is_const()) return false;
+  DType d = b.dtype(x), m = math(d);
+  Sizes channel(sizes.size(), 1);
+  channel[1] = sizes[1];
+  auto across = [&](ValueId v) { return b.reshape(v, channel); };
+  ValueId g = b.convert(in(n, 0), m), mean, rstd;
+  if (training) {
+    mean = b.convert(in(n, 5), m);
+    rstd = b.convert(in(n, 6), m);
+  } else {
+    mean = b.convert(in(n, 3), m);
+    ValueId variance = b.convert(in(n, 4), m);
+    rstd = b.rsqrt(b.add(variance, constant(b, variance, *eps)));
+  }
+  ValueId off = b.sub(b.convert(x, m), across(mean));
+  ValueId sum_g = b.sum(g, over), sum_gx = b.sum(b.mul(g, off), over);  // unused ones go
+  outs = {kNoValue, kNoValue, kNoValue};
+  if (!dead(n, 0)) {
+    ValueId scale = has(n, 2) ? b.mul(rstd, b.convert(in(n, 2), m)) : rstd, y = g;
+    if (training) {
+      ValueId part = constant(b, rstd, 1 / static_cast<double>(b.count(x, over).value()));
+      ValueId slope = b.mul(b.mul(sum_gx, part), b.mul(rstd, rstd));
+      y = b.sub(b.sub(g, across(b.mul(sum_g, part))), b.mul(off, across(slope)));
+    }
+    outs[0] = b.convert(b.mul(y, across(scale)), d);
+  }
+  if (!dead(n, 1)) outs[1] = b.convert(b.mul(sum_gx, rstd), result(b, n, 1).dtype);
+  if (!dead(n, 2)) outs[2] = b.convert(sum_g, result(b, n, 2).dtype);
+  return true;
+}
+
 template <bool log>
 bool softmax_backward(Builder& b, const Node& n, Outs& outs) {  // (grad, output, dim, input_dtype)
   auto over = dims(b, arg(n, 2), in(n, 0));
@@ -222,6 +267,7 @@ void add_backward(DecompositionRows& r) {
   add<slice_backward>(r, {"aten.slice_backward.default"});
   add<mse_loss_backward>(r, {"aten.mse_loss_backward.default"});
   add<layer_norm_backward>(r, {"aten.native_layer_norm_backward.default"});
+  add<batch_norm_backward>(r, {"aten.native_batch_norm_backward.default"});
   add<softmax_backward<false>>(r, {"aten._softmax_backward_data.default"});
   add<softmax_backward<true>>(r, {"aten._log_softmax_backward_data.default"});
 }

@@ -73,6 +73,7 @@ void add_norms(DecompositionRows& rows);
 void add_indexing(DecompositionRows& rows);
 void add_windows(DecompositionRows& rows);
 void add_losses(DecompositionRows& rows);
+void add_class_losses(DecompositionRows& rows);
 void add_backward(DecompositionRows& rows);
 
 }  // namespace flashover::graph::rules

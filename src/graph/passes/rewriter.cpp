@@ -44,7 +44,7 @@ ValueId in_layout(Builder& b, size_t first_node, ValueId v, const TensorType& wa
 
 std::vector<bool> frozen_values(const Graph& g) {
   std::vector<bool> frozen(g.values.size());
-  for (const Input& i : g.inputs) frozen[i.value] = i.kind != InputKind::kUser;
+  for (const Input& i : g.inputs) frozen[i.value] = is_lasting(i.kind);
   for (const Mutation& m : g.mutations) frozen[g.inputs[m.input].value] = false;
   for (const Node& n : g.nodes) {
     bool all = !n.op->effectful && !n.op->nondeterministic && !n.op->mutates;
@@ -68,7 +68,7 @@ Rewriter::Rewriter(Graph& in) : b(out) {
   for (const Output& o : in.outputs)
     if (o.value != kNoValue) ++uses_[o.value];
   for (const Mutation& m : in.mutations) ++uses_[m.value];
-  for (const Input& i : out.inputs) frozen_[i.value] = i.kind != InputKind::kUser;
+  for (const Input& i : out.inputs) frozen_[i.value] = is_lasting(i.kind);
   for (const Mutation& m : out.mutations) frozen_[out.inputs[m.input].value] = 0;
 }
 

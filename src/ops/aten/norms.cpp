@@ -71,6 +71,12 @@ bool batch_norm(In in, Types& outs) {  // (input, weight, bias, mean, var, train
   return batch_norm_of(tensor(in, 0), {tensor(in, 1), tensor(in, 2), tensor(in, 3), tensor(in, 4)}, flag(arg(in, 5)),
                        outs);
 }
+// ... and the new running statistics.
+bool batch_norm_functional(In in, Types& outs) {
+  if (!tensor(in, 3) || !tensor(in, 4) || !batch_norm(in, outs)) return false;
+  for (size_t i : {3, 4}) outs.push_back(fresh(*tensor(in, i), tensor(in, i)->dtype, tensor(in, i)->sizes));
+  return true;
+}
 bool batch_norm_no_training(In in, Types& outs) {
   return batch_norm_of(tensor(in, 0), {tensor(in, 1), tensor(in, 2), tensor(in, 3), tensor(in, 4)}, false, outs);
 }
@@ -85,7 +91,10 @@ void add_norms(Table& t) {
   t.add("native_layer_norm.default", kind, layer_norm);
   t.add("native_group_norm.default", kind, group_norm);
   t.add("native_batch_norm.default", kind, batch_norm);
-  t.add("_native_batch_norm_legit.default", kind, batch_norm).mutates = 1u << 3 | 1u << 4;
+  Row& legit = t.add("_native_batch_norm_legit.default", kind, batch_norm);
+  legit.mutates = 1u << 3 | 1u << 4;
+  legit.functional = "aten._native_batch_norm_legit_functional.default";
+  t.add("_native_batch_norm_legit_functional.default", kind, batch_norm_functional);
   t.add("_native_batch_norm_legit.no_stats", kind, batch_norm_no_stats);
   t.add("_native_batch_norm_legit_no_training.default", kind, batch_norm_no_training);
 }

@@ -1,0 +1,206 @@
+#include "entry/training.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/as_strided.h>
+#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/saved_variable.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <mutex>
+
+#include "base/check.h"
+#include "torch/convert.h"
+
+namespace flashover::entry {
+namespace {
+
+namespace autograd = torch::autograd;
+using graph::Output;
+using graph::Partition;
+using Source = Partition::BackwardInput::Kind;
+
+struct Geometry {
+  at::ScalarType dtype;
+  at::Device device;
+  std::vector<int64_t> sizes, strides;
+};
+
+// What forward and backward of one compiled graph share; outlives both.
+struct Meeting {
+  Partition p;
+  std::vector<Geometry> tangents;
+  Step forward, backward;
+};
+
+class CompiledBackward final : public autograd::Node {
+ public:
+  explicit CompiledBackward(std::shared_ptr<const Meeting> meeting) : meeting_(std::move(meeting)) {}
+  std::string name() const override { return "CompiledBackward"; }
+
+  void save(const at::Tensor* inputs, const std::vector<at::Tensor>& results, const std::vector<at::Tensor>& made) {
+    for (const Partition::BackwardInput& in : meeting_->p.backward_inputs) {
+      switch (in.kind) {
+        case Source::kInput:
+          saved_.emplace_back(inputs[in.index], false);
+          break;
+        case Source::kResult:
+          saved_.emplace_back(results[in.index], is_mine(results[in.index]));
+          break;
+        case Source::kSaved:
+          saved_.emplace_back(made[in.index], false);
+          break;
+        case Source::kTangent:
+          saved_.emplace_back();
+          break;
+      }
+    }
+  }
+
+  autograd::variable_list apply(autograd::variable_list&& tangents) override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    TORCH_CHECK(!c10::GradMode::is_enabled(),
+                "flashover: the gradient of a compiled function was asked for with create_graph=True; compiled backward "
+                "graphs are not differentiable. Call the uncompiled function for double backward.");
+    const Partition& p = meeting_->p;
+    autograd::variable_list gradients(p.gradients.size());
+    std::vector<bool> given(meeting_->tangents.size());
+    for (size_t t = 0; t < given.size(); ++t) given[t] = tangents[t].defined();
+    const auto reached = [&](const Partition::Gradient& g) {
+      bool any = g.depends.empty();
+      for (int32_t t : g.depends) any |= given[t];
+      return any;
+    };
+    std::vector<at::Tensor> inputs;
+    inputs.reserve(p.backward_inputs.size());
+    for (size_t i = 0; i < p.backward_inputs.size(); ++i) {
+      const Partition::BackwardInput& in = p.backward_inputs[i];
+      if (in.kind == Source::kTangent)
+        inputs.push_back(conform(tangents[in.index], meeting_->tangents[in.index]));
+      else
+        inputs.push_back(saved_[i].unpack(in.kind == Source::kResult ? getptr() : nullptr));
+    }
+    // Nobody needs them again: what was saved goes as the backward reads it, not when it has ended.
+    if (!autograd::get_current_graph_task_keep_graph())
+      for (autograd::SavedVariable& s : saved_) s.reset_data();
+    std::vector<at::Tensor> made;
+    meeting_->backward(std::move(inputs), made);
+    for (size_t i = 0; i < gradients.size(); ++i) {
+      const Partition::Gradient& g = p.gradients[i];
+      if (!reached(g)) continue;
+      gradients[i] = g.tangent >= 0 ? tangents[g.tangent] : made[g.output];
+    }
+    return gradients;
+  }
+
+  void release_variables() override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (autograd::SavedVariable& s : saved_) s.reset_data();
+  }
+
+ private:
+  bool is_mine(const at::Tensor& t) const {
+    return t.requires_grad() && autograd::impl::gradient_edge(t).function.get() == this;
+  }
+
+  // The tangent as the backward was compiled for it.
+  static at::Tensor conform(const at::Tensor& t, const Geometry& g) {
+    const auto options = at::TensorOptions().dtype(g.dtype).device(g.device);
+    at::AutoDispatchBelowADInplaceOrView below;
+    if (!t.defined()) {
+      at::Tensor zero = at::empty_strided(g.sizes, g.strides, options);
+      zero.zero_();
+      return zero;
+    }
+    if (t.layout() == at::kStrided && t.sizes() == at::IntArrayRef(g.sizes) &&
+        t.strides() == at::IntArrayRef(g.strides) && t.scalar_type() == g.dtype && t.device() == g.device &&
+        t.has_storage() && !t.is_conj() && !t.is_neg())
+      return t;
+    at::Tensor own = at::empty_strided(g.sizes, g.strides, options);
+    own.copy_(t.layout() == at::kStrided ? t : t.to_dense());
+    return own;
+  }
+
+  std::shared_ptr<const Meeting> meeting_;
+  std::vector<autograd::SavedVariable> saved_;
+  std::mutex mutex_;
+};
+
+class Trained final : public Runner {
+ public:
+  explicit Trained(std::shared_ptr<const Meeting> m) : meeting_(std::move(m)) {
+    const Partition& p = meeting_->p;
+    root_of_.assign(p.results.size(), -1);
+    for (size_t i = 0; i < p.results.size(); ++i)
+      if (p.results[i].tangent >= 0) root_of_[memory_of(i)] = static_cast<int32_t>(i);
+  }
+
+  void run(const at::Tensor* inputs, size_t count, std::vector<at::Tensor>& outputs) override {
+    const Partition& p = meeting_->p;
+    std::vector<at::Tensor> made;
+    meeting_->forward(std::vector<at::Tensor>(inputs, inputs + count), made);
+    outputs.clear();
+    outputs.resize(p.results.size());
+    c10::AutoGradMode followed(true);  // the program may have turned it on itself
+    std::shared_ptr<CompiledBackward> node;
+    if (!meeting_->tangents.empty()) {
+      node = std::shared_ptr<CompiledBackward>(new CompiledBackward(meeting_), autograd::deleteNode);
+      autograd::edge_list edges;
+      edges.reserve(p.gradients.size());
+      for (const Partition::Gradient& g : p.gradients) edges.push_back(autograd::impl::gradient_edge(inputs[g.input]));
+      node->set_next_edges(std::move(edges));
+    }
+    for (size_t i = 0; i < p.results.size(); ++i)  // in order of tangents
+      if (p.results[i].tangent >= 0) {
+        outputs[i] = made[p.results[memory_of(i)].index];
+        autograd::set_history(outputs[i], node);
+      }
+    for (size_t i = 0; i < p.results.size(); ++i) {
+      const Partition::Result& r = p.results[i];
+      if (r.tangent >= 0) continue;
+      if (r.kind == Output::Kind::kInputAlias) {
+        outputs[i] = view(inputs[r.index], r);
+        continue;
+      }
+      const size_t memory = memory_of(i);
+      const int32_t root = root_of_[memory];
+      const at::Tensor& whole = root >= 0 ? outputs[root] : made[p.results[memory].index];
+      outputs[i] = memory == i && root < 0 ? whole : view(whole, r);
+    }
+    if (node) node->save(inputs, outputs, made);
+  }
+
+ private:
+  // The result that owns the memory of result i.
+  size_t memory_of(size_t i) const {
+    const Partition::Result& r = meeting_->p.results[i];
+    return r.kind == Output::Kind::kOutputAlias ? static_cast<size_t>(r.index) : i;
+  }
+  // At the caller's level: autograd follows the view, or is told not to.
+  static at::Tensor view(const at::Tensor& base, const Partition::Result& r) {
+    const at::Tensor whole = base.requires_grad() && !r.requires_grad ? base.detach() : base;
+    return at::as_strided(whole, r.sizes, r.strides, base.storage_offset() + r.offset);
+  }
+
+  std::shared_ptr<const Meeting> meeting_;
+  std::vector<int32_t> root_of_;  // by result that owns memory: the result that leads into the backward
+};
+
+}  // namespace
+
+std::unique_ptr<Runner> make_training_runner(Partition meeting, std::vector<TensorType> tangent_types,
+                                             Step forward, Step backward) {
+  auto m = std::make_shared<Meeting>();
+  m->p = std::move(meeting);
+  for (const TensorType& t : tangent_types)
+    m->tangents.push_back({aten::to_aten(t.dtype), aten::to_aten(t.device), aten::to_ints(t.sizes), aten::to_ints(t.strides)});
+  m->forward = std::move(forward);
+  m->backward = std::move(backward);
+  return std::make_unique<Trained>(std::move(m));
+}
+
+}  // namespace flashover::entry

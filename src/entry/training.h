@@ -1,0 +1,26 @@
+// A compiled forward whose results lead into a compiled backward.
+//
+//   In        two executables and how they meet (graph::Partition)
+//   Out       a Runner: results that require grad have one autograd node, which runs the backward
+//   Promises  as eager's nodes: saved tensors are SavedVariables (version checks, hooks, freed by the engine), a second
+//             backward without retain_graph raises, gradients that nothing leads to stay undefined, safe from several
+//             threads; nothing happens when the backward never runs
+//   Declines  create_graph=True: a RuntimeError from the backward
+#pragma once
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "entry/backend.h"
+#include "graph/partition/partition.h"
+
+namespace flashover::entry {
+
+// May let go of inputs when they are not needed any more.
+using Step = std::function<void(std::vector<at::Tensor>&& inputs, std::vector<at::Tensor>& outputs)>;
+
+// tangent_types: what the backward takes, by tangent.
+std::unique_ptr<Runner> make_training_runner(graph::Partition meeting, std::vector<TensorType> tangent_types,
+                                             Step forward, Step backward);
+
+}  // namespace flashover::entry

@@ -1,0 +1,86 @@
+// Losses over class numbers. What is picked by a target is read by gather; its gradient is a comparison with the class's
+// number, so that no scatter is needed and the softmax around it joins in.
+#include "graph/decompose/rules.h"
+
+namespace flashover::graph::rules {
+namespace {
+
+// [N, C, ...] and [N, ...]; the operators without a batch are given one.
+struct Targets {
+  ValueId x, target, valid;  // the target with a channel dim; valid: bool, likewise
+  int64_t dim;
+};
+std::optional<Targets> targets_of(Builder& b, ValueId x, ValueId target, const Arg& ignored) {
+  auto ignore = integer(ignored);
+  if (!ignore || b.type(x).numel().is_const(0) || b.rank(x) == 0) return std::nullopt;
+  if (b.rank(target) + 1 != b.rank(x)) return std::nullopt;
+  Targets t{.x = x, .dim = b.rank(x) == 1 ? 0 : 1};
+  const Device device = b.type(x).device;
+  t.target = b.unsqueeze(b.convert(target, DType::kI64), t.dim);
+  t.valid = b.ne(t.target, b.full({}, sym::Expr(*ignore), DType::kI64, device));
+  return t;
+}
+ValueId zero(Builder& b, ValueId like) { return constant(b, like, 0); }
+
+// (self, target, weight, reduction, ignore_index) -> loss, sum of weights
+bool nll_loss(Builder& b, const Node& n, Outs& outs) {
+  auto reduction = integer(arg(n, 3));
+  const DType d = b.dtype(in(n, 0)), m = math(d);
+  auto t = targets_of(b, in(n, 0), in(n, 1), arg(n, 4));
+  if (!t || !reduction || !is_floating(d)) return false;
+  const Device device = b.type(t->x).device;
+  // An ignored target may be any number; all others are checked by the gather.
+  ValueId safe = b.where(t->valid, t->target, b.full({}, sym::Expr(0), DType::kI64, device));
+  ValueId picked = b.neg(b.convert(b.gather(t->x, t->dim, safe), m)), weight = kNoValue;
+  if (has(n, 2)) {
+    Sizes flat{b.type(safe).numel()};
+    weight = b.convert(b.reshape(b.gather(in(n, 2), 0, b.reshape(safe, flat)), b.sizes(safe)), m);
+    picked = b.mul(picked, weight);
+  }
+  Sizes sizes = b.sizes(in(n, 1));
+  ValueId loss = b.reshape(b.where(t->valid, picked, zero(b, picked)), sizes);
+  if (*reduction == 0) {
+    outs = {b.convert(loss, d), dead(n, 1) ? kNoValue : b.full({}, Arg(0.0), d, device)};
+    return true;
+  }
+  ValueId counted = has(n, 2) ? b.where(t->valid, weight, zero(b, weight)) : b.convert(t->valid, m);
+  Ints all;
+  for (size_t i = 0; i < sizes.size(); ++i) all.push_back(static_cast<int64_t>(i));
+  ValueId total = b.sum(b.reshape(counted, sizes), all), sum = b.sum(loss, all);
+  outs = {b.convert(*reduction == 1 ? b.div(sum, total) : sum, d), b.convert(total, d)};
+  if (dead(n, 1)) outs[1] = kNoValue;
+  return true;
+}
+
+// (grad, self, target, weight, reduction, ignore_index, total_weight)
+bool nll_loss_backward(Builder& b, const Node& n, Outs& outs) {
+  auto reduction = integer(arg(n, 4));
+  const DType d = result(b, n).dtype, m = math(d);
+  auto t = targets_of(b, in(n, 1), in(n, 2), arg(n, 5));
+  if (!t || !reduction || !is_floating(d)) return false;
+  ValueId g = b.neg(b.convert(in(n, 0), m));
+  if (*reduction == 1) g = b.div(g, b.convert(in(n, 6), m));
+  const Device device = b.type(t->x).device;
+  Sizes classes(b.rank(t->x), 1);
+  classes[t->dim] = b.size(t->x, t->dim);
+  if (*reduction == 0) {
+    g = b.unsqueeze(g, t->dim);
+  } else if (b.rank(g) != 0) {
+    g = b.reshape(g, {});
+  }
+  if (has(n, 3)) g = b.mul(g, b.reshape(b.convert(in(n, 3), m), classes));
+  ValueId number = b.reshape(b.iota(classes[t->dim], sym::Expr(0), sym::Expr(1), DType::kI64, device), classes);
+  ValueId hit = b.bitwise_and(b.eq(t->target, number), t->valid);
+  ValueId y = b.where(hit, g, zero(b, g));
+  outs = {b.convert(b.expand(y, b.sizes(t->x)), d)};
+  return true;
+}
+
+}  // namespace
+
+void add_class_losses(DecompositionRows& r) {
+  add<nll_loss>(r, {"aten.nll_loss_forward.default", "aten.nll_loss2d_forward.default"});
+  add<nll_loss_backward>(r, {"aten.nll_loss_backward.default", "aten.nll_loss2d_backward.default"});
+}
+
+}  // namespace flashover::graph::rules

@@ -1,0 +1,28 @@
+// What a joint graph (forward and backward in one trace) means beyond its nodes.
+//
+// The graph's outputs are the call's results, then gradients; its kTangent inputs are the gradients of some results.
+// The partitioner (partition/partition.h) cuts it in two.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "graph/graph.h"
+
+namespace flashover::graph {
+
+struct Joint {
+  struct Result {  // of output i
+    bool requires_grad = false;
+    int32_t tangent = -1;        // its gradient comes in through that tangent (index into `tangents`)
+    int32_t view_of_input = -1;  // requires grad as a view of that input: autograd follows it by itself
+    bool saved = false;          // eager's backward keeps this very memory: writing it after the call is an error there
+  };
+  bool present = false;
+  std::vector<Result> results;
+  std::vector<int32_t> tangents;   // input numbers
+  std::vector<int32_t> gradients;  // output results.size() + i is the gradient of this input
+  std::vector<std::vector<int32_t>> depends;  // gradient i: the tangents that it depends on; others leave it undefined
+  std::vector<bool> saved_inputs;             // as Result::saved
+};
+
+}  // namespace flashover::graph

@@ -1,0 +1,554 @@
+#include "graph/partition/partition.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "base/check.h"
+#include "graph/passes/rewriter.h"
+#include "graph/partition/min_cut.h"
+#include "ops/args.h"
+
+namespace flashover::graph {
+namespace {
+
+using ops::OpKind;
+
+// Work per byte of the result, compared with moving a byte to memory and back.
+constexpr std::string_view kHeavy[] = {
+    "prim.exp",   "prim.exp2",  "prim.expm1",   "prim.log",   "prim.log2",  "prim.log10", "prim.log1p",
+    "prim.sin",   "prim.cos",   "prim.tan",     "prim.asin",  "prim.acos",  "prim.atan",  "prim.sinh",
+    "prim.cosh",  "prim.tanh",  "prim.asinh",   "prim.acosh", "prim.atanh", "prim.erf",   "prim.erfc",
+    "prim.erfinv", "prim.lgamma", "prim.digamma", "prim.sigmoid", "prim.pow", "prim.atan2", "prim.fmod",
+    "prim.remainder"};
+constexpr std::string_view kMedium[] = {"prim.div", "prim.sqrt", "prim.rsqrt", "prim.reciprocal", "prim.floordiv",
+                                        "prim.truncdiv", "prim.hypot"};
+constexpr std::string_view kMovement[] = {"prim.pad", "prim.cat", "prim.gather", "prim.index", "prim.slice_scatter"};
+
+template <size_t N>
+bool contains(const std::string_view (&list)[N], std::string_view name) {
+  return std::find(std::begin(list), std::end(list), name) != std::end(list);
+}
+
+class Partitioner {
+ public:
+  Partitioner(const Graph& g, const Joint& facts, const PartitionOptions& options)
+      : g_(g), facts_(facts), options_(options), producer_(g.values.size(), -1) {}
+
+  Partition run() {
+    index();
+    find_backward();
+    choose();
+    Partition p;
+    describe_results(p);
+    build_backward(p);  // says what is saved
+    build_forward(p);
+    return p;
+  }
+
+ private:
+  size_t results() const { return facts_.results.size(); }
+  const Node* def(ValueId v) const { return producer_[v] < 0 ? nullptr : &g_.nodes[producer_[v]]; }
+  bool is_random(const Node& n) const { return n.op->nondeterministic || n.op->effectful; }
+
+  void index() {
+    input_of_.assign(g_.values.size(), -1);
+    for (size_t i = 0; i < g_.inputs.size(); ++i) input_of_[g_.inputs[i].value] = static_cast<int32_t>(i);
+    for (size_t i = 0; i < g_.nodes.size(); ++i)
+      for (ValueId v : g_.nodes[i].outs)
+        if (v != kNoValue) producer_[v] = static_cast<int32_t>(i);
+    frozen_ = frozen_values(g_);
+    mutated_.assign(g_.inputs.size(), false);
+    for (const Mutation& m : g_.mutations) mutated_[m.input] = true;
+    int32_t next = 0;
+    for (const Input& i : g_.inputs) forward_input_.push_back(i.kind == InputKind::kTangent ? -1 : next++);
+    tangent_of_.assign(g_.inputs.size(), -1);
+    for (size_t t = 0; t < facts_.tangents.size(); ++t) tangent_of_[facts_.tangents[t]] = static_cast<int32_t>(t);
+    FLASHOVER_CHECK(g_.outputs.size() == results() + facts_.gradients.size()) << "a joint graph returns gradients";
+  }
+
+  // Which nodes depend on tangents, and which values they need that do not.
+  void find_backward() {
+    backward_.assign(g_.values.size(), false);
+    for (const Input& i : g_.inputs) backward_[i.value] = i.kind == InputKind::kTangent;
+    node_backward_.assign(g_.nodes.size(), false);
+    for (size_t i = 0; i < g_.nodes.size(); ++i) {
+      bool any = false;
+      for (const Arg& a : g_.nodes[i].args) for_each_ref(a, [&](ValueId v) { any = any || backward_[v]; });
+      node_backward_[i] = any;
+      for (ValueId v : g_.nodes[i].outs)
+        if (v != kNoValue) backward_[v] = any;
+    }
+    for (const Mutation& m : g_.mutations)
+      if (backward_[m.value]) throw Declined("training: the backward writes an input");
+    for (size_t i = 0; i < results(); ++i)
+      if (g_.outputs[i].value != kNoValue && backward_[g_.outputs[i].value])
+        throw Declined("training: a result depends on a gradient");
+
+    // Needed by the backward: what its live nodes read, and gradients that depend on no tangent.
+    std::vector<bool> live(g_.values.size());
+    for (size_t i = results(); i < g_.outputs.size(); ++i) {
+      const ValueId v = g_.outputs[i].value;
+      FLASHOVER_CHECK(v != kNoValue && g_.outputs[i].kind == Output::Kind::kValue) << "a gradient is a value";
+      live[v] = true;
+      if (!backward_[v]) wanted_.push_back(v);
+    }
+    keep_.assign(g_.nodes.size(), false);
+    for (size_t i = g_.nodes.size(); i-- > 0;) {
+      const Node& n = g_.nodes[i];
+      if (!node_backward_[i]) continue;
+      const bool effect = is_random(n);
+      if (!effect && std::none_of(n.outs.begin(), n.outs.end(), [&](ValueId v) { return v != kNoValue && live[v]; }))
+        continue;
+      keep_[i] = true;
+      for (const Arg& a : n.args)
+        for_each_ref(a, [&](ValueId v) {
+          live[v] = true;
+          if (!backward_[v]) wanted_.push_back(v);
+        });
+    }
+    std::sort(wanted_.begin(), wanted_.end());
+    wanted_.erase(std::unique(wanted_.begin(), wanted_.end()), wanted_.end());
+  }
+
+  int64_t bytes(ValueId v) const {
+    const TensorType& t = g_.type(v);
+    int64_t n = info(t.dtype).bytes;
+    for (sym::Expr s : t.sizes) n *= std::max<int64_t>(1, s.hint());
+    return n;
+  }
+  bool is_extern(const Node& n) const { return !n.op->is_prim; }
+
+  // In sixteenths of a byte moved; MinCut::kInfinite: never.
+  int64_t recompute_cost(const Node& n, ValueId v, bool materialized) const {
+    if (frozen_[v]) return 0;  // once, in the backward's own frozen part
+    if (is_random(n) || n.op->mutates || is_extern(n)) return MinCut::kInfinite;
+    const std::string_view name = n.op->name;
+    int64_t work = 0;
+    switch (n.op->kind) {
+      case OpKind::kView:
+        return materialized ? bytes(v) : 0;
+      case OpKind::kFactory:
+        return 0;
+      case OpKind::kPointwise:
+        work = bytes(v) * (contains(kHeavy, name) ? 16 : contains(kMedium, name) ? 5 : 1);
+        break;
+      case OpKind::kReduction: {
+        int64_t read = bytes(v);
+        for (const Arg& a : n.args) for_each_ref(a, [&](ValueId x) { read = std::max(read, bytes(x)); });
+        work = read * 16;
+        break;
+      }
+      case OpKind::kIndex:
+        if (!contains(kMovement, name)) return MinCut::kInfinite;
+        work = bytes(v) * 24;
+        break;
+      case OpKind::kScan:
+      case OpKind::kRandom:
+      case OpKind::kExtern:
+        return MinCut::kInfinite;
+    }
+    return work + (materialized ? bytes(v) * 32 : 0);
+  }
+  int64_t save_cost(ValueId v) const {
+    if (by_reference(v)) return bytes(v) * 4 + 1;
+    return bytes(v) * (in_memory_[v] ? 32 : 48) + 1;
+  }
+
+  // Kept without a copy: an input or a result that eager keeps too.
+  bool by_reference(ValueId v) const { return reference_input(v) >= 0 || reference_result(v) >= 0; }
+  int32_t reference_input(ValueId v) const {
+    const int32_t i = input_of_[v];
+    if (i < 0 || mutated_[i] || g_.inputs[i].kind == InputKind::kTangent) return -1;
+    if (g_.inputs[i].kind == InputKind::kConstant || facts_.saved_inputs[i]) return i;
+    return -1;
+  }
+  int32_t reference_result(ValueId v) const {
+    for (size_t i = 0; i < results(); ++i)
+      if (g_.outputs[i].kind == Output::Kind::kValue && g_.outputs[i].value == v && facts_.results[i].saved &&
+          input_of_[v] < 0 && same_type(g_.outputs[i].type, g_.type(v)))
+        return static_cast<int32_t>(i);
+    return -1;
+  }
+  static bool same_type(const TensorType& a, const TensorType& b) {
+    return a.dtype == b.dtype && same_sizes(a.sizes, b.sizes);
+  }
+
+  void choose() {
+    // What lies in memory anyway: operands and results of extern operators, results of reductions, of the call.
+    in_memory_.assign(g_.values.size(), false);
+    std::vector<bool> read_whole(g_.values.size());  // by an extern operator of the backward
+    for (size_t i = 0; i < g_.nodes.size(); ++i) {
+      const Node& n = g_.nodes[i];
+      if (!is_extern(n) && n.op->kind != OpKind::kReduction && n.op->kind != OpKind::kScan) continue;
+      if (!node_backward_[i])
+        for (ValueId v : n.outs)
+          if (v != kNoValue) in_memory_[v] = true;
+      if (!is_extern(n)) continue;
+      for (const Arg& a : n.args)
+        for_each_ref(a, [&](ValueId v) {
+          if (node_backward_[i])
+            read_whole[v] = read_whole[v] || keep_[i];
+          else
+            in_memory_[v] = true;
+        });
+    }
+    for (size_t i = 0; i < results(); ++i)
+      if (g_.outputs[i].value != kNoValue) in_memory_[g_.outputs[i].value] = true;
+    for (const Input& i : g_.inputs) in_memory_[i.value] = true;
+
+    // Everything that the wanted values follow from.
+    std::vector<int32_t> place(g_.values.size(), -1);
+    std::vector<ValueId> all;
+    for (ValueId v : wanted_)
+      if (place[v] < 0) {
+        place[v] = static_cast<int32_t>(all.size());
+        all.push_back(v);
+      }
+    for (size_t i = 0; i < all.size(); ++i)
+      if (const Node* n = def(all[i]))
+        for (const Arg& a : n->args)
+          for_each_ref(a, [&](ValueId v) {
+            if (place[v] >= 0) return;
+            place[v] = static_cast<int32_t>(all.size());
+            all.push_back(v);
+          });
+
+    auto cut = [&](double patience, int64_t& saved) {
+      const auto source = static_cast<int32_t>(2 * all.size()), sink = source + 1;
+      MinCut cut(2 * all.size() + 2);
+      for (size_t i = 0; i < all.size(); ++i) {
+        const ValueId v = all[i];
+        const auto in = static_cast<int32_t>(2 * i), out = in + 1;
+        const Node* n = def(v);
+        cut.add_edge(in, out, g_.type(v).opaque ? MinCut::kInfinite : save_cost(v));
+        int64_t again = MinCut::kInfinite;
+        if (n) {
+          again = recompute_cost(*n, v, read_whole[v]);
+          if (again < MinCut::kInfinite) again = static_cast<int64_t>(static_cast<double>(again) * patience);
+          if (again < MinCut::kInfinite)
+            for (const Arg& a : n->args)
+              for_each_ref(a, [&](ValueId x) { cut.add_edge(2 * place[x] + 1, in, MinCut::kInfinite); });
+        }
+        if (again > 0) cut.add_edge(source, in, again);
+        if (std::binary_search(wanted_.begin(), wanted_.end(), v)) cut.add_edge(out, sink, MinCut::kInfinite);
+      }
+      const std::vector<bool> known = cut.source_side(source, sink);
+      if (cut.total() >= MinCut::kInfinite) throw Declined("training: a value that the backward needs cannot be kept");
+      std::vector<bool> keep(g_.values.size());
+      saved = 0;
+      for (size_t i = 0; i < all.size(); ++i)
+        if (known[2 * i] && !known[2 * i + 1]) {
+          keep[all[i]] = true;
+          if (!by_reference(all[i])) saved += bytes(all[i]);
+        }
+      return keep;
+    };
+    int64_t saved = 0;
+    saved_ = cut(1, saved);
+    const auto allowed = static_cast<int64_t>(static_cast<double>(saved) * options_.memory_budget);
+    for (double patience = 0.5; saved > allowed && patience > 1e-4; patience /= 4) saved_ = cut(patience, saved);
+  }
+
+  static std::vector<int64_t> numbers(const Sizes& s) {
+    std::vector<int64_t> out;
+    for (sym::Expr e : s) {
+      if (!e.is_const()) throw Declined("training: sizes are not constant");
+      out.push_back(e.value());
+    }
+    return out;
+  }
+
+  void describe_results(Partition& p) {
+    for (size_t i = 0; i < results(); ++i) {
+      const Output& o = g_.outputs[i];
+      const Joint::Result& fact = facts_.results[i];
+      Partition::Result r{.kind = o.kind, .requires_grad = fact.requires_grad, .tangent = fact.tangent};
+      r.sizes = numbers(o.type.sizes);
+      r.strides = numbers(o.type.strides);
+      if (!o.type.offset.is_const()) throw Declined("training: sizes are not constant");
+      r.offset = o.type.offset.value();
+      if (o.kind == Output::Kind::kInputAlias) {
+        r.index = forward_input_[o.base];
+        FLASHOVER_CHECK(r.index >= 0) << "a result is memory of a tangent";
+        if (fact.requires_grad && fact.view_of_input != o.base)
+          throw Declined("training: a result shares memory with an input and is not a view of it");
+      } else if (fact.view_of_input >= 0) {
+        throw Declined("training: a view of an input was copied");
+      }
+      if (o.kind == Output::Kind::kOutputAlias) r.index = o.base;
+      if (o.kind == Output::Kind::kValue) {
+        r.index = static_cast<int32_t>(p.forward.outputs.size());
+        p.forward.outputs.push_back(o);
+      }
+      p.results.push_back(std::move(r));
+    }
+    // Memory that several results share: the one that autograd knows is as large as the memory.
+    for (size_t i = 0; i < results(); ++i) {
+      const Partition::Result& r = p.results[i];
+      if (r.kind != Output::Kind::kOutputAlias) continue;
+      const Partition::Result& base = p.results[r.index];
+      if (r.tangent >= 0 && (base.tangent >= 0 || r.offset != 0 || r.sizes != base.sizes || r.strides != base.strides))
+        throw Declined("training: two results share memory and both lead into the backward");
+    }
+  }
+
+  // A dense layout for what is kept.
+  static TensorType kept_type(TensorType t) {
+    t.offset = 0;
+    t.wrapped_number = false;
+    if (!is_writable_layout(t) || !ops::is_dense(t.sizes, t.strides)) {
+      sym::Expr stride = 1;
+      for (size_t d = t.rank(); d-- > 0;) {
+        t.strides[d] = stride;
+        stride = stride * t.sizes[d];
+      }
+    }
+    return t;
+  }
+
+  void build_backward(Partition& p) {
+    Graph& b = p.backward;
+    b.locations = g_.locations;
+    std::vector<ValueId> to(g_.values.size(), kNoValue);
+    using Kind = Partition::BackwardInput::Kind;
+    const auto add_input = [&](ValueId v, TensorType type, InputKind kind, const std::string& name, Kind from,
+                               int32_t index) {
+      to[v] = b.add_input(std::move(type), kind, name);
+      p.backward_inputs.push_back({from, index});
+    };
+    // In order of first use, saved values come in as the walk below meets them; tangents first.
+    for (size_t t = 0; t < facts_.tangents.size(); ++t) {
+      const Input& in = g_.inputs[facts_.tangents[t]];
+      add_input(in.value, g_.type(in.value), InputKind::kUser, in.name, Kind::kTangent, static_cast<int32_t>(t));
+    }
+    const auto save = [&](ValueId v) {
+      if (const int32_t i = reference_input(v); i >= 0) {
+        const Input& in = g_.inputs[i];
+        return add_input(v, g_.type(v), in.kind, in.name, Kind::kInput, forward_input_[i]);
+      }
+      if (const int32_t r = reference_result(v); r >= 0) {
+        TensorType type = g_.outputs[r].type;
+        type.offset = 0;
+        return add_input(v, std::move(type), InputKind::kUser, "result" + std::to_string(r), Kind::kResult, r);
+      }
+      const auto output = static_cast<int32_t>(p.forward.outputs.size());
+      TensorType type = kept_type(g_.type(v));
+      p.forward.outputs.push_back({.value = v, .type = type});
+      p.saved_bytes += bytes(v);
+      add_input(v, std::move(type), InputKind::kUser, "saved" + std::to_string(p.backward_inputs.size()), Kind::kSaved, output);
+    };
+    // Values computed again stand right before their first reader, so they live as briefly as can be.
+    const auto copy_node = [&](const Node& n) {
+      Node copy = n;
+      for (Arg& a : copy.args) {
+        if (auto* r = std::get_if<Ref>(&a); r && r->id != kNoValue) r->id = to[r->id];
+        if (auto* l = std::get_if<RefList>(&a))
+          for (Ref& r : *l)
+            if (r.id != kNoValue) r.id = to[r.id];
+      }
+      for (ValueId& v : copy.outs) {
+        if (v == kNoValue) continue;
+        const ValueId made = b.add_value(g_.type(v));
+        // Of an operator with several results one may be saved, and is not needed twice.
+        if (to[v] == kNoValue) to[v] = made;
+        v = made;
+      }
+      b.nodes.push_back(std::move(copy));
+    };
+    const auto need = [&](ValueId root) {
+      std::vector<ValueId> stack = {root};
+      while (!stack.empty()) {
+        const ValueId v = stack.back();
+        if (to[v] != kNoValue) {
+          stack.pop_back();
+          continue;
+        }
+        if (saved_[v]) {
+          save(v);
+          stack.pop_back();
+          continue;
+        }
+        const Node* n = def(v);
+        FLASHOVER_CHECK(n && !is_random(*n)) << "%" << v << " is neither saved nor computed again";
+        const size_t before = stack.size();
+        for (const Arg& a : n->args)
+          for_each_ref(a, [&](ValueId x) {
+            if (to[x] == kNoValue) stack.push_back(x);
+          });
+        if (stack.size() != before) continue;
+        copy_node(*n);
+        stack.pop_back();
+      }
+    };
+    for (size_t i = 0; i < g_.nodes.size(); ++i) {
+      if (!node_backward_[i]) continue;
+      const Node& n = g_.nodes[i];
+      if (!keep_[i]) continue;
+      for (const Arg& a : n.args) for_each_ref(a, need);
+      copy_node(n);
+    }
+
+    std::unordered_map<ValueId, int32_t> output_of;
+    for (size_t i = 0; i < facts_.gradients.size(); ++i) {
+      const Output& o = g_.outputs[results() + i];
+      Partition::Gradient grad{.input = forward_input_[facts_.gradients[i]], .depends = facts_.depends[i]};
+      const int32_t in = input_of_[o.value];
+      if (in >= 0 && tangent_of_[in] >= 0) {
+        grad.tangent = tangent_of_[in];
+      } else {
+        need(o.value);
+        // The same tensor for several inputs, as in eager: whoever accumulates it sees that it is shared.
+        const auto [it, fresh] = output_of.try_emplace(o.value, static_cast<int32_t>(b.outputs.size()));
+        if (fresh) {
+          Output out = o;
+          out.value = to[o.value];
+          b.outputs.push_back(std::move(out));
+        }
+        grad.output = it->second;
+      }
+      p.gradients.push_back(std::move(grad));
+    }
+  }
+
+  void build_forward(Partition& p) {
+    Graph& f = p.forward;
+    f.locations = g_.locations;
+    std::vector<bool> live(g_.values.size());
+    for (const Output& o : f.outputs) live[o.value] = true;
+    for (const Mutation& m : g_.mutations) live[m.value] = true;
+    std::vector<bool> keep(g_.nodes.size());
+    for (size_t i = g_.nodes.size(); i-- > 0;) {
+      const Node& n = g_.nodes[i];
+      if (node_backward_[i]) continue;
+      bool needed = is_random(n) || n.op->mutates || n.outs.empty();
+      for (ValueId v : n.outs) needed = needed || (v != kNoValue && live[v]);
+      if (!needed) continue;
+      keep[i] = true;
+      for (const Arg& a : n.args) for_each_ref(a, [&](ValueId v) { live[v] = true; });
+    }
+    std::vector<ValueId> to(g_.values.size(), kNoValue);
+    for (const Input& in : g_.inputs) {
+      if (in.kind == InputKind::kTangent) continue;
+      to[in.value] = f.add_input(g_.type(in.value), in.kind, in.name);
+      f.inputs.back().requires_grad = in.requires_grad;
+    }
+    for (size_t i = 0; i < g_.nodes.size(); ++i) {
+      if (!keep[i]) continue;
+      Node n = g_.nodes[i];
+      for (Arg& a : n.args) {
+        if (auto* r = std::get_if<Ref>(&a); r && r->id != kNoValue) r->id = to[r->id];
+        if (auto* l = std::get_if<RefList>(&a))
+          for (Ref& r : *l)
+            if (r.id != kNoValue) r.id = to[r.id];
+      }
+      for (ValueId& v : n.outs) {
+        if (v == kNoValue) continue;
+        to[v] = f.add_value(g_.type(v));
+        v = to[v];
+      }
+      f.nodes.push_back(std::move(n));
+    }
+    for (Output& o : f.outputs) o.value = to[o.value];
+    for (const Mutation& m : g_.mutations) f.mutations.push_back({forward_input_[m.input], to[m.value]});
+  }
+
+  const Graph& g_;
+  const Joint& facts_;
+  const PartitionOptions options_;
+  std::vector<int32_t> producer_, input_of_, forward_input_, tangent_of_;
+  std::vector<bool> frozen_, backward_, node_backward_, keep_, mutated_, in_memory_, saved_;
+  std::vector<ValueId> wanted_;  // sorted; values without tangents that the backward reads
+};
+
+class Reader {
+ public:
+  explicit Reader(const std::vector<int64_t>& numbers) : numbers_(numbers) {}
+  int64_t next() {
+    if (at_ >= numbers_.size()) throw UserError("partition: too few numbers");
+    return numbers_[at_++];
+  }
+  int32_t small() {
+    const int64_t n = next();
+    if (n < -1 || n > INT32_MAX) throw UserError("partition: a bad index");
+    return static_cast<int32_t>(n);
+  }
+  size_t count() {
+    const int64_t n = next();
+    if (n < 0 || static_cast<size_t>(n) > numbers_.size()) throw UserError("partition: a bad count");
+    return static_cast<size_t>(n);
+  }
+  template <typename T>
+  T kind(T last) {
+    const int64_t n = next();
+    if (n < 0 || n > static_cast<int64_t>(last)) throw UserError("partition: a bad kind");
+    return static_cast<T>(n);
+  }
+  bool at_end() const { return at_ == numbers_.size(); }
+
+ private:
+  const std::vector<int64_t>& numbers_;
+  size_t at_ = 0;
+};
+
+}  // namespace
+
+Partition partition(const Graph& joint, const Joint& facts, const PartitionOptions& options) {
+  return Partitioner(joint, facts, options).run();
+}
+
+std::vector<int64_t> to_numbers(const Partition& p) {
+  std::vector<int64_t> out;
+  const auto list = [&](const auto& l) {
+    out.push_back(static_cast<int64_t>(l.size()));
+    out.insert(out.end(), l.begin(), l.end());
+  };
+  out.push_back(static_cast<int64_t>(p.results.size()));
+  for (const Partition::Result& r : p.results) {
+    out.insert(out.end(), {static_cast<int64_t>(r.kind), r.index, r.offset, r.requires_grad, r.tangent});
+    list(r.sizes);
+    list(r.strides);
+  }
+  out.push_back(static_cast<int64_t>(p.backward_inputs.size()));
+  for (const Partition::BackwardInput& i : p.backward_inputs)
+    out.insert(out.end(), {static_cast<int64_t>(i.kind), i.index});
+  out.push_back(static_cast<int64_t>(p.gradients.size()));
+  for (const Partition::Gradient& g : p.gradients) {
+    out.insert(out.end(), {g.input, g.output, g.tangent});
+    list(g.depends);
+  }
+  out.push_back(p.saved_bytes);
+  return out;
+}
+
+void from_numbers(const std::vector<int64_t>& numbers, Partition& p) {
+  Reader in(numbers);
+  p.results.resize(in.count());
+  for (Partition::Result& r : p.results) {
+    r.kind = in.kind(Output::Kind::kOutputAlias);
+    r.index = in.small();
+    r.offset = in.next();
+    r.requires_grad = in.next() != 0;
+    r.tangent = in.small();
+    for (auto* l : {&r.sizes, &r.strides}) {
+      l->resize(in.count());
+      for (int64_t& n : *l) n = in.next();
+    }
+  }
+  p.backward_inputs.resize(in.count());
+  for (Partition::BackwardInput& i : p.backward_inputs) {
+    i.kind = in.kind(Partition::BackwardInput::Kind::kTangent);
+    i.index = in.small();
+  }
+  p.gradients.resize(in.count());
+  for (Partition::Gradient& g : p.gradients) {
+    g.input = in.small();
+    g.output = in.small();
+    g.tangent = in.small();
+    g.depends.resize(in.count());
+    for (int32_t& d : g.depends) d = in.small();
+  }
+  p.saved_bytes = in.next();
+  if (!in.at_end()) throw UserError("partition: too many numbers");
+}
+
+}  // namespace flashover::graph

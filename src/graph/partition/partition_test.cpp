@@ -1,0 +1,197 @@
+#include "graph/partition/partition.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "base/check.h"
+#include "graph/partition/min_cut.h"
+
+namespace flashover::graph {
+namespace {
+
+// All cuts of small random networks.
+TEST(MinCut, AgreesWithTryingEverything) {
+  std::mt19937 random(1);
+  for (int round = 0; round < 300; ++round) {
+    const int nodes = 3 + static_cast<int>(random() % 5), edges = static_cast<int>(random() % 18);
+    struct Edge {
+      int from, to, capacity;
+    };
+    std::vector<Edge> list;
+    MinCut cut(static_cast<size_t>(nodes));
+    for (int e = 0; e < edges; ++e) {
+      const Edge edge{static_cast<int>(random() % static_cast<unsigned>(nodes)),
+                      static_cast<int>(random() % static_cast<unsigned>(nodes)), static_cast<int>(random() % 10)};
+      list.push_back(edge);
+      cut.add_edge(edge.from, edge.to, edge.capacity);
+    }
+    const auto cost = [&](auto&& on_source_side) {
+      int64_t sum = 0;
+      for (const Edge& e : list)
+        if (on_source_side(e.from) && !on_source_side(e.to)) sum += e.capacity;
+      return sum;
+    };
+    int64_t best = MinCut::kInfinite;
+    for (int set = 0; set < 1 << nodes; ++set)
+      if ((set & 1) && !(set & 2)) best = std::min(best, cost([&](int n) { return (set >> n & 1) != 0; }));
+    const std::vector<bool> side = cut.source_side(0, 1);
+    EXPECT_EQ(cut.total(), best);
+    EXPECT_TRUE(side[0]);
+    EXPECT_FALSE(side[1]);
+    EXPECT_EQ(cost([&](int n) { return side[static_cast<size_t>(n)]; }), best);
+  }
+}
+
+Joint facts_of(const Graph& g, size_t results) {
+  Joint j;
+  j.present = true;
+  j.results.resize(results);
+  for (size_t i = 0; i < g.inputs.size(); ++i)
+    if (g.inputs[i].kind == InputKind::kTangent) {
+      j.results[j.tangents.size()].requires_grad = true;
+      j.results[j.tangents.size()].tangent = static_cast<int32_t>(j.tangents.size());
+      j.tangents.push_back(static_cast<int32_t>(i));
+    }
+  for (size_t i = results; i < g.outputs.size(); ++i) {
+    j.gradients.push_back(static_cast<int32_t>(i - results));
+    j.depends.push_back({0});
+  }
+  j.saved_inputs.assign(g.inputs.size(), true);
+  return j;
+}
+
+void expect_legal(const Partition& p) {
+  verify(p.forward, Form::kCore);
+  verify(p.backward, Form::kCore);
+  EXPECT_EQ(p.backward.inputs.size(), p.backward_inputs.size());
+  Partition copy;
+  from_numbers(to_numbers(p), copy);
+  EXPECT_EQ(to_numbers(copy), to_numbers(p));
+}
+std::vector<std::string> operators(const Graph& g) {
+  std::vector<std::string> out;
+  for (const Node& n : g.nodes) out.push_back(n.op->name);
+  return out;
+}
+using Names = std::vector<std::string>;
+
+TEST(Partition, CheapArithmeticIsDoneAgain) {
+  const Graph g = parse(R"(graph {
+    %0 : f32[1000] = input user grad "x"
+    %1 : f32[1000] = prim.neg(%0)
+    %2 : f32[1000] = prim.mul(%1, %1)
+    %3 : f32[1000] = input tangent
+    %4 : f32[1000] = prim.mul(%3, %1)
+    return %2, %4
+  })");
+  const Partition p = partition(g, facts_of(g, 1));
+  expect_legal(p);
+  EXPECT_EQ(operators(p.forward), (Names{"prim.neg", "prim.mul"}));
+  EXPECT_EQ(operators(p.backward), (Names{"prim.neg", "prim.mul"}));
+  EXPECT_EQ(p.saved_bytes, 0);
+}
+
+TEST(Partition, AnInputThatEagerDoesNotSaveIsCopied) {
+  const Graph g = parse(R"(graph {
+    %0 : f32[1000] = input user grad "x"
+    %1 : f32[1000] = prim.neg(%0)
+    %3 : f32[1000] = input tangent
+    %4 : f32[1000] = prim.mul(%3, %0)
+    return %1, %4
+  })");
+  Joint facts = facts_of(g, 1);
+  EXPECT_EQ(partition(g, facts).saved_bytes, 0);
+  facts.saved_inputs[0] = false;
+  const Partition p = partition(g, facts);
+  expect_legal(p);
+  EXPECT_EQ(p.saved_bytes, 4000);
+}
+
+TEST(Partition, ProductsAndRandomNumbersAreKept) {
+  const Graph g = parse(R"(graph {
+    %0 : f32[32,32] = input user grad "x"
+    %1 : f32[32,32] = aten.mm.default(%0, %0)
+    %2 : f32[32,32] = aten.bernoulli.p(%1, 0.5, None)
+    %3 : f32[32,32] = prim.sin(%1)
+    %4 : f32[32,32] = prim.mul(%3, %2)
+    %5 : f32[32,32] = input tangent
+    %6 : f32[32,32] = prim.mul(%5, %2)
+    %7 : f32[32,32] = prim.cos(%1)
+    %8 : f32[32,32] = prim.mul(%6, %7)
+    %9 : f32[32,32] = aten.mm.default(%8, %0)
+    return %4, %9
+  })");
+  const Partition p = partition(g, facts_of(g, 1));
+  expect_legal(p);
+  EXPECT_EQ(operators(p.backward), (Names{"prim.mul", "prim.cos", "prim.mul", "aten.mm.default"}));
+  EXPECT_EQ(p.saved_bytes, 2 * 4096);
+}
+
+TEST(Partition, ABudgetTradesMemoryForWork) {
+  const Graph g = parse(R"(graph {
+    %0 : f32[1000] = input user grad "x"
+    %1 : f32[1000] = prim.exp(%0)
+    %2 : f32[1000] = prim.sin(%1)
+    %3 : f32[1000] = prim.exp(%2)
+    %4 : f32[1000] = prim.sin(%3)
+    %5 : f32[1000] = prim.exp(%4)
+    %6 : f32[1000] = input tangent
+    %7 : f32[1000] = prim.mul(%6, %5)
+    return %5, %7
+  })");
+  Joint facts = facts_of(g, 1);
+  EXPECT_EQ(partition(g, facts).saved_bytes, 4000);
+  EXPECT_EQ(partition(g, facts, {.memory_budget = 0}).saved_bytes, 0);
+}
+
+TEST(Partition, AResultThatEagerSavesIsNotSavedTwice) {
+  const Graph g = parse(R"(graph {
+    %0 : f32[1000] = input user grad "x"
+    %1 : f32[1000] = prim.exp(%0)
+    %2 : f32[1000] = input tangent
+    %3 : f32[1000] = prim.mul(%2, %1)
+    return %1, %3
+  })");
+  Joint facts = facts_of(g, 1);
+  facts.results[0].saved = true;
+  const Partition p = partition(g, facts);
+  EXPECT_EQ(p.saved_bytes, 0);
+  EXPECT_EQ(p.backward_inputs[1].kind, Partition::BackwardInput::Kind::kResult);
+}
+
+TEST(Partition, GradientsThatAreTangentsPassThrough) {
+  const Graph g = parse(R"(graph {
+    %0 : f32[4] = input user grad "x"
+    %1 : f32[4] = input user grad "y"
+    %2 : f32[4] = prim.add(%0, %1)
+    %3 : f32[4] = input tangent
+    return %2, %3, %3
+  })");
+  const Partition p = partition(g, facts_of(g, 1));
+  EXPECT_TRUE(p.backward.nodes.empty());
+  EXPECT_EQ(p.gradients[0].tangent, 0);
+  EXPECT_EQ(p.gradients[1].tangent, 0);
+}
+
+TEST(Partition, WhatTheBackwardWritesIsDeclined) {
+  const Graph g = parse(R"(graph {
+    %0 : f32[4] = input user grad "x"
+    %1 : f32[4] = prim.neg(%0)
+    %2 : f32[4] = input tangent
+    %3 : f32[4] = prim.neg(%2)
+    mutate 0 = %3
+    return %1, %3
+  })");
+  EXPECT_THROW(partition(g, facts_of(g, 1)), Declined);
+}
+
+TEST(Partition, BadNumbersAreRejected) {
+  Partition p;
+  EXPECT_THROW(from_numbers({5}, p), UserError);
+  EXPECT_THROW(from_numbers({1, 9, 0, 0, 0, 0, 0, 0}, p), UserError);
+  EXPECT_THROW(from_numbers({0, 0, 0, 0, 7}, p), UserError);
+}
+
+}  // namespace
+}  // namespace flashover::graph

@@ -1,0 +1,293 @@
+// Forward and backward in one trace: the autograd engine runs over trace tensors.
+#include <c10/core/AutogradState.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "ops/args.h"
+#include "trace/recorder.h"
+
+namespace flashover::trace {
+namespace {
+
+namespace autograd = torch::autograd;
+
+const at::Tensor& unpack(PyObject* object) { return THPVariable_Unpack(object); }
+
+// One thread: trace state is thread-local.
+class SingleThreaded {
+ public:
+  SingleThreaded() : before_(c10::AutogradState::get_tls_state().get_multithreading_enabled()) {
+    c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
+  }
+  ~SingleThreaded() { c10::AutogradState::get_tls_state().set_multithreading_enabled(before_); }
+  SingleThreaded(const SingleThreaded&) = delete;
+
+ private:
+  bool before_;
+};
+
+bool has_hooks(const at::Tensor& t) {
+  const auto* meta = autograd::impl::get_autograd_meta(t);
+  if (!meta) return false;
+  if (!meta->hooks_.empty() || meta->post_acc_grad_hooks_ || meta->retains_grad_) return true;
+  const auto& fn = t.grad_fn();
+  return fn && (!fn->tensor_pre_hooks().empty() || !fn->pre_hooks().empty() || !fn->post_hooks().empty());
+}
+
+// What autograd takes `t` for a view of; `t` itself if it is none; null: a view that is not to be followed.
+const c10::TensorImpl* followed_base(const at::Tensor& t) {
+  auto* meta = autograd::impl::get_view_autograd_meta(t);
+  if (!meta || !meta->has_bw_view()) return t.unsafeGetTensorImpl();
+  const auto creation = meta->get_creation_meta();
+  if (creation != autograd::CreationMeta::DEFAULT && creation != autograd::CreationMeta::MULTI_OUTPUT_NODE)
+    return nullptr;
+  return meta->get_backward_view().base_.unsafeGetTensorImpl();
+}
+
+// A gradient of `view` is one of those elements of `root`.
+bool follows(const at::Tensor& view, const at::Tensor& root) {
+  const autograd::Edge a = autograd::impl::gradient_edge(view), b = autograd::impl::gradient_edge(root);
+  const c10::TensorImpl* base = followed_base(view);
+  return a == b || (base && base == followed_base(root));
+}
+
+// The input that `t` is a differentiable view of; null: it is none, or not in a way that as_strided can say.
+const TraceImpl* viewed_input(const at::Tensor& t) {
+  const c10::TensorImpl* impl = followed_base(t);
+  const TraceImpl* base = impl ? trace_impl(impl) : nullptr;
+  return base && base->input >= 0 ? base : nullptr;
+}
+
+TensorType dense(TensorType t) {
+  t.offset = 0;
+  t.wrapped_number = false;
+  if (ops::is_dense(t.sizes, t.strides)) return t;
+  sym::Expr stride = 1;
+  for (size_t d = t.rank(); d-- > 0;) {
+    t.strides[d] = stride;
+    stride = stride * t.sizes[d];
+  }
+  return t;
+}
+
+std::string first_line(const char* text) {
+  const std::string s = text;
+  return s.substr(0, s.find('\n'));
+}
+
+}  // namespace
+
+at::Tensor Recorder::add_tangent(const at::Tensor& like, int32_t& number) {
+  number = static_cast<int32_t>(graph_.inputs.size());
+  TensorType type = dense(aten::type_of(like));
+  const ValueId value = graph_.add_input(std::move(type), graph::InputKind::kTangent, "tangent");
+  return fresh(value);
+}
+
+graph::Joint Recorder::add_backward(const std::vector<PyObject*>& objects) {
+  graph::Joint joint;
+  for (PyObject* o : objects) joint.present |= unpack(o).requires_grad();
+  if (!joint.present) return joint;
+  if (declined_) throw Declined(reason_);
+  for (const graph::Node& n : graph_.nodes)  // how large its workspace is only the library knows
+    if (n.op->name == "aten.mkldnn_rnn_layer.default" && n.outs.back() != kNoValue)
+      throw Declined("training: mkldnn_rnn_layer");
+  for (const InputRecord& in : inputs_) {
+    const at::Tensor trace(in.impl);
+    if (has_hooks(trace)) throw Declined("training: a hook or retain_grad on an input");
+    if (in.requires_grad && !in.impl->real.is_leaf()) {
+      const auto& fn = trace.grad_fn();
+      if (!fn || fn->name() != "FlashoverOuterGradient")
+        throw Declined("training: an input with history is written in place");
+    }
+  }
+
+  std::vector<bool> of_input(storages_.size());
+  for (const InputRecord& in : inputs_) of_input[in.impl->storage_id] = true;
+  joint.results.resize(objects.size());
+  std::vector<at::Tensor> outputs;
+  for (PyObject* o : objects) outputs.push_back(unpack(o));
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const at::Tensor& t = outputs[i];
+    const TraceImpl* impl = trace_impl(t);
+    if (!impl) throw Declined("an output is not a tensor of this trace");
+    graph::Joint::Result& r = joint.results[i];
+    r.requires_grad = t.requires_grad();
+    if (!r.requires_grad) continue;
+    if (t.retains_grad()) throw Declined("training: retain_grad on a result");
+    if (t.is_leaf()) throw Declined("training: a result is a new leaf that requires grad");
+    if (!of_input[impl->storage_id]) continue;
+    const TraceImpl* base = viewed_input(t);
+    if (!base) throw Declined("training: a result is memory of an input and not a view of it");
+    r.view_of_input = base->input;
+  }
+  // Results that share memory: one of them leads into the backward, the others are its views.
+  std::vector<size_t> roots;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const TraceImpl* impl = trace_impl(outputs[i]);
+    if (!joint.results[i].requires_grad || joint.results[i].view_of_input >= 0) continue;
+    bool shared = false;
+    for (size_t k = 0; k < outputs.size(); ++k)
+      shared |= k != i && trace_impl(outputs[k])->storage_id == impl->storage_id;
+    if (!shared) {
+      roots.push_back(i);
+      continue;
+    }
+    // The first of those that cover the most; functionalize finds the same container or the partitioner declines.
+    size_t root = i;
+    for (size_t k = 0; k < outputs.size(); ++k) {
+      if (!joint.results[k].requires_grad || trace_impl(outputs[k])->storage_id != impl->storage_id) continue;
+      const int64_t more = outputs[k].numel() - outputs[root].numel();
+      if (more > 0 || (more == 0 && k < root)) root = k;
+    }
+    if (root == i) {
+      roots.push_back(i);
+      continue;
+    }
+    if (!follows(outputs[i], outputs[root]))
+      throw Declined("training: results share memory in a way that autograd does not follow");
+  }
+
+  const size_t first_node = graph_.nodes.size(), first_value = graph_.values.size();
+  autograd::edge_list edges, wanted;
+  autograd::variable_list tangents;
+  std::vector<int32_t> wanted_inputs;
+  for (size_t i : roots) {
+    int32_t number = -1;
+    tangents.push_back(add_tangent(outputs[i], number));
+    joint.results[i].tangent = static_cast<int32_t>(joint.tangents.size());
+    joint.tangents.push_back(number);
+    edges.push_back(autograd::impl::gradient_edge(outputs[i]));
+  }
+  for (const InputRecord& in : inputs_) {
+    if (!in.requires_grad) continue;
+    const at::Tensor trace(in.impl);
+    autograd::Edge edge;
+    if (trace.grad_fn()) {
+      edge = autograd::impl::gradient_edge(trace);
+    } else if (auto accumulator = autograd::impl::try_get_grad_accumulator(trace)) {
+      edge = autograd::Edge(std::move(accumulator), 0);
+    }
+    if (!edge.is_valid()) continue;  // the outputs do not depend on it
+    wanted.push_back(std::move(edge));
+    wanted_inputs.push_back(in.number);
+  }
+  autograd::variable_list gradients(wanted.size());
+  if (!edges.empty() && !wanted.empty()) {
+    SingleThreaded single;
+    try {
+      pybind11::gil_scoped_release no_gil;
+      gradients = autograd::Engine::get_default_engine().execute(edges, tangents, /*keep_graph=*/false,
+                                                                 /*create_graph=*/false, /*accumulate_grad=*/false,
+                                                                 wanted);
+    } catch (python_error& e) {
+      if (declined_) throw Declined("training: " + reason_);
+      e.restore();
+      PyObject *type, *value, *trace;
+      PyErr_Fetch(&type, &value, &trace);
+      std::string text = type ? reinterpret_cast<PyTypeObject*>(type)->tp_name : "an error";
+      if (PyObject* s = value ? PyObject_Str(value) : nullptr) {
+        if (const char* utf8 = PyUnicode_AsUTF8(s)) text += ": " + first_line(utf8);
+        Py_DECREF(s);
+      }
+      PyErr_Clear();
+      Py_XDECREF(type);
+      Py_XDECREF(value);
+      Py_XDECREF(trace);
+      throw Declined("training: the backward raised " + text);
+    } catch (const std::exception& e) {
+      if (declined_) throw Declined("training: " + reason_);
+      throw Declined("training: the backward raised " + first_line(e.what()));
+    }
+    if (declined_) throw Declined("training: " + reason_);
+  }
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    const at::Tensor& g = gradients[i];
+    if (!g.defined()) continue;
+    const TraceImpl* impl = trace_impl(g);
+    if (!impl || impl->liveness.get() != liveness_.get()) throw Declined("training: a gradient that the trace did not make");
+    if (g.is_conj() || g.is_neg()) throw Declined("training: a gradient is a lazily conjugated view");
+    joint.gradients.push_back(wanted_inputs[i]);
+    gradients_.push_back(g);
+  }
+  for (size_t i = first_node; i < graph_.nodes.size(); ++i)
+    if (graph_.nodes[i].op->nondeterministic || graph_.nodes[i].op->effectful)
+      throw Declined("training: the backward runs " + graph_.nodes[i].op->name);
+  note_saved(joint, first_node, first_value, objects);
+  note_dependences(joint, first_node);
+  return joint;
+}
+
+// What nodes of the backward read of the forward is what eager's autograd saved, memory for memory.
+void Recorder::note_saved(graph::Joint& joint, size_t first_node, size_t first_value,
+                          const std::vector<PyObject*>& outputs) const {
+  std::vector<bool> saved(storages_.size());
+  for (size_t i = first_node; i < graph_.nodes.size(); ++i)
+    for (const Arg& a : graph_.nodes[i].args)
+      graph::for_each_ref(a, [&](ValueId v) {
+        const int32_t s = graph_.values[v].storage;
+        if (static_cast<size_t>(v) < first_value && s >= 0) saved[s] = true;
+      });
+  for (size_t i = 0; i < outputs.size(); ++i) joint.results[i].saved = saved[trace_impl(unpack(outputs[i]))->storage_id];
+  joint.saved_inputs.assign(graph_.inputs.size(), false);
+  for (const InputRecord& in : inputs_) joint.saved_inputs[in.number] = saved[in.impl->storage_id];
+}
+
+void Recorder::note_dependences(graph::Joint& joint, size_t first_node) const {
+  std::vector<std::vector<bool>> reach(storages_.size());
+  const size_t count = joint.tangents.size();
+  const auto storage_of = [&](ValueId v) { return v == kNoValue ? -1 : graph_.values[v].storage; };
+  for (size_t t = 0; t < count; ++t) {
+    auto& r = reach[storage_of(graph_.inputs[joint.tangents[t]].value)];
+    r.resize(count);
+    r[t] = true;
+  }
+  const auto merge = [&](std::vector<bool>& into, const std::vector<bool>& from) {
+    if (from.empty()) return;
+    into.resize(count);
+    for (size_t t = 0; t < count; ++t)
+      if (from[t]) into[t] = true;
+  };
+  for (size_t i = first_node; i < graph_.nodes.size(); ++i) {
+    const graph::Node& n = graph_.nodes[i];
+    std::vector<bool> all;
+    for (const Arg& a : n.args)
+      graph::for_each_ref(a, [&](ValueId v) {
+        if (storage_of(v) >= 0) merge(all, reach[storage_of(v)]);
+      });
+    for (ValueId v : n.outs)
+      if (storage_of(v) >= 0) merge(reach[storage_of(v)], all);
+    for (size_t a = 0; a < n.args.size() && a < 32; ++a)
+      if (n.op->mutates >> a & 1)
+        graph::for_each_ref(n.args[a], [&](ValueId v) {
+          if (storage_of(v) >= 0) merge(reach[storage_of(v)], all);
+        });
+  }
+  for (const at::Tensor& g : gradients_) {
+    const std::vector<bool>& r = reach[trace_impl(g)->storage_id];
+    std::vector<int32_t>& out = joint.depends.emplace_back();
+    for (size_t t = 0; t < r.size(); ++t)
+      if (r[t]) out.push_back(static_cast<int32_t>(t));
+  }
+}
+
+// Each gradient is a tensor of its own, whatever it shares memory with in the trace.
+void Recorder::add_gradient_outputs() {
+  static const ops::Op* clone = ops::find("aten.clone.default");
+  for (const at::Tensor& g : gradients_) {
+    TensorType type = aten::type_of(g);
+    type.offset = 0;
+    type.wrapped_number = false;
+    const ValueId value = graph_.add_value(type, new_storage(make_storage(0)));
+    graph_.nodes.push_back({.op = clone, .args = {Ref{trace_impl(g)->value}, MemoryFormat::kPreserve}, .outs = {value}});
+    graph_.outputs.push_back({.value = value, .type = std::move(type)});
+  }
+  gradients_.clear();
+}
+
+}  // namespace flashover::trace
