@@ -73,10 +73,8 @@ def main() -> None:
         start = time.perf_counter()
         accuracy, losses = train(compiled, args.epochs)
         name = "compiled" if compiled else "eager"
-        print(
-        seconds = time.perf_counter() - start
-        print(f"{name:9} accuracy {accuracy:.4f}, losses {', '.join(f'{x:.4f}' for x in losses)}, {seconds:.1f} s")
-        )
+        seconds, told = time.perf_counter() - start, ", ".join(f"{x:.4f}" for x in losses)
+        print(f"{name:9} accuracy {accuracy:.4f}, losses {told}, {seconds:.1f} s")
     print("compile stats:", flashover.compile_stats())
 
 
