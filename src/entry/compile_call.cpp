@@ -3,6 +3,7 @@
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <algorithm>
 #include <chrono>
 #include <mutex>
 #include <set>
@@ -147,6 +148,11 @@ void connect_inputs(Entry& e) {
   e.wanted = c.wanted.size();
 }
 
+bool on_cuda(const graph::Graph& g) {
+  return std::any_of(g.inputs.begin(), g.inputs.end(),
+                     [&](const graph::Input& i) { return g.type(i.value).device.type == DeviceType::kCUDA; });
+}
+
 void attempt(Attempt& a, const frame::Subject& subject) {
   PyObject* const* const bound = subject.slots;
   Entry& e = a.entry;
@@ -209,6 +215,11 @@ void attempt(Attempt& a, const frame::Subject& subject) {
       dump(serial++, a.settings.name, "traced.txt", text);
       e.report.texts.emplace_back("traced", std::move(text));
     }
+  }
+  // CPU training passed its tests; on CUDA the same path was never run, so it is the user who turns it on.
+  if (pipeline && c.joint.present && on_cuda(c.graph) && !bool_option(a.settings.options.values, "cuda_training")) {
+    a.decline("training on CUDA is behind the option cuda_training", "", nullptr);
+    return;
   }
   // The inputs of this call, for backends that look at examples.
   std::vector<PyObject*> objects(e.wanted);

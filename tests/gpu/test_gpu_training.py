@@ -38,7 +38,7 @@ def check(model: torch.nn.Module, args: list[Any], kwargs: dict[str, Any], preci
     flashover.reset()
     torch.manual_seed(0)
     reference, eager = copy.deepcopy(model).double(), copy.deepcopy(model)
-    fast = flashover.compile(model, fullgraph=True)
+    fast = flashover.compile(model, fullgraph=True, options={"cuda_training": True})
     before = flashover.compile_stats()
     with torch.autocast("cuda", torch.bfloat16, enabled=precision == "bf16"):
         for _ in range(2):
@@ -122,7 +122,7 @@ def test_optimizer_steps() -> None:
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Tanh(), torch.nn.Linear(32, 4)).cuda()
     eager = copy.deepcopy(model)
-    fast = flashover.compile(model)
+    fast = flashover.compile(model, options={"cuda_training": True})
     a, b = torch.optim.AdamW(model.parameters()), torch.optim.AdamW(eager.parameters())
     for _ in range(5):
         x = torch.randn(8, 16, device="cuda")
