@@ -226,7 +226,7 @@ def torchvision_model(name: str) -> Any:
     if name == "raft_small":
         return model, (torch.randn(1, 3, 128, 128), torch.randn(1, 3, 128, 128)), {"num_flow_updates": 2}
     if name in VIDEO:
-        side = 224 if name == "mvit_v1_b" else 64
+        side = 224 if name in ("mvit_v1_b", "s3d") else 64
         return model, (torch.randn(1, 3, 16, side, side),), {}
     if "rcnn" in name or "ssd" in name or "retina" in name or "fcos" in name:
         return model, ([torch.rand(3, 96, 96)],), {}
