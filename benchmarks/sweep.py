@@ -213,13 +213,21 @@ def in_child(kind: str, name: str, options: argparse.Namespace) -> dict[str, Any
     return row
 
 
+def is_equal(r: dict[str, Any]) -> str:
+    if r.get("as_torch_compile"):
+        return "as torch.compile"
+    if r["status"] not in ("whole", "breaks"):
+        return "NO"
+    return "yes" if "difference" in r else "not compared"
+
+
 def table(rows: list[dict[str, Any]], command: str) -> str:
     precision = sorted({r["precision"] for r in rows})
     out = [f"`{command}`, torch {torch.__version__}, {time.strftime('%Y-%m-%d')}.", ""]
     built = [r for r in rows if r["status"] != "not built"]
     for p in precision:
         mine = [r for r in built if r["precision"] == p]
-        equal = [r for r in mine if r["status"] in ("whole", "breaks")]
+        equal = [r for r in mine if is_equal(r) == "yes"]
         whole = [r for r in mine if r["status"] == "whole"]
         out.append(
             f"{p}: {len(mine)} architectures run in eager; {len(equal)} equal to eager, {len(whole)} captured whole ({100 * len(whole) / max(len(mine), 1):.1f} %)."
@@ -230,10 +238,9 @@ def table(rows: list[dict[str, Any]], command: str) -> str:
             )
     out += ["", "| architecture | precision | equal | whole | difference | reason |", "|---|---|---|---|---|---|"]
     for r in sorted(built, key=lambda r: (r["status"] == "whole", r["kind"], r["model"])):
-        good = r["status"] in ("whole", "breaks")
         reason = str(r.get("reason", "")).replace("|", "/").replace("\n", " ")[:200]
         out.append(
-            f"| {r['kind']}/{r['model']} | {r['precision']} | {'as torch.compile' if r.get('as_torch_compile') else 'yes' if good else 'NO'} | {'yes' if r['status'] == 'whole' else 'no'} | {r.get('difference', math.nan):.1e} | {reason} |"
+            f"| {r['kind']}/{r['model']} | {r['precision']} | {is_equal(r)} | {'yes' if r['status'] == 'whole' else 'no'} | {r.get('difference', math.nan):.1e} | {reason} |"
         )
     missing = [r for r in rows if r["status"] == "not built"]
     out += ["", f"Not built offline ({len(missing)}):", ""]
