@@ -77,3 +77,24 @@ def test_a_write_to_one_result_is_seen_in_another() -> None:
         a, b = flashover.compile(parts)(torch.ones(3, 6))
     a.zero_()
     assert b[:, :2].eq(0).all() and b[:, 2:].eq(2).all()
+
+
+@pytest.mark.parametrize("base", ["repeated", "overlapping", "transposed"])
+def test_scatters_into_memory_that_repeats(base: str) -> None:
+    """ATen clones what repeats by stride 0 plainly and keeps the strides of everything else, overlaps too."""
+    x = {
+        "repeated": torch.arange(4.0).reshape(1, 4).expand(3, 4),
+        "overlapping": torch.arange(10.0).as_strided((4, 3), (2, 1)),
+        "transposed": torch.arange(12.0).reshape(3, 4).t(),
+    }[base]
+    for f in (
+        lambda x: x.slice_scatter(torch.full((1, x.shape[1]), 9.0), 0, 1, 2),
+        lambda x: x.select_scatter(torch.full((x.shape[0],), 7.0), 1, 0),
+        lambda x: x.select_scatter(torch.full((x.shape[0],), 7.0), 1, 0) + 1,
+        lambda x: (x + 0).expand(2, *x.shape).select_scatter(torch.full(x.shape, 7.0), 0, 0),
+        lambda x: x.diagonal_scatter(torch.full((3,), 5.0)),
+    ):
+        flashover.reset()
+        with torch.no_grad():
+            want, got = f(x), flashover.compile(f)(x)
+        assert torch.equal(got, want) and got.stride() == want.stride()

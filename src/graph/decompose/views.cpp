@@ -69,10 +69,29 @@ bool slice(Builder& b, const Node& n, Outs& outs) {
   outs = {b.slice(x, r->dim, r->start, r->end, r->step)};
   return true;
 }
+// Two places of the tensor may be one in memory. ATen's *_scatter keep that in their result, so a write shows in both; but not
+// where a stride is 0: then the result is dense.
+bool result_may_overlap(const TensorType& t) {
+  std::vector<std::pair<int64_t, int64_t>> dims;  // stride, size
+  for (size_t d = 0; d < t.rank(); ++d) {
+    auto size = t.sizes[d].as_const(), stride = t.strides[d].as_const();
+    if (!size || !stride) return true;
+    if (*size == 0) return false;
+    if (*size > 1 && *stride == 0) return false;
+    if (*size > 1) dims.emplace_back(*stride, *size);
+  }
+  std::sort(dims.begin(), dims.end());
+  int64_t span = 0;  // last element reached by the smaller strides
+  for (auto [stride, size] : dims) {
+    if (stride <= span) return true;
+    span += stride * (size - 1);
+  }
+  return false;
+}
 bool slice_scatter(Builder& b, const Node& n, Outs& outs) {  // (self, src, dim, start, end, step)
   ValueId x = in(n, 0);
   auto r = range_of(b, n, 2, x);
-  if (!r) return false;
+  if (!r || result_may_overlap(b.type(x))) return false;
   ValueId src = b.convert(in(n, 1), b.dtype(x));
   outs = {b.slice_scatter(x, src, r->dim, r->start, r->end, r->step)};
   return true;
@@ -80,7 +99,7 @@ bool slice_scatter(Builder& b, const Node& n, Outs& outs) {  // (self, src, dim,
 bool select_scatter(Builder& b, const Node& n, Outs& outs) {  // (self, src, dim, index)
   ValueId x = in(n, 0);
   auto dim = integer(arg(n, 2)), index = integer(arg(n, 3));
-  if (!dim || !index || b.rank(x) == 0) return false;
+  if (!dim || !index || b.rank(x) == 0 || result_may_overlap(b.type(x))) return false;
   sym::Expr i = *index < 0 ? b.size(x, *dim) + *index : sym::Expr(*index);
   ValueId src = b.unsqueeze(b.convert(in(n, 1), b.dtype(x)), b.wrap(x, *dim));
   outs = {b.slice_scatter(x, src, b.wrap(x, *dim), i, i + 1)};
