@@ -39,7 +39,7 @@ bool nll_loss(Builder& b, const Node& n, Outs& outs) {
   }
   Sizes sizes = b.sizes(in(n, 1));
   ValueId loss = b.reshape(b.where(t->valid, picked, zero(b, picked)), sizes);
-  if (*reduction == 0) {
+  if (*reduction == 0 && (dead(n, 1) || b.rank(t->x) > 1)) {  // of one row ATen gives the weight all the same
     outs = {b.convert(loss, d), dead(n, 1) ? kNoValue : b.full({}, Arg(0.0), d, device)};
     return true;
   }
@@ -47,7 +47,8 @@ bool nll_loss(Builder& b, const Node& n, Outs& outs) {
   Ints all;
   for (size_t i = 0; i < sizes.size(); ++i) all.push_back(static_cast<int64_t>(i));
   ValueId total = b.sum(b.reshape(counted, sizes), all), sum = b.sum(loss, all);
-  outs = {b.convert(*reduction == 1 ? b.div(sum, total) : sum, d), b.convert(total, d)};
+  const ValueId value = *reduction == 0 ? loss : *reduction == 1 ? b.div(sum, total) : sum;
+  outs = {b.convert(value, d), b.convert(total, d)};
   if (dead(n, 1)) outs[1] = kNoValue;
   return true;
 }
