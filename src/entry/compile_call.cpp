@@ -3,7 +3,6 @@
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
 
-#include <algorithm>
 #include <chrono>
 #include <mutex>
 #include <set>
@@ -12,6 +11,7 @@
 #include "base/options.h"
 #include "entry/entry.h"
 #include "entry/log.h"
+#include "graph/passes/devices.h"
 #include "guards/global_state.h"
 
 namespace flashover::entry {
@@ -148,11 +148,6 @@ void connect_inputs(Entry& e) {
   e.wanted = c.wanted.size();
 }
 
-bool on_cuda(const graph::Graph& g) {
-  return std::any_of(g.inputs.begin(), g.inputs.end(),
-                     [&](const graph::Input& i) { return g.type(i.value).device.type == DeviceType::kCUDA; });
-}
-
 void attempt(Attempt& a, const frame::Subject& subject) {
   PyObject* const* const bound = subject.slots;
   Entry& e = a.entry;
@@ -217,7 +212,7 @@ void attempt(Attempt& a, const frame::Subject& subject) {
     }
   }
   // CPU training passed its tests; on CUDA the same path was never run, so it is the user who turns it on.
-  if (pipeline && c.joint.present && on_cuda(c.graph) && !bool_option(a.settings.options.values, "cuda_training")) {
+  if (pipeline && c.joint.present && graph::uses_cuda(c.graph) && !bool_option(a.settings.options.values, "cuda_training")) {
     a.decline("training on CUDA is behind the option cuda_training", "", nullptr);
     return;
   }

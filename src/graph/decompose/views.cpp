@@ -72,21 +72,7 @@ bool slice(Builder& b, const Node& n, Outs& outs) {
 // Two places of the tensor may be one in memory. ATen's *_scatter keep that in their result, so a write shows in both; but not
 // where a stride is 0: then the result is dense.
 bool result_may_overlap(const TensorType& t) {
-  std::vector<std::pair<int64_t, int64_t>> dims;  // stride, size
-  for (size_t d = 0; d < t.rank(); ++d) {
-    auto size = t.sizes[d].as_const(), stride = t.strides[d].as_const();
-    if (!size || !stride) return true;
-    if (*size == 0) return false;
-    if (*size > 1 && *stride == 0) return false;
-    if (*size > 1) dims.emplace_back(*stride, *size);
-  }
-  std::sort(dims.begin(), dims.end());
-  int64_t span = 0;  // last element reached by the smaller strides
-  for (auto [stride, size] : dims) {
-    if (stride <= span) return true;
-    span += stride * (size - 1);
-  }
-  return false;
+  return !ops::aten::has_zero_size(t) && !ops::aten::repeats(t) && ops::aten::overlaps_itself(t.sizes, t.strides);
 }
 bool slice_scatter(Builder& b, const Node& n, Outs& outs) {  // (self, src, dim, start, end, step)
   ValueId x = in(n, 0);

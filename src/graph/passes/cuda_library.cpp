@@ -1,5 +1,6 @@
 #include "graph/passes/cuda_library.h"
 
+#include "graph/passes/devices.h"
 #include "graph/passes/match.h"
 #include "graph/passes/rewriter.h"
 #include "ops/args.h"
@@ -222,9 +223,7 @@ constexpr RewriteRule kThen[] = {
 }  // namespace
 
 Graph cuda_library(Graph g, const Providers& providers) {
-  bool cuda = false;
-  for (const Value& v : g.values) cuda = cuda || on_cuda(v.type);
-  if (!cuda) return g;
+  if (!uses_cuda(g)) return g;
   State state{providers};
   static const ops::Op* const conv = ops::find("aten.convolution.default");
   // cuDNN's grouped convolutions are slower channels last; one of them would put copies all over the network.

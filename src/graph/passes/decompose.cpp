@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "graph/decompose/decompose.h"
 #include "graph/passes/dce.h"
+#include "graph/passes/devices.h"
 #include "graph/passes/rewriter.h"
 
 namespace flashover::graph {
@@ -34,8 +35,7 @@ Graph round(Graph in, bool& again) {
   out.inputs = std::move(in.inputs);
   out.locations = std::move(in.locations);
   Replacement replacement(out.values.size());
-  bool gpu = false;
-  for (const Value& v : out.values) gpu |= v.type.device.type == DeviceType::kCUDA;
+  const bool gpu = uses_cuda(out);
   std::vector<bool> read(out.values.size());
   for (const Node& n : in.nodes)
     for (const Arg& a : n.args) for_each_ref(a, [&](ValueId v) { read[v] = true; });

@@ -1,5 +1,6 @@
 #include "graph/passes/devices.h"
 
+#include <algorithm>
 #include <map>
 
 #include "graph/builder.h"
@@ -7,10 +8,13 @@
 
 namespace flashover::graph {
 
+bool uses_cuda(const Graph& g) {
+  return std::any_of(g.values.begin(), g.values.end(),
+                     [](const Value& v) { return v.type.device.type == DeviceType::kCUDA; });
+}
+
 Graph bring_operands(Graph g) {
-  bool any = false;
-  for (const Value& v : g.values) any = any || v.type.device.type == DeviceType::kCUDA;
-  if (!any) return g;
+  if (!uses_cuda(g)) return g;
   Graph out;
   out.values = std::move(g.values);
   out.inputs = std::move(g.inputs);
@@ -53,9 +57,7 @@ Graph bring_operands(Graph g) {
 }
 
 Graph pass_numbers(Graph g) {
-  bool any = false;
-  for (const Value& v : g.values) any = any || v.type.device.type == DeviceType::kCUDA;
-  if (!any) return g;
+  if (!uses_cuda(g)) return g;
   std::vector<const Node*> full(g.values.size(), nullptr);
   for (const Node& n : g.nodes)
     if (n.op->name == "prim.full") full[n.outs[0]] = &n;

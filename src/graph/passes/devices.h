@@ -6,6 +6,8 @@
 
 namespace flashover::graph {
 
+bool uses_cuda(const Graph& g);  // any value on a CUDA device
+
 Graph bring_operands(Graph g);
 
 // Operators beside CUDA tensors take numbers as numbers: nothing is left to compute their 0-d tensors on the CPU. Last,

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "ops/args.h"
+#include "ops/aten/infer.h"
 
 namespace flashover::graph {
 namespace {
@@ -279,20 +280,6 @@ TensorType like_parent(Builder& b, ValueId parent) {
   return t;
 }
 
-// Elements of one memory location written once: strides sorted, each reaching past what the smaller ones cover.
-bool overlaps_itself(const Sizes& sizes, const Sizes& strides) {
-  std::vector<size_t> order;
-  for (size_t i = 0; i < sizes.size(); ++i)
-    if (!sizes[i].is_const(1)) order.push_back(i);
-  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return strides[a].hint() < strides[b].hint(); });
-  sym::Expr reach = 0;
-  for (size_t i : order) {
-    if (!sym::known_lt(reach, strides[i])) return true;
-    reach += (sizes[i] - 1) * strides[i];
-  }
-  return false;
-}
-
 ValueId invert(Builder& b, const ViewStep& s, ValueId parent, ValueId value) {
   switch (s.kind) {
     case Kind::kPermute: {
@@ -313,7 +300,7 @@ ValueId invert(Builder& b, const ViewStep& s, ValueId parent, ValueId value) {
                     {Ref{parent}, Ref{value}, sym::Expr(s.dims[0]), sym::Expr(s.dims[1]), sym::Expr(s.dims[2])},
                     like_parent(b, parent));
     case Kind::kAsStrided:
-      if (overlaps_itself(s.sizes, s.ends)) throw Declined("write to a tensor whose elements overlap");
+      if (ops::aten::overlaps_itself(s.sizes, s.ends)) throw Declined("write to a tensor whose elements overlap");
       return b.emit("prim.as_strided_scatter", {Ref{parent}, Ref{value}, s.sizes, s.ends, s.offset});
     case Kind::kOperator:
       return apply_operator(b, s.backward, value, s.backward_args, s.backward_type);

@@ -291,9 +291,7 @@ bool put_like_clone(In in, Types& outs) {  // slice_scatter, select_scatter ...:
   const TensorType *x = tensor(in, 0), *src = tensor(in, 1);
   if (!x || !src) return false;
   // Of a tensor that is one memory in several places ATen makes a plain clone, else one of the same strides.
-  bool repeats = false;
-  for (size_t d = 0; d < x->rank(); ++d) repeats |= x->strides[d] == sym::Expr(0) && x->sizes[d] != sym::Expr(1);
-  return (repeats || non_overlapping_and_dense(*x)) && clone_like(*x, outs);
+  return (repeats(*x) || non_overlapping_and_dense(*x)) && clone_like(*x, outs);
 }
 bool diag_embed(In in, Types& outs) {
   const TensorType* x = tensor(in, 0);

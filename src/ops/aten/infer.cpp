@@ -297,6 +297,26 @@ bool non_overlapping_and_dense(const TensorType& t) {
   return true;
 }
 
+bool repeats(const TensorType& t) {
+  for (size_t d = 0; d < t.rank(); ++d)
+    if (t.strides[d].is_const(0) && !t.sizes[d].is_const(1)) return true;
+  return false;
+}
+
+// Strides sorted, each reaching past what the smaller ones cover.
+bool overlaps_itself(const Sizes& sizes, const Sizes& strides) {
+  std::vector<size_t> order;
+  for (size_t i = 0; i < sizes.size(); ++i)
+    if (!sizes[i].is_const(1)) order.push_back(i);
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return strides[a].hint() < strides[b].hint(); });
+  sym::Expr reach = 0;
+  for (size_t i : order) {
+    if (!sym::known_lt(reach, strides[i])) return true;
+    reach += (sizes[i] - 1) * strides[i];
+  }
+  return false;
+}
+
 MemoryFormat suggest_format(const TensorType& t) {
   auto order = last_order(t.rank());
   if (order.empty()) return MemoryFormat::kContiguous;

@@ -61,6 +61,9 @@ bool known_sizes(const TensorType& t);  // sizes and strides are numbers
 std::optional<Ints> ints(const Sizes& s);
 Sizes exprs(const Ints& v);
 bool non_overlapping_and_dense(const TensorType& t);
+bool repeats(const TensorType& t);  // a dim of stride 0 over more than one place
+// Not surely one place in memory for every element; of no elements: undefined.
+bool overlaps_itself(const Sizes& sizes, const Sizes& strides);
 MemoryFormat suggest_format(const TensorType& t);
 // Strides of a fresh tensor in that format; kPreserve is not allowed here. nullopt: rank does not fit the format.
 std::optional<Sizes> format_strides(const Sizes& sizes, MemoryFormat f);
