@@ -77,6 +77,12 @@ def error(result: Any, reference: Any) -> float:
     return math.sqrt(total / max(scale, 1e-300))
 
 
+def to_double(x: Any) -> Any:
+    import torch
+
+    return x.double() if isinstance(x, torch.Tensor) and x.is_floating_point() else x
+
+
 def make(name: str, small: bool) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     import zoo
 
@@ -162,9 +168,6 @@ def measure(name: str, precision: str, options: argparse.Namespace) -> dict[str,
         row["seconds"] = interleaved(calls, options.seconds)
     with_double = make(name, options.small)
     import torch
-
-    def to_double(x: Any) -> Any:
-        return x.double() if isinstance(x, torch.Tensor) and x.is_floating_point() else x
 
     with torch.no_grad():
         reference = with_double[0].double()(*[to_double(a) for a in args], **{k: to_double(v) for k, v in kwargs.items()})

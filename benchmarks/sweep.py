@@ -67,10 +67,6 @@ def difference(got: list[Any], want: list[Any]) -> float:
     return worst
 
 
-def double(x: Any) -> Any:
-    return x.double() if isinstance(x, torch.Tensor) and x.is_floating_point() else x
-
-
 def compare(row: dict[str, Any], compiled: Any, model: Any, args: Any, kwargs: Any) -> None:
     want = outputs(model, args, kwargs)
     worst = 0.0
@@ -101,7 +97,7 @@ def compare(row: dict[str, Any], compiled: Any, model: Any, args: Any, kwargs: A
         pass
     # A network may magnify rounding: against doubles, at most twice eager's own error.
     try:
-        precise = outputs(model.double(), [double(a) for a in args], {k: double(v) for k, v in kwargs.items()})
+        precise = outputs(model.double(), [bench.to_double(a) for a in args], {k: bench.to_double(v) for k, v in kwargs.items()})
         mine, eager = difference(got, precise), difference(want, precise)
         row["note"] = f"error against fp64 {mine:.1e}, eager's {eager:.1e}"
         if mine <= 2 * eager + FLOOR[row["precision"]]:

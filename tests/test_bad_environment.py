@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import subprocess
@@ -37,8 +38,6 @@ print(json.dumps({"error": error, "warnings": said, "kernels": flashover.compile
 
 
 def run(tmp_path: Path, options: dict[str, object] | None = None, **env: str) -> dict[str, object]:
-    import json
-
     environment = os.environ | {"FLASHOVER_CACHE_DIR": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"} | env
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, json.dumps(options or {})],

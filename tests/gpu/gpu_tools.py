@@ -7,20 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from models import tensors
 
 import flashover
-
-
-def tensors(result: Any) -> list[torch.Tensor]:
-    if isinstance(result, torch.Tensor):
-        return [result]
-    if isinstance(result, dict):
-        return [t for v in result.values() for t in tensors(v)]
-    if isinstance(result, (list, tuple)):
-        return [t for v in result for t in tensors(v)]
-    if hasattr(result, "layers"):
-        return [t for layer in result.layers for t in (layer.keys, layer.values)]
-    return []
 
 
 def agree(got: Any, want: Any, rtol: float = 1e-4, atol: float = 1e-5, strides: bool = True) -> None:

@@ -157,18 +157,22 @@ def test_slab_extern_and_reduction(kernels: dict[str, bytes]) -> None:
         torch.testing.assert_close(plan(x)[0], (2 * x @ x).sum(), rtol=1e-3, atol=1e-2)
 
 
-def test_frozen_on_another_stream(kernels: dict[str, bytes]) -> None:
-    body = """  t0 : f32[32,32]@cuda:0 = input 0
+# x @ (2 * parameter), the second factor frozen: inputs and body of the plan
+PRODUCT_WITH_FROZEN = (
+    "  input 0 : f32[32,32]@cuda:0 user\n  input 1 : f32[32,32]@cuda:0 param frozen\n",
+    """  t0 : f32[32,32]@cuda:0 = input 0
   t1 : f32[32,32]@cuda:0 = input 1
   t2 : f32[32,32]@cuda:0 = frozen
   t3 : f32[32,32]@cuda:0 = output 0
   frozen launch k0(t1 -> t2)
   call out aten.mm.out(t0, t2) -> t3
   return t3 : f32[32,32]@cuda:0
-"""
-    plan = load(
-        kernels, ["twice"], "  input 0 : f32[32,32]@cuda:0 user\n  input 1 : f32[32,32]@cuda:0 param frozen\n", body
-    )
+""",
+)
+
+
+def test_frozen_on_another_stream(kernels: dict[str, bytes]) -> None:
+    plan = load(kernels, ["twice"], *PRODUCT_WITH_FROZEN)
     x, w = torch.randn(32, 32, device="cuda"), torch.nn.Parameter(torch.randn(32, 32, device="cuda"))
     torch.cuda._sleep(20_000_000)
     with torch.no_grad():
@@ -236,16 +240,7 @@ def test_graph_with_operators_and_mutation(kernels: dict[str, bytes]) -> None:
 
 
 def test_graph_follows_parameters(kernels: dict[str, bytes]) -> None:
-    body = """  t0 : f32[32,32]@cuda:0 = input 0
-  t1 : f32[32,32]@cuda:0 = input 1
-  t2 : f32[32,32]@cuda:0 = frozen
-  t3 : f32[32,32]@cuda:0 = output 0
-  frozen launch k0(t1 -> t2)
-  call out aten.mm.out(t0, t2) -> t3
-  return t3 : f32[32,32]@cuda:0
-"""
-    inputs = "  input 0 : f32[32,32]@cuda:0 user\n  input 1 : f32[32,32]@cuda:0 param frozen\n"
-    plan = load(kernels, ["twice"], inputs, body, graphs=True)
+    plan = load(kernels, ["twice"], *PRODUCT_WITH_FROZEN, graphs=True)
     w = torch.nn.Parameter(torch.randn(32, 32, device="cuda"))
     with torch.no_grad():
         for i in range(6):

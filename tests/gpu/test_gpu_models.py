@@ -46,10 +46,9 @@ def test_model(name: str, precision: str, backend: str) -> None:
         for a, b in zip(got, want, strict=True):
             assert (a.dtype, a.shape, a.stride(), a.device) == (b.dtype, b.shape, b.stride(), b.device)
 
-    def double(x: Any) -> Any:
-        return x.double() if isinstance(x, torch.Tensor) and x.is_floating_point() else x
-
     with torch.no_grad():
-        reference = model.double()(*[double(a) for a in args], **{k: double(v) for k, v in kwargs.items()})
+        reference = model.double()(
+            *[bench.to_double(a) for a in args], **{k: bench.to_double(v) for k, v in kwargs.items()}
+        )
     for result in results:
         assert bench.error(result, reference) <= 2 * bench.error(eager, reference) + bench.FLOOR[precision]

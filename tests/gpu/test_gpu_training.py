@@ -20,10 +20,6 @@ def cuda(x: Any) -> Any:
     return x.cuda() if isinstance(x, torch.Tensor) else x
 
 
-def double(x: Any) -> Any:
-    return x.double() if isinstance(x, torch.Tensor) and x.is_floating_point() else x
-
-
 def step(
     model: Any, call: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]
 ) -> tuple[torch.Tensor, list[torch.Tensor]]:
@@ -45,7 +41,9 @@ def check(model: torch.nn.Module, args: list[Any], kwargs: dict[str, Any], preci
             mine = step(model, fast, args, kwargs)
             theirs = step(eager, eager, args, kwargs)
     for _ in range(2):
-        exact = step(reference, reference, [double(a) for a in args], {k: double(v) for k, v in kwargs.items()})
+        exact = step(
+            reference, reference, [bench.to_double(a) for a in args], {k: bench.to_double(v) for k, v in kwargs.items()}
+        )
     if flashover.compile_stats()["frames"] == before["frames"]:
         pytest.skip("training runs eager")
     assert flashover.compile_stats()["kernels"] > before["kernels"]
