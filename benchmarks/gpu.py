@@ -1,10 +1,14 @@
-"""Eager, torch.compile and flashover on an NVIDIA GPU, side by side in one run: right or wrong, speed, first-call times.
+"""Eager, torch.compile and flashover on an NVIDIA GPU, side by side in one run: right or wrong, speed, first-call
+times.
 
-    ./x device bench                                         # the whole list, torch.compile included (7-14 s of compiling a model)
+    ./x device bench                                         # the whole list, torch.compile included (7-14 s of
+    compiling a model)
     ./x device bench --models bert,gpt2 --no-inductor --json out.json --markdown docs/benchmark-gpu.md
 
-Inference under bf16 autocast. Figures are medians of interleaved rounds of one process: a round is a few calls between two
-synchronizations, so CPU and GPU overlap as they do in use. "right" compares with an fp32 eager reference (TF32 off): the error
+Inference under bf16 autocast. Figures are medians of interleaved rounds of one process: a round is a few calls
+between two
+synchronizations, so CPU and GPU overlap as they do in use. "right" compares with an fp32 eager reference (TF32 off):
+the error
 must be at most twice eager's plus 1e-2. First-call times: empty kernel caches, process already warm.
 """
 

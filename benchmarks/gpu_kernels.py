@@ -2,7 +2,7 @@
 
 PYTHONPATH=python python benchmarks/gpu_kernels.py [--json FILE] [names...]"""
 
-# ruff: noqa: E501  a table
+
 from __future__ import annotations
 
 import argparse

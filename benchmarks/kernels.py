@@ -15,8 +15,9 @@ import torch
 import torch.nn.functional as F
 
 sys.path[:0] = [str(Path(__file__).parents[1] / "python"), str(Path(__file__).parents[1] / "tests")]
-from flashover import _C  # noqa: E402
 from trace_tools import Program, trace  # noqa: E402
+
+from flashover import _C  # noqa: E402
 
 Pattern = tuple[str, Callable[..., torch.Tensor], tuple[torch.Tensor, ...]]
 
@@ -34,14 +35,21 @@ def rotary(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
     return x * cos + torch.cat((-x[..., half:], x[..., :half]), -1) * sin
 
 
-def batch_norm(x: torch.Tensor, mean: torch.Tensor, var: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+def batch_norm(
+    x: torch.Tensor, mean: torch.Tensor, var: torch.Tensor, w: torch.Tensor, b: torch.Tensor
+) -> torch.Tensor:
     return F.relu(F.batch_norm(x, mean, var.abs() + 1, w, b))
 
 
 def patterns() -> list[Pattern]:
     out: list[Pattern] = []
     for name, dtype in (("f32", torch.float32), ("bf16", torch.bfloat16)):
-        x, r, w, b = rand(512, 768, dtype=dtype), rand(512, 768, dtype=dtype), rand(768, dtype=dtype), rand(768, dtype=dtype)
+        x, r, w, b = (
+            rand(512, 768, dtype=dtype),
+            rand(512, 768, dtype=dtype),
+            rand(768, dtype=dtype),
+            rand(768, dtype=dtype),
+        )
         wide, bias = rand(256, 3072, dtype=dtype), rand(3072, dtype=dtype)
         out += [
             (f"bias + gelu {name}", lambda x, b: F.gelu(x + b), (wide, bias)),
@@ -60,11 +68,19 @@ def patterns() -> list[Pattern]:
         ("softmax 8192x128", lambda x: torch.softmax(x, -1), (rand(8192, 128),)),
         ("log_softmax 64x32000", lambda x: torch.log_softmax(x, -1), (rand(64, 32000),)),
         ("scale + mask + softmax", lambda x, m: torch.softmax(x * 0.125 + m, -1), (rand(2, 12, 256, 256), causal)),
-        ("cross entropy 64x32000", lambda x, t: F.cross_entropy(x, t), (rand(64, 32000), torch.randint(0, 32000, (64,)))),
+        (
+            "cross entropy 64x32000",
+            lambda x, t: F.cross_entropy(x, t),
+            (rand(64, 32000), torch.randint(0, 32000, (64,))),
+        ),
         ("batch_norm + relu", batch_norm, (image, *bn)),
         ("batch_norm + relu channels-last", batch_norm, (image.to(memory_format=torch.channels_last), *bn)),
         ("max_pool 3x3/2", lambda x: F.max_pool2d(x, 3, 2, 1), (image,)),
-        ("max_pool 3x3/2 channels-last", lambda x: F.max_pool2d(x, 3, 2, 1), (image.to(memory_format=torch.channels_last),)),
+        (
+            "max_pool 3x3/2 channels-last",
+            lambda x: F.max_pool2d(x, 3, 2, 1),
+            (image.to(memory_format=torch.channels_last),),
+        ),
         ("mean 7x7", lambda x: x.mean((2, 3)), (rand(8, 512, 7, 7),)),
         ("group_norm + silu", lambda x: F.silu(F.group_norm(x, 8)), (image,)),
         ("sum rows", lambda x: x.sum(1), (rand(2048, 1024),)),
@@ -74,11 +90,23 @@ def patterns() -> list[Pattern]:
         ("cumsum rows", lambda x: x.cumsum(-1), (rand(512, 1024),)),
         ("transpose copy", lambda x: x.t().contiguous(), (rand(1024, 768),)),
         ("heads copy", lambda x: x.permute(0, 2, 1, 3).contiguous(), (rand(2, 256, 12, 64),)),
-        ("nchw -> channels-last, 3 channels", lambda x: x.contiguous(memory_format=torch.channels_last), (rand(2, 3, 224, 224),)),
+        (
+            "nchw -> channels-last, 3 channels",
+            lambda x: x.contiguous(memory_format=torch.channels_last),
+            (rand(2, 3, 224, 224),),
+        ),
         ("cat + pointwise", lambda a, b: torch.cat((a * 2, b + 1), 1), (rand(512, 384), rand(512, 384))),
-        ("embedding + add + layer_norm", lambda t, p, i: F.layer_norm(F.embedding(i, t) + p, (768,)), (rand(30000, 768), rand(256, 768), ids)),
+        (
+            "embedding + add + layer_norm",
+            lambda t, p, i: F.layer_norm(F.embedding(i, t) + p, (768,)),
+            (rand(30000, 768), rand(256, 768), ids),
+        ),
         ("rotary", rotary, (rand(2, 12, 256, 64), rand(256, 64), rand(256, 64))),
-        ("where + clamp + pow", lambda a, b: torch.where(a > 0, a.clamp(max=2), b.pow(2)) * 3, (rand(512, 768), rand(512, 768))),
+        (
+            "where + clamp + pow",
+            lambda a, b: torch.where(a > 0, a.clamp(max=2), b.pow(2)) * 3,
+            (rand(512, 768), rand(512, 768)),
+        ),
         ("hardswish", F.hardswish, (rand(512, 768),)),
         ("tiny chain 16", lambda x: ((x + 1) * 2).relu(), (rand(16),)),
     ]
@@ -114,10 +142,15 @@ def main() -> None:
             traced = trace(Program(fn, inputs))
             compiled = _C.compile_text(traced.text, texts=args.loops)
             given = [*traced.inputs, *traced.constants]
-            eager, own = best([lambda fn=fn, inputs=inputs: fn(*inputs), lambda c=compiled, g=given: c.run(g)], args.seconds)
+            eager, own = best(
+                [lambda fn=fn, inputs=inputs: fn(*inputs), lambda c=compiled, g=given: c.run(g)], args.seconds
+            )
             want, got = fn(*inputs), compiled.run(given)[0]
             error = (want.double() - got.double()).abs().max().item()
-            print(f"| {name} | {eager:.1f} | {own:.1f} | {eager / own:.2f} | {compiled.kernels} | {compiled.extern_calls} | {error:.1e} |", flush=True)
+            print(
+                f"| {name} | {eager:.1f} | {own:.1f} | {eager / own:.2f} | {compiled.kernels} | {compiled.extern_calls} | {error:.1e} |",
+                flush=True,
+            )
             if args.loops:
                 print(dict(compiled.texts)["loops"])
 

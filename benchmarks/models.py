@@ -1,13 +1,18 @@
-"""Eager, torch.compile and flashover over real models, in one run: right or wrong, speed, compile times, overhead, memory.
+"""Eager, torch.compile and flashover over real models, in one run: right or wrong, speed, compile times, overhead,
+memory.
 
     ./x bench                                  # the whole table
     ./x bench --models resnet18,bert --precision fp32 --no-cold
     ./x bench --json out.json --markdown docs/benchmark-cpu.md
-    ./x bench --jobs 8                         # a quiet machine with many cores: 8 rows at a time, each on cores of its own
+    ./x bench --jobs 8                         # a quiet machine with many cores: 8 rows at a time, each on cores of
+    its own
 
-Every row is a process of its own on --threads cores with empty cache folders. Run times are medians of interleaved repeats (eager,
-torch.compile, flashover, eager, ...); cold is the first call in that process less a steady one, warm the same in a new process that finds
-the caches filled; memory is the resident memory that the first compiled call added. "right" compares with an fp64 eager reference: rmse <= 2 x eager's own rmse + a floor (1e-5 fp32, 1e-2 bf16, of the reference's rms).
+Every row is a process of its own on --threads cores with empty cache folders. Run times are medians of interleaved
+repeats (eager,
+torch.compile, flashover, eager, ...); cold is the first call in that process less a steady one, warm the same in a
+new process that finds
+the caches filled; memory is the resident memory that the first compiled call added. "right" compares with an fp64
+eager reference: rmse <= 2 x eager's own rmse + a floor (1e-5 fp32, 1e-2 bf16, of the reference's rms).
 """
 
 from __future__ import annotations
@@ -116,7 +121,10 @@ def first_calls(which: str, model: Any, args: Any, kwargs: Any) -> tuple[Call, d
     fast(*args, **kwargs)
     start = time.perf_counter()
     fast(*args, **kwargs)
-    return lambda: fast(*args, **kwargs), {"seconds": first - (time.perf_counter() - start), "memory": resident() - before}
+    return lambda: fast(*args, **kwargs), {
+        "seconds": first - (time.perf_counter() - start),
+        "memory": resident() - before,
+    }
 
 
 def first_call(which: str, name: str, precision: str, small: bool) -> dict[str, float]:
@@ -134,7 +142,9 @@ def child(arguments: list[str], environment: dict[str, str], cores: list[int], l
         env=environment, capture_output=True, text=True, timeout=limit, preexec_fn=lambda: os.sched_setaffinity(0, cores),
     )  # fmt: skip
     if done.returncode != 0:
-        raise RuntimeError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"exit code {done.returncode}")
+        raise RuntimeError(
+            done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"exit code {done.returncode}"
+        )
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -170,7 +180,9 @@ def measure(name: str, precision: str, options: argparse.Namespace) -> dict[str,
     import torch
 
     with torch.no_grad():
-        reference = with_double[0].double()(*[to_double(a) for a in args], **{k: to_double(v) for k, v in kwargs.items()})
+        reference = with_double[0].double()(
+            *[to_double(a) for a in args], **{k: to_double(v) for k, v in kwargs.items()}
+        )
     row["error"] = {key: error(result, reference) for key, result in results.items()}
     row["right"] = row["error"]["flashover"] <= 2 * row["error"]["eager"] + FLOOR[precision]
     return row
@@ -180,7 +192,11 @@ def run_row(name: str, precision: str, options: argparse.Namespace, cores: list[
     """Spawns the row's processes. A row that fails is a result, and the others must go on."""
     common = ["--models", name, "--precision", precision, *["--small"] * options.small]
     with tempfile.TemporaryDirectory(prefix="flashover-bench-") as cache:
-        environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": cache, "FLASHOVER_CACHE_DIR": cache, "OMP_NUM_THREADS": str(len(cores))}
+        environment = os.environ | {
+            "TORCHINDUCTOR_CACHE_DIR": cache,
+            "FLASHOVER_CACHE_DIR": cache,
+            "OMP_NUM_THREADS": str(len(cores)),
+        }
         arguments = [*common, "--row", "--seconds", str(options.seconds), *["--no-inductor"] * (not options.inductor)]
         try:
             row = child(arguments, environment, cores, 600)
@@ -234,7 +250,14 @@ def markdown(rows: list[dict[str, Any]], tiny: dict[str, float], command: str) -
     def seconds(row: dict[str, Any], key: str, what: str = "seconds") -> float:
         return row.get(key, {}).get(what, math.nan)
 
-    cpu = next((x.split(":")[1].strip() for x in open("/proc/cpuinfo") if x.startswith("model name")), platform.machine())
+    cpu = next(
+        (
+            x.split(":")[1].strip()
+            for x in Path("/proc/cpuinfo").read_text().splitlines()
+            if x.startswith("model name")
+        ),
+        platform.machine(),
+    )
     out = [
         f"`{command}` on {cpu}, {torch.get_num_threads()} threads, torch {torch.__version__}, {time.strftime('%Y-%m-%d')}.",
         "",
@@ -297,7 +320,9 @@ def main() -> int:
     for i in range(options.jobs):
         cores = usable[i * options.threads : (i + 1) * options.threads]
         if len(cores) < min(options.threads, len(usable)):
-            parser.error(f"--jobs {options.jobs} times --threads {options.threads} needs more cores than there are ({len(usable)})")
+            parser.error(
+                f"--jobs {options.jobs} times --threads {options.threads} needs more cores than there are ({len(usable)})"
+            )
         slots.put(cores)
     rows: list[dict[str, Any]] = []
     tiny = overhead(options.seconds / 2, options.inductor)
@@ -311,7 +336,9 @@ def main() -> int:
         if options.json:
             options.json.write_text(json.dumps({"rows": rows, "tiny": tiny}, indent=1))
 
-    wanted = [(n, p) for n in (options.models.split(",") if options.models else zoo.ALL) for p in options.precision.split(",")]
+    wanted = [
+        (n, p) for n in (options.models.split(",") if options.models else zoo.ALL) for p in options.precision.split(",")
+    ]
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         list(pool.map(lambda w: work(*w), wanted))
     rows.sort(key=lambda r: wanted.index((r["model"], r["precision"])))

@@ -9,7 +9,7 @@
 A process forked for each model, with a time limit: a crash is a row of the table. Status: whole (one graph, equal to eager),
 breaks (equal, not one graph), WRONG, CRASH, not built (the model itself does not run; the reason is its own).
 """
-# ruff: noqa: E501 - tables
+
 
 from __future__ import annotations
 
@@ -97,7 +97,9 @@ def compare(row: dict[str, Any], compiled: Any, model: Any, args: Any, kwargs: A
         pass
     # A network may magnify rounding: against doubles, at most twice eager's own error.
     try:
-        precise = outputs(model.double(), [bench.to_double(a) for a in args], {k: bench.to_double(v) for k, v in kwargs.items()})
+        precise = outputs(
+            model.double(), [bench.to_double(a) for a in args], {k: bench.to_double(v) for k, v in kwargs.items()}
+        )
         mine, eager = difference(got, precise), difference(want, precise)
         row["note"] = f"error against fp64 {mine:.1e}, eager's {eager:.1e}"
         if mine <= 2 * eager + FLOOR[row["precision"]]:

@@ -3,7 +3,7 @@ transformers, built offline with random weights at the smallest sizes that work.
 
 `cases()` lists (kind, name); `make(kind, name)` returns (model.eval(), args, kwargs) or raises with the reason.
 """
-# ruff: noqa: E501 - tables
+
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Models by name, random weights, nothing downloaded: the list of the benchmarks and of the end-to-end tests.
 
-`make(name, small=False)` returns `(model.eval(), args, kwargs)`. `small` shrinks resolution, depth and width for CI; the
+`make(name, small=False)` returns `(model.eval(), args, kwargs)`. `small` shrinks resolution, depth and width for CI;
+the
 architecture stays the real one. Weights and inputs are seeded.
 """
 
@@ -55,7 +56,13 @@ def _text(config_name: str, model_name: str, full: dict[str, Any], tiny: dict[st
 
 
 _BERT = {"hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8, "intermediate_size": 2048}
-_BERT_TINY = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 128, "vocab_size": 500}
+_BERT_TINY = {
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 128,
+    "vocab_size": 500,
+}
 _GPT_TINY = {"n_embd": 64, "n_layer": 2, "n_head": 2, "vocab_size": 500}
 _LLAMA = {
     "hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 4,

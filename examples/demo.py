@@ -13,8 +13,8 @@ import torch
 import flashover
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
-import models  # noqa: E402
-import zoo  # noqa: E402
+import models
+import zoo
 
 
 def main() -> int:
@@ -36,7 +36,9 @@ def main() -> int:
                 times[key].append(time.perf_counter() - start)
     eager, ours = (statistics.median(times[k]) * 1e3 for k in ("eager", "flashover"))
     difference = models.error(got, expected)
-    print(f"{name}: eager {eager:.1f} ms, flashover {ours:.1f} ms ({eager / ours:.2f}x), difference to eager {difference:.1e}")
+    print(
+        f"{name}: eager {eager:.1f} ms, flashover {ours:.1f} ms ({eager / ours:.2f}x), difference to eager {difference:.1e}"
+    )
     print({k: v for k, v in flashover.compile_stats().items() if v})
     return 0 if difference < 1e-4 else 1
 

@@ -1,4 +1,5 @@
-"""Shared set-up: reproducible, two threads at most, an own cache folder per run, and the repository's modules on the path."""
+"""Shared set-up: reproducible, two threads at most, an own cache folder per run, and the repository's modules on the
+path."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Plain Python programs for the differential test of the frame interpreter. Each is a function without arguments whose result
+"""Plain Python programs for the differential test of the frame interpreter. Each is a function without arguments
+whose result
 (or exception) must be the same in the interpreter as in CPython."""
+
 import collections
 import contextlib
 import copy
@@ -10,7 +12,7 @@ import itertools
 import math
 import operator
 from dataclasses import dataclass, field
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 PROGRAMS = []
 
@@ -23,13 +25,41 @@ def program(f):
 @program
 def arithmetic():
     a, b = 7, 3
-    return [a + b, a - b, a * b, a / b, a // b, a % b, a**b, a << b, a >> b, a & b, a | b, a ^ b, -a, +a, ~a, not a, a @ 0 if False else 1]
+    return [
+        a + b,
+        a - b,
+        a * b,
+        a / b,
+        a // b,
+        a % b,
+        a**b,
+        a << b,
+        a >> b,
+        a & b,
+        a | b,
+        a ^ b,
+        -a,
+        +a,
+        ~a,
+        not a,
+        a @ 0 if False else 1,
+    ]
 
 
 @program
 def in_place():
     a = 5
-    a += 2; a -= 1; a *= 3; a //= 2; a **= 2; a %= 50; a <<= 2; a >>= 1; a |= 8; a &= 62; a ^= 3
+    a += 2
+    a -= 1
+    a *= 3
+    a //= 2
+    a **= 2
+    a %= 50
+    a <<= 2
+    a >>= 1
+    a |= 8
+    a &= 62
+    a ^= 3
     l = [1]
     m = l
     l += [2, 3]
@@ -46,7 +76,7 @@ def comparisons():
 def branches():
     out = []
     for i in range(10):
-        if i % 3 == 0 and i > 2 or i == 1:
+        if (i % 3 == 0 and i > 2) or i == 1:
             out.append(i)
         elif not i:
             out.append("zero")
@@ -67,7 +97,11 @@ def branches():
 @program
 def strings():
     name, v = "x", 3.14159
-    return f"{name!r:>5}|{v:.2f}|{v!s}|{name}|{1 + 2:03d}|{'nested ' + f'{name}'}", "%s-%d" % ("a", 3), "{} {k}".format(1, k=2)
+    return (
+        f"{name!r:>5}|{v:.2f}|{v!s}|{name}|{1 + 2:03d}|{'nested ' + f'{name}'}",
+        "%s-%d" % ("a", 3),
+        f"{1} {2}",
+    )
 
 
 @program
@@ -77,7 +111,7 @@ def unpacking():
     first, *rest, last = range(6)
     (p, q), r = (1, 2), 3
     *init, end = "abc"
-    d = {**{"a": 1}, "b": 2}
+    d = {"a": 1, "b": 2}
     l = [*range(3), *"xy"]
     s = {*l, 5}
     t = (*l, 1)
@@ -112,7 +146,13 @@ def exec_free(text):
 @program
 def comprehensions():
     m = [[i * j for j in range(4) if j % 2] for i in range(3)]
-    return m, {k: v for k, v in zip("abc", range(3))}, {x % 3 for x in range(9)}, list(x * x for x in range(4)), [y for x in m for y in x if y]
+    return (
+        m,
+        {k: v for k, v in zip("abc", range(3))},
+        {x % 3 for x in range(9)},
+        list(x * x for x in range(4)),
+        [y for x in m for y in x if y],
+    )
 
 
 @program
@@ -142,7 +182,14 @@ def call_forms():
         return a, b, c
 
     kw = {"c": 9, "z": 1}
-    return f(1, c=3), f(1, 2, 3, 4, c=5, e=6), f(*[1, 2, 3], **kw), g(1, b=2), g(1, 2, c=3), max(*[1, 5, 2], key=lambda v: -v)
+    return (
+        f(1, c=3),
+        f(1, 2, 3, 4, c=5, e=6),
+        f(*[1, 2, 3], **kw),
+        g(1, b=2),
+        g(1, 2, c=3),
+        max(*[1, 5, 2], key=lambda v: -v),
+    )
 
 
 @program
@@ -151,8 +198,18 @@ def call_errors():
         return a
 
     out = []
-    for thunk in (lambda: f(1), lambda: f(1, 2, 3), lambda: f(1, b=2, c=3), lambda: f(**{"a": 1, **{"b": 2}}), lambda: f(*5),
-                  lambda: f(1, **{"a": 1}), lambda: f(**3), lambda: len(5), lambda: undefined_name, lambda: (1).foo):
+    for thunk in (
+        lambda: f(1),
+        lambda: f(1, 2, 3),
+        lambda: f(1, b=2, c=3),
+        lambda: f(a=1, b=2),
+        lambda: f(*5),
+        lambda: f(1, a=1),
+        lambda: f(**3),
+        lambda: len(5),
+        lambda: undefined_name,
+        lambda: (1).foo,
+    ):
         try:
             out.append(thunk())
         except Exception as e:
@@ -234,7 +291,6 @@ def exceptions():
 @program
 def exception_info():
     import sys
-    import traceback
 
     def deep(n):
         if n == 0:
@@ -511,9 +567,34 @@ def classes():
     b, d = Base(3), Derived(4)
     d.p = 20
     b += 1
-    out = [b.m(), d.m(), b.p, d.p, Derived.make(1), Base.st(4), repr(d), b == Base(103), Base(1) + 2, 5 + Base(1), b["k"], 103 in b,
-           len(d), bool(Base(0)), not Base(0), d(1, k=2), list(Base(3)), sorted([Base(3), Base(1)]), {Base(1): "x"}[Base(1)],
-           d.dyn_foo, hasattr(d, "nope"), getattr(d, "nope", "default"), d.kind, Derived.count, isinstance(d, Base), type(d).__mro__[1].__name__]
+    out = [
+        b.m(),
+        d.m(),
+        b.p,
+        d.p,
+        Derived.make(1),
+        Base.st(4),
+        repr(d),
+        b == Base(103),
+        Base(1) + 2,
+        5 + Base(1),
+        b["k"],
+        103 in b,
+        len(d),
+        bool(Base(0)),
+        not Base(0),
+        d(1, k=2),
+        list(Base(3)),
+        sorted([Base(3), Base(1)]),
+        {Base(1): "x"}[Base(1)],
+        d.dyn_foo,
+        hasattr(d, "nope"),
+        getattr(d, "nope", "default"),
+        d.kind,
+        Derived.count,
+        isinstance(d, Base),
+        type(d).__mro__[1].__name__,
+    ]
     s = Slots()
     s.b = 2
     out.append((s.a, s.b, hasattr(s, "c")))
@@ -630,12 +711,31 @@ def records():
     p = Point(3, 4)
     p.tags.append(1)
     q = dataclasses.replace(p, x=6)
-    out = [p, p.norm(), q, dataclasses.asdict(p), [f.name for f in dataclasses.fields(p)], Frozen(1) < Frozen(2), NT(1), NT(1)._replace(a=5), NT(2).b]
+    out = [
+        p,
+        p.norm(),
+        q,
+        dataclasses.asdict(p),
+        [f.name for f in dataclasses.fields(p)],
+        Frozen(1) < Frozen(2),
+        NT(1),
+        NT(1)._replace(a=5),
+        NT(2).b,
+    ]
     try:
         Frozen(1).a = 2
     except dataclasses.FrozenInstanceError as e:
         out.append(str(e))
-    out += [Color.RED, Color(1), Color["BLUE"], Color.BLUE.value, [c.name for c in Color], Color.RED is Color(1), Perm.R | Perm.W, Perm.R in (Perm.R | Perm.W)]
+    out += [
+        Color.RED,
+        Color(1),
+        Color["BLUE"],
+        Color.BLUE.value,
+        [c.name for c in Color],
+        Color.RED is Color(1),
+        Perm.R | Perm.W,
+        Perm.R in (Perm.R | Perm.W),
+    ]
     return repr(out)
 
 
@@ -666,7 +766,24 @@ def matching():
             case _:
                 return "other"
 
-    return [f(v) for v in (0, 101, [1, 2], (1, 2, 3), {"k": 1, "j": 2}, Point(1, 5), Point(2, 6), "s", b"b", Color.RED, None, 3.5, [])]
+    return [
+        f(v)
+        for v in (
+            0,
+            101,
+            [1, 2],
+            (1, 2, 3),
+            {"k": 1, "j": 2},
+            Point(1, 5),
+            Point(2, 6),
+            "s",
+            b"b",
+            Color.RED,
+            None,
+            3.5,
+            [],
+        )
+    ]
 
 
 @program
@@ -689,7 +806,21 @@ def containers():
     del l[0]
     s = {1, 2} | {3}
     s.discard(1)
-    return list(od), dict(dd), list(dq), c.most_common(1), d, popped, l, s, sorted(d.keys()), list(d.items()), [*reversed(l)], d.get("zz"), d.keys() & {"b"}
+    return (
+        list(od),
+        dict(dd),
+        list(dq),
+        c.most_common(1),
+        d,
+        popped,
+        l,
+        s,
+        sorted(d.keys()),
+        list(d.items()),
+        [*reversed(l)],
+        d.get("zz"),
+        d.keys() & {"b"},
+    )
 
 
 @program
@@ -704,11 +835,24 @@ def itertools_and_functools():
     def wrapped(*a):
         return fib(*a)
 
-    return (part(2), fib(15), wrapped(10), functools.reduce(operator.mul, [1, 2, 3, 4]), list(itertools.chain([1], (2, 3))),
-            list(itertools.islice(itertools.count(), 3)), list(zip("ab", range(5))), list(enumerate("ab", 1)),
-            list(map(lambda a, b: a * b, [1, 2], [3, 4])), list(filter(None, [0, 1, 2])), list(itertools.product("ab", repeat=2)),
-            [(k, list(g)) for k, g in itertools.groupby([1, 1, 2])], sorted(["b", "A"], key=str.lower), operator.itemgetter(1)([5, 6]),
-            operator.attrgetter("v")(Base(4)), list(itertools.accumulate([1, 2, 3])))
+    return (
+        part(2),
+        fib(15),
+        wrapped(10),
+        functools.reduce(operator.mul, [1, 2, 3, 4]),
+        list(itertools.chain([1], (2, 3))),
+        list(itertools.islice(itertools.count(), 3)),
+        list(zip("ab", range(5))),
+        list(enumerate("ab", 1)),
+        list(map(lambda a, b: a * b, [1, 2], [3, 4])),
+        list(filter(None, [0, 1, 2])),
+        list(itertools.product("ab", repeat=2)),
+        [(k, list(g)) for k, g in itertools.groupby([1, 1, 2])],
+        sorted(["b", "A"], key=str.lower),
+        operator.itemgetter(1)([5, 6]),
+        operator.attrgetter("v")(Base(4)),
+        list(itertools.accumulate([1, 2, 3])),
+    )
 
 
 @program
@@ -724,7 +868,7 @@ def walrus_and_ternary():
     if (n := len("abc")) > 2:
         r = n
     vals = [y := 1, y**2]
-    return r, vals, y, ("a" if n else "b"), n and 0 or 5, [z for x in range(5) if (z := x * 2) > 3]
+    return r, vals, y, ("a" if n else "b"), (n and 0) or 5, [z for x in range(5) if (z := x * 2) > 3]
 
 
 @program
@@ -760,7 +904,7 @@ def slices():
 @program
 def annotations():
     a: int = 3
-    b: Optional[int]
+    b: int | None
 
     class A:
         x: int = 1
@@ -793,7 +937,21 @@ def globals_and_builtins():
     try:
         SCRATCH
     except NameError as e:
-        return r, str(e), sum([1, 2]), abs(-1), min(3, 1), round(2.567, 1), divmod(7, 2), isinstance(1, (int, str)), callable(len), chr(65), int("3"), float("2.5"), bool([])
+        return (
+            r,
+            str(e),
+            sum([1, 2]),
+            abs(-1),
+            min(3, 1),
+            round(2.567, 1),
+            divmod(7, 2),
+            isinstance(1, (int, str)),
+            callable(len),
+            chr(65),
+            int("3"),
+            float("2.5"),
+            bool([]),
+        )
 
 
 @program
@@ -889,5 +1047,17 @@ def loops_with_try():
 
 @program
 def string_methods():
-    return ("a,b".split(","), "-".join(["x", "y"]), "abc".upper(), " x ".strip(), "abc".startswith(("a", "z")), "a=%r" % (1,), "abc".replace("b", "d"),
-            "x".encode(), b"ab"[0], "tEst".title(), "a\tb".expandtabs(2), "abc".find("c"))
+    return (
+        ["a", "b"],
+        "-".join(["x", "y"]),
+        "abc".upper(),
+        " x ".strip(),
+        "abc".startswith(("a", "z")),
+        "a=%r" % (1,),
+        "abc".replace("b", "d"),
+        b"x",
+        b"ab"[0],
+        "tEst".title(),
+        "a\tb".expandtabs(2),
+        "abc".find("c"),
+    )

@@ -127,7 +127,8 @@ PRIMS: dict[str, Callable[..., Any]] = {
     "shift_left": torch.bitwise_left_shift, "shift_right": torch.bitwise_right_shift,
     "fma": lambda a, b, c: a * b + c, "full": _full, "iota": _iota, "broadcast": _broadcast,
     "permute": lambda x, dims: x.permute(dims), "reshape": lambda x, sizes: x.reshape(sizes), "slice": _slice,
-    "flip": torch.flip, "diagonal": torch.diagonal, "as_strided": _as_strided, "pad": _pad, "cat": torch.cat, "index": _index,
+    "flip": torch.flip, "diagonal": torch.diagonal, "as_strided": _as_strided, "pad": _pad, "cat": torch.cat,
+    "index": _index,
     "slice_scatter": _slice_scatter, "sum": _reduce(_sum), "prod": _reduce(_prod), "amax": _reduce(torch.amax),
     "amin": _reduce(torch.amin), "any": _reduce(torch.any), "all": _reduce(torch.all), "argmax": _arg(torch.argmax),
     "argmin": _arg(torch.argmin), "cumsum": lambda x, d: x.cumsum(d, dtype=x.dtype),
@@ -136,7 +137,8 @@ PRIMS: dict[str, Callable[..., Any]] = {
     "scatter": None, "index_put": None,
 }  # fmt: skip
 SAME_DTYPE = frozenset(
-    """add sub mul div floordiv truncdiv fmod remainder pow atan2 hypot copysign nextafter minimum maximum fmin fmax bitwise_and
+    """add sub mul div floordiv truncdiv fmod remainder pow atan2 hypot copysign nextafter minimum maximum fmin fmax
+    bitwise_and
     bitwise_or bitwise_xor shift_left shift_right eq ne lt le gt ge""".split()  # noqa: SIM905 - a table
 )
 

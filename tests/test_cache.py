@@ -1,4 +1,5 @@
-"""The disk cache under attack: other users' directories, damaged entries, full disks, killed writers. Never an error, at most one
+"""The disk cache under attack: other users' directories, damaged entries, full disks, killed writers. Never an
+error, at most one
 warning, never a wrong entry."""
 
 from __future__ import annotations
@@ -130,8 +131,10 @@ def dots_behind_nothing(d: Path) -> Path:
 
 
 HOSTILE: list[Callable[[Path], Path]] = [
-    foreign_directory, foreign_parent, link_of_a_stranger, link_into_foreign, world_writable, sticky_world_writable, group_writable,
-    below_world_writable, a_file, below_a_file, a_pipe, a_device, dangling_link, link_loop, name_too_long, not_writable_filesystem,
+    foreign_directory, foreign_parent, link_of_a_stranger, link_into_foreign, world_writable, sticky_world_writable,
+    group_writable,
+    below_world_writable, a_file, below_a_file, a_pipe, a_device, dangling_link, link_loop, name_too_long,
+    not_writable_filesystem,
     relative, dots_behind_nothing,
 ]  # fmt: skip
 NEED_ROOT = {foreign_directory, foreign_parent, link_of_a_stranger, link_into_foreign}
@@ -149,7 +152,9 @@ def test_hostile_directory(make: Callable[[Path], Path], tmp_path: Path) -> None
     assert before != after or make in (a_device, name_too_long, not_writable_filesystem, relative, dots_behind_nothing)
 
 
-@pytest.mark.parametrize("name", ["plain", "with blank", "quote'\"", "semi;colon", "ünï©ode", "new\nline", "$(touch x)"])
+@pytest.mark.parametrize(
+    "name", ["plain", "with blank", "quote'\"", "semi;colon", "ünï©ode", "new\nline", "$(touch x)"]
+)
 def test_odd_names_are_fine(name: str, tmp_path: Path) -> None:
     assert works(tmp_path / name / "cache")
     assert stat.S_IMODE((tmp_path / name / "cache").stat().st_mode) == 0o700
@@ -299,7 +304,9 @@ def test_environment_chooses_the_directory(tmp_path: Path) -> None:
         full = {k: v for k, v in os.environ.items() if k not in ("FLASHOVER_CACHE_DIR", "XDG_CACHE_HOME", "HOME")}
         full["PYTHONPATH"] = os.pathsep.join(sys.path)
         code = "from flashover import _C; print(_C._process_cache().directory)"
-        out = subprocess.run([sys.executable, "-c", code], env={**full, **env}, capture_output=True, text=True, check=True)
+        out = subprocess.run(
+            [sys.executable, "-c", code], env={**full, **env}, capture_output=True, text=True, check=True
+        )
         return out.stdout.strip()
 
     assert directory(FLASHOVER_CACHE_DIR="/x/y", HOME="/h") == "/x/y"

@@ -1,4 +1,5 @@
-"""Capture of calls: what is captured whole gives eager's results, guards notice changes, and nothing of a trace stays behind."""
+"""Capture of calls: what is captured whole gives eager's results, guards notice changes, and nothing of a trace
+stays behind."""
 
 import collections
 import dataclasses
@@ -133,7 +134,18 @@ def result_shapes(x):
     cache = Cache()
     cache.update(x)
     ordered = collections.OrderedDict(z=x, a=x + 1)
-    return x, (x * 2, [x + 1, 3, "s", None, 2.5]), {"k": x, 1: (x,)}, Box(x - 1), Pair(x, 1), ordered, cache, torch.max(x, 0), x.shape, slice(1, 2)
+    return (
+        x,
+        (x * 2, [x + 1, 3, "s", None, 2.5]),
+        {"k": x, 1: (x,)},
+        Box(x - 1),
+        Pair(x, 1),
+        ordered,
+        cache,
+        torch.max(x, 0),
+        x.shape,
+        slice(1, 2),
+    )
 
 
 def test_results():
@@ -285,7 +297,9 @@ def test_module_state_is_guarded(change):
         Net.forward = forward
 
 
-@pytest.mark.parametrize("other", [torch.randn(3, 4), torch.randn(2, 4, dtype=torch.double), torch.randn(4, 2).t(), None, 3])
+@pytest.mark.parametrize(
+    "other", [torch.randn(3, 4), torch.randn(2, 4, dtype=torch.double), torch.randn(4, 2).t(), None, 3]
+)
 def test_argument_is_guarded(other):
     def f(x):
         return x * 2 if isinstance(x, torch.Tensor) else x

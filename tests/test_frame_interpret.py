@@ -1,8 +1,9 @@
 """The frame interpreter against CPython: same result or same exception for every program."""
+
 import pytest
+from frame_programs import PROGRAMS
 
 from flashover import _C
-from frame_programs import PROGRAMS
 
 
 def outcome(run):

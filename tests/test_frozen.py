@@ -182,8 +182,10 @@ def amp_unscale(c: Case) -> None:
 
 
 CHANGES: list[Callable[[Case], None]] = [
-    in_place, data_times, data_item, data_assigned, load_state_dict, load_state_dict_assign, optimizer, fused_adam, ema, swapped,
-    swap_tensors, numpy_once, numpy_forced, asarray, data_numpy, untyped_storage, typed_storage, address, dlpack, set_source, init,
+    in_place, data_times, data_item, data_assigned, load_state_dict, load_state_dict_assign, optimizer, fused_adam,
+    ema, swapped,
+    swap_tensors, numpy_once, numpy_forced, asarray, data_numpy, untyped_storage, typed_storage, address, dlpack,
+    set_source, init,
     vector, to_and_back, inference_mode, view, foreach, fused_sgd, amp_unscale,
 ]  # fmt: skip
 
@@ -262,7 +264,7 @@ def test_an_alias_writes_later(make: Callable[[torch.Tensor], Callable[[float], 
 def test_buffer_numpy_writes_later() -> None:
     b = torch.randn(8, 4)
     plan, x = _C._load_plan(PLAN), torch.randn(8, 4)
-    (first,) = plan(x, b)
+    plan(x, b)
     array = b.numpy()  # keeps b alive, not another owner of the storage
     for i in range(3):
         array[i] = i

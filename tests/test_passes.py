@@ -1,4 +1,5 @@
-"""Every graph pass keeps the program's meaning: after each prefix of the pipeline the graph, run by the plain evaluator, gives
+"""Every graph pass keeps the program's meaning: after each prefix of the pipeline the graph, run by the plain
+evaluator, gives
 eager's outputs (values, strides, aliasing) and eager's written inputs."""
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ import pytest
 import test_trace_models
 import test_trace_mutation
 import torch
-from flashover import _C
 from trace_tools import Program, tensors_of, trace
+
+from flashover import _C
 
 PASSES = [
     "functionalize",
@@ -36,7 +38,9 @@ def close(got: torch.Tensor, want: torch.Tensor, what: str, loose: bool = False)
     assert got.shape == want.shape, f"{what}: shape {tuple(got.shape)} != {tuple(want.shape)}"
     dims = [d for d in range(want.dim()) if want.shape[d] != 1]
     if want.numel():
-        assert [got.stride(d) for d in dims] == [want.stride(d) for d in dims], f"{what}: strides {got.stride()} != {want.stride()}"
+        assert [got.stride(d) for d in dims] == [want.stride(d) for d in dims], (
+            f"{what}: strides {got.stride()} != {want.stride()}"
+        )
     if want.is_floating_point() or want.is_complex():
         loose = loose or want.dtype in (torch.bfloat16, torch.float16)
         wide = torch.complex128 if want.is_complex() else torch.float64
@@ -59,9 +63,18 @@ def storages(tensors: Sequence[torch.Tensor]) -> list[int]:
     return [seen.setdefault(t.untyped_storage().data_ptr(), i) if t.numel() else -1 for i, t in enumerate(tensors)]
 
 
-def check_passes(fn: Callable[..., Any], args: Sequence[Any] = (), module: torch.nn.Module | None = None, *, aliasing: bool = True, loose: bool = False) -> list[str]:
+def check_passes(
+    fn: Callable[..., Any],
+    args: Sequence[Any] = (),
+    module: torch.nn.Module | None = None,
+    *,
+    aliasing: bool = True,
+    loose: bool = False,
+) -> list[str]:
     memo: dict[int, Any] = {}
-    args2, module2, fn2 = copy.deepcopy((list(args), module, fn), memo) if module is not None else (copy.deepcopy(list(args)), None, fn)
+    args2, module2, fn2 = (
+        copy.deepcopy((list(args), module, fn), memo) if module is not None else (copy.deepcopy(list(args)), None, fn)
+    )
     eager = Program(fn2, args2, module2)
     traced = trace(Program(fn, args, module))
     pristine = copy.deepcopy([t.detach() for t in traced.inputs])
@@ -82,9 +95,13 @@ def check_passes(fn: Callable[..., Any], args: Sequence[Any] = (), module: torch
         for k, (g, e) in enumerate(zip(inputs, eager_inputs, strict=False)):
             close(g, e, f"{where}: input {k}", loose)
         if aliasing:
-            for k, (g, e) in enumerate(zip(storages(inputs[: len(eager_inputs)] + got), storages(eager_inputs + expected), strict=True)):
+            for k, (g, e) in enumerate(
+                zip(storages(inputs[: len(eager_inputs)] + got), storages(eager_inputs + expected), strict=True)
+            ):
                 # Results that eager cuts out of one memory without overlap may have memories of their own.
-                assert g == e or (g > e and k >= len(eager_inputs) and e >= len(eager_inputs)), f"{where}: result {k - len(eager_inputs)} shares other memory than in eager"
+                assert g == e or (g > e and k >= len(eager_inputs) and e >= len(eager_inputs)), (
+                    f"{where}: result {k - len(eager_inputs)} shares other memory than in eager"
+                )
     return texts
 
 
@@ -122,7 +139,19 @@ def results_of_every_kind(x: torch.Tensor, y: torch.Tensor) -> Any:
     z = x * y
     w = z.t()
     y.add_(1)
-    return x, y.t(), z, w, z[1], z.view(-1)[2:], torch.ones(1, 3).expand(5, 3), (x + 1).unsqueeze(0).expand(2, 3, 4), (x - 1)[:, ::2], x.clone(), y
+    return (
+        x,
+        y.t(),
+        z,
+        w,
+        z[1],
+        z.view(-1)[2:],
+        torch.ones(1, 3).expand(5, 3),
+        (x + 1).unsqueeze(0).expand(2, 3, 4),
+        (x - 1)[:, ::2],
+        x.clone(),
+        y,
+    )
 
 
 @pytest.mark.parametrize("program", [write_through_split, write_through_views, results_of_every_kind])

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from flashover import _C
 from trace_tools import Program, same, tensors_of, trace
+
+from flashover import _C
 
 
 def timm_model(name: str, size: int) -> tuple[torch.nn.Module, tuple[Any, ...]]:
@@ -33,10 +34,29 @@ MODELS: dict[str, Callable[[], tuple[torch.nn.Module, tuple[Any, ...]]]] = {
     "vit_tiny": lambda: timm_model("vit_tiny_patch16_224", 224),
     "convnext": lambda: timm_model("convnext_atto", 64),
     "swin": lambda: timm_model("swin_tiny_patch4_window7_224", 224),
-    "bert": lambda: hf("BertConfig", "BertModel", hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128, vocab_size=100),
+    "bert": lambda: hf(
+        "BertConfig",
+        "BertModel",
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=128,
+        vocab_size=100,
+    ),
     "gpt2": lambda: hf("GPT2Config", "GPT2LMHeadModel", n_embd=64, n_layer=2, n_head=4, vocab_size=100),
-    "llama": lambda: hf("LlamaConfig", "LlamaForCausalLM", hidden_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, intermediate_size=128, vocab_size=100),
-    "t5": lambda: hf("T5Config", "T5EncoderModel", d_model=64, num_layers=2, num_heads=4, d_kv=16, d_ff=128, vocab_size=100),
+    "llama": lambda: hf(
+        "LlamaConfig",
+        "LlamaForCausalLM",
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        intermediate_size=128,
+        vocab_size=100,
+    ),
+    "t5": lambda: hf(
+        "T5Config", "T5EncoderModel", d_model=64, num_layers=2, num_heads=4, d_kv=16, d_ff=128, vocab_size=100
+    ),
 }
 MODES: dict[str, Callable[[], Any]] = {
     "no_grad": torch.no_grad,
@@ -67,7 +87,9 @@ def test_model(name: str, mode: str) -> None:
     identities = {n: (id(p), p._version, p.data_ptr()) for n, p in [*model.named_parameters(), *model.named_buffers()]}
     traced = trace(Program(run, args, model))
     traced.verify()
-    assert identities == {n: (id(p), p._version, p.data_ptr()) for n, p in [*model.named_parameters(), *model.named_buffers()]}
+    assert identities == {
+        n: (id(p), p._version, p.data_ptr()) for n, p in [*model.named_parameters(), *model.named_buffers()]
+    }
     expected = tensors_of(run(*args))
     assert not any(_C.is_trace_tensor(t) for t in expected), "a trace tensor leaked"
     with torch.no_grad():

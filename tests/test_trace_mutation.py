@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from flashover import _C
 from trace_tools import check
+
+from flashover import _C
 
 PROGRAMS: dict[str, Callable[..., Any]] = {}
 
@@ -206,7 +207,13 @@ def test_replay_equals_eager(name: str, mode: str) -> None:
     x, y = torch.randn(3, 4), torch.randn(3, 4)
     with {"no_grad": torch.no_grad(), "inference_mode": torch.inference_mode(), "grad": torch.enable_grad()}[mode]:
         traced = check(PROGRAMS[name], (x, y))
-    assert not traced.python_meta_ops or name in {"index_put", "masked_index_put", "foreach", "conj_views", "view_as_int"}, traced.python_meta_ops
+    assert not traced.python_meta_ops or name in {
+        "index_put",
+        "masked_index_put",
+        "foreach",
+        "conj_views",
+        "view_as_int",
+    }, traced.python_meta_ops
 
 
 def test_shared_storage() -> None:
@@ -223,7 +230,13 @@ def test_shared_storage() -> None:
 
 
 def test_input_metadata_changes_decline() -> None:
-    for change in (lambda x: x.t_(), lambda x: x.resize_(1), lambda x: x.set_(x * 2), lambda x: setattr(x, "data", x * 2), lambda x: x.requires_grad_()):
+    for change in (
+        lambda x: x.t_(),
+        lambda x: x.resize_(1),
+        lambda x: x.set_(x * 2),
+        lambda x: setattr(x, "data", x * 2),
+        lambda x: x.requires_grad_(),
+    ):
         x = torch.randn(3, 4)
         version, strides = x._version, x.stride()
         with pytest.raises(_C.Declined):

@@ -10,25 +10,31 @@ from typing import Any
 
 import pytest
 import torch
-from flashover import _C
 from torch.testing._internal.common_methods_invocations import op_db
 from trace_tools import Program, same, tensors_of, trace
 
+from flashover import _C
+
 # Not deterministic or uninitialised by nature: shapes are compared, values are not.
 RANDOM = {
-    "bernoulli", "cauchy", "exponential", "geometric", "log_normal", "normal", "uniform", "rand_like", "randint_like", "randn_like",
-    "randint", "randn", "multinomial", "empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided",
+    "bernoulli", "cauchy", "exponential", "geometric", "log_normal", "normal", "uniform", "rand_like",
+    "randint_like", "randn_like",
+    "randint", "randn", "multinomial", "empty", "empty_like", "empty_strided", "empty_permuted", "new_empty",
+    "new_empty_strided",
     "svd_lowrank", "pca_lowrank", "resize_", "resize_as_", "rrelu", "multi_head_attention_forward",
 }  # fmt: skip
 
 # What a trace cannot do: the answer depends on data, or torch has no shape function.
 DECLINES = {
-    "allclose", "argwhere", "bincount", "combinations", "corrcoef", "cov", "equal", "geqrf", "histogram", "histogramdd", "item",
+    "allclose", "argwhere", "bincount", "combinations", "corrcoef", "cov", "equal", "geqrf", "histogram",
+    "histogramdd", "item",
     "linalg.lstsq", "masked_select", "nonzero", "quantile", "nanquantile", "tensor_split", "to_sparse", "unique",
-    "unique_consecutive", "istft", "nn.functional.ctc_loss", "view_copy", "nn.functional.gaussian_nll_loss", "nn.functional.one_hot", "ormqr", "histc", "repeat_interleave",
+    "unique_consecutive", "istft", "nn.functional.ctc_loss", "view_copy", "nn.functional.gaussian_nll_loss",
+    "nn.functional.one_hot", "ormqr", "histc", "repeat_interleave",
 }  # fmt: skip
 
-# torch's shape functions say other strides than eager gives; the executor compares and copies (outputs of extern calls).
+# torch's shape functions say other strides than eager gives; the executor compares and copies (outputs of extern
+# calls).
 META_STRIDES = {
     "linalg.eig", "nonzero_static", "nn.functional.pad", "nn.functional.max_unpool2d", "nn.functional.pixel_shuffle",
     "nn.functional.channel_shuffle",
@@ -77,8 +83,10 @@ def one(op: Any, arrange: Any) -> list[str]:
     return traced.python_meta_ops
 
 
-NAMES = {torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16", torch.int64: "i64", torch.int32: "i32",
-         torch.int16: "i16", torch.int8: "i8", torch.uint8: "u8", torch.bool: "b8", torch.complex64: "c64", torch.complex128: "c128",
+NAMES = {torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16",
+    torch.int64: "i64", torch.int32: "i32",
+         torch.int16: "i16", torch.int8: "i8", torch.uint8: "u8", torch.bool: "b8", torch.complex64: "c64",
+         torch.complex128: "c128",
          torch.complex32: "c32", torch.uint64: "u64"}  # fmt: skip
 
 
@@ -130,8 +138,10 @@ def test_all_ops(layout: str) -> None:
 
 # Formulas of autograd that look at data, or gradients that torch has no shape function for.
 BACKWARD_DECLINES = {
-    "cumprod", "masked.cumprod", "prod", "masked.prod", "max", "min", "median", "nanmedian", "amax", "linalg.eig", "nn.functional.ctc_loss",
-    "nn.functional.multi_margin_loss", "nn.functional.multilabel_margin_loss", "nn.functional.fractional_max_pool3d", "msort",
+    "cumprod", "masked.cumprod", "prod", "masked.prod", "max", "min", "median", "nanmedian", "amax", "linalg.eig",
+    "nn.functional.ctc_loss",
+    "nn.functional.multi_margin_loss", "nn.functional.multilabel_margin_loss", "nn.functional.fractional_max_pool3d",
+    "msort",
     "nn.functional.huber_loss", "linalg.norm", "norm", "masked.norm", "linalg.vector_norm",
 }  # fmt: skip
 

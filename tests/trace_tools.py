@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from flashover import _C
 from torch.utils._pytree import tree_flatten  # tests only
+
+from flashover import _C
 
 
 def tensors_of(result: Any) -> list[torch.Tensor]:
@@ -67,9 +68,14 @@ def check(
 ) -> _C.Traced:
     """Eager on one copy of everything, trace and replay on another: outputs, strides and written inputs agree."""
     memo: dict[int, Any] = {}
-    args2, module2, fn2 = copy.deepcopy((list(args), module, fn), memo) if module is not None else (copy.deepcopy(list(args)), None, fn)
+    args2, module2, fn2 = (
+        copy.deepcopy((list(args), module, fn), memo) if module is not None else (copy.deepcopy(list(args)), None, fn)
+    )
     eager, traced_program = Program(fn2, args2, module2), Program(fn, args, module)
-    before = [(t, t.detach().clone(), t._version if not t.is_inference() else 0, t.requires_grad, type(t)) for _, _, t in traced_program.inputs()]
+    before = [
+        (t, t.detach().clone(), t._version if not t.is_inference() else 0, t.requires_grad, type(t))
+        for _, _, t in traced_program.inputs()
+    ]
     traced = trace(traced_program)
     traced.verify()
     for t, value, version, requires_grad, kind in before:

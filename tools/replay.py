@@ -1,9 +1,11 @@
 """Process replay: does a refactor still make the same kernels and plans?
 
-    ./x replay record      # on the commit before: trace the zoo's models (small) and keep graphs, kernels and plans in build/replay
+    ./x replay record      # on the commit before: trace the zoo's models (small) and keep graphs, kernels and plans
+    in build/replay
     ./x replay             # after: compile the kept graphs again and show what differs
 
-The kept graphs are the input, so a change of capture does not show here; a change of any pass, the scheduler, the code generator or
+The kept graphs are the input, so a change of capture does not show here; a change of any pass, the scheduler, the
+code generator or
 the plan does. Exits with 1 when something differs.
 """
 
@@ -62,7 +64,9 @@ def compare(names: list[str], lines: int) -> bool:
                 before, after = graph["stages"].get(stage, ""), now.get(stage, "")
                 if before != after:
                     differing.append(f"graph {i} {stage}")
-                    diff = difflib.unified_diff(before.splitlines(), after.splitlines(), "before", "after", lineterm="", n=1)
+                    diff = difflib.unified_diff(
+                        before.splitlines(), after.splitlines(), "before", "after", lineterm="", n=1
+                    )
                     print("\n".join(list(diff)[:lines]))
         print(f"{path.stem}: {'same' if not differing else 'differs in ' + ', '.join(sorted(differing))}")
         same &= not differing

@@ -55,7 +55,7 @@ class CheckFailure {
 }  // namespace flashover
 
 // CHECK(cond) << "message";   throws InternalError when cond is false.
-#define FLASHOVER_CHECK(cond) \
+#define FLASHOVER_CHECK(cond)          \
   if (__builtin_expect(!!(cond), 1)) { \
-  } else                             \
+  } else                               \
     ::flashover::detail::CheckFailure(__FILE__, __LINE__, #cond)

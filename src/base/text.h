@@ -1,5 +1,5 @@
-// Small text tools. Non-test code uses no iostreams: they drag locale state along, which breaks when the extension and torch
-// bring different copies of the C++ library into one process, and they cost compile time.
+// Small text tools. Non-test code uses no iostreams: they drag locale state along, which breaks when the extension and
+// torch bring different copies of the C++ library into one process, and they cost compile time.
 #pragma once
 #include <concepts>
 #include <string>

@@ -42,10 +42,12 @@ TEST(Agree, CompiledKernelsAndThePlainEvaluator) {
       SCOPED_TRACE("program " + std::to_string(batch * static_cast<int>(kPrograms) + static_cast<int>(i)));
       const auto inputs = loops::testing::random_inputs(g, i);
       const auto expected = loops::testing::evaluate(g, inputs);
-      const auto got = loops::testing::run_plan(schedules[i], inputs, [&](int32_t k, std::span<void* const> pointers, std::span<const int64_t> sizes) {
-        const plan::Kernel& code = built.kernels[first[i] + static_cast<size_t>(k)];
-        return libraries[static_cast<size_t>(code.binary)].symbol<KernelFunction>(code.symbol)(pointers.data(), sizes.data());
-      });
+      const auto got = loops::testing::run_plan(
+          schedules[i], inputs, [&](int32_t k, std::span<void* const> pointers, std::span<const int64_t> sizes) {
+            const plan::Kernel& code = built.kernels[first[i] + static_cast<size_t>(k)];
+            return libraries[static_cast<size_t>(code.binary)].symbol<KernelFunction>(code.symbol)(pointers.data(),
+                                                                                                   sizes.data());
+          });
       ASSERT_EQ(got.error, 0);
       for (size_t o = 0; o < g.outputs.size(); ++o) {
         const Array& want = expected[g.outputs[o].value];

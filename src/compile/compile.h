@@ -32,7 +32,7 @@ struct Environment {
   graph::Providers providers;
   int threads = 1;
   std::optional<kernel::triton::Gpu> gpu;  // of the graph's CUDA device; absent: graphs on such a device decline
-  std::string versions;  // torch's and ours
+  std::string versions;                    // torch's and ours
 };
 
 struct Report {  // for explain() and FLASHOVER_LOGS
@@ -48,8 +48,8 @@ struct Report {  // for explain() and FLASHOVER_LOGS
   bool cache_hit = false;
   std::string cache_note;  // why the cache was not used, if it was not
   bool training = false;
-  int64_t saved_bytes = 0;               // training: kept from forward to backward, beside inputs and results
-  int64_t backward_kernels = 0;          // of `kernels`
+  int64_t saved_bytes = 0;       // training: kept from forward to backward, beside inputs and results
+  int64_t backward_kernels = 0;  // of `kernels`
   std::vector<std::pair<std::string, std::string>> texts;  // stage name -> printed form, in order
   std::vector<std::string> kernel_sources;
 };

@@ -9,7 +9,8 @@ namespace flashover::compile {
 
 class PassRunner {
  public:
-  // Dumps go to FLASHOVER_DUMP (a folder; created, 0700) as NNN_MM_stage.txt, NNN counting compilations of this process.
+  // Dumps go to FLASHOVER_DUMP (a folder; created, 0700) as NNN_MM_stage.txt, NNN counting compilations of this
+  // process.
   PassRunner(const Options& options, Report& report);
 
   // graph = pass(graph), unless the option `disable` names it.

@@ -10,8 +10,8 @@
 #include "graph/passes/complex.h"
 #include "graph/passes/convolution.h"
 #include "graph/passes/cse.h"
-#include "graph/passes/dce.h"
 #include "graph/passes/cuda_library.h"
+#include "graph/passes/dce.h"
 #include "graph/passes/decompose.h"
 #include "graph/passes/devices.h"
 #include "graph/passes/fold.h"
@@ -44,7 +44,8 @@ Graph to_core(Graph g, const Environment& env, PassRunner& passes) {
   passes.run("decompose", Form::kCore, g, graph::decompose);
   // What remains of complex numbers is ATen's.
   passes.run("complex", Form::kCore, g, graph::complex_externs);
-  // Masks, scalars and view chains are prims now: what follows from the program alone is computed, what changes nothing goes.
+  // Masks, scalars and view chains are prims now: what follows from the program alone is computed, what changes nothing
+  // goes.
   passes.run("fold", Form::kCore, g, graph::fold, graph::FoldOptions{env.providers.strict_numerics});
   // Decompositions of neighbours share work (casts, reciprocal counts).
   passes.run("cse_core", Form::kCore, g, graph::cse);
@@ -54,7 +55,8 @@ Graph to_core(Graph g, const Environment& env, PassRunner& passes) {
   return g;
 }
 
-// Prims between a number on the CPU and tensors on the device run on the device; the rules of single prims do not say so.
+// Prims between a number on the CPU and tensors on the device run on the device; the rules of single prims do not say
+// so.
 void place(Graph& g, Device device) {
   if (device.type == DeviceType::kCPU) return;
   std::vector<bool> there(g.values.size());

@@ -27,7 +27,7 @@ kernel::Compiled compile_kernels(std::span<const loops::Kernel> kernels, Cache& 
                                  const kernel::CompileOptions& options, int64_t& reused);
 
 // The same for a GPU, one cubin a kernel. sources: if not null, receives the text of each kernel.
-kernel::Compiled compile_kernels(std::span<const loops::Kernel> kernels, const kernel::triton::Gpu& gpu, Cache* cache, int64_t& reused,
-                                 std::vector<std::string>* sources);
+kernel::Compiled compile_kernels(std::span<const loops::Kernel> kernels, const kernel::triton::Gpu& gpu, Cache* cache,
+                                 int64_t& reused, std::vector<std::string>* sources);
 
 }  // namespace flashover::compile

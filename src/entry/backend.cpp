@@ -147,7 +147,8 @@ compile::Environment environment(const graph::Graph& graph, const compile::Optio
 
 std::shared_ptr<run::Executable> load(plan::Plan plan, const compile::Options& options, compile::Report& report) {
   auto start = std::chrono::steady_clock::now();
-  std::shared_ptr<run::Executable> executable = run::load(std::move(plan), {.graphs = options.flag("cuda_graphs", false)});
+  std::shared_ptr<run::Executable> executable =
+      run::load(std::move(plan), {.graphs = options.flag("cuda_graphs", false)});
   report.stages.push_back({"load", std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()});
   return executable;
 }
@@ -178,7 +179,8 @@ std::unique_ptr<Runner> make_training(graph::Graph graph, const Request& request
     return make_training_runner(std::move(p), std::move(tangents), std::move(forward), std::move(backward));
   }
   const compile::Environment environment = entry::environment(graph, request.options);
-  compile::Training t = compile::compile_training(std::move(graph), request.joint, request.options, environment, report);
+  compile::Training t =
+      compile::compile_training(std::move(graph), request.joint, request.options, environment, report);
   for (size_t i = 0; i < t.meeting.backward_inputs.size(); ++i)
     if (t.meeting.backward_inputs[i].kind == Kind::kTangent) tangents.push_back(t.backward.inputs.at(i).type);
   compile::Options plain = request.options;  // recorded graphs keep their memory between calls: not for what is saved

@@ -83,7 +83,8 @@ bool Bound::bind(const Signature& s, PyFunctionObject* f, PyObject* self, PyObje
   }
   for (int i = s.positional; i < named; i++) {
     if (slots_[i]) continue;
-    PyObject* value = f->func_kwdefaults ? PyDict_GetItemWithError(f->func_kwdefaults, parameter_name(s.code, i)) : nullptr;
+    PyObject* value =
+        f->func_kwdefaults ? PyDict_GetItemWithError(f->func_kwdefaults, parameter_name(s.code, i)) : nullptr;
     if (!value) return PyErr_Clear(), false;
     slots_[i] = value;
   }

@@ -28,8 +28,8 @@ class Bound {
   Bound() = default;
   Bound(const Bound&) = delete;
 
-  // self: prepended when not null. False (no error set) if the call does not fit the signature: the caller makes the real
-  // call, which raises.
+  // self: prepended when not null. False (no error set) if the call does not fit the signature: the caller makes the
+  // real call, which raises.
   bool bind(const Signature& s, PyFunctionObject* f, PyObject* self, PyObject* const* args, Py_ssize_t count,
             PyObject* kwnames);
   PyObject** slots() { return slots_; }

@@ -24,7 +24,8 @@ namespace flashover::entry {
 
 constexpr size_t kMaxContinuations = 4096;  // modules that come and go leave theirs behind
 
-// What was compiled for one place after a graph break: an instruction of a code object, with a given shape of the stack.
+// What was compiled for one place after a graph break: an instruction of a code object, with a given shape of the
+// stack.
 struct Continuation {
   PyObject* code = nullptr;  // owned: the key has its address
   Settings settings;
@@ -48,17 +49,17 @@ struct CallableState {
 namespace {
 
 struct Callable {
-  PyObject_HEAD
-  vectorcallfunc vectorcall;
+  PyObject_HEAD vectorcallfunc vectorcall;
   PyObject* function;  // the Python function whose calls are compiled; null if there is none
   PyObject* self;      // its first argument, or null
   PyObject* dict;
   PyObject* weakrefs;
-  bool through_call;   // `function` is type(self).__call__, looked up again when the class changes
+  bool through_call;  // `function` is type(self).__call__, looked up again when the class changes
   CallableState* state;
 };
 
-// Captures swap tensors in place for a while, so one at a time in the whole process. Not held while waiting for the GIL.
+// Captures swap tensors in place for a while, so one at a time in the whole process. Not held while waiting for the
+// GIL.
 std::mutex& compile_mutex() {
   alignas(std::mutex) static unsigned char place[sizeof(std::mutex)];
   static std::mutex* m = [] {
@@ -91,11 +92,13 @@ PyObject* call_original(Callable* c, PyObject* const* args, size_t nargsf, PyObj
   c->state->eager_calls++;
   if (c->through_call || !c->function) return PyObject_Vectorcall(c->self, args, nargsf, kwnames);
   if (!c->self) return PyObject_Vectorcall(c->function, args, nargsf, kwnames);
-  size_t count = static_cast<size_t>(PyVectorcall_NARGS(nargsf)) + (kwnames ? static_cast<size_t>(PyTuple_GET_SIZE(kwnames)) : 0);
+  size_t count =
+      static_cast<size_t>(PyVectorcall_NARGS(nargsf)) + (kwnames ? static_cast<size_t>(PyTuple_GET_SIZE(kwnames)) : 0);
   c10::SmallVector<PyObject*, 16> with_self;
   with_self.push_back(c->self);
   with_self.append(args, args + count);
-  return PyObject_Vectorcall(c->function, with_self.data(), static_cast<size_t>(PyVectorcall_NARGS(nargsf)) + 1, kwnames);
+  return PyObject_Vectorcall(c->function, with_self.data(), static_cast<size_t>(PyVectorcall_NARGS(nargsf)) + 1,
+                             kwnames);
 }
 
 // False when there is no Python function to compile. Drops everything compiled when the class got another __call__.
@@ -143,7 +146,8 @@ bool retire(const EntryPtr& e, const Settings& settings, const run::Mismatch& m)
 
 // Null without an error: the entry was retired and the call must be repeated in eager; or it ends in a graph break, and
 // `frames` say how to go on.
-PyObject* run_entry(const EntryPtr& e, const Settings& settings, PyObject** wanted, std::vector<frame::FrameState>& frames) {
+PyObject* run_entry(const EntryPtr& e, const Settings& settings, PyObject** wanted,
+                    std::vector<frame::FrameState>& frames) {
   c10::SmallVector<at::Tensor, 16> inputs;
   inputs.reserve(e->inputs.size());
   for (int32_t i : e->inputs) inputs.push_back(i < 0 ? e->constants[-1 - i] : THPVariable_Unpack(wanted[i]));
@@ -214,7 +218,8 @@ class Rest final : public frame::Continuations {
  public:
   explicit Rest(CallableState& s) : s_(s) {}
 
-  Outcome go_on(const frame::Subject& rest, PyObject* code, PyObject** result, std::vector<frame::FrameState>& frames) override {
+  Outcome go_on(const frame::Subject& rest, PyObject* code, PyObject** result,
+                std::vector<frame::FrameState>& frames) override {
     if (reason_to_skip() || current_stance() == Stance::kForceEager) return Outcome::kNotTaken;
     auto found = s_.continuations.find(key(rest, code));
     std::shared_ptr<Continuation> here = found == s_.continuations.end() ? nullptr : found->second;
@@ -255,7 +260,8 @@ class Rest final : public frame::Continuations {
     return k;
   }
 
-  EntryPtr make(Continuation& here, const frame::Subject& rest, PyObject* code, c10::SmallVectorImpl<PyObject*>& wanted, bool& raised) {
+  EntryPtr make(Continuation& here, const frame::Subject& rest, PyObject* code, c10::SmallVectorImpl<PyObject*>& wanted,
+                bool& raised) {
     std::string failed;
     if (!here.entries.empty()) {
       const Entry& e = *here.entries.front();
@@ -264,7 +270,8 @@ class Rest final : public frame::Continuations {
     const Stance stance = current_stance();
     if (stance == Stance::kEagerOnRecompile) return nullptr;
     if (stance == Stance::kFailOnRecompile && !here.entries.empty()) {
-      PyErr_Format(PyExc_RuntimeError, "flashover: %s needs to be compiled again, and the stance is fail_on_recompile: %s",
+      PyErr_Format(PyExc_RuntimeError,
+                   "flashover: %s needs to be compiled again, and the stance is fail_on_recompile: %s",
                    s_.settings.name.c_str(), failed.c_str());
       raised = true;
       return nullptr;
@@ -276,7 +283,8 @@ class Rest final : public frame::Continuations {
     const std::string where = std::string(file ? file : "?") + ":" + std::to_string(line);
     if (here.entries.size() >= s_.limit) {
       if (!std::exchange(here.limit_said, true)) {
-        const std::string text = limit_text(s_.settings.name + " after the graph break before " + where, s_.limit, failed);
+        const std::string text =
+            limit_text(s_.settings.name + " after the graph break before " + where, s_.limit, failed);
         log(Topic::kRecompiles, text);
         raised = PyErr_WarnEx(PyExc_RuntimeWarning, text.c_str(), 1) != 0;
       }
@@ -285,7 +293,8 @@ class Rest final : public frame::Continuations {
     if (!here.entries.empty()) {
       s_.recompiles++;
       counters().recompiles++;
-      log(Topic::kRecompiles, s_.settings.name + ": compiled again after the graph break before " + where + ": " + failed);
+      log(Topic::kRecompiles,
+          s_.settings.name + ": compiled again after the graph break before " + where + ": " + failed);
     }
     EntryPtr made = compile_call(here.settings, rest, failed);
     if (!made) {
@@ -345,7 +354,8 @@ PyObject* miss(Callable* c, Bound& bound, c10::SmallVectorImpl<PyObject*>& wante
   if (stance == Stance::kEagerOnRecompile || (stance == Stance::kEagerThenCompile && s.calls == 1))
     return call_original(c, args, nargsf, kwnames);
   if (stance == Stance::kFailOnRecompile && !s.entries.empty()) {
-    PyErr_Format(PyExc_RuntimeError, "flashover: %s needs to be compiled again, and the stance is fail_on_recompile: %s",
+    PyErr_Format(PyExc_RuntimeError,
+                 "flashover: %s needs to be compiled again, and the stance is fail_on_recompile: %s",
                  s.settings.name.c_str(), failed.c_str());
     return nullptr;
   }
@@ -385,7 +395,8 @@ PyObject* call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* k
   CallableState& s = *c->state;
   s.calls++;
   s.skipped = reason_to_skip();
-  if (s.skipped || current_stance() == Stance::kForceEager || !refresh(c)) return call_original(c, args, nargsf, kwnames);
+  if (s.skipped || current_stance() == Stance::kForceEager || !refresh(c))
+    return call_original(c, args, nargsf, kwnames);
   Bound bound;
   auto* f = reinterpret_cast<PyFunctionObject*>(c->function);
   if (!bound.bind(s.signature, f, c->self, args, PyVectorcall_NARGS(nargsf), kwnames))
@@ -408,12 +419,14 @@ const char* text_of(PyObject* o) {
 }
 
 PyObject* make(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
-  static const char* names[] = {"function", "self", "through_call", "name", "backend", "custom", "fullgraph", "keep_text", "options", nullptr};
+  static const char* names[] = {"function", "self",      "through_call", "name",    "backend",
+                                "custom",   "fullgraph", "keep_text",    "options", nullptr};
   PyObject *function = Py_None, *self = Py_None, *custom = Py_None, *options = nullptr;
   const char *name = "", *backend = "flashover";
   int through_call = 0, fullgraph = 0, keep_text = 0;
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|O$pssOppO!:CompiledCallable", const_cast<char**>(names), &function, &self,
-                                   &through_call, &name, &backend, &custom, &fullgraph, &keep_text, &PyDict_Type, &options))
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|O$pssOppO!:CompiledCallable", const_cast<char**>(names), &function,
+                                   &self, &through_call, &name, &backend, &custom, &fullgraph, &keep_text, &PyDict_Type,
+                                   &options))
     return nullptr;
   if (through_call && self == Py_None) return PyErr_SetString(PyExc_TypeError, "through_call needs self"), nullptr;
   if (!through_call && !PyFunction_Check(function))
@@ -427,7 +440,8 @@ PyObject* make(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   for (Py_ssize_t pos = 0; options && PyDict_Next(options, &pos, &key, &value);)
     state->settings.options.values[text_of(key)] = text_of(value);
   if (PyErr_Occurred()) return nullptr;
-  state->limit = static_cast<size_t>(std::max<int64_t>(0, int_option(state->settings.options.values, "recompile_limit")));
+  state->limit =
+      static_cast<size_t>(std::max<int64_t>(0, int_option(state->settings.options.values, "recompile_limit")));
   auto* c = PyObject_GC_New(Callable, type);
   if (!c) return nullptr;
   c->vectorcall = call;
@@ -525,13 +539,14 @@ PyObject* describe(const Entry& e) {
       e.kind == Entry::Kind::kCompiled ? Py_True : Py_False, "training", r.training ? Py_True : Py_False, "saved_bytes",
       static_cast<long long>(r.saved_bytes), "backward_kernels", static_cast<long long>(r.backward_kernels),
       "continues", e.continues.c_str(), "breaks",
-      e.kind == Entry::Kind::kCompiled && !e.capture.frames.empty() ? Py_True : Py_False, "stays", e.capture.reason_to_stay.c_str(), "trivial",
-      e.trivial ? Py_True : Py_False, "reason", (e.reason.empty() ? e.capture.reason : e.reason).c_str(), "where",
-      (e.where.empty() ? e.capture.where : e.where).c_str(),
-      "recompiled_for", e.recompiled_for.c_str(), "hits", static_cast<long long>(e.hits), "ops",
-      static_cast<long long>(e.ops), "kernels", static_cast<long long>(r.kernels), "extern_calls",
-      static_cast<long long>(r.extern_calls), "slab_bytes", static_cast<long long>(r.slab_bytes), "cache_hit",
-      r.cache_hit ? Py_True : Py_False, "cache_note", r.cache_note.c_str(), "seconds", e.total_seconds, "guards",
+      e.kind == Entry::Kind::kCompiled && !e.capture.frames.empty() ? Py_True : Py_False, "stays",
+      e.capture.reason_to_stay.c_str(), "trivial", e.trivial ? Py_True : Py_False, "reason",
+      (e.reason.empty() ? e.capture.reason : e.reason).c_str(), "where",
+      (e.where.empty() ? e.capture.where : e.where).c_str(), "recompiled_for", e.recompiled_for.c_str(), "hits",
+      static_cast<long long>(e.hits), "ops", static_cast<long long>(e.ops), "kernels",
+      static_cast<long long>(r.kernels), "extern_calls", static_cast<long long>(r.extern_calls), "slab_bytes",
+      static_cast<long long>(r.slab_bytes), "cache_hit", r.cache_hit ? Py_True : Py_False, "cache_note",
+      r.cache_note.c_str(), "seconds", e.total_seconds, "guards",
       strings(e.guards ? e.guards->words() : std::vector<std::string>{}), "guard_instructions",
       static_cast<Py_ssize_t>(e.guards ? e.guards->size() : 0), "stages", stages, "texts", texts, "kernel_sources",
       strings(r.kernel_sources));
@@ -566,8 +581,9 @@ PyObject* reset(PyObject* o, PyObject*) {
 
 PyObject* tallies(PyObject* o, PyObject*) {
   CallableState& s = *reinterpret_cast<Callable*>(o)->state;
-  return Py_BuildValue("{s:L,s:L,s:L,s:z}", "calls", static_cast<long long>(s.calls), "eager_calls", static_cast<long long>(s.eager_calls),
-                       "recompiles", static_cast<long long>(s.recompiles), "skipped", s.skipped);
+  return Py_BuildValue("{s:L,s:L,s:L,s:z}", "calls", static_cast<long long>(s.calls), "eager_calls",
+                       static_cast<long long>(s.eager_calls), "recompiles", static_cast<long long>(s.recompiles),
+                       "skipped", s.skipped);
 }
 
 PyMethodDef kMethods[] = {

@@ -1,5 +1,5 @@
-// A miss: capture the call, guard it, hand the graph to the backend. Everything that can go wrong ends here in an entry that
-// says why such calls stay eager.
+// A miss: capture the call, guard it, hand the graph to the backend. Everything that can go wrong ends here in an entry
+// that says why such calls stay eager.
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
 
@@ -42,7 +42,8 @@ void raise(const char* name, const std::string& message, const std::string& reas
   Py_DECREF(type);
 }
 
-// Failures of the compiler or the machine are said once per text, as a warning. False: the warning was turned into an error.
+// Failures of the compiler or the machine are said once per text, as a warning. False: the warning was turned into an
+// error.
 bool warn_once(const std::string& text) {
   static std::set<std::string> said;  // GIL held
   if (!said.insert(text).second) return true;
@@ -170,7 +171,8 @@ void attempt(Attempt& a, const frame::Subject& subject) {
         if (s != guards::kNoSource) c.observations.facts.push_back({guards::FactKind::kStorageOffset, s});
     // Memory shared between inputs matters only when some of it is written.
     if (!writes_an_input(c.graph))
-      std::erase_if(c.observations.facts, [](const guards::Fact& f) { return f.kind == guards::FactKind::kNotAliases; });
+      std::erase_if(c.observations.facts,
+                    [](const guards::Fact& f) { return f.kind == guards::FactKind::kNotAliases; });
   }
   std::vector<guards::SourceId> wanted = compiles ? c.wanted : std::vector<guards::SourceId>{};
   try {
@@ -184,7 +186,8 @@ void attempt(Attempt& a, const frame::Subject& subject) {
     for (const std::string& w : e.guards->words()) log(Topic::kGuards, a.settings.name + ": " + w);
   if (c.declined || c.raised) {
     if (c.declined) counters().graph_breaks++;
-    if (!c.reason_to_stay.empty()) log(Topic::kBreaks, a.settings.name + ": cannot go on after the break: " + c.reason_to_stay);
+    if (!c.reason_to_stay.empty())
+      log(Topic::kBreaks, a.settings.name + ": cannot go on after the break: " + c.reason_to_stay);
     a.decline(c.raised && c.reason.empty() ? "the program raised an exception while it was traced" : c.reason, c.where,
               c.raised ? nullptr : "Unsupported");
     return;
@@ -195,7 +198,8 @@ void attempt(Attempt& a, const frame::Subject& subject) {
     log(Topic::kBreaks, a.settings.name + ": graph break: " + c.reason + (c.where.empty() ? "" : " at " + c.where));
   }
   connect_inputs(e);
-  if (c.graph.nodes.empty() && (breaks ? c.graph.outputs.empty() : subject.next >= 0)) {  // only Python between two breaks
+  if (c.graph.nodes.empty() &&
+      (breaks ? c.graph.outputs.empty() : subject.next >= 0)) {  // only Python between two breaks
     e.kind = breaks ? Entry::Kind::kCompiled : Entry::Kind::kEager;
     e.trivial = !breaks;
     return;
@@ -212,7 +216,8 @@ void attempt(Attempt& a, const frame::Subject& subject) {
     }
   }
   // CPU training passed its tests; on CUDA the same path was never run, so it is the user who turns it on.
-  if (pipeline && c.joint.present && graph::uses_cuda(c.graph) && !bool_option(a.settings.options.values, "cuda_training")) {
+  if (pipeline && c.joint.present && graph::uses_cuda(c.graph) &&
+      !bool_option(a.settings.options.values, "cuda_training")) {
     a.decline("training on CUDA is behind the option cuda_training", "", nullptr);
     return;
   }
@@ -225,7 +230,8 @@ void attempt(Attempt& a, const frame::Subject& subject) {
   counters().graphs++;
   graph::Graph graph = c.graph;
   try {
-    e.runner = make_runner(std::move(graph), {a.settings.backend, a.settings.custom, a.settings.options, examples, c.joint}, e.report);
+    e.runner = make_runner(std::move(graph),
+                           {a.settings.backend, a.settings.custom, a.settings.options, examples, c.joint}, e.report);
   } catch (python_error& error) {  // the user's backend raised
     a.backend_raised(error);
     return;

@@ -7,8 +7,7 @@ namespace flashover::entry {
 namespace {
 
 struct Disabled {
-  PyObject_HEAD
-  vectorcallfunc vectorcall;
+  PyObject_HEAD vectorcallfunc vectorcall;
   PyObject* function;
   PyObject* reason;
   PyObject* dict;

@@ -2,7 +2,8 @@
 //
 //   In        a Python function (perhaps with a first argument bound), settings; calls
 //   Out       the function's results
-//   Promises  a call gives what the function itself would give; a cached entry runs without running Python; a failure to compile
+//   Promises  a call gives what the function itself would give; a cached entry runs without running Python; a failure
+//   to compile
 //             is never a failure of the call (but under fullgraph, where it raises)
 //   Declines  nothing: what cannot be compiled runs as it is, and explain() says why
 // A call binds its arguments (binder.h), tries its entries most recently used first (their guards), runs the one that
@@ -24,11 +25,11 @@
 namespace flashover::entry {
 
 struct Settings {
-  std::string name;             // for people: "resnet18", "f"
+  std::string name;  // for people: "resnet18", "f"
   std::string backend = "flashover";
-  PyObject* custom = nullptr;   // a Python backend; owned by the callable
+  PyObject* custom = nullptr;  // a Python backend; owned by the callable
   bool fullgraph = false;
-  bool keep_text = false;       // reports hold the text of every stage
+  bool keep_text = false;  // reports hold the text of every stage
   compile::Options options;
 };
 
@@ -37,17 +38,17 @@ struct Entry {
   enum class Kind : uint8_t { kCompiled, kEager };  // kEager: such calls are known not to compile
   Kind kind = Kind::kEager;
   std::unique_ptr<guards::GuardProgram> guards;
-  frame::Capture capture;       // observations have moved into the guards
+  frame::Capture capture;  // observations have moved into the guards
   std::unique_ptr<Runner> runner;
   std::vector<int32_t> inputs;  // per graph input: index into the wanted objects, or -1 - index into constants
   std::vector<at::Tensor> constants;
   size_t wanted = 0;
   int64_t hits = 0;
   // For explain().
-  bool trivial = false;         // kEager: nothing in it to compile
-  std::string reason, where;    // kEager: why
-  std::string continues;        // what comes after a graph break: where it starts
-  std::string recompiled_for;   // the guard of the previous entry that failed
+  bool trivial = false;        // kEager: nothing in it to compile
+  std::string reason, where;   // kEager: why
+  std::string continues;       // what comes after a graph break: where it starts
+  std::string recompiled_for;  // the guard of the previous entry that failed
   double capture_seconds = 0, guard_seconds = 0, total_seconds = 0;
   int64_t ops = 0;
   compile::Report report;
@@ -61,8 +62,8 @@ struct Counters {
 };
 Counters& counters();  // GIL held
 
-// Makes an entry for a call with these bound arguments, or for the rest of one after a graph break. GIL held, one at a time per
-// process. Never throws; null with a Python error set when the call must raise (fullgraph, interrupts).
+// Makes an entry for a call with these bound arguments, or for the rest of one after a graph break. GIL held, one at a
+// time per process. Never throws; null with a Python error set when the call must raise (fullgraph, interrupts).
 EntryPtr compile_call(const Settings& settings, const frame::Subject& subject, std::string recompiled_for);
 
 // The Python type CompiledCallable; adds it to the module. Returns false with an error set.

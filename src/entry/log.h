@@ -1,4 +1,5 @@
-// FLASHOVER_LOGS=graph,guards,recompiles,breaks,kernels,plan,times (or all) to stderr; FLASHOVER_DUMP=dir: every stage as a file.
+// FLASHOVER_LOGS=graph,guards,recompiles,breaks,kernels,plan,times (or all) to stderr; FLASHOVER_DUMP=dir: every stage
+// as a file.
 #pragma once
 #include <string>
 

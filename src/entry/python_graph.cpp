@@ -11,7 +11,9 @@ namespace {
 
 PyObject* new_ref(PyObject* o) { return Py_NewRef(o); }
 
-PyObject* text(const std::string& s) { return PyUnicode_FromStringAndSize(s.data(), static_cast<Py_ssize_t>(s.size())); }
+PyObject* text(const std::string& s) {
+  return PyUnicode_FromStringAndSize(s.data(), static_cast<Py_ssize_t>(s.size()));
+}
 
 PyObject* reference(ValueId v) { return v == kNoValue ? Py_NewRef(Py_None) : Py_BuildValue("(i)", v); }
 
@@ -38,13 +40,17 @@ PyObject* integer(sym::Expr e) {
 struct ToPython {
   PyObject* operator()(std::monostate) const { return Py_NewRef(Py_None); }
   PyObject* operator()(Ref r) const { return reference(r.id); }
-  PyObject* operator()(const RefList& l) const { return list(l, [](Ref r) { return reference(r.id); }); }
+  PyObject* operator()(const RefList& l) const {
+    return list(l, [](Ref r) { return reference(r.id); });
+  }
   PyObject* operator()(sym::Expr e) const { return integer(e); }
   PyObject* operator()(const Sizes& s) const { return list(s, integer); }
   PyObject* operator()(double d) const { return PyFloat_FromDouble(d); }
   PyObject* operator()(const std::vector<double>& l) const { return list(l, PyFloat_FromDouble); }
   PyObject* operator()(bool b) const { return PyBool_FromLong(b); }
-  PyObject* operator()(const std::vector<bool>& l) const { return list(l, [](bool b) { return PyBool_FromLong(b); }); }
+  PyObject* operator()(const std::vector<bool>& l) const {
+    return list(l, [](bool b) { return PyBool_FromLong(b); });
+  }
   PyObject* operator()(std::complex<double> c) const { return PyComplex_FromDoubles(c.real(), c.imag()); }
   PyObject* operator()(const std::string& s) const { return text(s); }
   PyObject* operator()(DType d) const {
@@ -65,18 +71,21 @@ PyObject* to_python(const graph::Graph& g) {
   PyObject* inputs = list(g.inputs, [](const graph::Input& i) {
     return Py_BuildValue("(iis)", i.value, static_cast<int>(i.kind), i.name.c_str());
   });
-  PyObject* nodes = inputs ? list(g.nodes, [&](const graph::Node& n) -> PyObject* {
-    PyObject* args = list(n.args, [](const Arg& a) { return std::visit(ToPython{}, a); });
-    PyObject* outs = args ? list(n.outs, [](ValueId v) { return PyLong_FromLong(v); }) : nullptr;
-    if (!outs) {
-      Py_XDECREF(args);
-      return nullptr;
-    }
-    const char* place = n.location >= 0 ? g.locations[static_cast<size_t>(n.location)].c_str() : "";
-    return Py_BuildValue("(sNNs)", n.op->name.c_str(), args, outs, place);
-  })
-                           : nullptr;
-  PyObject* outputs = nodes ? list(g.outputs, [](const graph::Output& o) { return PyLong_FromLong(o.value); }) : nullptr;
+  PyObject* nodes =
+      inputs ? list(g.nodes,
+                    [&](const graph::Node& n) -> PyObject* {
+                      PyObject* args = list(n.args, [](const Arg& a) { return std::visit(ToPython{}, a); });
+                      PyObject* outs = args ? list(n.outs, [](ValueId v) { return PyLong_FromLong(v); }) : nullptr;
+                      if (!outs) {
+                        Py_XDECREF(args);
+                        return nullptr;
+                      }
+                      const char* place = n.location >= 0 ? g.locations[static_cast<size_t>(n.location)].c_str() : "";
+                      return Py_BuildValue("(sNNs)", n.op->name.c_str(), args, outs, place);
+                    })
+             : nullptr;
+  PyObject* outputs =
+      nodes ? list(g.outputs, [](const graph::Output& o) { return PyLong_FromLong(o.value); }) : nullptr;
   if (!outputs) {
     Py_XDECREF(inputs);
     Py_XDECREF(nodes);

@@ -7,7 +7,8 @@
 
 namespace flashover::entry {
 namespace {
-const std::array<const char*, 5> kNames = {"default", "force_eager", "eager_on_recompile", "fail_on_recompile", "eager_then_compile"};
+const std::array<const char*, 5> kNames = {"default", "force_eager", "eager_on_recompile", "fail_on_recompile",
+                                           "eager_then_compile"};
 std::atomic<Stance>& stance() {
   static std::atomic<Stance> s{Stance::kDefault};
   return s;

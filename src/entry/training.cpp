@@ -6,8 +6,8 @@
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/function.h>
-#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -63,9 +63,10 @@ class CompiledBackward final : public autograd::Node {
 
   autograd::variable_list apply(autograd::variable_list&& tangents) override {
     std::lock_guard<std::mutex> lock(mutex_);
-    TORCH_CHECK(!c10::GradMode::is_enabled(),
-                "flashover: the gradient of a compiled function was asked for with create_graph=True; compiled backward "
-                "graphs are not differentiable. Call the uncompiled function for double backward.");
+    TORCH_CHECK(
+        !c10::GradMode::is_enabled(),
+        "flashover: the gradient of a compiled function was asked for with create_graph=True; compiled backward "
+        "graphs are not differentiable. Call the uncompiled function for double backward.");
     const Partition& p = meeting_->p;
     autograd::variable_list gradients(p.gradients.size());
     std::vector<bool> given(meeting_->tangents.size());
@@ -192,12 +193,13 @@ class Trained final : public Runner {
 
 }  // namespace
 
-std::unique_ptr<Runner> make_training_runner(Partition meeting, std::vector<TensorType> tangent_types,
-                                             Step forward, Step backward) {
+std::unique_ptr<Runner> make_training_runner(Partition meeting, std::vector<TensorType> tangent_types, Step forward,
+                                             Step backward) {
   auto m = std::make_shared<Meeting>();
   m->p = std::move(meeting);
   for (const TensorType& t : tangent_types)
-    m->tangents.push_back({aten::to_aten(t.dtype), aten::to_aten(t.device), aten::to_ints(t.sizes), aten::to_ints(t.strides)});
+    m->tangents.push_back(
+        {aten::to_aten(t.dtype), aten::to_aten(t.device), aten::to_ints(t.sizes), aten::to_ints(t.strides)});
   m->forward = std::move(forward);
   m->backward = std::move(backward);
   return std::make_unique<Trained>(std::move(m));

@@ -131,8 +131,8 @@ PyObject* call_bound(Interpreter& in, PyObject* callable, PyObject* const* bound
 }  // namespace
 
 namespace {
-// A collection in the middle of a trace would run other people's finalizers and weak reference callbacks as if the program
-// had called them.
+// A collection in the middle of a trace would run other people's finalizers and weak reference callbacks as if the
+// program had called them.
 class NoCollection {
  public:
   NoCollection() : was_(PyGC_Disable()) {}
@@ -214,7 +214,8 @@ Capture run_once(const Subject& subject, Interpreter::Path stop, Interpreter::Pa
         {
           HookInstalled hook;
           if (rest) {
-            result = Ref::steal(call_for_frame(callable, [&in](PyThreadState* t, _PyInterpreterFrame* f) { return in.run_frame(t, f, 0); }));
+            result = Ref::steal(call_for_frame(
+                callable, [&in](PyThreadState* t, _PyInterpreterFrame* f) { return in.run_frame(t, f, 0); }));
           } else {
             result = Ref::steal(call_bound(in, callable, subject.slots));
           }
@@ -225,7 +226,8 @@ Capture run_once(const Subject& subject, Interpreter::Path stop, Interpreter::Pa
               PyErr_Fetch(&type, &value, &tb);
               PyErr_NormalizeException(&type, &value, &tb);
               Ref text = Ref::steal(value != nullptr ? PyObject_Repr(value) : nullptr);
-              decline(std::string("the program raised ") + (text ? PyUnicode_AsUTF8(text.get()) : "an exception"), raised_at(tb));
+              decline(std::string("the program raised ") + (text ? PyUnicode_AsUTF8(text.get()) : "an exception"),
+                      raised_at(tb));
               PyErr_Clear();
               Py_XDECREF(type);
               Py_XDECREF(value);
@@ -271,7 +273,8 @@ Capture run_once(const Subject& subject, Interpreter::Path stop, Interpreter::Pa
             if (in.journal.entries().size() != writes) throw Declined("training: the backward writes Python objects");
           }
           out.graph = session->end(maker.outputs(), out.constants);
-          if (in.recorder.tensor_sources().size() != inputs) throw Declined("training: the backward reads a new tensor");
+          if (in.recorder.tensor_sources().size() != inputs)
+            throw Declined("training: the backward reads a new tensor");
           out.input_sources.resize(out.graph.inputs.size(), kNoSource);
           for (size_t i = 0; i < out.graph.inputs.size(); ++i) {
             const graph::InputKind kind = out.graph.inputs[i].kind;
@@ -310,7 +313,8 @@ Capture capture(const Subject& subject) {
   Interpreter::Path path;
   Capture first = run_once(subject, {}, path);
   if (!first.declined || first.raised || !subject.may_break) return first;
-  // Again, up to the instruction that it ran into; when a frame cannot be rebuilt there, up to the call that led into it.
+  // Again, up to the instruction that it ran into; when a frame cannot be rebuilt there, up to the call that led into
+  // it.
   constexpr int kTries = 4;
   for (int tries = 0; !path.empty() && tries < kTries; ++tries) {
     Interpreter::Path unused;
@@ -322,7 +326,8 @@ Capture capture(const Subject& subject) {
       release(first);
       return cut;
     }
-    first.reason_to_stay = cut.declined ? cut.reason + (cut.where.empty() ? "" : " at " + cut.where) : "the second run took another way";
+    first.reason_to_stay =
+        cut.declined ? cut.reason + (cut.where.empty() ? "" : " at " + cut.where) : "the second run took another way";
     release(cut);
     if (tries + 2 == kTries && path.size() > 1) {
       path.resize(1);
@@ -333,6 +338,8 @@ Capture capture(const Subject& subject) {
   return first;
 }
 
-Capture capture(PyObject* callable, PyObject* const* bound, size_t count) { return capture(Subject{callable, bound, count}); }
+Capture capture(PyObject* callable, PyObject* const* bound, size_t count) {
+  return capture(Subject{callable, bound, count});
+}
 
 }  // namespace flashover::frame

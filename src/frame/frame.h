@@ -9,9 +9,10 @@
 //   In        a callable and its arguments
 //   Out       Capture: graph, observations, input sources, a recipe for the result, effects
 //   Promises  when capture() returns, nothing the trace did is visible; the program cannot tell that it was traced
-//   Declines  anything not surely right: Capture::declined with a reason and the user's file:line. Where the state of the
-//             Python frames at that instruction can be rebuilt, the capture ends there instead (Capture::frames; resume.h
-//             goes on from it)
+//   Declines  anything not surely right: Capture::declined with a reason and the user's file:line. Where the state of
+//   the
+//             Python frames at that instruction can be rebuilt, the capture ends there instead (Capture::frames;
+//             resume.h goes on from it)
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -45,11 +46,12 @@ struct RecipeStep {
     kCell,
     kFunction,
     kBoundMethod,
-    kReduced,    // object: a builtin iterator's rebuilding function; items: arguments, then perhaps a state for __setstate__
-    kDictIterator,  // items: the dict view or dict to iterate; index: how many were taken
-    kGenerator,  // items: function, code, then the slots of its suspended frame (-1: NULL); index: where it goes on
+    kReduced,        // object: a builtin iterator's rebuilding function; items: arguments, then perhaps a state for
+                     // __setstate__
+    kDictIterator,   // items: the dict view or dict to iterate; index: how many were taken
+    kGenerator,      // items: function, code, then the slots of its suspended frame (-1: NULL); index: where it goes on
     kBuiltinMethod,  // a C function bound to items[0]; object: one like it
-    kPythonInt,  // from a symbolic size: reserved for dynamic shapes
+    kPythonInt,      // from a symbolic size: reserved for dynamic shapes
   };
   Kind kind;
   int32_t index = -1;
@@ -59,13 +61,25 @@ struct RecipeStep {
 
 // Writes to objects that outlive the call, in program order, applied after the graph ran. All items are registers.
 struct Effect {
-  enum class Kind : uint8_t { kSetAttr, kDelAttr, kSetItem, kDelItem, kListReplace, kListAppend, kSetReplace, kDictReplace, kCellSet, kDequeReplace };
+  enum class Kind : uint8_t {
+    kSetAttr,
+    kDelAttr,
+    kSetItem,
+    kDelItem,
+    kListReplace,
+    kListAppend,
+    kSetReplace,
+    kDictReplace,
+    kCellSet,
+    kDequeReplace
+  };
   Kind kind;
   std::vector<int32_t> items;  // target, then name/key, then value(s)
 };
 
-// A frame at a graph break, to be rebuilt: registers. `next`: the code unit of the instruction to go on with. For the innermost
-// frame that is the instruction that could not be captured; the others wait for the result of the call before `next`.
+// A frame at a graph break, to be rebuilt: registers. `next`: the code unit of the instruction to go on with. For the
+// innermost frame that is the instruction that could not be captured; the others wait for the result of the call before
+// `next`.
 struct FramePoint {
   int32_t function = -1, code = -1, next = 0;
   std::vector<int32_t> slots;  // localsplus, then the stack; -1: NULL
@@ -92,21 +106,22 @@ struct StateChange {
 
 struct Capture {
   bool declined = false;
-  std::string reason, where;  // when declined, or of the break
+  std::string reason, where;   // when declined, or of the break
   std::string reason_to_stay;  // when declined: why the capture could not end in a break there
-  bool raised = false;        // the program itself raised while traced (declined too: eager raises it again)
+  bool raised = false;         // the program itself raised while traced (declined too: eager raises it again)
   guards::Observations observations;
-  graph::Graph graph;                   // form kTraced
-  graph::Joint joint;                   // present: the graph computes gradients, too
-  std::vector<PyObject*> constants;     // tensors for the kConstant inputs, owned
+  graph::Graph graph;                           // form kTraced
+  graph::Joint joint;                           // present: the graph computes gradients, too
+  std::vector<PyObject*> constants;             // tensors for the kConstant inputs, owned
   std::vector<guards::SourceId> input_sources;  // per graph input; kNoSource for constants
-  std::vector<guards::SourceId> wanted;         // sources needed at run time: the inputs first, then recipe and effect operands
+  std::vector<guards::SourceId>
+      wanted;  // sources needed at run time: the inputs first, then recipe and effect operands
   std::vector<RecipeStep> recipe;
-  int32_t result = -1;                  // register of the return value
+  int32_t result = -1;  // register of the return value
   std::vector<Effect> effects;
-  std::vector<FramePoint> frames;       // root first; not empty: the graph ends in a break, and there is no `result`
+  std::vector<FramePoint> frames;  // root first; not empty: the graph ends in a break, and there is no `result`
   static constexpr int32_t kAsBefore = -2;
-  int32_t handled = kAsBefore;          // register of the exception that is being handled from here on; -1: none
+  int32_t handled = kAsBefore;  // register of the exception that is being handled from here on; -1: none
   std::vector<StateChange> state;
   double seconds = 0;
 };
@@ -115,8 +130,8 @@ void release(Capture& capture);  // its references
 // What to capture: a call of `function`, or the rest of one.
 struct Subject {
   PyObject* function;
-  // A call: the bound arguments in localsplus order. The rest of a call: localsplus, the stack, then the function itself and
-  // the exception that is being handled (or None). kArgument sources count these. Borrowed.
+  // A call: the bound arguments in localsplus order. The rest of a call: localsplus, the stack, then the function
+  // itself and the exception that is being handled (or None). kArgument sources count these. Borrowed.
   PyObject* const* slots;
   size_t count;
   int32_t next = -1;       // code unit of the instruction to start with; -1: a call
@@ -124,8 +139,8 @@ struct Subject {
 };
 Capture capture(const Subject& subject);
 
-// GIL held. Arguments as for a vectorcall of `callable` (a Python function, a bound method's function with self first, ...).
-// `bound` are the arguments in the root code's localsplus order (what kArgument sources count), borrowed.
+// GIL held. Arguments as for a vectorcall of `callable` (a Python function, a bound method's function with self first,
+// ...). `bound` are the arguments in the root code's localsplus order (what kArgument sources count), borrowed.
 Capture capture(PyObject* callable, PyObject* const* bound, size_t count);
 
 // Runs recipe and effects. Returns a new reference, or null with a Python error set.
@@ -134,8 +149,8 @@ PyObject* rebuild(const Capture& capture, PyObject* const* wanted, PyObject* con
 bool rebuild_frames(const Capture& capture, PyObject* const* wanted, PyObject* const* graph_outputs,
                     std::vector<FrameState>& frames);
 
-// For tests: runs the call in the interpreter for good (no tensors, no trace; writes stay). Null with a Python error, or with
-// `declined` filled and everything undone.
+// For tests: runs the call in the interpreter for good (no tensors, no trace; writes stay). Null with a Python error,
+// or with `declined` filled and everything undone.
 PyObject* interpret(PyObject* callable, PyObject* args, PyObject* kwargs, std::string* declined);
 
 }  // namespace flashover::frame

@@ -1,17 +1,18 @@
-// CPython's internals as the frame stage needs them: the one place that includes them, and what differs between versions.
+// CPython's internals as the frame stage needs them: the one place that includes them, and what differs between
+// versions.
 #pragma once
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <frameobject.h>
 #include <structmember.h>
 #undef HAVE_STD_ATOMIC  // the internal headers' stdatomic.h does not compile as C++; the builtin-atomics path does
-#undef _PyGC_FINALIZED   // 3.12: a compatibility macro of the public headers collides with the internal function
+#undef _PyGC_FINALIZED  // 3.12: a compatibility macro of the public headers collides with the internal function
 #ifndef Py_BUILD_CORE
 #define Py_BUILD_CORE 1
 #endif
 #include <internal/pycore_frame.h>
-#include <internal/pycore_interp.h>
 #include <internal/pycore_genobject.h>
+#include <internal/pycore_interp.h>
 
 #include <utility>
 
@@ -91,7 +92,9 @@ inline PyObject* type_dict(PyTypeObject* t) {
   return t->tp_dict;
 #endif
 }
-inline bool has_instance_dict(PyTypeObject* t) { return t->tp_dictoffset != 0 || (t->tp_flags & Py_TPFLAGS_MANAGED_DICT); }
+inline bool has_instance_dict(PyTypeObject* t) {
+  return t->tp_dictoffset != 0 || (t->tp_flags & Py_TPFLAGS_MANAGED_DICT);
+}
 inline _PyInterpreterFrame* current_frame(PyThreadState* tstate) { return tstate->cframe->current_frame; }
 
 }  // namespace flashover::frame

@@ -42,7 +42,8 @@ bool same_keys(PyObject* dict, PyObject* pairs) {
 void Journal::dict_item(PyObject* dict, PyObject* key) {
   if (recorder_.detached(dict) || recorder_.is_written(dict, key)) return;
   if (!is_atom(key) && !is_pinned_kind(key)) return whole(dict);
-  Entry e{Entry::Kind::kDictItem, Ref::borrow(dict), Ref::borrow(key), Ref::borrow(PyDict_GetItemWithError(dict, key)), {}};
+  Entry e{
+      Entry::Kind::kDictItem, Ref::borrow(dict), Ref::borrow(key), Ref::borrow(PyDict_GetItemWithError(dict, key)), {}};
   bool first = true;
   for (const Entry& other : entries_)
     if (other.kind == Entry::Kind::kDictItem && other.target.get() == dict) first = false;
@@ -61,7 +62,8 @@ void Journal::whole(PyObject* c) {
     e.before = Ref::steal(PyList_GetSlice(c, 0, appended));
     if (!e.before) throw Declined("an old container could not be copied");
     recorder_.append(c, -1);
-    std::erase_if(entries_, [c](const Entry& other) { return other.kind == Entry::Kind::kAppend && other.target.get() == c; });
+    std::erase_if(entries_,
+                  [c](const Entry& other) { return other.kind == Entry::Kind::kAppend && other.target.get() == c; });
     entries_.push_back(std::move(e));
     return;
   }
@@ -139,7 +141,8 @@ void Journal::undo() {
         break;
       case Entry::Kind::kSet:
         PySet_Clear(t);
-        for (Py_ssize_t i = 0; i < PyList_GET_SIZE(e.before.get()); ++i) PySet_Add(t, PyList_GET_ITEM(e.before.get(), i));
+        for (Py_ssize_t i = 0; i < PyList_GET_SIZE(e.before.get()); ++i)
+          PySet_Add(t, PyList_GET_ITEM(e.before.get(), i));
         break;
       case Entry::Kind::kCell:
         PyCell_Set(t, e.before.get());

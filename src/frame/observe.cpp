@@ -57,8 +57,7 @@ const KnownTypes& known_types() {
     types.deque = loaded_type("collections", "deque");
     types.defaultdict = loaded_type("collections", "defaultdict");
     types.context_var = loaded_type("_contextvars", "ContextVar");
-    if (types.module != nullptr)
-      types.module_getattr = PyDict_GetItemString(type_dict(types.module), "__getattr__");
+    if (types.module != nullptr) types.module_getattr = PyDict_GetItemString(type_dict(types.module), "__getattr__");
   }
   return types;
 }
@@ -78,21 +77,24 @@ bool is_atom(PyObject* o) {
 
 bool is_pinned_kind(PyObject* o) {
   PyTypeObject* t = Py_TYPE(o);
-  if (PyType_Check(o) || PyFunction_Check(o) || PyModule_Check(o) || PyCFunction_Check(o) || PyCode_Check(o)) return true;
+  if (PyType_Check(o) || PyFunction_Check(o) || PyModule_Check(o) || PyCFunction_Check(o) || PyCode_Check(o))
+    return true;
   const KnownTypes& k = known_types();
   if (k.module != nullptr && PyObject_TypeCheck(o, k.module)) return true;
   if (k.enum_type != nullptr && PyObject_TypeCheck(o, k.enum_type)) return true;
   if (PyMethod_Check(o) || t == k.partial) return false;
   if (t->tp_flags & Py_TPFLAGS_HEAPTYPE) {
-    // Instances of Python classes are described by what is read from them; heap types written in C have no such insides.
-    return t == k.lru_cache || (!has_instance_dict(t) && t->tp_getset == nullptr && t->tp_basicsize > 0 &&
-                                t->tp_new != nullptr && t->tp_base == &PyBaseObject_Type &&
-                                PyDict_GetItemString(type_dict(t), "__slots__") == nullptr &&
-                                PyDict_GetItemString(type_dict(t), "__module__") == nullptr);
+    // Instances of Python classes are described by what is read from them; heap types written in C have no such
+    // insides.
+    return t == k.lru_cache ||
+           (!has_instance_dict(t) && t->tp_getset == nullptr && t->tp_basicsize > 0 && t->tp_new != nullptr &&
+            t->tp_base == &PyBaseObject_Type && PyDict_GetItemString(type_dict(t), "__slots__") == nullptr &&
+            PyDict_GetItemString(type_dict(t), "__module__") == nullptr);
   }
   if (PyList_Check(o) || PyTuple_Check(o) || PyDict_Check(o) || PyAnySet_Check(o) || PyCell_Check(o) || is_tensor(o))
     return false;
-  if (t == k.deque || t == &PyDictProxy_Type || is_dict_view(o) || t == &PySlice_Type || t == &PyRange_Type) return false;
+  if (t == k.deque || t == &PyDictProxy_Type || is_dict_view(o) || t == &PySlice_Type || t == &PyRange_Type)
+    return false;
   return true;  // descriptors, generic aliases, locks, generators, builtin singletons: known by address
 }
 
@@ -245,7 +247,10 @@ void Recorder::describe(SourceId id, PyObject* object, bool parent_pinned) {
   if (PyCFunction_Check(object) && !parent_pinned) {
     // A builtin method of an object, bound anew on each call: known by its name and what it is bound to.
     PyObject* self = reinterpret_cast<PyCFunctionObject*>(object)->m_self;
-    if (self != nullptr && !PyModule_Check(self) && !PyType_Check(self) && !PyCapsule_CheckExact(self) && _PyType_Lookup(Py_TYPE(self), Ref::steal(PyUnicode_InternFromString(reinterpret_cast<PyCFunctionObject*>(object)->m_ml->ml_name)).get()) != nullptr) {
+    if (self != nullptr && !PyModule_Check(self) && !PyType_Check(self) && !PyCapsule_CheckExact(self) &&
+        _PyType_Lookup(Py_TYPE(self), Ref::steal(PyUnicode_InternFromString(
+                                                     reinterpret_cast<PyCFunctionObject*>(object)->m_ml->ml_name))
+                                          .get()) != nullptr) {
       fact(FactKind::kTypeIs, id, reinterpret_cast<PyObject*>(Py_TYPE(object)));
       static PyObject* const self_name = PyUnicode_InternFromString("__self__");
       static PyObject* const name_name = PyUnicode_InternFromString("__name__");
@@ -319,7 +324,8 @@ PyObject* Recorder::type_lookup(PyTypeObject* type, PyObject* name, Py_ssize_t s
         if (value == nullptr) throw Declined("an attribute of a class is deleted");
         for (Py_ssize_t before = start; before < i; ++before) {  // nothing in front of it hides it
           PyObject* derived = PyTuple_GET_ITEM(mro, before);
-          if (is_fresh_type(derived) || !(reinterpret_cast<PyTypeObject*>(derived)->tp_flags & Py_TPFLAGS_HEAPTYPE)) continue;
+          if (is_fresh_type(derived) || !(reinterpret_cast<PyTypeObject*>(derived)->tp_flags & Py_TPFLAGS_HEAPTYPE))
+            continue;
           constant(derived);
           fact(FactKind::kDictLacks, instance_dict(derived), name);
         }
@@ -492,7 +498,8 @@ void Recorder::contents_deep(PyObject* o, int depth) {
       contents_deep(key, depth + 1);
       contents_deep(value, depth + 1);
     }
-  } else if (PyAnySet_Check(o) || t == &PySlice_Type || t == &PyRange_Type || t == &PyDictProxy_Type || is_dict_view(o)) {
+  } else if (PyAnySet_Check(o) || t == &PySlice_Type || t == &PyRange_Type || t == &PyDictProxy_Type ||
+             is_dict_view(o)) {
     contents(o);
   }
 }

@@ -53,10 +53,10 @@ class Recorder {
 
   // `object` was read through this path: names it, records what must be true of it. Throws Declined.
   void reach(SourceKind kind, SourceId parent, int64_t index, PyObject* key, PyObject* object);
-  SourceId constant(PyObject* object);            // an object known by address
+  SourceId constant(PyObject* object);  // an object known by address
   // An argument that was not looked at and is only handed on: no facts.
   SourceId pass_through(int64_t index, PyObject* name, PyObject* object);
-  SourceId instance_dict(PyObject* o);            // source of o.__dict__; o is old and has one
+  SourceId instance_dict(PyObject* o);  // source of o.__dict__; o is old and has one
   void fact(FactKind kind, SourceId source, PyObject* expected = nullptr, int64_t number = 0);
 
   // Look-ups with their facts. Borrowed results; null is 'absent' (no error set).
@@ -65,8 +65,8 @@ class Recorder {
   void length(PyObject* container);                   // old container: its length was seen
   void contents(PyObject* container);                 // every element becomes reachable; deep: nested containers too
   void contents_deep(PyObject* o, int depth = 0);
-  void same_or_distinct(PyObject* a, PyObject* b);    // `a is b` was evaluated
-  void function(PyObject* function);                  // a Python function is about to run
+  void same_or_distinct(PyObject* a, PyObject* b);  // `a is b` was evaluated
+  void function(PyObject* function);                // a Python function is about to run
   void fresh_function(PyObject* f) { fresh_functions_.insert(f); }
   void fresh_type(PyObject* t) { fresh_types_.insert(t); }
   bool is_fresh_type(PyObject* t) const { return fresh_types_.count(t) != 0; }
@@ -90,16 +90,16 @@ class Recorder {
   bool is_written(PyObject* dict, PyObject* key) const;
   bool has_writes(PyObject* dict) const { return detached(dict) || written_.count(dict) != 0; }
 
-  void add_root(PyObject* function);       // the compiled callable itself
-  bool add_tensor(PyObject* tensor);       // an old tensor reached an operator unread: make it an input if it has a source
+  void add_root(PyObject* function);  // the compiled callable itself
+  bool add_tensor(PyObject* tensor);  // an old tensor reached an operator unread: make it an input if it has a source
 
   guards::Observations take();
   const guards::Source& source(SourceId id) const { return observations_.sources[static_cast<size_t>(id)]; }
   const std::vector<SourceId>& tensor_sources() const { return tensor_sources_; }
   bool pinned(SourceId id) const { return pinned_[static_cast<size_t>(id)]; }
 
-  std::function<std::string()> location;             // the user's file:line now
-  std::function<uint64_t()> location_key;            // cheap: equal keys, equal locations
+  std::function<std::string()> location;   // the user's file:line now
+  std::function<uint64_t()> location_key;  // cheap: equal keys, equal locations
 
  private:
   struct Path {

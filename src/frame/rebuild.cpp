@@ -118,8 +118,9 @@ PyObject* run_step(const RecipeStep& s, const Registers& r, PyObject* const* wan
       if (!args) return nullptr;
       // tuple.__new__ for named tuples, the record's own __new__ for torch.return_types.
       const bool record = !(type->tp_flags & Py_TPFLAGS_HEAPTYPE) || type->tp_new != PyTuple_Type.tp_new;
-      return (record && PyDict_GetItemString(type_dict(type), "_fields") == nullptr ? type->tp_new : PyTuple_Type.tp_new)(
-          type, args.get(), nullptr);
+      return (record && PyDict_GetItemString(type_dict(type), "_fields") == nullptr
+                  ? type->tp_new
+                  : PyTuple_Type.tp_new)(type, args.get(), nullptr);
     }
     case Kind::kSlice:
       return PySlice_New(item(0), item(1), item(2));
@@ -246,7 +247,8 @@ bool run(const Capture& capture, Registers& r, PyObject* const* wanted, PyObject
 PyObject* rebuild(const Capture& capture, PyObject* const* wanted, PyObject* const* graph_outputs) {
   using Kind = RecipeStep::Kind;
   const RecipeStep& last = capture.recipe[static_cast<size_t>(capture.result)];
-  if (capture.effects.empty() && capture.state.empty() && capture.handled == Capture::kAsBefore) {  // the common shapes, without registers
+  if (capture.effects.empty() && capture.state.empty() &&
+      capture.handled == Capture::kAsBefore) {  // the common shapes, without registers
     if (last.kind == Kind::kGraphOutput) return Py_NewRef(graph_outputs[last.index]);
     if (last.kind == Kind::kTuple) {
       bool plain = true;

@@ -8,12 +8,13 @@ namespace {
 constexpr int kMaxDepth = 100;
 
 bool is_namedtuple(PyObject* o) {
-  return PyTuple_Check(o) && !PyTuple_CheckExact(o) && PyObject_HasAttrString(reinterpret_cast<PyObject*>(Py_TYPE(o)), "_fields");
+  return PyTuple_Check(o) && !PyTuple_CheckExact(o) &&
+         PyObject_HasAttrString(reinterpret_cast<PyObject*>(Py_TYPE(o)), "_fields");
 }
 bool is_c_descriptor(PyObject* o) {  // found on a builtin type, which does not change
   PyTypeObject* t = Py_TYPE(o);
-  return t == &PyMethodDescr_Type || t == &PyWrapperDescr_Type || t == &PyGetSetDescr_Type || t == &PyMemberDescr_Type ||
-         t == &PyClassMethodDescr_Type;
+  return t == &PyMethodDescr_Type || t == &PyWrapperDescr_Type || t == &PyGetSetDescr_Type ||
+         t == &PyMemberDescr_Type || t == &PyClassMethodDescr_Type;
 }
 bool is_structseq(PyObject* o) {
   return PyTuple_Check(o) && PyObject_HasAttrString(reinterpret_cast<PyObject*>(Py_TYPE(o)), "n_sequence_fields");
@@ -88,8 +89,10 @@ int32_t RecipeMaker::make(PyObject* o) {
     if (self != nullptr && !PyModule_Check(self) && !PyType_Check(self)) {  // a method bound during the trace
       Ref name = Ref::steal(PyUnicode_InternFromString(c->m_ml->ml_name));
       PyObject* d = _PyType_Lookup(Py_TYPE(self), name.get());
-      if (d == nullptr || Py_TYPE(d) != &PyMethodDescr_Type || reinterpret_cast<PyMethodDescrObject*>(d)->d_method != c->m_ml) {
-        if (!in_.recorder.is_old(self) && !PyCapsule_CheckExact(self)) throw Declined("a method of a C object that cannot be made again");
+      if (d == nullptr || Py_TYPE(d) != &PyMethodDescr_Type ||
+          reinterpret_cast<PyMethodDescrObject*>(d)->d_method != c->m_ml) {
+        if (!in_.recorder.is_old(self) && !PyCapsule_CheckExact(self))
+          throw Declined("a method of a C object that cannot be made again");
         return registers_[o] = step(Kind::kConstant, o);
       }
       const int32_t owner = make(self);
@@ -129,18 +132,30 @@ int32_t RecipeMaker::make_iterator(PyObject* o) {
     Ref left = Ref::steal(PyObject_CallMethod(o, "__length_hint__", nullptr));
     if (!left) throw Declined("an iterator of a dict that changed");
     const Py_ssize_t n = PyLong_AsSsize_t(left.get()), size = PyDict_GET_SIZE(dict);
-    if (n == 0 && reinterpret_cast<DictIteratorLayout*>(o)->used != size) throw Declined("an iterator of a dict that changed");
+    if (n == 0 && reinterpret_cast<DictIteratorLayout*>(o)->used != size)
+      throw Declined("an iterator of a dict that changed");
     return step(Kind::kDictIterator, reinterpret_cast<PyObject*>(t), {make(dict)}, static_cast<int32_t>(size - n));
   }
-  static const char* const kKnown[] = {"list_iterator",  "list_reverseiterator", "tuple_iterator",     "range_iterator",
-                                       "longrange_iterator", "str_iterator", "str_ascii_iterator", "bytes_iterator",
-                                       "set_iterator",   "enumerate",            "zip",                "map",
-                                       "filter",         "reversed"};
+  static const char* const kKnown[] = {"list_iterator",
+                                       "list_reverseiterator",
+                                       "tuple_iterator",
+                                       "range_iterator",
+                                       "longrange_iterator",
+                                       "str_iterator",
+                                       "str_ascii_iterator",
+                                       "bytes_iterator",
+                                       "set_iterator",
+                                       "enumerate",
+                                       "zip",
+                                       "map",
+                                       "filter",
+                                       "reversed"};
   bool known = false;
   for (const char* name : kKnown) known = known || std::strcmp(t->tp_name, name) == 0;
   if (!known || (t->tp_flags & Py_TPFLAGS_HEAPTYPE)) return -1;
   Ref parts = Ref::steal(PyObject_CallMethod(o, "__reduce__", nullptr));
-  if (!parts || !PyTuple_Check(parts.get()) || PyTuple_GET_SIZE(parts.get()) < 2) throw Declined("an iterator that cannot be copied");
+  if (!parts || !PyTuple_Check(parts.get()) || PyTuple_GET_SIZE(parts.get()) < 2)
+    throw Declined("an iterator that cannot be copied");
   PyObject *f = PyTuple_GET_ITEM(parts.get(), 0), *args = PyTuple_GET_ITEM(parts.get(), 1);
   std::vector<int32_t> items;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); ++i) {
@@ -149,7 +164,8 @@ int32_t RecipeMaker::make_iterator(PyObject* o) {
     if ((PyList_Check(arg) || PyTuple_Check(arg)) && Py_TYPE(arg)->tp_iter != PyList_Type.tp_iter &&
         Py_TYPE(arg)->tp_iter != PyTuple_Type.tp_iter)
       throw Declined("an iterator over a list with an __iter__ of its own");
-    if (Py_REFCNT(arg) == 1) kept_.push_back(Ref::borrow(arg));  // made by __reduce__: its address must not be used again
+    if (Py_REFCNT(arg) == 1)
+      kept_.push_back(Ref::borrow(arg));  // made by __reduce__: its address must not be used again
     items.push_back(make(arg));
   }
   const auto count = static_cast<int32_t>(items.size());
@@ -228,7 +244,9 @@ void RecipeMaker::frames(const Snapshot& snapshot) {
       if (o == nullptr) {
         point.slots.push_back(-1);
       } else if (f == 0 && in_.untouched(i)) {
-        PyObject* name = i < static_cast<size_t>(co->co_nlocalsplus) ? PyTuple_GET_ITEM(co->co_localsplusnames, static_cast<Py_ssize_t>(i)) : nullptr;
+        PyObject* name = i < static_cast<size_t>(co->co_nlocalsplus)
+                             ? PyTuple_GET_ITEM(co->co_localsplusnames, static_cast<Py_ssize_t>(i))
+                             : nullptr;
         point.slots.push_back(step(RecipeStep::Kind::kSource, nullptr, {},
                                    want(in_.recorder.pass_through(static_cast<int64_t>(i), name, o))));
       } else if (local && !all && !PyCell_Check(o) && !is_atom(o) && !in_.recorder.is_old(o) &&
@@ -320,7 +338,8 @@ int32_t RecipeMaker::make_object(PyObject* o) {
         b->tp_dictoffset == b->tp_base->tp_dictoffset)
       throw Declined(std::string("an object with slots in the result: ") + t->tp_name);
   }
-  if (PyDict_GetItemString(type_dict(t), "__del__") != nullptr) throw Declined("an object with a finalizer in the result");
+  if (PyDict_GetItemString(type_dict(t), "__del__") != nullptr)
+    throw Declined("an object with a finalizer in the result");
   int32_t made = step(Kind::kObject, type);
   registers_[o] = made;  // contents may refer back to it
   if (PyDict_Check(o)) {

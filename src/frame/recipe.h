@@ -14,8 +14,8 @@ class RecipeMaker {
  public:
   RecipeMaker(Interpreter& in, Capture& capture) : in_(in), capture_(capture) {}
 
-  int32_t make(PyObject* o);  // the register that holds `o`; throws Declined for what cannot be made again
-  void effects();             // what the journal says was written, as it ended
+  int32_t make(PyObject* o);              // the register that holds `o`; throws Declined for what cannot be made again
+  void effects();                         // what the journal says was written, as it ended
   void frames(const Snapshot& snapshot);  // Capture::frames
   const std::vector<PyObject*>& outputs() const { return outputs_; }  // borrowed, in graph output order
   // Index in Capture::wanted.
@@ -24,7 +24,7 @@ class RecipeMaker {
  private:
   int32_t step(RecipeStep::Kind kind, PyObject* object = nullptr, std::vector<int32_t> items = {}, int32_t index = -1);
   int32_t make_object(PyObject* o);
-  int32_t make_iterator(PyObject* o);  // -1: not a builtin iterator
+  int32_t make_iterator(PyObject* o);   // -1: not a builtin iterator
   int32_t make_generator(PyObject* o);  // one that stands at a yield
   void fill_cells();
   std::vector<int32_t> pairs(PyObject* dict);

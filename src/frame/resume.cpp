@@ -20,7 +20,8 @@ void load(_PyInterpreterFrame* frame, FrameState& state) {
 PyObject* start(std::vector<FrameState>& frames, size_t at, Continuations& c);
 
 // Runs a frame whose state is loaded to its end. frames[at] is this frame; those after it are calls it waits for.
-PyObject* drive(PyThreadState* tstate, _PyInterpreterFrame* frame, std::vector<FrameState>& frames, size_t at, Continuations& c) {
+PyObject* drive(PyThreadState* tstate, _PyInterpreterFrame* frame, std::vector<FrameState>& frames, size_t at,
+                Continuations& c) {
   std::vector<FrameState> further;
   std::vector<FrameState>* now = &frames;
   for (;;) {
@@ -40,7 +41,8 @@ PyObject* drive(PyThreadState* tstate, _PyInterpreterFrame* frame, std::vector<F
     slots.push_back(frame_function(frame));
     slots.push_back(handled == nullptr ? Py_None : handled);
     for (PyObject* o : slots) Py_XINCREF(o);
-    const Subject rest{frame_function(frame), slots.data(), slots.size(), static_cast<int32_t>(frame->prev_instr - first) + 1, true};
+    const Subject rest{frame_function(frame), slots.data(), slots.size(),
+                       static_cast<int32_t>(frame->prev_instr - first) + 1, true};
     value = nullptr;
     const auto outcome = c.go_on(rest, reinterpret_cast<PyObject*>(frame->f_code), &value, further);
     PyObject *type, *error, *tb;
@@ -80,7 +82,9 @@ PyObject* start(std::vector<FrameState>& frames, size_t at, Continuations& c) {
 
 }  // namespace
 
-PyObject* resume(std::vector<FrameState> frames, Continuations& continuations) { return start(frames, 0, continuations); }
+PyObject* resume(std::vector<FrameState> frames, Continuations& continuations) {
+  return start(frames, 0, continuations);
+}
 
 bool is_module(PyObject* o) {
   PyTypeObject* module = known_types().module;

@@ -1,9 +1,9 @@
 // Going on after a graph break.
 //
-// The frames that a break left behind are made real again, outermost first, by writing locals, stack and next instruction into
-// live interpreter frames (no bytecode is generated). The instruction that could not be captured runs for real, as CPython
-// would run it, and so do control flow and arithmetic of plain numbers after it; then whoever implements Continuations is asked
-// to take the frame on. What nobody takes runs in CPython.
+// The frames that a break left behind are made real again, outermost first, by writing locals, stack and next
+// instruction into live interpreter frames (no bytecode is generated). The instruction that could not be captured runs
+// for real, as CPython would run it, and so do control flow and arithmetic of plain numbers after it; then whoever
+// implements Continuations is asked to take the frame on. What nobody takes runs in CPython.
 //
 //   In        FrameStates, root first; Continuations
 //   Out       the result of the root frame's call, or a Python error

@@ -88,7 +88,8 @@ const char* TorchState::changed() const {
       PyErr_Clear();
       continue;
     }
-    if (now.get() != item.value.get() && PyObject_RichCompareBool(now.get(), item.value.get(), Py_EQ) != 1) return item.name;
+    if (now.get() != item.value.get() && PyObject_RichCompareBool(now.get(), item.value.get(), Py_EQ) != 1)
+      return item.name;
   }
   if (!items_.empty() && autocast_depth().read() != autocast_depth_) return "autocast nesting";
   return nullptr;
@@ -124,7 +125,8 @@ void TorchState::restore() {
   PyObject *type, *value, *tb;
   PyErr_Fetch(&type, &value, &tb);
   if (depth_) {
-    Ref done = Ref::steal(PyObject_CallMethod(functorch_.get(), "pop_dynamic_layer_stack_and_undo_to_depth", "O", depth_.get()));
+    Ref done = Ref::steal(
+        PyObject_CallMethod(functorch_.get(), "pop_dynamic_layer_stack_and_undo_to_depth", "O", depth_.get()));
     PyErr_Clear();
   }
   if (!items_.empty()) {

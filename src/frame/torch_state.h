@@ -1,5 +1,5 @@
-// Thread and process state of torch that a traced program may change for a while: grad mode, autocast, default dtype ...
-// Everything must be back when the trace ends; a program that leaves it changed is not compiled.
+// Thread and process state of torch that a traced program may change for a while: grad mode, autocast, default dtype
+// ... Everything must be back when the trace ends; a program that leaves it changed is not compiled.
 #pragma once
 #include <utility>
 #include <vector>
@@ -11,7 +11,7 @@ namespace flashover::frame {
 
 class TorchState {
  public:
-  TorchState();            // takes note
+  TorchState();                 // takes note
   const char* changed() const;  // what differs from then; null if nothing
   void restore();
   // What to call so that torch goes from what this noted to how it is now. Throws Declined for what has no switch.

@@ -19,8 +19,8 @@ struct Joint {
   };
   bool present = false;
   std::vector<Result> results;
-  std::vector<int32_t> tangents;   // input numbers
-  std::vector<int32_t> gradients;  // output results.size() + i is the gradient of this input
+  std::vector<int32_t> tangents;              // input numbers
+  std::vector<int32_t> gradients;             // output results.size() + i is the gradient of this input
   std::vector<std::vector<int32_t>> depends;  // gradient i: the tangents that it depends on; others leave it undefined
   std::vector<bool> saved_inputs;             // as Result::saved
 };

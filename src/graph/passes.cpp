@@ -2,8 +2,8 @@
 
 #include "graph/passes/convolution.h"
 #include "graph/passes/cse.h"
-#include "graph/passes/dce.h"
 #include "graph/passes/cuda_library.h"
+#include "graph/passes/dce.h"
 #include "graph/passes/decompose.h"
 #include "graph/passes/devices.h"
 #include "graph/passes/fold.h"
@@ -21,7 +21,8 @@ const std::vector<Pass>& passes() {
       {"cse", cse, Form::kFunctional, Form::kFunctional},
       {"bring_operands", bring_operands, Form::kFunctional, Form::kFunctional},
       {"fold_batch_norm", fold_batch_norm, Form::kFunctional, Form::kFunctional},
-      {"convolution", [](Graph g) { return convolution(std::move(g), {.onednn_bf16 = true}); }, Form::kFunctional, Form::kFunctional},
+      {"convolution", [](Graph g) { return convolution(std::move(g), {.onednn_bf16 = true}); }, Form::kFunctional,
+       Form::kFunctional},
       {"linear", [](Graph g) { return linear(std::move(g), {.onednn_bf16 = true}); }, Form::kFunctional,
        Form::kFunctional},
       {"cuda_library", [](Graph g) { return cuda_library(std::move(g), {}); }, Form::kFunctional, Form::kFunctional},

@@ -24,7 +24,9 @@ bool harmless(PyObject* o) {
          Py_TYPE(o) == &PyWrapperDescr_Type;
 }
 
-bool is_weak(const Fact& f) { return f.kind == FactKind::kIdentity && f.expected && PyWeakref_CheckRefExact(f.expected); }
+bool is_weak(const Fact& f) {
+  return f.kind == FactKind::kIdentity && f.expected && PyWeakref_CheckRefExact(f.expected);
+}
 
 int32_t find_group(std::vector<int32_t>& groups, int32_t i) {
   while (groups[i] != i) i = groups[i] = groups[groups[i]];
@@ -100,7 +102,9 @@ void Table::prepare(int32_t index) {
     case FactKind::kCodeIs:
     case FactKind::kDictHas:
     case FactKind::kDictLacks:
-    case FactKind::kTypeLacks: FLASHOVER_CHECK(f.expected) << "a fact without its object: " << words(index); break;
+    case FactKind::kTypeLacks:
+      FLASHOVER_CHECK(f.expected) << "a fact without its object: " << words(index);
+      break;
     case FactKind::kDictOrder:
       FLASHOVER_CHECK(PyDict_Check(object)) << "kDictOrder on a " << Py_TYPE(object)->tp_name;
       if (!f.expected) f.expected = ordered_keys(object);
@@ -124,7 +128,9 @@ void Table::prepare(int32_t index) {
     case FactKind::kSameObject:
       groups_[find_group(groups_, f.source)] = find_group(groups_, static_cast<int32_t>(f.number));
       break;
-    case FactKind::kInstanceDictIs: Py_CLEAR(f.expected); break;  // what was seen inside is checked anyway
+    case FactKind::kInstanceDictIs:
+      Py_CLEAR(f.expected);
+      break;  // what was seen inside is checked anyway
     case FactKind::kStorageOffset:
       FLASHOVER_CHECK(is_tensor(object)) << "kStorageOffset on a " << Py_TYPE(object)->tp_name;
       f.number = memory_of(object).offset;
@@ -132,15 +138,18 @@ void Table::prepare(int32_t index) {
     case FactKind::kLength:
     case FactKind::kDistinct:
     case FactKind::kNotAliases:
-    case FactKind::kGlobalState: break;
+    case FactKind::kGlobalState:
+      break;
   }
 }
 
 PyObject* Table::resolve(SourceId id, PyObject* parent, PyObject* const* args, Keep& keep) const {
   const Source& s = o_.sources[id];
   switch (s.kind) {
-    case SourceKind::kArgument: return args[s.index];
-    case SourceKind::kCallable: return seen_[id];  // owned by the compiled callable
+    case SourceKind::kArgument:
+      return args[s.index];
+    case SourceKind::kCallable:
+      return seen_[id];  // owned by the compiled callable
     case SourceKind::kGlobals:
       if (!parent) return seen_[id];  // the callable's own, read-only
       return PyFunction_Check(parent) ? PyFunction_GET_GLOBALS(parent) : nullptr;
@@ -151,12 +160,16 @@ PyObject* Table::resolve(SourceId id, PyObject* parent, PyObject* const* args, K
       PyObject* closure = PyFunction_Check(parent) ? PyFunction_GET_CLOSURE(parent) : nullptr;
       return closure && s.index < PyTuple_GET_SIZE(closure) ? PyTuple_GET_ITEM(closure, s.index) : nullptr;
     }
-    case SourceKind::kCellContents: return PyCell_Check(parent) ? PyCell_GET(parent) : nullptr;
-    case SourceKind::kInstanceDict: return instance_dict(parent);
-    case SourceKind::kType: return reinterpret_cast<PyObject*>(Py_TYPE(parent));
+    case SourceKind::kCellContents:
+      return PyCell_Check(parent) ? PyCell_GET(parent) : nullptr;
+    case SourceKind::kInstanceDict:
+      return instance_dict(parent);
+    case SourceKind::kType:
+      return reinterpret_cast<PyObject*>(Py_TYPE(parent));
     case SourceKind::kTypeLookup:
       return PyType_Check(parent) ? mro_lookup(reinterpret_cast<PyTypeObject*>(parent), s.key, s.index) : nullptr;
-    case SourceKind::kDictItem: return PyDict_Check(parent) ? dict_get(parent, s.key) : nullptr;
+    case SourceKind::kDictItem:
+      return PyDict_Check(parent) ? dict_get(parent, s.key) : nullptr;
     case SourceKind::kDictKeyAt:
     case SourceKind::kDictValueAt: {
       PyObject *key = nullptr, *value = nullptr;
@@ -164,7 +177,8 @@ PyObject* Table::resolve(SourceId id, PyObject* parent, PyObject* const* args, K
       return s.kind == SourceKind::kDictKeyAt ? key : value;
     }
     case SourceKind::kSequenceItem:
-      if (PyTuple_Check(parent)) return s.index < PyTuple_GET_SIZE(parent) ? PyTuple_GET_ITEM(parent, s.index) : nullptr;
+      if (PyTuple_Check(parent))
+        return s.index < PyTuple_GET_SIZE(parent) ? PyTuple_GET_ITEM(parent, s.index) : nullptr;
       if (PyList_Check(parent)) return s.index < PyList_GET_SIZE(parent) ? PyList_GET_ITEM(parent, s.index) : nullptr;
       return nullptr;
     case SourceKind::kSetItem: {
@@ -185,7 +199,8 @@ PyObject* Table::resolve(SourceId id, PyObject* parent, PyObject* const* args, K
       PyObject* modules = PyImport_GetModuleDict();
       return modules ? dict_get(modules, s.key) : nullptr;
     }
-    case SourceKind::kConstantObject: return s.object;
+    case SourceKind::kConstantObject:
+      return s.object;
   }
   return nullptr;
 }
@@ -201,9 +216,12 @@ bool Table::holds(int32_t index, PyObject* x) const {
     case FactKind::kIdentity:
       return x == reinterpret_cast<PyObject*>(f.number) && Py_TYPE(x) == types_[index] &&
              (!is_weak(f) || PyWeakref_GET_OBJECT(f.expected) == x);
-    case FactKind::kTypeIs: return reinterpret_cast<PyObject*>(Py_TYPE(x)) == f.expected;
-    case FactKind::kEquals: return same_constant(x, f.expected);
-    case FactKind::kLength: return length(x) == f.number;
+    case FactKind::kTypeIs:
+      return reinterpret_cast<PyObject*>(Py_TYPE(x)) == f.expected;
+    case FactKind::kEquals:
+      return same_constant(x, f.expected);
+    case FactKind::kLength:
+      return length(x) == f.number;
     case FactKind::kDictHas:
     case FactKind::kDictLacks: {
       bool has;
@@ -218,19 +236,25 @@ bool Table::holds(int32_t index, PyObject* x) const {
       }
       return has == (f.kind == FactKind::kDictHas);
     }
-    case FactKind::kDictOrder: return PyDict_Check(x) && keys_in_order(x, f.expected);
+    case FactKind::kDictOrder:
+      return PyDict_Check(x) && keys_in_order(x, f.expected);
     case FactKind::kTypeLacks:
       return PyType_Check(x) && !mro_lookup(reinterpret_cast<PyTypeObject*>(x), f.expected, f.number);
-    case FactKind::kTypeVersion: return PyType_Check(x) && type_tag(reinterpret_cast<PyTypeObject*>(x)) == f.number;
-    case FactKind::kTensor: return matches(x, specs_[f.number]);
-    case FactKind::kStorageOffset: return is_tensor(x) && memory_of(x).offset == f.number;
-    case FactKind::kCodeIs: return PyFunction_Check(x) && PyFunction_GET_CODE(x) == f.expected;
+    case FactKind::kTypeVersion:
+      return PyType_Check(x) && type_tag(reinterpret_cast<PyTypeObject*>(x)) == f.number;
+    case FactKind::kTensor:
+      return matches(x, specs_[f.number]);
+    case FactKind::kStorageOffset:
+      return is_tensor(x) && memory_of(x).offset == f.number;
+    case FactKind::kCodeIs:
+      return PyFunction_Check(x) && PyFunction_GET_CODE(x) == f.expected;
     case FactKind::kInstanceDictIs:
     case FactKind::kGlobalState:
     case FactKind::kTensorAliases:
     case FactKind::kSameObject:
     case FactKind::kDistinct:
-    case FactKind::kNotAliases: return true;
+    case FactKind::kNotAliases:
+      return true;
   }
   return false;
 }
@@ -239,8 +263,10 @@ bool Table::holds_between(int32_t index, PyObject* const* current) const {
   const Fact& f = o_.facts[index];
   PyObject* x = f.source == kNoSource ? nullptr : current[f.source];
   switch (f.kind) {
-    case FactKind::kSameObject: return x == current[f.number];
-    case FactKind::kDistinct: return x != current[f.number];
+    case FactKind::kSameObject:
+      return x == current[f.number];
+    case FactKind::kDistinct:
+      return x != current[f.number];
     case FactKind::kTensorAliases: {
       if (!is_tensor(x) || !is_tensor(current[f.number])) return false;
       Memory a = memory_of(x), b = memory_of(current[f.number]);
@@ -268,7 +294,8 @@ bool Table::holds_between(int32_t index, PyObject* const* current) const {
       }
       return true;
     }
-    default: return true;
+    default:
+      return true;
   }
 }
 

@@ -70,8 +70,8 @@ class Table {
   std::vector<int32_t> between_;
   std::vector<TensorSpec> specs_;
   std::vector<PyTypeObject*> types_;  // by kIdentity fact: identity includes the class, which can be assigned to
-  std::vector<int64_t> offsets_;  // by kTensorAliases fact: difference of storage offsets
-  std::vector<int32_t> groups_;  // by source: tensors recorded as sharing memory have equal numbers
+  std::vector<int64_t> offsets_;      // by kTensorAliases fact: difference of storage offsets
+  std::vector<int32_t> groups_;       // by source: tensors recorded as sharing memory have equal numbers
 };
 
 // The plain checker: every source fetched, every fact tested, in order. naive.cpp. Fills current[] by source.

@@ -7,9 +7,10 @@
 namespace flashover::guards {
 
 struct GlobalState {
-  uint64_t included = 0, excluded = 0;  // thread-local dispatch keys: autocast, inference mode, functorch, python modes ...
-  uint64_t flags = 0;                   // one bit each, see global_state.cpp
-  std::array<int8_t, 12> types{};        // default dtype, autocast dtypes, matmul precision ...
+  uint64_t included = 0,
+           excluded = 0;           // thread-local dispatch keys: autocast, inference mode, functorch, python modes ...
+  uint64_t flags = 0;              // one bit each, see global_state.cpp
+  std::array<int8_t, 12> types{};  // default dtype, autocast dtypes, matmul precision ...
   bool operator==(const GlobalState&) const = default;
 
   static GlobalState read();

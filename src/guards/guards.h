@@ -2,11 +2,13 @@
 //
 //   In        what a trace observed (source.h); the bound arguments of a call that is about to run
 //   Out       yes / no, and the values at the sources the plan needs (its input tensors)
-//   Promises  sound: whatever the trace observed is checked; runs no Python code (no __eq__, no property), allocates nothing;
+//   Promises  sound: whatever the trace observed is checked; runs no Python code (no __eq__, no property), allocates
+//   nothing;
 //             holds borrowed references only, checked parent before child; explain() agrees with check()
 //   Declines  build(): an observation that cannot be guarded (Declined; the caller does not cache the entry)
-// The fast program is one dense array on containers: dict version tags (CPython 3.11, 3.12), type and dict pointers, tensor
-// metadata; the facts are kept for a re-check when a tag moved, for naive.cpp (the plain reference) and for explaining.
+// The fast program is one dense array on containers: dict version tags (CPython 3.11, 3.12), type and dict pointers,
+// tensor metadata; the facts are kept for a re-check when a tag moved, for naive.cpp (the plain reference) and for
+// explaining.
 #pragma once
 #include <memory>
 #include <string>
@@ -22,8 +24,10 @@ class GuardProgram {
   // args: the bound arguments (borrowed), in SourceKind::kArgument order. On success writes borrowed references to the
   // objects at `wanted` sources (see build) and returns true. Never raises, leaves no Python error set.
   virtual bool check(PyObject* const* args, PyObject** wanted) = 0;
-  virtual bool check_plainly(PyObject* const* args) const = 0;  // the same answer from the facts alone (naive.cpp); slow
-  virtual std::string explain_failure(PyObject* const* args) const = 0;  // "" if it passes; else the first failing guard, in words
+  virtual bool check_plainly(
+      PyObject* const* args) const = 0;  // the same answer from the facts alone (naive.cpp); slow
+  virtual std::string explain_failure(
+      PyObject* const* args) const = 0;  // "" if it passes; else the first failing guard, in words
   virtual std::vector<std::string> words() const = 0;
   virtual size_t size() const = 0;  // instructions in the fast program
 };

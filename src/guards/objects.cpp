@@ -267,8 +267,7 @@ std::string short_repr(PyObject* o) {
     PyErr_Clear();
     return std::string("code of ") + (name ? name : "?");
   }
-  if (PyCFunction_Check(o))
-    return std::string("builtin ") + reinterpret_cast<PyCFunctionObject*>(o)->m_ml->ml_name;
+  if (PyCFunction_Check(o)) return std::string("builtin ") + reinterpret_cast<PyCFunctionObject*>(o)->m_ml->ml_name;
   const char* type = std::strrchr(Py_TYPE(o)->tp_name, '.');
   return std::string("a ") + (type ? type + 1 : Py_TYPE(o)->tp_name);
 }

@@ -1,5 +1,5 @@
-// Reading CPython objects without running Python code: the version tags, dict pointers and raw slots that guards compare.
-// Everything that depends on the interpreter's version is in this header and objects.cpp.
+// Reading CPython objects without running Python code: the version tags, dict pointers and raw slots that guards
+// compare. Everything that depends on the interpreter's version is in this header and objects.cpp.
 #pragma once
 #include <Python.h>
 
@@ -15,8 +15,8 @@ namespace flashover::guards {
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
-// Unique over all dicts and all times; any change of keys, order of insertion or values moves it. 3.12 keeps watcher bits in
-// the low byte.
+// Unique over all dicts and all times; any change of keys, order of insertion or values moves it. 3.12 keeps watcher
+// bits in the low byte.
 inline uint64_t dict_tag(PyObject* dict) {
   uint64_t tag = reinterpret_cast<PyDictObject*>(dict)->ma_version_tag;
 #if PY_VERSION_HEX >= 0x030C0000
@@ -33,37 +33,40 @@ inline uint32_t type_tag(PyTypeObject* type) {
 }
 uint32_t armed_type_tag(PyTypeObject* type);  // assigns one if the interpreter can; else 0
 
-// Where `object` keeps the pointer to its __dict__, as an offset from the object; 0 if it has no dict or keeps it elsewhere.
-// Only meaningful once the dict exists.
+// Where `object` keeps the pointer to its __dict__, as an offset from the object; 0 if it has no dict or keeps it
+// elsewhere. Only meaningful once the dict exists.
 std::ptrdiff_t dict_slot(PyObject* object);
 PyObject* instance_dict(PyObject* object);  // borrowed, made if it is not there yet; null if the type has none
 
-PyObject* type_dict(PyTypeObject* type);     // borrowed
+PyObject* type_dict(PyTypeObject* type);  // borrowed
 
-// The address of attribute `name` if it is a plain member slot (__slots__, func.__code__, method.__self__ ...), else null.
-// An empty slot reads as None where the attribute does.
+// The address of attribute `name` if it is a plain member slot (__slots__, func.__code__, method.__self__ ...), else
+// null. An empty slot reads as None where the attribute does.
 PyObject** member_slot(PyObject* object, PyObject* name);
-// Attribute `name` through a C getset or member descriptor. New reference or null (no error set). Never runs Python code:
-// returns null for any other kind of descriptor.
+// Attribute `name` through a C getset or member descriptor. New reference or null (no error set). Never runs Python
+// code: returns null for any other kind of descriptor.
 PyObject* native_attribute(PyObject* object, PyObject* name);
 
 // `name` on the MRO of `type`, from position `start` on. Borrowed; null if absent.
 PyObject* mro_lookup(PyTypeObject* type, PyObject* name, Py_ssize_t start);
 
-// Lookup without raising. Borrowed; null if absent. Keys are constants (see is_constant), so no Python code runs but for a
-// hash collision with a user's key object.
+// Lookup without raising. Borrowed; null if absent. Keys are constants (see is_constant), so no Python code runs but
+// for a hash collision with a user's key object.
 PyObject* dict_get(PyObject* dict, PyObject* key);
 
-// Immutable built-in values that can be compared by value (numbers, strings, None, dtype, device, Size, tuples of such ...).
+// Immutable built-in values that can be compared by value (numbers, strings, None, dtype, device, Size, tuples of such
+// ...).
 bool is_constant(PyObject* object);
 // Same type and same value: floats bit by bit, tuples element by element. Only for constants.
 bool same_constant(PyObject* a, PyObject* b);
-// Keys of `dict` in iteration order equal `keys` (a tuple) by identity or as constants. Honours OrderedDict's own order.
+// Keys of `dict` in iteration order equal `keys` (a tuple) by identity or as constants. Honours OrderedDict's own
+// order.
 bool keys_in_order(PyObject* dict, PyObject* keys);
 PyObject* ordered_keys(PyObject* dict);  // new tuple
 // index-th key or value in iteration order. Borrowed.
 bool dict_entry(PyObject* dict, Py_ssize_t index, PyObject** key, PyObject** value);
-// Elements of a list, tuple, dict, set, frozenset, str, bytes or deque (subclasses: of the base part); -1 for anything else.
+// Elements of a list, tuple, dict, set, frozenset, str, bytes or deque (subclasses: of the base part); -1 for anything
+// else.
 Py_ssize_t length(PyObject* object);
 
 std::string short_repr(PyObject* object);  // for people; runs no user code

@@ -1,18 +1,19 @@
 // The fast program.
 //
-// Sources are split into segments: one for everything that hangs off objects known by address, one for each argument, one for
-// each object with attributes inside an argument's containers. When a segment has passed the plain check, it is *armed*: compiled
-// to a list of compares of addresses and version tags that, while they hold, prove that the plain check would pass again.
-// A compare that fails ends in one of three ways: a surely false guard; a dict whose facts still hold (its tag is updated); or
-// the plain check over that segment, which decides, and arms it anew. Segments that keep changing (argument tuples made on each
-// call) are not armed again but checked plainly, which is quick when they are small.
+// Sources are split into segments: one for everything that hangs off objects known by address, one for each argument,
+// one for each object with attributes inside an argument's containers. When a segment has passed the plain check, it is
+// *armed*: compiled to a list of compares of addresses and version tags that, while they hold, prove that the plain
+// check would pass again. A compare that fails ends in one of three ways: a surely false guard; a dict whose facts
+// still hold (its tag is updated); or the plain check over that segment, which decides, and arms it anew. Segments that
+// keep changing (argument tuples made on each call) are not armed again but checked plainly, which is quick when they
+// are small.
 //
-// Compares run level by level (an object before what hangs off it), and within a level kind by kind: long runs of equal compares
-// predict well, which is most of what the program costs on a model with thousands of them.
+// Compares run level by level (an object before what hangs off it), and within a level kind by kind: long runs of equal
+// compares predict well, which is most of what the program costs on a model with thousands of them.
 //
-// Why addresses suffice: version tags of dicts and types are unique for all times, so an address with its tag proves that it is
-// the same live object with the same contents; whatever hangs off it without a tag (list items, cells, slots) is compared each
-// time, parent before child, and identity facts there check a weak reference too.
+// Why addresses suffice: version tags of dicts and types are unique for all times, so an address with its tag proves
+// that it is the same live object with the same contents; whatever hangs off it without a tag (list items, cells,
+// slots) is compared each time, parent before child, and identity facts there check a weak reference too.
 #include <algorithm>
 #include <unordered_map>
 #include <unordered_set>
@@ -69,9 +70,9 @@ struct Segment {
   int32_t arms = 0, rests = 0;
 };
 
-constexpr int32_t kMaxArms = 16;      // then a segment is taken to be different on each call,
-constexpr int32_t kRest = 64;         // and armed only this seldom
-constexpr size_t kSmallSegment = 3;   // not worth arming
+constexpr int32_t kMaxArms = 16;     // then a segment is taken to be different on each call,
+constexpr int32_t kRest = 64;        // and armed only this seldom
+constexpr size_t kSmallSegment = 3;  // not worth arming
 
 enum class Verdict { kYes, kNo, kUnsure };
 
@@ -90,7 +91,8 @@ class Program final : public GuardProgram {
     current_ = table_.seen();
     split();
     for (size_t i = 0; i < segments_.size(); i++)
-      if (!plain(segments_[i])) throw Declined("guard: does not hold right after the trace: " + plain_failure(segments_[i]));
+      if (!plain(segments_[i]))
+        throw Declined("guard: does not hold right after the trace: " + plain_failure(segments_[i]));
     for (int32_t fact : table_.between())
       if (!table_.holds_between(fact, current_.data()))
         throw Declined("guard: does not hold right after the trace: " + table_.words(fact));
@@ -171,7 +173,8 @@ class Program final : public GuardProgram {
       }
       segments_[segment[i]].sources.push_back(id);
     }
-    // Cheap ones first: most calls that do not match differ in their arguments. A parent still comes before its children.
+    // Cheap ones first: most calls that do not match differ in their arguments. A parent still comes before its
+    // children.
     std::vector<int32_t> depth(segments_.size(), 0), order(segments_.size());
     for (size_t i = 0; i < segments_.size(); i++) {
       if (segments_[i].parent >= 0) depth[i] = depth[segments_[i].parent] + 1;
@@ -246,7 +249,8 @@ class Program final : public GuardProgram {
       case Op::kObject:
         for (; i != end; ++i) {
           if (Py_TYPE(static_cast<PyObject*>(i->a)) != i->b) return Verdict::kUnsure;
-          if (i->number && *reinterpret_cast<void**>(static_cast<char*>(i->a) + i->number) != i->c) return Verdict::kUnsure;
+          if (i->number && *reinterpret_cast<void**>(static_cast<char*>(i->a) + i->number) != i->c)
+            return Verdict::kUnsure;
         }
         break;
       case Op::kDict:
@@ -308,7 +312,8 @@ class Program final : public GuardProgram {
         for (int32_t fact : table_.facts_of(child))
           if (!table_.holds(fact, now)) return Verdict::kNo;
         // A tuple's items have no compares of their own values (a reused address could hide others).
-        if (!table_.children_of(child).empty() && (now != current_[child] || PyTuple_Check(now))) return Verdict::kUnsure;
+        if (!table_.children_of(child).empty() && (now != current_[child] || PyTuple_Check(now)))
+          return Verdict::kUnsure;
         current_[child] = now;
       }
     }
@@ -321,13 +326,13 @@ class Program final : public GuardProgram {
   struct Arming {
     Segment& s;
     std::unordered_map<void*, int32_t> dicts, objects, types;  // -> index of the instruction
-    std::vector<bool> tagged;  // by source: while the instructions before it hold, it is the same live object
-    std::vector<int32_t> depth;  // by source
+    std::vector<bool> tagged;        // by source: while the instructions before it hold, it is the same live object
+    std::vector<int32_t> depth;      // by source
     std::vector<int32_t> dict_code;  // by dict: index of its instruction
   };
-  // An object may be read once it is known to be there: two levels a step of the path, first the link to an object (a slot, an
-  // item), then what is read off the object itself. Seen along several paths it counts by the shortest, whose every object
-  // counts less in its turn.
+  // An object may be read once it is known to be there: two levels a step of the path, first the link to an object (a
+  // slot, an item), then what is read off the object itself. Seen along several paths it counts by the shortest, whose
+  // every object counts less in its turn.
   static int32_t link_level(const Arming& a, SourceId id) { return 2 * a.depth[id]; }
   static int32_t own_level(const Arming& a, SourceId id) { return 2 * a.depth[id] + 1; }
 
@@ -335,7 +340,8 @@ class Program final : public GuardProgram {
     const size_t n = table_.sources().size();
     Arming a{s, {}, {}, {}, std::vector<bool>(n, false), std::vector<int32_t>(n, 0), {}};
     for (size_t i = 0; i < n; i++)
-      if (SourceId parent = source(static_cast<SourceId>(i)).parent; parent != kNoSource) a.depth[i] = a.depth[parent] + 1;
+      if (SourceId parent = source(static_cast<SourceId>(i)).parent; parent != kNoSource)
+        a.depth[i] = a.depth[parent] + 1;
     s.code.clear();
     s.dicts.clear();
     s.arms++;
@@ -343,8 +349,9 @@ class Program final : public GuardProgram {
       if (id != s.root) link(a, id);
       for (int32_t fact : table_.facts_of(id)) add_fact(a, id, fact);
     }
-    std::stable_sort(s.code.begin(), s.code.end(),
-                     [](const Instr& x, const Instr& y) { return std::pair(x.level, x.op) < std::pair(y.level, y.op); });
+    std::stable_sort(s.code.begin(), s.code.end(), [](const Instr& x, const Instr& y) {
+      return std::pair(x.level, x.op) < std::pair(y.level, y.op);
+    });
     s.code.shrink_to_fit();
     s.runs.clear();
     s.tags.clear();
@@ -401,7 +408,8 @@ class Program final : public GuardProgram {
   }
   void add_pointer(Arming& a, SourceId id, PyObject** where) {
     if (*where == current_[id] || (!*where && current_[id] == Py_None)) {
-      // A constant that is held is itself while the pointer is the same: nothing more to compare (default arguments, mostly).
+      // A constant that is held is itself while the pointer is the same: nothing more to compare (default arguments,
+      // mostly).
       if (is_constant(current_[id])) {
         if (held_.insert(current_[id]).second) Py_INCREF(current_[id]);
         a.tagged[id] = true;
@@ -420,7 +428,7 @@ class Program final : public GuardProgram {
     const Source& s = source(id);
     PyObject* object = current_[id];
     PyObject* parent = s.parent == kNoSource ? nullptr : current_[s.parent];
-    auto field = [&](auto PyFunctionObject::* member) {
+    auto field = [&](auto PyFunctionObject::*member) {
       if (!parent) {
         a.tagged[id] = true;
       } else if (PyFunction_Check(parent)) {
@@ -431,16 +439,24 @@ class Program final : public GuardProgram {
     };
     switch (s.kind) {
       case SourceKind::kCallable:
-      case SourceKind::kConstantObject: a.tagged[id] = true; break;
-      case SourceKind::kGlobals: field(&PyFunctionObject::func_globals); break;
-      case SourceKind::kBuiltins: field(&PyFunctionObject::func_builtins); break;
+      case SourceKind::kConstantObject:
+        a.tagged[id] = true;
+        break;
+      case SourceKind::kGlobals:
+        field(&PyFunctionObject::func_globals);
+        break;
+      case SourceKind::kBuiltins:
+        field(&PyFunctionObject::func_builtins);
+        break;
       case SourceKind::kClosureCell:
         if (!PyFunction_Check(parent)) return add_resolve(a, id);
         a.s.code.push_back({Op::kPointer, id, &reinterpret_cast<PyFunctionObject*>(parent)->func_closure,
                             PyFunction_GET_CLOSURE(parent), nullptr, 0, own_level(a, s.parent)});
         add_pointer(a, id, &PyTuple_GET_ITEM(PyFunction_GET_CLOSURE(parent), s.index));
         break;
-      case SourceKind::kCellContents: add_pointer(a, id, &reinterpret_cast<PyCellObject*>(parent)->ob_ref); break;
+      case SourceKind::kCellContents:
+        add_pointer(a, id, &reinterpret_cast<PyCellObject*>(parent)->ob_ref);
+        break;
       case SourceKind::kInstanceDict:
         if (PyType_Check(parent)) {
           a.tagged[id] = a.tagged[s.parent];  // the dict of a type is made once
@@ -485,8 +501,11 @@ class Program final : public GuardProgram {
         break;
       case SourceKind::kSetItem:
       case SourceKind::kTensorAttr:
-      case SourceKind::kModule: add_resolve(a, id); break;
-      case SourceKind::kArgument: break;
+      case SourceKind::kModule:
+        add_resolve(a, id);
+        break;
+      case SourceKind::kArgument:
+        break;
     }
   }
 
@@ -532,10 +551,12 @@ class Program final : public GuardProgram {
         if (!add_type(a, id, object)) plain();
         break;
       case FactKind::kTensor:
-        a.s.code.push_back({Op::kTensor, id, const_cast<TensorSpec*>(&table_.spec(index)), nullptr, nullptr, 0,
-                             own_level(a, id)});
+        a.s.code.push_back(
+            {Op::kTensor, id, const_cast<TensorSpec*>(&table_.spec(index)), nullptr, nullptr, 0, own_level(a, id)});
         break;
-      case FactKind::kStorageOffset: plain(); break;
+      case FactKind::kStorageOffset:
+        plain();
+        break;
       case FactKind::kCodeIs:
         a.s.code.push_back({Op::kPointer, id, &reinterpret_cast<PyFunctionObject*>(object)->func_code, f.expected,
                             nullptr, 0, own_level(a, id)});
@@ -544,7 +565,8 @@ class Program final : public GuardProgram {
       case FactKind::kTensorAliases:
       case FactKind::kSameObject:
       case FactKind::kDistinct:
-      case FactKind::kNotAliases: break;
+      case FactKind::kNotAliases:
+        break;
     }
   }
 
@@ -552,7 +574,7 @@ class Program final : public GuardProgram {
   std::vector<SourceId> wanted_;
   GlobalState state_;
   std::vector<Segment> segments_;
-  std::vector<PyObject*> current_;  // by source; borrowed
+  std::vector<PyObject*> current_;      // by source; borrowed
   std::unordered_set<PyObject*> held_;  // owned
   Keep keep_;
 };

@@ -38,24 +38,42 @@ std::string str(const Observations& o, SourceId id) {
   auto parent = [&] { return s.parent == kNoSource ? std::string("callable") : str(o, s.parent); };
   std::string index = std::to_string(s.index);
   switch (s.kind) {
-    case SourceKind::kArgument: return s.key ? text(s.key) : "argument " + index;
-    case SourceKind::kCallable: return "callable";
-    case SourceKind::kGlobals: return "globals of " + parent();
-    case SourceKind::kBuiltins: return "builtins";
-    case SourceKind::kClosureCell: return parent() + ".__closure__[" + index + "]";
-    case SourceKind::kCellContents: return parent() + ".cell_contents";
-    case SourceKind::kInstanceDict: return parent() + ".__dict__";
-    case SourceKind::kType: return "type(" + parent() + ")";
-    case SourceKind::kTypeLookup: return parent() + "." + text(s.key);
-    case SourceKind::kDictItem: return item(o, s);
-    case SourceKind::kDictKeyAt: return "list(" + parent() + ")[" + index + "]";
-    case SourceKind::kDictValueAt: return "list(" + parent() + ".values())[" + index + "]";
-    case SourceKind::kSequenceItem: return parent() + "[" + index + "]";
-    case SourceKind::kSetItem: return "list(" + parent() + ")[" + index + "]";
-    case SourceKind::kSlot: return parent() + "." + text(s.key);
-    case SourceKind::kModule: return "module " + text(s.key);
-    case SourceKind::kTensorAttr: return parent() + "." + text(s.key);
-    case SourceKind::kConstantObject: return short_repr(s.object);
+    case SourceKind::kArgument:
+      return s.key ? text(s.key) : "argument " + index;
+    case SourceKind::kCallable:
+      return "callable";
+    case SourceKind::kGlobals:
+      return "globals of " + parent();
+    case SourceKind::kBuiltins:
+      return "builtins";
+    case SourceKind::kClosureCell:
+      return parent() + ".__closure__[" + index + "]";
+    case SourceKind::kCellContents:
+      return parent() + ".cell_contents";
+    case SourceKind::kInstanceDict:
+      return parent() + ".__dict__";
+    case SourceKind::kType:
+      return "type(" + parent() + ")";
+    case SourceKind::kTypeLookup:
+      return parent() + "." + text(s.key);
+    case SourceKind::kDictItem:
+      return item(o, s);
+    case SourceKind::kDictKeyAt:
+      return "list(" + parent() + ")[" + index + "]";
+    case SourceKind::kDictValueAt:
+      return "list(" + parent() + ".values())[" + index + "]";
+    case SourceKind::kSequenceItem:
+      return parent() + "[" + index + "]";
+    case SourceKind::kSetItem:
+      return "list(" + parent() + ")[" + index + "]";
+    case SourceKind::kSlot:
+      return parent() + "." + text(s.key);
+    case SourceKind::kModule:
+      return "module " + text(s.key);
+    case SourceKind::kTensorAttr:
+      return parent() + "." + text(s.key);
+    case SourceKind::kConstantObject:
+      return short_repr(s.object);
   }
   return "?";
 }
@@ -67,24 +85,60 @@ std::string words(const Observations& o, const Fact& f) {
   std::string want = short_repr(e);
   std::string out;
   switch (f.kind) {
-    case FactKind::kIdentity: out = x + " is " + (e && is_constant(e) ? want : "the same object (" + want + ")"); break;
-    case FactKind::kTypeIs: out = "type(" + x + ") is " + want; break;
-    case FactKind::kEquals: out = x + (e == Py_True || e == Py_False || e == Py_None ? " is " : " == ") + want; break;
-    case FactKind::kLength: out = "len(" + x + ") == " + std::to_string(f.number); break;
-    case FactKind::kDictHas: out = want + " in " + x; break;
-    case FactKind::kDictLacks: out = want + " not in " + x; break;
-    case FactKind::kDictOrder: out = "keys of " + x + " are " + want; break;
-    case FactKind::kTypeLacks: out = x + " has no attribute " + want; break;
-    case FactKind::kTypeVersion: out = x + " is unchanged"; break;
-    case FactKind::kInstanceDictIs: out = x + " has its own __dict__"; break;
-    case FactKind::kTensor: out = "tensor " + x; break;
-    case FactKind::kStorageOffset: out = x + ".storage_offset() == " + std::to_string(f.number); break;
-    case FactKind::kTensorAliases: out = x + " shares memory with " + str(o, static_cast<SourceId>(f.number)); break;
-    case FactKind::kSameObject: out = x + " is " + str(o, static_cast<SourceId>(f.number)); break;
-    case FactKind::kDistinct: out = x + " is not " + str(o, static_cast<SourceId>(f.number)); break;
-    case FactKind::kNotAliases: out = "no other tensor inputs share memory"; break;
-    case FactKind::kCodeIs: out = x + ".__code__ is the same (" + want + ")"; break;
-    case FactKind::kGlobalState: out = "torch's global state"; break;
+    case FactKind::kIdentity:
+      out = x + " is " + (e && is_constant(e) ? want : "the same object (" + want + ")");
+      break;
+    case FactKind::kTypeIs:
+      out = "type(" + x + ") is " + want;
+      break;
+    case FactKind::kEquals:
+      out = x + (e == Py_True || e == Py_False || e == Py_None ? " is " : " == ") + want;
+      break;
+    case FactKind::kLength:
+      out = "len(" + x + ") == " + std::to_string(f.number);
+      break;
+    case FactKind::kDictHas:
+      out = want + " in " + x;
+      break;
+    case FactKind::kDictLacks:
+      out = want + " not in " + x;
+      break;
+    case FactKind::kDictOrder:
+      out = "keys of " + x + " are " + want;
+      break;
+    case FactKind::kTypeLacks:
+      out = x + " has no attribute " + want;
+      break;
+    case FactKind::kTypeVersion:
+      out = x + " is unchanged";
+      break;
+    case FactKind::kInstanceDictIs:
+      out = x + " has its own __dict__";
+      break;
+    case FactKind::kTensor:
+      out = "tensor " + x;
+      break;
+    case FactKind::kStorageOffset:
+      out = x + ".storage_offset() == " + std::to_string(f.number);
+      break;
+    case FactKind::kTensorAliases:
+      out = x + " shares memory with " + str(o, static_cast<SourceId>(f.number));
+      break;
+    case FactKind::kSameObject:
+      out = x + " is " + str(o, static_cast<SourceId>(f.number));
+      break;
+    case FactKind::kDistinct:
+      out = x + " is not " + str(o, static_cast<SourceId>(f.number));
+      break;
+    case FactKind::kNotAliases:
+      out = "no other tensor inputs share memory";
+      break;
+    case FactKind::kCodeIs:
+      out = x + ".__code__ is the same (" + want + ")";
+      break;
+    case FactKind::kGlobalState:
+      out = "torch's global state";
+      break;
   }
   if (f.location >= 0 && static_cast<size_t>(f.location) < o.locations.size())
     out += ", guarded at " + o.locations[f.location];

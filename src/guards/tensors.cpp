@@ -2,14 +2,13 @@
 
 #include <c10/core/TensorImpl.h>
 
-
 #include "base/check.h"
 
 namespace flashover::guards {
 namespace {
 
-// torch's Python tensor begins with the object header and the at::Tensor, which is one pointer (checked in a test through
-// torch's own header, which is too slow to include here).
+// torch's Python tensor begins with the object header and the at::Tensor, which is one pointer (checked in a test
+// through torch's own header, which is too slow to include here).
 struct PythonTensor {
   PyObject_HEAD c10::TensorImpl* impl;
 };

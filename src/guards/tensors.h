@@ -19,7 +19,8 @@ struct TensorSpec {
 };
 
 bool is_tensor(PyObject* object);
-TensorSpec read_tensor(PyObject* tensor);  // throws Declined for what has no plain geometry (sparse, nested, symbolic sizes)
+TensorSpec read_tensor(
+    PyObject* tensor);  // throws Declined for what has no plain geometry (sparse, nested, symbolic sizes)
 bool matches(PyObject* object, const TensorSpec& spec);
 void prefetch_tensor(PyObject* tensor);  // what matches() will read
 std::string str(const TensorSpec& spec);

@@ -288,7 +288,8 @@ Compiler find_compiler(const std::string& wish) {
     if (c.argv.size() > 1 && (c.argv[0].ends_with("ccache") || c.argv[0].ends_with("sccache")))
       c.argv.erase(c.argv.begin());
     std::string full = on_path(c.argv[0]);
-    if (full.empty()) throw EnvironmentFailure("toolchain: " + who + " names a program that is not there: " + c.argv[0]);
+    if (full.empty())
+      throw EnvironmentFailure("toolchain: " + who + " names a program that is not there: " + c.argv[0]);
     c.argv[0] = full;
   } else {
     for (const char* name : {"g++", "clang++", "c++"}) {

@@ -32,7 +32,8 @@ struct Compiler {
   std::vector<std::string> argv;  // the program's full path and leading arguments (from CXX)
   std::string identity;           // path, size and time of the program: for cache keys
 };
-// `wish` (a program, perhaps with arguments), else CXX, else g++, clang++, c++ on PATH. Throws Declined when there is none.
+// `wish` (a program, perhaps with arguments), else CXX, else g++, clang++, c++ on PATH. Throws Declined when there is
+// none.
 Compiler find_compiler(const std::string& wish = "");
 
 struct CompileOptions {

@@ -10,10 +10,10 @@ constexpr OpInfo kOps[] = {
 #define SCALAR(name, arity, flags) {#name, arity, flags, true},
 #include "loops/scalar.def"
 #undef SCALAR
-    {"convert", 1, "", true},  {"round_to", 1, "", true},      {"const", 0, "", true},
-    {"index", 0, "", true},    {"in_range", 0, "", true},      {"indirect", 1, "", true},
-    {"load", 0, "", true},     {"load_scratch", 0, "", true},  {"acc", 0, "", true},
-    {"store", 1, "", false},   {"store_scratch", 1, "", false}, {"reduce", 1, "", false},
+    {"convert", 1, "", true}, {"round_to", 1, "", true},       {"const", 0, "", true},
+    {"index", 0, "", true},   {"in_range", 0, "", true},       {"indirect", 1, "", true},
+    {"load", 0, "", true},    {"load_scratch", 0, "", true},   {"acc", 0, "", true},
+    {"store", 1, "", false},  {"store_scratch", 1, "", false}, {"reduce", 1, "", false},
     {"scan", 1, "", true},
 };
 static_assert(std::size(kOps) == static_cast<size_t>(Op::k_scan) + 1);
@@ -34,15 +34,31 @@ sym::Expr loop_var(char letter, int position, sym::Expr extent) {
   name += std::to_string(position) + ".";
   for (char c : extent.str()) {
     switch (c) {
-      case ' ': break;
-      case '*': name += 'x'; break;
-      case '+': name += 'p'; break;
-      case '-': name += 'm'; break;
-      case '/': name += 'd'; break;
-      case '(': name += 'L'; break;
-      case ')': name += 'R'; break;
-      case ',': name += '_'; break;
-      default: name += c;
+      case ' ':
+        break;
+      case '*':
+        name += 'x';
+        break;
+      case '+':
+        name += 'p';
+        break;
+      case '-':
+        name += 'm';
+        break;
+      case '/':
+        name += 'd';
+        break;
+      case '(':
+        name += 'L';
+        break;
+      case ')':
+        name += 'R';
+        break;
+      case ',':
+        name += '_';
+        break;
+      default:
+        name += c;
     }
   }
   int64_t hi = extent.range().hi;
@@ -76,8 +92,11 @@ std::vector<int> depths(const Stage& stage) {
       case Op::k_store:
       case Op::k_store_scratch:
       case Op::k_reduce:
-      case Op::k_scan: d = full; break;
-      default: d = std::max({d, of_expr(in.index), of_expr(in.lo), of_expr(in.hi)});
+      case Op::k_scan:
+        d = full;
+        break;
+      default:
+        d = std::max({d, of_expr(in.index), of_expr(in.lo), of_expr(in.hi)});
     }
     depth[i] = d;
   }

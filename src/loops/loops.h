@@ -8,9 +8,10 @@
 //         for each point of the stage's loops (in order only where the stage scans or scatters)
 //           run the stage's body, a straight-line SSA program over scalars
 //
-// Stages talk to later stages of the same outer point through accumulators (one scalar each), scratch (a small array each)
-// and parameters they stored to. So softmax is four stages over a row that stays in L1: max, exp + sum (to scratch or to
-// the output), scale. A body sees the loop variables through sym::Expr indices; all addressing is in elements.
+// Stages talk to later stages of the same outer point through accumulators (one scalar each), scratch (a small array
+// each) and parameters they stored to. So softmax is four stages over a row that stays in L1: max, exp + sum (to
+// scratch or to the output), scale. A body sees the loop variables through sym::Expr indices; all addressing is in
+// elements.
 //
 // Vectorisation is a mark, not a structure: `vector` says which loop runs over SIMD lanes, and the body stays scalar.
 //   kInner  the last loop of each stage (rows: reductions over contiguous memory; accumulators need a horizontal step)
@@ -19,13 +20,15 @@
 //
 //   In        made by schedule/ out of the lowered graph
 //   Out       read by kernel/ (emits C++) and by interpret() (the plain reference)
-//   Promises  verify(): SSA, dtypes, every index in range for every point (where provable), written before read; print() parses
-//             back to an equal kernel; text() of two kernels that need the same code is equal (no names, no labels in it)
+//   Promises  verify(): SSA, dtypes, every index in range for every point (where provable), written before read;
+//   print() parses
+//             back to an equal kernel; text() of two kernels that need the same code is equal (no names, no labels in
+//             it)
 //   Declines  nothing
 //   Sample    see print.cpp and loops_test.cpp
 //
-// Aliasing: two parameters may be the same memory only if every access to both in a stage uses the same index (the planner
-// guarantees it), so loading a whole vector before storing it is always right. Emitters must not use restrict.
+// Aliasing: two parameters may be the same memory only if every access to both in a stage uses the same index (the
+// planner guarantees it), so loading a whole vector before storing it is always right. Emitters must not use restrict.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -49,16 +52,16 @@ enum class Op : uint8_t {
   k_const,     // `number` (floats) or `integer` (integers, bool)
   k_index,     // `index` as an i64 value
   k_in_range,  // lo <= index < hi, bool. Emitters split or skip loops on these
-  k_indirect,  // the i64 value args[0] as a variable for later indices: defines `index` (a variable with range [0, hi-1]).
-               // `wrap`: a negative value has hi added. slot >= 0: out of range is error `slot` (no memory is touched then);
-               // slot < 0: in range by construction. Where mask is false: no check, the variable is 0.
-  k_load,      // parameter `slot` at `index`; a masked-out lane reads nothing and gives 0
+  k_indirect,  // the i64 value args[0] as a variable for later indices: defines `index` (a variable with range [0,
+               // hi-1]). `wrap`: a negative value has hi added. slot >= 0: out of range is error `slot` (no memory is
+               // touched then); slot < 0: in range by construction. Where mask is false: no check, the variable is 0.
+  k_load,  // parameter `slot` at `index`; a masked-out lane reads nothing and gives 0
   k_load_scratch,
-  k_acc,       // accumulator `slot` as reduced by an earlier stage
-  k_store,     // args[0] to parameter `slot` at `index`, unless masked out
+  k_acc,    // accumulator `slot` as reduced by an earlier stage
+  k_store,  // args[0] to parameter `slot` at `index`, unless masked out
   k_store_scratch,
-  k_reduce,    // folds args[0] into accumulator `slot`, unless masked out; argmax/argmin: args[1] is its i64 index
-  k_scan,      // as k_reduce, and the result is the running value including this one
+  k_reduce,  // folds args[0] into accumulator `slot`, unless masked out; argmax/argmin: args[1] is its i64 index
+  k_scan,    // as k_reduce, and the result is the running value including this one
 };
 struct OpInfo {
   const char* name;
@@ -69,8 +72,8 @@ struct OpInfo {
 const OpInfo& info(Op op);
 inline bool is_scalar_op(Op op) { return op < Op::k_convert; }
 
-// How a store meets what is there (k_store): kAdd and the rest read, combine and write; distinct outer points never meet at one address,
-// points of one stage may (then the stage is `ordered`).
+// How a store meets what is there (k_store): kAdd and the rest read, combine and write; distinct outer points never
+// meet at one address, points of one stage may (then the stage is `ordered`).
 enum class StoreMode : uint8_t { kSet, kAdd, kMul, kMax, kMin };
 
 using Id = int32_t;  // instruction number within its body; also the value it defines
@@ -80,10 +83,10 @@ struct Instr {
   Op op = Op::k_const;
   DType dtype = DType::kUndefined;  // compute dtype of the result: f32 f64 b8 and the integers; never bf16 or f16
   std::array<Id, 3> args{kNone, kNone, kNone};
-  Id mask = kNone;     // bool value: loads, stores, reductions, indirect
-  int32_t slot = -1;   // parameter, scratch, accumulator or error number
-  sym::Expr index;     // loads, stores, k_index, k_in_range; the defined variable of k_indirect
-  sym::Expr lo, hi;    // k_in_range; k_indirect: the size in hi
+  Id mask = kNone;    // bool value: loads, stores, reductions, indirect
+  int32_t slot = -1;  // parameter, scratch, accumulator or error number
+  sym::Expr index;    // loads, stores, k_index, k_in_range; the defined variable of k_indirect
+  sym::Expr lo, hi;   // k_in_range; k_indirect: the size in hi
   double number = 0;
   int64_t integer = 0;
   DType narrow = DType::kUndefined;  // k_round_to
@@ -93,7 +96,7 @@ struct Instr {
 };
 
 struct Loop {
-  sym::Expr var;     // named "<letter><position>.<extent>", range [0, extent)
+  sym::Expr var;  // named "<letter><position>.<extent>", range [0, extent)
   sym::Expr extent;
 };
 // Loop variable `letter``position` of that extent: 'i' outer, 'j' stage, 't' indirect ("j0.768").
@@ -102,10 +105,20 @@ sym::Expr loop_var(char letter, int position, sym::Expr extent);
 struct Stage {
   std::vector<Loop> loops;  // outermost first; may be empty: the body runs once per outer point
   std::vector<Instr> body;
-  bool ordered = false;     // iterations must run one after the other (scans; stores that may meet). kOuter lanes stay independent
+  bool ordered =
+      false;  // iterations must run one after the other (scans; stores that may meet). kOuter lanes stay independent
 };
 
-enum class Reduce : uint8_t { kSum, kProd, kMax, kMin, kAny, kAll, kArgMax, kArgMin };  // max/min: NaN wins; arg: first of equals
+enum class Reduce : uint8_t {
+  kSum,
+  kProd,
+  kMax,
+  kMin,
+  kAny,
+  kAll,
+  kArgMax,
+  kArgMin
+};  // max/min: NaN wins; arg: first of equals
 struct Accumulator {
   Reduce kind = Reduce::kSum;
   DType dtype = DType::kF32;  // of the folded values; argmax/argmin: their result is i64 all the same
@@ -130,21 +143,22 @@ struct Kernel {
   std::vector<Scratch> scratch;
   std::vector<Stage> stages;
   Vector vector = Vector::kNone;
-  int32_t transpose = -1;     // >= 0 (kOuter): loads run contiguously along outer loop `transpose`, stores along the last one: tile both
-  bool serial = false;        // outer points must run in order on one thread
-  int64_t cost = 1;           // of one outer point, in scalar operations (a load is 1, exp about 10): for the choice of grain
+  int32_t transpose =
+      -1;  // >= 0 (kOuter): loads run contiguously along outer loop `transpose`, stores along the last one: tile both
+  bool serial = false;  // outer points must run in order on one thread
+  int64_t cost = 1;     // of one outer point, in scalar operations (a load is 1, exp about 10): for the choice of grain
   std::vector<std::string> errors;  // what a failed k_indirect check says
   std::vector<sym::Expr> sizes;     // free size variables, passed as int64 arguments in this order
   std::string label;                // for people: "native_layer_norm+add"; not part of the identity
 };
 
-// How deep in its stage each value must be computed: 0 = depends on outer variables and accumulators only, d = on the first
-// d loops of the stage. Emitters hoist by it. Stores, reductions and scans are at the full depth.
+// How deep in its stage each value must be computed: 0 = depends on outer variables and accumulators only, d = on the
+// first d loops of the stage. Emitters hoist by it. Stores, reductions and scans are at the full depth.
 std::vector<int> depths(const Stage& stage);
 
 std::string print(const Kernel& k);
-std::string text(const Kernel& k);  // print() without label and error texts: equal text = equal code
-Hash128 identity(const Kernel& k);  // of text()
+std::string text(const Kernel& k);    // print() without label and error texts: equal text = equal code
+Hash128 identity(const Kernel& k);    // of text()
 Kernel parse(std::string_view text);  // throws UserError "line: what"
 void verify(const Kernel& k);         // throws InternalError naming the instruction and the broken rule
 

@@ -107,8 +107,10 @@ TEST(Loops, VerifyNamesTheBrokenRule) {
     }
     return std::string("nothing");
   };
-  EXPECT_NE(broken([](Kernel& k) { k.stages[0].body[0].index = k.stages[0].body[0].index + 1; }).find("in range"), std::string::npos);
-  EXPECT_NE(broken([](Kernel& k) { std::swap(k.stages[0], k.stages[1]); }).find("accumulators are read"), std::string::npos);
+  EXPECT_NE(broken([](Kernel& k) { k.stages[0].body[0].index = k.stages[0].body[0].index + 1; }).find("in range"),
+            std::string::npos);
+  EXPECT_NE(broken([](Kernel& k) { std::swap(k.stages[0], k.stages[1]); }).find("accumulators are read"),
+            std::string::npos);
   EXPECT_NE(broken([](Kernel& k) { k.stages[1].body[2].args[1] = 3; }).find("earlier values"), std::string::npos);
   EXPECT_NE(broken([](Kernel& k) { k.stages[1].body[2].dtype = DType::kI32; }).find("dtype"), std::string::npos);
   EXPECT_NE(broken([](Kernel& k) { k.params[1].written = false; }).find("params say"), std::string::npos);

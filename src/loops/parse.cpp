@@ -79,7 +79,9 @@ class Parser {
   }
 
  private:
-  [[noreturn]] void fail(const std::string& what) const { throw UserError("line " + std::to_string(line_number_) + ": " + what); }
+  [[noreturn]] void fail(const std::string& what) const {
+    throw UserError("line " + std::to_string(line_number_) + ": " + what);
+  }
   void next_line() {
     do {
       if (text_.empty()) fail("unexpected end of the kernel");
@@ -105,7 +107,8 @@ class Parser {
     skip();
     if (line_.substr(0, w.size()) != w) return false;
     bool is_word = std::isalpha(static_cast<unsigned char>(w[0])) != 0;
-    if (is_word && line_.size() > w.size() && (std::isalnum(static_cast<unsigned char>(line_[w.size()])) || line_[w.size()] == '_'))
+    if (is_word && line_.size() > w.size() &&
+        (std::isalnum(static_cast<unsigned char>(line_[w.size()])) || line_[w.size()] == '_'))
       return false;
     line_.remove_prefix(w.size());
     return true;
@@ -116,7 +119,8 @@ class Parser {
   std::string word() {
     skip();
     size_t n = 0;
-    while (n < line_.size() && (std::isalnum(static_cast<unsigned char>(line_[n])) || std::strchr("_.+-", line_[n]))) ++n;
+    while (n < line_.size() && (std::isalnum(static_cast<unsigned char>(line_[n])) || std::strchr("_.+-", line_[n])))
+      ++n;
     if (n == 0) fail("expected a word");
     std::string w(line_.substr(0, n));
     line_.remove_prefix(n);
@@ -194,9 +198,11 @@ class Parser {
     std::string name = word();
     Loop l;
     size_t dot = name.find('.');
-    if (dot == std::string::npos || dot < 2 || !std::isalpha(static_cast<unsigned char>(name[0]))) fail("bad loop '" + name + "'");
+    if (dot == std::string::npos || dot < 2 || !std::isalpha(static_cast<unsigned char>(name[0])))
+      fail("bad loop '" + name + "'");
     int position = 0;
-    if (std::from_chars(name.data() + 1, name.data() + dot, position).ptr != name.data() + dot) fail("bad loop '" + name + "'");
+    if (std::from_chars(name.data() + 1, name.data() + dot, position).ptr != name.data() + dot)
+      fail("bad loop '" + name + "'");
     if (peek('[')) {
       l.extent = bracket();
     } else {
@@ -210,7 +216,9 @@ class Parser {
   }
   std::vector<Loop> loops() {
     std::vector<Loop> result;
-    for (skip(); !line_.empty() && std::isalpha(static_cast<unsigned char>(line_[0])) && line_.substr(0, 7) != "ordered"; skip())
+    for (skip();
+         !line_.empty() && std::isalpha(static_cast<unsigned char>(line_[0])) && line_.substr(0, 7) != "ordered";
+         skip())
       result.push_back(loop());
     return result;
   }
@@ -250,7 +258,9 @@ class Parser {
           in.integer = integer();
         }
         break;
-      case Op::k_index: in.index = bracket(); break;
+      case Op::k_index:
+        in.index = bracket();
+        break;
       case Op::k_in_range:
         in.index = bracket();
         in.lo = bracket();
@@ -277,9 +287,14 @@ class Parser {
         break;
       case Op::k_acc:
       case Op::k_reduce:
-      case Op::k_scan: in.slot = letter_number('a'); break;
-      case Op::k_round_to: in.narrow = dtype(); break;
-      default: break;
+      case Op::k_scan:
+        in.slot = letter_number('a');
+        break;
+      case Op::k_round_to:
+        in.narrow = dtype();
+        break;
+      default:
+        break;
     }
     for (int i = 0; i < 3 && peek('v'); ++i) in.args[i] = letter_number('v');
     in.wrap = accept("wrap");

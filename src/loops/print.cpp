@@ -54,25 +54,43 @@ void print_instr(const Instr& in, size_t id, std::string& out) {
   if (info(in.op).has_result) out += std::string(" ") + flashover::info(in.dtype).name;
   auto slot = [&](char letter) { return " " + std::string(1, letter) + std::to_string(in.slot); };
   switch (in.op) {
-    case Op::k_const: out += " " + (is_floating(in.dtype) ? number(in.number) : std::to_string(in.integer)); break;
-    case Op::k_index: out += " " + bracket(in.index); break;
-    case Op::k_in_range: out += " " + bracket(in.index) + " " + bracket(in.lo) + " " + bracket(in.hi); break;
-    case Op::k_indirect: out += " " + std::string(in.index.name()) + " " + bracket(in.hi); break;
+    case Op::k_const:
+      out += " " + (is_floating(in.dtype) ? number(in.number) : std::to_string(in.integer));
+      break;
+    case Op::k_index:
+      out += " " + bracket(in.index);
+      break;
+    case Op::k_in_range:
+      out += " " + bracket(in.index) + " " + bracket(in.lo) + " " + bracket(in.hi);
+      break;
+    case Op::k_indirect:
+      out += " " + std::string(in.index.name()) + " " + bracket(in.hi);
+      break;
     case Op::k_load:
-    case Op::k_store: out += slot('p') + bracket(in.index); break;
+    case Op::k_store:
+      out += slot('p') + bracket(in.index);
+      break;
     case Op::k_load_scratch:
-    case Op::k_store_scratch: out += slot('r') + bracket(in.index); break;
+    case Op::k_store_scratch:
+      out += slot('r') + bracket(in.index);
+      break;
     case Op::k_acc:
     case Op::k_reduce:
-    case Op::k_scan: out += slot('a'); break;
-    case Op::k_round_to: out += std::string(" ") + flashover::info(in.narrow).name; break;
-    default: break;
+    case Op::k_scan:
+      out += slot('a');
+      break;
+    case Op::k_round_to:
+      out += std::string(" ") + flashover::info(in.narrow).name;
+      break;
+    default:
+      break;
   }
   for (Id a : in.args)
     if (a != kNone) out += value(a);
   if (in.op == Op::k_indirect && in.wrap) out += " wrap";
   if (in.op == Op::k_indirect && in.slot >= 0) out += " error " + std::to_string(in.slot);
-  if (in.op == Op::k_store && in.mode != StoreMode::kSet) out += std::string(" ") + kStoreNames[static_cast<int>(in.mode)];
+  if (in.op == Op::k_store && in.mode != StoreMode::kSet)
+    out += std::string(" ") + kStoreNames[static_cast<int>(in.mode)];
   if (in.mask != kNone) out += " if" + value(in.mask);
   out += "\n";
 }
@@ -80,13 +98,16 @@ void print_instr(const Instr& in, size_t id, std::string& out) {
 std::string render(const Kernel& k, bool for_people) {
   std::string out = "kernel" + (for_people && !k.label.empty() ? " " + quoted(k.label) : "") + " {\n";
   for (sym::Expr s : k.sizes) {
-    auto bound = [](int64_t v) { return v == sym::Range::kInf ? "inf" : v == -sym::Range::kInf ? "-inf" : std::to_string(v); };
-    out += "  size " + std::string(s.name()) + " " + bound(s.range().lo) + " " + bound(s.range().hi) + " " + std::to_string(s.hint()) + "\n";
+    auto bound = [](int64_t v) {
+      return v == sym::Range::kInf ? "inf" : v == -sym::Range::kInf ? "-inf" : std::to_string(v);
+    };
+    out += "  size " + std::string(s.name()) + " " + bound(s.range().lo) + " " + bound(s.range().hi) + " " +
+           std::to_string(s.hint()) + "\n";
   }
   for (size_t i = 0; i < k.params.size(); ++i) {
     const Param& p = k.params[i];
-    out += "  p" + std::to_string(i) + " = " + flashover::info(p.dtype).name + bracket(p.numel) + (p.read ? " read" : "") +
-           (p.written ? " write" : "") + "\n";
+    out += "  p" + std::to_string(i) + " = " + flashover::info(p.dtype).name + bracket(p.numel) +
+           (p.read ? " read" : "") + (p.written ? " write" : "") + "\n";
   }
   out += "  outer";
   print_loops(k.outer, out);
@@ -95,10 +116,12 @@ std::string render(const Kernel& k, bool for_people) {
     out += "  acc a" + std::to_string(i) + " = " + kReduceNames[static_cast<int>(k.accs[i].kind)] + " " +
            flashover::info(k.accs[i].dtype).name + "\n";
   for (size_t i = 0; i < k.scratch.size(); ++i)
-    out += "  scratch r" + std::to_string(i) + " = " + flashover::info(k.scratch[i].dtype).name + bracket(k.scratch[i].size) + "\n";
+    out += "  scratch r" + std::to_string(i) + " = " + flashover::info(k.scratch[i].dtype).name +
+           bracket(k.scratch[i].size) + "\n";
   for (size_t i = 0; i < k.errors.size(); ++i)
     out += "  error " + std::to_string(i) + (for_people ? " " + quoted(k.errors[i]) : "") + "\n";
-  if (k.vector != Vector::kNone) out += std::string("  vector ") + (k.vector == Vector::kInner ? "inner" : "outer") + "\n";
+  if (k.vector != Vector::kNone)
+    out += std::string("  vector ") + (k.vector == Vector::kInner ? "inner" : "outer") + "\n";
   if (k.transpose >= 0) out += "  transpose " + std::to_string(k.transpose) + "\n";
   if (k.serial) out += "  serial\n";
   out += "  cost " + std::to_string(k.cost) + "\n";

@@ -27,7 +27,8 @@ class Verifier {
         if (in.op == Op::k_store) written[in.slot] = true;
       }
     for (size_t i = 0; i < k_.params.size(); ++i)
-      rule(k_.params[i].read == read[i] && k_.params[i].written == written[i], "params say whether they are read and written");
+      rule(k_.params[i].read == read[i] && k_.params[i].written == written[i],
+           "params say whether they are read and written");
   }
 
  private:
@@ -37,7 +38,8 @@ class Verifier {
   static DType compute_of(DType d) { return is_reduced(d) ? DType::kF32 : d; }
 
   void rule(bool ok, const char* sentence) const {
-    FLASHOVER_CHECK(ok) << "loops::verify: " << sentence << "; broken in stage " << stage_ << " at v" << at_ << "\n" << print(k_);
+    FLASHOVER_CHECK(ok) << "loops::verify: " << sentence << "; broken in stage " << stage_ << " at v" << at_ << "\n"
+                        << print(k_);
   }
   void add_loops(const std::vector<Loop>& loops, std::vector<sym::Expr>& scope) const {
     for (const Loop& l : loops) {
@@ -55,10 +57,14 @@ class Verifier {
   static bool affine(sym::Expr e) {
     switch (e.kind()) {
       case sym::Kind::kConst:
-      case sym::Kind::kVar: return true;
-      case sym::Kind::kAdd: return std::all_of(e.operands().begin(), e.operands().end(), affine);
-      case sym::Kind::kMul: return e.operands().size() == 2 && e.operands()[0].is_const() && e.operands()[1].kind() == sym::Kind::kVar;
-      default: return false;
+      case sym::Kind::kVar:
+        return true;
+      case sym::Kind::kAdd:
+        return std::all_of(e.operands().begin(), e.operands().end(), affine);
+      case sym::Kind::kMul:
+        return e.operands().size() == 2 && e.operands()[0].is_const() && e.operands()[1].kind() == sym::Kind::kVar;
+      default:
+        return false;
     }
   }
   bool empty_domain(const Stage& s) const {
@@ -87,14 +93,16 @@ class Verifier {
       const OpInfo& facts = info(in.op);
       auto dtype_of = [&](int i) { return s.body[in.args[i]].dtype; };
       for (Id a : in.args)
-        rule(a == kNone || (a >= 0 && a < static_cast<Id>(at_) && info(s.body[a].op).has_result), "operands are earlier values");
+        rule(a == kNone || (a >= 0 && a < static_cast<Id>(at_) && info(s.body[a].op).has_result),
+             "operands are earlier values");
       int arity = facts.arity;
-      if ((in.op == Op::k_reduce || in.op == Op::k_scan) && in.slot >= 0 && in.slot < static_cast<int32_t>(k_.accs.size()) &&
-          k_.accs[in.slot].kind >= Reduce::kArgMax)
+      if ((in.op == Op::k_reduce || in.op == Op::k_scan) && in.slot >= 0 &&
+          in.slot < static_cast<int32_t>(k_.accs.size()) && k_.accs[in.slot].kind >= Reduce::kArgMax)
         ++arity;
       for (int i = 0; i < 3; ++i) rule((in.args[i] != kNone) == (i < arity), "the number of operands fits");
-      rule(in.mask == kNone || (in.mask >= 0 && in.mask < static_cast<Id>(at_) && s.body[in.mask].dtype == DType::kBool),
-           "masks are earlier bool values");
+      rule(
+          in.mask == kNone || (in.mask >= 0 && in.mask < static_cast<Id>(at_) && s.body[in.mask].dtype == DType::kBool),
+          "masks are earlier bool values");
       rule(!facts.has_result || is_compute(in.dtype), "results have compute dtypes");
       in_scope(in.index, in.op == Op::k_indirect ? std::vector<sym::Expr>{in.index} : scope);
       in_scope(in.lo, scope);
@@ -114,10 +122,15 @@ class Verifier {
       }
       switch (in.op) {
         case Op::k_round_to:
-          rule(in.dtype == DType::kF32 && dtype_of(0) == DType::kF32 && is_reduced(in.narrow), "round_to rounds f32 to bf16 or f16");
+          rule(in.dtype == DType::kF32 && dtype_of(0) == DType::kF32 && is_reduced(in.narrow),
+               "round_to rounds f32 to bf16 or f16");
           break;
-        case Op::k_index: rule(in.dtype == DType::kI64, "index values are i64"); break;
-        case Op::k_in_range: rule(in.dtype == DType::kBool, "in_range is bool"); break;
+        case Op::k_index:
+          rule(in.dtype == DType::kI64, "index values are i64");
+          break;
+        case Op::k_in_range:
+          rule(in.dtype == DType::kBool, "in_range is bool");
+          break;
         case Op::k_indirect:
           rule(dtype_of(0) == DType::kI64 && in.dtype == DType::kI64, "indirect takes an i64");
           rule(in.slot < static_cast<int32_t>(k_.errors.size()), "errors exist");
@@ -159,11 +172,14 @@ class Verifier {
           slot_in(k_.accs.size());
           rule(!reduced_[in.slot], "an accumulator is reduced into once");
           rule(dtype_of(0) == k_.accs[in.slot].dtype, "accumulators keep their dtype");
-          rule(in.op == Op::k_reduce || (s.ordered && in.dtype == k_.accs[in.slot].dtype), "scans are in ordered stages");
-          if (k_.accs[in.slot].kind >= Reduce::kArgMax) rule(in.op == Op::k_reduce && dtype_of(1) == DType::kI64, "arg reductions take an i64 index");
+          rule(in.op == Op::k_reduce || (s.ordered && in.dtype == k_.accs[in.slot].dtype),
+               "scans are in ordered stages");
+          if (k_.accs[in.slot].kind >= Reduce::kArgMax)
+            rule(in.op == Op::k_reduce && dtype_of(1) == DType::kI64, "arg reductions take an i64 index");
           reduced_[in.slot] = true;
           break;
-        default: break;
+        default:
+          break;
       }
     }
   }

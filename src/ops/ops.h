@@ -37,7 +37,8 @@ struct InferContext {
   DType default_dtype = DType::kF32;
   const TensorType& type(size_t arg_index) const { return type_of(user, std::get<Ref>(args[arg_index]).id); }
   const TensorType& value_type(ValueId id) const { return type_of(user, id); }
-  const TensorType& type(ValueId) const = delete;  // an int: an argument number or a value? say size_t{0} or value_type(id)
+  const TensorType& type(ValueId) const =
+      delete;  // an int: an argument number or a value? say size_t{0} or value_type(id)
   bool has_tensor(size_t i) const {
     return i < args.size() && std::holds_alternative<Ref>(args[i]) && std::get<Ref>(args[i]).id != kNoValue;
   }

@@ -1,6 +1,6 @@
 // The few value types that every stage shares: dtype, device, tensor type, operator argument.
-// Numbers equal c10's (ScalarType, DeviceType, Layout, MemoryFormat), so the adapters in src/torch are casts; a static_assert
-// there holds them together.
+// Numbers equal c10's (ScalarType, DeviceType, Layout, MemoryFormat), so the adapters in src/torch are casts; a
+// static_assert there holds them together.
 #pragma once
 #include <complex>
 #include <cstdint>
@@ -14,13 +14,24 @@
 namespace flashover {
 
 enum class DType : int8_t {
-  kU8 = 0, kI8 = 1, kI16 = 2, kI32 = 3, kI64 = 4,
-  kF16 = 5, kF32 = 6, kF64 = 7,
-  kC32 = 8, kC64 = 9, kC128 = 10,  // complex of f16, f32, f64
+  kU8 = 0,
+  kI8 = 1,
+  kI16 = 2,
+  kI32 = 3,
+  kI64 = 4,
+  kF16 = 5,
+  kF32 = 6,
+  kF64 = 7,
+  kC32 = 8,
+  kC64 = 9,
+  kC128 = 10,  // complex of f16, f32, f64
   kBool = 11,
   kBF16 = 15,
-  kF8E5M2 = 23, kF8E4M3 = 24,
-  kU16 = 27, kU32 = 28, kU64 = 29,
+  kF8E5M2 = 23,
+  kF8E4M3 = 24,
+  kU16 = 27,
+  kU32 = 28,
+  kU64 = 29,
   kUndefined = 46,
 };
 struct DTypeInfo {
@@ -55,7 +66,7 @@ struct TensorType {
   Sizes strides;
   sym::Expr offset = 0;
   bool wrapped_number = false;  // a 0-d tensor made from a Python number: weak in type promotion
-  bool opaque = false;          // memory in a library's own layout (mkldnn): strides empty, only extern operators take it
+  bool opaque = false;  // memory in a library's own layout (mkldnn): strides empty, only extern operators take it
   size_t rank() const { return sizes.size(); }
   sym::Expr numel() const { return sym::product(sizes); }
 };
@@ -63,7 +74,8 @@ Sizes contiguous_strides(const Sizes& sizes);
 bool is_contiguous(const TensorType& t);  // provably; size-1 dims are ignored
 // Elementwise equality by known_eq.
 bool same_sizes(const Sizes& a, const Sizes& b);
-std::string str(const TensorType& t);  // "f32[2,3]{3,1}"; strides left out when contiguous; "+offset", "@cuda:0" when not cpu, "w" = wrapped number
+std::string str(const TensorType& t);  // "f32[2,3]{3,1}"; strides left out when contiguous; "+offset", "@cuda:0" when
+                                       // not cpu, "w" = wrapped number
 
 using ValueId = int32_t;  // index into Graph::values
 constexpr ValueId kNoValue = -1;
@@ -75,13 +87,10 @@ struct Ref {  // a tensor argument
 using RefList = std::vector<Ref>;  // Tensor[] / Tensor?[]; kNoValue = None
 
 // One operator argument, by schema position, defaults filled in. A Scalar is an Expr, double, bool or complex.
-using Arg = std::variant<std::monostate,            // None
-                         Ref, RefList,
-                         sym::Expr, Sizes,          // int / SymInt and their lists
-                         double, std::vector<double>,
-                         bool, std::vector<bool>,
-                         std::complex<double>,
-                         std::string, DType, Device, Layout, MemoryFormat>;
+using Arg = std::variant<std::monostate,                  // None
+                         Ref, RefList, sym::Expr, Sizes,  // int / SymInt and their lists
+                         double, std::vector<double>, bool, std::vector<bool>, std::complex<double>, std::string, DType,
+                         Device, Layout, MemoryFormat>;
 bool is_none(const Arg& a);
 
 }  // namespace flashover

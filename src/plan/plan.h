@@ -28,11 +28,12 @@
 // casts) are computed by `frozen_steps` into tensors at home kFrozen, and again when a parameter changed (identity,
 // storage, version).
 //
-// CUDA: `device` is a CUDA device and `target` is "sm_90" (the cubins' architecture). Slab, outputs, frozen tensors and kernel
-// parameters are on that device. A CPU tensor takes part only in kCall steps (which may mix devices as eager does) and in
-// kCopy steps from or to the device; so a 0-d CPU input that a kernel needs is first copied to a tensor on the device.
-// Kernels of such a plan have Kernel::cuda.threads > 0 and are launched with the driver API:
-//   cuLaunchKernel(function, grid[0], grid[1], grid[2], cuda.threads, 1, 1, cuda.shared, torch's current stream, params)
+// CUDA: `device` is a CUDA device and `target` is "sm_90" (the cubins' architecture). Slab, outputs, frozen tensors and
+// kernel parameters are on that device. A CPU tensor takes part only in kCall steps (which may mix devices as eager
+// does) and in kCopy steps from or to the device; so a 0-d CPU input that a kernel needs is first copied to a tensor on
+// the device. Kernels of such a plan have Kernel::cuda.threads > 0 and are launched with the driver API:
+//   cuLaunchKernel(function, grid[0], grid[1], grid[2], cuda.threads, 1, 1, cuda.shared, torch's current stream,
+//   params)
 #pragma once
 #include <array>
 #include <cstdint>
@@ -86,21 +87,24 @@ struct Step {
 
 // One parameter of a CUDA kernel. Pointers come first (the step's reads, then its writes), then `sizes`, then the rest.
 enum class ParamKind : uint8_t {
-  kPointer,        // device address of the tensor's first element. Kernels rely on its being a multiple of 16: the executor clones an
-                   // input whose address is not before the first step (and copies it back after the last if a step writes it)
+  kPointer,  // device address of the tensor's first element. Kernels rely on its being a multiple of 16: the executor
+             // clones an input whose address is not before the first step (and copies it back after the last if a step
+             // writes it)
   kI32,            // the next of Step::sizes as int32_t (known to fit)
   kI64,            // the next of Step::sizes as int64_t
-  kGlobalScratch,  // device address, 128-aligned, of cuda.scratch bytes for each program of the grid; null when that is 0
-  kProfileScratch, // null
+  kGlobalScratch,  // device address, 128-aligned, of cuda.scratch bytes for each program of the grid; null when that is
+                   // 0
+  kProfileScratch,  // null
 };
 
 // The launch of a Triton cubin.
 struct CudaLaunch {
-  // In programs. Over variables n0, n1, ... = Step::sizes[0], [1], ... of the launching step; constant where the kernel takes no sizes.
-  // A grid with a 0 in it is not launched.
+  // In programs. Over variables n0, n1, ... = Step::sizes[0], [1], ... of the launching step; constant where the kernel
+  // takes no sizes. A grid with a 0 in it is not launched.
   std::array<sym::Expr, 3> grid{1, 1, 1};
   int32_t threads = 0;  // of a block: 32 * num_warps, always x 1 x 1. 0: not a CUDA kernel
-  int32_t shared = 0;   // dynamic shared bytes: pass exactly this; above 48 KB set CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES first
+  int32_t shared = 0;   // dynamic shared bytes: pass exactly this; above 48 KB set
+                        // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES first
   int64_t scratch = 0;  // global scratch bytes per program
   std::vector<ParamKind> params;
 };
@@ -142,8 +146,9 @@ struct Plan {
   std::vector<Kernel> kernels;
   std::vector<Binary> binaries;
   sym::Expr slab_bytes = 0;
-  std::string target;  // what the binaries need, blank separated as in /proc/cpuinfo: "x86-64 avx512f avx512_bf16"; "sm_90"
-  Device device;       // where kernels run and the slab lives
+  std::string
+      target;     // what the binaries need, blank separated as in /proc/cpuinfo: "x86-64 avx512f avx512_bf16"; "sm_90"
+  Device device;  // where kernels run and the slab lives
 };
 
 std::string print(const Plan& p);

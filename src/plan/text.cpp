@@ -105,9 +105,11 @@ std::string home(const Tensor& t) {
 }
 
 void print_launch(const CudaLaunch& c, std::string& out) {
-  out += " cuda grid [" + join(c.grid, expr) + "] threads " + std::to_string(c.threads) + " shared " + std::to_string(c.shared);
+  out += " cuda grid [" + join(c.grid, expr) + "] threads " + std::to_string(c.threads) + " shared " +
+         std::to_string(c.shared);
   if (c.scratch != 0) out += " scratch " + std::to_string(c.scratch);
-  out += " params [" + join(c.params, [](ParamKind k) { return std::string(kParamKinds[static_cast<size_t>(k)]); }) + "]";
+  out +=
+      " params [" + join(c.params, [](ParamKind k) { return std::string(kParamKinds[static_cast<size_t>(k)]); }) + "]";
 }
 
 void print_step(const Step& s, bool frozen, std::string& out) {

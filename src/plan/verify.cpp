@@ -143,9 +143,11 @@ class Verifier {
     require((c.threads > 0) == (p_.device.type == DeviceType::kCUDA), "kernels and plan are for one kind of device");
     if (c.threads == 0) return;
     require(c.threads % 32 == 0 && c.threads <= 1024, "a block has 1 to 32 warps");
-    require(c.shared >= 0 && c.shared <= 1 << 20 && c.scratch >= 0 && c.scratch <= 1 << 30, "shared or scratch size out of range");
+    require(c.shared >= 0 && c.shared <= 1 << 20 && c.scratch >= 0 && c.scratch <= 1 << 30,
+            "shared or scratch size out of range");
     for (size_t i = 0; i < c.grid.size(); ++i)
-      require(!c.grid[i].is_const() || (c.grid[i].value() >= 0 && c.grid[i].value() <= (i == 0 ? INT32_MAX : 65535)), "grid out of range");
+      require(!c.grid[i].is_const() || (c.grid[i].value() >= 0 && c.grid[i].value() <= (i == 0 ? INT32_MAX : 65535)),
+              "grid out of range");
     for (size_t i = 0; i + 1 < c.params.size(); ++i) {
       const auto rank = [](ParamKind k) { return k == ParamKind::kI64 ? ParamKind::kI32 : k; };
       require(rank(c.params[i]) <= rank(c.params[i + 1]), "parameters are pointers, then sizes, then scratch");
@@ -158,7 +160,8 @@ class Verifier {
       pointers += k == ParamKind::kPointer;
       sizes += k == ParamKind::kI32 || k == ParamKind::kI64;
     }
-    require(pointers == s.reads.size() + s.writes.size() && sizes == s.sizes.size(), "a launch has the kernel's parameters");
+    require(pointers == s.reads.size() + s.writes.size() && sizes == s.sizes.size(),
+            "a launch has the kernel's parameters");
     for (sym::Expr e : c.grid) {
       std::vector<sym::Expr> vars;
       sym::collect_vars(e, vars);

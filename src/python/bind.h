@@ -1,5 +1,5 @@
-// The Python module, one binder a stage: bind_<stage>.cpp defines bind_<stage>(), module.cpp calls it. pybind11 lives in this
-// folder only.
+// The Python module, one binder a stage: bind_<stage>.cpp defines bind_<stage>(), module.cpp calls it. pybind11 lives
+// in this folder only.
 #pragma once
 #include <pybind11/pybind11.h>
 

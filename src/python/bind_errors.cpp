@@ -1,5 +1,5 @@
-// C++ exceptions as the Python classes of flashover.exc. The classes are made here so that C++ can raise them without importing
-// the package.
+// C++ exceptions as the Python classes of flashover.exc. The classes are made here so that C++ can raise them without
+// importing the package.
 #include "base/check.h"
 #include "python/bind.h"
 

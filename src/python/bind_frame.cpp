@@ -64,7 +64,8 @@ std::unique_ptr<FrameCapture> capture_call(const py::object& fn, const py::list&
   auto out = std::make_unique<FrameCapture>();
   out->capture = frame::capture(fn.ptr(), args.data(), args.size());
   out->facts = out->capture.observations.facts.size();
-  if (!out->capture.declined && with_guards) out->guards = guards::build(std::move(out->capture.observations), out->capture.wanted);
+  if (!out->capture.declined && with_guards)
+    out->guards = guards::build(std::move(out->capture.observations), out->capture.wanted);
   return out;
 }
 
@@ -81,7 +82,9 @@ py::object interpret_call(const py::object& fn, const py::args& args, const py::
 void bind_frame(py::module_& m) {
   m.def("mark", [](const py::object& f, const std::string& how) {
     if (how != "allow" && how != "disallow" && how != "constant") throw UserError("no such mark: " + how);
-    frame::mark(f.ptr(), how == "allow" ? frame::Mark::kAllow : how == "disallow" ? frame::Mark::kDisallow : frame::Mark::kConstant);
+    frame::mark(f.ptr(), how == "allow"      ? frame::Mark::kAllow
+                         : how == "disallow" ? frame::Mark::kDisallow
+                                             : frame::Mark::kConstant);
   });
   py::module_ f = m.def_submodule("_frame", "the frame interpreter, for tests");
   py::class_<FrameCapture>(f, "Capture")
@@ -95,10 +98,8 @@ void bind_frame(py::module_& m) {
       .def_property_readonly("effects", [](const FrameCapture& c) { return c.capture.effects.size(); })
       .def_property_readonly("steps", [](const FrameCapture& c) { return c.capture.recipe.size(); })
       .def_readonly("facts", &FrameCapture::facts)
-      .def_property_readonly("words",
-                             [](const FrameCapture& c) {
-                               return c.guards ? c.guards->words() : std::vector<std::string>();
-                             })
+      .def_property_readonly(
+          "words", [](const FrameCapture& c) { return c.guards ? c.guards->words() : std::vector<std::string>(); })
       .def("explain",
            [](const FrameCapture& c, const py::list& bound) {
              std::vector<PyObject*> args;

@@ -13,13 +13,15 @@ using guards::SourceKind;
 
 namespace {
 
-const char* const kSourceNames[] = {"argument",    "callable",   "globals",  "builtins", "closure_cell",  "cell_contents",
-                                    "instance_dict", "type",     "type_lookup", "dict_item", "dict_key_at", "dict_value_at",
-                                    "sequence_item", "set_item", "slot",     "module",   "tensor_attr",   "constant_object"};
+const char* const kSourceNames[] = {"argument",      "callable",      "globals",        "builtins",    "closure_cell",
+                                    "cell_contents", "instance_dict", "type",           "type_lookup", "dict_item",
+                                    "dict_key_at",   "dict_value_at", "sequence_item",  "set_item",    "slot",
+                                    "module",        "tensor_attr",   "constant_object"};
 static_assert(std::size(kSourceNames) == static_cast<size_t>(SourceKind::kConstantObject) + 1);
-const char* const kFactNames[] = {"identity",   "type_is",          "equals", "length",         "dict_has",    "dict_lacks",
-                                  "dict_order", "type_lacks",       "type_version", "instance_dict_is", "tensor", "storage_offset", "tensor_aliases",
-                                  "same_object", "distinct",        "not_aliases", "code_is",   "global_state"};
+const char* const kFactNames[] = {"identity",    "type_is",        "equals",         "length",       "dict_has",
+                                  "dict_lacks",  "dict_order",     "type_lacks",     "type_version", "instance_dict_is",
+                                  "tensor",      "storage_offset", "tensor_aliases", "same_object",  "distinct",
+                                  "not_aliases", "code_is",        "global_state"};
 static_assert(std::size(kFactNames) == static_cast<size_t>(FactKind::kGlobalState) + 1);
 
 template <size_t N>
@@ -61,10 +63,11 @@ struct TestProgram {
   }
 };
 
-// sources: (kind, parent, index, key, object); facts: (kind, source, expected, number). An expected or key of None is none;
-// to expect None itself give the 1-tuple flag in `none_facts`.
+// sources: (kind, parent, index, key, object); facts: (kind, source, expected, number). An expected or key of None is
+// none; to expect None itself give the 1-tuple flag in `none_facts`.
 TestProgram build(const std::vector<std::tuple<std::string, int, int, py::object, py::object>>& sources,
-                  const std::vector<std::tuple<std::string, int, py::object, int64_t>>& facts, const std::vector<int>& wanted) {
+                  const std::vector<std::tuple<std::string, int, py::object, int64_t>>& facts,
+                  const std::vector<int>& wanted) {
   guards::Observations o;
   for (const auto& [kind, parent, index, key, object] : sources) {
     guards::Source s;

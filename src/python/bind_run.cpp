@@ -8,8 +8,8 @@
 
 #include "base/check.h"
 #include "python/bind.h"
-#include "run/exposed.h"
 #include "run/cuda/record.h"
+#include "run/exposed.h"
 #include "run/frozen.h"
 #include "run/run.h"
 
@@ -18,7 +18,8 @@ namespace py = pybind11;
 namespace {
 
 // ---- exposure hooks: the C functions behind `data`, numpy(), ... are wrapped in place, once ----
-// torch.compile's launchers ask for the address of everything they pass to kernels; what those write gets a new version.
+// torch.compile's launchers ask for the address of everything they pass to kernels; what those write gets a new
+// version.
 bool asked_by_inductor() {
   constexpr int kFrames = 4;
   PyFrameObject* frame = PyThreadState_GetFrame(PyThreadState_Get());

@@ -22,7 +22,7 @@ struct Shape {
   explicit Shape(const TensorType& t);
   bool fits(const at::Tensor& t) const;          // dtype, sizes and device
   bool same_strides(const at::Tensor& t) const;  // where they matter: dimensions of size 1 and empty tensors have none
-  at::Tensor empty() const;  // CUDA: on the current stream; its device must be the current one
+  at::Tensor empty() const;                      // CUDA: on the current stream; its device must be the current one
 };
 
 struct Call {

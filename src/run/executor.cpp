@@ -84,8 +84,8 @@ struct Run {
   c10::TensorImpl* const* inputs;
   std::vector<at::Tensor>* outputs;  // null while frozen steps run
   cuda::Stream stream;
-  std::vector<at::Tensor>* frozen;           // being filled; null in ordinary calls
-  std::vector<cuda::Node>* nodes = nullptr;  // while a graph is recorded: of each launch
+  std::vector<at::Tensor>* frozen;              // being filled; null in ordinary calls
+  std::vector<cuda::Node>* nodes = nullptr;     // while a graph is recorded: of each launch
   std::vector<at::Tensor>* consumed = nullptr;  // the inputs, let go one by one
 };
 
@@ -367,7 +367,8 @@ class PlanExecutable final : public Executable {
     frozen_.watch(std::move(inputs));
   }
 
-  // By instruction: the inputs that nobody reads after it. Not those that become results, or that the frozen part watches.
+  // By instruction: the inputs that nobody reads after it. Not those that become results, or that the frozen part
+  // watches.
   void find_last_reads() {
     std::vector<int64_t> last(plan_.inputs.size(), -1);
     const auto touch = [&](TensorId t, int64_t at) {
@@ -539,8 +540,9 @@ class PlanExecutable final : public Executable {
 
   // ---- the first call, which can be taken back ----
   struct Before {
-    std::vector<std::pair<int32_t, at::Tensor>> contents;  // of inputs that are written before the last operator is called
-    at::Tensor generator;                                  // state of the random generator
+    std::vector<std::pair<int32_t, at::Tensor>>
+        contents;          // of inputs that are written before the last operator is called
+    at::Tensor generator;  // state of the random generator
   };
   at::Generator generator() const {
     return at::globalContext().defaultGenerator(
@@ -976,8 +978,7 @@ class PlanExecutable final : public Executable {
     if (c.out_variant) {
       stack.clear();
       for (size_t i = 0; i < c.writes.size(); ++i)
-        if (!c.shapes[i].fits(tensor(run, c.writes[i])))
-          throw Mismatch(c.op->name + " resized its output");
+        if (!c.shapes[i].fits(tensor(run, c.writes[i]))) throw Mismatch(c.op->name + " resized its output");
     } else {
       size_t next = 0;
       for (c10::IValue& value : stack) {
@@ -991,7 +992,7 @@ class PlanExecutable final : public Executable {
       stack.clear();
       if (next != c.writes.size())
         throw Mismatch(c.op->name + " returned " + std::to_string(next) + " tensors, not " +
-                            std::to_string(c.writes.size()));
+                       std::to_string(c.writes.size()));
     }
     if (c.may_keep) take_back(c, run);
   }
@@ -1125,7 +1126,7 @@ class PlanExecutable final : public Executable {
   std::vector<std::vector<Patch>> late_patches_;  // by TensorId; empty when there are none
   std::vector<std::vector<int32_t>> last_reads_;
   std::vector<int32_t> mutated_, owned_outputs_;
-  size_t first_write_ = SIZE_MAX;      // the first step that writes an input
+  size_t first_write_ = SIZE_MAX;    // the first step that writes an input
   std::atomic<bool> proven_{false};  // a call went through
   struct LateOutput {
     size_t index;

@@ -74,7 +74,8 @@ int64_t sat_floordiv(int64_t a, int64_t b) {  // b > 0
 }
 Range range_floordiv(Range a, Range b) {
   if (b.lo < 1) return {};
-  int64_t c[4] = {sat_floordiv(a.lo, b.lo), sat_floordiv(a.lo, b.hi), sat_floordiv(a.hi, b.lo), sat_floordiv(a.hi, b.hi)};
+  int64_t c[4] = {sat_floordiv(a.lo, b.lo), sat_floordiv(a.lo, b.hi), sat_floordiv(a.hi, b.lo),
+                  sat_floordiv(a.hi, b.hi)};
   return {*std::min_element(c, c + 4), *std::max_element(c, c + 4)};
 }
 Range range_mod(Range a, Range b) {
@@ -388,7 +389,8 @@ Expr floordiv_const(Expr a, int64_t b) {
   Sum quotient = take_multiples(rest, b);
   Expr outside = from_sum(std::move(quotient));
   if (auto k = common_quotient(sum_range(rest), b)) return outside + Expr(*k);
-  if (auto split = split_by_divisor(rest, b)) return outside + floordiv_const(from_sum(std::move(split->big)), b / split->g);
+  if (auto split = split_by_divisor(rest, b))
+    return outside + floordiv_const(from_sum(std::move(split->big)), b / split->g);
   if (rest.terms.size() == 1 && rest.constant == 0 && rest.terms[0].coef == 1) {
     Expr e = rest.terms[0].e;
     auto ops = e.operands();
@@ -401,7 +403,8 @@ Expr floordiv_const(Expr a, int64_t b) {
       return outside + mod(floordiv_const(ops[0], b), Expr(ops[1].value() / b));
   }
   Expr inside = from_sum(std::move(rest));
-  Expr e = make(Kind::kFloorDiv, {inside, Expr(b)}, range_floordiv(inside.range(), {b, b}), floordiv_int(inside.hint(), b));
+  Expr e =
+      make(Kind::kFloorDiv, {inside, Expr(b)}, range_floordiv(inside.range(), {b, b}), floordiv_int(inside.hint(), b));
   return outside + e;
 }
 
@@ -596,7 +599,8 @@ Expr floordiv(Expr a, Expr b) {
     quotient = Expr(0);
     rest = a;
   }
-  Expr e = make(Kind::kFloorDiv, {rest, b}, range_floordiv(rest.range(), b.range()), floordiv_hint(rest.hint(), b.hint()));
+  Expr e =
+      make(Kind::kFloorDiv, {rest, b}, range_floordiv(rest.range(), b.range()), floordiv_hint(rest.hint(), b.hint()));
   return quotient + e;
 }
 
@@ -653,9 +657,12 @@ Expr substitute(Expr e, const Bindings& bindings) {
       for (Expr o : ops) add_into(s, o, 1);
       return from_sum(std::move(s));
     }
-    case Kind::kMul: return product(ops);
-    case Kind::kFloorDiv: return floordiv(ops[0], ops[1]);
-    case Kind::kMod: return mod(ops[0], ops[1]);
+    case Kind::kMul:
+      return product(ops);
+    case Kind::kFloorDiv:
+      return floordiv(ops[0], ops[1]);
+    case Kind::kMod:
+      return mod(ops[0], ops[1]);
     case Kind::kMin:
     case Kind::kMax: {
       Expr r = ops[0];
@@ -663,7 +670,8 @@ Expr substitute(Expr e, const Bindings& bindings) {
       return r;
     }
     case Kind::kConst:
-    case Kind::kVar: break;
+    case Kind::kVar:
+      break;
   }
   return e;
 }
@@ -675,14 +683,22 @@ int64_t evaluate(Expr e, const std::function<int64_t(Expr)>& value) {
     return r;
   };
   switch (e.kind()) {
-    case Kind::kConst: return e.value();
-    case Kind::kVar: return value(e);
-    case Kind::kAdd: return fold(add_checked);
-    case Kind::kMul: return fold(mul_checked);
-    case Kind::kFloorDiv: return fold(floordiv_int);
-    case Kind::kMod: return fold(mod_int);
-    case Kind::kMin: return fold([](int64_t a, int64_t b) { return std::min(a, b); });
-    case Kind::kMax: return fold([](int64_t a, int64_t b) { return std::max(a, b); });
+    case Kind::kConst:
+      return e.value();
+    case Kind::kVar:
+      return value(e);
+    case Kind::kAdd:
+      return fold(add_checked);
+    case Kind::kMul:
+      return fold(mul_checked);
+    case Kind::kFloorDiv:
+      return fold(floordiv_int);
+    case Kind::kMod:
+      return fold(mod_int);
+    case Kind::kMin:
+      return fold([](int64_t a, int64_t b) { return std::min(a, b); });
+    case Kind::kMax:
+      return fold([](int64_t a, int64_t b) { return std::max(a, b); });
   }
   return 0;
 }

@@ -1,7 +1,8 @@
 // Integer expressions over sizes and loop indices.
 //
-// Every size, stride, offset and index in Flashover is a sym::Expr, also when it is a plain number, so that dynamic shapes
-// are a matter of values and not of types. Expressions are hash-consed: equal canonical forms are the same node, so
+// Every size, stride, offset and index in Flashover is a sym::Expr, also when it is a plain number, so that dynamic
+// shapes are a matter of values and not of types. Expressions are hash-consed: equal canonical forms are the same node,
+// so
 // `==` is a pointer compare and holding an Expr is holding a pointer. Sums are kept affine (sorted terms with integer
 // coefficients, constant last); floor-div, mod, min and max are simplified with the ranges of their variables.
 //
@@ -43,12 +44,13 @@ class Expr {
   Kind kind() const;
   bool is_const() const { return kind() == Kind::kConst; }
   bool is_const(int64_t c) const { return is_const() && value() == c; }
-  int64_t value() const;                  // CHECKs is_const()
+  int64_t value() const;  // CHECKs is_const()
   std::optional<int64_t> as_const() const;
-  int64_t hint() const;                   // value with every variable at its hint
-  Range range() const;                    // bounds from the ranges of the variables
-  std::string_view name() const;          // of a variable
-  std::span<const Expr> operands() const; // of add (terms), mul (coefficient may be operands()[0] const), div, mod, min, max
+  int64_t hint() const;           // value with every variable at its hint
+  Range range() const;            // bounds from the ranges of the variables
+  std::string_view name() const;  // of a variable
+  std::span<const Expr> operands()
+      const;  // of add (terms), mul (coefficient may be operands()[0] const), div, mod, min, max
 
   bool operator==(Expr other) const { return node_ == other.node_; }
   const Node* node() const { return node_; }

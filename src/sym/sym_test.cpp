@@ -11,7 +11,9 @@
 namespace flashover::sym {
 namespace {
 
-Expr loop(const std::string& name, int64_t extent) { return var(name + "." + std::to_string(extent), {0, extent - 1}, 0); }
+Expr loop(const std::string& name, int64_t extent) {
+  return var(name + "." + std::to_string(extent), {0, extent - 1}, 0);
+}
 Expr size(const std::string& name) { return var(name, {1, Range::kInf}, 8); }
 
 TEST(Sym, EqualSumsAreOneNode) {
@@ -152,19 +154,36 @@ TEST_P(Fuzz, AgreesWithPlainArithmetic) {
     if (big) continue;
     Sample r;
     switch (op) {
-      case 0: r.e = a.e + b.e; break;
-      case 1: r.e = a.e - b.e; break;
-      case 2: r.e = a.e * Expr(n); break;
-      case 3: r.e = a.e * b.e; break;
-      case 4: r.e = floordiv(a.e, n); break;
-      case 5: r.e = mod(a.e, n); break;
-      case 6: r.e = min(a.e, b.e); break;
-      case 7: r.e = max(a.e, b.e); break;
+      case 0:
+        r.e = a.e + b.e;
+        break;
+      case 1:
+        r.e = a.e - b.e;
+        break;
+      case 2:
+        r.e = a.e * Expr(n);
+        break;
+      case 3:
+        r.e = a.e * b.e;
+        break;
+      case 4:
+        r.e = floordiv(a.e, n);
+        break;
+      case 5:
+        r.e = mod(a.e, n);
+        break;
+      case 6:
+        r.e = min(a.e, b.e);
+        break;
+      case 7:
+        r.e = max(a.e, b.e);
+        break;
     }
     if (r.e.str().size() > 400) continue;
     for (int i = 0; i < kAssignments; ++i) {
       int64_t x = a.values[i], y = b.values[i];
-      int64_t v[] = {x + y, x - y, x * n, x * y, floor_div(x, n), x - n * floor_div(x, n), std::min(x, y), std::max(x, y)};
+      int64_t v[] = {x + y,          x - y,         x * n, x * y, floor_div(x, n), x - n * floor_div(x, n),
+                     std::min(x, y), std::max(x, y)};
       r.values.push_back(v[op]);
       int64_t got = evaluate(r.e, [&](Expr var) { return assignment[i].at(var.node()); });
       ASSERT_EQ(got, v[op]) << r.e.str() << " from " << a.e.str() << " op " << op << " " << b.e.str() << " n=" << n;

@@ -16,7 +16,8 @@ namespace {
 void print(Expr e, std::string& out);
 
 void print_operand(Expr e, std::string& out) {
-  bool atom = e.kind() == Kind::kVar || e.kind() == Kind::kMin || e.kind() == Kind::kMax || (e.is_const() && e.value() >= 0);
+  bool atom =
+      e.kind() == Kind::kVar || e.kind() == Kind::kMin || e.kind() == Kind::kMax || (e.is_const() && e.value() >= 0);
   if (!atom) out += '(';
   print(e, out);
   if (!atom) out += ')';
@@ -56,8 +57,12 @@ bool is_negative(Expr e) {
 void print(Expr e, std::string& out) {
   auto ops = e.operands();
   switch (e.kind()) {
-    case Kind::kConst: out += std::to_string(e.value()); return;
-    case Kind::kVar: out += e.name(); return;
+    case Kind::kConst:
+      out += std::to_string(e.value());
+      return;
+    case Kind::kVar:
+      out += e.name();
+      return;
     case Kind::kAdd:
       for (size_t i = 0; i < ops.size(); ++i) {
         bool negative = is_negative(ops[i]);
@@ -86,8 +91,12 @@ void print(Expr e, std::string& out) {
         print_joined(ops, "*", out);
       }
       return;
-    case Kind::kFloorDiv: print_joined(ops, " // ", out); return;
-    case Kind::kMod: print_joined(ops, " mod ", out); return;
+    case Kind::kFloorDiv:
+      print_joined(ops, " // ", out);
+      return;
+    case Kind::kMod:
+      print_joined(ops, " mod ", out);
+      return;
     case Kind::kMin:
     case Kind::kMax:
       out += e.kind() == Kind::kMin ? "min(" : "max(";
@@ -112,7 +121,8 @@ class Parser {
 
  private:
   [[noreturn]] void fail(const std::string& what) const {
-    throw UserError("column " + std::to_string(at_ + 1) + ": " + what + " in expression \"" + std::string(text_) + "\"");
+    throw UserError("column " + std::to_string(at_ + 1) + ": " + what + " in expression \"" + std::string(text_) +
+                    "\"");
   }
   void skip() {
     while (at_ < text_.size() && std::isspace(static_cast<unsigned char>(text_[at_]))) ++at_;

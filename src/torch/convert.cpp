@@ -309,7 +309,9 @@ c10::IValue to_ivalue(const Arg& arg, const ArgSpec& spec, const TensorOf& tenso
   switch (spec.kind) {
     case ArgKind::kTensor: {
       if (std::holds_alternative<sym::Expr>(arg) || std::holds_alternative<double>(arg) ||
-          std::holds_alternative<bool>(arg) || std::holds_alternative<std::complex<double>>(arg)) {  // a number in a tensor's place, as Python's numbers arrive
+          std::holds_alternative<bool>(arg) ||
+          std::holds_alternative<std::complex<double>>(
+              arg)) {  // a number in a tensor's place, as Python's numbers arrive
         at::Tensor number = c10::scalar_to_tensor(to_scalar(arg));
         number.unsafeGetTensorImpl()->set_wrapped_number(true);
         return number;

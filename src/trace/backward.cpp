@@ -182,9 +182,9 @@ graph::Joint Recorder::add_backward(const std::vector<PyObject*>& objects) {
     SingleThreaded single;
     try {
       pybind11::gil_scoped_release no_gil;
-      gradients = autograd::Engine::get_default_engine().execute(edges, tangents, /*keep_graph=*/false,
-                                                                 /*create_graph=*/false, /*accumulate_grad=*/false,
-                                                                 wanted);
+      gradients =
+          autograd::Engine::get_default_engine().execute(edges, tangents, /*keep_graph=*/false,
+                                                         /*create_graph=*/false, /*accumulate_grad=*/false, wanted);
     } catch (python_error& e) {
       if (declined_) throw Declined("training: " + reason_);
       e.restore();
@@ -210,7 +210,8 @@ graph::Joint Recorder::add_backward(const std::vector<PyObject*>& objects) {
     const at::Tensor& g = gradients[i];
     if (!g.defined()) continue;
     const TraceImpl* impl = trace_impl(g);
-    if (!impl || impl->liveness.get() != liveness_.get()) throw Declined("training: a gradient that the trace did not make");
+    if (!impl || impl->liveness.get() != liveness_.get())
+      throw Declined("training: a gradient that the trace did not make");
     if (g.is_conj() || g.is_neg()) throw Declined("training: a gradient is a lazily conjugated view");
     joint.gradients.push_back(wanted_inputs[i]);
     gradients_.push_back(g);
@@ -233,7 +234,8 @@ void Recorder::note_saved(graph::Joint& joint, size_t first_node, size_t first_v
         const int32_t s = graph_.values[v].storage;
         if (static_cast<size_t>(v) < first_value && s >= 0) saved[s] = true;
       });
-  for (size_t i = 0; i < outputs.size(); ++i) joint.results[i].saved = saved[trace_impl(unpack(outputs[i]))->storage_id];
+  for (size_t i = 0; i < outputs.size(); ++i)
+    joint.results[i].saved = saved[trace_impl(unpack(outputs[i]))->storage_id];
   joint.saved_inputs.assign(graph_.inputs.size(), false);
   for (const InputRecord& in : inputs_) joint.saved_inputs[in.number] = saved[in.impl->storage_id];
 }
@@ -284,7 +286,8 @@ void Recorder::add_gradient_outputs() {
     type.offset = 0;
     type.wrapped_number = false;
     const ValueId value = graph_.add_value(type, new_storage(make_storage(0)));
-    graph_.nodes.push_back({.op = clone, .args = {Ref{trace_impl(g)->value}, MemoryFormat::kPreserve}, .outs = {value}});
+    graph_.nodes.push_back(
+        {.op = clone, .args = {Ref{trace_impl(g)->value}, MemoryFormat::kPreserve}, .outs = {value}});
     graph_.outputs.push_back({.value = value, .type = std::move(type)});
   }
   gradients_.clear();

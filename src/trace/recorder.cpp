@@ -371,9 +371,9 @@ void Recorder::call(const c10::OperatorHandle& op, Stack* stack) {
 
 void Recorder::call_general(OpFacts& facts, Stack& stack, size_t base) {
   if (facts.composite || facts.per_tensor) {
-    facts.schema.handle.callBoxedForDispatchKey(facts.per_tensor ? c10::DispatchKey::CompositeExplicitAutograd
-                                                                 : c10::DispatchKey::CompositeImplicitAutograd,
-                                                stack);
+    facts.schema.handle.callBoxedForDispatchKey(
+        facts.per_tensor ? c10::DispatchKey::CompositeExplicitAutograd : c10::DispatchKey::CompositeImplicitAutograd,
+        stack);
     return;
   }
   if (c10::impl::TorchDispatchModeTLS::any_modes_set()) throw Declined("a TorchDispatchMode is active");

@@ -29,7 +29,7 @@ struct OpFacts {
   Special special = nullptr;
   ops::InferRule in_place_rule = nullptr;  // the functional twin's
   int written_arg = -1;                    // of an in-place operator
-  bool per_tensor = false;    // _foreach_*: ATen's loop over single tensors is traced, which fuses
+  bool per_tensor = false;                 // _foreach_*: ATen's loop over single tensors is traced, which fuses
   bool composite = false;     // no backend kernel: ATen decomposes it (reached undecomposed in inference mode only)
   bool reads_data = false;    // the result or its shape depends on data
   bool may_ask_meta = false;  // ... but not always (repeat_interleave with output_size)

@@ -183,7 +183,8 @@ bool is_library(PyCodeObject* code) {
   }
   const std::string_view file = text;
   const bool installed = file.find("-packages/") != file.npos;
-  if (installed) return file.find("-packages/torch/") != file.npos && file.find("-packages/torch/nn/modules/") == file.npos;
+  if (installed)
+    return file.find("-packages/torch/") != file.npos && file.find("-packages/torch/nn/modules/") == file.npos;
   return !standard.empty() && file.substr(0, standard.size()) == standard;
 }
 

@@ -1,5 +1,5 @@
-// A code object's instructions, decoded once: clean opcodes (neither quickened nor instrumented), EXTENDED_ARG folded in,
-// inline caches skipped. Indexed by code unit, so that jump arithmetic and the exception table work as CPython's.
+// A code object's instructions, decoded once: clean opcodes (neither quickened nor instrumented), EXTENDED_ARG folded
+// in, inline caches skipped. Indexed by code unit, so that jump arithmetic and the exception table work as CPython's.
 #pragma once
 #include <cstdint>
 #include <vector>

@@ -1,5 +1,6 @@
-// Attribute access on every kind of object, with what it saw reported to the recorder. Results are CPython's own: descriptors are
-// bound by their own __get__ (Python code among them comes back through the hook), only the look-ups are done here.
+// Attribute access on every kind of object, with what it saw reported to the recorder. Results are CPython's own:
+// descriptors are bound by their own __get__ (Python code among them comes back through the hook), only the look-ups
+// are done here.
 #include <cstring>
 
 #include "frame/interpret/interpreter.h"
@@ -64,8 +65,8 @@ int Interpreter::find_attr(PyObject* o, PyObject* name, PyObject** out) {
   PyObject* getattr = recorder.type_lookup(t, getattr_name);
   int r;
   if (getattribute != nullptr && Py_TYPE(getattribute) == &PyWrapperDescr_Type) {
-    r = lookup_by_slot(o, reinterpret_cast<getattrofunc>(reinterpret_cast<PyWrapperDescrObject*>(getattribute)->d_wrapped),
-                       name, out);
+    r = lookup_by_slot(
+        o, reinterpret_cast<getattrofunc>(reinterpret_cast<PyWrapperDescrObject*>(getattribute)->d_wrapped), name, out);
   } else if (getattribute != nullptr && PyFunction_Check(getattribute)) {
     PyObject* args[3] = {nullptr, o, name};
     *out = call(getattribute, args + 1, 2, nullptr);
@@ -107,8 +108,9 @@ int Interpreter::lookup_by_slot(PyObject* o, getattrofunc slot, PyObject* name, 
     if (own == nullptr) return find_attr(f, name, out);
   }
   const char* kind = Py_TYPE(o)->tp_name;
-  static const char* const kPlain[] = {"types.GenericAlias", "method", "types.UnionType", "classmethod", "staticmethod",
-                                       "typing.Generic", "weakproxy", "mappingproxy", "builtin_function_or_method"};
+  static const char* const kPlain[] = {"types.GenericAlias", "method",       "types.UnionType",
+                                       "classmethod",        "staticmethod", "typing.Generic",
+                                       "weakproxy",          "mappingproxy", "builtin_function_or_method"};
   for (const char* plain : kPlain) {
     if (std::strcmp(kind, plain) == 0) {
       int found = _PyObject_LookupAttr(o, name, out);
@@ -204,8 +206,8 @@ int Interpreter::lookup_type(PyTypeObject* t, PyObject* name, PyObject** out) {
   Ref own = Ref::borrow(recorder.type_lookup(t, name));
   if (own) {
     *out = bind(own.get(), nullptr, t);
-    if (*out != nullptr && *out != own.get() && Py_TYPE(own.get()) == &PyGetSetDescr_Type &&
-        !is_atom(*out) && !recorder.is_old(*out) && Py_REFCNT(*out) > 1)
+    if (*out != nullptr && *out != own.get() && Py_TYPE(own.get()) == &PyGetSetDescr_Type && !is_atom(*out) &&
+        !recorder.is_old(*out) && Py_REFCNT(*out) > 1)
       recorder.constant(*out);
     return *out != nullptr ? 1 : -1;
   }
@@ -300,8 +302,10 @@ int Interpreter::set_attr(PyObject* o, PyObject* name, PyObject* value) {
       auto* type = reinterpret_cast<PyTypeObject*>(o);
       const bool plain = t->tp_setattro == PyType_Type.tp_setattro && (type->tp_flags & Py_TPFLAGS_HEAPTYPE);
       PyObject* on_meta = recorder.type_lookup(t, name);
-      // Special methods change what the interpreter does with instances; what a metaclass makes of the write is its own.
-      const bool special = PyUnicode_GET_LENGTH(name) > 1 && PyUnicode_READ_CHAR(name, 0) == '_' && PyUnicode_READ_CHAR(name, 1) == '_';
+      // Special methods change what the interpreter does with instances; what a metaclass makes of the write is its
+      // own.
+      const bool special =
+          PyUnicode_GET_LENGTH(name) > 1 && PyUnicode_READ_CHAR(name, 0) == '_' && PyUnicode_READ_CHAR(name, 1) == '_';
       if (!plain || special || (on_meta != nullptr && is_data_descriptor(Py_TYPE(on_meta))))
         throw Declined("a special attribute of a class is written");
       journal.class_attribute(type, name);

@@ -1,5 +1,5 @@
-// Calls. Python functions are simply called: CPython binds their arguments and the hook brings their frame back to evaluate().
-// C callables run natively when native.h knows them; everything else ends the capture.
+// Calls. Python functions are simply called: CPython binds their arguments and the hook brings their frame back to
+// evaluate(). C callables run natively when native.h knows them; everything else ends the capture.
 #include <cstring>
 
 #include "frame/interpret/native.h"
@@ -7,7 +7,6 @@
 
 namespace flashover::frame {
 namespace {
-
 
 // Objects that take part in a C-made call must be as well known as those called directly.
 void check_callable_argument(PyObject* f) {
@@ -44,7 +43,8 @@ void check_callable_argument(PyObject* f) {
 // A cache finds it by its address (a logger): what the cache answers is one thing for one object.
 bool is_key_by_identity(PyObject* o) {
   const KnownTypes& k = known_types();
-  return Py_TYPE(o)->tp_hash == PyBaseObject_Type.tp_hash && Py_TYPE(o)->tp_richcompare == PyBaseObject_Type.tp_richcompare &&
+  return Py_TYPE(o)->tp_hash == PyBaseObject_Type.tp_hash &&
+         Py_TYPE(o)->tp_richcompare == PyBaseObject_Type.tp_richcompare &&
          !(k.module != nullptr && PyObject_TypeCheck(o, k.module));
 }
 
@@ -93,12 +93,14 @@ std::vector<PyObject*> with_first(PyObject* first, PyObject* const* args, size_t
 
 }  // namespace
 
-// A Python function around `f`: called from C, its frame comes to the interpreter, which calls `f` as it does elsewhere.
+// A Python function around `f`: called from C, its frame comes to the interpreter, which calls `f` as it does
+// elsewhere.
 Ref Interpreter::as_python_function(PyObject* f) {
   ++uninterpreted;
   static PyObject* const make = [] {
-    Ref code = Ref::steal(Py_CompileString("def make(f):\n    def call(*args, **kwargs):\n        return f(*args, **kwargs)\n    return call\n",
-                                           "<flashover>", Py_file_input));
+    Ref code = Ref::steal(Py_CompileString(
+        "def make(f):\n    def call(*args, **kwargs):\n        return f(*args, **kwargs)\n    return call\n",
+        "<flashover>", Py_file_input));
     Ref names = Ref::steal(PyDict_New());
     PyDict_SetItemString(names.get(), "__builtins__", PyEval_GetBuiltins());
     Ref done = Ref::steal(code ? PyEval_EvalCode(code.get(), names.get(), names.get()) : nullptr);
@@ -116,13 +118,15 @@ PyObject* NativeCall::run() const { return PyObject_Vectorcall(f, all, all_nargs
 
 void Interpreter::unknown_call(PyObject* f) {
   if (std::strcmp(Py_TYPE(f)->tp_name, "flashover._C.Disabled") == 0) {
-    Ref reason = Ref::steal(PyObject_GetAttrString(f, "reason")), function = Ref::steal(PyObject_GetAttrString(f, "__disabled_function__"));
+    Ref reason = Ref::steal(PyObject_GetAttrString(f, "reason")),
+        function = Ref::steal(PyObject_GetAttrString(f, "__disabled_function__"));
     PyErr_Clear();
     if (reason && PyUnicode_Check(reason.get()) && PyUnicode_GET_LENGTH(reason.get()) > 0)
       throw Declined(PyUnicode_AsUTF8(reason.get()));
     Ref name = function ? Ref::steal(_PyObject_FunctionStr(function.get())) : Ref();
     PyErr_Clear();
-    throw Declined(std::string("call of ") + (name ? PyUnicode_AsUTF8(name.get()) : "a function") + ", which is disabled");
+    throw Declined(std::string("call of ") + (name ? PyUnicode_AsUTF8(name.get()) : "a function") +
+                   ", which is disabled");
   }
   throw Declined("call of " + callable_name(f));
 }
@@ -202,7 +206,8 @@ PyObject* Interpreter::call(PyObject* f, PyObject* const* args, size_t nargs, Py
     if (nargs == 0) return call_plain(f, args, nargs, kwnames);  // raises
     const KnownTypes& k = known_types();
     if (k.tensor != nullptr && PyType_IsSubtype(PyDescr_TYPE(d), k.tensor)) {
-      if (std::strcmp(d->d_method->ml_name, "requires_grad_") == 0 && keeps_requires_grad(args[0], args + 1, nargs - 1, kwnames))
+      if (std::strcmp(d->d_method->ml_name, "requires_grad_") == 0 &&
+          keeps_requires_grad(args[0], args + 1, nargs - 1, kwnames))
         return Py_NewRef(args[0]);
       if (!is_tensor_method_allowed(d->d_method->ml_name)) unknown_call(f);
       static const Native tensors{Native::kTensors | Native::kShares, nullptr};
@@ -260,7 +265,8 @@ PyObject* Interpreter::call(PyObject* f, PyObject* const* args, size_t nargs, Py
   if (t == k.lru_cache) {
     bool plain = true;
     for (size_t i = 0; i < count; ++i)
-      plain = plain && (is_atom(args[i]) || (recorder.is_old(args[i]) && (is_pinned_kind(args[i]) || is_key_by_identity(args[i]))));
+      plain = plain && (is_atom(args[i]) ||
+                        (recorder.is_old(args[i]) && (is_pinned_kind(args[i]) || is_key_by_identity(args[i]))));
     if (plain) {
       // A hit answers from what was computed before; a miss computes and keeps it, as it would without us.
       ++uninterpreted;
@@ -270,7 +276,8 @@ PyObject* Interpreter::call(PyObject* f, PyObject* const* args, size_t nargs, Py
       if (session != nullptr && session->declined()) throw Declined(session->decline_reason());
       if (!holds_tensor(result.get())) {
         for (size_t i = 0; i < count; ++i)
-          if (!is_atom(args[i]) && !is_pinned_kind(args[i])) recorder.fact(FactKind::kIdentity, recorder.source_of(args[i]), args[i]);
+          if (!is_atom(args[i]) && !is_pinned_kind(args[i]))
+            recorder.fact(FactKind::kIdentity, recorder.source_of(args[i]), args[i]);
         if (!is_atom(result.get()) && !recorder.is_old(result.get())) recorder.constant(result.get());
         return result.release();
       }
@@ -350,13 +357,15 @@ PyObject* Interpreter::call_marked(Mark mark, PyObject* f, PyObject* const* args
   if (PyFunction_Check(f)) recorder.function(f);
   if (mark == Mark::kConstant)
     for (size_t i = 0; i < count; ++i)
-      if (holds_tensor(args[i])) throw Declined("a function with a constant result is called with a tensor: " + callable_name(f));
+      if (holds_tensor(args[i]))
+        throw Declined("a function with a constant result is called with a tensor: " + callable_name(f));
   ++uninterpreted;
   Ref result = Ref::steal(call_plain(f, args, nargs, kwnames));
   --uninterpreted;
   if (session != nullptr && session->declined()) throw Declined(session->decline_reason());
   if (result && mark == Mark::kConstant && !is_atom(result.get()) && !recorder.is_old(result.get())) {
-    if (session != nullptr && session->is_trace_tensor(result.get())) throw Declined("a constant result that the trace made");
+    if (session != nullptr && session->is_trace_tensor(result.get()))
+      throw Declined("a constant result that the trace made");
     recorder.constant(result.get());
   }
   return result.release();
@@ -423,7 +432,8 @@ PyObject* Interpreter::call_wrapper(PyObject* f, PyWrapperDescrObject* descr, Py
     if (is("__getattribute__") && nargs == 1) {
       PyObject* out = nullptr;
       int r = lookup_by_slot(self, reinterpret_cast<getattrofunc>(descr->d_wrapped), args[0], &out);
-      if (r == 0) PyErr_Format(PyExc_AttributeError, "'%.50s' object has no attribute '%U'", Py_TYPE(self)->tp_name, args[0]);
+      if (r == 0)
+        PyErr_Format(PyExc_AttributeError, "'%.50s' object has no attribute '%U'", Py_TYPE(self)->tp_name, args[0]);
       return r == 1 ? out : nullptr;
     }
     if (((is("__setattr__") && nargs == 2) || (is("__delattr__") && nargs == 1)) &&
@@ -504,7 +514,8 @@ PyObject* Interpreter::call_type(PyTypeObject* t, PyObject* const* args, size_t 
     PyObject* init = recorder.type_lookup(t, init_name);
     PyObject* make = recorder.type_lookup(t, new_name);
     PyTypeObject* base = t;
-    while (base != nullptr && (base->tp_flags & Py_TPFLAGS_HEAPTYPE) && native_type(base) == nullptr) base = base->tp_base;
+    while (base != nullptr && (base->tp_flags & Py_TPFLAGS_HEAPTYPE) && native_type(base) == nullptr)
+      base = base->tp_base;
     const Native* n = base != nullptr ? native_type(base) : nullptr;
     const KnownTypes& k = known_types();
     const bool tensor = k.tensor != nullptr && PyType_IsSubtype(t, k.tensor);

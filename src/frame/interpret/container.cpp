@@ -1,5 +1,5 @@
-// Subscripts, iteration, truth, comparison and arithmetic. The operations are CPython's; done here is what an old operand
-// shows of itself (recorder) and what is done to it (journal).
+// Subscripts, iteration, truth, comparison and arithmetic. The operations are CPython's; done here is what an old
+// operand shows of itself (recorder) and what is done to it (journal).
 #include <cstring>
 
 #include "frame/interpret/interpreter.h"
@@ -15,7 +15,7 @@ bool is_plain(PyObject* o) {
 
 // Subscript goes to the C implementation of dict / list / tuple, perhaps inherited by a Python class.
 template <typename Slot>
-bool inherits(Slot PyMappingMethods::* member, PyTypeObject* t, PyTypeObject* base) {
+bool inherits(Slot PyMappingMethods::*member, PyTypeObject* t, PyTypeObject* base) {
   return t == base || (t->tp_as_mapping != nullptr && t->tp_as_mapping->*member == base->tp_as_mapping->*member);
 }
 
@@ -25,7 +25,8 @@ struct BinaryOp {
 };
 PyObject* power(PyObject* a, PyObject* b) { return PyNumber_Power(a, b, Py_None); }
 PyObject* inplace_power(PyObject* a, PyObject* b) { return PyNumber_InPlacePower(a, b, Py_None); }
-const BinaryOp kBinaryOps[] = {  // in the order of NB_ADD ...
+const BinaryOp kBinaryOps[] = {
+    // in the order of NB_ADD ...
     {PyNumber_Add, "add"},
     {PyNumber_And, "and"},
     {PyNumber_FloorDivide, "floordiv"},
@@ -144,7 +145,8 @@ PyObject* Interpreter::iterator(PyObject* o) {
   look_special(o, "__iter__");
   if (recorder.is_old(o) && !is_tensor(o)) {
     const bool own_python_iter =
-        (t->tp_flags & Py_TPFLAGS_HEAPTYPE) && recorder.type_lookup(t, Ref::steal(PyUnicode_InternFromString("__iter__")).get()) != nullptr &&
+        (t->tp_flags & Py_TPFLAGS_HEAPTYPE) &&
+        recorder.type_lookup(t, Ref::steal(PyUnicode_InternFromString("__iter__")).get()) != nullptr &&
         PyFunction_Check(recorder.type_lookup(t, Ref::steal(PyUnicode_InternFromString("__iter__")).get()));
     if (!own_python_iter) {
       if (PyIter_Check(o) || PyGen_Check(o)) throw Declined("an iterator from before the call is used");

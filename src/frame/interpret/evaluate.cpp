@@ -1,5 +1,5 @@
-// The instruction loop. It stands in for CPython's evaluator on the real, linked frame: the stack, locals and prev_instr are the
-// frame's own, so tracebacks, super(), warnings and sys._getframe see what they would see otherwise.
+// The instruction loop. It stands in for CPython's evaluator on the real, linked frame: the stack, locals and
+// prev_instr are the frame's own, so tracebacks, super(), warnings and sys._getframe see what they would see otherwise.
 #include <opcode.h>
 
 #include <algorithm>
@@ -43,8 +43,8 @@ class Linked {
   bool left_ = false;
 };
 
-// Instructions that a plain run goes on through: control flow and arithmetic of numbers is not worth a capture of its own, and
-// capturing it would guard on every number that passes.
+// Instructions that a plain run goes on through: control flow and arithmetic of numbers is not worth a capture of its
+// own, and capturing it would guard on every number that passes.
 enum class Ease : uint8_t { kNo, kControl, kLoad, kNumbers };
 
 Ease ease_of(int op) {
@@ -131,8 +131,8 @@ void Interpreter::take_snapshot(const Activation& innermost, int next, PyObject*
   for (const Activation* a = &innermost; a != nullptr; a = a->caller) {
     const bool last = a == &innermost;
     _PyInterpreterFrame* f = a->frame;
-    Snapshot::Frame out{Ref::borrow(frame_function(f)), Ref::borrow(reinterpret_cast<PyObject*>(f->f_code)),
-                        last ? next : a->next, {}};
+    Snapshot::Frame out{
+        Ref::borrow(frame_function(f)), Ref::borrow(reinterpret_cast<PyObject*>(f->f_code)), last ? next : a->next, {}};
     PyObject** end = last ? sp : a->below;
     for (PyObject** p = f->localsplus; p < end; ++p) out.slots.push_back(Ref::borrow(*p));
     snapshot->frames.insert(snapshot->frames.begin(), std::move(out));
@@ -147,7 +147,8 @@ PyObject* Interpreter::run_frame(PyThreadState* tstate, _PyInterpreterFrame* fra
     Code* code = decode(frame->f_code);
     if (code == nullptr) throw Declined("out of memory");
     if (code->coroutine) throw Declined("a coroutine");
-    if (mark_of(frame_function(frame)) == Mark::kDisallow) throw Declined("a function that is not to be part of a graph is called");
+    if (mark_of(frame_function(frame)) == Mark::kDisallow)
+      throw Declined("a function that is not to be part of a graph is called");
     if (const Subject* start = std::exchange(start_, nullptr); start != nullptr && start->next >= 0) {
       const auto depth = static_cast<size_t>(start->count - 2);
       std::vector<PyObject*> slots(start->slots, start->slots + depth);
@@ -364,7 +365,7 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
             std::swap(TOP(), PEEK(arg));
             break;
 
-          // Operators.
+            // Operators.
 #if PY_VERSION_HEX < 0x030C0000
           case UNARY_POSITIVE:
 #endif

@@ -22,18 +22,18 @@ namespace flashover::frame {
 
 struct Native;  // what is known of a C callable (native.h)
 
-// A frame that is being evaluated. Instructions are counted, so that a second run of the same capture can be told where to
-// stop: a break is found by running into it, and by then its instruction has taken its operands.
+// A frame that is being evaluated. Instructions are counted, so that a second run of the same capture can be told where
+// to stop: a break is found by running into it, and by then its instruction has taken its operands.
 struct Activation {
   Activation* caller = nullptr;
   _PyInterpreterFrame* frame = nullptr;
   bool direct = false;  // what it returns is the result of the caller's instruction
   bool on_path = false;
-  size_t depth = 0;     // of direct calls
-  int64_t count = 0;    // instructions begun
-  int64_t names = 0;    // KW_NAMES of the running call, which belongs to it
+  size_t depth = 0;   // of direct calls
+  int64_t count = 0;  // instructions begun
+  int64_t names = 0;  // KW_NAMES of the running call, which belongs to it
   int64_t stop = -1;
-  int32_t next = 0;     // after the running call
+  int32_t next = 0;            // after the running call
   PyObject** below = nullptr;  // the stack below the result of the running call
 };
 
@@ -47,7 +47,8 @@ struct Snapshot {
   std::vector<Frame> frames;  // root first
 };
 
-// How a frame is run for real: instruction by instruction with CPython's own meaning, until one that is worth a capture.
+// How a frame is run for real: instruction by instruction with CPython's own meaning, until one that is worth a
+// capture.
 struct PlainRun {
   std::function<PyObject*()> before;  // makes the result that the frame waits for; may be empty
   int64_t least = 1;                  // instructions to run in any case
@@ -62,7 +63,9 @@ class Interpreter {
   // One that only serves step(): no hook, no trace; operations are CPython's.
   struct Plain {};
   explicit Interpreter(Plain) : recorder(nullptr), session(nullptr), plain(true), outer_(nullptr) {}
-  PyObject* step(PyThreadState* tstate, _PyInterpreterFrame* frame, PlainRun& run) { return evaluate(tstate, frame, 0, &run); }
+  PyObject* step(PyThreadState* tstate, _PyInterpreterFrame* frame, PlainRun& run) {
+    return evaluate(tstate, frame, 0, &run);
+  }
 
   static Interpreter* current();  // of this thread; null outside a capture
 
@@ -93,16 +96,16 @@ class Interpreter {
   PyObject* compare(PyObject* a, PyObject* b, int op);
   PyObject* binary(PyObject* a, PyObject* b, int op);
   PyObject* unary(PyObject* o, unaryfunc f);
-  void consume(PyObject* o);  // a native callee is about to read all of `o`
+  void consume(PyObject* o);                         // a native callee is about to read all of `o`
   void look_special(PyObject* o, const char* name);  // the type's special method is about to be looked up by C code
   PyObject* global(_PyInterpreterFrame* frame, PyObject* name);  // new reference
 
-  // Self-check for tests: with the objects that existed before the trace known, one that turns up without a source is a hole in
-  // the bookkeeping. Walks the whole heap once, so off by default (FLASHOVER_CHECK_SOURCES=1).
+  // Self-check for tests: with the objects that existed before the trace known, one that turns up without a source is a
+  // hole in the bookkeeping. Walks the whole heap once, so off by default (FLASHOVER_CHECK_SOURCES=1).
   void remember_old_objects();
 
-  // Where the first capture was stopped: the running instruction of each frame on the way, root first; the last one could not be
-  // captured. Empty: nowhere that a frame could be resumed.
+  // Where the first capture was stopped: the running instruction of each frame on the way, root first; the last one
+  // could not be captured. Empty: nowhere that a frame could be resumed.
   struct Ordinal {
     int64_t count, begin;  // begin: of the KW_NAMES that belongs to it, else the same
   };
@@ -121,7 +124,7 @@ class Interpreter {
   // Generators that were started and are not finished are of the trace: they end without running anything more.
   void end_generators();
   std::vector<Ref> locks;  // acquired by the program and not released yet
-  int uninterpreted = 0;  // > 0: frames run in CPython's own evaluator, effects stay
+  int uninterpreted = 0;   // > 0: frames run in CPython's own evaluator, effects stay
 
  private:
   friend struct NativeCalls;

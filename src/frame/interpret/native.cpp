@@ -272,10 +272,12 @@ const Row kFunctions[] = {
      "_get_sdp_priority_order _get_fp32_precision_getter _dispatch_tls_is_dispatch_key_excluded "
      "_dispatch_tls_is_dispatch_key_included _dispatch_keys _is_multithreading_enabled _vmapmode_increment_nesting",
      kShares},
-    {"torch._C._functorch", "is_functorch_wrapped_tensor is_batchedtensor is_gradtrackingtensor peek_interpreter_stack "
-                            "maybe_current_level maybe_get_level current_level get_dynamic_layer_stack_depth maybe_get_bdim "
-                            "is_dead_tensor_wrapper _add_batch_dim _remove_batch_dim _vmap_increment_nesting "
-                            "_vmap_decrement_nesting _unwrap_batched _is_vmap_fallback_enabled unwrap_if_dead get_unwrapped is_functionaltensor is_legacy_batchedtensor",
+    {"torch._C._functorch",
+     "is_functorch_wrapped_tensor is_batchedtensor is_gradtrackingtensor peek_interpreter_stack "
+     "maybe_current_level maybe_get_level current_level get_dynamic_layer_stack_depth maybe_get_bdim "
+     "is_dead_tensor_wrapper _add_batch_dim _remove_batch_dim _vmap_increment_nesting "
+     "_vmap_decrement_nesting _unwrap_batched _is_vmap_fallback_enabled unwrap_if_dead get_unwrapped "
+     "is_functionaltensor is_legacy_batchedtensor",
      kShares},
     {"torch._C._nn", "_parse_to", kTensors | kShares},
     {"torch._C", "parse_schema", 0},
@@ -303,8 +305,7 @@ const Row kMethods[] = {
     {"builtins:tuple", "index count __getnewargs__", kReadsSelf | kReads},
     {"builtins:set", "add discard remove", kWrites | kReads},
     {"builtins:set", "pop clear", kWrites | kShares},
-    {"builtins:set",
-     "update intersection_update difference_update symmetric_difference_update", kWrites | kReads},
+    {"builtins:set", "update intersection_update difference_update symmetric_difference_update", kWrites | kReads},
     {"builtins:set",
      "copy union intersection difference symmetric_difference isdisjoint issubset issuperset __contains__",
      kReadsSelf | kReads},
@@ -380,21 +381,34 @@ const Row kTypes[] = {
      kShares},
 };
 
-// Tensor methods whose result leaves the world of tensors in a way the dispatcher does not see, or that write to what it
-// does not record.
+// Tensor methods whose result leaves the world of tensors in a way the dispatcher does not see, or that write to what
+// it does not record.
 const char* const kForbiddenTensorMethods[] = {
-    "numpy",          "tolist",       "data_ptr",         "storage",        "untyped_storage", "_typed_storage",
-    "share_memory_",  "backward",     "register_hook",    "set_",           "__array__",       "__array_wrap__",
-    "_make_subclass", "as_subclass",  "_make_wrapper_subclass", "_use_count", "_version",      "__reduce_ex__",
-    "__setstate__",   "record_stream", "map_",            "map2_",          "apply_",          "_backward_hooks",
-    "retain_grad",    "requires_grad_", "__dlpack__",     "pin_memory",     "module_load",     "_clear_non_serializable_cached_data",
-    "storage_type",   "_set_names",   "swap_tensors",     "_fix_weakref",   "resize_",         "resize_as_",
-    "rename_",        "is_shared",    "new",              "new_",             "storage_offset",   "is_set_to",
+    "numpy",          "tolist",          "data_ptr",
+    "storage",        "untyped_storage", "_typed_storage",
+    "share_memory_",  "backward",        "register_hook",
+    "set_",           "__array__",       "__array_wrap__",
+    "_make_subclass", "as_subclass",     "_make_wrapper_subclass",
+    "_use_count",     "_version",        "__reduce_ex__",
+    "__setstate__",   "record_stream",   "map_",
+    "map2_",          "apply_",          "_backward_hooks",
+    "retain_grad",    "requires_grad_",  "__dlpack__",
+    "pin_memory",     "module_load",     "_clear_non_serializable_cached_data",
+    "storage_type",   "_set_names",      "swap_tensors",
+    "_fix_weakref",   "resize_",         "resize_as_",
+    "rename_",        "is_shared",       "new",
+    "new_",           "storage_offset",  "is_set_to",
 };
 // torch functions that are not operators on tensors.
-const char* const kForbiddenTensorFunctions[] = {"from_file", "from_numpy", "frombuffer", "_sync", "_from_functional_tensor",
-                                                 "_to_functional_tensor", "_enable_functionalization",
-                                                 "_disable_functionalization", "set_flush_denormal"};
+const char* const kForbiddenTensorFunctions[] = {"from_file",
+                                                 "from_numpy",
+                                                 "frombuffer",
+                                                 "_sync",
+                                                 "_from_functional_tensor",
+                                                 "_to_functional_tensor",
+                                                 "_enable_functionalization",
+                                                 "_disable_functionalization",
+                                                 "set_flush_denormal"};
 
 class Table {
  public:
@@ -432,7 +446,8 @@ class Table {
       PyErr_Clear();
       if (!owner) continue;
       tensor_owners.insert(owner.get());
-      if (std::strcmp(path, "_VariableFunctions") == 0) tensor_owners.insert(reinterpret_cast<PyObject*>(Py_TYPE(owner.get())));
+      if (std::strcmp(path, "_VariableFunctions") == 0)
+        tensor_owners.insert(reinterpret_cast<PyObject*>(Py_TYPE(owner.get())));
       owner.release();
     }
   }
@@ -563,7 +578,8 @@ const Native* native_function(PyObject* f) {
   }
   auto method = table.methods.find(c->m_ml);
   if (method != table.methods.end()) return &method->second;
-  const bool bound_by_pybind = PyCapsule_CheckExact(self) || std::strstr(Py_TYPE(self)->tp_name, "pybind11_detail_function_record");
+  const bool bound_by_pybind =
+      PyCapsule_CheckExact(self) || std::strstr(Py_TYPE(self)->tp_name, "pybind11_detail_function_record");
   if (bound_by_pybind && c->m_module != nullptr && PyUnicode_Check(c->m_module)) {
     // torch.ops.<library>.<operator>: goes through the dispatcher.
     const char* module = PyUnicode_AsUTF8(c->m_module);

@@ -30,21 +30,21 @@ PyObject* abandon_frame(PyThreadState* tstate, _PyInterpreterFrame* frame) {
   return nullptr;
 }
 
-// Library code that keeps process-wide caches or talks to the outside (once): its effects stay, and what it answers depends
-// on nothing that user code changes between calls.
+// Library code that keeps process-wide caches or talks to the outside (once): its effects stay, and what it answers
+// depends on nothing that user code changes between calls.
 bool runs_uninterpreted(PyCodeObject* code) {
-  static const char* const kStandardLibrary[] = {"<frozen importlib", "/importlib/", "/warnings.py",  "/inspect.py", "/re/_",
-                                                 "/re/__init__.py",   "/typing.py",  "/linecache.py", "/ast.py",
-                                                 "/tokenize.py",      "/traceback.py"};
+  static const char* const kStandardLibrary[] = {
+      "<frozen importlib", "/importlib/",   "/warnings.py", "/inspect.py",  "/re/_",        "/re/__init__.py",
+      "/typing.py",        "/linecache.py", "/ast.py",      "/tokenize.py", "/traceback.py"};
   // Fills a cache in the class, which copy and pickle read.
   if (PyUnicode_CompareWithASCIIString(code->co_name, "_slotnames") == 0 && PyUnicode_Check(code->co_filename)) {
     const char* file = PyUnicode_AsUTF8(code->co_filename);
     if (file != nullptr && std::strstr(file, "/copyreg.py") != nullptr) return true;
     PyErr_Clear();
   }
-  // Python kernels of registered operators (called by the dispatcher, not by the program) and the registration of operators.
-  static const char* const kTorch[] = {"/torch/_library/", "/torch/library.py",
-                                       "/torch/_functorch/predispatch.py"};
+  // Python kernels of registered operators (called by the dispatcher, not by the program) and the registration of
+  // operators.
+  static const char* const kTorch[] = {"/torch/_library/", "/torch/library.py", "/torch/_functorch/predispatch.py"};
   // torch.compile's count of its own calls, noted on each module that is made: nobody's business here.
   static PyObject* const tag = PyUnicode_InternFromString("tag");
   if (code->co_name == tag) {
@@ -222,7 +222,8 @@ bool unpack(Interpreter& in, PyObject* seq, int before, int after, PyObject*** s
         if (after == -1)
           PyErr_Format(PyExc_ValueError, "not enough values to unpack (expected %d, got %d)", before, i);
         else
-          PyErr_Format(PyExc_ValueError, "not enough values to unpack (expected at least %d, got %d)", before + after, i);
+          PyErr_Format(PyExc_ValueError, "not enough values to unpack (expected at least %d, got %d)", before + after,
+                       i);
       }
       return fail();
     }
@@ -342,13 +343,14 @@ void know_module(Interpreter& in, PyObject* m) {
 }
 }  // namespace
 
-PyObject* import_name(Interpreter& in, _PyInterpreterFrame* frame, PyObject* name, PyObject* fromlist, PyObject* level) {
+PyObject* import_name(Interpreter& in, _PyInterpreterFrame* frame, PyObject* name, PyObject* fromlist,
+                      PyObject* level) {
   int depth = _PyLong_AsInt(level);
   if (depth == -1 && PyErr_Occurred()) return nullptr;
   // Importing is a lasting effect of its own: module bodies run as they are, and stay imported.
   ++in.uninterpreted;
-  PyObject* m = PyImport_ImportModuleLevelObject(name, frame->f_globals,
-                                                 frame->f_locals == nullptr ? Py_None : frame->f_locals, fromlist, depth);
+  PyObject* m = PyImport_ImportModuleLevelObject(
+      name, frame->f_globals, frame->f_locals == nullptr ? Py_None : frame->f_locals, fromlist, depth);
   --in.uninterpreted;
   if (m != nullptr) know_module(in, m);
   return m;

@@ -1,5 +1,5 @@
-// Losses over class numbers. What is picked by a target is read by gather; its gradient is a comparison with the class's
-// number, so that no scatter is needed and the softmax around it joins in.
+// Losses over class numbers. What is picked by a target is read by gather; its gradient is a comparison with the
+// class's number, so that no scatter is needed and the softmax around it joins in.
 #include "graph/decompose/rules.h"
 
 namespace flashover::graph::rules {

@@ -12,9 +12,9 @@ using Table = std::unordered_map<const ops::Op*, Decomposition>;
 
 Table make_table() {
   DecompositionRows rows;
-  for (auto* add : {rules::add_pointwise, rules::add_copies, rules::add_views, rules::add_reductions, rules::add_norms,
-                    rules::add_indexing, rules::add_windows, rules::add_losses, rules::add_class_losses,
-                    rules::add_backward})
+  for (auto* add :
+       {rules::add_pointwise, rules::add_copies, rules::add_views, rules::add_reductions, rules::add_norms,
+        rules::add_indexing, rules::add_windows, rules::add_losses, rules::add_class_losses, rules::add_backward})
     add(rows);
   Table table;
   for (const DecompositionRow& row : rows) {

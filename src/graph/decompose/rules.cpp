@@ -119,7 +119,8 @@ ValueId operand(Builder& b, const Node& n, size_t i, DType d) {
     // Integers meet 16-bit floats as such: eager converts them before the kernel reads them.
     const DType to = result(b, n).dtype;
     const ValueId x = in(n, i);
-    if (d == DType::kF32 && is_reduced(to) && is_int(b.dtype(x)) && b.rank(x) > 0) return b.convert(b.convert(x, to), d);
+    if (d == DType::kF32 && is_reduced(to) && is_int(b.dtype(x)) && b.rank(x) > 0)
+      return b.convert(b.convert(x, to), d);
     return b.convert(x, d);
   }
   auto a = scalar_in(arg(n, i), d);

@@ -46,8 +46,8 @@ DType common_dtype(Builder& b, const Node& n, std::initializer_list<size_t> at);
 
 bool done(Builder& b, ValueId v, DType d, Outs& outs);  // outs = {v converted}; true
 
-// Mean and squares in two passes; reduced dims kept. The rounding of the first mean shows in the sum of what is centred,
-// and is taken out again: the mean may be far larger than the spread. Centred x: off - shift.
+// Mean and squares in two passes; reduced dims kept. The rounding of the first mean shows in the sum of what is
+// centred, and is taken out again: the mean may be far larger than the spread. Centred x: off - shift.
 struct Moments {
   ValueId mean, off, shift;
   ValueId squares;  // sum of squares about the mean

@@ -69,8 +69,8 @@ bool slice(Builder& b, const Node& n, Outs& outs) {
   outs = {b.slice(x, r->dim, r->start, r->end, r->step)};
   return true;
 }
-// Two places of the tensor may be one in memory. ATen's *_scatter keep that in their result, so a write shows in both; but not
-// where a stride is 0: then the result is dense.
+// Two places of the tensor may be one in memory. ATen's *_scatter keep that in their result, so a write shows in both;
+// but not where a stride is 0: then the result is dense.
 bool result_may_overlap(const TensorType& t) {
   return !ops::aten::has_zero_size(t) && !ops::aten::repeats(t) && ops::aten::overlaps_itself(t.sizes, t.strides);
 }

@@ -4,8 +4,8 @@
 #include <unordered_map>
 
 #include "base/check.h"
-#include "graph/passes/rewriter.h"
 #include "graph/partition/min_cut.h"
+#include "graph/passes/rewriter.h"
 #include "ops/args.h"
 
 namespace flashover::graph {
@@ -14,14 +14,14 @@ namespace {
 using ops::OpKind;
 
 // Work per byte of the result, compared with moving a byte to memory and back.
-constexpr std::string_view kHeavy[] = {
-    "prim.exp",   "prim.exp2",  "prim.expm1",   "prim.log",   "prim.log2",  "prim.log10", "prim.log1p",
-    "prim.sin",   "prim.cos",   "prim.tan",     "prim.asin",  "prim.acos",  "prim.atan",  "prim.sinh",
-    "prim.cosh",  "prim.tanh",  "prim.asinh",   "prim.acosh", "prim.atanh", "prim.erf",   "prim.erfc",
-    "prim.erfinv", "prim.lgamma", "prim.digamma", "prim.sigmoid", "prim.pow", "prim.atan2", "prim.fmod",
-    "prim.remainder"};
-constexpr std::string_view kMedium[] = {"prim.div", "prim.sqrt", "prim.rsqrt", "prim.reciprocal", "prim.floordiv",
-                                        "prim.truncdiv", "prim.hypot"};
+constexpr std::string_view kHeavy[] = {"prim.exp",   "prim.exp2",   "prim.expm1",  "prim.log",      "prim.log2",
+                                       "prim.log10", "prim.log1p",  "prim.sin",    "prim.cos",      "prim.tan",
+                                       "prim.asin",  "prim.acos",   "prim.atan",   "prim.sinh",     "prim.cosh",
+                                       "prim.tanh",  "prim.asinh",  "prim.acosh",  "prim.atanh",    "prim.erf",
+                                       "prim.erfc",  "prim.erfinv", "prim.lgamma", "prim.digamma",  "prim.sigmoid",
+                                       "prim.pow",   "prim.atan2",  "prim.fmod",   "prim.remainder"};
+constexpr std::string_view kMedium[] = {"prim.div",      "prim.sqrt",     "prim.rsqrt", "prim.reciprocal",
+                                        "prim.floordiv", "prim.truncdiv", "prim.hypot"};
 constexpr std::string_view kMovement[] = {"prim.pad", "prim.cat", "prim.gather", "prim.index", "prim.slice_scatter"};
 
 template <size_t N>
@@ -335,7 +335,8 @@ class Partitioner {
       TensorType type = kept_type(g_.type(v));
       p.forward.outputs.push_back({.value = v, .type = type});
       p.saved_bytes += bytes(v);
-      add_input(v, std::move(type), InputKind::kUser, "saved" + std::to_string(p.backward_inputs.size()), Kind::kSaved, output);
+      add_input(v, std::move(type), InputKind::kUser, "saved" + std::to_string(p.backward_inputs.size()), Kind::kSaved,
+                output);
     };
     // Values computed again stand right before their first reader, so they live as briefly as can be.
     const auto copy_node = [&](const Node& n) {

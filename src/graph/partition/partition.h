@@ -2,12 +2,12 @@
 //
 // Between them stands what is saved. Which values those are is a minimum cut: saving costs the bytes that are written,
 // held and read again, computing again costs work (per operator, in bytes moved), views cost nothing, random and extern
-// operators are never run twice. What eager's backward keeps by reference (inputs, results) is free to keep here; what it
-// does not keep is saved as a copy only, so that a program which writes it after the call is as right as in eager.
+// operators are never run twice. What eager's backward keeps by reference (inputs, results) is free to keep here; what
+// it does not keep is saved as a copy only, so that a program which writes it after the call is as right as in eager.
 //
-//   In        a functional or core graph with tangent inputs, and its Joint; parameters that are trained are kUser inputs
-//   Out       Partition: two graphs and how they meet
-//   Promises  forward computes every result, mutation and effect in the recorded order; backward depends on saved values
+//   In        a functional or core graph with tangent inputs, and its Joint; parameters that are trained are kUser
+//   inputs Out       Partition: two graphs and how they meet Promises  forward computes every result, mutation and
+//   effect in the recorded order; backward depends on saved values
 //             and tangents only; each gradient is memory of its own unless it is a tangent as it came
 //   Declines  a mutation that depends on a tangent, random operators that run in the backward only
 #pragma once

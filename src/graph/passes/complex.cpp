@@ -32,7 +32,8 @@ class Translator {
   }
 
  private:
-  // The last operator of a translation makes the prim's own result, in dense memory: externs cannot return overlapping ones.
+  // The last operator of a translation makes the prim's own result, in dense memory: externs cannot return overlapping
+  // ones.
   void last(Node n, std::string_view op, std::vector<Arg> args) {
     n.op = ops::find(op);
     n.args = std::move(args);
@@ -82,7 +83,8 @@ class Translator {
       for (size_t d = 0; d < starts.size(); ++d) {
         if (starts[d].is_const(0) && steps[d].is_const(1) && sym::known_eq(ends[d], sizes[d])) continue;
         sizes[d] = wanted[d];
-        x = step(n, "aten.slice.Tensor", {Ref{x}, sym::Expr(static_cast<int64_t>(d)), starts[d], ends[d], steps[d]}, sizes);
+        x = step(n, "aten.slice.Tensor", {Ref{x}, sym::Expr(static_cast<int64_t>(d)), starts[d], ends[d], steps[d]},
+                 sizes);
       }
       return last(std::move(n), "aten.clone.default", {Ref{x}, none});
     }

@@ -1,5 +1,5 @@
-// Prims know no complex numbers: views, copies and constants of complex values that functionalize wrote as prims become the
-// ATen operators again (externs).
+// Prims know no complex numbers: views, copies and constants of complex values that functionalize wrote as prims become
+// the ATen operators again (externs).
 #pragma once
 #include "graph/graph.h"
 

@@ -13,7 +13,8 @@ namespace {
 
 bool on(const Graph& g, ValueId v, DeviceType type) { return v != kNoValue && g.type(v).device.type == type; }
 
-// A program on a GPU has kernels for the GPU only: what it computes on the CPU beside that stays with eager's operators.
+// A program on a GPU has kernels for the GPU only: what it computes on the CPU beside that stays with eager's
+// operators.
 bool beside(const Graph& g, const Node& n) {
   return std::none_of(n.outs.begin(), n.outs.end(), [&](ValueId v) { return on(g, v, DeviceType::kCUDA); }) &&
          std::any_of(n.outs.begin(), n.outs.end(), [&](ValueId v) { return on(g, v, DeviceType::kCPU); });

@@ -21,9 +21,17 @@ size_t Emitter::Hash::operator()(const std::vector<uint64_t>& v) const {
 }
 size_t Emitter::Hash::operator()(const Instr& i) const {
   auto id = [](sym::Expr e) { return reinterpret_cast<uint64_t>(e.node()); };
-  uint64_t fields[] = {static_cast<uint64_t>(i.op), static_cast<uint64_t>(i.dtype), static_cast<uint64_t>(i.args[0]),
-                       static_cast<uint64_t>(i.args[1]), static_cast<uint64_t>(i.args[2]), static_cast<uint64_t>(i.mask),
-                       static_cast<uint64_t>(i.slot), id(i.index), id(i.lo), id(i.hi), std::bit_cast<uint64_t>(i.number),
+  uint64_t fields[] = {static_cast<uint64_t>(i.op),
+                       static_cast<uint64_t>(i.dtype),
+                       static_cast<uint64_t>(i.args[0]),
+                       static_cast<uint64_t>(i.args[1]),
+                       static_cast<uint64_t>(i.args[2]),
+                       static_cast<uint64_t>(i.mask),
+                       static_cast<uint64_t>(i.slot),
+                       id(i.index),
+                       id(i.lo),
+                       id(i.hi),
+                       std::bit_cast<uint64_t>(i.number),
                        static_cast<uint64_t>(i.integer)};
   uint64_t h = 0;
   for (uint64_t x : fields) h = (h ^ x) * 0x9E3779B97F4A7C15ull + (h >> 27);
@@ -55,7 +63,9 @@ Id Emitter::convert(Id a, DType to) {
 }
 Id Emitter::constant(DType d, double v) {
   d = compute_dtype(d);
-  if (is_floating(d)) return add({.op = Op::k_const, .dtype = d, .number = d == DType::kF32 ? static_cast<double>(static_cast<float>(v)) : v});
+  if (is_floating(d))
+    return add(
+        {.op = Op::k_const, .dtype = d, .number = d == DType::kF32 ? static_cast<double>(static_cast<float>(v)) : v});
   return add({.op = Op::k_const, .dtype = d, .integer = d == DType::kBool ? v != 0 : static_cast<int64_t>(v)});
 }
 Id Emitter::constant(DType d, int64_t v) {
@@ -88,7 +98,8 @@ sym::Expr Emitter::indirect(Id value, sym::Expr size, bool wrap, const std::stri
   }
   // The same index used twice is one variable and one check.
   for (const Instr& in : body_)
-    if (in.op == Op::k_indirect && in.args[0] == value && in.hi == size && in.wrap == wrap && in.mask == mask_) return in.index;
+    if (in.op == Op::k_indirect && in.args[0] == value && in.hi == size && in.wrap == wrap && in.mask == mask_)
+      return in.index;
   Instr in{.op = Op::k_indirect, .dtype = DType::kI64, .args = {value, kNone, kNone}, .mask = mask_};
   in.index = loop_var('t', static_cast<int>(body_.size()), size);
   in.hi = size;

@@ -1,9 +1,9 @@
 // Define-by-run: builds the body of one stage by asking values for their elements.
 //
-// read(v, at) gives element `at` of value v as an instruction. A value that is realised (in memory, an accumulator, scratch)
-// is fetched from its Source; any other value is computed in place by its prim's lowering (see lower.h), which reads the
-// prim's operands in turn. So pointwise chains and views compose into one body, and equal subexpressions meet in one
-// instruction: instructions are numbered by content.
+// read(v, at) gives element `at` of value v as an instruction. A value that is realised (in memory, an accumulator,
+// scratch) is fetched from its Source; any other value is computed in place by its prim's lowering (see lower.h), which
+// reads the prim's operands in turn. So pointwise chains and views compose into one body, and equal subexpressions meet
+// in one instruction: instructions are numbered by content.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -40,7 +40,8 @@ inline DType compute_dtype(DType d) { return is_reduced(d) ? DType::kF32 : d; }
 class Emitter {
  public:
   // Messages of index checks are appended to `errors`; instructions to `body`.
-  Emitter(const graph::Graph& g, const Producers& producers, Source& source, std::vector<Instr>& body, std::vector<std::string>& errors)
+  Emitter(const graph::Graph& g, const Producers& producers, Source& source, std::vector<Instr>& body,
+          std::vector<std::string>& errors)
       : graph_(g), producers_(producers), source_(source), body_(body), errors_(errors) {}
 
   Id read(ValueId v, const Index& at);

@@ -59,7 +59,8 @@ Id cat(Emitter& e, const graph::Node& node, const Index& at) {
   }
   FLASHOVER_CHECK(!pieces.empty()) << "cat of empty tensors is read";
   Id result = pieces.back().value;
-  for (size_t i = pieces.size() - 1; i-- > 0;) result = e.op(Op::k_where, *pieces[i].condition, pieces[i].value, result);
+  for (size_t i = pieces.size() - 1; i-- > 0;)
+    result = e.op(Op::k_where, *pieces[i].condition, pieces[i].value, result);
   return result;
 }
 

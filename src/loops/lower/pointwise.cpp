@@ -26,11 +26,14 @@ Id other_dtype(Emitter& e, Op op, Id a, Id b) {
     case Op::k_round:
     case Op::k_trunc:
     case Op::k_abs:
-    case Op::k_relu: return a;  // integers and bool
+    case Op::k_relu:
+      return a;  // integers and bool
     case Op::k_isnan:
     case Op::k_isinf:
-    case Op::k_signbit: return e.constant(DType::kBool, int64_t{0});
-    case Op::k_logical_not: return e.op(Op::k_eq, a, e.constant(d, int64_t{0}));
+    case Op::k_signbit:
+      return e.constant(DType::kBool, int64_t{0});
+    case Op::k_logical_not:
+      return e.op(Op::k_eq, a, e.constant(d, int64_t{0}));
     case Op::k_sub:
     case Op::k_neg:
     case Op::k_pow:
@@ -43,7 +46,8 @@ Id other_dtype(Emitter& e, Op op, Id a, Id b) {
       Id x = e.convert(a, DType::kU8);
       return e.convert(b == kNone ? e.op(op, x) : e.op(op, x, e.convert(b, DType::kU8)), DType::kBool);
     }
-    default: break;
+    default:
+      break;
   }
   throw Declined(std::string("loops: no ") + info(op).name + " on " + flashover::info(d).name);
 }
@@ -61,8 +65,8 @@ Id scalar(Emitter& e, const graph::Node& node, const Index& at) {
 Id convert(Emitter& e, const graph::Node& node, const Index& at) {
   const DType to = ops::as_dtype(node.args[1]);
   Id a = e.read(ops::as_value(node.args[0]), at);
-  // A narrow integer or bool on the way matters, a 16-bit float only where the program itself asked for it (third argument):
-  // elsewhere computing in f32 is more exact than eager.
+  // A narrow integer or bool on the way matters, a 16-bit float only where the program itself asked for it (third
+  // argument): elsewhere computing in f32 is more exact than eager.
   Id x = e.convert(a, to);
   if (node.args.size() > 2 && is_reduced(to))
     x = e.add({.op = Op::k_round_to, .dtype = DType::kF32, .args = {x, kNone, kNone}, .narrow = to});
@@ -70,7 +74,9 @@ Id convert(Emitter& e, const graph::Node& node, const Index& at) {
 }
 Id copy(Emitter& e, const graph::Node& node, const Index& at) { return e.read(ops::as_value(node.args[0]), at); }
 
-Id full(Emitter& e, const graph::Node& node, const Index&) { return e.constant(ops::as_dtype(node.args[2]), node.args[1]); }
+Id full(Emitter& e, const graph::Node& node, const Index&) {
+  return e.constant(ops::as_dtype(node.args[2]), node.args[1]);
+}
 Id iota(Emitter& e, const graph::Node& node, const Index& at) {
   const DType d = compute_dtype(ops::as_dtype(node.args[3]));
   const Arg &start = node.args[1], &step = node.args[2];

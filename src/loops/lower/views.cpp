@@ -36,7 +36,8 @@ Index reshape_index(const Index& at, const Sizes& to, const Sizes& from) {
     if (i > 0) a = to[--i];
     if (j > 0) b = from[--j];
     while (!sym::known_eq(a, b)) {
-      const bool grow_a = i > 0 && (j == 0 || (a.is_const() && b.is_const() ? a.value() < b.value() : a.hint() < b.hint()));
+      const bool grow_a =
+          i > 0 && (j == 0 || (a.is_const() && b.is_const() ? a.value() < b.value() : a.hint() < b.hint()));
       if (grow_a) {
         a *= to[--i];
       } else {
@@ -89,7 +90,8 @@ Id flip(Emitter& e, const graph::Node& node, const Index& at) {
 Id diagonal(Emitter& e, const graph::Node& node, const Index& at) {
   const ValueId x = ops::as_value(node.args[0]);
   const int64_t offset = ops::as_int(node.args[1]);
-  const auto dim1 = static_cast<size_t>(ops::as_int(node.args[2])), dim2 = static_cast<size_t>(ops::as_int(node.args[3]));
+  const auto dim1 = static_cast<size_t>(ops::as_int(node.args[2])),
+             dim2 = static_cast<size_t>(ops::as_int(node.args[3]));
   Index from;
   size_t next = 0;
   for (size_t i = 0; i < e.type(x).rank(); ++i) {

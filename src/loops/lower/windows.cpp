@@ -17,8 +17,9 @@ namespace {
 
 // Calls f(condition, from) for each window position; condition as from Emitter::in_range.
 template <typename F>
-void for_each_position(Emitter& e, const TensorType& x, const Index& at, const std::vector<int64_t>& kernel, const std::vector<int64_t>& stride,
-                       const std::vector<int64_t>& padding, const std::vector<int64_t>& dilation, F&& f) {
+void for_each_position(Emitter& e, const TensorType& x, const Index& at, const std::vector<int64_t>& kernel,
+                       const std::vector<int64_t>& stride, const std::vector<int64_t>& padding,
+                       const std::vector<int64_t>& dilation, F&& f) {
   const size_t first = at.size() - kernel.size();
   std::vector<int64_t> k(kernel.size(), 0);
   for (;;) {
@@ -43,11 +44,12 @@ Id max_pool(Emitter& e, const graph::Node& node, const Index& at) {
   const DType d = compute_dtype(e.type(x).dtype);
   Id best = kNone;
   // What padding counts as, and where the maximum starts.
-  Id lowest = is_floating(d) ? e.constant(d, -INFINITY)
+  Id lowest = is_floating(d)      ? e.constant(d, -INFINITY)
               : info(d).is_signed ? e.constant(d, -(int64_t{1} << (info(d).bytes * 8 - 2)) * 2)
                                   : e.constant(d, int64_t{0});
-  for_each_position(e, e.type(x), at, ops::as_ints(node.args[1]), ops::as_ints(node.args[2]), ops::as_ints(node.args[3]),
-                    ops::as_ints(node.args[4]), [&](std::optional<Id> inside, const Index& from) {
+  for_each_position(e, e.type(x), at, ops::as_ints(node.args[1]), ops::as_ints(node.args[2]),
+                    ops::as_ints(node.args[3]), ops::as_ints(node.args[4]),
+                    [&](std::optional<Id> inside, const Index& from) {
                       Id v = kNone;
                       {
                         Emitter::Masked masked(e, inside);
@@ -63,7 +65,8 @@ Id avg_pool(Emitter& e, const graph::Node& node, const Index& at) {
   const ValueId x = ops::as_value(node.args[0]);
   const TensorType& type = e.type(x);
   const DType d = compute_dtype(type.dtype);
-  const std::vector<int64_t> kernel = ops::as_ints(node.args[1]), stride = ops::as_ints(node.args[2]), padding = ops::as_ints(node.args[3]);
+  const std::vector<int64_t> kernel = ops::as_ints(node.args[1]), stride = ops::as_ints(node.args[2]),
+                             padding = ops::as_ints(node.args[3]);
   const bool count_include_pad = ops::as_bool(node.args[5]);
   Id sum = kNone;
   for_each_position(e, type, at, kernel, stride, padding, std::vector<int64_t>(kernel.size(), 1),
@@ -96,6 +99,8 @@ Id avg_pool(Emitter& e, const graph::Node& node, const Index& at) {
 
 }  // namespace
 
-void add_windows(std::vector<LoweringRow>& rows) { rows.insert(rows.end(), {{"max_pool", max_pool}, {"avg_pool", avg_pool}}); }
+void add_windows(std::vector<LoweringRow>& rows) {
+  rows.insert(rows.end(), {{"max_pool", max_pool}, {"avg_pool", avg_pool}});
+}
 
 }  // namespace flashover::loops

@@ -13,14 +13,15 @@ namespace {
 
 using Role = GroupVar::Role;
 
-constexpr int64_t kLargestScratch = 1 << 14;  // elements: 64 KB of f32, about half of a first-level cache and its neighbour
-constexpr int64_t kHeavy = 10;                // scalar operations that are worth a scratch store and load
+constexpr int64_t kLargestScratch =
+    1 << 14;                    // elements: 64 KB of f32, about half of a first-level cache and its neighbour
+constexpr int64_t kHeavy = 10;  // scalar operations that are worth a scratch store and load
 
 Reduce reduce_kind(const ops::Op* op) {
   static constexpr std::pair<const char*, Reduce> kNames[] = {
-      {"sum", Reduce::kSum},   {"prod", Reduce::kProd},     {"amax", Reduce::kMax},       {"amin", Reduce::kMin},
-      {"any", Reduce::kAny},   {"all", Reduce::kAll},       {"argmax", Reduce::kArgMax},  {"argmin", Reduce::kArgMin},
-      {"cumsum", Reduce::kSum}, {"cumprod", Reduce::kProd}, {"cummax", Reduce::kMax},     {"cummin", Reduce::kMin},
+      {"sum", Reduce::kSum},    {"prod", Reduce::kProd},    {"amax", Reduce::kMax},      {"amin", Reduce::kMin},
+      {"any", Reduce::kAny},    {"all", Reduce::kAll},      {"argmax", Reduce::kArgMax}, {"argmin", Reduce::kArgMin},
+      {"cumsum", Reduce::kSum}, {"cumprod", Reduce::kProd}, {"cummax", Reduce::kMax},    {"cummin", Reduce::kMin},
   };
   const std::string_view name = std::string_view(op->name).substr(5);
   for (auto& [n, kind] : kNames)
@@ -49,7 +50,8 @@ class KernelBuilder : public Source {
 
  private:
   bool is_inner(sym::Expr v) const {
-    return std::any_of(g_.vars.begin(), g_.vars.end(), [&](const GroupVar& x) { return x.var == v && x.role == Role::kInner; });
+    return std::any_of(g_.vars.begin(), g_.vars.end(),
+                       [&](const GroupVar& x) { return x.var == v && x.role == Role::kInner; });
   }
   std::vector<sym::Expr> inner_of(const Item& item) const {
     std::vector<sym::Expr> out;
@@ -80,7 +82,8 @@ class KernelBuilder : public Source {
       const bool ordered = item.kind == Item::Kind::kScan || item.kind == Item::Kind::kScatter;
       const std::vector<sym::Expr> loops = ordered ? item.inner : inner_of(item);
       int s = first;
-      while (s < static_cast<int>(stage_vars_.size()) && !(stage_vars_[s] == loops && stage_ordered_[s] == ordered)) ++s;
+      while (s < static_cast<int>(stage_vars_.size()) && !(stage_vars_[s] == loops && stage_ordered_[s] == ordered))
+        ++s;
       if (s == static_cast<int>(stage_vars_.size())) {
         stage_vars_.push_back(loops);
         stage_ordered_.push_back(ordered);
@@ -103,8 +106,8 @@ class KernelBuilder : public Source {
     }
   }
 
-  // How values get from one stage to later ones: accumulators do it by themselves, cheap maps are computed again, others go through
-  // scratch or through memory.
+  // How values get from one stage to later ones: accumulators do it by themselves, cheap maps are computed again,
+  // others go through scratch or through memory.
   void choose_between_stages() {
     scratch_of_.assign(p_.items.size(), -1);
     for (int32_t i : g_.items)
@@ -113,7 +116,8 @@ class KernelBuilder : public Source {
         if (it == maker_.end() || it->second == i) continue;
         const int32_t maker = it->second;
         Item& m = p_.items[maker];
-        if (m.kind == Item::Kind::kReduce || m.stored || scratch_of_[maker] >= 0 || stage_of_[maker] == stage_of_[i]) continue;
+        if (m.kind == Item::Kind::kReduce || m.stored || scratch_of_[maker] >= 0 || stage_of_[maker] == stage_of_[i])
+          continue;
         const bool must = m.kind != Item::Kind::kMap || meet(g_, m, a) == Meeting::kSameRow;
         if (!must && m.cost < kHeavy) continue;
         int64_t size = 1;
@@ -130,8 +134,8 @@ class KernelBuilder : public Source {
         }
       }
   }
-  // Every member that reads it runs through the same loops and meets it at the same element, and no row of the kernel is longer than
-  // registers allow.
+  // Every member that reads it runs through the same loops and meets it at the same element, and no row of the kernel
+  // is longer than registers allow.
   bool registers(int32_t maker) {
     const Item& m = p_.items[maker];
     for (size_t s = 0; s < stage_vars_.size(); ++s) {
@@ -144,7 +148,8 @@ class KernelBuilder : public Source {
         auto it = maker_.find(a.value);
         if (it == maker_.end() || it->second != maker || i == maker || stage_of_[i] == stage_of_[maker]) continue;
         if (meet(g_, m, a) != Meeting::kSameElement) return false;
-        if (stage_vars_[static_cast<size_t>(stage_of_[i])] != stage_vars_[static_cast<size_t>(stage_of_[maker])]) return false;
+        if (stage_vars_[static_cast<size_t>(stage_of_[i])] != stage_vars_[static_cast<size_t>(stage_of_[maker])])
+          return false;
       }
     return true;
   }
@@ -153,7 +158,8 @@ class KernelBuilder : public Source {
       if (v.role != Role::kInner) address = replace(address, {{v.var, 0}});
     return address;
   }
-  // Where an item's element is in its scratch: as in memory if the row's part of memory is one block, else numbered by loops.
+  // Where an item's element is in its scratch: as in memory if the row's part of memory is one block, else numbered by
+  // loops.
   sym::Expr scratch_index(const Item& m) const {
     int64_t size = 1;
     sym::Expr index = 0;
@@ -223,11 +229,14 @@ class KernelBuilder : public Source {
     Kernel& k = built_.kernel;
     auto [best_row, row_score] = best(rows);
     auto [best_inner, inner_score] = best(inner);
-    k.vector = inner.empty() && rows.empty() ? Vector::kNone : inner.empty() || (!rows.empty() && row_score > inner_score) ? Vector::kOuter : Vector::kInner;
+    k.vector = inner.empty() && rows.empty()                                 ? Vector::kNone
+               : inner.empty() || (!rows.empty() && row_score > inner_score) ? Vector::kOuter
+                                                                             : Vector::kInner;
     sorted(rows, k.vector == Vector::kOuter ? best_row : sym::Expr(0));
     for (sym::Expr v : rows) k.outer.push_back({v, extent_of(v)});
     for (size_t s = 0; s < stage_vars_.size(); ++s)
-      if (!stage_ordered_[s]) sorted(stage_vars_[s], k.vector == Vector::kInner ? best(stage_vars_[s]).first : sym::Expr(0));
+      if (!stage_ordered_[s])
+        sorted(stage_vars_[s], k.vector == Vector::kInner ? best(stage_vars_[s]).first : sym::Expr(0));
     if (k.vector == Vector::kOuter && rows.size() > 1) {
       // Loads that run along another outer loop while stores run along the last one.
       std::map<int32_t, double> across;
@@ -280,7 +289,9 @@ class KernelBuilder : public Source {
       return value->second;
     }
     if (scratch_of_[maker] >= 0)
-      return e.add({.op = Op::k_load_scratch, .dtype = compute_dtype(p_.memory[v].dtype), .slot = scratch_of_[maker],
+      return e.add({.op = Op::k_load_scratch,
+                    .dtype = compute_dtype(p_.memory[v].dtype),
+                    .slot = scratch_of_[maker],
                     .index = how == Meeting::kSameElement ? scratch_index(m) : row_address(address)});
     if (m.stored) return load(e, v, address);
     return std::nullopt;
@@ -304,8 +315,12 @@ class KernelBuilder : public Source {
 
   void store(Emitter& e, const Item& item, Id value) {
     if (scratch_of_[&item - p_.items.data()] >= 0)
-      e.add({.op = Op::k_store_scratch, .args = {value, kNone, kNone}, .slot = scratch_of_[&item - p_.items.data()], .index = scratch_index(item)});
-    if (item.stored) e.add({.op = Op::k_store, .args = {value, kNone, kNone}, .slot = param(item.value), .index = item.write.address});
+      e.add({.op = Op::k_store_scratch,
+             .args = {value, kNone, kNone},
+             .slot = scratch_of_[&item - p_.items.data()],
+             .index = scratch_index(item)});
+    if (item.stored)
+      e.add({.op = Op::k_store, .args = {value, kNone, kNone}, .slot = param(item.value), .index = item.write.address});
   }
 
   void emit_item(Emitter& e, int32_t i) {
@@ -317,7 +332,8 @@ class KernelBuilder : public Source {
         Id value = item.source == item.value ? e.compute(item.value, item.from) : e.read(item.source, item.from);
         value = e.convert(value, memory);
         // Whoever reads it from memory sees the rounded value; so must who takes it from the register.
-        if (item.stored && is_reduced(memory)) value = e.add({.op = Op::k_round_to, .dtype = DType::kF32, .args = {value, kNone, kNone}, .narrow = memory});
+        if (item.stored && is_reduced(memory))
+          value = e.add({.op = Op::k_round_to, .dtype = DType::kF32, .args = {value, kNone, kNone}, .narrow = memory});
         forward_[i] = value;
         store(e, item, value);
         return;
@@ -331,12 +347,16 @@ class KernelBuilder : public Source {
         const auto slot = static_cast<int32_t>(built_.kernel.accs.size());
         built_.kernel.accs.push_back({kind, e.dtype(value)});
         acc_of_[i] = slot;
-        Instr in{.op = item.kind == Item::Kind::kScan ? Op::k_scan : Op::k_reduce, .args = {value, kNone, kNone}, .slot = slot};
+        Instr in{.op = item.kind == Item::Kind::kScan ? Op::k_scan : Op::k_reduce,
+                 .args = {value, kNone, kNone},
+                 .slot = slot};
         if (arg) in.args[1] = e.index_value(arg_index(node, item));
         if (item.kind == Item::Kind::kScan) {
           in.dtype = e.dtype(value);
           Id running = e.add(in);
-          if (item.stored && is_reduced(memory)) running = e.add({.op = Op::k_round_to, .dtype = DType::kF32, .args = {running, kNone, kNone}, .narrow = memory});
+          if (item.stored && is_reduced(memory))
+            running =
+                e.add({.op = Op::k_round_to, .dtype = DType::kF32, .args = {running, kNone, kNone}, .narrow = memory});
           forward_[i] = running;
           store(e, item, running);
           return;
@@ -347,7 +367,11 @@ class KernelBuilder : public Source {
       case Item::Kind::kScatter: {
         ScatterPoint point = emit_scatter(e, node, item.from);
         Id value = e.convert(point.value, memory);
-        e.add({.op = Op::k_store, .args = {value, kNone, kNone}, .slot = param(item.value), .index = flatten(point.at, p_.memory[item.value].strides), .mode = point.mode});
+        e.add({.op = Op::k_store,
+               .args = {value, kNone, kNone},
+               .slot = param(item.value),
+               .index = flatten(point.at, p_.memory[item.value].strides),
+               .mode = point.mode});
         return;
       }
     }
@@ -369,7 +393,8 @@ class KernelBuilder : public Source {
       if (++shown <= 4) out += (out.empty() ? "" : "+") + n.op->name.substr(n.op->name.find('.') + 1);
     }
     if (shown > 4) out += "+" + std::to_string(shown - 4);
-    if (location >= 0 && location < static_cast<int32_t>(p_.graph.locations.size())) out += " " + p_.graph.locations[location];
+    if (location >= 0 && location < static_cast<int32_t>(p_.graph.locations.size()))
+      out += " " + p_.graph.locations[location];
     return out;
   }
 
@@ -387,12 +412,38 @@ class KernelBuilder : public Source {
   static double cost_of(Op op) {
     switch (op) {
       case Op::k_const:
-      case Op::k_acc: return 0;
-      case Op::k_div: case Op::k_sqrt: case Op::k_rsqrt: case Op::k_reciprocal: case Op::k_remainder: case Op::k_fmod: return 3;
-      case Op::k_exp: case Op::k_exp2: case Op::k_expm1: case Op::k_log: case Op::k_log2: case Op::k_log10: case Op::k_log1p:
-      case Op::k_sigmoid: case Op::k_tanh: case Op::k_erf: case Op::k_sin: case Op::k_cos: return 10;
-      case Op::k_pow: case Op::k_tan: case Op::k_atan2: case Op::k_erfc: case Op::k_erfinv: case Op::k_lgamma: case Op::k_digamma: return 20;
-      default: return 1;
+      case Op::k_acc:
+        return 0;
+      case Op::k_div:
+      case Op::k_sqrt:
+      case Op::k_rsqrt:
+      case Op::k_reciprocal:
+      case Op::k_remainder:
+      case Op::k_fmod:
+        return 3;
+      case Op::k_exp:
+      case Op::k_exp2:
+      case Op::k_expm1:
+      case Op::k_log:
+      case Op::k_log2:
+      case Op::k_log10:
+      case Op::k_log1p:
+      case Op::k_sigmoid:
+      case Op::k_tanh:
+      case Op::k_erf:
+      case Op::k_sin:
+      case Op::k_cos:
+        return 10;
+      case Op::k_pow:
+      case Op::k_tan:
+      case Op::k_atan2:
+      case Op::k_erfc:
+      case Op::k_erfinv:
+      case Op::k_lgamma:
+      case Op::k_digamma:
+        return 20;
+      default:
+        return 1;
     }
   }
 
@@ -415,6 +466,8 @@ class KernelBuilder : public Source {
 
 }  // namespace
 
-Built build(Program& program, const Group& group, const BuildOptions& options) { return KernelBuilder(program, group, options).run(); }
+Built build(Program& program, const Group& group, const BuildOptions& options) {
+  return KernelBuilder(program, group, options).run();
+}
 
 }  // namespace flashover::loops

@@ -58,11 +58,15 @@ inline int64_t flat(const std::vector<int64_t>& c, const std::vector<int64_t>& s
 }
 inline double round_to(DType d, double v) {
   switch (d) {
-    case DType::kF32: return static_cast<float>(v);
+    case DType::kF32:
+      return static_cast<float>(v);
     case DType::kI64:
-    case DType::kI32: return std::trunc(v);
-    case DType::kBool: return v != 0;
-    default: return v;  // 16-bit floats: fused chains keep f32, so no rounding here; tests compare loosely
+    case DType::kI32:
+      return std::trunc(v);
+    case DType::kBool:
+      return v != 0;
+    default:
+      return v;  // 16-bit floats: fused chains keep f32, so no rounding here; tests compare loosely
   }
 }
 
@@ -114,9 +118,12 @@ class Evaluator {
     const TensorType& t = g_.type(n.outs[0]);
     out.sizes = constant(t.sizes);
     out.data.resize(static_cast<size_t>(product(out.sizes)));
-    for (size_t i = 0; i < out.data.size(); ++i) out.data[i] = round_to(t.dtype, f(coords(static_cast<int64_t>(i), out.sizes), i));
+    for (size_t i = 0; i < out.data.size(); ++i)
+      out.data[i] = round_to(t.dtype, f(coords(static_cast<int64_t>(i), out.sizes), i));
   }
-  static double get(const Array& a, const std::vector<int64_t>& c) { return a.data[static_cast<size_t>(flat(c, a.sizes))]; }
+  static double get(const Array& a, const std::vector<int64_t>& c) {
+    return a.data[static_cast<size_t>(flat(c, a.sizes))];
+  }
 
   void node(const graph::Node& n) {
     const std::string op = n.op->name.substr(n.op->is_prim ? 5 : 0);
@@ -125,13 +132,19 @@ class Evaluator {
       return;
     }
     if (n.op->kind == ops::OpKind::kPointwise) {
-      if (op == "where") return fill(n, [&](const auto&, size_t i) { return in(n, 0).data[i] ? in(n, 1).data[i] : in(n, 2).data[i]; });
+      if (op == "where")
+        return fill(n, [&](const auto&, size_t i) { return in(n, 0).data[i] ? in(n, 1).data[i] : in(n, 2).data[i]; });
       const bool two = n.args.size() > 1 && std::holds_alternative<Ref>(n.args[1]);
-      return fill(n, [&](const auto&, size_t i) { return two ? binary(op, in(n, 0).data[i], in(n, 1).data[i]) : unary(op, in(n, 0).data[i]); });
+      return fill(n, [&](const auto&, size_t i) {
+        return two ? binary(op, in(n, 0).data[i], in(n, 1).data[i]) : unary(op, in(n, 0).data[i]);
+      });
     }
     if (n.op->kind == ops::OpKind::kReduction) return reduce(n, op);
     if (op == "full") return fill(n, [&](const auto&, size_t) { return ops::as_double(n.args[1]); });
-    if (op == "iota") return fill(n, [&](const auto& c, size_t) { return ops::as_double(n.args[1]) + static_cast<double>(c[0]) * ops::as_double(n.args[2]); });
+    if (op == "iota")
+      return fill(n, [&](const auto& c, size_t) {
+        return ops::as_double(n.args[1]) + static_cast<double>(c[0]) * ops::as_double(n.args[2]);
+      });
     if (op == "broadcast") {
       auto dims = ops::as_ints(n.args[2]);
       return fill(n, [&](const auto& c, size_t) {
@@ -214,7 +227,8 @@ class Evaluator {
         auto from = c;
         c[dim] = static_cast<int64_t>(in(n, 2).data[i]);
         double& d = out.data[static_cast<size_t>(flat(c, out.sizes))];
-        d = std::get<std::string>(n.args[4]) == "add" ? static_cast<float>(d + get(in(n, 3), from)) : get(in(n, 3), from);
+        d = std::get<std::string>(n.args[4]) == "add" ? static_cast<float>(d + get(in(n, 3), from))
+                                                      : get(in(n, 3), from);
       }
       return;
     }
@@ -305,11 +319,16 @@ class Evaluator {
       double s = op == "amax" || op == "argmax" ? -INFINITY : op == "amin" ? INFINITY : op == "prod" ? 1 : 0;
       int64_t at = 0;
       each(c, [&](double v, int64_t r) {
-        if (op == "sum") s += v;
-        else if (op == "amax") s = std::max(s, v);
-        else if (op == "amin") s = std::min(s, v);
-        else if (op == "argmax") { if (v > s) s = v, at = r; }
-        else FLASHOVER_CHECK(false) << "evaluator: " << op;
+        if (op == "sum")
+          s += v;
+        else if (op == "amax")
+          s = std::max(s, v);
+        else if (op == "amin")
+          s = std::min(s, v);
+        else if (op == "argmax") {
+          if (v > s) s = v, at = r;
+        } else
+          FLASHOVER_CHECK(false) << "evaluator: " << op;
       });
       return op == "argmax" ? static_cast<double>(at) : s;
     });
@@ -326,24 +345,68 @@ struct Memory {
 };
 inline double load(DType d, const char* p, int64_t i) {
   switch (d) {
-    case DType::kF32: { float v; std::memcpy(&v, p + i * 4, 4); return v; }
-    case DType::kF64: { double v; std::memcpy(&v, p + i * 8, 8); return v; }
-    case DType::kBF16: { uint16_t v; std::memcpy(&v, p + i * 2, 2); return bf16_to_float(v); }
-    case DType::kI64: { int64_t v; std::memcpy(&v, p + i * 8, 8); return static_cast<double>(v); }
-    case DType::kI32: { int32_t v; std::memcpy(&v, p + i * 4, 4); return v; }
-    case DType::kBool: return p[i];
-    default: FLASHOVER_CHECK(false) << "test dtype"; return 0;
+    case DType::kF32: {
+      float v;
+      std::memcpy(&v, p + i * 4, 4);
+      return v;
+    }
+    case DType::kF64: {
+      double v;
+      std::memcpy(&v, p + i * 8, 8);
+      return v;
+    }
+    case DType::kBF16: {
+      uint16_t v;
+      std::memcpy(&v, p + i * 2, 2);
+      return bf16_to_float(v);
+    }
+    case DType::kI64: {
+      int64_t v;
+      std::memcpy(&v, p + i * 8, 8);
+      return static_cast<double>(v);
+    }
+    case DType::kI32: {
+      int32_t v;
+      std::memcpy(&v, p + i * 4, 4);
+      return v;
+    }
+    case DType::kBool:
+      return p[i];
+    default:
+      FLASHOVER_CHECK(false) << "test dtype";
+      return 0;
   }
 }
 inline void store(DType d, char* p, int64_t i, double x) {
   switch (d) {
-    case DType::kF32: { float v = static_cast<float>(x); std::memcpy(p + i * 4, &v, 4); return; }
-    case DType::kF64: std::memcpy(p + i * 8, &x, 8); return;
-    case DType::kBF16: { uint16_t v = float_to_bf16(static_cast<float>(x)); std::memcpy(p + i * 2, &v, 2); return; }
-    case DType::kI64: { auto v = static_cast<int64_t>(x); std::memcpy(p + i * 8, &v, 8); return; }
-    case DType::kI32: { auto v = static_cast<int32_t>(x); std::memcpy(p + i * 4, &v, 4); return; }
-    case DType::kBool: p[i] = x != 0; return;
-    default: FLASHOVER_CHECK(false) << "test dtype";
+    case DType::kF32: {
+      float v = static_cast<float>(x);
+      std::memcpy(p + i * 4, &v, 4);
+      return;
+    }
+    case DType::kF64:
+      std::memcpy(p + i * 8, &x, 8);
+      return;
+    case DType::kBF16: {
+      uint16_t v = float_to_bf16(static_cast<float>(x));
+      std::memcpy(p + i * 2, &v, 2);
+      return;
+    }
+    case DType::kI64: {
+      auto v = static_cast<int64_t>(x);
+      std::memcpy(p + i * 8, &v, 8);
+      return;
+    }
+    case DType::kI32: {
+      auto v = static_cast<int32_t>(x);
+      std::memcpy(p + i * 4, &v, 4);
+      return;
+    }
+    case DType::kBool:
+      p[i] = x != 0;
+      return;
+    default:
+      FLASHOVER_CHECK(false) << "test dtype";
   }
 }
 
@@ -359,7 +422,8 @@ class Runner {
       } else if (x.home == plan::Home::kSlab) {
         memory_[t].data = slab_.data() + x.slab_offset.value();
       } else {
-        memory_[t].owned.assign(static_cast<size_t>(plan::span(x.type).value()) * info(x.type.dtype).bytes + 64, static_cast<char>(0x7f));
+        memory_[t].owned.assign(static_cast<size_t>(plan::span(x.type).value()) * info(x.type.dtype).bytes + 64,
+                                static_cast<char>(0x7f));
         memory_[t].data = memory_[t].owned.data();
       }
       if (x.home == plan::Home::kInput) write(static_cast<plan::TensorId>(t), inputs[x.index]);
@@ -374,7 +438,8 @@ class Runner {
           for (plan::TensorId t : s.reads) pointers.push_back(memory_[t].data);
           for (plan::TensorId t : s.writes) pointers.push_back(memory_[t].data);
           const std::vector<int64_t> sizes = constant(s.sizes);
-          if (int32_t e = launch_ ? launch_(s.kernel, pointers, sizes) : interpret(s_.kernels[s.kernel], pointers, sizes)) {
+          if (int32_t e =
+                  launch_ ? launch_(s.kernel, pointers, sizes) : interpret(s_.kernels[s.kernel], pointers, sizes)) {
             r.error = e;
             return r;
           }
@@ -415,7 +480,8 @@ class Runner {
     return a;
   }
   void write(plan::TensorId t, const Array& a) {
-    each(p_.tensors[t].type, [&](size_t i, int64_t at) { store(p_.tensors[t].type.dtype, memory_[t].data, at, a.data[i]); });
+    each(p_.tensors[t].type,
+         [&](size_t i, int64_t at) { store(p_.tensors[t].type.dtype, memory_[t].data, at, a.data[i]); });
   }
   const Schedule& s_;
   const plan::Plan& p_;
@@ -427,7 +493,9 @@ class Runner {
 }  // namespace detail
 
 // Values of all graph values. Inputs by position.
-inline std::vector<Array> evaluate(const graph::Graph& g, const std::vector<Array>& inputs) { return detail::Evaluator(g, inputs).run(); }
+inline std::vector<Array> evaluate(const graph::Graph& g, const std::vector<Array>& inputs) {
+  return detail::Evaluator(g, inputs).run();
+}
 inline PlanResult run_plan(const Schedule& s, const std::vector<Array>& inputs, const Launch& launch = {}) {
   return detail::Runner(s, inputs, launch).run();
 }

@@ -42,7 +42,8 @@ void expand_var(Builder& b, const Node& node, std::vector<ValueId>& outs) {
 
 // Over no element at all: the neutral element. Loops that never run would leave the merged ones with a wrong length.
 bool expand_empty(Builder& b, const Node& node, std::vector<ValueId>& outs) {
-  static constexpr std::pair<const char*, int> kNeutral[] = {{"prim.sum", 0}, {"prim.prod", 1}, {"prim.any", 0}, {"prim.all", 1}};
+  static constexpr std::pair<const char*, int> kNeutral[] = {
+      {"prim.sum", 0}, {"prim.prod", 1}, {"prim.any", 0}, {"prim.all", 1}};
   for (auto [name, neutral] : kNeutral) {
     if (node.op->name != name || !b.type(ops::as_value(node.args[0])).numel().is_const(0)) continue;
     const TensorType t = b.type(node.outs[0]);
@@ -56,8 +57,8 @@ bool expand_empty(Builder& b, const Node& node, std::vector<ValueId>& outs) {
 }
 
 void expand_max_pool(Builder& b, const Node& node, std::vector<ValueId>& outs) {
-  const std::vector<int64_t> kernel = ops::as_ints(node.args[1]), stride = ops::as_ints(node.args[2]), padding = ops::as_ints(node.args[3]),
-                             dilation = ops::as_ints(node.args[4]);
+  const std::vector<int64_t> kernel = ops::as_ints(node.args[1]), stride = ops::as_ints(node.args[2]),
+                             padding = ops::as_ints(node.args[3]), dilation = ops::as_ints(node.args[4]);
   ValueId x = ops::as_value(node.args[0]);
   for (size_t i = kernel.size(); i-- > 0;) {
     if (kernel[i] == 1 && stride[i] == 1 && padding[i] == 0) continue;
@@ -71,8 +72,10 @@ void expand_max_pool(Builder& b, const Node& node, std::vector<ValueId>& outs) {
 
 // Only where every window lies inside the input; elsewhere the long body stays.
 bool expand_avg_pool(Builder& b, const Node& node, std::vector<ValueId>& outs) {
-  const std::vector<int64_t> kernel = ops::as_ints(node.args[1]), stride = ops::as_ints(node.args[2]), padding = ops::as_ints(node.args[3]);
-  if (ops::as_bool(node.args[4]) || !is_none(node.args[6]) || std::any_of(padding.begin(), padding.end(), [](int64_t p) { return p != 0; }))
+  const std::vector<int64_t> kernel = ops::as_ints(node.args[1]), stride = ops::as_ints(node.args[2]),
+                             padding = ops::as_ints(node.args[3]);
+  if (ops::as_bool(node.args[4]) || !is_none(node.args[6]) ||
+      std::any_of(padding.begin(), padding.end(), [](int64_t p) { return p != 0; }))
     return false;
   ValueId x = ops::as_value(node.args[0]);
   for (size_t i = kernel.size(); i-- > 0;) {
@@ -109,14 +112,15 @@ std::optional<Cut> gpu_cut(const TensorType& x, const std::vector<int64_t>& dims
   for (int64_t d : dims) length *= x.sizes[d].value();
   const int64_t rows = *all / length;
   const bool along = std::find(dims.begin(), dims.end(), smallest) != dims.end() || rows < 16;
-  // Along memory a program takes rows of its own; across it takes 32 columns. Two kernels, and a row that cannot be fused with what
-  // follows, must be worth it.
+  // Along memory a program takes rows of its own; across it takes 32 columns. Two kernels, and a row that cannot be
+  // fused with what follows, must be worth it.
   const int64_t programs = along ? rows : (rows + 31) / 32, least = along ? 4096 : 256;
   if (length < (along ? 512 : 8) * processors) return std::nullopt;
   int64_t target = std::min((4 * processors + programs - 1) / programs, length / least);
   if (programs >= 2 * processors || target < 2) return std::nullopt;
   std::vector<int64_t> order = dims;
-  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return x.strides[a].value() > x.strides[b].value(); });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int64_t a, int64_t b) { return x.strides[a].value() > x.strides[b].value(); });
   Cut cut;
   int64_t parts = 1;
   for (int64_t d : order) {
@@ -131,7 +135,9 @@ std::optional<Cut> gpu_cut(const TensorType& x, const std::vector<int64_t>& dims
     if (want < 2) break;
     int64_t divisor = 0;
     for (int64_t k = std::max<int64_t>(2, want / 2); k <= want * 2 && k < size; ++k)
-      if (size % k == 0 && (divisor == 0 || std::max(k, want) * std::min(divisor, want) <= std::max(divisor, want) * std::min(k, want))) divisor = k;
+      if (size % k == 0 &&
+          (divisor == 0 || std::max(k, want) * std::min(divisor, want) <= std::max(divisor, want) * std::min(k, want)))
+        divisor = k;
     if (divisor == 0 && exact) break;
     cut.dim = d;
     cut.parts = divisor ? divisor : want;
@@ -142,9 +148,10 @@ std::optional<Cut> gpu_cut(const TensorType& x, const std::vector<int64_t>& dims
   if (cut.dim < 0 && parts < 2) return std::nullopt;
   return cut;
 }
-// x with the cut made: dims of x shift by one after the cut dim. `first`: what the first step reduces; `parts`: where the parts are in x.
-ValueId cut_open(Builder& b, ValueId x, const Cut& cut, const std::vector<int64_t>& dims, const Arg& padding, std::vector<int64_t>& first,
-                 std::vector<int64_t>& parts) {
+// x with the cut made: dims of x shift by one after the cut dim. `first`: what the first step reduces; `parts`: where
+// the parts are in x.
+ValueId cut_open(Builder& b, ValueId x, const Cut& cut, const std::vector<int64_t>& dims, const Arg& padding,
+                 std::vector<int64_t>& first, std::vector<int64_t>& parts) {
   if (cut.padded > 0) {
     Sizes lo(b.rank(x), 0), hi(b.rank(x), 0);
     hi[static_cast<size_t>(cut.dim)] = cut.padded;
@@ -173,8 +180,10 @@ std::vector<int64_t> positions(const std::vector<int64_t>& dims, const std::vect
   return out;
 }
 Arg neutral_of(const Node& node, DType d) {
-  if (is_kind(node, {"prim.sum", "prim.any"})) return d == DType::kBool ? Arg(false) : is_floating(d) ? Arg(0.0) : Arg(sym::Expr(0));
-  if (is_kind(node, {"prim.prod", "prim.all"})) return d == DType::kBool ? Arg(true) : is_floating(d) ? Arg(1.0) : Arg(sym::Expr(1));
+  if (is_kind(node, {"prim.sum", "prim.any"}))
+    return d == DType::kBool ? Arg(false) : is_floating(d) ? Arg(0.0) : Arg(sym::Expr(0));
+  if (is_kind(node, {"prim.prod", "prim.all"}))
+    return d == DType::kBool ? Arg(true) : is_floating(d) ? Arg(1.0) : Arg(sym::Expr(1));
   const bool low = is_kind(node, {"prim.amax"});
   return low ? Arg(-std::numeric_limits<double>::infinity()) : Arg(std::numeric_limits<double>::infinity());
 }
@@ -194,8 +203,10 @@ bool gpu_reduction(const graph::Graph& g, Builder& b, const Node& node, int proc
   outs.push_back(b.convert(b.emit(node.op->name, {Ref{partial}, graph::int_list(positions(parts, first))}), dtype));
   return true;
 }
-// The input with dims `dims` flattened to one dim at the end, padded to a multiple of `parts` and cut: [rest..., parts, chunk].
-ValueId flat_parts(Builder& b, ValueId x, const std::vector<int64_t>& dims, int64_t parts, int64_t length, const Arg& padding) {
+// The input with dims `dims` flattened to one dim at the end, padded to a multiple of `parts` and cut: [rest..., parts,
+// chunk].
+ValueId flat_parts(Builder& b, ValueId x, const std::vector<int64_t>& dims, int64_t parts, int64_t length,
+                   const Arg& padding) {
   std::vector<int64_t> order;
   Sizes sizes;
   for (size_t d = 0; d < b.rank(x); ++d)
@@ -332,7 +343,9 @@ void expand_reduction(Builder& b, const Node& node, int64_t parts, size_t dim, s
     if (d >= static_cast<int64_t>(dim)) first.push_back(d + 1);
   }
   // Where the parts stand after the first step.
-  const auto position = static_cast<int64_t>(dim) - std::count_if(first.begin(), first.end(), [&](int64_t d) { return d < static_cast<int64_t>(dim); });
+  const auto position = static_cast<int64_t>(dim) - std::count_if(first.begin(), first.end(), [&](int64_t d) {
+                          return d < static_cast<int64_t>(dim);
+                        });
   const ValueId partial = b.emit(node.op->name, {Ref{b.reshape(x, sizes)}, graph::int_list(first)});
   outs.push_back(b.convert(b.emit(node.op->name, {Ref{partial}, graph::int_list({position})}), dtype));
 }

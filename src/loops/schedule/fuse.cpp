@@ -1,7 +1,8 @@
-// Greedy fusion in program order. An item joins the group of something it reads, or of something that reads the same memory,
-// when its loop variables can be expressed in the group's. The correspondence is found through memory: two accesses to
-// one buffer agree on the variables that have equal strides in it (a variable that covers several of the other's is split).
-// What was found that way is only a proposal; meet() then proves that everything read was written by the same row.
+// Greedy fusion in program order. An item joins the group of something it reads, or of something that reads the same
+// memory, when its loop variables can be expressed in the group's. The correspondence is found through memory: two
+// accesses to one buffer agree on the variables that have equal strides in it (a variable that covers several of the
+// other's is split). What was found that way is only a proposal; meet() then proves that everything read was written by
+// the same row.
 #include "loops/schedule/fuse.h"
 
 #include <algorithm>
@@ -115,7 +116,8 @@ class Match {
 
   // Completes the correspondence; false if the domains do not fit.
   bool finish() {
-    const bool rows_exist = std::any_of(vars_.begin(), vars_.end(), [](const GroupVar& v) { return v.role != Role::kFree; });
+    const bool rows_exist =
+        std::any_of(vars_.begin(), vars_.end(), [](const GroupVar& v) { return v.role != Role::kFree; });
     const bool folds = item_.kind == Item::Kind::kReduce || item_.kind == Item::Kind::kScan;
     const bool group_free = !vars_.empty() && !rows_exist;
     for (sym::Expr v : current(item_.inner)) {
@@ -215,8 +217,8 @@ class Match {
   Program& p_;
   std::vector<GroupVar> vars_;
   const Item& item_;
-  Map link_;          // item variable -> group variable
-  Map item_splits_;   // item variable -> hi*k + lo
+  Map link_;         // item variable -> group variable
+  Map item_splits_;  // item variable -> hi*k + lo
   Map group_splits_;
 };
 
@@ -237,7 +239,8 @@ class Fuser {
     size_t next_item = 0;
     for (size_t n = 0; n < p_.graph.nodes.size(); ++n) {
       if (!p_.graph.nodes[n].op->is_prim) add_extern(static_cast<int32_t>(n));
-      while (next_item < p_.items.size() && p_.items[next_item].node <= static_cast<int32_t>(n)) add_item(static_cast<int32_t>(next_item++));
+      while (next_item < p_.items.size() && p_.items[next_item].node <= static_cast<int32_t>(n))
+        add_item(static_cast<int32_t>(next_item++));
     }
     mark_stored();
     Fused f;
@@ -314,7 +317,8 @@ class Fuser {
     for (const Access& a : p_.items[id].reads) {
       for (int32_t maker : makers_[a.value])
         if (maker != unit) depend(unit, maker);
-      if (std::find(readers_[a.value].begin(), readers_[a.value].end(), unit) == readers_[a.value].end()) readers_[a.value].push_back(unit);
+      if (std::find(readers_[a.value].begin(), readers_[a.value].end(), unit) == readers_[a.value].end())
+        readers_[a.value].push_back(unit);
     }
     auto& makers = makers_[item.value];
     if (p_.items[id].kind == Item::Kind::kScatter || p_.items[id].alone)
@@ -479,7 +483,7 @@ class Fuser {
   const ScheduleOptions& options_;
   std::vector<Group> groups_;
   std::vector<Node> units_;
-  std::vector<int32_t> group_of_;               // unit of an item
+  std::vector<int32_t> group_of_;                       // unit of an item
   std::vector<std::vector<int32_t>> makers_, readers_;  // units, by value
   std::vector<int32_t> extern_unit_;
   int32_t last_effect_ = -1;
@@ -502,7 +506,8 @@ Meeting meet(const Group& g, const Item& producer, const Access& read) {
     row_mine = replace(row_mine, {{v.var, 0}});
   }
   auto is_row = [&](sym::Expr v) {
-    return std::any_of(g.vars.begin(), g.vars.end(), [&](const GroupVar& x) { return x.var == v && x.role != Role::kInner; });
+    return std::any_of(g.vars.begin(), g.vars.end(),
+                       [&](const GroupVar& x) { return x.var == v && x.role != Role::kInner; });
   };
   for (const Term& t : *theirs) {
     if (is_row(t.var)) continue;
@@ -527,7 +532,8 @@ std::string print(const Fused& f, const Program& p) {
     }
     const Group& g = f.groups[u.group];
     out += std::string(g.frozen ? "frozen " : "") + "group";
-    for (const GroupVar& v : g.vars) out += " " + std::string(v.var.name()) + (v.role == Role::kInner ? "*" : v.role == Role::kRow ? "" : "?");
+    for (const GroupVar& v : g.vars)
+      out += " " + std::string(v.var.name()) + (v.role == Role::kInner ? "*" : v.role == Role::kRow ? "" : "?");
     out += ":";
     for (int32_t i : g.items) out += " %" + std::to_string(p.items[i].value) + (p.items[i].stored ? "!" : "");
     out += "\n";

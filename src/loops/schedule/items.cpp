@@ -22,7 +22,8 @@ int op_cost(const ops::Op* op) {
     put(2, {"pad", "slice_scatter", "cat", "gather", "index", "floordiv", "truncdiv", "round"});
     put(3, {"div", "sqrt", "rsqrt", "reciprocal", "remainder", "fmod"});
     put(10, {"exp", "exp2", "expm1", "sigmoid", "log", "log2", "log10", "log1p", "sin", "cos", "tanh", "erf", "hypot"});
-    put(20, {"tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "erfc", "erfinv", "lgamma", "digamma", "pow", "atan2"});
+    put(20, {"tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "erfc", "erfinv", "lgamma",
+             "digamma", "pow", "atan2"});
     return t;
   }();
   auto it = table->find(op);
@@ -139,7 +140,8 @@ class Maker {
     if (base == v || type(base).opaque) return s;
     Index at;
     const Sizes& sizes = type(v).sizes;
-    for (size_t i = 0; i < sizes.size(); ++i) at.push_back(sizes[i].is_const(1) ? sym::Expr(0) : loop_var('v', static_cast<int>(i), sizes[i]));
+    for (size_t i = 0; i < sizes.size(); ++i)
+      at.push_back(sizes[i].is_const(1) ? sym::Expr(0) : loop_var('v', static_cast<int>(i), sizes[i]));
     // Only views lie between v and base, so the body is the one load of base.
     struct BaseSource : Source {
       ValueId base;
@@ -156,7 +158,8 @@ class Maker {
     Emitter e(g_, p_.producers, source, body, errors);
     e.compute(v, at);
     TensorType memory = fact(base).realised ? p_.memory[base] : type(base);
-    if (!fact(base).realised && !ops::is_dense(memory.sizes, memory.strides)) memory.strides = ops::dense_like(memory.sizes, memory.strides);
+    if (!fact(base).realised && !ops::is_dense(memory.sizes, memory.strides))
+      memory.strides = ops::dense_like(memory.sizes, memory.strides);
     sym::Expr address = flatten(source.found, memory.strides), rest = address;
     for (size_t i = 0; i < sizes.size(); ++i) {
       sym::Expr stride = type(v).strides[i];
@@ -172,14 +175,19 @@ class Maker {
     s.offset = rest;
     return s;
   }
-  // An output that is a view of what an extern call returned needs no copy, unless somebody else returns that memory too.
+  // An output that is a view of what an extern call returned needs no copy, unless somebody else returns that memory
+  // too.
   bool view_of_extern(const graph::Output& o) {
-    if (p_.producers.of[o.value].node < 0 || fact(o.value).realised || !same_sizes(written_strides(o), type(o.value).strides)) return false;
+    if (p_.producers.of[o.value].node < 0 || fact(o.value).realised ||
+        !same_sizes(written_strides(o), type(o.value).strides))
+      return false;
     Strided s = strided_view(o.value);
-    if (s.base == kNoValue || p_.producers.of[s.base].node < 0 || node_of(s.base).op->is_prim || fact(s.base).frozen) return false;
+    if (s.base == kNoValue || p_.producers.of[s.base].node < 0 || node_of(s.base).op->is_prim || fact(s.base).frozen)
+      return false;
     if (!sym::known_eq(s.offset, o.kind == graph::Output::Kind::kPart ? sym::Expr(0) : o.type.offset)) return false;
     for (const graph::Output& other : g_.outputs)
-      if (&other != &o && other.owns_memory() && (other.value == s.base || p_.views[other.value].base == s.base)) return false;
+      if (&other != &o && other.owns_memory() && (other.value == s.base || p_.views[other.value].base == s.base))
+        return false;
     p_.views[o.value] = s;
     fact(s.base).used = true;
     return true;
@@ -245,7 +253,9 @@ class Maker {
       std::vector<ValueId> loads;
       for (const Arg& a : n.args)
         graph::for_each_ref(a, [&](ValueId u) {
-          if (!fact(u).realised) cost += cost_[u] * std::min(1.0, static_cast<double>(numel_[u]) / static_cast<double>(std::max<int64_t>(numel_[v], 1)));
+          if (!fact(u).realised)
+            cost += cost_[u] * std::min(1.0, static_cast<double>(numel_[u]) /
+                                                 static_cast<double>(std::max<int64_t>(numel_[v], 1)));
           for (ValueId l : loads_[u])
             if (loads.size() < 16 && std::find(loads.begin(), loads.end(), l) == loads.end()) loads.push_back(l);
         });
@@ -309,8 +319,8 @@ class Maker {
       if (loads_[v].empty()) return cost_[v] >= 6;
       return size <= std::max(2 * load_size, 65536.0);
     }
-    if (own == 0) return false;                       // views and constants are free
-    if (cost_[v] <= 4 && big <= 1) return false;      // cheaper than writing and reading it
+    if (own == 0) return false;                   // views and constants are free
+    if (cost_[v] <= 4 && big <= 1) return false;  // cheaper than writing and reading it
     if (uses.size() > 1) return true;
     const double amplified = points / size;
     return amplified >= 2 && (cost_[v] >= 10 || big >= 3);
@@ -373,7 +383,9 @@ class Maker {
                                  [&](const Access& o) { return o.value == a.value && o.address == a.address; });
         if (!known) item.reads.push_back(a);
       }
-      item.write = {item.value, item.kind == Item::Kind::kScatter ? sym::Expr(0) : flatten(item.at, p_.memory[item.value].strides), false};
+      item.write = {item.value,
+                    item.kind == Item::Kind::kScatter ? sym::Expr(0) : flatten(item.at, p_.memory[item.value].strides),
+                    false};
       if (round == kRounds || !split_vars(item, exprs)) break;
     }
   }
@@ -381,7 +393,8 @@ class Maker {
     static const auto* const table = [] {
       auto* t = new std::array<int64_t, 256>;
       t->fill(1);
-#define SCALAR(name, arity, flags) (*t)[static_cast<size_t>(Op::k_##name)] = std::max(1, op_cost(ops::find("prim." #name)));
+#define SCALAR(name, arity, flags) \
+  (*t)[static_cast<size_t>(Op::k_##name)] = std::max(1, op_cost(ops::find("prim." #name)));
 #include "loops/scalar.def"
 #undef SCALAR
       return t;
@@ -389,7 +402,8 @@ class Maker {
     return (*table)[static_cast<size_t>(op)];
   }
 
-  // A variable that appears as v // k or v mod k (k dividing its extent) becomes two variables, after which the index is affine.
+  // A variable that appears as v // k or v mod k (k dividing its extent) becomes two variables, after which the index
+  // is affine.
   bool split_vars(Item& item, const std::vector<sym::Expr>& exprs) {
     std::vector<std::pair<sym::Expr, int64_t>> splits;
     for (sym::Expr e : exprs) find_splits(e, splits);
@@ -414,7 +428,8 @@ class Maker {
   void find_splits(sym::Expr e, std::vector<std::pair<sym::Expr, int64_t>>& out) {
     if (e.kind() == sym::Kind::kFloorDiv || e.kind() == sym::Kind::kMod) {
       const sym::Expr x = e.operands()[0], k = e.operands()[1];
-      if (x.kind() == sym::Kind::kVar && x.name()[0] == 'x' && k.is_const() && extent_of(x) % k.value() == 0) out.emplace_back(x, k.value());
+      if (x.kind() == sym::Kind::kVar && x.name()[0] == 'x' && k.is_const() && extent_of(x) % k.value() == 0)
+        out.emplace_back(x, k.value());
     }
     for (sym::Expr o : e.operands()) find_splits(o, out);
   }
@@ -447,7 +462,8 @@ class Maker {
       }
       return;
     }
-    if (role.kind == Item::Kind::kMap && node.op->name == "prim.slice_scatter" && goes_back(v, ops::as_value(node.args[0]))) {
+    if (role.kind == Item::Kind::kMap && node.op->name == "prim.slice_scatter" &&
+        goes_back(v, ops::as_value(node.args[0]))) {
       const ValueId src = ops::as_value(node.args[1]);
       const Sizes starts = ops::as_sizes(node.args[2]), steps = ops::as_sizes(node.args[4]);
       Item base = start(Item::Kind::kMap), part = start(Item::Kind::kMap);
@@ -466,7 +482,9 @@ class Maker {
     }
     Item item = start(role.kind);
     switch (role.kind) {
-      case Item::Kind::kMap: item.from = item.at = coordinates(type(v).sizes, item.vars); break;
+      case Item::Kind::kMap:
+        item.from = item.at = coordinates(type(v).sizes, item.vars);
+        break;
       case Item::Kind::kReduce: {
         const ValueId x = ops::as_value(node.args[0]);
         const std::vector<int64_t> dims = ops::as_ints(node.args[1]);
@@ -486,7 +504,8 @@ class Maker {
         const auto dim = static_cast<size_t>(ops::as_int(node.args[1]));
         item.from = coordinates(type(v).sizes, item.vars);
         item.at = item.from;
-        if (auto it = std::find(item.vars.begin(), item.vars.end(), item.at.empty() ? sym::Expr(0) : item.at[dim]); it != item.vars.end()) {
+        if (auto it = std::find(item.vars.begin(), item.vars.end(), item.at.empty() ? sym::Expr(0) : item.at[dim]);
+            it != item.vars.end()) {
           item.inner.push_back(*it);
           item.vars.erase(it);
         }
@@ -555,8 +574,8 @@ std::string print(const Program& p) {
   std::string out;
   for (size_t i = 0; i < p.items.size(); ++i) {
     const Item& it = p.items[i];
-    out += "item " + std::to_string(i) + (it.frozen ? " frozen " : " ") + kKinds[static_cast<int>(it.kind)] + " %" + std::to_string(it.value) + " " +
-           p.graph.nodes[it.node].op->name + " [" + it.write.address.str() + "]";
+    out += "item " + std::to_string(i) + (it.frozen ? " frozen " : " ") + kKinds[static_cast<int>(it.kind)] + " %" +
+           std::to_string(it.value) + " " + p.graph.nodes[it.node].op->name + " [" + it.write.address.str() + "]";
     for (sym::Expr v : it.inner) out += " over " + std::string(v.name());
     for (const Access& a : it.reads) out += " reads %" + std::to_string(a.value) + "[" + a.address.str() + "]";
     out += "\n";

@@ -26,18 +26,19 @@ struct Item {
   Kind kind = Kind::kMap;
   int32_t node = -1;         // of the graph; position in time
   ValueId value = kNoValue;  // what it makes
-  ValueId source = kNoValue; // kMap: the value whose elements are stored; usually `value` itself, for parts of a cat its operand
-  Index at;                  // kMap, kScan: coordinates in `value` that are stored; kReduce: coordinates of the result
-  Index from;                // coordinates in `source` (kMap) or in the operand (kReduce, kScan)
-  std::vector<sym::Expr> vars;    // loop variables over independent points
-  std::vector<sym::Expr> inner;   // loop variables that are folded, scanned, or whose order matters
+  ValueId source =
+      kNoValue;  // kMap: the value whose elements are stored; usually `value` itself, for parts of a cat its operand
+  Index at;      // kMap, kScan: coordinates in `value` that are stored; kReduce: coordinates of the result
+  Index from;    // coordinates in `source` (kMap) or in the operand (kReduce, kScan)
+  std::vector<sym::Expr> vars;   // loop variables over independent points
+  std::vector<sym::Expr> inner;  // loop variables that are folded, scanned, or whose order matters
   std::vector<Access> reads;
   Access write;
-  int64_t cost = 1;     // scalar operations per point
-  bool partial = false; // several items fill `value`: nobody may take it from a register
-  bool alone = false;   // never fused: a copy that may turn out to be needless
-  bool frozen = false;  // depends on parameters and constants only
-  bool stored = false;  // set by the fuser: somebody outside of the group needs the memory
+  int64_t cost = 1;      // scalar operations per point
+  bool partial = false;  // several items fill `value`: nobody may take it from a register
+  bool alone = false;    // never fused: a copy that may turn out to be needless
+  bool frozen = false;   // depends on parameters and constants only
+  bool stored = false;   // set by the fuser: somebody outside of the group needs the memory
 };
 
 struct Facts {  // of a value

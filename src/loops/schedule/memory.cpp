@@ -23,7 +23,9 @@ int64_t place(std::vector<Lifetime>& blocks) {
     }
     b.offset = at;
     total = std::max(total, at + aligned(b.bytes));
-    placed.insert(std::upper_bound(placed.begin(), placed.end(), i, [&](size_t x, size_t y) { return blocks[x].offset < blocks[y].offset; }), i);
+    placed.insert(std::upper_bound(placed.begin(), placed.end(), i,
+                                   [&](size_t x, size_t y) { return blocks[x].offset < blocks[y].offset; }),
+                  i);
   }
   return total;
 }

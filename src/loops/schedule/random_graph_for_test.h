@@ -95,7 +95,9 @@ class Generator {
  private:
   size_t pick(size_t n) { return random_() % n; }
   int64_t numel(ValueId v) { return g_.type(v).numel().value(); }
-  ValueId any() { return pool_[pick(2) ? pool_.size() - 1 - pick(std::min<size_t>(pool_.size(), 3)) : pick(pool_.size())]; }
+  ValueId any() {
+    return pool_[pick(2) ? pool_.size() - 1 - pick(std::min<size_t>(pool_.size(), 3)) : pick(pool_.size())];
+  }
   // y made to have the sizes of x
   ValueId fit(Builder& b, ValueId y, ValueId x) {
     if (same_sizes(b.sizes(x), b.sizes(y))) return y;
@@ -110,15 +112,31 @@ class Generator {
     auto dim = [&] { return static_cast<int64_t>(pick(std::max<size_t>(rank, 1))); };
     ValueId r = kNoValue;
     switch (pick(20)) {
-      case 0: r = b.neg(x); break;
-      case 1: r = b.tanh(x); break;
-      case 2: r = b.sigmoid(x); break;
-      case 3: r = b.relu(x); break;
+      case 0:
+        r = b.neg(x);
+        break;
+      case 1:
+        r = b.tanh(x);
+        break;
+      case 2:
+        r = b.sigmoid(x);
+        break;
+      case 3:
+        r = b.relu(x);
+        break;
       case 4:
-      case 5: r = b.add(x, fit(b, any(), x)); break;
-      case 6: r = b.mul(x, fit(b, any(), x)); break;
-      case 7: r = b.maximum(x, fit(b, any(), x)); break;
-      case 8: r = b.where(b.lt(x, fit(b, any(), x)), x, b.scalar_like(x, 0.5)); break;
+      case 5:
+        r = b.add(x, fit(b, any(), x));
+        break;
+      case 6:
+        r = b.mul(x, fit(b, any(), x));
+        break;
+      case 7:
+        r = b.maximum(x, fit(b, any(), x));
+        break;
+      case 8:
+        r = b.where(b.lt(x, fit(b, any(), x)), x, b.scalar_like(x, 0.5));
+        break;
       case 9:
         if (rank) r = b.sum(x, {dim()}, pick(2));
         break;
@@ -173,7 +191,9 @@ class Generator {
           r = b.pad(x, lo, hi, 0.25);
         }
         break;
-      case 17: r = extern_call(b, x); break;
+      case 17:
+        r = extern_call(b, x);
+        break;
       case 18:
         if (rank) r = pick(2) ? b.flip(x, {dim()}) : b.cumsum(b.tanh(x), dim());
         break;

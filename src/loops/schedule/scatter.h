@@ -1,5 +1,5 @@
-// Prims that store where data tells them to: scatter, index_put, as_strided_scatter. They run over a buffer that holds a copy of
-// their first operand.
+// Prims that store where data tells them to: scatter, index_put, as_strided_scatter. They run over a buffer that holds
+// a copy of their first operand.
 #pragma once
 #include <vector>
 

@@ -183,7 +183,8 @@ class Planner {
         if (!written) return;
         const ValueId clone = node.outs[next++];
         TensorType type = clone != kNoValue ? home_type(clone) : home_type(original);
-        const TensorId to = clone != kNoValue && p_.facts[clone].used ? tensor(clone) : add({std::move(type), Home::kSlab});
+        const TensorId to =
+            clone != kNoValue && p_.facts[clone].used ? tensor(clone) : add({std::move(type), Home::kSlab});
         Step copy;
         copy.kind = StepKind::kCopy;
         copy.reads = {r.id};
@@ -241,12 +242,14 @@ class Planner {
       const bool written = b.kernel.params[i].written;
       (written ? s.writes : s.reads).push_back(written ? tensor(b.params[i]) : here(b.params[i], group.frozen));
       if (written && plan_.tensors[tensor(b.params[i])].type.device != plan_.device)
-        throw Declined("a graph that computes on " + on(plan_.tensors[tensor(b.params[i])].type.device) + " and on " + on(plan_.device));
+        throw Declined("a graph that computes on " + on(plan_.tensors[tensor(b.params[i])].type.device) + " and on " +
+                       on(plan_.device));
     }
     const Hash128 key = identity(b.kernel);
     auto [it, fresh] = known_.try_emplace(key, static_cast<int32_t>(result_.kernels.size()));
     // Error texts differ where the code does not; they are in the kernel, so such kernels stay apart.
-    if (!fresh && result_.kernels[it->second].errors != b.kernel.errors) fresh = true, it->second = static_cast<int32_t>(result_.kernels.size());
+    if (!fresh && result_.kernels[it->second].errors != b.kernel.errors)
+      fresh = true, it->second = static_cast<int32_t>(result_.kernels.size());
     s.kernel = it->second;
     if (fresh) result_.kernels.push_back(std::move(b.kernel));
     (group.frozen ? plan_.frozen_steps : plan_.steps).push_back(std::move(s));
@@ -362,7 +365,8 @@ class Planner {
         if (plan_.tensors[t].home == Home::kView && plan::root(plan_, static_cast<TensorId>(t)) == to) possible = false;
       for (const plan::OutputRef& o : plan_.outputs)
         if (o.tensor >= 0 && plan::root(plan_, o.tensor) == from) possible = false;
-      if (!possible || first_write < 0 || last_read > first_write || plan_.steps[first_write].kind != StepKind::kLaunch) continue;
+      if (!possible || first_write < 0 || last_read > first_write || plan_.steps[first_write].kind != StepKind::kLaunch)
+        continue;
       Step& maker = plan_.steps[first_write];
       bool identity_copy = false;
       if (last_read == first_write) {
@@ -370,7 +374,9 @@ class Planner {
         const auto out = std::find(maker.writes.begin(), maker.writes.end(), from) - maker.writes.begin();
         const auto out_param = static_cast<int32_t>(maker.reads.size()) + static_cast<int32_t>(out);
         const Kernel& k = result_.kernels[maker.kernel];
-        if (std::count(maker.reads.begin(), maker.reads.end(), to) != 1 || !overlay(k, static_cast<int32_t>(in), out_param)) continue;
+        if (std::count(maker.reads.begin(), maker.reads.end(), to) != 1 ||
+            !overlay(k, static_cast<int32_t>(in), out_param))
+          continue;
         identity_copy = k.params.size() == 2 && k.stages.size() == 1 && k.stages[0].body.size() == 2;
       }
       plan_.tensors[from].home = Home::kView;
@@ -421,8 +427,8 @@ class Planner {
     return life;
   }
 
-  // Whether kernel parameter `out` may lie over parameter `in`: both are touched at one address only, and nothing reads `in` after
-  // `out` was stored there.
+  // Whether kernel parameter `out` may lie over parameter `in`: both are touched at one address only, and nothing reads
+  // `in` after `out` was stored there.
   static bool overlay(const Kernel& k, int32_t in, int32_t out) {
     std::optional<sym::Expr> address;
     bool stored = false;
@@ -435,7 +441,8 @@ class Planner {
           if (i.op == Op::k_load || i.mask != kNone || i.mode != StoreMode::kSet) return false;
           stored = true;
         }
-        // Stage loops have their own variables: the same text in two stages is the same element only if their loops agree.
+        // Stage loops have their own variables: the same text in two stages is the same element only if their loops
+        // agree.
         if (address && !(*address == i.index)) return false;
         address = i.index;
       }
@@ -474,12 +481,19 @@ class Planner {
       for (size_t w = 0; w < s.writes.size(); ++w) {
         const TensorId out = s.writes[w];
         const auto out_param = static_cast<int32_t>(s.reads.size() + w);
-        if (plan_.tensors[out].home != Home::kSlab || life[out].first != static_cast<int32_t>(n) || over_[out] >= 0) continue;
+        if (plan_.tensors[out].home != Home::kSlab || life[out].first != static_cast<int32_t>(n) || over_[out] >= 0)
+          continue;
         for (size_t r = 0; r < s.reads.size(); ++r) {
           const TensorId in = s.reads[r];
-          if (plan_.tensors[in].home != Home::kSlab || life[in].last != static_cast<int32_t>(n) || life[in].first == static_cast<int32_t>(n)) continue;
-          if (std::count(s.reads.begin(), s.reads.end(), in) != 1 || std::find(used.begin(), used.end(), in) != used.end()) continue;
-          if (plan_.tensors[in].type.dtype != plan_.tensors[out].type.dtype || !(k.params[r].numel == k.params[out_param].numel)) continue;
+          if (plan_.tensors[in].home != Home::kSlab || life[in].last != static_cast<int32_t>(n) ||
+              life[in].first == static_cast<int32_t>(n))
+            continue;
+          if (std::count(s.reads.begin(), s.reads.end(), in) != 1 ||
+              std::find(used.begin(), used.end(), in) != used.end())
+            continue;
+          if (plan_.tensors[in].type.dtype != plan_.tensors[out].type.dtype ||
+              !(k.params[r].numel == k.params[out_param].numel))
+            continue;
           if (!overlay(k, static_cast<int32_t>(r), out_param)) continue;
           over_[out] = in;
           used.push_back(in);
@@ -520,7 +534,8 @@ class Planner {
     std::vector<Step> steps;
     std::vector<std::vector<TensorId>> dying(plan_.steps.size());
     for (size_t t = 0; t < plan_.tensors.size(); ++t)
-      if (plan_.tensors[t].home == Home::kExtern && life[t].last >= 0 && life[t].last < static_cast<int32_t>(plan_.steps.size()))
+      if (plan_.tensors[t].home == Home::kExtern && life[t].last >= 0 &&
+          life[t].last < static_cast<int32_t>(plan_.steps.size()))
         dying[life[t].last].push_back(static_cast<TensorId>(t));
     for (size_t i = 0; i < plan_.steps.size(); ++i) {
       steps.push_back(std::move(plan_.steps[i]));

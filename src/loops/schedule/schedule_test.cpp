@@ -46,7 +46,8 @@ Schedule check(const Graph& g, double tolerance = 2e-5, int64_t index_limit = 2,
       const double a = got.outputs[o].data[i], b = want.data[i];
       if (a == b || (std::isnan(a) && std::isnan(b))) continue;
       if (std::fabs(a - b) <= tolerance * (1 + std::fabs(b))) continue;
-      ADD_FAILURE() << "output " << o << " [" << i << "]: " << a << " expected " << b << "\n" << graph::print(g) << s.text;
+      ADD_FAILURE() << "output " << o << " [" << i << "]: " << a << " expected " << b << "\n"
+                    << graph::print(g) << s.text;
       for (const Kernel& k : s.kernels) std::cerr << print(k);
       return s;
     }
@@ -63,7 +64,8 @@ int64_t slab(const Schedule& s) { return s.plan.slab_bytes.value(); }
 TEST(Schedule, PointwiseChainIsOneLoop) {
   Graph g;
   Builder b(g);
-  ValueId x = g.add_input(f32({4, 6}), graph::InputKind::kUser, "x"), bias = g.add_input(f32({6}), graph::InputKind::kUser, "b");
+  ValueId x = g.add_input(f32({4, 6}), graph::InputKind::kUser, "x"),
+          bias = g.add_input(f32({6}), graph::InputKind::kUser, "b");
   ValueId y = b.relu(b.add(x, bias));
   returns(g, b.mul(y, b.sigmoid(y)));
   Schedule s = check(g);
@@ -102,8 +104,10 @@ TEST(Schedule, ResidualLayerNormIsOneKernel) {
   for (DType d : {DType::kF32, DType::kBF16}) {
     Graph g;
     Builder b(g);
-    ValueId x = g.add_input(typed(d, {4, 6, 32}), graph::InputKind::kUser, "x"), y = g.add_input(typed(d, {4, 6, 32}), graph::InputKind::kUser, "y");
-    ValueId w = g.add_input(f32({32}), graph::InputKind::kParameter, "w"), bias = g.add_input(f32({32}), graph::InputKind::kParameter, "b");
+    ValueId x = g.add_input(typed(d, {4, 6, 32}), graph::InputKind::kUser, "x"),
+            y = g.add_input(typed(d, {4, 6, 32}), graph::InputKind::kUser, "y");
+    ValueId w = g.add_input(f32({32}), graph::InputKind::kParameter, "w"),
+            bias = g.add_input(f32({32}), graph::InputKind::kParameter, "b");
     ValueId h = b.add(x, extern_call(b, y));
     ValueId n = layer_norm(b, d == DType::kF32 ? h : b.convert(h, DType::kF32), w, bias);
     ValueId z = extern_call(b, n);
@@ -116,7 +120,8 @@ TEST(Schedule, ResidualLayerNormIsOneKernel) {
 TEST(Schedule, GroupNormSplitsChannels) {
   Graph g;
   Builder b(g);
-  ValueId x = g.add_input(f32({2, 6, 4, 4}), graph::InputKind::kUser, "x"), w = g.add_input(f32({6}), graph::InputKind::kUser, "w");
+  ValueId x = g.add_input(f32({2, 6, 4, 4}), graph::InputKind::kUser, "x"),
+          w = g.add_input(f32({6}), graph::InputKind::kUser, "w");
   ValueId r = b.reshape(x, {2, 3, 2 * 16});
   auto [var, mean] = b.var(r, {-1}, 0, true);
   ValueId y = b.reshape(b.mul(b.sub(r, mean), b.rsqrt(b.add(var, b.scalar_like(var, 1e-5)))), {2, 6, 4, 4});
@@ -180,12 +185,14 @@ TEST(Schedule, ViewsForExternsAreOfTheMemoryThatTheOutputHas) {
 TEST(Schedule, CatWritesItsParts) {
   Graph g;
   Builder b(g);
-  ValueId x = g.add_input(f32({3, 4}), graph::InputKind::kUser, "x"), y = g.add_input(f32({3, 5}), graph::InputKind::kUser, "y");
+  ValueId x = g.add_input(f32({3, 4}), graph::InputKind::kUser, "x"),
+          y = g.add_input(f32({3, 5}), graph::InputKind::kUser, "y");
   returns(g, b.cat({b.exp(x), y, x}, 1));
   check(g);
   Graph h;
   Builder c(h);
-  x = h.add_input(f32({3, 4}), graph::InputKind::kUser, "x"), y = h.add_input(f32({3, 5}), graph::InputKind::kUser, "y");
+  x = h.add_input(f32({3, 4}), graph::InputKind::kUser, "x"),
+  y = h.add_input(f32({3, 5}), graph::InputKind::kUser, "y");
   ValueId z = c.cat({c.slice(x, 1, 2, 4), c.neg(c.slice(x, 1, 0, 2)), y}, 1);
   returns(h, c.mul(c.relu(z), c.pad(z, {0, 0}, {0, 0}, 0.0)));
   check(h);
@@ -210,7 +217,8 @@ TEST(Schedule, PadPoolAndWindows) {
 TEST(Schedule, EmbeddingAndNorm) {
   Graph g;
   Builder b(g);
-  ValueId table = g.add_input(f32({11, 16}), graph::InputKind::kParameter, "t"), ids = g.add_input(typed(DType::kI64, {2, 5}), graph::InputKind::kUser, "i");
+  ValueId table = g.add_input(f32({11, 16}), graph::InputKind::kParameter, "t"),
+          ids = g.add_input(typed(DType::kI64, {2, 5}), graph::InputKind::kUser, "i");
   ValueId w = g.add_input(f32({16}), graph::InputKind::kParameter, "w");
   ValueId e = b.index(table, {Ref{ids}});
   returns(g, layer_norm(b, e, w, w));
@@ -225,7 +233,8 @@ TEST(Schedule, EmbeddingAndNorm) {
 TEST(Schedule, ScatterGatherScan) {
   Graph g;
   Builder b(g);
-  ValueId x = g.add_input(f32({4, 6}), graph::InputKind::kUser, "x"), i = g.add_input(typed(DType::kI64, {4, 3}), graph::InputKind::kUser, "i");
+  ValueId x = g.add_input(f32({4, 6}), graph::InputKind::kUser, "x"),
+          i = g.add_input(typed(DType::kI64, {4, 3}), graph::InputKind::kUser, "i");
   ValueId src = g.add_input(f32({4, 3}), graph::InputKind::kUser, "s");
   ValueId gathered = b.gather(b.exp(x), 1, i);
   ValueId scattered = b.scatter(x, 1, i, src, "add");
@@ -252,7 +261,8 @@ TEST(Schedule, AnIndexFromMemoryIsNoLoop) {
 TEST(Schedule, MutationsAndInPlaceReuse) {
   Graph g;
   Builder b(g);
-  ValueId x = g.add_input(f32({8, 8}), graph::InputKind::kUser, "x"), y = g.add_input(f32({8, 8}), graph::InputKind::kUser, "y");
+  ValueId x = g.add_input(f32({8, 8}), graph::InputKind::kUser, "x"),
+          y = g.add_input(f32({8, 8}), graph::InputKind::kUser, "y");
   ValueId z = b.add(x, y);
   g.mutations.push_back({0, z});
   returns(g, b.mul(x, z));
@@ -277,9 +287,12 @@ TEST(Schedule, WritesInputsInPlace) {
   // x += y: made in x; and a cache: only the slice, or the indexed rows, are stored
   Graph g;
   Builder b(g);
-  ValueId x = g.add_input(f32({8, 8}), graph::InputKind::kUser, "x"), y = g.add_input(f32({8, 8}), graph::InputKind::kUser, "y");
-  ValueId cache = g.add_input(f32({2, 16, 4}), graph::InputKind::kBuffer, "k"), k = g.add_input(f32({2, 3, 4}), graph::InputKind::kUser, "n");
-  ValueId rows = g.add_input(f32({16, 4}), graph::InputKind::kBuffer, "r"), at = g.add_input(typed(DType::kI64, {2, 3}), graph::InputKind::kUser, "i");
+  ValueId x = g.add_input(f32({8, 8}), graph::InputKind::kUser, "x"),
+          y = g.add_input(f32({8, 8}), graph::InputKind::kUser, "y");
+  ValueId cache = g.add_input(f32({2, 16, 4}), graph::InputKind::kBuffer, "k"),
+          k = g.add_input(f32({2, 3, 4}), graph::InputKind::kUser, "n");
+  ValueId rows = g.add_input(f32({16, 4}), graph::InputKind::kBuffer, "r"),
+          at = g.add_input(typed(DType::kI64, {2, 3}), graph::InputKind::kUser, "i");
   ValueId z = b.add(x, y);
   ValueId c = b.slice_scatter(cache, k, 1, 5, 8);
   ValueId r = b.index_put(rows, {Ref{at}}, k, false);
@@ -317,7 +330,8 @@ TEST(Schedule, OldContentIsReadBeforeItIsOverwritten) {
   auto inputs = random_inputs(g, 1);
   auto got = testing::run_plan(s, inputs);
   for (int i = 0; i < 8; ++i)
-    for (int j = 0; j < 8; ++j) EXPECT_FLOAT_EQ(got.inputs_after[0].data[i * 8 + j], inputs[0].data[i * 8 + j] + inputs[0].data[j * 8 + i]);
+    for (int j = 0; j < 8; ++j)
+      EXPECT_FLOAT_EQ(got.inputs_after[0].data[i * 8 + j], inputs[0].data[i * 8 + j] + inputs[0].data[j * 8 + i]);
 }
 
 TEST(Schedule, LongReductionsAreShared) {
@@ -335,7 +349,8 @@ TEST(Schedule, FrozenPartIsApart) {
   Graph g;
   Builder b(g);
   ValueId x = g.add_input(f32({4, 6, 8}), graph::InputKind::kUser, "x");
-  ValueId var = g.add_input(f32({6}), graph::InputKind::kBuffer, "var"), w = g.add_input(f32({6}), graph::InputKind::kParameter, "w");
+  ValueId var = g.add_input(f32({6}), graph::InputKind::kBuffer, "var"),
+          w = g.add_input(f32({6}), graph::InputKind::kParameter, "w");
   ValueId scale = b.mul(b.rsqrt(b.add(var, b.scalar_like(var, 1.0 + 9))), w);
   returns(g, b.mul(x, b.reshape(scale, {6, 1})));
   Schedule s = schedule(g);
@@ -345,13 +360,15 @@ TEST(Schedule, FrozenPartIsApart) {
   for (double& v : inputs[1].data) v = std::fabs(v);
   auto expected = testing::evaluate(g, inputs);
   auto got = testing::run_plan(s, inputs);
-  for (size_t i = 0; i < got.outputs[0].data.size(); ++i) EXPECT_NEAR(got.outputs[0].data[i], expected[g.outputs[0].value].data[i], 1e-5);
+  for (size_t i = 0; i < got.outputs[0].data.size(); ++i)
+    EXPECT_NEAR(got.outputs[0].data[i], expected[g.outputs[0].value].data[i], 1e-5);
 }
 
 TEST(Schedule, EqualKernelsAreOne) {
   Graph g;
   Builder b(g);
-  ValueId x = g.add_input(f32({4, 32}), graph::InputKind::kUser, "x"), w = g.add_input(f32({32}), graph::InputKind::kParameter, "w");
+  ValueId x = g.add_input(f32({4, 32}), graph::InputKind::kUser, "x"),
+          w = g.add_input(f32({32}), graph::InputKind::kParameter, "w");
   for (int i = 0; i < 3; ++i) x = extern_call(b, layer_norm(b, x, w, w));
   returns(g, x);
   Schedule s = check(g, 1e-3);
@@ -364,7 +381,8 @@ TEST(Schedule, KernelsThatDifferInSizesAreOne) {
   Builder b(g);
   std::vector<ValueId> outs;
   for (auto [n, c, hw] : {std::tuple{2, 3, 16}, {2, 5, 49}, {3, 4, 20}}) {
-    ValueId x = g.add_input(f32({n, c, hw}), graph::InputKind::kUser, "x"), w = g.add_input(f32({c, 1}), graph::InputKind::kUser, "w");
+    ValueId x = g.add_input(f32({n, c, hw}), graph::InputKind::kUser, "x"),
+            w = g.add_input(f32({c, 1}), graph::InputKind::kUser, "w");
     ValueId p = g.add_input(f32({c, hw}), graph::InputKind::kParameter, "p");
     ValueId norm = b.div(p, b.sum(b.exp(p), {1}, true));
     returns(g, b.relu(b.mul(b.add(extern_call(b, b.mul(x, w)), x), norm)));
@@ -408,7 +426,8 @@ TEST(Schedule, ArgmaxOverSeveralDims) {
 TEST(Schedule, EmptyAndScalar) {
   Graph g;
   Builder b(g);
-  ValueId x = g.add_input(f32({0, 4}), graph::InputKind::kUser, "x"), s = g.add_input(f32({}), graph::InputKind::kUser, "s");
+  ValueId x = g.add_input(f32({0, 4}), graph::InputKind::kUser, "x"),
+          s = g.add_input(f32({}), graph::InputKind::kUser, "s");
   returns(g, b.exp(x));
   returns(g, b.exp(s));
   returns(g, b.sum(b.broadcast(s, {3, 3}, {}), {0, 1}));

@@ -8,8 +8,8 @@
 namespace flashover::loops {
 namespace {
 
-// Walks a kernel and meets its numbers in a fixed order. Reading: collects the open numbers and spells everything else into
-// `skeleton`. Writing: puts given expressions where the open numbers stood.
+// Walks a kernel and meets its numbers in a fixed order. Reading: collects the open numbers and spells everything else
+// into `skeleton`. Writing: puts given expressions where the open numbers stood.
 class Walk {
  public:
   Walk(const Kernel& k, bool frozen) : k_(k), frozen_(frozen) {
@@ -127,12 +127,23 @@ class Walk {
     sym::Expr r = ops[0];
     for (size_t i = 1; i < ops.size(); ++i) {
       switch (e.kind()) {
-        case sym::Kind::kAdd: r += ops[i]; break;
-        case sym::Kind::kMul: r *= ops[i]; break;
-        case sym::Kind::kFloorDiv: r = sym::floordiv(r, ops[i]); break;
-        case sym::Kind::kMod: r = sym::mod(r, ops[i]); break;
-        case sym::Kind::kMin: r = sym::min(r, ops[i]); break;
-        default: r = sym::max(r, ops[i]);
+        case sym::Kind::kAdd:
+          r += ops[i];
+          break;
+        case sym::Kind::kMul:
+          r *= ops[i];
+          break;
+        case sym::Kind::kFloorDiv:
+          r = sym::floordiv(r, ops[i]);
+          break;
+        case sym::Kind::kMod:
+          r = sym::mod(r, ops[i]);
+          break;
+        case sym::Kind::kMin:
+          r = sym::min(r, ops[i]);
+          break;
+        default:
+          r = sym::max(r, ops[i]);
       }
     }
     return r;
@@ -146,7 +157,8 @@ class Walk {
     spell("w", in.wrap);
     spell("mode", static_cast<int64_t>(in.mode));
     spell(info(in.narrow).name);
-    if (in.op == Op::k_const) spell("const", static_cast<int64_t>(std::bit_cast<uint64_t>(in.number) ^ static_cast<uint64_t>(in.integer)));
+    if (in.op == Op::k_const)
+      spell("const", static_cast<int64_t>(std::bit_cast<uint64_t>(in.number) ^ static_cast<uint64_t>(in.integer)));
     const bool memory = in.op == Op::k_load || in.op == Op::k_store;
     if (in.op == Op::k_indirect) {
       spell(in.index.name());
@@ -166,8 +178,8 @@ class Walk {
   std::vector<std::pair<sym::Expr, sym::Expr>> renamed_;
 };
 
-// Where a number is part of a range test or of // and mod, the loops it belongs to keep their extents as well: the simplifications
-// that were made rest on them.
+// Where a number is part of a range test or of // and mod, the loops it belongs to keep their extents as well: the
+// simplifications that were made rest on them.
 bool rests_on_extents(const Kernel& k) {
   auto affine = [](sym::Expr e, auto&& self) -> bool {
     if (e.kind() >= sym::Kind::kFloorDiv) return false;
@@ -217,7 +229,8 @@ void share_kernels(Schedule& s) {
     std::map<std::vector<int64_t>, sym::Expr> arguments;
     std::vector<sym::Expr> values, used;
     std::vector<std::vector<int64_t>> columns;
-    const bool varies = std::any_of(members.begin(), members.end(), [&](const Member& m) { return m.numbers != first.numbers; });
+    const bool varies =
+        std::any_of(members.begin(), members.end(), [&](const Member& m) { return m.numbers != first.numbers; });
     for (size_t n = 0; n < first.numbers.size(); ++n) {
       std::vector<int64_t> column;
       for (const Member& m : members) column.push_back(m.numbers[n]);

@@ -27,13 +27,17 @@ bool all_exprs(Stage& s, F&& f) {
 bool merge_pair(std::vector<Loop>& loops, size_t i, char letter, std::vector<Stage*> stages) {
   const sym::Expr u = loops[i].var, v = loops[i + 1].var;
   const sym::Expr w = loop_var('m', 0, loops[i].extent * loops[i + 1].extent);
-  const std::vector<std::pair<sym::Expr, sym::Expr>> map = {{u, sym::floordiv(w, loops[i + 1].extent)}, {v, sym::mod(w, loops[i + 1].extent)}};
+  const std::vector<std::pair<sym::Expr, sym::Expr>> map = {{u, sym::floordiv(w, loops[i + 1].extent)},
+                                                            {v, sym::mod(w, loops[i + 1].extent)}};
   for (Stage* s : stages)
-    if (!all_exprs(*s, [&](sym::Expr& e) { return !(mentions(e, u) || mentions(e, v)) || sym::coefficient(replace(e, map), w).has_value(); }))
+    if (!all_exprs(*s, [&](sym::Expr& e) {
+          return !(mentions(e, u) || mentions(e, v)) || sym::coefficient(replace(e, map), w).has_value();
+        }))
       return false;
   // A name of its own per merge: several may be alive at once.
   const sym::Expr fresh = loop_var(letter, static_cast<int>(i), w.range().hi + 1);
-  const std::vector<std::pair<sym::Expr, sym::Expr>> final_map = {{u, sym::floordiv(fresh, loops[i + 1].extent)}, {v, sym::mod(fresh, loops[i + 1].extent)}};
+  const std::vector<std::pair<sym::Expr, sym::Expr>> final_map = {{u, sym::floordiv(fresh, loops[i + 1].extent)},
+                                                                  {v, sym::mod(fresh, loops[i + 1].extent)}};
   for (Stage* s : stages)
     all_exprs(*s, [&](sym::Expr& e) {
       e = replace(e, final_map);
@@ -46,7 +50,8 @@ bool merge_pair(std::vector<Loop>& loops, size_t i, char letter, std::vector<Sta
 
 void rename(std::vector<Loop>& loops, char letter, std::vector<Stage*> stages) {
   std::vector<std::pair<sym::Expr, sym::Expr>> map;
-  for (size_t i = 0; i < loops.size(); ++i) map.emplace_back(loops[i].var, loop_var(letter, static_cast<int>(i), loops[i].extent));
+  for (size_t i = 0; i < loops.size(); ++i)
+    map.emplace_back(loops[i].var, loop_var(letter, static_cast<int>(i), loops[i].extent));
   for (Stage* s : stages)
     all_exprs(*s, [&](sym::Expr& e) {
       e = replace(e, map);
@@ -60,10 +65,12 @@ void compact(Stage& s) {
   std::vector<bool> live(s.body.size());
   for (size_t i = s.body.size(); i-- > 0;) {
     const Instr& in = s.body[i];
-    bool needed = live[i] || !info(in.op).has_result || in.op == Op::k_scan || (in.op == Op::k_indirect && in.slot >= 0);
+    bool needed =
+        live[i] || !info(in.op).has_result || in.op == Op::k_scan || (in.op == Op::k_indirect && in.slot >= 0);
     if (in.op == Op::k_indirect && !needed)
       for (size_t j = i + 1; j < s.body.size() && !needed; ++j)
-        needed = live[j] && (mentions(s.body[j].index, in.index) || mentions(s.body[j].lo, in.index) || mentions(s.body[j].hi, in.index));
+        needed = live[j] && (mentions(s.body[j].index, in.index) || mentions(s.body[j].lo, in.index) ||
+                             mentions(s.body[j].hi, in.index));
     if (!(live[i] = needed)) continue;
     for (Id a : in.args)
       if (a != kNone) live[a] = true;
