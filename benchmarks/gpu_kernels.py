@@ -2,7 +2,6 @@
 
 PYTHONPATH=python python benchmarks/gpu_kernels.py [--json FILE] [names...]"""
 
-
 from __future__ import annotations
 
 import argparse

@@ -251,11 +251,7 @@ def markdown(rows: list[dict[str, Any]], tiny: dict[str, float], command: str) -
         return row.get(key, {}).get(what, math.nan)
 
     cpu = next(
-        (
-            x.split(":")[1].strip()
-            for x in Path("/proc/cpuinfo").read_text().splitlines()
-            if x.startswith("model name")
-        ),
+        (x.split(":")[1].strip() for x in Path("/proc/cpuinfo").read_text().splitlines() if x.startswith("model name")),
         platform.machine(),
     )
     out = [

@@ -10,7 +10,6 @@ A process forked for each model, with a time limit: a crash is a row of the tabl
 breaks (equal, not one graph), WRONG, CRASH, not built (the model itself does not run; the reason is its own).
 """
 
-
 from __future__ import annotations
 
 import argparse

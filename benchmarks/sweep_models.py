@@ -4,7 +4,6 @@ transformers, built offline with random weights at the smallest sizes that work.
 `cases()` lists (kind, name); `make(kind, name)` returns (model.eval(), args, kwargs) or raises with the reason.
 """
 
-
 from __future__ import annotations
 
 import contextlib

@@ -35,8 +35,8 @@ enum class SourceKind : uint8_t {
   kType,          // type(parent)
   kTypeLookup,  // parent is a *type*: found on its MRO under `key` (raw, before __get__); index: MRO position where the
                 // search starts (0: whole MRO; super() starts later)
-  kDictItem,        // parent[key], parent a dict; key is a constant object
-  kDictKeyAt,       // index-th key in order
+  kDictItem,    // parent[key], parent a dict; key is a constant object
+  kDictKeyAt,   // index-th key in order
   kDictValueAt,     // index-th value in order
   kSequenceItem,    // parent[index], list or tuple (also subclasses, without calling __getitem__)
   kSetItem,         // index-th in iteration order

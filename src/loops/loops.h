@@ -55,7 +55,7 @@ enum class Op : uint8_t {
   k_indirect,  // the i64 value args[0] as a variable for later indices: defines `index` (a variable with range [0,
                // hi-1]). `wrap`: a negative value has hi added. slot >= 0: out of range is error `slot` (no memory is
                // touched then); slot < 0: in range by construction. Where mask is false: no check, the variable is 0.
-  k_load,  // parameter `slot` at `index`; a masked-out lane reads nothing and gives 0
+  k_load,      // parameter `slot` at `index`; a masked-out lane reads nothing and gives 0
   k_load_scratch,
   k_acc,    // accumulator `slot` as reduced by an earlier stage
   k_store,  // args[0] to parameter `slot` at `index`, unless masked out

@@ -90,8 +90,8 @@ enum class ParamKind : uint8_t {
   kPointer,  // device address of the tensor's first element. Kernels rely on its being a multiple of 16: the executor
              // clones an input whose address is not before the first step (and copies it back after the last if a step
              // writes it)
-  kI32,            // the next of Step::sizes as int32_t (known to fit)
-  kI64,            // the next of Step::sizes as int64_t
+  kI32,      // the next of Step::sizes as int32_t (known to fit)
+  kI64,      // the next of Step::sizes as int64_t
   kGlobalScratch,  // device address, 128-aligned, of cuda.scratch bytes for each program of the grid; null when that is
                    // 0
   kProfileScratch,  // null

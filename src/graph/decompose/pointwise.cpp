@@ -467,13 +467,32 @@ void add_pointwise(DecompositionRows& r) {
   FLOAT_UNARY(exp2)
   FLOAT_UNARY(expm1)
   FLOAT_UNARY(log)
-  FLOAT_UNARY(log2) FLOAT_UNARY(log10) FLOAT_UNARY(log1p) FLOAT_UNARY(sqrt) FLOAT_UNARY(rsqrt) FLOAT_UNARY(reciprocal)
-      FLOAT_UNARY(sin) FLOAT_UNARY(cos) FLOAT_UNARY(tan) FLOAT_UNARY(asin) FLOAT_UNARY(acos) FLOAT_UNARY(atan)
-          FLOAT_UNARY(sinh) FLOAT_UNARY(cosh) FLOAT_UNARY(tanh) FLOAT_UNARY(asinh) FLOAT_UNARY(acosh) FLOAT_UNARY(atanh)
-              FLOAT_UNARY(erf) FLOAT_UNARY(erfc) FLOAT_UNARY(erfinv) FLOAT_UNARY(lgamma) FLOAT_UNARY(digamma)
-                  FLOAT_UNARY(sigmoid)
+  FLOAT_UNARY(log2)
+  FLOAT_UNARY(log10)
+  FLOAT_UNARY(log1p)
+  FLOAT_UNARY(sqrt)
+  FLOAT_UNARY(rsqrt)
+  FLOAT_UNARY(reciprocal)
+  FLOAT_UNARY(sin)
+  FLOAT_UNARY(cos)
+  FLOAT_UNARY(tan)
+  FLOAT_UNARY(asin)
+  FLOAT_UNARY(acos)
+  FLOAT_UNARY(atan)
+  FLOAT_UNARY(sinh)
+  FLOAT_UNARY(cosh)
+  FLOAT_UNARY(tanh)
+  FLOAT_UNARY(asinh)
+  FLOAT_UNARY(acosh)
+  FLOAT_UNARY(atanh)
+  FLOAT_UNARY(erf)
+  FLOAT_UNARY(erfc)
+  FLOAT_UNARY(erfinv)
+  FLOAT_UNARY(lgamma)
+  FLOAT_UNARY(digamma)
+  FLOAT_UNARY(sigmoid)
 #undef FLOAT_UNARY
-                      add<rounding<&Builder::ceil>>(r, {"aten.ceil.default"});
+  add<rounding<&Builder::ceil>>(r, {"aten.ceil.default"});
   add<rounding<&Builder::floor>>(r, {"aten.floor.default"});
   add<rounding<&Builder::round>>(r, {"aten.round.default"});
   add<rounding<&Builder::trunc>>(r, {"aten.trunc.default"});
@@ -548,9 +567,10 @@ void add_pointwise(DecompositionRows& r) {
   COMPARE(ne)
   COMPARE(lt)
   COMPARE(le)
-  COMPARE(gt) COMPARE(ge)
+  COMPARE(gt)
+  COMPARE(ge)
 #undef COMPARE
-      add<logical<&Builder::bitwise_and>>(r, {"aten.logical_and.default"});
+  add<logical<&Builder::bitwise_and>>(r, {"aten.logical_and.default"});
   add<logical<&Builder::bitwise_or>>(r, {"aten.logical_or.default"});
   add<logical<&Builder::bitwise_xor>>(r, {"aten.logical_xor.default"});
 
