@@ -147,3 +147,45 @@ def test_vocabulary_is_padded() -> None:
     assert "f16[128,1008]" in text and "prim.slice" in text
     text = library(torch.nn.Linear(64, 1000).half(), cuda(128, 64, dtype=torch.half))
     assert "prim.pad" not in text
+
+
+aten = torch.ops.aten
+
+
+def efficient(q: torch.Tensor, g: torch.Tensor) -> list[torch.Tensor]:
+    out, lse, seed, offset = aten._scaled_dot_product_efficient_attention(q, q, q, None, True, 0.1)
+    arguments = (g, q, q, q, None, out, lse, seed, offset, 0.1, [True, True, True, False])
+    aten._scaled_dot_product_efficient_attention_backward(*arguments)  # draws nothing: goes when nobody reads it
+    return [out, *aten._scaled_dot_product_efficient_attention_backward(*arguments)[:3]]
+
+
+def flash(q: torch.Tensor, g: torch.Tensor) -> list[torch.Tensor]:
+    out, lse, sq, sk, mq, mk, seed, offset, _ = aten._scaled_dot_product_flash_attention(q, q, q, 0.1)
+    arguments = (g, q, q, q, out, lse, sq, sk, mq, mk, 0.1, False, seed, offset)
+    aten._scaled_dot_product_flash_attention_backward(*arguments)
+    return [out, *aten._scaled_dot_product_flash_attention_backward(*arguments)]
+
+
+def cudnn(q: torch.Tensor, g: torch.Tensor) -> list[torch.Tensor]:
+    out, lse, sq, sk, mq, mk, seed, offset, _ = aten._scaled_dot_product_cudnn_attention(q, q, q, None, True, 0.1)
+    arguments = (g, q, q, q, out, lse, seed, offset, None, sq, sk, mq, mk, 0.1, False)
+    aten._scaled_dot_product_cudnn_attention_backward(*arguments)
+    return [out, *aten._scaled_dot_product_cudnn_attention_backward(*arguments)]
+
+
+@pytest.mark.parametrize("program", [efficient, flash, cudnn])
+def test_attention_with_its_backward(program: Callable[..., Any]) -> None:
+    q, g = (cuda(2, 40, 4, 64, dtype=torch.float16).transpose(1, 2) for _ in range(2))
+    t = traced(program, [q, g])
+    assert t.output_types == ["f16[2,4,40,64]{10240,64,256,1}@cuda:0"] * 4
+    assert not any("backward" in op for op in t.python_meta_ops)
+    text = t.apply(["functionalize", "dce", "cse"]).text
+    assert text.count("attention_backward") == 1 and text.count("attention.default") == 1
+
+
+def test_random_attention_is_not_merged() -> None:
+    def twice(q: torch.Tensor) -> list[torch.Tensor]:
+        return [aten._scaled_dot_product_efficient_attention(q, q, q, None, True, 0.1)[0] for _ in range(2)]
+
+    text = traced(twice, [cuda(2, 4, 40, 64, dtype=torch.float16)]).apply(["functionalize", "dce", "cse"]).text
+    assert text.count("efficient_attention") == 2
