@@ -235,6 +235,89 @@ def test_results_that_alias() -> None:
     torch.testing.assert_close(x.grad, expected)
 
 
+PARTS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "chunks": lambda x: (x * 2).chunk(2),
+    "rows": lambda x: (x * 2).unbind(0),
+    "overlapping": lambda x: (lambda y: (y[:2], y[1:]))(x * 2),
+    "some_turned": lambda x: (lambda y: (y[0].view(2, 2).t(), y[1], y[2].detach()))(x * 2),
+    "of_detached": lambda x: (lambda y: (y.detach()[1:], y[1:]))(x * 2),
+    "integers_too": lambda x: (x * 2, *x.long().chunk(2)),
+    "of_input": lambda x: x.split(2),
+    "of_detached_input": lambda x: (x.detach(), x.detach()[1:], x * 2),
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_results_that_are_parts_of_one_memory(name: str) -> None:
+    f = PARTS[name]
+    agree(f, leaf(3, 4))
+    x = leaf(3, 4)
+    got, eager = compiled(f)(x), f(x)
+    for i in range(len(got)):
+        for j in range(len(got)):
+            assert got[i].data_ptr() - got[j].data_ptr() == eager[i].data_ptr() - eager[j].data_ptr() or (
+                got[i].untyped_storage().data_ptr() != got[j].untyped_storage().data_ptr()
+            ) == (eager[i].untyped_storage().data_ptr() != eager[j].untyped_storage().data_ptr())
+
+
+def test_only_detached_results() -> None:
+    """No gradient is computed, and none is left."""
+    x = leaf(4)
+    for t in compiled(lambda x: (x.detach(), x.detach()[1:]))(x):
+        assert not t.requires_grad and t.data_ptr() in (x.data_ptr(), x.data_ptr() + 4)
+
+
+WRITERS: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
+    "whole": lambda x, w: x.mul_(w).sin(),
+    "nothing_returned": lambda x, w: [None for _ in [x.mul_(w).sin_()]][0],
+    "row": lambda x, w: x[0].mul_(w[0]).sum().detach(),
+    "filled": lambda x, w: x.zero_().add(w),
+    "returned_itself": lambda x, w: x.mul_(w[0]),
+    "view_from_before": lambda x, w: (lambda v: (x.mul_(w), v * 2, v)[1:])(x[0]),
+    "view_from_after": lambda x, w: x.mul_(w).view(-1),
+    "read_before": lambda x, w: (lambda y: (x.add_(w), y))(x * 2),
+    "twice": lambda x, w: (x.add_(w), x.mul_(2))[1].exp(),
+    "without_grad_too": lambda x, w: (x.detach().add_(1), x.mul_(w))[1].sum(),
+}
+
+
+@pytest.mark.parametrize("history", [True, False])
+@pytest.mark.parametrize("name", WRITERS)
+def test_input_written_under_autograd(name: str, history: bool) -> None:
+    """The caller's tensor gets a history, as in eager; one that had none requires grad afterwards."""
+    f = WRITERS[name]
+    fast = compiled(f)
+    base, w = torch.rand(3, 4) + 0.5, torch.rand(3, 4)
+    results = []
+    for call in (fast, fast, f):
+        torch.manual_seed(0)
+        x, v = base.clone().requires_grad_(history), w.clone().requires_grad_()
+        y = x * 2
+        view, version = y[1:], y._version
+        out = call(y, v)
+        assert y._version > version
+        total = loss_of([y.exp(), view.sin(), *tensors_of(out)])
+        grads = torch.autograd.grad(total, [t for t in (x, v) if t.requires_grad], allow_unused=True)
+        results.append([y, *tensors_of(out), total, *[torch.zeros(()) if g is None else g for g in grads]])
+    for got in results[:2]:
+        for g, e in zip(got, results[2], strict=True):
+            assert g.requires_grad == e.requires_grad and g.stride() == e.stride()
+            torch.testing.assert_close(g, e)
+
+
+def test_buffer_that_comes_to_require_grad() -> None:
+    def f(b: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        b.add_(w * 2)
+        return w.sin()
+
+    for call in (compiled(f), f):
+        b, w = torch.zeros(4), leaf(4)
+        call(b, w)
+        assert b.requires_grad and not b.is_leaf
+        b.sum().backward()
+        assert torch.equal(w.grad, torch.full((4,), 2.0))
+
+
 def test_integer_and_non_differentiable_results() -> None:
     def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return x.exp(), x.argmax(1), x > 0, x.detach().sum(), x.max(1).indices

@@ -165,6 +165,7 @@ Hash128 training_key(const Hash128& plan_key, const graph::Joint& facts) {
   h.text("training").number(plan_key.lo).number(plan_key.hi).number(facts.results.size());
   for (const graph::Joint::Result& r : facts.results)
     list(std::vector<int64_t>{r.requires_grad, r.tangent, r.view_of_input, r.saved});
+  list(facts.extra);
   list(facts.tangents);
   list(facts.gradients);
   for (const auto& d : facts.depends) list(d);

@@ -160,6 +160,10 @@ class Trained final : public Runner {
         outputs[i] = made[p.results[memory_of(i)].index];
         autograd::set_history(outputs[i], node);
       }
+    // Inputs that the program wrote under autograd: so they are now, before views of them are made.
+    const size_t visible = p.results.size() - p.extra.size();
+    for (size_t k = 0; k < p.extra.size(); ++k)
+      if (p.extra[k] >= 0) inputs[p.extra[k]].copy_(outputs[visible + k]);
     for (size_t i = 0; i < p.results.size(); ++i) {
       const Partition::Result& r = p.results[i];
       if (r.tangent >= 0) continue;
@@ -173,6 +177,7 @@ class Trained final : public Runner {
       outputs[i] = memory == i && root < 0 ? whole : view(whole, r);
     }
     if (node) node->save(inputs, outputs, made);
+    outputs.resize(visible);
   }
 
  private:

@@ -18,7 +18,10 @@ struct Joint {
     bool saved = false;          // eager's backward keeps this very memory: writing it after the call is an error there
   };
   bool present = false;
-  std::vector<Result> results;
+  std::vector<Result> results;  // the call's, then `extra.size()` more that the caller does not see
+  // Of each extra result: the input whose new content it is, because autograd must see that input written (the runner
+  // copies it there, the graph leaves the input alone); -1: memory that results are parts of.
+  std::vector<int32_t> extra;
   std::vector<int32_t> tangents;              // input numbers
   std::vector<int32_t> gradients;             // output results.size() + i is the gradient of this input
   std::vector<std::vector<int32_t>> depends;  // gradient i: the tangents that it depends on; others leave it undefined

@@ -6,6 +6,7 @@
 #include <ATen/ops/copy.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/DeviceGuard.h>
+#include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
@@ -222,7 +223,9 @@ class PlanExecutable final : public Executable {
     }
     for (size_t i : alias_outputs_) {  // at the caller's level, so that view and grad-mode bookkeeping are eager's
       const plan::OutputRef& o = plan_.outputs[i];
-      const at::Tensor base = o.alias_input >= 0 ? borrow(inputs[o.alias_input]) : outputs[o.alias_output];
+      at::Tensor base = o.alias_input >= 0 ? borrow(inputs[o.alias_input]) : outputs[o.alias_output];
+      // Plans compute no gradients; what the program detached is not followed.
+      if (base.requires_grad() && c10::GradMode::is_enabled()) base = base.detach();
       outputs[i] = at::as_strided(base, output_shapes_[i].sizes, output_shapes_[i].strides,
                                   base.storage_offset() + o.type.offset.value());
     }

@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <map>
 
 #include "base/check.h"
 #include "ops/args.h"
@@ -89,9 +90,56 @@ at::Tensor Recorder::add_tangent(const at::Tensor& like, int32_t& number) {
   return fresh(value);
 }
 
+// Autograd saw the program write it.
+bool Recorder::is_rewritten(const InputRecord& in) const {
+  const at::Tensor trace(in.impl);
+  return trace.requires_grad() && trace.grad_fn() != in.history;
+}
+
+// Results that the caller does not see: the new content of inputs that autograd must see written, and memory that
+// several results are parts of.
+void Recorder::find_extra_results(graph::Joint& joint, const std::vector<PyObject*>& objects) {
+  for (const InputRecord& in : inputs_) {
+    if (!is_rewritten(in)) continue;
+    for (const InputRecord& other : inputs_)
+      if (other.number != in.number && other.impl->storage_id == in.impl->storage_id)
+        throw Declined("training: an input is written in place that shares memory with another");
+    rewritten_.push_back(in.number);
+    joint.extra.push_back(in.number);
+    extra_.emplace_back(in.impl);
+  }
+  std::map<int32_t, std::vector<const at::Tensor*>> sharing;
+  for (PyObject* o : objects)
+    if (const TraceImpl* impl = trace_impl(unpack(o))) sharing[impl->storage_id].push_back(&unpack(o));
+  for (const auto& [storage, tensors] : sharing) {
+    if (std::any_of(inputs_.begin(), inputs_.end(),
+                    [&](const InputRecord& in) { return in.impl->storage_id == storage; }))
+      continue;
+    const c10::TensorImpl* base = nullptr;
+    int64_t largest = 0;
+    bool one_base = true, any = false;
+    for (const at::Tensor* t : tensors) {
+      largest = std::max(largest, t->numel());
+      if (!t->requires_grad()) continue;
+      const c10::TensorImpl* followed = followed_base(*t);
+      one_base &= !any || followed == base;
+      base = followed;
+      any = true;
+    }
+    if (!any || !one_base || !base) continue;
+    const bool there = std::any_of(tensors.begin(), tensors.end(), [&](const at::Tensor* t) {
+      return t->requires_grad() && t->numel() == largest && t->numel() == base->numel();
+    });
+    if (there || tensors.size() == 1) continue;
+    joint.extra.push_back(-1);
+    extra_.emplace_back(c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(const_cast<c10::TensorImpl*>(base)));
+  }
+}
+
 graph::Joint Recorder::add_backward(const std::vector<PyObject*>& objects) {
   graph::Joint joint;
   for (PyObject* o : objects) joint.present |= unpack(o).requires_grad();
+  for (const InputRecord& in : inputs_) joint.present |= is_rewritten(in);
   if (!joint.present) return joint;
   if (declined_) throw Declined(reason_);
   for (const graph::Node& n : graph_.nodes)  // how large its workspace is only the library knows
@@ -100,18 +148,15 @@ graph::Joint Recorder::add_backward(const std::vector<PyObject*>& objects) {
   for (const InputRecord& in : inputs_) {
     const at::Tensor trace(in.impl);
     if (has_hooks(trace)) throw Declined("training: a hook or retain_grad on an input");
-    if (in.requires_grad && !in.impl->real.is_leaf()) {
-      const auto& fn = trace.grad_fn();
-      if (!fn || fn->name() != "FlashoverOuterGradient")
-        throw Declined("training: an input with history is written in place");
-    }
   }
+  find_extra_results(joint, objects);
 
   std::vector<bool> of_input(storages_.size());
   for (const InputRecord& in : inputs_) of_input[in.impl->storage_id] = true;
-  joint.results.resize(objects.size());
   std::vector<at::Tensor> outputs;
   for (PyObject* o : objects) outputs.push_back(unpack(o));
+  outputs.insert(outputs.end(), extra_.begin(), extra_.end());
+  joint.results.resize(outputs.size());
   for (size_t i = 0; i < outputs.size(); ++i) {
     const at::Tensor& t = outputs[i];
     const TraceImpl* impl = trace_impl(t);
@@ -121,7 +166,7 @@ graph::Joint Recorder::add_backward(const std::vector<PyObject*>& objects) {
     if (!r.requires_grad) continue;
     if (t.retains_grad()) throw Declined("training: retain_grad on a result");
     if (t.is_leaf()) throw Declined("training: a result is a new leaf that requires grad");
-    if (!of_input[impl->storage_id]) continue;
+    if (!of_input[impl->storage_id] || i >= objects.size()) continue;
     const TraceImpl* base = viewed_input(t);
     if (!base) throw Declined("training: a result is memory of an input and not a view of it");
     r.view_of_input = base->input;
@@ -132,7 +177,8 @@ graph::Joint Recorder::add_backward(const std::vector<PyObject*>& objects) {
     const TraceImpl* impl = trace_impl(outputs[i]);
     if (!joint.results[i].requires_grad || joint.results[i].view_of_input >= 0) continue;
     bool shared = false;
-    for (size_t k = 0; k < outputs.size(); ++k)
+    const bool content = i >= objects.size() && joint.extra[i - objects.size()] >= 0;  // is copied when all is done
+    for (size_t k = 0; k < outputs.size() && !content; ++k)
       shared |= k != i && trace_impl(outputs[k])->storage_id == impl->storage_id;
     if (!shared) {
       roots.push_back(i);
@@ -168,8 +214,8 @@ graph::Joint Recorder::add_backward(const std::vector<PyObject*>& objects) {
     if (!in.requires_grad) continue;
     const at::Tensor trace(in.impl);
     autograd::Edge edge;
-    if (trace.grad_fn()) {
-      edge = autograd::impl::gradient_edge(trace);
+    if (in.history) {
+      edge = autograd::Edge(in.history, 0);
     } else if (auto accumulator = autograd::impl::try_get_grad_accumulator(trace)) {
       edge = autograd::Edge(std::move(accumulator), 0);
     }
@@ -219,14 +265,14 @@ graph::Joint Recorder::add_backward(const std::vector<PyObject*>& objects) {
   for (size_t i = first_node; i < graph_.nodes.size(); ++i)
     if (graph_.nodes[i].op->nondeterministic || graph_.nodes[i].op->effectful)
       throw Declined("training: the backward runs " + graph_.nodes[i].op->name);
-  note_saved(joint, first_node, first_value, objects);
+  note_saved(joint, first_node, first_value, outputs);
   note_dependences(joint, first_node);
   return joint;
 }
 
 // What nodes of the backward read of the forward is what eager's autograd saved, memory for memory.
 void Recorder::note_saved(graph::Joint& joint, size_t first_node, size_t first_value,
-                          const std::vector<PyObject*>& outputs) const {
+                          const std::vector<at::Tensor>& outputs) const {
   std::vector<bool> saved(storages_.size());
   for (size_t i = first_node; i < graph_.nodes.size(); ++i)
     for (const Arg& a : graph_.nodes[i].args)
@@ -234,8 +280,7 @@ void Recorder::note_saved(graph::Joint& joint, size_t first_node, size_t first_v
         const int32_t s = graph_.values[v].storage;
         if (static_cast<size_t>(v) < first_value && s >= 0) saved[s] = true;
       });
-  for (size_t i = 0; i < outputs.size(); ++i)
-    joint.results[i].saved = saved[trace_impl(unpack(outputs[i]))->storage_id];
+  for (size_t i = 0; i < outputs.size(); ++i) joint.results[i].saved = saved[trace_impl(outputs[i])->storage_id];
   joint.saved_inputs.assign(graph_.inputs.size(), false);
   for (const InputRecord& in : inputs_) joint.saved_inputs[in.number] = saved[in.impl->storage_id];
 }
@@ -276,6 +321,22 @@ void Recorder::note_dependences(graph::Joint& joint, size_t first_node) const {
     for (size_t t = 0; t < r.size(); ++t)
       if (r[t]) out.push_back(static_cast<int32_t>(t));
   }
+}
+
+void Recorder::add_extra_outputs() {
+  static const ops::Op* clone = ops::find("aten.clone.default");
+  for (const at::Tensor& t : extra_) {
+    const TraceImpl* impl = trace_impl(t);
+    TensorType type = aten::type_of(t);
+    ValueId value = impl->value;
+    if (impl->input >= 0) {
+      type.offset = 0;
+      value = graph_.add_value(type, new_storage(make_storage(0)));
+      graph_.nodes.push_back({.op = clone, .args = {Ref{impl->value}, MemoryFormat::kPreserve}, .outs = {value}});
+    }
+    graph_.outputs.push_back({.value = value, .type = std::move(type)});
+  }
+  extra_.clear();
 }
 
 // Each gradient is a tensor of its own, whatever it shares memory with in the trace.

@@ -95,6 +95,15 @@ class Recorder final : public Session {
   Stats& counters() { return stats_; }
 
  private:
+  struct InputRecord {
+    PyObject* object = nullptr;  // the program's tensor object, strong
+    PyObject* holder = nullptr;  // a plain tensor object that has the real impl meanwhile, strong
+    c10::intrusive_ptr<TraceImpl> impl;
+    int32_t number = -1;
+    bool requires_grad = false;
+    std::shared_ptr<torch::autograd::Node> history;  // where autograd leaves the trace; null for leaves
+  };
+
   void call_general(OpFacts& facts, Stack& stack, size_t base);
   bool call_on_constants(OpFacts& facts, Stack& stack, size_t base);
   bool overlaps(const OpFacts& facts) const;
@@ -107,27 +116,24 @@ class Recorder final : public Session {
   int32_t location_id();
   at::Tensor add_tangent(const at::Tensor& like, int32_t& number);
   void note_saved(graph::Joint& joint, size_t first_node, size_t first_value,
-                  const std::vector<PyObject*>& outputs) const;
+                  const std::vector<at::Tensor>& outputs) const;
   void note_dependences(graph::Joint& joint, size_t first_node) const;
+  bool is_rewritten(const InputRecord& in) const;
+  void find_extra_results(graph::Joint& joint, const std::vector<PyObject*>& objects);
+  void add_extra_outputs();
   void add_gradient_outputs();
   void check_inputs_unchanged() const;
   void keep_constants_constant();
   void swap_back();
   void deactivate();
 
-  struct InputRecord {
-    PyObject* object = nullptr;  // the program's tensor object, strong
-    PyObject* holder = nullptr;  // a plain tensor object that has the real impl meanwhile, strong
-    c10::intrusive_ptr<TraceImpl> impl;
-    int32_t number = -1;
-    bool requires_grad = false;
-  };
-
   graph::Graph graph_;
   Stats stats_;
   std::shared_ptr<Liveness> liveness_;
   std::vector<InputRecord> inputs_;
   std::vector<at::Tensor> gradients_;  // add_backward's
+  std::vector<at::Tensor> extra_;      // Joint::extra's
+  std::vector<int32_t> rewritten_;     // inputs that autograd sees written
   std::vector<at::Tensor> constants_;
   std::vector<int32_t> constant_inputs_;                                  // graph input number of each
   std::unordered_map<const c10::TensorImpl*, at::Tensor> by_real_impl_;   // swapped inputs

@@ -50,10 +50,11 @@ struct OuterGradient final : torch::autograd::Node {
   std::string name() const override { return "FlashoverOuterGradient"; }
 };
 
-void attach_outer_gradient(const at::Tensor& trace) {
+std::shared_ptr<torch::autograd::Node> attach_outer_gradient(const at::Tensor& trace) {
   auto node = std::make_shared<OuterGradient>();
   node->add_input_metadata(trace);
-  torch::autograd::impl::set_gradient_edge(trace, torch::autograd::Edge(std::move(node), 0));
+  torch::autograd::impl::set_gradient_edge(trace, torch::autograd::Edge(node, 0));
+  return node;
 }
 
 }  // namespace
@@ -110,11 +111,12 @@ int32_t Recorder::add_input(PyObject* object, graph::InputKind kind, const std::
   }
   impl->set_allow_tensor_metadata_change(real_impl->allow_tensor_metadata_change());
   at::Tensor trace(impl);
+  std::shared_ptr<torch::autograd::Node> history;
   if (real.requires_grad()) {
     if (real.is_leaf()) {
       impl->set_requires_grad(true);
     } else {
-      attach_outer_gradient(trace);
+      history = attach_outer_gradient(trace);
     }
   }
   if (real.requires_grad() && real.is_leaf()) {
@@ -127,7 +129,7 @@ int32_t Recorder::add_input(PyObject* object, graph::InputKind kind, const std::
   if (!holder) throw Declined("no Python object for a trace tensor");
   swap_tensors(object, holder);
   Py_INCREF(object);
-  inputs_.push_back({object, holder, impl, number, real.requires_grad()});
+  inputs_.push_back({object, holder, impl, number, real.requires_grad(), std::move(history)});
   by_real_impl_.emplace(real_impl, std::move(trace));
   return number;
 }
@@ -162,8 +164,9 @@ void Recorder::check_inputs_unchanged() const {
         in.impl->storage_id != graph_.values[input.value].storage)
       throw Declined(who + "its shape or memory was replaced");
     const at::Tensor trace(in.impl);
-    if (trace.requires_grad() != in.requires_grad) throw Declined(who + "requires_grad changed");
-    if (in.requires_grad && trace.is_leaf() != real.is_leaf()) throw Declined(who + "written in place under autograd");
+    const bool rewritten = std::find(rewritten_.begin(), rewritten_.end(), in.number) != rewritten_.end();
+    if (!rewritten && trace.requires_grad() != in.requires_grad) throw Declined(who + "requires_grad changed");
+    if (!rewritten && is_rewritten(in)) throw Declined(who + "written in place under autograd");
     if (in.requires_grad && real.is_leaf()) {
       const at::Tensor &before = real.unsafeGetTensorImpl()->grad(), &after = in.impl->grad();
       if (before.defined() != after.defined() || (before.defined() && !before.is_same(after)))
@@ -251,6 +254,7 @@ graph::Graph Recorder::end(const std::vector<PyObject*>& outputs, std::vector<Py
       graph_.outputs.push_back(std::move(out));
     }
     check_inputs_unchanged();
+    add_extra_outputs();
     add_gradient_outputs();
     keep_constants_constant();
   } catch (...) {

@@ -59,6 +59,9 @@ class Partitioner {
     frozen_ = frozen_values(g_);
     mutated_.assign(g_.inputs.size(), false);
     for (const Mutation& m : g_.mutations) mutated_[m.input] = true;
+    rewritten_.assign(g_.inputs.size(), false);
+    for (int32_t i : facts_.extra)
+      if (i >= 0) rewritten_[i] = mutated_[i] = true;
     int32_t next = 0;
     for (const Input& i : g_.inputs) forward_input_.push_back(i.kind == InputKind::kTangent ? -1 : next++);
     tangent_of_.assign(g_.inputs.size(), -1);
@@ -80,6 +83,7 @@ class Partitioner {
     }
     for (const Mutation& m : g_.mutations)
       if (backward_[m.value]) throw Declined("training: the backward writes an input");
+    for (int32_t i : facts_.extra) FLASHOVER_CHECK(i < 0 || forward_input_[i] >= 0) << "a tangent is written";
     for (size_t i = 0; i < results(); ++i)
       if (g_.outputs[i].value != kNoValue && backward_[g_.outputs[i].value])
         throw Declined("training: a result depends on a gradient");
@@ -276,12 +280,16 @@ class Partitioner {
         throw Declined("training: a view of an input was copied");
       }
       if (o.kind == Output::Kind::kOutputAlias) r.index = o.base;
-      if (o.kind == Output::Kind::kValue) {
+      if (o.kind == Output::Kind::kPart && fact.requires_grad)
+        throw Declined("training: results are parts of one memory in a way that autograd does not follow");
+      if (o.owns_memory()) {
+        r.kind = Output::Kind::kValue;
         r.index = static_cast<int32_t>(p.forward.outputs.size());
         p.forward.outputs.push_back(o);
       }
       p.results.push_back(std::move(r));
     }
+    for (int32_t i : facts_.extra) p.extra.push_back(i < 0 ? -1 : forward_input_[i]);
     // Memory that several results share: the one that autograd knows is as large as the memory.
     for (size_t i = 0; i < results(); ++i) {
       const Partition::Result& r = p.results[i];
@@ -416,7 +424,8 @@ class Partitioner {
     f.locations = g_.locations;
     std::vector<bool> live(g_.values.size());
     for (const Output& o : f.outputs) live[o.value] = true;
-    for (const Mutation& m : g_.mutations) live[m.value] = true;
+    for (const Mutation& m : g_.mutations)
+      if (!rewritten_[m.input]) live[m.value] = true;
     std::vector<bool> keep(g_.nodes.size());
     for (size_t i = g_.nodes.size(); i-- > 0;) {
       const Node& n = g_.nodes[i];
@@ -450,14 +459,15 @@ class Partitioner {
       f.nodes.push_back(std::move(n));
     }
     for (Output& o : f.outputs) o.value = to[o.value];
-    for (const Mutation& m : g_.mutations) f.mutations.push_back({forward_input_[m.input], to[m.value]});
+    for (const Mutation& m : g_.mutations)
+      if (!rewritten_[m.input]) f.mutations.push_back({forward_input_[m.input], to[m.value]});
   }
 
   const Graph& g_;
   const Joint& facts_;
   const PartitionOptions options_;
   std::vector<int32_t> producer_, input_of_, forward_input_, tangent_of_;
-  std::vector<bool> frozen_, backward_, node_backward_, keep_, mutated_, in_memory_, saved_;
+  std::vector<bool> frozen_, backward_, node_backward_, keep_, mutated_, rewritten_, in_memory_, saved_;
   std::vector<ValueId> wanted_;  // sorted; values without tangents that the backward reads
 };
 
@@ -509,6 +519,7 @@ std::vector<int64_t> to_numbers(const Partition& p) {
     list(r.sizes);
     list(r.strides);
   }
+  list(p.extra);
   out.push_back(static_cast<int64_t>(p.backward_inputs.size()));
   for (const Partition::BackwardInput& i : p.backward_inputs)
     out.insert(out.end(), {static_cast<int64_t>(i.kind), i.index});
@@ -535,6 +546,8 @@ void from_numbers(const std::vector<int64_t>& numbers, Partition& p) {
       for (int64_t& n : *l) n = in.next();
     }
   }
+  p.extra.resize(in.count());
+  for (int32_t& i : p.extra) i = in.small();
   p.backward_inputs.resize(in.count());
   for (Partition::BackwardInput& i : p.backward_inputs) {
     i.kind = in.kind(Partition::BackwardInput::Kind::kTangent);

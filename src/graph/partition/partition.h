@@ -48,6 +48,7 @@ struct Partition {
   };
   Graph forward, backward;
   std::vector<Result> results;
+  std::vector<int32_t> extra;  // of the last results: the forward input that takes its content, or -1 (joint.h)
   std::vector<BackwardInput> backward_inputs;
   std::vector<Gradient> gradients;
   int64_t saved_bytes = 0;  // of kSaved

@@ -190,7 +190,7 @@ TEST(Partition, BadNumbersAreRejected) {
   Partition p;
   EXPECT_THROW(from_numbers({5}, p), UserError);
   EXPECT_THROW(from_numbers({1, 9, 0, 0, 0, 0, 0, 0}, p), UserError);
-  EXPECT_THROW(from_numbers({0, 0, 0, 0, 7}, p), UserError);
+  EXPECT_THROW(from_numbers({0, 0, 0, 0, 0, 7}, p), UserError);
 }
 
 }  // namespace
