@@ -1,6 +1,9 @@
 # flashover_layer(<name> [TORCH] [PYTHON] [DEPS <layer>...]): one static library out of src/<name>/**/*.cpp, and one test
 # program out of src/<name>/**/*_test.cpp. File lists are globs: adding a file to a folder is adding it to its stage.
 set(FLASHOVER_WARNINGS -Wall -Wextra -Wpedantic -Werror -Wno-unused-parameter -Wno-missing-field-initializers)
+if(NOT FLASHOVER_WERROR)
+  list(REMOVE_ITEM FLASHOVER_WARNINGS -Werror)
+endif()
 
 if(FLASHOVER_TESTS)
   find_package(GTest QUIET)

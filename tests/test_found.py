@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -159,3 +160,44 @@ def test_class_attributes_are_written() -> None:
 def test_mask_of_data_is_declined() -> None:
     with torch.no_grad(), pytest.raises(flashover.exc.Unsupported, match="mask"):
         flashover.compile(lambda x, m: x[:, :, m], fullgraph=True)(X, MASK)
+
+
+class Pair(NamedTuple):
+    left: torch.Tensor
+    right: int = 2
+
+
+class Wide(Pair):
+    @property
+    def product(self) -> torch.Tensor:
+        return self.left * self.right
+
+
+def test_named_tuples_as_arguments_and_results() -> None:
+    def f(p: Wide, pairs: list[Pair]) -> Any:
+        return p.product + p.left, p._replace(right=5), [a.left + b.left for a, b in itertools.pairwise(pairs)]
+
+    check(f, Wide(X), [Pair(X + i) for i in range(3)])
+    with torch.no_grad():
+        assert type(flashover.compile(f)(Wide(X), [])[1]) is Wide
+
+
+def test_an_input_is_written_while_others_share_memory() -> None:
+    def f(a: torch.Tensor, b: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        w.add_(1)
+        return a @ b + w
+
+    fast = flashover.compile(f, fullgraph=True)
+    whole = torch.randn(4, 4)
+    with torch.no_grad():
+        for a, b in ((whole, whole.t()), (whole, whole.t()), (whole.clone(), whole.t()), (whole[:, :], whole.t())):
+            w, v = torch.zeros(4), torch.zeros(4)
+            torch.testing.assert_close(fast(a, b, w), f(a, b, v))
+            assert torch.equal(v, w)
+        lenient = flashover.compile(f)
+        for _ in range(2):
+            for shared in (False, True, False):  # what is written is shared too: that call runs eager
+                x, y = torch.eye(4), torch.eye(4)
+                w, v = (x[0], y[0]) if shared else (x[0].clone(), y[0].clone())
+                torch.testing.assert_close(lenient(x, whole, w), f(y, whole, v))
+                assert torch.equal(x, y)

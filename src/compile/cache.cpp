@@ -19,6 +19,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/utf8.h"
+
 namespace flashover::compile {
 namespace {
 
@@ -216,7 +218,7 @@ void Cache::warn(const std::string& what) {
   std::lock_guard lock(mutex_);
   if (warned_) return;
   warned_ = true;
-  warning_ = "flashover: the cache " + directory_ + " " + what;
+  warning_ = valid_utf8("flashover: the cache " + directory_ + " " + what);
 }
 
 std::string Cache::take_warning() {

@@ -71,6 +71,18 @@ bool writes_an_input(const graph::Graph& g) {
   return false;
 }
 
+// One fact for each input that lies in another one's memory.
+void record_shared_inputs(frame::Capture& c) {
+  std::unordered_map<int32_t, guards::SourceId> first;
+  for (size_t i = 0; i < c.input_sources.size(); i++) {
+    const guards::SourceId source = c.input_sources[i];
+    const int32_t storage = c.graph.values[c.graph.inputs[i].value].storage;
+    if (source == guards::kNoSource || storage < 0) continue;
+    if (auto [found, isnew] = first.emplace(storage, source); !isnew)
+      c.observations.facts.push_back({guards::FactKind::kTensorAliases, source, nullptr, found->second});
+  }
+}
+
 // as_strided counts from the start of the storage, not of the tensor.
 bool counts_from_storage(const graph::Graph& g) {
   for (const graph::Node& n : g.nodes)
@@ -169,10 +181,12 @@ void attempt(Attempt& a, const frame::Subject& subject) {
     if (counts_from_storage(c.graph))
       for (guards::SourceId s : c.input_sources)
         if (s != guards::kNoSource) c.observations.facts.push_back({guards::FactKind::kStorageOffset, s});
-    // Memory shared between inputs matters only when some of it is written.
+    // Memory shared between inputs matters only when some of it is written; then it must be shared as it was here.
     if (!writes_an_input(c.graph))
       std::erase_if(c.observations.facts,
                     [](const guards::Fact& f) { return f.kind == guards::FactKind::kNotAliases; });
+    else
+      record_shared_inputs(c);
   }
   std::vector<guards::SourceId> wanted = compiles ? c.wanted : std::vector<guards::SourceId>{};
   try {
@@ -242,6 +256,10 @@ void attempt(Attempt& a, const frame::Subject& subject) {
   if (!a.settings.keep_text) {
     e.report.texts.clear();
     e.report.kernel_sources.clear();
+  }
+  if (!e.report.cache_note.empty() && !warn_once(e.report.cache_note)) {
+    a.fatal = true;
+    return;
   }
   e.kind = Entry::Kind::kCompiled;
   counters().frames++;

@@ -116,11 +116,9 @@ PyObject* run_step(const RecipeStep& s, const Registers& r, PyObject* const* wan
       if (!values) return nullptr;
       Ref args = Ref::steal(PyTuple_Pack(1, values.get()));
       if (!args) return nullptr;
-      // tuple.__new__ for named tuples, the record's own __new__ for torch.return_types.
-      const bool record = !(type->tp_flags & Py_TPFLAGS_HEAPTYPE) || type->tp_new != PyTuple_Type.tp_new;
-      return (record && PyDict_GetItemString(type_dict(type), "_fields") == nullptr
-                  ? type->tp_new
-                  : PyTuple_Type.tp_new)(type, args.get(), nullptr);
+      // tuple.__new__ for named tuples and their subclasses, the record's own for torch.return_types.
+      const bool record = PyObject_HasAttrString(s.object, "n_sequence_fields");
+      return (record ? type->tp_new : PyTuple_Type.tp_new)(type, args.get(), nullptr);
     }
     case Kind::kSlice:
       return PySlice_New(item(0), item(1), item(2));

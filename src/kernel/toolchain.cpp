@@ -14,6 +14,8 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
+#include <set>
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
@@ -21,6 +23,7 @@
 #include "base/check.h"
 #include "base/hash.h"
 #include "base/text.h"
+#include "base/utf8.h"
 
 extern char** environ;
 
@@ -49,14 +52,26 @@ Target detect() {
 
 std::string error_text(int code) { return std::strerror(code); }
 
+// Where temporary files may go, best first.
+std::vector<std::string> temporary_folders() {
+  const char* wish = std::getenv("TMPDIR");
+  std::vector<std::string> out{"/tmp", "/var/tmp", "/dev/shm"};
+  if (wish && *wish) out.insert(out.begin(), wish);
+  return out;
+}
+
 // A private directory that disappears with everything in it.
 class TempDir {
  public:
   TempDir() {
-    const char* base = std::getenv("TMPDIR");
-    path_ = std::string(base && *base ? base : "/tmp") + "/flashover-XXXXXX";
-    if (!::mkdtemp(path_.data()))
-      throw EnvironmentFailure("toolchain: no directory for temporary files (" + path_ + "): " + error_text(errno));
+    const std::vector<std::string> bases = temporary_folders();
+    int first = 0;
+    for (const std::string& base : bases) {
+      path_ = base + "/flashover-XXXXXX";
+      if (::mkdtemp(path_.data())) return;
+      if (first == 0) first = errno;
+    }
+    throw EnvironmentFailure("toolchain: no directory for temporary files (" + bases[0] + "): " + error_text(first));
   }
   ~TempDir() {
     // By hand: libtorch exports an own copy of parts of std::filesystem, and calls into it crash. We make no folders in
@@ -126,6 +141,7 @@ class Jobs {
   }
   size_t running() const { return running_.size(); }
   const std::string& failure(size_t source) const { return failures_[source]; }
+  bool all_late() const { return late_ == failures_.size(); }
 
   void start(size_t source, double timeout) {
     std::vector<std::string> args = compiler_.argv;
@@ -185,6 +201,7 @@ class Jobs {
       pid_t r = j.fd < 0 ? ::waitpid(j.pid, &status, WNOHANG) : 0;
       if (r == 0 && Clock::now() >= j.deadline) {
         stop(j);
+        ++late_;
         failures_[j.source] = "the compiler did not finish in time (" + compiler_.argv[0] + ")";
       } else if (r == 0 || (r < 0 && errno == EINTR)) {
         ++i;
@@ -192,7 +209,7 @@ class Jobs {
       } else if (r > 0 && !(WIFEXITED(status) && WEXITSTATUS(status) == 0)) {
         failures_[j.source] = WIFSIGNALED(status)
                                   ? "the compiler was ended by signal " + std::to_string(WTERMSIG(status))
-                                  : "the compiler failed: " + j.messages.substr(0, 2000);
+                                  : "the compiler failed: " + valid_utf8(j.messages.substr(0, 2000));
       }  // r < 0: somebody else collected the child (SIGCHLD ignored); the output file tells
       if (j.fd >= 0) ::close(j.fd);
       running_.erase(running_.begin() + static_cast<ptrdiff_t>(i));
@@ -236,7 +253,32 @@ class Jobs {
   std::vector<std::string> flags_, environment_;
   std::string dir_;
   std::vector<std::string> failures_;
+  size_t late_ = 0;
   std::vector<Job> running_;
+};
+
+// Compilers of which nothing came back in time: the program does not wait for them again.
+class HungCompilers {
+ public:
+  static HungCompilers& known() {
+    static HungCompilers all;
+    return all;
+  }
+  static std::string words(const Compiler& c) {
+    return "toolchain: the compiler did not finish in time (" + c.argv[0] + "); it is not asked again";
+  }
+  bool contains(const Compiler& c) {
+    std::lock_guard lock(mutex_);
+    return identities_.count(c.identity) != 0;
+  }
+  void add(const Compiler& c) {
+    std::lock_guard lock(mutex_);
+    identities_.insert(c.identity);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::set<std::string> identities_;
 };
 
 }  // namespace
@@ -339,15 +381,16 @@ std::vector<std::string> compiler_flags(const Target& t) {
 }
 
 std::string keep_source(const std::string& text) {
-  const char* base = std::getenv("TMPDIR");
-  std::string path =
-      std::string(base && *base ? base : "/tmp") + "/flashover-failed-" + Hasher().text(text).finish().hex() + ".cpp";
-  try {
-    write_file(path, text);
-  } catch (const Declined&) {
-    return "(not kept)";
+  for (const std::string& base : temporary_folders()) {
+    const std::string path = base + "/flashover-failed-" + Hasher().text(text).finish().hex() + ".cpp";
+    try {
+      write_file(path, text);
+      return path;
+    } catch (const Declined&) {
+      continue;
+    }
   }
-  return path;
+  return "(not kept)";
 }
 
 std::vector<std::string> try_compile_sources(std::span<const std::string> sources, const Target& t,
@@ -355,6 +398,8 @@ std::vector<std::string> try_compile_sources(std::span<const std::string> source
   failures.assign(sources.size(), "");
   if (sources.empty()) return {};
   const Compiler compiler = find_compiler(o.compiler);
+  HungCompilers& hung = HungCompilers::known();
+  if (hung.contains(compiler)) throw EnvironmentFailure(HungCompilers::words(compiler));
   TempDir dir;
   Jobs jobs(compiler, compiler_flags(t), dir.path(), sources.size());
   const size_t limit = static_cast<size_t>(o.jobs > 0 ? o.jobs : usable_cores());
@@ -365,6 +410,10 @@ std::vector<std::string> try_compile_sources(std::span<const std::string> source
     } else {
       jobs.wait();
     }
+  }
+  if (jobs.all_late()) {
+    hung.add(compiler);
+    throw EnvironmentFailure(HungCompilers::words(compiler));
   }
   std::vector<std::string> out;
   for (size_t i = 0; i < sources.size(); ++i) {

@@ -167,6 +167,7 @@ int Interpreter::lookup_generic(PyObject* o, PyObject* name, PyObject** out) {
   if (d && is_data_descriptor(Py_TYPE(d.get()))) {
     if (is_tensor(o) && is_forbidden_tensor_attribute(name))
       throw Declined(std::string("attribute of a tensor: ") + PyUnicode_AsUTF8(name));
+    if (PyTuple_Check(o) && recorder.is_old(o)) recorder.contents(o);  // a named tuple's field is an item of it
     *out = bind(d.get(), o, t);
     if (Py_TYPE(d.get()) == &PyGetSetDescr_Type || Py_TYPE(d.get()) == &PyMemberDescr_Type)
       *out = from_slot(o, name, d.get(), *out);
