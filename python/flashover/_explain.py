@@ -2,19 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
+
+import torch
 
 from flashover._compile import CompiledModule, Settings, compile_anything
 
+MEASURE_SECONDS = 1.0  # of repeated calls, about
+TEXTS = (
+    "traced",
+    "forward",
+    "backward",
+    "loops",
+    "loops_forward",
+    "loops_backward",
+    "plan",
+    "plan_forward",
+    "plan_backward",
+)
+_bandwidths: dict[str, float] = {}
+
+
+def parts_of_label(label: str) -> tuple[list[str], list[str], str]:
+    """Of "add+relu model.py:31 in self.a, model.py:32 in self.b": operators, lines, the last module."""
+    operators, _, rest = label.partition(" ")
+    places = rest.split(", ") if rest else []
+    module = places[-1].rpartition(" in ")[2] if places and " in " in places[-1] else ""
+    return operators.split("+"), [p.rpartition(" in ")[0] or p for p in places], module
+
 
 class Explanation:
-    """What compiling one call gave: str() for people, to_dict() for programs."""
+    """What compiling one call gave: str() for people, to_dict() for programs, to_html() for a browser."""
 
     def __init__(self, name: str, entries: list[dict[str, Any]], tallies: dict[str, Any]) -> None:
         self.name = name
-        self.entries = entries
+        self.entries = sorted(entries, key=lambda e: e["serial"])
         self.tallies = tallies
+        self.bandwidth: dict[str, float] = {}  # by device, bytes a second, where it was measured
+        for e in self.entries:
+            for s in e["steps"]:
+                operators, s["lines"], s["module"] = parts_of_label(s["label"])
+                s["operators"] = operators if s["kind"] == "kernel" else [s["name"]]
+                s["source"] = e["kernel_sources"].get(s["symbol"], "")
+
+    def add_bandwidth(self, device: str, bytes_per_second: float) -> None:
+        """What measured times are held against."""
+        self.bandwidth[device] = bytes_per_second
+        for e in self.entries:
+            for s in e["steps"]:
+                if e["device"] != device or s["seconds"] <= 0:
+                    continue
+                s["bandwidth"] = (s["bytes_read"] + s["bytes_written"]) / s["seconds"]
+                s["share"] = s["bandwidth"] / bytes_per_second
 
     @property
     def graphs(self) -> list[dict[str, Any]]:
@@ -23,19 +65,37 @@ class Explanation:
     @property
     def breaks(self) -> list[dict[str, str]]:
         """Where a graph ends in the middle of the program and another one goes on."""
-        return [{"reason": e["reason"], "where": e["where"]} for e in self.entries if e["breaks"]]
+        return [{k: e[k] for k in ("reason", "where", "stack")} for e in self.entries if e["breaks"]]
 
     @property
     def declines(self) -> list[dict[str, str]]:
         """Calls, or what was left of them after a break, that run eager."""
         return [
-            {"reason": e["reason"], "where": e["where"], "stays": e["stays"]}
+            {k: e[k] for k in ("reason", "where", "stack", "stays")}
             for e in self.entries
             if not e["compiled"] and not e["trivial"]
         ]
 
+    @property
+    def recompiles(self) -> list[dict[str, Any]]:
+        """What was compiled again, the guard that failed, and what it cost."""
+        return [
+            {"reason": e["recompiled_for"], "continues": e["continues"], "seconds": e["seconds"]}
+            for e in self.entries
+            if e["recompiled_for"]
+        ]
+
+    @property
+    def kernels(self) -> list[dict[str, Any]]:
+        """Every kernel that a call launches, in order."""
+        return [s for e in self.graphs for s in e["steps"] if s["kind"] == "kernel" and not s["frozen"]]
+
+    @property
+    def externs(self) -> list[dict[str, Any]]:
+        """Every operator that a call leaves to torch, in order."""
+        return [s for e in self.graphs for s in e["steps"] if s["kind"] == "extern" and not s["frozen"]]
+
     def to_dict(self) -> dict[str, Any]:
-        skipped = self.tallies["skipped"]
         return {
             "name": self.name,
             "graph_count": len(self.graphs),
@@ -46,9 +106,21 @@ class Explanation:
             "graphs": self.graphs,
             "breaks": self.breaks,
             "declines": self.declines,
+            "recompiles": self.recompiles,
             "guards": [g for e in self.entries for g in e["guards"]],
-            "skipped": skipped,
+            "skipped": self.tallies["skipped"],
+            "bandwidth": self.bandwidth,
         }
+
+    def to_html(self) -> str:
+        """One page that needs nothing beside itself."""
+        from flashover._explain_html import page
+
+        return page(self)
+
+    def save(self, path: str | Path) -> None:
+        """Writes to_html() to a file."""
+        Path(path).write_text(self.to_html(), encoding="utf-8")
 
     def __str__(self) -> str:
         d = self.to_dict()
@@ -59,14 +131,16 @@ class Explanation:
         ]
         if d["skipped"]:
             lines.append(f"  not tried: {d['skipped']}")
-        for x in self.declines:
-            lines.append(f"  eager: {x['reason']}" + (f"\n    at {x['where']}" if x["where"] else ""))
-            if x["stays"]:
-                lines.append(f"    cannot go on after it: {x['stays']}")
-        for x in self.breaks:
-            lines.append(f"  graph break: {x['reason']}" + (f"\n    at {x['where']}" if x["where"] else ""))
+        for kind, stops in (("eager", self.declines), ("graph break", self.breaks)):
+            for x in stops:
+                lines.append(f"  {kind}: {x['reason']}" + (f"\n    at {x['where']}" if x["where"] else ""))
+                lines += [f"      {frame}" for frame in x["stack"].splitlines()]
+                if x.get("stays"):
+                    lines.append(f"    cannot go on after it: {x['stays']}")
+        for device, rate in self.bandwidth.items():
+            lines.append(f"  memory of {device}: {rate / 1e9:.0f} GB/s measured (copying)")
         for i, e in enumerate(self.graphs):
-            times = ", ".join(f"{k} {v * 1e3:.1f} ms" for k, v in e["stages"].items())
+            times = ", ".join(f"{k} {v * 1e3:.1f} ms" for k, v in e["stages"].items() if v >= 5e-5)
             cache = ", from the disk cache" if e["cache_hit"] else ""
             after = f" from {e['continues']}" if e["continues"] else ""
             lines.append(f"  graph {i}{after}: {e['ops']} ops, {e['seconds'] * 1e3:.1f} ms{cache} ({times})")
@@ -77,20 +151,11 @@ class Explanation:
                     f"{e['saved_bytes']} bytes kept for the backward"
                 )
             if e["recompiled_for"]:
-                lines.append(f"    compiled again because: {e['recompiled_for']}")
+                lines.append(f"    compiled again ({e['seconds'] * 1e3:.1f} ms) because: {e['recompiled_for']}")
+            lines += [f"    {line}" for line in step_lines(e["steps"])]
             lines.append(f"    {len(e['guards'])} guards in {e['guard_instructions']} instructions")
             lines += [f"      {g}" for g in e["guards"]]
-            for title in (
-                "traced",
-                "forward",
-                "backward",
-                "loops",
-                "loops_forward",
-                "loops_backward",
-                "plan",
-                "plan_forward",
-                "plan_backward",
-            ):
+            for title in TEXTS:
                 if title in e["texts"]:
                     lines.append(f"    {title}:")
                     lines += [f"      {line}" for line in e["texts"][title].splitlines()]
@@ -99,8 +164,120 @@ class Explanation:
     __repr__ = __str__
 
 
-def explain(target: Callable[..., Any], **compile_arguments: Any) -> Callable[..., Explanation]:
-    """explain(model)(*args): compiles and runs that call once, apart from what is compiled already."""
+def size(n: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if n < 1000:
+            return f"{n:.3g} {unit}"
+        n /= 1000
+    return f"{n:.3g} GB"
+
+
+def step_lines(steps: list[dict[str, Any]]) -> Iterator[str]:
+    """A call's kernels and operators, one a line."""
+    measured = any(s["seconds"] >= 0 for s in steps)
+    total = sum(max(s["seconds"], 0) for s in steps)
+    if steps:
+        yield f"{'read':>8} {'written':>8}" + (f" {'us':>9} {'GB/s':>6} share" if measured else "") + "  step"
+    for s in steps:
+        text = f"{size(s['bytes_read']):>8} {size(s['bytes_written']):>8}"
+        if measured and s["seconds"] >= 0:
+            text += f" {s['seconds'] * 1e6:9.1f} {s.get('bandwidth', 0) / 1e9:6.1f} {s.get('share', 0):5.0%}"
+        elif measured:
+            text += " " * 23
+        side = {"forward": "forward ", "backward": "backward "}.get(s["side"], "") + ("frozen " if s["frozen"] else "")
+        where = " ".join(s["lines"][:1]) + (f" in {s['module']}" if s["module"] else "")
+        yield f"{text}  {side}{s['kind']} {s['name']}" + (f"  {where}" if where else "")
+    if measured:
+        yield f"{total * 1e6:.1f} us in all"
+
+
+def copy_bandwidth(device: torch.device) -> float:
+    """Bytes a second, read and written, of copying far more than the caches hold. Once a process."""
+    known = _bandwidths.get(str(device))
+    if known:
+        return known
+    count = 64 << 20 if device.type == "cpu" else 256 << 20
+    try:
+        source = torch.zeros(count, dtype=torch.float32, device=device)
+        target = torch.ones_like(source)
+    except torch.OutOfMemoryError:
+        return 0.0
+
+    def once() -> float:
+        if device.type == "cpu":
+            start = time.perf_counter()
+            target.copy_(source)
+            return time.perf_counter() - start
+        before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        before.record()
+        target.copy_(source)
+        after.record()
+        after.synchronize()
+        return before.elapsed_time(after) / 1e3
+
+    with torch.no_grad():
+        least = min(once() for _ in range(6))
+    _bandwidths[str(device)] = 8 * count / least
+    return _bandwidths[str(device)]
+
+
+def tensors_in(value: Any, seen: set[int] | None = None) -> Iterator[torch.Tensor]:
+    seen = set() if seen is None else seen
+    if id(value) in seen:
+        return
+    seen.add(id(value))
+    if isinstance(value, torch.Tensor):
+        yield value
+        return
+    items: Any = ()
+    if isinstance(value, dict):
+        items = value.values()
+    elif isinstance(value, (list, tuple, set)):
+        items = value
+    elif hasattr(value, "__dataclass_fields__"):
+        items = vars(value).values()
+    for item in items:
+        yield from tensors_in(item, seen)
+
+
+def leaves_of(outputs: list[torch.Tensor]) -> list[torch.Tensor]:
+    """What autograd would put gradients into."""
+    todo = [o.grad_fn for o in outputs if o.grad_fn is not None]
+    seen, found = set(todo), []
+    while todo:
+        node = todo.pop()
+        if hasattr(node, "variable"):
+            found.append(node.variable)
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                todo.append(following)
+    return found
+
+
+def repeat(call: Callable[[], Any], cuda: bool) -> None:
+    """Calls for about MEASURE_SECONDS; with a backward where there is one, which leaves .grad alone."""
+    end = time.perf_counter() + MEASURE_SECONDS
+    for n in range(100):
+        if n >= 3 and time.perf_counter() > end:
+            break
+        if cuda:
+            torch.cuda._sleep(5_000_000)  # the steps are queued before the first one starts
+        outputs = [t for t in tensors_in(call()) if t.requires_grad and t.grad_fn is not None]
+        if outputs and (leaves := leaves_of(outputs)):
+            if cuda:
+                torch.cuda._sleep(5_000_000)
+            torch.autograd.grad(outputs, leaves, [torch.ones_like(o) for o in outputs], allow_unused=True)
+
+
+def explain(
+    target: Callable[..., Any], *, measure: bool = False, **compile_arguments: Any
+) -> Callable[..., Explanation]:
+    """explain(model)(*args): compiles and runs that call once, apart from what is compiled already.
+
+    measure=True: then makes the call again for a second or so, the backward too, and gives the time of each step and
+    its share of the memory's bandwidth. Whatever the call writes it writes each time.
+    """
     if isinstance(target, CompiledModule):
         settings = type(target)._flashover_settings
     else:
@@ -117,6 +294,18 @@ def explain(target: Callable[..., Any], **compile_arguments: Any) -> Callable[..
 
     def run(*args: Any, **kwargs: Any) -> Explanation:
         compiled(*args, **kwargs)
-        return Explanation(name, inner.entries(), inner.tallies())
+        if not measure:
+            return Explanation(name, inner.entries(), inner.tallies())
+        devices = {e["device"] for e in inner.entries() if e["device"]}
+        inner.measure(True)
+        try:
+            repeat(lambda: compiled(*args, **kwargs), any(d.startswith("cuda") for d in devices))
+        finally:
+            inner.measure(False)
+        made = Explanation(name, inner.entries(), inner.tallies())
+        for device in sorted(devices):
+            if rate := copy_bandwidth(torch.device(device)):
+                made.add_bandwidth(device, rate)
+        return made
 
     return run

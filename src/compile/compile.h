@@ -50,8 +50,8 @@ struct Report {  // for explain() and FLASHOVER_LOGS
   bool training = false;
   int64_t saved_bytes = 0;       // training: kept from forward to backward, beside inputs and results
   int64_t backward_kernels = 0;  // of `kernels`
-  std::vector<std::pair<std::string, std::string>> texts;  // stage name -> printed form, in order
-  std::vector<std::string> kernel_sources;
+  std::vector<std::pair<std::string, std::string>> texts;           // stage name -> printed form, in order
+  std::vector<std::pair<std::string, std::string>> kernel_sources;  // symbol -> source
 };
 
 // Graph in form kTraced -> Plan, through the disk cache. Throws Declined / UserError / InternalError.

@@ -121,6 +121,13 @@ plan::Plan to_plan(Graph core, Device device, const Options& options, const Envi
       return compile_kernels(schedule.kernels, *env.gpu, cached ? &cache : nullptr, report.kernels_reused,
                              passes.wants_text() ? &report.kernel_sources : nullptr);
     const kernel::CompileOptions how{.compiler = option(options.values, "compiler")};
+    if (passes.wants_text()) {
+      const kernel::Target target = kernel::host_target();
+      for (const loops::Kernel& k : schedule.kernels) {
+        const kernel::Emitted e = kernel::emit(k, target);
+        report.kernel_sources.emplace_back(e.symbol, "// " + k.label + "\n" + e.body + e.entry);
+      }
+    }
     return cached ? compile_kernels(schedule.kernels, cache, how, report.kernels_reused)
                   : kernel::compile(schedule.kernels, {.compile = how});
   });

@@ -95,7 +95,7 @@ bool read_cubin(const std::string& bytes, std::string& symbol, kernel::triton::C
 }  // namespace
 
 kernel::Compiled compile_kernels(std::span<const loops::Kernel> kernels, const kernel::triton::Gpu& gpu, Cache* cache,
-                                 int64_t& reused, std::vector<std::string>* texts) {
+                                 int64_t& reused, std::vector<std::pair<std::string, std::string>>* texts) {
   namespace triton = kernel::triton;
   const auto start = std::chrono::steady_clock::now();
   kernel::Compiled out;
@@ -106,7 +106,7 @@ kernel::Compiled compile_kernels(std::span<const loops::Kernel> kernels, const k
   out.kernels.resize(kernels.size());
   for (size_t i = 0; i < kernels.size(); ++i) {
     sources.push_back(triton::emit(kernels[i], gpu));
-    if (texts) texts->push_back(sources[i].text);
+    if (texts) texts->emplace_back(sources[i].name, sources[i].text);
     const Hash128 text = triton::key(sources[i]);
     keys.push_back(
         Hasher().number(text.lo).number(text.hi).text(triton::str(gpu)).text(triton::command().version).finish());

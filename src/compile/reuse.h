@@ -28,6 +28,6 @@ kernel::Compiled compile_kernels(std::span<const loops::Kernel> kernels, Cache& 
 
 // The same for a GPU, one cubin a kernel. sources: if not null, receives the text of each kernel.
 kernel::Compiled compile_kernels(std::span<const loops::Kernel> kernels, const kernel::triton::Gpu& gpu, Cache* cache,
-                                 int64_t& reused, std::vector<std::string>* sources);
+                                 int64_t& reused, std::vector<std::pair<std::string, std::string>>* sources);
 
 }  // namespace flashover::compile

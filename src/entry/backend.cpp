@@ -185,9 +185,11 @@ std::unique_ptr<Runner> make_training(graph::Graph graph, const Request& request
     if (t.meeting.backward_inputs[i].kind == Kind::kTangent) tangents.push_back(t.backward.inputs.at(i).type);
   compile::Options plain = request.options;  // recorded graphs keep their memory between calls: not for what is saved
   plain.values.erase("cuda_graphs");
-  Step forward = step_of(load(std::move(t.forward), plain, report));
-  Step backward = step_of(load(std::move(t.backward), plain, report));
-  return make_training_runner(std::move(t.meeting), std::move(tangents), std::move(forward), std::move(backward));
+  std::shared_ptr<run::Executable> forward = load(std::move(t.forward), plain, report),
+                                   backward = load(std::move(t.backward), plain, report);
+  auto runner = make_training_runner(std::move(t.meeting), std::move(tangents), step_of(forward), step_of(backward));
+  runner->parts = {{"forward", std::move(forward)}, {"backward", std::move(backward)}};
+  return runner;
 }
 
 }  // namespace
@@ -201,7 +203,10 @@ std::unique_ptr<Runner> make_runner(graph::Graph graph, const Request& request, 
   }
   const compile::Environment environment = entry::environment(graph, request.options);
   plan::Plan plan = compile::compile(std::move(graph), request.options, environment, report);
-  return std::make_unique<Planned>(load(std::move(plan), request.options, report));
+  std::shared_ptr<run::Executable> executable = load(std::move(plan), request.options, report);
+  auto runner = std::make_unique<Planned>(executable);
+  runner->parts = {{"", std::move(executable)}};
+  return runner;
 }
 
 }  // namespace flashover::entry

@@ -14,6 +14,10 @@
 
 typedef struct _object PyObject;
 
+namespace flashover::run {
+class Executable;
+}
+
 namespace flashover::entry {
 
 class Runner {
@@ -21,6 +25,8 @@ class Runner {
   virtual ~Runner() = default;
   virtual void run(const at::Tensor* inputs, size_t count, std::vector<at::Tensor>& outputs) = 0;
   virtual bool needs_gil() const { return false; }
+  // What runs a plan, for explain(): ("", plan), or "forward" and "backward".
+  std::vector<std::pair<std::string, std::shared_ptr<run::Executable>>> parts;
 };
 
 struct Request {

@@ -2,6 +2,7 @@
 #include <pthread.h>
 #include <structmember.h>
 
+#include <ATen/record_function.h>
 #include <c10/util/SmallVector.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
@@ -19,6 +20,7 @@
 #include "guards/global_state.h"
 #include "guards/objects.h"
 #include "run/run.h"
+#include "run/watch.h"
 
 namespace flashover::entry {
 
@@ -157,6 +159,9 @@ PyObject* run_entry(const EntryPtr& e, const Settings& settings, PyObject** want
   try {
     torch::PyWarningHandler warnings;
     try {
+      at::RecordFunction range(at::RecordScope::USER_SCOPE);
+      if (range.isActive()) [[unlikely]]
+        range.before("flashover: " + settings.name);
       if (!e->runner) {
         // Only Python before the break.
       } else if (e->runner->needs_gil()) {
@@ -516,6 +521,58 @@ PyObject* strings(const std::vector<std::string>& list) {
   return out;
 }
 
+PyObject* step_of(const std::string& side, const plan::Plan& p, const plan::Step& s, double seconds, bool frozen) {
+  // Distinct memory: a tensor and its views count once, repeated elements too.
+  std::vector<plan::TensorId> reads, writes;
+  const auto add = [&](std::vector<plan::TensorId>& to, plan::TensorId t) {
+    if (std::find(to.begin(), to.end(), t) == to.end()) to.push_back(t);
+  };
+  plan::for_each_read(s, [&](plan::TensorId t) { add(reads, t); });
+  plan::for_each_write(s, [&](plan::TensorId t) { add(writes, t); });
+  const auto describe = [&](const std::vector<plan::TensorId>& list, long long& bytes) {
+    PyObject* out = PyList_New(0);
+    for (plan::TensorId t : list) {
+      const TensorType& type = p.tensors[static_cast<size_t>(t)].type;
+      int64_t n = info(type.dtype).bytes;
+      for (size_t d = 0; d < type.sizes.size() && n > 0; ++d)
+        if (d >= type.strides.size() || !type.strides[d].is_const(0)) n *= type.sizes[d].as_const().value_or(0);
+      bytes += n;
+      PyObject* pair = Py_BuildValue("(is)", static_cast<int>(plan::root(p, t)), str(type).c_str());
+      if (pair) PyList_Append(out, pair);
+      Py_XDECREF(pair);
+    }
+    return out;
+  };
+  long long read = 0, written = 0;
+  PyObject *from = describe(reads, read), *to = describe(writes, written);
+  static constexpr const char* kKinds[] = {"kernel", "extern", "copy", "release"};
+  const bool kernel = s.kind == plan::StepKind::kLaunch;
+  return Py_BuildValue("{s:s,s:s,s:s,s:s,s:s,s:L,s:L,s:d,s:O,s:N,s:N}", "side", side.c_str(), "kind",
+                       kKinds[static_cast<size_t>(s.kind)], "name", run::name_of(p, s).c_str(), "symbol",
+                       kernel ? p.kernels[static_cast<size_t>(s.kernel)].symbol.c_str() : "", "label", s.label.c_str(),
+                       "bytes_read", read, "bytes_written", written, "seconds", seconds, "frozen",
+                       frozen ? Py_True : Py_False, "reads", from, "writes", to);
+}
+
+// The plans of an entry, step by step.
+PyObject* steps_of(const Entry& e) {
+  PyObject* out = PyList_New(0);
+  if (!e.runner) return out;
+  for (const auto& [side, executable] : e.runner->parts) {
+    const plan::Plan& p = executable->plan();
+    const std::vector<double> times = executable->times();
+    const auto append = [&](const plan::Step& s, double seconds, bool frozen) {
+      if (s.kind == plan::StepKind::kRelease) return;
+      PyObject* d = step_of(side, p, s, seconds, frozen);
+      if (d) PyList_Append(out, d);
+      Py_XDECREF(d);
+    };
+    for (const plan::Step& s : p.frozen_steps) append(s, -1, true);
+    for (size_t i = 0; i < p.steps.size(); ++i) append(p.steps[i], times[i], false);
+  }
+  return out;
+}
+
 // What explain() shows of one entry.
 PyObject* describe(const Entry& e) {
   PyObject* stages = PyDict_New();
@@ -534,8 +591,20 @@ PyObject* describe(const Entry& e) {
     PyDict_SetItemString(texts, name.c_str(), v);
     Py_XDECREF(v);
   }
+  PyObject* sources = PyDict_New();
+  for (const auto& [symbol, text] : r.kernel_sources) {
+    PyObject* v = PyUnicode_FromStringAndSize(text.data(), static_cast<Py_ssize_t>(text.size()));
+    if (v) PyDict_SetItemString(sources, symbol.c_str(), v);
+    Py_XDECREF(v);
+  }
+  std::string device;
+  const plan::Plan* first = e.runner && !e.runner->parts.empty() ? &e.runner->parts[0].second->plan() : nullptr;
+  if (first) device = first->device.type == DeviceType::kCUDA ? "cuda:" + std::to_string(first->device.index) : "cpu";
   return Py_BuildValue(
-      "{s:O,s:O,s:L,s:L,s:s,s:O,s:s,s:O,s:s,s:s,s:s,s:L,s:L,s:L,s:L,s:L,s:O,s:s,s:d,s:N,s:n,s:N,s:N,s:N}", "compiled",
+      "{s:L,s:s,s:s,s:s,s:N,s:O,s:O,s:L,s:L,s:s,s:O,s:s,s:O,s:s,s:s,s:s,s:L,s:L,s:L,s:L,s:L,s:O,s:s,s:d,s:N,s:n,s:N,s:"
+      "N,s:N}",
+      "serial", static_cast<long long>(e.serial), "stack", e.capture.stack.c_str(), "device", device.c_str(), "target",
+      first ? first->target.c_str() : "", "steps", steps_of(e), "compiled",
       e.kind == Entry::Kind::kCompiled ? Py_True : Py_False, "training", r.training ? Py_True : Py_False, "saved_bytes",
       static_cast<long long>(r.saved_bytes), "backward_kernels", static_cast<long long>(r.backward_kernels),
       "continues", e.continues.c_str(), "breaks",
@@ -549,7 +618,7 @@ PyObject* describe(const Entry& e) {
       r.cache_note.c_str(), "seconds", e.total_seconds, "guards",
       strings(e.guards ? e.guards->words() : std::vector<std::string>{}), "guard_instructions",
       static_cast<Py_ssize_t>(e.guards ? e.guards->size() : 0), "stages", stages, "texts", texts, "kernel_sources",
-      strings(r.kernel_sources));
+      sources);
 }
 
 PyObject* entries(PyObject* o, PyObject*) {
@@ -579,6 +648,20 @@ PyObject* reset(PyObject* o, PyObject*) {
   Py_RETURN_NONE;
 }
 
+PyObject* measure(PyObject* o, PyObject* on) {
+  const int truth = PyObject_IsTrue(on);
+  if (truth < 0) return nullptr;
+  const CallableState& s = *reinterpret_cast<Callable*>(o)->state;
+  const auto each = [&](const std::vector<EntryPtr>& entries) {
+    for (const EntryPtr& e : entries)
+      if (e->runner)
+        for (const auto& [side, executable] : e->runner->parts) executable->measure(truth != 0);
+  };
+  each(s.entries);
+  for (const auto& [key, place] : s.continuations) each(place->entries);
+  Py_RETURN_NONE;
+}
+
 PyObject* tallies(PyObject* o, PyObject*) {
   CallableState& s = *reinterpret_cast<Callable*>(o)->state;
   return Py_BuildValue("{s:L,s:L,s:L,s:z}", "calls", static_cast<long long>(s.calls), "eager_calls",
@@ -588,6 +671,7 @@ PyObject* tallies(PyObject* o, PyObject*) {
 
 PyMethodDef kMethods[] = {
     {"entries", entries, METH_NOARGS, "What was compiled, most recently used first, as dicts."},
+    {"measure", measure, METH_O, "Whether calls of what is compiled also take the time of each step."},
     {"reset", reset, METH_NOARGS, "Forgets everything compiled."},
     {"tallies", tallies, METH_NOARGS, "Calls, eager calls, recompiles, why the last call was skipped."},
     {nullptr, nullptr, 0, nullptr},

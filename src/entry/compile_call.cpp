@@ -250,7 +250,7 @@ void attempt(Attempt& a, const frame::Subject& subject) {
     a.backend_raised(error);
     return;
   }
-  for (const std::string& source : e.report.kernel_sources) log(Topic::kKernels, source);
+  for (const auto& [symbol, source] : e.report.kernel_sources) log(Topic::kKernels, source);
   for (const auto& [stage, text] : e.report.texts)
     if (stage == "plan") log(Topic::kPlan, a.settings.name + ":\n" + text);
   if (!a.settings.keep_text) {
@@ -278,7 +278,9 @@ Counters& counters() {
 }
 
 EntryPtr compile_call(const Settings& settings, const frame::Subject& subject, std::string recompiled_for) {
+  static int64_t made = 0;  // GIL held
   auto entry = std::make_shared<Entry>();
+  entry->serial = made++;
   entry->recompiled_for = std::move(recompiled_for);
   Attempt a{settings, *entry};
   Clock clock;

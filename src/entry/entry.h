@@ -45,6 +45,7 @@ struct Entry {
   size_t wanted = 0;
   int64_t hits = 0;
   // For explain().
+  int64_t serial = 0;          // in the order they were made
   bool trivial = false;        // kEager: nothing in it to compile
   std::string reason, where;   // kEager: why
   std::string continues;       // what comes after a graph break: where it starts

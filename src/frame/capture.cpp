@@ -186,7 +186,7 @@ Capture run_once(const Subject& subject, Interpreter::Path stop, Interpreter::Pa
     {
       HandledException handled;
       Interpreter in(session.get());
-      session->location = [&in] { return in.location(); };
+      session->location = [&in] { return in.operator_location(); };
       session->unknown_tensor = [&in](PyObject* tensor) {
         try {
           return in.recorder.add_tensor(tensor);
@@ -240,6 +240,7 @@ Capture run_once(const Subject& subject, Interpreter::Path stop, Interpreter::Pa
         const Snapshot* stopped = in.stopped();
         if (in.aborted() && stopped == nullptr) {
           decline(in.reason(), in.where());
+          out.stack = in.stack_at_abort();
           broke = in.break_path();
         } else if (session->declined()) {
           decline(session->decline_reason(), in.location());
@@ -322,6 +323,7 @@ Capture capture(const Subject& subject) {
     if (!cut.declined && !cut.frames.empty()) {
       cut.reason = std::move(first.reason);
       cut.where = std::move(first.where);
+      cut.stack = std::move(first.stack);
       cut.seconds += first.seconds;
       release(first);
       return cut;

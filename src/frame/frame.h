@@ -107,6 +107,7 @@ struct StateChange {
 struct Capture {
   bool declined = false;
   std::string reason, where;   // when declined, or of the break
+  std::string stack;           // the Python frames there, the caller first, one a line
   std::string reason_to_stay;  // when declined: why the capture could not end in a break there
   bool raised = false;         // the program itself raised while traced (declined too: eager raises it again)
   guards::Observations observations;

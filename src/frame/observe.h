@@ -94,6 +94,7 @@ class Recorder {
   bool add_tensor(PyObject* tensor);  // an old tensor reached an operator unread: make it an input if it has a source
 
   guards::Observations take();
+  std::string name_of(SourceId id) const { return guards::str(observations_, id); }
   const guards::Source& source(SourceId id) const { return observations_.sources[static_cast<size_t>(id)]; }
   const std::vector<SourceId>& tensor_sources() const { return tensor_sources_; }
   bool pinned(SourceId id) const { return pinned_[static_cast<size_t>(id)]; }

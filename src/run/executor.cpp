@@ -26,6 +26,7 @@
 #include "run/run.h"
 #include "run/slab.h"
 #include "run/target.h"
+#include "run/watch.h"
 
 namespace flashover::run {
 namespace {
@@ -88,6 +89,7 @@ struct Run {
   std::vector<at::Tensor>* frozen;              // being filled; null in ordinary calls
   std::vector<cuda::Node>* nodes = nullptr;     // while a graph is recorded: of each launch
   std::vector<at::Tensor>* consumed = nullptr;  // the inputs, let go one by one
+  Watch* watch = nullptr;                       // somebody looks at the steps
 };
 
 // Kernels rely on it (plan::ParamKind).
@@ -118,7 +120,7 @@ bool is_unique(const at::Tensor& t) { return t.use_count() == 1 && (!t.has_stora
 
 class PlanExecutable final : public Executable {
  public:
-  PlanExecutable(plan::Plan p, const LoadOptions& options) : plan_(std::move(p)) {
+  PlanExecutable(plan::Plan p, const LoadOptions& options) : plan_(std::move(p)), times_(plan_.steps.size()) {
     plan::verify(plan_);
     slab_bytes_ = constant(plan_.slab_bytes);
     if (plan_.device.type == DeviceType::kCUDA) {
@@ -175,6 +177,8 @@ class PlanExecutable final : public Executable {
 
   const plan::Plan& plan() const override { return plan_; }
   bool heavy() const override { return heavy_; }
+  void measure(bool on) override { measured_ = on; }
+  std::vector<double> times() const override { return times_.get(); }
   Counters counters() const override {
     return {.calls = calls_made_.load(std::memory_order_relaxed),
             .frozen_runs = frozen_.runs(),
@@ -590,7 +594,12 @@ class PlanExecutable final : public Executable {
   void execute_on_cuda(Frame& frame, c10::TensorImpl* const* inputs, std::vector<at::Tensor>& outputs) {
     cuda::enter_context(device_);
     const cuda::Stream stream = cuda::current_stream(device_);
-    if (graphs_ && calls_made_.load(std::memory_order_relaxed) > 1 && run_graph(inputs, outputs, stream)) return;
+    if (graphs_ && !measured_ && calls_made_.load(std::memory_order_relaxed) > 1) {
+      std::optional<at::RecordFunction> range;
+      if (profiled()) [[unlikely]]
+        range.emplace(at::RecordScope::USER_SCOPE).before("flashover: CUDA graph");
+      if (run_graph(inputs, outputs, stream)) return;
+    }
     const CudaMemory scratch(static_cast<size_t>(scratch_bytes_)), slab(static_cast<size_t>(slab_bytes_));
     frame.scratch = scratch.get();
     Aligned aligned(*this, inputs, input_patches_);
@@ -655,9 +664,15 @@ class PlanExecutable final : public Executable {
     patch_inputs(frame, inputs, input_patches_);
     for (int32_t i : owned_outputs_) outputs[i] = shapes_[plan_.outputs[i].tensor].empty();
     patch_outputs(frame, outputs);
+    std::optional<Watch> watch;
+    if (const bool ranges = profiled(); ranges || measured_) [[unlikely]] {
+      watch.emplace(plan_, ranges, measured_ ? &times_ : nullptr, device_);
+      run.watch = &*watch;
+    }
     interpret(program_, run);
     for (const LateOutput& o : late_outputs_) finish_output(run, o.index, o.adopt);
     take_parts(outputs);
+    if (watch) watch->finish();
   }
   void take_parts(std::vector<at::Tensor>& outputs) {
     for (size_t i = 0; i < part_.size(); ++i)
@@ -688,6 +703,8 @@ class PlanExecutable final : public Executable {
     const Instruction* end = in + program.size();
     try {
       for (; in != end; ++in) {
+        if (run.watch) [[unlikely]]
+          run.watch->begin(static_cast<size_t>(in - program.data()));
         switch (in->kind) {
           case StepKind::kLaunch:
             if (device_ >= 0) {
@@ -706,6 +723,8 @@ class PlanExecutable final : public Executable {
             for (TensorId t : in->step->reads) run.frame.tensors[t].reset();
             break;
         }
+        if (run.watch) [[unlikely]]
+          run.watch->end(static_cast<size_t>(in - program.data()));
         if (run.consumed)
           for (int32_t i : last_reads_[static_cast<size_t>(in - program.data())]) (*run.consumed)[i].reset();
       }
@@ -1141,6 +1160,8 @@ class PlanExecutable final : public Executable {
   FrozenPart frozen_;
   int64_t slab_bytes_ = 0;
   bool heavy_ = false;
+  std::atomic<bool> measured_{false};
+  Times times_;
   std::atomic<int64_t> calls_made_{0};
   std::array<std::atomic<Frame*>, kSlots> frames_{};
 };

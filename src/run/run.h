@@ -60,6 +60,10 @@ class Executable {
   virtual void run_consuming(std::vector<at::Tensor>&& inputs, std::vector<at::Tensor>& outputs) = 0;
   virtual const plan::Plan& plan() const = 0;
   virtual Counters counters() const = 0;
+  // From now on (until it is off) calls also take the time of each step: times(), in seconds, the least seen so far,
+  // negative where there is none. CUDA graphs are not used meanwhile.
+  virtual void measure(bool on) = 0;
+  virtual std::vector<double> times() const = 0;
   // Worth releasing the GIL for: it calls operators or moves enough bytes to take more than some microseconds.
   virtual bool heavy() const = 0;
 };

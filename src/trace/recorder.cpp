@@ -3,6 +3,7 @@
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/PythonTorchFunctionTLS.h>
+#include <ATen/SequenceNumber.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/ops/_local_scalar_dense.h>
 #include <c10/core/DefaultDtype.h>
@@ -10,6 +11,7 @@
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/library.h>
 
@@ -163,9 +165,16 @@ int32_t Recorder::location_id() {
     pybind11::gil_scoped_acquire gil;
     where = location();
   }
+  // A node of the backward is of the line that made it.
+  if (const auto node = torch::autograd::get_current_node(); node && where.empty()) {
+    const auto made = forward_locations_.find(node->sequence_nr());
+    return made == forward_locations_.end() ? -1 : made->second;
+  }
   if (where.empty()) return -1;
   auto [it, fresh] = location_ids_.emplace(where, static_cast<int32_t>(graph_.locations.size()));
   if (fresh) graph_.locations.push_back(where);
+  // Autograd numbers a node right before its operator gets here.
+  if (at::sequence_number::peek() > 0) forward_locations_.try_emplace(at::sequence_number::peek() - 1, it->second);
   return it->second;
 }
 

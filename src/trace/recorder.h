@@ -143,8 +143,9 @@ class Recorder final : public Session {
   std::vector<c10::Storage> real_storages_;
   std::unordered_map<int32_t, c10::VariableVersion> versions_;  // of inputs, by storage id
   std::unordered_map<std::string, int32_t> location_ids_;
-  int arg_ = -1;                   // being collected
-  std::vector<Operand> operands_;  // of the current call
+  std::unordered_map<uint64_t, int32_t> forward_locations_;  // by sequence number of autograd's nodes
+  int arg_ = -1;                                             // being collected
+  std::vector<Operand> operands_;                            // of the current call
   bool declined_ = false, ended_ = false;
   bool autocast_cache_was_enabled_ = false;
   at::impl::SavedTensorDefaultHooksTLS saved_tensor_hooks_;  // the caller's: not for trace tensors

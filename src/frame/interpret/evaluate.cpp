@@ -6,6 +6,7 @@
 
 #include "frame/interpret/interpreter.h"
 #include "frame/interpret/opcode_parts.h"
+#include "frame/resume.h"
 
 namespace flashover::frame {
 namespace {
@@ -1261,6 +1262,7 @@ void Interpreter::abort(const std::string& reason) {
     aborted_ = true;
     reason_ = reason;
     where_ = location();
+    stack_ = stack();
     note_break();
     if (PyErr_Occurred()) PyErr_Clear();
   }
@@ -1275,18 +1277,83 @@ uint64_t Interpreter::location_key() const {
   return f == nullptr ? 0 : reinterpret_cast<uint64_t>(f->prev_instr);
 }
 
-std::string Interpreter::location() const {
-  _PyInterpreterFrame* f = current_frame(PyThreadState_Get());
+namespace {
+
+_PyInterpreterFrame* complete(_PyInterpreterFrame* f) {
   while (f != nullptr && _PyFrame_IsIncomplete(f)) f = f->previous;
-  if (f == nullptr) return "";
+  return f;
+}
+
+std::string line_of_frame(_PyInterpreterFrame* f) {
   Code* decoded = decode(f->f_code);
   if (decoded == nullptr) {
     PyErr_Clear();
     return "";
   }
   const char* file = PyUnicode_AsUTF8(f->f_code->co_filename);
+  if (file == nullptr) PyErr_Clear();
   int unit = static_cast<int>(f->prev_instr - _PyCode_CODE(f->f_code));
   return std::string(file != nullptr ? file : "?") + ":" + std::to_string(line_of(f->f_code, decoded, unit));
+}
+
+// A file of the torch package.
+bool is_torchs_own(PyCodeObject* code) {
+  static const std::string folder = [] {
+    PyObject* torch = PyImport_AddModule("torch");  // borrowed
+    Ref file = Ref::steal(torch != nullptr ? PyObject_GetAttrString(torch, "__file__") : nullptr);
+    const char* path = file ? PyUnicode_AsUTF8(file.get()) : nullptr;
+    PyErr_Clear();
+    const std::string text = path != nullptr ? path : "";
+    return text.substr(0, text.rfind('/') + 1);
+  }();
+  const char* file = PyUnicode_AsUTF8(code->co_filename);
+  if (file == nullptr) PyErr_Clear();
+  return file != nullptr && !folder.empty() && std::string_view(file).starts_with(folder);
+}
+
+}  // namespace
+
+std::string Interpreter::location() const {
+  _PyInterpreterFrame* f = complete(current_frame(PyThreadState_Get()));
+  return f == nullptr ? "" : line_of_frame(f);
+}
+
+std::string Interpreter::operator_location() {
+  if (top_ == nullptr) return "";  // autograd's engine: the recorder knows which forward it belongs to
+  _PyInterpreterFrame* innermost = complete(current_frame(PyThreadState_Get()));
+  _PyInterpreterFrame* line = nullptr;
+  const std::string* module = nullptr;
+  // Beyond the capture's own frames is its caller.
+  for (_PyInterpreterFrame* f = innermost; f != nullptr && (line == nullptr || module == nullptr);
+       f = complete(f->previous)) {
+    bool ours = false;
+    for (const Activation* a = top_; a != nullptr && !ours; a = a->caller) ours = a->frame == f;
+    if (!ours) break;
+    auto [own, fresh] = torchs_own_.try_emplace(f->f_code);
+    if (fresh) own->second = is_torchs_own(f->f_code);
+    if (line == nullptr && !own->second) line = f;
+    if (module != nullptr || f->f_code->co_argcount == 0) continue;
+    PyObject* self = f->localsplus[0];
+    if (self != nullptr && PyCell_Check(self)) self = PyCell_GET(self);
+    if (self == nullptr || !is_module(self)) continue;
+    auto [name, unnamed] = module_names_.try_emplace(self);
+    if (unnamed)
+      if (const SourceId id = recorder.source_of(self); id != kNoSource) name->second = recorder.name_of(id);
+    module = &name->second;
+  }
+  if (line == nullptr) line = innermost;
+  if (line == nullptr) return "";
+  return line_of_frame(line) + (module == nullptr || module->empty() ? "" : " in " + *module);
+}
+
+std::string Interpreter::stack() const {
+  std::string out;
+  for (_PyInterpreterFrame* f = complete(current_frame(PyThreadState_Get())); f != nullptr; f = complete(f->previous)) {
+    const char* name = PyUnicode_AsUTF8(f->f_code->co_qualname);
+    if (name == nullptr) PyErr_Clear();
+    out = line_of_frame(f) + " in " + (name != nullptr ? name : "?") + (out.empty() ? "" : "\n" + out);
+  }
+  return out;
 }
 
 }  // namespace flashover::frame

@@ -78,7 +78,11 @@ class Interpreter {
   void revive() { aborted_ = false; }  // after a stop, when every frame is gone: to call hooks and autograd Functions
   const std::string& reason() const { return reason_; }
   const std::string& where() const { return where_; }
+  const std::string& stack_at_abort() const { return stack_; }
   std::string location() const;
+  // For the graph: "file:line in self.layers.0": the innermost line that is not torch's own, and the innermost module.
+  std::string operator_location();
+  std::string stack() const;  // "file:line in function", the caller first, one a line
   uint64_t location_key() const;
 
   // Objects. New references; null with a Python error set. Throw Declined.
@@ -162,7 +166,9 @@ class Interpreter {
   std::vector<Ref> generators_;  // weak references
   std::vector<char> untouched_;  // arguments that the resumed root frame has not looked at
   bool aborted_ = false;
-  std::string reason_, where_;
+  std::string reason_, where_, stack_;
+  std::unordered_map<PyCodeObject*, bool> torchs_own_;       // by code object that was met
+  std::unordered_map<PyObject*, std::string> module_names_;  // likewise; the program holds them meanwhile
   Interpreter* outer_;
 };
 

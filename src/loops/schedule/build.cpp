@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <utility>
 
 #include "base/check.h"
 #include "loops/schedule/scatter.h"
@@ -386,15 +387,20 @@ class KernelBuilder : public Source {
 
   std::string label() const {
     std::string out;
-    int shown = 0, location = -1;
+    int shown = 0;
+    std::vector<int32_t> lines;
     for (int32_t i : g_.items) {
       const graph::Node& n = p_.graph.nodes[p_.items[i].node];
-      if (location < 0) location = n.location;
+      if (n.location >= 0 && lines.size() < 4 && std::find(lines.begin(), lines.end(), n.location) == lines.end())
+        lines.push_back(n.location);
       if (++shown <= 4) out += (out.empty() ? "" : "+") + n.op->name.substr(n.op->name.find('.') + 1);
     }
     if (shown > 4) out += "+" + std::to_string(shown - 4);
-    if (location >= 0 && location < static_cast<int32_t>(p_.graph.locations.size()))
-      out += " " + p_.graph.locations[location];
+    const char* between = " ";
+    for (int32_t l : lines) {
+      if (static_cast<size_t>(l) >= p_.graph.locations.size()) continue;
+      out += std::exchange(between, ", ") + p_.graph.locations[static_cast<size_t>(l)];
+    }
     return out;
   }
 
