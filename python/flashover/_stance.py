@@ -19,7 +19,10 @@ def is_compiling() -> bool:
 
 
 def disable(fn: Callable[..., Any] | None = None, recursive: bool = True, *, reason: str | None = None) -> Any:
-    """The function as it is: never compiled, and not captured as part of another one. Also a decorator."""
+    """The function as it is: never compiled, and not captured as part of another one. Also a decorator.
+
+    recursive: nor is what it calls. Else those functions are compiled on their own where compiled code calls it.
+    """
     if fn is None:
         return lambda f: disable(f, recursive, reason=reason)
     fn = original_of(fn)
@@ -28,14 +31,14 @@ def disable(fn: Callable[..., Any] | None = None, recursive: bool = True, *, rea
     if isinstance(fn, torch.nn.Module):
         fn.forward = disable(fn.forward, recursive, reason=reason)
         return fn
-    made = _C.Disabled(fn, reason or "")
+    made = _C.Disabled(fn, reason or "", recursive)
     if inspect.isroutine(fn):
         functools.update_wrapper(made, fn)
     return made
 
 
 def skip(fn: Callable[..., Any] | None = None) -> Any:
-    """The function itself is never compiled; as disable."""
+    """The function itself is never compiled, but what it calls is."""
     return disable(fn, recursive=False, reason=None if fn is None else f"{getattr(fn, '__qualname__', fn)} is skipped")
 
 

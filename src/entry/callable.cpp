@@ -25,6 +25,7 @@
 namespace flashover::entry {
 
 constexpr size_t kMaxContinuations = 4096;  // modules that come and go leave theirs behind
+constexpr int kMaxBarren = 4;
 
 // What was compiled for one place after a graph break: an instruction of a code object, with a given shape of the
 // stack.
@@ -41,7 +42,9 @@ struct CallableState {
   std::unordered_map<std::string, std::shared_ptr<Continuation>> continuations;
   Signature signature;
   std::vector<EntryPtr> entries;  // most recently used first
-  uint32_t type_tag = 0;          // of self's type when `function` was looked up on it
+  // Code of functions that were called in the course of a call and taken on: how often that led to nothing.
+  std::unordered_map<PyObject*, int> barren;  // owned keys
+  uint32_t type_tag = 0;                      // of self's type when `function` was looked up on it
   size_t limit = 8;
   int64_t calls = 0, eager_calls = 0, recompiles = 0;
   bool limit_said = false;
@@ -103,6 +106,9 @@ PyObject* call_original(Callable* c, PyObject* const* args, size_t nargsf, PyObj
                              kwnames);
 }
 
+// As it is, because the call itself cannot be compiled: what it calls may.
+PyObject* call_original_taking_callees(Callable* c, PyObject* const* args, size_t nargsf, PyObject* kwnames);
+
 // False when there is no Python function to compile. Drops everything compiled when the class got another __call__.
 bool refresh(Callable* c) {
   if (c->through_call) {
@@ -146,16 +152,18 @@ bool retire(const EntryPtr& e, const Settings& settings, const run::Mismatch& m)
   return PyErr_WarnEx(PyExc_RuntimeWarning, (text + "; such calls run eager").c_str(), 1) == 0;
 }
 
-// Null without an error: the entry was retired and the call must be repeated in eager; or it ends in a graph break, and
-// `frames` say how to go on.
+// Null without an error: with `repeat`, nothing happened and the call must be repeated in eager (it raises there, as
+// the program would, with its effects so far; or the entry was retired); else it ends in a graph break, and `frames`
+// say how to go on.
 PyObject* run_entry(const EntryPtr& e, const Settings& settings, PyObject** wanted,
-                    std::vector<frame::FrameState>& frames) {
+                    std::vector<frame::FrameState>& frames, bool& repeat) {
   c10::SmallVector<at::Tensor, 16> inputs;
   inputs.reserve(e->inputs.size());
   for (int32_t i : e->inputs) inputs.push_back(i < 0 ? e->constants[-1 - i] : THPVariable_Unpack(wanted[i]));
   for (size_t i = 0; i < e->wanted; i++) Py_INCREF(wanted[i]);
   std::vector<at::Tensor> outputs;
   PyObject* result = nullptr;
+  bool ran = false;
   try {
     torch::PyWarningHandler warnings;
     try {
@@ -180,6 +188,7 @@ PyObject* run_entry(const EntryPtr& e, const Settings& settings, PyObject** want
       warnings.set_in_exception();
       throw;
     }
+    ran = true;
     c10::SmallVector<PyObject*, 8> wrapped;
     for (at::Tensor& t : outputs) wrapped.push_back(THPVariable_Wrap(std::move(t)));
     if (e->capture.frames.empty()) {
@@ -191,9 +200,12 @@ PyObject* run_entry(const EntryPtr& e, const Settings& settings, PyObject** want
   } catch (python_error& error) {
     error.restore();
   } catch (const run::Mismatch& m) {
-    retire(e, settings, m);
+    repeat = retire(e, settings, m);
   } catch (...) {
-    torch::translate_exception_to_python(std::current_exception());
+    if (e->repeatable && !ran)
+      repeat = true;
+    else
+      torch::translate_exception_to_python(std::current_exception());
   }
   for (size_t i = 0; i < e->wanted; i++) Py_DECREF(wanted[i]);
   return result;
@@ -223,8 +235,26 @@ class Rest final : public frame::Continuations {
  public:
   explicit Rest(CallableState& s) : s_(s) {}
 
+  bool wants(PyObject* function) override {
+    auto it = s_.barren.find(PyFunction_GET_CODE(function));
+    return it == s_.barren.end() || it->second < kMaxBarren;
+  }
+
   Outcome go_on(const frame::Subject& rest, PyObject* code, PyObject** result,
                 std::vector<frame::FrameState>& frames) override {
+    frame::TakeCallees nobody(nullptr);
+    const Outcome outcome = try_to(rest, code, result, frames);
+    if (rest.next == 0) {  // a function that was called
+      auto [it, added] = s_.barren.try_emplace(code, 0);
+      if (added) Py_INCREF(code);
+      it->second = outcome == Outcome::kNotTaken ? it->second + 1 : 0;
+    }
+    return outcome;
+  }
+
+ private:
+  Outcome try_to(const frame::Subject& rest, PyObject* code, PyObject** result,
+                 std::vector<frame::FrameState>& frames) {
     if (reason_to_skip() || current_stance() == Stance::kForceEager) return Outcome::kNotTaken;
     auto found = s_.continuations.find(key(rest, code));
     std::shared_ptr<Continuation> here = found == s_.continuations.end() ? nullptr : found->second;
@@ -245,13 +275,13 @@ class Rest final : public frame::Continuations {
     }
     if (entry->kind == Entry::Kind::kEager) return Outcome::kNotTaken;
     entry->hits++;
-    *result = run_entry(entry, here->settings, wanted.data(), frames);
+    bool repeat = false;
+    *result = run_entry(entry, here->settings, wanted.data(), frames, repeat);
     if (*result) return Outcome::kReturned;
     if (PyErr_Occurred()) return Outcome::kRaised;
-    return entry->kind == Entry::Kind::kEager ? Outcome::kNotTaken : Outcome::kBroke;
+    return repeat ? Outcome::kNotTaken : Outcome::kBroke;
   }
 
- private:
   static std::string key(const frame::Subject& rest, PyObject* code) {
     std::string k(reinterpret_cast<const char*>(&code), sizeof code);
     k.append(reinterpret_cast<const char*>(&rest.next), sizeof rest.next);
@@ -319,8 +349,9 @@ class Rest final : public frame::Continuations {
 // Null without an error: the call must be repeated in eager.
 PyObject* run_call(Callable* c, const EntryPtr& entry, PyObject** wanted) {
   std::vector<frame::FrameState> frames;
-  PyObject* result = run_entry(entry, c->state->settings, wanted, frames);
-  if (result || PyErr_Occurred() || entry->kind == Entry::Kind::kEager) return result;
+  bool repeat = false;
+  PyObject* result = run_entry(entry, c->state->settings, wanted, frames, repeat);
+  if (result || PyErr_Occurred() || repeat) return result;
   Rest rest(*c->state);
   Py_INCREF(c);  // the program may drop it on the way
   result = frame::resume(std::move(frames), rest);
@@ -389,15 +420,30 @@ PyObject* miss(Callable* c, Bound& bound, c10::SmallVectorImpl<PyObject*>& wante
         return call_original(c, args, nargsf, kwnames);
     }
   }
-  if (entry->kind == Entry::Kind::kEager) return call_original(c, args, nargsf, kwnames);
+  if (entry->kind == Entry::Kind::kEager) return call_original_taking_callees(c, args, nargsf, kwnames);
   entry->hits++;
   PyObject* result = run_call(c, entry, wanted.data());
   return result || PyErr_Occurred() ? result : call_original(c, args, nargsf, kwnames);
 }
 
+PyObject* call_original_taking_callees(Callable* c, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
+  if (c->state->settings.fullgraph) return call_original(c, args, nargsf, kwnames);
+  Rest rest(*c->state);
+  Py_INCREF(c);
+  PyObject* result;
+  {
+    frame::TakeCallees callees(&rest);
+    if (c->function) frame::leave_alone(c->function);
+    result = call_original(c, args, nargsf, kwnames);
+  }
+  Py_DECREF(c);
+  return result;
+}
+
 PyObject* call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
   auto* c = reinterpret_cast<Callable*>(self);
   CallableState& s = *c->state;
+  frame::TakeCallees nobody(nullptr);  // compiled code inside compiled code looks after itself
   s.calls++;
   s.skipped = reason_to_skip();
   if (s.skipped || current_stance() == Stance::kForceEager || !refresh(c))
@@ -408,7 +454,7 @@ PyObject* call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* k
     return call_original(c, args, nargsf, kwnames);  // raises the TypeError
   c10::SmallVector<PyObject*, 64> wanted;
   if (EntryPtr entry = find(s.entries, bound.slots(), wanted)) {
-    if (entry->kind == Entry::Kind::kEager) return call_original(c, args, nargsf, kwnames);
+    if (entry->kind == Entry::Kind::kEager) return call_original_taking_callees(c, args, nargsf, kwnames);
     entry->hits++;
     PyObject* result = run_call(c, entry, wanted.data());
     return result || PyErr_Occurred() ? result : call_original(c, args, nargsf, kwnames);
@@ -487,6 +533,9 @@ int clear(PyObject* o) {
   c->state->continuations.clear();
   entries.clear();
   continuations.clear();
+  auto barren = std::move(c->state->barren);
+  c->state->barren.clear();
+  for (const auto& [code, count] : barren) Py_DECREF(code);
   Py_CLEAR(c->function);
   Py_CLEAR(c->self);
   Py_CLEAR(c->dict);
@@ -644,6 +693,9 @@ PyObject* reset(PyObject* o, PyObject*) {
   old.swap(s.entries);
   decltype(s.continuations) rest;
   rest.swap(s.continuations);
+  decltype(s.barren) barren;
+  barren.swap(s.barren);
+  for (const auto& [code, count] : barren) Py_DECREF(code);
   s.limit_said = false;
   Py_RETURN_NONE;
 }

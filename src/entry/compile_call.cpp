@@ -3,6 +3,7 @@
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <algorithm>
 #include <chrono>
 #include <mutex>
 #include <set>
@@ -206,6 +207,9 @@ void attempt(Attempt& a, const frame::Subject& subject) {
               c.raised ? nullptr : "Unsupported");
     return;
   }
+  e.repeatable = a.settings.custom == nullptr && !writes_an_input(c.graph) &&
+                 std::none_of(c.graph.nodes.begin(), c.graph.nodes.end(),
+                              [](const graph::Node& n) { return n.op->nondeterministic; });
   const bool breaks = !c.frames.empty();
   if (breaks) {
     counters().graph_breaks++;

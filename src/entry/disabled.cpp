@@ -2,6 +2,7 @@
 #include <structmember.h>
 
 #include "entry/entry.h"
+#include "frame/resume.h"
 
 namespace flashover::entry {
 namespace {
@@ -10,22 +11,31 @@ struct Disabled {
   PyObject_HEAD vectorcallfunc vectorcall;
   PyObject* function;
   PyObject* reason;
+  bool recursive;  // nor is what it calls compiled
   PyObject* dict;
   PyObject* weakrefs;
 };
 
 PyObject* call(PyObject* o, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
-  return PyObject_Vectorcall(reinterpret_cast<Disabled*>(o)->function, args, nargsf, kwnames);
+  auto* d = reinterpret_cast<Disabled*>(o);
+  if (!d->recursive) {
+    frame::leave_alone(d->function);
+    return PyObject_Vectorcall(d->function, args, nargsf, kwnames);
+  }
+  frame::TakeCallees nobody(nullptr);
+  return PyObject_Vectorcall(d->function, args, nargsf, kwnames);
 }
 
 PyObject* make(PyTypeObject* type, PyObject* args, PyObject*) {
   PyObject *function, *reason;
-  if (!PyArg_ParseTuple(args, "OU:Disabled", &function, &reason)) return nullptr;
+  int recursive = 1;
+  if (!PyArg_ParseTuple(args, "OU|p:Disabled", &function, &reason, &recursive)) return nullptr;
   auto* d = PyObject_GC_New(Disabled, type);
   if (!d) return nullptr;
   d->vectorcall = call;
   d->function = Py_NewRef(function);
   d->reason = Py_NewRef(reason);
+  d->recursive = recursive != 0;
   d->dict = d->weakrefs = nullptr;
   PyObject_GC_Track(d);
   return reinterpret_cast<PyObject*>(d);

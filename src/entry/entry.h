@@ -43,6 +43,7 @@ struct Entry {
   std::vector<int32_t> inputs;  // per graph input: index into the wanted objects, or -1 - index into constants
   std::vector<at::Tensor> constants;
   size_t wanted = 0;
+  bool repeatable = false;  // its graph writes nothing and draws no random numbers: a run that raised left no trace
   int64_t hits = 0;
   // For explain().
   int64_t serial = 0;          // in the order they were made

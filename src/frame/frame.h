@@ -37,19 +37,26 @@ struct RecipeStep {
     kList,
     kSet,
     kFrozenSet,  // items
-    kDict,      // items: key, value, key, value ...; object: exact dict subclass or null (OrderedDict, defaultdict ...)
-    kObject,    // object: class; made by its base's __new__ without __init__; filled by kFill steps
-    kFillDict,  // items[0].__dict__ <- pairs
-    kFillItems,   // items[0] is a dict/list subclass object: contents <- items (dict: pairs)
-    kNamedTuple,  // object: class (also torch.return_types structseq); items
+    kDict,     // items: key, value, key, value ...; object: exact dict subclass or null (OrderedDict, defaultdict ...)
+    kObject,   // object: class; made by its base's __new__ without __init__; filled by kFill steps
+    kDeque,    // object: class; items: maxlen
+    kNewFrom,  // object: class with an immutable builtin base; items: the value that the base's __new__ takes
+    kException,        // object: class; items: args; made by the builtin base's __new__ and __init__
+    kFinishException,  // items: exception, then cause, context and traceback (-1: none)
+    kTraceback,        // object: code; items: globals, line, next (-1: none); index: last instruction
+    kFillSlots,        // items[0].name = value: pairs; past any __setattr__
+    kFillDict,         // items[0].__dict__ <- pairs
+    kFillItems,        // items[0] is a dict/list subclass object: contents <- items (dict: pairs)
+    kNamedTuple,       // object: class (also torch.return_types structseq); items
     kSlice,
     kCell,
     kFunction,
     kBoundMethod,
-    kReduced,        // object: a builtin iterator's rebuilding function; items: arguments, then perhaps a state for
-                     // __setstate__
-    kDictIterator,   // items: the dict view or dict to iterate; index: how many were taken
-    kGenerator,      // items: function, code, then the slots of its suspended frame (-1: NULL); index: where it goes on
+    kReduced,       // object: a builtin iterator's rebuilding function; items: arguments, then perhaps a state for
+                    // __setstate__
+    kDictIterator,  // items: the dict view or dict to iterate; index: how many were taken; -1: the view itself
+    kGenerator,     // items: function, code, then the slots of its suspended frame (-1: NULL); index: where it goes on;
+                    // object: null if it has not started
     kBuiltinMethod,  // a C function bound to items[0]; object: one like it
     kPythonInt,      // from a symbolic size: reserved for dynamic shapes
   };
@@ -66,6 +73,7 @@ struct Effect {
     kDelAttr,
     kSetItem,
     kDelItem,
+    kDiscardItem,  // if it is there
     kListReplace,
     kListAppend,
     kSetReplace,

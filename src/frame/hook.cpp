@@ -1,5 +1,7 @@
 // PEP 523: while a capture runs, frames of its thread go to the interpreter; everybody else's go on as before.
 #include "frame/interpret/interpreter.h"
+#include "frame/marks.h"
+#include "frame/resume.h"
 
 #include <algorithm>
 
@@ -15,6 +17,22 @@ struct Wanted {
   const TakeFrame& take;
 };
 thread_local Wanted* wanted = nullptr;
+thread_local Continuations* callees = nullptr;
+thread_local PyObject* left_alone = nullptr;
+
+bool is_worth_taking(PyThreadState* tstate, _PyInterpreterFrame* frame) {
+  PyCodeObject* code = frame->f_code;
+  constexpr int kWithout = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR;
+  if (frame->owner != FRAME_OWNED_BY_THREAD || !(code->co_flags & CO_OPTIMIZED) || (code->co_flags & kWithout))
+    return false;
+  if (frame->prev_instr != _PyCode_CODE(code) - 1) return false;
+#if PY_VERSION_HEX < 0x030C0000
+  if (tstate->cframe->use_tracing) return false;
+#else
+  if (tstate->c_tracefunc != nullptr || tstate->c_profilefunc != nullptr) return false;
+#endif
+  return !is_library(code) && mark_of(frame_function(frame)) == Mark::kNone && callees->wants(frame_function(frame));
+}
 
 PyObject* on_frame(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwflag) {
   if (wanted != nullptr && frame_function(frame) == wanted->function && frame->owner == FRAME_OWNED_BY_THREAD) {
@@ -23,6 +41,16 @@ PyObject* on_frame(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwf
     return w->take(tstate, frame);
   }
   Interpreter* interpreter = active;
+  if (interpreter == nullptr && callees != nullptr && !trace::internal_call()) {
+    if (left_alone == frame_function(frame)) {
+      left_alone = nullptr;
+    } else if (is_worth_taking(tstate, frame)) {
+      return take_on(tstate, frame, *callees);
+    } else if (disables_callees(frame_function(frame))) {
+      TakeCallees nobody(nullptr);
+      return _PyEval_EvalFrameDefault(tstate, frame, throwflag);
+    }
+  }
   if (interpreter == nullptr || interpreter->uninterpreted > 0 || trace::internal_call()) {
     _PyFrameEvalFunction next = previous;
     return next != nullptr && next != on_frame ? next(tstate, frame, throwflag)
@@ -32,6 +60,21 @@ PyObject* on_frame(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwf
 }
 
 }  // namespace
+
+TakeCallees::TakeCallees(Continuations* continuations)
+    : outer_(std::exchange(callees, continuations)), hooked_(continuations != nullptr) {
+  if (hooked_) install_hook();
+}
+TakeCallees::~TakeCallees() {
+  if (hooked_) remove_hook();
+  callees = outer_;
+}
+
+void leave_alone(PyObject* function) {
+  if (callees == nullptr) return;
+  if (PyMethod_Check(function)) function = PyMethod_GET_FUNCTION(function);
+  left_alone = PyFunction_Check(function) ? function : nullptr;
+}
 
 PyObject* call_with_nothing(PyObject* function) {
   auto* code = reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(function));

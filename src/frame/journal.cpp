@@ -27,27 +27,42 @@ void refill(PyObject* dict, PyObject* pairs) {
 }
 
 bool same_keys(PyObject* dict, PyObject* pairs) {
-  if (PyDict_GET_SIZE(dict) != PyList_GET_SIZE(pairs)) return false;
-  PyObject *key, *value;
-  Py_ssize_t at = 0, i = 0;
-  while (PyDict_Next(dict, &at, &key, &value)) {
-    PyObject* pair = PyList_GET_ITEM(pairs, i++);  // by itself: the macros read their arguments twice
-    if (key != PyTuple_GET_ITEM(pair, 0)) return false;
+  Ref now = ordered_items(dict);
+  if (!now || PyList_GET_SIZE(now.get()) != PyList_GET_SIZE(pairs)) return false;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(pairs); ++i) {
+    PyObject *a = PyList_GET_ITEM(now.get(), i), *b = PyList_GET_ITEM(pairs, i);
+    if (PyTuple_GET_ITEM(a, 0) != PyTuple_GET_ITEM(b, 0)) return false;
   }
   return true;
 }
 
+// The base type's methods, whatever a subclass makes of them.
+void deque_refill(PyObject* deque, PyObject* items) {
+  auto* type = reinterpret_cast<PyObject*>(known_types().deque);
+  Ref cleared = Ref::steal(PyObject_CallMethod(type, "clear", "O", deque));
+  Ref filled = Ref::steal(PyObject_CallMethod(type, "extend", "OO", deque, items));
+}
+
 }  // namespace
 
-void Journal::dict_item(PyObject* dict, PyObject* key) {
-  if (recorder_.detached(dict) || recorder_.is_written(dict, key)) return;
+void Journal::dict_item(PyObject* dict, PyObject* key, bool removes) {
+  if (recorder_.detached(dict)) return;
+  if (recorder_.is_written(dict, key)) {
+    for (Entry& e : entries_)
+      if (removes && e.kind == Entry::Kind::kDictItem && e.target.get() == dict &&
+          PyObject_RichCompareBool(e.key.get(), key, Py_EQ) == 1)
+        e.removed = true;
+    PyErr_Clear();
+    return;
+  }
   if (!is_atom(key) && !is_pinned_kind(key)) return whole(dict);
   Entry e{
       Entry::Kind::kDictItem, Ref::borrow(dict), Ref::borrow(key), Ref::borrow(PyDict_GetItemWithError(dict, key)), {}};
   bool first = true;
   for (const Entry& other : entries_)
     if (other.kind == Entry::Kind::kDictItem && other.target.get() == dict) first = false;
-  if (first) e.order = Ref::steal(PyDict_Items(dict));
+  if (first) e.order = ordered_items(dict);
+  e.removed = removes;
   PyErr_Clear();
   entries_.push_back(std::move(e));
   recorder_.written(dict, key);
@@ -67,14 +82,30 @@ void Journal::whole(PyObject* c) {
     entries_.push_back(std::move(e));
     return;
   }
+  if (PyDict_Check(c) && recorder_.has_writes(c)) {  // items of it were written: the first entry knows how it was
+    auto of_this = [c](const Entry& other) { return other.kind == Entry::Kind::kDictItem && other.target.get() == c; };
+    for (const Entry& other : entries_)
+      if (!e.before && of_this(other)) e.before = other.order;
+    if (!e.before) throw Declined("a dict was read whole after an item of it was written");
+    recorder_.dict_contents(c, e.before.get());
+    std::erase_if(entries_, of_this);
+    recorder_.forget_writes(c);
+    e.kind = Entry::Kind::kDictAll;
+    entries_.push_back(std::move(e));
+    recorder_.detach(c);
+    return;
+  }
   recorder_.contents(c);  // from here on the trace knows the old contents entirely
   if (PyDict_Check(c)) {
     e.kind = Entry::Kind::kDictAll;
-    e.before = Ref::steal(PyDict_Items(c));
+    e.before = ordered_items(c);
   } else if (PyList_Check(c)) {
     e.before = Ref::steal(PyList_GetSlice(c, 0, PyList_GET_SIZE(c)));
   } else if (PySet_Check(c)) {
     e.kind = Entry::Kind::kSet;
+    e.before = Ref::steal(PySequence_List(c));
+  } else if (is_deque(c)) {
+    e.kind = Entry::Kind::kDeque;
     e.before = Ref::steal(PySequence_List(c));
   } else {
     throw Declined(std::string("an old object is changed by native code: ") + Py_TYPE(c)->tp_name);
@@ -143,6 +174,9 @@ void Journal::undo() {
         PySet_Clear(t);
         for (Py_ssize_t i = 0; i < PyList_GET_SIZE(e.before.get()); ++i)
           PySet_Add(t, PyList_GET_ITEM(e.before.get(), i));
+        break;
+      case Entry::Kind::kDeque:
+        deque_refill(t, e.before.get());
         break;
       case Entry::Kind::kCell:
         PyCell_Set(t, e.before.get());

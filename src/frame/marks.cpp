@@ -19,6 +19,40 @@ void mark(PyObject* callable, Mark m) {
   if (added) Py_INCREF(callable);
 }
 
+namespace {
+
+// Attribute of a module of torch's compiler, if that is loaded: nothing here loads it.
+PyObject* of_dynamo(const char* module, const char* name) {
+  PyObject* m = PyDict_GetItemString(PyImport_GetModuleDict(), module);
+  return m != nullptr && PyModule_Check(m) ? PyDict_GetItemString(PyModule_GetDict(m), name) : nullptr;
+}
+
+// torch.compiler.allow_in_graph keeps a set of addresses.
+bool is_in_set(const char* name, PyObject* f) {
+  PyObject* ids = of_dynamo("torch._dynamo.trace_rules", name);
+  if (ids == nullptr) return false;
+  PyObject** dict = _PyObject_GetDictPtr(ids);
+  static PyObject* const key = PyUnicode_InternFromString("function_ids");
+  PyObject* set = dict != nullptr && *dict != nullptr ? PyDict_GetItemWithError(*dict, key) : nullptr;
+  if (set == nullptr || !PyAnySet_Check(set) || PySet_GET_SIZE(set) == 0) return false;
+  Ref id = Ref::steal(PyLong_FromVoidPtr(f));
+  const int found = id ? PySet_Contains(set, id.get()) : -1;
+  if (found < 0) PyErr_Clear();
+  return found == 1;
+}
+
+PyObject* attribute(PyObject* f, const char* name) {
+  PyObject* dict = PyFunction_Check(f) ? reinterpret_cast<PyFunctionObject*>(f)->func_dict : nullptr;
+  return dict != nullptr && PyDict_GET_SIZE(dict) > 0 ? PyDict_GetItemString(dict, name) : nullptr;
+}
+
+}  // namespace
+
+bool disables_callees(PyObject* f) {
+  if (mark_of(f) != Mark::kDisallow) return false;
+  return attribute(f, "_torchdynamo_disable_recursive") == Py_True;
+}
+
 Mark mark_of(PyObject* f) {
   if (!table().empty()) {
     auto it = table().find(f);
@@ -31,6 +65,12 @@ Mark mark_of(PyObject* f) {
     static PyObject* const constant = PyUnicode_InternFromString("_dynamo_marked_constant");
     if (PyDict_GetItemWithError(dict, disabled) == Py_True) return Mark::kDisallow;
     if (PyDict_GetItemWithError(dict, constant) == Py_True) return Mark::kConstant;
+  }
+  static PyObject* const rules = PyUnicode_InternFromString("torch._dynamo.trace_rules");
+  if (PyDict_GetItemWithError(PyImport_GetModuleDict(), rules) != nullptr) {
+    if (is_in_set("_allowed_callable_ids", f)) return Mark::kAllow;
+    if (is_in_set("_disallowed_callable_ids", f)) return Mark::kDisallow;
+    if (f == of_dynamo("torch._dynamo.decorators", "graph_break")) return Mark::kDisallow;
   }
   return Mark::kNone;
 }

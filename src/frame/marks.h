@@ -14,7 +14,9 @@ enum class Mark : uint8_t {
   kConstant,  // runs while capturing; its result stands in the compiled code
 };
 void mark(PyObject* callable, Mark mark);  // keeps the callable alive
-// Marks made here, and torch's own on functions (torch.compiler.disable, assume_constant_result).
+// Marks made here, and torch's own (torch.compiler.disable, assume_constant_result, allow_in_graph ...).
 Mark mark_of(PyObject* callable);
+// Of functions that torch disabled: what they call is not to be compiled either.
+bool disables_callees(PyObject* function);
 
 }  // namespace flashover::frame

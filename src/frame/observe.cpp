@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "guards/objects.h"
 
 namespace flashover::frame {
 namespace {
@@ -75,6 +76,31 @@ bool is_atom(PyObject* o) {
   return t == k.dtype || t == k.size || t == k.device || t == k.layout || t == k.memory_format || t == k.qscheme;
 }
 
+bool is_deque(PyObject* o) { return known_types().deque != nullptr && PyObject_TypeCheck(o, known_types().deque); }
+
+bool is_python_class(PyTypeObject* t) {
+  // All of them are freed by the one function that the type statement puts in.
+  static const destructor of_classes = [] {
+    Ref made = Ref::steal(PyObject_CallFunction(reinterpret_cast<PyObject*>(&PyType_Type), "s(){}", "C"));
+    PyErr_Clear();
+    return made ? reinterpret_cast<PyTypeObject*>(made.get())->tp_dealloc : nullptr;
+  }();
+  return (t->tp_flags & Py_TPFLAGS_HEAPTYPE) && t->tp_dealloc == of_classes;
+}
+
+Ref ordered_items(PyObject* dict) {
+  if (!PyODict_Check(dict)) return Ref::steal(PyDict_Items(dict));
+  Ref keys = Ref::steal(guards::ordered_keys(dict));
+  Ref items = Ref::steal(PyList_New(0));
+  for (Py_ssize_t i = 0; keys && items && i < PyTuple_GET_SIZE(keys.get()); ++i) {
+    PyObject* key = PyTuple_GET_ITEM(keys.get(), i);
+    PyObject* value = PyDict_GetItemWithError(dict, key);
+    Ref pair = Ref::steal(value != nullptr ? PyTuple_Pack(2, key, value) : nullptr);
+    if (!pair || PyList_Append(items.get(), pair.get()) < 0) return {};
+  }
+  return items;
+}
+
 bool is_pinned_kind(PyObject* o) {
   PyTypeObject* t = Py_TYPE(o);
   if (PyType_Check(o) || PyFunction_Check(o) || PyModule_Check(o) || PyCFunction_Check(o) || PyCode_Check(o))
@@ -91,7 +117,8 @@ bool is_pinned_kind(PyObject* o) {
             t->tp_base == &PyBaseObject_Type && PyDict_GetItemString(type_dict(t), "__slots__") == nullptr &&
             PyDict_GetItemString(type_dict(t), "__module__") == nullptr);
   }
-  if (PyList_Check(o) || PyTuple_Check(o) || PyDict_Check(o) || PyAnySet_Check(o) || PyCell_Check(o) || is_tensor(o))
+  if (PyList_Check(o) || PyTuple_Check(o) || PyDict_Check(o) || PyAnySet_Check(o) || PyCell_Check(o) || is_tensor(o) ||
+      PyExceptionInstance_Check(o) || t == &PyTraceBack_Type || t == &PyFrame_Type)
     return false;
   if (t == k.deque || t == &PyDictProxy_Type || is_dict_view(o) || t == &PySlice_Type || t == &PyRange_Type)
     return false;
@@ -424,34 +451,13 @@ void Recorder::contents(PyObject* c) {
       reach(SourceKind::kSequenceItem, id, i, nullptr, item.get());
     }
   } else if (PyDict_Check(c)) {
-    Py_ssize_t n = PyDict_GET_SIZE(c);
-    if (n > kMaxElements) throw Declined("a very large dict was read whole");
-    auto it = written_.find(c);
-    if (it != written_.end()) throw Declined("a dict was read whole after an item of it was written");
-    Ref keys = Ref::steal(PyList_AsTuple(Ref::steal(PyDict_Keys(c)).get()));
-    bool seen = false;
-    for (const auto& f : {FactKey{FactKind::kDictOrder, id, nullptr, n}}) seen = !facts_.insert(f).second;
-    if (!seen) {
-      guards::Fact f;
-      f.kind = FactKind::kDictOrder;
-      f.source = id;
-      f.expected = keys.get();
-      f.number = n;
-      f.location = location_index();
-      Py_INCREF(keys.get());
-      observations_.facts.push_back(f);
-    }
-    PyObject *key, *value;
-    Py_ssize_t at = 0;
-    while (PyDict_Next(c, &at, &key, &value)) {
-      if (is_atom(key) || is_old(key) || is_pinned_kind(key)) {
-        if (!is_atom(key)) constant(key);
-        reach(SourceKind::kDictItem, id, -1, key, value);
-      } else {
-        reach(SourceKind::kDictKeyAt, id, at, nullptr, key);
-        reach(SourceKind::kDictValueAt, id, at, nullptr, value);
-      }
-    }
+    if (PyDict_GET_SIZE(c) > kMaxElements) throw Declined("a very large dict was read whole");
+    if (written_.count(c) == 0)
+      dict_contents(c, ordered_items(c).get());
+    else if (settle)
+      settle(c);
+    else
+      throw Declined("a dict was read whole after an item of it was written");
   } else if (PyAnySet_Check(c)) {
     fact(FactKind::kLength, id, nullptr, PySet_GET_SIZE(c));
     Py_ssize_t at = 0, index = 0;
@@ -477,8 +483,61 @@ void Recorder::contents(PyObject* c) {
     reach(SourceKind::kSlot, id, -1, names[1], PyMethod_GET_SELF(c));
   } else if (PyCell_Check(c)) {
     if (PyCell_GET(c) != nullptr) reach(SourceKind::kCellContents, id, -1, nullptr, PyCell_GET(c));
-  } else if (known_types().deque != nullptr && PyObject_TypeCheck(c, known_types().deque)) {
-    throw Declined("an old deque was read");
+  } else if (is_deque(c)) {
+    const Py_ssize_t n = Py_SIZE(c);
+    if (n > kMaxElements) throw Declined("a very long deque was read whole");
+    static PyObject* const maxlen = PyUnicode_InternFromString("maxlen");
+    fact(FactKind::kLength, id, nullptr, n);
+    Ref limit = Ref::steal(PyObject_GetAttr(c, maxlen));
+    if (limit) reach(SourceKind::kSlot, id, -1, maxlen, limit.get());
+    for (Py_ssize_t i = 0; i < n; ++i) {
+      Ref item = Ref::steal(known_types().deque->tp_as_sequence->sq_item(c, i));
+      if (!item) throw Declined("an old deque could not be read");
+      reach(SourceKind::kSequenceItem, id, i, nullptr, item.get());
+    }
+  } else if (PyExceptionInstance_Check(c)) {
+    // What str() and repr() of it show: its arguments, or what its class makes of other members.
+    const auto shows = Py_TYPE(c)->tp_str;
+    static PyObject* const args = PyUnicode_InternFromString("args");
+    const auto* base = reinterpret_cast<PyTypeObject*>(PyExc_BaseException);
+    const auto* key_error = reinterpret_cast<PyTypeObject*>(PyExc_KeyError);
+    if (!(Py_TYPE(c)->tp_flags & Py_TPFLAGS_HEAPTYPE) && shows != base->tp_str && shows != key_error->tp_str)
+      throw Declined(std::string("an exception from before the call was read: ") + Py_TYPE(c)->tp_name);
+    Ref value = Ref::steal(PyObject_GetAttr(c, args));
+    if (!value) throw Declined("an exception without arguments");
+    reach(SourceKind::kSlot, id, -1, args, value.get());
+    contents(value.get());
+  }
+}
+
+void Recorder::dict_contents(PyObject* dict, PyObject* items) {
+  const SourceId id = source_of(dict);
+  const Py_ssize_t n = PyList_GET_SIZE(items);
+  if (facts_.insert({FactKind::kDictOrder, id, nullptr, n}).second) {
+    Ref keys = Ref::steal(PyTuple_New(n));
+    if (!keys) throw Declined("out of memory");
+    for (Py_ssize_t i = 0; i < n; ++i) {
+      PyObject* pair = PyList_GET_ITEM(items, i);
+      PyTuple_SET_ITEM(keys.get(), i, Py_NewRef(PyTuple_GET_ITEM(pair, 0)));
+    }
+    guards::Fact f;
+    f.kind = FactKind::kDictOrder;
+    f.source = id;
+    f.expected = keys.release();
+    f.number = n;
+    f.location = location_index();
+    observations_.facts.push_back(f);
+  }
+  for (Py_ssize_t i = 0; i < n; ++i) {
+    PyObject* pair = PyList_GET_ITEM(items, i);
+    PyObject *key = PyTuple_GET_ITEM(pair, 0), *value = PyTuple_GET_ITEM(pair, 1);
+    if (is_atom(key) || is_old(key) || is_pinned_kind(key)) {
+      if (!is_atom(key)) constant(key);
+      reach(SourceKind::kDictItem, id, -1, key, value);
+    } else {
+      reach(SourceKind::kDictKeyAt, id, i, nullptr, key);
+      reach(SourceKind::kDictValueAt, id, i, nullptr, value);
+    }
   }
 }
 
@@ -498,6 +557,17 @@ void Recorder::contents_deep(PyObject* o, int depth) {
       contents_deep(key, depth + 1);
       contents_deep(value, depth + 1);
     }
+  } else if (is_deque(o)) {
+    contents(o);
+    for (Py_ssize_t i = 0; i < Py_SIZE(o); ++i) {
+      Ref item = Ref::steal(known_types().deque->tp_as_sequence->sq_item(o, i));
+      if (item) contents_deep(item.get(), depth + 1);
+    }
+  } else if (PyExceptionInstance_Check(o)) {
+    if (!is_old(o)) return;
+    contents(o);
+    Ref args = Ref::steal(PyObject_GetAttrString(o, "args"));
+    if (args) contents_deep(args.get(), depth + 1);
   } else if (PyAnySet_Check(o) || t == &PySlice_Type || t == &PyRange_Type || t == &PyDictProxy_Type ||
              is_dict_view(o)) {
     contents(o);
@@ -534,6 +604,13 @@ void Recorder::function(PyObject* f) {
   }
   if (!is_old(function->func_globals)) constant(function->func_globals);
   if (!is_old(function->func_builtins)) constant(function->func_builtins);
+}
+
+void Recorder::forget_writes(PyObject* dict) {
+  auto it = written_.find(dict);
+  if (it == written_.end()) return;
+  for (PyObject* key : it->second) Py_DECREF(key);
+  written_.erase(it);
 }
 
 void Recorder::written(PyObject* dict, PyObject* key) {

@@ -33,6 +33,9 @@ const KnownTypes& known_types();  // resolved again when torch appears
 bool is_tensor(PyObject* o);
 bool is_atom(PyObject* o);         // immutable, compared by value
 bool is_pinned_kind(PyObject* o);  // guarded by identity: types, functions, modules, descriptors ...
+bool is_deque(PyObject* o);
+bool is_python_class(PyTypeObject* t);  // made by a class statement: its instances hold nothing but Python objects
+Ref ordered_items(PyObject* dict);      // (key, value) pairs in iteration order, an OrderedDict's own
 
 class Recorder {
  public:
@@ -65,8 +68,9 @@ class Recorder {
   void length(PyObject* container);                   // old container: its length was seen
   void contents(PyObject* container);                 // every element becomes reachable; deep: nested containers too
   void contents_deep(PyObject* o, int depth = 0);
-  void same_or_distinct(PyObject* a, PyObject* b);  // `a is b` was evaluated
-  void function(PyObject* function);                // a Python function is about to run
+  void dict_contents(PyObject* dict, PyObject* items);  // (key, value) pairs in order: all that it held before the call
+  void same_or_distinct(PyObject* a, PyObject* b);      // `a is b` was evaluated
+  void function(PyObject* function);                    // a Python function is about to run
   void fresh_function(PyObject* f) { fresh_functions_.insert(f); }
   void fresh_type(PyObject* t) { fresh_types_.insert(t); }
   bool is_fresh_type(PyObject* t) const { return fresh_types_.count(t) != 0; }
@@ -87,6 +91,7 @@ class Recorder {
       appended_[list] = length;
   }
   void written(PyObject* dict, PyObject* key);
+  void forget_writes(PyObject* dict);
   bool is_written(PyObject* dict, PyObject* key) const;
   bool has_writes(PyObject* dict) const { return detached(dict) || written_.count(dict) != 0; }
 
@@ -101,6 +106,7 @@ class Recorder {
 
   std::function<std::string()> location;   // the user's file:line now
   std::function<uint64_t()> location_key;  // cheap: equal keys, equal locations
+  std::function<void(PyObject*)> settle;   // a dict with written items is read whole: the journal knows how it was
 
  private:
   struct Path {

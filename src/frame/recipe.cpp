@@ -1,6 +1,8 @@
 #include "frame/recipe.h"
 
 #include <cstring>
+#include <string_view>
+#include <unordered_set>
 
 namespace flashover::frame {
 namespace {
@@ -16,6 +18,47 @@ bool is_c_descriptor(PyObject* o) {  // found on a builtin type, which does not 
   return t == &PyMethodDescr_Type || t == &PyWrapperDescr_Type || t == &PyGetSetDescr_Type ||
          t == &PyMemberDescr_Type || t == &PyClassMethodDescr_Type;
 }
+// Immutable, and made of nothing that a trace could have made.
+bool is_constant_kind(PyObject* o) {
+  PyTypeObject* t = Py_TYPE(o);
+  if (is_python_class(t)) return false;
+  for (const char* name : {"types.UnionType", "re.Match", "re.Pattern"})
+    if (std::strcmp(t->tp_name, name) == 0) return true;
+  if (std::strncmp(t->tp_name, "numpy.", 6) == 0)  // a number of numpy's
+    for (PyTypeObject* b = t->tp_base; b != nullptr; b = b->tp_base)
+      if (std::strcmp(b->tp_name, "numpy.generic") == 0)
+        return std::strcmp(t->tp_name, "numpy.void") != 0 && std::strcmp(t->tp_name, "numpy.object_") != 0;
+  return false;
+}
+
+// What `base`, an immutable builtin, holds of an instance of a subclass; null for other bases.
+Ref immutable_value(PyObject* o, PyTypeObject* base) {
+  if (base == &PyTuple_Type) return Ref::steal(PyTuple_GetSlice(o, 0, PyTuple_GET_SIZE(o)));
+  if (base == &PyLong_Type) return Ref::steal(_PyLong_Copy(reinterpret_cast<PyLongObject*>(o)));
+  if (base == &PyFloat_Type) return Ref::steal(PyFloat_FromDouble(PyFloat_AS_DOUBLE(o)));
+  if (base == &PyUnicode_Type) return Ref::steal(PyUnicode_FromObject(o));
+  if (base == &PyBytes_Type) return Ref::steal(PyBytes_FromStringAndSize(PyBytes_AS_STRING(o), PyBytes_GET_SIZE(o)));
+  return {};
+}
+
+// itertools' objects complain from 3.12 on that they will not be copied one day.
+class QuietReduce {
+ public:
+  explicit QuietReduce([[maybe_unused]] PyObject* o) {
+#if PY_VERSION_HEX >= 0x030C0000
+    if (std::strncmp(Py_TYPE(o)->tp_name, "itertools.", 10) == 0) entered_ = true;
+    if (entered_) quiet_reduce(true);
+#endif
+  }
+  ~QuietReduce() {
+    if (entered_) quiet_reduce(false);
+  }
+  QuietReduce(const QuietReduce&) = delete;
+
+ private:
+  bool entered_ = false;
+};
+
 bool is_structseq(PyObject* o) {
   return PyTuple_Check(o) && PyObject_HasAttrString(reinterpret_cast<PyObject*>(Py_TYPE(o)), "n_sequence_fields");
 }
@@ -49,11 +92,12 @@ int32_t RecipeMaker::step(RecipeStep::Kind kind, PyObject* object, std::vector<i
 
 std::vector<int32_t> RecipeMaker::pairs(PyObject* dict) {
   std::vector<int32_t> items;
-  PyObject *key, *value;
-  Py_ssize_t at = 0;
-  while (PyDict_Next(dict, &at, &key, &value)) {
-    items.push_back(make(key));
-    items.push_back(make(value));
+  Ref list = ordered_items(dict);
+  if (!list) throw Declined("out of memory");
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list.get()); ++i) {
+    PyObject* pair = PyList_GET_ITEM(list.get(), i);
+    items.push_back(make(PyTuple_GET_ITEM(pair, 0)));
+    items.push_back(make(PyTuple_GET_ITEM(pair, 1)));
   }
   return items;
 }
@@ -136,23 +180,48 @@ int32_t RecipeMaker::make_iterator(PyObject* o) {
       throw Declined("an iterator of a dict that changed");
     return step(Kind::kDictIterator, reinterpret_cast<PyObject*>(t), {make(dict)}, static_cast<int32_t>(size - n));
   }
-  static const char* const kKnown[] = {"list_iterator",
-                                       "list_reverseiterator",
-                                       "tuple_iterator",
-                                       "range_iterator",
-                                       "longrange_iterator",
-                                       "str_iterator",
-                                       "str_ascii_iterator",
-                                       "bytes_iterator",
-                                       "set_iterator",
-                                       "enumerate",
-                                       "zip",
-                                       "map",
-                                       "filter",
-                                       "reversed"};
-  bool known = false;
-  for (const char* name : kKnown) known = known || std::strcmp(t->tp_name, name) == 0;
-  if (!known || (t->tp_flags & Py_TPFLAGS_HEAPTYPE)) return -1;
+  if (PyDictKeys_Check(o) || PyDictValues_Check(o) || PyDictItems_Check(o))
+    return step(Kind::kDictIterator, reinterpret_cast<PyObject*>(t),
+                {make(reinterpret_cast<PyObject*>(reinterpret_cast<DictViewLayout*>(o)->dict))}, -1);
+  // Their __reduce__ tells the whole of them.
+  static const std::unordered_set<std::string_view> kKnown = {"list_iterator",
+                                                              "list_reverseiterator",
+                                                              "tuple_iterator",
+                                                              "range_iterator",
+                                                              "longrange_iterator",
+                                                              "str_iterator",
+                                                              "str_ascii_iterator",
+                                                              "bytes_iterator",
+                                                              "set_iterator",
+                                                              "enumerate",
+                                                              "zip",
+                                                              "map",
+                                                              "filter",
+                                                              "reversed",
+                                                              "functools.partial",
+                                                              "operator.itemgetter",
+                                                              "operator.attrgetter",
+                                                              "operator.methodcaller",
+                                                              "itertools.count",
+                                                              "itertools.cycle",
+                                                              "itertools.repeat",
+                                                              "itertools.chain",
+                                                              "itertools.islice",
+                                                              "itertools.product",
+                                                              "itertools.permutations",
+                                                              "itertools.combinations",
+                                                              "itertools.combinations_with_replacement",
+                                                              "itertools.accumulate",
+                                                              "itertools.zip_longest",
+                                                              "itertools.starmap",
+                                                              "itertools.takewhile",
+                                                              "itertools.dropwhile",
+                                                              "itertools.filterfalse",
+                                                              "itertools.compress",
+                                                              "itertools.groupby",
+                                                              "callable_iterator"};
+  if (is_python_class(t) || kKnown.count(t->tp_name) == 0) return -1;
+  const QuietReduce quiet(o);
   Ref parts = Ref::steal(PyObject_CallMethod(o, "__reduce__", nullptr));
   if (!parts || !PyTuple_Check(parts.get()) || PyTuple_GET_SIZE(parts.get()) < 2)
     throw Declined("an iterator that cannot be copied");
@@ -210,7 +279,6 @@ int32_t RecipeMaker::make_generator(PyObject* o) {
     throw Declined("a generator that is running or has ended");
   if (g->gi_exc_state.exc_value != nullptr && g->gi_exc_state.exc_value != Py_None)
     throw Declined("a generator in an exception handler");
-  if (g->gi_frame_state == FRAME_CREATED) throw Declined("a generator that has not started");
   PyCodeObject* co = frame->f_code;
   const Code* code = decode(co);
   const int next = static_cast<int>(frame->prev_instr - _PyCode_CODE(co)) + 1;
@@ -223,7 +291,8 @@ int32_t RecipeMaker::make_generator(PyObject* o) {
                       !in_.recorder.is_old(slot) && !is_live(*code, next, i);
     items.push_back(slot == nullptr || dead ? -1 : make(slot));
   }
-  return step(RecipeStep::Kind::kGenerator, nullptr, std::move(items), next);
+  return step(RecipeStep::Kind::kGenerator, g->gi_frame_state == FRAME_CREATED ? nullptr : Py_True, std::move(items),
+              next);
 }
 
 void RecipeMaker::frames(const Snapshot& snapshot) {
@@ -272,7 +341,12 @@ int32_t RecipeMaker::make_object(PyObject* o) {
   if (t == &PyTuple_Type) return step(Kind::kTuple, nullptr, sequence());
   if (t == &PyList_Type) return step(Kind::kList, nullptr, sequence());
   if (t == &PyDict_Type) return step(Kind::kDict, nullptr, pairs(o));
-  if (t == &PyODict_Type) return step(Kind::kDict, type, pairs(o));
+  if (t == &PyODict_Type) {
+    const int32_t made = step(Kind::kDict, type, pairs(o));
+    registers_[o] = made;
+    fill_attributes(o, made, t);
+    return made;
+  }
   if (t == &PySet_Type || t == &PyFrozenSet_Type) {
     std::vector<int32_t> items;
     Py_ssize_t at = 0;
@@ -293,6 +367,19 @@ int32_t RecipeMaker::make_object(PyObject* o) {
     return cell;
   }
   if (t == &PyRange_Type) return step(Kind::kConstant, o);
+  if (t == &PyTraceBack_Type) {  // its frames are over: lines and code are what there is left to see
+    auto* tb = reinterpret_cast<PyTracebackObject*>(o);
+    PyFrameObject* frame = tb->tb_frame;
+    Ref code = Ref::steal(reinterpret_cast<PyObject*>(PyFrame_GetCode(frame)));
+    Ref globals = Ref::borrow(frame->f_frame->f_globals);
+    Ref line = Ref::steal(PyLong_FromLong(
+        tb->tb_lineno >= 0 ? tb->tb_lineno
+                           : PyCode_Addr2Line(reinterpret_cast<PyCodeObject*>(code.get()), tb->tb_lasti)));
+    kept_.push_back(line);
+    const int32_t next = tb->tb_next != nullptr ? make(reinterpret_cast<PyObject*>(tb->tb_next)) : -1;
+    return step(Kind::kTraceback, code.get(), {step(Kind::kConstant, globals.get()), make(line.get()), next},
+                tb->tb_lasti);
+  }
   if (t == &PyGen_Type) return make_generator(o);
   if (int32_t iterator = make_iterator(o); iterator >= 0) return iterator;
   if (t == &PyFunction_Type) {
@@ -316,49 +403,145 @@ int32_t RecipeMaker::make_object(PyObject* o) {
   }
   if (in_.recorder.is_fresh_type(type)) throw Declined("an instance of a class made during the call in the result");
   if (is_structseq(o) || is_namedtuple(o)) {
-    PyObject** dict = has_instance_dict(t) ? _PyObject_GetDictPtr(o) : nullptr;
-    if (dict != nullptr && *dict != nullptr && PyDict_GET_SIZE(*dict) > 0)
-      throw Declined("a named tuple with attributes in the result");
-    return step(Kind::kNamedTuple, type, sequence());
+    const int32_t made = step(Kind::kNamedTuple, type, sequence());
+    registers_[o] = made;
+    fill_attributes(o, made, &PyTuple_Type);
+    return made;
   }
-  if (!(t->tp_flags & Py_TPFLAGS_HEAPTYPE) && t != known_types().defaultdict)
-    throw Declined(std::string("an object in the result that cannot be made again: ") + t->tp_name);
-  // An instance of a Python class: __new__ of its builtin base, then its contents and its __dict__.
+  if (is_constant_kind(o)) return step(Kind::kConstant, o);
+  // An instance of a Python class: __new__ of its builtin base, then its contents, its slots and its __dict__.
   PyTypeObject* base = t;
-  while (base->tp_flags & Py_TPFLAGS_HEAPTYPE) {
-    // pybind11's classes are heap types with a C++ object inside, which __new__ leaves empty (torch.ScriptObject).
-    if (std::strstr(Py_TYPE(base)->tp_name, "pybind11") != nullptr)
-      throw Declined(std::string("an object in the result that cannot be made again: ") + t->tp_name);
-    base = base->tp_base;
+  while (is_python_class(base)) base = base->tp_base;
+  if (PyExceptionClass_Check(base)) return make_exception(o, base);
+  if (base != t) {
+    Ref value = immutable_value(o, base);
+    if (value) {
+      kept_.push_back(value);
+      const int32_t made = step(Kind::kNewFrom, type, {make(value.get())});
+      registers_[o] = made;
+      fill_attributes(o, made, base);
+      return made;
+    }
   }
-  if (base != &PyBaseObject_Type && base != &PyDict_Type && base != &PyODict_Type && base != &PyList_Type)
+  const KnownTypes& k = known_types();
+  if (base != &PyBaseObject_Type && base != &PyDict_Type && base != &PyODict_Type && base != &PyList_Type &&
+      base != &PySet_Type && base != k.defaultdict && base != k.deque)
     throw Declined(std::string("an object in the result that cannot be made again: ") + t->tp_name);
-  for (PyTypeObject* b = t; b != nullptr && b != base; b = b->tp_base) {
-    if (PyDict_GetItemString(type_dict(b), "__slots__") != nullptr && b->tp_basicsize != b->tp_base->tp_basicsize &&
-        b->tp_dictoffset == b->tp_base->tp_dictoffset)
-      throw Declined(std::string("an object with slots in the result: ") + t->tp_name);
-  }
   if (PyDict_GetItemString(type_dict(t), "__del__") != nullptr)
     throw Declined("an object with a finalizer in the result");
-  int32_t made = step(Kind::kObject, type);
+  int32_t made;
+  if (base == k.deque) {
+    Ref limit = Ref::steal(PyObject_GetAttrString(o, "maxlen"));
+    if (!limit) throw Declined("a deque without a maxlen");
+    kept_.push_back(limit);
+    made = step(Kind::kDeque, type, {make(limit.get())});
+  } else {
+    made = step(Kind::kObject, type);
+  }
   registers_[o] = made;  // contents may refer back to it
+  std::vector<int32_t> items;
   if (PyDict_Check(o)) {
     capture_.recipe[static_cast<size_t>(made)].index = 1;
-    auto items = pairs(o);
-    items.insert(items.begin(), made);
-    step(Kind::kFillItems, nullptr, std::move(items));
+    items = pairs(o);
   } else if (PyList_Check(o)) {
-    auto items = sequence();
+    items = sequence();
+  } else if (base == &PySet_Type || base == k.deque) {
+    Ref list = Ref::steal(PyList_New(0));
+    Ref it = Ref::steal(base->tp_iter(o));
+    while (PyObject* item = it ? PyIter_Next(it.get()) : nullptr) {
+      items.push_back(make(item));
+      Py_DECREF(item);
+    }
+    PyErr_Clear();
+  }
+  if (!items.empty()) {
     items.insert(items.begin(), made);
     step(Kind::kFillItems, nullptr, std::move(items));
   }
-  PyObject** dict = _PyObject_GetDictPtr(o);
+  fill_attributes(o, made, base);
+  return made;
+}
+
+// Members that classes with __slots__ (and builtin bases that keep some) have, then the instance's __dict__.
+void RecipeMaker::fill_attributes(PyObject* o, int32_t made, PyTypeObject* base) {
+  using Kind = RecipeStep::Kind;
+  PyTypeObject* t = Py_TYPE(o);
+  std::vector<int32_t> slots{made};
+  const bool members = PyExceptionClass_Check(base) || base == known_types().defaultdict;
+  for (PyTypeObject* c = t; c != nullptr && (c != base || members); c = c->tp_base) {
+    PyObject *name, *descriptor;
+    Py_ssize_t at = 0;
+    Ref dict = Ref::borrow(type_dict(c));
+    while (PyDict_Next(dict.get(), &at, &name, &descriptor)) {
+      if (Py_TYPE(descriptor) != &PyMemberDescr_Type) continue;
+      PyMemberDef* def = reinterpret_cast<PyMemberDescrObject*>(descriptor)->d_member;
+      if (def->flags & READONLY) continue;
+      Ref value = Ref::steal(PyMember_GetOne(reinterpret_cast<const char*>(o), def));
+      PyErr_Clear();
+      if (!value || (value.get() == Py_None && !is_python_class(c))) continue;
+      kept_.push_back(value);
+      slots.push_back(make(name));
+      slots.push_back(make(value.get()));
+    }
+    if (c->tp_base == &PyBaseObject_Type) break;
+  }
+  if (slots.size() > 1) step(Kind::kFillSlots, nullptr, std::move(slots));
+  PyObject** dict = has_instance_dict(t) ? _PyObject_GetDictPtr(o) : nullptr;
   if (dict != nullptr && *dict != nullptr && PyDict_GET_SIZE(*dict) > 0) {
     auto items = pairs(*dict);
     items.insert(items.begin(), made);
     step(Kind::kFillDict, nullptr, std::move(items));
   }
+}
+
+int32_t RecipeMaker::make_exception(PyObject* o, PyTypeObject* base) {
+  using Kind = RecipeStep::Kind;
+  if (PyType_IsSubtype(base, reinterpret_cast<PyTypeObject*>(PyExc_UnicodeError)))
+    throw Declined(std::string("an exception that cannot be made again: ") + Py_TYPE(o)->tp_name);
+  Ref args = Ref::steal(PyObject_GetAttrString(o, "args"));
+  if (!args) throw Declined("an exception without arguments");
+  kept_.push_back(args);
+  const int32_t made = step(Kind::kException, reinterpret_cast<PyObject*>(Py_TYPE(o)), {make(args.get())});
+  registers_[o] = made;
+  Ref cause = Ref::steal(PyException_GetCause(o)), context = Ref::steal(PyException_GetContext(o)),
+      tb = Ref::steal(PyException_GetTraceback(o));
+  std::vector<int32_t> parts{made};
+  for (const Ref& part : {cause, context, tb}) {
+    if (part) kept_.push_back(part);
+    parts.push_back(!part || part.get() == Py_None ? -1 : make(part.get()));
+  }
+  step(Kind::kFinishException, nullptr, std::move(parts));
+  fill_attributes(o, made, base);
   return made;
+}
+
+// Items that were there and stayed keep their places, all others stand behind them in the order they ended in. (The
+// dict may hold more by the time of a later call than it did while it was traced.)
+void RecipeMaker::dict_effects(PyObject* dict, int32_t target) {
+  using Kind = Effect::Kind;
+  auto emit = [this](Kind kind, std::vector<int32_t> items) { capture_.effects.push_back({kind, std::move(items)}); };
+  Ref last = Ref::steal(PyDict_New());  // key -> was it taken out
+  for (const Journal::Entry& e : in_.journal.entries()) {
+    if (e.kind != Journal::Entry::Kind::kDictItem || e.target.get() != dict) continue;
+    PyObject* now = PyDict_GetItemWithError(dict, e.key.get());
+    if (now == nullptr) {
+      if (e.before || e.removed) emit(Kind::kDiscardItem, {target, make(e.key.get())});
+    } else if (e.removed || !e.before) {
+      PyDict_SetItem(last.get(), e.key.get(), e.removed ? Py_True : Py_False);
+    } else if (now != e.before.get()) {
+      emit(Kind::kSetItem, {target, make(e.key.get()), make(now)});
+    }
+  }
+  if (PyDict_GET_SIZE(last.get()) == 0) return;
+  Ref items = ordered_items(dict);
+  for (Py_ssize_t i = 0; items && i < PyList_GET_SIZE(items.get()); ++i) {
+    PyObject* pair = PyList_GET_ITEM(items.get(), i);
+    PyObject *key = PyTuple_GET_ITEM(pair, 0), *value = PyTuple_GET_ITEM(pair, 1);
+    PyObject* removed = PyDict_GetItemWithError(last.get(), key);
+    if (removed == nullptr) continue;
+    if (removed == Py_True) emit(Kind::kDiscardItem, {target, make(key)});
+    emit(Kind::kSetItem, {target, make(key), make(value)});
+  }
 }
 
 void RecipeMaker::effects() {
@@ -368,15 +551,9 @@ void RecipeMaker::effects() {
     PyObject* t = e.target.get();
     int32_t target = make(t);
     switch (e.kind) {
-      case Journal::Entry::Kind::kDictItem: {
-        PyObject* now = PyDict_GetItemWithError(t, e.key.get());
-        if (now != nullptr && now == e.before.get()) break;
-        if (now != nullptr)
-          emit(Kind::kSetItem, {target, make(e.key.get()), make(now)});
-        else if (e.before)
-          emit(Kind::kDelItem, {target, make(e.key.get())});
+      case Journal::Entry::Kind::kDictItem:
+        if (e.order) dict_effects(t, target);  // all of them with the first
         break;
-      }
       case Journal::Entry::Kind::kDictAll: {
         auto items = pairs(t);
         items.insert(items.begin(), target);
@@ -402,6 +579,16 @@ void RecipeMaker::effects() {
         Py_hash_t hash;
         while (_PySet_NextEntry(t, &at, &item, &hash)) items.push_back(make(item));
         emit(Kind::kSetReplace, std::move(items));
+        break;
+      }
+      case Journal::Entry::Kind::kDeque: {
+        std::vector<int32_t> items{target};
+        for (Py_ssize_t i = 0; i < Py_SIZE(t); ++i) {
+          Ref item = Ref::steal(known_types().deque->tp_as_sequence->sq_item(t, i));
+          if (!item) throw Declined("a deque changed");
+          items.push_back(make(item.get()));
+        }
+        emit(Kind::kDequeReplace, std::move(items));
         break;
       }
       case Journal::Entry::Kind::kCell:

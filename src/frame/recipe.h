@@ -10,6 +10,8 @@
 
 namespace flashover::frame {
 
+void quiet_reduce(bool on);  // no warnings about copied iterators meanwhile
+
 class RecipeMaker {
  public:
   RecipeMaker(Interpreter& in, Capture& capture) : in_(in), capture_(capture) {}
@@ -26,6 +28,9 @@ class RecipeMaker {
   int32_t make_object(PyObject* o);
   int32_t make_iterator(PyObject* o);   // -1: not a builtin iterator
   int32_t make_generator(PyObject* o);  // one that stands at a yield
+  int32_t make_exception(PyObject* o, PyTypeObject* base);
+  void fill_attributes(PyObject* o, int32_t made, PyTypeObject* base);
+  void dict_effects(PyObject* dict, int32_t target);
   void fill_cells();
   std::vector<int32_t> pairs(PyObject* dict);
 

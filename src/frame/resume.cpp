@@ -20,8 +20,9 @@ void load(_PyInterpreterFrame* frame, FrameState& state) {
 PyObject* start(std::vector<FrameState>& frames, size_t at, Continuations& c);
 
 // Runs a frame whose state is loaded to its end. frames[at] is this frame; those after it are calls it waits for.
+// `fresh`: it is about to begin.
 PyObject* drive(PyThreadState* tstate, _PyInterpreterFrame* frame, std::vector<FrameState>& frames, size_t at,
-                Continuations& c) {
+                Continuations& c, bool fresh = false) {
   std::vector<FrameState> further;
   std::vector<FrameState>* now = &frames;
   for (;;) {
@@ -30,6 +31,9 @@ PyObject* drive(PyThreadState* tstate, _PyInterpreterFrame* frame, std::vector<F
       run.least = 0;
       run.before = [&c, now, at] { return start(*now, at + 1, c); };
     }
+    if (fresh) run.least = 0;
+    fresh = false;
+    TakeCallees callees(&c);
     PyObject* value = plain().step(tstate, frame, run);
     if (!run.stopped) return value;
     _Py_CODEUNIT* const first = _PyCode_CODE(frame->f_code);
@@ -81,6 +85,11 @@ PyObject* start(std::vector<FrameState>& frames, size_t at, Continuations& c) {
 }
 
 }  // namespace
+
+PyObject* take_on(PyThreadState* tstate, _PyInterpreterFrame* frame, Continuations& continuations) {
+  std::vector<FrameState> none;
+  return drive(tstate, frame, none, 0, continuations, true);
+}
 
 PyObject* resume(std::vector<FrameState> frames, Continuations& continuations) {
   return start(frames, 0, continuations);

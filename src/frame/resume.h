@@ -5,6 +5,9 @@
 // for real, as CPython would run it, and so do control flow and arithmetic of plain numbers after it; then whoever
 // implements Continuations is asked to take the frame on. What nobody takes runs in CPython.
 //
+// While an instruction runs for real, and in code that CPython takes to its end, the functions that are called are new
+// chances: each is taken on as a frame of its own (TakeCallees).
+//
 //   In        FrameStates, root first; Continuations
 //   Out       the result of the root frame's call, or a Python error
 //   Promises  the program sees the frames it would have: tracebacks, handlers, finally blocks, locals, iterators
@@ -26,11 +29,28 @@ class Continuations {
     kBroke,     // `frames`: the first is this very frame further on
   };
   virtual ~Continuations() = default;
+  // May a call of this function be taken on? (Not: its code turned out to have nothing to compile.)
+  virtual bool wants(PyObject* function) = 0;
   // The slots: as Subject wants them. Never throws.
   virtual Outcome go_on(const Subject& rest, PyObject* code, PyObject** result, std::vector<FrameState>& frames) = 0;
 };
 
 PyObject* resume(std::vector<FrameState> frames, Continuations& continuations);
+
+// Python functions that this thread calls from now on, also those that C code calls, are taken on by `continuations` at
+// their first instruction; null: by nobody. Takes effect until the end of the scope.
+class TakeCallees {
+ public:
+  explicit TakeCallees(Continuations* continuations);
+  ~TakeCallees();
+  TakeCallees(const TakeCallees&) = delete;
+
+ private:
+  Continuations* outer_;
+  bool hooked_;
+};
+// The next call of `function` runs in CPython, though what it calls may be taken on.
+void leave_alone(PyObject* function);
 
 bool is_module(PyObject* o);  // a torch.nn.Module
 

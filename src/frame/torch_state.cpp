@@ -38,7 +38,7 @@ const std::vector<Row>& rows() {
     add("_get_float32_matmul_precision", "_set_float32_matmul_precision");
     add("_len_torch_function_stack", nullptr);
     add("_len_torch_dispatch_stack", nullptr);
-    add("_is_torch_function_enabled", nullptr);
+    add("_get_torch_function_state", "_set_torch_function_state");
   }
   return table;
 }

@@ -180,7 +180,7 @@ PyObject* Table::resolve(SourceId id, PyObject* parent, PyObject* const* args, K
       if (PyTuple_Check(parent))
         return s.index < PyTuple_GET_SIZE(parent) ? PyTuple_GET_ITEM(parent, s.index) : nullptr;
       if (PyList_Check(parent)) return s.index < PyList_GET_SIZE(parent) ? PyList_GET_ITEM(parent, s.index) : nullptr;
-      return nullptr;
+      return is_deque(parent) ? keep.hold(deque_item(parent, s.index)) : nullptr;
     case SourceKind::kSetItem: {
       if (!PyAnySet_Check(parent)) return nullptr;
       Py_ssize_t pos = 0;

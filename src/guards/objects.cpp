@@ -5,9 +5,17 @@
 #include <cstring>
 
 namespace flashover::guards {
-namespace {
 
 bool is_deque(PyObject* o) { return std::strcmp(Py_TYPE(o)->tp_name, "collections.deque") == 0; }
+
+PyObject* deque_item(PyObject* deque, Py_ssize_t index) {
+  if (index >= Py_SIZE(deque)) return nullptr;
+  PyObject* item = Py_TYPE(deque)->tp_as_sequence->sq_item(deque, index);
+  if (!item) PyErr_Clear();
+  return item;
+}
+
+namespace {
 
 bool named(PyObject* o, const char* name) {
   return !(Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE) && std::strcmp(Py_TYPE(o)->tp_name, name) == 0;

@@ -68,6 +68,8 @@ bool dict_entry(PyObject* dict, Py_ssize_t index, PyObject** key, PyObject** val
 // Elements of a list, tuple, dict, set, frozenset, str, bytes or deque (subclasses: of the base part); -1 for anything
 // else.
 Py_ssize_t length(PyObject* object);
+bool is_deque(PyObject* object);
+PyObject* deque_item(PyObject* deque, Py_ssize_t index);  // new reference; null past the end, no error set
 
 std::string short_repr(PyObject* object);  // for people; runs no user code
 

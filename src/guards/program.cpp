@@ -489,6 +489,8 @@ class Program final : public GuardProgram {
         if (PyTuple_Check(parent)) {
           add_pointer(a, id, &PyTuple_GET_ITEM(parent, s.index));
           a.tagged[id] = a.tagged[s.parent];
+        } else if (!PyList_Check(parent)) {
+          add_resolve(a, id);
         } else {
           a.s.code.push_back({Op::kItem, s.index, parent, object, nullptr, 0, link_level(a, id)});
         }

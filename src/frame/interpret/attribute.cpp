@@ -298,6 +298,13 @@ int Interpreter::set_attr(PyObject* o, PyObject* name, PyObject* value) {
   PyTypeObject* t = Py_TYPE(o);
   look_special(o, value != nullptr ? "__setattr__" : "__delattr__");
   if (t->tp_setattro == PyObject_GenericSetAttr) return set_generic(o, name, value);
+  if (is_python_class(t)) {  // one of __setattr__ and __delattr__ may be object's own behind the slot of the other
+    static PyObject *const set = interned("__setattr__"), *const del = interned("__delattr__");
+    PyObject* method = recorder.type_lookup(t, value != nullptr ? set : del);
+    if (method != nullptr && Py_TYPE(method) == &PyWrapperDescr_Type &&
+        reinterpret_cast<PyWrapperDescrObject*>(method)->d_wrapped == reinterpret_cast<void*>(PyObject_GenericSetAttr))
+      return set_generic(o, name, value);
+  }
   if (PyType_Check(o)) {
     if (!recorder.is_fresh_type(o)) {
       auto* type = reinterpret_cast<PyTypeObject*>(o);
@@ -347,7 +354,7 @@ int Interpreter::set_generic(PyObject* o, PyObject* name, PyObject* value) {
   }
   if (dict == nullptr) return PyObject_GenericSetAttr(o, name, value);  // raises
   if (value == nullptr) recorder.dict_get(dict, name);
-  journal.dict_item(dict, name);
+  journal.dict_item(dict, name, value == nullptr);
   return PyObject_GenericSetAttr(o, name, value);
 }
 

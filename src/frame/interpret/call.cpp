@@ -1,6 +1,8 @@
 // Calls. Python functions are simply called: CPython binds their arguments and the hook brings their frame back to
 // evaluate(). C callables run natively when native.h knows them; everything else ends the capture.
 #include <cstring>
+#include <string_view>
+#include <unordered_set>
 
 #include "frame/interpret/native.h"
 #include "frame/interpret/opcode_parts.h"
@@ -82,6 +84,25 @@ bool keeps_requires_grad(PyObject* tensor, PyObject* const* args, size_t nargs, 
   Ref now = Ref::steal(PyObject_GetAttrString(tensor, "requires_grad"));
   PyErr_Clear();
   return now && now.get() == wanted;
+}
+
+// np.prod(shape) and the like: numbers in, a number out, nothing else.
+bool is_numpy_arithmetic(PyObject* f) {
+  static const std::unordered_set<std::string_view> kPure = {
+      "prod",   "sum",  "mean",   "max",    "min", "amax", "amin", "std",  "var",         "median",   "round",
+      "around", "clip", "argmax", "argmin", "any", "all",  "ndim", "size", "array_equal", "allclose", "isclose"};
+  Ref name = Ref::steal(PyObject_GetAttrString(f, "__name__"));
+  PyErr_Clear();
+  const char* text = name && PyUnicode_Check(name.get()) ? PyUnicode_AsUTF8(name.get()) : nullptr;
+  return text != nullptr && kPure.count(text) != 0;
+}
+bool holds_numbers_only(PyObject* o) {
+  if (PyTuple_Check(o) || PyList_Check(o)) {
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i)
+      if (!holds_numbers_only(PySequence_Fast_GET_ITEM(o, i))) return false;
+    return true;
+  }
+  return PyLong_CheckExact(o) || PyFloat_CheckExact(o) || PyBool_Check(o) || o == Py_None;
 }
 
 std::vector<PyObject*> with_first(PyObject* first, PyObject* const* args, size_t count) {
@@ -263,6 +284,10 @@ PyObject* Interpreter::call(PyObject* f, PyObject* const* args, size_t nargs, Py
     return call_spread(inner.get(), all.get(), kwargs.get());
   }
   if (t == k.lru_cache) {
+    if (!recorder.is_old(f)) {  // a cache made during the call: what it runs and keeps is the call's own
+      for (size_t i = 0; i < count; ++i) consume(args[i]);
+      return call_plain(f, args, nargs, kwnames);
+    }
     bool plain = true;
     for (size_t i = 0; i < count; ++i)
       plain = plain && (is_atom(args[i]) ||
@@ -306,6 +331,18 @@ PyObject* Interpreter::call(PyObject* f, PyObject* const* args, size_t nargs, Py
     for (size_t i = 0; i < count; ++i)
       if (!is_atom(args[i]) && (recorder.is_old(args[i]) || is_tensor(args[i]))) unknown_call(f);
     return call_plain(f, args, nargs, kwnames);
+  }
+  if (std::strcmp(t->tp_name, "numpy._ArrayFunctionDispatcher") == 0 && is_numpy_arithmetic(f)) {
+    bool numbers = true;
+    for (size_t i = 0; i < count; ++i) {
+      consume(args[i]);
+      numbers = numbers && holds_numbers_only(args[i]);
+    }
+    if (!numbers) unknown_call(f);
+    ++uninterpreted;  // Python around a ufunc
+    PyObject* result = call_plain(f, args, nargs, kwnames);
+    --uninterpreted;
+    return result;
   }
   if (std::strcmp(t->tp_name, "flashover._C.CompiledCallable") == 0) {
     // Compiled code inside compiled code: one capture goes through both.
@@ -443,7 +480,7 @@ PyObject* Interpreter::call_wrapper(PyObject* f, PyWrapperDescrObject* descr, Py
     if (is("__next__") && recorder.is_old(self) && !(Py_TYPE(self)->tp_flags & Py_TPFLAGS_HEAPTYPE))
       throw Declined("an iterator from before the call is advanced");
     if (recorder.is_old(self)) {
-      if (PyDict_Check(self) || PyList_Check(self)) {
+      if (PyDict_Check(self) || PyList_Check(self) || PySet_Check(self) || is_deque(self)) {
         if (is("__setitem__") || is("__delitem__")) {
           if (PyDict_Check(self) && is("__setitem__"))
             journal.dict_item(self, args[0]);
@@ -467,6 +504,10 @@ PyObject* Interpreter::call_wrapper(PyObject* f, PyWrapperDescrObject* descr, Py
         } else {
           recorder.contents(self);
         }
+      } else if (PyType_Check(self) && (is("__setattr__") || is("__delattr__")) && !recorder.is_fresh_type(self)) {
+        throw Declined("a special attribute of a class is written");
+      } else if (is("__setitem__") || is("__delitem__")) {
+        throw Declined(std::string("an item of an old object is written: ") + Py_TYPE(self)->tp_name);
       } else if (is("__init__") && !(PyType_Check(self) || PyModule_Check(self))) {
         if (!is_tensor(self) && descr->d_wrapped != reinterpret_cast<void*>(PyBaseObject_Type.tp_init))
           throw Declined("__init__ of an old object runs again");
@@ -475,6 +516,9 @@ PyObject* Interpreter::call_wrapper(PyObject* f, PyWrapperDescrObject* descr, Py
       }
     }
   }
+  if (kwnames != nullptr && recorder.is_old(self) && is("__init__") &&
+      (PyDict_Check(self) || PyList_Check(self) || PySet_Check(self) || is_deque(self)))
+    journal.whole(self);
   if (is("__call__")) {
     if (PyType_Check(self)) {
       if (descr->d_wrapped == reinterpret_cast<void*>(PyType_Type.tp_call)) {

@@ -109,7 +109,7 @@ PyObject* Interpreter::subscript(PyObject* o, PyObject* key) {
     return PyObject_GetItem(o, key);
   }
   look_special(o, "__getitem__");
-  if (Py_TYPE(o) == &PyDictProxy_Type) recorder.contents(o);
+  if (Py_TYPE(o) == &PyDictProxy_Type || is_deque(o)) recorder.contents(o);
   return PyObject_GetItem(o, key);
 }
 
@@ -118,17 +118,27 @@ int Interpreter::set_subscript(PyObject* o, PyObject* key, PyObject* value) {
   recorder.not_opaque(o);
   PyTypeObject* t = Py_TYPE(o);
   if (recorder.is_old(o) && !is_tensor(o)) {
-    if (PyDict_Check(o) && inherits(&PyMappingMethods::mp_ass_subscript, t, &PyDict_Type)) {
+    // A class with one of __setitem__ and __delitem__ has the other through the same slot.
+    static PyObject *const set = PyUnicode_InternFromString("__setitem__"), *const del = PyUnicode_InternFromString(
+                                                                                "__delitem__");
+    auto goes_to = [&](PyTypeObject* base) {
+      if (inherits(&PyMappingMethods::mp_ass_subscript, t, base)) return true;
+      PyObject* method = recorder.type_lookup(t, value != nullptr ? set : del);
+      return method != nullptr && Py_TYPE(method) == &PyWrapperDescr_Type && base != &PyODict_Type;
+    };
+    if (PyDict_Check(o) && goes_to(&PyDict_Type)) {
       if (value == nullptr) {
         if (recorder.dict_get(o, key) == nullptr && PyErr_Occurred()) return -1;
       }
-      journal.dict_item(o, key);
+      journal.dict_item(o, key, value == nullptr);
     } else if (PyODict_CheckExact(o)) {
-      if (value == nullptr) recorder.dict_get(o, key);
-      journal.dict_item(o, key);
-    } else if (PyList_Check(o) && inherits(&PyMappingMethods::mp_ass_subscript, t, &PyList_Type)) {
+      if (value == nullptr && recorder.dict_get(o, key) == nullptr && PyErr_Occurred()) return -1;
+      journal.dict_item(o, key, value == nullptr);
+    } else if (PyList_Check(o) && goes_to(&PyList_Type)) {
       journal.whole(o);
       if (value != nullptr) consume(value);
+    } else if (is_deque(o) && goes_to(known_types().deque)) {
+      journal.whole(o);
     } else if (!(t->tp_flags & Py_TPFLAGS_HEAPTYPE)) {
       throw Declined(std::string("an item of an old object is written: ") + t->tp_name);
     }
@@ -156,7 +166,7 @@ PyObject* Interpreter::iterator(PyObject* o) {
   return PyObject_GetIter(o);
 }
 
-PyObject* Interpreter::next(PyObject* it) {
+PyObject* Interpreter::next(PyObject* it, bool keep_stop) {
   PyTypeObject* t = Py_TYPE(it);
   if (t->tp_iternext == nullptr) {
     PyErr_Format(PyExc_TypeError, "'%.200s' object is not an iterator", t->tp_name);
@@ -170,7 +180,8 @@ PyObject* Interpreter::next(PyObject* it) {
     throw Declined("an iterator from before the call is advanced");
   }
   PyObject* v = t->tp_iternext(it);
-  if (v == nullptr && PyErr_Occurred() && !aborted_ && PyErr_ExceptionMatches(PyExc_StopIteration)) PyErr_Clear();
+  if (v == nullptr && PyErr_Occurred() && !aborted_ && !keep_stop && PyErr_ExceptionMatches(PyExc_StopIteration))
+    PyErr_Clear();
   return v;
 }
 
@@ -184,7 +195,8 @@ int Interpreter::truth(PyObject* o) {
     look_special(o, "__bool__");
     look_special(o, "__len__");
   }
-  if (recorder.is_old(o) && (PyList_Check(o) || PyTuple_Check(o) || PyDict_Check(o) || PyAnySet_Check(o)))
+  if (recorder.is_old(o) &&
+      (PyList_Check(o) || PyTuple_Check(o) || PyDict_Check(o) || PyAnySet_Check(o) || is_deque(o)))
     recorder.length(o);
   return PyObject_IsTrue(o);
 }
@@ -236,7 +248,7 @@ PyObject* Interpreter::binary(PyObject* a, PyObject* b, int op) {
       }
     }
     if (op >= kFirstInPlace && recorder.is_old(a) && !is_tensor(a) &&
-        (PyList_Check(a) || PySet_Check(a) || PyDict_Check(a)))
+        (PyList_Check(a) || PySet_Check(a) || PyDict_Check(a) || is_deque(a)))
       journal.whole(a);
   }
   return row.f(a, b);

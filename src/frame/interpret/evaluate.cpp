@@ -171,6 +171,7 @@ PyObject* Interpreter::run_frame(PyThreadState* tstate, _PyInterpreterFrame* fra
       PyObject* builtins = reinterpret_cast<PyFunctionObject*>(start->function)->func_builtins;
       if (!recorder.is_old(frame->f_globals)) recorder.constant(frame->f_globals);
       if (!recorder.is_old(builtins)) recorder.constant(builtins);
+      if (start->next == 0) recorder.function(start->function);  // its closure is still to be read
       return evaluate(tstate, frame, throwflag);
     }
     recorder.function(frame_function(frame));
@@ -501,7 +502,7 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
               name_error(NAME(arg));
               goto error;
             }
-            if (!plain) journal.dict_item(frame->f_globals, NAME(arg));
+            if (!plain) journal.dict_item(frame->f_globals, NAME(arg), true);
             if (PyDict_DelItem(frame->f_globals, NAME(arg)) < 0) goto error;
             break;
           }
@@ -540,6 +541,7 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
 
           // Cells.
           case MAKE_CELL: {
+            if (lazy != nullptr && lazy[arg]) touch(static_cast<size_t>(arg), co, locals[arg]);
             PyObject* cell = PyCell_New(locals[arg]);
             if (cell == nullptr) goto error;
             Py_XSETREF(locals[arg], cell);
@@ -978,6 +980,29 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
             PUSH(Py_NewRef(r ? Py_True : Py_False));
             break;
           }
+          case CHECK_EG_MATCH: {
+            Ref type = Ref::steal(POP()), group = Ref::steal(POP());
+            Ref match, rest;
+            if (!split_group(*this, group.get(), type.get(), match, rest)) goto error;
+            if (match.get() != Py_None) PyErr_SetHandledException(match.get());
+            PUSH(rest.release());
+            PUSH(match.release());
+            break;
+          }
+#if PY_VERSION_HEX < 0x030C0000
+          case PREP_RERAISE_STAR: {
+            Ref raised = Ref::steal(POP()), original = Ref::steal(POP());
+            PUSH(what_to_reraise(original.get(), raised.get()));
+            break;
+          }
+#else
+          case CALL_INTRINSIC_2: {
+            Ref b = Ref::steal(POP()), a = Ref::steal(POP());
+            if (arg != 1) throw Declined("an intrinsic that the interpreter does not know: " + std::to_string(arg));
+            PUSH(what_to_reraise(a.get(), b.get()));  // INTRINSIC_PREP_RERAISE_STAR
+            break;
+          }
+#endif
           case RERAISE: {
             if (arg > 0) frame->prev_instr = first + PyLong_AsLong(PEEK(arg + 1));
             PyObject* v = POP();

@@ -94,7 +94,8 @@ class Interpreter {
   PyObject* subscript(PyObject* o, PyObject* key);
   int set_subscript(PyObject* o, PyObject* key, PyObject* value);  // null value: delete
   PyObject* iterator(PyObject* o);
-  PyObject* next(PyObject* it);  // null without an error: exhausted
+  // Null without an error: exhausted. `keep_stop`: a StopIteration that was raised stays, with its value.
+  PyObject* next(PyObject* it, bool keep_stop = false);
   int truth(PyObject* o);
   int contains(PyObject* container, PyObject* item);
   PyObject* compare(PyObject* a, PyObject* b, int op);
@@ -178,6 +179,10 @@ using TakeFrame = std::function<PyObject*(PyThreadState*, _PyInterpreterFrame*)>
 PyObject* call_for_frame(PyObject* function, const TakeFrame& take);
 // Makes a frame that is about to run, or stands still, one that goes on at `next`. Steals the slots.
 void load_frame(_PyInterpreterFrame* frame, PyObject* const* slots, size_t count, int32_t next);
+
+// Runs a frame that is about to begin, piece by piece (resume.cpp).
+class Continuations;
+PyObject* take_on(PyThreadState* tstate, _PyInterpreterFrame* frame, Continuations& continuations);
 
 // Installs / removes the PEP 523 hook (counted). The evaluator that was there before is chained to for other threads.
 void install_hook();

@@ -1,5 +1,7 @@
 #include "frame/interpret/native.h"
 
+#include <opcode.h>
+
 #include <cstring>
 #include <string_view>
 #include <unordered_map>
@@ -78,8 +80,12 @@ PyObject* do_iter(const NativeCall& c) {
 
 PyObject* do_next(const NativeCall& c) {
   if (c.kwnames != nullptr || c.nargs < 1 || c.nargs > 2 || !PyIter_Check(c.args[0])) return c.run();
-  PyObject* v = c.in.next(c.args[0]);
-  if (v != nullptr || PyErr_Occurred()) return v;
+  PyObject* v = c.in.next(c.args[0], true);
+  if (v != nullptr) return v;
+  if (PyErr_Occurred()) {
+    if (c.nargs == 1 || c.in.aborted() || !PyErr_ExceptionMatches(PyExc_StopIteration)) return nullptr;
+    PyErr_Clear();
+  }
   if (c.nargs == 2) return Py_NewRef(c.args[1]);
   PyErr_SetNone(PyExc_StopIteration);
   return nullptr;
@@ -126,16 +132,16 @@ PyObject* do_dict_getitem(const NativeCall& c) {
   if (PyErr_Occurred()) return nullptr;
   return c.run();
 }
-PyObject* do_dict_write_one(const NativeCall& c) {  // pop, setdefault
-  if (c.nargs >= 1 && c.in.recorder.is_old(c.self)) {
-    PyObject* v = c.in.recorder.dict_get(c.self, c.args[0]);
-    if (v == nullptr && PyErr_Occurred()) return nullptr;
-    Ref keep = Ref::borrow(v);
-    c.in.journal.dict_item(c.self, c.args[0]);
-    return c.run();
-  }
+PyObject* write_one(const NativeCall& c, bool removes) {
+  if (c.nargs < 1 || !c.in.recorder.is_old(c.self)) return c.run();
+  PyObject* v = c.in.recorder.dict_get(c.self, c.args[0]);
+  if (v == nullptr && PyErr_Occurred()) return nullptr;
+  Ref keep = Ref::borrow(v);
+  c.in.journal.dict_item(c.self, c.args[0], removes);
   return c.run();
 }
+PyObject* do_dict_pop(const NativeCall& c) { return write_one(c, true); }
+PyObject* do_dict_setdefault(const NativeCall& c) { return write_one(c, false); }
 
 PyObject* do_list_append(const NativeCall& c) {
   if (c.in.recorder.is_old(c.self)) c.in.journal.append(c.self);
@@ -175,6 +181,54 @@ PyObject* do_object_reduce(const NativeCall& c) {
     if (is_tensor(c.self)) throw Declined("a tensor is copied through pickling");
     if (c.in.recorder.instance_dict(c.self) != kNoSource) c.in.recorder.contents(*_PyObject_GetDictPtr(c.self));
     c.in.consume(c.self);
+  }
+  return c.run();
+}
+
+// operator's functions do what the operators do.
+PyObject* do_operator_setitem(const NativeCall& c) {
+  if (c.nargs != 3 || c.kwnames != nullptr) return c.run();
+  return c.in.set_subscript(c.args[0], c.args[1], c.args[2]) < 0 ? nullptr : Py_NewRef(Py_None);
+}
+PyObject* do_operator_delitem(const NativeCall& c) {
+  if (c.nargs != 2 || c.kwnames != nullptr) return c.run();
+  return c.in.set_subscript(c.args[0], c.args[1], nullptr) < 0 ? nullptr : Py_NewRef(Py_None);
+}
+PyObject* do_operator_getitem(const NativeCall& c) {
+  return c.nargs == 2 && c.kwnames == nullptr ? c.in.subscript(c.args[0], c.args[1]) : c.run();
+}
+PyObject* do_operator_contains(const NativeCall& c) {
+  if (c.nargs != 2 || c.kwnames != nullptr) return c.run();
+  const int r = c.in.contains(c.args[0], c.args[1]);
+  return r < 0 ? nullptr : PyBool_FromLong(r);
+}
+PyObject* do_operator_is(const NativeCall& c) {
+  if (c.nargs == 2) c.in.recorder.same_or_distinct(c.args[0], c.args[1]);
+  return c.run();
+}
+PyObject* do_operator_call(const NativeCall& c) {
+  return c.nargs > 0 ? c.in.call(c.args[0], c.args + 1, c.nargs - 1, c.kwnames) : c.run();
+}
+template <int kOp>  // NB_INPLACE_...
+PyObject* do_operator_inplace(const NativeCall& c) {
+  return c.nargs == 2 && c.kwnames == nullptr ? c.in.binary(c.args[0], c.args[1], kOp) : c.run();
+}
+
+// _count_elements(mapping, iterable), which collections.Counter counts with.
+PyObject* do_count_elements(const NativeCall& c) {
+  for (size_t i = 0; i < c.nargs; ++i) c.in.consume(c.args[i]);
+  if (c.nargs > 0 && c.in.recorder.is_old(c.args[0])) c.in.journal.whole(c.args[0]);
+  return c.run();
+}
+
+PyObject* do_dir(const NativeCall& c) {
+  if (c.nargs != 1) throw Declined("call of dir() without an argument");
+  PyObject* o = c.args[0];
+  c.in.look_special(o, "__dir__");
+  if (c.in.recorder.is_old(o) && !PyType_Check(o) && !PyModule_Check(o) && !is_tensor(o)) {
+    if (c.in.recorder.instance_dict(o) != kNoSource) c.in.recorder.contents(*_PyObject_GetDictPtr(o));
+  } else if (c.in.recorder.is_old(o)) {
+    throw Declined("call of dir");
   }
   return c.run();
 }
@@ -224,18 +278,38 @@ const Row kFunctions[] = {
     {"builtins", "__build_class__", kShares, do_build_class},
     {"builtins", "__import__", kShares, do_import},
     {"builtins", "callable id", kShares},
+    {"builtins", "dir", kShares, do_dir},
     {"builtins", "abs all any ascii bin chr divmod format hash hex max min oct ord pow repr round sorted sum",
      kReads | kShares | kCalls},
     {"builtins", "globals locals", kShares},
     {"math", "*", kReads},
     {"cmath", "*", kReads},
+    {"_operator", "setitem", 0, do_operator_setitem},
+    {"_operator", "delitem", 0, do_operator_delitem},
+    {"_operator", "getitem", kShares, do_operator_getitem},
+    {"_operator", "contains", 0, do_operator_contains},
+    {"_operator", "is_ is_not", 0, do_operator_is},
+    {"_operator", "call", kShares, do_operator_call},
+    {"_operator", "iadd iconcat", kShares, do_operator_inplace<NB_INPLACE_ADD>},
+    {"_operator", "iand", kShares, do_operator_inplace<NB_INPLACE_AND>},
+    {"_operator", "ifloordiv", kShares, do_operator_inplace<NB_INPLACE_FLOOR_DIVIDE>},
+    {"_operator", "ilshift", kShares, do_operator_inplace<NB_INPLACE_LSHIFT>},
+    {"_operator", "imatmul", kShares, do_operator_inplace<NB_INPLACE_MATRIX_MULTIPLY>},
+    {"_operator", "imul", kShares, do_operator_inplace<NB_INPLACE_MULTIPLY>},
+    {"_operator", "imod", kShares, do_operator_inplace<NB_INPLACE_REMAINDER>},
+    {"_operator", "ior", kShares, do_operator_inplace<NB_INPLACE_OR>},
+    {"_operator", "ipow", kShares, do_operator_inplace<NB_INPLACE_POWER>},
+    {"_operator", "irshift", kShares, do_operator_inplace<NB_INPLACE_RSHIFT>},
+    {"_operator", "isub", kShares, do_operator_inplace<NB_INPLACE_SUBTRACT>},
+    {"_operator", "itruediv", kShares, do_operator_inplace<NB_INPLACE_TRUE_DIVIDE>},
+    {"_operator", "ixor", kShares, do_operator_inplace<NB_INPLACE_XOR>},
     {"_operator", "*", kReads | kShares},
     {"_functools", "reduce", kReads | kShares | kCalls},
     {"_functools", "cmp_to_key", kReads},
     {"_bisect", "bisect bisect_left bisect_right", kReads},
     {"_bisect", "insort insort_left insort_right", kShares, do_write_list},
     {"_heapq", "*", kShares, do_write_list},
-    {"_collections", "_count_elements", kReads},
+    {"_collections", "_count_elements", 0, do_count_elements},
     {"itertools", "tee", kReads},
     {"_abc", "_abc_instancecheck _abc_subclasscheck get_cache_token", kShares},
     {"_contextvars", "copy_context", 0},
@@ -288,7 +362,8 @@ const Row kMethods[] = {
     {"builtins:dict", "get", kShares, do_dict_get},
     {"builtins:dict", "__contains__", 0, do_dict_contains},
     {"builtins:dict", "__getitem__", kShares, do_dict_getitem},
-    {"builtins:dict", "pop setdefault", kShares, do_dict_write_one},
+    {"builtins:dict", "pop", kShares, do_dict_pop},
+    {"builtins:dict", "setdefault", kShares, do_dict_setdefault},
     {"builtins:dict", "keys values items copy __reversed__ __sizeof__", kReadsSelf},
     {"builtins:dict", "update", kWrites | kReads},
     {"builtins:dict", "clear popitem", kWrites | kShares},
@@ -309,6 +384,7 @@ const Row kMethods[] = {
     {"builtins:set",
      "copy union intersection difference symmetric_difference isdisjoint issubset issuperset __contains__",
      kReadsSelf | kReads},
+    {"itertools:chain", "from_iterable", kReads},
     {"builtins:frozenset",
      "copy union intersection difference symmetric_difference isdisjoint issubset issuperset __contains__",
      kReadsSelf | kReads | kShares},
@@ -512,6 +588,10 @@ class Table {
         PyMethodDef* def = nullptr;
         if (Py_TYPE(value) == &PyMethodDescr_Type || Py_TYPE(value) == &PyClassMethodDescr_Type)
           def = reinterpret_cast<PyMethodDescrObject*>(value)->d_method;
+        if (Py_TYPE(value) == &PyStaticMethod_Type) {  // str.maketrans
+          PyObject* inner = reinterpret_cast<ClassMethodLayout*>(value)->callable;
+          if (PyCFunction_Check(inner)) def = reinterpret_cast<PyCFunctionObject*>(inner)->m_ml;
+        }
         if (PyInstanceMethod_Check(value) && PyCFunction_Check(PyInstanceMethod_GET_FUNCTION(value))) {
           if (all) functions.emplace(Py_NewRef(PyInstanceMethod_GET_FUNCTION(value)), native);  // made by pybind11
           continue;

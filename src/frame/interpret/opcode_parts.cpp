@@ -254,6 +254,63 @@ bool unpack(Interpreter& in, PyObject* seq, int before, int after, PyObject*** s
   return true;
 }
 
+bool split_group(Interpreter& in, PyObject* group, PyObject* type, Ref& match, Ref& rest) {
+  if (PyTuple_Check(type)) in.consume(type);
+  const int is = exception_matches(in, group, type);
+  if (is < 0) return false;
+  PyObject* const group_type = PyExc_BaseExceptionGroup;
+  auto is_group_class = [group_type](PyObject* t) {
+    return PyType_Check(t) &&
+           PyType_IsSubtype(reinterpret_cast<PyTypeObject*>(t), reinterpret_cast<PyTypeObject*>(group_type));
+  };
+  bool bad = is_group_class(type);
+  for (Py_ssize_t i = 0; PyTuple_Check(type) && i < PyTuple_GET_SIZE(type); ++i)
+    bad = bad || is_group_class(PyTuple_GET_ITEM(type, i));
+  if (bad) {
+    PyErr_SetString(PyExc_TypeError, "catching ExceptionGroup with except* is not allowed. Use except instead.");
+    return false;
+  }
+  const bool grouped = PyObject_TypeCheck(group, reinterpret_cast<PyTypeObject*>(group_type));
+  if (is == 1) {
+    rest = Ref::borrow(Py_None);
+    if (grouped) {
+      match = Ref::borrow(group);
+      return true;
+    }
+    Ref one = Ref::steal(PyTuple_Pack(1, group));  // a naked exception is caught as a group of one
+    match = Ref::steal(one ? PyObject_CallFunction(group_type, "sO", "", one.get()) : nullptr);
+    return static_cast<bool>(match);
+  }
+  if (!grouped) {
+    match = Ref::borrow(Py_None);
+    rest = Ref::borrow(group);
+    return true;
+  }
+  Ref pair = Ref::steal(PyObject_CallMethod(group, "split", "O", type));
+  if (!pair) return false;
+  if (!PyTuple_CheckExact(pair.get()) || PyTuple_GET_SIZE(pair.get()) < 2) throw Declined("a split of one's own");
+  match = Ref::borrow(PyTuple_GET_ITEM(pair.get(), 0));
+  rest = Ref::borrow(PyTuple_GET_ITEM(pair.get(), 1));
+  return true;
+}
+
+PyObject* what_to_reraise(PyObject* original, PyObject* raised) {
+  PyObject* one = nullptr;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(raised); ++i) {
+    PyObject* e = PyList_GET_ITEM(raised, i);
+    if (e == Py_None) continue;
+    if (one != nullptr) throw Declined("several exceptions leave an except* statement");
+    one = e;
+  }
+  if (one == nullptr) return Py_NewRef(Py_None);
+  if (!PyObject_TypeCheck(original, reinterpret_cast<PyTypeObject*>(PyExc_BaseExceptionGroup))) return Py_NewRef(one);
+  // What no clause took goes on as it is; an exception that a clause raised would be put into a group.
+  auto *a = reinterpret_cast<PyBaseExceptionObject*>(one), *b = reinterpret_cast<PyBaseExceptionObject*>(original);
+  if (a->traceback != b->traceback || a->cause != b->cause || a->context != b->context || a->notes != b->notes)
+    throw Declined("an exception raised in an except* clause");
+  return Py_NewRef(one);
+}
+
 int exception_matches(Interpreter& in, PyObject* value, PyObject* type) {
   auto is_exception_class = [](PyObject* t) { return PyExceptionClass_Check(t); };
   bool ok = true;

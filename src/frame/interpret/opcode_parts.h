@@ -22,6 +22,9 @@ Ref local_name(_PyInterpreterFrame* frame, PyObject* name);  // null without an 
 int load_method(Interpreter& in, PyObject* o, PyObject* name, PyObject** out);
 PyObject* format_value(Interpreter& in, PyObject* v, int conversion, PyObject* spec);
 bool unpack(Interpreter& in, PyObject* seq, int before, int after, PyObject*** sp);
+// except*: what of `group` is of `type`, and what is left (or None). False with an error set.
+bool split_group(Interpreter& in, PyObject* group, PyObject* type, Ref& match, Ref& rest);
+PyObject* what_to_reraise(PyObject* original, PyObject* raised);  // after all except* clauses; throws Declined
 int exception_matches(Interpreter& in, PyObject* value, PyObject* type);
 bool raise(Interpreter& in, PyObject* exception, PyObject* cause);  // true: a re-raise, keep the traceback as it is
 Ref special_method(PyObject* o, const char* name, const char* protocol);
