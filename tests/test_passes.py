@@ -22,11 +22,13 @@ PASSES = [
     "dce",
     "cse",
     "fold_batch_norm",
+    "fuse_attention",
     "convolution",
     "linear",
     "decompose",
     "cse",
     "fold",
+    "own_attention",
     "relax_layout",
     "split_frozen",
 ]

@@ -7,6 +7,7 @@
 #include "compile/compile.h"
 #include "compile/pass_runner.h"
 #include "compile/reuse.h"
+#include "graph/passes/attention.h"
 #include "graph/passes/complex.h"
 #include "graph/passes/convolution.h"
 #include "graph/passes/cse.h"
@@ -38,6 +39,7 @@ Graph to_core(Graph g, const Environment& env, PassRunner& passes) {
   passes.run("bring_operands", Form::kFunctional, g, graph::bring_operands);
   // Patterns look at whole operators (batch_norm, gelu), so they stand before decompose.
   passes.run("fold_batch_norm", Form::kFunctional, g, graph::fold_batch_norm);
+  passes.run("fuse_attention", Form::kFunctional, g, graph::fuse_attention, env.providers);
   passes.run("convolution", Form::kFunctional, g, graph::convolution, env.providers);
   passes.run("linear", Form::kFunctional, g, graph::linear, env.providers);
   passes.run("cuda_library", Form::kFunctional, g, graph::cuda_library, env.providers);
@@ -47,6 +49,8 @@ Graph to_core(Graph g, const Environment& env, PassRunner& passes) {
   // Masks, scalars and view chains are prims now: what follows from the program alone is computed, what changes nothing
   // goes.
   passes.run("fold", Form::kCore, g, graph::fold, graph::FoldOptions{env.providers.strict_numerics});
+  // Masks that say nothing are gone.
+  passes.run("own_attention", Form::kCore, g, graph::own_attention, env.providers);
   // Decompositions of neighbours share work (casts, reciprocal counts).
   passes.run("cse_core", Form::kCore, g, graph::cse);
   passes.run("pass_numbers", Form::kCore, g, graph::pass_numbers);

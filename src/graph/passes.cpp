@@ -1,5 +1,6 @@
 #include "graph/passes.h"
 
+#include "graph/passes/attention.h"
 #include "graph/passes/convolution.h"
 #include "graph/passes/cse.h"
 #include "graph/passes/cuda_library.h"
@@ -21,6 +22,8 @@ const std::vector<Pass>& passes() {
       {"cse", cse, Form::kFunctional, Form::kFunctional},
       {"bring_operands", bring_operands, Form::kFunctional, Form::kFunctional},
       {"fold_batch_norm", fold_batch_norm, Form::kFunctional, Form::kFunctional},
+      {"fuse_attention", [](Graph g) { return fuse_attention(std::move(g), {.own_f32 = true, .own_bf16 = true}); },
+       Form::kFunctional, Form::kFunctional},
       {"convolution", [](Graph g) { return convolution(std::move(g), {.onednn_bf16 = true}); }, Form::kFunctional,
        Form::kFunctional},
       {"linear", [](Graph g) { return linear(std::move(g), {.onednn_bf16 = true}); }, Form::kFunctional,
@@ -28,6 +31,8 @@ const std::vector<Pass>& passes() {
       {"cuda_library", [](Graph g) { return cuda_library(std::move(g), {}); }, Form::kFunctional, Form::kFunctional},
       {"decompose", decompose, Form::kFunctional, Form::kCore},
       {"fold", [](Graph g) { return fold(std::move(g)); }, Form::kCore, Form::kCore},
+      {"own_attention", [](Graph g) { return own_attention(std::move(g), {.own_f32 = true, .own_bf16 = true}); },
+       Form::kCore, Form::kCore},
       {"pass_numbers", pass_numbers, Form::kCore, Form::kCore},
       {"relax_layout", relax_layout, Form::kCore, Form::kCore},
       {"split_frozen", split_frozen, Form::kCore, Form::kCore},

@@ -21,6 +21,8 @@ struct Providers {
   bool onednn = true;        // mkldnn.* exist
   bool onednn_bf16 = false;  // ... and take bf16 (AVX512 or better)
   bool onednn_f16 = false;   // ... and f16
+  bool own_f32 = false;      // flashover.attention takes f32 (AVX512) ...
+  bool own_bf16 = false;     // ... and it and flashover.packed_linear take bf16 (AMX)
   // oneDNN's f32 GEMM speed over MKL's, in steps of a half. 1 on Intel, 2 on AMD.
   double onednn_f32_ratio = 1.0;
   // Rows from which MKL's packed f32 weight is quicker than the plain one (Sapphire Rapids: level at 16, 1.1-1.4x from
@@ -34,7 +36,8 @@ struct Providers {
 // Every field, for cache keys.
 inline std::string describe(const Providers& p) {
   std::string out;
-  for (bool b : {p.mkl, p.onednn, p.onednn_bf16, p.onednn_f16, p.strict_numerics}) out += b ? '1' : '0';
+  for (bool b : {p.mkl, p.onednn, p.onednn_bf16, p.onednn_f16, p.own_f32, p.own_bf16, p.strict_numerics})
+    out += b ? '1' : '0';
   return out + " " + std::to_string(p.onednn_f32_ratio) + " " + std::to_string(p.mkl_packed_rows) + " " +
          std::to_string(p.pack_budget);
 }

@@ -18,6 +18,7 @@
 
 #include "base/check.h"
 #include "run/call.h"
+#include "run/cpu/operators.h"
 #include "run/cuda/module.h"
 #include "run/cuda/record.h"
 #include "run/cuda/stream.h"
@@ -1169,6 +1170,7 @@ class PlanExecutable final : public Executable {
 }  // namespace
 
 std::shared_ptr<Executable> load(plan::Plan plan, const LoadOptions& options) {
+  cpu::register_operators();
   return std::make_shared<PlanExecutable>(std::move(plan), options);
 }
 

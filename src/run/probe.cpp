@@ -16,6 +16,8 @@
 #include <vector>
 
 #include "base/check.h"
+#include "run/cpu/attention.h"
+#include "run/cpu/linear.h"
 #include "torch/convert.h"
 
 // Of the runtimes inside torch; declared by hand, since neither header ships with it.
@@ -101,6 +103,12 @@ graph::Providers measure() {
   return p;
 }
 
+// Not measured, so not kept either: the processor says.
+void ask_processor(graph::Providers& p) {
+  p.own_f32 = cpu::has_avx512();
+  p.own_bf16 = cpu::has_amx_bf16();
+}
+
 }  // namespace
 
 graph::Providers probe() {
@@ -117,6 +125,7 @@ graph::Providers probe() {
       p = {};
     }
   }).join();
+  ask_processor(p);
   return p;
 }
 
@@ -140,6 +149,7 @@ std::optional<graph::Providers> parse_providers(std::string_view text) {
   p.onednn_bf16 = bf16 != 0;
   p.onednn_f16 = f16 != 0;
   p.onednn_f32_ratio = ratio;
+  ask_processor(p);
   return p;
 }
 

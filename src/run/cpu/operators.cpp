@@ -1,0 +1,138 @@
+// The hand-written operators under names of torch's dispatcher, so that plans call them as they call ATen's. Only
+// rewrites that asked graph::Providers emit them.
+#include <ATen/EmptyTensor.h>
+#include <ATen/core/List.h>
+#include <ATen/core/Tensor.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "run/cpu/attention.h"
+#include "run/cpu/linear.h"
+#include "run/cpu/operators.h"
+
+namespace flashover::run::cpu {
+namespace {
+
+at::Tensor dense(const std::vector<int64_t>& sizes, at::ScalarType dtype) {
+  return at::Tensor(at::detail::empty_cpu(sizes, dtype, std::nullopt, std::nullopt, std::nullopt, std::nullopt));
+}
+bool is_dense_last(const at::Tensor& t) { return t.size(-1) <= 1 || t.stride(-1) == 1; }
+
+at::Tensor pack_linear(const at::Tensor& weight) {
+  TORCH_CHECK(weight.dim() == 2 && weight.scalar_type() == at::kBFloat16, "pack_linear: a bf16 matrix");
+  at::Tensor packed = dense({packed_elements(weight.size(0), weight.size(1))}, at::kBFloat16);
+  pack_weight(static_cast<const uint16_t*>(weight.const_data_ptr()), weight.stride(0), weight.stride(1), weight.size(0),
+              weight.size(1), static_cast<uint16_t*>(packed.mutable_data_ptr()));
+  return packed;
+}
+
+at::Tensor packed_linear(const at::Tensor& x, const at::Tensor& packed, const std::optional<at::Tensor>& bias,
+                         int64_t columns, c10::string_view activation) {
+  TORCH_CHECK(has_amx_bf16(), "packed_linear: this machine has no AMX");
+  const auto act = activation_named({activation.data(), activation.size()});
+  TORCH_CHECK(act && x.dim() == 2 && x.scalar_type() == at::kBFloat16 && is_dense_last(x) &&
+                  packed.scalar_type() == at::kBFloat16 && packed.numel() == packed_elements(columns, x.size(1)),
+              "packed_linear: wrong arguments");
+  TORCH_CHECK(!bias || (bias->scalar_type() == at::kBFloat16 && bias->numel() == columns && is_dense_last(*bias)),
+              "packed_linear: wrong bias");
+  at::Tensor out = dense({x.size(0), columns}, at::kBFloat16);
+  if (out.numel() == 0) return out;
+  linear({.x = static_cast<const uint16_t*>(x.const_data_ptr()),
+          .row_stride = x.stride(0),
+          .packed = static_cast<const uint16_t*>(packed.const_data_ptr()),
+          .bias = bias ? static_cast<const uint16_t*>(bias->const_data_ptr()) : nullptr,
+          .out = static_cast<uint16_t*>(out.mutable_data_ptr()),
+          .rows = x.size(0),
+          .inner = x.size(1),
+          .columns = columns,
+          .activation = *act});
+  return out;
+}
+
+// The operand's strides along `batch` (its own leading dims, from the right), 0 where it repeats.
+Operand operand(const at::Tensor& t, const Batch& batch) {
+  Operand o{.data = t.const_data_ptr()};
+  const int64_t rank = t.dim();
+  o.row = t.size(-2) == 1 ? 0 : t.stride(-2);
+  for (int64_t d = 0; d < kBatchDims; ++d) {
+    const int64_t own = rank - 2 - kBatchDims + d;
+    if (own < 0) continue;
+    const int64_t size = t.size(own), all = batch[static_cast<size_t>(d)];
+    TORCH_CHECK(size == all || size == 1, "attention: sizes do not fit");
+    o.batch[static_cast<size_t>(d)] = size == 1 ? 0 : t.stride(own);
+  }
+  return o;
+}
+
+at::Tensor attention_op(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::TensorList biases,
+                        double scale, bool causal, bool zero_if_none) {
+  const bool bf16 = q.scalar_type() == at::kBFloat16;
+  TORCH_CHECK(bf16 ? has_amx_bf16() : has_avx512(), "attention: not on this machine");
+  const int64_t rank = q.dim();
+  TORCH_CHECK(rank >= 3 && rank <= 2 + kBatchDims && k.dim() == rank && v.dim() == rank &&
+                  (bf16 || q.scalar_type() == at::kFloat) && k.scalar_type() == q.scalar_type() &&
+                  v.scalar_type() == q.scalar_type() && biases.size() <= kMaxBiases && k.size(-1) == q.size(-1) &&
+                  v.size(-2) == k.size(-2) && is_dense_last(q) && is_dense_last(k) && is_dense_last(v),
+              "attention: wrong arguments");
+  Attention a{.bf16 = bf16,
+              .biases = static_cast<int>(biases.size()),
+              .queries = q.size(-2),
+              .keys = k.size(-2),
+              .width = q.size(-1),
+              .value_width = v.size(-1),
+              .scale = static_cast<float>(scale),
+              .causal = causal,
+              .zero_if_none = zero_if_none};
+  for (int64_t d = 0; d < rank - 2; ++d) a.batch[static_cast<size_t>(kBatchDims - (rank - 2) + d)] = q.size(d);
+  a.q = operand(q, a.batch);
+  a.k = operand(k, a.batch);
+  a.v = operand(v, a.batch);
+  for (size_t i = 0; i < biases.size(); ++i) {
+    const at::Tensor& b = biases[i];
+    a.bias_bf16[i] = b.scalar_type() == at::kBFloat16;
+    TORCH_CHECK((a.bias_bf16[i] || b.scalar_type() == at::kFloat) && b.dim() >= 2 && b.dim() <= 2 + kBatchDims &&
+                    b.size(-1) == a.keys && (b.size(-2) == a.queries || b.size(-2) == 1) && is_dense_last(b),
+                "attention: wrong bias");
+    a.bias[i] = operand(b, a.batch);
+  }
+  // In memory the last batch dim (the heads) lies between queries and width: what follows puts heads side by side.
+  std::vector<int64_t> order(static_cast<size_t>(rank));
+  for (size_t d = 0; d < order.size(); ++d) order[d] = static_cast<int64_t>(d);
+  std::swap(order[static_cast<size_t>(rank) - 3], order[static_cast<size_t>(rank) - 2]);
+  std::vector<int64_t> sizes;
+  for (int64_t d : order) sizes.push_back(d == rank - 1 ? a.value_width : q.size(d));
+  at::Tensor out = dense(sizes, q.scalar_type());
+  std::vector<int64_t> out_sizes(sizes), strides(out.strides().vec());
+  std::swap(out_sizes[static_cast<size_t>(rank) - 3], out_sizes[static_cast<size_t>(rank) - 2]);
+  std::swap(strides[static_cast<size_t>(rank) - 3], strides[static_cast<size_t>(rank) - 2]);
+  out.unsafeGetTensorImpl()->set_sizes_and_strides(out_sizes, strides);
+  if (out.numel() == 0) return out;
+  a.out = operand(out, a.batch);
+  attention(a);
+  return out;
+}
+
+}  // namespace
+
+void register_operators() {
+  static const bool done = [] {
+    // Never unloaded: plans may run until the process ends.
+    auto& library = *new torch::Library(torch::Library::DEF, "flashover", std::nullopt, __FILE__, __LINE__);
+    const auto add = [&](const char* schema, const char* name, auto* function) {
+      library.def(schema);
+      library.impl(name, torch::dispatch(c10::DispatchKey::CPU, function));
+    };
+    add("pack_linear(Tensor weight) -> Tensor", "pack_linear", pack_linear);
+    add("packed_linear(Tensor x, Tensor packed, Tensor? bias, int columns, str activation) -> Tensor", "packed_linear",
+        packed_linear);
+    add("attention(Tensor q, Tensor k, Tensor v, Tensor[] biases, float scale, bool causal, bool zero_if_none) -> "
+        "Tensor",
+        "attention", attention_op);
+    return true;
+  }();
+  static_cast<void>(done);
+}
+
+}  // namespace flashover::run::cpu

@@ -1,0 +1,65 @@
+#include "run/cpu/team.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+
+// Of the runtime inside torch; weak: without one there is one thread.
+extern "C" {
+__attribute__((weak)) void GOMP_parallel(void (*)(void*), void*, unsigned, unsigned);
+__attribute__((weak)) int omp_get_max_threads(void);
+__attribute__((weak)) int omp_in_parallel(void);
+}
+
+namespace flashover::run::cpu {
+namespace {
+
+struct Work {
+  std::atomic<int64_t> next{0};
+  int64_t tasks;
+  void (*f)(void*, int64_t);
+  void* data;
+};
+
+void take_tasks(void* p) {
+  Work& w = *static_cast<Work*>(p);
+  for (int64_t t; (t = w.next.fetch_add(1, std::memory_order_relaxed)) < w.tasks;) w.f(w.data, t);
+}
+
+struct Buffer {
+  void* data = nullptr;
+  size_t bytes = 0;
+  ~Buffer() { std::free(data); }
+};
+
+}  // namespace
+
+int team_size() {
+  if (!GOMP_parallel || !omp_get_max_threads || (omp_in_parallel && omp_in_parallel())) return 1;
+  return omp_get_max_threads();
+}
+
+void in_parallel(int64_t tasks, void (*f)(void*, int64_t), void* data) {
+  Work w{.tasks = tasks, .f = f, .data = data};
+  const int64_t team = team_size();
+  if (tasks < 2 || team < 2)
+    take_tasks(&w);
+  else
+    GOMP_parallel(take_tasks, &w, static_cast<unsigned>(team < tasks ? team : tasks), 0);
+}
+
+void* scratch(size_t bytes) {
+  thread_local Buffer buffer;
+  if (buffer.bytes < bytes) {
+    std::free(buffer.data);
+    buffer.bytes = (bytes + 4095) / 4096 * 4096;
+    buffer.data = std::aligned_alloc(64, buffer.bytes);
+    if (!buffer.data) {
+      buffer.bytes = 0;
+      throw std::bad_alloc();
+    }
+  }
+  return buffer.data;
+}
+
+}  // namespace flashover::run::cpu
