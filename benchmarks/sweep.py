@@ -72,7 +72,10 @@ def compare(row: dict[str, Any], compiled: Any, model: Any, args: Any, kwargs: A
     for _ in range(2):
         got = outputs(compiled, args, kwargs)
         if text := same_metadata(got, want):
-            row |= {"status": "WRONG", "reason": text}
+            if same_metadata(outputs(model, nudged(args), nudged(kwargs)), want):
+                row |= {"nudged": True, "reason": "eager's results change as much when its inputs change by a rounding"}
+            else:
+                row |= {"status": "WRONG", "reason": text}
             return
         worst = max(worst, difference(got, want))
     row["difference"] = worst
@@ -105,7 +108,21 @@ def compare(row: dict[str, Any], compiled: Any, model: Any, args: Any, kwargs: A
             return
     except Exception as failure:
         row["note"] = f"no fp64 reference: {failure}"[:80]
+    # Choices (which box, which expert, which token) hang on the last bit.
+    other = outputs(model, nudged(args), nudged(kwargs))
+    if same_metadata(other, want) or difference(other, want) >= worst / 2:
+        row |= {"nudged": True, "reason": "eager's results change as much when its inputs change by a rounding"}
+        return
     row |= {"status": "WRONG", "reason": f"difference {worst:.2e}"}
+
+
+def nudged(value: Any) -> Any:
+    """The same inputs, moved by about one rounding of bfloat16 (fp32 runs get here only after the fp64 reference)."""
+    if isinstance(value, torch.Tensor) and value.is_floating_point():
+        return value * (1 + 2**-8 * (2 * torch.rand_like(value) - 1))
+    if isinstance(value, dict):
+        return {k: nudged(v) for k, v in value.items()}
+    return type(value)(nudged(v) for v in value) if type(value) in (list, tuple) else value
 
 
 def run(kind: str, name: str, options: argparse.Namespace, report: Any) -> dict[str, Any]:
@@ -123,6 +140,10 @@ def run(kind: str, name: str, options: argparse.Namespace, report: Any) -> dict[
     report(row | {"status": "CRASH", "reason": "died or hung"})
     start = time.perf_counter()
     with torch.autocast("cpu", torch.bfloat16, enabled=options.precision == "bf16"):
+        try:
+            outputs(model, args, kwargs)
+        except Exception as failure:
+            return row | {"status": "not built", "reason": f"eager: {type(failure).__name__}: {failure}"[:160]}
         try:
             try:
                 row["status"] = "whole"
@@ -213,6 +234,8 @@ def in_child(kind: str, name: str, options: argparse.Namespace) -> dict[str, Any
 def is_equal(r: dict[str, Any]) -> str:
     if r.get("as_torch_compile"):
         return "as torch.compile"
+    if r.get("nudged"):
+        return "as eager, inputs rounded"
     if r["status"] not in ("whole", "breaks"):
         return "NO"
     return "yes" if "difference" in r else "not compared"

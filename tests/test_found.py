@@ -201,3 +201,20 @@ def test_an_input_is_written_while_others_share_memory() -> None:
                 w, v = (x[0], y[0]) if shared else (x[0].clone(), y[0].clone())
                 torch.testing.assert_close(lenient(x, whole, w), f(y, whole, v))
                 assert torch.equal(x, y)
+
+
+def test_a_kernel_that_reads_data_is_a_break_and_no_error_of_the_program() -> None:
+    def f(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        try:
+            y = torch.zeros_like(x).index_reduce(0, index, x * 2, "mean", include_self=False)
+        except RuntimeError:
+            y = x * 0 - 1
+        return y + torch.tensor([x[0, 0], x[1, 0]])
+
+    x, index = torch.randn(4, 2), torch.tensor([0, 1, 1, 3])
+    before = flashover.compile_stats()["graphs"]
+    fast = flashover.compile(f)
+    with torch.no_grad():
+        for _ in range(2):
+            torch.testing.assert_close(fast(x, index), f(x, index))
+    assert flashover.compile_stats()["graphs"] > before

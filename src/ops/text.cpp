@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstdio>
+#include <limits>
 
 #include "base/check.h"
 
@@ -300,8 +301,8 @@ Arg Cursor::arg() {
   auto number = [&]() -> double {
     const std::string text(until(",]) \n"));
     if (text == "nan") return std::nan("");
-    if (text == "inf") return INFINITY;
-    if (text == "-inf") return -INFINITY;
+    if (text == "inf") return std::numeric_limits<double>::infinity();
+    if (text == "-inf") return -std::numeric_limits<double>::infinity();
     double value = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     if (error != std::errc() || end != text.data() + text.size()) fail("bad number " + text);

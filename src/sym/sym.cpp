@@ -288,8 +288,8 @@ bool recombine(Sum& s) {
     if (__builtin_mul_overflow(mod_term.coef, mod_term.e.operands()[1].value(), &want)) continue;
     for (size_t d = 0; d < s.terms.size(); ++d) {
       if (d == m || !(s.terms[d].e == quotient) || s.terms[d].coef != want) continue;
-      s.terms.erase(s.terms.begin() + std::max(m, d));
-      s.terms.erase(s.terms.begin() + std::min(m, d));
+      s.terms.erase(s.terms.begin() + static_cast<ptrdiff_t>(std::max(m, d)));
+      s.terms.erase(s.terms.begin() + static_cast<ptrdiff_t>(std::min(m, d)));
       add_into(s, x, mod_term.coef);
       return true;
     }
@@ -420,7 +420,7 @@ Expr mod_const(Expr a, int64_t b) {
     int64_t period = 0;
     if (t.e.kind() != Kind::kMod || !t.e.operands()[1].is_const()) continue;
     if (__builtin_mul_overflow(t.coef, t.e.operands()[1].value(), &period) || period % b != 0) continue;
-    rest.terms.erase(rest.terms.begin() + i);
+    rest.terms.erase(rest.terms.begin() + static_cast<ptrdiff_t>(i));
     add_into(rest, t.e.operands()[0], t.coef);
     return mod_const(from_sum(std::move(rest)), b);
   }

@@ -297,8 +297,8 @@ PyObject* Interpreter::call(PyObject* f, PyObject* const* args, size_t nargs, Py
       ++uninterpreted;
       Ref result = Ref::steal(call_plain(f, args, nargs, kwnames));
       --uninterpreted;
+      stop_if_declined();
       if (!result) return nullptr;
-      if (session != nullptr && session->declined()) throw Declined(session->decline_reason());
       if (!holds_tensor(result.get())) {
         for (size_t i = 0; i < count; ++i)
           if (!is_atom(args[i]) && !is_pinned_kind(args[i]))
@@ -399,7 +399,7 @@ PyObject* Interpreter::call_marked(Mark mark, PyObject* f, PyObject* const* args
   ++uninterpreted;
   Ref result = Ref::steal(call_plain(f, args, nargs, kwnames));
   --uninterpreted;
-  if (session != nullptr && session->declined()) throw Declined(session->decline_reason());
+  stop_if_declined();
   if (result && mark == Mark::kConstant && !is_atom(result.get()) && !recorder.is_old(result.get())) {
     if (session != nullptr && session->is_trace_tensor(result.get()))
       throw Declined("a constant result that the trace made");
@@ -443,7 +443,7 @@ PyObject* Interpreter::call_native(PyObject* f, PyObject* self, const Native& n,
     }
   }
   Ref result = Ref::steal(call_plain(f, args, nargs, kwnames));
-  if (session != nullptr && session->declined()) throw Declined(session->decline_reason());
+  stop_if_declined();
   if (!result) return nullptr;
   if (!(n.flags & Native::kShares) && Py_REFCNT(result.get()) > 1 && !is_atom(result.get()) &&
       !recorder.is_old(result.get()) && !is_tensor(result.get())) {
@@ -534,8 +534,28 @@ PyObject* Interpreter::call_wrapper(PyObject* f, PyWrapperDescrObject* descr, Py
   }
   for (size_t i = 0; i < count; ++i) consume(args[i]);
   Ref result = Ref::steal(plain());
-  if (session != nullptr && session->declined()) throw Declined(session->decline_reason());
+  stop_if_declined();
   return result.release();
+}
+
+void Interpreter::stop_if_declined() {
+  if (session != nullptr && session->declined()) throw Declined(session->decline_reason());
+  if (plain || PyErr_Occurred() == nullptr || !PyErr_ExceptionMatches(PyExc_RuntimeError)) return;
+  // A kernel looked for the memory of a trace tensor (trace/tensor.cpp). The program must not see that: it might handle
+  // it.
+  static constexpr const char* kDataAccess = "flashover: the data of a tensor was asked for";
+  PyObject *type, *value, *tb;
+  PyErr_Fetch(&type, &value, &tb);
+  Ref text = Ref::steal(value != nullptr ? PyObject_Str(value) : nullptr);
+  const char* words = text ? PyUnicode_AsUTF8(text.get()) : nullptr;
+  if (words != nullptr && std::strncmp(words, kDataAccess, std::strlen(kDataAccess)) == 0) {
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(tb);
+    throw Declined("data-dependent: a kernel reads the data of a traced tensor");
+  }
+  PyErr_Clear();
+  PyErr_Restore(type, value, tb);
 }
 
 PyObject* Interpreter::call_type(PyTypeObject* t, PyObject* const* args, size_t nargs, PyObject* kwnames) {
@@ -569,7 +589,7 @@ PyObject* Interpreter::call_type(PyTypeObject* t, PyObject* const* args, size_t 
       for (size_t i = 0; i < count; ++i)
         if (base != &PyBaseObject_Type) consume(args[i]);
     Ref result = Ref::steal(call_plain(type, args, nargs, kwnames));
-    if (session != nullptr && session->declined()) throw Declined(session->decline_reason());
+    stop_if_declined();
     if (result && PyType_Check(result.get()) && PyType_IsSubtype(t, &PyType_Type)) recorder.fresh_type(result.get());
     return result.release();
   }

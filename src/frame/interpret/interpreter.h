@@ -153,6 +153,7 @@ class Interpreter {
   PyObject* call_wrapper(PyObject* f, PyWrapperDescrObject* descr, PyObject* self, PyObject* const* args, size_t nargs,
                          PyObject* kwnames);
   PyObject* call_plain(PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames);
+  void stop_if_declined();  // after a native call: throws Declined where the trace cannot follow what it did
   [[noreturn]] void unknown_call(PyObject* f);
   Ref as_python_function(PyObject* f);
 

@@ -99,7 +99,8 @@ bool arange(In in, Types& outs) {
   double n;
   if (integral) {
     int64_t lo = *integer(a), hi = *integer(b), by = *integer(c);
-    n = static_cast<double>((hi - lo + by - (by > 0 ? 1 : -1)) / by);
+    const int64_t count = (hi - lo + by - (by > 0 ? 1 : -1)) / by;
+    n = static_cast<double>(count);
   } else {
     n = std::ceil((*y - *x) / *s);
   }
