@@ -464,6 +464,10 @@ class Functionalizer {
                                  const std::vector<ValueId>& fresh) {
     const ops::Op* twin = n.op->functional;
     if (!twin || !twin->infer) return {};
+    // Random numbers are drawn in an order that depends on the strides.
+    if (n.op->nondeterministic &&
+        std::any_of(written.begin(), written.end(), [&](ValueId v) { return !is_contiguous(traced(v)); }))
+      return {};
     std::vector<Arg> args = n.args;
     if (n.op->drops_mutated) {
       args.clear();
