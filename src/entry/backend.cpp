@@ -145,10 +145,11 @@ compile::Environment environment(const graph::Graph& graph, const compile::Optio
   return e;
 }
 
-std::shared_ptr<run::Executable> load(plan::Plan plan, const compile::Options& options, compile::Report& report) {
+std::shared_ptr<run::Executable> load(plan::Plan plan, const compile::Options& options, compile::Report& report,
+                                      bool converts = false) {
   auto start = std::chrono::steady_clock::now();
   std::shared_ptr<run::Executable> executable =
-      run::load(std::move(plan), {.graphs = options.flag("cuda_graphs", false)});
+      run::load(std::move(plan), {.graphs = options.flag("cuda_graphs", false), .converts = converts});
   report.stages.push_back({"load", std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()});
   return executable;
 }
@@ -186,7 +187,7 @@ std::unique_ptr<Runner> make_training(graph::Graph graph, const Request& request
   compile::Options plain = request.options;  // recorded graphs keep their memory between calls: not for what is saved
   plain.values.erase("cuda_graphs");
   std::shared_ptr<run::Executable> forward = load(std::move(t.forward), plain, report),
-                                   backward = load(std::move(t.backward), plain, report);
+                                   backward = load(std::move(t.backward), plain, report, /*converts=*/true);
   auto runner = make_training_runner(std::move(t.meeting), std::move(tangents), step_of(forward), step_of(backward));
   runner->parts = {{"forward", std::move(forward)}, {"backward", std::move(backward)}};
   return runner;

@@ -11,9 +11,11 @@
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <atomic>
 #include <mutex>
 
 #include "base/check.h"
+#include "run/run.h"
 #include "torch/convert.h"
 
 namespace flashover::entry {
@@ -35,6 +37,7 @@ struct Meeting {
   Partition p;
   std::vector<Geometry> tangents;
   Step forward, backward;
+  mutable std::atomic<const char*> broken{nullptr};  // why calls must not be served any more
 };
 
 class CompiledBackward final : public autograd::Node {
@@ -89,7 +92,14 @@ class CompiledBackward final : public autograd::Node {
     if (!autograd::get_current_graph_task_keep_graph())
       for (autograd::SavedVariable& s : saved_) s.reset_data();
     std::vector<at::Tensor> made;
-    meeting_->backward(std::move(inputs), made);
+    try {
+      meeting_->backward(std::move(inputs), made);
+    } catch (const run::Mismatch& m) {
+      // The forward has run and its inputs may have changed since: this backward is lost, the next calls are not.
+      meeting_->broken = "the backward met an operator whose shape function is wrong";
+      TORCH_CHECK(false, "flashover: in a compiled backward, ", m.what(),
+                  ". The shape function (register_fake) of that operator is wrong. Later calls run eager.");
+    }
     for (size_t i = 0; i < gradients.size(); ++i) {
       const Partition::Gradient& g = p.gradients[i];
       if (!reached(g)) continue;
@@ -141,12 +151,17 @@ class Trained final : public Runner {
   }
 
   void run(const at::Tensor* inputs, size_t count, std::vector<at::Tensor>& outputs) override {
+    if (const char* why = meeting_->broken) {
+      run::Mismatch m(why);
+      m.clean = true;
+      throw m;
+    }
     const Partition& p = meeting_->p;
+    c10::AutoGradMode followed(true);  // the program may have turned it on itself
     std::vector<at::Tensor> made;
     meeting_->forward(std::vector<at::Tensor>(inputs, inputs + count), made);
     outputs.clear();
     outputs.resize(p.results.size());
-    c10::AutoGradMode followed(true);  // the program may have turned it on itself
     std::shared_ptr<CompiledBackward> node;
     if (!meeting_->tangents.empty()) {
       node = std::shared_ptr<CompiledBackward>(new CompiledBackward(meeting_), autograd::deleteNode);

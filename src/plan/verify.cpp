@@ -96,7 +96,7 @@ class Verifier {
   void check_tensor(const Tensor& t) {
     check_type(t.type);
     roots_[at_] = {static_cast<TensorId>(at_), 0};
-    const bool owner = t.home == Home::kExtern || t.home == Home::kFrozen;
+    const bool owner = t.home == Home::kExtern || t.home == Home::kFrozen || t.home == Home::kInput;
     require(!t.type.opaque || owner, "only extern calls make opaque tensors");
     if (t.home != Home::kView) require(t.type.offset.is_const(0), "only a view has an offset");
     switch (t.home) {
@@ -248,7 +248,6 @@ class Verifier {
     const int kinds = (o.tensor >= 0) + (o.alias_input >= 0) + (o.alias_output >= 0);
     require(kinds == 1, "an output is a tensor, an alias of an input or an alias of an output");
     check_type(o.type);
-    require(!o.type.opaque, "outputs have strides");
     if (o.alias_input >= 0) require(in_range(o.alias_input, p_.inputs.size()), "no such input");
     if (o.alias_output >= 0)
       require(static_cast<size_t>(o.alias_output) < p_.outputs.size() && p_.outputs[o.alias_output].tensor >= 0,
@@ -256,12 +255,17 @@ class Verifier {
     if (o.tensor < 0) return;
     require(in_range(o.tensor, p_.tensors.size()), "no such tensor");
     const TensorType& t = p_.tensors[o.tensor].type;
-    require(!t.opaque, "an opaque tensor cannot be returned");
+    require(t.opaque == o.type.opaque && (!t.opaque || p_.tensors[o.tensor].home == Home::kExtern),
+            "an opaque tensor is returned as it is");
     require(t.dtype == o.type.dtype, "dtype equals the tensor's");
-    const auto first = o.type.offset.as_const(), own = span(o.type).as_const(), all = span(t).as_const();
-    if (first && own && all && *own != 0)
-      require(*first >= 0 && *first <= kMaxElements && *first + *own <= *all, "reaches outside its tensor");
-    if (own && *own == 0) require(first && *first >= 0 && *first <= kMaxElements, "offset out of range");
+    if (t.opaque) {
+      require(o.type.offset.is_const(0), "an opaque tensor is returned as it is");
+    } else {
+      const auto first = o.type.offset.as_const(), own = span(o.type).as_const(), all = span(t).as_const();
+      if (first && own && all && *own != 0)
+        require(*first >= 0 && *first <= kMaxElements && *first + *own <= *all, "reaches outside its tensor");
+      if (own && *own == 0) require(first && *first >= 0 && *first <= kMaxElements, "offset out of range");
+    }
     const TensorId r = roots_[o.tensor].id;
     require(state_[r].written && !state_[r].released, "nobody wrote it");
     state_[r].last = static_cast<int64_t>(p_.steps.size());

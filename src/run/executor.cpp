@@ -124,6 +124,7 @@ class PlanExecutable final : public Executable {
   PlanExecutable(plan::Plan p, const LoadOptions& options) : plan_(std::move(p)), times_(plan_.steps.size()) {
     plan::verify(plan_);
     slab_bytes_ = constant(plan_.slab_bytes);
+    converts_ = options.converts;
     if (plan_.device.type == DeviceType::kCUDA) {
       if (!cuda::driver()) throw Declined("plan: " + cuda::why_no_driver());
       device_ = plan_.device.index;
@@ -1026,6 +1027,8 @@ class PlanExecutable final : public Executable {
     const TensorId t = c.writes[i];
     if (t < 0) return;
     const Shape& shape = c.shapes[i];
+    if (converts_ && value.defined() && value.scalar_type() != shape.dtype && !shape.opaque)
+      value = value.to(shape.dtype);
     if (!value.defined() || !shape.fits(value))
       throw Mismatch("result " + std::to_string(i) + " of " + c.op->name + " is " +
                      (value.defined() ? str(aten::type_of(value)) : "nothing") + ", not " + str(plan_.tensors[t].type));
@@ -1160,7 +1163,7 @@ class PlanExecutable final : public Executable {
   std::vector<TensorId> frozen_kept_, frozen_allocated_, extern_tensors_;
   FrozenPart frozen_;
   int64_t slab_bytes_ = 0;
-  bool heavy_ = false;
+  bool heavy_ = false, converts_ = false;
   std::atomic<bool> measured_{false};
   Times times_;
   std::atomic<int64_t> calls_made_{0};

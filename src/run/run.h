@@ -72,6 +72,8 @@ struct LoadOptions {
   // CUDA: from the second call on a stream on, calls replay a recorded CUDA graph. Kernels get the addresses of each
   // call's inputs and outputs, so nothing that was handed out is written again; what operators read or write is copied.
   bool graphs = false;
+  // An operator whose result has another dtype than the plan says is no Mismatch: the result is converted.
+  bool converts = false;
 };
 std::shared_ptr<Executable> load(plan::Plan plan, const LoadOptions& options = {});
 

@@ -142,9 +142,6 @@ graph::Joint Recorder::add_backward(const std::vector<PyObject*>& objects) {
   for (const InputRecord& in : inputs_) joint.present |= is_rewritten(in);
   if (!joint.present) return joint;
   if (declined_) throw Declined(reason_);
-  for (const graph::Node& n : graph_.nodes)  // how large its workspace is only the library knows
-    if (n.op->name == "aten.mkldnn_rnn_layer.default" && n.outs.back() != kNoValue)
-      throw Declined("training: mkldnn_rnn_layer");
   for (const InputRecord& in : inputs_) {
     const at::Tensor trace(in.impl);
     if (has_hooks(trace)) throw Declined("training: a hook or retain_grad on an input");
@@ -265,6 +262,12 @@ graph::Joint Recorder::add_backward(const std::vector<PyObject*>& objects) {
   for (size_t i = first_node; i < graph_.nodes.size(); ++i)
     if (graph_.nodes[i].op->nondeterministic || graph_.nodes[i].op->effectful)
       throw Declined("training: the backward runs " + graph_.nodes[i].op->name);
+  for (const graph::Node& n : graph_.nodes) {  // how large its workspace is only the library knows
+    if (n.op->name != "aten.mkldnn_rnn_layer.default" || n.outs.back() == kNoValue) continue;
+    TensorType& workspace = graph_.values[n.outs.back()].type;
+    workspace.opaque = true;
+    workspace.strides.clear();
+  }
   note_saved(joint, first_node, first_value, outputs);
   note_dependences(joint, first_node);
   return joint;

@@ -71,7 +71,7 @@ bool elu_backward(Builder& b, const Node& n, Outs& outs) {  // (grad, alpha, sca
                       ? b.mul(b.mul(g, constant(b, g, *input)), b.add(x, constant(b, x, low)))
                       : b.mul(b.mul(g, constant(b, g, *input * low)), b.exp(b.mul(x, constant(b, x, *input))));
   ValueId above = b.mul(g, constant(b, g, *scale));
-  return done(b, b.where(b.le(x, constant(b, x, 0)), below, above), d, outs);
+  return done(b, b.where(b.gt(x, constant(b, x, 0)), above, below), d, outs);  // NaN counts as below
 }
 // Zero where the saved value is outside an open interval.
 ValueId inside(Builder& b, ValueId x, double lo, double hi, ValueId y) {
@@ -236,6 +236,46 @@ bool batch_norm_backward(Builder& b, const Node& n, Outs& outs) {
   return true;
 }
 
+// (grad, x, mean, rstd, weight, N, C, HxW, group, mask)
+bool group_norm_backward(Builder& b, const Node& n, Outs& outs) {
+  auto* mask = std::get_if<std::vector<bool>>(&arg(n, 9));
+  auto group = integer(arg(n, 8));
+  ValueId x = in(n, 1);
+  const Sizes sizes = b.sizes(x);
+  if (!mask || mask->size() != 3 || !group || sizes.size() < 2 || b.type(x).numel().is_const(0)) return false;
+  for (sym::Expr e : sizes)
+    if (!e.is_const()) return false;
+  for (size_t i = 0; i < 3; ++i)
+    if (!(*mask)[i] && !dead(n, i)) return false;
+  DType d = b.dtype(x), m = math(d);
+  // [N, group, C / group, spatial...]
+  Sizes wide = sizes, stat(sizes.size() + 1, 1), channel(sizes.size() + 1, 1);
+  wide[1] = *group;
+  wide.insert(wide.begin() + 2, sym::floordiv(sizes[1], *group));
+  stat[0] = sizes[0], stat[1] = *group;
+  channel[1] = wide[1], channel[2] = wide[2];
+  Ints inner, outer = {0};
+  for (size_t i = 2; i < wide.size(); ++i) inner.push_back(static_cast<int64_t>(i));
+  for (size_t i = 3; i < wide.size(); ++i) outer.push_back(static_cast<int64_t>(i));
+  auto widened = [&](size_t i) { return b.reshape(b.convert(in(n, i), m), wide); };
+  auto per_group = [&](size_t i) { return b.reshape(b.convert(in(n, i), m), stat); };
+  ValueId g = widened(0), rstd = per_group(3), y = b.mul(b.sub(widened(1), per_group(2)), rstd);
+  outs = {kNoValue, kNoValue, kNoValue};
+  if (!dead(n, 0)) {
+    ValueId gw = has(n, 4) ? b.mul(g, b.reshape(b.convert(in(n, 4), m), channel)) : g;
+    ValueId count = constant(b, gw, static_cast<double>(b.count(gw, inner).value()));
+    ValueId mean_g = b.div(b.sum(gw, inner, true), count), mean_gy = b.div(b.sum(b.mul(gw, y), inner, true), count);
+    ValueId dx = b.mul(b.sub(b.sub(gw, mean_g), b.mul(y, mean_gy)), rstd);
+    outs[0] = b.convert(b.reshape(dx, sizes), d);
+  }
+  auto per_channel = [&](ValueId v, size_t i) {
+    return b.convert(b.reshape(b.sum(v, outer), {sizes[1]}), result(b, n, i).dtype);
+  };
+  if (!dead(n, 1)) outs[1] = per_channel(b.mul(g, y), 1);
+  if (!dead(n, 2)) outs[2] = per_channel(g, 2);
+  return true;
+}
+
 template <bool log>
 bool softmax_backward(Builder& b, const Node& n, Outs& outs) {  // (grad, output, dim, input_dtype)
   auto over = dims(b, arg(n, 2), in(n, 0));
@@ -268,6 +308,7 @@ void add_backward(DecompositionRows& r) {
   add<mse_loss_backward>(r, {"aten.mse_loss_backward.default"});
   add<layer_norm_backward>(r, {"aten.native_layer_norm_backward.default"});
   add<batch_norm_backward>(r, {"aten.native_batch_norm_backward.default"});
+  add<group_norm_backward>(r, {"aten.native_group_norm_backward.default"});
   add<softmax_backward<false>>(r, {"aten._softmax_backward_data.default"});
   add<softmax_backward<true>>(r, {"aten._log_softmax_backward_data.default"});
 }

@@ -224,7 +224,8 @@ class Partitioner {
         const ValueId v = all[i];
         const auto in = static_cast<int32_t>(2 * i), out = in + 1;
         const Node* n = def(v);
-        cut.add_edge(in, out, g_.type(v).opaque ? MinCut::kInfinite : save_cost(v));
+        // What a library packed for itself is packed again; what it remembers of the forward is kept.
+        cut.add_edge(in, out, g_.type(v).opaque && frozen_[v] ? MinCut::kInfinite : save_cost(v));
         int64_t again = MinCut::kInfinite;
         if (n) {
           again = recompute_cost(*n, v, read_whole[v]);
@@ -304,7 +305,7 @@ class Partitioner {
   static TensorType kept_type(TensorType t) {
     t.offset = 0;
     t.wrapped_number = false;
-    if (!is_writable_layout(t) || !ops::is_dense(t.sizes, t.strides)) {
+    if (!t.opaque && (!is_writable_layout(t) || !ops::is_dense(t.sizes, t.strides))) {
       sym::Expr stride = 1;
       for (size_t d = t.rank(); d-- > 0;) {
         t.strides[d] = stride;

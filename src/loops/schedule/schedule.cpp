@@ -306,7 +306,7 @@ class Planner {
       const bool first = output_of_.at(o.value) == static_cast<int32_t>(i);
       if (first && whole.home == Home::kOutput) {
         out.tensor = owner;
-      } else if (first && whole.home == Home::kExtern && lies_as_wanted(o, have, whole)) {
+      } else if (first && whole.home == Home::kExtern && (o.type.opaque || lies_as_wanted(o, have, whole))) {
         out.tensor = owner;
       } else {
         TensorType written = have.type;

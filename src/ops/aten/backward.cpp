@@ -33,6 +33,15 @@ bool wanted(const Arg& mask) {  // every gradient asked for
 }
 TensorType dense(const TensorType& t) { return fresh(t, t.dtype, t.sizes); }
 
+// Gradients that output_mask leaves out are undefined tensors.
+bool drop_unwanted(const Arg& mask, Types& outs) {
+  const auto* flags = std::get_if<std::vector<bool>>(&mask);
+  if (!flags || flags->size() != outs.size()) return false;
+  for (size_t i = 0; i < outs.size(); ++i)
+    if (!(*flags)[i]) outs[i] = TensorType{};
+  return true;
+}
+
 bool layer_norm_backward(In in, Types& outs) {  // (grad, input, shape, mean, rstd, weight, bias, mask)
   const TensorType *x = tensor(in, 1), *w = tensor(in, 5), *b = tensor(in, 6);
   if (!x || !w || !b || !wanted(arg(in, 7)) || has_zero_size(*x)) return false;
@@ -41,17 +50,13 @@ bool layer_norm_backward(In in, Types& outs) {  // (grad, input, shape, mean, rs
 }
 bool group_norm_backward(In in, Types& outs) {  // (grad, input, mean, rstd, weight, N, C, HxW, group, mask)
   const TensorType *x = tensor(in, 1), *w = tensor(in, 4);
-  if (!x || !w || !wanted(arg(in, 9)) || !contiguous(*x) || has_zero_size(*x)) return false;
-  outs = {dense(*x), dense(*w), dense(*w)};
-  return true;
-}
-// Gradients that output_mask leaves out are undefined tensors.
-bool drop_unwanted(const Arg& mask, Types& outs) {
-  const auto* flags = std::get_if<std::vector<bool>>(&mask);
-  if (!flags || flags->size() != outs.size()) return false;
-  for (size_t i = 0; i < outs.size(); ++i)
-    if (!(*flags)[i]) outs[i] = TensorType{};
-  return true;
+  const auto* mask = std::get_if<std::vector<bool>>(&arg(in, 9));
+  if (!x || !mask || mask->size() != 3 || has_zero_size(*x) || (!w && ((*mask)[1] || (*mask)[2]))) return false;
+  const bool cpu = x->device.type == DeviceType::kCPU;
+  TensorType gradient;
+  if (!fresh_like(*x, x->dtype, cpu ? suggest_format(*x) : MemoryFormat::kContiguous, gradient)) return false;
+  outs = {std::move(gradient), w ? dense(*w) : TensorType{}, w ? dense(*w) : TensorType{}};
+  return drop_unwanted(arg(in, 9), outs);
 }
 
 bool batch_norm_backward(In in,

@@ -307,6 +307,27 @@ bool diag_embed(In in, Types& outs) {
   return one(outs, fresh(*x, x->dtype, sizes));
 }
 
+// (weight, indices, offsets, scale_grad_by_freq, mode, sparse, per_sample_weights, include_last_offset, padding_idx)
+// -> output, offset2bag, bag_size, max_indices; what of the last three is filled depends on the way that is taken.
+template <bool trained>
+bool embedding_bag(In in, Types& outs) {
+  const TensorType *w = tensor(in, 0), *indices = tensor(in, 1), *offsets = tensor(in, 2);
+  const auto mode = integer(arg(in, 4)), padding = integer(arg(in, 8));
+  if (!w || !indices || !offsets || !mode || !padding || w->device.type != DeviceType::kCPU) return false;
+  if (w->rank() != 2 || indices->rank() != 1 || offsets->rank() != 1 || has_zero_size(*indices)) return false;
+  constexpr int64_t kSum = 0, kMax = 2;
+  const TensorType* scale = tensor(in, 6);
+  const bool single = w->dtype == DType::kF32 || is_reduced(w->dtype);
+  const bool fast = *mode == kSum && single && contiguous(*w) && *padding < 0 && (!scale || contiguous(*scale));
+  const Expr bags = flag(arg(in, 7)) ? offsets->sizes[0] - Expr(1) : offsets->sizes[0];
+  const DType number = offsets->dtype;
+  TensorType bag_size = fresh(*w, number, {trained || *mode != kSum ? bags : offsets->sizes[0]});
+  TensorType largest = *mode == kMax ? fresh(*w, number, {bags, w->sizes[1]}) : bag_size;
+  outs = {fresh(*w, w->dtype, {bags, w->sizes[1]}), fresh(*w, number, {fast ? Expr(0) : indices->sizes[0]}),
+          std::move(bag_size), std::move(largest)};
+  return true;
+}
+
 }  // namespace
 
 void add_indexing(Table& t) {
@@ -340,6 +361,8 @@ void add_indexing(Table& t) {
   add_with_inplace<triangle>(t, "triu", "default");
   t.add("repeat.default", kind, repeat);
   t.add("embedding.default", kind, embedding);
+  t.add("_embedding_bag.default", OpKind::kExtern, embedding_bag<true>);
+  t.add("_embedding_bag_forward_only.default", OpKind::kExtern, embedding_bag<false>);
   t.add("bucketize.Tensor", OpKind::kExtern, search<0, 2>);
   t.add("searchsorted.Tensor", OpKind::kExtern, search<1, 2>);
   t.add("native_channel_shuffle.default", kind, channel_shuffle);
