@@ -176,9 +176,9 @@ class Case:
                 grown = 64 if what == "gradient" else 1  # sums of many terms that cancel
                 floor = eps * grown * max(magnitude(inputs), magnitude([e.detach()]) * 0.05)
                 g, e, x = g.detach(), e.detach(), x.detach()
-                if problem := same_up_to_rounding(g, e, x, eps * grown, floor):
-                    if not jumps or same_up_to_rounding(g, e, e, eps * 4 * grown, floor * 16):
-                        return f"{name}: {problem}"
+                problem = same_up_to_rounding(g, e, x, eps * grown, floor)
+                if problem and (not jumps or same_up_to_rounding(g, e, e, eps * 4 * grown, floor * 16)):
+                    return f"{name}: {problem}"
                 if what == "result":
                     shared, expected = sharing(g, [*got[1], *got[0]]), sharing(e, [*eager[1], *eager[0]])
                     if shared != expected:
