@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "base/check.h"
+#include "compile/compile.h"
 #include "frame/frame.h"
 #include "frame/marks.h"
 #include "graph/graph.h"
@@ -69,6 +70,26 @@ std::unique_ptr<FrameCapture> capture_call(const py::object& fn, const py::list&
   return out;
 }
 
+// The texts of every stage for a GPU that need not be there; a joint trace becomes a forward and a backward.
+py::list plan_for_gpu(const FrameCapture& c, const std::map<std::string, std::string>& options) {
+  if (c.capture.declined) throw Declined(c.capture.reason);
+  compile::Report report;
+  report.want_texts = true;
+  compile::Environment env;
+  env.gpu = kernel::triton::Gpu{};
+  {
+    py::gil_scoped_release nogil;
+    if (c.capture.joint.present)
+      compile::compile_training(c.capture.graph, c.capture.joint, {options}, env, report);
+    else
+      compile::compile(c.capture.graph, {options}, env, report);
+  }
+  py::list out;
+  for (const auto& [stage, text] : report.texts) out.append(py::make_tuple(stage, text));
+  for (const std::string& source : report.kernel_sources) out.append(py::make_tuple("source", source));
+  return out;
+}
+
 py::object interpret_call(const py::object& fn, const py::args& args, const py::kwargs& kwargs) {
   std::string declined;
   PyObject* r = frame::interpret(fn.ptr(), args.ptr(), kwargs.ptr(), &declined);
@@ -106,6 +127,7 @@ void bind_frame(py::module_& m) {
              for (const py::handle& h : bound) args.push_back(h.ptr());
              return c.guards->explain_failure(args.data());
            })
+      .def("plan_for_gpu", &plan_for_gpu, py::arg("options") = std::map<std::string, std::string>{})
       .def("run", &FrameCapture::run, "1-tuple of the result, or None if a guard fails");
   f.def("capture", &capture_call, py::arg("fn"), py::arg("bound"), py::arg("guards") = true);
   f.def("interpret", &interpret_call);

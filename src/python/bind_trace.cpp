@@ -125,6 +125,7 @@ void bind_trace(py::module_& m) {
     return py::reinterpret_steal<py::object>(
         THPVariable_Wrap(trace::cuda_stand_in(*THPVariable_Unpack(like.ptr()).unsafeGetTensorImpl())));
   });
+  m.def("stand_ins_train", &trace::stand_ins_train);
   m.def("is_trace_tensor", [](const py::object& o) {
     return THPVariable_Check(o.ptr()) && THPVariable_Unpack(o.ptr()).key_set().has(c10::DispatchKey::Fake);
   });

@@ -2,8 +2,11 @@
 
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
+#include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+
+#include <cstring>
 
 namespace flashover::trace {
 namespace {
@@ -105,9 +108,9 @@ at::Tensor meta_companion(const c10::TensorImpl& like) {
 namespace {
 
 // Indexing and .to() switch to a tensor's device: one that is always current, where there is none.
-struct OneDevice final : c10::impl::DeviceGuardImplInterface {
+struct OneDevice : c10::impl::DeviceGuardImplInterface {
   const c10::Device device{c10::kCUDA, 0};
-  c10::DeviceType type() const override { return c10::kCUDA; }
+  c10::DeviceType type() const override { return device.type(); }
   c10::Device exchangeDevice(c10::Device) const override { return device; }
   c10::Device getDevice() const override { return device; }
   void setDevice(c10::Device) const override {}
@@ -134,6 +137,26 @@ at::Tensor cuda_stand_in(const c10::TensorImpl& like) {
                                      like.dtype(), device);
   impl->set_sizes_and_strides(like.sizes(), like.strides(), like.storage_offset());
   return at::Tensor(std::move(impl));
+}
+
+// The autograd engine asks CUDA for the device's context. Nothing but the hooks object knows, and it is made for good
+// when first asked: its virtual functions are copied and the one in question is replaced.
+void stand_ins_train() {
+  if (at::globalContext().hasCUDA()) return;
+  static const void* functions[96];
+  if (functions[0]) return;
+  constexpr bool (at::AcceleratorHooksInterface::*kMember)(c10::DeviceIndex) const =
+      &at::AcceleratorHooksInterface::hasPrimaryContext;
+  uintptr_t slot = 0;  // 1 + its offset, by the ABI of the compilers that build this
+  std::memcpy(&slot, &kMember, sizeof slot);
+  const auto& hooks = at::detail::getCUDAHooks();
+  const void** table = nullptr;
+  std::memcpy(&table, &hooks, sizeof table);
+  std::memcpy(functions, table - 2, sizeof functions);
+  bool (*const no)(const void*, c10::DeviceIndex) = [](const void*, c10::DeviceIndex) { return false; };
+  std::memcpy(&functions[2 + (slot - 1) / sizeof(void*)], &no, sizeof no);
+  const void** replaced = functions + 2;
+  std::memcpy(const_cast<void*>(static_cast<const void*>(&hooks)), &replaced, sizeof replaced);
 }
 
 at::Tensor tagged_companion(const c10::TensorImpl& like) {

@@ -89,5 +89,6 @@ at::Tensor meta_companion(const c10::TensorImpl& like);
 at::Tensor tagged_companion(const c10::TensorImpl& like);
 // A tensor on a CUDA device that need not exist: geometry without data, to trace for that device (tests).
 at::Tensor cuda_stand_in(const c10::TensorImpl& like);
+void stand_ins_train();  // lets the autograd engine run over stand-ins, in this process for good
 
 }  // namespace flashover::trace
