@@ -217,6 +217,68 @@ add("mutation", lambda a, b: a.add_(b).mul_(2), f32(33, 5), f32(33, 5))
 add("slices", lambda a, b: (a[:, 3:10].mul_(b), a)[1] + 1, f32(20, 15), f32(20, 7))
 
 
+# ---- training: results and gradients of one step
+def trained(function: Callable[..., torch.Tensor]) -> Callable[..., Any]:
+    def step(*args: torch.Tensor) -> list[torch.Tensor]:
+        y = function(*args)
+        loss = (y.float() * torch.arange(y.numel()).view(y.shape).remainder(7)).sum() / y.numel()
+        return [y.detach(), *torch.autograd.grad(loss, [a for a in args if a.requires_grad])]
+
+    return step
+
+
+def leaf(t: torch.Tensor) -> torch.Tensor:
+    return t.requires_grad_()
+
+
+def conv_net(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    y = F.relu(F.batch_norm(F.conv2d(x, w, b, padding=1), None, None, None, None, True))
+    y = F.max_pool2d(y, 3, 2, 1)
+    return F.relu(F.conv2d(y, v) + y).mean((2, 3))
+
+
+add(
+    "train convolutions",
+    trained(conv_net),
+    leaf(bf16(4, 8, 10, 10)),
+    leaf(bf16(16, 8, 3, 3) / 8),
+    leaf(bf16(16)),
+    leaf(bf16(16, 16, 1, 1) / 4),
+)
+add(
+    "train vocabulary",
+    trained(lambda x, w: F.log_softmax((x @ w.t()).float(), -1)),
+    leaf(bf16(256, 256)),
+    leaf(bf16(515, 256) / 16),
+)
+add(
+    "train layer_norm",
+    trained(lambda x, w, b: F.layer_norm(x, (96,), w, b)),
+    leaf(f32(40, 96)),
+    leaf(f32(96)),
+    leaf(f32(96)),
+)
+add(
+    "train cross_entropy",
+    trained(lambda x, t: F.cross_entropy(x, t, ignore_index=3, label_smoothing=0.1)[None]),
+    leaf(f32(60, 50)),
+    torch.randint(0, 50, (60,)),
+)
+add(
+    "train nll",
+    trained(lambda x, t: F.nll_loss(x, t, reduction="none")),
+    leaf(f32(60, 50)),
+    torch.randint(0, 50, (60,)),
+)
+add("statistics far from zero", lambda a: torch.var_mean(a, 0), f32(8000, 20) * 0.01 + 30)
+add("statistics behind an outlier", lambda a: torch.var_mean(a, 0), torch.cat([f32(1, 8) * 1e5, f32(4999, 8)]))
+add("infinite mean", lambda a: torch.var_mean(a, 0), torch.cat([torch.full((1, 8), float("inf")), f32(4999, 8)]))
+
+
+def copies(args: list[torch.Tensor]) -> list[torch.Tensor]:
+    return [a.detach().clone().requires_grad_(a.requires_grad) for a in args]
+
+
 def check(name: str) -> str | None:
     from trace_tools import Program, tensors_of, trace
     from triton_tools import Runner
@@ -224,10 +286,10 @@ def check(name: str) -> str | None:
     from flashover import _C
 
     function, args = PROGRAMS[name]
-    given = [a.clone() for a in args]
+    given = copies(args)
     traced = trace(Program(function, given))
     program = _C.triton_program(traced.text, processors=8)
-    after = [a.clone() for a in args]
+    after = copies(args)
     expected = tensors_of(function(*after))
     try:
         got = Runner(program).run(list(traced.inputs))

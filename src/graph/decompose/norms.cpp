@@ -1,6 +1,8 @@
 // Normalizations.
 #include "graph/decompose/rules.h"
 
+#include <tuple>
+
 namespace flashover::graph::rules {
 namespace {
 
@@ -94,9 +96,13 @@ bool batch_norm_as(Builder& b, const Node& n, const BatchNorm& how, Outs& outs) 
   ValueId wide = b.convert(x, m), mean, rstd, variance = kNoValue;
   if (how.training) {
     auto count = static_cast<double>(b.count(x, over).value());
-    const Moments s = moments(b, wide, over);
-    variance = b.div(b.reshape(s.squares, {sizes[1]}), constant(b, wide, count));
-    mean = b.reshape(s.mean, {sizes[1]});
+    if (b.type(x).device.type == DeviceType::kCUDA) {  // cut into parts there, and read once
+      std::tie(variance, mean) = b.var(wide, over, 0.0);
+    } else {
+      const Moments s = moments(b, wide, over);
+      variance = b.div(b.reshape(s.squares, {sizes[1]}), constant(b, wide, count));
+      mean = b.reshape(s.mean, {sizes[1]});
+    }
     rstd = b.rsqrt(b.add(variance, constant(b, wide, *eps)));
   } else {
     mean = b.convert(in(n, 3), m);

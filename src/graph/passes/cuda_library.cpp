@@ -1,5 +1,7 @@
 #include "graph/passes/cuda_library.h"
 
+#include <algorithm>
+
 #include "graph/passes/devices.h"
 #include "graph/passes/match.h"
 #include "graph/passes/rewriter.h"
@@ -46,7 +48,7 @@ bool convolution(Rewriter& r, const Node& n, Values& results, const void* user) 
   const ValueId x = skip_copies(r, ops::as_value(n.args[kInput])), weight = ops::as_value(n.args[kWeight]);
   const TensorType input = r.b.type(x), w = r.b.type(weight), out = r.b.type(n.outs[0]);
   if (!state.channels_last || !on_cuda(input) || !is_reduced(input.dtype) || input.dtype != w.dtype) return false;
-  if (ops::as_bool(n.args[kTransposed]) || !r.is_frozen(weight)) return false;
+  if (ops::as_bool(n.args[kTransposed])) return false;
   if (input.rank() != 4 || w.rank() != 4 || !all_const(input.sizes) || !all_const(w.sizes) || !all_const(out.sizes))
     return false;
   const auto bias = ops::as_optional_value(n.args[kBias]);
@@ -72,6 +74,54 @@ bool convolution(Rewriter& r, const Node& n, Values& results, const void* user) 
   args[kInput] = Ref{x_last};
   args[kWeight] = Ref{in_strides(r, weight, channels_last(w))};
   results = {r.b.emit("aten.convolution.default", std::move(args), channels_last(out))};
+  return true;
+}
+
+// aten.convolution_backward(grad, input, weight, bias_sizes, stride, padding, dilation, transposed, output_padding,
+// groups, mask): as the forward, and the bias is a sum like any other.
+bool convolution_backward(Rewriter& r, const Node& n, Values& results, const void* user) {
+  const auto& state = *static_cast<const State*>(user);
+  const auto* mask = std::get_if<std::vector<bool>>(&n.args[10]);
+  const ValueId g = skip_copies(r, ops::as_value(n.args[0])), x = skip_copies(r, ops::as_value(n.args[1])),
+                weight = ops::as_value(n.args[2]);
+  const TensorType out = r.b.type(g), input = r.b.type(x), w = r.b.type(weight);
+  if (!on_cuda(input) || !mask || mask->size() != 3 || !all_const(input.sizes) || !all_const(w.sizes) ||
+      !all_const(out.sizes))
+    return false;
+  const bool last = state.channels_last && is_reduced(input.dtype) && input.dtype == w.dtype &&
+                    input.dtype == out.dtype && input.rank() == 4 && w.rank() == 4 && !ops::as_bool(n.args[7]);
+  const bool bias = (*mask)[2] && n.outs[2] != kNoValue && is_floating(out.dtype) && out.rank() > 2;
+  if (!last && !bias) return false;
+  std::vector<Arg> args = n.args;
+  TensorType input_type = r.b.type(ops::as_value(n.args[1])), weight_type = w;
+  if (n.outs[0] != kNoValue) input_type = r.b.type(n.outs[0]);
+  if (n.outs[1] != kNoValue) weight_type = r.b.type(n.outs[1]);
+  if (last) {
+    input_type = channels_last(input);
+    weight_type = channels_last(w);
+    args[0] = Ref{in_strides(r, g, channels_last(out))};
+    args[1] = Ref{in_strides(r, x, input_type)};
+    args[2] = Ref{in_strides(r, weight, weight_type)};
+  }
+  results.assign(3, kNoValue);
+  if (bias) {
+    std::vector<int64_t> over;
+    for (size_t d = 0; d < out.rank(); ++d)
+      if (d != 1) over.push_back(static_cast<int64_t>(d));
+    const DType wide = is_reduced(out.dtype) ? DType::kF32 : out.dtype;
+    results[2] = r.b.convert(r.b.sum(r.b.convert(g, wide), over), r.b.dtype(n.outs[2]));
+    args[3] = Arg{};
+    args[10] = std::vector<bool>{(*mask)[0], (*mask)[1], false};
+  }
+  if (n.outs[0] == kNoValue && n.outs[1] == kNoValue && bias) return true;
+  const TensorType bias_type = (*mask)[2] && !bias && n.outs[2] != kNoValue ? r.b.type(n.outs[2]) : TensorType{};
+  const auto made =
+      r.b.emit_all("aten.convolution_backward.default", std::move(args), {input_type, weight_type, bias_type});
+  for (size_t i = 0; i < 3; ++i) {
+    if (results[i] != kNoValue) r.out.nodes.back().outs[i] = kNoValue;
+    if (n.outs[i] == kNoValue) r.out.nodes.back().outs[i] = kNoValue;
+    if (n.outs[i] != kNoValue && results[i] == kNoValue) results[i] = made[i];
+  }
   return true;
 }
 
@@ -175,48 +225,69 @@ bool relu_of_product(Rewriter& r, const Node& n, Values& results, const void*) {
   return true;
 }
 
-// x [rows, inner] @ matrix [inner, columns], columns no multiple of 8 (vocabularies): half-precision products are 3 to
-// 8 times slower than with the matrix padded.
-bool pad_columns(Rewriter& r, const Node& n, ValueId x, ValueId matrix, std::optional<ValueId> bias, Values& results) {
-  constexpr int64_t kMultiple = 8, kWorthRows = 64, kWorthColumns = 512;
-  const TensorType a = r.b.type(x), m = r.b.type(matrix);
-  if (!on_cuda(a) || !is_reduced(a.dtype) || a.rank() != 2 || m.rank() != 2 || !all_const(a.sizes) ||
-      !all_const(m.sizes))
+// The dim along which a matrix lies in memory, -1 if neither.
+int inner_dim(const TensorType& t) { return t.strides[1].is_const(1) ? 1 : t.strides[0].is_const(1) ? 0 : -1; }
+
+// So many zeros behind the rows and columns, in the order that the matrix lies in memory.
+ValueId padded(Rewriter& r, ValueId v, int64_t rows, int64_t columns) {
+  if (rows == 0 && columns == 0) return v;
+  if (inner_dim(r.b.type(v)) == 0) return r.b.permute(r.b.pad(transposed(r, v), {0, 0}, {columns, rows}, 0.0), {1, 0});
+  return r.b.pad(v, {0, 0}, {rows, columns}, 0.0);
+}
+
+// a [m, k] @ b [k, n]: with a dim along memory that is no multiple of 8 (vocabularies), half-precision products are 3
+// to 8 times slower than padded ones. A padded copy of what is not frozen is one more pass over it: worth it where the
+// product is not.
+bool pad_product(Rewriter& r, const Node& node, ValueId a, ValueId b, std::optional<ValueId> bias, Values& results) {
+  constexpr int64_t kMultiple = 8, kWorthOdd = 512, kWorthRows = 64, kWorthOther = 256;
+  const TensorType x = r.b.type(a), y = r.b.type(b);
+  if (!on_cuda(x) || !is_reduced(x.dtype) || x.rank() != 2 || y.rank() != 2 || !all_const(x.sizes) ||
+      !all_const(y.sizes))
     return false;
-  const int64_t rows = a.sizes[0].value(), columns = m.sizes[1].value();
-  if (columns % kMultiple == 0 || columns < kWorthColumns || rows < kWorthRows || !r.is_frozen(matrix)) return false;
-  if (bias && (!r.is_frozen(*bias) || r.b.rank(*bias) != 1)) return false;
-  const int64_t more = kMultiple - columns % kMultiple;
-  const ValueId wide = r.b.permute(r.b.pad(transposed(r, matrix), {0, 0}, {more, 0}, 0.0), {1, 0});
-  TensorType type = dense_type(r.b.type(n.outs[0]));
-  type.sizes[1] = columns + more;
+  if (bias && r.b.rank(*bias) != 1) return false;
+  const int64_t m = x.sizes[0].value(), k = x.sizes[1].value(), n = y.sizes[1].value();
+  const auto more = [&](int64_t size) {
+    return size >= kWorthOdd ? (kMultiple - size % kMultiple) % kMultiple : int64_t{0};
+  };
+  const int64_t rows = inner_dim(x) == 0 ? more(m) : 0, columns = more(n);
+  const int64_t inner = inner_dim(x) == 1 || inner_dim(y) == 0 ? more(k) : 0;
+  if (rows + columns + inner == 0) return false;
+  const bool weight_only = rows == 0 && inner == 0 && r.is_frozen(b) && (!bias || r.is_frozen(*bias));
+  if (weight_only ? m < kWorthRows : std::min({m, k, n}) < kWorthOther) return false;
+  const ValueId left = padded(r, a, rows, inner), right = padded(r, b, inner, columns);
+  TensorType type = dense_type(r.b.type(node.outs[0]));
+  type.sizes = {m + rows, n + columns};
   type.strides = contiguous_strides(type.sizes);
-  ValueId y;
-  if (bias)
-    y = r.b.emit("aten.addmm.default",
-                 {Ref{r.b.pad(*bias, {0}, {more}, 0.0)}, Ref{x}, Ref{wide}, sym::Expr(1), sym::Expr(1)}, type);
-  else
-    y = r.b.emit("aten.mm.default", {Ref{x}, Ref{wide}}, type);
-  results = {r.b.slice(y, 1, 0, columns)};
+  ValueId out;
+  if (bias) {
+    const ValueId wide = columns ? r.b.pad(*bias, {0}, {columns}, 0.0) : *bias;
+    out = r.b.emit("aten.addmm.default", {Ref{wide}, Ref{left}, Ref{right}, sym::Expr(1), sym::Expr(1)}, type);
+  } else {
+    out = r.b.emit("aten.mm.default", {Ref{left}, Ref{right}}, type);
+  }
+  if (columns) out = r.b.slice(out, 1, 0, n);
+  if (rows) out = r.b.slice(out, 0, 0, m);
+  results = {out};
   return true;
 }
 bool pad_mm(Rewriter& r, const Node& n, Values& results, const void*) {
-  return pad_columns(r, n, ops::as_value(n.args[0]), ops::as_value(n.args[1]), std::nullopt, results);
+  return pad_product(r, n, ops::as_value(n.args[0]), ops::as_value(n.args[1]), std::nullopt, results);
 }
 bool pad_addmm(Rewriter& r, const Node& n, Values& results, const void*) {
   if (!ops::is_number(n.args[3], 1) || !ops::is_number(n.args[4], 1)) return false;
-  return pad_columns(r, n, ops::as_value(n.args[1]), ops::as_value(n.args[2]), ops::as_value(n.args[0]), results);
+  return pad_product(r, n, ops::as_value(n.args[1]), ops::as_value(n.args[2]), ops::as_value(n.args[0]), results);
 }
 
 constexpr RewriteRule kFirst[] = {
     {"aten.convolution.default", "half-precision conv -> channels last, 1x1 -> product", convolution},
-    {"aten.mm.default", "x @ w -> a slice of x @ padded w", pad_mm},
-    {"aten.addmm.default", "b + x @ w -> a slice of it with w padded", pad_addmm},
+    {"aten.mm.default", "a @ b -> a slice of it with odd dims padded", pad_mm},
+    {"aten.addmm.default", "bias + a @ b -> the same", pad_addmm},
     {"aten.relu.default", "relu(conv) -> cudnn_convolution_relu", relu_of_convolution},
     {"aten.relu.default", "relu(conv + z) -> cudnn_convolution_add_relu", relu_of_sum},
     {"aten.relu.default", "relu(b + x @ w) -> _addmm_activation", relu_of_product},
 };
 constexpr RewriteRule kThen[] = {
+    {"aten.convolution_backward.default", "channels last, the bias' gradient -> a sum", convolution_backward},
     {"aten.convolution.default", "conv with bias -> conv, + bias", split_bias},
 };
 

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <map>
+#include <unordered_set>
 
 #include "base/check.h"
 #include "graph/passes/dce.h"
+#include "graph/passes/match.h"
 #include "graph/passes/rewriter.h"
 #include "ops/args.h"
 
@@ -20,6 +22,15 @@ constexpr Product kProducts[] = {{"aten.mm.default", 0, 1},
                                  {"aten.bmm.default", 0, 1},
                                  {"aten.addmm.default", 1, 2},
                                  {"aten.baddbmm.default", 1, 2}};
+
+// CUDA's pooling kernels compute in the layout of their input: channels last where that is.
+struct Follower {
+  std::string_view op;
+  size_t leader;  // the argument whose layout counts; all images lie alike
+};
+constexpr Follower kFollowers[] = {{"aten.max_pool2d_with_indices.default", 0},
+                                   {"aten.max_pool2d_with_indices_backward.default", 1},
+                                   {"aten.avg_pool2d_backward.default", 1}};
 
 // One of the last two dims is dense and the other steps over it.
 bool suits_blas(const TensorType& t) {
@@ -89,18 +100,54 @@ class Relaxer {
     FLASHOVER_CHECK(n.op->infer(infer_context(out_, n.args), types)) << n.op->name;
     for (size_t i = 0; i < n.outs.size(); ++i)
       if (n.outs[i] != kNoValue) out_.values[n.outs[i]].type.strides = types[i].strides;
+    const ops::OpKind kind = n.op->kind;
+    bool constant = kind == ops::OpKind::kFactory;
+    if (kind == ops::OpKind::kPointwise || kind == ops::OpKind::kView) {
+      constant = true;
+      for (const Arg& a : n.args) for_each_ref(a, [&](ValueId v) { constant &= is_constant(v); });
+    }
+    for (ValueId v : n.outs)
+      if (v != kNoValue && constant) constants_.insert(v);
+    if (kind == ops::OpKind::kPointwise && !constant && n.outs[0] != kNoValue) vote(n);
   }
+
+  // Constants have no layout of their own; among images on CUDA channels last wins, since that is what the library's
+  // kernels around them want.
+  void vote(const Node& n) {
+    TensorType& out = out_.values[n.outs[0]].type;
+    const bool image = out.rank() == 4 && out.device.type == DeviceType::kCUDA;
+    const TensorType* chosen = nullptr;
+    for (const Arg& a : n.args) {
+      const auto* r = std::get_if<Ref>(&a);
+      if (!r || r->id == kNoValue || is_constant(r->id)) continue;
+      const TensorType& t = out_.type(r->id);
+      if (!same_sizes(t.sizes, out.sizes) || !ops::is_dense(t.sizes, t.strides)) continue;
+      const bool wins = image && same_strides_as(t, channels_last_strides(t.sizes)) && !same_strides(t, dense_type(t));
+      if (!chosen || wins) chosen = &t;
+      if (wins) break;
+      if (!image) break;
+    }
+    if (chosen) out.strides = Sizes(chosen->strides);
+  }
+  static bool same_strides_as(TensorType t, Sizes strides) {
+    const TensorType mine = t;
+    t.strides = std::move(strides);
+    return same_strides(mine, t);
+  }
+  bool is_constant(ValueId v) const { return constants_.count(v) != 0; }
 
   // Externs get what eager would have passed, or what a rewrite asked for with a copy: their results' strides depend on
   // it.
   void visit_extern(Node& n) {
     std::vector<ValueId> flexible;
+    const bool images = follow(n);
     for (const Product& p : kProducts)
       if (n.op->name == p.op)
         for (size_t i : {p.left, p.right}) flexible.push_back(ops::as_value(n.args[i]));
     replace_refs(n, [&](ValueId v) {
-      const TensorType wanted = wanted_[v];
+      TensorType wanted = wanted_[v];
       const ValueId x = behind_copies(v);
+      if (images && wanted.rank() == 4) wanted.strides = channels_last_strides(wanted.sizes);
       if (wanted.opaque || same_strides(out_.type(x), wanted) || !is_writable_layout(wanted)) return x;
       if (std::find(flexible.begin(), flexible.end(), v) != flexible.end() && suits_blas(out_.type(x))) return x;
       auto [it, fresh] = copies_.try_emplace({x, key_of(wanted)}, kNoValue);
@@ -111,6 +158,21 @@ class Relaxer {
       return it->second;
     });
   }
+  // True: the operator takes and gives images channels last.
+  bool follow(const Node& n) {
+    for (const Follower& f : kFollowers) {
+      if (n.op->name != f.op) continue;
+      const TensorType& leader = out_.type(behind_copies(ops::as_value(n.args[f.leader])));
+      if (leader.device.type != DeviceType::kCUDA || leader.rank() != 4 || !all_const(leader.sizes)) return false;
+      if (!same_strides_as(leader, channels_last_strides(leader.sizes)) || same_strides(leader, dense_type(leader)))
+        return false;
+      for (ValueId v : n.outs)
+        if (v != kNoValue) out_.values[v].type.strides = channels_last_strides(out_.values[v].type.sizes);
+      return true;
+    }
+    return false;
+  }
+
   static std::string key_of(const TensorType& t) {
     std::string key;
     for (sym::Expr s : t.strides) key += s.str() + ',';
@@ -124,6 +186,7 @@ class Relaxer {
   Graph in_, out_;
   std::vector<TensorType> wanted_;  // as the rewrites left it
   std::vector<ValueId> source_;     // of a copy: what it copies
+  std::unordered_set<ValueId> constants_;
   std::map<std::pair<ValueId, std::string>, ValueId> copies_;
 };
 

@@ -43,7 +43,7 @@ class KernelBuilder : public Source {
     for (size_t s = 0; s < stage_items_.size(); ++s) emit_stage(s);
     Kernel& k = built_.kernel;
     k.label = label();
-    merge_loops(k);
+    merge_loops(k, gpu_);
     canonicalise(k, built_.params);
     set_cost();
     return std::move(built_);

@@ -19,7 +19,8 @@ Built build(Program& program, const Group& group, const BuildOptions& options = 
 constexpr int64_t kRegisterRow = 8192;
 
 // Joins neighbouring loops that run through memory as one, names variables canonically, orders parameters.
-void merge_loops(Kernel& k);
+// registers: scratch is what a lane keeps, so the stages that share it merge the same loops or none.
+void merge_loops(Kernel& k, bool registers);
 void canonicalise(Kernel& k, std::vector<ValueId>& params);
 
 }  // namespace flashover::loops

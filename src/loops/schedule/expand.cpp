@@ -16,8 +16,9 @@ using graph::Node;
 
 constexpr int64_t kLongestWindow = 36;  // positions unrolled into one body
 
-// Centred squares in a second pass: exact where sum(x^2) - mean^2 cancels, and the row is in cache.
-void expand_var(Builder& b, const Node& node, std::vector<ValueId>& outs) {
+// Centred squares in a second pass: exact where sum(x^2) - mean^2 cancels, and the row is in cache. correct: the mean's
+// own rounding is taken out.
+void expand_var(Builder& b, const Node& node, bool correct, std::vector<ValueId>& outs) {
   const ValueId x = ops::as_value(node.args[0]);
   const std::vector<int64_t> dims = ops::as_ints(node.args[1]);
   const double correction = ops::as_double(node.args[2]);
@@ -25,9 +26,15 @@ void expand_var(Builder& b, const Node& node, std::vector<ValueId>& outs) {
   const ValueId wide = is_reduced(dtype) ? b.convert(x, DType::kF32) : x;
   const sym::Expr n = b.count(x, dims);
   const ValueId sum = b.sum(wide, dims, true);
-  const ValueId mean = b.div(sum, b.full_like(sum, n));
+  ValueId mean = b.div(sum, b.full_like(sum, n));
   const ValueId centred = b.sub(wide, mean);
-  const ValueId squares = b.sum(b.mul(centred, centred), dims, false);
+  ValueId squares = b.sum(b.mul(centred, centred), dims, false);
+  if (correct) {
+    const ValueId rest = b.sum(centred, dims, true), shift = b.div(rest, b.full_like(rest, n));
+    const ValueId more = b.reshape(b.mul(rest, shift), b.sizes(squares));
+    squares = b.maximum(b.sub(squares, more), b.full_like(squares, 0.0));
+    mean = b.where(b.isnan(shift), mean, b.add(mean, shift));
+  }
   ValueId var = kNoValue;
   if (n.is_const()) {
     var = b.div(squares, b.full_like(squares, std::max(0.0, static_cast<double>(n.value()) - correction)));
@@ -280,7 +287,9 @@ bool gpu_cumsum(const graph::Graph& g, Builder& b, const Node& node, int process
   outs.push_back(b.convert(all, d));
   return true;
 }
-// Mean and squares about it of each part, then Chan's formula: as exact as two passes over everything.
+// Sums about the first element of each part, in one pass over memory, then Chan's formula. The part's own element is
+// among those that are summed: however far off it lies, the squares' error is that far below the variance that it
+// makes.
 bool gpu_var(const graph::Graph& g, Builder& b, const Node& node, int processors, std::vector<ValueId>& outs) {
   const std::vector<int64_t> dims = ops::as_ints(node.args[1]);
   const auto cut = gpu_cut(g.type(ops::as_value(node.args[0])), dims, processors, true);
@@ -292,21 +301,23 @@ bool gpu_var(const graph::Graph& g, Builder& b, const Node& node, int processors
   std::vector<int64_t> first, parts;
   x = cut_open(b, x, *cut, dims, Arg(0.0), first, parts);
   const double each = static_cast<double>(b.count(x, first).value());
-  const ValueId sums = b.sum(x, first, true);
-  const ValueId means = b.div(sums, b.full_like(sums, each));
-  const ValueId centred = b.sub(x, means);
-  const ValueId squares = b.sum(b.mul(centred, centred), first, false);
+  ValueId origin = x;
+  for (int64_t d : first) origin = b.slice(origin, d, 0, 1);
+  const ValueId off = b.sub(x, b.expand(origin, b.sizes(x)));
+  const ValueId plain = b.sum(x, first), rest = b.sum(off, first), squares = b.sum(b.mul(off, off), first);
+  const auto scaled = [&](ValueId v, double by) { return b.mul(v, b.full_like(v, by)); };
+  const ValueId shift = scaled(rest, 1 / each), means = b.add(b.reshape(origin, b.sizes(rest)), shift);
+  const ValueId within = b.maximum(b.sub(squares, b.mul(rest, shift)), b.full_like(squares, 0.0));
   const std::vector<int64_t> at = positions(parts, first);
-  const ValueId partial = b.reshape(means, b.sizes(squares));
-  const ValueId total = b.sum(partial, at, true);
-  const ValueId mean = b.div(total, b.full_like(total, all / each));
-  const ValueId apart = b.sub(partial, mean);
-  const ValueId within = b.sum(squares, at, false);
-  const ValueId between = b.sum(b.mul(apart, apart), at, false);
-  const ValueId sum = b.add(within, b.mul(between, b.full_like(between, each)));
-  const ValueId var = b.div(sum, b.full_like(sum, std::max(0.0, all - correction)));
+  const ValueId total = scaled(b.sum(means, at, true), each / all);
+  const ValueId apart = b.sub(means, b.expand(total, b.sizes(means)));
+  const ValueId sum = b.add(b.sum(within, at), scaled(b.sum(b.mul(apart, apart), at), each));
+  const ValueId var = scaled(sum, 1 / std::max(0.0, all - correction));
+  // An infinite origin leaves no difference; the plain sum still knows the mean.
+  const ValueId mean = b.reshape(total, b.sizes(sum));
+  const ValueId known = b.where(b.isnan(mean), scaled(b.sum(plain, at), 1 / all), mean);
   outs.push_back(b.convert(var, dtype));
-  outs.push_back(b.convert(b.reshape(mean, b.sizes(sum)), dtype));
+  outs.push_back(b.convert(known, dtype));
   return true;
 }
 
@@ -368,12 +379,12 @@ graph::Graph expand(const graph::Graph& core, const ExpandOptions& options) {
     } else if (options.processors > 0 && gpu_cumsum(core, b, node, options.processors, outs)) {
     } else if (options.processors > 0 && node.op == var && gpu_var(core, b, node, options.processors, outs)) {
     } else if (options.processors > 0 && node.op == var) {
-      expand_var(b, node, outs);
+      expand_var(b, node, true, outs);
     } else if (const int64_t parts = options.processors > 0 ? 0 : split_factor(core, node, options, &dim)) {
       expand_reduction(b, node, parts, dim, outs);
     } else if (expand_empty(b, node, outs)) {
     } else if (node.op == var) {
-      expand_var(b, node, outs);
+      expand_var(b, node, false, outs);
     } else if (node.op == max_pool && window_size(node) > kLongestWindow) {
       expand_max_pool(b, node, outs);
     } else if (node.op == avg_pool && window_size(node) > kLongestWindow && expand_avg_pool(b, node, outs)) {

@@ -102,13 +102,31 @@ void compact(Stage& s) {
 
 }  // namespace
 
-void merge_loops(Kernel& k) {
+void merge_loops(Kernel& k, bool registers) {
   std::vector<Stage*> all;
   for (Stage& s : k.stages) all.push_back(&s);
   for (size_t i = k.outer.size(); i-- > 1;)
     if (merge_pair(k.outer, i - 1, 'w', all) && k.transpose >= static_cast<int32_t>(i)) --k.transpose;
-  for (Stage& s : k.stages)
-    for (size_t i = s.loops.size(); i-- > 1;) merge_pair(s.loops, i - 1, 'y', {&s});
+  const auto touches_scratch = [](const Stage& s) {
+    return std::any_of(s.body.begin(), s.body.end(), [](const Instr& in) {
+      return in.op == Op::k_load_scratch || in.op == Op::k_store_scratch;
+    });
+  };
+  // What stays in registers is read at the lane that wrote it: stages that hand it on keep the same loops.
+  std::vector<bool> done(k.stages.size());
+  for (size_t s = 0; s < k.stages.size(); ++s) {
+    if (done[s]) continue;
+    std::vector<Stage*> together = {&k.stages[s]};
+    for (size_t t = s + 1; t < k.stages.size() && registers && touches_scratch(k.stages[s]); ++t) {
+      const auto same = [](const Loop& a, const Loop& b) { return a.var == b.var; };
+      const auto &a = k.stages[s].loops, &b = k.stages[t].loops;
+      if (!touches_scratch(k.stages[t]) || !std::equal(a.begin(), a.end(), b.begin(), b.end(), same)) continue;
+      together.push_back(&k.stages[t]);
+      done[t] = true;
+    }
+    for (size_t i = k.stages[s].loops.size(); i-- > 1;) merge_pair(k.stages[s].loops, i - 1, 'y', together);
+    for (Stage* t : together) t->loops = k.stages[s].loops;
+  }
 }
 
 void canonicalise(Kernel& k, std::vector<ValueId>& params) {
