@@ -233,10 +233,9 @@ void attempt(Attempt& a, const frame::Subject& subject) {
       e.report.texts.emplace_back("traced", std::move(text));
     }
   }
-  // CPU training passed its tests; on CUDA the same path was never run, so it is the user who turns it on.
   if (pipeline && c.joint.present && graph::uses_cuda(c.graph) &&
       !bool_option(a.settings.options.values, "cuda_training")) {
-    a.decline("training on CUDA is behind the option cuda_training", "", nullptr);
+    a.decline("the option cuda_training is off", "", nullptr);
     return;
   }
   // The inputs of this call, for backends that look at examples.

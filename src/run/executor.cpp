@@ -218,7 +218,7 @@ class PlanExecutable final : public Executable {
           execute_on_cpu(*frame, inputs, outputs, consumed);
         } else {
           const c10::DeviceGuard guard(c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(device_)));
-          execute_on_cuda(*frame, inputs, outputs);
+          execute_on_cuda(*frame, inputs, outputs, consumed);
         }
       } catch (Mismatch& m) {
         if (first) restore(before, inputs);
@@ -593,7 +593,8 @@ class PlanExecutable final : public Executable {
     execute(run, held.slab.data);
   }
 
-  void execute_on_cuda(Frame& frame, c10::TensorImpl* const* inputs, std::vector<at::Tensor>& outputs) {
+  void execute_on_cuda(Frame& frame, c10::TensorImpl* const* inputs, std::vector<at::Tensor>& outputs,
+                       std::vector<at::Tensor>* consumed) {
     cuda::enter_context(device_);
     const cuda::Stream stream = cuda::current_stream(device_);
     if (graphs_ && !measured_ && calls_made_.load(std::memory_order_relaxed) > 1) {
@@ -606,6 +607,7 @@ class PlanExecutable final : public Executable {
     frame.scratch = scratch.get();
     Aligned aligned(*this, inputs, input_patches_);
     Run run{frame, aligned.inputs, &outputs, stream, nullptr};
+    if (aligned.copies.empty()) run.consumed = consumed;  // (copies may be written back at the end)
     if (!frozen_program_.empty()) sync_frozen(frame, inputs, stream);
     execute(run, slab.get());
     aligned.copy_back();

@@ -108,9 +108,8 @@ void merge_loops(Kernel& k, bool registers) {
   for (size_t i = k.outer.size(); i-- > 1;)
     if (merge_pair(k.outer, i - 1, 'w', all) && k.transpose >= static_cast<int32_t>(i)) --k.transpose;
   const auto touches_scratch = [](const Stage& s) {
-    return std::any_of(s.body.begin(), s.body.end(), [](const Instr& in) {
-      return in.op == Op::k_load_scratch || in.op == Op::k_store_scratch;
-    });
+    return std::any_of(s.body.begin(), s.body.end(),
+                       [](const Instr& in) { return in.op == Op::k_load_scratch || in.op == Op::k_store_scratch; });
   };
   // What stays in registers is read at the lane that wrote it: stages that hand it on keep the same loops.
   std::vector<bool> done(k.stages.size());
