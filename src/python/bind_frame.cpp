@@ -86,7 +86,7 @@ py::list plan_for_gpu(const FrameCapture& c, const std::map<std::string, std::st
   }
   py::list out;
   for (const auto& [stage, text] : report.texts) out.append(py::make_tuple(stage, text));
-  for (const std::string& source : report.kernel_sources) out.append(py::make_tuple("source", source));
+  for (const auto& [name, text] : report.kernel_sources) out.append(py::make_tuple("source", text));
   return out;
 }
 
