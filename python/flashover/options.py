@@ -8,12 +8,12 @@ from typing import Any
 from flashover import _C
 from flashover.exc import InvalidOptions
 
-# mode -> the options it stands for. On CPU all modes compile alike; they differ in effort and launch on GPUs.
+# mode -> the options it stands for.
 MODES: dict[str, dict[str, Any]] = {
     "default": {},
     "reduce-overhead": {"cuda_graphs": True},
-    "max-autotune": {},
-    "max-autotune-no-cudagraphs": {},
+    "max-autotune": {"max_autotune": True, "cuda_graphs": True},
+    "max-autotune-no-cudagraphs": {"max_autotune": True},
     "lite": {},
 }
 _TYPES = {"bool": bool, "int": int, "str": str}

@@ -9,8 +9,10 @@
 //   eager
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -33,6 +35,9 @@ struct Environment {
   int threads = 1;
   std::optional<kernel::triton::Gpu> gpu;  // of the graph's CUDA device; absent: graphs on such a device decline
   std::string versions;                    // torch's and ours
+  // Seconds of a run of each plan on this machine, infinite where it cannot be run. Empty: nothing is measured. (Not
+  // part of the key: whether to measure is an option, and what was measured belongs to the machine.)
+  std::function<std::vector<double>(std::span<const plan::Plan>)> measure = {};
 };
 
 struct Report {  // for explain() and FLASHOVER_LOGS
@@ -60,7 +65,8 @@ plan::Plan compile(graph::Graph traced, const Options& options, const Environmen
 // The CUDA device that a graph's tensors are on; the CPU if none is. Throws Declined for two of them.
 Device device_of(const graph::Graph& traced);
 // The front half: everything up to the kernels' loops. For tests and tools.
-loops::Schedule lower(graph::Graph traced, const Options& options, const Environment& environment, Report& report);
+loops::Schedule lower(graph::Graph traced, const Options& options, const Environment& environment, Report& report,
+                      decltype(loops::ScheduleOptions::fuse_products) fuse_products = {});
 
 // A joint graph -> two plans, and how they meet.
 struct Training {

@@ -1,11 +1,13 @@
 // From a traced graph to a plan: every stage and pass, in order, with the reason for its place.
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "base/check.h"
 #include "base/options.h"
 #include "compile/compile.h"
 #include "compile/pass_runner.h"
+#include "compile/products.h"
 #include "compile/reuse.h"
 #include "graph/passes/attention.h"
 #include "graph/passes/complex.h"
@@ -79,7 +81,9 @@ void place(Graph& g, Device device) {
 }
 
 // A core graph of one device.
-loops::Schedule to_loops(Graph core, Device device, const Environment& env, PassRunner& passes) {
+using FuseProducts = decltype(loops::ScheduleOptions::fuse_products);
+loops::Schedule to_loops(Graph core, Device device, const Environment& env, PassRunner& passes,
+                         FuseProducts fuse_products = {}) {
   // Last of the graph passes: what is frozen depends on what the other passes left.
   passes.run("split_frozen", Form::kCore, core, graph::split_frozen);
   place(core, device);
@@ -87,6 +91,7 @@ loops::Schedule to_loops(Graph core, Device device, const Environment& env, Pass
   if (device.type != DeviceType::kCPU) {
     options.processors = env.gpu->processors;
     options.device = device;
+    options.fuse_products = std::move(fuse_products);
   }
   return passes.stage("schedule", [&] { return loops::schedule(core, options); });
 }
@@ -112,18 +117,28 @@ void fill(Report& report, const plan::Plan& plan) {
 // `side`: "", or "forward" and "backward" in texts.
 plan::Plan to_plan(Graph core, Device device, const Options& options, const Environment& env, PassRunner& passes,
                    Cache& cache, Report& report, const std::string& side) {
-  loops::Schedule schedule = to_loops(std::move(core), device, env, passes);
-  const bool gpu = schedule.plan.device.type == DeviceType::kCUDA, cached = options.flag("cache", true);
+  const bool cached = options.flag("cache", true);
+  std::vector<loops::Product> products;
+  std::string notes;
+  FuseProducts fuse_products;
+  if (env.measure && !env.providers.strict_numerics)
+    fuse_products = [&](plan::Plan& p, const std::vector<loops::Kernel>& kernels) {
+      p.target = kernel::triton::str(*env.gpu);
+      products = choose_products(p, kernels, env, cached ? &cache : nullptr, notes);
+    };
+  loops::Schedule schedule = to_loops(std::move(core), device, env, passes, std::move(fuse_products));
+  const bool gpu = schedule.plan.device.type == DeviceType::kCUDA;
   const std::string suffix = side.empty() ? "" : "_" + side;
   if (passes.wants_text()) {
     std::string text = schedule.text;
     for (const loops::Kernel& k : schedule.kernels) text += "\n" + loops::print(k);
     passes.text("loops" + suffix, std::move(text));
+    if (!notes.empty()) passes.text("products" + suffix, notes);
   }
   kernel::Compiled built = passes.stage("kernels", [&] {
     if (gpu)
       return compile_kernels(schedule.kernels, *env.gpu, cached ? &cache : nullptr, report.kernels_reused,
-                             passes.wants_text() ? &report.kernel_sources : nullptr);
+                             passes.wants_text() ? &report.kernel_sources : nullptr, products);
     const kernel::CompileOptions how{.compiler = option(options.values, "compiler")};
     if (passes.wants_text()) {
       const kernel::Target target = kernel::host_target();
@@ -145,6 +160,57 @@ plan::Plan to_plan(Graph core, Device device, const Options& options, const Envi
   return plan;
 }
 
+// mode="max-autotune" on a CPU: the same program by each way of choosing libraries that makes another plan; the
+// fastest.
+plan::Plan fastest_plan(const Graph& traced, Device device, const Options& options, const Environment& env,
+                        PassRunner& passes, Cache& cache, Report& report) {
+  const graph::Providers& base = env.providers;
+  std::vector<graph::Providers> ways{base};
+  const auto way = [&](auto&& change) {
+    graph::Providers p = base;
+    change(p);
+    if (std::none_of(ways.begin(), ways.end(), [&](const graph::Providers& w) { return describe(w) == describe(p); }))
+      ways.push_back(p);
+  };
+  if (base.onednn) way([](graph::Providers& p) { p.onednn_f32_ratio = 2; });  // oneDNN for every linear
+  if (base.mkl) way([](graph::Providers& p) { p.onednn_f32_ratio = 1, p.mkl_packed_rows = 2; });
+  way([](graph::Providers& p) { p.onednn_f32_ratio = 1, p.mkl_packed_rows = INT64_MAX; });
+  if (base.onednn) way([](graph::Providers& p) { p.onednn = p.onednn_bf16 = p.onednn_f16 = false; });
+  std::vector<plan::Plan> plans;
+  std::vector<Report> reports;
+  std::set<std::string> seen;
+  for (const graph::Providers& w : ways) {
+    Environment other = env;
+    other.providers = w;
+    Report made;
+    try {
+      PassRunner quiet(options, plans.empty() ? report : made);
+      PassRunner& runner = plans.empty() ? passes : quiet;
+      plan::Plan p = to_plan(to_core(traced, other, runner), device, options, other, runner, cache,
+                             plans.empty() ? report : made, "");
+      if (!seen.insert(plan::print(p)).second) continue;
+      plans.push_back(std::move(p));
+      reports.push_back(std::move(made));
+    } catch (const Declined&) {
+      if (plans.empty()) throw;  // the ordinary way
+    }
+  }
+  if (plans.size() == 1) return std::move(plans[0]);
+  const std::vector<double> seconds = passes.stage("measure", [&] { return env.measure(plans); });
+  size_t best = 0;
+  std::string notes;
+  for (size_t i = 0; i < plans.size(); ++i) {
+    if (seconds[i] < seconds[best] * (best == 0 ? 0.97 : 1)) best = i;
+    notes += describe(ways[i]) + ": " + std::to_string(seconds[i] * 1e6) + " us\n";
+  }
+  if (passes.wants_text()) passes.text("libraries", notes + "chosen: " + std::to_string(best) + "\n");
+  if (best > 0) {
+    report.kernels = report.extern_calls = report.slab_bytes = 0;
+    fill(report, plans[best]);
+  }
+  return std::move(plans[best]);
+}
+
 Cache& cache_of(const Options& options) {
   const auto directory = options.values.find("cache_dir");
   return Cache::at(directory == options.values.end() ? "" : directory->second);
@@ -162,10 +228,11 @@ Device device_of(const Graph& traced) {
   return device;
 }
 
-loops::Schedule lower(Graph traced, const Options& options, const Environment& env, Report& report) {
+loops::Schedule lower(Graph traced, const Options& options, const Environment& env, Report& report,
+                      FuseProducts fuse_products) {
   PassRunner passes(options, report);
   const Device device = checked_device(traced, env);
-  return to_loops(to_core(std::move(traced), env, passes), device, env, passes);
+  return to_loops(to_core(std::move(traced), env, passes), device, env, passes, std::move(fuse_products));
 }
 
 plan::Plan compile(Graph traced, const Options& options, const Environment& env, Report& report) {
@@ -184,7 +251,10 @@ plan::Plan compile(Graph traced, const Options& options, const Environment& env,
     }
   }
   const Device device = checked_device(traced, env);
-  plan::Plan plan = to_plan(to_core(std::move(traced), env, passes), device, options, env, passes, cache, report, "");
+  const bool choose = device.type == DeviceType::kCPU && env.measure;
+  plan::Plan plan =
+      choose ? fastest_plan(traced, device, options, env, passes, cache, report)
+             : to_plan(to_core(std::move(traced), env, passes), device, options, env, passes, cache, report, "");
   if (options.flag("cache", true)) keep_plan(cache, key, plan);
   report.cache_note = cache.take_warning();
   return plan;

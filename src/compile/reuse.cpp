@@ -95,7 +95,8 @@ bool read_cubin(const std::string& bytes, std::string& symbol, kernel::triton::C
 }  // namespace
 
 kernel::Compiled compile_kernels(std::span<const loops::Kernel> kernels, const kernel::triton::Gpu& gpu, Cache* cache,
-                                 int64_t& reused, std::vector<std::pair<std::string, std::string>>* texts) {
+                                 int64_t& reused, std::vector<std::pair<std::string, std::string>>* texts,
+                                 std::span<const loops::Product> products) {
   namespace triton = kernel::triton;
   const auto start = std::chrono::steady_clock::now();
   kernel::Compiled out;
@@ -103,14 +104,16 @@ kernel::Compiled compile_kernels(std::span<const loops::Kernel> kernels, const k
   std::vector<Hash128> keys;
   std::vector<size_t> missing_at;
   std::unordered_map<Hash128, size_t> first;  // kernel with that key
-  out.kernels.resize(kernels.size());
-  for (size_t i = 0; i < kernels.size(); ++i) {
-    sources.push_back(triton::emit(kernels[i], gpu));
+  const size_t count = kernels.size() + products.size();
+  out.kernels.resize(count);
+  for (size_t i = 0; i < count; ++i) {
+    const bool product = i >= kernels.size();
+    sources.push_back(product ? triton::emit(products[i - kernels.size()], gpu) : triton::emit(kernels[i], gpu));
     if (texts) texts->emplace_back(sources[i].name, sources[i].text);
     const Hash128 text = triton::key(sources[i]);
     keys.push_back(
         Hasher().number(text.lo).number(text.hi).text(triton::str(gpu)).text(triton::command().version).finish());
-    out.kernels[i].errors = kernels[i].errors;
+    if (!product) out.kernels[i].errors = kernels[i].errors;
     out.kernels[i].cuda = sources[i].launch;
   }
   auto finish = [&](size_t i, std::string symbol, triton::Cubin c) {
@@ -122,7 +125,7 @@ kernel::Compiled compile_kernels(std::span<const loops::Kernel> kernels, const k
     k.cuda.threads = 32 * c.warps;
     out.binaries.push_back({keys[i], std::move(c.bytes)});
   };
-  for (size_t i = 0; i < kernels.size(); ++i) {
+  for (size_t i = 0; i < count; ++i) {
     if (!first.try_emplace(keys[i], i).second) continue;
     std::string symbol;
     triton::Cubin c;
@@ -141,7 +144,7 @@ kernel::Compiled compile_kernels(std::span<const loops::Kernel> kernels, const k
     if (cache) cache->put("cubin", keys[missing_at[m]], write_cubin(missing[m].name, built[m]));
     finish(missing_at[m], missing[m].name, std::move(built[m]));
   }
-  for (size_t i = 0; i < kernels.size(); ++i) {
+  for (size_t i = 0; i < count; ++i) {
     const size_t same = first.at(keys[i]);
     if (same == i) continue;
     const plan::Kernel& k = out.kernels[same];

@@ -27,7 +27,9 @@ kernel::Compiled compile_kernels(std::span<const loops::Kernel> kernels, Cache& 
                                  const kernel::CompileOptions& options, int64_t& reused);
 
 // The same for a GPU, one cubin a kernel. sources: if not null, receives the text of each kernel.
+// products: numbered behind the kernels.
 kernel::Compiled compile_kernels(std::span<const loops::Kernel> kernels, const kernel::triton::Gpu& gpu, Cache* cache,
-                                 int64_t& reused, std::vector<std::pair<std::string, std::string>>* sources);
+                                 int64_t& reused, std::vector<std::pair<std::string, std::string>>* sources,
+                                 std::span<const loops::Product> products = {});
 
 }  // namespace flashover::compile

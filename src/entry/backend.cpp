@@ -11,6 +11,7 @@
 
 #include "base/check.h"
 #include "entry/machine.h"
+#include "entry/measure.h"
 #include "entry/python_graph.h"
 #include "entry/training.h"
 #include "graph/passes/dce.h"
@@ -140,6 +141,7 @@ compile::Environment environment(const graph::Graph& graph, const compile::Optio
   p.onednn = p.onednn && at::globalContext().userEnabledMkldnn() && at::Context::hasMKLDNN();
   p.onednn_bf16 = p.onednn && p.onednn_bf16;
   p.onednn_f16 = p.onednn && p.onednn_f16;
+  if (options.flag("max_autotune", false)) e.measure = measure;
   p.strict_numerics = options.flag("strict_numerics", false);
   e.versions = "torch " TORCH_VERSION " flashover 0.1.0";
   return e;

@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "compile/compile.h"
+#include "compile/products.h"
 #include "kernel/triton/toolchain.h"
 #include "python/bind.h"
 
@@ -79,6 +80,7 @@ py::dict describe(const Source& s) {
   d["text"] = s.text;
   d["signature"] = s.signature;
   d["warps"] = s.warps;
+  d["stages"] = s.stages;
   d["asserts"] = s.asserts;
   py::list grid;
   for (sym::Expr e : s.launch.grid)
@@ -87,13 +89,30 @@ py::dict describe(const Source& s) {
   return d;
 }
 
-py::dict program(const std::string& text, bool to_device, int processors) {
+// tile: m, n, k of every product that can take along the kernel behind it; empty: none does.
+py::dict program(const std::string& text, bool to_device, int processors, const std::vector<int>& tile) {
   graph::Graph g = graph::parse(text);
   if (to_device) move(g, {DeviceType::kCUDA, 0});
   compile::Environment env;
   env.gpu = Gpu{90, processors};
   compile::Report report;
-  loops::Schedule s = compile::lower(std::move(g), {}, env, report);
+  std::vector<loops::Product> products;
+  const auto fuse = [&](plan::Plan& p, const std::vector<loops::Kernel>& kernels) {
+    // What would be measured must be whole plans.
+    for (const loops::Candidate& c : loops::find_products(p, kernels)) {
+      const auto check = [&](std::vector<plan::Step> steps, const Source& s) {
+        plan::Kernel k{.symbol = s.name, .binary = 0, .cuda = s.launch};
+        for (plan::Step& step : steps) step.kernel = step.kind == plan::StepKind::kLaunch ? 0 : -1;
+        p.target = kernel::triton::str(*env.gpu);
+        plan::verify(compile::part_of(p, std::move(steps), {std::move(k)}, {{{}, "cubin"}}));
+      };
+      check({p.steps[c.call], p.steps[c.launch]}, kernel::triton::emit(c.product.epilogue, *env.gpu));
+      check({loops::fused_step(p, c, 0)}, kernel::triton::emit(c.product, *env.gpu));
+    }
+    products = compile::fuse_all_products(p, kernels, {tile[0], tile[1], tile[2]});
+  };
+  loops::Schedule s = tile.empty() ? compile::lower(std::move(g), {}, env, report)
+                                   : compile::lower(std::move(g), {}, env, report, fuse);
   py::dict out;
   py::list tensors, frozen, steps, outputs, kernels, loops;
   static constexpr const char* kHomes[] = {"input", "slab", "output", "frozen", "extern", "view"};
@@ -117,6 +136,7 @@ py::dict program(const std::string& text, bool to_device, int processors) {
     kernels.append(describe(kernel::triton::emit(k, *env.gpu)));
     loops.append(loops::print(k));
   }
+  for (const loops::Product& p : products) kernels.append(describe(kernel::triton::emit(p, *env.gpu)));
   out["slab_bytes"] = s.plan.slab_bytes.value();
   out["tensors"] = tensors;
   out["frozen_steps"] = frozen;
@@ -135,6 +155,7 @@ py::list build(const std::vector<py::dict>& given) {
     s.text = d["text"].cast<std::string>();
     s.signature = d["signature"].cast<std::vector<std::string>>();
     s.warps = d["warps"].cast<int>();
+    if (d.contains("stages")) s.stages = d["stages"].cast<int>();
     s.asserts = d["asserts"].cast<bool>();
     sources.push_back(std::move(s));
   }
@@ -162,7 +183,8 @@ void bind_triton(py::module_& m) {
   m.def("set_triton_command", [](const std::string& python, const std::string& script, const std::string& version) {
     kernel::triton::set_command({python, script, version});
   });
-  m.def("triton_program", &program, py::arg("graph"), py::arg("to_device") = true, py::arg("processors") = 132);
+  m.def("triton_program", &program, py::arg("graph"), py::arg("to_device") = true, py::arg("processors") = 132,
+        py::arg("tile") = std::vector<int>{});
   m.def("triton_emit",
         [](const std::string& kernel) { return describe(kernel::triton::emit(loops::parse(kernel), Gpu{})); });
   m.def("triton_build", &build);

@@ -45,18 +45,104 @@ struct Bounds {
 class Emitter {
  public:
   Emitter(const loops::Kernel& k, const Gpu& gpu) : k_(k), tile_(choose_tile(k, gpu)) {}
+  explicit Emitter(const loops::Product& p) : k_(p.epilogue), tile_(tile_of(p)), product_(&p) {}
 
   Source run() {
     wide_ = needs_wide();
     for (size_t i = 0; i < k_.sizes.size(); ++i) names_[k_.sizes[i].node()] = {"n" + num(static_cast<int64_t>(i)), 0};
     fast_ = true;
     for (const loops::Param& p : k_.params) fast_ &= !p.written || !is_floating(p.dtype) || is_reduced(p.dtype);
-    points();
+    product_ ? product() : points();
     for (size_t s = 0; s < k_.stages.size(); ++s) stage(s);
     return finish();
   }
 
  private:
+  static Tile tile_of(const loops::Product& p) {
+    Tile t;
+    t.points = p.epilogue.outer;
+    t.y = p.tile.m;
+    t.x = p.tile.n;
+    t.warps = p.tile.warps;
+    return t;
+  }
+
+  // ---- a product: rows m along y, columns n along x, the sum in acc
+  void product() {
+    const loops::Product& p = *product_;
+    const loops::ProductTile& t = p.tile;
+    const int64_t gm = (p.m + t.m - 1) / t.m, gn = (p.n + t.n - 1) / t.n;
+    grid_ = gm * gn;
+    // Offsets of the last element that a program may compute, masked or not.
+    const auto far = [](int64_t rows, int64_t row, int64_t columns, int64_t column) {
+      return rows * row + columns * column > INT32_MAX;
+    };
+    wide_ |= gm * t.m * gn * t.n > INT32_MAX || far(gm * t.m, p.a[0], p.k + t.k, p.a[1]) ||
+             far(p.k + t.k, p.b[0], gn * t.n, p.b[1]);
+    const std::string wide = wide_ ? ".to(tl.int64)" : "";
+    // Programs that run together share rows and columns.
+    constexpr int64_t kTogether = 8;
+    const std::string width = num(kTogether * gn);
+    line("pid = tl.program_id(0)");
+    line("first = pid // " + width + " * " + num(kTogether));
+    line("height = tl.minimum(" + num(gm) + " - first, " + num(kTogether) + ")");
+    line("m = (first + pid % " + width + " % height) * " + num(t.m) + " + tl.arange(0, " + num(t.m) + ")[:, None]" +
+         wide);
+    line("n = (pid % " + width + " // height) * " + num(t.n) + " + tl.arange(0, " + num(t.n) + ")[None, :]" + wide);
+    if (p.m % t.m) line("ym = m < " + num(p.m)), y_mask_ = "ym";
+    if (p.n % t.n) line("xm = n < " + num(p.n)), x_mask_ = "xm";
+    line("k = tl.arange(0, " + num(t.k) + ")");
+    const auto times = [](const std::string& index, int64_t stride) {
+      return stride == 1 ? index : index + " * " + num(stride);
+    };
+    line("a_at = a + " + times("m", p.a[0]) + " + " + times("k[None, :]", p.a[1]));
+    line("b_at = b + " + times("k[:, None]", p.b[0]) + " + " + times("n", p.b[1]));
+    line("acc = tl.zeros(" + shape(kX | kY) + ", tl.float32)");
+    line("for start in range(0, " + num(p.k) + ", " + num(t.k) + "):");
+    const auto load = [&](const std::string& at, const std::string& outer, const std::string& inner) {
+      std::string mask = outer;
+      if (p.k % t.k) mask += (mask.empty() ? "(" : " & (") + inner + " < " + num(p.k) + " - start)";
+      return "tl.load(" + at + (mask.empty() ? "" : ", " + mask + ", 0") + ")";
+    };
+    line("    acc = tl.dot(" + load("a_at", y_mask_, "k[None, :]") + ", " + load("b_at", x_mask_, "k[:, None]") +
+         ", acc)");
+    line("    a_at += " + num(t.k * p.a[1]));
+    line("    b_at += " + num(t.k * p.b[0]));
+    if (p.bias != DType::kUndefined)
+      line("acc += tl.load(bias + n" + (x_mask_.empty() ? "" : ", " + x_mask_ + ", 0") + ").to(tl.float32)");
+    if (p.relu) line("acc = tl.where(acc < 0, 0.0, acc)");
+    product_points();
+  }
+  // The epilogue's loops as coordinates of the matrix.
+  void product_points() {
+    const loops::Product& p = *product_;
+    const std::vector<Loop>& loops = k_.outer;
+    size_t split = loops.size();
+    int64_t inside = 1;
+    while (split > 0 && inside < p.n) inside *= loops[--split].extent.value();
+    const auto coordinates = [&](size_t from, size_t to, const std::string& whole, Axes axes) {
+      int64_t below = 1;
+      for (size_t i = to; i-- > from; below *= loops[i].extent.value()) {
+        std::string c = whole;
+        if (below != 1) c += " // " + num(below);
+        if (i > from) c = (below == 1 ? c : "(" + c + ")") + " % " + num(loops[i].extent.value());
+        const std::string name = c == whole ? whole : "i" + num(static_cast<int64_t>(i));
+        if (name != whole) line(name + " = " + c);
+        names_[loops[i].var.node()] = {name, axes};
+      }
+    };
+    if (inside == p.n) {
+      join({loops.begin(), loops.begin() + static_cast<std::ptrdiff_t>(split)}, 2, "m", kY);
+      join({loops.begin() + static_cast<std::ptrdiff_t>(split), loops.end()}, 3, "n", kX);
+      coordinates(0, split, "m", kY);
+      coordinates(split, loops.size(), "n", kX);
+    } else {
+      line("x = m * " + num(p.n) + " + n");
+      join(loops, 4, "x", kX | kY);
+      coordinates(0, loops.size(), "x", kX | kY);
+    }
+  }
+
   struct Name {
     std::string text;
     Axes axes = 0;
@@ -606,6 +692,10 @@ class Emitter {
   }
 
   void load(Id id, const Instr& in) {
+    if (product_ && in.slot == product_->slot) {
+      values_[static_cast<size_t>(id)] = {"acc", kX | kY, DType::kF32};
+      return;
+    }
     const loops::Param& p = k_.params[static_cast<size_t>(in.slot)];
     const Axes own = axes_of(in.index), axes = own | mask_axes(in);
     if (in.mask == kNone)
@@ -794,12 +884,13 @@ class Emitter {
 
   // ---- the whole
   std::string function_name() const {
-    std::string name = "k_";
+    std::string name = product_ ? product_->bias == DType::kUndefined ? "mm_" : "addmm_" : "k_";
     for (char c : k_.label) {
       if (c == ' ' || name.size() > 40) break;  // the location follows
       name += std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
     }
-    return name + "_" + loops::identity(k_).hex().substr(0, 8);
+    const Hash128 id = product_ ? Hasher().text(loops::text(*product_)).finish() : loops::identity(k_);
+    return name + "_" + id.hex().substr(0, 8);
   }
   Source finish() {
     Source s;
@@ -810,9 +901,17 @@ class Emitter {
       s.signature.push_back(type);
       s.launch.params.push_back(kind);
     };
+    if (product_) {
+      const std::string type = std::string("*") + signature_name(product_->dtype);
+      parameter("a", type, plan::ParamKind::kPointer);
+      parameter("b", type, plan::ParamKind::kPointer);
+      if (product_->bias != DType::kUndefined)
+        parameter("bias", std::string("*") + signature_name(product_->bias), plan::ParamKind::kPointer);
+    }
     for (size_t i = 0; i < k_.params.size(); ++i)
-      parameter("p" + num(static_cast<int64_t>(i)), std::string("*") + signature_name(k_.params[i].dtype),
-                plan::ParamKind::kPointer);
+      if (!product_ || static_cast<int32_t>(i) != product_->slot)
+        parameter("p" + num(static_cast<int64_t>(i)), std::string("*") + signature_name(k_.params[i].dtype),
+                  plan::ParamKind::kPointer);
     for (size_t i = 0; i < k_.sizes.size(); ++i)
       parameter("n" + num(static_cast<int64_t>(i)), "i64", plan::ParamKind::kI64);
     s.launch.params.push_back(plan::ParamKind::kGlobalScratch);
@@ -823,6 +922,7 @@ class Emitter {
     if (!comment.empty()) s.text += "# " + comment + "\n";
     s.text += "@triton.jit\ndef " + s.name + "(" + parameters + "):\n" + (out_.empty() ? "    pass\n" : out_);
     s.warps = tile_.warps;
+    if (product_) s.stages = product_->tile.stages;
     s.asserts = asserts_;
     // The plan's names for the kernel's sizes.
     std::vector<Expr> own;
@@ -839,6 +939,7 @@ class Emitter {
 
   const loops::Kernel& k_;
   const Tile tile_;
+  const loops::Product* product_ = nullptr;
   bool wide_ = false, fast_ = false, asserts_ = false;
   std::map<const sym::Node*, Name> names_;
   std::string x_mask_, y_mask_, r_mask_;
@@ -871,6 +972,7 @@ Hash128 key(const Source& s) {
   Hasher h;
   h.text(std::string_view(s.text).substr(body == std::string::npos ? 0 : body))
       .number(static_cast<uint64_t>(s.warps))
+      .number(static_cast<uint64_t>(s.stages))
       .number(s.asserts);
   for (const std::string& t : s.signature) h.text(t);
   return h.finish();
@@ -879,6 +981,25 @@ Hash128 key(const Source& s) {
 Source emit(const loops::Kernel& k, const Gpu& gpu) {
   if (k.serial) throw Declined("triton: a nest that runs in order");
   return Emitter(k, gpu).run();
+}
+
+Source emit(const loops::Product& p, const Gpu&) { return Emitter(p).run(); }
+
+std::vector<loops::ProductTile> tiles_for(const loops::Product& p) {
+  static constexpr loops::ProductTile kTiles[] = {
+      {128, 256, 64, 8, 3}, {256, 128, 64, 8, 3}, {128, 128, 64, 8, 3}, {128, 128, 64, 4, 4},
+      {128, 64, 64, 4, 4},  {64, 128, 64, 4, 4},  {64, 64, 64, 4, 4},   {64, 32, 128, 4, 4},
+      {32, 64, 128, 4, 4},  {32, 128, 64, 4, 4},  {16, 64, 128, 4, 5},  {16, 128, 64, 4, 5},
+  };
+  std::vector<loops::ProductTile> out;
+  for (const loops::ProductTile& t : kTiles) {
+    // Not more than half of a tile empty, but for the smallest.
+    const bool tall = t.m > 16 && t.m / 2 >= p.m, broad = t.n > 64 && t.n / 2 >= p.n;
+    const int64_t programs = ((p.m + t.m - 1) / t.m) * ((p.n + t.n - 1) / t.n);
+    const bool small = t.m <= 32 && p.m > 512;  // rows are read again by each column of programs
+    if (!tall && !broad && !small && programs < INT32_MAX / 16) out.push_back(t);
+  }
+  return out;
 }
 
 }  // namespace flashover::kernel::triton

@@ -41,8 +41,8 @@ std::string request(const Source& s, const Gpu& gpu, uint32_t id) {
   std::string json = "{\"id\": " + std::to_string(id) + ", \"name\": " + quoted(s.name) +
                      ", \"text\": " + quoted(s.text) + ", \"signature\": [";
   for (size_t i = 0; i < s.signature.size(); ++i) json += (i ? ", " : "") + quoted(s.signature[i]);
-  json += "], \"warps\": " + std::to_string(s.warps) + ", \"asserts\": " + (s.asserts ? "true" : "false") +
-          ", \"arch\": " + std::to_string(gpu.arch) + "}";
+  json += "], \"warps\": " + std::to_string(s.warps) + ", \"stages\": " + std::to_string(s.stages) +
+          ", \"asserts\": " + (s.asserts ? "true" : "false") + ", \"arch\": " + std::to_string(gpu.arch) + "}";
   const auto size = static_cast<uint32_t>(json.size());
   std::string out(4, '\0');
   std::memcpy(out.data(), &size, 4);

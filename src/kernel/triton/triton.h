@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "loops/loops.h"
+#include "loops/schedule/products.h"
 #include "plan/plan.h"
 
 namespace flashover::kernel::triton {
@@ -38,6 +39,7 @@ struct Source {
   std::string text;                    // readable as it is; imports _triton_lib (python/flashover/_triton_lib.py)
   std::vector<std::string> signature;  // "*fp32", "*bf16", "i32", ... by parameter; pointers are multiples of 16
   int warps = 4;
+  int stages = 2;  // of loads in flight in loops over products
   bool asserts = false;     // compile with device-side asserts
   plan::CudaLaunch launch;  // all but shared and scratch, which the compiler knows
 };
@@ -45,5 +47,8 @@ struct Source {
 Hash128 key(const Source& s);
 
 Source emit(const loops::Kernel& k, const Gpu& gpu);
+Source emit(const loops::Product& p, const Gpu& gpu);
+// Tiles worth measuring for a product of this shape.
+std::vector<loops::ProductTile> tiles_for(const loops::Product& p);
 
 }  // namespace flashover::kernel::triton

@@ -37,6 +37,7 @@ class Planner {
     outputs_and_mutations();
     write_inputs_in_place();
     mark_frozen_inputs();
+    if (options_.fuse_products) options_.fuse_products(plan_, result_.kernels);
     reuse_in_place();
     place_slab();
     release();
@@ -475,7 +476,8 @@ class Planner {
     over_.assign(plan_.tensors.size(), -1);
     for (size_t n = 0; n < plan_.steps.size(); ++n) {
       const Step& s = plan_.steps[n];
-      if (s.kind != StepKind::kLaunch) continue;
+      // (Products read whole rows and columns while they write.)
+      if (s.kind != StepKind::kLaunch || static_cast<size_t>(s.kernel) >= result_.kernels.size()) continue;
       const Kernel& k = result_.kernels[s.kernel];
       std::vector<TensorId> used;
       for (size_t w = 0; w < s.writes.size(); ++w) {

@@ -10,6 +10,7 @@
 //             stages, bodies, loop order, loop merging plan     step order, memory, aliases
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,9 @@ struct ScheduleOptions {
   int processors = 0;
   Device device = {};     // of the plan: where its kernels run. Values on another device are for extern calls only
   bool want_text = true;  // fill Schedule::text
+  // Chooses among find_products(): replaces steps of the plan, whose temporaries have no place yet, by launches of
+  // kernels with numbers behind those of `kernels`. Empty: none.
+  std::function<void(plan::Plan&, const std::vector<Kernel>& kernels)> fuse_products = {};
 };
 
 struct Schedule {

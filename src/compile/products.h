@@ -1,0 +1,26 @@
+// mode="max-autotune" on a GPU: products with their epilogue in one kernel, where that measures faster than the
+// library's product and a kernel behind it. What won is remembered in the disk cache.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "compile/cache.h"
+#include "compile/compile.h"
+
+namespace flashover::compile {
+
+// Replaces steps of `plan` (see loops::ScheduleOptions::fuse_products) and returns the products behind them, in order
+// of their kernel numbers. `notes`: a line for each kind of product that was looked at.
+std::vector<loops::Product> choose_products(plan::Plan& plan, const std::vector<loops::Kernel>& kernels,
+                                            const Environment& environment, Cache* cache, std::string& notes);
+
+// All of them, cut like this, unmeasured: for tests.
+std::vector<loops::Product> fuse_all_products(plan::Plan& plan, const std::vector<loops::Kernel>& kernels,
+                                              const loops::ProductTile& tile);
+
+// A plan of some of a plan's steps: what they do not make themselves are its inputs, what they make its outputs.
+// `kernels` and `binaries` are for the steps' numbers.
+plan::Plan part_of(const plan::Plan& whole, std::vector<plan::Step> steps, std::vector<plan::Kernel> kernels,
+                   std::vector<plan::Binary> binaries);
+
+}  // namespace flashover::compile

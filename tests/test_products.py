@@ -1,0 +1,83 @@
+"""Products with what follows them in one kernel: right in the interpreter, built for sm_90, chosen by measuring."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from trace_tools import Program, trace
+
+import flashover
+from flashover import _C
+
+HERE = Path(__file__).parent
+FUSED = {
+    "gelu": 1, "relu and more": 1, "no bias, silu": 1, "odd sizes": 1, "one row": 1, "residual": 1,
+    "residual in f32": 1, "a row for all": 1, "a column for all": 1, "batch": 1, "batch with a row for each": 1,
+    "two results": 1, "gate": 1,
+    "two layers": 2, "transposed": 1, "a long sum": 1, "many programs": 1, "mixed": 1, "not a number": 1,
+    "returned too": 0, "reduced": 0, "turned": 0, "flipped": 0, "f32": 0, "scaled": 0, "operand overwritten": 0,
+}  # fmt: skip
+
+
+@pytest.mark.timeout(300)
+def test_products_agree_with_eager() -> None:
+    env = {
+        **os.environ,
+        "TRITON_INTERPRET": "1",
+        "PYTHONPATH": os.pathsep.join([str(HERE.parent / "python"), str(HERE)]),
+    }
+    r = subprocess.run(
+        [sys.executable, str(HERE / "triton_products.py")], env=env, capture_output=True, text=True, timeout=280
+    )
+    lines = [line for line in r.stdout.splitlines() if line.startswith("RESULT")]
+    assert lines, r.stderr[-3000:]
+    got = json.loads(lines[0][len("RESULT") :])
+    assert not {k: v[0] for k, v in got.items() if v[0]}
+    assert {k: v[1] for k, v in got.items()} == FUSED
+
+
+@pytest.mark.timeout(300)
+def test_products_compile_for_sm_90() -> None:
+    x, w, b = torch.randn(256, 128).bfloat16(), torch.randn(512, 128).bfloat16(), torch.randn(512).bfloat16()
+    gelu = torch.nn.functional.gelu
+    traced = trace(Program(lambda x, w, b: gelu(torch.nn.functional.linear(x, w, b)), [x, w, b]))
+    sources = []
+    for tile in ([128, 128, 64], [64, 64, 64]):
+        (k,) = (k for k in _C.triton_program(traced.text, tile=tile)["kernels"] if k["name"].startswith("addmm_"))
+        sources.append({**k, "warps": 4, "stages": 3})
+    small, large = (s["text"] for s in sources)
+    assert small != large and "tl.dot" in small and "m <" not in small  # 256 and 512 need no masks
+    for c in _C.triton_build(sources):
+        assert c["bytes"] and not c["error"], c["error"]
+        assert c["shared"] > 2 * 2 * 64 * 64  # stages of loads in flight
+
+
+def test_the_modes_ask_for_it() -> None:
+    modes = flashover.options.MODES
+    assert modes["max-autotune"] == {"max_autotune": True, "cuda_graphs": True}
+    assert modes["max-autotune-no-cudagraphs"] == {"max_autotune": True}
+    assert "max_autotune" not in modes["default"]
+
+
+def test_libraries_are_measured_on_the_cpu(tmp_path: Path) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.ReLU(), torch.nn.Linear(512, 256)).eval()
+    x = torch.randn(64, 256)
+    state = torch.get_rng_state()
+    with torch.no_grad():
+        e = flashover.explain(model, options={"max_autotune": True, "cache_dir": str(tmp_path)})(x)
+        assert torch.equal(torch.get_rng_state(), state)
+        text = e.graphs[0]["texts"]["libraries"]
+        assert text.count(" us\n") >= 2 and "chosen: " in text
+        fast = flashover.compile(model, mode="max-autotune")
+        torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-4)
+        plain = flashover.explain(model)(x)
+        assert "libraries" not in plain.graphs[0]["texts"]
