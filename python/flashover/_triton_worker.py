@@ -4,7 +4,8 @@ A server imports Triton once, compiles one small kernel so that everything is lo
 in. It ends when stdin ends (the process that asked is gone), and its workers die with it. A worker that dies answers
 its request with an error; the next request gets a new one.
 
-Request: u32 length, JSON {id, name, text, signature, warps, stages, asserts, arch}. Answer: six u32 (id, status, shared bytes,
+Request: u32 length, JSON {id, name, text, signature, warps, stages, asserts, arch}.
+Answer: six u32 (id, status, shared bytes,
 scratch bytes per program, warps, length) and so many bytes: a cubin (status 0) or what went wrong (status 1: this
 source; 2: Triton itself does not work)."""
 
@@ -60,7 +61,12 @@ def build(request: dict[str, Any]) -> tuple[bytes, dict[str, Any]]:
     attrs = {(i,): [["tt.divisibility", 16]] for i, t in enumerate(request["signature"]) if t.startswith("*")}
     source = c["source"](function, signature, constexprs={}, attrs=attrs)
     options = backend.parse_options(
-        {"num_warps": request["warps"], "num_stages": request["stages"], "debug": request["asserts"], "sanitize_overflow": False}
+        {
+            "num_warps": request["warps"],
+            "num_stages": request["stages"],
+            "debug": request["asserts"],
+            "sanitize_overflow": False,
+        }
     )
     context = c["ir"].context()
     c["ir"].load_dialects(context)
@@ -91,7 +97,17 @@ def warm(p0, p1):
 
 
 def warm_up() -> None:
-    build({"name": "warm", "text": WARM, "signature": ["*fp32", "*fp32"], "warps": 1, "stages": 2, "asserts": False, "arch": 90})
+    build(
+        {
+            "name": "warm",
+            "text": WARM,
+            "signature": ["*fp32", "*fp32"],
+            "warps": 1,
+            "stages": 2,
+            "asserts": False,
+            "arch": 90,
+        }
+    )
 
 
 def answer(request: dict[str, Any]) -> bytes:

@@ -39,7 +39,7 @@ struct Source {
   std::string text;                    // readable as it is; imports _triton_lib (python/flashover/_triton_lib.py)
   std::vector<std::string> signature;  // "*fp32", "*bf16", "i32", ... by parameter; pointers are multiples of 16
   int warps = 4;
-  int stages = 2;  // of loads in flight in loops over products
+  int stages = 2;           // of loads in flight in loops over products
   bool asserts = false;     // compile with device-side asserts
   plan::CudaLaunch launch;  // all but shared and scratch, which the compiler knows
 };
