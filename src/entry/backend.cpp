@@ -25,11 +25,22 @@
 namespace flashover::entry {
 namespace {
 
+// detach() leaves no node in a graph: its result is a tensor object of its own all the same.
+void make_distinct(const at::Tensor* inputs, size_t count, std::vector<at::Tensor>& outputs) {
+  for (size_t i = 0; i < outputs.size(); i++) {
+    bool seen = false;
+    for (size_t k = 0; k < count; k++) seen |= inputs[k].is_same(outputs[i]);
+    for (size_t k = 0; k < i; k++) seen |= outputs[k].is_same(outputs[i]);
+    if (seen) outputs[i] = outputs[i].detach();
+  }
+}
+
 class Interpreted final : public Runner {
  public:
   explicit Interpreted(graph::Graph g) : graph_(std::move(g)) {}
   void run(const at::Tensor* inputs, size_t count, std::vector<at::Tensor>& outputs) override {
     outputs = aten::eval_graph(graph_, std::vector<at::Tensor>(inputs, inputs + count));
+    make_distinct(inputs, count, outputs);
   }
 
  private:
@@ -90,6 +101,7 @@ class Custom final : public Runner {
     outputs.clear();
     if (THPVariable_Check(result.p) && outputs_ == 1) {
       outputs.push_back(THPVariable_Unpack(result.p));
+      make_distinct(inputs, count, outputs);
       return;
     }
     Object items(PySequence_Fast(result.p, "the backend's callable must return a tuple or list of tensors"));
@@ -107,6 +119,7 @@ class Custom final : public Runner {
                    outputs.size(), outputs_);
       throw python_error();
     }
+    make_distinct(inputs, count, outputs);
   }
 
  private:

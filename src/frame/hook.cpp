@@ -4,6 +4,7 @@
 #include "frame/resume.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace flashover::frame {
 namespace {
@@ -31,6 +32,9 @@ bool is_worth_taking(PyThreadState* tstate, _PyInterpreterFrame* frame) {
 #else
   if (tstate->c_tracefunc != nullptr || tstate->c_profilefunc != nullptr) return false;
 #endif
+  const char* file = PyUnicode_AsUTF8(code->co_filename);
+  if (file == nullptr) PyErr_Clear();
+  if (file == nullptr || std::strcmp(file, "<string>") == 0 || std::strncmp(file, "<frozen", 7) == 0) return false;
   return !is_library(code) && mark_of(frame_function(frame)) == Mark::kNone && callees->wants(frame_function(frame));
 }
 

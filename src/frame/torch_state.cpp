@@ -1,5 +1,7 @@
 #include "frame/torch_state.h"
 
+#include <cstring>
+
 #include "base/check.h"
 
 namespace flashover::frame {
@@ -36,6 +38,14 @@ const std::vector<Row>& rows() {
     add("get_default_dtype", "_set_default_dtype");
     add("_get_deterministic_algorithms", nullptr);
     add("_get_float32_matmul_precision", "_set_float32_matmul_precision");
+    for (const auto& [get, set] : {std::pair{"_get_cudnn_enabled", "_set_cudnn_enabled"},
+                                   {"_get_cudnn_benchmark", "_set_cudnn_benchmark"},
+                                   {"_get_cudnn_deterministic", "_set_cudnn_deterministic"},
+                                   {"_get_cudnn_allow_tf32", "_set_cudnn_allow_tf32"},
+                                   {"_cuda_get_cudnn_benchmark_limit", "_cuda_set_cudnn_benchmark_limit"}})
+      add(get, set);
+    add("_get_fp32_precision_getter", "_set_fp32_precision_setter",
+        {PyUnicode_InternFromString("cuda"), PyUnicode_InternFromString("all")});
     add("_len_torch_function_stack", nullptr);
     add("_len_torch_dispatch_stack", nullptr);
     add("_get_torch_function_state", "_set_torch_function_state");
@@ -121,6 +131,22 @@ std::vector<StateChange> TorchState::changes() const {
   return out;
 }
 
+// Modes that a capture which was given up has pushed are taken off again.
+void TorchState::function_modes_to_depth() const {
+  static PyObject* const pop = torch_c("_pop_torch_function_stack");
+  for (const Item& item : items_) {
+    if (std::strcmp(item.name, "_len_torch_function_stack") != 0 || pop == nullptr) continue;
+    const long before = PyLong_AsLong(item.value.get());
+    for (int tries = 0; tries < 1000; ++tries) {
+      Ref now = Ref::steal(PyObject_CallNoArgs(item.get));
+      if (!now || PyLong_AsLong(now.get()) <= before) break;
+      Ref popped = Ref::steal(PyObject_CallNoArgs(pop));
+      if (!popped) break;
+    }
+    PyErr_Clear();
+  }
+}
+
 void TorchState::restore() {
   PyObject *type, *value, *tb;
   PyErr_Fetch(&type, &value, &tb);
@@ -134,6 +160,7 @@ void TorchState::restore() {
     for (; now > autocast_depth_; --now) Ref::steal(PyObject_CallNoArgs(autocast_depth().down));
     for (; now < autocast_depth_; ++now) Ref::steal(PyObject_CallNoArgs(autocast_depth().up));
   }
+  function_modes_to_depth();
   for (const Item& item : items_) {
     Ref now = Ref::steal(call(item.get, item.args));
     PyErr_Clear();

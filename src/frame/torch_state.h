@@ -18,6 +18,7 @@ class TorchState {
   std::vector<StateChange> changes() const;
 
  private:
+  void function_modes_to_depth() const;
   struct Item {
     const char* name;
     PyObject *get, *set;  // set may be null: cannot be put back

@@ -233,6 +233,9 @@ PyObject* do_dir(const NativeCall& c) {
   return c.run();
 }
 
+// torch.profiler.record_function: names a stretch of the program; what is compiled has no such stretches.
+PyObject* do_record_function(const NativeCall&) { return Py_NewRef(Py_True); }
+
 PyObject* do_import(const NativeCall& c) {
   ++c.in.uninterpreted;
   PyObject* m = c.run();
@@ -341,6 +344,9 @@ const Row kFunctions[] = {
      "_get_linalg_preferred_backend _get_mkldnn_deterministic _get_onednn_allow_tf32 _has_storage "
      "_meta_in_tls_dispatch_include _jit_is_script_object _mps_is_available _cuda_getDevice _get_torch_function_state "
      "_set_torch_function_state _set_fwd_grad_enabled _vmapmode_decrement_nesting _demangle "
+     "_push_on_torch_function_stack _pop_torch_function_stack _get_function_stack_at _set_cudnn_enabled "
+     "_set_cudnn_benchmark _set_cudnn_deterministic _set_cudnn_allow_tf32 _cuda_get_cudnn_benchmark_limit "
+     "_cuda_set_cudnn_benchmark_limit _set_fp32_precision_setter "
      "_is_key_in_tls _infer_size _conv_determine_backend_memory_format _get_obj_in_tls _get_qengine "
      "_get_overlapping_storages _debug_has_internal_overlap _is_flash_attention_available _has_mkldnn "
      "_get_sdp_priority_order _get_fp32_precision_getter _dispatch_tls_is_dispatch_key_excluded "
@@ -351,8 +357,13 @@ const Row kFunctions[] = {
      "maybe_current_level maybe_get_level current_level get_dynamic_layer_stack_depth maybe_get_bdim "
      "is_dead_tensor_wrapper _add_batch_dim _remove_batch_dim _vmap_increment_nesting "
      "_vmap_decrement_nesting _unwrap_batched _is_vmap_fallback_enabled unwrap_if_dead get_unwrapped "
-     "is_functionaltensor is_legacy_batchedtensor",
+     "is_functionaltensor is_legacy_batchedtensor _grad_increment_nesting _grad_decrement_nesting _wrap_for_grad "
+     "_unwrap_for_grad _jvp_increment_nesting _jvp_decrement_nesting get_inplace_requires_grad_allowed "
+     "set_inplace_requires_grad_allowed get_single_level_autograd_function_allowed "
+     "set_single_level_autograd_function_allowed",
      kShares},
+    {"torch._C._autograd", "_saved_tensors_hooks_get_disabled_error_message _saved_tensors_hooks_is_enabled", kShares},
+    {"torch._C._autograd", "_saved_tensors_hooks_disable _saved_tensors_hooks_enable", kShares},
     {"torch._C._nn", "_parse_to", kTensors | kShares},
     {"torch._C", "parse_schema", 0},
     {"torch.cuda", "_get_device_properties", kShares},
@@ -663,7 +674,8 @@ const Native* native_function(PyObject* f) {
   if (bound_by_pybind && c->m_module != nullptr && PyUnicode_Check(c->m_module)) {
     // torch.ops.<library>.<operator>: goes through the dispatcher.
     const char* module = PyUnicode_AsUTF8(c->m_module);
-    static const Native tensors{kTensors | kShares, nullptr};
+    static const Native tensors{kTensors | kShares, nullptr}, record{0, do_record_function};
+    if (module != nullptr && std::strcmp(module, "torch._ops.profiler") == 0) return &record;
     if (module != nullptr && std::strncmp(module, "torch._ops.", 11) == 0) return &tensors;
   }
   if (PyType_Check(self) && std::strcmp(c->m_ml->ml_name, "apply") == 0 && table.autograd_function != nullptr &&

@@ -1,0 +1,52 @@
+"""The language inside a capture and across graph breaks, side effects, identities and tracebacks included: each program
+gives what it gives in eager, whole where it can be captured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import fuzz_metamorphic
+import language_programs
+import more_break_programs
+import pytest
+import torch
+from outcomes import fresh, outcome
+
+import flashover
+
+# What ends a graph, or leaves the call eager, today.
+NOT_WHOLE = set(
+    """
+""".split()
+)
+
+
+@pytest.mark.parametrize("program", language_programs.PROGRAMS, ids=lambda f: f.__name__)
+@pytest.mark.timeout(60)
+def test_whole(program: Callable[..., Any]) -> None:
+    compiled = flashover.compile(program, fullgraph=True, backend="eager")
+    with torch.no_grad():
+        if program.__name__ in NOT_WHOLE:
+            with pytest.raises(flashover.exc.Unsupported):
+                compiled(*fresh(0))
+            return
+        for k in (0, 1, 0):
+            assert outcome(compiled, k) == outcome(program, k)
+
+
+@pytest.mark.parametrize("program", language_programs.PROGRAMS + more_break_programs.PROGRAMS, ids=lambda f: f.__name__)
+@pytest.mark.timeout(60)
+def test_with_breaks(program: Callable[..., Any]) -> None:
+    compiled = flashover.compile(program, backend="eager")
+    with torch.no_grad():
+        for k in (0, 1, 0):
+            assert outcome(compiled, k) == outcome(program, k)
+
+
+@pytest.mark.timeout(170)
+@pytest.mark.parametrize("first", range(0, 20, 5))
+def test_metamorphic(first: int) -> None:
+    for seed in range(first, first + 5):
+        pairs, wrong = fuzz_metamorphic.check(seed)
+        assert pairs and not wrong, wrong
