@@ -1,5 +1,5 @@
-"""Metamorphic programs: one random program, written in several ways that mean the same (a graph break put in, wrapped in
-a closure, generator, with, try, class or comprehension, inlined or not, loops unrolled or not), must give one result,
+"""Metamorphic programs: one random program, written in several ways that mean the same (a graph break put in, wrapped
+in a closure, generator, with, try, class or comprehension, inlined or not, loops unrolled or not), must give one result,
 side effects included, compiled and not: `./x fuzz-metamorphic [seconds]`, a slice in CI.
 """
 
@@ -60,7 +60,8 @@ STATEMENTS = [
     "x = torch.where(x > y, x, y)", "y = torch.softmax(y, 0)", "x[0] = y[1] * n", "x, y = y, x", "y = y + h.t",
     "n += 1", "n = n * 2 % 7", "n -= len(out)", "out.append(n)", "out.append(x.sum())", "out += [n, y.mean()]",
     "out.insert(0, n)", "out.reverse()", "h.total += n", "h.seen.append(x.mean())", "h.extra = n; del h.extra",
-    "h.seen = [*h.seen, n]", "d['a'] = x.max()", "d.setdefault(n, []).append(n)", "v = d.pop('z', 0); d['z'] = v + n",
+    "h.seen = [*h.seen, n]", "d['a'] = x.max()", "d.setdefault(('l', n), []).append(n)",
+    "v = d.pop('z', 0); d['z'] = v + n",
     "d.update({n: x.min()})", "q.append(n)", "q.appendleft(y.sum()); q.pop()", "TABLE['k'] = n; TABLE['k'] = 1",
     "Holder.total = Holder.total + n; Holder.total = 0", "box = Slotted(x * n); x = box.v + 1",
     "out.extend(sorted({n, n + 1, 3}))", "out.append(f'{n:03d}|{len(d)}')", "out.append([k for k in d if k != n])",
@@ -142,7 +143,7 @@ class Way:
                 "partial",
                 "map",
                 "stack",
-            ]  # fmt: skip
+            ]
         )
         if kind == "function":
             return [pad + f"def {f}({names}):", *inner(), pad + f"    return {names}", pad + f"{names} = {f}({names})"]

@@ -2278,3 +2278,80 @@ def async_decl(x, S):
         c.send(None)
     except StopIteration as e:
         return e.value
+
+
+# ---- torch
+
+
+@p
+def t_grad(x, S):
+    return torch.func.grad(lambda a: (a.sin() * a).sum())(x), torch.func.grad_and_value(lambda a: (a**2).sum())(x)
+
+
+@p
+def t_vjp(x, S):
+    out, back = torch.func.vjp(torch.sin, x)
+    return out, back(x)
+
+
+@p
+def t_jacrev(x, S):
+    return torch.func.jacrev(lambda a: a[0].sin() * a[1])(x)
+
+
+@p
+def t_grad_of_vmap(x, S):
+    return torch.func.grad(lambda a: torch.vmap(lambda r: (r * r).sum())(a).sum())(x)
+
+
+class Doubling(torch.overrides.TorchFunctionMode):
+    def __torch_function__(self, f, types, args=(), kwargs=None):
+        out = f(*args, **(kwargs or {}))
+        return out * 2 if f is torch.add else out
+
+
+@p
+def t_function_mode(x, S):
+    with Doubling():
+        y = torch.add(x, 1)
+    return y, torch.add(x, 1)
+
+
+@p
+def t_cudnn_flags(x, S):
+    with torch.backends.cudnn.flags(enabled=False, benchmark=True):
+        y = x * 2, torch.backends.cudnn.enabled
+    return y, torch.backends.cudnn.enabled, torch.backends.cudnn.benchmark
+
+
+@p
+def t_record_function(x, S):
+    with torch.profiler.record_function("part"):
+        return x * 2
+
+
+@p
+def t_flag_of_a_leaf(x, S):
+    return x + torch.zeros_like(x).requires_grad_()
+
+
+@p
+def t_constant_tolist(x, S):
+    shape = torch.cat([torch.as_tensor([-1]), torch.as_tensor(x.size()[1:])])
+    return x.reshape(shape.tolist()), torch.tensor([[1, 2], [3, 4]]).tolist()
+
+
+@p
+def t_detach(x, S):
+    y = x.detach()
+    S.y = y
+    return y is x, x, y
+
+
+@p
+def t_raises_while_it_runs(x, S):
+    """A graph that raises: effects up to there, and the program's own traceback."""
+    S.n += 1
+    y = F.embedding(torch.full((2,), 5) + S.t.sum().long(), x)
+    S.n += 10
+    return y

@@ -23,8 +23,66 @@ def _name(source: str, index: int) -> str:
     return name if name and not name[0].isdigit() else f"arg{index}_{name}".rstrip("_")
 
 
+aten = torch.ops.aten
+Emit = Callable[..., Any]
+
+
+def _sliced(emit: Emit, x: Any, starts: list[int], ends: list[int], steps: list[int]) -> Any:
+    for d, (start, end, step) in enumerate(zip(starts, ends, steps, strict=True)):
+        x = emit(aten.slice.Tensor, x, d, start, end, step)
+    return x
+
+
+def _broadcast(emit: Emit, x: Any, sizes: list[int], dims: list[int]) -> Any:
+    for d in range(len(sizes)):
+        if d not in dims:
+            x = emit(aten.unsqueeze.default, x, d)
+    return emit(aten.expand.default, x, sizes)
+
+
+def _rowmajor(emit: Emit, x: Any) -> Any:
+    return emit(aten.clone.default, x, memory_format=torch.contiguous_format)
+
+
+def _slice_scatter(emit: Emit, x: Any, part: Any, starts: Any, ends: Any, steps: Any) -> Any:
+    out = _rowmajor(emit, x)
+    emit(aten.copy_.default, _sliced(emit, out, starts, ends, steps), part)
+    return out
+
+
+def _strided_scatter(emit: Emit, x: Any, part: Any, sizes: Any, strides: Any, offset: int) -> Any:
+    out = _rowmajor(emit, x)
+    emit(aten.copy_.default, emit(aten.as_strided.default, out, sizes, strides, offset), part)
+    return out
+
+
+# Functional graphs say views and copies with operators of Flashover's own; what each means in ATen.
+_PRIMS: dict[str, Callable[..., Any]] = {
+    "prim.copy": lambda e, x: e(aten.clone.default, x),
+    "prim.convert": lambda e, x, dtype: e(aten.to.dtype, x, dtype, False, True),
+    "prim.permute": lambda e, x, dims: e(aten.permute.default, x, dims),
+    "prim.reshape": lambda e, x, sizes: e(aten.reshape.default, x, sizes),
+    "prim.broadcast": _broadcast,
+    "prim.slice": _sliced,
+    "prim.flip": lambda e, x, dims: e(aten.flip.default, x, dims),
+    "prim.diagonal": lambda e, x, offset, a, b: e(aten.diagonal.default, x, offset, a, b),
+    "prim.as_strided": lambda e, x, sizes, strides, offset: e(
+        aten.as_strided.default, _rowmajor(e, x), sizes, strides, offset
+    ),
+    "prim.cat": lambda e, parts, dim: e(aten.cat.default, parts, dim),
+    "prim.where": lambda e, c, a, b: e(aten.where.self, c, a, b),
+    "prim.add": lambda e, a, b: e(aten.add.Tensor, a, b),
+    "prim.mul": lambda e, a, b: e(aten.mul.Tensor, a, b),
+    "prim.slice_scatter": _slice_scatter,
+    "prim.as_strided_scatter": _strided_scatter,
+}
+
+
 def graph_module(description: dict[str, Any], constants: Sequence[torch.Tensor]) -> Any:
-    """The GraphModule; its placeholders are the graph's inputs but for constants, which are attributes."""
+    """The GraphModule; its placeholders are the graph's inputs but for constants, which are attributes.
+
+    None for a graph with operators that are Flashover's own.
+    """
     from torch.fx import Graph, GraphModule
 
     graph, values, root = Graph(), {}, {}
@@ -51,7 +109,36 @@ def graph_module(description: dict[str, Any], constants: Sequence[torch.Tensor])
             return values[arg[0]]
         return [real(a) for a in arg] if isinstance(arg, list) else arg
 
+    def aten_call(target: Any, args: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        positional = [a for a in target._schema.arguments if not a.kwarg_only]
+        named = target._schema.arguments[len(positional) :]
+        return (
+            tuple(real(a) for a in args[: len(positional)]),
+            {s.name: real(a) for s, a in zip(named, args[len(positional) :], strict=True)},
+        )
+
     for op, args, outs, place in description["nodes"]:
+        if op.startswith("functional."):  # the writing operator on clones of what it writes
+            target = _operator(op.removeprefix("functional."))
+            call = aten_call(target, args)
+            given = list(call[0])
+            written = [i for i, a in enumerate(target._schema.arguments) if a.alias_info and a.alias_info.is_write]
+            if any(i >= len(given) or not isinstance(args[i], tuple) for i in written):
+                return None
+            for i in written:
+                given[i] = graph.call_function(torch.ops.aten.clone.default, (given[i],))
+            made = graph.call_function(target, tuple(given), call[1])
+            many = len(target._schema.returns) - len([r for r in target._schema.returns if r.alias_info])
+            results = [graph.call_function(operator.getitem, (made, i)) for i in range(many)] if many > 1 else [made]
+            for value, node in zip(outs, [*results[:many], *(given[i] for i in written)], strict=True):
+                values[value] = node
+            continue
+        if op.startswith("prim.") and op != "prim.full":
+            lower = _PRIMS.get(op)
+            if lower is None:
+                return None
+            values[outs[0]] = lower(lambda f, *a, **k: graph.call_function(f, a, k), *map(real, args))
+            continue
         if op == "prim.full":  # a number that met a tensor
             size, number, dtype, device = args
             if not size and isinstance(number, (bool, int, float, complex)):
@@ -65,18 +152,9 @@ def graph_module(description: dict[str, Any], constants: Sequence[torch.Tensor])
             values[outs[0]] = made
             continue
         target = _operator(op)
-        schema = target._schema
-        positional = [a for a in schema.arguments if not a.kwarg_only]
-        made = graph.call_function(
-            target,
-            tuple(real(a) for a in args[: len(positional)]),
-            {
-                s.name: real(a)
-                for s, a in zip(schema.arguments[len(positional) :], args[len(positional) :], strict=True)
-            },
-        )
+        made = graph.call_function(target, *aten_call(target, args))
         made.meta["stack_trace"] = place
-        returns = schema.returns
+        returns = target._schema.returns
         if len(returns) == 1 and not isinstance(returns[0].type, torch.ListType):
             values[outs[0]] = made
         else:
@@ -86,11 +164,9 @@ def graph_module(description: dict[str, Any], constants: Sequence[torch.Tensor])
     return GraphModule(root, graph)
 
 
-def make_runner(
-    backend: Callable[..., Any], description: dict[str, Any], constants: Sequence[torch.Tensor], examples: Sequence[Any]
-) -> Callable[..., Any]:
+def make_runner(backend: Callable[..., Any], module: Any, examples: Sequence[Any]) -> Callable[..., Any]:
     """What runs a graph that a user's backend compiled: inputs (constants left out) -> tensors."""
-    compiled = backend(graph_module(description, constants), list(examples))
+    compiled = backend(module, list(examples))
     if not callable(compiled):
         raise TypeError(f"a backend must return a callable, not {type(compiled).__name__}")
     return compiled

@@ -2,6 +2,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
 
@@ -83,7 +84,9 @@ class Custom final : public Runner {
     }
     Object description(to_python(g)), given(wrap(examples)), fixed(wrap(constants));
     Object module(PyImport_ImportModule("flashover.fx_graph"));
-    run_ = PyObject_CallMethod(module.p, "make_runner", "OOOO", request.custom, description.p, fixed.p, given.p);
+    Object made(PyObject_CallMethod(module.p, "graph_module", "OO", description.p, fixed.p));
+    if (made.p == Py_None) throw Declined("a graph that has no form in torch.fx");
+    run_ = PyObject_CallMethod(module.p, "make_runner", "OOO", request.custom, made.p, given.p);
     if (!run_) throw python_error();
   }
   ~Custom() override {
@@ -181,17 +184,57 @@ Step step_of(graph::Graph g) {
   };
 }
 
+// The user's backend gets the forward of a training graph, and the values it must compute as outputs.
+Step step_of_custom(graph::Graph forward, const Request& request) {
+  graph::Graph values = forward;
+  values.outputs.clear();
+  values.mutations.clear();
+  auto want = [&values](ValueId v) {
+    graph::Output o;
+    o.value = v;
+    o.type = values.type(v);
+    values.outputs.push_back(o);
+  };
+  for (const graph::Output& o : forward.outputs) want(o.owns_memory() ? o.value : forward.inputs.at(0).value);
+  for (const graph::Mutation& m : forward.mutations) want(m.value);
+  auto custom = std::make_shared<Custom>(values, request);
+  auto g = std::make_shared<graph::Graph>(std::move(forward));
+  return [custom, g](std::vector<at::Tensor>&& inputs, std::vector<at::Tensor>& outputs) {
+    std::vector<at::Tensor> made;
+    {
+      const PyGILState_STATE state = PyGILState_Ensure();
+      try {
+        const at::NoGradGuard no_grad;  // the backward is a graph of its own
+        custom->run(inputs.data(), inputs.size(), made);
+      } catch (python_error& error) {
+        error.persist();
+        PyGILState_Release(state);
+        throw;
+      } catch (...) {
+        PyGILState_Release(state);
+        throw;
+      }
+      PyGILState_Release(state);
+    }
+    const auto results = static_cast<std::ptrdiff_t>(g->outputs.size());
+    at::AutoDispatchBelowAutograd below_autograd;
+    outputs = aten::finish_functional(*g, inputs, {made.begin(), made.begin() + results},
+                                      {made.begin() + results, made.end()});
+  };
+}
+
 std::unique_ptr<Runner> make_training(graph::Graph graph, const Request& request, compile::Report& report) {
-  if (request.custom) throw Declined("training: a backend written in Python gets inference graphs only");
   using Kind = graph::Partition::BackwardInput::Kind;
   std::vector<TensorType> tangents;
-  if (request.backend == "eager") {
+  if (request.backend == "eager" || request.custom) {
     report.extern_calls = static_cast<int64_t>(graph.nodes.size());
     graph::Graph functional = graph::dce(graph::functionalize(graph));
     graph::Partition p = graph::partition(functional, request.joint);
     for (size_t i = 0; i < p.backward_inputs.size(); ++i)
       if (p.backward_inputs[i].kind == Kind::kTangent) tangents.push_back(p.backward.type(p.backward.inputs[i].value));
-    Step forward = step_of(std::exchange(p.forward, {})), backward = step_of(std::exchange(p.backward, {}));
+    Step forward =
+        request.custom ? step_of_custom(std::exchange(p.forward, {}), request) : step_of(std::exchange(p.forward, {}));
+    Step backward = step_of(std::exchange(p.backward, {}));
     return make_training_runner(std::move(p), std::move(tangents), std::move(forward), std::move(backward));
   }
   const compile::Environment environment = entry::environment(graph, request.options);

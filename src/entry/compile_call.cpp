@@ -162,7 +162,7 @@ void connect_inputs(Entry& e) {
   e.wanted = c.wanted.size();
 }
 
-void attempt(Attempt& a, const frame::Subject& subject) {
+void attempt(Attempt& a, const frame::Subject& subject, bool first = true) {
   PyObject* const* const bound = subject.slots;
   Entry& e = a.entry;
   Clock clock;
@@ -193,6 +193,13 @@ void attempt(Attempt& a, const frame::Subject& subject) {
   try {
     e.guards = guards::build(std::exchange(c.observations, {}), wanted);
   } catch (const Declined& d) {
+    // What the trace does once for good (an import, a cache that is filled) may have changed what it read before.
+    if (compiles && first) {
+      frame::release(c);
+      c = {};
+      attempt(a, subject, false);
+      return;
+    }
     a.decline(d.reason, d.where);
     return;
   }

@@ -124,6 +124,10 @@ int32_t RecipeMaker::make(PyObject* o) {
       throw Declined("a tensor in the result that carries Python attributes");
     if (Py_TYPE(o)->tp_name != nullptr && std::strcmp(Py_TYPE(o)->tp_name, "Tensor") != 0)
       throw Declined(std::string("a tensor of a subclass in the result: ") + Py_TYPE(o)->tp_name);
+    Ref asks = Ref::steal(PyObject_GetAttrString(o, "requires_grad"));
+    Ref leaf = Ref::steal(asks.get() == Py_True ? PyObject_GetAttrString(o, "is_leaf") : nullptr);
+    PyErr_Clear();
+    if (leaf.get() == Py_True) throw Declined("a leaf that requires grad was made");
     outputs_.push_back(o);
     return registers_[o] = step(Kind::kGraphOutput, nullptr, {}, static_cast<int32_t>(outputs_.size() - 1));
   }

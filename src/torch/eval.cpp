@@ -131,30 +131,11 @@ class Evaluator {
   }
 
   std::vector<at::Tensor> functional_outputs(const std::vector<at::Tensor>& inputs) const {
-    // Values never change: what is written back is taken aside first, and a result may share memory with nothing.
-    std::vector<at::Tensor> contents;
-    for (const graph::Mutation& m : g_.mutations) contents.push_back(preserved_clone(get(m.value)));
-    std::vector<at::Tensor> out(g_.outputs.size());
-    for (size_t i = 0; i < out.size(); ++i) {
-      const graph::Output& o = g_.outputs[i];
-      if (!o.owns_memory()) continue;
-      at::Tensor t = get(o.value);
-      bool shared = o.kind == graph::Output::Kind::kPart || !o.memory.is_const(0) || !o.type.offset.is_const(0) ||
-                    t.strides() != at::IntArrayRef(to_ints(o.type.strides)) ||
-                    t.sizes() != at::IntArrayRef(to_ints(o.type.sizes));
-      for (const at::Tensor& other : inputs) shared |= other.is_alias_of(t);
-      for (size_t k = 0; k < i; ++k) shared |= out[k].defined() && out[k].is_alias_of(t);
-      out[i] = shared ? with_geometry(t, o) : t;
-    }
-    for (size_t i = 0; i < out.size(); ++i) {
-      const graph::Output& o = g_.outputs[i];
-      if (o.owns_memory()) continue;
-      const at::Tensor& base = o.kind == graph::Output::Kind::kInputAlias ? inputs[o.base] : out[o.base];
-      out[i] = at::as_strided(base, to_ints(o.type.sizes), to_ints(o.type.strides),
-                              base.storage_offset() + o.type.offset.value());
-    }
-    for (size_t i = 0; i < contents.size(); ++i) inputs[g_.mutations[i].input].copy_(contents[i]);
-    return out;
+    std::vector<at::Tensor> values(g_.outputs.size()), contents;
+    for (size_t i = 0; i < values.size(); ++i)
+      if (g_.outputs[i].owns_memory()) values[i] = get(g_.outputs[i].value);
+    for (const graph::Mutation& m : g_.mutations) contents.push_back(get(m.value));
+    return finish_functional(g_, inputs, values, contents);
   }
 
   const graph::Graph& g_;
@@ -164,6 +145,35 @@ class Evaluator {
 };
 
 }  // namespace
+
+std::vector<at::Tensor> finish_functional(const graph::Graph& g, const std::vector<at::Tensor>& inputs,
+                                          const std::vector<at::Tensor>& values,
+                                          const std::vector<at::Tensor>& written) {
+  // Values never change: what is written back is taken aside first, and a result may share memory with nothing.
+  std::vector<at::Tensor> contents;
+  for (const at::Tensor& t : written) contents.push_back(preserved_clone(t));
+  std::vector<at::Tensor> out(g.outputs.size());
+  for (size_t i = 0; i < out.size(); ++i) {
+    const graph::Output& o = g.outputs[i];
+    if (!o.owns_memory()) continue;
+    const at::Tensor& t = values[i];
+    bool shared = o.kind == graph::Output::Kind::kPart || !o.memory.is_const(0) || !o.type.offset.is_const(0) ||
+                  t.strides() != at::IntArrayRef(to_ints(o.type.strides)) ||
+                  t.sizes() != at::IntArrayRef(to_ints(o.type.sizes));
+    for (const at::Tensor& other : inputs) shared |= other.is_alias_of(t);
+    for (size_t k = 0; k < i; ++k) shared |= out[k].defined() && out[k].is_alias_of(t);
+    out[i] = shared ? with_geometry(t, o) : t;
+  }
+  for (size_t i = 0; i < out.size(); ++i) {
+    const graph::Output& o = g.outputs[i];
+    if (o.owns_memory()) continue;
+    const at::Tensor& base = o.kind == graph::Output::Kind::kInputAlias ? inputs[o.base] : out[o.base];
+    out[i] = at::as_strided(base, to_ints(o.type.sizes), to_ints(o.type.strides),
+                            base.storage_offset() + o.type.offset.value());
+  }
+  for (size_t i = 0; i < contents.size(); ++i) inputs[g.mutations[i].input].copy_(contents[i]);
+  return out;
+}
 
 std::vector<at::Tensor> eval_graph(const graph::Graph& g, const std::vector<at::Tensor>& inputs,
                                    std::vector<std::string>* mismatches) {

@@ -20,6 +20,12 @@ namespace flashover::aten {
 std::vector<at::Tensor> eval_graph(const graph::Graph& g, const std::vector<at::Tensor>& inputs,
                                    std::vector<std::string>* mismatches = nullptr);
 
+// What a functional graph hands out and writes, given the values of its outputs (those that own their memory) and of
+// its mutations.
+std::vector<at::Tensor> finish_functional(const graph::Graph& g, const std::vector<at::Tensor>& inputs,
+                                          const std::vector<at::Tensor>& values,
+                                          const std::vector<at::Tensor>& written);
+
 // One prim.* on tensors. `tensor_of` resolves references.
 using TensorOf = std::function<at::Tensor(ValueId)>;
 std::vector<at::Tensor> eval_prim(const graph::Node& node, const graph::Graph& g, const TensorOf& tensor_of);

@@ -151,3 +151,71 @@ def test_behind_torch_compile():
     entries = [g.entries() for g in made]
     assert entries
     assert all(e and e[0]["compiled"] for e in entries), entries
+
+
+def small_net() -> torch.nn.Module:
+    torch.manual_seed(0)
+    nn = torch.nn
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.BatchNorm1d(8), nn.Dropout(0.0), nn.Linear(8, 2), nn.Softmax(1))
+
+
+def test_training_through_a_custom_backend() -> None:
+    """The backend gets the forward of the training graph; gradients and running statistics are eager's."""
+    seen = []
+
+    def backend(gm: torch.fx.GraphModule, examples: list[torch.Tensor]):
+        assert isinstance(gm, torch.fx.GraphModule)
+        gm.graph.lint()
+        seen.append([tuple(e.shape) for e in examples])
+        return gm.forward
+
+    def train(model: torch.nn.Module, run) -> list[torch.Tensor]:
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for i in range(3):
+            x = torch.arange(12.0).reshape(3, 4) * 0.1 + i
+            loss = run(x).square().sum()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        return [loss.detach(), *model.state_dict().values()]
+
+    eager, net = small_net(), small_net()
+    want = train(eager, eager)
+    got = train(net, flashover.compile(net, backend=backend, fullgraph=True))
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a, b)
+    assert len(seen) == 1
+    assert (3, 4) in seen[0]
+
+
+def test_a_backend_that_rewrites_the_graph() -> None:
+    def backend(gm: torch.fx.GraphModule, examples: list[torch.Tensor]):
+        for node in gm.graph.nodes:
+            if node.target is torch.ops.aten.sin.default:
+                node.target = torch.ops.aten.cos.default
+        gm.recompile()
+        return gm
+
+    x = torch.randn(3)
+    assert torch.allclose(flashover.compile(lambda x: x.sin() + 1, backend=backend)(x), x.cos() + 1)
+
+
+def test_a_backend_that_raises() -> None:
+    def backend(gm: torch.fx.GraphModule, examples: list[torch.Tensor]):
+        raise ValueError("not today")
+
+    with pytest.raises(flashover.exc.BackendCompilerFailed, match="not today") as e:
+        flashover.compile(lambda x: x + 1, backend=backend)(torch.ones(2))
+    assert isinstance(e.value.__cause__, ValueError)
+
+
+def test_results_of_detach_are_tensors_of_their_own() -> None:
+    def f(x):
+        y = x * 2
+        return x.detach(), y, y.detach(), x
+
+    x = torch.randn(3)
+    for backend in ("eager", "flashover", lambda gm, examples: gm.forward):
+        a, b, c, d = flashover.compile(f, backend=backend, fullgraph=True)(x)
+        assert a is not x and d is x and b is not c
+        assert a.data_ptr() == x.data_ptr() and c.data_ptr() == b.data_ptr()

@@ -105,6 +105,51 @@ bool holds_numbers_only(PyObject* o) {
   return PyLong_CheckExact(o) || PyFloat_CheckExact(o) || PyBool_Check(o) || o == Py_None;
 }
 
+// t.tolist() where the values are known while tracing: the trace says so, or declines, at each .item().
+PyObject* constant_list(PyObject* tensor) {
+  Ref dim = Ref::steal(PyObject_GetAttrString(tensor, "ndim"));
+  if (!dim) return nullptr;
+  if (PyLong_AsLong(dim.get()) == 0) return PyObject_CallMethod(tensor, "item", nullptr);
+  const Py_ssize_t n = PyObject_Size(tensor);
+  constexpr Py_ssize_t kMost = 64;
+  if (n < 0) return nullptr;
+  if (n > kMost) throw Declined("call of TensorBase.tolist");
+  Ref list = Ref::steal(PyList_New(0));
+  for (Py_ssize_t i = 0; list && i < n; ++i) {
+    Ref part = Ref::steal(PyObject_CallMethod(tensor, "select", "nn", Py_ssize_t{0}, i));
+    Ref value = Ref::steal(part ? constant_list(part.get()) : nullptr);
+    if (!value || PyList_Append(list.get(), value.get()) < 0) return nullptr;
+  }
+  return list.release();
+}
+
+// A leaf made while nothing is recorded for autograd: the flag is all there is to it (recipe.cpp lets none out).
+bool is_flag_only(Interpreter& in, PyObject* tensor) {
+  static PyObject* const ask = [] {
+    Ref m = Ref::borrow(PyDict_GetItemString(PyImport_GetModuleDict(), "torch._C"));
+    PyObject* f = m ? PyObject_GetAttrString(m.get(), "is_grad_enabled") : nullptr;
+    PyErr_Clear();
+    return f;
+  }();
+  if (in.session == nullptr || in.recorder.is_old(tensor) || !in.session->is_trace_tensor(tensor)) return false;
+  Ref enabled = Ref::steal(ask != nullptr ? PyObject_CallNoArgs(ask) : nullptr);
+  PyErr_Clear();
+  return enabled.get() == Py_False;
+}
+
+// A level of torch.func.grad wraps a tensor and asks for its gradient; that level is part of the trace.
+bool is_gradient_level(PyObject* tensor) {
+  static PyObject* const ask = [] {
+    Ref m = Ref::borrow(PyDict_GetItemString(PyImport_GetModuleDict(), "torch._C._functorch"));
+    PyObject* f = m ? PyObject_GetAttrString(m.get(), "is_gradtrackingtensor") : nullptr;
+    PyErr_Clear();
+    return f;
+  }();
+  Ref answer = Ref::steal(ask != nullptr ? PyObject_CallOneArg(ask, tensor) : nullptr);
+  PyErr_Clear();
+  return answer.get() == Py_True;
+}
+
 std::vector<PyObject*> with_first(PyObject* first, PyObject* const* args, size_t count) {
   std::vector<PyObject*> all(count + 2);
   all[1] = first;
@@ -209,8 +254,10 @@ PyObject* Interpreter::call(PyObject* f, PyObject* const* args, size_t nargs, Py
       if (self != nullptr && is_tensor(self) && keeps_requires_grad(self, args, nargs, kwnames) &&
           std::strcmp(reinterpret_cast<PyCFunctionObject*>(f)->m_ml->ml_name, "requires_grad_") == 0)
         return Py_NewRef(self);
+      const char* method = reinterpret_cast<PyCFunctionObject*>(f)->m_ml->ml_name;
       if (self != nullptr && is_tensor(self) &&
-          is_tensor_method_allowed(reinterpret_cast<PyCFunctionObject*>(f)->m_ml->ml_name)) {
+          (is_tensor_method_allowed(method) ||
+           (std::strcmp(method, "requires_grad_") == 0 && (is_gradient_level(self) || is_flag_only(*this, self))))) {
         static const Native tensors{Native::kTensors | Native::kShares, nullptr};
         n = &tensors;
       } else {
@@ -230,7 +277,18 @@ PyObject* Interpreter::call(PyObject* f, PyObject* const* args, size_t nargs, Py
       if (std::strcmp(d->d_method->ml_name, "requires_grad_") == 0 &&
           keeps_requires_grad(args[0], args + 1, nargs - 1, kwnames))
         return Py_NewRef(args[0]);
-      if (!is_tensor_method_allowed(d->d_method->ml_name)) unknown_call(f);
+      if (!is_tensor_method_allowed(d->d_method->ml_name) &&
+          !(std::strcmp(d->d_method->ml_name, "requires_grad_") == 0 &&
+            (is_gradient_level(args[0]) || is_flag_only(*this, args[0])))) {
+        if (std::strcmp(d->d_method->ml_name, "tolist") == 0 && nargs == 1 && kwnames == nullptr &&
+            session != nullptr && session->is_trace_tensor(args[0])) {
+          Ref list = Ref::steal(constant_list(args[0]));
+          if (session->declined()) throw Declined(session->decline_reason());
+          if (!list) throw Declined("call of TensorBase.tolist");
+          return list.release();
+        }
+        unknown_call(f);
+      }
       static const Native tensors{Native::kTensors | Native::kShares, nullptr};
       return call_native(f, nullptr, tensors, args, nargs, kwnames);
     }

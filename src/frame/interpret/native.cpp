@@ -364,6 +364,7 @@ const Row kFunctions[] = {
      kShares},
     {"torch._C._autograd", "_saved_tensors_hooks_get_disabled_error_message _saved_tensors_hooks_is_enabled", kShares},
     {"torch._C._autograd", "_saved_tensors_hooks_disable _saved_tensors_hooks_enable", kShares},
+    {"torch._C._dynamo.autograd_compiler", "set_autograd_compiler", kShares},  // off, and back, around torch.func.grad
     {"torch._C._nn", "_parse_to", kTensors | kShares},
     {"torch._C", "parse_schema", 0},
     {"torch.cuda", "_get_device_properties", kShares},
@@ -707,6 +708,10 @@ const Native* native_type(PyTypeObject* type) {
   if (PyExceptionClass_Check(reinterpret_cast<PyObject*>(type))) {
     static const Native exception{kShares, nullptr};
     return &exception;
+  }
+  for (const char* number : {"numpy.float32", "numpy.float64", "numpy.int32", "numpy.int64", "numpy.bool"}) {
+    static const Native scalar{kReads | kShares, nullptr};
+    if (std::strcmp(type->tp_name, number) == 0) return &scalar;
   }
   // torch.return_types: immutable records of an operator's results.
   if (PyType_IsSubtype(type, &PyTuple_Type) && std::strncmp(type->tp_name, "torch.return_types.", 19) == 0) {
