@@ -1,6 +1,6 @@
 """Metamorphic programs: one random program, written in several ways that mean the same (a graph break put in, wrapped
-in a closure, generator, with, try, class or comprehension, inlined or not, loops unrolled or not), must give one result,
-side effects included, compiled and not: `./x fuzz-metamorphic [seconds]`, a slice in CI.
+in a closure, generator, with, try, class or comprehension, inlined or not, loops unrolled or not), must give one
+result, side effects included, compiled and not: `./x fuzz-metamorphic [seconds]`, a slice in CI.
 """
 
 from __future__ import annotations

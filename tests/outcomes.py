@@ -16,11 +16,51 @@ class State:
     """What programs may read and write."""
 
 
+# Classes whose writes go different ways.
+class SlS:
+    __slots__ = ("a", "b")
+
+
+class Pr:
+    def __init__(s):
+        s._v = 0
+        s.log = []
+
+    @property
+    def v(s):
+        s.log.append("g")
+        return s._v
+
+    @v.setter
+    def v(s, q):
+        s.log.append("s")
+        s._v = q
+
+
+class DA:
+    def __delattr__(s, n):
+        s.__dict__["deleted"] = n
+        object.__delattr__(s, n)
+
+
+class DSub(dict):
+    def __delitem__(s, k):
+        s["deleted"] = k
+        super().__delitem__(k)
+
+
+class LSub(list):
+    def append(s, v):
+        super().append((v, "w"))
+
+
 def fresh(k: int) -> tuple[torch.Tensor, State]:
     s = State()
     s.l, s.d, s.t, s.n, s.s, s.o = [1, 2], {"a": 1, "b": [3]}, torch.ones(3) * k, 0, {1, 2}, State()
     s.od, s.dd = collections.OrderedDict(a=1, b=2), collections.defaultdict(list)
     s.dq, s.c, s.o.v = collections.deque([1, 2], maxlen=4), collections.Counter("ab"), 1
+    s.sl, s.pr, s.da, s.ds, s.ls = SlS(), Pr(), DA(), DSub(q=1), LSub([1])
+    s.sl.a = 1
     return torch.arange(12.0).reshape(3, 4) * 0.1 + k, s
 
 

@@ -22,6 +22,7 @@ NOT_WHOLE = {
     "dc_kwonly", "dict_sub", "nt_all", "enum_all", "strenum", "fn_total_ordering", "ctx_abstract",
     "bytes_ops", "fn_lru", "fn_singledispatch", "copy_tensor", "copy_deep_tensor", "logging_warn", "json_all",
     "time_read", "random_read", "np_arr", "exec_eval", "async_decl",
+    "s_dict_swap", "s_class_swap", "s_class_attr_inherit",
 }  # fmt: skip
 
 
