@@ -28,6 +28,8 @@ const std::vector<Pass>& passes() {
        Form::kFunctional},
       {"linear", [](Graph g) { return linear(std::move(g), {.onednn_bf16 = true}); }, Form::kFunctional,
        Form::kFunctional},
+      {"linear_own", [](Graph g) { return linear(std::move(g), {.onednn_bf16 = true, .own_bf16 = true}); },
+       Form::kFunctional, Form::kFunctional},
       {"cuda_library", [](Graph g) { return cuda_library(std::move(g), {}); }, Form::kFunctional, Form::kFunctional},
       {"decompose", decompose, Form::kFunctional, Form::kCore},
       {"fold", [](Graph g) { return fold(std::move(g)); }, Form::kCore, Form::kCore},

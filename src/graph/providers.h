@@ -14,6 +14,7 @@ enum class Gemm : uint8_t {
   kMklPacked,     // mkl._mkl_linear with a packed weight: f32
   kOneDnn,        // mkldnn._linear_pointwise with the weight as it is
   kOneDnnPacked,  // ... with a packed weight
+  kOwnPacked,     // flashover.packed_linear: bf16 with a packed weight
 };
 
 struct Providers {
@@ -56,6 +57,8 @@ inline Gemm choose_gemm(const Providers& p, DType dtype, std::optional<int64_t> 
     return Gemm::kAten;
   }
   const bool reduced = (dtype == DType::kBF16 && p.onednn_bf16) || (dtype == DType::kF16 && p.onednn_f16);
+  // Level with oneDNN where the product is large; a call costs 2 us, not 15.
+  if (dtype == DType::kBF16 && p.own_bf16 && frozen_weight && (*rows <= 16 || flops <= 4e7)) return Gemm::kOwnPacked;
   // ATen's own path is oneDNN too, with a conversion of the weight and bias more per call (1.3-1.5x).
   if (reduced && p.onednn && flops >= kWorthACall / 4) return frozen_weight ? Gemm::kOneDnnPacked : Gemm::kOneDnn;
   return Gemm::kAten;

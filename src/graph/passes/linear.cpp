@@ -23,6 +23,13 @@ ValueId onednn_linear(Rewriter& r, ValueId x, ValueId weight, std::optional<Valu
                   std::move(type));
 }
 
+ValueId own_linear(Rewriter& r, ValueId x, ValueId packed, std::optional<ValueId> bias, int64_t columns,
+                   std::string activation, TensorType type) {
+  return r.b.emit("flashover.packed_linear.default",
+                  {Ref{x}, Ref{packed}, optional_ref(bias), sym::Expr(columns), std::move(activation)},
+                  std::move(type));
+}
+
 // x [rows, inner] times matrix [inner, columns] (+ bias [columns])
 bool use_library(Rewriter& r, const Node& n, ValueId x, ValueId matrix, std::optional<ValueId> bias, Values& results,
                  State& state) {
@@ -49,6 +56,12 @@ bool use_library(Rewriter& r, const Node& n, ValueId x, ValueId matrix, std::opt
                         {Ref{x}, Ref{packed}, Ref{weight}, optional_ref(bias), sym::Expr(rows)}, type)};
     return true;
   }
+  if (gemm == Gemm::kOwnPacked) {
+    state.packed_bytes += bytes;
+    const ValueId packed = r.b.emit("flashover.pack_linear.default", {Ref{weight}}, opaque_type(w));
+    results = {own_linear(r, x, packed, bias, columns, "none", type)};
+    return true;
+  }
   ValueId packed = weight;
   if (gemm == Gemm::kOneDnnPacked) {
     state.packed_bytes += bytes;
@@ -69,23 +82,44 @@ bool from_addmm(Rewriter& r, const Node& n, Values& results, const void* user) {
                      state);
 }
 
+// As flashover.packed_linear calls it. Its relu keeps NaN.
+std::optional<std::string> own_activation(const Node& n) {
+  if (n.op->name == "aten.relu.default") return "relu";
+  if (n.op->name == "aten.silu.default") return "silu";
+  if (n.op->name == "aten.sigmoid.default") return "sigmoid";
+  if (n.op->name != "aten.gelu.default") return std::nullopt;
+  const auto* approximate = std::get_if<std::string>(&n.args[1]);
+  return approximate && *approximate == "tanh" ? "gelu_tanh" : "gelu";
+}
+
 // activation(reshape(linear)): the linear computes it.
 bool take_activation(Rewriter& r, const Node& n, Values& results, const void* user) {
   const auto& state = *static_cast<const State*>(user);
-  const auto activation = fused_activation(n);
-  if (!activation || state.providers.strict_numerics) return false;
+  if (state.providers.strict_numerics) return false;
   const ValueId top = ops::as_value(n.args[0]);
   ValueId v = top;
   while (const Node* view = r.def(v, "prim.reshape")) {
     if (r.uses(v) != 1) return false;
     v = ops::as_value(view->args[0]);
   }
-  const Node* found = r.def(v, "mkldnn._linear_pointwise.default");
+  const Node* found = r.uses(v) == 1 ? r.def(v) : nullptr;
   if (!found) return false;
   const Node linear = *found;
-  if (std::get<std::string>(linear.args[3]) != "none" || r.uses(v) != 1) return false;
-  const ValueId fused = onednn_linear(r, ops::as_value(linear.args[0]), ops::as_value(linear.args[1]),
-                                      ops::as_optional_value(linear.args[2]), *activation, r.b.type(v));
+  const auto plain = [&](size_t i) { return std::get<std::string>(linear.args[i]) == "none"; };
+  ValueId fused = kNoValue;
+  if (linear.op->name == "flashover.packed_linear.default" && plain(4)) {
+    const auto activation = own_activation(n);
+    if (!activation) return false;
+    fused = own_linear(r, ops::as_value(linear.args[0]), ops::as_value(linear.args[1]),
+                       ops::as_optional_value(linear.args[2]), ops::as_int(linear.args[3]), *activation, r.b.type(v));
+  } else if (linear.op->name == "mkldnn._linear_pointwise.default" && plain(3)) {
+    const auto activation = fused_activation(n);
+    if (!activation) return false;
+    fused = onednn_linear(r, ops::as_value(linear.args[0]), ops::as_value(linear.args[1]),
+                          ops::as_optional_value(linear.args[2]), *activation, r.b.type(v));
+  } else {
+    return false;
+  }
   results = {r.b.reshape(fused, r.b.sizes(top))};
   return true;
 }
@@ -95,6 +129,7 @@ constexpr RewriteRule kRules[] = {
     {"aten.addmm.default", "b + x @ w -> the fastest library's linear", from_addmm},
     {"aten.gelu.default", "gelu(linear) -> linear with gelu", take_activation},
     {"aten.silu.default", "silu(linear) -> linear with swish", take_activation},
+    {"aten.relu.default", "relu(linear)", take_activation},
     {"aten.hardswish.default", "hardswish(linear)", take_activation},
     {"aten.tanh.default", "tanh(linear)", take_activation},
     {"aten.sigmoid.default", "sigmoid(linear)", take_activation},
