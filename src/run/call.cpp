@@ -136,7 +136,10 @@ Call prepare(const plan::Plan& p, const plan::Step& s) {
       } else if (auto* l = std::get_if<RefList>(&arg)) {
         piece.kind = spec.list_of_optional ? Call::Piece::Kind::kOptionalList : Call::Piece::Kind::kList;
         for (Ref x : *l) piece.list.push_back(x.id);
-      } else if (!is_none(arg)) {
+      } else if (is_none(arg)) {
+        // Absent, for an operator that takes no None there: an undefined tensor.
+        if (spec.kind == aten::ArgKind::kTensor && !spec.optional) piece.constant = at::Tensor();
+      } else {
         try {
           piece.constant = aten::to_ivalue(arg, spec, {});
         } catch (const std::bad_variant_access&) {

@@ -418,6 +418,15 @@ class Fuser {
     for (const GroupVar& v : after.vars) (v.role == Role::kInner ? inner : rows) *= extent_of(v.var);
     if (options_.processors > 0) {
       if (has_inner(after.vars) && rows < options_.processors && inner > 1 << 14) return false;
+      // Columns are taken 32 to a program: few of them would walk through everything that a kernel of its own spreads
+      // over the machine.
+      const sym::Expr along = unit_var(mine.write.address);
+      const bool columns = std::any_of(after.vars.begin(), after.vars.end(),
+                                       [&](const GroupVar& v) { return v.var == along && v.role != Role::kInner; });
+      const int64_t programs = columns ? (rows + 31) / 32 : rows;
+      if (mine.kind == Item::Kind::kMap && reaches_inner(after, mine) && programs < 2 * options_.processors &&
+          inner >= 256 && rows * inner >= 1 << 17)
+        return false;
     } else if (has_inner(after.vars) && rows < 4 * options_.threads && inner >= options_.split_numel) {
       return false;
     }
@@ -428,6 +437,12 @@ class Fuser {
         if (m.kind == Item::Kind::kMap && !(unit_var(m.write.address) == along)) return false;
     }
     return true;
+  }
+  static bool reaches_inner(const Group& g, const Item& item) {
+    return std::any_of(item.vars.begin(), item.vars.end(), [&](sym::Expr v) {
+      return std::any_of(g.vars.begin(), g.vars.end(),
+                         [&](const GroupVar& x) { return x.var == v && x.role == Role::kInner; });
+    });
   }
   static sym::Expr unit_var(sym::Expr address) {
     std::vector<sym::Expr> vars;
