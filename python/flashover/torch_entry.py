@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.fx._lazy_graph_module import _LazyGraphModule
 
 
 def backend(
@@ -18,6 +19,7 @@ def backend(
     """A torch.compile backend: the graph's module, compiled on its first call."""
     import flashover
 
+    _LazyGraphModule.force_recompile(graph_module)  # else its first call, which is captured, writes its Python code
     compiled = flashover.compile(graph_module, mode=mode, options=options)
     return type(
         compiled

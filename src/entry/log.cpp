@@ -9,7 +9,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
+#include <system_error>
 #include <thread>
+#include <utility>
 
 #include "base/check.h"
 #include "base/text.h"
@@ -92,7 +94,7 @@ Progress::Progress(std::string name) : state_(nullptr) {
   if (!isatty(STDERR_FILENO)) return;
   state_ = new State;
   state_->name = std::move(name);
-  state_->thread = std::thread([s = state_] {
+  auto show = [s = state_] {
     auto start = std::chrono::steady_clock::now();
     std::unique_lock lock(s->mutex);
     bool shown = false;
@@ -104,7 +106,12 @@ Progress::Progress(std::string name) : state_(nullptr) {
       wait = std::chrono::milliseconds(500);
     }
     if (shown) std::fprintf(stderr, "\r\033[K");
-  });
+  };
+  try {
+    state_->thread = std::thread(show);
+  } catch (const std::system_error&) {  // no room for a thread: no line
+    delete std::exchange(state_, nullptr);
+  }
 }
 
 Progress::~Progress() {
