@@ -79,5 +79,10 @@ def test_libraries_are_measured_on_the_cpu(tmp_path: Path) -> None:
         assert text.count(" us\n") >= 2 and "chosen: " in text
         fast = flashover.compile(model, mode="max-autotune")
         torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-4)
+        noisy = torch.nn.Sequential(*model, torch.nn.Dropout(0.5))  # draws when it is run to be measured
+        torch.manual_seed(1)
+        got = flashover.compile(noisy, options={"max_autotune": True, "cache_dir": str(tmp_path)})(x)
+        torch.manual_seed(1)
+        torch.testing.assert_close(got, noisy(x), rtol=1e-4, atol=1e-4)
         plain = flashover.explain(model)(x)
         assert "libraries" not in plain.graphs[0]["texts"]

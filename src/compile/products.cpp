@@ -223,7 +223,8 @@ std::vector<Product> choose_products(Plan& plan, const std::vector<loops::Kernel
     kind.first = &c;
     kind.key = key_of(c.product, env);
     kind.tiles = triton::tiles_for(c.product);
-    if (const char* forced = std::getenv("FLASHOVER_PRODUCT_TILE")) {  // tests: that one, unmeasured
+    // Tests: that one, unmeasured. Not into the cache, whose keys know nothing of it.
+    if (const char* forced = std::getenv("FLASHOVER_PRODUCT_TILE"); forced && !cache) {
       kind.choice = std::clamp<int64_t>(std::atoll(forced), -1, static_cast<int64_t>(kind.tiles.size()) - 1);
       continue;
     }

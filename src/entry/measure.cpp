@@ -1,5 +1,6 @@
 #include "entry/measure.h"
 
+#include <ATen/Context.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
@@ -14,6 +15,7 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
+#include <mutex>
 #include <optional>
 
 #include "base/check.h"
@@ -89,6 +91,25 @@ std::vector<double> measure(std::span<const plan::Plan> plans) {
     guard.emplace(c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(d.index)));
     if (run::cuda::is_capturing(run::cuda::current_stream(d.index))) return out;
   }
+  // Operators that draw random numbers draw them from where the program does.
+  struct Generators {
+    std::vector<std::pair<at::Generator, at::Tensor>> before;
+    explicit Generators(Device d) {
+      keep(c10::Device(c10::kCPU));
+      if (d.type == DeviceType::kCUDA) keep(c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(d.index)));
+    }
+    void keep(c10::Device d) {
+      at::Generator g = at::globalContext().defaultGenerator(d);
+      const std::lock_guard<std::mutex> lock(g.mutex());
+      before.emplace_back(g, g.get_state());
+    }
+    ~Generators() {
+      for (auto& [g, state] : before) {
+        const std::lock_guard<std::mutex> lock(g.mutex());
+        g.set_state(state);
+      }
+    }
+  } generators(plans[0].device);
   const at::NoGradGuard no_grad;
   const c10::impl::ExcludeDispatchKeyGuard below(c10::autograd_dispatch_keyset_with_ADInplaceOrView |
                                                  c10::autocast_dispatch_keyset);
