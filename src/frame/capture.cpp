@@ -180,6 +180,7 @@ Capture run_once(const Subject& subject, Interpreter::Path stop, Interpreter::Pa
   try {
     NoCollection no_collection;
     TorchState before;
+    const Ref autocast_cache = before.value_of("is_autocast_cache_enabled");
     Ref result;  // outlives the session: what it holds of the trace is dead by then
     std::unique_ptr<trace::Session> session = trace::begin();
     TorchState state;  // as the session sets it up
@@ -195,6 +196,7 @@ Capture run_once(const Subject& subject, Interpreter::Path stop, Interpreter::Pa
         }
       };
       try {
+        in.autocast_cache = Ref::borrow(autocast_cache.get());
         Compiling compiling;
         ContextCopy context;
         static const bool check_sources = std::getenv("FLASHOVER_CHECK_SOURCES") != nullptr;
@@ -246,8 +248,11 @@ Capture run_once(const Subject& subject, Interpreter::Path stop, Interpreter::Pa
           decline(session->decline_reason(), in.location());
         } else if (!in.locks.empty()) {
           decline("a lock is held across a graph break", "");
-        } else if (stopped != nullptr && context.changed()) {
-          decline("a context variable is set across a graph break", "");
+        } else if (context.changed()) {
+          decline(stopped != nullptr ? "a context variable is set across a graph break" : "a context variable is set",
+                  "");
+        } else if (in.autocast_cache.get() != autocast_cache.get()) {
+          decline("torch's state is changed: is_autocast_cache_enabled", "");
         }
         if (!out.declined) {
           // The graph's inputs, in order; a constant of the trace stands among them without a source.
@@ -282,6 +287,7 @@ Capture run_once(const Subject& subject, Interpreter::Path stop, Interpreter::Pa
             const bool constant = kind == graph::InputKind::kConstant || kind == graph::InputKind::kTangent;
             if (constant != (out.input_sources[i] == kNoSource)) throw Declined("a tensor input without a source");
           }
+          for (const Journal::Entry& e : in.journal.entries()) in.recorder.only_way_to(e.target.get());
           in.recorder.fact(FactKind::kGlobalState, kNoSource);
           in.recorder.fact(FactKind::kNotAliases, kNoSource);
         }

@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "guards/objects.h"
+#include "guards/tensors.h"
 
 namespace flashover::frame {
 namespace {
@@ -28,6 +29,18 @@ bool is_foreign(PyObject* o) {
   for (const char* module : {"numpy.", "_io.", "datetime."})
     if (std::strncmp(name, module, std::strlen(module)) == 0) return !PyType_Check(o);
   return false;
+}
+// Values that change in place where no guard looks.
+bool keeps_secrets(PyTypeObject* t) {
+  for (; t != nullptr && t != &PyBaseObject_Type; t = t->tp_base)
+    for (const char* name : {"bytearray", "memoryview", "array.array", "mmap.mmap", "_queue.SimpleQueue",
+                             "_random.Random", "weakproxy", "weakcallableproxy"})
+      if (std::strcmp(t->tp_name, name) == 0) return true;
+  return false;
+}
+PyTypeObject* namespace_type() {
+  static PyTypeObject* const type = loaded_type("types", "SimpleNamespace");
+  return type;
 }
 bool is_dict_view(PyObject* o) { return PyDictKeys_Check(o) || PyDictValues_Check(o) || PyDictItems_Check(o); }
 
@@ -242,6 +255,12 @@ void Recorder::add_input(SourceId id, PyObject* tensor, bool parent_pinned) {
     if (dict.key != nullptr && PyUnicode_Check(dict.key) && PyUnicode_CompareWithASCIIString(dict.key, "_buffers") == 0)
       kind = graph::InputKind::kBuffer;
   }
+  // Views of one storage stay views of one storage in the graph.
+  if (const void* storage = guards::memory_of(tensor).storage;
+      storage != nullptr && !session_->is_trace_tensor(tensor)) {
+    auto [it, first] = memory_.try_emplace(storage, id);
+    if (!first && it->second != id) fact(FactKind::kTensorAliases, id, nullptr, it->second);
+  }
   const auto input = static_cast<size_t>(session_->add_input(tensor, kind, guards::str(observations_, id)));
   if (input >= tensor_sources_.size()) tensor_sources_.resize(input + 1, kNoSource);
   if (tensor_sources_[input] == kNoSource) tensor_sources_[input] = id;
@@ -331,12 +350,22 @@ SourceId Recorder::instance_dict(PyObject* o) {
     }
     dict = *slot;
   }
-  SourceId id = source_of(dict);
-  if (id != kNoSource) return id;
-  SourceId parent = source_of(o);
-  id = add(SourceKind::kInstanceDict, parent, -1, nullptr, dict, pinned(parent));
+  const SourceId known = source_of(dict), parent = source_of(o);
+  if (known != kNoSource) {
+    // The dict of a module or a class is its own for good; instances may share one.
+    const guards::Source& by = source(known);
+    if ((by.kind == SourceKind::kInstanceDict && by.parent == parent) || PyModule_Check(o) || PyType_Check(o))
+      return known;
+  }
+  auto [path, added] = paths_.try_emplace(Path{SourceKind::kInstanceDict, parent, -1, nullptr}, known);
+  if (!added) return known != kNoSource ? known : path->second;
+  const SourceId id = add(SourceKind::kInstanceDict, parent, -1, nullptr, dict, pinned(parent));
+  path->second = id;
+  if (known != kNoSource && known != id) {
+    fact(FactKind::kSameObject, id, nullptr, known);
+    return known;
+  }
   known_.emplace(dict, id);
-  paths_.emplace(Path{SourceKind::kInstanceDict, parent, -1, nullptr}, id);
   return id;
 }
 
@@ -387,6 +416,7 @@ PyObject* Recorder::type_lookup(PyTypeObject* type, PyObject* name, Py_ssize_t s
 
 PyObject* Recorder::dict_get(PyObject* dict, PyObject* key) {
   not_opaque(key);
+  hash(key);
   PyObject* value = PyDict_GetItemWithError(dict, key);
   if (value == nullptr && PyErr_Occurred()) return nullptr;
   SourceId id = source_of(dict);
@@ -545,6 +575,7 @@ void Recorder::contents_deep(PyObject* o, int depth) {
   if (depth > kMaxDepth || is_atom(o)) return;
   not_opaque(o);
   PyTypeObject* t = Py_TYPE(o);
+  if (t->tp_flags & Py_TPFLAGS_HEAPTYPE) specials(t);
   if (t == &PyTuple_Type || t == &PyList_Type || PyTuple_Check(o) || PyList_Check(o)) {
     contents(o);
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i)
@@ -571,6 +602,10 @@ void Recorder::contents_deep(PyObject* o, int depth) {
   } else if (PyAnySet_Check(o) || t == &PySlice_Type || t == &PyRange_Type || t == &PyDictProxy_Type ||
              is_dict_view(o)) {
     contents(o);
+  } else if (is_old(o) && keeps_secrets(t)) {
+    throw Declined(std::string("what is in an object from before the call is read: ") + t->tp_name);
+  } else if (is_old(o) && t == namespace_type()) {
+    if (instance_dict(o) != kNoSource) contents_deep(*_PyObject_GetDictPtr(o), depth + 1);
   }
 }
 
@@ -581,6 +616,113 @@ void Recorder::same_or_distinct(PyObject* a, PyObject* b) {
   if (pinned(sa) && pinned(sb) && is_pinned_kind(a) && is_pinned_kind(b)) return;
   if (Py_TYPE(a) != Py_TYPE(b)) return;
   fact(FactKind::kDistinct, std::max(sa, sb), nullptr, std::min(sa, sb));
+}
+
+void Recorder::identity(PyObject* o) {
+  const SourceId id = source_of(o);
+  if (id != kNoSource && !is_atom(o)) fact(FactKind::kAddressIs, id);
+}
+
+void Recorder::hash(PyObject* o) {
+  if (is_atom(o)) return;
+  if (PyTuple_Check(o)) {
+    contents(o);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); ++i) hash(PyTuple_GET_ITEM(o, i));
+  } else if (PyMethod_Check(o)) {
+    contents(o);
+    hash(PyMethod_GET_FUNCTION(o));
+    identity(PyMethod_GET_SELF(o));
+  } else if (PyFrozenSet_Check(o)) {
+    contents_deep(o);
+  } else {
+    if (Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE) specials(Py_TYPE(o));
+    if (Py_TYPE(o)->tp_hash == PyBaseObject_Type.tp_hash) identity(o);
+  }
+}
+
+void Recorder::specials(PyTypeObject* t) {
+  if (!(t->tp_flags & Py_TPFLAGS_HEAPTYPE) || !special_types_.insert(t).second) return;
+  auto* type = reinterpret_cast<PyObject*>(t);
+  if (!is_fresh_type(type)) fact(FactKind::kSpecials, constant(type));
+}
+
+void Recorder::subclass(PyObject* type, PyObject* of, bool is) {
+  if (!is_fresh_type(type) && !is_fresh_type(of)) fact(FactKind::kSubclassIs, constant(of), type, is);
+}
+
+void Recorder::call_gives(PyObject* f, PyObject* const* args, size_t count, PyObject* kwnames, PyObject* result) {
+  const size_t nargs = count - (kwnames == nullptr ? 0 : static_cast<size_t>(PyTuple_GET_SIZE(kwnames)));
+  Ref callee = Ref::borrow(f);
+  if (nargs < count) {
+    Ref named = Ref::steal(PyDict_New()), only = Ref::steal(PyTuple_Pack(1, f));
+    for (size_t i = nargs; named && i < count; ++i)
+      PyDict_SetItem(named.get(), PyTuple_GET_ITEM(kwnames, static_cast<Py_ssize_t>(i - nargs)), args[i]);
+    callee = Ref::steal(PyObject_Call(reinterpret_cast<PyObject*>(known_types().partial), only.get(), named.get()));
+  }
+  Ref call = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(nargs) + 2));
+  if (!callee || !call) throw Declined("out of memory");
+  PyTuple_SET_ITEM(call.get(), 0, callee.release());
+  for (size_t i = 0; i < nargs; ++i) PyTuple_SET_ITEM(call.get(), static_cast<Py_ssize_t>(i) + 1, Py_NewRef(args[i]));
+  PyTuple_SET_ITEM(call.get(), static_cast<Py_ssize_t>(nargs) + 1, Py_NewRef(result));
+  for (const guards::Fact& other : observations_.facts)
+    if (other.kind == FactKind::kCallGives && PyObject_RichCompareBool(other.expected, call.get(), Py_EQ) == 1) return;
+  PyErr_Clear();
+  fact(FactKind::kCallGives, kNoSource, call.get());
+}
+
+bool Recorder::knows_call(PyObject* f, PyObject* const* args, size_t count) const {
+  for (const guards::Fact& fact : observations_.facts) {
+    if (fact.kind != FactKind::kCallGives || PyTuple_GET_ITEM(fact.expected, 0) != f ||
+        PyTuple_GET_SIZE(fact.expected) != static_cast<Py_ssize_t>(count) + 2)
+      continue;
+    bool same = true;
+    for (size_t i = 0; i < count; ++i)
+      same = same && guards::same_constant(PyTuple_GET_ITEM(fact.expected, static_cast<Py_ssize_t>(i) + 1), args[i]);
+    if (same) return true;
+  }
+  return false;
+}
+
+void Recorder::whole(PyObject* o) {
+  if (is_atom(o) || is_tensor(o) || PyModule_Check(o)) return;
+  if (PyMethod_Check(o)) {
+    contents(o);
+    whole(PyMethod_GET_FUNCTION(o));
+    return;
+  }
+  if (PyType_Check(o)) {
+    if (!is_fresh_type(o) && (reinterpret_cast<PyTypeObject*>(o)->tp_flags & Py_TPFLAGS_HEAPTYPE))
+      fact(FactKind::kTypeVersion, constant(o));
+    return;
+  }
+  if (PyFunction_Check(o)) {
+    if (fresh_functions_.count(o)) return;
+    function(o);
+    const SourceId id = constant(o);
+    for (const char* name : {"__defaults__", "__kwdefaults__", "__name__", "__qualname__", "__doc__"}) {
+      Ref key = Ref::steal(PyUnicode_InternFromString(name)), value = Ref::steal(PyObject_GetAttr(o, key.get()));
+      if (value && is_atom(value.get())) reach(SourceKind::kSlot, id, -1, key.get(), value.get());
+    }
+    static PyObject* const annotations = PyUnicode_InternFromString("__annotations__");
+    Ref notes = Ref::steal(PyObject_GetAttr(o, annotations));
+    if (notes) {
+      reach(SourceKind::kSlot, id, -1, annotations, notes.get());
+      contents_deep(notes.get());
+    }
+    PyErr_Clear();
+    if (instance_dict(o) != kNoSource) contents(*_PyObject_GetDictPtr(o));
+    static PyObject* const wrapped = PyUnicode_InternFromString("__wrapped__");
+    if (PyObject* inner = PyDict_GetItemWithError(*_PyObject_GetDictPtr(o), wrapped)) whole(inner);
+    return;
+  }
+  contents_deep(o);
+  if (!is_old(o) || !(Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE)) return;
+  whole(reinterpret_cast<PyObject*>(Py_TYPE(o)));
+  if (has_instance_dict(Py_TYPE(o)) && instance_dict(o) != kNoSource) contents(*_PyObject_GetDictPtr(o));
+}
+
+void Recorder::only_way_to(PyObject* o) {
+  if (const SourceId id = source_of(o); id != kNoSource) fact(FactKind::kWritten, id);
 }
 
 void Recorder::function(PyObject* f) {

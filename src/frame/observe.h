@@ -70,7 +70,15 @@ class Recorder {
   void contents_deep(PyObject* o, int depth = 0);
   void dict_contents(PyObject* dict, PyObject* items);  // (key, value) pairs in order: all that it held before the call
   void same_or_distinct(PyObject* a, PyObject* b);      // `a is b` was evaluated
-  void function(PyObject* function);                    // a Python function is about to run
+  void identity(PyObject* o);                           // id(o) was seen
+  void hash(PyObject* o);                               // hash(o) was seen, also as a key of a dict or a set
+  void specials(PyTypeObject* type);                    // C code may look for special methods of the type's instances
+  void subclass(PyObject* type, PyObject* of, bool is);  // an abstract class was asked
+  void call_gives(PyObject* f, PyObject* const* args, size_t count, PyObject* kwnames, PyObject* result);
+  bool knows_call(PyObject* f, PyObject* const* args, size_t count) const;  // call_gives() has been told of it
+  void whole(PyObject* o);  // handed to code that is not watched: all that it may look at of a function, class, object
+  void only_way_to(PyObject* o);      // o is written: no other path of the trace may lead to it
+  void function(PyObject* function);  // a Python function is about to run
   void fresh_function(PyObject* f) { fresh_functions_.insert(f); }
   void fresh_type(PyObject* t) { fresh_types_.insert(t); }
   bool is_fresh_type(PyObject* t) const { return fresh_types_.count(t) != 0; }
@@ -168,6 +176,8 @@ class Recorder {
   std::unordered_set<FactKey, FactHash> facts_;
   std::unordered_map<LookupKey, PyObject*, LookupHash> lookups_;
   std::unordered_set<PyObject*> fresh_functions_, fresh_types_, seen_functions_, detached_;
+  std::unordered_set<PyTypeObject*> special_types_;
+  std::unordered_map<const void*, SourceId> memory_;               // the storage of tensor inputs -> the first of them
   std::unordered_map<PyObject*, std::vector<PyObject*>> written_;  // dict -> keys (owned)
   std::unordered_map<PyObject*, Py_ssize_t> appended_;
   std::unordered_set<PyObject*> opaque_;

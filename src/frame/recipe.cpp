@@ -532,7 +532,8 @@ void RecipeMaker::dict_effects(PyObject* dict, int32_t target) {
       if (e.before || e.removed) emit(Kind::kDiscardItem, {target, make(e.key.get())});
     } else if (e.removed || !e.before) {
       PyDict_SetItem(last.get(), e.key.get(), e.removed ? Py_True : Py_False);
-    } else if (now != e.before.get()) {
+    } else {
+      // What was there before is not known unless it was read: written also if this call found the same.
       emit(Kind::kSetItem, {target, make(e.key.get()), make(now)});
     }
   }
@@ -603,7 +604,6 @@ void RecipeMaker::effects() {
         break;
       case Journal::Entry::Kind::kClassAttribute: {
         PyObject* now = PyDict_GetItemWithError(type_dict(reinterpret_cast<PyTypeObject*>(t)), e.key.get());
-        if (now != nullptr && now == e.before.get()) break;
         if (now != nullptr)
           emit(Kind::kSetAttr, {target, make(e.key.get()), make(now)});
         else if (e.before)

@@ -147,6 +147,12 @@ void TorchState::function_modes_to_depth() const {
   }
 }
 
+Ref TorchState::value_of(const char* getter) const {
+  for (const Item& item : items_)
+    if (std::strcmp(item.name, getter) == 0) return Ref::borrow(item.value.get());
+  return {};
+}
+
 void TorchState::restore() {
   PyObject *type, *value, *tb;
   PyErr_Fetch(&type, &value, &tb);

@@ -14,6 +14,7 @@ class TorchState {
   TorchState();                 // takes note
   const char* changed() const;  // what differs from then; null if nothing
   void restore();
+  Ref value_of(const char* getter) const;  // as noted; null if there is no such row
   // What to call so that torch goes from what this noted to how it is now. Throws Declined for what has no switch.
   std::vector<StateChange> changes() const;
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <unordered_set>
 
 #include "base/check.h"
 
@@ -28,6 +29,22 @@ bool is_weak(const Fact& f) {
   return f.kind == FactKind::kIdentity && f.expected && PyWeakref_CheckRefExact(f.expected);
 }
 
+// Changes whenever a class is registered with an abstract one.
+int64_t abc_token() {
+  static PyObject* const get = [] {
+    PyObject* module = PyImport_ImportModule("_abc");
+    PyObject* found = module ? PyObject_GetAttrString(module, "get_cache_token") : nullptr;
+    Py_XDECREF(module);
+    FLASHOVER_CHECK(found) << "no _abc.get_cache_token";
+    return found;
+  }();
+  PyObject* token = PyObject_CallNoArgs(get);
+  const int64_t value = token ? PyLong_AsLongLong(token) : -2;
+  Py_XDECREF(token);
+  PyErr_Clear();
+  return value;
+}
+
 int32_t find_group(std::vector<int32_t>& groups, int32_t i) {
   while (groups[i] != i) i = groups[i] = groups[groups[i]];
   return i;
@@ -52,7 +69,10 @@ Table::Table(Observations o) : o_(std::move(o)) {
     }
     for (size_t f = 0; f < o_.facts.size(); f++) {
       const Fact& fact = o_.facts[f];
-      if (is_between(fact.kind)) {
+      if (fact.kind == FactKind::kSubclassIs) {
+        subclass_facts_.push_back(static_cast<int32_t>(f));
+        abc_token_ = abc_token();
+      } else if (is_between(fact.kind)) {
         between_.push_back(static_cast<int32_t>(f));
       } else if (fact.kind != FactKind::kGlobalState) {
         FLASHOVER_CHECK(fact.source >= 0 && fact.source < static_cast<SourceId>(n)) << "a fact without a source";
@@ -135,12 +155,48 @@ void Table::prepare(int32_t index) {
       FLASHOVER_CHECK(is_tensor(object)) << "kStorageOffset on a " << Py_TYPE(object)->tp_name;
       f.number = memory_of(object).offset;
       break;
+    case FactKind::kWritten: {
+      strangers_.resize(o_.facts.size());
+      std::unordered_set<PyObject*> met{object};
+      for (size_t s = 0; s < seen_.size(); s++)
+        if (Py_TYPE(seen_[s]) == Py_TYPE(object) && met.insert(seen_[s]).second)
+          strangers_[index].push_back(static_cast<SourceId>(s));
+      break;
+    }
+    case FactKind::kAddressIs:
+      f.number = reinterpret_cast<int64_t>(object);
+      break;
+    case FactKind::kSpecials:
+      FLASHOVER_CHECK(PyType_Check(object)) << "kSpecials on a " << Py_TYPE(object)->tp_name;
+      Py_XSETREF(f.expected, special_methods(reinterpret_cast<PyTypeObject*>(object)));
+      break;
+    case FactKind::kCallGives:
+      FLASHOVER_CHECK(f.expected && PyTuple_CheckExact(f.expected) && PyTuple_GET_SIZE(f.expected) > 1)
+          << "kCallGives without a call";
+      break;
+    case FactKind::kSubclassIs:
     case FactKind::kLength:
     case FactKind::kDistinct:
     case FactKind::kNotAliases:
     case FactKind::kGlobalState:
       break;
   }
+}
+
+bool Table::is_subclass_as_seen(const Fact& f) const {
+  int is = PyObject_IsSubclass(f.expected, seen_[f.source]);  // a class that is held
+  if (is < 0) PyErr_Clear();
+  return is == f.number;
+}
+
+bool Table::subclasses_hold() const {
+  if (subclass_facts_.empty()) return true;
+  const int64_t token = abc_token();
+  if (token == abc_token_) return true;
+  for (int32_t f : subclass_facts_)
+    if (!is_subclass_as_seen(o_.facts[f])) return false;
+  abc_token_ = token;
+  return true;
 }
 
 PyObject* Table::resolve(SourceId id, PyObject* parent, PyObject* const* args, Keep& keep) const {
@@ -199,6 +255,13 @@ PyObject* Table::resolve(SourceId id, PyObject* parent, PyObject* const* args, K
       PyObject* modules = PyImport_GetModuleDict();
       return modules ? dict_get(modules, s.key) : nullptr;
     }
+    case SourceKind::kContextValue: {
+      PyObject* value = nullptr;
+      if (!PyContextVar_CheckExact(parent) || PyContextVar_Get(parent, nullptr, &value) < 0) PyErr_Clear();
+      return keep.hold(value);
+    }
+    case SourceKind::kWeakTarget:
+      return PyWeakref_CheckRef(parent) ? PyWeakref_GET_OBJECT(parent) : nullptr;
     case SourceKind::kConstantObject:
       return s.object;
   }
@@ -207,7 +270,7 @@ PyObject* Table::resolve(SourceId id, PyObject* parent, PyObject* const* args, K
 
 bool Table::is_between(FactKind kind) {
   return kind == FactKind::kTensorAliases || kind == FactKind::kSameObject || kind == FactKind::kDistinct ||
-         kind == FactKind::kNotAliases;
+         kind == FactKind::kNotAliases || kind == FactKind::kWritten || kind == FactKind::kCallGives;
 }
 
 bool Table::holds(int32_t index, PyObject* x) const {
@@ -248,6 +311,13 @@ bool Table::holds(int32_t index, PyObject* x) const {
       return is_tensor(x) && memory_of(x).offset == f.number;
     case FactKind::kCodeIs:
       return PyFunction_Check(x) && PyFunction_GET_CODE(x) == f.expected;
+    case FactKind::kAddressIs:
+      return reinterpret_cast<int64_t>(x) == f.number;
+    case FactKind::kSpecials:
+      return PyType_Check(x) && has_special_methods(reinterpret_cast<PyTypeObject*>(x), f.expected);
+    case FactKind::kWritten:
+    case FactKind::kCallGives:
+    case FactKind::kSubclassIs:
     case FactKind::kInstanceDictIs:
     case FactKind::kGlobalState:
     case FactKind::kTensorAliases:
@@ -267,6 +337,19 @@ bool Table::holds_between(int32_t index, PyObject* const* current) const {
       return x == current[f.number];
     case FactKind::kDistinct:
       return x != current[f.number];
+    case FactKind::kWritten:
+      for (SourceId s : strangers_[index])
+        if (current[s] == x) return false;
+      return true;
+    case FactKind::kCallGives: {
+      const Py_ssize_t last = PyTuple_GET_SIZE(f.expected) - 1;
+      PyObject** items = &PyTuple_GET_ITEM(f.expected, 0);
+      PyObject* now = PyObject_Vectorcall(items[0], items + 1, static_cast<size_t>(last - 1), nullptr);
+      if (!now) PyErr_Clear();
+      const bool same = now && (now == items[last] || same_constant(now, items[last]));
+      Py_XDECREF(now);
+      return same;
+    }
     case FactKind::kTensorAliases: {
       if (!is_tensor(x) || !is_tensor(current[f.number])) return false;
       Memory a = memory_of(x), b = memory_of(current[f.number]);
@@ -310,6 +393,7 @@ std::string Table::words(int32_t index) const {
 
 std::string Table::failure(int32_t index, PyObject* x, PyObject* const* current) const {
   const Fact& f = o_.facts[index];
+  if (f.kind == FactKind::kSubclassIs) return is_subclass_as_seen(f) ? "" : words(index) + "; now not so";
   if (is_between(f.kind)) return holds_between(index, current) ? "" : words(index) + "; now not so";
   if (holds(index, x)) return "";
   std::string now = short_repr(x);
@@ -322,7 +406,8 @@ std::string Table::failure(int32_t index, PyObject* x, PyObject* const* current)
   } else if (f.kind == FactKind::kLength) {
     now = std::to_string(length(x));
   } else if (f.kind == FactKind::kDictHas || f.kind == FactKind::kDictLacks || f.kind == FactKind::kTypeLacks ||
-             f.kind == FactKind::kDictOrder || f.kind == FactKind::kTypeVersion) {
+             f.kind == FactKind::kDictOrder || f.kind == FactKind::kTypeVersion || f.kind == FactKind::kSpecials ||
+             f.kind == FactKind::kAddressIs) {
     now = "not so";
   }
   return words(index) + "; now " + now;

@@ -57,6 +57,8 @@ class Table {
   const std::vector<int32_t>& facts_of(SourceId s) const { return facts_of_[s]; }
   const std::vector<SourceId>& children_of(SourceId s) const { return children_of_[s]; }
   const std::vector<int32_t>& between() const { return between_; }
+  // Abstract classes answer as they did. Cheap while no class was registered with any of them.
+  bool subclasses_hold() const;
   const TensorSpec& spec(int32_t fact) const { return specs_[o_.facts[fact].number]; }
   // The objects at build time, by source. Borrowed: valid only until control returns to the program.
   const std::vector<PyObject*>& seen() const { return seen_; }
@@ -67,7 +69,12 @@ class Table {
   std::vector<PyObject*> seen_;
   std::vector<std::vector<int32_t>> facts_of_;
   std::vector<std::vector<SourceId>> children_of_;
+  bool is_subclass_as_seen(const Fact& f) const;
+
   std::vector<int32_t> between_;
+  std::vector<int32_t> subclass_facts_;
+  mutable int64_t abc_token_ = -1;                // registrations of abstract classes when they were asked last
+  std::vector<std::vector<SourceId>> strangers_;  // by kWritten fact: sources that must not be the written object
   std::vector<TensorSpec> specs_;
   std::vector<PyTypeObject*> types_;  // by kIdentity fact: identity includes the class, which can be assigned to
   std::vector<int64_t> offsets_;      // by kTensorAliases fact: difference of storage offsets

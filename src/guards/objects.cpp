@@ -51,7 +51,123 @@ bool each_ordered_key(PyObject* od, F&& f) {
   return ok;
 }
 
+// What the C side of an operator, a builtin or a container may ask an object's class for.
+const char* const kSpecials[] = {"__abs__",
+                                 "__add__",
+                                 "__and__",
+                                 "__bool__",
+                                 "__bytes__",
+                                 "__call__",
+                                 "__ceil__",
+                                 "__complex__",
+                                 "__contains__",
+                                 "__delattr__",
+                                 "__delitem__",
+                                 "__dir__",
+                                 "__divmod__",
+                                 "__eq__",
+                                 "__float__",
+                                 "__floor__",
+                                 "__floordiv__",
+                                 "__format__",
+                                 "__fspath__",
+                                 "__ge__",
+                                 "__getattr__",
+                                 "__getattribute__",
+                                 "__getitem__",
+                                 "__getstate__",
+                                 "__gt__",
+                                 "__hash__",
+                                 "__iadd__",
+                                 "__iand__",
+                                 "__ifloordiv__",
+                                 "__ilshift__",
+                                 "__imatmul__",
+                                 "__imod__",
+                                 "__imul__",
+                                 "__index__",
+                                 "__int__",
+                                 "__invert__",
+                                 "__ior__",
+                                 "__ipow__",
+                                 "__irshift__",
+                                 "__isub__",
+                                 "__iter__",
+                                 "__itruediv__",
+                                 "__ixor__",
+                                 "__le__",
+                                 "__len__",
+                                 "__length_hint__",
+                                 "__lshift__",
+                                 "__lt__",
+                                 "__matmul__",
+                                 "__missing__",
+                                 "__mod__",
+                                 "__mul__",
+                                 "__ne__",
+                                 "__neg__",
+                                 "__next__",
+                                 "__or__",
+                                 "__pos__",
+                                 "__pow__",
+                                 "__radd__",
+                                 "__rand__",
+                                 "__rdivmod__",
+                                 "__reduce__",
+                                 "__reduce_ex__",
+                                 "__repr__",
+                                 "__reversed__",
+                                 "__rfloordiv__",
+                                 "__rlshift__",
+                                 "__rmatmul__",
+                                 "__rmod__",
+                                 "__rmul__",
+                                 "__ror__",
+                                 "__round__",
+                                 "__rpow__",
+                                 "__rrshift__",
+                                 "__rshift__",
+                                 "__rsub__",
+                                 "__rtruediv__",
+                                 "__rxor__",
+                                 "__setattr__",
+                                 "__setitem__",
+                                 "__str__",
+                                 "__sub__",
+                                 "__torch_function__",
+                                 "__truediv__",
+                                 "__trunc__",
+                                 "__xor__",
+                                 "keys",
+                                 "__copy__",
+                                 "__deepcopy__"};
+PyObject* special_name(size_t i) {
+  static PyObject* const* const names = [] {
+    auto** all = new PyObject*[std::size(kSpecials)];  // kept for good
+    for (size_t k = 0; k < std::size(kSpecials); k++) all[k] = PyUnicode_InternFromString(kSpecials[k]);
+    return all;
+  }();
+  return names[i];
+}
+
 }  // namespace
+
+PyObject* special_methods(PyTypeObject* type) {
+  PyObject* tuple = PyTuple_New(static_cast<Py_ssize_t>(std::size(kSpecials)));
+  for (size_t i = 0; tuple && i < std::size(kSpecials); i++) {
+    PyObject* found = _PyType_Lookup(type, special_name(i));
+    PyTuple_SET_ITEM(tuple, static_cast<Py_ssize_t>(i), Py_NewRef(found ? found : Py_None));
+  }
+  return tuple;
+}
+
+bool has_special_methods(PyTypeObject* type, PyObject* methods) {
+  for (size_t i = 0; i < std::size(kSpecials); i++) {
+    PyObject* found = _PyType_Lookup(type, special_name(i));
+    if ((found ? found : Py_None) != PyTuple_GET_ITEM(methods, static_cast<Py_ssize_t>(i))) return false;
+  }
+  return true;
+}
 
 PyObject* type_dict(PyTypeObject* type) {
 #if PY_VERSION_HEX >= 0x030C0000

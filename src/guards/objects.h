@@ -65,6 +65,9 @@ bool keys_in_order(PyObject* dict, PyObject* keys);
 PyObject* ordered_keys(PyObject* dict);  // new tuple
 // index-th key or value in iteration order. Borrowed.
 bool dict_entry(PyObject* dict, Py_ssize_t index, PyObject** key, PyObject** value);
+// The special methods that C code looks up on `type`, in a fixed order: a new tuple, None for those it lacks.
+PyObject* special_methods(PyTypeObject* type);
+bool has_special_methods(PyTypeObject* type, PyObject* methods);
 // Elements of a list, tuple, dict, set, frozenset, str, bytes or deque (subclasses: of the base part); -1 for anything
 // else.
 Py_ssize_t length(PyObject* object);

@@ -15,6 +15,7 @@
 // that it is the same live object with the same contents; whatever hangs off it without a tag (list items, cells,
 // slots) is compared each time, parent before child, and identity facts there check a weak reference too.
 #include <algorithm>
+#include <cstdlib>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -34,7 +35,7 @@ enum class Op : uint8_t {
   kItem,     // list a has b at index
   kTensor,   // object of source `index` matches spec a
   kFact,     // fact `number` holds for source `index`
-  kResolve,  // source `index` fetched anew is a
+  kResolve,  // source `index` fetched anew is a; or another object, unless number is 1
 };
 
 struct Instr {
@@ -105,10 +106,21 @@ class Program final : public GuardProgram {
   }
 
   bool check(PyObject* const* args, PyObject** wanted) override {
+    const bool yes = check_fast(args, wanted);
+    static const bool twice = std::getenv("FLASHOVER_CHECK_GUARDS") != nullptr;  // for tests
+    if (twice) {
+      FLASHOVER_CHECK(yes == check_plainly(args))
+          << "the fast guards say " << (yes ? "yes" : "no") << ", the plain ones: " << explain_failure(args);
+    }
+    return yes;
+  }
+
+  bool check_fast(PyObject* const* args, PyObject** wanted) {
     keep_.clear();
     if (!(GlobalState::read() == state_)) return false;
     for (Segment& s : segments_)
       if (!check(s, args)) return false;
+    if (!table_.subclasses_hold()) return false;
     for (int32_t fact : table_.between())
       if (!table_.holds_between(fact, current_.data())) return false;
     for (size_t i = 0; i < wanted_.size(); i++) wanted[i] = current_[wanted_[i]];
@@ -291,7 +303,7 @@ class Program final : public GuardProgram {
         for (; i != end; ++i) {
           PyObject* now = fetch(i->index, args);
           if (!now) return Verdict::kNo;
-          if (now != i->a && !table_.children_of(i->index).empty()) return Verdict::kUnsure;
+          if (now != i->a && i->number) return Verdict::kUnsure;
           current_[i->index] = now;
         }
         break;
@@ -312,8 +324,7 @@ class Program final : public GuardProgram {
         for (int32_t fact : table_.facts_of(child))
           if (!table_.holds(fact, now)) return Verdict::kNo;
         // A tuple's items have no compares of their own values (a reused address could hide others).
-        if (!table_.children_of(child).empty() && (now != current_[child] || PyTuple_Check(now)))
-          return Verdict::kUnsure;
+        if (by_address(child) && (now != current_[child] || PyTuple_Check(now))) return Verdict::kUnsure;
         current_[child] = now;
       }
     }
@@ -419,8 +430,17 @@ class Program final : public GuardProgram {
       add_resolve(a, id);
     }
   }
+  // Compares of what hangs off it, and of its own insides, hold its address: of another object they say nothing.
+  bool by_address(SourceId id) const {
+    if (!table_.children_of(id).empty()) return true;
+    for (int32_t f : table_.facts_of(id)) {
+      const FactKind kind = table_.facts()[f].kind;
+      if (kind != FactKind::kEquals && kind != FactKind::kTensor && kind != FactKind::kStorageOffset) return true;
+    }
+    return false;
+  }
   void add_resolve(Arming& a, SourceId id) {
-    a.s.code.push_back({Op::kResolve, id, current_[id], nullptr, nullptr, 0, link_level(a, id)});
+    a.s.code.push_back({Op::kResolve, id, current_[id], nullptr, nullptr, by_address(id), link_level(a, id)});
   }
 
   // How the object of `id` hangs off its parent's.
@@ -502,6 +522,8 @@ class Program final : public GuardProgram {
           add_resolve(a, id);
         break;
       case SourceKind::kSetItem:
+      case SourceKind::kContextValue:
+      case SourceKind::kWeakTarget:
       case SourceKind::kTensorAttr:
       case SourceKind::kModule:
         add_resolve(a, id);
@@ -548,6 +570,10 @@ class Program final : public GuardProgram {
         add_dict(a, id);
         if (PyODict_Check(object) && PyTuple_GET_SIZE(f.expected) > 1) plain();
         break;
+      case FactKind::kAddressIs:
+        if (!tagged) plain();
+        break;
+      case FactKind::kSpecials:
       case FactKind::kTypeLacks:
       case FactKind::kTypeVersion:
         if (!add_type(a, id, object)) plain();
@@ -567,6 +593,9 @@ class Program final : public GuardProgram {
       case FactKind::kTensorAliases:
       case FactKind::kSameObject:
       case FactKind::kDistinct:
+      case FactKind::kWritten:
+      case FactKind::kSubclassIs:
+      case FactKind::kCallGives:
       case FactKind::kNotAliases:
         break;
     }

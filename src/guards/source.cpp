@@ -74,6 +74,10 @@ std::string str(const Observations& o, SourceId id) {
       return parent() + "." + text(s.key);
     case SourceKind::kConstantObject:
       return short_repr(s.object);
+    case SourceKind::kContextValue:
+      return parent() + ".get()";
+    case SourceKind::kWeakTarget:
+      return parent() + "()";
   }
   return "?";
 }
@@ -136,6 +140,25 @@ std::string words(const Observations& o, const Fact& f) {
     case FactKind::kCodeIs:
       out = x + ".__code__ is the same (" + want + ")";
       break;
+    case FactKind::kWritten:
+      out = x + ", which is written, is met under no other name";
+      break;
+    case FactKind::kAddressIs:
+      out = "id(" + x + ") is the same";
+      break;
+    case FactKind::kSpecials:
+      out = x + " keeps its special methods";
+      break;
+    case FactKind::kSubclassIs:
+      out = want + (f.number ? " is" : " is not") + " a subclass of " + x;
+      break;
+    case FactKind::kCallGives: {
+      out = short_repr(PyTuple_GET_ITEM(e, 0)) + "(";
+      const Py_ssize_t last = PyTuple_GET_SIZE(e) - 1;
+      for (Py_ssize_t i = 1; i < last; i++) out += (i > 1 ? ", " : "") + short_repr(PyTuple_GET_ITEM(e, i));
+      out += ") gives " + short_repr(PyTuple_GET_ITEM(e, last));
+      break;
+    }
     case FactKind::kGlobalState:
       out = "torch's global state";
       break;

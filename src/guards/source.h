@@ -38,12 +38,14 @@ enum class SourceKind : uint8_t {
   kDictItem,    // parent[key], parent a dict; key is a constant object
   kDictKeyAt,   // index-th key in order
   kDictValueAt,     // index-th value in order
-  kSequenceItem,    // parent[index], list or tuple (also subclasses, without calling __getitem__)
+  kSequenceItem,    // parent[index], list, tuple or deque (also subclasses, without calling __getitem__)
   kSetItem,         // index-th in iteration order
   kSlot,            // C member/getset attribute `name` of parent with no Python code behind it (__slots__, __code__,
                     // __defaults__, ...)
   kModule,          // sys.modules[name]
   kTensorAttr,      // .grad, ._base ... of a tensor: `name`
+  kContextValue,    // what context variable `parent` holds in the current context
+  kWeakTarget,      // what weak reference `parent` refers to; None when that is dead
   kConstantObject,  // an object known by address (types of observed objects, globals dicts of functions whose code is
                     // guarded, singletons); `object` kept alive by the guards
 };
@@ -75,10 +77,14 @@ enum class FactKind : uint8_t {
                    // an entry)
   kTensorAliases,  // number: another source whose tensor shares storage with this one
   kSameObject,     // number: another source that holds the very same object (two paths met in one object)
-  kDistinct,       // number: another source that holds a different object (`a is b` was seen to be false, or one was
-                   // mutated)
+  kDistinct,       // number: another source that holds a different object (`a is b` was seen to be false)
+  kWritten,        // x was written by the trace: no other source that held an object of its type then may be x now
   kNotAliases,     // none of the tensor inputs share storage except as recorded (number unused)
   kCodeIs,         // x.__code__ is `expected` (functions compared by code, for functions made anew each time)
+  kAddressIs,      // x is at the address it had (id() and hash() were seen)
+  kSpecials,       // x is a type: none of the special methods that C code may call on its instances changed
+  kSubclassIs,     // x is an abstract class: `expected` (a type) was found to be (number 1) or not to be a subclass
+  kCallGives,      // expected[0](*expected[1:-1]) gives expected[-1]: a C function that reads some state
   kGlobalState,    // packed torch state: grad mode, inference mode, autocast, default dtype, determinism,
                    // threads-independent flags
 };

@@ -36,10 +36,19 @@ void attribute_error(PyObject* o, PyObject* name) {
 
 // Tensor attributes that hand out what a trace cannot follow.
 bool is_forbidden_tensor_attribute(PyObject* name) {
-  static const char* const kNames[] = {"_cdata", "_version", "__cuda_array_interface__"};
+  static const char* const kNames[] = {"_cdata",  "_version",        "__cuda_array_interface__",
+                                       "_base",   "_backward_hooks", "_post_accumulate_grad_hooks",
+                                       "name",    "output_nr",       "retains_grad",
+                                       "_grad_fn"};
   for (const char* n : kNames)
     if (PyUnicode_CompareWithASCIIString(name, n) == 0) return true;
   return false;
+}
+
+Ref is_leaf_of(PyObject* tensor) {
+  Ref leaf = Ref::steal(PyObject_GetAttrString(tensor, "is_leaf"));
+  if (!leaf) throw Declined("a tensor that cannot be asked for is_leaf");
+  return leaf;
 }
 
 }  // namespace
@@ -56,11 +65,17 @@ int Interpreter::find_attr(PyObject* o, PyObject* name, PyObject** out) {
   if (plain) return _PyObject_LookupAttr(o, name, out);
   *out = nullptr;
   PyTypeObject* t = Py_TYPE(o);
-  if (t->tp_getattro == PyObject_GenericGetAttr) return lookup_generic(o, name, out);
-  if (!(t->tp_flags & Py_TPFLAGS_HEAPTYPE)) return lookup_by_slot(o, t->tp_getattro, name, out);
-  // A Python class in between: its __getattribute__ and __getattr__ decide.
   static PyObject* const getattribute_name = interned("__getattribute__");
   static PyObject* const getattr_name = interned("__getattr__");
+  if (t->tp_getattro == PyObject_GenericGetAttr) {
+    if (t->tp_flags & Py_TPFLAGS_HEAPTYPE) {  // has neither of its own, and must not get one
+      recorder.type_lookup(t, getattribute_name);
+      recorder.type_lookup(t, getattr_name);
+    }
+    return lookup_generic(o, name, out);
+  }
+  if (!(t->tp_flags & Py_TPFLAGS_HEAPTYPE)) return lookup_by_slot(o, t->tp_getattro, name, out);
+  // A Python class in between: its __getattribute__ and __getattr__ decide.
   PyObject* getattribute = recorder.type_lookup(t, getattribute_name);
   PyObject* getattr = recorder.type_lookup(t, getattr_name);
   int r;
@@ -108,9 +123,9 @@ int Interpreter::lookup_by_slot(PyObject* o, getattrofunc slot, PyObject* name, 
     if (own == nullptr) return find_attr(f, name, out);
   }
   const char* kind = Py_TYPE(o)->tp_name;
-  static const char* const kPlain[] = {"types.GenericAlias", "method",       "types.UnionType",
-                                       "classmethod",        "staticmethod", "typing.Generic",
-                                       "weakproxy",          "mappingproxy", "builtin_function_or_method"};
+  static const char* const kPlain[] = {
+      "types.GenericAlias", "method",         "types.UnionType", "classmethod",
+      "staticmethod",       "typing.Generic", "mappingproxy",    "builtin_function_or_method"};
   for (const char* plain : kPlain) {
     if (std::strcmp(kind, plain) == 0) {
       int found = _PyObject_LookupAttr(o, name, out);
@@ -139,6 +154,11 @@ PyObject* Interpreter::from_slot(PyObject* o, PyObject* name, PyObject* descript
   recorder.not_opaque(o);
   SourceId id = recorder.source_of(o);
   if (is_tensor(o)) {
+    static PyObject *const is_leaf = interned("is_leaf"), *const grad_fn = interned("grad_fn");
+    if (name == is_leaf || name == grad_fn) {  // of a tensor that requires no gradient there is but one answer
+      Ref tracked = Ref::steal(PyObject_GetAttrString(o, "requires_grad"));
+      if (tracked.get() != Py_False) recorder.reach(SourceKind::kTensorAttr, id, -1, is_leaf, is_leaf_of(o).get());
+    }
     if (is_atom(value) || recorder.is_old(value)) return v.release();  // implied by kTensor
     if (is_tensor(value) && !(session != nullptr && session->is_trace_tensor(value)))
       recorder.reach(SourceKind::kTensorAttr, id, -1, name, value);
@@ -160,6 +180,22 @@ PyObject* Interpreter::from_slot(PyObject* o, PyObject* name, PyObject* descript
   return v.release();
 }
 
+// The same for data descriptors that are neither members nor getsets nor Python code.
+PyObject* Interpreter::from_data_descriptor(PyObject* o, PyObject* descriptor, PyObject* value) {
+  PyTypeObject* kind = Py_TYPE(descriptor);
+  if (value == nullptr || !recorder.is_old(o) || (kind->tp_flags & Py_TPFLAGS_HEAPTYPE)) return value;
+  if (kind == &PyProperty_Type) return value;  // its getter was called
+  Ref v = Ref::steal(value);
+  if (PyTuple_Check(o) && std::strcmp(kind->tp_name, "_collections._tuplegetter") == 0) {
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); ++i)
+      if (PyTuple_GET_ITEM(o, i) == value) {
+        recorder.contents(o);
+        return v.release();
+      }
+  }
+  throw Declined(std::string("attribute of an object from before the call through a ") + kind->tp_name);
+}
+
 int Interpreter::lookup_generic(PyObject* o, PyObject* name, PyObject** out) {
   PyTypeObject* t = Py_TYPE(o);
   if (type_dict(t) == nullptr && PyType_Ready(t) < 0) return -1;
@@ -171,6 +207,8 @@ int Interpreter::lookup_generic(PyObject* o, PyObject* name, PyObject** out) {
     *out = bind(d.get(), o, t);
     if (Py_TYPE(d.get()) == &PyGetSetDescr_Type || Py_TYPE(d.get()) == &PyMemberDescr_Type)
       *out = from_slot(o, name, d.get(), *out);
+    else
+      *out = from_data_descriptor(o, d.get(), *out);
     return *out != nullptr ? 1 : -1;
   }
   if (has_instance_dict(t)) {

@@ -6,6 +6,7 @@
 
 #include "frame/interpret/native.h"
 #include "frame/interpret/opcode_parts.h"
+#include "frame/resume.h"
 
 namespace flashover::frame {
 namespace {
@@ -348,8 +349,8 @@ PyObject* Interpreter::call(PyObject* f, PyObject* const* args, size_t nargs, Py
     }
     bool plain = true;
     for (size_t i = 0; i < count; ++i)
-      plain = plain && (is_atom(args[i]) ||
-                        (recorder.is_old(args[i]) && (is_pinned_kind(args[i]) || is_key_by_identity(args[i]))));
+      plain = plain && (is_atom(args[i]) || (recorder.is_old(args[i]) && !is_module(args[i]) &&
+                                             (is_pinned_kind(args[i]) || is_key_by_identity(args[i]))));
     if (plain) {
       // A hit answers from what was computed before; a miss computes and keeps it, as it would without us.
       ++uninterpreted;
@@ -361,6 +362,8 @@ PyObject* Interpreter::call(PyObject* f, PyObject* const* args, size_t nargs, Py
         for (size_t i = 0; i < count; ++i)
           if (!is_atom(args[i]) && !is_pinned_kind(args[i]))
             recorder.fact(FactKind::kIdentity, recorder.source_of(args[i]), args[i]);
+        // The guards ask the cache again: it may have been cleared.
+        recorder.call_gives(f, args, count, kwnames, result.get());
         if (!is_atom(result.get()) && !recorder.is_old(result.get())) recorder.constant(result.get());
         return result.release();
       }
@@ -373,8 +376,8 @@ PyObject* Interpreter::call(PyObject* f, PyObject* const* args, size_t nargs, Py
   }
   if (t == &_PyWeakref_RefType && nargs == 0 && kwnames == nullptr) {
     Ref target = Ref::steal(call_plain(f, args, nargs, kwnames));
-    if (target && !is_atom(target.get()) && recorder.is_old(f) && !recorder.is_old(target.get()))
-      recorder.constant(target.get());
+    if (target && recorder.is_old(f))
+      recorder.reach(SourceKind::kWeakTarget, recorder.source_of(f), -1, nullptr, target.get());
     return target.release();
   }
   if (t == k.script_function) {
@@ -439,6 +442,7 @@ PyObject* Interpreter::call(PyObject* f, PyObject* const* args, size_t nargs, Py
   if (std::strcmp(t->tp_name, "types.GenericAlias") == 0 || std::strcmp(t->tp_name, "operator.itemgetter") == 0 ||
       std::strcmp(t->tp_name, "operator.attrgetter") == 0 || std::strcmp(t->tp_name, "operator.methodcaller") == 0 ||
       std::strcmp(t->tp_name, "staticmethod") == 0) {
+    recorder.identity(f);  // what it was made of cannot change
     for (size_t i = 0; i < count; ++i) consume(args[i]);
     return call_plain(f, args, nargs, kwnames);
   }

@@ -70,6 +70,7 @@ PyObject* Interpreter::subscript(PyObject* o, PyObject* key) {
   if (plain) return PyObject_GetItem(o, key);
   PyTypeObject* t = Py_TYPE(o);
   if (is_tensor(o)) {
+    recorder.specials(t);
     consume(key);
     return PyObject_GetItem(o, key);
   }
@@ -117,6 +118,7 @@ int Interpreter::set_subscript(PyObject* o, PyObject* key, PyObject* value) {
   if (plain) return value != nullptr ? PyObject_SetItem(o, key, value) : PyObject_DelItem(o, key);
   recorder.not_opaque(o);
   PyTypeObject* t = Py_TYPE(o);
+  if (PyDict_Check(o)) recorder.hash(key);
   if (recorder.is_old(o) && !is_tensor(o)) {
     // A class with one of __setitem__ and __delitem__ has the other through the same slot.
     static PyObject *const set = PyUnicode_InternFromString("__setitem__"), *const del = PyUnicode_InternFromString(
@@ -215,7 +217,13 @@ int Interpreter::contains(PyObject* c, PyObject* item) {
     recorder.contents(c);
   }
   if (!is_plain(item)) consume(item);
-  if (Py_TYPE(c) == &PyTuple_Type || Py_TYPE(c) == &PyList_Type) consume(c);
+  if (PyAnySet_Check(c)) recorder.hash(item);
+  if (Py_TYPE(c) == &PyTuple_Type || Py_TYPE(c) == &PyList_Type) {
+    consume(c);
+    if (!is_plain(item))  // elements are compared by identity first
+      for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(c); ++i)
+        recorder.same_or_distinct(item, PySequence_Fast_GET_ITEM(c, i));
+  }
   return PySequence_Contains(c, item);
 }
 
@@ -224,7 +232,11 @@ PyObject* Interpreter::compare(PyObject* a, PyObject* b, int op) {
   static const char* const kSpecial[] = {"__lt__", "__le__", "__eq__", "__ne__", "__gt__", "__ge__"};
   if (!(is_plain(a) && is_plain(b))) {
     for (PyObject* o : {a, b}) {
-      if (is_plain(o) || is_tensor(o)) continue;
+      if (is_plain(o)) continue;
+      if (is_tensor(o)) {
+        recorder.specials(Py_TYPE(o));
+        continue;
+      }
       consume(o);
       look_special(o, kSpecial[op]);
     }
@@ -238,7 +250,11 @@ PyObject* Interpreter::binary(PyObject* a, PyObject* b, int op) {
   if (plain) return row.f(a, b);
   if (!(is_plain(a) && is_plain(b))) {
     for (PyObject* o : {a, b}) {
-      if (is_plain(o) || is_tensor(o)) continue;
+      if (is_plain(o)) continue;
+      if (is_tensor(o)) {
+        recorder.specials(Py_TYPE(o));
+        continue;
+      }
       consume(o);
       if (Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE) {
         std::string name = row.special;
@@ -258,9 +274,7 @@ PyObject* Interpreter::unary(PyObject* o, unaryfunc f) {
   if (plain) return f(o);
   recorder.not_opaque(o);
   if (!is_plain(o)) {
-    look_special(o, "__neg__");
-    look_special(o, "__invert__");
-    look_special(o, "__pos__");
+    recorder.specials(Py_TYPE(o));
   }
   return f(o);
 }

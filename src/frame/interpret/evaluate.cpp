@@ -185,6 +185,8 @@ PyObject* Interpreter::run_frame(PyThreadState* tstate, _PyInterpreterFrame* fra
         generators_.push_back(Ref::steal(PyWeakref_NewRef(generator, nullptr)));
     }
     if (runs_uninterpreted(frame->f_code)) {
+      for (int i = 0; i < frame->f_code->co_argcount + frame->f_code->co_kwonlyargcount; ++i)
+        if (frame->localsplus[i] != nullptr) recorder.whole(frame->localsplus[i]);
       ++uninterpreted;
       PyObject* result = _PyEval_EvalFrameDefault(tstate, frame, throwflag);
       --uninterpreted;
@@ -622,7 +624,10 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
             Ref set = Ref::steal(PySet_New(nullptr));
             if (!set) goto error;
             bool ok = true;
-            for (int i = arg; i > 0; --i) ok = ok && PySet_Add(set.get(), PEEK(i)) == 0;
+            for (int i = arg; i > 0; --i) {
+              if (!plain) recorder.hash(PEEK(i));
+              ok = ok && PySet_Add(set.get(), PEEK(i)) == 0;
+            }
             for (int i = 0; i < arg; ++i) Py_DECREF(POP());
             if (!ok) goto error;
             PUSH(set.release());
@@ -632,7 +637,10 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
             Ref dict = Ref::steal(PyDict_New());
             if (!dict) goto error;
             bool ok = true;
-            for (int i = arg; i > 0; --i) ok = ok && PyDict_SetItem(dict.get(), PEEK(2 * i), PEEK(2 * i - 1)) == 0;
+            for (int i = arg; i > 0; --i) {
+              if (!plain) recorder.hash(PEEK(2 * i));
+              ok = ok && PyDict_SetItem(dict.get(), PEEK(2 * i), PEEK(2 * i - 1)) == 0;
+            }
             for (int i = 0; i < 2 * arg; ++i) Py_DECREF(POP());
             if (!ok) goto error;
             PUSH(dict.release());
@@ -683,11 +691,13 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
           case SET_ADD: {
             Ref v = Ref::steal(POP());
             if (recorder.is_old(PEEK(arg))) journal.whole(PEEK(arg));
+            if (!plain) recorder.hash(v.get());
             if (PySet_Add(PEEK(arg), v.get()) < 0) goto error;
             break;
           }
           case MAP_ADD: {
             Ref v = Ref::steal(POP()), k = Ref::steal(POP());
+            if (!plain) recorder.hash(k.get());
             if (recorder.is_old(PEEK(arg))) journal.dict_item(PEEK(arg), k.get());
             if (PyDict_SetItem(PEEK(arg), k.get(), v.get()) < 0) goto error;
             break;

@@ -128,6 +128,8 @@ class Interpreter {
   const bool plain = false;
   // Generators that were started and are not finished are of the trace: they end without running anything more.
   void end_generators();
+  bool switched = false;   // the program set a switch of torch's
+  Ref autocast_cache;      // what torch.is_autocast_cache_enabled() says to the program
   std::vector<Ref> locks;  // acquired by the program and not released yet
   int uninterpreted = 0;   // > 0: frames run in CPython's own evaluator, effects stay
 
@@ -145,6 +147,7 @@ class Interpreter {
   int lookup_nn_module(PyObject* o, PyObject* name, PyObject** out);
   PyObject* bind(PyObject* descriptor, PyObject* o, PyTypeObject* type);
   PyObject* from_slot(PyObject* o, PyObject* name, PyObject* descriptor, PyObject* value);
+  PyObject* from_data_descriptor(PyObject* o, PyObject* descriptor, PyObject* value);
   int set_generic(PyObject* o, PyObject* name, PyObject* value);
   PyObject* call_type(PyTypeObject* t, PyObject* const* args, size_t nargs, PyObject* kwnames);
   PyObject* call_marked(Mark mark, PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames);

@@ -73,6 +73,78 @@ PyObject* do_len(const NativeCall& c) {
   return c.run();
 }
 
+PyObject* do_callable(const NativeCall& c) {
+  if (c.nargs == 1) c.in.look_special(c.args[0], "__call__");
+  return c.run();
+}
+PyObject* do_id(const NativeCall& c) {
+  if (c.nargs == 1) c.in.recorder.identity(c.args[0]);
+  return c.run();
+}
+PyObject* do_hash(const NativeCall& c) {
+  if (c.nargs == 1) c.in.recorder.hash(c.args[0]);
+  return c.run();
+}
+
+// Reads some state of the process or the thread that may be another one on the next call.
+PyObject* do_state(const NativeCall& c) {
+  Ref result = Ref::steal(c.run());
+  if (!result) return nullptr;
+  const size_t count = c.all_nargs + (c.kwnames == nullptr ? 0 : static_cast<size_t>(PyTuple_GET_SIZE(c.kwnames)));
+  bool plain = is_atom(result.get()) || PyTuple_CheckExact(result.get());
+  for (size_t i = 0; i < count; ++i) plain = plain && (is_atom(c.all[i]) || is_pinned_kind(c.all[i]));
+  if (!plain) throw Declined("call of " + callable_name(c.f));
+  if (c.in.switched) {  // what the program set itself is no state of before
+    if (c.in.recorder.knows_call(c.f, c.all, count)) return result.release();
+    throw Declined("call of " + callable_name(c.f) + " after a switch was set");
+  }
+  c.in.recorder.call_gives(c.f, c.all, count, c.kwnames, result.get());
+  return result.release();
+}
+
+PyObject* do_switch(const NativeCall& c) {
+  c.in.switched = true;
+  return c.run();
+}
+
+// The trace turns the cache of autocast off; the program sees what it would see.
+PyObject* do_autocast_cache(const NativeCall& c) {
+  return c.in.autocast_cache ? Py_NewRef(c.in.autocast_cache.get()) : c.run();
+}
+PyObject* do_set_autocast_cache(const NativeCall& c) {
+  if (!c.in.autocast_cache || c.nargs != 1 || !PyBool_Check(c.args[0])) return c.run();
+  c.in.autocast_cache = Ref::borrow(c.args[0]);
+  Py_RETURN_NONE;
+}
+
+PyObject* do_context_get(const NativeCall& c) {
+  Ref value = Ref::steal(c.run());
+  if (!c.in.recorder.is_old(c.self) || c.in.recorder.detached(c.self)) return value.release();
+  PyObject* held = nullptr;
+  if (PyContextVar_Get(c.self, nullptr, &held) < 0) PyErr_Clear();
+  Ref keep = Ref::steal(held);
+  if (!held) throw Declined("a context variable without a value is read");
+  c.in.recorder.reach(SourceKind::kContextValue, c.in.recorder.source_of(c.self), -1, nullptr, held);
+  return value.release();
+}
+PyObject* do_context_set(const NativeCall& c) {
+  if (c.in.recorder.is_old(c.self)) c.in.recorder.detach(c.self);
+  return c.run();
+}
+
+PyObject* do_subclass_check(const NativeCall& c) {  // _abc._abc_subclasscheck(abstract, class)
+  Ref result = Ref::steal(c.run());
+  if (result && c.nargs == 2 && PyBool_Check(result.get()) && PyType_Check(c.args[0]) && PyType_Check(c.args[1]))
+    c.in.recorder.subclass(c.args[1], c.args[0], result.get() == Py_True);
+  return result.release();
+}
+PyObject* do_instance_check(const NativeCall& c) {  // _abc._abc_instancecheck(abstract, instance)
+  Ref result = Ref::steal(c.run());
+  if (result && c.nargs == 2 && PyBool_Check(result.get()) && PyType_Check(c.args[0]))
+    c.in.recorder.subclass(reinterpret_cast<PyObject*>(Py_TYPE(c.args[1])), c.args[0], result.get() == Py_True);
+  return result.release();
+}
+
 PyObject* do_iter(const NativeCall& c) {
   if (c.nargs == 1 && c.kwnames == nullptr) return c.in.iterator(c.args[0]);
   return c.run();
@@ -238,10 +310,23 @@ PyObject* do_record_function(const NativeCall&) { return Py_NewRef(Py_True); }
 
 PyObject* do_import(const NativeCall& c) {
   ++c.in.uninterpreted;
-  PyObject* m = c.run();
+  Ref m = Ref::steal(c.run());
   --c.in.uninterpreted;
-  if (m != nullptr && !c.in.recorder.is_old(m)) c.in.recorder.constant(m);
-  return m;
+  if (!m) return nullptr;
+  // Absolute imports answer with what sys.modules has under the name, or under its first part.
+  const bool absolute = c.nargs < 5 || (PyLong_Check(c.args[4]) && PyLong_AsLong(c.args[4]) == 0);
+  const bool whole = c.nargs > 3 && PyObject_IsTrue(c.args[3]) == 1;
+  Ref name = c.nargs > 0 && PyUnicode_Check(c.args[0]) ? Ref::borrow(c.args[0]) : Ref();
+  if (name && !whole) {
+    const Py_ssize_t dot = PyUnicode_FindChar(name.get(), '.', 0, PyUnicode_GET_LENGTH(name.get()), 1);
+    if (dot > 0) name = Ref::steal(PyUnicode_Substring(name.get(), 0, dot));
+  }
+  PyErr_Clear();
+  if (absolute && name && PyModule_Check(m.get()) &&
+      PyDict_GetItemWithError(PyImport_GetModuleDict(), name.get()) == m.get())
+    c.in.recorder.reach(SourceKind::kModule, kNoSource, -1, name.get(), m.get());
+  if (!c.in.recorder.is_old(m.get())) c.in.recorder.constant(m.get());
+  return m.release();
 }
 
 // torch.autograd.Function.apply: its forward is Python code; its backward is called when the trace's backward runs.
@@ -280,9 +365,11 @@ const Row kFunctions[] = {
     {"builtins", "vars", 0, do_vars},
     {"builtins", "__build_class__", kShares, do_build_class},
     {"builtins", "__import__", kShares, do_import},
-    {"builtins", "callable id", kShares},
+    {"builtins", "callable", kShares, do_callable},
+    {"builtins", "id", kShares, do_id},
+    {"builtins", "hash", kShares, do_hash},
     {"builtins", "dir", kShares, do_dir},
-    {"builtins", "abs all any ascii bin chr divmod format hash hex max min oct ord pow repr round sorted sum",
+    {"builtins", "abs all any ascii bin chr divmod format hex max min oct ord pow repr round sorted sum",
      kReads | kShares | kCalls},
     {"builtins", "globals locals", kShares},
     {"math", "*", kReads},
@@ -314,44 +401,59 @@ const Row kFunctions[] = {
     {"_heapq", "*", kShares, do_write_list},
     {"_collections", "_count_elements", 0, do_count_elements},
     {"itertools", "tee", kReads},
-    {"_abc", "_abc_instancecheck _abc_subclasscheck get_cache_token", kShares},
+    {"_abc", "_abc_instancecheck", kShares, do_instance_check},
+    {"_abc", "_abc_subclasscheck", kShares, do_subclass_check},
+    {"_abc", "get_cache_token", kShares, do_state},
     {"_contextvars", "copy_context", 0},
-    {"sys", "getrecursionlimit getsizeof intern is_finalizing exc_info getfilesystemencoding exception", kShares},
-    {"_thread", "get_ident RLock allocate_lock", kShares},
-    {"posix", "getpid fspath", kShares},
-    {"_weakref", "getweakrefcount", 0},
+    {"sys", "intern is_finalizing exc_info getfilesystemencoding exception", kShares},
+    {"sys", "getrecursionlimit", kShares, do_state},
+    {"_thread", "RLock allocate_lock", kShares},
+    {"_thread", "get_ident", kShares, do_state},
+    {"posix", "fspath", kShares},
+    {"posix", "getpid", kShares, do_state},
     {"_warnings", "warn", kShares},
     {"_struct", "calcsize pack unpack", kReads},
     {"_typing", "_idfunc", kShares},
     {"torch._C",
-     "_get_tracing_state _has_torch_function _has_torch_function_unary _has_torch_function_variadic is_grad_enabled "
-     "_set_grad_enabled is_inference_mode_enabled is_autocast_enabled set_autocast_enabled get_autocast_dtype "
-     "set_autocast_dtype is_autocast_cache_enabled set_autocast_cache_enabled autocast_increment_nesting "
+     "_get_tracing_state _has_torch_function _has_torch_function_unary _has_torch_function_variadic "
+     "is_grad_enabled _set_grad_enabled is_inference_mode_enabled is_autocast_enabled "
+     "set_autocast_enabled get_autocast_dtype set_autocast_dtype autocast_increment_nesting "
      "autocast_decrement_nesting clear_autocast_cache is_autocast_cpu_enabled set_autocast_cpu_enabled "
      "get_autocast_cpu_dtype set_autocast_cpu_dtype get_autocast_gpu_dtype is_autocast_available "
-     "_is_any_autocast_enabled "
-     "get_default_dtype _get_default_device _get_default_dtype _log_api_usage_once _jit_debug_module_iterators "
-     "_is_torch_function_enabled _is_torch_function_all_disabled _len_torch_function_stack _len_torch_dispatch_stack "
+     "_is_any_autocast_enabled get_default_dtype _get_default_device _get_default_dtype "
+     "_log_api_usage_once _jit_debug_module_iterators _is_torch_function_enabled "
+     "_is_torch_function_all_disabled _len_torch_function_stack _len_torch_dispatch_stack "
      "_get_cudnn_enabled _get_mkldnn_enabled _get_flash_sdp_enabled _get_mem_efficient_sdp_enabled "
      "_get_math_sdp_enabled _get_cudnn_sdp_enabled _get_deterministic_algorithms _get_cudnn_benchmark "
-     "_get_cudnn_deterministic _get_cudnn_allow_tf32 _get_cublas_allow_tf32 _get_float32_matmul_precision "
-     "_get_deterministic_algorithms_warn_only _get_nnpack_enabled _get_tracing_state _get_graph_executor_optimize "
-     "_jit_get_profiling_mode _is_tracing is_anomaly_enabled is_autocast_xla_enabled _are_functorch_transforms_active "
-     "_is_alias_of _functorch_is_active _get_cpu_capability _cuda_isInBadFork _cuda_getDeviceCount "
-     "_cuda_isCurrentStreamCapturing _get_privateuse1_backend_name _get_accelerator _accelerator_getAccelerator "
-     "_is_autocast_available _is_tracing _is_view_replay_enabled _is_xnnpack_enabled _is_torch_function_mode_enabled "
-     "_can_use_cudnn_attention _can_use_flash_attention _can_use_mem_efficient_attention _get_blas_preferred_backend "
-     "_get_linalg_preferred_backend _get_mkldnn_deterministic _get_onednn_allow_tf32 _has_storage "
-     "_meta_in_tls_dispatch_include _jit_is_script_object _mps_is_available _cuda_getDevice _get_torch_function_state "
-     "_set_torch_function_state _set_fwd_grad_enabled _vmapmode_decrement_nesting _demangle "
-     "_push_on_torch_function_stack _pop_torch_function_stack _get_function_stack_at _set_cudnn_enabled "
-     "_set_cudnn_benchmark _set_cudnn_deterministic _set_cudnn_allow_tf32 _cuda_get_cudnn_benchmark_limit "
-     "_cuda_set_cudnn_benchmark_limit _set_fp32_precision_setter "
-     "_is_key_in_tls _infer_size _conv_determine_backend_memory_format _get_obj_in_tls _get_qengine "
-     "_get_overlapping_storages _debug_has_internal_overlap _is_flash_attention_available _has_mkldnn "
-     "_get_sdp_priority_order _get_fp32_precision_getter _dispatch_tls_is_dispatch_key_excluded "
-     "_dispatch_tls_is_dispatch_key_included _dispatch_keys _is_multithreading_enabled _vmapmode_increment_nesting",
+     "_get_cudnn_deterministic _get_deterministic_algorithms_warn_only _is_tracing "
+     "_are_functorch_transforms_active _functorch_is_active _get_cpu_capability _cuda_isInBadFork "
+     "_cuda_getDeviceCount _cuda_isCurrentStreamCapturing _get_accelerator _accelerator_getAccelerator "
+     "_is_autocast_available _is_torch_function_mode_enabled _can_use_cudnn_attention "
+     "_can_use_flash_attention _can_use_mem_efficient_attention _get_mkldnn_deterministic _has_storage "
+     "_meta_in_tls_dispatch_include _jit_is_script_object _mps_is_available _cuda_getDevice "
+     "_get_torch_function_state _set_torch_function_state _push_on_torch_function_stack _pop_torch_function_stack "
+     "_get_function_stack_at "
+     "_vmapmode_decrement_nesting _demangle _is_key_in_tls _infer_size "
+     "_conv_determine_backend_memory_format _get_obj_in_tls _debug_has_internal_overlap "
+     "_is_flash_attention_available _has_mkldnn _dispatch_tls_is_dispatch_key_excluded "
+     "_dispatch_tls_is_dispatch_key_included _dispatch_keys _vmapmode_increment_nesting",
      kShares},
+    // State that GlobalState does not hold.
+    {"torch._C",
+     "is_autocast_xla_enabled is_anomaly_enabled _get_nnpack_enabled _is_multithreading_enabled "
+     "_is_view_replay_enabled _is_xnnpack_enabled _jit_get_profiling_mode _get_graph_executor_optimize "
+     "_get_float32_matmul_precision _get_qengine _get_blas_preferred_backend "
+     "_get_linalg_preferred_backend _get_cublas_allow_tf32 _get_onednn_allow_tf32 _get_cudnn_allow_tf32 "
+     "_get_fp32_precision_getter _is_fwd_grad_enabled _get_sdp_priority_order get_num_threads "
+     "_cuda_get_cudnn_benchmark_limit _get_privateuse1_backend_name _get_cublas_allow_fp16_reduced_precision_reduction "
+     "_get_warnAlways",
+     kShares, do_state},
+    {"torch._C",
+     "_set_cudnn_enabled _set_cudnn_benchmark _set_cudnn_deterministic _set_cudnn_allow_tf32 "
+     "_cuda_set_cudnn_benchmark_limit _set_fp32_precision_setter _set_fwd_grad_enabled",
+     kShares, do_switch},
+    {"torch._C", "is_autocast_cache_enabled", kShares, do_autocast_cache},
+    {"torch._C", "set_autocast_cache_enabled", kShares, do_set_autocast_cache},
     {"torch._C._functorch",
      "is_functorch_wrapped_tensor is_batchedtensor is_gradtrackingtensor peek_interpreter_stack "
      "maybe_current_level maybe_get_level current_level get_dynamic_layer_stack_depth maybe_get_bdim "
@@ -409,7 +511,7 @@ const Row kMethods[] = {
     {"builtins:slice", "*", kReads},
     {"builtins:object", "__reduce_ex__ __reduce__ __getstate__", kShares, do_object_reduce},
     {"builtins:object", "__format__ __sizeof__ __init_subclass__ __subclasshook__ __dir__", kReads | kShares},
-    {"builtins:type", "mro __subclasses__ __prepare__ __instancecheck__ __subclasscheck__ __dir__", kShares},
+    {"builtins:type", "mro __prepare__ __instancecheck__ __subclasscheck__", kShares},
     {"builtins:property", "getter setter deleter", kReads},
     {"builtins:mappingproxy", "get keys values items copy", kReadsSelf | kShares},
     {"builtins:BaseException", "with_traceback add_note __setstate__", kShares},
@@ -420,19 +522,18 @@ const Row kMethods[] = {
     {"re:Match", "*", kReads | kShares},
     {"_thread:RLock", "acquire __enter__", kShares, do_lock},
     {"_thread:RLock", "release __exit__", kShares, do_unlock},
-    {"_thread:RLock", "_is_owned", kShares},
     {"_thread:LockType", "acquire __enter__", kShares, do_lock},
     {"_thread:LockType", "release __exit__", kShares, do_unlock},
-    {"_thread:LockType", "locked", kShares},
     {"collections:deque", "append appendleft extend extendleft insert pop popleft clear remove reverse rotate",
      kWrites | kReads | kShares},
     {"collections:deque", "copy count index", kReadsSelf | kReads},
     {"collections:defaultdict", "copy __missing__ __copy__", kReadsSelf | kShares},
-    {"_contextvars:ContextVar", "get set reset", kShares},
+    {"_contextvars:ContextVar", "get", kShares, do_context_get},
+    {"_contextvars:ContextVar", "set reset", kShares, do_context_set},
     {"torch._C:_ImperativeEngine", "run_backward", kShares, do_run_backward},
     {"torch:Size", "*", kReads | kShares},
     {"torch:finfo", "*", 0},
-    {"torch:Generator", "device initial_seed", 0},
+    {"torch:Generator", "initial_seed", 0, do_state},
     {"torch:device", "__enter__ __exit__", kShares},
     {"torch:DisableTorchFunctionSubclass", "*", kShares},
     {"torch:DisableTorchFunction", "*", kShares},
@@ -486,6 +587,7 @@ const char* const kForbiddenTensorMethods[] = {
     "_fix_weakref",   "resize_",         "resize_as_",
     "rename_",        "is_shared",       "new",
     "new_",           "storage_offset",  "is_set_to",
+    "_is_view",       "is_pinned",
 };
 // torch functions that are not operators on tensors.
 const char* const kForbiddenTensorFunctions[] = {"from_file",

@@ -1,0 +1,301 @@
+"""Guard soundness: random programs; between two calls a random change to anything a program can read. The compiled call
+must give what eager gives after every change, and must not compile again after a change that it cannot see.
+`./x fuzz-guards [seconds]`, a slice in CI (test_fuzz_guards.py).
+
+A program is a few features put together; a feature is a piece of state, a line that reads it, and ways to change it. It
+lives in two worlds made from the same text: one runs eager, the other compiled; both are changed alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import linecache
+import os
+import random
+import sys
+import time
+import types
+import warnings
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+os.environ["FLASHOVER_CHECK_GUARDS"] = "1"  # each check of guards is made twice: fast and plainly
+
+import torch  # noqa: E402
+
+import flashover  # noqa: E402
+
+from guard_features import FEATURES, INPUT_CHANGES, PROCESS, TORCH_READERS, Change, Feature, ProcessChange
+
+HEADER = """
+import abc, builtins, collections, contextlib, contextvars, copy, dataclasses, enum, functools, gc, itertools, logging
+import math, operator, os, sys, threading, types, typing, weakref
+import torch
+import torch.nn.functional as F
+from torch import nn
+"""
+
+
+@dataclass
+class World:
+    """One copy of a program: its globals, its model and the inputs of the next call."""
+
+    space: dict[str, Any]
+    model: Any
+    inputs: dict[str, Any]
+    call: Any
+
+    def change(self, code: str, seed: int) -> str:
+        self.space.update(m=self.model, i=self.inputs, r=random.Random(seed))
+        try:
+            with torch.random.fork_rng([]):
+                torch.manual_seed(seed)
+                exec(code, self.space)
+            return ""
+        except Exception as e:  # noqa: BLE001  both worlds must refuse alike
+            return f"{type(e).__name__}: {e}"
+
+
+def program(features: list[Feature], readers: list[str], as_function: bool) -> str:
+    lines = [HEADER]
+    for f in features:
+        lines.append(f.top)
+    indent = "    "
+    body = []
+    for k, f in enumerate(features):
+        body += f.use.strip("\n").splitlines()
+        if k < len(readers):
+            body.append(readers[k])
+    lines.append("class Net(nn.Module):")
+    lines.append("    def __init__(self):")
+    lines.append("        super().__init__()")
+    for f in features:
+        lines += [indent * 2 + line for line in f.init.strip("\n").splitlines()]
+    lines.append("    def forward(self, x, y=None, k=1.5, *rest, flag=None, **named):")
+    lines += [indent * 2 + line for line in body]
+    lines.append("        return x")
+    lines.append("def run(x, y=None, k=1.5, *rest, flag=None, **named):")
+    lines.append("    self = THE")
+    lines += [indent + line for line in body]
+    lines.append("    return x")
+    return "\n".join(lines) + "\n"
+
+
+def make_world(text: str, seed: int, mark: str, as_function: bool) -> World:
+    name = f"<guards {seed} {mark}>"
+    module = types.ModuleType("fuzzed_world")
+    linecache.cache[name] = (len(text), None, text.splitlines(True), name)
+    torch.manual_seed(seed)
+    sys.modules["fuzzed_world"] = module  # dataclasses looks there
+    exec(compile(text, name, "exec"), module.__dict__)
+    torch.manual_seed(seed)
+    model = module.Net()  # type: ignore[attr-defined]
+    module.THE = model  # type: ignore[attr-defined]
+    inputs = {"args": [torch.randn(3, 4)], "kwargs": {}}
+    return World(module.__dict__, model, inputs, module.run if as_function else model)  # type: ignore[attr-defined]
+
+
+def outcome(world: World, call: Any) -> Any:
+    try:
+        return call(*world.inputs["args"], **world.inputs["kwargs"])
+    except Exception as e:  # noqa: BLE001
+        return e
+
+
+def differ(a: Any, b: Any, where: str = "result") -> str:
+    """In words, or "" if both are the same."""
+    if isinstance(a, BaseException) or isinstance(b, BaseException):
+        return "" if type(a) is type(b) else f"{where}: {a!r} but compiled {b!r}"
+    if type(a) is not type(b):
+        if type(a).__name__ == type(b).__name__ and type(a).__module__ == "fuzzed_world":
+            return ""
+        return f"{where}: a {type(a).__name__} but compiled a {type(b).__name__}"
+    if isinstance(a, torch.Tensor):
+        for what in ("dtype", "shape", "layout", "requires_grad", "device"):
+            if getattr(a, what) != getattr(b, what):
+                return f"{where}: {what} {getattr(a, what)} but compiled {getattr(b, what)}"
+        if (a.grad_fn is None) != (b.grad_fn is None):
+            return f"{where}: grad_fn {a.grad_fn} but compiled {b.grad_fn}"
+        if a.layout != torch.strided:
+            return ""
+        if a.numel() > 1 and a.stride() != b.stride():
+            return f"{where}: strides {a.stride()} but compiled {b.stride()}"
+        x, y = a.detach(), b.detach()
+        if x.dtype.is_floating_point or x.dtype.is_complex:
+            if not torch.allclose(x.double() if not x.is_complex() else x, y.double() if not x.is_complex() else y,
+                                  rtol=2e-2 if x.dtype.itemsize < 4 else 1e-4, atol=1e-4, equal_nan=True):  # fmt: skip
+                return f"{where}: {x.tolist()} but compiled {y.tolist()}"
+        elif not torch.equal(x, y):
+            return f"{where}: {x.tolist()} but compiled {y.tolist()}"
+        return ""
+    if isinstance(a, (list, tuple)):
+        if len(a) != len(b):
+            return f"{where}: length {len(a)} but compiled {len(b)}"
+        return next(filter(None, (differ(p, q, f"{where}[{n}]") for n, (p, q) in enumerate(zip(a, b)))), "")
+    if isinstance(a, dict):
+        if list(map(str, a)) != list(map(str, b)):
+            return f"{where}: keys {list(a)} but compiled {list(b)}"
+        return next(filter(None, (differ(p, q, f"{where}[{n!r}]") for (n, p), q in zip(a.items(), b.values()))), "")
+    if isinstance(a, (int, float, str, bool, bytes)):
+        return "" if a == b or a != a else f"{where}: {a!r} but compiled {b!r}"
+    return ""
+
+
+def visible(world: World) -> dict[str, Any]:
+    """State that the program may have written."""
+    out: dict[str, Any] = {"inputs": world.inputs, "tensors": dict(world.model.state_dict())}
+    for name, value in world.space.items():
+        if name.isupper() and name != "THE" and isinstance(value, (float, str, list, dict)):
+            out[name] = value
+    return out
+
+
+@dataclass
+class Report:
+    sequences: int = 0
+    calls: int = 0
+    hits: int = 0
+    kinds: Counter[str] = field(default_factory=Counter)
+    failures: list[str] = field(default_factory=list)
+    eager: Counter[str] = field(default_factory=Counter)
+
+
+def run_sequence(seed: int, report: Report, only: str = "", steps: int = 6, verbose: bool = False) -> None:
+    rng = random.Random(seed)
+    named = [f for f in FEATURES if only in f.name] if only else FEATURES
+    features = rng.sample(named, k=min(len(named), rng.randint(1, 4)))
+    readers = rng.sample(TORCH_READERS, k=rng.randint(0, 2))
+    as_function = rng.random() < 0.25
+    text = program(features, readers, as_function)
+    eager, fast = (make_world(text, seed, mark, as_function) for mark in ("eager", "fast"))
+    compiled = flashover.compile(fast.call, backend="eager", options={"recompile_limit": 64})
+    changes: list[Change] = [c for f in features for c in f.changes]
+    undo: list[str] = []
+    process_space: dict[str, Any] = {}
+    exec(HEADER, process_space)
+    done: list[str] = []
+    report.sequences += 1
+
+    def fail(what: str) -> None:
+        steps_text = "\n    ".join(done)
+        report.failures.append(
+            f"seed {seed}: {what}\n  features {[f.name for f in features]} {readers}\n    {steps_text}"
+        )
+        if verbose:
+            print(report.failures[-1], flush=True)
+
+    def both() -> Any:
+        report.calls += 1
+        expected = outcome(eager, eager.call)
+        got = outcome(fast, compiled)
+        problem = differ(expected, got)
+        if not problem and not isinstance(expected, Exception):
+            problem = differ(visible(eager), visible(fast), "state")
+        if problem:
+            fail(problem)
+        return None if problem else expected
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            last = both()
+            for _ in range(steps):
+                if last is None:
+                    return
+                pick = rng.random()
+                change: Change | ProcessChange
+                change_seed = rng.randrange(1 << 30)
+                settled = False
+                if rng.random() < 0.5:  # what the last call wrote has been seen, and writes nothing new
+                    so_far = flashover.compile_stats()["recompiles"]
+                    last = both()
+                    settled = last is not None and flashover.compile_stats()["recompiles"] == so_far
+                    if last is None:
+                        return
+                if pick < 0.62 and changes:
+                    change = rng.choice(changes)
+                elif pick < 0.80:
+                    change = rng.choice(INPUT_CHANGES)
+                else:
+                    change = rng.choice(PROCESS)
+                done.append(f"{change.kind}: {change.code}")
+                report.kinds[change.kind] += 1
+                if isinstance(change, ProcessChange):
+                    process_space["r"] = random.Random(change_seed)
+                    before_undo = dict(process_space)
+                    try:
+                        exec(change.code, process_space)
+                    except RuntimeError:  # torch refuses a mix of its two ways to set a precision
+                        process_space.update(before_undo)
+                        continue
+                    undo.append(change.undo)
+                else:
+                    a, b = eager.change(change.code, change_seed), fast.change(change.code, change_seed)
+                    if a != b and not (a and b):
+                        fail(f"the change itself differs: {a!r}, {b!r}")
+                        return
+                    if a:
+                        done[-1] += f"   -> {a}"
+                        continue
+                before = flashover.compile_stats()
+                raised_before = isinstance(last, Exception)
+                last = both()
+                after = flashover.compile_stats()
+                again = after["recompiles"] - before["recompiles"]
+                if last is not None and change.same and settled and again and not raised_before:
+                    entries = type(compiled)._flashover_callable.entries() if not as_function else compiled.entries()
+                    fail(f"needless recompile: {entries[0]['recompiled_for']}")
+                    return
+                if not again:
+                    report.hits += 1
+        finally:
+            for code in reversed(undo):
+                exec(code, process_space)
+            torch.backends.cuda.matmul.fp32_precision = "none"
+            torch.backends.cudnn.conv.fp32_precision = "none"
+            inner = compiled if as_function else type(compiled)._flashover_callable
+            for e in inner.entries():
+                if not e["compiled"]:
+                    report.eager[e["reason"]] += 1
+            for mark in ("eager", "fast"):
+                linecache.cache.pop(f"<guards {seed} {mark}>", None)
+
+
+def kinds() -> set[str]:
+    listed: list[Any] = [c for f in FEATURES for c in f.changes] + INPUT_CHANGES + PROCESS
+    return {c.kind for c in listed}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=600)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--count", type=int, default=1 << 40)
+    parser.add_argument("--only", default="", help="features whose name has this in it")
+    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--failures", type=int, default=20, help="stop after so many")
+    args = parser.parse_args()
+    report, start = Report(), time.monotonic()
+    seed = args.seed
+    while time.monotonic() - start < args.seconds and report.sequences < args.count:
+        run_sequence(seed, report, args.only, args.steps, verbose=True)
+        seed += 1
+        if seed % 200 == 0:
+            flashover.reset()
+            gc.collect()
+            print(
+                f"... {report.sequences} sequences, {report.calls} calls, {len(report.failures)} failures", flush=True
+            )
+        if len(report.failures) >= args.failures:
+            break
+    print(f"{report.sequences} sequences, {report.calls} calls, {len(report.kinds)} of {len(kinds())} kinds of changes, "
+          f"{report.hits} calls served without compiling, {len(report.failures)} failures")  # fmt: skip
+    for reason, n in report.eager.most_common(25):
+        print(f"  eager x{n}: {reason}")
+    return 1 if report.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
