@@ -23,11 +23,10 @@ from typing import Any
 
 os.environ["FLASHOVER_CHECK_GUARDS"] = "1"  # each check of guards is made twice: fast and plainly
 
-import torch  # noqa: E402
-
-import flashover  # noqa: E402
-
+import torch
 from guard_features import FEATURES, INPUT_CHANGES, PROCESS, TORCH_READERS, Change, Feature, ProcessChange
+
+import flashover
 
 HEADER = """
 import abc, builtins, collections, contextlib, contextvars, copy, dataclasses, enum, functools, gc, itertools, logging
@@ -54,7 +53,7 @@ class World:
                 torch.manual_seed(seed)
                 exec(code, self.space)
             return ""
-        except Exception as e:  # noqa: BLE001  both worlds must refuse alike
+        except Exception as e:
             return f"{type(e).__name__}: {e}"
 
 
@@ -100,7 +99,7 @@ def make_world(text: str, seed: int, mark: str, as_function: bool) -> World:
 def outcome(world: World, call: Any) -> Any:
     try:
         return call(*world.inputs["args"], **world.inputs["kwargs"])
-    except Exception as e:  # noqa: BLE001
+    except Exception as e:
         return e
 
 
@@ -133,11 +132,11 @@ def differ(a: Any, b: Any, where: str = "result") -> str:
     if isinstance(a, (list, tuple)):
         if len(a) != len(b):
             return f"{where}: length {len(a)} but compiled {len(b)}"
-        return next(filter(None, (differ(p, q, f"{where}[{n}]") for n, (p, q) in enumerate(zip(a, b)))), "")
+        return next(filter(None, (differ(p, q, f"{where}[{n}]") for n, (p, q) in enumerate(zip(a, b, strict=False)))), "")
     if isinstance(a, dict):
         if list(map(str, a)) != list(map(str, b)):
             return f"{where}: keys {list(a)} but compiled {list(b)}"
-        return next(filter(None, (differ(p, q, f"{where}[{n!r}]") for (n, p), q in zip(a.items(), b.values()))), "")
+        return next(filter(None, (differ(p, q, f"{where}[{n!r}]") for (n, p), q in zip(a.items(), b.values(), strict=False))), "")
     if isinstance(a, (int, float, str, bool, bytes)):
         return "" if a == b or a != a else f"{where}: {a!r} but compiled {b!r}"
     return ""
@@ -290,7 +289,7 @@ def main() -> int:
             )
         if len(report.failures) >= args.failures:
             break
-    print(f"{report.sequences} sequences, {report.calls} calls, {len(report.kinds)} of {len(kinds())} kinds of changes, "
+    print(f"{report.sequences} sequences, {report.calls} calls, {len(report.kinds)} of {len(kinds())} kinds, "
           f"{report.hits} calls served without compiling, {len(report.failures)} failures")  # fmt: skip
     for reason, n in report.eager.most_common(25):
         print(f"  eager x{n}: {reason}")

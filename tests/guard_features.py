@@ -4,6 +4,8 @@ In the text of a change: m is the model, i the inputs of the next call, r a rand
 not compile again: nothing that the program reads is another one now (values inside tensors may well be).
 """
 
+# ruff: noqa: E501
+# fmt: off
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -53,15 +55,15 @@ feature(
     global_to_tensor="SCALE = torch.tensor(r.choice([1.5, 2.5])) ;; SCALE = torch.ones(4) * 2",
     global_deleted="del SCALE",
     same=["SCALE = SCALE", "SCALE = float(repr(SCALE)) if type(SCALE) is float else SCALE", "UNREAD = r.random()"],
-)  # fmt: skip
+)
 feature(
     "sign of zero", "x = x * math.copysign(2.0, ZERO) if ZERO == 0 else x + ZERO", top="ZERO = 0.0",
     number_sign="ZERO = r.choice([0.0, -0.0, 0, False, 1.0])", same=["ZERO = ZERO"],
-)  # fmt: skip
+)
 feature(
     "flag", "x = x * 2 if FLAG is True else (x * 3 if FLAG else x)", top="FLAG = True",
     global_flag="FLAG = r.choice([True, False, 1, 0, None, '', 'a', 1.0])", same=["FLAG = FLAG"],
-)  # fmt: skip
+)
 feature(
     "global tensor", "x = x + BIAS", top="BIAS = torch.arange(4.0)",
     global_tensor_rebound="BIAS = torch.randn(4) ;; BIAS = torch.randn(1)",
@@ -72,66 +74,66 @@ feature(
     tensor_set_="BIAS.set_(torch.randn(4))",
     tensor_transposed_in_place="BIAS.resize_(1, 4).t_()",
     same=["BIAS.detach().add_(1)", "BIAS.detach().fill_(r.random())", "BIAS = BIAS"],
-)  # fmt: skip
+)
 feature(
     "global list", "for v in ITEMS:\n    x = x + v", top="ITEMS = [1.0, 2.0]",
     list_append="ITEMS.append(r.random())", list_pop="ITEMS.pop()", list_item="ITEMS[0] = r.choice([5.0, 1, True, torch.ones(4)])",
     list_reverse="ITEMS.reverse()", list_clear="ITEMS.clear()", list_insert="ITEMS.insert(0, 7)",
     list_rebound="ITEMS = [3.0] ;; ITEMS = (1.0, 2.0)", list_slice="ITEMS[:] = [4.0, 5.0]",
     same=["ITEMS = list(ITEMS) if type(ITEMS) is list else ITEMS", "ITEMS[:] = ITEMS[:]", "ITEMS.append(0); ITEMS.pop()"],
-)  # fmt: skip
+)
 feature(
     "list length", "x = x * len(ITEMS2) + (1 if ITEMS2 else 2)", top="ITEMS2 = [1, 2]",
     list_length="ITEMS2.append(1) ;; ITEMS2.pop() ;; ITEMS2 = [] ;; ITEMS2 = {1} ;; ITEMS2 = 'abc' ;; ITEMS2 = range(3)",
     same=["ITEMS2 = ITEMS2"],
-)  # fmt: skip
+)
 feature(
     "list index", "x = x * ITEMS3[-1] + ITEMS3[0]", top="ITEMS3 = [1.0, 2.0, 3.0]",
     list_negative_index="ITEMS3.append(r.random()) ;; ITEMS3.pop() ;; ITEMS3[-1] = 9.0 ;; ITEMS3.insert(1, 0.0) ;; ITEMS3 = (2.0,)",
     same=["ITEMS3[0] = ITEMS3[0]"],
-)  # fmt: skip
+)
 feature(
     "list contains", "x = x + 1 if NAME in NAMES else x - 1\nx = x * (NAMES.index('a') + 1 if 'a' in NAMES else 5) + NAMES.count('b')",
     top="NAMES = ['a', 'b']\nNAME = 'a'",
     list_contents="NAMES.append('b') ;; NAMES.reverse() ;; NAMES.remove('a') ;; NAMES.sort() ;; NAMES.insert(0, 'c')",
     key_rebound="NAME = r.choice('abc')", same=["NAME = NAME"],
-)  # fmt: skip
+)
 feature(
     "global dict", "for q, v in TABLE.items():\n    x = x * v + len(q)", top="TABLE = {'a': 1.0, 'bb': 2.0}",
     dict_set="TABLE['a'] = r.random()", dict_add="TABLE['c' * r.randint(1, 5)] = 3.0", dict_delete="del TABLE['a']",
     dict_order="TABLE['a'] = TABLE.pop('a')", dict_update="TABLE.update(a=4.0, d=1.0)", dict_clear="TABLE.clear()",
     dict_rebound="TABLE = {'z': 9.0} ;; TABLE = collections.OrderedDict(TABLE)",
     same=["TABLE.update(TABLE)", "TABLE = TABLE"],
-)  # fmt: skip
+)
 feature(
     "dict get", "x = x + CONF.get('k', 5.0) * (2 if 'q' in CONF else 1)", top="CONF = {'k': 1.0}",
     dict_get="CONF['k'] = r.random() ;; CONF.pop('k', None) ;; CONF['q'] = 1 ;; CONF.clear() ;; CONF = {}",
     same=["CONF['unread'] = r.random()", "CONF.pop('unread', 0)", "CONF['k'] = CONF['k']", "CONF = CONF"],
-)  # fmt: skip
+)
 feature(
     "dict views", "x = x + sum(TAB2.values()) + (1 if 'a' in TAB2.keys() else 0) + len(TAB2.items())", top="TAB2 = {'a': 1.0, 'b': 2.0}",
     dict_views="TAB2['a'] = 5.0 ;; TAB2['z'] = 1.0 ;; TAB2.popitem() ;; TAB2 = dict(reversed(TAB2.items()))", same=["TAB2 = TAB2"],
-)  # fmt: skip
+)
 feature(
     "ordered dict", "for q, v in ORDERED.items():\n    x = x * v + len(q)\nx = x + next(iter(ORDERED.values()), 0.0)",
     top="ORDERED = collections.OrderedDict(a=1.0, bb=2.0, ccc=3.0)",
     ordered_dict_moved="ORDERED.move_to_end('a') ;; ORDERED.move_to_end('bb', last=False)",
     ordered_dict_changed="ORDERED['a'] = 7.0 ;; ORDERED.popitem() ;; ORDERED['d'] = 1.0", same=["ORDERED = ORDERED"],
-)  # fmt: skip
+)
 feature(
     "default dict", "x = x + DEFAULTS['q']", top="DEFAULTS = collections.defaultdict(float)",
     default_factory="DEFAULTS.default_factory = r.choice([int, lambda: 3.0, None])",
     defaultdict_item="DEFAULTS['q'] = r.random() ;; DEFAULTS.pop('q', 0) ;; DEFAULTS.clear()", same=["DEFAULTS['w']"],
-)  # fmt: skip
+)
 feature(
     "set", "x = x + 1 if 3 in GROUP else x - 1\nx = x * (1 + len(GROUP & {1, 2}))", top="GROUP = {1, 3}",
     set_add="GROUP.add(2) ;; GROUP.add(3) ;; GROUP |= {1, 2, 3}", set_discard="GROUP.discard(3) ;; GROUP.discard(1) ;; GROUP.clear()",
     set_rebound="GROUP = frozenset({3}) ;; GROUP = {1} ;; GROUP = [3, 2] and {3, 2}", same=["GROUP = GROUP"],
-)  # fmt: skip
+)
 feature(
     "deque", "x = x + sum(QUEUE) + len(QUEUE)", top="QUEUE = collections.deque([1.0, 2.0])",
     deque="QUEUE.append(3.0) ;; QUEUE.rotate(1) ;; QUEUE.popleft() ;; QUEUE[0] = 9.0 ;; QUEUE.clear()",
-)  # fmt: skip
+)
 feature(
     "constants", "x = getattr(torch, OP)(x).to(DT)[SL].reshape(SHAPE + (4,)) * COMPLEX.real + len(BYTES)",
     top="OP = 'relu'\nDT = torch.float64\nSL = slice(0, 2)\nSHAPE = (-1,)\nCOMPLEX = 2 + 1j\nBYTES = b'ab'",
@@ -139,18 +141,18 @@ feature(
     global_slice="SL = r.choice([slice(None), slice(1, 3), slice(0, 2, None)])", global_tuple="SHAPE = r.choice([(-1,), (1, -1)])",
     global_complex="COMPLEX = r.choice([3 + 1j, 2 + 1j, 1j, 0j])", global_bytes="BYTES = r.choice([b'', b'abc'])",
     same=["OP = ''.join(list(OP))", "SL = slice(SL.start, SL.stop, SL.step)", "SHAPE = tuple(list(SHAPE))", "BYTES = bytes(list(BYTES))"],
-)  # fmt: skip
+)
 feature(
     "builtin shadowed", "x = x * len([1, 2]) + abs(-3) + max(1, 2)", top="",
     builtin_shadowed="len = lambda v: 7 ;; abs = math.sqrt if r.random() < 0.1 else (lambda v: 4) ;; max = min ;; len = None",
     builtin_unshadowed="del len ;; del abs", same=["UNREAD2 = r.random()"],
-)  # fmt: skip
+)
 feature(
     "module global", "x = x * PACK.K + math.pi", top="PACK = types.SimpleNamespace(K=2.0)",
     namespace_set="PACK.K = r.random()", namespace_deleted="del PACK.K", namespace_rebound="PACK = types.SimpleNamespace(K=3.0)",
     module_in_place="PACK = types.ModuleType('pack'); PACK.K = 4.0", global_module_shadowed="math = types.SimpleNamespace(pi=3.0, copysign=math.copysign)",
     same=["PACK.OTHER = r.random()", "PACK.K = PACK.K"],
-)  # fmt: skip
+)
 
 # --- functions ---
 
@@ -162,12 +164,12 @@ feature(
     kwdefaults="helper.__kwdefaults__ = {'j': r.random()} ;; helper.__kwdefaults__['j'] = 9.0 ;; helper.__kwdefaults__ = None",
     same=["helper = helper", "helper.note = 1", "helper.__defaults__ = helper.__defaults__ and tuple(list(helper.__defaults__))",
           "helper.__doc__ = 'text'", "helper.__kwdefaults__ = helper.__kwdefaults__ and dict(helper.__kwdefaults__)"],
-)  # fmt: skip
+)
 feature(
     "function attribute", "x = x * marked.k + (1 if hasattr(marked, 'extra') else 0)", top="def marked():\n    pass\nmarked.k = 2.0",
     function_attribute="marked.k = r.random() ;; marked.extra = 1 ;; marked.__dict__.pop('extra', 0) ;; del marked.k",
     same=["marked.unread = r.random()", "marked.k = marked.k"],
-)  # fmt: skip
+)
 feature(
     "closure", "x = inner(x)",
     top="def outer(v):\n    def inner(x):\n        return x * v\n    def put(n):\n        nonlocal v\n        v = n\n    return inner, put\ninner, put = outer(2.0)",
@@ -175,33 +177,33 @@ feature(
     cell_contents_set="inner.__closure__[0].cell_contents = r.random()", cell_emptied="del inner.__closure__[0].cell_contents",
     closure_rebuilt="inner, put = outer(r.random())",
     same=["put(inner.__closure__[0].cell_contents)"],
-)  # fmt: skip
+)
 feature(
     "closure over list", "x = grown(x)", top="def grow():\n    seen = [1.0]\n    def grown(x):\n        return x + sum(seen)\n    return grown, seen\ngrown, SEEN = grow()",
     cell_list="SEEN.append(2.0) ;; SEEN.clear() ;; SEEN[:] = [r.random()]",
-)  # fmt: skip
+)
 feature(
     "partial", "x = PART(x)", top="def scaled(x, k=1.0, j=0.0):\n    return x * k + j\nPART = functools.partial(scaled, k=2.0)",
     partial_rebound="PART = functools.partial(scaled, k=r.random()) ;; PART = functools.partial(PART, j=1.0)",
     partial_keywords="PART.keywords['k'] = r.random() ;; PART.keywords['j'] = 3.0 ;; PART.keywords.pop('j', 0)",
     partial_state="PART.__setstate__((scaled, (), {'k': 4.0}, None)) ;; PART.__setstate__((torch.tanh, (), {}, None))",
     same=["PART = functools.partial(PART.func, *PART.args, **PART.keywords)"],
-)  # fmt: skip
+)
 feature(
     "lru cache", "x = x * cached(2)", top="BASE = 1.5\n@functools.lru_cache\ndef cached(k):\n    return k * BASE",
     cached_inputs="BASE = r.random()", cache_cleared="cached.cache_clear() ;; BASE = 2.5; cached.cache_clear()",
     cached_function="cached = functools.lru_cache(lambda k: 9.0)",
-)  # fmt: skip
+)
 feature(
     "generator", "for v in produce():\n    x = x + v", top="FACTOR = 2.0\ndef produce():\n    yield FACTOR\n    yield 1.0",
     generator_global="FACTOR = r.random()", generator_code="produce.__code__ = (lambda: (yield FACTOR)).__code__", generator_function="produce = lambda: [1.0]",
     same=["FACTOR = FACTOR"],
-)  # fmt: skip
+)
 feature(
     "dispatch on type", "x = x * chosen(CASE)",
     top="@functools.singledispatch\ndef chosen(v):\n    return 1.0\n@chosen.register\ndef _(v: int):\n    return 2.0\nCASE = 1",
     singledispatch_argument="CASE = r.choice([1, 1.0, 'a', [], True])", singledispatch_register="chosen.register(r.choice([str, float, list, int]))(lambda v: 5.0)",
-)  # fmt: skip
+)
 
 # --- classes and objects ---
 
@@ -229,27 +231,27 @@ feature(
     getattribute_added="Cfg.__getattribute__ = lambda self, n: 3.0 if n == 'K' else object.__getattribute__(self, n) ;; del Cfg.__getattribute__",
     method_code="Base.grow.__code__ = Other.grow.__code__",
     same=["Cfg.UNREAD = r.random()", "Base.UNREAD = r.random()", "cfg.unread = r.random()", "cfg = cfg", "cfg.__dict__ = cfg.__dict__", "Other.K = r.random() if Cfg.__bases__ == (Base,) and type(cfg) is Cfg and Cfg.__dict__.get('grow') is None else Other.K"],
-)  # fmt: skip
+)
 feature(
     "property", "x = x * prop.k", top="class Prop:\n    @property\n    def k(self):\n        return self._k * Prop.F\n    F = 1.0\nprop = Prop()\nprop._k = 2.0",
     property_replaced="Prop.k = property(lambda s: 7.0) ;; Prop.k = 3.0 ;; del Prop.k", property_data="prop._k = r.random() ;; Prop.F = r.random()",
     property_shadow="prop.__dict__['k'] = 9.0", same=["prop._k = prop._k", "prop.other = r.random()"],
-)  # fmt: skip
+)
 feature(
     "getattr", "x = x * dyn.k + dyn.missing", top="class Dyn:\n    def __getattr__(self, n):\n        return 2.0 if n == 'missing' else len(n)\ndyn = Dyn()",
     getattr_replaced="Dyn.__getattr__ = lambda self, n: 5.0 ;; del Dyn.__getattr__", attribute_appears="dyn.k = r.random() ;; Dyn.k = 8.0 ;; dyn.missing = 1.0",
     attribute_disappears="dyn.__dict__.clear() ;; del Dyn.k", same=["dyn.unread = r.random()", "Dyn.unread = r.random()"],
-)  # fmt: skip
+)
 feature(
     "slots", "x = x * slotted.k", top="class Slotted:\n    __slots__ = ('k', 'u')\nclass Slotted2:\n    __slots__ = ('k', 'u')\nslotted = Slotted()\nslotted.k = 2.0",
     slot_set="slotted.k = r.random() ;; slotted.k = torch.ones(4)", slot_deleted="del slotted.k", slot_class="slotted.__class__ = Slotted2",
     slot_descriptor="Slotted.k = 4.0", slot_object="slotted = Slotted(); slotted.k = r.random()", same=["slotted.k = slotted.k", "slotted.u = r.random()"],
-)  # fmt: skip
+)
 feature(
     "call", "x = caller(x)", top="class Caller:\n    k = 2.0\n    def __call__(self, x):\n        return x * self.k\ncaller = Caller()",
     call_replaced="Caller.__call__ = lambda self, x: x - 1", call_object="caller = torch.tanh ;; caller = Caller() ;; caller = lambda x: x + 3",
     call_data="caller.k = r.random() ;; Caller.k = r.random()", same=["caller.__call__ = None", "caller.__dict__.pop('__call__', 0)"],
-)  # fmt: skip
+)
 feature(
     "special methods", "with vec as inside:\n    x = x * len(vec) + vec[1] + (vec + 2)\nx = x * 2 if vec else x\nx = x + (1 if vec == 3 else 2) + (3 if 5 in vec else 4)\nfor v in vec:\n    x = x + v\nx = x * float(vec) + hash(vec) % 7",
     top="""
@@ -272,184 +274,184 @@ vec = Vec()
     dunder_bool="Vec.__bool__ = lambda s: False ;; del Vec.__bool__", dunder_eq="Vec.__eq__ = lambda s, o: False", dunder_contains="Vec.__contains__ = lambda s, o: True ;; del Vec.__contains__",
     dunder_iter="Vec.__iter__ = lambda s: iter([2.0, 3.0])", dunder_enter="Vec.__exit__ = lambda s, *a: True ;; Vec.__enter__ = lambda s: 1/0", dunder_float="Vec.__float__ = lambda s: 3.5", dunder_hash="Vec.__hash__ = lambda s: 11",
     same=["vec.unread = 1", "Vec.unread = r.random()"],
-)  # fmt: skip
+)
 feature(
     "static and class methods", "x = Kit.s(x) + Kit.c() + kit.s(x) * kit.c()", top="class Kit:\n    K = 2.0\n    @staticmethod\n    def s(x):\n        return x * 2\n    @classmethod\n    def c(cls):\n        return cls.K\nclass Kit2(Kit):\n    K = 3.0\nkit = Kit()",
     staticmethod_replaced="Kit.s = staticmethod(lambda x: x + 1)", classmethod_replaced="Kit.c = classmethod(lambda c: 7.0)", classmethod_data="Kit.K = r.random() ;; kit.__class__ = Kit2 ;; Kit = Kit2",
     same=["Kit.UNREAD = r.random()"],
-)  # fmt: skip
+)
 feature(
     "metaclass", "x = x * Made.K + Made.meta_k", top="class Meta(type):\n    meta_k = 1.0\n    @property\n    def K(cls):\n        return cls.base * 2\nclass Made(metaclass=Meta):\n    base = 1.0",
     metaclass_property="Meta.K = property(lambda c: 5.0) ;; Made.base = r.random()", metaclass_attribute="Meta.meta_k = r.random() ;; Made.meta_k = r.random()",
     same=["Made.UNREAD = r.random()", "Meta.UNREAD = r.random()"],
-)  # fmt: skip
+)
 feature(
     "descriptor", "x = x * described.d", top="class Desc:\n    f = 2.0\n    def __get__(self, o, t):\n        return o.v * self.f\nclass Described:\n    d = Desc()\ndescribed = Described()\ndescribed.v = 1.5",
     descriptor_get="Desc.__get__ = lambda s, o, t: 4.0", descriptor_becomes_data="Desc.__set__ = lambda s, o, v: None ;; described.__dict__['d'] = 6.0",
     descriptor_data="described.v = r.random() ;; Described.__dict__['d'].f = r.random() ;; Described.d = 3.0", same=["described.unread = 1.0"],
-)  # fmt: skip
+)
 feature(
     "isinstance", "x = x * (2 if isinstance(OBJ, Abst) else 3) + (1 if isinstance(OBJ, (int, Plain)) else 0) + (5 if issubclass(type(OBJ), Abst) else 6)",
     top="class Abst(abc.ABC):\n    pass\nclass Plain:\n    pass\nclass Plain2(Plain):\n    pass\nOBJ = Plain()",
     isinstance_object="OBJ = Plain2() ;; OBJ = 1 ;; OBJ = True ;; OBJ = 'a'", abc_registered="Abst.register(Plain) ;; Abst.register(str)", isinstance_class="OBJ.__class__ = Plain2",
     instancecheck="abc.ABC and setattr(Abst, '__subclasshook__', classmethod(lambda c, s: True)); Abst.register(type('Q', (), {}))",
     isinstance_global="Plain = str ;; Abst = int", same=["OBJ = OBJ"],
-)  # fmt: skip
+)
 feature(
     "hasattr", "x = x * 2 if hasattr(thing, 'extra') else x + getattr(thing, ATTR, 1.0)", top="class Thing:\n    pass\nthing = Thing()\nATTR = 'q'",
     hasattr_set="thing.extra = 1 ;; thing.__dict__.pop('extra', 0) ;; Thing.extra = 2 ;; del Thing.extra", getattr_name="ATTR = r.choice(['q', 'w'])", getattr_value="thing.q = r.random() ;; thing.w = 4.0",
     same=["thing.unread = 1"],
-)  # fmt: skip
+)
 feature(
     "vars", "for q, v in vars(bag).items():\n    x = x + v * len(q)\nx = x + len(bag.__dict__)", top="class Bag:\n    pass\nbag = Bag()\nbag.a = 1.0",
     vars_changed="bag.b = r.random() ;; bag.a = r.random() ;; bag.__dict__ = {'zz': 2.0} ;; bag.__dict__.clear() ;; bag.__dict__['a'] = bag.__dict__.pop('a')", same=["bag.a = bag.a", "Bag.a = 4.0"],
-)  # fmt: skip
+)
 feature(
     "dir", "x = x + len([n for n in dir(shelf) if not n.startswith('_')])", top="class Shelf:\n    pass\nshelf = Shelf()",
     dir_changed="shelf.a = 1 ;; Shelf.b = 1 ;; shelf.__dict__.clear() ;; Shelf.__dir__ = lambda s: ['a', 'b', 'c', 'd', 'e', 'f']",
-)  # fmt: skip
+)
 feature(
     "identity", "x = x * 2 if id(OBJ_A) == id_a else x + 1\nx = x + ids.get(id(OBJ_B), 3.0)\nx = x * 3 if OBJ_A is OBJ_B else x", top="OBJ_A = object()\nOBJ_B = [1]\nid_a = id(OBJ_A)\nids = {id(OBJ_B): 2.0}",
     id_object="OBJ_A = object() ;; OBJ_A = OBJ_B ;; OBJ_B = [1] ;; OBJ_B = OBJ_A", id_number="id_a = id(OBJ_A) ;; ids[id(OBJ_B)] = r.random() ;; ids.clear()", same=["OBJ_A = OBJ_A"],
-)  # fmt: skip
+)
 feature(
     "hash", "x = x * (1 + hash(KEYED) % 5) + BYKEY.get(KEYED, 0.5)", top="@dataclasses.dataclass(frozen=True)\nclass Key:\n    a: int\nKEYED = Key(1)\nBYKEY = {Key(1): 2.0, Key(2): 3.0}",
     hashed_object="KEYED = Key(2) ;; KEYED = Key(1) ;; KEYED = 'a' ;; object.__setattr__(KEYED, 'a', 2)", hash_replaced="Key.__hash__ = lambda s: 3", keyed_value="BYKEY[KEYED] = r.random() ;; BYKEY.clear()",
-)  # fmt: skip
+)
 feature(
     "hash of object", "x = x * (2 if hash(HOBJ) == hnum else 3)", top="class Hob:\n    pass\nHOBJ = Hob()\nhnum = hash(HOBJ)",
     hash_identity="HOBJ = Hob() ;; hnum = hash(HOBJ)", same=["HOBJ = HOBJ", "HOBJ.unread = 1"],
-)  # fmt: skip
+)
 feature(
     "enum", "x = x * (2 if MODE is Mode.A else 3) + MODE.value + len(Mode)", top="class Mode(enum.Enum):\n    A = 1\n    B = 2\nclass Mode2(enum.Enum):\n    A = 5\nMODE = Mode.A",
     enum_member="MODE = Mode.B ;; MODE = Mode.A ;; MODE = Mode2.A", enum_class="Mode = Mode2", enum_value="Mode.A._value_ = r.choice([1, 8])", same=["MODE = MODE"],
-)  # fmt: skip
+)
 feature(
     "dataclass", "x = x * data.k + sum(getattr(data, f.name) for f in dataclasses.fields(data)) + (1 if data == DATA2 else 0)",
     top="@dataclasses.dataclass\nclass Data:\n    k: float = 1.0\n    j: float = 2.0\ndata = Data()\nDATA2 = Data()",
     dataclass_field="data.k = r.random() ;; data.j = 2.0 ;; DATA2.k = data.k", dataclass_replaced="data = dataclasses.replace(data, j=r.random()) ;; DATA2 = Data(5.0)",
     same=["data.unread = 1.0"],
-)  # fmt: skip
+)
 feature(
     "named tuple", "x = x * point.a + point[1] + len(point._fields)", top="Point = collections.namedtuple('Point', 'a b')\nPoint3 = collections.namedtuple('Point3', 'b a c')\npoint = Point(1.0, 2.0)",
     namedtuple="point = Point(r.random(), 2.0) ;; point = Point3(1.0, 2.0, 3.0) ;; point = point._replace(b=7.0) ;; Point.a = 6.0", same=["point = type(point)(*point)"],
-)  # fmt: skip
+)
 feature(
     "match", "match MATCHED:\n    case {'k': v}:\n        x = x * v\n    case [a, *_]:\n        x = x + a\n    case Pt(a=1):\n        x = x - 1\n    case _:\n        x = x * 7",
     top="class Pt:\n    def __init__(self, a):\n        self.a = a\nMATCHED = {'k': 2.0}",
     match_subject="MATCHED = {'k': r.random()} ;; MATCHED = [3.0] ;; MATCHED = (1, 2) ;; MATCHED = Pt(1) ;; MATCHED = Pt(2) ;; MATCHED = 'abc' ;; MATCHED = {}", match_inside="MATCHED.a = r.choice([1, 2]) ;; MATCHED['k'] = 5.0",
     same=["MATCHED = MATCHED"],
-)  # fmt: skip
+)
 feature(
     "exceptions", "try:\n    x = x * RISKY['k']\nexcept KeyError:\n    x = x + 1\ntry:\n    x = x + RISKY2.q\nexcept Caught:\n    x = x - 1", top="RISKY = {}\nRISKY2 = types.SimpleNamespace()\nCaught = AttributeError",
     raises_no_more="RISKY['k'] = r.random() ;; RISKY2.q = 2.0", raises_again="RISKY.clear() ;; RISKY2.__dict__.clear()", handler_class="Caught = r.choice([AttributeError, Exception, (AttributeError, KeyError)])",
     same=["RISKY['u'] = 1"],
-)  # fmt: skip
+)
 feature(
     "format", "x = x * len(f'{SHOWN} {SHOWN!r:>5} {NUM:.2f}') + float('%.1f' % NUM) + len(str(SHOWN2))", top="class Shown:\n    def __str__(self):\n        return 'ab'\n    def __format__(self, s):\n        return 'abc'\n    def __repr__(self):\n        return 'abcdefghi'\nSHOWN = Shown()\nSHOWN2 = Shown()\nNUM = 1.25",
     format_number="NUM = r.choice([1.25, 22.5, 333.5])", format_methods="Shown.__format__ = lambda s, f: 'abcdef' ;; Shown.__repr__ = lambda s: 'x' * 20 ;; Shown.__str__ = lambda s: 'y' * 9", format_object="SHOWN = 'abcd' ;; SHOWN2 = 12345", same=["SHOWN.unread = 1"],
-)  # fmt: skip
+)
 feature(
     "sorting", "for v in sorted(PAIRS, key=sort_key):\n    x = x * 1.5 + v[1]\nx = x + max(PAIRS, key=sort_key)[1] + min(RANKED).v", top="PAIRS = [(2, 1.0), (1, 3.0)]\ndef sort_key(p):\n    return p[0] * ORDER\nORDER = 1\n@functools.total_ordering\nclass Ranked:\n    def __init__(self, v):\n        self.v = v\n    def __lt__(self, o):\n        return self.v < o.v\nRANKED = [Ranked(3.0), Ranked(1.0)]",
     sort_key="ORDER = -1 ;; ORDER = 1 ;; sort_key = lambda p: p[1]", sorted_list="PAIRS.append((0, 5.0)) ;; PAIRS.reverse() ;; PAIRS[0] = (9, 9.0)", ranked="RANKED[0].v = r.random() ;; Ranked.__lt__ = lambda s, o: s.v > o.v ;; RANKED.append(Ranked(0.1))",
-)  # fmt: skip
+)
 feature(
     "operator module", "x = x * GETTER(ATTRS) + operator.itemgetter('k')(ATTRS2)", top="ATTRS = types.SimpleNamespace(a=1.0, b=2.0)\nATTRS2 = {'k': 1.0}\nGETTER = operator.attrgetter('a')",
     attrgetter="GETTER = operator.attrgetter('b') ;; GETTER = operator.attrgetter('a')", attrgetter_data="ATTRS.a = r.random() ;; ATTRS2['k'] = r.random()",
-)  # fmt: skip
+)
 feature(
     "bound method", "x = BOUND(x) + APPEND.__self__.__len__()", top="class Owner:\n    def __init__(self, k):\n        self.k = k\n    def go(self, x):\n        return x * self.k\nBOUND = Owner(2.0).go\nAPPEND = [1].append",
     bound_method="BOUND = Owner(r.random()).go ;; BOUND = types.MethodType(lambda s, x: x + 5, None) ;; BOUND.__self__.k = r.random()", builtin_method="APPEND = [1, 2].append ;; APPEND(3)", same=["BOUND = BOUND", "BOUND = types.MethodType(BOUND.__func__, BOUND.__self__)"],
-)  # fmt: skip
+)
 feature(
     "weak reference", "held = WEAK()\nx = x * held.k if held is not None else x - 1", top="class Held:\n    k = 2.0\nKEEP = Held()\nWEAK = weakref.ref(KEEP)",
     weak_dies="KEEP = None; gc.collect() ;; KEEP = None", weak_rebound="KEEP = Held(); WEAK = weakref.ref(KEEP)", weak_data="KEEP.k = r.random() ;; Held.k = r.random()",
-)  # fmt: skip
+)
 feature(
     "weak dict", "x = x * WEAKLY.get(WKEY, 3.0) + len(WEAKLY)", top="class Wk:\n    pass\nWKEY = Wk()\nWEAKLY = weakref.WeakKeyDictionary({WKEY: 2.0})",
     weak_dict="WEAKLY[WKEY] = r.random() ;; WKEY = Wk(); gc.collect() ;; WEAKLY.clear()",
-)  # fmt: skip
+)
 feature(
     "context variable", "x = x * CVAR.get()", top="CVAR = contextvars.ContextVar('cvar', default=2.0)",
     context_variable="CVAR.set(r.random()) ;; CVAR = contextvars.ContextVar('other', default=5.0)",
-)  # fmt: skip
+)
 feature(
     "thread local", "x = x * getattr(LOCAL, 'k', 2.0)", top="LOCAL = threading.local()", thread_local="LOCAL.k = r.random() ;; LOCAL.__dict__.clear()",
-)  # fmt: skip
+)
 feature(
     "logger", "x = x * 2 if LOG.isEnabledFor(logging.INFO) else x * 3", top="LOG = logging.getLogger('fuzz_guards.' + str(1))",
     logger_level="LOG.setLevel(logging.DEBUG) ;; LOG.setLevel(logging.ERROR)", logger_disabled="LOG.disabled = not LOG.disabled",
-)  # fmt: skip
+)
 feature(
     "counter", "self_counts['n'] += 1\nx = x + self_counts['n']\nTRACE.append(1)", top="self_counts = {'n': 0}\nTRACE = []",
     counter="self_counts['n'] = 10 ;; TRACE.clear() ;; self_counts = {'n': 3} ;; TRACE = [5]",
-)  # fmt: skip
+)
 feature(
     "written aliases", "LEFT.append(2.0)\nx = x + sum(RIGHT)\nLEFT.pop()", top="LEFT = [1.0]\nRIGHT = [1.0]",
     list_alias="RIGHT = LEFT ;; LEFT = RIGHT ;; LEFT = [1.0] ;; RIGHT = list(RIGHT)", list_alias_data="RIGHT[:] = [r.random()] ;; LEFT.append(1.0)",
-)  # fmt: skip
+)
 feature(
     "written dict aliases", "DLEFT['k'] = 2.0\nx = x + DRIGHT.get('k', 5.0)\nDLEFT['k'] = 1.0", top="DLEFT = {}\nDRIGHT = {}",
     dict_alias="DRIGHT = DLEFT ;; DLEFT = DRIGHT ;; DLEFT = {} ;; DRIGHT = dict(DRIGHT)", dict_alias_data="DRIGHT['k'] = r.random() ;; DRIGHT.clear()",
-)  # fmt: skip
+)
 feature(
     "written object aliases", "OLEFT.v = OLEFT.v + 1\nx = x * ORIGHT.v", top="class Node:\n    def __init__(self):\n        self.v = 1.0\nOLEFT = Node()\nORIGHT = Node()",
     object_alias="ORIGHT = OLEFT ;; OLEFT = ORIGHT ;; OLEFT = Node() ;; ORIGHT = Node() ;; OLEFT = copy.copy(OLEFT)", object_alias_dict="OLEFT.__dict__ = ORIGHT.__dict__", object_alias_data="ORIGHT.v = r.random()",
-)  # fmt: skip
+)
 feature(
     "tensor aliases", "TLEFT.add_(1)\nx = x + TRIGHT", top="TLEFT = torch.zeros(4)\nTRIGHT = torch.zeros(4)",
     tensor_alias="TRIGHT = TLEFT ;; TLEFT = TRIGHT ;; TRIGHT = TLEFT.view(4) ;; TRIGHT = TLEFT[:1] ;; TLEFT = torch.zeros(4) ;; TRIGHT = TLEFT.clone() ;; TLEFT = torch.zeros(8)[4:]; TRIGHT = TLEFT.as_strided((4,), (1,), 2)",
     tensor_alias_data="TRIGHT.data = TLEFT.data ;; TRIGHT.set_(TLEFT)", same=["TRIGHT.mul_(0.5)"],
-)  # fmt: skip
+)
 feature(
     "environment", "x = x * float(os.environ.get('FLASHOVER_FUZZ_VALUE', '1.5'))", top="", same=["os.environ['FLASHOVER_FUZZ_UNREAD'] = str(r.random())"],
-)  # fmt: skip
+)
 feature(
     "import inside", "import flashover_fuzz_extra as extra\nfrom flashover_fuzz_extra import K\nx = x * K + extra.K", top="if 'flashover_fuzz_extra' not in sys.modules:\n    sys.modules['flashover_fuzz_extra'] = types.ModuleType('flashover_fuzz_extra')\nsys.modules['flashover_fuzz_extra'].K = 2.0",
-)  # fmt: skip
+)
 feature(
     "itertools", "for a, b in zip(itertools.chain(CH1, CH2), itertools.count(START)):\n    x = x + a * b\nfor a in itertools.islice(CH1, LIMIT):\n    x = x - a", top="CH1 = [1.0, 2.0]\nCH2 = (3.0,)\nSTART = 1\nLIMIT = 1",
     itertools_data="CH1.append(r.random()) ;; CH2 = (r.random(), 1.0) ;; START = r.randint(0, 3) ;; LIMIT = r.randint(0, 3) ;; CH1.clear()",
-)  # fmt: skip
+)
 feature(
     "copying", "made = copy.deepcopy(PROTO)\nmade['a'].append(1.0)\nx = x + sum(made['a'])", top="PROTO = {'a': [1.0]}", copied="PROTO['a'].append(r.random()) ;; PROTO['a'] = [r.random()] ;; PROTO = {'a': [], 'b': 1}",
-)  # fmt: skip
+)
 feature(
     "frozen set and range", "for v in RANGE:\n    x = x + v\nx = x * (2 if 1 in FROZEN else 3)", top="RANGE = range(3)\nFROZEN = frozenset({1})",
     range_changed="RANGE = range(r.randint(0, 4)) ;; RANGE = range(0, 6, 2)", frozenset_changed="FROZEN = frozenset() ;; FROZEN = frozenset({1, 2})", same=["RANGE = range(RANGE.start, RANGE.stop, RANGE.step)"],
-)  # fmt: skip
+)
 feature(
     "static in class body", "x = x * Tree.left.K + Tree.kinds['a'] + Tree.order[0]", top="class Leaf:\n    K = 1.0\nclass Tree:\n    left = Leaf\n    kinds = {'a': 1.0}\n    order = [2.0]",
     class_in_class="Tree.left = type('L', (), {'K': 3.0}) ;; Leaf.K = r.random()", class_dict="Tree.kinds['a'] = r.random() ;; Tree.kinds = {'a': 6.0} ;; Tree.order.insert(0, r.random())", same=["Tree.kinds['u'] = 1"],
-)  # fmt: skip
+)
 feature(
     "super", "x = Low().go(x)", top="class Up:\n    def go(self, x):\n        return x + 1\nclass Mid(Up):\n    pass\nclass Low(Mid):\n    def go(self, x):\n        return super().go(x) * 2\nclass Up2:\n    def go(self, x):\n        return x - 5",
     super_method="Up.go = lambda s, x: x + 7 ;; Mid.go = lambda s, x: x * 9 ;; del Mid.go", super_bases="Low.__bases__ = (Up,) ;; Mid.__bases__ = (Up2,) ;; Low.__bases__ = (Mid,)", same=["Up.unread = r.random()"],
-)  # fmt: skip
+)
 feature(
     "init and new", "x = x * Fresh(2.0).v", top="class Fresh:\n    F = 1.0\n    def __init__(self, v):\n        self.v = v * self.F",
     init_replaced="Fresh.__init__ = lambda s, v: setattr(s, 'v', 5.0)", new_replaced="Fresh.__new__ = staticmethod(lambda c, v: types.SimpleNamespace(v=3.0))", init_data="Fresh.F = r.random()", setattr_added="Fresh.__setattr__ = lambda s, n, v: object.__setattr__(s, n, 4.0)",
     fresh_property="Fresh.v = property(lambda s: 6.0, lambda s, v: None)", same=["Fresh.unread = r.random()"],
-)  # fmt: skip
+)
 feature(
     "exec info", "try:\n    raise ValueError\nexcept ValueError:\n    x = x * (2 if sys.exc_info()[0] is ValueError else 3)\nx = x + sys.getrecursionlimit() % 100", top="",
-)  # fmt: skip
+)
 feature(
     "type of", "x = x * (2 if type(TYPED) is float else 3) + (1 if TYPED.__class__ is int else 0) + len(type(TYPED).__name__)", top="TYPED = 1.0",
     type_changed="TYPED = r.choice([1, 1.0, 'a', None, [], torch.float32])", same=["TYPED = TYPED"],
-)  # fmt: skip
+)
 feature(
     "class name", "x = x + len(Named.__name__) + len(Named.__qualname__) + len(Named.__mro__) + len(Named.__bases__) + (1 if Named.__doc__ else 0)", top="class Named:\n    'text'\nclass NamedBase:\n    pass\nclass Named2(NamedBase):\n    pass",
     class_name="Named.__name__ = 'N' * r.randint(1, 9)", class_qualname="Named.__qualname__ = 'N' * r.randint(1, 9)", class_rebound="Named = Named2", class_bases="Named2.__bases__ = (type('B', (), {}),) ;; Named = Named2",
-)  # fmt: skip
+)
 feature(
     "function facts", "x = x + len(told.__name__) + told.__code__.co_argcount + len(told.__doc__ or '') + (told.__defaults__ or (0,))[0] + len(told.__annotations__)", top="def told(a, b=1):\n    'doc'\n",
     function_name="told.__name__ = 'n' * r.randint(1, 9)", function_doc="told.__doc__ = 'd' * r.randint(0, 9)", function_facts="told.__code__ = (lambda a: a).__code__ ;; told.__defaults__ = (r.randint(1, 5),) ;; told.__annotations__ = {'a': int}",
-)  # fmt: skip
+)
 feature(
     "signature", "x = x + len(inspected(shaped))", top="import inspect\ndef shaped(a, b=1):\n    pass\ndef inspected(f):\n    return inspect.signature(f).parameters",
     signature_code="shaped.__code__ = (lambda a, b, c: a).__code__ ;; shaped.__defaults__ = None", signature_set="shaped.__signature__ = inspect.Signature()", signature_wrapped="shaped.__wrapped__ = lambda q, w, e, r: 1 ;; shaped = lambda: 1",
-)  # fmt: skip
+)
 
 # --- modules ---
 
@@ -457,7 +459,7 @@ feature(
     "module attribute", "x = x * self.k0", init="self.k0 = 2.0",
     module_attribute="m.k0 = r.random() ;; m.k0 = 1", attribute_deleted="del m.k0", attribute_to_parameter="m.k0 = nn.Parameter(torch.ones(4))", attribute_to_module="m.k0 = nn.ReLU()",
     attribute_to_tensor="m.k0 = torch.ones(4) * 2", attribute_on_class="type(m).k0 = 5.0", same=["m.k0 = m.k0", "m.unread = r.random()"],
-)  # fmt: skip
+)
 feature(
     "parameter", "x = x * self.w0 + self.w1", init="self.w0 = nn.Parameter(torch.randn(4))\nself.w1 = nn.Parameter(torch.randn(4))",
     parameter_rebound="m.w0 = nn.Parameter(torch.randn(4))", parameter_dtype="m.double() ;; m.half() ;; m.w0.data = m.w0.data.double()",
@@ -467,20 +469,20 @@ feature(
     parameter_grad="m.w0.grad = torch.ones(4) ;; m.zero_grad()",
     same=["m.w0.detach().add_(0.5)", "m.w0.data.mul_(0.5)", "m.w0.requires_grad_(m.w0.requires_grad)", "m.w0 = m.w0", "m.w1.data = m.w1.data + 1", "m.w0.detach().copy_(torch.randn(4))", "m.load_state_dict(m.state_dict())",
           "torch.nn.init.ones_(m.w0)"],
-)  # fmt: skip
+)
 feature(
     "parameters read", "for q, v in self.named_parameters():\n    x = x + v.sum().to(x.dtype) * len(q)", init="self.z = nn.Parameter(torch.ones(2))",
     parameter_added="m.z2 = nn.Parameter(torch.ones(1)) ;; m.extra = nn.Linear(1, 1)", parameter_order="m._parameters['z'] = m._parameters.pop('z')",
-)  # fmt: skip
+)
 feature(
     "buffer", "x = x + self.b0", init="self.register_buffer('b0', torch.randn(4))",
     buffer_rebound="m.register_buffer('b0', torch.randn(4)) ;; m.b0 = torch.randn(1) ;; m._buffers['b0'] = torch.randn(4)", buffer_none="m.b0 = None", buffer_deleted="del m.b0", buffer_dtype="m.b0 = m.b0.double()",
     buffer_to_parameter="del m.b0; m.b0 = nn.Parameter(torch.ones(4))", same=["m.b0.add_(1)", "m.b0.copy_(torch.randn(m.b0.shape))", "m.b0 = m.b0"],
-)  # fmt: skip
+)
 feature(
     "buffer written", "self.steps.add_(1)\nx = x * self.steps", init="self.register_buffer('steps', torch.zeros(1))",
     buffer_written_rebound="m.steps = torch.ones(1) * 3 ;; m.steps = torch.zeros(4)", same=["m.steps.zero_()"],
-)  # fmt: skip
+)
 feature(
     "submodules", "x = self.seq(x)", init="self.seq = nn.Sequential(nn.ReLU(), nn.Tanh())",
     submodule_replaced="self = m; m.seq[0] = nn.Sigmoid() ;; m.seq[1] = nn.ReLU() ;; m.seq = nn.Sequential(nn.ELU())", submodule_inserted="m.seq.insert(0, nn.Softplus()) ;; m.seq.append(nn.GELU()) ;; m.seq.add_module('q', nn.SiLU())",
@@ -488,31 +490,31 @@ feature(
     submodule_forward="m.seq[0].forward = lambda x: x * 3 ;; m.seq.forward = lambda x: x - 2", submodule_none="m.seq._modules['0'] = None", submodule_tied="m.seq[0] = m.seq[1]",
     submodule_slope="m.seq[0].inplace = True ;; m.seq[0] = nn.LeakyReLU(r.random())",
     same=["m.seq[0] = m.seq[0]", "m.seq.note = r.random()", "m.seq = m.seq"],
-)  # fmt: skip
+)
 feature(
     "module list", "for layer in self.layers:\n    x = layer(x)\nx = x * len(self.layers)", init="self.layers = nn.ModuleList([nn.Tanh(), nn.ReLU()])",
     module_list="m.layers.append(nn.ELU()) ;; m.layers.insert(0, nn.Sigmoid()) ;; del m.layers[0] ;; m.layers[0] = nn.GELU() ;; m.layers = m.layers[:1] ;; m.layers = [nn.Tanh()] ;; m.layers.pop(-1)", same=["m.layers[0] = m.layers[0]"],
-)  # fmt: skip
+)
 feature(
     "module dict", "for q, layer in self.parts.items():\n    x = layer(x) * len(q)\nx = self.parts['aa'](x) if 'aa' in self.parts else x", init="self.parts = nn.ModuleDict({'a': nn.Tanh(), 'bb': nn.ReLU()})",
     module_dict="self = m; m.parts['aa'] = nn.ELU() ;; m.parts.pop('a') ;; m.parts['a'] = nn.Sigmoid() ;; m.parts.clear()", module_dict_order="m.parts._modules['a'] = m.parts._modules.pop('a')", same=["m.parts['bb'] = m.parts['bb']"],
-)  # fmt: skip
+)
 feature(
     "linear", "x = self.lin(x)", init="self.lin = nn.Linear(4, 4)",
     linear="m.lin = nn.Linear(4, 4) ;; m.lin.bias = None ;; m.lin = nn.Identity() ;; m.lin.weight = nn.Parameter(torch.randn(4, 4).t()) ;; m.lin.double() ;; m.lin.weight.data = torch.randn(4, 8)[:, ::2] ;; m.lin.weight.data.t_()",
     linear_tied="m.lin.bias.data = m.lin.weight.data[0]", parametrized="torch.nn.utils.parametrize.register_parametrization(m.lin, 'weight', nn.Tanh()) ;; torch.nn.utils.parametrize.remove_parametrizations(m.lin, 'weight')",
     weight_norm="torch.nn.utils.weight_norm(m.lin) ;; torch.nn.utils.remove_weight_norm(m.lin) ;; torch.nn.utils.parametrizations.weight_norm(m.lin)", pruned="import torch.nn.utils.prune as prune; prune.l1_unstructured(m.lin, 'weight', 0.5)",
     same=["m.lin.weight.data.mul_(0.5)", "m.lin.reset_parameters()", "m.lin.train(m.lin.training)"],
-)  # fmt: skip
+)
 feature(
     "training flag", "x = x * 2 if self.training else x * 3\nx = self.drop(x)", init="self.drop = nn.Dropout(0.0)",
     train_eval="m.train() ;; m.eval() ;; m.drop.eval() ;; m.drop.train()", dropout_p="m.drop.p = 1.0 ;; m.drop.p = 0.0", training_none="m.training = None ;; m.training = 1", same=["m.train(m.training)", "m.requires_grad_(True) if not list(m.parameters()) else 0"],
-)  # fmt: skip
+)
 feature(
     "batch norm", "x = self.bn(x)", init="self.bn = nn.BatchNorm1d(4)",
     batch_norm_mode="m.bn.eval() ;; m.bn.train()", batch_norm_attribute="m.bn.momentum = r.choice([0.1, 0.5, None]) ;; m.bn.eps = 0.1 ;; m.bn.track_running_stats = False", batch_norm_stats="m.bn.running_mean = None; m.bn.running_var = None ;; m.bn.running_mean = torch.ones(4)",
     same=["m.bn.reset_running_stats()", "m.bn.running_mean.add_(1)", "m.bn.weight.data.mul_(2)"],
-)  # fmt: skip
+)
 HOOKED = "self.hooked = nn.Tanh()\nself.handles = []"
 feature(
     "forward hooks", "x = self.hooked(x)", init=HOOKED,
@@ -522,34 +524,34 @@ feature(
     backward_hook="m.handles.append(m.hooked.register_full_backward_hook(lambda mod, i, o: None)) ;; m.handles.append(m.hooked.register_full_backward_pre_hook(lambda mod, o: None))", hook_order="m.hooked._forward_hooks.move_to_end(next(iter(m.hooked._forward_hooks)))",
     hook_dict="m.hooked._forward_hooks = collections.OrderedDict() ;; m.hooked._forward_hooks[99] = lambda mod, a, out: out * 5",
     same=["h = m.hooked.register_forward_hook(lambda mod, a, out: out + 1); h.remove()", "m.register_state_dict_pre_hook(lambda *a: None)"],
-)  # fmt: skip
+)
 feature(
     "forward replaced", "x = x + 1", init="",
     forward_replaced="type(m).forward = lambda self, x, *a, **k: x * 4 ;; m.forward = lambda x, *a, **k: x * 5 ;; m.forward = types.MethodType(lambda self, x, *a, **k: x - 1, m) ;; m.__dict__.pop('forward', 0) ;; type(m).forward.__code__ = (lambda self, x, *a, **k: x * 6).__code__",
     call_replaced_on_class="type(m).__call__ = lambda self, x, *a, **k: x * 8 ;; del type(m).__call__", call_impl="type(m)._call_impl = lambda self, x, *a, **k: x * 9 ;; m._call_impl = lambda x, *a, **k: x * 10 ;; del type(m)._call_impl",
     module_class="m.__class__ = type('Net2', (type(m),), {'forward': lambda self, x, *a, **k: x * 11})", module_getattr="type(m).__getattr__ = lambda self, n: 3.0 ;; del type(m).__getattr__", module_getattribute="type(m).__getattribute__ = lambda self, n: nn.Module.__getattribute__(self, n)",
-)  # fmt: skip
+)
 feature(
     "plain containers of tensors", "x = x + self.kept[0] + self.kept_dict['a'] * self.kept[-1]", init="self.kept = [torch.ones(4), torch.zeros(4)]\nself.kept_dict = {'a': torch.ones(4)}",
     tensor_in_list="m.kept[0] = torch.randn(4) ;; m.kept.append(torch.randn(4)) ;; m.kept.reverse() ;; m.kept[0] = m.kept[1] ;; m.kept[0] = torch.ones(4, dtype=torch.float64) ;; m.kept[0] = 2.0", tensor_in_dict="m.kept_dict['a'] = torch.randn(4) ;; m.kept_dict = {} ;; m.kept_dict['a'] = m.kept[0]",
     same=["m.kept[0] = m.kept[0]", "m.kept_dict['u'] = 1"],
-)  # fmt: skip
+)
 feature(
     "modules in a list", "for layer in self.loose:\n    x = layer(x)", init="self.loose = [nn.Linear(4, 4), nn.Tanh()]",
     loose_modules="m.loose.append(nn.ReLU()) ;; m.loose[0] = nn.Linear(4, 4) ;; m.loose.reverse() ;; m.loose[0].eval() ;; m.loose.clear()", loose_parameter="m.loose[0].weight = nn.Parameter(torch.randn(4, 4)) ;; m.loose[0].weight.data = torch.randn(4, 4).double()", same=["m.loose[0] = m.loose[0]"],
-)  # fmt: skip
+)
 feature(
     "children", "x = x + len(list(self.children())) + len(list(self.modules())) + (1 if hasattr(self, 'late') else 0)", init="self.child = nn.Identity()",
     child_added="m.late = nn.Identity() ;; m.child = nn.Sequential(nn.ReLU()) ;; m.child = None", child_removed="del m.child ;; del m.late",
-)  # fmt: skip
+)
 feature(
     "parameter list", "for p in self.plist:\n    x = x + p\nx = x * self.pdict['a']", init="self.plist = nn.ParameterList([nn.Parameter(torch.ones(4)), nn.Parameter(torch.zeros(4))])\nself.pdict = nn.ParameterDict({'a': nn.Parameter(torch.ones(1))})",
     parameter_list="m.plist.append(nn.Parameter(torch.ones(4))) ;; m.plist[0] = nn.Parameter(torch.randn(4)) ;; m.plist = m.plist[:1]", parameter_dict="m.pdict['a'] = nn.Parameter(torch.randn(4)) ;; m.pdict.pop('a')", same=["m.plist[0].data.add_(1)"],
-)  # fmt: skip
+)
 feature(
     "embedding", "x = x + self.emb(IDX)", top="IDX = torch.tensor([0, 1, 2])", init="self.emb = nn.Embedding(5, 4)",
     embedding="m.emb.padding_idx = 1 ;; m.emb = nn.Embedding(5, 4) ;; m.emb.max_norm = 0.5 ;; m.emb.max_norm = None", index_tensor="IDX = torch.tensor([2, 1, 0], dtype=torch.int32) ;; IDX = torch.tensor([[0, 1, 2]])", same=["IDX.fill_(1)"],
-)  # fmt: skip
+)
 
 # --- tensors and arguments ---
 
@@ -557,59 +559,59 @@ feature(
     "second argument", "x = x + y if y is not None else x - 1",
     second_argument="i['kwargs']['y'] = torch.randn(4) ;; i['kwargs']['y'] = i['args'][0] ;; i['kwargs']['y'] = None ;; i['kwargs']['y'] = 2.0 ;; i['kwargs']['y'] = i['args'][0].view(i['args'][0].shape) ;; i['kwargs'].pop('y', 0)",
     same=["i['kwargs'].update(i['kwargs'])"],
-)  # fmt: skip
+)
 feature(
     "argument written", "if y is not None:\n    y.add_(1)\n    x = x + y", second_argument_alias="i['kwargs']['y'] = torch.zeros(4) ;; i['kwargs']['y'] = i['args'][0] ;; i['kwargs']['y'] = i['args'][0][0] ;; i['kwargs']['y'] = torch.zeros(1) ;; i['args'][0] = i['args'][0].detach().clone()",
-)  # fmt: skip
+)
 feature(
     "numbers as arguments", "x = x * k + len(rest) + sum(rest) + (5 if flag is not None else 0)\nfor q, v in named.items():\n    x = x + v * len(q)",
     number_argument="i['kwargs']['k'] = r.choice([1, 1.0, True, 2.5])", star_arguments="i['args'] = i['args'][:1] + [None, 2.0, 3.0] ;; i['args'] = i['args'][:1] + [None, 2.0, 3.0, 4.0]; i['kwargs'] = {} ;; i['args'] = i['args'][:1]", keyword_arguments="i['kwargs']['zz'] = r.random() ;; i['kwargs']['a'] = 1.0 ;; i['kwargs'] = dict(reversed(i['kwargs'].items()))",
     object_argument="i['kwargs']['flag'] = object() ;; i['kwargs']['flag'] = None ;; i['kwargs'].pop('flag', 0)",
-)  # fmt: skip
+)
 feature(
     "tensor facts", "x = x * (2 if x.is_leaf else 3) + (1 if x.grad_fn is None else 4) + (7 if x.grad is None else 9)",
     tensor_leaf="i['args'][0] = i['args'][0].detach().requires_grad_() ;; i['args'][0] = i['args'][0].detach().requires_grad_() * 1.0", tensor_grad="i['args'][0] = i['args'][0].detach().requires_grad_(); i['args'][0].grad = torch.ones_like(i['args'][0]) ;; i['args'][0].grad = None",
-)  # fmt: skip
+)
 feature(
     "tensor layout facts", "x = x * (2 if x.is_contiguous() else 3) + x.stride(0) + x.storage_offset() + x.dim() + x.numel() + x.shape[0] + x.element_size()",
     tensor_layout="i['args'][0] = torch.randn(4, 3).t() ;; i['args'][0] = torch.randn(5, 4)[2:] ;; i['args'][0] = torch.randn(8, 4)[::2]",
-)  # fmt: skip
+)
 feature(
     "tensor storage facts", "x = x + x.untyped_storage().nbytes() % 7", tensor_storage="i['args'][0] = torch.randn(5, 4)[:3] ;; i['args'][0] = torch.randn(3, 4)",
-)  # fmt: skip
+)
 feature(
     "tensor attribute", "x = x * getattr(x, 'tag', 2.0) + (1 if hasattr(BIAS2, 'mark') else 3)", top="BIAS2 = torch.ones(4)",
     tensor_attribute="i['args'][0].tag = r.random() ;; BIAS2.mark = 1 ;; BIAS2.__dict__.clear() ;; i['args'][0].__dict__.clear() ;; torch.Tensor.tag = 5.0; del torch.Tensor.tag", same=["BIAS2.unread = 1"],
-)  # fmt: skip
+)
 feature(
     "tensor version", "x = x + BIAS3._version % 3 + BIAS3.is_inference() + BIAS3.is_shared() + BIAS3.retains_grad + BIAS3.is_pinned()", top="BIAS3 = torch.ones(4)",
     tensor_version="BIAS3.add_(1) ;; BIAS3.share_memory_() ;; BIAS3 = torch.ones(4)",
-)  # fmt: skip
+)
 feature(
     "tensor pointer", "x = x * (2 if BIAS4.data_ptr() == pointer else 3)", top="BIAS4 = torch.ones(4)\npointer = BIAS4.data_ptr()",
     tensor_pointer="BIAS4 = torch.ones(4) ;; pointer = BIAS4.data_ptr() ;; BIAS4.data = torch.ones(4)",
-)  # fmt: skip
+)
 feature(
     "tensor hooks", "x = x + BIAS5 * 2", top="BIAS5 = torch.ones(4, requires_grad=True)\nHANDLES = []",
     tensor_hook="BIAS5.register_hook(lambda g: g * 2) ;; BIAS5.retain_grad() ;; BIAS5.grad = torch.ones(4) ;; BIAS5.register_post_accumulate_grad_hook(lambda t: None)",
-)  # fmt: skip
+)
 feature(
     "tensor subclass", "x = x + BIAS6", top="class Sub(torch.Tensor):\n    pass\nclass Loud(torch.Tensor):\n    @classmethod\n    def __torch_function__(cls, f, t, a=(), k=None):\n        return super().__torch_function__(f, t, a, k or {})\nBIAS6 = torch.ones(4)",
     tensor_class="BIAS6 = torch.ones(4).as_subclass(Sub) ;; BIAS6 = torch.ones(4).as_subclass(Loud) ;; BIAS6 = nn.Parameter(torch.ones(4)) ;; BIAS6 = nn.Buffer(torch.ones(4)) ;; BIAS6.__class__ = Sub", scalar_tensor="BIAS6 = torch.tensor(2.0) ;; BIAS6 = 2.0 ;; BIAS6 = torch.tensor(2) ;; BIAS6 = torch.ones(4, dtype=torch.complex64) ;; BIAS6 = torch.eye(4).to_sparse()",
-)  # fmt: skip
+)
 feature(
     "torch functions", "x = torch.relu(x) + F.gelu(x) + x.sin() + torch.Tensor.cos(x) + x.abs()\nx = F.softmax(x, -1) * torch.exp(x.clamp(max=1))", top="",
     torch_shadowed="torch = types.SimpleNamespace(relu=torch.tanh, Tensor=torch.Tensor, exp=torch.exp, ones=torch.ones, get_default_dtype=torch.get_default_dtype) ;; F = types.SimpleNamespace(gelu=torch.tanh, softmax=F.softmax)",
-)  # fmt: skip
+)
 feature(
     "factories", "x = x + torch.ones(4) * torch.tensor(1.5) + torch.arange(4) / 2 + torch.zeros(1).dtype.itemsize", top="",
-)  # fmt: skip
+)
 feature(
     "matmul", "x = (x @ x.t()).sum() + x.mm(torch.eye(4, dtype=x.dtype))", top="",
-)  # fmt: skip
+)
 feature("no grad inside", "with torch.no_grad():\n    x = x * (2 if torch.is_grad_enabled() else 3)\nx = x * (2 if torch.is_grad_enabled() else 3)")
 feature("autocast inside", "with torch.autocast('cpu', dtype=torch.bfloat16, enabled=CASTS):\n    x = x + (x.float() @ torch.eye(4)).float()", top="CASTS = True",
-        autocast_flag="CASTS = r.choice([True, False])", same=["CASTS = CASTS"])  # fmt: skip
+        autocast_flag="CASTS = r.choice([True, False])", same=["CASTS = CASTS"])
 
 # Each reads a switch of torch's; PROCESS changes them.
 TORCH_READERS = [
@@ -650,7 +652,7 @@ TORCH_READERS = [
     "x = x * (2 if torch.backends.mkldnn.allow_tf32 else 3) if hasattr(torch.backends.mkldnn, 'allow_tf32') else x",
     "x = x * (2 if torch.backends.mkldnn.matmul.fp32_precision == 'none' else 3)",
     "x = x * (2 if torch.initial_seed() == 5 else 3)",
-]  # fmt: skip
+]
 
 
 PROCESS: list[ProcessChange] = []
@@ -670,43 +672,43 @@ def switch(kind: str, get: str, put: str, values: str) -> None:
 
 switch("grad_mode", "torch.is_grad_enabled()", "torch.set_grad_enabled({})", "[True, False]")
 switch("autocast_enabled", "torch.is_autocast_enabled('cpu')", "torch.set_autocast_enabled('cpu', {})", "[True, False]")
-switch("autocast_dtype", "torch.get_autocast_dtype('cpu')", "torch.set_autocast_dtype('cpu', {})", "[torch.float16, torch.bfloat16]")  # fmt: skip
+switch("autocast_dtype", "torch.get_autocast_dtype('cpu')", "torch.set_autocast_dtype('cpu', {})", "[torch.float16, torch.bfloat16]")
 switch("autocast_cache", "torch.is_autocast_cache_enabled()", "torch.set_autocast_cache_enabled({})", "[True, False]")
 switch("default_dtype", "torch.get_default_dtype()", "torch.set_default_dtype({})", "[torch.float32, torch.float64]")
-switch("deterministic", "torch.are_deterministic_algorithms_enabled()", "torch.use_deterministic_algorithms({})", "[True, False]")  # fmt: skip
-switch("matmul_precision", "torch.get_float32_matmul_precision()", "torch.set_float32_matmul_precision({})", "['highest', 'high', 'medium']")  # fmt: skip
+switch("deterministic", "torch.are_deterministic_algorithms_enabled()", "torch.use_deterministic_algorithms({})", "[True, False]")
+switch("matmul_precision", "torch.get_float32_matmul_precision()", "torch.set_float32_matmul_precision({})", "['highest', 'high', 'medium']")
 switch("cudnn_enabled", "torch.backends.cudnn.enabled", "torch.backends.cudnn.enabled = {}", "[True, False]")
 switch("cudnn_benchmark", "torch.backends.cudnn.benchmark", "torch.backends.cudnn.benchmark = {}", "[True, False]")
-switch("cudnn_deterministic", "torch.backends.cudnn.deterministic", "torch.backends.cudnn.deterministic = {}", "[True, False]")  # fmt: skip
+switch("cudnn_deterministic", "torch.backends.cudnn.deterministic", "torch.backends.cudnn.deterministic = {}", "[True, False]")
 switch("cudnn_tf32", "torch.backends.cudnn.allow_tf32", "torch.backends.cudnn.allow_tf32 = {}", "[True, False]")
 switch("mkldnn_enabled", "torch._C._get_mkldnn_enabled()", "torch._C._set_mkldnn_enabled({})", "[True, False]")
-switch("mkldnn_deterministic", "torch.backends.mkldnn.deterministic", "torch.backends.mkldnn.set_flags(None, {})", "[True, False]")  # fmt: skip
+switch("mkldnn_deterministic", "torch.backends.mkldnn.deterministic", "torch.backends.mkldnn.set_flags(None, {})", "[True, False]")
 switch("tf32", "torch.backends.cuda.matmul.allow_tf32", "torch.backends.cuda.matmul.allow_tf32 = {}", "[True, False]")
-switch("flash_sdp", "torch.backends.cuda.flash_sdp_enabled()", "torch.backends.cuda.enable_flash_sdp({})", "[True, False]")  # fmt: skip
+switch("flash_sdp", "torch.backends.cuda.flash_sdp_enabled()", "torch.backends.cuda.enable_flash_sdp({})", "[True, False]")
 switch("math_sdp", "torch.backends.cuda.math_sdp_enabled()", "torch.backends.cuda.enable_math_sdp({})", "[True, False]")
 switch("anomaly", "torch.is_anomaly_enabled()", "torch.autograd.set_detect_anomaly({})", "[True, False]")
-switch("fill_uninitialized", "torch.utils.deterministic.fill_uninitialized_memory", "torch.utils.deterministic.fill_uninitialized_memory = {}", "[True, False]")  # fmt: skip
+switch("fill_uninitialized", "torch.utils.deterministic.fill_uninitialized_memory", "torch.utils.deterministic.fill_uninitialized_memory = {}", "[True, False]")
 switch("opt_einsum", "torch.backends.opt_einsum.enabled", "torch.backends.opt_einsum.enabled = {}", "[True, False]")
 switch("nnpack", "torch._C._get_nnpack_enabled()", "torch._C._set_nnpack_enabled({})", "[True, False]")
-switch("multithreading", "torch._C._is_multithreading_enabled()", "torch._C._set_multithreading_enabled({})", "[True, False]")  # fmt: skip
+switch("multithreading", "torch._C._is_multithreading_enabled()", "torch._C._set_multithreading_enabled({})", "[True, False]")
 switch("view_replay", "torch._C._is_view_replay_enabled()", "torch._C._set_view_replay_enabled({})", "[True, False]")
 switch("forward_grad", "torch._C._is_fwd_grad_enabled()", "torch._C._set_fwd_grad_enabled({})", "[True, False]")
 switch("warn_always", "torch.is_warn_always_enabled()", "torch.set_warn_always({})", "[True, False]")
-switch("overwrite_params", "torch.__future__.get_overwrite_module_params_on_conversion()", "torch.__future__.set_overwrite_module_params_on_conversion({})", "[True, False]")  # fmt: skip
-switch("cublas_reduced", "torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction", "torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = {}", "[True, False]")  # fmt: skip
+switch("overwrite_params", "torch.__future__.get_overwrite_module_params_on_conversion()", "torch.__future__.set_overwrite_module_params_on_conversion({})", "[True, False]")
+switch("cublas_reduced", "torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction", "torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = {}", "[True, False]")
 switch("recursion_limit", "sys.getrecursionlimit()", "sys.setrecursionlimit({})", "[1500, 2000, 2025]")
 switch("threads", "torch.get_num_threads()", "torch.set_num_threads({})", "[1, 2]")
-process("deterministic_warn", "torch.use_deterministic_algorithms(True, warn_only=True)", "torch.use_deterministic_algorithms(False)")  # fmt: skip
-process("inference_mode", "modes = globals().get('modes', []); modes.append(torch.inference_mode()); modes[-1].__enter__()", "modes.pop().__exit__(None, None, None)")  # fmt: skip
-process("no_grad_context", "grads = globals().get('grads', []); grads.append(torch.no_grad()); grads[-1].__enter__()", "grads.pop().__exit__(None, None, None)")  # fmt: skip
-process("autocast_context", "casts = globals().get('casts', []); casts.append(torch.autocast('cpu', r.choice([torch.float16, torch.bfloat16]))); casts[-1].__enter__()", "casts.pop().__exit__(None, None, None)")  # fmt: skip
+process("deterministic_warn", "torch.use_deterministic_algorithms(True, warn_only=True)", "torch.use_deterministic_algorithms(False)")
+process("inference_mode", "modes = globals().get('modes', []); modes.append(torch.inference_mode()); modes[-1].__enter__()", "modes.pop().__exit__(None, None, None)")
+process("no_grad_context", "grads = globals().get('grads', []); grads.append(torch.no_grad()); grads[-1].__enter__()", "grads.pop().__exit__(None, None, None)")
+process("autocast_context", "casts = globals().get('casts', []); casts.append(torch.autocast('cpu', r.choice([torch.float16, torch.bfloat16]))); casts[-1].__enter__()", "casts.pop().__exit__(None, None, None)")
 process("default_device", "torch.set_default_device('cpu')", "torch.set_default_device(None)")
-process("environment", "os.environ['FLASHOVER_FUZZ_VALUE'] = str(r.random())", "os.environ.pop('FLASHOVER_FUZZ_VALUE', None)")  # fmt: skip
+process("environment", "os.environ['FLASHOVER_FUZZ_VALUE'] = str(r.random())", "os.environ.pop('FLASHOVER_FUZZ_VALUE', None)")
 process("environment_deleted", "os.environ.pop('FLASHOVER_FUZZ_VALUE', None)", "pass")
 process("logging_disabled", "logging.disable(r.choice([0, logging.CRITICAL]))", "logging.disable(0)")
 process("root_logger_level", "logging.getLogger().setLevel(r.choice([10, 20, 40]))", "logging.getLogger().setLevel(30)")
-process("imported_module", "sys.modules['flashover_fuzz_extra'] = types.ModuleType('flashover_fuzz_extra'); sys.modules['flashover_fuzz_extra'].K = r.random()", "sys.modules.pop('flashover_fuzz_extra', None)")  # fmt: skip
-process("imported_module_attribute", "setattr(sys.modules.setdefault('flashover_fuzz_extra', types.ModuleType('flashover_fuzz_extra')), 'K', r.random())", "sys.modules.pop('flashover_fuzz_extra', None)")  # fmt: skip
+process("imported_module", "sys.modules['flashover_fuzz_extra'] = types.ModuleType('flashover_fuzz_extra'); sys.modules['flashover_fuzz_extra'].K = r.random()", "sys.modules.pop('flashover_fuzz_extra', None)")
+process("imported_module_attribute", "setattr(sys.modules.setdefault('flashover_fuzz_extra', types.ModuleType('flashover_fuzz_extra')), 'K', r.random())", "sys.modules.pop('flashover_fuzz_extra', None)")
 
 
 def patch(kind: str, where: str, name: str, value: str) -> None:
@@ -714,7 +716,7 @@ def patch(kind: str, where: str, name: str, value: str) -> None:
     process(
         kind,
         f"{saved} = globals().get('{saved}', {where}.__dict__.get('{name}', None)); setattr({where}, '{name}', {value})",
-        f"setattr({where}, '{name}', {saved}) if {saved} is not None else ('{name}' in {where}.__dict__ and delattr({where}, '{name}'))",  # fmt: skip
+        f"setattr({where}, '{name}', {saved}) if {saved} is not None else ('{name}' in {where}.__dict__ and delattr({where}, '{name}'))",
     )
 
 
@@ -740,14 +742,14 @@ for hook, kind in (
     ("register_module_forward_hook(lambda mod, a, out: out + 1 if isinstance(out, torch.Tensor) else None)", "global_forward_hook"),
     ("register_module_forward_pre_hook(lambda mod, a: None)", "global_forward_pre_hook"),
     ("register_module_full_backward_hook(lambda mod, i, o: None)", "global_backward_hook"),
-):  # fmt: skip
-    process(kind, f"handles = globals().get('handles', []); handles.append(torch.nn.modules.module.{hook})", "handles.pop().remove()")  # fmt: skip
-process("unrelated_global_of_torch", "torch.flashover_fuzz_unread = r.random()", "torch.__dict__.pop('flashover_fuzz_unread', None)", same=True)  # fmt: skip
+):
+    process(kind, f"handles = globals().get('handles', []); handles.append(torch.nn.modules.module.{hook})", "handles.pop().remove()")
+process("unrelated_global_of_torch", "torch.flashover_fuzz_unread = r.random()", "torch.__dict__.pop('flashover_fuzz_unread', None)", same=True)
 process("garbage_collected", "gc.collect()", "pass", same=True)
-process("other_thread_state", "t = threading.Thread(target=lambda: torch.set_grad_enabled(False)); t.start(); t.join()", "pass", same=True)  # fmt: skip
+process("other_thread_state", "t = threading.Thread(target=lambda: torch.set_grad_enabled(False)); t.start(); t.join()", "pass", same=True)
 
 INPUT_CHANGES = [
-    Change("input_dtype", "i['args'][0] = i['args'][0].detach().to(r.choice([torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.float32]))"),  # fmt: skip
+    Change("input_dtype", "i['args'][0] = i['args'][0].detach().to(r.choice([torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.float32]))"),
     Change("input_bool", "i['args'][0] = i['args'][0].detach() > 0"),
     Change("input_shape", "i['args'][0] = torch.randn(r.choice([1, 2, 3, 5]), 4)"),
     Change("input_rank", "i['args'][0] = torch.randn(2, 3, 4)"),
@@ -758,7 +760,7 @@ INPUT_CHANGES = [
     Change("input_expanded", "i['args'][0] = torch.randn(1, 4).expand(3, 4)"),
     Change("input_requires_grad", "i['args'][0] = torch.randn(3, 4, requires_grad=True)"),
     Change("input_non_leaf", "i['args'][0] = torch.randn(3, 4, requires_grad=True) * 2"),
-    Change("input_requires_grad_in_place", "i['args'][0] = i['args'][0].detach(); i['args'][0].requires_grad_(r.random() < 0.5)"),  # fmt: skip
+    Change("input_requires_grad_in_place", "i['args'][0] = i['args'][0].detach(); i['args'][0].requires_grad_(r.random() < 0.5)"),
     Change("input_conjugate", "i['args'][0] = torch.randn(3, 4, dtype=torch.complex64).conj()"),
     Change("input_negated", "i['args'][0] = torch.randn(3, 4, dtype=torch.complex64).conj().imag"),
     Change("input_parameter", "i['args'][0] = nn.Parameter(torch.randn(3, 4))"),
@@ -768,9 +770,9 @@ INPUT_CHANGES = [
     Change("input_sparse", "i['args'][0] = torch.eye(4).to_sparse()"),
     Change("input_not_a_tensor", "i['args'][0] = 3.0"),
     Change("input_scalar_tensor", "i['args'][0] = torch.tensor(3.0)"),
-    Change("input_aliases_parameter", "p = next(m.parameters(), None); i['args'][0] = p.data if p is not None and p.dim() else i['args'][0]"),  # fmt: skip
+    Change("input_aliases_parameter", "p = next(m.parameters(), None); i['args'][0] = p.data if p is not None and p.dim() else i['args'][0]"),
     Change("input_is_parameter", "p = next(m.parameters(), None); i['args'][0] = p if p is not None else i['args'][0]"),
-    Change("input_same_kind", "x0 = i['args'][0]; i['args'][0] = torch.randn(3, 4) if type(x0) is torch.Tensor and x0.shape == (3, 4) and x0.dtype is torch.float32 and x0.is_contiguous() and not x0.requires_grad and x0.is_leaf and not x0.is_inference() and not x0.is_neg() and not hasattr(x0, 'tag') and x0.storage_offset() == 0 and x0.untyped_storage().nbytes() == 48 and not torch.is_inference_mode_enabled() and torch.get_default_dtype() is torch.float32 and all(v is not x0 for v in i['kwargs'].values()) else x0", same=True),  # fmt: skip
+    Change("input_same_kind", "x0 = i['args'][0]; i['args'][0] = torch.randn(3, 4) if type(x0) is torch.Tensor and x0.shape == (3, 4) and x0.dtype is torch.float32 and x0.is_contiguous() and not x0.requires_grad and x0.is_leaf and not x0.is_inference() and not x0.is_neg() and not hasattr(x0, 'tag') and x0.storage_offset() == 0 and x0.untyped_storage().nbytes() == 48 and not torch.is_inference_mode_enabled() and torch.get_default_dtype() is torch.float32 and all(v is not x0 for v in i['kwargs'].values()) else x0", same=True),
     Change("input_values", "i['args'][0].data.mul_(2)", same=True),
     Change("garbage", "gc.collect()", same=True),
     Change("train_mode", "m.train()"),
@@ -779,4 +781,4 @@ INPUT_CHANGES = [
     Change("all_frozen", "m.requires_grad_(r.random() < 0.5)"),
     Change("model_copied_state", "m.load_state_dict(copy.deepcopy(m.state_dict()), assign=True)"),
     Change("global_call_order", "UNRELATED = [r.random()]", same=True),
-]  # fmt: skip
+]

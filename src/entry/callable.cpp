@@ -164,6 +164,11 @@ PyObject* run_entry(const EntryPtr& e, const Settings& settings, PyObject** want
   std::vector<at::Tensor> outputs;
   PyObject* result = nullptr;
   bool ran = false;
+  // Other threads may change dicts while the graph runs, and finalizers while the result is made: dicts that are made
+  // for a result are always as many.
+  const bool quiet = e->timed && e->capture.effects.empty() && e->capture.frames.empty();
+  const uint64_t before = quiet ? guards::dict_clock() : 0;
+  uint64_t after = 0;
   try {
     torch::PyWarningHandler warnings;
     try {
@@ -189,6 +194,7 @@ PyObject* run_entry(const EntryPtr& e, const Settings& settings, PyObject** want
       throw;
     }
     ran = true;
+    if (quiet) after = guards::dict_clock();
     c10::SmallVector<PyObject*, 8> wrapped;
     for (at::Tensor& t : outputs) wrapped.push_back(THPVariable_Wrap(std::move(t)));
     if (e->capture.frames.empty()) {
@@ -208,16 +214,25 @@ PyObject* run_entry(const EntryPtr& e, const Settings& settings, PyObject** want
       torch::translate_exception_to_python(std::current_exception());
   }
   for (size_t i = 0; i < e->wanted; i++) Py_DECREF(wanted[i]);
+  if (quiet) {
+    const uint64_t end = guards::dict_clock(), ticks = end - after;
+    e->clock = result && after == before + guards::kDictTick && ticks == e->result_ticks ? end : 0;
+    if (result) e->result_ticks = std::min(ticks, e->result_ticks);
+  }
   return result;
 }
 
 // The entry for these arguments, most recently used first; its wanted objects in `wanted`.
-EntryPtr find(std::vector<EntryPtr>& entries, PyObject* const* slots, c10::SmallVectorImpl<PyObject*>& wanted) {
+// clock: the dicts' before this call made any of its own.
+EntryPtr find(std::vector<EntryPtr>& entries, PyObject* const* slots, c10::SmallVectorImpl<PyObject*>& wanted,
+              uint64_t clock = 0) {
   for (size_t i = 0; i < entries.size(); i++) {
     Entry& e = *entries[i];
     if (!e.guards) continue;  // failed before there were any: only counts
     wanted.resize(std::max(wanted.size(), e.wanted));
-    if (!e.guards->check(slots, wanted.data())) continue;
+    const bool untouched = clock != 0 && e.clock != 0 && clock == e.clock + guards::kDictTick;
+    e.clock = 0;
+    if (!e.guards->check(slots, wanted.data(), untouched)) continue;
     const auto at = static_cast<std::ptrdiff_t>(i);
     if (i > 0) std::rotate(entries.begin(), entries.begin() + at, entries.begin() + at + 1);
     return entries.front();
@@ -448,12 +463,14 @@ PyObject* call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* k
   s.skipped = reason_to_skip();
   if (s.skipped || current_stance() == Stance::kForceEager || !refresh(c))
     return call_original(c, args, nargsf, kwnames);
+  const bool timed = !s.entries.empty() && s.entries.front()->clock != 0;  // before a dict is made of **kwargs
+  const uint64_t clock = timed ? guards::dict_clock() : 0;
   Bound bound;
   auto* f = reinterpret_cast<PyFunctionObject*>(c->function);
   if (!bound.bind(s.signature, f, c->self, args, PyVectorcall_NARGS(nargsf), kwnames))
     return call_original(c, args, nargsf, kwnames);  // raises the TypeError
   c10::SmallVector<PyObject*, 64> wanted;
-  if (EntryPtr entry = find(s.entries, bound.slots(), wanted)) {
+  if (EntryPtr entry = find(s.entries, bound.slots(), wanted, clock)) {
     if (entry->kind == Entry::Kind::kEager) return call_original_taking_callees(c, args, nargsf, kwnames);
     entry->hits++;
     PyObject* result = run_call(c, entry, wanted.data());

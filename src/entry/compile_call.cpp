@@ -203,6 +203,7 @@ void attempt(Attempt& a, const frame::Subject& subject, bool first = true) {
     a.decline(d.reason, d.where);
     return;
   }
+  e.timed = e.guards->worth_a_clock();
   e.guard_seconds = clock.lap();
   if (logged(Topic::kGuards))
     for (const std::string& w : e.guards->words()) log(Topic::kGuards, a.settings.name + ": " + w);

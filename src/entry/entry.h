@@ -45,6 +45,10 @@ struct Entry {
   size_t wanted = 0;
   bool repeatable = false;  // its graph writes nothing and draws no random numbers: a run that raised left no trace
   int64_t hits = 0;
+  bool timed = false;  // has guards on so many dicts that it pays to know whether any changed
+  // Of dicts, at the end of the last call, if none changed meanwhile that the guards look at; else 0.
+  uint64_t clock = 0;
+  uint64_t result_ticks = ~uint64_t{0};  // what making a result takes, at least
   // For explain().
   int64_t serial = 0;          // in the order they were made
   bool trivial = false;        // kEager: nothing in it to compile

@@ -10,6 +10,7 @@
 // tensor metadata; the facts are kept for a re-check when a tag moved, for naive.cpp (the plain reference) and for
 // explaining.
 #pragma once
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -18,19 +19,27 @@
 
 namespace flashover::guards {
 
+extern const uint64_t kDictTick;
+
 class GuardProgram {
  public:
   virtual ~GuardProgram() = default;
   // args: the bound arguments (borrowed), in SourceKind::kArgument order. On success writes borrowed references to the
   // objects at `wanted` sources (see build) and returns true. Never raises, leaves no Python error set.
-  virtual bool check(PyObject* const* args, PyObject** wanted) = 0;
+  // untouched: no dict of the process changed since the end of the last call for which this said yes (see dict_clock).
+  virtual bool check(PyObject* const* args, PyObject** wanted, bool untouched = false) = 0;
   virtual bool check_plainly(
       PyObject* const* args) const = 0;  // the same answer from the facts alone (naive.cpp); slow
   virtual std::string explain_failure(
       PyObject* const* args) const = 0;  // "" if it passes; else the first failing guard, in words
   virtual std::vector<std::string> words() const = 0;
-  virtual size_t size() const = 0;  // instructions in the fast program
+  virtual size_t size() const = 0;         // instructions in the fast program
+  virtual bool worth_a_clock() const = 0;  // many dicts to look at
 };
+
+// The version that the interpreter gives a dict made now. If it has moved by kDictTick since it was read last, no dict
+// at all was made or changed in between.
+uint64_t dict_clock();
 
 // wanted: sources whose objects the caller needs on each call (graph inputs, recipe and effect targets).
 std::unique_ptr<GuardProgram> build(Observations observations, const std::vector<SourceId>& wanted);

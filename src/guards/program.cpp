@@ -16,6 +16,7 @@
 // slots) is compared each time, parent before child, and identity facts there check a weak reference too.
 #include <algorithm>
 #include <cstdlib>
+#include <tuple>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -51,12 +52,19 @@ struct Instr {
 struct Run {
   Op op;
   uint32_t begin, end;
-  uint32_t first = 0;  // kDict: into Segment::tags
+  uint32_t first = 0;  // kDict, kTensor: into Segment::tags, tensors
 };
 // The part of a kDict compare that is read on every call, densely.
 struct DictTag {
   PyObject* dict;
   uint64_t tag;
+};
+
+struct TensorCompare {
+  TensorStamp stamp;
+  SourceId source;
+  const TensorSpec* spec;
+  bool stamped;
 };
 
 struct Segment {
@@ -66,6 +74,7 @@ struct Segment {
   std::vector<Instr> code;
   std::vector<Run> runs;
   std::vector<DictTag> tags;
+  std::vector<TensorCompare> tensors;
   std::vector<std::vector<SourceId>> dicts;  // the sources that are the dict of a kDict instruction
   bool armed = false;
   int32_t arms = 0, rests = 0;
@@ -105,7 +114,14 @@ class Program final : public GuardProgram {
     for (PyObject* o : held_) Py_DECREF(o);
   }
 
-  bool check(PyObject* const* args, PyObject** wanted) override {
+  bool worth_a_clock() const override {
+    size_t dicts = 0;
+    for (const Segment& s : segments_) dicts += s.tags.size();
+    return dicts > 100;
+  }
+
+  bool check(PyObject* const* args, PyObject** wanted, bool untouched) override {
+    untouched_ = untouched;
     const bool yes = check_fast(args, wanted);
     static const bool twice = std::getenv("FLASHOVER_CHECK_GUARDS") != nullptr;  // for tests
     if (twice) {
@@ -260,20 +276,39 @@ class Program final : public GuardProgram {
     switch (r.op) {
       case Op::kObject:
         for (; i != end; ++i) {
+          if (end - i > 8) __builtin_prefetch(i[8].a);
           if (Py_TYPE(static_cast<PyObject*>(i->a)) != i->b) return Verdict::kUnsure;
           if (i->number && *reinterpret_cast<void**>(static_cast<char*>(i->a) + i->number) != i->c)
             return Verdict::kUnsure;
         }
         break;
       case Op::kDict:
-        for (DictTag* t = s.tags.data() + r.first; i != end; ++i, ++t)
+        if (untouched_) break;
+        for (DictTag* t = s.tags.data() + r.first; i != end;) {
+          // Eight at a time: what costs is waiting for memory, so nothing may hang on the single compare.
+          constexpr int kStride = 8, kAhead = 24;
+          if (end - i >= kStride) {
+            if (end - i >= kAhead + kStride)
+              for (int k = 0; k < kStride; ++k) __builtin_prefetch(t[kAhead + k].dict);
+            uint64_t moved = 0;
+            for (int k = 0; k < kStride; ++k) moved |= dict_tag(t[k].dict) ^ t[k].tag;
+            if (!moved) {
+              i += kStride;
+              t += kStride;
+              continue;
+            }
+          }
           if (dict_tag(t->dict) != t->tag) {
             Verdict v = recheck(s, *i, args);
             if (v != Verdict::kYes) return v;
             t->tag = static_cast<uint64_t>(i->number);
           }
+          ++i;
+          ++t;
+        }
         break;
       case Op::kType:
+        if (untouched_) break;
         for (; i != end; ++i)
           if (type_tag(static_cast<PyTypeObject*>(i->a)) != static_cast<uint32_t>(i->number)) return Verdict::kUnsure;
         break;
@@ -288,11 +323,15 @@ class Program final : public GuardProgram {
         }
         break;
       case Op::kTensor:
-        for (; i != end; ++i) {
-          // The header, the TensorImpl and its autograd data are three dependent misses a tensor: ask for them early.
-          if (end - i > 8) __builtin_prefetch(current_[i[8].index]);
-          if (end - i > 4) prefetch_tensor(current_[i[4].index]);
-          if (!matches(current_[i->index], *static_cast<const TensorSpec*>(i->a))) return Verdict::kNo;
+        for (TensorCompare *t = s.tensors.data() + r.first, *last = t + (end - i); t != last; ++t) {
+          if (last - t > 6) {
+            __builtin_prefetch(current_[t[6].source]);
+            if (t[6].stamped) prefetch(t[6].stamp);
+          }
+          PyObject* now = current_[t->source];
+          if (t->stamped && looks_the_same(now, t->stamp)) continue;
+          if (!matches(now, *t->spec)) return Verdict::kNo;
+          t->stamped = stamp_tensor(now, t->stamp);
         }
         break;
       case Op::kFact:
@@ -360,18 +399,27 @@ class Program final : public GuardProgram {
       if (id != s.root) link(a, id);
       for (int32_t fact : table_.facts_of(id)) add_fact(a, id, fact);
     }
-    std::stable_sort(s.code.begin(), s.code.end(), [](const Instr& x, const Instr& y) {
-      return std::pair(x.level, x.op) < std::pair(y.level, y.op);
+    // Neighbours in memory follow each other: the processor fetches ahead.
+    const auto place = [](const Instr& i) {
+      return i.op == Op::kDict || i.op == Op::kObject ? reinterpret_cast<uintptr_t>(i.a) : 0;
+    };
+    std::stable_sort(s.code.begin(), s.code.end(), [&](const Instr& x, const Instr& y) {
+      return std::tuple(x.level, x.op, place(x)) < std::tuple(y.level, y.op, place(y));
     });
     s.code.shrink_to_fit();
     s.runs.clear();
     s.tags.clear();
+    s.tensors.clear();
     for (uint32_t i = 0; i < s.code.size(); i++) {
       const Instr& in = s.code[i];
       if (s.runs.empty() || s.runs.back().op != in.op)
-        s.runs.push_back({in.op, i, i, static_cast<uint32_t>(s.tags.size())});
+        s.runs.push_back({in.op, i, i, static_cast<uint32_t>(in.op == Op::kTensor ? s.tensors.size() : s.tags.size())});
       s.runs.back().end = i + 1;
       if (in.op == Op::kDict) s.tags.push_back({static_cast<PyObject*>(in.a), static_cast<uint64_t>(in.number)});
+      if (in.op == Op::kTensor) {
+        s.tensors.push_back({{}, in.index, static_cast<const TensorSpec*>(in.a), false});
+        s.tensors.back().stamped = stamp_tensor(current_[in.index], s.tensors.back().stamp);
+      }
     }
     s.armed = true;
   }
@@ -602,6 +650,7 @@ class Program final : public GuardProgram {
   }
 
   Table table_;
+  bool untouched_ = false;
   std::vector<SourceId> wanted_;
   GlobalState state_;
   std::vector<Segment> segments_;
@@ -611,6 +660,23 @@ class Program final : public GuardProgram {
 };
 
 }  // namespace
+
+#if PY_VERSION_HEX >= 0x030C0000
+const uint64_t kDictTick = 256;  // the low byte is the watchers'
+#else
+const uint64_t kDictTick = 1;
+#endif
+
+uint64_t dict_clock() {
+  PyObject* dict = PyDict_New();
+  if (!dict) {
+    PyErr_Clear();
+    return 0;
+  }
+  const uint64_t now = dict_tag(dict);
+  Py_DECREF(dict);
+  return now;
+}
 
 std::unique_ptr<GuardProgram> build(Observations observations, const std::vector<SourceId>& wanted) {
   return std::make_unique<Program>(std::move(observations), wanted);

@@ -22,7 +22,20 @@ bool is_tensor(PyObject* object);
 TensorSpec read_tensor(
     PyObject* tensor);  // throws Declined for what has no plain geometry (sparse, nested, symbolic sizes)
 bool matches(PyObject* object, const TensorSpec& spec);
-void prefetch_tensor(PyObject* tensor);  // what matches() will read
+
+// What a tensor that matched looked like in memory: while it looks the same it still matches, and comparing costs a
+// fraction of matches(). A tensor that looks different may match all the same (its storage offset is in there).
+struct TensorStamp {
+  PyTypeObject* type = nullptr;
+  void* impl = nullptr;
+  void* autograd = nullptr;
+  bool requires_grad = false;
+  static constexpr size_t kBytes = 136;  // sizes, strides, offset, dtype, device, flags, dispatch keys
+  alignas(16) unsigned char bytes[kBytes];
+};
+bool stamp_tensor(PyObject* tensor, TensorStamp& stamp);  // false: not for this one
+bool looks_the_same(PyObject* tensor, const TensorStamp& stamp);
+void prefetch(const TensorStamp& stamp);  // what looks_the_same() will read
 std::string str(const TensorSpec& spec);
 
 // Where a tensor's memory lies, to tell which inputs alias.

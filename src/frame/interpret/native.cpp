@@ -298,7 +298,7 @@ PyObject* do_dir(const NativeCall& c) {
   PyObject* o = c.args[0];
   c.in.look_special(o, "__dir__");
   if (c.in.recorder.is_old(o) && !PyType_Check(o) && !PyModule_Check(o) && !is_tensor(o)) {
-    if (c.in.recorder.instance_dict(o) != kNoSource) c.in.recorder.contents(*_PyObject_GetDictPtr(o));
+    c.in.recorder.whole(o);
   } else if (c.in.recorder.is_old(o)) {
     throw Declined("call of dir");
   }
