@@ -72,9 +72,11 @@ bool matches(PyObject* object, const TensorSpec& s) {
 namespace {
 // The members that are compared, from sizes_and_strides_ to key_set_, lie together.
 struct Layout : c10::TensorImpl {
-  using c10::TensorImpl::autograd_meta_;
   using c10::TensorImpl::key_set_;
   using c10::TensorImpl::sizes_and_strides_;
+  using c10::TensorImpl::storage_;
+  // autograd_meta_ is private, and comes next; stamp_tensor() makes sure.
+  const void* autograd() const { return *reinterpret_cast<const void* const*>(&storage_ + 1); }
 };
 const Layout& layout_of(const void* impl) {
   return *static_cast<const Layout*>(static_cast<const c10::TensorImpl*>(impl));
@@ -95,7 +97,8 @@ bool stamp_tensor(PyObject* tensor, TensorStamp& stamp) {
   if (end - begin != static_cast<std::ptrdiff_t>(TensorStamp::kBytes)) return false;  // another torch
   stamp.type = Py_TYPE(tensor);
   stamp.impl = const_cast<c10::TensorImpl*>(t);
-  stamp.autograd = l.autograd_meta_.get();
+  stamp.autograd = t->autograd_meta();
+  if (l.autograd() != stamp.autograd) return false;
   stamp.requires_grad = t->requires_grad();
   if (stamp.autograd && requires_grad(stamp.autograd) != stamp.requires_grad) return false;
   std::memcpy(stamp.bytes, begin, TensorStamp::kBytes);
@@ -105,7 +108,7 @@ bool stamp_tensor(PyObject* tensor, TensorStamp& stamp) {
 bool looks_the_same(PyObject* tensor, const TensorStamp& stamp) {
   if (Py_TYPE(tensor) != stamp.type || impl_of(tensor) != stamp.impl) return false;
   const Layout& l = layout_of(stamp.impl);
-  if (l.autograd_meta_.get() != stamp.autograd) return false;
+  if (l.autograd() != stamp.autograd) return false;
   if (stamp.autograd && requires_grad(stamp.autograd) != stamp.requires_grad) return false;
   typedef uint64_t Words __attribute__((vector_size(16), aligned(8), may_alias));
   const auto* a = reinterpret_cast<const Words*>(&l.sizes_and_strides_);
