@@ -189,3 +189,42 @@ def test_random_attention_is_not_merged() -> None:
 
     text = traced(twice, [cuda(2, 4, 40, 64, dtype=torch.float16)]).apply(["functionalize", "dce", "cse"]).text
     assert text.count("efficient_attention") == 2
+
+
+def trained(fn: Callable[..., torch.Tensor], *args: torch.Tensor) -> str:
+    """Results and gradients of one step after the passes that suit CUDA's libraries."""
+    _C.stand_ins_train()
+    wanted = [a for a in args if a.requires_grad]
+
+    def step() -> list[torch.Tensor]:
+        with torch.autograd.set_multithreading_enabled(False):
+            y = fn(*args)
+            return [y.detach(), *torch.autograd.grad(y, wanted, torch.ones_like(y))]
+
+    t = _C.trace_function(step, [(f"a{i}", "user", a) for i, a in enumerate(args)])
+    return t.apply(["functionalize", "dce", "cuda_library", "decompose", "fold", "cse", "relax_layout"]).text
+
+
+def test_gradients_of_convolutions_stay_channels_last() -> None:
+    text = trained(
+        lambda x, w, b: F.max_pool2d(F.relu(F.conv2d(x, w, b)), 2),
+        cuda(2, 16, 8, 8, dtype=torch.half),
+        cuda(32, 16, 3, 3, dtype=torch.half).requires_grad_(),
+        cuda(32, dtype=torch.half).requires_grad_(),
+    )
+    backward = next(line for line in text.splitlines() if "aten.convolution_backward" in line)
+    assert "b[false, true, false]" in backward and "f16[32,16,3,3]{144,1,48,16}" in backward
+    assert "prim.sum" in text  # the bias' gradient
+    pools = [line for line in text.splitlines() if "aten.max_pool2d_with_indices" in line]
+    assert len(pools) == 2 and "f16[2,32,3,3]{288,1,96,32}" in pools[0] and "f16[2,32,6,6]{1152,1,192,32}" in pools[1]
+
+
+def test_gradients_of_a_vocabulary_are_padded() -> None:
+    text = trained(
+        lambda x, w: x @ w.t(),
+        cuda(256, 256, dtype=torch.half).requires_grad_(),
+        cuda(1001, 256, dtype=torch.half).requires_grad_(),
+    )
+    products = [line.split(" = ")[0] for line in text.splitlines() if "aten.mm.default" in line]
+    assert not any("1001" in line for line in products)
+    assert len(products) == 3 and text.count("prim.pad") == 2  # of the weight and of the gradient, once each

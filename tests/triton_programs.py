@@ -245,6 +245,13 @@ add(
     leaf(bf16(16)),
     leaf(bf16(16, 16, 1, 1) / 4),
 )
+# A gradient in eager's order meets memory that lies channels last.
+add(
+    "train residual",
+    trained(lambda x, w: F.relu(F.batch_norm(F.conv2d(x, w), None, None, None, None, True) + x).mean((2, 3))),
+    leaf(bf16(2, 16, 7, 7).contiguous(memory_format=torch.channels_last).detach()),
+    leaf(bf16(16, 16, 1, 1) / 4),
+)
 add(
     "train vocabulary",
     trained(lambda x, w: F.log_softmax((x @ w.t()).float(), -1)),

@@ -9,6 +9,8 @@
 #include <torch/version.h>
 
 #include <chrono>
+#include <cstdio>
+#include <mutex>
 
 #include "base/check.h"
 #include "entry/machine.h"
@@ -243,6 +245,12 @@ std::unique_ptr<Runner> make_training(graph::Graph graph, const Request& request
   for (size_t i = 0; i < t.meeting.backward_inputs.size(); ++i)
     if (t.meeting.backward_inputs[i].kind == Kind::kTangent) tangents.push_back(t.backward.inputs.at(i).type);
   compile::Options plain = request.options;  // recorded graphs keep their memory between calls: not for what is saved
+  if (plain.flag("cuda_graphs", false) && environment.gpu) {
+    static std::once_flag said;
+    std::call_once(said, [] {
+      std::fprintf(stderr, "flashover: no CUDA graph: what a training step saves lives on between its two calls\n");
+    });
+  }
   plain.values.erase("cuda_graphs");
   std::shared_ptr<run::Executable> forward = load(std::move(t.forward), plain, report),
                                    backward = load(std::move(t.backward), plain, report, /*converts=*/true);
