@@ -23,6 +23,7 @@ PASSES = [
     "cse",
     "fold_batch_norm",
     "fuse_attention",
+    "written_gelu",
     "convolution",
     "linear",
     "decompose",

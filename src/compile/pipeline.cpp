@@ -19,6 +19,7 @@
 #include "graph/passes/devices.h"
 #include "graph/passes/fold.h"
 #include "graph/passes/functionalize.h"
+#include "graph/passes/gelu.h"
 #include "graph/passes/layout.h"
 #include "graph/passes/linear.h"
 #include "graph/passes/split_frozen.h"
@@ -42,6 +43,7 @@ Graph to_core(Graph g, const Environment& env, PassRunner& passes) {
   // Patterns look at whole operators (batch_norm, gelu), so they stand before decompose.
   passes.run("fold_batch_norm", Form::kFunctional, g, graph::fold_batch_norm);
   passes.run("fuse_attention", Form::kFunctional, g, graph::fuse_attention, env.providers);
+  passes.run("written_gelu", Form::kFunctional, g, graph::written_gelu, env.providers);
   passes.run("convolution", Form::kFunctional, g, graph::convolution, env.providers);
   passes.run("linear", Form::kFunctional, g, graph::linear, env.providers);
   passes.run("cuda_library", Form::kFunctional, g, graph::cuda_library, env.providers);

@@ -9,6 +9,7 @@
 #include "graph/passes/devices.h"
 #include "graph/passes/fold.h"
 #include "graph/passes/functionalize.h"
+#include "graph/passes/gelu.h"
 #include "graph/passes/layout.h"
 #include "graph/passes/linear.h"
 #include "graph/passes/split_frozen.h"
@@ -24,6 +25,7 @@ const std::vector<Pass>& passes() {
       {"fold_batch_norm", fold_batch_norm, Form::kFunctional, Form::kFunctional},
       {"fuse_attention", [](Graph g) { return fuse_attention(std::move(g), {.own_f32 = true, .own_bf16 = true}); },
        Form::kFunctional, Form::kFunctional},
+      {"written_gelu", [](Graph g) { return written_gelu(std::move(g), {}); }, Form::kFunctional, Form::kFunctional},
       {"convolution", [](Graph g) { return convolution(std::move(g), {.onednn_bf16 = true}); }, Form::kFunctional,
        Form::kFunctional},
       {"linear", [](Graph g) { return linear(std::move(g), {.onednn_bf16 = true}); }, Form::kFunctional,

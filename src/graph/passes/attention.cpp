@@ -69,21 +69,11 @@ bool same_matrix(const TensorType& a, const TensorType& b) {
          sym::known_eq(a.sizes[a.rank() - 2], b.sizes[b.rank() - 2]);
 }
 
-// A number: the operand of a product with something larger.
-std::optional<double> number(Rewriter& r, const Arg& a) {
-  if (ops::is_scalar(a))
-    return std::holds_alternative<std::complex<double>>(a) ? std::nullopt : std::optional(ops::as_double(a));
-  const Node* full = std::holds_alternative<Ref>(a) ? r.def(ops::as_value(a), "prim.full") : nullptr;
-  if (!full || r.b.rank(full->outs[0]) != 0 || !ops::is_scalar(full->args[1])) return std::nullopt;
-  if (std::holds_alternative<std::complex<double>>(full->args[1])) return std::nullopt;
-  return ops::as_double(full->args[1]);
-}
-
 // The factor of x * number or x / number, and x.
 std::optional<std::pair<ValueId, double>> scaled(Rewriter& r, const Node& n) {
   const bool division = n.op->name == "aten.div.Tensor";
   if (!division && n.op->name != "aten.mul.Tensor") return std::nullopt;
-  const auto factor = number(r, n.args[1]);
+  const auto factor = known_number(r, n.args[1]);
   if (!factor || *factor == 0) return std::nullopt;
   const ValueId x = ops::as_value(n.args[0]);
   if (!same_sizes(r.b.type(x).sizes, r.b.type(n.outs[0]).sizes)) return std::nullopt;

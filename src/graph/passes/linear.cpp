@@ -31,8 +31,7 @@ ValueId own_linear(Rewriter& r, ValueId x, ValueId packed, std::optional<ValueId
 }
 
 // x [rows, inner] times matrix [inner, columns] (+ bias [columns])
-bool use_library(Rewriter& r, const Node& n, ValueId x, ValueId matrix, std::optional<ValueId> bias, Values& results,
-                 State& state) {
+bool use_library(Rewriter& r, ValueId x, ValueId matrix, std::optional<ValueId> bias, Values& results, State& state) {
   const TensorType a = r.b.type(x), m = r.b.type(matrix);
   if (a.rank() != 2 || m.rank() != 2 || a.device.type != DeviceType::kCPU || a.dtype != m.dtype) return false;
   if (!all_const(a.sizes) || !all_const(m.sizes)) return false;
@@ -47,7 +46,9 @@ bool use_library(Rewriter& r, const Node& n, ValueId x, ValueId matrix, std::opt
   if (gemm == Gemm::kAten) return false;
   const ValueId weight = transposed(r, matrix);
   const TensorType w = r.b.type(weight);
-  const TensorType type = dense_type(r.b.type(n.outs[0]));
+  TensorType type = a;
+  type.sizes = {a.sizes[0], m.sizes[1]};
+  type = dense_type(type);
   if (gemm == Gemm::kMklPacked) {
     state.packed_bytes += bytes;
     const ValueId packed =
@@ -73,13 +74,29 @@ bool use_library(Rewriter& r, const Node& n, ValueId x, ValueId matrix, std::opt
 
 bool from_mm(Rewriter& r, const Node& n, Values& results, const void* user) {
   auto& state = *static_cast<State*>(const_cast<void*>(user));
-  return use_library(r, n, ops::as_value(n.args[0]), ops::as_value(n.args[1]), std::nullopt, results, state);
+  return use_library(r, ops::as_value(n.args[0]), ops::as_value(n.args[1]), std::nullopt, results, state);
 }
 bool from_addmm(Rewriter& r, const Node& n, Values& results, const void* user) {
   auto& state = *static_cast<State*>(const_cast<void*>(user));
   if (!ops::is_number(n.args[3], 1) || !ops::is_number(n.args[4], 1)) return false;
-  return use_library(r, n, ops::as_value(n.args[1]), ops::as_value(n.args[2]), ops::as_value(n.args[0]), results,
-                     state);
+  return use_library(r, ops::as_value(n.args[1]), ops::as_value(n.args[2]), ops::as_value(n.args[0]), results, state);
+}
+
+// x [batch, rows, inner] times the same matrix for the whole batch
+bool from_bmm(Rewriter& r, const Node& n, Values& results, const void* user) {
+  auto& state = *static_cast<State*>(const_cast<void*>(user));
+  const Node* repeated = r.def(ops::as_value(n.args[1]), "prim.broadcast");
+  if (!repeated || ops::as_ints(repeated->args[2]) != std::vector<int64_t>{1, 2}) return false;
+  const ValueId matrix = ops::as_value(repeated->args[0]), x = ops::as_value(n.args[0]);
+  const TensorType type = r.b.type(x), m = r.b.type(matrix), out = r.b.type(n.outs[0]);
+  if (!all_const(type.sizes) || m.rank() != 2 ||
+      !sym::known_eq(m.sizes[0], out.sizes.size() == 3 ? type.sizes[2] : 0) ||
+      !sym::known_eq(m.sizes[1], out.sizes.back()) || !r.is_frozen(matrix))
+    return false;
+  const ValueId rows = r.b.reshape(x, {type.sizes[0] * type.sizes[1], type.sizes[2]});
+  if (!use_library(r, rows, matrix, std::nullopt, results, state)) return false;
+  results = {r.b.reshape(results[0], out.sizes)};
+  return true;
 }
 
 // As flashover.packed_linear calls it. Its relu keeps NaN.
@@ -127,6 +144,7 @@ bool take_activation(Rewriter& r, const Node& n, Values& results, const void* us
 constexpr RewriteRule kRules[] = {
     {"aten.mm.default", "x @ w -> the fastest library's linear", from_mm},
     {"aten.addmm.default", "b + x @ w -> the fastest library's linear", from_addmm},
+    {"aten.bmm.default", "x @ one w -> a linear of all rows", from_bmm},
     {"aten.gelu.default", "gelu(linear) -> linear with gelu", take_activation},
     {"aten.silu.default", "silu(linear) -> linear with swish", take_activation},
     {"aten.relu.default", "relu(linear)", take_activation},

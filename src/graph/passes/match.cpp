@@ -22,6 +22,16 @@ ValueId transposed(Rewriter& r, ValueId v) {
   return r.b.permute(v, {1, 0});
 }
 
+std::optional<double> known_number(Rewriter& r, const Arg& a) {
+  const auto real = [](const Arg& x) -> std::optional<double> {
+    if (!ops::is_scalar(x) || std::holds_alternative<std::complex<double>>(x)) return std::nullopt;
+    const auto* e = std::get_if<sym::Expr>(&x);
+    return e && !e->is_const() ? std::nullopt : std::optional(ops::as_double(x));
+  };
+  const Node* full = std::holds_alternative<Ref>(a) ? r.def(ops::as_value(a), "prim.full") : nullptr;
+  return full ? r.b.rank(full->outs[0]) == 0 ? real(full->args[1]) : std::nullopt : real(a);
+}
+
 bool all_const(const Sizes& sizes) {
   for (sym::Expr n : sizes)
     if (!n.is_const() || n.value() <= 0) return false;

@@ -12,6 +12,8 @@ ValueId skip_copies(Rewriter& r, ValueId v);
 ValueId skip_narrowing(Rewriter& r, ValueId v);
 // The other operand order of a matrix: x with v = permute(x, [1, 0]), or a new permute.
 ValueId transposed(Rewriter& r, ValueId v);
+// A real scalar argument, or the 0-d tensor that a number became.
+std::optional<double> known_number(Rewriter& r, const Arg& a);
 bool all_const(const Sizes& sizes);  // positive constants
 TensorType opaque_type(TensorType t);
 TensorType dense_type(TensorType t);              // contiguous, offset 0
