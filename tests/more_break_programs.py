@@ -875,3 +875,45 @@ def b_many_locals(x, S):
     t = (a, [b, {"c": c}], d)
     brk()
     return t[1][1]["c"] is c, a + b + c + d + e, t
+
+
+@p
+def b_raise_again(x, S):
+    """An exception from before the break, raised and written after it: its traceback grows once."""
+    try:
+        deepr(x)
+    except KeyError as e:
+        y = x * 2
+        brk()
+        try:
+            raise e
+        except KeyError as again:
+            S.l.append(lines(again.__traceback__))
+        again = e
+        again.add_note("note")
+        brk()
+        S.l.append((again.__notes__, lines(again.with_traceback(None).__traceback__)))
+        return y + 1
+
+
+@p
+def b_raise_through_callees(x, S):
+    def outer():
+        try:
+            deepr(x)
+        except KeyError:
+            y = x * 3
+            brk()
+            try:
+                inner()
+            finally:
+                S.n += 1
+            return y
+
+    def inner():
+        raise
+
+    try:
+        outer()
+    except KeyError as e:
+        return x + 1, lines(e.__traceback__)

@@ -1,4 +1,5 @@
 // PEP 523: while a capture runs, frames of its thread go to the interpreter; everybody else's go on as before.
+#include "frame/bytecode/decode.h"
 #include "frame/interpret/interpreter.h"
 #include "frame/marks.h"
 #include "frame/resume.h"
@@ -21,21 +22,31 @@ thread_local Wanted* wanted = nullptr;
 thread_local Continuations* callees = nullptr;
 thread_local PyObject* left_alone = nullptr;
 
+bool stands_alone(PyCodeObject* code) {
+  constexpr int kWithout = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR;
+  if (!(code->co_flags & CO_OPTIMIZED) || (code->co_flags & kWithout)) return false;
+  const char* file = PyUnicode_AsUTF8(code->co_filename);
+  if (file == nullptr) PyErr_Clear();
+  if (file == nullptr || std::strcmp(file, "<string>") == 0 || std::strncmp(file, "<frozen", 7) == 0) return false;
+  return !is_library(code);
+}
+
 bool is_worth_taking(PyThreadState* tstate, _PyInterpreterFrame* frame) {
   PyCodeObject* code = frame->f_code;
-  constexpr int kWithout = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR;
-  if (frame->owner != FRAME_OWNED_BY_THREAD || !(code->co_flags & CO_OPTIMIZED) || (code->co_flags & kWithout))
+  if (frame->owner != FRAME_OWNED_BY_THREAD || frame->prev_instr != _PyCode_CODE(code) - 1) return false;
+  Code* known = decode(code);
+  if (known == nullptr) {
+    PyErr_Clear();
     return false;
-  if (frame->prev_instr != _PyCode_CODE(code) - 1) return false;
+  }
+  if (known->stands_alone < 0) known->stands_alone = stands_alone(code);
+  if (!known->stands_alone) return false;
 #if PY_VERSION_HEX < 0x030C0000
   if (tstate->cframe->use_tracing) return false;
 #else
   if (tstate->c_tracefunc != nullptr || tstate->c_profilefunc != nullptr) return false;
 #endif
-  const char* file = PyUnicode_AsUTF8(code->co_filename);
-  if (file == nullptr) PyErr_Clear();
-  if (file == nullptr || std::strcmp(file, "<string>") == 0 || std::strncmp(file, "<frozen", 7) == 0) return false;
-  return !is_library(code) && mark_of(frame_function(frame)) == Mark::kNone && callees->wants(frame_function(frame));
+  return mark_of(frame_function(frame)) == Mark::kNone && callees->wants(frame_function(frame));
 }
 
 PyObject* on_frame(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwflag) {

@@ -24,6 +24,7 @@ struct Code {
   std::vector<Handler> handlers;
   std::vector<int32_t> lines;  // per code unit, filled by line_of()
   bool generator = false, coroutine = false;
+  signed char stands_alone = -1;  // may a call of it be compiled by itself (hook.cpp)? -1: not asked yet
 };
 
 // Cached on the code object; null with a Python error set when memory is out.

@@ -1015,6 +1015,8 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
 #endif
           case RERAISE: {
             if (arg > 0) frame->prev_instr = first + PyLong_AsLong(PEEK(arg + 1));
+            if (!plain && act.caller != nullptr && recorder.is_old(TOP()))
+              throw Declined("an exception from before the call is raised again");
             PyObject* v = POP();
             PyErr_Restore(Py_NewRef(PyExceptionInstance_Class(v)), v, PyException_GetTraceback(v));
             goto unwind;

@@ -75,6 +75,7 @@ class Interpreter {
   // Sticky: the capture is over. Sets a Python error if none is set.
   void abort(const std::string& reason);
   bool aborted() const { return aborted_; }
+  bool is_inlined() const { return top_ != nullptr && top_->caller != nullptr; }  // not the frame that is compiled
   void revive() { aborted_ = false; }  // after a stop, when every frame is gone: to call hooks and autograd Functions
   const std::string& reason() const { return reason_; }
   const std::string& where() const { return where_; }

@@ -293,6 +293,11 @@ PyObject* do_count_elements(const NativeCall& c) {
   return c.run();
 }
 
+PyObject* do_exception_write(const NativeCall& c) {
+  if (c.self != nullptr && c.in.recorder.is_old(c.self)) throw Declined("an exception from before the call is written");
+  return c.run();
+}
+
 PyObject* do_dir(const NativeCall& c) {
   if (c.nargs != 1) throw Declined("call of dir() without an argument");
   PyObject* o = c.args[0];
@@ -514,7 +519,7 @@ const Row kMethods[] = {
     {"builtins:type", "mro __prepare__ __instancecheck__ __subclasscheck__", kShares},
     {"builtins:property", "getter setter deleter", kReads},
     {"builtins:mappingproxy", "get keys values items copy", kReadsSelf | kShares},
-    {"builtins:BaseException", "with_traceback add_note __setstate__", kShares},
+    {"builtins:BaseException", "with_traceback add_note __setstate__", kShares, do_exception_write},
     {"types:GeneratorType", "send throw close", kShares, do_generator},
     {"types:MappingProxyType", "get keys values items copy", kReadsSelf | kShares},
     {"types:DictKeysType", "isdisjoint", kReads},

@@ -335,6 +335,10 @@ bool raise(Interpreter& in, PyObject* exception, PyObject* cause) {
       PyErr_SetString(PyExc_RuntimeError, "No active exception to reraise");
       return false;
     }
+    if (!in.plain && in.recorder.is_old(handled) && in.is_inlined()) {
+      Py_DECREF(handled);
+      throw Declined("an exception from before the call is raised again");
+    }
     PyErr_Restore(Py_NewRef(PyExceptionInstance_Class(handled)), handled, PyException_GetTraceback(handled));
     return true;
   }
@@ -349,6 +353,8 @@ bool raise(Interpreter& in, PyObject* exception, PyObject* cause) {
       return false;
     }
   } else if (PyExceptionInstance_Check(exception)) {
+    // Its traceback would grow, and nothing takes that back.
+    if (!in.plain && in.recorder.is_old(exception)) throw Declined("an exception from before the call is raised again");
     value = Ref::borrow(exception);
   } else {
     PyErr_SetString(PyExc_TypeError, "exceptions must derive from BaseException");
