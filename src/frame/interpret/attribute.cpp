@@ -155,6 +155,8 @@ PyObject* Interpreter::from_slot(PyObject* o, PyObject* name, PyObject* descript
   SourceId id = recorder.source_of(o);
   if (is_tensor(o)) {
     static PyObject *const is_leaf = interned("is_leaf"), *const grad_fn = interned("grad_fn");
+    static PyObject* const grad = interned("grad");
+    if (name == grad && value == Py_None) recorder.reach(SourceKind::kTensorAttr, id, -1, name, value);
     if (name == is_leaf || name == grad_fn) {  // of a tensor that requires no gradient there is but one answer
       Ref tracked = Ref::steal(PyObject_GetAttrString(o, "requires_grad"));
       if (tracked.get() != Py_False) recorder.reach(SourceKind::kTensorAttr, id, -1, is_leaf, is_leaf_of(o).get());
@@ -200,6 +202,7 @@ int Interpreter::lookup_generic(PyObject* o, PyObject* name, PyObject** out) {
   PyTypeObject* t = Py_TYPE(o);
   if (type_dict(t) == nullptr && PyType_Ready(t) < 0) return -1;
   Ref d = Ref::borrow(recorder.type_lookup(t, name));
+  if (d) recorder.specials(Py_TYPE(d.get()));  // a class may learn to be a descriptor
   if (d && is_data_descriptor(Py_TYPE(d.get()))) {
     if (is_tensor(o) && is_forbidden_tensor_attribute(name))
       throw Declined(std::string("attribute of a tensor: ") + PyUnicode_AsUTF8(name));
