@@ -772,7 +772,7 @@ INPUT_CHANGES = [
     Change("input_scalar_tensor", "i['args'][0] = torch.tensor(3.0)"),
     Change("input_aliases_parameter", "p = next(m.parameters(), None); i['args'][0] = p.data if p is not None and p.dim() else i['args'][0]"),
     Change("input_is_parameter", "p = next(m.parameters(), None); i['args'][0] = p if p is not None else i['args'][0]"),
-    Change("input_same_kind", "x0 = i['args'][0]; i['args'][0] = torch.randn(3, 4) if type(x0) is torch.Tensor and x0.shape == (3, 4) and x0.dtype is torch.float32 and x0.is_contiguous() and not x0.requires_grad and x0.is_leaf and not x0.is_inference() and not x0.is_neg() and not hasattr(x0, 'tag') and x0.storage_offset() == 0 and x0.untyped_storage().nbytes() == 48 and not torch.is_inference_mode_enabled() and torch.get_default_dtype() is torch.float32 and all(v is not x0 for v in i['kwargs'].values()) else x0", same=True),
+    Change("input_same_kind", "x0 = i['args'][0]; i['args'][0] = torch.randn(3, 4) if type(x0) is torch.Tensor and x0.shape == (3, 4) and x0.dtype is torch.float32 and x0.is_contiguous() and not x0.requires_grad and x0.is_leaf and not x0.is_inference() and not x0.is_neg() and not hasattr(x0, 'tag') and x0.storage_offset() == 0 and x0.untyped_storage().nbytes() == 48 and not torch.is_inference_mode_enabled() and torch.get_default_dtype() is torch.float32 and all(not isinstance(v, torch.Tensor) or v.untyped_storage().data_ptr() != x0.untyped_storage().data_ptr() for v in i['kwargs'].values()) else x0", same=True),
     Change("input_values", "i['args'][0].data.mul_(2)", same=True),
     Change("garbage", "gc.collect()", same=True),
     Change("train_mode", "m.train()"),
