@@ -132,11 +132,13 @@ def differ(a: Any, b: Any, where: str = "result") -> str:
     if isinstance(a, (list, tuple)):
         if len(a) != len(b):
             return f"{where}: length {len(a)} but compiled {len(b)}"
-        return next(filter(None, (differ(p, q, f"{where}[{n}]") for n, (p, q) in enumerate(zip(a, b, strict=False)))), "")
+        parts = (differ(p, q, f"{where}[{n}]") for n, (p, q) in enumerate(zip(a, b, strict=False)))
+        return next(filter(None, parts), "")
     if isinstance(a, dict):
         if list(map(str, a)) != list(map(str, b)):
             return f"{where}: keys {list(a)} but compiled {list(b)}"
-        return next(filter(None, (differ(p, q, f"{where}[{n!r}]") for (n, p), q in zip(a.items(), b.values(), strict=False))), "")
+        parts = (differ(p, q, f"{where}[{n!r}]") for (n, p), q in zip(a.items(), b.values(), strict=False))
+        return next(filter(None, parts), "")
     if isinstance(a, (int, float, str, bool, bytes)):
         return "" if a == b or a != a else f"{where}: {a!r} but compiled {b!r}"
     return ""
