@@ -1,4 +1,4 @@
-"""Threads, re-entrancy, recursion, forks, the end of the interpreter, garbage, interrupts: what is compiled must not mind."""
+"""Threads, re-entrancy, recursion, forks, the end of the interpreter, garbage, interrupts: compiled code must not mind."""
 
 import gc
 import os
@@ -33,7 +33,7 @@ def in_threads(count, work):
         try:
             start.wait()
             work(i)
-        except BaseException as e:  # noqa: BLE001
+        except BaseException as e:
             errors.append(e)
 
     threads = [threading.Thread(target=run, args=(i,)) for i in range(count)]
@@ -205,7 +205,7 @@ def test_captured_closures_and_arguments_are_not_kept():
     gc.collect()
     assert held() is None
     alive = [weakref.ref(thing), weakref.ref(data[0])]
-    del f, fast, thing, data  # noqa: F821
+    del f, fast, thing, data
     gc.collect()
     assert [r() for r in alive] == [None, None]
 
