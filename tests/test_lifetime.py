@@ -1,4 +1,4 @@
-"""Threads, re-entrancy, recursion, forks, the end of the interpreter, garbage, interrupts: compiled code must not mind."""
+"""Threads, re-entrancy, recursion, forks, the end of the interpreter, garbage, interrupts: none may do harm."""
 
 import gc
 import os
