@@ -1,0 +1,361 @@
+"""Training: eager, torch.compile and flashover over real models, a whole step (zero_grad, forward, loss, backward,
+SGD) in one run: right or wrong, speed, cold compile, memory.
+
+    python benchmarks/training.py                                  # the whole table
+    python benchmarks/training.py --models resnet18,bert --precision fp32
+    python benchmarks/training.py --jobs 8 --json t.json --markdown docs/benchmark-training.md
+
+Every row is a process of its own on --threads cores with empty cache folders, and one more for the peak memory of each
+way. Times are medians of interleaved repeats; cold is the first step less a steady one. "right": gradients against an
+fp64 run, rmse <= 2 x eager's own + a floor; and the losses of ten steps with SGD and with AdamW follow eager's. Dropout
+is on: flashover draws eager's random numbers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import copy
+import itertools
+import json
+import math
+import os
+import queue
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+import models as bench
+import torch
+import torch.nn.functional as F
+import zoo
+from torch import nn
+
+Example = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
+
+
+def block(i: int, o: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(i, o, 3, padding=1), nn.GroupNorm(4, o), nn.SiLU(),
+        nn.Conv2d(o, o, 3, padding=1), nn.BatchNorm2d(o), nn.ReLU(inplace=True),
+    )  # fmt: skip
+
+
+class UNet(nn.Module):
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__()
+        widths = [width << i for i in range(depth)]
+        self.down = nn.ModuleList(block(a, b) for a, b in zip([3, *widths], widths, strict=False))
+        self.up = nn.ModuleList(nn.ConvTranspose2d(b, a, 2, stride=2) for a, b in itertools.pairwise(widths))
+        self.merge = nn.ModuleList(block(2 * a, a) for a in widths[:-1])
+        self.head = nn.Conv2d(width, 2, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        kept = []
+        for i, down in enumerate(self.down):
+            x = down(F.max_pool2d(x, 2) if i else x)
+            kept.append(x)
+        for up, merge, skip in zip(reversed(self.up), reversed(self.merge), reversed(kept[:-1]), strict=True):
+            x = merge(torch.cat([up(x), skip], 1))
+        return self.head(x)
+
+
+class Dlrm(nn.Module):
+    """Dense features through an MLP, sparse ones through embedding bags, all pairs multiplied."""
+
+    def __init__(self, rows: int, width: int, tables: int) -> None:
+        super().__init__()
+        self.bags = nn.ModuleList(nn.EmbeddingBag(rows, width, mode="sum") for _ in range(tables))
+        self.bottom = nn.Sequential(nn.Linear(13, 4 * width), nn.ReLU(), nn.Linear(4 * width, width), nn.ReLU())
+        pairs = tables * (tables + 1) // 2
+        self.top = nn.Sequential(nn.Linear(width + pairs, 4 * width), nn.ReLU(), nn.Linear(4 * width, 1))
+        self.register_buffer("pairs", torch.triu_indices(tables + 1, tables + 1, 1), persistent=False)
+
+    def forward(self, dense: torch.Tensor, indices: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+        x = self.bottom(dense)
+        features = torch.stack([x, *(bag(i, offsets) for bag, i in zip(self.bags, indices, strict=True))], 1)
+        products = torch.bmm(features, features.transpose(1, 2))[:, self.pairs[0], self.pairs[1]]
+        return self.top(torch.cat([x, products], 1))
+
+
+class CellLoop(nn.Module):
+    def __init__(self, width: int, steps: int) -> None:
+        super().__init__()
+        self.cell, self.head, self.steps = nn.LSTMCell(width, width), nn.Linear(width, width), steps
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = c = torch.zeros_like(x)
+        out = []
+        for _ in range(self.steps):
+            h, c = self.cell(x, (h, c))
+            x = self.head(h).tanh()
+            out.append(x)
+        return torch.stack(out, 1)
+
+
+def make_unet(small: bool) -> Example:
+    return UNet(8 if small else 32, 3 if small else 4), (torch.randn(2, 3, *[32 if small else 96] * 2),), {}
+
+
+def make_dlrm(small: bool) -> Example:
+    rows, batch, tables = (50, 8, 3) if small else (20000, 256, 8)
+    indices = torch.randint(0, rows, (tables, batch * 4))
+    dense = torch.randn(batch, 13)
+    return Dlrm(rows, 8 if small else 64, tables), (dense, indices, torch.arange(0, batch * 4, 4)), {}
+
+
+def make_cell(small: bool) -> Example:
+    width, steps = (16, 4) if small else (256, 24)
+    return CellLoop(width, steps), (torch.randn(4 if small else 32, width),), {}
+
+
+def make_albert(small: bool) -> Example:
+    full = {"hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8, "intermediate_size": 2048,
+            "embedding_size": 128}  # fmt: skip
+    tiny = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 128,
+            "embedding_size": 32, "vocab_size": 500}  # fmt: skip
+    return zoo._text("AlbertConfig", "AlbertModel", full, tiny)(small)
+
+
+OWN: dict[str, Callable[[bool], Example]] = {
+    "unet": make_unet,
+    "dlrm": make_dlrm,
+    "lstm_cell": make_cell,
+    "albert": make_albert,
+}
+ALL = [*zoo.ALL, *OWN]
+
+
+def make(name: str, small: bool) -> Example:
+    torch.manual_seed(0)
+    model, args, kwargs = OWN[name](small) if name in OWN else zoo.make(name, small)
+    if name in zoo.TIMM + zoo.TORCHVISION:  # batch norm wants more than one image
+        args = tuple(torch.randn(2 if small else 4, *a.shape[1:]) for a in args)
+    if "use_cache" in getattr(getattr(model, "config", None), "__dict__", {}):
+        model.config.use_cache = False
+    return model.train(), args, kwargs
+
+
+class Way:
+    """One model, how it is called, and its optimizer."""
+
+    def __init__(self, model: nn.Module, call: Callable[..., Any], optimizer: str, precision: str) -> None:
+        make_optimizer: Any = torch.optim.SGD if optimizer == "sgd" else torch.optim.AdamW
+        self.model, self.call, self.precision = model, call, precision
+        self.optimizer = make_optimizer(model.parameters(), lr=1e-3)
+
+    def loss(self, args: Any, kwargs: Any) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.precision == "bf16"):
+            out = self.call(*args, **kwargs)
+        found = [t for t in bench.tensors(out) if t.requires_grad]
+        return sum(((t if t.dtype == torch.double else t.float()) - 0.1).square().mean() for t in found)
+
+    def step(self, args: Any, kwargs: Any) -> float:
+        self.optimizer.zero_grad()
+        loss = self.loss(args, kwargs)
+        loss.backward()
+        self.optimizer.step()
+        return loss.item()
+
+
+def gradients(way: Way, args: Any, kwargs: Any) -> list[torch.Tensor]:
+    torch.manual_seed(1)
+    way.model.zero_grad()
+    way.loss(args, kwargs).backward()
+    return [p.grad for p in way.model.parameters() if p.grad is not None]
+
+
+def same_gradients(name: str, precision: str, small: bool) -> dict[str, float]:
+    """Errors against fp64."""
+    model, args, kwargs = make(name, small)
+    eager, exact = copy.deepcopy(model), copy.deepcopy(model).double()
+    wide = [bench.to_double(a) for a in args], {k: bench.to_double(v) for k, v in kwargs.items()}
+    best = gradients(Way(exact, exact, "sgd", "fp64"), *wide)
+    ways = {"eager": Way(eager, eager, "sgd", precision),
+            "flashover": Way(model, bench.compiled("flashover", model), "sgd", precision)}  # fmt: skip
+    return {key: bench.error(gradients(way, args, kwargs), best) for key, way in ways.items()}
+
+
+def losses(name: str, precision: str, small: bool, optimizer: str) -> dict[str, list[float]]:
+    model, args, kwargs = make(name, small)
+    out = {}
+    for key in ("eager", "flashover"):
+        mine = copy.deepcopy(model)
+        way = Way(mine, mine if key == "eager" else bench.compiled(key, mine), optimizer, precision)
+        torch.manual_seed(2)
+        out[key] = [way.step(args, kwargs) for _ in range(10)]
+    return out
+
+
+def track(found: dict[str, list[float]], precision: str) -> float:
+    """How far flashover's losses are from eager's, of the first loss."""
+    scale = abs(found["eager"][0]) + 1e-6
+    return max(abs(a - b) for a, b in zip(found["eager"], found["flashover"], strict=True)) / scale
+
+
+def memory(name: str, precision: str, small: bool, key: str) -> float:
+    """MB that three steps add to the peak, the model and a warm compiler being there."""
+    model, args, kwargs = make(name, small)
+    way = Way(model, model if key == "eager" else bench.compiled(key, model), "sgd", precision)
+    before = bench.resident()
+    for _ in range(3):
+        way.step(args, kwargs)
+    return bench.resident() - before
+
+
+def measure(name: str, precision: str, options: argparse.Namespace) -> dict[str, Any]:
+    import flashover
+
+    row: dict[str, Any] = {"model": name, "precision": precision}
+    model, args, kwargs = make(name, options.small)
+    ways: dict[str, Way] = {}
+    stats = flashover.compile_stats()
+    for key in ("eager", "flashover", *["inductor"] * options.inductor):
+        mine = copy.deepcopy(model)
+        ways[key] = Way(mine, mine if key == "eager" else bench.compiled(key, mine), "sgd", precision)
+        times = []
+        for _ in range(3):
+            start = time.perf_counter()
+            ways[key].step(args, kwargs)
+            times.append(time.perf_counter() - start)
+        row[f"{key}_cold"] = times[0] - min(times[1:])
+        if key == "flashover":
+            after = flashover.compile_stats()
+            row |= {k: after[k] - stats[k] for k in ("kernels", "extern_calls", "graph_breaks", "graphs")}
+    calls = {key: lambda w=way: w.step(args, kwargs) for key, way in ways.items()}
+    row["seconds"] = bench.interleaved(calls, options.seconds)
+    row["error"] = same_gradients(name, precision, options.small)
+    row["track"] = {o: track(losses(name, precision, options.small, o), precision) for o in ("sgd", "adamw")}
+    row["right"] = row["error"]["flashover"] <= 2 * row["error"]["eager"] + bench.FLOOR[precision] and all(
+        t <= (0.05 if precision == "bf16" else 5e-3) for t in row["track"].values()
+    )
+    return row
+
+
+def child(arguments: list[str], environment: dict[str, str], cores: list[int]) -> Any:
+    done = subprocess.run(
+        [sys.executable, __file__, *arguments], env=environment, capture_output=True, text=True, timeout=600,
+        preexec_fn=lambda: os.sched_setaffinity(0, cores),
+    )  # fmt: skip
+    if done.returncode != 0:
+        said = done.stderr.strip().splitlines()
+        raise RuntimeError(said[-1] if said else f"exit code {done.returncode}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def run_row(name: str, precision: str, options: argparse.Namespace, cores: list[int]) -> dict[str, Any]:
+    common = ["--models", name, "--precision", precision, *["--small"] * options.small]
+    with tempfile.TemporaryDirectory(prefix="flashover-bench-") as cache:
+        environment = os.environ | {
+            "TORCHINDUCTOR_CACHE_DIR": cache, "FLASHOVER_CACHE_DIR": cache, "OMP_NUM_THREADS": str(len(cores)),
+        }  # fmt: skip
+        given = ["--seconds", str(options.seconds), *["--no-inductor"] * (not options.inductor)]
+        try:
+            row = child([*common, "--row", *given], environment, cores)
+            row["memory"] = {
+                key: child([*common, "--memory", key], environment, cores)
+                for key in ("eager", "flashover", *["inductor"] * options.inductor)
+            }
+        except Exception as failure:
+            row = {"model": name, "precision": precision, "failed": f"{type(failure).__name__}: {failure}"[:200]}
+    print(row, file=sys.stderr, flush=True)
+    return row
+
+
+def markdown(rows: list[dict[str, Any]], command: str) -> str:
+    out = [
+        f"`{command}`, torch {torch.__version__}, {time.strftime('%Y-%m-%d')}; one whole training step.",
+        "",
+        "| model | precision | right | eager ms | torch.compile x | flashover x | vs torch.compile | cold s (t.c / fl)"
+        " | MB (eager / t.c / fl) | gradient error (eager / fl) | kernels | externs | breaks |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+
+    def ratio(row: dict[str, Any], a: str, b: str) -> float:
+        return row["seconds"].get(a, math.nan) / row["seconds"].get(b, math.nan)
+
+    for r in rows:
+        if "failed" in r:
+            out.append(f"| {r['model']} | {r['precision']} | FAILED: {r['failed']} |" + " |" * 10)
+            continue
+        mb = r.get("memory", {})
+        out.append(
+            f"| {r['model']} | {r['precision']} | {'yes' if r['right'] else 'NO'} | {r['seconds']['eager'] * 1e3:.1f} "
+            f"| {ratio(r, 'eager', 'inductor'):.2f} | {ratio(r, 'eager', 'flashover'):.2f} "
+            f"| {ratio(r, 'inductor', 'flashover'):.2f} "
+            f"| {r.get('inductor_cold', math.nan):.1f} / {r['flashover_cold']:.2f} "
+            f"| {' / '.join(f'{mb.get(k, math.nan):.0f}' for k in ('eager', 'inductor', 'flashover'))} "
+            f"| {r['error']['eager']:.1e} / {r['error']['flashover']:.1e} "
+            f"| {r['kernels']} | {r['extern_calls']} | {r['graph_breaks']} |"
+        )
+    good = [r for r in rows if "failed" not in r]
+    for precision in sorted({r["precision"] for r in good}):
+        part = [r for r in good if r["precision"] == precision]
+        means = {
+            f"{a}/{b}": bench.geomean([ratio(r, a, b) for r in part])
+            for a, b in (("eager", "inductor"), ("eager", "flashover"), ("inductor", "flashover"))
+        }
+        cold = bench.geomean([r.get("inductor_cold", math.nan) / r["flashover_cold"] for r in part])
+        out += [
+            "",
+            f"Geometric means, {precision} ({len(part)} models): torch.compile {means['eager/inductor']:.2f}x eager, "
+            f"flashover {means['eager/flashover']:.2f}x eager, {means['inductor/flashover']:.2f}x torch.compile; cold "
+            f"compile {cold:.1f}x faster.",
+        ]
+    return "\n".join(out) + "\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", default="", help="comma list; default: all")
+    parser.add_argument("--precision", default="fp32,bf16")
+    parser.add_argument("--small", action="store_true", help="CI sizes")
+    parser.add_argument("--seconds", type=float, default=6.0, help="time for the interleaved repeats of a model")
+    parser.add_argument("--no-inductor", dest="inductor", action="store_false", help="leave torch.compile out")
+    parser.add_argument("--jobs", type=int, default=1, help="rows at a time, each on --threads cores of its own")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--markdown", type=Path)
+    parser.add_argument("--memory", choices=["eager", "inductor", "flashover"], help=argparse.SUPPRESS)
+    parser.add_argument("--row", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.memory:
+        print(json.dumps(memory(options.models, options.precision, options.small, options.memory)))
+        return 0
+    if options.row:
+        print(json.dumps(measure(options.models, options.precision, options)))
+        return 0
+    usable = sorted(os.sched_getaffinity(0))
+    slots: queue.SimpleQueue[list[int]] = queue.SimpleQueue()
+    for i in range(options.jobs):
+        slots.put(usable[i * options.threads % len(usable) :][: options.threads])
+    rows: list[dict[str, Any]] = []
+
+    def work(name: str, precision: str) -> None:
+        cores = slots.get()
+        try:
+            rows.append(run_row(name, precision, options, cores))
+        finally:
+            slots.put(cores)
+        if options.json:
+            options.json.write_text(json.dumps(rows, indent=1))
+
+    names = options.models.split(",") if options.models else ALL
+    wanted = [(n, p) for p in options.precision.split(",") for n in names]
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        list(pool.map(lambda w: work(*w), wanted))
+    rows.sort(key=lambda r: wanted.index((r["model"], r["precision"])))
+    text = markdown(rows, "python benchmarks/training.py " + " ".join(sys.argv[1:]))
+    print(text)
+    if options.markdown:
+        options.markdown.write_text(text)
+    return 0 if all(r.get("right") for r in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
