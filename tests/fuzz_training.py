@@ -177,6 +177,9 @@ class Case:
                 floor = eps * grown * max(magnitude(inputs), magnitude([e.detach()]) * 0.05)
                 g, e, x = g.detach(), e.detach(), x.detach()
                 problem = same_up_to_rounding(g, e, x, eps * grown, floor)
+                if problem and geometry(g) == geometry(e) and torch.equal(g.isnan(), x.isnan()):
+                    ends = ~torch.isfinite(x.double())  # where fp64 overflows or not decides
+                    problem = same_up_to_rounding(*(t.masked_fill(ends, 0) for t in (g, e, x)), eps * grown, floor)
                 if problem and (not jumps or same_up_to_rounding(g, e, e, eps * 4 * grown, floor * 16)):
                     return f"{name}: {problem}"
                 if what == "result":
@@ -251,7 +254,7 @@ class ModuleCase:
             g, e, best = g.detach().double(), e.detach().double(), best.detach().double()
             # ReLU and max pooling jump: judged as a whole.
             ours, theirs, size = ((t.norm().item()) for t in (g - best, e - best, best))
-            if not ours <= 3 * theirs + 64 * eps * size + eps * 1e-2 * max(1, g.numel()) ** 0.5:
+            if not ours <= 3 * theirs + 64 * eps * size + eps * 10 * max(1, g.numel()) ** 0.5:
                 return f"{name}: error {ours} against eager's {theirs}, of {size}"
         return ""
 

@@ -196,6 +196,58 @@ def test_partial_backward_leaves_the_rest_undefined() -> None:
     torch.testing.assert_close(x.grad, x.exp().detach())
 
 
+def losses_of_two(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return (x.log() * 3).exp(), x.sin() * w
+
+
+@pytest.mark.parametrize("backend", ["flashover", "eager"])
+def test_unused_results_add_nothing(backend: str) -> None:
+    """The gradient of an unused result is absent, not zero: zero times infinity would be NaN."""
+    fast = flashover.compile(losses_of_two, fullgraph=True, backend=backend, options={"verify": True})
+    for _ in range(2):
+        x, w = torch.zeros(4, requires_grad=True), torch.ones(4, requires_grad=True)
+        fast(x, w)[1].sum().backward()
+        assert torch.equal(x.grad, torch.ones(4)) and torch.equal(w.grad, torch.zeros(4))
+        x, w = torch.ones(4, requires_grad=True), torch.ones(4, requires_grad=True)
+        fast(x, w)[0].sum().backward()
+        assert w.grad is None
+        torch.testing.assert_close(x.grad, torch.full((4,), 3.0))
+
+
+def test_backward_of_results_one_after_the_other() -> None:
+    """As in eager, results that share no saved tensor have backwards of their own, without retain_graph."""
+    f = compiled(losses_of_two)
+    x, w = leaf(4).detach().abs().requires_grad_(), leaf(4)
+    a, b = f(x, w)
+    a.sum().backward()
+    b.sum().backward()
+    gx, gw = torch.autograd.grad(sum(t.sum() for t in losses_of_two(x, w)), (x, w))
+    torch.testing.assert_close(x.grad, gx)
+    torch.testing.assert_close(w.grad, gw)
+    with pytest.raises(RuntimeError, match="second time"):
+        a.sum().backward()
+
+
+def test_partial_backward_is_in_the_cache(tmp_path: Any) -> None:
+    for _ in range(2):
+        fast = flashover.compile(losses_of_two, fullgraph=True, options={"cache_dir": str(tmp_path)})
+        x, w = torch.zeros(4, requires_grad=True), torch.ones(4, requires_grad=True)
+        fast(x, w)[1].sum().backward()
+        assert torch.equal(x.grad, torch.ones(4))
+        flashover.reset()
+
+
+def test_forward_mode_tangents_pass_by() -> None:
+    f = lambda x: (x * 2).sin()  # noqa: E731
+    fast = compiled(f)
+    x = torch.randn(3)
+    fast(x)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, torch.ones(3))
+        got, want = (torch.autograd.forward_ad.unpack_dual(g(dual)).tangent for g in (fast, f))
+        torch.testing.assert_close(got, want)
+
+
 def test_frozen_parameters_stay_without_gradient_and_are_seen_when_written() -> None:
     m = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
     m[0].requires_grad_(False)

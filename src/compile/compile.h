@@ -72,8 +72,11 @@ loops::Schedule lower(graph::Graph traced, const Options& options, const Environ
 struct Training {
   graph::Partition meeting;  // without its graphs
   plan::Plan forward, backward;
+  std::string backward_graph;  // its text: what is computed when some tangents do not come follows from it
 };
 Training compile_training(graph::Graph traced, const graph::Joint& facts, const Options& options,
                           const Environment& environment, Report& report);
+// A part of such a backward graph.
+plan::Plan compile_backward(graph::Graph core, const Options& options, const Environment& environment);
 
 }  // namespace flashover::compile

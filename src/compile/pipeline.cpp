@@ -308,12 +308,22 @@ Training compile_training(Graph traced, const graph::Joint& facts, const Options
   passes.show("forward", Form::kCore, forward);
   passes.show("backward", Form::kCore, backward);
   report.saved_bytes = out.meeting.saved_bytes;
+  if (out.meeting.tangents() > 1) out.backward_graph = graph::print(backward);
   out.backward = to_plan(std::move(backward), device, options, env, passes, cache, report, "backward");
   report.backward_kernels = report.kernels;
   out.forward = to_plan(std::move(forward), device, options, env, passes, cache, report, "forward");
   if (options.flag("cache", true)) keep_training(cache, key, out);
   report.cache_note = cache.take_warning();
   return out;
+}
+
+plan::Plan compile_backward(Graph core, const Options& options, const Environment& env) {
+  Report report;
+  PassRunner passes(options, report);
+  passes.run("fold", Form::kCore, core, [](const Graph& g) { return graph::fold(g); });
+  passes.run("dce_core", Form::kCore, core, graph::dce);
+  const Device device = checked_device(core, env);
+  return to_plan(std::move(core), device, options, env, passes, cache_of(options), report, "backward");
 }
 
 }  // namespace flashover::compile

@@ -176,11 +176,11 @@ Hash128 training_key(const Hash128& plan_key, const graph::Joint& facts) {
   return h.finish();
 }
 
-// One entry: how long the numbers and the first plan are, numbers, plan, plan.
+// One entry: how long the numbers and the plans are, numbers, plan, plan, text.
 std::optional<Training> find_training(Cache& cache, const Hash128& key) {
   const auto bytes = cache.get("training", key);
   if (!bytes) return std::nullopt;
-  uint64_t sizes[2];
+  uint64_t sizes[3];
   if (bytes->size() < sizeof sizes) return std::nullopt;
   std::memcpy(sizes, bytes->data(), sizeof sizes);
   std::string_view rest = std::string_view(*bytes).substr(sizeof sizes);
@@ -188,12 +188,13 @@ std::optional<Training> find_training(Cache& cache, const Hash128& key) {
   std::vector<int64_t> numbers(sizes[0]);
   if (!numbers.empty()) std::memcpy(numbers.data(), rest.data(), numbers.size() * sizeof(int64_t));
   rest.remove_prefix(numbers.size() * sizeof(int64_t));
-  if (sizes[1] > rest.size()) return std::nullopt;
+  if (sizes[1] > rest.size() || sizes[2] > rest.size() - sizes[1]) return std::nullopt;
   try {
     Training t;
     graph::from_numbers(numbers, t.meeting);
     t.forward = plan::deserialize(rest.substr(0, sizes[1]));
-    t.backward = plan::deserialize(rest.substr(sizes[1]));
+    t.backward = plan::deserialize(rest.substr(sizes[1], sizes[2]));
+    t.backward_graph = rest.substr(sizes[1] + sizes[2]);
     return t;
   } catch (const UserError&) {
     return std::nullopt;
@@ -202,11 +203,11 @@ std::optional<Training> find_training(Cache& cache, const Hash128& key) {
 
 void keep_training(Cache& cache, const Hash128& key, const Training& training) {
   const std::vector<int64_t> numbers = graph::to_numbers(training.meeting);
-  const std::string forward = plan::serialize(training.forward);
-  const uint64_t sizes[2] = {numbers.size(), forward.size()};
+  const std::string forward = plan::serialize(training.forward), backward = plan::serialize(training.backward);
+  const uint64_t sizes[3] = {numbers.size(), forward.size(), backward.size()};
   std::string bytes(reinterpret_cast<const char*>(sizes), sizeof sizes);
   bytes.append(reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(int64_t));
-  cache.put("training", key, bytes + forward + plan::serialize(training.backward));
+  cache.put("training", key, bytes + forward + backward + training.backward_graph);
 }
 
 kernel::Compiled compile_kernels(std::span<const loops::Kernel> kernels, Cache& cache,

@@ -17,6 +17,7 @@
 #include "entry/measure.h"
 #include "entry/python_graph.h"
 #include "entry/training.h"
+#include "graph/partition/prune.h"
 #include "graph/passes/dce.h"
 #include "graph/passes/functionalize.h"
 #include "run/cuda/driver.h"
@@ -48,6 +49,13 @@ class Interpreted final : public Runner {
 
  private:
   graph::Graph graph_;
+};
+
+struct WithGil {
+  PyGILState_STATE state = PyGILState_Ensure();
+  WithGil() = default;
+  WithGil(const WithGil&) = delete;
+  ~WithGil() { PyGILState_Release(state); }
 };
 
 // An owned reference.
@@ -236,8 +244,13 @@ std::unique_ptr<Runner> make_training(graph::Graph graph, const Request& request
       if (p.backward_inputs[i].kind == Kind::kTangent) tangents.push_back(p.backward.type(p.backward.inputs[i].value));
     Step forward =
         request.custom ? step_of_custom(std::exchange(p.forward, {}), request) : step_of(std::exchange(p.forward, {}));
-    Step backward = step_of(std::exchange(p.backward, {}));
-    return make_training_runner(std::move(p), std::move(tangents), std::move(forward), std::move(backward));
+    auto whole = std::make_shared<const graph::Graph>(std::exchange(p.backward, {}));
+    Specialize specialize = [whole](const std::vector<bool>& tangent, const std::vector<bool>& absent) {
+      graph::Pruned part = graph::without_tangents(*whole, tangent, absent);
+      return Variant{step_of(std::move(part.graph)), std::move(part.inputs), std::move(part.outputs)};
+    };
+    return make_training_runner(std::move(p), std::move(tangents), std::move(forward), step_of(*whole),
+                                std::move(specialize));
   }
   const compile::Environment environment = entry::environment(graph, request.options);
   compile::Training t =
@@ -254,7 +267,19 @@ std::unique_ptr<Runner> make_training(graph::Graph graph, const Request& request
   plain.values.erase("cuda_graphs");
   std::shared_ptr<run::Executable> forward = load(std::move(t.forward), plain, report),
                                    backward = load(std::move(t.backward), plain, report, /*converts=*/true);
-  auto runner = make_training_runner(std::move(t.meeting), std::move(tangents), step_of(forward), step_of(backward));
+  Specialize specialize;
+  if (!t.backward_graph.empty())
+    specialize = [text = std::move(t.backward_graph), plain, environment](const std::vector<bool>& tangent,
+                                                                          const std::vector<bool>& absent) {
+      const WithGil gil;  // as for any compilation; the autograd engine let it go
+      graph::Pruned part = graph::without_tangents(graph::parse(text), tangent, absent);
+      compile::Report unseen;
+      std::shared_ptr<run::Executable> e =
+          load(compile::compile_backward(std::move(part.graph), plain, environment), plain, unseen, /*converts=*/true);
+      return Variant{step_of(std::move(e)), std::move(part.inputs), std::move(part.outputs)};
+    };
+  auto runner = make_training_runner(std::move(t.meeting), std::move(tangents), step_of(forward), step_of(backward),
+                                     std::move(specialize));
   runner->parts = {{"forward", std::move(forward)}, {"backward", std::move(backward)}};
   return runner;
 }

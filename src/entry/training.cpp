@@ -11,10 +11,13 @@
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
 #include <atomic>
+#include <map>
 #include <mutex>
 
 #include "base/check.h"
+#include "entry/log.h"
 #include "run/run.h"
 #include "torch/convert.h"
 
@@ -37,6 +40,27 @@ struct Meeting {
   Partition p;
   std::vector<Geometry> tangents;
   Step forward, backward;
+  Specialize specialize;
+  mutable std::mutex mutex;
+  mutable std::map<std::vector<bool>, std::shared_ptr<const Variant>> variants;  // by tangents that are given
+
+  // Null: there is none.
+  std::shared_ptr<const Variant> variant(const std::vector<bool>& given) const {
+    const std::lock_guard<std::mutex> lock(mutex);
+    const auto [it, fresh] = variants.try_emplace(given);
+    if (!fresh) return it->second;
+    std::vector<bool> tangent, absent;
+    for (const Partition::BackwardInput& in : p.backward_inputs) {
+      tangent.push_back(in.kind == Source::kTangent);
+      absent.push_back(tangent.back() && !given[in.index]);
+    }
+    try {
+      it->second = std::make_shared<const Variant>(specialize(tangent, absent));
+    } catch (const std::exception& e) {
+      log(Topic::kBreaks, std::string("a backward without unused results: ") + e.what());
+    }
+    return it->second;
+  }
   mutable std::atomic<const char*> broken{nullptr};  // why calls must not be served any more
 };
 
@@ -74,26 +98,52 @@ class CompiledBackward final : public autograd::Node {
     autograd::variable_list gradients(p.gradients.size());
     std::vector<bool> given(meeting_->tangents.size());
     for (size_t t = 0; t < given.size(); ++t) given[t] = tangents[t].defined();
+    // What is kept by reference is not freed by a run for some results: a second one for them is refused here.
+    spent_.resize(given.size());
+    for (size_t t = 0; t < given.size(); ++t) TORCH_CHECK(!given[t] || !spent_[t], autograd::ERR_BACKWARD_TWICE);
     const auto reached = [&](const Partition::Gradient& g) {
       bool any = g.depends.empty();
       for (int32_t t : g.depends) any |= given[t];
       return any;
     };
+    const bool all = std::find(given.begin(), given.end(), false) == given.end();
+    const std::shared_ptr<const Variant> part = all || !meeting_->specialize ? nullptr : meeting_->variant(given);
     std::vector<at::Tensor> inputs;
     inputs.reserve(p.backward_inputs.size());
-    for (size_t i = 0; i < p.backward_inputs.size(); ++i) {
+    const auto take = [&](size_t i) {
       const Partition::BackwardInput& in = p.backward_inputs[i];
       if (in.kind == Source::kTangent)
         inputs.push_back(conform(tangents[in.index], meeting_->tangents[in.index]));
       else
         inputs.push_back(saved_[i].unpack(in.kind == Source::kResult ? getptr() : nullptr));
+    };
+    if (part)
+      for (int32_t i : part->inputs) take(static_cast<size_t>(i));
+    else
+      for (size_t i = 0; i < p.backward_inputs.size(); ++i) take(i);
+    // Nobody needs them again: what was saved goes as the backward reads it, not when it has ended. Other results may
+    // have a backward of their own later, which needs what this one does not read.
+    partial_ = part != nullptr;
+    if (!autograd::get_current_graph_task_keep_graph()) {
+      for (size_t t = 0; t < given.size(); ++t) spent_[t] = spent_[t] || given[t];
+      if (part) {
+        for (int32_t i : part->inputs)
+          if (p.backward_inputs[i].kind == Source::kSaved) saved_[i].reset_data();
+      } else {
+        for (autograd::SavedVariable& s : saved_) s.reset_data();
+      }
     }
-    // Nobody needs them again: what was saved goes as the backward reads it, not when it has ended.
-    if (!autograd::get_current_graph_task_keep_graph())
-      for (autograd::SavedVariable& s : saved_) s.reset_data();
     std::vector<at::Tensor> made;
     try {
-      meeting_->backward(std::move(inputs), made);
+      if (part) {
+        std::vector<at::Tensor> some;
+        part->run(std::move(inputs), some);
+        for (const Partition::Gradient& g : p.gradients)
+          made.resize(std::max(made.size(), static_cast<size_t>(g.output + 1)));
+        for (size_t i = 0; i < some.size(); ++i) made[part->outputs[i]] = std::move(some[i]);
+      } else {
+        meeting_->backward(std::move(inputs), made);
+      }
     } catch (const run::Mismatch& m) {
       // The forward has run and its inputs may have changed since: this backward is lost, the next calls are not.
       meeting_->broken = "the backward met an operator whose shape function is wrong";
@@ -110,6 +160,7 @@ class CompiledBackward final : public autograd::Node {
 
   void release_variables() override {
     std::lock_guard<std::mutex> lock(mutex_);
+    if (partial_) return;
     for (autograd::SavedVariable& s : saved_) s.reset_data();
   }
 
@@ -138,6 +189,8 @@ class CompiledBackward final : public autograd::Node {
 
   std::shared_ptr<const Meeting> meeting_;
   std::vector<autograd::SavedVariable> saved_;
+  bool partial_ = false;     // the last run was a Variant's
+  std::vector<bool> spent_;  // tangents that came and will not come again
   std::mutex mutex_;
 };
 
@@ -214,7 +267,7 @@ class Trained final : public Runner {
 }  // namespace
 
 std::unique_ptr<Runner> make_training_runner(Partition meeting, std::vector<TensorType> tangent_types, Step forward,
-                                             Step backward) {
+                                             Step backward, Specialize specialize) {
   auto m = std::make_shared<Meeting>();
   m->p = std::move(meeting);
   for (const TensorType& t : tangent_types)
@@ -222,6 +275,7 @@ std::unique_ptr<Runner> make_training_runner(Partition meeting, std::vector<Tens
         {aten::to_aten(t.dtype), aten::to_aten(t.device), aten::to_ints(t.sizes), aten::to_ints(t.strides)});
   m->forward = std::move(forward);
   m->backward = std::move(backward);
+  m->specialize = std::move(specialize);
   return std::make_unique<Trained>(std::move(m));
 }
 

@@ -19,8 +19,16 @@ namespace flashover::entry {
 // May let go of inputs when they are not needed any more.
 using Step = std::function<void(std::vector<at::Tensor>&& inputs, std::vector<at::Tensor>& outputs)>;
 
+// The backward without some tangents; `inputs` and `outputs` are numbers of the whole backward's.
+struct Variant {
+  Step run;
+  std::vector<int32_t> inputs, outputs;
+};
+// By input of the backward: is it a tangent, does it not come. May throw: then zeros stand for what does not come.
+using Specialize = std::function<Variant(const std::vector<bool>& tangent, const std::vector<bool>& absent)>;
+
 // tangent_types: what the backward takes, by tangent.
 std::unique_ptr<Runner> make_training_runner(graph::Partition meeting, std::vector<TensorType> tangent_types,
-                                             Step forward, Step backward);
+                                             Step forward, Step backward, Specialize specialize);
 
 }  // namespace flashover::entry

@@ -14,6 +14,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/Device.h>
 #include <torch/csrc/PyInterpreter.h>
+#include <torch/csrc/autograd/forward_grad.h>
 
 namespace flashover::guards {
 namespace {
@@ -144,6 +145,8 @@ const char* state_to_avoid() {
   if (c10::impl::TorchDispatchModeTLS::any_modes_set()) return "a torch dispatch mode is active";
   c10::DispatchKeySet on = c10::impl::tls_local_dispatch_key_set().included_;
   if (on.has(c10::DispatchKey::FuncTorchDynamicLayerFrontMode)) return "a functorch transform is active";
+  // Levels are numbered from 0; tensors may have tangents that no plan computes.
+  if (torch::autograd::ForwardADLevel::try_get_by_idx(0)) return "forward-mode differentiation is active";
   if (on.has(c10::DispatchKey::Tracer)) return "torch.jit.trace is active";
   if (on.has(c10::DispatchKey::Fake)) return "a trace is active";
   if (on.has(c10::DispatchKey::PythonDispatcher)) return "the Python dispatcher is active";

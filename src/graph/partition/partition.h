@@ -52,6 +52,11 @@ struct Partition {
   std::vector<BackwardInput> backward_inputs;
   std::vector<Gradient> gradients;
   int64_t saved_bytes = 0;  // of kSaved
+  size_t tangents() const {
+    size_t n = 0;
+    for (const BackwardInput& i : backward_inputs) n += i.kind == BackwardInput::Kind::kTangent;
+    return n;
+  }
 };
 
 struct PartitionOptions {

@@ -1,0 +1,113 @@
+#include "graph/partition/prune.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "graph/builder.h"
+
+namespace flashover::graph {
+namespace {
+
+enum class State : uint8_t { kFree, kAbsent, kThere };  // of no tangent, of absent ones only, of one that comes
+
+Arg zero_of(DType d) {
+  if (d == DType::kBool) return false;
+  if (info(d).complex) return std::complex<double>(0, 0);
+  if (is_integral(d)) return sym::Expr(0);
+  return 0.0;
+}
+
+}  // namespace
+
+Pruned without_tangents(const Graph& g, const std::vector<bool>& tangent, const std::vector<bool>& absent) {
+  std::vector<State> state(g.values.size(), State::kFree);
+  for (size_t i = 0; i < g.inputs.size(); ++i)
+    if (tangent[i]) state[g.inputs[i].value] = absent[i] ? State::kAbsent : State::kThere;
+  // A sum with something absent is its other operand.
+  std::vector<ValueId> same(g.values.size(), kNoValue);
+  for (const Node& n : g.nodes) {
+    State s = State::kFree;
+    for (const Arg& a : n.args) for_each_ref(a, [&](ValueId v) { s = std::max(s, state[v]); });
+    for (ValueId v : n.outs)
+      if (v != kNoValue) state[v] = s;
+    const bool add = n.op->name == "prim.add" || n.op->name == "aten.add.Tensor",
+               sub = n.op->name == "prim.sub" || n.op->name == "aten.sub.Tensor";
+    if (s != State::kThere || (!add && !sub)) continue;
+    const Ref *a = std::get_if<Ref>(&n.args[0]), *b = std::get_if<Ref>(&n.args[1]);
+    if (!a || !b ||
+        (!n.op->is_prim &&
+         !(n.args.size() > 2 && std::get_if<sym::Expr>(&n.args[2]) && std::get<sym::Expr>(n.args[2]).is_const(1))))
+      continue;
+    const ValueId left = state[b->id] == State::kAbsent          ? a->id
+                         : add && state[a->id] == State::kAbsent ? b->id
+                                                                 : kNoValue;
+    const ValueId out = n.outs[0];
+    if (left != kNoValue && g.type(left).dtype == g.type(out).dtype &&
+        same_sizes(g.type(left).sizes, g.type(out).sizes))
+      same[out] = same[left] != kNoValue ? same[left] : left;
+  }
+  const auto real = [&](ValueId v) { return same[v] != kNoValue ? same[v] : v; };
+
+  Pruned out;
+  std::vector<bool> live(g.values.size());
+  for (size_t i = 0; i < g.outputs.size(); ++i) {
+    const Output& o = g.outputs[i];
+    FLASHOVER_CHECK(o.kind == Output::Kind::kValue) << "a gradient is a value";
+    if (state[o.value] == State::kAbsent) continue;
+    out.outputs.push_back(static_cast<int32_t>(i));
+    live[real(o.value)] = true;
+  }
+  std::vector<bool> keep(g.nodes.size());
+  for (size_t i = g.nodes.size(); i-- > 0;) {
+    const Node& n = g.nodes[i];
+    for (ValueId v : n.outs) keep[i] = keep[i] || (v != kNoValue && live[v]);
+    if (!keep[i]) continue;
+    for (const Arg& a : n.args)
+      for_each_ref(a, [&](ValueId v) {
+        if (state[v] != State::kAbsent) live[real(v)] = true;
+      });
+  }
+  Graph& p = out.graph;
+  p.locations = g.locations;
+  std::vector<ValueId> to(g.values.size(), kNoValue);
+  for (size_t i = 0; i < g.inputs.size(); ++i) {
+    const Input& in = g.inputs[i];
+    if (!live[in.value]) continue;
+    out.inputs.push_back(static_cast<int32_t>(i));
+    to[in.value] = p.add_input(g.type(in.value), in.kind, in.name);
+  }
+  for (size_t i = 0; i < g.nodes.size(); ++i) {
+    if (!keep[i]) continue;
+    Node n = g.nodes[i];
+    const auto place = [&](Ref& r) {
+      if (r.id == kNoValue) return;
+      const ValueId v = real(r.id);
+      if (state[v] == State::kAbsent && to[v] == kNoValue) {
+        Builder b(p, n.location);
+        const TensorType& t = g.type(v);
+        to[v] = b.full(t.sizes, zero_of(t.dtype), t.dtype, t.device);
+      }
+      r.id = to[v];
+    };
+    for (Arg& a : n.args) {
+      if (auto* r = std::get_if<Ref>(&a)) place(*r);
+      if (auto* l = std::get_if<RefList>(&a))
+        for (Ref& r : *l) place(r);
+    }
+    for (ValueId& v : n.outs) {
+      if (v == kNoValue) continue;
+      to[v] = p.add_value(g.type(v));
+      v = to[v];
+    }
+    p.nodes.push_back(std::move(n));
+  }
+  for (const int32_t i : out.outputs) {
+    Output o = g.outputs[i];
+    o.value = to[real(o.value)];
+    p.outputs.push_back(std::move(o));
+  }
+  return out;
+}
+
+}  // namespace flashover::graph
