@@ -277,6 +277,9 @@ class Partitioner {
         FLASHOVER_CHECK(r.index >= 0) << "a result is memory of a tangent";
         if (fact.requires_grad && fact.view_of_input != o.base)
           throw Declined("training: a result shares memory with an input and is not a view of it");
+        // Views are made by as_strided, whose gradient is another one where elements share memory.
+        if (fact.requires_grad && !is_writable_layout(g_.type(g_.inputs[o.base].value)))
+          throw Declined("training: a result is a view of an input whose elements share memory");
       } else if (fact.view_of_input >= 0) {
         throw Declined("training: a view of an input was copied");
       }
