@@ -11,6 +11,7 @@
 #include <chrono>
 #include <mutex>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "base/check.h"
 #include "base/options.h"
@@ -34,6 +35,7 @@ struct Continuation {
   PyObject* code = nullptr;  // owned: the key has its address
   Settings settings;
   std::vector<EntryPtr> entries;
+  std::unordered_set<std::string> numbers;
   bool limit_said = false;
   ~Continuation() { Py_XDECREF(code); }
 };
@@ -42,7 +44,8 @@ struct CallableState {
   Settings settings;
   std::unordered_map<std::string, std::shared_ptr<Continuation>> continuations;
   Signature signature;
-  std::vector<EntryPtr> entries;  // most recently used first
+  std::vector<EntryPtr> entries;            // most recently used first
+  std::unordered_set<std::string> numbers;  // paths of those that were seen to change
   // Code of functions that were called in the course of a call and taken on: how often that led to nothing.
   std::unordered_map<PyObject*, int> barren;  // owned keys
   uint32_t type_tag = 0;                      // of self's type when `function` was looked up on it
@@ -153,6 +156,33 @@ bool retire(const EntryPtr& e, const Settings& settings, const run::Mismatch& m)
   return PyErr_WarnEx(PyExc_RuntimeWarning, (text + "; such calls run eager").c_str(), 1) == 0;
 }
 
+// What a call of an entry needs: the objects at its sources (borrowed), behind them its numbers (owned).
+class Wanted {
+ public:
+  Wanted() = default;
+  Wanted(const Wanted&) = delete;
+  ~Wanted() { clear(); }
+  // Is this the entry for such a call?
+  bool match(Entry& e, PyObject* const* slots, bool untouched = false) {
+    clear();
+    const size_t numbers = e.capture.numbers.steps.size();
+    objects_.resize(std::max(objects_.size(), e.wanted + numbers));
+    if (!e.guards->check(slots, objects_.data(), untouched)) return false;
+    if (numbers == 0) return true;
+    if (!frame::evaluate(e.capture.numbers, objects_.data(), read_item, values_)) return false;
+    std::copy(values_.begin(), values_.end(), objects_.begin() + static_cast<std::ptrdiff_t>(e.wanted));
+    return true;
+  }
+  PyObject** data() { return objects_.data(); }
+
+ private:
+  void clear() {
+    for (PyObject* v : std::exchange(values_, {})) Py_DECREF(v);
+  }
+  c10::SmallVector<PyObject*, 64> objects_;
+  std::vector<PyObject*> values_;
+};
+
 // Null without an error: with `repeat`, nothing happened and the call must be repeated in eager (it raises there, as
 // the program would, with its effects so far; or the entry was retired); else it ends in a graph break, and `frames`
 // say how to go on.
@@ -160,8 +190,14 @@ PyObject* run_entry(const EntryPtr& e, const Settings& settings, PyObject** want
                     std::vector<frame::FrameState>& frames, bool& repeat) {
   c10::SmallVector<at::Tensor, 16> inputs;
   inputs.reserve(e->inputs.size());
-  for (int32_t i : e->inputs) inputs.push_back(i < 0 ? e->constants[-1 - i] : THPVariable_Unpack(wanted[i]));
-  for (size_t i = 0; i < e->wanted; i++) Py_INCREF(wanted[i]);
+  const std::shared_ptr<NumberTensors> numbers =
+      e->capture.numbers.inputs.empty() ? nullptr : number_tensors(*e, wanted);
+  for (int32_t i : e->inputs)
+    inputs.push_back(i < 0               ? e->constants[-1 - i]
+                     : i >= kNumberInput ? numbers->tensors[i - kNumberInput]
+                                         : THPVariable_Unpack(wanted[i]));
+  const size_t held = e->wanted + e->capture.numbers.steps.size();
+  for (size_t i = 0; i < held; i++) Py_INCREF(wanted[i]);
   std::vector<at::Tensor> outputs;
   PyObject* result = nullptr;
   bool ran = false;
@@ -214,7 +250,7 @@ PyObject* run_entry(const EntryPtr& e, const Settings& settings, PyObject** want
     else
       torch::translate_exception_to_python(std::current_exception());
   }
-  for (size_t i = 0; i < e->wanted; i++) Py_DECREF(wanted[i]);
+  for (size_t i = 0; i < held; i++) Py_DECREF(wanted[i]);
   if (quiet) {
     const uint64_t end = guards::dict_clock(), ticks = end - after;
     e->clock = result && after == before + guards::kDictTick && ticks == e->result_ticks ? end : 0;
@@ -225,21 +261,35 @@ PyObject* run_entry(const EntryPtr& e, const Settings& settings, PyObject** want
 
 // The entry for these arguments, most recently used first; its wanted objects in `wanted`.
 // clock: the dicts' before this call made any of its own.
-EntryPtr find(std::vector<EntryPtr>& entries, PyObject* const* slots, c10::SmallVectorImpl<PyObject*>& wanted,
-              uint64_t clock = 0) {
+EntryPtr find(std::vector<EntryPtr>& entries, PyObject* const* slots, Wanted& wanted, uint64_t clock = 0) {
   for (size_t i = 0; i < entries.size(); i++) {
     Entry& e = *entries[i];
     if (!e.guards) continue;  // failed before there were any: only counts
-    wanted.resize(std::max(wanted.size(), e.wanted));
     const bool untouched = clock != 0 && e.clock != 0 && clock == e.clock + guards::kDictTick;
     e.clock = 0;
-    if (!e.guards->check(slots, wanted.data(), untouched)) continue;
+    if (!wanted.match(e, slots, untouched)) continue;
     const auto at = static_cast<std::ptrdiff_t>(i);
     if (i > 0) std::rotate(entries.begin(), entries.begin() + at, entries.begin() + at + 1);
     return entries.front();
   }
   return nullptr;
 }
+
+// Why this entry is not the one for such a call.
+std::string failure(const Entry& e, PyObject* const* slots) {
+  if (!e.guards) return e.reason;
+  std::string why = e.guards->explain_failure(slots);
+  return why.empty() && !e.capture.numbers.empty() ? "a comparison of numbers went another way" : why;
+}
+
+void note_numbers(const std::vector<EntryPtr>& entries, PyObject* const* slots, std::unordered_set<std::string>& out) {
+  for (const EntryPtr& e : entries)
+    if (e->guards)
+      for (std::string& path : e->guards->changed_numbers(slots)) out.insert(std::move(path));
+}
+
+// Graphs for others have only tensors as inputs.
+bool takes_numbers(const Settings& settings) { return settings.backend == "flashover" && !settings.custom; }
 
 std::string limit_text(const std::string& name, size_t limit, const std::string& failed) {
   return "flashover: " + name + " was compiled " + std::to_string(limit) +
@@ -281,7 +331,7 @@ class Rest final : public frame::Continuations {
       here->settings = s_.settings;
       here->settings.fullgraph = false;
     }
-    c10::SmallVector<PyObject*, 64> wanted;
+    Wanted wanted;
     EntryPtr entry = find(here->entries, rest.slots, wanted);
     if (!entry) {
       bool raised = false;
@@ -311,12 +361,12 @@ class Rest final : public frame::Continuations {
     return k;
   }
 
-  EntryPtr make(Continuation& here, const frame::Subject& rest, PyObject* code, c10::SmallVectorImpl<PyObject*>& wanted,
-                bool& raised) {
+  EntryPtr make(Continuation& here, const frame::Subject& rest, PyObject* code, Wanted& wanted, bool& raised) {
     std::string failed;
     if (!here.entries.empty()) {
       const Entry& e = *here.entries.front();
-      failed = e.guards ? e.guards->explain_failure(rest.slots) : e.reason;
+      failed = failure(e, rest.slots);
+      note_numbers(here.entries, rest.slots, here.numbers);
     }
     const Stance stance = current_stance();
     if (stance == Stance::kEagerOnRecompile) return nullptr;
@@ -347,7 +397,9 @@ class Rest final : public frame::Continuations {
       log(Topic::kRecompiles,
           s_.settings.name + ": compiled again after the graph break before " + where + ": " + failed);
     }
-    EntryPtr made = compile_call(here.settings, rest, failed);
+    frame::Subject subject = rest;
+    if (takes_numbers(here.settings)) subject.numbers = &here.numbers;
+    EntryPtr made = compile_call(here.settings, subject, failed);
     if (!made) {
       raised = true;
       return nullptr;
@@ -355,8 +407,7 @@ class Rest final : public frame::Continuations {
     made->continues = where;
     here.entries.insert(here.entries.begin(), made);
     if (made->kind == Entry::Kind::kEager) return made;
-    wanted.resize(std::max(wanted.size(), made->wanted));
-    return made->guards->check(rest.slots, wanted.data()) ? made : nullptr;
+    return wanted.match(*made, rest.slots) ? made : nullptr;
   }
 
   CallableState& s_;
@@ -394,14 +445,11 @@ PyObject* over_limit(Callable* c, const std::string& failed, PyObject* const* ar
   return call_original(c, args, nargsf, kwnames);
 }
 
-PyObject* miss(Callable* c, Bound& bound, c10::SmallVectorImpl<PyObject*>& wanted, PyObject* const* args, size_t nargsf,
-               PyObject* kwnames) {
+PyObject* miss(Callable* c, Bound& bound, Wanted& wanted, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
   CallableState& s = *c->state;
   std::string failed;
-  for (const EntryPtr& e : s.entries) {
-    failed = e->guards ? e->guards->explain_failure(bound.slots()) : e->reason;
-    break;  // the one used last
-  }
+  if (!s.entries.empty()) failed = failure(*s.entries.front(), bound.slots());  // of the one used last
+  note_numbers(s.entries, bound.slots(), s.numbers);
   Stance stance = current_stance();
   if (stance == Stance::kEagerOnRecompile || (stance == Stance::kEagerThenCompile && s.calls == 1))
     return call_original(c, args, nargsf, kwnames);
@@ -426,13 +474,13 @@ PyObject* miss(Callable* c, Bound& bound, c10::SmallVectorImpl<PyObject*>& wante
       PyObject* function = c->function;
       frame::Subject subject{function, bound.slots(), static_cast<size_t>(s.signature.slots)};
       subject.may_break = !s.settings.fullgraph;
+      if (takes_numbers(s.settings)) subject.numbers = &s.numbers;
       entry = compile_call(s.settings, subject, failed);
       Py_DECREF(function);
       if (!entry) return nullptr;
       s.entries.insert(s.entries.begin(), entry);
-      wanted.resize(std::max(wanted.size(), entry->wanted));
       // The program may not change what was captured before this very call has run.
-      if (entry->kind == Entry::Kind::kCompiled && !entry->guards->check(bound.slots(), wanted.data()))
+      if (entry->kind == Entry::Kind::kCompiled && !wanted.match(*entry, bound.slots()))
         return call_original(c, args, nargsf, kwnames);
     }
   }
@@ -470,7 +518,7 @@ PyObject* call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* k
   auto* f = reinterpret_cast<PyFunctionObject*>(c->function);
   if (!bound.bind(s.signature, f, c->self, args, PyVectorcall_NARGS(nargsf), kwnames))
     return call_original(c, args, nargsf, kwnames);  // raises the TypeError
-  c10::SmallVector<PyObject*, 64> wanted;
+  Wanted wanted;
   if (EntryPtr entry = find(s.entries, bound.slots(), wanted, clock)) {
     if (entry->kind == Entry::Kind::kEager) return call_original_taking_callees(c, args, nargsf, kwnames);
     entry->hits++;

@@ -149,6 +149,12 @@ void connect_inputs(Entry& e) {
   for (size_t i = 0; i < c.input_sources.size(); i++) {
     const guards::SourceId s = c.input_sources[i];
     if (c.graph.inputs[i].kind == graph::InputKind::kTangent) continue;  // comes when the backward runs
+    if (i < c.number_inputs.size() && c.number_inputs[i] >= 0) {
+      const auto& steps = c.numbers.inputs;
+      const auto at = std::find(steps.begin(), steps.end(), c.number_inputs[i]) - steps.begin();
+      e.inputs.push_back(kNumberInput + static_cast<int32_t>(at));
+      continue;
+    }
     if (s == guards::kNoSource) {
       FLASHOVER_CHECK(constant < c.constants.size()) << "a graph input without a tensor";
       e.constants.push_back(THPVariable_Unpack(c.constants[constant]));
@@ -160,6 +166,19 @@ void connect_inputs(Entry& e) {
     e.inputs.push_back(static_cast<int32_t>(next++));
   }
   e.wanted = c.wanted.size();
+}
+
+// Every operator that takes one of the graph's numbers computes on that device.
+bool only_used_on(const frame::Capture& c, Device device) {
+  std::vector<bool> number(c.graph.values.size());
+  for (size_t i = 0; i < c.graph.inputs.size(); ++i) number[c.graph.inputs[i].value] = c.number_inputs[i] >= 0;
+  for (const graph::Node& n : c.graph.nodes) {
+    bool takes = false, there = true;
+    for (const Arg& arg : n.args) graph::for_each_ref(arg, [&](ValueId v) { takes |= number[v]; });
+    for (ValueId v : n.outs) there &= v == kNoValue || c.graph.type(v).device == device;
+    if (takes && !there) return false;
+  }
+  return true;
 }
 
 void attempt(Attempt& a, const frame::Subject& subject, bool first = true) {
@@ -247,11 +266,31 @@ void attempt(Attempt& a, const frame::Subject& subject, bool first = true) {
     return;
   }
   // The inputs of this call, for backends that look at examples.
-  std::vector<PyObject*> objects(e.wanted);
+  std::vector<PyObject*> objects(e.wanted), values;
   if (!e.guards->check(bound, objects.data()))
     throw InternalError("guards fail right after the trace: " + e.guards->explain_failure(bound));
+  if (!c.numbers.inputs.empty()) {
+    // Where only the device wants them they go there together.
+    if (const Device device = compile::device_of(c.graph);
+        device.type == DeviceType::kCUDA && only_used_on(c, device)) {
+      e.number_device = device;
+      for (size_t i = 0; i < c.graph.inputs.size(); ++i)
+        if (c.number_inputs[i] >= 0) c.graph.values[c.graph.inputs[i].value].type.device = device;
+    }
+  }
   std::vector<at::Tensor> examples;
-  for (int32_t i : e.inputs) examples.push_back(i < 0 ? e.constants[-1 - i] : THPVariable_Unpack(objects[i]));
+  std::shared_ptr<NumberTensors> numbers;
+  if (!c.numbers.empty()) {
+    if (!frame::evaluate(c.numbers, objects.data(), read_item, values))
+      throw Declined("a number does not fit its tensors");
+    objects.insert(objects.end(), values.begin(), values.end());
+    if (!c.numbers.inputs.empty()) numbers = number_tensors(e, objects.data());
+    for (PyObject* v : values) Py_DECREF(v);
+  }
+  for (int32_t i : e.inputs)
+    examples.push_back(i < 0               ? e.constants[-1 - i]
+                       : i >= kNumberInput ? numbers->tensors[i - kNumberInput]
+                                           : THPVariable_Unpack(objects[i]));
   counters().graphs++;
   graph::Graph graph = c.graph;
   try {

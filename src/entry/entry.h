@@ -33,6 +33,13 @@ struct Settings {
   compile::Options options;
 };
 
+// The numbers that are inputs of a graph, as 0-d tensors.
+struct NumberTensors {
+  std::vector<at::Tensor> tensors;
+};
+constexpr int32_t kNumberInput = 1 << 30;
+PyObject* read_item(PyObject* tensor, DType dtype);  // frame::ReadItem
+
 // What one compilation made: a way to run calls that match `guards`.
 struct Entry {
   enum class Kind : uint8_t { kCompiled, kEager };  // kEager: such calls are known not to compile
@@ -40,7 +47,11 @@ struct Entry {
   std::unique_ptr<guards::GuardProgram> guards;
   frame::Capture capture;  // observations have moved into the guards
   std::unique_ptr<Runner> runner;
-  std::vector<int32_t> inputs;  // per graph input: index into the wanted objects, or -1 - index into constants
+  // Per graph input: index into the wanted objects, -1 - index into constants, kNumberInput + index into
+  // capture.numbers.inputs.
+  std::vector<int32_t> inputs;
+  Device number_device;                  // where the numbers are wanted
+  std::shared_ptr<NumberTensors> spare;  // of an earlier call, to be used again when nobody holds it
   std::vector<at::Tensor> constants;
   size_t wanted = 0;
   bool repeatable = false;  // its graph writes nothing and draws no random numbers: a run that raised left no trace
@@ -61,6 +72,9 @@ struct Entry {
   ~Entry();
 };
 using EntryPtr = std::shared_ptr<Entry>;
+
+// `wanted`: the entry's objects with its numbers behind them.
+std::shared_ptr<NumberTensors> number_tensors(Entry& e, PyObject* const* wanted);
 
 // Totals since the process started.
 struct Counters {

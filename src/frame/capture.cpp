@@ -128,6 +128,18 @@ PyObject* call_bound(Interpreter& in, PyObject* callable, PyObject* const* bound
   return PyObject_Vectorcall(callable, args.data() + 1, count, kwnames.get());
 }
 
+// What the numbers that change are made of, ready to run before each call.
+void take_numbers(Numbers& numbers, RecipeMaker& maker, Capture& out) {
+  out.numbers = std::move(numbers.program);
+  for (NumberStep& s : out.numbers.steps)
+    if (s.kind == NumberStep::Kind::kSource || s.kind == NumberStep::Kind::kItem) s.a = maker.want(s.a);
+  out.number_inputs.assign(out.graph.inputs.size(), -1);
+  for (auto [input, step] : numbers.inputs) out.number_inputs[static_cast<size_t>(input)] = step;
+  out.numbers.limit = 3.4028234663852886e38;
+  for (const graph::Value& v : out.graph.values)
+    if (v.type.dtype == DType::kF16) out.numbers.limit = 65504;
+}
+
 }  // namespace
 
 namespace {
@@ -199,9 +211,18 @@ Capture run_once(const Subject& subject, Interpreter::Path stop, Interpreter::Pa
         in.autocast_cache = Ref::borrow(autocast_cache.get());
         Compiling compiling;
         ContextCopy context;
+        std::vector<PyObject*> slots;
         static const bool check_sources = std::getenv("FLASHOVER_CHECK_SOURCES") != nullptr;
         if (check_sources) in.remember_old_objects();
         in.stop_at(std::move(stop));
+        in.recorder.changing = subject.numbers;
+        if (subject.numbers != nullptr)
+          session->item_symbol = [&in](PyObject* tensor) -> PyObject* {
+            if (!in.items_as_symbols) return nullptr;
+            Ref number = Ref::steal(in.recorder.numbers.item(tensor));
+            return number ? in.recorder.numbers.symbols(number.get()) : nullptr;
+          };
+        session->number_read = [&in](ValueId value) { return in.recorder.numbers.read_value(value); };
         if (rest) {
           // The frame's own objects are looked at as it runs (Interpreter::run_frame).
           for (size_t i = subject.count - 2; i < subject.count; ++i)
@@ -210,8 +231,9 @@ Capture run_once(const Subject& subject, Interpreter::Path stop, Interpreter::Pa
         } else {
           in.recorder.add_root(callable);
           for (size_t i = 0; i < subject.count; ++i)
-            in.recorder.reach(SourceKind::kArgument, kNoSource, static_cast<int64_t>(i),
-                              PyTuple_GET_ITEM(code->co_localsplusnames, static_cast<Py_ssize_t>(i)), subject.slots[i]);
+            slots.push_back(in.recorder.read(SourceKind::kArgument, kNoSource, static_cast<int64_t>(i),
+                                             PyTuple_GET_ITEM(code->co_localsplusnames, static_cast<Py_ssize_t>(i)),
+                                             subject.slots[i]));
         }
         {
           HookInstalled hook;
@@ -219,7 +241,7 @@ Capture run_once(const Subject& subject, Interpreter::Path stop, Interpreter::Pa
             result = Ref::steal(call_for_frame(
                 callable, [&in](PyThreadState* t, _PyInterpreterFrame* f) { return in.run_frame(t, f, 0); }));
           } else {
-            result = Ref::steal(call_bound(in, callable, subject.slots));
+            result = Ref::steal(call_bound(in, callable, slots.data()));
           }
           if (!result) {
             if (!in.aborted()) {
@@ -282,10 +304,13 @@ Capture run_once(const Subject& subject, Interpreter::Path stop, Interpreter::Pa
           if (in.recorder.tensor_sources().size() != inputs)
             throw Declined("training: the backward reads a new tensor");
           out.input_sources.resize(out.graph.inputs.size(), kNoSource);
+          take_numbers(in.recorder.numbers, maker, out);
           for (size_t i = 0; i < out.graph.inputs.size(); ++i) {
             const graph::InputKind kind = out.graph.inputs[i].kind;
             const bool constant = kind == graph::InputKind::kConstant || kind == graph::InputKind::kTangent;
-            if (constant != (out.input_sources[i] == kNoSource)) throw Declined("a tensor input without a source");
+            const bool number = i < out.number_inputs.size() && out.number_inputs[i] >= 0;
+            if ((constant || number) != (out.input_sources[i] == kNoSource))
+              throw Declined("a tensor input without a source");
           }
           for (const Journal::Entry& e : in.journal.entries()) in.recorder.only_way_to(e.target.get());
           in.recorder.fact(FactKind::kGlobalState, kNoSource);

@@ -19,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "frame/numbers.h"
 #include "graph/joint.h"
 #include "guards/source.h"
 
@@ -58,7 +59,9 @@ struct RecipeStep {
     kGenerator,     // items: function, code, then the slots of its suspended frame (-1: NULL); index: where it goes on;
                     // object: null if it has not started
     kBuiltinMethod,  // a C function bound to items[0]; object: one like it
-    kPythonInt,      // from a symbolic size: reserved for dynamic shapes
+    kNumber,         // index: step of Capture::numbers
+    kEnter,          // items[0].__enter__()
+    kLeave,          // items[0].__exit__(None, None, None)
   };
   Kind kind;
   int32_t index = -1;
@@ -124,8 +127,11 @@ struct Capture {
   std::vector<PyObject*> constants;             // tensors for the kConstant inputs, owned
   std::vector<guards::SourceId> input_sources;  // per graph input; kNoSource for constants
   std::vector<guards::SourceId>
-      wanted;  // sources needed at run time: the inputs first, then recipe and effect operands
+      wanted;                          // sources needed at run time: the inputs first, then recipe and effect operands
+  NumberProgram numbers;               // its values stand behind the wanted objects when recipe and effects run
+  std::vector<int32_t> number_inputs;  // by graph input: step of `numbers`, or -1
   std::vector<RecipeStep> recipe;
+  bool calls = false;   // the recipe calls methods
   int32_t result = -1;  // register of the return value
   std::vector<Effect> effects;
   std::vector<FramePoint> frames;  // root first; not empty: the graph ends in a break, and there is no `result`
@@ -145,6 +151,8 @@ struct Subject {
   size_t count;
   int32_t next = -1;       // code unit of the instruction to start with; -1: a call
   bool may_break = false;  // else a break is a decline
+  // Paths of numbers that were seen to change. Null: the one who takes the graph knows no numbers that change.
+  const std::unordered_set<std::string>* numbers = nullptr;
 };
 Capture capture(const Subject& subject);
 

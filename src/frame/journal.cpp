@@ -135,6 +135,12 @@ void Journal::slot(PyObject* object, PyObject* name, PyObject* before) {
   entries_.push_back({Entry::Kind::kSlot, Ref::borrow(object), Ref::borrow(name), Ref::borrow(before), {}});
 }
 
+void Journal::grad(PyObject* tensor, PyObject* name) {
+  if (recorder_.is_written(tensor, name)) return;
+  entries_.push_back({Entry::Kind::kGrad, Ref::borrow(tensor), Ref::borrow(name), {}, {}});
+  recorder_.written(tensor, name);
+}
+
 void Journal::class_attribute(PyTypeObject* type, PyObject* name) {
   if (recorder_.is_written(type_dict(type), name)) return;
   auto* object = reinterpret_cast<PyObject*>(type);
@@ -183,6 +189,8 @@ void Journal::undo() {
         break;
       case Entry::Kind::kSlot:
         PyObject_GenericSetAttr(t, e.key.get(), e.before.get());
+        break;
+      case Entry::Kind::kGrad:
         break;
       case Entry::Kind::kClassAttribute:
         PyType_Type.tp_setattro(t, e.key.get(), e.before.get());

@@ -20,7 +20,18 @@ class Journal {
   ~Journal() { undo(); }
 
   struct Entry {
-    enum class Kind : uint8_t { kDictItem, kDictAll, kList, kAppend, kSet, kDeque, kCell, kSlot, kClassAttribute };
+    enum class Kind : uint8_t {
+      kDictItem,
+      kDictAll,
+      kList,
+      kAppend,
+      kSet,
+      kDeque,
+      kCell,
+      kSlot,
+      kClassAttribute,
+      kGrad
+    };
     Kind kind;
     Ref target;  // the old object
     Ref key;     // kDictItem: key; kSlot, kClassAttribute: attribute name
@@ -37,6 +48,8 @@ class Journal {
   void cell(PyObject* cell);
   void slot(PyObject* object, PyObject* name, PyObject* before);
   void class_attribute(PyTypeObject* type, PyObject* name);
+  // tensor.grad, of the trace tensor that stands in for an input: nothing to undo, the real one is not touched.
+  void grad(PyObject* tensor, PyObject* name);
 
   bool empty() const { return entries_.empty(); }
   const std::vector<Entry>& entries() const { return entries_; }

@@ -138,7 +138,7 @@ bool is_pinned_kind(PyObject* o) {
   return true;  // descriptors, generic aliases, locks, generators, builtin singletons: known by address
 }
 
-Recorder::Recorder(trace::Session* session) : session_(session) {
+Recorder::Recorder(trace::Session* session) : numbers(*this, session), session_(session) {
   if (session == nullptr) return;
   known_.reserve(4096);
   paths_.reserve(8192);
@@ -205,6 +205,8 @@ void Recorder::reach(SourceKind kind, SourceId parent, int64_t index, PyObject* 
   if (!added) {
     if (source(it->second).object != object && !is_atom(object))
       throw Declined("an object changed while it was traced: " + guards::str(observations_, it->second));
+    if (!number_objects_.empty() && number_objects_.count(it->second) != 0)
+      numbers.read(number_objects_.at(it->second));
     if (source(it->second).object == object || is_atom(object)) return;
   }
   const bool parent_pinned = parent != kNoSource && pinned(parent);
@@ -222,6 +224,26 @@ void Recorder::reach(SourceKind kind, SourceId parent, int64_t index, PyObject* 
   } else {
     fact(FactKind::kSameObject, id, nullptr, known->second);
   }
+}
+
+PyObject* Recorder::read(SourceKind kind, SourceId parent, int64_t index, PyObject* key, PyObject* object) {
+  if (changing == nullptr || changing->empty() || !(PyFloat_CheckExact(object) || PyLong_CheckExact(object))) {
+    reach(kind, parent, index, key, object);
+    return object;
+  }
+  auto [it, added] = paths_.try_emplace(Path{kind, parent, index, key}, kNoSource);
+  if (!added) {
+    auto known = number_objects_.find(it->second);
+    return known == number_objects_.end() ? object : known->second;
+  }
+  const SourceId id = add(kind, parent, index, key, object, false);
+  it->second = id;
+  if (changing->count(guards::str(observations_, id)) == 0) {
+    fact(FactKind::kEquals, id, object);
+    return object;
+  }
+  fact(FactKind::kTypeIs, id, reinterpret_cast<PyObject*>(Py_TYPE(object)));
+  return number_objects_[id] = numbers.from_source(id, object);
 }
 
 // Operators on other tensors call back into Python, or give results of the same class.
@@ -431,7 +453,10 @@ PyObject* Recorder::dict_get(PyObject* dict, PyObject* key) {
   if (value == nullptr) {
     fact(FactKind::kDictLacks, id, key);
   } else {
-    reach(SourceKind::kDictItem, id, -1, key, value);
+    if (PyUnicode_CheckExact(key) && !PyUnicode_CHECK_INTERNED(key))
+      reach(SourceKind::kDictItem, id, -1, key, value);
+    else
+      value = read(SourceKind::kDictItem, id, -1, key, value);
   }
   return value;
 }

@@ -11,6 +11,7 @@
 #include <unordered_set>
 
 #include "frame/internals.h"
+#include "frame/numbers.h"
 #include "guards/source.h"
 #include "trace/trace.h"
 
@@ -56,6 +57,9 @@ class Recorder {
 
   // `object` was read through this path: names it, records what must be true of it. Throws Declined.
   void reach(SourceKind kind, SourceId parent, int64_t index, PyObject* key, PyObject* object);
+  // The same; the result (borrowed) is what the program is to see: for a number that changes from call to call, an
+  // object that stands for it. reach() guards its value.
+  PyObject* read(SourceKind kind, SourceId parent, int64_t index, PyObject* key, PyObject* object);
   SourceId constant(PyObject* object);  // an object known by address
   // An argument that was not looked at and is only handed on: no facts.
   SourceId pass_through(int64_t index, PyObject* name, PyObject* object);
@@ -111,6 +115,9 @@ class Recorder {
   const guards::Source& source(SourceId id) const { return observations_.sources[static_cast<size_t>(id)]; }
   const std::vector<SourceId>& tensor_sources() const { return tensor_sources_; }
   bool pinned(SourceId id) const { return pinned_[static_cast<size_t>(id)]; }
+
+  Numbers numbers;
+  const std::unordered_set<std::string>* changing = nullptr;  // Subject::numbers
 
   std::function<std::string()> location;   // the user's file:line now
   std::function<uint64_t()> location_key;  // cheap: equal keys, equal locations
@@ -182,7 +189,8 @@ class Recorder {
   std::unordered_map<PyObject*, Py_ssize_t> appended_;
   std::unordered_set<PyObject*> opaque_;
   std::unordered_map<uint64_t, int32_t> location_indices_;
-  std::vector<SourceId> tensor_sources_;  // by graph input index
+  std::vector<SourceId> tensor_sources_;                    // by graph input index
+  std::unordered_map<SourceId, PyObject*> number_objects_;  // of sources that read() gave out; borrowed
 };
 
 }  // namespace flashover::frame

@@ -123,7 +123,8 @@ bool append_to_deque(PyObject* deque, PyObject* item) {
   return static_cast<bool>(none);
 }
 
-PyObject* run_step(const RecipeStep& s, const Registers& r, PyObject* const* wanted, PyObject* const* outputs) {
+PyObject* run_step(const RecipeStep& s, const Registers& r, PyObject* const* wanted, size_t numbers,
+                   PyObject* const* outputs) {
   using Kind = RecipeStep::Kind;
   const auto n = static_cast<Py_ssize_t>(s.items.size());
   auto item = [&](Py_ssize_t i) { return r[s.items[static_cast<size_t>(i)]]; };
@@ -271,8 +272,12 @@ PyObject* run_step(const RecipeStep& s, const Registers& r, PyObject* const* wan
       set(&f->func_annotations, item(7));
       return made;
     }
-    case Kind::kPythonInt:
-      break;
+    case Kind::kEnter:
+      return PyObject_CallMethod(item(0), "__enter__", nullptr);
+    case Kind::kLeave:
+      return PyObject_CallMethod(item(0), "__exit__", "OOO", Py_None, Py_None, Py_None);
+    case Kind::kNumber:
+      return Py_NewRef(wanted[numbers + static_cast<size_t>(s.index)]);
   }
   PyErr_SetString(PyExc_SystemError, "flashover: a recipe step of an unknown kind");
   return nullptr;
@@ -334,7 +339,7 @@ int run_effect(const Effect& e, const Registers& r) {
 bool run(const Capture& capture, Registers& r, PyObject* const* wanted, PyObject* const* graph_outputs) {
   r.values.reserve(capture.recipe.size());
   for (const RecipeStep& s : capture.recipe) {
-    PyObject* v = run_step(s, r, wanted, graph_outputs);
+    PyObject* v = run_step(s, r, wanted, capture.wanted.size(), graph_outputs);
     if (v == nullptr) return false;
     r.values.push_back(v);
   }
@@ -359,7 +364,7 @@ bool run(const Capture& capture, Registers& r, PyObject* const* wanted, PyObject
 PyObject* rebuild(const Capture& capture, PyObject* const* wanted, PyObject* const* graph_outputs) {
   using Kind = RecipeStep::Kind;
   const RecipeStep& last = capture.recipe[static_cast<size_t>(capture.result)];
-  if (capture.effects.empty() && capture.state.empty() &&
+  if (capture.effects.empty() && !capture.calls && capture.state.empty() &&
       capture.handled == Capture::kAsBefore) {  // the common shapes, without registers
     if (last.kind == Kind::kGraphOutput) return Py_NewRef(graph_outputs[last.index]);
     if (last.kind == Kind::kTuple) {

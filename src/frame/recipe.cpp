@@ -109,6 +109,8 @@ int32_t RecipeMaker::make(PyObject* o) {
     if (it->second < 0) throw Declined("a result that contains itself");
     return it->second;
   }
+  if (const int32_t number = in_.recorder.numbers.step_of(o); number >= 0)
+    return registers_[o] = step(Kind::kNumber, nullptr, {}, number);
   if (is_atom(o)) return registers_[o] = step(Kind::kConstant, o);
   SourceId id = in_.recorder.source_of(o);
   if (id != kNoSource) {
@@ -331,6 +333,9 @@ void RecipeMaker::frames(const Snapshot& snapshot) {
     }
     capture_.frames.push_back(std::move(point));
   }
+  // Left out of the trace, but what follows leaves them.
+  for (const Ref& range : in_.ranges) step(RecipeStep::Kind::kEnter, nullptr, {make(range.get())});
+  capture_.calls = true;
 }
 
 int32_t RecipeMaker::make_object(PyObject* o) {
@@ -551,6 +556,10 @@ void RecipeMaker::dict_effects(PyObject* dict, int32_t target) {
 
 void RecipeMaker::effects() {
   using Kind = Effect::Kind;
+  for (const Ref& range : in_.left_ranges) {
+    step(RecipeStep::Kind::kLeave, nullptr, {make(range.get())});
+    capture_.calls = true;
+  }
   auto emit = [this](Kind kind, std::vector<int32_t> items) { capture_.effects.push_back({kind, std::move(items)}); };
   for (const Journal::Entry& e : in_.journal.entries()) {
     PyObject* t = e.target.get();
@@ -608,6 +617,12 @@ void RecipeMaker::effects() {
           emit(Kind::kSetAttr, {target, make(e.key.get()), make(now)});
         else if (e.before)
           emit(Kind::kDelAttr, {target, make(e.key.get())});
+        break;
+      }
+      case Journal::Entry::Kind::kGrad: {
+        kept_.push_back(Ref::steal(PyObject_GenericGetAttr(t, e.key.get())));
+        if (!kept_.back()) throw Declined("the gradient of a tensor cannot be read");
+        emit(Kind::kSetAttr, {target, make(e.key.get()), make(kept_.back().get())});
         break;
       }
       case Journal::Entry::Kind::kSlot: {

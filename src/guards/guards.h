@@ -32,6 +32,8 @@ class GuardProgram {
       PyObject* const* args) const = 0;  // the same answer from the facts alone (naive.cpp); slow
   virtual std::string explain_failure(
       PyObject* const* args) const = 0;  // "" if it passes; else the first failing guard, in words
+  // Paths of the numbers (float, int) that are guarded by value and have other values now.
+  virtual std::vector<std::string> changed_numbers(PyObject* const* args) const = 0;
   virtual std::vector<std::string> words() const = 0;
   virtual size_t size() const = 0;         // instructions in the fast program
   virtual bool worth_a_clock() const = 0;  // many dicts to look at

@@ -153,6 +153,32 @@ class Program final : public GuardProgram {
     return table_.failure(first, current[std::max(0, table_.facts()[first].source)], current.data());
   }
 
+  std::vector<std::string> changed_numbers(PyObject* const* args) const override {
+    std::vector<std::string> out;
+    Keep keep;
+    const size_t n = table_.sources().size();
+    std::vector<PyObject*> current(n);
+    for (size_t i = 0; i < n; ++i) {
+      const auto id = static_cast<SourceId>(i);
+      const SourceId parent = table_.sources()[i].parent;
+      if (parent != kNoSource && !current[parent]) continue;
+      current[i] = table_.resolve(id, parent == kNoSource ? nullptr : current[parent], args, keep);
+      if (!current[i]) continue;
+      bool changed = false;
+      for (int32_t fact : table_.facts_of(id)) {
+        if (table_.holds(fact, current[i])) continue;
+        const Fact& f = table_.facts()[fact];
+        const bool number =
+            f.kind == FactKind::kEquals && (PyFloat_CheckExact(f.expected) || PyLong_CheckExact(f.expected));
+        if (number && Py_TYPE(current[i]) == Py_TYPE(f.expected)) changed = true;
+        current[i] = nullptr;  // what hangs below it means something else now
+        break;
+      }
+      if (changed) out.push_back(str(table_.observations(), id));
+    }
+    return out;
+  }
+
   std::vector<std::string> words() const override {
     std::vector<std::string> out;
     for (size_t i = 0; i < table_.facts().size(); i++) out.push_back(table_.words(static_cast<int32_t>(i)));

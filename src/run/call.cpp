@@ -131,7 +131,7 @@ Call prepare(const plan::Plan& p, const plan::Step& s) {
     } else {
       const Arg arg = coerced(s.args[i], spec.kind);
       if (auto* r = std::get_if<Ref>(&arg); r && r->id != kNoValue) {
-        piece.kind = Call::Piece::Kind::kTensor;
+        piece.kind = spec.kind == aten::ArgKind::kScalar ? Call::Piece::Kind::kScalar : Call::Piece::Kind::kTensor;
         piece.tensor = r->id;
       } else if (auto* l = std::get_if<RefList>(&arg)) {
         piece.kind = spec.list_of_optional ? Call::Piece::Kind::kOptionalList : Call::Piece::Kind::kList;

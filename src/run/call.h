@@ -27,7 +27,7 @@ struct Shape {
 
 struct Call {
   struct Piece {  // one argument
-    enum class Kind : uint8_t { kConstant, kTensor, kList, kOptionalList } kind = Kind::kConstant;
+    enum class Kind : uint8_t { kConstant, kTensor, kScalar, kList, kOptionalList } kind = Kind::kConstant;
     c10::IValue constant;
     plan::TensorId tensor = -1;
     std::vector<plan::TensorId> list;

@@ -1,5 +1,6 @@
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
+#include <ATen/Parallel.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/as_strided.h>
@@ -17,6 +18,7 @@
 #include <mutex>
 
 #include "base/check.h"
+#include "run/batches.h"
 #include "run/call.h"
 #include "run/cpu/operators.h"
 #include "run/cuda/module.h"
@@ -53,6 +55,7 @@ struct Instruction {
   uint32_t call = 0;      // call: index into calls
   KernelFn fn = nullptr;  // launch on the CPU
   int32_t launch = -1;    // launch on CUDA: index into launches; -1: an empty grid
+  int32_t batch = -1;     // the first of a batch of launches
   const plan::Step* step = nullptr;
 };
 
@@ -169,6 +172,8 @@ class PlanExecutable final : public Executable {
     for (const plan::Tensor& t : plan_.tensors) heavy_ |= t.home == Home::kOutput && span_bytes(t.type) > (64 << 10);
     for (plan::Binary& b : plan_.binaries) b.bytes = {};  // loaded; the text and the cache have their own
     if (device_ < 0) announce_slab(slab_bytes_);
+    batches_ = find_batches(plan_, at::get_num_threads());
+    for (size_t i = 0; i < batches_.size(); ++i) program_[batches_[i].first].batch = static_cast<int32_t>(i);
     if (options.graphs && device_ >= 0) plan_graph();
   }
 
@@ -702,6 +707,31 @@ class PlanExecutable final : public Executable {
     (*run.outputs)[i] = std::move(out);
   }
 
+  // Returns the last of the batch's instructions.
+  const Instruction* run_batch(const Instruction* first, const Batch& batch, Run& run) {
+    struct Context {
+      const Instruction* first;
+      const Batch& batch;
+      void* const* table;
+      const int64_t* numbers;
+      std::vector<int32_t> status;
+      void launch(int32_t step) {
+        const Instruction& in = first[step - batch.first];
+        status[static_cast<size_t>(step - batch.first)] = in.fn(table + in.table, numbers + in.sizes);
+      }
+    } context{first, batch, run.frame.table.data(), numbers_.data(),
+              std::vector<int32_t>(static_cast<size_t>(batch.count))};
+    for (int32_t step : batch.alone) context.launch(step);
+    run_shared(
+        batch, at::get_num_threads(), [](void* c, int32_t s) { static_cast<Context*>(c)->launch(s); }, &context);
+    for (int32_t i = 0; i < batch.count; ++i) {
+      if (context.status[static_cast<size_t>(i)]) fail_index(*first[i].step, context.status[static_cast<size_t>(i)]);
+      if (run.consumed)
+        for (int32_t r : last_reads_[static_cast<size_t>(batch.first + i)]) (*run.consumed)[r].reset();
+    }
+    return first + batch.count - 1;
+  }
+
   void interpret(const std::vector<Instruction>& program, Run& run) {
     const Instruction* in = program.data();
     const Instruction* end = in + program.size();
@@ -711,6 +741,10 @@ class PlanExecutable final : public Executable {
           run.watch->begin(static_cast<size_t>(in - program.data()));
         switch (in->kind) {
           case StepKind::kLaunch:
+            if (in->batch >= 0 && !run.watch) {
+              in = run_batch(in, batches_[in->batch], run);
+              continue;
+            }
             if (device_ >= 0) {
               if (in->launch >= 0) launch(launches_[in->launch], run);
             } else if (const int32_t status = in->fn(run.frame.table.data() + in->table, numbers_.data() + in->sizes)) {
@@ -984,6 +1018,9 @@ class PlanExecutable final : public Executable {
         case Call::Piece::Kind::kTensor:
           stack.emplace_back(given(piece, piece.tensor));
           break;
+        case Call::Piece::Kind::kScalar:
+          stack.emplace_back(tensor(run, piece.tensor).item());
+          break;
         case Call::Piece::Kind::kList: {
           c10::List<at::Tensor> list;
           list.reserve(piece.list.size());
@@ -1149,6 +1186,7 @@ class PlanExecutable final : public Executable {
   std::vector<Call> calls_;
   std::vector<int64_t> numbers_;
   std::vector<Instruction> frozen_program_, program_;
+  std::vector<Batch> batches_;
   uint32_t table_size_ = 0;
   std::vector<Patch> input_patches_, frozen_input_patches_, output_patches_, slab_patches_;
   std::vector<std::vector<Patch>> late_patches_;  // by TensorId; empty when there are none

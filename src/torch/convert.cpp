@@ -349,6 +349,7 @@ c10::IValue to_ivalue(const Arg& arg, const ArgSpec& spec, const TensorOf& tenso
       return list;
     }
     case ArgKind::kScalar:
+      if (auto* r = std::get_if<Ref>(&arg)) return tensor_of(r->id).item();  // a number that is known when it runs
       return to_scalar(arg);
     case ArgKind::kScalarList: {
       const auto fill = [&](auto list) -> c10::IValue {

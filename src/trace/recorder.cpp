@@ -17,9 +17,11 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 
 #include "base/check.h"
 #include "torch/eval.h"
+#include "trace/number.h"
 
 namespace flashover::trace {
 namespace {
@@ -280,6 +282,17 @@ Ref Recorder::lift(const at::Tensor& t, const char* op_name) {
   };
   if (const at::Tensor* trace = known()) return as_operand(*trace);
   const bool wrapped = t.unsafeGetTensorImpl()->is_wrapped_number();
+  if (wrapped && numbers_ > 0) {
+    if (const ValueId value = symbol_value(t); value != kNoValue) {
+      operands_.push_back({t, nullptr, value, arg_, {}});
+      return {value};
+    }
+    // What the parser fills in for a symbol, without the symbol: a copy of it that lost it.
+    const bool lost = t.is_floating_point()
+                          ? std::isnan(*static_cast<const double*>(t.const_data_ptr()))
+                          : t.scalar_type() == at::kLong && *static_cast<const int64_t*>(t.const_data_ptr()) == 7777777;
+    if (lost) throw Declined(std::string("a number that changes was copied before ") + op_name);
+  }
   if (wrapped || (t.dim() == 0 && t.is_cpu() && !has_pyobject(t) && t.layout() == at::kStrided)) {
     const ValueId value = add_number(t);
     graph_.values[value].storage = new_storage(make_storage(info(graph_.type(value).dtype).bytes));
@@ -331,6 +344,12 @@ std::vector<Arg> Recorder::collect(const OpFacts& facts, const Stack& stack, siz
         args.emplace_back(std::move(refs));
         break;
       }
+      case aten::ArgKind::kScalar:
+        if (const ValueId number = numbers_ > 0 ? symbol_value(value) : kNoValue; number != kNoValue) {
+          args.emplace_back(Ref{number});
+          break;
+        }
+        [[fallthrough]];
       default:
         args.push_back(aten::from_ivalue(value, specs[i], name));
         // "cuda" is the current device, whichever that is when the plan runs: the guards compare it.
@@ -367,6 +386,8 @@ void Recorder::call(const c10::OperatorHandle& op, Stack* stack) {
   try {
     OpFacts& facts = facts_of(op);
     const size_t base = stack->size() - facts.schema.args.size();
+    if (item_symbol && facts.schema.name == "aten._local_scalar_dense.default" && item_as_symbol(*stack)) return;
+    if (numbers_ > 0 && facts.special) read_symbols(facts, *stack, base, true);
     if (facts.special && facts.special(*this, facts, *stack, base)) return;
     call_general(facts, *stack, base);
   } catch (const Declined& e) {
@@ -386,6 +407,8 @@ void Recorder::call_general(OpFacts& facts, Stack& stack, size_t base) {
     return;
   }
   if (c10::impl::TorchDispatchModeTLS::any_modes_set()) throw Declined("a TorchDispatchMode is active");
+  const bool symbols = any_symbols(facts, stack, base);
+  if (symbols) read_symbols(facts, stack, base, facts.reads_data || !facts.has_tensor_return);
   if (facts.reads_data && call_on_constants(facts, stack, base)) return;
   std::vector<Arg> args = collect(facts, stack, base);
   if (!facts.has_tensor_return && !facts.schema.any_written) {
@@ -404,7 +427,14 @@ void Recorder::call_general(OpFacts& facts, Stack& stack, size_t base) {
   }
   ++stats_.ops;
   std::vector<TensorType> outs;
-  if (infer_by_rule(facts, args, outs)) {
+  bool ruled = infer_by_rule(facts, args, outs);
+  if (symbols && !(ruled && numbers_fit(outs))) {  // the value is needed
+    read_symbols(facts, stack, base, true);
+    args = collect(facts, stack, base);
+    outs.clear();
+    ruled = infer_by_rule(facts, args, outs);
+  }
+  if (ruled) {
     ++stats_.own_rules;
     finish_by_rule(facts, std::move(args), std::move(outs), stack, base);
   } else {

@@ -60,6 +60,10 @@ class Recorder final : public Session {
 
   int32_t add_input(PyObject* tensor, graph::InputKind kind, const std::string& name) override;
   bool is_input(PyObject* tensor) const override;
+  bool write_grad(PyObject* tensor) override;
+  PyObject* add_number(PyObject* number, const std::string& name, int32_t& input) override;
+  ValueId input_value(int32_t input) const override { return graph_.inputs.at(input).value; }
+  std::optional<HostValue> host_value(PyObject* tensor) const override;
   ValueId value_of(PyObject* tensor) const override;
   bool is_trace_tensor(PyObject* object) const override;
   bool declined() const override { return declined_; }
@@ -101,10 +105,15 @@ class Recorder final : public Session {
     c10::intrusive_ptr<TraceImpl> impl;
     int32_t number = -1;
     bool requires_grad = false;
+    bool grad_written = false;
     std::shared_ptr<torch::autograd::Node> history;  // where autograd leaves the trace; null for leaves
   };
 
   void call_general(OpFacts& facts, Stack& stack, size_t base);
+  bool any_symbols(const OpFacts& facts, const Stack& stack, size_t base) const;
+  void read_symbols(const OpFacts& facts, Stack& stack, size_t base, bool all);
+  bool item_as_symbol(Stack& stack);
+  bool numbers_fit(const std::vector<TensorType>& outs) const;
   bool call_on_constants(OpFacts& facts, Stack& stack, size_t base);
   bool overlaps(const OpFacts& facts) const;
   void check_devices(const OpFacts& facts) const;
@@ -137,12 +146,14 @@ class Recorder final : public Session {
   std::vector<at::Tensor> constants_;
   std::vector<int32_t> constant_inputs_;                                  // graph input number of each
   std::unordered_map<const c10::TensorImpl*, at::Tensor> by_real_impl_;   // swapped inputs
+  std::unordered_multimap<const c10::TensorImpl*, TraceImpl*> grad_of_;   // real gradients -> whose they are
   std::unordered_map<const c10::StorageImpl*, int32_t> by_real_storage_;  // real -> id
   std::unordered_map<const c10::StorageImpl*, int32_t> by_storage_;       // meta -> id
   std::vector<c10::Storage> storages_;                                    // kept: addresses stay unique
   std::vector<c10::Storage> real_storages_;
   std::unordered_map<int32_t, c10::VariableVersion> versions_;  // of inputs, by storage id
   std::unordered_map<std::string, int32_t> location_ids_;
+  int numbers_ = 0;                                          // add_number()s
   std::unordered_map<uint64_t, int32_t> forward_locations_;  // by sequence number of autograd's nodes
   int arg_ = -1;                                             // being collected
   std::vector<Operand> operands_;                            // of the current call

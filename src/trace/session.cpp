@@ -119,17 +119,23 @@ int32_t Recorder::add_input(PyObject* object, graph::InputKind kind, const std::
       history = attach_outer_gradient(trace);
     }
   }
-  if (real.requires_grad() && real.is_leaf()) {
-    // The program may look at .grad.
+  if (real.is_leaf()) {
+    // The program may look at .grad: the real one until that is an input itself.
     const at::Tensor& grad = real_impl->grad();
-    if (grad.defined()) impl->mutable_grad() = grad;
+    if (grad.defined()) {
+      auto known = by_real_impl_.find(grad.unsafeGetTensorImpl());
+      impl->mutable_grad() = known == by_real_impl_.end() ? grad : known->second;
+      if (known == by_real_impl_.end()) grad_of_.emplace(grad.unsafeGetTensorImpl(), impl.get());
+    }
   }
+  for (auto [owner, end] = grad_of_.equal_range(real_impl); owner != end; ++owner)
+    owner->second->mutable_grad() = trace;
 
   PyObject* holder = THPVariable_Wrap(trace);
   if (!holder) throw Declined("no Python object for a trace tensor");
   swap_tensors(object, holder);
   Py_INCREF(object);
-  inputs_.push_back({object, holder, impl, number, real.requires_grad(), std::move(history)});
+  inputs_.push_back({object, holder, impl, number, real.requires_grad(), false, std::move(history)});
   by_real_impl_.emplace(real_impl, std::move(trace));
   return number;
 }
@@ -138,6 +144,13 @@ bool Recorder::is_input(PyObject* object) const {
   if (!THPVariable_Check(object)) return false;
   const TraceImpl* impl = trace_impl(unpack(object));
   return impl && impl->liveness.get() == liveness_.get() && impl->input >= 0;
+}
+
+bool Recorder::write_grad(PyObject* object) {
+  const TraceImpl* impl = THPVariable_Check(object) ? trace_impl(unpack(object)) : nullptr;
+  for (InputRecord& in : inputs_)
+    if (in.impl.get() == impl) return in.grad_written = true;
+  return false;
 }
 
 ValueId Recorder::value_of(PyObject* object) const {
@@ -167,9 +180,11 @@ void Recorder::check_inputs_unchanged() const {
     const bool rewritten = std::find(rewritten_.begin(), rewritten_.end(), in.number) != rewritten_.end();
     if (!rewritten && trace.requires_grad() != in.requires_grad) throw Declined(who + "requires_grad changed");
     if (!rewritten && is_rewritten(in)) throw Declined(who + "written in place under autograd");
-    if (in.requires_grad && real.is_leaf()) {
+    if (real.is_leaf() && !in.grad_written) {
       const at::Tensor &before = real.unsafeGetTensorImpl()->grad(), &after = in.impl->grad();
-      if (before.defined() != after.defined() || (before.defined() && !before.is_same(after)))
+      const auto traced = by_real_impl_.find(before.unsafeGetTensorImpl());
+      const bool same = before.is_same(after) || (traced != by_real_impl_.end() && traced->second.is_same(after));
+      if (before.defined() != after.defined() || (before.defined() && !same))
         throw Declined(who + ".grad was assigned");
     }
   }

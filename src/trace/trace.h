@@ -31,6 +31,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -45,6 +46,20 @@ struct Stats {
   std::vector<std::string> python_meta_ops;  // names, for the report
 };
 
+// What a 0-d tensor on the CPU holds, as a function of an input's value before the call: each step is computed in
+// `dtype`.
+struct HostValue {
+  int32_t input = -1;  // of the graph
+  DType dtype = DType::kF32;
+  struct Step {
+    char op;                   // '+', '-', '*', '/'; 'n' is minus
+    double number = 0;         // the other operand, or
+    ValueId value = kNoValue;  // a number that changes
+  };
+  std::vector<Step> steps;
+  std::shared_ptr<PyObject> now;  // the input's value in this call
+};
+
 class Session {
  public:
   virtual ~Session() = default;  // swaps every real tensor back; safe in any state
@@ -57,9 +72,22 @@ class Session {
   virtual int32_t add_input(PyObject* tensor, graph::InputKind kind, const std::string& name) = 0;
   virtual bool is_input(PyObject* tensor) const = 0;
 
+  // The program assigns .grad of this input. False: it may not.
+  virtual bool write_grad(PyObject* tensor) = 0;
+
   // The value that a trace tensor stands for (fresh result or swapped input); kNoValue if it is a real tensor.
   virtual ValueId value_of(PyObject* tensor) const = 0;
   virtual bool is_trace_tensor(PyObject* object) const = 0;  // false for anything that is not a tensor
+
+  // Numbers (float, int) that differ from call to call become inputs of the graph: 0-d tensors of f64 or i64 that
+  // promote as Python's numbers do. Returns what is to stand for the number in calls of torch (a new reference).
+  virtual PyObject* add_number(PyObject* number, const std::string& name, int32_t& input) = 0;
+  // Torch needs the value of such a number: true when the caller has seen to it that it is always the one of this call.
+  std::function<bool(ValueId number)> number_read;
+  // A tensor is asked for its item by torch itself: what stands for it (a new reference), or null.
+  std::function<PyObject*(PyObject* tensor)> item_symbol;
+  virtual ValueId input_value(int32_t input) const = 0;
+  virtual std::optional<HostValue> host_value(PyObject* tensor) const = 0;
 
   // Called at record time for the user's "file:line"; may be empty.
   std::function<std::string()> location;

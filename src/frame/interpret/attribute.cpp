@@ -51,6 +51,28 @@ Ref is_leaf_of(PyObject* tensor) {
   return leaf;
 }
 
+PyObject* compiling_flag() {
+  static PyObject* const name = interned("_is_compiling_flag");
+  return name;
+}
+
+// Under torch.compiler.is_compiling() torch's optimizers keep step counts in tensors, where eager computes bias
+// corrections in Python's doubles: they are to compute what they do in eager. (Grouping by device and dtype is no
+// arithmetic, and a tensor as alpha would be read.)
+bool asks_as_eager(const Activation* caller) {
+  if (caller == nullptr) return false;
+  const PyCodeObject* code = caller->frame->f_code;
+  const char* file = PyUnicode_AsUTF8(code->co_filename);
+  if (file == nullptr || std::strstr(file, "/torch/optim/") == nullptr) {
+    PyErr_Clear();
+    return false;
+  }
+  for (const char* name :
+       {"_group_tensors_by_device_and_dtype", "_cuda_graph_capture_health_check", "_multi_tensor_sgd"})
+    if (PyUnicode_CompareWithASCIIString(code->co_name, name) == 0) return false;
+  return true;
+}
+
 }  // namespace
 
 PyObject* Interpreter::get_attr(PyObject* o, PyObject* name) {
@@ -156,7 +178,8 @@ PyObject* Interpreter::from_slot(PyObject* o, PyObject* name, PyObject* descript
   if (is_tensor(o)) {
     static PyObject *const is_leaf = interned("is_leaf"), *const grad_fn = interned("grad_fn");
     static PyObject* const grad = interned("grad");
-    if (name == grad && value == Py_None) recorder.reach(SourceKind::kTensorAttr, id, -1, name, value);
+    if (name == grad && value == Py_None && !recorder.is_written(o, name))
+      recorder.reach(SourceKind::kTensorAttr, id, -1, name, value);
     if (name == is_leaf || name == grad_fn) {  // of a tensor that requires no gradient there is but one answer
       Ref tracked = Ref::steal(PyObject_GetAttrString(o, "requires_grad"));
       if (tracked.get() != Py_False) recorder.reach(SourceKind::kTensorAttr, id, -1, is_leaf, is_leaf_of(o).get());
@@ -384,6 +407,13 @@ int Interpreter::set_generic(PyObject* o, PyObject* name, PyObject* value) {
       return PyObject_GenericSetAttr(o, name, value);
     }
     if (Py_TYPE(d.get())->tp_flags & Py_TPFLAGS_HEAPTYPE) return PyObject_GenericSetAttr(o, name, value);
+    static PyObject* const grad = interned("grad");
+    if (name == grad && session != nullptr && session->is_input(o)) {
+      const bool known = value == nullptr || value == Py_None || session->is_trace_tensor(value);
+      if (!known || !session->write_grad(o)) throw Declined("a gradient is assigned that is not of the trace");
+      journal.grad(o, name);
+      return PyObject_GenericSetAttr(o, name, value);
+    }
     throw Declined(std::string("attribute '") + PyUnicode_AsUTF8(name) + "' of an old " + t->tp_name + " is written");
   }
   PyObject* dict = nullptr;
@@ -420,6 +450,7 @@ PyObject* Interpreter::global(_PyInterpreterFrame* frame, PyObject* name) {
   }
   if (!PyDict_CheckExact(frame->f_globals) || !PyDict_CheckExact(frame->f_builtins))
     throw Declined("globals that are not a plain dict");
+  if (name == compiling_flag() && top_ != nullptr && asks_as_eager(top_->caller)) return Py_NewRef(Py_False);
   PyObject* v = recorder.dict_get(frame->f_globals, name);
   if (v == nullptr && !PyErr_Occurred()) v = recorder.dict_get(frame->f_builtins, name);
   if (v == nullptr && !PyErr_Occurred()) name_error(name);

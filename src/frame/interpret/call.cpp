@@ -1,5 +1,6 @@
 // Calls. Python functions are simply called: CPython binds their arguments and the hook brings their frame back to
 // evaluate(). C callables run natively when native.h knows them; everything else ends the capture.
+#include <algorithm>
 #include <cstring>
 #include <string_view>
 #include <unordered_set>
@@ -227,13 +228,199 @@ PyObject* Interpreter::call_spread(PyObject* f, PyObject* tuple, PyObject* dict)
   return call(f, args.data() + 1, static_cast<size_t>(n), names.get());
 }
 
+namespace {
+
+bool is_optimizer_wrapper(PyCodeObject* code) {
+  if (PyUnicode_CompareWithASCIIString(code->co_name, "_use_grad") != 0) return false;
+  const char* file = PyUnicode_AsUTF8(code->co_filename);
+  if (file == nullptr) PyErr_Clear();
+  return file != nullptr && std::strstr(file, "/torch/optim/") != nullptr;
+}
+
+// torch.profiler.record_function around traced code would measure the trace. 1: __enter__, 2: __exit__.
+int record_function_part(PyObject* f) {
+  const PyObject* name = reinterpret_cast<PyFunctionObject*>(f)->func_qualname;
+  if (PyUnicode_CompareWithASCIIString(const_cast<PyObject*>(name), "record_function.__enter__") != 0 &&
+      PyUnicode_CompareWithASCIIString(const_cast<PyObject*>(name), "record_function.__exit__") != 0)
+    return 0;
+  const char* file = PyUnicode_AsUTF8(reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(f))->co_filename);
+  if (file == nullptr) PyErr_Clear();
+  if (file == nullptr || std::strstr(file, "/torch/autograd/profiler.py") == nullptr) return 0;
+  return PyUnicode_CompareWithASCIIString(const_cast<PyObject*>(name), "record_function.__enter__") == 0 ? 1 : 2;
+}
+
+// tensor.item(), float(tensor): the tensor, else null.
+PyObject* asked_for_item(PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames) {
+  if (kwnames != nullptr) return nullptr;
+  const auto is_item = [](const char* name) { return std::strcmp(name, "item") == 0; };
+  if (PyCFunction_Check(f) && nargs == 0) {
+    PyObject* self = PyCFunction_GET_SELF(f);
+    return self != nullptr && is_tensor(self) && is_item(reinterpret_cast<PyCFunctionObject*>(f)->m_ml->ml_name)
+               ? self
+               : nullptr;
+  }
+  if (nargs != 1 || !is_tensor(args[0])) return nullptr;
+  if (f == reinterpret_cast<PyObject*>(&PyFloat_Type)) return args[0];
+  return Py_TYPE(f) == &PyMethodDescr_Type && is_item(reinterpret_cast<PyMethodDescrObject*>(f)->d_method->ml_name)
+             ? args[0]
+             : nullptr;
+}
+
+// torch.tensor(number) and torch.as_tensor(number): torch.full((), number). Null without an error: another function.
+PyObject* tensor_of_number(Interpreter& in, PyObject* f, PyObject* const* args, PyObject* kwnames) {
+  if (!PyCFunction_Check(f)) return nullptr;
+  const char* name = reinterpret_cast<PyCFunctionObject*>(f)->m_ml->ml_name;
+  const Native* n = native_function(f);
+  if ((std::strcmp(name, "tensor") != 0 && std::strcmp(name, "as_tensor") != 0) || n == nullptr ||
+      !(n->flags & Native::kTensors))
+    return nullptr;
+  static PyObject *const dtype_name = PyUnicode_InternFromString("dtype"), *const device_name =
+                                                                               PyUnicode_InternFromString("device");
+  PyObject* torch = PyDict_GetItemString(PyImport_GetModuleDict(), "torch");
+  Ref full = Ref::steal(PyObject_GetAttrString(torch, "full"));
+  Ref dtype = Ref::steal(PyFloat_CheckExact(args[0]) ? PyObject_CallMethod(torch, "get_default_dtype", nullptr)
+                                                     : PyObject_GetAttrString(torch, "int64"));
+  Ref device;
+  for (Py_ssize_t i = 0; kwnames != nullptr && i < PyTuple_GET_SIZE(kwnames); ++i) {
+    PyObject *key = PyTuple_GET_ITEM(kwnames, i), *value = args[1 + i];
+    if (PyUnicode_Compare(key, dtype_name) == 0) {
+      if (value != Py_None) dtype = Ref::borrow(value);
+    } else if (PyUnicode_Compare(key, device_name) == 0) {
+      if (value != Py_None) device = Ref::borrow(value);
+    } else {
+      return nullptr;
+    }
+  }
+  Ref symbol = Ref::steal(in.recorder.numbers.symbols(args[0])), sizes = Ref::steal(PyTuple_New(0));
+  Ref names = Ref::steal(device ? PyTuple_Pack(2, dtype_name, device_name) : PyTuple_Pack(1, dtype_name));
+  if (!full || !dtype || !names) return nullptr;
+  PyObject* all[5] = {nullptr, sizes.get(), symbol.get(), dtype.get(), device.get()};
+  return in.call(full.get(), all + 1, 2, names.get());
+}
+
+// C callables that only move objects about.
+bool only_moves(PyObject* f) {
+  if (PyType_Check(f)) {
+    PyObject* const kTypes[] = {
+        reinterpret_cast<PyObject*>(&PyList_Type),    reinterpret_cast<PyObject*>(&PyTuple_Type),
+        reinterpret_cast<PyObject*>(&PyDict_Type),    reinterpret_cast<PyObject*>(&PyZip_Type),
+        reinterpret_cast<PyObject*>(&PyEnum_Type),    reinterpret_cast<PyObject*>(&PyMap_Type),
+        reinterpret_cast<PyObject*>(&PyType_Type),    reinterpret_cast<PyObject*>(&PySuper_Type),
+        reinterpret_cast<PyObject*>(&PyReversed_Type)};
+    if (std::find(std::begin(kTypes), std::end(kTypes), f) != std::end(kTypes)) return true;
+    // Classes of Python code (but not subclasses of float and the like).
+    auto* base = reinterpret_cast<PyTypeObject*>(f);
+    if (!(base->tp_flags & Py_TPFLAGS_HEAPTYPE)) return false;
+    while (base->tp_flags & Py_TPFLAGS_HEAPTYPE) base = base->tp_base;
+    return base == &PyBaseObject_Type || base == &PyDict_Type || base == &PyList_Type || base == &PyTuple_Type;
+  }
+  if (Py_TYPE(f) == &PyWrapperDescr_Type || Py_TYPE(f) == &_PyMethodWrapper_Type) {
+    const auto* descr = Py_TYPE(f) == &PyWrapperDescr_Type ? reinterpret_cast<PyWrapperDescrObject*>(f)
+                                                           : reinterpret_cast<MethodWrapperLayout*>(f)->descr;
+    for (const char* known : {"__setattr__", "__getattribute__", "__iter__", "__next__", "__len__"})
+      if (std::strcmp(descr->d_base->name, known) == 0) return true;
+    return false;
+  }
+  const char* name = PyCFunction_Check(f)                ? reinterpret_cast<PyCFunctionObject*>(f)->m_ml->ml_name
+                     : Py_TYPE(f) == &PyMethodDescr_Type ? reinterpret_cast<PyMethodDescrObject*>(f)->d_method->ml_name
+                                                         : "";
+  for (const char* known : {"append",
+                            "extend",
+                            "isinstance",
+                            "issubclass",
+                            "len",
+                            "iter",
+                            "next",
+                            "getattr",
+                            "hasattr",
+                            "setattr",
+                            "items",
+                            "keys",
+                            "values",
+                            "copy",
+                            "id",
+                            "callable",
+                            "__instancecheck__",
+                            "__subclasscheck__",
+                            "__enter__",
+                            "__exit__",
+                            "_has_torch_function",
+                            "_has_torch_function_unary",
+                            "_has_torch_function_variadic",
+                            "is_scripting"})
+    if (std::strcmp(name, known) == 0) return true;
+  return false;
+}
+
+}  // namespace
+
+bool Interpreter::call_with_numbers(PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames,
+                                    PyObject** result) {
+  Numbers& numbers = recorder.numbers;
+  if (session == nullptr || recorder.changing == nullptr) return false;
+  // What else can be called ends in one of these, or in Python code.
+  if (!PyCFunction_Check(f) && !PyType_Check(f) && Py_TYPE(f) != &PyMethodDescr_Type &&
+      Py_TYPE(f) != &PyWrapperDescr_Type && Py_TYPE(f) != &_PyMethodWrapper_Type &&
+      std::strcmp(Py_TYPE(f)->tp_name, "numpy.ufunc") != 0 && Py_TYPE(f) != known_types().lru_cache &&
+      Py_TYPE(f) != known_types().script_function && std::strncmp(Py_TYPE(f)->tp_name, "operator.", 9) != 0)
+    return false;
+  if (PyObject* tensor = asked_for_item(f, args, nargs, kwnames))
+    if (session->is_trace_tensor(tensor) && (*result = numbers.item(tensor)) != nullptr) {
+      if (f != reinterpret_cast<PyObject*>(&PyFloat_Type) || PyFloat_CheckExact(*result)) return true;
+      Ref integer = Ref::steal(std::exchange(*result, nullptr));
+      PyObject* one[1] = {integer.get()};
+      return (*result = numbers.call(f, one, 1)) != nullptr;
+    }
+  if (!numbers.any()) return false;
+  const size_t count = nargs + keyword_count(kwnames);
+  bool any = numbers.holds(f);
+  for (size_t i = 0; i < count; ++i) any = any || numbers.holds(args[i]);
+  if (!any) return false;
+  if (kwnames == nullptr && (*result = numbers.call(f, args, nargs)) != nullptr) return true;
+  if (nargs == 1 && numbers.is(args[0]) && (*result = tensor_of_number(*this, f, args, kwnames)) != nullptr)
+    return true;
+  const Native* n = PyCFunction_Check(f) ? native_function(f) : nullptr;
+  const KnownTypes& k = known_types();
+  const bool method =
+      (Py_TYPE(f) == &PyMethodDescr_Type && k.tensor != nullptr &&
+       PyType_IsSubtype(PyDescr_TYPE(reinterpret_cast<PyMethodDescrObject*>(f)), k.tensor)) ||
+      (PyCFunction_Check(f) && PyCFunction_GET_SELF(f) != nullptr && is_tensor(PyCFunction_GET_SELF(f)));
+  if ((n != nullptr && (n->flags & Native::kTensors) && n->handler == nullptr) || method) {
+    std::vector<Ref> held;
+    std::vector<PyObject*> given(count + 1);
+    for (size_t i = 0; i < count; ++i) {
+      held.push_back(Ref::steal(numbers.symbols(args[i])));
+      given[i + 1] = held.back().get();
+    }
+    *result = call(f, given.data() + 1, nargs, kwnames);
+    return true;
+  }
+  if (only_moves(f)) return false;
+  numbers.read_deep(f);
+  for (size_t i = 0; i < count; ++i) numbers.read_deep(args[i]);
+  return false;
+}
+
 PyObject* Interpreter::call(PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames) {
   if (plain) return PyObject_Vectorcall(f, args, nargs, kwnames);
   const bool tail = std::exchange(tail_, false);  // set again where the callee's result is handed on as it is
   PyTypeObject* t = Py_TYPE(f);
   const size_t count = nargs + keyword_count(kwnames);
-  if (const Mark mark = mark_of(f); mark != Mark::kNone) return call_marked(mark, f, args, nargs, kwnames);
+  if (const Mark mark = mark_of(f); mark != Mark::kNone) {
+    // torch.optim asks for a break around each step, for the sake of another compiler's bookkeeping.
+    if (mark == Mark::kDisallow && count == 0 && top_ != nullptr && is_optimizer_wrapper(top_->frame->f_code))
+      return Py_NewRef(Py_None);
+    return call_marked(mark, f, args, nargs, kwnames);
+  }
   if (t == &PyFunction_Type) {
+    if (const int part = record_function_part(f);
+        part != 0 && kwnames == nullptr && nargs >= 1 && (part == 2 || !recorder.is_old(args[0]))) {
+      if (part == 1)
+        ranges.push_back(Ref::borrow(args[0]));
+      else if (std::erase_if(ranges, [&](const Ref& r) { return r.get() == args[0]; }) == 0)
+        left_ranges.push_back(Ref::borrow(args[0]));  // entered before the capture
+      return Py_NewRef(part == 1 ? args[0] : Py_None);
+    }
     if (f == known_types().module_getattr && nargs == 2 && kwnames == nullptr) {
       PyObject* out = nullptr;
       return lookup_nn_module(args[0], args[1], &out) == 1 ? out : nullptr;
@@ -248,6 +435,7 @@ PyObject* Interpreter::call(PyObject* f, PyObject* const* args, size_t nargs, Py
     tail_ = tail;
     return call(PyMethod_GET_FUNCTION(f), all.data() + 1, nargs + 1, kwnames);
   }
+  if (PyObject* result = nullptr; call_with_numbers(f, args, nargs, kwnames, &result)) return result;
   if (PyCFunction_Check(f)) {
     const Native* n = native_function(f);
     PyObject* self = PyCFunction_GET_SELF(f);
@@ -474,7 +662,7 @@ PyObject* Interpreter::call_native(PyObject* f, PyObject* self, const Native& n,
                                    PyObject* kwnames) {
   const size_t count = nargs + keyword_count(kwnames);
   if (n.flags & (Native::kReads | Native::kTensors)) {
-    for (size_t i = 0; i < count; ++i) consume(args[i]);
+    for (size_t i = 0; i < count; ++i) look_through(args[i]);
     if (!(n.flags & Native::kTensors) && nargs > 0) {  // len, iter, str ...: their special methods
       PyObject* o = args[0];
       if (Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE) {
@@ -504,7 +692,12 @@ PyObject* Interpreter::call_native(PyObject* f, PyObject* self, const Native& n,
       recorder.contents(self);
     }
   }
+  const char* name = PyCFunction_Check(f)                ? reinterpret_cast<PyCFunctionObject*>(f)->m_ml->ml_name
+                     : Py_TYPE(f) == &PyMethodDescr_Type ? reinterpret_cast<PyMethodDescrObject*>(f)->d_method->ml_name
+                                                         : "";
+  const bool outer = std::exchange(items_as_symbols, (n.flags & Native::kTensors) && std::strcmp(name, "item") != 0);
   Ref result = Ref::steal(call_plain(f, args, nargs, kwnames));
+  items_as_symbols = outer;
   stop_if_declined();
   if (!result) return nullptr;
   if (!(n.flags & Native::kShares) && Py_REFCNT(result.get()) > 1 && !is_atom(result.get()) &&

@@ -60,7 +60,12 @@ constexpr int kFirstInPlace = 13;
 
 void Interpreter::consume(PyObject* o) {
   if (plain) return;
-  if (is_plain(o)) return;
+  if (recorder.numbers.any()) recorder.numbers.read_deep(o);
+  look_through(o);
+}
+
+void Interpreter::look_through(PyObject* o) {
+  if (plain || is_plain(o)) return;
   // Reading it would advance it.
   if (recorder.is_old(o) && PyIter_Check(o)) throw Declined("an iterator from before the call is used");
   recorder.contents_deep(o);
@@ -69,6 +74,7 @@ void Interpreter::consume(PyObject* o) {
 PyObject* Interpreter::subscript(PyObject* o, PyObject* key) {
   if (plain) return PyObject_GetItem(o, key);
   PyTypeObject* t = Py_TYPE(o);
+  if (recorder.numbers.any()) recorder.numbers.read_deep(key);
   if (is_tensor(o)) {
     recorder.specials(t);
     consume(key);
@@ -102,8 +108,8 @@ PyObject* Interpreter::subscript(PyObject* o, PyObject* key) {
         PyErr_Restore(type, value, tb);
       }
       if (!v) return nullptr;
-      recorder.reach(SourceKind::kSequenceItem, id, i < 0 ? i + PySequence_Fast_GET_SIZE(o) : i, nullptr, v.get());
-      return v.release();
+      return Py_NewRef(
+          recorder.read(SourceKind::kSequenceItem, id, i < 0 ? i + PySequence_Fast_GET_SIZE(o) : i, nullptr, v.get()));
     }
     recorder.contents(o);
     consume(key);
@@ -117,6 +123,10 @@ PyObject* Interpreter::subscript(PyObject* o, PyObject* key) {
 int Interpreter::set_subscript(PyObject* o, PyObject* key, PyObject* value) {
   if (plain) return value != nullptr ? PyObject_SetItem(o, key, value) : PyObject_DelItem(o, key);
   recorder.not_opaque(o);
+  if (recorder.numbers.any()) {
+    recorder.numbers.read_deep(key);
+    if (value != nullptr && is_tensor(o)) recorder.numbers.read_deep(value);
+  }
   PyTypeObject* t = Py_TYPE(o);
   if (PyDict_Check(o)) recorder.hash(key);
   if (recorder.is_old(o) && !is_tensor(o)) {
@@ -138,7 +148,7 @@ int Interpreter::set_subscript(PyObject* o, PyObject* key, PyObject* value) {
       journal.dict_item(o, key, value == nullptr);
     } else if (PyList_Check(o) && goes_to(&PyList_Type)) {
       journal.whole(o);
-      if (value != nullptr) consume(value);
+      if (value != nullptr && !recorder.numbers.is(value)) consume(value);
     } else if (is_deque(o) && goes_to(known_types().deque)) {
       journal.whole(o);
     } else if (!(t->tp_flags & Py_TPFLAGS_HEAPTYPE)) {
@@ -192,6 +202,10 @@ int Interpreter::truth(PyObject* o) {
   if (o == Py_True) return 1;
   if (o == Py_False || o == Py_None) return 0;
   recorder.not_opaque(o);
+  if (recorder.numbers.is(o)) {
+    if (const int known = recorder.numbers.truth(o); known >= 0) return known;
+    recorder.numbers.read(o);
+  }
   PyTypeObject* t = Py_TYPE(o);
   if (t->tp_flags & Py_TPFLAGS_HEAPTYPE) {
     look_special(o, "__bool__");
@@ -206,6 +220,10 @@ int Interpreter::truth(PyObject* o) {
 int Interpreter::contains(PyObject* c, PyObject* item) {
   if (plain) return PySequence_Contains(c, item);
   recorder.not_opaque(c);
+  if (recorder.numbers.any()) {
+    recorder.numbers.read_deep(c);
+    recorder.numbers.read_deep(item);
+  }
   PyTypeObject* t = Py_TYPE(c);
   if (t == &PyUnicode_Type) return PySequence_Contains(c, item);
   look_special(c, "__contains__");
@@ -227,8 +245,28 @@ int Interpreter::contains(PyObject* c, PyObject* item) {
   return PySequence_Contains(c, item);
 }
 
+// One of them is a tensor, the other a number that changes.
+template <typename F>
+PyObject* Interpreter::with_tensor(PyObject* a, PyObject* b, F f) {
+  Ref x = Ref::steal(recorder.numbers.symbols(a)), y = Ref::steal(recorder.numbers.symbols(b));
+  Ref result = Ref::steal(f(x.get(), y.get()));
+  if (session->declined()) throw Declined(session->decline_reason());
+  return result.release();
+}
+
 PyObject* Interpreter::compare(PyObject* a, PyObject* b, int op) {
   if (plain) return PyObject_RichCompare(a, b, op);
+  if (recorder.numbers.any() && (recorder.numbers.is(a) || recorder.numbers.is(b))) {
+    static constexpr int kSwapped[] = {Py_GT, Py_GE, Py_EQ, Py_NE, Py_LT, Py_LE};
+    const auto compare_as = [](int how) {
+      return [how](PyObject* x, PyObject* y) { return PyObject_RichCompare(x, y, how); };
+    };
+    if (is_tensor(a)) return with_tensor(a, b, compare_as(op));
+    if (is_tensor(b)) return with_tensor(b, a, compare_as(kSwapped[op]));
+    if (const int known = recorder.numbers.compare(a, b, op); known >= 0) return PyBool_FromLong(known);
+    recorder.numbers.read(a);
+    recorder.numbers.read(b);
+  }
   static const char* const kSpecial[] = {"__lt__", "__le__", "__eq__", "__ne__", "__gt__", "__ge__"};
   if (!(is_plain(a) && is_plain(b))) {
     for (PyObject* o : {a, b}) {
@@ -248,6 +286,19 @@ PyObject* Interpreter::compare(PyObject* a, PyObject* b, int op) {
 PyObject* Interpreter::binary(PyObject* a, PyObject* b, int op) {
   const BinaryOp& row = kBinaryOps[op];
   if (plain) return row.f(a, b);
+  if (recorder.numbers.any() && (recorder.numbers.is(a) || recorder.numbers.is(b))) {
+    if (is_tensor(a)) return with_tensor(a, b, row.f);
+    if (is_tensor(b)) {
+      // As Python does when float and int do not know tensors: the tensor's reflected method.
+      Ref name = Ref::steal(PyUnicode_FromFormat("__r%s__", row.special));
+      Ref method = name ? Ref::steal(get_attr(b, name.get())) : Ref();
+      PyObject* args[2] = {nullptr, a};
+      return method ? call(method.get(), args + 1, 1, nullptr) : nullptr;
+    }
+    if (PyObject* known = recorder.numbers.binary(a, b, op)) return known;
+    recorder.numbers.read(a);
+    recorder.numbers.read(b);
+  }
   if (!(is_plain(a) && is_plain(b))) {
     for (PyObject* o : {a, b}) {
       if (is_plain(o)) continue;
@@ -273,6 +324,10 @@ PyObject* Interpreter::binary(PyObject* a, PyObject* b, int op) {
 PyObject* Interpreter::unary(PyObject* o, unaryfunc f) {
   if (plain) return f(o);
   recorder.not_opaque(o);
+  if (recorder.numbers.is(o)) {
+    if (f == PyNumber_Negative) return recorder.numbers.negative(o);
+    recorder.numbers.read(o);
+  }
   if (!is_plain(o)) {
     recorder.specials(Py_TYPE(o));
   }

@@ -109,8 +109,11 @@ bool is_number_like(PyObject* o) {
 
 void Interpreter::touch(size_t slot, PyCodeObject* code, PyObject* object) {
   untouched_[slot] = 0;
-  recorder.reach(SourceKind::kArgument, kNoSource, static_cast<int64_t>(slot),
-                 PyTuple_GET_ITEM(code->co_localsplusnames, static_cast<Py_ssize_t>(slot)), object);
+  PyObject* seen = recorder.read(SourceKind::kArgument, kNoSource, static_cast<int64_t>(slot),
+                                 PyTuple_GET_ITEM(code->co_localsplusnames, static_cast<Py_ssize_t>(slot)), object);
+  if (seen == object) return;
+  PyObject*& local = top_->frame->localsplus[slot];
+  Py_XSETREF(local, Py_NewRef(seen));
 }
 
 void Interpreter::note_break() {
@@ -165,7 +168,8 @@ PyObject* Interpreter::run_frame(PyThreadState* tstate, _PyInterpreterFrame* fra
           untouched_[static_cast<size_t>(i)] = 1;
         } else {
           PyObject* name = i < locals ? PyTuple_GET_ITEM(frame->f_code->co_localsplusnames, i) : nullptr;
-          recorder.reach(SourceKind::kArgument, kNoSource, i, name, o);
+          PyObject* seen = recorder.read(SourceKind::kArgument, kNoSource, i, name, o);
+          if (seen != o) Py_SETREF(frame->localsplus[i], Py_NewRef(seen));
         }
       }
       PyObject* builtins = reinterpret_cast<PyFunctionObject*>(start->function)->func_builtins;
@@ -330,7 +334,7 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
               goto error;
             }
             if (lazy != nullptr && lazy[arg]) touch(static_cast<size_t>(arg), co, v);
-            PUSH(Py_NewRef(v));
+            PUSH(Py_NewRef(locals[arg]));
             break;
           }
           case LOAD_CONST:
@@ -428,6 +432,9 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
           case IS_OP: {
             Ref b = Ref::steal(POP()), a = Ref::steal(POP());
             recorder.same_or_distinct(a.get(), b.get());
+            if (recorder.numbers.any() && recorder.numbers.is(a.get()) != recorder.numbers.is(b.get()) &&
+                Py_TYPE(a.get()) == Py_TYPE(b.get()))
+              throw Declined("the identity of a number that changes");
             PUSH(Py_NewRef((a.get() == b.get()) != (arg != 0) ? Py_True : Py_False));
             break;
           }
@@ -563,7 +570,9 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
               goto error;
             }
             Ref keep = Ref::borrow(v);
-            if (recorder.is_old(cell)) recorder.contents(cell);
+            if (recorder.is_old(cell) && !recorder.detached(cell))
+              keep = Ref::borrow(
+                  recorder.read(SourceKind::kCellContents, recorder.source_of(cell), -1, nullptr, keep.get()));
             PUSH(keep.release());
             break;
           }
@@ -624,6 +633,7 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
             Ref set = Ref::steal(PySet_New(nullptr));
             if (!set) goto error;
             bool ok = true;
+            for (int i = arg; i > 0; --i) recorder.numbers.read_deep(PEEK(i));
             for (int i = arg; i > 0; --i) {
               if (!plain) recorder.hash(PEEK(i));
               ok = ok && PySet_Add(set.get(), PEEK(i)) == 0;
@@ -637,6 +647,7 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
             Ref dict = Ref::steal(PyDict_New());
             if (!dict) goto error;
             bool ok = true;
+            for (int i = arg; i > 0; --i) recorder.numbers.read_deep(PEEK(2 * i));
             for (int i = arg; i > 0; --i) {
               if (!plain) recorder.hash(PEEK(2 * i));
               ok = ok && PyDict_SetItem(dict.get(), PEEK(2 * i), PEEK(2 * i - 1)) == 0;
@@ -691,6 +702,7 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
           case SET_ADD: {
             Ref v = Ref::steal(POP());
             if (recorder.is_old(PEEK(arg))) journal.whole(PEEK(arg));
+            recorder.numbers.read_deep(v.get());
             if (!plain) recorder.hash(v.get());
             if (PySet_Add(PEEK(arg), v.get()) < 0) goto error;
             break;
@@ -699,12 +711,13 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
             Ref v = Ref::steal(POP()), k = Ref::steal(POP());
             if (!plain) recorder.hash(k.get());
             if (recorder.is_old(PEEK(arg))) journal.dict_item(PEEK(arg), k.get());
+            recorder.numbers.read_deep(k.get());
             if (PyDict_SetItem(PEEK(arg), k.get(), v.get()) < 0) goto error;
             break;
           }
           case LIST_EXTEND: {
             Ref v = Ref::steal(POP());
-            consume(v.get());
+            look_through(v.get());
             if (recorder.is_old(PEEK(arg))) journal.append(PEEK(arg));
             Ref none = Ref::steal(_PyList_Extend(reinterpret_cast<PyListObject*>(PEEK(arg)), v.get()));
             if (!none) {
@@ -722,7 +735,7 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
           }
           case DICT_UPDATE: {
             Ref v = Ref::steal(POP());
-            consume(v.get());
+            look_through(v.get());
             if (recorder.is_old(PEEK(arg))) journal.whole(PEEK(arg));
             if (PyDict_Update(PEEK(arg), v.get()) < 0) {
               if (PyErr_ExceptionMatches(PyExc_AttributeError))
@@ -733,7 +746,7 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
           }
           case DICT_MERGE: {
             Ref v = Ref::steal(POP());
-            consume(v.get());
+            look_through(v.get());
             if (recorder.is_old(PEEK(arg))) journal.whole(PEEK(arg));
             if (_PyDict_MergeEx(PEEK(arg), v.get(), 2) < 0) {
               bad_keyword_dict(PEEK(2 + arg), v.get());
@@ -816,7 +829,7 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
             Ref f = Ref::steal(POP());
             Py_XDECREF(POP());  // the NULL below
             if (!PyTuple_CheckExact(args.get())) {
-              consume(args.get());
+              look_through(args.get());
               if (!is_iterable_argument(f.get(), args.get())) goto error;
               args = Ref::steal(PySequence_Tuple(args.get()));
               if (!args) goto error;
@@ -1099,7 +1112,7 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
               goto error;
             }
             if (lazy != nullptr && lazy[arg]) touch(static_cast<size_t>(arg), co, v);
-            PUSH(Py_NewRef(v));
+            PUSH(Py_NewRef(locals[arg]));
             break;
           }
           case LOAD_FAST_AND_CLEAR:

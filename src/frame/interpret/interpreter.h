@@ -103,6 +103,7 @@ class Interpreter {
   PyObject* binary(PyObject* a, PyObject* b, int op);
   PyObject* unary(PyObject* o, unaryfunc f);
   void consume(PyObject* o);                         // a native callee is about to read all of `o`
+  void look_through(PyObject* o);                    // the same, but numbers in it are only handed on
   void look_special(PyObject* o, const char* name);  // the type's special method is about to be looked up by C code
   PyObject* global(_PyInterpreterFrame* frame, PyObject* name);  // new reference
 
@@ -129,10 +130,13 @@ class Interpreter {
   const bool plain = false;
   // Generators that were started and are not finished are of the trace: they end without running anything more.
   void end_generators();
-  bool switched = false;   // the program set a switch of torch's
-  Ref autocast_cache;      // what torch.is_autocast_cache_enabled() says to the program
-  std::vector<Ref> locks;  // acquired by the program and not released yet
-  int uninterpreted = 0;   // > 0: frames run in CPython's own evaluator, effects stay
+  bool items_as_symbols = false;  // an operator of torch runs: what it asks a tensor for goes to an operator again
+  std::vector<Ref> left_ranges;   // that were entered before the trace and are left in it
+  std::vector<Ref> ranges;        // record_functions of the trace that are entered
+  bool switched = false;          // the program set a switch of torch's
+  Ref autocast_cache;             // what torch.is_autocast_cache_enabled() says to the program
+  std::vector<Ref> locks;         // acquired by the program and not released yet
+  int uninterpreted = 0;          // > 0: frames run in CPython's own evaluator, effects stay
 
  private:
   friend struct NativeCalls;
@@ -158,6 +162,10 @@ class Interpreter {
                          PyObject* kwnames);
   PyObject* call_plain(PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames);
   void stop_if_declined();  // after a native call: throws Declined where the trace cannot follow what it did
+  template <typename F>
+  PyObject* with_tensor(PyObject* a, PyObject* b, F f);
+  // A C callable is given numbers that change: true when `result` (null with an error set) is that of the call.
+  bool call_with_numbers(PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames, PyObject** result);
   [[noreturn]] void unknown_call(PyObject* f);
   Ref as_python_function(PyObject* f);
 

@@ -209,6 +209,7 @@ PyObject* write_one(const NativeCall& c, bool removes) {
   PyObject* v = c.in.recorder.dict_get(c.self, c.args[0]);
   if (v == nullptr && PyErr_Occurred()) return nullptr;
   Ref keep = Ref::borrow(v);
+  if (v != nullptr) c.in.recorder.numbers.read(v);  // what comes out is the dict's own object
   c.in.journal.dict_item(c.self, c.args[0], removes);
   return c.run();
 }
@@ -474,6 +475,7 @@ const Row kFunctions[] = {
     {"torch._C._dynamo.autograd_compiler", "set_autograd_compiler", kShares},  // off, and back, around torch.func.grad
     {"torch._C._nn", "_parse_to", kTensors | kShares},
     {"torch._C", "parse_schema", 0},
+    {"torch._C", "_group_tensors_by_device_and_dtype", kTensors | kShares},
     {"torch.cuda", "_get_device_properties", kShares},
 };
 

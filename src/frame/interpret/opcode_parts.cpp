@@ -164,6 +164,7 @@ int load_method(Interpreter& in, PyObject* o, PyObject* name, PyObject** out) {
 }
 
 PyObject* format_value(Interpreter& in, PyObject* v, int conversion, PyObject* spec) {
+  if (!in.plain) in.recorder.numbers.read_deep(v);
   if (PyUnicode_CheckExact(v) && conversion != 2 && spec == nullptr && conversion != 3) return Py_NewRef(v);
   in.consume(v);
   Ref value = Ref::borrow(v);
@@ -192,8 +193,16 @@ bool unpack(Interpreter& in, PyObject* seq, int before, int after, PyObject*** s
   PyObject** const bottom = *sp;
   PyObject** top = bottom + before + (after >= 0 ? 1 + after : 0);
   if (after < 0 && (PyTuple_CheckExact(seq) || PyList_CheckExact(seq)) && PySequence_Fast_GET_SIZE(seq) == before) {
-    in.consume(seq);
     PyObject** items = PySequence_Fast_ITEMS(seq);
+    const SourceId id = in.plain ? kNoSource : in.recorder.source_of(seq);
+    if (id != kNoSource && in.recorder.changing != nullptr && !in.recorder.detached(seq) &&
+        in.recorder.appended(seq) < 0) {
+      in.recorder.length(seq);
+      for (int i = before; i-- > 0;)
+        *(*sp)++ = Py_NewRef(in.recorder.read(SourceKind::kSequenceItem, id, i, nullptr, items[i]));
+      return true;
+    }
+    in.look_through(seq);
     for (int i = before; i-- > 0;) *(*sp)++ = Py_NewRef(items[i]);
     return true;
   }
@@ -445,7 +454,7 @@ PyObject* import_from(Interpreter& in, PyObject* module, PyObject* name) {
   } else if (PyModule_Check(module) && in.recorder.is_old(module) &&
              PyDict_GetItemWithError(PyModule_GetDict(module), name) == v) {
     in.recorder.instance_dict(module);
-    in.recorder.dict_get(PyModule_GetDict(module), name);
+    if (PyObject* seen = in.recorder.dict_get(PyModule_GetDict(module), name)) value = Ref::borrow(seen);
   } else if (!in.plain && !is_atom(v) && !in.recorder.is_old(v)) {
     in.recorder.constant(v);
   }

@@ -263,6 +263,11 @@ bool log_sigmoid_forward(Builder& b, const Node& n, Outs& outs) {
 }
 
 // ---------------------------------------------------------------- two operands
+// A Scalar that is known only when the program runs is a 0-d tensor here.
+ValueId scalar(Builder& b, const Node& n, size_t i, DType d) {
+  if (has(n, i)) return b.convert(in(n, i), d);
+  return b.full({}, *scalar_in(arg(n, i), d), d, result(b, n).device);
+}
 bool operands_fit(Builder& b, const Node& n, std::initializer_list<size_t> at, DType d) {
   for (size_t i : at)
     if (!has(n, i) && !scalar_in(arg(n, i), d)) return false;
@@ -274,15 +279,16 @@ bool add_scaled(Builder& b, const Node& n, Outs& outs) {  // lhs + sign * alpha 
   DType d = result(b, n).dtype, m = math(d);
   const Arg& alpha = arg(n, 2);
   auto a = number(alpha);
-  if (!is_none(alpha) && !a) return false;
-  double scale = a.value_or(1);
-  if (!operands_fit(b, n, {lhs, rhs}, m) || !scalar_in(is_none(alpha) ? Arg(1.0) : alpha, m)) return false;
+  if (!is_none(alpha) && !a && !(has(n, 2) && is_floating(d))) return false;
+  const double scale = has(n, 2) ? std::numeric_limits<double>::quiet_NaN() : a.value_or(1);
+  if (!operands_fit(b, n, {lhs, rhs}, m)) return false;
+  if (!has(n, 2) && !scalar_in(is_none(alpha) ? Arg(1.0) : alpha, m)) return false;
   if (d == DType::kBool) {
     if (sign < 0 || scale != 1) return false;
     return done(b, b.bitwise_or(operand(b, n, lhs, d), operand(b, n, rhs, d)), d, outs);
   }
   ValueId x = operand(b, n, lhs, m), y = operand(b, n, rhs, m);
-  if (scale != 1) y = b.mul(y, b.full({}, *scalar_in(alpha, m), m, result(b, n).device));
+  if (scale != 1) y = b.mul(y, scalar(b, n, 2, m));
   return done(b, sign > 0 ? b.add(x, y) : b.sub(x, y), d, outs);
 }
 template <ValueId (Builder::*F)(ValueId, ValueId), bool bools = false, size_t lhs = 0, size_t rhs = 1>
@@ -431,10 +437,11 @@ template <bool divide>
 bool add_combined(Builder& b, const Node& n, Outs& outs) {  // addcmul, addcdiv
   DType d = result(b, n).dtype, m = math(d);
   const Arg& value = arg(n, 3);
-  auto v = scalar_in(is_none(value) ? Arg(1.0) : value, m);
-  if (d == DType::kBool || !v || !operands_fit(b, n, {0, 1, 2}, m)) return false;
+  const bool given = has(n, 3);
+  auto v = given ? std::nullopt : scalar_in(is_none(value) ? Arg(1.0) : value, m);
+  if (d == DType::kBool || !(v || (given && is_floating(d))) || !operands_fit(b, n, {0, 1, 2}, m)) return false;
   ValueId x = operand(b, n, 0, m), y = operand(b, n, 1, m), z = operand(b, n, 2, m);
-  if (number(*v) != 1.0) y = b.mul(y, b.full({}, *v, m, result(b, n).device));
+  if (given || number(*v) != 1.0) y = b.mul(y, given ? scalar(b, n, 3, m) : b.full({}, *v, m, result(b, n).device));
   return done(b, b.add(x, divide ? b.div(y, z) : b.mul(y, z)), d, outs);
 }
 bool lerp(Builder& b, const Node& n, Outs& outs) {

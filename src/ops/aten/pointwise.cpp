@@ -109,11 +109,12 @@ bool pow_tensor_scalar(In in, Types& outs) {
 }
 bool pow_scalar(In in, Types& outs) {
   const TensorType* x = tensor(in, 1);
-  auto d = scalar_dtype(arg(in, 0));
-  if (!x || !d) return false;
+  TensorType scratch;
+  const TensorType* base = operand(in, 0, scratch);  // a number, perhaps one that is known when it runs
+  if (!x || !base || !base->wrapped_number) return false;
   Promotion p(in.default_dtype);
   p.add(*x);
-  p.add_number(*d);
+  p.add(*base);
   if (p.result() == DType::kUndefined || p.result() == DType::kBool) return false;
   return one(outs, fresh(*x, p.result(), x->sizes));
 }
@@ -126,9 +127,10 @@ bool clamp(In in, Types& outs) {  // also clamp_min and clamp_max with one numbe
   bool bounded = false;
   for (size_t i = 1; i < std::min<size_t>(in.args.size(), 3); ++i) {
     if (is_none(in.args[i])) continue;
-    auto d = scalar_dtype(in.args[i]);
-    if (!d) return false;
-    p.add_number(*d);
+    TensorType scratch;
+    const TensorType* bound = operand(in, i, scratch);
+    if (!bound || !bound->wrapped_number) return false;
+    p.add(*bound);
     bounded = true;
   }
   if (!bounded || p.result() == DType::kBool) return false;

@@ -1,0 +1,69 @@
+// Numbers that change, on their way from Python objects to inputs of a graph.
+#include <ATen/ops/empty.h>
+#include <c10/core/TensorImpl.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include "entry/entry.h"
+#include "torch/convert.h"
+
+namespace flashover::entry {
+namespace {
+
+constexpr size_t kBytes = 8;  // f64 or i64
+
+void write(void* at, PyObject* number) {
+  if (PyFloat_CheckExact(number))
+    *static_cast<double*>(at) = PyFloat_AS_DOUBLE(number);
+  else
+    *static_cast<int64_t*>(at) = PyLong_AsLongLong(number);  // (small: frame::evaluate)
+}
+
+}  // namespace
+
+PyObject* read_item(PyObject* object, DType dtype) {
+  if (!THPVariable_Check(object)) return nullptr;
+  const at::Tensor& t = THPVariable_Unpack(object);
+  if (!t.is_cpu() || t.dim() != 0 || t.scalar_type() != aten::to_aten(dtype) || t.is_neg() || t.is_conj())
+    return nullptr;
+  const void* data = t.const_data_ptr();
+  switch (dtype) {
+    case DType::kF32:
+      return PyFloat_FromDouble(static_cast<double>(*static_cast<const float*>(data)));
+    case DType::kF64:
+      return PyFloat_FromDouble(*static_cast<const double*>(data));
+    case DType::kI64:
+      return PyLong_FromLongLong(*static_cast<const int64_t*>(data));
+    default:
+      return nullptr;
+  }
+}
+
+std::shared_ptr<NumberTensors> number_tensors(Entry& e, PyObject* const* wanted) {
+  const std::vector<int32_t>& steps = e.capture.numbers.inputs;
+  const auto number = [&](size_t i) { return wanted[e.wanted + static_cast<size_t>(steps[i])]; };
+  const bool cpu = e.number_device.type == DeviceType::kCPU;
+  if (e.spare && e.spare.use_count() == 1) {
+    for (size_t i = 0; i < steps.size(); ++i) write(e.spare->tensors[i].mutable_data_ptr(), number(i));
+    return e.spare;
+  }
+  c10::impl::ExcludeDispatchKeyGuard plain(c10::autograd_dispatch_keyset_with_ADInplaceOrView);
+  at::Tensor all = at::empty({static_cast<int64_t>(steps.size())}, at::kDouble);
+  auto* data = static_cast<char*>(all.mutable_data_ptr());
+  for (size_t i = 0; i < steps.size(); ++i) write(data + i * kBytes, number(i));
+  if (!cpu) all = all.to(aten::to_aten(e.number_device));  // one copy for all of them
+  auto out = std::make_shared<NumberTensors>();
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const auto dtype = PyFloat_CheckExact(number(i)) ? at::kDouble : at::kLong;
+    auto impl = c10::make_intrusive<c10::TensorImpl>(c10::Storage(all.storage()), all.key_set(),
+                                                     c10::scalarTypeToTypeMeta(dtype));
+    impl->set_storage_offset(static_cast<int64_t>(i));
+    impl->set_sizes_and_strides(c10::IntArrayRef{}, c10::IntArrayRef{});
+    impl->set_wrapped_number(true);
+    out->tensors.emplace_back(std::move(impl));
+  }
+  // Not where they may be kept for a backward, or a stream may still read them.
+  if (cpu && !e.capture.joint.present) e.spare = out;
+  return out;
+}
+
+}  // namespace flashover::entry

@@ -1,0 +1,413 @@
+#include "frame/numbers.h"
+
+#include <cmath>
+#include <cstring>
+
+#include "frame/interpret/opcode_parts.h"
+#include "frame/observe.h"
+#include "trace/trace.h"
+
+namespace flashover::frame {
+namespace {
+
+constexpr int kMaxDepth = 5;
+constexpr size_t kMaxSteps = 100000;
+
+PyObject* power(PyObject* a, PyObject* b) { return PyNumber_Power(a, b, Py_None); }
+// By the argument of BINARY_OP, in place or not; null: not of numbers.
+binaryfunc arithmetic(int op) {
+  constexpr int kInPlace = 13;
+  switch (op % kInPlace) {
+    case 0:
+      return PyNumber_Add;
+    case 2:
+      return PyNumber_FloorDivide;
+    case 5:
+      return PyNumber_Multiply;
+    case 6:
+      return PyNumber_Remainder;
+    case 8:
+      return power;
+    case 10:
+      return PyNumber_Subtract;
+    case 11:
+      return PyNumber_TrueDivide;
+    default:
+      return nullptr;
+  }
+}
+
+bool is_number(PyObject* o) { return PyFloat_CheckExact(o) || PyLong_CheckExact(o); }
+
+std::shared_ptr<PyObject> shared(PyObject* o) {
+  return std::shared_ptr<PyObject>(Py_NewRef(o), [](PyObject* p) { Py_DECREF(p); });
+}
+
+PyObject* run(const NumberStep& s, const std::vector<PyObject*>& values, PyObject* const* wanted, ReadItem read_item) {
+  using Kind = NumberStep::Kind;
+  const auto value = [&](int32_t i) { return values[static_cast<size_t>(i)]; };
+  switch (s.kind) {
+    case Kind::kSource:
+      return Py_NewRef(wanted[s.a]);
+    case Kind::kItem:
+      return read_item(wanted[s.a], s.dtype);
+    case Kind::kConstant:
+      return Py_NewRef(s.object.get());
+    case Kind::kBinary:
+      return arithmetic(s.op)(value(s.a), value(s.b));
+    case Kind::kUnary:
+      return PyNumber_Negative(value(s.a));
+    case Kind::kCall: {
+      PyObject* args[3] = {nullptr, value(s.a), s.b < 0 ? nullptr : value(s.b)};
+      return PyObject_Vectorcall(s.object.get(), args + 1, s.b < 0 ? 1 : 2, nullptr);
+    }
+    case Kind::kRound:
+      return PyFloat_FromDouble(static_cast<double>(static_cast<float>(PyFloat_AsDouble(value(s.a)))));
+  }
+  return nullptr;
+}
+
+// Functions of numbers that give the same for the same.
+bool is_pure_function(PyObject* f) {
+  if (f == reinterpret_cast<PyObject*>(&PyFloat_Type) || f == reinterpret_cast<PyObject*>(&PyLong_Type)) return true;
+  if (!PyCFunction_Check(f)) return false;
+  PyObject* module = PyCFunction_GET_SELF(f);
+  if (module == nullptr || !PyModule_Check(module)) return false;
+  const char* name = PyModule_GetName(module);
+  if (name == nullptr) PyErr_Clear();
+  if (name == nullptr) return false;
+  if (std::strcmp(name, "math") == 0) return true;
+  if (std::strcmp(name, "builtins") != 0) return false;
+  for (const char* known : {"abs", "max", "min", "pow", "round"})
+    if (std::strcmp(reinterpret_cast<PyCFunctionObject*>(f)->m_ml->ml_name, known) == 0) return true;
+  return false;
+}
+
+}  // namespace
+
+PyObject* own_number(PyObject* number) {
+  if (PyFloat_CheckExact(number)) return PyFloat_FromDouble(PyFloat_AS_DOUBLE(number));
+  auto* from = reinterpret_cast<PyLongObject*>(number);
+#if PY_VERSION_HEX < 0x030C0000
+  const Py_ssize_t digits = std::max<Py_ssize_t>(1, std::abs(Py_SIZE(from)));
+  PyLongObject* made = _PyLong_New(digits);
+  if (made == nullptr) return nullptr;
+  std::memcpy(made->ob_digit, from->ob_digit, sizeof(digit) * static_cast<size_t>(digits));
+  Py_SET_SIZE(made, Py_SIZE(from));
+#else
+  const Py_ssize_t digits = std::max<Py_ssize_t>(1, static_cast<Py_ssize_t>(from->long_value.lv_tag >> 3));
+  PyLongObject* made = _PyLong_New(digits);
+  if (made == nullptr) return nullptr;
+  std::memcpy(made->long_value.ob_digit, from->long_value.ob_digit, sizeof(digit) * static_cast<size_t>(digits));
+  made->long_value.lv_tag = from->long_value.lv_tag;
+#endif
+  return reinterpret_cast<PyObject*>(made);
+}
+
+bool evaluate(const NumberProgram& p, PyObject* const* wanted, ReadItem read, std::vector<PyObject*>& values) {
+  values.reserve(p.steps.size());
+  const auto miss = [&] {
+    PyErr_Clear();
+    for (PyObject* v : values) Py_DECREF(v);
+    values.clear();
+    return false;
+  };
+  for (const NumberStep& s : p.steps) {
+    PyObject* v = run(s, values, wanted, read);
+    if (v == nullptr) return miss();
+    values.push_back(v);
+    if (Py_TYPE(v) != s.type) return miss();
+  }
+  for (const NumberCheck& c : p.checks) {
+    // (Not RichCompareBool, for which an object equals itself.)
+    Ref result =
+        Ref::steal(PyObject_RichCompare(values[static_cast<size_t>(c.a)], values[static_cast<size_t>(c.b)], c.op));
+    if (!result || (result.get() == Py_True) != c.expected) return miss();
+  }
+  for (int32_t i : p.inputs) {
+    PyObject* v = values[static_cast<size_t>(i)];
+    if (PyFloat_CheckExact(v)) {
+      const double d = PyFloat_AS_DOUBLE(v);
+      if (std::isfinite(d) && std::fabs(d) > p.limit) return miss();
+    } else {
+      const long long n = PyLong_AsLongLong(v);
+      if (PyErr_Occurred() || n > (1 << 24) || n < -(1 << 24)) return miss();
+    }
+  }
+  return true;
+}
+
+// ------------------------------------------------------------------------------------------------- in a trace
+
+PyObject* Numbers::add(NumberStep step, PyObject* value) {
+  Ref own = Ref::steal(own_number(Ref::steal(value).get()));
+  if (!own || program.steps.size() >= kMaxSteps) throw Declined("too many numbers that change");
+  step.type = Py_TYPE(own.get());
+  const auto index = static_cast<int32_t>(program.steps.size());
+  program.steps.push_back(std::move(step));
+  symbols_.emplace_back();
+  sources_.emplace_back();
+  read_.push_back(0);
+  if (program.steps.back().kind != NumberStep::Kind::kConstant) known_.emplace(own.get(), index);
+  objects_.push_back(std::move(own));
+  return objects_.back().get();
+}
+
+PyObject* Numbers::from_source(guards::SourceId source, PyObject* value) {
+  NumberStep s;
+  s.kind = NumberStep::Kind::kSource;
+  s.a = source;
+  PyObject* made = add(std::move(s), Py_NewRef(value));
+  sources_.back() = Ref::borrow(value);
+  return made;
+}
+
+PyObject* Numbers::item(PyObject* tensor) {
+  auto host = session_->host_value(tensor);
+  if (!host) return nullptr;
+  const auto& sources = recorder_.tensor_sources();
+  if (static_cast<size_t>(host->input) >= sources.size() || sources[static_cast<size_t>(host->input)] == kNoSource)
+    return nullptr;
+  NumberStep first;
+  first.kind = NumberStep::Kind::kItem;
+  first.a = sources[static_cast<size_t>(host->input)];
+  first.dtype = host->dtype;
+  PyObject* now = add(std::move(first), Py_NewRef(host->now.get()));
+  for (const trace::HostValue::Step& step : host->steps) {
+    Ref next;
+    if (step.op == 'n') {
+      next = Ref::steal(negative(now));
+    } else {
+      Ref other;
+      if (step.value != kNoValue) {
+        auto known = by_value_.find(step.value);
+        if (known == by_value_.end()) return nullptr;
+        other = Ref::borrow(objects_[static_cast<size_t>(known->second)].get());
+      } else {
+        other =
+            Ref::steal(host->dtype == DType::kI64 ? PyLong_FromDouble(step.number) : PyFloat_FromDouble(step.number));
+      }
+      if (host->dtype == DType::kF32) other = rounded(other.get());  // both operands are of that precision
+      next = Ref::steal(binary(now, other.get(), step.op == '+' ? 0 : step.op == '-' ? 10 : step.op == '*' ? 5 : 11));
+    }
+    if (!next) return nullptr;
+    if (host->dtype == DType::kF32) next = rounded(next.get());
+    now = next.get();
+  }
+  return Py_NewRef(now);
+}
+
+Ref Numbers::rounded(PyObject* o) {
+  const auto narrow = static_cast<float>(PyFloat_AsDouble(o));
+  Ref value = Ref::steal(PyFloat_FromDouble(static_cast<double>(narrow)));
+  if (!is(o)) return value;
+  NumberStep s;
+  s.kind = NumberStep::Kind::kRound;
+  s.a = step_of(o);
+  return Ref::borrow(add(std::move(s), value.release()));
+}
+
+int32_t Numbers::step_or_constant(PyObject* o) {
+  if (const int32_t known = step_of(o); known >= 0) return known;
+  if (!is_number(o)) return -1;
+  NumberStep s;
+  s.object = shared(o);
+  add(std::move(s), Py_NewRef(o));
+  return static_cast<int32_t>(program.steps.size() - 1);
+}
+
+PyObject* Numbers::binary(PyObject* a, PyObject* b, int op) {
+  const binaryfunc f = arithmetic(op);
+  if (f == nullptr || !is_number(a) || !is_number(b)) return nullptr;
+  Ref value = Ref::steal(f(a, b));
+  if (!value || !is_number(value.get())) {
+    PyErr_Clear();  // what eager raises, it raises for these values
+    return nullptr;
+  }
+  NumberStep s;
+  s.kind = NumberStep::Kind::kBinary;
+  s.a = step_or_constant(a);
+  s.b = step_or_constant(b);
+  s.op = op;
+  return Py_NewRef(add(std::move(s), value.release()));
+}
+
+PyObject* Numbers::negative(PyObject* a) {
+  NumberStep s;
+  s.kind = NumberStep::Kind::kUnary;
+  s.a = step_of(a);
+  return Py_NewRef(add(std::move(s), PyNumber_Negative(a)));
+}
+
+PyObject* Numbers::call(PyObject* function, PyObject* const* args, size_t nargs) {
+  if (nargs < 1 || nargs > 2 || !is_pure_function(function)) return nullptr;
+  for (size_t i = 0; i < nargs; ++i)
+    if (!is_number(args[i])) return nullptr;
+  Ref value = Ref::steal(PyObject_Vectorcall(function, args, nargs, nullptr));
+  if (!value || !is_number(value.get())) {
+    PyErr_Clear();
+    return nullptr;
+  }
+  NumberStep s;
+  s.kind = NumberStep::Kind::kCall;
+  s.object = shared(function);
+  s.a = step_or_constant(args[0]);
+  s.b = nargs == 2 ? step_or_constant(args[1]) : -1;
+  return Py_NewRef(add(std::move(s), value.release()));
+}
+
+int Numbers::compare(PyObject* a, PyObject* b, int op) {
+  if (!is_number(a) || !is_number(b)) return -1;
+  Ref result = Ref::steal(PyObject_RichCompare(a, b, op));
+  if (!result) PyErr_Clear();
+  if (!result) return -1;
+  const int now = result.get() == Py_True;
+  NumberCheck c;
+  c.a = step_or_constant(a);
+  c.b = step_or_constant(b);
+  c.op = op;
+  c.expected = now != 0;
+  program.checks.push_back(c);
+  return now;
+}
+
+int Numbers::truth(PyObject* a) {
+  Ref zero = Ref::steal(PyFloat_CheckExact(a) ? PyFloat_FromDouble(0) : PyLong_FromLong(0));
+  return compare(a, zero.get(), Py_NE);
+}
+
+void Numbers::read_step(int32_t index) {
+  if (read_[static_cast<size_t>(index)]) return;
+  read_[static_cast<size_t>(index)] = 1;
+  const NumberStep s = program.steps[static_cast<size_t>(index)];
+  switch (s.kind) {
+    case NumberStep::Kind::kSource:
+      recorder_.fact(FactKind::kEquals, s.a, sources_[static_cast<size_t>(index)].get());
+      break;
+    case NumberStep::Kind::kItem:
+      read_[static_cast<size_t>(index)] = 0;
+      throw Declined("data-dependent: the value of a tensor (.item()) is needed");
+    case NumberStep::Kind::kConstant:
+      break;
+    default:
+      if (s.a >= 0) read_step(s.a);
+      if (s.b >= 0) read_step(s.b);
+  }
+}
+
+void Numbers::read(PyObject* o) {
+  if (const int32_t step = step_of(o); step >= 0) read_step(step);
+}
+
+bool Numbers::holds(PyObject* o, int depth) const {
+  if (is(o)) return true;
+  if (depth > kMaxDepth || is_atom(o)) return false;
+  if (PyTuple_Check(o) || PyList_Check(o)) {
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i)
+      if (holds(PySequence_Fast_GET_ITEM(o, i), depth + 1)) return true;
+  } else if (PyDict_Check(o)) {
+    PyObject *key, *value;
+    Py_ssize_t at = 0;
+    while (PyDict_Next(o, &at, &key, &value))
+      if (holds(value, depth + 1) || holds(key, depth + 1)) return true;
+  } else if (Py_TYPE(o) == &PySlice_Type) {
+    auto* s = reinterpret_cast<PySliceObject*>(o);
+    return holds(s->start, depth + 1) || holds(s->stop, depth + 1) || holds(s->step, depth + 1);
+  } else if (PyAnySet_Check(o)) {
+    Py_ssize_t at = 0;
+    PyObject* item;
+    Py_hash_t hash;
+    while (_PySet_NextEntry(o, &at, &item, &hash))
+      if (holds(item, depth + 1)) return true;
+  } else if (PyMethod_Check(o)) {
+    return holds(PyMethod_GET_SELF(o), depth + 1);
+  } else if (PyCFunction_Check(o)) {
+    PyObject* self = PyCFunction_GET_SELF(o);
+    return self != nullptr && !PyModule_Check(self) && holds(self, depth + 1);
+  } else if (!PyType_Check(o) && !PyModule_Check(o) && !PyFunction_Check(o) && !is_tensor(o)) {
+    // Iterators, partials and instances: whatever they refer to.
+    if (PyObject** dict = _PyObject_GetDictPtr(o); dict != nullptr && *dict != nullptr && !recorder_.is_old(o))
+      return holds(*dict, depth + 1);
+    if (Py_TYPE(o)->tp_traverse != nullptr && !(Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE) && PyObject_IS_GC(o) &&
+        !PyGen_Check(o)) {
+      struct Visit {
+        const Numbers* numbers;
+        int depth;
+        bool found;
+      } visit{this, depth, false};
+      Py_TYPE(o)->tp_traverse(
+          o,
+          [](PyObject* part, void* arg) {
+            auto* v = static_cast<Visit*>(arg);
+            v->found = v->found || v->numbers->holds(part, v->depth + 1);
+            return 0;
+          },
+          &visit);
+      return visit.found;
+    }
+  }
+  return false;
+}
+
+void Numbers::read_deep(PyObject* o, int depth) {
+  if (!any() || !holds(o, depth)) return;
+  if (is(o)) return read(o);
+  if (PyTuple_Check(o) || PyList_Check(o)) {
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i) read_deep(PySequence_Fast_GET_ITEM(o, i), depth + 1);
+  } else if (PyDict_Check(o)) {
+    PyObject *key, *value;
+    Py_ssize_t at = 0;
+    while (PyDict_Next(o, &at, &key, &value)) {
+      read_deep(key, depth + 1);
+      read_deep(value, depth + 1);
+    }
+  } else if (Py_TYPE(o) == &PySlice_Type) {
+    auto* s = reinterpret_cast<PySliceObject*>(o);
+    for (PyObject* part : {s->start, s->stop, s->step}) read_deep(part, depth + 1);
+  } else {  // somewhere inside: all that there are
+    for (size_t i = 0; i < program.steps.size(); ++i) read_step(static_cast<int32_t>(i));
+  }
+}
+
+PyObject* Numbers::symbols(PyObject* o, int depth) {
+  if (const int32_t step = step_of(o); step >= 0) {
+    Ref& symbol = symbols_[static_cast<size_t>(step)];
+    if (!symbol) {
+      int32_t input = -1;
+      symbol = Ref::steal(session_->add_number(o, "number " + std::to_string(step), input));
+      inputs.emplace_back(input, step);
+      program.inputs.push_back(step);
+      by_value_.emplace(static_cast<ValueId>(session_->input_value(input)), step);
+    }
+    return Py_NewRef(symbol.get());
+  }
+  if (depth > 2 || !holds(o, depth)) return Py_NewRef(o);
+  if (PyTuple_CheckExact(o) || PyList_CheckExact(o)) {
+    const Py_ssize_t n = PySequence_Fast_GET_SIZE(o);
+    Ref copy = Ref::steal(PyTuple_CheckExact(o) ? PyTuple_New(n) : PyList_New(n));
+    for (Py_ssize_t i = 0; i < n; ++i) {
+      PyObject* item = symbols(PySequence_Fast_GET_ITEM(o, i), depth + 1);
+      if (PyTuple_CheckExact(o))
+        PyTuple_SET_ITEM(copy.get(), i, item);
+      else
+        PyList_SET_ITEM(copy.get(), i, item);
+    }
+    return copy.release();
+  }
+  read_deep(o, depth);
+  return Py_NewRef(o);
+}
+
+bool Numbers::read_value(ValueId value) {
+  auto it = by_value_.find(value);
+  if (it == by_value_.end()) return false;
+  try {
+    read_step(it->second);
+  } catch (const Declined& d) {
+    session_->decline(d.reason);
+    return false;
+  }
+  return true;
+}
+
+}  // namespace flashover::frame

@@ -1,0 +1,110 @@
+// Python numbers (float, int) that differ from call to call, without a compilation for each value.
+//
+// Where a number read through a source is known to change (it did once: Subject::numbers), or is the .item() of a 0-d
+// tensor whose value follows from an input, the trace hands the program a number object of its own, known by address.
+// What Python computes with such objects is written down as steps, which run again before each call of the compiled
+// code, by CPython's own arithmetic; what reaches a tensor operation becomes an input of the graph. Comparisons become
+// checks, as guards are: a call where one goes the other way is another call. Whoever looks at such a number in any
+// other way gets its value, and that value is guarded.
+//
+//   Promises  a step that raises, gives another type or a failing check is a miss, before anything of the call ran
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "frame/internals.h"
+#include "guards/source.h"
+#include "ops/types.h"
+
+namespace flashover::trace {
+class Session;
+}
+
+namespace flashover::frame {
+
+struct NumberStep {
+  enum class Kind : uint8_t { kSource, kItem, kConstant, kBinary, kUnary, kCall, kRound };
+  Kind kind = Kind::kConstant;
+  int32_t a = -1, b = -1;     // earlier steps; kSource, kItem: index in Capture::wanted (a source until the trace ends)
+  int32_t op = 0;             // kBinary: the argument of BINARY_OP; kUnary: 0 is minus
+  DType dtype = DType::kF64;  // kItem: of the tensor; kRound: kF32
+  std::shared_ptr<PyObject> object;  // kConstant: the number; kCall: the function
+  PyTypeObject* type = nullptr;      // of the result: float or int
+};
+struct NumberCheck {
+  int32_t a = -1, b = -1;
+  int op = 0;  // Py_LT ...
+  bool expected = true;
+};
+struct NumberProgram {
+  std::vector<NumberStep> steps;
+  std::vector<NumberCheck> checks;
+  std::vector<int32_t> inputs;  // steps whose values are inputs of the graph
+  double limit = 0;             // finite inputs are not larger (the tensors' dtypes hold them)
+  bool empty() const { return steps.empty(); }
+};
+
+// Number in a 0-d CPU tensor of that dtype. New reference; null: it is not such a tensor.
+using ReadItem = PyObject* (*)(PyObject* tensor, DType dtype);
+// values: one a step, new references. False, without an error: a miss.
+bool evaluate(const NumberProgram& program, PyObject* const* wanted, ReadItem read, std::vector<PyObject*>& values);
+
+class Recorder;
+
+// Of one trace.
+class Numbers {
+ public:
+  Numbers(Recorder& recorder, trace::Session* session) : recorder_(recorder), session_(session) {}
+  Numbers(const Numbers&) = delete;
+
+  bool any() const { return !known_.empty(); }
+  bool is(PyObject* o) const { return !known_.empty() && known_.count(o) != 0; }
+  int32_t step_of(PyObject* o) const {
+    auto it = known_.find(o);
+    return it == known_.end() ? -1 : it->second;
+  }
+  // The object that stands for what was read; borrowed.
+  PyObject* from_source(guards::SourceId source, PyObject* value);
+  PyObject* item(PyObject* tensor);  // null: not a number that follows from inputs
+  // Results are new references; null: not taken (the operands are to be read()).
+  PyObject* binary(PyObject* a, PyObject* b, int op);
+  PyObject* negative(PyObject* a);
+  PyObject* call(PyObject* function, PyObject* const* args, size_t nargs);
+  int compare(PyObject* a, PyObject* b, int op);  // -1: not taken
+  int truth(PyObject* a);                         // -1: not taken
+
+  // Their values are seen: guarded. Throws Declined where the value follows from data.
+  void read(PyObject* o);
+  void read_deep(PyObject* o, int depth = 0);
+  bool holds(PyObject* o, int depth = 0) const;
+  // What stands for it in a call of torch (a new reference): the number's symbol; containers of them are copied.
+  PyObject* symbols(PyObject* o, int depth = 0);
+  bool read_value(ValueId value);  // Session::number_read
+
+  std::vector<std::pair<int32_t, int32_t>> inputs;  // graph input, step
+  NumberProgram program;
+
+ private:
+  int32_t step_or_constant(PyObject* o);
+  PyObject* add(NumberStep step, PyObject* value);  // steals value; borrowed result
+  void read_step(int32_t step);
+  Ref rounded(PyObject* o);  // to f32
+
+  Recorder& recorder_;
+  trace::Session* session_;
+  std::unordered_map<PyObject*, int32_t> known_;
+  std::vector<Ref> objects_, symbols_;  // by step
+  std::vector<Ref> sources_;            // kSource: the object that was read
+  std::vector<char> read_;
+  std::unordered_map<ValueId, int32_t> by_value_;
+};
+
+// A new object with the same value, also where CPython would share one.
+PyObject* own_number(PyObject* number);
+
+}  // namespace flashover::frame

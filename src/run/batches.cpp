@@ -1,0 +1,119 @@
+#include "run/batches.h"
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+
+// Torch's own team of threads, as for the kernels themselves.
+extern "C" void GOMP_parallel(void (*)(void*), void*, unsigned, unsigned) __attribute__((weak));
+
+namespace flashover::run {
+namespace {
+
+using plan::Home;
+using plan::TensorId;
+
+constexpr int64_t kWorthATeam = 96 << 10;  // bytes that a batch touches
+
+int64_t constant(sym::Expr e) { return e.as_const().value_or(INT64_MAX / 4); }
+
+// What a batch touches so far.
+class Touched {
+ public:
+  explicit Touched(const plan::Plan& p) : p_(p) {}
+  // False: it depends on what is there; nothing is added.
+  bool add(const plan::Step& s) {
+    for (TensorId t : s.reads)
+      if (meets(t, false)) return false;
+    for (TensorId t : s.writes)
+      if (meets(t, true)) return false;
+    for (TensorId t : s.reads) note(t, false);
+    for (TensorId t : s.writes) note(t, true);
+    return true;
+  }
+
+ private:
+  struct Range {
+    int64_t begin, end;
+    bool written;
+  };
+  Range range_of(TensorId root, bool written) const {
+    const plan::Tensor& t = p_.tensors[root];
+    const int64_t begin = constant(t.slab_offset);
+    return {begin, begin + constant(plan::span(t.type)) * info(t.type.dtype).bytes, written};
+  }
+  bool meets(TensorId t, bool written) const {
+    const TensorId r = plan::root(p_, t);
+    if (p_.tensors[r].home == Home::kSlab) {
+      const Range mine = range_of(r, written);
+      return std::any_of(slab_.begin(), slab_.end(), [&](const Range& other) {
+        return (written || other.written) && mine.begin < other.end && other.begin < mine.end;
+      });
+    }
+    auto it = others_.find(r);
+    return it != others_.end() && (written || it->second);
+  }
+  void note(TensorId t, bool written) {
+    const TensorId r = plan::root(p_, t);
+    if (p_.tensors[r].home == Home::kSlab)
+      slab_.push_back(range_of(r, written));
+    else
+      others_[r] |= written;
+  }
+  const plan::Plan& p_;
+  std::vector<Range> slab_;
+  std::map<TensorId, bool> others_;  // root -> written
+};
+
+int64_t bytes_of(const plan::Plan& p, const plan::Step& s) {
+  int64_t bytes = 0;
+  for (const auto* list : {&s.reads, &s.writes})
+    for (TensorId t : *list) bytes += constant(plan::span(p.tensors[t].type)) * info(p.tensors[t].type.dtype).bytes;
+  return bytes;
+}
+
+}  // namespace
+
+std::vector<Batch> find_batches(const plan::Plan& p, int threads) {
+  std::vector<Batch> out;
+  if (threads < 2 || p.device.type != DeviceType::kCPU) return out;
+  const auto count = static_cast<int32_t>(p.steps.size());
+  for (int32_t i = 0; i < count;) {
+    Touched touched(p);
+    int32_t end = i;
+    while (end < count && p.steps[end].kind == plan::StepKind::kLaunch && touched.add(p.steps[end])) ++end;
+    Batch b{i, end - i, {}, {}};
+    i = std::max(end, i + 1);
+    if (b.count < 3) continue;
+    std::vector<std::pair<int64_t, int32_t>> work;
+    int64_t total = 0;
+    for (int32_t s = b.first; s < end; ++s) {
+      work.emplace_back(bytes_of(p, p.steps[s]), s);
+      total += work.back().first;
+    }
+    if (total < kWorthATeam) continue;
+    std::stable_sort(work.begin(), work.end(), [](const auto& a, const auto& c) { return a.first > c.first; });
+    // One that is a large part of the whole would be what the others wait for.
+    for (auto [bytes, s] : work) (bytes > total / (4 * threads) ? b.alone : b.shared).push_back(s);
+    if (b.shared.size() >= 2) out.push_back(std::move(b));
+  }
+  return out;
+}
+
+void run_shared(const Batch& batch, int threads, LaunchOne launch, void* context) {
+  struct Job {
+    const Batch& batch;
+    LaunchOne launch;
+    void* context;
+    std::atomic<size_t> next{0};
+    void work() {
+      for (size_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < batch.shared.size();)
+        launch(context, batch.shared[i]);
+    }
+  } job{batch, launch, context};
+  if (!GOMP_parallel || threads < 2) return job.work();
+  GOMP_parallel([](void* j) { static_cast<Job*>(j)->work(); }, &job,
+                static_cast<unsigned>(std::min<size_t>(static_cast<size_t>(threads), batch.shared.size())), 0);
+}
+
+}  // namespace flashover::run

@@ -1,0 +1,29 @@
+// Runs of launches that do not depend on each other (the updates of a model's many parameters), shared out among the
+// threads as wholes: one team for all of them instead of one for each.
+//
+//   In        a plan for the CPU
+//   Out       batches, each a range of its steps
+//   Promises  no launch of a batch touches memory that another one of it writes; inputs with different numbers are
+//   taken
+//             to be different memory where one of them is written, as everywhere in a plan
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "plan/plan.h"
+
+namespace flashover::run {
+
+struct Batch {
+  int32_t first = 0, count = 0;  // steps
+  std::vector<int32_t> alone;    // of these steps: large, each is best run by all threads
+  std::vector<int32_t> shared;   // the others, the largest first
+};
+
+std::vector<Batch> find_batches(const plan::Plan& plan, int threads);
+
+// Calls launch(step) for the steps of `shared`, on as many threads as torch has. `launch` must not throw.
+using LaunchOne = void (*)(void* context, int32_t step);
+void run_shared(const Batch& batch, int threads, LaunchOne launch, void* context);
+
+}  // namespace flashover::run

@@ -1,0 +1,196 @@
+"""Python numbers that differ from call to call: inputs of the compiled code, not a compilation a value."""
+
+import math
+
+import pytest
+import torch
+
+import flashover
+
+X = torch.linspace(-2, 2, 12).reshape(3, 4)
+
+
+def frames():
+    return flashover.compile_stats()["frames"]
+
+
+def same(got, wanted, tol):
+    if isinstance(wanted, tuple | list):
+        assert type(got) is type(wanted) and len(got) == len(wanted)
+        for g, w in zip(got, wanted, strict=True):
+            same(g, w, tol)
+    elif torch.is_tensor(wanted):
+        torch.testing.assert_close(got, wanted, rtol=tol, atol=tol)
+    else:
+        assert type(got) is type(wanted) and got == wanted
+
+
+def agree(f, calls, compiles=2, tol=1e-6):
+    flashover.reset()
+    fast = flashover.compile(f)
+    before = frames()
+    for args in calls:
+        same(fast(*args), f(*args), tol)
+    assert frames() - before <= compiles, frames() - before
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x, a: x * a,
+        lambda x, a: a - x,
+        lambda x, a: a / (x + 5),
+        lambda x, a: (x + 3) / a,
+        lambda x, a: torch.add(x, x, alpha=a),
+        lambda x, a: torch.addcmul(x, x, x, value=-a),
+        lambda x, a: torch.lerp(x, x * 2, a),
+        lambda x, a: torch.where(x > a, x, a),
+        lambda x, a: x.masked_fill(x > 0, a),
+        lambda x, a: x * (1 - a**3) + math.sqrt(a) / 2,
+        lambda x, a: torch.full_like(x, a) + x,
+        lambda x, a: x + torch.tensor(a),
+        lambda x, a: x.clone().fill_(a),
+        lambda x, a: torch.clamp(x, -a, a),
+        lambda x, a: torch.nn.functional.leaky_relu(x, a),
+        lambda x, a: torch.nn.functional.dropout(x, 0.0) * a + max(a, 0.5),
+        lambda x, a: (x * a, a * 2, [a]),
+        lambda x, a: x.double() * a,
+        lambda x, a: (x > 0).sum() * a,
+        lambda x, a: x.to(torch.int64) * 2 + a,
+        lambda x, a: a**x,
+        lambda x, a: x**2 * a % 3,
+        lambda x, a: torch._foreach_add([x, x], [a, 2.0]),
+        lambda x, a: torch._foreach_mul([x, x * 2], a),
+    ],
+)
+def test_a_float_argument(f):
+    agree(f, [(X, v) for v in (0.25, 0.5, 0.75, 0.125, 0.3, 0.7, 0.9, 0.1, 0.2, 0.35, 0.45)], compiles=20)
+
+
+def test_it_compiles_twice():
+    agree(lambda x, a: x * a + a, [(X, 0.1 * i) for i in range(1, 15)])
+    agree(lambda x, a: torch.add(x, x, alpha=-a / 2), [(X, 0.1 * i) for i in range(1, 15)])
+
+
+def test_specials_and_dtypes():
+    calls = [(X, v) for v in (1.0, 2.0, math.inf, -math.inf, math.nan, -0.0, 0.0, 1e-40, 3e38)]
+    flashover.reset()
+    f = lambda x, a: (x * a, a - x, 1.0 / (x + a))  # noqa: E731
+    fast = flashover.compile(f)
+    for args in calls:
+        for got, wanted in zip(fast(*args), f(*args), strict=True):
+            torch.testing.assert_close(got, wanted, equal_nan=True)
+            assert (torch.signbit(got) == torch.signbit(wanted)).logical_or(torch.isnan(wanted)).all()
+    for dtype in (torch.float16, torch.bfloat16, torch.float64):
+        assert fast(X.to(dtype), 0.7)[0].dtype == dtype
+
+
+def test_overflow_is_eagers():
+    f = lambda x, a: x.masked_fill(x > 0, a)  # noqa: E731
+    fast = flashover.compile(f)
+    for v in (1.0, 2.0, 3.0):
+        fast(X.half(), v)
+    with pytest.raises(RuntimeError, match="overflow"):
+        fast(X.half(), 1e6)
+
+
+def test_comparisons_are_guards():
+    def f(x, a):
+        return x * a if a > 0.5 else x - a
+
+    agree(f, [(X, v) for v in (0.1, 0.2, 0.9, 0.8, 0.3, 0.7, 0.6, 0.15, 0.95, 0.5)], compiles=4)
+
+
+def test_zero_division_is_raised():
+    f = lambda x, a: x * (1 / a)  # noqa: E731
+    fast = flashover.compile(f)
+    for v in (1.0, 2.0, 3.0):
+        fast(X, v)
+    with pytest.raises(ZeroDivisionError):
+        fast(X, 0.0)
+    torch.testing.assert_close(fast(X, 4.0), f(X, 4.0))
+
+
+def test_what_is_looked_at_is_guarded():
+    for f in (
+        lambda x, a: (x * a, f"{a:.3f}"),
+        lambda x, a: (x * a, str(a), {a: 1}, a in (0.5, 0.25)),
+        lambda x, a: (x * a, sorted([a, 0.3])[0], sum([a, 1.0])),
+        lambda x, a: (x * a, [1, 2, 3][int(a)], int(a) + 1),
+        lambda x, a: (x * a, (a, 2.0) == (0.5, 2.0), hash(a)),
+        lambda x, a: (x * a, round(a, 1), float(a).is_integer(), a == 0.5),
+        lambda x, a: (x * a, "%.2f" % a, repr([a])),  # noqa: UP031
+    ):
+        agree(f, [(X, v) for v in (0.25, 0.5, 1.75, 0.5, 2.0)], compiles=6)
+
+
+def test_attributes_globals_and_counters():
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale, self.count, self.total = 1.0, 0, 0.0
+
+        def forward(self, x):
+            self.count += 1
+            self.total = self.total + self.scale
+            return x * self.scale + x / (1 - 0.9**self.count) + self.total
+
+    flashover.reset()
+    a, b = Model(), Model()
+    fast = flashover.compile(a)
+    before = frames()
+    for i in range(15):
+        a.scale = b.scale = 0.1 * i + 0.05
+        torch.testing.assert_close(fast(X), b(X))
+        assert (a.count, a.total) == (b.count, b.total)
+    assert frames() - before <= 4
+
+
+def test_items_that_flow_back():
+    def f(x, step, decay):
+        step += 1
+        n = step.item()
+        return x * (1 - decay**n) / n
+
+    flashover.reset()
+    s, t = torch.tensor(0.0), torch.tensor(0.0)
+    fast = flashover.compile(f)
+    before = frames()
+    for _ in range(12):
+        torch.testing.assert_close(fast(X, s, 0.9), f(X, t, 0.9))
+        assert s == t
+    assert frames() - before <= 1
+
+
+def test_items_after_a_break_do_not_compile_each_time():
+    def f(x):
+        n = x.abs().max().item()
+        return x / n
+
+    flashover.reset()
+    fast = flashover.compile(f)
+    before = frames()
+    for i in range(1, 14):
+        torch.testing.assert_close(fast(X * i), f(X * i))
+    assert frames() - before <= 4
+
+
+def test_ints_stay_right():
+    f = lambda x, n: (x * n, x[:n], x.repeat(n, 1), list(range(n)), torch.zeros(n), n // 2)  # noqa: E731
+    agree(f, [(X, n) for n in (1, 2, 3, 1, 2, 3)], compiles=8)
+    agree(lambda x, n: x * n + n, [(X, n) for n in range(-3, 12)])
+    agree(lambda x, n: x.to(torch.int8) + n, [(X, n) for n in (1, 2, 3, 4)], compiles=8)
+
+
+def test_gradients_through_a_number():
+    f = lambda x, a: ((x * a) ** 2 / (1 + a)).sum()  # noqa: E731
+    flashover.reset()
+    fast = flashover.compile(f)
+    for v in (0.5, 0.6, 0.7, 0.8):
+        x, y = X.clone().requires_grad_(), X.clone().requires_grad_()
+        # Two forwards before the backward: the first one's number is kept.
+        first = fast(x, v)
+        fast(x.detach().requires_grad_(), v + 1)
+        first.backward()
+        f(y, v).backward()
+        torch.testing.assert_close(x.grad, y.grad)
