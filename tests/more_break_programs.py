@@ -917,3 +917,13 @@ def b_raise_through_callees(x, S):
         outer()
     except KeyError as e:
         return x + 1, lines(e.__traceback__)
+
+
+@p
+def b_record_function(x, S):
+    with torch.profiler.record_function("part"):
+        y = x * 2
+        if y.sum() > 1e9:
+            y = y + 1
+        y = y + 3
+    return y

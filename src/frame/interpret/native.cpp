@@ -311,8 +311,28 @@ PyObject* do_dir(const NativeCall& c) {
   return c.run();
 }
 
-// torch.profiler.record_function: names a stretch of the program; what is compiled has no such stretches.
-PyObject* do_record_function(const NativeCall&) { return Py_NewRef(Py_True); }
+// torch.profiler.record_function: names a stretch of the program; what is compiled has no such stretches. Entering
+// answers with one record that has ended: after a graph break torch itself may be asked to end it again, which does
+// nothing.
+PyObject* do_record_function(const NativeCall& c) {
+  if (c.nargs == 0 || !PyUnicode_Check(c.args[0])) return Py_NewRef(Py_None);  // _record_function_exit
+  static PyObject* const ended = [] {
+    Ref torch = Ref::steal(PyImport_ImportModule("torch"));
+    Ref ops = torch ? Ref::steal(PyObject_GetAttrString(torch.get(), "ops")) : Ref();
+    Ref profiler = ops ? Ref::steal(PyObject_GetAttrString(ops.get(), "profiler")) : Ref();
+    Ref record =
+        profiler ? Ref::steal(PyObject_CallMethod(profiler.get(), "_record_function_enter_new", "s", "")) : Ref();
+    Ref exit = record ? Ref::steal(PyObject_GetAttrString(profiler.get(), "_record_function_exit")) : Ref();
+    Ref done = exit ? Ref::steal(PyObject_CallMethod(exit.get(), "_RecordFunction", "O", record.get())) : Ref();
+    return done ? record.release() : nullptr;
+  }();
+  if (ended == nullptr) {
+    PyErr_Clear();
+    throw Declined("record_function");
+  }
+  c.in.recorder.constant(ended);
+  return Py_NewRef(ended);
+}
 
 PyObject* do_import(const NativeCall& c) {
   ++c.in.uninterpreted;
