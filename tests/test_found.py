@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -218,3 +220,22 @@ def test_a_kernel_that_reads_data_is_a_break_and_no_error_of_the_program() -> No
         for _ in range(2):
             torch.testing.assert_close(fast(x, index), f(x, index))
     assert flashover.compile_stats()["graphs"] > before
+
+
+def test_torch_compiles_count_of_modules_is_not_guarded() -> None:
+    """torch.compile notes on each module that is made how often it ran: LlamaForCausalLM recompiled without end."""
+    code = """
+import torch, torch._dynamo.mutation_guard as guard
+import flashover
+guard.install_generation_tagging_init()
+def f(x):
+    return x + len(torch.nn.Module()._parameters)
+fast = flashover.compile(f, fullgraph=True)
+fast(torch.ones(3))
+for _ in range(4):
+    guard.GenerationTracker.generation += 1
+    assert torch.equal(fast(torch.ones(3)), torch.ones(3))
+print(flashover.compile_stats()["frames"])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "1", done.stdout + done.stderr

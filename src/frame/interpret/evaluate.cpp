@@ -189,7 +189,8 @@ PyObject* Interpreter::run_frame(PyThreadState* tstate, _PyInterpreterFrame* fra
         generators_.push_back(Ref::steal(PyWeakref_NewRef(generator, nullptr)));
     }
     if (runs_uninterpreted(frame->f_code)) {
-      for (int i = 0; i < frame->f_code->co_argcount + frame->f_code->co_kwonlyargcount; ++i)
+      const int args = frame->f_code->co_argcount + frame->f_code->co_kwonlyargcount;
+      for (int i = 0; i < args && !is_torch_compiles_tag(frame->f_code); ++i)
         if (frame->localsplus[i] != nullptr) recorder.whole(frame->localsplus[i]);
       ++uninterpreted;
       PyObject* result = _PyEval_EvalFrameDefault(tstate, frame, throwflag);

@@ -32,6 +32,17 @@ PyObject* abandon_frame(PyThreadState* tstate, _PyInterpreterFrame* frame) {
 
 // Library code that keeps process-wide caches or talks to the outside (once): its effects stay, and what it answers
 // depends on nothing that user code changes between calls.
+bool is_torch_compiles_tag(PyCodeObject* code) {
+  // What notes it, and what forgets it when the module dies.
+  static PyObject* const tag = PyUnicode_InternFromString("tag");
+  static PyObject* const forget = PyUnicode_InternFromString("ExactWeakKeyDictionary.__setitem__.<locals>.<lambda>");
+  const bool forgets = PyUnicode_Compare(code->co_qualname, forget) == 0;
+  if (code->co_name != tag && !forgets) return false;
+  const char* file = PyUnicode_AsUTF8(code->co_filename);
+  if (file == nullptr) PyErr_Clear();
+  return file != nullptr && std::strstr(file, forgets ? "/torch/_dynamo/utils.py" : "/torch/_dynamo/mutation_guard.py");
+}
+
 bool runs_uninterpreted(PyCodeObject* code) {
   static const char* const kStandardLibrary[] = {
       "<frozen importlib", "/importlib/",   "/warnings.py", "/inspect.py",  "/re/_",        "/re/__init__.py",
@@ -45,13 +56,7 @@ bool runs_uninterpreted(PyCodeObject* code) {
   // Python kernels of registered operators (called by the dispatcher, not by the program) and the registration of
   // operators.
   static const char* const kTorch[] = {"/torch/_library/", "/torch/library.py", "/torch/_functorch/predispatch.py"};
-  // torch.compile's count of its own calls, noted on each module that is made: nobody's business here.
-  static PyObject* const tag = PyUnicode_InternFromString("tag");
-  if (code->co_name == tag) {
-    const char* file = PyUnicode_AsUTF8(code->co_filename);
-    if (file != nullptr && std::strstr(file, "/torch/_dynamo/mutation_guard.py") != nullptr) return true;
-    PyErr_Clear();
-  }
+  if (is_torch_compiles_tag(code)) return true;
   static std::unordered_map<PyObject*, bool> known;  // by file name object; kept alive
   auto [it, added] = known.try_emplace(code->co_filename, false);
   if (!added) return it->second;

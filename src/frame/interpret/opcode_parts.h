@@ -7,6 +7,9 @@ namespace flashover::frame {
 PyObject* decline_exception();  // BaseException subclass used when no trace session is there to make one
 PyObject* abandon_frame(PyThreadState* tstate, _PyInterpreterFrame* frame);
 bool runs_uninterpreted(PyCodeObject* code);
+// torch.compile's count of its own calls, noted on each module that is made: changes without end, and is nobody's
+// business.
+bool is_torch_compiles_tag(PyCodeObject* code);
 
 void unbound_local(PyCodeObject* code, int index);
 void name_error(PyObject* name);

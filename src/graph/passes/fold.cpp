@@ -316,6 +316,7 @@ Mask mask_kind(const KnownArray& mask, DType dtype) {
 struct Attention {  // (q, k, v, ...): which arguments are the mask and is_causal
   const ops::Op* op;
   size_t mask, causal;
+  bool chosen = false;  // the library is chosen, and its backward with it: only a mask that shuts nothing goes
 };
 
 // What a mask is made of before its batches and heads were repeated: less to look at. `rows` tells whether its last two
@@ -354,6 +355,15 @@ Graph fold_masks(Graph g) {
   static const Attention kAttention[] = {
       {ops::find("aten._scaled_dot_product_flash_attention_for_cpu.default"), 5, 4},
       {ops::find("aten.scaled_dot_product_attention.default"), 3, 5},
+      {ops::find("aten._scaled_dot_product_cudnn_attention.default"), 3, 6, true},
+      {ops::find("aten._scaled_dot_product_cudnn_attention_backward.default"), 8, 14, true},
+      {ops::find("aten._scaled_dot_product_efficient_attention.default"), 3, 6, true},
+      {ops::find("aten._scaled_dot_product_efficient_attention_backward.default"), 4, 11, true},
+  };
+  // Where the mask itself has a gradient its backward is given it.
+  const auto differentiates_mask = [](const Node& n) {
+    const auto* wanted = n.args.size() > 10 ? std::get_if<std::vector<bool>>(&n.args[10]) : nullptr;
+    return wanted != nullptr && wanted->size() == 4 && (*wanted)[3];
   };
   Known known(g);
   std::vector<int32_t> producer(g.values.size(), -1);
@@ -364,7 +374,7 @@ Graph fold_masks(Graph g) {
   for (size_t i = 0; i < g.nodes.size(); ++i) {
     Node& n = g.nodes[i];
     const auto* a = std::find_if(std::begin(kAttention), std::end(kAttention), [&](auto& x) { return x.op == n.op; });
-    if (a != std::end(kAttention) && n.args.size() >= 7 && !is_none(n.args[a->mask])) {
+    if (a != std::end(kAttention) && n.args.size() > std::max(a->mask, a->causal) && !is_none(n.args[a->mask])) {
       bool rows = true;
       const ValueId mask = behind_repetition(g, producer, ops::as_value(n.args[a->mask]), rows);
       const auto array = known[mask];
@@ -373,7 +383,9 @@ Graph fold_masks(Graph g) {
       const bool square = q.rank() == 4 && sym::known_eq(q.sizes[2], k.sizes[2]),
                  cuda = q.device.type == DeviceType::kCUDA;
       bool fused = false;
-      if (kind == Mask::kNone) {
+      if (a->chosen) {
+        if (kind == Mask::kNone && !differentiates_mask(n)) n.args[a->mask] = std::monostate{};
+      } else if (kind == Mask::kNone) {
         n.args[a->mask] = std::monostate{};  // a causal call stays causal
         fused = cuda;
       } else if (kind == Mask::kCausal && rows && square && sym::known_eq(q.sizes[2], array->sizes.back())) {
