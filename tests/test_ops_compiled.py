@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 from op_calls import DTYPE_NUMBER, encoded, flat_outputs, op_name, positional
+from op_samples import op_db
 from test_ops_decompose import UNINITIALISED, disagreement, largest, run_in_f64, run_special_samples, tensors_of
 from test_ops_infer import SKIPPED, run_samples
-from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import OpInfo
 from torch.utils._pytree import tree_map
 

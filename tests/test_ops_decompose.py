@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 from op_calls import DTYPE_NUMBER, Recorder, encoded, flat_outputs, op_name, positional
+from op_samples import op_db
 from prim_eval import evaluate
 from test_ops_infer import SKIPPED, run_gradients, run_samples
-from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import OpInfo
 from torch.utils._pytree import tree_flatten, tree_map
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from op_calls import DTYPE_NUMBER, LAYOUTS, NUMBER_DTYPE, Recorder, encoded, flat_outputs, op_name, positional, relaid
-from torch.testing._internal.common_methods_invocations import op_db
+from op_samples import op_db
 from torch.testing._internal.opinfo.core import OpInfo
 from torch.utils._pytree import tree_flatten
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.testing._internal.common_methods_invocations import op_db
+from op_samples import op_db
 from trace_tools import Program, same, tensors_of, trace
 
 from flashover import _C

@@ -396,6 +396,11 @@ bool Interpreter::call_with_numbers(PyObject* f, PyObject* const* args, size_t n
     return true;
   }
   if (only_moves(f)) return false;
+  if (Py_TYPE(f) == &PyMethodDescr_Type && PyDescr_TYPE(f) == &PyDict_Type &&
+      std::strcmp(reinterpret_cast<PyMethodDescrObject*>(f)->d_method->ml_name, "get") == 0) {
+    for (size_t i = 1; i < count; ++i) numbers.read_deep(args[i]);  // the key is looked at; the values only move
+    return false;
+  }
   numbers.read_deep(f);
   for (size_t i = 0; i < count; ++i) numbers.read_deep(args[i]);
   return false;
