@@ -1,5 +1,5 @@
-"""torch's table of operators with sample inputs. Its iterators search the whole stack for a unittest at each sample, which
-costs more than our tests do; there is none to find."""
+"""torch's table of operators with sample inputs. Its iterators search the whole stack for a unittest at each sample,
+which costs more than our tests do; there is none to find."""
 
 from torch.testing._internal import common_utils
 from torch.testing._internal.opinfo import core
