@@ -135,10 +135,10 @@ def first_call(which: str, name: str, precision: str, small: bool) -> dict[str, 
         return first_calls(which, model, args, kwargs)[1]
 
 
-def child(arguments: list[str], environment: dict[str, str], cores: list[int], limit: float) -> dict[str, Any]:
-    """Runs this script on `cores`; the JSON of its last line."""
+def child(script: str, arguments: list[str], environment: dict[str, str], cores: list[int], limit: float) -> Any:
+    """Runs the script on `cores`; the JSON of its last line."""
     done = subprocess.run(
-        [sys.executable, __file__, *arguments],
+        [sys.executable, script, *arguments],
         env=environment, capture_output=True, text=True, timeout=limit, preexec_fn=lambda: os.sched_setaffinity(0, cores),
     )  # fmt: skip
     if done.returncode != 0:
@@ -188,20 +188,26 @@ def measure(name: str, precision: str, options: argparse.Namespace) -> dict[str,
     return row
 
 
-def run_row(name: str, precision: str, options: argparse.Namespace, cores: list[int]) -> dict[str, Any]:
-    """Spawns the row's processes. A row that fails is a result, and the others must go on."""
-    common = ["--models", name, "--precision", precision, *["--small"] * options.small]
+@contextlib.contextmanager
+def empty_caches(cores: list[int]) -> Iterator[dict[str, str]]:
+    """The environment of a process on `cores` that finds nothing compiled."""
     with tempfile.TemporaryDirectory(prefix="flashover-bench-") as cache:
-        environment = os.environ | {
+        yield os.environ | {
             "TORCHINDUCTOR_CACHE_DIR": cache,
             "FLASHOVER_CACHE_DIR": cache,
             "OMP_NUM_THREADS": str(len(cores)),
         }
+
+
+def run_row(name: str, precision: str, options: argparse.Namespace, cores: list[int]) -> dict[str, Any]:
+    """Spawns the row's processes. A row that fails is a result, and the others must go on."""
+    common = ["--models", name, "--precision", precision, *["--small"] * options.small]
+    with empty_caches(cores) as environment:
         arguments = [*common, "--row", "--seconds", str(options.seconds), *["--no-inductor"] * (not options.inductor)]
         try:
-            row = child(arguments, environment, cores, 600)
+            row = child(__file__, arguments, environment, cores, 600)
             for key in (["inductor", "flashover"] if options.inductor else ["flashover"]) if options.warm else []:
-                row[f"{key}_warm"] = child([*common, "--first-call", key], environment, cores, 600)
+                row[f"{key}_warm"] = child(__file__, [*common, "--first-call", key], environment, cores, 600)
         except Exception as failure:
             row = {"model": name, "precision": precision, "failed": f"{type(failure).__name__}: {failure}"[:200]}
     print(row, file=sys.stderr, flush=True)
@@ -288,20 +294,67 @@ def markdown(rows: list[dict[str, Any]], tiny: dict[str, float], command: str) -
     return "\n".join(out) + "\n"
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", default="", help="comma list; default: the whole zoo")
+def table_parser(description: str | None) -> argparse.ArgumentParser:
+    """The arguments of every table of models."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", default="", help="comma list; default: all")
     parser.add_argument("--precision", default="fp32,bf16")
     parser.add_argument("--small", action="store_true", help="CI sizes")
     parser.add_argument("--seconds", type=float, default=6.0, help="time for the interleaved repeats of a model")
-    parser.add_argument("--no-warm", dest="warm", action="store_false", help="skip the starts from filled caches")
     parser.add_argument("--no-inductor", dest="inductor", action="store_false", help="leave torch.compile out")
     parser.add_argument("--jobs", type=int, default=1, help="rows at a time, each on --threads cores of its own")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--markdown", type=Path)
-    parser.add_argument("--first-call", choices=["inductor", "flashover"], help=argparse.SUPPRESS)
     parser.add_argument("--row", action="store_true", help=argparse.SUPPRESS)
+    return parser
+
+
+def run_rows(
+    wanted: list[tuple[str, str]],
+    options: argparse.Namespace,
+    run: Callable[[str, str, argparse.Namespace, list[int]], dict[str, Any]],
+    keep: Callable[[list[dict[str, Any]]], Any],
+) -> list[dict[str, Any]]:
+    """Rows (model, precision) in that order, --jobs at a time, each on cores of its own. --json gets `keep` of the rows
+    so far after each."""
+    usable = sorted(os.sched_getaffinity(0))
+    slots: queue.SimpleQueue[list[int]] = queue.SimpleQueue()
+    for i in range(options.jobs):
+        cores = usable[i * options.threads : (i + 1) * options.threads]
+        if len(cores) < min(options.threads, len(usable)):
+            raise SystemExit(
+                f"--jobs {options.jobs} times --threads {options.threads} needs more cores than there are ({len(usable)})"
+            )
+        slots.put(cores)
+    rows: list[dict[str, Any]] = []
+
+    def work(name: str, precision: str) -> None:
+        cores = slots.get()
+        try:
+            rows.append(run(name, precision, options, cores))
+        finally:
+            slots.put(cores)
+        if options.json:
+            options.json.write_text(json.dumps(keep(rows), indent=1))
+
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        list(pool.map(lambda w: work(*w), wanted))
+    return sorted(rows, key=lambda r: wanted.index((r["model"], r["precision"])))
+
+
+def publish(text: str, rows: list[dict[str, Any]], options: argparse.Namespace) -> int:
+    """The exit status: 0 if every row is right."""
+    print(text)
+    if options.markdown:
+        options.markdown.write_text(text)
+    return 0 if all(r.get("right") for r in rows) else 1
+
+
+def main() -> int:
+    parser = table_parser(__doc__)
+    parser.add_argument("--no-warm", dest="warm", action="store_false", help="skip the starts from filled caches")
+    parser.add_argument("--first-call", choices=["inductor", "flashover"], help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.first_call:
         print(json.dumps(first_call(options.first_call, options.models, options.precision, options.small)))
@@ -311,38 +364,11 @@ def main() -> int:
         return 0
     import zoo
 
-    usable = sorted(os.sched_getaffinity(0))
-    slots: queue.SimpleQueue[list[int]] = queue.SimpleQueue()
-    for i in range(options.jobs):
-        cores = usable[i * options.threads : (i + 1) * options.threads]
-        if len(cores) < min(options.threads, len(usable)):
-            parser.error(
-                f"--jobs {options.jobs} times --threads {options.threads} needs more cores than there are ({len(usable)})"
-            )
-        slots.put(cores)
-    rows: list[dict[str, Any]] = []
     tiny = overhead(options.seconds / 2, options.inductor)
-
-    def work(name: str, precision: str) -> None:
-        cores = slots.get()
-        try:
-            rows.append(run_row(name, precision, options, cores))
-        finally:
-            slots.put(cores)
-        if options.json:
-            options.json.write_text(json.dumps({"rows": rows, "tiny": tiny}, indent=1))
-
-    wanted = [
-        (n, p) for n in (options.models.split(",") if options.models else zoo.ALL) for p in options.precision.split(",")
-    ]
-    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        list(pool.map(lambda w: work(*w), wanted))
-    rows.sort(key=lambda r: wanted.index((r["model"], r["precision"])))
-    text = markdown(rows, tiny, "./x bench " + " ".join(sys.argv[1:]))
-    print(text)
-    if options.markdown:
-        options.markdown.write_text(text)
-    return 0 if all(r.get("right") for r in rows) else 1
+    names = options.models.split(",") if options.models else zoo.ALL
+    wanted = [(n, p) for n in names for p in options.precision.split(",")]
+    rows = run_rows(wanted, options, run_row, lambda done: {"rows": done, "tiny": tiny})
+    return publish(markdown(rows, tiny, "./x bench " + " ".join(sys.argv[1:])), rows, options)
 
 
 if __name__ == "__main__":

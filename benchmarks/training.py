@@ -14,16 +14,11 @@ is on: flashover draws eager's random numbers.
 from __future__ import annotations
 
 import argparse
-import concurrent.futures
 import copy
 import itertools
 import json
 import math
-import os
-import queue
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -256,28 +251,14 @@ def measure(name: str, precision: str, options: argparse.Namespace) -> dict[str,
     return row
 
 
-def child(arguments: list[str], environment: dict[str, str], cores: list[int]) -> Any:
-    done = subprocess.run(
-        [sys.executable, __file__, *arguments], env=environment, capture_output=True, text=True, timeout=600,
-        preexec_fn=lambda: os.sched_setaffinity(0, cores),
-    )  # fmt: skip
-    if done.returncode != 0:
-        said = done.stderr.strip().splitlines()
-        raise RuntimeError(said[-1] if said else f"exit code {done.returncode}")
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 def run_row(name: str, precision: str, options: argparse.Namespace, cores: list[int]) -> dict[str, Any]:
     common = ["--models", name, "--precision", precision, *["--small"] * options.small]
-    with tempfile.TemporaryDirectory(prefix="flashover-bench-") as cache:
-        environment = os.environ | {
-            "TORCHINDUCTOR_CACHE_DIR": cache, "FLASHOVER_CACHE_DIR": cache, "OMP_NUM_THREADS": str(len(cores)),
-        }  # fmt: skip
+    with bench.empty_caches(cores) as environment:
         given = ["--seconds", str(options.seconds), *["--no-inductor"] * (not options.inductor)]
         try:
-            row = child([*common, "--row", *given], environment, cores)
+            row = bench.child(__file__, [*common, "--row", *given], environment, cores, 600)
             row["memory"] = {
-                key: child([*common, "--memory", key], environment, cores)
+                key: bench.child(__file__, [*common, "--memory", key], environment, cores, 600)
                 for key in ("eager", "flashover", *["inductor"] * options.inductor)
             }
         except Exception as failure:
@@ -330,18 +311,8 @@ def markdown(rows: list[dict[str, Any]], command: str) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", default="", help="comma list; default: all")
-    parser.add_argument("--precision", default="fp32,bf16")
-    parser.add_argument("--small", action="store_true", help="CI sizes")
-    parser.add_argument("--seconds", type=float, default=6.0, help="time for the interleaved repeats of a model")
-    parser.add_argument("--no-inductor", dest="inductor", action="store_false", help="leave torch.compile out")
-    parser.add_argument("--jobs", type=int, default=1, help="rows at a time, each on --threads cores of its own")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--markdown", type=Path)
+    parser = bench.table_parser(__doc__)
     parser.add_argument("--memory", choices=["eager", "inductor", "flashover"], help=argparse.SUPPRESS)
-    parser.add_argument("--row", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.memory:
         print(json.dumps(memory(options.models, options.precision, options.small, options.memory)))
@@ -349,31 +320,11 @@ def main() -> int:
     if options.row:
         print(json.dumps(measure(options.models, options.precision, options)))
         return 0
-    usable = sorted(os.sched_getaffinity(0))
-    slots: queue.SimpleQueue[list[int]] = queue.SimpleQueue()
-    for i in range(options.jobs):
-        slots.put(usable[i * options.threads % len(usable) :][: options.threads])
-    rows: list[dict[str, Any]] = []
-
-    def work(name: str, precision: str) -> None:
-        cores = slots.get()
-        try:
-            rows.append(run_row(name, precision, options, cores))
-        finally:
-            slots.put(cores)
-        if options.json:
-            options.json.write_text(json.dumps(rows, indent=1))
-
     names = options.models.split(",") if options.models else ALL
     wanted = [(n, p) for p in options.precision.split(",") for n in names]
-    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        list(pool.map(lambda w: work(*w), wanted))
-    rows.sort(key=lambda r: wanted.index((r["model"], r["precision"])))
+    rows = bench.run_rows(wanted, options, run_row, lambda done: done)
     text = markdown(rows, "python benchmarks/training.py " + " ".join(sys.argv[1:]))
-    print(text)
-    if options.markdown:
-        options.markdown.write_text(text)
-    return 0 if all(r.get("right") for r in rows) else 1
+    return bench.publish(text, rows, options)
 
 
 if __name__ == "__main__":

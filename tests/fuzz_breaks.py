@@ -299,7 +299,8 @@ def check(seed: int, backend: str = "eager") -> str:
     return ""
 
 
-def main() -> None:
+def long_mode(check: Callable[[int, str], str]) -> tuple[int, int]:
+    """Seeds until the time is over or five failed; `check(seed, backend)` says what is wrong. Programs and failures."""
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--seconds", type=float, default=600)
     arguments.add_argument("--seed", type=int, default=0)
@@ -315,8 +316,13 @@ def main() -> None:
             failures += 1
             print(wrong, flush=True)
         seed += 1
+    return seed - a.seed, failures
+
+
+def main() -> None:
+    programs, failures = long_mode(check)
     stats = flashover.compile_stats()
-    print(f"{seed - a.seed} programs, {failures} wrong, {stats['graph_breaks']} graph breaks, {stats['graphs']} graphs")
+    print(f"{programs} programs, {failures} wrong, {stats['graph_breaks']} graph breaks, {stats['graphs']} graphs")
     raise SystemExit(failures > 0)
 
 

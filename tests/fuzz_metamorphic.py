@@ -5,14 +5,13 @@ result, side effects included, compiled and not: `./x fuzz-metamorphic [seconds]
 
 from __future__ import annotations
 
-import argparse
 import linecache
 import random
-import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from fuzz_breaks import long_mode
 
 import flashover
 
@@ -286,23 +285,16 @@ def check(seed: int, ways: int = 4, backend: str = "eager") -> tuple[int, str]:
 
 
 def main() -> None:
-    arguments = argparse.ArgumentParser()
-    arguments.add_argument("--seconds", type=float, default=600)
-    arguments.add_argument("--seed", type=int, default=0)
-    arguments.add_argument("--backend", default="eager")
-    a = arguments.parse_args()
-    import warnings
+    pairs = 0
 
-    warnings.simplefilter("ignore")
-    end, seed, failures, pairs = time.time() + a.seconds, a.seed, 0, 0
-    while time.time() < end and failures < 5:
-        n, wrong = check(seed, backend=a.backend)
+    def one(seed: int, backend: str) -> str:
+        nonlocal pairs
+        n, wrong = check(seed, backend=backend)
         pairs += n
-        if wrong:
-            failures += 1
-            print(wrong, flush=True)
-        seed += 1
-    print(f"{seed - a.seed} programs, {pairs} pairs, {failures} wrong, {flashover.compile_stats()}")
+        return wrong
+
+    programs, failures = long_mode(one)
+    print(f"{programs} programs, {pairs} pairs, {failures} wrong, {flashover.compile_stats()}")
     raise SystemExit(failures > 0)
 
 

@@ -588,8 +588,10 @@ feature(
     tensor_version="BIAS3.add_(1) ;; BIAS3.share_memory_() ;; BIAS3 = torch.ones(4)",
 )
 feature(
-    "tensor pointer", "x = x * (2 if BIAS4.data_ptr() == pointer else 3)", top="BIAS4 = torch.ones(4)\npointer = BIAS4.data_ptr()",
-    tensor_pointer="BIAS4 = torch.ones(4) ;; pointer = BIAS4.data_ptr() ;; BIAS4.data = torch.ones(4)",
+    "tensor pointer", "x = x * (2 if BIAS4.data_ptr() == pointer else 3)",
+    # Memory that was once pointed to is kept: an address used again would be eager's chance, and another in each copy.
+    top="BIAS4 = torch.ones(4)\nKEPT4 = [BIAS4.data]\npointer = BIAS4.data_ptr()",
+    tensor_pointer="BIAS4 = torch.ones(4); KEPT4.append(BIAS4.data) ;; pointer = BIAS4.data_ptr() ;; BIAS4.data = torch.ones(4); KEPT4.append(BIAS4.data)",
 )
 feature(
     "tensor hooks", "x = x + BIAS5 * 2", top="BIAS5 = torch.ones(4, requires_grad=True)\nHANDLES = []",

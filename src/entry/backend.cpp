@@ -100,9 +100,8 @@ class Custom final : public Runner {
     if (!run_) throw python_error();
   }
   ~Custom() override {
-    PyGILState_STATE state = PyGILState_Ensure();
+    const WithGil gil;
     Py_XDECREF(run_);
-    PyGILState_Release(state);
   }
   bool needs_gil() const override { return true; }
   void run(const at::Tensor* inputs, size_t count, std::vector<at::Tensor>& outputs) override {
@@ -212,19 +211,14 @@ Step step_of_custom(graph::Graph forward, const Request& request) {
   return [custom, g](std::vector<at::Tensor>&& inputs, std::vector<at::Tensor>& outputs) {
     std::vector<at::Tensor> made;
     {
-      const PyGILState_STATE state = PyGILState_Ensure();
+      const WithGil gil;
+      const at::NoGradGuard no_grad;  // the backward is a graph of its own
       try {
-        const at::NoGradGuard no_grad;  // the backward is a graph of its own
         custom->run(inputs.data(), inputs.size(), made);
       } catch (python_error& error) {
         error.persist();
-        PyGILState_Release(state);
-        throw;
-      } catch (...) {
-        PyGILState_Release(state);
         throw;
       }
-      PyGILState_Release(state);
     }
     const auto results = static_cast<std::ptrdiff_t>(g->outputs.size());
     at::AutoDispatchBelowAutograd below_autograd;

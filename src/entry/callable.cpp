@@ -192,10 +192,7 @@ PyObject* run_entry(const EntryPtr& e, const Settings& settings, PyObject** want
   inputs.reserve(e->inputs.size());
   const std::shared_ptr<NumberTensors> numbers =
       e->capture.numbers.inputs.empty() ? nullptr : number_tensors(*e, wanted);
-  for (int32_t i : e->inputs)
-    inputs.push_back(i < 0               ? e->constants[-1 - i]
-                     : i >= kNumberInput ? numbers->tensors[i - kNumberInput]
-                                         : THPVariable_Unpack(wanted[i]));
+  for (int32_t i : e->inputs) inputs.push_back(graph_input(*e, i, wanted, numbers.get()));
   const size_t held = e->wanted + e->capture.numbers.steps.size();
   for (size_t i = 0; i < held; i++) Py_INCREF(wanted[i]);
   std::vector<at::Tensor> outputs;

@@ -287,10 +287,7 @@ void attempt(Attempt& a, const frame::Subject& subject, bool first = true) {
     if (!c.numbers.inputs.empty()) numbers = number_tensors(e, objects.data());
     for (PyObject* v : values) Py_DECREF(v);
   }
-  for (int32_t i : e.inputs)
-    examples.push_back(i < 0               ? e.constants[-1 - i]
-                       : i >= kNumberInput ? numbers->tensors[i - kNumberInput]
-                                           : THPVariable_Unpack(objects[i]));
+  for (int32_t i : e.inputs) examples.push_back(graph_input(e, i, objects.data(), numbers.get()));
   counters().graphs++;
   graph::Graph graph = c.graph;
   try {

@@ -10,6 +10,7 @@
 // matches (backend.h) and rebuilds the result. A miss captures and compiles a new entry (compile_call.cpp).
 #pragma once
 #include <Python.h>
+#include <torch/csrc/autograd/python_variable.h>
 
 #include <cstdint>
 #include <memory>
@@ -75,6 +76,11 @@ using EntryPtr = std::shared_ptr<Entry>;
 
 // `wanted`: the entry's objects with its numbers behind them.
 std::shared_ptr<NumberTensors> number_tensors(Entry& e, PyObject* const* wanted);
+// What an element of Entry::inputs stands for in a call.
+inline const at::Tensor& graph_input(const Entry& e, int32_t i, PyObject* const* wanted, const NumberTensors* numbers) {
+  if (i < 0) return e.constants[-1 - i];
+  return i >= kNumberInput ? numbers->tensors[i - kNumberInput] : THPVariable_Unpack(wanted[i]);
+}
 
 // Totals since the process started.
 struct Counters {

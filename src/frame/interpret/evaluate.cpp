@@ -188,9 +188,9 @@ PyObject* Interpreter::run_frame(PyThreadState* tstate, _PyInterpreterFrame* fra
       if (!throwflag && reinterpret_cast<PyGenObject*>(generator)->gi_weakreflist == nullptr)
         generators_.push_back(Ref::steal(PyWeakref_NewRef(generator, nullptr)));
     }
-    if (runs_uninterpreted(frame->f_code)) {
-      const int args = frame->f_code->co_argcount + frame->f_code->co_kwonlyargcount;
-      for (int i = 0; i < args && !is_torch_compiles_tag(frame->f_code); ++i)
+    if (const Library library = library_code(frame->f_code); library != Library::kNo) {
+      const int args = library == Library::kUnseen ? 0 : frame->f_code->co_argcount + frame->f_code->co_kwonlyargcount;
+      for (int i = 0; i < args; ++i)
         if (frame->localsplus[i] != nullptr) recorder.whole(frame->localsplus[i]);
       ++uninterpreted;
       PyObject* result = _PyEval_EvalFrameDefault(tstate, frame, throwflag);

@@ -30,20 +30,22 @@ PyObject* abandon_frame(PyThreadState* tstate, _PyInterpreterFrame* frame) {
   return nullptr;
 }
 
-// Library code that keeps process-wide caches or talks to the outside (once): its effects stay, and what it answers
-// depends on nothing that user code changes between calls.
+namespace {
+
+// torch.compile's count of its own calls: what notes it on each module that is made, and what forgets the module when
+// it dies. It changes without end, and is nobody's business here.
 bool is_torch_compiles_tag(PyCodeObject* code) {
-  // What notes it, and what forgets it when the module dies.
   static PyObject* const tag = PyUnicode_InternFromString("tag");
-  static PyObject* const forget = PyUnicode_InternFromString("ExactWeakKeyDictionary.__setitem__.<locals>.<lambda>");
-  const bool forgets = PyUnicode_Compare(code->co_qualname, forget) == 0;
+  // Names like <lambda> are not interned: told by what they say.
+  const bool forgets =
+      PyUnicode_CompareWithASCIIString(code->co_qualname, "ExactWeakKeyDictionary.__setitem__.<locals>.<lambda>") == 0;
   if (code->co_name != tag && !forgets) return false;
   const char* file = PyUnicode_AsUTF8(code->co_filename);
   if (file == nullptr) PyErr_Clear();
   return file != nullptr && std::strstr(file, forgets ? "/torch/_dynamo/utils.py" : "/torch/_dynamo/mutation_guard.py");
 }
 
-bool runs_uninterpreted(PyCodeObject* code) {
+bool is_library_code(PyCodeObject* code) {
   static const char* const kStandardLibrary[] = {
       "<frozen importlib", "/importlib/",   "/warnings.py", "/inspect.py",  "/re/_",        "/re/__init__.py",
       "/typing.py",        "/linecache.py", "/ast.py",      "/tokenize.py", "/traceback.py"};
@@ -56,7 +58,6 @@ bool runs_uninterpreted(PyCodeObject* code) {
   // Python kernels of registered operators (called by the dispatcher, not by the program) and the registration of
   // operators.
   static const char* const kTorch[] = {"/torch/_library/", "/torch/library.py", "/torch/_functorch/predispatch.py"};
-  if (is_torch_compiles_tag(code)) return true;
   static std::unordered_map<PyObject*, bool> known;  // by file name object; kept alive
   auto [it, added] = known.try_emplace(code->co_filename, false);
   if (!added) return it->second;
@@ -71,6 +72,13 @@ bool runs_uninterpreted(PyCodeObject* code) {
   for (const char* part : kStandardLibrary) it->second = it->second || (!installed && matches(part));
   for (const char* part : kTorch) it->second = it->second || matches(part);
   return it->second;
+}
+
+}  // namespace
+
+Library library_code(PyCodeObject* code) {
+  if (is_torch_compiles_tag(code)) return Library::kUnseen;
+  return is_library_code(code) ? Library::kGuarded : Library::kNo;
 }
 
 void unbound_local(PyCodeObject* code, int index) {

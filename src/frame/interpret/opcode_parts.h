@@ -6,10 +6,11 @@ namespace flashover::frame {
 
 PyObject* decline_exception();  // BaseException subclass used when no trace session is there to make one
 PyObject* abandon_frame(PyThreadState* tstate, _PyInterpreterFrame* frame);
-bool runs_uninterpreted(PyCodeObject* code);
-// torch.compile's count of its own calls, noted on each module that is made: changes without end, and is nobody's
-// business.
-bool is_torch_compiles_tag(PyCodeObject* code);
+// Library code that CPython runs by itself: it keeps process-wide caches or talks to the outside (once). Its effects
+// stay, and what it answers depends on nothing that user code changes between calls but its arguments (kGuarded), or is
+// nobody's business (kUnseen).
+enum class Library : uint8_t { kNo, kGuarded, kUnseen };
+Library library_code(PyCodeObject* code);
 
 void unbound_local(PyCodeObject* code, int index);
 void name_error(PyObject* name);
