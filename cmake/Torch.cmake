@@ -1,8 +1,11 @@
 # Finds torch and Python by asking the interpreter that will load the extension; no find_package(Torch), whose CUDA probing
 # costs seconds and fails on machines without a toolkit.
+if(SKBUILD AND Python_EXECUTABLE)  # pip's own interpreter, whatever python3 on PATH is
+  set(FLASHOVER_PYTHON ${Python_EXECUTABLE})
+endif()
 find_program(FLASHOVER_PYTHON NAMES python3 python REQUIRED)
 execute_process(
-  COMMAND ${FLASHOVER_PYTHON} -c "import sysconfig, importlib.util as u, os; p = os.path.dirname(u.find_spec('torch').origin); print(';'.join([p, sysconfig.get_paths()['include'], sysconfig.get_config_var('SOABI'), sysconfig.get_config_var('LIBDIR'), sysconfig.get_config_var('LDVERSION')]))"
+  COMMAND ${FLASHOVER_PYTHON} -c "import sysconfig, importlib.util as u, os, sys; t = u.find_spec('torch') or sys.exit('torch is not installed for ' + sys.executable + ': pip install torch==2.11.0'); p = os.path.dirname(t.origin); print(';'.join([p, sysconfig.get_paths()['include'], sysconfig.get_config_var('SOABI'), sysconfig.get_config_var('LIBDIR'), sysconfig.get_config_var('LDVERSION')]))"
   OUTPUT_VARIABLE facts OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
 list(GET facts 0 FLASHOVER_TORCH)
 list(GET facts 1 FLASHOVER_PYTHON_INCLUDE)

@@ -310,17 +310,18 @@ feature(
     "dir", "x = x + len([n for n in dir(shelf) if not n.startswith('_')])", top="class Shelf:\n    pass\nshelf = Shelf()",
     dir_changed="shelf.a = 1 ;; Shelf.b = 1 ;; shelf.__dict__.clear() ;; Shelf.__dir__ = lambda s: ['a', 'b', 'c', 'd', 'e', 'f']",
 )
+# What was once pointed to is kept: an address used again would be chance, and another in each copy of the program.
 feature(
-    "identity", "x = x * 2 if id(OBJ_A) == id_a else x + 1\nx = x + ids.get(id(OBJ_B), 3.0)\nx = x * 3 if OBJ_A is OBJ_B else x", top="OBJ_A = object()\nOBJ_B = [1]\nid_a = id(OBJ_A)\nids = {id(OBJ_B): 2.0}",
-    id_object="OBJ_A = object() ;; OBJ_A = OBJ_B ;; OBJ_B = [1] ;; OBJ_B = OBJ_A", id_number="id_a = id(OBJ_A) ;; ids[id(OBJ_B)] = r.random() ;; ids.clear()", same=["OBJ_A = OBJ_A"],
+    "identity", "x = x * 2 if id(OBJ_A) == id_a else x + 1\nx = x + ids.get(id(OBJ_B), 3.0)\nx = x * 3 if OBJ_A is OBJ_B else x", top="OBJ_A = object()\nOBJ_B = [1]\nKEPT1 = [OBJ_A, OBJ_B]\nid_a = id(OBJ_A)\nids = {id(OBJ_B): 2.0}",
+    id_object="OBJ_A = object(); KEPT1.append(OBJ_A) ;; OBJ_A = OBJ_B ;; OBJ_B = [1]; KEPT1.append(OBJ_B) ;; OBJ_B = OBJ_A", id_number="id_a = id(OBJ_A) ;; ids[id(OBJ_B)] = r.random() ;; ids.clear()", same=["OBJ_A = OBJ_A"],
 )
 feature(
     "hash", "x = x * (1 + hash(KEYED) % 5) + BYKEY.get(KEYED, 0.5)", top="@dataclasses.dataclass(frozen=True)\nclass Key:\n    a: int\nKEYED = Key(1)\nBYKEY = {Key(1): 2.0, Key(2): 3.0}",
     hashed_object="KEYED = Key(2) ;; KEYED = Key(1) ;; KEYED = 'a' ;; object.__setattr__(KEYED, 'a', 2)", hash_replaced="Key.__hash__ = lambda s: 3", keyed_value="BYKEY[KEYED] = r.random() ;; BYKEY.clear()",
 )
 feature(
-    "hash of object", "x = x * (2 if hash(HOBJ) == hnum else 3)", top="class Hob:\n    pass\nHOBJ = Hob()\nhnum = hash(HOBJ)",
-    hash_identity="HOBJ = Hob() ;; hnum = hash(HOBJ)", same=["HOBJ = HOBJ", "HOBJ.unread = 1"],
+    "hash of object", "x = x * (2 if hash(HOBJ) == hnum else 3)", top="class Hob:\n    pass\nHOBJ = Hob()\nKEPT2 = [HOBJ]\nhnum = hash(HOBJ)",
+    hash_identity="HOBJ = Hob(); KEPT2.append(HOBJ) ;; hnum = hash(HOBJ)", same=["HOBJ = HOBJ", "HOBJ.unread = 1"],
 )
 feature(
     "enum", "x = x * (2 if MODE is Mode.A else 3) + MODE.value + len(Mode)", top="class Mode(enum.Enum):\n    A = 1\n    B = 2\nclass Mode2(enum.Enum):\n    A = 5\nMODE = Mode.A",
@@ -589,7 +590,6 @@ feature(
 )
 feature(
     "tensor pointer", "x = x * (2 if BIAS4.data_ptr() == pointer else 3)",
-    # Memory that was once pointed to is kept: an address used again would be eager's chance, and another in each copy.
     top="BIAS4 = torch.ones(4)\nKEPT4 = [BIAS4.data]\npointer = BIAS4.data_ptr()",
     tensor_pointer="BIAS4 = torch.ones(4); KEPT4.append(BIAS4.data) ;; pointer = BIAS4.data_ptr() ;; BIAS4.data = torch.ones(4); KEPT4.append(BIAS4.data)",
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -122,24 +121,3 @@ def test_train_mode_forward(name: str) -> None:
         same(g, e, "output")
     for n, b in model.named_buffers():
         assert torch.equal(b, after[n]), n
-
-
-def test_speed() -> None:
-    """The tracer itself is quick: at most some microseconds an operator beside the program's own Python."""
-    x = torch.randn(4, 4)
-
-    def f() -> list[torch.Tensor]:
-        y = x
-        for _ in range(1000):
-            y = y.mul(y)
-        return [y]
-
-    with torch.no_grad():
-        best = min(_timed(f, x) for _ in range(5))
-    assert best < 20e-3, f"{best * 1e3:.1f} ms for 1000 operators"
-
-
-def _timed(f: Callable[[], list[torch.Tensor]], x: torch.Tensor) -> float:
-    start = time.perf_counter()
-    _C.trace_function(f, [("x", "user", x)])
-    return time.perf_counter() - start
