@@ -74,7 +74,8 @@ bool linspace(Builder& b, const Node& n, Outs& outs) {
   ValueId up = b.add(constant(b, i, *x), b.mul(i, constant(b, i, step)));
   ValueId left = b.sub(constant(b, i, static_cast<double>(*steps - 1)), i);
   ValueId down = b.sub(constant(b, i, *y), b.mul(left, constant(b, i, step)));
-  return done(b, b.where(b.lt(whole, constant(b, whole, static_cast<double>(*steps / 2))), up, down), t.dtype, outs);
+  const int64_t half = *steps / 2;
+  return done(b, b.where(b.lt(whole, constant(b, whole, static_cast<double>(half))), up, down), t.dtype, outs);
 }
 
 bool eye(Builder& b, const Node& n, Outs& outs) {

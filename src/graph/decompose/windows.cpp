@@ -53,8 +53,9 @@ bool adaptive_avg_pool(Builder& b, const Node& n, Outs& outs) {
     if (!from || !to || *to < 1 || *from % *to) return false;
     wide.push_back(*to);
     over.push_back(static_cast<int64_t>(wide.size()));
-    wide.push_back(*from / *to);
-    count *= static_cast<double>(*from / *to);
+    const int64_t window = *from / *to;
+    wide.push_back(window);
+    count *= static_cast<double>(window);
   }
   ValueId total = b.sum(b.reshape(b.convert(x, math(d)), wide), over);
   return done(b, b.div(total, constant(b, total, count)), d, outs);
