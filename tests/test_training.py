@@ -106,14 +106,12 @@ def leaf(*sizes: int) -> torch.Tensor:
     return torch.randn(*sizes).requires_grad_()
 
 
-# Some part of these still runs eager.
-EAGER = {"hook", "checkpoint"}
 INEXACT = {"custom_function", "dropout", "gather_scatter"}  # not in fp64
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_program(name: str) -> None:
-    agree(PROGRAMS[name], leaf(3, 4), leaf(3, 4), exact=name not in INEXACT, fullgraph=name not in EAGER)
+    agree(PROGRAMS[name], leaf(3, 4), leaf(3, 4), exact=name not in INEXACT)
 
 
 def run_module(module: torch.nn.Module, x: torch.Tensor, call: Any) -> None:
@@ -125,7 +123,7 @@ def run_module(module: torch.nn.Module, x: torch.Tensor, call: Any) -> None:
 def test_module(name: str) -> None:
     module, x = MODULES[name]()
     eager, exact = copy.deepcopy(module), copy.deepcopy(module).double()
-    fast = compiled(module, name not in EAGER)
+    fast = compiled(module)
     for _ in range(3):
         run_module(module, x, fast)
         run_module(eager, x, eager)
@@ -811,3 +809,152 @@ def test_compiled_optimizer_step(name: str) -> None:
             step()
     for p, q in zip(models[0].parameters(), models[1].parameters(), strict=True):
         torch.testing.assert_close(p, q)
+
+
+# ---- checkpoints, hooks, leaves made in the program
+
+
+class Block(torch.nn.Module):
+    def __init__(self, norm: torch.nn.Module | None = None) -> None:
+        super().__init__()
+        self.wide, self.narrow, self.norm = (
+            torch.nn.Linear(16, 64),
+            torch.nn.Linear(64, 16),
+            norm or torch.nn.LayerNorm(16),
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + F.dropout(self.narrow(F.gelu(self.wide(self.norm(x)))), 0.2)
+
+
+class Stack(torch.nn.Module):
+    def __init__(self, blocks: list[torch.nn.Module], reentrant: bool | None) -> None:
+        super().__init__()
+        self.blocks, self.reentrant = torch.nn.ModuleList(blocks), reentrant
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            if self.reentrant is None:
+                x = block(x)
+            else:
+                x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=self.reentrant)
+        return x.square().mean()
+
+
+def step(call: Any, model: torch.nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
+    torch.manual_seed(4)
+    model.zero_grad()
+    x = x.detach().requires_grad_()
+    loss = call(x)
+    loss.backward()
+    assert x.grad is not None
+    return [loss.detach(), x.grad, *(p.grad for p in model.parameters() if p.grad is not None), torch.rand(2)]
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpoint_is_part_of_the_graph(reentrant: bool) -> None:
+    torch.manual_seed(0)
+    model, x = Stack([Block() for _ in range(3)], reentrant), torch.randn(8, 16)
+    expected = step(model, model, x)
+    fast = compiled(model)
+    for _ in range(2):
+        torch.testing.assert_close(step(fast, model, x), expected)
+    (graph,) = flashover.explain(model)(x.clone().requires_grad_()).graphs
+    # Between the blocks one tensor each, and the masks of dropout; the wide ones are computed again.
+    assert graph["saved_bytes"] <= 8 * 16 * 4 * 3 * 2
+    model.reentrant = None
+    (graph,) = flashover.explain(model)(x.clone().requires_grad_()).graphs
+    assert graph["saved_bytes"] >= 8 * 64 * 4 * 3
+
+
+def test_checkpoint_that_does_things_twice_stays_so() -> None:
+    """Statistics of batch norm are updated by the forward and by its second run."""
+
+    class Counting(torch.nn.Linear):
+        calls = 0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.calls += 1
+            return super().forward(x)
+
+    for make in (lambda: Block(torch.nn.BatchNorm1d(16)), lambda: Counting(16, 16)):
+        torch.manual_seed(0)
+        model = Stack([make()], False)
+        other, x = copy.deepcopy(model), torch.randn(8, 16)
+        fast = compiled(model, fullgraph=False)
+        for _ in range(3):
+            torch.testing.assert_close(step(fast, model, x), step(other, other, x))
+        assert [t.tolist() for t in model.buffers()] == pytest.approx([t.tolist() for t in other.buffers()])
+        assert getattr(model.blocks[0], "calls", 0) == getattr(other.blocks[0], "calls", 0)
+
+
+def test_graph_break_in_a_checkpoint() -> None:
+    def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        y = (x @ w).relu()
+        if y.sum() > 1e9:
+            return y
+        return y.exp()
+
+    def call(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.utils.checkpoint.checkpoint(f, x * 2, w, use_reentrant=False).sin()
+
+    agree(call, leaf(3, 4), leaf(4, 4), fullgraph=False)
+
+
+def test_leaf_made_in_the_program() -> None:
+    def penalty(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        inside = x.detach().requires_grad_()
+        y = (inside @ w).tanh().sum(1)
+        (g,) = torch.autograd.grad(y.sum(), inside, create_graph=True)
+        return y.mean() + (g.norm(dim=1) - 1).square().mean() + (x * inside.view(-1).sum().detach()).sum()
+
+    agree(penalty, leaf(3, 4), leaf(4, 4))
+    # Its gradient ends in it: nothing of it reaches where its content is from.
+    agree(lambda x, w: (x.detach().requires_grad_().view(-1) * 2, x * w), leaf(3), leaf(3))
+    fast = compiled(lambda x: (x * 2).detach().requires_grad_(), fullgraph=False)
+    y = fast(torch.ones(3))
+    y.square().sum().backward()
+    assert torch.equal(y.grad, torch.full((3,), 4.0))
+
+
+def test_hooks_on_tensors() -> None:
+    def f(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = x * w
+        y.register_hook(lambda g: g.clamp(-0.5, 0.5))
+        z = y.exp()
+        z.register_hook(lambda g: None)
+        y.register_hook(lambda g: g + 1)
+        return z.sin(), y
+
+    agree(f, leaf(3, 4), leaf(3, 4))
+
+    # A hook whose tensor gets no gradient is not called.
+    def two(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = x * w
+        y.register_hook(lambda g: g + 1)
+        return y.exp(), x.sin()
+
+    x, w = leaf(3), leaf(3)
+    compiled(two)(x, w)[1].sum().backward()
+    torch.testing.assert_close(x.grad, x.detach().cos())
+    assert w.grad is None
+
+
+def test_hooks_that_do_something() -> None:
+    """They are called when the backward runs, each time."""
+    seen: list[torch.Tensor] = []
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = (x * 2).sin()
+        y.register_hook(lambda g: seen.append(g.clone()))
+        return (y * 3).exp()
+
+    fast = compiled(f, fullgraph=False)
+    for call in range(3):
+        x = leaf(3)
+        out = fast(x)
+        assert len(seen) == call
+        out.sum().backward()
+        y = (x * 2).sin().detach()
+        torch.testing.assert_close(seen[-1], 3 * (y * 3).exp())
+        torch.testing.assert_close(x.grad, seen[-1] * 2 * (x * 2).cos().detach())

@@ -318,6 +318,7 @@ Capture run_once(const Subject& subject, Interpreter::Path stop, Interpreter::Pa
         }
       } catch (const Declined& d) {
         decline(d.reason, d.where.empty() ? in.location() : d.where);
+        if (broke.empty()) broke = in.retry_path();
       }
       PyErr_Clear();
       release_locks(in);

@@ -9,6 +9,7 @@
 #include <map>
 
 #include "base/check.h"
+#include "graph/checkpoint.h"
 #include "ops/args.h"
 #include "trace/recorder.h"
 
@@ -74,6 +75,32 @@ TensorType dense(TensorType t) {
     stride = stride * t.sizes[d];
   }
   return t;
+}
+
+// Eager runs a checkpoint twice: what it wrote, beyond memory of its own, was written twice.
+void check_checkpoints(const graph::Graph& g) {
+  std::vector<int32_t> made_in;  // by storage
+  const auto maker = [&](int32_t storage) -> int32_t& {
+    if (made_in.size() <= static_cast<size_t>(storage)) made_in.resize(storage + 1, -2);
+    return made_in[storage];
+  };
+  for (const graph::Input& in : g.inputs)
+    if (g.values[in.value].storage >= 0) maker(g.values[in.value].storage) = -1;
+  for (const graph::Node& n : g.nodes) {
+    const int32_t here = graph::checkpoint_of(g, n);
+    for (ValueId v : n.outs)
+      if (v != kNoValue && g.values[v].storage >= 0)
+        if (int32_t& made = maker(g.values[v].storage); made == -2) made = here;
+    if (here < 0) continue;
+    if (n.op->effectful) throw Declined("a checkpoint has an effect: it would have it twice");
+    for (size_t a = 0; a < n.args.size() && a < 32; ++a)
+      if (n.op->mutates >> a & 1)
+        graph::for_each_ref(n.args[a], [&](ValueId v) {
+          const int32_t s = g.values[v].storage;
+          if (s < 0 || maker(s) != here)
+            throw Declined("a checkpoint writes a tensor from before it: it would do so twice");
+        });
+  }
 }
 
 std::string first_line(const char* text) {
@@ -146,6 +173,7 @@ graph::Joint Recorder::add_backward(const std::vector<PyObject*>& objects) {
     const at::Tensor trace(in.impl);
     if (has_hooks(trace)) throw Declined("training: a hook or retain_grad on an input");
   }
+  check_checkpoints(graph_);
   find_extra_results(joint, objects);
 
   std::vector<bool> of_input(storages_.size());
@@ -276,14 +304,28 @@ graph::Joint Recorder::add_backward(const std::vector<PyObject*>& objects) {
 // What nodes of the backward read of the forward is what eager's autograd saved, memory for memory.
 void Recorder::note_saved(graph::Joint& joint, size_t first_node, size_t first_value,
                           const std::vector<at::Tensor>& outputs) const {
-  std::vector<bool> saved(storages_.size());
+  std::vector<bool> saved(storages_.size()), made_again(storages_.size());
   for (size_t i = first_node; i < graph_.nodes.size(); ++i)
     for (const Arg& a : graph_.nodes[i].args)
       graph::for_each_ref(a, [&](ValueId v) {
         const int32_t s = graph_.values[v].storage;
         if (static_cast<size_t>(v) < first_value && s >= 0) saved[s] = true;
       });
-  for (size_t i = 0; i < outputs.size(); ++i) joint.results[i].saved = saved[trace_impl(outputs[i])->storage_id];
+  // What a checkpoint made is made again.
+  for (size_t i = 0; i < first_node; ++i)
+    if (const graph::Node& n = graph_.nodes[i]; graph::checkpoint_of(graph_, n) >= 0) {
+      for (ValueId v : n.outs)
+        if (v != kNoValue && graph_.values[v].storage >= 0) made_again[graph_.values[v].storage] = true;
+      // Its second run reads parameters as they are then.
+      for (const Arg& a : n.args)
+        graph::for_each_ref(a, [&](ValueId v) {
+          if (graph_.values[v].storage >= 0) saved[graph_.values[v].storage] = true;
+        });
+    }
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const int32_t s = trace_impl(outputs[i])->storage_id;
+    joint.results[i].saved = saved[s] && !made_again[s];
+  }
   joint.saved_inputs.assign(graph_.inputs.size(), false);
   for (const InputRecord& in : inputs_) joint.saved_inputs[in.number] = saved[in.impl->storage_id];
 }

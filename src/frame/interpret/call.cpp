@@ -125,18 +125,13 @@ PyObject* constant_list(PyObject* tensor) {
   return list.release();
 }
 
-// A leaf made while nothing is recorded for autograd: the flag is all there is to it (recipe.cpp lets none out).
+// A tensor of the trace: the flag is all there is to it. Gradients go to it where the program asks for them by
+// torch.autograd.grad; a backward from outside the graph finds no leaf there, since none is let out (recipe.cpp,
+// Session::add_backward).
 bool is_flag_only(Interpreter& in, PyObject* tensor) {
-  static PyObject* const ask = [] {
-    Ref m = Ref::borrow(PyDict_GetItemString(PyImport_GetModuleDict(), "torch._C"));
-    PyObject* f = m ? PyObject_GetAttrString(m.get(), "is_grad_enabled") : nullptr;
-    PyErr_Clear();
-    return f;
-  }();
   if (in.session == nullptr || in.recorder.is_old(tensor) || !in.session->is_trace_tensor(tensor)) return false;
-  Ref enabled = Ref::steal(ask != nullptr ? PyObject_CallNoArgs(ask) : nullptr);
-  PyErr_Clear();
-  return enabled.get() == Py_False;
+  in.note_retry();
+  return true;
 }
 
 // A level of torch.func.grad wraps a tensor and asks for its gradient; that level is part of the trace.
@@ -426,6 +421,12 @@ PyObject* Interpreter::call(PyObject* f, PyObject* const* args, size_t nargs, Py
         left_ranges.push_back(Ref::borrow(args[0]));  // entered before the capture
       return Py_NewRef(part == 1 ? args[0] : Py_None);
     }
+    if (is_checkpoint(f)) {
+      PyObject* result = call_checkpoint(args, nargs, kwnames);
+      if (result != nullptr || PyErr_Occurred()) return result;
+    }
+    if (PyObject* handle = call_register_hook(f, args, nargs, kwnames); handle != nullptr || PyErr_Occurred())
+      return handle;
     if (f == known_types().module_getattr && nargs == 2 && kwnames == nullptr) {
       PyObject* out = nullptr;
       return lookup_nn_module(args[0], args[1], &out) == 1 ? out : nullptr;

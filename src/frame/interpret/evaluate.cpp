@@ -7,6 +7,7 @@
 #include "frame/interpret/interpreter.h"
 #include "frame/interpret/opcode_parts.h"
 #include "frame/resume.h"
+#include "graph/checkpoint.h"
 
 namespace flashover::frame {
 namespace {
@@ -117,17 +118,22 @@ void Interpreter::touch(size_t slot, PyCodeObject* code, PyObject* object) {
 }
 
 void Interpreter::note_break() {
-  if (plain || !break_path_.empty()) return;
+  if (!plain && break_path_.empty()) break_path_ = path_here();
+}
+
+Interpreter::Path Interpreter::path_here() const {
+  Path path;
   std::vector<const Activation*> chain;
   for (const Activation* a = top_; a != nullptr; a = a->caller) chain.push_back(a);
   std::reverse(chain.begin(), chain.end());
-  if (chain.empty()) return;
+  if (chain.empty()) return path;
   size_t last = 0;  // the innermost frame that only direct calls lead to
   while (last + 1 < chain.size() && chain[last + 1]->direct) ++last;
   // A library's own functions run for real as a whole: nothing in them is worth a graph of its own.
   while (last > 0 && is_library(chain[last]->frame->f_code)) --last;
   for (size_t i = 0; i <= last; ++i)
-    break_path_.push_back({chain[i]->count, chain[i]->names != 0 ? chain[i]->names : chain[i]->count});
+    path.push_back({chain[i]->count, chain[i]->names != 0 ? chain[i]->names : chain[i]->count});
+  return path;
 }
 
 void Interpreter::take_snapshot(const Activation& innermost, int next, PyObject** sp) {
@@ -1394,7 +1400,8 @@ std::string Interpreter::operator_location() {
   }
   if (line == nullptr) line = innermost;
   if (line == nullptr) return "";
-  return line_of_frame(line) + (module == nullptr || module->empty() ? "" : " in " + *module);
+  return line_of_frame(line) + (module == nullptr || module->empty() ? "" : " in " + *module) +
+         (checkpoint_depth_ > 0 ? graph::checkpoint_mark(checkpoints_) : "");
 }
 
 std::string Interpreter::stack() const {

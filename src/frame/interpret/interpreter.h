@@ -118,6 +118,11 @@ class Interpreter {
   };
   using Path = std::vector<Ordinal>;
   const Path& break_path() const { return break_path_; }
+  // Where the first hook, checkpoint or new leaf is: such a thing may turn out not to fit when all has run.
+  const Path& retry_path() const { return retry_path_; }
+  void note_retry() {
+    if (retry_path_.empty()) retry_path_ = path_here();
+  }
   void stop_at(Path path) { stop_path_ = std::move(path); }
   const Snapshot* stopped() const { return stopped_.get(); }
   // The frame that this capture starts in the middle of.
@@ -142,6 +147,9 @@ class Interpreter {
   friend struct NativeCalls;
   PyObject* evaluate(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwflag, PlainRun* run = nullptr);
   void note_break();
+  Path path_here() const;
+  PyObject* call_checkpoint(PyObject* const* args, size_t nargs, PyObject* kwnames);
+  PyObject* call_register_hook(PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames);
   void take_snapshot(const Activation& innermost, int next, PyObject** sp);
   void touch(size_t slot, PyCodeObject* code, PyObject* object);
   int lookup_generic(PyObject* o, PyObject* name, PyObject** out);
@@ -174,7 +182,8 @@ class Interpreter {
   std::unordered_set<PyObject*> old_objects;
   Activation* top_ = nullptr;
   bool tail_ = false;  // the next frame's result is that of the running instruction
-  Path break_path_, stop_path_;
+  Path break_path_, stop_path_, retry_path_;
+  int checkpoint_depth_ = 0, checkpoints_ = 0;
   std::unique_ptr<Snapshot> stopped_;
   const Subject* start_ = nullptr;
   std::vector<Ref> generators_;  // weak references

@@ -12,6 +12,8 @@ PyObject* abandon_frame(PyThreadState* tstate, _PyInterpreterFrame* frame);
 enum class Library : uint8_t { kNo, kGuarded, kUnseen };
 Library library_code(PyCodeObject* code);
 
+bool is_checkpoint(PyObject* function);  // torch.utils.checkpoint.checkpoint
+
 void unbound_local(PyCodeObject* code, int index);
 void name_error(PyObject* name);
 void not_iterable_after_star(PyObject* o);

@@ -4,6 +4,7 @@
 #include <unordered_map>
 
 #include "base/check.h"
+#include "graph/checkpoint.h"
 #include "graph/partition/min_cut.h"
 #include "graph/passes/rewriter.h"
 #include "ops/args.h"
@@ -37,6 +38,7 @@ class Partitioner {
   Partition run() {
     index();
     find_backward();
+    find_checkpoints();
     choose();
     Partition p;
     describe_results(p);
@@ -114,6 +116,46 @@ class Partitioner {
     wanted_.erase(std::unique(wanted_.begin(), wanted_.end()), wanted_.end());
   }
 
+  // Values of checkpoints are not kept, except those that the rest of the forward reads: another checkpoint starts from
+  // them. Random ones are, since nobody runs them twice.
+  void find_checkpoints() {
+    std::vector<int32_t> of_location;
+    bool any = false;
+    for (const std::string& l : g_.locations) {
+      of_location.push_back(checkpoint_of(l));
+      any = any || of_location.back() >= 0;
+    }
+    checkpoint_.assign(g_.values.size(), -1);
+    handed_on_.assign(g_.values.size(), false);
+    if (!any) return;
+    const auto checkpoint = [&](const Node& n) { return n.location < 0 ? -1 : of_location[n.location]; };
+    std::vector<bool> live(g_.values.size());
+    const auto keep = [&](ValueId v) {
+      if (v != kNoValue) live[v] = handed_on_[v] = true;
+    };
+    for (size_t i = 0; i < results(); ++i) keep(g_.outputs[i].value);
+    for (const Mutation& m : g_.mutations) keep(m.value);
+    for (size_t i = g_.nodes.size(); i-- > 0;) {
+      const Node& n = g_.nodes[i];
+      if (node_backward_[i]) continue;
+      const int32_t mine = checkpoint(n);
+      bool needed = is_random(n) || n.op->mutates;
+      for (ValueId v : n.outs) {
+        if (v == kNoValue) continue;
+        needed = needed || live[v];
+        if (!is_random(n) && !n.op->mutates && !frozen_[v] && !g_.type(v).opaque) checkpoint_[v] = mine;
+      }
+      if (!needed) continue;
+      for (const Arg& a : n.args)
+        for_each_ref(a, [&](ValueId v) {
+          live[v] = true;
+          const Node* from = def(v);
+          if (from && checkpoint(*from) != mine) handed_on_[v] = true;
+        });
+    }
+  }
+  bool is_made_again(ValueId v) const { return checkpoint_[v] >= 0 && !handed_on_[v]; }
+
   int64_t bytes(ValueId v) const {
     const TensorType& t = g_.type(v);
     int64_t n = info(t.dtype).bytes;
@@ -125,6 +167,12 @@ class Partitioner {
   // In sixteenths of a byte moved; MinCut::kInfinite: never.
   int64_t recompute_cost(const Node& n, ValueId v, bool materialized) const {
     if (frozen_[v]) return 0;  // once, in the backward's own frozen part
+    if (is_made_again(v)) return 0;
+    if (checkpoint_[v] >= 0) {
+      bool inner = n.op->kind != OpKind::kView && n.op->kind != OpKind::kFactory;
+      for (const Arg& a : n.args) for_each_ref(a, [&](ValueId x) { inner = inner || is_made_again(x); });
+      if (inner) return MinCut::kInfinite;
+    }
     if (is_random(n) || n.op->mutates || is_extern(n)) return MinCut::kInfinite;
     const std::string_view name = n.op->name;
     int64_t work = 0;
@@ -154,6 +202,7 @@ class Partitioner {
     return work + (materialized ? bytes(v) * 32 : 0);
   }
   int64_t save_cost(ValueId v) const {
+    if (is_made_again(v)) return MinCut::kInfinite;
     if (by_reference(v)) return bytes(v) * 4 + 1;
     return bytes(v) * (in_memory_[v] ? 32 : 48) + 1;
   }
@@ -471,6 +520,8 @@ class Partitioner {
   const Joint& facts_;
   const PartitionOptions options_;
   std::vector<int32_t> producer_, input_of_, forward_input_, tangent_of_;
+  std::vector<int32_t> checkpoint_;  // that made the value and could again, or -1
+  std::vector<bool> handed_on_;      // read outside of its checkpoint
   std::vector<bool> frozen_, backward_, node_backward_, keep_, mutated_, rewritten_, in_memory_, saved_;
   std::vector<ValueId> wanted_;  // sorted; values without tangents that the backward reads
 };

@@ -145,6 +145,29 @@ TEST(Partition, ABudgetTradesMemoryForWork) {
   EXPECT_EQ(partition(g, facts, {.memory_budget = 0}).saved_bytes, 0);
 }
 
+TEST(Partition, CheckpointsAreComputedAgainFromWhereTheyStart) {
+  const Graph g = parse(R"(graph {
+    %0 : f32[32,32] = input user grad "x"
+    %1 : f32[32,32] = aten.mm.default(%0, %0)  # a.py:1 [checkpoint 1]
+    %2 : f32[32,32] = aten.bernoulli.p(%1, 0.5, None)  # a.py:2 [checkpoint 1]
+    %3 : f32[32,32] = prim.mul(%1, %2)  # a.py:3 [checkpoint 1]
+    %4 : f32[32,32] = aten.mm.default(%3, %3)  # a.py:1 [checkpoint 2]
+    %5 : f32[32,32] = prim.exp(%4)  # a.py:2 [checkpoint 2]
+    %6 : f32[32,32] = input tangent
+    %7 : f32[32,32] = prim.mul(%6, %5)
+    %8 : f32[32,32] = aten.mm.default(%7, %3)
+    %9 : f32[32,32] = prim.mul(%8, %2)
+    %10 : f32[32,32] = aten.mm.default(%9, %1)
+    return %5, %10
+  })");
+  const Partition p = partition(g, facts_of(g, 1));
+  expect_legal(p);
+  // Kept: what the second checkpoint starts from, and the random numbers. %5 is the result, which eager saves.
+  EXPECT_EQ(p.saved_bytes, 3 * 4096);
+  EXPECT_EQ(operators(p.backward),
+            (Names{"prim.mul", "aten.mm.default", "prim.mul", "aten.mm.default", "aten.mm.default"}));
+}
+
 TEST(Partition, AResultThatEagerSavesIsNotSavedTwice) {
   const Graph g = parse(R"(graph {
     %0 : f32[1000] = input user grad "x"

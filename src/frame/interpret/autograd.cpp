@@ -1,0 +1,129 @@
+// Calls that mean something to autograd only: torch.utils.checkpoint.checkpoint and Tensor.register_hook.
+#include <cstring>
+
+#include "frame/interpret/opcode_parts.h"
+
+namespace flashover::frame {
+namespace {
+
+PyObject* of_module(const char* module, const char* name) {
+  PyObject* m = PyDict_GetItemString(PyImport_GetModuleDict(), module);
+  return m != nullptr && PyModule_Check(m) ? PyDict_GetItemString(PyModule_GetDict(m), name) : nullptr;
+}
+
+bool says(PyObject* key, const char* text) { return PyUnicode_CompareWithASCIIString(key, text) == 0; }
+
+bool flag(PyObject* tensor, const char* name) {
+  Ref answer = Ref::steal(PyObject_GetAttrString(tensor, name));
+  PyErr_Clear();
+  return answer.get() == Py_True;
+}
+
+bool records_for_autograd() {
+  PyObject* ask = of_module("torch._C", "is_grad_enabled");
+  Ref enabled = Ref::steal(ask != nullptr ? PyObject_CallNoArgs(ask) : nullptr);
+  PyErr_Clear();
+  return enabled.get() == Py_True;
+}
+
+// The reentrant way makes each tensor among its results one that requires grad, and follows no others.
+bool is_reentrant_result(PyObject* result, PyObject* const* args, size_t nargs) {
+  const auto good = [&](PyObject* o) {
+    if (!is_tensor(o)) return o == Py_None;
+    for (size_t i = 0; i < nargs; ++i)
+      if (args[i] == o) return false;
+    return flag(o, "requires_grad");
+  };
+  if (!PyTuple_CheckExact(result)) return is_tensor(result) && good(result);
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(result); ++i)
+    if (!good(PyTuple_GET_ITEM(result, i))) return false;
+  return true;
+}
+
+}  // namespace
+
+bool is_checkpoint(PyObject* f) {
+  // torch's wrapper around it: one code for all functions that are wrapped so.
+  const auto* code = reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(f));
+  if (!says(code->co_name, "inner")) return false;
+  return f == of_module("torch.utils.checkpoint", "checkpoint");
+}
+
+// The function is called once, here; that it runs again in the backward is the partitioner's to arrange. Null without
+// an error: called in a way that this does not serve. Where the second run would be seen (it writes what was there
+// before) the capture ends before the call, here or when the backward is added.
+PyObject* Interpreter::call_checkpoint(PyObject* const* args, size_t nargs, PyObject* kwnames) {
+  if (nargs == 0 || session == nullptr) return nullptr;
+  std::vector<PyObject*> given(args, args + nargs);
+  std::vector<PyObject*> names;
+  PyObject* reentrant = Py_None;
+  for (size_t i = 0; i < keyword_count(kwnames); ++i) {
+    PyObject *key = PyTuple_GET_ITEM(kwnames, static_cast<Py_ssize_t>(i)), *value = args[nargs + i];
+    if (says(key, "use_reentrant")) {
+      reentrant = value;
+    } else if (says(key, "preserve_rng_state")) {
+      if (value != Py_True) return nullptr;
+    } else if (says(key, "context_fn")) {
+      if (value != of_module("torch.utils.checkpoint", "noop_context_fn")) return nullptr;
+    } else if (says(key, "debug")) {
+      if (value != Py_False) return nullptr;
+    } else if (says(key, "determinism_check")) {
+      if (!PyUnicode_Check(value) || !(says(value, "default") || says(value, "none"))) return nullptr;
+    } else if (!says(key, "early_stop")) {
+      names.push_back(key);
+      given.push_back(value);
+    }
+  }
+  if ((reentrant != Py_True && reentrant != Py_False) ||
+      of_module("torch.utils.checkpoint", "_checkpoint_debug_enabled") != Py_None)
+    return nullptr;
+  const bool reenters = reentrant == Py_True, records = records_for_autograd();
+  if (reenters) {
+    bool any = !records;
+    for (size_t i = 1; i < nargs; ++i) any = any || (is_tensor(args[i]) && flag(args[i], "requires_grad"));
+    if (!any || !names.empty()) return nullptr;  // warns and cuts the gradients, or raises
+  }
+  Ref kept = names.empty() ? Ref() : Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(names.size())));
+  for (size_t i = 0; i < names.size(); ++i)
+    PyTuple_SET_ITEM(kept.get(), static_cast<Py_ssize_t>(i), Py_NewRef(names[i]));
+  // Room for a first argument before those of the function.
+  PyObject* const* rest = given.data() + 1;
+  if (!records) return call(given[0], rest, nargs - 1, kept.get());
+  note_retry();
+  const size_t writes = journal.entries().size();
+  Ref result;
+  {
+    if (checkpoint_depth_++ == 0) ++checkpoints_;  // the outermost counts
+    struct Leave {
+      int& depth;
+      ~Leave() { --depth; }
+    } const leave{checkpoint_depth_};
+    result = Ref::steal(call(given[0], rest, nargs - 1, kept.get()));
+    if (!result) return nullptr;
+  }
+  if (journal.entries().size() != writes) throw Declined("a checkpoint writes Python objects, and would do so twice");
+  if (reenters && !is_reentrant_result(result.get(), args + 1, nargs - 1))
+    throw Declined("a reentrant checkpoint with a result that does not require grad");
+  return result.release();
+}
+
+// A hook on a tensor of the trace runs when the trace's backward does, and is part of it. Null without an error: not
+// such a tensor.
+PyObject* Interpreter::call_register_hook(PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames) {
+  static PyObject* const name = PyUnicode_InternFromString("register_hook");
+  if (session == nullptr || nargs != 2 || kwnames != nullptr || !is_tensor(args[0]) || recorder.is_old(args[0]) ||
+      !says(reinterpret_cast<PyFunctionObject*>(f)->func_name, "register_hook") || !session->is_trace_tensor(args[0]) ||
+      !flag(args[0], "requires_grad") || flag(args[0], "is_leaf"))
+    return nullptr;
+  PyObject* tensor = of_module("torch", "Tensor");
+  PyObject* known =
+      tensor != nullptr ? PyDict_GetItemWithError(reinterpret_cast<PyTypeObject*>(tensor)->tp_dict, name) : nullptr;
+  if (f != known || !PyFunction_Check(args[1])) return nullptr;
+  note_retry();
+  ++uninterpreted;
+  PyObject* handle = PyObject_Vectorcall(f, args, nargs, kwnames);
+  --uninterpreted;
+  return handle;
+}
+
+}  // namespace flashover::frame
