@@ -1,6 +1,8 @@
-"""flashover.packed_linear: bf16 products on the AMX unit."""
+"""flashover.packed_linear: bf16 products on the AMX unit, and f32 ones out of bf16 pieces."""
 
 from __future__ import annotations
+
+import math
 
 import pytest
 import torch
@@ -69,4 +71,76 @@ def test_program(activation: str) -> None:
             torch.testing.assert_close(got, eager, rtol=2e-2, atol=2e-2, equal_nan=True)
             model.weight.mul_(-2)  # the packed copy must follow
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        assert "flashover.packed_linear" in str(flashover.explain(program)(x))
+
+
+SHAPES = [(1, 1, 1), (1, 33, 5), (17, 64, 32), (33, 70, 45), (50, 800, 100), (300, 1700, 130)]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_f32_operator(shape: tuple[int, int, int], activation: str) -> None:
+    """As exact as f32 arithmetic: rms errors against eager's own."""
+    rows, inner, columns = shape
+    torch.manual_seed(0)
+    x = torch.randn(rows, inner + 3)[:, :inner]
+    w, b = torch.randn(columns, inner), torch.randn(columns)
+    for weight, bias in ((w, b), (w.t().contiguous().t(), None)):
+        packed = torch.ops.flashover.pack_linear(weight)
+        got = torch.ops.flashover.packed_linear(x, packed, bias, columns, activation)
+        eager = ACTIVATIONS[activation](F.linear(x, weight, bias))
+        want = ACTIVATIONS[activation](F.linear(x.double(), weight.double(), None if bias is None else bias.double()))
+        assert got.shape == want.shape and got.dtype == torch.float32
+        error, floor = (got - want).square().mean().sqrt(), 2e-7 * want.square().mean().sqrt()
+        assert error <= (eager - want).square().mean().sqrt() + floor
+        torch.testing.assert_close(got.double(), want, rtol=1e-5, atol=1e-5 * math.sqrt(inner))
+
+
+@pytest.mark.parametrize("inner", [40, 1000])
+def test_f32_every_size(inner: int) -> None:
+    """Rows and columns that three bf16 numbers cannot hold are multiplied in f32 arithmetic, and the others are not
+    touched by them."""
+    torch.manual_seed(0)
+    x, w, b = torch.randn(37, inner), torch.randn(70, inner), torch.zeros(70)
+    for row, scale in ((3, 1e-38), (5, 1e-42), (7, 1e30), (9, 1e36), (11, 0.0), (13, 1e-15)):
+        x[row] *= scale
+    x[17, 1], x[19, 2], x[36, 3] = float("nan"), float("inf"), -float("inf")
+    packed = torch.ops.flashover.pack_linear(w)
+    got = torch.ops.flashover.packed_linear(x, packed, b, 70, "none")
+    want = F.linear(x, w)
+    assert torch.equal(got.isnan(), want.isnan()) and torch.equal(got.isinf(), want.isinf())
+    exact = F.linear(x.double(), w.double())
+    for row in (r for r in range(37) if bool(exact[r].isfinite().all()) and bool(want[r].isfinite().all())):
+        size = float(exact[row].square().mean().sqrt())
+        assert float((got[row] - exact[row]).abs().max()) <= 3e-6 * size + 1e-44 * inner, row
+    for column, value in ((2, 1e33), (33, float("inf")), (35, float("nan")), (40, 1e-40)):
+        w[column, 5:] = value
+    got = torch.ops.flashover.packed_linear(x, torch.ops.flashover.pack_linear(w), b, 70, "none")
+    want = F.linear(x, w)
+    ordinary = [0, 1, 2, 4, 6, 8, 14, 15, 16, 18, 20, 35]
+    torch.testing.assert_close(got[ordinary], want[ordinary], rtol=2e-5, atol=2e-4, equal_nan=True)
+    w[40, :5] = 0
+    got = torch.ops.flashover.packed_linear(x, torch.ops.flashover.pack_linear(w), b, 70, "none")
+    tiny = F.linear(x[ordinary].double(), w[40].double()[None])[:, 0]
+    torch.testing.assert_close(got[ordinary, 40].double(), tiny, rtol=1e-3, atol=1e-43 * inner)
+
+
+@pytest.mark.parametrize("activation", ["none", "relu", "gelu", "silu"])
+def test_f32_program(activation: str) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Linear(200, 160)
+    x = torch.randn(2, 20, 200)
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return ACTIVATIONS[activation](model(x))
+
+    fast = flashover.compile(program, fullgraph=True)
+    with torch.no_grad():
+        for value in (1.0, float("nan"), 1e-44):
+            x[1, 3, 5] = value
+            torch.testing.assert_close(fast(x), program(x), rtol=1e-5, atol=1e-5, equal_nan=True)
+            model.weight.mul_(-2)  # the packed copy must follow
+        model.weight.data = torch.randn(160, 200)
+        x[1, 3, 5] = 1
+        torch.testing.assert_close(fast(x), program(x), rtol=1e-5, atol=1e-4)
         assert "flashover.packed_linear" in str(flashover.explain(program)(x))

@@ -1,5 +1,8 @@
 #include "graph/passes/convolution.h"
 
+#include <algorithm>
+
+#include "graph/passes/linear.h"
 #include "graph/passes/match.h"
 #include "graph/passes/rewriter.h"
 #include "ops/args.h"
@@ -80,6 +83,36 @@ Arg spatial(const Arg& a, size_t count) {  // one entry per spatial dim
   return int_list(list);
 }
 
+// A convolution with a kernel of one point is a product of all points (rows) with one matrix. x lies channels last.
+bool use_product(Rewriter& r, ValueId x, ValueId weight, std::optional<ValueId> bias, const Providers& providers,
+                 Values& results) {
+  const Sizes sizes = r.b.sizes(x);
+  const size_t rank = sizes.size();
+  int64_t rows = 1;
+  for (size_t d = 0; d < rank; ++d)
+    if (d != 1) rows *= sizes[d].value();
+  const int64_t inner = sizes[1].value(), columns = r.b.size(weight, 0).value();
+  if (!suits_pieces(providers, r.b.dtype(x), rows, inner, columns)) return false;
+  std::vector<int64_t> last{0}, back{0, static_cast<int64_t>(rank) - 1};
+  for (size_t d = 2; d < rank; ++d)
+    last.push_back(static_cast<int64_t>(d)), back.push_back(static_cast<int64_t>(d) - 1);
+  last.push_back(1);
+  const ValueId matrix = r.b.reshape(weight, {columns, inner});
+  const ValueId points = r.b.reshape(r.b.permute(x, last), {rows, inner});
+  const ValueId packed = r.b.emit("flashover.pack_linear.default", {Ref{matrix}}, opaque_type(r.b.type(matrix)));
+  TensorType type = r.b.type(points);
+  type.sizes = {rows, columns};
+  const ValueId y =
+      r.b.emit("flashover.packed_linear.default",
+               {Ref{points}, Ref{packed}, bias ? Arg(Ref{*bias}) : Arg(), sym::Expr(columns), std::string("none")},
+               dense_type(type));
+  Sizes out{sizes[0]};
+  out.insert(out.end(), sizes.begin() + 2, sizes.end());
+  out.push_back(columns);
+  results = {r.b.permute(r.b.reshape(y, out), back)};
+  return true;
+}
+
 bool use_onednn(Rewriter& r, const Node& n, Values& results, const void* user) {
   const auto& providers = *static_cast<const Providers*>(user);
   const ValueId x = skip_copies(r, ops::as_value(n.args[kInput])), weight = ops::as_value(n.args[kWeight]);
@@ -101,12 +134,20 @@ bool use_onednn(Rewriter& r, const Node& n, Values& results, const void* user) {
   last.strides = channels_last_strides(last.sizes);
   const Arg stride = spatial(n.args[kStride], rank - 2), padding = spatial(n.args[kPadding], rank - 2),
             dilation = spatial(n.args[kDilation], rank - 2);
+  const auto x_last = [&] { return same_strides(input, last) ? x : r.b.emit("prim.copy", {Ref{x}}, last); };
+  const auto all = [](const Arg& list, int64_t n) {
+    return std::ranges::all_of(ops::as_ints(list), [&](int64_t i) { return i == n; });
+  };
+  const bool points = std::all_of(w.sizes.begin() + 2, w.sizes.end(), [](sym::Expr e) { return e.is_const(1); });
+  if (points && all(stride, 1) && all(padding, 0) && sym::known_eq(w.sizes[1], input.sizes[1]) &&
+      use_product(r, x_last(), weight, bias, providers, results))
+    return true;
   const ValueId packed =
       r.b.emit("mkldnn._reorder_convolution_weight.default",
                {Ref{weight}, padding, stride, dilation, n.args[kGroups], input.sizes}, opaque_type(w));
-  const ValueId x_last = same_strides(input, last) ? x : r.b.emit("prim.copy", {Ref{x}}, last);
+  const ValueId lying = x_last();
   results = {r.b.emit("mkldnn._convolution_pointwise.default",
-                      {Ref{x_last}, Ref{packed}, bias ? Arg(Ref{*bias}) : Arg(), padding, stride, dilation,
+                      {Ref{lying}, Ref{packed}, bias ? Arg(Ref{*bias}) : Arg(), padding, stride, dilation,
                        n.args[kGroups], std::string("none"), std::vector<double>{}, std::string()},
                       type)};
   return true;

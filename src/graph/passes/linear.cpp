@@ -40,9 +40,11 @@ bool use_library(Rewriter& r, ValueId x, ValueId matrix, std::optional<ValueId> 
     if (b.rank() != 1 || !sym::known_eq(b.sizes[0], m.sizes[1]) || b.dtype != a.dtype) return false;
   }
   const int64_t rows = a.sizes[0].value(), inner = m.sizes[0].value(), columns = m.sizes[1].value();
-  const int64_t bytes = inner * columns * info(a.dtype).bytes;
+  const int64_t bytes =
+      inner * columns * (a.dtype == DType::kF32 ? 6 : info(a.dtype).bytes);  // the most that any takes
   const bool can_pack = r.is_frozen(matrix) && state.packed_bytes + bytes <= state.providers.pack_budget;
-  const Gemm gemm = choose_gemm(state.providers, a.dtype, rows, inner, columns, can_pack);
+  const bool pieces = can_pack && suits_pieces(state.providers, a.dtype, rows, inner, columns);
+  const Gemm gemm = pieces ? Gemm::kOwnPacked : choose_gemm(state.providers, a.dtype, rows, inner, columns, can_pack);
   if (gemm == Gemm::kAten) return false;
   const ValueId weight = transposed(r, matrix);
   const TensorType w = r.b.type(weight);
@@ -109,19 +111,22 @@ std::optional<std::string> own_activation(const Node& n) {
   return approximate && *approximate == "tanh" ? "gelu_tanh" : "gelu";
 }
 
-// activation(reshape(linear)): the linear computes it.
+// activation(views(linear)): the linear computes it.
 bool take_activation(Rewriter& r, const Node& n, Values& results, const void* user) {
   const auto& state = *static_cast<const State*>(user);
   if (state.providers.strict_numerics) return false;
-  const ValueId top = ops::as_value(n.args[0]);
-  ValueId v = top;
-  while (const Node* view = r.def(v, "prim.reshape")) {
-    if (r.uses(v) != 1) return false;
+  std::vector<Node> views;
+  ValueId v = ops::as_value(n.args[0]);
+  for (;;) {
+    const Node* view = r.def(v);
+    if (!view || r.uses(v) != 1) return false;
+    if (view->op->name == "prim.reshape" || view->op->name == "prim.permute")
+      views.push_back(*view);
+    else if (view->op->name != "prim.copy")
+      break;
     v = ops::as_value(view->args[0]);
   }
-  const Node* found = r.uses(v) == 1 ? r.def(v) : nullptr;
-  if (!found) return false;
-  const Node linear = *found;
+  const Node linear = *r.def(v);
   const auto plain = [&](size_t i) { return std::get<std::string>(linear.args[i]) == "none"; };
   ValueId fused = kNoValue;
   if (linear.op->name == "flashover.packed_linear.default" && plain(4)) {
@@ -137,7 +142,10 @@ bool take_activation(Rewriter& r, const Node& n, Values& results, const void* us
   } else {
     return false;
   }
-  results = {r.b.reshape(fused, r.b.sizes(top))};
+  for (size_t i = views.size(); i-- > 0;)
+    fused = views[i].op->name == "prim.permute" ? r.b.permute(fused, ops::as_ints(views[i].args[1]))
+                                                : r.b.reshape(fused, r.b.sizes(views[i].outs[0]));
+  results = {fused};
   return true;
 }
 
@@ -154,6 +162,15 @@ constexpr RewriteRule kRules[] = {
 };
 
 }  // namespace
+
+// f32 in bf16 pieces: they take half as much memory again, so not for the few rows whose time is reading the weight,
+// nor where much is padded to blocks of 32.
+bool suits_pieces(const Providers& providers, DType dtype, int64_t rows, int64_t inner, int64_t columns) {
+  if (dtype != DType::kF32 || !providers.own_bf16 || providers.strict_numerics || rows < 32) return false;
+  const auto work = [&](int64_t k, int64_t n) { return 2.0 * static_cast<double>(rows) * static_cast<double>(k * n); };
+  const auto padded = [](int64_t n) { return (n + 31) / 32 * 32; };
+  return work(inner, columns) >= 2e6 && work(padded(inner), padded(columns)) < 1.4 * work(inner, columns);
+}
 
 Graph linear(Graph g, const Providers& providers) {
   State state{providers};

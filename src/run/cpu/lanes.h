@@ -55,18 +55,23 @@ static inline __m512 silu16(__m512 x) {
   return _mm512_div_ps(x, _mm512_add_ps(_mm512_set1_ps(1.f), e));
 }
 
-// x times the normal distribution, by the complementary error function (Abramowitz and Stegun 7.1.26): an error of 1e-7
-// of x, far below 16-bit results.
+// x times the normal distribution, by the complementary error function as t exp(-z^2 + P(t)), t = 1 / (1 + z / 2)
+// (Numerical Recipes, erfcc): 1.2e-7 of the result also where that is small.
 static inline __m512 gelu16(__m512 x) {
   const __m512 z = _mm512_mul_ps(_mm512_abs_ps(x), _mm512_set1_ps(0.70710678f)), one = _mm512_set1_ps(1.f);
-  const __m512 t = _mm512_div_ps(one, _mm512_fmadd_ps(z, _mm512_set1_ps(0.3275911f), one));
-  __m512 p = _mm512_set1_ps(1.061405429f);
-  p = _mm512_fmadd_ps(p, t, _mm512_set1_ps(-1.453152027f));
-  p = _mm512_fmadd_ps(p, t, _mm512_set1_ps(1.421413741f));
-  p = _mm512_fmadd_ps(p, t, _mm512_set1_ps(-0.284496736f));
-  p = _mm512_fmadd_ps(p, t, _mm512_set1_ps(0.254829592f));
-  const __m512 e = exp16_or_zero(_mm512_mul_ps(_mm512_mul_ps(z, z), _mm512_set1_ps(-1.f)), -80.f);
-  const __m512 tail = _mm512_mul_ps(_mm512_mul_ps(p, t), _mm512_mul_ps(e, _mm512_set1_ps(0.5f)));  // P(X > |x|)
+  const __m512 t = _mm512_div_ps(one, _mm512_fmadd_ps(z, _mm512_set1_ps(0.5f), one));
+  __m512 p = _mm512_set1_ps(0.17087277f);
+  p = _mm512_fmadd_ps(p, t, _mm512_set1_ps(-0.82215223f));
+  p = _mm512_fmadd_ps(p, t, _mm512_set1_ps(1.48851587f));
+  p = _mm512_fmadd_ps(p, t, _mm512_set1_ps(-1.13520398f));
+  p = _mm512_fmadd_ps(p, t, _mm512_set1_ps(0.27886807f));
+  p = _mm512_fmadd_ps(p, t, _mm512_set1_ps(-0.18628806f));
+  p = _mm512_fmadd_ps(p, t, _mm512_set1_ps(0.09678418f));
+  p = _mm512_fmadd_ps(p, t, _mm512_set1_ps(0.37409196f));
+  p = _mm512_fmadd_ps(p, t, _mm512_set1_ps(1.00002368f));
+  p = _mm512_fmadd_ps(p, t, _mm512_set1_ps(-1.26551223f));
+  const __m512 e = exp16_or_zero(_mm512_fnmadd_ps(z, z, p), -80.f);
+  const __m512 tail = _mm512_mul_ps(_mm512_mul_ps(t, _mm512_set1_ps(0.5f)), e);  // P(X > |x|)
   const __mmask16 negative = _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_LT_OQ);
   return _mm512_mul_ps(x, _mm512_mask_mov_ps(_mm512_sub_ps(one, tail), negative, tail));
 }
@@ -93,15 +98,13 @@ static inline __mmask16 first_lanes(int64_t n) {
                   : static_cast<__mmask16>((1u << n) - 1);
 }
 
-// All eight tiles 16 rows of 64 bytes.
+// All eight tiles 16 rows of 64 bytes. (A constant: compilers do not see that the instruction reads all 64 bytes, and
+// leave out stores that only it would read.)
 static inline void configure_tiles() {
-  alignas(64) uint8_t config[64] = {};
-  config[0] = 1;
-  for (int t = 0; t < 8; ++t) {
-    config[16 + 2 * t] = 64;
-    config[48 + t] = 16;
-  }
-  _tile_loadconfig(config);
+  alignas(64) static constexpr uint8_t kConfig[64] = {
+      1,  0, 0,  0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 64, 0, 64, 0, 64, 0,  64, 0,  64, 0,  64, 0,
+      64, 0, 64, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  0, 0,  0, 16, 16, 16, 16, 16, 16, 16, 16};
+  _tile_loadconfig(kConfig);
 }
 
 FLASHOVER_AVX512_END

@@ -21,33 +21,52 @@ at::Tensor dense(const std::vector<int64_t>& sizes, at::ScalarType dtype) {
 bool is_dense_last(const at::Tensor& t) { return t.size(-1) <= 1 || t.stride(-1) == 1; }
 
 at::Tensor pack_linear(const at::Tensor& weight) {
-  TORCH_CHECK(weight.dim() == 2 && weight.scalar_type() == at::kBFloat16, "pack_linear: a bf16 matrix");
-  at::Tensor packed = dense({packed_elements(weight.size(0), weight.size(1))}, at::kBFloat16);
-  pack_weight(static_cast<const uint16_t*>(weight.const_data_ptr()), weight.stride(0), weight.stride(1), weight.size(0),
-              weight.size(1), static_cast<uint16_t*>(packed.mutable_data_ptr()));
+  TORCH_CHECK(weight.dim() == 2 && (weight.scalar_type() == at::kBFloat16 || weight.scalar_type() == at::kFloat),
+              "pack_linear: a bf16 or f32 matrix");
+  const bool f32 = weight.scalar_type() == at::kFloat;
+  const int64_t columns = weight.size(0), inner = weight.size(1);
+  // (Pieces of f32 numbers are two to a float: what is packed has the weight's dtype in a plan.)
+  at::Tensor packed = f32 ? dense({packed_f32_elements(columns, inner) / 2}, at::kFloat)
+                          : dense({packed_elements(columns, inner)}, at::kBFloat16);
+  auto* to = static_cast<uint16_t*>(packed.mutable_data_ptr());
+  if (f32)
+    pack_weight_f32(static_cast<const float*>(weight.const_data_ptr()), weight.stride(0), weight.stride(1), columns,
+                    inner, to);
+  else
+    pack_weight(static_cast<const uint16_t*>(weight.const_data_ptr()), weight.stride(0), weight.stride(1), columns,
+                inner, to);
   return packed;
+}
+
+template <typename L, typename T>
+void run_linear(const at::Tensor& x, const at::Tensor& packed, const std::optional<at::Tensor>& bias,
+                Activation activation, at::Tensor& out) {
+  linear(L{.x = static_cast<const T*>(x.const_data_ptr()),
+           .row_stride = x.stride(0),
+           .packed = static_cast<const uint16_t*>(packed.const_data_ptr()),
+           .bias = bias ? static_cast<const T*>(bias->const_data_ptr()) : nullptr,
+           .out = static_cast<T*>(out.mutable_data_ptr()),
+           .rows = x.size(0),
+           .inner = x.size(1),
+           .columns = out.size(1),
+           .activation = activation});
 }
 
 at::Tensor packed_linear(const at::Tensor& x, const at::Tensor& packed, const std::optional<at::Tensor>& bias,
                          int64_t columns, c10::string_view activation) {
   TORCH_CHECK(has_amx_bf16(), "packed_linear: this machine has no AMX");
   const auto act = activation_named({activation.data(), activation.size()});
-  TORCH_CHECK(act && x.dim() == 2 && x.scalar_type() == at::kBFloat16 && is_dense_last(x) &&
-                  packed.scalar_type() == at::kBFloat16 && packed.numel() == packed_elements(columns, x.size(1)),
-              "packed_linear: wrong arguments");
-  TORCH_CHECK(!bias || (bias->scalar_type() == at::kBFloat16 && bias->numel() == columns && is_dense_last(*bias)),
+  const bool f32 = x.scalar_type() == at::kFloat;
+  TORCH_CHECK(
+      act && x.dim() == 2 && (f32 || x.scalar_type() == at::kBFloat16) && is_dense_last(x) &&
+          packed.scalar_type() == x.scalar_type() &&
+          packed.numel() == (f32 ? packed_f32_elements(columns, x.size(1)) / 2 : packed_elements(columns, x.size(1))),
+      "packed_linear: wrong arguments");
+  TORCH_CHECK(!bias || (bias->scalar_type() == x.scalar_type() && bias->numel() == columns && is_dense_last(*bias)),
               "packed_linear: wrong bias");
-  at::Tensor out = dense({x.size(0), columns}, at::kBFloat16);
+  at::Tensor out = dense({x.size(0), columns}, x.scalar_type());
   if (out.numel() == 0) return out;
-  linear({.x = static_cast<const uint16_t*>(x.const_data_ptr()),
-          .row_stride = x.stride(0),
-          .packed = static_cast<const uint16_t*>(packed.const_data_ptr()),
-          .bias = bias ? static_cast<const uint16_t*>(bias->const_data_ptr()) : nullptr,
-          .out = static_cast<uint16_t*>(out.mutable_data_ptr()),
-          .rows = x.size(0),
-          .inner = x.size(1),
-          .columns = columns,
-          .activation = *act});
+  (f32 ? run_linear<LinearF32, float> : run_linear<Linear, uint16_t>)(x, packed, bias, *act, out);
   return out;
 }
 

@@ -1,0 +1,276 @@
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "run/cpu/linear.h"
+#include "run/cpu/team.h"
+// Last: the rest of the file is for AVX512 and AMX.
+#include "run/cpu/lanes.h"
+
+namespace flashover::run::cpu {
+namespace {
+
+constexpr int64_t kTile = 16, kBlock = 32;
+constexpr int64_t kPiece = kBlock * kBlock;  // elements of one piece of a block
+constexpr int64_t kStep = 3 * kPiece;        // ... of the three
+// Sums of so many blocks of the inner dim are made apart: with fewer, reading and writing the sums takes longer than
+// reading rows and weight from L2.
+constexpr int64_t kChunk = 24;
+// Rows (in blocks) and columns (in panels) of a task: packed rows (144 KB a block) and sums stay in L2.
+constexpr int64_t kTaskRows = 8, kTaskPanels = 24;
+// Ranges of the largest number of a row, as bits.
+constexpr uint32_t kLeast = (127u - 40) << 23, kMost = (127u + 63) << 23;
+
+int64_t up(int64_t n, int64_t d) { return (n + d - 1) / d; }
+
+uint16_t round_bf16(float x) {
+  const auto bits = std::bit_cast<uint32_t>(x);
+  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+float widen(uint16_t x) { return std::bit_cast<float>(static_cast<uint32_t>(x) << 16); }
+
+bool in_range(uint32_t largest) { return largest == 0 || (largest >= kLeast && largest < kMost); }
+
+}  // namespace
+
+int64_t packed_f32_elements(int64_t columns, int64_t inner) {
+  const int64_t panels = up(columns, kBlock);
+  return panels * up(inner, kBlock) * kStep + up(panels, kBlock) * kBlock;
+}
+
+// A panel with a column out of range keeps its f32 numbers, 32 columns side by side.
+void pack_weight_f32(const float* weight, int64_t column_stride, int64_t inner_stride, int64_t columns, int64_t inner,
+                     uint16_t* packed) {
+  const int64_t blocks = up(inner, kBlock), panels = up(columns, kBlock);
+  uint16_t* flags = packed + panels * blocks * kStep;
+  std::fill(flags, flags + up(panels, kBlock) * kBlock, uint16_t{0});
+  in_parallel(panels, [&](int64_t panel) {
+    const int64_t first = panel * kBlock;
+    for (int64_t column = first; column < std::min(first + kBlock, columns); ++column) {
+      uint32_t largest = 0;
+      for (int64_t k = 0; k < inner; ++k)
+        largest =
+            std::max(largest, std::bit_cast<uint32_t>(weight[column * column_stride + k * inner_stride]) & 0x7fffffff);
+      if (!in_range(largest)) flags[panel] = 1;
+    }
+    uint16_t* out = packed + panel * blocks * kStep;
+    for (int64_t block = 0; block < blocks; ++block, out += kStep)
+      for (int64_t c = 0; c < kBlock; ++c)
+        for (int64_t i = 0; i < kBlock; ++i) {
+          const int64_t column = first + c, k = block * kBlock + i;
+          float x = column < columns && k < inner ? weight[column * column_stride + k * inner_stride] : 0.f;
+          if (flags[panel]) {
+            std::memcpy(out + 2 * (i * kBlock + c), &x, sizeof x);
+            continue;
+          }
+          const int64_t at = c / kTile * kTile * kBlock + i / 2 * kBlock + c % kTile * 2 + i % 2;
+          for (int64_t piece = 0; piece < 3; ++piece) {
+            const uint16_t part = round_bf16(x);
+            out[piece * kPiece + at] = part;
+            x -= widen(part);
+          }
+        }
+  });
+}
+
+FLASHOVER_AVX512_BEGIN
+namespace {
+
+struct Pieces {
+  __m512i of[3];
+};
+inline Pieces split(__m512 a, __m512 b) {
+  Pieces p;
+  for (int i = 0; i < 3; ++i) {
+    const auto h = (__m512i)_mm512_cvtne2ps_pbh(b, a);
+    p.of[i] = h;
+    if (i == 2) break;
+    const __m512i low = _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_castsi512_si256(h)), 16);
+    const __m512i high = _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(h, 1)), 16);
+    a = _mm512_sub_ps(a, _mm512_castsi512_ps(low));
+    b = _mm512_sub_ps(b, _mm512_castsi512_ps(high));
+  }
+  return p;
+}
+
+// Up to 32 rows, `blocks` blocks of the inner dim from `first` on, as tiles: block by block, piece by piece. The bits
+// of the rows that came out of range are set in what is returned.
+uint32_t pack_rows(const LinearF32& l, int64_t row, int64_t rows, int64_t first, int64_t blocks, uint16_t* out) {
+  uint32_t bad = 0;
+  for (int64_t r = 0; r < (rows > kTile ? kBlock : kTile); ++r) {
+    uint16_t* to = out + r * kBlock;
+    const float* from = l.x + (row + r) * l.row_stride + first * kBlock;
+    const int64_t left = r < rows ? l.inner - first * kBlock : 0;
+    __m512i largest = _mm512_setzero_si512();
+    for (int64_t b = 0; b < blocks; ++b, to += kStep) {
+      const __mmask16 low = first_lanes(left - b * kBlock), high = first_lanes(left - b * kBlock - 16);
+      const __m512 x = _mm512_maskz_loadu_ps(low, from + (low ? b * kBlock : 0));
+      const __m512 y = _mm512_maskz_loadu_ps(high, from + (high ? b * kBlock + 16 : 0));
+      const __m512i size = _mm512_set1_epi32(0x7fffffff);
+      largest = _mm512_max_epu32(largest, _mm512_max_epu32(_mm512_and_si512(size, _mm512_castps_si512(x)),
+                                                           _mm512_and_si512(size, _mm512_castps_si512(y))));
+      const Pieces p = split(x, y);
+      for (int i = 0; i < 3; ++i) _mm512_store_si512(to + i * kPiece, p.of[i]);
+    }
+    if (!in_range(_mm512_reduce_max_epu32(largest))) bad |= 1u << r;
+  }
+  return bad;
+}
+
+// c (tiles of 16 x 16, two by two) = rows x panel, small products first, since what is added to small sums is rounded
+// less. (Fetching ahead gains nothing.)
+template <bool two>
+void multiply(const uint16_t* a, int64_t blocks, const uint16_t* b, float* c) {
+  __asm__ volatile("" ::: "memory");  // the tile loads do not say that they read memory
+  constexpr int64_t kMiddle = kPiece, kLow = 2 * kPiece, kSecond = kPiece / 2;
+  _tile_zero(0);
+  _tile_zero(1);
+  if (two) {
+    _tile_zero(2);
+    _tile_zero(3);
+  }
+  for (int64_t k = 0; k < blocks; ++k, a += kStep, b += kStep) {
+    const auto times = [&](int64_t piece_a, int64_t piece_b, bool load_a, bool load_b) __attribute__((always_inline)) {
+      if (load_a) _tile_loadd(4, a + piece_a, 64);
+      if (load_b) _tile_loadd(6, b + piece_b, 64);
+      _tile_dpbf16ps(0, 4, 6);
+      if (load_b) _tile_loadd(7, b + piece_b + kSecond, 64);
+      _tile_dpbf16ps(1, 4, 7);
+      if (two) {
+        if (load_a) _tile_loadd(5, a + piece_a + kSecond, 64);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+      }
+    };
+    times(0, kLow, true, true);
+    times(0, kMiddle, false, true);
+    times(kMiddle, kMiddle, true, false);
+    times(kMiddle, 0, false, true);
+    times(kLow, 0, true, false);
+    times(0, 0, true, false);
+  }
+  _tile_stored(0, c, 64);
+  _tile_stored(1, c + 256, 64);
+  if (two) {
+    _tile_stored(2, c + 512, 64);
+    _tile_stored(3, c + 768, 64);
+  }
+  __asm__ volatile("" ::: "memory");
+}
+
+void add_tiles(const float* from, int64_t n, float* to) {
+  for (int64_t i = 0; i < n; i += 16)
+    _mm512_store_ps(to + i, _mm512_add_ps(_mm512_load_ps(to + i), _mm512_load_ps(from + i)));
+}
+
+inline __m512 same16(__m512 x) { return x; }
+
+// activation(c (+ earlier) + bias) to the result
+template <__m512 (*activation)(__m512)>
+void finish(const float* c, const float* earlier, int64_t rows, const float* bias, int64_t columns, float* out,
+            int64_t stride) {
+  for (int64_t tile = 0; tile < 2; ++tile) {
+    const __mmask16 mask = first_lanes(columns - tile * kTile);
+    if (!mask) break;
+    const __m512 b = bias ? _mm512_maskz_loadu_ps(mask, bias + tile * kTile) : _mm512_setzero_ps();
+    for (int64_t r = 0; r < rows; ++r) {
+      const int64_t at = r / kTile * 512 + tile * 256 + r % kTile * kTile;
+      __m512 x = _mm512_load_ps(c + at);
+      if (earlier) x = _mm512_add_ps(_mm512_load_ps(earlier + at), x);
+      _mm512_mask_storeu_ps(out + r * stride + tile * kTile, mask, activation(_mm512_add_ps(x, b)));
+    }
+  }
+}
+using Finish = void (*)(const float*, const float*, int64_t, const float*, int64_t, float*, int64_t);
+constexpr Finish kFinish[] = {finish<same16>,      finish<relu16>, finish<gelu16>,
+                              finish<gelu_tanh16>, finish<silu16>, finish<sigmoid16>};
+
+// One row times one panel in f32 arithmetic: the weight's numbers are put together again, unless the panel `keeps`
+// them.
+void plain_row(const LinearF32& l, int64_t row, int64_t panel, bool keeps, float* c) {
+  const int64_t blocks = up(l.inner, kBlock);
+  const float* x = l.x + row * l.row_stride;
+  for (int64_t tile = 0; tile < 2; ++tile) {
+    __m512 sum = _mm512_setzero_ps();
+    for (int64_t k = 0; k < l.inner; ++k) {
+      const uint16_t* block = l.packed + (panel * blocks + k / kBlock) * kStep;
+      const uint16_t* pairs = block + tile * (kPiece / 2) + k % kBlock / 2 * kBlock;
+      const auto piece = [&](int64_t i) __attribute__((always_inline)) {
+        const __m512i pair = _mm512_load_si512(pairs + i * kPiece);
+        return _mm512_castsi512_ps(k % 2 ? _mm512_and_si512(pair, _mm512_set1_epi32(static_cast<int>(0xffff0000)))
+                                         : _mm512_slli_epi32(pair, 16));
+      };
+      const __m512 weight =
+          keeps ? _mm512_loadu_ps(reinterpret_cast<const float*>(block) + k % kBlock * kBlock + tile * kTile)
+                : _mm512_add_ps(piece(0), _mm512_add_ps(piece(1), piece(2)));
+      sum = _mm512_fmadd_ps(_mm512_set1_ps(x[k]), weight, sum);
+    }
+    _mm512_store_ps(c + tile * 256, sum);
+  }
+}
+
+// Row blocks [m0, m1) times panels [p0, p1).
+void part(const LinearF32& l, int64_t m0, int64_t m1, int64_t p0, int64_t p1) {
+  const int64_t blocks = up(l.inner, kBlock), height = m1 - m0;
+  const int64_t chunks = up(blocks, kChunk), chunk = up(blocks, chunks);
+  const int64_t sums = chunks == 1 ? 0 : height * (p1 - p0) * kPiece;
+  auto* earlier = static_cast<float*>(scratch(static_cast<size_t>((sums + kPiece) * 4 + height * chunk * kStep * 2)));
+  float* c = earlier + sums;
+  auto* rows = reinterpret_cast<uint16_t*>(c + kPiece);
+  const uint16_t* flags = l.packed + up(l.columns, kBlock) * blocks * kStep;
+  const Finish end_with = kFinish[static_cast<size_t>(l.activation)];
+  uint32_t bad[kTaskRows] = {};
+  for (int64_t k = 0; k < blocks; k += chunk) {
+    const int64_t end = std::min(k + chunk, blocks);
+    for (int64_t m = 0; m < height; ++m) {
+      const int64_t row = (m0 + m) * kBlock;
+      bad[m] |= pack_rows(l, row, std::min(kBlock, l.rows - row), k, end - k, rows + m * chunk * kStep);
+    }
+    for (int64_t p = p0; p < p1; ++p) {
+      const uint16_t* panel = l.packed + (p * blocks + k) * kStep;
+      for (int64_t m = 0; m < height; ++m) {
+        const int64_t row = (m0 + m) * kBlock, here = std::min(kBlock, l.rows - row), column = p * kBlock;
+        float* sum = chunks == 1 ? nullptr : earlier + (m * (p1 - p0) + p - p0) * kPiece;
+        (here > kTile ? multiply<true> : multiply<false>)(rows + m * chunk * kStep, end - k, panel,
+                                                          sum && k == 0 ? sum : c);
+        if (end < blocks) {
+          if (k > 0) add_tiles(c, here > kTile ? kPiece : kPiece / 2, sum);
+          continue;
+        }
+        const float* bias = l.bias ? l.bias + column : nullptr;
+        float* out = l.out + row * l.columns + column;
+        end_with(c, sum, here, bias, l.columns - column, out, l.columns);
+        for (uint32_t left = flags[p] ? ~0u : bad[m]; left; left &= left - 1) {
+          const int64_t r = std::countr_zero(left);
+          if (r >= here) break;
+          plain_row(l, row + r, p, flags[p] != 0, c);
+          end_with(c, nullptr, 1, bias, l.columns - column, out + r * l.columns, l.columns);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void linear(const LinearF32& l) {
+  const int64_t row_blocks = up(l.rows, kBlock), panels = up(l.columns, kBlock), team = team_size();
+  int64_t m = up(row_blocks, up(row_blocks, kTaskRows)), n = up(panels, up(panels, kTaskPanels));
+  const auto parts = [&] { return up(row_blocks, m) * up(panels, n); };
+  const double work = 2.0 * static_cast<double>(l.rows) * static_cast<double>(l.inner) * static_cast<double>(l.columns);
+  const int64_t wanted = work < 2e6 || team == 1 ? 1 : 4 * team;
+  // Fewer columns mean that rows are packed more often, fewer rows that the weight is read more often.
+  while (parts() < wanted && (n > 8 || m > 4)) (n > 8 ? n : m) = up(n > 8 ? n : m, 2);
+  while (parts() < std::min<int64_t>(wanted, team) && (n > 1 || m > 1)) (n > 1 ? n : m) = up(n > 1 ? n : m, 2);
+  const int64_t across = up(panels, n);
+  in_parallel(up(row_blocks, m) * across, [&](int64_t task) {
+    const int64_t m0 = task / across * m, p0 = task % across * n;
+    configure_tiles();
+    part(l, m0, std::min(row_blocks, m0 + m), p0, std::min(panels, p0 + n));
+    _tile_release();
+  });
+}
+
+FLASHOVER_AVX512_END
+
+}  // namespace flashover::run::cpu
