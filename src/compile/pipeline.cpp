@@ -174,9 +174,16 @@ plan::Plan fastest_plan(const Graph& traced, Device device, const Options& optio
     if (std::none_of(ways.begin(), ways.end(), [&](const graph::Providers& w) { return describe(w) == describe(p); }))
       ways.push_back(p);
   };
-  if (base.onednn) way([](graph::Providers& p) { p.onednn_f32_ratio = 2; });  // oneDNN for every linear
-  if (base.mkl) way([](graph::Providers& p) { p.onednn_f32_ratio = 1, p.mkl_packed_rows = 2; });
-  way([](graph::Providers& p) { p.onednn_f32_ratio = 1, p.mkl_packed_rows = INT64_MAX; });
+  if (base.own_bf16) way([](graph::Providers& p) { p.own_bf16 = false; });
+  const auto library = [&](auto&& change) {  // for every f32 linear
+    way([&](graph::Providers& p) {
+      p.own_bf16 = false;
+      change(p);
+    });
+  };
+  if (base.onednn) library([](graph::Providers& p) { p.onednn_f32_ratio = 2; });
+  if (base.mkl) library([](graph::Providers& p) { p.onednn_f32_ratio = 1, p.mkl_packed_rows = 2; });
+  library([](graph::Providers& p) { p.onednn_f32_ratio = 1, p.mkl_packed_rows = INT64_MAX; });
   if (base.onednn) way([](graph::Providers& p) { p.onednn = p.onednn_bf16 = p.onednn_f16 = false; });
   std::vector<plan::Plan> plans;
   std::vector<std::string> names;
