@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html.parser
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 import flashover
+from flashover import _C
 
 
 class Block(torch.nn.Module):
@@ -140,6 +142,97 @@ def test_recompiles_have_a_reason_and_a_cost() -> None:
     (r,) = e.recompiles
     assert "tensor" in r["reason"] and r["seconds"] > 0
     assert "compiled again (" in str(e)
+
+
+class Moody(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+        self.scale, self.names = 2.0, {"a": 1}
+
+    def forward(self, x: torch.Tensor, k: object = None) -> torch.Tensor:
+        y = self.linear(x) * self.scale
+        if k is None:
+            return y
+        return y + len(self.names)
+
+
+def line_of(text: str) -> str:
+    """file:line of the line of this file with that text."""
+    source = Path(__file__).read_text().splitlines()
+    return f"{__file__}:{next(i for i, line in enumerate(source, 1) if line.strip().startswith(text))}"
+
+
+FORWARD, LINEAR = "def forward(self, x: torch.Tensor, k", "y = self.linear(x) * self.scale"
+RECOMPILES: list[tuple[Callable[[Any], Any], str, str, str]] = [  # change, guard, what is found now, line that asked
+    (lambda m: m(torch.randn(3, 4)), "x is a tensor Float[2,4]", "size(0) is 3, not 2", FORWARD),
+    (
+        lambda m: m(torch.randn(2, 4).t().contiguous().t()),
+        "x is a tensor",
+        "stride(0) is 1, not 4, stride(1) is 2, not 1",
+        "",
+    ),
+    (lambda m: m(torch.randn(2, 4, requires_grad=True)), "x is a tensor", "requires_grad is True, not False", ""),
+    (lambda m: m.double()(torch.randn(2, 4).double()), "x is a tensor", "dtype is Double, not Float", ""),
+    (
+        lambda m: m(torch.nn.Parameter(torch.randn(2, 4), False)),
+        "x is a tensor",
+        "its class is Parameter, not Tensor",
+        "",
+    ),
+    (lambda m: m(torch.randn(4)), "x is a tensor", "dim() is 1, not 2", ""),
+    (lambda m: m(torch.randn(2, 4), 1), "len(args) == 1", "2", FORWARD),
+    (lambda m: setattr(m, "scale", 3.0) or m(torch.randn(2, 4)), "self.scale == 2.0", "3.0", LINEAR),
+    (lambda m: setattr(m.linear, "bias", None) or m(torch.randn(2, 4)), "self.linear.bias is a tensor", "None", LINEAR),
+    (lambda m: torch.no_grad()(m)(torch.randn(2, 4)), "grad mode is on", "off", ""),
+]
+
+
+@pytest.mark.parametrize("case", range(len(RECOMPILES)))
+def test_a_recompile_says_which_guard_failed(case: int) -> None:
+    change, guard, now, where = RECOMPILES[case]
+    model = Moody()
+    fast = flashover.compile(model, backend="eager")
+    inner = type(fast)._flashover_callable
+    fast(torch.randn(2, 4))
+    change(fast)
+    first, second = sorted(inner.entries(), key=lambda e: e["serial"])
+    assert not first["missed"] and first["version"] == 0 and second["version"] == 1
+    (m,) = second["missed"]
+    assert (m["version"], m["hits"]) == (0, 1)
+    assert m["guard"].startswith(guard) and m["now"] == now, m
+    if where:
+        assert m["where"] == line_of(where), m
+    # Where the call was, and the same in one line.
+    assert second["called"].startswith(__file__)
+    assert second["recompiled_for"].startswith(guard) and second["recompiled_for"].endswith("; now " + now)
+    assert inner.tallies()["recompile_seconds"] >= second["seconds"] > 0
+
+
+def test_every_version_says_why_it_would_not_do(capfd: pytest.CaptureFixture[str]) -> None:
+    def f(x: torch.Tensor, k: int) -> torch.Tensor:
+        if k > 2:
+            x = x + 1
+        return x * len("abc"[:k])
+
+    run = flashover.explain(f, backend="eager")
+    _C.set_logs("recompiles")
+    try:
+        run(torch.randn(4), 1)
+        run(torch.randn(5), 1)
+        e = run(torch.randn(4, 2), 3)
+    finally:
+        _C.set_logs("")
+    again = e.recompiles
+    assert [r["version"] for r in again] == [1, 2] and all(r["seconds"] > 0 and "capture" in r["stages"] for r in again)
+    assert [m["version"] for m in again[1]["missed"]] == [1, 0]  # the one used last comes first
+    text, err = str(e), capfd.readouterr().err
+    for shown in (text, err):
+        assert "not version 1 (used 1 time): x is a tensor Float[5]" in shown and "; now dim() is 2, not 1" in shown
+        assert "for the call at " in shown and "e = run(torch.randn(4, 2), 3)" in shown
+        assert f"seen at {line_of('def f(x: torch.Tensor, k: int)')}: def f(x: torch.Tensor, k: int)" in shown
+    assert "version 2 took " in err and "recompiles so far: 2, " in err
+    assert "not version 1" in e.to_html()
 
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\"'&\x00"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -82,12 +83,11 @@ class Explanation:
 
     @property
     def recompiles(self) -> list[dict[str, Any]]:
-        """What was compiled again, the guard that failed, and what it cost."""
-        return [
-            {"reason": e["recompiled_for"], "continues": e["continues"], "seconds": e["seconds"]}
-            for e in self.entries
-            if e["recompiled_for"]
-        ]
+        """What was compiled again, oldest first: for each version there was the guard that failed (what was so, what is
+        found now, the program's line that made it a guard), the line of the call, and what it cost."""
+        keys = ("version", "missed", "called", "continues", "seconds", "stages")
+        made = sorted((e for e in self.entries if e["missed"]), key=lambda e: e["serial"])
+        return [{"reason": e["recompiled_for"]} | {k: e[k] for k in keys} for e in made]
 
     @property
     def kernels(self) -> list[dict[str, Any]]:
@@ -154,10 +154,12 @@ class Explanation:
                     f"    forward {forward} kernels, backward {e['backward_kernels']} kernels, "
                     f"{e['saved_bytes']} bytes kept for the backward"
                 )
-            if e["recompiled_for"]:
-                lines.append(f"    compiled again ({e['seconds'] * 1e3:.1f} ms) because: {e['recompiled_for']}")
+            if e["missed"]:
+                lines.append(f"    compiled again ({e['seconds'] * 1e3:.1f} ms), as version {e['version']}, because:")
+                lines += [f"      {line}" for line in missed_lines(e)]
             lines += [f"    {line}" for line in step_lines(e["steps"])]
-            lines.append(f"    {len(e['guards'])} guards in {e['guard_instructions']} instructions")
+            parts = f": {e['guard_parts']}" if e["guard_parts"] else ""
+            lines.append(f"    {len(e['guards'])} guards in {e['guard_instructions']} compares{parts}")
             lines += [f"      {g}" for g in e["guards"]]
             for title in TEXTS:
                 if title in e["texts"]:
@@ -166,6 +168,24 @@ class Explanation:
         return "\n".join(lines)
 
     __repr__ = __str__
+
+
+def missed_lines(entry: dict[str, Any]) -> Iterator[str]:
+    """Why none of the versions there were would do, one guard each."""
+    if entry["called"]:
+        yield f"for the call at {with_text(entry['called'])}"
+    for m in entry["missed"]:
+        now = f"; now {m['now']}" if m["now"] else ""
+        yield f"not version {m['version']} (used {m['hits']} time{'s' * (m['hits'] != 1)}): {m['guard']}{now}"
+        if m["where"]:
+            yield f"  seen at {with_text(m['where'])}"
+
+
+def with_text(where: str) -> str:
+    """file:line with the text of that line."""
+    file, _, line = where.rpartition(":")
+    text = linecache.getline(file, int(line)).strip() if line.isdigit() else ""
+    return f"{where}: {text}" if text else where
 
 
 def size(n: float) -> str:

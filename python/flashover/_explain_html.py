@@ -8,6 +8,8 @@ import html
 import math
 from typing import TYPE_CHECKING, Any
 
+from flashover._explain import missed_lines
+
 if TYPE_CHECKING:
     from flashover._explain import Explanation
 
@@ -133,8 +135,9 @@ def graph(i: int, g: dict[str, Any]) -> str:
     if g["training"]:
         facts.append(f"{size(g['saved_bytes'])} kept for the backward")
     out.append("<p>" + "; ".join(facts) + ".</p>")
-    if g["recompiled_for"]:
-        out.append(f"<div class=warn>compiled again, {g['seconds'] * 1e3:.1f} ms: {text(g['recompiled_for'])}</div>")
+    if g["missed"]:
+        why = "<br>".join(text(line) for line in missed_lines(g))
+        out.append(f"<div class=warn>compiled again, {g['seconds'] * 1e3:.1f} ms, because<br>{why}</div>")
     measured = sum(max(s["seconds"], 0) for s in g["steps"])
     if measured:
         out.append(f"<p>{measured * 1e6:.1f} &micro;s in {len(g['steps'])} steps.</p>")

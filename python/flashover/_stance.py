@@ -89,15 +89,25 @@ def run(fn: Callable[..., Any] | None = None) -> Any:
 
 
 class set_stance:
-    """What compiled callables do from now on; in a with statement, until its end.
+    """What compiled callables do from now on; in a with statement, until its end; as a decorator, while the function runs.
 
     default; force_eager: run the originals; eager_on_recompile: compile nothing new; fail_on_recompile: raise instead
     of compiling again; eager_then_compile: the first call of each callable runs eager.
     """
 
     def __init__(self, stance: str = "default") -> None:
-        self._previous = _C.stance()
+        self._previous, self._stance = _C.stance(), stance
         _C.set_stance(stance)
+
+    def __call__(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        _C.set_stance(self._previous)
+
+        @functools.wraps(fn)
+        def in_stance(*args: Any, **kwargs: Any) -> Any:
+            with set_stance(self._stance):
+                return fn(*args, **kwargs)
+
+        return in_stance
 
     def __enter__(self) -> set_stance:
         return self

@@ -36,6 +36,7 @@ struct Continuation {
   Settings settings;
   std::vector<EntryPtr> entries;
   std::unordered_set<std::string> numbers;
+  int64_t made = 0;  // entries so far
   bool limit_said = false;
   ~Continuation() { Py_XDECREF(code); }
 };
@@ -51,6 +52,8 @@ struct CallableState {
   uint32_t type_tag = 0;                      // of self's type when `function` was looked up on it
   size_t limit = 8;
   int64_t calls = 0, eager_calls = 0, recompiles = 0;
+  int64_t made = 0;  // entries so far
+  double recompile_seconds = 0;
   bool limit_said = false;
   const char* skipped = nullptr;  // why the last call was not even tried
 };
@@ -272,11 +275,40 @@ EntryPtr find(std::vector<EntryPtr>& entries, PyObject* const* slots, Wanted& wa
   return nullptr;
 }
 
-// Why this entry is not the one for such a call.
-std::string failure(const Entry& e, PyObject* const* slots) {
-  if (!e.guards) return e.reason;
-  std::string why = e.guards->explain_failure(slots);
-  return why.empty() && !e.capture.numbers.empty() ? "a comparison of numbers went another way" : why;
+// Why none of these entries is the one for such a call.
+Recompile why_again(const std::vector<EntryPtr>& entries, PyObject* const* slots) {
+  Recompile why;
+  if (entries.empty()) return why;
+  why.called = calling_line();
+  for (const EntryPtr& e : entries) {
+    guards::Failure f = e->guards ? e->guards->failure(slots) : guards::Failure{e->reason, "", e->where};
+    if (!f) f = {"comparisons of numbers go the same way", "another way", ""};
+    why.missed.push_back({e->version, e->hits, std::move(f)});
+  }
+  return why;
+}
+
+// Compiles and takes note of it; null with an error set when the call must raise. Entries are those of one place.
+EntryPtr make_entry(CallableState& s, const Settings& settings, const std::string& name, const frame::Subject& subject,
+                    Recompile why, int64_t& made) {
+  const bool again = static_cast<bool>(why);
+  const int64_t version = made++;
+  if (again) {
+    s.recompiles++;
+    counters().recompiles++;
+    if (logged(Topic::kRecompiles)) log(Topic::kRecompiles, name + ": " + words(why, version, s.limit));
+  }
+  EntryPtr entry = compile_call(settings, subject, std::move(why));
+  if (!entry) return nullptr;
+  entry->version = version;
+  if (!again) return entry;
+  s.recompile_seconds += entry->total_seconds;
+  char text[160];
+  std::snprintf(text, sizeof text, ": version %lld took %.1f ms; recompiles so far: %lld, %.1f ms",
+                static_cast<long long>(version), entry->total_seconds * 1e3, static_cast<long long>(s.recompiles),
+                s.recompile_seconds * 1e3);
+  log(Topic::kRecompiles, name + text);
+  return entry;
 }
 
 void note_numbers(const std::vector<EntryPtr>& entries, PyObject* const* slots, std::unordered_set<std::string>& out) {
@@ -290,7 +322,8 @@ bool takes_numbers(const Settings& settings) { return settings.backend == "flash
 
 std::string limit_text(const std::string& name, size_t limit, const std::string& failed) {
   return "flashover: " + name + " was compiled " + std::to_string(limit) +
-         " times (recompile_limit); other calls run eager. The last guard that failed: " + failed;
+         " times (recompile_limit); other calls run eager. The last guard that failed: " + failed +
+         ". FLASHOVER_LOGS=recompiles tells of each.";
 }
 
 // Takes frames on after a graph break: finds or makes the entry for what is left of a call.
@@ -359,15 +392,14 @@ class Rest final : public frame::Continuations {
   }
 
   EntryPtr make(Continuation& here, const frame::Subject& rest, PyObject* code, Wanted& wanted, bool& raised) {
-    std::string failed;
-    if (!here.entries.empty()) {
-      const Entry& e = *here.entries.front();
-      failed = failure(e, rest.slots);
-      note_numbers(here.entries, rest.slots, here.numbers);
-    }
     const Stance stance = current_stance();
-    if (stance == Stance::kEagerOnRecompile) return nullptr;
-    if (stance == Stance::kFailOnRecompile && !here.entries.empty()) {
+    const bool fails = stance == Stance::kFailOnRecompile && !here.entries.empty();
+    if (stance == Stance::kEagerOnRecompile || (here.limit_said && here.entries.size() >= s_.limit && !fails))
+      return nullptr;
+    Recompile why = why_again(here.entries, rest.slots);
+    const std::string failed = why.last();
+    note_numbers(here.entries, rest.slots, here.numbers);
+    if (fails) {
       PyErr_Format(PyExc_RuntimeError,
                    "flashover: %s needs to be compiled again, and the stance is fail_on_recompile: %s",
                    s_.settings.name.c_str(), failed.c_str());
@@ -388,15 +420,10 @@ class Rest final : public frame::Continuations {
       }
       return nullptr;
     }
-    if (!here.entries.empty()) {
-      s_.recompiles++;
-      counters().recompiles++;
-      log(Topic::kRecompiles,
-          s_.settings.name + ": compiled again after the graph break before " + where + ": " + failed);
-    }
     frame::Subject subject = rest;
     if (takes_numbers(here.settings)) subject.numbers = &here.numbers;
-    EntryPtr made = compile_call(here.settings, subject, failed);
+    EntryPtr made = make_entry(s_, here.settings, s_.settings.name + " after the graph break before " + where, subject,
+                               std::move(why), here.made);
     if (!made) {
       raised = true;
       return nullptr;
@@ -444,13 +471,15 @@ PyObject* over_limit(Callable* c, const std::string& failed, PyObject* const* ar
 
 PyObject* miss(Callable* c, Bound& bound, Wanted& wanted, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
   CallableState& s = *c->state;
-  std::string failed;
-  if (!s.entries.empty()) failed = failure(*s.entries.front(), bound.slots());  // of the one used last
-  note_numbers(s.entries, bound.slots(), s.numbers);
-  Stance stance = current_stance();
-  if (stance == Stance::kEagerOnRecompile || (stance == Stance::kEagerThenCompile && s.calls == 1))
+  const Stance stance = current_stance();
+  const bool fails = stance == Stance::kFailOnRecompile && !s.entries.empty();
+  if (stance == Stance::kEagerOnRecompile || (stance == Stance::kEagerThenCompile && s.calls == 1) ||
+      (s.limit_said && s.entries.size() >= s.limit && !fails))
     return call_original(c, args, nargsf, kwnames);
-  if (stance == Stance::kFailOnRecompile && !s.entries.empty()) {
+  Recompile why = why_again(s.entries, bound.slots());
+  const std::string failed = why.last();
+  note_numbers(s.entries, bound.slots(), s.numbers);
+  if (fails) {
     PyErr_Format(PyExc_RuntimeError,
                  "flashover: %s needs to be compiled again, and the stance is fail_on_recompile: %s",
                  s.settings.name.c_str(), failed.c_str());
@@ -462,17 +491,12 @@ PyObject* miss(Callable* c, Bound& bound, Wanted& wanted, PyObject* const* args,
     entry = find(s.entries, bound.slots(), wanted);  // another thread may have made it meanwhile
     if (!entry) {
       if (s.entries.size() >= s.limit) return over_limit(c, failed, args, nargsf, kwnames);
-      if (!s.entries.empty()) {
-        s.recompiles++;
-        counters().recompiles++;
-        log(Topic::kRecompiles, s.settings.name + ": compiled again: " + failed);
-      }
       Py_INCREF(c->function);
       PyObject* function = c->function;
       frame::Subject subject{function, bound.slots(), static_cast<size_t>(s.signature.slots)};
       subject.may_break = !s.settings.fullgraph;
       if (takes_numbers(s.settings)) subject.numbers = &s.numbers;
-      entry = compile_call(s.settings, subject, failed);
+      entry = make_entry(s, s.settings, s.settings.name, subject, std::move(why), s.made);
       Py_DECREF(function);
       if (!entry) return nullptr;
       s.entries.insert(s.entries.begin(), entry);
@@ -713,24 +737,24 @@ PyObject* describe(const Entry& e) {
   const plan::Plan* first = e.runner && !e.runner->parts.empty() ? &e.runner->parts[0].second->plan() : nullptr;
   if (first) device = first->device.type == DeviceType::kCUDA ? "cuda:" + std::to_string(first->device.index) : "cpu";
   return Py_BuildValue(
-      "{s:L,s:s,s:s,s:s,s:N,s:O,s:O,s:L,s:L,s:s,s:O,s:s,s:O,s:s,s:s,s:s,s:L,s:L,s:L,s:L,s:L,s:O,s:s,s:d,s:N,s:n,s:N,s:"
-      "N,s:N}",
-      "serial", static_cast<long long>(e.serial), "stack", e.capture.stack.c_str(), "device", device.c_str(), "target",
-      first ? first->target.c_str() : "", "steps", steps_of(e), "compiled",
-      e.kind == Entry::Kind::kCompiled ? Py_True : Py_False, "training", r.training ? Py_True : Py_False, "saved_bytes",
-      static_cast<long long>(r.saved_bytes), "backward_kernels", static_cast<long long>(r.backward_kernels),
-      "continues", e.continues.c_str(), "breaks",
+      "{s:L,s:L,s:s,s:s,s:s,s:N,s:O,s:O,s:L,s:L,s:s,s:O,s:s,s:O,s:s,s:s,s:s,s:N,s:s,s:L,s:L,s:L,s:L,s:L,s:O,s:s,s:d,s:"
+      "N,s:n,s:s,s:N,s:N,s:N}",
+      "serial", static_cast<long long>(e.serial), "version", static_cast<long long>(e.version), "stack",
+      e.capture.stack.c_str(), "device", device.c_str(), "target", first ? first->target.c_str() : "", "steps",
+      steps_of(e), "compiled", e.kind == Entry::Kind::kCompiled ? Py_True : Py_False, "training",
+      r.training ? Py_True : Py_False, "saved_bytes", static_cast<long long>(r.saved_bytes), "backward_kernels",
+      static_cast<long long>(r.backward_kernels), "continues", e.continues.c_str(), "breaks",
       e.kind == Entry::Kind::kCompiled && !e.capture.frames.empty() ? Py_True : Py_False, "stays",
       e.capture.reason_to_stay.c_str(), "trivial", e.trivial ? Py_True : Py_False, "reason",
       (e.reason.empty() ? e.capture.reason : e.reason).c_str(), "where",
-      (e.where.empty() ? e.capture.where : e.where).c_str(), "recompiled_for", e.recompiled_for.c_str(), "hits",
-      static_cast<long long>(e.hits), "ops", static_cast<long long>(e.ops), "kernels",
-      static_cast<long long>(r.kernels), "extern_calls", static_cast<long long>(r.extern_calls), "slab_bytes",
-      static_cast<long long>(r.slab_bytes), "cache_hit", r.cache_hit ? Py_True : Py_False, "cache_note",
-      r.cache_note.c_str(), "seconds", e.total_seconds, "guards",
+      (e.where.empty() ? e.capture.where : e.where).c_str(), "recompiled_for", e.again.last().c_str(), "missed",
+      to_python(e.again), "called", e.again.called.c_str(), "hits", static_cast<long long>(e.hits), "ops",
+      static_cast<long long>(e.ops), "kernels", static_cast<long long>(r.kernels), "extern_calls",
+      static_cast<long long>(r.extern_calls), "slab_bytes", static_cast<long long>(r.slab_bytes), "cache_hit",
+      r.cache_hit ? Py_True : Py_False, "cache_note", r.cache_note.c_str(), "seconds", e.total_seconds, "guards",
       strings(e.guards ? e.guards->words() : std::vector<std::string>{}), "guard_instructions",
-      static_cast<Py_ssize_t>(e.guards ? e.guards->size() : 0), "stages", stages, "texts", texts, "kernel_sources",
-      sources);
+      static_cast<Py_ssize_t>(e.guards ? e.guards->size() : 0), "guard_parts",
+      (e.guards ? e.guards->parts() : "").c_str(), "stages", stages, "texts", texts, "kernel_sources", sources);
 }
 
 PyObject* entries(PyObject* o, PyObject*) {
@@ -760,6 +784,7 @@ PyObject* reset(PyObject* o, PyObject*) {
   barren.swap(s.barren);
   for (const auto& [code, count] : barren) Py_DECREF(code);
   s.limit_said = false;
+  s.made = 0;
   Py_RETURN_NONE;
 }
 
@@ -779,22 +804,30 @@ PyObject* measure(PyObject* o, PyObject* on) {
 
 PyObject* tallies(PyObject* o, PyObject*) {
   CallableState& s = *reinterpret_cast<Callable*>(o)->state;
-  return Py_BuildValue("{s:L,s:L,s:L,s:z}", "calls", static_cast<long long>(s.calls), "eager_calls",
+  return Py_BuildValue("{s:L,s:L,s:L,s:d,s:z}", "calls", static_cast<long long>(s.calls), "eager_calls",
                        static_cast<long long>(s.eager_calls), "recompiles", static_cast<long long>(s.recompiles),
-                       "skipped", s.skipped);
+                       "recompile_seconds", s.recompile_seconds, "skipped", s.skipped);
 }
 
 // For benchmarks: the least nanoseconds that checking the guards of the entry used last takes, for a call with these
 // arguments: (when some dict changed since the last call, when none did). None if the call does not match it.
-PyObject* time_guards(PyObject* o, PyObject* args) {
+PyObject* time_guards(PyObject* o, PyObject* args, PyObject* kwargs) {
   auto* c = reinterpret_cast<Callable*>(o);
   CallableState& s = *c->state;
   if (s.entries.empty() || !s.entries.front()->guards || !refresh(c)) Py_RETURN_NONE;
   const EntryPtr e = s.entries.front();
+  std::vector<PyObject*> given(&PyTuple_GET_ITEM(args, 0), &PyTuple_GET_ITEM(args, 0) + PyTuple_GET_SIZE(args));
+  PyObject* names = kwargs ? PySequence_Tuple(kwargs) : nullptr;
+  for (Py_ssize_t i = 0; names && i < PyTuple_GET_SIZE(names); i++)
+    given.push_back(PyDict_GetItem(kwargs, PyTuple_GET_ITEM(names, i)));
   Bound bound;
-  if (!bound.bind(s.signature, reinterpret_cast<PyFunctionObject*>(c->function), c->self, &PyTuple_GET_ITEM(args, 0),
-                  PyTuple_GET_SIZE(args), nullptr))
+  const bool fits = bound.bind(s.signature, reinterpret_cast<PyFunctionObject*>(c->function), c->self, given.data(),
+                               PyTuple_GET_SIZE(args), names);
+  Py_XDECREF(names);
+  if (!fits) {
+    PyErr_Clear();
     Py_RETURN_NONE;
+  }
   std::vector<PyObject*> wanted(e->wanted);
   double best[2] = {1e18, 1e18};
   for (int i = 0; i < 4000; i++) {
@@ -808,7 +841,8 @@ PyObject* time_guards(PyObject* o, PyObject* args) {
 }
 
 PyMethodDef kMethods[] = {
-    {"time_guards", time_guards, METH_VARARGS, "For benchmarks: nanoseconds that the guards of the last entry take."},
+    {"time_guards", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(time_guards)),
+     METH_VARARGS | METH_KEYWORDS, "For benchmarks: nanoseconds that the guards of the last entry take."},
     {"entries", entries, METH_NOARGS, "What was compiled, most recently used first, as dicts."},
     {"measure", measure, METH_O, "Whether calls of what is compiled also take the time of each step."},
     {"reset", reset, METH_NOARGS, "Forgets everything compiled."},

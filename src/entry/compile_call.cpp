@@ -324,11 +324,11 @@ Counters& counters() {
   return c;
 }
 
-EntryPtr compile_call(const Settings& settings, const frame::Subject& subject, std::string recompiled_for) {
+EntryPtr compile_call(const Settings& settings, const frame::Subject& subject, Recompile again) {
   static int64_t made = 0;  // GIL held
   auto entry = std::make_shared<Entry>();
   entry->serial = made++;
-  entry->recompiled_for = std::move(recompiled_for);
+  entry->again = std::move(again);
   Attempt a{settings, *entry};
   Clock clock;
   Progress progress(settings.name);

@@ -20,6 +20,7 @@
 #include "compile/compile.h"
 #include "entry/backend.h"
 #include "entry/binder.h"
+#include "entry/recompiles.h"
 #include "frame/frame.h"
 #include "guards/guards.h"
 
@@ -62,11 +63,12 @@ struct Entry {
   uint64_t clock = 0;
   uint64_t result_ticks = ~uint64_t{0};  // what making a result takes, at least
   // For explain().
-  int64_t serial = 0;          // in the order they were made
-  bool trivial = false;        // kEager: nothing in it to compile
-  std::string reason, where;   // kEager: why
-  std::string continues;       // what comes after a graph break: where it starts
-  std::string recompiled_for;  // the guard of the previous entry that failed
+  int64_t serial = 0;         // in the order they were made
+  int64_t version = 0;        // the same, of those for one place
+  bool trivial = false;       // kEager: nothing in it to compile
+  std::string reason, where;  // kEager: why
+  std::string continues;      // what comes after a graph break: where it starts
+  Recompile again;            // why, if it was compiled again
   double capture_seconds = 0, guard_seconds = 0, total_seconds = 0;
   int64_t ops = 0;
   compile::Report report;
@@ -90,7 +92,7 @@ Counters& counters();  // GIL held
 
 // Makes an entry for a call with these bound arguments, or for the rest of one after a graph break. GIL held, one at a
 // time per process. Never throws; null with a Python error set when the call must raise (fullgraph, interrupts).
-EntryPtr compile_call(const Settings& settings, const frame::Subject& subject, std::string recompiled_for);
+EntryPtr compile_call(const Settings& settings, const frame::Subject& subject, Recompile again);
 
 // The Python type CompiledCallable; adds it to the module. Returns false with an error set.
 bool add_callable_type(PyObject* module);

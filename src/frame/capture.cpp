@@ -96,6 +96,29 @@ bool profiled(PyThreadState* tstate) {
 #endif
 }
 
+// The code that a call of nn.Module.__call__ hands its arguments on to; null for other functions.
+PyCodeObject* forward_of(PyObject* callable, PyObject* self) {
+  static PyObject* const call = PyUnicode_InternFromString("__call__");
+  static PyObject* const name = PyUnicode_InternFromString("forward");
+  PyTypeObject* module = known_types().module;
+  if (module == nullptr || !PyObject_TypeCheck(self, module) || _PyType_Lookup(module, call) != callable)
+    return nullptr;
+  PyObject* f = _PyType_Lookup(Py_TYPE(self), name);
+  return f != nullptr && PyFunction_Check(f) ? reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(f)) : nullptr;
+}
+std::vector<std::string> parameters_of(PyCodeObject* code) {  // but for self
+  std::vector<std::string> names;
+  for (int i = 1; i < code->co_argcount; ++i)
+    names.emplace_back(PyUnicode_AsUTF8(PyTuple_GET_ITEM(code->co_localsplusnames, i)));
+  return names;
+}
+std::string line_of(PyCodeObject* code, int32_t instruction) {  // of its first line: -1
+  const char* file = PyUnicode_AsUTF8(code->co_filename);
+  PyErr_Clear();
+  const int line = instruction < 0 ? code->co_firstlineno : PyCode_Addr2Line(code, instruction * 2);
+  return std::string(file != nullptr ? file : "?") + ":" + std::to_string(line);
+}
+
 // bound is in localsplus order: positional and keyword-only parameters, then *args, then **kwargs.
 PyObject* call_bound(Interpreter& in, PyObject* callable, PyObject* const* bound) {
   auto* code = reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(callable));
@@ -216,6 +239,9 @@ Capture run_once(const Subject& subject, Interpreter::Path stop, Interpreter::Pa
         if (check_sources) in.remember_old_objects();
         in.stop_at(std::move(stop));
         in.recorder.changing = subject.numbers;
+        PyCodeObject* forward = rest || subject.count == 0 ? nullptr : forward_of(callable, subject.slots[0]);
+        if (forward != nullptr) in.recorder.name_positional(parameters_of(forward));
+        in.begins_at = line_of(forward != nullptr ? forward : code, rest ? subject.next : -1);
         if (subject.numbers != nullptr)
           session->item_symbol = [&in](PyObject* tensor) -> PyObject* {
             if (!in.items_as_symbols) return nullptr;

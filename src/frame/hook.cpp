@@ -131,8 +131,8 @@ void load_frame(_PyInterpreterFrame* frame, PyObject* const* slots, size_t count
 Interpreter* Interpreter::current() { return active; }
 
 Interpreter::Interpreter(trace::Session* s) : recorder(s), session(s), outer_(active) {
-  recorder.location = [this] { return location(); };
-  recorder.location_key = [this] { return location_key(); };
+  recorder.location = [this] { return asking_line(); };
+  recorder.location_key = [this] { return asking_key(); };
   active = this;
 }
 

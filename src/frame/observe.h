@@ -45,6 +45,7 @@ class Recorder {
   Recorder(const Recorder&) = delete;
   Recorder& operator=(const Recorder&) = delete;
 
+  void name_positional(std::vector<std::string> names) { observations_.positional = std::move(names); }
   // kNoSource: made during the trace (or an atom).
   SourceId source_of(PyObject* o) const {
     auto it = known_.find(o);

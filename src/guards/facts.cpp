@@ -382,35 +382,47 @@ bool Table::holds_between(int32_t index, PyObject* const* current) const {
   }
 }
 
-std::string Table::words(int32_t index) const {
+std::string Table::claim(int32_t index) const {
   const Fact& f = o_.facts[index];
   if (f.kind != FactKind::kTensor || static_cast<size_t>(f.number) >= specs_.size()) return guards::words(o_, f);
-  std::string text = str(o_, f.source) + " is a tensor " + str(specs_[f.number]);
-  if (f.location >= 0 && static_cast<size_t>(f.location) < o_.locations.size())
-    text += ", guarded at " + o_.locations[f.location];
-  return text;
+  return str(o_, f.source) + " is a tensor " + str(specs_[f.number]);
 }
 
-std::string Table::failure(int32_t index, PyObject* x, PyObject* const* current) const {
+std::string Table::words(int32_t index) const {
+  const std::string where = place(o_, o_.facts[index]);
+  return claim(index) + (where.empty() ? "" : ", guarded at " + where);
+}
+
+Failure Table::failure(int32_t index, PyObject* x, PyObject* const* current) const {
   const Fact& f = o_.facts[index];
-  if (f.kind == FactKind::kSubclassIs) return is_subclass_as_seen(f) ? "" : words(index) + "; now not so";
-  if (is_between(f.kind)) return holds_between(index, current) ? "" : words(index) + "; now not so";
-  if (holds(index, x)) return "";
+  const auto failed = [&](std::string now) { return Failure{claim(index), std::move(now), place(o_, f)}; };
+  if (f.kind == FactKind::kSubclassIs) return is_subclass_as_seen(f) ? Failure() : failed("not so");
+  if (is_between(f.kind)) return holds_between(index, current) ? Failure() : failed("not so");
+  if (holds(index, x)) return {};
   std::string now = short_repr(x);
   if (f.kind == FactKind::kTensor && is_tensor(x)) {
     try {
-      now = str(read_tensor(x));
+      now = difference(specs_[f.number], read_tensor(x));
     } catch (const Declined& e) {
       now = e.what();
     }
+  } else if (f.kind == FactKind::kTypeIs) {
+    now = short_repr(reinterpret_cast<PyObject*>(Py_TYPE(x)));
+  } else if (f.kind == FactKind::kIdentity) {
+    now = "another object (" + now + ")";
+  } else if (f.kind == FactKind::kStorageOffset && is_tensor(x)) {
+    now = std::to_string(memory_of(x).offset);
+  } else if (f.kind == FactKind::kDictOrder && PyDict_Check(x)) {
+    PyObject* keys = ordered_keys(x);
+    now = short_repr(keys);
+    Py_XDECREF(keys);
   } else if (f.kind == FactKind::kLength) {
     now = std::to_string(length(x));
   } else if (f.kind == FactKind::kDictHas || f.kind == FactKind::kDictLacks || f.kind == FactKind::kTypeLacks ||
-             f.kind == FactKind::kDictOrder || f.kind == FactKind::kTypeVersion || f.kind == FactKind::kSpecials ||
-             f.kind == FactKind::kAddressIs) {
+             f.kind == FactKind::kTypeVersion || f.kind == FactKind::kSpecials || f.kind == FactKind::kAddressIs) {
     now = "not so";
   }
-  return words(index) + "; now " + now;
+  return failed(std::move(now));
 }
 
 }  // namespace flashover::guards

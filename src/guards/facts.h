@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "guards/guards.h"
 #include "guards/objects.h"
 #include "guards/source.h"
 #include "guards/tensors.h"
@@ -47,9 +48,8 @@ class Table {
   bool holds(int32_t fact, PyObject* object) const;
   bool holds_between(int32_t fact, PyObject* const* current) const;
   static bool is_between(FactKind kind);
-  // "" if it holds, else in words with what was found instead.
-  std::string failure(int32_t fact, PyObject* object, PyObject* const* current) const;
-  std::string words(int32_t fact) const;
+  Failure failure(int32_t fact, PyObject* object, PyObject* const* current) const;  // empty if it holds
+  std::string words(int32_t fact) const;  // with the place where the trace asked
 
   const std::vector<Source>& sources() const { return o_.sources; }
   const std::vector<Fact>& facts() const { return o_.facts; }
@@ -65,6 +65,7 @@ class Table {
 
  private:
   void prepare(int32_t fact);
+  std::string claim(int32_t fact) const;
   Observations o_;
   std::vector<PyObject*> seen_;
   std::vector<std::vector<int32_t>> facts_of_;

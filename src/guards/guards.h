@@ -21,6 +21,15 @@ namespace flashover::guards {
 
 extern const uint64_t kDictTick;
 
+// A guard that a call does not meet, for people.
+struct Failure {
+  std::string guard;  // what was so while tracing: "self.training is False"; empty: none failed
+  std::string now;    // what is found now
+  std::string where;  // file:line of the program that made the trace ask; may be empty
+  explicit operator bool() const { return !guard.empty(); }
+  std::string text() const;
+};
+
 class GuardProgram {
  public:
   virtual ~GuardProgram() = default;
@@ -29,13 +38,14 @@ class GuardProgram {
   // untouched: no dict of the process changed since the end of the last call for which this said yes (see dict_clock).
   virtual bool check(PyObject* const* args, PyObject** wanted, bool untouched = false) = 0;
   virtual bool check_plainly(
-      PyObject* const* args) const = 0;  // the same answer from the facts alone (naive.cpp); slow
-  virtual std::string explain_failure(
-      PyObject* const* args) const = 0;  // "" if it passes; else the first failing guard, in words
+      PyObject* const* args) const = 0;                      // the same answer from the facts alone (naive.cpp); slow
+  virtual Failure failure(PyObject* const* args) const = 0;  // the first guard that fails
+  std::string explain_failure(PyObject* const* args) const { return failure(args).text(); }
   // Paths of the numbers (float, int) that are guarded by value and have other values now.
   virtual std::vector<std::string> changed_numbers(PyObject* const* args) const = 0;
   virtual std::vector<std::string> words() const = 0;
   virtual size_t size() const = 0;         // instructions in the fast program
+  virtual std::string parts() const = 0;   // what the fast program compares: "1090 dicts, 340 objects, 220 tensors"
   virtual bool worth_a_clock() const = 0;  // many dicts to look at
 };
 

@@ -18,7 +18,7 @@ int32_t check_all(const Table& table, PyObject* const* args, std::vector<PyObjec
     if (!table.holds_between(fact, current.data())) return fact;
   for (size_t f = 0; f < table.facts().size(); f++)
     if (table.facts()[f].kind == FactKind::kSubclassIs &&
-        !table.failure(static_cast<int32_t>(f), nullptr, current.data()).empty())
+        table.failure(static_cast<int32_t>(f), nullptr, current.data()))
       return static_cast<int32_t>(f);
   return -1;
 }

@@ -15,6 +15,7 @@
 // that it is the same live object with the same contents; whatever hangs off it without a tag (list items, cells,
 // slots) is compared each time, parent before child, and identity facts there check a weak reference too.
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <tuple>
 #include <unordered_map>
@@ -52,12 +53,20 @@ struct Instr {
 struct Run {
   Op op;
   uint32_t begin, end;
-  uint32_t first = 0;  // kDict, kTensor: into Segment::tags, tensors
+  uint32_t first = 0;  // kDict, kTensor, kObject: into Segment::tags, tensors, objects
 };
 // The part of a kDict compare that is read on every call, densely.
 struct DictTag {
   PyObject* dict;
   uint64_t tag;
+};
+
+// The same of a kObject compare.
+struct ObjectCompare {
+  PyObject* object;
+  void* type;
+  void* dict;
+  int64_t slot;
 };
 
 struct TensorCompare {
@@ -75,6 +84,7 @@ struct Segment {
   std::vector<Run> runs;
   std::vector<DictTag> tags;
   std::vector<TensorCompare> tensors;
+  std::vector<ObjectCompare> objects;
   std::vector<std::vector<SourceId>> dicts;  // the sources that are the dict of a kDict instruction
   bool armed = false;
   int32_t arms = 0, rests = 0;
@@ -102,7 +112,7 @@ class Program final : public GuardProgram {
     split();
     for (size_t i = 0; i < segments_.size(); i++)
       if (!plain(segments_[i]))
-        throw Declined("guard: does not hold right after the trace: " + plain_failure(segments_[i]));
+        throw Declined("guard: does not hold right after the trace: " + plain_failure(segments_[i]).text());
     for (int32_t fact : table_.between())
       if (!table_.holds_between(fact, current_.data()))
         throw Declined("guard: does not hold right after the trace: " + table_.words(fact));
@@ -143,13 +153,21 @@ class Program final : public GuardProgram {
     return true;
   }
 
-  std::string explain_failure(PyObject* const* args) const override {
-    if (std::string d = state_.difference(GlobalState::read()); !d.empty()) return d;
+  Failure failure(PyObject* const* args) const override {
+    if (const std::string d = state_.difference(GlobalState::read()); !d.empty()) {
+      const size_t now = d.rfind(", now ");
+      return now == std::string::npos ? Failure{d, "not so", ""} : Failure{d.substr(0, now), d.substr(now + 6), ""};
+    }
     Keep keep;
     std::vector<PyObject*> current;
-    int32_t first = check_all(table_, args, current, keep);
-    if (first == -1) return "";
-    if (first <= -2) return str(table_.observations(), -2 - first) + " is gone";
+    const int32_t first = check_all(table_, args, current, keep);
+    if (first == -1) return {};
+    if (first <= -2) {
+      const SourceId gone = -2 - first;
+      const auto& facts = table_.facts_of(gone);
+      return {str(table_.observations(), gone) + " is there", "gone",
+              facts.empty() ? "" : place(table_.observations(), table_.facts()[facts.front()])};
+    }
     return table_.failure(first, current[std::max(0, table_.facts()[first].source)], current.data());
   }
 
@@ -189,6 +207,25 @@ class Program final : public GuardProgram {
     Keep keep;
     std::vector<PyObject*> current;
     return GlobalState::read() == state_ && check_all(table_, args, current, keep) == -1;
+  }
+
+  std::string parts() const override {
+    static constexpr const char* kNames[] = {"objects", "dicts",   "types", "pointers",
+                                             "items",   "tensors", "facts", "paths"};
+    std::array<size_t, std::size(kNames)> counts{};
+    size_t plain = 0;
+    for (const Segment& s : segments_) {
+      if (!s.armed) plain += s.sources.size();
+      for (const Instr& i : s.code) counts[static_cast<size_t>(i.op)] += s.armed;
+    }
+    std::string out;
+    const auto add = [&](size_t n, const char* what) {
+      if (n) out += (out.empty() ? "" : ", ") + std::to_string(n) + " " + what;
+    };
+    for (size_t i = 0; i < counts.size(); i++) add(counts[i], kNames[i]);
+    add(plain, "one by one");
+    add(table_.between().size(), "between objects");
+    return out;
   }
 
   size_t size() const override {
@@ -254,11 +291,11 @@ class Program final : public GuardProgram {
         if (!table_.holds(fact, current_[id])) return false;
     return true;
   }
-  std::string plain_failure(Segment& s) {
+  Failure plain_failure(Segment& s) {
     for (SourceId id : s.sources)
       for (int32_t fact : table_.facts_of(id))
         if (!table_.holds(fact, current_[id])) return table_.failure(fact, current_[id], current_.data());
-    return "";
+    return {};
   }
   bool plain(Segment& s, PyObject* const* args) {
     for (SourceId id : s.sources) {
@@ -301,10 +338,13 @@ class Program final : public GuardProgram {
     Instr* i = s.code.data() + r.begin;
     switch (r.op) {
       case Op::kObject:
-        for (; i != end; ++i) {
-          if (end - i > 8) __builtin_prefetch(i[8].a);
-          if (Py_TYPE(static_cast<PyObject*>(i->a)) != i->b) return Verdict::kUnsure;
-          if (i->number && *reinterpret_cast<void**>(static_cast<char*>(i->a) + i->number) != i->c)
+        for (const ObjectCompare *o = s.objects.data() + r.first, *last = o + (end - i); o != last; ++o) {
+          if (last - o > 8) {
+            __builtin_prefetch(o[8].object);
+            __builtin_prefetch(reinterpret_cast<char*>(o[8].object) + o[8].slot);
+          }
+          if (Py_TYPE(o->object) != o->type) return Verdict::kUnsure;
+          if (o->slot && *reinterpret_cast<void**>(reinterpret_cast<char*>(o->object) + o->slot) != o->dict)
             return Verdict::kUnsure;
         }
         break;
@@ -357,7 +397,7 @@ class Program final : public GuardProgram {
           PyObject* now = current_[t->source];
           if (t->stamped && looks_the_same(now, t->stamp)) continue;
           if (!matches(now, *t->spec)) return Verdict::kNo;
-          t->stamped = stamp_tensor(now, t->stamp);
+          t->stamped = stamp_tensor(now, stamps_, t->stamp);
         }
         break;
       case Op::kFact:
@@ -436,15 +476,21 @@ class Program final : public GuardProgram {
     s.runs.clear();
     s.tags.clear();
     s.tensors.clear();
+    s.objects.clear();
+    const auto first = [&s](Op op) {
+      return static_cast<uint32_t>(op == Op::kTensor   ? s.tensors.size()
+                                   : op == Op::kObject ? s.objects.size()
+                                                       : s.tags.size());
+    };
     for (uint32_t i = 0; i < s.code.size(); i++) {
       const Instr& in = s.code[i];
-      if (s.runs.empty() || s.runs.back().op != in.op)
-        s.runs.push_back({in.op, i, i, static_cast<uint32_t>(in.op == Op::kTensor ? s.tensors.size() : s.tags.size())});
+      if (s.runs.empty() || s.runs.back().op != in.op) s.runs.push_back({in.op, i, i, first(in.op)});
       s.runs.back().end = i + 1;
       if (in.op == Op::kDict) s.tags.push_back({static_cast<PyObject*>(in.a), static_cast<uint64_t>(in.number)});
+      if (in.op == Op::kObject) s.objects.push_back({static_cast<PyObject*>(in.a), in.b, in.c, in.number});
       if (in.op == Op::kTensor) {
         s.tensors.push_back({{}, in.index, static_cast<const TensorSpec*>(in.a), false});
-        s.tensors.back().stamped = stamp_tensor(current_[in.index], s.tensors.back().stamp);
+        s.tensors.back().stamped = stamp_tensor(current_[in.index], stamps_, s.tensors.back().stamp);
       }
     }
     s.armed = true;
@@ -682,6 +728,7 @@ class Program final : public GuardProgram {
   std::vector<Segment> segments_;
   std::vector<PyObject*> current_;      // by source; borrowed
   std::unordered_set<PyObject*> held_;  // owned
+  StampBytes stamps_;
   Keep keep_;
 };
 
@@ -692,6 +739,11 @@ const uint64_t kDictTick = 256;  // the low byte is the watchers'
 #else
 const uint64_t kDictTick = 1;
 #endif
+
+std::string Failure::text() const {
+  if (guard.empty()) return "";
+  return guard + (where.empty() ? "" : ", guarded at " + where) + (now.empty() ? "" : "; now " + now);
+}
 
 uint64_t dict_clock() {
   PyObject* dict = PyDict_New();

@@ -20,6 +20,8 @@ bool is_key(const Source& s, const char* name) {
 std::string item(const Observations& o, const Source& s) {
   const Source& dict = o.sources[s.parent];
   if (dict.kind == SourceKind::kGlobals || dict.kind == SourceKind::kBuiltins) return text(s.key);
+  if (dict.kind == SourceKind::kArgument && !o.positional.empty() && s.key && PyUnicode_Check(s.key))
+    return text(s.key);  // of **kwargs
   if (s.key && PyUnicode_Check(s.key)) {
     if (dict.kind == SourceKind::kInstanceDict) return str(o, dict.parent) + "." + text(s.key);
     // Children of an nn.Module as people write them: self.conv1, not self._modules['conv1'].
@@ -63,6 +65,9 @@ std::string str(const Observations& o, SourceId id) {
     case SourceKind::kDictValueAt:
       return "list(" + parent() + ".values())[" + index + "]";
     case SourceKind::kSequenceItem:
+      if (s.parent != kNoSource && o.sources[s.parent].kind == SourceKind::kArgument && s.index >= 0 &&
+          static_cast<size_t>(s.index) < o.positional.size() && text(o.sources[s.parent].key) == "args")
+        return o.positional[s.index];
       return parent() + "[" + index + "]";
     case SourceKind::kSetItem:
       return "list(" + parent() + ")[" + index + "]";
@@ -163,9 +168,11 @@ std::string words(const Observations& o, const Fact& f) {
       out = "torch's global state";
       break;
   }
-  if (f.location >= 0 && static_cast<size_t>(f.location) < o.locations.size())
-    out += ", guarded at " + o.locations[f.location];
   return out;
+}
+
+std::string place(const Observations& o, const Fact& f) {
+  return f.location >= 0 && static_cast<size_t>(f.location) < o.locations.size() ? o.locations[f.location] : "";
 }
 
 void release(Observations& o) {

@@ -103,10 +103,13 @@ struct Observations {
   std::vector<Source> sources;
   std::vector<Fact> facts;
   std::vector<std::string> locations;
+  // Names of what *args holds, where a call is known to hand them on (nn.Module.__call__ to forward): for people.
+  std::vector<std::string> positional;
 };
 void release(Observations& o);
 
 std::string str(const Observations& o, SourceId s);       // "self.layers[3].weight"; "x" for arguments
 std::string words(const Observations& o, const Fact& f);  // "self.training is True"
+std::string place(const Observations& o, const Fact& f);  // file:line that made the trace ask, "" if unknown
 
 }  // namespace flashover::guards

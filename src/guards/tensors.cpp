@@ -88,7 +88,7 @@ bool requires_grad(const void* meta) {
 }
 }  // namespace
 
-bool stamp_tensor(PyObject* tensor, TensorStamp& stamp) {
+bool stamp_tensor(PyObject* tensor, StampBytes& all, TensorStamp& stamp) {
   const c10::TensorImpl* t = impl_of(tensor);
   if (!t || t->dim() > 5) return false;  // longer shapes lie elsewhere
   const Layout& l = layout_of(t);
@@ -101,7 +101,9 @@ bool stamp_tensor(PyObject* tensor, TensorStamp& stamp) {
   if (l.autograd() != stamp.autograd) return false;
   stamp.requires_grad = t->requires_grad();
   if (stamp.autograd && requires_grad(stamp.autograd) != stamp.requires_grad) return false;
-  std::memcpy(stamp.bytes, begin, TensorStamp::kBytes);
+  TensorStamp::Bytes bytes;
+  std::memcpy(bytes.data(), begin, TensorStamp::kBytes);
+  stamp.bytes = &*all.insert(bytes).first;
   return true;
 }
 
@@ -112,13 +114,13 @@ bool looks_the_same(PyObject* tensor, const TensorStamp& stamp) {
   if (stamp.autograd && requires_grad(stamp.autograd) != stamp.requires_grad) return false;
   typedef uint64_t Words __attribute__((vector_size(16), aligned(8), may_alias));
   const auto* a = reinterpret_cast<const Words*>(&l.sizes_and_strides_);
-  const auto* b = reinterpret_cast<const Words*>(stamp.bytes);
+  const auto* b = reinterpret_cast<const Words*>(stamp.bytes->data());
   Words differ{};
   for (size_t i = 0; i < TensorStamp::kBytes / 16; i++) differ |= a[i] ^ b[i];
   uint64_t x, y;
   constexpr size_t kRest = TensorStamp::kBytes / 16 * 16;
   std::memcpy(&x, reinterpret_cast<const char*>(a) + kRest, sizeof x);
-  std::memcpy(&y, stamp.bytes + kRest, sizeof y);
+  std::memcpy(&y, stamp.bytes->data() + kRest, sizeof y);
   static_assert(TensorStamp::kBytes - kRest == sizeof x);
   return !(differ[0] | differ[1] | (x ^ y));
 }
@@ -144,6 +146,43 @@ std::string str(const TensorSpec& s) {
   return std::string(c10::toString(static_cast<c10::ScalarType>(s.dtype))) + "[" + numbers(0) + "] strides [" +
          numbers(s.rank) + "] " + c10::Device(static_cast<c10::DeviceType>(s.device), s.device_index).str() +
          (s.requires_grad ? " requires_grad" : "");
+}
+
+std::string difference(const TensorSpec& was, const TensorSpec& now) {
+  std::string out;
+  const auto differ = [&](const std::string& what, const std::string& is, const std::string& before) {
+    out += (out.empty() ? "" : ", ") + what + " is " + is + ", not " + before;
+  };
+  const auto type = [](int8_t t) { return std::string(c10::toString(static_cast<c10::ScalarType>(t))); };
+  const auto yes = [](bool b) { return std::string(b ? "True" : "False"); };
+  const auto device = [](const TensorSpec& s) {
+    return c10::Device(static_cast<c10::DeviceType>(s.device), s.device_index).str();
+  };
+  if (was.dtype != now.dtype) differ("dtype", type(now.dtype), type(was.dtype));
+  if (device(was) != device(now)) differ("device", device(now), device(was));
+  if (was.rank != now.rank) {
+    differ("dim()", std::to_string(now.rank), std::to_string(was.rank));
+  } else {
+    const size_t n = static_cast<size_t>(was.rank);
+    bool sizes = false;
+    for (size_t i = 0; i < 2 * n; i++) {
+      if (was.geometry[i] == now.geometry[i] || (i >= n && sizes)) continue;  // other sizes, other strides
+      sizes |= i < n;
+      const std::string what = (i < n ? "size(" : "stride(") + std::to_string(i % n) + ")";
+      differ(what, std::to_string(now.geometry[i]), std::to_string(was.geometry[i]));
+    }
+  }
+  if (was.requires_grad != now.requires_grad) differ("requires_grad", yes(now.requires_grad), yes(was.requires_grad));
+  if (was.type != now.type) differ("its class", now.type->tp_name, was.type->tp_name);
+  if (was.wrapped_number != now.wrapped_number)
+    differ("being a number", yes(now.wrapped_number), yes(was.wrapped_number));
+  if (out.empty() && was.keys != now.keys) {
+    const auto keys = [](const TensorSpec& s) {
+      return c10::toString(c10::DispatchKeySet(c10::DispatchKeySet::RAW, s.keys));
+    };
+    differ("its kind", keys(now), keys(was));
+  }
+  return out;
 }
 
 Memory memory_of(PyObject* tensor) {

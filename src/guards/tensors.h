@@ -2,7 +2,9 @@
 #pragma once
 #include <Python.h>
 
+#include <array>
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -26,17 +28,20 @@ bool matches(PyObject* object, const TensorSpec& spec);
 // What a tensor that matched looked like in memory: while it looks the same it still matches, and comparing costs a
 // fraction of matches(). A tensor that looks different may match all the same (its storage offset is in there).
 struct TensorStamp {
+  static constexpr size_t kBytes = 136;  // sizes, strides, offset, dtype, device, flags, dispatch keys
+  using Bytes = std::array<unsigned char, kBytes>;
   PyTypeObject* type = nullptr;
   void* impl = nullptr;
   void* autograd = nullptr;
+  const Bytes* bytes = nullptr;  // tensors of one kind share it: a model's parameters have few
   bool requires_grad = false;
-  static constexpr size_t kBytes = 136;  // sizes, strides, offset, dtype, device, flags, dispatch keys
-  alignas(16) unsigned char bytes[kBytes];
 };
-bool stamp_tensor(PyObject* tensor, TensorStamp& stamp);  // false: not for this one
+using StampBytes = std::set<TensorStamp::Bytes>;
+bool stamp_tensor(PyObject* tensor, StampBytes& all, TensorStamp& stamp);  // false: not for this one
 bool looks_the_same(PyObject* tensor, const TensorStamp& stamp);
 void prefetch(const TensorStamp& stamp);  // what looks_the_same() will read
 std::string str(const TensorSpec& spec);
+std::string difference(const TensorSpec& was, const TensorSpec& now);  // "size(0) is 4, not 3"
 
 // Where a tensor's memory lies, to tell which inputs alias.
 struct Memory {

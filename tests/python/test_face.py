@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import warnings
 
 import pytest
 import torch
@@ -469,6 +470,50 @@ def test_reset_and_stats():
     after = flashover.compile_stats()
     assert all(after[k] >= before[k] for k in before)
     assert after["frames"] == before["frames"] + 1
+
+
+def test_stance_as_a_decorator():
+    c = flashover.compile(lambda x: x + 1, backend="eager")
+
+    @flashover.set_stance("force_eager")
+    def evaluate(x, scale=1):
+        return c(x) * scale
+
+    assert evaluate.__name__ == "evaluate"
+    assert torch.equal(evaluate(torch.ones(2), scale=3), torch.full((2,), 6.0))
+    assert c.entries() == []
+    c(torch.ones(2))  # not while the function does not run
+    assert len(c.entries()) == 1
+    with flashover.set_stance("fail_on_recompile"):
+        assert torch.equal(evaluate(torch.ones(3)), torch.full((3,), 2.0))
+        with pytest.raises(RuntimeError, match=r"fail_on_recompile: x is a tensor .*size\(0\) is 3, not 2"):
+            c(torch.ones(3))
+
+
+def test_versions_are_tried_in_the_order_of_their_last_use():
+    c = flashover.compile(lambda x: x + 1, backend="eager")
+    for n in (1, 2, 3, 1, 1, 2):
+        assert torch.equal(c(torch.ones(n)), torch.ones(n) + 1)
+    assert [(e["version"], e["hits"]) for e in c.entries()] == [(1, 2), (0, 3), (2, 1)]
+    c(torch.ones(4))
+    assert [m["version"] for m in c.entries()[0]["missed"]] == [1, 0, 2]
+
+
+def test_calls_past_the_limit_cost_no_search_and_reset_forgets_it():
+    c = flashover.compile(lambda x: x + 1, backend="eager", options={"recompile_limit": 2})
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for n in range(1, 7):
+            assert torch.equal(c(torch.ones(n)), torch.ones(n) + 1)
+    assert len(said) == 1
+    assert "recompile_limit" in str(said[0].message)
+    assert c.tallies()["recompiles"] == 1
+    assert c.tallies()["eager_calls"] == 4
+    c(torch.ones(2))  # what is compiled still serves
+    assert c.tallies()["eager_calls"] == 4
+    c.reset()
+    c(torch.ones(6))
+    assert [e["version"] for e in c.entries()] == [0]
 
 
 def test_recompile_limit():

@@ -1329,11 +1329,6 @@ void Interpreter::abort(const std::string& reason) {
   }
 }
 
-uint64_t Interpreter::location_key() const {
-  _PyInterpreterFrame* f = current_frame(PyThreadState_Get());
-  return f == nullptr ? 0 : reinterpret_cast<uint64_t>(f->prev_instr);
-}
-
 namespace {
 
 _PyInterpreterFrame* complete(_PyInterpreterFrame* f) {
@@ -1373,6 +1368,28 @@ bool is_torchs_own(PyCodeObject* code) {
 std::string Interpreter::location() const {
   _PyInterpreterFrame* f = complete(current_frame(PyThreadState_Get()));
   return f == nullptr ? "" : line_of_frame(f);
+}
+
+_PyInterpreterFrame* Interpreter::asking_frame() {
+  for (Activation* a = top_; a != nullptr; a = a->caller) {
+    if (a->torchs_own < 0) {
+      auto [own, fresh] = torchs_own_.try_emplace(a->frame->f_code);
+      if (fresh) own->second = is_torchs_own(a->frame->f_code);
+      a->torchs_own = own->second;
+    }
+    if (!a->torchs_own) return a->frame;
+  }
+  return top_ == nullptr ? nullptr : top_->frame;
+}
+
+std::string Interpreter::asking_line() {
+  _PyInterpreterFrame* f = complete(asking_frame());
+  return f == nullptr ? begins_at : line_of_frame(f);
+}
+
+uint64_t Interpreter::asking_key() {
+  _PyInterpreterFrame* f = asking_frame();
+  return f == nullptr ? 0 : reinterpret_cast<uint64_t>(f->prev_instr);
 }
 
 std::string Interpreter::operator_location() {

@@ -29,9 +29,10 @@ struct Activation {
   _PyInterpreterFrame* frame = nullptr;
   bool direct = false;  // what it returns is the result of the caller's instruction
   bool on_path = false;
-  size_t depth = 0;   // of direct calls
-  int64_t count = 0;  // instructions begun
-  int64_t names = 0;  // KW_NAMES of the running call, which belongs to it
+  signed char torchs_own = -1;  // its code is in a file of torch's; -1: not asked yet
+  size_t depth = 0;             // of direct calls
+  int64_t count = 0;            // instructions begun
+  int64_t names = 0;            // KW_NAMES of the running call, which belongs to it
   int64_t stop = -1;
   int32_t next = 0;            // after the running call
   PyObject** below = nullptr;  // the stack below the result of the running call
@@ -84,7 +85,10 @@ class Interpreter {
   // For the graph: "file:line in self.layers.0": the innermost line that is not torch's own, and the innermost module.
   std::string operator_location();
   std::string stack() const;  // "file:line in function", the caller first, one a line
-  uint64_t location_key() const;
+  // For guards: the innermost line that is not torch's own; before there is one, `begins_at`.
+  std::string asking_line();
+  uint64_t asking_key();
+  std::string begins_at;
 
   // Objects. New references; null with a Python error set. Throw Declined.
   PyObject* get_attr(PyObject* o, PyObject* name);
@@ -178,6 +182,7 @@ class Interpreter {
   Ref as_python_function(PyObject* f);
 
   void check_origin(PyObject* o);
+  _PyInterpreterFrame* asking_frame();
 
   std::unordered_set<PyObject*> old_objects;
   Activation* top_ = nullptr;

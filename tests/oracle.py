@@ -1,0 +1,420 @@
+"""Would the tests notice? Puts faults into a copy of the sources, one at a time, and runs the tests until one fails.
+
+    python tests/oracle.py [--tree FOLDER] [--only WORDS] [--limit SECONDS] [--list]
+
+The copy (by default the folder `flashover-oracle` beside this repository) gets every fault below, each behind
+`fault("its name")`, which is true when the environment variable FLASHOVER_FAULT says that name; it is built once. The
+sources here hold nothing of this. Each fault then has the tests of its group run against it, in processes of their own,
+until one fails, crashes or takes too long. The table goes to docs/oracle.md. Exit status 1: a fault that nothing caught.
+"""
+
+# ruff: noqa: E501 (pieces of C++ as they stand)
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+HEADER = """#pragma once
+#include <cstdlib>
+#include <cstring>
+inline bool fault(const char* name) {
+  static const char* const on = std::getenv("FLASHOVER_FAULT");
+  return on != nullptr && std::strcmp(on, name) == 0;
+}
+"""
+
+GUARDS = ["tests/python/test_soundness.py", "tests/python/test_guards.py", "tests/test_fuzz_guards.py"]
+EFFECTS = ["tests/test_frame_capture.py", "tests/test_language.py", "tests/test_breaks.py", "tests/test_fuzz_guards.py"]
+BREAKS = ["tests/test_breaks.py", "tests/test_language.py", "tests/test_language_more.py", "tests/test_found.py"]
+TENSORS = ["tests/test_trace_mutation.py", "tests/test_outputs.py", "tests/test_fuzz.py", "tests/test_found.py"]
+TRAINING = ["tests/test_training.py"]
+FACE = ["tests/python/test_face.py", "tests/test_numbers.py", "tests/python/test_soundness.py"]
+REST = ["tests/test_lifetime.py", "tests/test_explain.py", "tests/test_optimizers.py", "tests/test_trace_joint.py"]
+
+
+@dataclass(frozen=True)
+class Fault:
+    name: str
+    tests: list[str]  # the likely ones, first; the other groups follow
+    edits: list[tuple[str, str, str]]  # file, text that stands there once, what stands there in the copy
+
+
+def each(file: str, anchor: str, tests: list[str], names: dict[str, str]) -> list[Fault]:
+    """Faults at one place: `names` maps the fault to the statement that goes before `anchor`."""
+    return [Fault(name, tests, [(file, anchor, code + "\n" + anchor)]) for name, code in names.items()]
+
+
+FACTS = ["Identity", "TypeIs", "Equals", "Length", "DictLacks", "TypeLacks", "TypeVersion", "Tensor", "TensorAliases",
+         "SameObject", "Distinct", "Written", "NotAliases", "CodeIs", "AddressIs", "Specials", "SubclassIs", "CallGives"]  # fmt: skip
+FLAGS = ["grad mode", "inference mode", "autocast on cpu", "deterministic algorithms", "default dtype"]
+EFFECT_KINDS = "SetItem DiscardItem SetAttr DelAttr ListReplace ListAppend SetReplace DictReplace CellSet DequeReplace"
+UNDO_KINDS = "DictItem DictAll List Append Set Deque Cell Slot ClassAttribute"
+
+OBSERVE, PROGRAM, TENSOR = "src/frame/observe.cpp", "src/guards/program.cpp", "src/guards/tensors.cpp"
+REBUILD, RECIPE, JOURNAL = "src/frame/rebuild.cpp", "src/frame/recipe.cpp", "src/frame/journal.cpp"
+RESUME, ENTRY, COMPILE = "src/frame/resume.cpp", "src/entry/callable.cpp", "src/entry/compile_call.cpp"
+FUNCTIONAL, EXECUTOR = "src/graph/passes/functionalize.cpp", "src/run/executor.cpp"
+
+FAULTS: list[Fault] = [
+    # What is observed and not guarded.
+    *each(
+        OBSERVE,
+        "  if (!facts_.insert({kind, source, expected, number}).second) return;",
+        GUARDS,
+        {
+            f"guard dropped: {k}": f'  if (kind == FactKind::k{k} && fault("guard dropped: {k}")) return;'
+            for k in FACTS
+        },
+    ),
+    Fault(
+        "guard dropped: DictOrder",
+        GUARDS,
+        [(OBSERVE, "  if (facts_.insert({FactKind::kDictOrder, id, nullptr, n}).second) {",
+          '  if (!fault("guard dropped: DictOrder") && facts_.insert({FactKind::kDictOrder, id, nullptr, n}).second) {')],
+    ),
+    Fault(
+        "guard dropped: StorageOffset",
+        [*TENSORS, *GUARDS],
+        [(COMPILE, "    if (counts_from_storage(c.graph))",
+          '    if (!fault("guard dropped: StorageOffset") && counts_from_storage(c.graph))')],
+    ),
+    Fault(
+        "an item of a sequence is not a source",
+        GUARDS,
+        [(OBSERVE, "      reach(SourceKind::kSequenceItem, id, i, nullptr, item.get());\n    }\n  } else if (PyDict_Check(c)) {",
+          '      if (!fault("an item of a sequence is not a source")) reach(SourceKind::kSequenceItem, id, i, nullptr, item.get());\n'
+          "    }\n  } else if (PyDict_Check(c)) {")],
+    ),
+    Fault(
+        "a closure's cell is not read again",
+        GUARDS,
+        [(PROGRAM, "      case SourceKind::kCellContents:\n        add_pointer(",
+          '      case SourceKind::kCellContents:\n        if (fault("a closure\'s cell is not read again")) break;\n        add_pointer(')],
+    ),
+    # Torch's state.
+    *[
+        Fault(
+            f"state not guarded: {flag}",
+            GUARDS,
+            [("src/guards/global_state.cpp", "  return s;\n}\n\nstd::string GlobalState::difference",
+              f'  if (fault("state not guarded: {flag}")) {{\n'
+              f"    for (size_t i = 0; i < std::size(kFlags); i++)\n"
+              f'      if (!std::strcmp(kFlags[i].name, "{flag}")) s.flags &= ~(uint64_t{{1}} << i);\n'
+              f"    for (size_t i = 0; i < std::size(kSmall); i++)\n"
+              f'      if (!std::strcmp(kSmall[i].name, "{flag}")) s.types[i] = 0;\n'
+              f"    s.included = s.excluded = 0;\n  }}\n"
+              "  return s;\n}\n\nstd::string GlobalState::difference")],
+        )
+        for flag in FLAGS
+    ],
+    # What is guarded of a tensor.
+    Fault("a tensor's class ignored", GUARDS, [(TENSOR, "if (Py_TYPE(object) != s.type) return false;",
+          'if (Py_TYPE(object) != s.type && !(fault("a tensor\'s class ignored") && is_tensor(object))) return false;')]),
+    Fault("a tensor's dispatch keys ignored", GUARDS, [(TENSOR, "t->key_set().raw_repr() != s.keys ||",
+          '(t->key_set().raw_repr() != s.keys && !fault("a tensor\'s dispatch keys ignored")) ||')]),
+    Fault("a tensor's dtype ignored", GUARDS, [(TENSOR, "static_cast<int8_t>(t->dtype().toScalarType()) != s.dtype ||",
+          '(static_cast<int8_t>(t->dtype().toScalarType()) != s.dtype && !fault("a tensor\'s dtype ignored")) ||')]),
+    Fault("a tensor's requires_grad ignored", [*GUARDS, *TRAINING],
+          [(TENSOR, "t->requires_grad() != s.requires_grad ||",
+            '(t->requires_grad() != s.requires_grad && !fault("a tensor\'s requires_grad ignored")) ||')]),
+    Fault("a tensor's sizes ignored", GUARDS, [(TENSOR, "if (sizes[i] != want[i] || strides[i]",
+          'if ((sizes[i] != want[i] && !fault("a tensor\'s sizes ignored")) || strides[i]')]),
+    Fault("a tensor's strides ignored", GUARDS, [(TENSOR, "strides[i] != want[s.rank + i]) return false;",
+          '(strides[i] != want[s.rank + i] && !fault("a tensor\'s strides ignored"))) return false;')]),
+    Fault("a tensor's stamp: requires_grad not compared", GUARDS,
+          [(TENSOR, "  if (l.autograd() != stamp.autograd) return false;\n  if (stamp.autograd && requires_grad(stamp.autograd) != "
+            "stamp.requires_grad) return false;\n  typedef",
+            '  if (!fault("a tensor\'s stamp: requires_grad not compared")) {\n  if (l.autograd() != stamp.autograd) return false;\n'
+            "  if (stamp.autograd && requires_grad(stamp.autograd) != stamp.requires_grad) return false;\n  }\n  typedef")]),
+    Fault("a tensor's stamp: shape and dtype not compared", GUARDS,
+          [(TENSOR, "  typedef uint64_t Words", '  if (fault("a tensor\'s stamp: shape and dtype not compared")) return true;\n  typedef uint64_t Words')]),
+    # The fast program's compares.
+    *[
+        Fault(f"fast compare left out: {op}", GUARDS,
+              [(PROGRAM, "  Verdict run(Segment& s, const Run& r, PyObject* const* args) {",
+                "  Verdict run(Segment& s, const Run& r, PyObject* const* args) {\n"
+                f'    if (r.op == Op::k{op} && fault("fast compare left out: {op}")) return Verdict::kYes;')])
+        for op in ("Object", "Dict", "Type", "Pointer", "Item", "Tensor", "Fact", "Resolve")
+    ],
+    Fault("changed dicts are taken for untouched", GUARDS,
+          [(PROGRAM, "    untouched_ = untouched;\n", '    untouched_ = untouched || fault("changed dicts are taken for untouched");\n')]),
+    Fault("a dict that changed is not looked at again", GUARDS,
+          [(PROGRAM, "    for (SourceId id : s.dicts[i.index]) {",
+            '    if (fault("a dict that changed is not looked at again")) return Verdict::kYes;\n    for (SourceId id : s.dicts[i.index]) {')]),
+    Fault("guards are not checked at all", GUARDS,
+          [(PROGRAM, "    for (Segment& s : segments_)\n      if (!check(s, args)) return false;\n    if (!table_.subclasses_hold())",
+            '    if (!fault("guards are not checked at all"))\n    for (Segment& s : segments_)\n'
+            "      if (!check(s, args)) return false;\n    if (!table_.subclasses_hold())")]),
+    # Effects that the compiled call does not repeat.
+    *[
+        Fault(f"effect lost: {k}", EFFECTS,
+              [(REBUILD, "  auto item = [&](size_t i) { return r[e.items[i]]; };",
+                f'  if (e.kind == Kind::k{k} && fault("effect lost: {k}")) return 0;\n'
+                "  auto item = [&](size_t i) { return r[e.items[i]]; };")])
+        for k in EFFECT_KINDS.split()
+    ],
+    Fault("a switch of torch's state is lost", [*BREAKS, *EFFECTS],
+          [(REBUILD, "  for (const StateChange& s : capture.state) {",
+            '  for (const StateChange& s : capture.state) {\n    if (fault("a switch of torch\'s state is lost")) break;')]),
+    # Effects of the trace that stay.
+    *[
+        Fault(f"not undone after the trace: {k}", EFFECTS,
+              [(JOURNAL, "    PyObject* t = e.target.get();\n    switch (e.kind) {",
+                f'    if (e.kind == Entry::Kind::k{k} && fault("not undone after the trace: {k}")) continue;\n'
+                "    PyObject* t = e.target.get();\n    switch (e.kind) {")])
+        for k in UNDO_KINDS.split()
+    ],
+    Fault("the order of a dict is not put back", EFFECTS,
+          [(JOURNAL, "if (e.order && !same_keys(t, e.order.get()))",
+            'if (!fault("the order of a dict is not put back") && e.order && !same_keys(t, e.order.get()))')]),
+    # Results made again.
+    Fault("one list in two places becomes two", EFFECTS,
+          [(RECIPE, "  if (it != registers_.end()) {\n    if (it->second < 0)",
+            '  if (it != registers_.end() && !(it->second >= 0 && PyList_Check(o) && fault("one list in two places becomes two"))) {\n'
+            "    if (it->second < 0)")]),
+    Fault("a dict is made in another order", EFFECTS,
+          [(RECIPE, "  Ref list = ordered_items(dict);\n  if (!list) throw",
+            '  Ref list = ordered_items(dict);\n  if (list && fault("a dict is made in another order")) PyList_Reverse(list.get());\n'
+            "  if (!list) throw")]),
+    Fault("a cell is made empty", [*EFFECTS, *BREAKS],
+          [(REBUILD, "        PyCell_Set(target, item(1));", '        if (!fault("a cell is made empty")) PyCell_Set(target, item(1));')]),
+    Fault("attributes of a new object are lost", EFFECTS,
+          [(REBUILD, "    case Kind::kFillDict: {", '    case Kind::kFillDict: {\n      if (fault("attributes of a new object are lost")) return Py_NewRef(Py_None);')]),
+    Fault("slots of a new object are lost", EFFECTS,
+          [(REBUILD, "    case Kind::kFillSlots:\n", '    case Kind::kFillSlots:\n      if (fault("slots of a new object are lost")) return Py_NewRef(Py_None);\n')]),
+    Fault("items of a new container are lost", EFFECTS,
+          [(REBUILD, "      PyObject* target = item(0);\n      if (PyCell_Check",
+            '      PyObject* target = item(0);\n      if (!PyCell_Check(target) && fault("items of a new container are lost")) return Py_NewRef(Py_None);\n'
+            "      if (PyCell_Check")]),
+    Fault("defaults of a new function are lost", EFFECTS,
+          [(REBUILD, "      set(&f->func_defaults, item(4));",
+            '      if (!fault("defaults of a new function are lost")) set(&f->func_defaults, item(4));')]),
+    Fault("a bound method has lost its object", EFFECTS,
+          [(REBUILD, "      return PyMethod_New(item(0), item(1));",
+            '      return PyMethod_New(item(0), fault("a bound method has lost its object") ? Py_None : item(1));')]),
+    Fault("an exception loses its cause", [*EFFECTS, *BREAKS],
+          [(REBUILD, "      PyException_SetCause(item(0), part(1));",
+            '      if (!fault("an exception loses its cause")) PyException_SetCause(item(0), part(1));')]),
+    Fault("an exception loses its context", [*EFFECTS, *BREAKS],
+          [(REBUILD, "      PyException_SetContext(item(0), part(2));",
+            '      if (!fault("an exception loses its context")) PyException_SetContext(item(0), part(2));')]),
+    Fault("an exception loses its traceback", [*EFFECTS, *BREAKS],
+          [(REBUILD, "      Ref tb = Ref::steal(part(3));",
+            '      Ref tb = Ref::steal(fault("an exception loses its traceback") ? nullptr : part(3));')]),
+    Fault("an iterator over a dict starts again", [*BREAKS, *EFFECTS],
+          [(REBUILD, "for (int32_t i = 0; made && i < s.index; ++i) {",
+            'for (int32_t i = 0; made && i < s.index && !fault("an iterator over a dict starts again"); ++i) {')]),
+    Fault("an iterator's position is lost", [*BREAKS, *EFFECTS],
+          [(REBUILD, "if (!made || s.items.size() == static_cast<size_t>(s.index)) return made.release();",
+            'if (!made || s.items.size() == static_cast<size_t>(s.index) || fault("an iterator\'s position is lost")) return made.release();')]),
+    Fault("a generator starts again", [*BREAKS, *EFFECTS],
+          [(REBUILD, "  load_frame(frame, slots.data(), slots.size(), next);\n  g->gi_frame_state",
+            '  if (fault("a generator starts again")) return made.release();\n  load_frame(frame, slots.data(), slots.size(), next);\n'
+            "  g->gi_frame_state")]),
+    # Going on after a graph break.
+    Fault("resume: two locals swapped", BREAKS,
+          [(REBUILD, "    frames.push_back(std::move(f));",
+            '    if (fault("resume: two locals swapped") && f.slots.size() > 1) std::swap(f.slots[0], f.slots[1]);\n'
+            "    frames.push_back(std::move(f));")]),
+    Fault("resume: two stack slots swapped", BREAKS,
+          [(RESUME, "  load_frame(frame, slots.data(), slots.size(), state.next);",
+            '  if (const auto n = slots.size(), base = static_cast<size_t>(frame->f_code->co_nlocalsplus);\n'
+            '      fault("resume: two stack slots swapped") && n > base + 1)\n    std::swap(slots[n - 1], slots[n - 2]);\n'
+            "  load_frame(frame, slots.data(), slots.size(), state.next);")]),
+    Fault("resume: wrong stack depth", BREAKS,
+          [(RESUME, "  load_frame(frame, slots.data(), slots.size(), state.next);",
+            '  if (fault("resume: wrong stack depth") && slots.size() > static_cast<size_t>(frame->f_code->co_nlocalsplus))\n'
+            "    slots.pop_back();\n"
+            "  load_frame(frame, slots.data(), slots.size(), state.next);")]),
+    Fault("resume: at another instruction", BREAKS,
+          [(RESUME, "  load_frame(frame, slots.data(), slots.size(), state.next);",
+            '  if (fault("resume: at another instruction")) ++state.next;\n'
+            "  load_frame(frame, slots.data(), slots.size(), state.next);")]),
+    Fault("resume: the handled exception is lost", BREAKS,
+          [(REBUILD, "  if (capture.handled != Capture::kAsBefore) {",
+            '  if (capture.handled != Capture::kAsBefore && !fault("resume: the handled exception is lost")) {')]),
+    Fault("resume: live locals are taken for dead", BREAKS,
+          [(RECIPE, "      if (use == LocalUse::kReads) return true;",
+            '      if (use == LocalUse::kReads) return !fault("resume: live locals are taken for dead");')]),
+    Fault("resume: what the callee returned is lost", BREAKS,
+          [(RESUME, "      run.before = [&c, now, at] { return start(*now, at + 1, c); };",
+            "      run.before = [&c, now, at] {\n        PyObject* got = start(*now, at + 1, c);\n"
+            '        if (got && fault("resume: what the callee returned is lost")) Py_SETREF(got, Py_NewRef(Py_None));\n'
+            "        return got;\n      };")]),
+    Fault("resume: an exception of the rest is raised past its handlers", BREAKS,
+          [(RESUME, "      case Continuations::Outcome::kRaised:\n",
+            "      case Continuations::Outcome::kRaised:\n"
+            '        if (fault("resume: an exception of the rest is raised past its handlers")) PyErr_SetNone(PyExc_KeyError);\n')]),
+    Fault("resume: entries of another instruction are taken", BREAKS,
+          [(ENTRY, "    k.append(reinterpret_cast<const char*>(&rest.next), sizeof rest.next);",
+            '    if (!fault("resume: entries of another instruction are taken")) k.append(reinterpret_cast<const char*>(&rest.next), sizeof rest.next);')]),
+    Fault("resume: a record_function is not entered again", [*BREAKS, *REST],
+          [(REBUILD, "    case Kind::kEnter:\n",
+            '    case Kind::kEnter:\n      if (fault("resume: a record_function is not entered again")) return Py_NewRef(Py_None);\n')]),
+    # Entries.
+    Fault("a new __call__ of the class is not seen", FACE,
+          [(ENTRY, "    if (tag == 0 || tag != c->state->type_tag) {",
+            '    if (!fault("a new __call__ of the class is not seen") || !c->function)\n    if (tag == 0 || tag != c->state->type_tag) {')]),
+    Fault("a comparison of numbers is not repeated", FACE,
+          [(ENTRY, "    if (!frame::evaluate(e.capture.numbers, objects_.data(), read_item, values_)) return false;",
+            "    if (!frame::evaluate(e.capture.numbers, objects_.data(), read_item, values_) &&\n"
+            '        !(fault("a comparison of numbers is not repeated") && values_.size() == numbers)) return false;')]),
+    # Tensors written and shared.
+    Fault("the write-back of a written input is lost", TENSORS,
+          [(FUNCTIONAL, "      if (u.input >= 0 && u.version > 0 &&",
+            '      if (!fault("the write-back of a written input is lost") && u.input >= 0 && u.version > 0 &&')]),
+    Fault("a write through a view does not reach its base", TENSORS,
+          [(FUNCTIONAL, "      value = write_back(b_, t.steps, get(t.parent), value);",
+            '      if (fault("a write through a view does not reach its base")) value = get(t.parent);\n'
+            "      else value = write_back(b_, t.steps, get(t.parent), value);")]),
+    Fault("a view is not made anew after a write", TENSORS,
+          [(FUNCTIONAL, "    if (t.version == version) return t.current;",
+            '    if (t.version == version || (t.version >= 0 && fault("a view is not made anew after a write"))) return t.current;')]),
+    Fault("an output that aliases an input is a copy", TENSORS,
+          [(FUNCTIONAL, "    if (u.input >= 0 && in_.inputs[u.input].kind != InputKind::kConstant) {",
+            '    if (!fault("an output that aliases an input is a copy") && u.input >= 0 &&\n'
+            "        in_.inputs[u.input].kind != InputKind::kConstant) {")]),
+    Fault("outputs that alias each other do not", TENSORS,
+          [(FUNCTIONAL, "    if (owner != self) {", '    if (owner != self && !fault("outputs that alias each other do not")) {')]),
+    Fault("a written input keeps its version", [*TENSORS, *TRAINING],
+          [(EXECUTOR, "    for (int32_t i : mutated_) inputs[i]->bump_version();",
+            '    if (!fault("a written input keeps its version"))\n    for (int32_t i : mutated_) inputs[i]->bump_version();')]),
+]  # fmt: skip
+
+
+def make_tree(tree: Path) -> None:
+    """The repository with every fault in it. Files that are as they were keep their times, so that little is built."""
+    files = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout.split()
+    texts: dict[str, str] = {}
+    for fault in FAULTS:
+        for file, old, _ in fault.edits:
+            text = texts.setdefault(file, (ROOT / file).read_text())
+            if text.count(old) != 1:
+                sys.exit(
+                    f"oracle: {fault.name!r}: its place in {file} is not there any more, or more than once:\n{old}"
+                )
+    for fault in FAULTS:
+        for file, old, new in fault.edits:
+            kept, text = old, texts[file]
+            if text.count(old) != 1:  # another fault has changed the line: both are statements before a common anchor
+                kept = old.splitlines()[-1]
+                new = (
+                    new[: -len(old)] + kept
+                    if new.endswith(old)
+                    else sys.exit(f"oracle: {fault.name!r} meets another fault")
+                )
+            texts[file] = text.replace(kept, new, 1)
+    wanted = {f: (ROOT / f).read_bytes() for f in files if (ROOT / f).is_file()}
+    for file, text in texts.items():
+        wanted[file] = re.sub(r"(#include )", '#include "base/fault.h"\n\\1', text, count=1).encode()
+    wanted["src/base/fault.h"] = HEADER.encode()
+    for file, content in wanted.items():
+        to = tree / file
+        if to.exists() and to.read_bytes() == content:
+            continue
+        to.parent.mkdir(parents=True, exist_ok=True)
+        to.write_bytes(content)
+        shutil.copymode(ROOT / file if (ROOT / file).exists() else __file__, to)
+
+
+def run(tree: Path, test: str, name: str, seconds: float, say: bool = False) -> str:
+    """What failed, or ''. In a child that has torch already: most of what a small test costs is importing it."""
+    with tempfile.TemporaryFile("w+") as output:
+        pid = os.fork()
+        if pid == 0:
+            os.setpgid(0, 0)
+            os.environ["FLASHOVER_FAULT"] = name
+            os.chdir(tree)
+            sys.path.insert(0, str(tree / "tests"))
+            for stream in (1, 2):
+                os.dup2(output.fileno(), stream)
+            import pytest
+
+            os._exit(pytest.main(["-q", "-x", "--no-header", "-p", "no:cacheprovider", "--tb=no", test]))
+        end, status = time.monotonic() + seconds, None
+        while status is None:
+            done, code = os.waitpid(pid, os.WNOHANG)
+            if done:
+                status = code
+            elif time.monotonic() > end:
+                os.killpg(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+                return f"{test} (too slow)"
+            else:
+                time.sleep(0.1)
+        output.seek(0)
+        text = output.read()
+    if say:
+        print(text)
+    if status == 0:
+        return ""
+    found = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", text, re.MULTILINE)
+    if found:
+        return found[1]
+    return f"{test} ({f'killed by signal {os.WTERMSIG(status)}' if os.WIFSIGNALED(status) else 'failed'})"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tree", type=Path, default=ROOT.parent / "flashover-oracle")
+    parser.add_argument("--only", default="", help="faults whose name has this in it")
+    parser.add_argument("--limit", type=float, default=300, help="seconds for one file of tests")
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--no-build", action="store_true")
+    parser.add_argument("--verbose", action="store_true", help="show what the tests print")
+    args = parser.parse_args()
+    faults = [f for f in FAULTS if args.only in f.name]
+    if args.list:
+        print("\n".join(f.name for f in faults))
+        return 0
+    if not args.no_build:
+        make_tree(args.tree)
+        subprocess.run(["./x", "build", "_C"], cwd=args.tree, check=True)
+    # Every fault's process starts as a copy of this one.
+    os.environ |= {"PYTHONPATH": str(args.tree / "python"), "OMP_NUM_THREADS": "1"}
+    sys.path.insert(0, str(args.tree / "python"))
+    sys.path = [p for p in sys.path if Path(p).resolve() != ROOT / "python"]
+    import pytest  # noqa: F401
+
+    import flashover
+
+    assert Path(flashover.__file__).is_relative_to(args.tree.resolve()), flashover.__file__
+    every = list(dict.fromkeys([*GUARDS, *EFFECTS, *BREAKS, *TENSORS, *FACE, *TRAINING, *REST]))
+    rows, missed = [], []
+    for fault in faults:
+        start, caught = time.monotonic(), ""
+        for test in dict.fromkeys([*fault.tests, *every]):
+            caught = run(args.tree, test, fault.name, args.limit, args.verbose)
+            if caught and "::" in caught and run(args.tree, caught, "none", args.limit):
+                sys.exit(f"oracle: {caught} fails without a fault too")
+            if caught:
+                break
+        seconds = time.monotonic() - start
+        rows.append(
+            f"| {fault.name} | {('`' + caught.removeprefix('tests/') + '`') if caught else '**nothing**'} | {seconds:.0f} |"
+        )
+        print(rows[-1], flush=True)
+        if not caught:
+            missed.append(fault.name)
+    print(f"{len(faults) - len(missed)} of {len(faults)} faults caught" + "".join(f"\n  missed: {m}" for m in missed))
+    if not args.only:
+        page = ROOT / "docs" / "oracle.md"
+        before = page.read_text().split("| fault |")[0] if page.exists() else "# Would the tests notice?\n\n"
+        head = "| fault | caught by | seconds |\n|---|---|---|\n"
+        page.write_text(before + head + "\n".join(rows) + "\n")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
