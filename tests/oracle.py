@@ -350,7 +350,7 @@ def run(tree: Path, test: str, name: str, seconds: float, say: bool = False) -> 
             elif time.monotonic() > end:
                 os.killpg(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
-                return f"{test} (too slow)"
+                return ""  # says nothing on a busy machine
             else:
                 time.sleep(0.1)
         output.seek(0)
@@ -371,10 +371,12 @@ def main() -> int:
     parser.add_argument("--only", default="", help="faults whose name has this in it")
     parser.add_argument("--limit", type=float, default=300, help="seconds for one file of tests")
     parser.add_argument("--list", action="store_true")
+    parser.add_argument("--quick", action="store_true", help="only the tests that are likely to notice")
+    parser.add_argument("--skip", default="", help="faults whose name has this in it are left out")
     parser.add_argument("--no-build", action="store_true")
     parser.add_argument("--verbose", action="store_true", help="show what the tests print")
     args = parser.parse_args()
-    faults = [f for f in FAULTS if args.only in f.name]
+    faults = [f for f in FAULTS if args.only in f.name and not (args.skip and args.skip in f.name)]
     if args.list:
         print("\n".join(f.name for f in faults))
         return 0
@@ -394,7 +396,7 @@ def main() -> int:
     rows, missed = [], []
     for fault in faults:
         start, caught = time.monotonic(), ""
-        for test in dict.fromkeys([*fault.tests, *every]):
+        for test in dict.fromkeys([*fault.tests, *([] if args.quick else every)]):
             caught = run(args.tree, test, fault.name, args.limit, args.verbose)
             if caught and "::" in caught and run(args.tree, caught, "none", args.limit):
                 sys.exit(f"oracle: {caught} fails without a fault too")
@@ -408,7 +410,7 @@ def main() -> int:
         if not caught:
             missed.append(fault.name)
     print(f"{len(faults) - len(missed)} of {len(faults)} faults caught" + "".join(f"\n  missed: {m}" for m in missed))
-    if not args.only:
+    if not (args.only or args.skip or args.quick):
         page = ROOT / "docs" / "oracle.md"
         before = page.read_text().split("| fault |")[0] if page.exists() else "# Would the tests notice?\n\n"
         head = "| fault | caught by | seconds |\n|---|---|---|\n"

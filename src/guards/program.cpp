@@ -69,13 +69,6 @@ struct ObjectCompare {
   int64_t slot;
 };
 
-struct TensorCompare {
-  TensorStamp stamp;
-  SourceId source;
-  const TensorSpec* spec;
-  bool stamped;
-};
-
 struct Segment {
   SourceId root = kNoSource;  // kNoSource: the fixed segment, whose roots are known by address
   int32_t parent = -1;
@@ -116,6 +109,13 @@ class Program final : public GuardProgram {
     for (int32_t fact : table_.between())
       if (!table_.holds_between(fact, current_.data()))
         throw Declined("guard: does not hold right after the trace: " + table_.words(fact));
+    for (int32_t fact : table_.between()) {
+      const Fact& f = table_.facts()[fact];
+      if (f.kind == FactKind::kSameObject || f.kind == FactKind::kDistinct)
+        pairs_.push_back({f.source, static_cast<SourceId>(f.number), f.kind == FactKind::kSameObject});
+      else
+        others_.push_back(fact);
+    }
     for (Segment& s : segments_)
       if (s.root == kNoSource || s.sources.size() > kSmallSegment) arm(s);
   }
@@ -147,7 +147,9 @@ class Program final : public GuardProgram {
     for (Segment& s : segments_)
       if (!check(s, args)) return false;
     if (!table_.subclasses_hold()) return false;
-    for (int32_t fact : table_.between())
+    for (const Pair& p : pairs_)
+      if ((current_[p.a] == current_[p.b]) != p.same) return false;
+    for (int32_t fact : others_)
       if (!table_.holds_between(fact, current_.data())) return false;
     for (size_t i = 0; i < wanted_.size(); i++) wanted[i] = current_[wanted_[i]];
     return true;
@@ -213,8 +215,9 @@ class Program final : public GuardProgram {
     static constexpr const char* kNames[] = {"objects", "dicts",   "types", "pointers",
                                              "items",   "tensors", "facts", "paths"};
     std::array<size_t, std::size(kNames)> counts{};
-    size_t plain = 0;
+    size_t plain = 0, in_full = 0;
     for (const Segment& s : segments_) {
+      for (const TensorCompare& t : s.tensors) in_full += s.armed && !t.stamped;
       if (!s.armed) plain += s.sources.size();
       for (const Instr& i : s.code) counts[static_cast<size_t>(i.op)] += s.armed;
     }
@@ -223,6 +226,7 @@ class Program final : public GuardProgram {
       if (n) out += (out.empty() ? "" : ", ") + std::to_string(n) + " " + what;
     };
     for (size_t i = 0; i < counts.size(); i++) add(counts[i], kNames[i]);
+    if (in_full) out += " (" + std::to_string(in_full) + " tensors in full)";
     add(plain, "one by one");
     add(table_.between().size(), "between objects");
     return out;
@@ -355,8 +359,10 @@ class Program final : public GuardProgram {
           constexpr int kStride = 8, kAhead = 24;
           if (end - i >= kStride) {
             if (end - i >= kAhead + kStride)
+#pragma GCC unroll 8
               for (int k = 0; k < kStride; ++k) __builtin_prefetch(t[kAhead + k].dict);
             uint64_t moved = 0;
+#pragma GCC unroll 8
             for (int k = 0; k < kStride; ++k) moved |= dict_tag(t[k].dict) ^ t[k].tag;
             if (!moved) {
               i += kStride;
@@ -389,13 +395,10 @@ class Program final : public GuardProgram {
         }
         break;
       case Op::kTensor:
-        for (TensorCompare *t = s.tensors.data() + r.first, *last = t + (end - i); t != last; ++t) {
-          if (last - t > 6) {
-            __builtin_prefetch(current_[t[6].source]);
-            if (t[6].stamped) prefetch(t[6].stamp);
-          }
+        for (TensorCompare *t = s.tensors.data() + r.first, *last = t + (end - i);; ++t) {
+          t += look_the_same(t, static_cast<size_t>(last - t), current_.data());
+          if (t == last) break;
           PyObject* now = current_[t->source];
-          if (t->stamped && looks_the_same(now, t->stamp)) continue;
           if (!matches(now, *t->spec)) return Verdict::kNo;
           t->stamped = stamp_tensor(now, stamps_, t->stamp);
         }
@@ -489,7 +492,7 @@ class Program final : public GuardProgram {
       if (in.op == Op::kDict) s.tags.push_back({static_cast<PyObject*>(in.a), static_cast<uint64_t>(in.number)});
       if (in.op == Op::kObject) s.objects.push_back({static_cast<PyObject*>(in.a), in.b, in.c, in.number});
       if (in.op == Op::kTensor) {
-        s.tensors.push_back({{}, in.index, static_cast<const TensorSpec*>(in.a), false});
+        s.tensors.push_back({{}, in.index, false, static_cast<const TensorSpec*>(in.a)});
         s.tensors.back().stamped = stamp_tensor(current_[in.index], stamps_, s.tensors.back().stamp);
       }
     }
@@ -721,6 +724,13 @@ class Program final : public GuardProgram {
     }
   }
 
+  // Facts between two objects, densely; those about more are others_.
+  struct Pair {
+    SourceId a, b;
+    bool same;
+  };
+  std::vector<Pair> pairs_;
+  std::vector<int32_t> others_;
   Table table_;
   bool untouched_ = false;
   std::vector<SourceId> wanted_;

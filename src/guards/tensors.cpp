@@ -81,11 +81,10 @@ struct Layout : c10::TensorImpl {
 const Layout& layout_of(const void* impl) {
   return *static_cast<const Layout*>(static_cast<const c10::TensorImpl*>(impl));
 }
-bool requires_grad(const void* meta) {
-  const auto* m =
-      static_cast<const torch::autograd::AutogradMeta*>(static_cast<const c10::AutogradMetaInterface*>(meta));
-  return m->requires_grad_ || m->grad_fn_;
+const torch::autograd::AutogradMeta& autograd_of(const void* meta) {
+  return *static_cast<const torch::autograd::AutogradMeta*>(static_cast<const c10::AutogradMetaInterface*>(meta));
 }
+bool requires_grad(const torch::autograd::AutogradMeta& m) { return m.requires_grad_ || m.grad_fn_; }
 }  // namespace
 
 bool stamp_tensor(PyObject* tensor, StampBytes& all, TensorStamp& stamp) {
@@ -100,18 +99,25 @@ bool stamp_tensor(PyObject* tensor, StampBytes& all, TensorStamp& stamp) {
   stamp.autograd = t->autograd_meta();
   if (l.autograd() != stamp.autograd) return false;
   stamp.requires_grad = t->requires_grad();
-  if (stamp.autograd && requires_grad(stamp.autograd) != stamp.requires_grad) return false;
+  // A view requires grad as soon as its base does, which nothing of its own shows.
+  if (stamp.autograd &&
+      (autograd_of(stamp.autograd).is_view_ || requires_grad(autograd_of(stamp.autograd)) != stamp.requires_grad))
+    return false;
   TensorStamp::Bytes bytes;
   std::memcpy(bytes.data(), begin, TensorStamp::kBytes);
   stamp.bytes = &*all.insert(bytes).first;
   return true;
 }
 
-bool looks_the_same(PyObject* tensor, const TensorStamp& stamp) {
+namespace {
+inline bool looks_the_same(PyObject* tensor, const TensorStamp& stamp) {
   if (Py_TYPE(tensor) != stamp.type || impl_of(tensor) != stamp.impl) return false;
   const Layout& l = layout_of(stamp.impl);
   if (l.autograd() != stamp.autograd) return false;
-  if (stamp.autograd && requires_grad(stamp.autograd) != stamp.requires_grad) return false;
+  if (stamp.autograd) {
+    const torch::autograd::AutogradMeta& m = autograd_of(stamp.autograd);
+    if (m.is_view_ || requires_grad(m) != stamp.requires_grad) return false;
+  }
   typedef uint64_t Words __attribute__((vector_size(16), aligned(8), may_alias));
   const auto* a = reinterpret_cast<const Words*>(&l.sizes_and_strides_);
   const auto* b = reinterpret_cast<const Words*>(stamp.bytes->data());
@@ -125,16 +131,23 @@ bool looks_the_same(PyObject* tensor, const TensorStamp& stamp) {
   return !(differ[0] | differ[1] | (x ^ y));
 }
 
-void prefetch(const TensorStamp& stamp) {
-  const char* t = static_cast<const char*>(stamp.impl);
-  __builtin_prefetch(t);
-  __builtin_prefetch(t + 64);
-  __builtin_prefetch(t + 128);
-  __builtin_prefetch(t + 192);
-  if (stamp.autograd)
-    __builtin_prefetch(&static_cast<const torch::autograd::AutogradMeta*>(
-                            static_cast<const c10::AutogradMetaInterface*>(stamp.autograd))
-                            ->requires_grad_);
+// What looks_the_same() will read.
+inline void prefetch(const TensorCompare& t, PyObject* const* current) {
+  __builtin_prefetch(current[t.source]);
+  if (!t.stamped) return;
+  const char* impl = static_cast<const char*>(t.stamp.impl);
+  for (int line = 0; line < 4; ++line) __builtin_prefetch(impl + 64 * line);
+  if (t.stamp.autograd) __builtin_prefetch(&autograd_of(t.stamp.autograd).requires_grad_);
+}
+}  // namespace
+
+size_t look_the_same(const TensorCompare* t, size_t count, PyObject* const* current) {
+  constexpr size_t kAhead = 6;
+  for (size_t i = 0; i < count; ++i) {
+    if (i + kAhead < count) prefetch(t[i + kAhead], current);
+    if (!t[i].stamped || !looks_the_same(current[t[i].source], t[i].stamp)) return i;
+  }
+  return count;
 }
 
 std::string str(const TensorSpec& s) {

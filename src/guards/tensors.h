@@ -28,7 +28,7 @@ bool matches(PyObject* object, const TensorSpec& spec);
 // What a tensor that matched looked like in memory: while it looks the same it still matches, and comparing costs a
 // fraction of matches(). A tensor that looks different may match all the same (its storage offset is in there).
 struct TensorStamp {
-  static constexpr size_t kBytes = 136;  // sizes, strides, offset, dtype, device, flags, dispatch keys
+  static constexpr size_t kBytes = 120;  // sizes, strides, offset, dtype, device, flags, dispatch keys
   using Bytes = std::array<unsigned char, kBytes>;
   PyTypeObject* type = nullptr;
   void* impl = nullptr;
@@ -38,8 +38,15 @@ struct TensorStamp {
 };
 using StampBytes = std::set<TensorStamp::Bytes>;
 bool stamp_tensor(PyObject* tensor, StampBytes& all, TensorStamp& stamp);  // false: not for this one
-bool looks_the_same(PyObject* tensor, const TensorStamp& stamp);
-void prefetch(const TensorStamp& stamp);  // what looks_the_same() will read
+// A tensor to compare: current[source], by its stamp if it has one.
+struct TensorCompare {
+  TensorStamp stamp;
+  int32_t source;
+  bool stamped;
+  const TensorSpec* spec;
+};
+// How many of the first look as when they were stamped.
+size_t look_the_same(const TensorCompare* compares, size_t count, PyObject* const* current);
 std::string str(const TensorSpec& spec);
 std::string difference(const TensorSpec& was, const TensorSpec& now);  // "size(0) is 4, not 3"
 

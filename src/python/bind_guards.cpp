@@ -103,6 +103,7 @@ void bind_guards(py::module_& m) {
       .def("check", &TestProgram::check, "the wanted objects, or None if a guard fails")
       .def("plain", &TestProgram::plain)
       .def("explain", &TestProgram::explain)
+      .def("parts", [](const TestProgram& p) { return p.program->parts(); })
       .def("words", [](const TestProgram& p) { return p.program->words(); })
       .def("__len__", [](const TestProgram& p) { return p.program->size(); })
       .def("time", [](TestProgram& p, const py::tuple& args, int64_t n) {

@@ -300,6 +300,39 @@ def test_global_settings(set_, reset):
     assert agree(p, m, x)
 
 
+def test_parameters_are_compared_by_what_they_look_like():
+    """Quick compares of tensors hang on how torch lays them out: with another torch they would be left out unseen."""
+    m, x = small_model(), torch.ones(5, 3)
+    p = model_program(m)
+    assert agree(p, m, x)
+    assert "tensors" in p.parts()
+    assert "in full" not in p.parts()
+
+
+def test_a_view_requires_grad_as_soon_as_its_base_does():
+    """Nothing of the view's own shows it."""
+    m, base = Box(), torch.ones(2, 3)
+    m.view, m.more, m.other, m.name = base.view(3, 2), torch.ones(2), torch.ones(3), "x"
+
+    def build():
+        r = Recorder()
+        d = r.dict_of(r.arg(0, m))
+        for name in ("view", "more", "other", "name"):
+            r.item(d, name)
+        return r.build()
+
+    p = build()
+    assert agree(p, m)
+    assert agree(p, m)
+    base.requires_grad_()
+    assert not agree(p, m)
+    assert p.explain((m,)).endswith("requires_grad is True, not False")
+    p = build()
+    assert agree(p, m)
+    base.requires_grad_(False)
+    assert not agree(p, m)
+
+
 def test_words():
     m, x = small_model(), torch.ones(5, 3)
     p = model_program(m)
