@@ -701,6 +701,13 @@ PyObject* Interpreter::call_native(PyObject* f, PyObject* self, const Native& n,
   const char* name = PyCFunction_Check(f)                ? reinterpret_cast<PyCFunctionObject*>(f)->m_ml->ml_name
                      : Py_TYPE(f) == &PyMethodDescr_Type ? reinterpret_cast<PyMethodDescrObject*>(f)->d_method->ml_name
                                                          : "";
+  if (self != nullptr && Py_TYPE(self) == &PyDictProxy_Type && (n.flags & Native::kReadsSelf)) {
+    PyObject* mapping = reinterpret_cast<MappingProxyLayout*>(self)->mapping;
+    const bool one = PyDict_CheckExact(mapping) && nargs > 0 && kwnames == nullptr && std::strcmp(name, "get") == 0 &&
+                     PyCFunction_Check(f);
+    if (one && recorder.dict_get(mapping, args[0]) == nullptr && PyErr_Occurred()) return nullptr;
+    if (!one) recorder.contents(self);
+  }
   const bool outer = std::exchange(items_as_symbols, (n.flags & Native::kTensors) && std::strcmp(name, "item") != 0);
   Ref result = Ref::steal(call_plain(f, args, nargs, kwnames));
   items_as_symbols = outer;

@@ -19,6 +19,13 @@ bool inherits(Slot PyMappingMethods::*member, PyTypeObject* t, PyTypeObject* bas
   return t == base || (t->tp_as_mapping != nullptr && t->tp_as_mapping->*member == base->tp_as_mapping->*member);
 }
 
+// A class shows its dict by a proxy made for the occasion: what is read is the dict, which the recorder knows.
+PyObject* behind_proxy(PyObject* o) {
+  if (Py_TYPE(o) != &PyDictProxy_Type) return o;
+  PyObject* mapping = reinterpret_cast<MappingProxyLayout*>(o)->mapping;
+  return PyDict_CheckExact(mapping) ? mapping : o;
+}
+
 struct BinaryOp {
   binaryfunc f;
   const char* special;
@@ -73,6 +80,7 @@ void Interpreter::look_through(PyObject* o) {
 
 PyObject* Interpreter::subscript(PyObject* o, PyObject* key) {
   if (plain) return PyObject_GetItem(o, key);
+  o = behind_proxy(o);
   PyTypeObject* t = Py_TYPE(o);
   if (recorder.numbers.any()) recorder.numbers.read_deep(key);
   if (is_tensor(o)) {
@@ -165,6 +173,7 @@ PyObject* Interpreter::iterator(PyObject* o) {
   recorder.not_opaque(o);
   PyTypeObject* t = Py_TYPE(o);
   look_special(o, "__iter__");
+  if (Py_TYPE(o) == &PyDictProxy_Type) recorder.contents(o);
   if (recorder.is_old(o) && !is_tensor(o)) {
     const bool own_python_iter =
         (t->tp_flags & Py_TPFLAGS_HEAPTYPE) &&
@@ -219,6 +228,7 @@ int Interpreter::truth(PyObject* o) {
 
 int Interpreter::contains(PyObject* c, PyObject* item) {
   if (plain) return PySequence_Contains(c, item);
+  c = behind_proxy(c);
   recorder.not_opaque(c);
   if (recorder.numbers.any()) {
     recorder.numbers.read_deep(c);
