@@ -23,12 +23,6 @@ constexpr uint32_t kLeast = (127u - 40) << 23, kMost = (127u + 63) << 23;
 
 int64_t up(int64_t n, int64_t d) { return (n + d - 1) / d; }
 
-uint16_t round_bf16(float x) {
-  const auto bits = std::bit_cast<uint32_t>(x);
-  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-float widen(uint16_t x) { return std::bit_cast<float>(static_cast<uint32_t>(x) << 16); }
-
 bool in_range(uint32_t largest) { return largest == 0 || (largest >= kLeast && largest < kMost); }
 
 }  // namespace
@@ -36,41 +30,6 @@ bool in_range(uint32_t largest) { return largest == 0 || (largest >= kLeast && l
 int64_t packed_f32_elements(int64_t columns, int64_t inner) {
   const int64_t panels = up(columns, kBlock);
   return panels * up(inner, kBlock) * kStep + up(panels, kBlock) * kBlock;
-}
-
-// A panel with a column out of range keeps its f32 numbers, 32 columns side by side.
-void pack_weight_f32(const float* weight, int64_t column_stride, int64_t inner_stride, int64_t columns, int64_t inner,
-                     uint16_t* packed) {
-  const int64_t blocks = up(inner, kBlock), panels = up(columns, kBlock);
-  uint16_t* flags = packed + panels * blocks * kStep;
-  std::fill(flags, flags + up(panels, kBlock) * kBlock, uint16_t{0});
-  in_parallel(panels, [&](int64_t panel) {
-    const int64_t first = panel * kBlock;
-    for (int64_t column = first; column < std::min(first + kBlock, columns); ++column) {
-      uint32_t largest = 0;
-      for (int64_t k = 0; k < inner; ++k)
-        largest =
-            std::max(largest, std::bit_cast<uint32_t>(weight[column * column_stride + k * inner_stride]) & 0x7fffffff);
-      if (!in_range(largest)) flags[panel] = 1;
-    }
-    uint16_t* out = packed + panel * blocks * kStep;
-    for (int64_t block = 0; block < blocks; ++block, out += kStep)
-      for (int64_t c = 0; c < kBlock; ++c)
-        for (int64_t i = 0; i < kBlock; ++i) {
-          const int64_t column = first + c, k = block * kBlock + i;
-          float x = column < columns && k < inner ? weight[column * column_stride + k * inner_stride] : 0.f;
-          if (flags[panel]) {
-            std::memcpy(out + 2 * (i * kBlock + c), &x, sizeof x);
-            continue;
-          }
-          const int64_t at = c / kTile * kTile * kBlock + i / 2 * kBlock + c % kTile * 2 + i % 2;
-          for (int64_t piece = 0; piece < 3; ++piece) {
-            const uint16_t part = round_bf16(x);
-            out[piece * kPiece + at] = part;
-            x -= widen(part);
-          }
-        }
-  });
 }
 
 FLASHOVER_AVX512_BEGIN
@@ -93,6 +52,22 @@ inline Pieces split(__m512 a, __m512 b) {
   return p;
 }
 
+constexpr int kNotSign = 0x7fffffff;
+
+// Block [first column, first inner element) of the weight, zeros behind its ends.
+void read_block(const float* weight, int64_t column_stride, int64_t inner_stride, int64_t columns, int64_t inner,
+                float (&block)[kBlock][kBlock]) {
+  if (columns < kBlock || inner < kBlock) std::memset(block, 0, sizeof block);
+  columns = std::min(columns, kBlock), inner = std::min(inner, kBlock);
+  if (inner_stride == 1) {
+    for (int64_t c = 0; c < columns; ++c)
+      std::memcpy(block[c], weight + c * column_stride, static_cast<size_t>(inner) * sizeof(float));
+  } else {
+    for (int64_t k = 0; k < inner; ++k)
+      for (int64_t c = 0; c < columns; ++c) block[c][k] = weight[c * column_stride + k * inner_stride];
+  }
+}
+
 // Up to 32 rows, `blocks` blocks of the inner dim from `first` on, as tiles: block by block, piece by piece. The bits
 // of the rows that came out of range are set in what is returned.
 uint32_t pack_rows(const LinearF32& l, int64_t row, int64_t rows, int64_t first, int64_t blocks, uint16_t* out) {
@@ -106,7 +81,7 @@ uint32_t pack_rows(const LinearF32& l, int64_t row, int64_t rows, int64_t first,
       const __mmask16 low = first_lanes(left - b * kBlock), high = first_lanes(left - b * kBlock - 16);
       const __m512 x = _mm512_maskz_loadu_ps(low, from + (low ? b * kBlock : 0));
       const __m512 y = _mm512_maskz_loadu_ps(high, from + (high ? b * kBlock + 16 : 0));
-      const __m512i size = _mm512_set1_epi32(0x7fffffff);
+      const __m512i size = _mm512_set1_epi32(kNotSign);
       largest = _mm512_max_epu32(largest, _mm512_max_epu32(_mm512_and_si512(size, _mm512_castps_si512(x)),
                                                            _mm512_and_si512(size, _mm512_castps_si512(y))));
       const Pieces p = split(x, y);
@@ -252,6 +227,47 @@ void part(const LinearF32& l, int64_t m0, int64_t m1, int64_t p0, int64_t p1) {
 }
 
 }  // namespace
+
+void pack_weight_f32(const float* weight, int64_t column_stride, int64_t inner_stride, int64_t columns, int64_t inner,
+                     uint16_t* packed) {
+  const int64_t blocks = up(inner, kBlock), panels = up(columns, kBlock);
+  uint16_t* flags = packed + panels * blocks * kStep;
+  std::fill(flags, flags + up(panels, kBlock) * kBlock, uint16_t{0});
+  in_parallel(panels, [&](int64_t panel) {
+    alignas(64) float block[kBlock][kBlock];
+    __m512i largest[kBlock];
+    for (__m512i& l : largest) l = _mm512_setzero_si512();
+    const __m512i pairs = _mm512_mullo_epi32(_mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0),
+                                             _mm512_set1_epi32(kTile));
+    const auto read = [&](int64_t b) {
+      read_block(weight + panel * kBlock * column_stride + b * kBlock * inner_stride, column_stride, inner_stride,
+                 columns - panel * kBlock, inner - b * kBlock, block);
+    };
+    uint16_t* const out = packed + panel * blocks * kStep;
+    for (int64_t b = 0; b < blocks; ++b) {
+      read(b);
+      for (int64_t c = 0; c < kBlock; ++c) {
+        const __m512 x = _mm512_load_ps(block[c]), y = _mm512_load_ps(block[c] + 16);
+        const __m512i size = _mm512_set1_epi32(kNotSign);
+        largest[c] = _mm512_max_epu32(largest[c], _mm512_max_epu32(_mm512_and_si512(size, _mm512_castps_si512(x)),
+                                                                   _mm512_and_si512(size, _mm512_castps_si512(y))));
+        const Pieces p = split(x, y);  // pairs of the inner dim, which go one below the other
+        for (int i = 0; i < 3; ++i)
+          _mm512_i32scatter_epi32(out + b * kStep + i * kPiece + c / kTile * (kPiece / 2) + c % kTile * 2, pairs,
+                                  p.of[i], 4);
+      }
+    }
+    for (const __m512i& l : largest)
+      if (!in_range(_mm512_reduce_max_epu32(l))) flags[panel] = 1;
+    // A panel with a column out of range keeps its f32 numbers, 32 columns side by side.
+    for (int64_t b = 0; flags[panel] && b < blocks; ++b) {
+      read(b);
+      for (int64_t k = 0; k < kBlock; ++k)
+        for (int64_t c = 0; c < kBlock; ++c)
+          std::memcpy(out + b * kStep + 2 * (k * kBlock + c), &block[c][k], sizeof(float));
+    }
+  });
+}
 
 void linear(const LinearF32& l) {
   const int64_t row_blocks = up(l.rows, kBlock), panels = up(l.columns, kBlock), team = team_size();

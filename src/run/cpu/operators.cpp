@@ -24,6 +24,7 @@ at::Tensor pack_linear(const at::Tensor& weight) {
   TORCH_CHECK(weight.dim() == 2 && (weight.scalar_type() == at::kBFloat16 || weight.scalar_type() == at::kFloat),
               "pack_linear: a bf16 or f32 matrix");
   const bool f32 = weight.scalar_type() == at::kFloat;
+  TORCH_CHECK(!f32 || has_amx_bf16(), "pack_linear: this machine has no AMX");
   const int64_t columns = weight.size(0), inner = weight.size(1);
   // (Pieces of f32 numbers are two to a float: what is packed has the weight's dtype in a plan.)
   at::Tensor packed = f32 ? dense({packed_f32_elements(columns, inner) / 2}, at::kFloat)
