@@ -93,9 +93,9 @@ uint32_t pack_rows(const LinearF32& l, int64_t row, int64_t rows, int64_t first,
 }
 
 // c (tiles of 16 x 16, two by two) = rows x panel, small products first, since what is added to small sums is rounded
-// less. (Fetching ahead gains nothing.)
+// less. Meanwhile `lines` lines for each product are fetched of what comes next: the weight streams from far away.
 template <bool two>
-void multiply(const uint16_t* a, int64_t blocks, const uint16_t* b, float* c) {
+void multiply(const uint16_t* a, int64_t blocks, const uint16_t* b, float* c, const uint16_t* next, int64_t lines) {
   __asm__ volatile("" ::: "memory");  // the tile loads do not say that they read memory
   constexpr int64_t kMiddle = kPiece, kLow = 2 * kPiece, kSecond = kPiece / 2;
   _tile_zero(0);
@@ -116,6 +116,7 @@ void multiply(const uint16_t* a, int64_t blocks, const uint16_t* b, float* c) {
         _tile_dpbf16ps(2, 5, 6);
         _tile_dpbf16ps(3, 5, 7);
       }
+      for (int64_t i = 0; i < lines; ++i, next += 32) _mm_prefetch(reinterpret_cast<const char*>(next), _MM_HINT_T1);
     };
     times(0, kLow, true, true);
     times(0, kMiddle, false, true);
@@ -203,11 +204,15 @@ void part(const LinearF32& l, int64_t m0, int64_t m1, int64_t p0, int64_t p1) {
     }
     for (int64_t p = p0; p < p1; ++p) {
       const uint16_t* panel = l.packed + (p * blocks + k) * kStep;
+      // A block of the weight is 96 lines, in six parts of 16.
+      const uint16_t* next = p + 1 < p1 ? panel + blocks * kStep : l.packed + (p0 * blocks + end % blocks) * kStep;
+      const int64_t lines = up(16, height);
       for (int64_t m = 0; m < height; ++m) {
         const int64_t row = (m0 + m) * kBlock, here = std::min(kBlock, l.rows - row), column = p * kBlock;
         float* sum = chunks == 1 ? nullptr : earlier + (m * (p1 - p0) + p - p0) * kPiece;
         (here > kTile ? multiply<true> : multiply<false>)(rows + m * chunk * kStep, end - k, panel,
-                                                          sum && k == 0 ? sum : c);
+                                                          sum && k == 0 ? sum : c, next, lines);
+        next += 6 * lines * 32 * (end - k);
         if (end < blocks) {
           if (k > 0) add_tiles(c, here > kTile ? kPiece : kPiece / 2, sum);
           continue;
