@@ -215,3 +215,25 @@ def test_layouts_of_unit_dims(sizes: tuple[int, ...]) -> None:
                     call()
     assert sum(checker.answered.values()) > 1000
     assert not checker.wrong, f"{len(checker.wrong)}\n" + "\n".join(checker.wrong[:8])
+
+
+def test_what_rows_say_of_writing_is_what_schemas_say() -> None:
+    """A row of an in-place operator that forgets what it writes loses the write."""
+    seen = 0
+    for name, (mutates, twin, drops, _) in _C.op_effects().items():
+        if not name.startswith("aten."):
+            continue
+        schema = schema_of(name)
+        written = [i for i, a in enumerate(schema.arguments) if a.alias_info and a.alias_info.is_write]
+        assert mutates == sum(1 << i for i in written), name
+        seen += bool(written)
+        if not twin:
+            continue
+        kept = [a for i, a in enumerate(schema.arguments) if not (drops and i in written)]
+        assert [str(a.type) for a in schema_of(twin).arguments] == [str(a.type) for a in kept], (name, twin)
+    assert seen > 100
+
+
+def schema_of(name: str) -> Any:
+    _, op, overload = name.split(".")
+    return getattr(getattr(torch.ops.aten, op), overload)._schema

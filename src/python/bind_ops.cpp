@@ -198,12 +198,24 @@ py::list op_names() {
   return out;
 }
 
+// Of the operators with a table row: what they write (bits by argument), their twin, whether that drops what is
+// written, whether results are views.
+py::dict op_effects() {
+  py::dict out;
+  for (const ops::Op* op : ops::all())
+    if (op->declared && !op->is_prim)
+      out[py::str(op->name)] =
+          py::make_tuple(op->mutates, op->functional ? op->functional->name : "", op->drops_mutated, op->is_aten_view);
+  return out;
+}
+
 }  // namespace
 
 void bind_ops(py::module_& m) {
   m.def("infer", &infer, py::arg("op"), py::arg("args"), py::arg("default_dtype") = static_cast<int>(DType::kF32));
   m.def("decompose", &decompose);
   m.def("call_graph", &call_graph);
+  m.def("op_effects", &op_effects);
   m.def("op_names", &op_names, "(name, has a type rule, has a decomposition) of every operator seen so far");
 }
 

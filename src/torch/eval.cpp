@@ -157,6 +157,10 @@ std::vector<at::Tensor> finish_functional(const graph::Graph& g, const std::vect
     const graph::Output& o = g.outputs[i];
     if (!o.owns_memory()) continue;
     const at::Tensor& t = values[i];
+    if (o.type.opaque) {  // a library's own: from here to the backward
+      out[i] = t;
+      continue;
+    }
     bool shared = o.kind == graph::Output::Kind::kPart || !o.memory.is_const(0) || !o.type.offset.is_const(0) ||
                   t.strides() != at::IntArrayRef(to_ints(o.type.strides)) ||
                   t.sizes() != at::IntArrayRef(to_ints(o.type.sizes));

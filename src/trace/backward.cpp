@@ -1,6 +1,9 @@
 // Forward and backward in one trace: the autograd engine runs over trace tensors.
 #include <c10/core/AutogradState.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <torch/csrc/Exceptions.h>
+#include <torch/csrc/PyInterpreter.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/autograd/variable.h>
@@ -31,6 +34,29 @@ class SingleThreaded {
 
  private:
   bool before_;
+};
+
+// Derivative formulas look at values to take a shorter way (max, median, cumprod, masked_fill ...), except for tensors
+// that have none: ATen takes all for such while a dispatch mode is set. This one sees no call, for its key stays off.
+class WithoutValues {
+ public:
+  WithoutValues() {
+    if (c10::impl::TorchDispatchModeTLS::any_modes_set()) return;
+    pybind11::gil_scoped_acquire gil;
+    c10::impl::TorchDispatchModeTLS::set_mode(
+        std::make_shared<c10::impl::PyObject_TorchDispatchMode>(Py_NewRef(Py_None), getPyInterpreter()), kSlot);
+    set_ = true;
+    c10::impl::tls_set_dispatch_key_included(c10::DispatchKey::Python, false);
+    c10::impl::tls_set_dispatch_key_included(c10::DispatchKey::PythonTLSSnapshot, false);
+  }
+  ~WithoutValues() {
+    if (set_) c10::impl::TorchDispatchModeTLS::unset_mode(kSlot);
+  }
+  WithoutValues(const WithoutValues&) = delete;
+
+ private:
+  static constexpr auto kSlot = c10::impl::TorchDispatchModeKey::PROXY;
+  bool set_ = false;
 };
 
 bool has_hooks(const at::Tensor& t) {
@@ -174,6 +200,13 @@ graph::Joint Recorder::add_backward(const std::vector<PyObject*>& objects) {
     if (has_hooks(trace)) throw Declined("training: a hook or retain_grad on an input");
   }
   check_checkpoints(graph_);
+  // Their formulas check gradients for being well defined; without values they do not.
+  for (const graph::Node& n : graph_.nodes)
+    if ((n.op->name.starts_with("aten._linalg_eigh.") || n.op->name.starts_with("aten.linalg_eig.") ||
+         n.op->name.starts_with("aten._linalg_svd.")) &&
+        std::any_of(n.outs.begin(), n.outs.end(),
+                    [&](ValueId v) { return v != kNoValue && info(graph_.type(v).dtype).complex; }))
+      throw Declined("training: complex eigenvectors, whose gradient may be ill-defined");
   find_extra_results(joint, objects);
 
   std::vector<bool> of_input(storages_.size());
@@ -251,6 +284,8 @@ graph::Joint Recorder::add_backward(const std::vector<PyObject*>& objects) {
   autograd::variable_list gradients(wanted.size());
   if (!edges.empty() && !wanted.empty()) {
     SingleThreaded single;
+    WithoutValues valueless;
+    in_backward_ = true;
     try {
       pybind11::gil_scoped_release no_gil;
       gradients =
@@ -275,6 +310,7 @@ graph::Joint Recorder::add_backward(const std::vector<PyObject*>& objects) {
       if (declined_) throw Declined("training: " + reason_);
       throw Declined("training: the backward raised " + first_line(e.what()));
     }
+    in_backward_ = false;
     if (declined_) throw Declined("training: " + reason_);
   }
   for (size_t i = 0; i < gradients.size(); ++i) {

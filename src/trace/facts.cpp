@@ -3,6 +3,7 @@
 #include <array>
 #include <string_view>
 
+#include "base/check.h"
 #include "trace/recorder.h"
 
 namespace flashover::trace {
@@ -73,6 +74,7 @@ OpFacts make_facts(const c10::OperatorHandle& handle) {
   facts.effectful = contains(kRunTimeChecks, schema.name);
   if (schema.any_written) facts.functional = functional_twin(schema);
   f.op = ops::find(schema.name, facts);
+  FLASHOVER_CHECK(f.op->mutates == facts.mutates) << "the table row of " << schema.name << " contradicts its schema";
   f.special = special_of(schema.name);
   f.is_query = contains(kQueries, schema.name);
   f.reads_data = has_tag(handle, at::Tag::data_dependent_output) || has_tag(handle, at::Tag::dynamic_output_shape);

@@ -84,6 +84,12 @@ c10::IValue map_tensors(const c10::IValue& value, const aten::ArgSpec& spec, F&&
   return out;
 }
 
+// "aten._fused_sgd_.default": not an out= overload, which may resize.
+bool looks_in_place(std::string_view name) {
+  const std::string_view base = name.substr(0, name.rfind('.'));
+  return base.ends_with('_') && !base.ends_with("__");
+}
+
 bool has_pyobject(const at::Tensor& t) { return t.unsafeGetTensorImpl()->pyobj_slot()->load_pyobj() != nullptr; }
 
 }  // namespace
@@ -406,7 +412,8 @@ void Recorder::call_general(OpFacts& facts, Stack& stack, size_t base) {
         stack);
     return;
   }
-  if (c10::impl::TorchDispatchModeTLS::any_modes_set()) throw Declined("a TorchDispatchMode is active");
+  if (!in_backward_ && c10::impl::TorchDispatchModeTLS::any_modes_set())
+    throw Declined("a TorchDispatchMode is active");
   const bool symbols = any_symbols(facts, stack, base);
   if (symbols) read_symbols(facts, stack, base, facts.reads_data || !facts.has_tensor_return);
   if (facts.reads_data && call_on_constants(facts, stack, base)) return;
@@ -442,6 +449,16 @@ void Recorder::call_general(OpFacts& facts, Stack& stack, size_t base) {
   }
 }
 
+// Two dense parts of one memory that are the same part or have nothing in common.
+bool surely_apart_or_equal(const c10::TensorImpl& a, const c10::TensorImpl& b) {
+  if (a.numel() == 0 || b.numel() == 0) return true;
+  if (!a.is_non_overlapping_and_dense() || !b.is_non_overlapping_and_dense()) return false;
+  const auto begin = [](const c10::TensorImpl& t) { return t.storage_offset() * static_cast<int64_t>(t.itemsize()); };
+  const auto end = [&](const c10::TensorImpl& t) { return begin(t) + t.numel() * static_cast<int64_t>(t.itemsize()); };
+  if (end(a) <= begin(b) || end(b) <= begin(a)) return true;
+  return begin(a) == begin(b) && end(a) == end(b) && a.strides() == b.strides();
+}
+
 // Writing to memory that overlaps itself or another operand: ATen's own checks decide.
 bool Recorder::overlaps(const OpFacts& facts) const {
   for (const Operand& o : operands_) {
@@ -450,7 +467,8 @@ bool Recorder::overlaps(const OpFacts& facts) const {
     for (int64_t d = 0; d < o.impl->dim(); ++d)
       if (o.impl->stride(d) == 0 && o.impl->size(d) > 1) return true;
     for (const Operand& other : operands_)
-      if (other.impl && other.impl != o.impl && other.impl->storage_id == o.impl->storage_id && other.value != o.value)
+      if (other.impl && other.impl != o.impl && other.impl->storage_id == o.impl->storage_id &&
+          other.value != o.value && !surely_apart_or_equal(*o.impl, *other.impl))
         return true;
   }
   return false;
@@ -548,7 +566,14 @@ at::Tensor Recorder::rebind(const Operand& source, ValueId value) {
 
 void Recorder::finish_by_meta(OpFacts& facts, std::vector<Arg> args, Stack& stack, size_t base) {
   const auto& specs = facts.schema.args;
-  if (!facts.cpp_meta && !facts.python_meta) throw Declined("no shape function for " + facts.schema.name);
+  if (!facts.cpp_meta && !facts.python_meta) {
+    // One that only writes (fused optimizers) leaves shapes as they are.
+    if (!facts.schema.returns.empty() || !facts.schema.any_written || !looks_in_place(facts.schema.name))
+      throw Declined("no shape function for " + facts.schema.name);
+    add_node(facts.op, std::move(args), {});
+    torch::jit::drop(stack, stack.size() - base);
+    return;
+  }
   if (facts.cpp_meta) {
     ++stats_.cpp_meta;
   } else {

@@ -157,7 +157,7 @@ class Recorder final : public Session {
   std::unordered_map<uint64_t, int32_t> forward_locations_;  // by sequence number of autograd's nodes
   int arg_ = -1;                                             // being collected
   std::vector<Operand> operands_;                            // of the current call
-  bool declined_ = false, ended_ = false;
+  bool declined_ = false, ended_ = false, in_backward_ = false;
   bool autocast_cache_was_enabled_ = false;
   at::impl::SavedTensorDefaultHooksTLS saved_tensor_hooks_;  // the caller's: not for trace tensors
   std::string reason_;

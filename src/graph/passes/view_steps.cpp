@@ -100,8 +100,26 @@ Steps cut_diagonal(const Cut& c) {
                     .dims = {ops::as_int(c.node.args[1]), ops::wrap_dim(ops::as_int(c.node.args[2]), rank),
                              ops::wrap_dim(ops::as_int(c.node.args[3]), rank)}}};
 }
-// as_strided speaks of the storage: both are described by their geometry.
-Steps cut_by_geometry(const Cut& c) { return view_steps_by_geometry(c.parent, c.child); }
+// These speak of the storage: parent and view are described by their geometry. (The child may be a copy of the view.)
+Steps cut_as_strided(const Cut& c) {
+  TensorType view = c.child;
+  view.sizes = std::get<Sizes>(c.node.args[1]);
+  view.strides = std::get<Sizes>(c.node.args[2]);
+  const auto* offset = std::get_if<sym::Expr>(&c.node.args[3]);
+  view.offset = offset ? *offset : c.parent.offset;
+  return view_steps_by_geometry(c.parent, view);
+}
+Steps cut_unfold(const Cut& c) {
+  const size_t rank = c.parent.rank();
+  if (rank == 0 || c.child.rank() != rank + 1) return std::nullopt;
+  const int64_t dim = ops::wrap_dim(ops::as_int(c.node.args[1]), rank);
+  TensorType view = c.child;
+  view.strides = c.parent.strides;
+  view.strides.push_back(c.parent.strides[dim]);
+  view.strides[dim] = c.parent.strides[dim] * ops::as_int(c.node.args[3]);
+  view.offset = c.parent.offset;
+  return view_steps_by_geometry(c.parent, view);
+}
 
 ViewStep operator_step(const Cut& c, std::string forward, std::string backward) {
   return {.kind = Kind::kOperator,
@@ -163,8 +181,8 @@ constexpr Row kRows[] = {
     {"unsafe_split_with_sizes", cut_split},
     {"unsafe_chunk", cut_split},
     {"diagonal", cut_diagonal},
-    {"unfold", cut_by_geometry},
-    {"as_strided", cut_by_geometry},
+    {"unfold", cut_unfold},
+    {"as_strided", cut_as_strided},
     {"view_as_real", cut_as_real},
     {"view_as_complex", cut_as_complex},
     {"_conj", cut_conj},
@@ -213,10 +231,9 @@ bool is_geometric(const ViewSteps& steps) {
 std::optional<ViewSteps> view_steps(const Graph& traced, const Node& node, size_t index, const TensorType& parent,
                                     const TensorType& child) {
   const Row* row = find_row(node.op->name);
-  const Cut cut{node, index, parent, child, traced};
-  if (row) return row->cut(cut);
+  if (row) return row->cut({node, index, parent, child, traced});
   if (same_geometry(parent, child)) return ViewSteps{};
-  return cut_by_geometry(cut);
+  return view_steps_by_geometry(parent, child);
 }
 
 std::optional<ViewSteps> view_steps_by_geometry(const TensorType& parent, const TensorType& child) {

@@ -131,7 +131,9 @@ void add_backward(Table& t) {
   t.add("convolution_backward.default", OpKind::kExtern, convolution_backward);
   for (const char* name : {"max_pool2d_with_indices_backward.default", "avg_pool2d_backward.default"})
     t.add(name, OpKind::kIndex, suggested<1>);
-  for (const char* name : {"nll_loss_backward.default", "nll_loss2d_backward.default", "glu_backward.default"})
+  for (const char* name : {"nll_loss_backward.default", "nll_loss2d_backward.default", "glu_backward.default",
+                           "multi_margin_loss_backward.default", "multilabel_margin_loss_backward.default",
+                           "fractional_max_pool3d_backward.default"})
     t.add(name, OpKind::kIndex, dense_of<1>);
   for (const char* name : {"upsample_nearest2d_backward.default", "upsample_bilinear2d_backward.default",
                            "upsample_bicubic2d_backward.default"})

@@ -340,6 +340,7 @@ void add_indexing(Table& t) {
   t.add("index_select.default", kind, index_select);
   add_with_inplace<index_copy>(t, "index_add", "default", kind);
   add_with_inplace<index_copy>(t, "index_copy", "default", kind);
+  add_with_inplace<index_copy>(t, "index_reduce", "default", kind);
   add_with_inplace<same_as_clone>(t, "index_fill", "int_Scalar", kind);
   add_with_inplace<same_as_clone>(t, "index_fill", "int_Tensor", kind);
   t.add("index.Tensor", kind, index);

@@ -269,9 +269,9 @@ void add_pointwise(Table& t) {
       {"exp",  "log",  "log2", "log10", "log1p", "sqrt", "rsqrt", "reciprocal", "sin",   "cos",     "tan",
        "asin", "acos", "atan", "sinh",  "cosh",  "tanh", "asinh", "acosh",      "atanh", "sigmoid", "expm1"});
   with_inplace.operator()<unary<kReal, Result::kFloat>>(
-      {"exp2", "erf", "erfc", "erfinv", "lgamma", "digamma", "i0", "special_i0", "sinc"});
-  for (const char* name : {"special_entr", "special_erfcx", "special_i0e", "special_i1", "special_i1e", "special_ndtri",
-                           "special_log_ndtr"})
+      {"exp2", "erf", "erfc", "erfinv", "lgamma", "digamma", "i0", "sinc"});
+  for (const char* name : {"special_entr", "special_erfcx", "special_i0", "special_i0e", "special_i1", "special_i1e",
+                           "special_ndtri", "special_log_ndtr"})
     t.add(std::string(name) + ".default", OpKind::kPointwise, unary<kReal, Result::kFloat>);
   with_inplace.operator()<unary<kI | kF | kC, Result::kKeep>>({"neg"});
   with_inplace.operator()<unary<kI | kF, Result::kKeep>>({"ceil", "floor", "round", "trunc"});
@@ -321,16 +321,18 @@ void add_pointwise(Table& t) {
                                                          {"remainder", "Scalar"},
                                                          {"fmod", "Tensor"},
                                                          {"fmod", "Scalar"},
-                                                         {"floor_divide", "default"},
                                                          {"floor_divide", "Scalar"},
                                                          {"gcd", "default"},
                                                          {"lcm", "default"}});
+  t.add("floor_divide.default", OpKind::kPointwise, binary<kI | kF, Result::kKeep>);
+  add_inplace<binary<kI | kF, Result::kKeep>>(t, "floor_divide_.Tensor", "floor_divide.default");
   t.add("remainder.Scalar_Tensor", OpKind::kPointwise, binary<kI | kF, Result::kKeep>);
-  arithmetic.operator()<binary<kNumber, Result::kKeep>>({{"pow", "Tensor"}});
   t.add("pow.Tensor_Tensor", OpKind::kPointwise, binary<kNumber, Result::kKeep>);
   t.add("pow.Tensor_Scalar", OpKind::kPointwise, pow_tensor_scalar);
   t.add("pow.Scalar", OpKind::kPointwise, pow_scalar);
-  t.add("pow_.Scalar", OpKind::kPointwise, inplace<pow_tensor_scalar>);
+  // Not what the other names suggest: pow.Scalar has the number for its base.
+  add_inplace<pow_tensor_scalar>(t, "pow_.Scalar", "pow.Tensor_Scalar");
+  add_inplace<binary<kNumber, Result::kKeep>>(t, "pow_.Tensor", "pow.Tensor_Tensor");
   add_out<binary<kAny, Result::kKeep>>(t, "mul", "Tensor", "out", 2);
   add_out<binary<kAny, Result::kFloat>>(t, "div", "Tensor", "out", 2);
   arithmetic.operator()<binary<kReal, Result::kFloat>>({{"atan2", "default"},

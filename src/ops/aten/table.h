@@ -35,14 +35,19 @@ bool out_variant(const InferContext& in, std::vector<TensorType>& outs) {
   return infer_out(in, outs, F);
 }
 
+// Of an in-place operator whose twin has another overload name.
+template <InferRule F>
+void add_inplace(Table& t, std::string_view name, std::string_view functional, OpKind kind = OpKind::kPointwise) {
+  Row& row = t.add(name, kind, inplace<F>);
+  row.functional = keep("aten." + std::string(functional));
+  row.mutates = 1;
+}
 // "add", "Tensor" -> aten.add.Tensor and aten.add_.Tensor
 template <InferRule F>
 void add_with_inplace(Table& t, std::string_view op, std::string_view overload, OpKind kind = OpKind::kPointwise) {
   std::string name = std::string(op) + "." + std::string(overload);
   t.add(name, kind, F);
-  Row& row = t.add(std::string(op) + "_." + std::string(overload), kind, inplace<F>);
-  row.functional = keep("aten." + name);
-  row.mutates = 1;
+  add_inplace<F>(t, std::string(op) + "_." + std::string(overload), name, kind);
 }
 template <InferRule F>
 void add_out(Table& t, std::string_view op, std::string_view overload, std::string_view out_overload, uint32_t out_arg,

@@ -163,6 +163,16 @@ bool upsample_vec(In in, Types& outs) {  // (input, output_size, [align_corners,
   return upsample_to<n>(x, size, outs);
 }
 
+bool max_unpool2d(In in, Types& outs) {  // (self, indices, output_size)
+  const TensorType* x = tensor(in, 0);
+  const auto* size = std::get_if<Sizes>(&arg(in, 2));
+  if (!x || !size || size->size() != 2 || x->rank() < 3 || x->rank() > 4 || has_zero_size(*x)) return false;
+  Sizes sizes(x->sizes.begin(), x->sizes.end() - 2);
+  sizes.insert(sizes.end(), size->begin(), size->end());
+  TensorType out = fresh(*x, x->dtype, sizes);
+  if (channels_last(*x)) out.strides = *format_strides(sizes, suggest_format(*x));
+  return one(outs, std::move(out));
+}
 bool grid_sampler(In in, Types& outs) {
   const TensorType *x = tensor(in, 0), *grid = tensor(in, 1);
   if (!x || !grid || x->dtype != grid->dtype || !is_floating(x->dtype) || x->rank() != 4 || grid->rank() != 4)
@@ -207,6 +217,7 @@ void add_windows(Table& t) {
   t.add("upsample_bicubic2d.vec", kind, upsample_vec<2, 3, true>);
   t.add("upsample_trilinear3d.vec", kind, upsample_vec<3, 3, true>);
   t.add("grid_sampler_2d.default", OpKind::kExtern, grid_sampler);
+  t.add("max_unpool2d.default", OpKind::kExtern, max_unpool2d);
 }
 
 }  // namespace flashover::ops::aten
