@@ -39,6 +39,7 @@ class Partitioner {
     index();
     find_backward();
     find_checkpoints();
+    find_stages();
     choose();
     Partition p;
     describe_results(p);
@@ -164,6 +165,28 @@ class Partitioner {
   }
   bool is_extern(const Node& n) const { return !n.op->is_prim; }
 
+  // How many products and the like stand between the inputs and a value, at most.
+  void find_stages() {
+    stage_.assign(g_.values.size(), 0);
+    for (size_t i = 0; i < g_.nodes.size(); ++i) {
+      const Node& n = g_.nodes[i];
+      if (is_random(n)) continue;  // its operands say how large it is
+      int32_t stage = 0;
+      for (const Arg& a : n.args) for_each_ref(a, [&](ValueId v) { stage = std::max(stage, stage_[v]); });
+      for (ValueId v : n.outs)
+        if (v != kNoValue) stage_[v] = stage + is_extern(n);
+    }
+  }
+  // A residual connection: to compute it again takes what an earlier layer made, which takes the layer before it, and
+  // so on: the activations of all layers would lie in memory from the start of the backward.
+  bool joins_stages(const Node& n, ValueId v) const {
+    bool any = false;
+    for (const Arg& a : n.args)
+      for_each_ref(
+          a, [&](ValueId x) { any = any || (stage_[x] > 0 && stage_[x] < stage_[v] && bytes(x) * 4 >= bytes(v)); });
+    return any;
+  }
+
   // In sixteenths of a byte moved; MinCut::kInfinite: never.
   int64_t recompute_cost(const Node& n, ValueId v, bool materialized) const {
     if (frozen_[v]) return 0;  // once, in the backward's own frozen part
@@ -183,6 +206,7 @@ class Partitioner {
         return 0;
       case OpKind::kPointwise:
         work = bytes(v) * (contains(kHeavy, name) ? 16 : contains(kMedium, name) ? 5 : 1);
+        if (joins_stages(n, v)) work += bytes(v) * 24;
         break;
       case OpKind::kReduction: {
         int64_t read = bytes(v);
@@ -522,6 +546,7 @@ class Partitioner {
   std::vector<int32_t> producer_, input_of_, forward_input_, tangent_of_;
   std::vector<int32_t> checkpoint_;  // that made the value and could again, or -1
   std::vector<bool> handed_on_;      // read outside of its checkpoint
+  std::vector<int32_t> stage_;
   std::vector<bool> frozen_, backward_, node_backward_, keep_, mutated_, rewritten_, in_memory_, saved_;
   std::vector<ValueId> wanted_;  // sorted; values without tangents that the backward reads
 };

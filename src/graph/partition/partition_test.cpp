@@ -168,6 +168,23 @@ TEST(Partition, CheckpointsAreComputedAgainFromWhereTheyStart) {
             (Names{"prim.mul", "aten.mm.default", "prim.mul", "aten.mm.default", "aten.mm.default"}));
 }
 
+TEST(Partition, ResidualSumsAreKeptAndNotTheirChain) {
+  const Graph g = parse(R"(graph {
+    %0 : f32[32,32] = input user grad "x"
+    %1 : f32[32,32] = aten.mm.default(%0, %0)
+    %2 : f32[32,32] = aten.mm.default(%1, %0)
+    %3 : f32[32,32] = prim.add(%2, %1)
+    %4 : f32[32,32] = prim.neg(%3)
+    %5 : f32[32,32] = input tangent
+    %7 : f32[32,32] = prim.mul(%5, %3)
+    %8 : f32[32,32] = aten.mm.default(%7, %1)
+    return %4, %8
+  })");
+  const Partition p = partition(g, facts_of(g, 1));
+  expect_legal(p);
+  EXPECT_EQ(operators(p.backward), (Names{"prim.mul", "aten.mm.default"}));
+}
+
 TEST(Partition, AResultThatEagerSavesIsNotSavedTwice) {
   const Graph g = parse(R"(graph {
     %0 : f32[1000] = input user grad "x"
