@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import gc
 import threading
 import weakref
@@ -16,6 +17,7 @@ import torch.nn.functional as F
 from fuzz_training import run_one as run_fuzzed
 from test_trace_joint import MODULES, PROGRAMS
 from test_trace_models import MODELS
+from torch.utils.checkpoint import checkpoint
 from trace_tools import tensors_of
 
 import flashover
@@ -834,10 +836,7 @@ class Stack(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for block in self.blocks:
-            if self.reentrant is None:
-                x = block(x)
-            else:
-                x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=self.reentrant)
+            x = block(x) if self.reentrant is None else checkpoint(block, x, use_reentrant=self.reentrant)
         return x.square().mean()
 
 
@@ -865,6 +864,53 @@ def test_checkpoint_is_part_of_the_graph(reentrant: bool) -> None:
     model.reentrant = None
     (graph,) = flashover.explain(model)(x.clone().requires_grad_()).graphs
     assert graph["saved_bytes"] >= 8 * 64 * 4 * 3
+
+
+def _scaled(x: torch.Tensor, w: torch.Tensor, *, by: float = 1.0) -> torch.Tensor:
+    return (x @ w).tanh() * by
+
+
+CHECKPOINTED: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
+    "spread": lambda x, w: checkpoint(*(_scaled, x, w), use_reentrant=False, by=2.0),
+    "partial": lambda x, w: functools.partial(checkpoint, use_reentrant=False)(_scaled, x, w),
+    "nested": lambda x, w: checkpoint(
+        lambda a: checkpoint(_scaled, checkpoint(_scaled, a, w, use_reentrant=False), w, use_reentrant=False).exp(),
+        x,
+        use_reentrant=False,
+    ),
+    "gradient_inside": lambda x, w: torch.autograd.grad(
+        checkpoint(_scaled, x, w, use_reentrant=False).sum(), x, create_graph=True
+    )[0],
+    "closure": lambda x, w: (lambda s: checkpoint(lambda a: (a @ w) * s, x, use_reentrant=False))(x.sigmoid()),
+}
+
+
+@pytest.mark.parametrize("name", CHECKPOINTED)
+def test_checkpoint(name: str) -> None:
+    agree(CHECKPOINTED[name], leaf(4, 4), leaf(4, 4))
+
+
+def test_reentrant_checkpoint_with_integers() -> None:
+    def f(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return checkpoint(lambda a: ((a @ w).exp(), a.argmax(1)), x, use_reentrant=True)
+
+    x, w = leaf(4, 4), leaf(4, 4)
+    y, k = compiled(f)(x, w)
+    y.sum().backward()
+    got = [x.grad, w.grad]
+    x.grad = w.grad = None
+    y, expected = f(x, w)
+    y.sum().backward()
+    torch.testing.assert_close([*got, k], [x.grad, w.grad, expected])
+
+
+def test_checkpointed_lstm() -> None:
+    """The operator knows whether autograd records it: it is not run again."""
+    torch.manual_seed(0)
+    model, x = Stack([torch.nn.LSTM(4, 4)], False), torch.randn(3, 2, 4)
+    model.blocks[0].register_forward_hook(lambda module, args, out: out[0])
+    expected = step(model, model, x)
+    torch.testing.assert_close(step(compiled(model), model, x), expected)
 
 
 def test_checkpoint_that_does_things_twice_stays_so() -> None:
@@ -896,7 +942,7 @@ def test_graph_break_in_a_checkpoint() -> None:
         return y.exp()
 
     def call(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        return torch.utils.checkpoint.checkpoint(f, x * 2, w, use_reentrant=False).sin()
+        return checkpoint(f, x * 2, w, use_reentrant=False).sin()
 
     agree(call, leaf(3, 4), leaf(4, 4), fullgraph=False)
 
@@ -958,3 +1004,7 @@ def test_hooks_that_do_something() -> None:
         y = (x * 2).sin().detach()
         torch.testing.assert_close(seen[-1], 3 * (y * 3).exp())
         torch.testing.assert_close(x.grad, seen[-1] * 2 * (x * 2).cos().detach())
+
+
+def test_conjugate_of_a_number() -> None:
+    agree(lambda x: torch.view_as_real(x.to(torch.complex64) * 1j).sum(-1), leaf(3), exact=False)

@@ -19,6 +19,12 @@ bool flag(PyObject* tensor, const char* name) {
   return answer.get() == Py_True;
 }
 
+bool answers(PyObject* tensor, const char* question) {
+  Ref answer = Ref::steal(PyObject_CallMethod(tensor, question, nullptr));
+  PyErr_Clear();
+  return answer.get() == Py_True;
+}
+
 bool records_for_autograd() {
   PyObject* ask = of_module("torch._C", "is_grad_enabled");
   Ref enabled = Ref::steal(ask != nullptr ? PyObject_CallNoArgs(ask) : nullptr);
@@ -32,7 +38,7 @@ bool is_reentrant_result(PyObject* result, PyObject* const* args, size_t nargs) 
     if (!is_tensor(o)) return o == Py_None;
     for (size_t i = 0; i < nargs; ++i)
       if (args[i] == o) return false;
-    return flag(o, "requires_grad");
+    return flag(o, "requires_grad") || !(answers(o, "is_floating_point") || answers(o, "is_complex"));
   };
   if (!PyTuple_CheckExact(result)) return is_tensor(result) && good(result);
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(result); ++i)

@@ -140,11 +140,13 @@ class Partitioner {
       const Node& n = g_.nodes[i];
       if (node_backward_[i]) continue;
       const int32_t mine = checkpoint(n);
-      bool needed = is_random(n) || n.op->mutates;
+      const bool once = is_random(n) || n.op->mutates;
+      bool needed = once, opaque = false;  // such an operator knows whether autograd records it
+      for (ValueId v : n.outs) opaque = opaque || (v != kNoValue && g_.type(v).opaque);
       for (ValueId v : n.outs) {
         if (v == kNoValue) continue;
         needed = needed || live[v];
-        if (!is_random(n) && !n.op->mutates && !frozen_[v] && !g_.type(v).opaque) checkpoint_[v] = mine;
+        if (!once && !opaque && !frozen_[v]) checkpoint_[v] = mine;
       }
       if (!needed) continue;
       for (const Arg& a : n.args)

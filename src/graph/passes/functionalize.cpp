@@ -326,7 +326,9 @@ class Functionalizer {
     std::vector<ViewSteps> all;
     for (size_t i = 0; i < n.outs.size(); ++i) {
       auto steps = view_steps(in_, n, i, traced(x), traced(n.outs[i]));
-      if (!steps || !is_geometric(*steps) || traced(x).dtype != traced(n.outs[i]).dtype) return false;
+      // A view of what has no memory (the conjugate of a number): nothing else stands for it.
+      const bool view = n.op->name.find("copy") == std::string::npos;
+      if (!steps || (!view && (!is_geometric(*steps) || traced(x).dtype != traced(n.outs[i]).dtype))) return false;
       all.push_back(std::move(*steps));
     }
     for (size_t i = 0; i < n.outs.size(); ++i) {
