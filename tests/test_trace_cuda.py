@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -191,7 +192,7 @@ def test_random_attention_is_not_merged() -> None:
     assert text.count("efficient_attention") == 2
 
 
-def trained(fn: Callable[..., torch.Tensor], *args: torch.Tensor) -> str:
+def trained(fn: Callable[..., torch.Tensor], *args: torch.Tensor, raw: bool = False) -> str:
     """Results and gradients of one step after the passes that suit CUDA's libraries."""
     _C.stand_ins_train()
     wanted = [a for a in args if a.requires_grad]
@@ -202,7 +203,30 @@ def trained(fn: Callable[..., torch.Tensor], *args: torch.Tensor) -> str:
             return [y.detach(), *torch.autograd.grad(y, wanted, torch.ones_like(y))]
 
     t = _C.trace_function(step, [(f"a{i}", "user", a) for i, a in enumerate(args)])
+    if raw:
+        return t.text
     return t.apply(["functionalize", "dce", "cuda_library", "decompose", "fold", "cse", "relax_layout"]).text
+
+
+def renamed(text: str) -> str:
+    """Values numbered as they come, no locations."""
+    names: dict[str, str] = {}
+    text = re.sub(r"%\d+", lambda m: names.setdefault(m[0], f"%{len(names)}"), text)
+    return re.sub(r'  ?(#|@ ?").*', "", text)
+
+
+@pytest.mark.parametrize(("program", "is_causal"), [(causal, True), (everything, False)])
+def test_masks_made_of_indices_in_training(program: Callable[..., Any], is_causal: bool) -> None:
+    """ATen chooses the library while it traces: a mask that is known by then is none, or is_causal's own."""
+
+    def plain(q: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(q, q, q, is_causal=is_causal)
+
+    q = cuda(2, 4, 16, 64, dtype=torch.float16).requires_grad_()
+    assert renamed(trained(program, q)) == renamed(trained(plain, q))
+    # (Without a device ATen takes the plain formula, whose causal form makes a mask of its own.)
+    text = trained(program, q, raw=True)
+    assert text.count("= aten.tril") == 2 if is_causal else "= aten.where" not in text
 
 
 def test_gradients_of_convolutions_stay_channels_last() -> None:

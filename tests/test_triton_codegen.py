@@ -153,15 +153,65 @@ def test_importing_flashover_starts_no_compiler() -> None:
     assert r.stdout.startswith("0 "), r.stderr
 
 
-def test_a_number_on_the_cpu_is_copied_to_the_device() -> None:
-    text = """graph {
+@pytest.mark.parametrize(
+    ("dtype", "steps", "parameter"),
+    [
+        ("f32", ["launch"], "fp32"),
+        ("f64", ["launch"], "fp64"),
+        ("i64", ["launch"], "i64"),
+        ("i32", ["launch"], "i32"),
+        ("b8", ["copy", "launch"], "*i1"),  # by way of memory
+    ],
+)
+def test_a_number_on_the_cpu_goes_along_with_the_launch(dtype: str, steps: list[str], parameter: str) -> None:
+    text = f"""graph {{
       %0 : f32[64]@cuda:0 = input user "a"
-      %1 : f32[] = input user "s"
+      %1 : {dtype}[] = input user "s"
       %2 : f32[64]@cuda:0 = aten.mul.Tensor(%0, %1)
       return %2
-    }"""
+    }}"""
     program = _C.triton_program(text, to_device=False)
-    assert [s["kind"] for s in program["steps"]] == ["copy", "launch"]
+    assert [s["kind"] for s in program["steps"]] == steps
+    assert parameter in program["kernels"][0]["signature"]
+
+
+def test_kernels_that_take_numbers_compile() -> None:
+    text = """graph {
+      %0 : f32[64]@cuda:0 = input user "a"
+      %1 : f64[] = input user "s"
+      %2 : i64[] = input user "n"
+      %3 : f32[64]@cuda:0 = aten.mul.Tensor(%0, %1)
+      %4 : f32[64]@cuda:0 = aten.add.Tensor(%3, %2, 1)
+      return %4
+    }"""
+    (source,) = _C.triton_program(text, to_device=False)["kernels"]
+    (cubin,) = _C.triton_build([source])
+    assert cubin["bytes"], cubin["error"]
+
+
+WIDE = """kernel {
+  p0 = f32[2457600000] read
+  p1 = f32[300000] write
+  outer i0.300000
+  acc a0 = sum f32
+  vector outer
+  cost 2
+  stage j0.8192 {
+    v0 = load f32 p0[i0.300000 + 300000*j0.8192]
+    v1 = reduce a0 v0
+  }
+  stage {
+    v0 = acc f32 a0
+    v1 = store p1[i0.300000] v0
+  }
+}
+"""
+
+
+def test_indices_of_large_tensors_are_wide() -> None:
+    text = _C.triton_emit(WIDE)["text"]
+    (row,) = (line for line in text.splitlines() if " = start + " in line)
+    assert row.endswith(".to(tl.int64)") and "tl.program_id(0).to(tl.int64)" in text
 
 
 def test_torch_is_not_loaded_by_workers() -> None:
@@ -188,5 +238,55 @@ def test_computations_on_the_cpu_beside_the_gpu_stay_with_eager() -> None:
     }"""
     program = _C.triton_program(text, to_device=False)
     assert [s["op"] or s["kind"] for s in program["steps"] if s["kind"] != "release"] == [
-        "aten.exp.default", "copy", "launch", "aten.sigmoid.default"
+        "aten.exp.default", "launch", "aten.sigmoid.default"
     ]  # fmt: skip
+
+
+EMBEDDING = """graph {
+  %0 : f32[40,8]@cuda:0 = input user "grad"
+  %1 : i64[40]@cuda:0 = input user "index"
+  %2 : f32[16,8]@cuda:0 = aten.embedding_dense_backward.default(%0, %1, 16, 3, false)
+  return %2
+}"""
+
+
+def test_sums_in_no_fixed_order_are_not_for_deterministic_programs() -> None:
+    assert all(s["kind"] == "launch" for s in _C.triton_program(EMBEDDING, to_device=False)["steps"])
+    steps = _C.triton_program(EMBEDDING, to_device=False, deterministic=True)["steps"]
+    assert [s["op"] for s in steps if s["kind"] != "release"] == ["aten.embedding_dense_backward.default"]
+
+
+def test_atomic_sums_compile() -> None:
+    sources = _C.triton_program(EMBEDDING, to_device=False)["kernels"]
+    assert any("tl.atomic_add" in s["text"] for s in sources)
+    assert all(c["bytes"] for c in _C.triton_build(sources))
+
+
+def test_large_temporaries_do_not_lie_beside_what_operators_allocate() -> None:
+    """A kernel's result is gone when the products behind it take most."""
+    text = """graph {
+      %0 : f16[4096,4096]@cuda:0 = input user "x"
+      %1 : f16[4096,4096]@cuda:0 = aten.sigmoid.default(%0)
+      %2 : f16[4096,4096]@cuda:0 = aten.mm.default(%1, %0)
+      %3 : f16[4096,4096]@cuda:0 = aten.mm.default(%2, %0)
+      %4 : f16[4096,4096]@cuda:0 = aten.mm.default(%3, %2)
+      return %4
+    }"""
+    program = _C.triton_program(text, to_device=False)
+    assert program["slab_bytes"] == 0
+    assert [s["op"] or s["kind"] for s in program["steps"]] == [
+        "aten.empty_strided.default", "launch", "aten.mm.default", "release", "aten.mm.default", "aten.mm.default", "release"
+    ]  # fmt: skip
+
+
+def test_a_padded_product_leaves_by_parts() -> None:
+    text = """graph {
+      %0 : f16[8192,64]@cuda:0 = input user "x"
+      %1 : f16[30522,64]@cuda:0 = input param "w"
+      %2 : f16[64,30522]{1,64}@cuda:0 = aten.t.default(%1)
+      %3 : f16[8192,30522]@cuda:0 = aten.mm.default(%0, %2)
+      %4 : f16[16,512,30522]@cuda:0 = aten.view.default(%3, [16, 512, 30522])
+      return %4
+    }"""
+    steps = [s["op"] or s["kind"] for s in _C.triton_program(text, to_device=False)["steps"]]
+    assert steps == ["aten.mm.default", "launch", "release"] * 8

@@ -194,6 +194,17 @@ add("cumsum", lambda a: a.cumsum(-1), f32(12, 100))
 add("cumsum first", lambda a: a.cumsum(0) * 2, f32(50, 20))
 add("cumsum long", lambda a: a.cumsum(-1), f32(2, 9000))
 add("cumsum in parts", lambda a: (a.cumsum(0), a.double().cumsum(0) + 1), f32(9001))
+add(
+    "cumsum of infinity in parts",
+    lambda a: a.cumsum(0),
+    torch.where(torch.arange(9001) == 5000, float("inf"), f32(9001)),
+)
+add(
+    "train embedding",
+    lambda g, i: torch.ops.aten.embedding_dense_backward(g, i, 20, 3, False),
+    f32(50, 24),
+    torch.randint(0, 20, (50,)),
+)
 add("cumsum integers in parts", lambda a: a.cumsum(-1), torch.randint(-5, 5, (3, 5000)))
 add("cumsum integers", lambda a: (a.cumsum(1), (a > 0).cumsum(1)), torch.randint(-5, 5, (6, 70)))
 add("cumprod", lambda a: a.cumprod(-1), f32(5, 30) * 0.1 + 1)

@@ -58,23 +58,26 @@ class Runner:
                 if t["home"] == "view" and tensors[i] is None and (base := tensors[t["index"]]) is not None:
                     tensors[i] = base.as_strided(t["sizes"], t["strides"], base.storage_offset() + t["offset"])
             self.step(step, tensors)
-        outputs = []
-        for o in p["outputs"]:
+        outputs: dict[int, torch.Tensor] = {}
+        # Those that own memory first: views of them may stand before them.
+        for i, o in sorted(enumerate(p["outputs"]), key=lambda item: item[1]["alias_output"] >= 0):
             if o["alias_input"] >= 0:
                 base = inputs[o["alias_input"]].detach()
             elif o["alias_output"] >= 0:
                 base = outputs[o["alias_output"]]
             else:
                 base = tensors[o["tensor"]]
-            outputs.append(base.as_strided(o["sizes"], o["strides"], base.storage_offset() + o["offset"]))
-        return outputs
+            outputs[i] = base.as_strided(o["sizes"], o["strides"], base.storage_offset() + o["offset"])
+        return [outputs[i] for i in range(len(outputs))]
 
     def step(self, step: dict[str, Any], tensors: list[Any]) -> None:
         if step["kind"] == "launch":
             kernel = self.program["kernels"][step["kernel"]]
-            self.functions[step["kernel"]][tuple(kernel["grid"])](
-                *(tensors[t] for t in [*step["reads"], *step["writes"]])
-            )
+            given = [tensors[t] for t in [*step["reads"], *step["writes"]]]
+            for i, kind in enumerate(kernel["signature"]):
+                if not kind.startswith("*"):
+                    given[i] = given[i].item()
+            self.functions[step["kernel"]][tuple(kernel["grid"])](*given)
         elif step["kind"] == "copy":
             tensors[step["writes"][0]].copy_(tensors[step["reads"][0]])
         elif step["kind"] == "call":

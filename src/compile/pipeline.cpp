@@ -47,7 +47,7 @@ Graph to_core(Graph g, const Environment& env, PassRunner& passes) {
   passes.run("convolution", Form::kFunctional, g, graph::convolution, env.providers);
   passes.run("linear", Form::kFunctional, g, graph::linear, env.providers);
   passes.run("cuda_library", Form::kFunctional, g, graph::cuda_library, env.providers);
-  passes.run("decompose", Form::kCore, g, graph::decompose);
+  passes.run("decompose", Form::kCore, g, graph::decompose, env.providers);
   // What remains of complex numbers is ATen's.
   passes.run("complex", Form::kCore, g, graph::complex_externs);
   // Masks, scalars and view chains are prims now: what follows from the program alone is computed, what changes nothing
@@ -63,15 +63,24 @@ Graph to_core(Graph g, const Environment& env, PassRunner& passes) {
   return g;
 }
 
-// Prims between a number on the CPU and tensors on the device run on the device; the rules of single prims do not say
-// so.
+// Prims between a number on the CPU and tensors on the device run on the device, and so do those between numbers that
+// only prims read; the rules of single prims do not say so.
 void place(Graph& g, Device device) {
   if (device.type == DeviceType::kCPU) return;
+  std::vector<bool> leaves(g.values.size());  // operators see it, or the caller
+  for (const graph::Node& n : g.nodes)
+    if (!n.op->is_prim)
+      for (const Arg& a : n.args) graph::for_each_ref(a, [&](ValueId v) { leaves[static_cast<size_t>(v)] = true; });
+  for (const graph::Output& o : g.outputs)
+    if (o.value != kNoValue) leaves[static_cast<size_t>(o.value)] = true;
+  for (const graph::Mutation& m : g.mutations) leaves[static_cast<size_t>(m.value)] = true;
   std::vector<bool> there(g.values.size());
   for (size_t v = 0; v < g.values.size(); ++v) there[v] = g.values[v].type.device == device;
   for (const graph::Node& n : g.nodes) {
     if (!n.op->is_prim) continue;
-    bool any = false;
+    bool any = std::none_of(n.outs.begin(), n.outs.end(), [&](ValueId v) {
+      return v != kNoValue && (leaves[static_cast<size_t>(v)] || !g.type(v).sizes.empty());
+    });
     for (const Arg& a : n.args) graph::for_each_ref(a, [&](ValueId v) { any |= there[static_cast<size_t>(v)]; });
     if (!any) continue;
     for (ValueId v : n.outs) {
@@ -106,7 +115,8 @@ Device checked_device(const Graph& traced, const Environment& env) {
 
 int64_t count_calls(const plan::Plan& p) {
   int64_t calls = 0;
-  for (const plan::Step& s : p.steps) calls += s.kind == plan::StepKind::kCall;
+  for (const plan::Step& s : p.steps)
+    calls += s.kind == plan::StepKind::kCall && s.op != "aten.empty_strided.default";  // memory is no call
   return calls;
 }
 

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cstdio>
 #include <mutex>
+#include <optional>
 
 #include "base/check.h"
 #include "entry/machine.h"
@@ -151,11 +152,13 @@ class Planned final : public Runner {
   std::shared_ptr<run::Executable> executable_;
 };
 
+std::optional<run::cuda::DeviceFacts> pretended;
+
 // What the pipeline is told of this machine and of torch's settings (which the guards compare).
 compile::Environment environment(const graph::Graph& graph, const compile::Options& options) {
   compile::Environment e;
   if (const Device d = compile::device_of(graph); d.type == DeviceType::kCUDA) {
-    const run::cuda::DeviceFacts facts = run::cuda::facts(d.index);
+    const run::cuda::DeviceFacts facts = pretended ? *pretended : run::cuda::facts(d.index);
     e.gpu = kernel::triton::Gpu{facts.capability, facts.multiprocessors};
   }
   e.threads = at::get_num_threads();
@@ -168,6 +171,7 @@ compile::Environment environment(const graph::Graph& graph, const compile::Optio
   p.onednn_f16 = p.onednn && p.onednn_f16;
   if (options.flag("max_autotune", false)) e.measure = measure;
   p.strict_numerics = options.flag("strict_numerics", false);
+  p.deterministic = at::globalContext().deterministicAlgorithms();
   e.versions = "torch " TORCH_VERSION " flashover 0.1.0";
   return e;
 }
@@ -279,6 +283,8 @@ std::unique_ptr<Runner> make_training(graph::Graph graph, const Request& request
 }
 
 }  // namespace
+
+void pretend_gpu(int capability, int processors) { pretended = {capability, processors, 0, 0}; }
 
 std::unique_ptr<Runner> make_runner(graph::Graph graph, const Request& request, compile::Report& report) {
   if (request.joint.present) return make_training(std::move(graph), request, report);

@@ -168,19 +168,6 @@ void connect_inputs(Entry& e) {
   e.wanted = c.wanted.size();
 }
 
-// Every operator that takes one of the graph's numbers computes on that device.
-bool only_used_on(const frame::Capture& c, Device device) {
-  std::vector<bool> number(c.graph.values.size());
-  for (size_t i = 0; i < c.graph.inputs.size(); ++i) number[c.graph.inputs[i].value] = c.number_inputs[i] >= 0;
-  for (const graph::Node& n : c.graph.nodes) {
-    bool takes = false, there = true;
-    for (const Arg& arg : n.args) graph::for_each_ref(arg, [&](ValueId v) { takes |= number[v]; });
-    for (ValueId v : n.outs) there &= v == kNoValue || c.graph.type(v).device == device;
-    if (takes && !there) return false;
-  }
-  return true;
-}
-
 void attempt(Attempt& a, const frame::Subject& subject, bool first = true) {
   PyObject* const* const bound = subject.slots;
   Entry& e = a.entry;
@@ -269,15 +256,6 @@ void attempt(Attempt& a, const frame::Subject& subject, bool first = true) {
   std::vector<PyObject*> objects(e.wanted), values;
   if (!e.guards->check(bound, objects.data()))
     throw InternalError("guards fail right after the trace: " + e.guards->explain_failure(bound));
-  if (!c.numbers.inputs.empty()) {
-    // Where only the device wants them they go there together.
-    if (const Device device = compile::device_of(c.graph);
-        device.type == DeviceType::kCUDA && only_used_on(c, device)) {
-      e.number_device = device;
-      for (size_t i = 0; i < c.graph.inputs.size(); ++i)
-        if (c.number_inputs[i] >= 0) c.graph.values[c.graph.inputs[i].value].type.device = device;
-    }
-  }
   std::vector<at::Tensor> examples;
   std::shared_ptr<NumberTensors> numbers;
   if (!c.numbers.empty()) {

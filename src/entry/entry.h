@@ -52,7 +52,6 @@ struct Entry {
   // Per graph input: index into the wanted objects, -1 - index into constants, kNumberInput + index into
   // capture.numbers.inputs.
   std::vector<int32_t> inputs;
-  Device number_device;                  // where the numbers are wanted
   std::shared_ptr<NumberTensors> spare;  // of an earlier call, to be used again when nobody holds it
   std::vector<at::Tensor> constants;
   size_t wanted = 0;

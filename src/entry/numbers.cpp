@@ -41,7 +41,6 @@ PyObject* read_item(PyObject* object, DType dtype) {
 std::shared_ptr<NumberTensors> number_tensors(Entry& e, PyObject* const* wanted) {
   const std::vector<int32_t>& steps = e.capture.numbers.inputs;
   const auto number = [&](size_t i) { return wanted[e.wanted + static_cast<size_t>(steps[i])]; };
-  const bool cpu = e.number_device.type == DeviceType::kCPU;
   if (e.spare && e.spare.use_count() == 1) {
     for (size_t i = 0; i < steps.size(); ++i) write(e.spare->tensors[i].mutable_data_ptr(), number(i));
     return e.spare;
@@ -50,7 +49,6 @@ std::shared_ptr<NumberTensors> number_tensors(Entry& e, PyObject* const* wanted)
   at::Tensor all = at::empty({static_cast<int64_t>(steps.size())}, at::kDouble);
   auto* data = static_cast<char*>(all.mutable_data_ptr());
   for (size_t i = 0; i < steps.size(); ++i) write(data + i * kBytes, number(i));
-  if (!cpu) all = all.to(aten::to_aten(e.number_device));  // one copy for all of them
   auto out = std::make_shared<NumberTensors>();
   for (size_t i = 0; i < steps.size(); ++i) {
     const auto dtype = PyFloat_CheckExact(number(i)) ? at::kDouble : at::kLong;
@@ -61,8 +59,8 @@ std::shared_ptr<NumberTensors> number_tensors(Entry& e, PyObject* const* wanted)
     impl->set_wrapped_number(true);
     out->tensors.emplace_back(std::move(impl));
   }
-  // Not where they may be kept for a backward, or a stream may still read them.
-  if (cpu && !e.capture.joint.present) e.spare = out;
+  // Not where they may be kept for a backward. (Kernels on a device take their values along.)
+  if (!e.capture.joint.present) e.spare = out;
   return out;
 }
 

@@ -33,7 +33,7 @@ const std::vector<Pass>& passes() {
       {"linear_own", [](Graph g) { return linear(std::move(g), {.onednn_bf16 = true, .own_bf16 = true}); },
        Form::kFunctional, Form::kFunctional},
       {"cuda_library", [](Graph g) { return cuda_library(std::move(g), {}); }, Form::kFunctional, Form::kFunctional},
-      {"decompose", decompose, Form::kFunctional, Form::kCore},
+      {"decompose", [](Graph g) { return decompose(std::move(g)); }, Form::kFunctional, Form::kCore},
       {"fold", [](Graph g) { return fold(std::move(g)); }, Form::kCore, Form::kCore},
       {"own_attention", [](Graph g) { return own_attention(std::move(g), {.own_f32 = true, .own_bf16 = true}); },
        Form::kCore, Form::kCore},

@@ -32,12 +32,14 @@ struct Providers {
   // Packed copies of weights cost memory: stop at this many bytes a graph.
   int64_t pack_budget = int64_t{4} << 30;
   bool strict_numerics = false;  // keep every rounding that eager does
+  bool deterministic = false;    // torch.use_deterministic_algorithms
 };
 
 // Every field, for cache keys.
 inline std::string describe(const Providers& p) {
   std::string out;
-  for (bool b : {p.mkl, p.onednn, p.onednn_bf16, p.onednn_f16, p.own_f32, p.own_bf16, p.strict_numerics})
+  for (bool b :
+       {p.mkl, p.onednn, p.onednn_bf16, p.onednn_f16, p.own_f32, p.own_bf16, p.strict_numerics, p.deterministic})
     out += b ? '1' : '0';
   return out + " " + std::to_string(p.onednn_f32_ratio) + " " + std::to_string(p.mkl_packed_rows) + " " +
          std::to_string(p.pack_budget);

@@ -132,6 +132,7 @@ struct Param {
   DType dtype = DType::kF32;  // in memory; f16/bf16 widen to f32 on load, f32 rounds to nearest even on store
   sym::Expr numel;            // addressable elements from the pointer
   bool read = false, written = false;
+  bool number = false;  // GPU: not memory but the value of a one-element CPU tensor, handed over with the launch
 };
 
 enum class Vector : uint8_t { kNone, kInner, kOuter };

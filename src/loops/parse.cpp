@@ -69,6 +69,7 @@ class Parser {
         p.numel = bracket();
         p.read = accept("read");
         p.written = accept("write");
+        p.number = accept("number");
       } else {
         fail("unexpected '" + w + "'");
       }

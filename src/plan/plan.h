@@ -30,8 +30,8 @@
 //
 // CUDA: `device` is a CUDA device and `target` is "sm_90" (the cubins' architecture). Slab, outputs, frozen tensors and
 // kernel parameters are on that device. A CPU tensor takes part only in kCall steps (which may mix devices as eager
-// does) and in kCopy steps from or to the device; so a 0-d CPU input that a kernel needs is first copied to a tensor on
-// the device. Kernels of such a plan have Kernel::cuda.threads > 0 and are launched with the driver API:
+// does), in kCopy steps from or to the device, and as a number that a launch takes along (ParamKind::kValue32).
+// Kernels of such a plan have Kernel::cuda.threads > 0 and are launched with the driver API:
 //   cuLaunchKernel(function, grid[0], grid[1], grid[2], cuda.threads, 1, 1, cuda.shared, torch's current stream,
 //   params)
 #pragma once
@@ -85,7 +85,8 @@ struct Step {
   std::string label;  // for people and profilers: "layer_norm+add model.py:31"
 };
 
-// One parameter of a CUDA kernel. Pointers come first (the step's reads, then its writes), then `sizes`, then the rest.
+// One parameter of a CUDA kernel. Pointers and values come first (the step's reads, then its writes), then `sizes`,
+// then the rest.
 enum class ParamKind : uint8_t {
   kPointer,  // device address of the tensor's first element. Kernels rely on its being a multiple of 16: the executor
              // clones an input whose address is not before the first step (and copies it back after the last if a step
@@ -95,6 +96,8 @@ enum class ParamKind : uint8_t {
   kGlobalScratch,  // device address, 128-aligned, of cuda.scratch bytes for each program of the grid; null when that is
                    // 0
   kProfileScratch,  // null
+  kValue32,         // in a pointer's place among the reads: the value of a 0-d CPU tensor of 4 bytes ...
+  kValue64,         // ... or of 8 bytes, as it is when the kernel is launched
 };
 
 // The launch of a Triton cubin.
@@ -159,7 +162,7 @@ std::string serialize(const Plan& p);
 // input.
 Plan deserialize(std::string_view bytes);
 Plan deserialize_payload(std::string_view payload);  // without header and checksum: the part that fuzz tests attack
-constexpr uint32_t kFormatVersion = 2;               // of the binary form; part of cache keys
+constexpr uint32_t kFormatVersion = 3;               // of the binary form; part of cache keys
 
 // Calls f(TensorId) for every tensor that a step reads / writes (a mutated argument of an extern call is a write).
 template <typename F>

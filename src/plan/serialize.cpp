@@ -369,8 +369,8 @@ Plan read(std::string_view payload) {
     for (sym::Expr& e : k.cuda.grid) e = r.expr();
     k.cuda.shared = r.small();
     k.cuda.scratch = r.integer();
-    k.cuda.params = r.list<ParamKind>(
-        1, [&] { return r.enumeration<ParamKind>(static_cast<int>(ParamKind::kProfileScratch) + 1); });
+    k.cuda.params =
+        r.list<ParamKind>(1, [&] { return r.enumeration<ParamKind>(static_cast<int>(ParamKind::kValue64) + 1); });
     return k;
   });
   p.binaries = r.list<Binary>(17, [&] {

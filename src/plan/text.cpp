@@ -15,7 +15,7 @@ namespace {
 constexpr const char* kInputKinds[] = {"user", "param", "buffer", "constant"};  // graph::InputKind
 constexpr const char* kFormats[] = {"contiguous", "preserve", "channels_last", "channels_last_3d"};
 constexpr const char* kLayouts[] = {"strided", "other"};
-constexpr const char* kParamKinds[] = {"pointer", "i32", "i64", "scratch", "profile"};
+constexpr const char* kParamKinds[] = {"pointer", "i32", "i64", "scratch", "profile", "value32", "value64"};
 
 std::string quote(std::string_view s) {
   std::string out = "\"";

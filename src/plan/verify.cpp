@@ -149,7 +149,9 @@ class Verifier {
       require(!c.grid[i].is_const() || (c.grid[i].value() >= 0 && c.grid[i].value() <= (i == 0 ? INT32_MAX : 65535)),
               "grid out of range");
     for (size_t i = 0; i + 1 < c.params.size(); ++i) {
-      const auto rank = [](ParamKind k) { return k == ParamKind::kI64 ? ParamKind::kI32 : k; };
+      const auto rank = [](ParamKind k) {
+        return k == ParamKind::kI64 ? ParamKind::kI32 : k > ParamKind::kProfileScratch ? ParamKind::kPointer : k;
+      };
       require(rank(c.params[i]) <= rank(c.params[i + 1]), "parameters are pointers, then sizes, then scratch");
     }
   }
@@ -157,6 +159,14 @@ class Verifier {
     if (c.threads == 0) return;
     size_t pointers = 0, sizes = 0;
     for (ParamKind k : c.params) {
+      if (k == ParamKind::kValue32 || k == ParamKind::kValue64) {
+        require(pointers < s.reads.size() && in_range(s.reads[pointers], p_.tensors.size()), "values are read");
+        const TensorType& t = p_.tensors[s.reads[pointers]].type;
+        require(t.device.type == DeviceType::kCPU && t.sizes.empty() && !t.opaque &&
+                    info(t.dtype).bytes == (k == ParamKind::kValue32 ? 4 : 8),
+                "a value is that of a 0-d CPU tensor of its size");
+        ++pointers;
+      }
       pointers += k == ParamKind::kPointer;
       sizes += k == ParamKind::kI32 || k == ParamKind::kI64;
     }

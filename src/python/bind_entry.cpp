@@ -3,6 +3,7 @@
 
 #include "base/check.h"
 #include "base/options.h"
+#include "entry/backend.h"
 #include "entry/entry.h"
 #include "entry/log.h"
 #include "entry/stance.h"
@@ -34,6 +35,7 @@ void bind_entry(py::module_& m) {
   m.def("set_stance", &entry::set_stance);
   m.def("set_logs", &entry::set_logs);
   m.def("set_dump", &entry::set_dump);
+  m.def("pretend_gpu", &entry::pretend_gpu);
 }
 
 }  // namespace flashover

@@ -90,11 +90,13 @@ py::dict describe(const Source& s) {
 }
 
 // tile: m, n, k of every product that can take along the kernel behind it; empty: none does.
-py::dict program(const std::string& text, bool to_device, int processors, const std::vector<int>& tile) {
+py::dict program(const std::string& text, bool to_device, int processors, const std::vector<int>& tile,
+                 bool deterministic) {
   graph::Graph g = graph::parse(text);
   if (to_device) move(g, {DeviceType::kCUDA, 0});
   compile::Environment env;
   env.gpu = Gpu{90, processors};
+  env.providers.deterministic = deterministic;
   compile::Report report;
   std::vector<loops::Product> products;
   const auto fuse = [&](plan::Plan& p, const std::vector<loops::Kernel>& kernels) {
@@ -184,7 +186,7 @@ void bind_triton(py::module_& m) {
     kernel::triton::set_command({python, script, version});
   });
   m.def("triton_program", &program, py::arg("graph"), py::arg("to_device") = true, py::arg("processors") = 132,
-        py::arg("tile") = std::vector<int>{});
+        py::arg("tile") = std::vector<int>{}, py::arg("deterministic") = false);
   m.def("triton_emit",
         [](const std::string& kernel) { return describe(kernel::triton::emit(loops::parse(kernel), Gpu{})); });
   m.def("triton_build", &build);

@@ -15,6 +15,7 @@
 #include <array>
 #include <atomic>
 #include <cstdio>
+#include <cstring>
 #include <mutex>
 
 #include "base/check.h"
@@ -56,6 +57,7 @@ struct Instruction {
   KernelFn fn = nullptr;  // launch on the CPU
   int32_t launch = -1;    // launch on CUDA: index into launches; -1: an empty grid
   int32_t batch = -1;     // the first of a batch of launches
+  TensorId makes = -1;    // call: of nothing but memory for this tensor
   const plan::Step* step = nullptr;
 };
 
@@ -63,19 +65,25 @@ struct Launch {
   cuda::Function function = nullptr;
   std::array<unsigned, 3> grid{};
   unsigned threads = 0, shared = 0;
-  uint32_t params = 0;  // first of its entries in Frame::params
+  uint32_t params = 0;                   // first of its entries in Frame::params
+  uint32_t values = 0, value_count = 0;  // its entries in Frame::values
 };
 
 // What one entry of Frame::params points to.
 struct Param {
   plan::ParamKind kind;
-  uint32_t index = 0;  // of the table's slot, of numbers32 or of numbers
+  uint32_t index = 0;  // of the table's slot, of numbers32, of numbers or of Frame::values
+};
+// A number in a CPU tensor, which a launch takes along.
+struct HostValue {
+  uint32_t slot, bytes;
 };
 
 // What one call needs beside the plan; kept for the next call when the call ends.
 struct Frame {
   std::vector<void*> table;         // pointer arguments of all launches, one behind the other
   std::vector<at::Tensor> tensors;  // by TensorId: wrappers of slab memory, results of extern calls while they live
+  std::vector<uint64_t> values;     // CUDA: numbers that launches take along, as they were at the launch
   std::vector<void*> params;        // CUDA: addresses of the parameters of all launches, one behind the other
   void* scratch = nullptr;          // CUDA: global scratch of the kernels that ask for it
   torch::jit::Stack stack;
@@ -94,6 +102,7 @@ struct Run {
   std::vector<cuda::Node>* nodes = nullptr;     // while a graph is recorded: of each launch
   std::vector<at::Tensor>* consumed = nullptr;  // the inputs, let go one by one
   Watch* watch = nullptr;                       // somebody looks at the steps
+  std::vector<bool>* stale = nullptr;           // before a replay: launches whose numbers changed
 };
 
 // Kernels rely on it (plan::ParamKind).
@@ -142,8 +151,8 @@ class PlanExecutable final : public Executable {
       if (plan_.tensors[i].home == Home::kExtern) extern_tensors_.push_back(static_cast<TensorId>(i));
       roots_.push_back(plan::root(plan_, static_cast<TensorId>(i)));
       const plan::Tensor& t = plan_.tensors[i];
-      if (t.home != Home::kInput && t.home != Home::kExtern && t.home != Home::kView && !on_plan_device(t.type) &&
-          !t.type.opaque)
+      // (Outputs and frozen tensors may be what operators on the CPU write.)
+      if (t.home == Home::kSlab && !on_plan_device(t.type) && !t.type.opaque)
         throw Declined("plan: memory that is not on the plan's device");
       // In bytes, link by link, since a view may have another dtype than its base.
       offsets_.push_back(t.home == Home::kView ? offsets_[t.index] + constant(t.type.offset) * info(t.type.dtype).bytes
@@ -268,8 +277,10 @@ class PlanExecutable final : public Executable {
         in.table = table_size_;
         in.sizes = static_cast<uint32_t>(numbers_.size());
         for (sym::Expr e : s.sizes) numbers_.push_back(constant(e));
-        for (TensorId t : s.reads) pointer(t, inputs);
-        for (TensorId t : s.writes) pointer(t, inputs);
+        const std::vector<plan::ParamKind>& kinds = plan_.kernels[s.kernel].cuda.params;
+        for (size_t i = 0; i < s.reads.size(); ++i)
+          pointer(s.reads[i], inputs, device_ >= 0 && kinds[i] != plan::ParamKind::kPointer);
+        for (TensorId t : s.writes) pointer(t, inputs, false);
         if (device_ < 0)
           in.fn = kernels_[s.kernel];
         else
@@ -277,6 +288,9 @@ class PlanExecutable final : public Executable {
       } else if (s.kind == StepKind::kCall) {
         in.call = static_cast<uint32_t>(calls_.size());
         calls_.push_back(prepare(plan_, s));
+        if (s.op == "aten.empty_strided.default" && s.writes.size() == 1 && s.writes[0] >= 0 &&
+            plan_.tensors[s.writes[0]].home == Home::kExtern)
+          in.makes = s.writes[0];
       }
       program.push_back(in);
     }
@@ -287,7 +301,8 @@ class PlanExecutable final : public Executable {
     Launch launch{.function = functions_[s.kernel],
                   .threads = static_cast<unsigned>(c.threads),
                   .shared = static_cast<unsigned>(c.shared),
-                  .params = static_cast<uint32_t>(params_.size())};
+                  .params = static_cast<uint32_t>(params_.size()),
+                  .values = static_cast<uint32_t>(host_values_.size())};
     int64_t programs = 1;
     for (size_t i = 0; i < 3; ++i) {
       const sym::Expr size = sym::substitute(c.grid[i], [&](sym::Expr v) -> std::optional<sym::Expr> {
@@ -306,6 +321,10 @@ class PlanExecutable final : public Executable {
       Param p{kind, 0};
       if (kind == plan::ParamKind::kPointer) {
         p.index = slot++;
+      } else if (kind == plan::ParamKind::kValue32 || kind == plan::ParamKind::kValue64) {
+        p.index = static_cast<uint32_t>(host_values_.size());
+        host_values_.push_back({slot++, kind == plan::ParamKind::kValue32 ? 4U : 8U});
+        ++launch.value_count;
       } else if (kind == plan::ParamKind::kI64) {
         p.index = number++;
       } else if (kind == plan::ParamKind::kI32) {
@@ -319,11 +338,13 @@ class PlanExecutable final : public Executable {
     return static_cast<int32_t>(launches_.size()) - 1;
   }
 
-  void pointer(TensorId t, std::vector<Patch>& inputs) {
+  void pointer(TensorId t, std::vector<Patch>& inputs, bool value) {
     const uint32_t slot = table_size_++;
     const TensorId r = roots_[t];
     const plan::Tensor& base = plan_.tensors[r];
-    if (device_ >= 0) {
+    if (value) {
+      if (base.type.device.type != DeviceType::kCPU) throw Declined("plan: a number that is not on the CPU");
+    } else if (device_ >= 0) {
       if (!on_plan_device(base.type)) throw Declined("plan: a kernel's tensor is not on the plan's device");
       if (offsets_[t] % static_cast<int64_t>(kCudaAlignment) != 0)
         throw Declined("plan: a kernel's tensor starts off alignment");
@@ -469,6 +490,7 @@ class PlanExecutable final : public Executable {
     auto frame = std::make_unique<Frame>();
     frame->table.resize(table_size_);
     frame->tensors.resize(plan_.tensors.size());
+    frame->values.resize(host_values_.size());
     static void* none = nullptr;
     for (const Param& p : params_) {
       switch (p.kind) {
@@ -486,6 +508,10 @@ class PlanExecutable final : public Executable {
           break;
         case plan::ParamKind::kProfileScratch:
           frame->params.push_back(&none);
+          break;
+        case plan::ParamKind::kValue32:
+        case plan::ParamKind::kValue64:
+          frame->params.push_back(&frame->values[p.index]);
           break;
       }
     }
@@ -624,6 +650,11 @@ class PlanExecutable final : public Executable {
                    {1}, 0);
   }
 
+  bool aligned_enough(int32_t i, c10::TensorImpl* impl) const {
+    return plan_.inputs[i].type.device.type == DeviceType::kCPU ||
+           reinterpret_cast<uintptr_t>(data_of(impl)) % kCudaAlignment == 0;
+  }
+
   // Inputs whose address does not suit kernels are replaced by copies for the time of the call.
   struct Aligned {
     const PlanExecutable& e;
@@ -638,7 +669,7 @@ class PlanExecutable final : public Executable {
       for (const Patch& p : patches) {
         if (p.index == last) continue;
         last = p.index;
-        if (reinterpret_cast<uintptr_t>(data_of(given[last])) % kCudaAlignment != 0) replace(last);
+        if (!e.aligned_enough(last, given[last])) replace(last);
       }
       if (!replaced.empty()) inputs = replaced.data();
     }
@@ -732,11 +763,21 @@ class PlanExecutable final : public Executable {
     return first + batch.count - 1;
   }
 
-  void interpret(const std::vector<Instruction>& program, Run& run) {
+  // CUDA graphs hold what the device does. What operators do on the CPU alone is done before each replay, and the
+  // numbers that launches take along are read in its midst.
+  enum class Part : uint8_t { kAll, kDevice, kHost };
+  void interpret(const std::vector<Instruction>& program, Run& run, Part part = Part::kAll) {
     const Instruction* in = program.data();
     const Instruction* end = in + program.size();
     try {
       for (; in != end; ++in) {
+        if (part != Part::kAll) [[unlikely]] {
+          if (in->kind == StepKind::kLaunch && part == Part::kHost) {
+            if (in->launch >= 0) take_values(in->launch, run);
+            continue;
+          }
+          if (host_steps_[static_cast<size_t>(in - program.data())] != (part == Part::kHost)) continue;
+        }
         if (run.watch) [[unlikely]]
           run.watch->begin(static_cast<size_t>(in - program.data()));
         switch (in->kind) {
@@ -746,13 +787,22 @@ class PlanExecutable final : public Executable {
               continue;
             }
             if (device_ >= 0) {
-              if (in->launch >= 0) launch(launches_[in->launch], run);
+              if (in->launch >= 0) {
+                if (part == Part::kAll) take_values(in->launch, run);
+                launch(launches_[in->launch], run);
+              }
             } else if (const int32_t status = in->fn(run.frame.table.data() + in->table, numbers_.data() + in->sizes)) {
               fail_index(*in->step, status);
             }
             break;
           case StepKind::kCall:
-            call(calls_[in->call], run);
+            if (in->makes >= 0) {
+              at::Tensor& memory = run.frame.tensors[in->makes];
+              memory = shapes_[in->makes].empty();
+              patch_late(run.frame, in->makes, memory);
+            } else {
+              call(calls_[in->call], run);
+            }
             break;
           case StepKind::kCopy:
             tensor(run, in->step->writes[0]).copy_(tensor(run, in->step->reads[0]));
@@ -797,21 +847,32 @@ class PlanExecutable final : public Executable {
     graphs_ = true;
     operator_inputs_.assign(plan_.inputs.size(), false);
     operator_outputs_.assign(plan_.outputs.size(), false);
+    const auto on_cpu = [&](TensorId t) { return root_tensor(t).type.device.type == DeviceType::kCPU; };
     const auto mark = [&](TensorId t) {
       if (t < 0) return;
       const plan::Tensor& root = root_tensor(t);
-      if (root.type.device.type == DeviceType::kCPU) skip("operators use CPU tensors");
+      if (on_cpu(t)) skip("operators use CPU and CUDA tensors");
       if (root.home == Home::kInput) operator_inputs_[root.index] = true;
       if (root.home == Home::kOutput) operator_outputs_[root.index] = true;
     };
+    host_steps_.assign(plan_.steps.size(), false);
     for (const plan::Step& s : plan_.steps) {
       if (s.kind == StepKind::kLaunch) continue;
+      bool host = true, any = false;
+      const auto look = [&](TensorId t) { host &= t < 0 || on_cpu(t), any |= t >= 0; };
+      plan::for_each_read(s, look);
+      for (TensorId t : s.writes) look(t);
+      if (host && any) {
+        host_steps_[static_cast<size_t>(&s - plan_.steps.data())] = true;
+        continue;
+      }
       if (s.kind == StepKind::kCall && ops::find(s.op)->nondeterministic && !is_attention_without_dropout(s))
         skip("random numbers (" + s.op + ")");
       plan::for_each_read(s, mark);
       plan::for_each_write(s, mark);
     }
     for (const LateOutput& o : late_outputs_) {
+      if (on_cpu(plan_.outputs[o.index].tensor)) continue;
       operator_outputs_[o.index] = true;
       mark(plan_.outputs[o.index].tensor);
     }
@@ -838,7 +899,7 @@ class PlanExecutable final : public Executable {
     if (!lock.owns_lock() || cuda::is_capturing(stream)) return false;
     if (recording_ && recording_->stream != stream) return false;
     for (const Patch& p : input_patches_)
-      if (reinterpret_cast<uintptr_t>(data_of(inputs[p.index])) % kCudaAlignment != 0) return false;
+      if (!aligned_enough(p.index, inputs[p.index])) return false;
     if (recording_ && !still_valid(*recording_, inputs)) recording_.reset();
     if (!recording_) {
       if (++recordings_ > kMaxRecordings) skip_graph("memory that operators read keeps moving");
@@ -895,8 +956,9 @@ class PlanExecutable final : public Executable {
         rebase_slab(*r->frame, r->slab->get());
         patch_inputs(*r->frame, used.data(), input_patches_);
         patch_outputs(*r->frame, made);
-        interpret(program_, run);
-        for (const LateOutput& o : late_outputs_) finish_output(run, o.index, o.adopt);
+        interpret(program_, run, Part::kDevice);
+        for (const LateOutput& o : late_outputs_)
+          if (operator_outputs_[o.index]) finish_output(run, o.index, o.adopt);
         r->exec = capture.finish(r->graph);
       }
       r->frame->stack.clear();
@@ -929,6 +991,7 @@ class PlanExecutable final : public Executable {
     for (const Patch& p : input_patches_)
       if (!r.inputs[p.index].defined()) set_slot(r, p.slot, data_of(inputs[p.index]) + p.bytes);
     for (int32_t i : owned_outputs_) outputs[i] = shapes_[plan_.outputs[i].tensor].empty();
+    host_part(r, inputs, outputs);
     for (const Patch& p : output_patches_)
       if (!operator_outputs_[p.index]) set_slot(r, p.slot, data_of(outputs[p.index].unsafeGetTensorImpl()) + p.bytes);
     for (size_t i = 0; i < r.stale.size(); ++i) {
@@ -954,6 +1017,32 @@ class PlanExecutable final : public Executable {
     for (int32_t i : mutated_)
       if (r.inputs[i].defined()) flat(i, inputs[i]).copy_(flat(i, r.inputs[i].unsafeGetTensorImpl()));
     take_parts(outputs);
+  }
+
+  void host_part(Recording& r, c10::TensorImpl* const* inputs, std::vector<at::Tensor>& outputs) {
+    if (host_values_.empty() && std::find(host_steps_.begin(), host_steps_.end(), true) == host_steps_.end()) return;
+    struct Cleanup {
+      PlanExecutable& e;
+      Frame& frame;
+      ~Cleanup() {
+        frame.stack.clear();
+        for (TensorId t : e.extern_tensors_) frame.tensors[t].reset();
+      }
+    } cleanup{*this, *r.frame};
+    Run run{.frame = *r.frame, .inputs = inputs, .outputs = &outputs, .stream = r.stream, .stale = &r.stale};
+    interpret(program_, run, Part::kHost);
+    for (const LateOutput& o : late_outputs_)
+      if (!operator_outputs_[o.index]) finish_output(run, o.index, o.adopt);
+  }
+
+  void take_values(int32_t launch, Run& run) {
+    const Launch& l = launches_[static_cast<size_t>(launch)];
+    for (uint32_t i = l.values; i < l.values + l.value_count; ++i) {
+      uint64_t value = 0;
+      std::memcpy(&value, run.frame.table[host_values_[i].slot], host_values_[i].bytes);
+      if (run.frame.values[i] != value && run.stale) (*run.stale)[static_cast<size_t>(launch)] = true;
+      run.frame.values[i] = value;
+    }
   }
 
   static void launch(const Launch& l, Run& run) {
@@ -1169,6 +1258,8 @@ class PlanExecutable final : public Executable {
   std::vector<Launch> launches_;
   std::vector<Param> params_;
   std::vector<int32_t> numbers32_;
+  std::vector<HostValue> host_values_;  // by entry of Frame::values
+  std::vector<bool> host_steps_;        // CUDA graphs: steps that the CPU does alone
   int64_t scratch_bytes_ = 0;
   // CUDA graphs
   static constexpr int kMaxRecordings = 8;

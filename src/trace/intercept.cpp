@@ -11,6 +11,8 @@
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
+#include "base/check.h"
+#include "graph/passes/mask.h"
 #include "trace/recorder.h"
 
 namespace flashover::trace {
@@ -58,12 +60,49 @@ BatchNorm batch_norm(const at::Tensor& input, const std::optional<at::Tensor>& w
   return {out, save_mean, save_rstd, at::empty({0}, input.options().dtype(at::kByte)), 0};
 }
 
+// A mask whose last dimension repeats one number (transformers expands such ones where it finds itself traced) keeps
+// ATen from the fused kernels: it is written out, once for all that it is repeated over.
+std::optional<at::Tensor> dense_rows(const at::Tensor& q, const std::optional<at::Tensor>& mask) {
+  if (!q.is_cuda() || !mask || !mask->defined() || mask->dim() < 2 || mask->requires_grad() || mask->stride(-1) == 1)
+    return mask;
+  at::Tensor once = *mask;
+  for (int64_t d = 0; d + 2 < once.dim(); ++d)
+    if (once.stride(d) == 0 && once.size(d) > 1) once = once.narrow(d, 0, 1);
+  return once.clone(at::MemoryFormat::Contiguous).expand(mask->sizes());
+}
+
+// What a mask does that depends on nothing but the program.
+graph::Mask known_mask(const at::Tensor& q, const at::Tensor& k, const at::Tensor& mask) {
+  auto* recorder = static_cast<Recorder*>(current());
+  if (!recorder || recorder->declined() || !q.is_cuda() || !mask.defined() || mask.requires_grad()) return {};
+  const TraceImpl *tq = trace_impl(q), *tk = trace_impl(k), *tm = trace_impl(mask);
+  if (!tq || !tk || !tm) return {};
+  const graph::Graph& g = recorder->graph();
+  // Sizes that do not go together are ATen's to complain about.
+  const TensorType &from = g.type(tq->value), &to = g.type(tk->value), &type = g.type(tm->value);
+  if (from.rank() != 4 || to.rank() != 4 || type.rank() < 2 || type.rank() > 4) return {};
+  const Sizes wanted = {from.sizes[0], from.sizes[1], from.sizes[2], to.sizes[2]};
+  for (size_t i = 0; i < type.rank(); ++i) {
+    const sym::Expr have = type.sizes[type.rank() - 1 - i];
+    if (!have.is_const(1) && !sym::known_eq(have, wanted[3 - i])) return {};
+  }
+  try {
+    return graph::mask_of_traced(g, tm->value, from, to);
+  } catch (const Declined&) {
+    return {};
+  }
+}
+
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                      const std::optional<at::Tensor>& mask, double dropout, bool causal, std::optional<double> scale,
                      bool gqa) {
   if (auto whole = record_attention(q, k, v, mask, dropout, causal, scale, gqa)) return *whole;
   c10::impl::ExcludeDispatchKeyGuard below(c10::DispatchKey::TESTING_ONLY_GenericWrapper);
-  return at::scaled_dot_product_attention(q, k, v, mask, dropout, causal, scale, gqa);
+  // With gradients ATen chooses the library here and now.
+  const graph::Mask kind = mask && !causal ? known_mask(q, k, *mask) : graph::Mask::kOther;
+  if (kind != graph::Mask::kOther)
+    return at::scaled_dot_product_attention(q, k, v, {}, dropout, kind == graph::Mask::kCausal, scale, gqa);
+  return at::scaled_dot_product_attention(q, k, v, dense_rows(q, mask), dropout, causal, scale, gqa);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
+#include <atomic>
 #include <cstring>
 
 namespace flashover::trace {
@@ -128,8 +129,11 @@ at::Tensor cuda_stand_in(const c10::TensorImpl& like) {
   const c10::Device device(c10::kCUDA, 0);
   const auto keys =
       c10::DispatchKeySet(c10::computeDispatchKey(c10::typeMetaToScalarType(like.dtype()), c10::kStrided, device));
+  // Addresses that nothing lies at, as a device's are for the CPU: no two stand-ins share memory.
+  static std::atomic<uintptr_t> next{uintptr_t{1} << 44};
+  const uintptr_t address = next.fetch_add((like.storage().nbytes() + 512) / 512 * 512);
   c10::Storage storage(c10::Storage::use_byte_size_t(), static_cast<int64_t>(like.storage().nbytes()),
-                       at::DataPtr(nullptr, device), nullptr, /*resizable=*/false);
+                       at::DataPtr(reinterpret_cast<void*>(address), device), nullptr, /*resizable=*/false);
   auto impl =
       c10::make_intrusive<PlainImpl>(std::move(storage),
                                      keys | c10::getAutogradRelatedKeySetFromBackend(c10::BackendComponent::CUDABit) |

@@ -93,6 +93,23 @@ bool embedding(Builder& b, const Node& n, Outs& outs) {  // (weight, indices, ..
   outs = {b.reshape(take_rows(b, w, 0, flat), result(b, n).sizes)};
   return true;
 }
+// (grad, indices, num_weights, padding_idx, scale_grad_by_freq). GPU: atomic sums, where ATen sorts the indices first.
+bool embedding_backward(Builder& b, const Node& n, Outs& outs) {
+  auto rows = integer(arg(n, 2)), padding = integer(arg(n, 3));
+  ValueId grad = in(n, 0), index = in(n, 1);
+  const TensorType g = b.type(grad), out = result(b, n);
+  if (g.device.type != DeviceType::kCUDA || g.dtype != DType::kF32 || !rows || !padding || flag(arg(n, 4)) ||
+      *rows == 0 || b.rank(grad) != b.rank(index) + 1 || g.numel().is_const(0) || out.rank() != 2)
+    return false;
+  const sym::Expr count = b.type(index).numel(), width = g.sizes.back();
+  ValueId at = b.convert(b.reshape(index, {count}), DType::kI64), values = b.reshape(grad, {count, width});
+  if (*padding >= 0) {
+    const ValueId skipped = b.eq(at, b.full({}, sym::Expr(*padding), DType::kI64, g.device));
+    values = b.where(b.expand(b.unsqueeze(skipped, 1), b.sizes(values)), constant(b, values, 0), values);
+  }
+  outs = {b.index_put(b.full(out.sizes, Arg(0.0), DType::kF32, g.device), {Ref{at}}, values, true)};
+  return true;
+}
 // Integer indices only: a mask's result has a size that depends on data.
 bool index(Builder& b, const Node& n, Outs& outs) {
   auto* list = std::get_if<RefList>(&arg(n, 1));
@@ -137,6 +154,7 @@ void add_indexing(DecompositionRows& r) {
   add<gather>(r, {"aten.gather.default"});
   add<index_select>(r, {"aten.index_select.default"});
   add<embedding>(r, {"aten.embedding.default"});
+  add<embedding_backward>(r, {"aten.embedding_dense_backward.default"});
   add<index>(r, {"aten.index.Tensor", "aten._unsafe_index.Tensor"});
   add<index_put>(r, {"aten.index_put.default", "aten._unsafe_index_put.default"});
 }

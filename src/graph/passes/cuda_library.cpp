@@ -15,6 +15,7 @@ using Values = std::vector<ValueId>;
 struct State {
   Providers providers;
   bool channels_last = true;
+  std::vector<bool> only_leaves;  // results of the program that nothing else reads
 };
 
 // aten.convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
@@ -278,6 +279,52 @@ bool pad_addmm(Rewriter& r, const Node& n, Values& results, const void*) {
   return pad_product(r, n, ops::as_value(n.args[1]), ops::as_value(n.args[2]), ops::as_value(n.args[0]), results);
 }
 
+// The caller gets a dense copy of a padded product: made by parts, the two never lie in memory as wholes.
+bool copy_out_by_parts(Rewriter& r, const Node& n, Values& results, const void* user) {
+  constexpr int64_t kWorthBytes = int64_t{64} << 20, kRows = 1024, kMostParts = 16;
+  const auto& state = *static_cast<const State*>(user);
+  const ValueId result = n.outs[0];
+  const TensorType out = r.b.type(result);
+  if (static_cast<size_t>(result) >= state.only_leaves.size() || !state.only_leaves[result] || out.rank() < 3 ||
+      !all_const(out.sizes) || !on_cuda(out) || !is_reduced(out.dtype))
+    return false;
+  const ValueId dense = ops::as_value(n.args[0]);
+  const Node* slice_found = r.uses(dense) == 1 ? r.def(skip_copies(r, dense), "prim.slice") : nullptr;
+  if (!slice_found || r.uses(slice_found->outs[0]) != 1) return false;
+  const ValueId whole = ops::as_value(slice_found->args[0]), taken = slice_found->outs[0];
+  const Node* found = r.def(whole, "aten.mm.default");
+  if (!found) found = r.def(whole, "aten.addmm.default");
+  if (!found || r.uses(whole) != 1) return false;
+  const Node product = *found;
+  const size_t at = product.args.size() > 2 ? 1 : 0;  // addmm: behind the bias
+  const TensorType wide = r.b.type(whole), part_of = r.b.type(taken);
+  const int64_t rows = wide.sizes[0].value(), columns = out.sizes.back().value(), outer = out.sizes[0].value();
+  if (!part_of.sizes[0].is_const(rows) || !part_of.sizes[1].is_const(columns) || outer == 0) return false;
+  // Only columns were cut off, at the end.
+  const Sizes starts = ops::as_sizes(slice_found->args[1]), steps = ops::as_sizes(slice_found->args[3]);
+  for (size_t d = 0; d < 2; ++d)
+    if (!starts[d].is_const(0) || !steps[d].is_const(1)) return false;
+  if (rows * columns * info(out.dtype).bytes < kWorthBytes) return false;
+  int64_t parts = 1;
+  for (int64_t p = 2; p <= kMostParts && rows / p >= kRows; ++p)
+    if (outer % p == 0) parts = p;
+  if (parts == 1) return false;
+  const ValueId left = ops::as_value(product.args[at]);
+  RefList pieces;
+  for (int64_t p = 0; p < parts; ++p) {
+    std::vector<Arg> args = product.args;
+    args[at] = Ref{r.b.slice(left, 0, p * (rows / parts), (p + 1) * (rows / parts))};
+    TensorType type = wide;
+    type.sizes[0] = rows / parts;
+    const ValueId y = r.b.emit(product.op->name, std::move(args), type);
+    Sizes sizes = out.sizes;
+    sizes[0] = outer / parts;
+    pieces.push_back(Ref{r.b.reshape(r.b.slice(y, 1, 0, columns), sizes)});
+  }
+  results = {r.b.emit("prim.cat", {pieces, sym::Expr(0)})};
+  return true;
+}
+
 constexpr RewriteRule kFirst[] = {
     {"aten.convolution.default", "half-precision conv -> channels last, 1x1 -> product", convolution},
     {"aten.mm.default", "a @ b -> a slice of it with odd dims padded", pad_mm},
@@ -289,6 +336,7 @@ constexpr RewriteRule kFirst[] = {
 constexpr RewriteRule kThen[] = {
     {"aten.convolution_backward.default", "channels last, the bias' gradient -> a sum", convolution_backward},
     {"aten.convolution.default", "conv with bias -> conv, + bias", split_bias},
+    {"prim.reshape", "a padded product copied out -> by parts", copy_out_by_parts},
 };
 
 }  // namespace
@@ -300,6 +348,12 @@ Graph cuda_library(Graph g, const Providers& providers) {
   // cuDNN's grouped convolutions are slower channels last; one of them would put copies all over the network.
   for (const Node& n : g.nodes) state.channels_last = state.channels_last && !(n.op == conv && is_grouped(g, n));
   g = rewrite(std::move(g), kFirst, &state);
+  state.only_leaves.assign(g.values.size(), false);
+  for (const Output& o : g.outputs)
+    if (o.owns_memory()) state.only_leaves[o.value] = true;
+  for (const Node& n : g.nodes)
+    for (const Arg& a : n.args) for_each_ref(a, [&](ValueId v) { state.only_leaves[v] = false; });
+  for (const Mutation& m : g.mutations) state.only_leaves[m.value] = false;
   return rewrite(std::move(g), kThen, &state);
 }
 

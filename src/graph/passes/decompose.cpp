@@ -29,8 +29,39 @@ bool touches_complex(const Graph& g, const Node& n) {
   return complex;
 }
 
+bool gpu_knows(DType d) {
+  return !info(d).complex && d != DType::kF8E5M2 && d != DType::kF8E4M3 && d != DType::kU16 && d != DType::kU32 &&
+         d != DType::kU64;
+}
+
+// Whether the GPU's kernels can do what nodes from `first` on say.
+bool gpu_takes(const Graph& g, size_t first, bool deterministic) {
+  for (size_t i = first; i < g.nodes.size(); ++i) {
+    const Node& n = g.nodes[i];
+    if (!n.op->is_prim) continue;
+    const std::string_view name = std::string_view(n.op->name).substr(5);
+    bool known = true;
+    const auto look = [&](ValueId v) { known = known && (v == kNoValue || gpu_knows(g.type(v).dtype)); };
+    if (n.op->kind != ops::OpKind::kView) {  // views of such tensors are only strides
+      for (ValueId v : n.outs) look(v);
+      for (const Arg& a : n.args) for_each_ref(a, look);
+    }
+    if (!known) return false;
+    const bool scatter = name == "scatter", put = name == "index_put";
+    if (!scatter && !put) continue;
+    if (deterministic) return false;
+    const DType d = g.type(n.outs[0]).dtype;
+    const std::string* how = scatter ? std::get_if<std::string>(&n.args[4]) : nullptr;
+    const bool add = put ? std::get_if<bool>(&n.args[3]) && *std::get_if<bool>(&n.args[3]) : how && *how == "add";
+    const bool sized = d == DType::kI32 || d == DType::kI64;
+    if (add && !sized && !is_floating(d)) return false;
+    if (how && *how != "add" && *how != "none" && !(sized && (*how == "amax" || *how == "amin"))) return false;
+  }
+  return true;
+}
+
 // One round; `again` when a decomposition used operators that have decompositions themselves.
-Graph round(Graph in, bool& again) {
+Graph round(Graph in, bool& again, const Providers& providers) {
   Graph out;
   out.values = std::move(in.values);
   out.inputs = std::move(in.inputs);
@@ -57,9 +88,11 @@ Graph round(Graph in, bool& again) {
     const size_t first_node = out.nodes.size();
     results.clear();
     Builder b(out, n.location);
-    if (!build || !build(b, n, results)) {
-      FLASHOVER_CHECK(out.nodes.size() == first_node)
-          << n.op->name << ": a decomposition that refuses must append nothing";
+    const bool built = build && build(b, n, results);
+    FLASHOVER_CHECK(built || out.nodes.size() == first_node)
+        << n.op->name << ": a decomposition that refuses must append nothing";
+    if (!built || (gpu && !gpu_takes(out, first_node, providers.deterministic))) {
+      out.nodes.resize(first_node);
       n.outs = all_outs;
       out.nodes.push_back(std::move(n));
       continue;
@@ -90,12 +123,12 @@ Graph round(Graph in, bool& again) {
 
 }  // namespace
 
-Graph decompose(Graph g) {
+Graph decompose(Graph g, const Providers& providers) {
   constexpr int kMaxRounds = 4;
   bool again = true;
   for (int i = 0; i < kMaxRounds && again; ++i) {
     again = false;
-    g = round(std::move(g), again);
+    g = round(std::move(g), again, providers);
   }
   return g;
 }

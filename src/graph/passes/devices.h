@@ -10,8 +10,8 @@ bool uses_cuda(const Graph& g);  // any value on a CUDA device
 
 Graph bring_operands(Graph g);
 
-// Operators beside CUDA tensors take numbers as numbers: nothing is left to compute their 0-d tensors on the CPU. Last,
-// on the core form.
+// Operators beside CUDA tensors take numbers as numbers: nothing is left to compute their 0-d tensors on the CPU. Other
+// constants that operators on the CPU read are made by ATen. Last, on the core form.
 Graph pass_numbers(Graph g);
 
 }  // namespace flashover::graph

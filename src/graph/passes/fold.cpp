@@ -7,6 +7,7 @@
 
 #include "graph/passes/dce.h"
 #include "graph/passes/known.h"
+#include "graph/passes/mask.h"
 #include "graph/passes/match.h"
 #include "graph/passes/rewriter.h"
 #include "ops/args.h"
@@ -297,48 +298,11 @@ constexpr RewriteRule kRules[] = {
 };
 
 // ---- attention masks
-// What an additive mask [..., rows, columns] does.
-enum class Mask : uint8_t { kOther, kNone, kCausal };
-Mask mask_kind(const KnownArray& mask, DType dtype) {
-  const size_t rank = mask.sizes.size();
-  const int64_t rows = rank < 2 ? 1 : mask.stored[rank - 2], columns = rank < 1 ? 1 : mask.stored[rank - 1];
-  bool none = true, causal = rows == columns && rows > 1;  // then both are whole
-  for (int64_t k = 0; k < static_cast<int64_t>(mask.data.size()) && (none || causal); ++k) {
-    const int64_t row = k / columns % rows, column = k % columns;
-    const bool open = dtype == DType::kBool ? mask.data[k] != 0 : mask.data[k] == 0;
-    const bool shut = dtype == DType::kBool ? mask.data[k] == 0 : mask.data[k] == -INFINITY;
-    none = none && open;
-    causal = causal && (column <= row ? open : shut);
-  }
-  return none ? Mask::kNone : causal ? Mask::kCausal : Mask::kOther;
-}
-
 struct Attention {  // (q, k, v, ...): which arguments are the mask and is_causal
   const ops::Op* op;
   size_t mask, causal;
   bool chosen = false;  // the library is chosen, and its backward with it: only a mask that shuts nothing goes
 };
-
-// What a mask is made of before its batches and heads were repeated: less to look at. `rows` tells whether its last two
-// dimensions are still the mask's own.
-ValueId behind_repetition(const Graph& g, const std::vector<int32_t>& producer, ValueId v, bool& rows) {
-  for (rows = true; producer[v] >= 0;) {
-    const Node& n = g.nodes[producer[v]];
-    if (n.op->name != "prim.broadcast") break;
-    const ValueId x = ops::as_value(n.args[0]);
-    const TensorType &from = g.type(x), &to = g.type(v);
-    if (from.rank() < 2) {
-      rows = false;
-    } else {
-      const std::vector<int64_t> dims = ops::as_ints(n.args[2]);
-      for (size_t back = 1; back <= 2; ++back)
-        rows = rows && dims[dims.size() - back] == static_cast<int64_t>(to.rank() - back) &&
-               sym::known_eq(from.sizes[from.rank() - back], to.sizes[to.rank() - back]);
-    }
-    v = x;
-  }
-  return v;
-}
 
 // Fused kernels write their result in the query's order of dimensions.
 Sizes strides_like_query(const TensorType& q) {
@@ -366,29 +330,21 @@ Graph fold_masks(Graph g) {
     return wanted != nullptr && wanted->size() == 4 && (*wanted)[3];
   };
   Known known(g);
-  std::vector<int32_t> producer(g.values.size(), -1);
-  for (size_t i = 0; i < g.nodes.size(); ++i)
-    for (ValueId v : g.nodes[i].outs)
-      if (v != kNoValue) producer[v] = static_cast<int32_t>(i);
   std::vector<size_t> relaid;  // attention nodes whose mask gets another layout
   for (size_t i = 0; i < g.nodes.size(); ++i) {
     Node& n = g.nodes[i];
     const auto* a = std::find_if(std::begin(kAttention), std::end(kAttention), [&](auto& x) { return x.op == n.op; });
     if (a != std::end(kAttention) && n.args.size() > std::max(a->mask, a->causal) && !is_none(n.args[a->mask])) {
-      bool rows = true;
-      const ValueId mask = behind_repetition(g, producer, ops::as_value(n.args[a->mask]), rows);
-      const auto array = known[mask];
-      const Mask kind = array ? mask_kind(*array, g.type(mask).dtype) : Mask::kOther;
       const TensorType q = g.type(ops::as_value(n.args[0])), k = g.type(ops::as_value(n.args[1]));
-      const bool square = q.rank() == 4 && sym::known_eq(q.sizes[2], k.sizes[2]),
-                 cuda = q.device.type == DeviceType::kCUDA;
+      const Mask kind = mask_of(g, known, ops::as_value(n.args[a->mask]), q, k);
+      const bool cuda = q.device.type == DeviceType::kCUDA;
       bool fused = false;
       if (a->chosen) {
         if (kind == Mask::kNone && !differentiates_mask(n)) n.args[a->mask] = std::monostate{};
       } else if (kind == Mask::kNone) {
         n.args[a->mask] = std::monostate{};  // a causal call stays causal
         fused = cuda;
-      } else if (kind == Mask::kCausal && rows && square && sym::known_eq(q.sizes[2], array->sizes.back())) {
+      } else if (kind == Mask::kCausal) {
         n.args[a->mask] = std::monostate{};
         n.args[a->causal] = true;
         fused = cuda;

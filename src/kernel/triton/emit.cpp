@@ -296,6 +296,9 @@ class Emitter {
   }
   std::string fresh(const char* prefix) { return prefix + num(next_++); }
 
+  // Behind numbers that indices are made of.
+  const char* wide() const { return wide_ ? ".to(tl.int64)" : ""; }
+
   // ---- the program's points
   void points() {
     std::vector<const Loop*> flat;
@@ -317,11 +320,11 @@ class Emitter {
                                  : nb.is_const() ? "pid % " + num(nb.value())
                                                  : "pid % (" + text(nb) + ")";
       line(ib + " = " + (column.empty() ? "" : column + " * " + num(tile_.x) + " + ") + "tl.arange(0, " + num(tile_.x) +
-           ")[None, :]");
+           ")[None, :]" + wide());
       if (!nb.is_const(1)) line("pid = pid // " + atom(nb));
       const std::string row =
           na.is_const(1) ? "" : (total.is_const(1) ? "pid" : "pid % " + atom(na)) + " * " + num(tile_.y) + " + ";
-      line(ia + " = " + row + "tl.arange(0, " + num(tile_.y) + ")[:, None]");
+      line(ia + " = " + row + "tl.arange(0, " + num(tile_.y) + ")[:, None]" + wide());
       names_[b.var.node()] = {ib, kX};
       names_[a.var.node()] = {ia, kY};
       if (!sym::known_divisible(b.extent, tile_.x)) line("xm = " + ib + " < " + text(b.extent)), x_mask_ = "xm";
@@ -377,7 +380,7 @@ class Emitter {
       r_ = tile_.persistent ? power_of_2(total.hint()) : tile_.r;
       auto [it, first] = sets_.try_emplace(key, static_cast<int>(sets_.size()));
       set_ = it->second;
-      const std::string r = "r" + num(set_), arange = "tl.arange(0, " + num(r_) + ")[None, :]";
+      const std::string r = "r" + num(set_), arange = "tl.arange(0, " + num(r_) + ")[None, :]" + wide();
       const bool partial = !sym::known_divisible(total, r_);
       if (looped_) {
         header_ = "    for start in range(0, " + text(total) + ", " + num(r_) + "):\n        " + r + " = start + " +
@@ -697,6 +700,10 @@ class Emitter {
       return;
     }
     const loops::Param& p = k_.params[static_cast<size_t>(in.slot)];
+    if (p.number) {
+      values_[static_cast<size_t>(id)] = {"p" + num(in.slot), 0, p.dtype};
+      return;
+    }
     const Axes own = axes_of(in.index), axes = own | mask_axes(in);
     if (in.mask == kNone)
       if (const Value* v = known(in.slot, in.index, axes)) {
@@ -909,9 +916,13 @@ class Emitter {
         parameter("bias", std::string("*") + signature_name(product_->bias), plan::ParamKind::kPointer);
     }
     for (size_t i = 0; i < k_.params.size(); ++i)
-      if (!product_ || static_cast<int32_t>(i) != product_->slot)
-        parameter("p" + num(static_cast<int64_t>(i)), std::string("*") + signature_name(k_.params[i].dtype),
-                  plan::ParamKind::kPointer);
+      if (!product_ || static_cast<int32_t>(i) != product_->slot) {
+        const loops::Param& p = k_.params[i];
+        parameter("p" + num(static_cast<int64_t>(i)), (p.number ? "" : "*") + std::string(signature_name(p.dtype)),
+                  !p.number                  ? plan::ParamKind::kPointer
+                  : info(p.dtype).bytes == 4 ? plan::ParamKind::kValue32
+                                             : plan::ParamKind::kValue64);
+      }
     for (size_t i = 0; i < k_.sizes.size(); ++i)
       parameter("n" + num(static_cast<int64_t>(i)), "i64", plan::ParamKind::kI64);
     s.launch.params.push_back(plan::ParamKind::kGlobalScratch);

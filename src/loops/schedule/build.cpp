@@ -257,6 +257,13 @@ class KernelBuilder : public Source {
   }
 
   // ---- bodies
+  // A number on the CPU that a launch can take along.
+  bool is_number(ValueId v) const {
+    const TensorType& t = p_.graph.type(v);
+    const int bytes = info(t.dtype).bytes;
+    return t.device.type == DeviceType::kCPU && t.sizes.empty() && !maker_.contains(v) && t.dtype != DType::kU32 &&
+           t.dtype != DType::kU64 && !info(t.dtype).complex && (bytes == 4 || bytes == 8);
+  }
   int32_t param(ValueId v) {
     auto [it, fresh] = param_of_.try_emplace(v, static_cast<int32_t>(built_.params.size()));
     if (fresh) {
@@ -265,6 +272,7 @@ class KernelBuilder : public Source {
       sym::Expr numel = 1;
       for (size_t i = 0; i < m.sizes.size(); ++i) numel += (m.sizes[i] - 1) * m.strides[i];
       built_.kernel.params.push_back({m.dtype, numel});
+      built_.kernel.params.back().number = gpu_ && is_number(v);
     }
     return it->second;
   }

@@ -279,7 +279,11 @@ bool gpu_cumsum(const graph::Graph& g, Builder& b, const Node& node, int process
   const ValueId wide = is_reduced(d) ? b.convert(x, DType::kF32) : x;
   const ValueId cut = flat_parts(b, wide, {dim}, parts, length, is_floating(d) ? Arg(0.0) : Arg(sym::Expr(0)));
   const ValueId inside = b.cumsum(cut, last + 1), sums = b.sum(cut, {last + 1});
-  const ValueId before = b.sub(b.cumsum(sums, last), sums);
+  // Shifted, not "running minus own": an infinite part must not spoil itself.
+  Sizes lo(b.rank(sums), 0), hi(b.rank(sums), 0);
+  lo[static_cast<size_t>(last)] = 1;
+  const Arg nothing = is_floating(d) ? Arg(0.0) : Arg(sym::Expr(0));
+  const ValueId before = b.cumsum(b.slice(b.pad(sums, lo, hi, nothing), last, 0, parts), last);
   ValueId all = b.add(inside, b.expand(b.unsqueeze(before, last + 1), b.sizes(inside)));
   Sizes sizes = b.sizes(x);
   sizes.back() = b.size(cut, last) * b.size(cut, last + 1);

@@ -462,13 +462,21 @@ class Fuser {
           if (group_of_[maker] != group_of_[i]) p_.items[maker].stored = true;
   }
 
+  // Where an item stands in the program. A part of a cat that lies alone stands behind what it copies.
+  int32_t place_of(const Item& item) const {
+    if (!item.alone || p_.graph.nodes[item.node].op->name != "prim.cat") return item.node;
+    int32_t last = -1;
+    for (const Access& a : item.reads) last = std::max(last, p_.producers.of[a.value].node);
+    return last;
+  }
+
   std::vector<Unit> order(const std::vector<Group>& groups) const {
     // Ready units by where their last item stood in the program: results are made shortly before they are used.
     std::vector<int32_t> position(units_.size());
     for (size_t u = 0; u < units_.size(); ++u) {
       position[u] = units_[u].node;
       if (units_[u].group >= 0)
-        for (int32_t i : groups[units_[u].group].items) position[u] = std::max(position[u], p_.items[i].node);
+        for (int32_t i : groups[units_[u].group].items) position[u] = std::max(position[u], place_of(p_.items[i]));
     }
     std::vector<int32_t> waiting(units_.size());
     std::vector<std::vector<int32_t>> after(units_.size());

@@ -458,6 +458,7 @@ class Maker {
         item.at[dim] += begin;
         begin += type(r.id).sizes[dim];
         analyse_parts(item, dim, begin - type(r.id).sizes[dim]);
+        item.alone = is_large_result(r.id);
         p_.items.push_back(std::move(item));
       }
       return;
@@ -534,6 +535,13 @@ class Maker {
     }
     analyse(item);
     p_.items.push_back(std::move(item));
+  }
+  // Of an operator on a GPU, seen through views: its memory is to be let go soon.
+  bool is_large_result(ValueId v) const {
+    constexpr int64_t kLarge = int64_t{4} << 20;
+    if (type(v).device.type != DeviceType::kCUDA || numel_[v] < kLarge) return false;
+    while (p_.producers.of[v].node >= 0 && is_view(node_of(v).op)) v = ops::as_value(node_of(v).args[0]);
+    return p_.producers.of[v].node >= 0 && !node_of(v).op->is_prim;
   }
   // v is the new content of the input x: then only what differs needs to be stored.
   bool goes_back(ValueId v, ValueId x) const {

@@ -39,6 +39,7 @@ class Planner {
     mark_frozen_inputs();
     if (options_.fuse_products) options_.fuse_products(plan_, result_.kernels);
     reuse_in_place();
+    if (options_.processors > 0) large_apart();
     place_slab();
     release();
     return std::move(result_);
@@ -127,12 +128,23 @@ class Planner {
       t.home = Home::kExtern;
       t.index = -1;
     }
+    (p_.facts[v].frozen ? plan_.frozen_steps : plan_.steps).push_back(empty_step(t.type, tensor_of_[v]));
+  }
+
+  // The slab is the device's: what the CPU works on beside it is allocated call by call.
+  void make_beside(TensorId to) {
+    plan::Tensor& t = plan_.tensors[to];
+    if (t.home != Home::kSlab || t.type.device == plan_.device || t.type.opaque) return;
+    t.home = Home::kExtern;
+    plan_.steps.push_back(empty_step(t.type, to));
+  }
+  static Step empty_step(const TensorType& t, TensorId to) {
     Step s;
     s.kind = StepKind::kCall;
     s.op = "aten.empty_strided.default";
-    s.args = {t.type.sizes, t.type.strides, t.type.dtype, Layout::kStrided, t.type.device, false};
-    s.writes = {tensor_of_[v]};
-    (p_.facts[v].frozen ? plan_.frozen_steps : plan_.steps).push_back(std::move(s));
+    s.args = {t.sizes, t.strides, t.dtype, Layout::kStrided, t.device, false};
+    s.writes = {to};
+    return s;
   }
 
   bool emptied(ValueId v) const { return std::find(emptied_.begin(), emptied_.end(), v) != emptied_.end(); }
@@ -184,8 +196,8 @@ class Planner {
         if (!written) return;
         const ValueId clone = node.outs[next++];
         TensorType type = clone != kNoValue ? home_type(clone) : home_type(original);
-        const TensorId to =
-            clone != kNoValue && p_.facts[clone].used ? tensor(clone) : add({std::move(type), Home::kSlab});
+        const TensorId to = clone != kNoValue && p_.facts[clone].used ? tensor(clone) : add({type, Home::kSlab});
+        make_beside(to);
         Step copy;
         copy.kind = StepKind::kCopy;
         copy.reads = {r.id};
@@ -241,7 +253,8 @@ class Planner {
     s.label = b.kernel.label;
     for (size_t i = 0; i < b.params.size(); ++i) {
       const bool written = b.kernel.params[i].written;
-      (written ? s.writes : s.reads).push_back(written ? tensor(b.params[i]) : here(b.params[i], group.frozen));
+      (written ? s.writes : s.reads)
+          .push_back(written || b.kernel.params[i].number ? tensor(b.params[i]) : here(b.params[i], group.frozen));
       if (written && plan_.tensors[tensor(b.params[i])].type.device != plan_.device)
         throw Declined("a graph that computes on " + on(plan_.tensors[tensor(b.params[i])].type.device) + " and on " +
                        on(plan_.device));
@@ -325,7 +338,9 @@ class Planner {
       if (t.home == Home::kInput) {
         plan::Tensor save{t.type, Home::kSlab};
         save.type.strides = contiguous_strides(save.type.sizes);
-        from = copy_of(from, add(std::move(save)));
+        const TensorId saved = add(std::move(save));
+        make_beside(saved);
+        from = copy_of(from, saved);
       }
       writes.emplace_back(from, to);
     }
@@ -503,6 +518,77 @@ class Planner {
         }
       }
     }
+  }
+
+  // GPU: the slab is held for the whole call, beside what operators allocate. Where the two have their peaks at
+  // different times, large temporaries are allocated when they begin and freed when they end: the allocator's cache
+  // makes that cheap.
+  void large_apart() {
+    constexpr int64_t kLarge = int64_t{4} << 20, kWorth = int64_t{16} << 20;
+    const std::vector<Life> life = lives();
+    const auto bytes_of = [&](size_t t) {
+      return plan::span(plan_.tensors[t].type).value() * info(plan_.tensors[t].type.dtype).bytes;
+    };
+    // Who shares memory with whom, by the first of them.
+    std::vector<TensorId> first_of(plan_.tensors.size());
+    std::vector<int32_t> last(plan_.tensors.size(), -1);
+    for (size_t t = 0; t < plan_.tensors.size(); ++t) {
+      TensorId first = static_cast<TensorId>(t);
+      while (over_[first] >= 0) first = over_[first];
+      first_of[t] = first;
+      last[first] = std::max(last[first], life[t].last);
+    }
+    const auto slab_root = [&](size_t t) {
+      return plan_.tensors[t].home == Home::kSlab && life[t].first >= 0 && first_of[t] == static_cast<TensorId>(t);
+    };
+    const size_t steps = plan_.steps.size();
+    std::vector<int64_t> by_operators(steps + 1), apart(steps + 1);
+    const auto lies = [&](std::vector<int64_t>& at, int32_t from, int32_t to, int64_t bytes) {
+      for (int32_t s = from; s <= std::min<int32_t>(to, static_cast<int32_t>(steps)); ++s) at[s] += bytes;
+    };
+    std::vector<Lifetime> all, small;
+    for (size_t t = 0; t < plan_.tensors.size(); ++t) {
+      const plan::Tensor& tensor = plan_.tensors[t];
+      if (life[t].first < 0 || tensor.type.opaque) continue;
+      if (tensor.home == Home::kExtern) lies(by_operators, life[t].first, life[t].last, bytes_of(t));
+      if (!slab_root(t)) continue;
+      all.push_back({bytes_of(t), life[t].first, last[t]});
+      if (bytes_of(t) < kLarge) {
+        small.push_back(all.back());
+      } else {
+        lies(apart, life[t].first, last[t], bytes_of(t));
+      }
+    }
+    int64_t most = 0, most_apart = 0;
+    for (size_t s = 0; s <= steps; ++s) {
+      most = std::max(most, by_operators[s]);
+      most_apart = std::max(most_apart, by_operators[s] + apart[s]);
+    }
+    const int64_t now = most + place(all), then = most_apart + place(small);
+    if (then + kWorth > now) return;
+    for (size_t t = 0; t < plan_.tensors.size(); ++t)  // views come behind their bases
+      if (first_of[t] > static_cast<TensorId>(t)) return;
+    std::vector<std::vector<TensorId>> begins(steps);
+    for (size_t t = 0; t < plan_.tensors.size(); ++t)
+      if (slab_root(t) && bytes_of(t) >= kLarge) begins[life[t].first].push_back(static_cast<TensorId>(t));
+    for (size_t t = 0; t < plan_.tensors.size(); ++t) {
+      plan::Tensor& tensor = plan_.tensors[t];
+      const TensorId first = first_of[t];
+      if (tensor.home != Home::kSlab || first == static_cast<TensorId>(t) || bytes_of(first) < kLarge) continue;
+      tensor.home = Home::kView;
+      tensor.index = first;
+      over_[t] = -1;
+    }
+    std::vector<Step> with;
+    for (size_t s = 0; s < steps; ++s) {
+      for (TensorId t : begins[s]) {
+        plan_.tensors[t].home = Home::kExtern;
+        plan_.tensors[t].index = -1;
+        with.push_back(empty_step(plan_.tensors[t].type, t));
+      }
+      with.push_back(std::move(plan_.steps[s]));
+    }
+    plan_.steps = std::move(with);
   }
 
   void place_slab() {

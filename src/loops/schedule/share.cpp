@@ -27,6 +27,7 @@ class Walk {
       spell(info(p.dtype).name);
       spell(p.read ? "r" : "");
       spell(p.written ? "w" : "");
+      spell(p.number ? "n" : "");
       p.numel = number(p.numel, true);
     }
     of_params = numbers.size();
