@@ -91,7 +91,7 @@ def test_f32_operator(shape: tuple[int, int, int], activation: str) -> None:
         eager = ACTIVATIONS[activation](F.linear(x, weight, bias))
         want = ACTIVATIONS[activation](F.linear(x.double(), weight.double(), None if bias is None else bias.double()))
         assert got.shape == want.shape and got.dtype == torch.float32
-        error, floor = (got - want).square().mean().sqrt(), 2e-7 * want.square().mean().sqrt()
+        error, floor = (got - want).square().mean().sqrt(), 3e-7 + 2e-7 * want.square().mean().sqrt()
         assert error <= (eager - want).square().mean().sqrt() + floor
         torch.testing.assert_close(got.double(), want, rtol=1e-5, atol=1e-5 * math.sqrt(inner))
 

@@ -55,25 +55,29 @@ static inline __m512 silu16(__m512 x) {
   return _mm512_div_ps(x, _mm512_add_ps(_mm512_set1_ps(1.f), e));
 }
 
-// x times the normal distribution, by the complementary error function as t exp(-z^2 + P(t)), t = 1 / (1 + z / 2)
-// (Numerical Recipes, erfcc): 1.2e-7 of the result also where that is small.
+// x (1 + erf(x / sqrt(2))) / 2, erf as a quotient of polynomials: 1.1e-6 at most (ATen's: 1.2e-6). What goes through
+// exp waits three times as long, for itself.
 static inline __m512 gelu16(__m512 x) {
-  const __m512 z = _mm512_mul_ps(_mm512_abs_ps(x), _mm512_set1_ps(0.70710678f)), one = _mm512_set1_ps(1.f);
-  const __m512 t = _mm512_div_ps(one, _mm512_fmadd_ps(z, _mm512_set1_ps(0.5f), one));
-  __m512 p = _mm512_set1_ps(0.17087277f);
-  p = _mm512_fmadd_ps(p, t, _mm512_set1_ps(-0.82215223f));
-  p = _mm512_fmadd_ps(p, t, _mm512_set1_ps(1.48851587f));
-  p = _mm512_fmadd_ps(p, t, _mm512_set1_ps(-1.13520398f));
-  p = _mm512_fmadd_ps(p, t, _mm512_set1_ps(0.27886807f));
-  p = _mm512_fmadd_ps(p, t, _mm512_set1_ps(-0.18628806f));
-  p = _mm512_fmadd_ps(p, t, _mm512_set1_ps(0.09678418f));
-  p = _mm512_fmadd_ps(p, t, _mm512_set1_ps(0.37409196f));
-  p = _mm512_fmadd_ps(p, t, _mm512_set1_ps(1.00002368f));
-  p = _mm512_fmadd_ps(p, t, _mm512_set1_ps(-1.26551223f));
-  const __m512 e = exp16_or_zero(_mm512_fnmadd_ps(z, z, p), -80.f);
-  const __m512 tail = _mm512_mul_ps(_mm512_mul_ps(t, _mm512_set1_ps(0.5f)), e);  // P(X > |x|)
-  const __mmask16 negative = _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_LT_OQ);
-  return _mm512_mul_ps(x, _mm512_mask_mov_ps(_mm512_sub_ps(one, tail), negative, tail));
+  const __m512 c = within(_mm512_mul_ps(x, _mm512_set1_ps(0.70710678f)), -4.f, 4.f), s = _mm512_mul_ps(c, c);
+  __m512 p = _mm512_set1_ps(-2.72614225801306e-10f), q = _mm512_set1_ps(-1.45660718464996e-05f);
+  p = _mm512_fmadd_ps(p, s, _mm512_set1_ps(2.77068142495902e-08f));
+  q = _mm512_fmadd_ps(q, s, _mm512_set1_ps(-2.13374055278905e-04f));
+  p = _mm512_fmadd_ps(p, s, _mm512_set1_ps(-2.10102402082508e-06f));
+  q = _mm512_fmadd_ps(q, s, _mm512_set1_ps(-1.68282697438203e-03f));
+  p = _mm512_fmadd_ps(p, s, _mm512_set1_ps(-5.69250639462346e-05f));
+  q = _mm512_fmadd_ps(q, s, _mm512_set1_ps(-7.37332916720468e-03f));
+  p = _mm512_fmadd_ps(p, s, _mm512_set1_ps(-7.34990630326855e-04f));
+  q = _mm512_fmadd_ps(q, s, _mm512_set1_ps(-1.42647390514189e-02f));
+  p = _mm512_fmadd_ps(p, s, _mm512_set1_ps(-2.95459980854025e-03f));
+  p = _mm512_fmadd_ps(p, s, _mm512_set1_ps(-1.60960333262415e-02f));
+  __m512 inverse = _mm512_rcp14_ps(q);
+  inverse = _mm512_mul_ps(inverse, _mm512_fnmadd_ps(q, inverse, _mm512_set1_ps(2.f)));
+  __m512 erf = _mm512_mul_ps(_mm512_mul_ps(c, p), inverse);
+  // Exactly -1 and 1 at the ends: what is left of 1 is multiplied by x.
+  const __mmask16 end = _mm512_cmp_ps_mask(_mm512_abs_ps(c), _mm512_set1_ps(4.f), _CMP_EQ_OQ);
+  erf = _mm512_mask_mul_ps(erf, end, c, _mm512_set1_ps(0.25f));
+  const __m512 half = _mm512_mul_ps(x, _mm512_set1_ps(0.5f));
+  return _mm512_fmadd_ps(half, erf, half);
 }
 
 // 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) = x sigmoid(2 sqrt(2/pi) (...))
