@@ -1008,3 +1008,22 @@ def test_hooks_that_do_something() -> None:
 
 def test_conjugate_of_a_number() -> None:
     agree(lambda x: torch.view_as_real(x.to(torch.complex64) * 1j).sum(-1), leaf(3), exact=False)
+
+
+def test_products_of_a_loop_are_summed_in_one() -> None:
+    """The gradient of a weight that is used at every step; of one result only, the other may be infinite."""
+
+    def f(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        h = x
+        for _ in range(4):
+            h = (h @ w).tanh()
+        return h, ((x * 1e38 * 1e38) @ w).exp()
+
+    text = flashover.explain(f)(leaf(2, 64), leaf(64, 64)).graphs[0]["texts"]["plan_backward"]
+    assert text.count("call aten.mm.default") < 3 + 5  # those of the states, and one for the weight
+    fast = compiled(f)
+    x, w = leaf(2, 64), (torch.randn(64, 64) * 0.1).requires_grad_()
+    h, _ = fast(x, w)
+    h.square().sum().backward()
+    want = torch.autograd.grad(f(x.double(), wide := w.detach().double().requires_grad_())[0].square().sum(), wide)[0]
+    torch.testing.assert_close(w.grad, want.float(), rtol=1e-4, atol=1e-5)

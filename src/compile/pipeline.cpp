@@ -23,6 +23,7 @@
 #include "graph/passes/layout.h"
 #include "graph/passes/linear.h"
 #include "graph/passes/split_frozen.h"
+#include "graph/passes/sum_products.h"
 #include "kernel/kernel.h"
 #include "loops/schedule/schedule.h"
 
@@ -326,6 +327,8 @@ Training compile_training(Graph traced, const graph::Joint& facts, const Options
   passes.show("backward", Form::kCore, backward);
   report.saved_bytes = out.meeting.saved_bytes;
   if (out.meeting.tangents() > 1) out.backward_graph = graph::print(backward);
+  // Behind the text: what is left when tangents do not come is summed by itself.
+  if (!env.providers.strict_numerics) passes.run("sum_products", Form::kCore, backward, graph::sum_products);
   out.backward = to_plan(std::move(backward), device, options, env, passes, cache, report, "backward");
   report.backward_kernels = report.kernels;
   out.forward = to_plan(std::move(forward), device, options, env, passes, cache, report, "forward");
@@ -339,6 +342,7 @@ plan::Plan compile_backward(Graph core, const Options& options, const Environmen
   PassRunner passes(options, report);
   passes.run("fold", Form::kCore, core, [](const Graph& g) { return graph::fold(g); });
   passes.run("dce_core", Form::kCore, core, graph::dce);
+  if (!env.providers.strict_numerics) passes.run("sum_products", Form::kCore, core, graph::sum_products);
   const Device device = checked_device(core, env);
   return to_plan(std::move(core), device, options, env, passes, cache_of(options), report, "backward");
 }

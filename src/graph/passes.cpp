@@ -13,6 +13,7 @@
 #include "graph/passes/layout.h"
 #include "graph/passes/linear.h"
 #include "graph/passes/split_frozen.h"
+#include "graph/passes/sum_products.h"
 
 namespace flashover::graph {
 
@@ -40,6 +41,7 @@ const std::vector<Pass>& passes() {
       {"pass_numbers", pass_numbers, Form::kCore, Form::kCore},
       {"relax_layout", relax_layout, Form::kCore, Form::kCore},
       {"split_frozen", split_frozen, Form::kCore, Form::kCore},
+      {"sum_products", sum_products, Form::kCore, Form::kCore},
   };
   return list;
 }

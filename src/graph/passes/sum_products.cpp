@@ -1,0 +1,116 @@
+#include "graph/passes/sum_products.h"
+
+#include <algorithm>
+
+#include "graph/builder.h"
+#include "graph/passes/dce.h"
+#include "graph/passes/replace.h"
+#include "graph/passes/rewriter.h"
+
+namespace flashover::graph {
+namespace {
+
+class Summer {
+ public:
+  explicit Summer(Graph& g) : g_(g), producer_(g.values.size(), -1), uses_(g.values.size()) {
+    for (size_t i = 0; i < g.nodes.size(); ++i) {
+      for (ValueId v : g.nodes[i].outs)
+        if (v != kNoValue) producer_[v] = static_cast<int32_t>(i);
+      for (const Arg& a : g.nodes[i].args) for_each_ref(a, [&](ValueId v) { ++uses_[v]; });
+    }
+    for (const Output& o : g.outputs)
+      if (o.value != kNoValue) ++uses_[o.value];
+    for (const Mutation& m : g.mutations) ++uses_[m.value];
+  }
+
+  Graph run() {
+    std::vector<Sum> at(g_.nodes.size());
+    bool any = false;
+    std::vector<bool> within(g_.nodes.size());  // a larger sum
+    for (size_t i = g_.nodes.size(); i-- > 0;) {
+      if (within[i] || !is_sum(g_.nodes[i])) continue;
+      Sum sum;
+      collect(g_.nodes[i].outs[0], g_.type(g_.nodes[i].outs[0]), true, sum, within);
+      if (sum.products.size() < 2) continue;
+      any = true;
+      at[i] = std::move(sum);
+    }
+    if (!any) return std::move(g_);
+    Graph out = g_;
+    out.nodes.clear();
+    Builder b(out);
+    Replacement replacement(g_.values.size());
+    for (size_t i = 0; i < g_.nodes.size(); ++i) {
+      Node n = g_.nodes[i];
+      replacement.apply(n);
+      if (at[i].products.empty()) {
+        out.nodes.push_back(std::move(n));
+        continue;
+      }
+      b.set_location(n.location);
+      const size_t first = out.nodes.size();
+      std::vector<ValueId> left, right;
+      for (int32_t p : at[i].products) {
+        const Node& mm = g_.nodes[p];
+        left.push_back(b.permute(replacement.resolve(std::get<Ref>(mm.args[0]).id), {1, 0}));
+        right.push_back(replacement.resolve(std::get<Ref>(mm.args[1]).id));
+      }
+      const TensorType wanted = g_.type(n.outs[0]);
+      ValueId sum = b.emit("aten.mm.default", {Ref{b.permute(b.cat(left, 0), {1, 0})}, Ref{b.cat(right, 0)}});
+      for (ValueId v : at[i].others) sum = b.add(sum, replacement.resolve(v));
+      replacement.set(n.outs[0], in_layout(b, first, sum, wanted));
+    }
+    replacement.apply_results(out);
+    return dce(std::move(out));
+  }
+
+ private:
+  struct Sum {
+    std::vector<int32_t> products;  // nodes
+    std::vector<ValueId> others;
+  };
+
+  bool is_sum(const Node& n) const {
+    return n.op->name == "prim.add" && is_floating(g_.type(n.outs[0]).dtype) && g_.type(n.outs[0]).rank() == 2;
+  }
+  static bool same(const TensorType& a, const TensorType& b) {
+    return a.dtype == b.dtype && a.device == b.device && same_sizes(a.sizes, b.sizes);
+  }
+  // Its operands are smaller than its result.
+  bool is_small_product(const Node& n, const TensorType& type) const {
+    if (n.op->name != "aten.mm.default") return false;
+    const TensorType &a = g_.type(std::get<Ref>(n.args[0]).id), &b = g_.type(std::get<Ref>(n.args[1]).id);
+    for (const TensorType* t : {&a, &b})
+      if (t->dtype != type.dtype || t->opaque) return false;
+    const int64_t rows = a.sizes[0].hint(), depth = a.sizes[1].hint(), columns = b.sizes[1].hint();
+    return depth > 0 && depth * (rows + columns) < rows * columns;
+  }
+  void collect(ValueId v, const TensorType& type, bool root, Sum& sum, std::vector<bool>& within) const {
+    const int32_t at = producer_[v];
+    if (at >= 0 && same(g_.type(v), type) && (root || uses_[v] == 1)) {
+      const Node& n = g_.nodes[at];
+      const Ref *a = n.args.empty() ? nullptr : std::get_if<Ref>(&n.args[0]),
+                *b = n.args.size() < 2 ? nullptr : std::get_if<Ref>(&n.args[1]);
+      if (is_sum(n) && a && b) {
+        if (!root) within[at] = true;
+        collect(a->id, type, false, sum, within);
+        collect(b->id, type, false, sum, within);
+        return;
+      }
+      if (!root && is_small_product(n, type)) {
+        sum.products.push_back(at);
+        return;
+      }
+    }
+    sum.others.push_back(v);
+  }
+
+  Graph& g_;
+  std::vector<int32_t> producer_, uses_;
+};
+
+}  // namespace
+
+Graph sum_products(Graph core) { return Summer(core).run(); }
+
+}  // namespace flashover::graph
