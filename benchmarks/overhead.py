@@ -72,7 +72,6 @@ def tiny(x: torch.Tensor) -> torch.Tensor:
     return x + 1
 
 
-@torch.no_grad()
 def import_seconds() -> float:
     """What `import flashover` adds to `import torch`, in a process of its own."""
     code = "import torch, time; start = time.perf_counter(); import flashover; print(time.perf_counter() - start)"
@@ -101,6 +100,7 @@ def trace_microseconds(operators: int = 1000) -> float:
     return min(once() for _ in range(5)) / operators * 1e6
 
 
+@torch.no_grad()
 def main() -> None:
     torch.manual_seed(0)
     torch.set_num_threads(1)

@@ -16,7 +16,7 @@ import torch
 import flashover
 
 HEADER = """
-import abc, collections, contextlib, copy, functools, itertools, os, sys, types
+import abc, collections, contextlib, copy, functools, inspect, itertools, os, sys, types
 import torch
 import flashover
 
@@ -119,6 +119,8 @@ CASES = [
     Case("order of an ordered dict", "D = collections.OrderedDict(a=1.0, b=2.0)\ndef f(x):\n    for v in D.values():\n        x = x * v + 1\n    return x", ("D.move_to_end('a')", "D.move_to_end('b')")),
     Case("absent attribute of a class", "class A(Plain):\n    pass\nO = A()\ndef f(x):\n    return x * getattr(O, 'k', 2)", ("A.k = 3", "del A.k", "Plain.k = 4", "del Plain.k")),
     Case("attribute of a class", "class A(Plain):\n    k = 2\nO = A()\ndef f(x):\n    return x * O.k", ("A.k = 3", "O.k = 4", "del O.k", "A.k = property(lambda self: 5)")),
+    Case("signature of a class", "class A(Plain):\n    def __init__(self, a):\n        pass\ndef f(x):\n    return x + len(inspect.signature(A).parameters)", ("A.__init__ = lambda self, a, b: None", "A.__init__ = lambda self: None")),
+    Case("names that dir() lists", "class A(Plain):\n    k = 2\nO = A()\ndef f(x):\n    return x + len([k for k in dir(O) if k[0] != '_'])", ("A.m = 1", "O.n = 2", "del A.k", "Plain.z = 1")),
     Case("dict of a class: membership", "class A(Plain):\n    k = 2\ndef f(x):\n    return x + 1 if 'k' in A.__dict__ else x - 1", ("del A.k", "A.k = 3")),
     Case("dict of a class: item", "class A(Plain):\n    k = 2\ndef f(x):\n    return x * vars(A)['k'] + A.__dict__.get('m', 5)", ("A.k = 3", "A.m = 4", "del A.m", "del A.k")),
     Case("dict of a class: iteration", "class A(Plain):\n    k = 2\ndef f(x):\n    return x + len([k for k in A.__dict__ if k[0] != '_']) * 10 + sum(v for k, v in A.__dict__.items() if k[0] != '_')", ("del A.k", "A.k = 3", "A.m = 4", "A.k = 7")),
