@@ -324,3 +324,28 @@ def test_fused_optimizers_that_have_no_shape_function(kind: str) -> None:
             p[0].grad = (X[1] * (i + 1)).clone()
             call()
     torch.testing.assert_close(parameters[0][0], parameters[1][0])
+
+
+def test_operators_of_the_program_without_a_derivative() -> None:
+    """Eager differentiates the calls inside their kernels; a graph cannot: it said that there is no gradient."""
+    library = torch.library.Library("flashover_found", "DEF")
+    library.define("twice(Tensor x) -> Tensor")
+    library.define("double_(Tensor(a!) x) -> ()")
+    library.impl("twice", lambda x: x * 2, "CompositeExplicitAutograd")
+
+    def double_(x: torch.Tensor) -> None:
+        x.mul_(2)
+
+    library.impl("double_", double_, "CPU")
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = x.sin()
+        torch.ops.flashover_found.double_(y)
+        return torch.ops.flashover_found.twice(y) + y
+
+    check(f, X[0])
+    grads = []
+    for call in (flashover.compile(f), f):
+        x = X[0].clone().requires_grad_()
+        grads.append(torch.autograd.grad(call(x).sum(), x)[0])
+    torch.testing.assert_close(*grads)

@@ -26,6 +26,9 @@ constexpr std::array<std::string_view, 4> kRunTimeChecks = {"aten._linalg_check_
 // Views that flip a bit that no rule sees.
 constexpr std::array<std::string_view, 2> kBitViews = {"aten._conj.default", "aten._neg_view.default"};
 
+constexpr c10::DispatchKey kAutograd[] = {c10::DispatchKey::Autograd, c10::DispatchKey::AutogradCPU,
+                                          c10::DispatchKey::AutogradCUDA};
+
 bool contains(auto& list, std::string_view name) { return std::find(list.begin(), list.end(), name) != list.end(); }
 
 bool has_tag(const c10::OperatorHandle& op, at::Tag tag) {
@@ -81,6 +84,9 @@ OpFacts make_facts(const c10::OperatorHandle& handle) {
   f.may_ask_meta = schema.name == "aten.repeat_interleave.Tensor" || schema.name == "aten.index.Tensor";
   f.composite = handle.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
                 !handle.hasKernelForDispatchKey(c10::DispatchKey::CPU);
+  f.autograd_inside = !schema.name.starts_with("aten.") && !schema.name.starts_with("prims.") && !f.composite &&
+                      std::none_of(std::begin(kAutograd), std::end(kAutograd),
+                                   [&](auto k) { return handle.hasKernelForDispatchKey(k); });
   f.per_tensor = schema.name.starts_with("aten._foreach_") &&
                  handle.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd);
   const bool single_in_place = f.written_arg >= 0 && schema.returns.size() == 1 && schema.returns[0].written &&

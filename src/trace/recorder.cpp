@@ -564,12 +564,24 @@ at::Tensor Recorder::rebind(const Operand& source, ValueId value) {
   return source.tensor_of_trace();
 }
 
+// An operator of the program's own without a derivative: what autograd makes of the calls inside it, only eager knows.
+void Recorder::check_autograd(const OpFacts& facts, const std::vector<TensorType>& outs) const {
+  if (!facts.autograd_inside || !c10::GradMode::is_enabled()) return;
+  if (std::none_of(operands_.begin(), operands_.end(), [](const Operand& o) { return o.tensor.requires_grad(); }))
+    return;
+  if (facts.schema.any_written || std::any_of(outs.begin(), outs.end(), [](const TensorType& t) {
+        return is_floating(t.dtype) || info(t.dtype).complex;
+      }))
+    throw Declined("training: " + facts.schema.name + " has no derivative of its own");
+}
+
 void Recorder::finish_by_meta(OpFacts& facts, std::vector<Arg> args, Stack& stack, size_t base) {
   const auto& specs = facts.schema.args;
   if (!facts.cpp_meta && !facts.python_meta) {
     // One that only writes (fused optimizers) leaves shapes as they are.
     if (!facts.schema.returns.empty() || !facts.schema.any_written || !looks_in_place(facts.schema.name))
       throw Declined("no shape function for " + facts.schema.name);
+    check_autograd(facts, {});
     add_node(facts.op, std::move(args), {});
     torch::jit::drop(stack, stack.size() - base);
     return;
@@ -709,6 +721,7 @@ void Recorder::finish_by_meta(OpFacts& facts, std::vector<Arg> args, Stack& stac
       results.back().meta = at::Tensor();
     }
   }
+  check_autograd(facts, outs);
   std::vector<at::Tensor> tensors;
   const bool query = facts.is_query && outs.empty() && !facts.schema.any_written;
   if (!query) {

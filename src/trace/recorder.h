@@ -30,6 +30,7 @@ struct OpFacts {
   ops::InferRule in_place_rule = nullptr;  // the functional twin's
   int written_arg = -1;                    // of an in-place operator
   bool per_tensor = false;                 // _foreach_*: ATen's loop over single tensors is traced, which fuses
+  bool autograd_inside = false;            // no autograd kernel: in eager its kernel's own calls are differentiated
   bool composite = false;     // no backend kernel: ATen decomposes it (reached undecomposed in inference mode only)
   bool reads_data = false;    // the result or its shape depends on data
   bool may_ask_meta = false;  // ... but not always (repeat_interleave with output_size)
@@ -121,6 +122,7 @@ class Recorder final : public Session {
   void fill_factory_defaults(const OpFacts& facts, std::vector<Arg>& args, const TensorType& result);
   const Operand& aliased(const OpFacts& facts, const std::vector<Arg>& args, int alias) const;
   void finish_by_rule(OpFacts& facts, std::vector<Arg> args, std::vector<TensorType> outs, Stack& stack, size_t base);
+  void check_autograd(const OpFacts& facts, const std::vector<TensorType>& outs) const;
   void finish_by_meta(OpFacts& facts, std::vector<Arg> args, Stack& stack, size_t base);
   int32_t location_id();
   at::Tensor add_tangent(const at::Tensor& like, int32_t& number);
