@@ -349,3 +349,17 @@ def test_operators_of_the_program_without_a_derivative() -> None:
         x = X[0].clone().requires_grad_()
         grads.append(torch.autograd.grad(call(x).sum(), x)[0])
     torch.testing.assert_close(*grads)
+
+
+def test_eigenvectors_lie_column_by_column() -> None:
+    x = torch.tensor([[2.0, 1.0, 0.0], [0.5, -1.0, 1.0], [0.0, 0.25, 4.0]])
+    check(lambda x: torch.linalg.eig(x), x)
+    check(lambda x: torch.linalg.eig(x * 1j)[1], x)
+
+
+@pytest.mark.parametrize("shape", [(), (4,), (3, 4)])
+def test_multilabel_margins_without_a_batch(shape: tuple[int, ...]) -> None:
+    """The shape function said one element where there is a number."""
+    x, target = torch.randn(shape), torch.zeros(shape, dtype=torch.int64)
+    for reduction in ("none", "mean"):
+        check(lambda x, target: F.multilabel_margin_loss(x, target, reduction=reduction), x, target)  # noqa: B023

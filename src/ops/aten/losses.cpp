@@ -27,6 +27,18 @@ bool nll_loss(In in, Types& outs) {  // (self, target, weight, reduction, ignore
   return true;
 }
 
+bool multilabel_margin(In in, Types& outs) {  // (self, target, reduction) -> output, is_target
+  const TensorType *x = tensor(in, 0), *target = tensor(in, 1);
+  auto r = integer(arg(in, 2));
+  if (!x || !target || !r || !is_floating(x->dtype) || x->rank() > 2 || !same_sizes(x->sizes, target->sizes))
+    return false;
+  if (has_zero_size(*x)) return false;
+  Sizes sizes;
+  if (*r == 0 && x->rank() == 2) sizes = {x->sizes[0]};
+  outs = {fresh(*x, x->dtype, sizes), fresh(*x, x->dtype, target->sizes)};
+  return true;
+}
+
 }  // namespace
 
 void add_losses(Table& t) {
@@ -36,6 +48,7 @@ void add_losses(Table& t) {
   t.add("huber_loss.default", kind, elementwise_loss<2>);
   t.add("soft_margin_loss.default", kind, elementwise_loss<2>);
   t.add("nll_loss_forward.default", kind, nll_loss);
+  t.add("multilabel_margin_loss_forward.default", OpKind::kExtern, multilabel_margin);
 }
 
 }  // namespace flashover::ops::aten

@@ -60,6 +60,17 @@ bool cross(In in, Types& outs) {
   auto sizes = broadcast(x->sizes, y->sizes);
   return sizes && one(outs, fresh(*x, x->dtype, *sizes));
 }
+bool eig(In in, Types& outs) {  // values, vectors: LAPACK's, column by column
+  const TensorType* x = tensor(in, 0);
+  if (!x || x->rank() < 2 || x->device.type != DeviceType::kCPU || has_zero_size(*x)) return false;
+  const bool narrow = x->dtype == DType::kF32 || x->dtype == DType::kC64;
+  if (!narrow && x->dtype != DType::kF64 && x->dtype != DType::kC128) return false;
+  if (!sym::known_eq(x->sizes[x->rank() - 1], x->sizes[x->rank() - 2])) return false;
+  const DType dtype = narrow ? DType::kC64 : DType::kC128;
+  outs = {fresh(*x, dtype, Sizes(x->sizes.begin(), x->sizes.end() - 1)), fresh(*x, dtype, x->sizes)};
+  std::swap(outs[1].strides[x->rank() - 1], outs[1].strides[x->rank() - 2]);
+  return true;
+}
 bool histogram(In in, Types& outs) {
   const TensorType* x = tensor(in, 0);
   auto bins = size_expr(arg(in, 1));
@@ -146,6 +157,7 @@ void add_rare(Table& t) {
   t.add("take.default", kind, take);
   t.add("linalg_cross.default", kind, cross);
   t.add("histc.default", kind, histogram);
+  t.add("linalg_eig.default", kind, eig);
   t.add("trace.default", kind, trace);
   t.add("addr.default", kind, addr);
   t.add("multinomial.default", OpKind::kRandom, multinomial).nondeterministic = true;
