@@ -34,7 +34,7 @@ bool is_foreign(PyObject* o) {
 bool keeps_secrets(PyTypeObject* t) {
   for (; t != nullptr && t != &PyBaseObject_Type; t = t->tp_base)
     for (const char* name : {"bytearray", "memoryview", "array.array", "mmap.mmap", "_queue.SimpleQueue",
-                             "_random.Random", "weakproxy", "weakcallableproxy"})
+                             "_random.Random", "weakproxy", "weakcallableproxy", "numpy.ndarray"})
       if (std::strcmp(t->tp_name, name) == 0) return true;
   return false;
 }
@@ -562,6 +562,8 @@ void Recorder::contents(PyObject* c) {
     if (!value) throw Declined("an exception without arguments");
     reach(SourceKind::kSlot, id, -1, args, value.get());
     contents(value.get());
+  } else if (keeps_secrets(Py_TYPE(c))) {
+    throw Declined(std::string("what is in an object from before the call is read: ") + Py_TYPE(c)->tp_name);
   }
 }
 
@@ -627,8 +629,8 @@ void Recorder::contents_deep(PyObject* o, int depth) {
   } else if (PyAnySet_Check(o) || t == &PySlice_Type || t == &PyRange_Type || t == &PyDictProxy_Type ||
              is_dict_view(o)) {
     contents(o);
-  } else if (is_old(o) && keeps_secrets(t)) {
-    throw Declined(std::string("what is in an object from before the call is read: ") + t->tp_name);
+  } else if (keeps_secrets(t)) {
+    contents(o);
   } else if (is_old(o) && t == namespace_type()) {
     if (instance_dict(o) != kNoSource) contents_deep(*_PyObject_GetDictPtr(o), depth + 1);
   }

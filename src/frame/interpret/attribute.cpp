@@ -171,6 +171,8 @@ PyObject* Interpreter::bind(PyObject* d, PyObject* o, PyTypeObject* type) {
 
 // `value` came out of a C getter of `o`.
 PyObject* Interpreter::from_slot(PyObject* o, PyObject* name, PyObject* descriptor, PyObject* value) {
+  if (value == nullptr && recorder.is_old(o) && Py_TYPE(descriptor) == &PyMemberDescr_Type)
+    throw Declined("an empty slot of an object from before the call is read");
   if (value == nullptr || !recorder.is_old(o)) return value;
   Ref v = Ref::steal(value);
   recorder.not_opaque(o);

@@ -401,6 +401,36 @@ bool Interpreter::call_with_numbers(PyObject* f, PyObject* const* args, size_t n
   return false;
 }
 
+// operator.attrgetter and methodcaller: what they look up is seen as if the program had written it out.
+static PyObject* call_getter(Interpreter& in, PyObject* f, PyObject* o, bool attributes) {
+  Ref parts = Ref::steal(PyObject_CallMethod(f, "__reduce__", nullptr));
+  PyObject* made_of = parts && PyTuple_Check(parts.get()) ? PyTuple_GET_ITEM(parts.get(), 1) : nullptr;
+  if (made_of == nullptr || PyTuple_GET_ITEM(parts.get(), 0) != reinterpret_cast<PyObject*>(Py_TYPE(f)))
+    throw Declined("call of " + callable_name(f));
+  const Py_ssize_t n = PyTuple_GET_SIZE(made_of);
+  if (!attributes) {
+    Ref method = Ref::steal(in.get_attr(o, PyTuple_GET_ITEM(made_of, 0)));
+    std::vector<PyObject*> args(1);
+    for (Py_ssize_t i = 1; i < n; ++i) args.push_back(PyTuple_GET_ITEM(made_of, i));
+    return method ? in.call(method.get(), args.data() + 1, args.size() - 1, nullptr) : nullptr;
+  }
+  std::vector<Ref> values;
+  for (Py_ssize_t i = 0; i < n; ++i) {
+    Ref dot = Ref::steal(PyUnicode_FromString("."));
+    Ref names = Ref::steal(PyUnicode_Split(PyTuple_GET_ITEM(made_of, i), dot.get(), -1));
+    Ref value = Ref::borrow(o);
+    for (Py_ssize_t k = 0; names && value && k < PyList_GET_SIZE(names.get()); ++k)
+      value = Ref::steal(in.get_attr(value.get(), PyList_GET_ITEM(names.get(), k)));
+    if (!value) return nullptr;
+    values.push_back(std::move(value));
+  }
+  if (n == 1) return values.front().release();
+  PyObject* all = PyTuple_New(n);
+  for (Py_ssize_t i = 0; all != nullptr && i < n; ++i)
+    PyTuple_SET_ITEM(all, i, values[static_cast<size_t>(i)].release());
+  return all;
+}
+
 PyObject* Interpreter::call(PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames) {
   if (plain) return PyObject_Vectorcall(f, args, nargs, kwnames);
   const bool tail = std::exchange(tail_, false);  // set again where the callee's result is handed on as it is
@@ -637,6 +667,9 @@ PyObject* Interpreter::call(PyObject* f, PyObject* const* args, size_t nargs, Py
       std::strcmp(t->tp_name, "operator.attrgetter") == 0 || std::strcmp(t->tp_name, "operator.methodcaller") == 0 ||
       std::strcmp(t->tp_name, "staticmethod") == 0) {
     recorder.identity(f);  // what it was made of cannot change
+    const bool attributes = std::strcmp(t->tp_name, "operator.attrgetter") == 0;
+    if ((attributes || std::strcmp(t->tp_name, "operator.methodcaller") == 0) && count == 1)
+      return call_getter(*this, f, args[0], attributes);
     for (size_t i = 0; i < count; ++i) consume(args[i]);
     return call_plain(f, args, nargs, kwnames);
   }
@@ -701,6 +734,9 @@ PyObject* Interpreter::call_native(PyObject* f, PyObject* self, const Native& n,
   const char* name = PyCFunction_Check(f)                ? reinterpret_cast<PyCFunctionObject*>(f)->m_ml->ml_name
                      : Py_TYPE(f) == &PyMethodDescr_Type ? reinterpret_cast<PyMethodDescrObject*>(f)->d_method->ml_name
                                                          : "";
+  // A pattern says nothing of itself but by what its methods do.
+  if (self != nullptr && recorder.is_old(self) && std::strncmp(Py_TYPE(self)->tp_name, "re.", 3) == 0)
+    recorder.fact(FactKind::kIdentity, recorder.source_of(self), self);
   if (self != nullptr && Py_TYPE(self) == &PyDictProxy_Type && (n.flags & Native::kReadsSelf)) {
     PyObject* mapping = reinterpret_cast<MappingProxyLayout*>(self)->mapping;
     const bool one = PyDict_CheckExact(mapping) && nargs > 0 && kwnames == nullptr && std::strcmp(name, "get") == 0 &&

@@ -124,7 +124,7 @@ PyObject* Interpreter::subscript(PyObject* o, PyObject* key) {
     return PyObject_GetItem(o, key);
   }
   look_special(o, "__getitem__");
-  if (Py_TYPE(o) == &PyDictProxy_Type || is_deque(o)) recorder.contents(o);
+  if (is_deque(o) || !is_python_class(t)) recorder.contents(o);
   return PyObject_GetItem(o, key);
 }
 
@@ -339,6 +339,7 @@ PyObject* Interpreter::unary(PyObject* o, unaryfunc f) {
     recorder.numbers.read(o);
   }
   if (!is_plain(o)) {
+    if (!is_python_class(Py_TYPE(o))) recorder.contents(o);
     recorder.specials(Py_TYPE(o));
   }
   return f(o);

@@ -515,6 +515,7 @@ PyObject* match_class(Interpreter& in, PyObject* subject, PyObject* type, int po
     PyObject* found = nullptr;
     if (in.find_attr(type, key.get(), &found) < 0) return nullptr;
     Ref names = Ref::steal(found);
+    if (names) in.consume(names.get());
     const bool self = !names && (reinterpret_cast<PyTypeObject*>(type)->tp_flags & _Py_TPFLAGS_MATCH_SELF);
     if (names && !PyTuple_CheckExact(names.get())) {
       PyErr_Format(PyExc_TypeError, "%s.__match_args__ must be a tuple (got %s)",
