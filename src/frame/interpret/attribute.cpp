@@ -404,7 +404,7 @@ int Interpreter::set_generic(PyObject* o, PyObject* name, PyObject* value) {
     if (Py_TYPE(d.get()) == &PyMemberDescr_Type) {
       PyObject* before = nullptr;
       if (_PyObject_LookupAttr(o, name, &before) < 0) return -1;
-      Ref old = Ref::steal(from_slot(o, name, d.get(), before));
+      Ref old = Ref::steal(before == nullptr ? nullptr : from_slot(o, name, d.get(), before));
       journal.slot(o, name, old.get());
       return PyObject_GenericSetAttr(o, name, value);
     }
