@@ -1027,3 +1027,10 @@ def test_products_of_a_loop_are_summed_in_one() -> None:
     h.square().sum().backward()
     want = torch.autograd.grad(f(x.double(), wide := w.detach().double().requires_grad_())[0].square().sum(), wide)[0]
     torch.testing.assert_close(w.grad, want.float(), rtol=1e-4, atol=1e-5)
+
+
+def test_strides_of_what_is_written_into_an_empty_tensor() -> None:
+    """Those of the argument, also where a dim of size one leaves a choice."""
+    x = torch.empty_strided((8, 1, 3, 17), (51, 1, 17, 1)).normal_().requires_grad_()
+    for f in (F.relu6, F.hardtanh, torch.nan_to_num, F.relu):
+        assert compiled(f)(x).stride() == f(x).stride(), f

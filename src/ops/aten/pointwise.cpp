@@ -165,6 +165,16 @@ bool ternary(In in, Types& outs) {  // addcmul, addcdiv
   return promoted(in, operands, p.result(), allowed, Result::kKeep, outs);
 }
 
+// empty_like(self), then written.
+template <int allowed>
+bool into_empty_like(In in, Types& outs) {
+  if (!unary<allowed, Result::kKeep>(in, outs)) return false;
+  const auto strides = preserved_strides(*tensor(in, 0));
+  if (!strides) return false;
+  outs.back().strides = *strides;
+  return true;
+}
+
 bool lerp_scalar(In in, Types& outs) {
   const TensorType *x = tensor(in, 0), *y = tensor(in, 1);
   if (!x || !y || x->dtype != y->dtype) return false;
@@ -287,7 +297,7 @@ void add_pointwise(Table& t) {
     t.add(std::string(name) + ".default", OpKind::kPointwise, unary<kAny, Result::kBool>);
   for (const char* name : {"signbit", "isneginf", "isposinf"})
     t.add(std::string(name) + ".default", OpKind::kPointwise, unary<kReal, Result::kBool>);
-  add_with_inplace<unary<kAny, Result::kKeep>>(t, "nan_to_num", "default");
+  add_with_inplace<into_empty_like<kAny>>(t, "nan_to_num", "default");
   add_with_inplace<unary<kReal, Result::kFloat>>(t, "logit", "default");
   // Activations.
   with_inplace.operator()<unary<kI | kF, Result::kKeep>>({"relu"});
@@ -296,7 +306,7 @@ void add_pointwise(Table& t) {
   for (const char* name : {"softplus", "softshrink", "hardshrink"})
     t.add(std::string(name) + ".default", OpKind::kPointwise, unary<kF, Result::kKeep>);
   for (const char* name : {"celu", "selu", "relu6"}) add_with_inplace<unary<kF, Result::kKeep>>(t, name, "default");
-  add_with_inplace<unary<kI | kF, Result::kKeep>>(t, "hardtanh", "default");
+  add_with_inplace<into_empty_like<kI | kF>>(t, "hardtanh", "default");
   add_with_inplace<unary<kI | kF, Result::kKeep>>(t, "threshold", "default");
   t.add("glu.default", OpKind::kPointwise, glu);
   t.add("_prelu_kernel.default", OpKind::kPointwise, prelu);
