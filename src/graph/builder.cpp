@@ -69,7 +69,7 @@ ValueId Builder::iota(sym::Expr n, Arg start, Arg step, DType dtype, Device devi
   return emit("prim.iota", {n, std::move(start), std::move(step), dtype, device});
 }
 
-ValueId Builder::broadcast(ValueId x, Sizes sizes, std::vector<int64_t> dims) {
+ValueId Builder::broadcast(ValueId x, Sizes sizes, const std::vector<int64_t>& dims) {
   if (same_sizes(type(x).sizes, sizes)) return x;
   return emit("prim.broadcast", {Ref{x}, std::move(sizes), int_list(dims)});
 }
@@ -234,13 +234,13 @@ ValueId Builder::cumprod(ValueId x, int64_t dim) { return emit("prim.cumprod", {
 ValueId Builder::cummax(ValueId x, int64_t dim) { return emit("prim.cummax", {Ref{x}, sym::Expr(wrap(x, dim))}); }
 ValueId Builder::cummin(ValueId x, int64_t dim) { return emit("prim.cummin", {Ref{x}, sym::Expr(wrap(x, dim))}); }
 
-ValueId Builder::max_pool(ValueId x, std::vector<int64_t> kernel, std::vector<int64_t> stride,
-                          std::vector<int64_t> padding, std::vector<int64_t> dilation, bool ceil_mode) {
+ValueId Builder::max_pool(ValueId x, const std::vector<int64_t>& kernel, const std::vector<int64_t>& stride,
+                          const std::vector<int64_t>& padding, const std::vector<int64_t>& dilation, bool ceil_mode) {
   return emit("prim.max_pool",
               {Ref{x}, int_list(kernel), int_list(stride), int_list(padding), int_list(dilation), ceil_mode});
 }
-ValueId Builder::avg_pool(ValueId x, std::vector<int64_t> kernel, std::vector<int64_t> stride,
-                          std::vector<int64_t> padding, bool ceil_mode, bool count_include_pad, Arg divisor) {
+ValueId Builder::avg_pool(ValueId x, const std::vector<int64_t>& kernel, const std::vector<int64_t>& stride,
+                          const std::vector<int64_t>& padding, bool ceil_mode, bool count_include_pad, Arg divisor) {
   return emit("prim.avg_pool", {Ref{x}, int_list(kernel), int_list(stride), int_list(padding), ceil_mode,
                                 count_include_pad, std::move(divisor)});
 }

@@ -131,7 +131,7 @@ class Builder {
   ValueId scalar_like(ValueId x, Arg scalar) { return full({}, std::move(scalar), dtype(x), type(x).device); }  // 0-d
   ValueId iota(sym::Expr n, Arg start, Arg step, DType dtype, Device device);
 
-  ValueId broadcast(ValueId x, Sizes sizes, std::vector<int64_t> dims);
+  ValueId broadcast(ValueId x, Sizes sizes, const std::vector<int64_t>& dims);
   ValueId expand(ValueId x, const Sizes& sizes);  // from the right
   ValueId permute(ValueId x, std::vector<int64_t> dims);
   ValueId transpose(ValueId x, int64_t a, int64_t b);
@@ -171,10 +171,10 @@ class Builder {
   ValueId cumprod(ValueId x, int64_t dim);
   ValueId cummax(ValueId x, int64_t dim);
   ValueId cummin(ValueId x, int64_t dim);
-  ValueId max_pool(ValueId x, std::vector<int64_t> kernel, std::vector<int64_t> stride, std::vector<int64_t> padding,
-                   std::vector<int64_t> dilation, bool ceil_mode);
-  ValueId avg_pool(ValueId x, std::vector<int64_t> kernel, std::vector<int64_t> stride, std::vector<int64_t> padding,
-                   bool ceil_mode, bool count_include_pad, Arg divisor = {});
+  ValueId max_pool(ValueId x, const std::vector<int64_t>& kernel, const std::vector<int64_t>& stride,
+                   const std::vector<int64_t>& padding, const std::vector<int64_t>& dilation, bool ceil_mode);
+  ValueId avg_pool(ValueId x, const std::vector<int64_t>& kernel, const std::vector<int64_t>& stride,
+                   const std::vector<int64_t>& padding, bool ceil_mode, bool count_include_pad, Arg divisor = {});
 
  private:
   ValueId append(const ops::Op* op, std::vector<Arg> args);

@@ -19,6 +19,7 @@ namespace flashover::graph {
 
 const std::vector<Pass>& passes() {
   static const std::vector<Pass> list = {
+      // NOLINTNEXTLINE(performance-unnecessary-value-param): every pass is handed its graph
       {"functionalize", [](Graph g) { return functionalize(g); }, Form::kTraced, Form::kFunctional},
       {"dce", dce, Form::kFunctional, Form::kFunctional},
       {"cse", cse, Form::kFunctional, Form::kFunctional},

@@ -65,7 +65,7 @@ enum class Op : uint8_t {
 };
 struct OpInfo {
   const char* name;
-  int8_t arity;       // operands in args, mask not counted
+  uint8_t arity;      // operands in args, mask not counted
   const char* flags;  // see scalar.def; "" for the structural ones
   bool has_result;
 };

@@ -106,7 +106,7 @@ Graph round(Graph in, bool& again, const Providers& providers) {
     for (size_t i = first_node; i < out.nodes.size(); ++i) again |= find_decomposition(out.nodes[i].op) != nullptr;
     for (size_t i = 0; i < results.size(); ++i) {
       if (n.outs[i] == kNoValue || results[i] == kNoValue) continue;
-      const TensorType wanted = out.type(n.outs[i]);
+      const TensorType& wanted = out.type(n.outs[i]);
       const TensorType& built = out.type(results[i]);
       FLASHOVER_CHECK(built.dtype == wanted.dtype && same_sizes(built.sizes, wanted.sizes))
           << n.op->name << ": decomposed into " << str(built) << " instead of " << str(wanted) << " in "

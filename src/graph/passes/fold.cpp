@@ -1,8 +1,8 @@
 #include "graph/passes/fold.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
-#include <cstring>
 #include <unordered_set>
 
 #include "graph/passes/dce.h"
@@ -48,7 +48,7 @@ Graph replace_uniform(Graph g) {
     if (!array || array->data.empty()) continue;
     const double first = array->data[0];
     bool same = true;
-    for (double x : array->data) same = same && std::memcmp(&x, &first, sizeof x) == 0;
+    for (double x : array->data) same = same && std::bit_cast<uint64_t>(x) == std::bit_cast<uint64_t>(first);
     if (!same) continue;
     const TensorType& t = g.type(n.outs[0]);
     n.op = ops::find("prim.full");

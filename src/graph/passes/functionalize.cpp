@@ -273,6 +273,7 @@ class Functionalizer {
   }
   std::vector<ValueId> emit(const ops::Op* op, const std::vector<Arg>& args, const std::vector<ValueId>& outs) {
     std::vector<const TensorType*> types;
+    types.reserve(outs.size());
     for (ValueId v : outs) types.push_back(v == kNoValue ? nullptr : &traced(v));
     return append(op, read_args(args), types);
   }
@@ -406,6 +407,7 @@ class Functionalizer {
       if (types[i].dtype != traced(n.outs[i]).dtype || !same_sizes(types[i].sizes, traced(n.outs[i]).sizes))
         return false;
     std::vector<const TensorType*> wanted;
+    wanted.reserve(types.size());
     for (const TensorType& t : types) wanted.push_back(&t);
     const std::vector<ValueId> results = append(twin, std::move(args), wanted);
     for (size_t i = 0; i < written.size(); ++i) {
@@ -485,6 +487,7 @@ class Functionalizer {
       if (info(result.dtype).complex && !info(target.dtype).complex) return {};
     }
     std::vector<const TensorType*> wanted;
+    wanted.reserve(types.size());
     for (const TensorType& t : types) wanted.push_back(&t);
     return append(twin, std::move(args), wanted);
   }

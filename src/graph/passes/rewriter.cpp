@@ -68,7 +68,7 @@ Rewriter::Rewriter(Graph& in) : b(out) {
   for (const Output& o : in.outputs)
     if (o.value != kNoValue) ++uses_[o.value];
   for (const Mutation& m : in.mutations) ++uses_[m.value];
-  for (const Input& i : out.inputs) frozen_[i.value] = is_lasting(i.kind);
+  for (const Input& i : out.inputs) frozen_[i.value] = is_lasting(i.kind) ? 1 : 0;
   for (const Mutation& m : out.mutations) frozen_[out.inputs[m.input].value] = 0;
 }
 
@@ -101,7 +101,7 @@ bool Rewriter::is_frozen(ValueId v) {
   bool all = n && !n->op->effectful && !n->op->nondeterministic && !n->op->mutates;
   if (n)
     for (const Arg& a : n->args) for_each_ref(a, [&](ValueId x) { all = all && is_frozen(x); });
-  frozen_[v] = all;
+  frozen_[v] = all ? 1 : 0;
   return all;
 }
 

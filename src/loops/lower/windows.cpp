@@ -1,5 +1,5 @@
 // Pooling: the window is unrolled into the body, one masked load per position.
-#include <cmath>
+#include <limits>
 
 #include "base/check.h"
 #include "loops/lower/lower.h"
@@ -44,7 +44,7 @@ Id max_pool(Emitter& e, const graph::Node& node, const Index& at) {
   const DType d = compute_dtype(e.type(x).dtype);
   Id best = kNone;
   // What padding counts as, and where the maximum starts.
-  Id lowest = is_floating(d)      ? e.constant(d, -INFINITY)
+  Id lowest = is_floating(d)      ? e.constant(d, -std::numeric_limits<double>::infinity())
               : info(d).is_signed ? e.constant(d, -(int64_t{1} << (info(d).bytes * 8 - 2)) * 2)
                                   : e.constant(d, int64_t{0});
   for_each_position(e, e.type(x), at, ops::as_ints(node.args[1]), ops::as_ints(node.args[2]),
