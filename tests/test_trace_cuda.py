@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from trace_tools import Program, trace
 
+import flashover
 from flashover import _C
 
 
@@ -252,3 +255,47 @@ def test_gradients_of_a_vocabulary_are_padded() -> None:
     products = [line.split(" = ")[0] for line in text.splitlines() if "aten.mm.default" in line]
     assert not any("1001" in line for line in products)
     assert len(products) == 3 and text.count("prim.pad") == 2  # of the weight and of the gradient, once each
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="stand-ins must not meet a device")
+@pytest.mark.parametrize(
+    ("kind", "options", "state"),
+    [
+        (torch.optim.Adam, {"foreach": True}, ("exp_avg", "exp_avg_sq")),
+        (torch.optim.AdamW, {"foreach": False}, ("exp_avg", "exp_avg_sq")),
+        (torch.optim.RMSprop, {"foreach": True}, ("square_avg",)),
+        (torch.optim.Adagrad, {"foreach": True}, ("sum",)),
+    ],
+)
+def test_steps_with_counters_on_the_cpu(
+    kind: type[torch.optim.Optimizer],
+    options: dict[str, Any],
+    state: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """ATen counts on the CPU, and what changes from step to step goes along with the launches: no copy, no wait."""
+    pytest.importorskip("triton")
+    params = [torch.nn.Parameter(cuda(*sizes)) for sizes in ((64, 33), (17,))]
+    step = kind([torch.nn.Parameter(torch.randn(3))], lr=0.05, **options)  # type: ignore[call-arg]
+    step.param_groups[0]["params"] = params
+    step.state.clear()
+    for p in params:
+        p.grad = cuda(*p.shape)
+        step.state[p] = {"step": torch.tensor(3.0), **{name: cuda(*p.shape) for name in state}}
+    _C.pretend_gpu(90, 132)
+    monkeypatch.setenv("FLASHOVER_DUMP", str(tmp_path))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            flashover.compile(step.step)()
+    except Exception:  # the plan does not load, and eager finds no device
+        pass
+    finally:
+        flashover.reset()
+    (text,) = (f.read_text() for f in tmp_path.glob("*plan.txt"))
+    steps = [line.split() for line in text.splitlines() if line.startswith(("  launch", "  call", "  copy"))]
+    assert [s[0] for s in steps].count("launch") == len(params)
+    assert [s[1].split("(")[0] for s in steps if s[0] == "call"].count("aten.add.Tensor") == len(params)
+    assert all('"write' in s for s in steps if s[0] == "copy")
+    assert "value64" in text or kind not in (torch.optim.Adam, torch.optim.AdamW)  # bias corrections
