@@ -290,3 +290,20 @@ def test_a_padded_product_leaves_by_parts() -> None:
     }"""
     steps = [s["op"] or s["kind"] for s in _C.triton_program(text, to_device=False)["steps"]]
     assert steps == ["aten.mm.default", "launch", "release"] * 8
+
+
+def test_what_operators_read_in_half_precision_is_stored_once() -> None:
+    """The sum that goes on beside a product: rounded, as in eager, not a second time in f32."""
+    text = """graph {
+      %0 : f16[512,512]@cuda:0 = input user "x"
+      %1 : f16[512,512]@cuda:0 = aten.mm.default(%0, %0)
+      %2 : f16[512,512]@cuda:0 = aten.add.Tensor(%1, %0, 1)
+      %3 : f16[512,512]@cuda:0 = aten.mm.default(%2, %0)
+      %4 : f16[512,512]@cuda:0 = aten.add.Tensor(%3, %2, 1)
+      %5 : f16[512,512]@cuda:0 = aten.mm.default(%4, %0)
+      %6 : f16[512,512]@cuda:0 = aten.add.Tensor(%5, %4, 1)
+      return %6
+    }"""
+    program = _C.triton_program(text, to_device=False)
+    assert {t["dtype"] for t in program["tensors"]} == {"f16"}
+    assert sum(len(s["writes"]) for s in program["steps"] if s["kind"] == "launch") == 3

@@ -136,8 +136,39 @@ bool lossless(DType a, DType b) {
   if (is_integral(a) && is_floating(b)) return info(a).bytes * 8 <= (b == DType::kF64 ? 32 : b == DType::kF32 ? 16 : 0);
   return false;
 }
+struct Facts {
+  FoldOptions options;
+  std::vector<bool> in_memory;  // by value
+};
+// GPU: what operators read, or the caller, lies in memory as it is. In 16 bits, that is what other kernels read as
+// well: the sum before its rounding would be a second copy of it, of twice the size.
+std::vector<bool> read_by_operators(const Graph& g) {
+  std::vector<int32_t> producer(g.values.size(), -1);
+  std::vector<bool> out(g.values.size());
+  const auto mark = [&](ValueId v) {
+    while (v != kNoValue && g.type(v).device.type == DeviceType::kCUDA && !out[v]) {
+      out[v] = true;
+      if (producer[v] < 0) return;
+      const Node& n = g.nodes[producer[v]];
+      // (Copies into an operator's layout go away where the producer can take it.)
+      if (!n.op->is_prim || (n.op->kind != ops::OpKind::kView && n.op->name != "prim.copy")) return;
+      v = ops::as_value(n.args[0]);
+    }
+  };
+  for (size_t i = 0; i < g.nodes.size(); ++i) {
+    const Node& n = g.nodes[i];
+    for (ValueId v : n.outs)
+      if (v != kNoValue) producer[v] = static_cast<int32_t>(i);
+    if (n.op->is_prim) continue;
+    for (const Arg& a : n.args) for_each_ref(a, mark);
+  }
+  for (const Output& o : g.outputs)
+    if (o.owns_memory()) mark(o.value);
+  return out;
+}
+
 bool convert_chain(Rewriter& r, const Node& n, Values& results, const void* user) {
-  const auto& options = *static_cast<const FoldOptions*>(user);
+  const auto& [options, in_memory] = *static_cast<const Facts*>(user);
   const ValueId x = ops::as_value(n.args[0]);
   const DType to = ops::as_dtype(n.args[1]);
   if (r.b.dtype(x) == to) {
@@ -150,8 +181,9 @@ bool convert_chain(Rewriter& r, const Node& n, Values& results, const void* user
   const DType from = r.b.dtype(y), middle = r.b.dtype(x);
   // x.bfloat16().float(): the program wants the rounding.
   const bool asked_for = n.args.size() > 2 && inner->args.size() > 2;
-  const bool through_narrow =
-      !options.strict_numerics && !asked_for && from == DType::kF32 && is_reduced(middle) && to == DType::kF32;
+  const bool stays = static_cast<size_t>(x) < in_memory.size() && in_memory[x];
+  const bool through_narrow = !options.strict_numerics && !asked_for && !stays && from == DType::kF32 &&
+                              is_reduced(middle) && to == DType::kF32;
   if (!lossless(from, middle) && !through_narrow) return false;
   results = {r.b.convert(y, to)};
   return true;
@@ -423,7 +455,8 @@ Graph fold(Graph g, const FoldOptions& options) {
   g = mark_roundings(std::move(g), options.strict_numerics);
   g = fold_masks(std::move(g));
   g = replace_uniform(std::move(g));
-  return rewrite(std::move(g), kRules, &options);
+  const Facts facts{options, read_by_operators(g)};
+  return rewrite(std::move(g), kRules, &facts);
 }
 
 }  // namespace flashover::graph
