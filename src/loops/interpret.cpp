@@ -415,13 +415,13 @@ AccState identity_of(const Accumulator& a) {
       break;
     case Reduce::kMax:
     case Reduce::kArgMax:
-      s.value.f = -INFINITY;
+      s.value.f = -std::numeric_limits<double>::infinity();
       s.value.i =
           a.dtype == DType::kU64 || !info(a.dtype).is_signed ? 0 : -(int64_t{1} << (info(a.dtype).bytes * 8 - 2)) * 2;
       break;
     case Reduce::kMin:
     case Reduce::kArgMin:
-      s.value.f = INFINITY;
+      s.value.f = std::numeric_limits<double>::infinity();
       s.value.i = a.dtype == DType::kU64    ? -1
                   : a.dtype == DType::kBool ? 1
                   : info(a.dtype).is_signed ? ((int64_t{1} << (info(a.dtype).bytes * 8 - 2)) - 1) * 2 + 1

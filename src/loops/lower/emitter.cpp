@@ -45,7 +45,7 @@ Id Emitter::add(Instr in) {
     auto [it, fresh] = numbering_.try_emplace(in, static_cast<Id>(body_.size()));
     if (!fresh) return it->second;
   }
-  body_.push_back(std::move(in));
+  body_.push_back(in);
   return static_cast<Id>(body_.size()) - 1;
 }
 
@@ -111,7 +111,7 @@ sym::Expr Emitter::indirect(Id value, sym::Expr size, bool wrap, const std::stri
     if (in.slot == static_cast<int32_t>(errors_.size())) errors_.push_back(message);
   }
   sym::Expr var = in.index;
-  add(std::move(in));
+  add(in);
   return var;
 }
 Id Emitter::load(int32_t param, DType memory, sym::Expr address) {

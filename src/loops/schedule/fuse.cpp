@@ -424,10 +424,10 @@ class Fuser {
       const bool columns = std::any_of(after.vars.begin(), after.vars.end(),
                                        [&](const GroupVar& v) { return v.var == along && v.role != Role::kInner; });
       const int64_t programs = columns ? (rows + 31) / 32 : rows;
-      if (mine.kind == Item::Kind::kMap && reaches_inner(after, mine) && programs < 2 * options_.processors &&
+      if (mine.kind == Item::Kind::kMap && reaches_inner(after, mine) && programs < int64_t{2} * options_.processors &&
           inner >= 256 && rows * inner >= 1 << 17)
         return false;
-    } else if (has_inner(after.vars) && rows < 4 * options_.threads && inner >= options_.split_numel) {
+    } else if (has_inner(after.vars) && rows < int64_t{4} * options_.threads && inner >= options_.split_numel) {
       return false;
     }
     // Stores along different loops: the one would be scattered over lanes. A kernel of its own is tiled.

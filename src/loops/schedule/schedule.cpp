@@ -325,7 +325,7 @@ class Planner {
       } else {
         TensorType written = have.type;
         copy_of(t, output_memory(static_cast<int32_t>(i), std::move(written)));
-        out.tensor = memory_of_[i];
+        out.tensor = memory_of_[static_cast<int32_t>(i)];
       }
     }
     // All reads of inputs are over here; an input that is another's new value is saved first.

@@ -234,6 +234,7 @@ void share_kernels(Schedule& s) {
         std::any_of(members.begin(), members.end(), [&](const Member& m) { return m.numbers != first.numbers; });
     for (size_t n = 0; n < first.numbers.size(); ++n) {
       std::vector<int64_t> column;
+      column.reserve(members.size());
       for (const Member& m : members) column.push_back(m.numbers[n]);
       // A part of a tensor and the whole: the loops vary, and the equal size of the parameter would look too small.
       const bool size = n < first.of_params && varies;

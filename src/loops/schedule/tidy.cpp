@@ -24,7 +24,7 @@ bool all_exprs(Stage& s, F&& f) {
 }
 
 // Tries to run loops[i] and loops[i+1] as one: every index must stay affine in the joint variable.
-bool merge_pair(std::vector<Loop>& loops, size_t i, char letter, std::vector<Stage*> stages) {
+bool merge_pair(std::vector<Loop>& loops, size_t i, char letter, const std::vector<Stage*>& stages) {
   const sym::Expr u = loops[i].var, v = loops[i + 1].var;
   const sym::Expr w = loop_var('m', 0, loops[i].extent * loops[i + 1].extent);
   const std::vector<std::pair<sym::Expr, sym::Expr>> map = {{u, sym::floordiv(w, loops[i + 1].extent)},
@@ -48,7 +48,7 @@ bool merge_pair(std::vector<Loop>& loops, size_t i, char letter, std::vector<Sta
   return true;
 }
 
-void rename(std::vector<Loop>& loops, char letter, std::vector<Stage*> stages) {
+void rename(std::vector<Loop>& loops, char letter, const std::vector<Stage*>& stages) {
   std::vector<std::pair<sym::Expr, sym::Expr>> map;
   for (size_t i = 0; i < loops.size(); ++i)
     map.emplace_back(loops[i].var, loop_var(letter, static_cast<int>(i), loops[i].extent));
@@ -95,7 +95,7 @@ void compact(Stage& s) {
       in.index = replace(in.index, map);
     }
     number[i] = static_cast<Id>(body.size());
-    body.push_back(std::move(in));
+    body.push_back(in);
   }
   s.body = std::move(body);
 }
