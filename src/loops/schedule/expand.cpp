@@ -122,9 +122,9 @@ std::optional<Cut> gpu_cut(const TensorType& x, const std::vector<int64_t>& dims
   // Along memory a program takes rows of its own; across it takes 32 columns. Two kernels, and a row that cannot be
   // fused with what follows, must be worth it.
   const int64_t programs = along ? rows : (rows + 31) / 32, least = along ? 4096 : 256;
-  if (length < (along ? 512 : 8) * processors) return std::nullopt;
-  int64_t target = std::min((4 * processors + programs - 1) / programs, length / least);
-  if (programs >= 2 * processors || target < 2) return std::nullopt;
+  if (length < int64_t{along ? 512 : 8} * processors) return std::nullopt;
+  int64_t target = std::min((int64_t{4} * processors + programs - 1) / programs, length / least);
+  if (programs >= int64_t{2} * processors || target < 2) return std::nullopt;
   std::vector<int64_t> order = dims;
   std::stable_sort(order.begin(), order.end(),
                    [&](int64_t a, int64_t b) { return x.strides[a].value() > x.strides[b].value(); });
@@ -183,6 +183,7 @@ ValueId cut_open(Builder& b, ValueId x, const Cut& cut, const std::vector<int64_
 // Where dims of x are after `gone` were reduced away.
 std::vector<int64_t> positions(const std::vector<int64_t>& dims, const std::vector<int64_t>& gone) {
   std::vector<int64_t> out;
+  out.reserve(dims.size());
   for (int64_t d : dims) out.push_back(d - std::count_if(gone.begin(), gone.end(), [&](int64_t g) { return g < d; }));
   return out;
 }
@@ -241,8 +242,8 @@ int64_t flat_target(const TensorType& x, const std::vector<int64_t>& dims, int p
   if (!all || *all == 0) return 0;
   for (int64_t d : dims) length *= x.sizes[d].value();
   const int64_t rows = *all / length;
-  if (length < 512 * processors || rows >= 2 * processors) return 0;
-  return std::min(std::max<int64_t>(2, 4 * processors / rows), length / 2048);
+  if (length < int64_t{512} * processors || rows >= int64_t{2} * processors) return 0;
+  return std::min(std::max<int64_t>(2, int64_t{4} * processors / rows), length / 2048);
 }
 // The position in each part, then the part: the value there is read again.
 bool gpu_position(const graph::Graph& g, Builder& b, const Node& node, int processors, std::vector<ValueId>& outs) {
@@ -331,7 +332,8 @@ int64_t split_factor(const graph::Graph& g, const Node& node, const ExpandOption
   if (std::find(std::begin(kNames), std::end(kNames), node.op->name) == std::end(kNames)) return 0;
   const TensorType& x = g.type(ops::as_value(node.args[0]));
   const auto rows = g.type(node.outs[0]).numel().as_const(), all = x.numel().as_const();
-  if (!rows || !all || *rows == 0 || *all / *rows < options.split_numel || *rows >= 2 * options.threads) return 0;
+  if (!rows || !all || *rows == 0 || *all / *rows < options.split_numel || *rows >= int64_t{2} * options.threads)
+    return 0;
   const std::vector<int64_t> dims = ops::as_ints(node.args[1]);
   int64_t best = 0;
   for (int64_t d : dims) {

@@ -409,7 +409,8 @@ class Maker {
     for (sym::Expr e : exprs) find_splits(e, splits);
     std::vector<std::pair<sym::Expr, sym::Expr>> map;
     for (auto& [v, k] : splits) {
-      if (std::any_of(map.begin(), map.end(), [&](auto& m) { return m.first == v; })) continue;
+      const sym::Expr split = v;  // clang 14 captures no structured bindings
+      if (std::any_of(map.begin(), map.end(), [&](auto& m) { return m.first == split; })) continue;
       for (std::vector<sym::Expr>* list : {&item.vars, &item.inner}) {
         auto it = std::find(list->begin(), list->end(), v);
         if (it == list->end()) continue;
