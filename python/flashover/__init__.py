@@ -12,7 +12,7 @@ import sys as _sys
 
 import torch as _torch  # noqa: F401  the libraries that the core links
 
-from flashover import _C, exc
+from flashover import _C, _substitutes, exc
 from flashover._compile import compile, reset
 from flashover._explain import Explanation, explain
 from flashover._stance import (
@@ -74,5 +74,6 @@ def _triton_identity() -> str:
 _C.set_triton_command(
     _sys.executable or "", _os.path.join(_os.path.dirname(__file__), "_triton_worker.py"), _triton_identity()
 )
+_substitutes.register()
 _C.set_logs(_os.environ.get("FLASHOVER_LOGS", ""))
 _C.set_dump(_os.environ.get("FLASHOVER_DUMP", ""))

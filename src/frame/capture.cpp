@@ -1,11 +1,13 @@
 #include <chrono>
 #include <cstdlib>
+#include <unordered_set>
 
 #include "frame/frame.h"
 #include "frame/interpret/interpreter.h"
 #include "frame/interpret/opcode_parts.h"
 #include "frame/recipe.h"
 #include "frame/torch_state.h"
+#include "trace/assume.h"
 
 namespace flashover::frame {
 namespace {
@@ -73,6 +75,17 @@ class HandledException {
 void release_locks(Interpreter& in) {
   for (; !in.locks.empty(); in.locks.pop_back()) {
     Ref done = Ref::steal(PyObject_CallMethod(in.locks.back().get(), "release", nullptr));
+    PyErr_Clear();
+  }
+}
+
+void leave_dual_levels(Interpreter& in) {
+  for (; !in.dual_levels.empty(); in.dual_levels.pop_back()) {
+    Ref torch_c = Ref::steal(PyImport_ImportModule("torch._C"));
+    Ref names = Ref::steal(Py_BuildValue("(s)", "level"));
+    Ref leave = Ref::steal(torch_c ? PyObject_GetAttrString(torch_c.get(), "_exit_dual_level") : nullptr);
+    PyObject* args[2] = {nullptr, in.dual_levels.back().get()};
+    Ref done = Ref::steal(leave && names ? PyObject_Vectorcall(leave.get(), args + 1, 0, names.get()) : nullptr);
     PyErr_Clear();
   }
 }
@@ -184,7 +197,7 @@ class NoCollection {
 namespace {
 
 // One run. `stop`: where to end it (empty: at the end of the call); `broke`: where it could be ended had it to.
-Capture run_once(const Subject& subject, Interpreter::Path stop, Interpreter::Path& broke) {
+Capture run_once(const Subject& subject, bool may_assume, Interpreter::Path stop, Interpreter::Path& broke) {
   const auto start = std::chrono::steady_clock::now();
   Capture out;
   PyObject* const callable = subject.function;
@@ -242,6 +255,8 @@ Capture run_once(const Subject& subject, Interpreter::Path stop, Interpreter::Pa
         PyCodeObject* forward = rest || subject.count == 0 ? nullptr : forward_of(callable, subject.slots[0]);
         if (forward != nullptr) in.recorder.name_positional(parameters_of(forward));
         in.begins_at = line_of(forward != nullptr ? forward : code, rest ? subject.next : -1);
+        in.assumes = may_assume;
+        trace::assumption() = {};
         if (subject.numbers != nullptr)
           session->item_symbol = [&in](PyObject* tensor) -> PyObject* {
             if (!in.items_as_symbols) return nullptr;
@@ -294,6 +309,8 @@ Capture run_once(const Subject& subject, Interpreter::Path stop, Interpreter::Pa
           broke = in.break_path();
         } else if (session->declined()) {
           decline(session->decline_reason(), in.location());
+        } else if (!in.dual_levels.empty()) {
+          decline("a dual level is open across a graph break", "");
         } else if (!in.locks.empty()) {
           decline("a lock is held across a graph break", "");
         } else if (context.changed()) {
@@ -348,6 +365,7 @@ Capture run_once(const Subject& subject, Interpreter::Path stop, Interpreter::Pa
       }
       PyErr_Clear();
       release_locks(in);
+      leave_dual_levels(in);
       in.end_generators();
       PyErr_Clear();
       in.journal.undo();
@@ -368,16 +386,31 @@ Capture run_once(const Subject& subject, Interpreter::Path stop, Interpreter::Pa
 
 }  // namespace
 
-Capture capture(const Subject& subject) {
+namespace {
+
+// The graph leaves nothing behind when it raises: whoever runs it repeats the call as the program is written.
+bool may_raise(const graph::Graph& g) {
+  std::unordered_set<int32_t> given = {-1};
+  for (const graph::Input& input : g.inputs) given.insert(g.values[input.value].storage);
+  return std::none_of(g.nodes.begin(), g.nodes.end(), [&](const graph::Node& n) {
+    bool writes = n.op->nondeterministic;
+    for (size_t i = 0; i < n.args.size() && i < 32; ++i)
+      if (n.op->mutates >> i & 1)
+        graph::for_each_ref(n.args[i], [&](ValueId v) { writes |= given.count(g.values[v].storage) != 0; });
+    return writes;
+  });
+}
+
+Capture capture(const Subject& subject, bool may_assume) {
   Interpreter::Path path;
-  Capture first = run_once(subject, {}, path);
+  Capture first = run_once(subject, may_assume, {}, path);
   if (!first.declined || first.raised || !subject.may_break) return first;
   // Again, up to the instruction that it ran into; when a frame cannot be rebuilt there, up to the call that led into
   // it.
   constexpr int kTries = 4;
   for (int tries = 0; !path.empty() && tries < kTries; ++tries) {
     Interpreter::Path unused;
-    Capture cut = run_once(subject, path, unused);
+    Capture cut = run_once(subject, may_assume, path, unused);
     if (!cut.declined && !cut.frames.empty()) {
       cut.reason = std::move(first.reason);
       cut.where = std::move(first.where);
@@ -396,6 +429,16 @@ Capture capture(const Subject& subject) {
     }
   }
   return first;
+}
+
+}  // namespace
+
+Capture capture(const Subject& subject) {
+  // Others than the own pipeline take no numbers either.
+  Capture out = capture(subject, subject.numbers != nullptr);
+  if (out.declined || !trace::assumption().made || may_raise(out.graph)) return out;
+  release(out);
+  return capture(subject, false);
 }
 
 Capture capture(PyObject* callable, PyObject* const* bound, size_t count) {

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string_view>
 
 namespace flashover::frame {
 namespace {
@@ -22,6 +23,23 @@ thread_local Wanted* wanted = nullptr;
 thread_local Continuations* callees = nullptr;
 thread_local PyObject* left_alone = nullptr;
 
+// Imports, and compilers at work: nothing that they call is the program's own doing.
+bool works_for_itself(PyCodeObject* code) {
+  const char* text = PyUnicode_AsUTF8(code->co_filename);
+  if (text == nullptr) PyErr_Clear();
+  const std::string_view file = text != nullptr ? text : "";
+  if (file.starts_with("<frozen importlib")) return true;
+  const size_t torch = file.find("-packages/torch/");
+  if (torch == file.npos) return false;
+  const std::string_view part = file.substr(torch + std::strlen("-packages/torch/"));
+  for (const char* folder : {"_dynamo/", "_inductor/", "fx/", "_functorch/_aot_autograd/", "export/", "_export/",
+                             "jit/", "_higher_order_ops/", "_subclasses/", "package/"})
+    if (part.starts_with(folder)) return true;
+  return false;
+}
+
+constexpr signed char kAlone = 1, kWorksForItself = 2;  // Code::stands_alone
+
 bool stands_alone(PyCodeObject* code) {
   constexpr int kWithout = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR;
   if (!(code->co_flags & CO_OPTIMIZED) || (code->co_flags & kWithout)) return false;
@@ -31,16 +49,21 @@ bool stands_alone(PyCodeObject* code) {
   return !is_library(code);
 }
 
-bool is_worth_taking(PyThreadState* tstate, _PyInterpreterFrame* frame) {
-  PyCodeObject* code = frame->f_code;
-  if (frame->owner != FRAME_OWNED_BY_THREAD || frame->prev_instr != _PyCode_CODE(code) - 1) return false;
+signed char kind_of(PyCodeObject* code) {
   Code* known = decode(code);
   if (known == nullptr) {
     PyErr_Clear();
-    return false;
+    return 0;
   }
-  if (known->stands_alone < 0) known->stands_alone = stands_alone(code);
-  if (!known->stands_alone) return false;
+  if (known->stands_alone < 0)
+    known->stands_alone = stands_alone(code) ? kAlone : works_for_itself(code) ? kWorksForItself : 0;
+  return known->stands_alone;
+}
+
+bool is_worth_taking(PyThreadState* tstate, _PyInterpreterFrame* frame) {
+  PyCodeObject* code = frame->f_code;
+  if (frame->owner != FRAME_OWNED_BY_THREAD || frame->prev_instr != _PyCode_CODE(code) - 1) return false;
+  if (kind_of(code) != kAlone) return false;
 #if PY_VERSION_HEX < 0x030C0000
   if (tstate->cframe->use_tracing) return false;
 #else
@@ -49,7 +72,21 @@ bool is_worth_taking(PyThreadState* tstate, _PyInterpreterFrame* frame) {
   return mark_of(frame_function(frame)) == Mark::kNone && callees->wants(frame_function(frame));
 }
 
+// The frame that the evaluator from before has been given. Where that one was installed while ours was, and is here
+// again (torch.compile's), it hands frames on to us.
+thread_local _PyInterpreterFrame* handed_on = nullptr;
+
+PyObject* hand_on(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwflag) {
+  _PyFrameEvalFunction next = previous;
+  if (next == nullptr || next == _PyEval_EvalFrameDefault) return _PyEval_EvalFrameDefault(tstate, frame, throwflag);
+  _PyInterpreterFrame* const outer = std::exchange(handed_on, frame);
+  PyObject* result = next(tstate, frame, throwflag);
+  handed_on = outer;
+  return result;
+}
+
 PyObject* on_frame(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwflag) {
+  if (handed_on == frame) return _PyEval_EvalFrameDefault(tstate, frame, throwflag);
   if (wanted != nullptr && frame_function(frame) == wanted->function && frame->owner == FRAME_OWNED_BY_THREAD) {
     Wanted* w = std::exchange(wanted, nullptr);
     remove_hook();
@@ -61,16 +98,13 @@ PyObject* on_frame(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwf
       left_alone = nullptr;
     } else if (is_worth_taking(tstate, frame)) {
       return take_on(tstate, frame, *callees);
-    } else if (disables_callees(frame_function(frame))) {
+    } else if (disables_callees(frame_function(frame)) || kind_of(frame->f_code) == kWorksForItself) {
       TakeCallees nobody(nullptr);
-      return _PyEval_EvalFrameDefault(tstate, frame, throwflag);
+      return hand_on(tstate, frame, throwflag);
     }
   }
-  if (interpreter == nullptr || interpreter->uninterpreted > 0 || trace::internal_call()) {
-    _PyFrameEvalFunction next = previous;
-    return next != nullptr && next != on_frame ? next(tstate, frame, throwflag)
-                                               : _PyEval_EvalFrameDefault(tstate, frame, throwflag);
-  }
+  if (interpreter == nullptr || interpreter->uninterpreted > 0 || trace::internal_call())
+    return hand_on(tstate, frame, throwflag);
   return interpreter->run_frame(tstate, frame, throwflag);
 }
 
@@ -145,7 +179,7 @@ Interpreter::~Interpreter() {
 void install_hook() {
   PyInterpreterState* interp = PyInterpreterState_Get();
   if (installed++ > 0) return;
-  previous = _PyInterpreterState_GetEvalFrameFunc(interp);
+  if (_PyFrameEvalFunction now = _PyInterpreterState_GetEvalFrameFunc(interp); now != on_frame) previous = now;
   _PyInterpreterState_SetEvalFrameFunc(interp, on_frame);
 }
 

@@ -53,6 +53,31 @@ bool disables_callees(PyObject* f) {
   return attribute(f, "_torchdynamo_disable_recursive") == Py_True;
 }
 
+namespace {
+PyObject* substitutes() {  // qualname -> {module: replacement}
+  static PyObject* const table = PyDict_New();
+  return table;
+}
+}  // namespace
+
+void substitute(PyObject* module, PyObject* qualname, PyObject* replacement) {
+  Ref modules = Ref::borrow(PyDict_GetItemWithError(substitutes(), qualname));
+  if (!modules) {
+    modules = Ref::steal(PyDict_New());
+    PyDict_SetItem(substitutes(), qualname, modules.get());
+  }
+  PyDict_SetItem(modules.get(), module, replacement);
+}
+
+PyObject* substitute_of(PyObject* f) {
+  auto* function = reinterpret_cast<PyFunctionObject*>(f);
+  PyObject* modules = PyDict_GetItemWithError(substitutes(), function->func_qualname);
+  if (modules == nullptr || function->func_module == nullptr) return nullptr;
+  PyObject* found = PyDict_GetItemWithError(modules, function->func_module);
+  if (found == nullptr) PyErr_Clear();  // a module name that cannot be hashed
+  return found;
+}
+
 Mark mark_of(PyObject* f) {
   if (!table().empty()) {
     auto it = table().find(f);

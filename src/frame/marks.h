@@ -16,6 +16,10 @@ enum class Mark : uint8_t {
 void mark(PyObject* callable, Mark mark);  // keeps the callable alive
 // Marks made here, and torch's own (torch.compiler.disable, assume_constant_result, allow_in_graph ...).
 Mark mark_of(PyObject* callable);
+// A Python function that stands in for one of torch's while a capture runs: the same results, by a way that can be
+// traced. Known by names, so that nothing has to be imported for it.
+void substitute(PyObject* module, PyObject* qualname, PyObject* replacement);
+PyObject* substitute_of(PyObject* function);  // borrowed; null: there is none
 // Of functions that torch disabled: what they call is not to be compiled either.
 bool disables_callees(PyObject* function);
 

@@ -30,11 +30,21 @@ bool is_foreign(PyObject* o) {
     if (std::strncmp(name, module, std::strlen(module)) == 0) return !PyType_Check(o);
   return false;
 }
+bool is_numpy_scalar(PyObject* o) {
+  for (PyTypeObject* t = Py_TYPE(o); t != nullptr; t = t->tp_base)
+    if (std::strcmp(t->tp_name, "numpy.generic") == 0) return true;
+  return false;
+}
+// Of a class derived from int, str and the like: never changes, but what it is stands in no attribute.
+bool is_value_of_a_subclass(PyObject* o) {
+  if (!(Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE)) return false;
+  return PyLong_Check(o) || PyUnicode_Check(o) || PyBytes_Check(o) || PyFloat_Check(o) || PyComplex_Check(o);
+}
 // Values that change in place where no guard looks.
 bool keeps_secrets(PyTypeObject* t) {
   for (; t != nullptr && t != &PyBaseObject_Type; t = t->tp_base)
     for (const char* name : {"bytearray", "memoryview", "array.array", "mmap.mmap", "_queue.SimpleQueue",
-                             "_random.Random", "weakproxy", "weakcallableproxy", "numpy.ndarray"})
+                             "_random.Random", "weakproxy", "weakcallableproxy"})
       if (std::strcmp(t->tp_name, name) == 0) return true;
   return false;
 }
@@ -333,6 +343,11 @@ void Recorder::describe(SourceId id, PyObject* object, bool parent_pinned) {
     fact(FactKind::kTypeIs, id, reinterpret_cast<PyObject*>(Py_TYPE(object)));
     return;
   }
+  if (is_value_of_a_subclass(object)) {
+    fact(FactKind::kIdentity, id, object);
+    return;
+  }
+  if (is_array(object) || (!is_atom(object) && is_numpy_scalar(object))) opaque_.insert(object);
   // Iterators that a caller hands over are other ones each time; the trace does not advance them (Interpreter::next).
   const bool iterator = source(id).kind == SourceKind::kArgument && PyIter_Check(object) &&
                         !(Py_TYPE(object)->tp_flags & Py_TPFLAGS_HEAPTYPE);
@@ -461,12 +476,63 @@ PyObject* Recorder::dict_get(PyObject* dict, PyObject* key) {
   return value;
 }
 
-void Recorder::not_opaque(PyObject* o) const {
-  if (is_opaque(o)) throw Declined(std::string("what is in an argument is looked at: ") + Py_TYPE(o)->tp_name);
+namespace {
+
+// What an array holds, as a text. Called by guards.
+PyObject* array_content(PyObject*, PyObject* array) {
+  Ref shape = Ref::steal(PyObject_GetAttrString(array, "shape"));
+  Ref strides = Ref::steal(PyObject_GetAttrString(array, "strides"));
+  Ref dtype = Ref::steal(PyObject_GetAttrString(array, "dtype"));
+  dtype = Ref::steal(dtype ? PyObject_GetAttrString(dtype.get(), "str") : nullptr);
+  Ref bytes = Ref::steal(PyObject_CallMethod(array, "tobytes", nullptr));
+  if (!shape || !strides || !dtype || !bytes) return nullptr;
+  const Py_hash_t hash = PyObject_Hash(bytes.get());
+  return PyUnicode_FromFormat("%R %R %R %zd", shape.get(), strides.get(), dtype.get(), hash);
+}
+
+bool is_small_array_of_numbers(PyObject* array) {
+  constexpr Py_ssize_t kMostBytes = 1 << 18;
+  Ref bytes = Ref::steal(PyObject_GetAttrString(array, "nbytes"));
+  Ref dtype = Ref::steal(PyObject_GetAttrString(array, "dtype"));
+  Ref kind = Ref::steal(dtype ? PyObject_GetAttrString(dtype.get(), "kind") : nullptr);
+  const bool numbers = kind && PyUnicode_Check(kind.get()) && PyUnicode_GET_LENGTH(kind.get()) == 1 &&
+                       std::strchr("biufcSU", static_cast<int>(PyUnicode_READ_CHAR(kind.get(), 0))) != nullptr;
+  const bool small = bytes && PyLong_AsSsize_t(bytes.get()) <= kMostBytes;
+  PyErr_Clear();
+  return numbers && small;
+}
+
+}  // namespace
+
+bool is_array(PyObject* o) { return std::strcmp(Py_TYPE(o)->tp_name, "numpy.ndarray") == 0; }
+
+void Recorder::not_opaque(PyObject* o) {
+  if (!is_opaque(o)) return;
+  if (const SourceId id = source_of(o);
+      id != kNoSource && source(id).kind != SourceKind::kArgument && is_numpy_scalar(o)) {  // never changes
+    opaque_.erase(o);
+    fact(FactKind::kIdentity, id, o);
+    return;
+  }
+  if (const SourceId id = source_of(o);
+      is_array(o) && id != kNoSource && source(id).kind != SourceKind::kArgument && is_small_array_of_numbers(o)) {
+    static PyMethodDef def = {"array_content", array_content, METH_O, nullptr};
+    static PyObject* const function = PyCFunction_New(&def, nullptr);
+    Ref content = Ref::steal(array_content(nullptr, o));
+    if (content) {
+      opaque_.erase(o);
+      fact(FactKind::kIdentity, id, o);
+      call_gives(function, &o, 1, nullptr, content.get());
+      return;
+    }
+    PyErr_Clear();
+  }
+  throw Declined(std::string("what is in an argument is looked at: ") + Py_TYPE(o)->tp_name);
 }
 
 void Recorder::length(PyObject* container) {
   not_opaque(container);
+  if (Py_TYPE(container) == &PyDictProxy_Type) return contents(container);
   SourceId id = source_of(container);
   if (id == kNoSource || detached(container)) return;
   if (appended(container) >= 0) return contents(container);
@@ -484,8 +550,11 @@ void Recorder::length(PyObject* container) {
 
 void Recorder::contents(PyObject* c) {
   not_opaque(c);
+  check_secrets(c);
   if (PyDictProxy_Type.tp_name != nullptr && Py_TYPE(c) == &PyDictProxy_Type) {
+    const bool old_proxy = is_old(c);
     c = reinterpret_cast<MappingProxyLayout*>(c)->mapping;
+    if (old_proxy && !is_old(c)) throw Declined("a mapping proxy from before the call");
     if (!PyDict_Check(c)) return;
   }
   if (is_dict_view(c)) {
@@ -562,8 +631,6 @@ void Recorder::contents(PyObject* c) {
     if (!value) throw Declined("an exception without arguments");
     reach(SourceKind::kSlot, id, -1, args, value.get());
     contents(value.get());
-  } else if (keeps_secrets(Py_TYPE(c))) {
-    throw Declined(std::string("what is in an object from before the call is read: ") + Py_TYPE(c)->tp_name);
   }
 }
 
@@ -598,9 +665,15 @@ void Recorder::dict_contents(PyObject* dict, PyObject* items) {
   }
 }
 
+void Recorder::check_secrets(PyObject* o) const {
+  if (is_old(o) && keeps_secrets(Py_TYPE(o)))
+    throw Declined(std::string("what is in an object from before the call is read: ") + Py_TYPE(o)->tp_name);
+}
+
 void Recorder::contents_deep(PyObject* o, int depth) {
   if (depth > kMaxDepth || is_atom(o)) return;
   not_opaque(o);
+  check_secrets(o);
   PyTypeObject* t = Py_TYPE(o);
   if (t->tp_flags & Py_TPFLAGS_HEAPTYPE) specials(t);
   if (t == &PyTuple_Type || t == &PyList_Type || PyTuple_Check(o) || PyList_Check(o)) {
@@ -629,8 +702,10 @@ void Recorder::contents_deep(PyObject* o, int depth) {
   } else if (PyAnySet_Check(o) || t == &PySlice_Type || t == &PyRange_Type || t == &PyDictProxy_Type ||
              is_dict_view(o)) {
     contents(o);
-  } else if (keeps_secrets(t)) {
-    contents(o);
+    if (t == &PySlice_Type) {
+      const auto* s = reinterpret_cast<PySliceObject*>(o);
+      for (PyObject* part : {s->start, s->stop, s->step}) contents_deep(part, depth + 1);
+    }
   } else if (is_old(o) && t == namespace_type()) {
     if (instance_dict(o) != kNoSource) contents_deep(*_PyObject_GetDictPtr(o), depth + 1);
   }

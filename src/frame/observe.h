@@ -35,6 +35,7 @@ bool is_tensor(PyObject* o);
 bool is_atom(PyObject* o);         // immutable, compared by value
 bool is_pinned_kind(PyObject* o);  // guarded by identity: types, functions, modules, descriptors ...
 bool is_deque(PyObject* o);
+bool is_array(PyObject* o);             // of numpy
 bool is_python_class(PyTypeObject* t);  // made by a class statement: its instances hold nothing but Python objects
 Ref ordered_items(PyObject* dict);      // (key, value) pairs in iteration order, an OrderedDict's own
 
@@ -52,9 +53,11 @@ class Recorder {
     return it == known_.end() ? kNoSource : it->second;
   }
   bool is_old(PyObject* o) const { return known_.count(o) != 0; }
-  // Arguments of foreign C types (arrays of numpy, files): only handed on, since only their type is guarded.
+  // Arguments of foreign C types (files ...) and arrays of numpy: only handed on, since only their type is guarded.
   bool is_opaque(PyObject* o) const { return !opaque_.empty() && opaque_.count(o) != 0; }
-  void not_opaque(PyObject* o) const;  // throws Declined
+  void check_secrets(PyObject* o) const;  // of a type that keeps what no fact holds: throws Declined
+  // Throws Declined; of an array that is no argument everything is guarded from here on instead.
+  void not_opaque(PyObject* o);
 
   // `object` was read through this path: names it, records what must be true of it. Throws Declined.
   void reach(SourceKind kind, SourceId parent, int64_t index, PyObject* key, PyObject* object);

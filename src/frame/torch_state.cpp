@@ -46,6 +46,12 @@ const std::vector<Row>& rows() {
       add(get, set);
     add("_get_fp32_precision_getter", "_set_fp32_precision_setter",
         {PyUnicode_InternFromString("cuda"), PyUnicode_InternFromString("all")});
+    for (const auto& [get, set] : {std::pair{"_get_flash_sdp_enabled", "_set_sdp_use_flash"},
+                                   {"_get_mem_efficient_sdp_enabled", "_set_sdp_use_mem_efficient"},
+                                   {"_get_math_sdp_enabled", "_set_sdp_use_math"},
+                                   {"_get_cudnn_sdp_enabled", "_set_sdp_use_cudnn"},
+                                   {"_get_overrideable_sdp_enabled", "_set_sdp_use_overrideable"}})
+      add(get, set);
     add("_len_torch_function_stack", nullptr);
     add("_len_torch_dispatch_stack", nullptr);
     add("_get_torch_function_state", "_set_torch_function_state");

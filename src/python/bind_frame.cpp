@@ -14,6 +14,7 @@
 #include "guards/guards.h"
 #include "python/bind.h"
 #include "torch/eval.h"
+#include "trace/assume.h"
 
 namespace py = pybind11;
 
@@ -107,6 +108,10 @@ void bind_frame(py::module_& m) {
                          : how == "disallow" ? frame::Mark::kDisallow
                                              : frame::Mark::kConstant);
   });
+  m.def("substitute", [](const py::str& module, const py::str& qualname, const py::object& replacement) {
+    frame::substitute(module.ptr(), qualname.ptr(), replacement.ptr());
+  });
+  m.def("randomness", &trace::randomness);
   py::module_ f = m.def_submodule("_frame", "the frame interpreter, for tests");
   py::class_<FrameCapture>(f, "Capture")
       .def_property_readonly("declined", [](const FrameCapture& c) { return c.capture.declined; })

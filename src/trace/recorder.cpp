@@ -5,7 +5,9 @@
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/SequenceNumber.h>
 #include <ATen/autocast_mode.h>
+#include <ATen/ops/_assert_async.h>
 #include <ATen/ops/_local_scalar_dense.h>
+#include <ATen/ops/logical_not.h>
 #include <c10/core/DefaultDtype.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
@@ -21,6 +23,7 @@
 
 #include "base/check.h"
 #include "torch/eval.h"
+#include "trace/assume.h"
 #include "trace/number.h"
 
 namespace flashover::trace {
@@ -838,6 +841,36 @@ std::optional<at::Tensor> Recorder::constant_value(const at::Tensor& t) {
   return aten::eval_graph(slice, inputs)[0];
 }
 
+Assumption& assumption() {
+  thread_local Assumption a;
+  return a;
+}
+
+namespace {
+
+// bool(tensor) where one answer leads to an exception: the graph checks that it is the other one.
+bool assume(Stack& stack) {
+  const at::Tensor t = stack.back().toTensor();
+  if (!t.device().is_cpu() || t.is_complex()) return false;
+  const int truth = std::exchange(assumption().truth, -1);
+  at::_assert_async(truth == 1 ? t : t.logical_not());
+  assumption().made = true;
+  stack.pop_back();
+  stack.emplace_back(t.is_floating_point()          ? at::Scalar(static_cast<double>(truth))
+                     : t.scalar_type() == at::kBool ? at::Scalar(truth == 1)
+                                                    : at::Scalar(static_cast<int64_t>(truth)));
+  return true;
+}
+
+}  // namespace
+
+int64_t randomness() {
+  auto* recorder = static_cast<Recorder*>(current());
+  if (recorder == nullptr) return 0;
+  const auto& nodes = recorder->graph().nodes;
+  return std::count_if(nodes.begin(), nodes.end(), [](const graph::Node& n) { return n.op->nondeterministic; });
+}
+
 bool Recorder::call_on_constants(OpFacts& facts, Stack& stack, size_t base) {
   const auto& specs = facts.schema.args;
   bool any = false, unknown = false;
@@ -854,6 +887,8 @@ bool Recorder::call_on_constants(OpFacts& facts, Stack& stack, size_t base) {
     }));
   if (unknown || facts.schema.any_written) {
     if (facts.may_ask_meta) return false;
+    if (assumption().truth >= 0 && facts.schema.name == "aten._local_scalar_dense.default" && assume(stack))
+      return true;
     throw Declined("data-dependent: " + facts.schema.name + " needs the value of a traced tensor");
   }
   if (!any) return false;

@@ -145,6 +145,12 @@ int Interpreter::lookup_by_slot(PyObject* o, getattrofunc slot, PyObject* name, 
     if (own == nullptr) return find_attr(f, name, out);
   }
   const char* kind = Py_TYPE(o)->tp_name;
+  if (PyType_Check(o) && std::strcmp(kind, "pybind11_type") == 0) {  // type's own, but its methods are not bound
+    Ref own = Ref::borrow(recorder.type_lookup(reinterpret_cast<PyTypeObject*>(o), name));
+    if (!own || !PyInstanceMethod_Check(own.get())) return lookup_type(reinterpret_cast<PyTypeObject*>(o), name, out);
+    *out = own.release();
+    return 1;
+  }
   static const char* const kPlain[] = {
       "types.GenericAlias", "method",         "types.UnionType", "classmethod",
       "staticmethod",       "typing.Generic", "mappingproxy",    "builtin_function_or_method"};
@@ -166,6 +172,14 @@ PyObject* Interpreter::bind(PyObject* d, PyObject* o, PyTypeObject* type) {
     recorder.type_lookup(Py_TYPE(d), name);
   }
   Ref keep = Ref::borrow(d);
+  if (Py_TYPE(d) == &PyProperty_Type && o != nullptr) {  // a getter written in C would look at the object unseen
+    static PyObject* const fget = interned("fget");
+    Ref getter = Ref::steal(PyObject_GetAttr(d, fget));
+    if (getter && getter.get() != Py_None && !PyFunction_Check(getter.get())) {
+      PyObject* args[2] = {nullptr, o};
+      return call(getter.get(), args + 1, 1, nullptr);
+    }
+  }
   return get(d, o, reinterpret_cast<PyObject*>(type));
 }
 

@@ -293,6 +293,44 @@ PyObject* tensor_of_number(Interpreter& in, PyObject* f, PyObject* const* args, 
   return in.call(full.get(), all + 1, 2, names.get());
 }
 
+// operator.itemgetter, attrgetter and methodcaller do what the expressions do.
+PyObject* call_getter(Interpreter& in, PyObject* f, PyObject* o) {
+  ++in.uninterpreted;
+  Ref made_of = Ref::steal(PyObject_CallMethod(f, "__reduce__", nullptr));
+  --in.uninterpreted;
+  if (!made_of || !PyTuple_Check(made_of.get()) || PyTuple_GET_SIZE(made_of.get()) < 2 ||
+      PyTuple_GET_ITEM(made_of.get(), 0) != reinterpret_cast<PyObject*>(Py_TYPE(f)))
+    throw Declined("call of " + callable_name(f));  // a methodcaller with keywords
+  PyObject* parts = PyTuple_GET_ITEM(made_of.get(), 1);
+  const Py_ssize_t n = PyTuple_GET_SIZE(parts);
+  const char* kind = Py_TYPE(f)->tp_name + std::strlen("operator.");
+  if (std::strcmp(kind, "methodcaller") == 0) {
+    Ref method = Ref::steal(in.get_attr(o, PyTuple_GET_ITEM(parts, 0)));
+    Ref rest = Ref::steal(PyTuple_GetSlice(parts, 1, n));
+    return method && rest ? in.call_spread(method.get(), rest.get(), nullptr) : nullptr;
+  }
+  const auto one = [&](PyObject* part) {
+    if (std::strcmp(kind, "itemgetter") == 0) return Ref::steal(in.subscript(o, part));
+    Ref names = Ref::steal(PyObject_CallMethod(part, "split", "s", "."));
+    Ref at = Ref::borrow(o);
+    for (Py_ssize_t i = 0; names && at && i < PyList_GET_SIZE(names.get()); ++i) {
+      PyObject* name = Py_NewRef(PyList_GET_ITEM(names.get(), i));
+      PyUnicode_InternInPlace(&name);
+      at = Ref::steal(in.get_attr(at.get(), name));
+      Py_DECREF(name);
+    }
+    return at;
+  };
+  if (n == 1) return one(PyTuple_GET_ITEM(parts, 0)).release();
+  Ref all = Ref::steal(PyTuple_New(n));
+  for (Py_ssize_t i = 0; all && i < n; ++i) {
+    Ref value = one(PyTuple_GET_ITEM(parts, i));
+    if (!value) return nullptr;
+    PyTuple_SET_ITEM(all.get(), i, value.release());
+  }
+  return all.release();
+}
+
 // C callables that only move objects about.
 bool only_moves(PyObject* f) {
   if (PyType_Check(f)) {
@@ -399,36 +437,6 @@ bool Interpreter::call_with_numbers(PyObject* f, PyObject* const* args, size_t n
   numbers.read_deep(f);
   for (size_t i = 0; i < count; ++i) numbers.read_deep(args[i]);
   return false;
-}
-
-// operator.attrgetter and methodcaller: what they look up is seen as if the program had written it out.
-static PyObject* call_getter(Interpreter& in, PyObject* f, PyObject* o, bool attributes) {
-  Ref parts = Ref::steal(PyObject_CallMethod(f, "__reduce__", nullptr));
-  PyObject* made_of = parts && PyTuple_Check(parts.get()) ? PyTuple_GET_ITEM(parts.get(), 1) : nullptr;
-  if (made_of == nullptr || PyTuple_GET_ITEM(parts.get(), 0) != reinterpret_cast<PyObject*>(Py_TYPE(f)))
-    throw Declined("call of " + callable_name(f));
-  const Py_ssize_t n = PyTuple_GET_SIZE(made_of);
-  if (!attributes) {
-    Ref method = Ref::steal(in.get_attr(o, PyTuple_GET_ITEM(made_of, 0)));
-    std::vector<PyObject*> args(1);
-    for (Py_ssize_t i = 1; i < n; ++i) args.push_back(PyTuple_GET_ITEM(made_of, i));
-    return method ? in.call(method.get(), args.data() + 1, args.size() - 1, nullptr) : nullptr;
-  }
-  std::vector<Ref> values;
-  for (Py_ssize_t i = 0; i < n; ++i) {
-    Ref dot = Ref::steal(PyUnicode_FromString("."));
-    Ref names = Ref::steal(PyUnicode_Split(PyTuple_GET_ITEM(made_of, i), dot.get(), -1));
-    Ref value = Ref::borrow(o);
-    for (Py_ssize_t k = 0; names && value && k < PyList_GET_SIZE(names.get()); ++k)
-      value = Ref::steal(in.get_attr(value.get(), PyList_GET_ITEM(names.get(), k)));
-    if (!value) return nullptr;
-    values.push_back(std::move(value));
-  }
-  if (n == 1) return values.front().release();
-  PyObject* all = PyTuple_New(n);
-  for (Py_ssize_t i = 0; all != nullptr && i < n; ++i)
-    PyTuple_SET_ITEM(all, i, values[static_cast<size_t>(i)].release());
-  return all;
 }
 
 PyObject* Interpreter::call(PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames) {
@@ -663,13 +671,13 @@ PyObject* Interpreter::call(PyObject* f, PyObject* const* args, size_t nargs, Py
     if (bound.get() != f && Py_TYPE(bound.get()) != t) return call(bound.get(), args, nargs, kwnames);
   }
   if (t->tp_call == nullptr) return call_plain(f, args, nargs, kwnames);  // raises
-  if (std::strcmp(t->tp_name, "types.GenericAlias") == 0 || std::strcmp(t->tp_name, "operator.itemgetter") == 0 ||
-      std::strcmp(t->tp_name, "operator.attrgetter") == 0 || std::strcmp(t->tp_name, "operator.methodcaller") == 0 ||
+  if (std::strncmp(t->tp_name, "operator.", 9) == 0 && nargs == 1 && kwnames == nullptr) {
+    recorder.identity(f);
+    return call_getter(*this, f, args[0]);
+  }
+  if (std::strcmp(t->tp_name, "types.GenericAlias") == 0 || std::strncmp(t->tp_name, "operator.", 9) == 0 ||
       std::strcmp(t->tp_name, "staticmethod") == 0) {
     recorder.identity(f);  // what it was made of cannot change
-    const bool attributes = std::strcmp(t->tp_name, "operator.attrgetter") == 0;
-    if ((attributes || std::strcmp(t->tp_name, "operator.methodcaller") == 0) && count == 1)
-      return call_getter(*this, f, args[0], attributes);
     for (size_t i = 0; i < count; ++i) consume(args[i]);
     return call_plain(f, args, nargs, kwnames);
   }
@@ -700,6 +708,10 @@ PyObject* Interpreter::call_marked(Mark mark, PyObject* f, PyObject* const* args
 PyObject* Interpreter::call_native(PyObject* f, PyObject* self, const Native& n, PyObject* const* args, size_t nargs,
                                    PyObject* kwnames) {
   const size_t count = nargs + keyword_count(kwnames);
+  if ((n.flags & Native::kTensors) && count > 0 && is_array(args[0]) && PyCFunction_Check(f)) {
+    const char* name = reinterpret_cast<PyCFunctionObject*>(f)->m_ml->ml_name;
+    if (std::strcmp(name, "as_tensor") == 0 || std::strcmp(name, "asarray") == 0) unknown_call(f);  // share its memory
+  }
   if (n.flags & (Native::kReads | Native::kTensors)) {
     for (size_t i = 0; i < count; ++i) look_through(args[i]);
     if (!(n.flags & Native::kTensors) && nargs > 0) {  // len, iter, str ...: their special methods
@@ -739,6 +751,7 @@ PyObject* Interpreter::call_native(PyObject* f, PyObject* self, const Native& n,
     recorder.fact(FactKind::kIdentity, recorder.source_of(self), self);
   if (self != nullptr && Py_TYPE(self) == &PyDictProxy_Type && (n.flags & Native::kReadsSelf)) {
     PyObject* mapping = reinterpret_cast<MappingProxyLayout*>(self)->mapping;
+    if (recorder.is_old(self) && !recorder.is_old(mapping)) throw Declined("a mapping proxy from before the call");
     const bool one = PyDict_CheckExact(mapping) && nargs > 0 && kwnames == nullptr && std::strcmp(name, "get") == 0 &&
                      PyCFunction_Check(f);
     if (one && recorder.dict_get(mapping, args[0]) == nullptr && PyErr_Occurred()) return nullptr;
@@ -783,6 +796,10 @@ PyObject* Interpreter::call_wrapper(PyObject* f, PyWrapperDescrObject* descr, Py
     }
     if (is("__next__") && recorder.is_old(self) && !(Py_TYPE(self)->tp_flags & Py_TPFLAGS_HEAPTYPE))
       throw Declined("an iterator from before the call is advanced");
+    const auto reads = {"__init__", "__int__", "__invert__", "__index__", "__iter__"};
+    if (is_array(self) && (is("__setitem__") || is("__delitem__") || is("__init__") ||
+                           (std::strncmp(name, "__i", 3) == 0 && std::none_of(reads.begin(), reads.end(), is))))
+      throw Declined("an array of numpy is written");
     if (recorder.is_old(self)) {
       if (PyDict_Check(self) || PyList_Check(self) || PySet_Check(self) || is_deque(self)) {
         if (is("__setitem__") || is("__delitem__")) {

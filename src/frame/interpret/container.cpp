@@ -20,9 +20,10 @@ bool inherits(Slot PyMappingMethods::*member, PyTypeObject* t, PyTypeObject* bas
 }
 
 // A class shows its dict by a proxy made for the occasion: what is read is the dict, which the recorder knows.
-PyObject* behind_proxy(PyObject* o) {
+PyObject* behind_proxy(const Recorder& recorder, PyObject* o) {
   if (Py_TYPE(o) != &PyDictProxy_Type) return o;
   PyObject* mapping = reinterpret_cast<MappingProxyLayout*>(o)->mapping;
+  if (recorder.is_old(o) && !recorder.is_old(mapping)) throw Declined("a mapping proxy from before the call");
   return PyDict_CheckExact(mapping) ? mapping : o;
 }
 
@@ -80,7 +81,7 @@ void Interpreter::look_through(PyObject* o) {
 
 PyObject* Interpreter::subscript(PyObject* o, PyObject* key) {
   if (plain) return PyObject_GetItem(o, key);
-  o = behind_proxy(o);
+  o = behind_proxy(recorder, o);
   PyTypeObject* t = Py_TYPE(o);
   if (recorder.numbers.any()) recorder.numbers.read_deep(key);
   if (is_tensor(o)) {
@@ -96,14 +97,21 @@ PyObject* Interpreter::subscript(PyObject* o, PyObject* key) {
     return PyObject_GetItem(o, key);
   }
   SourceId id = recorder.source_of(o);
-  if (PyDict_Check(o) && inherits(&PyMappingMethods::mp_subscript, t, &PyDict_Type)) {
+  // dict and list have a method beside their slot: a subclass has a slot of its own that calls it.
+  static PyObject* const getitem_name = PyUnicode_InternFromString("__getitem__");
+  PyObject* const method = (t->tp_flags & Py_TPFLAGS_HEAPTYPE) ? recorder.type_lookup(t, getitem_name) : nullptr;
+  const auto has_own_of = [&](PyTypeObject* base) {
+    if (inherits(&PyMappingMethods::mp_subscript, t, base)) return true;
+    return method != nullptr && Py_TYPE(method) == &PyMethodDescr_Type && PyDescr_TYPE(method) == base;
+  };
+  if (PyDict_Check(o) && has_own_of(&PyDict_Type)) {
     PyObject* v = recorder.dict_get(o, key);
     if (v != nullptr) return Py_NewRef(v);
     if (PyErr_Occurred()) return nullptr;
-    if (t == known_types().defaultdict) journal.whole(o);
+    if (PyObject_TypeCheck(o, known_types().defaultdict)) journal.whole(o);
     return PyObject_GetItem(o, key);
   }
-  if ((PyList_Check(o) && inherits(&PyMappingMethods::mp_subscript, t, &PyList_Type)) ||
+  if ((PyList_Check(o) && has_own_of(&PyList_Type)) ||
       (PyTuple_Check(o) && inherits(&PyMappingMethods::mp_subscript, t, &PyTuple_Type))) {
     if (recorder.appended(o) >= 0) recorder.contents(o);
     if (PyLong_CheckExact(key) && !recorder.detached(o)) {
@@ -124,13 +132,17 @@ PyObject* Interpreter::subscript(PyObject* o, PyObject* key) {
     return PyObject_GetItem(o, key);
   }
   look_special(o, "__getitem__");
-  if (is_deque(o) || !is_python_class(t)) recorder.contents(o);
+  if (is_deque(o) || !is_python_class(t))
+    recorder.contents(o);
+  else if (method == nullptr || !PyFunction_Check(method))
+    consume(o);
   return PyObject_GetItem(o, key);
 }
 
 int Interpreter::set_subscript(PyObject* o, PyObject* key, PyObject* value) {
   if (plain) return value != nullptr ? PyObject_SetItem(o, key, value) : PyObject_DelItem(o, key);
   recorder.not_opaque(o);
+  if (is_array(o)) throw Declined("an array of numpy is written");  // one made here may share another one's memory
   if (recorder.numbers.any()) {
     recorder.numbers.read_deep(key);
     if (value != nullptr && is_tensor(o)) recorder.numbers.read_deep(value);
@@ -211,6 +223,7 @@ int Interpreter::truth(PyObject* o) {
   if (o == Py_True) return 1;
   if (o == Py_False || o == Py_None) return 0;
   recorder.not_opaque(o);
+  recorder.check_secrets(o);
   if (recorder.numbers.is(o)) {
     if (const int known = recorder.numbers.truth(o); known >= 0) return known;
     recorder.numbers.read(o);
@@ -228,7 +241,7 @@ int Interpreter::truth(PyObject* o) {
 
 int Interpreter::contains(PyObject* c, PyObject* item) {
   if (plain) return PySequence_Contains(c, item);
-  c = behind_proxy(c);
+  c = behind_proxy(recorder, c);
   recorder.not_opaque(c);
   if (recorder.numbers.any()) {
     recorder.numbers.read_deep(c);
@@ -324,6 +337,7 @@ PyObject* Interpreter::binary(PyObject* a, PyObject* b, int op) {
         if (op >= kFirstInPlace) look_special(o, ("__i" + name + "__").c_str());
       }
     }
+    if (op >= kFirstInPlace && is_array(a)) throw Declined("an array of numpy is written");
     if (op >= kFirstInPlace && recorder.is_old(a) && !is_tensor(a) &&
         (PyList_Check(a) || PySet_Check(a) || PyDict_Check(a) || is_deque(a)))
       journal.whole(a);

@@ -3,11 +3,13 @@
 #include <opcode.h>
 
 #include <algorithm>
+#include <unordered_set>
 
 #include "frame/interpret/interpreter.h"
 #include "frame/interpret/opcode_parts.h"
 #include "frame/resume.h"
 #include "graph/checkpoint.h"
+#include "trace/assume.h"
 
 namespace flashover::frame {
 namespace {
@@ -194,6 +196,16 @@ PyObject* Interpreter::run_frame(PyThreadState* tstate, _PyInterpreterFrame* fra
       if (!throwflag && reinterpret_cast<PyGenObject*>(generator)->gi_weakreflist == nullptr)
         generators_.push_back(Ref::steal(PyWeakref_NewRef(generator, nullptr)));
     }
+    if (PyObject* other = substitute_of(frame_function(frame));
+        other != nullptr && !code->generator &&
+        !(top_ != nullptr && reinterpret_cast<PyObject*>(top_->frame->f_code) == PyFunction_GET_CODE(other))) {
+      tail_ = direct;
+      PyObject* result = call_substitute(frame, other);
+#if PY_VERSION_HEX >= 0x030C0000
+      finish_frame(tstate, frame);
+#endif
+      return result;
+    }
     if (const Library library = library_code(frame->f_code); library != Library::kNo) {
       const int args = library == Library::kUnseen ? 0 : frame->f_code->co_argcount + frame->f_code->co_kwonlyargcount;
       for (int i = 0; i < args; ++i)
@@ -212,6 +224,67 @@ PyObject* Interpreter::run_frame(PyThreadState* tstate, _PyInterpreterFrame* fra
   }
   tail_ = direct;
   return evaluate(tstate, frame, throwflag);
+}
+
+// The frame has its arguments and has not begun.
+PyObject* Interpreter::call_substitute(_PyInterpreterFrame* frame, PyObject* other) {
+  const PyCodeObject* code = frame->f_code;
+  if (!recorder.is_old(other)) recorder.constant(other);
+  int at = code->co_argcount;
+  Ref positional = Ref::steal(PyList_New(0)), named = Ref::steal(PyDict_New());
+  for (int i = 0; i < at; ++i) PyList_Append(positional.get(), frame->localsplus[i]);
+  for (int i = 0; i < code->co_kwonlyargcount; ++i, ++at)
+    PyDict_SetItem(named.get(), PyTuple_GET_ITEM(code->co_localsplusnames, at), frame->localsplus[at]);
+  if (code->co_flags & CO_VARARGS) {
+    recorder.contents(frame->localsplus[at]);
+    PyList_SetSlice(positional.get(), PY_SSIZE_T_MAX, PY_SSIZE_T_MAX, frame->localsplus[at++]);
+  }
+  if (code->co_flags & CO_VARKEYWORDS) {
+    recorder.contents(frame->localsplus[at]);
+    PyDict_Update(named.get(), frame->localsplus[at]);
+  }
+  Ref args = Ref::steal(PyList_AsTuple(positional.get()));
+  if (!args || PyErr_Occurred()) return nullptr;
+  return PyObject_Call(other, args.get(), named.get());
+}
+
+namespace {
+
+// Code that does nothing but make an exception and raise it, out of the frame, whichever way it goes.
+bool only_raises(const Code& code, int pc) {
+  constexpr size_t kMost = 400;
+  std::vector<int> open = {pc};
+  std::unordered_set<int> seen;
+  while (!open.empty()) {
+    pc = open.back();
+    open.pop_back();
+    if (pc < 0 || pc >= static_cast<int>(code.instructions.size()) || seen.size() > kMost) return false;
+    if (!seen.insert(pc).second) continue;
+    const Instruction& in = code.instructions[static_cast<size_t>(pc)];
+    if (handler_at(code, pc) != nullptr) return false;
+    if (in.op == RAISE_VARARGS && in.arg > 0) continue;
+    const Flow flow = flow_of(in, pc);
+    if ((!flow.falls_through && flow.target < 0) || (flow.target >= 0 && flow.target <= pc)) return false;
+    if (flow.falls_through) open.push_back(pc + 1 + in.skip);
+    if (flow.target >= 0) open.push_back(flow.target);
+  }
+  return true;
+}
+
+}  // namespace
+
+// The truth of what a conditional jump takes. Where a tensor decides between going on and raising, the program is taken
+// to go on.
+int Interpreter::truth_for_jump(PyObject* o, const Code& code, int next, int target, bool jumps_when) {
+  if (plain || session == nullptr || !assumes || !session->is_trace_tensor(o)) return truth(o);
+  if (only_raises(code, next)) {
+    trace::assumption().truth = jumps_when ? 1 : 0;
+  } else if (only_raises(code, target)) {
+    trace::assumption().truth = jumps_when ? 0 : 1;
+  }
+  const int result = truth(o);
+  trace::assumption().truth = -1;
+  return result;
 }
 
 #define PUSH(v)             \
@@ -870,10 +943,10 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
           case POP_JUMP_BACKWARD_IF_FALSE:
           case POP_JUMP_BACKWARD_IF_TRUE: {
             Ref v = Ref::steal(POP());
-            int t = truth(v.get());
-            if (t < 0) goto error;
             const bool wanted = in.op == POP_JUMP_FORWARD_IF_TRUE || in.op == POP_JUMP_BACKWARD_IF_TRUE;
             const bool forward = in.op == POP_JUMP_FORWARD_IF_FALSE || in.op == POP_JUMP_FORWARD_IF_TRUE;
+            int t = truth_for_jump(v.get(), *code, pc, pc + (forward ? arg : -arg), wanted);
+            if (t < 0) goto error;
             if ((t != 0) == wanted) pc += forward ? arg : -arg;
             break;
           }
@@ -902,7 +975,7 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
           case POP_JUMP_IF_FALSE:
           case POP_JUMP_IF_TRUE: {
             Ref v = Ref::steal(POP());
-            int t = truth(v.get());
+            int t = truth_for_jump(v.get(), *code, pc, pc + arg, in.op == POP_JUMP_IF_TRUE);
             if (t < 0) goto error;
             if ((t != 0) == (in.op == POP_JUMP_IF_TRUE)) pc += arg;
             break;
@@ -1360,7 +1433,8 @@ bool is_torchs_own(PyCodeObject* code) {
   }();
   const char* file = PyUnicode_AsUTF8(code->co_filename);
   if (file == nullptr) PyErr_Clear();
-  return file != nullptr && !folder.empty() && std::string_view(file).starts_with(folder);
+  return file != nullptr && !folder.empty() &&
+         (std::string_view(file).starts_with(folder) || std::string_view(file).ends_with("/flashover/_substitutes.py"));
 }
 
 }  // namespace

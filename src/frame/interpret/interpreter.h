@@ -139,17 +139,21 @@ class Interpreter {
   const bool plain = false;
   // Generators that were started and are not finished are of the trace: they end without running anything more.
   void end_generators();
+  bool assumes = false;           // that a tensor does not make the program raise, and the graph checks it
   bool items_as_symbols = false;  // an operator of torch runs: what it asks a tensor for goes to an operator again
   std::vector<Ref> left_ranges;   // that were entered before the trace and are left in it
   std::vector<Ref> ranges;        // record_functions of the trace that are entered
   bool switched = false;          // the program set a switch of torch's
   Ref autocast_cache;             // what torch.is_autocast_cache_enabled() says to the program
+  std::vector<Ref> dual_levels;   // of torch.autograd.forward_ad, entered and not left yet
   std::vector<Ref> locks;         // acquired by the program and not released yet
   int uninterpreted = 0;          // > 0: frames run in CPython's own evaluator, effects stay
 
  private:
   friend struct NativeCalls;
   PyObject* evaluate(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwflag, PlainRun* run = nullptr);
+  PyObject* call_substitute(_PyInterpreterFrame* frame, PyObject* other);
+  int truth_for_jump(PyObject* o, const Code& code, int next, int target, bool jumps_when);
   void note_break();
   Path path_here() const;
   PyObject* call_checkpoint(PyObject* const* args, size_t nargs, PyObject* kwnames);

@@ -107,6 +107,37 @@ PyObject* do_switch(const NativeCall& c) {
   return c.run();
 }
 
+// Levels of forward-mode differentiation are closed again when the capture ends. (Together with levels of
+// torch.func.grad they are left to eager.)
+bool differentiates() {
+  Ref functorch = Ref::steal(PyImport_ImportModule("torch._C._functorch"));
+  Ref stack = Ref::steal(functorch ? PyObject_CallMethod(functorch.get(), "get_interpreter_stack", nullptr) : nullptr);
+  bool any = false;
+  for (Py_ssize_t i = 0; stack && PyList_Check(stack.get()) && i < PyList_GET_SIZE(stack.get()); ++i) {
+    Ref key = Ref::steal(PyObject_CallMethod(PyList_GET_ITEM(stack.get(), i), "key", nullptr));
+    Ref name = Ref::steal(key ? PyObject_GetAttrString(key.get(), "name") : nullptr);
+    any = any || !name || !PyUnicode_Check(name.get()) || PyUnicode_CompareWithASCIIString(name.get(), "Grad") == 0;
+  }
+  PyErr_Clear();
+  return any;
+}
+PyObject* do_enter_grad_level(const NativeCall& c) {
+  if (!c.in.dual_levels.empty()) throw Declined("torch.func.grad inside of a dual level");
+  return c.run();
+}
+PyObject* do_enter_dual_level(const NativeCall& c) {
+  if (differentiates()) throw Declined("a dual level inside of torch.func.grad");
+  Ref level = Ref::steal(c.run());
+  if (level) c.in.dual_levels.push_back(Ref::borrow(level.get()));
+  return level.release();
+}
+PyObject* do_exit_dual_level(const NativeCall& c) {
+  if (c.in.dual_levels.empty()) throw Declined("a dual level from before the call is left");
+  Ref done = Ref::steal(c.run());
+  if (done) c.in.dual_levels.pop_back();
+  return done.release();
+}
+
 // The trace turns the cache of autocast off; the program sees what it would see.
 PyObject* do_autocast_cache(const NativeCall& c) {
   return c.in.autocast_cache ? Py_NewRef(c.in.autocast_cache.get()) : c.run();
@@ -450,7 +481,8 @@ const Row kFunctions[] = {
      "_log_api_usage_once _jit_debug_module_iterators _is_torch_function_enabled "
      "_is_torch_function_all_disabled _len_torch_function_stack _len_torch_dispatch_stack "
      "_get_cudnn_enabled _get_mkldnn_enabled _get_flash_sdp_enabled _get_mem_efficient_sdp_enabled "
-     "_get_math_sdp_enabled _get_cudnn_sdp_enabled _get_deterministic_algorithms _get_cudnn_benchmark "
+     "_get_math_sdp_enabled _get_cudnn_sdp_enabled _get_overrideable_sdp_enabled _get_deterministic_algorithms "
+     "_get_cudnn_benchmark "
      "_get_cudnn_deterministic _get_deterministic_algorithms_warn_only _is_tracing "
      "_are_functorch_transforms_active _functorch_is_active _get_cpu_capability _cuda_isInBadFork "
      "_cuda_getDeviceCount _cuda_isCurrentStreamCapturing _get_accelerator _accelerator_getAccelerator "
@@ -476,7 +508,8 @@ const Row kFunctions[] = {
      kShares, do_state},
     {"torch._C",
      "_set_cudnn_enabled _set_cudnn_benchmark _set_cudnn_deterministic _set_cudnn_allow_tf32 "
-     "_cuda_set_cudnn_benchmark_limit _set_fp32_precision_setter _set_fwd_grad_enabled",
+     "_cuda_set_cudnn_benchmark_limit _set_fp32_precision_setter _set_fwd_grad_enabled _set_default_dtype "
+     "_set_sdp_use_flash _set_sdp_use_mem_efficient _set_sdp_use_math _set_sdp_use_cudnn _set_sdp_use_overrideable",
      kShares, do_switch},
     {"torch._C", "is_autocast_cache_enabled", kShares, do_autocast_cache},
     {"torch._C", "set_autocast_cache_enabled", kShares, do_set_autocast_cache},
@@ -485,7 +518,7 @@ const Row kFunctions[] = {
      "maybe_current_level maybe_get_level current_level get_dynamic_layer_stack_depth maybe_get_bdim "
      "is_dead_tensor_wrapper _add_batch_dim _remove_batch_dim _vmap_increment_nesting "
      "_vmap_decrement_nesting _unwrap_batched _is_vmap_fallback_enabled unwrap_if_dead get_unwrapped "
-     "is_functionaltensor is_legacy_batchedtensor _grad_increment_nesting _grad_decrement_nesting _wrap_for_grad "
+     "is_functionaltensor is_legacy_batchedtensor _grad_decrement_nesting _wrap_for_grad "
      "_unwrap_for_grad _jvp_increment_nesting _jvp_decrement_nesting get_inplace_requires_grad_allowed "
      "set_inplace_requires_grad_allowed get_single_level_autograd_function_allowed "
      "set_single_level_autograd_function_allowed",
@@ -494,9 +527,13 @@ const Row kFunctions[] = {
     {"torch._C._autograd", "_saved_tensors_hooks_disable _saved_tensors_hooks_enable", kShares},
     {"torch._C._dynamo.autograd_compiler", "set_autograd_compiler", kShares},  // off, and back, around torch.func.grad
     {"torch._C._nn", "_parse_to", kTensors | kShares},
+    {"torch._C._functorch", "_grad_increment_nesting", kShares, do_enter_grad_level},
+    {"torch._C", "_enter_dual_level", 0, do_enter_dual_level},
+    {"torch._C", "_exit_dual_level", 0, do_exit_dual_level},
     {"torch._C", "parse_schema", 0},
     {"torch._C", "_group_tensors_by_device_and_dtype", kTensors | kShares},
     {"torch.cuda", "_get_device_properties", kShares},
+    {"flashover._C", "randomness", 0},
 };
 
 const Row kMethods[] = {
@@ -544,7 +581,8 @@ const Row kMethods[] = {
     {"builtins:BaseException", "with_traceback add_note __setstate__", kShares, do_exception_write},
     {"types:GeneratorType", "send throw close", kShares, do_generator},
     {"types:MappingProxyType", "get keys values items copy", kReadsSelf | kShares},
-    {"types:DictKeysType", "isdisjoint", kReads},
+    {"builtins:dict_keys", "isdisjoint", kReads},
+    {"builtins:dict_items", "isdisjoint", kReads},
     {"re:Pattern", "*", kReads},
     {"re:Match", "*", kReads | kShares},
     {"_thread:RLock", "acquire __enter__", kShares, do_lock},
@@ -715,6 +753,8 @@ class Table {
       PyErr_Clear();
       if (!t) {  // not exported under its name: the type of a live object would do, but none is needed
         if (owner == "builtins:mappingproxy") t = Ref::borrow(reinterpret_cast<PyObject*>(&PyDictProxy_Type));
+        if (owner == "builtins:dict_keys") t = Ref::borrow(reinterpret_cast<PyObject*>(&PyDictKeys_Type));
+        if (owner == "builtins:dict_items") t = Ref::borrow(reinterpret_cast<PyObject*>(&PyDictItems_Type));
         if (!t) continue;
       }
       if (!PyType_Check(t.get())) continue;

@@ -1,0 +1,194 @@
+"""What stands in for torch's own functions while a call is captured.
+
+torch's control flow operators (torch.cond, while_loop, scan ...) and flex_attention run themselves through
+torch.compile in eager. Here they are written as the plain Python they mean, for the interpreter to look into. The graph
+may break in any of these functions but those named _whole_...: those run for real from their start then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import types
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from flashover import _C
+
+_MOST_STEPS = 128  # of a loop that is written out
+
+
+def _compile(model: Any = None, **_: Any) -> Any:
+    """torch.compile inside of compiled code: the function is part of what is compiled already."""
+    return (lambda m: m) if model is None else model
+
+
+@contextlib.contextmanager
+def _environment() -> Iterator[str]:
+    yield "eager"
+
+
+def _may_train(what: Any, depth: int = 0) -> bool:
+    """Whether a function, or an operand of it, brings along what a gradient is wanted for."""
+    if isinstance(what, torch.Tensor):
+        return what.requires_grad
+    if isinstance(what, torch.nn.Module):
+        return any(p.requires_grad for p in what.parameters())
+    if isinstance(what, types.MethodType):
+        return _may_train(what.__self__)
+    if isinstance(what, types.FunctionType) and depth < 3:
+        return any(_may_train(c.cell_contents, depth + 1) for c in what.__closure__ or ())
+    return False
+
+
+def _whole_select(pred: torch.Tensor, true_fn: Any, false_fn: Any, operands: Sequence[Any]) -> Any:
+    """Both branches are computed, and one is taken; run for real, only the one that is."""
+    if not torch.compiler.is_compiling():
+        return true_fn(*operands) if pred else false_fn(*operands)
+    drawn = _C.randomness()
+    yes, form = pytree.tree_flatten(true_fn(*operands))
+    no, other_form = pytree.tree_flatten(false_fn(*operands))
+    if _C.randomness() != drawn or form != other_form:
+        _give_up()
+    chosen = []
+    for a, b in zip(yes, no, strict=True):
+        if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
+            if a.requires_grad or b.requires_grad or a.shape != b.shape or a.dtype != b.dtype or a.device != b.device:
+                _give_up()
+            chosen.append(torch.where(pred.reshape(()), a, b))
+        elif type(a) is type(b) and a == b:
+            chosen.append(a)
+        else:
+            _give_up()
+    return pytree.tree_unflatten(chosen, form)
+
+
+def _cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], operands: Sequence[Any] = ()) -> Any:
+    if not isinstance(pred, torch.Tensor):
+        return true_fn(*operands) if pred else false_fn(*operands)
+    if pred.numel() != 1:
+        raise RuntimeError(f"Expected pred to be bool or single-element tensor, but got {pred}.")
+    if torch.is_grad_enabled() and (
+        _may_train(true_fn) or _may_train(false_fn) or any(map(_may_train, pytree.tree_leaves(operands)))
+    ):
+        return true_fn(*operands) if pred else false_fn(*operands)
+    return _whole_select(pred, true_fn, false_fn, operands)
+
+
+def _cond_op(self: Any, pred: Any, true_fn: Any, false_fn: Any, operands: Any) -> Any:
+    return _cond(pred, true_fn, false_fn, operands)
+
+
+def _while_loop(cond_fn: Callable[..., Any], body_fn: Callable[..., Any], carried_inputs: Sequence[Any]) -> Any:
+    carried = tuple(carried_inputs)
+    if not cond_fn(*carried):
+        return tuple(v.clone() if isinstance(v, torch.Tensor) else v for v in carried)
+    while True:
+        carried = body_fn(*carried)
+        if not cond_fn(*carried):
+            return tuple(carried)
+
+
+def _run(fn: Callable[..., Any], *args: Any) -> Any:
+    return fn(*args)
+
+
+def _limit(steps: int) -> None:
+    if steps > _MOST_STEPS:
+        _give_up()
+
+
+def _scan_op(self: Any, combine_fn: Callable[..., Any], init: Any, xs: Any, additional_inputs: Any) -> Any:
+    steps = xs[0].shape[0]
+    _limit(steps)
+    carry, rows = list(init), []
+    for i in range(steps):
+        out = combine_fn(*carry, *[x.select(0, i) for x in xs], *additional_inputs)
+        if not isinstance(out, (list, tuple)) or any(not isinstance(o, torch.Tensor) for o in pytree.tree_leaves(out)):
+            _give_up()
+        flat = pytree.tree_leaves(out)
+        carry = flat[: len(init)]
+        rows.append(flat[len(init) :])
+    return (*carry, *[torch.stack(column) for column in zip(*rows, strict=True)])
+
+
+def _map_op(self: Any, f: Callable[..., Any], xs: Any, args: Any) -> Any:
+    _limit(xs[0].shape[0])
+    rows = [pytree.tree_flatten(f(*row, *args)) for row in zip(*[x.unbind(0) for x in xs], strict=True)]
+    if any(not isinstance(o, torch.Tensor) for leaves, _ in rows for o in leaves):
+        _give_up()
+    return pytree.tree_unflatten(
+        [torch.stack(column) for column in zip(*[r[0] for r in rows], strict=True)], rows[0][1]
+    )
+
+
+def _associative_scan_op(self: Any, combine_fn: Callable[..., Any], xs: Any, additional_inputs: Any) -> Any:
+    from torch._higher_order_ops.associative_scan import generic_associative_scan
+
+    return generic_associative_scan(combine_fn, xs, additional_inputs=additional_inputs)
+
+
+def _flex_attention_op(self: Any, *args: Any, **kwargs: Any) -> Any:
+    from torch._higher_order_ops.flex_attention import math_attention
+
+    return math_attention(*args, **kwargs)
+
+
+def _mod_index(cls: Any, tensor: torch.Tensor, indices: Any) -> torch.Tensor:
+    """flex_attention's way to read captured tensors; its own backward is that of indexing."""
+    return torch.ops.aten.index(tensor, indices)
+
+
+def _encoder_forward(
+    self: Any, src: Any, mask: Any = None, src_key_padding_mask: Any = None, is_causal: bool | None = None
+) -> Any:
+    """TransformerEncoder leaves its nested tensors out where torch.compiler.is_compiling(): the result is to be zero
+    where they would have made it so."""
+    out = torch.nn.TransformerEncoder.forward(self, src, mask, src_key_padding_mask, is_causal)
+    first = self.layers[0]
+    if (
+        src_key_padding_mask is None
+        or mask is not None
+        or src.dim() != 3
+        or src.is_nested
+        or first.training
+        or not getattr(self, "use_nested_tensor", False)
+        or not getattr(self, "mask_check", True)
+        or not torch.backends.mha.get_fastpath_enabled()
+        or torch.is_autocast_enabled()
+        or (torch.is_grad_enabled() and any(p.requires_grad for p in first.parameters()))
+        or not (self.norm is None or isinstance(self.norm, (torch.nn.LayerNorm, torch.nn.RMSNorm)))
+    ):
+        return out
+    kept = src_key_padding_mask.logical_not()
+    aligned = (kept.int().cummin(1).values == kept).all()
+    empty = torch.zeros((), dtype=out.dtype, device=out.device)
+    if self.norm is not None:
+        empty = self.norm(torch.zeros(src.shape[-1], dtype=src.dtype, device=src.device))
+    return torch.where((aligned & ~kept)[..., None], empty, out)
+
+
+_give_up = _C.Disabled(lambda: None, "a control flow operator whose branches or steps cannot be part of a graph")
+
+_TABLE = {
+    ("torch", "compile"): _compile,
+    ("torch", "cond"): _cond,
+    ("torch._higher_order_ops.cond", "cond"): _cond,
+    ("torch.nn.modules.transformer", "TransformerEncoder.forward"): _encoder_forward,
+    ("torch._higher_order_ops.cond", "CondOp.__call__"): _cond_op,
+    ("torch._higher_order_ops.while_loop", "while_loop"): _while_loop,
+    ("torch._higher_order_ops.utils", "_maybe_compile_and_run_fn"): _run,
+    ("torch._higher_order_ops.utils", "setup_compilation_env"): _environment,
+    ("torch._higher_order_ops.scan", "ScanOp.__call__"): _scan_op,
+    ("torch._higher_order_ops.map", "MapImpl.__call__"): _map_op,
+    ("torch._higher_order_ops.associative_scan", "AssociativeScanOp.__call__"): _associative_scan_op,
+    ("torch._higher_order_ops.flex_attention", "FlexAttentionHOP.__call__"): _flex_attention_op,
+    ("torch._dynamo._trace_wrapped_higher_order_op", "ModIndex.apply"): _mod_index,
+}
+
+
+def register() -> None:
+    for (module, name), function in _TABLE.items():
+        _C.substitute(module, name, function)

@@ -1,0 +1,17 @@
+// What the program is taken to do while it is traced, because the other way leads to an exception.
+#pragma once
+#include <cstdint>
+
+namespace flashover::trace {
+
+struct Assumption {
+  // While 0 or 1: that is the truth of a tensor on the CPU whose value is asked for and unknown. The graph checks it
+  // when it runs, and raises.
+  int truth = -1;
+  bool made = false;  // it came to that
+};
+Assumption& assumption();  // of this thread
+
+int64_t randomness();  // how many random operators the trace of this thread has recorded; 0 outside of one
+
+}  // namespace flashover::trace
