@@ -89,7 +89,7 @@ def run(fn: Callable[..., Any] | None = None) -> Any:
 
 
 class set_stance:
-    """What compiled callables do from now on; in a with statement, until its end; as a decorator, while the function runs.
+    """What compiled callables do from now on; in a with statement, until its end; as a decorator, while it runs.
 
     default; force_eager: run the originals; eager_on_recompile: compile nothing new; fail_on_recompile: raise instead
     of compiling again; eager_then_compile: the first call of each callable runs eager.
