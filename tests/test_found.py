@@ -326,6 +326,39 @@ def test_fused_optimizers_that_have_no_shape_function(kind: str) -> None:
     torch.testing.assert_close(parameters[0][0], parameters[1][0])
 
 
+def test_optimizers_after_torch_compile() -> None:
+    """Its first use in a process disables _init_group and the fused steps: they were taken for the user's marks."""
+    code = """
+import torch, flashover
+torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
+for kind, options in (("SGD", {}), ("Adam", {}), ("AdamW", {"fused": True}), ("RMSprop", {"foreach": False})):
+    values = [torch.nn.Parameter(torch.ones(5)) for _ in range(2)]
+    steps = [getattr(torch.optim, kind)([v], lr=0.1, **options).step for v in values]
+    steps[1] = flashover.compile(steps[1], fullgraph=True)
+    for i in range(3):
+        for v, step in zip(values, steps):
+            v.grad = torch.arange(5.0) + i
+            step()
+    torch.testing.assert_close(values[0], values[1])
+results = []
+for wrap in (lambda f: f, flashover.compile):
+    value = torch.nn.Parameter(torch.ones(5))
+    optimizer = torch.optim.LBFGS([value])
+    def closure():
+        optimizer.zero_grad()
+        loss = ((value - 2) ** 2).sum()
+        loss.backward()
+        return loss
+    step = wrap(optimizer.step)
+    step(closure)
+    results.append(value.detach())
+torch.testing.assert_close(*results)
+print("same")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=150)
+    assert done.stdout.strip() == "same", done.stdout + done.stderr
+
+
 def test_operators_of_the_program_without_a_derivative() -> None:
     """Eager differentiates the calls inside their kernels; a graph cannot: it said that there is no gradient."""
     library = torch.library.Library("flashover_found", "DEF")

@@ -1,5 +1,6 @@
 #include "frame/marks.h"
 
+#include <cstring>
 #include <unordered_map>
 
 #include "frame/internals.h"
@@ -46,6 +47,18 @@ PyObject* attribute(PyObject* f, const char* name) {
   return dict != nullptr && PyDict_GET_SIZE(dict) > 0 ? PyDict_GetItemString(dict, name) : nullptr;
 }
 
+// The first use of torch.compile in a process disables parts of torch.optim that it cannot trace itself (_init_group,
+// _fused_adam ...): no mark of the user's, and no reason for us. The function behind it.
+PyObject* behind_torch_patch(PyObject* f) {
+  if (!PyFunction_Check(f)) return nullptr;
+  PyObject* module = reinterpret_cast<PyFunctionObject*>(f)->func_module;
+  const char* name = module != nullptr && PyUnicode_Check(module) ? PyUnicode_AsUTF8(module) : nullptr;
+  if (name == nullptr || std::strncmp(name, "torch.optim.", 12) != 0) return nullptr;
+  PyObject* original = attribute(f, "_torchdynamo_orig_callable");
+  return original != nullptr && PyFunction_Check(original) && attribute(f, "_torchdynamo_disable") == Py_True ? original
+                                                                                                              : nullptr;
+}
+
 }  // namespace
 
 bool disables_callees(PyObject* f) {
@@ -70,6 +83,7 @@ void substitute(PyObject* module, PyObject* qualname, PyObject* replacement) {
 }
 
 PyObject* substitute_of(PyObject* f) {
+  if (PyObject* original = behind_torch_patch(f)) return original;
   auto* function = reinterpret_cast<PyFunctionObject*>(f);
   PyObject* modules = PyDict_GetItemWithError(substitutes(), function->func_qualname);
   if (modules == nullptr || function->func_module == nullptr) return nullptr;
@@ -88,7 +102,8 @@ Mark mark_of(PyObject* f) {
   if (dict != nullptr && PyDict_GET_SIZE(dict) > 0) {
     static PyObject* const disabled = PyUnicode_InternFromString("_torchdynamo_disable");
     static PyObject* const constant = PyUnicode_InternFromString("_dynamo_marked_constant");
-    if (PyDict_GetItemWithError(dict, disabled) == Py_True) return Mark::kDisallow;
+    if (PyDict_GetItemWithError(dict, disabled) == Py_True)
+      return behind_torch_patch(f) != nullptr ? Mark::kNone : Mark::kDisallow;
     if (PyDict_GetItemWithError(dict, constant) == Py_True) return Mark::kConstant;
   }
   static PyObject* const rules = PyUnicode_InternFromString("torch._dynamo.trace_rules");
