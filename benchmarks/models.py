@@ -2,7 +2,7 @@
 memory.
 
     ./x bench                                  # the whole table
-    ./x bench --models resnet18,bert --precision fp32 --no-cold
+    ./x bench --models resnet18,bert --precision fp32 --no-warm
     ./x bench --json out.json --markdown docs/benchmark-cpu.md
     ./x bench --jobs 8                         # a quiet machine with many cores: 8 rows at a time, each on cores of
     its own
