@@ -22,7 +22,6 @@ using loops::ProductTile;
 using plan::Home;
 using plan::Plan;
 using plan::Step;
-using plan::StepKind;
 using plan::TensorId;
 
 constexpr double kWorth = 0.97;  // of the library's time: below, the choice is not noise

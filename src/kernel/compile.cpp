@@ -79,6 +79,7 @@ Compiled compile(std::span<const loops::Kernel> kernels, const Options& options)
   }
   auto texts = [](const std::vector<std::vector<Emitted>>& g) {
     std::vector<std::string> sources;
+    sources.reserve(g.size());
     for (const auto& kernels : g) sources.push_back(source_file(kernels));
     return sources;
   };

@@ -221,6 +221,7 @@ class Jobs {
  private:
   static std::vector<char*> pointers(std::vector<std::string>& strings) {
     std::vector<char*> out;
+    out.reserve(strings.size() + 1);
     for (std::string& s : strings) out.push_back(s.data());
     out.push_back(nullptr);
     return out;
@@ -382,7 +383,7 @@ std::vector<std::string> compiler_flags(const Target& t) {
 
 std::string keep_source(const std::string& text) {
   for (const std::string& base : temporary_folders()) {
-    const std::string path = base + "/flashover-failed-" + Hasher().text(text).finish().hex() + ".cpp";
+    std::string path = base + "/flashover-failed-" + Hasher().text(text).finish().hex() + ".cpp";
     try {
       write_file(path, text);
       return path;

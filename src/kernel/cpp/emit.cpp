@@ -300,7 +300,7 @@ class Emitter {
         default:
           break;
       }
-      v[i] = any;
+      v[i] = any ? 1 : 0;
     }
     return v;
   }
@@ -586,7 +586,7 @@ class Emitter {
       const loops::Scratch& s = k_.scratch[i];
       const std::string name = "r" + num(static_cast<int64_t>(i));
       const std::string type = outer() ? type_name(class_of(s.dtype), true) : memory_type(s.dtype);
-      const int64_t each = outer() ? 64 * unroll_ : info(s.dtype).bytes;
+      const int64_t each = outer() ? int64_t{64} * unroll_ : info(s.dtype).bytes;
       const std::string size = plain(s.size) + (outer() ? " * " + num(unroll_) : "");
       if (s.size.is_const() && s.size.value() * each <= 64 * 1024) {
         line("alignas(64) " + type + " " + name + "[" + size + "];");
@@ -783,7 +783,7 @@ class Emitter {
     if (!folds || arg) return 1;
     int u = work <= 8 ? 4 : work <= 20 ? 2 : 1;
     if (auto n = s.loops.back().extent.as_const())
-      while (u > 1 && *n < u * lanes_.width) u /= 2;
+      while (u > 1 && *n < int64_t{u} * lanes_.width) u /= 2;
     return u;
   }
 
@@ -1078,10 +1078,10 @@ class Emitter {
   // ---- instructions
 
   std::string lane_at(const Place& p, int copy) const {
-    return copy == 0 ? p.lane_text : "(" + p.lane_text + " + " + num(copy * lanes_.width) + ")";
+    return copy == 0 ? p.lane_text : "(" + p.lane_text + " + " + num(int64_t{copy} * lanes_.width) + ")";
   }
   std::string lane_each(const Place& p, int copy) const {
-    return "(" + p.lane_text + " + " + (copy ? num(copy * lanes_.width) + " + " : "") + "l)";
+    return "(" + p.lane_text + " + " + (copy ? num(int64_t{copy} * lanes_.width) + " + " : "") + "l)";
   }
   std::string lane_count(const Place& p) const { return p.n.empty() ? "W" : p.n; }
 

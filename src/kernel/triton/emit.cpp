@@ -187,7 +187,8 @@ class Emitter {
   }
   // Coordinates that only put the number they came from together again.
   Expr joined(Expr e) const {
-    for (const auto& [loops, whole] : joins_) {
+    for (const auto& join : joins_) {
+      const auto& loops = join.first;
       const auto last = sym::coefficient(e, loops.back().var);
       if (!last || !last->is_const() || last->is_const(0)) continue;
       Expr stride = *last;
@@ -203,7 +204,7 @@ class Emitter {
           if (l.var == v) return Expr(0);
         return std::nullopt;
       });
-      e += *last * whole;
+      e += *last * join.second;
     }
     return e;
   }
@@ -378,8 +379,9 @@ class Emitter {
         key.push_back(l.var.node());
       }
       r_ = tile_.persistent ? power_of_2(total.hint()) : tile_.r;
-      auto [it, first] = sets_.try_emplace(key, static_cast<int>(sets_.size()));
-      set_ = it->second;
+      const auto made = sets_.try_emplace(key, static_cast<int>(sets_.size()));
+      const bool first = made.second;
+      set_ = made.first->second;
       const std::string r = "r" + num(set_), arange = "tl.arange(0, " + num(r_) + ")[None, :]" + wide();
       const bool partial = !sym::known_divisible(total, r_);
       if (looped_) {

@@ -67,9 +67,9 @@ void flat(const loops::Kernel& k, const Gpu& gpu, Tile& t) {
   for (const Stage& s : k.stages)
     for (const Instr& i : s.body)
       heavy |= i.op == Op::k_erf || i.op == Op::k_tanh || i.op == Op::k_exp || i.op == Op::k_sigmoid;
-  t.x = heavy && loads <= 4 && n >= 8192 * gpu.processors ? 2048 : 1024;
+  t.x = heavy && loads <= 4 && n >= int64_t{8192} * gpu.processors ? 2048 : 1024;
   if (loads > 20) t.x = 512;  // pooling windows: registers
-  while (t.x > 128 && n / t.x < 4 * gpu.processors) t.x /= 2;
+  while (t.x > 128 && n / t.x < int64_t{4} * gpu.processors) t.x /= 2;
   t.x = std::min(t.x, power_of_2(n));
   t.warps = warps_for(t.x, loads > 20 ? 4 : t.x == 2048 ? 16 : 8, 8);
 }
@@ -79,7 +79,7 @@ void transposed(const loops::Kernel& k, const Gpu& gpu, Tile& t) {
   const int64_t a = t.points[static_cast<size_t>(t.across)].extent.hint(), b = t.points.back().extent.hint();
   const int64_t n = points_of(t.points);
   int64_t side = 64;
-  while (side > 16 && n / (side * side) < 2 * gpu.processors) side /= 2;
+  while (side > 16 && n / (side * side) < int64_t{2} * gpu.processors) side /= 2;
   t.y = std::min(side, power_of_2(a));
   t.x = std::min(side, power_of_2(b));
   // A short axis leaves room on the other.
@@ -102,11 +102,11 @@ void rows(const loops::Kernel& k, const Gpu& gpu, Tile& t) {
     t.persistent = (fixed && whole <= 128) || !k.scratch.empty();
     t.r = t.persistent ? whole : 128;
     t.x = std::min<int64_t>(power_of_2(n), t.persistent ? std::max<int64_t>(8, 4096 / t.r) : 32);
-    while (t.x > 16 && n / t.x < 2 * gpu.processors) t.x /= 2;
+    while (t.x > 16 && n / t.x < int64_t{2} * gpu.processors) t.x /= 2;
     t.warps = warps_for(t.x * t.r, 32, 8);
     return;
   }
-  const int64_t cap = std::max<int64_t>(1024, 64 * 1024 / loads);  // of elements: compile time and registers
+  const int64_t cap = std::max<int64_t>(1024, int64_t{64} * 1024 / loads);  // of elements: compile time and registers
   // (Longer rows that are read several times are better held by 32 warps than read again.)
   t.persistent =
       whole <= 8192 || (whole == 16384 && n < gpu.processors) || (whole == 32768 && loads <= 2 && k.accs.size() > 1);
@@ -121,7 +121,7 @@ void rows(const loops::Kernel& k, const Gpu& gpu, Tile& t) {
   }
   t.r = whole;
   t.x = std::min(power_of_2(n), std::max<int64_t>(1, 1024 / whole));
-  while (t.x > 1 && n / t.x < 2 * gpu.processors) t.x /= 2;
+  while (t.x > 1 && n / t.x < int64_t{2} * gpu.processors) t.x /= 2;
   t.warps = whole >= 32768 ? 32 : whole >= 16384 ? 16 : warps_for(t.x * whole, 16, 8);
 }
 
