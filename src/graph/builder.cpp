@@ -78,7 +78,7 @@ ValueId Builder::expand(ValueId x, const Sizes& sizes) {
   FLASHOVER_CHECK(sizes.size() >= n) << "expand to fewer dims";
   std::vector<int64_t> dims(n);
   for (size_t i = 0; i < n; ++i) dims[i] = static_cast<int64_t>(sizes.size() - n + i);
-  return broadcast(x, sizes, std::move(dims));
+  return broadcast(x, sizes, dims);
 }
 ValueId Builder::permute(ValueId x, std::vector<int64_t> dims) {
   for (int64_t& d : dims) d = wrap(x, d);

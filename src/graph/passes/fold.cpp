@@ -238,7 +238,7 @@ bool broadcast_chain(Rewriter& r, const Node& n, Values& results, const void*) {
     const std::vector<int64_t> outer = ops::as_ints(n.args[2]);
     std::vector<int64_t> dims = ops::as_ints(inner->args[2]);
     for (int64_t& d : dims) d = outer[d];
-    results = {r.b.broadcast(ops::as_value(inner->args[0]), sizes, std::move(dims))};
+    results = {r.b.broadcast(ops::as_value(inner->args[0]), sizes, dims)};
   }
   return !results.empty();
 }

@@ -588,7 +588,7 @@ class Emitter {
       const std::string type = outer() ? type_name(class_of(s.dtype), true) : memory_type(s.dtype);
       const int64_t each = outer() ? int64_t{64} * unroll_ : info(s.dtype).bytes;
       const std::string size = plain(s.size) + (outer() ? " * " + num(unroll_) : "");
-      if (s.size.is_const() && s.size.value() * each <= 64 * 1024) {
+      if (s.size.is_const() && s.size.value() * each <= int64_t{64} * 1024) {
         line("alignas(64) " + type + " " + name + "[" + size + "];");
       } else {
         line(type + "* " + name + " = (" + type + "*)aligned_alloc(64, (" + size + ") * sizeof(" + type +
