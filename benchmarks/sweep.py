@@ -3,10 +3,10 @@
     python benchmarks/sweep.py                           # everything; one line a model, a summary at the end
     python benchmarks/sweep.py --only vit,bert           # names that contain one of these; =bert: exactly that name
     python benchmarks/sweep.py --kind timm --slice 0/4   # every fourth
-    python benchmarks/sweep.py --json sweep.json --markdown docs/sweep.md --inductor   # torch.compile's capture beside it
+    python benchmarks/sweep.py --json sweep.json --markdown docs/sweep.md
     python benchmarks/sweep.py --json sweep.json --again # only what was not whole in that file; the file is updated
 
-A process forked for each model, with a time limit: a crash is a row of the table. Status: whole (one graph, equal to eager),
+torch.compile's capture beside ours: benchmarks/sweep_beside.py. A process forked for each model, with a time limit: a crash is a row of the table. Status: whole (one graph, equal to eager),
 breaks (equal, not one graph), WRONG, CRASH, not built (the model itself does not run; the reason is its own).
 """
 
@@ -66,7 +66,13 @@ def difference(got: list[Any], want: list[Any]) -> float:
     return worst
 
 
-def compare(row: dict[str, Any], compiled: Any, model: Any, args: Any, kwargs: Any) -> None:
+def by_torch_compile(model: Any) -> Any:
+    torch._dynamo.reset()
+    return torch.compile(model, backend="eager")
+
+
+def compare(row: dict[str, Any], compiled: Any, model: Any, args: Any, kwargs: Any, other_compiler: Any = None) -> None:
+    """Two calls of `compiled` against eager: fills in the row's difference, status and reason."""
     want = outputs(model, args, kwargs)
     worst = 0.0
     for _ in range(2):
@@ -87,8 +93,7 @@ def compare(row: dict[str, Any], compiled: Any, model: Any, args: Any, kwargs: A
         return
     # Models that ask torch.compiler.is_compiling() may compute something else when it says yes.
     try:
-        torch._dynamo.reset()
-        other = outputs(torch.compile(model, backend="eager"), args, kwargs)
+        other = outputs(other_compiler() if other_compiler else by_torch_compile(model), args, kwargs)
         if not same_metadata(got, other) and difference(got, other) <= FLOOR[row["precision"]]:
             row["as_torch_compile"] = True
             row["reason"] = (
@@ -159,14 +164,6 @@ def run(kind: str, name: str, options: argparse.Namespace, report: Any) -> dict[
         except Exception as failure:
             row |= {"status": "CRASH", "reason": f"{type(failure).__name__}: {failure}"[:300]}
     row["seconds"] = round(time.perf_counter() - start, 2)
-    if options.inductor:
-        report(row | {"torch.compile": "died or hung"})
-        try:
-            torch._dynamo.reset()
-            outputs(torch.compile(model, backend="eager", fullgraph=True), args, kwargs)
-            row["torch.compile"] = "whole"
-        except Exception as failure:
-            row["torch.compile"] = f"{type(failure).__name__}: {failure}".split("\n")[0][:150]
     return row
 
 
@@ -252,10 +249,6 @@ def table(rows: list[dict[str, Any]], command: str) -> str:
         out.append(
             f"{p}: {len(mine)} architectures run in eager; {len(equal)} equal to eager, {len(whole)} captured whole ({100 * len(whole) / max(len(mine), 1):.1f} %)."
         )
-        if beside := [r for r in mine if "torch.compile" in r]:
-            out.append(
-                f"torch.compile(backend='eager', fullgraph=True) captures {sum(r['torch.compile'] == 'whole' for r in beside)} of {len(beside)} whole."
-            )
     out += ["", "| architecture | precision | equal | whole | difference | reason |", "|---|---|---|---|---|---|"]
     for r in sorted(built, key=lambda r: (r["status"] == "whole", r["kind"], r["model"])):
         reason = str(r.get("reason", "")).replace("|", "/").replace("\n", " ")[:200]
@@ -274,9 +267,6 @@ def main() -> int:
     parser.add_argument("--kind", default="timm,torchvision,transformers")
     parser.add_argument("--slice", default="0/1")
     parser.add_argument("--precision", default="fp32", choices=["fp32", "bf16"])
-    parser.add_argument(
-        "--inductor", action="store_true", help="also capture with torch.compile(backend='eager', fullgraph=True)"
-    )
     parser.add_argument(
         "--capture-only", action="store_true", help="do not run what is not whole a second time with breaks"
     )
