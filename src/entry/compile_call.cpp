@@ -51,27 +51,6 @@ bool warn_once(const std::string& text) {
   return PyErr_WarnEx(PyExc_RuntimeWarning, text.c_str(), 1) == 0;
 }
 
-bool writes_an_input(const graph::Graph& g) {
-  std::vector<bool> storages;
-  for (const graph::Input& i : g.inputs) {
-    int32_t s = g.values[i.value].storage;
-    if (s < 0) return true;  // unknown: take it as written
-    if (storages.size() <= static_cast<size_t>(s)) storages.resize(static_cast<size_t>(s) + 1);
-    storages[s] = true;
-  }
-  for (const graph::Node& n : g.nodes)
-    for (size_t a = 0; a < n.args.size() && a < 32; a++) {
-      if (!(n.op->mutates >> a & 1)) continue;
-      bool hit = false;
-      graph::for_each_ref(n.args[a], [&](ValueId v) {
-        int32_t s = g.values[v].storage;
-        hit |= s < 0 || (static_cast<size_t>(s) < storages.size() && storages[s]);
-      });
-      if (hit) return true;
-    }
-  return false;
-}
-
 // One fact for each input that lies in another one's memory.
 void record_shared_inputs(frame::Capture& c) {
   std::unordered_map<int32_t, guards::SourceId> first;
@@ -189,7 +168,7 @@ void attempt(Attempt& a, const frame::Subject& subject, bool first = true) {
       for (guards::SourceId s : c.input_sources)
         if (s != guards::kNoSource) c.observations.facts.push_back({guards::FactKind::kStorageOffset, s});
     // Memory shared between inputs matters only when some of it is written; then it must be shared as it was here.
-    if (!writes_an_input(c.graph))
+    if (!graph::writes_an_input(c.graph))
       std::erase_if(c.observations.facts,
                     [](const guards::Fact& f) { return f.kind == guards::FactKind::kNotAliases; });
     else
@@ -221,9 +200,7 @@ void attempt(Attempt& a, const frame::Subject& subject, bool first = true) {
               c.raised ? nullptr : "Unsupported");
     return;
   }
-  e.repeatable = a.settings.custom == nullptr && !writes_an_input(c.graph) &&
-                 std::none_of(c.graph.nodes.begin(), c.graph.nodes.end(),
-                              [](const graph::Node& n) { return n.op->nondeterministic; });
+  e.repeatable = a.settings.custom == nullptr && graph::repeatable(c.graph);
   const bool breaks = !c.frames.empty();
   if (breaks) {
     counters().graph_breaks++;

@@ -1,6 +1,5 @@
 #include <chrono>
 #include <cstdlib>
-#include <unordered_set>
 
 #include "frame/frame.h"
 #include "frame/interpret/interpreter.h"
@@ -384,23 +383,6 @@ Capture run_once(const Subject& subject, bool may_assume, Interpreter::Path stop
   return out;
 }
 
-}  // namespace
-
-namespace {
-
-// The graph leaves nothing behind when it raises: whoever runs it repeats the call as the program is written.
-bool may_raise(const graph::Graph& g) {
-  std::unordered_set<int32_t> given = {-1};
-  for (const graph::Input& input : g.inputs) given.insert(g.values[input.value].storage);
-  return std::none_of(g.nodes.begin(), g.nodes.end(), [&](const graph::Node& n) {
-    bool writes = n.op->nondeterministic;
-    for (size_t i = 0; i < n.args.size() && i < 32; ++i)
-      if (n.op->mutates >> i & 1)
-        graph::for_each_ref(n.args[i], [&](ValueId v) { writes |= given.count(g.values[v].storage) != 0; });
-    return writes;
-  });
-}
-
 Capture capture(const Subject& subject, bool may_assume) {
   Interpreter::Path path;
   Capture first = run_once(subject, may_assume, {}, path);
@@ -436,7 +418,7 @@ Capture capture(const Subject& subject, bool may_assume) {
 Capture capture(const Subject& subject) {
   // Others than the own pipeline take no numbers either.
   Capture out = capture(subject, subject.numbers != nullptr);
-  if (out.declined || !trace::assumption().made || may_raise(out.graph)) return out;
+  if (out.declined || !trace::assumption().made || graph::repeatable(out.graph)) return out;
   release(out);
   return capture(subject, false);
 }

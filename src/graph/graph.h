@@ -105,7 +105,11 @@ std::string print(const Graph& g);
 std::string print(const Node& n, const Graph& g);  // one line
 Graph parse(std::string_view text);                // throws UserError "line:col: what"
 void verify(const Graph& g, Form form);            // throws InternalError naming the node and the broken sentence
-Hash128 hash(const Graph& g);                      // structure, types, input kinds; not names and locations
+// A traced graph writes into memory that it was given; memory that is not known counts as such.
+bool writes_an_input(const Graph& g);
+// A call of it that raises leaves nothing behind: no written input, no number drawn. The call can be repeated.
+bool repeatable(const Graph& g);
+Hash128 hash(const Graph& g);  // structure, types, input kinds; not names and locations
 template <typename F>
 void for_each_ref(const Arg& arg, F&& f) {  // every tensor mentioned by an argument (kNoValue skipped)
   if (auto* r = std::get_if<Ref>(&arg)) {

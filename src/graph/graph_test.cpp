@@ -35,6 +35,22 @@ TEST(Graph, HashIgnoresNumbersNamesAndLocationsButNotConstants) {
   EXPECT_FALSE(hash(parse(a)) == hash(parse(d)));
 }
 
+TEST(Graph, WhatWritesAnInputOrDrawsNumbersIsNotRepeatable) {
+  const auto of = [](const std::string& x, const std::string& y, const char* node) {
+    return parse("graph {\n %0 : f32[2] " + x + " = input user \"x\"\n %1 : f32[2] " + y +
+                 " = aten.relu.default(%0)\n " + node + "\n return %1\n}");
+  };
+  const char* write = "%2 : f32[2] = aten.add_.Tensor(%1, %0, 1)";
+  EXPECT_FALSE(writes_an_input(of("s0", "s1", write)));
+  EXPECT_TRUE(writes_an_input(of("s0", "s0", write)));  // in the input's memory
+  EXPECT_TRUE(writes_an_input(of("s0", "", write)));    // nobody knows where
+  EXPECT_TRUE(writes_an_input(of("", "s1", write)));
+  EXPECT_FALSE(writes_an_input(of("", "", "%2 : f32[2] = aten.relu.default(%1)")));
+  EXPECT_TRUE(repeatable(of("s0", "s1", write)));
+  EXPECT_FALSE(repeatable(of("s0", "s0", write)));
+  EXPECT_FALSE(repeatable(of("s0", "s1", "%2 : f32[2] = aten.rand_like.default(%1)")));
+}
+
 TEST(Graph, ParseErrorsNameThePlace) {
   auto error = [](const char* text) {
     try {

@@ -479,6 +479,15 @@ class PlanExecutable final : public Executable {
     PlanExecutable& e_;
     Frame* frame_;
   };
+  // At the end of a call its frame holds nothing of the user's.
+  struct ReleasesFrame {
+    PlanExecutable& e;
+    Frame& frame;
+    ~ReleasesFrame() {
+      frame.stack.clear();
+      for (TensorId t : e.extern_tensors_) frame.tensors[t].reset();
+    }
+  };
   static constexpr size_t kSlots = 8;
   std::atomic<Frame*>& own_slot() {
     static std::atomic<size_t> next{0};
@@ -692,14 +701,7 @@ class PlanExecutable final : public Executable {
     Frame& frame = run.frame;
     c10::TensorImpl* const* inputs = run.inputs;
     std::vector<at::Tensor>& outputs = *run.outputs;
-    struct Cleanup {
-      PlanExecutable& e;
-      Frame& frame;
-      ~Cleanup() {
-        frame.stack.clear();
-        for (TensorId t : e.extern_tensors_) frame.tensors[t].reset();
-      }
-    } cleanup{*this, frame};
+    const ReleasesFrame release{*this, frame};
     if (slab != frame.slab_base) rebase_slab(frame, slab);
     patch_inputs(frame, inputs, input_patches_);
     for (int32_t i : owned_outputs_) outputs[i] = shapes_[plan_.outputs[i].tensor].empty();
@@ -1021,14 +1023,7 @@ class PlanExecutable final : public Executable {
 
   void host_part(Recording& r, c10::TensorImpl* const* inputs, std::vector<at::Tensor>& outputs) {
     if (host_values_.empty() && std::find(host_steps_.begin(), host_steps_.end(), true) == host_steps_.end()) return;
-    struct Cleanup {
-      PlanExecutable& e;
-      Frame& frame;
-      ~Cleanup() {
-        frame.stack.clear();
-        for (TensorId t : e.extern_tensors_) frame.tensors[t].reset();
-      }
-    } cleanup{*this, *r.frame};
+    const ReleasesFrame release{*this, *r.frame};
     Run run{.frame = *r.frame, .inputs = inputs, .outputs = &outputs, .stream = r.stream, .stale = &r.stale};
     interpret(program_, run, Part::kHost);
     for (const LateOutput& o : late_outputs_)

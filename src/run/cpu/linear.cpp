@@ -31,23 +31,20 @@ std::optional<Activation> activation_named(std::string_view name) {
 
 namespace {
 
-constexpr int64_t kTile = 16, kBlock = 32;
 constexpr int64_t kPanelStep = kBlock * kBlock;  // elements of a panel for one block of the inner dim
 // A panel's part for so many blocks (24 KB) stays in L1 while rows stream past it.
 constexpr int64_t kChunk = 12;
 
-int64_t up(int64_t n, int64_t d) { return (n + d - 1) / d; }
-
 }  // namespace
 
 int64_t packed_elements(int64_t columns, int64_t inner) {
-  return up(columns, kBlock) * kBlock * up(inner, kBlock) * kBlock;
+  return ceil_div(columns, kBlock) * kBlock * ceil_div(inner, kBlock) * kBlock;
 }
 
 void pack_weight(const uint16_t* weight, int64_t column_stride, int64_t inner_stride, int64_t columns, int64_t inner,
                  uint16_t* packed) {
-  const int64_t blocks = up(inner, kBlock);
-  in_parallel(up(columns, kBlock), [&](int64_t panel) {
+  const int64_t blocks = ceil_div(inner, kBlock);
+  in_parallel(ceil_div(columns, kBlock), [&](int64_t panel) {
     uint16_t* out = packed + panel * blocks * kPanelStep;
     for (int64_t block = 0; block < blocks; ++block)
       for (int64_t tile = 0; tile < 2; ++tile)
@@ -142,8 +139,8 @@ constexpr Finish kFinish[] = {finish<same16>,      finish<relu16>, finish<gelu16
 
 // Rows [m0, m1) times panels [p0, p1).
 void part(const Linear& l, int64_t m0, int64_t m1, int64_t p0, int64_t p1) {
-  const int64_t blocks = up(l.inner, kBlock), row_blocks = up(m1 - m0, kBlock);
-  const int64_t chunks = row_blocks == 1 ? 1 : up(blocks, kChunk), chunk = up(blocks, chunks);
+  const int64_t blocks = ceil_div(l.inner, kBlock), row_blocks = ceil_div(m1 - m0, kBlock);
+  const int64_t chunks = row_blocks == 1 ? 1 : ceil_div(blocks, kChunk), chunk = ceil_div(blocks, chunks);
   const int64_t sums = (chunks == 1 ? 1 : row_blocks * (p1 - p0)) * kPanelStep;
   auto* c = static_cast<float*>(scratch(static_cast<size_t>(sums * 4 + chunk * kPanelStep * 2)));
   auto* rows = reinterpret_cast<uint16_t*>(c + sums);
@@ -169,17 +166,17 @@ void part(const Linear& l, int64_t m0, int64_t m1, int64_t p0, int64_t p1) {
 }  // namespace
 
 void linear(const Linear& l) {
-  const int64_t row_blocks = up(l.rows, kBlock), panels = up(l.columns, kBlock), team = team_size();
+  const int64_t row_blocks = ceil_div(l.rows, kBlock), panels = ceil_div(l.columns, kBlock), team = team_size();
   // A part's sums (f32) and its rows fit in L2 beside the weight that streams by.
   int64_t m = std::min<int64_t>(row_blocks, 12), n = std::min<int64_t>(panels, std::max<int64_t>(1, 128 / m));
-  const auto parts = [&] { return up(row_blocks, m) * up(panels, n); };
+  const auto parts = [&] { return ceil_div(row_blocks, m) * ceil_div(panels, n); };
   const double work = 2.0 * static_cast<double>(l.rows) * static_cast<double>(l.inner) * static_cast<double>(l.columns);
   const int64_t wanted = work < 4e6 ? 1 : team == 1 ? 1 : 4 * team;
-  while (parts() < wanted && n > 2) n = up(n, 2);
-  while (parts() < std::min<int64_t>(wanted, team) && (n > 1 || m > 1)) (n > 1 ? n : m) = up(n > 1 ? n : m, 2);
+  while (parts() < wanted && n > 2) n = ceil_div(n, 2);
+  while (parts() < std::min<int64_t>(wanted, team) && (n > 1 || m > 1)) (n > 1 ? n : m) = ceil_div(n > 1 ? n : m, 2);
   if (work < 4e6) m = row_blocks, n = panels;
-  const int64_t across = up(panels, n);
-  in_parallel(up(row_blocks, m) * across, [&](int64_t task) {
+  const int64_t across = ceil_div(panels, n);
+  in_parallel(ceil_div(row_blocks, m) * across, [&](int64_t task) {
     const int64_t m0 = task / across * m * kBlock, p0 = task % across * n;
     configure_tiles();
     part(l, m0, std::min(l.rows, m0 + m * kBlock), p0, std::min(panels, p0 + n));

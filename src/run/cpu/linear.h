@@ -16,19 +16,24 @@ std::optional<Activation> activation_named(std::string_view name);  // "none", "
 
 // Packed: panels of 32 columns; in a panel, blocks of 32 of the inner dim; in a block, two tiles of 16 columns, each 16
 // rows of (column, pair of inner elements).
+constexpr int64_t kTile = 16, kBlock = 32;
+inline int64_t ceil_div(int64_t n, int64_t size) { return (n + size - 1) / size; }
 int64_t packed_elements(int64_t columns, int64_t inner);
 void pack_weight(const uint16_t* weight, int64_t column_stride, int64_t inner_stride, int64_t columns, int64_t inner,
                  uint16_t* packed);
 
-struct Linear {
-  const uint16_t* x;
+// T: the element, uint16_t for bf16.
+template <typename T>
+struct LinearOf {
+  const T* x;
   int64_t row_stride;
   const uint16_t* packed;
-  const uint16_t* bias;  // or null
-  uint16_t* out;         // dense
+  const T* bias;  // or null
+  T* out;         // dense
   int64_t rows, inner, columns;
   Activation activation = Activation::kNone;
 };
+using Linear = LinearOf<uint16_t>;
 void linear(const Linear& l);
 
 // The same on f32 matrices, with f32's accuracy: each number is the sum of three bf16 ones (8 + 8 + 8 bits), and the
@@ -44,15 +49,7 @@ int64_t packed_f32_elements(int64_t columns, int64_t inner);
 void pack_weight_f32(const float* weight, int64_t column_stride, int64_t inner_stride, int64_t columns, int64_t inner,
                      uint16_t* packed);
 
-struct LinearF32 {
-  const float* x;
-  int64_t row_stride;
-  const uint16_t* packed;
-  const float* bias;  // or null
-  float* out;         // dense
-  int64_t rows, inner, columns;
-  Activation activation = Activation::kNone;
-};
+using LinearF32 = LinearOf<float>;
 void linear(const LinearF32& l);
 
 }  // namespace flashover::run::cpu

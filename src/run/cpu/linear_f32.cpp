@@ -10,7 +10,6 @@
 namespace flashover::run::cpu {
 namespace {
 
-constexpr int64_t kTile = 16, kBlock = 32;
 constexpr int64_t kPiece = kBlock * kBlock;  // elements of one piece of a block
 constexpr int64_t kStep = 3 * kPiece;        // ... of the three
 // Sums of so many blocks of the inner dim are made apart: with fewer, reading and writing the sums takes longer than
@@ -21,15 +20,13 @@ constexpr int64_t kTaskRows = 8, kTaskPanels = 24;
 // Ranges of the largest number of a row, as bits.
 constexpr uint32_t kLeast = (127u - 40) << 23, kMost = (127u + 63) << 23;
 
-int64_t up(int64_t n, int64_t d) { return (n + d - 1) / d; }
-
 bool in_range(uint32_t largest) { return largest == 0 || (largest >= kLeast && largest < kMost); }
 
 }  // namespace
 
 int64_t packed_f32_elements(int64_t columns, int64_t inner) {
-  const int64_t panels = up(columns, kBlock);
-  return panels * up(inner, kBlock) * kStep + up(panels, kBlock) * kBlock;
+  const int64_t panels = ceil_div(columns, kBlock);
+  return panels * ceil_div(inner, kBlock) * kStep + ceil_div(panels, kBlock) * kBlock;
 }
 
 FLASHOVER_AVX512_BEGIN
@@ -164,7 +161,7 @@ constexpr Finish kFinish[] = {finish<same16>,      finish<relu16>, finish<gelu16
 // One row times one panel in f32 arithmetic: the weight's numbers are put together again, unless the panel `keeps`
 // them.
 void plain_row(const LinearF32& l, int64_t row, int64_t panel, bool keeps, float* c) {
-  const int64_t blocks = up(l.inner, kBlock);
+  const int64_t blocks = ceil_div(l.inner, kBlock);
   const float* x = l.x + row * l.row_stride;
   for (int64_t tile = 0; tile < 2; ++tile) {
     __m512 sum = _mm512_setzero_ps();
@@ -187,13 +184,13 @@ void plain_row(const LinearF32& l, int64_t row, int64_t panel, bool keeps, float
 
 // Row blocks [m0, m1) times panels [p0, p1).
 void part(const LinearF32& l, int64_t m0, int64_t m1, int64_t p0, int64_t p1) {
-  const int64_t blocks = up(l.inner, kBlock), height = m1 - m0;
-  const int64_t chunks = up(blocks, kChunk), chunk = up(blocks, chunks);
+  const int64_t blocks = ceil_div(l.inner, kBlock), height = m1 - m0;
+  const int64_t chunks = ceil_div(blocks, kChunk), chunk = ceil_div(blocks, chunks);
   const int64_t sums = chunks == 1 ? 0 : height * (p1 - p0) * kPiece;
   auto* earlier = static_cast<float*>(scratch(static_cast<size_t>((sums + kPiece) * 4 + height * chunk * kStep * 2)));
   float* c = earlier + sums;
   auto* rows = reinterpret_cast<uint16_t*>(c + kPiece);
-  const uint16_t* flags = l.packed + up(l.columns, kBlock) * blocks * kStep;
+  const uint16_t* flags = l.packed + ceil_div(l.columns, kBlock) * blocks * kStep;
   const Finish end_with = kFinish[static_cast<size_t>(l.activation)];
   uint32_t bad[kTaskRows] = {};
   for (int64_t k = 0; k < blocks; k += chunk) {
@@ -206,7 +203,7 @@ void part(const LinearF32& l, int64_t m0, int64_t m1, int64_t p0, int64_t p1) {
       const uint16_t* panel = l.packed + (p * blocks + k) * kStep;
       // A block of the weight is 96 lines, in six parts of 16.
       const uint16_t* next = p + 1 < p1 ? panel + blocks * kStep : l.packed + (p0 * blocks + end % blocks) * kStep;
-      const int64_t lines = up(16, height);
+      const int64_t lines = ceil_div(16, height);
       for (int64_t m = 0; m < height; ++m) {
         const int64_t row = (m0 + m) * kBlock, here = std::min(kBlock, l.rows - row), column = p * kBlock;
         float* sum = chunks == 1 ? nullptr : earlier + (m * (p1 - p0) + p - p0) * kPiece;
@@ -235,9 +232,9 @@ void part(const LinearF32& l, int64_t m0, int64_t m1, int64_t p0, int64_t p1) {
 
 void pack_weight_f32(const float* weight, int64_t column_stride, int64_t inner_stride, int64_t columns, int64_t inner,
                      uint16_t* packed) {
-  const int64_t blocks = up(inner, kBlock), panels = up(columns, kBlock);
+  const int64_t blocks = ceil_div(inner, kBlock), panels = ceil_div(columns, kBlock);
   uint16_t* flags = packed + panels * blocks * kStep;
-  std::fill(flags, flags + up(panels, kBlock) * kBlock, uint16_t{0});
+  std::fill(flags, flags + ceil_div(panels, kBlock) * kBlock, uint16_t{0});
   in_parallel(panels, [&](int64_t panel) {
     alignas(64) float block[kBlock][kBlock];
     __m512i largest[kBlock];
@@ -275,16 +272,17 @@ void pack_weight_f32(const float* weight, int64_t column_stride, int64_t inner_s
 }
 
 void linear(const LinearF32& l) {
-  const int64_t row_blocks = up(l.rows, kBlock), panels = up(l.columns, kBlock), team = team_size();
-  int64_t m = up(row_blocks, up(row_blocks, kTaskRows)), n = up(panels, up(panels, kTaskPanels));
-  const auto parts = [&] { return up(row_blocks, m) * up(panels, n); };
+  const int64_t row_blocks = ceil_div(l.rows, kBlock), panels = ceil_div(l.columns, kBlock), team = team_size();
+  int64_t m = ceil_div(row_blocks, ceil_div(row_blocks, kTaskRows)),
+          n = ceil_div(panels, ceil_div(panels, kTaskPanels));
+  const auto parts = [&] { return ceil_div(row_blocks, m) * ceil_div(panels, n); };
   const double work = 2.0 * static_cast<double>(l.rows) * static_cast<double>(l.inner) * static_cast<double>(l.columns);
   const int64_t wanted = work < 2e6 || team == 1 ? 1 : 4 * team;
   // Fewer columns mean that rows are packed more often, fewer rows that the weight is read more often.
-  while (parts() < wanted && (n > 8 || m > 4)) (n > 8 ? n : m) = up(n > 8 ? n : m, 2);
-  while (parts() < std::min<int64_t>(wanted, team) && (n > 1 || m > 1)) (n > 1 ? n : m) = up(n > 1 ? n : m, 2);
-  const int64_t across = up(panels, n);
-  in_parallel(up(row_blocks, m) * across, [&](int64_t task) {
+  while (parts() < wanted && (n > 8 || m > 4)) (n > 8 ? n : m) = ceil_div(n > 8 ? n : m, 2);
+  while (parts() < std::min<int64_t>(wanted, team) && (n > 1 || m > 1)) (n > 1 ? n : m) = ceil_div(n > 1 ? n : m, 2);
+  const int64_t across = ceil_div(panels, n);
+  in_parallel(ceil_div(row_blocks, m) * across, [&](int64_t task) {
     const int64_t m0 = task / across * m, p0 = task % across * n;
     configure_tiles();
     part(l, m0, std::min(row_blocks, m0 + m), p0, std::min(panels, p0 + n));

@@ -39,18 +39,18 @@ at::Tensor pack_linear(const at::Tensor& weight) {
   return packed;
 }
 
-template <typename L, typename T>
+template <typename T>
 void run_linear(const at::Tensor& x, const at::Tensor& packed, const std::optional<at::Tensor>& bias,
                 Activation activation, at::Tensor& out) {
-  linear(L{.x = static_cast<const T*>(x.const_data_ptr()),
-           .row_stride = x.stride(0),
-           .packed = static_cast<const uint16_t*>(packed.const_data_ptr()),
-           .bias = bias ? static_cast<const T*>(bias->const_data_ptr()) : nullptr,
-           .out = static_cast<T*>(out.mutable_data_ptr()),
-           .rows = x.size(0),
-           .inner = x.size(1),
-           .columns = out.size(1),
-           .activation = activation});
+  linear(LinearOf<T>{.x = static_cast<const T*>(x.const_data_ptr()),
+                     .row_stride = x.stride(0),
+                     .packed = static_cast<const uint16_t*>(packed.const_data_ptr()),
+                     .bias = bias ? static_cast<const T*>(bias->const_data_ptr()) : nullptr,
+                     .out = static_cast<T*>(out.mutable_data_ptr()),
+                     .rows = x.size(0),
+                     .inner = x.size(1),
+                     .columns = out.size(1),
+                     .activation = activation});
 }
 
 at::Tensor packed_linear(const at::Tensor& x, const at::Tensor& packed, const std::optional<at::Tensor>& bias,
@@ -67,7 +67,7 @@ at::Tensor packed_linear(const at::Tensor& x, const at::Tensor& packed, const st
               "packed_linear: wrong bias");
   at::Tensor out = dense({x.size(0), columns}, x.scalar_type());
   if (out.numel() == 0) return out;
-  (f32 ? run_linear<LinearF32, float> : run_linear<Linear, uint16_t>)(x, packed, bias, *act, out);
+  (f32 ? run_linear<float> : run_linear<uint16_t>)(x, packed, bias, *act, out);
   return out;
 }
 
