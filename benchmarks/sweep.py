@@ -5,6 +5,8 @@
     python benchmarks/sweep.py --kind timm --slice 0/4   # every fourth
     python benchmarks/sweep.py --json sweep.json --markdown docs/sweep.md
     python benchmarks/sweep.py --json sweep.json --again # only what was not whole in that file; the file is updated
+    python benchmarks/sweep.py --device cuda --jobs 16   # on a GPU, 16 models at a time
+    python benchmarks/sweep.py --gradients               # the gradients of a training step (no dropout) as well
 
 torch.compile's capture beside ours: benchmarks/sweep_beside.py. A process forked for each model, with a time limit: a crash is a row of the table. Status: whole (one graph, equal to eager),
 breaks (equal, not one graph), WRONG, CRASH, not built (the model itself does not run; the reason is its own).
@@ -22,6 +24,7 @@ import signal
 import sys
 import time
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +38,33 @@ import sweep_models
 FLOOR = {"fp32": 1e-4, "bf16": 3e-2}
 
 
+GRADIENTS = False  # --gradients
+
+
 def outputs(model: Any, args: Any, kwargs: Any) -> list[Any]:
+    """Results of a call; then, where asked for, the parameters' gradients of the sum of the results' mean squares."""
     torch.manual_seed(1)
-    with torch.no_grad():
-        return [t.detach().clone() for t in bench.tensors(model(*args, **kwargs)) if isinstance(t, torch.Tensor)]
+    with torch.set_grad_enabled(GRADIENTS):
+        found = [t for t in bench.tensors(model(*args, **kwargs)) if isinstance(t, torch.Tensor)]
+    if not GRADIENTS:
+        return [t.detach().clone() for t in found]
+    parameters = list(model.parameters())
+    for p in parameters:
+        p.grad = None
+    losses = [t.float().square().mean() for t in found if t.requires_grad and t.numel()]
+    results = [t.detach().clone().requires_grad_(t.requires_grad) for t in found]
+    if losses:
+        torch.stack(losses).sum().backward()
+    missing = torch.empty(0)  # has another shape than any gradient
+    return results + [missing if p.grad is None else p.grad.detach().clone() for p in parameters]
+
+
+def moved(value: Any, device: str) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.to(device)
+    if isinstance(value, dict):
+        return {k: moved(v, device) for k, v in value.items()}
+    return type(value)(moved(v, device) for v in value) if type(value) in (list, tuple) else value
 
 
 def same_metadata(a: list[Any], b: list[Any]) -> str:
@@ -57,7 +83,7 @@ def difference(got: list[Any], want: list[Any]) -> float:
             if not torch.equal(a, b):
                 return math.inf
             continue
-        a, b = a.double(), b.double()
+        a, b = a.detach().double(), b.detach().double()
         if not torch.equal(a.isfinite(), b.isfinite()):
             return math.inf
         a, b = a[b.isfinite()], b[b.isfinite()]
@@ -133,18 +159,22 @@ def nudged(value: Any) -> Any:
 def run(kind: str, name: str, options: argparse.Namespace, report: Any) -> dict[str, Any]:
     import flashover
 
+    global GRADIENTS
+    GRADIENTS = options.gradients
     torch.set_num_threads(options.threads)
+    torch.backends.cudnn.allow_tf32 = False
     row: dict[str, Any] = {"kind": kind, "model": name, "precision": options.precision}
     warnings.simplefilter("ignore")
     try:
         with torch.no_grad():
             model, args, kwargs = sweep_models.make(kind, name)
+            model, args, kwargs = model.to(options.device), moved(args, options.device), moved(kwargs, options.device)
     except BaseException as failure:
         return row | {"status": "not built", "reason": f"{type(failure).__name__}: {failure}"[:160]}
     row["parameters"] = sum(p.numel() for p in model.parameters())
     report(row | {"status": "CRASH", "reason": "died or hung"})
     start = time.perf_counter()
-    with torch.autocast("cpu", torch.bfloat16, enabled=options.precision == "bf16"):
+    with torch.autocast(options.device, torch.bfloat16, enabled=options.precision == "bf16"):
         try:
             outputs(model, args, kwargs)
         except Exception as failure:
@@ -228,6 +258,36 @@ def in_child(kind: str, name: str, options: argparse.Namespace) -> dict[str, Any
     return row
 
 
+def each(cases: list[sweep_models.Case], options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    end = time.monotonic() + options.seconds
+    for kind, name in cases:
+        if time.monotonic() > end:
+            return
+        row = in_child(kind, name, options)
+        print(
+            f"{row['status']:9s} {kind}/{name} {row.get('seconds', 0):.1f}s {row.get('difference', 0):.0e} {row.get('reason', '')} {row.get('note', '')}",
+            flush=True,
+        )
+        yield row
+
+
+def shared(cases: list[sweep_models.Case], options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """The same by several processes, which write to one pipe, a line a row."""
+    read, write = os.pipe()
+    for job in range(options.jobs):
+        if os.fork() == 0:
+            os.close(read)
+            for row in each(cases[job :: options.jobs], options):
+                os.write(write, json.dumps(row).encode() + b"\n")  # short enough to be written at once
+            os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as lines:
+        for line in lines:
+            yield json.loads(line)
+    for _ in range(options.jobs):
+        os.wait()
+
+
 def is_equal(r: dict[str, Any]) -> str:
     if r.get("as_torch_compile"):
         return "as torch.compile"
@@ -270,6 +330,9 @@ def main() -> int:
     parser.add_argument(
         "--capture-only", action="store_true", help="do not run what is not whole a second time with breaks"
     )
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--gradients", action="store_true", help="a backward as well, in eval mode")
+    parser.add_argument("--jobs", type=int, default=1, help="models at a time")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--limit", type=int, default=180, help="seconds a model")
     parser.add_argument("--seconds", type=float, default=math.inf, help="stop starting models after this time")
@@ -297,16 +360,9 @@ def main() -> int:
 
     import flashover  # noqa: F401
 
-    end = time.monotonic() + options.seconds
-    for kind, name in chosen[part::parts]:
-        if time.monotonic() > end:
-            break
-        row = in_child(kind, name, options)
-        rows[kind, name, options.precision] = row
-        print(
-            f"{row['status']:9s} {kind}/{name} {row.get('seconds', 0):.1f}s {row.get('difference', 0):.0e} {row.get('reason', '')} {row.get('note', '')}",
-            flush=True,
-        )
+    done = shared(chosen[part::parts], options) if options.jobs > 1 else each(chosen[part::parts], options)
+    for row in done:
+        rows[row["kind"], row["model"], options.precision] = row
         if options.json:
             options.json.write_text(json.dumps(list(rows.values()), indent=1))
     count = {

@@ -26,13 +26,13 @@ from typing import Any
 
 START = time.monotonic()  # importing torch and transformers on a fresh machine takes half a minute
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-import torch
+import torch  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parent))
-import sweep
-import sweep_models
+import sweep  # noqa: E402
+import sweep_models  # noqa: E402
 
-import flashover
+import flashover  # noqa: E402
 
 SIDES = ("flashover", "torch.compile")
 Key = tuple[str, str]
@@ -238,7 +238,7 @@ def main() -> int:
     end = START + options.seconds
     options.json.touch()
     if options.seconds > 0:
-        import torch._dynamo
+        import torch._dynamo  # noqa: F401
         import transformers.models.auto.modeling_auto  # noqa: F401  before the forks
 
         capture_once()
