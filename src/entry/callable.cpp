@@ -201,6 +201,8 @@ PyObject* run_entry(const EntryPtr& e, const Settings& settings, PyObject** want
   std::vector<at::Tensor> outputs;
   PyObject* result = nullptr;
   bool ran = false;
+  run::failure_was_undone() = false;
+  const auto undone = [&] { return !ran && (e->repeatable || run::failure_was_undone()); };
   // Other threads may change dicts while the graph runs, and finalizers while the result is made: dicts that are made
   // for a result are always as many.
   const bool quiet = e->timed && e->capture.effects.empty() && e->capture.frames.empty();
@@ -245,7 +247,7 @@ PyObject* run_entry(const EntryPtr& e, const Settings& settings, PyObject** want
   } catch (const run::Mismatch& m) {
     repeat = retire(e, settings, m);
   } catch (...) {
-    if (e->repeatable && !ran)
+    if (undone())
       repeat = true;
     else
       torch::translate_exception_to_python(std::current_exception());

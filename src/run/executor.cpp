@@ -90,6 +90,7 @@ struct Frame {
   char* slab_base = nullptr;  // what the table and the wrappers were made for
   std::shared_ptr<const Frozen> frozen;
   const Frozen* patched_for = nullptr;
+  size_t at = 0;  // the instruction that raised
 };
 
 // One call on the way.
@@ -130,6 +131,66 @@ char* data_of(c10::TensorImpl* impl) {
 }
 
 bool is_unique(const at::Tensor& t) { return t.use_count() == 1 && (!t.has_storage() || t.storage().use_count() == 1); }
+
+// For what its operands hold: everything but what is known to take any numbers.
+bool may_raise(std::string_view op) {
+  static constexpr std::string_view kNever[] = {
+      "aten._softmax",
+      "aten._to_copy",
+      "aten.add",
+      "aten.addbmm",
+      "aten.addmm",
+      "aten.addmv",
+      "aten.argsort",
+      "aten.avg_pool1d",
+      "aten.avg_pool2d",
+      "aten.avg_pool3d",
+      "aten.baddbmm",
+      "aten.bmm",
+      "aten.cat",
+      "aten.clone",
+      "aten.constant_pad_nd",
+      "aten.contiguous",
+      "aten.convolution",
+      "aten.convolution_backward",
+      "aten.copy",
+      "aten.cummax",
+      "aten.cummin",
+      "aten.cumprod",
+      "aten.cumsum",
+      "aten.dot",
+      "aten.fill",
+      "aten.max_pool2d_with_indices",
+      "aten.max_pool3d_with_indices",
+      "aten.mkldnn_convolution",
+      "aten.mkldnn_linear",
+      "aten.mkldnn_rnn_layer",
+      "aten.mm",
+      "aten.mul",
+      "aten.mv",
+      "aten.native_batch_norm",
+      "aten.native_batch_norm_backward",
+      "aten.native_dropout",
+      "aten.native_group_norm",
+      "aten.native_layer_norm",
+      "aten.rand",
+      "aten.rand_like",
+      "aten.randint",
+      "aten.randn",
+      "aten.randn_like",
+      "aten.scaled_dot_product_attention",
+      "aten.sort",
+      "aten.topk",
+      "aten.upsample_bilinear2d",
+      "aten.zero",
+  };
+  if (op.starts_with("flashover.") || op.starts_with("mkldnn.")) return false;
+  if (op.starts_with("functional.")) op.remove_prefix(11);
+  if (op.starts_with("aten._scaled_dot_product")) return false;
+  op = op.substr(0, op.rfind('.'));
+  if (op.ends_with('_')) op.remove_suffix(1);
+  return std::find(std::begin(kNever), std::end(kNever), op) == std::end(kNever);
+}
 
 class PlanExecutable final : public Executable {
  public:
@@ -226,7 +287,9 @@ class PlanExecutable final : public Executable {
     {
       c10::impl::ExcludeDispatchKeyGuard below(kBelow);
       const bool first = !proven_.load(std::memory_order_relaxed);
-      const Before before = first ? remember(inputs) : Before{};
+      const Before before = first ? remember(inputs, kept_first_) : can_undo_ ? remember(inputs, kept_) : Before{};
+      (*frame).at = SIZE_MAX;
+      failure_was_undone() = false;
       try {
         if (device_ < 0) {
           execute_on_cpu(*frame, inputs, outputs, consumed);
@@ -237,6 +300,15 @@ class PlanExecutable final : public Executable {
       } catch (Mismatch& m) {
         if (first) restore(before, inputs);
         m.clean = m.clean || first || m.step < first_write_;
+        throw;
+      } catch (...) {
+        const size_t at = (*frame).at;
+        if (at < SIZE_MAX && (first       ? at <= last_call_
+                              : can_undo_ ? at <= last_risk_
+                                          : !random_ && at < first_write_)) {
+          restore(before, inputs);
+          failure_was_undone() = true;
+        }
         throw;
       }
       if (first) proven_.store(true, std::memory_order_relaxed);
@@ -433,6 +505,40 @@ class PlanExecutable final : public Executable {
       });
     std::sort(mutated_.begin(), mutated_.end());
     mutated_.erase(std::unique(mutated_.begin(), mutated_.end()), mutated_.end());
+    for (const Call& c : calls_) random_ |= c.op->handle.hasTag(at::Tag::nondeterministic_seeded);
+    find_undo();
+  }
+
+  // What later calls keep of the inputs, so that a step that raises leaves no trace: what is written by then, if that
+  // is little.
+  void find_undo() {
+    constexpr int64_t kMost = 256 << 10;
+    bool any = false, risk = false;
+    for (size_t i = 0; i < plan_.steps.size(); ++i) {
+      const plan::Step& s = plan_.steps[i];
+      const bool checks = s.kind == StepKind::kLaunch && !plan_.kernels[s.kernel].errors.empty();
+      const bool calls = s.kind == StepKind::kCall && program_[i].makes < 0;
+      if (checks || calls) last_call_ = i;
+      if (checks || (calls && may_raise(calls_[program_[i].call].op->name))) last_risk_ = i;
+      any |= checks || calls;
+      risk |= last_risk_ == i && any;
+    }
+    const auto written = [&](size_t last) {
+      std::vector<int32_t> out;
+      for (size_t i = first_write_; i <= last && i < plan_.steps.size(); ++i)
+        plan::for_each_write(plan_.steps[i], [&](TensorId t) {
+          const plan::Tensor& base = root_tensor(t);
+          if (base.home == Home::kInput && std::find(out.begin(), out.end(), base.index) == out.end())
+            out.push_back(base.index);
+        });
+      return out;
+    };
+    if (any) kept_first_ = written(last_call_);
+    if (!risk || device_ >= 0) return;  // (On CUDA a kernel cannot say that it failed, and operators rarely do.)
+    kept_ = written(last_risk_);
+    int64_t bytes = 0;
+    for (int32_t i : kept_) bytes += span_bytes(plan_.inputs[i].type);
+    can_undo_ = bytes <= kMost && (random_ || !kept_.empty());
   }
 
   void plan_outputs() {
@@ -587,30 +693,24 @@ class PlanExecutable final : public Executable {
     }
   }
 
-  // ---- the first call, which can be taken back ----
+  // ---- calls that can be taken back ----
   struct Before {
     std::vector<std::pair<int32_t, at::Tensor>>
-        contents;          // of inputs that are written before the last operator is called
+        contents;          // of inputs that are written before the last step that may raise
     at::Tensor generator;  // state of the random generator
   };
   at::Generator generator() const {
     return at::globalContext().defaultGenerator(
         device_ < 0 ? c10::Device(c10::kCPU) : c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(device_)));
   }
-  Before remember(c10::TensorImpl* const* inputs) const {
+  Before remember(c10::TensorImpl* const* inputs, const std::vector<int32_t>& written) const {
     Before before;
-    bool random = false;
-    for (const Call& c : calls_) random |= c.op->handle.hasTag(at::Tag::nondeterministic_seeded);
-    if (random) {
+    if (random_) {
       at::Generator g = generator();
       const std::lock_guard<std::mutex> lock(g.mutex());
       before.generator = g.get_state();
     }
-    size_t last_call = 0;
-    for (size_t n = 0; n < program_.size(); ++n)
-      if (program_[n].kind == StepKind::kCall) last_call = n;
-    if (last_call >= first_write_)
-      for (int32_t i : mutated_) before.contents.emplace_back(i, flat(i, inputs[i]).clone());
+    for (int32_t i : written) before.contents.emplace_back(i, flat(i, inputs[i]).clone());
     return before;
   }
   void restore(const Before& before, c10::TensorImpl* const* inputs) const {
@@ -771,6 +871,9 @@ class PlanExecutable final : public Executable {
   void interpret(const std::vector<Instruction>& program, Run& run, Part part = Part::kAll) {
     const Instruction* in = program.data();
     const Instruction* end = in + program.size();
+    const auto note = [&](const Instruction* raised) {
+      run.frame.at = run.outputs ? static_cast<size_t>(raised - program.data()) : 0;
+    };
     try {
       for (; in != end; ++in) {
         if (part != Part::kAll) [[unlikely]] {
@@ -823,7 +926,11 @@ class PlanExecutable final : public Executable {
       m.clean = !run.outputs;  // frozen steps write nothing that anybody sees
       throw;
     } catch (c10::Error& e) {
+      note(in);
       if (!in->step->label.empty()) e.add_context("in compiled code for " + in->step->label);
+      throw;
+    } catch (...) {
+      note(in);
       throw;
     }
   }
@@ -1278,8 +1385,12 @@ class PlanExecutable final : public Executable {
   std::vector<std::vector<Patch>> late_patches_;  // by TensorId; empty when there are none
   std::vector<std::vector<int32_t>> last_reads_;
   std::vector<int32_t> mutated_, owned_outputs_;
-  size_t first_write_ = SIZE_MAX;    // the first step that writes an input
-  std::atomic<bool> proven_{false};  // a call went through
+  size_t first_write_ = SIZE_MAX;           // the first step that writes an input
+  bool random_ = false;                     // operators draw random numbers
+  size_t last_call_ = 0, last_risk_ = 0;    // steps: the last that may raise at all, or for what the data are
+  bool can_undo_ = false;                   // calls after the first can be taken back, too
+  std::vector<int32_t> kept_first_, kept_;  // the inputs of which the first call and later ones keep copies
+  std::atomic<bool> proven_{false};         // a call went through
   struct LateOutput {
     size_t index;
     bool adopt;
@@ -1297,6 +1408,11 @@ class PlanExecutable final : public Executable {
 };
 
 }  // namespace
+
+bool& failure_was_undone() {
+  thread_local bool undone = false;
+  return undone;
+}
 
 std::shared_ptr<Executable> load(plan::Plan plan, const LoadOptions& options) {
   cpu::register_operators();

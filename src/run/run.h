@@ -44,13 +44,17 @@ struct Mismatch : InternalError {
   bool clean = false;  // everything that the caller can see is as before the call, which may be repeated in eager
 };
 
+// After an exception came out of a run on this thread: everything is as before the call, which may be repeated in eager.
+bool& failure_was_undone();
+
 class Executable {
  public:
   virtual ~Executable() = default;
   // inputs: borrowed, in Plan::inputs order, types already guarded. Outputs replace the contents of `outputs`. Needs no
   // GIL, but whoever releases it must own the inputs meanwhile. Exceptions of extern operators pass through with the
   // step's label as context; a kernel's failed index check is a c10::IndexError; an operator whose result is not what
-  // the plan says is a Mismatch: the first call can always be undone, later ones if no input was written yet.
+  // the plan says is a Mismatch. The first call can always be undone (failure_was_undone()), later ones if no input was
+  // written yet or little is written before the last step that may raise.
   virtual void run(c10::TensorImpl* const* inputs, size_t count, std::vector<at::Tensor>& outputs) = 0;
   void run(const at::Tensor* inputs, size_t count, std::vector<at::Tensor>& outputs) {
     run(reinterpret_cast<c10::TensorImpl* const*>(inputs), count,
