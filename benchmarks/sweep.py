@@ -15,6 +15,7 @@ breaks (equal, not one graph), WRONG, CRASH, not built (the model itself does no
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import math
 import os
@@ -131,7 +132,9 @@ def compare(row: dict[str, Any], compiled: Any, model: Any, args: Any, kwargs: A
     # A network may magnify rounding: against doubles, at most twice eager's own error.
     try:
         precise = outputs(
-            model.double(), [bench.to_double(a) for a in args], {k: bench.to_double(v) for k, v in kwargs.items()}
+            copy.deepcopy(model).double(),
+            [bench.to_double(a) for a in args],
+            {k: bench.to_double(v) for k, v in kwargs.items()},
         )
         mine, eager = difference(got, precise), difference(want, precise)
         row["note"] = f"error against fp64 {mine:.1e}, eager's {eager:.1e}"
