@@ -10,6 +10,7 @@ each model from one that has everything imported and has captured once, with a l
 as a line of JSON.
 """
 
+# ruff: noqa: E402 (the clock starts before the long imports)
 from __future__ import annotations
 
 import argparse
