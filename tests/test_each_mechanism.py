@@ -158,7 +158,7 @@ CASES = [
     Case("memory that is shared otherwise", "def f(x, y):\n    x.add_(1)\n    return y * 2\nP = (lambda m: (m[:3], m[:3]))(torch.arange(4.0))", ("P = (lambda m: (m[:3], m[1:4]))(torch.arange(4.0))",), "P"),
     Case("memory that overlaps", "def f(x, y):\n    x.add_(1)\n    return y.flip(0) * 2, y.sum()\nP = (torch.arange(4.0), torch.arange(4.0))", ("P = (lambda m: (m[:4], m[1:]))(torch.arange(5.0))", "P = (lambda m: (m[1:], m[:4]))(torch.arange(5.0))"), "P"),
     Case("memory written and read in one kernel", "def f(x, y):\n    x.mul_(2)\n    return y + x\nP = (torch.arange(99.0), torch.arange(99.0))", ("P = (lambda m: (m[:99], m[1:]))(torch.arange(100.0))", "P = (torch.arange(99.0), torch.arange(99.0))"), "P"),
-    Case("place in the memory", "def f(x):\n    return x.as_strided((2,), (1,), 1) * 2\nP = (torch.arange(6.0)[:4],)", ("P = (torch.arange(6.0)[2:],)",), "P"),
+    Case("memory whose place is seen", "def f(x):\n    return x.as_strided((2,), (1,), 1) * 2\nP = (torch.arange(6.0)[:4],)", ("P = (torch.arange(6.0)[2:],)",), "P"),
     Case("sizes", "def f(x):\n    return x * x.shape[0]\nP = (torch.arange(4.0),)", ("P = (torch.arange(6.0),)", "P = (torch.arange(6.0).view(2, 3),)"), "P"),
     Case("strides", "def f(x):\n    return x + x.stride()[0]\nP = (torch.arange(6.0).view(2, 3),)", ("P = (torch.arange(6.0).view(3, 2).t(),)",), "P"),
     Case("dtype", "def f(x):\n    return x / 2, x.dtype\nP = (torch.arange(4.0),)", ("P = (torch.arange(4),)", "P = (torch.arange(4.0).double(),)"), "P"),

@@ -382,6 +382,13 @@ bool Table::holds_between(int32_t index, PyObject* const* current) const {
   }
 }
 
+bool Table::still_alone(int32_t index, SourceId moved, PyObject* const* current) const {
+  const SourceId written = o_.facts[index].source;
+  if (moved == written) return holds_between(index, current);
+  const std::vector<SourceId>& others = strangers_[index];  // in order
+  return current[moved] != current[written] || !std::binary_search(others.begin(), others.end(), moved);
+}
+
 std::string Table::claim(int32_t index) const {
   const Fact& f = o_.facts[index];
   if (f.kind != FactKind::kTensor || static_cast<size_t>(f.number) >= specs_.size()) return guards::words(o_, f);

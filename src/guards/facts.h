@@ -47,6 +47,8 @@ class Table {
   // Facts about one object. is_between() facts look at several: current[] by source.
   bool holds(int32_t fact, PyObject* object) const;
   bool holds_between(int32_t fact, PyObject* const* current) const;
+  // The same for a kWritten fact that held until the object of `moved` became another one.
+  bool still_alone(int32_t fact, SourceId moved, PyObject* const* current) const;
   static bool is_between(FactKind kind);
   Failure failure(int32_t fact, PyObject* object, PyObject* const* current) const;  // empty if it holds
   std::string words(int32_t fact) const;  // with the place where the trace asked

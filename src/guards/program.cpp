@@ -53,20 +53,26 @@ struct Instr {
 struct Run {
   Op op;
   uint32_t begin, end;
-  uint32_t first = 0;  // kDict, kTensor, kObject: into Segment::tags, tensors, objects
+  uint32_t first = 0;    // kDict, kTensor, kObject, kPointer: into Segment::tags, tensors, objects, pointers
+  void* type = nullptr;  // kObject: of all of them,
+  int64_t slot = 0;      // and where their dict's pointer is
 };
-// The part of a kDict compare that is read on every call, densely.
+// What is read of a compare on every call, densely: a program of thousands of compares costs what memory it touches.
 struct DictTag {
   PyObject* dict;
   uint64_t tag;
 };
-
-// The same of a kObject compare.
 struct ObjectCompare {
   PyObject* object;
-  void* type;
   void* dict;
-  int64_t slot;
+};
+struct PointerCompare {
+  void** where;
+  void* is;
+};
+struct TensorOf {
+  SourceId source;
+  const TensorSpec* spec;
 };
 
 struct Segment {
@@ -77,7 +83,9 @@ struct Segment {
   std::vector<Run> runs;
   std::vector<DictTag> tags;
   std::vector<TensorCompare> tensors;
+  std::vector<TensorOf> tensor_of;  // by tensor
   std::vector<ObjectCompare> objects;
+  std::vector<PointerCompare> pointers;
   std::vector<std::vector<SourceId>> dicts;  // the sources that are the dict of a kDict instruction
   bool armed = false;
   int32_t arms = 0, rests = 0;
@@ -86,6 +94,7 @@ struct Segment {
 constexpr int32_t kMaxArms = 16;     // then a segment is taken to be different on each call,
 constexpr int32_t kRest = 64;        // and armed only this seldom
 constexpr size_t kSmallSegment = 3;  // not worth arming
+constexpr size_t kMaxMoved = 64;     // objects that moved are remembered one by one up to here
 
 enum class Verdict { kYes, kNo, kUnsure };
 
@@ -102,7 +111,9 @@ class Program final : public GuardProgram {
     for (SourceId w : wanted_)
       FLASHOVER_CHECK(w >= 0 && w < static_cast<SourceId>(n)) << "wanted source " << w << " of " << n;
     current_ = table_.seen();
+    place_.resize(n);
     split();
+    take_wanted();
     for (size_t i = 0; i < segments_.size(); i++)
       if (!plain(segments_[i]))
         throw Declined("guard: does not hold right after the trace: " + plain_failure(segments_[i]).text());
@@ -113,6 +124,8 @@ class Program final : public GuardProgram {
       const Fact& f = table_.facts()[fact];
       if (f.kind == FactKind::kSameObject || f.kind == FactKind::kDistinct)
         pairs_.push_back({f.source, static_cast<SourceId>(f.number), f.kind == FactKind::kSameObject});
+      else if (f.kind == FactKind::kWritten)
+        written_.push_back(fact);
       else
         others_.push_back(fact);
     }
@@ -151,7 +164,21 @@ class Program final : public GuardProgram {
       if ((current_[p.a] == current_[p.b]) != p.same) return false;
     for (int32_t fact : others_)
       if (!table_.holds_between(fact, current_.data())) return false;
-    for (size_t i = 0; i < wanted_.size(); i++) wanted[i] = current_[wanted_[i]];
+    if (all_moved_) {
+      for (int32_t fact : written_)
+        if (!table_.holds_between(fact, current_.data())) return false;
+      take_wanted();
+    } else {
+      for (int32_t fact : written_)
+        for (SourceId id : moved_)
+          if (!table_.still_alone(fact, id, current_.data())) return false;
+      if (wanted_twice_ && !moved_.empty()) take_wanted();
+      for (SourceId id : moved_)
+        if (place_[id].wanted >= 0) now_wanted_[place_[id].wanted] = current_[id];
+    }
+    moved_.clear();
+    all_moved_ = false;
+    std::copy(now_wanted_.begin(), now_wanted_.end(), wanted);
     return true;
   }
 
@@ -217,7 +244,7 @@ class Program final : public GuardProgram {
     std::array<size_t, std::size(kNames)> counts{};
     size_t plain = 0, in_full = 0;
     for (const Segment& s : segments_) {
-      for (const TensorCompare& t : s.tensors) in_full += s.armed && !t.stamped;
+      for (const TensorCompare& t : s.tensors) in_full += s.armed && !t.impl;
       if (!s.armed) plain += s.sources.size();
       for (const Instr& i : s.code) counts[static_cast<size_t>(i.op)] += s.armed;
     }
@@ -281,6 +308,29 @@ class Program final : public GuardProgram {
     std::vector<Segment> sorted;
     for (int32_t i : order) sorted.push_back(std::move(segments_[i]));
     segments_ = std::move(sorted);
+    for (size_t i = 0; i < segments_.size(); i++)
+      for (SourceId id : segments_[i].sources) place_[id].segment = static_cast<int32_t>(i);
+  }
+
+  // The object of a source, which may be another one than before.
+  void now_is(SourceId id, PyObject* object) {
+    if (current_[id] == object) return;
+    current_[id] = object;
+    const Place& p = place_[id];
+    if (p.tensor >= 0) segments_[p.segment].tensors[p.tensor].object = object;
+    if (moved_.size() < kMaxMoved)
+      moved_.push_back(id);
+    else
+      all_moved_ = true;
+  }
+  void take_wanted() {
+    now_wanted_.resize(wanted_.size());
+    for (size_t i = 0; i < wanted_.size(); i++) {
+      Place& p = place_[wanted_[i]];
+      wanted_twice_ |= p.wanted >= 0 && p.wanted != static_cast<int32_t>(i);
+      p.wanted = static_cast<int32_t>(i);
+      now_wanted_[i] = current_[wanted_[i]];
+    }
   }
 
   // ---- the plain check of one segment ----
@@ -305,7 +355,7 @@ class Program final : public GuardProgram {
     for (SourceId id : s.sources) {
       PyObject* object = fetch(id, args);
       if (!object) return false;
-      current_[id] = object;
+      now_is(id, object);
       for (int32_t fact : table_.facts_of(id))
         if (!table_.holds(fact, object)) return false;
     }
@@ -345,10 +395,10 @@ class Program final : public GuardProgram {
         for (const ObjectCompare *o = s.objects.data() + r.first, *last = o + (end - i); o != last; ++o) {
           if (last - o > 8) {
             __builtin_prefetch(o[8].object);
-            __builtin_prefetch(reinterpret_cast<char*>(o[8].object) + o[8].slot);
+            __builtin_prefetch(reinterpret_cast<char*>(o[8].object) + r.slot);
           }
-          if (Py_TYPE(o->object) != o->type) return Verdict::kUnsure;
-          if (o->slot && *reinterpret_cast<void**>(reinterpret_cast<char*>(o->object) + o->slot) != o->dict)
+          if (Py_TYPE(o->object) != r.type) return Verdict::kUnsure;
+          if (r.slot && *reinterpret_cast<void**>(reinterpret_cast<char*>(o->object) + r.slot) != o->dict)
             return Verdict::kUnsure;
         }
         break;
@@ -385,8 +435,8 @@ class Program final : public GuardProgram {
           if (type_tag(static_cast<PyTypeObject*>(i->a)) != static_cast<uint32_t>(i->number)) return Verdict::kUnsure;
         break;
       case Op::kPointer:
-        for (; i != end; ++i)
-          if (*static_cast<void**>(i->a) != i->b) return Verdict::kUnsure;
+        for (const PointerCompare *p = s.pointers.data() + r.first, *last = p + (end - i); p != last; ++p)
+          if (*p->where != p->is) return Verdict::kUnsure;
         break;
       case Op::kItem:
         for (; i != end; ++i) {
@@ -395,12 +445,12 @@ class Program final : public GuardProgram {
         }
         break;
       case Op::kTensor:
-        for (TensorCompare *t = s.tensors.data() + r.first, *last = t + (end - i);; ++t) {
-          t += look_the_same(t, static_cast<size_t>(last - t), current_.data());
+        for (size_t t = r.first, last = t + (r.end - r.begin);; ++t) {
+          t += look_the_same(s.tensors.data() + t, last - t);
           if (t == last) break;
-          PyObject* now = current_[t->source];
-          if (!matches(now, *t->spec)) return Verdict::kNo;
-          t->stamped = stamp_tensor(now, stamps_, t->stamp);
+          PyObject* now = s.tensors[t].object;
+          if (!matches(now, *s.tensor_of[t].spec)) return Verdict::kNo;
+          take_look(now, looks_, s.tensors[t]);
         }
         break;
       case Op::kFact:
@@ -412,7 +462,7 @@ class Program final : public GuardProgram {
           PyObject* now = fetch(i->index, args);
           if (!now) return Verdict::kNo;
           if (now != i->a && i->number) return Verdict::kUnsure;
-          current_[i->index] = now;
+          now_is(i->index, now);
         }
         break;
     }
@@ -433,7 +483,7 @@ class Program final : public GuardProgram {
           if (!table_.holds(fact, now)) return Verdict::kNo;
         // A tuple's items have no compares of their own values (a reused address could hide others).
         if (by_address(child) && (now != current_[child] || PyTuple_Check(now))) return Verdict::kUnsure;
-        current_[child] = now;
+        now_is(child, now);
       }
     }
     i.number = static_cast<int64_t>(tag);
@@ -445,6 +495,7 @@ class Program final : public GuardProgram {
   struct Arming {
     Segment& s;
     std::unordered_map<void*, int32_t> dicts, objects, types;  // -> index of the instruction
+    std::unordered_set<SourceId> tensors;
     std::vector<bool> tagged;        // by source: while the instructions before it hold, it is the same live object
     std::vector<int32_t> depth;      // by source
     std::vector<int32_t> dict_code;  // by dict: index of its instruction
@@ -457,7 +508,7 @@ class Program final : public GuardProgram {
 
   void arm(Segment& s) {
     const size_t n = table_.sources().size();
-    Arming a{s, {}, {}, {}, std::vector<bool>(n, false), std::vector<int32_t>(n, 0), {}};
+    Arming a{s, {}, {}, {}, {}, std::vector<bool>(n, false), std::vector<int32_t>(n, 0), {}};
     for (size_t i = 0; i < n; i++)
       if (SourceId parent = source(static_cast<SourceId>(i)).parent; parent != kNoSource)
         a.depth[i] = a.depth[parent] + 1;
@@ -472,28 +523,44 @@ class Program final : public GuardProgram {
     const auto place = [](const Instr& i) {
       return i.op == Op::kDict || i.op == Op::kObject ? reinterpret_cast<uintptr_t>(i.a) : 0;
     };
+    const auto type = [](const Instr& i) {
+      return i.op == Op::kObject ? std::pair(i.b, i.number) : std::pair(static_cast<void*>(nullptr), int64_t{0});
+    };
     std::stable_sort(s.code.begin(), s.code.end(), [&](const Instr& x, const Instr& y) {
-      return std::tuple(x.level, x.op, place(x)) < std::tuple(y.level, y.op, place(y));
+      return std::tuple(x.level, x.op, type(x), place(x)) < std::tuple(y.level, y.op, type(y), place(y));
     });
     s.code.shrink_to_fit();
     s.runs.clear();
     s.tags.clear();
+    for (const TensorOf& t : s.tensor_of) place_[t.source].tensor = -1;
     s.tensors.clear();
+    s.tensor_of.clear();
     s.objects.clear();
+    s.pointers.clear();
     const auto first = [&s](Op op) {
-      return static_cast<uint32_t>(op == Op::kTensor   ? s.tensors.size()
-                                   : op == Op::kObject ? s.objects.size()
-                                                       : s.tags.size());
+      return static_cast<uint32_t>(op == Op::kTensor    ? s.tensors.size()
+                                   : op == Op::kObject  ? s.objects.size()
+                                   : op == Op::kPointer ? s.pointers.size()
+                                                        : s.tags.size());
     };
     for (uint32_t i = 0; i < s.code.size(); i++) {
       const Instr& in = s.code[i];
-      if (s.runs.empty() || s.runs.back().op != in.op) s.runs.push_back({in.op, i, i, first(in.op)});
+      const auto of_type = [&](const Run& r) {
+        return in.op != Op::kObject || (r.type == in.b && r.slot == in.number);
+      };
+      if (s.runs.empty() || s.runs.back().op != in.op || !of_type(s.runs.back())) {
+        s.runs.push_back({in.op, i, i, first(in.op)});
+        if (in.op == Op::kObject) s.runs.back().type = in.b, s.runs.back().slot = in.number;
+      }
       s.runs.back().end = i + 1;
       if (in.op == Op::kDict) s.tags.push_back({static_cast<PyObject*>(in.a), static_cast<uint64_t>(in.number)});
-      if (in.op == Op::kObject) s.objects.push_back({static_cast<PyObject*>(in.a), in.b, in.c, in.number});
+      if (in.op == Op::kObject) s.objects.push_back({static_cast<PyObject*>(in.a), in.c});
+      if (in.op == Op::kPointer) s.pointers.push_back({static_cast<void**>(in.a), in.b});
       if (in.op == Op::kTensor) {
-        s.tensors.push_back({{}, in.index, false, static_cast<const TensorSpec*>(in.a)});
-        s.tensors.back().stamped = stamp_tensor(current_[in.index], stamps_, s.tensors.back().stamp);
+        place_[in.index].tensor = static_cast<int32_t>(s.tensors.size());
+        s.tensors.emplace_back();
+        s.tensor_of.push_back({in.index, static_cast<const TensorSpec*>(in.a)});
+        take_look(current_[in.index], looks_, s.tensors.back());
       }
     }
     s.armed = true;
@@ -702,8 +769,9 @@ class Program final : public GuardProgram {
         if (!add_type(a, id, object)) plain();
         break;
       case FactKind::kTensor:
-        a.s.code.push_back(
-            {Op::kTensor, id, const_cast<TensorSpec*>(&table_.spec(index)), nullptr, nullptr, 0, own_level(a, id)});
+        if (a.tensors.insert(id).second)  // two facts about one tensor that both held say the same
+          a.s.code.push_back(
+              {Op::kTensor, id, const_cast<TensorSpec*>(&table_.spec(index)), nullptr, nullptr, 0, own_level(a, id)});
         break;
       case FactKind::kStorageOffset:
         plain();
@@ -730,7 +798,16 @@ class Program final : public GuardProgram {
     bool same;
   };
   std::vector<Pair> pairs_;
+  std::vector<int32_t> written_;  // kWritten, which look at many sources: asked of those that moved
   std::vector<int32_t> others_;
+  struct Place {  // of a source: its segment, its compare among Segment::tensors, its last place in wanted_
+    int32_t segment = 0, tensor = -1, wanted = -1;
+  };
+  std::vector<Place> place_;
+  std::vector<PyObject*> now_wanted_;  // by wanted_; borrowed
+  std::vector<SourceId> moved_;        // whose object is another one since the last call that matched
+  bool all_moved_ = false;             // or any may be
+  bool wanted_twice_ = false;          // some source
   Table table_;
   bool untouched_ = false;
   std::vector<SourceId> wanted_;
@@ -738,7 +815,7 @@ class Program final : public GuardProgram {
   std::vector<Segment> segments_;
   std::vector<PyObject*> current_;      // by source; borrowed
   std::unordered_set<PyObject*> held_;  // owned
-  StampBytes stamps_;
+  TensorLooks looks_;
   Keep keep_;
 };
 

@@ -87,65 +87,61 @@ const torch::autograd::AutogradMeta& autograd_of(const void* meta) {
 bool requires_grad(const torch::autograd::AutogradMeta& m) { return m.requires_grad_ || m.grad_fn_; }
 }  // namespace
 
-bool stamp_tensor(PyObject* tensor, StampBytes& all, TensorStamp& stamp) {
-  const c10::TensorImpl* t = impl_of(tensor);
-  if (!t || t->dim() > 5) return false;  // longer shapes lie elsewhere
+void take_look(PyObject* tensor, TensorLooks& all, TensorCompare& compare) {
+  c10::TensorImpl* t = impl_of(tensor);
+  compare = {tensor, nullptr, nullptr, nullptr};
+  if (!t || t->dim() > 5) return;  // longer shapes lie elsewhere
   const Layout& l = layout_of(t);
   const auto* begin = reinterpret_cast<const unsigned char*>(&l.sizes_and_strides_);
   const auto* end = reinterpret_cast<const unsigned char*>(&l.key_set_ + 1);
-  if (end - begin != static_cast<std::ptrdiff_t>(TensorStamp::kBytes)) return false;  // another torch
-  stamp.type = Py_TYPE(tensor);
-  stamp.impl = const_cast<c10::TensorImpl*>(t);
-  stamp.autograd = t->autograd_meta();
-  if (l.autograd() != stamp.autograd) return false;
-  stamp.requires_grad = t->requires_grad();
+  if (end - begin != static_cast<std::ptrdiff_t>(TensorLook::kBytes)) return;  // another torch
+  void* const autograd = t->autograd_meta();
+  if (l.autograd() != autograd) return;
   // A view requires grad as soon as its base does, which nothing of its own shows.
-  if (stamp.autograd &&
-      (autograd_of(stamp.autograd).is_view_ || requires_grad(autograd_of(stamp.autograd)) != stamp.requires_grad))
-    return false;
-  TensorStamp::Bytes bytes;
-  std::memcpy(bytes.data(), begin, TensorStamp::kBytes);
-  stamp.bytes = &*all.insert(bytes).first;
-  return true;
+  if (autograd && (autograd_of(autograd).is_view_ || requires_grad(autograd_of(autograd)) != t->requires_grad()))
+    return;
+  TensorLook look{{}, Py_TYPE(tensor), t->requires_grad()};
+  std::memcpy(look.bytes.data(), begin, TensorLook::kBytes);
+  compare = {tensor, t, autograd, &*all.insert(look).first};
 }
 
 namespace {
-inline bool looks_the_same(PyObject* tensor, const TensorStamp& stamp) {
-  if (Py_TYPE(tensor) != stamp.type || impl_of(tensor) != stamp.impl) return false;
-  const Layout& l = layout_of(stamp.impl);
-  if (l.autograd() != stamp.autograd) return false;
-  if (stamp.autograd) {
-    const torch::autograd::AutogradMeta& m = autograd_of(stamp.autograd);
-    if (m.is_view_ || requires_grad(m) != stamp.requires_grad) return false;
+inline bool looks_the_same(const TensorCompare& t) {
+  if (Py_TYPE(t.object) != t.look->type || impl_of(t.object) != t.impl) return false;
+  const Layout& l = layout_of(t.impl);
+  if (l.autograd() != t.autograd) return false;
+  if (t.autograd) {
+    const torch::autograd::AutogradMeta& m = autograd_of(t.autograd);
+    if (m.is_view_ || requires_grad(m) != t.look->requires_grad) return false;
   }
   typedef uint64_t Words __attribute__((vector_size(16), aligned(8), may_alias));
   const auto* a = reinterpret_cast<const Words*>(&l.sizes_and_strides_);
-  const auto* b = reinterpret_cast<const Words*>(stamp.bytes->data());
+  const auto* b = reinterpret_cast<const Words*>(t.look->bytes.data());
   Words differ{};
-  for (size_t i = 0; i < TensorStamp::kBytes / 16; i++) differ |= a[i] ^ b[i];
+  for (size_t i = 0; i < TensorLook::kBytes / 16; i++) differ |= a[i] ^ b[i];
   uint64_t x, y;
-  constexpr size_t kRest = TensorStamp::kBytes / 16 * 16;
+  constexpr size_t kRest = TensorLook::kBytes / 16 * 16;
   std::memcpy(&x, reinterpret_cast<const char*>(a) + kRest, sizeof x);
-  std::memcpy(&y, stamp.bytes->data() + kRest, sizeof y);
-  static_assert(TensorStamp::kBytes - kRest == sizeof x);
+  std::memcpy(&y, t.look->bytes.data() + kRest, sizeof y);
+  static_assert(TensorLook::kBytes - kRest == sizeof x);
   return !(differ[0] | differ[1] | (x ^ y));
 }
 
 // What looks_the_same() will read.
-inline void prefetch(const TensorCompare& t, PyObject* const* current) {
-  __builtin_prefetch(current[t.source]);
-  if (!t.stamped) return;
-  const char* impl = static_cast<const char*>(t.stamp.impl);
+inline void prefetch(const TensorCompare& t) {
+  __builtin_prefetch(t.object);
+  if (!t.impl) return;
+  const char* impl = static_cast<const char*>(t.impl);
   for (int line = 0; line < 4; ++line) __builtin_prefetch(impl + 64 * line);
-  if (t.stamp.autograd) __builtin_prefetch(&autograd_of(t.stamp.autograd).requires_grad_);
+  if (t.autograd) __builtin_prefetch(&autograd_of(t.autograd).requires_grad_);
 }
 }  // namespace
 
-size_t look_the_same(const TensorCompare* t, size_t count, PyObject* const* current) {
+size_t look_the_same(const TensorCompare* t, size_t count) {
   constexpr size_t kAhead = 6;
   for (size_t i = 0; i < count; ++i) {
-    if (i + kAhead < count) prefetch(t[i + kAhead], current);
-    if (!t[i].stamped || !looks_the_same(current[t[i].source], t[i].stamp)) return i;
+    if (i + kAhead < count) prefetch(t[i + kAhead]);
+    if (!t[i].impl || !looks_the_same(t[i])) return i;
   }
   return count;
 }

@@ -3,6 +3,7 @@
 #include <Python.h>
 
 #include <array>
+#include <compare>
 #include <cstdint>
 #include <set>
 #include <string>
@@ -27,26 +28,24 @@ bool matches(PyObject* object, const TensorSpec& spec);
 
 // What a tensor that matched looked like in memory: while it looks the same it still matches, and comparing costs a
 // fraction of matches(). A tensor that looks different may match all the same (its storage offset is in there).
-struct TensorStamp {
+struct TensorLook {                      // tensors of one kind share it: a model's parameters have few
   static constexpr size_t kBytes = 120;  // sizes, strides, offset, dtype, device, flags, dispatch keys
-  using Bytes = std::array<unsigned char, kBytes>;
+  alignas(16) std::array<unsigned char, kBytes> bytes{};
   PyTypeObject* type = nullptr;
-  void* impl = nullptr;
-  void* autograd = nullptr;
-  const Bytes* bytes = nullptr;  // tensors of one kind share it: a model's parameters have few
   bool requires_grad = false;
+  auto operator<=>(const TensorLook&) const = default;
 };
-using StampBytes = std::set<TensorStamp::Bytes>;
-bool stamp_tensor(PyObject* tensor, StampBytes& all, TensorStamp& stamp);  // false: not for this one
-// A tensor to compare: current[source], by its stamp if it has one.
+using TensorLooks = std::set<TensorLook>;
+// Two to a cache line: what a pass over a model's parameters costs is the lines it reads.
 struct TensorCompare {
-  TensorStamp stamp;
-  int32_t source;
-  bool stamped;
-  const TensorSpec* spec;
+  PyObject* object = nullptr;
+  void* impl = nullptr;  // null: this one has no look, and is compared in full
+  void* autograd = nullptr;
+  const TensorLook* look = nullptr;
 };
-// How many of the first look as when they were stamped.
-size_t look_the_same(const TensorCompare* compares, size_t count, PyObject* const* current);
+void take_look(PyObject* tensor, TensorLooks& all, TensorCompare& compare);
+// How many of the first look as they did.
+size_t look_the_same(const TensorCompare* compares, size_t count);
 std::string str(const TensorSpec& spec);
 std::string difference(const TensorSpec& was, const TensorSpec& now);  // "size(0) is 4, not 3"
 
