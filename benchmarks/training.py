@@ -5,20 +5,27 @@ SGD) in one run: right or wrong, speed, cold compile, memory.
     python benchmarks/training.py --models resnet18,bert --precision fp32
     python benchmarks/training.py --jobs 8 --json t.json --markdown docs/benchmark-training.md
 
-Every row is a process of its own on --threads cores with empty cache folders, and one more for the peak memory of each
-way. Times are medians of interleaved repeats; cold is the first step less a steady one. "right": gradients against an
-fp64 run, rmse <= 2 x eager's own + a floor; and the losses of ten steps with SGD and with AdamW follow eager's. Dropout
-is on: flashover draws eager's random numbers.
+    python benchmarks/training.py --parts right                    # needs no quiet machine
+
+Every row is a process of its own on --threads cores with empty cache folders. Times are medians of interleaved repeats;
+cold is the first step less a steady one; memory is the most that a steady step holds above the parameters (peak.cpp).
+"right": gradients against an fp64 run, rmse <= 2 x eager's own + a floor; and the losses of ten steps with SGD and with
+AdamW follow eager's. Dropout is on: flashover draws eager's random numbers.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import ctypes
+import gc
 import itertools
 import json
 import math
+import os
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -212,55 +219,91 @@ def track(found: dict[str, list[float]], precision: str) -> bool:
     return ours <= 2 * theirs + (0.05 if precision == "bf16" else 2e-3)
 
 
-def memory(name: str, precision: str, small: bool, key: str) -> float:
-    """MB that three steps add to the peak, the model and a warm compiler being there."""
-    model, args, kwargs = make(name, small)
-    way = Way(model, model if key == "eager" else compiled(key, model), "sgd", precision)
-    before = bench.resident()
-    for _ in range(3):
-        way.step(args, kwargs)
-    return bench.resident() - before
+class Peak:
+    """Bytes in large blocks of memory, whoever asked for them (peak.cpp, preloaded)."""
+
+    def __init__(self) -> None:
+        self.library = ctypes.CDLL(None) if "peak" in os.environ.get("LD_PRELOAD", "") else None
+        for name in ("peak_held", "peak_most") if self.library else ():
+            getattr(self.library, name).restype = ctypes.c_longlong
+
+    def held(self) -> int:
+        return self.library.peak_held() if self.library else 0
+
+    def of(self, call: Callable[[], Any]) -> float:
+        """The most that is held during a call."""
+        if not self.library:
+            return math.nan
+        gc.collect()
+        self.library.peak_reset()
+        call()
+        return self.library.peak_most()
+
+
+def preloaded(environment: dict[str, str], folder: str) -> dict[str, str]:
+    """With peak.cpp in every process, if it can be built."""
+    library = Path(folder) / "libpeak.so"
+    source = Path(__file__).parent / "peak.cpp"
+    command = [os.environ.get("CXX", "g++"), "-O2", "-shared", "-fPIC", str(source), "-o", str(library)]
+    try:
+        subprocess.run(command, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        return environment
+    return environment | {"LD_PRELOAD": str(library)}
 
 
 def measure(name: str, precision: str, options: argparse.Namespace) -> dict[str, Any]:
+    row: dict[str, Any] = {"model": name, "precision": precision}
+    if "speed" in options.parts:
+        row |= speed(name, precision, options)
+    if "right" in options.parts:
+        row["error"] = same_gradients(name, precision, options.small)
+        row["track"] = {o: track(losses(name, precision, options.small, o), precision) for o in ("sgd", "adamw")}
+        row["right"] = row["error"]["flashover"] <= 2 * row["error"]["eager"] + bench.FLOOR[precision] and all(
+            row["track"].values()
+        )
+    return row
+
+
+def speed(name: str, precision: str, options: argparse.Namespace) -> dict[str, Any]:
     import flashover
 
-    row: dict[str, Any] = {"model": name, "precision": precision}
+    row: dict[str, Any] = {"memory": {}}
     model, args, kwargs = make(name, options.small)
     ways: dict[str, Way] = {}
-    stats = flashover.compile_stats()
+    peak = Peak()
+    once = copy.deepcopy(model)  # what libraries keep for good is nobody's
+    Way(once, once, "sgd", precision).step(args, kwargs)
+    del once
     for key in ("eager", "flashover", *["inductor"] * options.inductor):
+        stats = flashover.compile_stats()
         mine = copy.deepcopy(model)
-        ways[key] = Way(mine, mine if key == "eager" else compiled(key, mine), "sgd", precision)
+        gc.collect()
+        before = peak.held()
+        ways[key] = way = Way(mine, mine if key == "eager" else compiled(key, mine), "sgd", precision)
         times = []
         for _ in range(3):
             start = time.perf_counter()
-            ways[key].step(args, kwargs)
+            way.step(args, kwargs)
             times.append(time.perf_counter() - start)
         row[f"{key}_cold"] = times[0] - min(times[1:])
+        # Above the parameters: gradients, what is kept for the backward, what calls leave behind.
+        row["memory"][key] = (peak.of(lambda w=way: w.step(args, kwargs)) - before) / 2**20
         if key == "flashover":
             after = flashover.compile_stats()
             row |= {k: after[k] - stats[k] for k in ("kernels", "extern_calls", "graph_breaks", "graphs")}
     calls = {key: lambda w=way: w.step(args, kwargs) for key, way in ways.items()}
     row["seconds"] = bench.interleaved(calls, options.seconds)
-    row["error"] = same_gradients(name, precision, options.small)
-    row["track"] = {o: track(losses(name, precision, options.small, o), precision) for o in ("sgd", "adamw")}
-    row["right"] = row["error"]["flashover"] <= 2 * row["error"]["eager"] + bench.FLOOR[precision] and all(
-        row["track"].values()
-    )
     return row
 
 
 def run_row(name: str, precision: str, options: argparse.Namespace, cores: list[int]) -> dict[str, Any]:
-    common = ["--models", name, "--precision", precision, *["--small"] * options.small]
-    with bench.empty_caches(cores) as environment:
-        given = ["--seconds", str(options.seconds), *["--no-inductor"] * (not options.inductor)]
+    arguments = ["--models", name, "--precision", precision, "--row", "--parts", ",".join(options.parts),
+                 "--seconds", str(options.seconds),
+                 *["--small"] * options.small, *["--no-inductor"] * (not options.inductor)]  # fmt: skip
+    with bench.empty_caches(cores) as environment, tempfile.TemporaryDirectory() as folder:
         try:
-            row = bench.child(__file__, [*common, "--row", *given], environment, cores, 600)
-            row["memory"] = {
-                key: bench.child(__file__, [*common, "--memory", key], environment, cores, 600)
-                for key in ("eager", "flashover", *["inductor"] * options.inductor)
-            }
+            row = bench.child(__file__, arguments, preloaded(environment, folder), cores, 900)
         except Exception as failure:
             row = {"model": name, "precision": precision, "failed": f"{type(failure).__name__}: {failure}"[:200]}
     print(row, file=sys.stderr, flush=True)
@@ -277,23 +320,25 @@ def markdown(rows: list[dict[str, Any]], command: str) -> str:
     ]
 
     def ratio(row: dict[str, Any], a: str, b: str) -> float:
-        return row["seconds"].get(a, math.nan) / row["seconds"].get(b, math.nan)
+        seconds = row.get("seconds", {})
+        return seconds.get(a, math.nan) / seconds.get(b, math.nan)
 
     for r in rows:
         if "failed" in r:
             out.append(f"| {r['model']} | {r['precision']} | FAILED: {r['failed']} |" + " |" * 10)
             continue
-        mb = r.get("memory", {})
+        mb, errors = r.get("memory", {}), r.get("error", {})
+        right = "yes" if r.get("right") else "NO" if "right" in r else ""
         out.append(
-            f"| {r['model']} | {r['precision']} | {'yes' if r['right'] else 'NO'} | {r['seconds']['eager'] * 1e3:.1f} "
+            f"| {r['model']} | {r['precision']} | {right} | {r.get('seconds', {}).get('eager', math.nan) * 1e3:.1f} "
             f"| {ratio(r, 'eager', 'inductor'):.2f} | {ratio(r, 'eager', 'flashover'):.2f} "
             f"| {ratio(r, 'inductor', 'flashover'):.2f} "
-            f"| {r.get('inductor_cold', math.nan):.1f} / {r['flashover_cold']:.2f} "
+            f"| {r.get('inductor_cold', math.nan):.1f} / {r.get('flashover_cold', math.nan):.2f} "
             f"| {' / '.join(f'{mb.get(k, math.nan):.0f}' for k in ('eager', 'inductor', 'flashover'))} "
-            f"| {r['error']['eager']:.1e} / {r['error']['flashover']:.1e} "
-            f"| {r['kernels']} | {r['extern_calls']} | {r['graph_breaks']} |"
+            f"| {' / '.join(f'{errors.get(k, math.nan):.1e}' for k in ('eager', 'flashover'))} "
+            f"| {r.get('kernels', '')} | {r.get('extern_calls', '')} | {r.get('graph_breaks', '')} |"
         )
-    good = [r for r in rows if "failed" not in r]
+    good = [r for r in rows if "seconds" in r]
     for precision in sorted({r["precision"] for r in good}):
         part = [r for r in good if r["precision"] == precision]
         means = {
@@ -312,11 +357,10 @@ def markdown(rows: list[dict[str, Any]], command: str) -> str:
 
 def main() -> int:
     parser = bench.table_parser(__doc__)
-    parser.add_argument("--memory", choices=["eager", "inductor", "flashover"], help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--parts", default="speed,right", type=lambda text: text.split(","), help="speed, right or both"
+    )
     options = parser.parse_args()
-    if options.memory:
-        print(json.dumps(memory(options.models, options.precision, options.small, options.memory)))
-        return 0
     if options.row:
         print(json.dumps(measure(options.models, options.precision, options)))
         return 0
@@ -324,6 +368,8 @@ def main() -> int:
     wanted = [(n, p) for p in options.precision.split(",") for n in names]
     rows = bench.run_rows(wanted, options, run_row, lambda done: done)
     text = markdown(rows, "python benchmarks/training.py " + " ".join(sys.argv[1:]))
+    if "right" not in options.parts:
+        rows = [r | {"right": "failed" not in r} for r in rows]
     return bench.publish(text, rows, options)
 
 
