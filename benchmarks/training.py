@@ -8,7 +8,7 @@ SGD) in one run: right or wrong, speed, cold compile, memory.
     python benchmarks/training.py --parts right                    # needs no quiet machine
 
 Every row is a process of its own on --threads cores with empty cache folders. Times are medians of interleaved repeats;
-cold is the first step less a steady one; memory is the most that a steady step holds above the parameters (peak.cpp).
+cold is the first step less a steady one; memory is the most that a steady step takes (peak.cpp).
 "right": gradients against an fp64 run, rmse <= 2 x eager's own + a floor; and the losses of ten steps with SGD and with
 AdamW follow eager's. Dropout is on: flashover draws eager's random numbers.
 """
@@ -278,8 +278,6 @@ def speed(name: str, precision: str, options: argparse.Namespace) -> dict[str, A
     for key in ("eager", "flashover", *["inductor"] * options.inductor):
         stats = flashover.compile_stats()
         mine = copy.deepcopy(model)
-        gc.collect()
-        before = peak.held()
         ways[key] = way = Way(mine, mine if key == "eager" else compiled(key, mine), "sgd", precision)
         times = []
         for _ in range(3):
@@ -287,7 +285,11 @@ def speed(name: str, precision: str, options: argparse.Namespace) -> dict[str, A
             way.step(args, kwargs)
             times.append(time.perf_counter() - start)
         row[f"{key}_cold"] = times[0] - min(times[1:])
-        # Above the parameters: gradients, what is kept for the backward, what calls leave behind.
+        # Above what is there between two steps: gradients, what is kept for the backward, temporaries (of which
+        # flashover keeps some).
+        way.optimizer.zero_grad()
+        gc.collect()
+        before = peak.held() - (flashover._C.kept_slab_bytes() if key == "flashover" else 0)
         row["memory"][key] = (peak.of(lambda w=way: w.step(args, kwargs)) - before) / 2**20
         if key == "flashover":
             after = flashover.compile_stats()

@@ -177,6 +177,9 @@ class Case:
                 floor = eps * grown * max(magnitude(inputs), magnitude([e.detach()]) * 0.05)
                 g, e, x = g.detach(), e.detach(), x.detach()
                 problem = same_up_to_rounding(g, e, x, eps * grown, floor)
+                if problem and jumps and geometry(g) == geometry(e) and not g.is_floating_point():
+                    settled = e == x  # where eager is not fp64 itself, a rounding decides
+                    problem = "" if torch.equal(g[settled], e[settled]) else problem
                 if problem and geometry(g) == geometry(e) and torch.equal(g.isnan(), x.isnan()):
                     ends = ~torch.isfinite(x.double())  # where fp64 overflows or not decides
                     problem = same_up_to_rounding(*(t.masked_fill(ends, 0) for t in (g, e, x)), eps * grown, floor)

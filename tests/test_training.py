@@ -1034,3 +1034,25 @@ def test_strides_of_what_is_written_into_an_empty_tensor() -> None:
     x = torch.empty_strided((8, 1, 3, 17), (51, 1, 17, 1)).normal_().requires_grad_()
     for f in (F.relu6, F.hardtanh, torch.nan_to_num, F.relu):
         assert compiled(f)(x).stride() == f(x).stride(), f
+
+
+def test_what_eagers_backward_refuses_is_refused() -> None:
+    x, y = leaf(4), torch.arange(4)
+    with pytest.raises(RuntimeError, match="Found dtype Long but expected Float"):
+        compiled(F.mse_loss, fullgraph=False)(x, y).backward()
+
+
+def test_batch_norm_with_update_in_bf16() -> None:
+    def f(x: torch.Tensor, w: torch.Tensor, mean: torch.Tensor, var: torch.Tensor) -> list[torch.Tensor]:
+        return torch.ops.aten._batch_norm_with_update(x, w, None, mean, var, 0.1, 1e-5)
+
+    def run(call: Callable[..., Any]) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        x, w = torch.randn(4, 3, 5).bfloat16().requires_grad_(), torch.rand(3).bfloat16().requires_grad_()
+        mean, var = torch.zeros(3).bfloat16(), torch.ones(3).bfloat16()
+        out = call(x, w, mean, var)
+        out[0].float().square().sum().backward()
+        return [*out, x.grad, w.grad, mean, var]
+
+    for got, want in zip(run(compiled(f)), run(f), strict=True):
+        torch.testing.assert_close(got, want)

@@ -12,6 +12,7 @@
 #include "run/exposed.h"
 #include "run/frozen.h"
 #include "run/run.h"
+#include "run/slab.h"
 
 namespace flashover {
 namespace py = pybind11;
@@ -223,6 +224,7 @@ void bind_run(py::module_& m) {
       py::arg("text"), py::arg("binaries") = std::vector<py::bytes>(), py::arg("graphs") = false);
   m.def("_plan_round_trip",
         [](const std::string& text) { return plan::print(plan::deserialize(plan::serialize(plan::parse(text)))); });
+  m.def("kept_slab_bytes", &run::kept_slab_bytes);
   m.def("_exposure_tracked", [] { return run::exposure_tracked.load(); });
 }
 

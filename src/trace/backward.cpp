@@ -326,6 +326,14 @@ graph::Joint Recorder::add_backward(const std::vector<PyObject*>& objects) {
   for (size_t i = first_node; i < graph_.nodes.size(); ++i)
     if (graph_.nodes[i].op->nondeterministic || graph_.nodes[i].op->effectful)
       throw Declined("training: the backward runs " + graph_.nodes[i].op->name);
+  // Eager's kernels refuse operands of two types in the backward only; ours would not.
+  for (size_t i = first_node; i < graph_.nodes.size(); ++i) {
+    const graph::Node& n = graph_.nodes[i];
+    if (n.op->name != "aten.mse_loss_backward.default") continue;
+    const Ref *self = std::get_if<Ref>(&n.args[1]), *target = std::get_if<Ref>(&n.args[2]);
+    if (self && target && graph_.type(self->id).dtype != graph_.type(target->id).dtype)
+      throw Declined("training: mse_loss of two types, which eager's backward refuses");
+  }
   for (const graph::Node& n : graph_.nodes) {  // how large its workspace is only the library knows
     if (n.op->name != "aten.mkldnn_rnn_layer.default" || n.outs.back() == kNoValue) continue;
     TensorType& workspace = graph_.values[n.outs.back()].type;

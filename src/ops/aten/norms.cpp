@@ -80,6 +80,14 @@ bool batch_norm_functional(In in, Types& outs) {
 bool batch_norm_no_training(In in, Types& outs) {
   return batch_norm_of(tensor(in, 0), {tensor(in, 1), tensor(in, 2), tensor(in, 3), tensor(in, 4)}, false, outs);
 }
+// On the CPU, where nothing is reserved. (input, weight, bias, mean, var, momentum, eps)
+bool batch_norm_with_update(In in, Types& outs) {
+  const TensorType* x = tensor(in, 0);
+  if (!x || x->device.type != DeviceType::kCPU || !tensor(in, 3) || !tensor(in, 4)) return false;
+  if (!batch_norm_of(x, {tensor(in, 1), tensor(in, 2), tensor(in, 3), tensor(in, 4)}, true, outs)) return false;
+  outs.push_back(fresh(*x, DType::kU8, {0}));
+  return true;
+}
 bool batch_norm_no_stats(In in, Types& outs) {
   return flag(arg(in, 3)) && batch_norm_of(tensor(in, 0), {tensor(in, 1), tensor(in, 2)}, true, outs);
 }
@@ -96,6 +104,7 @@ void add_norms(Table& t) {
   legit.functional = "aten._native_batch_norm_legit_functional.default";
   t.add("_native_batch_norm_legit_functional.default", kind, batch_norm_functional);
   t.add("_native_batch_norm_legit.no_stats", kind, batch_norm_no_stats);
+  t.add("_batch_norm_with_update.default", OpKind::kExtern, batch_norm_with_update).mutates = 1u << 3 | 1u << 4;
   t.add("_native_batch_norm_legit_no_training.default", kind, batch_norm_no_training);
 }
 
