@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
+import math
 import subprocess
 import sys
 from collections.abc import Callable
@@ -396,3 +398,33 @@ def test_multilabel_margins_without_a_batch(shape: tuple[int, ...]) -> None:
     x, target = torch.randn(shape), torch.zeros(shape, dtype=torch.int64)
     for reduction in ("none", "mean"):
         check(lambda x, target: F.multilabel_margin_loss(x, target, reduction=reduction), x, target)  # noqa: B023
+
+
+def test_methods_and_getters_made_by_pybind11() -> None:
+    """They are wrapped in an instancemethod: a call of one ended the graph."""
+    make = ctypes.pythonapi.PyInstanceMethod_New
+    make.restype, make.argtypes = ctypes.py_object, [ctypes.py_object]
+    root, double = make(math.sqrt), make(lambda x: x * 2)
+
+    class Holder:
+        size = property(make(lambda self: self.value * 3))
+
+        def __init__(self, value: float) -> None:
+            self.value = value
+
+        quarter = make(lambda self: self.value / 4)
+
+    holder = Holder(2.0)
+    check(lambda x: double(x) * root(4.0) + holder.size + holder.quarter(), X[0])
+    fast = flashover.compile(lambda x: x + holder.size, fullgraph=True)
+    for holder.value in (2.0, 5.0):
+        torch.testing.assert_close(fast(X[0]), X[0] + 3 * holder.value)
+
+
+def test_questions_about_devices() -> None:
+    def ask(x: torch.Tensor) -> torch.Tensor:
+        if torch.cuda.is_available() and torch.cuda.is_bf16_supported():
+            return x.bfloat16() * torch.cuda.get_device_properties(0).multi_processor_count
+        return x + torch.cuda.device_count() + len(torch.cuda.get_arch_list()) + torch.accelerator.device_count()
+
+    check(ask, X[0])

@@ -151,6 +151,15 @@ def test_autocast_inside() -> None:
     check(fn, rand(16, 64), rtol=2e-2, atol=2e-2)
 
 
+def test_questions_about_devices() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        properties = torch.cuda.get_device_properties(x.device)
+        x = x * properties.multi_processor_count + torch.cuda.get_device_capability()[0] + torch.cuda.device_count()
+        return x.bfloat16() if torch.cuda.is_bf16_supported() else x * len(torch.cuda.get_device_name())
+
+    check(fn, rand(16, 64))
+
+
 def test_other_stream_and_threads() -> None:
     fast = flashover.compile(lambda x: (x * 2 + 1).softmax(-1))
     x = rand(64, 512)

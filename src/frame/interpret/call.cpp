@@ -479,6 +479,11 @@ PyObject* Interpreter::call(PyObject* f, PyObject* const* args, size_t nargs, Py
     tail_ = tail;
     return call(PyMethod_GET_FUNCTION(f), all.data() + 1, nargs + 1, kwnames);
   }
+  if (t == &PyInstanceMethod_Type) {               // pybind11's methods and getters, taken from their class
+    if (recorder.is_old(f)) recorder.identity(f);  // what it wraps cannot change
+    tail_ = tail;
+    return call(PyInstanceMethod_GET_FUNCTION(f), args, nargs, kwnames);
+  }
   if (PyObject* result = nullptr; call_with_numbers(f, args, nargs, kwnames, &result)) return result;
   if (PyCFunction_Check(f)) {
     const Native* n = native_function(f);

@@ -486,9 +486,10 @@ const Row kFunctions[] = {
      "_get_cudnn_deterministic _get_deterministic_algorithms_warn_only _is_tracing "
      "_are_functorch_transforms_active _functorch_is_active _get_cpu_capability _cuda_isInBadFork "
      "_cuda_getDeviceCount _cuda_isCurrentStreamCapturing _get_accelerator _accelerator_getAccelerator "
+     "_accelerator_getDeviceIndex "
      "_is_autocast_available _is_torch_function_mode_enabled _can_use_cudnn_attention "
      "_can_use_flash_attention _can_use_mem_efficient_attention _get_mkldnn_deterministic _has_storage "
-     "_meta_in_tls_dispatch_include _jit_is_script_object _mps_is_available _cuda_getDevice "
+     "_meta_in_tls_dispatch_include _jit_is_script_object _mps_is_available _cuda_getDevice _cuda_getArchFlags "
      "_get_torch_function_state _set_torch_function_state _push_on_torch_function_stack _pop_torch_function_stack "
      "_get_function_stack_at "
      "_vmapmode_decrement_nesting _demangle _is_key_in_tls _infer_size "
@@ -532,7 +533,6 @@ const Row kFunctions[] = {
     {"torch._C", "_exit_dual_level", 0, do_exit_dual_level},
     {"torch._C", "parse_schema", 0},
     {"torch._C", "_group_tensors_by_device_and_dtype", kTensors | kShares},
-    {"torch.cuda", "_get_device_properties", kShares},
     {"flashover._C", "randomness", 0},
 };
 
@@ -847,6 +847,11 @@ const Native* native_function(PyObject* f) {
     static const Native tensors{kTensors | kShares, nullptr}, record{0, do_record_function};
     if (module != nullptr && std::strcmp(module, "torch._ops.profiler") == 0) return &record;
     if (module != nullptr && std::strncmp(module, "torch._ops.", 11) == 0) return &tensors;
+    // Made when CUDA is first used, perhaps after the table.
+    static const Native properties{kShares, nullptr};
+    if (module != nullptr && std::strncmp(module, "torch.", 6) == 0 &&
+        std::strcmp(c->m_ml->ml_name, "_get_device_properties") == 0)
+      return &properties;
   }
   if (PyType_Check(self) && std::strcmp(c->m_ml->ml_name, "apply") == 0 && table.autograd_function != nullptr &&
       PyType_IsSubtype(reinterpret_cast<PyTypeObject*>(self), table.autograd_function)) {
