@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -288,8 +289,92 @@ def test_a_padded_product_leaves_by_parts() -> None:
       %4 : f16[16,512,30522]@cuda:0 = aten.view.default(%3, [16, 512, 30522])
       return %4
     }"""
-    steps = [s["op"] or s["kind"] for s in _C.triton_program(text, to_device=False)["steps"]]
-    assert steps == ["aten.mm.default", "launch", "release"] * 8
+    program = _C.triton_program(text, to_device=False)
+    steps = [s["op"] or s["kind"] for s in program["steps"]]
+    assert steps == ["aten.mm.default", "launch", "release"] * 16  # 512 rows at a time: 30 MiB
+    assert program["slab_bytes"] == 0
+    odd = text.replace("8192", "1300").replace("16, 512, 30522", "2, 650, 30522").replace("16,512,30522", "2,650,30522")
+    products = [s for s in _C.triton_program(odd, to_device=False)["steps"] if s["op"] == "aten.mm.default"]
+    assert len(products) == 3
+
+
+def peak_of(program: dict[str, Any]) -> int:
+    """Bytes beside the inputs, by the plan's steps."""
+    sizes = {"f32": 4, "bf16": 2, "f16": 2, "i64": 8}
+    tensors, alive, most = program["tensors"], {}, 0
+
+    def bytes_of(t: dict[str, Any]) -> int:
+        return (1 + sum((n - 1) * s for n, s in zip(t["sizes"], t["strides"], strict=True))) * sizes[t["dtype"]]
+
+    for step in program["steps"]:
+        for t in step["reads"] if step["kind"] == "release" else []:
+            alive.pop(t, None)
+        for t in step["writes"]:
+            if t >= 0 and tensors[t]["home"] == "extern":
+                alive[t] = bytes_of(tensors[t])
+        most = max(most, sum(alive.values()))
+    return most + program["slab_bytes"] + sum(bytes_of(t) for t in tensors if t["home"] in ("output", "frozen"))
+
+
+def autocast_layers(layers: int, width: int, rows: int) -> str:
+    lines = [f'%0 : f32[{rows},{width}]@cuda:0 = input user "x"']
+    weight = [f'%{i + 1} : f32[{width},{width}]@cuda:0 = input param "w{i}"' for i in range(layers)]
+    at, now, body = layers + 1, 0, []
+    for i in range(layers):
+        body += [
+            f"%{at} : f16[{rows},{width}]@cuda:0 = aten._to_copy.default(%{now}, f16, None, None, None, false, None)",
+            f"%{at + 1} : f16[{width},{width}]@cuda:0 = aten._to_copy.default(%{i + 1}, f16, None, None, None, false, None)",
+            f"%{at + 2} : f16[{rows},{width}]@cuda:0 = aten.mm.default(%{at}, %{at + 1})",
+            f"%{at + 3} : f32[{rows},{width}]@cuda:0 = aten._to_copy.default(%{at + 2}, f32, None, None, None, false, None)",
+            f"%{at + 4} : f32[{rows},{width}]@cuda:0 = aten.sin.default(%{at + 3})",
+        ]
+        now, at = at + 4, at + 5
+    return "graph {\n" + "\n".join([*lines, *weight, *body, f"return %{now}"]) + "\n}"
+
+
+def test_what_eager_needs() -> None:
+    # Three casts that autocast keeps, of 2 MiB each, and at the end the product of 8 KiB, its f32 copy and the sine.
+    assert _C.eager_bytes(autocast_layers(3, 1024, 4)) == 3 * (2 << 20) + (16 << 10) + (16 << 10)
+    view = """graph {
+      %0 : f32[64]@cuda:0 = input user "x"
+      %1 : f32[64]@cuda:0 s1 = aten.exp.default(%0)
+      %2 : f32[8,8]@cuda:0 s1 = aten.view.default(%1, [8, 8])
+      %3 : f32[8,8]@cuda:0 s2 = aten.sin.default(%2)
+      %4 : f32[8,8]@cuda:0 s3 = aten.sin.default(%3)
+      return %4
+    }"""
+    assert _C.eager_bytes(view) == 2 * 256
+
+
+def test_a_plan_needs_no_more_than_eager() -> None:
+    """The last product's padded parts lie beside the result: some casts are made in the call, not kept."""
+    text = """graph {
+      %0 : f32[1024,1024]@cuda:0 = input user "x"
+      %1 : f32[1024,1024]@cuda:0 = input param "v"
+      %2 : f32[50257,1024]@cuda:0 = input param "w"
+      %3 : f32[1024,8192]@cuda:0 = input param "u"
+      %4 : f32[8192,1024]@cuda:0 = input param "t"
+      %10 : f16[1024,1024]@cuda:0 = aten._to_copy.default(%0, f16, None, None, None, false, None)
+      %11 : f16[1024,1024]@cuda:0 = aten._to_copy.default(%1, f16, None, None, None, false, None)
+      %12 : f16[1024,1024]@cuda:0 = aten.mm.default(%10, %11)
+      %13 : f16[1024,8192]@cuda:0 = aten._to_copy.default(%3, f16, None, None, None, false, None)
+      %14 : f16[1024,8192]@cuda:0 = aten.mm.default(%12, %13)
+      %15 : f16[8192,1024]@cuda:0 = aten._to_copy.default(%4, f16, None, None, None, false, None)
+      %16 : f16[1024,1024]@cuda:0 = aten.mm.default(%14, %15)
+      %17 : f16[50257,1024]@cuda:0 s1 = aten._to_copy.default(%2, f16, None, None, None, false, None)
+      %18 : f16[1024,50257]{1,1024}@cuda:0 s1 = aten.t.default(%17)
+      %19 : f16[1024,50257]@cuda:0 s2 = aten.mm.default(%16, %18)
+      %20 : f16[2,512,50257]@cuda:0 s2 = aten.view.default(%19, [2, 512, 50257])
+      return %20
+    }"""
+    program = _C.triton_program(text, to_device=False)
+    given = (1024 * 1024 * 2 + 50257 * 1024 + 2 * 8192 * 1024) * 4
+    eager = _C.eager_bytes(text)
+    assert peak_of(program) <= eager + (eager + given) // 128
+    made = [s for s in program["frozen_steps"] if s["kind"] == "launch"]
+    assert 2 <= len(made) < 4  # the vocabulary's copy is needed at the peak: it stays
+    # Without the parts there is room for all.
+    assert len(_C.triton_program(autocast_layers(4, 1024, 64), to_device=False)["frozen_steps"]) == 4
 
 
 def test_what_operators_read_in_half_precision_is_stored_once() -> None:

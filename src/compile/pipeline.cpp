@@ -9,6 +9,7 @@
 #include "compile/pass_runner.h"
 #include "compile/products.h"
 #include "compile/reuse.h"
+#include "graph/eager_memory.h"
 #include "graph/passes/attention.h"
 #include "graph/passes/complex.h"
 #include "graph/passes/convolution.h"
@@ -94,7 +95,11 @@ void place(Graph& g, Device device) {
 
 // A core graph of one device.
 using FuseProducts = decltype(loops::ScheduleOptions::fuse_products);
-loops::Schedule to_loops(Graph core, Device device, const Environment& env, PassRunner& passes,
+struct MemoryPlan {
+  int64_t limit = 0;          // bytes that eager takes, 0: unknown
+  bool late_outputs = false;  // no CUDA graph is recorded
+};
+loops::Schedule to_loops(Graph core, Device device, const Environment& env, PassRunner& passes, MemoryPlan memory,
                          FuseProducts fuse_products = {}) {
   // Last of the graph passes: what is frozen depends on what the other passes left.
   passes.run("split_frozen", Form::kCore, core, graph::split_frozen);
@@ -103,6 +108,8 @@ loops::Schedule to_loops(Graph core, Device device, const Environment& env, Pass
   if (device.type != DeviceType::kCPU) {
     options.processors = env.gpu->processors;
     options.device = device;
+    options.memory_limit = memory.limit;
+    options.late_outputs = memory.late_outputs;
     options.fuse_products = std::move(fuse_products);
   }
   return passes.stage("schedule", [&] { return loops::schedule(core, options); });
@@ -129,7 +136,7 @@ void fill(Report& report, const plan::Plan& plan) {
 
 // `side`: "", or "forward" and "backward" in texts.
 plan::Plan to_plan(Graph core, Device device, const Options& options, const Environment& env, PassRunner& passes,
-                   Cache& cache, Report& report, const std::string& side) {
+                   Cache& cache, Report& report, const std::string& side, int64_t memory_limit = 0) {
   const bool cached = options.flag("cache", true);
   std::vector<loops::Product> products;
   std::string notes;
@@ -139,7 +146,8 @@ plan::Plan to_plan(Graph core, Device device, const Options& options, const Envi
       p.target = kernel::triton::str(*env.gpu);
       products = choose_products(p, kernels, env, cached ? &cache : nullptr, notes);
     };
-  loops::Schedule schedule = to_loops(std::move(core), device, env, passes, std::move(fuse_products));
+  loops::Schedule schedule = to_loops(std::move(core), device, env, passes,
+                                      {memory_limit, !options.flag("cuda_graphs", false)}, std::move(fuse_products));
   const bool gpu = schedule.plan.device.type == DeviceType::kCUDA;
   const std::string suffix = side.empty() ? "" : "_" + side;
   if (passes.wants_text()) {
@@ -263,7 +271,9 @@ loops::Schedule lower(Graph traced, const Options& options, const Environment& e
                       FuseProducts fuse_products) {
   PassRunner passes(options, report);
   const Device device = checked_device(traced, env);
-  return to_loops(to_core(std::move(traced), env, passes), device, env, passes, std::move(fuse_products));
+  const MemoryPlan memory{device.type == DeviceType::kCPU ? 0 : graph::eager_bytes(traced),
+                          !options.flag("cuda_graphs", false)};
+  return to_loops(to_core(std::move(traced), env, passes), device, env, passes, memory, std::move(fuse_products));
 }
 
 plan::Plan compile(Graph traced, const Options& options, const Environment& env, Report& report) {
@@ -283,9 +293,10 @@ plan::Plan compile(Graph traced, const Options& options, const Environment& env,
   }
   const Device device = checked_device(traced, env);
   const bool choose = device.type == DeviceType::kCPU && env.measure;
-  plan::Plan plan =
-      choose ? fastest_plan(traced, device, options, env, passes, cache, report)
-             : to_plan(to_core(std::move(traced), env, passes), device, options, env, passes, cache, report, "");
+  const int64_t eager_bytes = device.type == DeviceType::kCPU ? 0 : graph::eager_bytes(traced);
+  plan::Plan plan = choose ? fastest_plan(traced, device, options, env, passes, cache, report)
+                           : to_plan(to_core(std::move(traced), env, passes), device, options, env, passes, cache,
+                                     report, "", eager_bytes);
   if (options.flag("cache", true)) keep_plan(cache, key, plan);
   report.cache_note = cache.take_warning();
   return plan;

@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include "compile/compile.h"
+#include "graph/eager_memory.h"
 #include "graph/passes.h"
 #include "python/bind.h"
 #include "run/run.h"
@@ -83,6 +84,7 @@ void bind_compile(py::module_& m) {
         py::arg("texts") = false);
   m.def("plan_for_gpu", &plan_for_gpu, py::arg("graph"), py::arg("options") = std::map<std::string, std::string>{},
         py::arg("texts") = false);
+  m.def("eager_bytes", [](const std::string& text) { return graph::eager_bytes(graph::parse(text)); });
   m.def("run_pass", [](const std::string& name, const std::string& text) {
     const graph::Pass* pass = graph::find_pass(name);
     if (!pass) throw py::value_error("no pass named " + name);

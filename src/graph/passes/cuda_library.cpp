@@ -279,9 +279,10 @@ bool pad_addmm(Rewriter& r, const Node& n, Values& results, const void*) {
   return pad_product(r, n, ops::as_value(n.args[1]), ops::as_value(n.args[2]), ops::as_value(n.args[0]), results);
 }
 
-// The caller gets a dense copy of a padded product: made by parts, the two never lie in memory as wholes.
+// The caller gets a dense copy of a padded product: made by parts, the two never lie in memory as wholes. A part is
+// small enough to be read from the cache again.
 bool copy_out_by_parts(Rewriter& r, const Node& n, Values& results, const void* user) {
-  constexpr int64_t kWorthBytes = int64_t{64} << 20, kRows = 1024, kMostParts = 16;
+  constexpr int64_t kWorthBytes = int64_t{64} << 20, kPartBytes = int64_t{32} << 20, kRows = 256;
   const auto& state = *static_cast<const State*>(user);
   const ValueId result = n.outs[0];
   const TensorType out = r.b.type(result);
@@ -298,31 +299,61 @@ bool copy_out_by_parts(Rewriter& r, const Node& n, Values& results, const void* 
   const Node product = *found;
   const size_t at = product.args.size() > 2 ? 1 : 0;  // addmm: behind the bias
   const TensorType wide = r.b.type(whole), part_of = r.b.type(taken);
-  const int64_t rows = wide.sizes[0].value(), columns = out.sizes.back().value(), outer = out.sizes[0].value();
-  if (!part_of.sizes[0].is_const(rows) || !part_of.sizes[1].is_const(columns) || outer == 0) return false;
+  const int64_t rows = wide.sizes[0].value(), columns = out.sizes.back().value();
+  if (!part_of.sizes[0].is_const(rows) || !part_of.sizes[1].is_const(columns) || columns == 0) return false;
   // Only columns were cut off, at the end.
   const Sizes starts = ops::as_sizes(slice_found->args[1]), steps = ops::as_sizes(slice_found->args[3]);
   for (size_t d = 0; d < 2; ++d)
     if (!starts[d].is_const(0) || !steps[d].is_const(1)) return false;
-  if (rows * columns * info(out.dtype).bytes < kWorthBytes) return false;
-  int64_t parts = 1;
-  for (int64_t p = 2; p <= kMostParts && rows / p >= kRows; ++p)
-    if (outer % p == 0) parts = p;
-  if (parts == 1) return false;
+  const int64_t row_bytes = wide.sizes[1].value() * info(out.dtype).bytes;
+  if (rows * row_bytes < kWorthBytes) return false;
+  int64_t step = kRows;
+  while (step * 2 * row_bytes <= kPartBytes) step *= 2;
+  if (step >= rows) return false;
   const ValueId left = ops::as_value(product.args[at]);
   RefList pieces;
-  for (int64_t p = 0; p < parts; ++p) {
+  for (int64_t from = 0; from < rows; from += step) {
+    const int64_t to = std::min(rows, from + step);
     std::vector<Arg> args = product.args;
-    args[at] = Ref{r.b.slice(left, 0, p * (rows / parts), (p + 1) * (rows / parts))};
+    args[at] = Ref{r.b.slice(left, 0, from, to)};
     TensorType type = wide;
-    type.sizes[0] = rows / parts;
-    const ValueId y = r.b.emit(product.op->name, std::move(args), type);
-    Sizes sizes = out.sizes;
-    sizes[0] = outer / parts;
-    pieces.push_back(Ref{r.b.reshape(r.b.slice(y, 1, 0, columns), sizes)});
+    type.sizes[0] = to - from;
+    pieces.push_back(Ref{r.b.slice(r.b.emit(product.op->name, std::move(args), type), 1, 0, columns)});
   }
-  results = {r.b.emit("prim.cat", {pieces, sym::Expr(0)})};
+  results = {r.b.reshape(r.b.emit("prim.cat", {pieces, sym::Expr(0)}), out.sizes)};
   return true;
+}
+
+// A result that is a dense tensor in other sizes is handed over in that tensor's memory.
+void hand_over_reshaped(Graph& g) {
+  static const ops::Op *const reshape = ops::find("prim.reshape"), *const cat = ops::find("prim.cat");
+  std::vector<int32_t> uses(g.values.size());
+  std::vector<const Node*> maker(g.values.size());
+  for (const Output& o : g.outputs)
+    if (o.owns_memory()) ++uses[o.value];
+  for (const Mutation& m : g.mutations) ++uses[m.value];
+  for (size_t i = g.nodes.size(); i-- > 0;) {  // what the rewrites left over uses nothing
+    const Node& n = g.nodes[i];
+    bool used = n.op->effectful;
+    for (ValueId v : n.outs) {
+      if (v == kNoValue) continue;
+      maker[v] = &n;
+      used |= uses[v] > 0;
+    }
+    if (!used) continue;
+    for (const Arg& a : n.args) for_each_ref(a, [&](ValueId v) { ++uses[v]; });
+  }
+  for (Output& o : g.outputs) {
+    if (o.kind != Output::Kind::kValue || !o.memory.is_const(0) || !o.type.offset.is_const(0) || uses[o.value] != 1)
+      continue;
+    const Node* n = maker[o.value];
+    if (!n || n->op != reshape || !is_contiguous(o.type)) continue;
+    const ValueId from = ops::as_value(n->args[0]);
+    if (uses[from] != 1 || !maker[from] || maker[from]->op != cat) continue;
+    o.kind = Output::Kind::kPart;
+    o.value = from;
+    o.layout = contiguous_strides(g.type(from).sizes);
+  }
 }
 
 constexpr RewriteRule kFirst[] = {
@@ -354,7 +385,9 @@ Graph cuda_library(Graph g, const Providers& providers) {
   for (const Node& n : g.nodes)
     for (const Arg& a : n.args) for_each_ref(a, [&](ValueId v) { state.only_leaves[v] = false; });
   for (const Mutation& m : g.mutations) state.only_leaves[m.value] = false;
-  return rewrite(std::move(g), kThen, &state);
+  g = rewrite(std::move(g), kThen, &state);
+  hand_over_reshaped(g);
+  return g;
 }
 
 }  // namespace flashover::graph

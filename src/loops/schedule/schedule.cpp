@@ -39,7 +39,7 @@ class Planner {
     mark_frozen_inputs();
     if (options_.fuse_products) options_.fuse_products(plan_, result_.kernels);
     reuse_in_place();
-    if (options_.processors > 0) large_apart();
+    if (options_.processors > 0) plan_memory();
     place_slab();
     release();
     return std::move(result_);
@@ -520,61 +520,102 @@ class Planner {
     }
   }
 
-  // GPU: the slab is held for the whole call, beside what operators allocate. Where the two have their peaks at
-  // different times, large temporaries are allocated when they begin and freed when they end: the allocator's cache
-  // makes that cheap.
-  void large_apart() {
-    constexpr int64_t kLarge = int64_t{4} << 20, kWorth = int64_t{16} << 20;
-    const std::vector<Life> life = lives();
-    const auto bytes_of = [&](size_t t) {
-      return plan::span(plan_.tensors[t].type).value() * info(plan_.tensors[t].type.dtype).bytes;
-    };
-    // Who shares memory with whom, by the first of them.
-    std::vector<TensorId> first_of(plan_.tensors.size());
-    std::vector<int32_t> last(plan_.tensors.size(), -1);
+  // ---- GPU memory
+  // The slab is held for the whole call, beside what operators allocate, and so are results. Where these have their
+  // peaks at different times, large ones are allocated when they begin, and temporaries freed when they end: the
+  // allocator's cache makes that cheap.
+  struct Uses {
+    std::vector<Life> life;
+    std::vector<TensorId> first_of;  // who shares memory with whom, by the first of them
+    std::vector<int32_t> last;       // of those
+  };
+  Uses uses() const {
+    Uses u{lives(), std::vector<TensorId>(plan_.tensors.size()), std::vector<int32_t>(plan_.tensors.size(), -1)};
     for (size_t t = 0; t < plan_.tensors.size(); ++t) {
       TensorId first = static_cast<TensorId>(t);
       while (over_[first] >= 0) first = over_[first];
-      first_of[t] = first;
-      last[first] = std::max(last[first], life[t].last);
+      u.first_of[t] = first;
+      u.last[first] = std::max(u.last[first], u.life[t].last);
     }
-    const auto slab_root = [&](size_t t) {
-      return plan_.tensors[t].home == Home::kSlab && life[t].first >= 0 && first_of[t] == static_cast<TensorId>(t);
-    };
+    return u;
+  }
+  int64_t bytes_of(size_t t) const {
+    return plan::span(plan_.tensors[t].type).value() * info(plan_.tensors[t].type.dtype).bytes;
+  }
+  bool slab_root(const Uses& u, size_t t) const {
+    return plan_.tensors[t].home == Home::kSlab && u.life[t].first >= 0 && u.first_of[t] == static_cast<TensorId>(t);
+  }
+  bool late_output(const Uses& u, size_t t) const {
+    return options_.late_outputs && plan_.tensors[t].home == Home::kOutput && u.life[t].first >= 0 &&
+           plan_.tensors[t].type.device == plan_.device;
+  }
+  bool is_apart(const Uses& u, size_t t, int64_t large) const {
+    return (slab_root(u, t) || late_output(u, t)) && bytes_of(t) >= large;
+  }
+
+  // The most bytes at one time if what is `large` is apart and the tensors in `thawed` are temporaries.
+  int64_t peak(const Uses& u, int64_t large, const std::vector<TensorId>& thawed = {}) const {
     const size_t steps = plan_.steps.size();
-    std::vector<int64_t> by_operators(steps + 1), apart(steps + 1);
-    const auto lies = [&](std::vector<int64_t>& at, int32_t from, int32_t to, int64_t bytes) {
-      for (int32_t s = from; s <= std::min<int32_t>(to, static_cast<int32_t>(steps)); ++s) at[s] += bytes;
-    };
-    std::vector<Lifetime> all, small;
+    std::vector<int64_t> change(steps + 2);
+    int64_t always = 0;
+    std::vector<Lifetime> slab;
     for (size_t t = 0; t < plan_.tensors.size(); ++t) {
       const plan::Tensor& tensor = plan_.tensors[t];
-      if (life[t].first < 0 || tensor.type.opaque) continue;
-      if (tensor.home == Home::kExtern) lies(by_operators, life[t].first, life[t].last, bytes_of(t));
-      if (!slab_root(t)) continue;
-      all.push_back({bytes_of(t), life[t].first, last[t]});
-      if (bytes_of(t) < kLarge) {
-        small.push_back(all.back());
-      } else {
-        lies(apart, life[t].first, last[t], bytes_of(t));
+      if (tensor.type.opaque || tensor.type.device != plan_.device) continue;
+      const bool thaws = std::find(thawed.begin(), thawed.end(), static_cast<TensorId>(t)) != thawed.end();
+      if (u.life[t].first < 0) continue;
+      if ((tensor.home == Home::kFrozen && !thaws) || (tensor.home == Home::kOutput && !is_apart(u, t, large))) {
+        always += bytes_of(t);
+      } else if (tensor.home == Home::kExtern || is_apart(u, t, large) || (thaws && bytes_of(t) >= large)) {
+        change[u.life[t].first] += bytes_of(t);
+        change[std::min<size_t>(std::max(u.last[t], u.life[t].last), steps) + 1] -= bytes_of(t);
+      } else if (slab_root(u, t) || thaws) {
+        slab.push_back({bytes_of(t), u.life[t].first, std::max(u.last[t], u.life[t].last)});
       }
     }
-    int64_t most = 0, most_apart = 0;
-    for (size_t s = 0; s <= steps; ++s) {
-      most = std::max(most, by_operators[s]);
-      most_apart = std::max(most_apart, by_operators[s] + apart[s]);
+    int64_t most = 0, now = 0;
+    for (int64_t c : change) most = std::max(most, now += c);
+    return always + most + place(slab);
+  }
+
+  static constexpr int64_t kAllTogether = INT64_MAX, kLarge = int64_t{4} << 20, kLess = int64_t{1} << 20;
+  void plan_memory() {
+    constexpr int64_t kWorth = int64_t{16} << 20;
+    const Uses u = uses();
+    for (size_t t = 0; t < plan_.tensors.size(); ++t) {  // views come behind their bases
+      if (u.first_of[t] > static_cast<TensorId>(t)) return;
+      if (plan_.tensors[t].home != Home::kSlab && plan_.tensors[t].home != Home::kOutput) continue;
+      if (!plan::span(plan_.tensors[t].type).is_const()) return;
     }
-    const int64_t now = most + place(all), then = most_apart + place(small);
-    if (then + kWorth > now) return;
-    for (size_t t = 0; t < plan_.tensors.size(); ++t)  // views come behind their bases
-      if (first_of[t] > static_cast<TensorId>(t)) return;
+    int64_t large = kAllTogether, bytes = peak(u, large);
+    int64_t given = 0;
+    for (const plan::InputSpec& i : plan_.inputs)
+      if (!i.type.opaque && i.type.device == plan_.device && plan::span(i.type).is_const())
+        given += plan::span(i.type).value() * info(i.type.dtype).bytes;
+    // Eager's variables live longer than their last use.
+    const int64_t limit = options_.memory_limit > 0 ? options_.memory_limit + (options_.memory_limit + given) / 128 : 0;
+    const auto over = [&] { return limit > 0 && bytes > limit; };
+    for (int64_t size : {kLarge, kLess}) {
+      const int64_t then = peak(u, size);
+      if (size == kLarge && then + kWorth <= bytes ? true : over() && then < bytes) large = size, bytes = then;
+    }
+    if (over()) thaw(u, large, bytes - limit);
+    if (large != kAllTogether) set_apart(large);
+  }
+
+  void set_apart(int64_t large) {
+    const Uses u = uses();
+    const size_t steps = plan_.steps.size();
     std::vector<std::vector<TensorId>> begins(steps);
-    for (size_t t = 0; t < plan_.tensors.size(); ++t)
-      if (slab_root(t) && bytes_of(t) >= kLarge) begins[life[t].first].push_back(static_cast<TensorId>(t));
+    std::vector<bool> apart(plan_.tensors.size());
+    for (size_t t = 0; t < plan_.tensors.size(); ++t) {
+      apart[t] = is_apart(u, t, large);
+      if (apart[t]) begins[u.life[t].first].push_back(static_cast<TensorId>(t));
+    }
     for (size_t t = 0; t < plan_.tensors.size(); ++t) {
       plan::Tensor& tensor = plan_.tensors[t];
-      const TensorId first = first_of[t];
-      if (tensor.home != Home::kSlab || first == static_cast<TensorId>(t) || bytes_of(first) < kLarge) continue;
+      const TensorId first = u.first_of[t];
+      if (tensor.home != Home::kSlab || first == static_cast<TensorId>(t) || !apart[first]) continue;
       tensor.home = Home::kView;
       tensor.index = first;
       over_[t] = -1;
@@ -589,6 +630,78 @@ class Planner {
       with.push_back(std::move(plan_.steps[s]));
     }
     plan_.steps = std::move(with);
+  }
+
+  // Casts of parameters that would be kept from call to call are made where they are first read, until the plan needs
+  // `excess` bytes less. Those that do not lie in memory at the peak are as good as gone.
+  void thaw(const Uses& u, int64_t large, int64_t excess) {
+    std::vector<TensorId> candidates, chosen;
+    std::vector<int32_t> made_by(plan_.tensors.size(), -1);
+    std::vector<bool> needed(plan_.tensors.size());  // by other frozen steps, or a result
+    const auto root = [&](TensorId t) { return plan::root(plan_, t); };
+    for (const Step& s : plan_.frozen_steps) plan::for_each_read(s, [&](TensorId t) { needed[root(t)] = true; });
+    for (const plan::OutputRef& o : plan_.outputs)
+      if (o.tensor >= 0) needed[root(o.tensor)] = true;
+    std::vector<bool> written(plan_.tensors.size());
+    for (const Step& s : plan_.steps) plan::for_each_write(s, [&](TensorId t) { written[root(t)] = true; });
+    int64_t frozen = 0;
+    for (size_t i = 0; i < plan_.frozen_steps.size(); ++i) {
+      const Step& s = plan_.frozen_steps[i];
+      if (s.kind != StepKind::kLaunch || s.writes.size() != 1) continue;
+      const TensorId t = s.writes[0];
+      if (plan_.tensors[t].home != Home::kFrozen || u.life[t].first < 0) continue;
+      frozen += bytes_of(t);
+      if (s.reads.size() != 1 || plan_.tensors[s.reads[0]].home != Home::kInput || written[s.reads[0]] || needed[t] ||
+          bytes_of(t) < kLess)
+        continue;
+      made_by[t] = static_cast<int32_t>(i);
+      candidates.push_back(t);
+    }
+    // Making one is a pass over it and a launch: not for most of them.
+    const int64_t most = frozen / 4;
+    int64_t taken = 0, before = peak(u, large);
+    while (excess > 0 && !candidates.empty()) {
+      // The smallest that is enough, else the largest.
+      auto best = candidates.end();
+      for (auto c = candidates.begin(); c != candidates.end(); ++c) {
+        if (best == candidates.end()) {
+          best = c;
+          continue;
+        }
+        const int64_t a = bytes_of(*c), b = bytes_of(*best);
+        if (b >= excess ? a >= excess && a < b : a > b) best = c;
+      }
+      const TensorId t = *best;
+      candidates.erase(best);
+      if (taken + bytes_of(t) > most) continue;
+      chosen.push_back(t);
+      const int64_t then = peak(u, large, chosen);
+      if (before - then < bytes_of(t) / 2) {
+        chosen.pop_back();
+        continue;
+      }
+      taken += bytes_of(t);
+      excess -= before - then;
+      before = then;
+    }
+    if (chosen.empty()) return;
+    std::vector<std::vector<int32_t>> begins(plan_.steps.size());
+    std::vector<bool> gone(plan_.frozen_steps.size());
+    for (TensorId t : chosen) {
+      begins[u.life[t].first].push_back(made_by[t]);
+      gone[made_by[t]] = true;
+      plan_.tensors[t].home = Home::kSlab;
+    }
+    std::vector<Step> with, still;
+    for (size_t s = 0; s < plan_.steps.size(); ++s) {
+      for (int32_t i : begins[s]) with.push_back(std::move(plan_.frozen_steps[i]));
+      with.push_back(std::move(plan_.steps[s]));
+    }
+    for (size_t i = 0; i < gone.size(); ++i)
+      if (!gone[i]) still.push_back(std::move(plan_.frozen_steps[i]));
+    plan_.steps = std::move(with);
+    plan_.frozen_steps = std::move(still);
+    mark_frozen_inputs();
   }
 
   void place_slab() {

@@ -28,8 +28,12 @@ struct ScheduleOptions {
   // reductions to few elements are split further, scratch is what fits in registers and is read where it was written,
   // `share` is off.
   int processors = 0;
-  Device device = {};     // of the plan: where its kernels run. Values on another device are for extern calls only
-  bool want_text = true;  // fill Schedule::text
+  // GPU: bytes beside the inputs that the plan should not need more of, eager's (0: unknown). Copies that are kept for
+  // the next call are made in the call instead, as far as it takes.
+  int64_t memory_limit = 0;
+  bool late_outputs = false;  // GPU: results may be allocated when they are first written (no CUDA graph is recorded)
+  Device device = {};         // of the plan: where its kernels run. Values on another device are for extern calls only
+  bool want_text = true;      // fill Schedule::text
   // Chooses among find_products(): replaces steps of the plan, whose temporaries have no place yet, by launches of
   // kernels with numbers behind those of `kernels`. Empty: none.
   std::function<void(plan::Plan&, const std::vector<Kernel>& kernels)> fuse_products = {};

@@ -1,0 +1,91 @@
+#include "graph/eager_memory.h"
+
+#include <algorithm>
+#include <optional>
+#include <unordered_map>
+
+#include "ops/args.h"
+
+namespace flashover::graph {
+namespace {
+
+struct Memory {
+  int64_t bytes = 0;
+  int32_t first = -1, last = -1;
+};
+
+std::optional<int64_t> bytes_of(const TensorType& t) {
+  int64_t last = t.offset.as_const().value_or(-1);
+  if (last < 0) return std::nullopt;
+  for (size_t d = 0; d < t.rank(); ++d) {
+    const auto size = t.sizes[d].as_const(), stride = t.strides[d].as_const();
+    if (!size || !stride) return std::nullopt;
+    if (*size == 0) return 0;
+    last += (*size - 1) * *stride;
+  }
+  return (last + 1) * info(t.dtype).bytes;
+}
+
+}  // namespace
+
+int64_t eager_bytes(const Graph& g) {
+  static const ops::Op *const cast = ops::find("aten._to_copy.default"), *const unsafe_view =
+                                                                             ops::find("aten._unsafe_view.default");
+  const auto steps = static_cast<int32_t>(g.nodes.size());
+  std::unordered_map<int32_t, Memory> by_storage;
+  std::vector<bool> given(g.values.size()), lasting(g.values.size());
+  std::unordered_map<int32_t, bool> foreign;  // storages of inputs
+  for (const Input& i : g.inputs) {
+    foreign[g.values[i.value].storage] = true;
+    lasting[i.value] = is_lasting(i.kind);
+  }
+  bool known = true;
+  std::vector<int32_t> storage(g.values.size());
+  for (size_t v = 0; v < storage.size(); ++v)  // (a value without one has its own)
+    storage[v] = g.values[v].storage >= 0 ? g.values[v].storage : -2 - static_cast<int32_t>(v);
+  const auto touch = [&](ValueId v, int32_t step) {
+    const TensorType& type = g.type(v);
+    if (type.device.type != DeviceType::kCUDA || type.opaque || foreign.count(storage[v])) return;
+    const auto bytes = bytes_of(type);
+    known &= bytes.has_value();
+    Memory& m = by_storage[storage[v]];
+    m.bytes = std::max(m.bytes, bytes.value_or(0));
+    if (m.first < 0) m.first = step;
+    m.last = std::max(m.last, step);
+  };
+  std::unordered_map<int64_t, ValueId> copies;  // autocast makes one of each
+  std::vector<bool> again(g.values.size());
+  for (int32_t i = 0; i < steps; ++i) {
+    const Node& n = g.nodes[static_cast<size_t>(i)];
+    if (n.op == cast && std::holds_alternative<Ref>(n.args[0])) {
+      const ValueId from = std::get<Ref>(n.args[0]).id, to = n.outs[0];
+      if (from != kNoValue && lasting[from]) {
+        const int64_t key = int64_t{from} * 256 + static_cast<int64_t>(g.type(to).dtype);
+        again[to] = !copies.try_emplace(key, to).second;
+        if (!again[to]) touch(to, i), touch(to, steps);
+        continue;
+      }
+    }
+    // A view that is declared to be none.
+    if (n.op == unsafe_view && std::holds_alternative<Ref>(n.args[0]))
+      storage[n.outs[0]] = storage[ops::as_value(n.args[0])];
+    const auto use = [&](ValueId v) {
+      if (v != kNoValue && !again[v]) touch(v, i);
+    };
+    for (const Arg& a : n.args) for_each_ref(a, use);
+    for (ValueId v : n.outs) use(v);
+  }
+  for (const Output& o : g.outputs)
+    if (o.value != kNoValue) touch(o.value, steps);
+  if (!known) return 0;
+  std::vector<int64_t> change(static_cast<size_t>(steps) + 2);
+  for (const auto& [storage, m] : by_storage) {
+    change[static_cast<size_t>(m.first)] += m.bytes;
+    change[static_cast<size_t>(m.last) + 1] -= m.bytes;
+  }
+  int64_t now = 0, most = 0;
+  for (int64_t c : change) most = std::max(most, now += c);
+  return most;
+}
+
+}  // namespace flashover::graph
