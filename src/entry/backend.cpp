@@ -177,10 +177,10 @@ compile::Environment environment(const graph::Graph& graph, const compile::Optio
 }
 
 std::shared_ptr<run::Executable> load(plan::Plan plan, const compile::Options& options, compile::Report& report,
-                                      bool converts = false) {
+                                      run::LoadOptions how = {}) {
   auto start = std::chrono::steady_clock::now();
-  std::shared_ptr<run::Executable> executable =
-      run::load(std::move(plan), {.graphs = options.flag("cuda_graphs", false), .converts = converts});
+  how.graphs = options.flag("cuda_graphs", false);
+  std::shared_ptr<run::Executable> executable = run::load(std::move(plan), how);
   report.stages.push_back({"load", std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()});
   return executable;
 }
@@ -231,6 +231,31 @@ Step step_of_custom(graph::Graph forward, const Request& request) {
   };
 }
 
+// How the plans of a training step lie in memory, for CUDA graphs: the forward lends what is saved, which nobody else
+// sees; parameters stay where they are (a leaf that requires grad is taken for one).
+struct Memory {
+  run::LoadOptions forward, backward;
+};
+Memory memory_of(const std::vector<run::Place>& inputs, const compile::Training& t) {
+  using Kind = graph::Partition::BackwardInput::Kind;
+  Memory m{.forward = {.places = inputs, .lends = std::vector<bool>(t.forward.outputs.size())},
+           .backward = {.converts = true}};
+  for (const graph::Partition::BackwardInput& in : t.meeting.backward_inputs) {
+    const auto i = static_cast<size_t>(in.index);
+    run::Place place = run::Place::kMoves;
+    if (in.kind == Kind::kInput) {
+      place = inputs.at(i);
+    } else if (in.kind == Kind::kSaved) {
+      const plan::OutputRef& o = t.forward.outputs.at(i);
+      m.forward.lends.at(i) = o.tensor >= 0;
+      if (o.tensor >= 0) place = run::Place::kLent;
+      if (o.alias_input >= 0) place = inputs.at(static_cast<size_t>(o.alias_input));
+    }
+    m.backward.places.push_back(place);
+  }
+  return m;
+}
+
 std::unique_ptr<Runner> make_training(graph::Graph graph, const Request& request, compile::Report& report) {
   using Kind = graph::Partition::BackwardInput::Kind;
   std::vector<TensorType> tangents;
@@ -251,29 +276,28 @@ std::unique_ptr<Runner> make_training(graph::Graph graph, const Request& request
                                 std::move(specialize));
   }
   const compile::Environment environment = entry::environment(graph, request.options);
+  std::vector<run::Place> places;
+  for (const graph::Input& i : graph.inputs)
+    places.push_back(i.kind != graph::InputKind::kUser || i.requires_grad ? run::Place::kStays : run::Place::kMoves);
   compile::Training t =
       compile::compile_training(std::move(graph), request.joint, request.options, environment, report);
   for (size_t i = 0; i < t.meeting.backward_inputs.size(); ++i)
     if (t.meeting.backward_inputs[i].kind == Kind::kTangent) tangents.push_back(t.backward.inputs.at(i).type);
-  compile::Options plain = request.options;  // recorded graphs keep their memory between calls: not for what is saved
-  if (plain.flag("cuda_graphs", false) && environment.gpu) {
-    static std::once_flag said;
-    std::call_once(said, [] {
-      std::fprintf(stderr, "flashover: no CUDA graph: what a training step saves lives on between its two calls\n");
-    });
-  }
-  plain.values.erase("cuda_graphs");
-  std::shared_ptr<run::Executable> forward = load(std::move(t.forward), plain, report),
-                                   backward = load(std::move(t.backward), plain, report, /*converts=*/true);
+  places.resize(t.forward.inputs.size());
+  const Memory memory = memory_of(places, t);
+  std::shared_ptr<run::Executable> forward = load(std::move(t.forward), request.options, report, memory.forward),
+                                   backward = load(std::move(t.backward), request.options, report, memory.backward);
   Specialize specialize;
   if (!t.backward_graph.empty())
-    specialize = [text = std::move(t.backward_graph), plain, environment](const std::vector<bool>& tangent,
-                                                                          const std::vector<bool>& absent) {
+    specialize = [text = std::move(t.backward_graph), options = request.options, environment,
+                  whole = memory.backward.places](const std::vector<bool>& tangent, const std::vector<bool>& absent) {
       const WithGil gil;  // as for any compilation; the autograd engine let it go
       graph::Pruned part = graph::without_tangents(graph::parse(text), tangent, absent);
       compile::Report unseen;
+      run::LoadOptions how{.converts = true};
+      for (int32_t i : part.inputs) how.places.push_back(whole.at(static_cast<size_t>(i)));
       std::shared_ptr<run::Executable> e =
-          load(compile::compile_backward(std::move(part.graph), plain, environment), plain, unseen, /*converts=*/true);
+          load(compile::compile_backward(std::move(part.graph), options, environment), options, unseen, how);
       return Variant{step_of(std::move(e)), std::move(part.inputs), std::move(part.outputs)};
     };
   auto runner = make_training_runner(std::move(t.meeting), std::move(tangents), step_of(forward), step_of(backward),

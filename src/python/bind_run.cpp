@@ -162,33 +162,41 @@ struct PyPlan {
   }
 };
 
-// ---- CUDA graphs: torch's graph object, at the times when one is made or dropped ----
-void* begin_capture() {
+// ---- CUDA graphs: torch's graph object, at the times when one is made or dropped (python/flashover/recording.py) ----
+py::object borrowed(void* p) { return py::reinterpret_borrow<py::object>(static_cast<PyObject*>(p)); }
+void* make_pool() {
   py::gil_scoped_acquire gil;
-  py::object graph = py::module_::import("torch.cuda").attr("CUDAGraph")(py::arg("keep_graph") = true);
-  graph.attr("capture_begin")(py::arg("capture_error_mode") = "thread_local");
-  return graph.release().ptr();
+  return py::module_::import("flashover.recording").attr("pool")().release().ptr();
+}
+void* begin_capture(void* pool) {
+  py::gil_scoped_acquire gil;
+  return py::module_::import("flashover.recording").attr("Recording")(borrowed(pool)).release().ptr();
 }
 run::cuda::GraphExec end_capture(void* graph) {
   py::gil_scoped_acquire gil;
-  const auto g = py::reinterpret_borrow<py::object>(static_cast<PyObject*>(graph));
-  g.attr("capture_end")();
-  g.attr("instantiate")();
-  return reinterpret_cast<run::cuda::GraphExec>(g.attr("raw_cuda_graph_exec")().cast<uintptr_t>());
+  return reinterpret_cast<run::cuda::GraphExec>(borrowed(graph).attr("end")().cast<uintptr_t>());
 }
-void drop_graph(void* graph) {
-  if (!Py_IsInitialized()) return;
+void replay_graph(void* graph) {
   py::gil_scoped_acquire gil;
-  auto g = py::reinterpret_steal<py::object>(static_cast<PyObject*>(graph));
+  borrowed(graph).attr("replay")();
+}
+void abandon_capture(void* graph) {
+  py::gil_scoped_acquire gil;
   PyObject *type, *value, *trace;
   PyErr_Fetch(&type, &value, &trace);
   try {
-    // One that still records must stop first, whatever went wrong.
-    if (py::module_::import("torch.cuda").attr("is_current_stream_capturing")().cast<bool>()) g.attr("capture_end")();
+    borrowed(graph).attr("abandon")();
   } catch (py::error_already_set& e) {
     e.discard_as_unraisable("flashover: dropping a CUDA graph");
   }
-  g = py::object();
+  PyErr_Restore(type, value, trace);
+}
+void drop_object(void* object) {
+  if (!Py_IsInitialized()) return;
+  py::gil_scoped_acquire gil;
+  PyObject *type, *value, *trace;
+  PyErr_Fetch(&type, &value, &trace);
+  Py_DECREF(static_cast<PyObject*>(object));
   PyErr_Restore(type, value, trace);
 }
 
@@ -196,7 +204,7 @@ void drop_graph(void* graph) {
 
 void bind_run(py::module_& m) {
   install_hooks();
-  run::cuda::capture_hooks = {begin_capture, end_capture, drop_graph};
+  run::cuda::capture_hooks = {make_pool, begin_capture, end_capture, replay_graph, abandon_capture, drop_object};
   run::python_lock = {[]() -> void* { return PyGILState_Check() ? PyEval_SaveThread() : nullptr; },
                       [](void* state) { PyEval_RestoreThread(static_cast<PyThreadState*>(state)); }};
   py::class_<PyPlan>(m, "_Plan")
@@ -225,6 +233,7 @@ void bind_run(py::module_& m) {
   m.def("_plan_round_trip",
         [](const std::string& text) { return plan::print(plan::deserialize(plan::serialize(plan::parse(text)))); });
   m.def("kept_slab_bytes", &run::kept_slab_bytes);
+  m.def("_graph_replays", [] { return run::graph_replays(); });
   m.def("_exposure_tracked", [] { return run::exposure_tracked.load(); });
 }
 

@@ -1,8 +1,10 @@
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/Parallel.h>
+#include <ATen/SavedTensorHooks.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/copy.h>
 #include <c10/core/CPUAllocator.h>
@@ -16,7 +18,9 @@
 #include <atomic>
 #include <cstdio>
 #include <cstring>
+#include <map>
 #include <mutex>
+#include <tuple>
 
 #include "base/check.h"
 #include "run/batches.h"
@@ -129,6 +133,38 @@ char* data_of(c10::TensorImpl* impl) {
   return static_cast<char*>(const_cast<void*>(storage->data_ptr().get())) +
          impl->storage_offset() * static_cast<int64_t>(impl->itemsize());
 }
+
+// Memory of a recorded graph that somebody has: not written until it has come back.
+struct Loan {
+  at::Tensor memory;
+  std::shared_ptr<std::atomic<int>> out;  // how much of that graph's is on loan
+};
+void end_loan(void* p) {
+  auto* loan = static_cast<Loan*>(p);
+  const std::shared_ptr<std::atomic<int>> out = std::move(loan->out);
+  delete loan;
+  out->fetch_sub(1, std::memory_order_release);
+}
+// A tensor object and storage of their own, with the memory of `of`.
+at::Tensor lend(const at::Tensor& of, const std::shared_ptr<std::atomic<int>>& out) {
+  c10::InferenceMode normal(false);
+  auto* memory = of.storage().unsafeGetStorageImpl();
+  out->fetch_add(1, std::memory_order_relaxed);
+  c10::DataPtr pointer(memory->data_ptr().get(), new Loan{of, out}, &end_loan, of.device());
+  c10::Storage storage(c10::Storage::use_byte_size_t(), memory->nbytes(), std::move(pointer), nullptr,
+                       /*resizable=*/false);
+  const auto key = of.is_cuda() ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU;
+  auto impl = c10::make_intrusive<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(key), of.dtype());
+  impl->set_storage_offset(of.storage_offset());
+  impl->set_sizes_and_strides(of.sizes(), of.strides());
+  return at::Tensor(std::move(impl));
+}
+bool is_lent(c10::TensorImpl* impl) {
+  const auto* storage = impl->unsafe_storage().unsafeGetStorageImpl();
+  return storage && storage->data_ptr().get_deleter() == &end_loan;
+}
+
+std::atomic<int64_t> all_replays{0};
 
 bool is_unique(const at::Tensor& t) { return t.use_count() == 1 && (!t.has_storage() || t.storage().use_count() == 1); }
 
@@ -244,7 +280,7 @@ class PlanExecutable final : public Executable {
     if (device_ < 0) announce_slab(slab_bytes_);
     batches_ = find_batches(plan_, at::get_num_threads());
     for (size_t i = 0; i < batches_.size(); ++i) program_[batches_[i].first].batch = static_cast<int32_t>(i);
-    if (options.graphs && device_ >= 0) plan_graph();
+    if (options.graphs && device_ >= 0) plan_graph(options);
   }
 
   ~PlanExecutable() override {
@@ -936,27 +972,42 @@ class PlanExecutable final : public Executable {
   }
 
   // ---- CUDA graphs ----
-  // Kernels take new addresses at each replay; what operators read and write must stay where it was.
+  // Kernels take new addresses at each replay; what operators read and write must stay where it was, and so does what
+  // is lent. A plan has several recordings when calls come while memory of the first one is on loan (two forwards, then
+  // two backwards), or when operators read what several recordings of another plan lend.
   struct Recording {
     std::shared_ptr<void> graph;
     cuda::GraphExec exec = nullptr;
     cuda::Stream stream = nullptr;
     std::unique_ptr<Frame> frame;  // the parameters that the graph's kernels have now
-    std::unique_ptr<CudaMemory> slab, scratch;
+    std::shared_ptr<CudaMemory> slab, scratch;
     std::shared_ptr<const Frozen> frozen;
     std::vector<cuda::Node> nodes;    // by launch
     std::vector<at::Tensor> inputs;   // by input: a buffer in its place, or undefined
     std::vector<const void*> fixed;   // by input: where operators expect it, or null
-    std::vector<at::Tensor> outputs;  // by output: written by operators, or undefined
+    std::vector<at::Tensor> outputs;  // by output: the graph's own memory of it, or undefined
     std::vector<bool> stale;          // by launch: has other parameters than its node
+    std::shared_ptr<std::atomic<int>> on_loan = std::make_shared<std::atomic<int>>(0);
+    bool is_free() const { return on_loan->load(std::memory_order_acquire) == 0; }
   };
 
-  void plan_graph() {
+  void plan_graph(const LoadOptions& options) {
     const auto skip = [&](const std::string& why) { skip_graph(why); };
     graphs_ = true;
+    places_ = options.places;
+    if (places_.empty())
+      for (const plan::InputSpec& i : plan_.inputs) places_.push_back(i.kind != 0 ? Place::kStays : Place::kMoves);
+    moved_.assign(plan_.inputs.size(), 0);
     operator_inputs_.assign(plan_.inputs.size(), false);
     operator_outputs_.assign(plan_.outputs.size(), false);
     const auto on_cpu = [&](TensorId t) { return root_tensor(t).type.device.type == DeviceType::kCPU; };
+    lends_ = options.lends;
+    lends_.resize(plan_.outputs.size());
+    for (size_t i = 0; i < lends_.size(); ++i) {
+      const TensorId t = plan_.outputs[i].tensor;
+      lends_[i] = lends_[i] && t >= 0 && !on_cpu(t) && !shapes_[t].opaque;
+      lender_ = lender_ || lends_[i];
+    }
     const auto mark = [&](TensorId t) {
       if (t < 0) return;
       const plan::Tensor& root = root_tensor(t);
@@ -965,18 +1016,22 @@ class PlanExecutable final : public Executable {
       if (root.home == Home::kOutput) operator_outputs_[root.index] = true;
     };
     host_steps_.assign(plan_.steps.size(), false);
-    for (const plan::Step& s : plan_.steps) {
+    for (size_t n = 0; n < plan_.steps.size(); ++n) {
+      const plan::Step& s = plan_.steps[n];
       if (s.kind == StepKind::kLaunch) continue;
       bool host = true, any = false;
       const auto look = [&](TensorId t) { host &= t < 0 || on_cpu(t), any |= t >= 0; };
       plan::for_each_read(s, look);
       for (TensorId t : s.writes) look(t);
       if (host && any) {
-        host_steps_[static_cast<size_t>(&s - plan_.steps.data())] = true;
+        host_steps_[n] = true;
         continue;
       }
-      if (s.kind == StepKind::kCall && ops::find(s.op)->nondeterministic && !is_attention_without_dropout(s))
-        skip("random numbers (" + s.op + ")");
+      if (s.kind == StepKind::kCall) {
+        const Call& c = calls_[program_[n].call];
+        if (c.op->handle.hasTag(at::Tag::cudagraph_unsafe)) skip(s.op + " is not made for them");
+        draws_ = draws_ || (ops::find(s.op)->nondeterministic && !draws_nothing(c));
+      }
       plan::for_each_read(s, mark);
       plan::for_each_write(s, mark);
     }
@@ -992,9 +1047,14 @@ class PlanExecutable final : public Executable {
           slot_launch_[in.table + i] = in.launch;
     if (!cuda::capture_hooks.begin) skip("not loaded by Python");
   }
-  static bool is_attention_without_dropout(const plan::Step& s) {
-    const double* dropout = s.args.size() > 4 ? std::get_if<double>(&s.args[4]) : nullptr;
-    return s.op == "aten.scaled_dot_product_attention.default" && dropout && *dropout == 0;
+  // Attention is random when it drops something out.
+  static bool draws_nothing(const Call& c) {
+    const auto& arguments = c.op->handle.schema().arguments();
+    for (size_t i = 0; i < c.pieces.size() && i < arguments.size(); ++i)
+      if (arguments[i].name() == "dropout_p" && c.pieces[i].kind == Call::Piece::Kind::kConstant &&
+          c.pieces[i].constant.isDouble())
+        return c.pieces[i].constant.toDouble() == 0;
+    return false;
   }
   void skip_graph(const std::string& why) {
     if (!graphs_) return;
@@ -1006,30 +1066,82 @@ class PlanExecutable final : public Executable {
   bool run_graph(c10::TensorImpl* const* inputs, std::vector<at::Tensor>& outputs, cuda::Stream stream) {
     std::unique_lock lock(graph_mutex_, std::try_to_lock);
     if (!lock.owns_lock() || cuda::is_capturing(stream)) return false;
-    if (recording_ && recording_->stream != stream) return false;
     for (const Patch& p : input_patches_)
       if (!aligned_enough(p.index, inputs[p.index])) return false;
-    if (recording_ && !still_valid(*recording_, inputs)) recording_.reset();
-    if (!recording_) {
-      if (++recordings_ > kMaxRecordings) skip_graph("memory that operators read keeps moving");
-      if (!graphs_ || !record(inputs, stream)) return false;
-    }
-    replay(*recording_, inputs, outputs);
+    // The program sees what is saved for the backward: that must be memory which torch's allocator knows.
+    if (lender_ && !at::SavedTensorDefaultHooks::get_tls_state().stack.empty()) return false;
+    Recording* r = find_recording(inputs, stream);
+    if (!r && may_record(inputs, stream)) r = record(inputs, stream);
+    if (!r) return false;
+    std::unique_lock replays(cuda::replays_on_current_stream(device_), std::try_to_lock);
+    if (!replays.owns_lock()) return false;
+    replay(*r, inputs, outputs);
     replays_.fetch_add(1, std::memory_order_relaxed);
+    all_replays.fetch_add(1, std::memory_order_relaxed);
     return true;
   }
 
-  bool still_valid(Recording& r, c10::TensorImpl* const* inputs) {
-    if (!frozen_program_.empty()) {
-      sync_frozen(*r.frame, inputs, r.stream);
-      if (r.frame->frozen != r.frozen) return false;
-    }
+  Recording* find_recording(c10::TensorImpl* const* inputs, cuda::Stream stream) {
+    const auto outdated = [&](const std::unique_ptr<Recording>& r) {
+      if (r->stream != stream || frozen_program_.empty()) return false;
+      sync_frozen(*r->frame, inputs, stream);
+      return r->frame->frozen != r->frozen;
+    };
+    recordings_.erase(std::remove_if(recordings_.begin(), recordings_.end(), outdated), recordings_.end());
+    for (const std::unique_ptr<Recording>& r : recordings_)
+      if (r->stream == stream && r->is_free() && suits(*r, inputs)) return r.get();
+    return nullptr;
+  }
+  static bool suits(const Recording& r, c10::TensorImpl* const* inputs) {
     for (size_t i = 0; i < r.fixed.size(); ++i)
       if (r.fixed[i] && r.fixed[i] != data_of(inputs[i])) return false;
     return true;
   }
 
-  bool record(c10::TensorImpl* const* inputs, cuda::Stream stream) {
+  // There is no recording for this call.
+  bool may_record(c10::TensorImpl* const* inputs, cuda::Stream stream) {
+    for (size_t i = 0; i < places_.size(); ++i)
+      if (places_[i] == Place::kLent && operator_inputs_[i] && !is_lent(inputs[i])) return false;
+    for (const std::unique_ptr<Recording>& r : recordings_) {
+      if (r->stream != stream) return false;  // one stream at a time
+      // All that suit are on loan. Another one costs its memory: only for programs that go on like this.
+      if (suits(*r, inputs) && (++busy_ < kBusyCalls || recordings_.size() >= kMaxAlive)) return false;
+    }
+    busy_ = 0;
+    // What did not stay gets a buffer, in the end.
+    if (!recordings_.empty())
+      for (size_t i = 0; i < places_.size(); ++i) {
+        const void* before = recordings_.back()->fixed[i];
+        if (places_[i] == Place::kStays && before && before != data_of(inputs[i]) && ++moved_[i] > kMovesAllowed)
+          places_[i] = Place::kMoves;
+      }
+    if (recordings_.size() >= kMaxAlive) recordings_.erase(recordings_.begin());
+    if (++recorded_ > kMaxRecordings) skip_graph("memory that operators read keeps moving");
+    return graphs_;
+  }
+
+  // Temporaries of graphs that replay on one stream, never two at a time.
+  static std::shared_ptr<CudaMemory> shared_memory(int device, cuda::Stream stream, int64_t bytes, bool scratch) {
+    struct Kept {
+      std::weak_ptr<CudaMemory> memory;
+      int64_t bytes = 0;
+    };
+    static std::mutex mutex;
+    static auto* all = new std::map<std::tuple<int, cuda::Stream, bool>, Kept>;
+    const std::lock_guard lock(mutex);
+    Kept& kept = (*all)[{device, stream, scratch}];
+    std::shared_ptr<CudaMemory> memory = kept.memory.lock();
+    if (!memory || kept.bytes < bytes) {
+      memory = std::make_shared<CudaMemory>(static_cast<size_t>(bytes));
+      kept = {memory, bytes};
+    }
+    return memory;
+  }
+
+  Recording* record(c10::TensorImpl* const* inputs, cuda::Stream stream) {
+    static std::mutex one_at_a_time;
+    const std::unique_lock recording(one_at_a_time, std::try_to_lock);
+    if (!recording.owns_lock()) return nullptr;
     auto r = std::make_unique<Recording>();
     try {
       r->stream = stream;
@@ -1039,13 +1151,13 @@ class PlanExecutable final : public Executable {
       r->outputs.resize(plan_.outputs.size());
       r->stale.assign(launches_.size(), false);
       r->nodes.resize(launches_.size());
-      r->slab = std::make_unique<CudaMemory>(static_cast<size_t>(slab_bytes_));
-      r->scratch = std::make_unique<CudaMemory>(static_cast<size_t>(scratch_bytes_));
+      r->slab = shared_memory(device_, stream, slab_bytes_, false);
+      r->scratch = shared_memory(device_, stream, scratch_bytes_, true);
       r->frame->scratch = r->scratch->get();
       std::vector<c10::TensorImpl*> used(inputs, inputs + plan_.inputs.size());
       for (size_t i = 0; i < used.size(); ++i) {
         if (!operator_inputs_[i]) continue;
-        if (plan_.inputs[i].kind != 0) {  // parameters and buffers stay where they are
+        if (places_[i] != Place::kMoves) {
           r->fixed[i] = data_of(used[i]);
           continue;
         }
@@ -1060,7 +1172,7 @@ class PlanExecutable final : public Executable {
       for (int32_t i : owned_outputs_) made[i] = shapes_[plan_.outputs[i].tensor].empty();
       std::vector<cuda::Node> nodes;
       {
-        cuda::Capture capture(device_);
+        cuda::Capture capture(device_, lender_);
         Run run{*r->frame, used.data(), &made, capture.stream(), nullptr, &nodes};
         rebase_slab(*r->frame, r->slab->get());
         patch_inputs(*r->frame, used.data(), input_patches_);
@@ -1076,14 +1188,14 @@ class PlanExecutable final : public Executable {
       for (const Instruction& in : program_)
         if (in.kind == StepKind::kLaunch && in.launch >= 0) r->nodes[in.launch] = nodes.at(next++);
       for (size_t i = 0; i < made.size(); ++i)
-        if (operator_outputs_[i]) r->outputs[i] = std::move(made[i]);
+        if (operator_outputs_[i] || lends_[i]) r->outputs[i] = std::move(made[i]);
     } catch (const std::exception& e) {
       std::string what = e.what();
       skip_graph("recording failed: " + what.substr(0, what.find('\n')));
-      return false;
+      return nullptr;
     }
-    recording_ = std::move(r);
-    return true;
+    recordings_.push_back(std::move(r));
+    return recordings_.back().get();
   }
 
   void set_slot(Recording& r, uint32_t slot, void* value) {
@@ -1092,17 +1204,48 @@ class PlanExecutable final : public Executable {
     if (slot_launch_[slot] >= 0) r.stale[slot_launch_[slot]] = true;
   }
 
+  // Many small copies are few launches.
+  struct Copies {
+    std::vector<at::Tensor> to, from;
+    void add(at::Tensor target, at::Tensor source) {
+      to.push_back(std::move(target));
+      from.push_back(std::move(source));
+    }
+    void run() {
+      std::vector<bool> done(to.size());
+      for (size_t i = 0; i < to.size(); ++i) {
+        if (done[i]) continue;
+        std::vector<at::Tensor> some_to, some_from;
+        for (size_t k = i; k < to.size(); ++k) {
+          if (done[k] || to[k].scalar_type() != to[i].scalar_type() || to[k].device() != to[i].device() ||
+              to[k].device() != from[k].device())
+            continue;
+          some_to.push_back(to[k]);
+          some_from.push_back(from[k]);
+          done[k] = true;
+        }
+        if (some_to.size() > 1)
+          at::_foreach_copy_(some_to, some_from);
+        else
+          to[i].copy_(from[i]);
+      }
+    }
+  };
+
   void replay(Recording& r, c10::TensorImpl* const* inputs, std::vector<at::Tensor>& outputs) {
+    Copies in, out;
     for (size_t i = 0; i < r.inputs.size(); ++i)
       if (r.inputs[i].defined())
-        flat(static_cast<int32_t>(i), r.inputs[i].unsafeGetTensorImpl())
-            .copy_(flat(static_cast<int32_t>(i), inputs[i]));
+        in.add(flat(static_cast<int32_t>(i), r.inputs[i].unsafeGetTensorImpl()),
+               flat(static_cast<int32_t>(i), inputs[i]));
+    in.run();
     for (const Patch& p : input_patches_)
       if (!r.inputs[p.index].defined()) set_slot(r, p.slot, data_of(inputs[p.index]) + p.bytes);
-    for (int32_t i : owned_outputs_) outputs[i] = shapes_[plan_.outputs[i].tensor].empty();
+    for (int32_t i : owned_outputs_)
+      if (!lends_[i]) outputs[i] = shapes_[plan_.outputs[i].tensor].empty();
     host_part(r, inputs, outputs);
     for (const Patch& p : output_patches_)
-      if (!operator_outputs_[p.index]) set_slot(r, p.slot, data_of(outputs[p.index].unsafeGetTensorImpl()) + p.bytes);
+      if (!r.outputs[p.index].defined()) set_slot(r, p.slot, data_of(outputs[p.index].unsafeGetTensorImpl()) + p.bytes);
     for (size_t i = 0; i < r.stale.size(); ++i) {
       if (!r.stale[i]) continue;
       const Launch& l = launches_[i];
@@ -1117,14 +1260,22 @@ class PlanExecutable final : public Executable {
       cuda::check(cuda::driver()->exec_set_kernel(r.exec, r.nodes[i], &params), "cuGraphExecKernelNodeSetParams");
       r.stale[i] = false;
     }
-    cuda::check(cuda::driver()->graph_launch(r.exec, r.stream), "cuGraphLaunch");
+    if (draws_)
+      cuda::capture_hooks.replay(r.graph.get());
+    else
+      cuda::check(cuda::driver()->graph_launch(r.exec, r.stream), "cuGraphLaunch");
     for (size_t i = 0; i < r.outputs.size(); ++i) {
       if (!r.outputs[i].defined()) continue;
+      if (lends_[i]) {
+        outputs[i] = lend(r.outputs[i], r.on_loan);
+        continue;
+      }
       if (!outputs[i].defined()) outputs[i] = shapes_[plan_.outputs[i].tensor].empty();
-      outputs[i].copy_(r.outputs[i]);
+      out.add(outputs[i], r.outputs[i]);
     }
     for (int32_t i : mutated_)
-      if (r.inputs[i].defined()) flat(i, inputs[i]).copy_(flat(i, r.inputs[i].unsafeGetTensorImpl()));
+      if (r.inputs[i].defined()) out.add(flat(i, inputs[i]), flat(i, r.inputs[i].unsafeGetTensorImpl()));
+    out.run();
     take_parts(outputs);
   }
 
@@ -1228,7 +1379,11 @@ class PlanExecutable final : public Executable {
         }
       }
     }
+    if (run.nodes) [[unlikely]]
+      check_recordable(c, stack);
     c.op->handle.callBoxed(stack);
+    if (run.nodes) [[unlikely]]
+      check_recordable(c, stack);
     if (c.out_variant) {
       stack.clear();
       for (size_t i = 0; i < c.writes.size(); ++i)
@@ -1249,6 +1404,14 @@ class PlanExecutable final : public Executable {
                        std::to_string(c.writes.size()));
     }
     if (c.may_keep) take_back(c, run);
+  }
+
+  // Seeds of attention lie on the device where a graph is recorded, on the CPU elsewhere: as numbers of one call.
+  static void check_recordable(const Call& c, const torch::jit::Stack& stack) {
+    if (draws_nothing(c)) return;
+    for (const c10::IValue& v : stack)
+      TORCH_CHECK(!v.isTensor() || !v.toTensor().defined() || !v.toTensor().is_cpu(), c.op->name,
+                  " has a seed on the CPU");
   }
 
   // Result number i of an operator.
@@ -1364,13 +1527,19 @@ class PlanExecutable final : public Executable {
   std::vector<bool> host_steps_;        // CUDA graphs: steps that the CPU does alone
   int64_t scratch_bytes_ = 0;
   // CUDA graphs
-  static constexpr int kMaxRecordings = 8;
+  static constexpr int kMaxRecordings = 16, kBusyCalls = 3, kMovesAllowed = 2;
+  static constexpr size_t kMaxAlive = 3;
   std::atomic<bool> graphs_{false};
+  bool lender_ = false;                                   // some output is lent
+  bool draws_ = false;                                    // operators draw random numbers on the device
+  std::vector<bool> lends_;                               // by output
+  std::vector<Place> places_;                             // by input
+  std::vector<int> moved_;                                // by input: how often it did not stay
   std::vector<bool> operator_inputs_, operator_outputs_;  // read or written by operators, not only by kernels
   std::vector<int32_t> slot_launch_;                      // by slot of the table
   std::mutex graph_mutex_;
-  std::unique_ptr<Recording> recording_;
-  int recordings_ = 0;
+  std::vector<std::unique_ptr<Recording>> recordings_;
+  int recorded_ = 0, busy_ = 0;
   std::atomic<int64_t> replays_{0};
   std::vector<Shape> shapes_, output_shapes_;
   std::vector<bool> part_;  // by output: its type is not its tensor's
@@ -1413,6 +1582,8 @@ bool& failure_was_undone() {
   thread_local bool undone = false;
   return undone;
 }
+
+int64_t graph_replays() { return all_replays.load(std::memory_order_relaxed); }
 
 std::shared_ptr<Executable> load(plan::Plan plan, const LoadOptions& options) {
   cpu::register_operators();

@@ -72,13 +72,26 @@ class Executable {
   virtual bool heavy() const = 0;
 };
 
+// Where an input that operators read lies, call after call.
+enum class Place : uint8_t {
+  kMoves,  // anywhere: a CUDA graph has a buffer of its own for it
+  kStays,  // in its place, with exceptions
+  kLent,   // as kStays, in memory that was lent (LoadOptions::lends); else the call is made without a graph
+};
+
 struct LoadOptions {
   // CUDA: from the second call on a stream on, calls replay a recorded CUDA graph. Kernels get the addresses of each
   // call's inputs and outputs, so nothing that was handed out is written again; what operators read or write is copied.
   bool graphs = false;
   // An operator whose result has another dtype than the plan says is no Mismatch: the result is converted.
   bool converts = false;
+  std::vector<Place> places;  // by input; empty: parameters, buffers and constants stay
+  // By output: seen by nobody but the caller's own plans, on the stream of the call. A CUDA graph may lend its own
+  // memory for it: that is not written again until the tensor is gone, calls in between do without this graph.
+  std::vector<bool> lends;
 };
 std::shared_ptr<Executable> load(plan::Plan plan, const LoadOptions& options = {});
+
+int64_t graph_replays();  // of all plans; for tests
 
 }  // namespace flashover::run

@@ -16,52 +16,76 @@ CaptureHooks capture_hooks;
 
 namespace {
 
-// One a device: libraries keep workspaces by stream.
-c10::Stream side_stream(int device) {
+// What graphs that replay on one stream share. Libraries keep workspaces by the stream that records, so those of
+// graphs that may run at the same time must differ.
+struct Shared {
+  c10::Stream side;
+  std::weak_ptr<void> pool;
+  std::mutex replays;
+};
+Shared& shared_by_graphs_of(c10::Stream user) {
   static std::mutex mutex;
-  static auto* streams = new std::map<int, c10::Stream>;
-  std::lock_guard lock(mutex);
-  auto it = streams->find(device);
-  if (it == streams->end()) {
+  static auto* all = new std::map<std::pair<c10::DeviceIndex, c10::StreamId>, std::unique_ptr<Shared>>;
+  const std::lock_guard lock(mutex);
+  std::unique_ptr<Shared>& shared = (*all)[{user.device_index(), user.id()}];
+  if (!shared) {
     const c10::impl::VirtualGuardImpl impl(c10::kCUDA);
-    it = streams->emplace(device, impl.getNewStream(c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(device))))
-             .first;
+    shared.reset(new Shared{impl.getNewStream(user.device()), {}, {}});
   }
-  return it->second;
+  return *shared;
+}
+c10::Stream torch_stream(int device) {
+  const c10::impl::VirtualGuardImpl impl(c10::kCUDA);
+  return impl.getStream(c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(device)));
+}
+
+// A stream waits for what another has been given so far.
+void wait(c10::Stream stream, c10::Stream other) {
+  c10::Event event(c10::kCUDA);
+  event.record(other);
+  event.block(stream);
 }
 
 }  // namespace
 
 struct Capture::State {
+  std::shared_ptr<void> pool;
   void* graph = nullptr;
   std::optional<c10::StreamGuard> guard;
-  c10::Stream user;
-  explicit State(c10::Stream user) : user(user) {}
+  c10::Stream user, side;
+  State(c10::Stream user, c10::Stream side) : user(user), side(side) {}
 };
 
-Capture::Capture(int device) {
-  const c10::impl::VirtualGuardImpl impl(c10::kCUDA);
-  const c10::Device where(c10::kCUDA, static_cast<c10::DeviceIndex>(device));
-  state_ = std::make_unique<State>(impl.getStream(where));
-  const c10::Stream side = side_stream(device);
-  // What was enqueued so far comes first: the statics were just made.
-  c10::Event before(c10::kCUDA);
-  before.record(state_->user);
-  before.block(side);
-  state_->guard.emplace(side);
+Capture::Capture(int device, bool own_memory) {
+  const c10::Stream user = torch_stream(device);
+  Shared& shared = shared_by_graphs_of(user);
+  state_ = std::make_unique<State>(user, shared.side);
+  if (!own_memory) state_->pool = shared.pool.lock();
+  if (!state_->pool) {
+    state_->pool = std::shared_ptr<void>(capture_hooks.pool(), [](void* p) { capture_hooks.drop(p); });
+    shared.pool = state_->pool;
+  }
+  wait(state_->side, user);  // what was enqueued so far comes first: the statics were just made
+  state_->guard.emplace(state_->side);
   stream_ = current_stream(device);
-  state_->graph = capture_hooks.begin();
+  state_->graph = capture_hooks.begin(state_->pool.get());
 }
 
 Capture::~Capture() {
-  if (state_->graph) capture_hooks.drop(state_->graph);
+  if (!state_->graph) return;
+  capture_hooks.abandon(state_->graph);
+  capture_hooks.drop(state_->graph);
 }
 
 GraphExec Capture::finish(std::shared_ptr<void>& graph) {
   const GraphExec exec = capture_hooks.end(state_->graph);
-  graph = std::shared_ptr<void>(std::exchange(state_->graph, nullptr), [](void* g) { capture_hooks.drop(g); });
+  graph = std::shared_ptr<void>(std::exchange(state_->graph, nullptr),
+                                [pool = state_->pool](void* g) { capture_hooks.drop(g); });
+  wait(state_->user, state_->side);  // torch sets up its random generator for graphs on the stream that records
   return exec;
 }
+
+std::mutex& replays_on_current_stream(int device) { return shared_by_graphs_of(torch_stream(device)).replays; }
 
 bool is_capturing(Stream stream) {
   int status = 0;
