@@ -43,7 +43,8 @@ GRADIENTS = False  # --gradients
 
 
 def outputs(model: Any, args: Any, kwargs: Any) -> list[Any]:
-    """Results of a call; then, where asked for, the parameters' gradients of the sum of the results' mean squares."""
+    """Results of a call; then, where asked for, the parameters' gradients of a random sum of the results (a sum
+    of squares behind a normalization has none)."""
     torch.manual_seed(1)
     with torch.set_grad_enabled(GRADIENTS):
         found = [t for t in bench.tensors(model(*args, **kwargs)) if isinstance(t, torch.Tensor)]
@@ -52,7 +53,8 @@ def outputs(model: Any, args: Any, kwargs: Any) -> list[Any]:
     parameters = list(model.parameters())
     for p in parameters:
         p.grad = None
-    losses = [t.float().square().mean() for t in found if t.requires_grad and t.numel()]
+    reached = [t for t in found if t.requires_grad and t.numel()]
+    losses = [(t * torch.randn(t.shape).to(t)).float().mean() for t in reached]
     results = [t.detach().clone().requires_grad_(t.requires_grad) for t in found]
     if losses:
         torch.stack(losses).sum().backward()
