@@ -27,13 +27,13 @@ from typing import Any
 
 START = time.monotonic()  # importing torch and transformers on a fresh machine takes half a minute
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-import torch  # noqa: E402
+import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
-import sweep  # noqa: E402
-import sweep_models  # noqa: E402
+import sweep
+import sweep_models
 
-import flashover  # noqa: E402
+import flashover
 
 SIDES = ("flashover", "torch.compile")
 Key = tuple[str, str]
