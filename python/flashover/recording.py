@@ -14,6 +14,10 @@ class Recording:
         self.pool = pool
         self.device = torch.cuda.current_device()
         self.scratch = torch.zeros(1, device="cuda")
+        # Graphs have memory of their own: what torch keeps of freed memory may be needed for it.
+        free, _ = torch.cuda.mem_get_info()
+        if torch.cuda.memory_reserved() - torch.cuda.memory_allocated() > free // 2:
+            torch.cuda.empty_cache()
         self.graph = torch.cuda.CUDAGraph(keep_graph=True)
         self.open = True
         try:
