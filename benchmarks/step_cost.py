@@ -6,6 +6,7 @@ python benchmarks/step_cost.py --models resnet50,t5 --operators 25
 from __future__ import annotations
 
 import argparse
+import itertools
 import time
 from typing import Any
 
@@ -36,7 +37,7 @@ def parts(name: str, key: str, operators: int) -> None:
         marks.append(time.perf_counter())
         torch.cuda.synchronize()
         marks.append(time.perf_counter())
-        times = [b - a for a, b in zip(marks, marks[1:], strict=False)] + [marks[-1] - marks[0]]
+        times = [b - a for a, b in itertools.pairwise(marks)] + [marks[-1] - marks[0]]
         least[:] = [min(a, b) for a, b in zip(least, times, strict=True)]
 
     least = [1e9] * 6
