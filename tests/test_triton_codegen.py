@@ -298,6 +298,26 @@ def test_a_padded_product_leaves_by_parts() -> None:
     assert len(products) == 3
 
 
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_what_is_rounded_to_half_precision_is_computed_fast(approximate: str) -> None:
+    """Also where its column sums, which go on in f32, are part of the kernel."""
+    text = f"""graph {{
+      %0 : f16[4096,256]@cuda:0 = input user "gradient"
+      %1 : f16[4096,256]@cuda:0 = input user "x"
+      %2 : f16[4096,256]@cuda:0 = aten.gelu_backward.default(%0, %1, "{approximate}")
+      %3 : f16[256]@cuda:0 = aten.sum.dim_IntList(%2, [0], false, None)
+      return %3
+      return %2
+    }}"""
+
+    def source(text: str) -> str:
+        return "".join(k["text"] for k in _C.triton_program(text, to_device=False)["kernels"])
+
+    fast = "lib.fast_erf(" if approximate == "none" else "lib.fast_tanh("
+    assert "tl.sum(" in source(text) and fast in source(text)
+    assert "fast_" not in source(text.replace("f16", "f32"))
+
+
 def peak_of(program: dict[str, Any]) -> int:
     """Bytes beside the inputs, by the plan's steps."""
     sizes = {"f32": 4, "bf16": 2, "f16": 2, "i64": 8}

@@ -189,6 +189,20 @@ class Partitioner {
     return any;
   }
 
+  // A view that operators can read where its base lies.
+  bool is_window(ValueId v) const {
+    for (const Node* n = def(v); n && n->op->kind == OpKind::kView; n = def(v)) {
+      const std::string_view name = n->op->name;
+      const auto* base = n->args.empty() ? nullptr : std::get_if<Ref>(&n->args[0]);
+      if (!base || base->id == kNoValue) return false;
+      v = base->id;
+      if (name == "prim.reshape" ? !is_contiguous(g_.type(v))
+                                 : name != "prim.permute" && name != "prim.slice" && name != "prim.expand")
+        return false;
+    }
+    return true;
+  }
+
   // In sixteenths of a byte moved; MinCut::kInfinite: never.
   int64_t recompute_cost(const Node& n, ValueId v, bool materialized) const {
     if (frozen_[v]) return 0;  // once, in the backward's own frozen part
@@ -203,7 +217,7 @@ class Partitioner {
     int64_t work = 0;
     switch (n.op->kind) {
       case OpKind::kView:
-        return materialized ? bytes(v) : 0;
+        return materialized && !is_window(v) ? bytes(v) : 0;
       case OpKind::kFactory:
         return 0;
       case OpKind::kPointwise:
@@ -274,6 +288,17 @@ class Partitioner {
     for (size_t i = 0; i < results(); ++i)
       if (g_.outputs[i].value != kNoValue) in_memory_[g_.outputs[i].value] = true;
     for (const Input& i : g_.inputs) in_memory_[i.value] = true;
+    // And residual sums, which wait for the next layer.
+    for (size_t i = 0; i < g_.nodes.size(); ++i) {
+      const Node& n = g_.nodes[i];
+      if (node_backward_[i] || n.op->kind != OpKind::kPointwise) continue;
+      for (const Arg& a : n.args)
+        for_each_ref(a, [&](ValueId v) {
+          const Node* made = def(v);
+          if (made && made->op->kind == OpKind::kPointwise && stage_[v] < stage_[n.outs[0]] && joins_stages(*made, v))
+            in_memory_[v] = true;
+        });
+    }
 
     // Everything that the wanted values follow from.
     std::vector<int32_t> place(g_.values.size(), -1);

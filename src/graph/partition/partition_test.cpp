@@ -185,6 +185,61 @@ TEST(Partition, ResidualSumsAreKeptAndNotTheirChain) {
   EXPECT_EQ(operators(p.backward), (Names{"prim.mul", "aten.mm.default"}));
 }
 
+// In half precision an earlier sum of f32 is as dear as two layers' results; it lies in memory already.
+TEST(Partition, ResidualSumsOfMixedPrecisionAreKept) {
+  const Graph g = parse(R"(graph {
+    %0 : bf16[32,32] = input user grad "x"
+    %1 : f32[32,32] = prim.convert(%0, f32)
+    %2 : bf16[32,32] = aten.mm.default(%0, %0)
+    %3 : f32[32,32] = prim.convert(%2, f32)
+    %4 : f32[32,32] = prim.add(%1, %3)
+    %5 : bf16[32,32] = prim.convert(%4, bf16)
+    %6 : bf16[32,32] = aten.mm.default(%5, %0)
+    %7 : f32[32,32] = prim.convert(%6, f32)
+    %8 : f32[32,32] = prim.add(%4, %7)
+    %9 : bf16[32,32] = prim.convert(%8, bf16)
+    %10 : bf16[32,32] = aten.mm.default(%9, %0)
+    %11 : f32[32,32] = prim.convert(%10, f32)
+    %12 : f32[32,32] = prim.add(%8, %11)
+    %13 : bf16[32,32] = prim.convert(%12, bf16)
+    %14 : bf16[32,32] = aten.mm.default(%13, %0)
+    %15 : f32[32,32] = input tangent
+    %16 : f32[32,32] = prim.mul(%15, %12)
+    %17 : f32[32,32] = prim.mul(%16, %8)
+    %18 : f32[32,32] = prim.mul(%17, %4)
+    %19 : bf16[32,32] = prim.convert(%18, bf16)
+    %20 : f32[32,32] = prim.convert(%14, f32)
+    %21 : f32[32,32] = prim.add(%12, %20)
+    return %21, %19
+  })");
+  const Partition p = partition(g, facts_of(g, 1));
+  expect_legal(p);
+  const Names made = operators(p.backward);
+  EXPECT_EQ(std::count(made.begin(), made.end(), "prim.add"), 1);  // the first, which only inputs and one layer make
+}
+
+TEST(Partition, PartsOfOneResultAreSavedAsThatResult) {
+  const Graph g = parse(R"(graph {
+    %0 : bf16[32,64] = input user grad "x"
+    %1 : bf16[64,64] = input user grad "w"
+    %2 : bf16[32,64] = aten.mm.default(%0, %1)
+    %3 : bf16[32,2,32] = prim.reshape(%2, [32, 2, 32])
+    %4 : bf16[32,1,32]{64,64,1} = prim.slice(%3, [0, 0, 0], [32, 1, 32], [1, 1, 1])
+    %5 : bf16[32,1,32]{64,64,1}+32 = prim.slice(%3, [0, 1, 0], [32, 2, 32], [1, 1, 1])
+    %6 : bf16[32,1,32]{32,32,1} = aten.bmm.default(%4, %5)
+    %7 : bf16[32,1,32] = input tangent
+    %8 : bf16[32,1,32] = aten.bmm.default(%7, %4)
+    %9 : bf16[32,1,32] = aten.bmm.default(%7, %5)
+    %10 : bf16[32,2,32] = prim.cat(%[%8, %9], 1)
+    %11 : bf16[32,64] = prim.reshape(%10, [32, 64])
+    return %6, %11
+  })");
+  const Partition p = partition(g, facts_of(g, 1));
+  size_t saved = 0;
+  for (const Partition::BackwardInput& i : p.backward_inputs) saved += i.kind == Partition::BackwardInput::Kind::kSaved;
+  EXPECT_EQ(saved, 1u);
+}
+
 TEST(Partition, AResultThatEagerSavesIsNotSavedTwice) {
   const Graph g = parse(R"(graph {
     %0 : f32[1000] = input user grad "x"

@@ -361,6 +361,7 @@ class Emitter {
     const Stage& s = k_.stages[number];
     stage_ = &s;
     values_.assign(s.body.size(), {});
+    exact_ = exact_values(s);
     bounds_ = bounds(s);
     looped_ = false;
     in_row_ = rows() && !s.loops.empty();
@@ -637,6 +638,30 @@ class Emitter {
     }
   }
 
+  // Values of which more than 16 bits' worth goes on: to memory, into a reduction, into a choice or an address.
+  std::vector<bool> exact_values(const Stage& s) const {
+    std::vector<bool> exact(s.body.size());
+    for (size_t i = s.body.size(); i-- > 0;) {
+      const Instr& in = s.body[i];
+      const bool ends = in.op == Op::k_store;
+      bool passes = exact[i];
+      if (ends) {
+        const loops::Param& p = k_.params[static_cast<size_t>(in.slot)];
+        passes = !is_reduced(p.dtype) || in.mode != StoreMode::kSet;
+      } else if (in.op == Op::k_round_to) {
+        passes = false;
+      } else if (!loops::info(in.op).has_result || in.op == Op::k_scan || in.op == Op::k_indirect) {
+        passes = true;
+      } else if (in.dtype == DType::kBool) {
+        passes = true;
+      }
+      for (Id a : in.args)
+        if (a != loops::kNone && passes) exact[static_cast<size_t>(a)] = true;
+      if (in.mask != loops::kNone) exact[static_cast<size_t>(in.mask)] = true;
+    }
+    return exact;
+  }
+
   void scalar_op(Id id, const Instr& in) {
     const int n = loops::info(in.op).arity;
     const int first = in.op == Op::k_where ? 1 : 0;
@@ -666,7 +691,8 @@ class Emitter {
     if (first && arg(in, 0).literal) args[0] = "tl.full((), " + args[0] + ", tl.int1)";
     for (std::string& a : args)
       if (a[0] == '-') a = "(" + a + ")";
-    define(id, axes, scalar(in.op, operand, args, fast_), in.dtype == DType::kI64 && narrow ? DType::kI32 : in.dtype);
+    define(id, axes, scalar(in.op, operand, args, fast_ || !exact_[static_cast<size_t>(id)]),
+           in.dtype == DType::kI64 && narrow ? DType::kI32 : in.dtype);
   }
 
   void indirect(Id id, const Instr& in) {
@@ -953,7 +979,8 @@ class Emitter {
   const loops::Kernel& k_;
   const Tile tile_;
   const loops::Product* product_ = nullptr;
-  bool wide_ = false, fast_ = false, asserts_ = false;
+  bool wide_ = false, fast_ = false, asserts_ = false;  // fast_: all results have 16 bits
+  std::vector<bool> exact_;                             // of the current stage
   std::map<const sym::Node*, Name> names_;
   std::string x_mask_, y_mask_, r_mask_;
   Expr grid_ = 1;
