@@ -164,6 +164,23 @@ bool is_lent(c10::TensorImpl* impl) {
   return storage && storage->data_ptr().get_deleter() == &end_loan;
 }
 
+// What the recordings of all plans hold in order to lend it.
+class HeldToLend {
+ public:
+  static int64_t total(int device) { return of(device).load(std::memory_order_relaxed); }
+  HeldToLend(int device, int64_t bytes) : device_(device), bytes_(bytes) { of(device_) += bytes_; }
+  ~HeldToLend() { of(device_) -= bytes_; }
+  HeldToLend(const HeldToLend&) = delete;
+
+ private:
+  static std::atomic<int64_t>& of(int device) {
+    static std::array<std::atomic<int64_t>, 64> all{};
+    return all[static_cast<size_t>(device) % all.size()];
+  }
+  int device_;
+  int64_t bytes_;
+};
+
 std::atomic<int64_t> all_replays{0};
 
 bool is_unique(const at::Tensor& t) { return t.use_count() == 1 && (!t.has_storage() || t.storage().use_count() == 1); }
@@ -988,6 +1005,7 @@ class PlanExecutable final : public Executable {
     std::vector<at::Tensor> outputs;  // by output: the graph's own memory of it, or undefined
     std::vector<bool> stale;          // by launch: has other parameters than its node
     std::shared_ptr<std::atomic<int>> on_loan = std::make_shared<std::atomic<int>>(0);
+    std::unique_ptr<HeldToLend> held;
     bool is_free() const { return on_loan->load(std::memory_order_acquire) == 0; }
   };
 
@@ -1006,6 +1024,7 @@ class PlanExecutable final : public Executable {
     for (size_t i = 0; i < lends_.size(); ++i) {
       const TensorId t = plan_.outputs[i].tensor;
       lends_[i] = lends_[i] && t >= 0 && !on_cpu(t) && !shapes_[t].opaque;
+      if (lends_[i]) lent_bytes_ += span_bytes(plan_.tensors[t].type);
       lender_ = lender_ || lends_[i];
     }
     const auto mark = [&](TensorId t) {
@@ -1100,6 +1119,7 @@ class PlanExecutable final : public Executable {
 
   // There is no recording for this call.
   bool may_record(c10::TensorImpl* const* inputs, cuda::Stream stream) {
+    if (no_more_) return false;
     for (size_t i = 0; i < places_.size(); ++i)
       if (places_[i] == Place::kLent && operator_inputs_[i] && !is_lent(inputs[i])) return false;
     for (const std::unique_ptr<Recording>& r : recordings_) {
@@ -1116,8 +1136,21 @@ class PlanExecutable final : public Executable {
           places_[i] = Place::kMoves;
       }
     if (recordings_.size() >= kMaxAlive) recordings_.erase(recordings_.begin());
-    if (++recorded_ > kMaxRecordings) skip_graph("memory that operators read keeps moving");
+    if (const int64_t held = HeldToLend::total(device_);
+        lender_ && held > 0 && held + lent_bytes_ > cuda::memory_bytes(device_) / kMostHeld) {
+      give_up("graphs of other shapes or functions keep too much memory already");
+      return false;
+    }
+    if (++recorded_ > kMaxRecordings) {
+      recordings_.clear();
+      skip_graph("memory that operators read keeps moving");
+    }
     return graphs_;
+  }
+  // No more recordings than there are.
+  void give_up(const std::string& why) {
+    no_more_ = true;
+    if (recordings_.empty()) skip_graph(why);
   }
 
   // Temporaries of graphs that replay on one stream, never two at a time.
@@ -1191,9 +1224,10 @@ class PlanExecutable final : public Executable {
         if (operator_outputs_[i] || lends_[i]) r->outputs[i] = std::move(made[i]);
     } catch (const std::exception& e) {
       std::string what = e.what();
-      skip_graph("recording failed: " + what.substr(0, what.find('\n')));
+      give_up("recording failed: " + what.substr(0, what.find('\n')));
       return nullptr;
     }
+    if (lender_) r->held = std::make_unique<HeldToLend>(device_, lent_bytes_);
     recordings_.push_back(std::move(r));
     return recordings_.back().get();
   }
@@ -1528,9 +1562,12 @@ class PlanExecutable final : public Executable {
   int64_t scratch_bytes_ = 0;
   // CUDA graphs
   static constexpr int kMaxRecordings = 16, kBusyCalls = 3, kMovesAllowed = 2;
+  static constexpr int64_t kMostHeld = 3;  // one part in so many of the device's memory, but for a single recording
   static constexpr size_t kMaxAlive = 3;
   std::atomic<bool> graphs_{false};
-  bool lender_ = false;                                   // some output is lent
+  bool lender_ = false;  // some output is lent
+  bool no_more_ = false;
+  int64_t lent_bytes_ = 0;
   bool draws_ = false;                                    // operators draw random numbers on the device
   std::vector<bool> lends_;                               // by output
   std::vector<Place> places_;                             // by input

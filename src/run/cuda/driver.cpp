@@ -39,6 +39,7 @@ struct Found {
     find(driver.error_name, cuda, "cuGetErrorName");
     find(driver.device_get, cuda, "cuDeviceGet");
     find(driver.device_attribute, cuda, "cuDeviceGetAttribute");
+    find(driver.total_memory, cuda, "cuDeviceTotalMem_v2");
     find(driver.primary_context, cuda, "cuDevicePrimaryCtxRetain");
     find(driver.current_context, cuda, "cuCtxGetCurrent");
     find(driver.set_current_context, cuda, "cuCtxSetCurrent");
@@ -121,6 +122,14 @@ DeviceFacts facts(int device) {
     return value;
   };
   return {get(kMajor) * 10 + get(kMinor), get(kProcessors), get(kSharedOptin), get(kL2)};
+}
+
+int64_t memory_bytes(int device) {
+  int handle = 0;
+  size_t bytes = 0;
+  check(driver()->device_get(&handle, device), "cuDeviceGet");
+  check(driver()->total_memory(&bytes, handle), "cuDeviceTotalMem");
+  return static_cast<int64_t>(bytes);
 }
 
 }  // namespace flashover::run::cuda

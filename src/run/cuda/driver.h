@@ -40,6 +40,7 @@ struct Driver {
   int (*error_name)(int, const char**);
   int (*device_get)(int*, int);
   int (*device_attribute)(int*, int attribute, int device);
+  int (*total_memory)(size_t*, int device);
   int (*primary_context)(Context*, int device);
   int (*current_context)(Context*);
   int (*set_current_context)(Context);
@@ -80,5 +81,6 @@ struct DeviceFacts {
   int l2_bytes = 0;
 };
 DeviceFacts facts(int device);
+int64_t memory_bytes(int device);  // all of it
 
 }  // namespace flashover::run::cuda
