@@ -304,7 +304,7 @@ feature(
 )
 feature(
     "vars", "for q, v in vars(bag).items():\n    x = x + v * len(q)\nx = x + len(bag.__dict__)", top="class Bag:\n    pass\nbag = Bag()\nbag.a = 1.0",
-    vars_changed="bag.b = r.random() ;; bag.a = r.random() ;; bag.__dict__ = {'zz': 2.0} ;; bag.__dict__.clear() ;; bag.__dict__['a'] = bag.__dict__.pop('a')", same=["bag.a = bag.a", "Bag.a = 4.0"],
+    vars_changed="bag.b = r.random() ;; bag.a = r.random() ;; bag.__dict__ = {'zz': 2.0} ;; bag.__dict__.clear() ;; bag.__dict__['a'] = bag.__dict__.pop('a')", same=["bag.__dict__.update(bag.__dict__)", "Bag.a = 4.0"],
 )
 feature(
     "dir", "x = x + len([n for n in dir(shelf) if not n.startswith('_')])", top="class Shelf:\n    pass\nshelf = Shelf()",

@@ -81,13 +81,8 @@ FAULTS: list[Fault] = [
     Fault(
         "guard dropped: TensorAliases",
         GUARDS,
-        [
-            (OBSERVE, "  if (!facts_.insert({kind, source, expected, number}).second) return;",
-             '  if (kind == FactKind::kTensorAliases && fault("guard dropped: TensorAliases")) return;\n'
-             "  if (!facts_.insert({kind, source, expected, number}).second) return;"),
-            (COMPILE, "if (auto [found, isnew] = first.emplace(storage, source); !isnew)",
-             'if (auto [found, isnew] = first.emplace(storage, source); !isnew && !fault("guard dropped: TensorAliases"))'),
-        ],
+        [("src/guards/facts.cpp", "      return a.storage == b.storage && a.offset - b.offset == offsets_[index];",
+          '      return fault("guard dropped: TensorAliases") || (a.storage == b.storage && a.offset - b.offset == offsets_[index]);')],
     ),
     Fault(
         "guard dropped: DictOrder",

@@ -40,11 +40,12 @@ class Case:
     program: str  # defines f, called with one tensor unless `args` says otherwise; STATE is compared after each call
     changes: tuple[str, ...] = ("",)  # run between calls
     args: str = "(torch.arange(4.0),)"
+    kernels: bool = False  # what is done to memory; operators one by one would see for themselves what shares it
 
 
-def effect(name: str, setup: str, body: str, *changes: str) -> Case:
+def effect(name: str, setup: str, body: str, *changes: str, kernels: bool = False) -> Case:
     lines = "\n".join("    " + line for line in body.splitlines())
-    return Case(f"effect {name}", f"{setup}\ndef f(x):\n{lines}\n", changes or ("", ""))
+    return Case(f"effect {name}", f"{setup}\ndef f(x):\n{lines}\n", changes or ("", ""), kernels=kernels)
 
 
 CASES = [
@@ -54,6 +55,7 @@ CASES = [
     effect("item taken out", "STATE = {'a': 1, 'b': 2, 'c': 3}", "STATE.pop('b', None)\nreturn x * 2"),
     effect("item deleted", "STATE = {'a': 1, 'b': 2}", "if 'a' in STATE:\n    del STATE['a']\nreturn x * 2"),
     effect("item that moves to the end", "STATE = {'a': 1, 'b': 2}", "v = STATE.pop('a')\nSTATE['a'] = v\nreturn x * v"),
+    effect("order of a dict that is seen", "STATE = {'a': 1, 'b': 2, 'c': 3}", "k = next(iter(STATE))\nv = STATE.pop(k)\nSTATE[k] = v\nreturn x * v"),
     effect("whole dict", "STATE = {'a': 1, 'b': 2}", "old = dict(STATE)\nSTATE.clear()\nSTATE.update(z=len(old), **old)\nreturn x * 2"),
     effect("attribute of an object", "STATE = [Plain()]\nSTATE[0].n = 1", "STATE[0].n += 1\nreturn x * STATE[0].n"),
     effect("new attribute", "STATE = [Plain()]", "STATE[0].n = x.sum()\nreturn x * 2", "", "del STATE[0].n"),
@@ -71,9 +73,9 @@ CASES = [
     effect("order of an OrderedDict", "STATE = collections.OrderedDict(a=1, b=2, c=3)", "STATE.move_to_end('a')\nreturn x * next(iter(STATE.values()))"),
     effect("grad mode", "STATE = {}", "torch.set_grad_enabled(False)\ny = x * 2\nSTATE['on'] = torch.is_grad_enabled()\nreturn y", "STATE['g'] = torch.is_grad_enabled(); torch.set_grad_enabled(True)", "STATE['g'] = torch.is_grad_enabled(); torch.set_grad_enabled(True)"),
     effect("gradient", "W = torch.ones(4, requires_grad=True)\nSTATE = {}", "W.grad = x + 1\nSTATE['g'] = W.grad\nreturn x * 2"),
-    effect("buffer", "STATE = [torch.zeros(4)]", "STATE[0].add_(x)\nreturn STATE[0] * 2"),
-    effect("through a view", "STATE = [torch.zeros(4)]", "v = STATE[0][1:3]\nv.add_(1)\nw = STATE[0].view(2, 2)\nv.mul_(2)\nreturn w + 1"),
-    effect("version of a written tensor", "STATE = [torch.zeros(4)]\nSEEN = []", "STATE[0].add_(x)\nreturn STATE[0] * 2", "STATE.append(STATE[0]._version)", "STATE.append(STATE[0]._version)"),
+    effect("buffer", "STATE = [torch.zeros(4)]", "STATE[0].add_(x)\nreturn STATE[0] * 2", kernels=True),
+    effect("through a view", "STATE = [torch.zeros(4)]", "v = STATE[0][1:3]\nv.add_(1)\nw = STATE[0].view(2, 2)\nv.mul_(2)\nreturn w + 1", kernels=True),
+    effect("version of a written tensor", "STATE = [torch.zeros(4)]\nSEEN = []", "STATE[0].add_(x)\nreturn STATE[0] * 2", "STATE.append(STATE[0]._version)", "STATE.append(STATE[0]._version)", kernels=True),
     # Results.
     Case("one list twice", "def f(x):\n    l = [x + 1]\n    return l, l, {'l': l}\nCHECK = lambda r: r[0] is r[1] is r[2]['l']"),
     Case("order of a dict", "def f(x):\n    return {'b': x, 'a': x + 1, 3: x - 1}"),
@@ -90,8 +92,8 @@ CASES = [
     Case("iterator over a list", "def f(x):\n    it = iter([1, 2, 3, 4])\n    next(it)\n    return it, x + 1\nCHECK = lambda r: list(r[0])"),
     Case("iterator over a dict", "def f(x):\n    it = iter({'a': 1, 'b': 2, 'c': 3}.items())\n    next(it)\n    return it, x + 1\nCHECK = lambda r: list(r[0])"),
     Case("generator at a yield", "def g(y):\n    a = y + 1\n    yield a\n    yield a * 2\n    yield 3\ndef f(x):\n    it = g(x)\n    next(it)\n    return it, x + 1\nCHECK = lambda r: list(r[0])"),
-    Case("outputs that are views of an input", "def f(x):\n    return x[1:], x.view(2, 2)\nCHECK = lambda r: (r[0].add_(1), r[1])"),
-    Case("outputs that are views of each other", "def f(x):\n    y = x + 1\n    return y, y[1:], y.view(2, 2)\nCHECK = lambda r: (r[0].add_(1), r[1], r[2])"),
+    Case("outputs that are views of an input", "def f(x):\n    return x[1:], x.view(2, 2)\nCHECK = lambda r: (r[0].add_(1), r[1])", kernels=True),
+    Case("outputs that are views of each other", "def f(x):\n    y = x + 1\n    return y, y[1:], y.view(2, 2)\nCHECK = lambda r: (r[0].add_(1), r[1], r[2])", kernels=True),
     # Graph breaks.
     Case("two locals", "def f(x):\n    a, b, n = x + 1, x * 2, 3\n    stop()\n    return a - b * n, n"),
     Case("values on the stack", "def g(v):\n    stop()\n    return v\ndef f(x):\n    return (x + 1) - g(x * 2) * 3, [1, x, g(5), 7]"),
@@ -119,6 +121,10 @@ CASES = [
     Case("item of a tuple of an argument", "def f(x, t):\n    return x * t[1][0]\nT = (1, (2, 3))", ("T = (1, (9, 3))", "T = (1, (2, 3))"), "(torch.arange(4.0), T)"),
     Case("item of a set", "S = {1, 2}\ndef f(x):\n    return x * sum(S)", ("S.add(5)", "S.discard(1)", "S.add(7); S.discard(2)")),
     Case("absent key", "D = {'a': 1}\ndef f(x):\n    return x * D.get('b', 2)", ("D['b'] = 3", "del D['b']")),
+    Case("default_factory", "D = collections.defaultdict(float)\nSTATE = D\ndef f(x):\n    return x + D['q']", ("D.clear(); D.default_factory = lambda: 3", "D.clear(); D.default_factory = None", "D.default_factory = int")),
+    Case("default_factory by a method", "D = collections.defaultdict(lambda: K)\nK = 2\nSTATE = D\ndef f(x):\n    return x + D.__getitem__('q') + len(D.copy().default_factory.__name__)", ("D.clear()", "D.clear(); K = 3", "D.clear(); D.default_factory = float", "D.default_factory = int")),
+    Case("default_factory of a copy", "D = collections.defaultdict(float)\ndef f(x):\n    return x + D.copy()['q']", ("D.default_factory = lambda: 3", "D.default_factory = None")),
+    Case("default_factory that is changed", "D = collections.defaultdict(float)\nSTATE = D\ndef f(x):\n    D.default_factory = int if D.default_factory is float else float\n    return x + D[x.dim()]", ("", "D.clear()")),
     Case("order of keys", "D = {'a': 1.0, 'b': 2.0}\ndef f(x):\n    for v in D.values():\n        x = x * v + 1\n    return x", ("D['a'] = D.pop('a')", "D['b'] = D.pop('b')")),
     Case("order of an ordered dict", "D = collections.OrderedDict(a=1.0, b=2.0)\ndef f(x):\n    for v in D.values():\n        x = x * v + 1\n    return x", ("D.move_to_end('a')", "D.move_to_end('b')")),
     Case("absent attribute of a class", "class A(Plain):\n    pass\nO = A()\ndef f(x):\n    return x * getattr(O, 'k', 2)", ("A.k = 3", "del A.k", "Plain.k = 4", "del Plain.k")),
@@ -153,12 +159,12 @@ CASES = [
     Case("two names for one object", "A = [1]\nB = A\ndef f(x):\n    A[0] = 5\n    return x * B[0]", ("B = [2]; A[0] = 1", "B = [3]")),
     Case("two names for two objects", "A = [1]\nB = [2]\ndef f(x):\n    A[0] = 5\n    return x * B[0]", ("B = A; A[0] = 1",)),
     Case("is", "A, B = Plain(), Plain()\ndef f(x, a, b):\n    return x + 1 if a is b else x - 1", ("B = A", "B = Plain()"), "(torch.arange(4.0), A, B)"),
-    Case("memory that is shared", "def f(x, y):\n    x.add_(1)\n    return y * 2\nP = (torch.arange(4.0), torch.arange(4.0))", ("M = torch.arange(4.0); P = (M, M[:])", "P = (torch.arange(4.0), torch.arange(4.0))"), "P"),
-    Case("memory that is shared no more", "def f(x, y):\n    x.add_(1)\n    return y * 2\nP = (lambda m: (m, m[:]))(torch.arange(4.0))", ("P = (torch.arange(4.0), torch.arange(4.0))",), "P"),
-    Case("memory that is shared otherwise", "def f(x, y):\n    x.add_(1)\n    return y * 2\nP = (lambda m: (m[:3], m[:3]))(torch.arange(4.0))", ("P = (lambda m: (m[:3], m[1:4]))(torch.arange(4.0))",), "P"),
-    Case("memory that overlaps", "def f(x, y):\n    x.add_(1)\n    return y.flip(0) * 2, y.sum()\nP = (torch.arange(4.0), torch.arange(4.0))", ("P = (lambda m: (m[:4], m[1:]))(torch.arange(5.0))", "P = (lambda m: (m[1:], m[:4]))(torch.arange(5.0))"), "P"),
-    Case("memory written and read in one kernel", "def f(x, y):\n    x.mul_(2)\n    return y + x\nP = (torch.arange(99.0), torch.arange(99.0))", ("P = (lambda m: (m[:99], m[1:]))(torch.arange(100.0))", "P = (torch.arange(99.0), torch.arange(99.0))"), "P"),
-    Case("memory whose place is seen", "def f(x):\n    return x.as_strided((2,), (1,), 1) * 2\nP = (torch.arange(6.0)[:4],)", ("P = (torch.arange(6.0)[2:],)",), "P"),
+    Case("memory that is shared", "def f(x, y):\n    x.add_(1)\n    return y * 2\nP = (torch.arange(4.0), torch.arange(4.0))", ("M = torch.arange(4.0); P = (M, M[:])", "P = (torch.arange(4.0), torch.arange(4.0))"), "P", kernels=True),
+    Case("memory that is shared no more", "def f(x, y):\n    x.add_(1)\n    return y * 2\nP = (lambda m: (m, m[:]))(torch.arange(4.0))", ("P = (torch.arange(4.0), torch.arange(4.0))",), "P", kernels=True),
+    Case("memory that is shared otherwise", "def f(x, y):\n    x.add_(1)\n    return y * 2\nP = (lambda m: (m[:3], m[:3]))(torch.arange(4.0))", ("P = (lambda m: (m[:3], m[1:4]))(torch.arange(4.0))",), "P", kernels=True),
+    Case("memory that overlaps", "def f(x, y):\n    x.add_(1)\n    return y.flip(0) * 2, y.sum()\nP = (torch.arange(4.0), torch.arange(4.0))", ("P = (lambda m: (m[:4], m[1:]))(torch.arange(5.0))", "P = (lambda m: (m[1:], m[:4]))(torch.arange(5.0))"), "P", kernels=True),
+    Case("memory written and read in one kernel", "def f(x, y):\n    x.mul_(2)\n    return y + x\nP = (torch.arange(99.0), torch.arange(99.0))", ("P = (lambda m: (m[:99], m[1:]))(torch.arange(100.0))", "P = (torch.arange(99.0), torch.arange(99.0))"), "P", kernels=True),
+    Case("memory whose place is seen", "def f(x):\n    return x.as_strided((2,), (1,), 1) * 2\nP = (torch.arange(6.0)[:4],)", ("P = (torch.arange(6.0)[2:],)",), "P", kernels=True),
     Case("sizes", "def f(x):\n    return x * x.shape[0]\nP = (torch.arange(4.0),)", ("P = (torch.arange(6.0),)", "P = (torch.arange(6.0).view(2, 3),)"), "P"),
     Case("strides", "def f(x):\n    return x + x.stride()[0]\nP = (torch.arange(6.0).view(2, 3),)", ("P = (torch.arange(6.0).view(3, 2).t(),)",), "P"),
     Case("dtype", "def f(x):\n    return x / 2, x.dtype\nP = (torch.arange(4.0),)", ("P = (torch.arange(4),)", "P = (torch.arange(4.0).double(),)"), "P"),
@@ -170,10 +176,10 @@ CASES = [
     Case("grad mode", "W = torch.ones(4, requires_grad=True)\ndef f(x):\n    y = x * W\n    return y, y.requires_grad", ("torch.set_grad_enabled(False)", "torch.set_grad_enabled(True)")),
     Case("default dtype", "def f(x):\n    return torch.ones(2) + 1", ("torch.set_default_dtype(torch.float64)", "torch.set_default_dtype(torch.float32)")),
     Case("autocast", "W = torch.ones(4, 4)\ndef f(x):\n    return x @ W", ("C = torch.autocast('cpu'); C.__enter__()", "C.__exit__(None, None, None)")),
-    Case("inference mode", "def f(x):\n    return (x + 1).is_inference()", ("C = torch.inference_mode(); C.__enter__()", "C.__exit__(None, None, None)")),
+    Case("inference mode", "P = (torch.arange(4.0),)\ndef f(x):\n    return (x + 1).is_inference()", ("torch.set_grad_enabled(False)", "C = torch.inference_mode(); C.__enter__()", "C.__exit__(None, None, None)"), "P"),
     Case("deterministic algorithms", "def f(x):\n    return x + torch.are_deterministic_algorithms_enabled()", ("torch.use_deterministic_algorithms(True)", "torch.use_deterministic_algorithms(False)")),
     Case("environment", "os.environ['FLASHOVER_A_TEST'] = '2'\ndef f(x):\n    return x * int(os.environ['FLASHOVER_A_TEST'])", ("os.environ['FLASHOVER_A_TEST'] = '3'", "os.environ.pop('FLASHOVER_A_TEST')")),
-    Case("numbers that change", "K = 1.0\ndef f(x):\n    return x * K if K < 3.5 else x - K", ("K = 2.0", "K = 3.0", "K = 4.0", "K = 5.0", "K = 1.5")),
+    Case("numbers that change", "K = 1.0\ndef f(x):\n    return x * K if K < 3.5 else x - K", ("K = 2.0", "K = 3.0", "K = 4.0", "K = 5.0", "K = 1.5"), kernels=True),
     Case("__call__ of a class", "class A(Plain):\n    def __call__(self, x):\n        return x + 1\nf = A()", ("A.__call__ = lambda self, x: x - 1",)),
 ]  # fmt: skip
 
@@ -227,8 +233,7 @@ def test_as_eager(case: Case) -> None:
     seen = []
     for compiles in (False, True):
         space = world(case)
-        # Operators one by one would see themselves what shares memory.
-        backend = "flashover" if case.name.startswith("memory") else "eager"
+        backend = "flashover" if case.kernels else "eager"
         f = flashover.compile(space["f"], backend=backend, options={"recompile_limit": 50}) if compiles else space["f"]
         log = []
         for change in ("", *case.changes):

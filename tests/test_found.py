@@ -428,3 +428,18 @@ def test_questions_about_devices() -> None:
         return x + torch.cuda.device_count() + len(torch.cuda.get_arch_list()) + torch.accelerator.device_count()
 
     check(ask, X[0])
+
+
+def test_a_capture_leaves_torchs_precisions_alone():
+    def precisions() -> list[str]:
+        pairs = [(b, op) for b in ("mkldnn", "cuda") for op in ("matmul", "conv")]
+        return [torch._C._get_fp32_precision_getter(*p) for p in pairs]
+
+    before = precisions()
+    try:
+        torch._C._set_fp32_precision_setter("mkldnn", "matmul", "none")
+        none = precisions()
+        flashover.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
+        assert precisions() == none
+    finally:
+        torch._C._set_fp32_precision_setter("mkldnn", "matmul", before[0])

@@ -576,6 +576,7 @@ void Recorder::contents(PyObject* c) {
     }
   } else if (PyDict_Check(c)) {
     if (PyDict_GET_SIZE(c) > kMaxElements) throw Declined("a very large dict was read whole");
+    default_factory(c);
     if (written_.count(c) == 0)
       dict_contents(c, ordered_items(c).get());
     else if (settle)
@@ -632,6 +633,15 @@ void Recorder::contents(PyObject* c) {
     reach(SourceKind::kSlot, id, -1, args, value.get());
     contents(value.get());
   }
+}
+
+void Recorder::default_factory(PyObject* dict) {
+  const SourceId id = source_of(dict);
+  if (id == kNoSource || !PyObject_TypeCheck(dict, known_types().defaultdict)) return;
+  static PyObject* const name = PyUnicode_InternFromString("default_factory");
+  Ref factory = Ref::steal(PyObject_GetAttr(dict, name));
+  if (!factory) throw Declined("a defaultdict without a default_factory");
+  reach(SourceKind::kSlot, id, -1, name, factory.get());
 }
 
 void Recorder::dict_contents(PyObject* dict, PyObject* items) {

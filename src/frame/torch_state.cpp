@@ -67,6 +67,8 @@ PyObject* call(PyObject* f, const std::vector<PyObject*>& args, PyObject* last =
   return PyObject_Vectorcall(f, all, n, nullptr);
 }
 
+bool equal(PyObject* a, PyObject* b) { return a == b || PyObject_RichCompareBool(a, b, Py_EQ) == 1; }
+
 struct AutocastDepth {
   PyObject* up = torch_c("autocast_increment_nesting");
   PyObject* down = torch_c("autocast_decrement_nesting");
@@ -104,8 +106,7 @@ const char* TorchState::changed() const {
       PyErr_Clear();
       continue;
     }
-    if (now.get() != item.value.get() && PyObject_RichCompareBool(now.get(), item.value.get(), Py_EQ) != 1)
-      return item.name;
+    if (!equal(now.get(), item.value.get())) return item.name;
   }
   if (!items_.empty() && autocast_depth().read() != autocast_depth_) return "autocast nesting";
   return nullptr;
@@ -119,7 +120,7 @@ std::vector<StateChange> TorchState::changes() const {
       PyErr_Clear();
       continue;
     }
-    if (now.get() == item.value.get() || PyObject_RichCompareBool(now.get(), item.value.get(), Py_EQ) == 1) continue;
+    if (equal(now.get(), item.value.get())) continue;
     if (item.set == nullptr) throw Declined(std::string("torch's state is changed: ") + item.name);
     out.push_back({item.set, item.args, now.release()});
   }
@@ -176,7 +177,8 @@ void TorchState::restore() {
   for (const Item& item : items_) {
     Ref now = Ref::steal(call(item.get, item.args));
     PyErr_Clear();
-    if (!now || item.set == nullptr || now.get() == item.value.get()) continue;
+    // What is as it was is not set again: setters set more than their getters say (matmul precisions of all backends).
+    if (!now || item.set == nullptr || equal(now.get(), item.value.get())) continue;
     Ref done = Ref::steal(call(item.set, item.args, item.value.get()));
     PyErr_Clear();
   }

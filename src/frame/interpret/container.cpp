@@ -108,7 +108,10 @@ PyObject* Interpreter::subscript(PyObject* o, PyObject* key) {
     PyObject* v = recorder.dict_get(o, key);
     if (v != nullptr) return Py_NewRef(v);
     if (PyErr_Occurred()) return nullptr;
-    if (PyObject_TypeCheck(o, known_types().defaultdict)) journal.whole(o);
+    if (PyObject_TypeCheck(o, known_types().defaultdict)) {
+      recorder.default_factory(o);
+      journal.whole(o);
+    }
     return PyObject_GetItem(o, key);
   }
   if ((PyList_Check(o) && has_own_of(&PyList_Type)) ||

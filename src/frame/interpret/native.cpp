@@ -233,6 +233,10 @@ PyObject* do_dict_getitem(const NativeCall& c) {
   PyObject* v = c.in.recorder.dict_get(c.self, c.args[0]);
   if (v != nullptr) return Py_NewRef(v);
   if (PyErr_Occurred()) return nullptr;
+  if (c.in.recorder.is_old(c.self) && PyObject_TypeCheck(c.self, known_types().defaultdict)) {
+    c.in.recorder.default_factory(c.self);
+    c.in.journal.whole(c.self);
+  }
   return c.run();
 }
 PyObject* write_one(const NativeCall& c, bool removes) {
