@@ -412,3 +412,49 @@ def test_what_operators_read_in_half_precision_is_stored_once() -> None:
     program = _C.triton_program(text, to_device=False)
     assert {t["dtype"] for t in program["tensors"]} == {"f16"}
     assert sum(len(s["writes"]) for s in program["steps"] if s["kind"] == "launch") == 3
+
+
+def test_a_norms_backward_goes_over_its_rows_once() -> None:
+    """Also where the group that needs the first sum began with something else."""
+    text = """graph {
+      %0 : f16[4096,768]@cuda:0 = input user "gradient"
+      %1 : f32[4096,768]@cuda:0 = input user "x"
+      %2 : f32[768]@cuda:0 = input user "w"
+      %3 : f32[4096,1]@cuda:0 = input user "mean"
+      %4 : f32[4096,1]@cuda:0 = input user "rstd"
+      %5 : f32[4096,768]@cuda:0 = aten._to_copy.default(%0, f32, None, None, None, false, None)
+      %6 : f32[4096,768]@cuda:0 = aten.sub.Tensor(%1, %3, 1)
+      %7 : f32[4096,768]@cuda:0 = aten.mul.Tensor(%6, %4)
+      %8 : f16[4096,768]@cuda:0 = aten._to_copy.default(%7, f16, None, None, None, false, None)
+      %9 : f32[4096,768]@cuda:0, %10 : f32[768]@cuda:0, %11 : f32[768]@cuda:0 = aten.native_layer_norm_backward.default(%5, %1, [768], %3, %4, %2, %2, b[true, true, true])
+      return %8
+      return %9
+      return %10
+      return %11
+    }"""
+    program = _C.triton_program(text, to_device=False)
+    kernels = [program["kernels"][s["kernel"]]["text"] for s in program["steps"]]
+    assert len(kernels) == 4  # rows, partial columns, and the columns' two sums
+    assert kernels[0].count("tl.sum(") == 2 and kernels[0].count("tl.store(") == 2
+
+
+def test_a_copy_and_its_transpose_are_one_memory() -> None:
+    """A view that is copied for one operator is a window for the next."""
+    text = """graph {
+      %0 : f16[8,4,32,16]@cuda:0 = input user "dq"
+      %1 : f16[8,4,32,16]@cuda:0 = input user "dk"
+      %2 : f16[128,64]@cuda:0 = input user "w"
+      %3 : f16[256,64]@cuda:0 = input user "x"
+      %4 : f16[2,8,4,32,16]@cuda:0 = aten.stack.default(%[%0, %1], 0)
+      %5 : f16[8,32,2,4,16]{2048,16,16384,512,1}@cuda:0 = aten.permute.default(%4, [1, 3, 0, 2, 4])
+      %6 : f16[256,128]@cuda:0 = aten.reshape.default(%5, [256, 128])
+      %7 : f16[256,64]@cuda:0 = aten.mm.default(%6, %2)
+      %8 : f16[128,256]{1,128}@cuda:0 = aten.t.default(%6)
+      %9 : f16[128,64]@cuda:0 = aten.mm.default(%8, %3)
+      return %7
+      return %9
+    }"""
+    program = _C.triton_program(text, to_device=False)
+    assert [s["op"] or (s["kind"], len(s["writes"])) for s in program["steps"] if s["kind"] != "release"] == [
+        ("launch", 1), "aten.mm.default", "aten.mm.default"
+    ]  # fmt: skip

@@ -242,6 +242,7 @@ class Fuser {
       while (next_item < p_.items.size() && p_.items[next_item].node <= static_cast<int32_t>(n))
         add_item(static_cast<int32_t>(next_item++));
     }
+    absorb_reductions();
     mark_stored();
     Fused f;
     f.groups = std::move(groups_);
@@ -381,6 +382,9 @@ class Fuser {
         if (m.partial) return false;
         match.learn(m.write.address, a.address);
       }
+    for (int32_t other : group.items)
+      for (const Access& b : p_.items[other].reads)
+        if (b.value == item.value && !item.partial) match.learn(b.address, item.write.address);
     for (const Access& a : item.reads)
       for (int32_t other : group.items)
         for (const Access& b : p_.items[other].reads)
@@ -402,14 +406,49 @@ class Fuser {
     for (const Access& a : mine.reads)
       for (const Item& m : members)
         if (m.value == a.value && meet(next, m, a) == Meeting::kElsewhere) return false;
+    for (const Item& m : members)
+      for (const Access& a : m.reads)
+        if (a.value == mine.value && !mine.partial && meet(next, mine, a) == Meeting::kElsewhere) return false;
     if (!profitable(next, members, mine)) return false;
 
     for (size_t i = 0; i < members.size(); ++i) p_.items[group.items[i]] = std::move(members[i]);
     p_.items[id] = mine;
     next.items = group.items;
-    next.items.push_back(id);
+    next.items.insert(std::upper_bound(next.items.begin(), next.items.end(), id), id);
     group = std::move(next);
     return true;
+  }
+
+  // A reduction that found no group when it came, but whose only reader is one that since went over the same memory:
+  // the first sum of a norm's backward, say, where the second was kept by another group.
+  void absorb_reductions() {
+    std::vector<int32_t> reader(p_.graph.values.size(), -1);  // unit; -2: several
+    const auto read_by = [&](ValueId v, int32_t unit) {
+      if (p_.views[v].base != kNoValue) v = p_.views[v].base;
+      reader[v] = reader[v] == -1 || reader[v] == unit ? unit : -2;
+    };
+    for (size_t i = 0; i < p_.items.size(); ++i)
+      for (const Access& a : p_.items[i].reads) read_by(a.value, group_of_[i]);
+    for (size_t u = 0; u < units_.size(); ++u)
+      if (units_[u].node >= 0)
+        for (const Arg& a : p_.graph.nodes[units_[u].node].args)
+          graph::for_each_ref(a, [&](ValueId v) { read_by(v, static_cast<int32_t>(u)); });
+    for (size_t i = 0; i < p_.items.size(); ++i) {
+      const Item& item = p_.items[i];
+      const int32_t from = group_of_[i], to = reader[item.value];
+      if (item.kind != Item::Kind::kReduce || item.partial || item.alone || p_.facts[item.value].required || to < 0 ||
+          to == from || units_[to].group < 0 || groups_[units_[from].group].items.size() != 1)
+        continue;
+      double total = 0;
+      for (const Access& a : item.reads) total += bytes(a.value);
+      const auto shared = [&](const Access& a) {
+        return bytes(a.value) * 2 >= total &&
+               std::find(readers_[a.value].begin(), readers_[a.value].end(), to) != readers_[a.value].end();
+      };
+      if (std::none_of(item.reads.begin(), item.reads.end(), shared) || !join(to, static_cast<int32_t>(i))) continue;
+      groups_[units_[from].group].items.clear();  // the unit stays, as a place in the order
+      group_of_[i] = to;
+    }
   }
 
   bool profitable(const Group& after, const std::vector<Item>& members, const Item& mine) const {
@@ -491,14 +530,17 @@ class Fuser {
     for (size_t u = 0; u < units_.size(); ++u)
       if (waiting[u] == 0) ready.emplace(position[u], static_cast<int32_t>(u));
     std::vector<Unit> result;
+    size_t done = 0;
     while (!ready.empty()) {
       const int32_t u = ready.top().second;
       ready.pop();
-      result.push_back({units_[u].group, units_[u].node});
+      ++done;
+      if (units_[u].node >= 0 || !groups[units_[u].group].items.empty())
+        result.push_back({units_[u].group, units_[u].node});
       for (int32_t a : after[u])
         if (--waiting[a] == 0) ready.emplace(position[a], a);
     }
-    FLASHOVER_CHECK(result.size() == units_.size()) << "fusion made a cycle";
+    FLASHOVER_CHECK(done == units_.size()) << "fusion made a cycle";
     return result;
   }
 

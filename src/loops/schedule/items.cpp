@@ -132,12 +132,23 @@ class Maker {
     if (!fact(v).realised) realise(v, false);
   }
 
-  // v as a strided window onto the memory of a value that is not a view; empty when it is not one with v's own strides.
+  // v as a strided window onto the memory of a value that is not a view, or of a view that is (or may as well be)
+  // copied as a whole; empty when it is not one with v's own strides.
   Strided strided_view(ValueId v) {
-    ValueId base = v;
-    while (p_.producers.of[base].node >= 0 && is_view(node_of(base).op)) base = ops::as_value(node_of(base).args[0]);
+    std::vector<ValueId> bases;  // the nearest first
+    for (ValueId b = v; p_.producers.of[b].node >= 0 && is_view(node_of(b).op);)
+      bases.push_back(b = ops::as_value(node_of(b).args[0]));
+    for (size_t i = bases.size(); i-- > 0;) {
+      const bool last = i + 1 == bases.size();
+      if (!last && !fact(bases[i]).required && numel_[bases[i]] != numel_[v]) continue;
+      if (!last && p_.views[bases[i]].base != kNoValue) continue;
+      if (Strided s = window_of(bases[i], v); s.base != kNoValue) return s;
+    }
+    return {};
+  }
+  Strided window_of(ValueId base, ValueId v) {
     Strided s;
-    if (base == v || type(base).opaque) return s;
+    if (type(base).opaque) return s;
     Index at;
     const Sizes& sizes = type(v).sizes;
     for (size_t i = 0; i < sizes.size(); ++i)
