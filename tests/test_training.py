@@ -1056,3 +1056,18 @@ def test_batch_norm_with_update_in_bf16() -> None:
 
     for got, want in zip(run(compiled(f)), run(f), strict=True):
         torch.testing.assert_close(got, want)
+
+
+def test_large_temporaries_do_not_outlive_their_use() -> None:
+    """They are no part of the slab, which would lie in memory beside what is kept and beside the gradients."""
+
+    def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return ((x @ w).tanh().softmax(-1).cumsum(0) @ w).sigmoid().softmax(0)
+
+    explained = flashover.explain(f)(leaf(512, 256), leaf(256, 256))
+    for half in ("forward", "backward"):
+        text = explained.graphs[0]["texts"][f"plan_{half}"]
+        assert "aten.empty_strided" in text and "release" in text
+        assert "= slab" not in text
+    x, w = leaf(512, 256), leaf(256, 256)
+    agree(f, x, w, exact=False)

@@ -1,5 +1,6 @@
 // From a traced graph to a plan: every stage and pass, in order, with the reason for its place.
 #include <algorithm>
+#include <future>
 #include <set>
 #include <utility>
 
@@ -98,6 +99,7 @@ using FuseProducts = decltype(loops::ScheduleOptions::fuse_products);
 struct MemoryPlan {
   int64_t limit = 0;          // bytes that eager takes, 0: unknown
   bool late_outputs = false;  // no CUDA graph is recorded
+  bool training = false;
 };
 loops::Schedule to_loops(Graph core, Device device, const Environment& env, PassRunner& passes, MemoryPlan memory,
                          FuseProducts fuse_products = {}) {
@@ -111,6 +113,9 @@ loops::Schedule to_loops(Graph core, Device device, const Environment& env, Pass
     options.memory_limit = memory.limit;
     options.late_outputs = memory.late_outputs;
     options.fuse_products = std::move(fuse_products);
+  } else if (memory.training) {
+    // The slab would lie in memory beside all that is kept for the backward and beside the gradients.
+    options.apart = int64_t{128} << 10;
   }
   return passes.stage("schedule", [&] { return loops::schedule(core, options); });
 }
@@ -134,51 +139,75 @@ void fill(Report& report, const plan::Plan& plan) {
   report.slab_bytes = std::max(report.slab_bytes, plan.slab_bytes.as_const().value_or(0));
 }
 
-// `side`: "", or "forward" and "backward" in texts.
-plan::Plan to_plan(Graph core, Device device, const Options& options, const Environment& env, PassRunner& passes,
-                   Cache& cache, Report& report, const std::string& side, int64_t memory_limit = 0) {
-  const bool cached = options.flag("cache", true);
+// A plan whose kernels are not built yet.
+struct Draft {
+  loops::Schedule schedule;
   std::vector<loops::Product> products;
+  std::string suffix;  // of its texts
+  bool on_gpu() const { return schedule.plan.device.type == DeviceType::kCUDA; }
+};
+
+// `side`: "", or "forward" and "backward" in texts.
+Draft draft(Graph core, Device device, const Options& options, const Environment& env, PassRunner& passes, Cache& cache,
+            const std::string& side, int64_t memory_limit = 0) {
+  Draft d;
+  d.suffix = side.empty() ? "" : "_" + side;
   std::string notes;
   FuseProducts fuse_products;
   if (env.measure && !env.providers.strict_numerics)
     fuse_products = [&](plan::Plan& p, const std::vector<loops::Kernel>& kernels) {
       p.target = kernel::triton::str(*env.gpu);
-      products = choose_products(p, kernels, env, cached ? &cache : nullptr, notes);
+      d.products = choose_products(p, kernels, env, options.flag("cache", true) ? &cache : nullptr, notes);
     };
-  loops::Schedule schedule = to_loops(std::move(core), device, env, passes,
-                                      {memory_limit, !options.flag("cuda_graphs", false)}, std::move(fuse_products));
-  const bool gpu = schedule.plan.device.type == DeviceType::kCUDA;
-  const std::string suffix = side.empty() ? "" : "_" + side;
+  d.schedule = to_loops(std::move(core), device, env, passes,
+                        {memory_limit, !options.flag("cuda_graphs", false), !side.empty()}, std::move(fuse_products));
   if (passes.wants_text()) {
-    std::string text = schedule.text;
-    for (const loops::Kernel& k : schedule.kernels) text += "\n" + loops::print(k);
-    passes.text("loops" + suffix, std::move(text));
-    if (!notes.empty()) passes.text("products" + suffix, notes);
+    std::string text = d.schedule.text;
+    for (const loops::Kernel& k : d.schedule.kernels) text += "\n" + loops::print(k);
+    passes.text("loops" + d.suffix, std::move(text));
+    if (!notes.empty()) passes.text("products" + d.suffix, notes);
   }
-  kernel::Compiled built = passes.stage("kernels", [&] {
-    if (gpu)
-      return compile_kernels(schedule.kernels, *env.gpu, cached ? &cache : nullptr, report.kernels_reused,
-                             passes.wants_text() ? &report.kernel_sources : nullptr, products);
-    const kernel::CompileOptions how{.compiler = option(options.values, "compiler")};
-    if (passes.wants_text()) {
-      const kernel::Target target = kernel::host_target();
-      for (const loops::Kernel& k : schedule.kernels) {
-        const kernel::Emitted e = kernel::emit(k, target);
-        report.kernel_sources.emplace_back(e.symbol, "// " + k.label + "\n" + e.body + e.entry);
-      }
+  return d;
+}
+
+// On the CPU safe beside other threads that build.
+kernel::Compiled build(const Draft& d, const Options& options, const Environment& env, Cache& cache, int64_t& reused,
+                       std::vector<std::pair<std::string, std::string>>* sources) {
+  const bool cached = options.flag("cache", true);
+  if (d.on_gpu())
+    return compile_kernels(d.schedule.kernels, *env.gpu, cached ? &cache : nullptr, reused, sources, d.products);
+  const kernel::CompileOptions how{.compiler = option(options.values, "compiler")};
+  if (sources) {
+    const kernel::Target target = kernel::host_target();
+    for (const loops::Kernel& k : d.schedule.kernels) {
+      const kernel::Emitted e = kernel::emit(k, target);
+      sources->emplace_back(e.symbol, "// " + k.label + "\n" + e.body + e.entry);
     }
-    return cached ? compile_kernels(schedule.kernels, cache, how, report.kernels_reused)
-                  : kernel::compile(schedule.kernels, {.compile = how});
-  });
-  plan::Plan plan = std::move(schedule.plan);
+  }
+  return cached ? compile_kernels(d.schedule.kernels, cache, how, reused)
+                : kernel::compile(d.schedule.kernels, {.compile = how});
+}
+
+plan::Plan finish(Draft d, kernel::Compiled built, const Options& options, const Environment& env, PassRunner& passes,
+                  Report& report) {
+  plan::Plan plan = std::move(d.schedule.plan);
   plan.kernels = std::move(built.kernels);
   plan.binaries = std::move(built.binaries);
-  plan.target = gpu ? kernel::triton::str(*env.gpu) : kernel::str(kernel::host_target());
+  plan.target =
+      plan.device.type == DeviceType::kCUDA ? kernel::triton::str(*env.gpu) : kernel::str(kernel::host_target());
   if (options.flag("verify", false)) plan::verify(plan);
-  if (passes.wants_text()) passes.text("plan" + suffix, plan::print(plan));
+  if (passes.wants_text()) passes.text("plan" + d.suffix, plan::print(plan));
   fill(report, plan);
   return plan;
+}
+
+plan::Plan to_plan(Graph core, Device device, const Options& options, const Environment& env, PassRunner& passes,
+                   Cache& cache, Report& report, const std::string& side, int64_t memory_limit = 0) {
+  Draft d = draft(std::move(core), device, options, env, passes, cache, side, memory_limit);
+  kernel::Compiled built = passes.stage("kernels", [&] {
+    return build(d, options, env, cache, report.kernels_reused, passes.wants_text() ? &report.kernel_sources : nullptr);
+  });
+  return finish(std::move(d), std::move(built), options, env, passes, report);
 }
 
 // mode="max-autotune" on a CPU: the same program by each way of choosing libraries that makes another plan; the
@@ -340,9 +369,30 @@ Training compile_training(Graph traced, const graph::Joint& facts, const Options
   if (out.meeting.tangents() > 1) out.backward_graph = graph::print(backward);
   // Behind the text: what is left when tangents do not come is summed by itself.
   if (!env.providers.strict_numerics) passes.run("sum_products", Form::kCore, backward, graph::sum_products);
-  out.backward = to_plan(std::move(backward), device, options, env, passes, cache, report, "backward");
+  Draft back = draft(std::move(backward), device, options, env, passes, cache, "backward");
+  Draft front = draft(std::move(forward), device, options, env, passes, cache, "forward");
+  // Both halves' kernels at the same time: what one leaves of the cores the other takes. (The backward's could be built
+  // behind the first forward, which wants the same cores: nothing is gained before the backward has run, and its
+  // failures would come too late to stay eager.)
+  auto* sources = passes.wants_text() ? &report.kernel_sources : nullptr;
+  int64_t reused = 0;
+  const auto build_back = [&] { return build(back, options, env, cache, reused, sources); };
+  kernel::Compiled built, built_back;
+  if (back.on_gpu() || sources) {
+    built_back = passes.stage("kernels", build_back);
+    built = passes.stage("kernels", [&] { return build(front, options, env, cache, report.kernels_reused, sources); });
+  } else {
+    passes.stage("kernels", [&] {
+      std::future<kernel::Compiled> beside = std::async(std::launch::async | std::launch::deferred, build_back);
+      built = build(front, options, env, cache, report.kernels_reused, nullptr);
+      built_back = beside.get();
+      return 0;
+    });
+  }
+  report.kernels_reused += reused;
+  out.backward = finish(std::move(back), std::move(built_back), options, env, passes, report);
   report.backward_kernels = report.kernels;
-  out.forward = to_plan(std::move(forward), device, options, env, passes, cache, report, "forward");
+  out.forward = finish(std::move(front), std::move(built), options, env, passes, report);
   if (options.flag("cache", true)) keep_training(cache, key, out);
   report.cache_note = cache.take_warning();
   return out;

@@ -39,7 +39,10 @@ class Planner {
     mark_frozen_inputs();
     if (options_.fuse_products) options_.fuse_products(plan_, result_.kernels);
     reuse_in_place();
-    if (options_.processors > 0) plan_memory();
+    if (options_.processors > 0)
+      plan_memory();
+    else if (options_.apart > 0 && can_set_apart(uses()))
+      set_apart(options_.apart);
     place_slab();
     release();
     return std::move(result_);
@@ -520,7 +523,7 @@ class Planner {
     }
   }
 
-  // ---- GPU memory
+  // ---- what is allocated by itself
   // The slab is held for the whole call, beside what operators allocate, and so are results. Where these have their
   // peaks at different times, large ones are allocated when they begin, and temporaries freed when they end: the
   // allocator's cache makes that cheap.
@@ -546,8 +549,8 @@ class Planner {
     return plan_.tensors[t].home == Home::kSlab && u.life[t].first >= 0 && u.first_of[t] == static_cast<TensorId>(t);
   }
   bool late_output(const Uses& u, size_t t) const {
-    return options_.late_outputs && plan_.tensors[t].home == Home::kOutput && u.life[t].first >= 0 &&
-           plan_.tensors[t].type.device == plan_.device;
+    return (options_.late_outputs || options_.apart > 0) && plan_.tensors[t].home == Home::kOutput &&
+           u.life[t].first >= 0 && plan_.tensors[t].type.device == plan_.device;
   }
   bool is_apart(const Uses& u, size_t t, int64_t large) const {
     return (slab_root(u, t) || late_output(u, t)) && bytes_of(t) >= large;
@@ -582,11 +585,7 @@ class Planner {
   void plan_memory() {
     constexpr int64_t kWorth = int64_t{16} << 20;
     const Uses u = uses();
-    for (size_t t = 0; t < plan_.tensors.size(); ++t) {  // views come behind their bases
-      if (u.first_of[t] > static_cast<TensorId>(t)) return;
-      if (plan_.tensors[t].home != Home::kSlab && plan_.tensors[t].home != Home::kOutput) continue;
-      if (!plan::span(plan_.tensors[t].type).is_const()) return;
-    }
+    if (!can_set_apart(u)) return;
     int64_t large = kAllTogether, bytes = peak(u, large);
     int64_t given = 0;
     for (const plan::InputSpec& i : plan_.inputs)
@@ -601,6 +600,15 @@ class Planner {
     }
     if (over()) thaw(u, large, bytes - limit);
     if (large != kAllTogether) set_apart(large);
+  }
+
+  bool can_set_apart(const Uses& u) const {
+    for (size_t t = 0; t < plan_.tensors.size(); ++t) {  // views come behind their bases
+      if (u.first_of[t] > static_cast<TensorId>(t)) return false;
+      if (plan_.tensors[t].home != Home::kSlab && plan_.tensors[t].home != Home::kOutput) continue;
+      if (!plan::span(plan_.tensors[t].type).is_const()) return false;
+    }
+    return true;
   }
 
   void set_apart(int64_t large) {

@@ -31,6 +31,9 @@ struct ScheduleOptions {
   // GPU: bytes beside the inputs that the plan should not need more of, eager's (0: unknown). Copies that are kept for
   // the next call are made in the call instead, as far as it takes.
   int64_t memory_limit = 0;
+  // CPU: temporaries and results of so many bytes are allocated where they begin and freed where they end (0: none
+  // are).
+  int64_t apart = 0;
   bool late_outputs = false;  // GPU: results may be allocated when they are first written (no CUDA graph is recorded)
   Device device = {};         // of the plan: where its kernels run. Values on another device are for extern calls only
   bool want_text = true;      // fill Schedule::text
