@@ -240,15 +240,21 @@ Memory memory_of(const std::vector<run::Place>& inputs, const compile::Training&
   using Kind = graph::Partition::BackwardInput::Kind;
   Memory m{.forward = {.places = inputs, .lends = std::vector<bool>(t.forward.outputs.size())},
            .backward = {.converts = true}};
+  const std::vector<plan::OutputRef>& outputs = t.forward.outputs;
+  std::vector<bool> seen(outputs.size(), true);  // the program sees it, or a view of it
+  for (const graph::Partition::BackwardInput& in : t.meeting.backward_inputs)
+    if (in.kind == Kind::kSaved) seen.at(static_cast<size_t>(in.index)) = false;
+  for (size_t i = 0; i < outputs.size(); ++i)
+    if (seen[i] && outputs[i].alias_output >= 0) seen.at(static_cast<size_t>(outputs[i].alias_output)) = true;
   for (const graph::Partition::BackwardInput& in : t.meeting.backward_inputs) {
     const auto i = static_cast<size_t>(in.index);
     run::Place place = run::Place::kMoves;
     if (in.kind == Kind::kInput) {
       place = inputs.at(i);
     } else if (in.kind == Kind::kSaved) {
-      const plan::OutputRef& o = t.forward.outputs.at(i);
-      m.forward.lends.at(i) = o.tensor >= 0;
-      if (o.tensor >= 0) place = run::Place::kLent;
+      const plan::OutputRef& o = outputs.at(i);
+      m.forward.lends.at(i) = o.tensor >= 0 && !seen[i];
+      if (m.forward.lends[i]) place = run::Place::kLent;
       if (o.alias_input >= 0) place = inputs.at(static_cast<size_t>(o.alias_input));
     }
     m.backward.places.push_back(place);
@@ -277,8 +283,12 @@ std::unique_ptr<Runner> make_training(graph::Graph graph, const Request& request
   }
   const compile::Environment environment = entry::environment(graph, request.options);
   std::vector<run::Place> places;
-  for (const graph::Input& i : graph.inputs)
-    places.push_back(i.kind != graph::InputKind::kUser || i.requires_grad ? run::Place::kStays : run::Place::kMoves);
+  for (size_t i = 0; i < graph.inputs.size(); ++i) {
+    const graph::Input& in = graph.inputs[i];
+    const bool parameter = in.kind != graph::InputKind::kUser ||
+                           (in.requires_grad && i < request.examples.size() && request.examples[i].is_leaf());
+    places.push_back(parameter ? run::Place::kStays : run::Place::kMoves);
+  }
   compile::Training t =
       compile::compile_training(std::move(graph), request.joint, request.options, environment, report);
   for (size_t i = 0; i < t.meeting.backward_inputs.size(); ++i)

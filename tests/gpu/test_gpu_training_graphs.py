@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
 
 import flashover
 from flashover import _C
@@ -214,6 +216,115 @@ def test_saved_tensors_hooks() -> None:
                 out = m(x)
             out.square().mean().backward()
         same(gradients(model), gradients(eager))
+
+
+def test_checkpoint_outside() -> None:
+    """The forward runs again in the backward, under hooks that drop what is saved."""
+    model, fast, eager = pair(0.3)
+    for i in range(6):
+        x = image()
+        model.zero_grad(), eager.zero_grad()
+        for m in (fast, eager):
+            torch.manual_seed(i)
+            checkpoint(m, x, use_reentrant=False).square().mean().backward()
+        same(gradients(model), gradients(eager))
+
+
+class TwoHeads(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.a, self.b = torch.nn.Linear(16, 32), torch.nn.Linear(32, 4), torch.nn.Linear(32, 4)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x = F.gelu(self.body(x))
+        return self.a(x), self.b(x).exp()
+
+
+def test_results_left_out() -> None:
+    """Backwards of one head, of the other, of both: each a plan with graphs of its own."""
+    flashover.reset()
+    torch.manual_seed(0)
+    model = TwoHeads().cuda()
+    eager = copy.deepcopy(model)
+    fast = flashover.compile(model, mode="reduce-overhead")
+    before = _C._graph_replays()
+    for i in range(15):
+        x = torch.randn(8, 16, device="cuda")
+        model.zero_grad(), eager.zero_grad()
+        for m in (fast, eager):
+            a, b = m(x)
+            [a, b, a * b][i % 3].square().mean().backward()
+        same(gradients(model), gradients(eager))
+    assert _C._graph_replays() - before >= 20
+
+
+def test_streams() -> None:
+    model, fast, eager = pair()
+    streams = [torch.cuda.Stream(), torch.cuda.Stream()]
+    for i in range(9):
+        x = image()
+        model.zero_grad(), eager.zero_grad()
+        eager(x).square().mean().backward()
+        stream = streams[i % 2] if i > 2 else torch.cuda.current_stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            fast(x).square().mean().backward()
+        torch.cuda.current_stream().wait_stream(stream)
+        torch.cuda.synchronize()
+        same(gradients(model), gradients(eager))
+
+
+def test_threads() -> None:
+    """Two models at a time on one stream."""
+    flashover.reset()
+    torch.manual_seed(0)
+    failures: list[BaseException] = []
+    models = [Net().cuda() for _ in range(2)]
+    twins = [copy.deepcopy(m) for m in models]
+    compiled = [flashover.compile(m, mode="reduce-overhead") for m in models]
+
+    def steps(n: int, count: int) -> None:
+        for _ in range(count):
+            x = image()
+            models[n].zero_grad(), twins[n].zero_grad()
+            compiled[n](x).square().mean().backward(), twins[n](x).square().mean().backward()
+            same(gradients(models[n]), gradients(twins[n]))
+
+    def work(n: int) -> None:
+        try:
+            steps(n, 12)
+        except BaseException as e:
+            failures.append(e)
+
+    steps(0, 1), steps(1, 1)
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(2)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    if failures:
+        raise failures[0]
+
+
+def test_forgotten() -> None:
+    """Graphs go with what they belong to; what they lent lives on."""
+    model, fast, eager = pair()
+    x = image()
+    for i in range(3):
+        loss = fast(x).square().mean()
+        model.zero_grad()
+        if i < 2:
+            loss.backward()
+    flashover.reset()
+    del fast
+    junk = [torch.full((1 << 20,), float("nan"), device="cuda") for _ in range(8)]
+    loss.backward()
+    del junk
+    for _ in range(3):
+        eager.zero_grad()
+        expected = eager(x).square().mean()
+    expected.backward()
+    same(gradients(model), gradients(eager))
 
 
 def test_parameters_that_move() -> None:
