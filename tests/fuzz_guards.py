@@ -153,6 +153,15 @@ def visible(world: World) -> dict[str, Any]:
     return out
 
 
+def counters(world: World) -> str:
+    """Numbers of the program's objects: what counts calls is another one on the next call, and compiles again."""
+    own = {k: v for k, v in world.space.items() if type(v).__module__ == "fuzzed_world" and hasattr(v, "__dict__")}
+    plain = {
+        k: {n: v for n, v in vars(o).items() if isinstance(v, (int, float, str, list, dict))} for k, o in own.items()
+    }
+    return repr(plain)
+
+
 @dataclass
 class Report:
     sequences: int = 0
@@ -210,9 +219,10 @@ def run_sequence(seed: int, report: Report, only: str = "", steps: int = 6, verb
                 change_seed = rng.randrange(1 << 30)
                 settled = False
                 if rng.random() < 0.5:  # what the last call wrote has been seen, and writes nothing new
-                    so_far = flashover.compile_stats()["recompiles"]
+                    so_far, was = flashover.compile_stats()["recompiles"], counters(eager)
                     last = both()
                     settled = last is not None and flashover.compile_stats()["recompiles"] == so_far
+                    settled = settled and counters(eager) == was
                     if last is None:
                         return
                 if pick < 0.62 and changes:

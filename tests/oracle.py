@@ -140,8 +140,8 @@ FAULTS: list[Fault] = [
     Fault("a tensor's strides ignored", GUARDS, [(TENSOR, "strides[i] != want[s.rank + i]) return false;",
           '(strides[i] != want[s.rank + i] && !fault("a tensor\'s strides ignored"))) return false;')]),
     Fault("a tensor's stamp: requires_grad not compared", GUARDS,
-          [(TENSOR, "    if (m.is_view_ || requires_grad(m) != stamp.requires_grad) return false;",
-            '    if (!fault("a tensor\'s stamp: requires_grad not compared") && (m.is_view_ || requires_grad(m) != stamp.requires_grad)) return false;')]),
+          [(TENSOR, "    if (m.is_view_ || requires_grad(m) != t.look->requires_grad) return false;",
+            '    if (!fault("a tensor\'s stamp: requires_grad not compared") && (m.is_view_ || requires_grad(m) != t.look->requires_grad)) return false;')]),
     Fault("a tensor's stamp: shape and dtype not compared", GUARDS,
           [(TENSOR, "  typedef uint64_t Words", '  if (fault("a tensor\'s stamp: shape and dtype not compared")) return true;\n  typedef uint64_t Words')]),
     # The fast program's compares.

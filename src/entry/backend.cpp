@@ -40,16 +40,44 @@ void make_distinct(const at::Tensor* inputs, size_t count, std::vector<at::Tenso
   }
 }
 
+// Runs a graph operator by operator. Writes to inputs come last where it is functional, and where they do not, a call
+// that raises before the first of them can be repeated all the same.
+class Interpreter {
+ public:
+  explicit Interpreter(graph::Graph g) : graph_(std::move(g)) {
+    for (const graph::Node& n : graph_.nodes) random_ |= n.op->nondeterministic;
+  }
+  std::vector<at::Tensor> operator()(const std::vector<at::Tensor>& inputs) const {
+    const std::vector<int64_t> before = versions(inputs);
+    try {
+      return aten::eval_graph(graph_, inputs);
+    } catch (...) {
+      run::failure_was_undone() = !random_ && versions(inputs) == before;
+      throw;
+    }
+  }
+
+ private:
+  static std::vector<int64_t> versions(const std::vector<at::Tensor>& inputs) {
+    std::vector<int64_t> all;
+    all.reserve(inputs.size());
+    for (const at::Tensor& t : inputs) all.push_back(!t.defined() || t.is_inference() ? 0 : t._version());
+    return all;
+  }
+  graph::Graph graph_;
+  bool random_ = false;
+};
+
 class Interpreted final : public Runner {
  public:
-  explicit Interpreted(graph::Graph g) : graph_(std::move(g)) {}
+  explicit Interpreted(graph::Graph g) : evaluate_(std::move(g)) {}
   void run(const at::Tensor* inputs, size_t count, std::vector<at::Tensor>& outputs) override {
-    outputs = aten::eval_graph(graph_, std::vector<at::Tensor>(inputs, inputs + count));
+    outputs = evaluate_(std::vector<at::Tensor>(inputs, inputs + count));
     make_distinct(inputs, count, outputs);
   }
 
  private:
-  graph::Graph graph_;
+  Interpreter evaluate_;
 };
 
 struct WithGil {
@@ -191,10 +219,8 @@ Step step_of(std::shared_ptr<run::Executable> e) {
   };
 }
 Step step_of(graph::Graph g) {
-  return [g = std::make_shared<graph::Graph>(std::move(g))](std::vector<at::Tensor>&& inputs,
-                                                            std::vector<at::Tensor>& outputs) {
-    outputs = aten::eval_graph(*g, inputs);
-  };
+  return [evaluate = std::make_shared<Interpreter>(std::move(g))](
+             std::vector<at::Tensor>&& inputs, std::vector<at::Tensor>& outputs) { outputs = (*evaluate)(inputs); };
 }
 
 // The user's backend gets the forward of a training graph, and the values it must compute as outputs.

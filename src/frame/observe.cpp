@@ -453,7 +453,7 @@ PyObject* Recorder::type_lookup(PyTypeObject* type, PyObject* name, Py_ssize_t s
 
 PyObject* Recorder::dict_get(PyObject* dict, PyObject* key) {
   not_opaque(key);
-  hash(key);
+  this->key(key);
   PyObject* value = PyDict_GetItemWithError(dict, key);
   if (value == nullptr && PyErr_Occurred()) return nullptr;
   SourceId id = source_of(dict);
@@ -749,6 +749,15 @@ void Recorder::hash(PyObject* o) {
   } else {
     if (Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE) specials(Py_TYPE(o));
     if (Py_TYPE(o)->tp_hash == PyBaseObject_Type.tp_hash) identity(o);
+  }
+}
+
+void Recorder::key(PyObject* o) {
+  hash(o);
+  if (PyTuple_Check(o)) {
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); ++i) key(PyTuple_GET_ITEM(o, i));
+  } else if (!is_atom(o) && !is_pinned_kind(o) && (Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE)) {
+    identity(o);  // whether another one is equal shows only when its own __eq__ is asked, which was not needed here
   }
 }
 

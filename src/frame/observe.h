@@ -80,7 +80,8 @@ class Recorder {
   void dict_contents(PyObject* dict, PyObject* items);  // (key, value) pairs in order: all that it held before the call
   void same_or_distinct(PyObject* a, PyObject* b);      // `a is b` was evaluated
   void identity(PyObject* o);                           // id(o) was seen
-  void hash(PyObject* o);                               // hash(o) was seen, also as a key of a dict or a set
+  void hash(PyObject* o);                               // hash(o) was seen
+  void key(PyObject* o);                                // looked up in a dict or a set
   void specials(PyTypeObject* type);                    // C code may look for special methods of the type's instances
   void subclass(PyObject* type, PyObject* of, bool is);  // an abstract class was asked
   void call_gives(PyObject* f, PyObject* const* args, size_t count, PyObject* kwnames, PyObject* result);

@@ -151,7 +151,7 @@ int Interpreter::set_subscript(PyObject* o, PyObject* key, PyObject* value) {
     if (value != nullptr && is_tensor(o)) recorder.numbers.read_deep(value);
   }
   PyTypeObject* t = Py_TYPE(o);
-  if (PyDict_Check(o)) recorder.hash(key);
+  if (PyDict_Check(o)) recorder.key(key);
   if (recorder.is_old(o) && !is_tensor(o)) {
     // A class with one of __setitem__ and __delitem__ has the other through the same slot.
     static PyObject *const set = PyUnicode_InternFromString("__setitem__"), *const del = PyUnicode_InternFromString(
@@ -261,7 +261,7 @@ int Interpreter::contains(PyObject* c, PyObject* item) {
     recorder.contents(c);
   }
   if (!is_plain(item)) consume(item);
-  if (PyAnySet_Check(c)) recorder.hash(item);
+  if (PyAnySet_Check(c)) recorder.key(item);
   if (Py_TYPE(c) == &PyTuple_Type || Py_TYPE(c) == &PyList_Type) {
     consume(c);
     if (!is_plain(item))  // elements are compared by identity first
