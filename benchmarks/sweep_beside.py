@@ -17,6 +17,7 @@ import argparse
 import json
 import math
 import os
+import re
 import signal
 import statistics
 import sys
@@ -135,8 +136,8 @@ def run_all(cases: list[Key], file: Path, jobs: int, limit: float, end: float) -
             running[spawn(*case, file)] = (case, time.monotonic())
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid in running:
-            (kind, name), _ = running.pop(pid)
-            if status:
+            (kind, name), since = running.pop(pid)
+            if status and since < math.inf:
                 died(file, kind, name, f"died, wait status {status}")
             continue
         for pid, (case, since) in running.items():
@@ -168,34 +169,35 @@ def read(file: Path) -> dict[Key, dict[str, dict[str, Any]]]:
     rows: dict[Key, dict[str, dict[str, Any]]] = {}
     for line in file.read_text().splitlines():
         row = json.loads(line)
-        rows.setdefault((row["kind"], row["model"]), {})[row["side"]] = row
+        rows.setdefault((row["kind"], row["model"]), {}).setdefault(row["side"], row)
     for sides in rows.values():
         if "end" in sides and "eager" in sides:
             at = next((s for s in SIDES if s not in sides), None)
             if at:
-                sides[at] = {"status": "CRASH", "reason": sides["end"]["reason"]}
+                reason = sides["end"]["reason"]
+                sides[at] = {"status": "over time" if reason.startswith("over") else "CRASH", "reason": reason}
     return rows
 
 
-def table(rows: dict[Key, dict[str, dict[str, Any]]]) -> str:
+def table(rows: dict[Key, dict[str, dict[str, Any]]], limit: float) -> str:
     both = {k: v for k, v in rows.items() if all(s in v for s in SIDES)}
     ran = sum(v.get("eager", {}).get("status") == "runs" for v in rows.values())
     out = [
         f"torch {torch.__version__}, {time.strftime('%Y-%m-%d')}: {len(both)} architectures were captured by both within the time "
         f"({ran} run in eager). Seconds of capture: geometric mean over those that both capture whole.",
         "",
-        "| | equal to eager | whole | with breaks | breaks in all | fails | seconds of capture |",
-        "|---|---|---|---|---|---|---|",
+        f"| | equal to eager | whole | with breaks | breaks in all | fails | over {limit:.0f} s | seconds of capture |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     whole = [v for v in both.values() if all(v[s]["status"] == "whole" for s in SIDES)]
     for side in SIDES:
         mine = [v[side] for v in both.values()]
-        count = {s: sum(r["status"] == s for r in mine) for s in ("whole", "breaks", "WRONG", "CRASH")}
+        count = {s: sum(r["status"] == s for r in mine) for s in ("whole", "breaks", "WRONG", "CRASH", "over time")}
         equal = sum(sweep.is_equal(r) != "NO" for r in mine)
         mean = math.exp(statistics.fmean(math.log(max(v[side]["seconds"], 1e-4)) for v in whole)) if whole else math.nan
         out.append(
-            f"| {side} | {equal} ({100 * equal / max(len(mine), 1):.1f} %) | {count['whole']} ({100 * count['whole'] / max(len(mine), 1):.1f} %) | {count['breaks']} "
-            f"| {sum(r.get('breaks', 0) for r in mine)} | {count['CRASH'] + count['WRONG']} | {mean:.3f} |"
+            f"| {side} | {equal} of {len(mine) - count['over time']} | {count['whole']} ({100 * count['whole'] / max(len(mine), 1):.1f} %) | {count['breaks']} "
+            f"| {sum(r.get('breaks', 0) for r in mine)} | {count['CRASH'] + count['WRONG']} | {count['over time']} | {mean:.3f} |"
         )
     out += ["", "Not whole in one of them, or not equal (equal, graph breaks, reason of the first):", ""]
     out += ["| architecture | flashover | torch.compile | reasons |", "|---|---|---|---|"]
@@ -216,12 +218,14 @@ def table(rows: dict[Key, dict[str, dict[str, Any]]]) -> str:
 
 
 def short(reason: str) -> str:
-    return " ".join(reason.replace("|", "/").split())[:140]
+    words = re.sub(r"\S*site-packages/|^Unsupported: ", "", reason.split("\n  Hint")[0])
+    return " ".join(words.replace("|", "/").split())[:140]
 
 
 def cell(row: dict[str, Any]) -> str:
     graphs = {"whole": "whole", "breaks": f"{row.get('breaks', 0)} breaks"}.get(row["status"], row["status"])
-    return f"{sweep.is_equal(row)}, {graphs}" + (f", {row['seconds']:.2f} s" if "seconds" in row else "")
+    equal = sweep.is_equal(row) if row["status"] in ("whole", "breaks", "WRONG") else "-"
+    return f"{equal}, {graphs}" + (f", {row['seconds']:.2f} s" if "seconds" in row else "")
 
 
 def main() -> int:
@@ -257,7 +261,7 @@ def main() -> int:
     rows = read(options.json)
     print(f"{len(rows)} models, {sum(SIDES[1] in v for v in rows.values())} with both sides")
     if options.markdown:
-        options.markdown.write_text(table(rows))
+        options.markdown.write_text(table(rows, options.limit))
     return 0
 
 
