@@ -21,6 +21,7 @@
 #include <map>
 #include <mutex>
 #include <tuple>
+#include <utility>
 
 #include "base/check.h"
 #include "run/batches.h"
@@ -1095,6 +1096,7 @@ class PlanExecutable final : public Executable {
     std::unique_lock replays(cuda::replays_on_current_stream(device_), std::try_to_lock);
     if (!replays.owns_lock()) return false;
     replay(*r, inputs, outputs);
+    ++served_;
     replays_.fetch_add(1, std::memory_order_relaxed);
     all_replays.fetch_add(1, std::memory_order_relaxed);
     return true;
@@ -1141,9 +1143,10 @@ class PlanExecutable final : public Executable {
       give_up("graphs of other shapes or functions keep too much memory already");
       return false;
     }
+    if (std::exchange(served_, 0) >= kWorthIt) recorded_ = 0;
     if (++recorded_ > kMaxRecordings) {
       recordings_.clear();
-      skip_graph("memory that operators read keeps moving");
+      skip_graph("memory or parameters that operators read keep changing");
     }
     return graphs_;
   }
@@ -1561,7 +1564,7 @@ class PlanExecutable final : public Executable {
   std::vector<bool> host_steps_;        // CUDA graphs: steps that the CPU does alone
   int64_t scratch_bytes_ = 0;
   // CUDA graphs
-  static constexpr int kMaxRecordings = 16, kBusyCalls = 3, kMovesAllowed = 2;
+  static constexpr int kMaxRecordings = 16, kWorthIt = 50, kBusyCalls = 3, kMovesAllowed = 2;
   static constexpr int64_t kMostHeld = 3;  // one part in so many of the device's memory, but for a single recording
   static constexpr size_t kMaxAlive = 3;
   std::atomic<bool> graphs_{false};
@@ -1577,6 +1580,7 @@ class PlanExecutable final : public Executable {
   std::mutex graph_mutex_;
   std::vector<std::unique_ptr<Recording>> recordings_;
   int recorded_ = 0, busy_ = 0;
+  int64_t served_ = 0;  // replays since the last recording
   std::atomic<int64_t> replays_{0};
   std::vector<Shape> shapes_, output_shapes_;
   std::vector<bool> part_;  // by output: its type is not its tensor's
