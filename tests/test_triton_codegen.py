@@ -434,7 +434,7 @@ def test_a_norms_backward_goes_over_its_rows_once() -> None:
     }"""
     program = _C.triton_program(text, to_device=False)
     kernels = [program["kernels"][s["kernel"]]["text"] for s in program["steps"]]
-    assert len(kernels) == 4  # rows, partial columns, and the columns' two sums
+    assert len(kernels) == 3  # rows, both sums of columns in parts, and what these parts come to
     assert kernels[0].count("tl.sum(") == 2 and kernels[0].count("tl.store(") == 2
 
 
@@ -458,3 +458,36 @@ def test_a_copy_and_its_transpose_are_one_memory() -> None:
     assert [s["op"] or (s["kind"], len(s["writes"])) for s in program["steps"] if s["kind"] != "release"] == [
         ("launch", 1), "aten.mm.default", "aten.mm.default"
     ]  # fmt: skip
+
+
+def test_statistics_of_a_batch_are_two_kernels() -> None:
+    """Parts of both sums in one pass, then all that follows from the parts."""
+    text = """graph {
+      %0 : f16[64,64,56,56]{200704,1,3584,64}@cuda:0 = input user "x"
+      %1 : f32[64]@cuda:0 = input user "w"
+      %2 : f32[64]@cuda:0 = input user "b"
+      %3 : f16[64,64,56,56]{200704,1,3584,64}@cuda:0, %4 : f32[64]@cuda:0, %5 : f32[64]@cuda:0 = aten._native_batch_norm_legit.no_stats(%0, %1, %2, true, 0.1, 0.001)
+      return %3
+      return %4
+      return %5
+    }"""
+    program = _C.triton_program(text, to_device=False)
+    kernels = [program["kernels"][s["kernel"]]["text"] for s in program["steps"]]
+    assert len(kernels) == 3 and kernels[0].count("tl.sum(") == 2
+
+
+def test_what_is_widened_is_stored_narrow() -> None:
+    """A gradient in 16 bits that several kernels read in f32."""
+    text = """graph {
+      %0 : f16[4096,768]@cuda:0 = input user "x"
+      %1 : f16[4096,768]@cuda:0 = input user "y"
+      %2 : f16[4096,768]@cuda:0 = aten.threshold_backward.default(%0, %1, 0)
+      %3 : f32[4096,768]@cuda:0 = aten._to_copy.default(%2, f32, None, None, None, false, None)
+      %4 : f32[768]@cuda:0 = aten.sum.dim_IntList(%3, [0], false, None)
+      %5 : f32[4096,768]@cuda:0 = aten.mul.Tensor(%3, %4)
+      %6 : f16[4096,768]@cuda:0 = aten._to_copy.default(%5, f16, None, None, None, false, None)
+      return %6
+    }"""
+    program = _C.triton_program(text, to_device=False)
+    large = {t["dtype"] for t in program["tensors"] if t["sizes"] == [4096, 768]}
+    assert large == {"f16"}

@@ -291,6 +291,12 @@ add(
 add("statistics far from zero", lambda a: torch.var_mean(a, 0), f32(8000, 20) * 0.01 + 30)
 add("statistics behind an outlier", lambda a: torch.var_mean(a, 0), torch.cat([f32(1, 8) * 1e5, f32(4999, 8)]))
 add("infinite mean", lambda a: torch.var_mean(a, 0), torch.cat([torch.full((1, 8), float("inf")), f32(4999, 8)]))
+add(
+    "infinite somewhere",
+    lambda a: torch.var_mean(a, 0),
+    torch.cat([f32(3000, 8), torch.full((1, 8), -float("inf")), f32(1999, 8)]),
+)
+add("no number first", lambda a: torch.var_mean(a, 0), torch.cat([torch.full((1, 8), float("nan")), f32(4999, 8)]))
 
 
 def copies(args: list[torch.Tensor]) -> list[torch.Tensor]:

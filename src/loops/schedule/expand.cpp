@@ -308,8 +308,11 @@ bool gpu_var(const graph::Graph& g, Builder& b, const Node& node, int processors
   const double each = static_cast<double>(b.count(x, first).value());
   ValueId origin = x;
   for (int64_t d : first) origin = b.slice(origin, d, 0, 1);
+  // About an infinite element there would be no differences.
+  origin = b.where(b.lt(b.abs(origin), b.full_like(origin, std::numeric_limits<double>::infinity())), origin,
+                   b.full_like(origin, 0.0));
   const ValueId off = b.sub(x, b.expand(origin, b.sizes(x)));
-  const ValueId plain = b.sum(x, first), rest = b.sum(off, first), squares = b.sum(b.mul(off, off), first);
+  const ValueId rest = b.sum(off, first), squares = b.sum(b.mul(off, off), first);
   const auto scaled = [&](ValueId v, double by) { return b.mul(v, b.full_like(v, by)); };
   const ValueId shift = scaled(rest, 1 / each), means = b.add(b.reshape(origin, b.sizes(rest)), shift);
   const ValueId within = b.maximum(b.sub(squares, b.mul(rest, shift)), b.full_like(squares, 0.0));
@@ -318,11 +321,8 @@ bool gpu_var(const graph::Graph& g, Builder& b, const Node& node, int processors
   const ValueId apart = b.sub(means, b.expand(total, b.sizes(means)));
   const ValueId sum = b.add(b.sum(within, at), scaled(b.sum(b.mul(apart, apart), at), each));
   const ValueId var = scaled(sum, 1 / std::max(0.0, all - correction));
-  // An infinite origin leaves no difference; the plain sum still knows the mean.
-  const ValueId mean = b.reshape(total, b.sizes(sum));
-  const ValueId known = b.where(b.isnan(mean), scaled(b.sum(plain, at), 1 / all), mean);
   outs.push_back(b.convert(var, dtype));
-  outs.push_back(b.convert(known, dtype));
+  outs.push_back(b.convert(b.reshape(total, b.sizes(sum)), dtype));
   return true;
 }
 

@@ -356,11 +356,31 @@ class Fuser {
     }
     if (item.partial)
       for (int32_t maker : makers_[item.value]) add(maker, bytes(item.value));
+    if (small_sum(item))  // what one kernel left of several sums in parts
+      for (const Access& a : item.reads)
+        for (int32_t maker : makers_[a.value]) {
+          if (units_[maker].group < 0) continue;
+          for (int32_t made : groups_[units_[maker].group].items)
+            if (is_sibling(p_.items[made].value, a.value))
+              for (int32_t reader : readers_[p_.items[made].value]) add(reader, bytes(a.value) / 2);
+        }
     std::stable_sort(scored.begin(), scored.end(), [](auto& a, auto& b) { return a.first > b.first; });
     std::vector<int32_t> result;
     for (auto& [score, unit] : scored)
       if (result.size() < 6) result.push_back(unit);
     return result;
+  }
+
+  // GPU: a launch is dearer than such a sum.
+  bool small_sum(const Item& item) const {
+    if (options_.processors == 0 || item.kind != Item::Kind::kReduce || item.partial) return false;
+    double total = 0;
+    for (const Access& a : item.reads) total += bytes(a.value);
+    return total <= 4 << 20;
+  }
+  bool is_sibling(ValueId a, ValueId b) const {
+    return a != b && p_.memory[a].dtype == p_.memory[b].dtype && same_sizes(p_.memory[a].sizes, p_.memory[b].sizes) &&
+           same_sizes(p_.memory[a].strides, p_.memory[b].strides);
   }
 
   bool join(int32_t unit, int32_t id) {
@@ -389,6 +409,12 @@ class Fuser {
       for (int32_t other : group.items)
         for (const Access& b : p_.items[other].reads)
           if (a.value == b.value) match.learn(b.address, a.address);
+    if (small_sum(item))
+      for (const Access& a : item.reads)
+        for (int32_t other : group.items)
+          if (small_sum(p_.items[other]))
+            for (const Access& b : p_.items[other].reads)
+              if (is_sibling(a.value, b.value)) match.learn(b.address, a.address);
     if (item.partial)
       for (int32_t other : group.items)
         if (p_.items[other].value == item.value) match.learn(p_.items[other].write.address, item.write.address);

@@ -287,7 +287,7 @@ class Maker {
         fact(v).realised = false;
         continue;
       }
-      if (!fact(v).realised && worth_realising(n, v, uses[v])) realise(v, false);
+      if (!fact(v).realised && !widens(n, v) && worth_realising(n, v, uses[v])) realise(v, false);
       std::vector<Use> mine;
       if (fact(v).realised) {
         double points = static_cast<double>(numel_[v]);
@@ -310,6 +310,15 @@ class Maker {
           }
         });
     }
+  }
+
+  // What it widens takes less memory, and is as good.
+  bool widens(const Node& n, ValueId v) const {
+    static const ops::Op* const convert = ops::find("prim.convert");
+    if (n.op != convert) return false;
+    const ValueId from = ops::as_value(n.args[0]);
+    return info(type(from).dtype).bytes < info(type(v).dtype).bytes && p_.producers.of[from].node >= 0 &&
+           node_of(from).op->is_prim;
   }
 
   bool worth_realising(const Node& n, ValueId v, const std::vector<Use>& uses) {
