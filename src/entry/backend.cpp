@@ -272,6 +272,7 @@ Memory memory_of(const std::vector<run::Place>& inputs, const compile::Training&
     if (in.kind == Kind::kSaved) seen.at(static_cast<size_t>(in.index)) = false;
   for (size_t i = 0; i < outputs.size(); ++i)
     if (seen[i] && outputs[i].alias_output >= 0) seen.at(static_cast<size_t>(outputs[i].alias_output)) = true;
+  for (size_t i = 0; i < outputs.size(); ++i) m.forward.lends[i] = outputs[i].tensor >= 0 && !seen[i];
   for (const graph::Partition::BackwardInput& in : t.meeting.backward_inputs) {
     const auto i = static_cast<size_t>(in.index);
     run::Place place = run::Place::kMoves;
@@ -279,8 +280,8 @@ Memory memory_of(const std::vector<run::Place>& inputs, const compile::Training&
       place = inputs.at(i);
     } else if (in.kind == Kind::kSaved) {
       const plan::OutputRef& o = outputs.at(i);
-      m.forward.lends.at(i) = o.tensor >= 0 && !seen[i];
-      if (m.forward.lends[i]) place = run::Place::kLent;
+      const size_t memory = o.alias_output >= 0 ? static_cast<size_t>(o.alias_output) : i;
+      if (m.forward.lends.at(memory)) place = run::Place::kLent;
       if (o.alias_input >= 0) place = inputs.at(static_cast<size_t>(o.alias_input));
     }
     m.backward.places.push_back(place);
