@@ -194,3 +194,93 @@ def test_gradients_through_a_number():
         first.backward()
         f(y, v).backward()
         torch.testing.assert_close(x.grad, y.grad)
+
+
+class Counted:
+    made = 0
+
+    def __init__(self):
+        Counted.made += 1
+
+
+def test_cells_lists_and_classes_that_count():
+    def make():
+        n = 0
+        last = None
+        items = [0, 5, 1.5]
+
+        def count(x, i):
+            nonlocal n, last
+            n += 1
+            last = i
+            items[0] += 1
+            items[2] *= 2
+            return Counted() and (x + n, last, list(items), items[0] + [1][0])
+
+        return count, items
+
+    flashover.reset()
+    (plain, items), (other, others) = make(), make()
+    fast = flashover.compile(other)
+    before = frames()
+    for i in range(8):
+        Counted.made = i * 3
+        wanted, seen = plain(X, i), Counted.made
+        Counted.made = i * 3
+        same(fast(X, i), wanted, 1e-6)
+        assert items == others and Counted.made == seen
+    assert frames() - before <= 2
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x, i: (x + 1, f"step {i}", f"{i:03}", str(i), f"{i!r:>5}|{i}"),
+        lambda x, i: (x * (i & 3), x * (1 << i), divmod(i, 3), +i, ~i, i | 8, i ^ 1, i >> 1),
+        lambda x, i: (x * max(i, 2, 5), min(i, 3, 1), bool(i + 1)),
+        lambda x, i: (x, [i] + [1], (i,) + (2,), {"a": i} if "b" not in {"c": i} else None),  # noqa: RUF005
+        lambda x, i: (torch.full((3,), i), torch.full((2,), float(i)), torch.tensor(i), x),
+        lambda x, i: (torch.arange(4) + i, torch.arange(4) < i, (torch.arange(4) * i) % 7, x),
+    ],
+)
+def test_more_of_what_ints_go_through(f):
+    agree(f, [(X, i) for i in range(1, 9)])
+
+
+def test_strings_of_numbers_that_are_looked_at():
+    kinds = {"k1": 2.0, "k2": 3.0, "k3": 5.0}
+
+    def f(x, i):
+        name = f"k{i}"
+        return x * kinds[name] + len(name * i) + (name == "k2") + ("3" in name), name.upper(), dict([(name, i)])  # noqa: C406
+
+    flashover.reset()
+    fast = flashover.compile(f)
+    for i in (1, 2, 3, 2, 1, 3, 3):
+        same(fast(X, i), f(X, i), 1e-6)
+
+
+class Layers:
+    def __init__(self):
+        self.l1, self.l2 = 2.0, 3.0
+
+
+def test_names_made_of_numbers():
+    def f(o, x, i):
+        setattr(o, f"seen{i}", i)
+        return x * getattr(o, f"l{i}")
+
+    flashover.reset()
+    fast = flashover.compile(f)
+    o, p = Layers(), Layers()
+    for i in (1, 2, 1, 2, 2):
+        same(fast(o, X, i), f(p, X, i), 1e-6)
+        assert vars(o) == vars(p)
+
+
+def test_new_tensor():
+    def f(x, i):
+        return x.new_tensor(i) + x, x.new_tensor([1, 2]), x.new_tensor([i, 1.0], dtype=torch.int64)
+
+    agree(f, [(X, i) for i in range(4)], compiles=4)
+    assert flashover.compile(f, fullgraph=True)(X, 1)[1].dtype == X.dtype

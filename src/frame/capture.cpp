@@ -78,6 +78,15 @@ void release_locks(Interpreter& in) {
   }
 }
 
+void leave_inference_modes(Interpreter& in) {
+  for (; !in.inference_modes.empty(); in.inference_modes.pop_back()) {
+    const Interpreter::InferenceMode& last = in.inference_modes.back();
+    if (!last.entered) continue;
+    Ref done = Ref::steal(PyObject_CallMethod(last.guard.get(), "__exit__", "OOO", Py_None, Py_None, Py_None));
+    PyErr_Clear();
+  }
+}
+
 void leave_dual_levels(Interpreter& in) {
   for (; !in.dual_levels.empty(); in.dual_levels.pop_back()) {
     Ref torch_c = Ref::steal(PyImport_ImportModule("torch._C"));
@@ -320,7 +329,7 @@ Capture run_once(const Subject& subject, bool may_assume, Interpreter::Path stop
         }
         if (!out.declined) {
           // The graph's inputs, in order; a constant of the trace stands among them without a source.
-          out.state = state.changes();
+          out.state = state.changes(stopped != nullptr && !in.inference_modes.empty());
           out.input_sources = in.recorder.tensor_sources();
           for (SourceId id : out.input_sources)
             if (id != kNoSource) out.wanted.push_back(id);
@@ -333,6 +342,7 @@ Capture run_once(const Subject& subject, bool may_assume, Interpreter::Path stop
           }
           if (handled.changed()) out.handled = handled.now() == nullptr ? -1 : maker.make(handled.now());
           maker.effects();
+          leave_inference_modes(in);  // what follows leaves them for real
           {
             // Hooks and autograd Functions of the program run here: interpreted, and without a trace of theirs left.
             HookInstalled hook;
@@ -364,6 +374,7 @@ Capture run_once(const Subject& subject, bool may_assume, Interpreter::Path stop
       }
       PyErr_Clear();
       release_locks(in);
+      leave_inference_modes(in);
       leave_dual_levels(in);
       in.end_generators();
       PyErr_Clear();

@@ -95,12 +95,13 @@ void Journal::whole(PyObject* c) {
     recorder_.detach(c);
     return;
   }
+  if (PyList_Check(c)) e.before = Ref::steal(PyList_GetSlice(c, 0, PyList_GET_SIZE(c)));
+  if (PyList_CheckExact(c)) recorder_.numbers_in(c);
   recorder_.contents(c);  // from here on the trace knows the old contents entirely
   if (PyDict_Check(c)) {
     e.kind = Entry::Kind::kDictAll;
     e.before = ordered_items(c);
   } else if (PyList_Check(c)) {
-    e.before = Ref::steal(PyList_GetSlice(c, 0, PyList_GET_SIZE(c)));
   } else if (PySet_Check(c)) {
     e.kind = Entry::Kind::kSet;
     e.before = Ref::steal(PySequence_List(c));
@@ -126,7 +127,6 @@ void Journal::append(PyObject* list) {
 
 void Journal::cell(PyObject* cell) {
   if (recorder_.detached(cell)) return;
-  recorder_.contents(cell);
   entries_.push_back({Entry::Kind::kCell, Ref::borrow(cell), {}, Ref::borrow(PyCell_GET(cell)), {}});
   recorder_.detach(cell);
 }

@@ -1,5 +1,6 @@
 #include "frame/numbers.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -20,24 +21,46 @@ binaryfunc arithmetic(int op) {
   switch (op % kInPlace) {
     case 0:
       return PyNumber_Add;
+    case 1:
+      return PyNumber_And;
     case 2:
       return PyNumber_FloorDivide;
+    case 3:
+      return PyNumber_Lshift;
     case 5:
       return PyNumber_Multiply;
     case 6:
       return PyNumber_Remainder;
+    case 7:
+      return PyNumber_Or;
     case 8:
       return power;
+    case 9:
+      return PyNumber_Rshift;
     case 10:
       return PyNumber_Subtract;
     case 11:
       return PyNumber_TrueDivide;
+    case 12:
+      return PyNumber_Xor;
     default:
       return nullptr;
   }
 }
 
 bool is_number(PyObject* o) { return PyFloat_CheckExact(o) || PyLong_CheckExact(o); }
+// What the trace may hold by address.
+bool may_stand(PyObject* o) { return is_number(o) || (PyUnicode_CheckExact(o) && PyUnicode_GET_LENGTH(o) > 0); }
+
+constexpr unaryfunc kUnary[] = {PyNumber_Negative, PyNumber_Positive, PyNumber_Invert};
+
+PyObject* formatted(PyObject* v, int conversion, PyObject* spec) {
+  Ref value = conversion == 0   ? Ref::borrow(v)
+              : conversion == 1 ? Ref::steal(PyObject_Str(v))
+              : conversion == 2 ? Ref::steal(PyObject_Repr(v))
+                                : Ref::steal(PyObject_ASCII(v));
+  return value ? PyObject_Format(value.get(), spec) : nullptr;
+}
 
 std::shared_ptr<PyObject> shared(PyObject* o) {
   return std::shared_ptr<PyObject>(Py_NewRef(o), [](PyObject* p) { Py_DECREF(p); });
@@ -56,7 +79,9 @@ PyObject* run(const NumberStep& s, const std::vector<PyObject*>& values, PyObjec
     case Kind::kBinary:
       return arithmetic(s.op)(value(s.a), value(s.b));
     case Kind::kUnary:
-      return PyNumber_Negative(value(s.a));
+      return kUnary[s.op](value(s.a));
+    case Kind::kFormat:
+      return formatted(value(s.a), s.op, s.object.get());
     case Kind::kCall: {
       PyObject* args[3] = {nullptr, value(s.a), s.b < 0 ? nullptr : value(s.b)};
       return PyObject_Vectorcall(s.object.get(), args + 1, s.b < 0 ? 1 : 2, nullptr);
@@ -69,7 +94,9 @@ PyObject* run(const NumberStep& s, const std::vector<PyObject*>& values, PyObjec
 
 // Functions of numbers that give the same for the same.
 bool is_pure_function(PyObject* f) {
-  if (f == reinterpret_cast<PyObject*>(&PyFloat_Type) || f == reinterpret_cast<PyObject*>(&PyLong_Type)) return true;
+  if (f == reinterpret_cast<PyObject*>(&PyFloat_Type) || f == reinterpret_cast<PyObject*>(&PyLong_Type) ||
+      f == reinterpret_cast<PyObject*>(&PyUnicode_Type))
+    return true;
   if (!PyCFunction_Check(f)) return false;
   PyObject* module = PyCFunction_GET_SELF(f);
   if (module == nullptr || !PyModule_Check(module)) return false;
@@ -78,7 +105,7 @@ bool is_pure_function(PyObject* f) {
   if (name == nullptr) return false;
   if (std::strcmp(name, "math") == 0) return true;
   if (std::strcmp(name, "builtins") != 0) return false;
-  for (const char* known : {"abs", "max", "min", "pow", "round"})
+  for (const char* known : {"abs", "max", "min", "pow", "divmod", "repr", "round"})
     if (std::strcmp(reinterpret_cast<PyCFunctionObject*>(f)->m_ml->ml_name, known) == 0) return true;
   return false;
 }
@@ -86,6 +113,13 @@ bool is_pure_function(PyObject* f) {
 }  // namespace
 
 PyObject* own_number(PyObject* number) {
+  if (PyUnicode_CheckExact(number)) {
+    const Py_ssize_t n = PyUnicode_GET_LENGTH(number);
+    if (n == 0) return nullptr;  // there is only one
+    PyObject* made = PyUnicode_New(n, PyUnicode_MAX_CHAR_VALUE(number));
+    if (made != nullptr) PyUnicode_CopyCharacters(made, 0, number, 0, n);
+    return made;
+  }
   if (PyFloat_CheckExact(number)) return PyFloat_FromDouble(PyFloat_AS_DOUBLE(number));
   auto* from = reinterpret_cast<PyLongObject*>(number);
 #if PY_VERSION_HEX < 0x030C0000
@@ -176,7 +210,7 @@ PyObject* Numbers::item(PyObject* tensor) {
   for (const trace::HostValue::Step& step : host->steps) {
     Ref next;
     if (step.op == 'n') {
-      next = Ref::steal(negative(now));
+      next = Ref::steal(unary(now, PyNumber_Negative));
     } else {
       Ref other;
       if (step.value != kNoValue) {
@@ -209,7 +243,7 @@ Ref Numbers::rounded(PyObject* o) {
 
 int32_t Numbers::step_or_constant(PyObject* o) {
   if (const int32_t known = step_of(o); known >= 0) return known;
-  if (!is_number(o)) return -1;
+  if (!may_stand(o)) return -1;
   NumberStep s;
   s.object = shared(o);
   add(std::move(s), Py_NewRef(o));
@@ -218,9 +252,9 @@ int32_t Numbers::step_or_constant(PyObject* o) {
 
 PyObject* Numbers::binary(PyObject* a, PyObject* b, int op) {
   const binaryfunc f = arithmetic(op);
-  if (f == nullptr || !is_number(a) || !is_number(b)) return nullptr;
+  if (f == nullptr || !may_stand(a) || !may_stand(b)) return nullptr;
   Ref value = Ref::steal(f(a, b));
-  if (!value || !is_number(value.get())) {
+  if (!value || !may_stand(value.get())) {
     PyErr_Clear();  // what eager raises, it raises for these values
     return nullptr;
   }
@@ -232,19 +266,86 @@ PyObject* Numbers::binary(PyObject* a, PyObject* b, int op) {
   return Py_NewRef(add(std::move(s), value.release()));
 }
 
-PyObject* Numbers::negative(PyObject* a) {
+PyObject* Numbers::unary(PyObject* a, unaryfunc f) {
+  const auto* at = std::find(std::begin(kUnary), std::end(kUnary), f);
+  if (at == std::end(kUnary) || !is_number(a)) return nullptr;
+  Ref value = Ref::steal(f(a));
+  if (!value || !is_number(value.get())) {
+    PyErr_Clear();
+    return nullptr;
+  }
   NumberStep s;
   s.kind = NumberStep::Kind::kUnary;
+  s.op = static_cast<int32_t>(at - std::begin(kUnary));
   s.a = step_of(a);
-  return Py_NewRef(add(std::move(s), PyNumber_Negative(a)));
+  return Py_NewRef(add(std::move(s), value.release()));
+}
+
+PyObject* Numbers::format(PyObject* a, int conversion, PyObject* spec) {
+  if (!is(a) || (spec != nullptr && is(spec))) return nullptr;
+  Ref value = Ref::steal(formatted(a, conversion, spec));
+  if (!value || !may_stand(value.get())) {
+    PyErr_Clear();
+    return nullptr;
+  }
+  NumberStep s;
+  s.kind = NumberStep::Kind::kFormat;
+  s.op = conversion;
+  s.a = step_of(a);
+  if (spec != nullptr) s.object = shared(spec);
+  return Py_NewRef(add(std::move(s), value.release()));
+}
+
+PyObject* Numbers::join(PyObject* const* parts, int count) {
+  bool any = false;
+  for (int i = 0; i < count; ++i) {
+    any = any || is(parts[i]);
+    if (!PyUnicode_CheckExact(parts[i])) return nullptr;
+  }
+  if (!any) return nullptr;
+  Ref all = Ref::steal(PyUnicode_New(0, 0));
+  for (int i = 0; i < count; ++i) {
+    if (PyUnicode_GET_LENGTH(parts[i]) == 0) continue;
+    if (PyUnicode_GET_LENGTH(all.get()) == 0)
+      all = Ref::borrow(parts[i]);
+    else
+      all = Ref::steal(is(all.get()) || is(parts[i]) ? binary(all.get(), parts[i], 0)
+                                                     : PyUnicode_Concat(all.get(), parts[i]));
+    if (!all) throw Declined("a string could not be put together");
+  }
+  return all.release();
 }
 
 PyObject* Numbers::call(PyObject* function, PyObject* const* args, size_t nargs) {
-  if (nargs < 1 || nargs > 2 || !is_pure_function(function)) return nullptr;
+  if (nargs == 1 && function == reinterpret_cast<PyObject*>(&PyBool_Type) && is(args[0])) {
+    const int known = truth(args[0]);
+    return known < 0 ? nullptr : PyBool_FromLong(known);
+  }
   for (size_t i = 0; i < nargs; ++i)
     if (!is_number(args[i])) return nullptr;
+  const auto named = [&](const char* name) {
+    return PyCFunction_Check(function) &&
+           std::strcmp(reinterpret_cast<PyCFunctionObject*>(function)->m_ml->ml_name, name) == 0;
+  };
+  if (nargs < 1 || !is_pure_function(function)) return nullptr;
+  if (named("divmod")) {
+    Ref a = Ref::steal(nargs == 2 ? binary(args[0], args[1], 2) : nullptr);
+    Ref b = Ref::steal(a ? binary(args[0], args[1], 6) : nullptr);
+    return b ? PyTuple_Pack(2, a.get(), b.get()) : nullptr;
+  }
+  if (nargs > 2) {  // the first of the largest, two by two
+    if (!named("max") && !named("min")) return nullptr;
+    Ref best = Ref::borrow(args[0]);
+    for (size_t i = 1; best && i < nargs; ++i) {
+      PyObject* two[] = {best.get(), args[i]};
+      best = Ref::steal(is(two[0]) || is(two[1]) ? call(function, two, 2)
+                                                 : PyObject_Vectorcall(function, two, 2, nullptr));
+    }
+    if (!best) PyErr_Clear();
+    return best.release();
+  }
   Ref value = Ref::steal(PyObject_Vectorcall(function, args, nargs, nullptr));
-  if (!value || !is_number(value.get())) {
+  if (!value || !may_stand(value.get())) {
     PyErr_Clear();
     return nullptr;
   }
@@ -371,6 +472,10 @@ void Numbers::read_deep(PyObject* o, int depth) {
 
 PyObject* Numbers::symbols(PyObject* o, int depth) {
   if (const int32_t step = step_of(o); step >= 0) {
+    if (!is_number(o)) {
+      read_step(step);
+      return Py_NewRef(o);
+    }
     Ref& symbol = symbols_[static_cast<size_t>(step)];
     if (!symbol) {
       int32_t input = -1;

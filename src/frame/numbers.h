@@ -5,7 +5,8 @@
 // What Python computes with such objects is written down as steps, which run again before each call of the compiled
 // code, by CPython's own arithmetic; what reaches a tensor operation becomes an input of the graph. Comparisons become
 // checks, as guards are: a call where one goes the other way is another call. Whoever looks at such a number in any
-// other way gets its value, and that value is guarded.
+// other way gets its value, and that value is guarded. So it is with strings that show such numbers ("step 3"), as long
+// as they are only put together and handed on.
 //
 //   Promises  a step that raises, gives another type or a failing check is a miss, before anything of the call ran
 #pragma once
@@ -28,13 +29,14 @@ class Session;
 namespace flashover::frame {
 
 struct NumberStep {
-  enum class Kind : uint8_t { kSource, kItem, kConstant, kBinary, kUnary, kCall, kRound };
+  enum class Kind : uint8_t { kSource, kItem, kConstant, kBinary, kUnary, kCall, kRound, kFormat };
   Kind kind = Kind::kConstant;
   int32_t a = -1, b = -1;     // earlier steps; kSource, kItem: index in Capture::wanted (a source until the trace ends)
-  int32_t op = 0;             // kBinary: the argument of BINARY_OP; kUnary: 0 is minus
+  int32_t op = 0;             // kBinary: the argument of BINARY_OP; kUnary: 0 is minus, 1 plus, 2 ~;
+                              // kFormat: as FORMAT_VALUE's
   DType dtype = DType::kF64;  // kItem: of the tensor; kRound: kF32
-  std::shared_ptr<PyObject> object;  // kConstant: the number; kCall: the function
-  PyTypeObject* type = nullptr;      // of the result: float or int
+  std::shared_ptr<PyObject> object;  // kConstant: the number; kCall: the function; kFormat: how, or null
+  PyTypeObject* type = nullptr;      // of the result: float, int or str
 };
 struct NumberCheck {
   int32_t a = -1, b = -1;
@@ -73,7 +75,9 @@ class Numbers {
   PyObject* item(PyObject* tensor);  // null: not a number that follows from inputs
   // Results are new references; null: not taken (the operands are to be read()).
   PyObject* binary(PyObject* a, PyObject* b, int op);
-  PyObject* negative(PyObject* a);
+  PyObject* unary(PyObject* a, unaryfunc f);
+  PyObject* format(PyObject* a, int conversion, PyObject* spec);  // as FORMAT_VALUE does
+  PyObject* join(PyObject* const* parts, int count);              // strings, made of numbers or not
   PyObject* call(PyObject* function, PyObject* const* args, size_t nargs);
   int compare(PyObject* a, PyObject* b, int op);  // -1: not taken
   int truth(PyObject* a);                         // -1: not taken

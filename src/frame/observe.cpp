@@ -446,7 +446,8 @@ PyObject* Recorder::type_lookup(PyTypeObject* type, PyObject* name, Py_ssize_t s
   if (found == nullptr) {
     fact(FactKind::kTypeLacks, t, name, start);
   } else {
-    reach(SourceKind::kTypeLookup, t, start, name, found);
+    PyObject* seen = read(SourceKind::kTypeLookup, t, start, name, found);
+    if (seen != found) lookups_[LookupKey{type, name, start}] = found = seen;
   }
   return found;
 }
@@ -572,7 +573,7 @@ void Recorder::contents(PyObject* c) {
     fact(FactKind::kLength, id, nullptr, n);
     for (Py_ssize_t i = 0; i < n; ++i) {
       Ref item = Ref::borrow(PySequence_Fast_GET_ITEM(c, i));
-      reach(SourceKind::kSequenceItem, id, i, nullptr, item.get());
+      if (!numbers.is(item.get())) reach(SourceKind::kSequenceItem, id, i, nullptr, item.get());
     }
   } else if (PyDict_Check(c)) {
     if (PyDict_GET_SIZE(c) > kMaxElements) throw Declined("a very large dict was read whole");
@@ -642,6 +643,17 @@ void Recorder::default_factory(PyObject* dict) {
   Ref factory = Ref::steal(PyObject_GetAttr(dict, name));
   if (!factory) throw Declined("a defaultdict without a default_factory");
   reach(SourceKind::kSlot, id, -1, name, factory.get());
+}
+
+void Recorder::numbers_in(PyObject* list) {
+  const SourceId id = source_of(list);
+  if (changing == nullptr || changing->empty() || id == kNoSource || detached(list)) return;
+  for (Py_ssize_t i = 0; i < std::min(PyList_GET_SIZE(list), kMaxElements); ++i) {
+    PyObject* item = PyList_GET_ITEM(list, i);
+    if (!PyFloat_CheckExact(item) && !PyLong_CheckExact(item)) continue;
+    if (PyObject* seen = read(SourceKind::kSequenceItem, id, i, nullptr, item); seen != item)
+      PyList_SetItem(list, i, Py_NewRef(seen));
+  }
 }
 
 void Recorder::dict_contents(PyObject* dict, PyObject* items) {

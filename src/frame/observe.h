@@ -76,7 +76,8 @@ class Recorder {
   void length(PyObject* container);                   // old container: its length was seen
   void contents(PyObject* container);                 // every element becomes reachable; deep: nested containers too
   void contents_deep(PyObject* o, int depth = 0);
-  void default_factory(PyObject* dict);                 // of a defaultdict, which a key that is not there asks
+  void default_factory(PyObject* dict);  // of a defaultdict, which a key that is not there asks
+  void numbers_in(PyObject* list);       // an old list, about to be written: what the program is to see of its numbers
   void dict_contents(PyObject* dict, PyObject* items);  // (key, value) pairs in order: all that it held before the call
   void same_or_distinct(PyObject* a, PyObject* b);      // `a is b` was evaluated
   void identity(PyObject* o);                           // id(o) was seen

@@ -335,6 +335,8 @@ void RecipeMaker::frames(const Snapshot& snapshot) {
   }
   // Left out of the trace, but what follows leaves them.
   for (const Ref& range : in_.ranges) step(RecipeStep::Kind::kEnter, nullptr, {make(range.get())});
+  for (const Interpreter::InferenceMode& m : in_.inference_modes)
+    if (m.entered) step(RecipeStep::Kind::kEnter, nullptr, {make(m.guard.get())});
   capture_.calls = true;
 }
 
@@ -342,6 +344,8 @@ int32_t RecipeMaker::make_object(PyObject* o) {
   using Kind = RecipeStep::Kind;
   PyTypeObject* t = Py_TYPE(o);
   auto* type = reinterpret_cast<PyObject*>(t);
+  for (const Interpreter::InferenceMode& m : in_.inference_modes)
+    if (m.guard.get() == o) return step(Kind::kReduced, type, {make(m.on ? Py_True : Py_False)}, 1);
   auto sequence = [&] {
     std::vector<int32_t> items;
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i) items.push_back(make(PySequence_Fast_GET_ITEM(o, i)));
@@ -608,7 +612,7 @@ void RecipeMaker::effects() {
       case Journal::Entry::Kind::kCell:
         if (PyCell_GET(t) == nullptr)
           emit(Kind::kCellSet, {target});
-        else if (PyCell_GET(t) != e.before.get())
+        else
           emit(Kind::kCellSet, {target, make(PyCell_GET(t))});
         break;
       case Journal::Entry::Kind::kClassAttribute: {

@@ -112,7 +112,7 @@ const char* TorchState::changed() const {
   return nullptr;
 }
 
-std::vector<StateChange> TorchState::changes() const {
+std::vector<StateChange> TorchState::changes(bool inference_mode) const {
   std::vector<StateChange> out;
   for (const Item& item : items_) {
     Ref now = Ref::steal(call(item.get, item.args));
@@ -121,6 +121,7 @@ std::vector<StateChange> TorchState::changes() const {
       continue;
     }
     if (equal(now.get(), item.value.get())) continue;
+    if (inference_mode && std::strcmp(item.name, "is_inference_mode_enabled") == 0) continue;
     if (item.set == nullptr) throw Declined(std::string("torch's state is changed: ") + item.name);
     out.push_back({item.set, item.args, now.release()});
   }

@@ -16,7 +16,7 @@ class TorchState {
   void restore();
   Ref value_of(const char* getter) const;  // as noted; null if there is no such row
   // What to call so that torch goes from what this noted to how it is now. Throws Declined for what has no switch.
-  std::vector<StateChange> changes() const;
+  std::vector<StateChange> changes(bool inference_mode = false) const;
 
  private:
   void function_modes_to_depth() const;

@@ -331,12 +331,24 @@ bool Recorder::item_as_symbol(Stack& stack) {
 
 // A number is converted as in eager whatever its value is where the result is floating, or floating tensors are
 // compared; elsewhere the value decides (overflow, truncation).
-bool Recorder::numbers_fit(const std::vector<TensorType>& outs) const {
+bool Recorder::numbers_fit(const OpFacts& facts, const std::vector<TensorType>& outs) const {
   const auto every = [&](auto&& test) {
     return std::all_of(outs.begin(), outs.end(),
                        [&](const TensorType& t) { return t.dtype == DType::kUndefined || test(t.dtype); });
   };
   if (every([](DType d) { return is_floating(d); })) return true;
+  // Wide integers hold what such numbers may be (frame::evaluate).
+  const auto wide = [](DType d) { return d == DType::kI64 || d == DType::kI32; };
+  static constexpr std::string_view kOfIntegers[] = {
+      "aten.full", "aten.add",   "aten.sub", "aten.rsub", "aten.mul", "aten.fill", "aten.add_", "aten.sub_",
+      "aten.mul_", "aten.fill_", "aten.eq",  "aten.ne",   "aten.lt",  "aten.le",   "aten.gt",   "aten.ge"};
+  const std::string_view name = std::string_view(facts.schema.name).substr(0, facts.schema.name.rfind('.'));
+  if (std::find(std::begin(kOfIntegers), std::end(kOfIntegers), name) != std::end(kOfIntegers) &&
+      every([&](DType d) { return wide(d) || d == DType::kBool; }) &&
+      std::all_of(operands_.begin(), operands_.end(),
+                  [&](const Operand& o) { return wide(graph_.type(o.value).dtype); }) &&
+      (name != "aten.full" || every(wide)))
+    return true;
   if (!every([](DType d) { return is_floating(d) || d == DType::kBool; })) return false;
   return std::all_of(operands_.begin(), operands_.end(), [&](const Operand& o) {
     const TensorType& t = graph_.type(o.value);

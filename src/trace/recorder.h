@@ -114,7 +114,7 @@ class Recorder final : public Session {
   bool any_symbols(const OpFacts& facts, const Stack& stack, size_t base) const;
   void read_symbols(const OpFacts& facts, Stack& stack, size_t base, bool all);
   bool item_as_symbol(Stack& stack);
-  bool numbers_fit(const std::vector<TensorType>& outs) const;
+  bool numbers_fit(const OpFacts& facts, const std::vector<TensorType>& outs) const;
   bool call_on_constants(OpFacts& facts, Stack& stack, size_t base);
   bool overlaps(const OpFacts& facts) const;
   void check_devices(const OpFacts& facts) const;

@@ -293,6 +293,40 @@ PyObject* tensor_of_number(Interpreter& in, PyObject* f, PyObject* const* args, 
   return in.call(full.get(), all + 1, 2, names.get());
 }
 
+// tensor.new_tensor(data): torch.tensor(data) of its dtype on its device. (Torch's own wants to know the backend's
+// key.) Null without an error: another function.
+PyObject* call_new_tensor(Interpreter& in, PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames) {
+  const bool unbound = Py_TYPE(f) == &PyMethodDescr_Type;
+  if (!unbound && !PyCFunction_Check(f)) return nullptr;
+  const char* name = unbound ? reinterpret_cast<PyMethodDescrObject*>(f)->d_method->ml_name
+                             : reinterpret_cast<PyCFunctionObject*>(f)->m_ml->ml_name;
+  if (name[0] != 'n' || std::strcmp(name, "new_tensor") != 0) return nullptr;
+  PyObject* self = unbound ? (nargs > 0 ? args[0] : nullptr) : PyCFunction_GET_SELF(f);
+  const size_t first = unbound ? 1 : 0;
+  if (self == nullptr || !is_tensor(self) || nargs != first + 1) return nullptr;
+  static PyObject *const dtype = PyUnicode_InternFromString("dtype"), *const device =
+                                                                          PyUnicode_InternFromString("device");
+  Ref own_dtype = Ref::steal(in.get_attr(self, dtype)), own_device = Ref::steal(in.get_attr(self, device));
+  Ref make = Ref::steal(PyObject_GetAttrString(PyDict_GetItemString(PyImport_GetModuleDict(), "torch"), "tensor"));
+  Ref names = Ref::steal(PyList_New(0));
+  if (!own_dtype || !own_device || !make || !names) return nullptr;
+  std::vector<PyObject*> given{nullptr, args[first]};
+  bool has_dtype = false, has_device = false;
+  for (Py_ssize_t i = 0; kwnames != nullptr && i < PyTuple_GET_SIZE(kwnames); ++i) {
+    PyObject *key = PyTuple_GET_ITEM(kwnames, i), *value = args[nargs + static_cast<size_t>(i)];
+    const bool is_dtype = PyUnicode_Compare(key, dtype) == 0, is_device = PyUnicode_Compare(key, device) == 0;
+    if ((is_dtype || is_device) && value == Py_None) continue;
+    has_dtype |= is_dtype;
+    has_device |= is_device;
+    PyList_Append(names.get(), key);
+    given.push_back(value);
+  }
+  if (!has_dtype) PyList_Append(names.get(), dtype), given.push_back(own_dtype.get());
+  if (!has_device) PyList_Append(names.get(), device), given.push_back(own_device.get());
+  Ref keywords = Ref::steal(PyList_AsTuple(names.get()));
+  return keywords ? in.call(make.get(), given.data() + 1, 1, keywords.get()) : nullptr;
+}
+
 // operator.itemgetter, attrgetter and methodcaller do what the expressions do.
 PyObject* call_getter(Interpreter& in, PyObject* f, PyObject* o) {
   ++in.uninterpreted;
@@ -329,6 +363,13 @@ PyObject* call_getter(Interpreter& in, PyObject* f, PyObject* o) {
     PyTuple_SET_ITEM(all.get(), i, value.release());
   }
   return all.release();
+}
+
+bool is_append(PyObject* f) {
+  const char* name = PyCFunction_Check(f)                ? reinterpret_cast<PyCFunctionObject*>(f)->m_ml->ml_name
+                     : Py_TYPE(f) == &PyMethodDescr_Type ? reinterpret_cast<PyMethodDescrObject*>(f)->d_method->ml_name
+                                                         : "";
+  return std::strcmp(name, "append") == 0;
 }
 
 // C callables that only move objects about.
@@ -428,6 +469,12 @@ bool Interpreter::call_with_numbers(PyObject* f, PyObject* const* args, size_t n
     *result = call(f, given.data() + 1, nargs, kwnames);
     return true;
   }
+  // Whoever is given a string may look at its letters, and a dict made of pairs looks at its keys.
+  for (size_t i = 0; i < count; ++i)
+    if (PyUnicode_CheckExact(args[i]) && !is_append(f)) numbers.read(args[i]);
+  if (f == reinterpret_cast<PyObject*>(&PyDict_Type))
+    for (size_t i = 0; i < nargs; ++i)
+      if (!PyDict_CheckExact(args[i])) numbers.read_deep(args[i]);
   if (only_moves(f)) return false;
   if (Py_TYPE(f) == &PyMethodDescr_Type && PyDescr_TYPE(f) == &PyDict_Type &&
       std::strcmp(reinterpret_cast<PyMethodDescrObject*>(f)->d_method->ml_name, "get") == 0) {
@@ -484,6 +531,8 @@ PyObject* Interpreter::call(PyObject* f, PyObject* const* args, size_t nargs, Py
     tail_ = tail;
     return call(PyInstanceMethod_GET_FUNCTION(f), args, nargs, kwnames);
   }
+  if (PyObject* made = session != nullptr ? call_new_tensor(*this, f, args, nargs, kwnames) : nullptr) return made;
+  if (PyErr_Occurred()) return nullptr;
   if (PyObject* result = nullptr; call_with_numbers(f, args, nargs, kwnames, &result)) return result;
   if (PyCFunction_Check(f)) {
     const Native* n = native_function(f);

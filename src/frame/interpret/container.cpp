@@ -83,7 +83,10 @@ PyObject* Interpreter::subscript(PyObject* o, PyObject* key) {
   if (plain) return PyObject_GetItem(o, key);
   o = behind_proxy(recorder, o);
   PyTypeObject* t = Py_TYPE(o);
-  if (recorder.numbers.any()) recorder.numbers.read_deep(key);
+  if (recorder.numbers.any()) {
+    recorder.numbers.read_deep(key);
+    recorder.numbers.read(o);
+  }
   if (is_tensor(o)) {
     recorder.specials(t);
     consume(key);
@@ -185,6 +188,7 @@ int Interpreter::set_subscript(PyObject* o, PyObject* key, PyObject* value) {
 
 PyObject* Interpreter::iterator(PyObject* o) {
   if (plain) return PyObject_GetIter(o);
+  if (recorder.numbers.any()) recorder.numbers.read(o);
   recorder.not_opaque(o);
   PyTypeObject* t = Py_TYPE(o);
   look_special(o, "__iter__");
@@ -247,7 +251,7 @@ int Interpreter::contains(PyObject* c, PyObject* item) {
   c = behind_proxy(recorder, c);
   recorder.not_opaque(c);
   if (recorder.numbers.any()) {
-    recorder.numbers.read_deep(c);
+    if (!PyDict_CheckExact(c)) recorder.numbers.read_deep(c);  // (a dict's keys are no numbers that change)
     recorder.numbers.read_deep(item);
   }
   PyTypeObject* t = Py_TYPE(c);
@@ -326,13 +330,19 @@ PyObject* Interpreter::binary(PyObject* a, PyObject* b, int op) {
     recorder.numbers.read(b);
   }
   if (!(is_plain(a) && is_plain(b))) {
+    // Lists and tuples are put together, and what is in them only moves.
+    const bool joins = op % kFirstInPlace == 0 && ((PyList_CheckExact(a) && PyList_CheckExact(b)) ||
+                                                   (PyTuple_CheckExact(a) && PyTuple_CheckExact(b)));
     for (PyObject* o : {a, b}) {
       if (is_plain(o)) continue;
       if (is_tensor(o)) {
         recorder.specials(Py_TYPE(o));
         continue;
       }
-      consume(o);
+      if (joins)
+        look_through(o);
+      else
+        consume(o);
       if (Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE) {
         std::string name = row.special;
         look_special(o, ("__" + name + "__").c_str());
@@ -352,7 +362,7 @@ PyObject* Interpreter::unary(PyObject* o, unaryfunc f) {
   if (plain) return f(o);
   recorder.not_opaque(o);
   if (recorder.numbers.is(o)) {
-    if (f == PyNumber_Negative) return recorder.numbers.negative(o);
+    if (PyObject* known = recorder.numbers.unary(o, f)) return known;
     recorder.numbers.read(o);
   }
   if (!is_plain(o)) {

@@ -209,7 +209,10 @@ PyObject* Interpreter::run_frame(PyThreadState* tstate, _PyInterpreterFrame* fra
     if (const Library library = library_code(frame->f_code); library != Library::kNo) {
       const int args = library == Library::kUnseen ? 0 : frame->f_code->co_argcount + frame->f_code->co_kwonlyargcount;
       for (int i = 0; i < args; ++i)
-        if (frame->localsplus[i] != nullptr) recorder.whole(frame->localsplus[i]);
+        if (frame->localsplus[i] != nullptr) {
+          recorder.numbers.read_deep(frame->localsplus[i]);
+          recorder.whole(frame->localsplus[i]);
+        }
       ++uninterpreted;
       PyObject* result = _PyEval_EvalFrameDefault(tstate, frame, throwflag);
       --uninterpreted;
@@ -751,7 +754,8 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
           }
           case BUILD_STRING: {
             Ref empty = Ref::steal(PyUnicode_New(0, 0));
-            PyObject* s = _PyUnicode_JoinArray(empty.get(), sp - arg, arg);
+            PyObject* s = !plain && recorder.numbers.any() ? recorder.numbers.join(sp - arg, arg) : nullptr;
+            if (s == nullptr) s = _PyUnicode_JoinArray(empty.get(), sp - arg, arg);
             for (int i = 0; i < arg; ++i) Py_DECREF(POP());
             if (s == nullptr) goto error;
             PUSH(s);

@@ -146,8 +146,13 @@ class Interpreter {
   bool switched = false;          // the program set a switch of torch's
   Ref autocast_cache;             // what torch.is_autocast_cache_enabled() says to the program
   std::vector<Ref> dual_levels;   // of torch.autograd.forward_ad, entered and not left yet
-  std::vector<Ref> locks;         // acquired by the program and not released yet
-  int uninterpreted = 0;          // > 0: frames run in CPython's own evaluator, effects stay
+  struct InferenceMode {
+    Ref guard;
+    bool on, entered = false;
+  };
+  std::vector<InferenceMode> inference_modes;  // made by the trace and not left yet, in the order they were entered
+  std::vector<Ref> locks;                      // acquired by the program and not released yet
+  int uninterpreted = 0;                       // > 0: frames run in CPython's own evaluator, effects stay
 
  private:
   friend struct NativeCalls;

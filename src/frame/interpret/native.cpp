@@ -138,6 +138,27 @@ PyObject* do_exit_dual_level(const NativeCall& c) {
   return done.release();
 }
 
+PyObject* do_make_inference_mode(const NativeCall& c) {
+  Ref made = Ref::steal(c.run());
+  if (made) c.in.inference_modes.push_back({Ref::borrow(made.get()), c.nargs == 0 || c.args[0] == Py_True});
+  return made.release();
+}
+PyObject* do_inference_mode(const NativeCall& c, bool enters) {
+  auto& modes = c.in.inference_modes;
+  const auto at = std::find_if(modes.begin(), modes.end(), [&](const auto& m) {
+    return c.nargs > 0 && m.guard.get() == c.args[0];  // (pybind11's methods are functions)
+  });
+  if (at == modes.end() || at->entered == enters) throw Declined("an inference mode from before the call is left");
+  Ref done = Ref::steal(c.run());
+  Interpreter::InferenceMode mode = std::move(*at);
+  modes.erase(at);
+  mode.entered = enters;
+  if (enters) modes.push_back(std::move(mode));
+  return done.release();
+}
+PyObject* do_enter_inference_mode(const NativeCall& c) { return do_inference_mode(c, true); }
+PyObject* do_leave_inference_mode(const NativeCall& c) { return do_inference_mode(c, false); }
+
 // The trace turns the cache of autocast off; the program sees what it would see.
 PyObject* do_autocast_cache(const NativeCall& c) {
   return c.in.autocast_cache ? Py_NewRef(c.in.autocast_cache.get()) : c.run();
@@ -607,7 +628,8 @@ const Row kMethods[] = {
     {"torch:DisableTorchFunctionSubclass", "*", kShares},
     {"torch:DisableTorchFunction", "*", kShares},
     {"torch._C:DisableTorchFunctionSubclass", "*", kShares},
-    {"torch._C:_InferenceMode", "*", kShares},
+    {"torch._C:_InferenceMode", "__enter__", kShares, do_enter_inference_mode},
+    {"torch._C:_InferenceMode", "__exit__", kShares, do_leave_inference_mode},
     {"torch._C:_AutoDispatchBelowAutograd", "*", kShares},
     {"torch._C:_DisableAutocast", "*", kShares},
     {"torch._C:_DisableFuncTorch", "*", kShares},
@@ -634,9 +656,10 @@ const Row kTypes[] = {
     {"weakref", "ref", kShares},
     {"torch", "Size device dtype finfo iinfo Generator", kReads | kShares},
     {"torch._C",
-     "DisableTorchFunctionSubclass DisableTorchFunction _InferenceMode _AutoDispatchBelowAutograd "
+     "DisableTorchFunctionSubclass DisableTorchFunction _AutoDispatchBelowAutograd "
      "_DisableAutocast _DisableFuncTorch _ForceDispatchKeyGuard _IncludeDispatchKeyGuard _ExcludeDispatchKeyGuard",
      kShares},
+    {"torch._C", "_InferenceMode", kShares, do_make_inference_mode},
 };
 
 // Tensor methods whose result leaves the world of tensors in a way the dispatcher does not see, or that write to what
@@ -778,7 +801,9 @@ class Table {
           if (PyCFunction_Check(inner)) def = reinterpret_cast<PyCFunctionObject*>(inner)->m_ml;
         }
         if (PyInstanceMethod_Check(value) && PyCFunction_Check(PyInstanceMethod_GET_FUNCTION(value))) {
-          if (all) functions.emplace(Py_NewRef(PyInstanceMethod_GET_FUNCTION(value)), native);  // made by pybind11
+          const char* name = PyUnicode_Check(key) ? PyUnicode_AsUTF8(key) : nullptr;  // made by pybind11
+          if (all || (name != nullptr && std::find(names.begin(), names.end(), name) != names.end()))
+            functions.emplace(Py_NewRef(PyInstanceMethod_GET_FUNCTION(value)), native);
           continue;
         }
         if (all && Py_TYPE(value) == &PyProperty_Type) {  // pybind11's members

@@ -177,7 +177,11 @@ int load_method(Interpreter& in, PyObject* o, PyObject* name, PyObject** out) {
 }
 
 PyObject* format_value(Interpreter& in, PyObject* v, int conversion, PyObject* spec) {
-  if (!in.plain) in.recorder.numbers.read_deep(v);
+  if (!in.plain && in.recorder.numbers.any()) {
+    if (PyObject* known = in.recorder.numbers.format(v, conversion, spec)) return known;
+    in.recorder.numbers.read_deep(v);
+    if (spec != nullptr) in.recorder.numbers.read(spec);
+  }
   if (PyUnicode_CheckExact(v) && conversion != 2 && spec == nullptr && conversion != 3) return Py_NewRef(v);
   in.consume(v);
   Ref value = Ref::borrow(v);

@@ -71,7 +71,8 @@ bool empty_permuted(In in, Types& outs) {
 }
 bool full(In in, Types& outs) {
   auto sizes = sizes_of(arg(in, 0));
-  if (sizes && tensor(in, 1) && dtype_of(arg(in, 2))) return make(in, 2, DType::kF64, *sizes, outs);
+  if (const TensorType* number = sizes ? tensor(in, 1) : nullptr)
+    return make(in, 2, is_floating(number->dtype) ? in.default_dtype : DType::kI64, *sizes, outs);
   return sizes && is_scalar(arg(in, 1)) && make(in, 2, number_dtype(in, arg(in, 1)), *sizes, outs);
 }
 bool scalar_tensor(In in, Types& outs) { return make(in, 1, in.default_dtype, {}, outs); }
