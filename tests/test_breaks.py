@@ -259,3 +259,36 @@ def test_generators_that_die_unfinished_while_captured() -> None:
     x = torch.randn(3)
     for _ in range(3):
         assert torch.equal(flashover.compile(f, backend="eager")(x), f(x))
+
+
+def test_break_inside_inference_mode():
+    log: list[float] = []
+
+    def f(x, twice):
+        y = x * 2
+        with torch.inference_mode():
+            z = y.sin()
+            log.append(float(z.sum()))
+            with torch.inference_mode(twice):
+                z = z.cos() + y
+                log.append(float(z.sum()))
+            z = z + 1
+            on = torch.is_inference_mode_enabled()
+        return z * 2, on, torch.is_inference_mode_enabled(), y * 3
+
+    flashover.reset()
+    fast = flashover.compile(f)
+    before = flashover.compile_stats()["frames"]
+    x = torch.linspace(0, 1, 6).requires_grad_()
+    for twice in (True, True, False):
+        got, wanted = fast(x, twice), f(x, twice)
+        for a, b in zip(got, wanted, strict=True):
+            if torch.is_tensor(a):
+                torch.testing.assert_close(a, b)
+                assert a.requires_grad == b.requires_grad
+            else:
+                assert a == b
+        assert log[:2] == pytest.approx(log[2:])
+        log.clear()
+    assert flashover.compile_stats()["frames"] - before >= 3
+    assert not torch.is_inference_mode_enabled()

@@ -44,7 +44,8 @@ struct Mismatch : InternalError {
   bool clean = false;  // everything that the caller can see is as before the call, which may be repeated in eager
 };
 
-// After an exception came out of a run on this thread: everything is as before the call, which may be repeated in eager.
+// After an exception came out of a run on this thread: everything is as before the call, which may be repeated in
+// eager.
 bool& failure_was_undone();
 
 class Executable {

@@ -963,6 +963,8 @@ PyObject* Interpreter::call_type(PyTypeObject* t, PyObject* const* args, size_t 
         (!PyFunction_Check(make) && Py_TYPE(make) != &PyStaticMethod_Type))
       for (size_t i = 0; i < count; ++i)
         if (base != &PyBaseObject_Type) consume(args[i]);
+    if (base == t && n != nullptr && n->handler != nullptr)
+      return n->handler({*this, type, nullptr, args, nargs, kwnames, args, nargs});
     Ref result = Ref::steal(call_plain(type, args, nargs, kwnames));
     stop_if_declined();
     if (result && PyType_Check(result.get()) && PyType_IsSubtype(t, &PyType_Type)) recorder.fresh_type(result.get());
