@@ -1472,7 +1472,7 @@ class PlanExecutable final : public Executable {
       // The plan counts on memory that nobody else sees, with the strides that kernels were built for.
       const bool strides = shape.same_strides(value);
       at::Tensor& old = home == Home::kFrozen ? (*run.frozen)[t] : run.frame.tensors[t];
-      if (!(old.defined() && value.is_same(old)) && (!strides || !is_unique(value))) {
+      if (!(old.defined() && value.is_same(old)) && (!strides || !is_unique(value) || value._is_zerotensor())) {
         at::Tensor own = shape.empty();
         own.copy_(value);
         value = std::move(own);

@@ -107,26 +107,8 @@ PyObject* do_switch(const NativeCall& c) {
   return c.run();
 }
 
-// Levels of forward-mode differentiation are closed again when the capture ends. (Together with levels of
-// torch.func.grad they are left to eager.)
-bool differentiates() {
-  Ref functorch = Ref::steal(PyImport_ImportModule("torch._C._functorch"));
-  Ref stack = Ref::steal(functorch ? PyObject_CallMethod(functorch.get(), "get_interpreter_stack", nullptr) : nullptr);
-  bool any = false;
-  for (Py_ssize_t i = 0; stack && PyList_Check(stack.get()) && i < PyList_GET_SIZE(stack.get()); ++i) {
-    Ref key = Ref::steal(PyObject_CallMethod(PyList_GET_ITEM(stack.get(), i), "key", nullptr));
-    Ref name = Ref::steal(key ? PyObject_GetAttrString(key.get(), "name") : nullptr);
-    any = any || !name || !PyUnicode_Check(name.get()) || PyUnicode_CompareWithASCIIString(name.get(), "Grad") == 0;
-  }
-  PyErr_Clear();
-  return any;
-}
-PyObject* do_enter_grad_level(const NativeCall& c) {
-  if (!c.in.dual_levels.empty()) throw Declined("torch.func.grad inside of a dual level");
-  return c.run();
-}
+// Levels of forward-mode differentiation are closed again when the capture ends.
 PyObject* do_enter_dual_level(const NativeCall& c) {
-  if (differentiates()) throw Declined("a dual level inside of torch.func.grad");
   Ref level = Ref::steal(c.run());
   if (level) c.in.dual_levels.push_back(Ref::borrow(level.get()));
   return level.release();
@@ -553,7 +535,7 @@ const Row kFunctions[] = {
     {"torch._C._autograd", "_saved_tensors_hooks_disable _saved_tensors_hooks_enable", kShares},
     {"torch._C._dynamo.autograd_compiler", "set_autograd_compiler", kShares},  // off, and back, around torch.func.grad
     {"torch._C._nn", "_parse_to", kTensors | kShares},
-    {"torch._C._functorch", "_grad_increment_nesting", kShares, do_enter_grad_level},
+    {"torch._C._functorch", "_grad_increment_nesting", kShares},
     {"torch._C", "_enter_dual_level", 0, do_enter_dual_level},
     {"torch._C", "_exit_dual_level", 0, do_exit_dual_level},
     {"torch._C", "parse_schema", 0},

@@ -104,8 +104,8 @@ void add_copies(DecompositionRows& r) {
                 "aten.lift_fresh.default", "aten.lift_fresh_copy.default", "aten.alias_copy.default",
                 "aten.detach_copy.default"});
   add<copy>(r, {"aten.copy.default"});
-  add<constant_fill<0>>(
-      r, {"aten.zero.default", "aten.zeros.default", "aten.zeros_like.default", "aten.new_zeros.default"});
+  add<constant_fill<0>>(r, {"aten.zero.default", "aten.zeros.default", "aten.zeros_like.default",
+                            "aten.new_zeros.default", "aten._efficientzerotensor.default"});
   // Whatever memory held is as good as zero, and zero is the same twice.
   add<constant_fill<0>>(r, {"aten.empty.memory_format", "aten.empty_strided.default", "aten.empty_permuted.default",
                             "aten.empty_like.default", "aten.new_empty.default", "aten.new_empty_strided.default"});
