@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import io
 import warnings
@@ -292,3 +293,25 @@ def test_break_inside_inference_mode():
         log.clear()
     assert flashover.compile_stats()["frames"] - before >= 3
     assert not torch.is_inference_mode_enabled()
+
+
+def test_coroutines_that_are_handed_on_do_not_compile_each_time():
+    async def double(x):
+        await asyncio.sleep(0)
+        return x * 2
+
+    async def together(x):
+        return sum(await asyncio.gather(*[double(x + i) for i in range(4)]))
+
+    def f(x):
+        return asyncio.run(together(x)) + 1
+
+    flashover.reset()
+    fast = flashover.compile(f)
+    before = flashover.compile_stats()["recompiles"]
+    x = torch.linspace(0, 1, 6)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        for _ in range(12):
+            torch.testing.assert_close(fast(x), f(x))
+    assert flashover.compile_stats()["recompiles"] - before <= 6

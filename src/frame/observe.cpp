@@ -229,7 +229,7 @@ void Recorder::reach(SourceKind kind, SourceId parent, int64_t index, PyObject* 
   auto [known, first] = known_.try_emplace(object, id);
   if (first) {
     describe(id, object, parent_pinned);
-  } else if (is_pinned_kind(object)) {
+  } else if (is_pinned_kind(object) && pinned(known->second)) {
     fact(FactKind::kIdentity, id, object);
   } else {
     fact(FactKind::kSameObject, id, nullptr, known->second);
@@ -348,9 +348,12 @@ void Recorder::describe(SourceId id, PyObject* object, bool parent_pinned) {
     return;
   }
   if (is_array(object) || (!is_atom(object) && is_numpy_scalar(object))) opaque_.insert(object);
-  // Iterators that a caller hands over are other ones each time; the trace does not advance them (Interpreter::next).
-  const bool iterator = source(id).kind == SourceKind::kArgument && PyIter_Check(object) &&
-                        !(Py_TYPE(object)->tp_flags & Py_TPFLAGS_HEAPTYPE);
+  // Iterators and coroutines that a caller hands over, or that a frame holds, are other ones each time; the trace does
+  // not advance them (Interpreter::next).
+  const bool iterator = source(id).kind == SourceKind::kArgument &&
+                        !(Py_TYPE(object)->tp_flags & Py_TPFLAGS_HEAPTYPE) &&
+                        (PyIter_Check(object) || PyCoro_CheckExact(object) || PyAsyncGen_CheckExact(object) ||
+                         Py_TYPE(object)->tp_as_async != nullptr);
   if (is_pinned_kind(object) && !iterator) {
     fact(FactKind::kIdentity, id, object);
     pinned_[static_cast<size_t>(id)] = true;
