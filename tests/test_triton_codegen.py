@@ -491,3 +491,18 @@ def test_what_is_widened_is_stored_narrow() -> None:
     program = _C.triton_program(text, to_device=False)
     large = {t["dtype"] for t in program["tensors"] if t["sizes"] == [4096, 768]}
     assert large == {"f16"}
+
+
+def test_what_is_read_twice_is_stored_as_in_eager() -> None:
+    """A result in 16 bits that a mean and a product read (squeeze and excitation): f32 is twice the memory."""
+    text = """graph {
+      %0 : f16[64,96,56,56]{301056,1,5376,96}@cuda:0 = input user "x"
+      %1 : f16[64,96,1,1]@cuda:0 = input user "gate"
+      %2 : f16[64,96,56,56]{301056,1,5376,96}@cuda:0 = aten.silu.default(%0)
+      %3 : f16[64,96,1,1]@cuda:0 = aten.mean.dim(%2, [2, 3], true, None)
+      %4 : f16[64,96,1,1]@cuda:0 = aten.mul.Tensor(%3, %1)
+      %5 : f16[64,96,56,56]{301056,1,5376,96}@cuda:0 = aten.mul.Tensor(%2, %4)
+      return %5
+    }"""
+    program = _C.triton_program(text, to_device=False)
+    assert {t["dtype"] for t in program["tensors"] if t["sizes"] == [64, 96, 56, 56]} == {"f16"}

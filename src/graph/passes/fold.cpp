@@ -181,7 +181,9 @@ bool convert_chain(Rewriter& r, const Node& n, Values& results, const void* user
   const DType from = r.b.dtype(y), middle = r.b.dtype(x);
   // x.bfloat16().float(): the program wants the rounding.
   const bool asked_for = n.args.size() > 2 && inner->args.size() > 2;
-  const bool stays = static_cast<size_t>(x) < in_memory.size() && in_memory[x];
+  // What is read several times is likely to be stored, too.
+  const bool stays = (static_cast<size_t>(x) < in_memory.size() && in_memory[x]) ||
+                     (r.b.type(x).device.type == DeviceType::kCUDA && (r.uses(x) > 1 || r.uses(n.outs[0]) > 1));
   const bool through_narrow = !options.strict_numerics && !asked_for && !stays && from == DType::kF32 &&
                               is_reduced(middle) && to == DType::kF32;
   if (!lossless(from, middle) && !through_narrow) return false;
