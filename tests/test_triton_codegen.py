@@ -506,3 +506,22 @@ def test_what_is_read_twice_is_stored_as_in_eager() -> None:
     }"""
     program = _C.triton_program(text, to_device=False)
     assert {t["dtype"] for t in program["tensors"] if t["sizes"] == [64, 96, 56, 56]} == {"f16"}
+
+
+def test_an_odd_inner_dimension_is_padded() -> None:
+    """Where the operand is put together: rows of 415 numbers are slow, and zeros behind them cost nothing."""
+    text = """graph {
+      %0 : f16[2048,64]@cuda:0 = input user "x"
+      %1 : f16[2048,351]@cuda:0 = input user "y"
+      %2 : f16[1024,415]@cuda:0 = input param "w"
+      %3 : f16[1024]@cuda:0 = input param "b"
+      %4 : f16[2048,415]@cuda:0 = aten.cat.default(%[%0, %1], 1)
+      %5 : f16[415,1024]{1,415}@cuda:0 = aten.t.default(%2)
+      %6 : f16[2048,1024]@cuda:0 = aten.addmm.default(%3, %4, %5, 1, 1)
+      %7 : f16[2048,1024]@cuda:0 = aten.relu.default(%6)
+      return %7
+    }"""
+    program = _C.triton_program(text, to_device=False)
+    steps = [s["op"] or s["kind"] for s in program["steps"] if s["kind"] != "release"]
+    assert steps[-1] == "aten._addmm_activation.default" and len(steps) <= 4
+    assert not any(t["sizes"] == [2048, 415] for t in program["tensors"])

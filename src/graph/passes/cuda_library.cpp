@@ -240,18 +240,18 @@ ValueId padded(Rewriter& r, ValueId v, int64_t rows, int64_t columns) {
 // to 8 times slower than padded ones. A padded copy of what is not frozen is one more pass over it: worth it where the
 // product is not.
 bool pad_product(Rewriter& r, const Node& node, ValueId a, ValueId b, std::optional<ValueId> bias, Values& results) {
-  constexpr int64_t kMultiple = 8, kWorthOdd = 512, kWorthRows = 64, kWorthOther = 256;
+  constexpr int64_t kMultiple = 8, kWorthOdd = 512, kWorthInner = 256, kWorthRows = 64, kWorthOther = 256;
   const TensorType x = r.b.type(a), y = r.b.type(b);
   if (!on_cuda(x) || !is_reduced(x.dtype) || x.rank() != 2 || y.rank() != 2 || !all_const(x.sizes) ||
       !all_const(y.sizes))
     return false;
   if (bias && r.b.rank(*bias) != 1) return false;
   const int64_t m = x.sizes[0].value(), k = x.sizes[1].value(), n = y.sizes[1].value();
-  const auto more = [&](int64_t size) {
-    return size >= kWorthOdd ? (kMultiple - size % kMultiple) % kMultiple : int64_t{0};
+  const auto more = [&](int64_t size, int64_t worth) {
+    return size >= worth ? (kMultiple - size % kMultiple) % kMultiple : int64_t{0};
   };
-  const int64_t rows = inner_dim(x) == 0 ? more(m) : 0, columns = more(n);
-  const int64_t inner = inner_dim(x) == 1 || inner_dim(y) == 0 ? more(k) : 0;
+  const int64_t rows = inner_dim(x) == 0 ? more(m, kWorthOdd) : 0, columns = more(n, kWorthOdd);
+  const int64_t inner = inner_dim(x) == 1 || inner_dim(y) == 0 ? more(k, kWorthInner) : 0;
   if (rows + columns + inner == 0) return false;
   const bool weight_only = rows == 0 && inner == 0 && r.is_frozen(b) && (!bias || r.is_frozen(*bias));
   if (weight_only ? m < kWorthRows : std::min({m, k, n}) < kWorthOther) return false;
