@@ -20,6 +20,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <thread>
 #include <tuple>
 #include <utility>
 
@@ -805,6 +806,7 @@ class PlanExecutable final : public Executable {
     if (!frozen_program_.empty()) sync_frozen(frame, inputs, stream);
     execute(run, slab.get());
     aligned.copy_back();
+    if (graphs_) warm_.store(std::this_thread::get_id(), std::memory_order_relaxed);
   }
 
   // All elements of input i from the first to the last, whatever the strides.
@@ -1121,7 +1123,8 @@ class PlanExecutable final : public Executable {
 
   // There is no recording for this call.
   bool may_record(c10::TensorImpl* const* inputs, cuda::Stream stream) {
-    if (no_more_) return false;
+    // Libraries set up what they need for a thread at their first call there, which cannot be recorded.
+    if (no_more_ || warm_.load(std::memory_order_relaxed) != std::this_thread::get_id()) return false;
     for (size_t i = 0; i < places_.size(); ++i)
       if (places_[i] == Place::kLent && operator_inputs_[i] && !is_lent(inputs[i])) return false;
     for (const std::unique_ptr<Recording>& r : recordings_) {
@@ -1580,7 +1583,8 @@ class PlanExecutable final : public Executable {
   std::mutex graph_mutex_;
   std::vector<std::unique_ptr<Recording>> recordings_;
   int recorded_ = 0, busy_ = 0;
-  int64_t served_ = 0;  // replays since the last recording
+  int64_t served_ = 0;                 // replays since the last recording
+  std::atomic<std::thread::id> warm_;  // the last thread that made a call without a graph
   std::atomic<int64_t> replays_{0};
   std::vector<Shape> shapes_, output_shapes_;
   std::vector<bool> part_;  // by output: its type is not its tensor's
