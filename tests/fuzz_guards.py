@@ -154,12 +154,15 @@ def visible(world: World) -> dict[str, Any]:
 
 
 def counters(world: World) -> str:
-    """Numbers of the program's objects: what counts calls is another one on the next call, and compiles again."""
+    """Numbers of the program and its objects: what counts calls is another one on the next call, and compiles again."""
+    numbers = {
+        k: v for k, v in world.space.items() if k[0] != "_" and k != "i" and isinstance(v, (int, float, list, dict))
+    }
     own = {k: v for k, v in world.space.items() if type(v).__module__ == "fuzzed_world" and hasattr(v, "__dict__")}
     plain = {
         k: {n: v for n, v in vars(o).items() if isinstance(v, (int, float, str, list, dict))} for k, o in own.items()
     }
-    return repr(plain)
+    return repr((numbers, plain))
 
 
 @dataclass

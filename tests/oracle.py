@@ -79,12 +79,6 @@ FAULTS: list[Fault] = [
         },
     ),
     Fault(
-        "guard dropped: TensorAliases",
-        GUARDS,
-        [("src/guards/facts.cpp", "      return a.storage == b.storage && a.offset - b.offset == offsets_[index];",
-          '      return fault("guard dropped: TensorAliases") || (a.storage == b.storage && a.offset - b.offset == offsets_[index]);')],
-    ),
-    Fault(
         "guard dropped: DictOrder",
         GUARDS,
         [(OBSERVE, "  if (facts_.insert({FactKind::kDictOrder, id, nullptr, n}).second) {",
@@ -272,9 +266,8 @@ FAULTS: list[Fault] = [
           [(ENTRY, "    if (tag == 0 || tag != c->state->type_tag) {",
             '    if (!fault("a new __call__ of the class is not seen") || !c->function)\n    if (tag == 0 || tag != c->state->type_tag) {')]),
     Fault("a comparison of numbers is not repeated", FACE,
-          [(ENTRY, "    if (!frame::evaluate(e.capture.numbers, objects_.data(), read_item, values_)) return false;",
-            "    if (!frame::evaluate(e.capture.numbers, objects_.data(), read_item, values_) &&\n"
-            '        !(fault("a comparison of numbers is not repeated") && values_.size() == numbers)) return false;')]),
+          [("src/frame/numbers.cpp", "    if (!result || (result.get() == Py_True) != c.expected) return miss();",
+            '    if (!fault("a comparison of numbers is not repeated") && (!result || (result.get() == Py_True) != c.expected)) return miss();')]),
     # Tensors written and shared.
     Fault("the write-back of a written input is lost", TENSORS,
           [(FUNCTIONAL, "      if (u.input >= 0 && u.version > 0 &&",

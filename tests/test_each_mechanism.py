@@ -75,6 +75,7 @@ CASES = [
     effect("gradient", "W = torch.ones(4, requires_grad=True)\nSTATE = {}", "W.grad = x + 1\nSTATE['g'] = W.grad\nreturn x * 2"),
     effect("buffer", "STATE = [torch.zeros(4)]", "STATE[0].add_(x)\nreturn STATE[0] * 2", kernels=True),
     effect("through a view", "STATE = [torch.zeros(4)]", "v = STATE[0][1:3]\nv.add_(1)\nw = STATE[0].view(2, 2)\nv.mul_(2)\nreturn w + 1", kernels=True),
+    effect("a view that is read again", "STATE = [torch.zeros(4)]", "v = STATE[0][1:3]\na = v + 1\nSTATE[0].add_(x)\nreturn a, v * 2", kernels=True),
     effect("version of a written tensor", "STATE = [torch.zeros(4)]\nSEEN = []", "STATE[0].add_(x)\nreturn STATE[0] * 2", "STATE.append(STATE[0]._version)", "STATE.append(STATE[0]._version)", kernels=True),
     # Results.
     Case("one list twice", "def f(x):\n    l = [x + 1]\n    return l, l, {'l': l}\nCHECK = lambda r: r[0] is r[1] is r[2]['l']"),
@@ -92,7 +93,7 @@ CASES = [
     Case("iterator over a list", "def f(x):\n    it = iter([1, 2, 3, 4])\n    next(it)\n    return it, x + 1\nCHECK = lambda r: list(r[0])"),
     Case("iterator over a dict", "def f(x):\n    it = iter({'a': 1, 'b': 2, 'c': 3}.items())\n    next(it)\n    return it, x + 1\nCHECK = lambda r: list(r[0])"),
     Case("generator at a yield", "def g(y):\n    a = y + 1\n    yield a\n    yield a * 2\n    yield 3\ndef f(x):\n    it = g(x)\n    next(it)\n    return it, x + 1\nCHECK = lambda r: list(r[0])"),
-    Case("outputs that are views of an input", "def f(x):\n    return x[1:], x.view(2, 2)\nCHECK = lambda r: (r[0].add_(1), r[1])", kernels=True),
+    Case("outputs that are views of an input", "def f(x):\n    return x[1:], x.view(2, 2)\nP = (torch.arange(4.0),)\nCHECK = lambda r: (r[0].add_(1), r[1], P[0])", ("P = (torch.arange(4.0),)",), "P", kernels=True),
     Case("outputs that are views of each other", "def f(x):\n    y = x + 1\n    return y, y[1:], y.view(2, 2)\nCHECK = lambda r: (r[0].add_(1), r[1], r[2])", kernels=True),
     # Graph breaks.
     Case("two locals", "def f(x):\n    a, b, n = x + 1, x * 2, 3\n    stop()\n    return a - b * n, n"),
