@@ -107,6 +107,10 @@ void Table::prepare(int32_t index) {
         PyObject* weak = PyWeakref_NewRef(is, nullptr);
         if (!weak) PyErr_Clear();
         Py_XSETREF(f.expected, weak);
+      } else if (!PyObject_IS_GC(is) || Py_TYPE(is) == &PyClassMethod_Type || Py_TYPE(is) == &PyStaticMethod_Type ||
+                 Py_TYPE(is) == &PyProperty_Type) {
+        Py_INCREF(is);  // nothing else tells it from another one at its address; it holds no more than its class does
+        Py_XSETREF(f.expected, is);
       } else {
         Py_CLEAR(f.expected);  // containers: an address that was reused has its own contents checked
       }
