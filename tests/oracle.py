@@ -93,8 +93,8 @@ FAULTS: list[Fault] = [
     Fault(
         "an item of a sequence is not a source",
         GUARDS,
-        [(OBSERVE, "      reach(SourceKind::kSequenceItem, id, i, nullptr, item.get());\n    }\n  } else if (PyDict_Check(c)) {",
-          '      if (!fault("an item of a sequence is not a source")) reach(SourceKind::kSequenceItem, id, i, nullptr, item.get());\n'
+        [(OBSERVE, "      if (!numbers.is(item.get())) reach(SourceKind::kSequenceItem, id, i, nullptr, item.get());\n    }\n  } else if (PyDict_Check(c)) {",
+          '      if (!fault("an item of a sequence is not a source") && !numbers.is(item.get())) reach(SourceKind::kSequenceItem, id, i, nullptr, item.get());\n'
           "    }\n  } else if (PyDict_Check(c)) {")],
     ),
     Fault(
