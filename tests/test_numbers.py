@@ -196,14 +196,7 @@ def test_gradients_through_a_number():
         torch.testing.assert_close(x.grad, y.grad)
 
 
-class Counted:
-    made = 0
-
-    def __init__(self):
-        Counted.made += 1
-
-
-def test_cells_lists_and_classes_that_count():
+def test_cells_and_lists_that_count():
     def make():
         n = 0
         last = None
@@ -215,7 +208,7 @@ def test_cells_lists_and_classes_that_count():
             last = i
             items[0] += 1
             items[2] *= 2
-            return Counted() and (x + n, last, list(items), items[0] + [1][0])
+            return x + n, last, list(items), items[0] + [1][0]
 
         return count, items
 
@@ -224,11 +217,8 @@ def test_cells_lists_and_classes_that_count():
     fast = flashover.compile(other)
     before = frames()
     for i in range(8):
-        Counted.made = i * 3
-        wanted, seen = plain(X, i), Counted.made
-        Counted.made = i * 3
-        same(fast(X, i), wanted, 1e-6)
-        assert items == others and Counted.made == seen
+        same(fast(X, i), plain(X, i), 1e-6)
+        assert items == others
     assert frames() - before <= 2
 
 

@@ -229,7 +229,7 @@ void Recorder::reach(SourceKind kind, SourceId parent, int64_t index, PyObject* 
   auto [known, first] = known_.try_emplace(object, id);
   if (first) {
     describe(id, object, parent_pinned);
-  } else if (is_pinned_kind(object) && pinned(known->second)) {
+  } else if (is_pinned_kind(object) && !PyIter_Check(object)) {
     fact(FactKind::kIdentity, id, object);
   } else {
     fact(FactKind::kSameObject, id, nullptr, known->second);
@@ -449,8 +449,7 @@ PyObject* Recorder::type_lookup(PyTypeObject* type, PyObject* name, Py_ssize_t s
   if (found == nullptr) {
     fact(FactKind::kTypeLacks, t, name, start);
   } else {
-    PyObject* seen = read(SourceKind::kTypeLookup, t, start, name, found);
-    if (seen != found) lookups_[LookupKey{type, name, start}] = found = seen;
+    reach(SourceKind::kTypeLookup, t, start, name, found);
   }
   return found;
 }
