@@ -79,6 +79,22 @@ def test_programs_compile_for_sm_90() -> None:
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.timeout(120)
+def test_long_sums_of_many_operands_compile() -> None:
+    from trace_tools import Program, trace
+
+    def total(*xs: torch.Tensor) -> torch.Tensor:
+        out = xs[0]
+        for x in xs[1:]:
+            out = out * x
+        return out.sum(-1)
+
+    sources = _C.triton_program(trace(Program(total, [torch.empty(400, 20_000) for _ in range(28)])).text)["kernels"]
+    assert any("range(0, 20000" in s["text"] for s in sources)
+    for cubin in _C.triton_build(sources):
+        assert cubin["bytes"].startswith(b"\x7fELF"), cubin["error"]
+
+
 def test_a_source_that_does_not_compile_says_why() -> None:
     source = _C.triton_emit(EMPTY)
     broken = {**source, "text": source["text"].replace("tl.store", "tl.stare")}

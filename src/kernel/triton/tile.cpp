@@ -106,7 +106,8 @@ void rows(const loops::Kernel& k, const Gpu& gpu, Tile& t) {
     t.warps = warps_for(t.x * t.r, 32, 8);
     return;
   }
-  const int64_t cap = std::max<int64_t>(1024, int64_t{64} * 1024 / loads);  // of elements: compile time and registers
+  // Of elements, a power of two: compile time and registers.
+  const int64_t cap = std::max<int64_t>(1024, power_of_2(int64_t{64} * 1024 / loads + 1) / 2);
   // (Longer rows that are read several times are better held by 32 warps than read again.)
   t.persistent =
       whole <= 8192 || (whole == 16384 && n < gpu.processors) || (whole == 32768 && loads <= 2 && k.accs.size() > 1);

@@ -182,6 +182,20 @@ bool grid_sampler(In in, Types& outs) {
   return one(outs, fresh(*x, x->dtype, {x->sizes[0], x->sizes[1], grid->sizes[1], grid->sizes[2]}));
 }
 
+// cuDNN's, for CUDA: dense results, whatever the operands' strides.
+bool cudnn_grid_sampler(In in, Types& outs) {
+  const TensorType *x = tensor(in, 0), *grid = tensor(in, 1);
+  if (!x || !grid || x->rank() != 4 || grid->rank() != 4) return false;
+  return one(outs, fresh(*x, x->dtype, {x->sizes[0], x->sizes[1], grid->sizes[1], grid->sizes[2]}));
+}
+
+bool cudnn_grid_sampler_backward(In in, Types& outs) {
+  const TensorType *x = tensor(in, 0), *grid = tensor(in, 1);
+  if (!x || !grid || x->rank() != 4 || grid->rank() != 4) return false;
+  outs = {fresh(*x, x->dtype, x->sizes), fresh(*grid, grid->dtype, grid->sizes)};
+  return true;
+}
+
 }  // namespace
 
 void add_windows(Table& t) {
@@ -217,6 +231,8 @@ void add_windows(Table& t) {
   t.add("upsample_bicubic2d.vec", kind, upsample_vec<2, 3, true>);
   t.add("upsample_trilinear3d.vec", kind, upsample_vec<3, 3, true>);
   t.add("grid_sampler_2d.default", OpKind::kExtern, grid_sampler);
+  t.add("cudnn_grid_sampler.default", OpKind::kExtern, cudnn_grid_sampler);
+  t.add("cudnn_grid_sampler_backward.default", OpKind::kExtern, cudnn_grid_sampler_backward);
   t.add("max_unpool2d.default", OpKind::kExtern, max_unpool2d);
 }
 
