@@ -443,3 +443,10 @@ def test_a_capture_leaves_torchs_precisions_alone():
         assert precisions() == none
     finally:
         torch._C._set_fp32_precision_setter("mkldnn", "matmul", before[0])
+
+
+def test_gradients_of_a_median_of_nothing() -> None:
+    x = torch.randn(8, 0, 33, requires_grad=True)
+    fast = flashover.compile(lambda x: x.median(2)[0] * 2, fullgraph=True)
+    fast(x).sum().backward()
+    assert x.grad is not None and x.grad.shape == x.shape and flashover.compile_stats()["graphs"] > 0

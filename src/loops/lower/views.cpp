@@ -1,4 +1,6 @@
 // Views are maps from result coordinates to operand coordinates.
+#include <algorithm>
+
 #include "base/check.h"
 #include "loops/lower/lower.h"
 #include "ops/args.h"
@@ -28,6 +30,8 @@ Index unflatten(sym::Expr flat, const Sizes& sizes) {
 
 Index reshape_index(const Index& at, const Sizes& to, const Sizes& from) {
   Index result(from.size(), 0);
+  const auto is_zero = [](const sym::Expr& size) { return size.is_const(0); };
+  if (std::any_of(from.begin(), from.end(), is_zero)) return result;  // no element: nobody evaluates this
   // Walk both shapes from the back in groups of equal products; each group is flattened and unflattened on its own.
   size_t i = to.size(), j = from.size();
   while (i > 0 || j > 0) {
