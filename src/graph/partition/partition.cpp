@@ -195,10 +195,11 @@ class Partitioner {
       const std::string_view name = n->op->name;
       const auto* base = n->args.empty() ? nullptr : std::get_if<Ref>(&n->args[0]);
       if (!base || base->id == kNoValue) return false;
-      v = base->id;
-      if (name == "prim.reshape" ? !is_contiguous(g_.type(v))
+      // (A reshape that is not dense is no copy.)
+      if (name == "prim.reshape" ? !is_contiguous(g_.type(base->id)) && is_contiguous(g_.type(v))
                                  : name != "prim.permute" && name != "prim.slice" && name != "prim.expand")
         return false;
+      v = base->id;
     }
     return true;
   }

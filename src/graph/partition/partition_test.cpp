@@ -240,6 +240,30 @@ TEST(Partition, PartsOfOneResultAreSavedAsThatResult) {
   EXPECT_EQ(saved, 1u);
 }
 
+// As timm has it: reshape, permute, unbind.
+TEST(Partition, UnboundPartsAreSavedAsThatResult) {
+  const Graph g = parse(R"(graph {
+    %0 : bf16[32,64] = input user grad "x"
+    %1 : bf16[64,64] = input user grad "w"
+    %2 : bf16[32,64] = aten.mm.default(%0, %1)
+    %3 : bf16[32,2,32] = prim.reshape(%2, [32, 2, 32])
+    %4 : bf16[2,32,32]{32,64,1} = prim.permute(%3, [1, 0, 2])
+    %5 : bf16[1,32,32]{32,64,1} = prim.slice(%4, [0, 0, 0], [1, 32, 32], [1, 1, 1])
+    %6 : bf16[32,32]{64,1} = prim.reshape(%5, [32, 32])
+    %7 : bf16[1,32,32]{32,64,1}+32 = prim.slice(%4, [1, 0, 0], [2, 32, 32], [1, 1, 1])
+    %8 : bf16[32,32]{64,1}+32 = prim.reshape(%7, [32, 32])
+    %9 : bf16[32,32] = aten.mm.default(%6, %8)
+    %10 : bf16[32,32] = input tangent
+    %11 : bf16[32,32] = aten.mm.default(%10, %6)
+    %12 : bf16[32,32] = aten.mm.default(%10, %8)
+    return %9, %11, %12
+  })");
+  const Partition p = partition(g, facts_of(g, 1));
+  size_t saved = 0;
+  for (const Partition::BackwardInput& i : p.backward_inputs) saved += i.kind == Partition::BackwardInput::Kind::kSaved;
+  EXPECT_EQ(saved, 1u);
+}
+
 TEST(Partition, AResultThatEagerSavesIsNotSavedTwice) {
   const Graph g = parse(R"(graph {
     %0 : f32[1000] = input user grad "x"
