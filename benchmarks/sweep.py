@@ -25,7 +25,7 @@ import signal
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -62,12 +62,13 @@ def outputs(model: Any, args: Any, kwargs: Any) -> list[Any]:
     return results + [missing if p.grad is None else p.grad.detach().clone() for p in parameters]
 
 
-def moved(value: Any, device: str) -> Any:
+def mapped(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """The same with other tensors, also inside lists, tuples and dicts."""
     if isinstance(value, torch.Tensor):
-        return value.to(device)
+        return change(value)
     if isinstance(value, dict):
-        return {k: moved(v, device) for k, v in value.items()}
-    return type(value)(moved(v, device) for v in value) if type(value) in (list, tuple) else value
+        return {k: mapped(v, change) for k, v in value.items()}
+    return type(value)(mapped(v, change) for v in value) if type(value) in (list, tuple) else value
 
 
 def same_metadata(a: list[Any], b: list[Any]) -> str:
@@ -154,11 +155,11 @@ def compare(row: dict[str, Any], compiled: Any, model: Any, args: Any, kwargs: A
 
 def nudged(value: Any) -> Any:
     """The same inputs, moved by about one rounding of bfloat16 (fp32 runs get here only after the fp64 reference)."""
-    if isinstance(value, torch.Tensor) and value.is_floating_point():
-        return value * (1 + 2**-8 * (2 * torch.rand_like(value) - 1))
-    if isinstance(value, dict):
-        return {k: nudged(v) for k, v in value.items()}
-    return type(value)(nudged(v) for v in value) if type(value) in (list, tuple) else value
+
+    def nudge(t: torch.Tensor) -> torch.Tensor:
+        return t * (1 + 2**-8 * (2 * torch.rand_like(t) - 1)) if t.is_floating_point() else t
+
+    return mapped(value, nudge)
 
 
 def run(kind: str, name: str, options: argparse.Namespace, report: Any) -> dict[str, Any]:
@@ -173,7 +174,7 @@ def run(kind: str, name: str, options: argparse.Namespace, report: Any) -> dict[
     try:
         with torch.no_grad():
             model, args, kwargs = sweep_models.make(kind, name)
-            model, args, kwargs = model.to(options.device), moved(args, options.device), moved(kwargs, options.device)
+            model, (args, kwargs) = model.to(options.device), mapped((args, kwargs), lambda t: t.to(options.device))
     except BaseException as failure:
         return row | {"status": "not built", "reason": f"{type(failure).__name__}: {failure}"[:160]}
     row["parameters"] = sum(p.numel() for p in model.parameters())
