@@ -300,23 +300,25 @@ def check(seed: int, backend: str = "eager") -> str:
 
 
 def long_mode(check: Callable[[int, str], str]) -> tuple[int, int]:
-    """Seeds until the time is over or five failed; `check(seed, backend)` says what is wrong. Programs and failures."""
+    """Seeds until they or the time are over or five failed; `check(seed, backend)` says what is wrong. Programs and
+    failures."""
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--seconds", type=float, default=600)
-    arguments.add_argument("--seed", type=int, default=0)
+    arguments.add_argument("--start", "--seed", type=int, default=0, help="the first seed")
+    arguments.add_argument("--seeds", type=int, default=10**9, help="how many, if the time is enough")
     arguments.add_argument("--backend", default="eager")
     a = arguments.parse_args()
     import warnings
 
     warnings.simplefilter("ignore")
-    end, seed, failures = time.time() + a.seconds, a.seed, 0
-    while time.time() < end and failures < 5:
+    end, seed, failures = time.time() + a.seconds, a.start, 0
+    while time.time() < end and failures < 5 and seed < a.start + a.seeds:
         wrong = check(seed, a.backend)
         if wrong:
             failures += 1
             print(wrong, flush=True)
         seed += 1
-    return seed - a.seed, failures
+    return seed - a.start, failures
 
 
 def main() -> None:

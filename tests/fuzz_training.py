@@ -317,7 +317,8 @@ def batch(seeds: range, counts: dict[str, int]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--seed", type=int, default=int(time.time()) % 10**7)
+    parser.add_argument("--start", "--seed", type=int, default=int(time.time()) % 10**7, help="the first seed")
+    parser.add_argument("--seeds", type=int, default=10**9, help="how many, if the time is enough")
     parser.add_argument("--only", type=int, help="run this one seed and print the program")
     options = parser.parse_args()
     if options.only is not None:
@@ -336,12 +337,13 @@ def main() -> int:
         return 1 if problem else 0
     os.environ.setdefault("FLASHOVER_CACHE_DIR", tempfile.mkdtemp(prefix="fuzz-train-"))
     counts: dict[str, int] = {}
-    end, seed = time.time() + options.seconds, options.seed
-    while time.time() < end:
-        batch(range(seed, seed + 40), counts)
-        seed += 40
+    end, seed, stop = time.time() + options.seconds, options.start, options.start + options.seeds
+    while time.time() < end and seed < stop:
+        some = range(seed, min(seed + 40, stop))
+        batch(some, counts)
+        seed = some.stop
         print(seed, counts, flush=True)
-    print(f"{sum(counts.values())} programs: {counts}")
+    print(f"{sum(counts.values())} programs from {options.start} to {seed}: {counts}")
     return 1 if counts.get("wrong", 0) + counts.get("crashed", 0) else 0
 
 
