@@ -5,7 +5,7 @@
     ./x device run 400 --models bert,gpt2 --tasks training
 
 What matters most comes first and is cut last: tests that failed last time, then tests/gpu in the
-order below, then the benchmark's rows by the list, then the sanitizer over a few programs of each kind. Everything is
+order below, then the benchmark's rows by the list, then the sanitizer (tools/sanitize.py). Everything is
 written as it happens to $OUT (else build/device): summary.md, gpu.md, gpu.json and a log of each phase. A phase
 that runs out of its share is stopped and says so; the next one still runs."""
 
@@ -24,11 +24,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 TESTS = ["optimizers", "training", "launch", "programs", "models", "autotune"]
 MODELS = "bert,llama,gpt2,resnet50,vit_base,blocks50,t5,convnext_tiny,dlrm,unet,albert"
-# One of each kind of kernel: the sanitizer makes them 20 to 50 times slower.
-SANITIZED = (
-    "add or broadcast or transpose or cat or gather or index or softmax or layer_norm or batch_norm or cumsum or "
-    "scatter or argmax or max_pool or mutation or long"
-)
 # What a phase may take of what is left when it starts.
 SHARES = {"tests": 0.45, "bench": 0.75, "sanitize": 0.9}
 
@@ -149,34 +144,13 @@ def main() -> int:
                 *(table.read_text().splitlines() if table.exists() else facts(".", log.read_text(), 10)),
             )
         else:
-            tool = shutil.which("compute-sanitizer")
-            if not tool:
-                say("sanitize: compute-sanitizer is not on PATH (it comes with the CUDA toolkit)")
-                continue
-            # Without torch's cache every tensor is an allocation of its own, whose ends the tool knows.
             code, took = run(
-                [
-                    tool,
-                    "--tool",
-                    "memcheck",
-                    "--error-exitcode",
-                    "9",
-                    sys.executable,
-                    "-m",
-                    "pytest",
-                    "-q",
-                    "tests/gpu/test_gpu_programs.py",
-                    "-k",
-                    SANITIZED,
-                    "--timeout",
-                    "300",
-                ],
+                [sys.executable, "tools/sanitize.py", "--seconds", str(int(limit - 20))],
                 log,
                 limit,
-                {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},
+                {"OUT": str(options.out)},
             )
-            text = log.read_text()
-            say(f"sanitize: {took:.0f} s", *facts(r"ERROR SUMMARY|Invalid|^(FAILED|ERROR)|passed|failed", text, 15))
+            say(f"sanitize: {took:.0f} s", *log.read_text().splitlines()[:15])
         if code is None:
             say(f"{phase}: stopped after {took:.0f} s, see {log.name}")
         failed |= code != 0

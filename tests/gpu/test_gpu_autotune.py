@@ -71,6 +71,7 @@ def test_every_tile_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(names) >= 8
 
 
+@pytest.mark.unsanitized
 def test_little_memory_while_measuring_is_survived() -> None:
     model, x = MLP(1024, 4096).cuda().eval(), torch.randn(8192, 1024, device="cuda")
     with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
@@ -85,6 +86,7 @@ def test_little_memory_while_measuring_is_survived() -> None:
     assert float((got - expected).norm() / expected.norm()) < 2e-2
 
 
+@pytest.mark.unsanitized
 def test_measured() -> None:
     model, x = MLP(768, 3072).cuda().eval(), torch.randn(8192, 768, device="cuda")
     with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
@@ -96,6 +98,7 @@ def test_measured() -> None:
     assert "cuda:0" in e.to_html()
 
 
+@pytest.mark.unsanitized
 @pytest.mark.parametrize("mode", [None, "reduce-overhead"])
 def test_kernels_have_names_in_a_profile(mode: str | None) -> None:
     model, x = MLP(64, 256).cuda().eval(), torch.randn(32, 64, device="cuda")

@@ -278,6 +278,7 @@ def test_wrong_device_or_binary_declines(kernels: dict[str, bytes]) -> None:
         )
 
 
+@pytest.mark.unsanitized
 def test_launch_overhead(kernels: dict[str, bytes]) -> None:
     """Not a benchmark: a call of 20 launches must stay in the range of the driver's own cost."""
     import time
