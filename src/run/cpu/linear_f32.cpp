@@ -5,22 +5,16 @@
 #include "run/cpu/linear.h"
 #include "run/cpu/team.h"
 // Last: the rest of the file is for AVX512 and AMX.
-#include "run/cpu/lanes.h"
+#include "run/cpu/pieces.h"
 
 namespace flashover::run::cpu {
 namespace {
 
-constexpr int64_t kPiece = kBlock * kBlock;  // elements of one piece of a block
-constexpr int64_t kStep = 3 * kPiece;        // ... of the three
 // Sums of so many blocks of the inner dim are made apart: with fewer, reading and writing the sums takes longer than
 // reading rows and weight from L2.
 constexpr int64_t kChunk = 24;
 // Rows (in blocks) and columns (in panels) of a task: packed rows (144 KB a block) and sums stay in L2.
 constexpr int64_t kTaskRows = 8, kTaskPanels = 24;
-// Ranges of the largest number of a row, as bits.
-constexpr uint32_t kLeast = (127u - 40) << 23, kMost = (127u + 63) << 23;
-
-bool in_range(uint32_t largest) { return largest == 0 || (largest >= kLeast && largest < kMost); }
 
 }  // namespace
 
@@ -31,25 +25,6 @@ int64_t packed_f32_elements(int64_t columns, int64_t inner) {
 
 FLASHOVER_AVX512_BEGIN
 namespace {
-
-struct Pieces {
-  __m512i of[3];
-};
-inline Pieces split(__m512 a, __m512 b) {
-  Pieces p;
-  for (int i = 0; i < 3; ++i) {
-    const auto h = (__m512i)_mm512_cvtne2ps_pbh(b, a);
-    p.of[i] = h;
-    if (i == 2) break;
-    const __m512i low = _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_castsi512_si256(h)), 16);
-    const __m512i high = _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(h, 1)), 16);
-    a = _mm512_sub_ps(a, _mm512_castsi512_ps(low));
-    b = _mm512_sub_ps(b, _mm512_castsi512_ps(high));
-  }
-  return p;
-}
-
-constexpr int kNotSign = 0x7fffffff;
 
 // Block [first column, first inner element) of the weight, zeros behind its ends.
 void read_block(const float* weight, int64_t column_stride, int64_t inner_stride, int64_t columns, int64_t inner,
@@ -63,77 +38,6 @@ void read_block(const float* weight, int64_t column_stride, int64_t inner_stride
     for (int64_t k = 0; k < inner; ++k)
       for (int64_t c = 0; c < columns; ++c) block[c][k] = weight[c * column_stride + k * inner_stride];
   }
-}
-
-// Up to 32 rows, `blocks` blocks of the inner dim from `first` on, as tiles: block by block, piece by piece. The bits
-// of the rows that came out of range are set in what is returned.
-uint32_t pack_rows(const LinearF32& l, int64_t row, int64_t rows, int64_t first, int64_t blocks, uint16_t* out) {
-  uint32_t bad = 0;
-  for (int64_t r = 0; r < (rows > kTile ? kBlock : kTile); ++r) {
-    uint16_t* to = out + r * kBlock;
-    const float* from = l.x + (row + r) * l.row_stride + first * kBlock;
-    const int64_t left = r < rows ? l.inner - first * kBlock : 0;
-    __m512i largest = _mm512_setzero_si512();
-    for (int64_t b = 0; b < blocks; ++b, to += kStep) {
-      const __mmask16 low = first_lanes(left - b * kBlock), high = first_lanes(left - b * kBlock - 16);
-      const __m512 x = _mm512_maskz_loadu_ps(low, from + (low ? b * kBlock : 0));
-      const __m512 y = _mm512_maskz_loadu_ps(high, from + (high ? b * kBlock + 16 : 0));
-      const __m512i size = _mm512_set1_epi32(kNotSign);
-      largest = _mm512_max_epu32(largest, _mm512_max_epu32(_mm512_and_si512(size, _mm512_castps_si512(x)),
-                                                           _mm512_and_si512(size, _mm512_castps_si512(y))));
-      const Pieces p = split(x, y);
-      for (int i = 0; i < 3; ++i) _mm512_store_si512(to + i * kPiece, p.of[i]);
-    }
-    if (!in_range(_mm512_reduce_max_epu32(largest))) bad |= 1u << r;
-  }
-  return bad;
-}
-
-// c (tiles of 16 x 16, two by two) = rows x panel, small products first, since what is added to small sums is rounded
-// less. Meanwhile `lines` lines for each product are fetched of what comes next: the weight streams from far away.
-template <bool two>
-void multiply(const uint16_t* a, int64_t blocks, const uint16_t* b, float* c, const uint16_t* next, int64_t lines) {
-  __asm__ volatile("" ::: "memory");  // the tile loads do not say that they read memory
-  constexpr int64_t kMiddle = kPiece, kLow = 2 * kPiece, kSecond = kPiece / 2;
-  _tile_zero(0);
-  _tile_zero(1);
-  if (two) {
-    _tile_zero(2);
-    _tile_zero(3);
-  }
-  for (int64_t k = 0; k < blocks; ++k, a += kStep, b += kStep) {
-    const auto times = [&](int64_t piece_a, int64_t piece_b, bool load_a, bool load_b) __attribute__((always_inline)) {
-      if (load_a) _tile_loadd(4, a + piece_a, 64);
-      if (load_b) _tile_loadd(6, b + piece_b, 64);
-      _tile_dpbf16ps(0, 4, 6);
-      if (load_b) _tile_loadd(7, b + piece_b + kSecond, 64);
-      _tile_dpbf16ps(1, 4, 7);
-      if (two) {
-        if (load_a) _tile_loadd(5, a + piece_a + kSecond, 64);
-        _tile_dpbf16ps(2, 5, 6);
-        _tile_dpbf16ps(3, 5, 7);
-      }
-      for (int64_t i = 0; i < lines; ++i, next += 32) _mm_prefetch(reinterpret_cast<const char*>(next), _MM_HINT_T1);
-    };
-    times(0, kLow, true, true);
-    times(0, kMiddle, false, true);
-    times(kMiddle, kMiddle, true, false);
-    times(kMiddle, 0, false, true);
-    times(kLow, 0, true, false);
-    times(0, 0, true, false);
-  }
-  _tile_stored(0, c, 64);
-  _tile_stored(1, c + 256, 64);
-  if (two) {
-    _tile_stored(2, c + 512, 64);
-    _tile_stored(3, c + 768, 64);
-  }
-  __asm__ volatile("" ::: "memory");
-}
-
-void add_tiles(const float* from, int64_t n, float* to) {
-  for (int64_t i = 0; i < n; i += 16)
-    _mm512_store_ps(to + i, _mm512_add_ps(_mm512_load_ps(to + i), _mm512_load_ps(from + i)));
 }
 
 inline __m512 same16(__m512 x) { return x; }
@@ -197,7 +101,8 @@ void part(const LinearF32& l, int64_t m0, int64_t m1, int64_t p0, int64_t p1) {
     const int64_t end = std::min(k + chunk, blocks);
     for (int64_t m = 0; m < height; ++m) {
       const int64_t row = (m0 + m) * kBlock;
-      bad[m] |= pack_rows(l, row, std::min(kBlock, l.rows - row), k, end - k, rows + m * chunk * kStep);
+      bad[m] |= pack_rows(l.x + row * l.row_stride + k * kBlock, l.row_stride, std::min(kBlock, l.rows - row),
+                          l.inner - k * kBlock, end - k, rows + m * chunk * kStep);
     }
     for (int64_t p = p0; p < p1; ++p) {
       const uint16_t* panel = l.packed + (p * blocks + k) * kStep;
