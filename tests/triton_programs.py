@@ -48,6 +48,12 @@ add(
 add("bool", lambda a, b: (a | b, a & b, ~a, a.float() + b, a > b, torch.where(a, 1.0, 2.0)), f32(50) > 0, f32(50) > 0)
 add("f64", lambda a: (a * 0.1 + 1e-9, torch.tanh(a), torch.exp(a) / 3), f32(40).double())
 add("f16", lambda a, b: (a * b + 1, a.float()), f32(60).half(), f32(60).half())
+add(
+    "floor division",
+    lambda a, b: (a // 1.5, a // -2, torch.div(7.0, b, rounding_mode="floor"), a // b, a // 0.0, b % -1.5),
+    torch.tensor([3.0, -3.0, 1.5, -1.5, 0.0, -0.0, 4.6, -4.6, 1e30, torch.inf]),
+    torch.tensor([1.0, 2.0, -1.5, 0.75, 3.0, -3.0, -0.0, 0.0, 7.0, 2.0]),
+)
 add("index values", lambda a: a + torch.arange(33) * torch.arange(12)[:, None], f32(12, 33))
 add(
     "functions",

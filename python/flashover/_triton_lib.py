@@ -508,6 +508,7 @@ def remainder(a, b):
 @triton.jit
 def floor_divide(a, b):
     m = fmod(a, b)
+    a, b = tl.where(m == m, a, a), tl.where(m == m, b, b)  # either may be a Python number
     d = div(a - m, b)
     d = tl.where((m != 0) & ((b < 0) != (m < 0)), d - 1.0, d)
     f = floor(d)
