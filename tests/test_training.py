@@ -1071,3 +1071,143 @@ def test_large_temporaries_do_not_outlive_their_use() -> None:
         assert "= slab" not in text
     x, w = leaf(512, 256), leaf(256, 256)
     agree(f, x, w, exact=False)
+
+
+# ---- hooks on modules, on nodes and for saved tensors; gradients that are retained
+
+
+def _doubled(module: torch.nn.Module, grad_input: Any, grad_output: Any) -> Any:
+    return tuple(g if g is None else g * 2 for g in grad_input)
+
+
+def _shifted(module: torch.nn.Module, grad_output: Any) -> Any:
+    return tuple(g + 1 for g in grad_output)
+
+
+MODULE_HOOKS: dict[str, Callable[[torch.nn.Sequential], Any]] = {
+    "full": lambda m: m[1].register_full_backward_hook(_doubled),
+    "pre": lambda m: m[2].register_full_backward_pre_hook(_shifted),
+    "both": lambda m: (m[0].register_full_backward_hook(_doubled), m[0].register_full_backward_pre_hook(_shifted)),
+    "whole": lambda m: m.register_full_backward_hook(_doubled),
+    "old": lambda m: m[1].register_backward_hook(_doubled),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Using a non-full backward hook")
+@pytest.mark.parametrize("name", MODULE_HOOKS)
+def test_hooks_on_modules(name: str) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh(), torch.nn.Linear(4, 4))
+    MODULE_HOOKS[name](model)
+    agree(model, leaf(2, 4), exact=False)
+
+
+def test_module_hook_that_does_something() -> None:
+    model, seen = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh()), []
+    model[1].register_full_backward_hook(lambda m, grad_input, grad_output: seen.append(grad_output[0].sum().item()))
+    fast = compiled(model, fullgraph=False)
+    for call in range(3):
+        (fast(leaf(2, 4)) * 2).sum().backward()
+        assert seen == [16.0] * (call + 1)
+
+
+def test_hooks_on_nodes_and_methods() -> None:
+    class Scaled(torch.nn.Module):
+        scale = 3.0
+
+        def times(self, g: torch.Tensor) -> torch.Tensor:
+            return g * self.scale
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = x.sin()
+            y.register_hook(self.times)
+            y.grad_fn.register_prehook(lambda grads: (grads[0] + 1,))
+            y.grad_fn.register_hook(lambda to, of: (to[0] - of[0],))
+            y.retain_grad()  # nobody can see it
+            return y.exp()
+
+    agree(Scaled(), leaf(3))
+
+
+def test_retained_gradient_of_a_result() -> None:
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = x.sin()
+        y.retain_grad()
+        return y.exp(), y
+
+    fast = compiled(f, fullgraph=False)
+    for g in (fast, f, fast):
+        z, y = g(torch.zeros(3, requires_grad=True))
+        (z * 2).sum().backward()
+        assert torch.equal(y.grad, torch.full((3,), 2.0))
+
+
+def test_hooks_write_what_the_call_made() -> None:
+    """Such objects are made from a recipe: a write that only the trace saw would be lost."""
+
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        seen: list[torch.Tensor] = []
+        y = x.sin()
+        y.register_hook(lambda g: seen.append(g))
+        return y.exp(), seen
+
+    fast = compiled(f, fullgraph=False)
+    for _ in range(2):
+        y, seen = fast(torch.zeros(3, requires_grad=True))
+        assert seen == []
+        y.sum().backward()
+        assert torch.equal(seen[0], torch.ones(3))
+
+
+def test_saved_tensor_hooks_inside() -> None:
+    hooks = torch.autograd.graph.saved_tensors_hooks
+
+    def narrow(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        with hooks(lambda t: t.to(torch.bfloat16), lambda t: t.float()):
+            y = (x @ w).sin()
+        with torch.autograd.graph.save_on_cpu():
+            return y.exp() * y
+
+    x, w = leaf(3, 4), leaf(4, 4)
+    agree(narrow, x, w, exact=False)
+    exact = torch.autograd.grad(((x @ w).sin().exp() * (x @ w).sin()).sum(), w)[0]
+    got = torch.autograd.grad(compiled(narrow)(x, w).sum(), w)[0]
+    assert not torch.allclose(got, exact, rtol=1e-5)  # of what was rounded
+
+    calls: list[int] = []
+
+    def effects(x: torch.Tensor) -> torch.Tensor:
+        def unpack(t: torch.Tensor) -> torch.Tensor:
+            calls.append(len(calls))
+            return t / 2
+
+        with hooks(lambda t: t.detach() * 2, unpack):
+            y = x.sin()
+            str(calls)
+            return y.exp()
+
+    fast = compiled(effects, fullgraph=False)
+    for _ in range(2):
+        x, calls[:] = leaf(3), []
+        fast(x).sum().backward()
+        assert calls
+        torch.testing.assert_close(x.grad, (x.sin().exp() * x.cos()).detach())
+
+
+def test_function_whose_backward_reads_data() -> None:
+    """The graph breaks at it: what is around it is compiled."""
+
+    class Scaled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            ctx.save_for_backward(x)
+            return x.exp()
+
+        @staticmethod
+        def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:
+            return g * float(ctx.saved_tensors[0].sum())
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return Scaled.apply(x.sin()).cos()
+
+    agree(f, leaf(3), exact=False, fullgraph=False)
+    assert len(flashover.explain(f)(leaf(3)).graphs) >= 2

@@ -98,6 +98,35 @@ void leave_dual_levels(Interpreter& in) {
   }
 }
 
+// The recipe of `before` would be written again as it is.
+bool makes_the_same(Interpreter& in, const Capture& before, const Snapshot* stopped, PyObject* result,
+                    PyObject* handled) {
+  Capture after;
+  for (SourceId id : before.input_sources)
+    if (id != kNoSource) after.wanted.push_back(id);
+  RecipeMaker maker(in, after);
+  if (stopped != nullptr) {
+    maker.frames(*stopped);
+  } else {
+    maker.make(result);
+  }
+  if (handled != nullptr) maker.make(handled);
+  maker.effects();
+  const auto same_object = [](PyObject* a, PyObject* b) {
+    return a == b || (a != nullptr && b != nullptr && Py_TYPE(a) == Py_TYPE(b) && is_atom(a) &&
+                      PyObject_RichCompareBool(a, b, Py_EQ) == 1);
+  };
+  const bool same = std::equal(before.recipe.begin(), before.recipe.end(), after.recipe.begin(), after.recipe.end(),
+                               [&](const RecipeStep& a, const RecipeStep& b) {
+                                 return a.kind == b.kind && a.index == b.index && a.items == b.items &&
+                                        same_object(a.object, b.object);
+                               }) &&
+                    std::equal(before.effects.begin(), before.effects.end(), after.effects.begin(), after.effects.end(),
+                               [](const Effect& a, const Effect& b) { return a.kind == b.kind && a.items == b.items; });
+  release(after);
+  return same;
+}
+
 // Where a traceback ends: the line that raised.
 std::string raised_at(PyObject* tb) {
   if (tb == nullptr || !PyTraceBack_Check(tb)) return "";
@@ -314,9 +343,11 @@ Capture run_once(const Subject& subject, bool may_assume, Interpreter::Path stop
         if (in.aborted() && stopped == nullptr) {
           decline(in.reason(), in.where());
           out.stack = in.stack_at_abort();
-          broke = in.break_path();
+          broke = in.saved_hooks.empty() ? in.break_path() : in.saved_hooks.front();
         } else if (session->declined()) {
           decline(session->decline_reason(), in.location());
+        } else if (!in.saved_hooks.empty()) {
+          decline("saved-tensor hooks are pushed across a graph break", "");
         } else if (!in.dual_levels.empty()) {
           decline("a dual level is open across a graph break", "");
         } else if (!in.locks.empty()) {
@@ -348,9 +379,14 @@ Capture run_once(const Subject& subject, bool may_assume, Interpreter::Path stop
             HookInstalled hook;
             if (stopped != nullptr) in.revive();
             const size_t writes = in.journal.entries().size();
+            const int64_t frames = in.frames;
             out.joint = session->add_backward(maker.outputs());
             if (in.aborted()) throw Declined(in.reason(), in.where());
             if (in.journal.entries().size() != writes) throw Declined("training: the backward writes Python objects");
+            // Those that the call made and hands out are made as they were before.
+            if (in.frames != frames && out.recipe.size() + out.effects.size() > 1 &&
+                !makes_the_same(in, out, stopped, result.get(), handled.changed() ? handled.now() : nullptr))
+              throw Declined("training: the backward writes Python objects that the call made");
           }
           out.graph = session->end(maker.outputs(), out.constants);
           if (in.recorder.tensor_sources().size() != inputs)

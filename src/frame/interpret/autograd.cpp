@@ -1,5 +1,7 @@
-// Calls that mean something to autograd only: torch.utils.checkpoint.checkpoint and Tensor.register_hook.
+// Calls that mean something to autograd only: torch.utils.checkpoint.checkpoint, hooks on tensors, on nodes and for
+// saved tensors, retain_grad.
 #include <cstring>
+#include <string_view>
 
 #include "frame/interpret/opcode_parts.h"
 
@@ -30,6 +32,18 @@ bool records_for_autograd() {
   Ref enabled = Ref::steal(ask != nullptr ? PyObject_CallNoArgs(ask) : nullptr);
   PyErr_Clear();
   return enabled.get() == Py_True;
+}
+
+// One of autograd's nodes that C++ knows by a class of its own, or a context of torch.autograd.Function.
+bool is_node(PyObject* o) {
+  PyTypeObject* t = Py_TYPE(o);
+  PyObject* base = of_module("torch._C", "_FunctionBase");
+  if (base != nullptr && PyType_IsSubtype(t, reinterpret_cast<PyTypeObject*>(base))) return true;
+  PyObject* functions = of_module("torch._C", "_functions");
+  const char* dot = std::strrchr(t->tp_name, '.');
+  return functions != nullptr && PyModule_Check(functions) &&
+         PyDict_GetItemString(PyModule_GetDict(functions), dot != nullptr ? dot + 1 : t->tp_name) ==
+             reinterpret_cast<PyObject*>(t);
 }
 
 // The reentrant way makes each tensor among its results one that requires grad, and follows no others.
@@ -124,12 +138,56 @@ PyObject* Interpreter::call_register_hook(PyObject* f, PyObject* const* args, si
   PyObject* tensor = of_module("torch", "Tensor");
   PyObject* known =
       tensor != nullptr ? PyDict_GetItemWithError(reinterpret_cast<PyTypeObject*>(tensor)->tp_dict, name) : nullptr;
-  if (f != known || !PyFunction_Check(args[1])) return nullptr;
+  if (f != known || !PyCallable_Check(args[1])) return nullptr;
   note_retry();
+  Ref hook = called_by_autograd(args[1]);
+  PyObject* given[] = {args[0], hook.get()};
   ++uninterpreted;
-  PyObject* handle = PyObject_Vectorcall(f, args, nargs, kwnames);
+  PyObject* handle = PyObject_Vectorcall(f, given, 2, nullptr);
   --uninterpreted;
   return handle;
+}
+
+// A callable that autograd will call, as one whose frame comes to the interpreter.
+Ref Interpreter::called_by_autograd(PyObject* hook) {
+  return PyFunction_Check(hook) ? Ref::borrow(hook) : as_python_function(hook);
+}
+
+// Methods of autograd's nodes (y.grad_fn), which module hooks use, and Tensor.retain_grad. Null without an error: none
+// of these, or not of this trace.
+PyObject* Interpreter::call_of_autograd(PyObject* f, PyMethodDef* method, PyObject* self, PyObject* const* args,
+                                        size_t nargs, PyObject* const* all, size_t all_nargs, PyObject* kwnames) {
+  if (session == nullptr || kwnames != nullptr || recorder.is_old(self)) return nullptr;
+  const std::string_view name = method->ml_name;
+  if (name == "retain_grad" && nargs == 0 && is_tensor(self) && session->is_trace_tensor(self) &&
+      flag(self, "requires_grad") && !flag(self, "is_leaf")) {
+    note_retry();  // a result that retains its gradient is not served (Session::add_backward); nobody sees others'
+    return PyObject_Vectorcall(f, all, all_nargs, nullptr);
+  }
+  const bool hooks = name == "register_hook" || name == "register_prehook";
+  if ((!hooks && name != "name") || nargs != (hooks ? 1 : 0) || is_tensor(self) || !is_node(self)) return nullptr;
+  if (!hooks) return PyObject_Vectorcall(f, all, all_nargs, nullptr);
+  // Where the trace ends its gradients are taken before any hook.
+  if (std::strstr(Py_TYPE(self)->tp_name, "AccumulateGrad") != nullptr || !PyCallable_Check(args[0])) return nullptr;
+  note_retry();
+  Ref hook = called_by_autograd(args[0]);
+  PyObject* given[] = {self, hook.get()};
+  const bool bound = PyCFunction_Check(f);
+  ++uninterpreted;
+  PyObject* handle = PyObject_Vectorcall(f, bound ? given + 1 : given, bound ? 1 : 2, nullptr);
+  --uninterpreted;
+  return handle;
+}
+
+// Packs run as the operators in between do, unpacks when the trace's backward does. A break in between cannot be
+// resumed under hooks of the trace: it is put before them instead.
+PyObject* Interpreter::push_saved_hooks(PyObject* f, PyObject* const* args, size_t nargs) {
+  if (session == nullptr) throw Declined("saved-tensor hooks");
+  note_retry();
+  saved_hooks.push_back(path_here());
+  Ref pack = called_by_autograd(args[0]), unpack = called_by_autograd(args[1]);
+  PyObject* given[] = {pack.get(), unpack.get()};
+  return PyObject_Vectorcall(f, given, nargs, nullptr);
 }
 
 }  // namespace flashover::frame

@@ -538,6 +538,11 @@ PyObject* Interpreter::call(PyObject* f, PyObject* const* args, size_t nargs, Py
     const Native* n = native_function(f);
     PyObject* self = PyCFunction_GET_SELF(f);
     if (n == nullptr) {
+      PyMethodDef* ml = reinterpret_cast<PyCFunctionObject*>(f)->m_ml;
+      if (self != nullptr)
+        if (PyObject* done = call_of_autograd(f, ml, self, args, nargs, args, nargs, kwnames);
+            done != nullptr || PyErr_Occurred())
+          return done;
       if (self != nullptr && is_tensor(self) && keeps_requires_grad(self, args, nargs, kwnames) &&
           std::strcmp(reinterpret_cast<PyCFunctionObject*>(f)->m_ml->ml_name, "requires_grad_") == 0)
         return Py_NewRef(self);
@@ -559,6 +564,9 @@ PyObject* Interpreter::call(PyObject* f, PyObject* const* args, size_t nargs, Py
   if (t == &PyMethodDescr_Type) {
     auto* d = reinterpret_cast<PyMethodDescrObject*>(f);
     if (nargs == 0) return call_plain(f, args, nargs, kwnames);  // raises
+    if (PyObject* done = call_of_autograd(f, d->d_method, args[0], args + 1, nargs - 1, args, nargs, kwnames);
+        done != nullptr || PyErr_Occurred())
+      return done;
     const KnownTypes& k = known_types();
     if (k.tensor != nullptr && PyType_IsSubtype(PyDescr_TYPE(d), k.tensor)) {
       if (std::strcmp(d->d_method->ml_name, "requires_grad_") == 0 &&

@@ -155,6 +155,7 @@ void Interpreter::take_snapshot(const Activation& innermost, int next, PyObject*
 PyObject* Interpreter::run_frame(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwflag) {
   const bool direct = std::exchange(tail_, false);
   if (aborted_) return abandon_frame(tstate, frame);
+  ++frames;
   try {
     Code* code = decode(frame->f_code);
     if (code == nullptr) throw Declined("out of memory");

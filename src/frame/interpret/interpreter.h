@@ -146,6 +146,9 @@ class Interpreter {
   bool switched = false;          // the program set a switch of torch's
   Ref autocast_cache;             // what torch.is_autocast_cache_enabled() says to the program
   std::vector<Ref> dual_levels;   // of torch.autograd.forward_ad, entered and not left yet
+  std::vector<Path> saved_hooks;  // where saved-tensor hooks were pushed that are not popped yet
+  PyObject* push_saved_hooks(PyObject* f, PyObject* const* args, size_t nargs);
+  int64_t frames = 0;  // run so far
   struct InferenceMode {
     Ref guard;
     bool on, entered = false;
@@ -163,6 +166,9 @@ class Interpreter {
   Path path_here() const;
   PyObject* call_checkpoint(PyObject* const* args, size_t nargs, PyObject* kwnames);
   PyObject* call_register_hook(PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames);
+  PyObject* call_of_autograd(PyObject* f, PyMethodDef* method, PyObject* self, PyObject* const* args, size_t nargs,
+                             PyObject* const* all, size_t all_nargs, PyObject* kwnames);
+  Ref called_by_autograd(PyObject* hook);
   void take_snapshot(const Activation& innermost, int next, PyObject** sp);
   void touch(size_t slot, PyCodeObject* code, PyObject* object);
   int lookup_generic(PyObject* o, PyObject* name, PyObject** out);

@@ -396,6 +396,18 @@ PyObject* do_import(const NativeCall& c) {
 // torch.autograd.Function.apply: its forward is Python code; its backward is called when the trace's backward runs.
 PyObject* do_autograd_apply(const NativeCall& c) {
   for (size_t i = 0; i < c.nargs; ++i) c.in.consume(c.args[i]);
+  c.in.note_retry();
+  return c.run();
+}
+
+// with torch.autograd.graph.saved_tensors_hooks(pack, unpack): part of the trace, as tensor hooks are.
+PyObject* do_push_saved_hooks(const NativeCall& c) {
+  if (c.nargs != 2 || c.kwnames != nullptr) return c.run();
+  return c.in.push_saved_hooks(c.f, c.args, c.nargs);
+}
+PyObject* do_pop_saved_hooks(const NativeCall& c) {
+  if (c.in.saved_hooks.empty()) throw Declined("saved-tensor hooks from before the call are popped");
+  c.in.saved_hooks.pop_back();
   return c.run();
 }
 
@@ -533,6 +545,8 @@ const Row kFunctions[] = {
      kShares},
     {"torch._C._autograd", "_saved_tensors_hooks_get_disabled_error_message _saved_tensors_hooks_is_enabled", kShares},
     {"torch._C._autograd", "_saved_tensors_hooks_disable _saved_tensors_hooks_enable", kShares},
+    {"torch._C._autograd", "_push_saved_tensors_default_hooks", kShares, do_push_saved_hooks},
+    {"torch._C._autograd", "_pop_saved_tensors_default_hooks", kShares, do_pop_saved_hooks},
     {"torch._C._dynamo.autograd_compiler", "set_autograd_compiler", kShares},  // off, and back, around torch.func.grad
     {"torch._C._nn", "_parse_to", kTensors | kShares},
     {"torch._C._functorch", "_grad_increment_nesting", kShares},
