@@ -128,8 +128,7 @@ Device checked_device(const Graph& traced, const Environment& env) {
 
 int64_t count_calls(const plan::Plan& p) {
   int64_t calls = 0;
-  for (const plan::Step& s : p.steps)
-    calls += s.kind == plan::StepKind::kCall && s.op != "aten.empty_strided.default";  // memory is no call
+  for (const plan::Step& s : p.steps) calls += s.kind == plan::StepKind::kCall && !plan::takes_memory(s);
   return calls;
 }
 

@@ -701,7 +701,7 @@ PyObject* steps_of(const Entry& e) {
     const std::vector<double> times = executable->times();
     const auto append = [&](const plan::Step& s, double seconds, bool frozen) {
       // Memory that is taken or given back is no work.
-      if (s.kind == plan::StepKind::kRelease || s.op == "aten.empty_strided.default") return;
+      if (s.kind == plan::StepKind::kRelease || plan::takes_memory(s)) return;
       PyObject* d = step_of(side, p, s, seconds, frozen);
       if (d) PyList_Append(out, d);
       Py_XDECREF(d);

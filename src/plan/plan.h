@@ -189,5 +189,8 @@ void for_each_write(const Step& s, F&& f) {
 TensorId root(const Plan& p, TensorId t, sym::Expr* elements = nullptr);
 // Elements from the first to one past the last element of a strided tensor; 0 when empty.
 sym::Expr span(const TensorType& t);
+sym::Expr bytes(const TensorType& t);  // of that
+// A call that allocates memory for a tensor and does no work.
+bool takes_memory(const Step& s);
 
 }  // namespace flashover::plan

@@ -26,6 +26,10 @@ sym::Expr span(const TensorType& t) {
   return last;
 }
 
+sym::Expr bytes(const TensorType& t) { return span(t) * info(t.dtype).bytes; }
+
+bool takes_memory(const Step& s) { return s.kind == StepKind::kCall && s.op == "aten.empty_strided.default"; }
+
 namespace {
 
 // Sums and products of hostile sizes must not overflow before they are compared with anything.
@@ -291,9 +295,7 @@ class Verifier {
         ids.push_back(static_cast<TensorId>(i));
     }
     const auto from = [&](TensorId t) { return p_.tensors[t].slab_offset.value(); };
-    const auto end = [&](TensorId t) {
-      return from(t) + span(p_.tensors[t].type).value() * info(p_.tensors[t].type.dtype).bytes;
-    };
+    const auto end = [&](TensorId t) { return from(t) + bytes(p_.tensors[t].type).value(); };
     std::sort(ids.begin(), ids.end(), [&](TensorId a, TensorId b) { return state_[a].first < state_[b].first; });
     std::vector<TensorId> alive;
     for (TensorId t : ids) {

@@ -40,7 +40,7 @@ class Touched {
   Range range_of(TensorId root, bool written) const {
     const plan::Tensor& t = p_.tensors[root];
     const int64_t begin = constant(t.slab_offset);
-    return {begin, begin + constant(plan::span(t.type)) * info(t.type.dtype).bytes, written};
+    return {begin, begin + constant(plan::bytes(t.type)), written};
   }
   bool meets(TensorId t, bool written) const {
     const TensorId r = plan::root(p_, t);
@@ -68,7 +68,7 @@ class Touched {
 int64_t bytes_of(const plan::Plan& p, const plan::Step& s) {
   int64_t bytes = 0;
   for (const auto* list : {&s.reads, &s.writes})
-    for (TensorId t : *list) bytes += constant(plan::span(p.tensors[t].type)) * info(p.tensors[t].type.dtype).bytes;
+    for (TensorId t : *list) bytes += constant(plan::bytes(p.tensors[t].type));
   return bytes;
 }
 

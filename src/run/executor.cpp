@@ -388,7 +388,7 @@ class PlanExecutable final : public Executable {
     if (!e.is_const()) throw Declined("plan: sizes are not constant");
     return e.value();
   }
-  static int64_t span_bytes(const TensorType& t) { return constant(plan::span(t)) * info(t.dtype).bytes; }
+  static int64_t span_bytes(const TensorType& t) { return constant(plan::bytes(t)); }
 
   bool on_plan_device(const TensorType& t) const {
     return device_ < 0 ? t.device.type == DeviceType::kCPU : t.device == plan_.device;
@@ -415,7 +415,7 @@ class PlanExecutable final : public Executable {
       } else if (s.kind == StepKind::kCall) {
         in.call = static_cast<uint32_t>(calls_.size());
         calls_.push_back(prepare(plan_, s));
-        if (s.op == "aten.empty_strided.default" && s.writes.size() == 1 && s.writes[0] >= 0 &&
+        if (plan::takes_memory(s) && s.writes.size() == 1 && s.writes[0] >= 0 &&
             plan_.tensors[s.writes[0]].home == Home::kExtern)
           in.makes = s.writes[0];
       }

@@ -542,9 +542,7 @@ class Planner {
     }
     return u;
   }
-  int64_t bytes_of(size_t t) const {
-    return plan::span(plan_.tensors[t].type).value() * info(plan_.tensors[t].type.dtype).bytes;
-  }
+  int64_t bytes_of(size_t t) const { return plan::bytes(plan_.tensors[t].type).value(); }
   bool slab_root(const Uses& u, size_t t) const {
     return plan_.tensors[t].home == Home::kSlab && u.life[t].first >= 0 && u.first_of[t] == static_cast<TensorId>(t);
   }
@@ -590,7 +588,7 @@ class Planner {
     int64_t given = 0;
     for (const plan::InputSpec& i : plan_.inputs)
       if (!i.type.opaque && i.type.device == plan_.device && plan::span(i.type).is_const())
-        given += plan::span(i.type).value() * info(i.type.dtype).bytes;
+        given += plan::bytes(i.type).value();
     // Eager's variables live longer than their last use.
     const int64_t limit = options_.memory_limit > 0 ? options_.memory_limit + (options_.memory_limit + given) / 128 : 0;
     const auto over = [&] { return limit > 0 && bytes > limit; };
@@ -723,7 +721,7 @@ class Planner {
     std::stable_sort(order.begin(), order.end(), [&](TensorId a, TensorId b) { return life[a].first < life[b].first; });
     for (TensorId t : order) {
       const plan::Tensor& tensor = plan_.tensors[t];
-      const int64_t bytes = plan::span(tensor.type).value() * info(tensor.type.dtype).bytes;
+      const int64_t bytes = plan::bytes(tensor.type).value();
       if (static_cast<size_t>(t) < over_.size() && over_[t] >= 0) {
         block_of[t] = block_of[over_[t]];
         blocks[block_of[t]].last = std::max(blocks[block_of[t]].last, life[t].last);
