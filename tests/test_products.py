@@ -25,6 +25,10 @@ FUSED = {
     "two results": 1, "gate": 1,
     "two layers": 2, "transposed": 1, "a long sum": 1, "many programs": 1, "mixed": 1, "not a number": 1,
     "returned too": 0, "reduced": 0, "turned": 0, "flipped": 0, "f32": 0, "scaled": 0, "operand overwritten": 0,
+    "silu before": 1, "before and behind": 1, "a cast before": 1, "a gate before": 1, "half of a row before": 1,
+    "small weights": 1, "a row's scale before": 1, "turned before": 1, "exponential of nothing": 1, "batched": 1,
+    "batched, several axes": 1, "batched scores": 1, "batched before": 1, "batched before and behind": 1,
+    "read twice": 0,
 }  # fmt: skip
 
 
@@ -59,6 +63,24 @@ def test_products_compile_for_sm_90() -> None:
     for c in _C.triton_build(sources):
         assert c["bytes"] and not c["error"], c["error"]
         assert c["shared"] > 2 * 2 * 64 * 64  # stages of loads in flight
+
+
+@pytest.mark.timeout(300)
+def test_kernels_before_products_compile_for_sm_90() -> None:
+    silu, gelu = torch.nn.functional.silu, torch.nn.functional.gelu
+    h, w, q = (torch.randn(*s).bfloat16() for s in ((256, 256), (512, 128), (4, 100, 72)))
+    gate = trace(Program(lambda h, w: gelu((silu(h[:, :128]) * h[:, 128:]) @ w.t()), [h, w]))
+    small = trace(Program(lambda h, w: h @ w.bfloat16(), [h, torch.randint(-9, 9, (256, 512)).to(torch.int8)]))
+    scores = trace(Program(lambda q, s: torch.bmm(q * s, q.transpose(1, 2)) * 0.5, [q, q[:, :, :1].clone()]))
+    sources = []
+    for traced in (gate, small, scores):
+        for tile in ([128, 128, 64], [64, 32, 64]):
+            for k in _C.triton_program(traced.text, tile=tile)["kernels"]:
+                if k["name"].startswith("of_"):
+                    sources.append({**k, "warps": 4, "stages": 3})
+    assert len(sources) == 6
+    for s, c in zip(sources, _C.triton_build(sources), strict=True):
+        assert c["bytes"] and not c["error"], s["text"] + c["error"]
 
 
 def test_the_modes_ask_for_it() -> None:

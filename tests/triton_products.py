@@ -69,7 +69,49 @@ def overwritten(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 add("operand overwritten", overwritten, f16(33, 32), f16(40, 32))
 
 
+# ---- kernels before the product, products of batches
+add("silu before", lambda x, w, b: linear(F.silu(x), w, b), f16(37, 48), f16(51, 48), f16(51))
+add("before and behind", lambda x, w, b: F.gelu(linear(F.silu(x) * 2, w, b)), f16(64, 48), f16(51, 48), f16(51))
+add("a cast before", lambda x, w: F.relu(x.half() @ w.half()) + 1, torch.randn(37, 29), torch.randn(29, 33))
+add("a gate before", lambda g, u, w: linear(F.silu(g) * u, w), f16(3, 7, 32), f16(3, 7, 32), f16(40, 32))
+add("half of a row before", lambda h, w: linear(F.gelu(h[:, 32:]) * h[:, :32], w), f16(33, 64), f16(40, 32))
+SMALL = torch.randint(-9, 9, (48, 40)).to(torch.int8)
+add("small weights", lambda x, w, s: x @ (w * s).to(x.dtype).t(), f16(33, 40), SMALL, torch.rand(48, 1))
+add(
+    "a row's scale before",
+    lambda x, s, w: (x * s).to(w.dtype) @ w.t(),
+    torch.randn(33, 40),
+    torch.randn(33, 1),
+    f16(48, 40),
+)
+add("turned before", lambda x, w: (x.exp()).t() @ w, f16(40, 33) / 4, f16(40, 24))
+add("exponential of nothing", lambda x, w: linear(torch.exp(x), w) + 1, f16(20, 21), f16(24, 21))
+add("batched", lambda a, b: F.gelu(a @ b), f16(3, 33, 20), f16(3, 20, 40))
+add("batched, several axes", lambda a, b: torch.tanh(a @ b) + a.sum(), f16(2, 3, 17, 20), f16(2, 3, 20, 18))
+add(
+    "batched scores",
+    lambda q, k, m: torch.bmm(q, k.transpose(1, 2)) * 0.125 + m,
+    f16(4, 33, 16),
+    f16(4, 20, 16),
+    f16(33, 20),
+)
+add("batched before", lambda a, b, s: torch.bmm(F.relu(a) * s, b), f16(3, 33, 20), f16(3, 20, 40), f16(3, 1, 1))
+add("batched before and behind", lambda a, b: F.silu(torch.bmm(a.exp(), b.cos())), f16(3, 17, 20) / 4, f16(3, 20, 24))
+add("read twice", lambda x, w, v: (linear((h := F.silu(x)), w), linear(h, v)), f16(33, 32), f16(40, 32), f16(24, 32))
+
+
 def check(name: str) -> tuple[str | None, int]:
+    """All the ways that differ."""
+    seen: dict[str, int] = {}
+    for way in range(3):
+        problem, fused, texts = check_way(name, way)
+        if problem:
+            return f"way {way}: {problem}", fused
+        seen[texts] = fused
+    return None, max(seen.values())
+
+
+def check_way(name: str, way: int) -> tuple[str | None, int, str]:
     from trace_tools import Program, tensors_of, trace
     from triton_tools import Runner
 
@@ -78,27 +120,28 @@ def check(name: str) -> tuple[str | None, int]:
     function, args, tile = PROGRAMS[name]
     given = [a.clone() for a in args]
     traced = trace(Program(function, given))
-    program = _C.triton_program(traced.text, processors=8, tile=tile)
-    fused = sum(k["name"].startswith(("mm_", "addmm_")) for k in program["kernels"])
+    program = _C.triton_program(traced.text, processors=8, tile=tile, way=way)
+    texts = "\n".join(k["text"] for k in program["kernels"])
+    fused = sum(k["name"].startswith(("mm_", "addmm_", "bmm_", "of_")) for k in program["kernels"])
     after = [a.clone() for a in args]
     expected = tensors_of(function(*after))
     exact = tensors_of(function(*[a.double() for a in args]))
     try:
         got = Runner(program).run(list(traced.inputs))
     except Exception:
-        return traceback.format_exc() + "\n".join(k["text"] for k in program["kernels"]), fused
+        return traceback.format_exc() + texts, fused, texts
     for i, (a, b, c) in enumerate(zip(got, expected, exact, strict=True)):
         if a.dtype != b.dtype or a.shape != b.shape:
-            return f"{i}: {a.dtype} {tuple(a.shape)} for {b.dtype} {tuple(b.shape)}", fused
+            return f"{i}: {a.dtype} {tuple(a.shape)} for {b.dtype} {tuple(b.shape)}", fused, texts
         if bool((a.isnan() != b.isnan()).any()):
-            return f"{i}: NaN at other places", fused
+            return f"{i}: NaN at other places", fused, texts
         off, own = (float((t.double() - c).nan_to_num().norm()) for t in (a, b))
         if off > 1.5 * own + 1e-3 * float(c.nan_to_num().norm()):
-            return f"{i}: off by {off}, eager by {own}\n" + "\n".join(k["text"] for k in program["kernels"]), fused
+            return f"{i}: off by {off}, eager by {own}\n" + texts, fused, texts
     for a, b in zip(given, after, strict=True):
         if not torch.equal(a.nan_to_num(), b.nan_to_num()):
-            return "an argument was left different", fused
-    return None, fused
+            return "an argument was left different", fused, texts
+    return None, fused, texts
 
 
 if __name__ == "__main__":

@@ -26,23 +26,46 @@ using plan::TensorId;
 
 constexpr double kWorth = 0.97;  // of the library's time: below, the choice is not noise
 
+using Ways = std::vector<Candidate>;
+
 // One kind of product in a plan: the same code wherever it occurs.
 struct Kind {
-  Product product;
-  const Candidate* first = nullptr;
+  struct Option {
+    size_t way;
+    ProductTile tile;
+  };
+  const Ways* ways = nullptr;  // where it occurs first
   Hash128 key;
-  std::vector<ProductTile> tiles;
+  std::vector<Option> options;
   int64_t choice = -1;  // the library
 };
 
-Hash128 key_of(const Product& p, const Environment& env) {
+std::string text_of(const Ways& ways) {
+  std::string out;
+  for (const Candidate& c : ways) out += loops::text(c.product);
+  return out;
+}
+
+Hash128 key_of(const Ways& ways, const Environment& env) {
   Hasher h;
-  h.text("product 1")
-      .text(loops::text(p))
+  h.text("product 2")
+      .text(text_of(ways))
       .text(triton::str(*env.gpu))
       .number(static_cast<uint64_t>(env.gpu->processors));
   h.text(triton::command().version).text(env.versions).text(program_identity());
   return h.finish();
+}
+
+// The steps that any of the ways takes along, in order.
+std::vector<size_t> steps_of(const Ways& ways) {
+  std::set<size_t> all;
+  for (const Candidate& c : ways)
+    for (size_t s : {c.call, c.launch, c.before[0], c.before[1]})
+      if (s != loops::kNoStep) all.insert(s);
+  return {all.begin(), all.end()};
+}
+bool takes(const Candidate& c, size_t step) {
+  return step == c.call || step == c.launch || step == c.before[0] || step == c.before[1];
 }
 
 std::string tile_text(const ProductTile& t) {
@@ -61,35 +84,53 @@ void measure(const Plan& plan, const std::vector<loops::Kernel>& kernels, std::v
   // Everything is compiled at once.
   std::vector<triton::Source> sources;
   for (Kind* kind : kinds)
-    for (const ProductTile& t : kind->tiles) {
-      Product p = kind->product;
-      p.tile = t;
+    for (const Kind::Option& o : kind->options) {
+      Product p = (*kind->ways)[o.way].product;
+      p.tile = o.tile;
       sources.push_back(triton::emit(p, *env.gpu));
     }
   const std::vector<triton::Cubin> cubins = triton::build(sources, *env.gpu);
   size_t next = 0;
   for (Kind* kind : kinds) {
-    // The library's way: its call, then the epilogue's own kernel.
-    const Step &call = plan.steps[kind->first->call], &launch = plan.steps[kind->first->launch];
+    // The library's way: its call, with the kernels around it.
+    const std::vector<size_t> all = steps_of(*kind->ways);
+    std::vector<loops::Kernel> around;
+    std::map<size_t, int32_t> number;
+    for (size_t s : all)
+      if (plan.steps[s].kind == plan::StepKind::kLaunch) {
+        number[s] = static_cast<int32_t>(around.size());
+        around.push_back(kernels[static_cast<size_t>(plan.steps[s].kernel)]);
+      }
     int64_t reused = 0;
-    kernel::Compiled own =
-        compile_kernels({&kernels[static_cast<size_t>(launch.kernel)], 1}, *env.gpu, cache, reused, nullptr);
-    Step alone = launch;
-    alone.kernel = 0;
+    const kernel::Compiled own = compile_kernels(around, *env.gpu, cache, reused, nullptr);
+    const auto apart = [&](const Candidate* fused, const triton::Source* source, const triton::Cubin* cubin) {
+      std::vector<plan::Kernel> made = own.kernels;
+      std::vector<plan::Binary> binaries = own.binaries;
+      std::vector<Step> steps;
+      for (size_t s : all) {
+        if (fused && s == (fused->launch == loops::kNoStep ? fused->call : fused->launch)) {
+          plan::Kernel k{.symbol = source->name, .binary = static_cast<int32_t>(binaries.size())};
+          k.cuda = source->launch;
+          k.cuda.shared = cubin->shared;
+          k.cuda.scratch = cubin->scratch;
+          k.cuda.threads = 32 * cubin->warps;
+          binaries.push_back({triton::key(*source), cubin->bytes});
+          steps.push_back(loops::fused_step(plan, *fused, static_cast<int32_t>(made.size())));
+          made.push_back(std::move(k));
+        } else if (!fused || !takes(*fused, s)) {
+          steps.push_back(plan.steps[s]);
+          if (auto it = number.find(s); it != number.end()) steps.back().kernel = it->second;
+        }
+      }
+      return part_of(plan, std::move(steps), std::move(made), std::move(binaries));
+    };
     std::vector<Plan> ways;
-    ways.push_back(part_of(plan, {call, alone}, std::move(own.kernels), std::move(own.binaries)));
-    std::vector<int64_t> tile_of{-1};
-    for (size_t t = 0; t < kind->tiles.size(); ++t, ++next) {
-      const triton::Cubin& c = cubins[next];
-      if (c.bytes.empty()) continue;  // more shared memory or registers than there are
-      plan::Kernel k{.symbol = sources[next].name, .binary = 0};
-      k.cuda = sources[next].launch;
-      k.cuda.shared = c.shared;
-      k.cuda.scratch = c.scratch;
-      k.cuda.threads = 32 * c.warps;
-      ways.push_back(part_of(plan, {loops::fused_step(plan, *kind->first, 0)}, {std::move(k)},
-                             {{triton::key(sources[next]), c.bytes}}));
-      tile_of.push_back(static_cast<int64_t>(t));
+    ways.push_back(apart(nullptr, nullptr, nullptr));
+    std::vector<int64_t> option_of{-1};
+    for (size_t o = 0; o < kind->options.size(); ++o, ++next) {
+      if (cubins[next].bytes.empty()) continue;  // more shared memory or registers than there are
+      ways.push_back(apart(&(*kind->ways)[kind->options[o].way], &sources[next], &cubins[next]));
+      option_of.push_back(static_cast<int64_t>(o));
     }
     const std::vector<double> seconds = env.measure(ways);
     size_t best = 0;
@@ -99,40 +140,50 @@ void measure(const Plan& plan, const std::vector<loops::Kernel>& kernels, std::v
     if (!std::isfinite(seconds[0])) {
       notes += "not measured: ";
     } else {
-      kind->choice = tile_of[best];
+      kind->choice = option_of[best];
       if (cache) cache->put("product", kind->key, std::to_string(kind->choice));
     }
     const auto fastest = std::min_element(seconds.begin() + 1, seconds.end());
-    const Product& p = kind->product;
-    notes += std::to_string(p.m) + "x" + std::to_string(p.k) + "x" + std::to_string(p.n) + " " + info(p.dtype).name +
-             " + " + launch.label + ": library " + us(seconds[0]);
-    if (fastest != seconds.end())
-      notes += ", one kernel " + us(*fastest) + " (" +
-               tile_text(kind->tiles[static_cast<size_t>(tile_of[static_cast<size_t>(fastest - seconds.begin())])]) +
-               ")";
+    const Product& p = kind->ways->front().product;
+    if (p.batch > 1) notes += std::to_string(p.batch) + "x";
+    notes +=
+        std::to_string(p.m) + "x" + std::to_string(p.k) + "x" + std::to_string(p.n) + " " + info(p.dtype).name + ", ";
+    for (size_t s : all) notes += (s == all.front() ? "" : " + ") + plan.steps[s].label;
+    notes += ": library " + us(seconds[0]);
+    if (fastest != seconds.end()) {
+      const Kind::Option& o =
+          kind->options[static_cast<size_t>(option_of[static_cast<size_t>(fastest - seconds.begin())])];
+      notes += ", one kernel " + us(*fastest) + " (" + loops::fused_step(plan, (*kind->ways)[o.way], 0).label + ", " +
+               tile_text(o.tile) + ")";
+    }
     notes += kind->choice < 0 ? ": library\n" : ": one kernel\n";
   }
 }
 
-// Puts one kernel in the place of two steps; a kernel behind two products goes with the first. tile_of: null where the
-// library stays.
-std::vector<Product> fuse(Plan& plan, size_t kernels, const std::vector<Candidate>& found,
-                          const std::function<const ProductTile*(const std::string&)>& tile_of) {
+// Puts one kernel in the place of several steps; a kernel between two products goes with the first. chosen_of: null
+// where the library stays.
+std::vector<Product> fuse(Plan& plan, size_t kernels, const std::vector<Ways>& found,
+                          const std::function<const Kind::Option*(const Ways&)>& chosen_of) {
   std::vector<Product> chosen;
   std::map<std::string, int32_t> number;
-  std::vector<bool> gone(plan.steps.size());
+  std::vector<bool> gone(plan.steps.size()), used(plan.steps.size());
   std::map<size_t, Step> replaced;
-  for (const Candidate& c : found) {
-    const std::string text = loops::text(c.product);
-    const ProductTile* tile = tile_of(text);
-    if (!tile || replaced.count(c.launch)) continue;
-    auto [it, fresh] = number.try_emplace(text, static_cast<int32_t>(kernels + chosen.size()));
+  for (const Ways& ways : found) {
+    const Kind::Option* option = chosen_of(ways);
+    if (!option) continue;
+    const Candidate& c = ways[option->way];
+    const std::vector<size_t> steps = steps_of({c});
+    if (std::any_of(steps.begin(), steps.end(), [&](size_t s) { return used[s]; })) continue;
+    auto [it, fresh] = number.try_emplace(loops::text(c.product), static_cast<int32_t>(kernels + chosen.size()));
     if (fresh) {
       chosen.push_back(c.product);
-      chosen.back().tile = *tile;
+      chosen.back().tile = option->tile;
     }
-    replaced.emplace(c.launch, loops::fused_step(plan, c, it->second));
-    gone[c.call] = true;
+    for (size_t s : steps) used[s] = gone[s] = true;
+    const size_t at = c.launch == loops::kNoStep ? c.call : c.launch;
+    gone[at] = false;
+    replaced.emplace(at, loops::fused_step(plan, c, it->second));
+    loops::own_result(plan, c);
   }
   for (auto& [at, step] : replaced) plan.steps[at] = std::move(step);
   size_t to = 0;
@@ -156,10 +207,13 @@ Plan part_of(const Plan& whole, std::vector<Step> steps, std::vector<plan::Kerne
   out.binaries = std::move(binaries);
   std::map<TensorId, TensorId> known;
   const auto root = [&](TensorId t) { return plan::root(whole, t); };
-  // Only what is read again within the part and nowhere else is a temporary; everything else that is made is a result.
-  std::set<TensorId> written, read;
+  // What a library call returns brings its own memory; what kernels write is a result of the part, read again or not.
+  std::set<TensorId> written, returned, read;
   for (const Step& s : steps) {
-    plan::for_each_write(s, [&](TensorId t) { written.insert(root(t)); });
+    plan::for_each_write(s, [&](TensorId t) {
+      written.insert(root(t));
+      if (s.kind == plan::StepKind::kCall && !s.out_variant) returned.insert(root(t));
+    });
     plan::for_each_read(s, [&](TensorId t) { read.insert(root(t)); });
   }
   const auto add = [&](plan::Tensor t) {
@@ -172,11 +226,10 @@ Plan part_of(const Plan& whole, std::vector<Step> steps, std::vector<plan::Kerne
     if (copy.home == Home::kView) {
       copy.index = self(self, copy.index, writes);
     } else if (writes && written.count(t)) {
-      if (read.count(t)) {
-        copy.home = Home::kExtern;  // of a library call, read by the kernel behind it
-      } else {
-        copy.home = Home::kOutput;
-        copy.index = static_cast<int32_t>(out.outputs.size());
+      const bool own = returned.count(t) != 0;
+      copy.home = own ? Home::kExtern : Home::kOutput;
+      if (!own) copy.index = static_cast<int32_t>(out.outputs.size());
+      if (!own || !read.count(t)) {
         plan::OutputRef ref;
         ref.tensor = static_cast<TensorId>(out.tensors.size());
         ref.type = copy.type;
@@ -210,31 +263,33 @@ Plan part_of(const Plan& whole, std::vector<Step> steps, std::vector<plan::Kerne
 
 std::vector<Product> choose_products(Plan& plan, const std::vector<loops::Kernel>& kernels, const Environment& env,
                                      Cache* cache, std::string& notes) {
-  const std::vector<Candidate> found = loops::find_products(plan, kernels);
-  if (found.empty() || !env.measure) return {};
+  if (!env.measure) return {};
+  const std::vector<Ways> found = loops::find_products(plan, kernels);
   std::map<std::string, Kind> kinds;
   std::vector<Kind*> unknown;
-  for (const Candidate& c : found) {
-    auto [it, fresh] = kinds.try_emplace(loops::text(c.product));
+  for (const Ways& ways : found) {
+    auto [it, fresh] = kinds.try_emplace(text_of(ways));
     Kind& kind = it->second;
     if (!fresh) continue;
-    kind.product = c.product;
-    kind.first = &c;
-    kind.key = key_of(c.product, env);
-    kind.tiles = triton::tiles_for(c.product);
-    // Tests: that one, unmeasured. Not into the cache, whose keys know nothing of it.
+    kind.ways = &ways;
+    kind.key = key_of(ways, env);
+    for (size_t w = 0; w < ways.size(); ++w)
+      for (const ProductTile& t : triton::tiles_for(ways[w].product)) kind.options.push_back({w, t});
+    // Tests: that tile of the last way, unmeasured. Not into the cache, whose keys know nothing of it.
     if (const char* forced = std::getenv("FLASHOVER_PRODUCT_TILE"); forced && !cache) {
-      kind.choice = std::clamp<int64_t>(std::atoll(forced), -1, static_cast<int64_t>(kind.tiles.size()) - 1);
+      const auto tiles = static_cast<int64_t>(triton::tiles_for(ways.back().product).size());
+      const int64_t tile = std::clamp<int64_t>(std::atoll(forced), -1, tiles - 1);
+      if (tile >= 0) kind.choice = static_cast<int64_t>(kind.options.size()) - tiles + tile;
       continue;
     }
     if (const auto known = cache ? cache->get("product", kind.key) : std::nullopt) {
       const int64_t choice = std::atoll(known->c_str());
-      if (choice >= -1 && choice < static_cast<int64_t>(kind.tiles.size())) {
+      if (choice >= -1 && choice < static_cast<int64_t>(kind.options.size())) {
         kind.choice = choice;
         continue;
       }
     }
-    if (!kind.tiles.empty()) unknown.push_back(&kind);
+    if (!kind.options.empty()) unknown.push_back(&kind);
   }
   if (!unknown.empty()) {
     // To find out must not cost the program its result.
@@ -244,14 +299,22 @@ std::vector<Product> choose_products(Plan& plan, const std::vector<loops::Kernel
       notes += "not measured: " + d.reason + "\n";
     }
   }
-  return fuse(plan, kernels.size(), found, [&](const std::string& text) -> const ProductTile* {
-    const Kind& kind = kinds.at(text);
-    return kind.choice < 0 ? nullptr : &kind.tiles[static_cast<size_t>(kind.choice)];
+  return fuse(plan, kernels.size(), found, [&](const Ways& ways) -> const Kind::Option* {
+    const Kind& kind = kinds.at(text_of(ways));
+    return kind.choice < 0 ? nullptr : &kind.options[static_cast<size_t>(kind.choice)];
   });
 }
 
-std::vector<Product> fuse_all_products(Plan& plan, const std::vector<loops::Kernel>& kernels, const ProductTile& tile) {
-  return fuse(plan, kernels.size(), loops::find_products(plan, kernels), [&](const std::string&) { return &tile; });
+std::vector<Product> fuse_all_products(Plan& plan, const std::vector<loops::Kernel>& kernels, const ProductTile& tile,
+                                       int way) {
+  const std::vector<Ways> found = loops::find_products(plan, kernels);
+  std::vector<Kind::Option> options;
+  options.reserve(found.size());
+  return fuse(plan, kernels.size(), found, [&](const Ways& ways) {
+    const size_t count = ways.size();
+    options.push_back({way < 0 ? count - 1 : std::min(static_cast<size_t>(way), count - 1), tile});
+    return &options.back();
+  });
 }
 
 }  // namespace flashover::compile

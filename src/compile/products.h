@@ -1,5 +1,5 @@
-// mode="max-autotune" on a GPU: products with their epilogue in one kernel, where that measures faster than the
-// library's product and a kernel behind it. What won is remembered in the disk cache.
+// mode="max-autotune" on a GPU: products with the kernels before and behind them in one kernel, where that measures
+// faster than the library's product and those kernels beside it. What won is remembered in the disk cache.
 #pragma once
 #include <string>
 #include <vector>
@@ -14,9 +14,9 @@ namespace flashover::compile {
 std::vector<loops::Product> choose_products(plan::Plan& plan, const std::vector<loops::Kernel>& kernels,
                                             const Environment& environment, Cache* cache, std::string& notes);
 
-// All of them, cut like this, unmeasured: for tests.
+// All of them, cut like this, unmeasured: for tests. way: of those that find_products() has for each; -1: the last.
 std::vector<loops::Product> fuse_all_products(plan::Plan& plan, const std::vector<loops::Kernel>& kernels,
-                                              const loops::ProductTile& tile);
+                                              const loops::ProductTile& tile, int way = -1);
 
 // A plan of some of a plan's steps: what they do not make themselves are its inputs, what they make its outputs.
 // `kernels` and `binaries` are for the steps' numbers.

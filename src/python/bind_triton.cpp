@@ -90,8 +90,9 @@ py::dict describe(const Source& s) {
 }
 
 // tile: m, n, k of every product that can take along the kernel behind it; empty: none does.
+// way: which of several ways to do so, -1: the last.
 py::dict program(const std::string& text, bool to_device, int processors, const std::vector<int>& tile,
-                 bool deterministic) {
+                 bool deterministic, int way) {
   graph::Graph g = graph::parse(text);
   if (to_device) move(g, {DeviceType::kCUDA, 0});
   compile::Environment env;
@@ -101,17 +102,28 @@ py::dict program(const std::string& text, bool to_device, int processors, const 
   std::vector<loops::Product> products;
   const auto fuse = [&](plan::Plan& p, const std::vector<loops::Kernel>& kernels) {
     // What would be measured must be whole plans.
-    for (const loops::Candidate& c : loops::find_products(p, kernels)) {
-      const auto check = [&](std::vector<plan::Step> steps, const Source& s) {
-        plan::Kernel k{.symbol = s.name, .binary = 0, .cuda = s.launch};
-        for (plan::Step& step : steps) step.kernel = step.kind == plan::StepKind::kLaunch ? 0 : -1;
-        p.target = kernel::triton::str(*env.gpu);
-        plan::verify(compile::part_of(p, std::move(steps), {std::move(k)}, {{{}, "cubin"}}));
-      };
-      check({p.steps[c.call], p.steps[c.launch]}, kernel::triton::emit(c.product.epilogue, *env.gpu));
-      check({loops::fused_step(p, c, 0)}, kernel::triton::emit(c.product, *env.gpu));
-    }
-    products = compile::fuse_all_products(p, kernels, {tile[0], tile[1], tile[2]});
+    for (const std::vector<loops::Candidate>& ways : loops::find_products(p, kernels))
+      for (const loops::Candidate& c : ways) {
+        const auto check = [&](std::vector<plan::Step> steps) {
+          std::vector<plan::Kernel> made;
+          for (plan::Step& step : steps) {
+            if (step.kind != plan::StepKind::kLaunch) continue;
+            const size_t number = static_cast<size_t>(step.kernel);
+            const Source source = number < kernels.size() ? kernel::triton::emit(kernels[number], *env.gpu)
+                                                          : kernel::triton::emit(c.product, *env.gpu);
+            step.kernel = static_cast<int32_t>(made.size());
+            made.push_back({.symbol = source.name, .binary = 0, .cuda = source.launch});
+          }
+          p.target = kernel::triton::str(*env.gpu);
+          plan::verify(compile::part_of(p, std::move(steps), std::move(made), {{{}, "cubin"}}));
+        };
+        std::vector<plan::Step> apart;
+        for (size_t s = 0; s < p.steps.size(); ++s)
+          if (s == c.call || s == c.launch || s == c.before[0] || s == c.before[1]) apart.push_back(p.steps[s]);
+        check(std::move(apart));
+        check({loops::fused_step(p, c, static_cast<int32_t>(kernels.size()))});
+      }
+    products = compile::fuse_all_products(p, kernels, {tile[0], tile[1], tile[2]}, way);
   };
   loops::Schedule s = tile.empty() ? compile::lower(std::move(g), {}, env, report)
                                    : compile::lower(std::move(g), {}, env, report, fuse);
@@ -186,7 +198,7 @@ void bind_triton(py::module_& m) {
     kernel::triton::set_command({python, script, version});
   });
   m.def("triton_program", &program, py::arg("graph"), py::arg("to_device") = true, py::arg("processors") = 132,
-        py::arg("tile") = std::vector<int>{}, py::arg("deterministic") = false);
+        py::arg("tile") = std::vector<int>{}, py::arg("deterministic") = false, py::arg("way") = -1);
   m.def("triton_emit",
         [](const std::string& kernel) { return describe(kernel::triton::emit(loops::parse(kernel), Gpu{})); });
   m.def("triton_build", &build);

@@ -71,6 +71,62 @@ def test_every_tile_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(names) >= 8
 
 
+class Gated(torch.nn.Module):
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.both, self.down = torch.nn.Linear(width, 2 * hidden), torch.nn.Linear(hidden, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        gate, up = self.both(x).chunk(2, -1)
+        return self.down(F.silu(gate) * up)
+
+
+def small(*sizes: int) -> torch.Tensor:
+    return torch.randint(-9, 9, sizes).to(torch.int8)
+
+
+AROUND = {
+    "gate": (Gated(256, 512), [torch.randn(300, 256)]),
+    "small weights": (lambda x, w, s: x @ (w * s).bfloat16(), [torch.randn(33, 256), small(256, 512), torch.rand(512)]),
+    "scores": (
+        lambda q, k: torch.bmm(q * 0.125, k.transpose(1, 2)) + 1,
+        [torch.randn(6, 100, 72), torch.randn(6, 130, 72)],
+    ),
+    "turned": (lambda x, w: x.exp().t() @ w, [torch.randn(72, 130), torch.randn(72, 96)]),
+}
+
+
+@pytest.mark.parametrize("tile", [0, 3, 6, 11])
+@pytest.mark.parametrize("name", AROUND)
+def test_kernels_before_products(name: str, tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unmeasured: operands computed where they are loaded, products of batches."""
+    fn, args = AROUND[name]
+    torch.manual_seed(0)
+    if isinstance(fn, torch.nn.Module):
+        fn = fn.cuda().bfloat16()
+    args = [t.cuda().bfloat16() if t.is_floating_point() else t.cuda() for t in args]
+    with torch.no_grad():
+        eager = fn(*args)
+        monkeypatch.setenv("FLASHOVER_PRODUCT_TILE", str(tile))
+        options = {"max_autotune": True, "cache": False}
+        assert any(s["name"].startswith("of_") for s in flashover.explain(fn, options=options)(*args).kernels)
+        got = flashover.compile(fn, options=options)(*args)
+    assert (got.shape, got.dtype, got.stride()) == (eager.shape, eager.dtype, eager.stride())
+    assert float((got.float() - eager.float()).norm() / eager.float().norm()) < 1e-2
+
+
+def test_kernels_before_products_are_measured(tmp_path) -> None:
+    model, x = Gated(768, 2048).cuda().eval(), torch.randn(2048, 768, device="cuda")
+    options = {"max_autotune": True, "cache_dir": str(tmp_path)}
+    with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
+        eager = model(x)
+        e = flashover.explain(model, options=options)(x)
+        print(e.graphs[0]["texts"]["products"])
+        assert "inf" not in e.graphs[0]["texts"]["products"]
+        got = flashover.compile(model, options=options)(x)
+    assert float((got - eager).float().norm() / eager.float().norm()) < 1e-2
+
+
 @pytest.mark.unsanitized
 def test_little_memory_while_measuring_is_survived() -> None:
     model, x = MLP(1024, 4096).cuda().eval(), torch.randn(8192, 1024, device="cuda")

@@ -45,7 +45,15 @@ struct Bounds {
 class Emitter {
  public:
   Emitter(const loops::Kernel& k, const Gpu& gpu) : k_(k), tile_(choose_tile(k, gpu)) {}
-  explicit Emitter(const loops::Product& p) : k_(p.epilogue), tile_(tile_of(p)), product_(&p) {}
+  explicit Emitter(const loops::Product& p) : k_(p.epilogue), tile_(tile_of(p, p.tile.m, p.tile.n)), product_(&p) {}
+  // Of an operand of a product: side 0 or 1.
+  Emitter(const loops::Product& p, size_t side)
+      : k_(p.prologue[side].kernel),
+        tile_(tile_of(p, side ? p.tile.k : p.tile.m, side ? p.tile.n : p.tile.k)),
+        operand_(&p),
+        side_(side),
+        parameter_(side ? "q" : "o"),
+        temporary_(side ? "b" : "a") {}
 
   Source run() {
     wide_ = needs_wide();
@@ -58,11 +66,11 @@ class Emitter {
   }
 
  private:
-  static Tile tile_of(const loops::Product& p) {
+  static Tile tile_of(const loops::Product& p, int32_t rows, int32_t columns) {
     Tile t;
     t.points = p.epilogue.outer;
-    t.y = p.tile.m;
-    t.x = p.tile.n;
+    t.y = rows;
+    t.x = columns;
     t.warps = p.tile.warps;
     return t;
   }
@@ -72,18 +80,29 @@ class Emitter {
     const loops::Product& p = *product_;
     const loops::ProductTile& t = p.tile;
     const int64_t gm = (p.m + t.m - 1) / t.m, gn = (p.n + t.n - 1) / t.n;
-    grid_ = gm * gn;
+    grid_ = p.batch * gm * gn;
     // Offsets of the last element that a program may compute, masked or not.
-    const auto far = [](int64_t rows, int64_t row, int64_t columns, int64_t column) {
-      return rows * row + columns * column > INT32_MAX;
+    const auto far = [&](int64_t rows, int64_t columns, const std::array<int64_t, 3>& strides) {
+      return p.batch * strides[0] + rows * strides[1] + columns * strides[2] > INT32_MAX;
     };
-    wide_ |= gm * t.m * gn * t.n > INT32_MAX || far(gm * t.m, p.a[0], p.k + t.k, p.a[1]) ||
-             far(p.k + t.k, p.b[0], gn * t.n, p.b[1]);
+    wide_ |=
+        p.batch * gm * t.m * gn * t.n > INT32_MAX || far(gm * t.m, p.k + t.k, p.a) || far(p.k + t.k, gn * t.n, p.b);
+    std::array<std::optional<Emitter>, 2> before;
+    for (size_t side = 0; side < 2; ++side) {
+      if (!p.prologue[side].given()) continue;
+      before[side].emplace(p, side);
+      wide_ |=
+          before[side]->needs_wide() || p.batch * (side ? (p.k + t.k) * gn * t.n : gm * t.m * (p.k + t.k)) > INT32_MAX;
+    }
     const std::string wide = wide_ ? ".to(tl.int64)" : "";
     // Programs that run together share rows and columns.
     constexpr int64_t kTogether = 8;
     const std::string width = num(kTogether * gn);
     line("pid = tl.program_id(0)");
+    if (p.batch > 1) {
+      line("z = (pid // " + num(gm * gn) + ")" + wide);
+      line("pid = pid % " + num(gm * gn));
+    }
     line("first = pid // " + width + " * " + num(kTogether));
     line("height = tl.minimum(" + num(gm) + " - first, " + num(kTogether) + ")");
     line("m = (first + pid % " + width + " % height) * " + num(t.m) + " + tl.arange(0, " + num(t.m) + ")[:, None]" +
@@ -95,8 +114,13 @@ class Emitter {
     const auto times = [](const std::string& index, int64_t stride) {
       return stride == 1 ? index : index + " * " + num(stride);
     };
-    line("a_at = a + " + times("m", p.a[0]) + " + " + times("k[None, :]", p.a[1]));
-    line("b_at = b + " + times("k[:, None]", p.b[0]) + " + " + times("n", p.b[1]));
+    const auto begin = [&](const char* pointer, const std::array<int64_t, 3>& strides, const std::string& row,
+                           const std::string& column) {
+      return std::string(pointer) + (p.batch > 1 && strides[0] ? " + " + times("z", strides[0]) : "") + " + " +
+             times(row, strides[1]) + " + " + times(column, strides[2]);
+    };
+    if (!before[0]) line("a_at = " + begin("a", p.a, "m", "k[None, :]"));
+    if (!before[1]) line("b_at = " + begin("b", p.b, "k[:, None]", "n"));
     line("acc = tl.zeros(" + shape(kX | kY) + ", tl.float32)");
     line("for start in range(0, " + num(p.k) + ", " + num(t.k) + "):");
     const auto load = [&](const std::string& at, const std::string& outer, const std::string& inner) {
@@ -104,42 +128,90 @@ class Emitter {
       if (p.k % t.k) mask += (mask.empty() ? "(" : " & (") + inner + " < " + num(p.k) + " - start)";
       return "tl.load(" + at + (mask.empty() ? "" : ", " + mask + ", 0") + ")";
     };
-    line("    acc = tl.dot(" + load("a_at", y_mask_, "k[None, :]") + ", " + load("b_at", x_mask_, "k[:, None]") +
-         ", acc)");
-    line("    a_at += " + num(t.k * p.a[1]));
-    line("    b_at += " + num(t.k * p.b[0]));
+    std::array<std::string, 2> operands = {load("a_at", y_mask_, "k[None, :]"), load("b_at", x_mask_, "k[:, None]")};
+    for (size_t side = 0; side < 2; ++side)
+      if (before[side]) operands[side] = operand(*before[side]);
+    line("    acc = tl.dot(" + operands[0] + ", " + operands[1] + ", acc)");
+    if (!before[0]) line("    a_at += " + num(t.k * p.a[2]));
+    if (!before[1]) line("    b_at += " + num(t.k * p.b[1]));
     if (p.bias != DType::kUndefined)
       line("acc += tl.load(bias + n" + (x_mask_.empty() ? "" : ", " + x_mask_ + ", 0") + ").to(tl.float32)");
     if (p.relu) line("acc = tl.where(acc < 0, 0.0, acc)");
-    product_points();
+    coordinates(k_.outer, p.batch, {p.m, "m", kY}, {p.n, "n", kX});
   }
-  // The epilogue's loops as coordinates of the matrix.
-  void product_points() {
+
+  // Puts what an operand's own kernel computes into the loop of the product; the name of the result.
+  std::string operand(Emitter& e) {
     const loops::Product& p = *product_;
-    const std::vector<Loop>& loops = k_.outer;
-    size_t split = loops.size();
-    int64_t inside = 1;
-    while (split > 0 && inside < p.n) inside *= loops[--split].extent.value();
-    const auto coordinates = [&](size_t from, size_t to, const std::string& whole, Axes axes) {
+    e.wide_ = wide_;
+    const bool partial = p.k % p.tile.k != 0;
+    const std::string wide = wide_ ? ".to(tl.int64)" : "";
+    if (e.side_ == 0) {
+      line("    ka = start + k[None, :]" + wide);
+      if (partial) line("    kam = ka < " + num(p.k)), e.x_mask_ = "kam";
+      e.y_mask_ = y_mask_;
+    } else {
+      line("    kb = start + k[:, None]" + wide);
+      if (partial) line("    kbm = kb < " + num(p.k)), e.y_mask_ = "kbm";
+      e.x_mask_ = x_mask_;
+    }
+    e.fast_ = true;  // the operand has 16 bits
+    const Side rows = e.side_ ? Side{p.k, "kb", kY} : Side{p.m, "m", kY};
+    const Side columns = e.side_ ? Side{p.n, "n", kX} : Side{p.k, "ka", kX};
+    if (p.prologue[e.side_].turned)
+      e.coordinates(e.k_.outer, p.batch, columns, rows);
+    else
+      e.coordinates(e.k_.outer, p.batch, rows, columns);
+    e.stage(0);
+    for (size_t from = 0, to; (to = e.out_.find('\n', from)) != std::string::npos; from = to + 1)
+      out_ += "    " + e.out_.substr(from, to + 1 - from);
+    asserts_ |= e.asserts_;
+    return e.result_;
+  }
+
+  // Loops that go over matrices as they lie in memory, by the numbers of the matrix (z), the row and the column.
+  struct Side {
+    int64_t extent;
+    std::string name;
+    Axes axes;
+  };
+  void coordinates(const std::vector<Loop>& loops, int64_t batch, const Side& slow, const Side& fast) {
+    const auto spread = [&](size_t from, size_t to, char letter, const std::string& whole, Axes axes) {
+      join({loops.begin() + static_cast<std::ptrdiff_t>(from), loops.begin() + static_cast<std::ptrdiff_t>(to)}, letter,
+           whole, axes);
       int64_t below = 1;
       for (size_t i = to; i-- > from; below *= loops[i].extent.value()) {
         std::string c = whole;
         if (below != 1) c += " // " + num(below);
         if (i > from) c = (below == 1 ? c : "(" + c + ")") + " % " + num(loops[i].extent.value());
-        const std::string name = c == whole ? whole : "i" + num(static_cast<int64_t>(i));
+        const std::string name = c == whole ? whole : temporary_ + "i" + num(static_cast<int64_t>(i));
         if (name != whole) line(name + " = " + c);
         names_[loops[i].var.node()] = {name, axes};
       }
     };
-    if (inside == p.n) {
-      join({loops.begin(), loops.begin() + static_cast<std::ptrdiff_t>(split)}, 2, "m", kY);
-      join({loops.begin() + static_cast<std::ptrdiff_t>(split), loops.end()}, 3, "n", kX);
-      coordinates(0, split, "m", kY);
-      coordinates(split, loops.size(), "n", kX);
+    // The loops that make up exactly so many points, counted from the last one.
+    const auto split = [&](size_t end, int64_t points) -> std::optional<size_t> {
+      int64_t inside = 1;
+      while (end > 0 && inside < points) inside *= loops[--end].extent.value();
+      if (inside != points) return std::nullopt;
+      while (end > 0 && loops[end - 1].extent.is_const(1)) --end;
+      return end;
+    };
+    const std::optional<size_t> inner = split(loops.size(), fast.extent);
+    const std::optional<size_t> middle = inner ? split(*inner, slow.extent) : std::nullopt;
+    if (middle) {
+      if (batch > 1)
+        spread(0, *middle, 5, "z", 0);
+      else
+        for (size_t i = 0; i < *middle; ++i) names_[loops[i].var.node()] = {"0", 0};
+      spread(*middle, *inner, 2, slow.name, slow.axes);
+      spread(*inner, loops.size(), 3, fast.name, fast.axes);
     } else {
-      line("x = m * " + num(p.n) + " + n");
-      join(loops, 4, "x", kX | kY);
-      coordinates(0, loops.size(), "x", kX | kY);
+      const std::string x = temporary_ + "x";
+      std::string row = slow.name;
+      if (batch > 1) row = "(z * " + num(slow.extent) + " + " + row + ")";
+      line(x + " = " + row + " * " + num(fast.extent) + " + " + fast.name);
+      spread(0, loops.size(), 4, x, kX | kY);
     }
   }
 
@@ -295,7 +367,7 @@ class Emitter {
   void put(Axes axes, const std::string& text) {
     looped_ && !(axes & kR) ? before_ += "    " + text + "\n" : (inside(text), "");
   }
-  std::string fresh(const char* prefix) { return prefix + num(next_++); }
+  std::string fresh(const char* prefix) { return temporary_ + prefix + num(next_++); }
 
   // Behind numbers that indices are made of.
   const char* wide() const { return wide_ ? ".to(tl.int64)" : ""; }
@@ -729,7 +801,7 @@ class Emitter {
     }
     const loops::Param& p = k_.params[static_cast<size_t>(in.slot)];
     if (p.number) {
-      values_[static_cast<size_t>(id)] = {"p" + num(in.slot), 0, p.dtype};
+      values_[static_cast<size_t>(id)] = {parameter_ + num(in.slot), 0, p.dtype};
       return;
     }
     const Axes own = axes_of(in.index), axes = own | mask_axes(in);
@@ -739,7 +811,7 @@ class Emitter {
         return;
       }
     const std::string m = mask(in, axes);
-    std::string t = "tl.load(p" + num(in.slot);
+    std::string t = "tl.load(" + parameter_ + num(in.slot);
     if (!in.index.is_const(0) || own != axes)
       t += " + " + (own == axes ? index(in.index) : "(" + widen(index(in.index), own, axes) + ")");
     if (!m.empty()) t += ", " + m + ", 0";
@@ -750,10 +822,20 @@ class Emitter {
     if (in.mask == kNone) remember(in.slot, in.index, values_[static_cast<size_t>(id)], axes);
   }
 
+  // An operand of a product, all of its tile.
+  void hand_over(const Value& v, const std::string& value, bool as_rounded, DType d) {
+    const std::string whole = broadcast({value, v.axes, as_rounded ? d : compute(d), v.literal}, kX | kY);
+    result_ = fresh("t");
+    const std::string& inner = side_ ? y_mask_ : x_mask_;  // what lies outside adds nothing
+    const std::string kept = inner.empty() ? whole : "tl.where(" + inner + ", " + whole + ", 0.0)";
+    inside(result_ + " = " + kept + ".to(" + type_name(d) + ")");
+  }
+
   void store(const Instr& in) {
     const loops::Param& p = k_.params[static_cast<size_t>(in.slot)];
     const Value v = arg(in, 0);
     const bool as_rounded = is_reduced(p.dtype) && !v.rounded.empty() && v.rounded_to == p.dtype;
+    if (operand_) return hand_over(v, as_rounded ? v.rounded : full(v, compute(p.dtype)), as_rounded, p.dtype);
     const Axes own = axes_of(in.index);
     Axes axes = own | mask_axes(in) | v.axes;
     if (in_row_) axes |= kR;
@@ -919,7 +1001,11 @@ class Emitter {
 
   // ---- the whole
   std::string function_name() const {
-    std::string name = product_ ? product_->bias == DType::kUndefined ? "mm_" : "addmm_" : "k_";
+    std::string name = "k_";
+    if (product_) {
+      name = product_->bias != DType::kUndefined ? "addmm_" : product_->batch > 1 ? "bmm_" : "mm_";
+      if (product_->prologue[0].given() || product_->prologue[1].given()) name = "of_" + name;
+    }
     for (char c : k_.label) {
       if (c == ' ' || name.size() > 40) break;  // the location follows
       name += std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
@@ -936,21 +1022,27 @@ class Emitter {
       s.signature.push_back(type);
       s.launch.params.push_back(kind);
     };
+    const auto give = [&](const std::string& name, const loops::Param& p) {
+      parameter(name, (p.number ? "" : "*") + std::string(signature_name(p.dtype)),
+                !p.number                  ? plan::ParamKind::kPointer
+                : info(p.dtype).bytes == 4 ? plan::ParamKind::kValue32
+                                           : plan::ParamKind::kValue64);
+    };
     if (product_) {
-      const std::string type = std::string("*") + signature_name(product_->dtype);
-      parameter("a", type, plan::ParamKind::kPointer);
-      parameter("b", type, plan::ParamKind::kPointer);
+      for (size_t side = 0; side < 2; ++side) {
+        const loops::Prologue& before = product_->prologue[side];
+        if (!before.given())
+          parameter(side ? "b" : "a", std::string("*") + signature_name(product_->dtype), plan::ParamKind::kPointer);
+        for (size_t i = 0; before.given() && i < before.kernel.params.size(); ++i)
+          if (static_cast<int32_t>(i) != before.slot)
+            give((side ? "q" : "o") + num(static_cast<int64_t>(i)), before.kernel.params[i]);
+      }
       if (product_->bias != DType::kUndefined)
         parameter("bias", std::string("*") + signature_name(product_->bias), plan::ParamKind::kPointer);
     }
     for (size_t i = 0; i < k_.params.size(); ++i)
-      if (!product_ || static_cast<int32_t>(i) != product_->slot) {
-        const loops::Param& p = k_.params[i];
-        parameter("p" + num(static_cast<int64_t>(i)), (p.number ? "" : "*") + std::string(signature_name(p.dtype)),
-                  !p.number                  ? plan::ParamKind::kPointer
-                  : info(p.dtype).bytes == 4 ? plan::ParamKind::kValue32
-                                             : plan::ParamKind::kValue64);
-      }
+      if (!product_ || static_cast<int32_t>(i) != product_->slot)
+        give("p" + num(static_cast<int64_t>(i)), k_.params[i]);
     for (size_t i = 0; i < k_.sizes.size(); ++i)
       parameter("n" + num(static_cast<int64_t>(i)), "i64", plan::ParamKind::kI64);
     s.launch.params.push_back(plan::ParamKind::kGlobalScratch);
@@ -979,6 +1071,10 @@ class Emitter {
   const loops::Kernel& k_;
   const Tile tile_;
   const loops::Product* product_ = nullptr;
+  const loops::Product* operand_ = nullptr;  // this is the prologue of its operand `side_`
+  size_t side_ = 0;
+  std::string parameter_ = "p", temporary_;       // what names begin with
+  std::string result_;                                  // an operand's name
   bool wide_ = false, fast_ = false, asserts_ = false;  // fast_: all results have 16 bits
   std::vector<bool> exact_;                             // of the current stage
   std::map<const sym::Node*, Name> names_;
@@ -1035,7 +1131,7 @@ std::vector<loops::ProductTile> tiles_for(const loops::Product& p) {
   for (const loops::ProductTile& t : kTiles) {
     // Not more than half of a tile empty, but for the smallest.
     const bool tall = t.m > 16 && t.m / 2 >= p.m, broad = t.n > 64 && t.n / 2 >= p.n;
-    const int64_t programs = ((p.m + t.m - 1) / t.m) * ((p.n + t.n - 1) / t.n);
+    const int64_t programs = ((p.m + t.m - 1) / t.m) * ((p.n + t.n - 1) / t.n) * p.batch;
     const bool small = t.m <= 32 && p.m > 512;  // rows are read again by each column of programs
     if (!tall && !broad && !small && programs < INT32_MAX / 16) out.push_back(t);
   }
