@@ -206,6 +206,37 @@ def test_kernels_that_take_numbers_compile() -> None:
     assert cubin["bytes"], cubin["error"]
 
 
+UNARY = [
+    "abs", "neg", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "reciprocal", "sin",
+    "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "erfinv",
+    "lgamma", "digamma", "sigmoid", "relu", "sign", "floor", "ceil", "round", "trunc", "signbit", "isnan", "isinf",
+]  # fmt: skip
+BINARY = {
+    "div": "Tensor(%0, %1)", "fmod": "Tensor(%0, %1)", "remainder": "Tensor(%0, %1)", "floor_divide": "default(%0, %1)",
+    "atan2": "default(%0, %1)", "hypot": "default(%0, %1)", "copysign": "Tensor(%0, %1)", "fmin": "default(%0, %1)",
+    "nextafter": "default(%0, %1)", "minimum": "default(%0, %1)", "pow": "Tensor_Tensor(%0, %1)",
+}  # fmt: skip
+NUMBERS = {"fmod": "Scalar(%0, 1.5)", "remainder": "Scalar(%0, -1.5)", "floor_divide": "default(%0, 1.5)"}
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("dtype", ["f64", "f32", "f16"])
+def test_every_function_compiles(dtype: str) -> None:
+    sources = []
+    for op, call in [*((u, "default(%0)") for u in UNARY), *BINARY.items(), *NUMBERS.items()]:
+        result = "b8" if op in ("signbit", "isnan", "isinf") else dtype
+        text = f"""graph {{
+          %0 : {dtype}[64]@cuda:0 = input user "a"
+          %1 : {dtype}[64]@cuda:0 = input user "b"
+          %2 : {result}[64]@cuda:0 = aten.{op}.{call}
+          return %2
+        }}"""
+        sources += _C.triton_program(text, to_device=False)["kernels"]
+    assert len(sources) > 50
+    for source, cubin in zip(sources, _C.triton_build(sources), strict=True):
+        assert cubin["bytes"], source["text"] + cubin["error"]
+
+
 WIDE = """kernel {
   p0 = f32[2457600000] read
   p1 = f32[300000] write

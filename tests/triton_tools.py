@@ -101,8 +101,11 @@ class Runner:
             for t, value in zip(step["writes"], flat, strict=True):
                 if t < 0:
                     continue
-                if self.program["tensors"][t]["home"] == "extern" or tensors[t] is None:
+                kind = self.program["tensors"][t]
+                if kind["home"] == "extern" or tensors[t] is None:
                     tensors[t] = value
+                    if list(value.stride()) != kind["strides"]:  # as the executor does
+                        tensors[t] = torch.empty_strided(kind["sizes"], kind["strides"], dtype=value.dtype).copy_(value)
                 else:
                     tensors[t].copy_(value)
 

@@ -274,10 +274,8 @@ def fast_log(x):
 
 
 @triton.jit
-def log(x):
-    """f32 as Cephes' logf: mantissa in [sqrt(1/2), sqrt(2)), polynomial of degree 8."""
-    if x.dtype != tl.float32:
-        return libdevice.log(x)
+def _log_f32(x):
+    """Cephes' logf: mantissa in [sqrt(1/2), sqrt(2)), polynomial of degree 8."""
     small = x < 1.17549435e-38
     y = tl.where(small, x * 8388608.0, x)
     bits = y.to(tl.int32, bitcast=True)
@@ -303,6 +301,15 @@ def log(x):
     return tl.where(x > 0, y, tl.where(x == 0, float("-inf"), float("nan")))
 
 
+# (What stands behind a branch that returned is still compiled, for the type at hand.)
+@triton.jit
+def log(x):
+    if x.dtype == tl.float32:
+        return _log_f32(x)
+    else:
+        return libdevice.log(x)
+
+
 @triton.jit
 def log2(x):
     return libdevice.log2(x)
@@ -314,14 +321,20 @@ def log10(x):
 
 
 @triton.jit
-def log1p(x):
-    if x.dtype != tl.float32:
-        return libdevice.log1p(x)
+def _log1p_f32(x):
     # log(u) * x / (u - 1) undoes the rounding of u = 1 + x
     u = 1.0 + x
     d = u - 1.0
     y = log(u) * tl.div_rn(x, tl.where(d == 0, 1.0, d))
     return tl.where(d == 0, x, tl.where(u == float("inf"), u, y))
+
+
+@triton.jit
+def log1p(x):
+    if x.dtype == tl.float32:
+        return _log1p_f32(x)
+    else:
+        return libdevice.log1p(x)
 
 
 @triton.jit
@@ -541,4 +554,5 @@ def nextafter(a, b):
 def signbit(x):
     if x.dtype == tl.float64:
         return x.to(tl.int64, bitcast=True) < 0
-    return x.to(tl.int32, bitcast=True) < 0
+    else:
+        return x.to(tl.int32, bitcast=True) < 0
