@@ -1211,3 +1211,22 @@ def test_function_whose_backward_reads_data() -> None:
 
     agree(f, leaf(3), exact=False, fullgraph=False)
     assert len(flashover.explain(f)(leaf(3)).graphs) >= 2
+
+
+def test_registered_operator_whose_backward_reads_data() -> None:
+    @torch.library.custom_op("flashover_test::scaled_by", mutates_args=())
+    def scaled(x: torch.Tensor, by: torch.Tensor) -> torch.Tensor:
+        return x * by.item()
+
+    scaled.register_fake(lambda x, by: torch.empty_like(x))
+
+    def backward(ctx: Any, g: torch.Tensor) -> Any:
+        return g * ctx.by.item(), None
+
+    scaled.register_autograd(backward, setup_context=lambda ctx, inputs, output: setattr(ctx, "by", inputs[1]))
+
+    def f(x: torch.Tensor, by: torch.Tensor) -> torch.Tensor:
+        return torch.ops.flashover_test.scaled_by(x.sin(), by).cos()
+
+    agree(f, leaf(3), torch.tensor([3.0]), exact=False, fullgraph=False)
+    assert len(flashover.explain(f)(leaf(3), torch.tensor([3.0])).graphs) >= 2

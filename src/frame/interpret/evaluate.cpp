@@ -214,6 +214,9 @@ PyObject* Interpreter::run_frame(PyThreadState* tstate, _PyInterpreterFrame* fra
           recorder.numbers.read_deep(frame->localsplus[i]);
           recorder.whole(frame->localsplus[i]);
         }
+      // A registered operator's backward may turn out not to be traceable.
+      static PyObject* const differentiable = PyUnicode_InternFromString("autograd_impl");
+      if (frame->f_code->co_name == differentiable) note_retry();
       ++uninterpreted;
       PyObject* result = _PyEval_EvalFrameDefault(tstate, frame, throwflag);
       --uninterpreted;
