@@ -1230,3 +1230,34 @@ def test_registered_operator_whose_backward_reads_data() -> None:
 
     agree(f, leaf(3), torch.tensor([3.0]), exact=False, fullgraph=False)
     assert len(flashover.explain(f)(leaf(3), torch.tensor([3.0])).graphs) >= 2
+
+
+def test_gradient_that_is_zero_whatever_comes() -> None:
+    """It is there, as in eager, when the results that others come from are not used."""
+
+    def f(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = x * w
+        return y.exp(), y.round()
+
+    x, w = leaf(3), leaf(3)
+    compiled(f)(x, w)[1].sum().backward()
+    assert torch.equal(x.grad, torch.zeros(3)) and torch.equal(w.grad, torch.zeros(3))
+
+
+def test_gradients_accumulate_in_eager_s_order() -> None:
+    """Hooks behind them see it."""
+
+    def order(model: torch.nn.Module, call: Any) -> list[str]:
+        seen: list[str] = []
+        handles = [
+            p.register_post_accumulate_grad_hook(lambda p, name=name: seen.append(name))
+            for name, p in model.named_parameters()
+        ]
+        call(torch.randn(2, 3, 8)).sum().backward()
+        for h in handles:
+            h.remove()
+        return seen
+
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0)
+    model = torch.nn.Sequential(layer, torch.nn.Linear(8, 8, bias=False), layer, torch.nn.LayerNorm(8))
+    assert order(model, compiled(model)) == order(model, model)
