@@ -1261,3 +1261,19 @@ def test_gradients_accumulate_in_eager_s_order() -> None:
     layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0)
     model = torch.nn.Sequential(layer, torch.nn.Linear(8, 8, bias=False), layer, torch.nn.LayerNorm(8))
     assert order(model, compiled(model)) == order(model, model)
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("which", ["input", "gradient", "weight"])
+def test_layout_of_a_pointwise_convolution_s_gradients(batch: int, which: str) -> None:
+    x, w = torch.randn(batch, 4, 8, 8), torch.randn(6, 4, 1, 1)
+    if which == "input":
+        x = x.contiguous(memory_format=torch.channels_last)
+    if which == "weight":
+        w = torch.empty_strided(w.shape, (4, 1, 4, 4)).copy_(w)
+
+    def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        y = F.conv2d(x, w, stride=2)
+        return y.contiguous(memory_format=torch.channels_last) * 2 if which == "gradient" else y
+
+    agree(f, x.requires_grad_(), w.requires_grad_())
