@@ -367,7 +367,8 @@ Training compile_training(Graph traced, const graph::Joint& facts, const Options
   report.saved_bytes = out.meeting.saved_bytes;
   if (out.meeting.tangents() > 1) out.backward_graph = graph::print(backward);
   // Behind the text: what is left when tangents do not come is summed by itself.
-  if (!env.providers.strict_numerics) passes.run("sum_products", Form::kCore, backward, graph::sum_products);
+  if (!env.providers.strict_numerics)
+    passes.run("sum_products", Form::kCore, backward, graph::sum_products, env.providers);
   Draft back = draft(std::move(backward), device, options, env, passes, cache, "backward");
   Draft front = draft(std::move(forward), device, options, env, passes, cache, "forward");
   // Both halves' kernels at the same time: what one leaves of the cores the other takes. (The backward's could be built
@@ -402,7 +403,7 @@ plan::Plan compile_backward(Graph core, const Options& options, const Environmen
   PassRunner passes(options, report);
   passes.run("fold", Form::kCore, core, [](const Graph& g) { return graph::fold(g); });
   passes.run("dce_core", Form::kCore, core, graph::dce);
-  if (!env.providers.strict_numerics) passes.run("sum_products", Form::kCore, core, graph::sum_products);
+  if (!env.providers.strict_numerics) passes.run("sum_products", Form::kCore, core, graph::sum_products, env.providers);
   const Device device = checked_device(core, env);
   return to_plan(std::move(core), device, options, env, passes, cache_of(options), report, "backward");
 }

@@ -82,9 +82,7 @@ struct Effect {
     kSetReplace,
     kDictReplace,
     kCellSet,
-    kDequeReplace,
-    kWarn,         // message, category, file, line, module, globals
-    kWarnAtCaller  // message, category, level
+    kDequeReplace
   };
   Kind kind;
   std::vector<int32_t> items;  // target, then name/key, then value(s)

@@ -42,7 +42,7 @@ const std::vector<Pass>& passes() {
       {"pass_numbers", pass_numbers, Form::kCore, Form::kCore},
       {"relax_layout", relax_layout, Form::kCore, Form::kCore},
       {"split_frozen", split_frozen, Form::kCore, Form::kCore},
-      {"sum_products", sum_products, Form::kCore, Form::kCore},
+      {"sum_products", [](Graph g) { return sum_products(std::move(g), {}); }, Form::kCore, Form::kCore},
   };
   return list;
 }

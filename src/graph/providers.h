@@ -1,6 +1,8 @@
 // Which library computes what on this machine. Filled by a probe (run/), cached with the CPU's id; the defaults are
 // rules by size that are safe everywhere.
 #pragma once
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -15,6 +17,7 @@ enum class Gemm : uint8_t {
   kOneDnn,        // mkldnn._linear_pointwise with the weight as it is
   kOneDnnPacked,  // ... with a packed weight
   kOwnPacked,     // flashover.packed_linear: bf16 with a packed weight
+  kOwn,           // flashover.product: both operands packed at each call
 };
 
 struct Providers {
@@ -23,7 +26,7 @@ struct Providers {
   bool onednn_bf16 = false;  // ... and take bf16 (AVX512 or better)
   bool onednn_f16 = false;   // ... and f16
   bool own_f32 = false;      // flashover.attention takes f32 (AVX512) ...
-  bool own_bf16 = false;     // ... and it and flashover.packed_linear take bf16 (AMX)
+  bool own_bf16 = false;     // ... and it, flashover.packed_linear and product take bf16 (AMX)
   // oneDNN's f32 GEMM speed over MKL's, in steps of a half. 1 on Intel, 2 on AMD.
   double onednn_f32_ratio = 1.0;
   // Rows from which MKL's packed f32 weight is quicker than the plain one (Sapphire Rapids: level at 16, 1.1-1.4x from
@@ -43,6 +46,31 @@ inline std::string describe(const Providers& p) {
     out += b ? '1' : '0';
   return out + " " + std::to_string(p.onednn_f32_ratio) + " " + std::to_string(p.mkl_packed_rows) + " " +
          std::to_string(p.pack_budget);
+}
+
+// How one product lies: rows x inner times inner x columns.
+struct ProductSize {
+  int64_t rows, inner, columns;
+  bool rows_apart = false;  // the left matrix is a transposed one, as in the gradient of a weight
+};
+
+// Whether flashover.product, which packs at each call, is faster than ATen's product (docs/providers.md has the times).
+// f32: us of one core for blocks of 32, multiplied, finished and packed, against 160 GF/s of its f32 unit. bf16:
+// oneDNN's products take as long, but it copies what lies otherwise.
+inline bool suits_product(const Providers& p, DType dtype, const ProductSize& size) {
+  if (!p.own_bf16 || p.strict_numerics || size.rows <= 0 || size.inner <= 0 || size.columns <= 0) return false;
+  const auto blocks = [](int64_t n) { return static_cast<double>((n + 31) / 32); };
+  const double m = blocks(size.rows), k = blocks(size.inner), n = blocks(size.columns);
+  const double flops =
+      2.0 * static_cast<double>(size.rows) * static_cast<double>(size.inner) * static_cast<double>(size.columns);
+  if (dtype == DType::kBF16)
+    return size.rows_apart && size.rows >= 32 && size.columns >= 32 && flops >= 4e6 && m * k * n * 65536 < 1.3 * flops;
+  if (dtype != DType::kF32 || flops < 2e6) return false;
+  constexpr double kMultiply = 0.185, kFinish = 0.15, kPackColumns = 0.5, kPackRows = 0.25, kLibrary = 160e3;
+  const double group = std::max(1.0, std::min(16.0, std::floor(150 / std::min(k, 24.0))));
+  const double own =
+      m * n * (kMultiply * k + kFinish) + kPackColumns * n * k + kPackRows * m * k * std::ceil(n / group);
+  return flops / kLibrary > 1.1 * own;
 }
 
 // rows x inner times inner x columns. frozen_weight: packing is possible.

@@ -12,6 +12,7 @@ struct State {
   int64_t packed_bytes = 0;
 };
 using Values = std::vector<ValueId>;
+constexpr const char* kProduct = "flashover.product.default";
 
 Arg optional_ref(std::optional<ValueId> v) { return v ? Arg(Ref{*v}) : Arg(); }
 
@@ -44,7 +45,11 @@ bool use_library(Rewriter& r, ValueId x, ValueId matrix, std::optional<ValueId> 
       inner * columns * (a.dtype == DType::kF32 ? 6 : info(a.dtype).bytes);  // the most that any takes
   const bool can_pack = r.is_frozen(matrix) && state.packed_bytes + bytes <= state.providers.pack_budget;
   const bool pieces = can_pack && suits_pieces(state.providers, a.dtype, rows, inner, columns);
-  const Gemm gemm = pieces ? Gemm::kOwnPacked : choose_gemm(state.providers, a.dtype, rows, inner, columns, can_pack);
+  const bool apart = !a.strides[1].is_const(1) && inner > 1;
+  const bool own = !can_pack && suits_product(state.providers, a.dtype, {rows, inner, columns, apart});
+  const Gemm gemm = pieces ? Gemm::kOwnPacked
+                    : own  ? Gemm::kOwn
+                           : choose_gemm(state.providers, a.dtype, rows, inner, columns, can_pack);
   if (gemm == Gemm::kAten) return false;
   // Of 16 bits, with operands that lie otherwise, as in a linear's backward, ATen's product is 1.2-2x faster: the
   // linear operator copies them.
@@ -52,11 +57,15 @@ bool use_library(Rewriter& r, ValueId x, ValueId matrix, std::optional<ValueId> 
     return t.strides.size() == 2 && t.strides[0].is_const(outer) && t.strides[1].is_const(inner);
   };
   if (gemm == Gemm::kOneDnn && a.dtype != DType::kF32 && (!lies(a, inner, 1) || !lies(m, 1, inner))) return false;
-  const ValueId weight = transposed(r, matrix);
-  const TensorType w = r.b.type(weight);
   TensorType type = a;
   type.sizes = {a.sizes[0], m.sizes[1]};
   type = dense_type(type);
+  if (gemm == Gemm::kOwn) {
+    results = {r.b.emit(kProduct, {Ref{x}, Ref{matrix}, optional_ref(bias), std::string("none")}, type)};
+    return true;
+  }
+  const ValueId weight = transposed(r, matrix);
+  const TensorType w = r.b.type(weight);
   if (gemm == Gemm::kMklPacked) {
     state.packed_bytes += bytes;
     const ValueId packed =
@@ -140,6 +149,10 @@ bool take_activation(Rewriter& r, const Node& n, Values& results, const void* us
     if (!activation) return false;
     fused = own_linear(r, ops::as_value(linear.args[0]), ops::as_value(linear.args[1]),
                        ops::as_optional_value(linear.args[2]), ops::as_int(linear.args[3]), *activation, r.b.type(v));
+  } else if (linear.op->name == kProduct && plain(3)) {
+    const auto activation = own_activation(n);
+    if (!activation) return false;
+    fused = r.b.emit(kProduct, {linear.args[0], linear.args[1], linear.args[2], *activation}, r.b.type(v));
   } else if (linear.op->name == "mkldnn._linear_pointwise.default" && plain(3)) {
     const auto activation = fused_activation(n);
     if (!activation) return false;

@@ -1,6 +1,7 @@
 // Matrix products with a weight that is known before the call become the linear operator of the library that is fastest
 // here (Providers), the weight packed in the frozen part; activations that the library computes on the fly are taken
-// along. Before decompose: activations are still whole there.
+// along. Products of training, whose operands change with every step, become ours too where they are large enough to be
+// packed at each call (flashover.product). Before decompose: activations are still whole there.
 #pragma once
 #include "graph/graph.h"
 #include "graph/providers.h"

@@ -4,15 +4,18 @@
 
 #include "graph/builder.h"
 #include "graph/passes/dce.h"
+#include "graph/passes/match.h"
 #include "graph/passes/replace.h"
 #include "graph/passes/rewriter.h"
+#include "ops/args.h"
 
 namespace flashover::graph {
 namespace {
 
 class Summer {
  public:
-  explicit Summer(Graph& g) : g_(g), producer_(g.values.size(), -1), uses_(g.values.size()) {
+  Summer(Graph& g, const Providers& providers)
+      : g_(g), providers_(providers), producer_(g.values.size(), -1), uses_(g.values.size()) {
     for (size_t i = 0; i < g.nodes.size(); ++i) {
       for (ValueId v : g.nodes[i].outs)
         if (v != kNoValue) producer_[v] = static_cast<int32_t>(i);
@@ -56,7 +59,8 @@ class Summer {
         right.push_back(replacement.resolve(std::get<Ref>(mm.args[1]).id));
       }
       const TensorType wanted = g_.type(n.outs[0]);
-      ValueId sum = b.emit("aten.mm.default", {Ref{b.permute(b.cat(left, 0), {1, 0})}, Ref{b.cat(right, 0)}});
+      const ValueId tall = b.permute(b.cat(left, 0), {1, 0});
+      ValueId sum = product(b, tall, b.cat(right, 0));
       for (ValueId v : at[i].others) sum = b.add(sum, replacement.resolve(v));
       replacement.set(n.outs[0], in_layout(b, first, sum, wanted));
     }
@@ -70,6 +74,18 @@ class Summer {
     std::vector<ValueId> others;
   };
 
+  ValueId product(Builder& b, ValueId left, ValueId right) const {
+    TensorType type = b.type(left);
+    const TensorType& other = b.type(right);
+    if (type.device.type == DeviceType::kCPU && all_const(type.sizes) && all_const(other.sizes) &&
+        suits_product(providers_, type.dtype,
+                      {type.sizes[0].value(), type.sizes[1].value(), other.sizes[1].value(), /*rows_apart=*/true})) {
+      type.sizes[1] = other.sizes[1];
+      return b.emit("flashover.product.default", {Ref{left}, Ref{right}, Arg(), std::string("none")}, dense_type(type));
+    }
+    return b.emit("aten.mm.default", {Ref{left}, Ref{right}});
+  }
+
   bool is_sum(const Node& n) const {
     return n.op->name == "prim.add" && is_floating(g_.type(n.outs[0]).dtype) && g_.type(n.outs[0]).rank() == 2;
   }
@@ -78,7 +94,9 @@ class Summer {
   }
   // Its operands are smaller than its result.
   bool is_small_product(const Node& n, const TensorType& type) const {
-    if (n.op->name != "aten.mm.default") return false;
+    const bool own = n.op->name == "flashover.product.default" && is_none(n.args[2]) &&
+                     std::get<std::string>(n.args[3]) == "none";
+    if (!own && n.op->name != "aten.mm.default") return false;
     const TensorType &a = g_.type(std::get<Ref>(n.args[0]).id), &b = g_.type(std::get<Ref>(n.args[1]).id);
     for (const TensorType* t : {&a, &b})
       if (t->dtype != type.dtype || t->opaque) return false;
@@ -106,11 +124,12 @@ class Summer {
   }
 
   Graph& g_;
+  const Providers& providers_;
   std::vector<int32_t> producer_, uses_;
 };
 
 }  // namespace
 
-Graph sum_products(Graph core) { return Summer(core).run(); }
+Graph sum_products(Graph core, const Providers& providers) { return Summer(core, providers).run(); }
 
 }  // namespace flashover::graph

@@ -5,9 +5,10 @@
 // may stand for gradients that did not come: zero times infinity.)
 #pragma once
 #include "graph/graph.h"
+#include "graph/providers.h"
 
 namespace flashover::graph {
 
-Graph sum_products(Graph core);
+Graph sum_products(Graph core, const Providers& providers);
 
 }  // namespace flashover::graph

@@ -63,10 +63,9 @@ static inline uint32_t pack_rows(const float* x, int64_t row_stride, int64_t row
 }
 
 // c (tiles of 16 x 16, two by two) = rows x panel, small products first, since what is added to small sums is rounded
-// less. Meanwhile `lines` lines for each product are fetched of what comes next: the weight streams from far away.
-template <bool two>
-static inline void multiply(const uint16_t* a, int64_t blocks, const uint16_t* b, float* c, const uint16_t* next,
-                            int64_t lines) {
+// less. fetch() is called six times a block: it asks for lines of what comes next from far away.
+template <bool two, typename Fetch>
+static inline void multiply(const uint16_t* a, int64_t blocks, const uint16_t* b, float* c, Fetch& fetch) {
   __asm__ volatile("" ::: "memory");  // the tile loads do not say that they read memory
   constexpr int64_t kMiddle = kPiece, kLow = 2 * kPiece, kSecond = kPiece / 2;
   _tile_zero(0);
@@ -87,7 +86,7 @@ static inline void multiply(const uint16_t* a, int64_t blocks, const uint16_t* b
         _tile_dpbf16ps(2, 5, 6);
         _tile_dpbf16ps(3, 5, 7);
       }
-      for (int64_t i = 0; i < lines; ++i, next += 32) _mm_prefetch(reinterpret_cast<const char*>(next), _MM_HINT_T1);
+      fetch();
     };
     times(0, kLow, true, true);
     times(0, kMiddle, false, true);
@@ -103,6 +102,16 @@ static inline void multiply(const uint16_t* a, int64_t blocks, const uint16_t* b
     _tile_stored(3, c + 768, 64);
   }
   __asm__ volatile("" ::: "memory");
+}
+
+// ... `lines` lines at a time from `next` on.
+template <bool two>
+static inline void multiply(const uint16_t* a, int64_t blocks, const uint16_t* b, float* c, const uint16_t* next,
+                            int64_t lines) {
+  const auto fetch = [&]() __attribute__((always_inline)) {
+    for (int64_t i = 0; i < lines; ++i, next += 32) _mm_prefetch(reinterpret_cast<const char*>(next), _MM_HINT_T1);
+  };
+  multiply<two>(a, blocks, b, c, fetch);
 }
 
 static inline void add_tiles(const float* from, int64_t n, float* to) {

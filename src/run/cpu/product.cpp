@@ -1,0 +1,607 @@
+#include "run/cpu/product.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "run/cpu/team.h"
+// Last: the rest of the file is for AVX512 and AMX.
+#include "run/cpu/pieces.h"
+
+namespace flashover::run::cpu {
+namespace {
+
+constexpr int64_t kTiles = kBlock * kBlock;  // sums of a block of the result, as four tiles
+constexpr int64_t kMostRows = 64;            // blocks of rows of a task ...
+constexpr int64_t kMostSums = 16;            // ... whose sums wait for the next part of the inner dim
+constexpr int64_t kGroup = 16;               // panels that are packed at a time, at most ...
+constexpr int64_t kGroupBytes = 900 << 10;   // ... and together
+
+template <typename T>
+struct Kind;
+template <>
+struct Kind<float> {
+  static constexpr int kPieces = 3;
+  static constexpr int64_t kChunk = 24;   // blocks of the inner dim that are packed at a time
+  static constexpr int64_t kFetches = 6;  // a multiplication of blocks asks for lines
+};
+template <>
+struct Kind<uint16_t> {
+  static constexpr int kPieces = 1;
+  static constexpr int64_t kChunk = 64;
+  static constexpr int64_t kFetches = 1;
+};
+template <typename T>
+constexpr int64_t kSize = Kind<T>::kPieces* kPiece;  // elements of a packed block
+
+// Exponents of largest numbers.
+constexpr int kLeastExponent = -100, kLeastProduct = -90;
+constexpr uint32_t bits_of(int exponent) { return static_cast<uint32_t>(127 + exponent) << 23; }
+
+// How the tasks divide the work.
+struct Split {
+  int64_t rows, panels;  // blocks of a task
+};
+
+}  // namespace
+
+FLASHOVER_AVX512_BEGIN
+namespace {
+
+// Numbers that are almost 0 count as 0 while this lives: their low pieces would cost a hundred times the others.
+class FlushDenormals {
+ public:
+  FlushDenormals() : before_(_mm_getcsr()) { _mm_setcsr(before_ | 0x8040); }
+  ~FlushDenormals() { _mm_setcsr(before_); }
+  FlushDenormals(const FlushDenormals&) = delete;
+
+ private:
+  unsigned before_;
+};
+
+inline void transpose16(__m512i (&v)[16]) {
+  __m512i t[16];
+  for (int i = 0; i < 16; i += 4) {
+    const __m512i a = _mm512_unpacklo_epi32(v[i], v[i + 1]), b = _mm512_unpackhi_epi32(v[i], v[i + 1]);
+    const __m512i c = _mm512_unpacklo_epi32(v[i + 2], v[i + 3]), d = _mm512_unpackhi_epi32(v[i + 2], v[i + 3]);
+    t[i] = _mm512_unpacklo_epi64(a, c);
+    t[i + 1] = _mm512_unpackhi_epi64(a, c);
+    t[i + 2] = _mm512_unpacklo_epi64(b, d);
+    t[i + 3] = _mm512_unpackhi_epi64(b, d);
+  }
+  for (int i = 0; i < 4; ++i) {
+    const __m512i a = _mm512_shuffle_i32x4(t[i], t[i + 4], 0x88), b = _mm512_shuffle_i32x4(t[i], t[i + 4], 0xdd);
+    const __m512i c = _mm512_shuffle_i32x4(t[i + 8], t[i + 12], 0x88),
+                  d = _mm512_shuffle_i32x4(t[i + 8], t[i + 12], 0xdd);
+    v[i] = _mm512_shuffle_i32x4(a, c, 0x88);
+    v[i + 4] = _mm512_shuffle_i32x4(b, d, 0x88);
+    v[i + 8] = _mm512_shuffle_i32x4(a, c, 0xdd);
+    v[i + 12] = _mm512_shuffle_i32x4(b, d, 0xdd);
+  }
+}
+
+// 32 x 32 elements (or what there is of them) with one element behind the other along the lines.
+template <typename T>
+struct Lines {
+  const T* data;
+  int64_t stride;
+  int64_t lines, width;
+
+  const T* line(int64_t i) const { return data + i * stride; }
+};
+
+template <bool full>
+inline __m512i load(const Lines<float>& s, int64_t line, int64_t from) {
+  if (full) return _mm512_loadu_si512(s.line(line) + from);
+  const __mmask16 mask = line < s.lines ? first_lanes(s.width - from) : static_cast<__mmask16>(0);
+  return mask ? _mm512_maskz_loadu_epi32(mask, s.line(line) + from) : _mm512_setzero_si512();
+}
+template <bool full>
+inline __m512i load(const Lines<uint16_t>& s, int64_t line) {
+  if (full) return _mm512_loadu_si512(s.line(line));
+  if (line >= s.lines || s.width <= 0) return _mm512_setzero_si512();
+  const __mmask32 mask = s.width >= kBlock ? ~__mmask32{0} : (__mmask32{1} << s.width) - 1;
+  return _mm512_maskz_loadu_epi16(mask, s.line(line));
+}
+
+// Elements two steps apart in memory go through a block of their own.
+template <typename T>
+Lines<T> gathered(const T* from, int64_t line_stride, int64_t stride, int64_t lines, int64_t width,
+                  T (&block)[kBlock][kBlock]) {
+  for (int64_t i = 0; i < lines; ++i)
+    for (int64_t j = 0; j < width; ++j) block[i][j] = from[i * line_stride + j * stride];
+  return {block[0], kBlock, lines, width};
+}
+
+inline __m512i larger(__m512i largest, __m512i x) {
+  return _mm512_max_epu32(largest, _mm512_and_si512(x, _mm512_set1_epi32(kNotSign)));
+}
+
+// The pieces of two vectors, side by side in each lane (x below): rounded to 8 bits twice, what is left has 8.
+inline void store_pieces(__m512i x, __m512i y, uint16_t* out) {
+  const __m512i half = _mm512_set1_epi32(0x8000), mask = _mm512_set1_epi32(static_cast<int>(0xffff0000));
+  for (int i = 0; i < 3; ++i) {
+    const __m512i hx = i < 2 ? _mm512_and_si512(_mm512_add_epi32(x, half), mask) : x;
+    const __m512i hy = i < 2 ? _mm512_and_si512(_mm512_add_epi32(y, half), mask) : y;
+    _mm512_store_si512(out + i * kPiece, _mm512_or_si512(_mm512_srli_epi32(hx, 16), hy));
+    if (i == 2) break;
+    x = _mm512_castps_si512(_mm512_sub_ps(_mm512_castsi512_ps(x), _mm512_castsi512_ps(hx)));
+    y = _mm512_castps_si512(_mm512_sub_ps(_mm512_castsi512_ps(y), _mm512_castsi512_ps(hy)));
+  }
+}
+
+// A block of f32 rows or columns in pieces: 16 lines of (row, pair of inner elements) for each tile of rows, 16 of
+// (pair, column) for each tile of columns. A pair is elements p and p + 16 of the block's inner dim.
+//
+// along: the lines run along the inner dim. `largest` per row or column: one vector for each of the 32 if a row's inner
+// elements come as one vector, else one for 16 (only the first two count).
+template <bool columns, bool along, bool full>
+inline void pack_block(const Lines<float>& s, int64_t tiles, uint16_t* out, __m512i* largest) {
+  for (int64_t t = 0; t < tiles; ++t, out += kPiece / 2) {
+    if constexpr (columns != along) {
+      for (int64_t i = 0; i < kTile; ++i) {
+        const int64_t line = columns ? i : t * kTile + i;
+        const __m512i x = load<full>(s, line, columns ? t * kTile : 0);
+        const __m512i y = columns ? load<full>(s, line + kTile, t * kTile) : load<full>(s, line, kTile);
+        __m512i& most = largest[columns ? t : line];
+        most = larger(larger(most, x), y);
+        store_pieces(x, y, out + i * kBlock);
+      }
+    } else {
+      __m512i x[16], y[16];
+      for (int64_t i = 0; i < kTile; ++i) {
+        x[i] = columns ? load<full>(s, t * kTile + i, 0) : load<full>(s, i, t * kTile);
+        y[i] = columns ? load<full>(s, t * kTile + i, kTile) : load<full>(s, i + kTile, t * kTile);
+      }
+      if constexpr (!columns) {  // the lines' lanes are rows
+        for (int64_t i = 0; i < kTile; ++i) largest[t] = larger(larger(largest[t], x[i]), y[i]);
+      }
+      transpose16(x);
+      transpose16(y);
+      for (int64_t i = 0; i < kTile; ++i) {
+        if constexpr (columns) largest[t] = larger(larger(largest[t], x[i]), y[i]);
+        store_pieces(x[i], y[i], out + i * kBlock);
+      }
+    }
+  }
+}
+
+// The same for bf16: a pair is two elements side by side.
+template <bool columns, bool along, bool full>
+inline void pack_block(const Lines<uint16_t>& s, int64_t tiles, uint16_t* out, __m512i*) {
+  if constexpr (columns == along) {  // lines of pairs, transposed
+    if constexpr (along) {
+      for (int64_t t = 0; t < tiles; ++t, out += kPiece / 2) {
+        __m512i x[16];
+        for (int64_t i = 0; i < kTile; ++i) x[i] = load<full>(s, t * kTile + i);
+        transpose16(x);
+        for (int64_t i = 0; i < kTile; ++i) _mm512_store_si512(out + i * kBlock, x[i]);
+      }
+      return;
+    }
+  } else if constexpr (along) {
+    for (int64_t i = 0; i < tiles * kTile; ++i) _mm512_store_si512(out + i * kBlock, load<full>(s, i));
+    return;
+  }
+  if constexpr (!along) {  // pairs lie in two lines
+    const __m512i low = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37,
+                                         5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
+    const __m512i high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
+    __m512i x[16], y[16];
+    for (int64_t i = 0; i < kTile; ++i) {
+      const __m512i first = load<full>(s, 2 * i), second = load<full>(s, 2 * i + 1);
+      x[i] = _mm512_permutex2var_epi16(first, low, second);
+      y[i] = _mm512_permutex2var_epi16(first, high, second);
+    }
+    if constexpr (!columns) {
+      transpose16(x);
+      if (tiles > 1) transpose16(y);
+    }
+    for (int64_t i = 0; i < kTile; ++i) {
+      _mm512_store_si512(out + i * kBlock, x[i]);
+      if (tiles > 1) _mm512_store_si512(out + kPiece / 2 + i * kBlock, y[i]);
+    }
+  }
+}
+
+// `blocks` blocks of 32 rows or columns. outer: the stride from one to the next.
+template <typename T, bool columns>
+void pack(const T* from, int64_t outer, int64_t inner, int64_t count, int64_t depth, int64_t tiles, uint16_t* out,
+          __m512i* largest) {
+  for (; depth > 0; depth -= kBlock, from += kBlock * inner, out += kSize<T>) {
+    const int64_t deep = std::min(depth, kBlock);
+    const bool full = deep == kBlock && count == kBlock;
+    if (inner == 1 || outer == 1) {
+      const Lines<T> s = inner == 1 ? Lines<T>{from, outer, count, deep} : Lines<T>{from, inner, deep, count};
+      if (full && inner == 1)
+        pack_block<columns, true, true>(s, tiles, out, largest);
+      else if (full)
+        pack_block<columns, false, true>(s, tiles, out, largest);
+      else if (inner == 1)
+        pack_block<columns, true, false>(s, tiles, out, largest);
+      else
+        pack_block<columns, false, false>(s, tiles, out, largest);
+    } else {
+      T block[kBlock][kBlock];
+      pack_block<columns, true, false>(gathered(from, outer, inner, count, deep, block), tiles, out, largest);
+    }
+  }
+}
+
+// Lines of memory to be fetched: `rows` times `bytes`.
+struct Far {
+  const char* at = nullptr;
+  int64_t stride = 0, bytes = 0, rows = 0;
+  int64_t x = 0;
+
+  int64_t lines() const { return rows * ((bytes + 63) / 64); }
+  const char* next() {
+    const char* line = at + x;
+    x += 64;
+    if (x >= bytes) x = 0, at += stride, --rows;
+    return line;
+  }
+};
+template <typename T>
+Far far(const T* from, int64_t outer, int64_t inner, int64_t count, int64_t depth) {
+  if (outer < inner) std::swap(outer, inner), std::swap(count, depth);
+  return {reinterpret_cast<const char*>(from), outer * static_cast<int64_t>(sizeof(T)),
+          std::min(inner, int64_t{64}) * depth * static_cast<int64_t>(sizeof(T)), count};
+}
+
+// While blocks are multiplied: where the result goes, then the next rows and panels, so many lines at a time.
+struct Fetcher {
+  Far result, rows, panels;
+  int64_t row_lines = 0, panel_lines = 0;
+
+  void operator()() {
+    if (result.rows > 0) {
+      _mm_prefetch(result.next(), _MM_HINT_ET0);
+      if (result.rows > 0) _mm_prefetch(result.next(), _MM_HINT_ET0);
+    }
+    for (int64_t i = row_lines; i > 0 && rows.rows > 0; --i) _mm_prefetch(rows.next(), _MM_HINT_T1);
+    for (int64_t i = panel_lines; i > 0 && panels.rows > 0; --i) _mm_prefetch(panels.next(), _MM_HINT_T1);
+  }
+};
+
+// multiply() of pieces.h for bf16.
+template <bool two>
+void multiply_bf16(const uint16_t* a, int64_t blocks, const uint16_t* b, float* c, Fetcher& fetch) {
+  __asm__ volatile("" ::: "memory");  // the tile loads do not say that they read memory
+  _tile_zero(0);
+  _tile_zero(1);
+  if (two) {
+    _tile_zero(2);
+    _tile_zero(3);
+  }
+  for (int64_t k = 0; k < blocks; ++k, a += kPiece, b += kPiece) {
+    _tile_loadd(6, b, 64);
+    _tile_loadd(7, b + kPiece / 2, 64);
+    _tile_loadd(4, a, 64);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
+    if (two) {
+      _tile_loadd(5, a + kPiece / 2, 64);
+      _tile_dpbf16ps(2, 5, 6);
+      _tile_dpbf16ps(3, 5, 7);
+    }
+    fetch();
+  }
+  _tile_stored(0, c, 64);
+  _tile_stored(1, c + 256, 64);
+  if (two) {
+    _tile_stored(2, c + 512, 64);
+    _tile_stored(3, c + 768, 64);
+  }
+  __asm__ volatile("" ::: "memory");
+}
+template <typename T, bool two>
+void multiply_blocks(const uint16_t* a, int64_t blocks, const uint16_t* b, float* c, Fetcher& fetch) {
+  if constexpr (Kind<T>::kPieces == 3)
+    multiply<two>(a, blocks, b, c, fetch);
+  else
+    multiply_bf16<two>(a, blocks, b, c, fetch);
+}
+
+inline __m512 same16(__m512 x) { return x; }
+inline __m512 load_elements(const float* p, __mmask16 mask) { return _mm512_maskz_loadu_ps(mask, p); }
+inline __m512 load_elements(const uint16_t* p, __mmask16 mask) { return load_bf16(p, mask); }
+inline void store_elements(float* p, __mmask16 mask, __m512 x) { _mm512_mask_storeu_ps(p, mask, x); }
+inline void store_elements(uint16_t* p, __mmask16 mask, __m512 x) { store_bf16(p, mask, x); }
+
+// Where a block of the result goes.
+template <typename T>
+struct Place {
+  T* out;  // [rows, columns]
+  int64_t stride, rows, columns;
+  const T* added;  // or null
+  int64_t added_row, added_column;
+};
+
+// activation(c (+ earlier) + added) to the result; `c` as tiles
+template <typename T, __m512 (*activation)(__m512)>
+void finish(const float* c, const float* earlier, const Place<T>& to) {
+  for (int64_t tile = 0; tile < 2; ++tile) {
+    const __mmask16 mask = first_lanes(to.columns - tile * kTile);
+    if (!mask) break;
+    for (int64_t r = 0; r < to.rows; ++r) {
+      const int64_t at = r / kTile * (kTiles / 2) + tile * 256 + r % kTile * kTile;
+      __m512 x = _mm512_load_ps(c + at);
+      if (earlier) x = _mm512_add_ps(_mm512_load_ps(earlier + at), x);
+      if (to.added) {
+        const T* added = to.added + r * to.added_row + tile * kTile * to.added_column;
+        x = _mm512_add_ps(x, to.added_column ? load_elements(added, mask)
+                                             : _mm512_broadcastss_ps(_mm512_castps512_ps128(load_elements(added, 1))));
+      }
+      store_elements(to.out + r * to.stride + tile * kTile, mask, activation(x));
+    }
+  }
+}
+template <typename T>
+using Finish = void (*)(const float*, const float*, const Place<T>&);
+template <typename T>
+constexpr Finish<T> kFinish[] = {finish<T, same16>,      finish<T, relu16>, finish<T, gelu16>,
+                                 finish<T, gelu_tanh16>, finish<T, silu16>, finish<T, sigmoid16>};
+
+// The rows of `which` times a panel in f32 arithmetic, from the operands themselves. c as tiles.
+void plain(const ProductOf<float>& p, const float* a, const float* b, int64_t columns, uint32_t which, float* c) {
+  alignas(64) float block[kBlock][kBlock];
+  std::memset(c, 0, kTiles * sizeof(float));
+  for (int64_t k = 0; k < p.inner; k += kBlock) {
+    const int64_t deep = std::min(kBlock, p.inner - k);
+    std::memset(block, 0, sizeof block);
+    for (int64_t i = 0; i < deep; ++i)
+      for (int64_t j = 0; j < columns; ++j) block[i][j] = b[(k + i) * p.b_inner + j * p.b_column];
+    for (uint32_t left = which; left; left &= left - 1) {
+      const int64_t r = std::countr_zero(left);
+      float* to = c + r / kTile * (kTiles / 2) + r % kTile * kTile;
+      __m512 x = _mm512_load_ps(to), y = _mm512_load_ps(to + 256);
+      const float* row = a + r * p.a_row + k * p.a_inner;
+      for (int64_t i = 0; i < deep; ++i) {
+        const __m512 factor = _mm512_set1_ps(row[i * p.a_inner]);
+        x = _mm512_fmadd_ps(factor, _mm512_load_ps(block[i]), x);
+        y = _mm512_fmadd_ps(factor, _mm512_load_ps(block[i] + kTile), y);
+      }
+      _mm512_store_ps(to, x);
+      _mm512_store_ps(to + 256, y);
+    }
+  }
+}
+
+// What a panel asks of the rows: their largest numbers are 0 or in [least, most), as bits.
+struct Range {
+  uint32_t least = 0, most = kMost;
+};
+Range range_of(const __m512i* largest) {
+  alignas(64) uint32_t columns[kBlock];
+  _mm512_store_si512(columns, largest[0]);
+  _mm512_store_si512(columns + kTile, largest[1]);
+  uint32_t least = kMost;
+  for (uint32_t c : columns) {
+    if (c == 0) continue;
+    if (c < bits_of(kLeastExponent) || c >= kMost) return {~0u, 0};
+    least = std::min(least, c);
+  }
+  const int exponent = static_cast<int>(least >> 23) - 127;
+  return {bits_of(std::max(kLeastExponent, kLeastProduct - exponent)), kMost};
+}
+uint32_t out_of_range(const uint32_t* rows, const Range& range, int64_t count) {
+  uint32_t bad = 0;
+  for (int64_t r = 0; r < count; ++r)
+    bad |= static_cast<uint32_t>(range.most == 0 || (rows[r] != 0 && (rows[r] < range.least || rows[r] >= range.most)))
+           << r;
+  return bad;
+}
+
+template <typename T>
+int64_t group_of(int64_t inner, int64_t columns) {
+  const int64_t chunk = std::clamp<int64_t>(ceil_div(inner, kBlock), 1, Kind<T>::kChunk);
+  return std::min(std::min(kGroup, kGroupBytes / (chunk * kSize<T> * 2)), ceil_div(columns, kBlock));
+}
+
+// Row blocks [m0, m1) times panels [p0, p1) of one of the batch, a group of panels after the other.
+template <typename T>
+class Part {
+ public:
+  Part(const ProductOf<T>& p, int64_t i, int64_t m0, int64_t m1)
+      : p_(p), i_(i), m0_(m0), height_(m1 - m0), a_(p.a + i * p.a_batch), b_(p.b + i * p.b_batch) {
+    const int64_t chunks = std::max<int64_t>(1, ceil_div(blocks_, Kind<T>::kChunk));
+    chunk_ = std::max<int64_t>(1, ceil_div(blocks_, chunks));
+    most_ = group_of<T>(p.inner, p.columns);
+    sums_ = chunks == 1 ? 0 : height_ * most_ * kTiles;
+    const int64_t packed = (most_ + 1) * chunk_ * kSize<T>;
+    c_ = static_cast<float*>(scratch(static_cast<size_t>((kTiles + sums_) * 4 + packed * 2)));
+    rows_ = reinterpret_cast<uint16_t*>(c_ + kTiles + sums_);
+    panels_ = rows_ + chunk_ * kSize<T>;
+  }
+
+  void run(int64_t p0, int64_t p1) {
+    const int64_t groups = ceil_div(p1 - p0, most_), width = ceil_div(p1 - p0, groups);
+    for (int64_t first = p0; first < p1; first += width) {
+      const int64_t here = std::min(width, p1 - first);
+      if (pieces) {
+        for (auto& l : largest_column_) l[0] = l[1] = _mm512_setzero_si512();
+        std::memset(largest_row_, 0, static_cast<size_t>(height_) * sizeof largest_row_[0]);
+      }
+      for (int64_t k = 0; k == 0 || k < blocks_; k += chunk_) {
+        const bool last = k + chunk_ >= blocks_;
+        group(first, here, k, last);
+        const Far next = !last               ? far_panels(first, here, k + chunk_)
+                         : first + here < p1 ? far_panels(first + here, std::min(width, p1 - first - here), 0)
+                                             : Far{};
+        rows(first, here, k, last, next);
+      }
+    }
+  }
+
+ private:
+  static constexpr bool pieces = Kind<T>::kPieces == 3;
+
+  int64_t depth(int64_t k) const { return std::min((k + chunk_) * kBlock, p_.inner) - k * kBlock; }
+  Far far_panels(int64_t first, int64_t width, int64_t k) const {
+    return far(b_ + k * kBlock * p_.b_inner + first * kBlock * p_.b_column, p_.b_column, p_.b_inner,
+               std::min(width * kBlock, p_.columns - first * kBlock), depth(k));
+  }
+  Far far_rows(int64_t m, int64_t k) const {
+    const int64_t row = (m0_ + m) * kBlock;
+    return far(a_ + k * kBlock * p_.a_inner + row * p_.a_row, p_.a_row, p_.a_inner, std::min(kBlock, p_.rows - row),
+               depth(k));
+  }
+
+  // Packs; all panels' parts of one block before the next block: they lie side by side in memory.
+  void group(int64_t first, int64_t width, int64_t k, bool last) {
+    const FlushDenormals flush;
+    for (int64_t block = k; block < std::min(k + chunk_, blocks_); ++block)
+      for (int64_t n = 0; n < width; ++n) {
+        const int64_t column = (first + n) * kBlock;
+        pack<T, true>(b_ + block * kBlock * p_.b_inner + column * p_.b_column, p_.b_column, p_.b_inner,
+                      std::min(kBlock, p_.columns - column), std::min(kBlock, p_.inner - block * kBlock), 2,
+                      panels_ + (n * chunk_ + block - k) * kSize<T>, largest_column_[n]);
+      }
+    for (int64_t n = 0; pieces && last && n < width; ++n) ranges_[n] = range_of(largest_column_[n]);
+  }
+
+  void pack_rows_of(int64_t m, int64_t here, int64_t k) {
+    const FlushDenormals flush;
+    __m512i largest[kBlock];
+    if (pieces)
+      for (__m512i& l : largest) l = _mm512_setzero_si512();
+    pack<T, false>(a_ + (m0_ + m) * kBlock * p_.a_row + k * kBlock * p_.a_inner, p_.a_row, p_.a_inner, here, depth(k),
+                   here > kTile ? 2 : 1, rows_, largest);
+    if constexpr (pieces) {
+      // (As pack_block says: a vector for each row, unless the rows lie side by side.)
+      alignas(64) uint32_t found[kBlock];
+      if (p_.a_inner == 1 || p_.a_row != 1) {
+        for (int64_t r = 0; r < here; ++r) found[r] = _mm512_reduce_max_epu32(largest[r]);
+      } else {
+        _mm512_store_si512(found, largest[0]);
+        _mm512_store_si512(found + kTile, largest[1]);
+      }
+      for (int64_t r = 0; r < here; ++r) largest_row_[m][r] = std::max(largest_row_[m][r], found[r]);
+    }
+  }
+
+  void rows(int64_t first, int64_t width, int64_t k, bool last, const Far& next) {
+    const int64_t blocks = std::min(chunk_, blocks_ - k),
+                  calls = std::max<int64_t>(1, Kind<T>::kFetches * blocks * width);
+    Fetcher fetch;
+    fetch.panels = next;
+    fetch.panel_lines = ceil_div(next.lines(), calls * height_);
+    for (int64_t m = 0; m < height_; ++m) {
+      const int64_t row = (m0_ + m) * kBlock, here = std::min(kBlock, p_.rows - row);
+      const bool two = here > kTile;
+      pack_rows_of(m, here, k);
+      fetch.rows = m + 1 < height_ ? far_rows(m + 1, k) : Far{};
+      fetch.row_lines = ceil_div(fetch.rows.lines(), calls);
+      for (int64_t n = 0; n < width; ++n) {
+        const int64_t column = (first + n) * kBlock;
+        float* sum = sums_ ? c_ + kTiles + (m * width + n) * kTiles : nullptr;
+        const Place<T> place{
+            p_.out + (i_ * p_.rows + row) * p_.columns + column,
+            p_.columns,
+            here,
+            p_.columns - column,
+            p_.added ? p_.added + i_ * p_.added_batch + row * p_.added_row + column * p_.added_column : nullptr,
+            p_.added_row,
+            p_.added_column};
+        fetch.result = last ? far(place.out, p_.columns, int64_t{1}, here, std::min(kBlock, place.columns)) : Far{};
+        (two ? multiply_blocks<T, true> : multiply_blocks<T, false>)(rows_, blocks, panels_ + n * chunk_ * kSize<T>,
+                                                                     sum && k == 0 ? sum : c_, fetch);
+        if (last)
+          finish_block(place, sum, m, n, row, column);
+        else if (k > 0)
+          add_tiles(c_, kTiles, sum);
+      }
+    }
+  }
+
+  void finish_block(const Place<T>& place, const float* sum, int64_t m, int64_t n, int64_t row, int64_t column) {
+    const Finish<T> end_with = kFinish<T>[static_cast<size_t>(p_.activation)];
+    end_with(c_, sum, place);
+    if constexpr (pieces) {
+      const uint32_t bad = out_of_range(largest_row_[m], ranges_[n], place.rows);
+      if (!bad) return;
+      plain(p_, a_ + row * p_.a_row, b_ + column * p_.b_column, std::min(kBlock, place.columns), bad, c_);
+      alignas(64) float one[kTiles];
+      for (uint32_t left = bad; left; left &= left - 1) {
+        const int64_t r = std::countr_zero(left);
+        const float* from = c_ + r / kTile * (kTiles / 2) + r % kTile * kTile;
+        std::memcpy(one, from, kTile * sizeof(float));
+        std::memcpy(one + 256, from + 256, kTile * sizeof(float));
+        Place<T> single = place;
+        single.out += r * place.stride;
+        if (single.added) single.added += r * place.added_row;
+        single.rows = 1;
+        end_with(one, nullptr, single);
+      }
+    }
+  }
+
+  const ProductOf<T>& p_;
+  int64_t i_, m0_, height_;
+  const T *a_, *b_;
+  int64_t blocks_ = ceil_div(p_.inner, kBlock), chunk_, most_, sums_;
+  float* c_;  // then the sums that wait
+  uint16_t *rows_, *panels_;
+  __m512i largest_column_[kGroup][2];
+  Range ranges_[kGroup];
+  alignas(64) uint32_t largest_row_[pieces ? kMostRows : 1][kBlock];
+};
+
+// Few tasks pack less, many keep the team busy: the division whose longest thread is done first, packing a block taken
+// as a part of multiplying two.
+template <typename T>
+Split split_of(const ProductOf<T>& p, int64_t team) {
+  const int64_t row_blocks = ceil_div(p.rows, kBlock), panels = ceil_div(p.columns, kBlock);
+  constexpr double kPack = 0.7;
+  Split best{1, 1};
+  double least = 1e300;
+  const bool sums = p.inner > Kind<T>::kChunk * kBlock;
+  const int64_t group = group_of<T>(p.inner, p.columns);
+  const int64_t fewest = ceil_div(row_blocks, sums ? kMostSums : kMostRows);
+  const auto each = [&](int64_t all, int64_t from, auto&& f) {  // sizes of parts, the large ones first
+    for (int64_t parts = from, before = 0; parts <= all && parts <= from + 8 * team; ++parts)
+      if (const int64_t size = ceil_div(all, parts); size != before) f(before = size);
+  };
+  each(row_blocks, fewest, [&](int64_t m) {
+    each(panels, 1, [&](int64_t n) {
+      const int64_t tasks = p.batch * ceil_div(row_blocks, m) * ceil_div(panels, n);
+      const auto rows = static_cast<double>(m), columns = static_cast<double>(n);
+      const double cost = rows * columns + kPack * (rows * static_cast<double>(ceil_div(n, group)) + columns);
+      const double rounds = static_cast<double>(tasks >= 4 * team ? tasks : ceil_div(tasks, team) * team);
+      if (rounds * cost < least) least = rounds * cost, best = {m, n};
+    });
+  });
+  return best;
+}
+
+template <typename T>
+void run(const ProductOf<T>& p) {
+  if (p.batch <= 0 || p.rows <= 0 || p.columns <= 0) return;
+  const double work = 2.0 * static_cast<double>(p.batch) * static_cast<double>(p.rows) * static_cast<double>(p.inner) *
+                      static_cast<double>(p.columns);
+  const int64_t row_blocks = ceil_div(p.rows, kBlock), panels = ceil_div(p.columns, kBlock);
+  const int64_t team = work < 2e6 ? 1 : team_size();
+  const Split s = split_of(p, team);
+  const int64_t across = ceil_div(panels, s.panels), down = ceil_div(row_blocks, s.rows), each = across * down;
+  const int64_t tasks = p.batch * each;
+  // Small ones are taken a few at a time.
+  const int64_t many = team == 1 ? tasks : std::max<int64_t>(1, tasks / (16 * team));
+  in_parallel(ceil_div(tasks, many), [&](int64_t at) {
+    configure_tiles();
+    for (int64_t task = at * many; task < std::min(tasks, (at + 1) * many); ++task) {
+      const int64_t i = task / each, m0 = task % each / across * s.rows, p0 = task % across * s.panels;
+      Part<T>(p, i, m0, std::min(row_blocks, m0 + s.rows)).run(p0, std::min(panels, p0 + s.panels));
+    }
+    _tile_release();
+  });
+}
+
+}  // namespace
+
+void product(const ProductOf<float>& p) { run(p); }
+void product(const ProductOf<uint16_t>& p) { run(p); }
+
+FLASHOVER_AVX512_END
+
+}  // namespace flashover::run::cpu

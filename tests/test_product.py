@@ -1,0 +1,185 @@
+"""flashover.product: products of any two matrices on the AMX unit, and where programs take it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.nn.functional as F
+from test_attention import HAS
+
+import flashover
+
+pytestmark = pytest.mark.skipif(not HAS[torch.bfloat16], reason="no AMX here")
+SIZES = [(1, 1, 1), (2, 33, 5), (17, 64, 32), (33, 70, 45), (50, 800, 100), (70, 2500, 260), (600, 40, 70)]
+
+
+@pytest.fixture(autouse=True, params=[1, 2])
+def _threads(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield
+    torch.set_num_threads(before)
+
+
+def product(
+    a: torch.Tensor, b: torch.Tensor, added: torch.Tensor | None = None, activation: str = "none"
+) -> torch.Tensor:
+    return torch.ops.flashover.product(a, b, added, activation)
+
+
+def lying(x: torch.Tensor, how: str) -> torch.Tensor:
+    """The same numbers in another order."""
+    if how == "columns":
+        return x.mT.contiguous().mT
+    if how == "wide":  # rows that lie apart
+        return torch.cat([x, x[..., :3]], -1)[..., : x.shape[-1]]
+    if how == "steps":  # neither dim is dense
+        return torch.stack([x, x], -1)[..., 0]
+    return x
+
+
+def near(got: torch.Tensor, a: torch.Tensor, b: torch.Tensor, added: torch.Tensor | None = None) -> None:
+    """No further from the exact result than twice what ATen's is."""
+    want, eager = a.double() @ b.double(), a @ b
+    if added is not None:
+        want, eager = want + added.double(), eager + added
+    assert got.shape == want.shape and got.dtype == a.dtype and got.is_contiguous()
+
+    def error(x: torch.Tensor) -> float:
+        return float((x.double() - want).square().mean().sqrt())
+
+    floor = (2e-7 if a.dtype == torch.float32 else 4e-3) * math.sqrt(a.shape[-1])
+    assert error(got) <= 2 * error(eager) + floor
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("sizes", SIZES)
+def test_strides(sizes: tuple[int, int, int], dtype: torch.dtype) -> None:
+    rows, inner, columns = sizes
+    torch.manual_seed(0)
+    x, y = torch.randn(rows, inner).to(dtype), torch.randn(inner, columns).to(dtype)
+    orders = ("rows", "columns", "wide", "steps")
+    for left, right in itertools.product(orders, orders):
+        near(product(lying(x, left), lying(y, right)), x, y)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_added_and_activation(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    x, y = torch.randn(40, 1000).to(dtype) / 30, torch.randn(1000, 50).to(dtype)
+    for added in (torch.randn(50), torch.randn(40, 1), torch.randn(40, 50), torch.randn(50, 40).t(), torch.randn(1, 1)):
+        near(product(x, y, added.to(dtype)), x, y, added.to(dtype))
+    b = torch.randn(50).to(dtype)
+    ways = {"relu": F.relu, "gelu": F.gelu, "silu": F.silu, "sigmoid": torch.sigmoid}
+    for name, way in ways.items():
+        want = way((x.double() @ y.double()) + b.double())
+        tolerance = 1e-5 if dtype == torch.float32 else 2e-2
+        torch.testing.assert_close(product(x, y, b, name).double(), want, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_batches(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    for n, m, k, c in ((3, 40, 70, 33), (40, 5, 9, 7), (2, 100, 800, 40)):
+        x, y, added = torch.randn(n, m, k).to(dtype), torch.randn(n, k, c).to(dtype), torch.randn(n, m, c).to(dtype)
+        near(product(x, y), x, y)
+        near(product(lying(x, "columns"), lying(y, "columns"), added), x, y, added)
+        near(product(x[:1].expand(n, m, k), y, added[0]), x[:1].expand(n, m, k), y, added[0])
+        near(product(x.transpose(0, 1).contiguous().transpose(0, 1), y), x, y)
+        near(product(x, y[0].expand(n, k, c)), x, y[:1].expand(n, k, c))
+
+
+def test_empty() -> None:
+    for m, k, c in ((0, 4, 5), (4, 0, 5), (4, 5, 0)):
+        got = product(torch.ones(m, k), torch.ones(k, c), torch.full((c,), 2.0))
+        assert torch.equal(got, torch.full((m, c), 2.0) + k)
+    assert product(torch.ones(0, 3, 4), torch.ones(0, 4, 5)).shape == (0, 3, 5)
+
+
+@pytest.mark.parametrize("inner", [40, 1000])
+@pytest.mark.parametrize("order", ["rows", "columns", "steps"])
+def test_every_size_of_number(inner: int, order: str) -> None:
+    """Rows and columns that three bf16 numbers cannot hold are multiplied in f32, the others are not touched."""
+    torch.manual_seed(0)
+    x, y = torch.randn(37, inner), torch.randn(inner, 70)
+    for row, scale in ((3, 1e-38), (5, 1e-42), (7, 1e30), (9, 1e36), (11, 0.0), (13, 1e-15), (15, 1e-28)):
+        x[row] *= scale
+    y[:, 3] *= 1e-15
+    y[:, 34] *= 1e-38
+    y[:, 40] = 0
+    x[17, 1], x[19, 2], x[36, 3] = float("nan"), float("inf"), -float("inf")
+    y[2, 65] = float("inf")
+    want, exact = x @ y, x.double() @ y.double()
+    got = product(lying(x, order), lying(y, order))
+    assert torch.equal(got.isnan(), want.isnan()) and torch.equal(got.isinf(), want.isinf())
+    size = (x.double().square().sum(1, keepdim=True) * y.double().square().sum(0, keepdim=True)).sqrt()
+    sure = want.isfinite() & exact.isfinite()
+    assert bool(((got - exact).abs() <= 1e-6 * size + 1e-44 * inner)[sure].all())
+
+
+class Mlp(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = torch.nn.Linear(256, 512), torch.nn.Linear(512, 256, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(F.relu(self.up(x))).sin()
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+def test_training(bf16: bool) -> None:
+    torch.manual_seed(0)
+    model, x = Mlp(), torch.randn(2, 80, 256)
+    exact = Mlp().double()
+    exact.load_state_dict(model.state_dict())
+
+    def gradients(call: object, inputs: torch.Tensor, auto: bool) -> list[torch.Tensor]:
+        inputs = inputs.clone().requires_grad_()
+        model.zero_grad(), exact.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=auto):
+            out = call(inputs)  # type: ignore[operator]
+        out.float().square().mean().mul(1000).backward()
+        of = exact if call is exact else model
+        return [out.detach(), inputs.grad, *(p.grad for p in of.parameters())]
+
+    best, eager = gradients(exact, x.double(), False), gradients(model, x, bf16)
+    fast = flashover.compile(model)
+    for got, own, want in zip(gradients(fast, x, bf16), eager, best, strict=True):
+        assert got.dtype == own.dtype
+
+        def error(t: torch.Tensor, want: torch.Tensor = want) -> float:
+            return float((t - want).square().mean().sqrt())
+
+        assert error(got) <= 2 * error(own) + 1e-6 * float(want.square().mean().sqrt())
+    with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+        text = str(flashover.explain(model)(x.clone().requires_grad_()))
+    assert "flashover.product" in text
+
+
+def test_strict_numerics() -> None:
+    """Every rounding as eager's: ATen's products."""
+    torch.manual_seed(0)
+    model, x = Mlp(), torch.randn(160, 256, requires_grad=True)
+    text = str(flashover.explain(model, options={"strict_numerics": True})(x))
+    assert "aten.mm" in text and "flashover.product" not in text
+
+
+def test_large_gradient() -> None:
+    """Overflow, as a GradScaler provokes it, comes through as infinity and NaN."""
+    torch.manual_seed(0)
+    model, x = Mlp(), torch.randn(160, 256)
+    fast = flashover.compile(model)
+    for scale in (1e38, 1e-20, 1e-36):
+        found = []
+        for call in (fast, model):
+            model.zero_grad()
+            (call(x) * scale).sum().backward()
+            found.append([p.grad.clone() for p in model.parameters()])
+        for got, want in zip(*found, strict=True):
+            assert torch.equal(got.isfinite(), want.isfinite())
+            tolerance = 1e-5 * float(want[want.isfinite()].abs().max()) if bool(want.isfinite().any()) else 0
+            torch.testing.assert_close(got, want, rtol=1e-3, atol=tolerance + 1e-44, equal_nan=True)
