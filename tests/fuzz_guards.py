@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import json
 import linecache
 import os
 import random
@@ -285,29 +286,36 @@ def kinds() -> set[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=600)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--count", type=int, default=1 << 40)
+    parser.add_argument("--start", "--seed", type=int, default=0, help="the first seed")
+    parser.add_argument("--count", type=int, default=1 << 40, help="so many seeds")
     parser.add_argument("--only", default="", help="features whose name has this in it")
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--failures", type=int, default=20, help="stop after so many")
     args = parser.parse_args()
-    report, start = Report(), time.monotonic()
-    seed = args.seed
-    while time.monotonic() - start < args.seconds and report.sequences < args.count:
+    torch.set_num_threads(1)
+    report, begin = Report(), time.monotonic()
+    seed = args.start
+    while time.monotonic() - begin < args.seconds and report.sequences < args.count:
         run_sequence(seed, report, args.only, args.steps, verbose=True)
         seed += 1
         if seed % 200 == 0:
             flashover.reset()
             gc.collect()
-            print(
-                f"... {report.sequences} sequences, {report.calls} calls, {len(report.failures)} failures", flush=True
-            )
         if len(report.failures) >= args.failures:
             break
-    print(f"{report.sequences} sequences, {report.calls} calls, {len(report.kinds)} of {len(kinds())} kinds, "
-          f"{report.hits} calls served without compiling, {len(report.failures)} failures")  # fmt: skip
     for reason, n in report.eager.most_common(25):
         print(f"  eager x{n}: {reason}")
+    counts = {
+        "seeds": [args.start, seed],
+        "sequences": report.sequences,
+        "calls": report.calls,
+        "served without compiling": report.hits,
+        "kinds": len(report.kinds),
+        "kinds in all": len(kinds()),
+        "failures": len(report.failures),
+        "failing seeds": [int(f.split()[1].rstrip(":")) for f in report.failures],
+    }
+    print(json.dumps(counts), flush=True)
     return 1 if report.failures else 0
 
 

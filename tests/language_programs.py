@@ -2831,3 +2831,157 @@ def s_none_key(x, S):
 def s_tensor_key(x, S):
     S.d[x] = 1
     return S.d[x], x in S.d
+
+
+# ---- code and classes made inside
+@p
+def in_exec_scope(x, S):
+    k = 3
+    d = {"x": x}
+    exec("y = x * 2\nz = [i for i in range(3)]\nclass A:\n    k = 3\ndel z", {}, d)
+    exec("G['made'] = 5\nGMADE = 3", globals())
+    made = globals().pop("GMADE") * G.pop("made")
+    try:
+        exec("a b")
+    except SyntaxError as e:
+        return d["y"] * d["A"].k * made, sorted(d), e.msg, eval("x * k + len(S.l)"), eval(compile("k + 1", "q", "eval"))
+
+
+@p
+def in_dataclasses(x, S):
+    @dataclass(order=True, frozen=True)
+    class P:
+        a: int
+        b: list = field(default_factory=list, compare=False)
+        c: InitVar[int] = 3
+
+        def __post_init__(self, c):
+            object.__setattr__(self, "d", c)
+
+    @dataclass(slots=True)
+    class Q:
+        t: torch.Tensor
+
+    q, r = P(1), P(2, [1], c=5)
+    o = dataclasses.replace(Q(x), t=x * q.d)
+    return o.t * r.d, q < r, dataclasses.asdict(r), hash(q) == hash(P(1)), repr(r), sorted([r, q])[0].a
+
+
+@p
+def in_enums_and_tuples(x, S):
+    class E(enum.Enum):
+        A = enum.auto()
+        B = enum.auto()
+
+        def __str__(self):
+            return self.name.lower()
+
+    P = namedtuple("P", ["a", "b"], defaults=[3])
+    q = P(x)
+    a, b = q._replace(b=4)
+    return a * b * E["B"].value, q.b, P._fields, str(E.A), len(list(E)), E(1) is E.A
+
+
+@p
+def in_abstract_classes(x, S):
+    class M(type):
+        def __new__(m, n, b, d, **k):
+            return super().__new__(m, n, b, d | {"extra": 5})
+
+        def __init__(c, n, b, d, **k):
+            super().__init__(n, b, d)
+            c.inited = k.get("z")
+
+    class A(metaclass=M, z=9):
+        pass
+
+    class B(abc.ABC):
+        @property
+        @abc.abstractmethod
+        def k(self): ...
+
+    class C(B):
+        k = 3
+
+    class D:
+        seen = ()
+
+        def __set_name__(self, o, n):
+            o.seen = o.seen + (n,)
+
+    B.register(D)
+    try:
+        B()
+    except TypeError as e:
+        S.l.append(str(e))
+    return x * C().k * A.extra * A.inited, isinstance(D(), B), issubclass(C, B), isinstance(3, B)
+
+
+@p
+def in_modules(x, S):
+    class M(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.l = nn.Linear(4, 3)
+            nn.init.ones_(self.l.weight)
+            self.w = nn.Parameter(torch.full((3,), 2.0))
+            self.register_buffer("q", None)
+
+        def forward(self, x):
+            return self.l(x) * self.w
+
+    m = M().eval()
+    n = copy.deepcopy(m)
+    n.w.mul_(2)
+    y = nn.Sequential(nn.ReLU(), nn.LayerNorm(3))(m(x) + n(x))
+    return y.detach(), [k for k, _ in m.named_parameters()], m.w.is_leaf, type(m.w).__name__
+
+
+@p
+def in_autograd_function(x, S):
+    class Fn(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, a):
+            return a * 2
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * 3
+
+    with torch.enable_grad():
+        y = x.detach().requires_grad_()
+        return torch.autograd.grad(Fn.apply(y).sum(), y)[0]
+
+
+@p
+def own_random(x, S):
+    r = random.Random(5)
+    l = [1, 2, 3]
+    r.shuffle(l)
+    return x * r.random() + r.randint(0, 9), l, r.sample(range(9), 2), r.gauss(0, 1)
+
+
+@p
+def result_with_attributes(x, S):
+    y = x + 1
+    y.tag, y.other = "q", x * 2
+    return y
+
+
+@p
+def frames_of_its_own(x, S):
+    f = sys._getframe()
+
+    def who():
+        return sys._getframe(1).f_code.co_name
+
+    return x + 1, f.f_code.co_name, who(), f.f_globals is globals()
+
+
+RANDOM = random.random
+
+
+@p
+def random_of_a_module(x, S):
+    random.seed(3)
+    return x * RANDOM() + random.randint(0, 5)

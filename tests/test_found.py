@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import inspect
+import io
 import itertools
 import math
 import subprocess
 import sys
+import traceback
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -450,3 +454,93 @@ def test_gradients_of_a_median_of_nothing() -> None:
     fast = flashover.compile(lambda x: x.median(2)[0] * 2, fullgraph=True)
     fast(x).sum().backward()
     assert x.grad is not None and x.grad.shape == x.shape and flashover.compile_stats()["graphs"] > 0
+
+
+def look_at_the_stack(x):
+    return x + len(inspect.stack()[1].function)
+
+
+def look_at_the_traceback(x):
+    return x + len(traceback.extract_stack()[-2].name)
+
+
+@pytest.mark.parametrize("program", [look_at_the_stack, look_at_the_traceback])
+def test_who_called_is_not_remembered(program):
+    compiled = flashover.compile(program, backend="eager")
+
+    def one(f):
+        return f(torch.zeros(1))
+
+    def another(f):
+        return f(torch.zeros(1))
+
+    for caller in (one, another, one):
+        assert torch.equal(caller(compiled), caller(program))
+
+
+def warns_here(x):
+    warnings.warn(f"of {tuple(x.shape)}", DeprecationWarning, stacklevel=1)
+    return x + 1
+
+
+def warns_at_the_caller(x):
+    def inner():
+        warnings.warn("hello", stacklevel=3)
+
+    inner()
+    return x + 1
+
+
+def warns_between_breaks(x):
+    warnings.warn("one", stacklevel=1)
+    flashover.graph_break()
+    warnings.warn("two")  # noqa: B028
+    return x + 1
+
+
+def warns_nobody(x):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.warn("hello", stacklevel=1)
+    return x + 1
+
+
+def prints_a_traceback(x):
+    try:
+        raise ValueError("q")
+    except ValueError:
+        traceback.print_exc(file=sys.stdout)
+    return x + 1
+
+
+@pytest.mark.parametrize("action", ["always", "ignore", "error"])
+@pytest.mark.parametrize(
+    "program", [warns_here, warns_at_the_caller, warns_between_breaks, warns_nobody, prints_a_traceback]
+)
+def test_each_call_says_what_it_says(program, action, capsys):
+    """Warnings and printed tracebacks: at each call, with the program's lines, under the filters of then."""
+    said = []
+    for f in (program, flashover.compile(program, backend="eager")):
+        for filters in ("always", action, "always"):
+            with warnings.catch_warnings(record=True) as seen:
+                warnings.simplefilter(filters)
+                before = list(warnings.filters)
+                try:
+                    result = f(torch.ones(2)).tolist()
+                except Warning as e:
+                    result = repr(e)
+                assert warnings.filters == before
+            warned = [(str(w.message), w.category, w.lineno, w.filename) for w in seen]
+            said.append((result, warned, capsys.readouterr()))
+    assert said[3:] == said[:3]
+
+
+def test_classes_made_in_c_are_not_called_while_tracing():
+    """PyTorchFileWriter wrote into the program's buffer: its class looked like one of Python's."""
+
+    def save(x):
+        buffer = io.BytesIO()
+        torch.save(x, buffer)
+        return buffer.getvalue()
+
+    assert len(flashover.compile(save, backend="eager")(torch.ones(3))) == len(save(torch.ones(3)))

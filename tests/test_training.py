@@ -1211,3 +1211,69 @@ def test_function_whose_backward_reads_data() -> None:
 
     agree(f, leaf(3), exact=False, fullgraph=False)
     assert len(flashover.explain(f)(leaf(3)).graphs) >= 2
+
+
+def test_registered_operator_whose_backward_reads_data() -> None:
+    @torch.library.custom_op("flashover_test::scaled_by", mutates_args=())
+    def scaled(x: torch.Tensor, by: torch.Tensor) -> torch.Tensor:
+        return x * by.item()
+
+    scaled.register_fake(lambda x, by: torch.empty_like(x))
+
+    def backward(ctx: Any, g: torch.Tensor) -> Any:
+        return g * ctx.by.item(), None
+
+    scaled.register_autograd(backward, setup_context=lambda ctx, inputs, output: setattr(ctx, "by", inputs[1]))
+
+    def f(x: torch.Tensor, by: torch.Tensor) -> torch.Tensor:
+        return torch.ops.flashover_test.scaled_by(x.sin(), by).cos()
+
+    agree(f, leaf(3), torch.tensor([3.0]), exact=False, fullgraph=False)
+    assert len(flashover.explain(f)(leaf(3), torch.tensor([3.0])).graphs) >= 2
+
+
+def test_gradient_that_is_zero_whatever_comes() -> None:
+    """It is there, as in eager, when the results that others come from are not used."""
+
+    def f(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = x * w
+        return y.exp(), y.round()
+
+    x, w = leaf(3), leaf(3)
+    compiled(f)(x, w)[1].sum().backward()
+    assert torch.equal(x.grad, torch.zeros(3)) and torch.equal(w.grad, torch.zeros(3))
+
+
+def test_gradients_accumulate_in_eager_s_order() -> None:
+    """Hooks behind them see it."""
+
+    def order(model: torch.nn.Module, call: Any) -> list[str]:
+        seen: list[str] = []
+        handles = [
+            p.register_post_accumulate_grad_hook(lambda p, name=name: seen.append(name))
+            for name, p in model.named_parameters()
+        ]
+        call(torch.randn(2, 3, 8)).sum().backward()
+        for h in handles:
+            h.remove()
+        return seen
+
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0)
+    model = torch.nn.Sequential(layer, torch.nn.Linear(8, 8, bias=False), layer, torch.nn.LayerNorm(8))
+    assert order(model, compiled(model)) == order(model, model)
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("which", ["input", "gradient", "weight"])
+def test_layout_of_a_pointwise_convolution_s_gradients(batch: int, which: str) -> None:
+    x, w = torch.randn(batch, 4, 8, 8), torch.randn(6, 4, 1, 1)
+    if which == "input":
+        x = x.contiguous(memory_format=torch.channels_last)
+    if which == "weight":
+        w = torch.empty_strided(w.shape, (4, 1, 4, 4)).copy_(w)
+
+    def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        y = F.conv2d(x, w, stride=2)
+        return y.contiguous(memory_format=torch.channels_last) * 2 if which == "gradient" else y
+
+    agree(f, x.requires_grad_(), w.requires_grad_())

@@ -15,6 +15,7 @@
 #include <atomic>
 #include <map>
 #include <mutex>
+#include <queue>
 
 #include "base/check.h"
 #include "entry/log.h"
@@ -34,6 +35,10 @@ struct Geometry {
   at::Device device;
   std::vector<int64_t> sizes, strides;
 };
+
+bool reached(const Partition::Gradient& g, const std::vector<bool>& given) {
+  return g.depends.empty() || std::any_of(g.depends.begin(), g.depends.end(), [&](int32_t t) { return given[t]; });
+}
 
 // What forward and backward of one compiled graph share; outlives both.
 struct Meeting {
@@ -55,7 +60,13 @@ struct Meeting {
       absent.push_back(tangent.back() && !given[in.index]);
     }
     try {
-      it->second = std::make_shared<const Variant>(specialize(tangent, absent));
+      auto made = std::make_shared<const Variant>(specialize(tangent, absent));
+      // A gradient that is always zero (of rounding, say) leaves no trace in the graph: the whole backward gives it.
+      const auto gives = [&](const Partition::Gradient& g) {
+        return g.tangent >= 0 || !reached(g, given) ||
+               std::find(made->outputs.begin(), made->outputs.end(), g.output) != made->outputs.end();
+      };
+      if (std::all_of(p.gradients.begin(), p.gradients.end(), gives)) it->second = std::move(made);
     } catch (const std::exception& e) {
       log(Topic::kBreaks, std::string("a backward without unused results: ") + e.what());
     }
@@ -101,11 +112,6 @@ class CompiledBackward final : public autograd::Node {
     // What is kept by reference is not freed by a run for some results: a second one for them is refused here.
     spent_.resize(given.size());
     for (size_t t = 0; t < given.size(); ++t) TORCH_CHECK(!given[t] || !spent_[t], autograd::ERR_BACKWARD_TWICE);
-    const auto reached = [&](const Partition::Gradient& g) {
-      bool any = g.depends.empty();
-      for (int32_t t : g.depends) any |= given[t];
-      return any;
-    };
     const bool all = std::find(given.begin(), given.end(), false) == given.end();
     const std::shared_ptr<const Variant> part = all || !meeting_->specialize ? nullptr : meeting_->variant(given);
     std::vector<at::Tensor> inputs;
@@ -152,7 +158,7 @@ class CompiledBackward final : public autograd::Node {
     }
     for (size_t i = 0; i < gradients.size(); ++i) {
       const Partition::Gradient& g = p.gradients[i];
-      if (!reached(g)) continue;
+      if (!reached(g, given)) continue;
       gradients[i] = g.tangent >= 0 ? tangents[g.tangent] : made[g.output];
     }
     return gradients;
@@ -266,10 +272,29 @@ class Trained final : public Runner {
 
 }  // namespace
 
+namespace {
+
+// Gradients are to be accumulated in the order they have here. The engine takes what becomes ready at the same time
+// from a heap, in an order that depends on how it was filled only.
+void order_for_engine(std::vector<Partition::Gradient>& gradients) {
+  const auto alike = [](size_t, size_t) { return false; };
+  std::priority_queue<size_t, std::vector<size_t>, decltype(alike)> heap(alike);
+  for (size_t i = 0; i < gradients.size(); ++i) heap.push(i);
+  std::vector<Partition::Gradient> ordered(gradients.size());
+  for (Partition::Gradient& g : gradients) {
+    ordered[heap.top()] = std::move(g);
+    heap.pop();
+  }
+  gradients = std::move(ordered);
+}
+
+}  // namespace
+
 std::unique_ptr<Runner> make_training_runner(Partition meeting, std::vector<TensorType> tangent_types, Step forward,
                                              Step backward, Specialize specialize) {
   auto m = std::make_shared<Meeting>();
   m->p = std::move(meeting);
+  order_for_engine(m->p.gradients);
   for (const TensorType& t : tangent_types)
     m->tangents.push_back(
         {aten::to_aten(t.dtype), aten::to_aten(t.device), aten::to_ints(t.sizes), aten::to_ints(t.strides)});

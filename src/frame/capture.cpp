@@ -378,11 +378,12 @@ Capture run_once(const Subject& subject, bool may_assume, Interpreter::Path stop
             // Hooks and autograd Functions of the program run here: interpreted, and without a trace of theirs left.
             HookInstalled hook;
             if (stopped != nullptr) in.revive();
-            const size_t writes = in.journal.entries().size();
+            const size_t writes = in.journal.entries().size(), said = in.warnings.size();
             const int64_t frames = in.frames;
             out.joint = session->add_backward(maker.outputs());
             if (in.aborted()) throw Declined(in.reason(), in.where());
             if (in.journal.entries().size() != writes) throw Declined("training: the backward writes Python objects");
+            if (in.warnings.size() != said) throw Declined("training: the backward warns");
             // Those that the call made and hands out are made as they were before.
             if (in.frames != frames && out.recipe.size() + out.effects.size() > 1 &&
                 !makes_the_same(in, out, stopped, result.get(), handled.changed() ? handled.now() : nullptr))

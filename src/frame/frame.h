@@ -82,7 +82,9 @@ struct Effect {
     kSetReplace,
     kDictReplace,
     kCellSet,
-    kDequeReplace
+    kDequeReplace,
+    kWarn,         // message, category, file, line, module, globals
+    kWarnAtCaller  // message, category, level
   };
   Kind kind;
   std::vector<int32_t> items;  // target, then name/key, then value(s)

@@ -9,19 +9,6 @@
 #include <string_view>
 
 namespace flashover::frame {
-namespace {
-
-thread_local Interpreter* active = nullptr;
-int installed = 0;
-_PyFrameEvalFunction previous = nullptr;
-
-struct Wanted {
-  PyObject* function;
-  const TakeFrame& take;
-};
-thread_local Wanted* wanted = nullptr;
-thread_local Continuations* callees = nullptr;
-thread_local PyObject* left_alone = nullptr;
 
 // Imports, and compilers at work: nothing that they call is the program's own doing.
 bool works_for_itself(PyCodeObject* code) {
@@ -37,6 +24,20 @@ bool works_for_itself(PyCodeObject* code) {
     if (part.starts_with(folder)) return true;
   return false;
 }
+
+namespace {
+
+thread_local Interpreter* active = nullptr;
+int installed = 0;
+_PyFrameEvalFunction previous = nullptr;
+
+struct Wanted {
+  PyObject* function;
+  const TakeFrame& take;
+};
+thread_local Wanted* wanted = nullptr;
+thread_local Continuations* callees = nullptr;
+thread_local PyObject* left_alone = nullptr;
 
 constexpr signed char kAlone = 1, kWorksForItself = 2;  // Code::stands_alone
 
@@ -164,11 +165,25 @@ void load_frame(_PyInterpreterFrame* frame, PyObject* const* slots, size_t count
 
 Interpreter* Interpreter::current() { return active; }
 
+namespace {
+
+Ref of_warnings(const char* name) {
+  PyObject* m = PyDict_GetItemString(PyImport_GetModuleDict(), "warnings");
+  return Ref::borrow(m != nullptr ? PyDict_GetItemString(PyModule_GetDict(m), name) : nullptr);
+}
+
+}  // namespace
+
 Interpreter::Interpreter(trace::Session* s) : recorder(s), session(s), outer_(active) {
   recorder.location = [this] { return asking_line(); };
   recorder.location_key = [this] { return asking_key(); };
+  warning_filters = of_warnings("filters");
+  warning_printer = of_warnings("_showwarnmsg_impl");
   active = this;
 }
+
+bool Interpreter::filters_of_before() const { return of_warnings("filters").get() == warning_filters.get(); }
+bool Interpreter::records_warnings() const { return of_warnings("_showwarnmsg_impl").get() != warning_printer.get(); }
 
 Interpreter::~Interpreter() {
   if (plain) return;

@@ -324,6 +324,26 @@ int run_effect(const Effect& e, const Registers& r) {
       return 0;
     case Kind::kCellSet:
       return PyCell_Set(t, n > 1 ? item(1) : nullptr);
+    case Kind::kWarn: {
+      static PyObject* const name = PyUnicode_InternFromString("__warningregistry__");
+      Ref registry = Ref::borrow(PyDict_GetItemWithError(item(5), name));
+      if (!registry) {
+        if (PyErr_Occurred()) return -1;
+        registry = Ref::steal(PyDict_New());
+        if (!registry || PyDict_SetItem(item(5), name, registry.get()) < 0) return -1;
+      }
+      return PyErr_WarnExplicitObject(item(1), t, item(2), static_cast<int>(PyLong_AsLong(item(3))), item(4),
+                                      registry.get());
+    }
+    case Kind::kWarnAtCaller: {
+      static PyObject* const warn = [] {
+        Ref m = Ref::steal(PyImport_ImportModule("_warnings"));
+        return m ? PyObject_GetAttrString(m.get(), "warn") : nullptr;
+      }();
+      Ref none =
+          Ref::steal(warn == nullptr ? nullptr : PyObject_CallFunctionObjArgs(warn, t, item(1), item(2), nullptr));
+      return none ? 0 : -1;
+    }
     case Kind::kDequeReplace: {
       Ref cleared = Ref::steal(PyObject_CallMethod(reinterpret_cast<PyObject*>(known_types().deque), "clear", "O", t));
       if (!cleared) return -1;

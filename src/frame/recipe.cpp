@@ -122,8 +122,6 @@ int32_t RecipeMaker::make(PyObject* o) {
   if (is_tensor(o)) {
     if (in_.session == nullptr || !in_.session->is_trace_tensor(o))
       throw Declined("a tensor in the result that the trace did not make");
-    if (PyObject** dict = _PyObject_GetDictPtr(o); dict != nullptr && *dict != nullptr && PyDict_GET_SIZE(*dict) > 0)
-      throw Declined("a tensor in the result that carries Python attributes");
     if (Py_TYPE(o)->tp_name != nullptr && std::strcmp(Py_TYPE(o)->tp_name, "Tensor") != 0)
       throw Declined(std::string("a tensor of a subclass in the result: ") + Py_TYPE(o)->tp_name);
     Ref asks = Ref::steal(PyObject_GetAttrString(o, "requires_grad"));
@@ -131,7 +129,15 @@ int32_t RecipeMaker::make(PyObject* o) {
     PyErr_Clear();
     if (leaf.get() == Py_True) throw Declined("a leaf that requires grad was made");
     outputs_.push_back(o);
-    return registers_[o] = step(Kind::kGraphOutput, nullptr, {}, static_cast<int32_t>(outputs_.size() - 1));
+    const int32_t made = registers_[o] =
+        step(Kind::kGraphOutput, nullptr, {}, static_cast<int32_t>(outputs_.size() - 1));
+    if (PyObject** dict = _PyObject_GetDictPtr(o); dict != nullptr && *dict != nullptr && PyDict_GET_SIZE(*dict) > 0) {
+      auto attributes = pairs(*dict);
+      attributes.insert(attributes.begin(), made);
+      step(Kind::kFillDict, nullptr, std::move(attributes));
+      capture_.calls = true;
+    }
+    return made;
   }
   if (PyCFunction_Check(o)) {
     auto* c = reinterpret_cast<PyCFunctionObject*>(o);
@@ -400,6 +406,9 @@ int32_t RecipeMaker::make_object(PyObject* o) {
     std::vector<int32_t> items;
     for (PyObject* part : {f->func_code, f->func_globals, f->func_name, f->func_qualname, f->func_defaults,
                            f->func_kwdefaults, f->func_closure, f->func_annotations}) {
+      for (const Ref& own : in_.own_globals)
+        if (part == f->func_globals && own.get() == part)
+          throw Declined("a function of code that was compiled during the call in the result");
       if (part == f->func_globals || part == f->func_code)
         items.push_back(step(Kind::kConstant, part));
       else
@@ -565,6 +574,15 @@ void RecipeMaker::effects() {
     capture_.calls = true;
   }
   auto emit = [this](Kind kind, std::vector<int32_t> items) { capture_.effects.push_back({kind, std::move(items)}); };
+  for (const Interpreter::Warning& w : in_.warnings) {
+    kept_.push_back(Ref::steal(PyLong_FromLong(w.line_or_level)));
+    const int32_t message = make(w.message.get()), category = make(w.category.get()), at = make(kept_.back().get());
+    if (w.globals)
+      emit(Kind::kWarn, {message, category, make(w.file.get()), at, make(w.module.get()),
+                         step(RecipeStep::Kind::kConstant, w.globals.get())});
+    else
+      emit(Kind::kWarnAtCaller, {message, category, at});
+  }
   for (const Journal::Entry& e : in_.journal.entries()) {
     PyObject* t = e.target.get();
     int32_t target = make(t);

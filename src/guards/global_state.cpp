@@ -16,6 +16,12 @@
 #include <torch/csrc/PyInterpreter.h>
 #include <torch/csrc/autograd/forward_grad.h>
 
+#include <algorithm>
+#include <cstring>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
 namespace flashover::guards {
 namespace {
 
@@ -27,9 +33,11 @@ at::Context& context() { return at::globalContext(); }
 const Flag kFlags[] = {
     {"grad mode", [] { return c10::GradMode::is_enabled(); }},
     {"inference mode", [] { return c10::InferenceMode::is_enabled(); }},
+    {"autocast cache", [] { return at::autocast::is_autocast_cache_enabled(); }},
+    // Dispatch keys of the thread, too.
     {"autocast on cpu", [] { return at::autocast::is_autocast_enabled(at::kCPU); }},
     {"autocast on cuda", [] { return at::autocast::is_autocast_enabled(at::kCUDA); }},
-    {"autocast cache", [] { return at::autocast::is_autocast_cache_enabled(); }},
+    // The context's.
     {"deterministic algorithms", [] { return context().deterministicAlgorithms(); }},
     {"deterministic algorithms, warn only", [] { return context().deterministicAlgorithmsWarnOnly(); }},
     {"deterministic fill of uninitialized memory", [] { return context().deterministicFillUninitializedMemory(); }},
@@ -47,6 +55,7 @@ const Flag kFlags[] = {
     {"fp16 accumulation in cublas", [] { return context().allowFP16AccumulationCuBLAS(); }},
 };
 static_assert(std::size(kFlags) <= 64);
+constexpr size_t kFlagsOfThread = 3, kFirstFlagOfContext = 5;
 
 struct Small {
   const char* name;
@@ -100,18 +109,65 @@ const Small kSmall[] = {
     {"default dtype", [] { return small(c10::get_default_dtype_as_scalartype()); }},
     {"autocast dtype on cpu", [] { return small(at::autocast::get_autocast_dtype(at::kCPU)); }},
     {"autocast dtype on cuda", [] { return small(at::autocast::get_autocast_dtype(at::kCUDA)); }},
+    {"current cuda device", current_cuda_device},
+    {"default device", [] { return default_device_part(false); }},
+    {"index of the default device", [] { return default_device_part(true); }},
+    // The context's.
     {"float32 matmul precision of mkldnn", [] { return matmul_precision(at::Float32Backend::MKLDNN); }},
     {"float32 matmul precision of cuda", [] { return matmul_precision(at::Float32Backend::CUDA); }},
     {"float32 convolution precision of mkldnn",
      [] { return small(context().float32Precision(at::Float32Backend::MKLDNN, at::Float32Op::CONV)); }},
     {"float32 convolution precision of cuda",
      [] { return small(context().float32Precision(at::Float32Backend::CUDA, at::Float32Op::CONV)); }},
-    {"current cuda device", current_cuda_device},
-    {"default device", [] { return default_device_part(false); }},
-    {"index of the default device", [] { return default_device_part(true); }},
 };
 static_assert(std::size(kSmall) <= std::tuple_size_v<decltype(GlobalState::types)>);
+constexpr size_t kFirstSmallOfContext = 6;
 
+uint64_t flags_from(size_t begin, size_t end) {
+  uint64_t flags = 0;
+  for (size_t i = begin; i < end; i++) flags |= static_cast<uint64_t>(kFlags[i].read()) << i;
+  return flags;
+}
+
+using Precisions = std::unordered_map<std::pair<at::Float32Backend, at::Float32Op>, at::Float32Precision,
+                                      c10::hash<std::pair<at::Float32Backend, at::Float32Op>>>;
+}  // namespace
+
+// The context keeps its float32 precisions in a private table, whose look-ups took half the time of reading it all.
+Precisions& precisions_of(at::Context&);
+template <Precisions at::Context::*Member>
+struct Reach {
+  friend Precisions& precisions_of(at::Context& c) { return c.*Member; }
+};
+template struct Reach<&at::Context::fp32_precision>;
+
+namespace {
+// The context's part of the state, and the bytes it was read off: what it says is in them and in its table.
+struct OfContext {
+  std::array<unsigned char, sizeof(at::Context)> bytes{};
+  std::vector<std::pair<const at::Float32Precision*, at::Float32Precision>> precisions;
+  GlobalState state;
+
+  bool current() const {
+    if (precisions.empty() || std::memcmp(bytes.data(), static_cast<const void*>(&context()), bytes.size()) != 0)
+      return false;
+    for (const auto& [where, is] : precisions)
+      if (*where != is) return false;
+    return true;
+  }
+  void read() {
+    std::memcpy(bytes.data(), static_cast<const void*>(&context()), bytes.size());
+    precisions.clear();
+    for (const auto& [key, precision] : precisions_of(context())) precisions.emplace_back(&precision, precision);
+    state.flags = flags_from(kFirstFlagOfContext, std::size(kFlags));
+    for (size_t i = kFirstSmallOfContext; i < std::size(kSmall); i++) state.types[i] = kSmall[i].read();
+  }
+  static const GlobalState& now() {
+    static OfContext last;  // GIL held
+    if (!last.current()) last.read();
+    return last.state;
+  }
+};
 }  // namespace
 
 GlobalState GlobalState::read() {
@@ -119,9 +175,20 @@ GlobalState GlobalState::read() {
   c10::impl::LocalDispatchKeySet tls = c10::impl::tls_local_dispatch_key_set();
   s.included = tls.included_.raw_repr();
   s.excluded = tls.excluded_.raw_repr();
-  for (size_t i = 0; i < std::size(kFlags); i++) s.flags |= static_cast<uint64_t>(kFlags[i].read()) << i;
+  s.flags = flags_from(0, std::size(kFlags));
   for (size_t i = 0; i < std::size(kSmall); i++) s.types[i] = kSmall[i].read();
   return s;
+}
+
+bool GlobalState::holds() const {
+  const c10::impl::LocalDispatchKeySet tls = c10::impl::tls_local_dispatch_key_set();
+  if (included != tls.included_.raw_repr() || excluded != tls.excluded_.raw_repr()) return false;
+  constexpr uint64_t kOfThread = (uint64_t{1} << kFlagsOfThread) - 1, kOfContext = ~uint64_t{0} << kFirstFlagOfContext;
+  const GlobalState& c = OfContext::now();
+  if ((flags & kOfContext) != c.flags || (flags & kOfThread) != flags_from(0, kFlagsOfThread)) return false;
+  for (size_t i = 0; i < kFirstSmallOfContext; i++)
+    if (types[i] != kSmall[i].read()) return false;
+  return std::equal(types.begin() + kFirstSmallOfContext, types.end(), c.types.begin() + kFirstSmallOfContext);
 }
 
 std::string GlobalState::difference(const GlobalState& now) const {

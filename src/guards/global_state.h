@@ -14,6 +14,7 @@ struct GlobalState {
   bool operator==(const GlobalState&) const = default;
 
   static GlobalState read();
+  bool holds() const;                                    // read() gives the same; quicker
   std::string difference(const GlobalState& now) const;  // in words; "" if equal
 };
 

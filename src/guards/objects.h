@@ -24,12 +24,24 @@ inline uint64_t dict_tag(PyObject* dict) {
 #endif
   return tag;
 }
+// Eight bytes that change whenever the tag does: on 3.12 without the watchers' byte (but with one of the next member,
+// which changes along with the tag, or for nothing).
+inline const void* dict_tag_word(PyObject* dict) {
+  const auto* tag = reinterpret_cast<const char*>(&reinterpret_cast<PyDictObject*>(dict)->ma_version_tag);
+  return PY_VERSION_HEX >= 0x030C0000 ? tag + 1 : tag;
+}
 #pragma GCC diagnostic pop
 
 // Unique over all types and all times while nonzero; moves when an attribute of the type or of a base changes.
 // 0: the type has none now (see armed_type_tag).
 inline uint32_t type_tag(PyTypeObject* type) {
   return (type->tp_flags & Py_TPFLAGS_VALID_VERSION_TAG) ? type->tp_version_tag : 0;
+}
+// Eight bytes that change whenever it does, if tp_flags do not.
+inline const void* type_tag_word(PyTypeObject* type) {
+  static_assert(sizeof(type->tp_version_tag) == 4 &&
+                offsetof(PyTypeObject, tp_version_tag) + 8 <= offsetof(PyTypeObject, tp_finalize));
+  return &type->tp_version_tag;
 }
 uint32_t armed_type_tag(PyTypeObject* type);  // assigns one if the interpreter can; else 0
 

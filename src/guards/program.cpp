@@ -8,8 +8,7 @@
 // keep changing (argument tuples made on each call) are not armed again but checked plainly, which is quick when they
 // are small.
 //
-// Compares run level by level (an object before what hangs off it), and within a level kind by kind: long runs of equal
-// compares predict well, which is most of what the program costs on a model with thousands of them.
+// Compares run level by level: an object before what hangs off it.
 //
 // Why addresses suffice: version tags of dicts and types are unique for all times, so an address with its tag proves
 // that it is the same live object with the same contents; whatever hangs off it without a tag (list items, cells,
@@ -17,6 +16,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <cstring>
 #include <tuple>
 #include <unordered_map>
 #include <unordered_set>
@@ -49,26 +49,26 @@ struct Instr {
   int64_t number = 0;
   int32_t level = 0;
 };
-// code[begin, end) are compares of one kind.
-struct Run {
-  Op op;
-  uint32_t begin, end;
-  uint32_t first = 0;    // kDict, kTensor, kObject, kPointer: into Segment::tags, tensors, objects, pointers
-  void* type = nullptr;  // kObject: of all of them,
-  int64_t slot = 0;      // and where their dict's pointer is
+// A word of memory and what it held. Everything that one look at memory tells is one of these: types, dict pointers,
+// version tags, slots. A program of thousands of compares costs what memory it touches and its mispredicted branches:
+// so they lie densely, in blocks that have one branch each.
+struct Word {
+  const char* where;
+  uint64_t is;
 };
-// What is read of a compare on every call, densely: a program of thousands of compares costs what memory it touches.
-struct DictTag {
-  PyObject* dict;
-  uint64_t tag;
+constexpr size_t kBlock = 4;  // words; a block reads nothing whose being there another word of the same block shows
+struct Words {
+  std::vector<Word> words;  // whole blocks
+  std::vector<int32_t> of;  // the instruction of each; -1: filling
+  void fill() {
+    static const uint64_t nothing = 0;
+    for (; words.size() % kBlock; of.push_back(-1)) words.push_back({reinterpret_cast<const char*>(&nothing), 0});
+  }
 };
-struct ObjectCompare {
-  PyObject* object;
-  void* dict;
-};
-struct PointerCompare {
-  void** where;
-  void* is;
+// Blocks, then code[begin, end) one by one, which reads what the blocks have shown to be there.
+struct Phase {
+  uint32_t all = 0, still = 0;  // how far in Segment::all and Segment::still
+  uint32_t begin = 0, end = 0;
 };
 struct TensorOf {
   SourceId source;
@@ -80,12 +80,10 @@ struct Segment {
   int32_t parent = -1;
   std::vector<SourceId> sources;
   std::vector<Instr> code;
-  std::vector<Run> runs;
-  std::vector<DictTag> tags;
+  std::vector<Phase> phases;
+  Words all, still;  // with and without what cannot have changed while no dict did
   std::vector<TensorCompare> tensors;
-  std::vector<TensorOf> tensor_of;  // by tensor
-  std::vector<ObjectCompare> objects;
-  std::vector<PointerCompare> pointers;
+  std::vector<TensorOf> tensor_of;           // by tensor
   std::vector<std::vector<SourceId>> dicts;  // the sources that are the dict of a kDict instruction
   bool armed = false;
   int32_t arms = 0, rests = 0;
@@ -139,7 +137,7 @@ class Program final : public GuardProgram {
 
   bool worth_a_clock() const override {
     size_t dicts = 0;
-    for (const Segment& s : segments_) dicts += s.tags.size();
+    for (const Segment& s : segments_) dicts += s.dicts.size();
     return dicts > 100;
   }
 
@@ -156,7 +154,7 @@ class Program final : public GuardProgram {
 
   bool check_fast(PyObject* const* args, PyObject** wanted) {
     keep_.clear();
-    if (!(GlobalState::read() == state_)) return false;
+    if (!state_.holds()) return false;
     for (Segment& s : segments_)
       if (!check(s, args)) return false;
     if (!table_.subclasses_hold()) return false;
@@ -381,98 +379,65 @@ class Program final : public GuardProgram {
   }
 
   Verdict run(Segment& s, PyObject* const* args) {
-    for (const Run& r : s.runs) {
-      Verdict v = run(s, r, args);
-      if (v != Verdict::kYes) return v;
+    size_t done = 0;
+    for (const Phase& p : s.phases) {
+      if (const Verdict v = run(s, done, untouched_ ? p.still : p.all, args); v != Verdict::kYes) return v;
+      done = untouched_ ? p.still : p.all;
+      for (uint32_t i = p.begin; i != p.end; ++i)
+        if (const Verdict v = run(s.code[i], args); v != Verdict::kYes) return v;
+    }
+    for (size_t t = 0;; ++t) {
+      t += look_the_same(s.tensors.data() + t, s.tensors.size() - t);
+      if (t == s.tensors.size()) break;
+      PyObject* now = s.tensors[t].object;
+      if (!matches(now, *s.tensor_of[t].spec)) return Verdict::kNo;
+      take_look(now, looks_, s.tensors[t]);
     }
     return Verdict::kYes;
   }
-  Verdict run(Segment& s, const Run& r, PyObject* const* args) {
-    Instr* const end = s.code.data() + r.end;
-    Instr* i = s.code.data() + r.begin;
-    switch (r.op) {
-      case Op::kObject:
-        for (const ObjectCompare *o = s.objects.data() + r.first, *last = o + (end - i); o != last; ++o) {
-          if (last - o > 8) {
-            __builtin_prefetch(o[8].object);
-            __builtin_prefetch(reinterpret_cast<char*>(o[8].object) + r.slot);
-          }
-          if (Py_TYPE(o->object) != r.type) return Verdict::kUnsure;
-          if (r.slot && *reinterpret_cast<void**>(reinterpret_cast<char*>(o->object) + r.slot) != o->dict)
-            return Verdict::kUnsure;
-        }
-        break;
-      case Op::kDict:
-        if (untouched_) break;
-        for (DictTag* t = s.tags.data() + r.first; i != end;) {
-          // Eight at a time: what costs is waiting for memory, so nothing may hang on the single compare.
-          constexpr int kStride = 8, kAhead = 24;
-          if (end - i >= kStride) {
-            if (end - i >= kAhead + kStride)
-#pragma GCC unroll 8
-              for (int k = 0; k < kStride; ++k) __builtin_prefetch(t[kAhead + k].dict);
-            uint64_t moved = 0;
-#pragma GCC unroll 8
-            for (int k = 0; k < kStride; ++k) moved |= dict_tag(t[k].dict) ^ t[k].tag;
-            if (!moved) {
-              i += kStride;
-              t += kStride;
-              continue;
-            }
-          }
-          if (dict_tag(t->dict) != t->tag) {
-            Verdict v = recheck(s, *i, args);
-            if (v != Verdict::kYes) return v;
-            t->tag = static_cast<uint64_t>(i->number);
-          }
-          ++i;
-          ++t;
-        }
-        break;
-      case Op::kType:
-        if (untouched_) break;
-        for (; i != end; ++i)
-          if (type_tag(static_cast<PyTypeObject*>(i->a)) != static_cast<uint32_t>(i->number)) return Verdict::kUnsure;
-        break;
-      case Op::kPointer:
-        for (const PointerCompare *p = s.pointers.data() + r.first, *last = p + (end - i); p != last; ++p)
-          if (*p->where != p->is) return Verdict::kUnsure;
-        break;
-      case Op::kItem:
-        for (; i != end; ++i) {
-          auto* list = static_cast<PyObject*>(i->a);
-          if (i->index >= PyList_GET_SIZE(list) || PyList_GET_ITEM(list, i->index) != i->b) return Verdict::kUnsure;
-        }
-        break;
-      case Op::kTensor:
-        for (size_t t = r.first, last = t + (r.end - r.begin);; ++t) {
-          t += look_the_same(s.tensors.data() + t, last - t);
-          if (t == last) break;
-          PyObject* now = s.tensors[t].object;
-          if (!matches(now, *s.tensor_of[t].spec)) return Verdict::kNo;
-          take_look(now, looks_, s.tensors[t]);
-        }
-        break;
-      case Op::kFact:
-        for (; i != end; ++i)
-          if (!table_.holds(static_cast<int32_t>(i->number), current_[i->index])) return Verdict::kNo;
-        break;
-      case Op::kResolve:
-        for (; i != end; ++i) {
-          PyObject* now = fetch(i->index, args);
-          if (!now) return Verdict::kNo;
-          if (now != i->a && i->number) return Verdict::kUnsure;
-          now_is(i->index, now);
-        }
-        break;
+  static uint64_t read(const char* where) {
+    uint64_t word;
+    std::memcpy(&word, where, sizeof word);
+    return word;
+  }
+  Verdict run(Segment& s, size_t begin, size_t end, PyObject* const* args) {
+    Words& w = untouched_ ? s.still : s.all;
+    for (size_t i = begin; i != end; i += kBlock) {
+      const Word* word = w.words.data() + i;
+      uint64_t moved = 0;
+#pragma GCC unroll 4
+      for (size_t k = 0; k < kBlock; ++k) moved |= read(word[k].where) ^ word[k].is;
+      if (!moved) [[likely]]
+        continue;
+      for (size_t k = i; k < i + kBlock; ++k) {
+        const uint64_t now = read(w.words[k].where);
+        if (now == w.words[k].is) continue;
+        Instr& in = s.code[static_cast<size_t>(w.of[k])];
+        if (in.op != Op::kDict) return Verdict::kUnsure;
+        if (const Verdict v = recheck(s, in, args); v != Verdict::kYes) return v;
+        w.words[k].is = now;
+      }
     }
+    return Verdict::kYes;
+  }
+  Verdict run(const Instr& i, PyObject* const* args) {
+    if (i.op == Op::kItem) {
+      auto* list = static_cast<PyObject*>(i.a);
+      return i.index < PyList_GET_SIZE(list) && PyList_GET_ITEM(list, i.index) == i.b ? Verdict::kYes
+                                                                                      : Verdict::kUnsure;
+    }
+    if (i.op == Op::kFact)
+      return table_.holds(static_cast<int32_t>(i.number), current_[i.index]) ? Verdict::kYes : Verdict::kNo;
+    PyObject* now = fetch(i.index, args);
+    if (!now) return Verdict::kNo;
+    if (now != i.a && i.number) return Verdict::kUnsure;
+    now_is(i.index, now);
     return Verdict::kYes;
   }
 
   // A dict changed: do the facts on it and on its values still hold?
-  Verdict recheck(Segment& s, Instr& i, PyObject* const* args) {
+  Verdict recheck(Segment& s, const Instr& i, PyObject* const* args) {
     auto* dict = static_cast<PyObject*>(i.a);
-    uint64_t tag = dict_tag(dict);
     for (SourceId id : s.dicts[i.index]) {
       for (int32_t fact : table_.facts_of(id))
         if (!table_.holds(fact, dict)) return Verdict::kNo;
@@ -486,7 +451,6 @@ class Program final : public GuardProgram {
         now_is(child, now);
       }
     }
-    i.number = static_cast<int64_t>(tag);
     return Verdict::kYes;
   }
 
@@ -530,40 +494,59 @@ class Program final : public GuardProgram {
       return std::tuple(x.level, x.op, type(x), place(x)) < std::tuple(y.level, y.op, type(y), place(y));
     });
     s.code.shrink_to_fit();
-    s.runs.clear();
-    s.tags.clear();
+    s.phases.clear();
+    s.all = s.still = {};
     for (const TensorOf& t : s.tensor_of) place_[t.source].tensor = -1;
     s.tensors.clear();
     s.tensor_of.clear();
-    s.objects.clear();
-    s.pointers.clear();
-    const auto first = [&s](Op op) {
-      return static_cast<uint32_t>(op == Op::kTensor    ? s.tensors.size()
-                                   : op == Op::kObject  ? s.objects.size()
-                                   : op == Op::kPointer ? s.pointers.size()
-                                                        : s.tags.size());
-    };
     for (uint32_t i = 0; i < s.code.size(); i++) {
       const Instr& in = s.code[i];
-      const auto of_type = [&](const Run& r) {
-        return in.op != Op::kObject || (r.type == in.b && r.slot == in.number);
-      };
-      if (s.runs.empty() || s.runs.back().op != in.op || !of_type(s.runs.back())) {
-        s.runs.push_back({in.op, i, i, first(in.op)});
-        if (in.op == Op::kObject) s.runs.back().type = in.b, s.runs.back().slot = in.number;
-      }
-      s.runs.back().end = i + 1;
-      if (in.op == Op::kDict) s.tags.push_back({static_cast<PyObject*>(in.a), static_cast<uint64_t>(in.number)});
-      if (in.op == Op::kObject) s.objects.push_back({static_cast<PyObject*>(in.a), in.c});
-      if (in.op == Op::kPointer) s.pointers.push_back({static_cast<void**>(in.a), in.b});
-      if (in.op == Op::kTensor) {
+      if (i > 0 && in.level != s.code[i - 1].level) s.all.fill(), s.still.fill();
+      if (in.op == Op::kTensor) {  // nothing hangs off what is compared of a tensor: they come last
         place_[in.index].tensor = static_cast<int32_t>(s.tensors.size());
         s.tensors.emplace_back();
         s.tensor_of.push_back({in.index, static_cast<const TensorSpec*>(in.a)});
         take_look(current_[in.index], looks_, s.tensors.back());
+      } else if (in.op == Op::kItem || in.op == Op::kFact || in.op == Op::kResolve) {
+        s.all.fill(), s.still.fill();
+        const auto all = static_cast<uint32_t>(s.all.words.size()), still = static_cast<uint32_t>(s.still.words.size());
+        if (s.phases.empty() || s.phases.back().end != i || s.phases.back().all != all)
+          s.phases.push_back({all, still, i, i});
+        s.phases.back().end = i + 1;
+      } else {
+        add_words(s, in, static_cast<int32_t>(i));
       }
     }
+    s.all.fill(), s.still.fill();
+    s.phases.push_back({static_cast<uint32_t>(s.all.words.size()), static_cast<uint32_t>(s.still.words.size()), 0, 0});
     s.armed = true;
+  }
+
+  static void add_words(Segment& s, const Instr& in, int32_t of) {
+    const auto add = [&](const void* at, bool dict = false) {
+      const auto* where = static_cast<const char*>(at);
+      const Word word{where, read(where)};
+      s.all.words.push_back(word);
+      s.all.of.push_back(of);
+      if (dict) return;
+      s.still.words.push_back(word);
+      s.still.of.push_back(of);
+    };
+    switch (in.op) {
+      case Op::kObject:
+        add(&static_cast<PyObject*>(in.a)->ob_type);
+        if (in.number) add(static_cast<char*>(in.a) + in.number);
+        break;
+      case Op::kDict:
+        add(dict_tag_word(static_cast<PyObject*>(in.a)), true);
+        break;
+      case Op::kType:
+        add(&static_cast<PyTypeObject*>(in.a)->tp_flags);
+        add(type_tag_word(static_cast<PyTypeObject*>(in.a)));
+        break;
+      default:
+        add(in.a);
+    }
   }
 
   void add_object(Arming& a, SourceId id, PyObject* object, PyObject* dict) {

@@ -2,6 +2,9 @@
 
 #include <c10/core/TensorImpl.h>
 #include <torch/csrc/autograd/variable.h>
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
 
 #include <cstring>
 
@@ -106,44 +109,49 @@ void take_look(PyObject* tensor, TensorLooks& all, TensorCompare& compare) {
 }
 
 namespace {
-inline bool looks_the_same(const TensorCompare& t) {
-  if (Py_TYPE(t.object) != t.look->type || impl_of(t.object) != t.impl) return false;
-  const Layout& l = layout_of(t.impl);
-  if (l.autograd() != t.autograd) return false;
-  if (t.autograd) {
-    const torch::autograd::AutogradMeta& m = autograd_of(t.autograd);
-    if (m.is_view_ || requires_grad(m) != t.look->requires_grad) return false;
+// All but the bytes.
+inline bool is_the_same(const TensorCompare& t) {
+  if (!t.impl || Py_TYPE(t.object) != t.look->type || impl_of(t.object) != t.impl) return false;
+  if (layout_of(t.impl).autograd() != t.autograd) return false;
+  if (!t.autograd) return true;
+  const torch::autograd::AutogradMeta& m = autograd_of(t.autograd);
+  return !m.is_view_ && requires_grad(m) == t.look->requires_grad;
+}
+inline const char* bytes_of(const TensorCompare& t) {
+  return reinterpret_cast<const char*>(&layout_of(t.impl).sizes_and_strides_);
+}
+size_t compare(const TensorCompare* t, size_t count) {
+  for (size_t i = 0; i < count; ++i)
+    if (!is_the_same(t[i]) || std::memcmp(bytes_of(t[i]), t[i].look->bytes.data(), TensorLook::kBytes) != 0) return i;
+  return count;
+}
+#ifdef __x86_64__
+// Half of the time of the above: what it costs is the number of loads.
+__attribute__((target("avx2"))) size_t compare_with_avx2(const TensorCompare* t, size_t count) {
+  static_assert(TensorLook::kBytes == 120);
+  for (size_t i = 0; i < count; ++i) {
+    if (!is_the_same(t[i])) return i;
+    const char* now = bytes_of(t[i]);
+    const unsigned char* was = t[i].look->bytes.data();
+    __m256i differ = _mm256_setzero_si256();
+#pragma GCC unroll 4
+    for (const size_t at : {0, 32, 64, 88})
+      differ =
+          _mm256_or_si256(differ, _mm256_xor_si256(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(now + at)),
+                                                   _mm256_loadu_si256(reinterpret_cast<const __m256i*>(was + at))));
+    if (!_mm256_testz_si256(differ, differ)) return i;
   }
-  typedef uint64_t Words __attribute__((vector_size(16), aligned(8), may_alias));
-  const auto* a = reinterpret_cast<const Words*>(&l.sizes_and_strides_);
-  const auto* b = reinterpret_cast<const Words*>(t.look->bytes.data());
-  Words differ{};
-  for (size_t i = 0; i < TensorLook::kBytes / 16; i++) differ |= a[i] ^ b[i];
-  uint64_t x, y;
-  constexpr size_t kRest = TensorLook::kBytes / 16 * 16;
-  std::memcpy(&x, reinterpret_cast<const char*>(a) + kRest, sizeof x);
-  std::memcpy(&y, t.look->bytes.data() + kRest, sizeof y);
-  static_assert(TensorLook::kBytes - kRest == sizeof x);
-  return !(differ[0] | differ[1] | (x ^ y));
+  return count;
 }
-
-// What looks_the_same() will read.
-inline void prefetch(const TensorCompare& t) {
-  __builtin_prefetch(t.object);
-  if (!t.impl) return;
-  const char* impl = static_cast<const char*>(t.impl);
-  for (int line = 0; line < 4; ++line) __builtin_prefetch(impl + 64 * line);
-  if (t.autograd) __builtin_prefetch(&autograd_of(t.autograd).requires_grad_);
-}
+#endif
 }  // namespace
 
 size_t look_the_same(const TensorCompare* t, size_t count) {
-  constexpr size_t kAhead = 6;
-  for (size_t i = 0; i < count; ++i) {
-    if (i + kAhead < count) prefetch(t[i + kAhead]);
-    if (!t[i].impl || !looks_the_same(t[i])) return i;
-  }
-  return count;
+#ifdef __x86_64__
+  static const bool avx2 = __builtin_cpu_supports("avx2");
+  if (avx2) return compare_with_avx2(t, count);
+#endif
+  return compare(t, count);
 }
 
 std::string str(const TensorSpec& s) {

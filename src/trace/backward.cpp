@@ -91,6 +91,39 @@ const TraceImpl* viewed_input(const at::Tensor& t) {
   return base && base->input >= 0 ? base : nullptr;
 }
 
+// By node, which of the roots lead to it.
+std::unordered_map<const autograd::Node*, std::vector<bool>> find_led_to(const autograd::edge_list& roots) {
+  std::unordered_map<const autograd::Node*, std::vector<bool>> led_to;
+  for (size_t r = 0; r < roots.size(); ++r) {
+    std::vector<const autograd::Node*> waiting{roots[r].function.get()};
+    while (!waiting.empty()) {
+      const autograd::Node* node = waiting.back();
+      waiting.pop_back();
+      std::vector<bool>& from = led_to[node];
+      from.resize(roots.size());
+      if (from[r]) continue;
+      from[r] = true;
+      for (const autograd::Edge& e : node->next_edges())
+        if (e.is_valid()) waiting.push_back(e.function.get());
+    }
+  }
+  return led_to;
+}
+
+// Notes when a gradient is complete: eager's accumulate in that order, and call hooks.
+class Arrival final : public autograd::FunctionPreHook {
+ public:
+  Arrival(std::vector<size_t>& arrived, size_t which) : arrived_(arrived), which_(which) {}
+  autograd::variable_list operator()(const autograd::variable_list& gradients) override {
+    if (std::find(arrived_.begin(), arrived_.end(), which_) == arrived_.end()) arrived_.push_back(which_);
+    return gradients;
+  }
+
+ private:
+  std::vector<size_t>& arrived_;
+  size_t which_;
+};
+
 TensorType dense(TensorType t) {
   t.offset = 0;
   t.wrapped_number = false;
@@ -261,6 +294,7 @@ graph::Joint Recorder::add_backward(const std::vector<PyObject*>& objects) {
   autograd::edge_list edges, wanted;
   autograd::variable_list tangents;
   std::vector<int32_t> wanted_inputs;
+  std::vector<size_t> arrived;
   for (size_t i : roots) {
     int32_t number = -1;
     tangents.push_back(add_tangent(outputs[i], number));
@@ -278,6 +312,11 @@ graph::Joint Recorder::add_backward(const std::vector<PyObject*>& objects) {
       edge = autograd::Edge(std::move(accumulator), 0);
     }
     if (!edge.is_valid()) continue;  // the outputs do not depend on it
+    auto arrival = std::make_unique<Arrival>(arrived, wanted.size());
+    if (in.history)
+      in.history->add_tensor_pre_hook(std::move(arrival));
+    else
+      autograd::impl::add_hook(trace, std::move(arrival));
     wanted.push_back(std::move(edge));
     wanted_inputs.push_back(in.number);
   }
@@ -286,6 +325,7 @@ graph::Joint Recorder::add_backward(const std::vector<PyObject*>& objects) {
     SingleThreaded single;
     WithoutValues valueless;
     in_backward_ = true;
+    if (edges.size() > 1) led_to_ = find_led_to(edges);
     try {
       pybind11::gil_scoped_release no_gil;
       gradients =
@@ -311,9 +351,10 @@ graph::Joint Recorder::add_backward(const std::vector<PyObject*>& objects) {
       throw Declined("training: the backward raised " + first_line(e.what()));
     }
     in_backward_ = false;
+    led_to_.clear();
     if (declined_) throw Declined("training: " + reason_);
   }
-  for (size_t i = 0; i < gradients.size(); ++i) {
+  for (size_t i : arrived) {
     const at::Tensor& g = gradients[i];
     if (!g.defined()) continue;
     const TraceImpl* impl = trace_impl(g);
@@ -392,6 +433,7 @@ void Recorder::note_dependences(graph::Joint& joint, size_t first_node) const {
   for (size_t i = first_node; i < graph_.nodes.size(); ++i) {
     const graph::Node& n = graph_.nodes[i];
     std::vector<bool> all;
+    if (const auto made = constants_from_.find(i); made != constants_from_.end()) all = made->second;
     for (const Arg& a : n.args)
       graph::for_each_ref(a, [&](ValueId v) {
         if (storage_of(v) >= 0) merge(all, reach[storage_of(v)]);

@@ -194,6 +194,14 @@ graph::Node& Recorder::add_node(const ops::Op* op, std::vector<Arg> args, std::v
   graph::Node node{.op = op, .args = std::move(args), .location = location_id()};
   for (TensorType& t : outs)
     node.outs.push_back(t.dtype == DType::kUndefined ? kNoValue : graph_.add_value(std::move(t)));
+  if (!led_to_.empty()) {
+    bool reads = false;
+    for (const Arg& a : node.args) graph::for_each_ref(a, [&](ValueId) { reads = true; });
+    const auto maker = torch::autograd::get_current_node();
+    const auto known = led_to_.find(maker.get());
+    if (known != led_to_.end() && (!reads || op->name.find("_like.") != std::string::npos))
+      constants_from_.emplace(graph_.nodes.size(), known->second);
+  }
   return graph_.nodes.emplace_back(std::move(node));
 }
 

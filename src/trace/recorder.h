@@ -159,6 +159,10 @@ class Recorder final : public Session {
   std::unordered_map<uint64_t, int32_t> forward_locations_;  // by sequence number of autograd's nodes
   int arg_ = -1;                                             // being collected
   std::vector<Operand> operands_;                            // of the current call
+  // Which tangents lead to a node of autograd (where there are several), and so to the constants that it made: nodes of
+  // the graph.
+  std::unordered_map<const torch::autograd::Node*, std::vector<bool>> led_to_;
+  std::unordered_map<size_t, std::vector<bool>> constants_from_;
   bool declined_ = false, ended_ = false, in_backward_ = false;
   bool autocast_cache_was_enabled_ = false;
   at::impl::SavedTensorDefaultHooksTLS saved_tensor_hooks_;  // the caller's: not for trace tensors

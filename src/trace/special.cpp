@@ -278,6 +278,13 @@ bool masked_select(Recorder& recorder, OpFacts&, Stack& stack, size_t base) {
 
 // ------------------------------------------------------------------------------------------------- convolution
 
+std::vector<int64_t> dense_strides(c10::IntArrayRef sizes) {
+  std::vector<int64_t> strides(sizes.size());
+  int64_t step = 1;
+  for (size_t i = sizes.size(); i-- > 0; step *= sizes[i]) strides[i] = step;
+  return strides;
+}
+
 c10::SymIntArrayRef sym_ints(const std::vector<int64_t>& v) { return c10::fromIntArrayRefSlow(v); }
 
 // The layout of the result is the backend's choice, which looks at the device, the strides of both operands and the
@@ -343,8 +350,7 @@ bool convolution(Recorder& recorder, OpFacts& facts, Stack& stack, size_t base) 
   } else if (format == at::MemoryFormat::ChannelsLast3d) {
     strides = c10::get_channels_last_strides_3d(sizes);
   } else {
-    int64_t step = 1;
-    for (size_t i = sizes.size(); i-- > 0; step *= sizes[i]) strides[i] = step;
+    strides = dense_strides(sizes);
   }
   if (rank == 3) {
     sizes.erase(sizes.begin() + 2);
@@ -360,6 +366,65 @@ bool convolution(Recorder& recorder, OpFacts& facts, Stack& stack, size_t base) 
   std::vector<TensorType> outs = {std::move(type)};
   const ValueId value = recorder.add_node(facts.op, std::move(args), std::move(outs)).outs[0];
   replace(stack, base, recorder.fresh(value));
+  return true;
+}
+
+// Likewise its gradients, in two dimensions on the CPU: both have the format that the forward's backend works in.
+bool convolution_backward(Recorder& recorder, OpFacts& facts, Stack& stack, size_t base) {
+  std::vector<Arg> args = recorder.collect(facts, stack, base);
+  const auto& operands = recorder.operands();
+  TraceImpl *g = operands.at(0).impl, *x = operands.at(1).impl, *w = operands.at(2).impl;
+  if (!g || !x || !w || std::get<bool>(args[7])) return false;
+  const auto* bias_sizes = std::get_if<Sizes>(&args[3]);
+  const auto* mask = std::get_if<std::vector<bool>>(&args[10]);
+  if (x->dim() != 4 || w->dim() != 4 || g->dim() != 4 || x->dtype() != w->dtype() || x->dtype() != g->dtype() ||
+      !x->device().is_cpu() || x->numel() == 0 || w->numel() == 0 || g->numel() == 0 || !mask || mask->size() != 3)
+    return false;
+  const auto ints = [&](size_t i) {
+    std::vector<int64_t> v = aten::to_ints(std::get<Sizes>(args[i]));
+    if (v.size() == 1) v.resize(2, v[0]);
+    return v;
+  };
+  const std::vector<int64_t> stride = ints(4), padding = ints(5), dilation = ints(6), output_padding = ints(8);
+  const int64_t groups = std::get<sym::Expr>(args[9]).value();
+  const at::Tensor input = tagged_companion(*x), weight = tagged_companion(*w);
+  at::MemoryFormat format;
+  bool library = false;
+  {
+    BelowEverything plain;
+    const auto backend = at::native::select_conv_backend(
+        input, weight, std::nullopt, sym_ints(stride), sym_ints(padding), sym_ints(dilation), false,
+        sym_ints(output_padding), groups, at::OptionalSymIntArrayRef());
+    library = backend == at::native::ConvBackend::Mkldnn;
+    if (!library && backend != at::native::ConvBackend::Slow2d) return false;
+    format = at::native::_determine_backend_memory_format(input, weight, backend);
+  }
+  const auto type_of = [&](const TraceImpl& like, bool as_it_is) {
+    TensorType type = aten::type_of(at::Tensor(tagged_companion(like)));
+    type.offset = 0;
+    const auto sizes = like.sizes();
+    const std::vector<int64_t> strides = as_it_is ? like.strides().vec()
+                                         : format == at::MemoryFormat::ChannelsLast
+                                             ? c10::get_channels_last_strides_2d(sizes)
+                                             : dense_strides(sizes);
+    type.strides.assign(strides.begin(), strides.end());
+    return type;
+  };
+  std::vector<TensorType> outs(3);
+  if ((*mask)[0]) outs[0] = type_of(*x, false);
+  if ((*mask)[1]) outs[1] = type_of(*w, !library && weight.is_contiguous(format));
+  if ((*mask)[2]) {
+    if (!bias_sizes || bias_sizes->size() != 1) return false;
+    outs[2] = type_of(*g, false);
+    outs[2].sizes = *bias_sizes;
+    outs[2].strides = {sym::Expr(1)};
+  }
+  ++recorder.counters().ops;
+  ++recorder.counters().own_rules;
+  const graph::Node& node = recorder.add_node(facts.op, std::move(args), std::move(outs));
+  torch::jit::drop(stack, stack.size() - base);
+  for (ValueId v : std::vector<ValueId>(node.outs.begin(), node.outs.end()))
+    stack.emplace_back(v == kNoValue ? at::Tensor() : recorder.fresh(v));
   return true;
 }
 
@@ -385,6 +450,7 @@ Special special_of(std::string_view name) {
       {"aten.set_.source_Storage_storage_offset", set_storage},
       {"aten.native_batch_norm.default", native_batch_norm},
       {"aten.convolution.default", convolution},
+      {"aten.convolution_backward.default", convolution_backward},
       {"aten.index.Tensor", index_by_masks},
       {"aten.index_put.default", index_by_masks},
       {"aten.index_put_.default", index_by_masks},

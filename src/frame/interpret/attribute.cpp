@@ -187,6 +187,11 @@ PyObject* Interpreter::bind(PyObject* d, PyObject* o, PyTypeObject* type) {
 PyObject* Interpreter::from_slot(PyObject* o, PyObject* name, PyObject* descriptor, PyObject* value) {
   if (value == nullptr && recorder.is_old(o) && Py_TYPE(descriptor) == &PyMemberDescr_Type)
     throw Declined("an empty slot of an object from before the call is read");
+  if (value != nullptr && Py_TYPE(o) == &PyFrame_Type && PyFrame_Check(value) &&
+      !evaluates(reinterpret_cast<PyFrameObject*>(value)->f_frame)) {
+    Py_DECREF(value);
+    throw Declined("a frame of those who called is looked at");
+  }
   if (value == nullptr || !recorder.is_old(o)) return value;
   Ref v = Ref::steal(value);
   recorder.not_opaque(o);

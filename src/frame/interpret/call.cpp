@@ -738,7 +738,7 @@ PyObject* Interpreter::call(PyObject* f, PyObject* const* args, size_t nargs, Py
     return call_getter(*this, f, args[0]);
   }
   if (std::strcmp(t->tp_name, "types.GenericAlias") == 0 || std::strncmp(t->tp_name, "operator.", 9) == 0 ||
-      std::strcmp(t->tp_name, "staticmethod") == 0) {
+      std::strncmp(t->tp_name, "_json.", 6) == 0 || std::strcmp(t->tp_name, "staticmethod") == 0) {
     recorder.identity(f);  // what it was made of cannot change
     for (size_t i = 0; i < count; ++i) consume(args[i]);
     return call_plain(f, args, nargs, kwnames);
@@ -960,9 +960,9 @@ PyObject* Interpreter::call_type(PyTypeObject* t, PyObject* const* args, size_t 
   if (t->tp_flags & Py_TPFLAGS_HEAPTYPE) {
     PyObject* init = recorder.type_lookup(t, init_name);
     PyObject* make = recorder.type_lookup(t, new_name);
+    // A class made in C has a constructor of its own, also if it looks like one of Python's (pybind11's, io's).
     PyTypeObject* base = t;
-    while (base != nullptr && (base->tp_flags & Py_TPFLAGS_HEAPTYPE) && native_type(base) == nullptr)
-      base = base->tp_base;
+    while (base != nullptr && native_type(base) == nullptr && is_python_class(base)) base = base->tp_base;
     const Native* n = base != nullptr ? native_type(base) : nullptr;
     const KnownTypes& k = known_types();
     const bool tensor = k.tensor != nullptr && PyType_IsSubtype(t, k.tensor);
@@ -973,6 +973,7 @@ PyObject* Interpreter::call_type(PyTypeObject* t, PyObject* const* args, size_t 
         if (base != &PyBaseObject_Type) consume(args[i]);
     if (base == t && n != nullptr && n->handler != nullptr)
       return n->handler({*this, type, nullptr, args, nargs, kwnames, args, nargs});
+    const MakesClass makes(*this, PyType_IsSubtype(t, &PyType_Type));
     Ref result = Ref::steal(call_plain(type, args, nargs, kwnames));
     stop_if_declined();
     if (result && PyType_Check(result.get()) && PyType_IsSubtype(t, &PyType_Type)) recorder.fresh_type(result.get());
@@ -982,6 +983,7 @@ PyObject* Interpreter::call_type(PyTypeObject* t, PyObject* const* args, size_t 
   if (n == nullptr) unknown_call(type);
   NativeCall c{*this, type, nullptr, args, nargs, kwnames, args, nargs};
   if (n->handler != nullptr) return n->handler(c);
+  const MakesClass makes(*this, t == &PyType_Type);
   PyObject* result = call_native(type, nullptr, *n, args, nargs, kwnames);
   if (t == &PyType_Type && result != nullptr && nargs == 3) recorder.fresh_type(result);
   return result;

@@ -152,9 +152,29 @@ void Interpreter::take_snapshot(const Activation& innermost, int next, PyObject*
   stopped_ = std::move(snapshot);
 }
 
+namespace {
+
+// The class that is being made is seen first by __set_name__, __init_subclass__ and its metaclass.
+void note_class_in_the_making(Recorder& recorder, _PyInterpreterFrame* frame) {
+  const auto is = [&](const char* name) { return PyUnicode_CompareWithASCIIString(frame->f_code->co_name, name) == 0; };
+  const int at = is("__set_name__") ? 1 : 0;
+  if (at == 0 && !is("__init_subclass__") && !is("__init__") && !is("mro")) return;
+  if (frame->f_code->co_argcount <= at) return;
+  PyObject* made = frame->localsplus[at];
+  if (made != nullptr && PyType_Check(made) && !recorder.is_old(made) &&
+      is_python_class(reinterpret_cast<PyTypeObject*>(made)))
+    recorder.fresh_type(made);
+}
+
+}  // namespace
+
 PyObject* Interpreter::run_frame(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwflag) {
   const bool direct = std::exchange(tail_, false);
-  if (aborted_) return abandon_frame(tstate, frame);
+  if (aborted_) {
+    // What the end of a trace object sets off is no part of the program.
+    if (works_for_itself(frame->f_code)) return _PyEval_EvalFrameDefault(tstate, frame, throwflag);
+    return abandon_frame(tstate, frame);
+  }
   ++frames;
   try {
     Code* code = decode(frame->f_code);
@@ -187,6 +207,10 @@ PyObject* Interpreter::run_frame(PyThreadState* tstate, _PyInterpreterFrame* fra
       if (start->next == 0) recorder.function(start->function);  // its closure is still to be read
       return evaluate(tstate, frame, throwflag);
     }
+    // Code given to exec(): CPython makes a function for it.
+    if (!(frame->f_code->co_flags & CO_OPTIMIZED) && !recorder.is_old(frame_function(frame)))
+      recorder.fresh_function(frame_function(frame));
+    if (making_classes > 0) note_class_in_the_making(recorder, frame);
     recorder.function(frame_function(frame));
     if (code->generator && frame->owner != FRAME_OWNED_BY_GENERATOR)
       return _PyEval_EvalFrameDefault(tstate, frame, throwflag);  // only makes the generator object
@@ -208,12 +232,17 @@ PyObject* Interpreter::run_frame(PyThreadState* tstate, _PyInterpreterFrame* fra
       return result;
     }
     if (const Library library = library_code(frame->f_code); library != Library::kNo) {
+      if (talks_to_the_outside(frame->f_code))
+        throw Declined(std::string("call of ") + PyUnicode_AsUTF8(frame->f_code->co_qualname));
       const int args = library == Library::kUnseen ? 0 : frame->f_code->co_argcount + frame->f_code->co_kwonlyargcount;
       for (int i = 0; i < args; ++i)
         if (frame->localsplus[i] != nullptr) {
           recorder.numbers.read_deep(frame->localsplus[i]);
           recorder.whole(frame->localsplus[i]);
         }
+      // A registered operator's backward may turn out not to be traceable.
+      static PyObject* const differentiable = PyUnicode_InternFromString("autograd_impl");
+      if (frame->f_code->co_name == differentiable) note_retry();
       ++uninterpreted;
       PyObject* result = _PyEval_EvalFrameDefault(tstate, frame, throwflag);
       --uninterpreted;
@@ -601,7 +630,7 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
           }
           case LOAD_NAME: {
             PyObject* name = NAME(arg);
-            Ref v = local_name(frame, name);
+            Ref v = local_name(*this, frame, name);
             if (!v && PyErr_Occurred()) goto error;
             if (!v) v = Ref::steal(global(frame, name));
             if (!v) goto error;
@@ -610,24 +639,24 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
           }
           case STORE_NAME: {
             Ref v = Ref::steal(POP());
-            if (frame->f_locals == nullptr || recorder.is_old(frame->f_locals)) throw Declined("module code");
-            if (PyObject_SetItem(frame->f_locals, NAME(arg), v.get()) < 0) goto error;
+            if (frame->f_locals == nullptr) throw Declined("module code");
+            if (set_subscript(frame->f_locals, NAME(arg), v.get()) < 0) goto error;
             break;
           }
           case DELETE_NAME:
-            if (frame->f_locals == nullptr || recorder.is_old(frame->f_locals)) throw Declined("module code");
-            if (PyObject_DelItem(frame->f_locals, NAME(arg)) < 0) {
+            if (frame->f_locals == nullptr) throw Declined("module code");
+            if (set_subscript(frame->f_locals, NAME(arg), nullptr) < 0) {
               name_error(NAME(arg));
               goto error;
             }
             break;
           case SETUP_ANNOTATIONS: {
             Ref key = Ref::steal(PyUnicode_InternFromString("__annotations__"));
-            Ref there = local_name(frame, key.get());
+            Ref there = local_name(*this, frame, key.get());
             if (!there && PyErr_Occurred()) goto error;
             if (!there) {
               Ref fresh = Ref::steal(PyDict_New());
-              if (!fresh || PyObject_SetItem(frame->f_locals, key.get(), fresh.get()) < 0) goto error;
+              if (!fresh || set_subscript(frame->f_locals, key.get(), fresh.get()) < 0) goto error;
             }
             break;
           }
@@ -662,7 +691,7 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
           }
 #if PY_VERSION_HEX < 0x030C0000
           case LOAD_CLASSDEREF: {
-            Ref v = local_name(frame, PyTuple_GET_ITEM(co->co_localsplusnames, arg));
+            Ref v = local_name(*this, frame, PyTuple_GET_ITEM(co->co_localsplusnames, arg));
 #else
           case LOAD_FROM_DICT_OR_DEREF: {
             Ref ns = Ref::steal(POP());

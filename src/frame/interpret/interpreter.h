@@ -76,6 +76,18 @@ class Interpreter {
   // Sticky: the capture is over. Sets a Python error if none is set.
   void abort(const std::string& reason);
   bool aborted() const { return aborted_; }
+  bool evaluates(const _PyInterpreterFrame* frame) const {
+    for (const Activation* a = top_; a != nullptr; a = a->caller)
+      if (a->frame == frame) return true;
+    return false;
+  }
+  bool is_root(const _PyInterpreterFrame* frame) const {
+    const Activation* a = top_;
+    while (a != nullptr && a->caller != nullptr) a = a->caller;
+    return a != nullptr && a->frame == frame;
+  }
+  bool filters_of_before() const;  // nobody entered warnings.catch_warnings since the capture began
+  bool records_warnings() const;   // and that one does not print
   bool is_inlined() const { return top_ != nullptr && top_->caller != nullptr; }  // not the frame that is compiled
   void revive() { aborted_ = false; }  // after a stop, when every frame is gone: to call hooks and autograd Functions
   const std::string& reason() const { return reason_; }
@@ -156,6 +168,15 @@ class Interpreter {
   std::vector<InferenceMode> inference_modes;  // made by the trace and not left yet, in the order they were entered
   std::vector<Ref> locks;                      // acquired by the program and not released yet
   int uninterpreted = 0;                       // > 0: frames run in CPython's own evaluator, effects stay
+  int making_classes = 0;                      // > 0: inside of type.__new__
+  struct Warning {  // said by the program, at a line of its own or (globals: null) so many frames outside of the
+                    // capture
+    Ref message, category, file, module, globals;
+    int line_or_level = 0;
+  };
+  std::vector<Warning> warnings;
+  Ref warning_filters, warning_printer;  // of module warnings, before the capture
+  std::vector<Ref> own_globals;          // dicts made by the trace that code runs in
 
  private:
   friend struct NativeCalls;
@@ -225,6 +246,8 @@ void load_frame(_PyInterpreterFrame* frame, PyObject* const* slots, size_t count
 // Runs a frame that is about to begin, piece by piece (resume.cpp).
 class Continuations;
 PyObject* take_on(PyThreadState* tstate, _PyInterpreterFrame* frame, Continuations& continuations);
+
+bool works_for_itself(PyCodeObject* code);  // an import, or a compiler at work
 
 // Installs / removes the PEP 523 hook (counted). The evaluator that was there before is chained to for other threads.
 void install_hook();

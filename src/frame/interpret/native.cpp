@@ -184,7 +184,19 @@ PyObject* do_iter(const NativeCall& c) {
   return c.run();
 }
 
+// Counters that torch numbers its own things with: nobody asks for the numbers.
+bool is_counter_of_torch(const NativeCall& c) {
+  static PyObject* const counter = [] {
+    Ref m = Ref::borrow(PyDict_GetItemString(PyImport_GetModuleDict(), "torch.autograd.function"));
+    PyObject* found = m ? PyObject_GetAttrString(m.get(), "AUTOGRAD_FUNCTION_COUNTER") : nullptr;
+    PyErr_Clear();
+    return found;
+  }();
+  return counter != nullptr && c.nargs == 1 && c.args[0] == counter;
+}
+
 PyObject* do_next(const NativeCall& c) {
+  if (is_counter_of_torch(c)) return c.run();
   if (c.kwnames != nullptr || c.nargs < 1 || c.nargs > 2 || !PyIter_Check(c.args[0])) return c.run();
   PyObject* v = c.in.next(c.args[0], true);
   if (v != nullptr) return v;
@@ -204,9 +216,173 @@ PyObject* do_vars(const NativeCall& c) {
 }
 
 PyObject* do_build_class(const NativeCall& c) {
+  const MakesClass makes(c.in);
   Ref made = Ref::steal(c.run());
   if (made && PyType_Check(made.get())) c.in.recorder.fresh_type(made.get());
   return made.release();
+}
+
+// What the filters of module warnings make of a warning: "error", "ignore" ... New reference, null with an error set.
+PyObject* action_on(PyObject* message, PyObject* category, PyObject* module, int line) {
+  static PyObject* const ask = [] {
+    Ref code =
+        Ref::steal(Py_CompileString("def ask(text, category, module, line):\n"
+                                    "    import warnings\n"
+                                    "    for action, words, of, where, at in warnings.filters:\n"
+                                    "        if (words is None or words.match(text)) and issubclass(category, of) \\\n"
+                                    "                and (where is None or where.match(module)) and at in (0, line):\n"
+                                    "            return action\n"
+                                    "    return warnings.defaultaction\n",
+                                    "<flashover>", Py_file_input));
+    Ref names = Ref::steal(PyDict_New());
+    PyDict_SetItemString(names.get(), "__builtins__", PyEval_GetBuiltins());
+    Ref done = Ref::steal(code ? PyEval_EvalCode(code.get(), names.get(), names.get()) : nullptr);
+    PyErr_Clear();
+    return Py_XNewRef(PyDict_GetItemString(names.get(), "ask"));
+  }();
+  Ref text = Ref::steal(PyObject_Str(message));
+  return ask != nullptr && text ? PyObject_CallFunction(ask, "OOOi", text.get(), category, module, line) : nullptr;
+}
+
+// warnings.warn(): said again by each call of what is compiled, under the filters of then. Under filters that the
+// program itself set a moment ago there is but one outcome.
+PyObject* do_warn(const NativeCall& c) {
+  if (c.in.session == nullptr) return c.run();
+  PyObject* given[4] = {nullptr, Py_None, nullptr, Py_None};  // message, category, stacklevel, source
+  const char* const names[] = {"message", "category", "stacklevel", "source"};
+  const auto decline = [&c]() { throw Declined("call of " + callable_name(c.f)); };
+  if (c.nargs > 4) decline();
+  for (size_t i = 0; i < c.nargs; ++i) given[i] = c.args[i];
+  for (Py_ssize_t i = 0; c.kwnames != nullptr && i < PyTuple_GET_SIZE(c.kwnames); ++i) {
+    size_t at = 0;
+    while (at < 4 && PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(c.kwnames, i), names[at]) != 0) ++at;
+    if (at == 4) decline();
+    given[at] = c.args[c.nargs + static_cast<size_t>(i)];
+  }
+  PyObject* message = given[0];
+  const bool instance =
+      message != nullptr && PyObject_TypeCheck(message, reinterpret_cast<PyTypeObject*>(PyExc_Warning));
+  if (message == nullptr || given[3] != Py_None || (!instance && !PyUnicode_CheckExact(message))) decline();
+  PyObject* category = instance              ? reinterpret_cast<PyObject*>(Py_TYPE(message))
+                       : given[1] == Py_None ? PyExc_UserWarning
+                                             : given[1];
+  if (!PyType_Check(category) ||
+      !PyType_IsSubtype(reinterpret_cast<PyTypeObject*>(category), reinterpret_cast<PyTypeObject*>(PyExc_Warning)))
+    return c.run();  // raises
+  int level = given[2] == nullptr ? 1 : static_cast<int>(PyLong_AsLong(given[2]));
+  if (level == -1 && PyErr_Occurred()) return nullptr;
+  level = std::max(level, 1);
+  // The frame that is said to be at fault: one of the program's that is interpreted, or one outside.
+  Ref frame = Ref::borrow(reinterpret_cast<PyObject*>(PyEval_GetFrame()));
+  bool inside = true;
+  while (frame && level > 1) {
+    auto* f = reinterpret_cast<PyFrameObject*>(frame.get());
+    inside = inside && !c.in.is_root(f->f_frame);
+    if (!inside) break;
+    frame = Ref::steal(reinterpret_cast<PyObject*>(PyFrame_GetBack(f)));
+    --level;
+  }
+  Interpreter::Warning w;
+  w.message = Ref::borrow(message);
+  w.category = Ref::borrow(category);
+  w.line_or_level = level - (inside ? 0 : 1);
+  Ref module = Ref::steal(PyUnicode_FromString("<string>"));
+  int line = 0;
+  if (inside && frame) {
+    auto* f = reinterpret_cast<PyFrameObject*>(frame.get());
+    Ref code = Ref::steal(reinterpret_cast<PyObject*>(PyFrame_GetCode(f)));
+    w.globals = Ref::borrow(f->f_frame->f_globals);
+    w.file = Ref::borrow(reinterpret_cast<PyCodeObject*>(code.get())->co_filename);
+    w.line_or_level = line = PyFrame_GetLineNumber(f);
+    for (const Ref& own : c.in.own_globals)
+      if (own.get() == w.globals.get()) decline();
+    PyObject* name = PyDict_GetItemString(w.globals.get(), "__name__");
+    if (name != nullptr && PyUnicode_Check(name)) module = Ref::borrow(name);
+  }
+  w.module = module;
+  ++c.in.uninterpreted;
+  Ref action = Ref::steal(action_on(message, category, module.get(), line));
+  --c.in.uninterpreted;
+  if (!action || !PyUnicode_Check(action.get())) {
+    PyErr_Clear();
+    decline();
+  }
+  const auto is = [&action](const char* name) { return PyUnicode_CompareWithASCIIString(action.get(), name) == 0; };
+  if (c.in.filters_of_before()) {
+    if (is("error")) throw Declined("a warning that is an error");
+    c.in.warnings.push_back(std::move(w));
+    Py_RETURN_NONE;
+  }
+  if (is("ignore")) Py_RETURN_NONE;
+  if (!is("error") && !c.in.records_warnings()) throw Declined("a warning under filters that the call set");
+  return c.run();
+}
+
+// sys._getframe(), of a frame that is interpreted.
+PyObject* do_getframe(const NativeCall& c) {
+  Ref frame = Ref::steal(c.run());
+  if (frame && !c.in.evaluates(reinterpret_cast<PyFrameObject*>(frame.get())->f_frame))
+    throw Declined("call of " + callable_name(c.f));
+  return frame.release();
+}
+
+// exec() and eval(): the code comes to the interpreter as a frame of its own.
+PyObject* do_exec(const NativeCall& c) {
+  if (c.kwnames != nullptr || c.nargs < 1 || c.nargs > 3) throw Declined("call of " + callable_name(c.f));
+  PyObject* const source = c.args[0];
+  if (!PyUnicode_CheckExact(source) && !PyBytes_CheckExact(source) && !PyCode_Check(source))
+    throw Declined("call of " + callable_name(c.f));
+  for (size_t i = 1; i < c.nargs; ++i)
+    if (c.args[i] != Py_None && !PyDict_CheckExact(c.args[i])) throw Declined("call of " + callable_name(c.f));
+  if (PyObject* globals = c.nargs > 1 && c.args[1] != Py_None ? c.args[1] : nullptr) {
+    static PyObject* const name = PyUnicode_InternFromString("__builtins__");
+    if (!c.in.recorder.is_old(globals))
+      c.in.own_globals.push_back(Ref::borrow(globals));
+    else if (c.in.recorder.dict_get(globals, name) == nullptr)
+      c.in.journal.dict_item(globals, name);
+  }
+  return c.run();
+}
+PyObject* do_compile(const NativeCall& c) {
+  if (c.nargs < 1 || (!PyUnicode_CheckExact(c.args[0]) && !PyBytes_CheckExact(c.args[0])))
+    throw Declined("call of " + callable_name(c.f));
+  return c.run();
+}
+
+// _abc._abc_init(class), at the end of ABCMeta.__new__: asks the bases what is abstract.
+PyObject* do_abc_init(const NativeCall& c) {
+  if (c.nargs != 1 || !c.in.recorder.is_fresh_type(c.args[0])) throw Declined("call of " + callable_name(c.f));
+  static PyObject* const name = PyUnicode_InternFromString("__abstractmethods__");
+  PyObject* bases = reinterpret_cast<PyTypeObject*>(c.args[0])->tp_bases;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(bases); ++i)
+    c.in.recorder.type_lookup(reinterpret_cast<PyTypeObject*>(PyTuple_GET_ITEM(bases, i)), name);
+  return c.run();
+}
+PyObject* do_abc_register(const NativeCall& c) {
+  if (c.nargs != 2 || !c.in.recorder.is_fresh_type(c.args[0])) throw Declined("call of " + callable_name(c.f));
+  return c.run();
+}
+
+// Generators of Python's random numbers that the call made, and seeded.
+PyObject* do_own_random(const NativeCall& c) {
+  // (Whose method it is that was met as a function of a module, random.random, is not known.)
+  if (c.in.recorder.is_old(c.self) || (PyCFunction_Check(c.f) && c.in.recorder.is_old(c.f)))
+    throw Declined("call of " + callable_name(c.f));
+  return c.run();
+}
+PyObject* do_seed(const NativeCall& c) {
+  if (c.nargs != 1 || c.args[0] == Py_None) throw Declined("call of " + callable_name(c.f));
+  return do_own_random(c);
+}
+
+// torch.Tensor._make_subclass(Parameter, data, requires_grad): a leaf of the trace. Nobody outside gets to see it
+// (recipe.cpp), so the flag is all there is to it.
+PyObject* do_make_parameter(const NativeCall& c) {
+  if (c.nargs < 2 || c.args[0] != reinterpret_cast<PyObject*>(known_types().parameter) || c.in.session == nullptr ||
+      !c.in.session->is_trace_tensor(c.args[1]))
+    throw Declined("call of " + callable_name(c.f));
+  c.in.note_retry();
+  return c.run();
 }
 
 PyObject* do_bool(const NativeCall& c) {
@@ -440,6 +616,8 @@ const Row kFunctions[] = {
     {"builtins", "next", kShares, do_next},
     {"builtins", "vars", 0, do_vars},
     {"builtins", "__build_class__", kShares, do_build_class},
+    {"builtins", "exec eval", kShares, do_exec},
+    {"builtins", "compile", kShares, do_compile},
     {"builtins", "__import__", kShares, do_import},
     {"builtins", "callable", kShares, do_callable},
     {"builtins", "id", kShares, do_id},
@@ -480,15 +658,20 @@ const Row kFunctions[] = {
     {"_abc", "_abc_instancecheck", kShares, do_instance_check},
     {"_abc", "_abc_subclasscheck", kShares, do_subclass_check},
     {"_abc", "get_cache_token", kShares, do_state},
+    {"_abc", "_abc_init", 0, do_abc_init},
+    {"_abc", "_abc_register", kShares, do_abc_register},
     {"_contextvars", "copy_context", 0},
     {"sys", "intern is_finalizing exc_info getfilesystemencoding exception", kShares},
     {"sys", "getrecursionlimit", kShares, do_state},
+    {"sys", "_getframe", kShares, do_getframe},
+    {"sys", "_getframemodulename", kShares},
     {"_thread", "RLock allocate_lock", kShares},
     {"_thread", "get_ident", kShares, do_state},
     {"posix", "fspath", kShares},
     {"posix", "getpid", kShares, do_state},
-    {"_warnings", "warn", kShares},
+    {"_warnings", "warn", kShares, do_warn},
     {"_struct", "calcsize pack unpack", kReads},
+    {"_json", "encode_basestring encode_basestring_ascii scanstring", kReads},
     {"_typing", "_idfunc", kShares},
     {"torch._C",
      "_get_tracing_state _has_torch_function _has_torch_function_unary _has_torch_function_variadic "
@@ -616,6 +799,9 @@ const Row kMethods[] = {
     {"collections:defaultdict", "copy __missing__ __copy__", kReadsSelf | kShares},
     {"_contextvars:ContextVar", "get", kShares, do_context_get},
     {"_contextvars:ContextVar", "set reset", kShares, do_context_set},
+    {"_random:Random", "random getrandbits getstate setstate", 0, do_own_random},
+    {"_random:Random", "seed", 0, do_seed},
+    {"torch._C:TensorBase", "_make_subclass", kShares, do_make_parameter},
     {"torch._C:_ImperativeEngine", "run_backward", kShares, do_run_backward},
     {"torch:Size", "*", kReads | kShares},
     {"torch:finfo", "*", 0},
@@ -650,6 +836,10 @@ const Row kTypes[] = {
      "zip_longest starmap takewhile dropwhile groupby compress filterfalse pairwise",
      kReads | kCalls},
     {"weakref", "ref", kShares},
+    {"_json", "make_scanner make_encoder", kReads | kShares},
+    {"_collections", "_tuplegetter", 0},
+    {"_random", "Random", kReads},
+    {"_thread", "_local RLock", 0},
     {"torch", "Size device dtype finfo iinfo Generator", kReads | kShares},
     {"torch._C",
      "DisableTorchFunctionSubclass DisableTorchFunction _AutoDispatchBelowAutograd "
@@ -837,13 +1027,14 @@ PyObject* do_new(const NativeCall& c) {  // T.__new__(cls, ...) of a builtin typ
   for (PyTypeObject* b = t; b != nullptr && n == nullptr; b = b->tp_base) {
     if (PyExceptionClass_Check(reinterpret_cast<PyObject*>(b))) return c.run();
     n = native_type(b);
-    if (!(b->tp_flags & Py_TPFLAGS_HEAPTYPE)) break;
+    if (!is_python_class(b)) break;
   }
   const KnownTypes& k = known_types();
   if (n == nullptr && !(k.tensor != nullptr && PyType_IsSubtype(t, k.tensor)))
     throw Declined("call of " + std::string(t->tp_name) + ".__new__");
   if (t != &PyBaseObject_Type)
     for (size_t i = 1; i < c.nargs; ++i) c.in.consume(c.args[i]);
+  const MakesClass makes(c.in);
   Ref made = Ref::steal(c.run());
   if (made && PyType_Check(made.get())) c.in.recorder.fresh_type(made.get());
   return made.release();

@@ -31,6 +31,20 @@ struct Native {
   PyObject* (*handler)(const NativeCall&) = nullptr;
 };
 
+// While a class is being made its metaclass, __set_name__ and __init_subclass__ get to see it
+// (Interpreter::run_frame).
+class MakesClass {
+ public:
+  explicit MakesClass(Interpreter& in, bool makes = true) : in_(in), makes_(makes) { in_.making_classes += makes_; }
+  ~MakesClass() { in_.making_classes -= makes_; }
+  MakesClass(const MakesClass&) = delete;
+  MakesClass& operator=(const MakesClass&) = delete;
+
+ private:
+  Interpreter& in_;
+  const int makes_;
+};
+
 const Native* native_function(PyObject* f);        // builtin functions and bound C methods
 const Native* native_method(PyMethodDef* method);  // unbound methods of builtin types
 const Native* native_type(PyTypeObject* type);     // constructors written in C

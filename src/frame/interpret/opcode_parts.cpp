@@ -81,6 +81,13 @@ Library library_code(PyCodeObject* code) {
   return is_library_code(code) ? Library::kGuarded : Library::kNo;
 }
 
+bool talks_to_the_outside(PyCodeObject* code) {
+  for (const char* name : {"print_tb", "print_exception", "print_exc", "print_last", "print_stack", "print_list",
+                           "extract_stack", "format_stack", "walk_stack", "stack", "getouterframes", "showwarning"})
+    if (PyUnicode_CompareWithASCIIString(code->co_name, name) == 0) return true;
+  return false;
+}
+
 void unbound_local(PyCodeObject* code, int index) {
   PyObject* name = PyTuple_GET_ITEM(code->co_localsplusnames, index);
   const bool free = index >= code->co_nlocalsplus - code->co_nfreevars;
@@ -136,13 +143,14 @@ bool is_iterable_argument(PyObject* f, PyObject* args) {
   return false;
 }
 
-Ref local_name(_PyInterpreterFrame* frame, PyObject* name) {
+Ref local_name(Interpreter& in, _PyInterpreterFrame* frame, PyObject* name) {
   PyObject* ns = frame->f_locals;
   if (ns == nullptr) {
     PyErr_Format(PyExc_SystemError, "no locals when loading %R", name);
     return {};
   }
-  if (PyDict_CheckExact(ns)) return Ref::borrow(PyDict_GetItemWithError(ns, name));
+  if (PyDict_CheckExact(ns))
+    return Ref::borrow(in.plain ? PyDict_GetItemWithError(ns, name) : in.recorder.dict_get(ns, name));
   Ref v = Ref::steal(PyObject_GetItem(ns, name));
   if (!v && PyErr_ExceptionMatches(PyExc_KeyError)) PyErr_Clear();
   return v;

@@ -11,6 +11,7 @@ PyObject* abandon_frame(PyThreadState* tstate, _PyInterpreterFrame* frame);
 // nobody's business (kUnseen).
 enum class Library : uint8_t { kNo, kGuarded, kUnseen };
 Library library_code(PyCodeObject* code);
+bool talks_to_the_outside(PyCodeObject* code);  // library code that prints, or looks at the frames of those who called
 
 bool is_checkpoint(PyObject* function);  // torch.utils.checkpoint.checkpoint
 
@@ -23,7 +24,7 @@ inline size_t keyword_count(PyObject* kwnames) {
   return kwnames == nullptr ? 0 : static_cast<size_t>(PyTuple_GET_SIZE(kwnames));
 }
 
-Ref local_name(_PyInterpreterFrame* frame, PyObject* name);  // null without an error: not there
+Ref local_name(Interpreter& in, _PyInterpreterFrame* frame, PyObject* name);  // null without an error: not there
 // 1: *out is an unbound method whose first argument is `o`. 0: *out is the attribute, or null with an error set.
 int load_method(Interpreter& in, PyObject* o, PyObject* name, PyObject** out);
 PyObject* format_value(Interpreter& in, PyObject* v, int conversion, PyObject* spec);

@@ -77,6 +77,10 @@ constexpr RewriteRule kFold[] = {
     {"aten._native_batch_norm_legit_no_training.default", "the same", fold_as<6>},
 };
 
+bool all_are(const Arg& list, int64_t n) {
+  return std::ranges::all_of(ops::as_ints(list), [&](int64_t i) { return i == n; });
+}
+
 Arg spatial(const Arg& a, size_t count) {  // one entry per spatial dim
   std::vector<int64_t> list = ops::as_ints(a);
   if (list.size() == 1) list.resize(count, list[0]);
@@ -135,11 +139,8 @@ bool use_onednn(Rewriter& r, const Node& n, Values& results, const void* user) {
   const Arg stride = spatial(n.args[kStride], rank - 2), padding = spatial(n.args[kPadding], rank - 2),
             dilation = spatial(n.args[kDilation], rank - 2);
   const auto x_last = [&] { return same_strides(input, last) ? x : r.b.emit("prim.copy", {Ref{x}}, last); };
-  const auto all = [](const Arg& list, int64_t n) {
-    return std::ranges::all_of(ops::as_ints(list), [&](int64_t i) { return i == n; });
-  };
   const bool points = std::all_of(w.sizes.begin() + 2, w.sizes.end(), [](sym::Expr e) { return e.is_const(1); });
-  if (points && all(stride, 1) && all(padding, 0) && sym::known_eq(w.sizes[1], input.sizes[1]) &&
+  if (points && all_are(stride, 1) && all_are(padding, 0) && sym::known_eq(w.sizes[1], input.sizes[1]) &&
       use_product(r, x_last(), weight, bias, providers, results))
     return true;
   const ValueId packed =
@@ -150,6 +151,181 @@ bool use_onednn(Rewriter& r, const Node& n, Values& results, const void* user) {
                       {Ref{lying}, Ref{packed}, bias ? Arg(Ref{*bias}) : Arg(), padding, stride, dilation,
                        n.args[kGroups], std::string("none"), std::vector<double>{}, std::string()},
                       type)};
+  return true;
+}
+
+TensorType channels_last(TensorType t) {
+  t.strides = channels_last_strides(t.sizes);
+  t.offset = 0;
+  return t;
+}
+ValueId in_strides(Rewriter& r, ValueId v, const TensorType& wanted) {
+  return same_strides(r.b.type(v), wanted) ? v : r.b.emit("prim.copy", {Ref{v}}, wanted);
+}
+
+// Weights that change from call to call (training), in reduced floats: channels last as well, which oneDNN takes as it
+// lies (from and to other layouts it copies for every call, which takes up to ten times as long). In f32 what that
+// gains (1.1x, depthwise 2x) is lost again by normalisations, whose sums then run across.
+bool suits_channels_last(const Providers& providers, const TensorType& input, const TensorType& w) {
+  const bool dtype =
+      (input.dtype == DType::kBF16 && providers.onednn_bf16) || (input.dtype == DType::kF16 && providers.onednn_f16);
+  return providers.onednn && !providers.strict_numerics && dtype && input.dtype == w.dtype &&
+         input.device.type == DeviceType::kCPU && input.rank() == 4 && w.rank() == 4 && all_const(input.sizes) &&
+         all_const(w.sizes);
+}
+// A kernel of one point, stride 1: a product of all points (rows) with one matrix.
+bool is_point(const TensorType& input, const TensorType& w, std::span<const Arg> geometry) {  // stride, padding, ...
+  return w.sizes[2].is_const(1) && w.sizes[3].is_const(1) && all_are(geometry[0], 1) && all_are(geometry[1], 0) &&
+         !ops::as_bool(geometry[3]) && sym::known_eq(w.sizes[1], input.sizes[1]);
+}
+ValueId as_rows(Rewriter& r, ValueId image) {  // that lies channels last
+  const Sizes sizes = r.b.sizes(image);
+  return r.b.reshape(r.b.permute(image, {0, 2, 3, 1}), {sizes[0] * sizes[2] * sizes[3], sizes[1]});
+}
+ValueId as_image(Rewriter& r, ValueId rows, const Sizes& sizes) {
+  return r.b.permute(r.b.reshape(rows, {sizes[0], sizes[2], sizes[3], sizes[1]}), {0, 3, 1, 2});
+}
+ValueId product(Rewriter& r, ValueId left, ValueId right, std::optional<ValueId> bias = std::nullopt) {
+  TensorType type = dense_type(r.b.type(left));
+  type.sizes = {r.b.size(left, 0), r.b.size(right, 1)};
+  type = dense_type(type);
+  if (!bias) return r.b.emit("aten.mm.default", {Ref{left}, Ref{right}}, type);
+  return r.b.emit("aten.addmm.default", {Ref{*bias}, Ref{left}, Ref{right}, sym::Expr(1), sym::Expr(1)}, type);
+}
+
+// The operators of run/cpu/convolution.h.
+struct Own {
+  bool forward = false, input = false, weight = false;
+};
+Own own_convolution(const Providers& p, const TensorType& input, const TensorType& w, const TensorType& out,
+                    std::span<const Arg> geometry) {  // stride, padding, dilation, transposed, output padding, groups
+  if (!p.own_bf16 || p.strict_numerics || input.dtype != DType::kF32 || w.dtype != DType::kF32 ||
+      out.dtype != DType::kF32 || input.device.type != DeviceType::kCPU || input.rank() != 4 || w.rank() != 4 ||
+      ops::as_bool(geometry[3]) || !all_const(input.sizes) || !all_const(w.sizes) || !all_const(out.sizes))
+    return {};
+  const int64_t in = w.sizes[1].value(), taps = w.sizes[2].value() * w.sizes[3].value(),
+                to = w.sizes[0].value() / ops::as_int(geometry[5]);
+  if (in < 16 || to < 16) return {};
+  if (taps == 1) return {in >= 128 && to >= 64, in >= 64 && to >= 64, in >= 256 && to >= 256};
+  return {true, true, true};
+}
+ValueId dense_value(Rewriter& r, ValueId v) { return in_strides(r, v, dense_type(r.b.type(v))); }
+
+bool use_own(Rewriter& r, const Node& n, Values& results, const void* user) {
+  const ValueId x = skip_copies(r, ops::as_value(n.args[kInput])), weight = ops::as_value(n.args[kWeight]);
+  const TensorType input = r.b.type(x), w = r.b.type(weight), out = r.b.type(n.outs[0]);
+  if (!own_convolution(*static_cast<const Providers*>(user), input, w, out, std::span(n.args).subspan(kStride)).forward)
+    return false;
+  const auto bias = ops::as_optional_value(n.args[kBias]);
+  if (bias && r.b.dtype(*bias) != input.dtype) return false;
+  results = {r.b.emit(
+      "flashover.convolution.default",
+      {Ref{dense_value(r, x)}, Ref{dense_value(r, weight)}, bias ? Arg(Ref{dense_value(r, *bias)}) : Arg(),
+       spatial(n.args[kStride], 2), spatial(n.args[kPadding], 2), spatial(n.args[kDilation], 2), n.args[kGroups]},
+      dense_type(out))};
+  return true;
+}
+
+bool use_own_backward(Rewriter& r, const Node& n, Values& results, const void* user) {
+  const auto* mask = std::get_if<std::vector<bool>>(&n.args[10]);
+  const ValueId g = skip_copies(r, ops::as_value(n.args[0])), x = skip_copies(r, ops::as_value(n.args[1])),
+                weight = ops::as_value(n.args[2]);
+  const TensorType out = r.b.type(g), input = r.b.type(x), w = r.b.type(weight);
+  if (!mask || mask->size() != 3) return false;
+  const Own own = own_convolution(*static_cast<const Providers*>(user), input, w, out, std::span(n.args).subspan(4));
+  const auto wanted = [&](size_t i) { return (*mask)[i] && n.outs[i] != kNoValue; };
+  if (!(wanted(0) && own.input) && !(wanted(1) && own.weight)) return false;
+  results.assign(3, kNoValue);
+  const auto call = [&](const char* op, ValueId second, const TensorType& like) {
+    return r.b.emit(op,
+                    {Ref{dense_value(r, g)}, Ref{dense_value(r, second)}, like.sizes, spatial(n.args[4], 2),
+                     spatial(n.args[5], 2), spatial(n.args[6], 2), n.args[9]},
+                    dense_type(like));
+  };
+  std::vector<bool> left{wanted(0), wanted(1), wanted(2)};
+  if (left[0] && own.input) {
+    results[0] = call("flashover.convolution_input_gradient.default", weight, input);
+    left[0] = false;
+  }
+  if (left[1] && own.weight) {
+    results[1] = call("flashover.convolution_weight_gradient.default", x, w);
+    left[1] = false;
+  }
+  if (left[2] && !left[0] && !left[1]) {
+    results[2] = r.b.sum(dense_value(r, g), {0, 2, 3});
+    left[2] = false;
+  }
+  if (!left[0] && !left[1] && !left[2]) return true;
+  std::vector<Arg> args = n.args;
+  args[0] = Ref{dense_value(r, g)}, args[1] = Ref{dense_value(r, x)}, args[2] = Ref{dense_value(r, weight)};
+  args[10] = left;
+  const auto made = r.b.emit_all("aten.convolution_backward.default", std::move(args),
+                                 {dense_type(input), dense_type(w), left[2] ? r.b.type(n.outs[2]) : TensorType{}});
+  for (size_t i = 0; i < 3; ++i)
+    if (left[i])
+      results[i] = made[i];
+    else
+      r.out.nodes.back().outs[i] = kNoValue;
+  return true;
+}
+
+bool lay_last(Rewriter& r, const Node& n, Values& results, const void* user) {
+  const ValueId x = skip_copies(r, ops::as_value(n.args[kInput])), weight = ops::as_value(n.args[kWeight]);
+  const TensorType input = r.b.type(x), w = r.b.type(weight), out = r.b.type(n.outs[0]);
+  if (!suits_channels_last(*static_cast<const Providers*>(user), input, w) || !all_const(out.sizes)) return false;
+  const auto bias = ops::as_optional_value(n.args[kBias]);
+  if (bias && r.b.dtype(*bias) != input.dtype) return false;
+  const ValueId lying = in_strides(r, x, channels_last(input));
+  if (is_point(input, w, std::span(n.args).subspan(kStride))) {
+    const ValueId matrix = r.b.permute(r.b.reshape(weight, {w.sizes[0], w.sizes[1]}), {1, 0});
+    results = {as_image(r, product(r, as_rows(r, lying), matrix, bias), out.sizes)};
+    return true;
+  }
+  std::vector<Arg> args = n.args;
+  args[kInput] = Ref{lying};
+  results = {r.b.emit("aten.convolution.default", std::move(args), channels_last(out))};
+  return true;
+}
+
+// aten.convolution_backward(grad, input, weight, bias_sizes, stride, padding, dilation, transposed, output_padding,
+// groups, mask)
+bool lay_last_backward(Rewriter& r, const Node& n, Values& results, const void* user) {
+  const auto* mask = std::get_if<std::vector<bool>>(&n.args[10]);
+  const ValueId g = skip_copies(r, ops::as_value(n.args[0])), x = skip_copies(r, ops::as_value(n.args[1])),
+                weight = ops::as_value(n.args[2]);
+  const TensorType out = r.b.type(g), input = r.b.type(x), w = r.b.type(weight);
+  if (!mask || mask->size() != 3 || !suits_channels_last(*static_cast<const Providers*>(user), input, w) ||
+      out.dtype != input.dtype || !all_const(out.sizes))
+    return false;
+  results.assign(3, kNoValue);
+  const auto wanted = [&](size_t i) { return (*mask)[i] && n.outs[i] != kNoValue; };
+  const ValueId g_last = in_strides(r, g, channels_last(out));
+  if (wanted(2)) {  // a sum like any other
+    const DType wide = is_reduced(out.dtype) ? DType::kF32 : out.dtype;
+    results[2] = r.b.convert(r.b.sum(r.b.convert(g_last, wide), {0, 2, 3}), r.b.dtype(n.outs[2]));
+  }
+  if (!wanted(0) && !wanted(1)) return true;
+  const ValueId x_last = in_strides(r, x, channels_last(input));
+  if (is_point(input, w, std::span(n.args).subspan(4))) {
+    const ValueId rows = as_rows(r, g_last);
+    if (wanted(0))
+      results[0] = as_image(r, product(r, rows, r.b.reshape(weight, {w.sizes[0], w.sizes[1]})), input.sizes);
+    if (wanted(1)) results[1] = r.b.reshape(product(r, r.b.permute(rows, {1, 0}), as_rows(r, x_last)), w.sizes);
+    return true;
+  }
+  std::vector<Arg> args = n.args;
+  args[0] = Ref{g_last};
+  args[1] = Ref{x_last};
+  args[3] = Arg{};
+  args[10] = std::vector<bool>{wanted(0), wanted(1), false};
+  const auto made = r.b.emit_all("aten.convolution_backward.default", std::move(args),
+                                 {channels_last(input), channels_last(w), TensorType{}});
+  std::vector<ValueId>& outs = r.out.nodes.back().outs;
+  for (size_t i = 0; i < 3; ++i)
+    if (i < 2 && wanted(i))
+      results[i] = made[i];
+    else
+      outs[i] = kNoValue;
   return true;
 }
 
@@ -171,6 +347,10 @@ bool take_activation(Rewriter& r, const Node& n, Values& results, const void* us
 
 constexpr RewriteRule kConvolution[] = {
     {"aten.convolution.default", "conv with a known weight -> oneDNN, channels last, packed", use_onednn},
+    {"aten.convolution.default", "conv -> the AMX unit", use_own},
+    {"aten.convolution_backward.default", "its gradients", use_own_backward},
+    {"aten.convolution.default", "conv -> channels last, of one point: a product", lay_last},
+    {"aten.convolution_backward.default", "the same", lay_last_backward},
     {"aten.gelu.default", "gelu(conv)", take_activation},
     {"aten.silu.default", "silu(conv)", take_activation},
     {"aten.hardswish.default", "hardswish(conv)", take_activation},

@@ -24,7 +24,7 @@ constexpr Product kProducts[] = {{"aten.mm.default", 0, 1},
                                  {"aten.baddbmm.default", 1, 2},
                                  {"flashover.product.default", 0, 1}};
 
-// CUDA's pooling kernels compute in the layout of their input: channels last where that is.
+// Pooling kernels compute in the layout of their input: channels last where that is.
 struct Follower {
   std::string_view op;
   size_t leader;  // the argument whose layout counts; all images lie alike
@@ -112,11 +112,11 @@ class Relaxer {
     if (kind == ops::OpKind::kPointwise && !constant && n.outs[0] != kNoValue) vote(n);
   }
 
-  // Constants have no layout of their own; among images on CUDA channels last wins, since that is what the library's
+  // Constants have no layout of their own; among images channels last wins, since that is what the library's
   // kernels around them want.
   void vote(const Node& n) {
     TensorType& out = out_.values[n.outs[0]].type;
-    const bool image = out.rank() == 4 && out.device.type == DeviceType::kCUDA;
+    const bool image = out.rank() == 4;
     const TensorType* chosen = nullptr;
     for (const Arg& a : n.args) {
       const auto* r = std::get_if<Ref>(&a);
@@ -164,7 +164,7 @@ class Relaxer {
     for (const Follower& f : kFollowers) {
       if (n.op->name != f.op) continue;
       const TensorType& leader = out_.type(behind_copies(ops::as_value(n.args[f.leader])));
-      if (leader.device.type != DeviceType::kCUDA || leader.rank() != 4 || !all_const(leader.sizes)) return false;
+      if (leader.rank() != 4 || !all_const(leader.sizes)) return false;
       if (!same_strides_as(leader, channels_last_strides(leader.sizes)) || same_strides(leader, dense_type(leader)))
         return false;
       for (ValueId v : n.outs)

@@ -3,15 +3,19 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/List.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/convolution.h>
+#include <ATen/ops/convolution_backward.h>
 #include <torch/library.h>
 
 #include <algorithm>
 #include <vector>
 
 #include "run/cpu/attention.h"
+#include "run/cpu/convolution.h"
 #include "run/cpu/linear.h"
 #include "run/cpu/operators.h"
 #include "run/cpu/product.h"
+#include "run/cpu/team.h"
 
 namespace flashover::run::cpu {
 namespace {
@@ -185,6 +189,115 @@ at::Tensor attention_op(const at::Tensor& q, const at::Tensor& k, const at::Tens
   return out;
 }
 
+using Ints = at::IntArrayRef;
+
+struct Geometry {
+  Ints stride, padding, dilation;
+  int64_t groups;
+};
+// One group of a convolution between images x and y.
+ConvolutionSizes sizes_of(Ints x, Ints weight, Ints y, const Geometry& g) {
+  TORCH_CHECK(x.size() == 4 && weight.size() == 4 && y.size() == 4 && g.stride.size() == 2 && g.padding.size() == 2 &&
+                  g.dilation.size() == 2 && g.groups > 0 && x[1] == weight[1] * g.groups && y[1] == weight[0] &&
+                  weight[0] % g.groups == 0 && x[0] == y[0],
+              "convolution: wrong arguments");
+  ConvolutionSizes s{.batch = x[0], .in = weight[1], .out = weight[0] / g.groups, .threads = team_size()};
+  for (size_t d = 0; d < 2; ++d) {
+    s.size[d] = x[d + 2], s.out_size[d] = y[d + 2], s.kernel[d] = weight[d + 2];
+    s.stride[d] = g.stride[d], s.padding[d] = g.padding[d], s.dilation[d] = g.dilation[d];
+  }
+  s.in_image = x[1] * x[2] * x[3];
+  s.out_image = y[1] * y[2] * y[3];
+  return s;
+}
+void check_operands(const at::Tensor& a, const at::Tensor& b) {
+  TORCH_CHECK(has_amx_bf16() && (a.scalar_type() == at::kFloat || a.scalar_type() == at::kBFloat16) &&
+                  a.scalar_type() == b.scalar_type() && a.is_contiguous() && b.is_contiguous(),
+              "convolution: wrong operands");
+}
+const char* part(const at::Tensor& t, int64_t group, int64_t elements) {
+  return static_cast<const char*>(t.const_data_ptr()) + group * elements * t.element_size();
+}
+
+// f(sizes, group, workspace) for each group, until one's numbers are out of range.
+template <typename F>
+bool for_groups(const ConvolutionSizes& s, int64_t groups, int64_t workspace, const F& f) {
+  const at::Tensor memory = dense({workspace}, at::kByte);
+  for (int64_t group = 0; group < groups; ++group)
+    if (!f(s, group, memory.mutable_data_ptr())) return false;
+  return true;
+}
+
+at::Tensor convolution_op(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
+                          Ints stride, Ints padding, Ints dilation, int64_t groups) {
+  check_operands(x, weight);
+  TORCH_CHECK(
+      !bias || (bias->scalar_type() == x.scalar_type() && bias->numel() == weight.size(0) && bias->is_contiguous()),
+      "convolution: wrong bias");
+  std::vector<int64_t> sizes{x.size(0), weight.size(0)};
+  for (size_t d = 0; d < 2; ++d) {
+    const auto i = static_cast<int64_t>(d) + 2;
+    sizes.push_back((x.size(i) + 2 * padding[d] - dilation[d] * (weight.size(i) - 1) - 1) / stride[d] + 1);
+  }
+  const ConvolutionSizes all = sizes_of(x.sizes(), weight.sizes(), sizes, {stride, padding, dilation, groups});
+  at::Tensor out = dense(sizes, x.scalar_type());
+  const bool f32 = x.scalar_type() == at::kFloat;
+  const auto run = [&]<typename T>(T) {
+    return for_groups(all, groups, convolution_workspace(all, f32), [&](const ConvolutionSizes& s, int64_t g, void* w) {
+      const int64_t points = s.out_size[0] * s.out_size[1], taps = s.kernel[0] * s.kernel[1];
+      return convolution<T>(s, reinterpret_cast<const T*>(part(x, g, s.in * s.size[0] * s.size[1])),
+                            reinterpret_cast<const T*>(part(weight, g, s.out * s.in * taps)),
+                            bias ? reinterpret_cast<const T*>(part(*bias, g, s.out)) : nullptr,
+                            static_cast<T*>(out.mutable_data_ptr()) + g * s.out * points, w);
+    });
+  };
+  if (f32 ? run(float{}) : run(uint16_t{})) return out;
+  return at::convolution(x, weight, bias, stride, padding, dilation, false, {0, 0}, groups);
+}
+
+at::Tensor convolution_input_gradient_op(const at::Tensor& grad, const at::Tensor& weight, Ints input, Ints stride,
+                                         Ints padding, Ints dilation, int64_t groups) {
+  check_operands(grad, weight);
+  const ConvolutionSizes all = sizes_of(input, weight.sizes(), grad.sizes(), {stride, padding, dilation, groups});
+  at::Tensor out = dense(input.vec(), grad.scalar_type());
+  const bool f32 = grad.scalar_type() == at::kFloat;
+  const auto run = [&]<typename T>(T) {
+    return for_groups(all, groups, convolution_workspace(all, f32), [&](const ConvolutionSizes& s, int64_t g, void* w) {
+      const int64_t points = s.size[0] * s.size[1], taps = s.kernel[0] * s.kernel[1];
+      return convolution_input_gradient<T>(
+          s, reinterpret_cast<const T*>(part(grad, g, s.out * s.out_size[0] * s.out_size[1])),
+          reinterpret_cast<const T*>(part(weight, g, s.out * s.in * taps)),
+          static_cast<T*>(out.mutable_data_ptr()) + g * s.in * points, w);
+    });
+  };
+  if (f32 ? run(float{}) : run(uint16_t{})) return out;
+  // (Its values are not read for this gradient.)
+  const at::Tensor x = dense(input.vec(), grad.scalar_type());
+  return std::get<0>(at::convolution_backward(grad, x, weight, std::nullopt, stride, padding, dilation, false, {0, 0},
+                                              groups, {true, false, false}));
+}
+
+at::Tensor convolution_weight_gradient_op(const at::Tensor& grad, const at::Tensor& x, Ints weight, Ints stride,
+                                          Ints padding, Ints dilation, int64_t groups) {
+  check_operands(grad, x);
+  const ConvolutionSizes all = sizes_of(x.sizes(), weight, grad.sizes(), {stride, padding, dilation, groups});
+  at::Tensor out = dense(weight.vec(), grad.scalar_type());
+  const bool f32 = grad.scalar_type() == at::kFloat;
+  const auto run = [&]<typename T>(T) {
+    return for_groups(all, groups, weight_gradient_workspace(all, f32),
+                      [&](const ConvolutionSizes& s, int64_t g, void* w) {
+                        return convolution_weight_gradient<T>(
+                            s, reinterpret_cast<const T*>(part(grad, g, s.out * s.out_size[0] * s.out_size[1])),
+                            reinterpret_cast<const T*>(part(x, g, s.in * s.size[0] * s.size[1])),
+                            static_cast<T*>(out.mutable_data_ptr()) + g * s.out * s.in * s.kernel[0] * s.kernel[1], w);
+                      });
+  };
+  if (f32 ? run(float{}) : run(uint16_t{})) return out;
+  const at::Tensor w = dense(weight.vec(), grad.scalar_type());
+  return std::get<1>(at::convolution_backward(grad, x, w, std::nullopt, stride, padding, dilation, false, {0, 0},
+                                              groups, {false, true, false}));
+}
+
 }  // namespace
 
 void register_operators() {
@@ -202,6 +315,15 @@ void register_operators() {
     add("attention(Tensor q, Tensor k, Tensor v, Tensor[] biases, float scale, bool causal, bool zero_if_none) -> "
         "Tensor",
         "attention", attention_op);
+    add("convolution(Tensor x, Tensor weight, Tensor? bias, int[] stride, int[] padding, int[] dilation, int groups) "
+        "-> Tensor",
+        "convolution", convolution_op);
+    add("convolution_input_gradient(Tensor grad, Tensor weight, int[] input, int[] stride, int[] padding, int[] "
+        "dilation, int groups) -> Tensor",
+        "convolution_input_gradient", convolution_input_gradient_op);
+    add("convolution_weight_gradient(Tensor grad, Tensor x, int[] weight, int[] stride, int[] padding, int[] dilation, "
+        "int groups) -> Tensor",
+        "convolution_weight_gradient", convolution_weight_gradient_op);
     return true;
   }();
   static_cast<void>(done);

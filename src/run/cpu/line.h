@@ -1,0 +1,261 @@
+// Images as lines of points (convolution.h), and how numbers of either type become operands of the AMX unit. Include
+// last, as lanes.h.
+#pragma once
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <vector>
+
+#include "run/cpu/pieces.h"
+
+namespace flashover::run::cpu {
+
+// Point (row, column) of line (phase a, b) is element (row * step - before + a, column * step - before + b) of the
+// image, or zero. Zeros behind a row are also those before the next one; the same with images.
+struct Line {
+  int64_t step[2], before[2], size[2];
+  int64_t images, image, channel;                 // how many, elements from one to the next
+  int64_t rows, width;                            // of an image, zeros included
+  std::vector<std::pair<int64_t, int64_t>> used;  // phases
+
+  int64_t points() const { return images * rows * width; }
+  int64_t phase(int64_t a, int64_t b) {
+    const auto at = static_cast<size_t>(std::find(used.begin(), used.end(), std::pair(a, b)) - used.begin());
+    if (at == used.size()) used.emplace_back(a, b);
+    return static_cast<int64_t>(at);
+  }
+  // `grid` points are read from in each dimension, up to `most` further on.
+  void fit(const int64_t (&grid)[2], const int64_t (&most)[2]) {
+    for (int d = 0; d < 2; ++d) {
+      const int64_t zeros = ceil_div(std::max<int64_t>(0, before[d] - step[d] + 1), step[d]);
+      const int64_t data = ceil_div(size[d] + before[d], step[d]), read = grid[d] + most[d];
+      (d == 0 ? rows : width) = std::max({std::min(data, read), read - zeros, grid[d]});
+    }
+  }
+  // Points of a stretch in memory: an odd number of cache lines, so that channels do not share sets of the cache.
+  static int64_t strip(int64_t points) { return (ceil_div(points, 16) | 1) * 16; }
+};
+
+// 16 points of a line: lane i of `mask` is at `offset` + i * step.
+struct Run {
+  uint16_t mask = 0;
+  int64_t offset = 0;
+};
+struct Runs {
+  struct Group {
+    Run first;  // nearly always all
+    int32_t more = 0, end = 0;
+  };
+  std::vector<Group> groups;
+  std::vector<Run> more;
+};
+inline Runs find_runs(const Line& l, std::pair<int64_t, int64_t> phase, int64_t first, int64_t points) {
+  Runs out;
+  out.groups.resize(static_cast<size_t>(ceil_div(points, 16)));
+  const int64_t from = l.before[1] - phase.second;
+  const int64_t least = from <= 0 ? 0 : ceil_div(from, l.step[1]);
+  const int64_t end = l.size[1] + from <= 0 ? 0 : ceil_div(l.size[1] + from, l.step[1]);
+  int64_t at = first;
+  for (Runs::Group& group : out.groups) {
+    group.more = static_cast<int32_t>(out.more.size());
+    for (int64_t i = 0; i < 16;) {
+      const int64_t line = (at + i) / l.width, column = (at + i) % l.width;
+      const int64_t image = line / l.rows, row = line % l.rows * l.step[0] + phase.first - l.before[0];
+      const int64_t run = std::min(16 - i, l.width - column);
+      const int64_t lo = std::max(column, least), hi = std::min(column + run, end);
+      if (image < l.images && row >= 0 && row < l.size[0] && lo < hi) {
+        const auto mask = static_cast<uint16_t>(((1u << (hi - lo)) - 1) << (i + lo - column));
+        const Run found{mask, image * l.image + row * l.size[1] + (column - i) * l.step[1] - from};
+        if (group.first.mask == 0)
+          group.first = found;
+        else
+          out.more.push_back(found);
+      }
+      i += run;
+    }
+    group.end = static_cast<int32_t>(out.more.size());
+    at += 16;
+  }
+  return out;
+}
+
+FLASHOVER_AVX512_BEGIN
+
+// Denormal numbers cost a hundred times a normal one, and the unit takes them as zeros anyway.
+class FlushDenormals {
+ public:
+  FlushDenormals() : before_(_mm_getcsr()) { _mm_setcsr(before_ | 0x8040); }
+  ~FlushDenormals() { _mm_setcsr(before_); }
+  FlushDenormals(const FlushDenormals&) = delete;
+  FlushDenormals& operator=(const FlushDenormals&) = delete;
+
+ private:
+  unsigned before_;
+};
+
+static inline __m512i first_numbers() { return _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0); }
+
+// Vectors of 16 numbers in 32 bits each, and pairs of them as the unit takes them: a below, b above.
+template <typename T>
+struct Pack;
+
+template <>
+struct Pack<float> {
+  static constexpr int kPieces = 3;
+  static __m512i load(const float* p, int64_t step, __m512i index, __mmask16 mask) {
+    return step == 1 ? _mm512_maskz_loadu_epi32(mask, p)
+                     : _mm512_mask_i32gather_epi32(_mm512_setzero_si512(), mask, index, p, 4);
+  }
+  static __m512i size(__m512i x) { return _mm512_and_si512(x, _mm512_set1_epi32(kNotSign)); }
+  static void store(__m512i a, __m512i b, uint16_t* out, int64_t piece) {
+    const __m512i half = _mm512_set1_epi32(0x8000), high = _mm512_set1_epi32(static_cast<int>(0xffff0000));
+    for (int i = 0; i < 3; ++i, out += piece) {
+      // (What is left after two pieces has eight bits.)
+      const __m512i x = i == 2 ? a : _mm512_and_si512(_mm512_add_epi32(a, half), high);
+      const __m512i y = i == 2 ? b : _mm512_and_si512(_mm512_add_epi32(b, half), high);
+      _mm512_store_si512(out, _mm512_ternarylogic_epi32(_mm512_srli_epi32(x, 16), y, high, 0xf8));  // x | (y & high)
+      if (i == 2) break;
+      a = _mm512_castps_si512(_mm512_sub_ps(_mm512_castsi512_ps(a), _mm512_castsi512_ps(x)));
+      b = _mm512_castps_si512(_mm512_sub_ps(_mm512_castsi512_ps(b), _mm512_castsi512_ps(y)));
+    }
+  }
+  static float number(float x) { return x; }
+  static void write(float* p, int64_t step, __m512i index, __mmask16 mask, __m512 x) {
+    if (step == 1)
+      _mm512_mask_storeu_ps(p, mask, x);
+    else
+      _mm512_mask_i32scatter_ps(p, mask, index, x, 4);
+  }
+  // Pieces hold what is below 2^63; products of their smallest parts are lost below 2^-126, so the largest product
+  // must be far above.
+  static bool fits(uint32_t a, uint32_t b) {
+    if (a == 0 || b == 0) return std::max(a, b) < kMost;
+    return a < kMost && b < kMost && (a >> 23) + (b >> 23) >= 254u - 60;
+  }
+};
+
+template <>
+struct Pack<uint16_t> {
+  static constexpr int kPieces = 1;
+  static __m512i load(const uint16_t* p, int64_t step, __m512i, __mmask16 mask) {
+    if (step == 1) return _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, p));
+    alignas(64) uint32_t x[16] = {};
+    for (int i = 0; i < 16; ++i)
+      if (mask >> i & 1) x[i] = p[i * step];
+    return _mm512_load_si512(x);
+  }
+  static __m512i size(__m512i x) { return _mm512_slli_epi32(_mm512_and_si512(x, _mm512_set1_epi32(0x7fff)), 16); }
+  static void store(__m512i a, __m512i b, uint16_t* out, int64_t) {
+    _mm512_store_si512(out, _mm512_or_si512(a, _mm512_slli_epi32(b, 16)));
+  }
+  static float number(uint16_t x) { return std::bit_cast<float>(static_cast<uint32_t>(x) << 16); }
+  static void write(uint16_t* p, int64_t step, __m512i, __mmask16 mask, __m512 x) {
+    if (step == 1) return store_bf16(p, mask, x);
+    alignas(32) uint16_t rounded[16];
+    store_bf16(rounded, 0xffff, x);
+    for (int i = 0; i < 16; ++i)
+      if (mask >> i & 1) p[i * step] = rounded[i];
+  }
+  static bool fits(uint32_t a, uint32_t b) { return std::max(a, b) < 0x7f800000; }
+};
+
+template <typename T>
+static inline __m512i load_points(const T* x, const Line& l, const Runs& runs, int64_t group, __m512i index) {
+  const Runs::Group& g = runs.groups[static_cast<size_t>(group)];
+  __m512i v = Pack<T>::load(x + g.first.offset, l.step[1], index, g.first.mask);
+  for (int32_t i = g.more; i < g.end; ++i) {
+    const Run& r = runs.more[static_cast<size_t>(i)];
+    v = _mm512_or_si512(v, Pack<T>::load(x + r.offset, l.step[1], index, r.mask));
+  }
+  return v;
+}
+static inline __m512i steps_of(const Line& l) {
+  return _mm512_mullo_epi32(first_numbers(), _mm512_set1_epi32(static_cast<int>(l.step[1])));
+}
+
+// Channels in pairs (c, c + 16) as right operands: for each block of 32 channels, each phase, each piece, 16 pairs, the
+// points. What is returned is the largest number, as bits.
+template <typename T>
+static inline uint32_t pack_points(const Line& l, const T* x, int64_t channels, int64_t block, int64_t blocks,
+                                   int64_t first, int64_t length, char* out) {
+  constexpr int64_t pieces = Pack<T>::kPieces;
+  const int64_t piece = kTile * length * 2;  // elements
+  __m512i largest = _mm512_setzero_si512();
+  const __m512i index = steps_of(l);
+  auto* to = reinterpret_cast<uint16_t*>(out);
+  for (size_t phase = 0; phase < l.used.size(); ++phase) {
+    const Runs runs = find_runs(l, l.used[phase], first, length);
+    for (int64_t k = 0; k < blocks; ++k)
+      for (int64_t pair = 0; pair < kTile; ++pair) {
+        const int64_t c = (block + k) * kBlock + pair;
+        const T *low = x + c * l.channel, *high = low + kTile * l.channel;
+        uint16_t* row = to + (k * static_cast<int64_t>(l.used.size()) + static_cast<int64_t>(phase)) * pieces * piece +
+                        pair * length * 2;
+        for (int64_t group = 0; group < length / 16; ++group) {
+          const __m512i zero = _mm512_setzero_si512();
+          const __m512i a = c < channels ? load_points(low, l, runs, group, index) : zero;
+          const __m512i b = c + kTile < channels ? load_points(high, l, runs, group, index) : zero;
+          largest = _mm512_max_epu32(largest, _mm512_max_epu32(Pack<T>::size(a), Pack<T>::size(b)));
+          Pack<T>::store(a, b, row + group * 32, piece);
+        }
+      }
+  }
+  return _mm512_reduce_max_epu32(largest);
+}
+
+// Where the operands of a product of tiles lie, in bytes.
+struct Operand {
+  const char* at;
+  const int64_t* offsets;  // of each step; null: `step` apart
+  int64_t step, stride, piece, second;
+  const char* of(int64_t k) const { return at + (offsets ? offsets[k] : k * step); }
+};
+
+// c (tiles of 16 x 16, two by two) = a b, summed over steps; small products first (pieces.h).
+template <int pieces, bool two>
+static inline void multiply(const Operand& a, const Operand& b, int64_t steps, float* c) {
+  __asm__ volatile("" ::: "memory");  // the tile loads do not say that they read memory
+  _tile_zero(0);
+  _tile_zero(1);
+  if (two) {
+    _tile_zero(2);
+    _tile_zero(3);
+  }
+  for (int64_t k = 0; k < steps; ++k) {
+    const char *left = a.of(k), *right = b.of(k);
+    const auto times = [&](int64_t piece_a, int64_t piece_b, bool load_a, bool load_b) __attribute__((always_inline)) {
+      const char *x = left + piece_a * a.piece, *y = right + piece_b * b.piece;
+      if (load_a) _tile_loadd(4, x, a.stride);
+      if (load_b) _tile_loadd(6, y, b.stride);
+      _tile_dpbf16ps(0, 4, 6);
+      if (load_b) _tile_loadd(7, y + b.second, b.stride);
+      _tile_dpbf16ps(1, 4, 7);
+      if (two) {
+        if (load_a) _tile_loadd(5, x + a.second, a.stride);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+      }
+    };
+    if (pieces == 1) {
+      times(0, 0, true, true);
+    } else {
+      times(0, 2, true, true);
+      times(0, 1, false, true);
+      times(1, 1, true, false);
+      times(1, 0, false, true);
+      times(2, 0, true, false);
+      times(0, 0, true, false);
+    }
+  }
+  _tile_stored(0, c, 64);
+  _tile_stored(1, c + 256, 64);
+  if (two) {
+    _tile_stored(2, c + 512, 64);
+    _tile_stored(3, c + 768, 64);
+  }
+  __asm__ volatile("" ::: "memory");
+}
+
+FLASHOVER_AVX512_END
+
+}  // namespace flashover::run::cpu
