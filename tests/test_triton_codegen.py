@@ -572,3 +572,21 @@ def test_an_odd_inner_dimension_is_padded() -> None:
     steps = [s["op"] or s["kind"] for s in program["steps"] if s["kind"] != "release"]
     assert steps[-1] == "aten._addmm_activation.default" and len(steps) <= 4
     assert not any(t["sizes"] == [2048, 415] for t in program["tensors"])
+
+
+def test_kernels_write_over_what_an_operator_returned() -> None:
+    text = """graph {
+      %0 : f32[64,64]@cuda:0 = input user "x"
+      %1 : f32[64,64]@cuda:0 = aten.mm.default(%0, %0)
+      %2 : f32[64,64]@cuda:0 = aten.relu.default(%1)
+      %3 : f32[64,64]@cuda:0 = aten.mm.default(%2, %2)
+      %4 : f32[64,64]@cuda:0 = aten.exp.default(%3)
+      %5 : f32[64,64]@cuda:0 = aten.mm.default(%4, %3)
+      return %5
+    }"""
+    program = _C.triton_program(text, to_device=False)
+    tensors = program["tensors"]
+    relu, exp = (tensors[s["writes"][0]] for s in program["steps"] if s["kind"] == "launch")
+    first = next(s for s in program["steps"] if s["op"] == "aten.mm.default")["writes"][0]
+    assert (relu["home"], relu["index"]) == ("view", first)
+    assert exp["home"] == "slab"  # %3 is read again

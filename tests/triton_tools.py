@@ -104,7 +104,12 @@ class Runner:
                 kind = self.program["tensors"][t]
                 if kind["home"] == "extern" or tensors[t] is None:
                     tensors[t] = value
-                    if list(value.stride()) != kind["strides"]:  # as the executor does
+                    # As the executor does: strides as planned, memory of its own.
+                    memory = value.untyped_storage().data_ptr()
+                    shared = any(
+                        x is not None and x.untyped_storage().data_ptr() == memory for x in tensors if x is not value
+                    )
+                    if list(value.stride()) != kind["strides"] or shared:
                         tensors[t] = torch.empty_strided(kind["sizes"], kind["strides"], dtype=value.dtype).copy_(value)
                 else:
                     tensors[t].copy_(value)

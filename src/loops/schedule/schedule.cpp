@@ -489,9 +489,16 @@ class Planner {
     return true;
   }
 
+  // What a kernel writes may lie over what it alone still reads: another temporary, or on a GPU what an operator
+  // returned (its memory is the plan's own).
   void reuse_in_place() {
-    const std::vector<Life> life = lives();
+    std::vector<Life> life = lives();
     over_.assign(plan_.tensors.size(), -1);
+    const auto result_of_operator = [&](TensorId t) {
+      const plan::Tensor& tensor = plan_.tensors[t];
+      return options_.processors > 0 && tensor.home == Home::kExtern && !tensor.type.opaque &&
+             tensor.type.device == plan_.device;
+    };
     for (size_t n = 0; n < plan_.steps.size(); ++n) {
       const Step& s = plan_.steps[n];
       // (Products read whole rows and columns while they write.)
@@ -505,18 +512,31 @@ class Planner {
           continue;
         for (size_t r = 0; r < s.reads.size(); ++r) {
           const TensorId in = s.reads[r];
-          if (plan_.tensors[in].home != Home::kSlab || life[in].last != static_cast<int32_t>(n) ||
-              life[in].first == static_cast<int32_t>(n))
-            continue;
-          if (std::count(s.reads.begin(), s.reads.end(), in) != 1 ||
-              std::find(used.begin(), used.end(), in) != used.end())
+          sym::Expr offset = 0;
+          const TensorId root = plan::root(plan_, in, &offset);
+          const bool returned = result_of_operator(root) && offset.is_const(0) && root < out &&
+                                plan_.tensors[root].type.dtype == plan_.tensors[out].type.dtype;
+          if (!returned && plan_.tensors[in].home != Home::kSlab) continue;
+          if (life[root].last != static_cast<int32_t>(n) || life[root].first == static_cast<int32_t>(n)) continue;
+          if (std::count_if(s.reads.begin(), s.reads.end(), [&](TensorId t) { return plan::root(plan_, t) == root; }) !=
+                  1 ||
+              std::find(used.begin(), used.end(), root) != used.end())
             continue;
           if (plan_.tensors[in].type.dtype != plan_.tensors[out].type.dtype ||
               !(k.params[r].numel == k.params[out_param].numel))
             continue;
           if (!overlay(k, static_cast<int32_t>(r), out_param)) continue;
-          over_[out] = in;
-          used.push_back(in);
+          used.push_back(root);
+          if (returned) {
+            if (!sym::known_le(plan::span(plan_.tensors[out].type), plan::span(plan_.tensors[root].type))) continue;
+            plan::Tensor& over = plan_.tensors[out];
+            over.home = Home::kView;
+            over.index = root;
+            over.type.offset = 0;
+            life[root].last = life[out].last;
+          } else {
+            over_[out] = in;
+          }
           break;
         }
       }
@@ -590,13 +610,16 @@ class Planner {
       if (!i.type.opaque && i.type.device == plan_.device && plan::span(i.type).is_const())
         given += plan::bytes(i.type).value();
     // Eager's variables live longer than their last use.
-    const int64_t limit = options_.memory_limit > 0 ? options_.memory_limit + (options_.memory_limit + given) / 128 : 0;
+    const int64_t limit =
+        options_.memory_limit > 0 ? options_.memory_limit + (options_.memory_limit + given) / 1024 : 0;
     const auto over = [&] { return limit > 0 && bytes > limit; };
     for (int64_t size : {kLarge, kLess}) {
       const int64_t then = peak(u, size);
       if (size == kLarge && then + kWorth <= bytes ? true : over() && then < bytes) large = size, bytes = then;
     }
-    if (over()) thaw(u, large, bytes - limit);
+    // A slab would have to hold what is thawed; by itself it is there for a while only.
+    if (over() && !thaw(u, large, bytes - limit) && large == kAllTogether && thaw(u, kLess, bytes - limit))
+      large = kLess;
     if (large != kAllTogether) set_apart(large);
   }
 
@@ -640,7 +663,7 @@ class Planner {
 
   // Casts of parameters that would be kept from call to call are made where they are first read, until the plan needs
   // `excess` bytes less. Those that do not lie in memory at the peak are as good as gone.
-  void thaw(const Uses& u, int64_t large, int64_t excess) {
+  bool thaw(const Uses& u, int64_t large, int64_t excess) {
     std::vector<TensorId> candidates, chosen;
     std::vector<int32_t> made_by(plan_.tensors.size(), -1);
     std::vector<bool> needed(plan_.tensors.size());  // by other frozen steps, or a result
@@ -690,7 +713,7 @@ class Planner {
       excess -= before - then;
       before = then;
     }
-    if (chosen.empty()) return;
+    if (chosen.empty()) return false;
     std::vector<std::vector<int32_t>> begins(plan_.steps.size());
     std::vector<bool> gone(plan_.frozen_steps.size());
     for (TensorId t : chosen) {
@@ -708,6 +731,7 @@ class Planner {
     plan_.steps = std::move(with);
     plan_.frozen_steps = std::move(still);
     mark_frozen_inputs();
+    return true;
   }
 
   void place_slab() {
