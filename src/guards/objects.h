@@ -32,6 +32,10 @@ inline const void* dict_tag_word(PyObject* dict) {
 }
 #pragma GCC diagnostic pop
 
+// The interpreter says when a watched dict is about to change or to die (3.12 on; 3.11 watches nothing).
+bool watch_dict(PyObject* dict);
+uint64_t watched_changes();  // of all watched dicts, so far
+
 // Unique over all types and all times while nonzero; moves when an attribute of the type or of a base changes.
 // 0: the type has none now (see armed_type_tag).
 inline uint32_t type_tag(PyTypeObject* type) {

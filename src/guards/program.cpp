@@ -138,7 +138,7 @@ class Program final : public GuardProgram {
   bool worth_a_clock() const override {
     size_t dicts = 0;
     for (const Segment& s : segments_) dicts += s.dicts.size();
-    return dicts > 100;
+    return dicts > 100 && !watched_;
   }
 
   bool check(PyObject* const* args, PyObject** wanted, bool untouched) override {
@@ -155,6 +155,8 @@ class Program final : public GuardProgram {
   bool check_fast(PyObject* const* args, PyObject** wanted) {
     keep_.clear();
     if (!state_.holds()) return false;
+    const uint64_t changes = watched_changes();
+    untouched_ |= watched_ && seen_changes_ == changes && ever_;
     for (Segment& s : segments_)
       if (!check(s, args)) return false;
     if (!table_.subclasses_hold()) return false;
@@ -176,6 +178,8 @@ class Program final : public GuardProgram {
     }
     moved_.clear();
     all_moved_ = false;
+    seen_changes_ = changes;
+    ever_ = true;
     std::copy(now_wanted_.begin(), now_wanted_.end(), wanted);
     return true;
   }
@@ -568,6 +572,7 @@ class Program final : public GuardProgram {
     auto [it, fresh] = a.dicts.emplace(dict, static_cast<int32_t>(a.s.dicts.size()));
     if (fresh) {
       a.s.dicts.emplace_back();
+      watched_ = watched_ && watch_dict(dict);
       a.dict_code.push_back(static_cast<int32_t>(a.s.code.size()));
       a.s.code.push_back(
           {Op::kDict, it->second, dict, nullptr, nullptr, static_cast<int64_t>(dict_tag(dict)), own_level(a, id)});
@@ -792,7 +797,10 @@ class Program final : public GuardProgram {
   bool all_moved_ = false;             // or any may be
   bool wanted_twice_ = false;          // some source
   Table table_;
-  bool untouched_ = false;
+  bool untouched_ = false;  // what hangs off dicts and types is as the last check found it
+  bool watched_ = true;     // every dict among the compares
+  bool ever_ = false;       // said yes, when watched_changes() were so many
+  uint64_t seen_changes_ = 0;
   std::vector<SourceId> wanted_;
   GlobalState state_;
   std::vector<Segment> segments_;
