@@ -544,3 +544,19 @@ def test_classes_made_in_c_are_not_called_while_tracing():
         return buffer.getvalue()
 
     assert len(flashover.compile(save, backend="eager")(torch.ones(3))) == len(save(torch.ones(3)))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: F.pad(x, (1, 1, 2, 0), mode="reflect"),
+        lambda x: F.pad(x, (1, 1, 2, 0), mode="replicate"),
+        lambda x: F.channel_shuffle(x, 2),
+    ],
+)
+def test_formats_that_the_cpu_keeps(function) -> None:
+    a = torch.randn(4, 6, 9, 10)
+    fast = flashover.compile(function, fullgraph=True)
+    for x in (a.contiguous(memory_format=torch.channels_last), a, a.permute(0, 3, 1, 2), a[:, :, :, ::2]):
+        got, want = fast(x), function(x)
+        assert got.stride() == want.stride() and torch.equal(got, want)

@@ -198,14 +198,21 @@ bool mirror_pad(In in, Types& outs) {
   const TensorType* x = tensor(in, 0);
   auto pad = integers(arg(in, 1));
   if (!x || !pad || (x->rank() != n + 1 && x->rank() != n + 2) || has_zero_size(*x)) return false;
-  if (suggest_format(*x) != MemoryFormat::kContiguous || !(is_floating(x->dtype) || is_complex(x->dtype))) return false;
+  if (!(is_floating(x->dtype) || is_complex(x->dtype))) return false;
   auto sizes = padded(*x, *pad, n);
   if (!sizes) return false;
   for (size_t i = 0; i < 2 * n; ++i)
     if (reflect && !sym::known_lt((*pad)[i], x->sizes[x->rank() - 1 - i / 2])) return false;
   for (Expr e : *sizes)
     if (!sym::known_lt(0, e)) return false;
-  return one(outs, fresh(*x, x->dtype, *sizes));
+  TensorType out = fresh(*x, x->dtype, *sizes);
+  // The CPU's kernels keep the format, those of CUDA (and the meta functions) know none.
+  if (x->device.type == DeviceType::kCPU) {
+    auto strides = format_strides(*sizes, suggest_format(*x));
+    if (!strides) return false;
+    out.strides = std::move(*strides);
+  }
+  return one(outs, std::move(out));
 }
 
 bool flip(In in, Types& outs) { return same_as_clone(in, outs) && integers(arg(in, 1)).has_value(); }
@@ -270,7 +277,16 @@ bool search(In in, Types& outs) {  // bucketize, searchsorted
 
 bool channel_shuffle(In in, Types& outs) {
   const TensorType* x = tensor(in, 0);
-  return x && x->rank() >= 3 && contiguous(*x) && dense_self(*x, outs);
+  if (!x || x->rank() < 3 || has_zero_size(*x)) return false;
+  TensorType out = fresh(*x, x->dtype, x->sizes);
+  if (x->device.type == DeviceType::kCPU) {  // its kernel keeps the format
+    auto strides = format_strides(x->sizes, suggest_format(*x));
+    if (!strides) return false;
+    out.strides = std::move(*strides);
+  } else if (!contiguous(*x)) {
+    return false;
+  }
+  return one(outs, std::move(out));
 }
 template <bool up>
 bool pixel_shuffle(In in, Types& outs) {
