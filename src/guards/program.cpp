@@ -567,6 +567,10 @@ class Program final : public GuardProgram {
       i.number = slot;
     }
   }
+  // Eight bytes of the object, or of what is held, which are now as they must be.
+  static void add_word(Arming& a, SourceId id, void* where) {
+    a.s.code.push_back({Op::kPointer, id, where, nullptr, nullptr, 0, own_level(a, id)});
+  }
   void add_dict(Arming& a, SourceId id) {
     PyObject* dict = current_[id];
     auto [it, fresh] = a.dicts.emplace(dict, static_cast<int32_t>(a.s.dicts.size()));
@@ -686,7 +690,7 @@ class Program final : public GuardProgram {
       case SourceKind::kSequenceItem:
         if (PyTuple_Check(parent)) {
           add_pointer(a, id, &PyTuple_GET_ITEM(parent, s.index));
-          a.tagged[id] = a.tagged[s.parent];
+          a.tagged[id] = a.tagged[id] || a.tagged[s.parent];
         } else if (!PyList_Check(parent)) {
           add_resolve(a, id);
         } else {
@@ -694,10 +698,17 @@ class Program final : public GuardProgram {
         }
         break;
       case SourceKind::kSlot:
-        if (PyObject** where = member_slot(parent, s.key))
+        if (PyObject** where = member_slot(parent, s.key)) {
           add_pointer(a, id, where);
-        else
+        } else if (PyFunction_Check(parent) && PyUnicode_CompareWithASCIIString(s.key, "__name__") == 0) {
+          add_pointer(a, id, &reinterpret_cast<PyFunctionObject*>(parent)->func_name);
+        } else if (object == reinterpret_cast<PyObject*>(Py_TYPE(parent)) &&
+                   PyUnicode_CompareWithASCIIString(s.key, "__class__") == 0 && add_type(a, s.parent, object)) {
+          add_object(a, s.parent, parent, nullptr);
+          a.tagged[id] = true;
+        } else {
           add_resolve(a, id);
+        }
         break;
       case SourceKind::kSetItem:
       case SourceKind::kContextValue:
@@ -721,7 +732,14 @@ class Program final : public GuardProgram {
         if (!tagged) plain();
         break;
       case FactKind::kIdentity:
-        if (!tagged) plain();
+        // The way to it was compared, its class is below: what is left is whether it is still the object at its
+        // address.
+        if (!tagged && f.expected != object) {
+          if (f.expected && PyWeakref_CheckRefExact(f.expected))
+            add_word(a, id, &reinterpret_cast<PyWeakReference*>(f.expected)->wr_object);
+          else
+            plain();
+        }
         [[fallthrough]];
       case FactKind::kTypeIs:
         // Only objects of heap types and modules can change their class.
@@ -734,6 +752,8 @@ class Program final : public GuardProgram {
       case FactKind::kLength:
         if (PyDict_Check(object))
           add_dict(a, id);
+        else if (PyList_CheckExact(object) || (PyTuple_CheckExact(object) && !tagged))
+          add_object(a, id, object, nullptr), add_word(a, id, &reinterpret_cast<PyVarObject*>(object)->ob_size);
         else if (!(tagged && (PyTuple_Check(object) || PyUnicode_Check(object) || PyBytes_Check(object))))
           plain();
         break;
