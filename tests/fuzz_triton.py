@@ -172,6 +172,8 @@ def special_one(program: Program, compile_fn: Callable[..., Any]) -> str:
                 f"output {i}: {g.dtype} {tuple(g.shape)} {g.stride()}, eager's {e.dtype} {tuple(e.shape)} {e.stride()}"
             )
         size = float(x.double().norm()) + 1e-3
+        if low and x.numel() < 16:  # one unlucky rounding is all of the norm
+            size *= 4
         own, off = (float((t.double() - x).norm()) / size for t in (e, g))
         if not off <= 3 * own + (4e-3 if low else 1e-5):
             return f"output {i}: off by {off:.2g}, eager by {own:.2g}"

@@ -560,3 +560,17 @@ def test_formats_that_the_cpu_keeps(function) -> None:
     for x in (a.contiguous(memory_format=torch.channels_last), a, a.permute(0, 3, 1, 2), a[:, :, :, ::2]):
         got, want = fast(x), function(x)
         assert got.stride() == want.stride() and torch.equal(got, want)
+
+
+def test_windows_over_what_does_not_lie_together() -> None:
+    def function(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y.unfold(0, 2, 2).mul_(2)
+        return x.unfold(1, 3, 2) + 1, x.unfold(0, 2, 1).sum(-1), y + 1
+
+    fast = flashover.compile(function, fullgraph=True)
+    x, y = torch.randn(6, 40)[1:, ::3], torch.randn(6, 40)[:, 1::2]
+    mine, theirs = (torch.empty(6, 40)[:, 1::2].copy_(y) for _ in range(2))
+    for got, want in zip(fast(x, mine), function(x, theirs), strict=True):
+        assert got.stride() == want.stride()
+        torch.testing.assert_close(got, want)
+    assert torch.equal(mine, theirs)

@@ -113,12 +113,15 @@ Steps cut_unfold(const Cut& c) {
   const size_t rank = c.parent.rank();
   if (rank == 0 || c.child.rank() != rank + 1) return std::nullopt;
   const int64_t dim = ops::wrap_dim(ops::as_int(c.node.args[1]), rank);
-  TensorType view = c.child;
-  view.strides = c.parent.strides;
-  view.strides.push_back(c.parent.strides[dim]);
-  view.strides[dim] = c.parent.strides[dim] * ops::as_int(c.node.args[3]);
-  view.offset = c.parent.offset;
-  return view_steps_by_geometry(c.parent, view);
+  TensorType parent = c.parent, view = c.child;
+  // The same elements wherever the parent lies, as long as no two of its own share a place.
+  if (!ops::is_dense(parent.sizes, parent.strides) && !ops::aten::overlaps_itself(parent.sizes, parent.strides))
+    parent.strides = contiguous_strides(parent.sizes);
+  view.strides = parent.strides;
+  view.strides.push_back(parent.strides[dim]);
+  view.strides[dim] = parent.strides[dim] * ops::as_int(c.node.args[3]);
+  view.offset = parent.offset;
+  return view_steps_by_geometry(parent, view);
 }
 
 ViewStep operator_step(const Cut& c, std::string forward, std::string backward) {
