@@ -226,6 +226,36 @@ bool fuse(Rewriter& r, const Node& n, Values& results, const void* user) {
   return true;
 }
 
+// ---- What stays a product with softmax's weights ----
+
+// `v` holds the results of a softmax, perhaps in another order, scaled, with some left out.
+bool holds_weights(Rewriter& r, ValueId v, int steps) {
+  const Node* n = r.def(v);
+  if (!n || steps == 0) return false;
+  if (n->op->name == "aten._softmax.default") return true;
+  static constexpr std::string_view kKeeps[] = {"prim.reshape",    "prim.permute",       "prim.copy",
+                                                "prim.broadcast",  "aten.clone.default", "aten.native_dropout.default",
+                                                "aten.div.Tensor", "aten.mul.Tensor"};
+  if (std::find(std::begin(kKeeps), std::end(kKeeps), n->op->name) == std::end(kKeeps)) return false;
+  const Node kept = *n;
+  if (holds_weights(r, ops::as_value(kept.args[0]), steps - 1)) return true;
+  const auto* other = kept.op->name == "aten.mul.Tensor" ? std::get_if<Ref>(&kept.args[1]) : nullptr;
+  return other && holds_weights(r, other->id, steps - 1);
+}
+
+// Finite masks make weights of 1e-44, with which the library takes ten times as long.
+bool flush(Rewriter& r, const Node& n, Values& results, const void* user) {
+  const auto& providers = *static_cast<const Providers*>(user);
+  const ValueId a = ops::as_value(n.args[0]), b = ops::as_value(n.args[1]);
+  const TensorType type = r.b.type(n.outs[0]);
+  if (providers.strict_numerics || type.dtype != DType::kF32 || !on_cpu(r.b.type(a)) || !on_cpu(r.b.type(b)))
+    return false;
+  constexpr int kSteps = 8;
+  if (!holds_weights(r, a, kSteps) && !holds_weights(r, b, kSteps)) return false;
+  results = {r.b.emit("flashover.bmm_flushed.default", {Ref{a}, Ref{b}}, type)};
+  return true;
+}
+
 // ---- ATen's operator: (query, key, value, dropout_p, is_causal, attn_mask, scale) -> output, logsumexp ----
 
 bool replace_flash(Rewriter& r, const Node& n, Values& results, const void* user) {
@@ -256,7 +286,10 @@ bool replace_flash(Rewriter& r, const Node& n, Values& results, const void* user
   return true;
 }
 
-constexpr RewriteRule kFuse[] = {{"aten.bmm.default", "softmax(q k^T * scale + biases) v", fuse}};
+constexpr RewriteRule kFuse[] = {
+    {"aten.bmm.default", "softmax(q k^T * scale + biases) v", fuse},
+    {"aten.bmm.default", "weights times something: numbers near 0 count as 0", flush},
+};
 constexpr RewriteRule kOwn[] = {
     {"aten._scaled_dot_product_flash_attention_for_cpu.default", "ATen's flash attention", replace_flash}};
 

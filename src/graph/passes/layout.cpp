@@ -18,11 +18,9 @@ struct Product {
   std::string_view op;
   size_t left, right;
 };
-constexpr Product kProducts[] = {{"aten.mm.default", 0, 1},
-                                 {"aten.bmm.default", 0, 1},
-                                 {"aten.addmm.default", 1, 2},
-                                 {"aten.baddbmm.default", 1, 2},
-                                 {"flashover.product.default", 0, 1}};
+constexpr Product kProducts[] = {{"aten.mm.default", 0, 1},           {"aten.bmm.default", 0, 1},
+                                 {"aten.addmm.default", 1, 2},        {"aten.baddbmm.default", 1, 2},
+                                 {"flashover.product.default", 0, 1}, {"flashover.bmm_flushed.default", 0, 1}};
 
 // Pooling kernels compute in the layout of their input: channels last where that is.
 struct Follower {

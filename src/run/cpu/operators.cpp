@@ -3,6 +3,7 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/List.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/bmm_cpu_dispatch.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
 #include <torch/library.h>
@@ -124,6 +125,12 @@ at::Tensor product_op(const at::Tensor& a, const at::Tensor& b, const std::optio
   if (out.numel() == 0) return out;
   (f32 ? run_product<float> : run_product<uint16_t>)(a, b, added, *act, out);
   return out;
+}
+
+// ATen's product where numbers near 0 count as 0.
+at::Tensor bmm_flushed(const at::Tensor& a, const at::Tensor& b) {
+  const FlushedTeam flushed;
+  return at::cpu::bmm(a, b);
 }
 
 // The operand's strides along `batch` (its own leading dims, from the right), 0 where it repeats.
@@ -312,6 +319,7 @@ void register_operators() {
     add("packed_linear(Tensor x, Tensor packed, Tensor? bias, int columns, str activation) -> Tensor", "packed_linear",
         packed_linear);
     add("product(Tensor a, Tensor b, Tensor? added, str activation) -> Tensor", "product", product_op);
+    add("bmm_flushed(Tensor a, Tensor b) -> Tensor", "bmm_flushed", bmm_flushed);
     add("attention(Tensor q, Tensor k, Tensor v, Tensor[] biases, float scale, bool causal, bool zero_if_none) -> "
         "Tensor",
         "attention", attention_op);

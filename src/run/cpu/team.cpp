@@ -1,5 +1,7 @@
 #include "run/cpu/team.h"
 
+#include <xmmintrin.h>
+
 #include <atomic>
 #include <cstdlib>
 #include <new>
@@ -26,6 +28,32 @@ void take_tasks(void* p) {
   for (int64_t t; (t = w.next.fetch_add(1, std::memory_order_relaxed)) < w.tasks;) w.f(w.data, t);
 }
 
+constexpr unsigned kFlush = 0x8040;  // results and operands
+
+// What the thread had before, while it flushes.
+struct Before {
+  bool known = false;
+  unsigned state = 0;
+};
+thread_local Before flushing;
+
+void begin_flush(void*) {
+  flushing = {true, _mm_getcsr()};
+  _mm_setcsr(flushing.state | kFlush);
+}
+// A thread that was made meanwhile has its maker's state, which is as `before` but for the flushing.
+void end_flush(void* before) {
+  _mm_setcsr(flushing.known ? flushing.state : (_mm_getcsr() & ~kFlush) | (*static_cast<unsigned*>(before) & kFlush));
+  flushing.known = false;
+}
+void on_every_thread(void (*f)(void*), void* data) {
+  const int team = team_size();
+  if (team < 2)
+    f(data);
+  else
+    GOMP_parallel(f, data, static_cast<unsigned>(team), 0);
+}
+
 struct Buffer {
   void* data = nullptr;
   size_t bytes = 0;
@@ -47,6 +75,9 @@ void in_parallel(int64_t tasks, void (*f)(void*, int64_t), void* data) {
   else
     GOMP_parallel(take_tasks, &w, static_cast<unsigned>(team < tasks ? team : tasks), 0);
 }
+
+FlushedTeam::FlushedTeam() : before_(_mm_getcsr()) { on_every_thread(begin_flush, nullptr); }
+FlushedTeam::~FlushedTeam() { on_every_thread(end_flush, &before_); }
 
 void* scratch(size_t bytes) {
   thread_local Buffer buffer;
