@@ -1277,3 +1277,17 @@ def test_layout_of_a_pointwise_convolution_s_gradients(batch: int, which: str) -
         return y.contiguous(memory_format=torch.channels_last) * 2 if which == "gradient" else y
 
     agree(f, x.requires_grad_(), w.requires_grad_())
+
+
+@pytest.mark.parametrize("rows,columns", [(300, 333), (4096, 17), (65, 5000), (1000, 64), (2051, 40)])
+def test_folds_down_the_rows_of_large_matrices(rows: int, columns: int) -> None:
+    """Their kernels go through a few rows at a time."""
+
+    def f(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x * w
+        centred = y - y.mean(0)
+        return y.tanh(), y.sum(0), centred.square().sum(0) * w, centred.exp().clamp(max=3), y.amax(0), (y + 1).amin(0)
+
+    agree(f, leaf(rows, columns), leaf(columns), calls=1)
+    flat = torch.nn.Sequential(torch.nn.Linear(columns, columns), torch.nn.GELU(), torch.nn.LayerNorm(columns))
+    agree(flat, leaf(rows, columns), calls=1, exact=False)

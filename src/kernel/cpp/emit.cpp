@@ -614,6 +614,20 @@ class Emitter {
                             static_cast<double>(std::max<int64_t>(points, 1)) * (lanes_.width > 1 ? 0.02 : 0.3);
     grain_ = std::max<int64_t>(1, static_cast<int64_t>(3000 / per_step));
 
+    if (by_rows()) {
+      all_by_rows();
+    } else {
+      each_block(blocks, flat);
+    }
+    for (const std::string& name : heap) line("free(" + name + ");");
+    std::string declarations;
+    for (size_t i = 0; i < constants_.size(); ++i)
+      declarations +=
+          "  const long c" + num(static_cast<int64_t>(i)) + " = job->c[" + num(static_cast<int64_t>(i)) + "];\n";
+    out_.insert(constants_at, declarations);
+  }
+
+  void each_block(Expr blocks, size_t flat) {
     open("for (long o = begin; o < end; ++o)");
     std::string rest = "o";
     auto take = [&](const std::string& name, Expr extent, bool last) {
@@ -640,12 +654,124 @@ class Emitter {
       for (size_t i = 0; i < k_.stages.size(); ++i) stage(i, 1, "");
     }
     close();
-    for (const std::string& name : heap) line("free(" + name + ");");
-    std::string declarations;
-    for (size_t i = 0; i < constants_.size(); ++i)
-      declarations +=
-          "  const long c" + num(static_cast<int64_t>(i)) + " = job->c[" + num(static_cast<int64_t>(i)) + "];\n";
-    out_.insert(constants_at, declarations);
+  }
+
+  // Folds down the rows of a large matrix: one block of columns after the other would read a little of every row, again
+  // and again, and memory answers whole pages. So a few rows at a time are read from end to end; the accumulators of
+  // all columns wait in an array meanwhile.
+  static constexpr int64_t kRows = 8;         // in registers
+  static constexpr int64_t kColumns = 4096;   // whose accumulators are in the array
+  static constexpr int64_t kWorth = 1 << 16;  // elements: what fits the cache is read as well in any order
+  bool by_rows() const {
+    if (!outer() || k_.outer.size() != 1 || !tiles_.empty() || !k_.scratch.empty() || shared_) return false;
+    const auto columns = k_.outer[0].extent.as_const();
+    if (!columns || *columns <= block_ || k_.accs.empty()) return false;
+    for (const loops::Accumulator& a : k_.accs)
+      if (a.dtype != DType::kF32 || a.kind > Reduce::kMin) return false;
+    bool large = false;
+    for (size_t i = 0; i < k_.stages.size(); ++i) {
+      const loops::Stage& s = k_.stages[i];
+      if (s.ordered || s.loops.size() > 1 || !facts_[i].vector) return false;
+      std::vector<bool> written(k_.params.size());
+      for (const Instr& in : s.body)
+        if (in.op == Op::k_store) written[in.slot] = true;
+      for (size_t b = 0; b < s.body.size(); ++b) {
+        const Op op = s.body[b].op;
+        if (op == Op::k_scan || op == Op::k_indirect) return false;
+        // What does not depend on the row is done again for each few rows.
+        if (!s.loops.empty() && facts_[i].depth[b] == 0 &&
+            (op == Op::k_store || (op == Op::k_load && written[s.body[b].slot])))
+          return false;
+      }
+      if (s.loops.empty()) continue;
+      const auto rows = s.loops[0].extent.as_const();
+      if (!rows || *rows < 4 * kRows) return false;
+      large |= *rows * *columns >= kWorth;
+    }
+    return large;
+  }
+
+  void all_by_rows() {
+    const int64_t waiting = kColumns / static_cast<int64_t>(k_.accs.size());
+    const int64_t group = std::max<int64_t>(1, waiting / block_), vectors = group * unroll_;
+    const std::string all = num(vectors);
+    open("for (long ob = begin; ob < end; ob += " + num(group) + ")");
+    line("const long oe = ob + " + num(group) + " < end ? ob + " + num(group) + " : end;");
+    for (size_t a = 0; a < k_.accs.size(); ++a) {
+      const std::string n = num(static_cast<int64_t>(a));
+      line("VF m" + n + "[" + all + "], s" + n + "[" + all + "];");
+      line("for (int q = 0; q < (oe - ob) * " + num(unroll_) + "; ++q) m" + n + "[q] = s" + n +
+           "[q] = " + identity(static_cast<int32_t>(a), true) + ";");
+    }
+    auto columns = [&](int number) {
+      part_ = number;
+      open("for (long o = ob; o < oe; ++o)");
+      line("const long block = o;");
+      outer_lanes();
+      close();
+      part_ = -1;
+    };
+    for (size_t i = 0; i < k_.stages.size(); ++i) {
+      const loops::Stage& s = k_.stages[i];
+      if (s.loops.empty()) {
+        columns(static_cast<int>(i));
+        continue;
+      }
+      const int64_t rows = s.loops[0].extent.value();
+      int64_t chain = 32;  // as choose_blocking() has it
+      while (chain * chain < rows) chain *= 2;
+      auto pieces = [&](const std::string& v, const std::string& from, const std::string& to, int64_t by) {
+        open("for (long " + v + "b = " + from + "; " + v + "b < " + to + "; " + v + "b += " + num(by) + ")");
+        line("const long " + v + "e = " + v + "b + " + num(by) + " < " + to + " ? " + v + "b + " + num(by) + " : " +
+             to + ";");
+      };
+      pieces("k", "0", num(rows), chain);
+      pieces("j", "kb", "ke", kRows);
+      columns(static_cast<int>(i));
+      close();
+      std::vector<int32_t> folds;
+      for (const Instr& in : s.body)
+        if (is_fold(in.op)) folds.push_back(in.slot);
+      if (!folds.empty()) {
+        open("for (int q = 0; q < (oe - ob) * " + num(unroll_) + "; ++q)");
+        for (int32_t a : folds) {
+          const std::string m = "m" + num(a) + "[q]", sum = "s" + num(a) + "[q]";
+          line(sum + " = " + folded(a, sum, m, true) + ";");
+          line(m + " = " + identity(a, true) + ";");
+        }
+        close();
+      }
+      close();
+    }
+    close();
+  }
+
+  // One stage of all_by_rows(), for some vectors of columns.
+  void part(int copies, const std::string& count) {
+    const std::string at =
+        "[(" + variable(k_.outer[0].var) + " - ob * " + num(block_) + ") / " + num(lanes_.width) + " + ";
+    const loops::Stage& s = k_.stages[static_cast<size_t>(part_)];
+    std::vector<bool> folds(k_.accs.size()), reads(k_.accs.size());
+    for (const Instr& in : s.body) {
+      if (is_fold(in.op)) folds[in.slot] = true;
+      if (in.op == Op::k_acc) reads[in.slot] = true;
+    }
+    Place p;
+    p.vector = true;
+    p.copies = copies;
+    for (size_t a = 0; a < k_.accs.size(); ++a)
+      for (int u = 0; u < copies; ++u) {
+        const std::string n = num(static_cast<int64_t>(a));
+        const std::string name = acc_name(static_cast<int32_t>(a), p, u);
+        if (folds[a])
+          line("VF " + name + " = m" + n + at + num(u) + "];");
+        else if (reads[a])
+          line("const VF " + name + " = s" + n + at + num(u) + "];");
+      }
+    stage(static_cast<size_t>(part_), copies, count);
+    for (size_t a = 0; a < k_.accs.size(); ++a)
+      for (int u = 0; u < copies && folds[a]; ++u)
+        line("m" + num(static_cast<int64_t>(a)) + at + num(u) + "] = " + acc_name(static_cast<int32_t>(a), p, u) + ";");
   }
 
   // The vectors of one block of the last outer loop.
@@ -657,6 +783,7 @@ class Emitter {
     const int64_t n = known ? extent.value() : 0;
     auto stages = [&](int copies, const std::string& count) {
       if (!tiles_.empty()) return tile(count);
+      if (part_ >= 0) return part(copies, count);
       for (size_t i = 0; i < k_.stages.size(); ++i) stage(i, copies, count);
     };
     const bool one_block = known && n <= block_;
@@ -811,10 +938,11 @@ class Emitter {
       p.lane_text = variable(p.lane);
     }
     // Accumulators outlive their stage, everything else does not.
-    for (int32_t a : folded) declare_accumulator(a, p);
+    if (part_ < 0)
+      for (int32_t a : folded) declare_accumulator(a, p);
     const bool braces = !s.body.empty();
     if (braces) open("");
-    const Blocking blocking = choose_blocking(s, p, folded);
+    const Blocking blocking = part_ < 0 ? choose_blocking(s, p, folded) : Blocking{};
     level(0, p, blocking);
     if (braces) close();
     if (inner())
@@ -1012,7 +1140,7 @@ class Emitter {
         }
     };
     const bool two = blocking.block > 0 || blocking.at_end;
-    std::string from = "0", to = extent;
+    std::string from = part_ < 0 ? "0" : "jb", to = part_ < 0 ? extent : "je";
     auto n = loop.extent.as_const();
     if (blocking.block > 0) {
       from = v + "b", to = v + "e";
@@ -1618,6 +1746,7 @@ class Emitter {
   std::map<Id, std::string> tile_names_;
   std::string symbol_, out_;
   int indent_ = 0, unroll_ = 1;
+  int part_ = -1;  // the stage of all_by_rows() that is being written
   int64_t block_ = 1, grain_ = 1;
   Expr count_ = 1;
 };
