@@ -48,8 +48,7 @@ class Runner:
                     else 0
                 )
                 flat = slab[t["slab"] : t["slab"] + span * size].view(dtype)
-                # (One that no step uses has no place.)
-                tensors.append(flat.as_strided(t["sizes"], t["strides"]) if flat.numel() == span else None)
+                tensors.append(flat.as_strided(t["sizes"], t["strides"]))
             elif t["home"] in ("output", "frozen"):
                 tensors.append(torch.empty_strided(t["sizes"], t["strides"], dtype=dtype))
             else:

@@ -83,6 +83,7 @@ def test_two_streams_in_turns(mode: str | None) -> None:
         agree(got, want, rtol=1e-3, atol=1e-2)
 
 
+@pytest.mark.unsanitized
 @MODES
 def test_a_stream_for_each_thread(mode: str | None) -> None:
     fast = flashover.compile(lambda x: (x * 2 + 1).softmax(-1) @ x, mode=mode)

@@ -418,6 +418,7 @@ def _(x: torch.Tensor) -> torch.Tensor:
 waits.register_autograd(lambda ctx, g: g)
 
 
+@pytest.mark.unsanitized
 def test_what_cannot_be_recorded(capfd: pytest.CaptureFixture[str]) -> None:
     """An operator that waits for the device: said once; everything else goes on, random numbers too."""
     flashover.reset()

@@ -756,7 +756,9 @@ class Planner {
     }
     plan_.slab_bytes = place(blocks);
     for (TensorId t : order) plan_.tensors[t].slab_offset = blocks[block_of[t]].offset;
-    // Slab tensors that nobody touches (of steps that went away) stay at offset 0.
+    // What nobody touches any more (of steps that went away) needs no place.
+    for (size_t t = 0; t < plan_.tensors.size(); ++t)
+      if (plan_.tensors[t].home == Home::kSlab && life[t].first < 0) plan_.tensors[t].home = Home::kExtern;
   }
 
   // Extern results go when their last reader has run.
