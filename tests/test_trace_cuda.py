@@ -142,7 +142,9 @@ def test_convolutions_of_half_precision() -> None:
     assert "aten.convolution.default" in text and "prim.add" in text  # the bias is fused with what follows
 
 
-@pytest.mark.parametrize(("channels", "groups", "last"), [(64, 8, True), (32, 32, True), (48, 2, False), (16, 8, False)])
+@pytest.mark.parametrize(
+    ("channels", "groups", "last"), [(64, 8, True), (32, 32, True), (48, 2, False), (16, 8, False)]
+)
 def test_grouped_convolutions(channels: int, groups: int, last: bool) -> None:
     """cuDNN has kernels for some widths of groups channels last, for others it takes twice as long."""
     conv = torch.nn.Conv2d(channels, channels, 3, padding=1, groups=groups, bias=False).half()

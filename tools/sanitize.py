@@ -7,8 +7,9 @@ Every process is a pytest of its own under a sanitizer of its own (never of the 
 takes the next test that nobody has taken, so a slow test holds up nothing. Tests that record CUDA graphs need torch's
 caching allocator (a recording's memory is a pool of it); all others run without it, so that every tensor is an
 allocation whose ends the tool knows. Tests marked `unsanitized` look at the clock, provoke errors of CUDA, have many
-threads (which the tool makes very slow) or use CUPTI, which it also uses: they are left out. A process that died, or whose context did, is replaced. At the limit
-what runs is ended and named. Logs: build/sanitize, and all of them in $OUT/sanitize.log where OUT is set."""
+threads (which the tool makes very slow) or use CUPTI, which it also uses: they are left out. A process that died, or
+whose context did, is replaced. At the limit what runs is ended and named. Logs: build/sanitize, and all of them in
+$OUT/sanitize.log where OUT is set."""
 
 from __future__ import annotations
 
