@@ -274,3 +274,57 @@ def test_new_tensor():
 
     agree(f, [(X, i) for i in range(4)], compiles=4)
     assert flashover.compile(f, fullgraph=True)(X, 1)[1].dtype == X.dtype
+
+
+class Scaled(torch.nn.Module):
+    scale = 1.0
+
+    def forward(self, x):
+        return x * self.scale + x / Constants.STEP
+
+
+class Constants:
+    STEP = 1
+
+
+def test_numbers_of_classes():
+    flashover.reset()
+    model = Scaled()
+    fast = flashover.compile(model)
+    before = frames()
+    try:
+        for i in range(1, 25):
+            Scaled.scale, Constants.STEP = i / 7, i
+            torch.testing.assert_close(fast(X), model(X))
+        assert frames() - before <= 4
+        model.scale = 5.0  # in the object now, not in its class
+        torch.testing.assert_close(fast(X), X * 5 + X / Constants.STEP)
+        del model.scale
+        Scaled.scale = 2  # another type
+        torch.testing.assert_close(fast(X), model(X))
+        Scaled.scale = property(lambda self: 3.0)
+        torch.testing.assert_close(fast(X), X * 3 + X / Constants.STEP)
+    finally:
+        Scaled.scale, Constants.STEP = 1.0, 1
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x, i: x.narrow(0, i, 1) + 1,
+        lambda x, i: x[i] * 2,
+        lambda x, i: x[:, i : i + 2],
+        lambda x, i: x.select(1, i) + i,
+        lambda x, i: torch.roll(x, i, 0),
+        lambda x, i: x**i,
+        lambda x, i: x.repeat(i + 1, 1),
+        lambda x, i: x.unfold(1, i + 1, 1) * 2,
+        lambda x, i: x.new_zeros(i, 4) + i,
+    ],
+)
+def test_integers_that_torch_computes_with(f):
+    """Compiled for each value (their symbols are read), and compiled at all."""
+    flashover.reset()
+    fast = flashover.compile(f, fullgraph=True)
+    for i in (0, 1, 2, 0, 1):
+        torch.testing.assert_close(fast(X, i), f(X, i))

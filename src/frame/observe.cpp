@@ -449,7 +449,8 @@ PyObject* Recorder::type_lookup(PyTypeObject* type, PyObject* name, Py_ssize_t s
   if (found == nullptr) {
     fact(FactKind::kTypeLacks, t, name, start);
   } else {
-    reach(SourceKind::kTypeLookup, t, start, name, found);
+    found = read(SourceKind::kTypeLookup, t, start, name, found);
+    lookups_[LookupKey{type, name, start}] = found;
   }
   return found;
 }

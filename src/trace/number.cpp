@@ -48,7 +48,10 @@ PyObject* guard_bool(PyObject* self, PyObject*) {
   return n ? PyBool_FromLong(PyObject_IsTrue(n)) : nullptr;
 }
 PyObject* is_int(PyObject* self, PyObject*) {
-  return PyBool_FromLong(PyLong_Check(reinterpret_cast<Node*>(self)->number));
+  return PyBool_FromLong(PyLong_CheckExact(reinterpret_cast<Node*>(self)->number));
+}
+PyObject* is_bool(PyObject* self, PyObject*) {  // of what C++ compared
+  return PyBool_FromLong(PyBool_Check(reinterpret_cast<Node*>(self)->number));
 }
 PyObject* is_float(PyObject* self, PyObject*) {
   return PyBool_FromLong(PyFloat_Check(reinterpret_cast<Node*>(self)->number));
@@ -86,6 +89,15 @@ PyObject* negated(PyObject* self, PyObject*) {
   PyObject* a = read(self);
   return a ? computed(PyNumber_Negative(a)) : nullptr;
 }
+PyObject* inverted(PyObject* self, PyObject*) {  // of what was compared
+  PyObject* a = read(self);
+  return a ? computed(PyBool_FromLong(!PyObject_IsTrue(a))) : nullptr;
+}
+template <int op>
+PyObject* extreme(PyObject* a, PyObject* b) {
+  const int first = PyObject_RichCompareBool(a, b, op);
+  return first < 0 ? nullptr : Py_NewRef(first ? a : b);
+}
 PyObject* as_float(PyObject* self, PyObject*) {
   PyObject* a = read(self);
   return a ? computed(PyNumber_Float(a)) : nullptr;
@@ -105,7 +117,7 @@ PyMethodDef kMethods[] = {
     {"bool_", guard_bool, METH_NOARGS, nullptr},
     {"is_int", is_int, METH_NOARGS, nullptr},
     {"is_float", is_float, METH_NOARGS, nullptr},
-    {"is_bool", no, METH_NOARGS, nullptr},
+    {"is_bool", is_bool, METH_NOARGS, nullptr},
     {"is_nested_int", no, METH_NOARGS, nullptr},
     {"is_constant", no, METH_NOARGS, nullptr},
     {"is_symbolic", yes, METH_NOARGS, nullptr},
@@ -124,6 +136,11 @@ PyMethodDef kMethods[] = {
     {"_graph_repr", str, METH_NOARGS, nullptr},
     {"neg", negated, METH_NOARGS, nullptr},
     {"sym_float", as_float, METH_NOARGS, nullptr},
+    {"sym_not", inverted, METH_NOARGS, nullptr},
+    {"sym_and", binary<PyNumber_And>, METH_O, nullptr},
+    {"sym_or", binary<PyNumber_Or>, METH_O, nullptr},
+    {"sym_min", binary<extreme<Py_LE>>, METH_O, nullptr},
+    {"sym_max", binary<extreme<Py_GE>>, METH_O, nullptr},
     {"add", binary<PyNumber_Add>, METH_O, nullptr},
     {"sub", binary<PyNumber_Subtract>, METH_O, nullptr},
     {"mul", binary<PyNumber_Multiply>, METH_O, nullptr},
