@@ -574,3 +574,36 @@ def test_windows_over_what_does_not_lie_together() -> None:
         assert got.stride() == want.stride()
         torch.testing.assert_close(got, want)
     assert torch.equal(mine, theirs)
+
+
+def number_is_checked(x, log):
+    log.append("begins")
+    limit = 50
+    if not x.max().item() <= limit:
+        raise AssertionError("too large")
+    if float(x.min()) < -7.25:
+        raise ValueError("too small")
+    if not x.isfinite().all().item():
+        raise AssertionError
+    torch._check_tensor_all(x != 3, lambda: "three")
+    log.append("ends")
+    return x + 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int32, torch.uint8])
+def test_checks_of_numbers_are_part_of_the_graph(dtype):
+    compiled = flashover.compile(number_is_checked, fullgraph=True)
+    good = [[1, 2], [50, 4]]
+    for values in (good, [[1, 51], [2, 4]], [[1, -8], [2, 2]], [[1, 3], [2, 4]], [[float("nan"), 1], [1, 1]], good):
+        if min(v for row in values for v in row) < 0 and dtype == torch.uint8:
+            continue
+        if not dtype.is_floating_point and any(v != v for row in values for v in row):
+            continue
+        outcomes = []
+        for f in (number_is_checked, compiled):
+            log: list[str] = []
+            try:
+                outcomes.append((f(torch.tensor(values, dtype=dtype), log).tolist(), log))
+            except Exception as e:
+                outcomes.append((repr(e), log))
+        assert outcomes[0] == outcomes[1]

@@ -175,11 +175,23 @@ def _device_count() -> int:  # asks the driver; the original asks its management
     return 0 if ask is None else ask()
 
 
+def _check_tensor_all_with(error_type: type[Exception], cond: Any, message: Any = None) -> None:
+    """A check that raises is part of the graph where a tensor, and not its .item(), decides."""
+    if not isinstance(cond, torch.Tensor):
+        raise TypeError(f"cond must be a tensor, but got {type(cond)}")
+    if cond.dtype != torch.bool:
+        raise TypeError(f"cond tensor must have dtype torch.bool, but got {cond.dtype}")
+    if not cond.all():
+        torch._check_with(error_type, False, message)
+        raise error_type
+
+
 _give_up = _C.Disabled(lambda: None, "a control flow operator whose branches or steps cannot be part of a graph")
 
 _TABLE = {
     ("torch", "compile"): _compile,
     ("torch.cuda", "device_count"): _device_count,
+    ("torch", "_check_tensor_all_with"): _check_tensor_all_with,
     ("torch", "cond"): _cond,
     ("torch._higher_order_ops.cond", "cond"): _cond,
     ("torch.nn.modules.transformer", "TransformerEncoder.forward"): _encoder_forward,

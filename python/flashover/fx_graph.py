@@ -78,6 +78,11 @@ _PRIMS: dict[str, Callable[..., Any]] = {
 }
 
 
+def _is_default(argument: Any, value: Any) -> bool:
+    default = argument.default_value
+    return argument.has_default_value() and type(default) is type(value) and bool(default == value)
+
+
 def graph_module(description: dict[str, Any], constants: Sequence[torch.Tensor]) -> Any:
     """The GraphModule; its placeholders are the graph's inputs but for constants, which are attributes.
 
@@ -112,10 +117,11 @@ def graph_module(description: dict[str, Any], constants: Sequence[torch.Tensor])
     def aten_call(target: Any, args: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         positional = [a for a in target._schema.arguments if not a.kwarg_only]
         named = target._schema.arguments[len(positional) :]
-        return (
-            tuple(real(a) for a in args[: len(positional)]),
-            {s.name: real(a) for s, a in zip(named, args[len(positional) :], strict=True)},
-        )
+        given = list(args[: len(positional)])
+        while given and _is_default(positional[len(given) - 1], given[-1]):  # as a person would write it
+            given.pop()
+        pairs = zip(named, args[len(positional) :], strict=True)
+        return tuple(map(real, given)), {s.name: real(a) for s, a in pairs if not _is_default(s, a)}
 
     for op, args, outs, place in description["nodes"]:
         if op.startswith("functional."):  # the writing operator on clones of what it writes

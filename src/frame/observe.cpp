@@ -821,6 +821,8 @@ bool Recorder::knows_call(PyObject* f, PyObject* const* args, size_t count) cons
 
 void Recorder::whole(PyObject* o) {
   if (is_atom(o) || is_tensor(o) || PyModule_Check(o)) return;
+  if (is_old(o) && (PyFrame_Check(o) || PyTraceBack_Check(o)))
+    throw Declined("a frame of before the call is looked at");
   if (PyMethod_Check(o)) {
     contents(o);
     whole(PyMethod_GET_FUNCTION(o));

@@ -167,12 +167,11 @@ LocalUse local_use(const Instruction& in, int local) {
 
 bool is_library(PyCodeObject* code) {
   static const std::string standard = [] {
-    PyObject* os = PyImport_ImportModule("os");
+    PyObject* os = PyDict_GetItemString(PyImport_GetModuleDict(), "os");  // (an import would run under the hook)
     PyObject* file = os != nullptr ? PyObject_GetAttrString(os, "__file__") : nullptr;
     const char* text = file != nullptr ? PyUnicode_AsUTF8(file) : nullptr;
     std::string path = text != nullptr ? text : "";
     Py_XDECREF(file);
-    Py_XDECREF(os);
     PyErr_Clear();
     return path.substr(0, path.rfind('/') + 1);
   }();

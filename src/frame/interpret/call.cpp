@@ -497,6 +497,19 @@ PyObject* Interpreter::call(PyObject* f, PyObject* const* args, size_t nargs, Py
       return Py_NewRef(Py_None);
     return call_marked(mark, f, args, nargs, kwnames);
   }
+  if (tail && assumes && session != nullptr) {  // (after the call this is what the number would be compared as)
+    PyObject* tensor = asked_for_item(f, args, nargs, kwnames);
+    if (tensor != nullptr && session->is_trace_tensor(tensor)) {
+      Ref dim = Ref::steal(PyObject_GetAttrString(tensor, "ndim"));
+      Ref floats = Ref::steal(PyObject_CallMethod(tensor, "is_floating_point", nullptr));
+      Ref complex = Ref::steal(PyObject_CallMethod(tensor, "is_complex", nullptr));
+      if (!dim || !floats || !complex) return nullptr;
+      const bool floating = floats.get() == Py_True || PyType_Check(f);
+      bool compared = false;
+      if (PyLong_AsLong(dim.get()) == 0 && complex.get() == Py_False && is_only_checked(floating, &compared))
+        return compared ? PyObject_CallMethod(tensor, floating ? "double" : "long", nullptr) : Py_NewRef(tensor);
+    }
+  }
   if (t == &PyFunction_Type) {
     if (const int part = record_function_part(f);
         part != 0 && kwnames == nullptr && nargs >= 1 && (part == 2 || !recorder.is_old(args[0]))) {

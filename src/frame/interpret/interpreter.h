@@ -183,6 +183,7 @@ class Interpreter {
   PyObject* evaluate(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwflag, PlainRun* run = nullptr);
   PyObject* call_substitute(_PyInterpreterFrame* frame, PyObject* other);
   int truth_for_jump(PyObject* o, const Code& code, int next, int target, bool jumps_when);
+  bool is_only_checked(bool floating, bool* compared);
   void note_break();
   Path path_here() const;
   PyObject* call_checkpoint(PyObject* const* args, size_t nargs, PyObject* kwnames);
