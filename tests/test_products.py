@@ -83,6 +83,28 @@ def test_kernels_before_products_compile_for_sm_90() -> None:
         assert c["bytes"] and not c["error"], s["text"] + c["error"]
 
 
+@pytest.mark.timeout(300)
+def test_what_is_measured_and_chosen_are_whole_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = """graph {
+      %0 : f16[64,48]@cuda:0 = input user "x"
+      %1 : f16[48,80]@cuda:0 = input user "w"
+      %9 : f16[80,80]@cuda:0 = input user "v"
+      %2 : f16[64,48]@cuda:0 = aten.silu.default(%0)
+      %3 : f16[64,80]@cuda:0 = aten.mm.default(%2, %1)
+      %4 : f16[64,80]@cuda:0 = aten.gelu.default(%3, "none")
+      %5 : f16[80,80]@cuda:0 = aten.cos.default(%9)
+      %6 : f16[64,80]@cuda:0 = aten.mm.default(%4, %5)
+      return %6
+    }"""
+    options = {"max_autotune": "True", "cache": "False"}
+    made = _C.plan_for_gpu(text, options, texts=True)
+    notes = dict(made["texts"])["products"]
+    assert made["extern_calls"] == 0 and notes.count(": one kernel\n") == 2 and "not measured" not in notes
+    for tile in ("0", "2", "-1"):
+        monkeypatch.setenv("FLASHOVER_PRODUCT_TILE", tile)
+        assert _C.plan_for_gpu(text, options)["extern_calls"] == (2 if tile == "-1" else 0)
+
+
 def test_the_modes_ask_for_it() -> None:
     modes = flashover.options.MODES
     assert modes["max-autotune"] == {"max_autotune": True, "cuda_graphs": True}

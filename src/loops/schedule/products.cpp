@@ -219,6 +219,7 @@ std::string text(const Product& p) {
 
 std::vector<std::vector<Candidate>> find_products(const Plan& p, std::span<const Kernel> kernels) {
   std::vector<std::vector<Candidate>> out;
+  std::vector<bool> behind_one(p.steps.size());  // kernels that may go with an earlier product
   const auto root = [&](TensorId t) { return plan::root(p, t); };
   for (size_t i = 0; i < p.steps.size(); ++i) {
     std::vector<TensorId> operands;
@@ -232,10 +233,13 @@ std::vector<std::vector<Candidate>> find_products(const Plan& p, std::span<const
     Candidate before{.call = i, .product = *plain};
     const std::array<std::array<int64_t, 3>, 2> sizes = {std::array{plain->batch, plain->m, plain->k},
                                                          std::array{plain->batch, plain->k, plain->n}};
-    for (size_t side = 0; side < 2; ++side)
-      if (root(operands[0]) != root(operands[1]))
-        find_prologue(p, kernels, i, operands[side], sizes[side], side ? plain->b : plain->a,
-                      before.product.prologue[side], before.before[side]);
+    for (size_t side = 0; side < 2 && root(operands[0]) != root(operands[1]); ++side) {
+      Prologue& made = before.product.prologue[side];
+      size_t& step = before.before[side];
+      if (find_prologue(p, kernels, i, operands[side], sizes[side], side ? plain->b : plain->a, made, step) &&
+          behind_one[step])
+        made = {}, step = kNoStep;
+    }
     const bool any_before = before.before != std::array{kNoStep, kNoStep};
 
     // The kernel behind it.
@@ -300,7 +304,9 @@ std::vector<std::vector<Candidate>> find_products(const Plan& p, std::span<const
         c.product.epilogue = only_store(*plain);
         c.product.slot = 0;
       }
-      if (is_safe(c)) ways.push_back(std::move(c));
+      if (!is_safe(c)) continue;
+      if (c.launch != kNoStep) behind_one[c.launch] = true;
+      ways.push_back(std::move(c));
     }
     if (!ways.empty()) out.push_back(std::move(ways));
   }
