@@ -22,7 +22,7 @@ struct Kind;
 template <>
 struct Kind<float> {
   static constexpr int kPieces = 3;
-  static constexpr int64_t kChunk = 24;   // blocks of the inner dim that are packed at a time
+  static constexpr int64_t kChunk = 24;   // blocks of the inner dim that are packed at a time, about
   static constexpr int64_t kFetches = 6;  // a multiplication of blocks asks for lines
 };
 template <>
@@ -393,11 +393,17 @@ uint32_t out_of_range(const uint32_t* rows, const Range& range, int64_t count) {
   return bad;
 }
 
+// Parts of the inner dim, blocks of a part, panels of a group.
 template <typename T>
-int64_t group_of(int64_t inner, int64_t columns) {
-  const int64_t chunk = std::clamp<int64_t>(ceil_div(inner, kBlock), 1, Kind<T>::kChunk);
-  return std::min(std::min(kGroup, kGroupBytes / (chunk * kSize<T> * 2)), ceil_div(columns, kBlock));
-}
+struct Chunks {
+  explicit Chunks(const ProductOf<T>& p) {
+    const int64_t blocks = ceil_div(p.inner, kBlock);
+    count = std::max<int64_t>(1, (blocks + Kind<T>::kChunk / 2) / Kind<T>::kChunk);
+    size = std::max<int64_t>(1, ceil_div(blocks, count));
+    group = std::min({kGroup, std::max<int64_t>(1, kGroupBytes / (size * kSize<T> * 2)), ceil_div(p.columns, kBlock)});
+  }
+  int64_t count, size, group;
+};
 
 // Row blocks [m0, m1) times panels [p0, p1) of one of the batch, a group of panels after the other.
 template <typename T>
@@ -405,10 +411,10 @@ class Part {
  public:
   Part(const ProductOf<T>& p, int64_t i, int64_t m0, int64_t m1)
       : p_(p), i_(i), m0_(m0), height_(m1 - m0), a_(p.a + i * p.a_batch), b_(p.b + i * p.b_batch) {
-    const int64_t chunks = std::max<int64_t>(1, ceil_div(blocks_, Kind<T>::kChunk));
-    chunk_ = std::max<int64_t>(1, ceil_div(blocks_, chunks));
-    most_ = group_of<T>(p.inner, p.columns);
-    sums_ = chunks == 1 ? 0 : height_ * most_ * kTiles;
+    const Chunks<T> chunks(p);
+    chunk_ = chunks.size;
+    most_ = chunks.group;
+    sums_ = chunks.count == 1 ? 0 : height_ * most_ * kTiles;
     const int64_t packed = (most_ + 1) * chunk_ * kSize<T>;
     c_ = static_cast<float*>(scratch(static_cast<size_t>((kTiles + sums_) * 4 + packed * 2)));
     rows_ = reinterpret_cast<uint16_t*>(c_ + kTiles + sums_);
@@ -556,9 +562,8 @@ Split split_of(const ProductOf<T>& p, int64_t team) {
   constexpr double kPack = 0.7;
   Split best{1, 1};
   double least = 1e300;
-  const bool sums = p.inner > Kind<T>::kChunk * kBlock;
-  const int64_t group = group_of<T>(p.inner, p.columns);
-  const int64_t fewest = ceil_div(row_blocks, sums ? kMostSums : kMostRows);
+  const Chunks<T> chunks(p);
+  const int64_t fewest = ceil_div(row_blocks, chunks.count > 1 ? kMostSums : kMostRows);
   const auto each = [&](int64_t all, int64_t from, auto&& f) {  // sizes of parts, the large ones first
     for (int64_t parts = from, before = 0; parts <= all && parts <= from + 8 * team; ++parts)
       if (const int64_t size = ceil_div(all, parts); size != before) f(before = size);
@@ -567,7 +572,7 @@ Split split_of(const ProductOf<T>& p, int64_t team) {
     each(panels, 1, [&](int64_t n) {
       const int64_t tasks = p.batch * ceil_div(row_blocks, m) * ceil_div(panels, n);
       const auto rows = static_cast<double>(m), columns = static_cast<double>(n);
-      const double cost = rows * columns + kPack * (rows * static_cast<double>(ceil_div(n, group)) + columns);
+      const double cost = rows * columns + kPack * (rows * static_cast<double>(ceil_div(n, chunks.group)) + columns);
       const double rounds = static_cast<double>(tasks >= 4 * team ? tasks : ceil_div(tasks, team) * team);
       if (rounds * cost < least) least = rounds * cost, best = {m, n};
     });
