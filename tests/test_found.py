@@ -607,3 +607,10 @@ def test_checks_of_numbers_are_part_of_the_graph(dtype):
             except Exception as e:
                 outcomes.append((repr(e), log))
         assert outcomes[0] == outcomes[1]
+
+
+def test_windows_over_nothing() -> None:
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x.unfold(2, 2, 1) + 1, x.as_strided((3, 0), (1, 1)) * 2, x.abs().unfold(0, 3, 2)
+
+    check(function, torch.randn(17, 0, 2))

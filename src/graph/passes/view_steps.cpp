@@ -242,6 +242,10 @@ std::optional<ViewSteps> view_steps(const Graph& traced, const Node& node, size_
 std::optional<ViewSteps> view_steps_by_geometry(const TensorType& parent, const TensorType& child) {
   if (parent.dtype != child.dtype || parent.opaque || child.opaque) return std::nullopt;
   if (same_geometry(parent, child)) return ViewSteps{};
+  const auto nothing = [](const TensorType& t) {
+    return std::any_of(t.sizes.begin(), t.sizes.end(), [](sym::Expr n) { return n.is_const(0); });
+  };
+  if (nothing(parent) && nothing(child)) return ViewSteps{reshape_step(child.sizes)};
   if (!ops::is_dense(parent.sizes, parent.strides)) return std::nullopt;
   ViewSteps steps;
   std::vector<int64_t> order = iota(parent.rank());
