@@ -193,21 +193,22 @@ ValueId product(Rewriter& r, ValueId left, ValueId right, std::optional<ValueId>
   return r.b.emit("aten.addmm.default", {Ref{*bias}, Ref{left}, Ref{right}, sym::Expr(1), sym::Expr(1)}, type);
 }
 
-// The operators of run/cpu/convolution.h.
-struct Own {
-  bool forward = false, input = false, weight = false;
-};
-Own own_convolution(const Providers& p, const TensorType& input, const TensorType& w, const TensorType& out,
-                    std::span<const Arg> geometry) {  // stride, padding, dilation, transposed, output padding, groups
-  if (!p.own_bf16 || p.strict_numerics || input.dtype != DType::kF32 || w.dtype != DType::kF32 ||
-      out.dtype != DType::kF32 || input.device.type != DeviceType::kCPU || input.rank() != 4 || w.rank() != 4 ||
-      ops::as_bool(geometry[3]) || !all_const(input.sizes) || !all_const(w.sizes) || !all_const(out.sizes))
+// The operators of run/cpu/convolution.h, where they win (docs/providers.md).
+OwnConvolution own_convolution(const Providers& p, const TensorType& input, const TensorType& w, const TensorType& out,
+                               std::span<const Arg> geometry) {  // stride, padding, dilation, transposed, ..., groups
+  if (p.strict_numerics || w.dtype != input.dtype || out.dtype != input.dtype ||
+      input.device.type != DeviceType::kCPU || input.rank() != 4 || w.rank() != 4 || ops::as_bool(geometry[3]) ||
+      !all_const(input.sizes) || !all_const(w.sizes) || !all_const(out.sizes))
     return {};
-  const int64_t in = w.sizes[1].value(), taps = w.sizes[2].value() * w.sizes[3].value(),
-                to = w.sizes[0].value() / ops::as_int(geometry[5]);
-  if (in < 16 || to < 16) return {};
-  if (taps == 1) return {in >= 128 && to >= 64, in >= 64 && to >= 64, in >= 256 && to >= 256};
-  return {true, true, true};
+  const int64_t groups = ops::as_int(geometry[5]);
+  return choose_convolution(p, input.dtype,
+                            {.in = w.sizes[1].value(),
+                             .out = w.sizes[0].value() / groups,
+                             .groups = groups,
+                             .taps = w.sizes[2].value() * w.sizes[3].value(),
+                             .points = out.sizes[2].value() * out.sizes[3].value(),
+                             .batch = out.sizes[0].value(),
+                             .strided = !all_are(geometry[0], 1)});
 }
 ValueId dense_value(Rewriter& r, ValueId v) { return in_strides(r, v, dense_type(r.b.type(v))); }
 
@@ -232,7 +233,8 @@ bool use_own_backward(Rewriter& r, const Node& n, Values& results, const void* u
                 weight = ops::as_value(n.args[2]);
   const TensorType out = r.b.type(g), input = r.b.type(x), w = r.b.type(weight);
   if (!mask || mask->size() != 3) return false;
-  const Own own = own_convolution(*static_cast<const Providers*>(user), input, w, out, std::span(n.args).subspan(4));
+  const auto& providers = *static_cast<const Providers*>(user);
+  const OwnConvolution own = own_convolution(providers, input, w, out, std::span(n.args).subspan(4));
   const auto wanted = [&](size_t i) { return (*mask)[i] && n.outs[i] != kNoValue; };
   if (!(wanted(0) && own.input) && !(wanted(1) && own.weight)) return false;
   results.assign(3, kNoValue);
@@ -251,16 +253,22 @@ bool use_own_backward(Rewriter& r, const Node& n, Values& results, const void* u
     results[1] = call("flashover.convolution_weight_gradient.default", x, w);
     left[1] = false;
   }
-  if (left[2] && !left[0] && !left[1]) {
-    results[2] = r.b.sum(dense_value(r, g), {0, 2, 3});
+  if (left[2]) {  // (oneDNN makes it together with the weight's.)
+    const DType wide = is_reduced(out.dtype) ? DType::kF32 : out.dtype;
+    results[2] = r.b.convert(r.b.sum(r.b.convert(g, wide), {0, 2, 3}), r.b.dtype(n.outs[2]));
     left[2] = false;
   }
-  if (!left[0] && !left[1] && !left[2]) return true;
+  if (!left[0] && !left[1]) return true;
+  const bool last = suits_channels_last(providers, input, w);
+  const auto lying = [&](TensorType t) { return last ? channels_last(std::move(t)) : dense_type(std::move(t)); };
   std::vector<Arg> args = n.args;
-  args[0] = Ref{dense_value(r, g)}, args[1] = Ref{dense_value(r, x)}, args[2] = Ref{dense_value(r, weight)};
+  args[0] = Ref{in_strides(r, g, lying(out))};
+  args[1] = Ref{in_strides(r, x, lying(input))};
+  args[2] = Ref{dense_value(r, weight)};
+  args[3] = Arg{};
   args[10] = left;
-  const auto made = r.b.emit_all("aten.convolution_backward.default", std::move(args),
-                                 {dense_type(input), dense_type(w), left[2] ? r.b.type(n.outs[2]) : TensorType{}});
+  const auto made =
+      r.b.emit_all("aten.convolution_backward.default", std::move(args), {lying(input), lying(w), TensorType{}});
   for (size_t i = 0; i < 3; ++i)
     if (left[i])
       results[i] = made[i];

@@ -13,112 +13,6 @@
 namespace flashover::run::cpu {
 namespace {
 
-// A result of a sum over taps: every step[]-th row and column of an image from first[] on.
-struct Class {
-  int64_t first[2];
-  std::vector<int64_t> weight;  // of each tap: its point of the kernel
-  std::vector<int64_t> at;      // ... where it reads: phase and shift, in points of the strip, once that is known
-  std::vector<int64_t> phase, shift;
-};
-
-struct Plan {
-  Line line;
-  std::vector<Class> classes;
-  int64_t step[2], out_size[2], grid[2];  // of the results; points of the grid that are results
-  int64_t rows, inner;                    // output and input channels of the sum
-  int64_t span = 0;                       // the largest shift
-  int64_t taps = 0;
-};
-
-int64_t floor_div(int64_t a, int64_t b) { return a >= 0 ? a / b : -((-a + b - 1) / b); }
-
-// Without taps and padding rows need no zeros between them.
-ConvolutionSizes joined_rows(ConvolutionSizes s) {
-  for (int d = 0; d < 2; ++d)
-    if (s.kernel[d] != 1 || s.stride[d] != 1 || s.padding[d] != 0) return s;
-  s.size[1] = s.out_size[1] = s.size[0] * s.size[1];
-  s.size[0] = s.out_size[0] = 1;
-  return s;
-}
-
-Plan plan_forward(const ConvolutionSizes& s) {
-  Plan p{};
-  Class c{};
-  int64_t most[2];
-  for (int d = 0; d < 2; ++d) {
-    p.step[d] = 1;
-    p.out_size[d] = p.grid[d] = s.out_size[d];
-    p.line.step[d] = s.stride[d];
-    p.line.before[d] = s.padding[d];
-    p.line.size[d] = s.size[d];
-    most[d] = (s.kernel[d] - 1) * s.dilation[d] / s.stride[d];
-  }
-  p.line.images = s.batch;
-  p.line.image = s.in_image;
-  p.line.channel = s.size[0] * s.size[1];
-  p.line.fit(p.grid, most);
-  for (int64_t h = 0; h < s.kernel[0]; ++h)
-    for (int64_t w = 0; w < s.kernel[1]; ++w) {
-      const int64_t y = h * s.dilation[0], x = w * s.dilation[1];
-      c.weight.push_back(h * s.kernel[1] + w);
-      c.phase.push_back(p.line.phase(y % s.stride[0], x % s.stride[1]));
-      c.shift.push_back(y / s.stride[0] * p.line.width + x / s.stride[1]);
-    }
-  p.classes.push_back(std::move(c));
-  p.rows = s.out, p.inner = s.in;
-  return p;
-}
-
-// Row i * stride + first of the input met the rows i + (first + padding - k * dilation) / stride of the output.
-Plan plan_gradient(const ConvolutionSizes& s) {
-  Plan p{};
-  int64_t least[2] = {0, 0}, most[2] = {0, 0};
-  const auto meets = [&](int d, int64_t first, int64_t k, int64_t& shift) {
-    const int64_t at = first + s.padding[d] - k * s.dilation[d];
-    shift = floor_div(at, s.stride[d]);
-    return at == shift * s.stride[d];
-  };
-  int64_t shift;
-  for (int d = 0; d < 2; ++d) {
-    for (int64_t first = 0; first < s.stride[d]; ++first)
-      for (int64_t k = 0; k < s.kernel[d]; ++k)
-        if (meets(d, first, k, shift)) least[d] = std::min(least[d], shift), most[d] = std::max(most[d], shift);
-    p.step[d] = s.stride[d];
-    p.out_size[d] = s.size[d];
-    p.grid[d] = ceil_div(s.size[d], s.stride[d]);
-    p.line.step[d] = 1;
-    p.line.before[d] = -least[d];
-    p.line.size[d] = s.out_size[d];
-    most[d] -= least[d];
-  }
-  p.line.images = s.batch;
-  p.line.image = s.out_image;
-  p.line.channel = s.out_size[0] * s.out_size[1];
-  p.line.fit(p.grid, most);
-  for (int64_t a = 0; a < std::min(s.stride[0], s.size[0]); ++a)
-    for (int64_t b = 0; b < std::min(s.stride[1], s.size[1]); ++b) {
-      Class c{.first = {a, b}, .weight = {}, .at = {}, .phase = {}, .shift = {}};
-      for (int64_t h = 0; h < s.kernel[0]; ++h)
-        for (int64_t w = 0; w < s.kernel[1]; ++w) {
-          int64_t y, x;
-          if (!meets(0, a, h, y) || !meets(1, b, w, x)) continue;
-          c.weight.push_back(h * s.kernel[1] + w);
-          c.phase.push_back(p.line.phase(0, 0));
-          c.shift.push_back((y - least[0]) * p.line.width + x - least[1]);
-        }
-      p.classes.push_back(std::move(c));
-    }
-  p.rows = s.in, p.inner = s.out;
-  return p;
-}
-
-void finish_plan(Plan& p) {
-  for (const Class& c : p.classes) {
-    p.taps += static_cast<int64_t>(c.weight.size());
-    for (int64_t shift : c.shift) p.span = std::max(p.span, shift);
-  }
-}
-
 int64_t weight_bytes(int64_t rows, int64_t inner, int64_t taps, bool f32) {
   return ceil_div(rows, kBlock) * ceil_div(inner, kBlock) * taps * (f32 ? kStep : kPiece) * 2;
 }
@@ -133,59 +27,60 @@ int64_t convolution_workspace(const ConvolutionSizes& s, bool f32) {
 FLASHOVER_AVX512_BEGIN
 namespace {
 
-// Weights of rows [32 r, 32 r + 32) as left operands: for each block of the inner dim, each class, each tap. Strides of
-// the weight: row, inner; its taps are neighbours.
+// 16 x 16 numbers of 32 bits.
+void transpose(const uint16_t* from, uint16_t* to);
+
+// `count` neighbours (16 at most) of each of `lanes` (16 at most) places `stride` apart, as vectors over the places.
+template <typename T>
+void across(const T* from, int64_t stride, int64_t lanes, int64_t count, uint16_t* to, __m512i& largest) {
+  alignas(64) uint16_t rows[kPiece / 2];
+  for (int64_t i = 0; i < kTile; ++i) {
+    const __m512i x =
+        Pack<T>::load(from + (i < lanes ? i * stride : 0), 1, largest, first_lanes(i < lanes ? count : 0));
+    largest = _mm512_max_epu32(largest, Pack<T>::size(x));
+    _mm512_store_si512(rows + i * 32, x);
+  }
+  transpose(rows, to);
+}
+
+// Weights of rows [row, row + 32) as left operands: for each block of the inner dim, each class, each tap. Taps are
+// neighbours, and behind them either the inner dim (forward) or the rows.
 template <typename T>
 uint32_t pack_weight(const Plan& p, const T* weight, int64_t row_stride, int64_t inner_stride, int64_t row,
                      int64_t block, uint16_t* out) {
   constexpr int64_t step = Pack<T>::kPieces * kPiece;
-  __m512i largest = _mm512_setzero_si512();
-  const __m512i index = _mm512_mullo_epi32(first_numbers(), _mm512_set1_epi32(static_cast<int>(inner_stride)));
-  const int64_t k = block * kBlock;
-  const __mmask16 low = first_lanes(p.inner - k), high = first_lanes(p.inner - k - 16);
+  std::vector<uint16_t*> to(static_cast<size_t>(p.taps));
   for (const Class& c : p.classes)
-    for (int64_t tap : c.weight) {
-      for (int64_t r = 0; r < kBlock; ++r) {
-        __m512i a = _mm512_setzero_si512(), b = a;
-        if (row + r < p.rows) {
-          const T* from = weight + (row + r) * row_stride + k * inner_stride + tap;
-          a = Pack<T>::load(from, inner_stride, index, low);
-          if (high) b = Pack<T>::load(from + 16 * inner_stride, inner_stride, index, high);
-          largest = _mm512_max_epu32(largest, _mm512_max_epu32(Pack<T>::size(a), Pack<T>::size(b)));
-        }
-        Pack<T>::store(a, b, out + r * kBlock, kPiece);
-      }
-      out += step;
+    for (int64_t tap : c.weight) to[static_cast<size_t>(tap)] = out, out += step;
+  __m512i largest = _mm512_setzero_si512();
+  const int64_t k = block * kBlock, rows = std::min(kBlock, p.rows - row), left = p.inner - k;
+  // Neighbours: (row, tap) or, for one row, taps.
+  const bool together = row_stride == p.taps;
+  alignas(64) uint16_t vectors[2][kPiece / 2];
+  for (int64_t r = 0; r < kBlock; r += together ? kBlock : 1) {
+    if (r >= rows) {
+      for (uint16_t* t : to)
+        for (int64_t i = 0; i < Pack<T>::kPieces; ++i)
+          _mm512_store_si512(t + i * kPiece + r * kBlock, _mm512_setzero_si512());
+      continue;
     }
+    const int64_t neighbours = together ? kBlock * p.taps : p.taps, there = together ? rows * p.taps : p.taps;
+    const T* from = weight + (row + r) * row_stride + k * inner_stride;
+    for (int64_t j = 0; j < neighbours; j += 16) {
+      const int64_t count = std::min<int64_t>(16, there - j);
+      for (int64_t half = 0; half < 2; ++half)
+        across(from + (count > 0 ? j : 0) + (left > half * 16 ? half * 16 * inner_stride : 0), inner_stride,
+               left - half * 16, count, vectors[half], largest);
+      for (int64_t i = 0; i < std::min<int64_t>(16, neighbours - j); ++i)
+        Pack<T>::store(_mm512_load_si512(vectors[0] + i * 32), _mm512_load_si512(vectors[1] + i * 32),
+                       to[static_cast<size_t>((j + i) % p.taps)] + (r + (j + i) / p.taps) * kBlock, kPiece);
+    }
+  }
   return _mm512_reduce_max_epu32(largest);
 }
 
-// Where 16 points of a stretch go: lane i of `mask` to `offset` + i * step.
-struct Target {
-  int64_t tile;
-  __mmask16 mask;
-  int64_t offset;
-};
-
-int find_targets(const Plan& p, const Class& c, int64_t first, int64_t image, Target* to) {
-  int n = 0;
-  for (int64_t tile = 0; tile < 2; ++tile)
-    for (int64_t i = 0; i < 16;) {
-      const int64_t at = first + tile * 16 + i, y = at / p.line.width, column = at % p.line.width;
-      const int64_t batch = y / p.line.rows, row = (y % p.line.rows) * p.step[0] + c.first[0];
-      const int64_t run = std::min(16 - i, p.line.width - column);
-      const int64_t end = ceil_div(p.out_size[1] - c.first[1], p.step[1]);
-      const int64_t count = std::min(run, end - column);
-      if (batch < p.line.images && row < p.out_size[0] && count > 0)
-        to[n++] = {tile, static_cast<__mmask16>(((1u << count) - 1) << i),
-                   batch * image + row * p.out_size[1] + (column - i) * p.step[1] + c.first[1]};
-      i += run;
-    }
-  return n;
-}
-
 template <typename T>
-void write(const Plan& p, const float* c, const float* earlier, const Target* targets, int count, int64_t rows,
+void write(const Plan& p, const float* c, const float* earlier, const std::vector<Target>& targets, int64_t rows,
            const T* bias, T* out, int64_t channel) {
   const __m512i index = _mm512_mullo_epi32(first_numbers(), _mm512_set1_epi32(static_cast<int>(p.step[1])));
   for (int64_t r = 0; r < rows; ++r, out += channel) {
@@ -195,8 +90,7 @@ void write(const Plan& p, const float* c, const float* earlier, const Target* ta
       for (int t = 0; t < 2; ++t) x[t] = _mm512_add_ps(_mm512_load_ps(earlier + at + t * 256), x[t]);
     if (bias)
       for (int t = 0; t < 2; ++t) x[t] = _mm512_add_ps(x[t], _mm512_set1_ps(Pack<T>::number(bias[r])));
-    for (int i = 0; i < count; ++i)
-      Pack<T>::write(out + targets[i].offset, p.step[1], index, targets[i].mask, x[targets[i].tile]);
+    for (const Target& t : targets) Pack<T>::write(out + t.offset, p.step[1], index, t.mask, x[t.group]);
   }
 }
 
@@ -214,7 +108,6 @@ template <typename T>
 bool run(Plan& p, const T* source, const T* weight, int64_t row_stride, int64_t inner_stride, const T* bias, T* out,
          int64_t out_image, int64_t threads, uint16_t* packed) {
   constexpr int64_t pieces = Pack<T>::kPieces, step = pieces * kPiece;
-  finish_plan(p);
   const int64_t panels = ceil_div(p.rows, kBlock), blocks = ceil_div(p.inner, kBlock), team = threads;
   std::atomic<uint32_t> largest_weight{0}, largest_source{0};
   in_parallel(panels * blocks, [&](int64_t task) {
@@ -251,7 +144,7 @@ bool run(Plan& p, const T* source, const T* weight, int64_t row_stride, int64_t 
     float* c = earlier + sums;
     auto* strip = reinterpret_cast<char*>(c + kPiece);
     configure_tiles();
-    Target targets[32];
+    std::vector<Target> targets;
     for (int64_t k = 0; k < blocks; k += chunk) {
       const int64_t end = std::min(k + chunk, blocks);
       {
@@ -279,8 +172,8 @@ bool run(Plan& p, const T* source, const T* weight, int64_t row_stride, int64_t 
             if (end < blocks) {
               if (k > 0) add_tiles(c, rows > kTile ? kPiece : kPiece / 2, sum);
             } else {
-              const int n = find_targets(p, cls, (first + m) * kBlock, out_image, targets);
-              write<T>(p, c, sum, targets, n, rows, bias ? bias + panel * kBlock : nullptr,
+              find_targets(p, cls, (first + m) * kBlock, kBlock, out_image, targets);
+              write<T>(p, c, sum, targets, rows, bias ? bias + panel * kBlock : nullptr,
                        out + panel * kBlock * p.out_size[0] * p.out_size[1], p.out_size[0] * p.out_size[1]);
             }
             if (sum) sum += kPiece;
@@ -403,9 +296,9 @@ template <typename T>
 bool weight_gradient(const ConvolutionSizes& s, const T* grad, const T* x, T* out, float* sums) {
   constexpr int64_t pieces = Pack<T>::kPieces;
   Plan p = plan_forward(s);
-  finish_plan(p);
   const GradientTasks t = share_gradient(s, p, pieces);
   const Class& cls = p.classes[0];
+  const int64_t at_once = p.taps == 1 ? t.stretch : kSteps;
   const int64_t taps = p.taps, whole = t.blocks * t.panels * taps * kPiece;
   Line line = p.line;  // of the results
   for (int d = 0; d < 2; ++d) line.step[d] = 1, line.before[d] = 0, line.size[d] = s.out_size[d];
@@ -447,7 +340,7 @@ bool weight_gradient(const ConvolutionSizes& s, const T* grad, const T* x, T* ou
         const auto product = two ? multiply<pieces, true> : multiply<pieces, false>;
         for (int64_t n = p0; n < p1; ++n) {
           float* const sum = sums + part * whole + (b * t.panels + n) * taps * kPiece;
-          for (int64_t k = 0; k < steps; k += kSteps)
+          for (int64_t k = 0; k < steps; k += at_once)
             for (int64_t tap = 0; tap < taps; ++tap) {
               const auto i = static_cast<size_t>(tap);
               const bool first = fresh && k == 0;
@@ -464,7 +357,7 @@ bool weight_gradient(const ConvolutionSizes& s, const T* grad, const T* x, T* ou
                                   64,
                                   kPiece * 2,
                                   kPiece};
-              product(left, right, std::min(kSteps, steps - k), first ? sum + tap * kPiece : c);
+              product(left, right, std::min(at_once, steps - k), first ? sum + tap * kPiece : c);
               if (!first) add_tiles(c, two ? kPiece : kPiece / 2, sum + tap * kPiece);
             }
         }
@@ -530,7 +423,6 @@ FLASHOVER_AVX512_END
 
 int64_t weight_gradient_workspace(const ConvolutionSizes& s, bool f32) {
   Plan p = plan_forward(joined_rows(s));
-  finish_plan(p);
   const GradientTasks t = share_gradient(s, p, f32 ? 3 : 1);
   return t.parts * t.blocks * t.panels * p.taps * kPiece * 4;
 }

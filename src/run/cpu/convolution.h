@@ -35,4 +35,13 @@ int64_t weight_gradient_workspace(const ConvolutionSizes& s, bool f32);
 template <typename T>
 bool convolution_weight_gradient(const ConvolutionSizes& s, const T* grad, const T* x, T* out, void* workspace);
 
+// Each channel by itself (as many groups as channels in and out; `in` and `out` say how many): the same lines, in f32
+// arithmetic. For AVX512, any numbers.
+template <typename T>
+void depthwise(const ConvolutionSizes& s, const T* x, const T* weight, const T* bias, T* out);
+template <typename T>
+void depthwise_input_gradient(const ConvolutionSizes& s, const T* grad, const T* weight, T* out);
+template <typename T>
+void depthwise_weight_gradient(const ConvolutionSizes& s, const T* grad, const T* x, T* out);
+
 }  // namespace flashover::run::cpu

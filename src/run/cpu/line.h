@@ -1,83 +1,14 @@
-// Images as lines of points (convolution.h), and how numbers of either type become operands of the AMX unit. Include
-// last, as lanes.h.
+// How numbers of either type become operands of the AMX unit, from lines of points (convolution_plan.h). Include last,
+// as lanes.h.
 #pragma once
 #include <algorithm>
 #include <bit>
 #include <cstdint>
-#include <vector>
 
+#include "run/cpu/convolution_plan.h"
 #include "run/cpu/pieces.h"
 
 namespace flashover::run::cpu {
-
-// Point (row, column) of line (phase a, b) is element (row * step - before + a, column * step - before + b) of the
-// image, or zero. Zeros behind a row are also those before the next one; the same with images.
-struct Line {
-  int64_t step[2], before[2], size[2];
-  int64_t images, image, channel;                 // how many, elements from one to the next
-  int64_t rows, width;                            // of an image, zeros included
-  std::vector<std::pair<int64_t, int64_t>> used;  // phases
-
-  int64_t points() const { return images * rows * width; }
-  int64_t phase(int64_t a, int64_t b) {
-    const auto at = static_cast<size_t>(std::find(used.begin(), used.end(), std::pair(a, b)) - used.begin());
-    if (at == used.size()) used.emplace_back(a, b);
-    return static_cast<int64_t>(at);
-  }
-  // `grid` points are read from in each dimension, up to `most` further on.
-  void fit(const int64_t (&grid)[2], const int64_t (&most)[2]) {
-    for (int d = 0; d < 2; ++d) {
-      const int64_t zeros = ceil_div(std::max<int64_t>(0, before[d] - step[d] + 1), step[d]);
-      const int64_t data = ceil_div(size[d] + before[d], step[d]), read = grid[d] + most[d];
-      (d == 0 ? rows : width) = std::max({std::min(data, read), read - zeros, grid[d]});
-    }
-  }
-  // Points of a stretch in memory: an odd number of cache lines, so that channels do not share sets of the cache.
-  static int64_t strip(int64_t points) { return (ceil_div(points, 16) | 1) * 16; }
-};
-
-// 16 points of a line: lane i of `mask` is at `offset` + i * step.
-struct Run {
-  uint16_t mask = 0;
-  int64_t offset = 0;
-};
-struct Runs {
-  struct Group {
-    Run first;  // nearly always all
-    int32_t more = 0, end = 0;
-  };
-  std::vector<Group> groups;
-  std::vector<Run> more;
-};
-inline Runs find_runs(const Line& l, std::pair<int64_t, int64_t> phase, int64_t first, int64_t points) {
-  Runs out;
-  out.groups.resize(static_cast<size_t>(ceil_div(points, 16)));
-  const int64_t from = l.before[1] - phase.second;
-  const int64_t least = from <= 0 ? 0 : ceil_div(from, l.step[1]);
-  const int64_t end = l.size[1] + from <= 0 ? 0 : ceil_div(l.size[1] + from, l.step[1]);
-  int64_t at = first;
-  for (Runs::Group& group : out.groups) {
-    group.more = static_cast<int32_t>(out.more.size());
-    for (int64_t i = 0; i < 16;) {
-      const int64_t line = (at + i) / l.width, column = (at + i) % l.width;
-      const int64_t image = line / l.rows, row = line % l.rows * l.step[0] + phase.first - l.before[0];
-      const int64_t run = std::min(16 - i, l.width - column);
-      const int64_t lo = std::max(column, least), hi = std::min(column + run, end);
-      if (image < l.images && row >= 0 && row < l.size[0] && lo < hi) {
-        const auto mask = static_cast<uint16_t>(((1u << (hi - lo)) - 1) << (i + lo - column));
-        const Run found{mask, image * l.image + row * l.size[1] + (column - i) * l.step[1] - from};
-        if (group.first.mask == 0)
-          group.first = found;
-        else
-          out.more.push_back(found);
-      }
-      i += run;
-    }
-    group.end = static_cast<int32_t>(out.more.size());
-    at += 16;
-  }
-  return out;
-}
 
 FLASHOVER_AVX512_BEGIN
 
@@ -196,6 +127,10 @@ static inline uint32_t pack_points(const Line& l, const T* x, int64_t channels, 
           const __m512i a = c < channels ? load_points(low, l, runs, group, index) : zero;
           const __m512i b = c + kTile < channels ? load_points(high, l, runs, group, index) : zero;
           largest = _mm512_max_epu32(largest, _mm512_max_epu32(Pack<T>::size(a), Pack<T>::size(b)));
+          // (The next channel is far away.)
+          const T* next = low + runs.groups[static_cast<size_t>(group)].first.offset + l.channel;
+          _mm_prefetch(reinterpret_cast<const char*>(next), _MM_HINT_T0);
+          _mm_prefetch(reinterpret_cast<const char*>(next + kTile * l.channel), _MM_HINT_T0);
           Pack<T>::store(a, b, row + group * 32, piece);
         }
       }

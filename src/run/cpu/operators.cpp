@@ -217,13 +217,21 @@ ConvolutionSizes sizes_of(Ints x, Ints weight, Ints y, const Geometry& g) {
   s.out_image = y[1] * y[2] * y[3];
   return s;
 }
-void check_operands(const at::Tensor& a, const at::Tensor& b) {
-  TORCH_CHECK(has_amx_bf16() && (a.scalar_type() == at::kFloat || a.scalar_type() == at::kBFloat16) &&
+// Of this group and all others: each channel by itself.
+bool is_depthwise(const ConvolutionSizes& s, int64_t groups) { return groups > 1 && s.in == 1 && s.out == 1; }
+ConvolutionSizes all_channels(ConvolutionSizes s, int64_t groups) {
+  s.in = s.out = groups;
+  return s;
+}
+void check_operands(const at::Tensor& a, const at::Tensor& b, const ConvolutionSizes& s, int64_t groups) {
+  TORCH_CHECK((is_depthwise(s, groups) ? has_avx512() : has_amx_bf16()) &&
+                  (a.scalar_type() == at::kFloat || a.scalar_type() == at::kBFloat16) &&
                   a.scalar_type() == b.scalar_type() && a.is_contiguous() && b.is_contiguous(),
               "convolution: wrong operands");
 }
-const char* part(const at::Tensor& t, int64_t group, int64_t elements) {
-  return static_cast<const char*>(t.const_data_ptr()) + group * elements * t.element_size();
+template <typename T>
+const T* numbers(const at::Tensor& t) {
+  return static_cast<const T*>(t.const_data_ptr());
 }
 
 // f(sizes, group, workspace) for each group, until one's numbers are out of range.
@@ -237,7 +245,6 @@ bool for_groups(const ConvolutionSizes& s, int64_t groups, int64_t workspace, co
 
 at::Tensor convolution_op(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
                           Ints stride, Ints padding, Ints dilation, int64_t groups) {
-  check_operands(x, weight);
   TORCH_CHECK(
       !bias || (bias->scalar_type() == x.scalar_type() && bias->numel() == weight.size(0) && bias->is_contiguous()),
       "convolution: wrong bias");
@@ -247,14 +254,20 @@ at::Tensor convolution_op(const at::Tensor& x, const at::Tensor& weight, const s
     sizes.push_back((x.size(i) + 2 * padding[d] - dilation[d] * (weight.size(i) - 1) - 1) / stride[d] + 1);
   }
   const ConvolutionSizes all = sizes_of(x.sizes(), weight.sizes(), sizes, {stride, padding, dilation, groups});
+  check_operands(x, weight, all, groups);
   at::Tensor out = dense(sizes, x.scalar_type());
   const bool f32 = x.scalar_type() == at::kFloat;
   const auto run = [&]<typename T>(T) {
+    if (is_depthwise(all, groups)) {
+      depthwise<T>(all_channels(all, groups), numbers<T>(x), numbers<T>(weight), bias ? numbers<T>(*bias) : nullptr,
+                   static_cast<T*>(out.mutable_data_ptr()));
+      return true;
+    }
     return for_groups(all, groups, convolution_workspace(all, f32), [&](const ConvolutionSizes& s, int64_t g, void* w) {
       const int64_t points = s.out_size[0] * s.out_size[1], taps = s.kernel[0] * s.kernel[1];
-      return convolution<T>(s, reinterpret_cast<const T*>(part(x, g, s.in * s.size[0] * s.size[1])),
-                            reinterpret_cast<const T*>(part(weight, g, s.out * s.in * taps)),
-                            bias ? reinterpret_cast<const T*>(part(*bias, g, s.out)) : nullptr,
+      return convolution<T>(s, numbers<T>(x) + g * (s.in * s.size[0] * s.size[1]),
+                            numbers<T>(weight) + g * (s.out * s.in * taps),
+                            bias ? numbers<T>(*bias) + g * s.out : nullptr,
                             static_cast<T*>(out.mutable_data_ptr()) + g * s.out * points, w);
     });
   };
@@ -264,17 +277,21 @@ at::Tensor convolution_op(const at::Tensor& x, const at::Tensor& weight, const s
 
 at::Tensor convolution_input_gradient_op(const at::Tensor& grad, const at::Tensor& weight, Ints input, Ints stride,
                                          Ints padding, Ints dilation, int64_t groups) {
-  check_operands(grad, weight);
   const ConvolutionSizes all = sizes_of(input, weight.sizes(), grad.sizes(), {stride, padding, dilation, groups});
+  check_operands(grad, weight, all, groups);
   at::Tensor out = dense(input.vec(), grad.scalar_type());
   const bool f32 = grad.scalar_type() == at::kFloat;
   const auto run = [&]<typename T>(T) {
+    if (is_depthwise(all, groups)) {
+      depthwise_input_gradient<T>(all_channels(all, groups), numbers<T>(grad), numbers<T>(weight),
+                                  static_cast<T*>(out.mutable_data_ptr()));
+      return true;
+    }
     return for_groups(all, groups, convolution_workspace(all, f32), [&](const ConvolutionSizes& s, int64_t g, void* w) {
       const int64_t points = s.size[0] * s.size[1], taps = s.kernel[0] * s.kernel[1];
-      return convolution_input_gradient<T>(
-          s, reinterpret_cast<const T*>(part(grad, g, s.out * s.out_size[0] * s.out_size[1])),
-          reinterpret_cast<const T*>(part(weight, g, s.out * s.in * taps)),
-          static_cast<T*>(out.mutable_data_ptr()) + g * s.in * points, w);
+      return convolution_input_gradient<T>(s, numbers<T>(grad) + g * (s.out * s.out_size[0] * s.out_size[1]),
+                                           numbers<T>(weight) + g * (s.out * s.in * taps),
+                                           static_cast<T*>(out.mutable_data_ptr()) + g * s.in * points, w);
     });
   };
   if (f32 ? run(float{}) : run(uint16_t{})) return out;
@@ -286,16 +303,21 @@ at::Tensor convolution_input_gradient_op(const at::Tensor& grad, const at::Tenso
 
 at::Tensor convolution_weight_gradient_op(const at::Tensor& grad, const at::Tensor& x, Ints weight, Ints stride,
                                           Ints padding, Ints dilation, int64_t groups) {
-  check_operands(grad, x);
   const ConvolutionSizes all = sizes_of(x.sizes(), weight, grad.sizes(), {stride, padding, dilation, groups});
+  check_operands(grad, x, all, groups);
   at::Tensor out = dense(weight.vec(), grad.scalar_type());
   const bool f32 = grad.scalar_type() == at::kFloat;
   const auto run = [&]<typename T>(T) {
+    if (is_depthwise(all, groups)) {
+      depthwise_weight_gradient<T>(all_channels(all, groups), numbers<T>(grad), numbers<T>(x),
+                                   static_cast<T*>(out.mutable_data_ptr()));
+      return true;
+    }
     return for_groups(all, groups, weight_gradient_workspace(all, f32),
                       [&](const ConvolutionSizes& s, int64_t g, void* w) {
                         return convolution_weight_gradient<T>(
-                            s, reinterpret_cast<const T*>(part(grad, g, s.out * s.out_size[0] * s.out_size[1])),
-                            reinterpret_cast<const T*>(part(x, g, s.in * s.size[0] * s.size[1])),
+                            s, numbers<T>(grad) + g * (s.out * s.out_size[0] * s.out_size[1]),
+                            numbers<T>(x) + g * (s.in * s.size[0] * s.size[1]),
                             static_cast<T*>(out.mutable_data_ptr()) + g * s.out * s.in * s.kernel[0] * s.kernel[1], w);
                       });
   };
