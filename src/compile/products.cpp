@@ -148,13 +148,14 @@ void measure(const Plan& plan, const std::vector<loops::Kernel>& kernels, std::v
     if (p.batch > 1) notes += std::to_string(p.batch) + "x";
     notes +=
         std::to_string(p.m) + "x" + std::to_string(p.k) + "x" + std::to_string(p.n) + " " + info(p.dtype).name + ", ";
-    for (size_t s : all) notes += (s == all.front() ? "" : " + ") + plan.steps[s].label;
+    const auto name = [](const std::string& label) { return label.substr(0, label.find(' ')); };  // without location
+    for (size_t s : all) notes += (s == all.front() ? "" : " + ") + name(plan.steps[s].label);
     notes += ": library " + us(seconds[0]);
     if (fastest != seconds.end()) {
       const Kind::Option& o =
           kind->options[static_cast<size_t>(option_of[static_cast<size_t>(fastest - seconds.begin())])];
-      notes += ", one kernel " + us(*fastest) + " (" + loops::fused_step(plan, (*kind->ways)[o.way], 0).label + ", " +
-               tile_text(o.tile) + ")";
+      notes += ", one kernel " + us(*fastest) + " (" + name(loops::fused_step(plan, (*kind->ways)[o.way], 0).label) +
+               ", " + tile_text(o.tile) + ")";
     }
     notes += kind->choice < 0 ? ": library\n" : ": one kernel\n";
   }

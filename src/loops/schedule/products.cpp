@@ -328,7 +328,7 @@ Step fused_step(const Plan& p, const Candidate& c, int32_t kernel) {
   }
   std::string before, behind;
   for (size_t at : c.before)
-    if (at != kNoStep) before += p.steps[at].label + "+";
+    if (at != kNoStep) before += p.steps[at].label.substr(0, p.steps[at].label.find(' ')) + "+";  // (no location)
   if (c.launch == kNoStep) {
     s.writes = call.writes;
   } else {
