@@ -1313,10 +1313,11 @@ class Emitter {
         return;
       }
       case Op::k_round_to: {
-        const bool varying = varies(in.args[0]);
+        const Id from = unrounded(in.args[0], p, in.narrow);
+        const bool varying = varies(from);
         define(i, p, varying, DType::kF32, [&](int u) {
           return (varying ? "" : ns()) + (in.narrow == DType::kBF16 ? "round_bf16(" : "round_f16(") +
-                 operand(in.args[0], p, u, Class::kF, varying) + ")";
+                 operand(from, p, u, Class::kF, varying) + ")";
         });
         return;
       }
@@ -1589,9 +1590,17 @@ class Emitter {
     }
   }
 
+  // A value before it is rounded to `narrow`: who rounds it anyway gets the same.
+  static Id unrounded(Id i, const Place& p, DType narrow) {
+    while (p.stage->body[i].op == Op::k_round_to && p.stage->body[i].narrow == narrow) i = p.stage->body[i].args[0];
+    return i;
+  }
+
   void store(Id i, Place& p) {
-    const Instr& in = p.stage->body[i];
+    Instr in = p.stage->body[i];
     const Memory m = memory(in);
+    if (in.op == Op::k_store && in.mode == loops::StoreMode::kSet && is_reduced(m.dtype))
+      in.args[0] = unrounded(in.args[0], p, m.dtype);
     const Class c = class_of(m.dtype);
     const bool mask_moves = mask_varies(in, p);
     if (in.op == Op::k_store_scratch && outer()) {
