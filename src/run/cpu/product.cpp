@@ -399,6 +399,9 @@ struct Chunks {
   explicit Chunks(const ProductOf<T>& p) {
     const int64_t blocks = ceil_div(p.inner, kBlock);
     count = std::max<int64_t>(1, (blocks + Kind<T>::kChunk / 2) / Kind<T>::kChunk);
+    // Rows that are transposed take twice as long to pack: less of the inner dim, for more panels at a time.
+    if (Kind<T>::kPieces == 3 && p.a_row == 1 && p.a_inner != 1 && p.columns > 12 * kBlock)
+      count = std::max(count, ceil_div(blocks, 12));
     size = std::max<int64_t>(1, ceil_div(blocks, count));
     group = std::min({kGroup, std::max<int64_t>(1, kGroupBytes / (size * kSize<T> * 2)), ceil_div(p.columns, kBlock)});
   }
