@@ -50,7 +50,7 @@ def test_the_choice_is_remembered_and_the_rest_left_alone(tmp_path) -> None:
         again = flashover.explain(model, options=options)(x)
         assert "products" not in again.graphs[0]["texts"]  # nothing to measure
         assert [s["name"] for s in first.kernels] == [s["name"] for s in again.kernels]
-        fused = [s for s in first.kernels if s["name"].startswith(("mm_", "addmm_"))]
+        fused = [s for s in first.kernels if s["name"].startswith(("mm_", "addmm_", "of_"))]
         assert len(fused) == notes.count(": one kernel\n")
 
 
