@@ -1291,3 +1291,13 @@ def test_folds_down_the_rows_of_large_matrices(rows: int, columns: int) -> None:
     agree(f, leaf(rows, columns), leaf(columns), calls=1)
     flat = torch.nn.Sequential(torch.nn.Linear(columns, columns), torch.nn.GELU(), torch.nn.LayerNorm(columns))
     agree(flat, leaf(rows, columns), calls=1, exact=False)
+
+
+def test_fake_quantization() -> None:
+    def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        zero = torch.zeros(4, dtype=torch.int32)
+        w = torch.fake_quantize_per_channel_affine(w, torch.full((4,), 0.02), zero, 1, -20, 20)
+        x = torch.fake_quantize_per_tensor_affine(x, 0.05, 3, 0, 60)
+        return torch.fake_quantize_per_tensor_affine(x @ w, torch.tensor(0.1), zero[0], -10, 10)
+
+    agree(f, leaf(3, 8), torch.randn(4, 8).t().requires_grad_(), exact=False)

@@ -145,6 +145,16 @@ bool triangle_indices(In in, Types& outs, bool lower) {  // (row, col, offset, d
   if (auto* d = std::get_if<Device>(&arg(in, 5))) like.device = *d;
   return one(outs, fresh(like, dtype_of(arg(in, 3)).value_or(DType::kI64), {2, count}));
 }
+// (self, ...): the values, and which of them were within the range.
+bool fake_quantize(In in, Types& outs) {
+  const TensorType* x = tensor(in, 0);
+  TensorType values, mask;
+  if (!x || !is_floating(x->dtype) || !fresh_like(*x, x->dtype, MemoryFormat::kPreserve, values) ||
+      !fresh_like(*x, DType::kBool, MemoryFormat::kPreserve, mask))
+    return false;
+  outs = {std::move(values), std::move(mask)};
+  return true;
+}
 bool tril_indices(In in, Types& outs) { return triangle_indices(in, outs, true); }
 bool triu_indices(In in, Types& outs) { return triangle_indices(in, outs, false); }
 
@@ -165,6 +175,10 @@ void add_rare(Table& t) {
   t.add("binary_cross_entropy.default", kind, cross_entropy_of_bits);
   t.add("binary_cross_entropy_with_logits.default", kind, with_logits);
   t.add("nll_loss2d_forward.default", kind, nll_loss_2d);
+  for (const char* name :
+       {"fake_quantize_per_tensor_affine_cachemask.default", "fake_quantize_per_channel_affine_cachemask.default",
+        "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default"})
+    t.add(name, kind, fake_quantize);
   t.add("tril_indices.default", OpKind::kFactory, tril_indices);
   t.add("triu_indices.default", OpKind::kFactory, triu_indices);
 }
