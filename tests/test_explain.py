@@ -318,3 +318,20 @@ def test_ranges_are_closed_when_a_kernel_fails() -> None:
 
     sin = next(e for e in events(run) if e.name == "aten::sin")
     assert sin.cpu_parent is None
+
+
+SEEN = [1, 2]
+
+
+def test_globals_go_by_their_names():
+    def f(x):
+        return x + len(SEEN)
+
+    fast = flashover.compile(f, backend="eager")
+    fast(torch.ones(2))
+    SEEN.append(3)
+    try:
+        fast(torch.ones(2))
+    finally:
+        SEEN.pop()
+    assert fast.entries()[0]["recompiled_for"].startswith(f"len({__name__}.SEEN) == 2, guarded at ")

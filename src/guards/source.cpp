@@ -17,8 +17,19 @@ bool is_key(const Source& s, const char* name) {
          PyUnicode_CompareWithASCIIString(s.key, name) == 0;
 }
 
+// The globals of a module, known by address. prefix: "torch.nn.", or "" where names are said without their module.
+bool is_module_dict(const Source& dict, std::string& prefix) {
+  if (dict.kind != SourceKind::kConstantObject || !dict.object || !PyDict_CheckExact(dict.object)) return false;
+  PyObject* name = PyDict_GetItemString(dict.object, "__name__");
+  if (!name || !PyUnicode_Check(name) || !PyDict_GetItemString(dict.object, "__builtins__")) return false;
+  prefix = text(name) + ".";
+  if (prefix == "__main__.") prefix.clear();
+  return true;
+}
+
 std::string item(const Observations& o, const Source& s) {
   const Source& dict = o.sources[s.parent];
+  if (std::string prefix; s.key && PyUnicode_Check(s.key) && is_module_dict(dict, prefix)) return prefix + text(s.key);
   if (dict.kind == SourceKind::kGlobals || dict.kind == SourceKind::kBuiltins) return text(s.key);
   if (dict.kind == SourceKind::kArgument && !o.positional.empty() && s.key && PyUnicode_Check(s.key))
     return text(s.key);  // of **kwargs
