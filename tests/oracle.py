@@ -58,11 +58,18 @@ def each(file: str, anchor: str, tests: list[str], names: dict[str, str]) -> lis
 
 FACTS = ["Identity", "TypeIs", "Equals", "Length", "DictLacks", "TypeLacks", "TypeVersion", "Tensor",
          "SameObject", "Distinct", "Written", "NotAliases", "CodeIs", "AddressIs", "Specials", "SubclassIs", "CallGives"]  # fmt: skip
-FLAGS = ["grad mode", "inference mode", "autocast on cpu", "deterministic algorithms", "default dtype"]
+FLAGS = {
+    "grad mode": "c10::GradMode::is_enabled()",
+    "inference mode": "c10::InferenceMode::is_enabled()",
+    "autocast on cpu": "at::autocast::is_autocast_enabled(at::kCPU)",
+    "deterministic algorithms": "context().deterministicAlgorithms()",
+    "default dtype": "small(c10::get_default_dtype_as_scalartype())",
+}
 EFFECT_KINDS = "SetItem DiscardItem SetAttr DelAttr ListReplace ListAppend SetReplace DictReplace CellSet DequeReplace"
 UNDO_KINDS = "DictItem DictAll List Append Set Deque Cell Slot ClassAttribute"
 
 OBSERVE, PROGRAM, TENSOR = "src/frame/observe.cpp", "src/guards/program.cpp", "src/guards/tensors.cpp"
+STATE = "src/guards/global_state.cpp"
 REBUILD, RECIPE, JOURNAL = "src/frame/rebuild.cpp", "src/frame/recipe.cpp", "src/frame/journal.cpp"
 RESUME, ENTRY, COMPILE = "src/frame/resume.cpp", "src/entry/callable.cpp", "src/entry/compile_call.cpp"
 FUNCTIONAL, EXECUTOR = "src/graph/passes/functionalize.cpp", "src/run/executor.cpp"
@@ -108,16 +115,15 @@ FAULTS: list[Fault] = [
         Fault(
             f"state not guarded: {flag}",
             GUARDS,
-            [("src/guards/global_state.cpp", "  return s;\n}\n\nstd::string GlobalState::difference",
-              f'  if (fault("state not guarded: {flag}")) {{\n'
-              f"    for (size_t i = 0; i < std::size(kFlags); i++)\n"
-              f'      if (!std::strcmp(kFlags[i].name, "{flag}")) s.flags &= ~(uint64_t{{1}} << i);\n'
-              f"    for (size_t i = 0; i < std::size(kSmall); i++)\n"
-              f'      if (!std::strcmp(kSmall[i].name, "{flag}")) s.types[i] = 0;\n'
-              f"    s.included = s.excluded = 0;\n  }}\n"
-              "  return s;\n}\n\nstd::string GlobalState::difference")],
+            [
+                (STATE, read, f'(fault("state not guarded: {flag}") ? decltype({read})() : {read})'),
+                (STATE, "  s.excluded = tls.excluded_.raw_repr();\n",
+                 f'  s.excluded = tls.excluded_.raw_repr();\n  if (fault("state not guarded: {flag}")) s.included = s.excluded = 0;\n'),
+                (STATE, "  if (included != tls.included_.raw_repr() || excluded",
+                 f'  if (!fault("state not guarded: {flag}"))\n  if (included != tls.included_.raw_repr() || excluded'),
+            ],
         )
-        for flag in FLAGS
+        for flag, read in FLAGS.items()
     ],
     # What is guarded of a tensor.
     Fault("a tensor's class ignored", GUARDS, [(TENSOR, "if (Py_TYPE(object) != s.type) return false;",
@@ -134,18 +140,32 @@ FAULTS: list[Fault] = [
     Fault("a tensor's strides ignored", GUARDS, [(TENSOR, "strides[i] != want[s.rank + i]) return false;",
           '(strides[i] != want[s.rank + i] && !fault("a tensor\'s strides ignored"))) return false;')]),
     Fault("a tensor's stamp: requires_grad not compared", GUARDS,
-          [(TENSOR, "    if (m.is_view_ || requires_grad(m) != t.look->requires_grad) return false;",
-            '    if (!fault("a tensor\'s stamp: requires_grad not compared") && (m.is_view_ || requires_grad(m) != t.look->requires_grad)) return false;')]),
+          [(TENSOR, "  return !m.is_view_ && requires_grad(m) == t.look->requires_grad;",
+            '  return fault("a tensor\'s stamp: requires_grad not compared") || (!m.is_view_ && requires_grad(m) == t.look->requires_grad);')]),
     Fault("a tensor's stamp: shape and dtype not compared", GUARDS,
-          [(TENSOR, "  typedef uint64_t Words", '  if (fault("a tensor\'s stamp: shape and dtype not compared")) return true;\n  typedef uint64_t Words')]),
+          [(TENSOR, "    if (!_mm256_testz_si256(differ, differ)) return i;",
+            '    if (!_mm256_testz_si256(differ, differ) && !fault("a tensor\'s stamp: shape and dtype not compared")) return i;')]),
     # The fast program's compares.
     *[
         Fault(f"fast compare left out: {op}", GUARDS,
-              [(PROGRAM, "  Verdict run(Segment& s, const Run& r, PyObject* const* args) {",
-                "  Verdict run(Segment& s, const Run& r, PyObject* const* args) {\n"
-                f'    if (r.op == Op::k{op} && fault("fast compare left out: {op}")) return Verdict::kYes;')])
-        for op in ("Object", "Dict", "Type", "Pointer", "Item", "Tensor", "Fact", "Resolve")
+              [(PROGRAM, "        Instr& in = s.code[static_cast<size_t>(w.of[k])];\n",
+                "        Instr& in = s.code[static_cast<size_t>(w.of[k])];\n"
+                f'        if (in.op == Op::k{op} && fault("fast compare left out: {op}")) continue;\n')])
+        for op in ("Object", "Dict", "Type", "Pointer")
     ],
+    *[
+        Fault(f"fast compare left out: {op}", GUARDS,
+              [(PROGRAM, "  Verdict run(const Instr& i, PyObject* const* args) {\n",
+                "  Verdict run(const Instr& i, PyObject* const* args) {\n"
+                f'    if (i.op == Op::k{op} && fault("fast compare left out: {op}")) return Verdict::kYes;\n')])
+        for op in ("Item", "Fact", "Resolve")
+    ],
+    Fault("fast compare left out: Tensor", GUARDS,
+          [(PROGRAM, "      if (t == s.tensors.size()) break;\n",
+            '      if (t == s.tensors.size() || fault("fast compare left out: Tensor")) break;\n')]),
+    Fault("the context's state is read once", GUARDS,
+          [(STATE, "    if (precisions.empty() || std::memcmp(",
+            '    if (fault("the context\'s state is read once") && !precisions.empty()) return true;\n    if (precisions.empty() || std::memcmp(')]),
     Fault("changed dicts are taken for untouched", GUARDS,
           [(PROGRAM, "    untouched_ = untouched;\n", '    untouched_ = untouched || fault("changed dicts are taken for untouched");\n')]),
     Fault("a dict that changed is not looked at again", GUARDS,
