@@ -188,6 +188,7 @@ PyObject* Interpreter::run_frame(PyThreadState* tstate, _PyInterpreterFrame* fra
       for (PyObject* o : slots) Py_XINCREF(o);
       load_frame(frame, slots.data(), depth, start->next);
       untouched_.assign(depth, 0);
+      resumed_ = true;
       const bool all = reads_its_locals(frame->f_code);
       const int locals = frame->f_code->co_nlocalsplus;
       for (int i = 0; i < static_cast<int>(depth); ++i) {
@@ -401,7 +402,8 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
     act.direct = std::exchange(tail_, false) && top_ != nullptr && frame->owner == FRAME_OWNED_BY_THREAD;
     if (top_ == nullptr) {
       act.on_path = !stop_path_.empty();
-      lazy = untouched_.empty() ? nullptr : untouched_.data();
+      // Hooks that the backward calls have no caller here either.
+      lazy = std::exchange(resumed_, false) && !untouched_.empty() ? untouched_.data() : nullptr;
     } else if (act.direct && top_->on_path) {
       act.depth = top_->depth + 1;
       act.on_path = act.depth < stop_path_.size() && stop_path_[top_->depth].count == top_->count;

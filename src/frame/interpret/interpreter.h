@@ -229,6 +229,7 @@ class Interpreter {
   std::unique_ptr<Snapshot> stopped_;
   const Subject* start_ = nullptr;
   std::vector<Ref> generators_;  // weak references
+  bool resumed_ = false;         // the next frame is the resumed root frame
   std::vector<char> untouched_;  // arguments that the resumed root frame has not looked at
   bool aborted_ = false;
   std::string reason_, where_, stack_;
