@@ -37,6 +37,13 @@ def test_each_feature(name):
     assert not report.failures, "\n".join(report.failures[:3])
 
 
+def test_a_hook_with_a_cell_after_a_break():
+    """The backward of a resumed frame calls it without a caller: its names were taken for that frame's (a crash)."""
+    report = Report()
+    run_sequence(7100594, report)
+    assert not report.failures, "\n".join(report.failures)
+
+
 def test_enough_kinds_of_changes():
     assert len(kinds()) >= 100
 
