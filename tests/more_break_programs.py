@@ -927,3 +927,47 @@ def b_record_function(x, S):
             y = y + 1
         y = y + 3
     return y
+
+
+KEPT_LIST = [1]
+KEPT_APPEND = KEPT_LIST.append
+
+
+@p
+def bound_before_the_call(x, S):
+    del KEPT_LIST[:]
+    KEPT_APPEND(5)
+    flashover.graph_break()
+    return x * len(KEPT_LIST), list(KEPT_LIST)
+
+
+@p
+def tensors_for_keys(x, S):
+    flashover.graph_break()
+    y = x + 1
+    d = {x: 1}
+    flashover.graph_break()
+    d[y] = 2
+    flashover.graph_break()
+    return d[x], d[y], len(d)
+
+
+@p
+def random_across_a_break(x, S):
+    r = random.Random(5)
+    flashover.graph_break()
+    return x * r.random()
+
+
+@p
+def wrapped_across_a_break(x, S):
+    def f(a):
+        """doc"""
+        return a + 1
+
+    @functools.wraps(f)
+    def g(a):
+        return f(a)
+
+    flashover.graph_break()
+    return g(x), g.__doc__, g.__name__, g.__module__

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import fuzz_inserted
 import fuzz_metamorphic
 import language_programs
 import more_break_programs
@@ -54,3 +55,11 @@ def test_metamorphic(first: int) -> None:
     for seed in range(first, first + 5):
         pairs, wrong = fuzz_metamorphic.check(seed)
         assert pairs and not wrong, wrong
+
+
+@pytest.mark.timeout(170)
+@pytest.mark.parametrize("first", range(0, 60, 20))
+def test_inserted_breaks(first: int) -> None:
+    for seed in range(first, first + 20):
+        wrong = fuzz_inserted.check(seed)
+        assert not wrong, wrong

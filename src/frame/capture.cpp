@@ -339,6 +339,9 @@ Capture run_once(const Subject& subject, bool may_assume, Interpreter::Path stop
             }
           }
         }
+        // Hashes and comparisons of the program's that are needed from here on are not its own doing. (The hook may
+        // still be there: what called this may take on its callees.)
+        in.uninterpreted = 1;
         const Snapshot* stopped = in.stopped();
         if (in.aborted() && stopped == nullptr) {
           decline(in.reason(), in.where());
@@ -378,9 +381,11 @@ Capture run_once(const Subject& subject, bool may_assume, Interpreter::Path stop
             // Hooks and autograd Functions of the program run here: interpreted, and without a trace of theirs left.
             HookInstalled hook;
             if (stopped != nullptr) in.revive();
+            in.uninterpreted = 0;
             const size_t writes = in.journal.entries().size(), said = in.warnings.size();
             const int64_t frames = in.frames;
             out.joint = session->add_backward(maker.outputs());
+            in.uninterpreted = 1;
             if (in.aborted()) throw Declined(in.reason(), in.where());
             if (in.journal.entries().size() != writes) throw Declined("training: the backward writes Python objects");
             if (in.warnings.size() != said) throw Declined("training: the backward warns");
@@ -410,10 +415,13 @@ Capture run_once(const Subject& subject, bool may_assume, Interpreter::Path stop
         if (broke.empty()) broke = in.retry_path();
       }
       PyErr_Clear();
+      in.uninterpreted = 1;
       release_locks(in);
       leave_inference_modes(in);
       leave_dual_levels(in);
+      in.uninterpreted = 0;
       in.end_generators();
+      in.uninterpreted = 1;
       PyErr_Clear();
       in.journal.undo();
       out.observations = in.recorder.take();  // also of a decline: such calls need not be tried again

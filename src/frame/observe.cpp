@@ -108,7 +108,9 @@ bool is_python_class(PyTypeObject* t) {
     PyErr_Clear();
     return made ? reinterpret_cast<PyTypeObject*>(made.get())->tp_dealloc : nullptr;
   }();
-  return (t->tp_flags & Py_TPFLAGS_HEAPTYPE) && t->tp_dealloc == of_classes;
+  // Those made in C from a specification keep a name of their own.
+  return (t->tp_flags & Py_TPFLAGS_HEAPTYPE) && t->tp_dealloc == of_classes &&
+         reinterpret_cast<PyHeapTypeObject*>(t)->_ht_tpname == nullptr;
 }
 
 Ref ordered_items(PyObject* dict) {

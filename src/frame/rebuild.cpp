@@ -258,7 +258,7 @@ PyObject* run_step(const RecipeStep& s, const Registers& r, PyObject* const* wan
       return Py_TYPE(s.object)->tp_descr_get(s.object, item(0), reinterpret_cast<PyObject*>(Py_TYPE(item(0))));
     case Kind::kBoundMethod:
       return PyMethod_New(item(0), item(1));
-    case Kind::kFunction: {  // code, globals, name, qualname, defaults, kwdefaults, closure, annotations
+    case Kind::kFunction: {  // code, globals, name, qualname, defaults, kwdefaults, closure, annotations, doc, module
       PyObject* made = PyFunction_NewWithQualName(item(0), item(1), item(3));
       if (made == nullptr) return nullptr;
       auto* f = reinterpret_cast<PyFunctionObject*>(made);
@@ -270,6 +270,8 @@ PyObject* run_step(const RecipeStep& s, const Registers& r, PyObject* const* wan
       set(&f->func_kwdefaults, item(5));
       set(&f->func_closure, item(6));
       set(&f->func_annotations, item(7));
+      Py_XSETREF(f->func_doc, Py_NewRef(item(8)));
+      Py_XSETREF(f->func_module, Py_NewRef(item(9)));
       return made;
     }
     case Kind::kEnter:

@@ -405,7 +405,7 @@ int32_t RecipeMaker::make_object(PyObject* o) {
     auto* f = reinterpret_cast<PyFunctionObject*>(o);
     std::vector<int32_t> items;
     for (PyObject* part : {f->func_code, f->func_globals, f->func_name, f->func_qualname, f->func_defaults,
-                           f->func_kwdefaults, f->func_closure, f->func_annotations}) {
+                           f->func_kwdefaults, f->func_closure, f->func_annotations, f->func_doc, f->func_module}) {
       for (const Ref& own : in_.own_globals)
         if (part == f->func_globals && own.get() == part)
           throw Declined("a function of code that was compiled during the call in the result");

@@ -570,6 +570,12 @@ PyObject* Interpreter::call(PyObject* f, PyObject* const* args, size_t nargs, Py
       }
     }
     if (self != nullptr && PyModule_Check(self)) self = nullptr;
+    // A method that was bound before the call, of an object that nobody met yet.
+    if (self != nullptr && recorder.is_old(f) && !recorder.is_old(self) && !PyType_Check(self) && !is_atom(self) &&
+        native_method(reinterpret_cast<PyCFunctionObject*>(f)->m_ml) == n) {
+      static PyObject* const self_name = PyUnicode_InternFromString("__self__");
+      recorder.reach(SourceKind::kSlot, recorder.source_of(f), -1, self_name, self);
+    }
     NativeCall c{*this, f, self, args, nargs, kwnames, args, nargs};
     if (n->handler != nullptr) return n->handler(c);
     return call_native(f, self, *n, args, nargs, kwnames);
