@@ -194,7 +194,8 @@ def main() -> None:
     ]
     print(lines[-1], flush=True)
     path = Path(__file__).parent.parent / "docs" / "overhead.md"
-    path.write_text("\n".join(lines) + "\n")
+    told = path.read_text().partition("\n`import flashover` adds")[2].partition("\n")[2]  # what people wrote below
+    path.write_text("\n".join(lines) + "\n" + told)
 
 
 if __name__ == "__main__":
