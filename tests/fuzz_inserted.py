@@ -23,7 +23,7 @@ from outcomes import outcome
 import flashover
 
 MODULES = (language_programs, more_break_programs)
-# What they give depends on the process, or on the lines of the file; a tensor that was made in inference mode is a plain
+# What they give depends on the process or on the lines of the file; a tensor that was made in inference mode is a plain
 # one when it has left a graph.
 LEFT_OUT = {"threads", "sysinfo", "exec_eval", "frames_of_its_own", "w_inference"}
 
