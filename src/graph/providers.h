@@ -97,6 +97,7 @@ inline Gemm choose_gemm(const Providers& p, DType dtype, std::optional<int64_t> 
 // One group of a convolution: channels, points of the kernel and of the result.
 struct ConvolutionFacts {
   int64_t in, out, groups, taps, points, batch;
+  int64_t reach;  // points of the image between the first and the last that a result reads
   bool strided;
 };
 // Which of its three products flashover.convolution and its gradients compute; the rest is oneDNN's.
@@ -104,12 +105,14 @@ struct OwnConvolution {
   bool forward = false, input = false, weight = false;
 };
 inline OwnConvolution choose_convolution(const Providers& p, DType dtype, const ConvolutionFacts& c) {
-  if (dtype != DType::kF32 && dtype != DType::kBF16) return {};
+  // (What a thread keeps of the image grows with these.)
+  if ((dtype != DType::kF32 && dtype != DType::kBF16) || c.reach > 8192 || c.points > 1 << 18) return {};
   const bool f32 = dtype == DType::kF32;
   if (c.groups > 1 && c.in == 1 && c.out == 1) {  // oneDNN's gradients of larger kernels' weights run at 2 GF/s
     const bool small = c.taps <= 9 && c.points >= 400;
-    return p.own_f32 ? OwnConvolution{f32 && small, small || (!f32 && c.strided), small || c.taps > 9}
-                     : OwnConvolution{};
+    return p.own_f32 && c.points <= 1 << 16
+               ? OwnConvolution{f32 && small, small || (!f32 && c.strided), small || c.taps > 9}
+               : OwnConvolution{};
   }
   const double work = 2.0 * static_cast<double>(c.in * c.out * c.taps) * static_cast<double>(c.points * c.batch);
   if (!p.own_bf16 || c.in < 16 || c.out < 16 || work < 2e6) return {};

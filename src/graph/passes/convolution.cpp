@@ -208,6 +208,7 @@ OwnConvolution own_convolution(const Providers& p, const TensorType& input, cons
                              .taps = w.sizes[2].value() * w.sizes[3].value(),
                              .points = out.sizes[2].value() * out.sizes[3].value(),
                              .batch = out.sizes[0].value(),
+                             .reach = (w.sizes[2].value() - 1) * ops::as_ints(geometry[2])[0] * input.sizes[3].value(),
                              .strided = !all_are(geometry[0], 1)});
 }
 ValueId dense_value(Rewriter& r, ValueId v) { return in_strides(r, v, dense_type(r.b.type(v))); }

@@ -49,22 +49,22 @@ template <typename T>
 uint32_t pack_weight(const Plan& p, const T* weight, int64_t row_stride, int64_t inner_stride, int64_t row,
                      int64_t block, uint16_t* out) {
   constexpr int64_t step = Pack<T>::kPieces * kPiece;
-  std::vector<uint16_t*> to(static_cast<size_t>(p.taps));
+  std::vector<uint16_t*> to(static_cast<size_t>(p.kernel));
   for (const Class& c : p.classes)
     for (int64_t tap : c.weight) to[static_cast<size_t>(tap)] = out, out += step;
   __m512i largest = _mm512_setzero_si512();
   const int64_t k = block * kBlock, rows = std::min(kBlock, p.rows - row), left = p.inner - k;
   // Neighbours: (row, tap) or, for one row, taps.
-  const bool together = row_stride == p.taps;
+  const bool together = row_stride == p.kernel;
   alignas(64) uint16_t vectors[2][kPiece / 2];
   for (int64_t r = 0; r < kBlock; r += together ? kBlock : 1) {
     if (r >= rows) {
       for (uint16_t* t : to)
-        for (int64_t i = 0; i < Pack<T>::kPieces; ++i)
+        for (int64_t i = 0; t && i < Pack<T>::kPieces; ++i)
           _mm512_store_si512(t + i * kPiece + r * kBlock, _mm512_setzero_si512());
       continue;
     }
-    const int64_t neighbours = together ? kBlock * p.taps : p.taps, there = together ? rows * p.taps : p.taps;
+    const int64_t neighbours = together ? kBlock * p.kernel : p.kernel, there = together ? rows * p.kernel : p.kernel;
     const T* from = weight + (row + r) * row_stride + k * inner_stride;
     for (int64_t j = 0; j < neighbours; j += 16) {
       const int64_t count = std::min<int64_t>(16, there - j);
@@ -72,8 +72,9 @@ uint32_t pack_weight(const Plan& p, const T* weight, int64_t row_stride, int64_t
         across(from + (count > 0 ? j : 0) + (left > half * 16 ? half * 16 * inner_stride : 0), inner_stride,
                left - half * 16, count, vectors[half], largest);
       for (int64_t i = 0; i < std::min<int64_t>(16, neighbours - j); ++i)
-        Pack<T>::store(_mm512_load_si512(vectors[0] + i * 32), _mm512_load_si512(vectors[1] + i * 32),
-                       to[static_cast<size_t>((j + i) % p.taps)] + (r + (j + i) / p.taps) * kBlock, kPiece);
+        if (uint16_t* t = to[static_cast<size_t>((j + i) % p.kernel)])
+          Pack<T>::store(_mm512_load_si512(vectors[0] + i * 32), _mm512_load_si512(vectors[1] + i * 32),
+                         t + (r + (j + i) / p.kernel) * kBlock, kPiece);
     }
   }
   return _mm512_reduce_max_epu32(largest);

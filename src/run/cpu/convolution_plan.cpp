@@ -78,6 +78,7 @@ Plan plan_forward(const ConvolutionSizes& s) {
     }
   p.classes.push_back(std::move(c));
   p.rows = s.out, p.inner = s.in;
+  p.kernel = s.kernel[0] * s.kernel[1];
   count_taps(p);
   return p;
 }
@@ -122,6 +123,7 @@ Plan plan_gradient(const ConvolutionSizes& s) {
       p.classes.push_back(std::move(c));
     }
   p.rows = s.in, p.inner = s.out;
+  p.kernel = s.kernel[0] * s.kernel[1];
   count_taps(p);
   return p;
 }

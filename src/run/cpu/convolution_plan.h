@@ -66,7 +66,8 @@ struct Plan {
   int64_t step[2], out_size[2], grid[2];  // of the results; points of the grid that are results
   int64_t rows, inner;                    // output and input channels of the sum
   int64_t span = 0;                       // the largest shift
-  int64_t taps = 0;
+  int64_t taps = 0;    // of all classes; where strides are longer than images not all of the kernel's are met
+  int64_t kernel = 0;  // points of the kernel
 };
 
 Plan plan_forward(const ConvolutionSizes& s);
