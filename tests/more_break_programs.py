@@ -971,3 +971,18 @@ def wrapped_across_a_break(x, S):
 
     flashover.graph_break()
     return g(x), g.__doc__, g.__name__, g.__module__
+
+
+@p
+def super_after_a_break(x, S):
+    class A:
+        def f(self, y):
+            return y + 1
+
+    class B(A):
+        def f(self, y):
+            z = super().f(y)
+            flashover.graph_break()
+            return z + super().f(y)
+
+    return B().f(x)

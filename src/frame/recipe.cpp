@@ -259,7 +259,8 @@ int32_t RecipeMaker::make_iterator(PyObject* o) {
 namespace {
 
 // May the local be read from `next` on before something is stored to it?
-bool is_live(const Code& code, int next, int local) {
+bool is_live(const Code& code, PyCodeObject* co, int next, int local) {
+  if (local == 0 && co->co_nfreevars > 0) return true;  // super() looks for it in the frame
   std::vector<char> seen(code.instructions.size());
   std::vector<int> todo{next};
   while (!todo.empty()) {
@@ -300,7 +301,7 @@ int32_t RecipeMaker::make_generator(PyObject* o) {
   for (int i = 0; i < frame->stacktop; ++i) {
     PyObject* slot = frame->localsplus[i];
     const bool dead = slot != nullptr && i < co->co_nlocals && !all && !PyCell_Check(slot) && !is_atom(slot) &&
-                      !in_.recorder.is_old(slot) && !is_live(*code, next, i);
+                      !in_.recorder.is_old(slot) && !is_live(*code, co, next, i);
     items.push_back(slot == nullptr || dead ? -1 : make(slot));
   }
   return step(RecipeStep::Kind::kGenerator, g->gi_frame_state == FRAME_CREATED ? nullptr : Py_True, std::move(items),
@@ -331,7 +332,7 @@ void RecipeMaker::frames(const Snapshot& snapshot) {
         point.slots.push_back(step(RecipeStep::Kind::kSource, nullptr, {},
                                    want(in_.recorder.pass_through(static_cast<int64_t>(i), name, o))));
       } else if (local && !all && !PyCell_Check(o) && !is_atom(o) && !in_.recorder.is_old(o) &&
-                 !is_live(*code, frame.next, static_cast<int>(i))) {
+                 !is_live(*code, co, frame.next, static_cast<int>(i))) {
         point.slots.push_back(-1);
       } else {
         point.slots.push_back(make(o));
