@@ -160,7 +160,7 @@ bool run(Plan& p, const T* source, const T* weight, int64_t row_stride, int64_t 
         for (const Class& cls : p.classes) {
           const int64_t taps = static_cast<int64_t>(cls.shift.size());
           // Blocks of the inner dim summed at once. (With several classes their taps lie class by class.)
-          const int64_t run = classes > 1 ? 1 : std::max<int64_t>(1, kSummed / taps);
+          const int64_t run = classes > 1 ? 1 : std::max<int64_t>(1, kSummed / std::max<int64_t>(1, taps));
           for (int64_t m = 0; m < here; ++m) {
             const char* b = strip + m * kBlock * 4;
             float* into = sum && k == 0 ? sum : c;

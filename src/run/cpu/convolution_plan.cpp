@@ -123,6 +123,8 @@ Plan plan_gradient(const ConvolutionSizes& s) {
       p.classes.push_back(std::move(c));
     }
   p.rows = s.in, p.inner = s.out;
+  // Of a short image no tap may meet anything: all zeros.
+  if (p.line.used.empty()) p.line.phase(0, 0);
   p.kernel = s.kernel[0] * s.kernel[1];
   count_taps(p);
   return p;
