@@ -677,7 +677,7 @@ switch("autocast_enabled", "torch.is_autocast_enabled('cpu')", "torch.set_autoca
 switch("autocast_dtype", "torch.get_autocast_dtype('cpu')", "torch.set_autocast_dtype('cpu', {})", "[torch.float16, torch.bfloat16]")
 switch("autocast_cache", "torch.is_autocast_cache_enabled()", "torch.set_autocast_cache_enabled({})", "[True, False]")
 switch("default_dtype", "torch.get_default_dtype()", "torch.set_default_dtype({})", "[torch.float32, torch.float64]")
-switch("deterministic", "torch.are_deterministic_algorithms_enabled()", "torch.use_deterministic_algorithms({})", "[True, False]")
+switch("deterministic", "torch.are_deterministic_algorithms_enabled()", "torch.use_deterministic_algorithms({}, warn_only=torch.is_deterministic_algorithms_warn_only_enabled())", "[True, False]")
 switch("matmul_precision", "torch.get_float32_matmul_precision()", "torch.set_float32_matmul_precision({})", "['highest', 'high', 'medium']")
 switch("cudnn_enabled", "torch.backends.cudnn.enabled", "torch.backends.cudnn.enabled = {}", "[True, False]")
 switch("cudnn_benchmark", "torch.backends.cudnn.benchmark", "torch.backends.cudnn.benchmark = {}", "[True, False]")
