@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import copy
 import io
+import itertools
 import warnings
+from collections.abc import Callable
 from contextlib import redirect_stdout
 from typing import Any
 
@@ -315,3 +317,46 @@ def test_coroutines_that_are_handed_on_do_not_compile_each_time():
         for _ in range(12):
             torch.testing.assert_close(fast(x), f(x))
     assert flashover.compile_stats()["recompiles"] - before <= 6
+
+
+class Counting(itertools.count):  # type: ignore[misc]
+    pass
+
+
+ITERATORS = {
+    "repeat": lambda: itertools.repeat(1, 4),
+    "count": lambda: itertools.count(1),
+    "a class of its own": lambda: Counting(1),
+    "cycle": lambda: itertools.cycle([1, 2, 3]),
+    "chain": lambda: itertools.chain([1, 2], [3, 4]),
+    "islice": lambda: itertools.islice([1, 2, 3, 4, 5], 1, 5),
+    "accumulate": lambda: itertools.accumulate([1, 2, 3, 4]),
+    "zip_longest": lambda: (b for _, b in itertools.zip_longest([1], [1, 2, 3, 4])),
+    "list": lambda: iter([1, 2, 3, 4]),
+    "generator": lambda: (i for i in range(4)),
+}
+
+
+@pytest.mark.parametrize("make", ITERATORS.values(), ids=ITERATORS)
+def test_iterators_that_are_advanced_go_on_where_they_are(make: Callable[[], Any]) -> None:
+    """Their position is no attribute: a trace must neither advance them nor take one position for another."""
+
+    def across_breaks(x: torch.Tensor) -> tuple[torch.Tensor, list[int]]:
+        seen = []
+        for i in make():
+            x = x + i
+            x.tolist()
+            seen.append(i)
+            if len(seen) > 2:
+                break
+        return x, seen
+
+    def given(x: torch.Tensor, it: Any) -> tuple[torch.Tensor, Any]:
+        return x + next(it), it.__next__()
+
+    fast, x = flashover.compile(across_breaks, backend="eager"), torch.ones(2)
+    for _ in range(3):
+        assert same(fast(x), across_breaks(x))
+    fast, mine, other = flashover.compile(given, backend="eager"), make(), make()
+    for _ in range(2):
+        assert same(fast(x, mine), given(x, other))

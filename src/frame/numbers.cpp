@@ -429,8 +429,7 @@ bool Numbers::holds(PyObject* o, int depth) const {
     // Iterators, partials and instances: whatever they refer to.
     if (PyObject** dict = _PyObject_GetDictPtr(o); dict != nullptr && *dict != nullptr && !recorder_.is_old(o))
       return holds(*dict, depth + 1);
-    if (Py_TYPE(o)->tp_traverse != nullptr && !(Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE) && PyObject_IS_GC(o) &&
-        !PyGen_Check(o)) {
+    if (Py_TYPE(o)->tp_traverse != nullptr && !is_python_class(Py_TYPE(o)) && PyObject_IS_GC(o) && !PyGen_Check(o)) {
       struct Visit {
         const Numbers* numbers;
         int depth;

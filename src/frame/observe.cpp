@@ -113,6 +113,13 @@ bool is_python_class(PyTypeObject* t) {
          reinterpret_cast<PyHeapTypeObject*>(t)->_ht_tpname == nullptr;
 }
 
+bool steps_in_c(PyTypeObject* t) {
+  if (t->tp_iternext == nullptr) return false;
+  static PyObject* const name = PyUnicode_InternFromString("__next__");
+  PyObject* method = _PyType_Lookup(t, name);
+  return method == nullptr || Py_TYPE(method) == &PyWrapperDescr_Type;
+}
+
 Ref ordered_items(PyObject* dict) {
   if (!PyODict_Check(dict)) return Ref::steal(PyDict_Items(dict));
   Ref keys = Ref::steal(guards::ordered_keys(dict));
@@ -352,8 +359,7 @@ void Recorder::describe(SourceId id, PyObject* object, bool parent_pinned) {
   if (is_array(object) || (!is_atom(object) && is_numpy_scalar(object))) opaque_.insert(object);
   // Iterators and coroutines that a caller hands over, or that a frame holds, are other ones each time; the trace does
   // not advance them (Interpreter::next).
-  const bool iterator = source(id).kind == SourceKind::kArgument &&
-                        !(Py_TYPE(object)->tp_flags & Py_TPFLAGS_HEAPTYPE) &&
+  const bool iterator = source(id).kind == SourceKind::kArgument && !is_python_class(Py_TYPE(object)) &&
                         (PyIter_Check(object) || PyCoro_CheckExact(object) || PyAsyncGen_CheckExact(object) ||
                          Py_TYPE(object)->tp_as_async != nullptr);
   if (is_pinned_kind(object) && !iterator) {

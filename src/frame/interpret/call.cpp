@@ -875,7 +875,7 @@ PyObject* Interpreter::call_wrapper(PyObject* f, PyWrapperDescrObject* descr, Py
         (descr->d_wrapped == reinterpret_cast<void*>(PyObject_GenericSetAttr) || PyModule_Check(self))) {
       return set_generic(self, args[0], nargs == 2 ? args[1] : nullptr) < 0 ? nullptr : Py_NewRef(Py_None);
     }
-    if (is("__next__") && recorder.is_old(self) && !(Py_TYPE(self)->tp_flags & Py_TPFLAGS_HEAPTYPE))
+    if (is("__next__") && recorder.is_old(self) && steps_in_c(Py_TYPE(self)))
       throw Declined("an iterator from before the call is advanced");
     const auto reads = {"__init__", "__int__", "__invert__", "__index__", "__iter__"};
     if (is_array(self) && (is("__setitem__") || is("__delitem__") || is("__init__") ||

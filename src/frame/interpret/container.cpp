@@ -214,10 +214,10 @@ PyObject* Interpreter::next(PyObject* it, bool keep_stop) {
   }
   if (plain) {
     // As CPython's.
-  } else if (t->tp_flags & Py_TPFLAGS_HEAPTYPE) {
+  } else {
     look_special(it, "__next__");
-  } else if (recorder.is_old(it)) {  // also generators: one that is entered and left by a decline is dead
-    throw Declined("an iterator from before the call is advanced");
+    // Also generators: one that is entered and left by a decline is dead.
+    if (recorder.is_old(it) && steps_in_c(t)) throw Declined("an iterator from before the call is advanced");
   }
   PyObject* v = t->tp_iternext(it);
   if (v == nullptr && PyErr_Occurred() && !aborted_ && !keep_stop && PyErr_ExceptionMatches(PyExc_StopIteration))
