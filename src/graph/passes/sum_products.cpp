@@ -94,8 +94,8 @@ class Summer {
   }
   // Its operands are smaller than its result.
   bool is_small_product(const Node& n, const TensorType& type) const {
-    const bool own = n.op->name == "flashover.product.default" && is_none(n.args[2]) &&
-                     std::get<std::string>(n.args[3]) == "none";
+    const bool own =
+        n.op->name == "flashover.product.default" && is_none(n.args[2]) && std::get<std::string>(n.args[3]) == "none";
     if (!own && n.op->name != "aten.mm.default") return false;
     const TensorType &a = g_.type(std::get<Ref>(n.args[0]).id), &b = g_.type(std::get<Ref>(n.args[1]).id);
     for (const TensorType* t : {&a, &b})

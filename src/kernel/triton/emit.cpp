@@ -1073,7 +1073,7 @@ class Emitter {
   const loops::Product* product_ = nullptr;
   const loops::Product* operand_ = nullptr;  // this is the prologue of its operand `side_`
   size_t side_ = 0;
-  std::string parameter_ = "p", temporary_;       // what names begin with
+  std::string parameter_ = "p", temporary_;             // what names begin with
   std::string result_;                                  // an operand's name
   bool wide_ = false, fast_ = false, asserts_ = false;  // fast_: all results have 16 bits
   std::vector<bool> exact_;                             // of the current stage
