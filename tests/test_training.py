@@ -1301,3 +1301,22 @@ def test_fake_quantization() -> None:
         return torch.fake_quantize_per_tensor_affine(x @ w, torch.tensor(0.1), zero[0], -10, 10)
 
     agree(f, leaf(3, 8), torch.randn(4, 8).t().requires_grad_(), exact=False)
+
+
+def test_a_part_of_a_product_that_is_handed_out_and_kept() -> None:
+    """As a result it lies as in eager, with gaps; what the backward keeps is dense: one value, two outputs."""
+    torch.manual_seed(0)
+    linear, norm = torch.nn.Linear(32, 64), torch.nn.LayerNorm(65)
+    parameters = [*linear.parameters(), *norm.parameters()]
+
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        half = linear(x).chunk(2, 1)[0]
+        return half, norm(F.pad(half, (1, 0, 2, 1)))
+
+    x = torch.randn(2, 9, 32)
+    got, want = flashover.compile(program)(x), program(x)
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a, b)
+        assert a.stride() == b.stride()
+    grads = [torch.autograd.grad(sum(t.square().sum() for t in r), parameters) for r in (got, want)]
+    torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-4)

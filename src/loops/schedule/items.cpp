@@ -212,15 +212,17 @@ class Maker {
         if (v != kNoValue) realise(v, true);
     }
     // Outputs first: views for extern operands are cut out of the memory as it lies in the end.
-    std::vector<bool> placed(g_.values.size());
     for (const graph::Output& o : g_.outputs) {
       if (!o.owns_memory()) continue;
       fact(o.value).used = true;
       if (view_of_extern(o)) continue;
       if (p_.producers.of[o.value].node >= 0 && node_of(o.value).op->is_prim) {
         require(o.value);
-        if (!placed[o.value]) p_.memory[o.value].strides = written_strides(o);  // of several the first is written
-        placed[o.value] = true;
+        // Of several the first is written, also if it could have been a view but for this one.
+        const auto first = std::find_if(g_.outputs.begin(), g_.outputs.end(), [&](const graph::Output& other) {
+          return other.owns_memory() && other.value == o.value;
+        });
+        p_.memory[o.value].strides = written_strides(*first);
       }
     }
     for (const Node& n : g_.nodes) {
