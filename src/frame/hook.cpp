@@ -165,25 +165,18 @@ void load_frame(_PyInterpreterFrame* frame, PyObject* const* slots, size_t count
 
 Interpreter* Interpreter::current() { return active; }
 
-namespace {
-
-Ref of_warnings(const char* name) {
-  PyObject* m = PyDict_GetItemString(PyImport_GetModuleDict(), "warnings");
-  return Ref::borrow(m != nullptr ? PyDict_GetItemString(PyModule_GetDict(m), name) : nullptr);
-}
-
-}  // namespace
-
 Interpreter::Interpreter(trace::Session* s) : recorder(s), session(s), outer_(active) {
   recorder.location = [this] { return asking_line(); };
   recorder.location_key = [this] { return asking_key(); };
-  warning_filters = of_warnings("filters");
-  warning_printer = of_warnings("_showwarnmsg_impl");
+  warning_filters = Ref::borrow(of_module("warnings", "filters"));
+  warning_printer = Ref::borrow(of_module("warnings", "_showwarnmsg_impl"));
   active = this;
 }
 
-bool Interpreter::filters_of_before() const { return of_warnings("filters").get() == warning_filters.get(); }
-bool Interpreter::records_warnings() const { return of_warnings("_showwarnmsg_impl").get() != warning_printer.get(); }
+bool Interpreter::filters_of_before() const { return of_module("warnings", "filters") == warning_filters.get(); }
+bool Interpreter::records_warnings() const {
+  return of_module("warnings", "_showwarnmsg_impl") != warning_printer.get();
+}
 
 Interpreter::~Interpreter() {
   if (plain) return;

@@ -3,7 +3,7 @@
 #include <cstring>
 #include <unordered_map>
 
-#include "frame/internals.h"
+#include "frame/observe.h"
 
 namespace flashover::frame {
 namespace {
@@ -22,15 +22,9 @@ void mark(PyObject* callable, Mark m) {
 
 namespace {
 
-// Attribute of a module of torch's compiler, if that is loaded: nothing here loads it.
-PyObject* of_dynamo(const char* module, const char* name) {
-  PyObject* m = PyDict_GetItemString(PyImport_GetModuleDict(), module);
-  return m != nullptr && PyModule_Check(m) ? PyDict_GetItemString(PyModule_GetDict(m), name) : nullptr;
-}
-
 // torch.compiler.allow_in_graph keeps a set of addresses.
 bool is_in_set(const char* name, PyObject* f) {
-  PyObject* ids = of_dynamo("torch._dynamo.trace_rules", name);
+  PyObject* ids = of_module("torch._dynamo.trace_rules", name);
   if (ids == nullptr) return false;
   PyObject** dict = _PyObject_GetDictPtr(ids);
   static PyObject* const key = PyUnicode_InternFromString("function_ids");
@@ -110,7 +104,7 @@ Mark mark_of(PyObject* f) {
   if (PyDict_GetItemWithError(PyImport_GetModuleDict(), rules) != nullptr) {
     if (is_in_set("_allowed_callable_ids", f)) return Mark::kAllow;
     if (is_in_set("_disallowed_callable_ids", f)) return Mark::kDisallow;
-    if (f == of_dynamo("torch._dynamo.decorators", "graph_break")) return Mark::kDisallow;
+    if (f == of_module("torch._dynamo.decorators", "graph_break")) return Mark::kDisallow;
   }
   return Mark::kNone;
 }

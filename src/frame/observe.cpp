@@ -99,6 +99,11 @@ bool is_atom(PyObject* o) {
   return t == k.dtype || t == k.size || t == k.device || t == k.layout || t == k.memory_format || t == k.qscheme;
 }
 
+PyObject* of_module(const char* module, const char* name) {
+  PyObject* m = PyDict_GetItemString(PyImport_GetModuleDict(), module);
+  return m != nullptr && PyModule_Check(m) ? PyDict_GetItemString(PyModule_GetDict(m), name) : nullptr;
+}
+
 bool is_deque(PyObject* o) { return known_types().deque != nullptr && PyObject_TypeCheck(o, known_types().deque); }
 
 bool is_python_class(PyTypeObject* t) {

@@ -31,6 +31,8 @@ struct KnownTypes {
   PyObject* module_getattr = nullptr;  // torch.nn.Module.__getattr__
 };
 const KnownTypes& known_types();  // resolved again when torch appears
+// A module's attribute, borrowed; null unless the module is loaded: nothing here loads one.
+PyObject* of_module(const char* module, const char* name);
 bool is_tensor(PyObject* o);
 bool is_atom(PyObject* o);         // immutable, compared by value
 bool is_pinned_kind(PyObject* o);  // guarded by identity: types, functions, modules, descriptors ...

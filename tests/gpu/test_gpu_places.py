@@ -7,7 +7,9 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -43,6 +45,14 @@ def train(model: Net, call: torch.nn.Module, xs: list[torch.Tensor]) -> list[tor
         loss.backward()
         out += [loss.detach(), *(p.grad.clone() for p in model.parameters())]
     return out
+
+
+def in_threads(work: Callable[[Any], None], arguments: Iterable[Any]) -> None:
+    threads = [threading.Thread(target=work, args=(a,)) for a in arguments]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
 
 
 # ---- streams
@@ -101,11 +111,7 @@ def test_a_stream_for_each_thread(mode: str | None) -> None:
         except Exception as e:
             wrong.append(repr(e))
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
+    in_threads(work, range(4))
     assert not wrong
 
 
@@ -185,11 +191,7 @@ def test_both_devices_in_turns_and_in_threads(mode: str | None) -> None:
 
     for device in ("cuda:0", "cuda:1", "cuda:0"):
         work(device)
-    threads = [threading.Thread(target=work, args=(d,)) for d in ("cuda:0", "cuda:1", "cuda:1", "cuda:0")]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
+    in_threads(work, ("cuda:0", "cuda:1", "cuda:1", "cuda:0"))
     assert not wrong
 
 

@@ -8,11 +8,6 @@
 namespace flashover::frame {
 namespace {
 
-PyObject* of_module(const char* module, const char* name) {
-  PyObject* m = PyDict_GetItemString(PyImport_GetModuleDict(), module);
-  return m != nullptr && PyModule_Check(m) ? PyDict_GetItemString(PyModule_GetDict(m), name) : nullptr;
-}
-
 bool says(PyObject* key, const char* text) { return PyUnicode_CompareWithASCIIString(key, text) == 0; }
 
 bool flag(PyObject* tensor, const char* name) {

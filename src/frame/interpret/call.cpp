@@ -156,20 +156,21 @@ std::vector<PyObject*> with_first(PyObject* first, PyObject* const* args, size_t
 
 }  // namespace
 
+PyObject* function_of_ours(const char* source, const char* name) {
+  Ref code = Ref::steal(Py_CompileString(source, "<flashover>", Py_file_input));
+  Ref names = Ref::steal(PyDict_New());
+  PyDict_SetItemString(names.get(), "__builtins__", PyEval_GetBuiltins());
+  Ref done = Ref::steal(code ? PyEval_EvalCode(code.get(), names.get(), names.get()) : nullptr);
+  PyErr_Clear();
+  return Py_XNewRef(PyDict_GetItemString(names.get(), name));
+}
+
 // A Python function around `f`: called from C, its frame comes to the interpreter, which calls `f` as it does
 // elsewhere.
 Ref Interpreter::as_python_function(PyObject* f) {
   ++uninterpreted;
-  static PyObject* const make = [] {
-    Ref code = Ref::steal(Py_CompileString(
-        "def make(f):\n    def call(*args, **kwargs):\n        return f(*args, **kwargs)\n    return call\n",
-        "<flashover>", Py_file_input));
-    Ref names = Ref::steal(PyDict_New());
-    PyDict_SetItemString(names.get(), "__builtins__", PyEval_GetBuiltins());
-    Ref done = Ref::steal(code ? PyEval_EvalCode(code.get(), names.get(), names.get()) : nullptr);
-    PyErr_Clear();
-    return Py_XNewRef(PyDict_GetItemString(names.get(), "make"));
-  }();
+  static PyObject* const make = function_of_ours(
+      "def make(f):\n    def call(*args, **kwargs):\n        return f(*args, **kwargs)\n    return call\n", "make");
   Ref function = Ref::steal(make != nullptr ? PyObject_CallOneArg(make, f) : nullptr);
   --uninterpreted;
   if (!function) unknown_call(f);

@@ -224,22 +224,15 @@ PyObject* do_build_class(const NativeCall& c) {
 
 // What the filters of module warnings make of a warning: "error", "ignore" ... New reference, null with an error set.
 PyObject* action_on(PyObject* message, PyObject* category, PyObject* module, int line) {
-  static PyObject* const ask = [] {
-    Ref code =
-        Ref::steal(Py_CompileString("def ask(text, category, module, line):\n"
-                                    "    import warnings\n"
-                                    "    for action, words, of, where, at in warnings.filters:\n"
-                                    "        if (words is None or words.match(text)) and issubclass(category, of) \\\n"
-                                    "                and (where is None or where.match(module)) and at in (0, line):\n"
-                                    "            return action\n"
-                                    "    return warnings.defaultaction\n",
-                                    "<flashover>", Py_file_input));
-    Ref names = Ref::steal(PyDict_New());
-    PyDict_SetItemString(names.get(), "__builtins__", PyEval_GetBuiltins());
-    Ref done = Ref::steal(code ? PyEval_EvalCode(code.get(), names.get(), names.get()) : nullptr);
-    PyErr_Clear();
-    return Py_XNewRef(PyDict_GetItemString(names.get(), "ask"));
-  }();
+  static PyObject* const ask = function_of_ours(
+      "def ask(text, category, module, line):\n"
+      "    import warnings\n"
+      "    for action, words, of, where, at in warnings.filters:\n"
+      "        if (words is None or words.match(text)) and issubclass(category, of) \\\n"
+      "                and (where is None or where.match(module)) and at in (0, line):\n"
+      "            return action\n"
+      "    return warnings.defaultaction\n",
+      "ask");
   Ref text = Ref::steal(PyObject_Str(message));
   return ask != nullptr && text ? PyObject_CallFunction(ask, "OOOi", text.get(), category, module, line) : nullptr;
 }

@@ -44,4 +44,7 @@ PyObject* intrinsic(int which, PyObject* v);
 void finish_frame(PyThreadState* tstate, _PyInterpreterFrame* frame);
 #endif
 
+// A function of this source, for good. Null if it could not be made.
+PyObject* function_of_ours(const char* source, const char* name);
+
 }  // namespace flashover::frame

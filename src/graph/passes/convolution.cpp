@@ -77,17 +77,19 @@ constexpr RewriteRule kFold[] = {
     {"aten._native_batch_norm_legit_no_training.default", "the same", fold_as<6>},
 };
 
-bool all_are(const Arg& list, int64_t n) {
-  return std::ranges::all_of(ops::as_ints(list), [&](int64_t i) { return i == n; });
-}
-
 Arg spatial(const Arg& a, size_t count) {  // one entry per spatial dim
   std::vector<int64_t> list = ops::as_ints(a);
   if (list.size() == 1) list.resize(count, list[0]);
   return int_list(list);
 }
 
-// A convolution with a kernel of one point is a product of all points (rows) with one matrix. x lies channels last.
+// A kernel of one point, stride 1: a product of all points (rows) with one matrix.
+bool is_point(const TensorType& input, const TensorType& w, std::span<const Arg> geometry) {  // stride, padding, ...
+  return std::all_of(w.sizes.begin() + 2, w.sizes.end(), [](sym::Expr e) { return e.is_const(1); }) &&
+         all_are(geometry[0], 1) && all_are(geometry[1], 0) && !ops::as_bool(geometry[3]) &&
+         sym::known_eq(w.sizes[1], input.sizes[1]);
+}
+// As our packed product, where that is faster. x lies channels last.
 bool use_product(Rewriter& r, ValueId x, ValueId weight, std::optional<ValueId> bias, const Providers& providers,
                  Values& results) {
   const Sizes sizes = r.b.sizes(x);
@@ -133,14 +135,10 @@ bool use_onednn(Rewriter& r, const Node& n, Values& results, const void* user) {
   TensorType type = r.b.type(n.outs[0]);
   if (!all_const(type.sizes)) return false;
   type.strides = channels_last_strides(type.sizes);
-  TensorType last = input;
-  last.offset = 0;
-  last.strides = channels_last_strides(last.sizes);
   const Arg stride = spatial(n.args[kStride], rank - 2), padding = spatial(n.args[kPadding], rank - 2),
             dilation = spatial(n.args[kDilation], rank - 2);
-  const auto x_last = [&] { return same_strides(input, last) ? x : r.b.emit("prim.copy", {Ref{x}}, last); };
-  const bool points = std::all_of(w.sizes.begin() + 2, w.sizes.end(), [](sym::Expr e) { return e.is_const(1); });
-  if (points && all_are(stride, 1) && all_are(padding, 0) && sym::known_eq(w.sizes[1], input.sizes[1]) &&
+  const auto x_last = [&] { return in_strides(r, x, channels_last(input)); };
+  if (is_point(input, w, std::span(n.args).subspan(kStride)) &&
       use_product(r, x_last(), weight, bias, providers, results))
     return true;
   const ValueId packed =
@@ -154,15 +152,6 @@ bool use_onednn(Rewriter& r, const Node& n, Values& results, const void* user) {
   return true;
 }
 
-TensorType channels_last(TensorType t) {
-  t.strides = channels_last_strides(t.sizes);
-  t.offset = 0;
-  return t;
-}
-ValueId in_strides(Rewriter& r, ValueId v, const TensorType& wanted) {
-  return same_strides(r.b.type(v), wanted) ? v : r.b.emit("prim.copy", {Ref{v}}, wanted);
-}
-
 // Weights that change from call to call (training), in reduced floats: channels last as well, which oneDNN takes as it
 // lies (from and to other layouts it copies for every call, which takes up to ten times as long). In f32 what that
 // gains (1.1x, depthwise 2x) is lost again by normalisations, whose sums then run across.
@@ -173,11 +162,6 @@ bool suits_channels_last(const Providers& providers, const TensorType& input, co
          input.device.type == DeviceType::kCPU && input.rank() == 4 && w.rank() == 4 && all_const(input.sizes) &&
          all_const(w.sizes);
 }
-// A kernel of one point, stride 1: a product of all points (rows) with one matrix.
-bool is_point(const TensorType& input, const TensorType& w, std::span<const Arg> geometry) {  // stride, padding, ...
-  return w.sizes[2].is_const(1) && w.sizes[3].is_const(1) && all_are(geometry[0], 1) && all_are(geometry[1], 0) &&
-         !ops::as_bool(geometry[3]) && sym::known_eq(w.sizes[1], input.sizes[1]);
-}
 ValueId as_rows(Rewriter& r, ValueId image) {  // that lies channels last
   const Sizes sizes = r.b.sizes(image);
   return r.b.reshape(r.b.permute(image, {0, 2, 3, 1}), {sizes[0] * sizes[2] * sizes[3], sizes[1]});
@@ -186,7 +170,7 @@ ValueId as_image(Rewriter& r, ValueId rows, const Sizes& sizes) {
   return r.b.permute(r.b.reshape(rows, {sizes[0], sizes[2], sizes[3], sizes[1]}), {0, 3, 1, 2});
 }
 ValueId product(Rewriter& r, ValueId left, ValueId right, std::optional<ValueId> bias = std::nullopt) {
-  TensorType type = dense_type(r.b.type(left));
+  TensorType type = r.b.type(left);
   type.sizes = {r.b.size(left, 0), r.b.size(right, 1)};
   type = dense_type(type);
   if (!bias) return r.b.emit("aten.mm.default", {Ref{left}, Ref{right}}, type);
@@ -228,6 +212,18 @@ bool use_own(Rewriter& r, const Node& n, Values& results, const void* user) {
   return true;
 }
 
+// aten.convolution_backward for the gradients of input and weight that are wanted, of these types.
+void call_backward(Rewriter& r, std::vector<Arg> args, std::array<bool, 2> wanted, std::array<TensorType, 2> types,
+                   Values& results) {
+  args[3] = Arg{};
+  args[10] = std::vector<bool>{wanted[0], wanted[1], false};
+  const auto made = r.b.emit_all("aten.convolution_backward.default", std::move(args),
+                                 {std::move(types[0]), std::move(types[1]), TensorType{}});
+  std::vector<ValueId>& outs = r.out.nodes.back().outs;
+  outs[2] = kNoValue;
+  for (size_t i = 0; i < 2; ++i) (wanted[i] ? results : outs)[i] = wanted[i] ? made[i] : kNoValue;
+}
+
 bool use_own_backward(Rewriter& r, const Node& n, Values& results, const void* user) {
   const auto* mask = std::get_if<std::vector<bool>>(&n.args[10]);
   const ValueId g = skip_copies(r, ops::as_value(n.args[0])), x = skip_copies(r, ops::as_value(n.args[1])),
@@ -245,7 +241,7 @@ bool use_own_backward(Rewriter& r, const Node& n, Values& results, const void* u
                      spatial(n.args[5], 2), spatial(n.args[6], 2), n.args[9]},
                     dense_type(like));
   };
-  std::vector<bool> left{wanted(0), wanted(1), wanted(2)};
+  std::array<bool, 2> left{wanted(0), wanted(1)};
   if (left[0] && own.input) {
     results[0] = call("flashover.convolution_input_gradient.default", weight, input);
     left[0] = false;
@@ -254,10 +250,8 @@ bool use_own_backward(Rewriter& r, const Node& n, Values& results, const void* u
     results[1] = call("flashover.convolution_weight_gradient.default", x, w);
     left[1] = false;
   }
-  if (left[2]) {  // (oneDNN makes it together with the weight's.)
-    const DType wide = is_reduced(out.dtype) ? DType::kF32 : out.dtype;
-    results[2] = r.b.convert(r.b.sum(r.b.convert(g, wide), {0, 2, 3}), r.b.dtype(n.outs[2]));
-    left[2] = false;
+  if (wanted(2)) {  // (oneDNN makes it together with the weight's.)
+    results[2] = bias_gradient(r, g, r.b.dtype(n.outs[2]));
   }
   if (!left[0] && !left[1]) return true;
   const bool last = suits_channels_last(providers, input, w);
@@ -266,15 +260,7 @@ bool use_own_backward(Rewriter& r, const Node& n, Values& results, const void* u
   args[0] = Ref{in_strides(r, g, lying(out))};
   args[1] = Ref{in_strides(r, x, lying(input))};
   args[2] = Ref{dense_value(r, weight)};
-  args[3] = Arg{};
-  args[10] = left;
-  const auto made =
-      r.b.emit_all("aten.convolution_backward.default", std::move(args), {lying(input), lying(w), TensorType{}});
-  for (size_t i = 0; i < 3; ++i)
-    if (left[i])
-      results[i] = made[i];
-    else
-      r.out.nodes.back().outs[i] = kNoValue;
+  call_backward(r, std::move(args), {left[0], left[1]}, {lying(input), lying(w)}, results);
   return true;
 }
 
@@ -310,8 +296,7 @@ bool lay_last_backward(Rewriter& r, const Node& n, Values& results, const void* 
   const auto wanted = [&](size_t i) { return (*mask)[i] && n.outs[i] != kNoValue; };
   const ValueId g_last = in_strides(r, g, channels_last(out));
   if (wanted(2)) {  // a sum like any other
-    const DType wide = is_reduced(out.dtype) ? DType::kF32 : out.dtype;
-    results[2] = r.b.convert(r.b.sum(r.b.convert(g_last, wide), {0, 2, 3}), r.b.dtype(n.outs[2]));
+    results[2] = bias_gradient(r, g_last, r.b.dtype(n.outs[2]));
   }
   if (!wanted(0) && !wanted(1)) return true;
   const ValueId x_last = in_strides(r, x, channels_last(input));
@@ -325,16 +310,7 @@ bool lay_last_backward(Rewriter& r, const Node& n, Values& results, const void* 
   std::vector<Arg> args = n.args;
   args[0] = Ref{g_last};
   args[1] = Ref{x_last};
-  args[3] = Arg{};
-  args[10] = std::vector<bool>{wanted(0), wanted(1), false};
-  const auto made = r.b.emit_all("aten.convolution_backward.default", std::move(args),
-                                 {channels_last(input), channels_last(w), TensorType{}});
-  std::vector<ValueId>& outs = r.out.nodes.back().outs;
-  for (size_t i = 0; i < 3; ++i)
-    if (i < 2 && wanted(i))
-      results[i] = made[i];
-    else
-      outs[i] = kNoValue;
+  call_backward(r, std::move(args), {wanted(0), wanted(1)}, {channels_last(input), channels_last(w)}, results);
   return true;
 }
 

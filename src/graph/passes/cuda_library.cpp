@@ -23,12 +23,6 @@ enum ConvArg : uint8_t { kInput, kWeight, kBias, kStride, kPadding, kDilation, k
 
 bool on_cuda(const TensorType& t) { return t.device.type == DeviceType::kCUDA; }
 
-bool all_equal(const Arg& a, int64_t n) {
-  for (int64_t x : ops::as_ints(a))
-    if (x != n) return false;
-  return true;
-}
-
 // Groups of a width for which cuDNN has no kernels of its own channels last: there they take twice as long. (Measured
 // on an H200: 4, 8, 16 and 32 channels take half as long as with channels first, 24 and 48 twice as long.)
 bool is_oddly_grouped(const Graph& g, const Node& n) {
@@ -37,15 +31,6 @@ bool is_oddly_grouped(const Graph& g, const Node& n) {
   if (w.rank() < 2 || !w.sizes[1].is_const()) return true;
   const int64_t width = w.sizes[1].value();
   return width != 1 && (width < 4 || (width & (width - 1)) != 0);
-}
-
-TensorType channels_last(TensorType t) {
-  t.strides = channels_last_strides(t.sizes);
-  t.offset = 0;
-  return t;
-}
-ValueId in_strides(Rewriter& r, ValueId v, const TensorType& wanted) {
-  return same_strides(r.b.type(v), wanted) ? v : r.b.emit("prim.copy", {Ref{v}}, wanted);
 }
 
 bool convolution(Rewriter& r, const Node& n, Values& results, const void* user) {
@@ -60,8 +45,8 @@ bool convolution(Rewriter& r, const Node& n, Values& results, const void* user) 
   if (bias && r.b.dtype(*bias) != input.dtype) return false;
   const ValueId x_last = in_strides(r, x, channels_last(input));
   const int64_t groups = ops::as_int(n.args[kGroups]);
-  const bool point = w.sizes[2].is_const(1) && w.sizes[3].is_const(1) && groups == 1 && all_equal(n.args[kStride], 1) &&
-                     all_equal(n.args[kPadding], 0);
+  const bool point = w.sizes[2].is_const(1) && w.sizes[3].is_const(1) && groups == 1 && all_are(n.args[kStride], 1) &&
+                     all_are(n.args[kPadding], 0);
   if (point) {  // channels last, it is a product: cheaper to call, and it takes a bias
     const sym::Expr rows = input.sizes[0] * input.sizes[2] * input.sizes[3], from = w.sizes[1], to = w.sizes[0];
     const ValueId left = r.b.reshape(r.b.permute(x_last, {0, 2, 3, 1}), {rows, from});
@@ -110,11 +95,7 @@ bool convolution_backward(Rewriter& r, const Node& n, Values& results, const voi
   }
   results.assign(3, kNoValue);
   if (bias) {
-    std::vector<int64_t> over;
-    for (size_t d = 0; d < out.rank(); ++d)
-      if (d != 1) over.push_back(static_cast<int64_t>(d));
-    const DType wide = is_reduced(out.dtype) ? DType::kF32 : out.dtype;
-    results[2] = r.b.convert(r.b.sum(r.b.convert(g, wide), over), r.b.dtype(n.outs[2]));
+    results[2] = bias_gradient(r, g, r.b.dtype(n.outs[2]));
     args[3] = Arg{};
     args[10] = std::vector<bool>{(*mask)[0], (*mask)[1], false};
   }

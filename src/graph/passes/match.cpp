@@ -1,5 +1,7 @@
 #include "graph/passes/match.h"
 
+#include <algorithm>
+
 #include "ops/args.h"
 
 namespace flashover::graph {
@@ -61,6 +63,27 @@ Sizes channels_last_strides(const Sizes& sizes) {
   for (size_t d = sizes.size(); d-- > 2;) take(d);
   take(0);
   return strides;
+}
+TensorType channels_last(TensorType t) {
+  t.strides = channels_last_strides(t.sizes);
+  t.offset = 0;
+  return t;
+}
+
+ValueId in_strides(Rewriter& r, ValueId v, const TensorType& wanted) {
+  return same_strides(r.b.type(v), wanted) ? v : r.b.emit("prim.copy", {Ref{v}}, wanted);
+}
+
+bool all_are(const Arg& list, int64_t n) {
+  return std::ranges::all_of(ops::as_ints(list), [&](int64_t i) { return i == n; });
+}
+
+ValueId bias_gradient(Rewriter& r, ValueId grad, DType dtype) {
+  std::vector<int64_t> over;
+  for (size_t d = 0; d < r.b.rank(grad); ++d)
+    if (d != 1) over.push_back(static_cast<int64_t>(d));
+  const DType own = r.b.dtype(grad);
+  return r.b.convert(r.b.sum(r.b.convert(grad, is_reduced(own) ? DType::kF32 : own), over), dtype);
 }
 
 std::optional<Activation> fused_activation(const Node& n) {

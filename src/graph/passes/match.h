@@ -16,8 +16,13 @@ ValueId transposed(Rewriter& r, ValueId v);
 std::optional<double> known_number(Rewriter& r, const Arg& a);
 bool all_const(const Sizes& sizes);  // positive constants
 TensorType opaque_type(TensorType t);
-TensorType dense_type(TensorType t);              // contiguous, offset 0
-Sizes channels_last_strides(const Sizes& sizes);  // batch, channels, spatial...
+TensorType dense_type(TensorType t);                                   // contiguous, offset 0
+Sizes channels_last_strides(const Sizes& sizes);                       // batch, channels, spatial...
+TensorType channels_last(TensorType t);                                // the same, offset 0
+ValueId in_strides(Rewriter& r, ValueId v, const TensorType& wanted);  // a copy unless it lies so
+bool all_are(const Arg& list, int64_t n);
+// The gradient of a convolution's bias, a sum of the result's like any other.
+ValueId bias_gradient(Rewriter& r, ValueId grad, DType dtype);
 
 // An activation that the oneDNN operators compute on the fly and that treats NaN as eager does (relu does not).
 struct Activation {

@@ -5,8 +5,7 @@
 //   Out       candidates: a library call, kernels whose only result it alone reads, and the kernel that alone reads its
 //             result
 //   Promises  a fused step does what its steps did: operands are rounded as they were in memory, and from the product
-//   on
-//             all is f32 (the library rounds in between)
+//             on all is f32 (the library rounds in between)
 //   Declines  whatever is not surely that: other readers, other layouts, reductions, writes in between
 #pragma once
 #include <array>

@@ -88,6 +88,7 @@ static inline __m512 gelu_tanh16(__m512 x) {
   return _mm512_div_ps(x, _mm512_add_ps(_mm512_set1_ps(1.f), e));
 }
 
+static inline __m512 same16(__m512 x) { return x; }
 static inline __m512 relu16(__m512 x) { return _mm512_max_ps(_mm512_setzero_ps(), x); }  // NaN stays
 
 static inline __m512 load_bf16(const uint16_t* p, __mmask16 mask) {
@@ -109,6 +110,26 @@ static inline void configure_tiles() {
       1,  0, 0,  0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 64, 0, 64, 0, 64, 0,  64, 0,  64, 0,  64, 0,
       64, 0, 64, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  0, 0,  0, 16, 16, 16, 16, 16, 16, 16, 16};
   _tile_loadconfig(kConfig);
+}
+
+// Tiles 0 to 3 are the sums of 16 x 16, or of two by two such tiles, which lie one behind the other in memory.
+template <bool two>
+static inline void zero_sums() {
+  _tile_zero(0);
+  _tile_zero(1);
+  if (two) {
+    _tile_zero(2);
+    _tile_zero(3);
+  }
+}
+template <bool two>
+static inline void store_sums(float* c) {
+  _tile_stored(0, c, 64);
+  _tile_stored(1, c + 256, 64);
+  if (two) {
+    _tile_stored(2, c + 512, 64);
+    _tile_stored(3, c + 768, 64);
+  }
 }
 
 FLASHOVER_AVX512_END

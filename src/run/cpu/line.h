@@ -12,18 +12,6 @@ namespace flashover::run::cpu {
 
 FLASHOVER_AVX512_BEGIN
 
-// Denormal numbers cost a hundred times a normal one, and the unit takes them as zeros anyway.
-class FlushDenormals {
- public:
-  FlushDenormals() : before_(_mm_getcsr()) { _mm_setcsr(before_ | 0x8040); }
-  ~FlushDenormals() { _mm_setcsr(before_); }
-  FlushDenormals(const FlushDenormals&) = delete;
-  FlushDenormals& operator=(const FlushDenormals&) = delete;
-
- private:
-  unsigned before_;
-};
-
 static inline __m512i first_numbers() { return _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0); }
 
 // Vectors of 16 numbers in 32 bits each, and pairs of them as the unit takes them: a below, b above.
@@ -38,18 +26,7 @@ struct Pack<float> {
                      : _mm512_mask_i32gather_epi32(_mm512_setzero_si512(), mask, index, p, 4);
   }
   static __m512i size(__m512i x) { return _mm512_and_si512(x, _mm512_set1_epi32(kNotSign)); }
-  static void store(__m512i a, __m512i b, uint16_t* out, int64_t piece) {
-    const __m512i half = _mm512_set1_epi32(0x8000), high = _mm512_set1_epi32(static_cast<int>(0xffff0000));
-    for (int i = 0; i < 3; ++i, out += piece) {
-      // (What is left after two pieces has eight bits.)
-      const __m512i x = i == 2 ? a : _mm512_and_si512(_mm512_add_epi32(a, half), high);
-      const __m512i y = i == 2 ? b : _mm512_and_si512(_mm512_add_epi32(b, half), high);
-      _mm512_store_si512(out, _mm512_ternarylogic_epi32(_mm512_srli_epi32(x, 16), y, high, 0xf8));  // x | (y & high)
-      if (i == 2) break;
-      a = _mm512_castps_si512(_mm512_sub_ps(_mm512_castsi512_ps(a), _mm512_castsi512_ps(x)));
-      b = _mm512_castps_si512(_mm512_sub_ps(_mm512_castsi512_ps(b), _mm512_castsi512_ps(y)));
-    }
-  }
+  static void store(__m512i a, __m512i b, uint16_t* out, int64_t piece) { store_pieces(a, b, out, piece); }
   static float number(float x) { return x; }
   static void write(float* p, int64_t step, __m512i index, __mmask16 mask, __m512 x) {
     if (step == 1)
@@ -150,12 +127,7 @@ struct Operand {
 template <int pieces, bool two>
 static inline void multiply(const Operand& a, const Operand& b, int64_t steps, float* c) {
   __asm__ volatile("" ::: "memory");  // the tile loads do not say that they read memory
-  _tile_zero(0);
-  _tile_zero(1);
-  if (two) {
-    _tile_zero(2);
-    _tile_zero(3);
-  }
+  zero_sums<two>();
   for (int64_t k = 0; k < steps; ++k) {
     const char *left = a.of(k), *right = b.of(k);
     const auto times = [&](int64_t piece_a, int64_t piece_b, bool load_a, bool load_b) __attribute__((always_inline)) {
@@ -182,12 +154,7 @@ static inline void multiply(const Operand& a, const Operand& b, int64_t steps, f
       times(0, 0, true, false);
     }
   }
-  _tile_stored(0, c, 64);
-  _tile_stored(1, c + 256, 64);
-  if (two) {
-    _tile_stored(2, c + 512, 64);
-    _tile_stored(3, c + 768, 64);
-  }
+  store_sums<two>(c);
   __asm__ volatile("" ::: "memory");
 }
 

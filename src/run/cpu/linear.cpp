@@ -84,12 +84,7 @@ template <bool two>
 void multiply(const uint16_t* rows, int64_t blocks, const uint16_t* panel, float* c, bool fresh) {
   __asm__ volatile("" ::: "memory");  // the tile loads do not say that they read memory
   if (fresh) {
-    _tile_zero(0);
-    _tile_zero(1);
-    if (two) {
-      _tile_zero(2);
-      _tile_zero(3);
-    }
+    zero_sums<two>();
   } else {
     _tile_loadd(0, c, 64);
     _tile_loadd(1, c + 256, 64);
@@ -112,12 +107,7 @@ void multiply(const uint16_t* rows, int64_t blocks, const uint16_t* panel, float
     rows += two ? 1024 : 512;
     panel += kPanelStep;
   }
-  _tile_stored(0, c, 64);
-  _tile_stored(1, c + 256, 64);
-  if (two) {
-    _tile_stored(2, c + 512, 64);
-    _tile_stored(3, c + 768, 64);
-  }
+  store_sums<two>(c);
 }
 
 template <__m512 (*activation)(__m512)>
@@ -132,7 +122,6 @@ void finish(const float* c, int64_t rows, const uint16_t* bias, int64_t columns,
     }
   }
 }
-inline __m512 same16(__m512 x) { return x; }
 using Finish = void (*)(const float*, int64_t, const uint16_t*, int64_t, uint16_t*, int64_t);
 constexpr Finish kFinish[] = {finish<same16>,      finish<relu16>, finish<gelu16>,
                               finish<gelu_tanh16>, finish<silu16>, finish<sigmoid16>};

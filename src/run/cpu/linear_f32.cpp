@@ -40,8 +40,6 @@ void read_block(const float* weight, int64_t column_stride, int64_t inner_stride
   }
 }
 
-inline __m512 same16(__m512 x) { return x; }
-
 // activation(c (+ earlier) + bias) to the result
 template <__m512 (*activation)(__m512)>
 void finish(const float* c, const float* earlier, int64_t rows, const float* bias, int64_t columns, float* out,

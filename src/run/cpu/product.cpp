@@ -48,17 +48,6 @@ struct Split {
 FLASHOVER_AVX512_BEGIN
 namespace {
 
-// Numbers that are almost 0 count as 0 while this lives: their low pieces would cost a hundred times the others.
-class FlushDenormals {
- public:
-  FlushDenormals() : before_(_mm_getcsr()) { _mm_setcsr(before_ | 0x8040); }
-  ~FlushDenormals() { _mm_setcsr(before_); }
-  FlushDenormals(const FlushDenormals&) = delete;
-
- private:
-  unsigned before_;
-};
-
 inline void transpose16(__m512i (&v)[16]) {
   __m512i t[16];
   for (int i = 0; i < 16; i += 4) {
@@ -117,19 +106,6 @@ inline __m512i larger(__m512i largest, __m512i x) {
   return _mm512_max_epu32(largest, _mm512_and_si512(x, _mm512_set1_epi32(kNotSign)));
 }
 
-// The pieces of two vectors, side by side in each lane (x below): rounded to 8 bits twice, what is left has 8.
-inline void store_pieces(__m512i x, __m512i y, uint16_t* out) {
-  const __m512i half = _mm512_set1_epi32(0x8000), mask = _mm512_set1_epi32(static_cast<int>(0xffff0000));
-  for (int i = 0; i < 3; ++i) {
-    const __m512i hx = i < 2 ? _mm512_and_si512(_mm512_add_epi32(x, half), mask) : x;
-    const __m512i hy = i < 2 ? _mm512_and_si512(_mm512_add_epi32(y, half), mask) : y;
-    _mm512_store_si512(out + i * kPiece, _mm512_or_si512(_mm512_srli_epi32(hx, 16), hy));
-    if (i == 2) break;
-    x = _mm512_castps_si512(_mm512_sub_ps(_mm512_castsi512_ps(x), _mm512_castsi512_ps(hx)));
-    y = _mm512_castps_si512(_mm512_sub_ps(_mm512_castsi512_ps(y), _mm512_castsi512_ps(hy)));
-  }
-}
-
 // A block of f32 rows or columns in pieces: 16 lines of (row, pair of inner elements) for each tile of rows, 16 of
 // (pair, column) for each tile of columns. A pair is elements p and p + 16 of the block's inner dim.
 //
@@ -145,7 +121,7 @@ inline void pack_block(const Lines<float>& s, int64_t tiles, uint16_t* out, __m5
         const __m512i y = columns ? load<full>(s, line + kTile, t * kTile) : load<full>(s, line, kTile);
         __m512i& most = largest[columns ? t : line];
         most = larger(larger(most, x), y);
-        store_pieces(x, y, out + i * kBlock);
+        store_pieces(x, y, out + i * kBlock, kPiece);
       }
     } else {
       __m512i x[16], y[16];
@@ -160,7 +136,7 @@ inline void pack_block(const Lines<float>& s, int64_t tiles, uint16_t* out, __m5
       transpose16(y);
       for (int64_t i = 0; i < kTile; ++i) {
         if constexpr (columns) largest[t] = larger(larger(largest[t], x[i]), y[i]);
-        store_pieces(x[i], y[i], out + i * kBlock);
+        store_pieces(x[i], y[i], out + i * kBlock, kPiece);
       }
     }
   }
@@ -268,12 +244,7 @@ struct Fetcher {
 template <bool two>
 void multiply_bf16(const uint16_t* a, int64_t blocks, const uint16_t* b, float* c, Fetcher& fetch) {
   __asm__ volatile("" ::: "memory");  // the tile loads do not say that they read memory
-  _tile_zero(0);
-  _tile_zero(1);
-  if (two) {
-    _tile_zero(2);
-    _tile_zero(3);
-  }
+  zero_sums<two>();
   for (int64_t k = 0; k < blocks; ++k, a += kPiece, b += kPiece) {
     _tile_loadd(6, b, 64);
     _tile_loadd(7, b + kPiece / 2, 64);
@@ -287,12 +258,7 @@ void multiply_bf16(const uint16_t* a, int64_t blocks, const uint16_t* b, float* 
     }
     fetch();
   }
-  _tile_stored(0, c, 64);
-  _tile_stored(1, c + 256, 64);
-  if (two) {
-    _tile_stored(2, c + 512, 64);
-    _tile_stored(3, c + 768, 64);
-  }
+  store_sums<two>(c);
   __asm__ volatile("" ::: "memory");
 }
 template <typename T, bool two>
@@ -303,7 +269,6 @@ void multiply_blocks(const uint16_t* a, int64_t blocks, const uint16_t* b, float
     multiply_bf16<two>(a, blocks, b, c, fetch);
 }
 
-inline __m512 same16(__m512 x) { return x; }
 inline __m512 load_elements(const float* p, __mmask16 mask) { return _mm512_maskz_loadu_ps(mask, p); }
 inline __m512 load_elements(const uint16_t* p, __mmask16 mask) { return load_bf16(p, mask); }
 inline void store_elements(float* p, __mmask16 mask, __m512 x) { _mm512_mask_storeu_ps(p, mask, x); }
