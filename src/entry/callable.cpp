@@ -343,7 +343,7 @@ class Rest final : public frame::Continuations {
                 std::vector<frame::FrameState>& frames) override {
     frame::TakeCallees nobody(nullptr);
     const Outcome outcome = try_to(rest, code, result, frames);
-    if (rest.next == 0) {  // a function that was called
+    if (rest.next == 0 || (reinterpret_cast<PyCodeObject*>(code)->co_flags & CO_GENERATOR)) {  // what was called
       auto [it, added] = s_.barren.try_emplace(code, 0);
       if (added) Py_INCREF(code);
       it->second = outcome == Outcome::kNotTaken ? it->second + 1 : 0;
@@ -748,7 +748,7 @@ PyObject* describe(const Entry& e) {
       steps_of(e), "compiled", e.kind == Entry::Kind::kCompiled ? Py_True : Py_False, "training",
       r.training ? Py_True : Py_False, "saved_bytes", static_cast<long long>(r.saved_bytes), "backward_kernels",
       static_cast<long long>(r.backward_kernels), "continues", e.continues.c_str(), "breaks",
-      e.kind == Entry::Kind::kCompiled && !e.capture.frames.empty() ? Py_True : Py_False, "stays",
+      e.kind == Entry::Kind::kCompiled && !e.capture.frames.empty() && !e.capture.yields ? Py_True : Py_False, "stays",
       e.capture.reason_to_stay.c_str(), "trivial", e.trivial ? Py_True : Py_False, "reason",
       (e.reason.empty() ? e.capture.reason : e.reason).c_str(), "where",
       (e.where.empty() ? e.capture.where : e.where).c_str(), "recompiled_for", e.again.last().c_str(), "missed",

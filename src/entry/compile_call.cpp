@@ -202,15 +202,15 @@ void attempt(Attempt& a, const frame::Subject& subject, bool first = true) {
   }
   e.repeatable = a.settings.custom == nullptr && graph::repeatable(c.graph);
   const bool breaks = !c.frames.empty();
-  if (breaks) {
+  if (breaks && !c.yields) {
     counters().graph_breaks++;
     log(Topic::kBreaks, a.settings.name + ": graph break: " + c.reason + (c.where.empty() ? "" : " at " + c.where));
   }
   connect_inputs(e);
   if (c.graph.nodes.empty() &&
       (breaks ? c.graph.outputs.empty() : subject.next >= 0)) {  // only Python between two breaks
-    e.kind = breaks ? Entry::Kind::kCompiled : Entry::Kind::kEager;
-    e.trivial = !breaks;
+    e.trivial = !breaks || c.yields;
+    e.kind = e.trivial ? Entry::Kind::kEager : Entry::Kind::kCompiled;
     return;
   }
   const bool pipeline = a.settings.backend == "flashover" && !a.settings.custom;

@@ -257,11 +257,11 @@ Capture run_once(const Subject& subject, bool may_assume, Interpreter::Path stop
     return out;
   }
   auto* code = reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(callable));
-  if (code->co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR)) {
+  const bool rest = subject.next >= 0;
+  if (code->co_flags & (CO_COROUTINE | CO_ASYNC_GENERATOR | (rest ? 0 : CO_GENERATOR))) {
     decline("a generator or coroutine function", "");
     return out;
   }
-  const bool rest = subject.next >= 0;
   try {
     NoCollection no_collection;
     TorchState before;
@@ -371,6 +371,7 @@ Capture run_once(const Subject& subject, bool may_assume, Interpreter::Path stop
           RecipeMaker maker(in, out);
           if (stopped != nullptr) {
             maker.frames(*stopped);
+            out.yields = in.yields();
           } else {
             out.result = maker.make(result.get());
           }

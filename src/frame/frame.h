@@ -137,6 +137,7 @@ struct Capture {
   int32_t result = -1;  // register of the return value
   std::vector<Effect> effects;
   std::vector<FramePoint> frames;  // root first; not empty: the graph ends in a break, and there is no `result`
+  bool yields = false;             // which is no break: the root is a generator's frame and stands before a yield
   static constexpr int32_t kAsBefore = -2;
   int32_t handled = kAsBefore;  // register of the exception that is being handled from here on; -1: none
   std::vector<StateChange> state;

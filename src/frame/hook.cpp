@@ -39,10 +39,11 @@ thread_local Wanted* wanted = nullptr;
 thread_local Continuations* callees = nullptr;
 thread_local PyObject* left_alone = nullptr;
 
-constexpr signed char kAlone = 1, kWorksForItself = 2;  // Code::stands_alone
+// Code::stands_alone. Of kGenerates, the parts between two yields.
+constexpr signed char kAlone = 1, kWorksForItself = 2, kGenerates = 3;
 
 bool stands_alone(PyCodeObject* code) {
-  constexpr int kWithout = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR;
+  constexpr int kWithout = CO_COROUTINE | CO_ASYNC_GENERATOR | CO_ITERABLE_COROUTINE;
   if (!(code->co_flags & CO_OPTIMIZED) || (code->co_flags & kWithout)) return false;
   const char* file = PyUnicode_AsUTF8(code->co_filename);
   if (file == nullptr) PyErr_Clear();
@@ -57,14 +58,20 @@ signed char kind_of(PyCodeObject* code) {
     return 0;
   }
   if (known->stands_alone < 0)
-    known->stands_alone = stands_alone(code) ? kAlone : works_for_itself(code) ? kWorksForItself : 0;
+    known->stands_alone = !stands_alone(code) ? (works_for_itself(code) ? kWorksForItself : 0)
+                          : known->generator  ? kGenerates
+                                              : kAlone;
   return known->stands_alone;
 }
 
-bool is_worth_taking(PyThreadState* tstate, _PyInterpreterFrame* frame) {
+bool is_worth_taking(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwflag) {
   PyCodeObject* code = frame->f_code;
-  if (frame->owner != FRAME_OWNED_BY_THREAD || frame->prev_instr != _PyCode_CODE(code) - 1) return false;
-  if (kind_of(code) != kAlone) return false;
+  const signed char kind = kind_of(code);
+  if (frame->owner == FRAME_OWNED_BY_THREAD) {
+    if (kind != kAlone || frame->prev_instr != _PyCode_CODE(code) - 1) return false;
+  } else if (frame->owner != FRAME_OWNED_BY_GENERATOR || kind != kGenerates || throwflag) {
+    return false;
+  }
 #if PY_VERSION_HEX < 0x030C0000
   if (tstate->cframe->use_tracing) return false;
 #else
@@ -97,7 +104,7 @@ PyObject* on_frame(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwf
   if (interpreter == nullptr && callees != nullptr && !trace::internal_call()) {
     if (left_alone == frame_function(frame)) {
       left_alone = nullptr;
-    } else if (is_worth_taking(tstate, frame)) {
+    } else if (is_worth_taking(tstate, frame, throwflag)) {
       return take_on(tstate, frame, *callees);
     } else if (disables_callees(frame_function(frame)) || kind_of(frame->f_code) == kWorksForItself) {
       TakeCallees nobody(nullptr);

@@ -313,7 +313,7 @@ void RecipeMaker::frames(const Snapshot& snapshot) {
     const Snapshot::Frame& frame = snapshot.frames[f];
     auto* co = reinterpret_cast<PyCodeObject*>(frame.code.get());
     const Code* code = decode(co);
-    if (code == nullptr || (co->co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR)))
+    if (code == nullptr || code->coroutine || (code->generator && f > 0))
       throw Declined("a frame that cannot be resumed");
     const bool all = reads_its_locals(co);
     FramePoint point;

@@ -66,6 +66,8 @@ Ease ease_of(int op) {
     case PUSH_EXC_INFO:
     case POP_EXCEPT:
     case RERAISE:
+    case SEND:
+    case YIELD_VALUE:
 #if PY_VERSION_HEX < 0x030C0000
     case PRECALL:
     case POP_JUMP_FORWARD_IF_FALSE:
@@ -1118,6 +1120,11 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
             break;
           }
           case YIELD_VALUE: {
+            if (frame->owner != FRAME_OWNED_BY_GENERATOR) {  // the root: the real generator's frame goes on from here
+              yields_ = true;
+              take_snapshot(act, current, sp);
+              throw Declined("stopped");
+            }
             result = POP();
             auto* generator = _PyFrame_GetGenerator(frame);
             generator->gi_frame_state = FRAME_SUSPENDED;

@@ -141,6 +141,7 @@ class Interpreter {
   }
   void stop_at(Path path) { stop_path_ = std::move(path); }
   const Snapshot* stopped() const { return stopped_.get(); }
+  bool yields() const { return yields_; }  // it stopped there because the root, a generator's, yields
   // The frame that this capture starts in the middle of.
   void start_with(const Subject* subject) { start_ = subject; }
   bool untouched(size_t slot) const { return slot < untouched_.size() && untouched_[slot]; }
@@ -231,7 +232,7 @@ class Interpreter {
   std::vector<Ref> generators_;  // weak references
   bool resumed_ = false;         // the next frame is the resumed root frame
   std::vector<char> untouched_;  // arguments that the resumed root frame has not looked at
-  bool aborted_ = false;
+  bool aborted_ = false, yields_ = false;
   std::string reason_, where_, stack_;
   std::unordered_map<PyCodeObject*, bool> torchs_own_;       // by code object that was met
   std::unordered_map<PyObject*, std::string> module_names_;  // likewise; the program holds them meanwhile
