@@ -256,6 +256,65 @@ bool flush(Rewriter& r, const Node& n, Values& results, const void* user) {
   return true;
 }
 
+// ---- A softmax whose results only meet products ----
+
+struct Flushing {
+  const Providers& providers;
+  std::vector<char> sums_only;  // by value: whatever becomes of it is multiplied and added up
+};
+
+// Numbers near 0 are as good as 0 where nothing but sums of products is made of them.
+std::vector<char> find_sums_only(const Graph& g) {
+  static constexpr std::string_view kProducts[] = {"aten.bmm.default", "aten.mm.default",
+                                                   "flashover.bmm_flushed.default"};
+  static constexpr std::string_view kKeeps[] = {"prim.reshape",
+                                                "prim.permute",
+                                                "prim.copy",
+                                                "prim.broadcast",
+                                                "prim.slice",
+                                                "prim.convert",
+                                                "aten.clone.default",
+                                                "aten._to_copy.default",
+                                                "aten.native_dropout.default",
+                                                "aten.div.Tensor",
+                                                "aten.mul.Tensor"};
+  const auto among = [](const auto& names, std::string_view name) {
+    return std::find(std::begin(names), std::end(names), name) != std::end(names);
+  };
+  std::vector<char> sums_only(g.values.size(), 1);
+  for (const Output& o : g.outputs)
+    if (o.value != kNoValue) sums_only[static_cast<size_t>(o.value)] = 0;
+  for (const Mutation& m : g.mutations) sums_only[static_cast<size_t>(m.value)] = 0;
+  for (size_t i = g.nodes.size(); i-- > 0;) {
+    const Node& n = g.nodes[i];
+    const bool product = among(kProducts, n.op->name), backward = n.op->name == "aten._softmax_backward_data.default";
+    for (size_t k = 0; k < n.args.size(); ++k) {
+      const bool keeps = among(kKeeps, n.op->name) && (k == 0 || n.op->name == "aten.mul.Tensor") &&
+                         is_floating(g.type(n.outs[0]).dtype) && sums_only[static_cast<size_t>(n.outs[0])];
+      if (product || (backward && k == 1) || keeps) continue;
+      for_each_ref(n.args[k], [&](ValueId v) { sums_only[static_cast<size_t>(v)] = 0; });
+    }
+  }
+  return sums_only;
+}
+
+// exp(-100) is a denormal number, with which all arithmetic takes a hundred times as long: finite masks make many.
+bool flush_softmax(Rewriter& r, const Node& n, Values& results, const void* user) {
+  const auto& flushing = *static_cast<const Flushing*>(user);
+  const ValueId v = n.outs[0], in = ops::as_value(n.args[0]);
+  const TensorType type = r.b.type(v);
+  if (flushing.providers.strict_numerics || !flushing.sums_only[static_cast<size_t>(v)] || !on_cpu(type) ||
+      type.rank() == 0 || !(type.dtype == DType::kF32 || is_reduced(type.dtype)))
+    return false;
+  if (std::any_of(type.sizes.begin(), type.sizes.end(), [](sym::Expr s) { return s.is_const(0); })) return false;
+  const std::vector<int64_t> dim{ops::wrap_dim(ops::as_int(n.args[1]), type.rank())};
+  constexpr double kLeast = -87.33;
+  const ValueId x = r.b.convert(in, DType::kF32), off = r.b.sub(x, r.b.amax(x, dim, true));
+  const ValueId e = r.b.exp(r.b.where(r.b.lt(off, r.b.full_like(off, kLeast)), r.b.full_like(off, -INFINITY), off));
+  results = {r.b.convert(r.b.div(e, r.b.sum(e, dim, true)), type.dtype)};
+  return true;
+}
+
 // ---- ATen's operator: (query, key, value, dropout_p, is_causal, attn_mask, scale) -> output, logsumexp ----
 
 bool replace_flash(Rewriter& r, const Node& n, Values& results, const void* user) {
@@ -290,12 +349,18 @@ constexpr RewriteRule kFuse[] = {
     {"aten.bmm.default", "softmax(q k^T * scale + biases) v", fuse},
     {"aten.bmm.default", "weights times something: numbers near 0 count as 0", flush},
 };
+constexpr RewriteRule kFlush[] = {
+    {"aten._softmax.default", "weights of products alone: exp is never a denormal number", flush_softmax}};
 constexpr RewriteRule kOwn[] = {
     {"aten._scaled_dot_product_flash_attention_for_cpu.default", "ATen's flash attention", replace_flash}};
 
 }  // namespace
 
-Graph fuse_attention(Graph g, const Providers& providers) { return rewrite(std::move(g), kFuse, &providers); }
+Graph fuse_attention(Graph g, const Providers& providers) {
+  g = rewrite(std::move(g), kFuse, &providers);
+  const Flushing flushing{providers, find_sums_only(g)};
+  return rewrite(std::move(g), kFlush, &flushing);
+}
 Graph own_attention(Graph g, const Providers& providers) { return rewrite(std::move(g), kOwn, &providers); }
 
 }  // namespace flashover::graph

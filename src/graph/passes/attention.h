@@ -5,7 +5,7 @@
 // fold: the masks that say nothing, or causal, are gone then.
 //
 // Products with softmax's weights that stay products (training; machines without the instructions) are ATen's without
-// denormal numbers: finite masks make weights of 1e-44.
+// denormal numbers: finite masks make weights of 1e-44. And a softmax that only products see makes none.
 #pragma once
 #include "graph/graph.h"
 #include "graph/providers.h"

@@ -256,16 +256,20 @@ class Maker {
   void weigh() {
     cost_.resize(g_.values.size());
     loads_.resize(g_.values.size());
+    looks_up_.resize(g_.values.size());
     for (size_t v = 0; v < g_.values.size(); ++v)
       if (fact(static_cast<ValueId>(v)).realised) loads_[v] = {static_cast<ValueId>(v)};
+    static const ops::Op *const index = ops::find("prim.index"), *const gather = ops::find("prim.gather");
     for (const Node& n : g_.nodes) {
       if (!n.op->is_prim) continue;
       const ValueId v = n.outs[0];
       double cost = op_cost(n.op);
       if (!is_none(Arg(n.args[0])) && is_window(n)) cost = static_cast<double>(window_size(n)) * 2;
       std::vector<ValueId> loads;
+      bool looks_up = n.op == index || n.op == gather;
       for (const Arg& a : n.args)
         graph::for_each_ref(a, [&](ValueId u) {
+          looks_up |= looks_up_[u] && !fact(u).realised;
           if (!fact(u).realised)
             cost += cost_[u] * std::min(1.0, static_cast<double>(numel_[u]) /
                                                  static_cast<double>(std::max<int64_t>(numel_[v], 1)));
@@ -273,6 +277,7 @@ class Maker {
             if (loads.size() < 16 && std::find(loads.begin(), loads.end(), l) == loads.end()) loads.push_back(l);
         });
       cost_[v] = std::min(cost, 1e6);
+      looks_up_[v] = looks_up;
       if (!fact(v).realised) loads_[v] = std::move(loads);
     }
   }
@@ -341,11 +346,19 @@ class Maker {
       if (loads_[v].empty()) return cost_[v] >= 6;
       return size <= std::max(2 * load_size, 65536.0);
     }
+    if (looks_up_[v] && looked_up_again(v, points / size)) return true;
     if (own == 0) return false;                   // views and constants are free
     if (cost_[v] <= 4 && big <= 1) return false;  // cheaper than writing and reading it
     if (uses.size() > 1) return true;
     const double amplified = points / size;
     return amplified >= 2 && (cost_[v] >= 10 || big >= 3);
+  }
+
+  // Reading memory at places that were read from memory goes lane by lane: not again for each row of a larger tensor
+  // (a table of positions' biases, added to the scores of each window).
+  bool looked_up_again(ValueId v, double times) const {
+    constexpr int64_t kLeast = 256;
+    return type(v).device.type == DeviceType::kCPU && numel_[v] >= kLeast && times >= 4;
   }
 
   // ---- items
@@ -583,6 +596,7 @@ class Maker {
   const graph::Graph& g_;
   std::vector<int64_t> numel_;
   std::vector<double> cost_;
+  std::vector<char> looks_up_;  // an element's place in memory is read from memory
   std::vector<std::vector<ValueId>> loads_;
 };
 
