@@ -116,11 +116,17 @@ class CompiledBackward final : public autograd::Node {
     const std::shared_ptr<const Variant> part = all || !meeting_->specialize ? nullptr : meeting_->variant(given);
     std::vector<at::Tensor> inputs;
     inputs.reserve(p.backward_inputs.size());
+    // A tangent goes when it has been read, too (the engine keeps none), unless it is a gradient as it is.
+    std::vector<bool> handed_on(given.size());
+    for (const Partition::Gradient& g : p.gradients)
+      if (g.tangent >= 0) handed_on[g.tangent] = true;
     const auto take = [&](size_t i) {
       const Partition::BackwardInput& in = p.backward_inputs[i];
-      if (in.kind == Source::kTangent)
-        inputs.push_back(conform(tangents[in.index], meeting_->tangents[in.index]));
-      else
+      if (in.kind == Source::kTangent) {
+        at::Tensor& tangent = tangents[in.index];
+        inputs.push_back(conform(tangent, meeting_->tangents[in.index]));
+        if (!handed_on[in.index]) tangent.reset();
+      } else
         inputs.push_back(saved_[i].unpack(in.kind == Source::kResult ? getptr() : nullptr));
     };
     if (part)

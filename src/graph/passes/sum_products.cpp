@@ -61,6 +61,7 @@ class Summer {
       const TensorType wanted = g_.type(n.outs[0]);
       const ValueId tall = b.permute(b.cat(left, 0), {1, 0});
       ValueId sum = product(b, tall, b.cat(right, 0));
+      if (b.type(sum).dtype != wanted.dtype) sum = b.convert(sum, wanted.dtype);
       for (ValueId v : at[i].others) sum = b.add(sum, replacement.resolve(v));
       replacement.set(n.outs[0], in_layout(b, first, sum, wanted));
     }
@@ -70,7 +71,7 @@ class Summer {
 
  private:
   struct Sum {
-    std::vector<int32_t> products;  // nodes
+    std::vector<int32_t> products;  // nodes, of one dtype
     std::vector<ValueId> others;
   };
 
@@ -93,13 +94,13 @@ class Summer {
     return a.dtype == b.dtype && a.device == b.device && same_sizes(a.sizes, b.sizes);
   }
   // Its operands are smaller than its result.
-  bool is_small_product(const Node& n, const TensorType& type) const {
+  bool is_small_product(const Node& n) const {
     const bool own =
         n.op->name == "flashover.product.default" && is_none(n.args[2]) && std::get<std::string>(n.args[3]) == "none";
     if (!own && n.op->name != "aten.mm.default") return false;
     const TensorType &a = g_.type(std::get<Ref>(n.args[0]).id), &b = g_.type(std::get<Ref>(n.args[1]).id);
     for (const TensorType* t : {&a, &b})
-      if (t->dtype != type.dtype || t->opaque) return false;
+      if (t->dtype != g_.type(n.outs[0]).dtype || t->opaque) return false;
     const int64_t rows = a.sizes[0].hint(), depth = a.sizes[1].hint(), columns = b.sizes[1].hint();
     return depth > 0 && depth * (rows + columns) < rows * columns;
   }
@@ -115,12 +116,26 @@ class Summer {
         collect(b->id, type, false, sum, within);
         return;
       }
-      if (!root && is_small_product(n, type)) {
-        sum.products.push_back(at);
+      // The weight of an autocast region: its gradients are 16-bit products, each widened and then added.
+      const int32_t made = widened(n);
+      const int32_t product = made >= 0 ? made : at;
+      if (!root && is_small_product(g_.nodes[product]) &&
+          (sum.products.empty() || dtype_of(sum.products[0]) == dtype_of(product))) {
+        sum.products.push_back(product);
         return;
       }
     }
     sum.others.push_back(v);
+  }
+  DType dtype_of(int32_t node) const { return g_.type(g_.nodes[node].outs[0]).dtype; }
+  // The node whose bf16 result, that nobody else reads, `n` widens; -1: that is not what it does. (f16 may overflow.)
+  int32_t widened(const Node& n) const {
+    if (n.op->name != "prim.convert") return -1;
+    const ValueId from = std::get<Ref>(n.args[0]).id, to = n.outs[0];
+    if (uses_[from] != 1 || g_.type(from).dtype != DType::kBF16 ||
+        info(g_.type(from).dtype).bytes >= info(g_.type(to).dtype).bytes)
+      return -1;
+    return producer_[from];
   }
 
   Graph& g_;
