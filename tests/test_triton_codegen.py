@@ -444,6 +444,31 @@ def test_a_plan_needs_no_more_than_eager() -> None:
     assert len(_C.triton_program(autocast_layers(4, 1024, 64), to_device=False)["frozen_steps"]) == 4
 
 
+def test_a_convolution_that_needs_more_than_eager_does_its_batch_in_parts() -> None:
+    """cuDNN copies what lies channels first; the weight's cast that eager makes later is kept from call to call."""
+    text = """graph {
+      %0 : f16[64,72,112,112]@cuda:0 = input user "x"
+      %1 : f16[72,24,3,3]@cuda:0 = input user "c"
+      %2 : f32[72,200000]@cuda:0 = input param "w"
+      %3 : f16[64,72,56,56]@cuda:0 = aten.convolution.default(%0, %1, None, [2, 2], [1, 1], [1, 1], false, [0, 0], 3)
+      %4 : f16[64,72]@cuda:0 = aten.mean.dim(%3, [2, 3], false, None)
+      %5 : f16[72,200000]@cuda:0 = aten._to_copy.default(%2, f16, None, None, None, false, None)
+      %6 : f16[64,200000]@cuda:0 = aten.mm.default(%4, %5)
+      return %6
+    }"""
+
+    def calls(text: str) -> list[tuple[str, Any]]:
+        steps = _C.triton_program(text, to_device=False)["steps"]
+        return [(s["op"], s["args"][-1]) for s in steps if "convolution" in s["op"]]
+
+    ((op, parts),) = calls(text)
+    assert op == "flashover.convolution_in_parts.default"
+    assert parts == 2
+    small = text.replace("[64,", "[2,")
+    assert [op for op, _ in calls(small)] == ["aten.convolution.default"]
+    assert [op for op, _ in calls(text.replace("param", "user"))] == ["aten.convolution.default"]
+
+
 def test_what_operators_read_in_half_precision_is_stored_once() -> None:
     """The sum that goes on beside a product: rounded, as in eager, not a second time in f32."""
     text = """graph {

@@ -97,7 +97,7 @@ void place(Graph& g, Device device) {
 // A core graph of one device.
 using FuseProducts = decltype(loops::ScheduleOptions::fuse_products);
 struct MemoryPlan {
-  int64_t limit = 0;          // bytes that eager takes, 0: unknown
+  graph::EagerMemory limit;   // what eager takes, 0: unknown
   bool late_outputs = false;  // no CUDA graph is recorded
   bool training = false;
 };
@@ -110,7 +110,8 @@ loops::Schedule to_loops(Graph core, Device device, const Environment& env, Pass
   if (device.type != DeviceType::kCPU) {
     options.processors = env.gpu->processors;
     options.device = device;
-    options.memory_limit = memory.limit;
+    options.memory_limit = memory.limit.bytes;
+    options.working_limit = memory.limit.working;
     options.late_outputs = memory.late_outputs;
     options.fuse_products = std::move(fuse_products);
   } else if (memory.training) {
@@ -148,7 +149,7 @@ struct Draft {
 
 // `side`: "", or "forward" and "backward" in texts.
 Draft draft(Graph core, Device device, const Options& options, const Environment& env, PassRunner& passes, Cache& cache,
-            const std::string& side, int64_t memory_limit = 0) {
+            const std::string& side, graph::EagerMemory memory_limit = {}) {
   Draft d;
   d.suffix = side.empty() ? "" : "_" + side;
   std::string notes;
@@ -201,7 +202,7 @@ plan::Plan finish(Draft d, kernel::Compiled built, const Options& options, const
 }
 
 plan::Plan to_plan(Graph core, Device device, const Options& options, const Environment& env, PassRunner& passes,
-                   Cache& cache, Report& report, const std::string& side, int64_t memory_limit = 0) {
+                   Cache& cache, Report& report, const std::string& side, graph::EagerMemory memory_limit = {}) {
   Draft d = draft(std::move(core), device, options, env, passes, cache, side, memory_limit);
   kernel::Compiled built = passes.stage("kernels", [&] {
     return build(d, options, env, cache, report.kernels_reused, passes.wants_text() ? &report.kernel_sources : nullptr);
@@ -278,6 +279,10 @@ plan::Plan fastest_plan(const Graph& traced, Device device, const Options& optio
   return std::move(plans[best]);
 }
 
+graph::EagerMemory eager_memory(const Graph& traced, Device device) {
+  return device.type == DeviceType::kCPU ? graph::EagerMemory{} : graph::eager_memory(traced);
+}
+
 Cache& cache_of(const Options& options) {
   const auto directory = options.values.find("cache_dir");
   return Cache::at(directory == options.values.end() ? "" : directory->second);
@@ -299,8 +304,7 @@ loops::Schedule lower(Graph traced, const Options& options, const Environment& e
                       FuseProducts fuse_products) {
   PassRunner passes(options, report);
   const Device device = checked_device(traced, env);
-  const MemoryPlan memory{device.type == DeviceType::kCPU ? 0 : graph::eager_bytes(traced),
-                          !options.flag("cuda_graphs", false)};
+  const MemoryPlan memory{eager_memory(traced, device), !options.flag("cuda_graphs", false)};
   return to_loops(to_core(std::move(traced), env, passes), device, env, passes, memory, std::move(fuse_products));
 }
 
@@ -321,10 +325,10 @@ plan::Plan compile(Graph traced, const Options& options, const Environment& env,
   }
   const Device device = checked_device(traced, env);
   const bool choose = device.type == DeviceType::kCPU && env.measure;
-  const int64_t eager_bytes = device.type == DeviceType::kCPU ? 0 : graph::eager_bytes(traced);
-  plan::Plan plan = choose ? fastest_plan(traced, device, options, env, passes, cache, report)
-                           : to_plan(to_core(std::move(traced), env, passes), device, options, env, passes, cache,
-                                     report, "", eager_bytes);
+  const graph::EagerMemory eager = eager_memory(traced, device);
+  plan::Plan plan =
+      choose ? fastest_plan(traced, device, options, env, passes, cache, report)
+             : to_plan(to_core(std::move(traced), env, passes), device, options, env, passes, cache, report, "", eager);
   if (options.flag("cache", true)) keep_plan(cache, key, plan);
   report.cache_note = cache.take_warning();
   return plan;

@@ -94,7 +94,7 @@ void bind_compile(py::module_& m) {
         py::arg("texts") = false);
   m.def("plan_for_gpu", &plan_for_gpu, py::arg("graph"), py::arg("options") = std::map<std::string, std::string>{},
         py::arg("texts") = false);
-  m.def("eager_bytes", [](const std::string& text) { return graph::eager_bytes(graph::parse(text)); });
+  m.def("eager_bytes", [](const std::string& text) { return graph::eager_memory(graph::parse(text)).bytes; });
   m.def("run_pass", [](const std::string& name, const std::string& text) {
     const graph::Pass* pass = graph::find_pass(name);
     if (!pass) throw py::value_error("no pass named " + name);

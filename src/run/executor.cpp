@@ -29,6 +29,7 @@
 #include "run/call.h"
 #include "run/cpu/operators.h"
 #include "run/cuda/module.h"
+#include "run/cuda/operators.h"
 #include "run/cuda/record.h"
 #include "run/cuda/stream.h"
 #include "run/frozen.h"
@@ -526,6 +527,14 @@ class PlanExecutable final : public Executable {
         made[r] = true;
       });
     }
+    if (device_ >= 0)
+      for (TensorId t : frozen_allocated_) {
+        const bool kept = std::find(frozen_kept_.begin(), frozen_kept_.end(), t) != frozen_kept_.end();
+        if (!kept || shapes_[t].opaque || !on_plan_device(plan_.tensors[t].type)) continue;
+        constexpr int64_t kApart = 256;
+        frozen_places_.emplace_back(t, frozen_bytes_);
+        frozen_bytes_ += (span_bytes(plan_.tensors[t].type) + kApart - 1) / kApart * kApart;
+      }
     frozen_.watch(std::move(inputs));
   }
 
@@ -1523,14 +1532,30 @@ class PlanExecutable final : public Executable {
   }
 
   // ---- frozen part ----
+  // What is kept lies in one block: torch's allocator loses up to a tenth where many tensors share its segments.
+  void place_frozen(std::vector<at::Tensor>& tensors) const {
+    const auto bytes = static_cast<size_t>(frozen_bytes_);
+    const c10::Storage block(c10::Storage::use_byte_size_t(), bytes, cuda::allocator()->allocate(bytes), nullptr,
+                             /*resizable=*/false);
+    for (const auto& [t, at] : frozen_places_) {
+      auto impl = c10::make_intrusive<c10::TensorImpl>(c10::Storage(block), c10::DispatchKeySet(c10::DispatchKey::CUDA),
+                                                       c10::scalarTypeToTypeMeta(shapes_[t].dtype));
+      impl->set_storage_offset(at / static_cast<int64_t>(impl->itemsize()));
+      impl->set_sizes_and_strides(shapes_[t].sizes, shapes_[t].strides);
+      tensors[t] = at::Tensor(std::move(impl));
+    }
+  }
+
   void sync_frozen(Frame& frame, c10::TensorImpl* const* inputs, cuda::Stream stream) {
     frozen_.sync(frame.frozen, inputs, [&](Frozen& made) {
       // Must not depend on the mode of the call that happens to come first.
       c10::InferenceMode normal(false);
       c10::impl::ExcludeDispatchKeyGuard below(kBelow);
       std::vector<at::Tensor> tensors(plan_.tensors.size());
+      frame.patched_for = nullptr;  // the tensors it was patched for may be gone
+      if (frozen_bytes_ > 0) place_frozen(tensors);
       for (TensorId t : frozen_allocated_) {
-        tensors[t] = shapes_[t].empty();
+        if (!tensors[t].defined()) tensors[t] = shapes_[t].empty();
         if (plan_.tensors[t].type.wrapped_number) tensors[t].unsafeGetTensorImpl()->set_wrapped_number(true);
         patch_late(frame, t, tensors[t]);
       }
@@ -1612,6 +1637,8 @@ class PlanExecutable final : public Executable {
   std::vector<LateOutput> late_outputs_;
   std::vector<size_t> alias_outputs_;
   std::vector<TensorId> frozen_kept_, frozen_allocated_, extern_tensors_;
+  std::vector<std::pair<TensorId, int64_t>> frozen_places_;  // CUDA: bytes from the start of one block
+  int64_t frozen_bytes_ = 0;
   FrozenPart frozen_;
   int64_t slab_bytes_ = 0;
   bool heavy_ = false, converts_ = false;
@@ -1632,6 +1659,7 @@ int64_t graph_replays() { return all_replays.load(std::memory_order_relaxed); }
 
 std::shared_ptr<Executable> load(plan::Plan plan, const LoadOptions& options) {
   cpu::register_operators();
+  cuda::register_operators();
   return std::make_shared<PlanExecutable>(std::move(plan), options);
 }
 

@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "base/check.h"
+#include "graph/eager_memory.h"
 #include "loops/schedule/build.h"
 #include "loops/schedule/expand.h"
 #include "loops/schedule/memory.h"
@@ -576,6 +577,10 @@ class Planner {
 
   // The most bytes at one time if what is `large` is apart and the tensors in `thawed` are temporaries.
   int64_t peak(const Uses& u, int64_t large, const std::vector<TensorId>& thawed = {}) const {
+    const std::vector<int64_t> all = over_time(u, large, thawed);
+    return *std::max_element(all.begin(), all.end());
+  }
+  std::vector<int64_t> over_time(const Uses& u, int64_t large, const std::vector<TensorId>& thawed = {}) const {
     const size_t steps = plan_.steps.size();
     std::vector<int64_t> change(steps + 2);
     int64_t always = 0;
@@ -594,9 +599,9 @@ class Planner {
         slab.push_back({bytes_of(t), u.life[t].first, std::max(u.last[t], u.life[t].last)});
       }
     }
-    int64_t most = 0, now = 0;
-    for (int64_t c : change) most = std::max(most, now += c);
-    return always + most + place(slab);
+    int64_t now = always + place(slab);
+    for (int64_t& c : change) c = now += c;
+    return change;
   }
 
   static constexpr int64_t kAllTogether = INT64_MAX, kLarge = int64_t{4} << 20, kLess = int64_t{1} << 20;
@@ -621,6 +626,28 @@ class Planner {
     if (over() && !thaw(u, large, bytes - limit) && large == kAllTogether && thaw(u, kLess, bytes - limit))
       large = kLess;
     if (large != kAllTogether) set_apart(large);
+    if (options_.working_limit > 0)
+      split_convolutions(options_.working_limit + (options_.working_limit + given) / 1024);
+  }
+
+  void split_convolutions(int64_t limit) {
+    constexpr int64_t kParts = 4, kWorth = int64_t{8} << 20;
+    const Uses u = uses();
+    const std::vector<int64_t> held = over_time(u, kAllTogether);
+    for (size_t i = 0; i < plan_.steps.size(); ++i) {
+      Step& s = plan_.steps[i];
+      if (s.kind != StepKind::kCall || s.op != "aten.convolution.default" || s.writes.size() != 1 || s.writes[0] < 0 ||
+          !is_none(s.args[2]))
+        continue;
+      const TensorType& input = plan_.tensors[ops::as_value(s.args[0])].type;
+      const int64_t own = graph::working_bytes(s.op, s.args, input, plan_.tensors[ops::as_value(s.args[1])].type,
+                                               plan_.tensors[s.writes[0]].type);
+      int64_t parts = 1;
+      while (parts < kParts && held[i] + own / parts > limit && own / parts >= kWorth) parts *= 2;
+      if (parts == 1 || input.sizes[0].value() < parts) continue;
+      s.op = "flashover.convolution_in_parts.default";
+      s.args = {s.args[0], s.args[1], s.args[3], s.args[4], s.args[5], s.args[8], sym::Expr(parts)};
+    }
   }
 
   bool can_set_apart(const Uses& u) const {

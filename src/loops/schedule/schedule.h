@@ -31,6 +31,9 @@ struct ScheduleOptions {
   // GPU: bytes beside the inputs that the plan should not need more of, eager's (0: unknown). Copies that are kept for
   // the next call are made in the call instead, as far as it takes.
   int64_t memory_limit = 0;
+  // The same with what operators take for themselves while they run: convolutions that need more do their batch in
+  // parts.
+  int64_t working_limit = 0;
   // CPU: temporaries and results of so many bytes are allocated where they begin and freed where they end (0: none
   // are).
   int64_t apart = 0;

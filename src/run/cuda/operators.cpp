@@ -1,0 +1,54 @@
+#include "run/cuda/operators.h"
+
+#include <ATen/Context.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/convolution.h>
+#include <ATen/ops/cudnn_convolution.h>
+#include <ATen/ops/empty.h>
+#include <torch/library.h>
+
+#include <vector>
+
+namespace flashover::run::cuda {
+namespace {
+
+// aten.convolution of tensors that are channels first, with a part of the batch at a time: cuDNN's own memory is that
+// of one part.
+at::Tensor convolution_in_parts(const at::Tensor& input, const at::Tensor& weight, at::IntArrayRef stride,
+                                at::IntArrayRef padding, at::IntArrayRef dilation, int64_t groups, int64_t parts) {
+  const at::Context& context = at::globalContext();
+  if (!context.userEnabledCuDNN() || !input.is_contiguous() || !weight.is_contiguous())
+    return at::convolution(input, weight, std::nullopt, stride, padding, dilation, false,
+                           std::vector<int64_t>(stride.size(), 0), groups);
+  std::vector<int64_t> sizes{input.size(0), weight.size(0)};
+  for (size_t d = 0; d < stride.size(); ++d) {
+    const int64_t i = static_cast<int64_t>(d) + 2;
+    sizes.push_back((input.size(i) + 2 * padding[d] - dilation[d] * (weight.size(i) - 1) - 1) / stride[d] + 1);
+  }
+  at::Tensor out = at::empty(sizes, input.options());
+  const bool deterministic = context.deterministicCuDNN() || context.deterministicAlgorithms();
+  for (int64_t p = 0, first = 0; p < parts; ++p) {
+    const int64_t last = sizes[0] * (p + 1) / parts;
+    at::Tensor to = out.narrow(0, first, last - first);
+    at::cudnn_convolution_out(to, input.narrow(0, first, last - first), weight, padding, stride, dilation, groups,
+                              context.benchmarkCuDNN(), deterministic, /*allow_tf32=*/true);
+    first = last;
+  }
+  return out;
+}
+
+}  // namespace
+
+void register_operators() {
+  static const bool done = [] {
+    auto& library = *new torch::Library(torch::Library::FRAGMENT, "flashover", std::nullopt, __FILE__, __LINE__);
+    library.def(
+        "convolution_in_parts(Tensor x, Tensor weight, int[] stride, int[] padding, int[] dilation, int "
+        "groups, int parts) -> Tensor");
+    library.impl("convolution_in_parts", torch::dispatch(c10::DispatchKey::CUDA, convolution_in_parts));
+    return true;
+  }();
+  static_cast<void>(done);
+}
+
+}  // namespace flashover::run::cuda
