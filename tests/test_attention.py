@@ -84,6 +84,60 @@ def test_operator_without_finite_scores(dtype: torch.dtype) -> None:
     )
 
 
+TRAINED = [
+    ((2, 3), 17, 33, 32, False, 0),
+    ((1, 2), 300, 300, 64, True, 0),
+    ((3, 2), 50, 200, 40, False, 1),
+    ((1, 1), 260, 150, 80, True, 2),
+    ((2, 1), 16, 21, 7, False, 2),
+]
+
+
+@pytest.mark.skipif(not HAS[torch.bfloat16], reason="not on this machine")
+@pytest.mark.parametrize("shape", TRAINED, ids=str)
+def test_backward(shape: Any) -> None:
+    batch, queries, keys, width, causal, count = shape
+    torch.manual_seed(0)
+    q = torch.randn(*batch, queries, width).bfloat16().transpose(-2, -3).contiguous().transpose(-2, -3)
+    k, v = torch.randn(*batch, keys, width).bfloat16(), torch.randn(*batch, keys, width).bfloat16()
+    grad = torch.randn(*batch, queries, width).bfloat16()
+    biases = [torch.randn(batch[-1], queries, keys), torch.randn(1, keys).bfloat16()][:count]
+    biases = [b.masked_fill(b > 1.5, -100.0) for b in biases]
+    scale = width**-0.5
+    out, logsumexp = torch.ops.flashover.attention_kept(q, k, v, biases, scale, causal, True)
+    got = torch.ops.flashover.attention_backward(grad, q, k, v, out, logsumexp, biases, scale, causal)
+    wide = [t.double().requires_grad_() for t in (q, k, v)]
+    want = torch.autograd.grad(exact(*wide, biases, scale, causal), wide, grad.double())
+    mask = sum((b.float() for b in biases), torch.zeros(*batch, queries, keys))
+    if causal:
+        mask = mask.masked_fill(torch.ones(queries, keys).triu(1).bool(), -math.inf)
+    leaves = [t.clone().requires_grad_() for t in (q, k, v)]
+    flash = F.scaled_dot_product_attention(*leaves, attn_mask=mask.bfloat16())
+    eager = torch.autograd.grad(flash, leaves, grad)
+    for g, e, w in zip(got, eager, want, strict=True):
+        assert g.shape == w.shape and g.dtype == torch.bfloat16
+        assert (g - w).norm() <= 2 * (e - w).norm(), ((g - w).norm(), (e - w).norm(), w.norm())
+
+
+@pytest.mark.skipif(not HAS[torch.bfloat16], reason="not on this machine")
+def test_backward_without_finite_scores() -> None:
+    """A query that sees nothing gives nothing; a NaN stays where it belongs."""
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(1, 2, n, 32).bfloat16() for n in (20, 70, 70))
+    grad = torch.randn_like(q)
+    mask = torch.zeros(20, 70)
+    mask[3] = -math.inf
+    mask[7, :60] = -math.inf
+    out, logsumexp = torch.ops.flashover.attention_kept(q, k, v, [mask], 1.0, False, True)
+    got = torch.ops.flashover.attention_backward(grad, q, k, v, out, logsumexp, [mask], 1.0, False)
+    assert (got[0][..., 3, :] == 0).all() and all(g.isfinite().all() for g in got)
+    mask[5, 50] = math.nan
+    out, logsumexp = torch.ops.flashover.attention_kept(q, k, v, [mask], 1.0, False, True)
+    got = torch.ops.flashover.attention_backward(grad, q, k, v, out, logsumexp, [mask], 1.0, False)
+    assert got[0][..., 5, :].isnan().all() and got[0][..., 6:, :].isfinite().all()
+    assert all(g.isnan().all() for g in got[1:])  # each key was seen by that query
+
+
 def sdpa(q: Any, k: Any, v: Any) -> Any:
     return F.scaled_dot_product_attention(q, k, v)
 
@@ -156,3 +210,25 @@ def test_program(program: Callable[..., Any], autocast: bool) -> None:
         assert error <= 2 * allowed + (1e-2 if autocast else 1e-5)
     if HAS[torch.bfloat16 if autocast else torch.float32]:
         assert ("flashover.attention" in text) == (program in FUSED), text
+
+
+@pytest.mark.parametrize("program", [sdpa, sdpa_causal, sdpa_mask], ids=lambda f: f.__name__)
+def test_training(program: Callable[..., Any]) -> None:
+    def gradients(call: Callable[..., Any], autocast: bool, dtype: torch.dtype = torch.float32) -> Any:
+        torch.manual_seed(1)
+        leaves = [torch.randn(2, 40, 3, 32).to(dtype).requires_grad_() for _ in range(3)]
+        w = torch.randn(32, 32).to(dtype)
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            out = call(*[(x @ w).transpose(1, 2) for x in leaves])
+        return torch.autograd.grad((out.transpose(1, 2) @ w.to(out.dtype)).float().square().sum(), leaves)
+
+    fast = flashover.compile(program, fullgraph=True)
+    got, eager = gradients(fast, True), gradients(program, True)
+    want = gradients(program, False, torch.double)
+    for g, e, w in zip(got, eager, want, strict=True):
+        assert (g - w).norm() <= 2 * (e - w).norm() + 1e-3 * w.norm()
+    if HAS[torch.bfloat16]:
+        q, k, v = (torch.randn(2, 3, 40, 32, dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
+        text = str(flashover.explain(program)(q, k, v))
+        # (A mask that wants a gradient makes torch write it all out.)
+        assert ("flashover.attention_backward" in text) == (program is not sdpa_mask)

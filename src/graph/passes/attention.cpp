@@ -25,21 +25,25 @@ bool suits(const Providers& p, DType dtype, int64_t queries, int64_t keys, int64
          keys >= kLeastQueries && keys <= kMostKeys && width <= kMostWidth && value_width <= kMostWidth;
 }
 
-// q [batch..., queries, width], k [batch..., keys, width], v [batch..., keys, value width].
-ValueId emit(Rewriter& r, ValueId q, ValueId k, ValueId v, const Values& biases, double scale, bool causal,
-             bool zero_if_none) {
-  TensorType type = r.b.type(q);
+// Like `type` with another width. Heads lie between rows and width, as the operators write them.
+TensorType heads_inside(TensorType type, sym::Expr width) {
   const size_t rank = type.rank();
-  type.sizes.back() = r.b.size(v, -1);
-  // Heads lie between queries and width, as the operator writes them.
+  type.sizes.back() = width;
   Sizes turned = type.sizes;
   std::swap(turned[rank - 3], turned[rank - 2]);
   type.strides = contiguous_strides(turned);
   std::swap(type.strides[rank - 3], type.strides[rank - 2]);
   type.offset = 0;
+  return type;
+}
+
+// q [batch..., queries, width], k [batch..., keys, width], v [batch..., keys, value width].
+ValueId emit(Rewriter& r, ValueId q, ValueId k, ValueId v, const Values& biases, double scale, bool causal,
+             bool zero_if_none) {
   RefList list;
   for (ValueId b : biases) list.push_back(Ref{b});
-  return r.b.emit("flashover.attention.default", {Ref{q}, Ref{k}, Ref{v}, list, scale, causal, zero_if_none}, type);
+  return r.b.emit("flashover.attention.default", {Ref{q}, Ref{k}, Ref{v}, list, scale, causal, zero_if_none},
+                  heads_inside(r.b.type(q), r.b.size(v, -1)));
 }
 
 // ---- written out ----
@@ -315,33 +319,66 @@ bool flush_softmax(Rewriter& r, const Node& n, Values& results, const void* user
   return true;
 }
 
-// ---- ATen's operator: (query, key, value, dropout_p, is_causal, attn_mask, scale) -> output, logsumexp ----
+// ---- ATen's operator ----
 
-bool replace_flash(Rewriter& r, const Node& n, Values& results, const void* user) {
-  const auto& providers = *static_cast<const Providers*>(user);
-  if (n.outs.size() > 1 && n.outs[1] != kNoValue && r.uses(n.outs[1]) > 0) return false;
-  const ValueId q = ops::as_value(n.args[0]), k = ops::as_value(n.args[1]), v = ops::as_value(n.args[2]);
-  const TensorType query = r.b.type(q), key = r.b.type(k), value = r.b.type(v);
+// (query, key, value, ..., dropout_p, is_causal, attn_mask, scale) of it or, behind others, of its backward.
+struct Flash {
+  ValueId q, k, v;
+  RefList biases;
+  double scale = 1;
+  bool causal = false;
+};
+
+std::optional<Flash> match_flash(Rewriter& r, const Node& n, const Providers& providers, size_t first, size_t options) {
+  Flash f{
+      .q = ops::as_value(n.args[first]), .k = ops::as_value(n.args[first + 1]), .v = ops::as_value(n.args[first + 2])};
+  const TensorType query = r.b.type(f.q), key = r.b.type(f.k), value = r.b.type(f.v);
   const auto fits = [&](const TensorType& t) {
     return on_cpu(t) && t.rank() == 4 && dense_last(t) && t.dtype == query.dtype &&
            sym::known_eq(t.sizes[0], query.sizes[0]) && sym::known_eq(t.sizes[1], query.sizes[1]);
   };
-  if (!fits(query) || !fits(key) || !fits(value) || !ops::is_number(n.args[3], 0)) return false;
+  if (!fits(query) || !fits(key) || !fits(value) || !ops::is_number(n.args[options], 0)) return std::nullopt;
   if (!suits(providers, query.dtype, query.sizes[2].value(), key.sizes[2].value(), query.sizes[3].value(),
              value.sizes[3].value()))
-    return false;
-  Values biases;
-  if (const auto mask = ops::as_optional_value(n.args[5])) {
+    return std::nullopt;
+  if (const auto mask = ops::as_optional_value(n.args[options + 2])) {
     const TensorType m = r.b.type(*mask);
     if (!on_cpu(m) || m.rank() < 2 || m.rank() > 4 || !sym::known_eq(m.sizes.back(), key.sizes[2]) ||
         (m.dtype != DType::kF32 && m.dtype != DType::kBF16) || !dense_last(m))
-      return false;
-    biases.push_back(*mask);
+      return std::nullopt;
+    f.biases.push_back(Ref{*mask});
   }
-  const double scale =
-      is_none(n.args[6]) ? 1 / std::sqrt(static_cast<double>(query.sizes[3].value())) : ops::as_double(n.args[6]);
+  const Arg& scale = n.args[options + 3];
+  f.scale = is_none(scale) ? 1 / std::sqrt(static_cast<double>(query.sizes[3].value())) : ops::as_double(scale);
+  f.causal = ops::as_bool(n.args[options + 1]);
+  return f;
+}
+
+bool replace_flash(Rewriter& r, const Node& n, Values& results, const void* user) {
+  const auto f = match_flash(r, n, *static_cast<const Providers*>(user), 0, 3);
+  if (!f) return false;
+  std::vector<Arg> args{Ref{f->q}, Ref{f->k}, Ref{f->v}, f->biases, f->scale, f->causal, /*zero_if_none=*/true};
+  const TensorType out = heads_inside(r.b.type(f->q), r.b.size(f->v, -1));
   results.assign(n.outs.size(), kNoValue);
-  results[0] = emit(r, q, k, v, biases, scale, ops::as_bool(n.args[4]), /*zero_if_none=*/true);
+  if (n.outs.size() > 1 && n.outs[1] != kNoValue && r.uses(n.outs[1]) > 0)
+    results = r.b.emit_all("flashover.attention_kept.default", std::move(args), {out, r.b.type(n.outs[1])});
+  else
+    results[0] = r.b.emit("flashover.attention.default", std::move(args), out);
+  return true;
+}
+
+// (grad, query, key, value, out, logsumexp, dropout_p, is_causal, attn_mask, scale)
+bool replace_flash_backward(Rewriter& r, const Node& n, Values& results, const void* user) {
+  const auto f = match_flash(r, n, *static_cast<const Providers*>(user), 1, 6);
+  if (!f || r.b.dtype(f->q) != DType::kBF16) return false;
+  const ValueId out = ops::as_value(n.args[4]);
+  if (!dense_last(r.b.type(out))) return false;
+  std::vector<TensorType> types;
+  for (ValueId v : {f->q, f->k, f->v}) types.push_back(heads_inside(r.b.type(v), r.b.size(v, -1)));
+  results =
+      r.b.emit_all("flashover.attention_backward.default",
+                   {n.args[0], Ref{f->q}, Ref{f->k}, Ref{f->v}, Ref{out}, n.args[5], f->biases, f->scale, f->causal},
+                   std::move(types));
   return true;
 }
 
@@ -352,7 +389,8 @@ constexpr RewriteRule kFuse[] = {
 constexpr RewriteRule kFlush[] = {
     {"aten._softmax.default", "weights of products alone: exp is never a denormal number", flush_softmax}};
 constexpr RewriteRule kOwn[] = {
-    {"aten._scaled_dot_product_flash_attention_for_cpu.default", "ATen's flash attention", replace_flash}};
+    {"aten._scaled_dot_product_flash_attention_for_cpu.default", "ATen's flash attention", replace_flash},
+    {"aten._scaled_dot_product_flash_attention_for_cpu_backward.default", "its backward", replace_flash_backward}};
 
 }  // namespace
 

@@ -23,6 +23,7 @@ struct Operand {
 struct Attention {
   bool bf16 = false;  // q, k, v and out; else f32
   Operand q, k, v, out;
+  Operand logsumexp;  // [queries] of each head, f32: what a backward needs; null: not wanted
   Operand bias[kMaxBiases];
   bool bias_bf16[kMaxBiases] = {};
   int biases = 0;
@@ -33,5 +34,13 @@ struct Attention {
   bool zero_if_none = false;  // a query whose scores are all -inf gives 0, not NaN
 };
 void attention(const Attention& a);
+
+// Gradients of q, k and v (bf16), from those of `forward.out` and what the forward left: weights are computed again.
+// Queries without a weight give nothing.
+struct AttentionBackward {
+  Attention forward;  // all operands as they were
+  Operand grad, grad_q, grad_k, grad_v;
+};
+void attention_backward(const AttentionBackward& a);
 
 }  // namespace flashover::run::cpu

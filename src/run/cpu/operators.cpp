@@ -148,8 +148,9 @@ Operand operand(const at::Tensor& t, const Batch& batch) {
   return o;
 }
 
-at::Tensor attention_op(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::TensorList biases,
-                        double scale, bool causal, bool zero_if_none) {
+// Without `out` and what follows it.
+Attention attention_of(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::TensorList biases,
+                       double scale, bool causal) {
   const bool bf16 = q.scalar_type() == at::kBFloat16;
   TORCH_CHECK(bf16 ? has_amx_bf16() : has_avx512(), "attention: not on this machine");
   const int64_t rank = q.dim();
@@ -165,8 +166,7 @@ at::Tensor attention_op(const at::Tensor& q, const at::Tensor& k, const at::Tens
               .width = q.size(-1),
               .value_width = v.size(-1),
               .scale = static_cast<float>(scale),
-              .causal = causal,
-              .zero_if_none = zero_if_none};
+              .causal = causal};
   for (int64_t d = 0; d < rank - 2; ++d) a.batch[static_cast<size_t>(kBatchDims - (rank - 2) + d)] = q.size(d);
   a.q = operand(q, a.batch);
   a.k = operand(k, a.batch);
@@ -179,21 +179,94 @@ at::Tensor attention_op(const at::Tensor& q, const at::Tensor& k, const at::Tens
                 "attention: wrong bias");
     a.bias[i] = operand(b, a.batch);
   }
-  // In memory the last batch dim (the heads) lies between queries and width: what follows puts heads side by side.
-  std::vector<int64_t> order(static_cast<size_t>(rank));
-  for (size_t d = 0; d < order.size(); ++d) order[d] = static_cast<int64_t>(d);
-  std::swap(order[static_cast<size_t>(rank) - 3], order[static_cast<size_t>(rank) - 2]);
-  std::vector<int64_t> sizes;
-  for (int64_t d : order) sizes.push_back(d == rank - 1 ? a.value_width : q.size(d));
-  at::Tensor out = dense(sizes, q.scalar_type());
-  std::vector<int64_t> out_sizes(sizes), strides(out.strides().vec());
-  std::swap(out_sizes[static_cast<size_t>(rank) - 3], out_sizes[static_cast<size_t>(rank) - 2]);
-  std::swap(strides[static_cast<size_t>(rank) - 3], strides[static_cast<size_t>(rank) - 2]);
-  out.unsafeGetTensorImpl()->set_sizes_and_strides(out_sizes, strides);
+  return a;
+}
+
+void swap_dims(const at::Tensor& t, size_t a, size_t b) {
+  std::vector<int64_t> sizes(t.sizes().vec()), strides(t.strides().vec());
+  std::swap(sizes[a], sizes[b]);
+  std::swap(strides[a], strides[b]);
+  t.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
+}
+
+// Like `t` with another width. In memory the last batch dim (the heads) lies between rows and width: what follows puts
+// heads side by side.
+at::Tensor heads_inside(const at::Tensor& t, int64_t width) {
+  std::vector<int64_t> sizes = t.sizes().vec();
+  const size_t rank = sizes.size();
+  sizes.back() = width;
+  std::swap(sizes[rank - 3], sizes[rank - 2]);
+  at::Tensor out = dense(sizes, t.scalar_type());
+  swap_dims(out, rank - 3, rank - 2);
+  return out;
+}
+
+at::Tensor attention_op(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::TensorList biases,
+                        double scale, bool causal, bool zero_if_none) {
+  Attention a = attention_of(q, k, v, biases, scale, causal);
+  a.zero_if_none = zero_if_none;
+  at::Tensor out = heads_inside(q, a.value_width);
   if (out.numel() == 0) return out;
   a.out = operand(out, a.batch);
   attention(a);
   return out;
+}
+
+// `t` [batch, queries], a number a row.
+Operand row_numbers(const at::Tensor& t) {
+  Operand o{.data = t.const_data_ptr()};
+  const auto batch_dims = static_cast<size_t>(t.dim()) - 1;
+  o.row = t.stride(-1);
+  for (size_t d = 0; d < batch_dims; ++d) o.batch[kBatchDims - batch_dims + d] = t.stride(static_cast<int64_t>(d));
+  return o;
+}
+
+std::tuple<at::Tensor, at::Tensor> attention_kept_op(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                                     const at::TensorList biases, double scale, bool causal,
+                                                     bool zero_if_none) {
+  Attention a = attention_of(q, k, v, biases, scale, causal);
+  a.zero_if_none = zero_if_none;
+  at::Tensor out = heads_inside(q, a.value_width);
+  std::vector<int64_t> sizes(q.sizes().begin(), q.sizes().end() - 1);
+  std::swap(sizes[sizes.size() - 1], sizes[sizes.size() - 2]);
+  at::Tensor logsumexp = dense(sizes, at::kFloat);
+  swap_dims(logsumexp, sizes.size() - 1, sizes.size() - 2);
+  if (out.numel() == 0) return {out, logsumexp.fill_(-INFINITY)};
+  a.out = operand(out, a.batch);
+  a.logsumexp = row_numbers(logsumexp);
+  attention(a);
+  return {out, logsumexp};
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward_op(const at::Tensor& grad, const at::Tensor& q,
+                                                                     const at::Tensor& k, const at::Tensor& v,
+                                                                     const at::Tensor& out, const at::Tensor& logsumexp,
+                                                                     const at::TensorList biases, double scale,
+                                                                     bool causal) {
+  AttentionBackward a{.forward = attention_of(q, k, v, biases, scale, causal)};
+  TORCH_CHECK(a.forward.bf16 && grad.scalar_type() == at::kBFloat16 && out.scalar_type() == at::kBFloat16 &&
+                  logsumexp.scalar_type() == at::kFloat && grad.sizes() == out.sizes() && is_dense_last(out) &&
+                  out.dim() == q.dim() && out.size(-1) == v.size(-1) && out.size(-2) == q.size(-2) &&
+                  logsumexp.dim() == q.dim() - 1 &&
+                  logsumexp.sizes() == q.sizes().slice(0, static_cast<size_t>(q.dim()) - 1),
+              "attention_backward: wrong arguments");
+  const at::Tensor dense_grad = is_dense_last(grad) ? grad : grad.contiguous();
+  std::tuple<at::Tensor, at::Tensor, at::Tensor> grads{heads_inside(q, q.size(-1)), heads_inside(k, k.size(-1)),
+                                                       heads_inside(v, v.size(-1))};
+  auto& [grad_q, grad_k, grad_v] = grads;
+  if (q.numel() == 0 || k.numel() == 0 || v.numel() == 0) {
+    grad_q.zero_(), grad_k.zero_(), grad_v.zero_();
+    return grads;
+  }
+  const Batch& batch = a.forward.batch;
+  a.forward.out = operand(out, batch);
+  a.forward.logsumexp = row_numbers(logsumexp);
+  a.grad = operand(dense_grad, batch);
+  a.grad_q = operand(grad_q, batch);
+  a.grad_k = operand(grad_k, batch);
+  a.grad_v = operand(grad_v, batch);
+  attention_backward(a);
+  return grads;
 }
 
 using Ints = at::IntArrayRef;
@@ -345,6 +418,12 @@ void register_operators() {
     add("attention(Tensor q, Tensor k, Tensor v, Tensor[] biases, float scale, bool causal, bool zero_if_none) -> "
         "Tensor",
         "attention", attention_op);
+    add("attention_kept(Tensor q, Tensor k, Tensor v, Tensor[] biases, float scale, bool causal, bool zero_if_none) -> "
+        "(Tensor, Tensor)",
+        "attention_kept", attention_kept_op);
+    add("attention_backward(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor out, Tensor logsumexp, Tensor[] biases, "
+        "float scale, bool causal) -> (Tensor, Tensor, Tensor)",
+        "attention_backward", attention_backward_op);
     add("convolution(Tensor x, Tensor weight, Tensor? bias, int[] stride, int[] padding, int[] dilation, int groups) "
         "-> Tensor",
         "convolution", convolution_op);
