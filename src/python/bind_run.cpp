@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "python/bind.h"
+#include "run/cuda/costs.h"
 #include "run/cuda/record.h"
 #include "run/exposed.h"
 #include "run/frozen.h"
@@ -232,6 +233,7 @@ void bind_run(py::module_& m) {
       py::arg("text"), py::arg("binaries") = std::vector<py::bytes>(), py::arg("graphs") = false);
   m.def("_plan_round_trip",
         [](const std::string& text) { return plan::print(plan::deserialize(plan::serialize(plan::parse(text)))); });
+  m.def("launch_costs", &run::cuda::launch_costs);
   m.def("kept_slab_bytes", &run::kept_slab_bytes);
   m.def("_graph_replays", [] { return run::graph_replays(); });
   m.def("_exposure_tracked", [] { return run::exposure_tracked.load(); });
