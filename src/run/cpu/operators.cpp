@@ -1,14 +1,18 @@
 // The hand-written operators under names of torch's dispatcher, so that plans call them as they call ATen's. Only
 // rewrites that asked graph::Providers emit them.
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/List.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/bernoulli.h>
 #include <ATen/ops/bmm_cpu_dispatch.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
 #include <torch/library.h>
 
 #include <algorithm>
+#include <cmath>
+#include <mutex>
 #include <vector>
 
 #include "run/cpu/attention.h"
@@ -16,6 +20,7 @@
 #include "run/cpu/linear.h"
 #include "run/cpu/operators.h"
 #include "run/cpu/product.h"
+#include "run/cpu/random.h"
 #include "run/cpu/team.h"
 
 namespace flashover::run::cpu {
@@ -269,6 +274,66 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward_op(const at::T
   return grads;
 }
 
+// ---- random numbers
+
+// How 1 looks in a dtype; 0: not for us.
+uint32_t one_of(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kFloat:
+      return 0x3f800000;
+    case at::kBFloat16:
+      return 0x3f80;
+    case at::kHalf:
+      return 0x3c00;
+    case at::kBool:
+    case at::kByte:
+      return 1;
+    default:
+      return 0;
+  }
+}
+
+void draw(at::CPUGeneratorImpl& generator, double p, const at::Tensor& out) {
+  const std::lock_guard lock(generator.mutex_);
+  at::mt19937 engine = generator.engine();
+  at::mt19937_data_pod data = engine.data();
+  // (Its words are renewed when one is wanted and left_ is 1.)
+  Twister t{.words = data.state_.data(), .used = Twister::kWords - (data.left_ - 1)};
+  draw_below(t, static_cast<uint64_t>(std::ceil(std::ldexp(p, 53))), out.numel(), out.mutable_data_ptr(),
+             static_cast<int>(out.element_size()), one_of(out.scalar_type()));
+  data.left_ = Twister::kWords - t.used + 1;
+  data.next_ = static_cast<uint32_t>(t.used);
+  engine.set_data(data);
+  generator.set_engine(engine);
+}
+
+// ATen draws with MKL's generators on some machines.
+bool draws_as_aten() {
+  static const bool same = [] {
+    if (!has_avx512()) return false;
+    at::Generator own = at::detail::createCPUGenerator(7), other = at::detail::createCPUGenerator(7);
+    constexpr int64_t n = 1001;
+    for (int i = 0; i < 2; ++i) {
+      const at::Tensor got = dense({n}, at::kFloat);
+      draw(*own.get<at::CPUGeneratorImpl>(), 0.3, got);
+      const at::Tensor want = at::bernoulli(got, 0.3, other);
+      if (!std::equal(got.const_data_ptr<float>(), got.const_data_ptr<float>() + n, want.const_data_ptr<float>()))
+        return false;
+    }
+    return own.get<at::CPUGeneratorImpl>()->random() == other.get<at::CPUGeneratorImpl>()->random();
+  }();
+  return same;
+}
+
+at::Tensor bernoulli_op(const at::Tensor& x, double p, std::optional<at::Generator> generator) {
+  if (generator || !(p >= 0 && p <= 1) || one_of(x.scalar_type()) == 0 || !draws_as_aten())
+    return at::bernoulli(x, p, std::move(generator));
+  at::Tensor out = dense(x.sizes().vec(), x.scalar_type());
+  if (out.numel() == 0) return out;
+  draw(*at::detail::getDefaultCPUGenerator().get<at::CPUGeneratorImpl>(), p, out);
+  return out;
+}
+
 using Ints = at::IntArrayRef;
 
 struct Geometry {
@@ -406,8 +471,8 @@ void register_operators() {
   static const bool done = [] {
     // Never unloaded: plans may run until the process ends.
     auto& library = *new torch::Library(torch::Library::DEF, "flashover", std::nullopt, __FILE__, __LINE__);
-    const auto add = [&](const char* schema, const char* name, auto* function) {
-      library.def(schema);
+    const auto add = [&](const char* schema, const char* name, auto* function, const std::vector<at::Tag>& tags = {}) {
+      library.def(schema, tags);
       library.impl(name, torch::dispatch(c10::DispatchKey::CPU, function));
     };
     add("pack_linear(Tensor weight) -> Tensor", "pack_linear", pack_linear);
@@ -424,6 +489,8 @@ void register_operators() {
     add("attention_backward(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor out, Tensor logsumexp, Tensor[] biases, "
         "float scale, bool causal) -> (Tensor, Tensor, Tensor)",
         "attention_backward", attention_backward_op);
+    add("bernoulli(Tensor x, float p, *, Generator? generator=None) -> Tensor", "bernoulli", bernoulli_op,
+        {at::Tag::nondeterministic_seeded});
     add("convolution(Tensor x, Tensor weight, Tensor? bias, int[] stride, int[] padding, int[] dilation, int groups) "
         "-> Tensor",
         "convolution", convolution_op);
