@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 import flashover
 
-Declined = (flashover.exc.Unsupported, flashover.exc.BackendCompilerFailed)
+Declined = (flashover.exc.Unsupported, flashover.exc.BackendCompilerFailed, RuntimeWarning)  # see pyproject.toml
 EPS = {torch.float16: 1e-3, torch.bfloat16: 8e-3, torch.float32: 1.2e-7, torch.float64: 2.3e-16}
 EPS |= {torch.complex64: 1.2e-7, torch.complex128: 2.3e-16}
 

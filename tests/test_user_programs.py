@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import collections
 import operator
+import threading
 import types
 from collections.abc import Callable
 from typing import Any
@@ -281,3 +282,77 @@ def test_read_anew(number: int) -> None:
         return [*out, f(torch.ones(4)), f(torch.ones(4))]
 
     assert [t.tolist() for t in results(True)] == [t.tolist() for t in results(False)]
+
+
+# --- tensors: what is asked of them, and what is set on them
+
+
+def test_gradient_set_on_a_new_tensor() -> None:
+    def f(a: Tensor) -> Tensor:
+        y = a + 1
+        y.grad = a * 2
+        y.note = "n"
+        return y
+
+    got = whole(f)(x())
+    assert got.grad is not None and torch.equal(got.grad, x() * 2) and got.note == "n"
+
+
+def test_legacy_tensor_types() -> None:
+    def f(a: Tensor, n: Tensor) -> list[bool]:
+        kinds = (torch.FloatTensor, torch.LongTensor, (int, torch.FloatTensor), torch.cuda.FloatTensor)
+        return [isinstance(t, k) for t in (a, a + 1, n, n.double()) for k in kinds]
+
+    assert whole(f)(x(), torch.ones(2, dtype=torch.long)) == f(x(), torch.ones(2, dtype=torch.long))
+
+
+def test_thread_local_is_written() -> None:
+    local = threading.local()
+
+    def f(a: Tensor) -> Tensor:
+        local.kept = a + 1
+        return a * 2
+
+    c = flashover.compile(f)
+    for k in (1, 2):
+        assert torch.equal(c(x() * k), x() * k * 2) and torch.equal(local.kept, x() * k + 1)
+
+
+def test_user_code_is_told_that_it_is_compiled() -> None:
+    def f(a: Tensor) -> Any:
+        return a + 1, torch.compiler.is_compiling(), torch.compiler.is_dynamo_compiling(), torch.compiler.is_exporting()
+
+    assert whole(f)(x())[1:] == (True, True, False)
+
+
+def _rows(b: Tensor) -> tuple[Tensor, ...]:
+    return b[0], b, b[1]
+
+
+def _columns(b: Tensor) -> tuple[Tensor, ...]:
+    return b[:, :2], b[:, 2:], torch.ones(3, 2)
+
+
+def _the_same(b: Tensor) -> tuple[Tensor, ...]:
+    return b, b.view(12), b.detach()[1:]
+
+
+@pytest.mark.parametrize("inputs", [_rows, _columns, _the_same])
+def test_inputs_that_share_memory_are_written(inputs: Callable[[Tensor], tuple[Tensor, ...]]) -> None:
+    def f(a: Tensor, b: Tensor, c: Tensor) -> Any:
+        b.mul_(2)
+        a.add_(1)
+        seen = a * 3, b.sum(), c + 1
+        c.neg_()
+        return *seen, a.sum(), b[1:]
+
+    base, plain = x(), x()
+    got, want = whole(f)(*inputs(base)), f(*inputs(plain))
+    torch.testing.assert_close((got, base), (want, plain))
+
+
+def test_whole_capture_of_what_no_kernel_can_give() -> None:
+    c = whole(lambda a: (a.view(torch.int32), a + 1))
+    with pytest.warns(RuntimeWarning, match="captured whole"):
+        got = c(x())
+    assert torch.equal(got[0], x().view(torch.int32))

@@ -170,6 +170,11 @@ def _encoder_forward(
     return torch.where((aligned & ~kept)[..., None], empty, out)
 
 
+def _users_is_dynamo_compiling() -> bool:
+    """What user code asks that wants to know of torch.compile; torch's own code would leave work to its tracer."""
+    return torch.compiler.is_compiling()
+
+
 def _device_count() -> int:  # asks the driver; the original asks its management library through ctypes
     ask = getattr(torch._C, "_cuda_getDeviceCount", None)
     return 0 if ask is None else ask()
@@ -191,6 +196,7 @@ _give_up = _C.Disabled(lambda: None, "a control flow operator whose branches or 
 _TABLE = {
     ("torch", "compile"): _compile,
     ("torch.cuda", "device_count"): _device_count,
+    ("torch.compiler", "is_dynamo_compiling"): _users_is_dynamo_compiling,
     ("torch", "_check_tensor_all_with"): _check_tensor_all_with,
     ("torch", "cond"): _cond,
     ("torch._higher_order_ops.cond", "cond"): _cond,

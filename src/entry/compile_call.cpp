@@ -292,8 +292,11 @@ EntryPtr compile_call(const Settings& settings, const frame::Subject& subject, R
   } catch (const EnvironmentFailure& e) {
     a.decline(e.reason, e.where, "BackendCompilerFailed");
     if (!a.fatal) a.fatal = !warn_once("flashover: calls run eager, this machine cannot compile them: " + e.reason);
-  } catch (const Declined& d) {
-    a.decline(d.reason, d.where, "BackendCompilerFailed");
+  } catch (const Declined& d) {  // what fullgraph asks for is given: the call was captured whole
+    a.decline(d.reason, d.where, nullptr);
+    const std::string text =
+        "flashover: " + settings.name + " is captured whole, but its graph runs eager: " + d.reason;
+    if (settings.fullgraph) a.fatal = PyErr_WarnEx(PyExc_RuntimeWarning, text.c_str(), 1) != 0;
   } catch (const UserError& e) {
     a.fail(e.what());
   } catch (python_error& e) {

@@ -137,6 +137,15 @@ int32_t RecipeMaker::make(PyObject* o) {
       step(Kind::kFillDict, nullptr, std::move(attributes));
       capture_.calls = true;
     }
+    if (asks.get() == Py_False) {
+      static PyObject* const grad = PyUnicode_InternFromString("grad");
+      kept_.push_back(Ref::steal(PyObject_GetAttr(o, grad)));
+      if (!kept_.back()) throw Declined("the gradient of a tensor cannot be read");
+      if (PyObject* value = kept_.back().get(); value != Py_None) {
+        const int32_t name = make(grad);
+        capture_.effects.push_back({Effect::Kind::kSetAttr, {made, name, make(value)}});
+      }
+    }
     return made;
   }
   if (PyCFunction_Check(o)) {

@@ -383,12 +383,17 @@ int Interpreter::set_attr(PyObject* o, PyObject* name, PyObject* value) {
   PyTypeObject* t = Py_TYPE(o);
   look_special(o, value != nullptr ? "__setattr__" : "__delattr__");
   if (t->tp_setattro == PyObject_GenericSetAttr) return set_generic(o, name, value);
-  if (is_python_class(t)) {  // one of __setattr__ and __delattr__ may be object's own behind the slot of the other
+  if ((t->tp_flags & Py_TPFLAGS_HEAPTYPE) && !PyType_Check(o) && !PyModule_Check(o)) {
+    // One of __setattr__ and __delattr__ may be object's own behind the slot of the other.
     static PyObject *const set = interned("__setattr__"), *const del = interned("__delattr__");
     PyObject* method = recorder.type_lookup(t, value != nullptr ? set : del);
-    if (method != nullptr && Py_TYPE(method) == &PyWrapperDescr_Type &&
-        reinterpret_cast<PyWrapperDescrObject*>(method)->d_wrapped == reinterpret_cast<void*>(PyObject_GenericSetAttr))
-      return set_generic(o, name, value);
+    if (method != nullptr && Py_TYPE(method) == &PyWrapperDescr_Type) {
+      if (reinterpret_cast<PyWrapperDescrObject*>(method)->d_wrapped ==
+          reinterpret_cast<void*>(PyObject_GenericSetAttr))
+        return set_generic(o, name, value);
+      if (recorder.is_old(o))  // C code keeps it where no journal sees it
+        throw Declined(std::string("an attribute of an object with its own C __setattr__ is written: ") + t->tp_name);
+    }
   }
   if (PyType_Check(o)) {
     if (!recorder.is_fresh_type(o)) {

@@ -168,6 +168,12 @@ void note_class_in_the_making(Recorder& recorder, _PyInterpreterFrame* frame) {
     recorder.fresh_type(made);
 }
 
+// A substitute (python/flashover/_substitutes.py) that torch's own code does not get: it wants to know who traces it.
+bool is_for_users(PyObject* substitute) {
+  const char* name = PyUnicode_AsUTF8(reinterpret_cast<PyFunctionObject*>(substitute)->func_name);
+  return name != nullptr && std::string_view(name).starts_with("_users_");
+}
+
 }  // namespace
 
 PyObject* Interpreter::run_frame(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwflag) {
@@ -226,7 +232,8 @@ PyObject* Interpreter::run_frame(PyThreadState* tstate, _PyInterpreterFrame* fra
     }
     if (PyObject* other = substitute_of(frame_function(frame));
         other != nullptr && !code->generator &&
-        !(top_ != nullptr && reinterpret_cast<PyObject*>(top_->frame->f_code) == PyFunction_GET_CODE(other))) {
+        !(top_ != nullptr && (reinterpret_cast<PyObject*>(top_->frame->f_code) == PyFunction_GET_CODE(other) ||
+                              (is_for_users(other) && torchs_own(*top_))))) {
       tail_ = direct;
       PyObject* result = call_substitute(frame, other);
 #if PY_VERSION_HEX >= 0x030C0000
@@ -1524,15 +1531,18 @@ std::string Interpreter::location() const {
   return f == nullptr ? "" : line_of_frame(f);
 }
 
-_PyInterpreterFrame* Interpreter::asking_frame() {
-  for (Activation* a = top_; a != nullptr; a = a->caller) {
-    if (a->torchs_own < 0) {
-      auto [own, fresh] = torchs_own_.try_emplace(a->frame->f_code);
-      if (fresh) own->second = is_torchs_own(a->frame->f_code);
-      a->torchs_own = own->second;
-    }
-    if (!a->torchs_own) return a->frame;
+bool Interpreter::torchs_own(Activation& a) {
+  if (a.torchs_own < 0) {
+    auto [own, fresh] = torchs_own_.try_emplace(a.frame->f_code);
+    if (fresh) own->second = is_torchs_own(a.frame->f_code);
+    a.torchs_own = own->second;
   }
+  return a.torchs_own != 0;
+}
+
+_PyInterpreterFrame* Interpreter::asking_frame() {
+  for (Activation* a = top_; a != nullptr; a = a->caller)
+    if (!torchs_own(*a)) return a->frame;
   return top_ == nullptr ? nullptr : top_->frame;
 }
 

@@ -220,6 +220,7 @@ class Interpreter {
   Ref as_python_function(PyObject* f);
 
   void check_origin(PyObject* o);
+  bool torchs_own(Activation& a);  // its code is in a file of torch's
   _PyInterpreterFrame* asking_frame();
 
   std::unordered_set<PyObject*> old_objects;

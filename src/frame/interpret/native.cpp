@@ -52,11 +52,36 @@ PyObject* do_delattr(const NativeCall& c) {
   return c.in.set_attr(c.args[0], c.args[1], nullptr) < 0 ? nullptr : Py_NewRef(Py_None);
 }
 
+// torch.FloatTensor and its like ask for a tensor's dispatch keys, of which a trace tensor has others: they are
+// answered from what they stand for. -1: nothing of that kind is in `classes`.
+int is_tensor_of_kind(PyObject* o, PyObject* classes, int depth = 0) {
+  if (PyTuple_Check(classes) && depth < 20) {
+    int found = -1;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(classes); ++i) {
+      const int one = is_tensor_of_kind(o, PyTuple_GET_ITEM(classes, i), depth + 1);
+      if (one == 1) return 1;
+      found = std::max(found, one);
+    }
+    return found;
+  }
+  if (std::strcmp(Py_TYPE(classes)->tp_name, "torch.tensortype") != 0) return -1;
+  for (const char* name : {"dtype", "layout", "is_cuda"}) {
+    Ref wanted = Ref::steal(PyObject_GetAttrString(classes, name)), is = Ref::steal(PyObject_GetAttrString(o, name));
+    if (!wanted || !is) throw Declined("a kind of tensor that cannot be asked for");
+    if (wanted.get() != is.get()) return 0;
+  }
+  Ref cuda = Ref::steal(PyObject_GetAttrString(o, "is_cuda")), cpu = Ref::steal(PyObject_GetAttrString(o, "is_cpu"));
+  return cuda.get() == Py_True || cpu.get() == Py_True;
+}
+
 PyObject* do_isinstance(const NativeCall& c) {
   if (c.nargs == 2) {
     if (PyTuple_Check(c.args[1])) c.in.consume(c.args[1]);
     c.in.look_special(c.args[1], "__instancecheck__");
     c.in.look_special(c.args[1], "__subclasscheck__");
+    if (c.kwnames == nullptr && is_tensor(c.args[0]) && c.in.session != nullptr &&
+        c.in.session->is_trace_tensor(c.args[0]) && is_tensor_of_kind(c.args[0], c.args[1]) == 1)
+      return Py_NewRef(Py_True);
   }
   return c.run();
 }

@@ -84,7 +84,7 @@ class Functionalizer {
 
   Graph run() {
     out_.locations = in_.locations;
-    for (size_t i = 0; i < in_.inputs.size(); ++i) add_input(in_.inputs[i], static_cast<int32_t>(i));
+    add_inputs();
     for (const Node& n : in_.nodes) {
       b_.set_location(n.location);
       visit(n);
@@ -98,7 +98,8 @@ class Functionalizer {
   }
 
  private:
-  // One memory: what its root holds now. Inputs on one storage are units of their own that must not be written.
+  // One memory: what its root holds now. Inputs on one storage are units of their own, unless one of them holds all the
+  // others; then they are views of it.
   struct Unit {
     ValueId root = kNoValue;  // traced
     int version = 0;
@@ -115,11 +116,61 @@ class Functionalizer {
 
   const TensorType& traced(ValueId v) const { return in_.type(v); }
 
-  void add_input(const Input& i, int32_t index) {
-    const ValueId v = out_.add_input(traced(i.value), i.kind, i.name);
-    out_.inputs.back().requires_grad = i.requires_grad;
-    new_root(i.value, v);
-    units_.back().input = index;
+  void add_inputs() {
+    std::vector<ValueId> added;
+    for (const Input& i : in_.inputs) {
+      added.push_back(out_.add_input(traced(i.value), i.kind, i.name));
+      out_.inputs.back().requires_grad = i.requires_grad;
+    }
+    const std::vector<int32_t> holders = holders_of_inputs();
+    for (size_t i = 0; i < added.size(); ++i) {
+      if (holders[i] >= 0) continue;
+      new_root(in_.inputs[i].value, added[i]);
+      units_.back().input = static_cast<int32_t>(i);
+    }
+    for (size_t i = 0; i < added.size(); ++i) {
+      if (holders[i] < 0) continue;
+      const ValueId holder = in_.inputs[holders[i]].value, v = in_.inputs[i].value;
+      new_view(v, holder, *view_steps_by_geometry(traced(holder), traced(v)));
+    }
+  }
+
+  // Of memory that is written and that several inputs share: the input that all of it can be read from, for each of the
+  // others; else -1. (What autograd makes of them is another matter: none of them may require gradients.)
+  std::vector<int32_t> holders_of_inputs() const {
+    std::unordered_map<int32_t, std::vector<int32_t>> sharing;
+    for (size_t i = 0; i < in_.inputs.size(); ++i)
+      if (const int32_t storage = in_.values[in_.inputs[i].value].storage; storage >= 0)
+        sharing[storage].push_back(static_cast<int32_t>(i));
+    std::erase_if(sharing, [](const auto& s) { return s.second.size() < 2; });
+    std::vector<int32_t> holders(in_.inputs.size(), -1);
+    if (sharing.empty()) return holders;
+    std::unordered_map<int32_t, bool> written;
+    for (const Node& n : in_.nodes)
+      for (size_t a = 0; a < n.args.size(); ++a) {
+        if (!(n.op->mutates >> a & 1)) continue;
+        if (const auto* r = std::get_if<Ref>(&n.args[a]); r && r->id != kNoValue)
+          written[in_.values[r->id].storage] = true;
+        if (const auto* l = std::get_if<RefList>(&n.args[a]))
+          for (const Ref& r : *l)
+            if (r.id != kNoValue) written[in_.values[r.id].storage] = true;
+      }
+    for (const auto& [storage, inputs] : sharing) {
+      if (!written[storage]) continue;
+      for (int32_t holder : inputs) {
+        const bool holds = std::all_of(inputs.begin(), inputs.end(), [&](int32_t i) {
+          const TensorType &whole = traced(in_.inputs[holder].value), &part = traced(in_.inputs[i].value);
+          return !in_.inputs[i].requires_grad && in_.inputs[i].kind != InputKind::kConstant && !is_empty(part) &&
+                 whole.dtype == part.dtype && whole.device == part.device && !whole.opaque && !part.opaque &&
+                 is_writable_layout(whole) && (i == holder || view_steps_by_geometry(whole, part));
+        });
+        if (!holds) continue;
+        for (int32_t i : inputs)
+          if (i != holder) holders[i] = holder;
+        break;
+      }
+    }
+    return holders;
   }
 
   void new_root(ValueId v, ValueId functional) {
@@ -165,7 +216,11 @@ class Functionalizer {
     const int32_t unit = tensors_[v].unit;
     Unit& u = units_[unit];
     if (u.storage >= 0 && units_on_storage_[u.storage] > 1)
-      throw Declined("aliased inputs: a written tensor shares its memory with another input");
+      for (const Unit& other : units_) {
+        const TensorType &mine = traced(u.root), &its = traced(other.root);
+        if (&other != &u && other.storage == u.storage && (mine.dtype != its.dtype || !disjoint(mine, its)))
+          throw Declined("aliased inputs: a written tensor shares its memory with another input");
+      }
     value = fit(value, traced(v));
     std::vector<std::pair<ValueId, ValueId>> fresh;  // tensors whose new contents are known on the way to the root
     for (;;) {
