@@ -134,6 +134,12 @@ void connect_inputs(Entry& e) {
       e.inputs.push_back(kNumberInput + static_cast<int32_t>(at));
       continue;
     }
+    const auto part = std::find_if(c.parts.begin(), c.parts.end(),
+                                   [&](const frame::PartInput& p) { return p.input == static_cast<int32_t>(i); });
+    if (part != c.parts.end()) {
+      e.inputs.push_back(kPartInput + static_cast<int32_t>(part - c.parts.begin()));
+      continue;
+    }
     if (s == guards::kNoSource) {
       FLASHOVER_CHECK(constant < c.constants.size()) << "a graph input without a tensor";
       e.constants.push_back(THPVariable_Unpack(c.constants[constant]));

@@ -39,7 +39,7 @@ struct Settings {
 struct NumberTensors {
   std::vector<at::Tensor> tensors;
 };
-constexpr int32_t kNumberInput = 1 << 30;
+constexpr int32_t kNumberInput = 1 << 30, kPartInput = 1 << 29;
 PyObject* read_item(PyObject* tensor, DType dtype);  // frame::ReadItem
 
 // What one compilation made: a way to run calls that match `guards`.
@@ -50,7 +50,7 @@ struct Entry {
   frame::Capture capture;  // observations have moved into the guards
   std::unique_ptr<Runner> runner;
   // Per graph input: index into the wanted objects, -1 - index into constants, kNumberInput + index into
-  // capture.numbers.inputs.
+  // capture.numbers.inputs, kPartInput + index into capture.parts.
   std::vector<int32_t> inputs;
   std::shared_ptr<NumberTensors> spare;  // of an earlier call, to be used again when nobody holds it
   std::vector<at::Tensor> constants;
@@ -77,10 +77,13 @@ using EntryPtr = std::shared_ptr<Entry>;
 
 // `wanted`: the entry's objects with its numbers behind them.
 std::shared_ptr<NumberTensors> number_tensors(Entry& e, PyObject* const* wanted);
+at::Tensor part_of_input(const Entry& e, size_t part, PyObject* const* wanted);
 // What an element of Entry::inputs stands for in a call.
-inline const at::Tensor& graph_input(const Entry& e, int32_t i, PyObject* const* wanted, const NumberTensors* numbers) {
+inline at::Tensor graph_input(const Entry& e, int32_t i, PyObject* const* wanted, const NumberTensors* numbers) {
   if (i < 0) return e.constants[-1 - i];
-  return i >= kNumberInput ? numbers->tensors[i - kNumberInput] : THPVariable_Unpack(wanted[i]);
+  if (i >= kNumberInput) return numbers->tensors[i - kNumberInput];
+  return i >= kPartInput ? part_of_input(e, static_cast<size_t>(i - kPartInput), wanted)
+                         : THPVariable_Unpack(wanted[i]);
 }
 
 // Totals since the process started.

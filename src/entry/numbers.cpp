@@ -1,5 +1,7 @@
 // Numbers that change, on their way from Python objects to inputs of a graph.
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/narrow.h>
 #include <c10/core/TensorImpl.h>
 #include <torch/csrc/autograd/python_variable.h>
 
@@ -36,6 +38,15 @@ PyObject* read_item(PyObject* object, DType dtype) {
     default:
       return nullptr;
   }
+}
+
+at::Tensor part_of_input(const Entry& e, size_t part, PyObject* const* wanted) {
+  const frame::PartInput& p = e.capture.parts[part];
+  at::AutoGradMode mode(p.grad);
+  at::Tensor out = THPVariable_Unpack(wanted[p.base]);
+  for (const frame::PartInput::Narrow& n : p.narrows)
+    out = out.narrow(n.dim, PyLong_AsLongLong(wanted[e.wanted + static_cast<size_t>(n.start)]), n.length);
+  return out;
 }
 
 std::shared_ptr<NumberTensors> number_tensors(Entry& e, PyObject* const* wanted) {

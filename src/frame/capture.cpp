@@ -208,6 +208,7 @@ void take_numbers(Numbers& numbers, RecipeMaker& maker, Capture& out) {
     if (s.kind == NumberStep::Kind::kSource || s.kind == NumberStep::Kind::kItem) s.a = maker.want(s.a);
   out.number_inputs.assign(out.graph.inputs.size(), -1);
   for (auto [input, step] : numbers.inputs) out.number_inputs[static_cast<size_t>(input)] = step;
+  for (PartInput& p : out.parts) p.base = maker.want(p.base);
   out.numbers.limit = 3.4028234663852886e38;
   for (const graph::Value& v : out.graph.values)
     if (v.type.dtype == DType::kF16) out.numbers.limit = 65504;
@@ -233,8 +234,14 @@ class NoCollection {
 
 namespace {
 
+// What a run takes for granted. Whether it holds is seen when it has run; else it runs again without.
+struct Trust {
+  bool assumptions = true;  // trace/assume.h
+  bool parts = true;        // the parts of inputs that are inputs are only read
+};
+
 // One run. `stop`: where to end it (empty: at the end of the call); `broke`: where it could be ended had it to.
-Capture run_once(const Subject& subject, bool may_assume, Interpreter::Path stop, Interpreter::Path& broke) {
+Capture run_once(const Subject& subject, Trust trust, Interpreter::Path stop, Interpreter::Path& broke) {
   const auto start = std::chrono::steady_clock::now();
   Capture out;
   PyObject* const callable = subject.function;
@@ -292,7 +299,8 @@ Capture run_once(const Subject& subject, bool may_assume, Interpreter::Path stop
         PyCodeObject* forward = rest || subject.count == 0 ? nullptr : forward_of(callable, subject.slots[0]);
         if (forward != nullptr) in.recorder.name_positional(parameters_of(forward));
         in.begins_at = line_of(forward != nullptr ? forward : code, rest ? subject.next : -1);
-        in.assumes = may_assume;
+        in.assumes = trust.assumptions;
+        in.takes_parts = trust.parts;
         trace::assumption() = {};
         if (subject.numbers != nullptr)
           session->item_symbol = [&in](PyObject* tensor) -> PyObject* {
@@ -399,12 +407,15 @@ Capture run_once(const Subject& subject, bool may_assume, Interpreter::Path stop
           if (in.recorder.tensor_sources().size() != inputs)
             throw Declined("training: the backward reads a new tensor");
           out.input_sources.resize(out.graph.inputs.size(), kNoSource);
+          out.parts = std::move(in.parts);
           take_numbers(in.recorder.numbers, maker, out);
           for (size_t i = 0; i < out.graph.inputs.size(); ++i) {
             const graph::InputKind kind = out.graph.inputs[i].kind;
             const bool constant = kind == graph::InputKind::kConstant || kind == graph::InputKind::kTangent;
             const bool number = i < out.number_inputs.size() && out.number_inputs[i] >= 0;
-            if ((constant || number) != (out.input_sources[i] == kNoSource))
+            const bool part = std::any_of(out.parts.begin(), out.parts.end(),
+                                          [&](const PartInput& p) { return p.input == static_cast<int32_t>(i); });
+            if ((constant || number || part) != (out.input_sources[i] == kNoSource))
               throw Declined("a tensor input without a source");
           }
           for (const Journal::Entry& e : in.journal.entries()) in.recorder.only_way_to(e.target.get());
@@ -416,6 +427,7 @@ Capture run_once(const Subject& subject, bool may_assume, Interpreter::Path stop
         if (broke.empty()) broke = in.retry_path();
       }
       PyErr_Clear();
+      out.took_parts = !in.parts.empty() || !out.parts.empty();
       in.uninterpreted = 1;
       release_locks(in);
       leave_inference_modes(in);
@@ -440,16 +452,36 @@ Capture run_once(const Subject& subject, bool may_assume, Interpreter::Path stop
   return out;
 }
 
-Capture capture(const Subject& subject, bool may_assume) {
+// Nothing writes the memory that parts lie in, and no output lies in it.
+bool parts_fit(const Capture& c) {
+  if (c.took_parts && c.declined) return false;
+  const auto storage = [&](ValueId v) { return c.graph.values[static_cast<size_t>(v)].storage; };
+  for (const PartInput& p : c.parts) {
+    const int32_t memory = storage(c.graph.inputs[static_cast<size_t>(p.input)].value);
+    for (const graph::Node& n : c.graph.nodes) {
+      if (n.op->name.find("as_strided") != std::string::npos) return false;
+      bool writes = false;
+      for (size_t i = 0; i < n.args.size() && i < 32; ++i)
+        if (n.op->mutates >> i & 1)
+          graph::for_each_ref(n.args[i], [&](ValueId v) { writes = writes || storage(v) == memory; });
+      if (writes) return false;
+    }
+    for (const graph::Output& o : c.graph.outputs)
+      if (storage(o.value) == memory) return false;
+  }
+  return true;
+}
+
+Capture capture(const Subject& subject, Trust trust) {
   Interpreter::Path path;
-  Capture first = run_once(subject, may_assume, {}, path);
+  Capture first = run_once(subject, trust, {}, path);
   if (!first.declined || first.raised || !subject.may_break) return first;
   // Again, up to the instruction that it ran into; when a frame cannot be rebuilt there, up to the call that led into
   // it.
   constexpr int kTries = 4;
   for (int tries = 0; !path.empty() && tries < kTries; ++tries) {
     Interpreter::Path unused;
-    Capture cut = run_once(subject, may_assume, path, unused);
+    Capture cut = run_once(subject, trust, path, unused);
     if (!cut.declined && !cut.frames.empty()) {
       cut.reason = std::move(first.reason);
       cut.where = std::move(first.where);
@@ -473,11 +505,18 @@ Capture capture(const Subject& subject, bool may_assume) {
 }  // namespace
 
 Capture capture(const Subject& subject) {
-  // Others than the own pipeline take no numbers either.
-  Capture out = capture(subject, subject.numbers != nullptr);
+  Trust trust;
+  trust.assumptions = subject.numbers != nullptr;  // others than the own pipeline take no numbers either
+  Capture out = capture(subject, trust);
+  if (trust.parts && !parts_fit(out)) {
+    trust.parts = false;
+    release(out);
+    out = capture(subject, trust);
+  }
   if (out.declined || !trace::assumption().made || graph::repeatable(out.graph)) return out;
   release(out);
-  return capture(subject, false);
+  trust.assumptions = false;
+  return capture(subject, trust);
 }
 
 Capture capture(PyObject* callable, PyObject* const* bound, size_t count) {

@@ -117,6 +117,17 @@ struct StateChange {
   PyObject* value = nullptr;  // owned by the capture; null: setter(*args)
 };
 
+// An input of the graph that is a part of another one and starts where numbers that change say.
+struct PartInput {
+  int32_t input = -1, base = -1;  // of the graph; Capture::wanted (a source until the trace ends)
+  struct Narrow {
+    int64_t dim, length;
+    int32_t start;  // step of Capture::numbers
+  };
+  std::vector<Narrow> narrows;
+  bool grad = false;  // the grad mode it is made in
+};
+
 struct Capture {
   bool declined = false;
   std::string reason, where;   // when declined, or of the break
@@ -132,6 +143,8 @@ struct Capture {
       wanted;                          // sources needed at run time: the inputs first, then recipe and effect operands
   NumberProgram numbers;               // its values stand behind the wanted objects when recipe and effects run
   std::vector<int32_t> number_inputs;  // by graph input: step of `numbers`, or -1
+  std::vector<PartInput> parts;
+  bool took_parts = false;  // also where it declined
   std::vector<RecipeStep> recipe;
   bool calls = false;   // the recipe calls methods
   int32_t result = -1;  // register of the return value

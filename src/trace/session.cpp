@@ -213,6 +213,22 @@ void Recorder::check_inputs_unchanged() const {
         });
 }
 
+PyObject* Recorder::add_part(PyObject* tensor, const std::vector<Narrow>& narrows, const std::string& name,
+                             int32_t& input) {
+  const TraceImpl* impl = THPVariable_Check(tensor) ? trace_impl(unpack(tensor)) : nullptr;
+  if (!impl || impl->liveness.get() != liveness_.get() || impl->input < 0 || !impl->real.defined()) return nullptr;
+  if (graph_.inputs[static_cast<size_t>(impl->input)].value != impl->value) return nullptr;  // written by now
+  at::Tensor part = impl->real;
+  {
+    c10::impl::ExcludeDispatchKeyGuard real(c10::DispatchKey::Fake);
+    InternalScope internal;
+    for (const Narrow& n : narrows) part = part.narrow(n.dim, n.start, n.length);
+  }
+  PyObject* object = THPVariable_Wrap(part);
+  input = add_input(object, graph::InputKind::kUser, name);
+  return object;
+}
+
 // The program may write a tensor that it made of Python data: each call gets its own copy then.
 void Recorder::keep_constants_constant() {
   static const ops::Op* clone = ops::find("aten.clone.default");

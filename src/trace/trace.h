@@ -72,6 +72,15 @@ class Session {
   virtual int32_t add_input(PyObject* tensor, graph::InputKind kind, const std::string& name) = 0;
   virtual bool is_input(PyObject* tensor) const = 0;
 
+  // A part of an input, as an input of its own: where it starts may change from call to call.
+  struct Narrow {
+    int64_t dim = 0, start = 0, length = 0;
+  };
+  // New reference; null: not of such a tensor. Nothing may write their memory,
+  // and no output lie in it.
+  virtual PyObject* add_part(PyObject* tensor, const std::vector<Narrow>& narrows, const std::string& name,
+                             int32_t& input) = 0;
+
   // The program assigns .grad of this input. False: it may not.
   virtual bool write_grad(PyObject* tensor) = 0;
 

@@ -262,7 +262,69 @@ PyObject* asked_for_item(PyObject* f, PyObject* const* args, size_t nargs, PyObj
              : nullptr;
 }
 
-// torch.tensor(number) and torch.as_tensor(number): torch.full((), number). Null without an error: another function.
+// A number, or lists of numbers.
+bool is_of_numbers(PyObject* data, const Recorder& recorder, bool* floats, int depth = 0) {
+  constexpr Py_ssize_t kMost = 32;
+  if (PyFloat_CheckExact(data)) *floats = true;
+  if (PyFloat_CheckExact(data) || PyLong_CheckExact(data)) return true;
+  if ((!PyList_CheckExact(data) && !PyTuple_CheckExact(data)) || depth > 2 || recorder.is_old(data)) return false;
+  const Py_ssize_t n = PySequence_Fast_GET_SIZE(data);
+  if (n == 0 || n > kMost) return false;
+  for (Py_ssize_t i = 0; i < n; ++i)
+    if (!is_of_numbers(PySequence_Fast_GET_ITEM(data, i), recorder, floats, depth + 1)) return false;
+  return true;
+}
+
+// torch.full((), number), stacked as the lists are.
+PyObject* tensor_of(Interpreter& in, PyObject* data, PyObject* dtype, PyObject* device) {
+  PyObject* torch = PyDict_GetItemString(PyImport_GetModuleDict(), "torch");
+  if (PyList_CheckExact(data) || PyTuple_CheckExact(data)) {
+    Ref parts = Ref::steal(PyList_New(0)), stack = Ref::steal(PyObject_GetAttrString(torch, "stack"));
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(data); ++i) {
+      Ref part = Ref::steal(tensor_of(in, PySequence_Fast_GET_ITEM(data, i), dtype, device));
+      if (!part || PyList_Append(parts.get(), part.get()) < 0) return nullptr;
+    }
+    PyObject* all[2] = {nullptr, parts.get()};
+    return stack ? in.call(stack.get(), all + 1, 1, nullptr) : nullptr;
+  }
+  static PyObject *const dtype_name = PyUnicode_InternFromString("dtype"), *const device_name =
+                                                                               PyUnicode_InternFromString("device");
+  Ref full = Ref::steal(PyObject_GetAttrString(torch, "full"));
+  Ref symbol = Ref::steal(in.recorder.numbers.symbols(data)), sizes = Ref::steal(PyTuple_New(0));
+  Ref names = Ref::steal(device != nullptr ? PyTuple_Pack(2, dtype_name, device_name) : PyTuple_Pack(1, dtype_name));
+  if (!full || !names) return nullptr;
+  PyObject* all[5] = {nullptr, sizes.get(), symbol.get(), dtype, device};
+  return in.call(full.get(), all + 1, 2, names.get());
+}
+
+// torch.arange(a, b) of whole numbers of which the first changes: as many, counted from there. Null without an error:
+// something else.
+PyObject* range_of_numbers(Interpreter& in, PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames) {
+  const Native* n = PyCFunction_Check(f) ? native_function(f) : nullptr;
+  if (n == nullptr || !(n->flags & Native::kTensors) || nargs != 2 || !in.recorder.numbers.is(args[0]) ||
+      !PyLong_CheckExact(args[0]) || !PyLong_CheckExact(args[1]) ||
+      std::strcmp(reinterpret_cast<PyCFunctionObject*>(f)->m_ml->ml_name, "arange") != 0)
+    return nullptr;
+  PyObject* torch = PyDict_GetItemString(PyImport_GetModuleDict(), "torch");
+  Ref whole = Ref::steal(PyObject_GetAttrString(torch, "int64"));
+  for (Py_ssize_t i = 0; kwnames != nullptr && i < PyTuple_GET_SIZE(kwnames); ++i) {
+    PyObject* value = args[2 + i];
+    if (PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(kwnames, i), "device") == 0) continue;
+    if (PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(kwnames, i), "dtype") != 0) return nullptr;
+    if (value != Py_None && value != whole.get()) return nullptr;
+  }
+  Ref length = Ref::steal(in.recorder.numbers.binary(args[1], args[0], 10));
+  const int64_t count = length ? PyLong_AsLongLong(length.get()) : -1;
+  if (count < 0) return nullptr;
+  Ref same = Ref::steal(PyLong_FromLongLong(count));
+  in.recorder.numbers.compare(length.get(), same.get(), Py_EQ);
+  std::vector<PyObject*> all{nullptr, same.get()};
+  all.insert(all.end(), args + 2, args + 2 + keyword_count(kwnames));
+  Ref range = Ref::steal(in.call(f, all.data() + 1, 1, kwnames));
+  return range ? in.binary(range.get(), args[0], 0) : nullptr;
+}
+
+// torch.tensor(number) and torch.as_tensor(number), also of lists of them. Null without an error: another function.
 PyObject* tensor_of_number(Interpreter& in, PyObject* f, PyObject* const* args, PyObject* kwnames) {
   if (!PyCFunction_Check(f)) return nullptr;
   const char* name = reinterpret_cast<PyCFunctionObject*>(f)->m_ml->ml_name;
@@ -272,10 +334,11 @@ PyObject* tensor_of_number(Interpreter& in, PyObject* f, PyObject* const* args, 
     return nullptr;
   static PyObject *const dtype_name = PyUnicode_InternFromString("dtype"), *const device_name =
                                                                                PyUnicode_InternFromString("device");
+  bool floats = false;
+  if (!is_of_numbers(args[0], in.recorder, &floats)) return nullptr;
   PyObject* torch = PyDict_GetItemString(PyImport_GetModuleDict(), "torch");
-  Ref full = Ref::steal(PyObject_GetAttrString(torch, "full"));
-  Ref dtype = Ref::steal(PyFloat_CheckExact(args[0]) ? PyObject_CallMethod(torch, "get_default_dtype", nullptr)
-                                                     : PyObject_GetAttrString(torch, "int64"));
+  Ref dtype = Ref::steal(floats ? PyObject_CallMethod(torch, "get_default_dtype", nullptr)
+                                : PyObject_GetAttrString(torch, "int64"));
   Ref device;
   for (Py_ssize_t i = 0; kwnames != nullptr && i < PyTuple_GET_SIZE(kwnames); ++i) {
     PyObject *key = PyTuple_GET_ITEM(kwnames, i), *value = args[1 + i];
@@ -287,11 +350,7 @@ PyObject* tensor_of_number(Interpreter& in, PyObject* f, PyObject* const* args, 
       return nullptr;
     }
   }
-  Ref symbol = Ref::steal(in.recorder.numbers.symbols(args[0])), sizes = Ref::steal(PyTuple_New(0));
-  Ref names = Ref::steal(device ? PyTuple_Pack(2, dtype_name, device_name) : PyTuple_Pack(1, dtype_name));
-  if (!full || !dtype || !names) return nullptr;
-  PyObject* all[5] = {nullptr, sizes.get(), symbol.get(), dtype.get(), device.get()};
-  return in.call(full.get(), all + 1, 2, names.get());
+  return dtype ? tensor_of(in, args[0], dtype.get(), device.get()) : nullptr;
 }
 
 // tensor.new_tensor(data): torch.tensor(data) of its dtype on its device. (Torch's own wants to know the backend's
@@ -452,8 +511,8 @@ bool Interpreter::call_with_numbers(PyObject* f, PyObject* const* args, size_t n
   for (size_t i = 0; i < count; ++i) any = any || numbers.holds(args[i]);
   if (!any) return false;
   if (kwnames == nullptr && (*result = numbers.call(f, args, nargs)) != nullptr) return true;
-  if (nargs == 1 && numbers.is(args[0]) && (*result = tensor_of_number(*this, f, args, kwnames)) != nullptr)
-    return true;
+  if (nargs == 1 && (*result = tensor_of_number(*this, f, args, kwnames)) != nullptr) return true;
+  if ((*result = range_of_numbers(*this, f, args, nargs, kwnames)) != nullptr) return true;
   const Native* n = PyCFunction_Check(f) ? native_function(f) : nullptr;
   const KnownTypes& k = known_types();
   const bool method =

@@ -115,6 +115,8 @@ class Interpreter {
   PyObject* next(PyObject* it, bool keep_stop = false);
   int truth(PyObject* o);
   int contains(PyObject* container, PyObject* item);
+  PyObject* tensor_part(PyObject* tensor, PyObject* key);                  // null without an error: not taken
+  bool set_tensor_part(PyObject* tensor, PyObject* key, PyObject* value);  // false: not taken
   PyObject* compare(PyObject* a, PyObject* b, int op);
   PyObject* binary(PyObject* a, PyObject* b, int op);
   PyObject* unary(PyObject* o, unaryfunc f);
@@ -152,7 +154,9 @@ class Interpreter {
   const bool plain = false;
   // Generators that were started and are not finished are of the trace: they end without running anything more.
   void end_generators();
-  bool assumes = false;           // that a tensor does not make the program raise, and the graph checks it
+  bool assumes = false;      // that a tensor does not make the program raise, and the graph checks it
+  bool takes_parts = false;  // x[i] of an input with an i that changes may be an input of its own
+  std::vector<PartInput> parts;
   bool items_as_symbols = false;  // an operator of torch runs: what it asks a tensor for goes to an operator again
   std::vector<Ref> left_ranges;   // that were entered before the trace and are left in it
   std::vector<Ref> ranges;        // record_functions of the trace that are entered

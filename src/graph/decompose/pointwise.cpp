@@ -337,6 +337,7 @@ bool div_mode(Builder& b, const Node& n, Outs& outs) {
   return done(b, b.trunc(quotient), d, outs);
 }
 bool pow_scalar_exponent(Builder& b, const Node& n, Outs& outs) {
+  if (has(n, 1)) return is_floating(result(b, n).dtype) && binary<&Builder::pow>(b, n, outs);
   DType d = result(b, n).dtype, m = math(d);
   auto e = number(arg(n, 1));
   if (!e || d == DType::kBool) return false;

@@ -98,11 +98,13 @@ bool div_mode(In in, Types& outs) {
 bool pow_tensor_scalar(In in, Types& outs) {
   const TensorType* x = tensor(in, 0);
   auto d = scalar_dtype(arg(in, 1));
-  if (!x || !d) return false;
+  TensorType scratch;
+  const TensorType* known_late = d ? nullptr : operand(in, 1, scratch);
+  if (!x || (!d && !(known_late && known_late->wrapped_number))) return false;
   Promotion p(in.default_dtype);
   p.add(*x);
-  p.add_number(*d);
-  if (p.result() == DType::kBool) return false;
+  d ? p.add_number(*d) : p.add(*known_late);
+  if (p.result() == DType::kBool || (!d && !is_floating(p.result()))) return false;
   auto e = number(arg(in, 1));
   if (is_integral(p.result()) && e && *e < 0) return false;
   return promoted(in, {&x, 1}, p.result(), kAny, Result::kKeep, outs);
