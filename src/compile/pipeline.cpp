@@ -139,11 +139,17 @@ void fill(Report& report, const plan::Plan& plan) {
   report.slab_bytes = std::max(report.slab_bytes, plan.slab_bytes.as_const().value_or(0));
 }
 
-// The same numbers in a tenth of the time (run/cpu/random.h). In the plan: to all passes it is ATen's operator.
-void draw_fast(plan::Plan& p) {
+// Operators of our own that take ATen's arguments and fall back on it (run/cpu/operators.cpp). Exchanged in the plan:
+// to all passes they are ATen's.
+void exchange_operators(plan::Plan& p) {
+  static constexpr std::pair<std::string_view, std::string_view> kOwn[] = {
+      {"aten.bernoulli.p", "flashover.bernoulli.default"},
+      {"aten.embedding_dense_backward.default", "flashover.embedding_dense_backward.default"},
+      {"aten._embedding_bag_backward.default", "flashover._embedding_bag_backward.default"},
+  };
   for (plan::Step& s : p.steps)
-    if (s.kind == plan::StepKind::kCall && s.op == "aten.bernoulli.p" && !s.out_variant)
-      s.op = "flashover.bernoulli.default";
+    for (const auto& [aten, own] : kOwn)
+      if (s.kind == plan::StepKind::kCall && s.op == aten && !s.out_variant) s.op = own;
 }
 
 // A plan whose kernels are not built yet.
@@ -168,7 +174,7 @@ Draft draft(Graph core, Device device, const Options& options, const Environment
     };
   d.schedule = to_loops(std::move(core), device, env, passes,
                         {memory_limit, !options.flag("cuda_graphs", false), !side.empty()}, std::move(fuse_products));
-  if (device.type == DeviceType::kCPU && env.providers.own_f32) draw_fast(d.schedule.plan);
+  if (device.type == DeviceType::kCPU && env.providers.own_f32) exchange_operators(d.schedule.plan);
   if (passes.wants_text()) {
     std::string text = d.schedule.text;
     for (const loops::Kernel& k : d.schedule.kernels) text += "\n" + loops::print(k);

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "run/cuda/driver.h"
+#include "run/pages.h"
 
 namespace flashover::run {
 
@@ -49,7 +50,11 @@ bool Shape::same_strides(const at::Tensor& t) const {
 }
 
 at::Tensor Shape::empty() const {
-  if (device.is_cpu()) return at::Tensor(at::detail::empty_strided_cpu(sizes, strides, dtype));
+  if (device.is_cpu()) {
+    at::Tensor t(at::detail::empty_strided_cpu(sizes, strides, dtype));
+    prefer_huge_pages(t.unsafeGetTensorImpl()->unsafe_storage().mutable_data(), t.storage().nbytes());
+    return t;
+  }
   return at::Tensor(at::detail::empty_strided_generic(sizes, strides, cuda::allocator(),
                                                       c10::DispatchKeySet(c10::DispatchKey::CUDA), dtype));
 }
@@ -116,8 +121,8 @@ Call prepare(const plan::Plan& p, const plan::Step& s) {
   call.writes = s.writes;
   for (plan::TensorId t : s.writes) call.shapes.emplace_back(t >= 0 ? p.tensors[t].type : TensorType{});
   const std::string_view name = call.op->name;
-  call.may_keep = !name.starts_with("aten.") && !name.starts_with("flashover.") && !name.starts_with("mkldnn.") && !name.starts_with("mkl.") &&
-                  !name.starts_with("prims.") && !name.starts_with("quantized.");
+  call.may_keep = !name.starts_with("aten.") && !name.starts_with("flashover.") && !name.starts_with("mkldnn.") &&
+                  !name.starts_with("mkl.") && !name.starts_with("prims.") && !name.starts_with("quantized.");
   const size_t given = s.args.size() + (s.out_variant ? s.writes.size() : 0);
   if (given != call.op->args.size())
     throw Declined("plan: " + s.op + " takes " + std::to_string(call.op->args.size()) + " arguments, not " +

@@ -1,11 +1,12 @@
 #include "run/slab.h"
 
 #include <c10/core/impl/alloc_cpu.h>
-#include <sys/mman.h>
 
 #include <atomic>
 #include <mutex>
 #include <set>
+
+#include "run/pages.h"
 
 namespace flashover::run {
 namespace {
@@ -13,7 +14,6 @@ namespace {
 // The first bytes of a slab hold its size, so that a slot is one pointer and one atomic exchange.
 constexpr size_t kHeader = 64;
 constexpr size_t kSlots = 16;
-constexpr size_t kHuge = size_t{4} << 20;
 
 struct alignas(64) Slot {
   std::atomic<char*> block{nullptr};
@@ -53,12 +53,7 @@ Slab take_slab(size_t size) {
   if (!block) {
     const size_t whole = size + kHeader;
     block = static_cast<char*>(c10::alloc_cpu(whole));
-    // Fewer page faults and TLB misses; alloc_cpu's memory need not start at a page, the kernel takes the inner part.
-    if (whole >= kHuge) {
-      const auto first = (reinterpret_cast<uintptr_t>(block) + 4095) & ~uintptr_t{4095};
-      const auto last = (reinterpret_cast<uintptr_t>(block) + whole) & ~uintptr_t{4095};
-      ::madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
-    }
+    prefer_huge_pages(block, whole);
     size_of(block) = size;
   }
   return {block + kHeader, size_of(block)};

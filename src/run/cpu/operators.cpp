@@ -4,10 +4,12 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/List.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/_embedding_bag_backward.h>
 #include <ATen/ops/bernoulli.h>
 #include <ATen/ops/bmm_cpu_dispatch.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
+#include <ATen/ops/embedding_dense_backward.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -17,17 +19,21 @@
 
 #include "run/cpu/attention.h"
 #include "run/cpu/convolution.h"
+#include "run/cpu/embedding.h"
 #include "run/cpu/linear.h"
 #include "run/cpu/operators.h"
 #include "run/cpu/product.h"
 #include "run/cpu/random.h"
 #include "run/cpu/team.h"
+#include "run/pages.h"
 
 namespace flashover::run::cpu {
 namespace {
 
 at::Tensor dense(const std::vector<int64_t>& sizes, at::ScalarType dtype) {
-  return at::Tensor(at::detail::empty_cpu(sizes, dtype, std::nullopt, std::nullopt, std::nullopt, std::nullopt));
+  at::Tensor t(at::detail::empty_cpu(sizes, dtype, std::nullopt, std::nullopt, std::nullopt, std::nullopt));
+  prefer_huge_pages(t.unsafeGetTensorImpl()->unsafe_storage().mutable_data(), t.storage().nbytes());
+  return t;
 }
 bool is_dense_last(const at::Tensor& t) { return t.size(-1) <= 1 || t.stride(-1) == 1; }
 
@@ -334,6 +340,52 @@ at::Tensor bernoulli_op(const at::Tensor& x, double p, std::optional<at::Generat
   return out;
 }
 
+// ---- gradients of tables
+
+bool is_index(const at::Tensor& t) { return t.scalar_type() == at::kLong || t.scalar_type() == at::kInt; }
+
+at::Tensor gradient_of_table(const at::Tensor& grad, const at::Tensor& indices, const at::Tensor* offsets, int64_t rows,
+                             int64_t left_out) {
+  const at::Tensor from = grad.contiguous(), index = indices.contiguous();
+  const int64_t width = grad.size(-1);
+  at::Tensor out = dense({rows, width}, at::kFloat);
+  at::Tensor begin;
+  if (offsets) begin = offsets->to(at::kLong).contiguous();
+  table_gradient({.grad = from.const_data_ptr<float>(),
+                  .indices = index.const_data_ptr(),
+                  .narrow = index.scalar_type() == at::kInt,
+                  .offsets = offsets ? begin.const_data_ptr<int64_t>() : nullptr,
+                  .bags = offsets ? begin.numel() : 0,
+                  .count = index.numel(),
+                  .left_out = left_out,
+                  .out = out.mutable_data_ptr<float>(),
+                  .rows = rows,
+                  .width = width});
+  return out;
+}
+
+at::Tensor embedding_dense_backward_op(const at::Tensor& grad, const at::Tensor& indices, int64_t rows, int64_t padding,
+                                       bool scale_grad_by_freq) {
+  if (!has_avx512() || scale_grad_by_freq || grad.scalar_type() != at::kFloat || !is_index(indices) ||
+      grad.dim() != indices.dim() + 1 || grad.sizes().slice(0, static_cast<size_t>(indices.dim())) != indices.sizes())
+    return at::embedding_dense_backward(grad, indices, rows, padding, scale_grad_by_freq);
+  return gradient_of_table(grad, indices, nullptr, rows, padding);
+}
+
+at::Tensor embedding_bag_backward_op(const at::Tensor& grad, const at::Tensor& indices, const at::Tensor& offsets,
+                                     const at::Tensor& offset2bag, const at::Tensor& bag_size,
+                                     const at::Tensor& maximum_indices, int64_t rows, bool scale_grad_by_freq,
+                                     int64_t mode, bool sparse, const std::optional<at::Tensor>& per_sample_weights,
+                                     int64_t padding) {
+  constexpr int64_t kSum = 0;
+  if (!has_avx512() || scale_grad_by_freq || mode != kSum || sparse || per_sample_weights || grad.dim() != 2 ||
+      grad.scalar_type() != at::kFloat || !is_index(indices) || indices.dim() != 1 || !is_index(offsets) ||
+      offsets.dim() != 1 || offsets.numel() != grad.size(0))
+    return at::_embedding_bag_backward(grad, indices, offsets, offset2bag, bag_size, maximum_indices, rows,
+                                       scale_grad_by_freq, mode, sparse, per_sample_weights, padding);
+  return gradient_of_table(grad, indices, &offsets, rows, padding);
+}
+
 using Ints = at::IntArrayRef;
 
 struct Geometry {
@@ -491,6 +543,13 @@ void register_operators() {
         "attention_backward", attention_backward_op);
     add("bernoulli(Tensor x, float p, *, Generator? generator=None) -> Tensor", "bernoulli", bernoulli_op,
         {at::Tag::nondeterministic_seeded});
+    add("embedding_dense_backward(Tensor grad_output, Tensor indices, int num_weights, int padding_idx, bool "
+        "scale_grad_by_freq) -> Tensor",
+        "embedding_dense_backward", embedding_dense_backward_op);
+    add("_embedding_bag_backward(Tensor grad, Tensor indices, Tensor offsets, Tensor offset2bag, Tensor bag_size, "
+        "Tensor maximum_indices, int num_weights, bool scale_grad_by_freq, int mode, bool sparse, Tensor? "
+        "per_sample_weights, int padding_idx=-1) -> Tensor",
+        "_embedding_bag_backward", embedding_bag_backward_op);
     add("convolution(Tensor x, Tensor weight, Tensor? bias, int[] stride, int[] padding, int[] dilation, int groups) "
         "-> Tensor",
         "convolution", convolution_op);
