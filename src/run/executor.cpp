@@ -25,6 +25,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "plan/split.h"
 #include "run/batches.h"
 #include "run/call.h"
 #include "run/cpu/operators.h"
@@ -248,9 +249,18 @@ bool may_raise(std::string_view op) {
   return std::find(std::begin(kNever), std::end(kNever), op) == std::end(kNever);
 }
 
+// The code of a plan, for its pieces too.
+struct Code {
+  std::vector<std::shared_ptr<Library>> libraries;
+  std::vector<KernelFn> kernels;
+  std::vector<cuda::Function> functions;
+};
+
 class PlanExecutable final : public Executable {
  public:
-  PlanExecutable(plan::Plan p, const LoadOptions& options) : plan_(std::move(p)), times_(plan_.steps.size()) {
+  // `code`, `parts`: of the plan that this one is a piece of.
+  PlanExecutable(plan::Plan p, const LoadOptions& options, std::shared_ptr<const Code> code = nullptr, int parts = 0)
+      : plan_(std::move(p)), code_(std::move(code)), parts_(parts), times_(plan_.steps.size()) {
     plan::verify(plan_);
     slab_bytes_ = constant(plan_.slab_bytes);
     converts_ = options.converts;
@@ -275,16 +285,7 @@ class PlanExecutable final : public Executable {
       offsets_.push_back(t.home == Home::kView ? offsets_[t.index] + constant(t.type.offset) * info(t.type.dtype).bytes
                                                : 0);
     }
-    if (device_ < 0) {
-      for (const plan::Binary& b : plan_.binaries) libraries_.push_back(Library::load(b.bytes));
-      for (const plan::Kernel& k : plan_.kernels)
-        kernels_.push_back(reinterpret_cast<KernelFn>(libraries_[k.binary]->symbol(k.symbol)));
-    } else {
-      std::vector<cuda::CuModule> modules;
-      for (const plan::Binary& b : plan_.binaries) modules.push_back(cuda::load_module(b.bytes, device_));
-      for (const plan::Kernel& k : plan_.kernels)
-        functions_.push_back(cuda::find_function(modules[k.binary], k.symbol, k.cuda.shared, device_));
-    }
+    if (!code_) code_ = load_code();
     translate(plan_.frozen_steps, frozen_program_, frozen_input_patches_);
     translate(plan_.steps, program_, input_patches_);
     find_frozen_inputs();
@@ -301,6 +302,14 @@ class PlanExecutable final : public Executable {
     batches_ = find_batches(plan_, at::get_num_threads());
     for (size_t i = 0; i < batches_.size(); ++i) program_[batches_[i].first].batch = static_cast<int32_t>(i);
     if (options.graphs && device_ >= 0) plan_graph(options);
+    if (options.pieces > 1) {
+      std::vector<size_t> ends;
+      for (int64_t i = 1; i <= options.pieces; ++i)
+        if (const size_t end = plan_.steps.size() * static_cast<size_t>(i) / static_cast<size_t>(options.pieces);
+            end > (ends.empty() ? 0 : ends.back()))
+          ends.push_back(end);
+      if (ends.size() > 1) run_in_pieces(ends, {});
+    }
   }
 
   ~PlanExecutable() override {
@@ -315,7 +324,7 @@ class PlanExecutable final : public Executable {
   Counters counters() const override {
     return {.calls = calls_made_.load(std::memory_order_relaxed),
             .frozen_runs = frozen_.runs(),
-            .graph_replays = replays_.load(std::memory_order_relaxed),
+            .graph_replays = replays_.load(std::memory_order_relaxed) + replays_of_pieces(),
             .content_checks = frozen_.content_checks()};
   }
 
@@ -347,7 +356,9 @@ class PlanExecutable final : public Executable {
       (*frame).at = SIZE_MAX;
       failure_was_undone() = false;
       try {
-        if (device_ < 0) {
+        if (in_pieces_.load(std::memory_order_acquire) && !first && !measured_) {
+          execute_pieces(*frame, inputs, outputs);
+        } else if (device_ < 0) {
           execute_on_cpu(*frame, inputs, outputs, consumed);
         } else {
           const c10::DeviceGuard guard(c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(device_)));
@@ -410,7 +421,7 @@ class PlanExecutable final : public Executable {
           pointer(s.reads[i], inputs, device_ >= 0 && kinds[i] != plan::ParamKind::kPointer);
         for (TensorId t : s.writes) pointer(t, inputs, false);
         if (device_ < 0)
-          in.fn = kernels_[s.kernel];
+          in.fn = code_->kernels[s.kernel];
         else
           in.launch = cuda_launch(s, in);
       } else if (s.kind == StepKind::kCall) {
@@ -426,7 +437,7 @@ class PlanExecutable final : public Executable {
 
   int32_t cuda_launch(const plan::Step& s, const Instruction& in) {
     const plan::CudaLaunch& c = plan_.kernels[s.kernel].cuda;
-    Launch launch{.function = functions_[s.kernel],
+    Launch launch{.function = code_->functions[s.kernel],
                   .threads = static_cast<unsigned>(c.threads),
                   .shared = static_cast<unsigned>(c.shared),
                   .params = static_cast<uint32_t>(params_.size()),
@@ -757,6 +768,133 @@ class PlanExecutable final : public Executable {
     }
   }
 
+  // ---- in pieces ----
+  std::shared_ptr<const Code> load_code() const {
+    auto code = std::make_shared<Code>();
+    if (device_ < 0) {
+      for (const plan::Binary& b : plan_.binaries) code->libraries.push_back(Library::load(b.bytes));
+      for (const plan::Kernel& k : plan_.kernels)
+        code->kernels.push_back(reinterpret_cast<KernelFn>(code->libraries[k.binary]->symbol(k.symbol)));
+    } else {
+      std::vector<cuda::CuModule> modules;
+      for (const plan::Binary& b : plan_.binaries) modules.push_back(cuda::load_module(b.bytes, device_));
+      for (const plan::Kernel& k : plan_.kernels)
+        code->functions.push_back(cuda::find_function(modules[k.binary], k.symbol, k.cuda.shared, device_));
+    }
+    return code;
+  }
+
+  // Some steps cannot be part of a graph: those between them are recorded by themselves where they are enough.
+  void record_parts() {
+    if (!graphs_) return;
+    const std::string why = apart_.begin()->second, where = plan_.steps[apart_.begin()->first].label;
+    std::vector<size_t> ends;
+    std::vector<bool> graphs;
+    size_t first = 0, work = 0;
+    const auto end_piece = [&](size_t end, bool graph) {
+      if (end == first) return;
+      if (!graphs.empty() && !graph && !graphs.back())
+        ends.back() = end;
+      else
+        ends.push_back(end), graphs.push_back(graph);
+      first = end;
+      work = 0;
+    };
+    for (size_t i = 0; i <= plan_.steps.size(); ++i) {
+      const bool apart = apart_.count(i) != 0;
+      if (apart || i == plan_.steps.size()) end_piece(i, work >= kWorthAGraph);
+      if (i == plan_.steps.size()) break;
+      if (apart)
+        end_piece(i + 1, false);
+      else
+        work += plan_.steps[i].kind != StepKind::kRelease && !plan::takes_memory(plan_.steps[i]);
+    }
+    const bool any = std::find(graphs.begin(), graphs.end(), true) != graphs.end();
+    if (!any || parts_ >= kMaxParts || !run_in_pieces(ends, graphs)) return skip_graph(why);
+    graphs_ = false;
+    std::fprintf(stderr, "flashover: CUDA graphs of parts only: %s%s%s\n", why.c_str(), where.empty() ? "" : ", in ",
+                 where.c_str());
+  }
+
+  // graphs: which pieces are recorded.
+  bool run_in_pieces(const std::vector<size_t>& ends, const std::vector<bool>& graphs) {
+    std::optional<plan::Pieces> pieces = plan::split(plan_, ends);
+    if (!pieces) return false;
+    passed_ = static_cast<size_t>(pieces->passed);
+    std::vector<bool> lent(passed_);
+    std::vector<Piece> made;
+    for (size_t i = 0; i < pieces->pieces.size(); ++i) {
+      plan::Pieces::Piece& p = pieces->pieces[i];
+      LoadOptions how{.graphs = i < graphs.size() && graphs[i], .converts = converts_};
+      for (int32_t in : p.inputs)
+        how.places.push_back(in < 0            ? lent[-1 - in] ? Place::kLent : Place::kMoves
+                             : places_.empty() ? Place::kStays
+                                               : places_[in]);
+      for (const auto& target : p.outputs) {
+        how.lends.push_back(how.graphs && (target.output < 0 || (!lends_.empty() && lends_[target.output])));
+        if (target.passed >= 0) lent[target.passed] = how.lends.back();
+      }
+      made.push_back({std::make_shared<PlanExecutable>(std::move(p.plan), how, code_, parts_ + 1),
+                      std::move(p.inputs),
+                      std::move(p.outputs),
+                      {}});
+    }
+    std::vector<bool> needed(passed_);
+    for (auto piece = made.rbegin(); piece != made.rend(); ++piece)
+      for (int32_t in : piece->inputs) {
+        piece->last.push_back(in < 0 && !needed[-1 - in]);
+        if (in < 0) needed[-1 - in] = true;
+      }
+    pieces_ = std::move(made);
+    in_pieces_.store(true, std::memory_order_release);
+    return true;
+  }
+
+  int64_t replays_of_pieces() const {
+    int64_t most = 0;
+    if (in_pieces_.load(std::memory_order_acquire))
+      for (const Piece& p : pieces_) most = std::max(most, p.executable->counters().graph_replays);
+    return most;
+  }
+
+  void execute_pieces(Frame& frame, c10::TensorImpl* const* inputs, std::vector<at::Tensor>& outputs) {
+    // The pieces have frozen tensors of their own.
+    if (frame.frozen) {
+      frame.frozen.reset();
+      frame.patched_for = nullptr;
+      frozen_.forget();
+    }
+    std::vector<at::Tensor> passed(passed_), made;
+    bool left_a_trace = false;
+    for (const Piece& p : pieces_) {
+      std::vector<at::Tensor> given;
+      for (size_t i = 0; i < p.inputs.size(); ++i) {
+        if (p.inputs[i] >= 0) {
+          given.push_back(borrow(inputs[p.inputs[i]]));
+        } else {
+          at::Tensor& t = passed[-1 - p.inputs[i]];
+          given.push_back(p.last[i] ? std::move(t) : t);
+        }
+      }
+      try {
+        p.executable->run_consuming(std::move(given), made);
+      } catch (Mismatch& m) {
+        m.clean = m.clean && !left_a_trace;
+        m.step = SIZE_MAX;
+        throw;
+      } catch (...) {
+        failure_was_undone() = failure_was_undone() && !left_a_trace;
+        throw;
+      }
+      left_a_trace |= !p.executable->mutated_.empty() || p.executable->random_;
+      for (size_t i = 0; i < made.size(); ++i) {
+        if (p.outputs[i].passed >= 0) passed[p.outputs[i].passed] = made[i];
+        if (p.outputs[i].output >= 0) outputs[p.outputs[i].output] = std::move(made[i]);
+      }
+    }
+    take_parts(outputs);
+  }
+
   // ---- calls that can be taken back ----
   struct Before {
     std::vector<std::pair<int32_t, at::Tensor>>
@@ -1022,7 +1160,6 @@ class PlanExecutable final : public Executable {
   };
 
   void plan_graph(const LoadOptions& options) {
-    const auto skip = [&](const std::string& why) { skip_graph(why); };
     graphs_ = true;
     places_ = options.places;
     if (places_.empty())
@@ -1039,16 +1176,18 @@ class PlanExecutable final : public Executable {
       if (lends_[i]) lent_bytes_ += span_bytes(plan_.tensors[t].type);
       lender_ = lender_ || lends_[i];
     }
+    size_t at = 0;
     const auto mark = [&](TensorId t) {
       if (t < 0) return;
       const plan::Tensor& root = root_tensor(t);
-      if (on_cpu(t)) skip("operators use CPU and CUDA tensors");
+      if (on_cpu(t)) apart_.try_emplace(at, "operators use CPU and CUDA tensors");
       if (root.home == Home::kInput) operator_inputs_[root.index] = true;
       if (root.home == Home::kOutput) operator_outputs_[root.index] = true;
     };
     host_steps_.assign(plan_.steps.size(), false);
     for (size_t n = 0; n < plan_.steps.size(); ++n) {
       const plan::Step& s = plan_.steps[n];
+      at = n;
       if (s.kind == StepKind::kLaunch) continue;
       bool host = true, any = false;
       const auto look = [&](TensorId t) { host &= t < 0 || on_cpu(t), any |= t >= 0; };
@@ -1060,7 +1199,7 @@ class PlanExecutable final : public Executable {
       }
       if (s.kind == StepKind::kCall) {
         const Call& c = calls_[program_[n].call];
-        if (c.op->handle.hasTag(at::Tag::cudagraph_unsafe)) skip(s.op + " is not made for them");
+        if (c.op->handle.hasTag(at::Tag::cudagraph_unsafe)) apart_.try_emplace(n, s.op + " is not made for them");
         draws_ = draws_ || (ops::find(s.op)->nondeterministic && !draws_nothing(c));
       }
       plan::for_each_read(s, mark);
@@ -1076,7 +1215,8 @@ class PlanExecutable final : public Executable {
       if (in.kind == StepKind::kLaunch && in.launch >= 0)
         for (size_t i = 0; i < in.step->reads.size() + in.step->writes.size(); ++i)
           slot_launch_[in.table + i] = in.launch;
-    if (!cuda::capture_hooks.begin) skip("not loaded by Python");
+    if (!cuda::capture_hooks.begin) skip_graph("not loaded by Python");
+    if (!apart_.empty()) record_parts();
   }
   // Attention is random when it drops something out.
   static bool draws_nothing(const Call& c) {
@@ -1135,7 +1275,12 @@ class PlanExecutable final : public Executable {
     // Libraries set up what they need for a thread at their first call there, which cannot be recorded.
     if (no_more_ || warm_.load(std::memory_order_relaxed) != std::this_thread::get_id()) return false;
     for (size_t i = 0; i < places_.size(); ++i)
-      if (places_[i] == Place::kLent && operator_inputs_[i] && !is_lent(inputs[i])) return false;
+      if (places_[i] == Place::kLent && operator_inputs_[i]) {
+        // What is never lent, since it comes from a part without a graph, gets a buffer in the end.
+        moved_[i] = is_lent(inputs[i]) ? 0 : moved_[i] + 1;
+        if (moved_[i] > kNeverLent) places_[i] = Place::kMoves;
+        if (moved_[i] > 0) return false;
+      }
     for (const std::unique_ptr<Recording>& r : recordings_) {
       if (r->stream != stream) return false;  // one stream at a time
       // All that suit are on loan. Another one costs its memory: only for programs that go on like this.
@@ -1194,6 +1339,7 @@ class PlanExecutable final : public Executable {
     try {
       r->stream = stream;
       r->frame = make_frame();
+      r->frame->at = SIZE_MAX;
       r->inputs.resize(plan_.inputs.size());
       r->fixed.resize(plan_.inputs.size());
       r->outputs.resize(plan_.outputs.size());
@@ -1239,7 +1385,16 @@ class PlanExecutable final : public Executable {
         if (operator_outputs_[i] || lends_[i]) r->outputs[i] = std::move(made[i]);
     } catch (const std::exception& e) {
       std::string what = e.what();
-      give_up("recording failed: " + what.substr(0, what.find('\n')));
+      what = "recording failed: " + what.substr(0, what.find('\n'));
+      const auto* mismatch = dynamic_cast<const Mismatch*>(&e);
+      const size_t at = mismatch ? mismatch->step : r->frame ? r->frame->at : SIZE_MAX;
+      if (at < plan_.steps.size() && plan_.steps[at].kind == StepKind::kCall && recordings_.empty() &&
+          !dynamic_cast<const c10::OutOfMemoryError*>(&e)) {
+        apart_.try_emplace(at, what);
+        record_parts();
+      } else {
+        give_up(what);
+      }
       return nullptr;
     }
     if (lender_) r->held = std::make_unique<HeldToLend>(device_, lent_bytes_);
@@ -1581,10 +1736,21 @@ class PlanExecutable final : public Executable {
   }
 
   plan::Plan plan_;
-  std::vector<std::shared_ptr<Library>> libraries_;
-  std::vector<KernelFn> kernels_;
+  std::shared_ptr<const Code> code_;
   int device_ = -1;  // CUDA device, or -1
-  std::vector<cuda::Function> functions_;
+  // In pieces
+  static constexpr int kMaxParts = 6, kWorthAGraph = 4;
+  struct Piece {
+    std::shared_ptr<PlanExecutable> executable;
+    std::vector<int32_t> inputs;  // as plan::Pieces
+    std::vector<plan::Pieces::Piece::Target> outputs;
+    std::vector<bool> last;  // by input: the last that needs what is passed on
+  };
+  int parts_ = 0;                        // how often what this is a piece of was cut
+  std::map<size_t, std::string> apart_;  // steps that are no part of a graph, and why
+  std::vector<Piece> pieces_;            // never change once there
+  size_t passed_ = 0;
+  std::atomic<bool> in_pieces_{false};
   std::vector<Launch> launches_;
   std::vector<Param> params_;
   std::vector<int32_t> numbers32_;
@@ -1592,7 +1758,7 @@ class PlanExecutable final : public Executable {
   std::vector<bool> host_steps_;        // CUDA graphs: steps that the CPU does alone
   int64_t scratch_bytes_ = 0;
   // CUDA graphs
-  static constexpr int kMaxRecordings = 16, kWorthIt = 50, kBusyCalls = 3, kMovesAllowed = 2;
+  static constexpr int kMaxRecordings = 16, kWorthIt = 50, kBusyCalls = 3, kMovesAllowed = 2, kNeverLent = 8;
   static constexpr int64_t kMostHeld = 3;  // one part in so many of the device's memory, but for a single recording
   static constexpr size_t kMaxAlive = 3;
   std::atomic<bool> graphs_{false};

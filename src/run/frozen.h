@@ -74,6 +74,11 @@ class FrozenPart {
       return;
     sync_slowly(mine, inputs, compute);
   }
+  void forget() {
+    const std::lock_guard lock(mutex_);
+    current_.store(nullptr, std::memory_order_release);
+    owner_.reset();
+  }
   int64_t runs() const { return runs_.load(std::memory_order_relaxed); }
   int64_t content_checks() const { return content_checks_.load(std::memory_order_relaxed); }
 

@@ -87,6 +87,8 @@ struct LoadOptions {
   // An operator whose result has another dtype than the plan says is no Mismatch: the result is converted.
   bool converts = false;
   std::vector<Place> places;  // by input; empty: parameters, buffers and constants stay
+  // Tests: from the second call on the plan runs in so many pieces, as where CUDA graphs are made of parts.
+  int64_t pieces = 1;
   // By output: seen by nobody but the caller's own plans, on the stream of the call. A CUDA graph may lend its own
   // memory for it: that is not written again until the tensor is gone, calls in between do without this graph.
   std::vector<bool> lends;

@@ -1,0 +1,208 @@
+#include "plan/split.h"
+
+#include <algorithm>
+#include <set>
+
+namespace flashover::plan {
+namespace {
+
+class Splitter {
+ public:
+  Splitter(const Plan& p, const std::vector<size_t>& ends) : p_(p), ends_(ends) {
+    for (size_t i = 0; i < p.tensors.size(); ++i) roots_.push_back(root(p, static_cast<TensorId>(i)));
+    made_.assign(p.tensors.size(), -1);
+    written_.assign(p.tensors.size(), -1);
+    touched_.resize(p.tensors.size());
+    number_.assign(p.tensors.size(), -1);
+  }
+
+  std::optional<Pieces> run() {
+    for (size_t s = 0, piece = 0; s < p_.steps.size(); ++s) {
+      while (s >= ends_[piece]) ++piece;
+      const auto n = static_cast<int32_t>(piece);
+      const Step& step = p_.steps[s];
+      if (step.kind == StepKind::kRelease) continue;
+      for_each_read(step, [&](TensorId t) { touched_[roots_[t]].insert(n); });
+      for_each_write(step, [&](TensorId t) {
+        const TensorId r = roots_[t];
+        if (made_[r] < 0) made_[r] = n;
+        written_[r] = n;
+        touched_[r].insert(n);
+      });
+    }
+    place_outputs();
+    for (size_t t = 0; t < p_.tensors.size(); ++t) {
+      if (!is_temporary(static_cast<TensorId>(t)) || touched_[t].size() < 2) continue;
+      if (made_[t] < 0 || *touched_[t].begin() < made_[t]) return std::nullopt;
+      const TensorType& type = p_.tensors[t].type;
+      if (type.opaque || type.wrapped_number) return std::nullopt;
+      number_[t] = out_.passed++;
+    }
+    for (size_t i = 0; i < ends_.size(); ++i) out_.pieces.push_back(piece(static_cast<int32_t>(i)));
+    return std::move(out_);
+  }
+
+ private:
+  bool is_temporary(TensorId t) const {
+    const Home home = p_.tensors[t].home;
+    return home == Home::kSlab || home == Home::kExtern || home == Home::kOutput;
+  }
+
+  // The piece that hands out each output: where its memory is made if it is that memory, else where it has its value.
+  void place_outputs() {
+    const auto last = static_cast<int32_t>(ends_.size()) - 1;
+    for (size_t o = 0; o < p_.outputs.size(); ++o) {
+      const TensorId t = p_.outputs[o].tensor;
+      output_piece_.push_back(-1);
+      if (t < 0) continue;
+      const TensorId r = roots_[t];
+      const bool own = p_.tensors[t].home == Home::kOutput && p_.tensors[t].index == static_cast<int32_t>(o);
+      output_piece_[o] = own ? made_[r] : is_temporary(r) ? written_[r] : last;
+      if (output_piece_[o] < 0) output_piece_[o] = last;
+      touched_[r].insert(output_piece_[o]);
+    }
+  }
+
+  Pieces::Piece piece(int32_t n) const {
+    Pieces::Piece out;
+    Plan& plan = out.plan;
+    plan.kernels = p_.kernels;
+    plan.binaries = p_.binaries;
+    plan.target = p_.target;
+    plan.device = p_.device;
+    const size_t first = n == 0 ? 0 : ends_[static_cast<size_t>(n) - 1], end = ends_[static_cast<size_t>(n)];
+
+    // What it needs: tensors, frozen steps behind frozen ones.
+    std::vector<bool> need(p_.tensors.size()), by_steps(p_.tensors.size());
+    const auto want = [&](TensorId t) {
+      for (need[t] = true; p_.tensors[t].home == Home::kView; need[t] = true) t = p_.tensors[t].index;
+    };
+    const auto of_steps = [&](TensorId t) { want(t), by_steps[roots_[t]] = true; };
+    for (size_t s = first; s < end; ++s) {
+      if (p_.steps[s].kind == StepKind::kRelease) continue;
+      for_each_read(p_.steps[s], of_steps);
+      for_each_write(p_.steps[s], of_steps);
+    }
+    for (size_t o = 0; o < p_.outputs.size(); ++o)
+      if (output_piece_[o] == n) of_steps(p_.outputs[o].tensor);
+    std::vector<const Step*> frozen;
+    for (auto s = p_.frozen_steps.rbegin(); s != p_.frozen_steps.rend(); ++s) {
+      bool wanted = false;
+      for_each_write(*s, [&](TensorId t) { wanted |= need[roots_[t]]; });
+      if (!wanted) continue;
+      frozen.push_back(&*s);
+      for_each_read(*s, want);
+      for_each_write(*s, want);
+    }
+
+    // Tensors, bases before views as in the whole.
+    std::vector<TensorId> now(p_.tensors.size(), -1);
+    std::vector<int32_t> input_of(p_.inputs.size(), -1);
+    for (size_t i = 0; i < p_.tensors.size(); ++i) {
+      if (!need[i]) continue;
+      Tensor t = p_.tensors[i];
+      if (t.home == Home::kView) {
+        t.index = now[t.index];
+      } else if (t.home == Home::kInput) {
+        int32_t& input = input_of[t.index];
+        if (input < 0) {
+          input = static_cast<int32_t>(plan.inputs.size());
+          plan.inputs.push_back(p_.inputs[t.index]);
+          plan.inputs.back().frozen = plan.inputs.back().kind != 0;
+          out.inputs.push_back(t.index);
+        }
+        plan.inputs[input].frozen &= !by_steps[i];
+        t.index = input;
+      } else if (number_[i] >= 0 && made_[i] != n) {
+        t.home = Home::kInput;
+        t.index = static_cast<int32_t>(plan.inputs.size());
+        t.slab_offset = 0;
+        plan.inputs.push_back({t.type, 0, false});
+        out.inputs.push_back(-1 - number_[i]);
+      } else if (number_[i] >= 0 && t.home == Home::kSlab) {
+        t.home = Home::kOutput;
+        t.slab_offset = 0;
+      }
+      now[i] = static_cast<TensorId>(plan.tensors.size());
+      plan.tensors.push_back(std::move(t));
+    }
+
+    const auto local = [&](const Step& s) {
+      Step step = s;
+      for (TensorId& t : step.reads) t = t < 0 ? t : now[t];
+      for (TensorId& t : step.writes) t = t < 0 ? t : now[t];
+      for (Arg& a : step.args) {
+        if (auto* r = std::get_if<Ref>(&a)) {
+          if (r->id != kNoValue) r->id = now[r->id];
+        } else if (auto* l = std::get_if<RefList>(&a)) {
+          for (Ref& r : *l)
+            if (r.id != kNoValue) r.id = now[r.id];
+        }
+      }
+      return step;
+    };
+    for (auto s = frozen.rbegin(); s != frozen.rend(); ++s) plan.frozen_steps.push_back(local(**s));
+    for (size_t s = first; s < end; ++s) {
+      if (p_.steps[s].kind != StepKind::kRelease) {
+        plan.steps.push_back(local(p_.steps[s]));
+        continue;
+      }
+      Step release;  // what is passed on, or was another piece's, is not released here
+      release.kind = StepKind::kRelease;
+      for (TensorId t : p_.steps[s].reads)
+        if (now[t] >= 0 && number_[t] < 0) release.reads.push_back(now[t]);
+      if (!release.reads.empty()) plan.steps.push_back(std::move(release));
+    }
+
+    // Outputs: the whole's, and what is passed on where it is not one of those already.
+    std::vector<int32_t> handed(p_.tensors.size(), -1);
+    for (size_t o = 0; o < p_.outputs.size(); ++o) {
+      if (output_piece_[o] != n) continue;
+      const TensorId t = p_.outputs[o].tensor;
+      const bool own = p_.tensors[t].home == Home::kOutput && p_.tensors[t].index == static_cast<int32_t>(o);
+      if (handed[t] < 0 || own) handed[t] = static_cast<int32_t>(out.outputs.size());
+      add_output(plan, now[t], own);
+      out.outputs.push_back({static_cast<int32_t>(o), -1});
+    }
+    for (size_t i = 0; i < p_.tensors.size(); ++i) {
+      if (number_[i] < 0 || made_[i] != n) continue;
+      if (handed[i] >= 0 && p_.tensors[i].home != Home::kSlab) {
+        out.outputs[handed[i]].passed = number_[i];
+        continue;
+      }
+      add_output(plan, now[i], plan.tensors[now[i]].home == Home::kOutput);
+      out.outputs.push_back({-1, number_[i]});
+    }
+
+    sym::Expr slab = 0;
+    for (const Tensor& t : plan.tensors)
+      if (t.home == Home::kSlab) slab = p_.slab_bytes;
+    plan.slab_bytes = slab;
+    return out;
+  }
+
+  // The first output that is this memory owns it.
+  static void add_output(Plan& plan, TensorId t, bool owns) {
+    if (owns) plan.tensors[t].index = static_cast<int32_t>(plan.outputs.size());
+    OutputRef o;
+    o.tensor = t;
+    o.type = plan.tensors[t].type;
+    o.type.offset = 0;
+    plan.outputs.push_back(std::move(o));
+  }
+
+  const Plan& p_;
+  const std::vector<size_t>& ends_;
+  Pieces out_;
+  std::vector<TensorId> roots_;
+  std::vector<int32_t> made_, written_;  // by root: the piece that first and last writes it
+  std::vector<std::set<int32_t>> touched_;
+  std::vector<int32_t> number_;  // by tensor: as what it is passed on, or -1
+  std::vector<int32_t> output_piece_;
+};
+
+}  // namespace
+
+std::optional<Pieces> split(const Plan& whole, const std::vector<size_t>& ends) { return Splitter(whole, ends).run(); }
+
+}  // namespace flashover::plan

@@ -1,0 +1,31 @@
+// A plan as several that run one after the other, for CUDA graphs of what lies around a step that cannot be recorded.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "plan/plan.h"
+
+namespace flashover::plan {
+
+struct Pieces {
+  struct Piece {
+    Plan plan;  // with the kernels and binaries of the whole
+    // By input: one of the whole's, or -1 - number of what an earlier piece passes on.
+    std::vector<int32_t> inputs;
+    // By output: which of the whole's it is (in the layout of its tensor; -1: none), and as what it is passed on (-1:
+    // it is not).
+    struct Target {
+      int32_t output = -1, passed = -1;
+    };
+    std::vector<Target> outputs;
+  };
+  std::vector<Piece> pieces;
+  int32_t passed = 0;  // how many tensors are passed on
+};
+
+// ends: of each piece the first step after it, ascending, the last is the number of steps. Outputs that are aliases are
+// no piece's. Nothing when some tensor cannot be passed on.
+std::optional<Pieces> split(const Plan& whole, const std::vector<size_t>& ends);
+
+}  // namespace flashover::plan
