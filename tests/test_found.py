@@ -614,3 +614,73 @@ def test_windows_over_nothing() -> None:
         return x.unfold(2, 2, 1) + 1, x.as_strided((3, 0), (1, 1)) * 2, x.abs().unfold(0, 3, 2)
 
     check(function, torch.randn(17, 0, 2))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_signs_of_zeros(dtype: torch.dtype) -> None:
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        both = torch.stack([x, -x], 1)
+        return x.clamp(0, 1), x.clamp(max=0), F.relu6(x), both.amax(1), both.amin(1), x / 3, x.cummax(0)[0]
+
+    x = torch.tensor([-0.0, 0.0, -0.5, 0.5, 2.0] * 9, dtype=dtype)
+    for ours, theirs in zip(flashover.compile(program)(x), program(x), strict=True):
+        torch.testing.assert_close(ours, theirs)
+        assert torch.equal(ours.signbit(), theirs.signbit())
+
+
+def test_hardswish_at_its_corners() -> None:
+    def gradient(f) -> torch.Tensor:
+        x = torch.tensor([-3.0, 3.0, -2.5, 2.5, -4.0, 4.0], requires_grad=True)
+        f(x).sum().backward()
+        return x.grad
+
+    torch.testing.assert_close(gradient(flashover.compile(F.hardswish)), gradient(F.hardswish))
+
+
+def gradients_of(f, x: torch.Tensor) -> torch.Tensor:
+    x = x.clone().requires_grad_()
+    out = f(x)
+    (out * torch.arange(1.0, out.numel() + 1).view(out.shape)).sum().backward()
+    return x.grad
+
+
+@pytest.mark.parametrize("backend", ["eager", "flashover"])
+def test_gradients_of_a_written_view_behind_another_part(backend: str) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        t = x * 3
+        t.diagonal().add_(1)
+        return torch.cat([x.flatten(), t.flatten()])
+
+    x = torch.randn(4, 3, 2)
+    compiled = flashover.compile(program, backend=backend)
+    torch.testing.assert_close(gradients_of(compiled, x), gradients_of(program, x))
+
+
+def test_as_strided_of_a_view_reaches_no_further_than_eager() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return x.unbind(1)[0].as_strided((2, 2), (1, 1))
+
+    x = torch.randn(4, 16)
+    torch.testing.assert_close(gradients_of(flashover.compile(program), x), gradients_of(program, x))
+
+
+def return_the_function(module: torch.fx.GraphModule, examples: list[torch.Tensor]):
+    return module.forward
+
+
+@pytest.mark.parametrize("backend", ["eager", "flashover", return_the_function])
+def test_results_of_a_graph_are_views_of_nothing_unseen(backend) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        t = torch.stack([x, x], -1).flatten(-2)
+        flashover.graph_break()
+        t.add_(1)  # a view of a leaf, autograd said
+        return t * 2
+
+    x = torch.randn(4, 3)
+    torch.testing.assert_close(gradients_of(flashover.compile(program, backend=backend), x), gradients_of(program, x))
+
+
+def test_strides_of_dimensions_of_size_one() -> None:
+    net = nn.Sequential(nn.MaxPool2d(2), nn.Conv2d(32, 8, 3, padding=1, bias=False))
+    x = torch.randn(2, 32, 2, 2).to(memory_format=torch.channels_last)
+    assert flashover.compile(net)(x).stride() == net(x).stride()

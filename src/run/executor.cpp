@@ -1035,7 +1035,10 @@ class PlanExecutable final : public Executable {
     const TensorId t = plan_.outputs[i].tensor;
     const Shape& shape = shapes_[t];
     if (adopt && shape.same_strides(run.frame.tensors[t])) {
-      (*run.outputs)[i] = std::move(run.frame.tensors[t]);
+      at::Tensor& out = (*run.outputs)[i] = std::move(run.frame.tensors[t]);
+      // Of dimensions of size 1 too: the user sees them, and later operators choose layouts by them.
+      if (out.strides() != at::IntArrayRef(shape.strides) && is_unique(out))
+        out.unsafeGetTensorImpl()->set_sizes_and_strides(shape.sizes, shape.strides);
       return;
     }
     at::Tensor out = shape.empty();

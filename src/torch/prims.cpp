@@ -91,7 +91,8 @@ Tensors slice(const Call& c) { return {slice_of(c.t(0), c.ints(1), c.ints(2), c.
 Tensors flip(const Call& c) { return {at::flip(c.t(0), c.ints(1))}; }
 Tensors diagonal(const Call& c) { return {at::diagonal(c.t(0), c.integer(1), c.integer(2), c.integer(3))}; }
 Tensors as_strided(const Call& c) {
-  return {at::as_strided(rowmajor(c.t(0)).reshape(-1), c.ints(1), c.ints(2), c.integer(3))};
+  const Tensor x = rowmajor(c.t(0));  // may itself be a part of a storage
+  return {at::as_strided(x, c.ints(1), c.ints(2), x.storage_offset() + c.integer(3))};
 }
 // The layout of the result's type.
 Tensors copy(const Call& c) {

@@ -91,6 +91,19 @@ const TraceImpl* viewed_input(const at::Tensor& t) {
   return base && base->input >= 0 ? base : nullptr;
 }
 
+// as_strided of a view may reach elements of `root` outside that view; autograd gives those no gradient, and a view cut
+// out of `root` itself would.
+bool reaches_outside(const at::Tensor& view, const at::Tensor& root) {
+  const autograd::Node* end = autograd::impl::gradient_edge(root).function.get();
+  const autograd::Node* node = view.grad_fn().get();
+  while (node && node != end && node->num_outputs() > 0) {
+    const autograd::Node* next = node->next_edge(0).function.get();
+    if (next != end && node->name() == "AsStridedBackward0") return true;
+    node = next;
+  }
+  return false;
+}
+
 // By node, which of the roots lead to it.
 std::unordered_map<const autograd::Node*, std::vector<bool>> find_led_to(const autograd::edge_list& roots) {
   std::unordered_map<const autograd::Node*, std::vector<bool>> led_to;
@@ -260,6 +273,8 @@ graph::Joint Recorder::add_backward(const std::vector<PyObject*>& objects) {
     if (!of_input[impl->storage_id] || i >= objects.size()) continue;
     const TraceImpl* base = viewed_input(t);
     if (!base) throw Declined("training: a result is memory of an input and not a view of it");
+    if (reaches_outside(t, at::Tensor(inputs_[static_cast<size_t>(base->input)].impl)))
+      throw Declined("training: a result is as_strided of a view of an input");
     r.view_of_input = base->input;
   }
   // Results that share memory: one of them leads into the backward, the others are its views.
@@ -288,6 +303,7 @@ graph::Joint Recorder::add_backward(const std::vector<PyObject*>& objects) {
     }
     if (!follows(outputs[i], outputs[root]))
       throw Declined("training: results share memory in a way that autograd does not follow");
+    if (reaches_outside(outputs[i], outputs[root])) throw Declined("training: a result is as_strided of a view");
   }
 
   const size_t first_node = graph_.nodes.size(), first_value = graph_.values.size();

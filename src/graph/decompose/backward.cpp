@@ -92,7 +92,7 @@ bool hardsigmoid_backward(Builder& b, const Node& n, Outs& outs) {
 bool hardswish_backward(Builder& b, const Node& n, Outs& outs) {
   auto [d, g, x] = pair(b, n);
   ValueId middle = b.mul(g, b.add(b.div(x, constant(b, x, 3)), constant(b, x, 0.5)));
-  ValueId y = b.where(b.lt(x, constant(b, x, -3)), constant(b, x, 0), b.where(b.le(x, constant(b, x, 3)), middle, g));
+  ValueId y = b.where(b.le(x, constant(b, x, -3)), constant(b, x, 0), b.where(b.ge(x, constant(b, x, 3)), g, middle));
   return done(b, y, d, outs);
 }
 bool softplus_backward(Builder& b, const Node& n, Outs& outs) {  // (grad, self, beta, threshold)

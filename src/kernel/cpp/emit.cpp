@@ -1682,6 +1682,7 @@ class Emitter {
     const std::string q = vector ? "" : ns();
     if (k.kind >= Reduce::kArgMax) return fold_arg(in, p);
     const bool tail = inner() && vector && !p.n.empty(), nan = tracks_nan(in.slot, p);
+    const bool scan = in.op == Op::k_scan;  // of equals (-0 and 0) a scan keeps the last, a reduction the first
     std::vector<std::string> seen;
     for (int u = 0; u < (vector ? p.copies : 1); ++u) {
       std::string acc = acc_name(in.slot, p, u), x = operand(in.args[0], p, u, c, vector);
@@ -1689,7 +1690,8 @@ class Emitter {
       if (in.mask != kNone) mask = operand(in.mask, p, u, Class::kB, vector);
       if (tail) mask = mask.empty() ? "lanes_below(" + p.n + ")" : "(" + mask + " & lanes_below(" + p.n + "))";
       if (in.mask != kNone && !p.values[in.mask].varying && !tail && !nan) {
-        line("if (" + mask_text(in, p, u) + ") " + acc + " = " + folded(in.slot, acc, x, false) + ";");
+        line("if (" + mask_text(in, p, u) + ") " + acc + " = " +
+             folded(in.slot, scan ? x : acc, scan ? acc : x, false) + ";");
         continue;
       }
       if (!mask.empty()) x = "(" + operation(Op::k_where, k.dtype, mask, x, identity(in.slot, true), true, q) + ")";
@@ -1698,11 +1700,12 @@ class Emitter {
         seen.push_back("x" + num(i) + "_" + num(u));
         x = seen.back();
       }
-      line(acc + " = " + (nan ? quick_extreme(in.slot, x, acc) : folded(in.slot, acc, x, vector)) + ";");
+      line(acc + " = " +
+           (nan ? quick_extreme(in.slot, x, acc) : folded(in.slot, scan ? x : acc, scan ? acc : x, vector)) + ";");
     }
     for (size_t u = 0; u < seen.size(); u += 2)
       line("a" + num(in.slot) + "_nan |= unordered(" + seen[u] + ", " + seen[std::min(u + 1, seen.size() - 1)] + ");");
-    if (in.op == Op::k_scan) define(i, p, vector, in.dtype, [&](int u) { return acc_name(in.slot, p, u); });
+    if (scan) define(i, p, vector, in.dtype, [&](int u) { return acc_name(in.slot, p, u); });
   }
 
   // The first NaN wins, else the best, of equals the smallest index.

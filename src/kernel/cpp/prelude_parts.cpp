@@ -507,10 +507,11 @@ inline VD d_sqrt(VD x) { return __builtin_ia32_sqrtpd512_mask(x, x, -1, 4); }
     {"d_copysign", kAny,
      "inline VD d_copysign(VD x, VD s) { return from_bits_d((bits_d(x) & 0x7fffffffffffffff) | (bits_d(s) & "
      "-0x7fffffffffffffff - 1)); }\n"},
-    {"v_max", kAny, "inline VF v_max(VF a, VF b) { return (a > b) | (a != a) ? a : b; }\n"},  // NaN wins
-    {"v_min", kAny, "inline VF v_min(VF a, VF b) { return (a < b) | (a != a) ? a : b; }\n"},
-    {"d_max", kAny, "inline VD d_max(VD a, VD b) { return (a > b) | (a != a) ? a : b; }\n"},
-    {"d_min", kAny, "inline VD d_min(VD a, VD b) { return (a < b) | (a != a) ? a : b; }\n"},
+    {"v_max", kAny,
+     "inline VF v_max(VF a, VF b) { return (a >= b) | (a != a) ? a : b; }\n"},  // NaN wins, of two zeros the first
+    {"v_min", kAny, "inline VF v_min(VF a, VF b) { return (a <= b) | (a != a) ? a : b; }\n"},
+    {"d_max", kAny, "inline VD d_max(VD a, VD b) { return (a >= b) | (a != a) ? a : b; }\n"},
+    {"d_min", kAny, "inline VD d_min(VD a, VD b) { return (a <= b) | (a != a) ? a : b; }\n"},
     {"v_fmax", kAny, "inline VF v_fmax(VF a, VF b) { return (a >= b) | (b != b) ? a : b; }\n"},  // NaN loses
     {"v_fmin", kAny, "inline VF v_fmin(VF a, VF b) { return (a <= b) | (b != b) ? a : b; }\n"},
     {"d_fmax", kAny, "inline VD d_fmax(VD a, VD b) { return (a >= b) | (b != b) ? a : b; }\n"},
@@ -613,7 +614,7 @@ inline float div_by(float s) { float a = __builtin_fabsf(s); return (a > 0x1p-12
     {"v_div_by", kVector, R"(
 inline VF v_div_by(VF x, float s, float r) {
   if (__builtin_expect(r == 0.f, 0)) return x / s;
-  VF q = x * r, c = v_fma(v_fma(-q, splat(s), x), splat(r), q);
+  VF q = x * r, c = v_fma(v_fma(q, splat(s), -x), splat(-r), q);  // -0 / s stays -0
   return c == c ? c : q;
 }
 )"},
