@@ -2,7 +2,8 @@
 
 The compiled graphs are replaced by a function that answers at once, for torch.compile and for flashover alike, so what is
 measured is everything around them. All in one process, turn by turn: warm, the least of many calls; cold, the middle of
-some, each after a walk over 64 MB.
+some, each after a walk over 64 MB. The guards alone also after smaller walks, and after a step of the model itself, which
+is what comes between two checks in real use.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ import flashover
 from flashover import _C
 
 ROUNDS, CALLS, COLD_CALLS = 20, 100, 15
+WALKS = (4, 16, 64)  # MB
 
 
 def canned(gm: Any, examples: Any) -> Any:
@@ -169,24 +172,39 @@ def main() -> None:
         "| call, cold: torch.compile | flashover | guards, cold: torch.compile | flashover |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
+    colder = [
+        "",
+        "The guards alone, in the midst of other work (median of 20): after a walk over memory, after a step of the model "
+        "itself, compiled or eager.",
+        "",
+        "| program | " + " | ".join(f"{size} MB" for size in WALKS) + " | its compiled step | its eager step |",
+        "|---|" + "---|" * (len(WALKS) + 2),
+    ]
     for name, program, argument in programs:
         torch._dynamo.reset()
         theirs = torch.compile(program, backend=canned)
         ours = flashover.compile(program, backend=canned)
+        step = flashover.compile(program)
         for _ in range(3):
             theirs(argument)
             ours(argument)
+            step(argument)
         both = {"theirs": lambda: theirs(argument), "ours": lambda: ours(argument)}  # noqa: B023
         warm, cold = best_of(both), cold_of(both)
         changed, quiet = (t / 1e3 for t in ours.time_guards(argument))
-        cold_changed, cold_quiet = (t / 1e3 for t in ours.time_cold_guards(argument))
         their_warm, their_cold = their_guards(program, argument)
+        between: list[Callable[[], Any]] = [partial(torch.zeros(size << 18).add_, 1) for size in WALKS]
+        between += [partial(step, argument), partial(program, argument)]
+        times = [tuple(t / 1e3 for t in ours.time_guards_after(before, argument)) for before in between]
+        cold_changed, cold_quiet = times[len(WALKS) - 1]
         lines.append(
             f"| {name} | {len(ours.entries()[0]['guards'])} | {warm['theirs']:.1f} | {warm['ours']:.1f} "
             f"| {their_warm:.1f} | {quiet:.2f} / {changed:.2f} | {cold['theirs']:.0f} | {cold['ours']:.0f} "
             f"| {their_cold:.0f} | {cold_quiet:.1f} / {cold_changed:.1f} |"
         )
-        print(lines[-1], flush=True)
+        colder.append(f"| {name} | " + " | ".join(f"{still:.1f} / {all_of:.1f}" for all_of, still in times) + " |")
+        print(lines[-1], colder[-1], sep="\n", flush=True)
+    lines += colder
     lines += [
         "",
         f"`import flashover` adds {import_seconds():.2f} s to `import torch` (least of 3 processes). Tracing takes "

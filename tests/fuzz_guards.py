@@ -3,7 +3,9 @@ must give what eager gives after every change, and must not compile again after 
 `./x fuzz-guards [seconds]`, a slice in CI (test_fuzz_guards.py).
 
 A program is a few features put together; a feature is a piece of state, a line that reads it, and ways to change it. It
-lives in two worlds made from the same text: one runs eager, the other compiled; both are changed alike.
+lives in two worlds made from the same text: one runs eager, the other compiled; both are changed alike. Shapes of a
+program: whole; with graph breaks between its features, where changes may happen in the midst of a call; its second half
+in a method of its own, with a break inside; and each with a backward after the call.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import json
 import linecache
 import os
 import random
+import re
 import sys
 import time
 import types
@@ -46,6 +49,8 @@ class World:
     model: Any
     inputs: dict[str, Any]
     call: Any
+    midway: list[tuple[str, int]] = field(default_factory=list)  # changes to be made in the midst of the next call
+    failed: str = ""  # why the last of those could not be made
 
     def change(self, code: str, seed: int) -> str:
         self.space.update(m=self.model, i=self.inputs, r=random.Random(seed))
@@ -58,16 +63,34 @@ class World:
             return f"{type(e).__name__}: {e}"
 
 
-def program(features: list[Feature], readers: list[str], as_function: bool) -> str:
+# What both worlds read: midway through a call of one it would change for the other's.
+SHARED = re.compile(r"os\.environ|sys\.modules|logging\.disable")
+# How a program is laid out.
+SHAPES = ("whole", "breaks", "midway", "nested", "nested midway")
+
+
+def program(features: list[Feature], readers: list[str], shape: str = "whole") -> str:
     lines = [HEADER]
     for f in features:
         lines.append(f.top)
     indent = "    "
-    body = []
+    body: list[str] = []
+    broken = "flashover.graph_break()" if shape == "breaks" else "x = MIDWAY(x)"
+    inner: list[str] = []  # the method's, if there is one
     for k, f in enumerate(features):
-        body += f.use.strip("\n").splitlines()
+        part = f.use.strip("\n").splitlines()
         if k < len(readers):
-            body.append(readers[k])
+            part.append(readers[k])
+        if shape in ("breaks", "midway"):
+            part = [broken, *part] if k else part
+        elif shape != "whole" and k >= len(features) // 2:
+            inner += [*part, broken] if len(inner) == 0 else part
+            continue
+        body += part
+    if inner:
+        lines.append("def half(self, x, y, k, rest, flag, named):")
+        lines += [indent + line for line in inner] + [indent + "return x"]
+        body.append("x = half(self, x, y, k, rest, flag, named)")
     lines.append("class Net(nn.Module):")
     lines.append("    def __init__(self):")
     lines.append("        super().__init__()")
@@ -89,12 +112,21 @@ def make_world(text: str, seed: int, mark: str, as_function: bool) -> World:
     linecache.cache[name] = (len(text), None, text.splitlines(True), name)
     torch.manual_seed(seed)
     sys.modules["fuzzed_world"] = module  # dataclasses looks there
+    module.flashover = flashover  # type: ignore[attr-defined]
     exec(compile(text, name, "exec"), module.__dict__)
     torch.manual_seed(seed)
     model = module.Net()  # type: ignore[attr-defined]
     module.THE = model  # type: ignore[attr-defined]
     inputs = {"args": [torch.randn(3, 4)], "kwargs": {}}
-    return World(module.__dict__, model, inputs, module.run if as_function else model)  # type: ignore[attr-defined]
+    world = World(module.__dict__, model, inputs, module.run if as_function else model)  # type: ignore[attr-defined]
+
+    def midway(x: Any) -> Any:
+        while world.midway:
+            world.failed = world.change(*world.midway.pop())
+        return x
+
+    module.MIDWAY = flashover.disable(midway)  # type: ignore[attr-defined]
+    return world
 
 
 def outcome(world: World, call: Any) -> Any:
@@ -120,7 +152,8 @@ def differ(a: Any, b: Any, where: str = "result") -> str:
             return f"{where}: grad_fn {a.grad_fn} but compiled {b.grad_fn}"
         if a.layout != torch.strided:
             return ""
-        if a.numel() > 1 and a.stride() != b.stride():
+        # A gradient's follow the one that came in: compiled backwards take it as the result lies.
+        if a.numel() > 1 and a.stride() != b.stride() and not where.startswith("gradient"):
             return f"{where}: strides {a.stride()} but compiled {b.stride()}"
         x, y = a.detach(), b.detach()
         if x.dtype.is_floating_point or x.dtype.is_complex:
@@ -143,6 +176,18 @@ def differ(a: Any, b: Any, where: str = "result") -> str:
     if isinstance(a, (int, float, str, bool, bytes)):
         return "" if a == b or a != a else f"{where}: {a!r} but compiled {b!r}"
     return ""
+
+
+def gradients(world: World, result: Any) -> Any:
+    """Of the call's result, after a backward; None if there is none to be had."""
+    if not isinstance(result, torch.Tensor) or not result.requires_grad or result.is_complex():
+        return None
+    leaves = [t for t in [*world.model.parameters(), *world.inputs["args"]] if isinstance(t, torch.Tensor)]
+    leaves = [t for t in leaves if t.requires_grad]
+    try:
+        return torch.autograd.grad(result.double().sum(), leaves, allow_unused=True) if leaves else None
+    except Exception as e:
+        return e
 
 
 def visible(world: World) -> dict[str, Any]:
@@ -176,13 +221,18 @@ class Report:
     eager: Counter[str] = field(default_factory=Counter)
 
 
-def run_sequence(seed: int, report: Report, only: str = "", steps: int = 6, verbose: bool = False) -> None:
+def run_sequence(
+    seed: int, report: Report, only: str = "", steps: int = 6, verbose: bool = False, shape: str = "whole"
+) -> None:
+    """shape: one of SHAPES, or "any"."""
     rng = random.Random(seed)
+    shape = random.Random(seed + 1).choice(SHAPES) if shape == "any" else shape
+    backward = random.Random(seed + 2).random() < 0.3
     named = [f for f in FEATURES if only in f.name] if only else FEATURES
     features = rng.sample(named, k=min(len(named), rng.randint(1, 4)))
     readers = rng.sample(TORCH_READERS, k=rng.randint(0, 2))
     as_function = rng.random() < 0.25
-    text = program(features, readers, as_function)
+    text = program(features, readers, shape)
     eager, fast = (make_world(text, seed, mark, as_function) for mark in ("eager", "fast"))
     compiled = flashover.compile(fast.call, backend="eager", options={"recompile_limit": 64})
     changes: list[Change] = [c for f in features for c in f.changes]
@@ -195,21 +245,29 @@ def run_sequence(seed: int, report: Report, only: str = "", steps: int = 6, verb
     def fail(what: str) -> None:
         steps_text = "\n    ".join(done)
         report.failures.append(
-            f"seed {seed}: {what}\n  features {[f.name for f in features]} {readers}\n    {steps_text}"
+            f"seed {seed}: {what}\n  {shape}, features {[f.name for f in features]} {readers}\n    {steps_text}"
         )
         if verbose:
             print(report.failures[-1], flush=True)
 
     def both() -> Any:
         report.calls += 1
+        undisturbed = not eager.midway
         expected = outcome(eager, eager.call)
         got = outcome(fast, compiled)
         problem = differ(expected, got)
+        if not problem and eager.failed != fast.failed and not (eager.failed and fast.failed):
+            problem = f"the change midway differs: {eager.failed!r}, {fast.failed!r}"
         if not problem and not isinstance(expected, Exception):
             problem = differ(visible(eager), visible(fast), "state")
+        if not problem and backward and undisturbed:
+            wanted = gradients(eager, expected)
+            if not isinstance(wanted, Exception):  # such as: changed in place
+                problem = differ(wanted, gradients(fast, got), "gradient")
         if problem:
             fail(problem)
-        return None if problem else expected
+        # The graph behind the result goes: it would keep what autograd knew of parameters that are about to change.
+        return None if problem else expected if isinstance(expected, Exception) else True
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -246,6 +304,11 @@ def run_sequence(seed: int, report: Report, only: str = "", steps: int = 6, verb
                         process_space.update(before_undo)
                         continue
                     undo.append(change.undo)
+                elif "midway" in shape and not SHARED.search(change.code) and rng.random() < 0.5:
+                    done[-1] = "midway: " + done[-1]
+                    for world in (eager, fast):
+                        world.midway, world.failed = [(change.code, change_seed)], ""
+                    settled = False
                 else:
                     a, b = eager.change(change.code, change_seed), fast.change(change.code, change_seed)
                     if a != b and not (a and b):
@@ -290,13 +353,16 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=1 << 40, help="so many seeds")
     parser.add_argument("--only", default="", help="features whose name has this in it")
     parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--shape", default="any", choices=[*SHAPES, "any"])
     parser.add_argument("--failures", type=int, default=20, help="stop after so many")
     args = parser.parse_args()
     torch.set_num_threads(1)
     report, begin = Report(), time.monotonic()
     seed = args.start
     while time.monotonic() - begin < args.seconds and report.sequences < args.count:
-        run_sequence(seed, report, args.only, args.steps, verbose=True)
+        if os.environ.get("FUZZ_SEEDS"):
+            print("seed", seed, flush=True)
+        run_sequence(seed, report, args.only, args.steps, verbose=True, shape=args.shape)
         seed += 1
         if seed % 200 == 0:
             flashover.reset()

@@ -380,7 +380,7 @@ feature(
     "thread local", "x = x * getattr(LOCAL, 'k', 2.0)", top="LOCAL = threading.local()", thread_local="LOCAL.k = r.random() ;; LOCAL.__dict__.clear()",
 )
 feature(
-    "logger", "x = x * 2 if LOG.isEnabledFor(logging.INFO) else x * 3", top="LOG = logging.getLogger('fuzz_guards.' + str(1))",
+    "logger", "x = x * 2 if LOG.isEnabledFor(logging.INFO) else x * 3", top="LOGS = []\nLOG = logging.getLogger('fuzz_guards.' + str(id(LOGS)))\nLOG.setLevel(0)\nLOG.disabled = False",
     logger_level="LOG.setLevel(logging.DEBUG) ;; LOG.setLevel(logging.ERROR)", logger_disabled="LOG.disabled = not LOG.disabled",
 )
 feature(
@@ -459,7 +459,7 @@ feature(
 feature(
     "module attribute", "x = x * self.k0", init="self.k0 = 2.0",
     module_attribute="m.k0 = r.random() ;; m.k0 = 1", attribute_deleted="del m.k0", attribute_to_parameter="m.k0 = nn.Parameter(torch.ones(4))", attribute_to_module="m.k0 = nn.ReLU()",
-    attribute_to_tensor="m.k0 = torch.ones(4) * 2", attribute_on_class="type(m).k0 = 5.0", same=["m.k0 = m.k0", "m.unread = r.random()"],
+    attribute_to_tensor="m.k0 = torch.ones(4) * 2", attribute_on_class="type(m).k0 = 5.0", same=["m.k0 = m.__dict__['k0']", "m.unread = r.random()"],
 )
 feature(
     "parameter", "x = x * self.w0 + self.w1", init="self.w0 = nn.Parameter(torch.randn(4))\nself.w1 = nn.Parameter(torch.randn(4))",
@@ -673,8 +673,8 @@ def switch(kind: str, get: str, put: str, values: str) -> None:
 
 
 switch("grad_mode", "torch.is_grad_enabled()", "torch.set_grad_enabled({})", "[True, False]")
-switch("autocast_enabled", "torch.is_autocast_enabled('cpu')", "torch.set_autocast_enabled('cpu', {})", "[True, False]")
-switch("autocast_dtype", "torch.get_autocast_dtype('cpu')", "torch.set_autocast_dtype('cpu', {})", "[torch.float16, torch.bfloat16]")
+switch("autocast_enabled", "torch.is_autocast_enabled('cpu')", "torch.set_autocast_enabled('cpu', {}); torch.clear_autocast_cache()", "[True, False]")
+switch("autocast_dtype", "torch.get_autocast_dtype('cpu')", "torch.set_autocast_dtype('cpu', {}); torch.clear_autocast_cache()", "[torch.float16, torch.bfloat16]")
 switch("autocast_cache", "torch.is_autocast_cache_enabled()", "torch.set_autocast_cache_enabled({})", "[True, False]")
 switch("default_dtype", "torch.get_default_dtype()", "torch.set_default_dtype({})", "[torch.float32, torch.float64]")
 switch("deterministic", "torch.are_deterministic_algorithms_enabled()", "torch.use_deterministic_algorithms({}, warn_only=torch.is_deterministic_algorithms_warn_only_enabled())", "[True, False]")

@@ -360,3 +360,33 @@ def test_iterators_that_are_advanced_go_on_where_they_are(make: Callable[[], Any
     fast, mine, other = flashover.compile(given, backend="eager"), make(), make()
     for _ in range(2):
         assert same(fast(x, mine), given(x, other))
+
+
+def test_a_waiting_frame_keeps_its_code() -> None:
+    """A call may give the function that made it other code (a crash: the frame was made again from that)."""
+
+    def make(change: Callable[[Callable[..., Any]], None]) -> Callable[..., Any]:
+        def f(x: torch.Tensor, a: int = 1, *rest: int, b: int = 2) -> torch.Tensor:
+            y = x * 2
+            for k in range(3):
+                y = y + k
+                change(f)
+                y = y * a + b
+            return y
+
+        return f
+
+    def other(x: torch.Tensor) -> torch.Tensor:
+        return x * 6
+
+    @flashover.disable
+    def change(f: Callable[..., Any]) -> None:
+        f.__code__ = code
+
+    x = torch.ones(2)
+    plain, program = make(change), make(change)
+    code = (lambda x: (x * 6, change, code)[0]).__code__  # with as many free variables: Python insists
+    fast = flashover.compile(program, backend="eager")
+    for _ in range(3):
+        assert same(fast(x), plain(x))
+    assert same(fast(x), other(x))

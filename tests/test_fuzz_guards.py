@@ -5,7 +5,7 @@ import gc
 
 import pytest
 import torch
-from fuzz_guards import Report, kinds, run_sequence
+from fuzz_guards import SHAPES, Report, kinds, run_sequence
 from guard_features import FEATURES
 
 import flashover
@@ -35,6 +35,15 @@ def test_each_feature(name):
     for seed in range(100_000, 100_002):
         run_sequence(seed, report, only=name, steps=8)
     assert not report.failures, "\n".join(report.failures[:3])
+
+
+@pytest.mark.parametrize("shape", SHAPES[1:])
+def test_sequences_with_breaks(shape):
+    report = Report()
+    for seed in range(200_000, 200_010):
+        run_sequence(seed, report, steps=5, shape=shape)
+    assert not report.failures, "\n".join(report.failures[:3])
+    assert report.calls > 40
 
 
 def test_a_hook_with_a_cell_after_a_break():

@@ -813,11 +813,10 @@ PyObject* tallies(PyObject* o, PyObject*) {
                        "recompile_seconds", s.recompile_seconds, "skipped", s.skipped);
 }
 
-// For benchmarks: the least nanoseconds that checking the guards of the entry used last takes, for a call with these
-// arguments: (when some dict changed since the last call, when none did). None if the call does not match it.
-// What the guards of the last entry take for such a call: with some dict of the process changed since the last one, and
-// with none; the least of many, or, cold, the middle of some, each after a walk over more memory than caches hold.
-PyObject* time_guards(PyObject* o, PyObject* args, PyObject* kwargs, bool cold) {
+// For benchmarks: nanoseconds that the guards of the entry used last take for a call with these arguments: (when some
+// dict of the process changed since the last call, when none did). None if the call does not match it. The least of
+// many; or, if `before` is to be called before each check (to walk over memory, to run a model), the middle of some.
+PyObject* time_guards(PyObject* o, PyObject* before, PyObject* args, PyObject* kwargs) {
   auto* c = reinterpret_cast<Callable*>(o);
   CallableState& s = *c->state;
   if (s.entries.empty() || !s.entries.front()->guards || !refresh(c)) Py_RETURN_NONE;
@@ -836,9 +835,12 @@ PyObject* time_guards(PyObject* o, PyObject* args, PyObject* kwargs, bool cold) 
   }
   std::vector<PyObject*> wanted(e->wanted);
   std::array<std::vector<double>, 2> times;
-  std::vector<char> memory(cold ? size_t{64} << 20 : 0);
-  for (int i = 0; i < (cold ? 40 : 4000); i++) {
-    for (size_t at = 0; at < memory.size(); at += 64) memory[at]++;
+  for (int i = 0; i < (before ? 40 : 4000); i++) {
+    if (before) {
+      PyObject* done = PyObject_CallNoArgs(before);
+      if (!done) return nullptr;
+      Py_DECREF(done);
+    }
     const auto start = std::chrono::steady_clock::now();
     const bool yes = e->guards->check(bound.slots(), wanted.data(), i % 2 == 1);
     const std::chrono::duration<double, std::nano> took = std::chrono::steady_clock::now() - start;
@@ -846,19 +848,25 @@ PyObject* time_guards(PyObject* o, PyObject* args, PyObject* kwargs, bool cold) 
     times[i % 2].push_back(took.count());
   }
   for (std::vector<double>& t : times) std::sort(t.begin(), t.end());
-  const size_t which = cold ? times[0].size() / 2 : 0;
+  const size_t which = before ? times[0].size() / 2 : 0;
   return Py_BuildValue("dd", times[0][which], times[1][which]);
 }
 PyObject* time_warm_guards(PyObject* o, PyObject* args, PyObject* kwargs) {
-  return time_guards(o, args, kwargs, false);
+  return time_guards(o, nullptr, args, kwargs);
 }
-PyObject* time_cold_guards(PyObject* o, PyObject* args, PyObject* kwargs) { return time_guards(o, args, kwargs, true); }
+PyObject* time_guards_after(PyObject* o, PyObject* args, PyObject* kwargs) {
+  if (PyTuple_GET_SIZE(args) == 0) return PyErr_SetString(PyExc_TypeError, "what is called before?"), nullptr;
+  PyObject* rest = PyTuple_GetSlice(args, 1, PyTuple_GET_SIZE(args));
+  PyObject* times = rest ? time_guards(o, PyTuple_GET_ITEM(args, 0), rest, kwargs) : nullptr;
+  Py_XDECREF(rest);
+  return times;
+}
 
 PyMethodDef kMethods[] = {
     {"time_guards", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(time_warm_guards)),
      METH_VARARGS | METH_KEYWORDS, "For benchmarks: nanoseconds that the guards of the last entry take."},
-    {"time_cold_guards", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(time_cold_guards)),
-     METH_VARARGS | METH_KEYWORDS, "The same with nothing in the processor's caches."},
+    {"time_guards_after", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(time_guards_after)),
+     METH_VARARGS | METH_KEYWORDS, "The same; the first argument is called before each check."},
     {"entries", entries, METH_NOARGS, "What was compiled, most recently used first, as dicts."},
     {"measure", measure, METH_O, "Whether calls of what is compiled also take the time of each step."},
     {"reset", reset, METH_NOARGS, "Forgets everything compiled."},

@@ -37,7 +37,9 @@ PyObject* drive(PyThreadState* tstate, _PyInterpreterFrame* frame, std::vector<F
     PyObject* value = plain().step(tstate, frame, run);
     if (!run.stopped) return value;
     _Py_CODEUNIT* const first = _PyCode_CODE(frame->f_code);
-    if (run.unknown) return _PyEval_EvalFrameDefault(tstate, frame, 0);
+    // What is compiled begins with a frame of the function, which has other code by now.
+    const bool replaced = PyFunction_GET_CODE(frame_function(frame)) != reinterpret_cast<PyObject*>(frame->f_code);
+    if (run.unknown || replaced) return _PyEval_EvalFrameDefault(tstate, frame, 0);
     further.clear();
     // What the frame holds, kept alive also if the frame should change under the compiler.
     PyObject* handled = tstate->exc_info->exc_value;
@@ -76,9 +78,27 @@ PyObject* drive(PyThreadState* tstate, _PyInterpreterFrame* frame, std::vector<F
   }
 }
 
+// The program may have given the function other code while its frame waited: a frame has the code it began with.
+class CodeOfThen {
+ public:
+  CodeOfThen(PyObject* function, PyObject* code)
+      : place_(reinterpret_cast<PyFunctionObject*>(function)->func_code), now_(std::exchange(place_, code)) {}
+  ~CodeOfThen() { put_back(); }
+  CodeOfThen(const CodeOfThen&) = delete;
+  void put_back() {
+    if (now_) place_ = std::exchange(now_, nullptr);
+  }
+
+ private:
+  PyObject*& place_;  // no reference moves: nothing of the program runs meanwhile
+  PyObject* now_;
+};
+
 PyObject* start(std::vector<FrameState>& frames, size_t at, Continuations& c) {
   PyObject* function = frames[at].function;
+  CodeOfThen code(function, frames[at].code);
   return call_for_frame(function, [&](PyThreadState* tstate, _PyInterpreterFrame* frame) {
+    code.put_back();
     load(frame, frames[at]);
     return drive(tstate, frame, frames, at, c);
   });
