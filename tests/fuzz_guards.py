@@ -228,6 +228,7 @@ def run_sequence(
     rng = random.Random(seed)
     shape = random.Random(seed + 1).choice(SHAPES) if shape == "any" else shape
     backward = random.Random(seed + 2).random() < 0.3
+    few = random.Random(seed + 3).random() < 0.3  # changes, each made often: what keeps changing is checked another way
     named = [f for f in FEATURES if only in f.name] if only else FEATURES
     features = rng.sample(named, k=min(len(named), rng.randint(1, 4)))
     readers = rng.sample(TORCH_READERS, k=rng.randint(0, 2))
@@ -236,6 +237,8 @@ def run_sequence(
     eager, fast = (make_world(text, seed, mark, as_function) for mark in ("eager", "fast"))
     compiled = flashover.compile(fast.call, backend="eager", options={"recompile_limit": 64})
     changes: list[Change] = [c for f in features for c in f.changes]
+    if few and changes:
+        changes, steps = rng.choices(changes, k=2), 2 * steps
     undo: list[str] = []
     process_space: dict[str, Any] = {}
     exec(HEADER, process_space)
@@ -276,7 +279,7 @@ def run_sequence(
             for _ in range(steps):
                 if last is None:
                     return
-                pick = rng.random()
+                pick = rng.random() * (0.7 if few else 1)
                 change: Change | ProcessChange
                 change_seed = rng.randrange(1 << 30)
                 settled = False

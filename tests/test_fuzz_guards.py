@@ -80,3 +80,78 @@ def test_a_dropped_guard_is_noticed(monkeypatch):
         run_sequence(seed, report, steps=5)
         failures += bool(report.failures)
     assert failures > 6
+
+
+class Held:
+    scale = torch.ones(2)
+
+
+def moving_things(model):
+    """What a program reads beside its model, and how that becomes another object on each call."""
+    cell, items, held = torch.ones(2), [torch.ones(2), 2], Held()
+    pair = (torch.ones(2), 1)
+    held.deep = [torch.ones(2)]
+
+    def in_a_cell(x):
+        return model(x) * cell
+
+    def move_cell(k):
+        nonlocal cell
+        cell = torch.full((2,), float(k))
+
+    def in_a_list(x):
+        return model(x) * items[0]
+
+    def move_item(k):
+        items[0] = torch.full((2,), float(k))
+
+    def in_a_tuple(x):
+        return model(x) * pair[0] + pair[1]
+
+    def move_tuple(k):
+        nonlocal pair
+        pair = (torch.full((2,), float(k)), 1)
+
+    def of_a_class(x):
+        return model(x) * Held.scale
+
+    def move_class(k):
+        Held.count = k
+        Held.scale = torch.full((2,), float(k))
+
+    def of_an_object(x):
+        return model(x) * held.deep[0]
+
+    def move_object(k):
+        nonlocal held
+        held = Held()
+        held.deep = [torch.full((2,), float(k))]
+
+    def of_its_attribute(x):
+        return model(x) * held.deep[0]
+
+    def move_attribute(k):
+        held.deep = [torch.full((2,), float(k))]
+
+    return [
+        (in_a_cell, move_cell),
+        (in_a_list, move_item),
+        (in_a_tuple, move_tuple),
+        (of_a_class, move_class),
+        (of_an_object, move_object),
+        (of_its_attribute, move_attribute),
+    ]
+
+
+@pytest.mark.parametrize("which", range(6))
+def test_what_keeps_moving_leaves_the_rest_fast(which):
+    """One object that is another one on each call had the whole model's guards checked one by one."""
+    model = torch.nn.Sequential(*[torch.nn.Linear(2, 2) for _ in range(8)])
+    program, move = moving_things(model)[which]
+    fast, x = flashover.compile(program, backend="eager"), torch.ones(2)
+    for k in range(24):
+        move(k % 5)  # objects come back
+        torch.testing.assert_close(fast(x), program(x))
+    (entry,) = fast.entries()
+    parts = dict(reversed(p.split(" ", 1)) for p in entry["guard_parts"].split(", "))
+    assert int(parts["dicts"]) > 30 and int(parts.get("one by one", 0)) < 12, entry["guard_parts"]

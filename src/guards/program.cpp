@@ -4,9 +4,10 @@
 // one for each object with attributes inside an argument's containers. When a segment has passed the plain check, it is
 // *armed*: compiled to a list of compares of addresses and version tags that, while they hold, prove that the plain
 // check would pass again. A compare that fails ends in one of three ways: a surely false guard; a dict whose facts
-// still hold (its tag is updated); or the plain check over that segment, which decides, and arms it anew. Segments that
-// keep changing (argument tuples made on each call) are not armed again but checked plainly, which is quick when they
-// are small.
+// still hold (its tag is updated), a type likewise, or a slot whose new object meets them; or the plain check over that
+// segment, which decides, and arms it anew. What keeps being another object is taken out of the compares, with all that
+// hangs off it (loose_), and checked plainly. Segments that still keep changing (argument tuples made on each call) are
+// not armed again but checked plainly, which is quick when they are small.
 //
 // Compares run level by level: an object before what hangs off it.
 //
@@ -20,6 +21,7 @@
 #include <tuple>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
 #include "base/check.h"
 #include "guards/facts.h"
@@ -32,9 +34,9 @@ namespace {
 enum class Op : uint8_t {
   kObject,   // type of object a is b, and the pointer at a + number (if not 0) is c
   kDict,     // dict a has tag number; index: into dicts_
-  kType,     // type a has tag number
-  kPointer,  // *a is b
-  kItem,     // list a has b at index
+  kType,     // type a has tag number; index: into types
+  kPointer,  // *a is b; index: the source, whose link it is if the level is even (link_level); number: its words
+  kItem,     // list a has b at index; number: the source
   kTensor,   // object of source `index` matches spec a
   kFact,     // fact `number` holds for source `index`
   kResolve,  // source `index` fetched anew is a; or another object, unless number is 1
@@ -85,6 +87,8 @@ struct Segment {
   std::vector<TensorCompare> tensors;
   std::vector<TensorOf> tensor_of;           // by tensor
   std::vector<std::vector<SourceId>> dicts;  // the sources that are the dict of a kDict instruction
+  std::vector<std::vector<SourceId>> types;  // likewise; kNoSource: its tag stands for more than facts on those
+  std::vector<SourceId> loose;               // checked one by one, after what they hang off
   bool armed = false;
   int32_t arms = 0, rests = 0;
 };
@@ -92,6 +96,7 @@ struct Segment {
 constexpr int32_t kMaxArms = 16;     // then a segment is taken to be different on each call,
 constexpr int32_t kRest = 64;        // and armed only this seldom
 constexpr size_t kSmallSegment = 3;  // not worth arming
+constexpr int32_t kMaxMoves = 3;     // then a source is taken to be another object on each call
 constexpr size_t kMaxMoved = 64;     // objects that moved are remembered one by one up to here
 
 enum class Verdict { kYes, kNo, kUnsure };
@@ -110,6 +115,8 @@ class Program final : public GuardProgram {
       FLASHOVER_CHECK(w >= 0 && w < static_cast<SourceId>(n)) << "wanted source " << w << " of " << n;
     current_ = table_.seen();
     place_.resize(n);
+    moves_.resize(n);
+    loose_.resize(n);
     split();
     take_wanted();
     for (size_t i = 0; i < segments_.size(); i++)
@@ -247,7 +254,7 @@ class Program final : public GuardProgram {
     size_t plain = 0, in_full = 0;
     for (const Segment& s : segments_) {
       for (const TensorCompare& t : s.tensors) in_full += s.armed && !t.impl;
-      if (!s.armed) plain += s.sources.size();
+      plain += s.armed ? s.loose.size() : s.sources.size();
       for (const Instr& i : s.code) counts[static_cast<size_t>(i.op)] += s.armed;
     }
     std::string out;
@@ -263,7 +270,7 @@ class Program final : public GuardProgram {
 
   size_t size() const override {
     size_t n = table_.between().size();
-    for (const Segment& s : segments_) n += s.armed ? s.code.size() : s.sources.size();
+    for (const Segment& s : segments_) n += s.armed ? s.code.size() + s.loose.size() : s.sources.size();
     return n;
   }
 
@@ -278,6 +285,7 @@ class Program final : public GuardProgram {
     for (size_t i = 0; i < n; i++) {
       SourceId id = static_cast<SourceId>(i);
       const Source& s = source(id);
+      if (s.parent != kNoSource) place_[i].depth = place_[s.parent].depth + 1;
       bool root = s.kind == SourceKind::kArgument;
       int32_t outer = -1;
       if (root) {
@@ -375,6 +383,7 @@ class Program final : public GuardProgram {
         v = run(s, args);
       }
       if (v != Verdict::kUnsure) return v == Verdict::kYes;
+      loosen(s);
       s.armed = false;  // current_ is about to be overwritten; a failure half way leaves it mixed
     }
     if (!plain(s, args)) return false;
@@ -382,13 +391,39 @@ class Program final : public GuardProgram {
     return true;
   }
 
+  // The source that made a compare unsure is another object too often.
+  void loosen(Segment& s) {
+    const SourceId moved = std::exchange(unsure_, kNoSource);
+    if (moved == kNoSource || ++moves_[moved] < kMaxMoves) return;
+    size_t below = 0;
+    std::unordered_set<SourceId> with{moved};
+    for (SourceId id : s.sources)
+      if (with.contains(id) || with.contains(source(id).parent)) with.insert(id), ++below;
+    moves_[moved] = 0;
+    if (below * 4 > s.sources.size()) return;
+    loose_[moved] = true;
+    s.arms = 1;
+  }
+  SourceId source_of(const Segment& s, const void* object) const {
+    for (SourceId id : s.sources)
+      if (current_[id] == object && !loose_[id]) return id;
+    return kNoSource;
+  }
+
   Verdict run(Segment& s, PyObject* const* args) {
     size_t done = 0;
+    unsure_ = kNoSource;
+    checked_type_ = nullptr;
     for (const Phase& p : s.phases) {
       if (const Verdict v = run(s, done, untouched_ ? p.still : p.all, args); v != Verdict::kYes) return v;
       done = untouched_ ? p.still : p.all;
       for (uint32_t i = p.begin; i != p.end; ++i)
         if (const Verdict v = run(s.code[i], args); v != Verdict::kYes) return v;
+    }
+    for (SourceId id : s.loose) {
+      PyObject* now = fetch(id, args);
+      if (!now || !facts_hold(id, now)) return Verdict::kNo;
+      now_is(id, now);
     }
     for (size_t t = 0;; ++t) {
       t += look_the_same(s.tensors.data() + t, s.tensors.size() - t);
@@ -416,45 +451,91 @@ class Program final : public GuardProgram {
       for (size_t k = i; k < i + kBlock; ++k) {
         const uint64_t now = read(w.words[k].where);
         if (now == w.words[k].is) continue;
-        Instr& in = s.code[static_cast<size_t>(w.of[k])];
-        if (in.op != Op::kDict) return Verdict::kUnsure;
+        const Instr& in = s.code[static_cast<size_t>(w.of[k])];
         if (const Verdict v = recheck(s, in, args); v != Verdict::kYes) return v;
-        w.words[k].is = now;
+        const char* where = w.words[k].where;
+        if (in.op == Op::kPointer) {  // it may hold again what it held before: both must know
+          s.all.words[static_cast<size_t>(in.number >> 32)].is = now;
+          s.still.words[static_cast<size_t>(in.number & 0xFFFFFFFF)].is = now;
+          continue;
+        }
+        // All of a type's flags but that it has a tag are as they were.
+        if (in.op == Op::kType && where == reinterpret_cast<const char*>(&static_cast<PyTypeObject*>(in.a)->tp_flags) &&
+            read(where) != w.words[k].is)
+          return Verdict::kUnsure;
+        w.words[k].is = read(where);
       }
     }
     return Verdict::kYes;
   }
-  Verdict run(const Instr& i, PyObject* const* args) {
+  Verdict run(Instr& i, PyObject* const* args) {
     if (i.op == Op::kItem) {
       auto* list = static_cast<PyObject*>(i.a);
-      return i.index < PyList_GET_SIZE(list) && PyList_GET_ITEM(list, i.index) == i.b ? Verdict::kYes
-                                                                                      : Verdict::kUnsure;
+      if (i.index < PyList_GET_SIZE(list) && PyList_GET_ITEM(list, i.index) == i.b) return Verdict::kYes;
+      const Verdict v = recheck_child(static_cast<SourceId>(i.number), args);
+      if (v == Verdict::kYes) i.b = current_[i.number];
+      return v;
     }
     if (i.op == Op::kFact)
       return table_.holds(static_cast<int32_t>(i.number), current_[i.index]) ? Verdict::kYes : Verdict::kNo;
     PyObject* now = fetch(i.index, args);
     if (!now) return Verdict::kNo;
-    if (now != i.a && i.number) return Verdict::kUnsure;
+    if (now != i.a && i.number) {
+      unsure_ = i.index;
+      return Verdict::kUnsure;
+    }
     now_is(i.index, now);
     return Verdict::kYes;
   }
+  bool facts_hold(SourceId id, PyObject* object) const {
+    for (int32_t fact : table_.facts_of(id))
+      if (!table_.holds(fact, object)) return false;
+    return true;
+  }
 
-  // A dict changed: do the facts on it and on its values still hold?
+  // Memory changed: do the facts that the compare stands for still hold?
   Verdict recheck(Segment& s, const Instr& i, PyObject* const* args) {
-    auto* dict = static_cast<PyObject*>(i.a);
-    for (SourceId id : s.dicts[i.index]) {
-      for (int32_t fact : table_.facts_of(id))
-        if (!table_.holds(fact, dict)) return Verdict::kNo;
-      for (SourceId child : table_.children_of(id)) {
-        PyObject* now = fetch(child, args);
-        if (!now) return Verdict::kNo;
-        for (int32_t fact : table_.facts_of(child))
-          if (!table_.holds(fact, now)) return Verdict::kNo;
-        // A tuple's items have no compares of their own values (a reused address could hide others).
-        if (by_address(child) && (now != current_[child] || PyTuple_Check(now))) return Verdict::kUnsure;
-        now_is(child, now);
+    if (i.op == Op::kDict) {
+      for (SourceId id : s.dicts[i.index]) {
+        if (!facts_hold(id, static_cast<PyObject*>(i.a))) return Verdict::kNo;
+        for (SourceId child : table_.children_of(id))
+          if (const Verdict v = recheck_child(child, args); v != Verdict::kYes) return v;
       }
+      return Verdict::kYes;
     }
+    if (i.op == Op::kType) return recheck_type(s, i, args);
+    if (i.op == Op::kPointer && i.level == link_level(i.index)) {
+      const Verdict v = recheck_child(i.index, args);
+      // A constant is known by its address while it is held, which another one is not.
+      if (v != Verdict::kYes || !is_constant(current_[i.index])) return v;
+    }
+    unsure_ = i.op == Op::kPointer ? i.index : source_of(s, i.a);
+    return Verdict::kUnsure;
+  }
+  Verdict recheck_type(Segment& s, const Instr& i, PyObject* const* args) {
+    if (checked_type_ == i.a) return Verdict::kYes;  // two words tell of it
+    for (SourceId id : s.types[i.index]) {
+      if (id == kNoSource) return Verdict::kUnsure;
+      if (!facts_hold(id, static_cast<PyObject*>(i.a))) return Verdict::kNo;
+      for (SourceId child : table_.children_of(id))
+        if (source(child).kind == SourceKind::kTypeLookup)
+          if (const Verdict v = recheck_child(child, args); v != Verdict::kYes) return v;
+    }
+    if (!armed_type_tag(static_cast<PyTypeObject*>(i.a))) return Verdict::kUnsure;
+    checked_type_ = i.a;
+    return Verdict::kYes;
+  }
+  // What hangs off something that is there may be another object now.
+  Verdict recheck_child(SourceId child, PyObject* const* args) {
+    if (loose_[child]) return Verdict::kYes;  // comes later
+    PyObject* now = fetch(child, args);
+    if (!now || !facts_hold(child, now)) return Verdict::kNo;
+    // A tuple's items have no compares of their own values (a reused address could hide others).
+    if (by_address(child) && (now != current_[child] || PyTuple_Check(now))) {
+      unsure_ = child;
+      return Verdict::kUnsure;
+    }
+    now_is(child, now);
     return Verdict::kYes;
   }
 
@@ -465,25 +546,30 @@ class Program final : public GuardProgram {
     std::unordered_map<void*, int32_t> dicts, objects, types;  // -> index of the instruction
     std::unordered_set<SourceId> tensors;
     std::vector<bool> tagged;        // by source: while the instructions before it hold, it is the same live object
-    std::vector<int32_t> depth;      // by source
+    std::vector<bool> loose;         // by source: it or what it hangs off is
     std::vector<int32_t> dict_code;  // by dict: index of its instruction
   };
   // An object may be read once it is known to be there: two levels a step of the path, first the link to an object (a
   // slot, an item), then what is read off the object itself. Seen along several paths it counts by the shortest, whose
   // every object counts less in its turn.
-  static int32_t link_level(const Arming& a, SourceId id) { return 2 * a.depth[id]; }
-  static int32_t own_level(const Arming& a, SourceId id) { return 2 * a.depth[id] + 1; }
+  int32_t link_level(SourceId id) const { return 2 * place_[id].depth; }
+  int32_t own_level(SourceId id) const { return 2 * place_[id].depth + 1; }
 
   void arm(Segment& s) {
     const size_t n = table_.sources().size();
-    Arming a{s, {}, {}, {}, {}, std::vector<bool>(n, false), std::vector<int32_t>(n, 0), {}};
-    for (size_t i = 0; i < n; i++)
-      if (SourceId parent = source(static_cast<SourceId>(i)).parent; parent != kNoSource)
-        a.depth[i] = a.depth[parent] + 1;
+    Arming a{s, {}, {}, {}, {}, std::vector<bool>(n, false), std::vector<bool>(n, false), {}};
     s.code.clear();
     s.dicts.clear();
+    s.types.clear();
+    s.loose.clear();
     s.arms++;
     for (SourceId id : s.sources) {
+      const SourceId parent = source(id).parent;
+      a.loose[id] = loose_[id] || (parent != kNoSource && a.loose[parent]);
+      if (a.loose[id]) {
+        s.loose.push_back(id);
+        continue;
+      }
       if (id != s.root) link(a, id);
       for (int32_t fact : table_.facts_of(id)) add_fact(a, id, fact);
     }
@@ -504,7 +590,7 @@ class Program final : public GuardProgram {
     s.tensors.clear();
     s.tensor_of.clear();
     for (uint32_t i = 0; i < s.code.size(); i++) {
-      const Instr& in = s.code[i];
+      Instr& in = s.code[i];
       if (i > 0 && in.level != s.code[i - 1].level) s.all.fill(), s.still.fill();
       if (in.op == Op::kTensor) {  // nothing hangs off what is compared of a tensor: they come last
         place_[in.index].tensor = static_cast<int32_t>(s.tensors.size());
@@ -526,7 +612,7 @@ class Program final : public GuardProgram {
     s.armed = true;
   }
 
-  static void add_words(Segment& s, const Instr& in, int32_t of) {
+  static void add_words(Segment& s, Instr& in, int32_t of) {
     const auto add = [&](const void* at, bool dict = false) {
       const auto* where = static_cast<const char*>(at);
       const Word word{where, read(where)};
@@ -549,6 +635,7 @@ class Program final : public GuardProgram {
         add(type_tag_word(static_cast<PyTypeObject*>(in.a)));
         break;
       default:
+        in.number = static_cast<int64_t>(s.all.words.size() << 32 | s.still.words.size());
         add(in.a);
     }
   }
@@ -557,19 +644,19 @@ class Program final : public GuardProgram {
     std::ptrdiff_t slot = dict ? dict_slot(object) : 0;
     auto [it, fresh] = a.objects.emplace(object, static_cast<int32_t>(a.s.code.size()));
     if (fresh) {
-      a.s.code.push_back({Op::kObject, -1, object, Py_TYPE(object), slot ? dict : nullptr, slot, own_level(a, id)});
+      a.s.code.push_back({Op::kObject, -1, object, Py_TYPE(object), slot ? dict : nullptr, slot, own_level(id)});
       return;
     }
     Instr& i = a.s.code[it->second];
-    i.level = std::min(i.level, own_level(a, id));
+    i.level = std::min(i.level, own_level(id));
     if (slot) {
       i.c = dict;
       i.number = slot;
     }
   }
   // Eight bytes of the object, or of what is held, which are now as they must be.
-  static void add_word(Arming& a, SourceId id, void* where) {
-    a.s.code.push_back({Op::kPointer, id, where, nullptr, nullptr, 0, own_level(a, id)});
+  void add_word(Arming& a, SourceId id, void* where) const {
+    a.s.code.push_back({Op::kPointer, id, where, nullptr, nullptr, 0, own_level(id)});
   }
   void add_dict(Arming& a, SourceId id) {
     PyObject* dict = current_[id];
@@ -579,24 +666,29 @@ class Program final : public GuardProgram {
       watched_ = watched_ && watch_dict(dict);
       a.dict_code.push_back(static_cast<int32_t>(a.s.code.size()));
       a.s.code.push_back(
-          {Op::kDict, it->second, dict, nullptr, nullptr, static_cast<int64_t>(dict_tag(dict)), own_level(a, id)});
+          {Op::kDict, it->second, dict, nullptr, nullptr, static_cast<int64_t>(dict_tag(dict)), own_level(id)});
     }
     int32_t& level = a.s.code[a.dict_code[it->second]].level;
-    level = std::min(level, own_level(a, id));
+    level = std::min(level, own_level(id));
     auto& ids = a.s.dicts[it->second];
     if (std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(id);
   }
-  // Returns false if the interpreter has no tag for it.
-  bool add_type(Arming& a, SourceId id, PyObject* type) {
-    if (auto it = a.types.find(type); it != a.types.end()) {
-      int32_t& level = a.s.code[it->second].level;
-      level = std::min(level, own_level(a, id));
-      return true;
+  // Returns false if the interpreter has no tag for it. facts: what is seen of the type are facts on `id` and below.
+  bool add_type(Arming& a, SourceId id, PyObject* type, bool facts = true) {
+    auto it = a.types.find(type);
+    if (it == a.types.end()) {
+      const uint32_t tag = armed_type_tag(reinterpret_cast<PyTypeObject*>(type));
+      if (!tag) return false;
+      it = a.types.emplace(type, static_cast<int32_t>(a.s.code.size())).first;
+      a.s.code.push_back(
+          {Op::kType, static_cast<int32_t>(a.s.types.size()), type, nullptr, nullptr, tag, own_level(id)});
+      a.s.types.emplace_back();
     }
-    uint32_t tag = armed_type_tag(reinterpret_cast<PyTypeObject*>(type));
-    if (!tag) return false;
-    a.types.emplace(type, static_cast<int32_t>(a.s.code.size()));
-    a.s.code.push_back({Op::kType, -1, type, nullptr, nullptr, tag, own_level(a, id)});
+    Instr& i = a.s.code[it->second];
+    i.level = std::min(i.level, own_level(id));
+    auto& ids = a.s.types[i.index];
+    const SourceId seen = facts ? id : kNoSource;
+    if (std::find(ids.begin(), ids.end(), seen) == ids.end()) ids.push_back(seen);
     return true;
   }
   void add_pointer(Arming& a, SourceId id, PyObject** where) {
@@ -607,7 +699,7 @@ class Program final : public GuardProgram {
         if (held_.insert(current_[id]).second) Py_INCREF(current_[id]);
         a.tagged[id] = true;
       }
-      a.s.code.push_back({Op::kPointer, id, where, *where, nullptr, 0, link_level(a, id)});
+      a.s.code.push_back({Op::kPointer, id, where, *where, nullptr, 0, link_level(id)});
     } else {
       add_resolve(a, id);
     }
@@ -622,7 +714,7 @@ class Program final : public GuardProgram {
     return false;
   }
   void add_resolve(Arming& a, SourceId id) {
-    a.s.code.push_back({Op::kResolve, id, current_[id], nullptr, nullptr, by_address(id), link_level(a, id)});
+    a.s.code.push_back({Op::kResolve, id, current_[id], nullptr, nullptr, by_address(id), link_level(id)});
   }
 
   // How the object of `id` hangs off its parent's.
@@ -653,7 +745,7 @@ class Program final : public GuardProgram {
       case SourceKind::kClosureCell:
         if (!PyFunction_Check(parent)) return add_resolve(a, id);
         a.s.code.push_back({Op::kPointer, id, &reinterpret_cast<PyFunctionObject*>(parent)->func_closure,
-                            PyFunction_GET_CLOSURE(parent), nullptr, 0, own_level(a, s.parent)});
+                            PyFunction_GET_CLOSURE(parent), nullptr, 0, own_level(s.parent)});
         add_pointer(a, id, &PyTuple_GET_ITEM(PyFunction_GET_CLOSURE(parent), s.index));
         break;
       case SourceKind::kCellContents:
@@ -694,7 +786,7 @@ class Program final : public GuardProgram {
         } else if (!PyList_Check(parent)) {
           add_resolve(a, id);
         } else {
-          a.s.code.push_back({Op::kItem, s.index, parent, object, nullptr, 0, link_level(a, id)});
+          a.s.code.push_back({Op::kItem, s.index, parent, object, nullptr, id, link_level(id)});
         }
         break;
       case SourceKind::kSlot:
@@ -703,7 +795,7 @@ class Program final : public GuardProgram {
         } else if (PyFunction_Check(parent) && PyUnicode_CompareWithASCIIString(s.key, "__name__") == 0) {
           add_pointer(a, id, &reinterpret_cast<PyFunctionObject*>(parent)->func_name);
         } else if (object == reinterpret_cast<PyObject*>(Py_TYPE(parent)) &&
-                   PyUnicode_CompareWithASCIIString(s.key, "__class__") == 0 && add_type(a, s.parent, object)) {
+                   PyUnicode_CompareWithASCIIString(s.key, "__class__") == 0 && add_type(a, s.parent, object, false)) {
           add_object(a, s.parent, parent, nullptr);
           a.tagged[id] = true;
         } else {
@@ -726,7 +818,7 @@ class Program final : public GuardProgram {
     const Fact& f = table_.facts()[index];
     PyObject* object = current_[id];
     bool tagged = a.tagged[id];
-    auto plain = [&] { a.s.code.push_back({Op::kFact, id, nullptr, nullptr, nullptr, index, own_level(a, id)}); };
+    auto plain = [&] { a.s.code.push_back({Op::kFact, id, nullptr, nullptr, nullptr, index, own_level(id)}); };
     switch (f.kind) {
       case FactKind::kEquals:
         if (!tagged) plain();
@@ -779,14 +871,14 @@ class Program final : public GuardProgram {
       case FactKind::kTensor:
         if (a.tensors.insert(id).second)  // two facts about one tensor that both held say the same
           a.s.code.push_back(
-              {Op::kTensor, id, const_cast<TensorSpec*>(&table_.spec(index)), nullptr, nullptr, 0, own_level(a, id)});
+              {Op::kTensor, id, const_cast<TensorSpec*>(&table_.spec(index)), nullptr, nullptr, 0, own_level(id)});
         break;
       case FactKind::kStorageOffset:
         plain();
         break;
       case FactKind::kCodeIs:
         a.s.code.push_back({Op::kPointer, id, &reinterpret_cast<PyFunctionObject*>(object)->func_code, f.expected,
-                            nullptr, 0, own_level(a, id)});
+                            nullptr, 0, own_level(id)});
         break;
       case FactKind::kGlobalState:
       case FactKind::kTensorAliases:
@@ -810,6 +902,7 @@ class Program final : public GuardProgram {
   std::vector<int32_t> others_;
   struct Place {  // of a source: its segment, its compare among Segment::tensors, its last place in wanted_
     int32_t segment = 0, tensor = -1, wanted = -1;
+    int32_t depth = 0;  // steps of its path
   };
   std::vector<Place> place_;
   std::vector<PyObject*> now_wanted_;  // by wanted_; borrowed
@@ -826,6 +919,10 @@ class Program final : public GuardProgram {
   std::vector<Segment> segments_;
   std::vector<PyObject*> current_;      // by source; borrowed
   std::unordered_set<PyObject*> held_;  // owned
+  std::vector<int32_t> moves_;          // by source: how often it was another object than the compares were made for
+  std::vector<bool> loose_;             // by source: it, and what hangs off it, has no compares
+  SourceId unsure_ = kNoSource;         // which one was, just now
+  const void* checked_type_ = nullptr;  // whose facts hold, though its tag is another one
   TensorLooks looks_;
   Keep keep_;
 };
