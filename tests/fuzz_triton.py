@@ -102,8 +102,16 @@ SPECIAL = {
         "F.rms_norm({0}, {0}.shape[-1:])",
         "F.cross_entropy({0}.flatten(0, -2).float(), torch.zeros({0}.flatten(0, -2).shape[0], dtype=torch.long))",
     ],
+    # Drawn by operators between the kernels: in eager's order, whether anybody uses them or not, and with one mask for
+    # both halves of a training step. (In f32 by themselves: other dtypes would draw others in the exact run.)
+    "random": [
+        "F.dropout({0}, 0.3)", "F.dropout({0}, 0.5) * {1}", "torch.rand({0}.shape) * {0}", "torch.randn({0}.shape) + {0}",
+        "torch.bernoulli(torch.full({0}.shape, 0.4)) * {0}", "F.relu(F.dropout({0} + {1}, 0.1))",
+        "torch.where(torch.rand({0}.shape) < 0.5, {0}, {1})", "torch.randint(-3, 4, {0}.shape) * {0}",
+        "F.feature_alpha_dropout({0}, 0.4, training=True)", "F.gelu({0}) + torch.empty({0}.shape).uniform_(-1, 1)",
+    ],
     "image": [
-        "F.max_pool2d({0}, 3, 2, 1)", "F.avg_pool2d({0}, 2)", "F.avg_pool2d({0}, 3, 1, 1, count_include_pad=False)",
+        "F.dropout2d({0}, 0.4)", "F.max_pool2d({0}, 3, 2, 1)", "F.avg_pool2d({0}, 2)", "F.avg_pool2d({0}, 3, 1, 1, count_include_pad=False)",
         "F.adaptive_avg_pool2d({0}, 3)", "F.interpolate({0}, scale_factor=2)", "F.max_pool2d({0}, 2, 1, 0, 2)",
         "F.interpolate({0}, size=(5, 7), mode='bilinear')", "F.batch_norm({0}, None, None, training=True)",
         "F.group_norm({0}, 3)", "F.pixel_shuffle({0}[:, :1].repeat(1, 4, 1, 1), 2)",
@@ -139,7 +147,8 @@ def special(seed: int) -> Program:
             break
         a, b = (pick.choice(list(known)[-4:]) for _ in range(2))
         rank = known[a].dim()
-        kinds = POINTWISE if pick.random() < 0.4 else SPECIAL["image" if rank == 4 and pick.random() < 0.6 else "any"]
+        kind = "image" if rank == 4 and pick.random() < 0.6 else "random" if pick.random() < 0.15 else "any"
+        kinds = POINTWISE if pick.random() < 0.4 else SPECIAL[kind]
         text = pick.choice(kinds).format(a, b, d=pick.choice([0, -1]))
         if pick.random() < 0.2:
             text = f"({text}).to(torch.{pick.choice(DTYPES)})"
@@ -176,6 +185,7 @@ def special_one(program: Program, compile_fn: Callable[..., Any]) -> str:
     train = program.seed % 4 == 3
 
     def form(function: Callable[..., Any], wide: torch.dtype = torch.float32) -> Callable[..., Any]:
+        torch.manual_seed(program.seed)
         return trained(function, wide) if train else function
 
     eager = form(program.function())(*[x.requires_grad_(train) for x in program.make_inputs()])
