@@ -1037,7 +1037,7 @@ class PlanExecutable final : public Executable {
     if (adopt && shape.same_strides(run.frame.tensors[t])) {
       at::Tensor& out = (*run.outputs)[i] = std::move(run.frame.tensors[t]);
       // Of dimensions of size 1 too: the user sees them, and later operators choose layouts by them.
-      if (out.strides() != at::IntArrayRef(shape.strides) && is_unique(out))
+      if (!shape.opaque && out.strides() != at::IntArrayRef(shape.strides) && is_unique(out))
         out.unsafeGetTensorImpl()->set_sizes_and_strides(shape.sizes, shape.strides);
       return;
     }
