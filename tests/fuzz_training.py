@@ -74,6 +74,23 @@ def rewritten(program: Program, rng: random.Random) -> str:
     return "\n".join([*out, last, ""])
 
 
+def moves_as_much(got: torch.Tensor, eager: torch.Tensor, shaken: torch.Tensor | None) -> bool:
+    """Roundings of the inputs change most of this result as much as it is off."""
+    if shaken is None or geometry(got) != geometry(eager) or not eager.is_floating_point():
+        return False
+    error, moved = (got.double() - eager.double()).abs(), (shaken.detach().double() - eager.double()).abs()
+    agree = (got == eager) | (got.isnan() & eager.isnan())
+    usual = moved[torch.isfinite(moved)]
+    return usual.numel() > 0 and bool((agree | (error <= 16 * usual.quantile(0.9))).all())
+
+
+def placed_as(ours: torch.Tensor, eager: torch.Tensor) -> torch.Tensor:
+    """ATen's *_scatter clone all of the memory that a view is part of; where in it the result lies is no promise."""
+    if ours.storage_offset() or not eager.storage_offset():
+        return eager
+    return torch.empty_strided(eager.shape, eager.stride(), dtype=eager.dtype).copy_(eager)
+
+
 class Case:
     """A program and how it is used; the same for eager, fp64 and compiled."""
 
@@ -96,11 +113,14 @@ class Case:
         return [t.float() if self.wide and t.is_floating_point() else t for t in self.program.make_inputs()]
 
     def run(
-        self, f: Callable[..., Any], exact: bool = False
+        self, f: Callable[..., Any], exact: bool = False, shaken: float = 0
     ) -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor | None], Any]:
-        """Results, inputs after the call, gradients of the leaves."""
+        """Results, inputs after the call, gradients of the leaves. shaken: inputs are off by so much."""
         leaves, given = [], []
         for t, grad, history in zip(self.inputs(), self.grad, self.history, strict=True):
+            if shaken and t.is_floating_point() and not overlaps_itself(t):
+                signs = torch.arange(t.numel()).reshape(t.shape) % 2 * 2 - 1
+                t.mul_((1 + shaken * signs).to(t.dtype))
             if exact and t.is_floating_point():
                 t = torch.empty_strided(t.size(), t.stride(), dtype=torch.float64).copy_(t) if t.numel() else t.double()
             leaf = t.detach().requires_grad_(grad)
@@ -160,6 +180,7 @@ class Case:
         source = self.program.source
         eps = max(torch.finfo(d).eps for d in precisions + [d for w, d in PRECISIONS.items() if w in source])
         jumps = any(word in source for word in JUMPS)
+        shaken = None
         for what, ours, theirs, best in zip(
             ("result", "input", "gradient"), got[:3], eager[:3], exact[:3], strict=True
         ):
@@ -179,6 +200,8 @@ class Case:
                 grown = 64 if what == "gradient" else 1  # sums of many terms that cancel
                 floor = eps * grown * max(magnitude(inputs), magnitude([e.detach()]) * 0.05)
                 g, e, x = g.detach(), e.detach(), x.detach()
+                if "_scatter(" in source and g.stride() == e.stride():
+                    e = placed_as(g, e)
                 if what == "gradient" and any(word in source for word in TWO_WAYS_AT_NAN):
                     undecided = inputs[i].isnan() | e.isnan() | g.isnan()
                     g, e, x = (torch.where(undecided, 0, t) for t in (g, e, x)) if undecided.any() else (g, e, x)
@@ -190,9 +213,13 @@ class Case:
                     ends = ~torch.isfinite(x.double())  # where fp64 overflows or not decides
                     problem = same_up_to_rounding(*(t.masked_fill(ends, 0) for t in (g, e, x)), eps * grown, floor)
                 if problem and (not jumps or same_up_to_rounding(g, e, e, eps * 4 * grown, floor * 16)):
-                    return f"{name}: {problem}"
+                    # A rounding that the program makes large (before `%`, say) is none of ours.
+                    kind = ("result", "input", "gradient").index(what)
+                    shaken = shaken or self.run(self.program.function(), shaken=eps)
+                    if not moves_as_much(g, e, shaken[kind][i]):
+                        return f"{name}: {problem}"
                 if what == "result":
-                    shared, expected = sharing(g, [*got[1], *got[0]]), sharing(e, [*eager[1], *eager[0]])
+                    shared, expected = sharing(g, [*got[1], *got[0]]), sharing(theirs[i], [*eager[1], *eager[0]])
                     if shared != expected:
                         return f"{name}: shares memory with {shared}, not {expected}"
         return ""

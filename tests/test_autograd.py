@@ -51,3 +51,48 @@ def test_gradients_of_results_go_when_they_have_been_read() -> None:
     x = torch.randn(64, 64, requires_grad=True)
     Watched.apply(compiled(Seen.apply)(x)).sum().backward()
     assert gone == [True, True]
+
+
+def gradient(f: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    leaf = x.detach().requires_grad_()
+    return torch.autograd.grad((f(leaf) * weight).sum(), leaf)[0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
+def test_cumprod_backward_over_zeros_and_infinities(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(6, 7, dtype=dtype)
+    x[1, 3] = x[4, 3] = x[0, 2] = x[5, 1] = x[2, 5] = x[3, 5] = 0
+    if dtype == torch.float32:
+        x[1, 6], x[3, 6], x[4, 1] = float("inf"), 0, float("inf")
+    weight = torch.randn(6, 7, dtype=dtype).abs()
+    for dim in (0, 1):
+
+        def f(x: torch.Tensor, dim: int = dim) -> torch.Tensor:
+            return x.cumprod(dim).abs()
+
+        expected = gradient(f, x, weight)
+        assert dtype != torch.float32 or not expected.isfinite().all()
+        torch.testing.assert_close(gradient(compiled(f), x, weight), expected, equal_nan=True)
+
+
+def test_a_long_cumprod_has_a_short_backward() -> None:
+    with torch.no_grad():
+        x = 1 + torch.randn(2, 600) / 100
+    torch.testing.assert_close(
+        gradient(compiled(lambda x: x.cumprod(1)), x, torch.ones(())),
+        gradient(lambda x: x.cumprod(1), x, torch.ones(())),
+    )
+
+
+def test_what_is_kept_of_a_channels_last_tensor_lies_channels_last() -> None:
+    conv = torch.nn.Conv2d(2, 2, 1, stride=2)
+    x = torch.randn(2, 4, 8, 8).to(memory_format=torch.channels_last)
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return conv((x + x).split(2, 1)[0])
+
+    (expected,) = torch.autograd.grad(f(x).sum(), conv.weight)
+    (got,) = torch.autograd.grad(compiled(f)(x).sum(), conv.weight)
+    assert got.stride() == expected.stride() == (2, 1, 2, 2)
+    torch.testing.assert_close(got, expected)

@@ -2,13 +2,16 @@
 // recorded otherwise than ATen would take them apart.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_batch_norm_impl_index.h>
+#include <ATen/ops/cumprod_backward.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/max_pool1d_with_indices.h>
 #include <ATen/ops/native_batch_norm.h>
 #include <ATen/ops/one_hot.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/scatter.h>
+#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/GradMode.h>
 #include <torch/library.h>
 
 #include "base/check.h"
@@ -105,12 +108,33 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
   return at::scaled_dot_product_attention(q, k, v, dense_rows(q, mask), dropout, causal, scale, gqa);
 }
 
+// ATen looks for zeros and then takes a formula over selected elements, or (of tensors without values) one step for
+// each element of the dim, which spreads infinities elsewhere. This is the formula over masks, in one go. Up to the
+// first zero of a line it is the usual one; the zero itself gets what follows it up to the next; the rest gets nothing.
+at::Tensor cumprod_backward(const at::Tensor& grad, const at::Tensor& input, int64_t dim, const at::Tensor& output) {
+  const bool one_step = input.dim() == 0 || input.numel() <= 1 || input.size(dim) == 1;
+  if (c10::GradMode::is_enabled() || one_step) {
+    c10::impl::ExcludeDispatchKeyGuard below(c10::DispatchKey::TESTING_ONLY_GenericWrapper);
+    return at::cumprod_backward(grad, input, dim, output);
+  }
+  const at::Tensor factor = input.conj();
+  const at::Tensor is_zero = input.eq(0), zeros = is_zero.cumsum(dim);
+  const at::Tensor before = zeros.eq(0), after_first = zeros.eq(1), first = is_zero.logical_and(after_first);
+  const at::Tensor weighed = output.conj().mul(grad).masked_fill(before.logical_not(), 0);
+  const at::Tensor usual = weighed.flip(dim).cumsum(dim).flip(dim).div(factor);
+  const at::Tensor head = factor.masked_fill(before.logical_not(), 1).prod(dim, /*keepdim=*/true);
+  const at::Tensor tail = factor.masked_fill(after_first.logical_not().logical_or(first), 1).cumprod(dim);
+  const at::Tensor at_zero = tail.mul(grad.masked_fill(after_first.logical_not(), 0)).sum(dim, true).mul(head);
+  return at::where(before, usual, at_zero.masked_fill(first.logical_not(), 0));
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericWrapper, m) { m.fallback(torch::CppFunction::makeFallthrough()); }
 TORCH_LIBRARY_IMPL(aten, TESTING_ONLY_GenericWrapper, m) {
   m.impl("max_pool1d", max_pool1d);
   m.impl("one_hot", one_hot);
+  m.impl("cumprod_backward", cumprod_backward);
   m.impl("_batch_norm_impl_index", batch_norm);
   m.impl("scaled_dot_product_attention", attention);
   m.impl("tensor_split.tensor_indices_or_sections", tensor_split);

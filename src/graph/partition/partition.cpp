@@ -405,16 +405,15 @@ class Partitioner {
     }
   }
 
-  // A dense layout for what is kept.
+  // A dense layout for what is kept, of the dims in their order: operators' results lie as their operands.
   static TensorType kept_type(TensorType t) {
     t.offset = 0;
     t.wrapped_number = false;
-    if (!t.opaque && (!is_writable_layout(t) || !ops::is_dense(t.sizes, t.strides))) {
-      sym::Expr stride = 1;
-      for (size_t d = t.rank(); d-- > 0;) {
-        t.strides[d] = stride;
-        stride = stride * t.sizes[d];
-      }
+    if (t.opaque) return t;
+    if (!is_writable_layout(t)) {
+      t.strides = contiguous_strides(t.sizes);
+    } else if (!ops::is_dense(t.sizes, t.strides)) {
+      t.strides = ops::dense_like(t.sizes, t.strides);
     }
     return t;
   }
