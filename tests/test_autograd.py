@@ -96,3 +96,49 @@ def test_what_is_kept_of_a_channels_last_tensor_lies_channels_last() -> None:
     (got,) = torch.autograd.grad(compiled(f)(x).sum(), conv.weight)
     assert got.stride() == expected.stride() == (2, 1, 2, 2)
     torch.testing.assert_close(got, expected)
+
+
+def test_an_operator_whose_backward_reads_data_is_part_of_the_graph(tmp_path: Any) -> None:
+    @torch.library.custom_op("flashover_test::in_groups", mutates_args=())
+    def in_groups(x: torch.Tensor, w: torch.Tensor, ends: torch.Tensor, scale: float) -> torch.Tensor:
+        out, start = x.new_zeros(x.shape[0], w.shape[2]), 0
+        for i, end in enumerate(ends.tolist()):
+            out[start:end] = scale * x[start:end] @ w[i]
+            start = end
+        return out
+
+    in_groups.register_fake(lambda x, w, ends, scale: x.new_empty(x.shape[0], w.shape[2]))
+
+    def keep(ctx: Any, inputs: Any, output: Any) -> None:
+        x, w, ctx.ends, ctx.scale = inputs
+        ctx.save_for_backward(x, w)
+
+    def backward(ctx: Any, g: torch.Tensor) -> Any:
+        x, w = ctx.saved_tensors
+        gx, gw, start = torch.zeros_like(x), torch.zeros_like(w), 0
+        for i, end in enumerate(ctx.ends.tolist()):
+            gx[start:end] = ctx.scale * g[start:end] @ w[i].T
+            gw[i] = ctx.scale * x[start:end].T @ g[start:end]
+            start = end
+        return gx, gw if ctx.needs_input_grad[1] else None, None, None
+
+    in_groups.register_autograd(backward, setup_context=keep)
+
+    def f(x: torch.Tensor, w: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+        return in_groups(x * 2, w.transpose(1, 2), ends, 0.5).sin()
+
+    for frozen in (False, True):
+        w = torch.randn(3, 5, 4, requires_grad=not frozen)
+        for again in range(2):  # the second time from the disk
+            flashover.reset()
+            before = flashover.compile_stats()["cache_hits"]
+            fast = flashover.compile(f, fullgraph=True, options={"cache_dir": str(tmp_path)})
+            for ends in (torch.tensor([2, 2, 8]), torch.tensor([0, 7, 7])):
+                x = torch.randn(8, 4, requires_grad=True)
+                leaves = [x] if frozen else [x, w]
+                expected = torch.autograd.grad(f(x, w, ends).square().sum(), leaves)
+                got = torch.autograd.grad(fast(x, w, ends).square().sum(), leaves)
+                for g, e in zip(got, expected, strict=True):
+                    torch.testing.assert_close(g, e)
+                    assert g.stride() == e.stride()
+            assert flashover.compile_stats()["cache_hits"] == before + again

@@ -423,6 +423,7 @@ Capture run_once(const Subject& subject, Trust trust, Interpreter::Path stop, In
           in.recorder.fact(FactKind::kNotAliases, kNoSource);
         }
       } catch (const Declined& d) {
+        out.another_way = in.another_way();
         decline(d.reason, d.where.empty() ? in.location() : d.where);
         if (broke.empty()) broke = in.retry_path();
       }
@@ -475,6 +476,12 @@ bool parts_fit(const Capture& c) {
 Capture capture(const Subject& subject, Trust trust) {
   Interpreter::Path path;
   Capture first = run_once(subject, trust, {}, path);
+  constexpr int kOperators = 8;  // whose backwards are found not to be traceable, one by one
+  for (int i = 0; i < kOperators && first.declined && first.another_way; ++i) {
+    release(first);
+    path.clear();
+    first = run_once(subject, trust, {}, path);
+  }
   if (!first.declined || first.raised || !subject.may_break) return first;
   // Again, up to the instruction that it ran into; when a frame cannot be rebuilt there, up to the call that led into
   // it.

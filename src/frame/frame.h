@@ -130,6 +130,7 @@ struct PartInput {
 
 struct Capture {
   bool declined = false;
+  bool another_way = false;    // declined, but another capture knows better
   std::string reason, where;   // when declined, or of the break
   std::string stack;           // the Python frames there, the caller first, one a line
   std::string reason_to_stay;  // when declined: why the capture could not end in a break there

@@ -174,6 +174,15 @@ bool is_for_users(PyObject* substitute) {
   return name != nullptr && std::string_view(name).starts_with("_users_");
 }
 
+// What torch.library.register_autograd calls a registered formula from.
+bool is_operator_backward(PyCodeObject* code) {
+  static PyObject* const name = PyUnicode_InternFromString("make_autograd_impl.<locals>.backward");
+  if (PyUnicode_Compare(code->co_qualname, name) != 0) return false;
+  const char* file = PyUnicode_AsUTF8(code->co_filename);
+  if (file == nullptr) PyErr_Clear();
+  return file != nullptr && std::string_view(file).ends_with("torch/_library/autograd.py");
+}
+
 }  // namespace
 
 PyObject* Interpreter::run_frame(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwflag) {
@@ -241,6 +250,21 @@ PyObject* Interpreter::run_frame(PyThreadState* tstate, _PyInterpreterFrame* fra
 #endif
       return result;
     }
+    if (is_operator_backward(frame->f_code) && !throwflag) {
+      Ref function = Ref::borrow(frame_function(frame));
+      tail_ = direct;
+      PyObject* result = record_operator_backward(frame);
+      if (result != Py_NotImplemented) {
+#if PY_VERSION_HEX >= 0x030C0000
+        finish_frame(tstate, frame);
+#endif
+        return result;
+      }
+      Py_DECREF(result);
+      result = evaluate(tstate, frame, throwflag);
+      if (result == nullptr) note_operator_backward(function.get());
+      return result;
+    }
     if (const Library library = library_code(frame->f_code); library != Library::kNo) {
       if (talks_to_the_outside(frame->f_code))
         throw Declined(std::string("call of ") + PyUnicode_AsUTF8(frame->f_code->co_qualname));
@@ -267,6 +291,44 @@ PyObject* Interpreter::run_frame(PyThreadState* tstate, _PyInterpreterFrame* fra
   }
   tail_ = direct;
   return evaluate(tstate, frame, throwflag);
+}
+
+// The frame has its arguments and has not begun. NotImplemented: its formula is traced as others are.
+PyObject* Interpreter::record_operator_backward(_PyInterpreterFrame* frame) {
+  PyObject* record = of_module("flashover._operator_backward", "record");
+  PyObject* given = frame->localsplus[1];
+  if (record == nullptr || frame->f_code->co_argcount != 1 || given == nullptr || !PyTuple_Check(given))
+    return Py_NewRef(Py_NotImplemented);
+  Ref args = Ref::steal(PyTuple_New(PyTuple_GET_SIZE(given) + 2));
+  PyTuple_SET_ITEM(args.get(), 0, Py_NewRef(frame_function(frame)));
+  PyTuple_SET_ITEM(args.get(), 1, Py_NewRef(frame->localsplus[0]));
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(given); ++i)
+    PyTuple_SET_ITEM(args.get(), i + 2, Py_NewRef(PyTuple_GET_ITEM(given, i)));
+  ++uninterpreted;
+  PyObject* result = PyObject_CallObject(record, args.get());
+  --uninterpreted;
+  return result;
+}
+
+// Its formula ended in an error.
+void Interpreter::note_operator_backward(PyObject* function) {
+  PyObject *type, *value, *trace;
+  PyErr_Fetch(&type, &value, &trace);
+  Ref said = Ref::steal(value != nullptr ? PyObject_Str(value) : nullptr);
+  const char* text = said ? PyUnicode_AsUTF8(said.get()) : nullptr;
+  std::string why = reason_ + (text != nullptr ? text : "");
+  if (session != nullptr && session->declined()) why += session->decline_reason();
+  const bool reads_data =
+      why.find("data-dependent") != std::string::npos || why.find("the data of a tensor") != std::string::npos;
+  PyErr_Clear();
+  if (PyObject* note = of_module("flashover._operator_backward", "note"); note != nullptr && reads_data) {
+    ++uninterpreted;
+    Ref noted = Ref::steal(PyObject_CallOneArg(note, function));
+    --uninterpreted;
+    another_way_ = another_way_ || noted.get() == Py_True;
+    PyErr_Clear();
+  }
+  PyErr_Restore(type, value, trace);
 }
 
 // The frame has its arguments and has not begun.

@@ -138,6 +138,8 @@ class Interpreter {
   const Path& break_path() const { return break_path_; }
   // Where the first hook, checkpoint or new leaf is: such a thing may turn out not to fit when all has run.
   const Path& retry_path() const { return retry_path_; }
+  // A registered operator's backward turned out to read data: another capture records it as an operator.
+  bool another_way() const { return another_way_; }
   void note_retry() {
     if (retry_path_.empty()) retry_path_ = path_here();
   }
@@ -187,6 +189,8 @@ class Interpreter {
   friend struct NativeCalls;
   PyObject* evaluate(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwflag, PlainRun* run = nullptr);
   PyObject* call_substitute(_PyInterpreterFrame* frame, PyObject* other);
+  PyObject* record_operator_backward(_PyInterpreterFrame* frame);
+  void note_operator_backward(PyObject* function);
   int truth_for_jump(PyObject* o, const Code& code, int next, int target, bool jumps_when);
   bool is_only_checked(bool floating, bool* compared);
   void note_break();
@@ -231,6 +235,7 @@ class Interpreter {
   Activation* top_ = nullptr;
   bool tail_ = false;  // the next frame's result is that of the running instruction
   Path break_path_, stop_path_, retry_path_;
+  bool another_way_ = false;
   int checkpoint_depth_ = 0, checkpoints_ = 0;
   std::unique_ptr<Snapshot> stopped_;
   const Subject* start_ = nullptr;
