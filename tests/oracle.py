@@ -1,6 +1,6 @@
 """Would the tests notice? Puts faults into a copy of the sources, one at a time, and runs the tests until one fails.
 
-    python tests/oracle.py [--tree FOLDER] [--only WORDS] [--limit SECONDS] [--list]
+    python tests/oracle.py [--tree FOLDER] [--only WORDS] [--part K/N] [--limit SECONDS] [--list | --check]
 
 The copy (by default the folder `flashover-oracle` beside this repository) gets every fault below, each behind
 `fault("its name")`, which is true when the environment variable FLASHOVER_FAULT says that name; it is built once. The
@@ -148,15 +148,15 @@ FAULTS: list[Fault] = [
     # The fast program's compares.
     *[
         Fault(f"fast compare left out: {op}", GUARDS,
-              [(PROGRAM, "        Instr& in = s.code[static_cast<size_t>(w.of[k])];\n",
-                "        Instr& in = s.code[static_cast<size_t>(w.of[k])];\n"
+              [(PROGRAM, "        const Instr& in = s.code[static_cast<size_t>(w.of[k])];\n",
+                "        const Instr& in = s.code[static_cast<size_t>(w.of[k])];\n"
                 f'        if (in.op == Op::k{op} && fault("fast compare left out: {op}")) continue;\n')])
         for op in ("Object", "Dict", "Type", "Pointer")
     ],
     *[
         Fault(f"fast compare left out: {op}", GUARDS,
-              [(PROGRAM, "  Verdict run(const Instr& i, PyObject* const* args) {\n",
-                "  Verdict run(const Instr& i, PyObject* const* args) {\n"
+              [(PROGRAM, "  Verdict run(Instr& i, PyObject* const* args) {\n",
+                "  Verdict run(Instr& i, PyObject* const* args) {\n"
                 f'    if (i.op == Op::k{op} && fault("fast compare left out: {op}")) return Verdict::kYes;\n')])
         for op in ("Item", "Fact", "Resolve")
     ],
@@ -171,6 +171,19 @@ FAULTS: list[Fault] = [
     Fault("a dict that changed is not looked at again", GUARDS,
           [(PROGRAM, "    for (SourceId id : s.dicts[i.index]) {",
             '    if (fault("a dict that changed is not looked at again")) return Verdict::kYes;\n    for (SourceId id : s.dicts[i.index]) {')]),
+    Fault("a type that changed is not looked at again", GUARDS,
+          [(PROGRAM, "    if (checked_type_ == i.a) return Verdict::kYes;",
+            '    if (checked_type_ == i.a || fault("a type that changed is not looked at again")) return Verdict::kYes;')]),
+    Fault("what keeps moving is not checked at all", GUARDS,
+          [(PROGRAM, "    for (SourceId id : s.loose) {",
+            '    if (!fault("what keeps moving is not checked at all"))\n    for (SourceId id : s.loose) {')]),
+    Fault("a slot that holds again what it held is taken for what it held last", GUARDS,
+          [(PROGRAM, "          s.all.words[static_cast<size_t>(in.number >> 32)].is = now;",
+            '          if (fault("a slot that holds again what it held is taken for what it held last")) continue;\n'
+            "          s.all.words[static_cast<size_t>(in.number >> 32)].is = now;")]),
+    Fault("a waiting frame gets its function's new code", BREAKS,
+          [(RESUME, "  CodeOfThen code(function, frames[at].code);",
+            '  CodeOfThen code(function, fault("a waiting frame gets its function\'s new code") ? PyFunction_GET_CODE(function) : frames[at].code);')]),
     Fault("guards are not checked at all", GUARDS,
           [(PROGRAM, "    for (Segment& s : segments_)\n      if (!check(s, args)) return false;\n    if (!table_.subclasses_hold())",
             '    if (!fault("guards are not checked at all"))\n    for (Segment& s : segments_)\n'
@@ -311,28 +324,38 @@ FAULTS: list[Fault] = [
 ]  # fmt: skip
 
 
-def make_tree(tree: Path) -> None:
-    """The repository with every fault in it. Files that are as they were keep their times, so that little is built."""
-    files = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout.split()
+def faulty_texts() -> dict[str, str]:
+    """The files that faults are put into, with every fault. Raises LookupError for one that has lost its place."""
     texts: dict[str, str] = {}
     for fault in FAULTS:
         for file, old, _ in fault.edits:
             text = texts.setdefault(file, (ROOT / file).read_text())
             if text.count(old) != 1:
-                sys.exit(
-                    f"oracle: {fault.name!r}: its place in {file} is not there any more, or more than once:\n{old}"
-                )
+                raise LookupError(f"{fault.name!r}: its place in {file} is not there any more, or not once:\n{old}")
     for fault in FAULTS:
         for file, old, new in fault.edits:
             kept, text = old, texts[file]
             if text.count(old) != 1:  # another fault has changed the line: both are statements before a common anchor
                 kept = old.splitlines()[-1]
-                new = (
-                    new[: -len(old)] + kept
-                    if new.endswith(old)
-                    else sys.exit(f"oracle: {fault.name!r} meets another fault")
-                )
+                if not new.endswith(old):
+                    raise LookupError(f"{fault.name!r} meets another fault in {file}")
+                new = new[: -len(old)] + kept
             texts[file] = text.replace(kept, new, 1)
+    return texts
+
+
+def files_of_repository() -> list[str]:
+    git = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
+    if git.returncode == 0:
+        return git.stdout.split()
+    folders = ("src", "python", "tests", "cmake", "tools", "benchmarks", "docs")  # a copy that git does not know
+    found = [f for f in ROOT.iterdir() if f.is_file()] + [f for d in folders for f in (ROOT / d).rglob("*")]
+    return [str(f.relative_to(ROOT)) for f in found if f.is_file() and f.suffix not in (".so", ".pyc")]
+
+
+def make_tree(tree: Path) -> None:
+    """The repository with every fault in it. Files that are as they were keep their times, so that little is built."""
+    files, texts = files_of_repository(), faulty_texts()
     wanted = {f: (ROOT / f).read_bytes() for f in files if (ROOT / f).is_file()}
     for file, text in texts.items():
         wanted[file] = re.sub(r"(#include )", '#include "base/fault.h"\n\\1', text, count=1).encode()
@@ -393,6 +416,8 @@ def main() -> int:
     parser.add_argument("--only", default="", help="faults whose name has this in it; several: a|b")
     parser.add_argument("--limit", type=float, default=300, help="seconds for one file of tests")
     parser.add_argument("--list", action="store_true")
+    parser.add_argument("--check", action="store_true", help="only whether every fault has its place in the sources")
+    parser.add_argument("--part", default="0/1", help="K/N: every Nth fault from the Kth on, for several processes")
     parser.add_argument("--quick", action="store_true", help="only the tests that are likely to notice")
     parser.add_argument("--skip", default="", help="faults whose name has this in it are left out")
     parser.add_argument("--no-build", action="store_true")
@@ -403,6 +428,11 @@ def main() -> int:
     if args.list:
         print("\n".join(f.name for f in faults))
         return 0
+    if args.check:
+        faulty_texts()
+        return 0
+    part, parts = map(int, args.part.split("/"))
+    faults = faults[part::parts]
     if not args.no_build:
         make_tree(args.tree)
         subprocess.run(["./x", "build", "_C"], cwd=args.tree, check=True)
@@ -433,7 +463,7 @@ def main() -> int:
         if not caught:
             missed.append(fault.name)
     print(f"{len(faults) - len(missed)} of {len(faults)} faults caught" + "".join(f"\n  missed: {m}" for m in missed))
-    if not (args.only or args.skip):
+    if not (args.only or args.skip or parts > 1):
         page = ROOT / "docs" / "oracle.md"
         before = page.read_text().split("| fault |")[0] if page.exists() else "# Would the tests notice?\n\n"
         head = "| fault | caught by | seconds |\n|---|---|---|\n"
