@@ -51,12 +51,12 @@ inline std::string describe(const Providers& p) {
 // How one product lies: rows x inner times inner x columns.
 struct ProductSize {
   int64_t rows, inner, columns;
-  bool rows_apart = false;  // the left matrix is a transposed one, as in the gradient of a weight
 };
 
 // Whether flashover.product, which packs at each call, is faster than ATen's product (docs/providers.md has the times).
-// f32: us of one core for blocks of 32, multiplied, finished and packed, against 160 GF/s of its f32 unit. bf16:
-// oneDNN's products take as long, but it copies what lies otherwise.
+// f32: us of one core for blocks of 32, multiplied, finished and packed, against 160 GF/s of its f32 unit. bf16: 1 to
+// 1.8 times oneDNN's speed (whose caller copies transposed matrices, and takes 15 us before it begins), but for few
+// rows, and where much is padded.
 inline bool suits_product(const Providers& p, DType dtype, const ProductSize& size) {
   if (!p.own_bf16 || p.strict_numerics || size.rows <= 0 || size.inner <= 0 || size.columns <= 0) return false;
   const auto blocks = [](int64_t n) { return static_cast<double>((n + 31) / 32); };
@@ -64,7 +64,7 @@ inline bool suits_product(const Providers& p, DType dtype, const ProductSize& si
   const double flops =
       2.0 * static_cast<double>(size.rows) * static_cast<double>(size.inner) * static_cast<double>(size.columns);
   if (dtype == DType::kBF16)
-    return size.rows_apart && size.rows >= 32 && size.columns >= 32 && flops >= 4e6 && m * k * n * 65536 < 1.3 * flops;
+    return size.rows >= 24 && size.inner >= 16 && size.columns >= 16 && m * k * n * 65536 < 2.2 * flops;
   if (dtype != DType::kF32 || flops < 2e6) return false;
   constexpr double kMultiply = 0.185, kFinish = 0.15, kPackColumns = 0.5, kPackRows = 0.25, kLibrary = 160e3;
   const double group = std::max(1.0, std::min(16.0, std::floor(150 / std::min(k, 24.0))));

@@ -45,8 +45,7 @@ bool use_library(Rewriter& r, ValueId x, ValueId matrix, std::optional<ValueId> 
       inner * columns * (a.dtype == DType::kF32 ? 6 : info(a.dtype).bytes);  // the most that any takes
   const bool can_pack = r.is_frozen(matrix) && state.packed_bytes + bytes <= state.providers.pack_budget;
   const bool pieces = can_pack && suits_pieces(state.providers, a.dtype, rows, inner, columns);
-  const bool apart = !a.strides[1].is_const(1) && inner > 1;
-  const bool own = !can_pack && suits_product(state.providers, a.dtype, {rows, inner, columns, apart});
+  const bool own = !can_pack && suits_product(state.providers, a.dtype, {rows, inner, columns});
   const Gemm gemm = pieces ? Gemm::kOwnPacked
                     : own  ? Gemm::kOwn
                            : choose_gemm(state.providers, a.dtype, rows, inner, columns, can_pack);
@@ -61,7 +60,7 @@ bool use_library(Rewriter& r, ValueId x, ValueId matrix, std::optional<ValueId> 
   type.sizes = {a.sizes[0], m.sizes[1]};
   type = dense_type(type);
   if (gemm == Gemm::kOwn) {
-    results = {r.b.emit(kProduct, {Ref{x}, Ref{matrix}, optional_ref(bias), std::string("none")}, type)};
+    results = {r.b.emit(kProduct, {Ref{x}, Ref{matrix}, optional_ref(bias), std::string("none"), false}, type)};
     return true;
   }
   const ValueId weight = transposed(r, matrix);
@@ -126,21 +125,49 @@ std::optional<std::string> own_activation(const Node& n) {
   return approximate && *approximate == "tanh" ? "gelu_tanh" : "gelu";
 }
 
+// The value that nobody else reads behind views of it, which are put into `views`; the last one first.
+ValueId behind_views(Rewriter& r, ValueId v, std::vector<Node>& views) {
+  for (;;) {
+    const Node* view = r.def(v);
+    if (!view || r.uses(v) != 1) return kNoValue;
+    if (view->op->name == "prim.reshape" || view->op->name == "prim.permute")
+      views.push_back(*view);
+    else if (view->op->name != "prim.copy")
+      return v;
+    v = ops::as_value(view->args[0]);
+  }
+}
+ValueId with_views(Rewriter& r, ValueId v, const std::vector<Node>& views) {
+  for (size_t i = views.size(); i-- > 0;)
+    v = views[i].op->name == "prim.permute" ? r.b.permute(v, ops::as_ints(views[i].args[1]))
+                                            : r.b.reshape(v, r.b.sizes(views[i].outs[0]));
+  return v;
+}
+
+// to_f32(views(product)): the gradient of a weight that autocast rounded. The product's sums are f32.
+bool take_widening(Rewriter& r, const Node& n, Values& results, const void*) {
+  if (r.b.type(n.outs[0]).dtype != DType::kF32 || r.b.type(n.outs[0]).device.type != DeviceType::kCPU) return false;
+  std::vector<Node> views;
+  const ValueId v = behind_views(r, ops::as_value(n.args[0]), views);
+  const Node* product = v == kNoValue ? nullptr : r.def(v, kProduct);
+  if (!product || r.b.type(v).dtype != DType::kBF16 || !is_none(product->args[2]) ||
+      std::get<std::string>(product->args[3]) != "none")
+    return false;
+  TensorType type = r.b.type(v);
+  type.dtype = DType::kF32;
+  const Node from = *product;
+  results = {with_views(
+      r, r.b.emit(kProduct, {from.args[0], from.args[1], from.args[2], from.args[3], true}, std::move(type)), views)};
+  return true;
+}
+
 // activation(views(linear)): the linear computes it.
 bool take_activation(Rewriter& r, const Node& n, Values& results, const void* user) {
   const auto& state = *static_cast<const State*>(user);
   if (state.providers.strict_numerics) return false;
   std::vector<Node> views;
-  ValueId v = ops::as_value(n.args[0]);
-  for (;;) {
-    const Node* view = r.def(v);
-    if (!view || r.uses(v) != 1) return false;
-    if (view->op->name == "prim.reshape" || view->op->name == "prim.permute")
-      views.push_back(*view);
-    else if (view->op->name != "prim.copy")
-      break;
-    v = ops::as_value(view->args[0]);
-  }
+  const ValueId v = behind_views(r, ops::as_value(n.args[0]), views);
+  if (v == kNoValue) return false;
   const Node linear = *r.def(v);
   const auto plain = [&](size_t i) { return std::get<std::string>(linear.args[i]) == "none"; };
   ValueId fused = kNoValue;
@@ -152,7 +179,7 @@ bool take_activation(Rewriter& r, const Node& n, Values& results, const void* us
   } else if (linear.op->name == kProduct && plain(3)) {
     const auto activation = own_activation(n);
     if (!activation) return false;
-    fused = r.b.emit(kProduct, {linear.args[0], linear.args[1], linear.args[2], *activation}, r.b.type(v));
+    fused = r.b.emit(kProduct, {linear.args[0], linear.args[1], linear.args[2], *activation, false}, r.b.type(v));
   } else if (linear.op->name == "mkldnn._linear_pointwise.default" && plain(3)) {
     const auto activation = fused_activation(n);
     if (!activation) return false;
@@ -161,10 +188,7 @@ bool take_activation(Rewriter& r, const Node& n, Values& results, const void* us
   } else {
     return false;
   }
-  for (size_t i = views.size(); i-- > 0;)
-    fused = views[i].op->name == "prim.permute" ? r.b.permute(fused, ops::as_ints(views[i].args[1]))
-                                                : r.b.reshape(fused, r.b.sizes(views[i].outs[0]));
-  results = {fused};
+  results = {with_views(r, fused, views)};
   return true;
 }
 
@@ -172,6 +196,7 @@ constexpr RewriteRule kRules[] = {
     {"aten.mm.default", "x @ w -> the fastest library's linear", from_mm},
     {"aten.addmm.default", "b + x @ w -> the fastest library's linear", from_addmm},
     {"aten.bmm.default", "x @ one w -> a linear of all rows", from_bmm},
+    {"aten._to_copy.default", "f32(product) -> product with an f32 result", take_widening},
     {"aten.gelu.default", "gelu(linear) -> linear with gelu", take_activation},
     {"aten.silu.default", "silu(linear) -> linear with swish", take_activation},
     {"aten.relu.default", "relu(linear)", take_activation},

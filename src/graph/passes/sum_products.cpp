@@ -79,10 +79,10 @@ class Summer {
     TensorType type = b.type(left);
     const TensorType& other = b.type(right);
     if (type.device.type == DeviceType::kCPU && all_const(type.sizes) && all_const(other.sizes) &&
-        suits_product(providers_, type.dtype,
-                      {type.sizes[0].value(), type.sizes[1].value(), other.sizes[1].value(), /*rows_apart=*/true})) {
+        suits_product(providers_, type.dtype, {type.sizes[0].value(), type.sizes[1].value(), other.sizes[1].value()})) {
       type.sizes[1] = other.sizes[1];
-      return b.emit("flashover.product.default", {Ref{left}, Ref{right}, Arg(), std::string("none")}, dense_type(type));
+      return b.emit("flashover.product.default", {Ref{left}, Ref{right}, Arg(), std::string("none"), false},
+                    dense_type(type));
     }
     return b.emit("aten.mm.default", {Ref{left}, Ref{right}});
   }

@@ -123,6 +123,15 @@ static inline void zero_sums() {
   }
 }
 template <bool two>
+static inline void load_sums(const float* c) {
+  _tile_loadd(0, c, 64);
+  _tile_loadd(1, c + 256, 64);
+  if (two) {
+    _tile_loadd(2, c + 512, 64);
+    _tile_loadd(3, c + 768, 64);
+  }
+}
+template <bool two>
 static inline void store_sums(float* c) {
   _tile_stored(0, c, 64);
   _tile_stored(1, c + 256, 64);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <type_traits>
+#include <utility>
 
 #include "run/cpu/team.h"
 // Last: the rest of the file is for AVX512 and AMX.
@@ -14,6 +16,7 @@ namespace {
 constexpr int64_t kTiles = kBlock * kBlock;  // sums of a block of the result, as four tiles
 constexpr int64_t kMostRows = 64;            // blocks of rows of a task ...
 constexpr int64_t kMostSums = 16;            // ... whose sums wait for the next part of the inner dim
+constexpr int64_t kShort = 8;                // blocks of the inner dim of bf16 rows that stay in L1
 constexpr int64_t kGroup = 16;               // panels that are packed at a time, at most ...
 constexpr int64_t kGroupBytes = 900 << 10;   // ... and together
 
@@ -33,6 +36,14 @@ struct Kind<uint16_t> {
 };
 template <typename T>
 constexpr int64_t kSize = Kind<T>::kPieces* kPiece;  // elements of a packed block
+
+// An f32 number that is rounded to bf16 while it is packed.
+struct Rounded {
+  float value;
+};
+// How an operand is read in a product of T.
+template <typename T, typename S>
+using Read = std::conditional_t<std::is_same_v<T, S>, S, Rounded>;
 
 // Exponents of largest numbers.
 constexpr int kLeastExponent = -100, kLeastProduct = -90;
@@ -93,6 +104,21 @@ inline __m512i load(const Lines<uint16_t>& s, int64_t line) {
   return _mm512_maskz_loadu_epi16(mask, s.line(line));
 }
 
+template <bool full>
+inline __m512i load(const Lines<Rounded>& s, int64_t line) {
+  __m512 low, high;
+  if (full) {
+    low = _mm512_loadu_ps(s.line(line));
+    high = _mm512_loadu_ps(s.line(line) + kTile);
+  } else {
+    const bool any = line < s.lines && s.width > 0;
+    low = _mm512_maskz_loadu_ps(any ? first_lanes(s.width) : first_lanes(0), any ? s.line(line) : s.data);
+    high = _mm512_maskz_loadu_ps(any ? first_lanes(s.width - kTile) : first_lanes(0),
+                                 any && s.width > kTile ? s.line(line) + kTile : s.data);
+  }
+  return (__m512i)_mm512_cvtne2ps_pbh(high, low);
+}
+
 // Elements two steps apart in memory go through a block of their own.
 template <typename T>
 Lines<T> gathered(const T* from, int64_t line_stride, int64_t stride, int64_t lines, int64_t width,
@@ -143,8 +169,8 @@ inline void pack_block(const Lines<float>& s, int64_t tiles, uint16_t* out, __m5
 }
 
 // The same for bf16: a pair is two elements side by side.
-template <bool columns, bool along, bool full>
-inline void pack_block(const Lines<uint16_t>& s, int64_t tiles, uint16_t* out, __m512i*) {
+template <bool columns, bool along, bool full, typename S>
+inline void pack_block(const Lines<S>& s, int64_t tiles, uint16_t* out, __m512i*) {
   if constexpr (columns == along) {  // lines of pairs, transposed
     if constexpr (along) {
       for (int64_t t = 0; t < tiles; ++t, out += kPiece / 2) {
@@ -181,14 +207,14 @@ inline void pack_block(const Lines<uint16_t>& s, int64_t tiles, uint16_t* out, _
 }
 
 // `blocks` blocks of 32 rows or columns. outer: the stride from one to the next.
-template <typename T, bool columns>
-void pack(const T* from, int64_t outer, int64_t inner, int64_t count, int64_t depth, int64_t tiles, uint16_t* out,
+template <typename T, bool columns, typename S>
+void pack(const S* from, int64_t outer, int64_t inner, int64_t count, int64_t depth, int64_t tiles, uint16_t* out,
           __m512i* largest) {
   for (; depth > 0; depth -= kBlock, from += kBlock * inner, out += kSize<T>) {
     const int64_t deep = std::min(depth, kBlock);
     const bool full = deep == kBlock && count == kBlock;
     if (inner == 1 || outer == 1) {
-      const Lines<T> s = inner == 1 ? Lines<T>{from, outer, count, deep} : Lines<T>{from, inner, deep, count};
+      const Lines<S> s = inner == 1 ? Lines<S>{from, outer, count, deep} : Lines<S>{from, inner, deep, count};
       if (full && inner == 1)
         pack_block<columns, true, true>(s, tiles, out, largest);
       else if (full)
@@ -198,7 +224,7 @@ void pack(const T* from, int64_t outer, int64_t inner, int64_t count, int64_t de
       else
         pack_block<columns, false, false>(s, tiles, out, largest);
     } else {
-      T block[kBlock][kBlock];
+      S block[kBlock][kBlock];
       pack_block<columns, true, false>(gathered(from, outer, inner, count, deep, block), tiles, out, largest);
     }
   }
@@ -240,11 +266,14 @@ struct Fetcher {
   }
 };
 
-// multiply() of pieces.h for bf16.
+// multiply() of pieces.h for bf16, to c or to what is there.
 template <bool two>
-void multiply_bf16(const uint16_t* a, int64_t blocks, const uint16_t* b, float* c, Fetcher& fetch) {
+void multiply_bf16(const uint16_t* a, int64_t blocks, const uint16_t* b, float* c, bool more, Fetcher& fetch) {
   __asm__ volatile("" ::: "memory");  // the tile loads do not say that they read memory
-  zero_sums<two>();
+  if (more)
+    load_sums<two>(c);
+  else
+    zero_sums<two>();
   for (int64_t k = 0; k < blocks; ++k, a += kPiece, b += kPiece) {
     _tile_loadd(6, b, 64);
     _tile_loadd(7, b + kPiece / 2, 64);
@@ -261,55 +290,61 @@ void multiply_bf16(const uint16_t* a, int64_t blocks, const uint16_t* b, float* 
   store_sums<two>(c);
   __asm__ volatile("" ::: "memory");
 }
-template <typename T, bool two>
-void multiply_blocks(const uint16_t* a, int64_t blocks, const uint16_t* b, float* c, Fetcher& fetch) {
-  if constexpr (Kind<T>::kPieces == 3)
-    multiply<two>(a, blocks, b, c, fetch);
-  else
-    multiply_bf16<two>(a, blocks, b, c, fetch);
-}
-
 inline __m512 load_elements(const float* p, __mmask16 mask) { return _mm512_maskz_loadu_ps(mask, p); }
 inline __m512 load_elements(const uint16_t* p, __mmask16 mask) { return load_bf16(p, mask); }
+inline void store_pair(float* p, __m512 x, __m512 y) {
+  _mm512_storeu_ps(p, x);
+  _mm512_storeu_ps(p + kTile, y);
+}
+inline void store_pair(uint16_t* p, __m512 x, __m512 y) { _mm512_storeu_si512(p, (__m512i)_mm512_cvtne2ps_pbh(y, x)); }
 inline void store_elements(float* p, __mmask16 mask, __m512 x) { _mm512_mask_storeu_ps(p, mask, x); }
 inline void store_elements(uint16_t* p, __mmask16 mask, __m512 x) { store_bf16(p, mask, x); }
 
 // Where a block of the result goes.
-template <typename T>
+template <typename T, typename O>
 struct Place {
-  T* out;  // [rows, columns]
+  O* out;  // [rows, columns]
   int64_t stride, rows, columns;
   const T* added;  // or null
   int64_t added_row, added_column;
 };
 
 // activation(c (+ earlier) + added) to the result; `c` as tiles
-template <typename T, __m512 (*activation)(__m512)>
-void finish(const float* c, const float* earlier, const Place<T>& to) {
-  for (int64_t tile = 0; tile < 2; ++tile) {
-    const __mmask16 mask = first_lanes(to.columns - tile * kTile);
-    if (!mask) break;
-    for (int64_t r = 0; r < to.rows; ++r) {
-      const int64_t at = r / kTile * (kTiles / 2) + tile * 256 + r % kTile * kTile;
-      __m512 x = _mm512_load_ps(c + at);
-      if (earlier) x = _mm512_add_ps(_mm512_load_ps(earlier + at), x);
-      if (to.added) {
-        const T* added = to.added + r * to.added_row + tile * kTile * to.added_column;
-        x = _mm512_add_ps(x, to.added_column ? load_elements(added, mask)
-                                             : _mm512_broadcastss_ps(_mm512_castps512_ps128(load_elements(added, 1))));
-      }
-      store_elements(to.out + r * to.stride + tile * kTile, mask, activation(x));
+template <typename T, typename O, __m512 (*activation)(__m512)>
+void finish(const float* c, const float* earlier, const Place<T, O>& to) {
+  const __mmask16 low = first_lanes(to.columns), high = first_lanes(to.columns - kTile);
+  const bool full = high == 0xffff;
+  const auto value = [&](int64_t r, int64_t tile, __mmask16 mask) __attribute__((always_inline)) {
+    const int64_t at = r / kTile * (kTiles / 2) + tile * 256 + r % kTile * kTile;
+    __m512 x = _mm512_load_ps(c + at);
+    if (earlier) x = _mm512_add_ps(_mm512_load_ps(earlier + at), x);
+    if (to.added) {
+      const T* added = to.added + r * to.added_row + tile * kTile * to.added_column;
+      x = _mm512_add_ps(x, to.added_column ? load_elements(added, mask)
+                                           : _mm512_broadcastss_ps(_mm512_castps512_ps128(load_elements(added, 1))));
+    }
+    return activation(x);
+  };
+  O* out = to.out;
+  for (int64_t r = 0; r < to.rows; ++r, out += to.stride) {
+    const __m512 x = value(r, 0, low);
+    if (full) {
+      store_pair(out, x, value(r, 1, high));
+    } else {
+      store_elements(out, low, x);
+      if (high) store_elements(out + kTile, high, value(r, 1, high));
     }
   }
 }
-template <typename T>
-using Finish = void (*)(const float*, const float*, const Place<T>&);
-template <typename T>
-constexpr Finish<T> kFinish[] = {finish<T, same16>,      finish<T, relu16>, finish<T, gelu16>,
-                                 finish<T, gelu_tanh16>, finish<T, silu16>, finish<T, sigmoid16>};
+template <typename T, typename O>
+using Finish = void (*)(const float*, const float*, const Place<T, O>&);
+template <typename T, typename O>
+constexpr Finish<T, O> kFinish[] = {finish<T, O, same16>,      finish<T, O, relu16>, finish<T, O, gelu16>,
+                                    finish<T, O, gelu_tanh16>, finish<T, O, silu16>, finish<T, O, sigmoid16>};
 
 // The rows of `which` times a panel in f32 arithmetic, from the operands themselves. c as tiles.
-void plain(const ProductOf<float>& p, const float* a, const float* b, int64_t columns, uint32_t which, float* c) {
+void plain(const ProductOf<float, float, float>& p, const float* a, const float* b, int64_t columns, uint32_t which,
+           float* c) {
   alignas(64) float block[kBlock][kBlock];
   std::memset(c, 0, kTiles * sizeof(float));
   for (int64_t k = 0; k < p.inner; k += kBlock) {
@@ -359,9 +394,9 @@ uint32_t out_of_range(const uint32_t* rows, const Range& range, int64_t count) {
 }
 
 // Parts of the inner dim, blocks of a part, panels of a group.
-template <typename T>
 struct Chunks {
-  explicit Chunks(const ProductOf<T>& p) {
+  template <typename T, typename B, typename O>
+  explicit Chunks(const ProductOf<T, B, O>& p) {
     const int64_t blocks = ceil_div(p.inner, kBlock);
     count = std::max<int64_t>(1, (blocks + Kind<T>::kChunk / 2) / Kind<T>::kChunk);
     // Rows that are transposed take twice as long to pack: less of the inner dim, for more panels at a time.
@@ -374,15 +409,21 @@ struct Chunks {
 };
 
 // Row blocks [m0, m1) times panels [p0, p1) of one of the batch, a group of panels after the other.
-template <typename T>
+template <typename T, typename B, typename O>
 class Part {
  public:
-  Part(const ProductOf<T>& p, int64_t i, int64_t m0, int64_t m1)
-      : p_(p), i_(i), m0_(m0), height_(m1 - m0), a_(p.a + i * p.a_batch), b_(p.b + i * p.b_batch) {
-    const Chunks<T> chunks(p);
+  Part(const ProductOf<T, B, O>& p, int64_t i, int64_t m0, int64_t m1)
+      : p_(p),
+        i_(i),
+        m0_(m0),
+        height_(m1 - m0),
+        a_(p.a + i * p.a_batch),
+        b_(reinterpret_cast<const Read<T, B>*>(p.b + i * p.b_batch)) {
+    const Chunks chunks(p);
     chunk_ = chunks.size;
     most_ = chunks.group;
-    sums_ = chunks.count == 1 ? 0 : height_ * most_ * kTiles;
+    each_ = chunks.count > 1 ? most_ : 0;
+    sums_ = (chunks.count > 1 ? height_ : pieces ? 0 : 1) * most_ * kTiles;
     const int64_t packed = (most_ + 1) * chunk_ * kSize<T>;
     c_ = static_cast<float*>(scratch(static_cast<size_t>((kTiles + sums_) * 4 + packed * 2)));
     rows_ = reinterpret_cast<uint16_t*>(c_ + kTiles + sums_);
@@ -455,43 +496,60 @@ class Part {
     }
   }
 
+  Place<T, O> place_of(int64_t row, int64_t column, int64_t here) const {
+    return {
+        .out = p_.out + (i_ * p_.rows + row) * p_.columns + column,
+        .stride = p_.columns,
+        .rows = here,
+        .columns = p_.columns - column,
+        .added = p_.added ? p_.added + i_ * p_.added_batch + row * p_.added_row + column * p_.added_column : nullptr,
+        .added_row = p_.added_row,
+        .added_column = p_.added_column};
+  }
+
   void rows(int64_t first, int64_t width, int64_t k, bool last, const Far& next) {
-    const int64_t blocks = std::min(chunk_, blocks_ - k),
-                  calls = std::max<int64_t>(1, Kind<T>::kFetches * blocks * width);
+    const int64_t blocks = std::min(chunk_, blocks_ - k);
+    // bf16 rows stay in L1 for a few blocks of the inner dim, while all panels pass.
+    const int64_t steps = pieces || blocks <= 10 ? 1 : ceil_div(blocks, kShort);
+    const int64_t step = std::max<int64_t>(1, ceil_div(blocks, steps));
+    const int64_t calls = std::max<int64_t>(1, Kind<T>::kFetches * blocks * width);
     Fetcher fetch;
     fetch.panels = next;
     fetch.panel_lines = ceil_div(next.lines(), calls * height_);
     for (int64_t m = 0; m < height_; ++m) {
       const int64_t row = (m0_ + m) * kBlock, here = std::min(kBlock, p_.rows - row);
-      const bool two = here > kTile;
       pack_rows_of(m, here, k);
       fetch.rows = m + 1 < height_ ? far_rows(m + 1, k) : Far{};
       fetch.row_lines = ceil_div(fetch.rows.lines(), calls);
-      for (int64_t n = 0; n < width; ++n) {
-        const int64_t column = (first + n) * kBlock;
-        float* sum = sums_ ? c_ + kTiles + (m * width + n) * kTiles : nullptr;
-        const Place<T> place{
-            p_.out + (i_ * p_.rows + row) * p_.columns + column,
-            p_.columns,
-            here,
-            p_.columns - column,
-            p_.added ? p_.added + i_ * p_.added_batch + row * p_.added_row + column * p_.added_column : nullptr,
-            p_.added_row,
-            p_.added_column};
-        fetch.result = last ? far(place.out, p_.columns, int64_t{1}, here, std::min(kBlock, place.columns)) : Far{};
-        (two ? multiply_blocks<T, true> : multiply_blocks<T, false>)(rows_, blocks, panels_ + n * chunk_ * kSize<T>,
-                                                                     sum && k == 0 ? sum : c_, fetch);
-        if (last)
-          finish_block(place, sum, m, n, row, column);
-        else if (k > 0)
-          add_tiles(c_, kTiles, sum);
+      for (int64_t from = 0; from == 0 || from < blocks; from += step) {
+        const bool ends = last && from + step >= blocks;
+        for (int64_t n = 0; n < width; ++n) {
+          const int64_t column = (first + n) * kBlock;
+          const Place<T, O> place = place_of(row, column, here);
+          float* sum = sums_ ? c_ + kTiles + (m * each_ + n) * kTiles : nullptr;
+          const uint16_t *left = rows_ + from * kSize<T>, *right = panels_ + (n * chunk_ + from) * kSize<T>;
+          const int64_t deep = std::min(step, blocks - from);
+          fetch.result = ends ? far(place.out, place.stride, int64_t{1}, here, std::min(kBlock, place.columns)) : Far{};
+          if constexpr (pieces) {
+            (here > kTile ? multiply<true, Fetcher> : multiply<false, Fetcher>)(left, deep, right,
+                                                                                sum && k == 0 ? sum : c_, fetch);
+            if (ends)
+              finish_block(place, c_, sum, m, n, row, column);
+            else if (k > 0)
+              add_tiles(c_, kTiles, sum);
+          } else {
+            (here > kTile ? multiply_bf16<true> : multiply_bf16<false>)(left, deep, right, sum, k + from > 0, fetch);
+            if (ends) finish_block(place, sum, nullptr, m, n, row, column);
+          }
+        }
       }
     }
   }
 
-  void finish_block(const Place<T>& place, const float* sum, int64_t m, int64_t n, int64_t row, int64_t column) {
-    const Finish<T> end_with = kFinish<T>[static_cast<size_t>(p_.activation)];
-    end_with(c_, sum, place);
+  void finish_block(const Place<T, O>& place, const float* c, const float* sum, int64_t m, int64_t n, int64_t row,
+                    int64_t column) {
+    const Finish<T, O> end_with = kFinish<T, O>[static_cast<size_t>(p_.activation)];
+    end_with(c, sum, place);
     if constexpr (pieces) {
       const uint32_t bad = out_of_range(largest_row_[m], ranges_[n], place.rows);
       if (!bad) return;
@@ -502,7 +560,7 @@ class Part {
         const float* from = c_ + r / kTile * (kTiles / 2) + r % kTile * kTile;
         std::memcpy(one, from, kTile * sizeof(float));
         std::memcpy(one + 256, from + 256, kTile * sizeof(float));
-        Place<T> single = place;
+        Place<T, O> single = place;
         single.out += r * place.stride;
         if (single.added) single.added += r * place.added_row;
         single.rows = 1;
@@ -511,11 +569,13 @@ class Part {
     }
   }
 
-  const ProductOf<T>& p_;
+  const ProductOf<T, B, O>& p_;
   int64_t i_, m0_, height_;
-  const T *a_, *b_;
-  int64_t blocks_ = ceil_div(p_.inner, kBlock), chunk_, most_, sums_;
-  float* c_;  // then the sums that wait
+  const T* a_;
+  const Read<T, B>* b_;
+  int64_t blocks_ = ceil_div(p_.inner, kBlock), chunk_, most_;
+  int64_t each_, sums_;  // panels between the sums of two blocks of rows, numbers in all
+  float* c_;             // then the sums that wait
   uint16_t *rows_, *panels_;
   __m512i largest_column_[kGroup][2];
   Range ranges_[kGroup];
@@ -524,13 +584,13 @@ class Part {
 
 // Few tasks pack less, many keep the team busy: the division whose longest thread is done first, packing a block taken
 // as a part of multiplying two.
-template <typename T>
-Split split_of(const ProductOf<T>& p, int64_t team) {
+template <typename T, typename B, typename O>
+Split split_of(const ProductOf<T, B, O>& p, int64_t team) {
   const int64_t row_blocks = ceil_div(p.rows, kBlock), panels = ceil_div(p.columns, kBlock);
   constexpr double kPack = 0.7;
   Split best{1, 1};
   double least = 1e300;
-  const Chunks<T> chunks(p);
+  const Chunks chunks(p);
   const int64_t fewest = ceil_div(row_blocks, chunks.count > 1 ? kMostSums : kMostRows);
   const auto each = [&](int64_t all, int64_t from, auto&& f) {  // sizes of parts, the large ones first
     for (int64_t parts = from, before = 0; parts <= all && parts <= from + 8 * team; ++parts)
@@ -548,8 +608,8 @@ Split split_of(const ProductOf<T>& p, int64_t team) {
   return best;
 }
 
-template <typename T>
-void run(const ProductOf<T>& p) {
+template <typename T, typename B, typename O>
+void run(const ProductOf<T, B, O>& p) {
   if (p.batch <= 0 || p.rows <= 0 || p.columns <= 0) return;
   const double work = 2.0 * static_cast<double>(p.batch) * static_cast<double>(p.rows) * static_cast<double>(p.inner) *
                       static_cast<double>(p.columns);
@@ -564,7 +624,7 @@ void run(const ProductOf<T>& p) {
     configure_tiles();
     for (int64_t task = at * many; task < std::min(tasks, (at + 1) * many); ++task) {
       const int64_t i = task / each, m0 = task % each / across * s.rows, p0 = task % across * s.panels;
-      Part<T>(p, i, m0, std::min(row_blocks, m0 + s.rows)).run(p0, std::min(panels, p0 + s.panels));
+      Part<T, B, O>(p, i, m0, std::min(row_blocks, m0 + s.rows)).run(p0, std::min(panels, p0 + s.panels));
     }
     _tile_release();
   });
@@ -572,8 +632,10 @@ void run(const ProductOf<T>& p) {
 
 }  // namespace
 
-void product(const ProductOf<float>& p) { run(p); }
-void product(const ProductOf<uint16_t>& p) { run(p); }
+void product(const ProductOf<float, float, float>& p) { run(p); }
+void product(const ProductOf<uint16_t, uint16_t, uint16_t>& p) { run(p); }
+void product(const ProductOf<uint16_t, float, uint16_t>& p) { run(p); }
+void product(const ProductOf<uint16_t, uint16_t, float>& p) { run(p); }
 
 FLASHOVER_AVX512_END
 
