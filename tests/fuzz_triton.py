@@ -105,13 +105,15 @@ SPECIAL = {
     # Drawn by operators between the kernels: in eager's order, whether anybody uses them or not, and with one mask for
     # both halves of a training step. (In f32 by themselves: other dtypes would draw others in the exact run.)
     "random": [
-        "F.dropout({0}, 0.3)", "F.dropout({0}, 0.5) * {1}", "torch.rand({0}.shape) * {0}", "torch.randn({0}.shape) + {0}",
+        "F.dropout({0}, 0.3)", "F.dropout({0}, 0.5) * {1}", "torch.rand({0}.shape) * {0}",
+        "torch.randn({0}.shape) + {0}",
         "torch.bernoulli(torch.full({0}.shape, 0.4)) * {0}", "F.relu(F.dropout({0} + {1}, 0.1))",
         "torch.where(torch.rand({0}.shape) < 0.5, {0}, {1})", "torch.randint(-3, 4, {0}.shape) * {0}",
         "F.feature_alpha_dropout({0}, 0.4, training=True)", "F.gelu({0}) + torch.empty({0}.shape).uniform_(-1, 1)",
     ],
     "image": [
-        "F.dropout2d({0}, 0.4)", "F.max_pool2d({0}, 3, 2, 1)", "F.avg_pool2d({0}, 2)", "F.avg_pool2d({0}, 3, 1, 1, count_include_pad=False)",
+        "F.dropout2d({0}, 0.4)",
+        "F.max_pool2d({0}, 3, 2, 1)", "F.avg_pool2d({0}, 2)", "F.avg_pool2d({0}, 3, 1, 1, count_include_pad=False)",
         "F.adaptive_avg_pool2d({0}, 3)", "F.interpolate({0}, scale_factor=2)", "F.max_pool2d({0}, 2, 1, 0, 2)",
         "F.interpolate({0}, size=(5, 7), mode='bilinear')", "F.batch_norm({0}, None, None, training=True)",
         "F.group_norm({0}, 3)", "F.pixel_shuffle({0}[:, :1].repeat(1, 4, 1, 1), 2)",

@@ -129,8 +129,9 @@ bool var(Builder& b, const Node& n, Outs& outs) {  // (self, dim, correction, ke
   ValueId squares = b.reshape(m.squares, sizes);
   ValueId v = b.div(squares, constant(b, x, std::max(0.0, count - *correction)));
   outs = {b.convert(root ? b.sqrt(v) : v, d)};
-  if (with_mean) {  // an infinity among the elements makes eager's running mean NaN
-    outs.push_back(b.convert(b.where(b.isnan(squares), squares, b.reshape(m.mean, sizes)), d));
+  if (with_mean) {  // an infinity among several elements makes eager's running mean NaN
+    const ValueId mean = b.reshape(count == 1 ? x : m.mean, sizes);
+    outs.push_back(b.convert(count == 1 ? mean : b.where(b.isnan(squares), squares, mean), d));
   }
   return true;
 }
