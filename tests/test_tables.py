@@ -19,12 +19,11 @@ def gradient(call: Any, table: torch.Tensor, *rest: Any) -> torch.Tensor:
     return leaf.grad
 
 
-def check(f: Any, table: torch.Tensor, *rest: Any) -> str:
+def check(f: Any, table: torch.Tensor, *rest: Any) -> None:
     got, eager = gradient(flashover.compile(f), table, *rest), gradient(f, table, *rest)
     want = gradient(f, table.double(), *rest)
     assert got.dtype == eager.dtype and got.stride() == eager.stride()
     assert (got - want).abs().max() <= 2 * (eager - want).abs().max() + 1e-6
-    return str(flashover.explain(f)(table.detach().clone().requires_grad_(), *rest))
 
 
 @pytest.mark.parametrize("index", [torch.int64, torch.int32], ids=str)
