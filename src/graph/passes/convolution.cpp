@@ -177,6 +177,143 @@ ValueId product(Rewriter& r, ValueId left, ValueId right, std::optional<ValueId>
   return r.b.emit("aten.addmm.default", {Ref{*bias}, Ref{left}, Ref{right}, sym::Expr(1), sym::Expr(1)}, type);
 }
 
+// ---- Patches: no two results read the same point, so the image falls into rows of a matrix.
+
+struct Patches {
+  std::array<int64_t, 2> kernel{}, stride{}, count{};  // kernel 1, or as large as the stride
+  Sizes image;                                         // what is cut
+  bool last = true;  // a patch's channels lie side by side; else its points do, as they lie in a weight
+
+  int64_t channels() const { return image[1].value(); }
+  bool one_point() const { return kernel[0] == 1 && kernel[1] == 1; }
+  int64_t inner() const { return channels() * kernel[0] * kernel[1]; }
+  int64_t rows() const { return image[0].value() * count[0] * count[1]; }
+  // Of the image that patches cover, or that lies between the first and the last of their points.
+  int64_t covered(size_t d) const { return one_point() ? (count[d] - 1) * stride[d] + 1 : count[d] * kernel[d]; }
+};
+
+// `image` is cut into patches for `small`, a point each. Geometry: stride, padding, dilation, transposed, ...
+std::optional<Patches> find_patches(const TensorType& image, const TensorType& small, const TensorType& w,
+                                    std::span<const Arg> geometry) {
+  if (!all_are(geometry[1], 0) || !all_are(geometry[2], 1) || ops::as_int(geometry[5]) != 1) return std::nullopt;
+  Patches p{.image = image.sizes};
+  const std::vector<int64_t> stride = ops::as_ints(spatial(geometry[0], 2));
+  for (size_t d = 0; d < 2; ++d) {
+    p.kernel[d] = w.sizes[d + 2].value();
+    p.stride[d] = stride[d];
+    p.count[d] = small.sizes[d + 2].value();
+  }
+  if (!p.one_point() && p.kernel != p.stride) return std::nullopt;
+  // Few channels (an image's colours) would be taken one by one.
+  constexpr int64_t kFew = 16;
+  p.last = p.one_point() || p.channels() >= kFew || image.strides[1].is_const(1);
+  return p;
+}
+
+ValueId patch_rows(Rewriter& r, ValueId image, const Patches& p) {
+  const sym::Expr n = p.image[0];
+  const Sizes crop{n, p.channels(), p.covered(0), p.covered(1)};
+  Sizes steps(4, 1);
+  if (p.one_point()) steps = {1, 1, p.stride[0], p.stride[1]};
+  const ValueId x = r.b.slice(image, Sizes(4, 0), crop, steps);
+  const Sizes rows{p.rows(), p.inner()};
+  if (p.one_point()) return r.b.reshape(r.b.permute(x, {0, 2, 3, 1}), rows);
+  const ValueId cut = r.b.reshape(x, {n, p.channels(), p.count[0], p.kernel[0], p.count[1], p.kernel[1]});
+  return r.b.reshape(
+      r.b.permute(cut, p.last ? std::vector<int64_t>{0, 2, 4, 3, 5, 1} : std::vector<int64_t>{0, 2, 4, 1, 3, 5}), rows);
+}
+
+// The image with patches in these rows, and 0 elsewhere.
+ValueId patch_image(Rewriter& r, ValueId rows, const Patches& p) {
+  const sym::Expr n = p.image[0];
+  const Sizes crop{n, p.channels(), p.covered(0), p.covered(1)};
+  if (p.one_point()) {
+    const ValueId points = r.b.permute(r.b.reshape(rows, {n, p.count[0], p.count[1], p.channels()}), {0, 3, 1, 2});
+    if (p.stride == std::array<int64_t, 2>{1, 1}) return points;
+    // (Channels last, as the rows lie.)
+    const ValueId nothing =
+        r.b.full({n, p.image[2], p.image[3], p.channels()}, 0.0, r.b.dtype(rows), r.b.type(rows).device);
+    return r.b.slice_scatter(r.b.permute(nothing, {0, 3, 1, 2}), points, Sizes(4, 0), crop,
+                             {1, 1, p.stride[0], p.stride[1]});
+  }
+  ValueId x;
+  if (p.last) {
+    x = r.b.reshape(rows, {n, p.count[0], p.count[1], p.kernel[0], p.kernel[1], p.channels()});
+    x = r.b.reshape(r.b.permute(x, {0, 1, 3, 2, 4, 5}), {n, crop[2], crop[3], p.channels()});
+    x = r.b.permute(x, {0, 3, 1, 2});
+  } else {
+    x = r.b.reshape(rows, {n, p.count[0], p.count[1], p.channels(), p.kernel[0], p.kernel[1]});
+    x = r.b.reshape(r.b.permute(x, {0, 3, 1, 4, 2, 5}), crop);
+  }
+  return r.b.pad(x, Sizes(4, 0), {0, 0, p.image[2] - crop[2], p.image[3] - crop[3]}, 0.0);
+}
+
+// A weight [a, channels, kernel] as a matrix [a, a patch], and back.
+ValueId patch_matrix(Rewriter& r, ValueId weight, const Patches& p) {
+  return r.b.reshape(p.last ? r.b.permute(weight, {0, 2, 3, 1}) : weight, {r.b.size(weight, 0), p.inner()});
+}
+ValueId patch_weight(Rewriter& r, ValueId matrix, const Patches& p) {
+  const sym::Expr rows = r.b.size(matrix, 0);
+  if (!p.last) return r.b.reshape(matrix, {rows, p.channels(), p.kernel[0], p.kernel[1]});
+  return r.b.permute(r.b.reshape(matrix, {rows, p.kernel[0], p.kernel[1], p.channels()}), {0, 3, 1, 2});
+}
+
+bool cut_patches(Rewriter& r, const Node& n, Values& results, const void* user) {
+  const ValueId x = skip_copies(r, ops::as_value(n.args[kInput])), weight = ops::as_value(n.args[kWeight]);
+  const TensorType input = r.b.type(x), w = r.b.type(weight), out = r.b.type(n.outs[0]);
+  if (!suits_channels_last(*static_cast<const Providers*>(user), input, w) || !all_const(out.sizes)) return false;
+  const auto bias = ops::as_optional_value(n.args[kBias]);
+  if (bias && r.b.dtype(*bias) != input.dtype) return false;
+  const bool transposed = ops::as_bool(n.args[kTransposed]);
+  if (transposed && !all_are(n.args[kOutputPadding], 0)) return false;
+  const auto p =
+      find_patches(transposed ? out : input, transposed ? input : out, w, std::span(n.args).subspan(kStride));
+  if (!p) return false;
+  if (!transposed) {
+    const ValueId matrix = r.b.permute(patch_matrix(r, weight, *p), {1, 0});
+    results = {as_image(r, product(r, patch_rows(r, x, *p), matrix, bias), out.sizes)};
+    return true;
+  }
+  if (p->one_point()) return false;
+  Patches cut = *p;
+  cut.last = true;
+  std::optional<ValueId> all;  // the bias of a patch
+  if (bias) all = r.b.reshape(r.b.expand(*bias, {cut.kernel[0], cut.kernel[1], cut.channels()}), {cut.inner()});
+  const ValueId points = as_rows(r, in_strides(r, x, channels_last(input)));
+  results = {patch_image(r, product(r, points, patch_matrix(r, weight, cut), all), cut)};
+  return true;
+}
+
+// aten.convolution_backward(grad, input, weight, bias_sizes, stride, padding, dilation, transposed, output_padding,
+// groups, mask)
+bool cut_patches_backward(Rewriter& r, const Node& n, Values& results, const void* user) {
+  const auto* mask = std::get_if<std::vector<bool>>(&n.args[10]);
+  const ValueId g = skip_copies(r, ops::as_value(n.args[0])), x = skip_copies(r, ops::as_value(n.args[1])),
+                weight = ops::as_value(n.args[2]);
+  const TensorType out = r.b.type(g), input = r.b.type(x), w = r.b.type(weight);
+  if (!mask || mask->size() != 3 || !suits_channels_last(*static_cast<const Providers*>(user), input, w) ||
+      out.dtype != input.dtype || out.rank() != 4 || !all_const(out.sizes))
+    return false;
+  const bool transposed = ops::as_bool(n.args[7]);
+  if (transposed && !all_are(n.args[8], 0)) return false;
+  auto p = find_patches(transposed ? out : input, transposed ? input : out, w, std::span(n.args).subspan(4));
+  if (!p || (transposed && p->one_point())) return false;
+  if (transposed) p->last = true;
+  results.assign(3, kNoValue);
+  const auto wanted = [&](size_t i) { return (*mask)[i] && n.outs[i] != kNoValue; };
+  if (wanted(2)) results[2] = bias_gradient(r, in_strides(r, g, channels_last(out)), r.b.dtype(n.outs[2]));
+  if (!wanted(0) && !wanted(1)) return true;
+  const ValueId cut = patch_rows(r, transposed ? g : x, *p);
+  const ValueId points = transposed ? as_rows(r, in_strides(r, x, channels_last(input)))
+                                    : as_rows(r, in_strides(r, g, channels_last(out)));
+  const ValueId matrix = patch_matrix(r, weight, *p);
+  if (wanted(0))
+    results[0] = transposed ? as_image(r, product(r, cut, r.b.permute(matrix, {1, 0})), input.sizes)
+                            : patch_image(r, product(r, points, matrix), *p);
+  if (wanted(1)) results[1] = patch_weight(r, product(r, r.b.permute(points, {1, 0}), cut), *p);
+  return true;
+}
+
 // The operators of run/cpu/convolution.h, where they win (docs/providers.md).
 OwnConvolution own_convolution(const Providers& p, const TensorType& input, const TensorType& w, const TensorType& out,
                                std::span<const Arg> geometry) {  // stride, padding, dilation, transposed, ..., groups
@@ -271,11 +408,6 @@ bool lay_last(Rewriter& r, const Node& n, Values& results, const void* user) {
   const auto bias = ops::as_optional_value(n.args[kBias]);
   if (bias && r.b.dtype(*bias) != input.dtype) return false;
   const ValueId lying = in_strides(r, x, channels_last(input));
-  if (is_point(input, w, std::span(n.args).subspan(kStride))) {
-    const ValueId matrix = r.b.permute(r.b.reshape(weight, {w.sizes[0], w.sizes[1]}), {1, 0});
-    results = {as_image(r, product(r, as_rows(r, lying), matrix, bias), out.sizes)};
-    return true;
-  }
   std::vector<Arg> args = n.args;
   args[kInput] = Ref{lying};
   results = {r.b.emit("aten.convolution.default", std::move(args), channels_last(out))};
@@ -300,13 +432,6 @@ bool lay_last_backward(Rewriter& r, const Node& n, Values& results, const void* 
   }
   if (!wanted(0) && !wanted(1)) return true;
   const ValueId x_last = in_strides(r, x, channels_last(input));
-  if (is_point(input, w, std::span(n.args).subspan(4))) {
-    const ValueId rows = as_rows(r, g_last);
-    if (wanted(0))
-      results[0] = as_image(r, product(r, rows, r.b.reshape(weight, {w.sizes[0], w.sizes[1]})), input.sizes);
-    if (wanted(1)) results[1] = r.b.reshape(product(r, r.b.permute(rows, {1, 0}), as_rows(r, x_last)), w.sizes);
-    return true;
-  }
   std::vector<Arg> args = n.args;
   args[0] = Ref{g_last};
   args[1] = Ref{x_last};
@@ -332,9 +457,11 @@ bool take_activation(Rewriter& r, const Node& n, Values& results, const void* us
 
 constexpr RewriteRule kConvolution[] = {
     {"aten.convolution.default", "conv with a known weight -> oneDNN, channels last, packed", use_onednn},
+    {"aten.convolution.default", "conv of patches that do not overlap -> a product, channels last", cut_patches},
+    {"aten.convolution_backward.default", "its gradients", cut_patches_backward},
     {"aten.convolution.default", "conv -> the AMX unit", use_own},
     {"aten.convolution_backward.default", "its gradients", use_own_backward},
-    {"aten.convolution.default", "conv -> channels last, of one point: a product", lay_last},
+    {"aten.convolution.default", "conv -> channels last", lay_last},
     {"aten.convolution_backward.default", "the same", lay_last_backward},
     {"aten.gelu.default", "gelu(conv)", take_activation},
     {"aten.silu.default", "silu(conv)", take_activation},

@@ -671,7 +671,7 @@ class Emitter {
     bool large = false;
     for (size_t i = 0; i < k_.stages.size(); ++i) {
       const loops::Stage& s = k_.stages[i];
-      if (s.ordered || s.loops.size() > 1 || !facts_[i].vector) return false;
+      if (s.ordered || !facts_[i].vector) return false;
       std::vector<bool> written(k_.params.size());
       for (const Instr& in : s.body)
         if (in.op == Op::k_store) written[in.slot] = true;
@@ -684,11 +684,18 @@ class Emitter {
           return false;
       }
       if (s.loops.empty()) continue;
-      const auto rows = s.loops[0].extent.as_const();
-      if (!rows || *rows < 4 * kRows) return false;
-      large |= *rows * *columns >= kWorth;
+      const int64_t rows = rows_of(s);
+      if (rows < 4 * kRows) return false;
+      large |= rows * *columns >= kWorth;
     }
     return large;
+  }
+
+  // 0 if unknown.
+  static int64_t rows_of(const loops::Stage& s) {
+    int64_t rows = 1;
+    for (const loops::Loop& l : s.loops) rows *= l.extent.as_const().value_or(0);
+    return rows;
   }
 
   void all_by_rows() {
@@ -717,7 +724,7 @@ class Emitter {
         columns(static_cast<int>(i));
         continue;
       }
-      const int64_t rows = s.loops[0].extent.value();
+      const int64_t rows = rows_of(s);
       int64_t chain = 32;  // as choose_blocking() has it
       while (chain * chain < rows) chain *= 2;
       auto pieces = [&](const std::string& v, const std::string& from, const std::string& to, int64_t by) {
@@ -727,6 +734,7 @@ class Emitter {
       };
       pieces("k", "0", num(rows), chain);
       pieces("j", "kb", "ke", kRows);
+      if (s.loops.size() > 1) number_rows(s);
       columns(static_cast<int>(i));
       close();
       std::vector<int32_t> folds;
@@ -745,6 +753,20 @@ class Emitter {
     }
     close();
   }
+
+  // The loop variables of rows [jb, je) of a stage that has several loops: row<loop>[].
+  void number_rows(const loops::Stage& s) {
+    for (size_t d = 0; d < s.loops.size(); ++d) line("long " + row_name(d) + "[" + num(kRows) + "];");
+    open("for (long j = jb; j < je; ++j)");
+    line("long rest = j;");
+    for (size_t d = s.loops.size(); d-- > 0;) {
+      const std::string n = num(s.loops[d].extent.value());
+      line(row_name(d) + "[j - jb] = rest % " + n + ";");
+      if (d > 0) line("rest /= " + n + ";");
+    }
+    close();
+  }
+  static std::string row_name(size_t loop) { return "row" + num(static_cast<int64_t>(loop)); }
 
   // One stage of all_by_rows(), for some vectors of columns.
   void part(int copies, const std::string& count) {
@@ -1118,6 +1140,16 @@ class Emitter {
           line("const float v" + num(static_cast<int64_t>(i)) + "r = " + ns() + "div_by(" + v.text + ");");
       }
     if (depth == s.loops.size()) return;
+    if (part_ >= 0 && s.loops.size() > 1) {  // one loop over some rows
+      if (depth == 0) {
+        open("for (long j = jb; j < je; ++j)");
+        for (size_t d = 0; d < s.loops.size(); ++d)
+          line("const long " + variable(s.loops[d].var) + " = " + row_name(d) + "[j - jb];");
+      }
+      level(depth + 1, p, blocking);
+      if (depth == 0) close();
+      return;
+    }
     const loops::Loop& loop = s.loops[depth];
     const std::string v = variable(loop.var), extent = plain(loop.extent);
     const bool last = depth + 1 == s.loops.size();
