@@ -91,8 +91,8 @@ def _while_loop(cond_fn: Callable[..., Any], body_fn: Callable[..., Any], carrie
             return tuple(carried)
 
 
-def _run(fn: Callable[..., Any], *args: Any) -> Any:
-    return fn(*args)
+def _run(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return fn(*args, **kwargs)
 
 
 def _limit(steps: int) -> None:
@@ -205,6 +205,7 @@ _TABLE = {
     ("torch._higher_order_ops.while_loop", "while_loop"): _while_loop,
     ("torch._higher_order_ops.utils", "_maybe_compile_and_run_fn"): _run,
     ("torch._higher_order_ops.utils", "setup_compilation_env"): _environment,
+    ("torch._higher_order_ops.invoke_subgraph", "invoke_subgraph_placeholder"): _run,
     ("torch._higher_order_ops.scan", "ScanOp.__call__"): _scan_op,
     ("torch._higher_order_ops.map", "MapImpl.__call__"): _map_op,
     ("torch._higher_order_ops.associative_scan", "AssociativeScanOp.__call__"): _associative_scan_op,

@@ -41,10 +41,18 @@ PyObject* attribute(PyObject* f, const char* name) {
   return dict != nullptr && PyDict_GET_SIZE(dict) > 0 ? PyDict_GetItemString(dict, name) : nullptr;
 }
 
-// The first use of torch.compile in a process disables parts of torch.optim that it cannot trace itself (_init_group,
-// _fused_adam ...): no mark of the user's, and no reason for us. The function behind it.
+// What torch keeps away from its own tracer is no mark of the user's, and no reason for us: parts of torch.optim, from
+// the first use of torch.compile in a process on (_init_group, _fused_adam ...), and what torch._disable_dynamo
+// decorates, from its first call on (but for the insides of checkpoints). The function behind it.
 PyObject* behind_torch_patch(PyObject* f) {
   if (!PyFunction_Check(f)) return nullptr;
+  if (PyObject* inner = attribute(f, "_torchdynamo_orig_callable");
+      inner != nullptr && PyFunction_Check(inner) && attribute(inner, "__dynamo_disable") == f) {
+    PyObject* module = reinterpret_cast<PyFunctionObject*>(inner)->func_module;
+    const char* name = module != nullptr && PyUnicode_Check(module) ? PyUnicode_AsUTF8(module) : nullptr;
+    if (name == nullptr || std::strcmp(name, "torch.utils.checkpoint") == 0) return nullptr;
+    return std::strncmp(name, "torch.", 6) == 0 ? inner : nullptr;
+  }
   PyObject* module = reinterpret_cast<PyFunctionObject*>(f)->func_module;
   const char* name = module != nullptr && PyUnicode_Check(module) ? PyUnicode_AsUTF8(module) : nullptr;
   if (name == nullptr || std::strncmp(name, "torch.optim.", 12) != 0) return nullptr;

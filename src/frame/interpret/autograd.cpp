@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "frame/interpret/opcode_parts.h"
+#include "trace/assume.h"
 
 namespace flashover::frame {
 namespace {
@@ -55,6 +56,14 @@ bool is_reentrant_result(PyObject* result, PyObject* const* args, size_t nargs) 
   return true;
 }
 
+// What is to be kept and what computed again (create_selective_checkpoint_contexts): nothing that results depend on.
+bool is_selection(PyObject* context_fn) {
+  if (Py_TYPE(context_fn) != known_types().partial) return false;
+  Ref made_by = Ref::steal(PyObject_GetAttrString(context_fn, "func"));
+  PyErr_Clear();
+  return made_by && made_by.get() == of_module("torch.utils.checkpoint", "create_selective_checkpoint_contexts");
+}
+
 }  // namespace
 
 bool is_checkpoint(PyObject* f) {
@@ -72,14 +81,16 @@ PyObject* Interpreter::call_checkpoint(PyObject* const* args, size_t nargs, PyOb
   std::vector<PyObject*> given(args, args + nargs);
   std::vector<PyObject*> names;
   PyObject* reentrant = Py_None;
+  bool preserves = true;
   for (size_t i = 0; i < keyword_count(kwnames); ++i) {
     PyObject *key = PyTuple_GET_ITEM(kwnames, static_cast<Py_ssize_t>(i)), *value = args[nargs + i];
     if (says(key, "use_reentrant")) {
       reentrant = value;
     } else if (says(key, "preserve_rng_state")) {
-      if (value != Py_True) return nullptr;
+      if (value != Py_True && value != Py_False) return nullptr;
+      preserves = value == Py_True;
     } else if (says(key, "context_fn")) {
-      if (value != of_module("torch.utils.checkpoint", "noop_context_fn")) return nullptr;
+      if (value != of_module("torch.utils.checkpoint", "noop_context_fn") && !is_selection(value)) return nullptr;
     } else if (says(key, "debug")) {
       if (value != Py_False) return nullptr;
     } else if (says(key, "determinism_check")) {
@@ -106,6 +117,7 @@ PyObject* Interpreter::call_checkpoint(PyObject* const* args, size_t nargs, PyOb
   if (!records) return call(given[0], rest, nargs - 1, kept.get());
   note_retry();
   const size_t writes = journal.entries().size();
+  const auto drawn = trace::randomness();
   Ref result;
   {
     if (checkpoint_depth_++ == 0) ++checkpoints_;  // the outermost counts
@@ -117,6 +129,8 @@ PyObject* Interpreter::call_checkpoint(PyObject* const* args, size_t nargs, PyOb
     if (!result) return nullptr;
   }
   if (journal.entries().size() != writes) throw Declined("a checkpoint writes Python objects, and would do so twice");
+  if (!preserves && trace::randomness() != drawn)
+    throw Declined("a checkpoint that draws other random numbers when it runs again");
   if (reenters && !is_reentrant_result(result.get(), args + 1, nargs - 1))
     throw Declined("a reentrant checkpoint with a result that does not require grad");
   return result.release();

@@ -612,6 +612,7 @@ PyObject* do_run_backward(const NativeCall& c) {
     if (PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(c.kwnames, i), "accumulate_grad") == 0)
       accumulates = c.args[c.nargs + static_cast<size_t>(i)] != Py_False;
   if (accumulates) throw Declined("call of backward(): gradients are accumulated");
+  c.in.note_retry();  // a result may lead to what this frees
   for (size_t i = 0; i < c.nargs; ++i) c.in.consume(c.args[i]);
   return c.run();
 }
