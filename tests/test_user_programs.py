@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import collections
+import functools
 import operator
 import threading
 import types
@@ -356,3 +357,66 @@ def test_whole_capture_of_what_no_kernel_can_give() -> None:
     with pytest.warns(RuntimeWarning, match="captured whole"):
         got = c(x())
     assert torch.equal(got[0], x().view(torch.int32))
+
+
+def test_numbers_of_numpy_as_arguments() -> None:
+    def f(a: Tensor, scale: Any, n: Any, on: Any) -> Any:
+        return a * scale + n + (scale % n), a[n], np.sqrt(scale * scale), scale + n, a + float(scale) * bool(on)
+
+    c, a = whole(f), x()
+    for scale, n, on in (
+        (np.float64(2.5), np.int64(2), np.bool_(True)),
+        (np.float64(3.5), np.int64(2), np.bool_(False)),
+        (np.float32(3.5), np.uint8(1), np.bool_(True)),
+        (np.float64(-0.0), np.int64(2), np.bool_(True)),
+        (np.float64(0.0), np.int64(2), np.bool_(True)),
+    ):
+        got, want = c(a, scale, n, on), f(a, scale, n, on)
+        torch.testing.assert_close(got[:2] + got[4:], want[:2] + want[4:])
+        assert [repr(v) for v in got[2:4]] == [repr(v) for v in want[2:4]]
+
+
+# --- autograd inside
+
+
+def test_a_loss_and_its_gradients() -> None:
+    layer = nn.Linear(4, 3)
+
+    def step(a: Tensor) -> Any:
+        loss = (layer(a) ** 2).sum()
+        return loss, *torch.autograd.grad(loss, list(layer.parameters()))
+
+    c, before = flashover.compile(step), flashover.compile_stats()
+    got, want = c(x()), step(x())
+    torch.testing.assert_close(got, want)
+    assert got[0].requires_grad and flashover.compile_stats()["frames"] > before["frames"]
+    with pytest.raises(RuntimeError, match="second time"):
+        got[0].backward()
+
+
+@pytest.mark.parametrize("kept", ["selected", "no random state"])
+def test_checkpoints_with_more_to_say(kept: str) -> None:
+    from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+    def policy(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+        return CheckpointPolicy.PREFER_RECOMPUTE
+
+    how: dict[str, Any] = {"preserve_rng_state": False}
+    if kept == "selected":
+        how = {"context_fn": functools.partial(create_selective_checkpoint_contexts, policy)}
+
+    def f(a: Tensor) -> Tensor:
+        return checkpoint(lambda v: v.sin() * v, a, use_reentrant=False, **how).sum()
+
+    a, b = x().requires_grad_(), x().requires_grad_()
+    whole(f)(a).backward()
+    f(b).backward()
+    torch.testing.assert_close(a.grad, b.grad)
+
+
+def test_nested_compile_region() -> None:
+    @torch.compiler.nested_compile_region
+    def region(a: Tensor, k: int = 2) -> Tensor:
+        return a.sin() * k
+
+    torch.testing.assert_close(whole(lambda a: region(a) + region(a, k=3))(x()), x().sin() * 5)

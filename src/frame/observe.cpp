@@ -525,11 +525,13 @@ bool is_array(PyObject* o) { return std::strcmp(Py_TYPE(o)->tp_name, "numpy.ndar
 
 void Recorder::not_opaque(PyObject* o) {
   if (!is_opaque(o)) return;
-  if (const SourceId id = source_of(o);
-      id != kNoSource && source(id).kind != SourceKind::kArgument && is_numpy_scalar(o)) {  // never changes
-    opaque_.erase(o);
-    fact(FactKind::kIdentity, id, o);
-    return;
+  if (const SourceId id = source_of(o); id != kNoSource && is_numpy_scalar(o)) {  // never changes
+    const bool number = guards::is_numpy_number(o);
+    if (number || source(id).kind != SourceKind::kArgument) {
+      opaque_.erase(o);
+      fact(number ? FactKind::kEquals : FactKind::kIdentity, id, o);
+      return;
+    }
   }
   if (const SourceId id = source_of(o);
       is_array(o) && id != kNoSource && source(id).kind != SourceKind::kArgument && is_small_array_of_numbers(o)) {

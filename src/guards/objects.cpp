@@ -3,6 +3,7 @@
 #include <structmember.h>
 
 #include <cstring>
+#include <string_view>
 
 namespace flashover::guards {
 
@@ -232,12 +233,39 @@ PyObject* dict_get(PyObject* dict, PyObject* key) {
   return value;
 }
 
+bool is_numpy_number(PyObject* o) {
+  const std::string_view name = Py_TYPE(o)->tp_name;
+  if (!name.starts_with("numpy.") || (Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE)) return false;
+  if (name == "numpy.bool") return true;
+  for (PyTypeObject* t = Py_TYPE(o)->tp_base; t != nullptr; t = t->tp_base)
+    if (std::strcmp(t->tp_name, "numpy.number") == 0)
+      return name.find("longdouble") == name.npos;  // which has bytes that mean nothing
+  return false;
+}
+
+static bool same_bytes(PyObject* a, PyObject* b) {
+  Py_buffer x, y;
+  if (PyObject_GetBuffer(a, &x, PyBUF_SIMPLE) != 0) {
+    PyErr_Clear();
+    return false;
+  }
+  bool same = false;
+  if (PyObject_GetBuffer(b, &y, PyBUF_SIMPLE) == 0) {
+    same = x.len == y.len && std::memcmp(x.buf, y.buf, static_cast<size_t>(x.len)) == 0;
+    PyBuffer_Release(&y);
+  } else {
+    PyErr_Clear();
+  }
+  PyBuffer_Release(&x);
+  return same;
+}
+
 bool is_constant(PyObject* o) {
   if (o == Py_None || o == Py_Ellipsis || o == Py_NotImplemented || PyBool_Check(o)) return true;
   if (PyLong_CheckExact(o) || PyFloat_CheckExact(o) || PyComplex_CheckExact(o) || PyUnicode_CheckExact(o) ||
       PyBytes_CheckExact(o))
     return true;
-  if (is_torch_singleton(o) || named(o, "torch.device")) return true;
+  if (is_torch_singleton(o) || named(o, "torch.device") || is_numpy_number(o)) return true;
   if (PyTuple_CheckExact(o) || is_size(o)) {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); i++)
       if (!is_constant(PyTuple_GET_ITEM(o, i))) return false;
@@ -262,6 +290,7 @@ bool is_constant(PyObject* o) {
 bool same_constant(PyObject* a, PyObject* b) {
   if (a == b) return true;
   if (Py_TYPE(a) != Py_TYPE(b)) return false;
+  if (is_numpy_number(a)) return same_bytes(a, b);
   if (PyFloat_CheckExact(a)) {  // NaN equals NaN and 0.0 differs from -0.0: what the program sees must be the same
     double x = PyFloat_AS_DOUBLE(a), y = PyFloat_AS_DOUBLE(b);
     return std::memcmp(&x, &y, sizeof x) == 0;

@@ -72,6 +72,7 @@ PyObject* dict_get(PyObject* dict, PyObject* key);
 
 // Immutable built-in values that can be compared by value (numbers, strings, None, dtype, device, Size, tuples of such
 // ...).
+bool is_numpy_number(PyObject* object);  // a scalar of numpy's own: compared by its bytes
 bool is_constant(PyObject* object);
 // Same type and same value: floats bit by bit, tuples element by element. Only for constants.
 bool same_constant(PyObject* a, PyObject* b);

@@ -8,6 +8,7 @@
 #include "frame/interpret/native.h"
 #include "frame/interpret/opcode_parts.h"
 #include "frame/resume.h"
+#include "guards/objects.h"
 
 namespace flashover::frame {
 namespace {
@@ -762,8 +763,11 @@ PyObject* Interpreter::call(PyObject* f, PyObject* const* args, size_t nargs, Py
     return call(inner, args, nargs, kwnames);
   }
   if (std::strcmp(t->tp_name, "numpy.ufunc") == 0) {  // arithmetic on numbers
-    for (size_t i = 0; i < count; ++i)
-      if (!is_atom(args[i]) && (recorder.is_old(args[i]) || is_tensor(args[i]))) unknown_call(f);
+    for (size_t i = 0; i < count; ++i) {
+      if (guards::is_numpy_number(args[i])) recorder.not_opaque(args[i]);
+      if (!is_atom(args[i]) && !guards::is_numpy_number(args[i]) && (recorder.is_old(args[i]) || is_tensor(args[i])))
+        unknown_call(f);
+    }
     return call_plain(f, args, nargs, kwnames);
   }
   if (std::strcmp(t->tp_name, "numpy._ArrayFunctionDispatcher") == 0 && is_numpy_arithmetic(f)) {
