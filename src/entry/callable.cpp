@@ -2,7 +2,9 @@
 #include <pthread.h>
 #include <structmember.h>
 
+#include <ATen/ops/empty.h>
 #include <ATen/record_function.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/util/SmallVector.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
@@ -187,6 +189,15 @@ class Wanted {
   std::vector<PyObject*> values_;
 };
 
+// What the program made inside of inference_mode is such a tensor outside, too.
+void make_inference(at::Tensor& t) {
+  if (t.is_inference() || t.requires_grad() || !t.has_storage()) return;
+  c10::InferenceMode mode;
+  at::Tensor made = at::empty({0}, t.options());
+  made.set_(t.storage(), t.storage_offset(), t.sizes(), t.strides());
+  t = std::move(made);
+}
+
 // Null without an error: with `repeat`, nothing happened and the call must be repeated in eager (it raises there, as
 // the program would, with its effects so far; or the entry was retired); else it ends in a graph break, and `frames`
 // say how to go on.
@@ -235,6 +246,7 @@ PyObject* run_entry(const EntryPtr& e, const Settings& settings, PyObject** want
     }
     ran = true;
     if (quiet) after = guards::dict_clock();
+    for (int32_t i : e->capture.inference_outputs) make_inference(outputs[static_cast<size_t>(i)]);
     c10::SmallVector<PyObject*, 8> wrapped;
     for (at::Tensor& t : outputs) wrapped.push_back(THPVariable_Wrap(std::move(t)));
     if (e->capture.frames.empty()) {

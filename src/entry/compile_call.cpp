@@ -156,6 +156,7 @@ void connect_inputs(Entry& e) {
 void attempt(Attempt& a, const frame::Subject& subject, bool first = true) {
   PyObject* const* const bound = subject.slots;
   Entry& e = a.entry;
+  const frame::KeepCallCounts keep;
   Clock clock;
   guards::GlobalState before = guards::GlobalState::read();
   e.capture = frame::capture(subject);

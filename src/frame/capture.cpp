@@ -241,7 +241,9 @@ struct Trust {
 };
 
 // One run. `stop`: where to end it (empty: at the end of the call); `broke`: where it could be ended had it to.
-Capture run_once(const Subject& subject, Trust trust, Interpreter::Path stop, Interpreter::Path& broke) {
+// `first_call`: what has to be called before the program can be captured.
+Capture run_once(const Subject& subject, Trust trust, Interpreter::Path stop, Interpreter::Path& broke,
+                 Ref& first_call) {
   const auto start = std::chrono::steady_clock::now();
   Capture out;
   PyObject* const callable = subject.function;
@@ -429,6 +431,7 @@ Capture run_once(const Subject& subject, Trust trust, Interpreter::Path stop, In
       }
       PyErr_Clear();
       out.took_parts = !in.parts.empty() || !out.parts.empty();
+      if (out.declined && state.changes(false).empty()) first_call = in.first_call;
       in.uninterpreted = 1;
       release_locks(in);
       leave_inference_modes(in);
@@ -475,12 +478,22 @@ bool parts_fit(const Capture& c) {
 
 Capture capture(const Subject& subject, Trust trust) {
   Interpreter::Path path;
-  Capture first = run_once(subject, trust, {}, path);
-  constexpr int kOperators = 8;  // whose backwards are found not to be traceable, one by one
-  for (int i = 0; i < kOperators && first.declined && first.another_way; ++i) {
+  Ref call;
+  Capture first = run_once(subject, trust, {}, path, call);
+  constexpr int kCalls = 100, kOperators = 8;  // operators whose backwards are found not to be traceable, one by one
+  for (int calls = 0, operators = 0; first.declined;) {
+    if (call && calls++ < kCalls) {
+      const Ref done =
+          Ref::steal(PyObject_CallObject(PyTuple_GET_ITEM(call.get(), 0), PyTuple_GET_ITEM(call.get(), 1)));
+      call = {};
+      if (!done) PyErr_Clear();  // the program will raise it
+      if (!done) break;
+    } else if (!first.another_way || operators++ >= kOperators) {
+      break;
+    }
     release(first);
     path.clear();
-    first = run_once(subject, trust, {}, path);
+    first = run_once(subject, trust, {}, path, call);
   }
   if (!first.declined || first.raised || !subject.may_break) return first;
   // Again, up to the instruction that it ran into; when a frame cannot be rebuilt there, up to the call that led into
@@ -488,7 +501,7 @@ Capture capture(const Subject& subject, Trust trust) {
   constexpr int kTries = 4;
   for (int tries = 0; !path.empty() && tries < kTries; ++tries) {
     Interpreter::Path unused;
-    Capture cut = run_once(subject, trust, path, unused);
+    Capture cut = run_once(subject, trust, path, unused, call);
     if (!cut.declined && !cut.frames.empty()) {
       cut.reason = std::move(first.reason);
       cut.where = std::move(first.where);

@@ -138,6 +138,7 @@ struct Capture {
   guards::Observations observations;
   graph::Graph graph;                           // form kTraced
   graph::Joint joint;                           // present: the graph computes gradients, too
+  std::vector<int32_t> inference_outputs;       // graph outputs that were made in inference_mode
   std::vector<PyObject*> constants;             // tensors for the kConstant inputs, owned
   std::vector<guards::SourceId> input_sources;  // per graph input; kNoSource for constants
   std::vector<guards::SourceId>
@@ -172,6 +173,14 @@ struct Subject {
   const std::unordered_set<std::string>* numbers = nullptr;
 };
 Capture capture(const Subject& subject);
+
+// What captures and guards ask of functions with an lru_cache does not count as calls of them while it lives.
+class KeepCallCounts {
+ public:
+  KeepCallCounts();
+  ~KeepCallCounts();
+  KeepCallCounts(const KeepCallCounts&) = delete;
+};
 
 // GIL held. Arguments as for a vectorcall of `callable` (a Python function, a bound method's function with self first,
 // ...). `bound` are the arguments in the root code's localsplus order (what kArgument sources count), borrowed.

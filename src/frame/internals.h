@@ -72,6 +72,21 @@ struct DictIteratorLayout {
   PyObject* dict;
   Py_ssize_t used, pos;
 };
+struct LruLinkLayout {
+  PyObject ob_base;
+  LruLinkLayout *prev, *next;
+  Py_hash_t hash;
+  PyObject *key, *result;
+};
+struct LruCacheLayout {
+  LruLinkLayout root;  // of its own, it holds only the header and the ends of the list
+  void* wrapper;
+  int typed;
+  PyObject* cache;  // dict: key -> link; without a limit: key -> result
+  Py_ssize_t hits;
+  PyObject* func;
+  Py_ssize_t maxsize, misses;
+};
 struct DictViewLayout {
   PyObject ob_base;
   PyDictObject* dict;

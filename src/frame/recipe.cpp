@@ -128,6 +128,9 @@ int32_t RecipeMaker::make(PyObject* o) {
     Ref leaf = Ref::steal(asks.get() == Py_True ? PyObject_GetAttrString(o, "is_leaf") : nullptr);
     PyErr_Clear();
     if (leaf.get() == Py_True) throw Declined("a leaf that requires grad was made");
+    if (Ref inference = Ref::steal(PyObject_CallMethod(o, "is_inference", nullptr)); inference.get() == Py_True)
+      capture_.inference_outputs.push_back(static_cast<int32_t>(outputs_.size()));
+    PyErr_Clear();
     outputs_.push_back(o);
     const int32_t made = registers_[o] =
         step(Kind::kGraphOutput, nullptr, {}, static_cast<int32_t>(outputs_.size() - 1));

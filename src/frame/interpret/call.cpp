@@ -62,6 +62,28 @@ bool may_be_called_natively(PyObject* f) {
   }
 }
 
+// A cache of which the layout is what we take it for.
+LruCacheLayout* layout_of_cache(PyObject* f) {
+  auto* c = reinterpret_cast<LruCacheLayout*>(f);
+  Ref info = Ref::steal(PyObject_CallMethod(f, "cache_info", nullptr));
+  PyErr_Clear();
+  if (!info || PyTuple_GET_SIZE(info.get()) != 4) return nullptr;
+  const auto is = [&](Py_ssize_t i, Py_ssize_t n) {
+    PyObject* o = PyTuple_GET_ITEM(info.get(), i);
+    return PyLong_CheckExact(o) && PyLong_AsSsize_t(o) == n;
+  };
+  const bool unlimited = PyTuple_GET_ITEM(info.get(), 2) == Py_None;
+  if (!is(0, c->hits) || !is(1, c->misses) || !(unlimited ? c->maxsize < 0 : is(2, c->maxsize))) return nullptr;
+  if (c->cache == nullptr || !PyDict_CheckExact(c->cache) || !is(3, PyDict_GET_SIZE(c->cache))) return nullptr;
+  return c;
+}
+
+struct CallCount {
+  Ref function;
+  Py_ssize_t hits, misses;
+};
+thread_local std::vector<CallCount>* call_counts = nullptr;
+
 bool holds_tensor(PyObject* o, int depth = 0) {
   if (depth > 4) return false;
   if (is_tensor(o)) return true;
@@ -547,6 +569,51 @@ bool Interpreter::call_with_numbers(PyObject* f, PyObject* const* args, size_t n
   return false;
 }
 
+KeepCallCounts::KeepCallCounts() {
+  if (call_counts == nullptr) call_counts = new std::vector<CallCount>;
+}
+// What was computed by the way counts as a miss, and the call that made the capture will count as a hit.
+KeepCallCounts::~KeepCallCounts() {
+  std::unique_ptr<std::vector<CallCount>> done(std::exchange(call_counts, nullptr));
+  if (!done) return;
+  PyObject *type, *value, *tb;
+  PyErr_Fetch(&type, &value, &tb);
+  for (const CallCount& c : *done)
+    if (LruCacheLayout* cache = layout_of_cache(c.function.get()))
+      if (cache->misses >= c.misses) cache->hits = c.hits - (cache->misses - c.misses);  // (else it was cleared)
+  PyErr_Restore(type, value, tb);
+}
+
+// What the cache holds for these arguments. Null: it is not known; the function may have to be asked.
+Ref Interpreter::known_result(PyObject* f, PyObject* const* args, size_t count, PyObject* kwnames) {
+  LruCacheLayout* cache = layout_of_cache(f);
+  if (cache == nullptr) return {};
+  const auto same = [&](const CallCount& c) { return c.function.get() == f; };
+  if (call_counts != nullptr && std::none_of(call_counts->begin(), call_counts->end(), same))
+    call_counts->push_back({Ref::borrow(f), cache->hits, cache->misses});
+  if (kwnames != nullptr || cache->typed || cache->maxsize == 0 || !PyFunction_Check(cache->func)) return {};
+  Ref key = count == 1 && (PyLong_CheckExact(args[0]) || PyUnicode_CheckExact(args[0]))
+                ? Ref::borrow(args[0])
+                : Ref::steal(PyTuple_New(count));
+  if (!key) return {};
+  for (size_t i = 0; PyTuple_CheckExact(key.get()) && i < count; ++i)
+    PyTuple_SET_ITEM(key.get(), static_cast<Py_ssize_t>(i), Py_NewRef(args[i]));
+  PyObject* found = PyDict_GetItemWithError(cache->cache, key.get());
+  PyErr_Clear();
+  if (found != nullptr)
+    return Ref::borrow(cache->maxsize < 0 ? found : reinterpret_cast<LruLinkLayout*>(found)->result);
+  // The program's own: it may make tensors, or print. It runs for real before the capture does again.
+  const char* file = PyUnicode_AsUTF8(reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(cache->func))->co_filename);
+  PyErr_Clear();
+  if (file == nullptr || std::string_view(file).find("-packages/") != std::string_view::npos || !journal.empty() ||
+      is_library(reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(cache->func))))
+    return {};
+  Ref all = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(count)));
+  for (size_t i = 0; i < count; ++i) PyTuple_SET_ITEM(all.get(), static_cast<Py_ssize_t>(i), Py_NewRef(args[i]));
+  first_call = Ref::steal(PyTuple_Pack(2, f, all.get()));
+  throw Declined("a function with an lru_cache is called for the first time");
+}
+
 PyObject* Interpreter::call(PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames) {
   if (plain) return PyObject_Vectorcall(f, args, nargs, kwnames);
   const bool tail = std::exchange(tail_, false);  // set again where the callee's result is handed on as it is
@@ -727,18 +794,27 @@ PyObject* Interpreter::call(PyObject* f, PyObject* const* args, size_t nargs, Py
                                              (is_pinned_kind(args[i]) || is_key_by_identity(args[i]))));
     if (plain) {
       // A hit answers from what was computed before; a miss computes and keeps it, as it would without us.
-      ++uninterpreted;
-      Ref result = Ref::steal(call_plain(f, args, nargs, kwnames));
-      --uninterpreted;
-      stop_if_declined();
+      Ref result = known_result(f, args, count, kwnames);
+      const bool known = static_cast<bool>(result);
+      if (!known) {
+        ++uninterpreted;
+        result = Ref::steal(call_plain(f, args, nargs, kwnames));
+        --uninterpreted;
+        stop_if_declined();
+      }
       if (!result) return nullptr;
-      if (!holds_tensor(result.get())) {
+      if (known || !holds_tensor(result.get())) {
         for (size_t i = 0; i < count; ++i)
           if (!is_atom(args[i]) && !is_pinned_kind(args[i]))
             recorder.fact(FactKind::kIdentity, recorder.source_of(args[i]), args[i]);
         // The guards ask the cache again: it may have been cleared.
         recorder.call_gives(f, args, count, kwnames, result.get());
-        if (!is_atom(result.get()) && !recorder.is_old(result.get())) recorder.constant(result.get());
+        if (is_tensor(result.get()) && !recorder.is_old(result.get())) {
+          recorder.constant(result.get());
+          recorder.add_tensor(result.get());
+        } else if (!is_atom(result.get()) && !recorder.is_old(result.get())) {
+          recorder.constant(result.get());
+        }
         return result.release();
       }
       Ref cleared = Ref::steal(PyObject_CallMethod(f, "cache_clear", nullptr));

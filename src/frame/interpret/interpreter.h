@@ -115,6 +115,7 @@ class Interpreter {
   PyObject* next(PyObject* it, bool keep_stop = false);
   int truth(PyObject* o);
   int contains(PyObject* container, PyObject* item);
+  Ref known_result(PyObject* lru_cache, PyObject* const* args, size_t count, PyObject* kwnames);
   PyObject* tensor_part(PyObject* tensor, PyObject* key);                  // null without an error: not taken
   bool set_tensor_part(PyObject* tensor, PyObject* key, PyObject* value);  // false: not taken
   PyObject* compare(PyObject* a, PyObject* b, int op);
@@ -159,6 +160,8 @@ class Interpreter {
   bool assumes = false;      // that a tensor does not make the program raise, and the graph checks it
   bool takes_parts = false;  // x[i] of an input with an i that changes may be an input of its own
   std::vector<PartInput> parts;
+  // (function, arguments) of an lru_cache that has to hold their result before the capture can go on.
+  Ref first_call;
   bool items_as_symbols = false;  // an operator of torch runs: what it asks a tensor for goes to an operator again
   std::vector<Ref> left_ranges;   // that were entered before the trace and are left in it
   std::vector<Ref> ranges;        // record_functions of the trace that are entered
