@@ -12,7 +12,7 @@ import flashover
 CALLS: list[Any] = []
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def table(n: int) -> tuple[int, ...]:
     CALLS.append(("table", n))
     return tuple(range(n))
