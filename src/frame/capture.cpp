@@ -431,7 +431,12 @@ Capture run_once(const Subject& subject, Trust trust, Interpreter::Path stop, In
       }
       PyErr_Clear();
       out.took_parts = !in.parts.empty() || !out.parts.empty();
-      if (out.declined && state.changes(false).empty()) first_call = in.first_call;
+      if (out.declined && in.first_call) {
+        try {  // (it throws where a transform is entered)
+          if (state.changes(false).empty()) first_call = in.first_call;
+        } catch (const Declined&) {
+        }
+      }
       in.uninterpreted = 1;
       release_locks(in);
       leave_inference_modes(in);
