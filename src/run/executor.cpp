@@ -12,6 +12,7 @@
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <array>
@@ -361,7 +362,11 @@ class PlanExecutable final : public Executable {
         } else if (device_ < 0) {
           execute_on_cpu(*frame, inputs, outputs, consumed);
         } else {
-          const c10::DeviceGuard guard(c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(device_)));
+          // Asking is cheap; setting and setting back are not.
+          std::optional<c10::DeviceGuard> guard;
+          const auto index = static_cast<c10::DeviceIndex>(device_);
+          if (c10::impl::VirtualGuardImpl(c10::kCUDA).getDevice().index() != index)
+            guard.emplace(c10::Device(c10::kCUDA, index));
           execute_on_cuda(*frame, inputs, outputs, consumed);
         }
       } catch (Mismatch& m) {
