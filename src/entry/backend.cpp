@@ -3,7 +3,6 @@
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/alias.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
 
@@ -254,9 +253,7 @@ Step step_of_custom(graph::Graph forward, const Request& request) {
       }
     }
     const auto results = static_cast<std::ptrdiff_t>(g->outputs.size());
-    at::AutoDispatchBelowADInplaceOrView below;
-    for (at::Tensor& t : made)
-      if (t.is_view()) t = at::alias(t);  // autograd would take a result for a part of the user's memory
+    at::AutoDispatchBelowAutograd below_autograd;
     outputs = aten::finish_functional(*g, inputs, {made.begin(), made.begin() + results},
                                       {made.begin() + results, made.end()});
   };

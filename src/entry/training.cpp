@@ -1,6 +1,7 @@
 #include "entry/training.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/alias.h>
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/zeros.h>
@@ -225,6 +226,11 @@ class Trained final : public Runner {
     c10::AutoGradMode followed(true);  // the program may have turned it on itself
     std::vector<at::Tensor> made;
     meeting_->forward(std::vector<at::Tensor>(inputs, inputs + count), made);
+    for (at::Tensor& t : made)  // a view of what nobody sees (backends): autograd would take it for a view of a leaf
+      if (t.defined() && t.is_view()) {
+        at::AutoDispatchBelowADInplaceOrView below;
+        t = at::alias(t);
+      }
     outputs.clear();
     outputs.resize(p.results.size());
     std::shared_ptr<CompiledBackward> node;

@@ -181,7 +181,7 @@ std::vector<at::Tensor> finish_functional(const graph::Graph& g, const std::vect
 
 std::vector<at::Tensor> eval_graph(const graph::Graph& g, const std::vector<at::Tensor>& inputs,
                                    std::vector<std::string>* mismatches) {
-  at::AutoDispatchBelowADInplaceOrView below;  // a result is nobody's view
+  at::AutoDispatchBelowAutograd below_autograd;
   c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   return Evaluator(g, mismatches).run(inputs);
 }
