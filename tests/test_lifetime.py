@@ -361,3 +361,27 @@ def test_a_failing_backend_is_said_and_forgotten():
         fast(x)
     torch.testing.assert_close(fast(x), x + 1)
     assert len(calls) == 2
+
+
+@pytest.mark.parametrize("backend", ["flashover", "eager", lambda gm, examples: gm.forward])
+def test_calls_count_their_references_off_again(backend):
+    """Inputs that only kernels read are lent to a call without a reference."""
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.LayerNorm(4))
+    shared = torch.ones(4)
+
+    def f(x, y):
+        y.add_(1)
+        return model(x) + shared, x, y.view(-1), x[0], model[1].weight, shared * 2
+
+    fast = flashover.compile(f, backend=backend)
+    tensors = [*model.parameters(), shared, torch.ones(2, 4), torch.ones(3)]
+    with torch.no_grad():
+        for _ in range(3):
+            results = fast(*tensors[-2:])
+            assert results[1] is tensors[-2] and results[4] is model[1].weight
+            del results
+        before = [(t._use_count(), sys.getrefcount(t)) for t in tensors]
+        for _ in range(5):
+            fast(*tensors[-2:])
+    gc.collect()
+    assert [(t._use_count(), sys.getrefcount(t)) for t in tensors] == before

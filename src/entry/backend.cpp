@@ -134,6 +134,7 @@ class Custom final : public Runner {
     Py_XDECREF(run_);
   }
   bool needs_gil() const override { return true; }
+  bool borrows(size_t) const override { return true; }
   void run(const at::Tensor* inputs, size_t count, std::vector<at::Tensor>& outputs) override {
     std::vector<const at::Tensor*> given;
     for (size_t i = 0; i < count; i++)
@@ -172,13 +173,28 @@ class Custom final : public Runner {
 
 class Planned final : public Runner {
  public:
-  explicit Planned(std::shared_ptr<run::Executable> e) : executable_(std::move(e)) {}
+  explicit Planned(std::shared_ptr<run::Executable> e) : executable_(std::move(e)) {
+    const plan::Plan& p = executable_->plan();
+    borrows_.assign(p.inputs.size(), p.device.type == DeviceType::kCPU);
+    const auto takes = [&](plan::TensorId t) {
+      const plan::Tensor& whole = p.tensors[static_cast<size_t>(plan::root(p, t))];
+      if (whole.home == plan::Home::kInput) borrows_[static_cast<size_t>(whole.index)] = false;
+    };
+    for (const plan::Step& s : p.steps) {
+      if (s.kind != plan::StepKind::kLaunch) plan::for_each_read(s, takes);
+      plan::for_each_write(s, takes);
+    }
+    for (const plan::OutputRef& o : p.outputs)
+      if (o.alias_input >= 0) borrows_[static_cast<size_t>(o.alias_input)] = false;
+  }
+  bool borrows(size_t i) const override { return i < borrows_.size() && borrows_[i]; }
   void run(const at::Tensor* inputs, size_t count, std::vector<at::Tensor>& outputs) override {
     executable_->run(inputs, count, outputs);
   }
 
  private:
   std::shared_ptr<run::Executable> executable_;
+  std::vector<bool> borrows_;  // by input: only kernels read it, or steps that run once
 };
 
 std::optional<run::cuda::DeviceFacts> pretended;

@@ -25,6 +25,9 @@ class Runner {
   virtual ~Runner() = default;
   virtual void run(const at::Tensor* inputs, size_t count, std::vector<at::Tensor>& outputs) = 0;
   virtual bool needs_gil() const { return false; }
+  // It takes only addresses off input i, or knows that Python holds it: the caller counts no reference to it. (Torch
+  // counts the second reference to a tensor twice, in its Python object too, which needs the GIL.)
+  virtual bool borrows(size_t) const { return false; }
   // What runs a plan, for explain(): ("", plan), or "forward" and "backward".
   std::vector<std::pair<std::string, std::shared_ptr<run::Executable>>> parts;
 };

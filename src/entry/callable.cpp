@@ -198,16 +198,42 @@ void make_inference(at::Tensor& t) {
   t = std::move(made);
 }
 
+// The inputs of a graph, some of them without a reference of their own: their Python objects are held meanwhile.
+class Inputs {
+ public:
+  Inputs(const Entry& e, PyObject* const* wanted, const NumberTensors* numbers) : e_(e) {
+    tensors_.reserve(e.inputs.size());
+    for (size_t i = 0; i < e.inputs.size(); ++i) {
+      const int32_t in = e.inputs[i];
+      if (e.borrowed[i])
+        tensors_.emplace_back(
+            Pointer::reclaim((in < 0 ? e.constants[-1 - in] : THPVariable_Unpack(wanted[in])).unsafeGetTensorImpl()));
+      else
+        tensors_.push_back(graph_input(e, in, wanted, numbers));
+    }
+  }
+  Inputs(const Inputs&) = delete;
+  ~Inputs() {
+    for (size_t i = 0; i < tensors_.size(); ++i)
+      if (e_.borrowed[i]) static_cast<void>(tensors_[i].unsafeReleaseTensorImpl());
+  }
+  const at::Tensor* data() const { return tensors_.data(); }
+  size_t size() const { return tensors_.size(); }
+
+ private:
+  using Pointer = c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+  const Entry& e_;
+  c10::SmallVector<at::Tensor, 16> tensors_;
+};
+
 // Null without an error: with `repeat`, nothing happened and the call must be repeated in eager (it raises there, as
 // the program would, with its effects so far; or the entry was retired); else it ends in a graph break, and `frames`
 // say how to go on.
 PyObject* run_entry(const EntryPtr& e, const Settings& settings, PyObject** wanted,
                     std::vector<frame::FrameState>& frames, bool& repeat) {
-  c10::SmallVector<at::Tensor, 16> inputs;
-  inputs.reserve(e->inputs.size());
   const std::shared_ptr<NumberTensors> numbers =
       e->capture.numbers.inputs.empty() ? nullptr : number_tensors(*e, wanted);
-  for (int32_t i : e->inputs) inputs.push_back(graph_input(*e, i, wanted, numbers.get()));
+  const Inputs inputs(*e, wanted, numbers.get());
   const size_t held = e->wanted + e->capture.numbers.steps.size();
   for (size_t i = 0; i < held; i++) Py_INCREF(wanted[i]);
   std::vector<at::Tensor> outputs;

@@ -151,6 +151,7 @@ void connect_inputs(Entry& e) {
     e.inputs.push_back(static_cast<int32_t>(next++));
   }
   e.wanted = c.wanted.size();
+  e.borrowed.assign(e.inputs.size(), false);
 }
 
 void attempt(Attempt& a, const frame::Subject& subject, bool first = true) {
@@ -259,6 +260,8 @@ void attempt(Attempt& a, const frame::Subject& subject, bool first = true) {
     a.backend_raised(error);
     return;
   }
+  for (size_t i = 0; i < e.inputs.size(); ++i)  // what is made for a call has no other owner
+    e.borrowed[i] = e.inputs[i] < kPartInput && e.runner->borrows(i);
   for (const auto& [symbol, source] : e.report.kernel_sources) log(Topic::kKernels, source);
   for (const auto& [stage, text] : e.report.texts)
     if (stage == "plan") log(Topic::kPlan, a.settings.name + ":\n" + text);

@@ -52,6 +52,7 @@ struct Entry {
   // Per graph input: index into the wanted objects, -1 - index into constants, kNumberInput + index into
   // capture.numbers.inputs, kPartInput + index into capture.parts.
   std::vector<int32_t> inputs;
+  std::vector<bool> borrowed;            // by graph input: the runner needs no reference of its own to it
   std::shared_ptr<NumberTensors> spare;  // of an earlier call, to be used again when nobody holds it
   std::vector<at::Tensor> constants;
   size_t wanted = 0;
