@@ -1,4 +1,5 @@
-"""Convolutions whose patches do not overlap, in bf16 training: products over the rows of patches."""
+"""Convolutions that are products over rows of what each result reads, in bf16 training: of patches that do not overlap,
+and of few points."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from test_attention import HAS
 from torch import nn
 
 import flashover
@@ -30,6 +32,8 @@ PROGRAMS = {
     "transposed": (nn.ConvTranspose2d(32, 16, 2, 2), (2, 32, 9, 8)),
     "transposed, no bias": (nn.ConvTranspose2d(32, 3, 3, 3, bias=False), (2, 32, 9, 8)),
     "overlapping": (nn.Conv2d(16, 32, 3, 2), (2, 16, 15, 15)),
+    "few points": (nn.Conv2d(512, 128, 3, padding=1), (2, 512, 4, 5)),
+    "few points, strided": (nn.Conv2d(512, 128, 3, 2, 1, bias=False), (2, 512, 7, 5)),
     "groups": (nn.Conv2d(16, 32, 2, 2, groups=2), (2, 16, 15, 15)),
 }
 
@@ -54,3 +58,39 @@ def test_gradients(name: str) -> None:
     for g, e, w in zip(got, eager, want, strict=True):
         assert g.shape == e.shape and g.dtype == e.dtype and g.stride() == e.stride()
         assert (g - w).norm() <= 2 * (e - w).norm() + 1e-5 * w.norm()
+
+
+# batch, channels, size, out, kernel, stride, padding, dilation
+UNFOLDED: list[tuple[Any, ...]] = [
+    (2, 40, (9, 8), 70, (3, 3), (2, 2), (1, 1), (2, 2)),
+    (3, 64, (8, 8), 64, (5, 5), (1, 1), (2, 2), (1, 1)),
+    (1, 7, (5, 11), 9, (1, 8), (1, 3), (0, 7), (1, 1)),
+    (2, 200, (6, 6), 33, (2, 2), (1, 1), (0, 0), (1, 1)),
+]
+
+
+@pytest.mark.skipif(not HAS[torch.bfloat16], reason="no AMX here")
+@pytest.mark.parametrize("case", UNFOLDED, ids=str)
+def test_unfolded(case: Any) -> None:
+    batch, channels, size, out, kernel, *geometry = case
+    torch.manual_seed(0)
+    x = torch.randn(batch, channels, *size).bfloat16().to(memory_format=torch.channels_last)
+    weight, bias = torch.randn(out, channels, *kernel).bfloat16(), torch.randn(out).bfloat16()
+    wide = [x.double().requires_grad_(), weight.double().requires_grad_()]
+    want = nn.functional.conv2d(*wide, bias.double(), *geometry)
+    grad = torch.randn(want.shape).bfloat16().to(memory_format=torch.channels_last)
+    own = torch.ops.flashover
+    found = [
+        (own.unfolded_convolution(x, weight, bias, *geometry), want),
+        *zip(
+            (
+                own.unfolded_input_gradient(grad, weight, x.shape, *geometry),
+                own.unfolded_weight_gradient(grad, x, weight.shape, *geometry),
+            ),
+            torch.autograd.grad(want, wide, grad.double()),
+            strict=True,
+        ),
+    ]
+    for got, exact in found:
+        assert got.shape == exact.shape and got.dtype == torch.bfloat16
+        assert (got - exact).norm() <= 4e-3 * exact.norm()

@@ -103,6 +103,7 @@ struct ConvolutionFacts {
 // Which of its three products flashover.convolution and its gradients compute; the rest is oneDNN's.
 struct OwnConvolution {
   bool forward = false, input = false, weight = false;
+  bool unfolded = false;  // all three as products over rows of what each result reads, images channels last
 };
 inline OwnConvolution choose_convolution(const Providers& p, DType dtype, const ConvolutionFacts& c) {
   // (What a thread keeps of the image grows with these.)
@@ -116,6 +117,9 @@ inline OwnConvolution choose_convolution(const Providers& p, DType dtype, const 
   }
   const double work = 2.0 * static_cast<double>(c.in * c.out * c.taps) * static_cast<double>(c.points * c.batch);
   if (!p.own_bf16 || c.in < 16 || c.out < 16 || work < 2e6) return {};
+  // bf16 and few points: all time goes into reading the weight, which products do best.
+  if (!f32 && c.taps > 1 && c.taps <= 64 && c.points * c.batch <= 256 && c.in * c.taps * c.out >= 1 << 19)
+    return {true, true, true, c.groups == 1};
   // bf16: oneDNN reaches 1,000 GF/s on large images that lie channels last, 100 to 300 on small ones.
   if (!f32) return {c.taps > 1 && c.points <= 64, c.taps > 1 && c.points <= 64, c.taps > 1 && c.points <= 256};
   return {true, true, c.taps > 1 || (c.in >= 64 && c.out >= 64)};

@@ -337,10 +337,19 @@ ValueId dense_value(Rewriter& r, ValueId v) { return in_strides(r, v, dense_type
 bool use_own(Rewriter& r, const Node& n, Values& results, const void* user) {
   const ValueId x = skip_copies(r, ops::as_value(n.args[kInput])), weight = ops::as_value(n.args[kWeight]);
   const TensorType input = r.b.type(x), w = r.b.type(weight), out = r.b.type(n.outs[0]);
-  if (!own_convolution(*static_cast<const Providers*>(user), input, w, out, std::span(n.args).subspan(kStride)).forward)
-    return false;
+  const OwnConvolution own =
+      own_convolution(*static_cast<const Providers*>(user), input, w, out, std::span(n.args).subspan(kStride));
+  if (!own.forward) return false;
   const auto bias = ops::as_optional_value(n.args[kBias]);
   if (bias && r.b.dtype(*bias) != input.dtype) return false;
+  if (own.unfolded) {
+    results = {r.b.emit("flashover.unfolded_convolution.default",
+                        {Ref{in_strides(r, x, channels_last(input))}, Ref{dense_value(r, weight)},
+                         bias ? Arg(Ref{dense_value(r, *bias)}) : Arg(), spatial(n.args[kStride], 2),
+                         spatial(n.args[kPadding], 2), spatial(n.args[kDilation], 2)},
+                        channels_last(out))};
+    return true;
+  }
   results = {r.b.emit(
       "flashover.convolution.default",
       {Ref{dense_value(r, x)}, Ref{dense_value(r, weight)}, bias ? Arg(Ref{dense_value(r, *bias)}) : Arg(),
@@ -372,6 +381,22 @@ bool use_own_backward(Rewriter& r, const Node& n, Values& results, const void* u
   const auto wanted = [&](size_t i) { return (*mask)[i] && n.outs[i] != kNoValue; };
   if (!(wanted(0) && own.input) && !(wanted(1) && own.weight)) return false;
   results.assign(3, kNoValue);
+  if (own.unfolded) {
+    const auto call = [&](const char* op, ValueId second, const TensorType& like, TensorType type) {
+      const ValueId grad = in_strides(r, g, channels_last(out));
+      return r.b.emit(
+          op, {Ref{grad}, Ref{second}, like.sizes, spatial(n.args[4], 2), spatial(n.args[5], 2), spatial(n.args[6], 2)},
+          std::move(type));
+    };
+    if (wanted(0))
+      results[0] =
+          call("flashover.unfolded_input_gradient.default", dense_value(r, weight), input, channels_last(input));
+    if (wanted(1))
+      results[1] =
+          call("flashover.unfolded_weight_gradient.default", in_strides(r, x, channels_last(input)), w, dense_type(w));
+    if (wanted(2)) results[2] = bias_gradient(r, g, r.b.dtype(n.outs[2]));
+    return true;
+  }
   const auto call = [&](const char* op, ValueId second, const TensorType& like) {
     return r.b.emit(op,
                     {Ref{dense_value(r, g)}, Ref{dense_value(r, second)}, like.sizes, spatial(n.args[4], 2),

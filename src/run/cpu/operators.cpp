@@ -25,6 +25,7 @@
 #include "run/cpu/product.h"
 #include "run/cpu/random.h"
 #include "run/cpu/team.h"
+#include "run/cpu/unfold.h"
 #include "run/pages.h"
 
 namespace flashover::run::cpu {
@@ -521,6 +522,110 @@ at::Tensor convolution_weight_gradient_op(const at::Tensor& grad, const at::Tens
                                               groups, {false, true, false}));
 }
 
+// ---- convolutions of few points: products over rows of all that a result reads (bf16, images channels last)
+
+using HalfProduct = ProductOf<uint16_t, uint16_t, uint16_t>;
+
+at::Tensor image_last(int64_t batch, int64_t channels, int64_t height, int64_t width) {
+  at::Tensor t = dense({batch, height, width, channels}, at::kBFloat16);
+  const std::vector<int64_t> sizes{batch, channels, height, width};
+  t.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, {height * width * channels, 1, width * channels, channels});
+  return t;
+}
+Unfold unfold_of(Ints image, Ints weight, Ints out, Ints stride, Ints padding, Ints dilation) {
+  TORCH_CHECK(image.size() == 4 && weight.size() == 4 && out.size() == 4 && stride.size() == 2 && padding.size() == 2 &&
+                  dilation.size() == 2 && image[1] == weight[1] && out[1] == weight[0] && image[0] == out[0],
+              "unfolded convolution: wrong arguments");
+  Unfold u{.batch = image[0], .channels = image[1]};
+  for (size_t d = 0; d < 2; ++d) {
+    u.size[d] = image[d + 2], u.out_size[d] = out[d + 2], u.kernel[d] = weight[d + 2];
+    u.stride[d] = stride[d], u.padding[d] = padding[d], u.dilation[d] = dilation[d];
+  }
+  TORCH_CHECK(u.taps() <= kMostTaps && has_amx_bf16(), "unfolded convolution: not here");
+  return u;
+}
+const uint16_t* lying_last(const at::Tensor& t) {
+  TORCH_CHECK(t.scalar_type() == at::kBFloat16 && t.is_contiguous(at::MemoryFormat::ChannelsLast),
+              "unfolded convolution: wrong image");
+  return numbers<uint16_t>(t);
+}
+const uint16_t* lying_dense(const at::Tensor& t) {
+  TORCH_CHECK(t.scalar_type() == at::kBFloat16 && t.is_contiguous(), "unfolded convolution: wrong weight");
+  return numbers<uint16_t>(t);
+}
+at::Tensor unfolded(const Unfold& u, const at::Tensor& image) {
+  at::Tensor rows = dense({u.rows(), u.width()}, at::kBFloat16);
+  unfold(u, lying_last(image), static_cast<uint16_t*>(rows.mutable_data_ptr()));
+  return rows;
+}
+
+at::Tensor unfolded_convolution_op(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
+                                   Ints stride, Ints padding, Ints dilation) {
+  std::array<int64_t, 4> sizes{x.size(0), weight.size(0)};
+  for (size_t d = 0; d < 2; ++d) {
+    const auto i = static_cast<int64_t>(d) + 2;
+    sizes[d + 2] = (x.size(i) + 2 * padding[d] - dilation[d] * (weight.size(i) - 1) - 1) / stride[d] + 1;
+  }
+  const Unfold u = unfold_of(x.sizes(), weight.sizes(), sizes, stride, padding, dilation);
+  TORCH_CHECK(!bias || (bias->scalar_type() == at::kBFloat16 && bias->numel() == sizes[1] && bias->is_contiguous()),
+              "unfolded convolution: wrong bias");
+  const at::Tensor rows = unfolded(u, x);
+  at::Tensor out = image_last(sizes[0], sizes[1], sizes[2], sizes[3]);
+  product(HalfProduct{.a = numbers<uint16_t>(rows),
+                      .a_row = u.width(),
+                      .a_inner = 1,
+                      .b = lying_dense(weight),
+                      .b_inner = 1,
+                      .b_column = u.width(),
+                      .added = bias ? numbers<uint16_t>(*bias) : nullptr,
+                      .added_column = 1,
+                      .out = static_cast<uint16_t*>(out.mutable_data_ptr()),
+                      .batch = 1,
+                      .rows = u.rows(),
+                      .inner = u.width(),
+                      .columns = sizes[1]});
+  return out;
+}
+
+at::Tensor unfolded_input_gradient_op(const at::Tensor& grad, const at::Tensor& weight, Ints input, Ints stride,
+                                      Ints padding, Ints dilation) {
+  const Unfold u = unfold_of(input, weight.sizes(), grad.sizes(), stride, padding, dilation);
+  const at::Tensor rows = dense({u.rows(), u.width()}, at::kBFloat16);
+  product(HalfProduct{.a = lying_last(grad),
+                      .a_row = grad.size(1),
+                      .a_inner = 1,
+                      .b = lying_dense(weight),
+                      .b_inner = u.width(),
+                      .b_column = 1,
+                      .out = static_cast<uint16_t*>(rows.mutable_data_ptr()),
+                      .batch = 1,
+                      .rows = u.rows(),
+                      .inner = grad.size(1),
+                      .columns = u.width()});
+  at::Tensor out = image_last(input[0], input[1], input[2], input[3]);
+  fold(u, numbers<uint16_t>(rows), static_cast<uint16_t*>(out.mutable_data_ptr()));
+  return out;
+}
+
+at::Tensor unfolded_weight_gradient_op(const at::Tensor& grad, const at::Tensor& x, Ints weight, Ints stride,
+                                       Ints padding, Ints dilation) {
+  const Unfold u = unfold_of(x.sizes(), weight, grad.sizes(), stride, padding, dilation);
+  const at::Tensor rows = unfolded(u, x);
+  at::Tensor out = dense(weight.vec(), at::kBFloat16);
+  product(HalfProduct{.a = lying_last(grad),
+                      .a_row = 1,
+                      .a_inner = grad.size(1),
+                      .b = numbers<uint16_t>(rows),
+                      .b_inner = u.width(),
+                      .b_column = 1,
+                      .out = static_cast<uint16_t*>(out.mutable_data_ptr()),
+                      .batch = 1,
+                      .rows = grad.size(1),
+                      .inner = u.rows(),
+                      .columns = u.width()});
+  return out;
+}
+
 }  // namespace
 
 void register_operators() {
@@ -564,6 +669,15 @@ void register_operators() {
     add("convolution_weight_gradient(Tensor grad, Tensor x, int[] weight, int[] stride, int[] padding, int[] dilation, "
         "int groups) -> Tensor",
         "convolution_weight_gradient", convolution_weight_gradient_op);
+    add("unfolded_convolution(Tensor x, Tensor weight, Tensor? bias, int[] stride, int[] padding, int[] dilation) -> "
+        "Tensor",
+        "unfolded_convolution", unfolded_convolution_op);
+    add("unfolded_input_gradient(Tensor grad, Tensor weight, int[] input, int[] stride, int[] padding, int[] dilation) "
+        "-> Tensor",
+        "unfolded_input_gradient", unfolded_input_gradient_op);
+    add("unfolded_weight_gradient(Tensor grad, Tensor x, int[] weight, int[] stride, int[] padding, int[] dilation) -> "
+        "Tensor",
+        "unfolded_weight_gradient", unfolded_weight_gradient_op);
     return true;
   }();
   static_cast<void>(done);
