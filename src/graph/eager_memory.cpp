@@ -43,8 +43,8 @@ int64_t working_bytes(std::string_view op, const std::vector<Arg>& args, const T
   if (op != "aten.convolution.default" || input.device.type != DeviceType::kCUDA) return 0;
   if (input.dtype != DType::kBF16 && input.dtype != DType::kF16) return 0;
   if (ops::as_bool(args[6]) || !channels_first(input) || !channels_first(out) || !channels_first(weight)) return 0;
-  if (input.sizes[1].is_const(1) || out.sizes[1].is_const(1)) return 0;   // (both layouts at once)
-  if (ops::as_int(args[8]) > 1 && weight.sizes[1].is_const(1)) return 0;  // not cuDNN's
+  if (input.sizes[1].is_const(1) || out.sizes[1].is_const(1)) return 0;    // (both layouts at once)
+  if (ops::as_int(args[8]) == 1 || weight.sizes[1].is_const(1)) return 0;  // (depthwise ones are torch's own)
   return bytes_of(input).value() + bytes_of(out).value();
 }
 

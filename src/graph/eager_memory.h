@@ -17,8 +17,8 @@ struct EagerMemory {
 };
 EagerMemory eager_memory(const Graph& traced);
 
-// What cuDNN takes beside operands and result of a convolution (0: little, or not known). Its kernels for 16-bit
-// numbers read channels last: what lies otherwise is copied, operand and result. (Measured on an H200.)
+// What cuDNN takes beside operands and result of a convolution (0: little, or not known). Its kernels for groups of
+// 16-bit numbers read channels last: what lies otherwise is copied, operand and result. (Measured on an H200.)
 int64_t working_bytes(std::string_view op, const std::vector<Arg>& args, const TensorType& input,
                       const TensorType& weight, const TensorType& out);
 

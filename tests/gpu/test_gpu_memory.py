@@ -51,6 +51,7 @@ def test_weights_and_workspaces() -> None:
         with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
             return f(x)
 
+    call(model)  # libraries take what they keep
     eager = peak(lambda: call(model))
     want = call(model)
     agree(call(fast), want, rtol=5e-2, atol=5e-3)
