@@ -390,3 +390,27 @@ def test_a_waiting_frame_keeps_its_code() -> None:
     for _ in range(3):
         assert same(fast(x), plain(x))
     assert same(fast(x), other(x))
+
+
+def test_attributes_of_new_objects_at_an_old_address() -> None:
+    class Box:
+        def __init__(self, t: torch.Tensor) -> None:
+            self.t = t
+            self.n = 0
+
+        def step(self, t: torch.Tensor) -> torch.Tensor:
+            self.n += 1
+            return t + self.t
+
+    def program(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, int]:
+        box = Box(y)
+        if y.sum() > -1e9:
+            x = box.step(x)
+        return x * 2, box.n
+
+    fast = flashover.compile(program, backend="eager")
+    for k in range(6):
+        x, y = torch.full((3,), k + 1.0), torch.full((3,), k * 10.0)
+        ours, theirs = fast(x, y), program(x, y)
+        assert torch.equal(ours[0], theirs[0])
+        assert ours[1] == theirs[1]

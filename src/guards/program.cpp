@@ -501,6 +501,7 @@ class Program final : public GuardProgram {
         for (SourceId child : table_.children_of(id))
           if (const Verdict v = recheck_child(child, args); v != Verdict::kYes) return v;
       }
+      watched_ = watched_ && watch_dict(static_cast<PyObject*>(i.a));  // it may be another one at the old address
       return Verdict::kYes;
     }
     if (i.op == Op::kType) return recheck_type(s, i, args);
