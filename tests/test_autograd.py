@@ -142,3 +142,65 @@ def test_an_operator_whose_backward_reads_data_is_part_of_the_graph(tmp_path: An
                     torch.testing.assert_close(g, e)
                     assert g.stride() == e.stride()
             assert flashover.compile_stats()["cache_hits"] == before + again
+
+
+def test_batch_norm_in_evaluation_then_in_training() -> None:
+    """Training writes the statistics that the first call's backward reads; ATen's batch norm does so without a word."""
+
+    def run(compile_fn: Any) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        norm, x = torch.nn.BatchNorm1d(3), torch.randn(4, 3, requires_grad=True)
+        f = compile_fn(norm)
+        first = f.eval()(x) if f is norm else (norm.eval(), f(x))[1]
+        norm.train()
+        second = f(x)
+        (first.sin().sum() + second.exp().sum()).backward()
+        assert norm.running_mean is not None
+        assert (norm.running_mean._version, norm.num_batches_tracked._version) == (1, 2)
+        return [first, second, x.grad, norm.weight.grad, norm.running_mean, norm.running_var]  # type: ignore[list-item]
+
+    torch.testing.assert_close(run(compiled), run(lambda m: m))
+
+
+class Halves(torch.autograd.Function):
+    """Its backward is no linear function: what it adds does not depend on the gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        ctx.save_for_backward(x)
+        return x * 2, x * 3
+
+    @staticmethod
+    def backward(ctx: Any, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return (a * 2 + ctx.saved_tensors[0]) + b * 3
+
+
+class Told(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        ctx.set_materialize_grads(False)
+        return x * 2, x * 3
+
+    @staticmethod
+    def backward(ctx: Any, a: torch.Tensor | None, b: torch.Tensor | None) -> torch.Tensor | None:
+        return b if a is None else a if b is None else a * 100 + b
+
+
+@pytest.mark.parametrize("function", [Halves, Told])
+@pytest.mark.parametrize("used", [(0,), (1,), (0, 1)])
+def test_a_function_some_results_of_which_are_not_used(function: Any, used: tuple[int, ...]) -> None:
+    def run(f: Any) -> torch.Tensor:
+        x = torch.arange(3.0, requires_grad=True)
+        results = f(x)
+        torch.stack([results[i] for i in used]).sum().backward()
+        assert x.grad is not None
+        return x.grad
+
+    torch.testing.assert_close(run(compiled(lambda x: function.apply(x * 1), fullgraph=False)), run(function.apply))
+
+
+def test_a_function_that_is_told_which_results_are_used_in_one_graph() -> None:
+    """Both lead to one result: the trace knows what is used."""
+    x = torch.arange(3.0, requires_grad=True)
+    (got,) = torch.autograd.grad(compiled(lambda x: Told.apply(x)[1].sin())(x).sum(), x)
+    torch.testing.assert_close(got, x.detach().mul(3).cos())

@@ -383,7 +383,7 @@ Training compile_training(Graph traced, const graph::Joint& facts, const Options
   passes.show("forward", Form::kCore, forward);
   passes.show("backward", Form::kCore, backward);
   report.saved_bytes = out.meeting.saved_bytes;
-  if (out.meeting.tangents() > 1) out.backward_graph = graph::print(backward);
+  if (out.meeting.tangents() > 1 && !facts.zeros) out.backward_graph = graph::print(backward);
   // Behind the text: what is left when tangents do not come is summed by itself.
   if (!env.providers.strict_numerics)
     passes.run("sum_products", Form::kCore, backward, graph::sum_products, env.providers);

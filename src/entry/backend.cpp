@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <mutex>
 #include <optional>
+#include <unordered_map>
 
 #include "base/check.h"
 #include "base/options.h"
@@ -275,14 +276,36 @@ Step step_of_custom(graph::Graph forward, const Request& request) {
   };
 }
 
+// Inputs that batch norms write, and nobody else, by number among those that a forward has: ATen's operators do not say
+// in their schemas that they do.
+std::vector<bool> written_without_version(const graph::Graph& traced) {
+  std::unordered_map<int32_t, bool> written;  // storage -> by batch norms only
+  for (const graph::Node& n : traced.nodes)
+    for (size_t a = 0; a < n.args.size() && a < 32; ++a)
+      if (n.op->mutates >> a & 1)
+        graph::for_each_ref(n.args[a], [&](ValueId v) {
+          const auto [it, fresh] = written.try_emplace(traced.values[v].storage, true);
+          it->second = it->second && n.op->name == "aten._native_batch_norm_legit.default";
+        });
+  std::vector<bool> out;
+  for (const graph::Input& in : traced.inputs) {
+    if (in.kind == graph::InputKind::kTangent) continue;
+    const auto found = written.find(traced.values[in.value].storage);
+    out.push_back(found != written.end() && found->second);
+  }
+  return out;
+}
+
 // How the plans of a training step lie in memory, for CUDA graphs: the forward lends what is saved, which nobody else
 // sees; parameters stay where they are (a leaf that requires grad is taken for one).
 struct Memory {
   run::LoadOptions forward, backward;
 };
-Memory memory_of(const std::vector<run::Place>& inputs, const compile::Training& t) {
+Memory memory_of(const std::vector<run::Place>& inputs, std::vector<bool> unversioned, const compile::Training& t) {
   using Kind = graph::Partition::BackwardInput::Kind;
-  Memory m{.forward = {.places = inputs, .lends = std::vector<bool>(t.forward.outputs.size())},
+  Memory m{.forward = {.places = inputs,
+                       .lends = std::vector<bool>(t.forward.outputs.size()),
+                       .unversioned = std::move(unversioned)},
            .backward = {.converts = true}};
   const std::vector<plan::OutputRef>& outputs = t.forward.outputs;
   std::vector<bool> seen(outputs.size(), true);  // the program sees it, or a view of it
@@ -319,10 +342,12 @@ std::unique_ptr<Runner> make_training(graph::Graph graph, const Request& request
     Step forward =
         request.custom ? step_of_custom(std::exchange(p.forward, {}), request) : step_of(std::exchange(p.forward, {}));
     auto whole = std::make_shared<const graph::Graph>(std::exchange(p.backward, {}));
-    Specialize specialize = [whole](const std::vector<bool>& tangent, const std::vector<bool>& absent) {
-      graph::Pruned part = graph::without_tangents(*whole, tangent, absent);
-      return Variant{step_of(std::move(part.graph)), std::move(part.inputs), std::move(part.outputs)};
-    };
+    Specialize specialize;
+    if (!request.joint.zeros)
+      specialize = [whole](const std::vector<bool>& tangent, const std::vector<bool>& absent) {
+        graph::Pruned part = graph::without_tangents(*whole, tangent, absent);
+        return Variant{step_of(std::move(part.graph)), std::move(part.inputs), std::move(part.outputs)};
+      };
     return make_training_runner(std::move(p), std::move(tangents), std::move(forward), step_of(*whole),
                                 std::move(specialize));
   }
@@ -334,12 +359,13 @@ std::unique_ptr<Runner> make_training(graph::Graph graph, const Request& request
                            (in.requires_grad && i < request.examples.size() && request.examples[i].is_leaf());
     places.push_back(parameter ? run::Place::kStays : run::Place::kMoves);
   }
+  std::vector<bool> unversioned = written_without_version(graph);
   compile::Training t =
       compile::compile_training(std::move(graph), request.joint, request.options, environment, report);
   for (size_t i = 0; i < t.meeting.backward_inputs.size(); ++i)
     if (t.meeting.backward_inputs[i].kind == Kind::kTangent) tangents.push_back(t.backward.inputs.at(i).type);
   places.resize(t.forward.inputs.size());
-  const Memory memory = memory_of(places, t);
+  const Memory memory = memory_of(places, std::move(unversioned), t);
   std::shared_ptr<run::Executable> forward = load(std::move(t.forward), request.options, report, memory.forward),
                                    backward = load(std::move(t.backward), request.options, report, memory.backward);
   Specialize specialize;
@@ -373,8 +399,9 @@ std::unique_ptr<Runner> make_runner(graph::Graph graph, const Request& request, 
     return std::make_unique<Interpreted>(std::move(graph));
   }
   const compile::Environment environment = entry::environment(graph, request.options);
+  run::LoadOptions how{.unversioned = written_without_version(graph)};
   plan::Plan plan = compile::compile(std::move(graph), request.options, environment, report);
-  std::shared_ptr<run::Executable> executable = load(std::move(plan), request.options, report);
+  std::shared_ptr<run::Executable> executable = load(std::move(plan), request.options, report, how);
   auto runner = std::make_unique<Planned>(executable);
   runner->parts = {{"", std::move(executable)}};
   return runner;

@@ -26,6 +26,8 @@ struct Joint {
   std::vector<int32_t> gradients;             // output results.size() + i is the gradient of this input
   std::vector<std::vector<int32_t>> depends;  // gradient i: the tangents that it depends on; others leave it undefined
   std::vector<bool> saved_inputs;             // as Result::saved
+  // A backward of the program's own got zeros for the results that lead nowhere: so it does where tangents do not come.
+  bool zeros = false;
 };
 
 }  // namespace flashover::graph

@@ -290,7 +290,7 @@ class PlanExecutable final : public Executable {
     translate(plan_.frozen_steps, frozen_program_, frozen_input_patches_);
     translate(plan_.steps, program_, input_patches_);
     find_frozen_inputs();
-    find_mutations();
+    find_mutations(options.unversioned);
     plan_outputs();
     find_last_reads();
     by_input(input_patches_);
@@ -346,7 +346,7 @@ class PlanExecutable final : public Executable {
                           std::to_string(plan_.inputs.size()));
     calls_made_.fetch_add(1, std::memory_order_relaxed);
     // In eager a write to an inference tensor outside inference mode fails before anything is written.
-    for (int32_t i : mutated_) inputs[i]->bump_version();
+    for (int32_t i : versioned_) inputs[i]->bump_version();
     outputs.clear();
     outputs.resize(plan_.outputs.size());
     Borrowed frame(*this);
@@ -575,7 +575,7 @@ class PlanExecutable final : public Executable {
       if (last[i] >= 0) last_reads_[last[i]].push_back(static_cast<int32_t>(i));
   }
 
-  void find_mutations() {
+  void find_mutations(const std::vector<bool>& unversioned) {
     for (const plan::Step& s : plan_.steps)
       plan::for_each_write(s, [&](TensorId t) {
         const plan::Tensor& base = root_tensor(t);
@@ -585,6 +585,8 @@ class PlanExecutable final : public Executable {
       });
     std::sort(mutated_.begin(), mutated_.end());
     mutated_.erase(std::unique(mutated_.begin(), mutated_.end()), mutated_.end());
+    for (int32_t i : mutated_)
+      if (static_cast<size_t>(i) >= unversioned.size() || !unversioned[i]) versioned_.push_back(i);
     for (const Call& c : calls_) random_ |= c.op->handle.hasTag(at::Tag::nondeterministic_seeded);
     find_undo();
   }
@@ -1797,7 +1799,7 @@ class PlanExecutable final : public Executable {
   std::vector<Patch> input_patches_, frozen_input_patches_, output_patches_, slab_patches_;
   std::vector<std::vector<Patch>> late_patches_;  // by TensorId; empty when there are none
   std::vector<std::vector<int32_t>> last_reads_;
-  std::vector<int32_t> mutated_, owned_outputs_;
+  std::vector<int32_t> mutated_, versioned_, owned_outputs_;
   size_t first_write_ = SIZE_MAX;           // the first step that writes an input
   bool random_ = false;                     // operators draw random numbers
   size_t last_call_ = 0, last_risk_ = 0;    // steps: the last that may raise at all, or for what the data are

@@ -92,6 +92,9 @@ struct LoadOptions {
   // By output: seen by nobody but the caller's own plans, on the stream of the call. A CUDA graph may lend its own
   // memory for it: that is not written again until the tensor is gone, calls in between do without this graph.
   std::vector<bool> lends;
+  // By input: eager's operators write it without a new version (batch norms their statistics), so that what autograd
+  // saved of it stays valid. Empty: none.
+  std::vector<bool> unversioned;
 };
 std::shared_ptr<Executable> load(plan::Plan plan, const LoadOptions& options = {});
 

@@ -5,11 +5,15 @@
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/PyInterpreter.h>
 #include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/python_function.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <map>
+#include <string_view>
+#include <typeinfo>
+#include <unordered_set>
 
 #include "base/check.h"
 #include "graph/checkpoint.h"
@@ -102,6 +106,43 @@ bool reaches_outside(const at::Tensor& view, const at::Tensor& root) {
     node = next;
   }
   return false;
+}
+
+// Null: a node of C++'s. (torch does not export what dynamic_cast asks for.)
+const autograd::PyNode* python_function(const autograd::Node* node) {
+  const autograd::Node& n = *node;
+  return std::string_view(typeid(n).name()) == "N5torch8autograd6PyNodeE" ? static_cast<const autograd::PyNode*>(node)
+                                                                          : nullptr;
+}
+
+// Whether a Function of the program's stands in this backward, results of which lead to it from different roots: when
+// some tangents do not come it runs all the same, with zeros for the others, which need not mean nothing to it.
+// Declines one that gets None instead.
+bool wants_zeros(const autograd::edge_list& roots) {
+  std::unordered_map<const autograd::PyNode*, std::map<uint32_t, std::vector<size_t>>> from;  // by result
+  for (size_t r = 0; r < roots.size(); ++r) {
+    std::unordered_set<const autograd::Node*> seen;
+    std::vector<autograd::Edge> waiting{roots[r]};
+    while (!waiting.empty()) {
+      const autograd::Edge edge = std::move(waiting.back());
+      waiting.pop_back();
+      if (const autograd::PyNode* function = python_function(edge.function.get()))
+        if (std::vector<size_t>& to = from[function][edge.input_nr]; to.empty() || to.back() != r) to.push_back(r);
+      if (!seen.insert(edge.function.get()).second) continue;
+      for (const autograd::Edge& e : edge.function->next_edges())
+        if (e.is_valid()) waiting.push_back(e);
+    }
+  }
+  bool zeros = false;
+  for (const auto& [function, results] : from) {
+    const bool alike = std::all_of(results.begin(), results.end(),
+                                   [&, &first = results.begin()->second](const auto& r) { return r.second == first; });
+    if (alike) continue;
+    if (!reinterpret_cast<const THPFunction*>(function->obj)->materialize_grads)
+      throw Declined("training: a Function that is told which of its results are used");
+    zeros = true;
+  }
+  return zeros;
 }
 
 // By node, which of the roots lead to it.
@@ -341,7 +382,10 @@ graph::Joint Recorder::add_backward(const std::vector<PyObject*>& objects) {
     SingleThreaded single;
     WithoutValues valueless;
     in_backward_ = true;
-    if (edges.size() > 1) led_to_ = find_led_to(edges);
+    if (edges.size() > 1) {
+      joint.zeros = wants_zeros(edges);
+      led_to_ = find_led_to(edges);
+    }
     try {
       pybind11::gil_scoped_release no_gil;
       gradients =
