@@ -43,6 +43,15 @@ def main() -> None:
         nothing = flashover.compile(lambda x: x)
         nothing(x)
         times[f"compiled, {device}"] = least(lambda fast=fast, x=x: fast(x), cuda)
+        if cuda:
+            for name, how in (
+                ("as a graph", {"options": {"kernel_graphs": True}}),
+                ("r-o", {"mode": "reduce-overhead"}),
+            ):
+                other = flashover.compile(tiny, **how)
+                for _ in range(5):
+                    other(x)
+                times[f"compiled {name}, {device}"] = least(lambda fast=other, x=x: fast(x), cuda)
         times[f"nothing to run, {device}"] = least(lambda fast=nothing, x=x: fast(x), cuda)
         times[f"torch.empty, {device}"] = least(lambda d=device: torch.empty(16, device=d), cuda)
         times[f"one operator, {device}"] = least(lambda x=x: torch.relu(x), cuda)

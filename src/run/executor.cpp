@@ -30,6 +30,7 @@
 #include "run/batches.h"
 #include "run/call.h"
 #include "run/cpu/operators.h"
+#include "run/cuda/kernel_graph.h"
 #include "run/cuda/module.h"
 #include "run/cuda/operators.h"
 #include "run/cuda/record.h"
@@ -100,6 +101,11 @@ struct Frame {
   std::shared_ptr<const Frozen> frozen;
   const Frozen* patched_for = nullptr;
   size_t at = 0;  // the instruction that raised
+  // CUDA, plans of kernels alone: the graph of them, and the pointers and numbers that its nodes have.
+  std::unique_ptr<cuda::KernelGraph> kernels;
+  std::vector<void*> kernels_table;
+  std::vector<uint64_t> kernels_values;
+  int calls = 0;
 };
 
 // One call on the way.
@@ -303,6 +309,10 @@ class PlanExecutable final : public Executable {
     batches_ = find_batches(plan_, at::get_num_threads());
     for (size_t i = 0; i < batches_.size(); ++i) program_[batches_[i].first].batch = static_cast<int32_t>(i);
     if (options.graphs && device_ >= 0) plan_graph(options);
+    kernels_only_ = options.kernel_graphs && device_ >= 0 && scratch_bytes_ == 0 && !launches_.empty() &&
+                    launches_.size() <= kMostKernels &&
+                    std::all_of(program_.begin(), program_.end(),
+                                [](const Instruction& in) { return in.kind == StepKind::kLaunch; });
     if (options.pieces > 1) {
       std::vector<size_t> ends;
       for (int64_t i = 1; i <= options.pieces; ++i)
@@ -1021,11 +1031,61 @@ class PlanExecutable final : public Executable {
       watch.emplace(plan_, ranges, measured_ ? &times_ : nullptr, device_);
       run.watch = &*watch;
     }
-    interpret(program_, run);
+    if (!kernels_only_ || !launch_all(run)) interpret(program_, run);
     for (const LateOutput& o : late_outputs_) finish_output(run, o.index, o.adopt);
     take_parts(outputs);
     if (watch) watch->finish();
   }
+  // All kernels as one graph. False: nothing was launched.
+  bool launch_all(Run& run) {
+    constexpr int kFirstCalls = 2;  // what is called once or twice is not worth a graph
+    Frame& frame = run.frame;
+    if (run.watch || ++frame.calls <= kFirstCalls || cuda::is_capturing(run.stream)) return false;
+    const auto params = [&](const Launch& l) {
+      return cuda::KernelNodeParams{.function = l.function,
+                                    .grid = {l.grid[0], l.grid[1], l.grid[2]},
+                                    .block = {l.threads, 1, 1},
+                                    .shared = l.shared,
+                                    .params = frame.params.data() + l.params,
+                                    .extra = nullptr,
+                                    .kernel = nullptr,
+                                    .context = nullptr};
+    };
+    for (const Instruction& in : program_)
+      if (in.launch >= 0) take_values(in.launch, run);
+    if (!frame.kernels) {
+      std::vector<cuda::KernelNodeParams> all;
+      for (const Instruction& in : program_)
+        if (in.launch >= 0) all.push_back(params(launches_[in.launch]));
+      frame.kernels = std::make_unique<cuda::KernelGraph>(all);
+      frame.kernels_table = frame.table;
+      frame.kernels_values = frame.values;
+    } else if (frame.kernels->usable()) {
+      size_t kernel = 0;
+      for (const Instruction& in : program_) {
+        if (in.launch < 0) continue;
+        const Launch& l = launches_[in.launch];
+        const size_t first = in.table, end = first + in.step->reads.size() + in.step->writes.size();
+        bool same = true;
+        for (size_t i = first; i < end; ++i) same &= frame.table[i] == frame.kernels_table[i];
+        for (uint32_t i = l.values; i < l.values + l.value_count; ++i)
+          same &= frame.values[i] == frame.kernels_values[i];
+        if (!same) {
+          if (!frame.kernels->set(kernel, params(l))) return give_up_kernels();
+          std::copy(frame.table.begin() + first, frame.table.begin() + end, frame.kernels_table.begin() + first);
+          std::copy(frame.values.begin() + l.values, frame.values.begin() + l.values + l.value_count,
+                    frame.kernels_values.begin() + l.values);
+        }
+        ++kernel;
+      }
+    }
+    return frame.kernels->usable() && frame.kernels->launch(run.stream) ? true : give_up_kernels();
+  }
+  bool give_up_kernels() {
+    kernels_only_ = false;
+    return false;
+  }
+
   void take_parts(std::vector<at::Tensor>& outputs) {
     for (size_t i = 0; i < part_.size(); ++i)
       if (part_[i]) take_part(outputs[i], i);
@@ -1748,6 +1808,8 @@ class PlanExecutable final : public Executable {
   plan::Plan plan_;
   std::shared_ptr<const Code> code_;
   int device_ = -1;  // CUDA device, or -1
+  static constexpr size_t kMostKernels = 256;
+  std::atomic<bool> kernels_only_{false};  // launched as one graph
   // In pieces
   static constexpr int kMaxParts = 6, kWorthAGraph = 4;
   struct Piece {

@@ -51,6 +51,10 @@ struct Found {
     find(driver.is_capturing, cuda, "cuStreamIsCapturing");
     find(driver.capture_info, cuda, "cuStreamGetCaptureInfo_v3");
     find(driver.graph_launch, cuda, "cuGraphLaunch");
+    find(driver.graph_create, cuda, "cuGraphCreate");
+    find(driver.graph_destroy, cuda, "cuGraphDestroy");
+    find(driver.add_kernel, cuda, "cuGraphAddKernelNode_v2");
+    find(driver.instantiate, cuda, "cuGraphInstantiateWithFlags");
     find(driver.exec_set_kernel, cuda, "cuGraphExecKernelNodeSetParams_v2");
     find(stream, torch, "aoti_torch_get_current_cuda_stream");
     if (!missing.empty()) return;

@@ -54,6 +54,10 @@ struct Driver {
   int (*capture_info)(Stream, int* status, unsigned long long* id, Graph*, const Node** nodes, const void** edges,
                       size_t* count);
   int (*graph_launch)(GraphExec, Stream);
+  int (*graph_create)(Graph*, unsigned flags);
+  int (*graph_destroy)(Graph);
+  int (*add_kernel)(Node*, Graph, const Node* after, size_t count, const KernelNodeParams*);
+  int (*instantiate)(GraphExec*, Graph, unsigned long long flags);
   int (*exec_set_kernel)(GraphExec, Node, const KernelNodeParams*);
 };
 const Driver* driver();

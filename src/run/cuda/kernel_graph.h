@@ -1,0 +1,26 @@
+// Kernels that are launched one behind the other, again and again with other parameters, as one CUDA graph: launching
+// that costs the CPU less than launching a single kernel does.
+//
+//   Promises  launch() is as if each kernel were launched with the parameters it was given last; false when that cannot
+//             be done, and then nothing was launched
+#pragma once
+#include <vector>
+
+#include "run/cuda/driver.h"
+
+namespace flashover::run::cuda {
+
+class KernelGraph {
+ public:
+  // In the order of launching.
+  explicit KernelGraph(const std::vector<KernelNodeParams>& kernels);
+  bool usable() const { return exec_ != nullptr; }
+  bool set(size_t kernel, const KernelNodeParams& params);
+  bool launch(Stream stream) { return driver()->graph_launch(exec_, stream) == 0; }
+
+ private:
+  GraphExec exec_ = nullptr;  // never destroyed: it may be running, as modules (module.h)
+  std::vector<Node> nodes_;
+};
+
+}  // namespace flashover::run::cuda

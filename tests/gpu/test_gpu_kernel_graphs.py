@@ -1,0 +1,123 @@
+"""Plans of kernels alone, launched as one CUDA graph (options={"kernel_graphs": True}): as if there were none."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from gpu_tools import agree
+
+import flashover
+
+pytestmark = pytest.mark.gpu
+OPTIONS = {"kernel_graphs": True}
+
+
+def compiled(fn: Callable[..., Any]) -> Any:
+    return flashover.compile(fn, fullgraph=True, options=OPTIONS)
+
+
+def rand(*sizes: int) -> torch.Tensor:
+    return torch.randn(*sizes, device="cuda")
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, y: torch.relu(x + 1) * y,
+        lambda x, y: (x.softmax(-1), (x * y).sum(0), x.t().contiguous() + 1),
+        lambda x, y: (F.layer_norm(x, x.shape[-1:]).cumsum(0), y.mean()),
+        lambda x, y: ((x.sum(0) + y).argmax(0), x.view(-1)[:5], y),
+    ],
+)
+def test_each_call_has_its_own(fn: Callable[..., Any]) -> None:
+    fast = compiled(fn)
+    kept = []
+    with torch.no_grad():
+        for i in range(12):
+            x, y = rand(40, 33), rand(40, 33)
+            if i % 3 == 0:
+                x = x.t().contiguous().t()
+            elif i % 3 == 1:
+                x = rand(40 * 33 + 1)[1:].view(40, 33)  # off alignment
+            kept.append((fast(x, y), fn(x, y)))
+    for got, want in kept:
+        agree(got, want)
+
+
+def test_written_inputs_and_numbers() -> None:
+    def fn(x: torch.Tensor, scale: float, on_cpu: torch.Tensor) -> torch.Tensor:
+        x.mul_(scale)
+        return x * on_cpu + x.sum(1, keepdim=True)
+
+    fast = compiled(fn)
+    with torch.no_grad():
+        for i in range(10):
+            x, number = rand(20, 50), torch.tensor(0.5 * i)
+            other = x.clone()
+            agree(fast(x, 1.0 + i, number), fn(other, 1.0 + i, number))
+            agree(x, other)
+
+
+def test_streams_capture_and_profiler() -> None:
+    fast = compiled(lambda x: (x * 2).softmax(-1) + 1)
+    plain = lambda x: (x * 2).softmax(-1) + 1  # noqa: E731
+    side = torch.cuda.Stream()
+    with torch.no_grad():
+        x = rand(50, 60)
+        for _ in range(5):
+            agree(fast(x), plain(x))
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(5):
+                got = fast(x)
+        torch.cuda.current_stream().wait_stream(side)
+        agree(got, plain(x))
+        graph, static = torch.cuda.CUDAGraph(), rand(50, 60)
+        with torch.cuda.graph(graph):
+            out = fast(static)
+        for _ in range(3):
+            static.copy_(rand(50, 60))
+            fast(x)  # other addresses meanwhile
+            graph.replay()
+            agree(out, plain(static))
+        with torch.profiler.profile():
+            agree(fast(x), plain(x))
+        agree(fast(x), plain(x))
+
+
+@pytest.mark.unsanitized
+def test_threads() -> None:
+    fast = compiled(lambda x: (x * 2).softmax(-1) + x.sum(0))
+    wrong: list[str] = []
+
+    def work(seed: int) -> None:
+        generator = torch.Generator("cuda").manual_seed(seed)
+        with torch.no_grad(), torch.cuda.stream(torch.cuda.Stream()):
+            for _ in range(50):
+                x = torch.randn(30, 30, device="cuda", generator=generator)
+                try:
+                    agree(fast(x), (x * 2).softmax(-1) + x.sum(0))
+                except AssertionError as e:
+                    wrong.append(str(e))
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong
+
+
+def test_training() -> None:
+    fast = compiled(lambda x: (F.gelu(x) * x.softmax(-1)).sum())
+    for _ in range(6):
+        x = rand(30, 40).requires_grad_()
+        other = x.detach().clone().requires_grad_()
+        fast(x).backward()
+        (F.gelu(other) * other.softmax(-1)).sum().backward()
+        agree(x.grad, other.grad)
