@@ -93,17 +93,15 @@ def test_batches(dtype: torch.dtype) -> None:
         near(product(x, y[0].expand(n, k, c)), x, y[:1].expand(n, k, c))
 
 
-def test_f32_results_and_operands_of_bf16_products() -> None:
-    """The gradient of a weight that autocast rounded, and that weight itself."""
+def test_f32_results_of_bf16_products() -> None:
+    """The gradient of a weight that autocast rounded."""
     torch.manual_seed(0)
     for m, k, c in ((40, 500, 70), (17, 33, 20), (96, 2500, 64)):
-        x, y = torch.randn(m, k).bfloat16(), torch.randn(k, c)
+        x, y = torch.randn(m, k).bfloat16(), torch.randn(k, c).bfloat16()
+        want = x.double() @ y.double()
         for left, right in itertools.product(("rows", "columns", "steps"), repeat=2):
-            a, b = lying(x, left), lying(y, right)
-            wide = torch.ops.flashover.product(a, lying(y.bfloat16(), right), None, "none", True)
-            want = x.double() @ y.bfloat16().double()
+            wide = torch.ops.flashover.product(lying(x, left), lying(y, right), None, "none", True)
             torch.testing.assert_close(wide.double(), want, rtol=1e-5, atol=1e-5 * math.sqrt(k))
-            assert torch.equal(product(a, b), product(a, lying(y.bfloat16(), right)))
 
 
 def test_empty() -> None:

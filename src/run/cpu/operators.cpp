@@ -90,24 +90,24 @@ at::Tensor packed_linear(const at::Tensor& x, const at::Tensor& packed, const st
 }
 
 // Rows and columns of `t` [batch, rows, columns] or [rows, columns].
-template <typename T, typename B, typename O>
+template <typename T, typename O>
 void run_product(const at::Tensor& a, const at::Tensor& b, const std::optional<at::Tensor>& added,
                  Activation activation, at::Tensor& out) {
   const bool batch = a.dim() == 3;
-  ProductOf<T, B, O> p{.a = static_cast<const T*>(a.const_data_ptr()),
-                       .a_batch = batch ? a.stride(0) : 0,
-                       .a_row = a.stride(-2),
-                       .a_inner = a.stride(-1),
-                       .b = static_cast<const B*>(b.const_data_ptr()),
-                       .b_batch = batch ? b.stride(0) : 0,
-                       .b_inner = b.stride(-2),
-                       .b_column = b.stride(-1),
-                       .out = static_cast<O*>(out.mutable_data_ptr()),
-                       .batch = batch ? a.size(0) : 1,
-                       .rows = a.size(-2),
-                       .inner = a.size(-1),
-                       .columns = b.size(-1),
-                       .activation = activation};
+  ProductOf<T, O> p{.a = static_cast<const T*>(a.const_data_ptr()),
+                    .a_batch = batch ? a.stride(0) : 0,
+                    .a_row = a.stride(-2),
+                    .a_inner = a.stride(-1),
+                    .b = static_cast<const T*>(b.const_data_ptr()),
+                    .b_batch = batch ? b.stride(0) : 0,
+                    .b_inner = b.stride(-2),
+                    .b_column = b.stride(-1),
+                    .out = static_cast<O*>(out.mutable_data_ptr()),
+                    .batch = batch ? a.size(0) : 1,
+                    .rows = a.size(-2),
+                    .inner = a.size(-1),
+                    .columns = b.size(-1),
+                    .activation = activation};
   at::Tensor all;
   if (added) {
     // In the result's sizes; the stride along the columns is 0 or 1.
@@ -126,9 +126,8 @@ at::Tensor product_op(const at::Tensor& a, const at::Tensor& b, const std::optio
                       c10::string_view activation, bool wide) {
   TORCH_CHECK(has_amx_bf16(), "product: this machine has no AMX");
   const auto act = activation_named({activation.data(), activation.size()});
-  const bool f32 = a.scalar_type() == at::kFloat, rounds = !f32 && b.scalar_type() == at::kFloat;
-  TORCH_CHECK(act && (f32 || a.scalar_type() == at::kBFloat16) &&
-                  (rounds ? !wide : b.scalar_type() == a.scalar_type()) &&
+  const bool f32 = a.scalar_type() == at::kFloat;
+  TORCH_CHECK(act && (f32 || a.scalar_type() == at::kBFloat16) && b.scalar_type() == a.scalar_type() &&
                   (!added || added->scalar_type() == a.scalar_type()) && (a.dim() == 2 || a.dim() == 3) &&
                   b.dim() == a.dim() && b.size(-2) == a.size(-1) && (a.dim() == 2 || b.size(0) == a.size(0)),
               "product: wrong arguments");
@@ -136,10 +135,9 @@ at::Tensor product_op(const at::Tensor& a, const at::Tensor& b, const std::optio
   sizes.back() = b.size(-1);
   at::Tensor out = dense(sizes, wide ? at::kFloat : a.scalar_type());
   if (out.numel() == 0) return out;
-  (f32      ? run_product<float, float, float>
-   : rounds ? run_product<uint16_t, float, uint16_t>
-   : wide   ? run_product<uint16_t, uint16_t, float>
-            : run_product<uint16_t, uint16_t, uint16_t>)(a, b, added, *act, out);
+  (f32    ? run_product<float, float>
+   : wide ? run_product<uint16_t, float>
+          : run_product<uint16_t, uint16_t>)(a, b, added, *act, out);
   return out;
 }
 
@@ -639,7 +637,7 @@ void register_operators() {
     add("pack_linear(Tensor weight) -> Tensor", "pack_linear", pack_linear);
     add("packed_linear(Tensor x, Tensor packed, Tensor? bias, int columns, str activation) -> Tensor", "packed_linear",
         packed_linear);
-    // (`wide`: the result of bf16 matrices is f32. b may be f32 beside a bf16 a: it is rounded.)
+    // (`wide`: the result of bf16 matrices is f32.)
     add("product(Tensor a, Tensor b, Tensor? added, str activation, bool wide=False) -> Tensor", "product", product_op);
     add("bmm_flushed(Tensor a, Tensor b) -> Tensor", "bmm_flushed", bmm_flushed);
     add("attention(Tensor q, Tensor k, Tensor v, Tensor[] biases, float scale, bool causal, bool zero_if_none) -> "

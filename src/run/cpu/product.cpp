@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <type_traits>
-#include <utility>
 
 #include "run/cpu/team.h"
 // Last: the rest of the file is for AVX512 and AMX.
@@ -36,14 +34,6 @@ struct Kind<uint16_t> {
 };
 template <typename T>
 constexpr int64_t kSize = Kind<T>::kPieces* kPiece;  // elements of a packed block
-
-// An f32 number that is rounded to bf16 while it is packed.
-struct Rounded {
-  float value;
-};
-// How an operand is read in a product of T.
-template <typename T, typename S>
-using Read = std::conditional_t<std::is_same_v<T, S>, S, Rounded>;
 
 // Exponents of largest numbers.
 constexpr int kLeastExponent = -100, kLeastProduct = -90;
@@ -104,21 +94,6 @@ inline __m512i load(const Lines<uint16_t>& s, int64_t line) {
   return _mm512_maskz_loadu_epi16(mask, s.line(line));
 }
 
-template <bool full>
-inline __m512i load(const Lines<Rounded>& s, int64_t line) {
-  __m512 low, high;
-  if (full) {
-    low = _mm512_loadu_ps(s.line(line));
-    high = _mm512_loadu_ps(s.line(line) + kTile);
-  } else {
-    const bool any = line < s.lines && s.width > 0;
-    low = _mm512_maskz_loadu_ps(any ? first_lanes(s.width) : first_lanes(0), any ? s.line(line) : s.data);
-    high = _mm512_maskz_loadu_ps(any ? first_lanes(s.width - kTile) : first_lanes(0),
-                                 any && s.width > kTile ? s.line(line) + kTile : s.data);
-  }
-  return (__m512i)_mm512_cvtne2ps_pbh(high, low);
-}
-
 // Elements two steps apart in memory go through a block of their own.
 template <typename T>
 Lines<T> gathered(const T* from, int64_t line_stride, int64_t stride, int64_t lines, int64_t width,
@@ -169,8 +144,8 @@ inline void pack_block(const Lines<float>& s, int64_t tiles, uint16_t* out, __m5
 }
 
 // The same for bf16: a pair is two elements side by side.
-template <bool columns, bool along, bool full, typename S>
-inline void pack_block(const Lines<S>& s, int64_t tiles, uint16_t* out, __m512i*) {
+template <bool columns, bool along, bool full>
+inline void pack_block(const Lines<uint16_t>& s, int64_t tiles, uint16_t* out, __m512i*) {
   if constexpr (columns == along) {  // lines of pairs, transposed
     if constexpr (along) {
       for (int64_t t = 0; t < tiles; ++t, out += kPiece / 2) {
@@ -207,14 +182,14 @@ inline void pack_block(const Lines<S>& s, int64_t tiles, uint16_t* out, __m512i*
 }
 
 // `blocks` blocks of 32 rows or columns. outer: the stride from one to the next.
-template <typename T, bool columns, typename S>
-void pack(const S* from, int64_t outer, int64_t inner, int64_t count, int64_t depth, int64_t tiles, uint16_t* out,
+template <typename T, bool columns>
+void pack(const T* from, int64_t outer, int64_t inner, int64_t count, int64_t depth, int64_t tiles, uint16_t* out,
           __m512i* largest) {
   for (; depth > 0; depth -= kBlock, from += kBlock * inner, out += kSize<T>) {
     const int64_t deep = std::min(depth, kBlock);
     const bool full = deep == kBlock && count == kBlock;
     if (inner == 1 || outer == 1) {
-      const Lines<S> s = inner == 1 ? Lines<S>{from, outer, count, deep} : Lines<S>{from, inner, deep, count};
+      const Lines<T> s = inner == 1 ? Lines<T>{from, outer, count, deep} : Lines<T>{from, inner, deep, count};
       if (full && inner == 1)
         pack_block<columns, true, true>(s, tiles, out, largest);
       else if (full)
@@ -224,7 +199,7 @@ void pack(const S* from, int64_t outer, int64_t inner, int64_t count, int64_t de
       else
         pack_block<columns, false, false>(s, tiles, out, largest);
     } else {
-      S block[kBlock][kBlock];
+      T block[kBlock][kBlock];
       pack_block<columns, true, false>(gathered(from, outer, inner, count, deep, block), tiles, out, largest);
     }
   }
@@ -343,8 +318,7 @@ constexpr Finish<T, O> kFinish[] = {finish<T, O, same16>,      finish<T, O, relu
                                     finish<T, O, gelu_tanh16>, finish<T, O, silu16>, finish<T, O, sigmoid16>};
 
 // The rows of `which` times a panel in f32 arithmetic, from the operands themselves. c as tiles.
-void plain(const ProductOf<float, float, float>& p, const float* a, const float* b, int64_t columns, uint32_t which,
-           float* c) {
+void plain(const ProductOf<float>& p, const float* a, const float* b, int64_t columns, uint32_t which, float* c) {
   alignas(64) float block[kBlock][kBlock];
   std::memset(c, 0, kTiles * sizeof(float));
   for (int64_t k = 0; k < p.inner; k += kBlock) {
@@ -395,8 +369,8 @@ uint32_t out_of_range(const uint32_t* rows, const Range& range, int64_t count) {
 
 // Parts of the inner dim, blocks of a part, panels of a group.
 struct Chunks {
-  template <typename T, typename B, typename O>
-  explicit Chunks(const ProductOf<T, B, O>& p) {
+  template <typename T, typename O>
+  explicit Chunks(const ProductOf<T, O>& p) {
     const int64_t blocks = ceil_div(p.inner, kBlock);
     count = std::max<int64_t>(1, (blocks + Kind<T>::kChunk / 2) / Kind<T>::kChunk);
     // Rows that are transposed take twice as long to pack: less of the inner dim, for more panels at a time.
@@ -409,16 +383,11 @@ struct Chunks {
 };
 
 // Row blocks [m0, m1) times panels [p0, p1) of one of the batch, a group of panels after the other.
-template <typename T, typename B, typename O>
+template <typename T, typename O>
 class Part {
  public:
-  Part(const ProductOf<T, B, O>& p, int64_t i, int64_t m0, int64_t m1)
-      : p_(p),
-        i_(i),
-        m0_(m0),
-        height_(m1 - m0),
-        a_(p.a + i * p.a_batch),
-        b_(reinterpret_cast<const Read<T, B>*>(p.b + i * p.b_batch)) {
+  Part(const ProductOf<T, O>& p, int64_t i, int64_t m0, int64_t m1)
+      : p_(p), i_(i), m0_(m0), height_(m1 - m0), a_(p.a + i * p.a_batch), b_(p.b + i * p.b_batch) {
     const Chunks chunks(p);
     chunk_ = chunks.size;
     most_ = chunks.group;
@@ -463,16 +432,24 @@ class Part {
                depth(k));
   }
 
-  // Packs; all panels' parts of one block before the next block: they lie side by side in memory.
+  // Packs in the order in which the operand lies: one panel after the other, or all panels' parts of one block before
+  // the next block.
   void group(int64_t first, int64_t width, int64_t k, bool last) {
     const FlushDenormals flush;
-    for (int64_t block = k; block < std::min(k + chunk_, blocks_); ++block)
-      for (int64_t n = 0; n < width; ++n) {
-        const int64_t column = (first + n) * kBlock;
-        pack<T, true>(b_ + block * kBlock * p_.b_inner + column * p_.b_column, p_.b_column, p_.b_inner,
-                      std::min(kBlock, p_.columns - column), std::min(kBlock, p_.inner - block * kBlock), 2,
-                      panels_ + (n * chunk_ + block - k) * kSize<T>, largest_column_[n]);
-      }
+    const auto one = [&](int64_t block, int64_t n) {
+      const int64_t column = (first + n) * kBlock;
+      pack<T, true>(b_ + block * kBlock * p_.b_inner + column * p_.b_column, p_.b_column, p_.b_inner,
+                    std::min(kBlock, p_.columns - column), std::min(kBlock, p_.inner - block * kBlock), 2,
+                    panels_ + (n * chunk_ + block - k) * kSize<T>, largest_column_[n]);
+    };
+    const int64_t end = std::min(k + chunk_, blocks_);
+    if (p_.b_inner == 1) {
+      for (int64_t n = 0; n < width; ++n)
+        for (int64_t block = k; block < end; ++block) one(block, n);
+    } else {
+      for (int64_t block = k; block < end; ++block)
+        for (int64_t n = 0; n < width; ++n) one(block, n);
+    }
     for (int64_t n = 0; pieces && last && n < width; ++n) ranges_[n] = range_of(largest_column_[n]);
   }
 
@@ -569,10 +546,9 @@ class Part {
     }
   }
 
-  const ProductOf<T, B, O>& p_;
+  const ProductOf<T, O>& p_;
   int64_t i_, m0_, height_;
-  const T* a_;
-  const Read<T, B>* b_;
+  const T *a_, *b_;
   int64_t blocks_ = ceil_div(p_.inner, kBlock), chunk_, most_;
   int64_t each_, sums_;  // panels between the sums of two blocks of rows, numbers in all
   float* c_;             // then the sums that wait
@@ -584,8 +560,8 @@ class Part {
 
 // Few tasks pack less, many keep the team busy: the division whose longest thread is done first, packing a block taken
 // as a part of multiplying two.
-template <typename T, typename B, typename O>
-Split split_of(const ProductOf<T, B, O>& p, int64_t team) {
+template <typename T, typename O>
+Split split_of(const ProductOf<T, O>& p, int64_t team) {
   const int64_t row_blocks = ceil_div(p.rows, kBlock), panels = ceil_div(p.columns, kBlock);
   constexpr double kPack = 0.7;
   Split best{1, 1};
@@ -608,8 +584,8 @@ Split split_of(const ProductOf<T, B, O>& p, int64_t team) {
   return best;
 }
 
-template <typename T, typename B, typename O>
-void run(const ProductOf<T, B, O>& p) {
+template <typename T, typename O>
+void run(const ProductOf<T, O>& p) {
   if (p.batch <= 0 || p.rows <= 0 || p.columns <= 0) return;
   const double work = 2.0 * static_cast<double>(p.batch) * static_cast<double>(p.rows) * static_cast<double>(p.inner) *
                       static_cast<double>(p.columns);
@@ -624,7 +600,7 @@ void run(const ProductOf<T, B, O>& p) {
     configure_tiles();
     for (int64_t task = at * many; task < std::min(tasks, (at + 1) * many); ++task) {
       const int64_t i = task / each, m0 = task % each / across * s.rows, p0 = task % across * s.panels;
-      Part<T, B, O>(p, i, m0, std::min(row_blocks, m0 + s.rows)).run(p0, std::min(panels, p0 + s.panels));
+      Part<T, O>(p, i, m0, std::min(row_blocks, m0 + s.rows)).run(p0, std::min(panels, p0 + s.panels));
     }
     _tile_release();
   });
@@ -632,10 +608,9 @@ void run(const ProductOf<T, B, O>& p) {
 
 }  // namespace
 
-void product(const ProductOf<float, float, float>& p) { run(p); }
-void product(const ProductOf<uint16_t, uint16_t, uint16_t>& p) { run(p); }
-void product(const ProductOf<uint16_t, float, uint16_t>& p) { run(p); }
-void product(const ProductOf<uint16_t, uint16_t, float>& p) { run(p); }
+void product(const ProductOf<float>& p) { run(p); }
+void product(const ProductOf<uint16_t>& p) { run(p); }
+void product(const ProductOf<uint16_t, float>& p) { run(p); }
 
 FLASHOVER_AVX512_END
 

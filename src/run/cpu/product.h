@@ -15,13 +15,13 @@
 
 namespace flashover::run::cpu {
 
-// T: the element, uint16_t for bf16. Then b may be of f32 numbers, which are rounded while they are packed (the
-// weights of autocast), or the result f32 (their gradients). Strides may be anything, 0 where a batch repeats.
-template <typename T, typename B, typename O>
+// T: the element, uint16_t for bf16. Then the result may be f32 (the gradients of weights that autocast rounded).
+// Strides may be anything, 0 where a batch repeats.
+template <typename T, typename O = T>
 struct ProductOf {
   const T* a;  // [batch, rows, inner]
   int64_t a_batch, a_row, a_inner;
-  const B* b;  // [batch, inner, columns]
+  const T* b;  // [batch, inner, columns]
   int64_t b_batch, b_inner, b_column;
   const T* added = nullptr;  // [batch, rows, columns], or null
   int64_t added_batch = 0, added_row = 0, added_column = 0;
@@ -29,9 +29,8 @@ struct ProductOf {
   int64_t batch, rows, inner, columns;
   Activation activation = Activation::kNone;
 };
-void product(const ProductOf<float, float, float>& p);
-void product(const ProductOf<uint16_t, uint16_t, uint16_t>& p);
-void product(const ProductOf<uint16_t, float, uint16_t>& p);
-void product(const ProductOf<uint16_t, uint16_t, float>& p);
+void product(const ProductOf<float>& p);
+void product(const ProductOf<uint16_t>& p);
+void product(const ProductOf<uint16_t, float>& p);
 
 }  // namespace flashover::run::cpu
