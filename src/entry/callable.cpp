@@ -462,6 +462,7 @@ class Rest final : public frame::Continuations {
       return nullptr;
     }
     frame::Subject subject = rest;
+    subject.first = here.entries.empty();
     if (takes_numbers(here.settings)) subject.numbers = &here.numbers;
     EntryPtr made = make_entry(s_, here.settings, s_.settings.name + " after the graph break before " + where, subject,
                                std::move(why), here.made);
@@ -536,6 +537,7 @@ PyObject* miss(Callable* c, Bound& bound, Wanted& wanted, PyObject* const* args,
       PyObject* function = c->function;
       frame::Subject subject{function, bound.slots(), static_cast<size_t>(s.signature.slots)};
       subject.may_break = !s.settings.fullgraph;
+      subject.first = s.entries.empty();
       if (takes_numbers(s.settings)) subject.numbers = &s.numbers;
       entry = make_entry(s, s.settings, s.settings.name, subject, std::move(why), s.made);
       Py_DECREF(function);

@@ -25,7 +25,7 @@ void write(void* at, PyObject* number) {
 PyObject* read_item(PyObject* object, DType dtype) {
   if (!THPVariable_Check(object)) return nullptr;
   const at::Tensor& t = THPVariable_Unpack(object);
-  if (!t.is_cpu() || t.dim() != 0 || t.scalar_type() != aten::to_aten(dtype) || t.is_neg() || t.is_conj())
+  if (!t.is_cpu() || t.numel() != 1 || t.scalar_type() != aten::to_aten(dtype) || t.is_neg() || t.is_conj())
     return nullptr;
   const void* data = t.const_data_ptr();
   switch (dtype) {
@@ -35,6 +35,8 @@ PyObject* read_item(PyObject* object, DType dtype) {
       return PyFloat_FromDouble(*static_cast<const double*>(data));
     case DType::kI64:
       return PyLong_FromLongLong(*static_cast<const int64_t*>(data));
+    case DType::kBool:
+      return PyLong_FromLong(*static_cast<const bool*>(data));
     default:
       return nullptr;
   }

@@ -6,6 +6,7 @@
 #include "frame/interpret/opcode_parts.h"
 #include "frame/recipe.h"
 #include "frame/torch_state.h"
+#include "graph/passes/devices.h"
 #include "trace/assume.h"
 
 namespace flashover::frame {
@@ -238,6 +239,7 @@ namespace {
 struct Trust {
   bool assumptions = true;  // trace/assume.h
   bool parts = true;        // the parts of inputs that are inputs are only read
+  bool elements = false;    // buffers of one element hold what they hold now
 };
 
 // One run. `stop`: where to end it (empty: at the end of the call); `broke`: where it could be ended had it to.
@@ -309,6 +311,12 @@ Capture run_once(const Subject& subject, Trust trust, Interpreter::Path stop, In
             if (!in.items_as_symbols) return nullptr;
             Ref number = Ref::steal(in.recorder.numbers.item(tensor));
             return number ? in.recorder.numbers.symbols(number.get()) : nullptr;
+          };
+        if (trust.elements)
+          session->element_read = [&in, raw = session.get()](int32_t input) {
+            DType dtype{};
+            Ref number = Ref::steal(raw->element(input, dtype));
+            return number && in.recorder.numbers.holds_always(input, number.get(), dtype);
           };
         session->number_read = [&in](ValueId value) { return in.recorder.numbers.read_value(value); };
         if (rest) {
@@ -532,13 +540,17 @@ Capture capture(const Subject& subject, Trust trust) {
 Capture capture(const Subject& subject) {
   Trust trust;
   trust.assumptions = subject.numbers != nullptr;  // others than the own pipeline take no numbers either
+  trust.elements = subject.numbers != nullptr && subject.first;
   Capture out = capture(subject, trust);
   if (trust.parts && !parts_fit(out)) {
     trust.parts = false;
     release(out);
     out = capture(subject, trust);
   }
-  if (out.declined || !trace::assumption().made || graph::repeatable(out.graph)) return out;
+  // (What was drawn is put back.)
+  if (out.declined || !trace::assumption().made || graph::repeatable(out.graph) ||
+      (!graph::writes_an_input(out.graph) && !graph::uses_cuda(out.graph)))
+    return out;
   release(out);
   trust.assumptions = false;
   return capture(subject, trust);

@@ -169,6 +169,7 @@ struct Subject {
   size_t count;
   int32_t next = -1;       // code unit of the instruction to start with; -1: a call
   bool may_break = false;  // else a break is a decline
+  bool first = false;      // nothing was compiled for it yet: values that may be always the same are taken for it
   // Paths of numbers that were seen to change. Null: the one who takes the graph knows no numbers that change.
   const std::unordered_set<std::string>* numbers = nullptr;
 };

@@ -231,6 +231,19 @@ PyObject* Numbers::item(PyObject* tensor) {
   return Py_NewRef(now);
 }
 
+bool Numbers::holds_always(int32_t input, PyObject* number, DType dtype) {
+  const auto& sources = recorder_.tensor_sources();
+  if (static_cast<size_t>(input) >= sources.size() || sources[static_cast<size_t>(input)] == kNoSource) return false;
+  NumberStep s;
+  s.kind = NumberStep::Kind::kItem;
+  s.a = sources[static_cast<size_t>(input)];
+  s.dtype = dtype;
+  for (const NumberStep& known : program.steps)
+    if (known.kind == s.kind && known.a == s.a) return true;
+  PyObject* now = add(std::move(s), Py_NewRef(number));
+  return compare(now, number, Py_EQ) == 1;
+}
+
 Ref Numbers::rounded(PyObject* o) {
   const auto narrow = static_cast<float>(PyFloat_AsDouble(o));
   Ref value = Ref::steal(PyFloat_FromDouble(static_cast<double>(narrow)));

@@ -73,6 +73,8 @@ class Numbers {
   // The object that stands for what was read; borrowed.
   PyObject* from_source(guards::SourceId source, PyObject* value);
   PyObject* item(PyObject* tensor);  // null: not a number that follows from inputs
+  // An input of one element on the CPU holds this number, also in later calls: they check it.
+  bool holds_always(int32_t input, PyObject* number, DType dtype);
   // Results are new references; null: not taken (the operands are to be read()).
   PyObject* binary(PyObject* a, PyObject* b, int op);
   PyObject* unary(PyObject* a, unaryfunc f);

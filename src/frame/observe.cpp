@@ -286,11 +286,23 @@ static bool is_plain_tensor_type(PyTypeObject* t) {
   return disabled != nullptr && _PyType_Lookup(t, name) == disabled;
 }
 
-void Recorder::add_input(SourceId id, PyObject* tensor, bool parent_pinned) {
+namespace {
+
+bool is_on_meta(PyObject* tensor) {
+  static PyObject* const name = PyUnicode_InternFromString("is_meta");
+  Ref is = Ref::steal(PyObject_GenericGetAttr(tensor, name));
+  PyErr_Clear();
+  return is.get() == Py_True;
+}
+
+}  // namespace
+
+void Recorder::add_input(SourceId id, PyObject* tensor, bool parent_pinned, bool computed) {
   if (session_ != nullptr && !is_plain_tensor_type(Py_TYPE(tensor)))
     throw Declined(std::string("a tensor subclass: ") + Py_TYPE(tensor)->tp_name);
   fact(FactKind::kTensor, id);
   if (session_ == nullptr) return;
+  if (!computed && is_on_meta(tensor)) return;  // there is nothing in it to compute with
   const guards::Source& s = source(id);
   const KnownTypes& k = known_types();
   graph::InputKind kind = graph::InputKind::kUser;
@@ -315,7 +327,7 @@ void Recorder::add_input(SourceId id, PyObject* tensor, bool parent_pinned) {
 bool Recorder::add_tensor(PyObject* tensor) {
   SourceId id = source_of(tensor);
   if (id == kNoSource) return false;
-  add_input(id, tensor, pinned(id));
+  add_input(id, tensor, pinned(id), true);
   return true;
 }
 

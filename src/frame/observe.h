@@ -181,7 +181,7 @@ class Recorder {
   };
 
   SourceId add(SourceKind kind, SourceId parent, int64_t index, PyObject* key, PyObject* object, bool pinned);
-  void add_input(SourceId id, PyObject* tensor, bool parent_pinned);
+  void add_input(SourceId id, PyObject* tensor, bool parent_pinned, bool computed = false);
   void describe(SourceId id, PyObject* object, bool parent_pinned);
   int32_t location_index();
 

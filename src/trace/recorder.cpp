@@ -786,12 +786,24 @@ void Recorder::finish_by_meta(OpFacts& facts, std::vector<Arg> args, Stack& stac
 
 namespace {
 
-// Marks memory that depends on anything but constants, in program order. `limit`: nodes to look at.
-std::vector<bool> tainted_storages(const graph::Graph& g, size_t storages) {
+// Buffers that may be known by what they hold.
+bool is_small_buffer(const graph::Graph& g, const graph::Input& in) {
+  const TensorType& t = g.type(in.value);
+  return in.kind == graph::InputKind::kBuffer && !in.requires_grad && t.device.type == DeviceType::kCPU &&
+         t.numel().value() == 1;
+}
+
+// Marks memory that depends on anything but constants (and small buffers), in program order.
+std::vector<bool> tainted_storages(const graph::Graph& g, size_t storages, bool buffers) {
   std::vector<bool> tainted(storages, false);
   const auto storage_of = [&](ValueId v) { return v == kNoValue ? -1 : g.values[v].storage; };
   for (const graph::Input& in : g.inputs)
-    if (in.kind != graph::InputKind::kConstant && storage_of(in.value) >= 0) tainted[storage_of(in.value)] = true;
+    if (in.kind != graph::InputKind::kConstant && storage_of(in.value) >= 0 && !(buffers && is_small_buffer(g, in)))
+      tainted[storage_of(in.value)] = true;
+  // Two inputs of one memory: neither is known.
+  std::vector<int> inputs_of(storages, 0);
+  for (const graph::Input& in : g.inputs)
+    if (storage_of(in.value) >= 0 && ++inputs_of[storage_of(in.value)] > 1) tainted[storage_of(in.value)] = true;
   // Aliases may be written after they were read: iterate until nothing changes (twice is the rule).
   for (bool changed = true; changed;) {
     changed = false;
@@ -811,14 +823,40 @@ std::vector<bool> tainted_storages(const graph::Graph& g, size_t storages) {
   return tainted;
 }
 
+// The memory that what lies in `storage` was computed from, itself included.
+std::vector<bool> needed_storages(const graph::Graph& g, size_t storages, int32_t storage) {
+  std::vector<bool> needed(storages, false);
+  needed[storage] = true;
+  const auto is_needed = [&](ValueId v) {
+    return v != kNoValue && g.values[v].storage >= 0 && needed[g.values[v].storage];
+  };
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (size_t at = g.nodes.size(); at-- > 0;) {
+      const graph::Node& n = g.nodes[at];
+      bool makes = std::any_of(n.outs.begin(), n.outs.end(), is_needed);
+      for (size_t i = 0; i < n.args.size() && i < 32; ++i)
+        if (n.op->mutates >> i & 1) graph::for_each_ref(n.args[i], [&](ValueId v) { makes = makes || is_needed(v); });
+      if (!makes) continue;
+      for (const Arg& a : n.args)
+        graph::for_each_ref(a, [&](ValueId v) {
+          const int32_t s = v == kNoValue ? -1 : g.values[v].storage;
+          if (s >= 0 && !needed[s]) changed = needed[s] = true;
+        });
+    }
+  }
+  return needed;
+}
+
 }  // namespace
 
 std::optional<at::Tensor> Recorder::constant_value(const at::Tensor& t) {
   constexpr int64_t kMaxElements = 1 << 20;
   const TraceImpl* impl = trace_impl(t);
   if (!impl || impl->storage_id < 0) return std::nullopt;
-  const std::vector<bool> tainted = tainted_storages(graph_, storages_.size());
+  const std::vector<bool> tainted = tainted_storages(graph_, storages_.size(), static_cast<bool>(element_read));
   if (tainted[impl->storage_id]) return std::nullopt;
+  const std::vector<bool> needed = needed_storages(graph_, storages_.size(), impl->storage_id);
   BelowEverything plain;
   InternalScope internal;
   graph::Graph slice;
@@ -828,8 +866,28 @@ std::optional<at::Tensor> Recorder::constant_value(const at::Tensor& t) {
     slice.inputs.push_back(graph_.inputs[constant_inputs_[i]]);
     inputs.push_back(constants_[i].clone());
   }
+  for (const InputRecord& in : inputs_) {
+    const graph::Input& input = graph_.inputs[in.number];
+    if (tainted[in.impl->storage_id] || !needed[in.impl->storage_id] || !is_small_buffer(graph_, input)) continue;
+    if (!element_read || in.impl->input != in.number) return std::nullopt;
+    {
+      pybind11::gil_scoped_acquire gil;
+      if (!element_read(in.number)) return std::nullopt;
+    }
+    slice.inputs.push_back(input);
+    inputs.push_back(in.impl->real.clone());
+  }
   for (const graph::Node& n : graph_.nodes) {
     bool clean = !n.op->nondeterministic && !n.op->effectful && !n.outs.empty();
+    bool wanted = false;
+    const auto check_wanted = [&](ValueId v) {
+      const int32_t s = v == kNoValue ? -1 : graph_.values[v].storage;
+      wanted = wanted || (s >= 0 && needed[s]);
+    };
+    for (ValueId v : n.outs) check_wanted(v);
+    for (size_t i = 0; i < n.args.size() && i < 32; ++i)
+      if (n.op->mutates >> i & 1) graph::for_each_ref(n.args[i], check_wanted);
+    if (!wanted) continue;
     const auto check = [&](ValueId v) {
       const int32_t s = graph_.values[v].storage;
       clean = clean && s >= 0 && !tainted[s];
@@ -838,9 +896,10 @@ std::optional<at::Tensor> Recorder::constant_value(const at::Tensor& t) {
     for (ValueId v : n.outs) {
       if (v == kNoValue) continue;
       check(v);
-      if (graph_.type(v).numel().value() > kMaxElements) return std::nullopt;
+      clean = clean && graph_.type(v).numel().value() <= kMaxElements;
     }
-    if (clean) slice.nodes.push_back(n);
+    if (!clean) return std::nullopt;
+    slice.nodes.push_back(n);
   }
   graph::Output out;
   out.value = impl->value;

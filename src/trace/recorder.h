@@ -63,6 +63,7 @@ class Recorder final : public Session {
   bool is_input(PyObject* tensor) const override;
   bool write_grad(PyObject* tensor) override;
   PyObject* add_number(PyObject* number, const std::string& name, int32_t& input) override;
+  PyObject* element(int32_t input, DType& dtype) const override;
   PyObject* add_part(PyObject* tensor, const std::vector<Narrow>& narrows, const std::string& name,
                      int32_t& input) override;
   ValueId input_value(int32_t input) const override { return graph_.inputs.at(input).value; }

@@ -213,6 +213,29 @@ void Recorder::check_inputs_unchanged() const {
         });
 }
 
+PyObject* Recorder::element(int32_t input, DType& dtype) const {
+  for (const InputRecord& in : inputs_) {
+    if (in.number != input) continue;
+    const at::Tensor& t = in.impl->real;
+    dtype = aten::from_aten(t.scalar_type());
+    if (!t.is_cpu() || t.numel() != 1 || t.is_conj() || t.is_neg()) return nullptr;
+    const void* data = t.const_data_ptr();
+    switch (dtype) {
+      case DType::kF32:
+        return PyFloat_FromDouble(static_cast<double>(*static_cast<const float*>(data)));
+      case DType::kF64:
+        return PyFloat_FromDouble(*static_cast<const double*>(data));
+      case DType::kI64:
+        return PyLong_FromLongLong(*static_cast<const int64_t*>(data));
+      case DType::kBool:
+        return PyLong_FromLong(*static_cast<const bool*>(data));
+      default:
+        return nullptr;
+    }
+  }
+  return nullptr;
+}
+
 PyObject* Recorder::add_part(PyObject* tensor, const std::vector<Narrow>& narrows, const std::string& name,
                              int32_t& input) {
   const TraceImpl* impl = THPVariable_Check(tensor) ? trace_impl(unpack(tensor)) : nullptr;

@@ -95,7 +95,12 @@ class Session {
   std::function<bool(ValueId number)> number_read;
   // A tensor is asked for its item by torch itself: what stands for it (a new reference), or null.
   std::function<PyObject*(PyObject* tensor)> item_symbol;
+  // The program asks for what follows from a buffer of one element on the CPU: true when the caller has seen to it that
+  // it always holds what it holds now.
+  std::function<bool(int32_t input)> element_read;
   virtual ValueId input_value(int32_t input) const = 0;
+  // What an input of one element on the CPU holds (a new reference); null for dtypes that no number is read of.
+  virtual PyObject* element(int32_t input, DType& dtype) const = 0;
   virtual std::optional<HostValue> host_value(PyObject* tensor) const = 0;
 
   // Called at record time for the user's "file:line"; may be empty.
