@@ -594,7 +594,6 @@ class Program final : public GuardProgram {
       Instr& in = s.code[i];
       if (i > 0 && in.level != s.code[i - 1].level) s.all.fill(), s.still.fill();
       if (in.op == Op::kTensor) {  // nothing hangs off what is compared of a tensor: they come last
-        place_[in.index].tensor = static_cast<int32_t>(s.tensors.size());
         s.tensors.emplace_back();
         s.tensor_of.push_back({in.index, static_cast<const TensorSpec*>(in.a)});
         take_look(current_[in.index], looks_, s.tensors.back());
@@ -610,7 +609,20 @@ class Program final : public GuardProgram {
     }
     s.all.fill(), s.still.fill();
     s.phases.push_back({static_cast<uint32_t>(s.all.words.size()), static_cast<uint32_t>(s.still.words.size()), 0, 0});
+    sort_tensors(s);
     s.armed = true;
+  }
+
+  // Those of one look together.
+  void sort_tensors(Segment& s) {
+    std::vector<std::pair<TensorCompare, TensorOf>> all;
+    for (size_t i = 0; i < s.tensors.size(); ++i) all.emplace_back(s.tensors[i], s.tensor_of[i]);
+    std::stable_sort(all.begin(), all.end(),
+                     [](const auto& x, const auto& y) { return std::less<>()(x.first.look, y.first.look); });
+    for (size_t i = 0; i < all.size(); ++i) {
+      std::tie(s.tensors[i], s.tensor_of[i]) = all[i];
+      place_[all[i].second.source].tensor = static_cast<int32_t>(i);
+    }
   }
 
   static void add_words(Segment& s, Instr& in, int32_t of) {

@@ -33,6 +33,7 @@ struct TensorLook {                      // tensors of one kind share it: a mode
   alignas(16) std::array<unsigned char, kBytes> bytes{};
   PyTypeObject* type = nullptr;
   bool requires_grad = false;
+  bool leaf = false;  // and because it was told to: then nothing else of its autograd state matters
   auto operator<=>(const TensorLook&) const = default;
 };
 using TensorLooks = std::set<TensorLook>;
@@ -44,7 +45,7 @@ struct TensorCompare {
   const TensorLook* look = nullptr;
 };
 void take_look(PyObject* tensor, TensorLooks& all, TensorCompare& compare);
-// How many of the first look as they did.
+// How many of the first look as they did. Quick for neighbours of one look.
 size_t look_the_same(const TensorCompare* compares, size_t count);
 std::string str(const TensorSpec& spec);
 std::string difference(const TensorSpec& was, const TensorSpec& now);  // "size(0) is 4, not 3"
