@@ -522,7 +522,7 @@ at::Tensor convolution_weight_gradient_op(const at::Tensor& grad, const at::Tens
 
 // ---- convolutions of few points: products over rows of all that a result reads (bf16, images channels last)
 
-using HalfProduct = ProductOf<uint16_t, uint16_t, uint16_t>;
+using HalfProduct = ProductOf<uint16_t>;
 
 at::Tensor image_last(int64_t batch, int64_t channels, int64_t height, int64_t width) {
   at::Tensor t = dense({batch, height, width, channels}, at::kBFloat16);
