@@ -1760,8 +1760,13 @@ class PlanExecutable final : public Executable {
   // What is kept lies in one block: torch's allocator loses up to a tenth where many tensors share its segments.
   void place_frozen(std::vector<at::Tensor>& tensors) const {
     const auto bytes = static_cast<size_t>(frozen_bytes_);
-    const c10::Storage block(c10::Storage::use_byte_size_t(), bytes, cuda::allocator()->allocate(bytes), nullptr,
-                             /*resizable=*/false);
+    c10::DataPtr memory;
+    try {
+      memory = cuda::allocator()->allocate(bytes);
+    } catch (const c10::OutOfMemoryError&) {
+      return;  // one by one there may be room
+    }
+    const c10::Storage block(c10::Storage::use_byte_size_t(), bytes, std::move(memory), nullptr, /*resizable=*/false);
     for (const auto& [t, at] : frozen_places_) {
       auto impl = c10::make_intrusive<c10::TensorImpl>(c10::Storage(block), c10::DispatchKeySet(c10::DispatchKey::CUDA),
                                                        c10::scalarTypeToTypeMeta(shapes_[t].dtype));
