@@ -319,8 +319,8 @@ FAULTS: list[Fault] = [
     Fault("outputs that alias each other do not", TENSORS,
           [(FUNCTIONAL, "    if (owner != self) {", '    if (owner != self && !fault("outputs that alias each other do not")) {')]),
     Fault("a written input keeps its version", [*TENSORS, *TRAINING],
-          [(EXECUTOR, "    for (int32_t i : mutated_) inputs[i]->bump_version();",
-            '    if (!fault("a written input keeps its version"))\n    for (int32_t i : mutated_) inputs[i]->bump_version();')]),
+          [(EXECUTOR, "    for (int32_t i : versioned_) inputs[i]->bump_version();",
+            '    if (!fault("a written input keeps its version"))\n    for (int32_t i : versioned_) inputs[i]->bump_version();')]),
 ]  # fmt: skip
 
 
