@@ -827,7 +827,12 @@ class PlanExecutable final : public Executable {
         work += plan_.steps[i].kind != StepKind::kRelease && !plan::takes_memory(plan_.steps[i]);
     }
     const bool any = std::find(graphs.begin(), graphs.end(), true) != graphs.end();
-    if (!any || parts_ >= kMaxParts || !run_in_pieces(ends, graphs)) return skip_graph(why);
+    if (!any || parts_ >= kMaxParts) return skip_graph(why);
+    try {
+      if (!run_in_pieces(ends, graphs)) return skip_graph(why);
+    } catch (const std::exception& e) {  // the whole goes on as it is
+      return skip_graph(why + " (" + e.what() + ")");
+    }
     graphs_ = false;
     std::fprintf(stderr, "flashover: CUDA graphs of parts only: %s%s%s\n", why.c_str(), where.empty() ? "" : ", in ",
                  where.c_str());
