@@ -204,3 +204,19 @@ def test_a_function_that_is_told_which_results_are_used_in_one_graph() -> None:
     x = torch.arange(3.0, requires_grad=True)
     (got,) = torch.autograd.grad(compiled(lambda x: Told.apply(x)[1].sin())(x).sum(), x)
     torch.testing.assert_close(got, x.detach().mul(3).cos())
+
+
+@pytest.mark.parametrize("used", [0, 1])
+def test_a_module_hook_is_told_which_results_are_used(used: int) -> None:
+    class Pair(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return x * 2, x * 3
+
+    def run(compile_fn: Any) -> torch.Tensor:
+        pair, x = Pair(), torch.arange(3.0, requires_grad=True)
+        pair.register_full_backward_hook(lambda _, given, came: (given[0] * (7 if came[0] is None else 5),))
+        compile_fn(pair)(x)[used].sum().backward()
+        assert x.grad is not None
+        return x.grad
+
+    torch.testing.assert_close(run(lambda m: compiled(m, fullgraph=False)), run(lambda m: m))

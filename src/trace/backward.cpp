@@ -114,32 +114,38 @@ const autograd::PyNode* python_function(const autograd::Node* node) {
   return std::string_view(typeid(n).name()) == "N5torch8autograd6PyNodeE" ? static_cast<const autograd::PyNode*>(node)
                                                                           : nullptr;
 }
+// Hooks get None where no gradient comes, and so may a Function.
+bool is_told_what_comes(const autograd::Node& node) {
+  if (!node.pre_hooks().empty() || !node.post_hooks().empty()) return true;
+  const autograd::PyNode* function = python_function(&node);
+  return function && !reinterpret_cast<const THPFunction*>(function->obj)->materialize_grads;
+}
 
 // Whether a Function of the program's stands in this backward, results of which lead to it from different roots: when
 // some tangents do not come it runs all the same, with zeros for the others, which need not mean nothing to it.
-// Declines one that gets None instead.
+// Declines where the program is told what comes.
 bool wants_zeros(const autograd::edge_list& roots) {
-  std::unordered_map<const autograd::PyNode*, std::map<uint32_t, std::vector<size_t>>> from;  // by result
+  std::unordered_map<const autograd::Node*, std::map<uint32_t, std::vector<size_t>>> from;  // by result
   for (size_t r = 0; r < roots.size(); ++r) {
     std::unordered_set<const autograd::Node*> seen;
     std::vector<autograd::Edge> waiting{roots[r]};
     while (!waiting.empty()) {
       const autograd::Edge edge = std::move(waiting.back());
       waiting.pop_back();
-      if (const autograd::PyNode* function = python_function(edge.function.get()))
-        if (std::vector<size_t>& to = from[function][edge.input_nr]; to.empty() || to.back() != r) to.push_back(r);
-      if (!seen.insert(edge.function.get()).second) continue;
-      for (const autograd::Edge& e : edge.function->next_edges())
+      const autograd::Node* node = edge.function.get();
+      if (python_function(node) || is_told_what_comes(*node))
+        if (std::vector<size_t>& to = from[node][edge.input_nr]; to.empty() || to.back() != r) to.push_back(r);
+      if (!seen.insert(node).second) continue;
+      for (const autograd::Edge& e : node->next_edges())
         if (e.is_valid()) waiting.push_back(e);
     }
   }
   bool zeros = false;
-  for (const auto& [function, results] : from) {
+  for (const auto& [node, results] : from) {
     const bool alike = std::all_of(results.begin(), results.end(),
                                    [&, &first = results.begin()->second](const auto& r) { return r.second == first; });
     if (alike) continue;
-    if (!reinterpret_cast<const THPFunction*>(function->obj)->materialize_grads)
-      throw Declined("training: a Function that is told which of its results are used");
+    if (is_told_what_comes(*node)) throw Declined("training: a Function or hook that is told which results are used");
     zeros = true;
   }
   return zeros;
