@@ -312,6 +312,7 @@ Capture run_once(const Subject& subject, Trust trust, Interpreter::Path stop, In
             Ref number = Ref::steal(in.recorder.numbers.item(tensor));
             return number ? in.recorder.numbers.symbols(number.get()) : nullptr;
           };
+        in.recorder.numbers.elements = trust.elements;
         if (trust.elements)
           session->element_read = [&in, raw = session.get()](int32_t input) {
             DType dtype{};

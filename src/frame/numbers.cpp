@@ -399,6 +399,10 @@ void Numbers::read_step(int32_t index) {
       recorder_.fact(FactKind::kEquals, s.a, sources_[static_cast<size_t>(index)].get());
       break;
     case NumberStep::Kind::kItem:
+      if (elements && recorder_.is_buffer(s.a)) {
+        Ref now = Ref::steal(own_number(objects_[static_cast<size_t>(index)].get()));
+        if (now && compare(objects_[static_cast<size_t>(index)].get(), now.get(), Py_EQ) == 1) break;
+      }
       read_[static_cast<size_t>(index)] = 0;
       throw Declined("data-dependent: the value of a tensor (.item()) is needed");
     case NumberStep::Kind::kConstant:

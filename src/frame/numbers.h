@@ -92,6 +92,7 @@ class Numbers {
   PyObject* symbols(PyObject* o, int depth = 0);
   bool read_value(ValueId value);  // Session::number_read
 
+  bool elements = false;                            // what a buffer of one element holds may be taken for always so
   std::vector<std::pair<int32_t, int32_t>> inputs;  // graph input, step
   NumberProgram program;
 

@@ -303,15 +303,12 @@ void Recorder::add_input(SourceId id, PyObject* tensor, bool parent_pinned, bool
   fact(FactKind::kTensor, id);
   if (session_ == nullptr) return;
   if (!computed && is_on_meta(tensor)) return;  // there is nothing in it to compute with
-  const guards::Source& s = source(id);
   const KnownTypes& k = known_types();
   graph::InputKind kind = graph::InputKind::kUser;
   if (parent_pinned && k.parameter != nullptr && PyObject_TypeCheck(tensor, k.parameter)) {
     kind = graph::InputKind::kParameter;
-  } else if (parent_pinned && s.kind == SourceKind::kDictItem) {
-    const guards::Source& dict = source(s.parent);
-    if (dict.key != nullptr && PyUnicode_Check(dict.key) && PyUnicode_CompareWithASCIIString(dict.key, "_buffers") == 0)
-      kind = graph::InputKind::kBuffer;
+  } else if (parent_pinned && is_buffer(id)) {
+    kind = graph::InputKind::kBuffer;
   }
   // Views of one storage stay views of one storage in the graph.
   if (const void* storage = guards::memory_of(tensor).storage;
@@ -322,6 +319,13 @@ void Recorder::add_input(SourceId id, PyObject* tensor, bool parent_pinned, bool
   const auto input = static_cast<size_t>(session_->add_input(tensor, kind, guards::str(observations_, id)));
   if (input >= tensor_sources_.size()) tensor_sources_.resize(input + 1, kNoSource);
   if (tensor_sources_[input] == kNoSource) tensor_sources_[input] = id;
+}
+
+bool Recorder::is_buffer(SourceId id) const {
+  if (id == kNoSource || source(id).kind != SourceKind::kDictItem) return false;
+  const guards::Source& dict = source(source(id).parent);
+  return dict.key != nullptr && PyUnicode_Check(dict.key) &&
+         PyUnicode_CompareWithASCIIString(dict.key, "_buffers") == 0;
 }
 
 bool Recorder::add_tensor(PyObject* tensor) {

@@ -124,6 +124,7 @@ class Recorder {
   std::string name_of(SourceId id) const { return guards::str(observations_, id); }
   const guards::Source& source(SourceId id) const { return observations_.sources[static_cast<size_t>(id)]; }
   const std::vector<SourceId>& tensor_sources() const { return tensor_sources_; }
+  bool is_buffer(SourceId id) const;  // of a module's
   bool pinned(SourceId id) const { return pinned_[static_cast<size_t>(id)]; }
 
   Numbers numbers;
