@@ -328,3 +328,17 @@ def test_integers_that_torch_computes_with(f):
     fast = flashover.compile(f, fullgraph=True)
     for i in (0, 1, 2, 0, 1):
         torch.testing.assert_close(fast(X, i), f(X, i))
+
+
+def test_a_result_that_is_a_view_of_an_input_behind_numbers() -> None:
+    def f(x: torch.Tensor, i: int, n: float) -> tuple[torch.Tensor, ...]:
+        return x[i] * n, x[i : i + 2], x[:, 1], x.narrow(0, i, 1).sum()
+
+    c = flashover.compile(f, fullgraph=True)
+    for i, n in ((1, 2.5), (2, 3.5), (3, 4.5), (0, 5.5)):
+        a, b = (torch.arange(25.0).reshape(5, 5).requires_grad_() for _ in range(2))
+        got, want = c(a, i, n), f(b, i, n)
+        torch.testing.assert_close(got, want)
+        torch.stack([t.sum() for t in got]).sum().backward()
+        torch.stack([t.sum() for t in want]).sum().backward()
+        torch.testing.assert_close(a.grad, b.grad)

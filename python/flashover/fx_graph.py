@@ -91,6 +91,7 @@ def graph_module(description: dict[str, Any], constants: Sequence[torch.Tensor])
     from torch.fx import Graph, GraphModule
 
     graph, values, root = Graph(), {}, {}
+    weak = set(description["weak"])
     waiting = iter(constants)
     used: set[str] = set()
     places = []
@@ -114,6 +115,14 @@ def graph_module(description: dict[str, Any], constants: Sequence[torch.Tensor])
             return values[arg[0]]
         return [real(a) for a in arg] if isinstance(arg, list) else arg
 
+    def fit(argument: Any, given: Any) -> Any:
+        """An input that stands for a number is a tensor; some operators take the number itself."""
+        value = real(given)
+        is_node = isinstance(given, tuple) and not isinstance(value, (bool, int, float, complex))
+        if is_node and "Tensor" not in str(argument.type):
+            return graph.call_function(torch.ops.aten.item.default, (value,))
+        return value
+
     def aten_call(target: Any, args: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         positional = [a for a in target._schema.arguments if not a.kwarg_only]
         named = target._schema.arguments[len(positional) :]
@@ -121,7 +130,7 @@ def graph_module(description: dict[str, Any], constants: Sequence[torch.Tensor])
         while given and _is_default(positional[len(given) - 1], given[-1]):  # as a person would write it
             given.pop()
         pairs = zip(named, args[len(positional) :], strict=True)
-        return tuple(map(real, given)), {s.name: real(a) for s, a in pairs if not _is_default(s, a)}
+        return tuple(map(fit, positional, given)), {s.name: fit(s, a) for s, a in pairs if not _is_default(s, a)}
 
     for op, args, outs, place in description["nodes"]:
         if op.startswith("functional."):  # the writing operator on clones of what it writes
@@ -147,6 +156,9 @@ def graph_module(description: dict[str, Any], constants: Sequence[torch.Tensor])
             continue
         if op == "prim.full":  # a number that met a tensor
             size, number, dtype, device = args
+            if outs[0] in weak and outs[0] not in description["outputs"]:
+                values[outs[0]] = number  # operators make a tensor of it that promotes as the number does
+                continue
             if not size and isinstance(number, (bool, int, float, complex)):
                 made = graph.call_function(
                     torch.ops.aten.scalar_tensor.default, (number,), {"dtype": dtype, "device": device}

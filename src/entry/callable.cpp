@@ -53,7 +53,7 @@ struct CallableState {
   // Code of functions that were called in the course of a call and taken on: how often that led to nothing.
   std::unordered_map<PyObject*, int> barren;  // owned keys
   uint32_t type_tag = 0;                      // of self's type when `function` was looked up on it
-  size_t limit = 8;
+  size_t limit = 8;                           // how often it is compiled for the same modules
   int64_t calls = 0, eager_calls = 0, recompiles = 0;
   int64_t made = 0;  // entries so far
   double recompile_seconds = 0;
@@ -300,6 +300,38 @@ PyObject* run_entry(const EntryPtr& e, const Settings& settings, PyObject** want
   return result;
 }
 
+// Code that many modules run has entries for each of them, and the limit is on how often it is compiled for one of
+// them. The modules among the arguments, as a key.
+std::string modules_among(PyObject* const* slots, size_t count) {
+  std::string key;
+  for (size_t i = 0; i < count; i++) {
+    PyObject* o = slots[i];
+    if (o && PyCell_Check(o)) o = PyCell_GET(o);
+    if (o && frame::is_module(o)) key.append(reinterpret_cast<const char*>(&o), sizeof o);
+  }
+  return key;
+}
+void note_modules(Entry& e, PyObject* const* slots, size_t count) {
+  e.modules = modules_among(slots, count);
+  for (size_t at = 0; at < e.modules.size(); at += sizeof(PyObject*)) {
+    PyObject* o;
+    std::memcpy(&o, e.modules.data() + at, sizeof o);
+    if (PyObject* w = PyWeakref_NewRef(o, nullptr)) e.alive.push_back(w);
+  }
+  PyErr_Clear();
+}
+// Those for the same modules; entries of modules that are gone leave `entries`.
+std::vector<EntryPtr> for_the_same(std::vector<EntryPtr>& entries, const std::string& modules) {
+  std::vector<EntryPtr> gone, same;
+  for (EntryPtr& e : entries)
+    for (PyObject* w : e->alive)
+      if (e && PyWeakref_GET_OBJECT(w) == Py_None) gone.push_back(std::move(e));
+  std::erase(entries, nullptr);
+  for (const EntryPtr& e : entries)
+    if (e->modules == modules) same.push_back(e);
+  return same;  // (releasing what is gone may run code of the program: last)
+}
+
 // The entry for these arguments, most recently used first; its wanted objects in `wanted`.
 // clock: the dicts' before this call made any of its own.
 EntryPtr find(std::vector<EntryPtr>& entries, PyObject* const* slots, Wanted& wanted, uint64_t clock = 0) {
@@ -359,7 +391,7 @@ void note_numbers(const std::vector<EntryPtr>& entries, PyObject* const* slots, 
 }
 
 // Graphs for others have only tensors as inputs.
-bool takes_numbers(const Settings& settings) { return settings.backend == "flashover" && !settings.custom; }
+constexpr size_t kModules = 64;  // so many limits are in all
 
 std::string limit_text(const std::string& name, size_t limit, const std::string& failed) {
   return "flashover: " + name + " was compiled " + std::to_string(limit) +
@@ -422,14 +454,8 @@ class Rest final : public frame::Continuations {
   static std::string key(const frame::Subject& rest, PyObject* code) {
     std::string k(reinterpret_cast<const char*>(&code), sizeof code);
     k.append(reinterpret_cast<const char*>(&rest.next), sizeof rest.next);
-    for (size_t i = 0; i < rest.count; i++) {
-      PyObject* o = rest.slots[i];
-      k += o ? '1' : '0';
-      // Code that many modules run has entries for each of them: the limit is on how often one of them is compiled.
-      if (o && PyCell_Check(o)) o = PyCell_GET(o);
-      if (o && frame::is_module(o)) k.append(reinterpret_cast<const char*>(&o), sizeof o);
-    }
-    return k;
+    for (size_t i = 0; i < rest.count; i++) k += rest.slots[i] ? '1' : '0';
+    return k + modules_among(rest.slots, rest.count);
   }
 
   EntryPtr make(Continuation& here, const frame::Subject& rest, PyObject* code, Wanted& wanted, bool& raised) {
@@ -463,7 +489,7 @@ class Rest final : public frame::Continuations {
     }
     frame::Subject subject = rest;
     subject.first = here.entries.empty();
-    if (takes_numbers(here.settings)) subject.numbers = &here.numbers;
+    subject.numbers = &here.numbers;
     EntryPtr made = make_entry(s_, here.settings, s_.settings.name + " after the graph break before " + where, subject,
                                std::move(why), here.made);
     if (!made) {
@@ -515,12 +541,16 @@ PyObject* miss(Callable* c, Bound& bound, Wanted& wanted, PyObject* const* args,
   CallableState& s = *c->state;
   const Stance stance = current_stance();
   const bool fails = stance == Stance::kFailOnRecompile && !s.entries.empty();
-  if (stance == Stance::kEagerOnRecompile || (stance == Stance::kEagerThenCompile && s.calls == 1) ||
-      (s.limit_said && s.entries.size() >= s.limit && !fails))
+  if (stance == Stance::kEagerOnRecompile || (stance == Stance::kEagerThenCompile && s.calls == 1))
     return call_original(c, args, nargsf, kwnames);
-  Recompile why = why_again(s.entries, bound.slots());
+  const auto slots = static_cast<size_t>(s.signature.slots);
+  const std::string modules = modules_among(bound.slots(), slots);
+  const std::vector<EntryPtr> same = for_the_same(s.entries, modules);
+  const bool full = same.size() >= s.limit || s.entries.size() >= s.limit * kModules;
+  if (s.limit_said && full && !fails) return call_original(c, args, nargsf, kwnames);
+  Recompile why = why_again(same, bound.slots());
   const std::string failed = why.last();
-  note_numbers(s.entries, bound.slots(), s.numbers);
+  note_numbers(same, bound.slots(), s.numbers);
   if (fails) {
     PyErr_Format(PyExc_RuntimeError,
                  "flashover: %s needs to be compiled again, and the stance is fail_on_recompile: %s",
@@ -532,16 +562,17 @@ PyObject* miss(Callable* c, Bound& bound, Wanted& wanted, PyObject* const* args,
     CompileLock lock;
     entry = find(s.entries, bound.slots(), wanted);  // another thread may have made it meanwhile
     if (!entry) {
-      if (s.entries.size() >= s.limit) return over_limit(c, failed, args, nargsf, kwnames);
+      if (full) return over_limit(c, failed, args, nargsf, kwnames);
       Py_INCREF(c->function);
       PyObject* function = c->function;
-      frame::Subject subject{function, bound.slots(), static_cast<size_t>(s.signature.slots)};
+      frame::Subject subject{function, bound.slots(), slots};
       subject.may_break = !s.settings.fullgraph;
-      subject.first = s.entries.empty();
-      if (takes_numbers(s.settings)) subject.numbers = &s.numbers;
+      subject.first = same.empty();
+      subject.numbers = &s.numbers;
       entry = make_entry(s, s.settings, s.settings.name, subject, std::move(why), s.made);
       Py_DECREF(function);
       if (!entry) return nullptr;
+      note_modules(*entry, bound.slots(), slots);
       s.entries.insert(s.entries.begin(), entry);
       // The program may not change what was captured before this very call has run.
       if (entry->kind == Entry::Kind::kCompiled && !wanted.match(*entry, bound.slots()))

@@ -222,6 +222,7 @@ void attempt(Attempt& a, const frame::Subject& subject, bool first = true) {
     return;
   }
   const bool pipeline = a.settings.backend == "flashover" && !a.settings.custom;
+  e.ours = pipeline;
   e.report.want_texts = a.settings.keep_text || logged(Topic::kPlan) || logged(Topic::kKernels);
   if (a.settings.keep_text || dumping() || logged(Topic::kGraph)) {
     std::string text = graph::print(c.graph);
@@ -282,7 +283,10 @@ void attempt(Attempt& a, const frame::Subject& subject, bool first = true) {
 
 }  // namespace
 
-Entry::~Entry() { frame::release(capture); }
+Entry::~Entry() {
+  frame::release(capture);
+  for (PyObject* w : alive) Py_DECREF(w);
+}
 
 Counters& counters() {
   static Counters c;

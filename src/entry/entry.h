@@ -53,9 +53,13 @@ struct Entry {
   // capture.numbers.inputs, kPartInput + index into capture.parts.
   std::vector<int32_t> inputs;
   std::vector<bool> borrowed;            // by graph input: the runner needs no reference of its own to it
+  bool ours = false;                     // its graph runs as our kernels, which keep no inputs
   std::shared_ptr<NumberTensors> spare;  // of an earlier call, to be used again when nobody holds it
   std::vector<at::Tensor> constants;
   size_t wanted = 0;
+  // The modules among the arguments of the call it was made for: their addresses, and weak references to them (owned).
+  std::string modules;
+  std::vector<PyObject*> alive;
   bool repeatable = false;  // its graph writes nothing and draws no random numbers: a run that raised left no trace
   int64_t hits = 0;
   bool timed = false;  // has guards on so many dicts that it pays to know whether any changed

@@ -73,7 +73,7 @@ std::shared_ptr<NumberTensors> number_tensors(Entry& e, PyObject* const* wanted)
     out->tensors.emplace_back(std::move(impl));
   }
   // Not where they may be kept for a backward. (Kernels on a device take their values along.)
-  if (!e.capture.joint.present) e.spare = out;
+  if (e.ours && !e.capture.joint.present) e.spare = out;
   return out;
 }
 

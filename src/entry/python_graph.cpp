@@ -91,7 +91,12 @@ PyObject* to_python(const graph::Graph& g) {
     Py_XDECREF(nodes);
     return nullptr;
   }
-  return Py_BuildValue("{s:N,s:N,s:N}", "inputs", inputs, "nodes", nodes, "outputs", outputs);
+  std::vector<ValueId> weak;  // numbers that promote as Python's do
+  for (const graph::Node& n : g.nodes)
+    for (ValueId v : n.outs)
+      if (v != kNoValue && n.op->name == "prim.full" && g.type(v).wrapped_number) weak.push_back(v);
+  PyObject* numbers = list(weak, [](ValueId v) { return PyLong_FromLong(v); });
+  return Py_BuildValue("{s:N,s:N,s:N,s:N}", "inputs", inputs, "nodes", nodes, "outputs", outputs, "weak", numbers);
 }
 
 }  // namespace flashover::entry

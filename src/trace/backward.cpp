@@ -320,7 +320,10 @@ graph::Joint Recorder::add_backward(const std::vector<PyObject*>& objects) {
     if (!of_input[impl->storage_id] || i >= objects.size()) continue;
     const TraceImpl* base = viewed_input(t);
     if (!base) throw Declined("training: a result is memory of an input and not a view of it");
-    if (reaches_outside(t, at::Tensor(inputs_[static_cast<size_t>(base->input)].impl)))
+    // (Numbers are inputs of the graph, too, and have no record.)
+    const auto viewed =
+        std::find_if(inputs_.begin(), inputs_.end(), [&](const InputRecord& in) { return in.number == base->input; });
+    if (viewed == inputs_.end() || reaches_outside(t, at::Tensor(viewed->impl)))
       throw Declined("training: a result is as_strided of a view of an input");
     r.view_of_input = base->input;
   }

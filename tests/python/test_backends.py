@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import textwrap
+from typing import Any
 
 import pytest
 import torch
@@ -241,3 +242,42 @@ def test_torch_compile_knows_the_backend():
         assert stats["graphs"] > 0 and stats["graph_breaks"] == stats["recompiles"] == 0, stats
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, timeout=170)
+
+
+def test_numbers_in_a_users_graph() -> None:
+    def f(x: torch.Tensor, z: float, n: int) -> tuple[torch.Tensor, ...]:
+        total = x.sum()
+        return x * z + n, total * z, total.half() + z, torch.full((2,), z), x.long() * n, torch.add(x, x, alpha=z), x**n
+
+    for backend in ("eager", None):
+        seen: list[str] = []
+
+        def custom(gm: torch.fx.GraphModule, examples: list[torch.Tensor], seen: list[str] = seen) -> Any:
+            seen.append(gm.code)
+            return gm.forward
+
+        c = flashover.compile(f, backend=backend or custom, fullgraph=True)
+        results = [(c(torch.arange(3.0), z, n), f(torch.arange(3.0), z, n)) for z, n in ((1.5, 2), (2.5, 3), (3.5, 4))]
+        for got, want in results:
+            torch.testing.assert_close(got, want)
+        if backend is None:  # as constants first, as inputs when they were seen to change
+            assert len(seen) == 2 and "scalar_tensor" not in seen[0] and "number_1" in seen[1]
+
+
+def test_a_module_each_has_versions_of_its_own() -> None:
+    class Block(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = torch.nn.Parameter(torch.rand(3))
+
+        @flashover.compile(backend="eager", fullgraph=True)
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * self.scale
+
+    blocks, x = [Block() for _ in range(12)], torch.rand(3)
+    before = flashover.compile_stats()
+    for _ in range(2):
+        for block in blocks:
+            assert torch.equal(block(x), x * block.scale)
+    after = flashover.compile_stats()
+    assert after["frames"] - before["frames"] == 12 and after["recompiles"] == before["recompiles"]
