@@ -615,6 +615,77 @@ feature("no grad inside", "with torch.no_grad():\n    x = x * (2 if torch.is_gra
 feature("autocast inside", "with torch.autocast('cpu', dtype=torch.bfloat16, enabled=CASTS):\n    x = x + (x.float() @ torch.eye(4)).float()", top="CASTS = True",
         autocast_flag="CASTS = r.choice([True, False])", same=["CASTS = CASTS"])
 
+# --- containers of other libraries, memory without a version, things that are asked through something else ---
+
+feature(
+    "numpy array", "x = x * float(NARR[0]) + torch.from_numpy(NARR).float() + NUM0", top="import numpy\nNARR = numpy.ones(4)\nNUM0 = numpy.float32(2.0)",
+    numpy_item="NARR[0] = r.random() ;; NARR[:] = r.random() ;; NARR *= 2", numpy_rebound="NARR = numpy.full(4, r.random()) ;; NARR = numpy.ones(4, dtype=numpy.float32)",
+    numpy_scalar="NUM0 = numpy.float32(r.random()) ;; NUM0 = numpy.float64(1.0) ;; NUM0 = numpy.int64(3)", same=["NARR = NARR", "NUM0 = NUM0"],
+)
+feature(
+    "raw memory", "x = x * BYTES[0] + len(BYTES) + ARRAY[1] + VIEW[0]", top="import array\nBYTES = bytearray(b'\\x02\\x03')\nARRAY = array.array('d', [1.0, 2.0])\nVIEW = memoryview(BYTES)",
+    raw_item="BYTES[0] = r.randint(1, 9) ;; ARRAY[1] = r.random() ;; VIEW[0] = r.randint(1, 9)", raw_rebound="ARRAY = array.array('i', [3, 4]) ;; BYTES = bytearray(b'\\x05')",
+)
+feature(
+    "chain map", "x = x * CHAIN['a'] + CHAIN.get('b', 3) + len(CHAIN) + len(CHAIN.maps)", top="LOW = {'a': 1.0}\nTOP = {}\nCHAIN = collections.ChainMap(TOP, LOW)",
+    chain_map_low="LOW['a'] = r.random() ;; LOW['b'] = 2 ;; LOW.pop('b', 0)", chain_map_top="TOP['a'] = r.random() ;; TOP.clear()", chain_map_maps="CHAIN.maps.append({'b': 5}) ;; CHAIN.maps.reverse() ;; CHAIN.maps[:] = [LOW]",
+    same=["LOW['a'] = LOW['a']"],
+)
+feature(
+    "user containers", "x = x * UDICT['a'] + sum(ULIST) + len(UDICT)", top="UDICT = collections.UserDict(a=2.0)\nULIST = collections.UserList([1.0, 2.0])",
+    user_dict="UDICT['a'] = r.random() ;; UDICT.data = {'a': r.random()} ;; UDICT.data['a'] = r.random() ;; UDICT['b'] = 1", user_list="ULIST.append(r.random()) ;; ULIST.data = [r.random()] ;; ULIST.data[0] = r.random()",
+)
+feature(
+    "mapping proxy", "x = x * PROXY['a'] + len(PROXY) + (1 if 'b' in PROXY else 2)", top="BEHIND = {'a': 2.0}\nPROXY = types.MappingProxyType(BEHIND)",
+    proxy_behind="BEHIND['a'] = r.random() ;; BEHIND['b'] = 1 ;; BEHIND.pop('b', 0)", proxy_rebound="PROXY = types.MappingProxyType({'a': r.random()})",
+)
+feature(
+    "counts", "x = x * COUNTS['a'] + COUNTS['none'] + len(COUNTS.most_common(1))", top="COUNTS = collections.Counter('aab')",
+    counts="COUNTS.update('a') ;; COUNTS['a'] = 1 ;; COUNTS.clear() ;; COUNTS.subtract('ab') ;; COUNTS['none'] = 2",
+)
+feature(
+    "attribute of a tensor", "x = x * TENSOR_WITH.scale + getattr(TENSOR_WITH, 'more', 0) + TENSOR_WITH", top="TENSOR_WITH = torch.ones(4)\nTENSOR_WITH.scale = 2.0",
+    tensor_own_attribute="TENSOR_WITH.scale = r.random() ;; TENSOR_WITH.more = 3 ;; TENSOR_WITH.__dict__.pop('more', 0) ;; TENSOR_WITH.scale = torch.ones(4)", tensor_own_rebound="TENSOR_WITH = torch.ones(4); TENSOR_WITH.scale = r.random()",
+    same=["TENSOR_WITH.unread = 1", "TENSOR_WITH.scale = TENSOR_WITH.scale"],
+)
+feature(
+    "autograd function", "x = Doubled.apply(x) if x.is_floating_point() else x", top="class Doubled(torch.autograd.Function):\n    FACTOR = 2.0\n    @staticmethod\n    def forward(ctx, v):\n        return v * Doubled.FACTOR\n    @staticmethod\n    def backward(ctx, g):\n        return g * Doubled.FACTOR",
+    function_data="Doubled.FACTOR = r.random()", function_forward="Doubled.forward = staticmethod(lambda ctx, v: v * 5)", function_backward="Doubled.backward = staticmethod(lambda ctx, g: g * 7)", same=["Doubled.FACTOR = Doubled.FACTOR"],
+)
+feature(
+    "functional call", "x = torch.func.functional_call(self.fc, STATE4, (x,)) if x.dtype == self.fc.weight.dtype else x", init="self.fc = nn.Linear(4, 4)", top="STATE4 = {'weight': torch.eye(4) * 2}",
+    state_value="STATE4['weight'] = torch.randn(4, 4)", state_more="STATE4['bias'] = torch.ones(4) ;; STATE4.pop('bias', 0)", state_stride="STATE4['weight'] = torch.randn(4, 4).t()", same=["STATE4['weight'].mul_(2)"],
+)
+feature(
+    "decorated", "x = wrapped(x)", top="def outer_of(f, k):\n    @functools.wraps(f)\n    def call(*a, **kw):\n        return f(*a, **kw) * call.k + k\n    call.k = 2.0\n    return call\ndef plain_one(x):\n    return x + 1\nwrapped = outer_of(plain_one, 1.0)",
+    decorated_attribute="wrapped.k = r.random()", decorated_again="wrapped = outer_of(wrapped.__wrapped__, r.random()) ;; wrapped = wrapped.__wrapped__", decorated_inside="plain_one.__code__ = (lambda x: x * 3).__code__", decorated_cell="wrapped.__closure__[0].cell_contents = wrapped.__closure__[0].cell_contents",
+)
+feature(
+    "decorator of torch", "x = quiet(x) + (1 if torch.is_grad_enabled() else 2)", top="@torch.no_grad()\ndef quiet(x):\n    return x * QUIET\nQUIET = 2.0",
+    torch_decorated="quiet = torch.enable_grad()(lambda x: x * 3) ;; quiet = torch.no_grad()(lambda x: x * QUIET)", torch_decorated_data="QUIET = r.random()",
+)
+feature(
+    "cached property", "x = x * lazy.k", top="class Lazy:\n    BASE = 2.0\n    @functools.cached_property\n    def k(self):\n        return self.BASE * 3\nlazy = Lazy()",
+    cached_dropped="lazy.__dict__.pop('k', 0) ;; Lazy.BASE = r.random(); lazy.__dict__.pop('k', 0) ;; lazy = Lazy()", cached_set="lazy.k = r.random() ;; lazy.__dict__['k'] = 1",
+)
+feature(
+    "registry", "for c in Base9.KNOWN:\n    x = x * c.F", top="class Base9:\n    KNOWN = []\n    F = 2.0\n    def __init_subclass__(cls):\n        Base9.KNOWN.append(cls)\nclass One9(Base9):\n    pass",
+    registered="class New9(Base9):\n    F = r.random()", registry_data="One9.F = r.random() ;; Base9.F = r.random()", registry_order="Base9.KNOWN.reverse() ;; Base9.KNOWN.pop() if Base9.KNOWN else 0",
+)
+feature(
+    "groups of an optimizer", "x = x * OPT.param_groups[0]['lr'] + len(OPT.param_groups[0]['params']) + len(OPT.state)", top="OPTP = nn.Parameter(torch.ones(4))\nOPT = torch.optim.SGD([OPTP], lr=0.5, momentum=0.9)",
+    group_value="OPT.param_groups[0]['lr'] = r.random()", group_added="OPT.add_param_group({'params': [nn.Parameter(torch.ones(2))]}) ;; OPT.param_groups[0]['params'].append(nn.Parameter(torch.ones(1)))", optimizer_step="OPTP.grad = torch.ones(4); OPT.step()",
+)
+feature(
+    "patterns and texts", "x = x * len(PATTERN.findall(TEXT)) + (1 if PATTERN.match(TEXT) else 2) + len(TEXT.split(','))", top="import re\nPATTERN = re.compile('a+')\nTEXT = 'aa,b,a'",
+    pattern="PATTERN = re.compile('[ab]') ;; PATTERN = re.compile('x')", text_rebound="TEXT = 'b,a' ;; TEXT = 'aaa'", same=["PATTERN = re.compile(PATTERN.pattern)", "TEXT = ''.join(list(TEXT))"],
+)
+feature(
+    "exit stack", "with contextlib.ExitStack() as stack:\n    for c in CONTEXTS:\n        stack.enter_context(c())\n    x = x * (2 if torch.is_grad_enabled() else 3)\nx = x * len(CONTEXTS)", top="CONTEXTS = [torch.no_grad]",
+    contexts="CONTEXTS.append(torch.enable_grad) ;; CONTEXTS.clear() ;; CONTEXTS[:] = [contextlib.nullcontext]",
+)
+
+
 # Each reads a switch of torch's; PROCESS changes them.
 TORCH_READERS = [
     "x = x * (2 if torch.is_grad_enabled() else 3)",

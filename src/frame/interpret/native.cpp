@@ -589,6 +589,12 @@ PyObject* do_import(const NativeCall& c) {
 
 // torch.autograd.Function.apply: its forward is Python code; its backward is called when the trace's backward runs.
 PyObject* do_autograd_apply(const NativeCall& c) {
+  // Its class is asked in C++ for what runs.
+  static PyObject* const names[] = {PyUnicode_InternFromString("forward"), PyUnicode_InternFromString("setup_context"),
+                                    PyUnicode_InternFromString("backward"), PyUnicode_InternFromString("vjp"),
+                                    PyUnicode_InternFromString("jvp")};
+  if (c.self != nullptr && PyType_Check(c.self))
+    for (PyObject* name : names) c.in.recorder.type_lookup(reinterpret_cast<PyTypeObject*>(c.self), name);
   for (size_t i = 0; i < c.nargs; ++i) c.in.consume(c.args[i]);
   c.in.note_retry();
   return c.run();
