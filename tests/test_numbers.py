@@ -1,5 +1,6 @@
 """Python numbers that differ from call to call: inputs of the compiled code, not a compilation a value."""
 
+import collections
 import math
 
 import pytest
@@ -342,3 +343,19 @@ def test_a_result_that_is_a_view_of_an_input_behind_numbers() -> None:
         torch.stack([t.sum() for t in got]).sum().backward()
         torch.stack([t.sum() for t in want]).sum().backward()
         torch.testing.assert_close(a.grad, b.grad)
+
+
+def test_numbers_that_c_code_looks_at() -> None:
+    """What a Python function returns to C (a key of sorted, __getitem__ under sum) is seen: its value is guarded."""
+    order, values = [1], collections.UserList([0.5, 2.0])
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        first = sorted([(3, 1.0), (1, 2.0), (2, 3.0)], key=lambda p: p[0] * order[0])[0]
+        few = list(filter(lambda v: v * order[0] > 1, values))
+        return x * first[1] + sum(values) + max(values) + len(few)
+
+    for backend in ("eager", "flashover"):
+        fast = flashover.compile(program, backend=backend, options={"recompile_limit": 64})
+        for sign, value in zip([1, -1, 2, -2, 3, -3, 1], [0.5, 0.7, 3.0, 0.1, 0.2, 5.0, 0.3], strict=True):
+            order[0], values.data[0] = sign, value
+            assert torch.equal(fast(torch.ones(2)), program(torch.ones(2)))

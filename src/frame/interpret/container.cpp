@@ -222,7 +222,9 @@ PyObject* Interpreter::next(PyObject* it, bool keep_stop) {
     // Also generators: one that is entered and left by a decline is dead.
     if (recorder.is_old(it) && steps_in_c(t)) throw Declined("an iterator from before the call is advanced");
   }
+  tail_ = PyGen_CheckExact(it) != 0;
   PyObject* v = t->tp_iternext(it);
+  tail_ = false;
   if (v == nullptr && PyErr_Occurred() && !aborted_ && !keep_stop && PyErr_ExceptionMatches(PyExc_StopIteration))
     PyErr_Clear();
   return v;

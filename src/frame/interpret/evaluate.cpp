@@ -1,6 +1,7 @@
 // The instruction loop. It stands in for CPython's evaluator on the real, linked frame: the stack, locals and
 // prev_instr are the frame's own, so tracebacks, super(), warnings and sys._getframe see what they would see otherwise.
 #include <opcode.h>
+#include <optional>
 
 #include <algorithm>
 #include <unordered_set>
@@ -205,9 +206,16 @@ PyObject* Interpreter::run_frame(PyThreadState* tstate, _PyInterpreterFrame* fra
       for (PyObject* o : slots) Py_XINCREF(o);
       load_frame(frame, slots.data(), depth, start->next);
       untouched_.assign(depth, 0);
-      resumed_ = true;
       const bool all = reads_its_locals(frame->f_code);
       const int locals = frame->f_code->co_nlocalsplus;
+      // What is read may call Python (torch function modes): that is no part of the program, and no frame has begun
+      // yet.
+      struct Aside {
+        int& depth;
+        explicit Aside(int& d) : depth(d) { ++depth; }
+        ~Aside() { --depth; }
+      };
+      std::optional<Aside> aside(uninterpreted);
       for (int i = 0; i < static_cast<int>(depth); ++i) {
         PyObject* o = slots[static_cast<size_t>(i)];
         if (o == nullptr) continue;
@@ -223,6 +231,8 @@ PyObject* Interpreter::run_frame(PyThreadState* tstate, _PyInterpreterFrame* fra
       if (!recorder.is_old(frame->f_globals)) recorder.constant(frame->f_globals);
       if (!recorder.is_old(builtins)) recorder.constant(builtins);
       if (start->next == 0) recorder.function(start->function);  // its closure is still to be read
+      aside.reset();
+      resumed_ = true;
       return evaluate(tstate, frame, throwflag);
     }
     // Code given to exec(): CPython makes a function for it.
@@ -470,7 +480,9 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
   if (run == nullptr) {
     act.frame = frame;
     act.caller = top_;
-    act.direct = std::exchange(tail_, false) && top_ != nullptr && frame->owner == FRAME_OWNED_BY_THREAD;
+    const bool tail = std::exchange(tail_, false);
+    act.direct = tail && top_ != nullptr && frame->owner == FRAME_OWNED_BY_THREAD;
+    act.to_c = !tail && top_ != nullptr;
     if (top_ == nullptr) {
       act.on_path = !stop_path_.empty();
       // Hooks that the backward calls have no caller here either.
@@ -1068,6 +1080,7 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
             break;
           }
           case RETURN_VALUE:
+            if (act.to_c) recorder.numbers.read_deep(TOP());
             result = POP();
             goto leave;
 
@@ -1194,6 +1207,7 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
               take_snapshot(act, current, sp);
               throw Declined("stopped");
             }
+            if (act.to_c) recorder.numbers.read_deep(TOP());
             result = POP();
             auto* generator = _PyFrame_GetGenerator(frame);
             generator->gi_frame_state = FRAME_SUSPENDED;

@@ -28,6 +28,7 @@ struct Activation {
   Activation* caller = nullptr;
   _PyInterpreterFrame* frame = nullptr;
   bool direct = false;  // what it returns is the result of the caller's instruction
+  bool to_c = false;    // C code gets what it returns or yields, and may look at it
   bool on_path = false;
   signed char torchs_own = -1;  // its code is in a file of torch's; -1: not asked yet
   size_t depth = 0;             // of direct calls
