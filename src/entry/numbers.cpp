@@ -7,6 +7,7 @@
 
 #include "entry/entry.h"
 #include "torch/convert.h"
+#include "trace/number.h"
 
 namespace flashover::entry {
 namespace {
@@ -25,21 +26,7 @@ void write(void* at, PyObject* number) {
 PyObject* read_item(PyObject* object, DType dtype) {
   if (!THPVariable_Check(object)) return nullptr;
   const at::Tensor& t = THPVariable_Unpack(object);
-  if (!t.is_cpu() || t.numel() != 1 || t.scalar_type() != aten::to_aten(dtype) || t.is_neg() || t.is_conj())
-    return nullptr;
-  const void* data = t.const_data_ptr();
-  switch (dtype) {
-    case DType::kF32:
-      return PyFloat_FromDouble(static_cast<double>(*static_cast<const float*>(data)));
-    case DType::kF64:
-      return PyFloat_FromDouble(*static_cast<const double*>(data));
-    case DType::kI64:
-      return PyLong_FromLongLong(*static_cast<const int64_t*>(data));
-    case DType::kBool:
-      return PyLong_FromLong(*static_cast<const bool*>(data));
-    default:
-      return nullptr;
-  }
+  return t.scalar_type() == aten::to_aten(dtype) ? trace::only_number(t) : nullptr;
 }
 
 at::Tensor part_of_input(const Entry& e, size_t part, PyObject* const* wanted) {

@@ -461,4 +461,21 @@ std::optional<HostValue> Recorder::host_value(PyObject* tensor) const {
   return std::nullopt;
 }
 
+PyObject* only_number(const at::Tensor& t) {
+  if (!t.is_cpu() || t.numel() != 1 || t.is_conj() || t.is_neg()) return nullptr;
+  const void* data = t.const_data_ptr();
+  switch (t.scalar_type()) {
+    case at::kFloat:
+      return PyFloat_FromDouble(static_cast<double>(*static_cast<const float*>(data)));
+    case at::kDouble:
+      return PyFloat_FromDouble(*static_cast<const double*>(data));
+    case at::kLong:
+      return PyLong_FromLongLong(*static_cast<const int64_t*>(data));
+    case at::kBool:
+      return PyLong_FromLong(*static_cast<const bool*>(data));
+    default:
+      return nullptr;
+  }
+}
+
 }  // namespace flashover::trace

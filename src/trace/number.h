@@ -22,4 +22,8 @@ bool is_symbol(const c10::IValue& value);
 c10::IValue read_symbol(const c10::IValue& value);
 at::Tensor read_symbol(const at::Tensor& wrapped);
 
+// The number in a tensor of one element: f32, f64, i64 or bool on the CPU. New reference; null, without an error:
+// others.
+PyObject* only_number(const at::Tensor& t);
+
 }  // namespace flashover::trace

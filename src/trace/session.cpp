@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "trace/number.h"
 #include "trace/recorder.h"
 
 namespace flashover::trace {
@@ -218,20 +219,7 @@ PyObject* Recorder::element(int32_t input, DType& dtype) const {
     if (in.number != input) continue;
     const at::Tensor& t = in.impl->real;
     dtype = aten::from_aten(t.scalar_type());
-    if (!t.is_cpu() || t.numel() != 1 || t.is_conj() || t.is_neg()) return nullptr;
-    const void* data = t.const_data_ptr();
-    switch (dtype) {
-      case DType::kF32:
-        return PyFloat_FromDouble(static_cast<double>(*static_cast<const float*>(data)));
-      case DType::kF64:
-        return PyFloat_FromDouble(*static_cast<const double*>(data));
-      case DType::kI64:
-        return PyLong_FromLongLong(*static_cast<const int64_t*>(data));
-      case DType::kBool:
-        return PyLong_FromLong(*static_cast<const bool*>(data));
-      default:
-        return nullptr;
-    }
+    return only_number(t);
   }
   return nullptr;
 }

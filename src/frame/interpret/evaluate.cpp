@@ -1,7 +1,6 @@
 // The instruction loop. It stands in for CPython's evaluator on the real, linked frame: the stack, locals and
 // prev_instr are the frame's own, so tracebacks, super(), warnings and sys._getframe see what they would see otherwise.
 #include <opcode.h>
-#include <optional>
 
 #include <algorithm>
 #include <unordered_set>
@@ -186,6 +185,38 @@ bool is_operator_backward(PyCodeObject* code) {
 
 }  // namespace
 
+// The frame goes on as `start` says. What is read may call Python (torch function modes): that is no part of the
+// program, whose first frame has not begun yet.
+void Interpreter::take_up(const Subject& start, _PyInterpreterFrame* frame) {
+  struct Aside {
+    int& depth;
+    explicit Aside(int& d) : depth(d) { ++depth; }
+    ~Aside() { --depth; }
+  } aside(uninterpreted);
+  const auto depth = static_cast<size_t>(start.count - 2);
+  std::vector<PyObject*> slots(start.slots, start.slots + depth);
+  for (PyObject* o : slots) Py_XINCREF(o);
+  load_frame(frame, slots.data(), depth, start.next);
+  untouched_.assign(depth, 0);
+  const bool all = reads_its_locals(frame->f_code);
+  const int locals = frame->f_code->co_nlocalsplus;
+  for (int i = 0; i < static_cast<int>(depth); ++i) {
+    PyObject* o = slots[static_cast<size_t>(i)];
+    if (o == nullptr) continue;
+    if (i < locals && !PyCell_Check(o) && !all && !(i == 0 && frame->f_code->co_nfreevars > 0)) {
+      untouched_[static_cast<size_t>(i)] = 1;
+    } else {
+      PyObject* name = i < locals ? PyTuple_GET_ITEM(frame->f_code->co_localsplusnames, i) : nullptr;
+      PyObject* seen = recorder.read(SourceKind::kArgument, kNoSource, i, name, o);
+      if (seen != o) Py_SETREF(frame->localsplus[i], Py_NewRef(seen));
+    }
+  }
+  PyObject* builtins = reinterpret_cast<PyFunctionObject*>(start.function)->func_builtins;
+  if (!recorder.is_old(frame->f_globals)) recorder.constant(frame->f_globals);
+  if (!recorder.is_old(builtins)) recorder.constant(builtins);
+  if (start.next == 0) recorder.function(start.function);  // its closure is still to be read
+}
+
 PyObject* Interpreter::run_frame(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwflag) {
   const bool direct = std::exchange(tail_, false);
   if (aborted_) {
@@ -201,37 +232,7 @@ PyObject* Interpreter::run_frame(PyThreadState* tstate, _PyInterpreterFrame* fra
     if (mark_of(frame_function(frame)) == Mark::kDisallow)
       throw Declined("a function that is not to be part of a graph is called");
     if (const Subject* start = std::exchange(start_, nullptr); start != nullptr && start->next >= 0) {
-      const auto depth = static_cast<size_t>(start->count - 2);
-      std::vector<PyObject*> slots(start->slots, start->slots + depth);
-      for (PyObject* o : slots) Py_XINCREF(o);
-      load_frame(frame, slots.data(), depth, start->next);
-      untouched_.assign(depth, 0);
-      const bool all = reads_its_locals(frame->f_code);
-      const int locals = frame->f_code->co_nlocalsplus;
-      // What is read may call Python (torch function modes): that is no part of the program, and no frame has begun
-      // yet.
-      struct Aside {
-        int& depth;
-        explicit Aside(int& d) : depth(d) { ++depth; }
-        ~Aside() { --depth; }
-      };
-      std::optional<Aside> aside(uninterpreted);
-      for (int i = 0; i < static_cast<int>(depth); ++i) {
-        PyObject* o = slots[static_cast<size_t>(i)];
-        if (o == nullptr) continue;
-        if (i < locals && !PyCell_Check(o) && !all && !(i == 0 && frame->f_code->co_nfreevars > 0)) {
-          untouched_[static_cast<size_t>(i)] = 1;
-        } else {
-          PyObject* name = i < locals ? PyTuple_GET_ITEM(frame->f_code->co_localsplusnames, i) : nullptr;
-          PyObject* seen = recorder.read(SourceKind::kArgument, kNoSource, i, name, o);
-          if (seen != o) Py_SETREF(frame->localsplus[i], Py_NewRef(seen));
-        }
-      }
-      PyObject* builtins = reinterpret_cast<PyFunctionObject*>(start->function)->func_builtins;
-      if (!recorder.is_old(frame->f_globals)) recorder.constant(frame->f_globals);
-      if (!recorder.is_old(builtins)) recorder.constant(builtins);
-      if (start->next == 0) recorder.function(start->function);  // its closure is still to be read
-      aside.reset();
+      take_up(*start, frame);
       resumed_ = true;
       return evaluate(tstate, frame, throwflag);
     }

@@ -206,6 +206,7 @@ class Interpreter {
   Ref called_by_autograd(PyObject* hook);
   void take_snapshot(const Activation& innermost, int next, PyObject** sp);
   void touch(size_t slot, PyCodeObject* code, PyObject* object);
+  void take_up(const Subject& start, _PyInterpreterFrame* frame);
   int lookup_generic(PyObject* o, PyObject* name, PyObject** out);
   int lookup_type(PyTypeObject* t, PyObject* name, PyObject** out);
   int lookup_module(PyObject* m, PyObject* name, PyObject** out);

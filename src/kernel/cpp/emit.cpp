@@ -1714,7 +1714,11 @@ class Emitter {
     const std::string q = vector ? "" : ns();
     if (k.kind >= Reduce::kArgMax) return fold_arg(in, p);
     const bool tail = inner() && vector && !p.n.empty(), nan = tracks_nan(in.slot, p);
-    const bool scan = in.op == Op::k_scan;  // of equals (-0 and 0) a scan keeps the last, a reduction the first
+    // Of equals (-0 and 0) a scan keeps the last, a reduction the first.
+    const bool scan = in.op == Op::k_scan;
+    const auto step = [&](const std::string& acc, const std::string& x, bool vectors) {
+      return scan ? folded(in.slot, x, acc, vectors) : folded(in.slot, acc, x, vectors);
+    };
     std::vector<std::string> seen;
     for (int u = 0; u < (vector ? p.copies : 1); ++u) {
       std::string acc = acc_name(in.slot, p, u), x = operand(in.args[0], p, u, c, vector);
@@ -1722,8 +1726,7 @@ class Emitter {
       if (in.mask != kNone) mask = operand(in.mask, p, u, Class::kB, vector);
       if (tail) mask = mask.empty() ? "lanes_below(" + p.n + ")" : "(" + mask + " & lanes_below(" + p.n + "))";
       if (in.mask != kNone && !p.values[in.mask].varying && !tail && !nan) {
-        line("if (" + mask_text(in, p, u) + ") " + acc + " = " +
-             folded(in.slot, scan ? x : acc, scan ? acc : x, false) + ";");
+        line("if (" + mask_text(in, p, u) + ") " + acc + " = " + step(acc, x, false) + ";");
         continue;
       }
       if (!mask.empty()) x = "(" + operation(Op::k_where, k.dtype, mask, x, identity(in.slot, true), true, q) + ")";
@@ -1732,8 +1735,7 @@ class Emitter {
         seen.push_back("x" + num(i) + "_" + num(u));
         x = seen.back();
       }
-      line(acc + " = " +
-           (nan ? quick_extreme(in.slot, x, acc) : folded(in.slot, scan ? x : acc, scan ? acc : x, vector)) + ";");
+      line(acc + " = " + (nan ? quick_extreme(in.slot, x, acc) : step(acc, x, vector)) + ";");
     }
     for (size_t u = 0; u < seen.size(); u += 2)
       line("a" + num(in.slot) + "_nan |= unordered(" + seen[u] + ", " + seen[std::min(u + 1, seen.size() - 1)] + ");");

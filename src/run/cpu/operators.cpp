@@ -17,6 +17,7 @@
 #include <mutex>
 #include <vector>
 
+#include "run/convolved.h"
 #include "run/cpu/attention.h"
 #include "run/cpu/convolution.h"
 #include "run/cpu/embedding.h"
@@ -441,11 +442,7 @@ at::Tensor convolution_op(const at::Tensor& x, const at::Tensor& weight, const s
   TORCH_CHECK(
       !bias || (bias->scalar_type() == x.scalar_type() && bias->numel() == weight.size(0) && bias->is_contiguous()),
       "convolution: wrong bias");
-  std::vector<int64_t> sizes{x.size(0), weight.size(0)};
-  for (size_t d = 0; d < 2; ++d) {
-    const auto i = static_cast<int64_t>(d) + 2;
-    sizes.push_back((x.size(i) + 2 * padding[d] - dilation[d] * (weight.size(i) - 1) - 1) / stride[d] + 1);
-  }
+  const std::vector<int64_t> sizes = convolved_sizes(x.sizes(), weight.sizes(), stride, padding, dilation);
   const ConvolutionSizes all = sizes_of(x.sizes(), weight.sizes(), sizes, {stride, padding, dilation, groups});
   check_operands(x, weight, all, groups);
   at::Tensor out = dense(sizes, x.scalar_type());
@@ -559,11 +556,7 @@ at::Tensor unfolded(const Unfold& u, const at::Tensor& image) {
 
 at::Tensor unfolded_convolution_op(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
                                    Ints stride, Ints padding, Ints dilation) {
-  std::array<int64_t, 4> sizes{x.size(0), weight.size(0)};
-  for (size_t d = 0; d < 2; ++d) {
-    const auto i = static_cast<int64_t>(d) + 2;
-    sizes[d + 2] = (x.size(i) + 2 * padding[d] - dilation[d] * (weight.size(i) - 1) - 1) / stride[d] + 1;
-  }
+  const std::vector<int64_t> sizes = convolved_sizes(x.sizes(), weight.sizes(), stride, padding, dilation);
   const Unfold u = unfold_of(x.sizes(), weight.sizes(), sizes, stride, padding, dilation);
   TORCH_CHECK(!bias || (bias->scalar_type() == at::kBFloat16 && bias->numel() == sizes[1] && bias->is_contiguous()),
               "unfolded convolution: wrong bias");

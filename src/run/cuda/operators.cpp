@@ -9,6 +9,8 @@
 
 #include <vector>
 
+#include "run/convolved.h"
+
 namespace flashover::run::cuda {
 namespace {
 
@@ -20,11 +22,7 @@ at::Tensor convolution_in_parts(const at::Tensor& input, const at::Tensor& weigh
   if (!context.userEnabledCuDNN() || !input.is_contiguous() || !weight.is_contiguous())
     return at::convolution(input, weight, std::nullopt, stride, padding, dilation, false,
                            std::vector<int64_t>(stride.size(), 0), groups);
-  std::vector<int64_t> sizes{input.size(0), weight.size(0)};
-  for (size_t d = 0; d < stride.size(); ++d) {
-    const int64_t i = static_cast<int64_t>(d) + 2;
-    sizes.push_back((input.size(i) + 2 * padding[d] - dilation[d] * (weight.size(i) - 1) - 1) / stride[d] + 1);
-  }
+  const std::vector<int64_t> sizes = convolved_sizes(input.sizes(), weight.sizes(), stride, padding, dilation);
   at::Tensor out = at::empty(sizes, input.options());
   const bool deterministic = context.deterministicCuDNN() || context.deterministicAlgorithms();
   for (int64_t p = 0, first = 0; p < parts; ++p) {
