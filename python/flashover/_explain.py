@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import itertools
 import linecache
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +15,7 @@ import torch
 from flashover._compile import CompiledModule, Settings, compile_anything
 
 MEASURE_SECONDS = 1.0  # of repeated calls, about
+MOST_VALUES = 100  # of a generator
 TEXTS = (
     "traced",
     "forward",
@@ -297,7 +300,7 @@ def repeat(call: Callable[[], Any], cuda: bool) -> None:
 def explain(
     target: Callable[..., Any], *, measure: bool = False, **compile_arguments: Any
 ) -> Callable[..., Explanation]:
-    """explain(model)(*args): compiles and runs that call once, apart from what is compiled already.
+    """explain(model)(*args): compiles and runs that call once, apart from what is compiled already; a generator is run.
 
     measure=True: then makes the call again for a second or so, the backward too, and gives the time of each step and
     its share of the memory's bandwidth. Whatever the call writes it writes each time.
@@ -317,7 +320,10 @@ def explain(
     name = getattr(compiled, "__name__", type(compiled).__name__)
 
     def run(*args: Any, **kwargs: Any) -> Explanation:
-        compiled(*args, **kwargs)
+        result = compiled(*args, **kwargs)
+        if inspect.isgenerator(result):
+            for _ in itertools.islice(result, MOST_VALUES):
+                pass
         if not measure:
             return Explanation(name, inner.entries(), inner.tallies())
         devices = {e["device"] for e in inner.entries() if e["device"]}

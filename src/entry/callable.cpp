@@ -19,6 +19,7 @@
 #include "base/check.h"
 #include "base/options.h"
 #include "entry/entry.h"
+#include "entry/generator.h"
 #include "entry/log.h"
 #include "entry/stance.h"
 #include "frame/resume.h"
@@ -599,13 +600,18 @@ PyObject* call_original_taking_callees(Callable* c, PyObject* const* args, size_
   return result;
 }
 
-PyObject* call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
-  auto* c = reinterpret_cast<Callable*>(self);
+// Its call makes the generator and runs nothing; fullgraph says so instead.
+bool only_makes_a_generator(const Callable* c) {
+  constexpr int kKinds = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR | CO_ITERABLE_COROUTINE;
+  return (c->state->signature.code->co_flags & kKinds) == CO_GENERATOR && !c->state->settings.fullgraph;
+}
+
+PyObject* call_compiled(Callable* c, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
   CallableState& s = *c->state;
   frame::TakeCallees nobody(nullptr);  // compiled code inside compiled code looks after itself
   s.calls++;
   s.skipped = reason_to_skip();
-  if (s.skipped || current_stance() == Stance::kForceEager || !refresh(c))
+  if (s.skipped || current_stance() == Stance::kForceEager || !refresh(c) || only_makes_a_generator(c))
     return call_original(c, args, nargsf, kwnames);
   const bool timed = !s.entries.empty() && s.entries.front()->clock != 0;  // before a dict is made of **kwargs
   const uint64_t clock = timed ? guards::dict_clock() : 0;
@@ -621,6 +627,16 @@ PyObject* call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* k
     return result || PyErr_Occurred() ? result : call_original(c, args, nargsf, kwnames);
   }
   return miss(c, bound, wanted, args, nargsf, kwnames);
+}
+
+PyObject* call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
+  auto* c = reinterpret_cast<Callable*>(self);
+  PyObject* result = call_compiled(c, args, nargsf, kwnames);
+  if (!result || !is_new_generator(result) || c->state->skipped) return result;
+  const Stance stance = current_stance();
+  if (stance == Stance::kForceEager || (stance == Stance::kEagerThenCompile && c->state->calls == 1)) return result;
+  keep_compiling(result, self, std::make_unique<Rest>(*c->state));
+  return result;
 }
 
 // ---- the Python type ----
@@ -979,7 +995,7 @@ bool add_callable_type(PyObject* module) {
   type.tp_getattro = PyObject_GenericGetAttr;
   type.tp_setattro = PyObject_GenericSetAttr;
   type.tp_free = PyObject_GC_Del;
-  if (PyType_Ready(&type) < 0) return false;
+  if (PyType_Ready(&type) < 0 || !add_generator_type()) return false;
   return PyModule_AddObjectRef(module, "CompiledCallable", reinterpret_cast<PyObject*>(&type)) == 0;
 }
 

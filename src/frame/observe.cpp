@@ -155,7 +155,7 @@ bool is_pinned_kind(PyObject* o) {
             PyDict_GetItemString(type_dict(t), "__module__") == nullptr);
   }
   if (PyList_Check(o) || PyTuple_Check(o) || PyDict_Check(o) || PyAnySet_Check(o) || PyCell_Check(o) || is_tensor(o) ||
-      PyExceptionInstance_Check(o) || t == &PyTraceBack_Type || t == &PyFrame_Type || t == &PyGen_Type)
+      PyExceptionInstance_Check(o) || t == &PyTraceBack_Type || t == &PyFrame_Type || PyGen_Check(o))
     return false;
   if (t == k.deque || t == &PyDictProxy_Type || is_dict_view(o) || t == &PySlice_Type || t == &PyRange_Type)
     return false;
