@@ -353,10 +353,17 @@ def test_inputs_that_share_memory_are_written(inputs: Callable[[Tensor], tuple[T
 
 
 def test_whole_capture_of_what_no_kernel_can_give() -> None:
-    c = whole(lambda a: (a.view(torch.int32), a + 1))
+    def f(a: Tensor, w: Tensor) -> Any:
+        return a.view(torch.int32), a * w
+
+    c = whole(f)
     with pytest.warns(RuntimeWarning, match="captured whole"):
-        got = c(x())
+        got = c(x(), x())
     assert torch.equal(got[0], x().view(torch.int32))
+    assert torch.equal(got[1], x() * x())
+    with pytest.raises(flashover.exc.BackendCompilerFailed, match="reinterpreted view"):
+        c(x(), x().requires_grad_())
+    assert flashover.compile(f)(x(), x().requires_grad_())[1].requires_grad
 
 
 def test_numbers_of_numpy_as_arguments() -> None:

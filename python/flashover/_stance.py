@@ -91,6 +91,8 @@ def run(fn: Callable[..., Any] | None = None) -> Any:
 class set_stance:
     """What compiled callables do from now on; in a with statement, until its end; as a decorator, while it runs.
 
+    What torch.compiler.set_stance says holds where this says "default"; "force_eager" holds whoever says it.
+
     default; force_eager: run the originals; eager_on_recompile: compile nothing new; fail_on_recompile: raise instead
     of compiling again; eager_then_compile: the first call of each callable runs eager.
     """
@@ -110,6 +112,7 @@ class set_stance:
         return in_stance
 
     def __enter__(self) -> set_stance:
+        _C.set_stance(self._stance)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -253,13 +253,29 @@ void attempt(Attempt& a, const frame::Subject& subject, bool first = true) {
   }
   for (int32_t i : e.inputs) examples.push_back(graph_input(e, i, objects.data(), numbers.get()));
   counters().graphs++;
-  graph::Graph graph = c.graph;
+  const auto run_by = [&](const std::string& backend) {
+    graph::Graph graph = c.graph;
+    e.runner =
+        make_runner(std::move(graph), {backend, a.settings.custom, a.settings.options, examples, c.joint}, e.report);
+  };
   try {
-    e.runner = make_runner(std::move(graph),
-                           {a.settings.backend, a.settings.custom, a.settings.options, examples, c.joint}, e.report);
+    run_by(a.settings.backend);
   } catch (python_error& error) {  // the user's backend raised
     a.backend_raised(error);
     return;
+  } catch (const Declined& d) {
+    // fullgraph forbids to run the program itself: the graph runs operator by operator, or it is an error.
+    if (!a.settings.fullgraph || !pipeline || !c.numbers.empty() || !c.parts.empty()) throw;
+    static const std::string kOperators = "eager";
+    run_by(kOperators);
+    e.ours = false;
+    e.reason = d.reason;
+    const std::string text = "flashover: " + a.settings.name +
+                             " is captured whole, but its graph runs eager, operator by operator: " + d.reason;
+    if (!warn_once(text)) {
+      a.fatal = true;
+      return;
+    }
   }
   for (size_t i = 0; i < e.inputs.size(); ++i)  // what is made for a call has no other owner
     e.borrowed[i] = e.inputs[i] < kPartInput && e.runner->borrows(i);
@@ -306,11 +322,8 @@ EntryPtr compile_call(const Settings& settings, const frame::Subject& subject, R
   } catch (const EnvironmentFailure& e) {
     a.decline(e.reason, e.where, "BackendCompilerFailed");
     if (!a.fatal) a.fatal = !warn_once("flashover: calls run eager, this machine cannot compile them: " + e.reason);
-  } catch (const Declined& d) {  // what fullgraph asks for is given: the call was captured whole
-    a.decline(d.reason, d.where, nullptr);
-    const std::string text =
-        "flashover: " + settings.name + " is captured whole, but its graph runs eager: " + d.reason;
-    if (settings.fullgraph) a.fatal = PyErr_WarnEx(PyExc_RuntimeWarning, text.c_str(), 1) != 0;
+  } catch (const Declined& d) {
+    a.decline(d.reason, d.where, "BackendCompilerFailed");
   } catch (const UserError& e) {
     a.fail(e.what());
   } catch (python_error& e) {

@@ -1,9 +1,13 @@
 #include "entry/stance.h"
 
+#include <Python.h>
+
 #include <array>
 #include <atomic>
+#include <cstring>
 
 #include "base/check.h"
+#include "guards/objects.h"
 
 namespace flashover::entry {
 namespace {
@@ -13,10 +17,46 @@ std::atomic<Stance>& stance() {
   static std::atomic<Stance> s{Stance::kDefault};
   return s;
 }
+
+// What torch.compiler.set_stance says: a global of a module of torch's, read again when the dict of that module (or,
+// before it is loaded, that of all modules) has changed. GIL held.
+Stance torchs_stance() {
+  static PyObject* globals = nullptr;  // the module's, owned
+  static PyObject* const all = PyImport_GetModuleDict();
+  static uint64_t tag = 0;
+  static Stance said = Stance::kDefault;
+  const uint64_t now = guards::dict_tag(globals ? globals : all);
+  if (now == tag) [[likely]]
+    return said;
+  if (!globals) {
+    tag = now;
+    static PyObject* const name = PyUnicode_InternFromString("torch._dynamo.eval_frame");
+    PyObject* module = guards::dict_get(all, name);
+    if (!module || !PyModule_Check(module)) return said;
+    globals = Py_NewRef(PyModule_GetDict(module));
+  }
+  static PyObject *const name = PyUnicode_InternFromString("_stance"), *const part =
+                                                                           PyUnicode_InternFromString("stance");
+  PyObject* object = guards::dict_get(globals, name);
+  PyObject* text = object ? PyObject_GetAttr(object, part) : nullptr;
+  const char* utf8 = text && PyUnicode_Check(text) ? PyUnicode_AsUTF8(text) : nullptr;
+  PyErr_Clear();
+  if (object == nullptr) return said;  // the module is being loaded
+  said = Stance::kDefault;
+  for (size_t i = 0; utf8 && i < kNames.size(); i++)
+    if (std::strcmp(utf8, kNames[i]) == 0) said = static_cast<Stance>(i);
+  if (utf8 && std::strcmp(utf8, "aot_eager_then_compile") == 0) said = Stance::kEagerThenCompile;
+  Py_XDECREF(text);
+  tag = guards::dict_tag(globals);
+  return said;
+}
 }  // namespace
 
-Stance current_stance() { return stance().load(std::memory_order_relaxed); }
-const char* stance_name() { return kNames[static_cast<size_t>(current_stance())]; }
+Stance current_stance() {
+  const Stance own = stance().load(std::memory_order_relaxed), torchs = torchs_stance();
+  return own == Stance::kDefault || torchs == Stance::kForceEager ? torchs : own;
+}
+const char* stance_name() { return kNames[static_cast<size_t>(stance().load(std::memory_order_relaxed))]; }
 void set_stance(const std::string& name) {
   std::string all;
   for (size_t i = 0; i < kNames.size(); i++) {

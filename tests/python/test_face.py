@@ -432,6 +432,40 @@ def test_stance():
         assert len(d.entries()) == 1
 
 
+def test_stance_of_torch():
+    x = torch.ones(2)
+    c = flashover.compile(lambda x: x + 1, backend="eager")
+    with torch.compiler.set_stance("force_eager"):
+        assert torch.equal(c(x), x + 1)
+        assert c.entries() == []
+        with flashover.set_stance("eager_on_recompile"):
+            c(x)
+    c(x)
+    assert len(c.entries()) == 1
+
+    @torch.compiler.set_stance("fail_on_recompile")
+    def strict(x):
+        return c(x)
+
+    strict(x)
+    with pytest.raises(RuntimeError, match="fail_on_recompile"):
+        strict(torch.ones(3))
+    torch.compiler.set_stance("eager_on_recompile")
+    try:
+        assert torch.equal(c(torch.ones(3)), torch.ones(3) + 1)
+        with flashover.set_stance("fail_on_recompile"), pytest.raises(RuntimeError, match="fail_on_recompile"):
+            c(torch.ones(3))
+    finally:
+        torch.compiler.set_stance("default")
+    assert len(c.entries()) == 1
+    again = flashover.set_stance("force_eager")
+    flashover.set_stance("default")
+    for _ in range(2):
+        with again:
+            c(torch.ones(4))
+    assert len(c.entries()) == 1
+
+
 def test_disable():
     @flashover.disable
     def plain(x):
