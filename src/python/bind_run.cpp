@@ -167,7 +167,7 @@ struct PyPlan {
 py::object borrowed(void* p) { return py::reinterpret_borrow<py::object>(static_cast<PyObject*>(p)); }
 void* make_pool() {
   py::gil_scoped_acquire gil;
-  return py::module_::import("flashover.recording").attr("pool")().release().ptr();
+  return py::module_::import("flashover.recording").attr("Pool")().release().ptr();
 }
 void* begin_capture(void* pool) {
   py::gil_scoped_acquire gil;
@@ -233,6 +233,7 @@ void bind_run(py::module_& m) {
       py::arg("text"), py::arg("binaries") = std::vector<py::bytes>(), py::arg("graphs") = false);
   m.def("_plan_round_trip",
         [](const std::string& text) { return plan::print(plan::deserialize(plan::serialize(plan::parse(text)))); });
+  m.def("_forget_pinned_pool", &run::cuda::forget_pinned_pool);
   m.def("launch_costs", &run::cuda::launch_costs);
   m.def("kept_slab_bytes", &run::kept_slab_bytes);
   m.def("_graph_replays", [] { return run::graph_replays(); });

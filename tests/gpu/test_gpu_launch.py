@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import warnings
 
@@ -265,6 +266,120 @@ def test_graph_of_the_users_own(kernels: dict[str, bytes]) -> None:
     graph.replay()
     torch.cuda.synchronize()
     assert bool((out == 3).all())
+
+
+def books_are_right(kernels: dict[str, bytes]) -> None:
+    """Torch's allocators believe in no recording that is none, and graphs can be made."""
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()  # (asserts that each pool is used as often as it says)
+    host = torch.empty(1 << 16, pin_memory=True)
+    del host
+    torch._C._host_emptyCache()
+    torch.rand(4, device="cuda")
+    plan = load(kernels, ["add"], ADD_IN, ADD, graphs=True)
+    a, b = torch.randn(3000, device="cuda"), torch.randn(3000, device="cuda")
+    for _ in range(4):
+        assert torch.equal(plan(a, b)[0], a + b)
+    assert plan.counters["graph_replays"] == 3
+
+
+def test_a_pools_last_graph_goes_before_the_next_is_recorded(
+    kernels: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = torch.randn(3000, device="cuda"), torch.randn(3000, device="cuda")
+    plans = [load(kernels, ["add"], ADD_IN, ADD, graphs=True) for _ in range(3)]
+    for _ in range(3):
+        plans[0](a, b)
+    assert plans[0].counters["graph_replays"] == 2
+    plans[1](a, b)
+    asked = torch.cuda.mem_get_info
+
+    def forgets() -> tuple[int, int]:  # asked right before a graph is recorded
+        if len(plans) == 3:
+            del plans[0]
+        return asked()
+
+    monkeypatch.setattr(torch.cuda, "mem_get_info", forgets)
+    for _ in range(3):
+        assert torch.equal(plans[-2](a, b)[0], a + b)
+    assert len(plans) == 2 and plans[0].counters["graph_replays"] == 3
+    books_are_right(kernels)
+
+
+def test_a_graph_goes_while_another_is_recorded(kernels: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    from flashover import recording
+
+    a, b = torch.randn(3000, device="cuda"), torch.randn(3000, device="cuda")
+    plans = [load(kernels, ["add"], ADD_IN, ADD, graphs=True) for _ in range(2)]
+    for _ in range(3):
+        plans[0](a, b)
+    other = plans[1]
+    other(a, b)
+    end = recording.Recording.end
+
+    def forgets(self: recording.Recording) -> int:
+        del plans[0]
+        return end(self)
+
+    monkeypatch.setattr(recording.Recording, "end", forgets)
+    for _ in range(3):
+        assert torch.equal(other(a, b)[0], a + b)
+    assert len(plans) == 1 and other.counters["graph_replays"] == 3
+    monkeypatch.undo()
+    books_are_right(kernels)
+
+
+@pytest.mark.unsanitized
+@pytest.mark.parametrize("where", ["begin", "midst", "end"])
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_recording_that_fails(
+    kernels: dict[str, bytes], monkeypatch: pytest.MonkeyPatch, where: str, alone: bool
+) -> None:
+    """The call is made the ordinary way, and torch's allocators know of no recording."""
+    from flashover import recording
+
+    a, b = torch.randn(3000, device="cuda"), torch.randn(3000, device="cuda")
+    good = load(kernels, ["add"], ADD_IN, ADD, graphs=True)
+    if not alone:
+        for _ in range(3):
+            good(a, b)
+    begin, end = recording.Recording.__init__, recording.Recording.end
+
+    def midst(self: recording.Recording, pool: recording.Pool) -> None:
+        begin(self, pool)
+        try:
+            a.sum().item()  # waits: what a recording stream must not
+        except RuntimeError:
+            self.abandon()
+            raise
+
+    def at_end(self: recording.Recording) -> int:
+        with contextlib.suppress(RuntimeError):
+            a.sum().item()
+        return end(self)
+
+    class Graph(torch.cuda.CUDAGraph):
+        def capture_begin(self, pool: object = None, capture_error_mode: str = "global") -> None:
+            raise RuntimeError("not today")
+
+    if where == "midst":
+        monkeypatch.setattr(recording.Recording, "__init__", midst)
+    elif where == "end":
+        monkeypatch.setattr(recording.Recording, "end", at_end)
+    else:
+        monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    bad = load(kernels, ["add"], ADD_IN, ADD, graphs=True)
+    for _ in range(4):
+        assert torch.equal(bad(a, b)[0], a + b)
+    assert bad.counters["graph_replays"] == 0
+    monkeypatch.undo()
+    books_are_right(kernels)
+    before = good.counters["graph_replays"]
+    for _ in range(3):
+        assert torch.equal(good(a, b)[0], a + b)
+    assert good.counters["graph_replays"] >= before + 2
+    del good, bad
+    books_are_right(kernels)
 
 
 def test_wrong_device_or_binary_declines(kernels: dict[str, bytes]) -> None:

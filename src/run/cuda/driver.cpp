@@ -50,6 +50,7 @@ struct Found {
     find(driver.copy, cuda, "cuMemcpyDtoDAsync_v2");
     find(driver.is_capturing, cuda, "cuStreamIsCapturing");
     find(driver.capture_info, cuda, "cuStreamGetCaptureInfo_v3");
+    find(driver.exchange_capture_mode, cuda, "cuThreadExchangeStreamCaptureMode");
     find(driver.graph_launch, cuda, "cuGraphLaunch");
     find(driver.graph_create, cuda, "cuGraphCreate");
     find(driver.graph_destroy, cuda, "cuGraphDestroy");

@@ -53,6 +53,7 @@ struct Driver {
   int (*is_capturing)(Stream, int* status);
   int (*capture_info)(Stream, int* status, unsigned long long* id, Graph*, const Node** nodes, const void** edges,
                       size_t* count);
+  int (*exchange_capture_mode)(int*);
   int (*graph_launch)(GraphExec, Stream);
   int (*graph_create)(Graph*, unsigned flags);
   int (*graph_destroy)(Graph);

@@ -1,5 +1,6 @@
 #include "run/cuda/record.h"
 
+#include <ATen/core/CachingHostAllocator.h>
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -46,6 +47,15 @@ void wait(c10::Stream stream, c10::Stream other) {
   event.block(stream);
 }
 
+// A graph may go while this thread records another one, which an ordinary call of the driver's would end.
+void drop(void* object) {
+  constexpr int kRelaxed = 2;
+  int mode = kRelaxed;
+  driver()->exchange_capture_mode(&mode);
+  capture_hooks.drop(object);
+  driver()->exchange_capture_mode(&mode);
+}
+
 }  // namespace
 
 struct Capture::State {
@@ -60,29 +70,42 @@ Capture::Capture(int device, bool own_memory) {
   const c10::Stream user = torch_stream(device);
   Shared& shared = shared_by_graphs_of(user);
   state_ = std::make_unique<State>(user, shared.side);
-  if (!own_memory) state_->pool = shared.pool.lock();
-  if (!state_->pool) {
-    state_->pool = std::shared_ptr<void>(capture_hooks.pool(), [](void* p) { capture_hooks.drop(p); });
-    shared.pool = state_->pool;
-  }
   wait(state_->side, user);  // what was enqueued so far comes first: the statics were just made
   state_->guard.emplace(state_->side);
   stream_ = current_stream(device);
+  if (!own_memory) state_->pool = shared.pool.lock();
+  if (!state_->pool) {
+    state_->pool = std::shared_ptr<void>(capture_hooks.pool(), drop);
+    shared.pool = state_->pool;
+  }
   state_->graph = capture_hooks.begin(state_->pool.get());
 }
 
 Capture::~Capture() {
   if (!state_->graph) return;
   capture_hooks.abandon(state_->graph);
-  capture_hooks.drop(state_->graph);
+  drop(state_->graph);
 }
 
 GraphExec Capture::finish(std::shared_ptr<void>& graph) {
   const GraphExec exec = capture_hooks.end(state_->graph);
-  graph = std::shared_ptr<void>(std::exchange(state_->graph, nullptr),
-                                [pool = state_->pool](void* g) { capture_hooks.drop(g); });
+  graph = std::shared_ptr<void>(std::exchange(state_->graph, nullptr), [pool = state_->pool](void* g) { drop(g); });
   wait(state_->user, state_->side);  // torch sets up its random generator for graphs on the stream that records
   return exec;
+}
+
+void forget_pinned_pool(std::pair<uint64_t, uint64_t> pool, bool began) {
+  at::HostAllocator* pinned = at::getHostAllocator(c10::kCUDA);
+  bool counted = began;
+  try {
+    pinned->end_allocate_to_pool(pool);
+    counted = true;
+  } catch (const c10::Error&) {  // it had come to its end there
+  }
+  try {
+    if (counted) pinned->release_pool(pool);
+  } catch (const std::exception&) {  // or had not begun
+  }
 }
 
 std::mutex& replays_on_current_stream(int device) { return shared_by_graphs_of(torch_stream(device)).replays; }

@@ -1,9 +1,11 @@
 // Recording what a call enqueues as a CUDA graph. Torch's own graph object does it (its memory pool, its streams),
 // reached through Python when a graph is made; replays need no Python.
 #pragma once
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 
 #include "run/cuda/driver.h"
 
@@ -38,6 +40,9 @@ class Capture {
   Stream stream_ = nullptr;
 };
 
+// After a capture into a pool that failed: torch's allocator of pinned memory records it no longer. began: not at its
+// start.
+void forget_pinned_pool(std::pair<uint64_t, uint64_t> pool, bool began);
 // To be held from a replay on torch's current stream until what the graph made has been used.
 std::mutex& replays_on_current_stream(int device);
 bool is_capturing(Stream stream);
