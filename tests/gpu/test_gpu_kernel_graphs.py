@@ -121,3 +121,21 @@ def test_training() -> None:
         fast(x).backward()
         (F.gelu(other) * other.softmax(-1)).sum().backward()
         agree(x.grad, other.grad)
+
+
+def test_forgotten_while_it_runs() -> None:
+    plain = lambda x: (x * 2).softmax(-1) + x.sum(0)  # noqa: E731
+    x = rand(300, 300)
+    want = plain(x)
+    for _ in range(20):
+        fast = compiled(plain)
+        with torch.no_grad():
+            for _ in range(4):
+                fast(x)
+            torch.cuda._sleep(20_000_000)
+            got = fast(x)
+        del fast
+        flashover.reset()
+        junk = torch.full((300, 300), float("nan"), device="cuda")
+        agree(got, want)
+        del junk

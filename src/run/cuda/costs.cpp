@@ -9,6 +9,7 @@
 #include <chrono>
 
 #include "run/cuda/driver.h"
+#include "run/cuda/kernel_graph.h"
 
 namespace flashover::run::cuda {
 namespace {
@@ -58,6 +59,26 @@ std::vector<std::pair<std::string, double>> launch_costs(int device) {
   std::vector<std::pair<std::string, double>> out;
   const auto take = [&](const char* name, auto&& once) { out.emplace_back(name, least_of(device, once)); };
   take("cuLaunchKernel", [&] { launch(stream); });
+  KernelNodeParams node{.function = function,
+                        .grid = {1, 1, 1},
+                        .block = {32, 1, 1},
+                        .shared = 0,
+                        .params = params,
+                        .extra = nullptr,
+                        .kernel = nullptr,
+                        .context = nullptr};
+  for (const size_t kernels : {1, 10}) {
+    KernelGraph graph(std::vector<KernelNodeParams>(kernels, node));
+    if (!graph.usable()) continue;
+    graph.launch(stream);
+    out.emplace_back("cuGraphLaunch of " + std::to_string(kernels), least_of(device, [&] { graph.launch(stream); }));
+    take("parameters of a node", [&] { graph.set(0, node); });
+    take("parameters and launch", [&] { graph.set(0, node), graph.launch(stream); });
+  }
+  take("is it recorded?", [&] {
+    int status = 0;
+    driver()->is_capturing(stream, &status);
+  });
   take("device guard", [&] { const c10::DeviceGuard inner(here); });
   take("context", [&] { enter_context(device); });
   take("stream", [&] { current_stream(device); });

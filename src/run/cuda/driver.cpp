@@ -56,6 +56,7 @@ struct Found {
     find(driver.graph_destroy, cuda, "cuGraphDestroy");
     find(driver.add_kernel, cuda, "cuGraphAddKernelNode_v2");
     find(driver.instantiate, cuda, "cuGraphInstantiateWithFlags");
+    find(driver.exec_destroy, cuda, "cuGraphExecDestroy");
     find(driver.exec_set_kernel, cuda, "cuGraphExecKernelNodeSetParams_v2");
     find(stream, torch, "aoti_torch_get_current_cuda_stream");
     if (!missing.empty()) return;

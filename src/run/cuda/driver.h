@@ -59,6 +59,7 @@ struct Driver {
   int (*graph_destroy)(Graph);
   int (*add_kernel)(Node*, Graph, const Node* after, size_t count, const KernelNodeParams*);
   int (*instantiate)(GraphExec*, Graph, unsigned long long flags);
+  int (*exec_destroy)(GraphExec);
   int (*exec_set_kernel)(GraphExec, Node, const KernelNodeParams*);
 };
 const Driver* driver();
@@ -69,6 +70,17 @@ void check(int status, const char* what);
 
 // torch's current stream on that device.
 Stream current_stream(int device);
+
+// While it lives this thread may make calls that would end what it records, if it records (destroying a graph does).
+class Relaxed {
+ public:
+  Relaxed() { driver()->exchange_capture_mode(&mode_); }
+  ~Relaxed() { driver()->exchange_capture_mode(&mode_); }
+  Relaxed(const Relaxed&) = delete;
+
+ private:
+  int mode_ = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED
+};
 
 // Makes the context that torch uses on `device` current on this thread, if none is (a thread that has not used CUDA
 // yet).

@@ -3,18 +3,24 @@
 namespace flashover::run::cuda {
 
 KernelGraph::KernelGraph(const std::vector<KernelNodeParams>& kernels) {
-  Graph graph = nullptr;
-  if (driver()->graph_create(&graph, 0) != 0) return;
+  if (driver()->graph_create(&graph_, 0) != 0) {
+    graph_ = nullptr;
+    return;
+  }
   bool all = true;
   for (const KernelNodeParams& k : kernels) {
     Node node = nullptr;
-    all = all && driver()->add_kernel(&node, graph, nodes_.empty() ? nullptr : &nodes_.back(), nodes_.empty() ? 0 : 1,
+    all = all && driver()->add_kernel(&node, graph_, nodes_.empty() ? nullptr : &nodes_.back(), nodes_.empty() ? 0 : 1,
                                       &k) == 0;
     nodes_.push_back(node);
   }
-  // (The nodes stay good as names of the executable's.)
-  if (!all || driver()->instantiate(&exec_, graph, 0) != 0) exec_ = nullptr;
-  if (!exec_) driver()->graph_destroy(graph);
+  if (!all || driver()->instantiate(&exec_, graph_, 0) != 0) exec_ = nullptr;
+}
+
+KernelGraph::~KernelGraph() {
+  const Relaxed relaxed;
+  if (exec_) driver()->exec_destroy(exec_);
+  if (graph_) driver()->graph_destroy(graph_);  // (its nodes are the names of the executable's)
 }
 
 bool KernelGraph::set(size_t kernel, const KernelNodeParams& params) {

@@ -14,12 +14,15 @@ class KernelGraph {
  public:
   // In the order of launching.
   explicit KernelGraph(const std::vector<KernelNodeParams>& kernels);
+  ~KernelGraph();  // (one that runs goes when it has ended)
+  KernelGraph(const KernelGraph&) = delete;
   bool usable() const { return exec_ != nullptr; }
   bool set(size_t kernel, const KernelNodeParams& params);
   bool launch(Stream stream) { return driver()->graph_launch(exec_, stream) == 0; }
 
  private:
-  GraphExec exec_ = nullptr;  // never destroyed: it may be running, as modules (module.h)
+  Graph graph_ = nullptr;
+  GraphExec exec_ = nullptr;
   std::vector<Node> nodes_;
 };
 

@@ -47,13 +47,9 @@ void wait(c10::Stream stream, c10::Stream other) {
   event.block(stream);
 }
 
-// A graph may go while this thread records another one, which an ordinary call of the driver's would end.
-void drop(void* object) {
-  constexpr int kRelaxed = 2;
-  int mode = kRelaxed;
-  driver()->exchange_capture_mode(&mode);
+void drop(void* object) {  // perhaps while this thread records another graph
+  const Relaxed relaxed;
   capture_hooks.drop(object);
-  driver()->exchange_capture_mode(&mode);
 }
 
 }  // namespace
