@@ -108,10 +108,9 @@ bool use_product(Rewriter& r, ValueId x, ValueId weight, std::optional<ValueId> 
   const ValueId packed = r.b.emit("flashover.pack_linear.default", {Ref{matrix}}, opaque_type(r.b.type(matrix)));
   TensorType type = r.b.type(points);
   type.sizes = {rows, columns};
-  const ValueId y =
-      r.b.emit("flashover.packed_linear.default",
-               {Ref{points}, Ref{packed}, bias ? Arg(Ref{*bias}) : Arg(), sym::Expr(columns), std::string("none")},
-               dense_type(type));
+  const ValueId y = r.b.emit("flashover.packed_linear.default",
+                             {Ref{points}, Ref{packed}, dense_value(r, bias), sym::Expr(columns), std::string("none")},
+                             dense_type(type));
   Sizes out{sizes[0]};
   out.insert(out.end(), sizes.begin() + 2, sizes.end());
   out.push_back(columns);
@@ -146,8 +145,8 @@ bool use_onednn(Rewriter& r, const Node& n, Values& results, const void* user) {
                {Ref{weight}, padding, stride, dilation, n.args[kGroups], input.sizes}, opaque_type(w));
   const ValueId lying = x_last();
   results = {r.b.emit("mkldnn._convolution_pointwise.default",
-                      {Ref{lying}, Ref{packed}, bias ? Arg(Ref{*bias}) : Arg(), padding, stride, dilation,
-                       n.args[kGroups], std::string("none"), std::vector<double>{}, std::string()},
+                      {Ref{lying}, Ref{packed}, dense_value(r, bias), padding, stride, dilation, n.args[kGroups],
+                       std::string("none"), std::vector<double>{}, std::string()},
                       type)};
   return true;
 }
@@ -332,8 +331,6 @@ OwnConvolution own_convolution(const Providers& p, const TensorType& input, cons
                              .reach = (w.sizes[2].value() - 1) * ops::as_ints(geometry[2])[0] * input.sizes[3].value(),
                              .strided = !all_are(geometry[0], 1)});
 }
-ValueId dense_value(Rewriter& r, ValueId v) { return in_strides(r, v, dense_type(r.b.type(v))); }
-
 bool use_own(Rewriter& r, const Node& n, Values& results, const void* user) {
   const ValueId x = skip_copies(r, ops::as_value(n.args[kInput])), weight = ops::as_value(n.args[kWeight]);
   const TensorType input = r.b.type(x), w = r.b.type(weight), out = r.b.type(n.outs[0]);
@@ -344,17 +341,16 @@ bool use_own(Rewriter& r, const Node& n, Values& results, const void* user) {
   if (bias && r.b.dtype(*bias) != input.dtype) return false;
   if (own.unfolded) {
     results = {r.b.emit("flashover.unfolded_convolution.default",
-                        {Ref{in_strides(r, x, channels_last(input))}, Ref{dense_value(r, weight)},
-                         bias ? Arg(Ref{dense_value(r, *bias)}) : Arg(), spatial(n.args[kStride], 2),
-                         spatial(n.args[kPadding], 2), spatial(n.args[kDilation], 2)},
+                        {Ref{in_strides(r, x, channels_last(input))}, Ref{dense_value(r, weight)}, dense_value(r, bias),
+                         spatial(n.args[kStride], 2), spatial(n.args[kPadding], 2), spatial(n.args[kDilation], 2)},
                         channels_last(out))};
     return true;
   }
-  results = {r.b.emit(
-      "flashover.convolution.default",
-      {Ref{dense_value(r, x)}, Ref{dense_value(r, weight)}, bias ? Arg(Ref{dense_value(r, *bias)}) : Arg(),
-       spatial(n.args[kStride], 2), spatial(n.args[kPadding], 2), spatial(n.args[kDilation], 2), n.args[kGroups]},
-      dense_type(out))};
+  results = {
+      r.b.emit("flashover.convolution.default",
+               {Ref{dense_value(r, x)}, Ref{dense_value(r, weight)}, dense_value(r, bias), spatial(n.args[kStride], 2),
+                spatial(n.args[kPadding], 2), spatial(n.args[kDilation], 2), n.args[kGroups]},
+               dense_type(out))};
   return true;
 }
 

@@ -14,20 +14,20 @@ struct State {
 using Values = std::vector<ValueId>;
 constexpr const char* kProduct = "flashover.product.default";
 
-Arg optional_ref(std::optional<ValueId> v) { return v ? Arg(Ref{*v}) : Arg(); }
-
 ValueId onednn_linear(Rewriter& r, ValueId x, ValueId weight, std::optional<ValueId> bias, const Activation& activation,
                       TensorType type) {
   return r.b.emit("mkldnn._linear_pointwise.default",
-                  {Ref{x}, Ref{weight}, optional_ref(bias), std::string(activation.attr ? activation.attr : "none"),
+                  {Ref{x}, Ref{weight}, dense_value(r, bias), std::string(activation.attr ? activation.attr : "none"),
                    std::vector<double>{}, activation.algorithm},
                   std::move(type));
 }
 
 ValueId own_linear(Rewriter& r, ValueId x, ValueId packed, std::optional<ValueId> bias, int64_t columns,
                    std::string activation, TensorType type) {
+  const TensorType lies = r.b.type(x);
+  const ValueId rows = lies.strides[1].is_const(1) ? x : in_strides(r, x, dense_type(lies));  // a transposed gradient
   return r.b.emit("flashover.packed_linear.default",
-                  {Ref{x}, Ref{packed}, optional_ref(bias), sym::Expr(columns), std::move(activation)},
+                  {Ref{rows}, Ref{packed}, dense_value(r, bias), sym::Expr(columns), std::move(activation)},
                   std::move(type));
 }
 
@@ -60,7 +60,8 @@ bool use_library(Rewriter& r, ValueId x, ValueId matrix, std::optional<ValueId> 
   type.sizes = {a.sizes[0], m.sizes[1]};
   type = dense_type(type);
   if (gemm == Gemm::kOwn) {
-    results = {r.b.emit(kProduct, {Ref{x}, Ref{matrix}, optional_ref(bias), std::string("none"), false}, type)};
+    results = {
+        r.b.emit(kProduct, {Ref{x}, Ref{matrix}, bias ? Arg(Ref{*bias}) : Arg(), std::string("none"), false}, type)};
     return true;
   }
   const ValueId weight = transposed(r, matrix);
@@ -70,7 +71,7 @@ bool use_library(Rewriter& r, ValueId x, ValueId matrix, std::optional<ValueId> 
     const ValueId packed =
         r.b.emit("mkl._mkl_reorder_linear_weight.default", {Ref{weight}, sym::Expr(rows)}, opaque_type(w));
     results = {r.b.emit("mkl._mkl_linear.default",
-                        {Ref{x}, Ref{packed}, Ref{weight}, optional_ref(bias), sym::Expr(rows)}, type)};
+                        {Ref{x}, Ref{packed}, Ref{weight}, dense_value(r, bias), sym::Expr(rows)}, type)};
     return true;
   }
   if (gemm == Gemm::kOwnPacked) {

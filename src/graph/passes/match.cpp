@@ -74,6 +74,9 @@ ValueId in_strides(Rewriter& r, ValueId v, const TensorType& wanted) {
   return same_strides(r.b.type(v), wanted) ? v : r.b.emit("prim.copy", {Ref{v}}, wanted);
 }
 
+ValueId dense_value(Rewriter& r, ValueId v) { return in_strides(r, v, dense_type(r.b.type(v))); }
+Arg dense_value(Rewriter& r, std::optional<ValueId> v) { return v ? Arg(Ref{dense_value(r, *v)}) : Arg(); }
+
 bool all_are(const Arg& list, int64_t n) {
   return std::ranges::all_of(ops::as_ints(list), [&](int64_t i) { return i == n; });
 }

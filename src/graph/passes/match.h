@@ -20,6 +20,9 @@ TensorType dense_type(TensorType t);                                   // contig
 Sizes channels_last_strides(const Sizes& sizes);                       // batch, channels, spatial...
 TensorType channels_last(TensorType t);                                // the same, offset 0
 ValueId in_strides(Rewriter& r, ValueId v, const TensorType& wanted);  // a copy unless it lies so
+// Contiguous: for operators that look at no strides, as oneDNN's do at a bias's.
+ValueId dense_value(Rewriter& r, ValueId v);
+Arg dense_value(Rewriter& r, std::optional<ValueId> v);  // or nothing
 bool all_are(const Arg& list, int64_t n);
 // The gradient of a convolution's bias, a sum of the result's like any other.
 ValueId bias_gradient(Rewriter& r, ValueId grad, DType dtype);

@@ -60,7 +60,7 @@ class Summer {
       }
       const TensorType wanted = g_.type(n.outs[0]);
       const ValueId tall = b.permute(b.cat(left, 0), {1, 0});
-      ValueId sum = product(b, tall, b.cat(right, 0));
+      ValueId sum = product(b, tall, b.cat(right, 0), wanted.dtype);
       if (b.type(sum).dtype != wanted.dtype) sum = b.convert(sum, wanted.dtype);
       for (ValueId v : at[i].others) sum = b.add(sum, replacement.resolve(v));
       replacement.set(n.outs[0], in_layout(b, first, sum, wanted));
@@ -71,17 +71,20 @@ class Summer {
 
  private:
   struct Sum {
-    std::vector<int32_t> products;  // nodes, of one dtype
+    std::vector<int32_t> products;  // nodes, their operands of one dtype
     std::vector<ValueId> others;
   };
 
-  ValueId product(Builder& b, ValueId left, ValueId right) const {
+  // Of the operands' dtype, or of the wanted one where the sums are there anyway.
+  ValueId product(Builder& b, ValueId left, ValueId right, DType wanted) const {
     TensorType type = b.type(left);
     const TensorType& other = b.type(right);
     if (type.device.type == DeviceType::kCPU && all_const(type.sizes) && all_const(other.sizes) &&
         suits_product(providers_, type.dtype, {type.sizes[0].value(), type.sizes[1].value(), other.sizes[1].value()})) {
       type.sizes[1] = other.sizes[1];
-      return b.emit("flashover.product.default", {Ref{left}, Ref{right}, Arg(), std::string("none"), false},
+      const bool wide = type.dtype == DType::kBF16 && wanted == DType::kF32;
+      if (wide) type.dtype = wanted;
+      return b.emit("flashover.product.default", {Ref{left}, Ref{right}, Arg(), std::string("none"), wide},
                     dense_type(type));
     }
     return b.emit("aten.mm.default", {Ref{left}, Ref{right}});
@@ -99,8 +102,9 @@ class Summer {
         n.op->name == "flashover.product.default" && is_none(n.args[2]) && std::get<std::string>(n.args[3]) == "none";
     if (!own && n.op->name != "aten.mm.default") return false;
     const TensorType &a = g_.type(std::get<Ref>(n.args[0]).id), &b = g_.type(std::get<Ref>(n.args[1]).id);
-    for (const TensorType* t : {&a, &b})
-      if (t->dtype != g_.type(n.outs[0]).dtype || t->opaque) return false;
+    const TensorType& out = g_.type(n.outs[0]);
+    const bool wide = own && a.dtype == DType::kBF16 && out.dtype == DType::kF32;
+    if (a.dtype != b.dtype || a.opaque || b.opaque || (a.dtype != out.dtype && !wide)) return false;
     const int64_t rows = a.sizes[0].hint(), depth = a.sizes[1].hint(), columns = b.sizes[1].hint();
     return depth > 0 && depth * (rows + columns) < rows * columns;
   }
@@ -120,14 +124,14 @@ class Summer {
       const int32_t made = widened(n);
       const int32_t product = made >= 0 ? made : at;
       if (!root && is_small_product(g_.nodes[product]) &&
-          (sum.products.empty() || dtype_of(sum.products[0]) == dtype_of(product))) {
+          (sum.products.empty() || factors_of(sum.products[0]) == factors_of(product))) {
         sum.products.push_back(product);
         return;
       }
     }
     sum.others.push_back(v);
   }
-  DType dtype_of(int32_t node) const { return g_.type(g_.nodes[node].outs[0]).dtype; }
+  DType factors_of(int32_t node) const { return g_.type(std::get<Ref>(g_.nodes[node].args[0]).id).dtype; }
   // The node whose bf16 result, that nobody else reads, `n` widens; -1: that is not what it does. (f16 may overflow.)
   int32_t widened(const Node& n) const {
     if (n.op->name != "prim.convert") return -1;
