@@ -110,7 +110,8 @@ bool add_generator_type() {
   type.tp_base = &PyGen_Type;
   type.tp_basicsize = PyGen_Type.tp_basicsize;
   type.tp_itemsize = PyGen_Type.tp_itemsize;
-  type.tp_flags = (PyGen_Type.tp_flags & ~Py_TPFLAGS_READY) | Py_TPFLAGS_HAVE_GC;
+  // Its own flags: the base's say of 3.12's built-in types that the interpreter keeps their dict elsewhere.
+  type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE;
   type.tp_dealloc = destroy;
   type.tp_traverse = traverse;
   type.tp_finalize = PyGen_Type.tp_finalize;
