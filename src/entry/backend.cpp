@@ -226,7 +226,7 @@ std::shared_ptr<run::Executable> load(plan::Plan plan, const compile::Options& o
                                       run::LoadOptions how = {}) {
   auto start = std::chrono::steady_clock::now();
   how.graphs = options.flag("cuda_graphs", false);
-  how.kernel_graphs = options.flag("kernel_graphs", false);
+  how.kernel_graphs = options.flag("kernel_graphs", true);
   how.pieces = int_option(options.values, "pieces");
   std::shared_ptr<run::Executable> executable = run::load(std::move(plan), how);
   report.stages.push_back({"load", std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()});

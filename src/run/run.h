@@ -85,7 +85,7 @@ struct LoadOptions {
   // call's inputs and outputs, so nothing that was handed out is written again; what operators read or write is copied.
   bool graphs = false;
   // CUDA: a plan of nothing but kernels is launched as one graph (cuda/kernel_graph.h).
-  bool kernel_graphs = false;
+  bool kernel_graphs = true;
   // An operator whose result has another dtype than the plan says is no Mismatch: the result is converted.
   bool converts = false;
   std::vector<Place> places;  // by input; empty: parameters, buffers and constants stay
