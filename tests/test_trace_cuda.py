@@ -310,3 +310,14 @@ def test_steps_with_counters_on_the_cpu(
     assert [s[1].split("(")[0] for s in steps if s[0] == "call"].count("aten.add.Tensor") == len(params)
     assert all('"write' in s for s in steps if s[0] == "copy")
     assert "value64" in text or kind not in (torch.optim.Adam, torch.optim.AdamW)  # bias corrections
+
+
+def test_whole_numbers_that_are_known_are_asked_on_the_cpu() -> None:
+    """No device is needed to know them, and none has to be waited for."""
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        at = torch.arange(6, device=x.device)
+        return x * 2 if bool((at.cumsum(0)[-1] == 15).all()) and at[3] > 2 else x[at[4]]
+
+    t = traced(fn, [cuda(6, 8)])
+    assert t.output_types == ["f32[6,8]@cuda:0"] and "aten.mul" in t.text

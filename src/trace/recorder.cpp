@@ -848,6 +848,28 @@ std::vector<bool> needed_storages(const graph::Graph& g, size_t storages, int32_
   return needed;
 }
 
+// Only whole numbers and truths: every device has the same.
+bool is_whole(const graph::Graph& g) {
+  bool whole = true;
+  const auto look = [&](ValueId v) {
+    const DType d = v == kNoValue ? DType::kI64 : g.type(v).dtype;
+    whole = whole && (is_integral(d) || d == DType::kBool);
+  };
+  for (const graph::Input& i : g.inputs) look(i.value);
+  for (const graph::Node& n : g.nodes)
+    for (ValueId v : n.outs) look(v);
+  return whole;
+}
+
+// Asking another device takes long.
+void to_cpu(graph::Graph& g) {
+  for (graph::Value& v : g.values) v.type.device = Device{};
+  for (graph::Node& n : g.nodes)
+    for (Arg& a : n.args)
+      if (auto* device = std::get_if<Device>(&a)) *device = Device{};
+  for (graph::Output& o : g.outputs) o.type.device = Device{};
+}
+
 }  // namespace
 
 std::optional<at::Tensor> Recorder::constant_value(const at::Tensor& t) {
@@ -905,6 +927,10 @@ std::optional<at::Tensor> Recorder::constant_value(const at::Tensor& t) {
   out.value = impl->value;
   out.type = graph_.type(impl->value);
   slice.outputs.push_back(out);
+  if (!t.device().is_cpu() && is_whole(slice)) {
+    to_cpu(slice);
+    for (at::Tensor& i : inputs) i = i.cpu();
+  }
   return aten::eval_graph(slice, inputs)[0];
 }
 
@@ -950,7 +976,7 @@ bool Recorder::call_on_constants(OpFacts& facts, Stack& stack, size_t base) {
         unknown = true;
         return t;
       }
-      return *value;
+      return facts.schema.name == "aten._local_scalar_dense.default" ? *value : value->to(t.device());
     }));
   if (unknown || facts.schema.any_written) {
     if (facts.may_ask_meta) return false;

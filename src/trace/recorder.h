@@ -93,7 +93,7 @@ class Recorder final : public Session {
   graph::Node& add_node(const ops::Op* op, std::vector<Arg> args, std::vector<TensorType> outs);
   ValueId add_number(const at::Tensor& t);  // prim.full of a 0-d tensor of known value
   at::Tensor add_constant(const at::Tensor& real);
-  // The value of a trace tensor if it depends on constants only.
+  // The value of a trace tensor if it depends on constants only; perhaps on the CPU.
   std::optional<at::Tensor> constant_value(const at::Tensor& t);
   int32_t new_storage(const c10::Storage& storage);
   int32_t find_storage(const c10::StorageImpl* storage) const;

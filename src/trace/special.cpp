@@ -237,7 +237,7 @@ std::optional<std::vector<at::Tensor>> positions(Recorder& recorder, const at::T
     {
       BelowEverything plain;
       InternalScope internal;
-      column = found.select(1, d).contiguous();
+      column = found.select(1, d).contiguous().to(mask.device());
     }
     out.push_back(recorder.add_constant(column));
   }

@@ -63,6 +63,42 @@ bool dot(In in, Types& outs) {
   return one(outs, fresh(*a, a->dtype, {}));
 }
 
+// Products of parts of a matrix each with another: where both are matrices, or neither is, a product for each part.
+bool grouped_mm(In in, Types& outs) {
+  const TensorType *a = tensor(in, 0), *b = tensor(in, 1), *ends = tensor(in, 2);
+  if (!a || !b || a->dtype != b->dtype || (!is_reduced(a->dtype) && a->dtype != DType::kF32)) return false;
+  if (a->rank() < 2 || a->rank() > 3 || b->rank() < 2 || b->rank() > 3) return false;
+  if (!std::holds_alternative<std::monostate>(in.args[3])) return false;  // a bias
+  if (const auto d = dtype_of(in.args[4]); d && *d != a->dtype) return false;
+  const bool flat_a = a->rank() == 2, flat_b = b->rank() == 2, flat = flat_a || flat_b;
+  if (flat != (ends != nullptr) || (ends && (ends->rank() != 1 || ends->dtype != DType::kI32))) return false;
+  const int64_t per_line = 16 / info(a->dtype).bytes;
+  const auto lines = [&](const TensorType& t) {  // whole ones, in rows or columns
+    const size_t n = t.rank();
+    const auto valid = [&](size_t one, size_t other) {
+      return eq(t.strides[one], 1) && sym::known_le(t.sizes[one], t.strides[other]) &&
+             sym::known_le(1, t.strides[other]) && sym::known_divisible(t.strides[other], per_line);
+    };
+    return valid(n - 1, n - 2) || valid(n - 2, n - 1);
+  };
+  if (!lines(*a) || !lines(*b)) return false;
+  const Expr rows = a->sizes[a->rank() - 2], columns = b->sizes[b->rank() - 1];
+  if (!(flat_a && flat_b) && !eq(a->sizes[a->rank() - 1], b->sizes[b->rank() - 2])) return false;
+  TensorType out = *a;
+  out.offset = 0;
+  const Expr line = sym::floordiv(columns + (per_line - 1), per_line) * per_line;
+  if (flat_a == flat_b) {
+    if (!flat && !eq(a->sizes[0], b->sizes[0])) return false;
+    out.sizes = {flat ? ends->sizes[0] : a->sizes[0], rows, columns};
+    out.strides = {rows * line, line, 1};
+  } else {
+    if (!eq(ends->sizes[0], (flat_a ? b : a)->sizes[0])) return false;
+    out.sizes = {rows, columns};
+    out.strides = {line, 1};
+  }
+  return one(outs, std::move(out));
+}
+
 }  // namespace
 
 void add_matmuls(Table& t) {
@@ -74,6 +110,7 @@ void add_matmuls(Table& t) {
   add_with_inplace<addbmm>(t, "addbmm", "default", kind);
   add_with_inplace<addmv>(t, "addmv", "default", kind);
   t.add("_addmm_activation.default", kind, addmm);
+  t.add("_grouped_mm.default", kind, grouped_mm);
   t.add("mv.default", kind, mv);
   t.add("dot.default", kind, dot);
   t.add("vdot.default", kind, dot);
