@@ -67,6 +67,7 @@ struct Instruction {
   KernelFn fn = nullptr;  // launch on the CPU
   int32_t launch = -1;    // launch on CUDA: index into launches; -1: an empty grid
   int32_t batch = -1;     // the first of a batch of launches
+  int32_t stretch = -1;   // the first of kernels in a row
   TensorId makes = -1;    // call: of nothing but memory for this tensor
   const plan::Step* step = nullptr;
 };
@@ -101,10 +102,10 @@ struct Frame {
   std::shared_ptr<const Frozen> frozen;
   const Frozen* patched_for = nullptr;
   size_t at = 0;  // the instruction that raised
-  // CUDA, plans of kernels alone: the graph of them, and the pointers and numbers that its nodes have.
-  std::unique_ptr<cuda::KernelGraph> kernels;
-  std::vector<void*> kernels_table;
-  std::vector<uint64_t> kernels_values;
+  // CUDA, by stretch: the graph of its kernels; and the pointers and numbers that the nodes have.
+  std::vector<std::unique_ptr<cuda::KernelGraph>> graphs;
+  std::vector<void*> graphs_table;
+  std::vector<uint64_t> graphs_values;
   int calls = 0;
 };
 
@@ -119,6 +120,7 @@ struct Run {
   std::vector<at::Tensor>* consumed = nullptr;  // the inputs, let go one by one
   Watch* watch = nullptr;                       // somebody looks at the steps
   std::vector<bool>* stale = nullptr;           // before a replay: launches whose numbers changed
+  bool stretches = false;                       // kernels in a row are launched as one graph
 };
 
 // Kernels rely on it (plan::ParamKind).
@@ -309,10 +311,7 @@ class PlanExecutable final : public Executable {
     batches_ = find_batches(plan_, at::get_num_threads());
     for (size_t i = 0; i < batches_.size(); ++i) program_[batches_[i].first].batch = static_cast<int32_t>(i);
     if (options.graphs && device_ >= 0) plan_graph(options);
-    kernels_only_ = options.kernel_graphs && device_ >= 0 && scratch_bytes_ == 0 && !launches_.empty() &&
-                    launches_.size() <= kMostKernels &&
-                    std::all_of(program_.begin(), program_.end(),
-                                [](const Instruction& in) { return in.kind == StepKind::kLaunch; });
+    if (options.kernel_graphs && device_ >= 0) find_stretches();
     if (options.pieces > 1) {
       std::vector<size_t> ends;
       for (int64_t i = 1; i <= options.pieces; ++i)
@@ -1036,16 +1035,61 @@ class PlanExecutable final : public Executable {
       watch.emplace(plan_, ranges, measured_ ? &times_ : nullptr, device_);
       run.watch = &*watch;
     }
-    if (!kernels_only_ || !launch_all(run)) interpret(program_, run);
+    constexpr int kFirstCalls = 2;  // what is called once or twice is not worth a graph
+    run.stretches = use_stretches_.load(std::memory_order_relaxed) && !run.watch && ++frame.calls > kFirstCalls &&
+                    !cuda::is_capturing(run.stream);
+    interpret(program_, run);
     for (const LateOutput& o : late_outputs_) finish_output(run, o.index, o.adopt);
     take_parts(outputs);
     if (watch) watch->finish();
   }
-  // All kernels as one graph. False: nothing was launched.
-  bool launch_all(Run& run) {
-    constexpr int kFirstCalls = 2;  // what is called once or twice is not worth a graph
+
+  // ---- kernels in a row ----
+  // What lies between operators: launches and the memory that they need. Nothing is freed before the kernels are
+  // enqueued, and so nothing is made behind what is freed: it would lie beside it.
+  struct Stretch {
+    size_t first, end;  // instructions
+    size_t kernels;
+  };
+  void find_stretches() {
+    constexpr size_t kMostKernels = 256, kMostStretches = 96;
+    std::vector<Stretch> found;
+    Stretch now{};
+    bool freed = false;
+    const auto close = [&] {
+      if (now.kernels) found.push_back(now);
+      now = {};
+      freed = false;
+    };
+    for (size_t i = 0; i < program_.size(); ++i) {
+      const Instruction& in = program_[i];
+      const bool launch = in.kind == StepKind::kLaunch && plan_.kernels[in.step->kernel].cuda.scratch == 0;
+      const bool frees = in.kind == StepKind::kRelease;
+      if (!(launch || frees || in.makes >= 0) || (in.makes >= 0 && freed) || now.kernels == kMostKernels) close();
+      if (launch && in.launch >= 0) {
+        if (!now.kernels++ && now.end == 0) now.first = i;
+        now.end = i + 1;
+      } else if (in.makes >= 0 && now.end == 0) {
+        now.first = i;
+        now.end = i + 1;
+      }
+      freed = now.end > 0 && (freed || frees || !last_reads_[i].empty());
+    }
+    close();
+    if (found.size() > kMostStretches) {
+      std::stable_sort(found.begin(), found.end(),
+                       [](const Stretch& a, const Stretch& b) { return a.kernels > b.kernels; });
+      found.resize(kMostStretches);
+    }
+    stretches_ = std::move(found);
+    for (size_t i = 0; i < stretches_.size(); ++i) program_[stretches_[i].first].stretch = static_cast<int32_t>(i);
+    use_stretches_ = !stretches_.empty();
+  }
+
+  // False: no kernel was launched.
+  bool run_stretch(size_t number, Run& run) {
     Frame& frame = run.frame;
-    if (run.watch || ++frame.calls <= kFirstCalls || cuda::is_capturing(run.stream)) return false;
+    const Stretch& s = stretches_[number];
     const auto params = [&](const Launch& l) {
       return cuda::KernelNodeParams{.function = l.function,
                                     .grid = {l.grid[0], l.grid[1], l.grid[2]},
@@ -1056,39 +1100,62 @@ class PlanExecutable final : public Executable {
                                     .kernel = nullptr,
                                     .context = nullptr};
     };
-    for (const Instruction& in : program_)
-      if (in.launch >= 0) take_values(in.launch, run);
-    if (!frame.kernels) {
-      std::vector<cuda::KernelNodeParams> all;
-      for (const Instruction& in : program_)
-        if (in.launch >= 0) all.push_back(params(launches_[in.launch]));
-      frame.kernels = std::make_unique<cuda::KernelGraph>(all);
-      frame.kernels_table = frame.table;
-      frame.kernels_values = frame.values;
-    } else if (frame.kernels->usable()) {
-      size_t kernel = 0;
-      for (const Instruction& in : program_) {
-        if (in.launch < 0) continue;
-        const Launch& l = launches_[in.launch];
-        const size_t first = in.table, end = first + in.step->reads.size() + in.step->writes.size();
-        bool same = true;
-        for (size_t i = first; i < end; ++i) same &= frame.table[i] == frame.kernels_table[i];
-        for (uint32_t i = l.values; i < l.values + l.value_count; ++i)
-          same &= frame.values[i] == frame.kernels_values[i];
-        if (!same) {
-          if (!frame.kernels->set(kernel, params(l))) return give_up_kernels();
-          std::copy(frame.table.begin() + first, frame.table.begin() + end, frame.kernels_table.begin() + first);
-          std::copy(frame.values.begin() + l.values, frame.values.begin() + l.values + l.value_count,
-                    frame.kernels_values.begin() + l.values);
-        }
-        ++kernel;
-      }
+    for (size_t i = s.first; i < s.end; ++i) {
+      if (program_[i].makes >= 0) make(program_[i], run);
+      if (program_[i].launch >= 0) take_values(program_[i].launch, run);
     }
-    return frame.kernels->usable() && frame.kernels->launch(run.stream) ? true : give_up_kernels();
+    if (frame.graphs.empty()) {
+      frame.graphs.resize(stretches_.size());
+      frame.graphs_table.resize(frame.table.size());
+      frame.graphs_values.resize(frame.values.size());
+    }
+    std::unique_ptr<cuda::KernelGraph>& graph = frame.graphs[number];
+    const bool fresh = !graph;
+    if (fresh) {
+      std::vector<cuda::KernelNodeParams> all;
+      for (size_t i = s.first; i < s.end; ++i)
+        if (program_[i].launch >= 0) all.push_back(params(launches_[program_[i].launch]));
+      graph = std::make_unique<cuda::KernelGraph>(all);
+    }
+    if (!graph->usable()) return give_up_stretches();
+    size_t kernel = 0;
+    for (size_t i = s.first; i < s.end; ++i) {
+      const Instruction& in = program_[i];
+      if (in.launch < 0) continue;
+      const Launch& l = launches_[in.launch];
+      const size_t first = in.table, count = in.step->reads.size() + in.step->writes.size();
+      bool same = true;
+      for (size_t k = first; k < first + count; ++k)
+        if (frame.table[k] != frame.graphs_table[k]) same = false, frame.graphs_table[k] = frame.table[k];
+      for (uint32_t k = l.values; k < l.values + l.value_count; ++k)
+        if (frame.values[k] != frame.graphs_values[k]) same = false, frame.graphs_values[k] = frame.values[k];
+      if (!same && !fresh && !graph->set(kernel, params(l))) return give_up_stretches();
+      ++kernel;
+    }
+    if (!graph->launch(run.stream)) return give_up_stretches();
+    for (size_t i = s.first; i < s.end; ++i) {
+      if (program_[i].kind == StepKind::kRelease) release(program_[i], run);
+      let_go(i, run);
+    }
+    return true;
   }
-  bool give_up_kernels() {
-    kernels_only_ = false;
+  bool give_up_stretches() {
+    use_stretches_ = false;
     return false;
+  }
+
+  void make(const Instruction& in, Run& run) {
+    at::Tensor& memory = run.frame.tensors[in.makes];
+    memory = shapes_[in.makes].empty();
+    patch_late(run.frame, in.makes, memory);
+  }
+  static void release(const Instruction& in, Run& run) {
+    for (TensorId t : in.step->reads) run.frame.tensors[t].reset();
+  }
+  // The inputs that nobody reads after that step.
+  void let_go(size_t step, Run& run) const {
+    if (run.consumed)
+      for (int32_t i : last_reads_[step]) (*run.consumed)[i].reset();
   }
 
   void take_parts(std::vector<at::Tensor>& outputs) {
@@ -1161,6 +1228,13 @@ class PlanExecutable final : public Executable {
           }
           if (host_steps_[static_cast<size_t>(in - program.data())] != (part == Part::kHost)) continue;
         }
+        if (run.stretches && in->stretch >= 0) {
+          if (run_stretch(static_cast<size_t>(in->stretch), run)) {
+            in = program.data() + stretches_[static_cast<size_t>(in->stretch)].end - 1;
+            continue;
+          }
+          run.stretches = false;
+        }
         if (run.watch) [[unlikely]]
           run.watch->begin(static_cast<size_t>(in - program.data()));
         switch (in->kind) {
@@ -1179,25 +1253,21 @@ class PlanExecutable final : public Executable {
             }
             break;
           case StepKind::kCall:
-            if (in->makes >= 0) {
-              at::Tensor& memory = run.frame.tensors[in->makes];
-              memory = shapes_[in->makes].empty();
-              patch_late(run.frame, in->makes, memory);
-            } else {
+            if (in->makes >= 0)
+              make(*in, run);
+            else
               call(calls_[in->call], run);
-            }
             break;
           case StepKind::kCopy:
             tensor(run, in->step->writes[0]).copy_(tensor(run, in->step->reads[0]));
             break;
           case StepKind::kRelease:
-            for (TensorId t : in->step->reads) run.frame.tensors[t].reset();
+            release(*in, run);
             break;
         }
         if (run.watch) [[unlikely]]
           run.watch->end(static_cast<size_t>(in - program.data()));
-        if (run.consumed)
-          for (int32_t i : last_reads_[static_cast<size_t>(in - program.data())]) (*run.consumed)[i].reset();
+        let_go(static_cast<size_t>(in - program.data()), run);
       }
     } catch (Mismatch& m) {
       m.step = static_cast<size_t>(in - program.data());
@@ -1818,8 +1888,8 @@ class PlanExecutable final : public Executable {
   plan::Plan plan_;
   std::shared_ptr<const Code> code_;
   int device_ = -1;  // CUDA device, or -1
-  static constexpr size_t kMostKernels = 256;
-  std::atomic<bool> kernels_only_{false};  // launched as one graph
+  std::vector<Stretch> stretches_;
+  std::atomic<bool> use_stretches_{false};
   // In pieces
   static constexpr int kMaxParts = 6, kWorthAGraph = 4;
   struct Piece {

@@ -84,7 +84,7 @@ struct LoadOptions {
   // CUDA: from the second call on a stream on, calls replay a recorded CUDA graph. Kernels get the addresses of each
   // call's inputs and outputs, so nothing that was handed out is written again; what operators read or write is copied.
   bool graphs = false;
-  // CUDA: a plan of nothing but kernels is launched as one graph (cuda/kernel_graph.h).
+  // CUDA: kernels in a row are launched as one graph (cuda/kernel_graph.h).
   bool kernel_graphs = true;
   // An operator whose result has another dtype than the plan says is no Mismatch: the result is converted.
   bool converts = false;

@@ -139,3 +139,36 @@ def test_forgotten_while_it_runs() -> None:
         junk = torch.full((300, 300), float("nan"), device="cuda")
         agree(got, want)
         del junk
+
+
+def between(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    for i in range(4):
+        y = torch.softmax(x @ w, -1)  # kernels between products, memory that comes and goes
+        x = F.layer_norm(y * 3 + x.sum(0), (w.shape[0],)).cumsum(-1) + i
+        x = x.t().contiguous().t() * 0.1
+    return x
+
+
+@pytest.mark.parametrize("train", [False, True])
+def test_between_operators(train: bool) -> None:
+    calls = [compiled(between), flashover.compile(between, fullgraph=True, options={"kernel_graphs": False}), between]
+    peaks = []
+    kept: list[list[torch.Tensor]] = []
+    for call in calls:
+        torch.manual_seed(1)
+        kept.append([])
+        for i in range(8):
+            x, w = rand(64, 64).requires_grad_(train), rand(64, 64).requires_grad_(train)
+            if i == 7:
+                torch.cuda.synchronize()
+                torch.cuda.reset_peak_memory_stats()
+                before = torch.cuda.memory_allocated()
+            y = call(x, w)
+            if train:
+                y.square().mean().backward()
+                kept[-1] += [x.grad, w.grad]
+            kept[-1].append(y.detach())
+        peaks.append(torch.cuda.max_memory_allocated() - before)
+    for got in kept[:2]:
+        agree(got, kept[2], rtol=1e-3, atol=1e-4, strides=False)
+    assert peaks[0] == peaks[1]
