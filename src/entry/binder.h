@@ -8,7 +8,7 @@ namespace flashover::entry {
 
 // What binding needs to know of a function; made again when its code object changes.
 struct Signature {
-  PyCodeObject* code = nullptr;  // borrowed from the function
+  PyCodeObject* code = nullptr;  // borrowed
   int positional = 0;            // including positional-only
   int positional_only = 0;
   int keyword_only = 0;

@@ -42,12 +42,25 @@ struct Continuation {
   std::unordered_set<std::string> numbers;
   int64_t made = 0;  // entries so far
   bool limit_said = false;
-  ~Continuation() { Py_XDECREF(code); }
+  std::vector<std::pair<size_t, PyObject*>> modules;  // those in the key: slot, weak reference (owned)
+  int64_t first_call = 0, last_call = 0;              // in the course of which it was made and last used
+  ~Continuation() {
+    for (const auto& [slot, weak] : modules) Py_DECREF(weak);
+    Py_XDECREF(code);
+  }
+};
+
+// What is known of one such place, or of the calls themselves, whichever modules are in it.
+struct Renewed {
+  std::unordered_set<size_t> slots;       // hold another module in each call, which dies with that
+  std::unordered_set<std::string> paths;  // of such modules, and of classes made in functions (Subject::renewed)
 };
 
 struct CallableState {
   Settings settings;
   std::unordered_map<std::string, std::shared_ptr<Continuation>> continuations;
+  std::unordered_map<std::string, std::shared_ptr<Renewed>> places;  // by their keys without modules
+  Renewed renewed;
   Signature signature;
   std::vector<EntryPtr> entries;            // most recently used first
   std::unordered_set<std::string> numbers;  // paths of those that were seen to change
@@ -139,7 +152,15 @@ bool refresh(Callable* c) {
   }
   if (!c->function || !PyFunction_Check(c->function)) return false;
   auto* f = reinterpret_cast<PyFunctionObject*>(c->function);
-  if (reinterpret_cast<PyObject*>(c->state->signature.code) != f->func_code) c->state->signature = Signature::of(f);
+  CallableState& s = *c->state;
+  if (reinterpret_cast<PyObject*>(s.signature.code) == f->func_code) return true;
+  PyObject* const before = reinterpret_cast<PyObject*>(s.signature.code);
+  s.signature = Signature::of(f);
+  Py_INCREF(f->func_code);  // else other code at its address would be taken for it
+  // Guards count the arguments of the code that they were made for.
+  const std::vector<EntryPtr> of_that = std::move(s.entries);
+  s.entries.clear();
+  Py_XDECREF(before);
   return true;
 }
 
@@ -303,17 +324,31 @@ PyObject* run_entry(const EntryPtr& e, const Settings& settings, PyObject** want
 
 // Code that many modules run has entries for each of them, and the limit is on how often it is compiled for one of
 // them. The modules among the arguments, as a key.
-std::string modules_among(PyObject* const* slots, size_t count) {
+PyObject* module_in(PyObject* slot) {
+  if (slot && PyCell_Check(slot)) slot = PyCell_GET(slot);
+  return slot && frame::is_module(slot) ? slot : nullptr;
+}
+std::string modules_among(PyObject* const* slots, size_t count, const Renewed& renewed) {
   std::string key;
-  for (size_t i = 0; i < count; i++) {
-    PyObject* o = slots[i];
-    if (o && PyCell_Check(o)) o = PyCell_GET(o);
-    if (o && frame::is_module(o)) key.append(reinterpret_cast<const char*>(&o), sizeof o);
-  }
+  for (size_t i = 0; i < count; i++)
+    if (PyObject* o = module_in(slots[i]); o && !renewed.slots.contains(i))
+      key.append(reinterpret_cast<const char*>(&o), sizeof o);
   return key;
 }
-void note_modules(Entry& e, PyObject* const* slots, size_t count) {
-  e.modules = modules_among(slots, count);
+// Which objects that entries are guarded on by identity are other ones now, and will be again: classes that were made
+// in a function; `modules`: modules too.
+void note_renewed(const std::vector<EntryPtr>& entries, PyObject* const* slots, bool modules,
+                  std::unordered_set<std::string>& out) {
+  for (const EntryPtr& e : entries) {
+    if (!e->guards) continue;
+    for (auto& [path, now] : e->guards->changed_objects(slots))
+      if (PyType_Check(now) ? guards::is_local_class(reinterpret_cast<PyTypeObject*>(now))
+                            : modules && frame::is_module(now))
+        out.insert(std::move(path));
+  }
+}
+void note_modules(Entry& e, PyObject* const* slots, size_t count, const Renewed& renewed) {
+  e.modules = modules_among(slots, count, renewed);
   for (size_t at = 0; at < e.modules.size(); at += sizeof(PyObject*)) {
     PyObject* o;
     std::memcpy(&o, e.modules.data() + at, sizeof o);
@@ -426,20 +461,25 @@ class Rest final : public frame::Continuations {
   Outcome try_to(const frame::Subject& rest, PyObject* code, PyObject** result,
                  std::vector<frame::FrameState>& frames) {
     if (reason_to_skip() || current_stance() == Stance::kForceEager) return Outcome::kNotTaken;
-    auto found = s_.continuations.find(key(rest, code));
+    const std::string place = key(rest, code);
+    std::shared_ptr<Renewed>& of_place = s_.places[place];
+    if (!of_place) of_place = std::make_shared<Renewed>();
+    const std::shared_ptr<Renewed> held = of_place;
+    Renewed& renewed = *held;
+    auto found = s_.continuations.find(place + modules_among(rest.slots, rest.count, renewed));
     std::shared_ptr<Continuation> here = found == s_.continuations.end() ? nullptr : found->second;
     if (!here) {
+      look_for_renewed(place, rest, renewed);
       if (s_.continuations.size() >= kMaxContinuations) return Outcome::kNotTaken;
-      here = s_.continuations[key(rest, code)] = std::make_shared<Continuation>();
-      here->code = Py_NewRef(code);
-      here->settings = s_.settings;
-      here->settings.fullgraph = false;
+      here = s_.continuations[place + modules_among(rest.slots, rest.count, renewed)];
+      if (!here) here = begin(place, rest, code, renewed);
     }
+    here->last_call = s_.calls;
     Wanted wanted;
     EntryPtr entry = find(here->entries, rest.slots, wanted);
     if (!entry) {
       bool raised = false;
-      entry = make(*here, rest, code, wanted, raised);
+      entry = make(*here, rest, code, renewed, wanted, raised);
       if (raised) return Outcome::kRaised;
       if (!entry) return Outcome::kNotTaken;
     }
@@ -456,10 +496,47 @@ class Rest final : public frame::Continuations {
     std::string k(reinterpret_cast<const char*>(&code), sizeof code);
     k.append(reinterpret_cast<const char*>(&rest.next), sizeof rest.next);
     for (size_t i = 0; i < rest.count; i++) k += rest.slots[i] ? '1' : '0';
-    return k + modules_among(rest.slots, rest.count);
+    return k;
   }
 
-  EntryPtr make(Continuation& here, const frame::Subject& rest, PyObject* code, Wanted& wanted, bool& raised) {
+  std::shared_ptr<Continuation> begin(const std::string& place, const frame::Subject& rest, PyObject* code,
+                                      const Renewed& renewed) {
+    auto here = std::make_shared<Continuation>();
+    here->code = Py_NewRef(code);
+    here->settings = s_.settings;
+    here->settings.fullgraph = false;
+    here->first_call = s_.calls;
+    for (size_t i = 0; i < rest.count; i++)
+      if (PyObject* module = module_in(rest.slots[i]); module && !renewed.slots.contains(i)) {
+        if (PyObject* weak = PyWeakref_NewRef(module, nullptr)) here->modules.emplace_back(i, weak);
+        PyErr_Clear();
+      }
+    s_.continuations[place + modules_among(rest.slots, rest.count, renewed)] = here;
+    return here;
+  }
+
+  // Modules that were made and died in the course of one call will be others in the next one, too. What was compiled
+  // for modules that are gone is dropped.
+  void look_for_renewed(const std::string& place, const frame::Subject& rest, Renewed& renewed) {
+    std::vector<std::shared_ptr<Continuation>> gone;
+    for (auto it = s_.continuations.begin(); it != s_.continuations.end();) {
+      const std::shared_ptr<Continuation>& c = it->second;
+      bool dead = false;
+      if (it->first.starts_with(place))
+        for (const auto& [slot, weak] : c->modules) {
+          if (PyWeakref_GET_OBJECT(weak) != Py_None) continue;
+          dead = true;
+          if (c->first_call == c->last_call) renewed.slots.insert(slot);
+        }
+      if (dead) gone.push_back(c);
+      it = dead ? s_.continuations.erase(it) : std::next(it);
+    }
+    if (!renewed.slots.empty())
+      for (const auto& c : gone) note_renewed(c->entries, rest.slots, true, renewed.paths);
+  }
+
+  EntryPtr make(Continuation& here, const frame::Subject& rest, PyObject* code, Renewed& renewed, Wanted& wanted,
+                bool& raised) {
     const Stance stance = current_stance();
     const bool fails = stance == Stance::kFailOnRecompile && !here.entries.empty();
     if (stance == Stance::kEagerOnRecompile || (here.limit_said && here.entries.size() >= s_.limit && !fails))
@@ -467,6 +544,7 @@ class Rest final : public frame::Continuations {
     Recompile why = why_again(here.entries, rest.slots);
     const std::string failed = why.last();
     note_numbers(here.entries, rest.slots, here.numbers);
+    note_renewed(here.entries, rest.slots, !renewed.slots.empty(), renewed.paths);
     if (fails) {
       PyErr_Format(PyExc_RuntimeError,
                    "flashover: %s needs to be compiled again, and the stance is fail_on_recompile: %s",
@@ -491,6 +569,7 @@ class Rest final : public frame::Continuations {
     frame::Subject subject = rest;
     subject.first = here.entries.empty();
     subject.numbers = &here.numbers;
+    subject.renewed = &renewed.paths;
     EntryPtr made = make_entry(s_, here.settings, s_.settings.name + " after the graph break before " + where, subject,
                                std::move(why), here.made);
     if (!made) {
@@ -538,6 +617,24 @@ PyObject* over_limit(Callable* c, const std::string& failed, PyObject* const* ar
   return call_original(c, args, nargsf, kwnames);
 }
 
+// Modules that were arguments of one call and died after it.
+void note_renewed_arguments(CallableState& s, PyObject* const* slots, size_t count) {
+  std::vector<EntryPtr> gone;
+  for (const EntryPtr& e : s.entries)
+    if (e->hits <= 1)
+      for (PyObject* w : e->alive)
+        if (PyWeakref_GET_OBJECT(w) == Py_None && (gone.empty() || gone.back() != e)) gone.push_back(e);
+  for (const EntryPtr& e : gone) {
+    if (!e->guards) continue;
+    for (auto& [path, now] : e->guards->changed_objects(slots)) {
+      if (!frame::is_module(now)) continue;
+      for (size_t i = 0; i < count; i++)
+        if (module_in(slots[i]) == now) s.renewed.slots.insert(i);
+      s.renewed.paths.insert(std::move(path));
+    }
+  }
+}
+
 PyObject* miss(Callable* c, Bound& bound, Wanted& wanted, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
   CallableState& s = *c->state;
   const Stance stance = current_stance();
@@ -545,13 +642,15 @@ PyObject* miss(Callable* c, Bound& bound, Wanted& wanted, PyObject* const* args,
   if (stance == Stance::kEagerOnRecompile || (stance == Stance::kEagerThenCompile && s.calls == 1))
     return call_original(c, args, nargsf, kwnames);
   const auto slots = static_cast<size_t>(s.signature.slots);
-  const std::string modules = modules_among(bound.slots(), slots);
+  note_renewed_arguments(s, bound.slots(), slots);
+  const std::string modules = modules_among(bound.slots(), slots, s.renewed);
   const std::vector<EntryPtr> same = for_the_same(s.entries, modules);
   const bool full = same.size() >= s.limit || s.entries.size() >= s.limit * kModules;
   if (s.limit_said && full && !fails) return call_original(c, args, nargsf, kwnames);
   Recompile why = why_again(same, bound.slots());
   const std::string failed = why.last();
   note_numbers(same, bound.slots(), s.numbers);
+  note_renewed(same, bound.slots(), !s.renewed.slots.empty(), s.renewed.paths);
   if (fails) {
     PyErr_Format(PyExc_RuntimeError,
                  "flashover: %s needs to be compiled again, and the stance is fail_on_recompile: %s",
@@ -570,10 +669,11 @@ PyObject* miss(Callable* c, Bound& bound, Wanted& wanted, PyObject* const* args,
       subject.may_break = !s.settings.fullgraph;
       subject.first = same.empty();
       subject.numbers = &s.numbers;
+      subject.renewed = &s.renewed.paths;
       entry = make_entry(s, s.settings, s.settings.name, subject, std::move(why), s.made);
       Py_DECREF(function);
       if (!entry) return nullptr;
-      note_modules(*entry, bound.slots(), slots);
+      note_modules(*entry, bound.slots(), slots, s.renewed);
       s.entries.insert(s.entries.begin(), entry);
       // The program may not change what was captured before this very call has run.
       if (entry->kind == Entry::Kind::kCompiled && !wanted.match(*entry, bound.slots()))
@@ -713,6 +813,7 @@ int clear(PyObject* o) {
   auto barren = std::move(c->state->barren);
   c->state->barren.clear();
   for (const auto& [code, count] : barren) Py_DECREF(code);
+  if (PyCodeObject* code = std::exchange(c->state->signature, {}).code) Py_DECREF(code);
   Py_CLEAR(c->function);
   Py_CLEAR(c->self);
   Py_CLEAR(c->dict);
@@ -871,6 +972,8 @@ PyObject* reset(PyObject* o, PyObject*) {
   old.swap(s.entries);
   decltype(s.continuations) rest;
   rest.swap(s.continuations);
+  s.places.clear();
+  s.renewed = {};
   decltype(s.barren) barren;
   barren.swap(s.barren);
   for (const auto& [code, count] : barren) Py_DECREF(code);

@@ -119,8 +119,8 @@ bool makes_the_same(Interpreter& in, const Capture& before, const Snapshot* stop
   };
   const bool same = std::equal(before.recipe.begin(), before.recipe.end(), after.recipe.begin(), after.recipe.end(),
                                [&](const RecipeStep& a, const RecipeStep& b) {
-                                 return a.kind == b.kind && a.index == b.index && a.items == b.items &&
-                                        same_object(a.object, b.object);
+                                 return a.kind == b.kind && a.index == b.index && a.type == b.type &&
+                                        a.items == b.items && same_object(a.object, b.object);
                                }) &&
                     std::equal(before.effects.begin(), before.effects.end(), after.effects.begin(), after.effects.end(),
                                [](const Effect& a, const Effect& b) { return a.kind == b.kind && a.items == b.items; });
@@ -244,8 +244,9 @@ struct Trust {
 
 // One run. `stop`: where to end it (empty: at the end of the call); `broke`: where it could be ended had it to.
 // `first_call`: what has to be called before the program can be captured.
+// `made_class`: where it made its first class.
 Capture run_once(const Subject& subject, Trust trust, Interpreter::Path stop, Interpreter::Path& broke,
-                 Ref& first_call) {
+                 Interpreter::Path& made_class, Ref& first_call) {
   const auto start = std::chrono::steady_clock::now();
   Capture out;
   PyObject* const callable = subject.function;
@@ -300,6 +301,7 @@ Capture run_once(const Subject& subject, Trust trust, Interpreter::Path stop, In
         if (check_sources) in.remember_old_objects();
         in.stop_at(std::move(stop));
         in.recorder.changing = subject.numbers;
+        in.recorder.renewed = subject.renewed;
         PyCodeObject* forward = rest || subject.count == 0 ? nullptr : forward_of(callable, subject.slots[0]);
         if (forward != nullptr) in.recorder.name_positional(parameters_of(forward));
         in.begins_at = line_of(forward != nullptr ? forward : code, rest ? subject.next : -1);
@@ -437,7 +439,9 @@ Capture run_once(const Subject& subject, Trust trust, Interpreter::Path stop, In
         out.another_way = in.another_way();
         decline(d.reason, d.where.empty() ? in.location() : d.where);
         if (broke.empty()) broke = in.retry_path();
+        if (broke.empty()) broke = in.class_path();
       }
+      made_class = in.class_path();
       PyErr_Clear();
       out.took_parts = !in.parts.empty() || !out.parts.empty();
       if (out.declined && in.first_call) {
@@ -491,9 +495,9 @@ bool parts_fit(const Capture& c) {
 }
 
 Capture capture(const Subject& subject, Trust trust) {
-  Interpreter::Path path;
+  Interpreter::Path path, made_class;
   Ref call;
-  Capture first = run_once(subject, trust, {}, path, call);
+  Capture first = run_once(subject, trust, {}, path, made_class, call);
   constexpr int kCalls = 100, kOperators = 8;  // operators whose backwards are found not to be traceable, one by one
   for (int calls = 0, operators = 0; first.declined;) {
     if (call && calls++ < kCalls) {
@@ -507,15 +511,16 @@ Capture capture(const Subject& subject, Trust trust) {
     }
     release(first);
     path.clear();
-    first = run_once(subject, trust, {}, path, call);
+    first = run_once(subject, trust, {}, path, made_class, call);
   }
   if (!first.declined || first.raised || !subject.may_break) return first;
   // Again, up to the instruction that it ran into; when a frame cannot be rebuilt there, up to the call that led into
   // it.
   constexpr int kTries = 4;
+  bool tried_class = false;
   for (int tries = 0; !path.empty() && tries < kTries; ++tries) {
     Interpreter::Path unused;
-    Capture cut = run_once(subject, trust, path, unused, call);
+    Capture cut = run_once(subject, trust, path, unused, made_class, call);
     if (!cut.declined && !cut.frames.empty()) {
       cut.reason = std::move(first.reason);
       cut.where = std::move(first.where);
@@ -527,7 +532,11 @@ Capture capture(const Subject& subject, Trust trust) {
     first.reason_to_stay =
         cut.declined ? cut.reason + (cut.where.empty() ? "" : " at " + cut.where) : "the second run took another way";
     release(cut);
-    if (tries + 2 == kTries && path.size() > 1) {
+    // Instances of classes that the call makes cannot be made again: but those of a class that is there already can.
+    if (!made_class.empty() && !tried_class) {
+      tried_class = true;
+      path = std::exchange(made_class, {});
+    } else if (tries + 2 == kTries && path.size() > 1) {
       path.resize(1);
     } else {
       path.pop_back();

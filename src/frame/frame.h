@@ -65,6 +65,7 @@ struct RecipeStep {
   };
   Kind kind;
   int32_t index = -1;
+  int32_t type = -1;  // register of the class to use instead of `object`, which is another one in each call
   PyObject* object = nullptr;
   std::vector<int32_t> items;
 };
@@ -172,6 +173,8 @@ struct Subject {
   bool first = false;      // nothing was compiled for it yet: values that may be always the same are taken for it
   // Paths of numbers that were seen to change. Null: the one who takes the graph knows no numbers that change.
   const std::unordered_set<std::string>* numbers = nullptr;
+  // Paths of modules, and of classes made in functions, that were seen to be other ones in each call.
+  const std::unordered_set<std::string>* renewed = nullptr;
 };
 Capture capture(const Subject& subject);
 

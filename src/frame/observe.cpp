@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "frame/resume.h"
 #include "guards/objects.h"
 #include "guards/tensors.h"
 
@@ -180,7 +181,28 @@ Recorder::~Recorder() {
     for (PyObject* key : keys) Py_DECREF(key);
 }
 
+// A class that is known by its looks is none of those that look the same and are known by identity.
+void Recorder::tell_apart_from_loose() {
+  for (const auto& [id, loose] : loose_types_) {
+    const auto twin = [t = loose](PyObject* other) {
+      return other != nullptr && other != t && PyType_Check(other) &&
+             guards::is_local_class(reinterpret_cast<PyTypeObject*>(other)) &&
+             std::strcmp(reinterpret_cast<PyTypeObject*>(other)->tp_name,
+                         reinterpret_cast<PyTypeObject*>(t)->tp_name) == 0;
+    };
+    std::vector<SourceId> others;
+    std::vector<PyObject*> types;
+    for (size_t i = 0; i < observations_.sources.size(); ++i)
+      if (!loose_[i] && twin(observations_.sources[i].object)) others.push_back(static_cast<SourceId>(i));
+    for (const guards::Fact& f : observations_.facts)
+      if (f.kind == FactKind::kTypeIs && twin(f.expected)) types.push_back(f.expected);
+    for (PyObject* t : types) others.push_back(add(SourceKind::kConstantObject, kNoSource, -1, nullptr, t, true));
+    for (SourceId other : others) fact(FactKind::kDistinct, std::max(id, other), nullptr, std::min(id, other));
+  }
+}
+
 guards::Observations Recorder::take() {
+  tell_apart_from_loose();
   known_.clear();
   paths_.clear();
   return std::exchange(observations_, {});
@@ -197,6 +219,16 @@ int32_t Recorder::location_index() {
 }
 
 void Recorder::fact(FactKind kind, SourceId source, PyObject* expected, int64_t number) {
+  if (any_loose_ && expected != nullptr) {
+    bool loose = is_loose(expected);
+    if (PyTuple_CheckExact(expected))
+      for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(expected); ++i)
+        loose = loose || is_loose(PyTuple_GET_ITEM(expected, i));
+    if (loose) throw Declined("the identity of an object that each call makes anew");
+  }
+  if (any_loose_ && source != kNoSource && loose(source) &&
+      (kind == FactKind::kTypeVersion || kind == FactKind::kSubclassIs))
+    throw Declined("the identity of an object that each call makes anew");
   if (!facts_.insert({kind, source, expected, number}).second) return;
   guards::Fact f;
   f.kind = kind;
@@ -216,6 +248,7 @@ SourceId Recorder::add(SourceKind kind, SourceId parent, int64_t index, PyObject
   s.object = Py_XNewRef(object);
   observations_.sources.push_back(s);
   pinned_.push_back(pinned);
+  loose_.push_back(!pinned && parent != kNoSource && loose(parent));
   return static_cast<SourceId>(observations_.sources.size() - 1);
 }
 
@@ -243,7 +276,7 @@ void Recorder::reach(SourceKind kind, SourceId parent, int64_t index, PyObject* 
   auto [known, first] = known_.try_emplace(object, id);
   if (first) {
     describe(id, object, parent_pinned);
-  } else if (is_pinned_kind(object) && !PyIter_Check(object)) {
+  } else if (is_pinned_kind(object) && !PyIter_Check(object) && pinned(known->second)) {
     fact(FactKind::kIdentity, id, object);
   } else {
     fact(FactKind::kSameObject, id, nullptr, known->second);
@@ -268,6 +301,15 @@ PyObject* Recorder::read(SourceKind kind, SourceId parent, int64_t index, PyObje
   }
   fact(FactKind::kTypeIs, id, reinterpret_cast<PyObject*>(Py_TYPE(object)));
   return number_objects_[id] = numbers.from_source(id, object);
+}
+
+// What code runs in is the dict of a module, mostly.
+static bool is_of_a_module(PyObject* globals) {
+  static PyObject* const key = PyUnicode_InternFromString("__name__");
+  PyObject* name = PyDict_GetItemWithError(globals, key);
+  PyObject* module = name != nullptr ? PyDict_GetItemWithError(PyImport_GetModuleDict(), name) : nullptr;
+  PyErr_Clear();
+  return module != nullptr && PyModule_Check(module) && PyModule_GetDict(module) == globals;
 }
 
 // Operators on other tensors call back into Python, or give results of the same class.
@@ -340,15 +382,125 @@ void Recorder::add_root(PyObject* function) {
   known_.emplace(function, id);
 }
 
+bool Recorder::is_loose(PyObject* o) const {
+  return any_loose_ && (PyType_Check(o) || PyFunction_Check(o) || is_module(o)) && is_old(o) && loose(source_of(o));
+}
+
+bool Recorder::is_renewed(SourceId id, bool its_type) const {
+  if (loose(id)) return true;
+  if (renewed == nullptr || renewed->empty()) return false;
+  const std::string path = guards::str(observations_, id);
+  return renewed->count(its_type ? "type(" + path + ")" : path) != 0;
+}
+
+// The class of an object, of which nothing else is known.
+void Recorder::type_of(SourceId id, PyObject* object) {
+  PyTypeObject* t = Py_TYPE(object);
+  auto* type = reinterpret_cast<PyObject*>(t);
+  const bool known = is_loose(type);
+  if (!known && (is_old(type) || !guards::is_local_class(t) || !is_python_class(t) || !is_renewed(id, true))) {
+    fact(FactKind::kTypeIs, id, type);
+    return;
+  }
+  reach(SourceKind::kType, id, -1, nullptr, type);
+  const SourceId of = paths_.at(Path{SourceKind::kType, id, -1, nullptr});
+  if (!known && !loose(of)) look_alike(of, t);
+}
+
+// A class that each call makes anew, by the same code.
+void Recorder::look_alike(SourceId id, PyTypeObject* type) {
+  auto* self = reinterpret_cast<PyObject*>(type);
+  loose_[static_cast<size_t>(id)] = any_loose_ = true;
+  pinned_[static_cast<size_t>(id)] = false;
+  fact(FactKind::kTypeIs, id, reinterpret_cast<PyObject*>(Py_TYPE(self)));
+  fact(FactKind::kLooksLike, id);
+  for (const auto& [other, unused] : loose_types_)
+    fact(FactKind::kDistinct, std::max(id, other), nullptr, std::min(id, other));
+  loose_types_.emplace_back(id, self);
+  static PyObject* const mro = PyUnicode_InternFromString("__mro__");
+  for (Py_ssize_t i = 1; i < PyTuple_GET_SIZE(type->tp_mro); ++i) {
+    PyObject* base = PyTuple_GET_ITEM(type->tp_mro, i);
+    if (guards::is_local_class(reinterpret_cast<PyTypeObject*>(base))) {
+      reach(SourceKind::kSlot, id, -1, mro, type->tp_mro);
+      reach(SourceKind::kSequenceItem, source_of(type->tp_mro), i, nullptr, base);
+    } else {
+      specials(reinterpret_cast<PyTypeObject*>(base));
+    }
+  }
+  // Its functions by their paths: C code calls them without a look-up.
+  const Ref items = Ref::steal(PyDict_Items(type_dict(type)));
+  for (Py_ssize_t i = 0; items && i < PyList_GET_SIZE(items.get()); ++i) {
+    PyObject *name = PyTuple_GET_ITEM(PyList_GET_ITEM(items.get(), i), 0),
+             *value = PyTuple_GET_ITEM(PyList_GET_ITEM(items.get(), i), 1);
+    PyTypeObject* t = Py_TYPE(value);
+    if (PyUnicode_CheckExact(name) &&
+        (PyFunction_Check(value) || t == &PyStaticMethod_Type || t == &PyClassMethod_Type || t == &PyProperty_Type ||
+         (PyType_Check(value) && guards::is_local_class(reinterpret_cast<PyTypeObject*>(value)))))
+      reach(SourceKind::kTypeLookup, id, 0, name, value);
+  }
+}
+
+bool Recorder::describe_loosely(SourceId id, PyObject* object) {
+  PyTypeObject* t = Py_TYPE(object);
+  if (PyType_Check(object)) {
+    auto* type = reinterpret_cast<PyTypeObject*>(object);
+    if (!guards::is_local_class(type) || !is_python_class(type) || !is_renewed(id)) {
+      loose_[static_cast<size_t>(id)] = false;
+      return false;
+    }
+    look_alike(id, type);
+    return true;
+  }
+  if (is_module(object)) {
+    if (!is_renewed(id)) return false;
+    loose_[static_cast<size_t>(id)] = any_loose_ = true;
+    type_of(id, object);
+    return true;
+  }
+  if (!loose(id)) return false;
+  if (t == &PyStaticMethod_Type || t == &PyClassMethod_Type) {
+    static PyObject* const name = PyUnicode_InternFromString("__func__");
+    fact(FactKind::kTypeIs, id, reinterpret_cast<PyObject*>(t));
+    const Ref function = Ref::steal(PyObject_GetAttr(object, name));
+    if (function) reach(SourceKind::kSlot, id, -1, name, function.get());
+    return true;
+  }
+  if (t == &PyProperty_Type) {
+    fact(FactKind::kTypeIs, id, reinterpret_cast<PyObject*>(t));
+    auto* p = reinterpret_cast<PropertyLayout*>(object);
+    static PyObject* const names[] = {PyUnicode_InternFromString("fget"), PyUnicode_InternFromString("fset"),
+                                      PyUnicode_InternFromString("fdel")};
+    PyObject* const functions[] = {p->get, p->set, p->del};
+    for (size_t i = 0; i < 3; ++i)
+      if (functions[i] != nullptr) reach(SourceKind::kSlot, id, -1, names[i], functions[i]);
+    return true;
+  }
+  // The look of the class tells which field it gets.
+  if (std::strcmp(t->tp_name, "_collections._tuplegetter") == 0) {
+    fact(FactKind::kTypeIs, id, reinterpret_cast<PyObject*>(t));
+    return true;
+  }
+  // The look of the class tells where such a member lies.
+  if ((t == &PyMemberDescr_Type || t == &PyGetSetDescr_Type) &&
+      guards::is_local_class(reinterpret_cast<PyDescrObject*>(object)->d_type)) {
+    fact(FactKind::kTypeIs, id, reinterpret_cast<PyObject*>(t));
+    return true;
+  }
+  return false;
+}
+
 void Recorder::describe(SourceId id, PyObject* object, bool parent_pinned) {
   if (is_tensor(object)) return add_input(id, object, parent_pinned);
+  if ((any_loose_ || renewed != nullptr) && describe_loosely(id, object)) return;
   if (PyFunction_Check(object) && !parent_pinned) {
     // Functions that a caller makes anew on each call are one function when they run the same code.
     fact(FactKind::kTypeIs, id, reinterpret_cast<PyObject*>(Py_TYPE(object)));
-    fact(FactKind::kCodeIs, id, PyFunction_GET_CODE(object));
+    fact(FactKind::kCodeIs, id, PyFunction_GET_CODE(object), loose(id));
     PyObject* globals = PyFunction_GET_GLOBALS(object);
-    SourceId g = add(SourceKind::kGlobals, id, -1, nullptr, globals, true);
-    fact(FactKind::kIdentity, g, globals);
+    const bool own = loose(id) && !is_of_a_module(globals);
+    SourceId g = add(SourceKind::kGlobals, id, -1, nullptr, globals, !own);
+    fact(own ? FactKind::kTypeIs : FactKind::kIdentity, g,
+         own ? reinterpret_cast<PyObject*>(Py_TYPE(globals)) : globals);
     known_.try_emplace(globals, g);
     return;
   }
@@ -388,11 +540,28 @@ void Recorder::describe(SourceId id, PyObject* object, bool parent_pinned) {
     pinned_[static_cast<size_t>(id)] = true;
     return;
   }
-  fact(FactKind::kTypeIs, id, reinterpret_cast<PyObject*>(Py_TYPE(object)));
+  type_of(id, object);
+}
+
+// Some that are there for good have names that lead nowhere.
+static bool is_of_torch(PyObject* type) {
+  static PyObject *const key = PyUnicode_InternFromString("__module__"), *const torch =
+                                                                             PyUnicode_InternFromString("torch.");
+  PyObject* name = PyDict_GetItemWithError(type_dict(reinterpret_cast<PyTypeObject*>(type)), key);
+  return name != nullptr && PyUnicode_Check(name) && PyUnicode_Tailmatch(name, torch, 0, PY_SSIZE_T_MAX, -1) == 1;
 }
 
 SourceId Recorder::constant(PyObject* object) {
   auto [it, added] = known_.try_emplace(object, kNoSource);
+  if (added && any_loose_ && fresh_types_.count(object) == 0 && fresh_functions_.count(object) == 0 &&
+      (is_module(object) ||
+       (PyType_Check(object) && guards::is_local_class(reinterpret_cast<PyTypeObject*>(object)) &&
+        !is_of_torch(object)) ||
+       (PyFunction_Check(object) && guards::is_local_code(PyFunction_GET_CODE(object))))) {
+    known_.erase(it);
+    throw Declined("an object of unknown origin beside objects that each call makes anew: " +
+                   guards::short_repr(object));
+  }
   if (added) it->second = add(SourceKind::kConstantObject, kNoSource, -1, nullptr, object, true);
   return it->second;
 }
@@ -711,7 +880,7 @@ void Recorder::dict_contents(PyObject* dict, PyObject* items) {
   for (Py_ssize_t i = 0; i < n; ++i) {
     PyObject* pair = PyList_GET_ITEM(items, i);
     PyObject *key = PyTuple_GET_ITEM(pair, 0), *value = PyTuple_GET_ITEM(pair, 1);
-    if (is_atom(key) || is_old(key) || is_pinned_kind(key)) {
+    if (!is_loose(key) && (is_atom(key) || is_old(key) || is_pinned_kind(key))) {
       if (!is_atom(key)) constant(key);
       reach(SourceKind::kDictItem, id, -1, key, value);
     } else {
@@ -778,6 +947,7 @@ void Recorder::same_or_distinct(PyObject* a, PyObject* b) {
 
 void Recorder::identity(PyObject* o) {
   const SourceId id = source_of(o);
+  if (is_loose(o)) throw Declined("the identity of an object that each call makes anew");
   if (id != kNoSource && !is_atom(o)) fact(FactKind::kAddressIs, id);
 }
 
@@ -810,7 +980,7 @@ void Recorder::key(PyObject* o) {
 void Recorder::specials(PyTypeObject* t) {
   if (!(t->tp_flags & Py_TPFLAGS_HEAPTYPE) || !special_types_.insert(t).second) return;
   auto* type = reinterpret_cast<PyObject*>(t);
-  if (!is_fresh_type(type)) fact(FactKind::kSpecials, constant(type));
+  if (!is_fresh_type(type) && !is_loose(type)) fact(FactKind::kSpecials, constant(type));
 }
 
 void Recorder::subclass(PyObject* type, PyObject* of, bool is) {
@@ -898,7 +1068,7 @@ void Recorder::function(PyObject* f) {
   if (!seen_functions_.insert(f).second || fresh_functions_.count(f)) return;
   SourceId id = constant(f);
   auto* function = reinterpret_cast<PyFunctionObject*>(f);
-  fact(FactKind::kCodeIs, id, function->func_code);
+  fact(FactKind::kCodeIs, id, function->func_code, loose(id));
   static PyObject* const defaults = PyUnicode_InternFromString("__defaults__");
   static PyObject* const kwdefaults = PyUnicode_InternFromString("__kwdefaults__");
   if (function->func_defaults != nullptr) {

@@ -95,6 +95,10 @@ class Recorder {
   void function(PyObject* function);  // a Python function is about to run
   void fresh_function(PyObject* f) { fresh_functions_.insert(f); }
   void fresh_type(PyObject* t) { fresh_types_.insert(t); }
+  // Modules, and classes made in a function, that are other ones in each call (their paths are `renewed`, or hang below
+  // such): not known by identity, but by what was seen of them, as the instances of other classes are.
+  bool loose(SourceId id) const { return loose_[static_cast<size_t>(id)]; }
+  bool is_loose(PyObject* o) const;
   bool is_fresh_type(PyObject* t) const { return fresh_types_.count(t) != 0; }
 
   // Writes: after detach() nothing read from `container` says anything about its state before the call.
@@ -129,6 +133,7 @@ class Recorder {
 
   Numbers numbers;
   const std::unordered_set<std::string>* changing = nullptr;  // Subject::numbers
+  const std::unordered_set<std::string>* renewed = nullptr;   // Subject::renewed
 
   std::function<std::string()> location;   // the user's file:line now
   std::function<uint64_t()> location_key;  // cheap: equal keys, equal locations
@@ -184,11 +189,18 @@ class Recorder {
   SourceId add(SourceKind kind, SourceId parent, int64_t index, PyObject* key, PyObject* object, bool pinned);
   void add_input(SourceId id, PyObject* tensor, bool parent_pinned, bool computed = false);
   void describe(SourceId id, PyObject* object, bool parent_pinned);
+  bool describe_loosely(SourceId id, PyObject* object);  // false: as others
+  bool is_renewed(SourceId id, bool its_type = false) const;
+  void type_of(SourceId id, PyObject* object);
+  void look_alike(SourceId id, PyTypeObject* type);
+  void tell_apart_from_loose();
   int32_t location_index();
 
   trace::Session* session_;
   guards::Observations observations_;
-  std::vector<char> pinned_;
+  std::vector<char> pinned_, loose_;
+  bool any_loose_ = false;
+  std::vector<std::pair<SourceId, PyObject*>> loose_types_;
   std::unordered_map<PyObject*, SourceId, PointerHash> known_;
   std::unordered_map<Path, SourceId, PathHash> paths_;
   std::unordered_set<FactKey, FactHash> facts_;

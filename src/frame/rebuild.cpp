@@ -128,6 +128,7 @@ PyObject* run_step(const RecipeStep& s, const Registers& r, PyObject* const* wan
   using Kind = RecipeStep::Kind;
   const auto n = static_cast<Py_ssize_t>(s.items.size());
   auto item = [&](Py_ssize_t i) { return r[s.items[static_cast<size_t>(i)]]; };
+  PyObject* const class_of_it = s.type < 0 ? s.object : r[s.type];
   switch (s.kind) {
     case Kind::kGraphOutput:
       return Py_NewRef(outputs[s.index]);
@@ -159,17 +160,17 @@ PyObject* run_step(const RecipeStep& s, const Registers& r, PyObject* const* wan
       return dict.release();
     }
     case Kind::kObject:
-      return new_instance(reinterpret_cast<PyTypeObject*>(s.object));
+      return new_instance(reinterpret_cast<PyTypeObject*>(class_of_it));
     case Kind::kDeque: {
       Ref args = Ref::steal(Py_BuildValue("(()O)", item(0)));
-      return args ? new_from(reinterpret_cast<PyTypeObject*>(s.object), args.get(), true) : nullptr;
+      return args ? new_from(reinterpret_cast<PyTypeObject*>(class_of_it), args.get(), true) : nullptr;
     }
     case Kind::kNewFrom: {
       Ref args = Ref::steal(PyTuple_Pack(1, item(0)));
-      return args ? new_from(reinterpret_cast<PyTypeObject*>(s.object), args.get(), false) : nullptr;
+      return args ? new_from(reinterpret_cast<PyTypeObject*>(class_of_it), args.get(), false) : nullptr;
     }
     case Kind::kException:
-      return new_from(reinterpret_cast<PyTypeObject*>(s.object), item(0), true);
+      return new_from(reinterpret_cast<PyTypeObject*>(class_of_it), item(0), true);
     case Kind::kFinishException: {
       auto part = [&](size_t i) { return s.items[i] < 0 ? nullptr : Py_NewRef(r[s.items[i]]); };
       PyException_SetCause(item(0), part(1));
@@ -213,14 +214,14 @@ PyObject* run_step(const RecipeStep& s, const Registers& r, PyObject* const* wan
       return Py_NewRef(Py_None);
     }
     case Kind::kNamedTuple: {
-      auto* type = reinterpret_cast<PyTypeObject*>(s.object);
+      auto* type = reinterpret_cast<PyTypeObject*>(class_of_it);
       Ref values = Ref::steal(PyTuple_New(n));
       for (Py_ssize_t i = 0; values && i < n; ++i) PyTuple_SET_ITEM(values.get(), i, Py_NewRef(item(i)));
       if (!values) return nullptr;
       Ref args = Ref::steal(PyTuple_Pack(1, values.get()));
       if (!args) return nullptr;
       // tuple.__new__ for named tuples and their subclasses, the record's own for torch.return_types.
-      const bool record = PyObject_HasAttrString(s.object, "n_sequence_fields");
+      const bool record = PyObject_HasAttrString(class_of_it, "n_sequence_fields");
       return (record ? type->tp_new : PyTuple_Type.tp_new)(type, args.get(), nullptr);
     }
     case Kind::kSlice:

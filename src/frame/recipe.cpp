@@ -1,5 +1,7 @@
 #include "frame/recipe.h"
 
+#include "frame/resume.h"
+
 #include <cstring>
 #include <string_view>
 #include <unordered_set>
@@ -102,6 +104,14 @@ std::vector<int32_t> RecipeMaker::pairs(PyObject* dict) {
   return items;
 }
 
+int32_t RecipeMaker::instance(RecipeStep::Kind kind, PyObject* type, std::vector<int32_t> items) {
+  const bool loose = in_.recorder.is_loose(type);
+  const int32_t of = loose ? make(type) : -1;
+  const int32_t made = step(kind, loose ? nullptr : type, std::move(items));
+  capture_.recipe[static_cast<size_t>(made)].type = of;
+  return made;
+}
+
 int32_t RecipeMaker::make(PyObject* o) {
   using Kind = RecipeStep::Kind;
   auto it = registers_.find(o);
@@ -115,7 +125,8 @@ int32_t RecipeMaker::make(PyObject* o) {
   SourceId id = in_.recorder.source_of(o);
   if (id != kNoSource) {
     const guards::Source& s = in_.recorder.source(id);
-    if (s.kind == SourceKind::kConstantObject || (is_pinned_kind(o) && in_.recorder.pinned(id)))
+    // (A module is not kept for what was compiled for it.)
+    if (s.kind == SourceKind::kConstantObject || (is_pinned_kind(o) && in_.recorder.pinned(id) && !is_module(o)))
       return registers_[o] = step(Kind::kConstant, o);
     return registers_[o] = step(Kind::kSource, nullptr, {}, want(id));
   }
@@ -438,7 +449,7 @@ int32_t RecipeMaker::make_object(PyObject* o) {
   }
   if (in_.recorder.is_fresh_type(type)) throw Declined("an instance of a class made during the call in the result");
   if (is_structseq(o) || is_namedtuple(o)) {
-    const int32_t made = step(Kind::kNamedTuple, type, sequence());
+    const int32_t made = instance(Kind::kNamedTuple, type, sequence());
     registers_[o] = made;
     fill_attributes(o, made, &PyTuple_Type);
     return made;
@@ -452,7 +463,7 @@ int32_t RecipeMaker::make_object(PyObject* o) {
     Ref value = immutable_value(o, base);
     if (value) {
       kept_.push_back(value);
-      const int32_t made = step(Kind::kNewFrom, type, {make(value.get())});
+      const int32_t made = instance(Kind::kNewFrom, type, {make(value.get())});
       registers_[o] = made;
       fill_attributes(o, made, base);
       return made;
@@ -469,9 +480,9 @@ int32_t RecipeMaker::make_object(PyObject* o) {
     Ref limit = Ref::steal(PyObject_GetAttrString(o, "maxlen"));
     if (!limit) throw Declined("a deque without a maxlen");
     kept_.push_back(limit);
-    made = step(Kind::kDeque, type, {make(limit.get())});
+    made = instance(Kind::kDeque, type, {make(limit.get())});
   } else {
-    made = step(Kind::kObject, type);
+    made = instance(Kind::kObject, type);
   }
   registers_[o] = made;  // contents may refer back to it
   std::vector<int32_t> items;
@@ -536,7 +547,7 @@ int32_t RecipeMaker::make_exception(PyObject* o, PyTypeObject* base) {
   Ref args = Ref::steal(PyObject_GetAttrString(o, "args"));
   if (!args) throw Declined("an exception without arguments");
   kept_.push_back(args);
-  const int32_t made = step(Kind::kException, reinterpret_cast<PyObject*>(Py_TYPE(o)), {make(args.get())});
+  const int32_t made = instance(Kind::kException, reinterpret_cast<PyObject*>(Py_TYPE(o)), {make(args.get())});
   registers_[o] = made;
   Ref cause = Ref::steal(PyException_GetCause(o)), context = Ref::steal(PyException_GetContext(o)),
       tb = Ref::steal(PyException_GetTraceback(o));

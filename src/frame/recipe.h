@@ -25,6 +25,8 @@ class RecipeMaker {
 
  private:
   int32_t step(RecipeStep::Kind kind, PyObject* object = nullptr, std::vector<int32_t> items = {}, int32_t index = -1);
+  // A step that makes an instance of a class.
+  int32_t instance(RecipeStep::Kind kind, PyObject* type, std::vector<int32_t> items = {});
   int32_t make_object(PyObject* o);
   int32_t make_iterator(PyObject* o);   // -1: not a builtin iterator
   int32_t make_generator(PyObject* o);  // one that stands at a yield

@@ -20,7 +20,8 @@ PyObject* builtins_dict() {
 
 // Objects that may be held for as long as the guards live: they do not keep a user's model or data alive.
 bool harmless(PyObject* o) {
-  return is_constant(o) || PyType_Check(o) || PyModule_Check(o) || PyCode_Check(o) || PyCFunction_Check(o) ||
+  if (PyType_Check(o)) return !is_local_class(reinterpret_cast<PyTypeObject*>(o));
+  return is_constant(o) || PyModule_Check(o) || PyCode_Check(o) || PyCFunction_Check(o) ||
          Py_TYPE(o) == &PyMethodDescr_Type || Py_TYPE(o) == &PyGetSetDescr_Type || Py_TYPE(o) == &PyMemberDescr_Type ||
          Py_TYPE(o) == &PyWrapperDescr_Type;
 }
@@ -174,6 +175,11 @@ void Table::prepare(int32_t index) {
       FLASHOVER_CHECK(PyType_Check(object)) << "kSpecials on a " << Py_TYPE(object)->tp_name;
       Py_XSETREF(f.expected, special_methods(reinterpret_cast<PyTypeObject*>(object)));
       break;
+    case FactKind::kLooksLike:
+      FLASHOVER_CHECK(PyType_Check(object)) << "kLooksLike on a " << Py_TYPE(object)->tp_name;
+      Py_XSETREF(f.expected, class_look(reinterpret_cast<PyTypeObject*>(object)));
+      if (!f.expected) throw Declined("guard: class " + short_repr(object) + " cannot be described");
+      break;
     case FactKind::kCallGives:
       FLASHOVER_CHECK(f.expected && PyTuple_CheckExact(f.expected) && PyTuple_GET_SIZE(f.expected) > 1)
           << "kCallGives without a call";
@@ -314,11 +320,14 @@ bool Table::holds(int32_t index, PyObject* x) const {
     case FactKind::kStorageOffset:
       return is_tensor(x) && memory_of(x).offset == f.number;
     case FactKind::kCodeIs:
-      return PyFunction_Check(x) && PyFunction_GET_CODE(x) == f.expected;
+      return PyFunction_Check(x) &&
+             (PyFunction_GET_CODE(x) == f.expected || (f.number == 1 && same_code(PyFunction_GET_CODE(x), f.expected)));
     case FactKind::kAddressIs:
       return reinterpret_cast<int64_t>(x) == f.number;
     case FactKind::kSpecials:
       return PyType_Check(x) && has_special_methods(reinterpret_cast<PyTypeObject*>(x), f.expected);
+    case FactKind::kLooksLike:
+      return PyType_Check(x) && has_class_look(reinterpret_cast<PyTypeObject*>(x), f.expected);
     case FactKind::kWritten:
     case FactKind::kCallGives:
     case FactKind::kSubclassIs:
@@ -430,7 +439,8 @@ Failure Table::failure(int32_t index, PyObject* x, PyObject* const* current) con
   } else if (f.kind == FactKind::kLength) {
     now = std::to_string(length(x));
   } else if (f.kind == FactKind::kDictHas || f.kind == FactKind::kDictLacks || f.kind == FactKind::kTypeLacks ||
-             f.kind == FactKind::kTypeVersion || f.kind == FactKind::kSpecials || f.kind == FactKind::kAddressIs) {
+             f.kind == FactKind::kTypeVersion || f.kind == FactKind::kSpecials || f.kind == FactKind::kLooksLike ||
+             f.kind == FactKind::kAddressIs) {
     now = "not so";
   }
   return failed(std::move(now));

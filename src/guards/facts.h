@@ -62,6 +62,7 @@ class Table {
   // Abstract classes answer as they did. Cheap while no class was registered with any of them.
   bool subclasses_hold() const;
   const TensorSpec& spec(int32_t fact) const { return specs_[o_.facts[fact].number]; }
+  PyTypeObject* type_of_identity(int32_t fact) const { return types_[fact]; }  // maybe gone: an address
   // The objects at build time, by source. Borrowed: valid only until control returns to the program.
   const std::vector<PyObject*>& seen() const { return seen_; }
 

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "guards/source.h"
@@ -43,6 +44,8 @@ class GuardProgram {
   std::string explain_failure(PyObject* const* args) const { return failure(args).text(); }
   // Paths of the numbers (float, int) that are guarded by value and have other values now.
   virtual std::vector<std::string> changed_numbers(PyObject* const* args) const = 0;
+  // Paths of objects that are guarded by identity, and of classes, which are other ones now; with those (borrowed).
+  virtual std::vector<std::pair<std::string, PyObject*>> changed_objects(PyObject* const* args) const = 0;
   virtual std::vector<std::string> words() const = 0;
   virtual size_t size() const = 0;         // instructions in the fast program
   virtual std::string parts() const = 0;   // what the fast program compares: "1090 dicts, 340 objects, 220 tensors"

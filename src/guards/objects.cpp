@@ -222,6 +222,141 @@ PyObject* mro_lookup(PyTypeObject* type, PyObject* name, Py_ssize_t start) {
   return nullptr;
 }
 
+namespace {
+
+bool names_a_local(PyObject* qualname) {
+  static PyObject* const locals = PyUnicode_InternFromString("<locals>");
+  return qualname && PyUnicode_Check(qualname) && PyUnicode_Contains(qualname, locals) == 1;
+}
+
+// What an attribute of a class is, where two classes made by the same statement agree: a new reference.
+PyObject* look_of_attribute(PyObject* value) {
+  auto* type = reinterpret_cast<PyObject*>(Py_TYPE(value));
+  const auto parts = [type](std::initializer_list<PyObject*> values) -> PyObject* {
+    PyObject* out = PyTuple_New(static_cast<Py_ssize_t>(values.size()) + 1);
+    if (!out) return nullptr;
+    PyTuple_SET_ITEM(out, 0, Py_NewRef(type));
+    Py_ssize_t at = 1;
+    for (PyObject* v : values) {
+      PyObject* look = v ? look_of_attribute(v) : Py_NewRef(Py_None);
+      if (!look) {
+        Py_DECREF(out);
+        return nullptr;
+      }
+      PyTuple_SET_ITEM(out, at++, look);
+    }
+    return out;
+  };
+  if (PyFunction_Check(value)) return Py_NewRef(PyFunction_GET_CODE(value));
+  if (Py_TYPE(value) == &PyStaticMethod_Type || Py_TYPE(value) == &PyClassMethod_Type) {
+    static PyObject* const name = PyUnicode_InternFromString("__func__");
+    PyObject* inner = PyObject_GetAttr(value, name);
+    PyObject* out = inner ? parts({inner}) : nullptr;
+    Py_XDECREF(inner);
+    return out;
+  }
+  if (Py_TYPE(value) == &PyProperty_Type) {
+    static PyObject* const names[] = {PyUnicode_InternFromString("fget"), PyUnicode_InternFromString("fset"),
+                                      PyUnicode_InternFromString("fdel")};
+    PyObject *get = PyObject_GetAttr(value, names[0]), *set = PyObject_GetAttr(value, names[1]),
+             *del = PyObject_GetAttr(value, names[2]);
+    PyObject* out = get && set && del ? parts({get, set, del}) : nullptr;
+    Py_XDECREF(get);
+    Py_XDECREF(set);
+    Py_XDECREF(del);
+    return out;
+  }
+  if (Py_TYPE(value) == &PyMemberDescr_Type) {
+    const PyMemberDef* member = reinterpret_cast<PyMemberDescrObject*>(value)->d_member;
+    return Py_BuildValue("Onii", type, member->offset, member->type, member->flags);
+  }
+  if (std::strcmp(Py_TYPE(value)->tp_name, "_collections._tuplegetter") == 0)  // which field it gets
+    return PyObject_CallMethod(value, "__reduce__", nullptr);
+  if (is_local_class(Py_TYPE(value))) return Py_NewRef(Py_None);
+  return Py_NewRef(type);
+}
+
+bool same_look(PyObject* a, PyObject* b) {
+  if (a == b) return true;
+  if (Py_TYPE(a) != Py_TYPE(b)) return false;
+  if (PyCode_Check(a)) return same_code(a, b);
+  if (!PyTuple_CheckExact(a)) return same_constant(a, b);
+  if (PyTuple_GET_SIZE(a) != PyTuple_GET_SIZE(b)) return false;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(a); i++)
+    if (!same_look(PyTuple_GET_ITEM(a, i), PyTuple_GET_ITEM(b, i))) return false;
+  return true;
+}
+
+}  // namespace
+
+bool is_local_class(PyTypeObject* type) {
+  if (!(type->tp_flags & Py_TPFLAGS_HEAPTYPE)) return false;
+  PyObject* qualname = reinterpret_cast<PyHeapTypeObject*>(type)->ht_qualname;
+  if (names_a_local(qualname)) return true;
+  static PyObject *const key = PyUnicode_InternFromString("__module__"), *const dot = PyUnicode_InternFromString(".");
+  PyObject* name = PyDict_GetItemWithError(type_dict(type), key);
+  PyObject* modules = PyImport_GetModuleDict();
+  PyObject* at = name && PyUnicode_CheckExact(name) ? dict_get(modules, name) : nullptr;
+  PyObject* parts = at ? PyUnicode_Split(qualname, dot, -1) : nullptr;
+  for (Py_ssize_t i = 0; at && parts && i < PyList_GET_SIZE(parts); i++) {
+    PyObject* dict = PyModule_Check(at) ? PyModule_GetDict(at)
+                     : PyType_Check(at) ? type_dict(reinterpret_cast<PyTypeObject*>(at))
+                                        : nullptr;
+    at = dict ? dict_get(dict, PyList_GET_ITEM(parts, i)) : nullptr;
+  }
+  Py_XDECREF(parts);
+  PyErr_Clear();
+  return at != reinterpret_cast<PyObject*>(type);
+}
+bool is_local_code(PyObject* code) { return names_a_local(reinterpret_cast<PyCodeObject*>(code)->co_qualname); }
+
+bool same_code(PyObject* a, PyObject* b) {
+  if (a == b) return true;
+  const int equal = PyObject_RichCompareBool(a, b, Py_EQ);  // C code: of constants too
+  if (equal < 0) PyErr_Clear();
+  return equal == 1 && same_constant(reinterpret_cast<PyCodeObject*>(a)->co_filename,
+                                     reinterpret_cast<PyCodeObject*>(b)->co_filename);
+}
+
+PyObject* class_look(PyTypeObject* type) {
+  PyObject* dict = type_dict(type);
+  PyObject* mro = type->tp_mro;
+  PyObject* bases = PyTuple_New(PyTuple_GET_SIZE(mro));
+  PyObject* keys = bases ? PyTuple_New(PyDict_GET_SIZE(dict)) : nullptr;
+  PyObject* values = keys ? PyTuple_New(PyDict_GET_SIZE(dict)) : nullptr;
+  bool good = values != nullptr;
+  for (Py_ssize_t i = 0; good && i < PyTuple_GET_SIZE(mro); i++) {
+    PyObject* base = PyTuple_GET_ITEM(mro, i);
+    const bool local = i == 0 || is_local_class(reinterpret_cast<PyTypeObject*>(base));
+    PyTuple_SET_ITEM(bases, i, Py_NewRef(local ? Py_None : base));
+  }
+  PyObject *key, *value;
+  for (Py_ssize_t at = 0, i = 0; good && PyDict_Next(dict, &at, &key, &value); i++) {
+    PyObject* look = look_of_attribute(value);
+    good = look != nullptr;
+    PyTuple_SET_ITEM(keys, i, Py_NewRef(key));
+    PyTuple_SET_ITEM(values, i, look);
+  }
+  PyObject* out = nullptr;
+  if (good)
+    out = Py_BuildValue("OOsknnnnOOO", Py_TYPE(type), reinterpret_cast<PyHeapTypeObject*>(type)->ht_qualname,
+                        type->tp_name, type->tp_flags & ~Py_TPFLAGS_VALID_VERSION_TAG, type->tp_basicsize,
+                        type->tp_itemsize, type->tp_dictoffset, type->tp_weaklistoffset, bases, keys, values);
+  Py_XDECREF(bases);
+  Py_XDECREF(keys);
+  Py_XDECREF(values);
+  PyErr_Clear();
+  return out;
+}
+
+bool has_class_look(PyTypeObject* type, PyObject* look) {
+  if (!(type->tp_flags & Py_TPFLAGS_HEAPTYPE)) return false;
+  PyObject* now = class_look(type);
+  const bool same = now && same_look(now, look);
+  Py_XDECREF(now);
+  return same;
+}
+
 PyObject* dict_get(PyObject* dict, PyObject* key) {
   Py_hash_t hash = PyUnicode_CheckExact(key) ? reinterpret_cast<PyASCIIObject*>(key)->hash : -1;
   if (hash == -1 && (hash = PyObject_Hash(key)) == -1) {

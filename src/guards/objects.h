@@ -85,6 +85,14 @@ bool dict_entry(PyObject* dict, Py_ssize_t index, PyObject** key, PyObject** val
 // The special methods that C code looks up on `type`, in a fixed order: a new tuple, None for those it lacks.
 PyObject* special_methods(PyTypeObject* type);
 bool has_special_methods(PyTypeObject* type, PyObject* methods);
+// A Python class that no module knows by its name: each call of the function that makes it may make another one.
+bool is_local_class(PyTypeObject* type);
+bool is_local_code(PyObject* code);  // of a function that is made in another one
+// All that is fixed about a class but for its identity: metaclass, names, layout, its bases (local ones
+// left out), and of what its own dict holds the names, the kinds, and the code. A new tuple.
+PyObject* class_look(PyTypeObject* type);
+bool has_class_look(PyTypeObject* type, PyObject* look);
+bool same_code(PyObject* a, PyObject* b);  // also of another code object
 // Elements of a list, tuple, dict, set, frozenset, str, bytes or deque (subclasses: of the base part); -1 for anything
 // else.
 Py_ssize_t length(PyObject* object);

@@ -211,6 +211,38 @@ class Program final : public GuardProgram {
 
   std::vector<std::string> changed_numbers(PyObject* const* args) const override {
     std::vector<std::string> out;
+    for_each_changed(args, [&](SourceId id, int32_t fact, PyObject* now) {
+      const Fact& f = table_.facts()[fact];
+      const bool number =
+          f.kind == FactKind::kEquals && (PyFloat_CheckExact(f.expected) || PyLong_CheckExact(f.expected));
+      if (number && Py_TYPE(now) == Py_TYPE(f.expected)) out.push_back(str(table_.observations(), id));
+    });
+    return out;
+  }
+
+  std::vector<std::pair<std::string, PyObject*>> changed_objects(PyObject* const* args) const override {
+    std::vector<std::pair<std::string, PyObject*>> out;
+    for_each_changed(args, [&](SourceId id, int32_t fact, PyObject* now) {
+      const Fact& f = table_.facts()[fact];
+      const std::string path = str(table_.observations(), id);
+      PyObject* was = f.expected && PyWeakref_CheckRefExact(f.expected) ? PyWeakref_GET_OBJECT(f.expected) : f.expected;
+      const auto same_name = [was](PyObject* a) {
+        return !was || !PyType_Check(was) || !PyType_Check(a) ||
+               std::strcmp(reinterpret_cast<PyTypeObject*>(was)->tp_name,
+                           reinterpret_cast<PyTypeObject*>(a)->tp_name) == 0;
+      };
+      auto* type = reinterpret_cast<PyObject*>(Py_TYPE(now));
+      if (f.kind == FactKind::kIdentity && same_name(now)) out.emplace_back(path, now);
+      if (f.kind == FactKind::kTypeIs ? same_name(type)
+                                      : f.kind == FactKind::kIdentity && table_.type_of_identity(fact) != Py_TYPE(now))
+        out.emplace_back("type(" + path + ")", type);
+    });
+    return out;
+  }
+
+  // For the first fact of each path that does not hold; what hangs below such a path means something else now.
+  template <typename F>
+  void for_each_changed(PyObject* const* args, F f) const {
     Keep keep;
     const size_t n = table_.sources().size();
     std::vector<PyObject*> current(n);
@@ -220,19 +252,13 @@ class Program final : public GuardProgram {
       if (parent != kNoSource && !current[parent]) continue;
       current[i] = table_.resolve(id, parent == kNoSource ? nullptr : current[parent], args, keep);
       if (!current[i]) continue;
-      bool changed = false;
       for (int32_t fact : table_.facts_of(id)) {
         if (table_.holds(fact, current[i])) continue;
-        const Fact& f = table_.facts()[fact];
-        const bool number =
-            f.kind == FactKind::kEquals && (PyFloat_CheckExact(f.expected) || PyLong_CheckExact(f.expected));
-        if (number && Py_TYPE(current[i]) == Py_TYPE(f.expected)) changed = true;
-        current[i] = nullptr;  // what hangs below it means something else now
+        f(id, fact, current[i]);
+        current[i] = nullptr;
         break;
       }
-      if (changed) out.push_back(str(table_.observations(), id));
     }
-    return out;
   }
 
   std::vector<std::string> words() const override {
@@ -877,6 +903,7 @@ class Program final : public GuardProgram {
         if (!tagged) plain();
         break;
       case FactKind::kSpecials:
+      case FactKind::kLooksLike:
       case FactKind::kTypeLacks:
       case FactKind::kTypeVersion:
         if (!add_type(a, id, object)) plain();
@@ -890,6 +917,7 @@ class Program final : public GuardProgram {
         plain();
         break;
       case FactKind::kCodeIs:
+        if (PyFunction_GET_CODE(object) != f.expected) return plain();
         a.s.code.push_back({Op::kPointer, id, &reinterpret_cast<PyFunctionObject*>(object)->func_code, f.expected,
                             nullptr, 0, own_level(id)});
         break;

@@ -165,6 +165,9 @@ std::string words(const Observations& o, const Fact& f) {
     case FactKind::kSpecials:
       out = x + " keeps its special methods";
       break;
+    case FactKind::kLooksLike:
+      out = x + " is a class like the one before";
+      break;
     case FactKind::kSubclassIs:
       out = want + (f.number ? " is" : " is not") + " a subclass of " + x;
       break;

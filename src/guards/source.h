@@ -80,13 +80,15 @@ enum class FactKind : uint8_t {
   kDistinct,       // number: another source that holds a different object (`a is b` was seen to be false)
   kWritten,        // x was written by the trace: no other source that held an object of its type then may be x now
   kNotAliases,     // none of the tensor inputs share storage except as recorded (number unused)
-  kCodeIs,         // x.__code__ is `expected` (functions compared by code, for functions made anew each time)
+  kCodeIs,         // x.__code__ is `expected` (functions compared by code, for functions made anew each time); number
+                   // 1: or code that is equal to it
   kAddressIs,      // x is at the address it had (id() and hash() were seen)
   kSpecials,       // x is a type: none of the special methods that C code may call on its instances changed
-  kSubclassIs,     // x is an abstract class: `expected` (a type) was found to be (number 1) or not to be a subclass
-  kCallGives,      // expected[0](*expected[1:-1]) gives expected[-1]: a C function that reads some state
-  kGlobalState,    // packed torch state: grad mode, inference mode, autocast, default dtype, determinism,
-                   // threads-independent flags
+  kLooksLike,   // x is a class made by the same statement (or call) as the one seen, whatever its address: class_look()
+  kSubclassIs,  // x is an abstract class: `expected` (a type) was found to be (number 1) or not to be a subclass
+  kCallGives,   // expected[0](*expected[1:-1]) gives expected[-1]: a C function that reads some state
+  kGlobalState,  // packed torch state: grad mode, inference mode, autocast, default dtype, determinism,
+                 // threads-independent flags
 };
 
 struct Fact {

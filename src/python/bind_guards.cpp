@@ -18,11 +18,11 @@ const char* const kSourceNames[] = {
     "type",     "type_lookup", "dict_item",   "dict_key_at",   "dict_value_at", "sequence_item",  "set_item",
     "slot",     "module",      "tensor_attr", "context_value", "weak_target",   "constant_object"};
 static_assert(std::size(kSourceNames) == static_cast<size_t>(SourceKind::kConstantObject) + 1);
-const char* const kFactNames[] = {"identity",    "type_is",        "equals",         "length",       "dict_has",
-                                  "dict_lacks",  "dict_order",     "type_lacks",     "type_version", "instance_dict_is",
-                                  "tensor",      "storage_offset", "tensor_aliases", "same_object",  "distinct",
-                                  "written",     "not_aliases",    "code_is",        "address_is",   "specials",
-                                  "subclass_is", "call_gives",     "global_state"};
+const char* const kFactNames[] = {"identity",   "type_is",        "equals",         "length",       "dict_has",
+                                  "dict_lacks", "dict_order",     "type_lacks",     "type_version", "instance_dict_is",
+                                  "tensor",     "storage_offset", "tensor_aliases", "same_object",  "distinct",
+                                  "written",    "not_aliases",    "code_is",        "address_is",   "specials",
+                                  "looks_like", "subclass_is",    "call_gives",     "global_state"};
 static_assert(std::size(kFactNames) == static_cast<size_t>(FactKind::kGlobalState) + 1);
 
 template <size_t N>

@@ -145,6 +145,11 @@ class Interpreter {
   void note_retry() {
     if (retry_path_.empty()) retry_path_ = path_here();
   }
+  // Where the first class was made.
+  const Path& class_path() const { return class_path_; }
+  void note_class() {
+    if (class_path_.empty()) class_path_ = path_here();
+  }
   void stop_at(Path path) { stop_path_ = std::move(path); }
   const Snapshot* stopped() const { return stopped_.get(); }
   bool yields() const { return yields_; }  // it stopped there because the root, a generator's, yields
@@ -239,7 +244,7 @@ class Interpreter {
   std::unordered_set<PyObject*> old_objects;
   Activation* top_ = nullptr;
   bool tail_ = false;  // the next frame's result is that of the running instruction
-  Path break_path_, stop_path_, retry_path_;
+  Path break_path_, stop_path_, retry_path_, class_path_;
   bool another_way_ = false;
   int checkpoint_depth_ = 0, checkpoints_ = 0;
   std::unique_ptr<Snapshot> stopped_;

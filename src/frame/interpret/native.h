@@ -35,7 +35,10 @@ struct Native {
 // (Interpreter::run_frame).
 class MakesClass {
  public:
-  explicit MakesClass(Interpreter& in, bool makes = true) : in_(in), makes_(makes) { in_.making_classes += makes_; }
+  explicit MakesClass(Interpreter& in, bool makes = true) : in_(in), makes_(makes) {
+    in_.making_classes += makes_;
+    if (makes) in_.note_class();
+  }
   ~MakesClass() { in_.making_classes -= makes_; }
   MakesClass(const MakesClass&) = delete;
   MakesClass& operator=(const MakesClass&) = delete;
