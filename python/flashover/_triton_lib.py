@@ -556,3 +556,70 @@ def signbit(x):
         return x.to(tl.int64, bitcast=True) < 0
     else:
         return x.to(tl.int32, bitcast=True) < 0
+
+
+# ---- random numbers of torch's CUDA generator (prim.uniform in src/ops/prims.def says which is whose)
+@triton.jit
+def _philox(seed, offset, first, call, thread):
+    counter = (offset >> 2) + first + call
+    thread = thread.to(tl.uint32)
+    return tl.philox(seed, counter.to(tl.uint32), (counter >> 32).to(tl.uint32), thread, thread * 0)
+
+
+@triton.jit
+def _in_unit(bits):
+    return bits.to(tl.float32) * 2.3283064365386963e-10 + 1.1641532182693481e-10
+
+
+@triton.jit
+def uniform(seed, offset, first, call, thread, lane):
+    a, b, c, d = _philox(seed, offset, first, call, thread)
+    return _in_unit(tl.where(lane == 0, a, tl.where(lane == 1, b, tl.where(lane == 2, c, d))))
+
+
+@triton.jit
+def _side_by_side(a, b, c, d, M: tl.constexpr, N: tl.constexpr):
+    if N == 0:
+        v = tl.reshape(tl.join(tl.join(a, c), tl.join(b, d)), [M])
+    else:
+        v = tl.reshape(tl.join(tl.join(a, c), tl.join(b, d)), [M, N])
+    return v
+
+
+@triton.jit
+def uniform_fours(seed, offset, first, call, thread, M: tl.constexpr, N: tl.constexpr = 0):
+    a, b, c, d = _philox(seed, offset, first, call, thread)
+    return _in_unit(_side_by_side(a, b, c, d, M, N))
+
+
+# As curand does it, bit for bit: the exact logarithm and root, the hardware's sine and cosine.
+@triton.jit
+def _radius(bits):
+    return tl.sqrt_rn(-2.0 * libdevice.log(_in_unit(bits)))
+
+
+@triton.jit
+def _angle(bits):
+    turn: tl.constexpr = 1.4629180792671596e-09
+    return tl.fma(bits.to(tl.float32), turn, turn / 2)
+
+
+@triton.jit
+def _sine(x):
+    if ON_GPU:
+        return tl.inline_asm_elementwise("sin.approx.f32 $0, $1;", "=f,f", [x], tl.float32, True, 1)
+    return tl.sin(x)
+
+
+@triton.jit
+def _cosine(x):
+    if ON_GPU:
+        return tl.inline_asm_elementwise("cos.approx.f32 $0, $1;", "=f,f", [x], tl.float32, True, 1)
+    return tl.cos(x)
+
+
+@triton.jit
+def normal(seed, offset, first, call, thread, lane):
+    a, b, c, d = _philox(seed, offset, first, call, thread)
+    angle = _angle(tl.where(lane < 2, b, d))
+    return tl.where(lane % 2 == 0, _sine(angle), _cosine(angle)) * _radius(tl.where(lane < 2, a, c))

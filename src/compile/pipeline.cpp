@@ -24,6 +24,7 @@
 #include "graph/passes/gelu.h"
 #include "graph/passes/layout.h"
 #include "graph/passes/linear.h"
+#include "graph/passes/random.h"
 #include "graph/passes/split_frozen.h"
 #include "graph/passes/sum_products.h"
 #include "kernel/kernel.h"
@@ -53,6 +54,8 @@ Graph to_core(Graph g, const Environment& env, PassRunner& passes) {
   passes.run("decompose", Form::kCore, g, graph::decompose, env.providers);
   // What remains of complex numbers is ATen's.
   passes.run("complex", Form::kCore, g, graph::complex_externs);
+  // Random operators that no pattern has taken.
+  passes.run("own_random", Form::kCore, g, graph::own_random, env.providers);
   // Masks, scalars and view chains are prims now: what follows from the program alone is computed, what changes nothing
   // goes.
   passes.run("fold", Form::kCore, g, graph::fold, graph::FoldOptions{env.providers.strict_numerics});

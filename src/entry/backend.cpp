@@ -23,7 +23,9 @@
 #include "graph/partition/prune.h"
 #include "graph/passes/dce.h"
 #include "graph/passes/functionalize.h"
+#include "graph/passes/random.h"
 #include "run/cuda/driver.h"
+#include "run/cuda/random.h"
 #include "run/run.h"
 #include "run/target.h"
 #include "torch/convert.h"
@@ -203,9 +205,12 @@ std::optional<run::cuda::DeviceFacts> pretended;
 // What the pipeline is told of this machine and of torch's settings (which the guards compare).
 compile::Environment environment(const graph::Graph& graph, const compile::Options& options) {
   compile::Environment e;
+  int64_t random_threads = 0;
   if (const Device d = compile::device_of(graph); d.type == DeviceType::kCUDA) {
     const run::cuda::DeviceFacts facts = pretended ? *pretended : run::cuda::facts(d.index);
     e.gpu = kernel::triton::Gpu{facts.capability, facts.multiprocessors};
+    if (options.flag("fused_random", false) && (pretended || run::cuda::reaches_generator()))
+      random_threads = graph::random_threads(facts.multiprocessors, facts.threads);
   }
   e.threads = at::get_num_threads();
   graph::Providers& p = e.providers;
@@ -218,6 +223,7 @@ compile::Environment environment(const graph::Graph& graph, const compile::Optio
   if (options.flag("max_autotune", false)) e.measure = measure;
   p.strict_numerics = options.flag("strict_numerics", false);
   p.deterministic = at::globalContext().deterministicAlgorithms();
+  p.random_threads = random_threads;
   e.versions = "torch " TORCH_VERSION " flashover 0.1.0";
   return e;
 }
@@ -390,7 +396,7 @@ std::unique_ptr<Runner> make_training(graph::Graph graph, const Request& request
 
 }  // namespace
 
-void pretend_gpu(int capability, int processors) { pretended = {capability, processors, 0, 0}; }
+void pretend_gpu(int capability, int processors) { pretended = {capability, processors, 0, 0, 2048}; }
 
 std::unique_ptr<Runner> make_runner(graph::Graph graph, const Request& request, compile::Report& report) {
   if (request.joint.present) return make_training(std::move(graph), request, report);

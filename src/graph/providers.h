@@ -36,6 +36,8 @@ struct Providers {
   int64_t pack_budget = int64_t{4} << 30;
   bool strict_numerics = false;  // keep every rounding that eager does
   bool deterministic = false;    // torch.use_deterministic_algorithms
+  // CUDA: threads of the largest grid that eager's random operators use; 0: those stay operators (passes/random.h).
+  int64_t random_threads = 0;
 };
 
 // Every field, for cache keys.
@@ -45,7 +47,7 @@ inline std::string describe(const Providers& p) {
        {p.mkl, p.onednn, p.onednn_bf16, p.onednn_f16, p.own_f32, p.own_bf16, p.strict_numerics, p.deterministic})
     out += b ? '1' : '0';
   return out + " " + std::to_string(p.onednn_f32_ratio) + " " + std::to_string(p.mkl_packed_rows) + " " +
-         std::to_string(p.pack_budget);
+         std::to_string(p.pack_budget) + " " + std::to_string(p.random_threads);
 }
 
 // How one product lies: rows x inner times inner x columns.

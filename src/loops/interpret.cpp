@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "loops/half.h"
 #include "loops/loops.h"
+#include "loops/philox.h"
 
 namespace flashover::loops {
 namespace {
@@ -551,6 +552,16 @@ class Machine {
         case Op::k_in_range: {
           int64_t v = evaluate(in.index);
           out.i = evaluate(in.lo) <= v && v < evaluate(in.hi);
+          break;
+        }
+        case Op::k_uniform:
+        case Op::k_normal: {
+          const auto u32 = [](int64_t v) { return static_cast<uint32_t>(static_cast<uint64_t>(v)); };
+          const Drawn d = drawn(evaluate(in.index), evaluate(in.hi), in.integer);
+          const int64_t counter = (arg(1).i >> 2) + evaluate(in.lo) + d.call;
+          const auto bits =
+              philox({u32(counter), u32(counter >> 32), u32(d.thread), 0}, u32(arg(0).i), u32(arg(0).i >> 32));
+          out.f = in.op == Op::k_uniform ? uniform(bits[d.lane]) : normal(bits, d.lane);
           break;
         }
         case Op::k_indirect: {

@@ -10,11 +10,10 @@ constexpr OpInfo kOps[] = {
 #define SCALAR(name, arity, flags) {#name, arity, flags, true},
 #include "loops/scalar.def"
 #undef SCALAR
-    {"convert", 1, "", true}, {"round_to", 1, "", true},       {"const", 0, "", true},
-    {"index", 0, "", true},   {"in_range", 0, "", true},       {"indirect", 1, "", true},
-    {"load", 0, "", true},    {"load_scratch", 0, "", true},   {"acc", 0, "", true},
-    {"store", 1, "", false},  {"store_scratch", 1, "", false}, {"reduce", 1, "", false},
-    {"scan", 1, "", true},
+    {"convert", 1, "", true},        {"round_to", 1, "", true},     {"const", 0, "", true},  {"index", 0, "", true},
+    {"in_range", 0, "", true},       {"uniform", 2, "", true},      {"normal", 2, "", true}, {"indirect", 1, "", true},
+    {"load", 0, "", true},           {"load_scratch", 0, "", true}, {"acc", 0, "", true},    {"store", 1, "", false},
+    {"store_scratch", 1, "", false}, {"reduce", 1, "", false},      {"scan", 1, "", true},
 };
 static_assert(std::size(kOps) == static_cast<size_t>(Op::k_scan) + 1);
 

@@ -52,6 +52,9 @@ enum class Op : uint8_t {
   k_const,     // `number` (floats) or `integer` (integers, bool)
   k_index,     // `index` as an i64 value
   k_in_range,  // lo <= index < hi, bool. Emitters split or skip loops on these
+  k_uniform,   // prim.uniform's number `index`: args seed, offset (i64); first in `lo`, threads in `hi`, width in
+               // `integer`
+  k_normal,    // the same of prim.normal
   k_indirect,  // the i64 value args[0] as a variable for later indices: defines `index` (a variable with range [0,
                // hi-1]). `wrap`: a negative value has hi added. slot >= 0: out of range is error `slot` (no memory is
                // touched then); slot < 0: in range by construction. Where mask is false: no check, the variable is 0.
@@ -71,6 +74,7 @@ struct OpInfo {
 };
 const OpInfo& info(Op op);
 inline bool is_scalar_op(Op op) { return op < Op::k_convert; }
+inline bool is_random(Op op) { return op == Op::k_uniform || op == Op::k_normal; }
 
 // How a store meets what is there (k_store): kAdd and the rest read, combine and write; distinct outer points never
 // meet at one address, points of one stage may (then the stage is `ordered`).
@@ -85,8 +89,8 @@ struct Instr {
   std::array<Id, 3> args{kNone, kNone, kNone};
   Id mask = kNone;    // bool value: loads, stores, reductions, indirect
   int32_t slot = -1;  // parameter, scratch, accumulator or error number
-  sym::Expr index;    // loads, stores, k_index, k_in_range; the defined variable of k_indirect
-  sym::Expr lo, hi;   // k_in_range; k_indirect: the size in hi
+  sym::Expr index;    // loads, stores, k_index, k_in_range, random numbers; the defined variable of k_indirect
+  sym::Expr lo, hi;   // k_in_range, random numbers; k_indirect: the size in hi
   double number = 0;
   int64_t integer = 0;
   DType narrow = DType::kUndefined;  // k_round_to

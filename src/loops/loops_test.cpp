@@ -141,5 +141,30 @@ TEST(Half, ConversionsRoundToNearestEven) {
   EXPECT_EQ(float_to_f16(1e-8f), 0);
 }
 
+// The known answers of the generator's authors for key and counter 0.
+TEST(Interpret, RandomNumbers) {
+  const Kernel k = parse(R"(kernel {
+  p0 = i64[2] read
+  p1 = f32[4] write
+  outer i0.4
+  cost 20
+  stage {
+    v0 = load i64 p0[0]
+    v1 = load i64 p0[1]
+    v2 = uniform f32 [i0.4] [0] [256] 4 v0 v1
+    v3 = store p1[i0.4] v2
+  }
+}
+)");
+  verify(k);
+  EXPECT_EQ(text(parse(text(k))), text(k));
+  const int64_t state[2] = {0, 0};
+  float out[4];
+  void* pointers[] = {const_cast<int64_t*>(state), out};
+  ASSERT_EQ(interpret(k, pointers), 0);
+  const uint32_t bits[4] = {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8};
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(out[i], static_cast<float>(bits[i]) * 0x1p-32f + 0x1p-33f) << i;
+}
+
 }  // namespace
 }  // namespace flashover::loops

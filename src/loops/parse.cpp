@@ -267,6 +267,13 @@ class Parser {
         in.lo = bracket();
         in.hi = bracket();
         break;
+      case Op::k_uniform:
+      case Op::k_normal:
+        in.index = bracket();
+        in.lo = bracket();
+        in.hi = bracket();
+        in.integer = integer();
+        break;
       case Op::k_indirect: {
         std::string name = word();
         in.hi = bracket();

@@ -63,6 +63,10 @@ void print_instr(const Instr& in, size_t id, std::string& out) {
     case Op::k_in_range:
       out += " " + bracket(in.index) + " " + bracket(in.lo) + " " + bracket(in.hi);
       break;
+    case Op::k_uniform:
+    case Op::k_normal:
+      out += " " + bracket(in.index) + " " + bracket(in.lo) + " " + bracket(in.hi) + " " + std::to_string(in.integer);
+      break;
     case Op::k_indirect:
       out += " " + std::string(in.index.name()) + " " + bracket(in.hi);
       break;

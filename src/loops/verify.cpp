@@ -131,6 +131,13 @@ class Verifier {
         case Op::k_in_range:
           rule(in.dtype == DType::kBool, "in_range is bool");
           break;
+        case Op::k_uniform:
+        case Op::k_normal:
+          rule(in.dtype == DType::kF32 && dtype_of(0) == DType::kI64 && dtype_of(1) == DType::kI64,
+               "random numbers are f32, from a seed and an offset");
+          rule(in.integer == 1 || in.integer == 2 || in.integer == 4 || in.integer == 8,
+               "threads draw 1, 2, 4 or 8 neighbours");
+          break;
         case Op::k_indirect:
           rule(dtype_of(0) == DType::kI64 && in.dtype == DType::kI64, "indirect takes an i64");
           rule(in.slot < static_cast<int32_t>(k_.errors.size()), "errors exist");

@@ -89,6 +89,18 @@ bool full(const InferContext& in, Types& outs) {
   outs.push_back(make_dense(as_dtype(in.args[2]), like, as_sizes(in.args[0])));
   return true;
 }
+bool random(const InferContext& in, Types& outs) {
+  const TensorType& state = in.type(size_t{0});
+  FLASHOVER_CHECK(state.dtype == DType::kI64 && state.rank() == 1) << "a generator's state is i64[2]";
+  outs.push_back(make_dense(DType::kF32, state, as_sizes(in.args[1])));
+  return true;
+}
+bool philox_state(const InferContext& in, Types& outs) {
+  TensorType like;
+  like.device = as_device(in.args[1]);
+  outs.push_back(make_dense(DType::kI64, like, {2}));
+  return true;
+}
 bool iota(const InferContext& in, Types& outs) {
   TensorType like;
   like.device = as_device(in.args[4]);
@@ -346,6 +358,8 @@ constexpr Rule kRules[] = {
     {"fma", fma},
     {"full", full},
     {"iota", iota},
+    {"uniform", random},
+    {"normal", random},
     {"broadcast", broadcast},
     {"permute", permute},
     {"reshape", reshape},
@@ -405,6 +419,8 @@ void register_prims(std::vector<Row>& rows) {
 #define PRIM(n, k, meaning) rows.push_back({.name = "prim." #n, .kind = OpKind::k, .infer = rule_for(#n, OpKind::k)});
 #include "ops/prims.def"
 #undef PRIM
+  // What prim.uniform and normal start from (graph/passes/random.h).
+  rows.push_back({.name = "flashover.philox_state.default", .kind = OpKind::kRandom, .infer = philox_state});
 }
 
 }  // namespace flashover::ops

@@ -92,12 +92,13 @@ py::dict describe(const Source& s) {
 // tile: m, n, k of every product that can take along the kernel behind it; empty: none does.
 // way: which of several ways to do so, -1: the last.
 py::dict program(const std::string& text, bool to_device, int processors, const std::vector<int>& tile,
-                 bool deterministic, int way) {
+                 bool deterministic, int way, int64_t random_threads) {
   graph::Graph g = graph::parse(text);
   if (to_device) move(g, {DeviceType::kCUDA, 0});
   compile::Environment env;
   env.gpu = Gpu{90, processors};
   env.providers.deterministic = deterministic;
+  env.providers.random_threads = random_threads;
   compile::Report report;
   std::vector<loops::Product> products;
   const auto fuse = [&](plan::Plan& p, const std::vector<loops::Kernel>& kernels) {
@@ -198,7 +199,8 @@ void bind_triton(py::module_& m) {
     kernel::triton::set_command({python, script, version});
   });
   m.def("triton_program", &program, py::arg("graph"), py::arg("to_device") = true, py::arg("processors") = 132,
-        py::arg("tile") = std::vector<int>{}, py::arg("deterministic") = false, py::arg("way") = -1);
+        py::arg("tile") = std::vector<int>{}, py::arg("deterministic") = false, py::arg("way") = -1,
+        py::arg("random_threads") = 0);
   m.def("triton_emit",
         [](const std::string& kernel) { return describe(kernel::triton::emit(loops::parse(kernel), Gpu{})); });
   m.def("triton_build", &build);

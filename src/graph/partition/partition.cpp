@@ -220,7 +220,9 @@ class Partitioner {
       case OpKind::kView:
         return materialized && !is_window(v) ? bytes(v) : 0;
       case OpKind::kFactory:
-        return 0;
+        if (name != "prim.uniform" && name != "prim.normal") return 0;
+        work = bytes(v) * 16;
+        break;
       case OpKind::kPointwise:
         work = bytes(v) * (contains(kHeavy, name) ? 16 : contains(kMedium, name) ? 5 : 1);
         if (joins_stages(n, v)) work += bytes(v) * 24;

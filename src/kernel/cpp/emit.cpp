@@ -1374,6 +1374,9 @@ class Emitter {
       }
       case Op::k_in_range:
         return in_range(i, p);
+      case Op::k_uniform:
+      case Op::k_normal:
+        throw Declined("the CUDA generator's numbers on a CPU");
       case Op::k_indirect:
         return indirect(i, p);
       case Op::k_load:

@@ -58,6 +58,9 @@ class Emitter {
   Source run() {
     wide_ = needs_wide();
     for (size_t i = 0; i < k_.sizes.size(); ++i) names_[k_.sizes[i].node()] = {"n" + num(static_cast<int64_t>(i)), 0};
+    for (const Stage& s : k_.stages)
+      random_ |= std::any_of(s.body.begin(), s.body.end(),
+                             [](const Instr& i) { return loops::is_random(i.op) && i.integer >= 4; });
     fast_ = true;
     for (const loops::Param& p : k_.params) fast_ &= !p.written || !is_floating(p.dtype) || is_reduced(p.dtype);
     product_ ? product() : points();
@@ -281,13 +284,14 @@ class Emitter {
     return e;
   }
   std::string index(Expr e) const { return text(joined(e)); }
-  void join(const std::vector<Loop>& loops, char letter, const std::string& name, Axes axes) {
+  void join(const std::vector<Loop>& loops, char letter, const std::string& name, Axes axes, bool fours = false) {
     if (loops.size() < 2) return;
     Expr total = 1;
     for (const Loop& l : loops) total *= l.extent;
     if (total.range().hi == sym::Range::kInf) return;
     const Expr whole = loops::loop_var('f', letter, total);
     names_[whole.node()] = {name, axes};
+    if (fours) fours_[whole.node()] = name + "q";
     joins_.emplace_back(loops, whole);
   }
   std::string atom(Expr e) const {
@@ -300,6 +304,8 @@ class Emitter {
       case sym::Kind::kConst:
         return num(e.value());
       case sym::Kind::kVar:
+        if (by_fours_)
+          if (auto it = fours_.find(e.node()); it != fours_.end()) return it->second;
         return names_.at(e.node()).text;
       case sym::Kind::kAdd: {
         std::string out;
@@ -383,6 +389,7 @@ class Emitter {
     const std::string pid = wide_ ? "tl.program_id(0).to(tl.int64)" : "tl.program_id(0)";
     std::string x = "x";
     Axes axes = kX;
+    bool fours = false;  // each fourth point, for random numbers
     if (tile_.y) {
       const Loop &a = tile_.points[static_cast<size_t>(tile_.across)], &b = tile_.points.back();
       const Expr na = sym::ceildiv(a.extent, tile_.y), nb = sym::ceildiv(b.extent, tile_.x);
@@ -392,8 +399,12 @@ class Emitter {
       const std::string column = nb.is_const(1)  ? ""
                                  : nb.is_const() ? "pid % " + num(nb.value())
                                                  : "pid % (" + text(nb) + ")";
-      line(ib + " = " + (column.empty() ? "" : column + " * " + num(tile_.x) + " + ") + "tl.arange(0, " + num(tile_.x) +
-           ")[None, :]" + wide());
+      const std::string begin = column.empty() ? "" : column + " * " + num(tile_.x) + " + ";
+      line(ib + " = " + begin + "tl.arange(0, " + num(tile_.x) + ")[None, :]" + wide());
+      if (random_ && tile_.x % 4 == 0) {
+        line(ib + "q = " + begin + "4 * tl.arange(0, " + num(tile_.x / 4) + ")[None, :]" + wide());
+        fours_[b.var.node()] = ib + "q";
+      }
       if (!nb.is_const(1)) line("pid = pid // " + atom(nb));
       const std::string row =
           na.is_const(1) ? "" : (total.is_const(1) ? "pid" : "pid % " + atom(na)) + " * " + num(tile_.y) + " + ";
@@ -410,9 +421,11 @@ class Emitter {
       if (flat.empty() && !rows()) return;  // one point
       const std::string lanes = "tl.arange(0, " + num(tile_.x) + ")" + (rows() ? "[:, None]" : "");
       line("x = " + pid + (tile_.x == 1 && rows() ? "" : " * " + num(tile_.x)) + " + " + lanes);
+      fours = random_ && !rows() && tile_.x % 4 == 0;
+      if (fours) line("xq = " + pid + " * " + num(tile_.x) + " + 4 * tl.arange(0, " + num(tile_.x / 4) + ")");
       if (!sym::known_divisible(total, tile_.x)) line("xm = x < " + text(total)), x_mask_ = "xm";
     }
-    if (!tile_.y) join(tile_.points, 0, "x", kX);
+    if (!tile_.y) join(tile_.points, 0, "x", kX, fours);
     // Coordinates, the fastest first.
     Expr below = 1;
     for (size_t n = flat.size(); n-- > 0;) {
@@ -425,6 +438,9 @@ class Emitter {
       const std::string name = c == "x" ? "x" : "i" + num(position);
       if (name != "x") line(name + " = " + c);
       names_[l.var.node()] = {name, axes};
+      if (!fours) continue;
+      if (name != "x") line(name + "q = " + c.replace(c.find('x'), 1, "xq"));
+      fours_[l.var.node()] = name + "q";
     }
   }
 
@@ -470,11 +486,14 @@ class Emitter {
           line(text);
         }
       };
+      const bool fours = random_ && r_ % 4 == 0;
+      if (fours)
+        define(r + "q = " + (looped_ ? "start + " : "") + "4 * tl.arange(0, " + num(r_ / 4) + ")[None, :]" + wide());
       if (partial) {
         r_mask_ = r + "m";
         define(r_mask_ + " = " + r + " < " + text(total));
       }
-      join(s.loops, 1, r, kR);
+      join(s.loops, 1, r, kR, fours);
       Expr below = 1;
       for (size_t n = s.loops.size(); n-- > 0;) {
         const Loop& l = s.loops[n];
@@ -485,6 +504,10 @@ class Emitter {
         const std::string name = c == r ? r : "j" + num(static_cast<int64_t>(n)) + "_" + num(set_);
         if (name != r) define(name + " = " + c);
         names_[l.var.node()] = {name, kR};
+        fours_.erase(l.var.node());
+        if (!fours) continue;
+        if (name != r) define(name + "q = " + c.replace(c.find(r), r.size(), r + "q"));
+        fours_[l.var.node()] = name + "q";
       }
     } else if (!rows() && !s.loops.empty() && !tile_.scatter) {
       throw Declined("triton: a loop without a row");
@@ -676,6 +699,9 @@ class Emitter {
         }
         return define(id, axes_of(in.index) | axes_of(in.lo) | axes_of(in.hi), t, DType::kBool);
       }
+      case Op::k_uniform:
+      case Op::k_normal:
+        return random(id, in);
       case Op::k_indirect:
         return indirect(id, in);
       case Op::k_load:
@@ -765,6 +791,53 @@ class Emitter {
       if (a[0] == '-') a = "(" + a + ")";
     define(id, axes, scalar(in.op, operand, args, fast_ || !exact_[static_cast<size_t>(id)]),
            in.dtype == DType::kI64 && narrow ? DType::kI32 : in.dtype);
+  }
+
+  // One call gives four numbers. Where four neighbours along the last axis are those of one call it is made once for
+  // them, at the first of them, and the numbers are put side by side.
+  void random(Id id, const Instr& in) {
+    const Expr i = joined(in.index), threads = in.hi, width = in.integer;
+    const Axes axes = axes_of(i);
+    by_fours_ = neighbours_share(in, axes);
+    Expr thread, call, lane;
+    if (in.integer == 1) {
+      const Expr group = sym::floordiv(i, threads);
+      thread = sym::mod(i, threads);
+      call = sym::floordiv(group, 4);
+      lane = sym::mod(group, 4);
+    } else {
+      const Expr load = sym::floordiv(i, width), most = std::min<int64_t>(4, in.integer);
+      thread = sym::mod(load, threads);
+      call = sym::floordiv(load, threads) * std::max<int64_t>(1, in.integer / 4) + sym::floordiv(sym::mod(i, width), 4);
+      lane = sym::mod(i, most);
+    }
+    const auto number = [&](Expr e) {
+      const std::string t = text(e);
+      return e.is_const() ? "tl.full((), " + t + ", tl.int32)" : t;
+    };
+    std::string t =
+        std::string("lib.") + (in.op == Op::k_uniform ? "uniform" : "normal") + (by_fours_ ? "_fours(" : "(");
+    t += full(arg(in, 0), DType::kI64) + ", " + full(arg(in, 1), DType::kI64) + ", " + text(in.lo) + ", " +
+         number(call) + ", " + number(thread) + ", ";
+    if (by_fours_) {
+      const std::string whole = shape(axes);  // its last axis is four times as long as that of the calls
+      t += whole.substr(1, whole.size() - 2);
+    } else {
+      t += text(lane);
+    }
+    by_fours_ = false;
+    define(id, axes, t + ")", DType::kF32);
+  }
+  bool neighbours_share(const Instr& in, Axes axes) const {
+    const Axes last = rows() ? kR : kX;
+    if (in.integer < 4 || !(axes & last)) return false;
+    const std::vector<Loop>& loops = rows() ? stage_->loops : tile_.points;
+    if (loops.empty() || !fours_.contains(loops.back().var.node())) return false;
+    const Loop& l = loops.back();
+    const auto step = sym::coefficient(in.index, l.var);
+    const bool alone = loops.size() == 1 || (!rows() && tile_.y);
+    return step && step->is_const(1) && (alone || sym::known_divisible(l.extent, 4)) &&
+           sym::known_divisible(in.index - l.var, 4);
   }
 
   void indirect(Id id, const Instr& in) {
@@ -1076,6 +1149,8 @@ class Emitter {
   std::string parameter_ = "p", temporary_;             // what names begin with
   std::string result_;                                  // an operand's name
   bool wide_ = false, fast_ = false, asserts_ = false;  // fast_: all results have 16 bits
+  bool random_ = false, by_fours_ = false;              // neighbours may share a call; text() names every fourth point
+  std::map<const sym::Node*, std::string> fours_;       // names of each fourth coordinate along the last axis
   std::vector<bool> exact_;                             // of the current stage
   std::map<const sym::Node*, Name> names_;
   std::string x_mask_, y_mask_, r_mask_;

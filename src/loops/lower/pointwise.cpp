@@ -90,6 +90,19 @@ Id iota(Emitter& e, const graph::Node& node, const Index& at) {
   return e.convert(i, d);
 }
 
+Id random(Emitter& e, const graph::Node& node, const Index& at) {
+  static const ops::Op* const uniform = ops::find("prim.uniform");
+  const ValueId state = ops::as_value(node.args[0]);
+  const Id seed = e.read(state, {0}), offset = e.read(state, {1});
+  return e.add({.op = node.op == uniform ? Op::k_uniform : Op::k_normal,
+                .dtype = DType::kF32,
+                .args = {seed, offset, kNone},
+                .index = flatten(at, ops::as_sizes(node.args[2])),
+                .lo = ops::as_expr(node.args[3]),
+                .hi = ops::as_expr(node.args[4]),
+                .integer = ops::as_int(node.args[5])});
+}
+
 }  // namespace
 
 void add_pointwise(std::vector<LoweringRow>& rows) {
@@ -100,6 +113,8 @@ void add_pointwise(std::vector<LoweringRow>& rows) {
   rows.push_back({"copy", copy});
   rows.push_back({"full", full});
   rows.push_back({"iota", iota});
+  rows.push_back({"uniform", random});
+  rows.push_back({"normal", random});
 }
 
 }  // namespace flashover::loops

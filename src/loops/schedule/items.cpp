@@ -409,7 +409,8 @@ class Maker {
       item.cost = 1;
       for (const Instr& in : body) {
         item.cost += in.op == Op::k_load || is_scalar_op(in.op) ? scalar_cost(in.op) : 0;
-        if (in.op == Op::k_index || in.op == Op::k_in_range) exprs.push_back(in.index);
+        if (in.op == Op::k_index || in.op == Op::k_in_range || is_random(in.op)) exprs.push_back(in.index);
+        if (is_random(in.op)) item.cost += 20;
         if (in.op != Op::k_load) continue;
         if (is_reduced(p_.memory[in.slot].dtype)) item.cost += 4;  // widening again costs more than a scratch's load
         exprs.push_back(in.index);

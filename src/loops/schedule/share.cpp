@@ -160,6 +160,7 @@ class Walk {
     spell(info(in.narrow).name);
     if (in.op == Op::k_const)
       spell("const", static_cast<int64_t>(std::bit_cast<uint64_t>(in.number) ^ static_cast<uint64_t>(in.integer)));
+    if (is_random(in.op)) spell("width", in.integer);
     const bool memory = in.op == Op::k_load || in.op == Op::k_store;
     if (in.op == Op::k_indirect) {
       spell(in.index.name());
@@ -190,7 +191,7 @@ bool rests_on_extents(const Kernel& k) {
   };
   for (const Stage& s : k.stages)
     for (const Instr& in : s.body)
-      if (in.op == Op::k_in_range || in.op == Op::k_index || !affine(in.index, affine)) return true;
+      if (in.op == Op::k_in_range || in.op == Op::k_index || is_random(in.op) || !affine(in.index, affine)) return true;
   return false;
 }
 

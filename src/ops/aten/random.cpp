@@ -28,8 +28,10 @@ void add_random(Table& t) {
     return r;
   };
   row("bernoulli.default", bernoulli);
-  row("bernoulli.p", bernoulli);
   row("native_dropout.default", dropout);
+  row("bernoulli.p", bernoulli);
+  row("uniform.default", bernoulli);
+  row("normal_functional.default", bernoulli);
   auto inplace_row = [&](const char* name, const char* functional) {
     Row& r = row(name, written);
     r.mutates = 1;

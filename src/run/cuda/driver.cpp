@@ -48,6 +48,7 @@ struct Found {
     find(driver.function_set, cuda, "cuFuncSetAttribute");
     find(driver.launch, cuda, "cuLaunchKernel");
     find(driver.copy, cuda, "cuMemcpyDtoDAsync_v2");
+    find(driver.copy_in, cuda, "cuMemcpyHtoDAsync_v2");
     find(driver.is_capturing, cuda, "cuStreamIsCapturing");
     find(driver.capture_info, cuda, "cuStreamGetCaptureInfo_v3");
     find(driver.exchange_capture_mode, cuda, "cuThreadExchangeStreamCaptureMode");
@@ -121,13 +122,13 @@ DeviceFacts facts(int device) {
   int handle = 0;
   if (driver()->device_get(&handle, device) != 0) throw Declined("cuda: no device " + std::to_string(device));
   // Numbers of CUdevice_attribute.
-  constexpr int kMajor = 75, kMinor = 76, kProcessors = 16, kSharedOptin = 97, kL2 = 38;
+  constexpr int kMajor = 75, kMinor = 76, kProcessors = 16, kSharedOptin = 97, kL2 = 38, kThreads = 39;
   const auto get = [&](int attribute) {
     int value = 0;
     check(driver()->device_attribute(&value, attribute, handle), "cuDeviceGetAttribute");
     return value;
   };
-  return {get(kMajor) * 10 + get(kMinor), get(kProcessors), get(kSharedOptin), get(kL2)};
+  return {get(kMajor) * 10 + get(kMinor), get(kProcessors), get(kSharedOptin), get(kL2), get(kThreads)};
 }
 
 int64_t memory_bytes(int device) {

@@ -50,6 +50,7 @@ struct Driver {
   int (*launch)(Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned shared, Stream,
                 void** params, void** extra);
   int (*copy)(DevicePointer to, DevicePointer from, size_t bytes, Stream);
+  int (*copy_in)(DevicePointer to, const void* from, size_t bytes, Stream);
   int (*is_capturing)(Stream, int* status);
   int (*capture_info)(Stream, int* status, unsigned long long* id, Graph*, const Node** nodes, const void** edges,
                       size_t* count);
@@ -96,6 +97,7 @@ struct DeviceFacts {
   int multiprocessors = 0;
   int shared_bytes = 0;  // that a block may ask for
   int l2_bytes = 0;
+  int threads = 0;  // of a multiprocessor
 };
 DeviceFacts facts(int device);
 int64_t memory_bytes(int device);  // all of it

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "run/convolved.h"
+#include "run/cuda/random.h"
 
 namespace flashover::run::cuda {
 namespace {
@@ -44,6 +45,8 @@ void register_operators() {
         "convolution_in_parts(Tensor x, Tensor weight, int[] stride, int[] padding, int[] dilation, int "
         "groups, int parts) -> Tensor");
     library.impl("convolution_in_parts", torch::dispatch(c10::DispatchKey::CUDA, convolution_in_parts));
+    library.def("philox_state(int increment, Device device) -> Tensor", {at::Tag::nondeterministic_seeded});
+    library.impl("philox_state", torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, philox_state));
     return true;
   }();
   static_cast<void>(done);
