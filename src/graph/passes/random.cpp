@@ -171,7 +171,7 @@ class Random {
     d->width = std::min<int64_t>(8, 16 / info(t.dtype).bytes);
     while (d->width > 1 && d->numel % d->width) d->width /= 2;
     // Elements are numbered as they lie in memory.
-    if (d->width < 4 && d->numel > kMostApart) return std::nullopt;
+    if (d->numel > kMostApart && (d->width < 4 || !in_fours(t))) return std::nullopt;
     if (!is_contiguous(t)) {
       if (d->width == 1 || !ops::is_dense(t.sizes, t.strides)) return std::nullopt;
       d->strides = t.strides;
@@ -269,6 +269,13 @@ class Random {
   }
   static void normal(const Drawer& draw, const Node& n, std::vector<ValueId>& results) {
     around(draw, n, *rules::number(n.args[1]), *rules::number(n.args[2]), results);
+  }
+
+  // Rows of a multiple of four: neighbours that share a call lie in one row.
+  static bool in_fours(const TensorType& t) {
+    for (size_t i = 0; i < t.rank(); ++i)
+      if (t.strides[i].is_const(1) && !t.sizes[i].is_const(1)) return sym::known_divisible(t.sizes[i], 4);
+    return true;
   }
 
   // In eager: memory of its own, or an input from its first element on. (Parts of tensors may begin anywhere.)

@@ -38,10 +38,10 @@ bool reaches_generator() { return draw() != nullptr; }
 
 at::Tensor philox_state(int64_t increment, c10::Device device) {
   TORCH_CHECK(device.is_cuda() && reaches_generator(), "flashover: no CUDA generator");
-  const at::Generator generator = at::globalContext().defaultGenerator(device);
+  at::Generator generator = at::globalContext().defaultGenerator(device);
   PhiloxState state{};
   {
-    const std::lock_guard<std::mutex> lock(const_cast<at::Generator&>(generator).mutex());
+    const std::lock_guard<std::mutex> lock(generator.mutex());
     state = draw()(generator.unsafeGetGeneratorImpl(), static_cast<uint64_t>(increment));
   }
   at::Tensor out = at::empty({2}, at::TensorOptions(device).dtype(at::kLong));
