@@ -1,10 +1,16 @@
-// A sum of small products, as the gradient of a weight that is used again and again (a loop over time steps, tied
-// layers), is one product over their operands side by side: sum A_i B_i = [A_1 A_2 ...] [B_1; B_2; ...].
+// A sum of products, as the gradient of a weight that is used again and again (a loop over time steps, tied layers):
 //
-// In an autocast region the products are 16-bit numbers, widened before they are added: then their sum is rounded once.
+//   small ones, whose operands are smaller than the result, are one over their operands side by side:
+//   sum A_i B_i = [A_1 A_2 ...] [B_1; B_2; ...];
+//   on the CPU each product starts from the sum so far (and operands are laid side by side as far as they take half of
+//   the result's memory): one result waits, as in eager, not all of them for one addition at the end.
 //
-// Done where the operands are smaller than the results, which then are never written. (Not where some of the operands
-// may stand for gradients that did not come: zero times infinity.)
+// Gradients of a table, of which each is as large as the table, likewise: one over all indices.
+//
+// In an autocast region the products are 16-bit numbers, widened before they are added: then their sum is rounded once,
+// or not at all.
+//
+// (Not where some of the operands may stand for gradients that did not come: zero times infinity.)
 #pragma once
 #include "graph/graph.h"
 #include "graph/providers.h"

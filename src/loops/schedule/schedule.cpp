@@ -43,7 +43,7 @@ class Planner {
     if (options_.processors > 0)
       plan_memory();
     else if (options_.apart > 0 && can_set_apart(uses()))
-      set_apart(options_.apart);
+      set_apart(worth_apart());
     place_slab();
     release();
     return std::move(result_);
@@ -657,6 +657,19 @@ class Planner {
       if (!plan::span(plan_.tensors[t].type).is_const()) return false;
     }
     return true;
+  }
+
+  // CPU: smaller blocks than asked for, where they make out much of what the plan holds (loops over small tensors).
+  int64_t worth_apart() const {
+    constexpr int64_t kSmallest = int64_t{4} << 10, kPart = 50;
+    const Uses u = uses();
+    int64_t given = 0;
+    for (const plan::InputSpec& i : plan_.inputs)
+      if (!i.type.opaque && plan::span(i.type).is_const()) given += plan::bytes(i.type).value();
+    int64_t large = options_.apart;
+    const int64_t least = peak(u, kSmallest);
+    while (large > kSmallest && peak(u, large) > least + (least + given) / kPart) large /= 2;
+    return large;
   }
 
   void set_apart(int64_t large) {

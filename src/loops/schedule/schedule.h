@@ -35,7 +35,7 @@ struct ScheduleOptions {
   // parts.
   int64_t working_limit = 0;
   // CPU: temporaries and results of so many bytes are allocated where they begin and freed where they end (0: none
-  // are).
+  // are), smaller ones too where that makes much of a difference.
   int64_t apart = 0;
   bool late_outputs = false;  // GPU: results may be allocated when they are first written (no CUDA graph is recorded)
   Device device = {};         // of the plan: where its kernels run. Values on another device are for extern calls only

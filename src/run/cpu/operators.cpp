@@ -115,7 +115,7 @@ void run_product(const at::Tensor& a, const at::Tensor& b, const std::optional<a
     std::vector<int64_t> sizes = out.sizes().vec();
     all = added->expand(sizes);
     if (all.stride(-1) > 1 && all.size(-1) > 1) all = all.contiguous();
-    p.added = static_cast<const T*>(all.const_data_ptr());
+    p.added = static_cast<const O*>(all.const_data_ptr());
     p.added_batch = batch ? all.stride(0) : 0;
     p.added_row = all.stride(-2);
     p.added_column = all.size(-1) > 1 ? all.stride(-1) : 0;
@@ -129,8 +129,9 @@ at::Tensor product_op(const at::Tensor& a, const at::Tensor& b, const std::optio
   const auto act = activation_named({activation.data(), activation.size()});
   const bool f32 = a.scalar_type() == at::kFloat;
   TORCH_CHECK(act && (f32 || a.scalar_type() == at::kBFloat16) && b.scalar_type() == a.scalar_type() &&
-                  (!added || added->scalar_type() == a.scalar_type()) && (a.dim() == 2 || a.dim() == 3) &&
-                  b.dim() == a.dim() && b.size(-2) == a.size(-1) && (a.dim() == 2 || b.size(0) == a.size(0)),
+                  (!added || added->scalar_type() == (wide ? at::kFloat : a.scalar_type())) &&
+                  (a.dim() == 2 || a.dim() == 3) && b.dim() == a.dim() && b.size(-2) == a.size(-1) &&
+                  (a.dim() == 2 || b.size(0) == a.size(0)),
               "product: wrong arguments");
   std::vector<int64_t> sizes = a.sizes().vec();
   sizes.back() = b.size(-1);

@@ -280,7 +280,7 @@ template <typename T, typename O>
 struct Place {
   O* out;  // [rows, columns]
   int64_t stride, rows, columns;
-  const T* added;  // or null
+  const O* added;  // or null
   int64_t added_row, added_column;
 };
 
@@ -294,7 +294,7 @@ void finish(const float* c, const float* earlier, const Place<T, O>& to) {
     __m512 x = _mm512_load_ps(c + at);
     if (earlier) x = _mm512_add_ps(_mm512_load_ps(earlier + at), x);
     if (to.added) {
-      const T* added = to.added + r * to.added_row + tile * kTile * to.added_column;
+      const O* added = to.added + r * to.added_row + tile * kTile * to.added_column;
       x = _mm512_add_ps(x, to.added_column ? load_elements(added, mask)
                                            : _mm512_broadcastss_ps(_mm512_castps512_ps128(load_elements(added, 1))));
     }

@@ -23,7 +23,7 @@ struct ProductOf {
   int64_t a_batch, a_row, a_inner;
   const T* b;  // [batch, inner, columns]
   int64_t b_batch, b_inner, b_column;
-  const T* added = nullptr;  // [batch, rows, columns], or null
+  const O* added = nullptr;  // [batch, rows, columns], or null
   int64_t added_batch = 0, added_row = 0, added_column = 0;
   O* out;  // dense
   int64_t batch, rows, inner, columns;

@@ -1,0 +1,105 @@
+"""Training steps of loops take at most as much memory as eager's (the process's large blocks are counted, peak.cpp)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import training  # benchmarks/
+from torch import nn
+
+CHILD = """
+import copy, gc, json, sys
+import torch, training, flashover
+sys.path.insert(0, sys.argv[1])
+import test_memory
+torch.set_num_threads(2)
+peak = training.Peak()
+found = {}
+for name, precision in json.loads(sys.argv[2]):
+    for key in ("eager", "flashover"):
+        torch.manual_seed(0)
+        model, x = test_memory.PROGRAMS[name]()
+        way = training.Way(model, model if key == "eager" else flashover.compile(model), "sgd", precision)
+        for _ in range(2):
+            way.step((x,), {})
+        way.optimizer.zero_grad()
+        gc.collect()
+        before = peak.held() - (flashover._C.kept_slab_bytes() if key == "flashover" else 0)
+        most = peak.of(lambda: way.step((x,), {})) - before
+        found.setdefault(name + " " + precision, []).append(most)
+        del model, way
+        flashover.reset()
+print(json.dumps(found))
+"""
+
+
+def tensor(*sizes: int):
+    import torch
+
+    return torch.randn(*sizes)
+
+
+class Cells(nn.Module):
+    def __init__(self, kind: type[nn.Module], width: int, steps: int) -> None:
+        super().__init__()
+        self.cell, self.head, self.steps = kind(width, width), nn.Linear(width, width), steps
+
+    def forward(self, x):
+        state = None
+        for _ in range(self.steps):
+            state = self.cell(x, state)
+            x = self.head(state[0] if isinstance(state, tuple) else state).tanh()
+        return x
+
+
+class Tables(nn.Module):
+    """One table for what comes in and what goes out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.layer = nn.Embedding(2000, 64), nn.Linear(64, 64)
+
+    def forward(self, x):
+        state = 0
+        for k in range(4):
+            state = self.layer(self.table((x[:, k].abs() * 100).long()) + state).tanh()
+        return state @ self.table.weight.t()
+
+
+class Tied(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(width, width)
+
+    def forward(self, x):
+        for _ in range(6):
+            x = self.layer(x).tanh()
+        return x
+
+
+PROGRAMS = {
+    "cells": lambda: (Cells(nn.LSTMCell, 128, 10), tensor(32, 128)),
+    "tables": lambda: (Tables(), tensor(64, 4)),
+    "tied": lambda: (Tied(256), tensor(256, 256)),
+}
+
+
+def test_loops_take_no_more_memory_than_eager(tmp_path: Path) -> None:
+    environment = training.preloaded(dict(os.environ), str(tmp_path))
+    if "LD_PRELOAD" not in environment:
+        pytest.skip("no compiler for peak.cpp")
+    here = Path(__file__).parent
+    environment["PYTHONPATH"] = os.pathsep.join([str(here.parent / "python"), str(here.parent / "benchmarks")])
+    wanted = [("cells", "fp32"), ("cells", "bf16"), ("tables", "bf16"), ("tied", "fp32")]
+    command = [sys.executable, "-c", CHILD, str(here), json.dumps(wanted)]
+    out = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=170)
+    assert out.returncode == 0, out.stderr
+    found = json.loads(out.stdout.splitlines()[-1])
+    assert len(found) == len(wanted)
+    worse = {name: sizes for name, sizes in found.items() if sizes[1] > 1.05 * sizes[0]}
+    assert not worse, f"bytes of eager, and ours: {worse}"
