@@ -1,8 +1,17 @@
 #include "run/cuda/kernel_graph.h"
 
+#include <atomic>
+
 namespace flashover::run::cuda {
 
+namespace {
+// Each keeps some 64 KiB of the device's memory.
+constexpr int kMostAlive = 2048;
+std::atomic<int> alive{0};
+}  // namespace
+
 KernelGraph::KernelGraph(const std::vector<KernelNodeParams>& kernels) {
+  if (++alive > kMostAlive) return;
   if (driver()->graph_create(&graph_, 0) != 0) {
     graph_ = nullptr;
     return;
@@ -18,6 +27,7 @@ KernelGraph::KernelGraph(const std::vector<KernelNodeParams>& kernels) {
 }
 
 KernelGraph::~KernelGraph() {
+  --alive;
   const Relaxed relaxed;
   if (exec_) driver()->exec_destroy(exec_);
   if (graph_) driver()->graph_destroy(graph_);  // (its nodes are the names of the executable's)
