@@ -619,7 +619,16 @@ def _cosine(x):
 
 
 @triton.jit
+def _rounded_product(a, b):
+    """That no sum behind it takes in: the numbers that are drawn are eager's whatever is done with them."""
+    if ON_GPU:
+        return tl.inline_asm_elementwise("mul.rn.f32 $0, $1, $2;", "=f,f,f", [a, b], tl.float32, True, 1)
+    return a * b
+
+
+@triton.jit
 def normal(seed, offset, first, call, thread, lane):
     a, b, c, d = _philox(seed, offset, first, call, thread)
     angle = _angle(tl.where(lane < 2, b, d))
-    return tl.where(lane % 2 == 0, _sine(angle), _cosine(angle)) * _radius(tl.where(lane < 2, a, c))
+    turned = tl.where(lane % 2 == 0, _sine(angle), _cosine(angle))
+    return _rounded_product(turned, _radius(tl.where(lane < 2, a, c)))

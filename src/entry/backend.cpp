@@ -209,7 +209,7 @@ compile::Environment environment(const graph::Graph& graph, const compile::Optio
   if (const Device d = compile::device_of(graph); d.type == DeviceType::kCUDA) {
     const run::cuda::DeviceFacts facts = pretended ? *pretended : run::cuda::facts(d.index);
     e.gpu = kernel::triton::Gpu{facts.capability, facts.multiprocessors};
-    if (options.flag("fused_random", false) && (pretended || run::cuda::reaches_generator()))
+    if (options.flag("fused_random", true) && (pretended || run::cuda::reaches_generator()))
       random_threads = graph::random_threads(facts.multiprocessors, facts.threads);
   }
   e.threads = at::get_num_threads();
