@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
+import functools
 import inspect
 import io
 import itertools
 import math
+import operator
 import subprocess
 import sys
 import traceback
+import types
 import warnings
+import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
+from unittest import mock
 
 import pytest
 import torch
@@ -719,3 +725,180 @@ def test_a_known_matrix_times_a_transposed_gradient() -> None:
         return [p.grad.clone() for p in net.parameters()]
 
     torch.testing.assert_close(step(flashover.compile(net)), step(net), atol=0.5, rtol=0.05)
+
+
+def both_ways(program, *calls, fullgraph: bool = False) -> None:
+    """Each call's result, compiled and not."""
+    compiled = flashover.compile(program, backend="eager", fullgraph=fullgraph)
+    for arguments in calls:
+        assert compiled(*copy.deepcopy(arguments)) == program(*copy.deepcopy(arguments))
+
+
+def test_items_that_a_slice_is_set_to() -> None:
+    def program(new: list) -> list:
+        items = [7, 8]
+        items[1:] = new
+        return items
+
+    both_ways(program, ([1, 2],), ([3, 4],), ([5],), fullgraph=True)
+
+
+def test_warnings_that_the_program_records_behind_a_break() -> None:
+    def program() -> list[str]:
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            flashover.graph_break()
+            warnings.warn("now", stacklevel=1)
+        return [str(w.message) for w in said]
+
+    both_ways(program, (), ())
+
+
+def test_filters_set_before_a_warning() -> None:
+    def program() -> int:
+        warnings.simplefilter("ignore")
+        warnings.warn("not said", stacklevel=1)
+        return 1
+
+    for call in (program, flashover.compile(program, backend="eager")):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert call() == 1
+
+
+def test_a_module_found_by_the_import_system_is_written() -> None:
+    module = types.ModuleType("flashover_test_patched")
+    module.value = 1
+    sys.modules[module.__name__] = module
+
+    def program() -> int:
+        with mock.patch("flashover_test_patched.value", 5):
+            flashover.graph_break()
+            return module.value
+
+    try:
+        both_ways(program, ())
+        assert module.value == 1
+    finally:
+        del sys.modules[module.__name__]
+
+
+def test_functions_with_globals_of_the_calls_own() -> None:
+    def program() -> int:
+        names = {"a": 0}
+        function = types.FunctionType(compile("global a\na = 1", "x", "exec"), names)
+        flashover.graph_break()
+        function()
+        return names["a"]
+
+    both_ways(program, (), ())
+
+
+def test_exceptions_raised_in_except_star() -> None:
+    def program() -> str:
+        flashover.graph_break()
+        try:
+            try:
+                raise ExceptionGroup("g", [TypeError(1), KeyError(2), ExceptionGroup("h", [KeyError(3), OSError(4)])])
+            except* TypeError:
+                raise RuntimeError("new") from None
+            except* KeyError:
+                raise
+        except Exception as e:
+            return repr(e)
+
+    def whole() -> str:
+        try:
+            try:
+                raise ExceptionGroup("g", [TypeError(1), KeyError(2)])
+            except* TypeError:
+                raise RuntimeError("new") from None
+        except Exception as e:
+            return repr(e)
+
+    both_ways(program, (), ())
+    both_ways(whole, (), (), fullgraph=True)
+
+
+def test_names_of_arguments_at_a_call_whose_arguments_end_the_capture() -> None:
+    def program(depth: int) -> int:
+        if depth:
+            return program(depth - 1)
+        return len(traceback.StackSummary.extract(traceback.walk_stack(None), limit=3))
+
+    both_ways(program, (5,), (5,))
+
+
+def test_callables_handed_through_c() -> None:
+    def program() -> tuple:
+        part = functools.partial(print, 1)
+        texts = repr(part), list(itertools.repeat(part, 1))[0] is part
+        counted = itertools.accumulate([None, None, None], operator.is_)
+        next(counted)
+        flashover.graph_break()
+        return texts, list(copy.copy(counted)), max([], default=print) is print
+
+    both_ways(program, (), ())
+
+
+def test_whose_attribute_was_missing() -> None:
+    class Empty:
+        def __getattr__(self, name: str) -> object:
+            raise AttributeError
+
+    empty = Empty()
+
+    def program() -> tuple:
+        try:
+            empty.missing  # noqa: B018
+        except AttributeError as e:
+            return e.name, e.obj is empty, e.args
+
+    both_ways(program, (), fullgraph=True)
+
+
+def test_iterators_of_sets_at_a_break() -> None:
+    def program() -> tuple:
+        items = iter({5, 6, 7})
+        next(items)
+        flashover.graph_break()
+        return type(items).__name__, operator.length_hint(items), list(items)
+
+    both_ways(program, ())
+
+
+def test_super_of_a_class_whose_order_is_being_made() -> None:
+    def program() -> list:
+        seen = []
+
+        class Meta(type):
+            def mro(cls):
+                if cls.__mro__ is None:
+                    try:
+                        super(cls, cls).missing  # noqa: B018
+                    except AttributeError:
+                        seen.append("none")
+                return type.mro(cls)
+
+        class Made(metaclass=Meta):
+            pass
+
+        return seen
+
+    both_ways(program, ())
+
+
+def test_references_kept_by_the_program() -> None:
+    kept: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+
+    class Key:
+        pass
+
+    key = Key()
+
+    def program() -> int:
+        kept[key] = 3
+        return kept[key]
+
+    both_ways(program, (), fullgraph=True)
+    assert list(kept.items()) == [(key, 3)]

@@ -41,7 +41,7 @@ struct RecipeStep {
     kDict,     // items: key, value, key, value ...; object: exact dict subclass or null (OrderedDict, defaultdict ...)
     kObject,   // object: class; made by its base's __new__ without __init__; filled by kFill steps
     kDeque,    // object: class; items: maxlen
-    kNewFrom,  // object: class with an immutable builtin base; items: the value that the base's __new__ takes
+    kNewFrom,  // object: class with an immutable builtin base; items: the value (or two) that the base's __new__ takes
     kException,        // object: class; items: args; made by the builtin base's __new__ and __init__
     kFinishException,  // items: exception, then cause, context and traceback (-1: none)
     kTraceback,        // object: code; items: globals, line, next (-1: none); index: last instruction
@@ -55,7 +55,7 @@ struct RecipeStep {
     kBoundMethod,
     kReduced,       // object: a builtin iterator's rebuilding function; items: arguments, then perhaps a state for
                     // __setstate__
-    kDictIterator,  // items: the dict view or dict to iterate; index: how many were taken; -1: the view itself
+    kDictIterator,  // items: the dict view, dict or set to iterate; index: how many were taken; -1: the view itself
     kGenerator,     // items: function, code, then the slots of its suspended frame (-1: NULL); index: where it goes on;
                     // object: null if it has not started
     kBuiltinMethod,  // a C function bound to items[0]; object: one like it
@@ -84,8 +84,9 @@ struct Effect {
     kDictReplace,
     kCellSet,
     kDequeReplace,
-    kWarn,         // message, category, file, line, module, globals
-    kWarnAtCaller  // message, category, level
+    kFiltersMutated,  // items: None. Of module warnings
+    kWarn,            // message, category, file, line, module, globals
+    kWarnAtCaller     // message, category, level
   };
   Kind kind;
   std::vector<int32_t> items;  // target, then name/key, then value(s)

@@ -185,6 +185,12 @@ bool Interpreter::records_warnings() const {
   return of_module("warnings", "_showwarnmsg_impl") != warning_printer.get();
 }
 
+bool Interpreter::prints_warnings() const {
+  static PyObject* const original = Py_XNewRef(of_module("warnings", "_showwarning_orig"));
+  PyObject* printer = of_module("warnings", "_showwarnmsg_impl");
+  return printer != nullptr && PyFunction_Check(printer) && of_module("warnings", "showwarning") == original;
+}
+
 Interpreter::~Interpreter() {
   if (plain) return;
   journal.undo();

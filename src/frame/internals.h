@@ -72,6 +72,11 @@ struct DictIteratorLayout {
   PyObject* dict;
   Py_ssize_t used, pos;
 };
+struct SetIteratorLayout {
+  PyObject ob_base;
+  PyObject* set;
+  Py_ssize_t used, pos, left;
+};
 struct LruLinkLayout {
   PyObject ob_base;
   LruLinkLayout *prev, *next;

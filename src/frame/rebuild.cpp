@@ -166,7 +166,7 @@ PyObject* run_step(const RecipeStep& s, const Registers& r, PyObject* const* wan
       return args ? new_from(reinterpret_cast<PyTypeObject*>(class_of_it), args.get(), true) : nullptr;
     }
     case Kind::kNewFrom: {
-      Ref args = Ref::steal(PyTuple_Pack(1, item(0)));
+      Ref args = Ref::steal(n == 1 ? PyTuple_Pack(1, item(0)) : PyTuple_Pack(2, item(0), item(1)));
       return args ? new_from(reinterpret_cast<PyTypeObject*>(class_of_it), args.get(), false) : nullptr;
     }
     case Kind::kException:
@@ -241,9 +241,12 @@ PyObject* run_step(const RecipeStep& s, const Registers& r, PyObject* const* wan
       const bool values = type == &PyDictIterValue_Type || type == &PyDictValues_Type;
       const char* view = keys ? "keys" : values ? "values" : "items";
       static PyObject* const dict_type = reinterpret_cast<PyObject*>(&PyDict_Type);
-      Ref of = Ref::steal(PyObject_CallMethod(dict_type, view, "O", item(0)));
+      Ref of = type == &PySetIter_Type ? Ref::borrow(item(0))
+                                       : Ref::steal(PyObject_CallMethod(dict_type, view, "O", item(0)));
       if (s.index < 0) return of.release();
-      Ref made = Ref::steal(of ? PyObject_GetIter(of.get()) : nullptr);
+      Ref made = Ref::steal(!of                       ? nullptr
+                            : type == &PySetIter_Type ? PySet_Type.tp_iter(of.get())
+                                                      : PyObject_GetIter(of.get()));
       for (int32_t i = 0; made && i < s.index; ++i) {
         Ref taken = Ref::steal(PyIter_Next(made.get()));
         if (!taken && PyErr_Occurred()) return nullptr;
@@ -337,6 +340,11 @@ int run_effect(const Effect& e, const Registers& r) {
       }
       return PyErr_WarnExplicitObject(item(1), t, item(2), static_cast<int>(PyLong_AsLong(item(3))), item(4),
                                       registry.get());
+    }
+    case Kind::kFiltersMutated: {
+      Ref warnings = Ref::steal(PyImport_ImportModule("_warnings"));
+      Ref none = Ref::steal(warnings ? PyObject_CallMethod(warnings.get(), "_filters_mutated", nullptr) : nullptr);
+      return none ? 0 : -1;
     }
     case Kind::kWarnAtCaller: {
       static PyObject* const warn = [] {

@@ -1,10 +1,12 @@
 #include "frame/recipe.h"
 
-#include "frame/resume.h"
-
+#include <algorithm>
 #include <cstring>
 #include <string_view>
 #include <unordered_set>
+
+#include "frame/interpret/opcode_parts.h"
+#include "frame/resume.h"
 
 namespace flashover::frame {
 namespace {
@@ -33,12 +35,14 @@ bool is_constant_kind(PyObject* o) {
   return false;
 }
 
-// What `base`, an immutable builtin, holds of an instance of a subclass; null for other bases.
+// What `base`, an immutable builtin, holds of an instance of a subclass; null for other bases. (Of a weak reference:
+// what it refers to, if that lives.)
 Ref immutable_value(PyObject* o, PyTypeObject* base) {
   if (base == &PyTuple_Type) return Ref::steal(PyTuple_GetSlice(o, 0, PyTuple_GET_SIZE(o)));
   if (base == &PyLong_Type) return Ref::steal(_PyLong_Copy(reinterpret_cast<PyLongObject*>(o)));
   if (base == &PyFloat_Type) return Ref::steal(PyFloat_FromDouble(PyFloat_AS_DOUBLE(o)));
   if (base == &PyUnicode_Type) return Ref::steal(PyUnicode_FromObject(o));
+  if (base == &_PyWeakref_RefType && PyWeakref_GET_OBJECT(o) != Py_None) return Ref::borrow(PyWeakref_GET_OBJECT(o));
   if (base == &PyBytes_Type) return Ref::steal(PyBytes_FromStringAndSize(PyBytes_AS_STRING(o), PyBytes_GET_SIZE(o)));
   return {};
 }
@@ -60,6 +64,23 @@ class QuietReduce {
  private:
   bool entered_ = false;
 };
+
+// The set that iterators find later has its items in the order that they have now: it is the same one, or it is made
+// of them in this order and then has it again.
+bool stays_in_order(Interpreter& in, PyObject* set) {
+  const auto writes = [set](const Journal::Entry& e) { return e.target.get() == set; };
+  if (in.recorder.is_old(set)) return std::none_of(in.journal.entries().begin(), in.journal.entries().end(), writes);
+  Py_ssize_t at = 0, again = 0;
+  PyObject *item, *other;
+  Py_hash_t hash;
+  Ref copy = Ref::steal(PySet_New(nullptr));
+  while (copy && _PySet_NextEntry(set, &at, &item, &hash))
+    if (!is_atom(item) || PySet_Add(copy.get(), item) < 0) return false;
+  at = 0;
+  while (_PySet_NextEntry(set, &at, &item, &hash))
+    if (!copy || !_PySet_NextEntry(copy.get(), &again, &other, &hash) || other != item) return false;
+  return true;
+}
 
 bool is_structseq(PyObject* o) {
   return PyTuple_Check(o) && PyObject_HasAttrString(reinterpret_cast<PyObject*>(Py_TYPE(o)), "n_sequence_fields");
@@ -114,6 +135,7 @@ int32_t RecipeMaker::instance(RecipeStep::Kind kind, PyObject* type, std::vector
 
 int32_t RecipeMaker::make(PyObject* o) {
   using Kind = RecipeStep::Kind;
+  o = behind_python_function(o);
   auto it = registers_.find(o);
   if (it != registers_.end()) {
     if (it->second < 0) throw Declined("a result that contains itself");
@@ -214,6 +236,12 @@ int32_t RecipeMaker::make_iterator(PyObject* o) {
     if (n == 0 && reinterpret_cast<DictIteratorLayout*>(o)->used != size)
       throw Declined("an iterator of a dict that changed");
     return step(Kind::kDictIterator, reinterpret_cast<PyObject*>(t), {make(dict)}, static_cast<int32_t>(size - n));
+  }
+  if (t == &PySetIter_Type) {
+    const auto* it = reinterpret_cast<SetIteratorLayout*>(o);
+    if (it->set != nullptr && it->used == PySet_GET_SIZE(it->set) && stays_in_order(in_, it->set))
+      return step(Kind::kDictIterator, reinterpret_cast<PyObject*>(t), {make(it->set)},
+                  static_cast<int32_t>(it->used - it->left));
   }
   if (PyDictKeys_Check(o) || PyDictValues_Check(o) || PyDictItems_Check(o))
     return step(Kind::kDictIterator, reinterpret_cast<PyObject*>(t),
@@ -413,6 +441,8 @@ int32_t RecipeMaker::make_object(PyObject* o) {
   if (t == &PyTraceBack_Type) {  // its frames are over: lines and code are what there is left to see
     auto* tb = reinterpret_cast<PyTracebackObject*>(o);
     PyFrameObject* frame = tb->tb_frame;
+    if (tb->tb_next != nullptr && is_code_of_ours(frame->f_frame->f_code))
+      return make(reinterpret_cast<PyObject*>(tb->tb_next));
     Ref code = Ref::steal(reinterpret_cast<PyObject*>(PyFrame_GetCode(frame)));
     Ref globals = Ref::borrow(frame->f_frame->f_globals);
     Ref line = Ref::steal(PyLong_FromLong(
@@ -459,11 +489,16 @@ int32_t RecipeMaker::make_object(PyObject* o) {
   PyTypeObject* base = t;
   while (is_python_class(base)) base = base->tp_base;
   if (PyExceptionClass_Check(base)) return make_exception(o, base);
-  if (base != t) {
+  if (base != t || t == &_PyWeakref_RefType) {
     Ref value = immutable_value(o, base);
     if (value) {
       kept_.push_back(value);
-      const int32_t made = instance(Kind::kNewFrom, type, {make(value.get())});
+      std::vector<int32_t> given{make(value.get())};
+      if (base == &_PyWeakref_RefType) {
+        kept_.push_back(Ref::steal(PyObject_GetAttrString(o, "__callback__")));
+        given.push_back(make(kept_.back().get()));
+      }
+      const int32_t made = instance(Kind::kNewFrom, type, std::move(given));
       registers_[o] = made;
       fill_attributes(o, made, base);
       return made;
@@ -683,6 +718,7 @@ void RecipeMaker::effects() {
       }
     }
   }
+  if (in_.filters_mutated) emit(Kind::kFiltersMutated, {make(Py_None)});
 }
 
 }  // namespace flashover::frame

@@ -34,6 +34,21 @@ void attribute_error(PyObject* o, PyObject* name) {
   PyErr_Restore(type, value, tb);
 }
 
+// As CPython does to an AttributeError of the program's own that leaves a look-up.
+void say_whose_attribute(PyObject* o, PyObject* name) {
+  PyObject *type, *value, *tb;
+  PyErr_Fetch(&type, &value, &tb);
+  PyErr_NormalizeException(&type, &value, &tb);
+  if (PyErr_GivenExceptionMatches(value, PyExc_AttributeError)) {
+    auto* error = reinterpret_cast<PyAttributeErrorObject*>(value);
+    if (error->name == nullptr && error->obj == nullptr) {
+      error->name = Py_NewRef(name);
+      error->obj = Py_NewRef(o);
+    }
+  }
+  PyErr_Restore(type, value, tb);
+}
+
 // Tensor attributes that hand out what a trace cannot follow.
 bool is_forbidden_tensor_attribute(PyObject* name) {
   static const char* const kNames[] = {"_cdata",  "_version",        "__cuda_array_interface__",
@@ -80,6 +95,7 @@ PyObject* Interpreter::get_attr(PyObject* o, PyObject* name) {
   PyObject* found = nullptr;
   int r = find_attr(o, name, &found);
   if (r == 0) attribute_error(o, name);
+  if (r < 0 && !aborted_ && PyErr_ExceptionMatches(PyExc_AttributeError)) say_whose_attribute(o, name);
   return r == 1 ? found : nullptr;
 }
 
@@ -302,7 +318,18 @@ int Interpreter::lookup_type(PyTypeObject* t, PyObject* name, PyObject** out) {
   return *out != nullptr ? 1 : -1;
 }
 
+// A module of sys.modules that came out of code nobody watched is there before and after the call all the same.
+void Interpreter::know_module(PyObject* m) {
+  if (recorder.is_old(m)) return;
+  Ref name = Ref::steal(PyModule_GetNameObject(m));
+  PyErr_Clear();
+  if (name && PyDict_GetItemWithError(PyImport_GetModuleDict(), name.get()) == m)
+    recorder.reach(SourceKind::kModule, kNoSource, -1, name.get(), m);
+  PyErr_Clear();
+}
+
 int Interpreter::lookup_module(PyObject* m, PyObject* name, PyObject** out) {
+  know_module(m);
   Ref d = Ref::borrow(recorder.type_lookup(Py_TYPE(m), name));
   if (d && is_data_descriptor(Py_TYPE(d.get()))) {
     *out = bind(d.get(), m, Py_TYPE(m));
@@ -331,7 +358,8 @@ int Interpreter::lookup_module(PyObject* m, PyObject* name, PyObject** out) {
 
 int Interpreter::lookup_super(PyObject* s, PyObject* name, PyObject** out) {
   auto* su = reinterpret_cast<SuperLayout*>(s);
-  if (su->obj_type == nullptr || PyUnicode_CompareWithASCIIString(name, "__class__") == 0)
+  if (su->obj_type == nullptr || su->obj_type->tp_mro == nullptr ||  // (that is a class whose mro() is running)
+      PyUnicode_CompareWithASCIIString(name, "__class__") == 0)
     return _PyObject_LookupAttr(s, name, out);
   if (recorder.is_old(s) && !recorder.is_old(su->obj)) throw Declined("a super object from before the call");
   PyTypeObject* start = su->obj_type;
@@ -410,6 +438,7 @@ int Interpreter::set_attr(PyObject* o, PyObject* name, PyObject* value) {
       return PyType_Type.tp_setattro(o, name, value);
     }
   } else if (PyModule_Check(o) && t->tp_setattro == PyModule_Type.tp_setattro) {
+    know_module(o);
     return set_generic(o, name, value);
   } else if (recorder.is_old(o) && !(t->tp_flags & Py_TPFLAGS_HEAPTYPE)) {
     throw Declined(std::string("an attribute of an old object is written: ") + t->tp_name);

@@ -35,13 +35,10 @@ void check_callable_argument(PyObject* f) {
     auto* type = reinterpret_cast<PyTypeObject*>(f);
     if (!(type->tp_flags & Py_TPFLAGS_HEAPTYPE) && native_type(type) == nullptr)
       throw Declined("call of " + callable_name(f) + " from native code");
-  } else if (t == k.partial) {
-    Ref inner = Ref::steal(PyObject_GetAttrString(f, "func"));
-    check_callable_argument(inner.get());
   } else if (PyMethod_Check(f)) {
     check_callable_argument(PyMethod_GET_FUNCTION(f));
-  } else if (t == k.lru_cache) {
-    throw Declined("call of an lru_cache function from native code");
+  } else if (t != &PyFunction_Type) {  // also what types written in C make of a call
+    throw Declined("call of " + callable_name(f) + " from native code");
   }
 }
 
@@ -60,6 +57,34 @@ bool may_be_called_natively(PyObject* f) {
   } catch (const Declined&) {
     return false;
   }
+}
+
+// Methods of builtin containers that look at nothing in the container but items that were looked at when they came in.
+bool only_adds(PyObject* f) {
+  if (Py_TYPE(f) != &PyMethodDescr_Type) return false;
+  PyTypeObject* owner = PyDescr_TYPE(f);
+  if (owner != &PySet_Type && owner != &PyList_Type && owner != known_types().deque) return false;
+  const char* name = reinterpret_cast<PyMethodDescrObject*>(f)->d_method->ml_name;
+  for (const char* known : {"add", "discard", "update", "extend", "extendleft"})
+    if (std::strcmp(name, known) == 0) return true;
+  return false;
+}
+
+// Which argument a C callable with kCalls calls: all others are data to it, also if they can be called.
+size_t position_of_called(PyObject* f) {
+  const char* name = PyType_Check(f)        ? reinterpret_cast<PyTypeObject*>(f)->tp_name
+                     : PyCFunction_Check(f) ? reinterpret_cast<PyCFunctionObject*>(f)->m_ml->ml_name
+                                            : "";
+  for (const char* first : {"map", "filter", "reduce", "itertools.starmap", "itertools.takewhile",
+                            "itertools.dropwhile", "itertools.filterfalse"})
+    if (std::strcmp(name, first) == 0) return 0;
+  for (const char* second : {"itertools.accumulate", "itertools.groupby"})
+    if (std::strcmp(name, second) == 0) return 1;
+  return SIZE_MAX;
+}
+bool is_name_of_called(PyObject* keyword) {
+  return PyUnicode_CompareWithASCIIString(keyword, "key") == 0 ||
+         PyUnicode_CompareWithASCIIString(keyword, "func") == 0;
 }
 
 // A cache of which the layout is what we take it for.
@@ -188,12 +213,37 @@ PyObject* function_of_ours(const char* source, const char* name) {
   return Py_XNewRef(PyDict_GetItemString(names.get(), name));
 }
 
+namespace {
+PyObject* maker_of_functions() {
+  static PyObject* const make = function_of_ours(
+      "def make(f):\n    def call(*args, **kwargs):\n        return f(*args, **kwargs)\n    return call\n", "make");
+  return make;
+}
+}  // namespace
+
+bool is_code_of_ours(PyCodeObject* code) {
+  static PyCodeObject* const own = [] {
+    PyObject* make = maker_of_functions();
+    PyObject* constants =
+        make != nullptr ? reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(make))->co_consts : nullptr;
+    for (Py_ssize_t i = 0; constants != nullptr && i < PyTuple_GET_SIZE(constants); ++i)
+      if (PyCode_Check(PyTuple_GET_ITEM(constants, i)))
+        return reinterpret_cast<PyCodeObject*>(PyTuple_GET_ITEM(constants, i));
+    return static_cast<PyCodeObject*>(nullptr);
+  }();
+  return own != nullptr && code == own;
+}
+
+PyObject* behind_python_function(PyObject* f) {
+  if (!PyFunction_Check(f) || !is_code_of_ours(reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(f)))) return f;
+  return PyCell_GET(PyTuple_GET_ITEM(PyFunction_GET_CLOSURE(f), 0));
+}
+
 // A Python function around `f`: called from C, its frame comes to the interpreter, which calls `f` as it does
 // elsewhere.
 Ref Interpreter::as_python_function(PyObject* f) {
   ++uninterpreted;
-  static PyObject* const make = function_of_ours(
-      "def make(f):\n    def call(*args, **kwargs):\n        return f(*args, **kwargs)\n    return call\n", "make");
+  PyObject* const make = maker_of_functions();
   Ref function = Ref::steal(make != nullptr ? PyObject_CallOneArg(make, f) : nullptr);
   --uninterpreted;
   if (!function) unknown_call(f);
@@ -897,7 +947,8 @@ PyObject* Interpreter::call(PyObject* f, PyObject* const* args, size_t nargs, Py
     return call_getter(*this, f, args[0]);
   }
   if (std::strcmp(t->tp_name, "types.GenericAlias") == 0 || std::strncmp(t->tp_name, "operator.", 9) == 0 ||
-      std::strncmp(t->tp_name, "_json.", 6) == 0 || std::strcmp(t->tp_name, "staticmethod") == 0) {
+      std::strncmp(t->tp_name, "_json.", 6) == 0 || std::strcmp(t->tp_name, "staticmethod") == 0 ||
+      std::strcmp(t->tp_name, "functools.KeyWrapper") == 0) {
     recorder.identity(f);  // what it was made of cannot change
     for (size_t i = 0; i < count; ++i) consume(args[i]);
     return call_plain(f, args, nargs, kwnames);
@@ -934,7 +985,8 @@ PyObject* Interpreter::call_native(PyObject* f, PyObject* self, const Native& n,
     if (std::strcmp(name, "as_tensor") == 0 || std::strcmp(name, "asarray") == 0) unknown_call(f);  // share its memory
   }
   if (n.flags & (Native::kReads | Native::kTensors)) {
-    for (size_t i = 0; i < count; ++i) look_through(args[i]);
+    for (size_t i = count > 0 && args[0] == self && only_adds(f) && !recorder.is_old(self) ? 1 : 0; i < count; ++i)
+      look_through(args[i]);
     if (!(n.flags & Native::kTensors) && nargs > 0) {  // len, iter, str ...: their special methods
       PyObject* o = args[0];
       if (Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE) {
@@ -946,7 +998,9 @@ PyObject* Interpreter::call_native(PyObject* f, PyObject* self, const Native& n,
   std::vector<PyObject*> replaced;
   std::vector<Ref> made;
   if (n.flags & Native::kCalls) {
+    const size_t called = position_of_called(f);
     for (size_t i = 0; i < count; ++i) {
+      if (i < nargs ? i != called : !is_name_of_called(PyTuple_GET_ITEM(kwnames, i - nargs))) continue;
       if (!PyCallable_Check(args[i]) || may_be_called_natively(args[i])) continue;
       if (replaced.empty()) {
         replaced.resize(count + 1);

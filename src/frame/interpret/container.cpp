@@ -158,6 +158,7 @@ int Interpreter::set_subscript(PyObject* o, PyObject* key, PyObject* value) {
   }
   PyTypeObject* t = Py_TYPE(o);
   if (PyDict_Check(o)) recorder.key(key);
+  if (value != nullptr && PySlice_Check(key) && !is_tensor(o)) consume(value);  // its items are what is stored
   if (recorder.is_old(o) && !is_tensor(o)) {
     // A class with one of __setitem__ and __delitem__ has the other through the same slot.
     static PyObject *const set = PyUnicode_InternFromString("__setitem__"), *const del = PyUnicode_InternFromString(

@@ -233,7 +233,7 @@ PyObject* Interpreter::run_frame(PyThreadState* tstate, _PyInterpreterFrame* fra
       throw Declined("a function that is not to be part of a graph is called");
     if (const Subject* start = std::exchange(start_, nullptr); start != nullptr && start->next >= 0) {
       take_up(*start, frame);
-      resumed_ = true;
+      resumed_ = is_rest_ = true;
       return evaluate(tstate, frame, throwflag);
     }
     // Code given to exec(): CPython makes a function for it.
@@ -1054,8 +1054,8 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
               r = call(base[1], base + 2, static_cast<size_t>(arg) - keyword_count(names_now), names_now);
             }
             tail_ = false;
+            while (sp > base) Py_XDECREF(POP());  // (what dies here may end the capture, at this call)
             act.names = 0;
-            while (sp > base) Py_XDECREF(POP());
             if (r == nullptr) goto error;
             PUSH(r);
             break;
@@ -1259,14 +1259,18 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
 #if PY_VERSION_HEX < 0x030C0000
           case PREP_RERAISE_STAR: {
             Ref raised = Ref::steal(POP()), original = Ref::steal(POP());
-            PUSH(what_to_reraise(original.get(), raised.get()));
+            PyObject* left = what_to_reraise(original.get(), raised.get());
+            if (left == nullptr) goto error;
+            PUSH(left);
             break;
           }
 #else
           case CALL_INTRINSIC_2: {
             Ref b = Ref::steal(POP()), a = Ref::steal(POP());
             if (arg != 1) throw Declined("an intrinsic that the interpreter does not know: " + std::to_string(arg));
-            PUSH(what_to_reraise(a.get(), b.get()));  // INTRINSIC_PREP_RERAISE_STAR
+            PyObject* left = what_to_reraise(a.get(), b.get());  // INTRINSIC_PREP_RERAISE_STAR
+            if (left == nullptr) goto error;
+            PUSH(left);
             break;
           }
 #endif

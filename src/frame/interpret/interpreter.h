@@ -87,8 +87,10 @@ class Interpreter {
     while (a != nullptr && a->caller != nullptr) a = a->caller;
     return a != nullptr && a->frame == frame;
   }
-  bool filters_of_before() const;  // nobody entered warnings.catch_warnings since the capture began
-  bool records_warnings() const;   // and that one does not print
+  bool filters_of_before() const;            // nobody entered warnings.catch_warnings since the capture began
+  bool records_warnings() const;             // and that one does not print
+  bool is_rest() const { return is_rest_; }  // the capture began in the middle of a frame
+  bool prints_warnings() const;              // what is said goes where the module puts it by itself
   bool is_inlined() const { return top_ != nullptr && top_->caller != nullptr; }  // not the frame that is compiled
   void revive() { aborted_ = false; }  // after a stop, when every frame is gone: to call hooks and autograd Functions
   const std::string& reason() const { return reason_; }
@@ -191,6 +193,7 @@ class Interpreter {
     int line_or_level = 0;
   };
   std::vector<Warning> warnings;
+  bool filters_mutated = false;          // warnings._filters_mutated() was called
   Ref warning_filters, warning_printer;  // of module warnings, before the capture
   std::vector<Ref> own_globals;          // dicts made by the trace that code runs in
 
@@ -236,6 +239,7 @@ class Interpreter {
   bool call_with_numbers(PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames, PyObject** result);
   [[noreturn]] void unknown_call(PyObject* f);
   Ref as_python_function(PyObject* f);
+  void know_module(PyObject* m);
 
   void check_origin(PyObject* o);
   bool torchs_own(Activation& a);  // its code is in a file of torch's
@@ -250,6 +254,7 @@ class Interpreter {
   std::unique_ptr<Snapshot> stopped_;
   const Subject* start_ = nullptr;
   std::vector<Ref> generators_;  // weak references
+  bool is_rest_ = false;
   bool resumed_ = false;         // the next frame is the resumed root frame
   std::vector<char> untouched_;  // arguments that the resumed root frame has not looked at
   bool aborted_ = false, yields_ = false;

@@ -328,11 +328,22 @@ PyObject* do_warn(const NativeCall& c) {
   const auto is = [&action](const char* name) { return PyUnicode_CompareWithASCIIString(action.get(), name) == 0; };
   if (c.in.filters_of_before()) {
     if (is("error")) throw Declined("a warning that is an error");
+    // Said when the graph has run: not where the program may look at it before, nor under other filters than these.
+    const auto of_filters = [&c](const Journal::Entry& e) { return e.target.get() == c.in.warning_filters.get(); };
+    if ((c.in.is_rest() && !c.in.prints_warnings()) ||
+        std::any_of(c.in.journal.entries().begin(), c.in.journal.entries().end(), of_filters))
+      decline();
     c.in.warnings.push_back(std::move(w));
     Py_RETURN_NONE;
   }
   if (is("ignore")) Py_RETURN_NONE;
   if (!is("error") && !c.in.records_warnings()) throw Declined("a warning under filters that the call set");
+  return c.run();
+}
+
+// What was said before may be said again under the filters that the program set.
+PyObject* do_filters_mutated(const NativeCall& c) {
+  c.in.filters_mutated = true;
   return c.run();
 }
 
@@ -361,6 +372,15 @@ PyObject* do_exec(const NativeCall& c) {
   }
   return c.run();
 }
+// A function may be given globals of the trace's own, too.
+PyObject* do_make_function(const NativeCall& c) {
+  Ref made = Ref::steal(c.run());
+  if (!made) return nullptr;
+  PyObject* globals = PyFunction_GET_GLOBALS(made.get());
+  if (!c.in.recorder.is_old(globals)) c.in.own_globals.push_back(Ref::borrow(globals));
+  return made.release();
+}
+
 PyObject* do_compile(const NativeCall& c) {
   if (c.nargs < 1 || (!PyUnicode_CheckExact(c.args[0]) && !PyBytes_CheckExact(c.args[0])))
     throw Declined("call of " + callable_name(c.f));
@@ -695,6 +715,7 @@ const Row kFunctions[] = {
     {"posix", "fspath", kShares},
     {"posix", "getpid", kShares, do_state},
     {"_warnings", "warn", kShares, do_warn},
+    {"_warnings", "_filters_mutated", kShares, do_filters_mutated},
     {"_struct", "calcsize pack unpack", kReads},
     {"_json", "encode_basestring encode_basestring_ascii scanstring", kReads},
     {"_typing", "_idfunc", kShares},
@@ -818,8 +839,8 @@ const Row kMethods[] = {
     {"_thread:RLock", "release __exit__", kShares, do_unlock},
     {"_thread:LockType", "acquire __enter__", kShares, do_lock},
     {"_thread:LockType", "release __exit__", kShares, do_unlock},
-    {"collections:deque", "append appendleft extend extendleft insert pop popleft clear remove reverse rotate",
-     kWrites | kReads | kShares},
+    {"collections:deque", "append appendleft insert pop popleft clear", kWrites | kShares},
+    {"collections:deque", "extend extendleft remove reverse rotate", kWrites | kReads | kShares},
     {"collections:deque", "copy count index", kReadsSelf | kReads},
     {"collections:defaultdict", "copy __missing__ __copy__", kReadsSelf | kShares},
     {"_contextvars:ContextVar", "get", kShares, do_context_get},
@@ -851,8 +872,8 @@ const Row kTypes[] = {
      kReads | kShares},
     {"builtins", "map filter", kReads | kCalls, nullptr},
     {"builtins", "object super staticmethod classmethod", kShares},
-    {"types", "MethodType FunctionType MappingProxyType SimpleNamespace GenericAlias CellType ModuleType UnionType",
-     kShares},
+    {"types", "FunctionType", kShares, do_make_function},
+    {"types", "MethodType MappingProxyType SimpleNamespace GenericAlias CellType ModuleType UnionType", kShares},
     {"collections", "OrderedDict deque defaultdict", kReads},
     {"functools", "partial _lru_cache_wrapper", kShares},
     {"operator", "itemgetter attrgetter methodcaller", kReads},

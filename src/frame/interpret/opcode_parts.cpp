@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <string_view>
+#include <unordered_set>
 
 namespace flashover::frame {
 
@@ -45,10 +46,25 @@ bool is_torch_compiles_tag(PyCodeObject* code) {
   return file != nullptr && std::strstr(file, forgets ? "/torch/_dynamo/utils.py" : "/torch/_dynamo/mutation_guard.py");
 }
 
+// Not a file of the program's that has the same name.
+bool is_of_standard_library(const char* file) {
+  static const std::string folder = [] {
+    Ref os = Ref::steal(PyImport_ImportModule("os"));
+    Ref path = Ref::steal(os ? PyObject_GetAttrString(os.get(), "__file__") : nullptr);
+    const char* text = path && PyUnicode_Check(path.get()) ? PyUnicode_AsUTF8(path.get()) : nullptr;
+    PyErr_Clear();
+    const std::string whole = text != nullptr ? text : "";
+    return whole.substr(0, whole.rfind('/') + 1);
+  }();
+  if (std::strncmp(file, "<frozen ", 8) == 0) return true;
+  return !folder.empty() && std::strncmp(file, folder.c_str(), folder.size()) == 0 &&
+         std::strstr(file, "/site-packages/") == nullptr;
+}
+
 bool is_library_code(PyCodeObject* code) {
-  static const char* const kStandardLibrary[] = {
-      "<frozen importlib", "/importlib/",   "/warnings.py", "/inspect.py",  "/re/_",        "/re/__init__.py",
-      "/typing.py",        "/linecache.py", "/ast.py",      "/tokenize.py", "/traceback.py"};
+  static const char* const kStandardLibrary[] = {"<frozen importlib", "/importlib/",  "/inspect.py",   "/re/_",
+                                                 "/re/__init__.py",   "/typing.py",   "/linecache.py", "/ast.py",
+                                                 "/tokenize.py",      "/traceback.py"};
   // Fills a cache in the class, which copy and pickle read.
   if (PyUnicode_CompareWithASCIIString(code->co_name, "_slotnames") == 0 && PyUnicode_Check(code->co_filename)) {
     const char* file = PyUnicode_AsUTF8(code->co_filename);
@@ -68,8 +84,8 @@ bool is_library_code(PyCodeObject* code) {
     return false;
   }
   auto matches = [text](const char* part) { return std::strstr(text, part) != nullptr; };
-  const bool installed = matches("/site-packages/");
-  for (const char* part : kStandardLibrary) it->second = it->second || (!installed && matches(part));
+  const bool standard = is_of_standard_library(text);
+  for (const char* part : kStandardLibrary) it->second = it->second || (standard && matches(part));
   for (const char* part : kTorch) it->second = it->second || matches(part);
   return it->second;
 }
@@ -322,27 +338,86 @@ bool split_group(Interpreter& in, PyObject* group, PyObject* type, Ref& match, R
   }
   Ref pair = Ref::steal(PyObject_CallMethod(group, "split", "O", type));
   if (!pair) return false;
-  if (!PyTuple_CheckExact(pair.get()) || PyTuple_GET_SIZE(pair.get()) < 2) throw Declined("a split of one's own");
+  if (!PyTuple_CheckExact(pair.get())) {
+    PyErr_Format(PyExc_TypeError, "%.200s.split must return a tuple, not %.200s", Py_TYPE(group)->tp_name,
+                 Py_TYPE(pair.get())->tp_name);
+    return false;
+  }
+  if (PyTuple_GET_SIZE(pair.get()) < 2) {
+    PyErr_Format(PyExc_TypeError, "%.200s.split must return a 2-tuple, got tuple of size %zd", Py_TYPE(group)->tp_name,
+                 PyTuple_GET_SIZE(pair.get()));
+    return false;
+  }
   match = Ref::borrow(PyTuple_GET_ITEM(pair.get(), 0));
   rest = Ref::borrow(PyTuple_GET_ITEM(pair.get(), 1));
   return true;
 }
 
+namespace {
+
+// Of `group` (or of groups in it): the exceptions that are no groups, by address.
+void add_leaves(PyObject* exception, std::unordered_set<PyObject*>& leaves) {
+  if (!PyObject_TypeCheck(exception, reinterpret_cast<PyTypeObject*>(PyExc_BaseExceptionGroup))) {
+    leaves.insert(exception);
+    return;
+  }
+  PyObject* all = reinterpret_cast<PyBaseExceptionGroupObject*>(exception)->excs;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(all); ++i) add_leaves(PyTuple_GET_ITEM(all, i), leaves);
+}
+
+// The part of `group` with these exceptions, in groups as they are there; None if there are none.
+Ref part_of_group(PyObject* group, const std::unordered_set<PyObject*>& leaves) {
+  Ref parts = Ref::steal(PyList_New(0));
+  PyObject* all = reinterpret_cast<PyBaseExceptionGroupObject*>(group)->excs;
+  for (Py_ssize_t i = 0; parts && i < PyTuple_GET_SIZE(all); ++i) {
+    PyObject* e = PyTuple_GET_ITEM(all, i);
+    const bool grouped = PyObject_TypeCheck(e, reinterpret_cast<PyTypeObject*>(PyExc_BaseExceptionGroup));
+    Ref part = grouped ? part_of_group(e, leaves) : Ref::borrow(leaves.count(e) != 0 ? e : Py_None);
+    if (!part || (part.get() != Py_None && PyList_Append(parts.get(), part.get()) < 0)) return {};
+  }
+  if (!parts || PyList_GET_SIZE(parts.get()) == 0) return parts ? Ref::borrow(Py_None) : Ref();
+  Ref made = Ref::steal(PyObject_CallMethod(group, "derive", "O", parts.get()));
+  if (!made) return {};
+  if (!PyObject_TypeCheck(made.get(), reinterpret_cast<PyTypeObject*>(PyExc_BaseExceptionGroup))) {
+    PyErr_SetString(PyExc_TypeError, "derive must return an instance of BaseExceptionGroup");
+    return {};
+  }
+  Ref tb = Ref::steal(PyException_GetTraceback(group));
+  if (tb && PyException_SetTraceback(made.get(), tb.get()) < 0) return {};
+  PyException_SetContext(made.get(), PyException_GetContext(group));
+  PyException_SetCause(made.get(), PyException_GetCause(group));
+  if (PyObject* notes = reinterpret_cast<PyBaseExceptionObject*>(group)->notes;
+      notes != nullptr && PySequence_Check(notes)) {
+    Ref copy = Ref::steal(PySequence_List(notes));
+    if (!copy || PyObject_SetAttrString(made.get(), "__notes__", copy.get()) < 0) return {};
+  }
+  return made;
+}
+
+}  // namespace
+
 PyObject* what_to_reraise(PyObject* original, PyObject* raised) {
-  PyObject* one = nullptr;
-  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(raised); ++i) {
+  const Py_ssize_t n = PyList_GET_SIZE(raised);
+  if (!PyObject_TypeCheck(original, reinterpret_cast<PyTypeObject*>(PyExc_BaseExceptionGroup)))
+    return Py_NewRef(n > 0 ? PyList_GET_ITEM(raised, 0) : Py_None);  // it was caught as a group of one, by one clause
+  // What no clause took, or raised again as it was, goes on in one group; what clauses raised stands beside that.
+  std::unordered_set<PyObject*> again;
+  Ref others = Ref::steal(PyList_New(0));
+  for (Py_ssize_t i = 0; others && i < n; ++i) {
     PyObject* e = PyList_GET_ITEM(raised, i);
     if (e == Py_None) continue;
-    if (one != nullptr) throw Declined("several exceptions leave an except* statement");
-    one = e;
+    auto *a = reinterpret_cast<PyBaseExceptionObject*>(e), *b = reinterpret_cast<PyBaseExceptionObject*>(original);
+    if (a->traceback == b->traceback && a->cause == b->cause && a->context == b->context && a->notes == b->notes)
+      add_leaves(e, again);
+    else if (PyList_Append(others.get(), e) < 0)
+      return nullptr;
   }
-  if (one == nullptr) return Py_NewRef(Py_None);
-  if (!PyObject_TypeCheck(original, reinterpret_cast<PyTypeObject*>(PyExc_BaseExceptionGroup))) return Py_NewRef(one);
-  // What no clause took goes on as it is; an exception that a clause raised would be put into a group.
-  auto *a = reinterpret_cast<PyBaseExceptionObject*>(one), *b = reinterpret_cast<PyBaseExceptionObject*>(original);
-  if (a->traceback != b->traceback || a->cause != b->cause || a->context != b->context || a->notes != b->notes)
-    throw Declined("an exception raised in an except* clause");
-  return Py_NewRef(one);
+  if (!others) return nullptr;
+  Ref rest = again.empty() ? Ref::borrow(Py_None) : part_of_group(original, again);
+  if (!rest || PyList_GET_SIZE(others.get()) == 0) return rest.release();
+  if (rest.get() != Py_None && PyList_Append(others.get(), rest.get()) < 0) return nullptr;
+  if (PyList_GET_SIZE(others.get()) == 1) return Py_NewRef(PyList_GET_ITEM(others.get(), 0));
+  return PyObject_CallFunction(PyExc_BaseExceptionGroup, "sO", "", others.get());
 }
 
 int exception_matches(Interpreter& in, PyObject* value, PyObject* type) {

@@ -31,7 +31,7 @@ PyObject* format_value(Interpreter& in, PyObject* v, int conversion, PyObject* s
 bool unpack(Interpreter& in, PyObject* seq, int before, int after, PyObject*** sp);
 // except*: what of `group` is of `type`, and what is left (or None). False with an error set.
 bool split_group(Interpreter& in, PyObject* group, PyObject* type, Ref& match, Ref& rest);
-PyObject* what_to_reraise(PyObject* original, PyObject* raised);  // after all except* clauses; throws Declined
+PyObject* what_to_reraise(PyObject* original, PyObject* raised);  // after all except* clauses; null: error set
 int exception_matches(Interpreter& in, PyObject* value, PyObject* type);
 bool raise(Interpreter& in, PyObject* exception, PyObject* cause);  // true: a re-raise, keep the traceback as it is
 Ref special_method(PyObject* o, const char* name, const char* protocol);
@@ -46,5 +46,9 @@ void finish_frame(PyThreadState* tstate, _PyInterpreterFrame* frame);
 
 // A function of this source, for good. Null if it could not be made.
 PyObject* function_of_ours(const char* source, const char* name);
+// What Interpreter::as_python_function makes is seen by nobody: its code, and what it was made around (else `f`
+// itself).
+bool is_code_of_ours(PyCodeObject* code);
+PyObject* behind_python_function(PyObject* f);
 
 }  // namespace flashover::frame
