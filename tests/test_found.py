@@ -832,7 +832,7 @@ def test_names_of_arguments_at_a_call_whose_arguments_end_the_capture() -> None:
 def test_callables_handed_through_c() -> None:
     def program() -> tuple:
         part = functools.partial(print, 1)
-        texts = repr(part), list(itertools.repeat(part, 1))[0] is part
+        texts = repr(part), next(iter(itertools.repeat(part, 1))) is part
         counted = itertools.accumulate([None, None, None], operator.is_)
         next(counted)
         flashover.graph_break()
