@@ -88,6 +88,16 @@ class Eager(torch.utils._python_dispatch.TorchDispatchMode):
         return func(*args, **kwargs)
 
 
+@torch.library.custom_op("flashover_random::twice", mutates_args=())
+def twice(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+@twice.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
 def drop(x: torch.Tensor, p: float = 0.1) -> torch.Tensor:
     return torch.native_dropout(x, p, True)[0]
 
@@ -129,6 +139,7 @@ add(
     given(64, 8),
     operators=1,
 )
+add("an operator that may draw", lambda x: drop(twice(drop(x))), given(64, 8), operators=1)
 add("unused", lambda x: (drop(x), torch.bernoulli(x, 0.5))[1] + drop(x), given(64, 8))
 add("a part", lambda x: drop(x[1:]), given(65, 8), operators=1)
 add("trained", trained(lambda x, w: torch.tanh(drop(x @ w) + x)), *(given(64, 64).requires_grad_() for _ in "xw"))
