@@ -359,3 +359,29 @@ def test_numbers_that_c_code_looks_at() -> None:
         for sign, value in zip([1, -1, 2, -2, 3, -3, 1], [0.5, 0.7, 3.0, 0.1, 0.2, 5.0, 0.3], strict=True):
             order[0], values.data[0] = sign, value
             assert torch.equal(fast(torch.ones(2)), program(torch.ones(2)))
+
+
+def test_parts_by_methods() -> None:
+    def f(x: torch.Tensor, i: int) -> torch.Tensor:
+        return (
+            x.select(0, i) * 2
+            + x.narrow(-1, i, 2).sum()
+            + torch.select(x, 1, i).sum()
+            + torch.narrow(x, 0, i, 3).mean()
+        )
+
+    c = flashover.compile(f, fullgraph=True)
+    x = torch.arange(64.0).view(8, 8)
+    for i in range(6):
+        torch.testing.assert_close(c(x, i), f(x, i))
+    assert len(c.entries()) <= 2
+    d = flashover.compile(f)
+    for i in (0, 1, 6):
+        try:
+            want = f(x, i)
+        except RuntimeError as e:
+            with pytest.raises(RuntimeError, match=r"narrow|start"):
+                d(x, i)
+            assert i == 6, e
+        else:
+            torch.testing.assert_close(d(x, i), want)

@@ -15,6 +15,7 @@ import torch as _torch  # noqa: F401  the libraries that the core links
 from flashover import _C, _operator_backward, _substitutes, exc  # noqa: F401 (_operator_backward registers an operator)
 from flashover._compile import compile, reset
 from flashover._explain import Explanation, explain
+from flashover._numpy import wrap_numpy
 from flashover._stance import (
     allow_in_graph,
     assume_constant_result,
@@ -49,6 +50,7 @@ __all__ = [
     "run",
     "set_stance",
     "skip",
+    "wrap_numpy",
 ]
 __version__ = "0.1.0"
 

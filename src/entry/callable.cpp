@@ -23,6 +23,7 @@
 #include "entry/log.h"
 #include "entry/stance.h"
 #include "frame/resume.h"
+#include "guards/arrays.h"
 #include "guards/global_state.h"
 #include "guards/objects.h"
 #include "run/run.h"
@@ -119,6 +120,7 @@ class CompileLock {
 
 PyObject* call_original(Callable* c, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
   c->state->eager_calls++;
+  guards::let_go_of_arrays();
   if (c->through_call || !c->function) return PyObject_Vectorcall(c->self, args, nargsf, kwnames);
   if (!c->self) return PyObject_Vectorcall(c->function, args, nargsf, kwnames);
   size_t count =
@@ -258,6 +260,7 @@ PyObject* run_entry(const EntryPtr& e, const Settings& settings, PyObject** want
   const Inputs inputs(*e, wanted, numbers.get());
   const size_t held = e->wanted + e->capture.numbers.steps.size();
   for (size_t i = 0; i < held; i++) Py_INCREF(wanted[i]);
+  guards::let_go_of_arrays();
   std::vector<at::Tensor> outputs;
   PyObject* result = nullptr;
   bool ran = false;

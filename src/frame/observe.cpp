@@ -529,6 +529,12 @@ void Recorder::describe(SourceId id, PyObject* object, bool parent_pinned) {
     fact(FactKind::kIdentity, id, object);
     return;
   }
+  // Arrays that are held by what a caller made are other ones each time, as arguments are.
+  if (is_array(object) && !parent_pinned) {
+    opaque_.insert(object);
+    fact(FactKind::kTypeIs, id, reinterpret_cast<PyObject*>(Py_TYPE(object)));
+    return;
+  }
   if (is_array(object) || (!is_atom(object) && is_numpy_scalar(object))) opaque_.insert(object);
   // Iterators and coroutines that a caller hands over, or that a frame holds, are other ones each time; the trace does
   // not advance them (Interpreter::next).
@@ -707,6 +713,11 @@ bool is_small_array_of_numbers(PyObject* array) {
 }  // namespace
 
 bool is_array(PyObject* o) { return std::strcmp(Py_TYPE(o)->tp_name, "numpy.ndarray") == 0; }
+
+bool Recorder::is_known_by_content(PyObject* o) const {
+  const SourceId id = source_of(o);
+  return id != kNoSource && source(id).kind != SourceKind::kArgument && pinned(id) && is_small_array_of_numbers(o);
+}
 
 void Recorder::not_opaque(PyObject* o) {
   if (!is_opaque(o)) return;
@@ -897,6 +908,7 @@ void Recorder::check_secrets(PyObject* o) const {
 
 void Recorder::contents_deep(PyObject* o, int depth) {
   if (depth > kMaxDepth || is_atom(o)) return;
+  if (leaves_arrays && is_array(o)) return;
   not_opaque(o);
   check_secrets(o);
   PyTypeObject* t = Py_TYPE(o);

@@ -58,7 +58,9 @@ class Recorder {
   bool is_old(PyObject* o) const { return known_.count(o) != 0; }
   // Arguments of foreign C types (files ...) and arrays of numpy: only handed on, since only their type is guarded.
   bool is_opaque(PyObject* o) const { return !opaque_.empty() && opaque_.count(o) != 0; }
-  void check_secrets(PyObject* o) const;  // of a type that keeps what no fact holds: throws Declined
+  bool is_known_by_content(PyObject* array) const;  // not_opaque() would not throw
+  bool leaves_arrays = false;                       // contents_deep() passes by arrays of numpy
+  void check_secrets(PyObject* o) const;            // of a type that keeps what no fact holds: throws Declined
   // Throws Declined; of an array that is no argument everything is guarded from here on instead.
   void not_opaque(PyObject* o);
 

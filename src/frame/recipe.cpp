@@ -152,6 +152,18 @@ int32_t RecipeMaker::make(PyObject* o) {
       return registers_[o] = step(Kind::kConstant, o);
     return registers_[o] = step(Kind::kSource, nullptr, {}, want(id));
   }
+  if (is_made_array(o)) {
+    if (PyObject* origin = origin_of_array(o)) return registers_[o] = make(origin);
+    const Ref parts = hand_out_array(o);
+    kept_.push_back(parts);
+    if (!parts) {
+      PyErr_Clear();
+      throw Declined(in_.session->declined() ? in_.session->decline_reason() : "an array of numpy in the result");
+    }
+    const int32_t tensor = make(PyTuple_GET_ITEM(parts.get(), 0));
+    capture_.calls = true;
+    return registers_[o] = step(Kind::kReduced, PyTuple_GET_ITEM(parts.get(), 1), {tensor}, 1);
+  }
   if (is_tensor(o)) {
     if (in_.session == nullptr || !in_.session->is_trace_tensor(o))
       throw Declined("a tensor in the result that the trace did not make");
@@ -282,6 +294,7 @@ int32_t RecipeMaker::make_iterator(PyObject* o) {
                                                               "itertools.filterfalse",
                                                               "itertools.compress",
                                                               "itertools.groupby",
+                                                              "iterator",
                                                               "callable_iterator"};
   if (is_python_class(t) || kKnown.count(t->tp_name) == 0) return -1;
   const QuietReduce quiet(o);
@@ -429,6 +442,13 @@ int32_t RecipeMaker::make_object(PyObject* o) {
   if (t == &PySlice_Type) {
     auto* s = reinterpret_cast<PySliceObject*>(o);
     return step(Kind::kSlice, nullptr, {make(s->start), make(s->stop), make(s->step)});
+  }
+  if (t == &PyMethod_Type && is_made_array(PyMethod_GET_SELF(o))) {  // the array's own method
+    static PyObject* const getattr = PyDict_GetItemString(PyEval_GetBuiltins(), "getattr");
+    Ref name = Ref::steal(PyObject_GetAttrString(PyMethod_GET_FUNCTION(o), "__name__"));
+    kept_.push_back(name);
+    if (!name || !PyUnicode_Check(name.get())) throw Declined("a method of an array of numpy");
+    return step(Kind::kReduced, getattr, {make(PyMethod_GET_SELF(o)), make(name.get())}, 2);
   }
   if (t == &PyMethod_Type)
     return step(Kind::kBoundMethod, nullptr, {make(PyMethod_GET_FUNCTION(o)), make(PyMethod_GET_SELF(o))});

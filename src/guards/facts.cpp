@@ -258,6 +258,7 @@ PyObject* Table::resolve(SourceId id, PyObject* parent, PyObject* const* args, K
     }
     case SourceKind::kSlot:
     case SourceKind::kTensorAttr: {
+      if (PyObject* tensor = tensor_of_array(parent)) return tensor;
       if (PyObject** slot = member_slot(parent, s.key); slot && *slot) return *slot;
       return keep.hold(native_attribute(parent, s.key));
     }

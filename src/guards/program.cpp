@@ -993,6 +993,9 @@ uint64_t dict_clock() {
 }
 
 std::unique_ptr<GuardProgram> build(Observations observations, const std::vector<SourceId>& wanted) {
+  Keep made;  // nobody else holds them, and what they are is read off them
+  for (const Source& s : observations.sources)
+    if (s.kind == SourceKind::kTensorAttr) made.hold(Py_XNewRef(s.object));
   return std::make_unique<Program>(std::move(observations), wanted);
 }
 

@@ -1,5 +1,7 @@
 #include "guards/tensors.h"
 
+#include "guards/arrays.h"
+
 #include <c10/core/TensorImpl.h>
 #include <torch/csrc/autograd/variable.h>
 #ifdef __x86_64__
@@ -7,6 +9,7 @@
 #endif
 
 #include <cstring>
+#include <utility>
 
 #include "base/check.h"
 
@@ -32,6 +35,40 @@ PyTypeObject* tensor_base() {
 }
 
 }  // namespace
+
+static thread_local std::vector<PyObject*> tensors_of_arrays;  // owned
+
+PyObject* tensor_of_array(PyObject* array) {
+  if (std::strcmp(Py_TYPE(array)->tp_name, "numpy.ndarray") != 0) return nullptr;
+  // numpy's ABI.
+  struct Layout {
+    PyObject_HEAD char* data;
+    int dimensions;
+    Py_ssize_t *sizes, *strides;
+    PyObject *base, *descr;
+    int flags;
+  };
+  constexpr int kWriteable = 0x400;
+  if (!(reinterpret_cast<Layout*>(array)->flags & kWriteable)) return nullptr;
+  static PyObject* const convert = [] {
+    PyObject* module = PyImport_ImportModule("torch._C");
+    PyObject* functions = module ? PyObject_GetAttrString(module, "_VariableFunctions") : nullptr;
+    PyObject* f = functions ? PyObject_GetAttrString(functions, "from_numpy") : nullptr;
+    Py_XDECREF(functions);
+    Py_XDECREF(module);
+    return f;
+  }();
+  PyObject* tensor = convert ? PyObject_CallOneArg(convert, array) : nullptr;
+  PyErr_Clear();
+  if (tensor) tensors_of_arrays.push_back(tensor);
+  return tensor;
+}
+
+void let_go_of_arrays() {
+  if (tensors_of_arrays.empty()) [[likely]]
+    return;
+  for (PyObject* tensor : std::exchange(tensors_of_arrays, {})) Py_DECREF(tensor);
+}
 
 bool is_tensor(PyObject* object) { return PyType_IsSubtype(Py_TYPE(object), tensor_base()); }
 

@@ -21,6 +21,9 @@ struct TensorSpec {
   bool operator==(const TensorSpec&) const = default;
 };
 
+// torch.from_numpy of an array of numpy that can be written. Borrowed, until let_go_of_arrays() on this thread; null,
+// without an error: not of this object.
+PyObject* tensor_of_array(PyObject* array);
 bool is_tensor(PyObject* object);
 TensorSpec read_tensor(
     PyObject* tensor);  // throws Declined for what has no plain geometry (sparse, nested, symbolic sizes)

@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "compile/compile.h"
+#include "frame/arrays.h"
 #include "frame/frame.h"
 #include "frame/marks.h"
 #include "graph/graph.h"
@@ -136,6 +137,16 @@ void bind_frame(py::module_& m) {
       .def("run", &FrameCapture::run, "1-tuple of the result, or None if a guard fails");
   f.def("capture", &capture_call, py::arg("fn"), py::arg("bound"), py::arg("guards") = true);
   f.def("interpret", &interpret_call);
+  f.def("lift", [](const py::object& array) {
+    PyObject* made = frame::lift_array(array.ptr());
+    if (made == nullptr) throw py::error_already_set();
+    return py::reinterpret_steal<py::object>(made);
+  });
+  f.def("may_write", [](const py::object& array) { return frame::may_write_array(array.ptr()); });
+  f.def("stop", [](const std::string& reason) {
+    frame::decline_capture(reason);
+    throw py::error_already_set();
+  });
 }
 
 }  // namespace flashover

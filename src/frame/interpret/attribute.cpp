@@ -102,6 +102,8 @@ PyObject* Interpreter::get_attr(PyObject* o, PyObject* name) {
 int Interpreter::find_attr(PyObject* o, PyObject* name, PyObject** out) {
   if (plain) return _PyObject_LookupAttr(o, name, out);
   *out = nullptr;
+  o = array_of(o);
+  if (is_made_array(o)) return array_attribute(o, name, out);
   PyTypeObject* t = Py_TYPE(o);
   static PyObject* const getattribute_name = interned("__getattribute__");
   static PyObject* const getattr_name = interned("__getattr__");
@@ -408,6 +410,7 @@ int Interpreter::lookup_nn_module(PyObject* o, PyObject* name, PyObject** out) {
 
 int Interpreter::set_attr(PyObject* o, PyObject* name, PyObject* value) {
   if (plain) return PyObject_SetAttr(o, name, value);
+  if (is_array(o) || is_made_array(o)) throw Declined("an attribute of an array of numpy is set");
   PyTypeObject* t = Py_TYPE(o);
   look_special(o, value != nullptr ? "__setattr__" : "__delattr__");
   if (t->tp_setattro == PyObject_GenericSetAttr) return set_generic(o, name, value);

@@ -397,6 +397,45 @@ PyObject* range_of_numbers(Interpreter& in, PyObject* f, PyObject* const* args, 
   return range ? in.binary(range.get(), args[0], 0) : nullptr;
 }
 
+// tensor.select(dim, i) and tensor.narrow(dim, i, n), where i changes, as subscripts. Null without an error: something
+// else.
+PyObject* part_of_tensor(Interpreter& in, PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames) {
+  const char* name = PyCFunction_Check(f)                ? reinterpret_cast<PyCFunctionObject*>(f)->m_ml->ml_name
+                     : Py_TYPE(f) == &PyMethodDescr_Type ? reinterpret_cast<PyMethodDescrObject*>(f)->d_method->ml_name
+                                                         : "";
+  const bool select = std::strcmp(name, "select") == 0;
+  if ((!select && std::strcmp(name, "narrow") != 0) || kwnames != nullptr) return nullptr;
+  std::vector<PyObject*> all;
+  if (PyCFunction_Check(f) && PyCFunction_GET_SELF(f) != nullptr && is_tensor(PyCFunction_GET_SELF(f)))
+    all.push_back(PyCFunction_GET_SELF(f));
+  all.insert(all.end(), args, args + nargs);
+  if (all.size() != (select ? 3 : 4) || !is_tensor(all[0]) || !PyLong_CheckExact(all[1]) ||
+      !PyLong_CheckExact(all[2]) || in.recorder.numbers.is(all[1]) || !in.recorder.numbers.is(all[2]))
+    return nullptr;
+  Ref ndim = Ref::steal(PyObject_GetAttrString(all[0], "ndim"));
+  const int64_t rank = ndim ? PyLong_AsLongLong(ndim.get()) : 0;
+  int64_t dim = PyLong_AsLongLong(all[1]);
+  PyErr_Clear();
+  dim += dim < 0 ? rank : 0;
+  if (dim < 0 || dim >= rank) return nullptr;
+  Ref key = Ref::steal(PyTuple_New(dim + 1)), whole = Ref::steal(PySlice_New(nullptr, nullptr, nullptr));
+  for (int64_t i = 0; i < dim; ++i) PyTuple_SET_ITEM(key.get(), i, Py_NewRef(whole.get()));
+  Ref last = Ref::borrow(all[2]);
+  if (!select) {
+    if (!PyLong_CheckExact(all[3]) || in.recorder.numbers.is(all[3])) return nullptr;
+    Ref size = Ref::steal(PyObject_CallMethod(all[0], "size", "L", dim));
+    // What a slice would cut off, narrow refuses.
+    const int64_t start = PyLong_AsLongLong(all[2]), length = PyLong_AsLongLong(all[3]);
+    const bool fits = size && start >= 0 && length > 0 && start + length <= PyLong_AsLongLong(size.get());
+    PyErr_Clear();
+    Ref end = fits ? Ref::steal(in.recorder.numbers.binary(all[2], all[3], 0)) : Ref();
+    if (!end) return nullptr;
+    last = Ref::steal(PySlice_New(all[2], end.get(), nullptr));
+  }
+  PyTuple_SET_ITEM(key.get(), dim, last.release());
+  return in.tensor_part(all[0], key.get());
+}
+
 // torch.tensor(number) and torch.as_tensor(number), also of lists of them. Null without an error: another function.
 PyObject* tensor_of_number(Interpreter& in, PyObject* f, PyObject* const* args, PyObject* kwnames) {
   if (!PyCFunction_Check(f)) return nullptr;
@@ -586,6 +625,7 @@ bool Interpreter::call_with_numbers(PyObject* f, PyObject* const* args, size_t n
   if (kwnames == nullptr && (*result = numbers.call(f, args, nargs)) != nullptr) return true;
   if (nargs == 1 && (*result = tensor_of_number(*this, f, args, kwnames)) != nullptr) return true;
   if ((*result = range_of_numbers(*this, f, args, nargs, kwnames)) != nullptr) return true;
+  if ((*result = part_of_tensor(*this, f, args, nargs, kwnames)) != nullptr) return true;
   const Native* n = PyCFunction_Check(f) ? native_function(f) : nullptr;
   const KnownTypes& k = known_types();
   const bool method =
@@ -688,6 +728,7 @@ PyObject* Interpreter::call(PyObject* f, PyObject* const* args, size_t nargs, Py
         return compared ? PyObject_CallMethod(tensor, floating ? "double" : "long", nullptr) : Py_NewRef(tensor);
     }
   }
+  if (PyObject* result = nullptr; call_with_arrays(f, args, nargs, kwnames, &result)) return result;
   if (t == &PyFunction_Type) {
     if (const int part = record_function_part(f);
         part != 0 && kwnames == nullptr && nargs >= 1 && (part == 2 || !recorder.is_old(args[0]))) {
@@ -1157,6 +1198,8 @@ void Interpreter::stop_if_declined() {
 PyObject* Interpreter::call_type(PyTypeObject* t, PyObject* const* args, size_t nargs, PyObject* kwnames) {
   auto* type = reinterpret_cast<PyObject*>(t);
   const size_t count = nargs + keyword_count(kwnames);
+  if (t == &PyType_Type && nargs == 1 && kwnames == nullptr && is_made_array(args[0]))
+    return type_of_array(args[0]).release();
   if (t == &PyType_Type && nargs == 1 && kwnames == nullptr)
     return Py_NewRef(reinterpret_cast<PyObject*>(Py_TYPE(args[0])));
   PyTypeObject* meta = Py_TYPE(t);

@@ -81,6 +81,10 @@ void Interpreter::look_through(PyObject* o) {
 
 PyObject* Interpreter::subscript(PyObject* o, PyObject* key) {
   if (plain) return PyObject_GetItem(o, key);
+  o = array_of(o);
+  if (is_made_array(o)) return array_operation([&] { return PyObject_GetItem(o, key); }, {key});
+  if (is_tensor(o) && (is_traced_array(key) || is_made_array(key)))
+    throw Declined("a tensor is indexed by an array of numpy");
   o = behind_proxy(recorder, o);
   PyTypeObject* t = Py_TYPE(o);
   if (recorder.numbers.any()) {
@@ -149,6 +153,12 @@ PyObject* Interpreter::subscript(PyObject* o, PyObject* key) {
 
 int Interpreter::set_subscript(PyObject* o, PyObject* key, PyObject* value) {
   if (plain) return value != nullptr ? PyObject_SetItem(o, key, value) : PyObject_DelItem(o, key);
+  if (is_array(o) && session != nullptr && recorder.is_old(o)) o = lift_array(o);
+  if (is_made_array(o) && value != nullptr) {
+    const Ref done = Ref::steal(array_operation(
+        [&] { return PyObject_SetItem(o, key, value) < 0 ? nullptr : Py_NewRef(Py_None); }, {key, value}));
+    return done ? 0 : -1;
+  }
   recorder.not_opaque(o);
   if (is_array(o)) throw Declined("an array of numpy is written");  // one made here may share another one's memory
   if (recorder.numbers.any()) {
@@ -192,6 +202,8 @@ int Interpreter::set_subscript(PyObject* o, PyObject* key, PyObject* value) {
 
 PyObject* Interpreter::iterator(PyObject* o) {
   if (plain) return PyObject_GetIter(o);
+  o = array_of(o);
+  if (is_made_array(o)) return array_operation([&] { return PyObject_GetIter(o); }, {});
   if (recorder.numbers.any()) recorder.numbers.read(o);
   recorder.not_opaque(o);
   PyTypeObject* t = Py_TYPE(o);
@@ -235,6 +247,7 @@ int Interpreter::truth(PyObject* o) {
   if (plain) return PyObject_IsTrue(o);
   if (o == Py_True) return 1;
   if (o == Py_False || o == Py_None) return 0;
+  if (is_made_array(o) || is_traced_array(o)) throw Declined("the truth of an array of numpy");
   recorder.not_opaque(o);
   recorder.check_secrets(o);
   if (recorder.numbers.is(o)) {
@@ -255,6 +268,8 @@ int Interpreter::truth(PyObject* o) {
 int Interpreter::contains(PyObject* c, PyObject* item) {
   if (plain) return PySequence_Contains(c, item);
   c = behind_proxy(recorder, c);
+  if (is_made_array(c) || is_traced_array(c) || is_made_array(item) || is_traced_array(item))
+    throw Declined("an array of numpy is looked for or looked into");
   recorder.not_opaque(c);
   if (recorder.numbers.any()) {
     if (!PyDict_CheckExact(c)) recorder.numbers.read_deep(c);  // (a dict's keys are no numbers that change)
@@ -292,6 +307,9 @@ PyObject* Interpreter::with_tensor(PyObject* a, PyObject* b, F f) {
 
 PyObject* Interpreter::compare(PyObject* a, PyObject* b, int op) {
   if (plain) return PyObject_RichCompare(a, b, op);
+  a = array_of(a), b = array_of(b);
+  if (is_made_array(a) || is_made_array(b))
+    return array_operation([&] { return PyObject_RichCompare(a, b, op); }, {a, b});
   if (recorder.numbers.any() && (recorder.numbers.is(a) || recorder.numbers.is(b))) {
     static constexpr int kSwapped[] = {Py_GT, Py_GE, Py_EQ, Py_NE, Py_LT, Py_LE};
     const auto compare_as = [](int how) {
@@ -322,6 +340,9 @@ PyObject* Interpreter::compare(PyObject* a, PyObject* b, int op) {
 PyObject* Interpreter::binary(PyObject* a, PyObject* b, int op) {
   const BinaryOp& row = kBinaryOps[op];
   if (plain) return row.f(a, b);
+  a = op >= kFirstInPlace && is_array(a) && session != nullptr && recorder.is_old(a) ? lift_array(a) : array_of(a);
+  b = array_of(b);
+  if (is_made_array(a) || is_made_array(b)) return array_operation([&] { return row.f(a, b); }, {a, b});
   if (recorder.numbers.any() && (recorder.numbers.is(a) || recorder.numbers.is(b))) {
     if (is_tensor(a)) return with_tensor(a, b, row.f);
     if (is_tensor(b)) {
@@ -366,6 +387,8 @@ PyObject* Interpreter::binary(PyObject* a, PyObject* b, int op) {
 
 PyObject* Interpreter::unary(PyObject* o, unaryfunc f) {
   if (plain) return f(o);
+  o = array_of(o);
+  if (is_made_array(o)) return array_operation([&] { return f(o); }, {});
   recorder.not_opaque(o);
   if (recorder.numbers.is(o)) {
     if (PyObject* known = recorder.numbers.unary(o, f)) return known;

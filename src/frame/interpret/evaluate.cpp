@@ -229,6 +229,16 @@ PyObject* Interpreter::run_frame(PyThreadState* tstate, _PyInterpreterFrame* fra
     Code* code = decode(frame->f_code);
     if (code == nullptr) throw Declined("out of memory");
     if (code->coroutine) throw Declined("a coroutine");
+    if (is_code_of_arrays(frame->f_code)) {
+      const int args = frame->f_code->co_nlocalsplus;
+      for (int i = 0; i < args; ++i)
+        if (frame->localsplus[i] != nullptr) look_around_arrays(frame->localsplus[i]);
+      ++uninterpreted;
+      PyObject* result = _PyEval_EvalFrameDefault(tstate, frame, throwflag);
+      --uninterpreted;
+      if (result == nullptr && session != nullptr && session->declined()) abort(session->decline_reason());
+      return result;
+    }
     if (mark_of(frame_function(frame)) == Mark::kDisallow)
       throw Declined("a function that is not to be part of a graph is called");
     if (const Subject* start = std::exchange(start_, nullptr); start != nullptr && start->next >= 0) {
@@ -667,6 +677,9 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
           }
           case IS_OP: {
             Ref b = Ref::steal(POP()), a = Ref::steal(POP());
+            for (Ref* o : {&a, &b})
+              if (is_made_array(o->get()))
+                if (PyObject* origin = origin_of_array(o->get())) *o = Ref::borrow(origin);
             recorder.same_or_distinct(a.get(), b.get());
             if (recorder.numbers.any() && recorder.numbers.is(a.get()) != recorder.numbers.is(b.get()) &&
                 Py_TYPE(a.get()) == Py_TYPE(b.get()))

@@ -7,6 +7,7 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <vector>
@@ -124,6 +125,15 @@ class Interpreter {
   PyObject* compare(PyObject* a, PyObject* b, int op);
   PyObject* binary(PyObject* a, PyObject* b, int op);
   PyObject* unary(PyObject* o, unaryfunc f);
+  // Arrays of numpy (array.cpp).
+  bool is_traced_array(PyObject* o) const;  // from before the trace, and no constant
+  PyObject* array_of(PyObject* o);          // borrowed: what stands for such an array; others as they are
+  PyObject* lift_array(PyObject* o);        // the same for any from before the trace
+  bool holds_array(PyObject* o, int depth = 0) const;
+  void look_around_arrays(PyObject* o);
+  PyObject* array_operation(const std::function<PyObject*()>& run, std::initializer_list<PyObject*> operands);
+  int array_attribute(PyObject* o, PyObject* name, PyObject** out);
+  bool call_with_arrays(PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames, PyObject** result);
   void consume(PyObject* o);                         // a native callee is about to read all of `o`
   void look_through(PyObject* o);                    // the same, but numbers in it are only handed on
   void look_special(PyObject* o, const char* name);  // the type's special method is about to be looked up by C code
@@ -261,8 +271,15 @@ class Interpreter {
   std::string reason_, where_, stack_;
   std::unordered_map<PyCodeObject*, bool> torchs_own_;       // by code object that was met
   std::unordered_map<PyObject*, std::string> module_names_;  // likewise; the program holds them meanwhile
+  std::unordered_map<PyObject*, Ref> arrays_;                // from before the trace -> Array
   Interpreter* outer_;
 };
+
+bool is_made_array(PyObject* o);
+bool is_code_of_arrays(PyCodeObject* code);
+PyObject* origin_of_array(PyObject* array);
+Ref type_of_array(PyObject* array);
+Ref hand_out_array(PyObject* array);
 
 PyObject* call_with_nothing(PyObject* function);  // None for each parameter
 // Calls `function` with any arguments, only to get a frame of it: the frame goes to `take` instead of an evaluator.

@@ -174,6 +174,10 @@ Ref local_name(Interpreter& in, _PyInterpreterFrame* frame, PyObject* name) {
 
 int load_method(Interpreter& in, PyObject* o, PyObject* name, PyObject** out) {
   if (in.plain) return _PyObject_GetMethod(o, name, out);
+  if (is_made_array(o) || in.is_traced_array(o)) {
+    *out = in.get_attr(o, name);
+    return 0;
+  }
   PyTypeObject* t = Py_TYPE(o);
   if (t->tp_getattro == PyObject_GenericGetAttr) {
     PyObject* found = in.recorder.type_lookup(t, name);
