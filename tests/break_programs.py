@@ -719,6 +719,39 @@ def unfinished_generator(x, y):
     return y, log
 
 
+def groups_that_are_left(x, y):
+    log = []
+
+    def clauses():
+        try:
+            raise ExceptionGroup("group", [ValueError(1), TypeError(2), KeyError(3), OSError(4)])
+        except* ValueError as e:
+            flashover.graph_break()
+            log.append(len(e.exceptions))
+        except* TypeError as e:
+            raise RuntimeError("in a clause") from e
+        except* OSError:
+            flashover.graph_break()
+            raise
+
+    def whole(again):
+        try:
+            raise ExceptionGroup("group", [ValueError(1), TypeError(2)])
+        except* ValueError:
+            y.sin()
+        except* TypeError:
+            if again:
+                raise ZeroDivisionError from None
+
+    for f in (clauses, lambda: whole(False), lambda: whole(True)):
+        try:
+            f()
+        except BaseExceptionGroup as e:
+            log.append((str(e), [(type(i).__name__, str(i), repr(i.__cause__)) for i in e.exceptions]))
+            x = x.sin()
+    return x + y, log
+
+
 PROGRAMS = [
     v
     for v in list(globals().values())
