@@ -135,7 +135,7 @@ class Case:
         counted = [t for t, used in zip(out, self.used * 4, strict=False) if used] + given
         total = loss_of(counted)
         grads: list[torch.Tensor | None] = [None] * len(leaves)
-        # (What was written is no leaf: of it a compiled call hands out a result, which other results do not follow from.)
+        # (What was written is no leaf: other results of a compiled call do not follow from it.)
         wanted = [i for i, t in enumerate(leaves) if t.requires_grad and t.is_leaf]
         if total is not None and wanted:
             for again in range(2 if self.twice else 1):
