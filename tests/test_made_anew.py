@@ -355,6 +355,22 @@ def as_a_key(x: Tensor, n: int) -> Any:
     return x * known.get(type(p), 5), P in known, hash(P) == hash(type(p))
 
 
+KNOWN: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+
+
+def as_a_weak_key(x: Tensor, n: int) -> Any:
+    class P:
+        pass
+
+    m = Factor(2.0)
+    KNOWN[P] = KNOWN[m] = n % 3
+    if n % 2:
+        del KNOWN[P], KNOWN[m]
+    p = P()
+    stop()
+    return x * KNOWN.get(type(p), 7), P in KNOWN, x + KNOWN.get(m, 5)
+
+
 def written(x: Tensor, n: int) -> Any:
     class P:
         __slots__ = ("a", "b")
@@ -424,6 +440,7 @@ DIFFERENT = [
     patched,
     which_class,
     as_a_key,
+    as_a_weak_key,
     written,
     modules,
     a_shared_child,

@@ -965,6 +965,8 @@ void Recorder::identity(PyObject* o) {
 
 void Recorder::hash(PyObject* o) {
   if (is_atom(o)) return;
+  if (any_loose_ && PyWeakref_Check(o) && is_loose(PyWeakref_GET_OBJECT(o)))
+    throw Declined("the identity of an object that each call makes anew");
   if (PyTuple_Check(o)) {
     contents(o);
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); ++i) hash(PyTuple_GET_ITEM(o, i));
