@@ -14,6 +14,7 @@ import subprocess
 import sys
 import traceback
 import types
+import typing
 import warnings
 import weakref
 from collections.abc import Callable
@@ -902,3 +903,14 @@ def test_references_kept_by_the_program() -> None:
 
     both_ways(program, (), fullgraph=True)
     assert list(kept.items()) == [(key, 3)]
+
+
+def test_types_of_typing_stay_one_object() -> None:
+    def program() -> tuple:
+        items, maybe = list[int], typing.Optional[int]  # noqa: UP045
+        of_any = typing.AbstractSet[Any]
+        flashover.graph_break()
+        same = of_any is typing.AbstractSet[Any], maybe is typing.Optional[int]  # noqa: UP045
+        return same, maybe.__origin__ is typing.Union, items == list[int]
+
+    both_ways(program, (), ())

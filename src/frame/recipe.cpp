@@ -35,6 +35,32 @@ bool is_constant_kind(PyObject* o) {
   return false;
 }
 
+// What module typing makes of types: immutable, and one object for one meaning. Not of classes or type variables that
+// the trace made.
+bool is_of_typing(const Recorder& recorder, PyObject* o, int depth = 0) {
+  static PyObject *const module_name = PyUnicode_InternFromString("__module__"),
+                         *const args_name = PyUnicode_InternFromString("__args__"),
+                         *const parameters_name = PyUnicode_InternFromString("__parameters__");
+  PyObject* module = depth < 8 ? _PyType_Lookup(Py_TYPE(o), module_name) : nullptr;
+  if (module == nullptr || !PyUnicode_Check(module) || PyUnicode_CompareWithASCIIString(module, "typing") != 0)
+    return false;
+  const char* kind = Py_TYPE(o)->tp_name;
+  if (std::strcmp(kind, "_SpecialForm") == 0 || std::strcmp(kind, "_SpecialGenericAlias") == 0) return true;
+  if (std::strcmp(kind, "_GenericAlias") != 0 && std::strcmp(kind, "_UnionGenericAlias") != 0) return false;
+  PyObject** dict = _PyObject_GetDictPtr(o);
+  PyObject* args = dict != nullptr && *dict != nullptr ? PyDict_GetItem(*dict, args_name) : nullptr;
+  PyObject* parameters = dict != nullptr && *dict != nullptr ? PyDict_GetItem(*dict, parameters_name) : nullptr;
+  if (args == nullptr || !PyTuple_CheckExact(args) || parameters == nullptr || !PyTuple_CheckExact(parameters) ||
+      PyTuple_GET_SIZE(parameters) > 0)
+    return false;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); ++i) {
+    PyObject* arg = PyTuple_GET_ITEM(args, i);
+    const bool type = PyType_Check(arg) && !recorder.is_fresh_type(arg);
+    if (!type && !is_atom(arg) && !is_of_typing(recorder, arg, depth + 1)) return false;
+  }
+  return true;
+}
+
 // What `base`, an immutable builtin, holds of an instance of a subclass; null for other bases. (Of a weak reference:
 // what it refers to, if that lives.)
 Ref immutable_value(PyObject* o, PyTypeObject* base) {
@@ -504,7 +530,7 @@ int32_t RecipeMaker::make_object(PyObject* o) {
     fill_attributes(o, made, &PyTuple_Type);
     return made;
   }
-  if (is_constant_kind(o)) return step(Kind::kConstant, o);
+  if (is_constant_kind(o) || is_of_typing(in_.recorder, o)) return step(Kind::kConstant, o);
   // An instance of a Python class: __new__ of its builtin base, then its contents, its slots and its __dict__.
   PyTypeObject* base = t;
   while (is_python_class(base)) base = base->tp_base;
