@@ -914,3 +914,10 @@ def test_types_of_typing_stay_one_object() -> None:
         return same, maybe.__origin__ is typing.Union, items == list[int]
 
     both_ways(program, (), ())
+
+
+def test_what_the_standard_library_prints(capsys) -> None:
+    compiled = flashover.compile(lambda: typing.reveal_type("text"), backend="eager")
+    for _ in range(2):
+        assert compiled() == "text"
+        assert capsys.readouterr().err == "Runtime type is 'str'\n"

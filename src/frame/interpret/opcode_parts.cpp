@@ -99,7 +99,7 @@ Library library_code(PyCodeObject* code) {
 
 bool talks_to_the_outside(PyCodeObject* code) {
   for (const char* name : {"print_tb", "print_exception", "print_exc", "print_last", "print_stack", "print_list",
-                           "extract_stack", "format_stack", "walk_stack", "stack", "getouterframes", "showwarning"})
+                           "extract_stack", "format_stack", "walk_stack", "stack", "getouterframes", "reveal_type"})
     if (PyUnicode_CompareWithASCIIString(code->co_name, name) == 0) return true;
   return false;
 }
