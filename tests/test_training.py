@@ -6,6 +6,7 @@ import copy
 import functools
 import gc
 import threading
+import warnings
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -1319,3 +1320,70 @@ def test_a_part_of_a_product_that_is_handed_out_and_kept() -> None:
         assert a.stride() == b.stride()
     grads = [torch.autograd.grad(sum(t.square().sum() for t in r), parameters) for r in (got, want)]
     torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-4)
+
+
+def test_twice_differentiated_parts_are_not_compiled() -> None:
+    """The inner gradient cannot be traced: the graph must not end before it, since nothing compiled is differentiated
+    twice."""
+    m = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh())
+
+    def f(x: torch.Tensor, v: torch.Tensor) -> list[torch.Tensor]:
+        (g,) = torch.autograd.grad((x**4).sum() + x.prod(), x, create_graph=True)
+        return [g, *torch.autograd.grad(g, x, v, create_graph=True)]
+
+    def step(x: torch.Tensor) -> list[torch.Tensor]:
+        m(x).square().mean().backward(create_graph=True)
+        grads = [p.grad.clone() for p in m.parameters() if p.grad is not None]
+        m.zero_grad()
+        return list(torch.autograd.grad(sum(g.square().sum() for g in grads), list(m.parameters())))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # eager's, of backward(create_graph=True)
+        for program, args in ((f, (leaf(4), torch.ones(4))), (step, (torch.randn(5, 3),))):
+            fast = flashover.compile(program)
+            for _ in range(2):
+                torch.testing.assert_close(fast(*args), program(*args))
+
+
+def test_gradients_of_losses_are_contiguous() -> None:
+    def f(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
+        losses = (F.mse_loss, F.smooth_l1_loss, F.huber_loss)
+        inner = [torch.autograd.grad(loss(z := x * 1, y, reduction="none").sum(), z)[0] for loss in losses]
+        return [*inner, F.pixel_shuffle(x, 2), F.pixel_unshuffle(x, 2), F.pixel_shuffle(x.transpose(0, 3), 2)]
+
+    x = torch.randn(4, 4, 6, 4).to(memory_format=torch.channels_last).requires_grad_()
+    for got, want in zip(flashover.compile(f, fullgraph=True)(x, x.detach() + 1), f(x, x.detach() + 1), strict=True):
+        torch.testing.assert_close(got, want)
+        assert got.stride() == want.stride()
+
+
+def test_a_layer_dropped_with_probability_zero() -> None:
+    """rand() < 0 has one answer, and the number is drawn all the same."""
+
+    def f(x: torch.Tensor, p: float) -> torch.Tensor:
+        for _ in range(2):
+            if not torch.rand([]) < p:
+                x = x * 2
+        return x + 1 if torch.rand(1, dtype=torch.bfloat16)[0] >= 1.0 else x - torch.rand(())
+
+    x = torch.randn(3)
+    for p in (0.0, -1.0, 1.0):
+        torch.manual_seed(0)
+        want, state = f(x, p), torch.get_rng_state()
+        torch.manual_seed(0)
+        assert torch.equal(flashover.compile(functools.partial(f, p=p), fullgraph=True)(x), want)
+        assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_branch_that_a_random_number_decides() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        u = torch.rand([])
+        u.add_(0.5)
+        return x * 2 if u >= 1.0 else x
+
+    fast, x = flashover.compile(f), torch.randn(3)
+    for seed in range(8):
+        torch.manual_seed(seed)
+        want = f(x)
+        torch.manual_seed(seed)
+        assert torch.equal(fast(x), want)

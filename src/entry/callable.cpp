@@ -134,6 +134,7 @@ PyObject* call_original(Callable* c, PyObject* const* args, size_t nargsf, PyObj
 
 // As it is, because the call itself cannot be compiled: what it calls may.
 PyObject* call_original_taking_callees(Callable* c, PyObject* const* args, size_t nargsf, PyObject* kwnames);
+PyObject* call_eager(Callable* c, const Entry& entry, PyObject* const* args, size_t nargsf, PyObject* kwnames);
 
 // False when there is no Python function to compile. Drops everything compiled when the class got another __call__.
 bool refresh(Callable* c) {
@@ -683,7 +684,7 @@ PyObject* miss(Callable* c, Bound& bound, Wanted& wanted, PyObject* const* args,
         return call_original(c, args, nargsf, kwnames);
     }
   }
-  if (entry->kind == Entry::Kind::kEager) return call_original_taking_callees(c, args, nargsf, kwnames);
+  if (entry->kind == Entry::Kind::kEager) return call_eager(c, *entry, args, nargsf, kwnames);
   entry->hits++;
   PyObject* result = run_call(c, entry, wanted.data());
   return result || PyErr_Occurred() ? result : call_original(c, args, nargsf, kwnames);
@@ -709,6 +710,10 @@ bool only_makes_a_generator(const Callable* c) {
   return (c->state->signature.code->co_flags & kKinds) == CO_GENERATOR && !c->state->settings.fullgraph;
 }
 
+PyObject* call_eager(Callable* c, const Entry& entry, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
+  return entry.alone ? call_original(c, args, nargsf, kwnames) : call_original_taking_callees(c, args, nargsf, kwnames);
+}
+
 PyObject* call_compiled(Callable* c, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
   CallableState& s = *c->state;
   frame::TakeCallees nobody(nullptr);  // compiled code inside compiled code looks after itself
@@ -724,7 +729,7 @@ PyObject* call_compiled(Callable* c, PyObject* const* args, size_t nargsf, PyObj
     return call_original(c, args, nargsf, kwnames);  // raises the TypeError
   Wanted wanted;
   if (EntryPtr entry = find(s.entries, bound.slots(), wanted, clock)) {
-    if (entry->kind == Entry::Kind::kEager) return call_original_taking_callees(c, args, nargsf, kwnames);
+    if (entry->kind == Entry::Kind::kEager) return call_eager(c, *entry, args, nargsf, kwnames);
     entry->hits++;
     PyObject* result = run_call(c, entry, wanted.data());
     return result || PyErr_Occurred() ? result : call_original(c, args, nargsf, kwnames);

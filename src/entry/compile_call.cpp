@@ -202,6 +202,7 @@ void attempt(Attempt& a, const frame::Subject& subject, bool first = true) {
     for (const std::string& w : e.guards->words()) log(Topic::kGuards, a.settings.name + ": " + w);
   if (c.declined || c.raised) {
     if (c.declined) counters().graph_breaks++;
+    e.alone = c.twice;
     if (!c.reason_to_stay.empty())
       log(Topic::kBreaks, a.settings.name + ": cannot go on after the break: " + c.reason_to_stay);
     a.decline(c.raised && c.reason.empty() ? "the program raised an exception while it was traced" : c.reason, c.where,

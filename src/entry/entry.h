@@ -70,6 +70,7 @@ struct Entry {
   int64_t serial = 0;         // in the order they were made
   int64_t version = 0;        // the same, of those for one place
   bool trivial = false;       // kEager: nothing in it to compile
+  bool alone = false;         // kEager: nor are the functions that it calls taken on
   std::string reason, where;  // kEager: why
   std::string continues;      // what comes after a graph break: where it starts
   Recompile again;            // why, if it was compiled again

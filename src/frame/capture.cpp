@@ -367,7 +367,8 @@ Capture run_once(const Subject& subject, Trust trust, Interpreter::Path stop, In
         if (in.aborted() && stopped == nullptr) {
           decline(in.reason(), in.where());
           out.stack = in.stack_at_abort();
-          broke = in.saved_hooks.empty() ? in.break_path() : in.saved_hooks.front();
+          out.twice = in.differentiates_twice;
+          if (!in.differentiates_twice) broke = in.saved_hooks.empty() ? in.break_path() : in.saved_hooks.front();
         } else if (session->declined()) {
           decline(session->decline_reason(), in.location());
         } else if (!in.saved_hooks.empty()) {
@@ -438,8 +439,8 @@ Capture run_once(const Subject& subject, Trust trust, Interpreter::Path stop, In
       } catch (const Declined& d) {
         out.another_way = in.another_way();
         decline(d.reason, d.where.empty() ? in.location() : d.where);
-        if (broke.empty()) broke = in.retry_path();
-        if (broke.empty()) broke = in.class_path();
+        if (broke.empty() && !in.differentiates_twice) broke = in.retry_path();
+        if (broke.empty() && !in.differentiates_twice) broke = in.class_path();
       }
       made_class = in.class_path();
       PyErr_Clear();

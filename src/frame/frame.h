@@ -133,6 +133,7 @@ struct PartInput {
 struct Capture {
   bool declined = false;
   bool another_way = false;    // declined, but another capture knows better
+  bool twice = false;          // declined in a call of the engine with create_graph: what leads there is to be eager's
   std::string reason, where;   // when declined, or of the break
   std::string stack;           // the Python frames there, the caller first, one a line
   std::string reason_to_stay;  // when declined: why the capture could not end in a break there

@@ -24,6 +24,7 @@
 #include "base/check.h"
 #include "torch/eval.h"
 #include "trace/assume.h"
+#include "trace/bounds.h"
 #include "trace/number.h"
 
 namespace flashover::trace {
@@ -964,6 +965,17 @@ int64_t randomness() {
   return std::count_if(nodes.begin(), nodes.end(), [](const graph::Node& n) { return n.op->nondeterministic; });
 }
 
+// bool(tensor) of a comparison that can only come out one way.
+bool Recorder::truth_is_known(Stack& stack) const {
+  const TraceImpl* impl = trace_impl(stack.back().toTensor());
+  if (!impl || impl->value == kNoValue || graph_.type(impl->value).dtype != DType::kBool) return false;
+  const std::optional<bool> truth = known_truth(graph_, impl->value);
+  if (!truth) return false;
+  stack.pop_back();
+  stack.emplace_back(at::Scalar(*truth));
+  return true;
+}
+
 bool Recorder::call_on_constants(OpFacts& facts, Stack& stack, size_t base) {
   const auto& specs = facts.schema.args;
   bool any = false, unknown = false;
@@ -980,6 +992,7 @@ bool Recorder::call_on_constants(OpFacts& facts, Stack& stack, size_t base) {
     }));
   if (unknown || facts.schema.any_written) {
     if (facts.may_ask_meta) return false;
+    if (facts.schema.name == "aten._local_scalar_dense.default" && truth_is_known(stack)) return true;
     if (assumption().truth >= 0 && facts.schema.name == "aten._local_scalar_dense.default" && assume(stack))
       return true;
     throw Declined("data-dependent: " + facts.schema.name + " needs the value of a traced tensor");

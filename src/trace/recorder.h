@@ -119,6 +119,7 @@ class Recorder final : public Session {
   bool item_as_symbol(Stack& stack);
   bool numbers_fit(const OpFacts& facts, const std::vector<TensorType>& outs) const;
   bool call_on_constants(OpFacts& facts, Stack& stack, size_t base);
+  bool truth_is_known(Stack& stack) const;
   bool overlaps(const OpFacts& facts) const;
   void check_devices(const OpFacts& facts) const;
   bool infer_by_rule(OpFacts& facts, const std::vector<Arg>& args, std::vector<TensorType>& outs);

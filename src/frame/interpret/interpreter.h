@@ -162,6 +162,8 @@ class Interpreter {
   void note_class() {
     if (class_path_.empty()) class_path_ = path_here();
   }
+  // In a call of the engine with create_graph: the frame cannot be taken apart there.
+  bool differentiates_twice = false;
   void stop_at(Path path) { stop_path_ = std::move(path); }
   const Snapshot* stopped() const { return stopped_.get(); }
   bool yields() const { return yields_; }  // it stopped there because the root, a generator's, yields

@@ -633,14 +633,20 @@ PyObject* do_pop_saved_hooks(const NativeCall& c) {
 
 // torch.autograd.grad runs the engine over trace tensors; .backward() would leave its gradients in .grad.
 PyObject* do_run_backward(const NativeCall& c) {
-  bool accumulates = true;
-  for (Py_ssize_t i = 0; c.kwnames != nullptr && i < PyTuple_GET_SIZE(c.kwnames); ++i)
-    if (PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(c.kwnames, i), "accumulate_grad") == 0)
-      accumulates = c.args[c.nargs + static_cast<size_t>(i)] != Py_False;
+  bool accumulates = true, creates = c.nargs > 3 && c.args[3] != Py_False;
+  for (Py_ssize_t i = 0; c.kwnames != nullptr && i < PyTuple_GET_SIZE(c.kwnames); ++i) {
+    PyObject *key = PyTuple_GET_ITEM(c.kwnames, i), *value = c.args[c.nargs + static_cast<size_t>(i)];
+    if (PyUnicode_CompareWithASCIIString(key, "accumulate_grad") == 0) accumulates = value != Py_False;
+    if (PyUnicode_CompareWithASCIIString(key, "create_graph") == 0) creates = value != Py_False;
+  }
+  // What leads here is differentiated twice: a graph that ended before this call could not be.
+  if (creates) c.in.differentiates_twice = true;
   if (accumulates) throw Declined("call of backward(): gradients are accumulated");
   c.in.note_retry();  // a result may lead to what this frees
   for (size_t i = 0; i < c.nargs; ++i) c.in.consume(c.args[i]);
-  return c.run();
+  PyObject* gradients = c.run();
+  if (gradients != nullptr) c.in.differentiates_twice = false;
+  return gradients;
 }
 
 struct Row {

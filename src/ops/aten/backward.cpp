@@ -112,8 +112,8 @@ bool dropout_backward(In in, Types& outs) {  // (grad, mask, scale)
 bool loss_backward(In in, Types& outs) {
   const TensorType *g = tensor(in, 0), *x = tensor(in, 1), *y = tensor(in, 2);
   if (!g || !x || !y || x->dtype != y->dtype || x->dtype != g->dtype || !same_sizes(x->sizes, y->sizes)) return false;
-  if (!contiguous(*x) || !contiguous(*y) || (g->rank() != 0 && !contiguous(*g))) return false;
-  return one(outs, dense(*x));
+  if (g->rank() != 0 && !same_sizes(g->sizes, x->sizes)) return false;
+  return one(outs, contiguous(*x) ? dense(*x) : fresh(*x, x->dtype, x->sizes));
 }
 
 }  // namespace

@@ -292,8 +292,11 @@ template <bool up>
 bool pixel_shuffle(In in, Types& outs) {
   const TensorType* x = tensor(in, 0);
   auto r = integer(arg(in, 1));
-  if (!x || !r || *r < 2 || x->rank() < 3 || !contiguous(*x) || has_zero_size(*x)) return false;
-  if (suggest_format(*x) != MemoryFormat::kContiguous) return false;
+  if (!x || !r || *r < 2 || x->rank() < 3 || has_zero_size(*x)) return false;
+  // The CPU's kernels keep the format; elsewhere they are reshapes.
+  const MemoryFormat format = suggest_format(*x);
+  const bool keeps = x->device.type == DeviceType::kCPU && (format == MemoryFormat::kContiguous || x->rank() == 4);
+  if (!keeps && (!contiguous(*x) || format != MemoryFormat::kContiguous)) return false;
   Sizes s = x->sizes;
   size_t n = s.size();
   if (!up && (!sym::known_divisible(s[n - 1], *r) || !sym::known_divisible(s[n - 2], *r))) return false;
@@ -301,7 +304,11 @@ bool pixel_shuffle(In in, Types& outs) {
   s[n - 3] = up ? sym::floordiv(s[n - 3], *r * *r) : s[n - 3] * (*r * *r);
   s[n - 2] = up ? s[n - 2] * *r : sym::floordiv(s[n - 2], *r);
   s[n - 1] = up ? s[n - 1] * *r : sym::floordiv(s[n - 1], *r);
-  return one(outs, fresh(*x, x->dtype, s));
+  TensorType out = fresh(*x, x->dtype, s);
+  auto strides = format_strides(s, format);
+  if (!strides) return false;
+  out.strides = std::move(*strides);
+  return one(outs, std::move(out));
 }
 bool put_like_clone(In in, Types& outs) {  // slice_scatter, select_scatter ...: clone of self, written
   const TensorType *x = tensor(in, 0), *src = tensor(in, 1);
