@@ -235,6 +235,31 @@ add("mutation", lambda a, b: a.add_(b).mul_(2), f32(33, 5), f32(33, 5))
 add("slices", lambda a, b: (a[:, 3:10].mul_(b), a)[1] + 1, f32(20, 15), f32(20, 7))
 
 
+# ---- 8-bit floats
+CORNERS = torch.tensor(
+    [
+        *(0.0, -0.0, 448, 449, 464, 465, -464, 479, 480, 1e5, -1e5, 57344, 61439, 61440, 65535, torch.nan, torch.inf),
+        *(-torch.inf, 2.0**-9, 2.0**-10, 1.5 * 2.0**-10, 2.0**-6, 2.0**-16, 2.0**-17, 3 * 2.0**-18, 2.0**-14, 1e-40),
+    ]
+)
+for narrow in (torch.float8_e4m3fn, torch.float8_e5m2):
+    eight = torch.cat([f32(3000) * 3, f32(1000) * 1e-3, f32(1000) * 200, f32(200) * 3e4, CORNERS])
+    add(
+        f"to and from {narrow}",
+        lambda a, b, t=narrow: (a.to(t).view(torch.uint8), (a * 2).to(t).float() + 1, b.to(t).half(), b.to(t)),
+        eight,
+        eight.bfloat16(),
+    )
+    every = torch.arange(256, dtype=torch.uint8).view(narrow)
+    add(f"every {narrow}", lambda a: (a.float(), a.bfloat16() * 2, a.double(), a.float().t().contiguous()), every)
+    add(
+        f"scaled {narrow}",
+        lambda a, t=narrow: (lambda s: ((a / s).to(t), s))(a.abs().amax(1, keepdim=True) / torch.finfo(t).max),
+        f32(64, 96),
+    )
+add("double to 8 bits", lambda a: a.to(torch.float8_e4m3fn).float() + a.float(), eight.double())
+
+
 # ---- training: results and gradients of one step
 def trained(function: Callable[..., torch.Tensor]) -> Callable[..., Any]:
     def step(*args: torch.Tensor) -> list[torch.Tensor]:
@@ -331,6 +356,8 @@ def check(name: str) -> str | None:
         if a.dtype != b.dtype or a.shape != b.shape:
             return f"{i}: {a.dtype} {tuple(a.shape)} for {b.dtype} {tuple(b.shape)}"
         tolerance = wide.get(a.dtype, 1e-7)
+        if a.dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
+            a, b = a.float(), b.float()
         if not torch.allclose(a, b, rtol=tolerance, atol=tolerance, equal_nan=True):
             worst = (a.double() - b.double()).abs().max().item()
             return f"{i}: off by {worst}\n" + "\n".join([*program["loops"], *(k["text"] for k in program["kernels"])])

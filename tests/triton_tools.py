@@ -15,7 +15,9 @@ sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "python", "flas
 DTYPES = {
     "f32": torch.float32, "f64": torch.float64, "f16": torch.float16, "bf16": torch.bfloat16, "i64": torch.int64,
     "i32": torch.int32, "i16": torch.int16, "i8": torch.int8, "u8": torch.uint8, "b8": torch.bool,
+    "f8e4m3": torch.float8_e4m3fn, "f8e5m2": torch.float8_e5m2,
 }  # fmt: skip
+EIGHT_BITS = {torch.float8_e4m3fn, torch.float8_e5m2}
 
 
 def function_of(source: dict[str, Any]) -> Any:
@@ -74,6 +76,7 @@ class Runner:
         if step["kind"] == "launch":
             kernel = self.program["kernels"][step["kernel"]]
             given = [tensors[t] for t in [*step["reads"], *step["writes"]]]
+            given = [t.view(torch.uint8) if t.dtype in EIGHT_BITS else t for t in given]  # kernels see bits
             for i, kind in enumerate(kernel["signature"]):
                 if not kind.startswith("*"):
                     given[i] = given[i].item()

@@ -55,6 +55,41 @@ LN2: tl.constexpr = tl.constexpr(0.6931471805599453)
 ON_GPU: tl.constexpr = tl.constexpr(not INTERPRET)
 
 
+# ---- 8-bit floats in memory, as bits: ATen's rounding; what is too large is no number (e4m3) or infinite (e5m2), where
+# the hardware's conversions saturate
+@triton.jit
+def from_e4m3(x):
+    bits = x.to(tl.int32)
+    half = (((bits & 0x80) << 8) | ((bits & 0x7F) << 7)).to(tl.int16).to(tl.float16, bitcast=True)
+    return tl.where((bits & 0x7F) == 0x7F, float("nan"), half.to(tl.float32) * 256.0)
+
+
+@triton.jit
+def from_e5m2(x):
+    return (x.to(tl.int32) << 8).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
+
+
+@triton.jit
+def to_e4m3(x):
+    bits = x.to(tl.int32, bitcast=True)
+    size = bits & 0x7FFFFFFF
+    small = (size.to(tl.float32, bitcast=True) + 16384.0).to(tl.int32, bitcast=True) - 0x46800000
+    normal = (size - 0x3C000000 + 0x7FFFF + ((size >> 20) & 1)) >> 20
+    low = tl.where(size >= 0x43F00000, 0x7F, tl.where(size < 0x3C800000, small, normal))
+    return (low | ((bits >> 24) & 0x80)).to(tl.uint8)
+
+
+@triton.jit
+def to_e5m2(x):
+    bits = x.to(tl.int32, bitcast=True)
+    size = bits & 0x7FFFFFFF
+    small = (size.to(tl.float32, bitcast=True) + 128.0).to(tl.int32, bitcast=True) - 0x43000000
+    normal = (size - 0x38000000 + 0xFFFFF + ((size >> 21) & 1)) >> 21
+    large = tl.where(size > 0x7F800000, 0x7F, 0x7C)
+    low = tl.where(size >= 0x47800000, large, tl.where(size < 0x38800000, small, normal))
+    return (low | ((bits >> 24) & 0x80)).to(tl.uint8)
+
+
 # ---- integers: Triton divides towards zero
 @triton.jit
 def floor_div(a, b):

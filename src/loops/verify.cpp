@@ -2,6 +2,7 @@
 
 #include "base/check.h"
 #include "loops/loops.h"
+#include "ops/floats.h"
 
 namespace flashover::loops {
 namespace {
@@ -35,7 +36,7 @@ class Verifier {
   static bool is_compute(DType d) {
     return d == DType::kF32 || d == DType::kF64 || d == DType::kBool || is_integral(d);
   }
-  static DType compute_of(DType d) { return is_reduced(d) ? DType::kF32 : d; }
+  static DType compute_of(DType d) { return is_narrow_float(d) ? DType::kF32 : d; }
 
   void rule(bool ok, const char* sentence) const {
     FLASHOVER_CHECK(ok) << "loops::verify: " << sentence << "; broken in stage " << stage_ << " at v" << at_ << "\n"
@@ -122,8 +123,8 @@ class Verifier {
       }
       switch (in.op) {
         case Op::k_round_to:
-          rule(in.dtype == DType::kF32 && dtype_of(0) == DType::kF32 && is_reduced(in.narrow),
-               "round_to rounds f32 to bf16 or f16");
+          rule(in.dtype == DType::kF32 && dtype_of(0) == DType::kF32 && is_narrow_float(in.narrow),
+               "round_to rounds f32 to a narrower float");
           break;
         case Op::k_index:
           rule(in.dtype == DType::kI64, "index values are i64");

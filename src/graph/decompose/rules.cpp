@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "ops/aten/infer.h"
+#include "ops/floats.h"
 
 namespace flashover::graph::rules {
 namespace {
@@ -165,7 +166,11 @@ bool done(Builder& b, ValueId v, DType d, Outs& outs) {
 
 bool plain_node(Builder& b, const Node& n) {
   bool ok = true;
-  auto check = [&](ValueId v) { ok &= plain(b.type(v).dtype) && !b.type(v).opaque; };
+  const bool casts = n.op->name == "aten._to_copy.default" && result(b, n).device.type == DeviceType::kCUDA;
+  auto check = [&](ValueId v) {
+    const DType d = b.type(v).dtype;
+    ok &= (plain(d) || (casts && is_eight_bit_float(d))) && !b.type(v).opaque;
+  };
   for (const Arg& a : n.args) for_each_ref(a, check);
   for (ValueId v : n.outs)
     if (v != kNoValue) check(v);

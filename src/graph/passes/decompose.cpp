@@ -7,6 +7,7 @@
 #include "graph/passes/dce.h"
 #include "graph/passes/devices.h"
 #include "graph/passes/rewriter.h"
+#include "ops/floats.h"
 
 namespace flashover::graph {
 namespace {
@@ -30,8 +31,7 @@ bool touches_complex(const Graph& g, const Node& n) {
 }
 
 bool gpu_knows(DType d) {
-  return !info(d).complex && d != DType::kF8E5M2 && d != DType::kF8E4M3 && d != DType::kU16 && d != DType::kU32 &&
-         d != DType::kU64;
+  return !info(d).complex && !is_eight_bit_float(d) && d != DType::kU16 && d != DType::kU32 && d != DType::kU64;
 }
 
 // Whether the GPU's kernels can do what nodes from `first` on say.
@@ -41,7 +41,12 @@ bool gpu_takes(const Graph& g, size_t first, bool deterministic) {
     if (!n.op->is_prim) continue;
     const std::string_view name = std::string_view(n.op->name).substr(5);
     bool known = true;
-    const auto look = [&](ValueId v) { known = known && (v == kNoValue || gpu_knows(g.type(v).dtype)); };
+    const bool casts = name == "convert";
+    const auto look = [&](ValueId v) {
+      if (v == kNoValue) return;
+      const DType d = g.type(v).dtype;
+      known = known && (gpu_knows(d) || (casts && is_eight_bit_float(d)));
+    };
     if (n.op->kind != ops::OpKind::kView) {  // views of such tensors are only strides
       for (ValueId v : n.outs) look(v);
       for (const Arg& a : n.args) for_each_ref(a, look);

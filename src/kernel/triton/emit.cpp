@@ -8,6 +8,7 @@
 #include "kernel/triton/scalar.h"
 #include "kernel/triton/tile.h"
 #include "kernel/triton/triton.h"
+#include "ops/floats.h"
 
 namespace flashover::kernel::triton {
 namespace {
@@ -594,7 +595,7 @@ class Emitter {
   }
   void define(Id id, Axes axes, const std::string& text, DType d) {
     const bool outer = !looped_ || !(axes & kR);  // stays defined
-    const bool pure = !text.starts_with("tl.load(");
+    const bool pure = text.find("tl.load(") == std::string::npos;
     if (pure)
       for (const auto* memo : {&memo_, &inner_memo_})
         if (auto it = memo->find(text); it != memo->end()) {
@@ -658,13 +659,13 @@ class Emitter {
       }
       case Op::k_round_to: {
         const Value a = arg(in, 0);
-        if (a.literal || a.rounded_to == in.narrow) {  // constants are rounded by whoever stores them
+        if ((a.literal && is_reduced(in.narrow)) || a.rounded_to == in.narrow) {  // constants: by whoever stores them
           values_[static_cast<size_t>(id)] = a;
           return;
         }
-        define(id, a.axes, a.text + ".to(" + type_name(in.narrow) + ")", in.narrow);
+        define(id, a.axes, to_memory(in.narrow, a.text), in.narrow);
         const std::string rounded = values_[static_cast<size_t>(id)].text;
-        define(id, a.axes, rounded + ".to(tl.float32)", DType::kF32);
+        define(id, a.axes, from_memory(in.narrow, rounded), DType::kF32);
         values_[static_cast<size_t>(id)].rounded = rounded;
         values_[static_cast<size_t>(id)].rounded_to = in.narrow;
         return;
@@ -747,7 +748,7 @@ class Emitter {
         const loops::Param& p = k_.params[static_cast<size_t>(in.slot)];
         passes = !is_reduced(p.dtype) || in.mode != StoreMode::kSet;
       } else if (in.op == Op::k_round_to) {
-        passes = false;
+        passes = is_eight_bit_float(in.narrow);
       } else if (!loops::info(in.op).has_result || in.op == Op::k_scan || in.op == Op::k_indirect) {
         passes = true;
       } else if (in.dtype == DType::kBool) {
@@ -889,7 +890,7 @@ class Emitter {
       t += " + " + (own == axes ? index(in.index) : "(" + widen(index(in.index), own, axes) + ")");
     if (!m.empty()) t += ", " + m + ", 0";
     t += ")";
-    if (is_reduced(p.dtype)) t += ".to(tl.float32)";
+    if (is_narrow_float(p.dtype)) t = from_memory(p.dtype, t);
     stage_loads_.push_back(in.slot);
     define(id, axes, t, in.dtype);
     if (in.mask == kNone) remember(in.slot, in.index, values_[static_cast<size_t>(id)], axes);
@@ -907,7 +908,7 @@ class Emitter {
   void store(const Instr& in) {
     const loops::Param& p = k_.params[static_cast<size_t>(in.slot)];
     const Value v = arg(in, 0);
-    const bool as_rounded = is_reduced(p.dtype) && !v.rounded.empty() && v.rounded_to == p.dtype;
+    const bool as_rounded = is_narrow_float(p.dtype) && !v.rounded.empty() && v.rounded_to == p.dtype;
     if (operand_) return hand_over(v, as_rounded ? v.rounded : full(v, compute(p.dtype)), as_rounded, p.dtype);
     const Axes own = axes_of(in.index);
     Axes axes = own | mask_axes(in) | v.axes;
@@ -921,7 +922,12 @@ class Emitter {
                                                             : "(" + widen(index(in.index), own, axes) + ")"));
     const std::string tail = m.empty() ? ")" : ", " + m + ")";
     std::erase_if(known_, [&](const Known& k) { return k.slot == in.slot; });
-    const std::string value = as_rounded && in.mode == StoreMode::kSet ? v.rounded : full(v, compute(p.dtype));
+    std::string value = as_rounded && in.mode == StoreMode::kSet ? v.rounded : full(v, compute(p.dtype));
+    if (is_eight_bit_float(p.dtype)) {
+      if (in.mode != StoreMode::kSet) throw Declined("triton: sums of 8-bit floats");
+      if (v.literal) value = "tl.full((), " + value + ", tl.float32)";
+      if (!as_rounded) value = to_memory(p.dtype, value);
+    }
     if (in.mode == StoreMode::kSet) {
       inside("tl.store(" + address + ", " + value + tail);
       if (in.mask == kNone && !v.literal) remember(in.slot, in.index, v, axes);
@@ -955,7 +961,7 @@ class Emitter {
     inside(std::string("tl.atomic_") + name + "(" + address + ", " + v + (m.empty() ? "" : ", " + m) +
            ", sem=\"relaxed\")");
   }
-  static DType compute(DType d) { return is_reduced(d) ? DType::kF32 : d; }
+  static DType compute(DType d) { return is_narrow_float(d) ? DType::kF32 : d; }
 
   // Accumulators of bool count in i32.
   static DType folded(DType d) { return d == DType::kBool ? DType::kI32 : d; }

@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "base/check.h"
+#include "ops/floats.h"
 
 namespace flashover::kernel::triton {
 
@@ -37,6 +38,9 @@ Names names(DType d) {
       return {"tl.int32", "i32"};
     case DType::kI64:
       return {"tl.int64", "i64"};
+    case DType::kF8E4M3:
+    case DType::kF8E5M2:  // in memory, as bits
+      return {"tl.uint8", "u8"};
     default:
       throw Declined(std::string("triton: no arithmetic on ") + info(d).name);
   }
@@ -207,6 +211,17 @@ std::string convert(DType from, DType to, const std::string& value) {
   if (is_floating(from) && is_integral(to) && info(to).bytes < 4)
     return value + ".to(tl.int32).to(" + type_name(to) + ")";
   return value + ".to(" + std::string(type_name(to)) + ")";
+}
+
+std::string from_memory(DType from, const std::string& value) {
+  if (from == DType::kF8E4M3) return "lib.from_e4m3(" + value + ")";
+  if (from == DType::kF8E5M2) return "lib.from_e5m2(" + value + ")";
+  return value + ".to(tl.float32)";
+}
+std::string to_memory(DType to, const std::string& value) {
+  if (to == DType::kF8E4M3) return "lib.to_e4m3(" + value + ")";
+  if (to == DType::kF8E5M2) return "lib.to_e5m2(" + value + ")";
+  return value + ".to(" + type_name(to) + ")";
 }
 
 std::string identity(Reduce kind, DType d) {

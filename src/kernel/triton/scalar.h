@@ -14,6 +14,9 @@ std::string constant(DType d, double number, int64_t integer);
 // `fast`: results end up in 16-bit floats, approximations of the hardware will do.
 std::string scalar(loops::Op op, DType operand, std::span<const std::string> args, bool fast);
 std::string convert(DType from, DType to, const std::string& value);
+// Floats that are narrower in memory than the f32 that kernels compute in, as ATen converts them.
+std::string from_memory(DType from, const std::string& value);
+std::string to_memory(DType to, const std::string& value);
 
 // Reductions: the neutral element, and the name of the combining function in _triton_lib.
 std::string identity(loops::Reduce kind, DType d);

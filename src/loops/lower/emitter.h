@@ -13,6 +13,7 @@
 
 #include "graph/graph.h"
 #include "loops/loops.h"
+#include "ops/floats.h"
 
 namespace flashover::loops {
 
@@ -35,7 +36,7 @@ struct Source {
   virtual std::optional<Id> fetch(Emitter& e, ValueId v, const Index& at) = 0;
 };
 
-inline DType compute_dtype(DType d) { return is_reduced(d) ? DType::kF32 : d; }
+inline DType compute_dtype(DType d) { return is_narrow_float(d) ? DType::kF32 : d; }
 
 class Emitter {
  public:

@@ -341,7 +341,7 @@ class KernelBuilder : public Source {
         Id value = item.source == item.value ? e.compute(item.value, item.from) : e.read(item.source, item.from);
         value = e.convert(value, memory);
         // Whoever reads it from memory sees the rounded value; so must who takes it from the register.
-        if (item.stored && is_reduced(memory))
+        if (item.stored && is_narrow_float(memory))
           value = e.add({.op = Op::k_round_to, .dtype = DType::kF32, .args = {value, kNone, kNone}, .narrow = memory});
         forward_[i] = value;
         store(e, item, value);
@@ -363,7 +363,7 @@ class KernelBuilder : public Source {
         if (item.kind == Item::Kind::kScan) {
           in.dtype = e.dtype(value);
           Id running = e.add(in);
-          if (item.stored && is_reduced(memory))
+          if (item.stored && is_narrow_float(memory))
             running =
                 e.add({.op = Op::k_round_to, .dtype = DType::kF32, .args = {running, kNone, kNone}, .narrow = memory});
           forward_[i] = running;
