@@ -34,6 +34,9 @@ class Many(list):
 """
 
 
+MADE = "def made(mode):\n    new = Plain()\n    new.mode = mode\n    return new\n"
+
+
 @dataclass
 class Case:
     name: str
@@ -186,6 +189,12 @@ CASES = [
     Case("deterministic algorithms", "def f(x):\n    return x + torch.are_deterministic_algorithms_enabled()", ("torch.use_deterministic_algorithms(True)", "torch.use_deterministic_algorithms(False)")),
     Case("environment", "os.environ['FLASHOVER_A_TEST'] = '2'\ndef f(x):\n    return x * int(os.environ['FLASHOVER_A_TEST'])", ("os.environ['FLASHOVER_A_TEST'] = '3'", "os.environ.pop('FLASHOVER_A_TEST')")),
     Case("numbers that change", "K = 1.0\ndef f(x):\n    return x * K if K < 3.5 else x - K", ("K = 2.0", "K = 3.0", "K = 4.0", "K = 5.0", "K = 1.5"), kernels=True),
+    Case("objects that are others on each call", MADE + "H = made('a')\nH.inner = made('a')\ndef f(x):\n    return x + 1 if H.inner.mode == 'a' else x - 1", ("H.inner = made('a')",) * 6 + ("H.inner = made('b')",)),
+    Case("a slot that holds again what it held", MADE + "S = Slotted()\nS.a, B = made('a'), made('a')\ndef f(x):\n    return x + 1 if S.a.mode == 'a' else x - 1", ("", "A = S.a; S.a = B", "A.mode = 'b'; S.a = A")),
+    Case("a cell that holds again what it held", MADE + "def make():\n    a = made('a')\n    def f(x):\n        return x + 1 if a.mode == 'a' else x - 1\n    return f\nf = make()\nB, C = made('a'), f.__closure__[0]", ("", "A = C.cell_contents; C.cell_contents = B", "A.mode = 'b'; C.cell_contents = A")),
+    Case("an item that is again what it was", MADE + "S = [made('a')]\nB = made('a')\ndef f(x):\n    return x + 1 if S[0].mode == 'a' else x - 1", ("", "A = S[0]; S[0] = B", "A.mode = 'b'; S[0] = A")),
+    Case("a waiting frame whose function has other code", "def other(x):\n    y = h(x) * 2\n    return y + 100\ndef h(x):\n    f.__code__ = other.__code__\n    stop()\n    return x\ndef f(x):\n    y = h(x) * 2\n    return y + 1", ("", "")),
+    Case("a waiting frame whose function gets other code by C", "def other(x):\n    y = h(x) * 2\n    return y + 100\ndef h(x):\n    setattr(f, '__code__', other.__code__)\n    stop()\n    stop()\n    return x\ndef f(x):\n    y = h(x) * 2\n    return y + 1", ("", "")),
     Case("__call__ of a class", "class A(Plain):\n    def __call__(self, x):\n        return x + 1\nf = A()", ("A.__call__ = lambda self, x: x - 1",)),
 ]  # fmt: skip
 

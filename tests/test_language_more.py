@@ -23,7 +23,7 @@ NOT_WHOLE = {
     # Instances of classes made inside are returned; a function of functools is renamed.
     "dict_sub", "nt_all", "fn_total_ordering",
     "bytes_ops", "fn_lru", "copy_tensor", "copy_deep_tensor", "logging_warn",
-    "time_read", "random_read", "random_of_a_module", "np_arr", "async_decl",
+    "time_read", "random_read", "random_of_a_module", "async_decl",
     "s_dict_swap", "s_class_swap", "s_class_attr_inherit",
 }  # fmt: skip
 if sys.version_info >= (3, 12):

@@ -264,6 +264,8 @@ void attempt(Attempt& a, const frame::Subject& subject, bool first = true) {
   } catch (python_error& error) {  // the user's backend raised
     a.backend_raised(error);
     return;
+  } catch (const EnvironmentFailure&) {  // no graph of this machine would compile
+    throw;
   } catch (const Declined& d) {
     // fullgraph forbids to run the program itself: the graph runs operator by operator, or it is an error.
     if (!a.settings.fullgraph || !pipeline || !c.numbers.empty() || !c.parts.empty()) throw;

@@ -412,7 +412,8 @@ class Maker {
         if (in.op == Op::k_index || in.op == Op::k_in_range || is_random(in.op)) exprs.push_back(in.index);
         if (is_random(in.op)) item.cost += 20;
         if (in.op != Op::k_load) continue;
-        if (is_narrow_float(p_.memory[in.slot].dtype)) item.cost += 4;  // widening again costs more than a scratch's load
+        if (is_narrow_float(p_.memory[in.slot].dtype))
+          item.cost += 4;  // widening again costs more than a scratch's load
         exprs.push_back(in.index);
         Access a{in.slot, in.index, in.mask != kNone};
         bool known = std::any_of(item.reads.begin(), item.reads.end(),
