@@ -36,7 +36,6 @@ inline bool fault(const char* name) {
 
 FIRST = "tests/test_each_mechanism.py"
 GUARDS = ["tests/python/test_soundness.py", "tests/python/test_guards.py", "tests/test_fuzz_guards.py"]
-MOVING = ["tests/test_moving_parts.py", *GUARDS]
 EFFECTS = ["tests/test_frame_capture.py", "tests/test_language.py", "tests/test_breaks.py", "tests/test_fuzz_guards.py"]
 BREAKS = ["tests/test_breaks.py", "tests/test_language.py", "tests/test_language_more.py", "tests/test_found.py"]
 TENSORS = ["tests/test_trace_mutation.py", "tests/test_outputs.py", "tests/test_fuzz.py", "tests/test_found.py"]
@@ -175,16 +174,13 @@ FAULTS: list[Fault] = [
     Fault("a type that changed is not looked at again", GUARDS,
           [(PROGRAM, "    if (checked_type_ == i.a) return Verdict::kYes;",
             '    if (checked_type_ == i.a || fault("a type that changed is not looked at again")) return Verdict::kYes;')]),
-    Fault("what keeps moving is not checked at all", MOVING,
+    Fault("what keeps moving is not checked at all", GUARDS,
           [(PROGRAM, "    for (SourceId id : s.loose) {",
             '    if (!fault("what keeps moving is not checked at all"))\n    for (SourceId id : s.loose) {')]),
-    Fault("a slot that holds again what it held is taken for what it held last", MOVING,
+    Fault("a slot that holds again what it held is taken for what it held last", GUARDS,
           [(PROGRAM, "          s.all.words[static_cast<size_t>(in.number >> 32)].is = now;",
             '          if (fault("a slot that holds again what it held is taken for what it held last")) continue;\n'
             "          s.all.words[static_cast<size_t>(in.number >> 32)].is = now;")]),
-    Fault("a waiting frame gets its function's new code", BREAKS,
-          [(RESUME, "  CodeOfThen code(function, frames[at].code);",
-            '  CodeOfThen code(function, fault("a waiting frame gets its function\'s new code") ? PyFunction_GET_CODE(function) : frames[at].code);')]),
     Fault("guards are not checked at all", GUARDS,
           [(PROGRAM, "    for (Segment& s : segments_)\n      if (!check(s, args)) return false;\n    if (!table_.subclasses_hold())",
             '    if (!fault("guards are not checked at all"))\n    for (Segment& s : segments_)\n'
