@@ -784,6 +784,108 @@ process("imported_module", "sys.modules['flashover_fuzz_extra'] = types.ModuleTy
 process("imported_module_attribute", "setattr(sys.modules.setdefault('flashover_fuzz_extra', types.ModuleType('flashover_fuzz_extra')), 'K', r.random())", "sys.modules.pop('flashover_fuzz_extra', None)")
 
 
+# --- classes and modules that each call makes anew, and that live across a break ---
+
+feature(
+    "class of the call", """
+class Local(LOCAL_BASE):
+    k = LOCAL_K
+    def go(self, t):
+        return t * self.k + self.extra
+local = Local()
+x = MIDWAY(x)
+x = local.go(x)
+""", top="LOCAL_K = 2.0\nclass LOCAL_BASE:\n    extra = 1.0\nLOCAL_FIRST = LOCAL_BASE",
+    local_class_attribute="LOCAL_K = r.choice([1.0, 3.0, True, 2]) ;; LOCAL_K = torch.tensor(r.choice([1.5, 2.5])) ;; LOCAL_K = property(lambda s: 4.0)",
+    local_class_base="LOCAL_BASE = type('LOCAL_BASE', (), {'extra': r.choice([1.0, 5.0])}) ;; LOCAL_BASE = type('Other', (LOCAL_BASE,), {}) ;; LOCAL_BASE = type('LB', (), {'__slots__': (), 'extra': 2.0}) ;; LOCAL_BASE = LOCAL_FIRST",
+    local_class_base_attribute="LOCAL_FIRST.extra = r.choice([1.0, 2.0, 7.0])",
+    local_class_special="LOCAL_FIRST.__getattribute__ = lambda s, n: 3.0 if n == 'k' else object.__getattribute__(s, n) ;; LOCAL_FIRST.__init_subclass__ = classmethod(lambda c: setattr(c, 'k', 6.0))",
+    same=["LOCAL_K = LOCAL_K", "LOCAL_UNREAD = r.random()"],
+)
+feature(
+    "function of a class of the call", """
+class Taker:
+    go = TAKER_GO
+taker = Taker()
+x = MIDWAY(x)
+x = taker.go(x)
+""", top="def make_taker(n, d=0.0):\n    def go(self, t, d=d):\n        return t * n + d\n    return go\nTAKER_GO = make_taker(2.0)",
+    local_function_cell="TAKER_GO = make_taker(r.choice([2.0, 3.0, torch.ones(4)]))",
+    local_function_default="TAKER_GO.__defaults__ = (r.choice([0.0, 1.0, 2]),) ;; TAKER_GO = make_taker(2.0, r.choice([0.0, 4.0]))",
+    local_function_kind="TAKER_GO = staticmethod(lambda t: t - 1) ;; TAKER_GO = classmethod(lambda c, t: t * len(c.__name__)) ;; TAKER_GO = functools.partial(torch.add, 1) ;; TAKER_GO = torch.relu",
+    local_function_code="TAKER_GO.__code__ = make_taker.__code__.replace(co_name='x') if False else TAKER_GO.__code__.replace(co_consts=TAKER_GO.__code__.co_consts) ;; TAKER_GO = lambda self, t: t * 9",
+    same=["TAKER_GO = TAKER_GO"],
+)
+feature(
+    "module of the call", """
+class LocalNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.full((4,), NET_W))
+        self.act = NET_ACT
+    def forward(self, t):
+        return self.act(t * self.w) if self.training else t - self.w
+local_net = LocalNet()
+if NET_HOOK is not None:
+    local_net.register_forward_hook(NET_HOOK)
+if NET_FROZEN:
+    local_net.requires_grad_(False).eval()
+x = MIDWAY(x)
+x = local_net(x)
+""", top="NET_W = 2.0\nNET_ACT = torch.relu\nNET_HOOK = None\nNET_FROZEN = False\nNET_MODULE = nn.Tanh()",
+    local_module_number="NET_W = r.choice([1.0, 3.0])",
+    local_module_part="NET_ACT = r.choice([torch.relu, torch.tanh]) ;; NET_ACT = nn.Tanh() ;; NET_ACT = NET_MODULE ;; NET_ACT = nn.Linear(4, 4) ;; NET_ACT = lambda t: t * 2",
+    local_module_hook="NET_HOOK = r.choice([None, lambda m, a, out: out + 1, lambda m, a, out: out * 3])",
+    local_module_frozen="NET_FROZEN = not NET_FROZEN",
+    local_module_shared_part="NET_MODULE.train(r.random() < 0.5) ;; NET_MODULE.register_forward_hook(lambda m, a, out: out * 2) ;; NET_MODULE.forward = torch.sin",
+    same=["NET_FROZEN = NET_FROZEN"],
+)
+feature(
+    "torch's module of the call", """
+layer = nn.Linear(4, 4, bias=LAYER_BIAS)
+nn.init.constant_(layer.weight, 0.5)
+if LAYER_CHANGE is not None:
+    LAYER_CHANGE(layer)
+x = MIDWAY(x)
+x = layer(x)
+""", top="LAYER_BIAS = False\nLAYER_CHANGE = None",
+    local_layer_changed="LAYER_CHANGE = r.choice([None, lambda l: l.double(), lambda l: l.requires_grad_(False), lambda l: setattr(l, 'forward', torch.sin), lambda l: l.register_forward_pre_hook(lambda m, a: (a[0] + 1,)), lambda l: setattr(l, 'weight', nn.Parameter(torch.ones(2, 4))), lambda l: nn.utils.parametrize.register_parametrization(l, 'weight', nn.Tanh()), lambda l: setattr(l, 'weight', nn.Parameter(torch.ones(4, 8)[:, ::2]))])",
+    same=["LAYER_BIAS = LAYER_BIAS"],
+)
+feature(
+    "factory of classes of the call", """
+made = FACTORY()
+one, two = made(MADE_K), (made if MADE_SAME else FACTORY())(MADE_K)
+x = MIDWAY(x)
+x = one(x) + (type(one) is type(two)) + 2 * isinstance(two, type(one)) + 4 * (one == two) + MADE_SEEN.get(made, 0)
+""", top="def make_factory(n):\n    def factory():\n        class Made:\n            def __init__(self, k):\n                self.k = k\n            def __call__(self, t):\n                return t * self.k + n\n        return Made\n    return factory\nFACTORY = make_factory(1.0)\nKEPT = FACTORY()\nMADE_K = 2.0\nMADE_SAME = True\nMADE_SEEN = {}",
+    factory_of_classes="FACTORY = make_factory(r.choice([1.0, 2.0])) ;; FACTORY = lambda c=KEPT: c ;; FACTORY = lambda: type('Made', (KEPT,), {}) ;; FACTORY = lambda: type('Made', (), {'__init__': lambda s, k: None, '__call__': lambda s, t: t - 1})",
+    factory_identity="MADE_SAME = not MADE_SAME",
+    factory_number="MADE_K = r.choice([2.0, 3.0, 2])",
+    factory_kept_class="KEPT.__call__ = lambda s, t: t * 8 ;; KEPT.__eq__ = lambda s, o: True ;; KEPT.__hash__ = None",
+    factory_key="MADE_SEEN[KEPT] = r.choice([1, 5])",
+    same=["MADE_K = MADE_K"],
+)
+feature(
+    "tuple and data classes of the call", """
+Row = collections.namedtuple("Row", ROW_FIELDS)
+row = Row(*range(1, len(Row._fields) + 1))
+@dataclasses.dataclass(frozen=ROW_FROZEN, order=True)
+class Data:
+    a: float = ROW_DEFAULT
+    def scale(self, t):
+        return t * self.a
+data = Data()
+x = MIDWAY(x)
+x = data.scale(x) * row.a + len(row) + (data < Data(9.0))
+""", top="ROW_FIELDS = ['a', 'b']\nROW_FROZEN = False\nROW_DEFAULT = 2.0",
+    row_fields="ROW_FIELDS = r.choice([['a', 'b'], ['b', 'a'], 'c b a', ['a']])",
+    data_options="ROW_FROZEN = not ROW_FROZEN",
+    data_default="ROW_DEFAULT = r.choice([2.0, 3.0, 10.0])",
+    same=["ROW_FIELDS = list(ROW_FIELDS) if type(ROW_FIELDS) is list else ROW_FIELDS"],
+)
+
+
 def patch(kind: str, where: str, name: str, value: str) -> None:
     saved = f"saved_{len(PROCESS)}"
     process(

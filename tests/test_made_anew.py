@@ -511,3 +511,24 @@ def test_other_code_with_other_parameters() -> None:
         same(fast(x, 2, 3, e=Factor(2.0)), x * 2)
         f.__code__ = g.__code__
         same(fast(x), x.sin())
+
+
+def test_a_collection_while_what_follows_is_compiled() -> None:
+    """A crash: the collector found a place in the table of continuations that nothing had been put into."""
+
+    class Net(torch.nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            stop()
+            return x * 2
+
+    def f(x: Tensor) -> Tensor:
+        return Net()(x) + Net()(x)
+
+    compiled = flashover.compile(f, backend="eager")
+    before = gc.get_threshold()
+    gc.set_threshold(1)
+    try:
+        for _ in range(4):
+            torch.testing.assert_close(compiled(torch.ones(2)), torch.full((2,), 4.0))
+    finally:
+        gc.set_threshold(*before)

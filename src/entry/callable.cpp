@@ -475,8 +475,8 @@ class Rest final : public frame::Continuations {
     if (!here) {
       look_for_renewed(place, rest, renewed);
       if (s_.continuations.size() >= kMaxContinuations) return Outcome::kNotTaken;
-      here = s_.continuations[place + modules_among(rest.slots, rest.count, renewed)];
-      if (!here) here = begin(place, rest, code, renewed);
+      found = s_.continuations.find(place + modules_among(rest.slots, rest.count, renewed));
+      here = found != s_.continuations.end() ? found->second : begin(place, rest, code, renewed);
     }
     here->last_call = s_.calls;
     Wanted wanted;
