@@ -342,7 +342,9 @@ def faulty_texts() -> dict[str, str]:
 
 
 def files_of_repository() -> list[str]:
-    git = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True)
+    git = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True
+    )
     if git.returncode == 0:
         return git.stdout.split()
     folders = ("src", "python", "tests", "cmake", "tools", "benchmarks", "docs")  # a copy that git does not know
