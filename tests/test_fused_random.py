@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import philox_reference
 import pytest
+from interpreted import interpret
 
 pytest.importorskip("triton")
 
@@ -27,17 +24,7 @@ def test_known_answers() -> None:
 
 @pytest.mark.timeout(300)
 def test_programs_draw_what_eager_draws() -> None:
-    env = {
-        **os.environ,
-        "TRITON_INTERPRET": "1",
-        "PYTHONPATH": os.pathsep.join([str(HERE.parent / "python"), str(HERE)]),
-    }
-    r = subprocess.run(
-        [sys.executable, str(HERE / "triton_random.py")], env=env, capture_output=True, text=True, timeout=280
-    )
-    lines = [line for line in r.stdout.splitlines() if line.startswith("RESULT")]
-    assert lines, r.stderr[-3000:]
-    wrong = {name: what for name, what in json.loads(lines[0][len("RESULT") :]).items() if what}
+    wrong = {name: what for name, what in interpret("triton_random.py").items() if what}
     assert not wrong, "\n".join(f"{name}: {what}" for name, what in wrong.items())
 
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
+from interpreted import interpret
 
 pytest.importorskip("triton")
 
@@ -35,17 +32,7 @@ FUSED = {
 
 @pytest.mark.timeout(300)
 def test_products_agree_with_eager() -> None:
-    env = {
-        **os.environ,
-        "TRITON_INTERPRET": "1",
-        "PYTHONPATH": os.pathsep.join([str(HERE.parent / "python"), str(HERE)]),
-    }
-    r = subprocess.run(
-        [sys.executable, str(HERE / "triton_products.py")], env=env, capture_output=True, text=True, timeout=280
-    )
-    lines = [line for line in r.stdout.splitlines() if line.startswith("RESULT")]
-    assert lines, r.stderr[-3000:]
-    got = json.loads(lines[0][len("RESULT") :])
+    got = interpret("triton_products.py")
     assert not {k: v[0] for k, v in got.items() if v[0]}
     assert {k: v[1] for k, v in got.items()} == FUSED
 

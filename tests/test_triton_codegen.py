@@ -3,7 +3,6 @@
 # ruff: noqa: E501  programs in strings
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from interpreted import interpret
 
 pytest.importorskip("triton")
 
@@ -34,23 +34,9 @@ EMPTY = """kernel {
 """
 
 
-def interpret(names: list[str]) -> dict[str, str | None]:
-    env = {
-        **os.environ,
-        "TRITON_INTERPRET": "1",
-        "PYTHONPATH": os.pathsep.join([str(HERE.parent / "python"), str(HERE)]),
-    }
-    r = subprocess.run(
-        [sys.executable, str(HERE / "triton_programs.py"), *names], env=env, capture_output=True, text=True, timeout=280
-    )
-    lines = [line for line in r.stdout.splitlines() if line.startswith("RESULT")]
-    assert lines, r.stderr[-3000:]
-    return json.loads(lines[0][len("RESULT") :])
-
-
 @pytest.mark.timeout(300)
 def test_programs_agree_with_eager() -> None:
-    wrong = {name: what for name, what in interpret([]).items() if what}
+    wrong = {name: what for name, what in interpret("triton_programs.py").items() if what}
     assert not wrong, "\n".join(f"{name}: {what}" for name, what in wrong.items())
 
 
