@@ -44,9 +44,7 @@ bool is_of_numpy(PyObject* f) {
 
 // torch.from_numpy and the like, Tensor.numpy(): its name.
 const char* conversion(PyObject* f, PyObject* const* args, size_t nargs, bool* of_tensor) {
-  const char* name = PyCFunction_Check(f)                ? reinterpret_cast<PyCFunctionObject*>(f)->m_ml->ml_name
-                     : Py_TYPE(f) == &PyMethodDescr_Type ? reinterpret_cast<PyMethodDescrObject*>(f)->d_method->ml_name
-                                                         : "";
+  const char* name = name_of_c(f);
   PyObject* self = PyCFunction_Check(f) ? PyCFunction_GET_SELF(f) : nargs > 0 ? args[0] : nullptr;
   static PyObject* const torch = PyUnicode_InternFromString("torch");
   *of_tensor = self != nullptr && is_tensor(self);

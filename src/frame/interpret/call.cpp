@@ -400,9 +400,7 @@ PyObject* range_of_numbers(Interpreter& in, PyObject* f, PyObject* const* args, 
 // tensor.select(dim, i) and tensor.narrow(dim, i, n), where i changes, as subscripts. Null without an error: something
 // else.
 PyObject* part_of_tensor(Interpreter& in, PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames) {
-  const char* name = PyCFunction_Check(f)                ? reinterpret_cast<PyCFunctionObject*>(f)->m_ml->ml_name
-                     : Py_TYPE(f) == &PyMethodDescr_Type ? reinterpret_cast<PyMethodDescrObject*>(f)->d_method->ml_name
-                                                         : "";
+  const char* name = name_of_c(f);
   const bool select = std::strcmp(name, "select") == 0;
   if ((!select && std::strcmp(name, "narrow") != 0) || kwnames != nullptr) return nullptr;
   std::vector<PyObject*> all;
@@ -538,9 +536,7 @@ PyObject* call_getter(Interpreter& in, PyObject* f, PyObject* o) {
 }
 
 bool is_append(PyObject* f) {
-  const char* name = PyCFunction_Check(f)                ? reinterpret_cast<PyCFunctionObject*>(f)->m_ml->ml_name
-                     : Py_TYPE(f) == &PyMethodDescr_Type ? reinterpret_cast<PyMethodDescrObject*>(f)->d_method->ml_name
-                                                         : "";
+  const char* name = name_of_c(f);
   return std::strcmp(name, "append") == 0;
 }
 
@@ -567,9 +563,7 @@ bool only_moves(PyObject* f) {
       if (std::strcmp(descr->d_base->name, known) == 0) return true;
     return false;
   }
-  const char* name = PyCFunction_Check(f)                ? reinterpret_cast<PyCFunctionObject*>(f)->m_ml->ml_name
-                     : Py_TYPE(f) == &PyMethodDescr_Type ? reinterpret_cast<PyMethodDescrObject*>(f)->d_method->ml_name
-                                                         : "";
+  const char* name = name_of_c(f);
   for (const char* known : {"append",
                             "extend",
                             "isinstance",
@@ -1059,9 +1053,7 @@ PyObject* Interpreter::call_native(PyObject* f, PyObject* self, const Native& n,
       recorder.contents(self);
     }
   }
-  const char* name = PyCFunction_Check(f)                ? reinterpret_cast<PyCFunctionObject*>(f)->m_ml->ml_name
-                     : Py_TYPE(f) == &PyMethodDescr_Type ? reinterpret_cast<PyMethodDescrObject*>(f)->d_method->ml_name
-                                                         : "";
+  const char* name = name_of_c(f);
   // A pattern says nothing of itself but by what its methods do.
   if (self != nullptr && recorder.is_old(self) && std::strncmp(Py_TYPE(self)->tp_name, "re.", 3) == 0)
     recorder.fact(FactKind::kIdentity, recorder.source_of(self), self);

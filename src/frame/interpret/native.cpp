@@ -1165,6 +1165,12 @@ const Native* native_type(PyTypeObject* type) {
 
 bool is_tensor_method_allowed(const char* name) { return Table::get().forbidden_methods.count(name) == 0; }
 
+const char* name_of_c(PyObject* f) {
+  return PyCFunction_Check(f)                ? reinterpret_cast<PyCFunctionObject*>(f)->m_ml->ml_name
+         : Py_TYPE(f) == &PyMethodDescr_Type ? reinterpret_cast<PyMethodDescrObject*>(f)->d_method->ml_name
+                                             : "";
+}
+
 std::string callable_name(PyObject* f) {
   PyObject *type, *value, *tb;
   PyErr_Fetch(&type, &value, &tb);
