@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import gpu_models
 import pytest
 import torch
 import torch.nn.functional as F
@@ -321,3 +322,28 @@ def test_whole_numbers_that_are_known_are_asked_on_the_cpu() -> None:
 
     t = traced(fn, [cuda(6, 8)])
     assert t.output_types == ["f32[6,8]@cuda:0"] and "aten.mul" in t.text
+
+
+def test_indices_that_are_known_are_operands_like_others() -> None:
+    """Nothing is asked: an index is an operator of the graph (its values were fetched from the device, which failed)."""
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        row, column = torch.arange(2, device=x.device)[:, None], torch.arange(6, device=x.device)[None, :]
+        steps = (torch.arange(6, device=x.device).expand(2, 6) != 1).cumsum(-1)
+        return x + steps[row, column]
+
+    t = traced(fn, [cuda(2, 6)])
+    assert t.output_types == ["f32[2,6]@cuda:0"] and "aten.index" in t.text and "_to_copy" not in t.text
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "t5", "albert", "distilbert", "opt", "qwen2", "bart"])
+def test_text_models_of_the_gpu_benchmark_are_whole(name: str) -> None:
+    model, inputs = gpu_models.make(name, False, True)
+    keys = [k for k, v in inputs.items() if isinstance(v, torch.Tensor)]
+    rest = {k: v for k, v in inputs.items() if k not in keys}
+    t = traced(
+        lambda *a: model(**dict(zip(keys, a, strict=True)), **rest),
+        [_C.cuda_stand_in(inputs[k]) for k in keys],
+        cuda_module(model),
+    )
+    assert all("@cuda:0" in o for o in t.output_types) and not t.python_meta_ops

@@ -80,8 +80,10 @@ OpFacts make_facts(const c10::OperatorHandle& handle) {
   FLASHOVER_CHECK(f.op->mutates == facts.mutates) << "the table row of " << schema.name << " contradicts its schema";
   f.special = special_of(schema.name);
   f.is_query = contains(kQueries, schema.name);
-  f.reads_data = has_tag(handle, at::Tag::data_dependent_output) || has_tag(handle, at::Tag::dynamic_output_shape);
-  f.may_ask_meta = schema.name == "aten.repeat_interleave.Tensor" || schema.name == "aten.index.Tensor";
+  // Masks, the only indices whose number of results is data, have become positions before (special.cpp).
+  f.reads_data = (has_tag(handle, at::Tag::data_dependent_output) || has_tag(handle, at::Tag::dynamic_output_shape)) &&
+                 schema.name != "aten.index.Tensor";
+  f.may_ask_meta = schema.name == "aten.repeat_interleave.Tensor";
   f.composite = handle.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
                 !handle.hasKernelForDispatchKey(c10::DispatchKey::CPU);
   f.autograd_inside = !schema.name.starts_with("aten.") && !schema.name.starts_with("prims.") && !f.composite &&

@@ -978,17 +978,17 @@ bool Recorder::truth_is_known(Stack& stack) const {
 
 bool Recorder::call_on_constants(OpFacts& facts, Stack& stack, size_t base) {
   const auto& specs = facts.schema.args;
-  bool any = false, unknown = false;
+  bool any = false, unknown = false, all_on_cpu = true;
+  c10::Device device = c10::kCPU;
   Stack real;
   for (size_t i = 0; i < specs.size(); ++i)
     real.push_back(map_tensors(stack[base + i], specs[i], [&](const at::Tensor& t) {
       any = true;
+      if (!t.device().is_cpu()) device = t.device();
       auto value = trace_impl(t) ? constant_value(t) : std::nullopt;
-      if (!value) {
-        unknown = true;
-        return t;
-      }
-      return facts.schema.name == "aten._local_scalar_dense.default" ? *value : value->to(t.device());
+      unknown = unknown || !value;
+      all_on_cpu = all_on_cpu && value && value->device().is_cpu();
+      return value.value_or(t);
     }));
   if (unknown || facts.schema.any_written) {
     if (facts.may_ask_meta) return false;
@@ -1001,7 +1001,13 @@ bool Recorder::call_on_constants(OpFacts& facts, Stack& stack, size_t base) {
   {
     BelowEverything plain;
     InternalScope internal;
+    const auto move_to = [&](c10::Device d, const std::vector<aten::ArgSpec>& which) {
+      for (size_t i = 0; i < real.size(); ++i)
+        real[i] = map_tensors(real[i], which[i], [&](const at::Tensor& t) { return t.to(d); });
+    };
+    if (!all_on_cpu) move_to(device, specs);
     facts.schema.handle.callBoxed(real);
+    move_to(device, facts.schema.returns);
   }
   torch::jit::drop(stack, stack.size() - base);
   for (size_t i = 0; i < real.size(); ++i)
