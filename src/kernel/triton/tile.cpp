@@ -57,17 +57,22 @@ void along_memory(const Stage& s, std::vector<loops::Loop>& points) {
                    [&](const loops::Loop& a, const loops::Loop& b) { return stride(a) > stride(b); });
 }
 
+// Many operations an element: more of them in flight.
+bool is_heavy(const loops::Kernel& k) {
+  return std::any_of(k.stages.begin(), k.stages.end(), [](const Stage& s) {
+    return std::any_of(s.body.begin(), s.body.end(), [](const Instr& i) {
+      return i.op == Op::k_erf || i.op == Op::k_tanh || i.op == Op::k_exp || i.op == Op::k_sigmoid;
+    });
+  });
+}
+
 // Flat points: 8 elements a thread where there is enough work to fill the machine with such programs.
 void flat(const loops::Kernel& k, const Gpu& gpu, Tile& t) {
   const int64_t n = points_of(t.points);
   int64_t loads = 0;
   for (const Stage& s : k.stages)
     for (const Instr& i : s.body) loads += i.op == Op::k_load;
-  bool heavy = false;  // many operations an element: more of them in flight
-  for (const Stage& s : k.stages)
-    for (const Instr& i : s.body)
-      heavy |= i.op == Op::k_erf || i.op == Op::k_tanh || i.op == Op::k_exp || i.op == Op::k_sigmoid;
-  t.x = heavy && loads <= 4 && n >= int64_t{8192} * gpu.processors ? 2048 : 1024;
+  t.x = is_heavy(k) && loads <= 4 && n >= int64_t{8192} * gpu.processors ? 2048 : 1024;
   if (loads > 20) t.x = 512;  // pooling windows: registers
   while (t.x > 128 && n / t.x < int64_t{4} * gpu.processors) t.x /= 2;
   t.x = std::min(t.x, power_of_2(n));
@@ -88,6 +93,28 @@ void transposed(const loops::Kernel& k, const Gpu& gpu, Tile& t) {
   t.warps = warps_for(t.x * t.y, 16, 8);
 }
 
+bool writes_elements(const loops::Kernel& k) {
+  return std::any_of(k.stages.begin(), k.stages.end(), [](const Stage& s) {
+    return !s.loops.empty() &&
+           std::any_of(s.body.begin(), s.body.end(), [](const Instr& i) { return i.op == Op::k_store; });
+  });
+}
+
+// A tensor in which the elements of a row lie far apart, and those of neighbouring rows side by side.
+bool crosses_rows(const loops::Kernel& k) {
+  if (k.outer.empty()) return false;
+  const auto step = [](const sym::Expr& index, const loops::Loop& l) -> int64_t {
+    const auto c = sym::coefficient(index, l.var);
+    return c && c->is_const() ? std::abs(c->value()) : 0;
+  };
+  for (const Stage& s : k.stages)
+    for (const Instr& i : s.body)
+      if ((i.op == Op::k_load || i.op == Op::k_store) && !s.loops.empty() && step(i.index, k.outer.back()) == 1 &&
+          step(i.index, s.loops.back()) > 1)
+        return true;
+  return false;
+}
+
 void rows(const loops::Kernel& k, const Gpu& gpu, Tile& t) {
   t.rows = true;
   int64_t longest = 1;
@@ -100,6 +127,11 @@ void rows(const loops::Kernel& k, const Gpu& gpu, Tile& t) {
   if (k.vector == loops::Vector::kOuter && n >= 16) {
     // Columns: neighbours in memory are neighbours in x.
     t.persistent = (fixed && whole <= 128) || !k.scratch.empty();
+    if (!t.persistent && writes_elements(k) && n / 64 >= gpu.processors) {  // whole lines of 16-bit values
+      t.x = t.r = 64;
+      t.warps = is_heavy(k) ? 8 : 4;
+      return;
+    }
     t.r = t.persistent ? whole : 128;
     t.x = std::min<int64_t>(power_of_2(n), t.persistent ? std::max<int64_t>(8, 4096 / t.r) : 32);
     while (t.x > 16 && n / t.x < int64_t{2} * gpu.processors) t.x /= 2;
@@ -121,9 +153,11 @@ void rows(const loops::Kernel& k, const Gpu& gpu, Tile& t) {
     return;
   }
   t.r = whole;
-  t.x = std::min(power_of_2(n), std::max<int64_t>(1, 1024 / whole));
+  const bool crossed = crosses_rows(k);
+  const int64_t several = crossed ? std::min<int64_t>(8, 8192 / whole) : 1;
+  t.x = std::min(power_of_2(n), std::max<int64_t>({1, 1024 / whole, several}));
   while (t.x > 1 && n / t.x < int64_t{2} * gpu.processors) t.x /= 2;
-  t.warps = whole >= 32768 ? 32 : whole >= 16384 ? 16 : warps_for(t.x * whole, 16, 8);
+  t.warps = whole >= 32768 ? 32 : whole >= 16384 ? 16 : warps_for(t.x * whole, crossed ? 32 : 16, 8);
 }
 
 }  // namespace

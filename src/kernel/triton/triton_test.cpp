@@ -103,6 +103,39 @@ TEST(Triton, TilesFollowTheMeasuredRules) {
   }
 }
 
+// Sums of rows (or columns) that also write every element, in the order of memory or transposed.
+std::string writing_kernel(int64_t rows, int64_t length, const char* vector, bool crossed) {
+  const std::string r = std::to_string(rows), l = std::to_string(length), n = std::to_string(rows * length);
+  const std::string along = l + "*i0." + r + " + j0." + l, across = "i0." + r + " + " + r + "*j0." + l;
+  const std::string read = std::string(vector) == "inner" ? along : across;
+  const std::string write = crossed ? (read == along ? across : along) : read;
+  return "kernel {\n p0 = bf16[" + n + "] read\n p1 = bf16[" + n + "] write\n p2 = f32[" + r + "] write\n outer i0." +
+         r + "\n acc a0 = sum f32\n vector " + vector + "\n cost 1\n stage j0." + l + " {\n v0 = load f32 p0[" + read +
+         "]\n v1 = erf f32 v0\n v2 = store p1[" + write + "] v1\n v3 = reduce a0 v1\n }\n stage {\n v0 = acc f32 a0\n" +
+         " v1 = store p2[i0." + r + "] v0\n }\n}\n";
+}
+
+TEST(Triton, TilesOfRowsThatAreWritten) {
+  struct {
+    int64_t rows, length;
+    const char* vector;
+    bool crossed;
+    int64_t x, r;
+    int warps;
+  } const cases[] = {
+      {12544, 768, "inner", false, 1, 1024, 2}, {12544, 768, "inner", true, 8, 1024, 8},
+      {12544, 256, "inner", true, 8, 256, 2},   {12544, 4096, "inner", true, 2, 4096, 8},
+      {300, 768, "inner", true, 1, 1024, 1},    {24576, 768, "outer", false, 64, 64, 8},
+      {3072, 768, "outer", false, 16, 128, 2},
+  };
+  for (const auto& c : cases) {
+    const Tile t = choose_tile(loops::parse(writing_kernel(c.rows, c.length, c.vector, c.crossed)), Gpu{});
+    EXPECT_EQ(t.x, c.x) << c.rows << " " << c.length << c.vector << c.crossed;
+    EXPECT_EQ(t.r, c.r) << c.rows << " " << c.length << c.vector << c.crossed;
+    EXPECT_EQ(t.warps, c.warps) << c.rows << " " << c.length << c.vector << c.crossed;
+  }
+}
+
 TEST(Triton, TheKeyIsTheCodeAndNotItsName) {
   loops::Kernel k = loops::parse(row_kernel(100, 50, "inner"));
   const Source a = emit(k, Gpu{});
