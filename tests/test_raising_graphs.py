@@ -93,3 +93,123 @@ def test_it_was_compiled(program: Callable[..., Any]) -> None:
             assert i[1] == 9
         assert log[0] in ("begins", "plus one")
     assert flashover.compile_stats()["frames"] > 0
+
+
+ROWS = 1 << 18  # of 4 numbers: 4 MiB, too much for a copy on every call
+
+
+def beside(log: list[str], state: torch.Tensor, x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+    log.append("begins")
+    state.add_(1)
+    log.append("counted")
+    return F.embedding(i, x) + state[:4]
+
+
+def own_rows(log: list[str], state: torch.Tensor, x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+    log.append("begins")
+    state.mul_(2).add_(1)
+    log.append("counted")
+    return F.embedding(i, state) * x
+
+
+def puts_rows(log: list[str], state: torch.Tensor, x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+    log.append("begins")
+    state.index_copy_(0, i, x)
+    log.append("put")
+    return state[:5].sum(0) @ x
+
+
+def puts_a_part(log: list[str], state: torch.Tensor, x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+    state[3:7] = x
+    log.append("put")
+    return state[i.int().clamp(min=1)] * x
+
+
+def computed(log: list[str], state: torch.Tensor, x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+    state.add_(x.sum())
+    log.append("counted")
+    return x[i % (ROWS - 8) * 2 // 2]  # too much arithmetic to see it before
+
+
+def not_positive(log: list[str], state: torch.Tensor, x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+    state[1] = x[1]
+    log.append("put")
+    y = state[:4] * 2
+    z = torch.linalg.cholesky(x @ x.T - 4.0 * (i.max() > 3) * torch.eye(4))
+    log.append("factored")
+    return y + z
+
+
+def own_place(log: list[str], state: torch.Tensor, x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+    log.append("begins")
+    state.index_copy_(0, i, x)
+    i.add_(1)
+    log.append("moved")
+    return state[i] + torch.rand(4)
+
+
+def large(f: Callable[..., Any], training: bool) -> list[Any]:
+    out: list[Any] = []
+    log: list[str] = []
+    state = torch.zeros(ROWS, 4)
+    torch.manual_seed(3)
+    x = torch.eye(4) * 1.5 + 0.01 * torch.arange(16.0).reshape(4, 4)
+    x.requires_grad_(training)
+    good, bad = torch.tensor([1, 2, 3, 1]), torch.tensor([1, 2, ROWS, 1])
+    for i in [good, good, bad, good, bad, bad, good]:
+        state.detach_()
+        i = i.clone()
+        try:
+            out.append(f(log, state, x, i).detach().clone())
+        except (RuntimeError, IndexError) as error:
+            out.append(type(error))
+        out += [list(log), state.detach().clone(), i, torch.get_rng_state()]
+    return out
+
+
+LARGE = [beside, own_rows, puts_rows, puts_a_part, computed, not_positive, own_place]
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("program", LARGE)
+def test_what_was_done_before_a_large_write_is_undone_stays(program: Callable[..., Any], training: bool) -> None:
+    expected = large(program, training)
+    assert any(isinstance(a, type) for a in expected)
+    for k, (a, b) in enumerate(zip(expected, large(flashover.compile(program), training), strict=True)):
+        if isinstance(a, torch.Tensor):
+            torch.testing.assert_close(b, a, msg=lambda m, k=k: f"{k}: {m}")
+        else:
+            assert a == b, k
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("program", [beside, own_rows, puts_a_part, not_positive])
+def test_calls_that_do_not_raise_keep_no_copies(program: Callable[..., Any]) -> None:
+    compiled = flashover.compile(program, fullgraph=True)
+    args = torch.zeros(ROWS, 4), torch.eye(4), torch.tensor([1, 2, 3, 1])
+    for _ in range(2):
+        compiled([], *args)
+    with torch.profiler.profile(profile_memory=True) as profile:
+        compiled([], *args)
+    largest = max((e.cpu_memory_usage for e in profile.events()), default=0)
+    assert largest < ROWS
+
+
+@pytest.mark.timeout(60)
+def test_kernels_that_run_side_by_side_do_not_write_where_one_fails() -> None:
+    @flashover.compile
+    def f(buffers: list[torch.Tensor], x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+        y = x[i * i]
+        for b in buffers:
+            b.add_(1)
+        return y
+
+    buffers = [torch.zeros(30000 + k) for k in range(9)]
+    for i in (1, 1, 2, 2):
+        if i == 1:
+            f(buffers, torch.arange(4.0), torch.tensor([0, i]))
+        else:
+            with pytest.raises(IndexError):
+                f(buffers, torch.arange(4.0), torch.tensor([0, i]))
+    assert [b.unique().tolist() for b in buffers] == [[2.0]] * 9

@@ -74,6 +74,12 @@ enum class StepKind : uint8_t {
   kRelease,  // reads: extern-homed tensors that die here
 };
 
+// Every element of a tensor, an i32 or i64 input without gaps, is in [lo, hi].
+struct Bounds {
+  TensorId tensor = -1;
+  int64_t lo = 0, hi = 0;
+};
+
 struct Step {
   StepKind kind = StepKind::kLaunch;
   int32_t kernel = -1;
@@ -82,6 +88,9 @@ struct Step {
   std::vector<Arg> args;     // kCall: Ref ids are TensorIds
   std::vector<TensorId> reads, writes;
   std::vector<sym::Expr> sizes;
+  // kLaunch: whether its index checks hold can be told before the first step: they do if all `bounds` do.
+  bool foreseen = false;
+  std::vector<Bounds> bounds;
   std::string label;  // for people and profilers: "layer_norm+add model.py:31"
 };
 
@@ -162,7 +171,7 @@ std::string serialize(const Plan& p);
 // input.
 Plan deserialize(std::string_view bytes);
 Plan deserialize_payload(std::string_view payload);  // without header and checksum: the part that fuzz tests attack
-constexpr uint32_t kFormatVersion = 4;               // of the binary form; part of cache keys
+constexpr uint32_t kFormatVersion = 5;               // of the binary form; part of cache keys
 
 // Calls f(TensorId) for every tensor that a step reads / writes (a mutated argument of an extern call is a write).
 template <typename F>
@@ -192,5 +201,7 @@ sym::Expr span(const TensorType& t);
 sym::Expr bytes(const TensorType& t);  // of that
 // A call that allocates memory for a tensor and does no work.
 bool takes_memory(const Step& s);
+// Whether an operator may raise for what its operands hold: all but those that are known to take any numbers.
+bool may_raise(std::string_view op);
 
 }  // namespace flashover::plan

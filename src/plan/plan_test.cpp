@@ -30,7 +30,7 @@ constexpr const char* kSample = R"(plan "x86-64 avx512f" {
   frozen launch k0(t1 -> t3)
   frozen call mkldnn._reorder_linear_weight.default(t1, none, 7) -> t4
   launch k0(t0, t3 -> t5) sizes [2, 3] "add+relu model.py:31"
-  launch k1(t8, t2 -> t6)
+  launch k1(t8, t2 -> t6) bounds [t2 -3 2]
   call out aten.mm.out(t5, t5) -> t7
   call aten.to_bf16.default(t5, tensors[t8, _], [1, -2], floats[1.5, -inf], bools[true, false], -3, 1e+30, -0.0, nan, true, complex[1.0, 2.5], "a\x0ab", dtype.bf16, device.cuda:1, layout.strided, format.channels_last) -> t9, _
   call aten.print.default(t4) -> 

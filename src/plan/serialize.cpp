@@ -84,6 +84,8 @@ class Writer {
     ids(s.reads);
     ids(s.writes);
     sizes(s.sizes);
+    out += static_cast<char>(s.foreseen);
+    list(s.bounds, [&](const Bounds& b) { integer(b.tensor), integer(b.lo), integer(b.hi); });
     text(s.label);
   }
 
@@ -306,6 +308,14 @@ class Reader {
     s.reads = ids();
     s.writes = ids();
     s.sizes = sizes();
+    s.foreseen = boolean();
+    s.bounds = list<Bounds>(3, [&] {
+      Bounds b;
+      b.tensor = small();
+      b.lo = integer();
+      b.hi = integer();
+      return b;
+    });
     s.label = text();
     return s;
   }

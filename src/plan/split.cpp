@@ -131,6 +131,7 @@ class Splitter {
       Step step = s;
       for (TensorId& t : step.reads) t = t < 0 ? t : now[t];
       for (TensorId& t : step.writes) t = t < 0 ? t : now[t];
+      for (Bounds& b : step.bounds) b.tensor = now[b.tensor];
       for (Arg& a : step.args) {
         if (auto* r = std::get_if<Ref>(&a)) {
           if (r->id != kNoValue) r->id = now[r->id];

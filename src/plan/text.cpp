@@ -112,12 +112,15 @@ void print_launch(const CudaLaunch& c, std::string& out) {
       " params [" + join(c.params, [](ParamKind k) { return std::string(kParamKinds[static_cast<size_t>(k)]); }) + "]";
 }
 
+std::string bounds(const Bounds& b) { return name(b.tensor) + " " + std::to_string(b.lo) + " " + std::to_string(b.hi); }
+
 void print_step(const Step& s, bool frozen, std::string& out) {
   out += frozen ? "  frozen " : "  ";
   switch (s.kind) {
     case StepKind::kLaunch:
       out += "launch k" + std::to_string(s.kernel) + "(" + join(s.reads, name) + " -> " + join(s.writes, name) + ")";
       if (!s.sizes.empty()) out += " sizes [" + join(s.sizes, expr) + "]";
+      if (s.foreseen) out += " bounds [" + join(s.bounds, bounds) + "]";
       break;
     case StepKind::kCall:
       out += s.out_variant ? "call out " : "call ";
@@ -221,6 +224,13 @@ class Parser {
     return integer<int32_t>(w.substr(1));
   }
   int32_t plain_number() { return integer<int32_t>(word()); }
+  int64_t signed_number() {
+    skip();
+    const size_t start = at_;
+    at_ += at_ < text_.size() && text_[at_] == '-';
+    word();
+    return integer<int64_t>(text_.substr(start, at_ - start));
+  }
   std::string string() {
     expect('"');
     std::string out;
@@ -548,6 +558,14 @@ class Parser {
       if (accept_word("sizes")) {
         expect('[');
         s.sizes = expressions(']');
+      }
+      if ((s.foreseen = accept_word("bounds"))) {
+        expect('[');
+        list(']', [&] {
+          const TensorId t = tensor();
+          const int64_t lo = signed_number();
+          s.bounds.push_back({t, lo, signed_number()});
+        });
       }
     } else if (w == "call") {
       s.kind = StepKind::kCall;

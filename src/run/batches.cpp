@@ -81,7 +81,15 @@ std::vector<Batch> find_batches(const plan::Plan& p, int threads) {
   for (int32_t i = 0; i < count;) {
     Touched touched(p);
     int32_t end = i;
-    while (end < count && p.steps[end].kind == plan::StepKind::kLaunch && touched.add(p.steps[end])) ++end;
+    // What fails leaves inputs as they were when its step began (executor.cpp).
+    bool checks = false, writes_input = false;
+    const auto joins = [&](const plan::Step& s) {
+      if (s.kind != plan::StepKind::kLaunch) return false;
+      checks |= !p.kernels[s.kernel].errors.empty();
+      for (TensorId t : s.writes) writes_input |= p.tensors[plan::root(p, t)].home == Home::kInput;
+      return !(checks && writes_input && end > i) && touched.add(s);
+    };
+    while (end < count && joins(p.steps[end])) ++end;
     Batch b{i, end - i, {}, {}};
     i = std::max(end, i + 1);
     if (b.count < 3) continue;

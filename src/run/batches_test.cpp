@@ -48,6 +48,14 @@ TEST(Batches, WhatIsReadAfterAWriteEndsIt) {
   EXPECT_EQ(found[0].count, 9);
 }
 
+TEST(Batches, WhatChecksAndWhatWritesInputsAreApart) {
+  const auto found = batches(updates({90000, 90000, 90000, 90000, 90000, 90000, 90000, 90000, 90000},
+                                     "  kernel k1 = \"checks\" in b0 errors [\"out of range\"]\n"
+                                     "  t18 : f32[9] = slab 0\n  launch k1(t1 -> t18)\n"));
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0].count, 9);
+}
+
 TEST(Batches, LittleWorkAndOneThreadAreLeft) {
   EXPECT_TRUE(batches(updates({10, 10, 10, 10})).empty());
   EXPECT_TRUE(batches(updates({90000, 90000, 90000, 90000, 90000, 90000, 90000, 90000, 90000}), 1).empty());

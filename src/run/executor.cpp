@@ -198,66 +198,6 @@ std::atomic<int64_t> all_replays{0};
 
 bool is_unique(const at::Tensor& t) { return t.use_count() == 1 && (!t.has_storage() || t.storage().use_count() == 1); }
 
-// For what its operands hold: everything but what is known to take any numbers.
-bool may_raise(std::string_view op) {
-  static constexpr std::string_view kNever[] = {
-      "aten._softmax",
-      "aten._to_copy",
-      "aten.add",
-      "aten.addbmm",
-      "aten.addmm",
-      "aten.addmv",
-      "aten.argsort",
-      "aten.avg_pool1d",
-      "aten.avg_pool2d",
-      "aten.avg_pool3d",
-      "aten.baddbmm",
-      "aten.bmm",
-      "aten.cat",
-      "aten.clone",
-      "aten.constant_pad_nd",
-      "aten.contiguous",
-      "aten.convolution",
-      "aten.convolution_backward",
-      "aten.copy",
-      "aten.cummax",
-      "aten.cummin",
-      "aten.cumprod",
-      "aten.cumsum",
-      "aten.dot",
-      "aten.fill",
-      "aten.max_pool2d_with_indices",
-      "aten.max_pool3d_with_indices",
-      "aten.mkldnn_convolution",
-      "aten.mkldnn_linear",
-      "aten.mkldnn_rnn_layer",
-      "aten.mm",
-      "aten.mul",
-      "aten.mv",
-      "aten.native_batch_norm",
-      "aten.native_batch_norm_backward",
-      "aten.native_dropout",
-      "aten.native_group_norm",
-      "aten.native_layer_norm",
-      "aten.rand",
-      "aten.rand_like",
-      "aten.randint",
-      "aten.randn",
-      "aten.randn_like",
-      "aten.scaled_dot_product_attention",
-      "aten.sort",
-      "aten.topk",
-      "aten.upsample_bilinear2d",
-      "aten.zero",
-  };
-  if (op.starts_with("flashover.") || op.starts_with("mkldnn.")) return false;
-  if (op.starts_with("functional.")) op.remove_prefix(11);
-  if (op.starts_with("aten._scaled_dot_product")) return false;
-  op = op.substr(0, op.rfind('.'));
-  if (op.ends_with('_')) op.remove_suffix(1);
-  return std::find(std::begin(kNever), std::end(kNever), op) == std::end(kNever);
-}
-
 // The code of a plan, for its pieces too.
 struct Code {
   std::vector<std::shared_ptr<Library>> libraries;
@@ -362,7 +302,8 @@ class PlanExecutable final : public Executable {
     {
       c10::impl::ExcludeDispatchKeyGuard below(kBelow);
       const bool first = !proven_.load(std::memory_order_relaxed);
-      const Before before = first ? remember(inputs, kept_first_) : can_undo_ ? remember(inputs, kept_) : Before{};
+      const Guarded& guarded = first ? guarded_first_ : will_fail(inputs) ? guarded_failing_ : guarded_;
+      const Before before = guarded.needed ? remember(inputs, guarded.kept) : Before{};
       (*frame).at = SIZE_MAX;
       failure_was_undone() = false;
       try {
@@ -384,15 +325,14 @@ class PlanExecutable final : public Executable {
         throw;
       } catch (...) {
         const size_t at = (*frame).at;
-        if (at < SIZE_MAX && (first       ? at <= last_call_
-                              : can_undo_ ? at <= last_risk_
-                                          : !random_ && at < first_write_)) {
+        if (at < guarded.end || (at < first_write_ && at < SIZE_MAX && (guarded.needed || !random_))) {
           restore(before, inputs);
           failure_was_undone() = true;
         }
         throw;
       }
       if (first) proven_.store(true, std::memory_order_relaxed);
+      if (&guarded == &guarded_failing_) false_alarms_.fetch_add(1, std::memory_order_relaxed);
     }
     for (size_t i : alias_outputs_) {  // at the caller's level, so that view and grad-mode bookkeeping are eager's
       const plan::OutputRef& o = plan_.outputs[i];
@@ -600,36 +540,100 @@ class PlanExecutable final : public Executable {
     find_undo();
   }
 
-  // What later calls keep of the inputs, so that a step that raises leaves no trace: what is written by then, if that
-  // is little.
+  // What calls keep of the inputs, so that a step that raises leaves no trace.
+  struct Guarded {
+    size_t end = 0;             // failures of steps before that can be undone, beside those before the first write
+    std::vector<int32_t> kept;  // the inputs that are written by then
+    bool needed = false;        // contents, or the random generator's state, must be kept
+  };
+  // The first call may fail anywhere. Later ones keep what is written before steps that may raise, if that is little,
+  // and of any size where indices are out of range, which is seen before the first step.
   void find_undo() {
-    constexpr int64_t kMost = 256 << 10;
-    bool any = false, risk = false;
+    size_t last_call = 0, last_risk = 0;  // one behind
+    std::vector<size_t> unforeseen, foreseen;
     for (size_t i = 0; i < plan_.steps.size(); ++i) {
       const plan::Step& s = plan_.steps[i];
       const bool checks = s.kind == StepKind::kLaunch && !plan_.kernels[s.kernel].errors.empty();
       const bool calls = s.kind == StepKind::kCall && program_[i].makes < 0;
-      if (checks || calls) last_call_ = i;
-      if (checks || (calls && may_raise(calls_[program_[i].call].op->name))) last_risk_ = i;
-      any |= checks || calls;
-      risk |= last_risk_ == i && any;
+      if (checks || calls) last_call = i + 1;
+      if (!checks && !(calls && plan::may_raise(s.op))) continue;
+      last_risk = i + 1;
+      (s.foreseen ? foreseen : unforeseen).push_back(i);
     }
-    const auto written = [&](size_t last) {
-      std::vector<int32_t> out;
-      for (size_t i = first_write_; i <= last && i < plan_.steps.size(); ++i)
-        plan::for_each_write(plan_.steps[i], [&](TensorId t) {
-          const plan::Tensor& base = root_tensor(t);
-          if (base.home == Home::kInput && std::find(out.begin(), out.end(), base.index) == out.end())
-            out.push_back(base.index);
-        });
-      return out;
-    };
-    if (any) kept_first_ = written(last_call_);
-    if (!risk || device_ >= 0) return;  // (On CUDA a kernel cannot say that it failed, and operators rarely do.)
-    kept_ = written(last_risk_);
+    guarded_first_ = guard(last_call);
+    if (last_risk == 0 || device_ >= 0) return;  // (On CUDA a kernel cannot say that it failed; operators rarely do.)
+    const int64_t little = little_bytes();
+    for (size_t i : unforeseen) {
+      Guarded g = guard(i + 1);
+      if (kept_bytes(g) > little) break;
+      guarded_ = std::move(g);
+    }
+    guarded_.needed = random_ || !guarded_.kept.empty();
+    guarded_failing_ = guard(last_risk);
+    for (size_t i : foreseen)
+      if (i >= first_write_ && i >= guarded_.end)
+        for (const plan::Bounds& b : plan_.steps[i].bounds) foresee(b);
+  }
+  Guarded guard(size_t end) const {
+    Guarded g{.end = end};
+    for (size_t i = first_write_; i < end; ++i)
+      plan::for_each_write(plan_.steps[i], [&](TensorId t) {
+        const plan::Tensor& base = root_tensor(t);
+        if (base.home == Home::kInput && std::find(g.kept.begin(), g.kept.end(), base.index) == g.kept.end())
+          g.kept.push_back(base.index);
+      });
+    g.needed = random_ || !g.kept.empty();
+    return g;
+  }
+  int64_t kept_bytes(const Guarded& g) const {
     int64_t bytes = 0;
-    for (int32_t i : kept_) bytes += span_bytes(plan_.inputs[i].type);
-    can_undo_ = bytes <= kMost && (random_ || !kept_.empty());
+    for (int32_t i : g.kept) bytes += span_bytes(plan_.inputs[i].type);
+    return bytes;
+  }
+  // Copies of so much are not felt beside what the steps write anyway. (Of inputs they may read or write small parts.)
+  int64_t little_bytes() const {
+    constexpr int64_t kLeast = 256 << 10, kPart = 32;
+    int64_t written = 0;
+    for (const plan::Step& s : plan_.steps)
+      plan::for_each_write(s, [&](TensorId t) {
+        if (root_tensor(t).home != Home::kInput && !plan_.tensors[t].type.opaque)
+          written += span_bytes(plan_.tensors[t].type);
+      });
+    return std::max(kLeast, written / kPart);
+  }
+
+  // ---- index checks that fail are seen before
+  struct Range {
+    int32_t input;
+    bool wide;  // i64
+    int64_t count, lo, hi;
+  };
+  void foresee(const plan::Bounds& b) {
+    const plan::Tensor& t = plan_.tensors[b.tensor];
+    Range range{t.index, t.type.dtype == DType::kI64, constant(plan::span(t.type)), b.lo, b.hi};
+    for (Range& r : ranges_)
+      if (r.input == range.input) {
+        r.lo = std::max(r.lo, b.lo), r.hi = std::min(r.hi, b.hi);
+        return;
+      }
+    ranges_.push_back(range);
+  }
+  template <typename Int>
+  static bool outside(const Int* p, const Range& r) {
+    bool any = false;
+    for (int64_t i = 0; i < r.count; ++i) any |= p[i] < r.lo || p[i] > r.hi;
+    return any;
+  }
+  // An index check is going to fail, as far as can be seen. (Checks of elements that the program hides behind a
+  // condition do not: then it is no use looking.)
+  bool will_fail(c10::TensorImpl* const* inputs) const {
+    constexpr int kMostFalseAlarms = 4;
+    for (const Range& r : ranges_) {
+      const void* data = data_of(inputs[r.input]);
+      if (r.wide ? outside(static_cast<const int64_t*>(data), r) : outside(static_cast<const int32_t*>(data), r))
+        return false_alarms_.load(std::memory_order_relaxed) < kMostFalseAlarms;
+    }
+    return false;
   }
 
   void plan_outputs() {
@@ -1942,12 +1946,12 @@ class PlanExecutable final : public Executable {
   std::vector<std::vector<Patch>> late_patches_;  // by TensorId; empty when there are none
   std::vector<std::vector<int32_t>> last_reads_;
   std::vector<int32_t> mutated_, versioned_, owned_outputs_;
-  size_t first_write_ = SIZE_MAX;           // the first step that writes an input
-  bool random_ = false;                     // operators draw random numbers
-  size_t last_call_ = 0, last_risk_ = 0;    // steps: the last that may raise at all, or for what the data are
-  bool can_undo_ = false;                   // calls after the first can be taken back, too
-  std::vector<int32_t> kept_first_, kept_;  // the inputs of which the first call and later ones keep copies
-  std::atomic<bool> proven_{false};         // a call went through
+  size_t first_write_ = SIZE_MAX;                      // the first step that writes an input
+  bool random_ = false;                                // operators draw random numbers
+  Guarded guarded_first_, guarded_, guarded_failing_;  // the first call, later ones, those that are going to fail
+  std::vector<Range> ranges_;
+  std::atomic<int> false_alarms_{0};
+  std::atomic<bool> proven_{false};  // a call went through
   struct LateOutput {
     size_t index;
     bool adopt;

@@ -55,7 +55,7 @@ class Executable {
   // GIL, but whoever releases it must own the inputs meanwhile. Exceptions of extern operators pass through with the
   // step's label as context; a kernel's failed index check is a c10::IndexError; an operator whose result is not what
   // the plan says is a Mismatch. The first call can always be undone (failure_was_undone()), later ones if no input was
-  // written yet or little is written before the last step that may raise.
+  // written yet, if little was, or if an index was out of range from the start.
   virtual void run(c10::TensorImpl* const* inputs, size_t count, std::vector<at::Tensor>& outputs) = 0;
   void run(const at::Tensor* inputs, size_t count, std::vector<at::Tensor>& outputs) {
     run(reinterpret_cast<c10::TensorImpl* const*>(inputs), count,

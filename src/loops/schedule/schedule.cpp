@@ -9,6 +9,7 @@
 #include "graph/eager_memory.h"
 #include "loops/schedule/build.h"
 #include "loops/schedule/expand.h"
+#include "loops/schedule/failures.h"
 #include "loops/schedule/memory.h"
 #include "loops/schedule/share.h"
 #include "ops/args.h"
@@ -37,6 +38,7 @@ class Planner {
     for (const Unit& u : f_.order) u.node >= 0 ? call(u.node) : launch(f_.groups[u.group]);
     outputs_and_mutations();
     write_inputs_in_place();
+    if (options_.processors == 0) write_late(plan_, result_.kernels);
     mark_frozen_inputs();
     if (options_.fuse_products) options_.fuse_products(plan_, result_.kernels);
     reuse_in_place();
@@ -270,6 +272,7 @@ class Planner {
       fresh = true, it->second = static_cast<int32_t>(result_.kernels.size());
     s.kernel = it->second;
     if (fresh) result_.kernels.push_back(std::move(b.kernel));
+    if (!group.frozen && options_.processors == 0) foresee(result_.kernels[s.kernel], plan_, s);
     (group.frozen ? plan_.frozen_steps : plan_.steps).push_back(std::move(s));
   }
 

@@ -319,6 +319,47 @@ TEST(Schedule, WritesInputsInPlace) {
   EXPECT_NEAR(got.outputs[0].data[0], sum * sum_rows, 1e-3);
 }
 
+TEST(Schedule, IndexChecksOfInputsAreForeseen) {
+  const auto bounds = [](auto&& index) {
+    Graph g;
+    Builder b(g);
+    ValueId table = g.add_input(f32({11, 16}), graph::InputKind::kUser, "t"),
+            ids = g.add_input(typed(DType::kI64, {5}), graph::InputKind::kUser, "i");
+    returns(g, b.index(table, {Ref{index(b, ids)}}));
+    const Schedule s = schedule(g);
+    const plan::Step& step = s.plan.steps[0];
+    if (!step.foreseen) return std::string("unknown");
+    std::string out;
+    for (const plan::Bounds& b : step.bounds) out += std::to_string(b.lo) + ".." + std::to_string(b.hi);
+    return out;
+  };
+  const auto number = [](Builder& b, ValueId i, int64_t n) { return b.scalar_like(i, sym::Expr(n)); };
+  EXPECT_EQ(bounds([](Builder&, ValueId i) { return i; }), "-11..10");
+  EXPECT_EQ(bounds([&](Builder& b, ValueId i) { return b.add(i, number(b, i, 2)); }), "-13..8");
+  EXPECT_EQ(bounds([&](Builder& b, ValueId i) { return b.sub(i, number(b, i, 1)); }), "-10..11");
+  EXPECT_EQ(bounds([&](Builder& b, ValueId i) { return b.maximum(i, number(b, i, 1)); }),
+            std::to_string(-INT64_MAX) + "..10");
+  EXPECT_EQ(bounds([&](Builder& b, ValueId i) { return b.minimum(b.maximum(i, number(b, i, 0)), number(b, i, 10)); }),
+            "");
+  EXPECT_EQ(bounds([&](Builder& b, ValueId i) { return b.maximum(i, number(b, i, 11)); }), "unknown");
+  EXPECT_EQ(bounds([](Builder& b, ValueId i) { return b.mul(i, i); }), "unknown");
+}
+
+TEST(Schedule, InputsAreWrittenBehindWhatMayRaise) {
+  Graph g;
+  Builder b(g);
+  ValueId x = g.add_input(f32({8, 8}), graph::InputKind::kUser, "x"),
+          y = g.add_input(f32({3, 8}), graph::InputKind::kUser, "y"),
+          i = g.add_input(typed(DType::kI64, {5}), graph::InputKind::kUser, "i");
+  ValueId z = b.add(x, b.scalar_like(x, 1.0));
+  g.mutations = {{0, z}};
+  returns(g, b.sum(z, {0}));
+  returns(g, b.index(y, {Ref{b.mul(i, i)}}));
+  Schedule s = check(g, 1e-5, 2);
+  ASSERT_EQ(s.plan.steps.size(), 2u) << plan::print(s.plan);
+  EXPECT_FALSE(s.kernels[s.plan.steps[0].kernel].errors.empty()) << plan::print(s.plan);
+}
+
 TEST(Schedule, OldContentIsReadBeforeItIsOverwritten) {
   Graph g;
   Builder b(g);
