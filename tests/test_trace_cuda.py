@@ -325,7 +325,7 @@ def test_whole_numbers_that_are_known_are_asked_on_the_cpu() -> None:
 
 
 def test_indices_that_are_known_are_operands_like_others() -> None:
-    """Nothing is asked: an index is an operator of the graph (its values were fetched from the device, which failed)."""
+    """Nothing is asked: an index is an operator of the graph (its values were once fetched from the device)."""
 
     def fn(x: torch.Tensor) -> torch.Tensor:
         row, column = torch.arange(2, device=x.device)[:, None], torch.arange(6, device=x.device)[None, :]

@@ -18,7 +18,9 @@ class PassRunner {
   void run(const char* name, graph::Form form, graph::Graph& g, Pass&& pass, Args&&... args) {
     if (disabled(name)) return;
     const double start = now();
+    const bool exact = g.exact;
     g = pass(std::move(g), std::forward<Args>(args)...);
+    g.exact |= exact;
     finish(name, start);
     after_graph(name, form, g);
   }

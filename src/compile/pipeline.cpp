@@ -19,6 +19,7 @@
 #include "graph/passes/dce.h"
 #include "graph/passes/decompose.h"
 #include "graph/passes/devices.h"
+#include "graph/passes/exact.h"
 #include "graph/passes/fold.h"
 #include "graph/passes/functionalize.h"
 #include "graph/passes/gelu.h"
@@ -66,6 +67,8 @@ Graph to_core(Graph g, const Environment& env, PassRunner& passes) {
   passes.run("pass_numbers", Form::kCore, g, graph::pass_numbers);
   passes.run("relax_layout", Form::kCore, g, graph::relax_layout);
   passes.run("dce_core", Form::kCore, g, graph::dce);
+  // Before the graph is cut: both halves have the same functions.
+  passes.run("exact_functions", Form::kCore, g, graph::exact_functions);
   return g;
 }
 
@@ -106,10 +109,10 @@ struct MemoryPlan {
 };
 loops::Schedule to_loops(Graph core, Device device, const Environment& env, PassRunner& passes, MemoryPlan memory,
                          FuseProducts fuse_products = {}) {
+  loops::ScheduleOptions options{.threads = env.threads, .exact = core.exact, .want_text = passes.wants_text()};
   // Last of the graph passes: what is frozen depends on what the other passes left.
   passes.run("split_frozen", Form::kCore, core, graph::split_frozen);
   place(core, device);
-  loops::ScheduleOptions options{.threads = env.threads, .want_text = passes.wants_text()};
   if (device.type != DeviceType::kCPU) {
     options.processors = env.gpu->processors;
     options.device = device;
@@ -383,6 +386,7 @@ Training compile_training(Graph traced, const graph::Joint& facts, const Options
     return 0;
   });
   Graph forward = std::exchange(out.meeting.forward, {}), backward = std::exchange(out.meeting.backward, {});
+  forward.exact = backward.exact = core.exact;
   passes.show("forward", Form::kCore, forward);
   passes.show("backward", Form::kCore, backward);
   report.saved_bytes = out.meeting.saved_bytes;

@@ -91,6 +91,7 @@ struct Graph {
   std::vector<Output> outputs;
   std::vector<Mutation> mutations;
   std::vector<std::string> locations;
+  bool exact = false;  // functions have one form in all kernels (passes/exact.h)
 
   ValueId add_value(TensorType type, int32_t storage = -1);
   ValueId add_input(TensorType type, InputKind kind, std::string name, int32_t storage = -1);

@@ -7,6 +7,7 @@
 #include "graph/passes/dce.h"
 #include "graph/passes/decompose.h"
 #include "graph/passes/devices.h"
+#include "graph/passes/exact.h"
 #include "graph/passes/fold.h"
 #include "graph/passes/functionalize.h"
 #include "graph/passes/gelu.h"
@@ -41,6 +42,7 @@ const std::vector<Pass>& passes() {
        Form::kCore, Form::kCore},
       {"pass_numbers", pass_numbers, Form::kCore, Form::kCore},
       {"relax_layout", relax_layout, Form::kCore, Form::kCore},
+      {"exact_functions", exact_functions, Form::kCore, Form::kCore},
       {"split_frozen", split_frozen, Form::kCore, Form::kCore},
       {"sum_products", [](Graph g) { return sum_products(std::move(g), {}); }, Form::kCore, Form::kCore},
   };

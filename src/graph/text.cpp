@@ -39,6 +39,7 @@ class Parser {
   Graph run() {
     in_.skip_blank_lines();
     in_.expect("graph");
+    g_.exact = in_.accept_word("exact");
     in_.expect("{");
     for (in_.skip_blank_lines(); !in_.accept("}"); in_.skip_blank_lines()) line();
     in_.skip_blank_lines();
@@ -189,7 +190,7 @@ std::string print(const Node& n, const Graph& g) {
 }
 
 std::string print(const Graph& g) {
-  std::string out = "graph {\n";
+  std::string out = g.exact ? "graph exact {\n" : "graph {\n";
   for (const Input& i : g.inputs) {
     out += "  " + result(g, i.value) + " = input " + kInputKinds[static_cast<size_t>(i.kind)];
     if (i.requires_grad) out += " grad";

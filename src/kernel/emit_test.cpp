@@ -395,6 +395,17 @@ TEST(Emit, ScatterAddsInOrder) {
         1e-4);
 }
 
+TEST(Emit, ExactKernelsApproximateNothing) {
+  const std::string head = "kernel {\n p0 = f32[64] read\n p1 = f32[64] write\n outer i0.64\n vector outer\n";
+  const std::string body =
+      " cost 1\n stage {\n v0 = load f32 p0[i0.64]\n v1 = tanh f32 v0\n v2 = const f32 1\n v3 = add f32 v1 v2\n"
+      " v4 = store p1[i0.64] v3\n }\n}\n";
+  const auto code = [](const std::string& text) { return emit(loops::parse(text), {Isa::kAvx2}).body; };
+  EXPECT_NE(code(head + body).find("v_tanh_fast"), std::string::npos);
+  EXPECT_EQ(code(head + " exact\n" + body).find("v_tanh_fast"), std::string::npos);
+  EXPECT_NE(loops::identity(loops::parse(head + body)), loops::identity(loops::parse(head + " exact\n" + body)));
+}
+
 TEST(Emit, RunsOnTheThreadsThatThereAre) {
   if (!kThreads) GTEST_SKIP() << "no libgomp.so.1 on this machine";
   auto* set_threads = reinterpret_cast<void (*)(int)>(::dlsym(RTLD_DEFAULT, "omp_set_num_threads"));

@@ -151,6 +151,7 @@ struct Kernel {
   int32_t transpose =
       -1;  // >= 0 (kOuter): loads run contiguously along outer loop `transpose`, stores along the last one: tile both
   bool serial = false;  // outer points must run in order on one thread
+  bool exact = false;   // no approximate forms of functions: other kernels compute the same values
   int64_t cost = 1;     // of one outer point, in scalar operations (a load is 1, exp about 10): for the choice of grain
   std::vector<std::string> errors;  // what a failed k_indirect check says
   std::vector<sym::Expr> sizes;     // free size variables, passed as int64 arguments in this order

@@ -57,6 +57,8 @@ class Parser {
         k.transpose = static_cast<int32_t>(integer());
       } else if (w == "serial") {
         k.serial = true;
+      } else if (w == "exact") {
+        k.exact = true;
       } else if (w == "cost") {
         k.cost = integer();
       } else if (w == "stage") {

@@ -128,6 +128,7 @@ std::string render(const Kernel& k, bool for_people) {
     out += std::string("  vector ") + (k.vector == Vector::kInner ? "inner" : "outer") + "\n";
   if (k.transpose >= 0) out += "  transpose " + std::to_string(k.transpose) + "\n";
   if (k.serial) out += "  serial\n";
+  if (k.exact) out += "  exact\n";
   out += "  cost " + std::to_string(k.cost) + "\n";
   for (const Stage& s : k.stages) {
     out += "  stage";

@@ -1412,7 +1412,8 @@ class Emitter {
 
   // Inside 1 + tanh(x) and 1 + erf(x) (gelu), and where the result is rounded to 16 bits at once, 5 ulp are as good.
   Op quick(Id i, Op op, const Place& p) const {
-    if ((op != Op::k_tanh && op != Op::k_erf) || lanes_.width == 1 || p.stage->body[i].dtype != DType::kF32) return op;
+    if (k_.exact || (op != Op::k_tanh && op != Op::k_erf) || lanes_.width == 1 || p.stage->body[i].dtype != DType::kF32)
+      return op;
     bool varying = p.values[p.stage->body[i].args[0]].varying, used = false;
     if (!varying) return op;
     for (const Instr& user : p.stage->body) {

@@ -606,7 +606,20 @@ inline VF v_recip(VF d) {
   return v_fma(r, v_fma(-d, r, splat(1.f)), r);
 }
 )"},
-    {"v_recip", kAvx2 | kS1, "inline VF v_recip(VF d) { return 1.f / d; }\n"},
+    {"v_recip", kAvx2, "inline VF v_recip(VF d) { return 1.f / d; }\n"},
+    // As one lane of the vectors beside it: a value has the same bits wherever it is computed.
+    {"v_recip", kS1, R"(
+#ifdef __AVX512VL__
+inline VF v_recip(VF d) {
+  typedef float F4 __attribute__((vector_size(16)));
+  F4 x = {d, d, d, d};
+  VF r = __builtin_ia32_rcp14ps128_mask(x, x, -1)[0];
+  return v_fma(r, v_fma(-d, r, splat(1.f)), r);
+}
+#else
+inline VF v_recip(VF d) { return 1.f / d; }
+#endif
+)"},
     // x / s for one s and many x: the quotient by r = 1 / s (0: s is too large or small), corrected by its remainder
     {"div_by", kAny, R"(
 inline float div_by(float s) { float a = __builtin_fabsf(s); return (a > 0x1p-120f) & (a < 0x1p120f) ? 1.f / s : 0.f; }
@@ -818,20 +831,24 @@ inline VF cos_part(VF s) {
 )"},
     {"v_sin", kAny, R"(
 inline VF v_sin(VF x) {
-  if (__builtin_expect(any_lane(v_abs(x) > 1e5f), 0)) return lanes_sinf(x);
   VI q;
   VF r = trig_reduce(x, q), s = r * r;
   VF y = (q & 1) != 0 ? cos_part(s) : sin_part(r, s);
-  return x == 0.f ? x : from_bits(bits(y) ^ (q & 2) << 30);
+  y = x == 0.f ? x : from_bits(bits(y) ^ (q & 2) << 30);
+  VM far = v_abs(x) > 1e5f;
+  if (__builtin_expect(any_lane(far), 0)) y = far ? lanes_sinf(x) : y;
+  return y;
 }
 )"},
     {"v_cos", kAny, R"(
 inline VF v_cos(VF x) {
-  if (__builtin_expect(any_lane(v_abs(x) > 1e5f), 0)) return lanes_cosf(x);
   VI q;
   VF r = trig_reduce(x, q), s = r * r;
   VF y = (q & 1) != 0 ? sin_part(r, s) : cos_part(s);
-  return from_bits(bits(y) ^ ((q + 1) & 2) << 30);
+  y = from_bits(bits(y) ^ ((q + 1) & 2) << 30);
+  VM far = v_abs(x) > 1e5f;
+  if (__builtin_expect(any_lane(far), 0)) y = far ? lanes_cosf(x) : y;
+  return y;
 }
 )"},
     {"v_atan", kAny, R"(
@@ -901,8 +918,10 @@ template <class F> inline VF each_double(F f, VF x, VF y) { return d_to_f(f(f_to
 )"},
     {"v_pow", kAny, R"(
 inline VF v_pow(VF x, VF y) {
-  if (__builtin_expect(any_lane(m_not((x > 0.f) & (x < __builtin_inff()) & (v_abs(y) < __builtin_inff()))), 0)) return lanes_powf(x, y);
-  return each_double([](VD a, VD b) { return pow_part(a, b); }, x, y);
+  VM own = (x > 0.f) & (x < __builtin_inff()) & (v_abs(y) < __builtin_inff());
+  VF r = each_double([](VD a, VD b) { return pow_part(a, b); }, x, y);
+  if (__builtin_expect(any_lane(m_not(own)), 0)) r = own ? r : lanes_powf(x, y);  // no lane's bits depend on the others
+  return r;
 }
 )"},
 

@@ -62,7 +62,7 @@ class Emitter {
     for (const Stage& s : k_.stages)
       random_ |= std::any_of(s.body.begin(), s.body.end(),
                              [](const Instr& i) { return loops::is_random(i.op) && i.integer >= 4; });
-    fast_ = true;
+    fast_ = !k_.exact;
     for (const loops::Param& p : k_.params) fast_ &= !p.written || !is_floating(p.dtype) || is_reduced(p.dtype);
     product_ ? product() : points();
     for (size_t s = 0; s < k_.stages.size(); ++s) stage(s);
@@ -159,7 +159,7 @@ class Emitter {
       if (partial) line("    kbm = kb < " + num(p.k)), e.y_mask_ = "kbm";
       e.x_mask_ = x_mask_;
     }
-    e.fast_ = true;  // the operand has 16 bits
+    e.fast_ = !e.k_.exact;  // the operand has 16 bits
     const Side rows = e.side_ ? Side{p.k, "kb", kY} : Side{p.m, "m", kY};
     const Side columns = e.side_ ? Side{p.n, "n", kX} : Side{p.k, "ka", kX};
     if (p.prologue[e.side_].turned)
@@ -739,7 +739,7 @@ class Emitter {
 
   // Values of which more than 16 bits' worth goes on: to memory, into a reduction, into a choice or an address.
   std::vector<bool> exact_values(const Stage& s) const {
-    std::vector<bool> exact(s.body.size());
+    std::vector<bool> exact(s.body.size(), k_.exact);
     for (size_t i = s.body.size(); i-- > 0;) {
       const Instr& in = s.body[i];
       const bool ends = in.op == Op::k_store;

@@ -136,6 +136,15 @@ TEST(Triton, TilesOfRowsThatAreWritten) {
   }
 }
 
+TEST(Triton, ExactKernelsApproximateNothing) {
+  std::string text = writing_kernel(64, 32, "inner", false);
+  text.replace(text.find("p2 = f32"), 8, "p2 = bf16");
+  loops::Kernel k = loops::parse(text);
+  EXPECT_NE(emit(k, Gpu{}).text.find("fast_erf"), std::string::npos);
+  k.exact = true;
+  EXPECT_EQ(emit(k, Gpu{}).text.find("fast_erf"), std::string::npos);
+}
+
 TEST(Triton, TheKeyIsTheCodeAndNotItsName) {
   loops::Kernel k = loops::parse(row_kernel(100, 50, "inner"));
   const Source a = emit(k, Gpu{});

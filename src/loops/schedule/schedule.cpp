@@ -253,6 +253,7 @@ class Planner {
   void launch(const Group& group) {
     Built b = build(p_, group, {.gpu = options_.processors > 0});
     if (b.kernel.stages.empty()) return;
+    b.kernel.exact = options_.exact;
     verify(b.kernel);
     Step s;
     s.kind = StepKind::kLaunch;

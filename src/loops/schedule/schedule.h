@@ -24,6 +24,7 @@ struct ScheduleOptions {
   int threads = 2;                // how many rows are enough
   int64_t split_numel = 1 << 16;  // a reduction longer than this with fewer rows than threads is split in two steps
   bool share = true;              // kernels that differ only in sizes are one
+  bool exact = false;             // of the graph: functions have one form in all kernels
   // > 0: for a GPU with so many processors. Then rows are cut for blocks of threads instead of lanes and caches: long
   // reductions to few elements are split further, scratch is what fits in registers and is read where it was written,
   // `share` is off.
