@@ -119,6 +119,20 @@ def puts_rows(log: list[str], state: torch.Tensor, x: torch.Tensor, i: torch.Ten
     return state[:5].sum(0) @ x
 
 
+def puts_some(log: list[str], state: torch.Tensor, x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+    y = state[:4] + x
+    state[i] = y * 2
+    log.append("put")
+    state[:, 1] = 1  # of what it is now
+    return state[:5].sum(0) + y
+
+
+def puts_its_own(log: list[str], state: torch.Tensor, x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+    state.index_copy_(0, i, state[:4] + x)
+    log.append("put")
+    return state.index_copy_(1, i[:2], state[:, 2:]) * 2
+
+
 def puts_a_part(log: list[str], state: torch.Tensor, x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
     state[3:7] = x
     log.append("put")
@@ -167,7 +181,7 @@ def large(f: Callable[..., Any], training: bool) -> list[Any]:
     return out
 
 
-LARGE = [beside, own_rows, puts_rows, puts_a_part, computed, not_positive, own_place]
+LARGE = [beside, own_rows, puts_rows, puts_some, puts_its_own, puts_a_part, computed, not_positive, own_place]
 
 
 @pytest.mark.timeout(120)
@@ -184,7 +198,7 @@ def test_what_was_done_before_a_large_write_is_undone_stays(program: Callable[..
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("program", [beside, own_rows, puts_a_part, not_positive])
+@pytest.mark.parametrize("program", [beside, own_rows, puts_rows, puts_a_part, not_positive])
 def test_calls_that_do_not_raise_keep_no_copies(program: Callable[..., Any]) -> None:
     compiled = flashover.compile(program, fullgraph=True)
     args = torch.zeros(ROWS, 4), torch.eye(4), torch.tensor([1, 2, 3, 1])

@@ -88,7 +88,7 @@ struct Step {
   std::vector<Arg> args;     // kCall: Ref ids are TensorIds
   std::vector<TensorId> reads, writes;
   std::vector<sym::Expr> sizes;
-  // kLaunch: whether its index checks hold can be told before the first step: they do if all `bounds` do.
+  // Whether its index checks hold can be told before the first step: they do if all `bounds` do.
   bool foreseen = false;
   std::vector<Bounds> bounds;
   std::string label;  // for people and profilers: "layer_norm+add model.py:31"

@@ -34,6 +34,7 @@ constexpr const char* kSample = R"(plan "x86-64 avx512f" {
   call out aten.mm.out(t5, t5) -> t7
   call aten.to_bf16.default(t5, tensors[t8, _], [1, -2], floats[1.5, -inf], bools[true, false], -3, 1e+30, -0.0, nan, true, complex[1.0, 2.5], "a\x0ab", dtype.bf16, device.cuda:1, layout.strided, format.channels_last) -> t9, _
   call aten.print.default(t4) -> 
+  call aten.take.default(t0, t2) -> t6 bounds [t2 0 5] "take"
   release t9
   copy t6 -> t0
   return t7 : f32[2,2]

@@ -120,7 +120,6 @@ void print_step(const Step& s, bool frozen, std::string& out) {
     case StepKind::kLaunch:
       out += "launch k" + std::to_string(s.kernel) + "(" + join(s.reads, name) + " -> " + join(s.writes, name) + ")";
       if (!s.sizes.empty()) out += " sizes [" + join(s.sizes, expr) + "]";
-      if (s.foreseen) out += " bounds [" + join(s.bounds, bounds) + "]";
       break;
     case StepKind::kCall:
       out += s.out_variant ? "call out " : "call ";
@@ -134,6 +133,7 @@ void print_step(const Step& s, bool frozen, std::string& out) {
       out += "release " + join(s.reads, name);
       break;
   }
+  if (s.foreseen) out += " bounds [" + join(s.bounds, bounds) + "]";
   if (!s.label.empty()) out += " " + quote(s.label);
   out += '\n';
 }
@@ -559,14 +559,6 @@ class Parser {
         expect('[');
         s.sizes = expressions(']');
       }
-      if ((s.foreseen = accept_word("bounds"))) {
-        expect('[');
-        list(']', [&] {
-          const TensorId t = tensor();
-          const int64_t lo = signed_number();
-          s.bounds.push_back({t, lo, signed_number()});
-        });
-      }
     } else if (w == "call") {
       s.kind = StepKind::kCall;
       auto op = word();
@@ -580,7 +572,9 @@ class Parser {
       expect("->");
       // An empty list of results ends the line.
       while (at_ < text_.size() && text_[at_] == ' ') ++at_;
-      if (at_ < text_.size() && text_[at_] != '\n' && text_[at_] != '"' && text_[at_] != '}') s.writes = tensors();
+      if (at_ < text_.size() && text_[at_] != '\n' && text_[at_] != '"' && text_[at_] != '}' &&
+          text_.substr(at_, 7) != "bounds ")
+        s.writes = tensors();
     } else if (w == "copy") {
       s.kind = StepKind::kCopy;
       s.reads = {tensor()};
@@ -591,6 +585,14 @@ class Parser {
       s.reads = tensors();
     } else {
       fail("unknown line '" + std::string(w) + "'");
+    }
+    if ((s.foreseen = accept_word("bounds"))) {
+      expect('[');
+      list(']', [&] {
+        const TensorId t = tensor();
+        const int64_t lo = signed_number();
+        s.bounds.push_back({t, lo, signed_number()});
+      });
     }
     if (peek() == '"') s.label = string();
     steps.push_back(std::move(s));

@@ -199,14 +199,6 @@ class Verifier {
       case StepKind::kLaunch:
         require(in_range(s.kernel, p_.kernels.size()), "no such kernel");
         check_params(s, p_.kernels[static_cast<size_t>(s.kernel)].cuda);
-        for (const Bounds& b : s.bounds) {
-          require(std::find(s.reads.begin(), s.reads.end(), b.tensor) != s.reads.end() &&
-                      in_range(b.tensor, p_.tensors.size()),
-                  "bounds are of what a launch reads");
-          const Tensor& t = p_.tensors[b.tensor];
-          const bool index = t.type.dtype == DType::kI64 || t.type.dtype == DType::kI32;
-          require(t.home == Home::kInput && index && !t.type.opaque && b.lo <= b.hi, "bounds are of indices in inputs");
-        }
         break;
       case StepKind::kCall:
         require(!s.op.empty(), "no operator");
@@ -217,6 +209,14 @@ class Verifier {
       case StepKind::kRelease:
         require(s.writes.empty(), "a release writes nothing");
         break;
+    }
+    for (const Bounds& b : s.bounds) {
+      bool read = false;
+      for_each_read(s, [&](TensorId t) { read |= t == b.tensor; });
+      require(read && in_range(b.tensor, p_.tensors.size()), "bounds are of what a step reads");
+      const Tensor& t = p_.tensors[b.tensor];
+      const bool index = t.type.dtype == DType::kI64 || t.type.dtype == DType::kI32;
+      require(t.home == Home::kInput && index && !t.type.opaque && b.lo <= b.hi, "bounds are of indices in inputs");
     }
     if (s.out_variant) require(call && !s.writes.empty(), "out variants are calls with results");
     for_each_read(s, [&](TensorId t) {

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <optional>
 
+#include "graph/graph.h"
 #include "ops/args.h"
 #include "ops/ops.h"
 
@@ -14,6 +15,24 @@ using plan::Home;
 using plan::Step;
 using plan::StepKind;
 using plan::TensorId;
+
+bool is_integer(DType d) { return d == DType::kI64 || d == DType::kI32; }
+
+constexpr int64_t kMost = INT64_MAX;  // no bound
+
+// Adds that the elements of t are in [lo, hi]. False: what t holds is not known before the first step, or never there.
+bool bound(const plan::Plan& p, TensorId t, int64_t lo, int64_t hi, std::vector<plan::Bounds>& all) {
+  const plan::Tensor& tensor = p.tensors[t];
+  if (!is_integer(tensor.type.dtype) || tensor.home != Home::kInput ||
+      !ops::is_dense(tensor.type.sizes, tensor.type.strides))
+    return false;
+  if (lo == -kMost && hi == kMost) return true;
+  auto known = std::find_if(all.begin(), all.end(), [&](const plan::Bounds& b) { return b.tensor == t; });
+  if (known == all.end()) known = all.insert(all.end(), {t, -kMost, kMost});
+  known->lo = std::max(known->lo, lo);
+  known->hi = std::min(known->hi, hi);
+  return known->lo <= known->hi;
+}
 
 // What inputs' elements must be so that values of a body are within given bounds.
 class Foresight {
@@ -54,9 +73,7 @@ class Foresight {
   }
 
  private:
-  static constexpr int64_t kMost = INT64_MAX;  // no bound: beyond it sums would wrap around
   static int64_t shift(int64_t bound, int64_t by) { return bound == kMost || bound == -kMost ? bound : bound + by; }
-  static bool is_integer(DType d) { return d == DType::kI64 || d == DType::kI32; }
   std::optional<int64_t> constant(Id id) const {
     constexpr int64_t kLarge = int64_t{1} << 32;
     const Instr& in = body_[id];
@@ -65,16 +82,7 @@ class Foresight {
   }
   bool load(const Instr& in, int64_t lo, int64_t hi) {
     if (in.slot >= static_cast<int32_t>(reads_.size())) return false;  // written too
-    const plan::Tensor& t = p_.tensors[reads_[in.slot]];
-    if (!is_integer(t.type.dtype)) return false;
-    if (t.home != Home::kInput || !ops::is_dense(t.type.sizes, t.type.strides)) return false;
-    if (lo == -kMost && hi == kMost) return true;
-    auto known =
-        std::find_if(out_.begin(), out_.end(), [&](const plan::Bounds& b) { return b.tensor == reads_[in.slot]; });
-    if (known == out_.end()) known = out_.insert(out_.end(), {reads_[in.slot], -kMost, kMost});
-    known->lo = std::max(known->lo, lo);
-    known->hi = std::min(known->hi, hi);
-    return known->lo <= known->hi;
+    return bound(p_, reads_[in.slot], lo, hi, out_);
   }
 
   const std::vector<Instr>& body_;
@@ -85,7 +93,7 @@ class Foresight {
 
 bool raises(const Step& s, const std::vector<Kernel>& kernels) {
   if (s.kind == StepKind::kLaunch) return !kernels[s.kernel].errors.empty() && !s.foreseen;
-  return s.kind == StepKind::kCall && !plan::takes_memory(s) && plan::may_raise(s.op);
+  return s.kind == StepKind::kCall && !s.foreseen && !plan::takes_memory(s) && plan::may_raise(s.op);
 }
 
 // By step: the earlier ones that must stay before it.
@@ -115,7 +123,8 @@ std::vector<std::vector<int32_t>> dependencies(const plan::Plan& p) {
     };
     const ops::Op* op = s.kind == StepKind::kCall ? ops::find(s.op) : nullptr;
     plan::for_each_read(s, reads);
-    if (op && op->mutates) plan::for_each_read(s, writes);
+    for (size_t k = 0; op && k < s.args.size() && k < 32; ++k)
+      if (op->mutates >> k & 1) graph::for_each_ref(s.args[k], writes);
     plan::for_each_write(s, writes);
     if (op && (op->effectful || op->nondeterministic || op->mutates)) {
       need(last_effect);
@@ -138,6 +147,27 @@ void foresee(const Kernel& k, const plan::Plan& p, Step& launch) {
     }
   launch.foreseen = all;
   if (all) launch.bounds = std::move(bounds);
+}
+
+void foresee(const plan::Plan& p, Step& call) {
+  std::vector<plan::Bounds> bounds;
+  const auto within = [&](TensorId index, const TensorType& t, int64_t dim, bool wraps) {
+    if (dim < 0) dim += static_cast<int64_t>(t.rank());
+    if (dim < 0 || dim >= static_cast<int64_t>(t.rank()) || !t.sizes[dim].is_const()) return false;
+    const int64_t size = t.sizes[dim].value();
+    return bound(p, index, wraps ? -size : 0, size - 1, bounds);
+  };
+  const auto type = [&]() -> const TensorType& { return p.tensors[ops::as_value(call.args[0])].type; };
+  if (call.op == "aten.index_copy.default") {
+    call.foreseen = within(ops::as_value(call.args[2]), type(), ops::as_int(call.args[1]), false);
+  } else if (call.op == "aten.index_put.default") {
+    call.foreseen = true;
+    const RefList list = ops::as_values(call.args[1]);
+    for (size_t d = 0; d < list.size(); ++d)
+      if (list[d].id != kNoValue)
+        call.foreseen = call.foreseen && within(list[d].id, type(), static_cast<int64_t>(d), true);
+  }
+  if (call.foreseen) call.bounds = std::move(bounds);
 }
 
 void write_late(plan::Plan& p, const std::vector<Kernel>& kernels) {

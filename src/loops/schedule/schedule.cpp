@@ -247,6 +247,7 @@ class Planner {
       frozen = frozen && v != kNoValue && p_.facts[v].frozen;
     }
     frozen = frozen && !node.outs.empty();
+    if (!frozen && options_.processors == 0) foresee(plan_, s);
     (frozen ? plan_.frozen_steps : plan_.steps).push_back(std::move(s));
   }
 
@@ -368,8 +369,9 @@ class Planner {
       if (plan_.steps[n].kind != StepKind::kCopy || plan_.steps[n].label != "write back") continue;
       const TensorId from = plan_.steps[n].reads[0], to = plan_.steps[n].writes[0];
       const plan::Tensor &a = plan_.tensors[from], &b = plan_.tensors[to];
-      if (a.home != Home::kSlab || a.type.dtype != b.type.dtype || !same_sizes(a.type.sizes, b.type.sizes) ||
-          !same_sizes(a.type.strides, b.type.strides) || !ops::is_dense(b.type.sizes, b.type.strides))
+      if ((a.home != Home::kSlab && a.home != Home::kExtern) || a.type.opaque || a.type.dtype != b.type.dtype ||
+          !same_sizes(a.type.sizes, b.type.sizes) || !same_sizes(a.type.strides, b.type.strides) ||
+          !ops::is_dense(b.type.sizes, b.type.strides))
         continue;
       int32_t first_write = -1, last_read = -1;  // of `from`, of `to`
       bool possible = true;
@@ -389,11 +391,11 @@ class Planner {
         if (plan_.tensors[t].home == Home::kView && plan::root(plan_, static_cast<TensorId>(t)) == to) possible = false;
       for (const plan::OutputRef& o : plan_.outputs)
         if (o.tensor >= 0 && plan::root(plan_, o.tensor) == from) possible = false;
-      if (!possible || first_write < 0 || last_read > first_write || plan_.steps[first_write].kind != StepKind::kLaunch)
-        continue;
+      if (!possible || first_write < 0 || last_read > first_write) continue;
       Step& maker = plan_.steps[first_write];
+      if (a.home == Home::kExtern ? !call_in_place(maker, to) : maker.kind != StepKind::kLaunch) continue;
       bool identity_copy = false;
-      if (last_read == first_write) {
+      if (maker.kind == StepKind::kLaunch && last_read == first_write) {
         const auto in = std::find(maker.reads.begin(), maker.reads.end(), to) - maker.reads.begin();
         const auto out = std::find(maker.writes.begin(), maker.writes.end(), from) - maker.writes.begin();
         const auto out_param = static_cast<int32_t>(maker.reads.size()) + static_cast<int32_t>(out);
@@ -408,6 +410,29 @@ class Planner {
       plan_.steps.erase(plan_.steps.begin() + static_cast<std::ptrdiff_t>(n));
       if (identity_copy) plan_.steps.erase(plan_.steps.begin() + first_write);
     }
+  }
+
+  // An operator on the CPU that returns a changed copy of the input `to` (rows put into a large cache) changes the
+  // input itself.
+  bool call_in_place(Step& call, TensorId to) const {
+    constexpr int64_t kLarge = int64_t{1} << 20;
+    if (call.kind != StepKind::kCall || call.out_variant || call.writes.size() != 1 || call.args.empty() ||
+        options_.processors > 0)
+      return false;
+    const auto* self = std::get_if<Ref>(&call.args[0]);
+    int64_t seen = 0;  // more than once: it reads what it would write
+    plan::for_each_read(call, [&](TensorId t) { seen += plan::root(plan_, t) == to; });
+    if (!self || self->id != to || seen != 1) return false;
+    const size_t dot = call.op.rfind('.');
+    const ops::Op* twin = ops::find_existing(call.op.substr(0, dot) + "_" + call.op.substr(dot));
+    if (!twin || !twin->functional || twin->functional->name != call.op || twin->mutates != 1 || twin->drops_mutated ||
+        twin->nondeterministic)
+      return false;
+    // Where it may raise, that would have to be undone (failures.h).
+    if (plan::may_raise(call.op) && !call.foreseen && bytes_of(static_cast<size_t>(to)) < kLarge) return false;
+    call.op = twin->name;
+    call.writes = {to};
+    return true;
   }
 
   void mark_frozen_inputs() {
