@@ -61,3 +61,38 @@ def test_bags(mode: str) -> None:
             ends[:2],
             weights,
         )
+
+
+# A table that is read and used otherwise too: gradients that are sums of rows and of other things.
+SUMS: dict[str, Any] = {
+    "last layer": lambda t, i, x: F.embedding(i, t).tanh() @ t.t(),
+    "padding": lambda t, i, x: F.embedding(i, t, padding_idx=1).tanh() @ t.t(),
+    "pointwise": lambda t, i, x: torch.cat([F.embedding(i, t).flatten(), (t * t.sin()).flatten()]),
+    "two looks": lambda t, i, x: (F.embedding(i, t).tanh() + F.embedding(i.flip(0), t, padding_idx=1)) @ t.t(),
+    "three looks": lambda t, i, x: (F.embedding(i, t).tanh() + F.embedding(i[:1], t) * F.embedding(i[1:2], t)) @ t.t(),
+    "rows last": lambda t, i, x: F.embedding(i, t).sum(0) * (x @ t.t()).softmax(-1).amax(-1, keepdim=True),
+    "itself": lambda t, i, x: torch.cat([F.embedding(i, t).flatten(), t.flatten()]),
+    "transposed": lambda t, i, x: F.embedding(i, t.t()[:3].t()).tanh() @ t.t()[:3],
+}
+
+
+@pytest.mark.parametrize("index", [torch.int64, torch.int32], ids=str)
+@pytest.mark.parametrize("kind", SUMS)
+def test_sums(kind: str, index: torch.dtype) -> None:
+    for rows, count in ((3, 50), (2000, 50), (300, 1000)):
+        torch.manual_seed(0)
+        table, at, x = torch.randn(rows, 40), torch.randint(0, rows, (count,)).to(index), torch.randn(12, 40)
+        check(lambda t, i, x: SUMS[kind](t, i, x.to(t.dtype)), table, at, x)
+
+
+@pytest.mark.parametrize("index", [torch.int64, torch.int32], ids=str)
+@pytest.mark.parametrize(("rows", "width", "count"), [(5, 7, 40), (3000, 64, 900), (40, 1, 0)])
+def test_added_rows_are_those_of_a_table(index: torch.dtype, rows: int, width: int, count: int) -> None:
+    torch.manual_seed(0)
+    at, grad = torch.randint(0, rows, (count,)).to(index), torch.randn(count, width)
+    for table in (torch.randn(rows, width), torch.randn(width, rows).t()):
+        before = table.clone()
+        want = table + torch.ops.aten.embedding_dense_backward(grad, at, rows, 2, False)
+        assert torch.equal(torch.ops.flashover.add_rows(table, grad, at, 2), want) and torch.equal(table, before)
+    table = before.contiguous()
+    assert torch.ops.flashover.add_rows_(table, grad, at, 2) is table and torch.equal(table, want)

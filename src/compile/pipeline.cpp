@@ -11,6 +11,7 @@
 #include "compile/products.h"
 #include "compile/reuse.h"
 #include "graph/eager_memory.h"
+#include "graph/passes/add_rows.h"
 #include "graph/passes/attention.h"
 #include "graph/passes/complex.h"
 #include "graph/passes/convolution.h"
@@ -354,6 +355,15 @@ plan::Plan compile(Graph traced, const Options& options, const Environment& env,
   return plan;
 }
 
+namespace {
+// Gradients of what is used again and again are sums.
+void sum_up(Graph& backward, const Environment& env, PassRunner& passes) {
+  if (env.providers.strict_numerics) return;
+  passes.run("add_rows", Form::kCore, backward, graph::add_rows, env.providers);
+  passes.run("sum_products", Form::kCore, backward, graph::sum_products, env.providers);
+}
+}  // namespace
+
 Training compile_training(Graph traced, const graph::Joint& facts, const Options& options, const Environment& env,
                           Report& report) {
   PassRunner passes(options, report);
@@ -392,8 +402,7 @@ Training compile_training(Graph traced, const graph::Joint& facts, const Options
   report.saved_bytes = out.meeting.saved_bytes;
   if (out.meeting.tangents() > 1 && !facts.zeros) out.backward_graph = graph::print(backward);
   // Behind the text: what is left when tangents do not come is summed by itself.
-  if (!env.providers.strict_numerics)
-    passes.run("sum_products", Form::kCore, backward, graph::sum_products, env.providers);
+  sum_up(backward, env, passes);
   Draft back = draft(std::move(backward), device, options, env, passes, cache, "backward");
   Draft front = draft(std::move(forward), device, options, env, passes, cache, "forward");
   // Both halves' kernels at the same time: what one leaves of the cores the other takes. (The backward's could be built
@@ -428,7 +437,7 @@ plan::Plan compile_backward(Graph core, const Options& options, const Environmen
   PassRunner passes(options, report);
   passes.run("fold", Form::kCore, core, [](const Graph& g) { return graph::fold(g); });
   passes.run("dce_core", Form::kCore, core, graph::dce);
-  if (!env.providers.strict_numerics) passes.run("sum_products", Form::kCore, core, graph::sum_products, env.providers);
+  sum_up(core, env, passes);
   const Device device = checked_device(core, env);
   return to_plan(std::move(core), device, options, env, passes, cache_of(options), report, "backward");
 }

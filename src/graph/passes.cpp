@@ -1,5 +1,6 @@
 #include "graph/passes.h"
 
+#include "graph/passes/add_rows.h"
 #include "graph/passes/attention.h"
 #include "graph/passes/convolution.h"
 #include "graph/passes/cse.h"
@@ -44,6 +45,7 @@ const std::vector<Pass>& passes() {
       {"relax_layout", relax_layout, Form::kCore, Form::kCore},
       {"exact_functions", exact_functions, Form::kCore, Form::kCore},
       {"split_frozen", split_frozen, Form::kCore, Form::kCore},
+      {"add_rows", [](Graph g) { return add_rows(std::move(g), {.own_f32 = true}); }, Form::kCore, Form::kCore},
       {"sum_products", [](Graph g) { return sum_products(std::move(g), {}); }, Form::kCore, Form::kCore},
   };
   return list;

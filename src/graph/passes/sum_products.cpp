@@ -7,6 +7,7 @@
 #include "graph/passes/match.h"
 #include "graph/passes/replace.h"
 #include "graph/passes/rewriter.h"
+#include "graph/passes/sums.h"
 #include "ops/args.h"
 
 namespace flashover::graph {
@@ -14,17 +15,7 @@ namespace {
 
 class Summer {
  public:
-  Summer(Graph& g, const Providers& providers)
-      : g_(g), providers_(providers), producer_(g.values.size(), -1), uses_(g.values.size()) {
-    for (size_t i = 0; i < g.nodes.size(); ++i) {
-      for (ValueId v : g.nodes[i].outs)
-        if (v != kNoValue) producer_[v] = static_cast<int32_t>(i);
-      for (const Arg& a : g.nodes[i].args) for_each_ref(a, [&](ValueId v) { ++uses_[v]; });
-    }
-    for (const Output& o : g.outputs)
-      if (o.value != kNoValue) ++uses_[o.value];
-    for (const Mutation& m : g.mutations) ++uses_[m.value];
-  }
+  Summer(Graph& g, const Providers& providers) : g_(g), providers_(providers), sums_(g) {}
 
   Graph run() {
     std::vector<Sum> at(g_.nodes.size());
@@ -34,11 +25,10 @@ class Summer {
     };
     std::vector<std::vector<End>> ends(g_.nodes.size());
     bool any = false;
-    std::vector<bool> within(g_.nodes.size());  // a larger sum
     for (size_t i = g_.nodes.size(); i-- > 0;) {
-      if (within[i] || !is_sum(g_.nodes[i])) continue;
+      if (!sums_.is_root(i)) continue;
       Sum sum;
-      collect(g_.nodes[i].outs[0], g_.type(g_.nodes[i].outs[0]), true, sum, within);
+      for (ValueId v : sums_.addends(i)) sort_in(v, g_.type(g_.nodes[i].outs[0]), sum);
       for (const Run& run : sum.runs)
         if (run.members.size() == 1) sum.others.push_back(run.value);
       std::erase_if(sum.runs, [](const Run& run) { return run.members.size() == 1; });
@@ -172,12 +162,6 @@ class Summer {
     return b.add(added, b.convert(b.emit("aten.mm.default", {Ref{left}, Ref{right}}), wanted));
   }
 
-  bool is_sum(const Node& n) const {
-    return n.op->name == "prim.add" && is_floating(g_.type(n.outs[0]).dtype) && g_.type(n.outs[0]).rank() == 2;
-  }
-  static bool same(const TensorType& a, const TensorType& b) {
-    return a.dtype == b.dtype && a.device == b.device && same_sizes(a.sizes, b.sizes);
-  }
   static ValueId left_of(const Node& n) { return std::get<Ref>(n.args[0]).id; }
   static ValueId right_of(const Node& n) { return std::get<Ref>(n.args[1]).id; }
   static bool is_table(const Node& n) { return n.op->name == "aten.embedding_dense_backward.default"; }
@@ -202,27 +186,18 @@ class Summer {
   // Of the same kind, so that they can be one.
   bool are_alike(const Node& a, const Node& b) const {
     if (is_table(a) || is_table(b))
-      return a.op == b.op && same(g_.type(a.outs[0]), g_.type(b.outs[0])) &&
+      return a.op == b.op && Sums::same(g_.type(a.outs[0]), g_.type(b.outs[0])) &&
              ops::as_int(a.args[3]) == ops::as_int(b.args[3]) &&
              g_.type(right_of(a)).dtype == g_.type(right_of(b)).dtype;
     return g_.type(left_of(a)).dtype == g_.type(left_of(b)).dtype;
   }
-  void collect(ValueId v, const TensorType& type, bool root, Sum& sum, std::vector<bool>& within) const {
-    const int32_t at = producer_[v];
-    if (at >= 0 && same(g_.type(v), type) && (root || uses_[v] == 1)) {
-      const Node& n = g_.nodes[at];
-      const Ref *a = n.args.empty() ? nullptr : std::get_if<Ref>(&n.args[0]),
-                *b = n.args.size() < 2 ? nullptr : std::get_if<Ref>(&n.args[1]);
-      if (is_sum(n) && a && b) {
-        if (!root) within[at] = true;
-        collect(a->id, type, false, sum, within);
-        collect(b->id, type, false, sum, within);
-        return;
-      }
+  void sort_in(ValueId v, const TensorType& type, Sum& sum) const {
+    const int32_t at = sums_.producer(v);
+    if (at >= 0 && Sums::same(g_.type(v), type) && sums_.uses(v) == 1) {
       // The weight of an autocast region: its gradients are 16-bit products, each widened and then added.
-      const int32_t made = widened(n);
+      const int32_t made = widened(g_.nodes[at]);
       const int32_t member = made >= 0 ? made : at;
-      if (!root && is_member(g_.nodes[member], type.dtype)) {
+      if (is_member(g_.nodes[member], type.dtype)) {
         const auto run = std::ranges::find_if(
             sum.runs, [&](const Run& r) { return are_alike(g_.nodes[r.members[0]], g_.nodes[member]); });
         if (run == sum.runs.end())
@@ -238,15 +213,15 @@ class Summer {
   int32_t widened(const Node& n) const {
     if (n.op->name != "prim.convert") return -1;
     const ValueId from = std::get<Ref>(n.args[0]).id, to = n.outs[0];
-    if (uses_[from] != 1 || g_.type(from).dtype != DType::kBF16 ||
+    if (sums_.uses(from) != 1 || g_.type(from).dtype != DType::kBF16 ||
         info(g_.type(from).dtype).bytes >= info(g_.type(to).dtype).bytes)
       return -1;
-    return producer_[from];
+    return sums_.producer(from);
   }
 
   Graph& g_;
   const Providers& providers_;
-  std::vector<int32_t> producer_, uses_;
+  Sums sums_;
 };
 
 }  // namespace

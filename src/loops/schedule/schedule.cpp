@@ -41,6 +41,7 @@ class Planner {
     if (options_.processors == 0) write_late(plan_, result_.kernels);
     mark_frozen_inputs();
     if (options_.fuse_products) options_.fuse_products(plan_, result_.kernels);
+    write_over_operands();
     reuse_in_place();
     if (options_.processors > 0)
       plan_memory();
@@ -517,6 +518,50 @@ class Planner {
       loops = &s.loops;
     }
     return true;
+  }
+
+  // Operators that can write their result over an operand of its type, where nobody reads that afterwards and its
+  // memory is the plan's own.
+  void write_over_operands() {
+    struct Twin {
+      std::string_view op;
+      size_t operand;
+      const char* in_place;
+    };
+    static constexpr Twin kTwins[] = {
+        {"flashover.add_rows.default", 0, "flashover.add_rows_.default"},
+    };
+    const auto same_type = [](const TensorType& a, const TensorType& b) {
+      return a.dtype == b.dtype && a.device == b.device && !a.opaque && !b.opaque && same_sizes(a.sizes, b.sizes) &&
+             same_sizes(a.strides, b.strides);
+    };
+    std::vector<Life> life = lives();
+    for (size_t n = 0; n < plan_.steps.size(); ++n) {
+      Step& s = plan_.steps[n];
+      const auto twin =
+          s.kind == StepKind::kCall && !s.out_variant ? std::ranges::find(kTwins, s.op, &Twin::op) : std::end(kTwins);
+      if (twin == std::end(kTwins) || s.writes.size() != 1 || s.writes[0] < 0) continue;
+      const TensorId over = ops::as_value(s.args[twin->operand]), out = s.writes[0];
+      plan::Tensor &memory = plan_.tensors[over], &result = plan_.tensors[out];
+      if ((memory.home != Home::kExtern && memory.home != Home::kSlab) || result.home != Home::kExtern || over > out ||
+          life[over].first == static_cast<int32_t>(n) || life[over].last != static_cast<int32_t>(n) ||
+          !same_type(memory.type, result.type))
+        continue;
+      int uses = 0;
+      plan::for_each_read(s, [&](TensorId t) { uses += plan::root(plan_, t) == over; });
+      if (uses != 1) continue;
+      const auto output = std::ranges::find(plan_.outputs, out, &plan::OutputRef::tensor);
+      if (output != plan_.outputs.end()) {
+        output->tensor = over;
+        if (memory.home == Home::kSlab)
+          memory.home = Home::kOutput, memory.index = static_cast<int32_t>(output - plan_.outputs.begin());
+      }
+      s.op = twin->in_place;
+      s.writes = {over};
+      result.home = Home::kView;
+      result.index = over;
+      life[over].last = life[out].last;
+    }
   }
 
   // What a kernel writes may lie over what it alone still reads: another temporary, or on a GPU what an operator

@@ -360,6 +360,41 @@ TEST(Schedule, InputsAreWrittenBehindWhatMayRaise) {
   EXPECT_FALSE(s.kernels[s.plan.steps[0].kernel].errors.empty()) << plan::print(s.plan);
 }
 
+// Rows go into the table that they are added to, unless somebody reads it afterwards, or it is the caller's.
+TEST(Schedule, OperatorsWriteOverOperandsThatDie) {
+  const auto calls = [](const Schedule& s) {
+    std::string names;
+    for (const plan::Step& step : s.plan.steps)
+      if (step.kind == plan::StepKind::kCall) names += step.op + " ";
+    return names;
+  };
+  const auto make = [](bool by_kernel, bool read_later, bool given, bool returned) {
+    Graph g;
+    Builder b(g);
+    ValueId x = g.add_input(f32({8, 4}), graph::InputKind::kUser, "x");
+    ValueId rows = g.add_input(f32({2, 4}), graph::InputKind::kUser, "rows");
+    ValueId at = g.add_input(typed(DType::kI64, {2}), graph::InputKind::kUser, "at");
+    ValueId table = given ? x : by_kernel ? b.exp(x) : extern_call(b, x);
+    ValueId sum = b.emit("flashover.add_rows.default", {Ref{table}, Ref{rows}, Ref{at}, sym::Expr(-1)}, f32({8, 4}));
+    std::vector<ValueId> results{returned ? sum : b.exp(sum)};
+    if (read_later) results.push_back(b.mul(table, sum));
+    for (ValueId r : results) returns(g, r);
+    verify(g, graph::Form::kCore);
+    Schedule s = schedule(g);
+    plan::Plan p = s.plan;
+    p.binaries.emplace_back();
+    for (size_t i = 0; i < s.kernels.size(); ++i) p.kernels.push_back({"k", 0, {}, {}});
+    plan::verify(p);
+    return s;
+  };
+  for (bool by_kernel : {false, true})
+    for (bool returned : {false, true}) {
+      EXPECT_NE(calls(make(by_kernel, false, false, returned)).find("add_rows_."), std::string::npos);
+      EXPECT_EQ(calls(make(by_kernel, true, false, returned)).find("add_rows_."), std::string::npos);
+    }
+  EXPECT_EQ(calls(make(false, false, true, true)).find("add_rows_."), std::string::npos);
+}
+
 TEST(Schedule, OldContentIsReadBeforeItIsOverwritten) {
   Graph g;
   Builder b(g);

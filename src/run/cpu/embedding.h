@@ -1,5 +1,5 @@
-// Gradients of tables (f32): rows of zeros to which rows of a gradient are added. Each thread has a part of the table,
-// which it fills and adds to.
+// Gradients of tables (f32): rows of zeros, or those of another gradient, to which rows of a gradient are added. Each
+// thread has a part of the table, which it fills and adds to.
 #pragma once
 #include <cstdint>
 
@@ -15,6 +15,8 @@ struct TableGradient {
   int64_t left_out = -1;  // an index
   float* out = nullptr;
   int64_t rows = 0, width = 0;
+  // To what `out` holds; without offsets. What goes to one row is summed first: the result is that of two tables added.
+  bool onto = false;
 };
 // Indices outside of the table count for nothing. Needs AVX512.
 void table_gradient(const TableGradient& t);

@@ -377,6 +377,32 @@ at::Tensor embedding_dense_backward_op(const at::Tensor& grad, const at::Tensor&
   return gradient_of_table(grad, indices, nullptr, rows, padding);
 }
 
+// `sum` and the gradient of a table, into the memory of `sum`.
+at::Tensor& add_rows_op(at::Tensor& sum, const at::Tensor& grad, const at::Tensor& indices, int64_t padding) {
+  TORCH_CHECK(sum.dim() == 2 && sum.is_contiguous() && sum.scalar_type() == at::kFloat &&
+                  grad.scalar_type() == at::kFloat && is_index(indices) && grad.dim() == indices.dim() + 1 &&
+                  grad.sizes().slice(0, static_cast<size_t>(indices.dim())) == indices.sizes() &&
+                  grad.size(-1) == sum.size(1),
+              "add_rows: wrong arguments");
+  if (!has_avx512()) return sum.add_(at::embedding_dense_backward(grad, indices, sum.size(0), padding, false));
+  const at::Tensor from = grad.contiguous(), index = indices.contiguous();
+  table_gradient({.grad = from.const_data_ptr<float>(),
+                  .indices = index.const_data_ptr(),
+                  .narrow = index.scalar_type() == at::kInt,
+                  .count = index.numel(),
+                  .left_out = padding,
+                  .out = sum.mutable_data_ptr<float>(),
+                  .rows = sum.size(0),
+                  .width = sum.size(1),
+                  .onto = true});
+  return sum;
+}
+at::Tensor sum_with_rows_op(const at::Tensor& sum, const at::Tensor& grad, const at::Tensor& indices, int64_t padding) {
+  at::Tensor out = dense(sum.sizes().vec(), at::kFloat);
+  out.copy_(sum);
+  return add_rows_op(out, grad, indices, padding);
+}
+
 at::Tensor embedding_bag_backward_op(const at::Tensor& grad, const at::Tensor& indices, const at::Tensor& offsets,
                                      const at::Tensor& offset2bag, const at::Tensor& bag_size,
                                      const at::Tensor& maximum_indices, int64_t rows, bool scale_grad_by_freq,
@@ -648,6 +674,9 @@ void register_operators() {
     add("embedding_dense_backward(Tensor grad_output, Tensor indices, int num_weights, int padding_idx, bool "
         "scale_grad_by_freq) -> Tensor",
         "embedding_dense_backward", embedding_dense_backward_op);
+    add("add_rows(Tensor sum, Tensor grad, Tensor indices, int padding_idx) -> Tensor", "add_rows", sum_with_rows_op);
+    add("add_rows_(Tensor(a!) sum, Tensor grad, Tensor indices, int padding_idx) -> Tensor(a!)", "add_rows_",
+        add_rows_op);
     add("_embedding_bag_backward(Tensor grad, Tensor indices, Tensor offsets, Tensor offset2bag, Tensor bag_size, "
         "Tensor maximum_indices, int num_weights, bool scale_grad_by_freq, int mode, bool sparse, Tensor? "
         "per_sample_weights, int padding_idx=-1) -> Tensor",
