@@ -15,6 +15,8 @@ ROOT = Path(__file__).parent.parent
 for folder in (ROOT / "python", ROOT / "benchmarks"):
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
+# For the programs that tests start, however pytest itself was started.
+os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "python"), *filter(None, [os.environ.get("PYTHONPATH")])])
 os.environ.setdefault("FLASHOVER_CACHE_DIR", tempfile.mkdtemp(prefix="flashover-test-cache-"))
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
