@@ -201,11 +201,16 @@ class Case:
                 grown = 64 if what == "gradient" else 1  # sums of many terms that cancel
                 floor = eps * grown * max(magnitude(inputs), magnitude([e.detach()]) * 0.05)
                 g, e, x = g.detach(), e.detach(), x.detach()
+                handed_out = g
                 if "_scatter(" in source and g.stride() == e.stride():
                     e = placed_as(g, e)
                 if what == "gradient" and any(word in source for word in TWO_WAYS_AT_NAN):
                     undecided = inputs[i].isnan() | e.isnan() | g.isnan()
                     g, e, x = (torch.where(undecided, 0, t) for t in (g, e, x)) if undecided.any() else (g, e, x)
+                if "var_mean(" in source and geometry(g) == geometry(e):
+                    # Of a row with an infinity eager says inf if it comes last, else NaN.
+                    endless = g.isnan() & e.isinf()
+                    g, e, x = (t.masked_fill(endless, 0) for t in (g, e, x)) if endless.any() else (g, e, x)
                 problem = same_up_to_rounding(g, e, x, eps * grown, floor)
                 if problem and jumps and geometry(g) == geometry(e) and not g.is_floating_point():
                     settled = e == x  # where eager is not fp64 itself, a rounding decides
@@ -220,7 +225,8 @@ class Case:
                     if not moves_as_much(g, e, shaken[kind][i]):
                         return f"{name}: {problem}"
                 if what == "result":
-                    shared, expected = sharing(g, [*got[1], *got[0]]), sharing(theirs[i], [*eager[1], *eager[0]])
+                    shared = sharing(handed_out, [*got[1], *got[0]])
+                    expected = sharing(theirs[i], [*eager[1], *eager[0]])
                     if shared != expected:
                         return f"{name}: shares memory with {shared}, not {expected}"
         return ""
