@@ -73,6 +73,13 @@ Graph to_core(Graph g, const Environment& env, PassRunner& passes) {
   return g;
 }
 
+// Gradients of what is used again and again are sums.
+void sum_up(Graph& backward, const Environment& env, PassRunner& passes) {
+  if (env.providers.strict_numerics) return;
+  passes.run("add_rows", Form::kCore, backward, graph::add_rows, env.providers);
+  passes.run("sum_products", Form::kCore, backward, graph::sum_products, env.providers);
+}
+
 // Prims between a number on the CPU and tensors on the device run on the device, and so do those between numbers that
 // only prims read; the rules of single prims do not say so.
 void place(Graph& g, Device device) {
@@ -110,10 +117,10 @@ struct MemoryPlan {
 };
 loops::Schedule to_loops(Graph core, Device device, const Environment& env, PassRunner& passes, MemoryPlan memory,
                          FuseProducts fuse_products = {}) {
-  loops::ScheduleOptions options{.threads = env.threads, .exact = core.exact, .want_text = passes.wants_text()};
   // Last of the graph passes: what is frozen depends on what the other passes left.
   passes.run("split_frozen", Form::kCore, core, graph::split_frozen);
   place(core, device);
+  loops::ScheduleOptions options{.threads = env.threads, .exact = core.exact, .want_text = passes.wants_text()};
   if (device.type != DeviceType::kCPU) {
     options.processors = env.gpu->processors;
     options.device = device;
@@ -354,15 +361,6 @@ plan::Plan compile(Graph traced, const Options& options, const Environment& env,
   report.cache_note = cache.take_warning();
   return plan;
 }
-
-namespace {
-// Gradients of what is used again and again are sums.
-void sum_up(Graph& backward, const Environment& env, PassRunner& passes) {
-  if (env.providers.strict_numerics) return;
-  passes.run("add_rows", Form::kCore, backward, graph::add_rows, env.providers);
-  passes.run("sum_products", Form::kCore, backward, graph::sum_products, env.providers);
-}
-}  // namespace
 
 Training compile_training(Graph traced, const graph::Joint& facts, const Options& options, const Environment& env,
                           Report& report) {
