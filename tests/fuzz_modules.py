@@ -215,11 +215,11 @@ def main() -> int:
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--start", "--seed", type=int, default=int(time.time()), help="the first seed")
     parser.add_argument("--only", type=int)
     options = parser.parse_args()
     end, done, failed = time.time() + options.seconds, 0, 0
-    seed = options.seed if options.only is None else options.only
+    seed = options.start if options.only is None else options.only
     while True:
         try:
             problem = run_one(seed, flashover.compile)

@@ -378,10 +378,10 @@ def main() -> int:
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--start", "--seed", type=int, default=int(time.time()), help="the first seed")
     parser.add_argument("--only", type=int, help="run this one seed and print the program")
     options = parser.parse_args()
-    seeds = iter([options.only]) if options.only is not None else iter(range(options.seed, options.seed + 10**9))
+    seeds = iter([options.only]) if options.only is not None else iter(range(options.start, options.start + 10**9))
     end, done, failed, eager = time.time() + options.seconds, 0, 0, 0
     for seed in seeds:
         program = generate(seed)

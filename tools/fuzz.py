@@ -1,0 +1,110 @@
+"""Runs the generators of tests/ side by side on many cores, each process with seeds of its own, within a time limit.
+
+    python tools/fuzz.py --seconds 300 --jobs 16                # every generator, the cores shared out evenly
+    python tools/fuzz.py --seconds 300 --jobs 16 state:10 guards:6   # processes for each
+
+Every process runs `tests/fuzz_NAME.py --seconds S --start SEED` with one thread and a cache folder of its own. Its last
+line is its count; its output is written to $OUT/fuzz/NAME-K.log (build/fuzz without OUT). Where its exit code is not 0,
+its end is printed. The exit code says whether any process found something."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SEEDS_APART = 1_000_000  # between the first seeds of two processes
+GRACE = 90  # seconds that a process may take to end the program it is at
+
+
+@dataclass
+class Job:
+    """One process of one generator."""
+
+    name: str
+    number: int
+    log: Path
+    process: subprocess.Popen[bytes]
+
+    def last_line(self) -> str:
+        lines = self.log.read_text(errors="replace").strip().splitlines()
+        return lines[-1] if lines else "(wrote nothing)"
+
+
+def generators() -> list[str]:
+    """The names of all of them."""
+    return sorted(p.stem.removeprefix("fuzz_") for p in (ROOT / "tests").glob("fuzz_*.py"))
+
+
+def shares(wanted: list[str], jobs: int) -> dict[str, int]:
+    """How many processes each generator gets: what was asked for, or `jobs` dealt out evenly."""
+    asked = dict(([*w.split(":"), "0"])[:2] for w in wanted) or dict.fromkeys(generators(), "0")
+    fixed = {name: int(n) for name, n in asked.items() if int(n)}
+    rest = [name for name in asked if name not in fixed]
+    left = max(jobs - sum(fixed.values()), len(rest))
+    return fixed | {name: left // len(rest) + (i < left % len(rest)) for i, name in enumerate(rest)}
+
+
+def start(name: str, number: int, seed: int, seconds: float, folder: Path) -> Job:
+    """Starts one process."""
+    log = folder / f"{name}-{number}.log"
+    scratch = tempfile.mkdtemp(prefix=f"flashover-fuzz-{name}-")
+    paths = [str(ROOT / "python"), str(ROOT / "tests"), str(ROOT / "tests" / "python")]
+    env = dict(
+        os.environ,
+        PYTHONPATH=os.pathsep.join(paths + os.environ.get("PYTHONPATH", "").split(os.pathsep)),
+        FLASHOVER_CACHE_DIR=f"{scratch}/cache",
+        TMPDIR=scratch,
+        OMP_NUM_THREADS="1",
+        PYTHONUNBUFFERED="1",
+    )
+    command = [sys.executable, f"tests/fuzz_{name}.py", "--seconds", f"{seconds:g}", "--start", str(seed)]
+    with log.open("wb") as out:
+        process = subprocess.Popen(command, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+    return Job(name, number, log, process)
+
+
+def finish(job: Job, end: float) -> bool:
+    """Waits for a process until `end` (time.monotonic()), prints its count and whether it found something."""
+    try:
+        code = job.process.wait(max(0.0, end - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        job.process.kill()
+        code = job.process.wait()
+    print(f"{job.name}-{job.number}: exit code {code}: {job.last_line()[:300]}", flush=True)
+    if code:
+        print("    " + "\n    ".join(job.log.read_text(errors="replace")[-1500:].splitlines()), flush=True)
+    return code != 0
+
+
+def main() -> int:
+    """Runs all of them and says how many found something."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", nargs="*", help="NAME or NAME:PROCESSES (all)")
+    parser.add_argument("--seconds", type=float, default=300)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--start", type=int, default=int(time.time()) % 10**5 * 100 * SEEDS_APART)
+    options = parser.parse_args()
+    unknown = sorted({w.split(":")[0] for w in options.what} - set(generators()))
+    if unknown:
+        parser.error(f"no such generator: {', '.join(unknown)}; there are {', '.join(generators())}")
+    folder = Path(os.environ.get("OUT", ROOT / "build")) / "fuzz"
+    folder.mkdir(parents=True, exist_ok=True)
+    end = time.monotonic() + options.seconds + GRACE
+    jobs: list[Job] = []
+    for name, n in shares(options.what, options.jobs).items():
+        for k in range(n):
+            jobs.append(start(name, k, options.start + len(jobs) * SEEDS_APART, options.seconds, folder))
+    found = [job for job in jobs if finish(job, end)]
+    print(f"{len(jobs)} processes, {len(found)} of them found something")
+    return int(bool(found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
