@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 
 from flashover import _C
 
-_MOST_STEPS = 128  # of a loop that is written out
+_MOST_STEPS = 256  # of a loop that is written out
 
 
 def _compile(model: Any = None, **_: Any) -> Any:
@@ -43,21 +43,47 @@ def _may_train(what: Any, depth: int = 0) -> bool:
     return False
 
 
+class _Gate(torch.autograd.Function):
+    """The tensor itself; its gradient comes through only where a branch is the one that counts: what the other one
+    makes of zeros may be NaN."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, opens: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(opens)
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        (opens,) = ctx.saved_tensors
+        return torch.where(opens, grad, torch.zeros_like(grad)), None
+
+
+def _gated(operands: Sequence[Any], opens: torch.Tensor) -> Any:
+    """Operands of a branch."""
+    leaves, form = pytree.tree_flatten(list(operands))
+    if not torch.is_grad_enabled():
+        return operands
+    return pytree.tree_unflatten(
+        [_Gate.apply(x, opens) if isinstance(x, torch.Tensor) and x.requires_grad else x for x in leaves], form
+    )
+
+
 def _whole_select(pred: torch.Tensor, true_fn: Any, false_fn: Any, operands: Sequence[Any]) -> Any:
     """Both branches are computed, and one is taken; run for real, only the one that is."""
     if not torch.compiler.is_compiling():
         return true_fn(*operands) if pred else false_fn(*operands)
     drawn = _C.randomness()
-    yes, form = pytree.tree_flatten(true_fn(*operands))
-    no, other_form = pytree.tree_flatten(false_fn(*operands))
+    holds = pred.detach().reshape(()).bool()
+    yes, form = pytree.tree_flatten(true_fn(*_gated(operands, holds)))
+    no, other_form = pytree.tree_flatten(false_fn(*_gated(operands, holds.logical_not())))
     if _C.randomness() != drawn or form != other_form:
         _give_up()
     chosen = []
     for a, b in zip(yes, no, strict=True):
         if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
-            if a.requires_grad or b.requires_grad or a.shape != b.shape or a.dtype != b.dtype or a.device != b.device:
+            if a.shape != b.shape or a.dtype != b.dtype or a.device != b.device:
                 _give_up()
-            chosen.append(torch.where(pred.reshape(()), a, b))
+            chosen.append(torch.where(holds, a, b))
         elif type(a) is type(b) and a == b:
             chosen.append(a)
         else:
@@ -70,9 +96,7 @@ def _cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], 
         return true_fn(*operands) if pred else false_fn(*operands)
     if pred.numel() != 1:
         raise RuntimeError(f"Expected pred to be bool or single-element tensor, but got {pred}.")
-    if torch.is_grad_enabled() and (
-        _may_train(true_fn) or _may_train(false_fn) or any(map(_may_train, pytree.tree_leaves(operands)))
-    ):
+    if torch.is_grad_enabled() and (_may_train(true_fn) or _may_train(false_fn)):
         return true_fn(*operands) if pred else false_fn(*operands)
     return _whole_select(pred, true_fn, false_fn, operands)
 
