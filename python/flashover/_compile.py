@@ -6,6 +6,7 @@ import copy
 import copyreg
 import functools
 import inspect
+import sys
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -158,6 +159,20 @@ def original_of(target: Any) -> Any:
         return target._orig_mod
     if isinstance(target, _C.CompiledCallable):
         return target.__wrapped__
+    return _without_torch_compile(target)
+
+
+def _without_torch_compile(target: Any) -> Any:
+    """What torch.compile was given, where the target came from it."""
+    eval_frame = sys.modules.get("torch._dynamo.eval_frame")
+    if eval_frame is None:
+        return target
+    if type(target) is eval_frame.OptimizedModule and not isinstance(target.dynamo_ctx, eval_frame.DisableContext):
+        return target._orig_mod
+    while inspect.isfunction(target) and target.__code__.co_qualname.endswith("<locals>.compile_wrapper"):
+        if not hasattr(target, "_torchdynamo_orig_callable"):
+            break
+        target = target._torchdynamo_orig_callable
     return target
 
 

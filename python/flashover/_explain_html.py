@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import html
 import math
+import os
 from typing import TYPE_CHECKING, Any
 
 from flashover._explain import missed_lines
@@ -17,6 +18,7 @@ STYLE = """
 body { font: 14px/1.45 system-ui, sans-serif; margin: 2em auto; max-width: 1300px; padding: 0 1em; color: #222; }
 h1 { font-size: 1.6em } h2 { font-size: 1.25em; margin-top: 2em; border-bottom: 1px solid #ccc }
 pre { background: #f6f6f4; padding: .6em; overflow-x: auto; font-size: 12px; margin: .3em 0 }
+td pre { white-space: pre-wrap; overflow-wrap: anywhere }
 table { border-collapse: collapse; width: 100%; font-size: 13px }
 td, th { text-align: left; padding: 2px 8px; border-bottom: 1px solid #eee; vertical-align: top }
 td.n, th.n { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums }
@@ -67,11 +69,18 @@ def flow(steps: list[dict[str, Any]]) -> str:
     for i, s in enumerate(steps):
         color = {"kernel": "#0b5345", "extern": "#8a4b08"}.get(s["kind"], "#666")
         parts.append(f'<circle cx="{left}" cy="{row * i + 10}" r="3" fill="{color}"/>')
-        shown = s["side"] + (" frozen" if s["frozen"] else "") + " " + s["name"]
-        where = " ".join(s["lines"][:1]) + (" in " + s["module"] if s["module"] else "")
+        shown = s["side"] + (" once" if s["frozen"] else "") + " " + s["name"]
+        where = short(" ".join(s["lines"][:1])) + (" in " + s["module"] if s["module"] else "")
         parts.append(f'<text x="{left + 10}" y="{row * i + 14}" fill="{color}">{text(shown.strip()[:70])}'
                      f'<tspan fill="#888">  {text(where[-80:])}</tspan></text>')  # fmt: skip
     return "".join(parts) + "</svg>"
+
+
+def short(line: str) -> str:
+    """A file:line without the folder of installed packages, or the current one."""
+    for folder in ("site-packages/", f"{os.getcwd()}/"):
+        line = line.rpartition(folder)[2]
+    return line
 
 
 def steps_table(steps: list[dict[str, Any]]) -> str:
@@ -84,7 +93,7 @@ def steps_table(steps: list[dict[str, Any]]) -> str:
         head += "<th class=n>&micro;s</th><th class=n>GB/s</th><th class=n>of memory</th>"
     out = [f"<table><tr>{head}<th></th></tr>"]
     for i, s in enumerate(steps):
-        lines = "<br>".join(text(line) for line in s["lines"]) + (
+        lines = "<br>".join(text(short(line)) for line in s["lines"]) + (
             f"<br><span class=small>{text(s['module'])}</span>" if s["module"] else ""
         )
         name = f"<b>{text(s['name'])}</b>"
@@ -92,7 +101,7 @@ def steps_table(steps: list[dict[str, Any]]) -> str:
             name = f"<details><summary>{name}</summary>{pre(s['source'])}</details>"
         note = " ".join(x for x in (s["side"], "frozen" if s["frozen"] else "", s["kind"]) if x)
         cells = (
-            f"<td class=n>{i}</td><td class={s['kind']}>{name}<span class=small>{text(note)}</span></td>"
+            f"<td class=n>{i}</td><td class={s['kind']}>{name} <span class=small>{text(note)}</span></td>"
             f"<td>{text(', '.join(s['operators'])) if len(s['operators']) > 1 else ''}</td><td>{lines}</td>"
             f"<td class=n>{size(s['bytes_read'])}</td><td class=n>{size(s['bytes_written'])}</td>"
         )
@@ -107,6 +116,10 @@ def steps_table(steps: list[dict[str, Any]]) -> str:
         cells += f'<td><span class=bar style="width:{part * 120:.0f}px"></span></td>'
         out.append(f"<tr class={'frozen' if s['frozen'] else 'runs'}>{cells}</tr>")
     return "".join(out) + "</table>"
+
+
+def count(n: int, what: str) -> str:
+    return f"{n} {what}{'s' * (n != 1)}"
 
 
 def stops(e: Explanation) -> str:
@@ -141,7 +154,10 @@ def graph(i: int, g: dict[str, Any]) -> str:
     measured = sum(max(s["seconds"], 0) for s in g["steps"])
     if measured:
         out.append(f"<p>{measured * 1e6:.1f} &micro;s in {len(g['steps'])} steps.</p>")
-    out.append(steps_table(g["steps"]))
+    calls, once = ([s for s in g["steps"] if s["frozen"] is frozen] for frozen in (False, True))
+    out.append(steps_table(calls))
+    if once:
+        out.append(fold("steps that run once", steps_table(once), f"{len(once)}, of parameters and constants only"))
     out.append(fold("data flow", flow(g["steps"]), f"{len(g['steps'])} steps"))
     stages = sorted(g["stages"].items(), key=lambda kv: -kv[1])
     total = max(g["seconds"], 1e-9)
@@ -163,8 +179,9 @@ def graph(i: int, g: dict[str, Any]) -> str:
 def page(e: Explanation) -> str:
     d = e.to_dict()
     summary = (
-        f"{d['graph_count']} graphs, {len(e.breaks)} graph breaks, {len(e.declines)} calls left eager, "
-        f"{d['op_count']} operators, {d['kernel_count']} kernels, {d['extern_call_count']} operators left to torch"
+        f"{count(d['graph_count'], 'graph')}, {count(len(e.breaks), 'graph break')}, "
+        f"{count(len(e.declines), 'call')} left eager, {count(d['op_count'], 'operator')}, "
+        f"{count(d['kernel_count'], 'kernel')}, {count(d['extern_call_count'], 'operator')} left to torch"
     )
     memory = "".join(
         f"<p>Memory of {text(k)}: {v / 1e9:.0f} GB/s (measured by copying).</p>" for k, v in e.bandwidth.items()
