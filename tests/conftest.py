@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-for folder in (ROOT / "python", ROOT / "benchmarks"):
+for folder in (ROOT / "python", ROOT / "benchmarks", ROOT / "tests"):
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
 # For the programs that tests start, however pytest itself was started.

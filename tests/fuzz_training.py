@@ -198,6 +198,8 @@ class Case:
                     continue
                 if history(g) != history(e):
                     return f"{name}: {history(g)}, not {history(e)}"
+                if what == "input" and g._version != e._version:
+                    return f"{name}: version {g._version}, not {e._version}"
                 grown = 64 if what == "gradient" else 1  # sums of many terms that cancel
                 floor = eps * grown * max(magnitude(inputs), magnitude([e.detach()]) * 0.05)
                 g, e, x = g.detach(), e.detach(), x.detach()
@@ -271,6 +273,7 @@ class ModuleCase:
                 found[f"step {step}, gradient of {name}"] = p.grad
             for name, b in net.named_buffers():
                 found[f"step {step}, buffer {name}"] = b.clone()
+                found[f"step {step}, version of {name}"] = torch.tensor(float(b._version))
         return found
 
     def problem(self, compile_fn: Callable[..., Any]) -> str | None:

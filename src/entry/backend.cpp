@@ -20,6 +20,7 @@
 #include "entry/measure.h"
 #include "entry/python_graph.h"
 #include "entry/training.h"
+#include "entry/versions.h"
 #include "graph/partition/prune.h"
 #include "graph/passes/dce.h"
 #include "graph/passes/functionalize.h"
@@ -283,24 +284,12 @@ Step step_of_custom(graph::Graph forward, const Request& request) {
   };
 }
 
-// Inputs that batch norms write, and nobody else, by number among those that a forward has: ATen's operators do not say
-// in their schemas that they do.
-std::vector<bool> written_without_version(const graph::Graph& traced) {
-  std::unordered_map<int32_t, bool> written;  // storage -> by batch norms only
-  for (const graph::Node& n : traced.nodes)
-    for (size_t a = 0; a < n.args.size() && a < 32; ++a)
-      if (n.op->mutates >> a & 1)
-        graph::for_each_ref(n.args[a], [&](ValueId v) {
-          const auto [it, fresh] = written.try_emplace(traced.values[v].storage, true);
-          it->second = it->second && n.op->name == "aten._native_batch_norm_legit.default";
-        });
-  std::vector<bool> out;
-  for (const graph::Input& in : traced.inputs) {
-    if (in.kind == graph::InputKind::kTangent) continue;
-    const auto found = written.find(traced.values[in.value].storage);
-    out.push_back(found != written.end() && found->second);
-  }
-  return out;
+// Of the forward plan: autograd sees the others written, and the runner writes them.
+graph::VersionSteps forward_steps(const Request& request) {
+  graph::VersionSteps steps = request.version_steps;
+  for (int32_t i : request.joint.extra)
+    if (i >= 0) steps.at(static_cast<size_t>(i)) = 0;
+  return steps;
 }
 
 // How the plans of a training step lie in memory, for CUDA graphs: the forward lends what is saved, which nobody else
@@ -308,11 +297,11 @@ std::vector<bool> written_without_version(const graph::Graph& traced) {
 struct Memory {
   run::LoadOptions forward, backward;
 };
-Memory memory_of(const std::vector<run::Place>& inputs, std::vector<bool> unversioned, const compile::Training& t) {
+Memory memory_of(const std::vector<run::Place>& inputs, graph::VersionSteps steps, const compile::Training& t) {
   using Kind = graph::Partition::BackwardInput::Kind;
   Memory m{.forward = {.places = inputs,
                        .lends = std::vector<bool>(t.forward.outputs.size()),
-                       .unversioned = std::move(unversioned)},
+                       .version_steps = std::move(steps)},
            .backward = {.converts = true}};
   const std::vector<plan::OutputRef>& outputs = t.forward.outputs;
   std::vector<bool> seen(outputs.size(), true);  // the program sees it, or a view of it
@@ -348,6 +337,7 @@ std::unique_ptr<Runner> make_training(graph::Graph graph, const Request& request
       if (p.backward_inputs[i].kind == Kind::kTangent) tangents.push_back(p.backward.type(p.backward.inputs[i].value));
     Step forward =
         request.custom ? step_of_custom(std::exchange(p.forward, {}), request) : step_of(std::exchange(p.forward, {}));
+    forward = counting_versions(std::move(forward), forward_steps(request), written_inputs(graph));
     auto whole = std::make_shared<const graph::Graph>(std::exchange(p.backward, {}));
     Specialize specialize;
     if (!request.joint.zeros)
@@ -356,7 +346,7 @@ std::unique_ptr<Runner> make_training(graph::Graph graph, const Request& request
         return Variant{step_of(std::move(part.graph)), std::move(part.inputs), std::move(part.outputs)};
       };
     return make_training_runner(std::move(p), std::move(tangents), std::move(forward), step_of(*whole),
-                                std::move(specialize));
+                                std::move(specialize), request.version_steps);
   }
   const compile::Environment environment = entry::environment(graph, request.options);
   std::vector<run::Place> places;
@@ -366,13 +356,12 @@ std::unique_ptr<Runner> make_training(graph::Graph graph, const Request& request
                            (in.requires_grad && i < request.examples.size() && request.examples[i].is_leaf());
     places.push_back(parameter ? run::Place::kStays : run::Place::kMoves);
   }
-  std::vector<bool> unversioned = written_without_version(graph);
   compile::Training t =
       compile::compile_training(std::move(graph), request.joint, request.options, environment, report);
   for (size_t i = 0; i < t.meeting.backward_inputs.size(); ++i)
     if (t.meeting.backward_inputs[i].kind == Kind::kTangent) tangents.push_back(t.backward.inputs.at(i).type);
   places.resize(t.forward.inputs.size());
-  const Memory memory = memory_of(places, std::move(unversioned), t);
+  const Memory memory = memory_of(places, forward_steps(request), t);
   std::shared_ptr<run::Executable> forward = load(std::move(t.forward), request.options, report, memory.forward),
                                    backward = load(std::move(t.backward), request.options, report, memory.backward);
   Specialize specialize;
@@ -389,7 +378,7 @@ std::unique_ptr<Runner> make_training(graph::Graph graph, const Request& request
       return Variant{step_of(std::move(e)), std::move(part.inputs), std::move(part.outputs)};
     };
   auto runner = make_training_runner(std::move(t.meeting), std::move(tangents), step_of(forward), step_of(backward),
-                                     std::move(specialize));
+                                     std::move(specialize), request.version_steps);
   runner->parts = {{"forward", std::move(forward)}, {"backward", std::move(backward)}};
   return runner;
 }
@@ -400,13 +389,19 @@ void pretend_gpu(int capability, int processors) { pretended = {capability, proc
 
 std::unique_ptr<Runner> make_runner(graph::Graph graph, const Request& request, compile::Report& report) {
   if (request.joint.present) return make_training(std::move(graph), request, report);
-  if (request.custom) return std::make_unique<Custom>(graph, request);
-  if (request.backend == "eager") {
-    report.extern_calls = static_cast<int64_t>(graph.nodes.size());
-    return std::make_unique<Interpreted>(std::move(graph));
+  if (request.custom || request.backend == "eager") {
+    const std::vector<int32_t> written = written_inputs(graph);
+    std::unique_ptr<Runner> runner;
+    if (request.custom) {
+      runner = std::make_unique<Custom>(graph, request);
+    } else {
+      report.extern_calls = static_cast<int64_t>(graph.nodes.size());
+      runner = std::make_unique<Interpreted>(std::move(graph));
+    }
+    return written.empty() ? std::move(runner) : counting_versions(std::move(runner), request.version_steps, written);
   }
   const compile::Environment environment = entry::environment(graph, request.options);
-  run::LoadOptions how{.unversioned = written_without_version(graph)};
+  run::LoadOptions how{.version_steps = request.version_steps};
   plan::Plan plan = compile::compile(std::move(graph), request.options, environment, report);
   std::shared_ptr<run::Executable> executable = load(std::move(plan), request.options, report, how);
   auto runner = std::make_unique<Planned>(executable);

@@ -38,6 +38,7 @@ struct Request {
   const compile::Options& options;
   const std::vector<at::Tensor>& examples;  // the inputs of this call
   const graph::Joint& joint;                // present: the graph is forward and backward
+  const graph::VersionSteps& version_steps;
 };
 
 // Throws Declined, UserError, InternalError; python errors as torch's python_error.

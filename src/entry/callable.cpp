@@ -22,6 +22,7 @@
 #include "entry/generator.h"
 #include "entry/log.h"
 #include "entry/stance.h"
+#include "entry/versions.h"
 #include "frame/resume.h"
 #include "guards/arrays.h"
 #include "guards/global_state.h"
@@ -298,6 +299,7 @@ PyObject* run_entry(const EntryPtr& e, const Settings& settings, PyObject** want
     }
     ran = true;
     if (quiet) after = guards::dict_clock();
+    give_own_counters(e->capture.own_counters, inputs.data(), outputs);
     for (int32_t i : e->capture.inference_outputs) make_inference(outputs[static_cast<size_t>(i)]);
     c10::SmallVector<PyObject*, 8> wrapped;
     for (at::Tensor& t : outputs) wrapped.push_back(THPVariable_Wrap(std::move(t)));

@@ -257,7 +257,8 @@ void attempt(Attempt& a, const frame::Subject& subject, bool first = true) {
   const auto run_by = [&](const std::string& backend) {
     graph::Graph graph = c.graph;
     e.runner =
-        make_runner(std::move(graph), {backend, a.settings.custom, a.settings.options, examples, c.joint}, e.report);
+        make_runner(std::move(graph),
+                    {backend, a.settings.custom, a.settings.options, examples, c.joint, c.version_steps}, e.report);
   };
   try {
     run_by(a.settings.backend);

@@ -47,6 +47,7 @@ struct Meeting {
   std::vector<Geometry> tangents;
   Step forward, backward;
   Specialize specialize;
+  graph::VersionSteps version_steps;
   mutable std::mutex mutex;
   mutable std::map<std::vector<bool>, std::shared_ptr<const Variant>> variants;  // by tangents that are given
 
@@ -249,7 +250,7 @@ class Trained final : public Runner {
     // Inputs that the program wrote under autograd: so they are now, before views of them are made.
     const size_t visible = p.results.size() - p.extra.size();
     for (size_t k = 0; k < p.extra.size(); ++k)
-      if (p.extra[k] >= 0) inputs[p.extra[k]].copy_(outputs[visible + k]);
+      if (p.extra[k] >= 0) write(p.extra[k], inputs[p.extra[k]], outputs[visible + k]);
     for (size_t i = 0; i < p.results.size(); ++i) {
       const Partition::Result& r = p.results[i];
       if (r.tangent >= 0) continue;
@@ -267,6 +268,12 @@ class Trained final : public Runner {
   }
 
  private:
+  // One copy, where the program may have written several times.
+  void write(int32_t number, const at::Tensor& input, const at::Tensor& content) const {
+    input.copy_(content);
+    const graph::VersionSteps& steps = meeting_->version_steps;
+    for (int32_t i = 1; i < steps[static_cast<size_t>(number)]; ++i) input.unsafeGetTensorImpl()->bump_version();
+  }
   // The result that owns the memory of result i.
   size_t memory_of(size_t i) const {
     const Partition::Result& r = meeting_->p.results[i];
@@ -303,7 +310,7 @@ void order_for_engine(std::vector<Partition::Gradient>& gradients) {
 }  // namespace
 
 std::unique_ptr<Runner> make_training_runner(Partition meeting, std::vector<TensorType> tangent_types, Step forward,
-                                             Step backward, Specialize specialize) {
+                                             Step backward, Specialize specialize, graph::VersionSteps version_steps) {
   auto m = std::make_shared<Meeting>();
   m->p = std::move(meeting);
   order_for_engine(m->p.gradients);
@@ -313,6 +320,7 @@ std::unique_ptr<Runner> make_training_runner(Partition meeting, std::vector<Tens
   m->forward = std::move(forward);
   m->backward = std::move(backward);
   m->specialize = std::move(specialize);
+  m->version_steps = std::move(version_steps);
   return std::make_unique<Trained>(std::move(m));
 }
 

@@ -27,8 +27,10 @@ struct Variant {
 // By input of the backward: is it a tangent, does it not come. May throw: then zeros stand for what does not come.
 using Specialize = std::function<Variant(const std::vector<bool>& tangent, const std::vector<bool>& absent)>;
 
-// tangent_types: what the backward takes, by tangent.
+// tangent_types: what the backward takes, by tangent. version_steps: of the forward's inputs; the runner sees to those
+// that autograd sees written, `forward` to all others.
 std::unique_ptr<Runner> make_training_runner(graph::Partition meeting, std::vector<TensorType> tangent_types,
-                                             Step forward, Step backward, Specialize specialize);
+                                             Step forward, Step backward, Specialize specialize,
+                                             graph::VersionSteps version_steps);
 
 }  // namespace flashover::entry

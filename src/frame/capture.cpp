@@ -418,6 +418,8 @@ Capture run_once(const Subject& subject, Trust trust, Interpreter::Path stop, In
               throw Declined("training: the backward writes Python objects that the call made");
           }
           out.graph = session->end(maker.outputs(), out.constants);
+          out.version_steps = session->version_steps();
+          out.own_counters = session->own_counters();
           if (in.recorder.tensor_sources().size() != inputs)
             throw Declined("training: the backward reads a new tensor");
           out.input_sources.resize(out.graph.inputs.size(), kNoSource);

@@ -139,9 +139,11 @@ struct Capture {
   std::string reason_to_stay;  // when declined: why the capture could not end in a break there
   bool raised = false;         // the program itself raised while traced (declined too: eager raises it again)
   guards::Observations observations;
-  graph::Graph graph;                           // form kTraced
-  graph::Joint joint;                           // present: the graph computes gradients, too
-  std::vector<int32_t> inference_outputs;       // graph outputs that were made in inference_mode
+  graph::Graph graph;                      // form kTraced
+  graph::Joint joint;                      // present: the graph computes gradients, too
+  std::vector<int32_t> inference_outputs;  // graph outputs that were made in inference_mode
+  graph::VersionSteps version_steps;
+  std::vector<graph::OwnCounter> own_counters;
   std::vector<PyObject*> constants;             // tensors for the kConstant inputs, owned
   std::vector<guards::SourceId> input_sources;  // per graph input; kNoSource for constants
   std::vector<guards::SourceId>

@@ -1,4 +1,4 @@
-// Plans from Python, for the tests; and the hooks that tell run/exposed.h who got hold of a tensor's memory.
+// Plans from Python, for the tests; and the hooks that tell run/writes.h who got hold of a tensor's memory.
 #include <ATen/core/Tensor.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -10,10 +10,10 @@
 #include "python/bind.h"
 #include "run/cuda/costs.h"
 #include "run/cuda/record.h"
-#include "run/exposed.h"
 #include "run/frozen.h"
 #include "run/run.h"
 #include "run/slab.h"
+#include "run/writes.h"
 
 namespace flashover {
 namespace py = pybind11;
@@ -60,20 +60,33 @@ int set_data(PyObject* self, PyObject* value, void* closure) {
   return status;
 }
 
+// Where a hooked function is found, and so where its tensors are.
+enum class Of : uint8_t {
+  kTensor,     // a method of TensorBase
+  kModule,     // a function of torch._C that takes the tensor
+  kAutograd,   // a function of torch._C._autograd that takes the tensor, or a tuple of them
+  kCudaGraph,  // a method of torch's CUDA graph: who knows what it writes
+};
 struct Hook {
   const char* name;
   run::Alias alias;
-  bool of_module;  // a function of torch._C that takes the tensor; else a method of TensorBase
+  Of of;
 };
 constexpr Hook kHooks[] = {
-    {"untyped_storage", run::Alias::kOwner, false}, {"set_", run::Alias::kOwner, false},
-    {"numpy", run::Alias::kHandle, false},          {"data_ptr", run::Alias::kAddress, false},
-    {"_to_dlpack", run::Alias::kHandle, true},      {"_to_dlpack_versioned", run::Alias::kHandle, true},
+    {"untyped_storage", run::Alias::kOwner, Of::kTensor},
+    {"set_", run::Alias::kOwner, Of::kTensor},
+    {"numpy", run::Alias::kHandle, Of::kTensor},
+    {"data_ptr", run::Alias::kAddress, Of::kTensor},
+    {"_to_dlpack", run::Alias::kHandle, Of::kModule},
+    {"_to_dlpack_versioned", run::Alias::kHandle, Of::kModule},
+    {"_unsafe_set_version_counter", run::Alias::kOwner, Of::kAutograd},
+    {"replay", run::Alias::kOwner, Of::kCudaGraph},
 };
 PyCFunction originals[std::size(kHooks)];
+thread_local bool replays_own_graph = false;  // of a plan, which tells by itself
 
 PyObject* tensor_of(const Hook& hook, PyObject* self, PyObject* args, PyObject* keywords) {
-  if (!hook.of_module) return self;
+  if (hook.of == Of::kTensor) return self;
   if (args && PyTuple_Check(args) && PyTuple_GET_SIZE(args) > 0) return PyTuple_GET_ITEM(args, 0);
   if (keywords && PyDict_Check(keywords)) {  // whatever it is called
     Py_ssize_t at = 0;
@@ -83,23 +96,44 @@ PyObject* tensor_of(const Hook& hook, PyObject* self, PyObject* args, PyObject* 
   }
   return args;  // METH_O
 }
+void report(const Hook& hook, PyObject* self, PyObject* args, PyObject* keywords) {
+  if (hook.of == Of::kCudaGraph) {
+    if (!replays_own_graph) run::wrote_anything();
+    return;
+  }
+  PyObject* tensors = tensor_of(hook, self, args, keywords);
+  if (tensors && PyTuple_Check(tensors)) {
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tensors); ++i) expose(PyTuple_GET_ITEM(tensors, i), hook.alias);
+  } else {
+    expose(tensors, hook.alias);
+  }
+}
 template <size_t I>
 PyObject* plain(PyObject* self, PyObject* args) {
   PyObject* result = originals[I](self, args);
-  if (result) expose(tensor_of(kHooks[I], self, args, nullptr), kHooks[I].alias);
+  if (result) report(kHooks[I], self, args, nullptr);
   return result;
 }
 template <size_t I>
 PyObject* with_keywords(PyObject* self, PyObject* args, PyObject* keywords) {
   PyObject* result =
       reinterpret_cast<PyCFunctionWithKeywords>(reinterpret_cast<void*>(originals[I]))(self, args, keywords);
-  if (result) expose(tensor_of(kHooks[I], self, args, keywords), kHooks[I].alias);
+  if (result) report(kHooks[I], self, args, keywords);
   return result;
 }
 
 PyMethodDef* method_of(const Hook& hook, PyObject* torch_c, PyTypeObject* base) {
-  if (hook.of_module) {
-    PyObject* function = PyDict_GetItemString(PyModule_GetDict(torch_c), hook.name);
+  if (hook.of != Of::kTensor) {
+    PyObject* holder = PyModule_GetDict(torch_c);
+    if (hook.of == Of::kAutograd) {
+      PyObject* autograd = PyDict_GetItemString(holder, "_autograd");
+      holder = autograd && PyModule_Check(autograd) ? PyModule_GetDict(autograd) : nullptr;
+    } else if (hook.of == Of::kCudaGraph) {
+      PyObject* graph = PyDict_GetItemString(holder, "_CUDAGraph");
+      holder = graph && PyType_Check(graph) ? reinterpret_cast<PyTypeObject*>(graph)->tp_dict : nullptr;
+    }
+    PyObject* function = holder ? PyDict_GetItemString(holder, hook.name) : nullptr;
+    if (function && PyInstanceMethod_Check(function)) function = PyInstanceMethod_GET_FUNCTION(function);
     return function && PyCFunction_CheckExact(function) ? reinterpret_cast<PyCFunctionObject*>(function)->m_ml
                                                         : nullptr;
   }
@@ -111,7 +145,8 @@ PyMethodDef* method_of(const Hook& hook, PyObject* torch_c, PyTypeObject* base) 
 template <size_t I>
 bool install(PyObject* torch_c, PyTypeObject* base) {
   PyMethodDef* method = method_of(kHooks[I], torch_c, base);
-  if (!method) return false;
+  // Builds of torch without CUDA have no graphs.
+  if (!method) return kHooks[I].of == Of::kCudaGraph && !PyDict_GetItemString(PyModule_GetDict(torch_c), "_CUDAGraph");
   const int convention = method->ml_flags & (METH_VARARGS | METH_KEYWORDS | METH_NOARGS | METH_O | METH_FASTCALL);
   originals[I] = method->ml_meth;
   if (convention == (METH_VARARGS | METH_KEYWORDS)) {
@@ -179,6 +214,10 @@ run::cuda::GraphExec end_capture(void* graph) {
 }
 void replay_graph(void* graph) {
   py::gil_scoped_acquire gil;
+  replays_own_graph = true;
+  const struct Ends {
+    ~Ends() { replays_own_graph = false; }
+  } ends;
   borrowed(graph).attr("replay")();
 }
 void abandon_capture(void* graph) {

@@ -41,6 +41,7 @@
 #include "run/slab.h"
 #include "run/target.h"
 #include "run/watch.h"
+#include "run/written.h"
 
 namespace flashover::run {
 namespace {
@@ -238,7 +239,7 @@ class PlanExecutable final : public Executable {
     translate(plan_.frozen_steps, frozen_program_, frozen_input_patches_);
     translate(plan_.steps, program_, input_patches_);
     find_frozen_inputs();
-    find_mutations(options.unversioned);
+    find_mutations(options);
     plan_outputs();
     find_last_reads();
     by_input(input_patches_);
@@ -294,8 +295,7 @@ class PlanExecutable final : public Executable {
       throw InternalError("run: " + std::to_string(count) + " inputs for a plan of " +
                           std::to_string(plan_.inputs.size()));
     calls_made_.fetch_add(1, std::memory_order_relaxed);
-    // In eager a write to an inference tensor outside inference mode fails before anything is written.
-    for (int32_t i : versioned_) inputs[i]->bump_version();
+    written_.check(inputs);
     outputs.clear();
     outputs.resize(plan_.outputs.size());
     Borrowed frame(*this);
@@ -322,6 +322,7 @@ class PlanExecutable final : public Executable {
       } catch (Mismatch& m) {
         if (first) restore(before, inputs);
         m.clean = m.clean || first || m.step < first_write_;
+        m.clean ? written_.tell_restored(inputs) : written_.tell(inputs);
         throw;
       } catch (...) {
         const size_t at = (*frame).at;
@@ -329,8 +330,10 @@ class PlanExecutable final : public Executable {
           restore(before, inputs);
           failure_was_undone() = true;
         }
+        failure_was_undone() || at < first_write_ ? written_.tell_restored(inputs) : written_.tell(inputs);
         throw;
       }
+      written_.tell(inputs);
       if (first) proven_.store(true, std::memory_order_relaxed);
       if (&guarded == &guarded_failing_) false_alarms_.fetch_add(1, std::memory_order_relaxed);
     }
@@ -519,12 +522,13 @@ class PlanExecutable final : public Executable {
       touch(o.tensor, -1);
       if (o.alias_input >= 0) last[o.alias_input] = -1;
     }
+    for (int32_t i : written_.inputs()) last[i] = -1;
     last_reads_.resize(plan_.steps.size());
     for (size_t i = 0; i < last.size(); ++i)
       if (last[i] >= 0) last_reads_[last[i]].push_back(static_cast<int32_t>(i));
   }
 
-  void find_mutations(const std::vector<bool>& unversioned) {
+  void find_mutations(const LoadOptions& options) {
     for (const plan::Step& s : plan_.steps)
       plan::for_each_write(s, [&](TensorId t) {
         const plan::Tensor& base = root_tensor(t);
@@ -534,8 +538,7 @@ class PlanExecutable final : public Executable {
       });
     std::sort(mutated_.begin(), mutated_.end());
     mutated_.erase(std::unique(mutated_.begin(), mutated_.end()), mutated_.end());
-    for (int32_t i : mutated_)
-      if (static_cast<size_t>(i) >= unversioned.size() || !unversioned[i]) versioned_.push_back(i);
+    if (!options.piece) written_.set(mutated_, options.version_steps);
     for (const Call& c : calls_) random_ |= c.op->handle.hasTag(at::Tag::nondeterministic_seeded);
     find_undo();
   }
@@ -850,7 +853,7 @@ class PlanExecutable final : public Executable {
     std::vector<Piece> made;
     for (size_t i = 0; i < pieces->pieces.size(); ++i) {
       plan::Pieces::Piece& p = pieces->pieces[i];
-      LoadOptions how{.graphs = i < graphs.size() && graphs[i], .converts = converts_};
+      LoadOptions how{.graphs = i < graphs.size() && graphs[i], .converts = converts_, .piece = true};
       for (int32_t in : p.inputs)
         how.places.push_back(in < 0            ? lent[-1 - in] ? Place::kLent : Place::kMoves
                              : places_.empty() ? Place::kStays
@@ -1945,7 +1948,8 @@ class PlanExecutable final : public Executable {
   std::vector<Patch> input_patches_, frozen_input_patches_, output_patches_, slab_patches_;
   std::vector<std::vector<Patch>> late_patches_;  // by TensorId; empty when there are none
   std::vector<std::vector<int32_t>> last_reads_;
-  std::vector<int32_t> mutated_, versioned_, owned_outputs_;
+  std::vector<int32_t> mutated_, owned_outputs_;
+  WrittenInputs written_;
   size_t first_write_ = SIZE_MAX;                      // the first step that writes an input
   bool random_ = false;                                // operators draw random numbers
   Guarded guarded_first_, guarded_, guarded_failing_;  // the first call, later ones, those that are going to fail

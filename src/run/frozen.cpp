@@ -2,7 +2,7 @@
 
 #include <unordered_map>
 
-#include "run/exposed.h"
+#include "run/writes.h"
 
 namespace flashover::run {
 
@@ -69,6 +69,7 @@ bool FrozenPart::contents_same(const Frozen& f) {
 // Everything there is to know about the inputs, read before they are computed with: a write in between shows up later.
 std::shared_ptr<Frozen> FrozenPart::look(c10::TensorImpl* const* inputs) {
   auto f = std::make_shared<Frozen>();
+  anything_kept.store(true, std::memory_order_seq_cst);
   const uint64_t now = exposure_epoch.load(std::memory_order_acquire);
   std::unordered_map<c10::StorageImpl*, uint32_t> owners;
   std::unordered_map<c10::TensorImpl*, bool> seen;

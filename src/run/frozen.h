@@ -1,7 +1,7 @@
 // Tensors computed from parameters, kept until a parameter changed.
 //
 // Changed means: another TensorImpl, another storage or offset under it (`p.data = t`), another version - or, for
-// storages that are exposed (exposed.h), other bytes. (Bytes on a CUDA device are not looked at: while such a storage
+// storages that are exposed (writes.h), other bytes. (Bytes on a CUDA device are not looked at: while such a storage
 // is exposed, the tensors are computed anew on every call.) The usual check is three compares a parameter and one of
 // the exposure epoch.
 #pragma once

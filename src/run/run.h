@@ -5,7 +5,7 @@
 //   Promises  no Python, no allocation per step beyond the slab, outputs and what extern operators return; follows
 //             torch.set_num_threads; outputs own their memory and have eager's strides; safe from several threads at
 //             once; frozen tensors are as if computed anew on every call, also when a parameter was written behind
-//             autograd's back (exposed.h)
+//             autograd's back (writes.h)
 //   CUDA      runs on the plan's device, whichever is current, on torch's current stream there; temporaries and outputs
 //   come from torch's caching allocator Declines  load(): a plan for another machine, a binary that does not load
 //   (Declined, the caller rebuilds or runs eager)
@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "graph/graph.h"
 #include "plan/plan.h"
 
 namespace at {
@@ -94,9 +95,10 @@ struct LoadOptions {
   // By output: seen by nobody but the caller's own plans, on the stream of the call. A CUDA graph may lend its own
   // memory for it: that is not written again until the tensor is gone, calls in between do without this graph.
   std::vector<bool> lends;
-  // By input: eager's operators write it without a new version (batch norms their statistics), so that what autograd
-  // saved of it stays valid. Empty: none.
-  std::vector<bool> unversioned;
+  // How version counters move in eager. Empty: by one for each input that is written.
+  graph::VersionSteps version_steps;
+  // A piece of a plan, which tells what was written.
+  bool piece = false;
 };
 std::shared_ptr<Executable> load(plan::Plan plan, const LoadOptions& options = {});
 

@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "base/check.h"
-#include "run/exposed.h"
+#include "run/writes.h"
 #include "run/library.h"
 #include "run/probe.h"
 #include "run/slab.h"

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "run/exposed.h"
+#include "run/writes.h"
 
 namespace flashover::run {
 namespace {
@@ -44,12 +44,19 @@ void add(const c10::IValue& value, Written& out) {
   }
 }
 
+// Collectives write what comes first among their arguments, and say nothing of it either. They may still be writing
+// when they return.
+bool is_collective(std::string_view name) { return name.starts_with("c10d::") && name.ends_with('_'); }
+
 void report(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const auto& schema = op.schema();
   const size_t count = schema.arguments().size();
   const auto argument = [&](size_t i) -> const c10::IValue& { return (*stack)[stack->size() - count + i]; };
   Written written;
-  if (const Undeclared* u = undeclared(schema.name())) {
+  const bool collective = is_collective(schema.name());
+  if (collective) {
+    add(argument(0), written);
+  } else if (const Undeclared* u = undeclared(schema.name())) {
     const auto training = static_cast<size_t>(u->training);
     if (u->training < 0 || (argument(training).isBool() && argument(training).toBool()))
       for (int i = u->first; i <= u->last; ++i) add(argument(static_cast<size_t>(i)), written);
@@ -58,7 +65,8 @@ void report(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit:
       if (const auto* alias = schema.arguments()[i].alias_info(); alias && alias->isWrite()) add(argument(i), written);
   }
   op.redispatchBoxed(keys & c10::after_ADInplaceOrView_keyset, stack);
-  for (const at::Tensor& t : written) expose(t.unsafeGetTensorImpl(), Alias::kOwner);
+  for (const at::Tensor& t : written)
+    collective ? expose(t.unsafeGetTensorImpl(), Alias::kAddress) : wrote(t.unsafeGetTensorImpl());
 }
 
 struct Watcher final : c10::OpRegistrationListener {
@@ -93,12 +101,12 @@ struct Watcher final : c10::OpRegistrationListener {
       registrations.push_back(std::move(handle));
     }
     // They may have been called since they were registered. (The first time nothing is frozen yet.)
-    if (before != 0 && registrations.size() != before) expose_all();
+    if (before != 0 && registrations.size() != before) wrote_anything();
   }
 
   static bool writes_unseen(const c10::OperatorHandle& op) {
     const std::string_view name = op.operator_name().name;
-    if (!undeclared(name)) {
+    if (!undeclared(name) && !is_collective(name)) {
       bool writes = false;
       for (const c10::Argument& a : op.schema().arguments()) writes |= a.alias_info() && a.alias_info()->isWrite();
       if (!writes || name.starts_with("aten::_foreach_")) return false;  // these bump at the autograd key

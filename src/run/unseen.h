@@ -1,6 +1,6 @@
 // Operators that write tensors without bumping their versions: torch's own batch norm in training mode and fused
-// optimizers, custom operators registered without a kernel for ADInplaceOrView. From the first frozen part on, each of
-// them has such a kernel: one that reports the tensors it wrote (exposed.h).
+// optimizers, collectives, custom operators registered without a kernel for ADInplaceOrView. From the first frozen part
+// on, each of them has such a kernel: one that reports the tensors it wrote (writes.h).
 #pragma once
 
 namespace flashover::run {

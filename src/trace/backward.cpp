@@ -284,6 +284,7 @@ void Recorder::find_extra_results(graph::Joint& joint, const std::vector<PyObjec
 
 graph::Joint Recorder::add_backward(const std::vector<PyObject*>& objects) {
   graph::Joint joint;
+  count_versions();
   for (PyObject* o : objects) joint.present |= unpack(o).requires_grad();
   for (const InputRecord& in : inputs_) joint.present |= is_rewritten(in);
   if (!joint.present) return joint;

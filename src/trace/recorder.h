@@ -75,6 +75,8 @@ class Recorder final : public Session {
   void decline(const std::string& reason) override;
   graph::Joint add_backward(const std::vector<PyObject*>& outputs) override;
   graph::Graph end(const std::vector<PyObject*>& outputs, std::vector<PyObject*>& constants) override;
+  const graph::VersionSteps& version_steps() const override { return version_steps_; }
+  const std::vector<graph::OwnCounter>& own_counters() const override { return own_counters_; }
   const Stats& stats() const override { return stats_; }
 
   [[noreturn]] void throw_decline(const std::string& reason);
@@ -110,6 +112,7 @@ class Recorder final : public Session {
     int32_t number = -1;
     bool requires_grad = false;
     bool grad_written = false;
+    uint32_t version = 0;                            // when it became an input
     std::shared_ptr<torch::autograd::Node> history;  // where autograd leaves the trace; null for leaves
   };
 
@@ -138,6 +141,8 @@ class Recorder final : public Session {
   void add_extra_outputs();
   void add_gradient_outputs();
   void check_inputs_unchanged() const;
+  void count_versions();
+  void find_own_counters(const std::vector<PyObject*>& outputs);
   void keep_constants_constant();
   void swap_back();
   void deactivate();
@@ -157,7 +162,9 @@ class Recorder final : public Session {
   std::unordered_map<const c10::StorageImpl*, int32_t> by_storage_;       // meta -> id
   std::vector<c10::Storage> storages_;                                    // kept: addresses stay unique
   std::vector<c10::Storage> real_storages_;
-  std::unordered_map<int32_t, c10::VariableVersion> versions_;  // of inputs, by storage id
+  std::unordered_map<const void*, c10::VariableVersion> versions_;  // of inputs, by the counter of the real one
+  graph::VersionSteps version_steps_;
+  std::vector<graph::OwnCounter> own_counters_;
   std::unordered_map<std::string, int32_t> location_ids_;
   int numbers_ = 0;                                          // add_number()s
   std::unordered_map<uint64_t, int32_t> forward_locations_;  // by sequence number of autograd's nodes

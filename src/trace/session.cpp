@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "torch/versions.h"
 #include "trace/number.h"
 #include "trace/recorder.h"
 
@@ -107,7 +108,7 @@ int32_t Recorder::add_input(PyObject* object, graph::InputKind kind, const std::
   impl->liveness = liveness_;
   if (!impl->is_inference()) {
     // In-place checks of autograd see what eager's would: inputs that share a version counter share one here.
-    auto [it, fresh] = versions_.try_emplace(storage_id, c10::VariableVersion(real._version()));
+    auto [it, fresh] = versions_.try_emplace(aten::counter_of(real_impl), c10::VariableVersion(real._version()));
     impl->set_version_counter(it->second);
   }
   impl->set_allow_tensor_metadata_change(real_impl->allow_tensor_metadata_change());
@@ -136,7 +137,8 @@ int32_t Recorder::add_input(PyObject* object, graph::InputKind kind, const std::
   if (!holder) throw Declined("no Python object for a trace tensor");
   swap_tensors(object, holder);
   Py_INCREF(object);
-  inputs_.push_back({object, holder, impl, number, real.requires_grad(), false, std::move(history)});
+  const uint32_t version = impl->is_inference() ? 0 : impl->version_counter().current_version();
+  inputs_.push_back({object, holder, impl, number, real.requires_grad(), false, version, std::move(history)});
   by_real_impl_.emplace(real_impl, std::move(trace));
   return number;
 }
@@ -212,6 +214,39 @@ void Recorder::check_inputs_unchanged() const {
           if (std::find(overlapping.begin(), overlapping.end(), graph_.values[v].storage) != overlapping.end())
             throw Declined("inputs overlap in memory without sharing a storage, and one is written");
         });
+}
+
+// The trace tensors' counters moved as those of the real tensors would have.
+void Recorder::count_versions() {
+  version_steps_.assign(graph_.inputs.size(), 0);
+  std::unordered_map<const void*, int32_t> first;
+  for (const InputRecord& in : inputs_) {
+    const void* counter = aten::counter_of(in.impl.get());
+    if (!counter) continue;
+    const auto [known, fresh] = first.try_emplace(counter, in.number);
+    const uint32_t now = in.impl->version_counter().current_version();
+    if (now < in.version) throw Declined("the version of input " + graph_.inputs[in.number].name + " was set back");
+    version_steps_[in.number] = fresh ? static_cast<int32_t>(now - in.version) : -1 - known->second;
+  }
+}
+
+void Recorder::find_own_counters(const std::vector<PyObject*>& outputs) {
+  std::unordered_map<int32_t, const c10::TensorImpl*> owner;  // by storage: whose memory results are views of
+  for (const InputRecord& in : inputs_) owner.try_emplace(in.impl->storage_id, in.impl.get());
+  for (bool followed : {true, false})
+    for (PyObject* o : outputs)
+      if (const at::Tensor& t = unpack(o); t.requires_grad() == followed)
+        owner.try_emplace(trace_impl(t)->storage_id, t.unsafeGetTensorImpl());
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const at::Tensor& t = unpack(outputs[i]);
+    const void* counter = aten::counter_of(t.unsafeGetTensorImpl());
+    const int32_t storage = trace_impl(t)->storage_id;
+    if (!counter || t.requires_grad() || counter == aten::counter_of(owner.at(storage))) continue;
+    graph::OwnCounter own{static_cast<int32_t>(i), -1};
+    for (const InputRecord& in : inputs_)
+      if (aten::counter_of(in.impl.get()) == counter) own.input = in.number;
+    own_counters_.push_back(own);
+  }
 }
 
 PyObject* Recorder::element(int32_t input, DType& dtype) const {
@@ -296,6 +331,9 @@ graph::Graph Recorder::end(const std::vector<PyObject*>& outputs, std::vector<Py
       graph_.outputs.push_back(std::move(out));
     }
     check_inputs_unchanged();
+    if (version_steps_.empty()) count_versions();
+    version_steps_.resize(graph_.inputs.size());
+    find_own_counters(outputs);
     add_extra_outputs();
     add_gradient_outputs();
     keep_constants_constant();

@@ -122,6 +122,10 @@ class Session {
   // Ends the trace: outputs become Graph::outputs (in this order), real impls are back in place, and trace tensors that
   // survive are dead (any use raises). Constants: real tensors, new references, in order of the kConstant inputs.
   virtual graph::Graph end(const std::vector<PyObject*>& outputs, std::vector<PyObject*>& constants) = 0;
+  // Once it has ended. By how much the program's forward moved each input's version counter.
+  virtual const graph::VersionSteps& version_steps() const = 0;
+  // Outputs in the memory of an input or an earlier output, whose version counters are not that one's.
+  virtual const std::vector<graph::OwnCounter>& own_counters() const = 0;
   virtual const Stats& stats() const = 0;
 };
 

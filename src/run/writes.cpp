@@ -1,4 +1,5 @@
-#include "run/exposed.h"
+// The table of storages that were exposed or written unseen, and the hash that tells whether bytes changed.
+#include "run/writes.h"
 
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/StorageImpl.h>
@@ -15,6 +16,7 @@ namespace flashover::run {
 
 std::atomic<uint64_t> exposure_epoch{1};
 std::atomic<bool> exposure_tracked{true};
+std::atomic<bool> anything_kept{false};
 
 namespace {
 
@@ -31,7 +33,7 @@ struct Table {
   };
   std::unordered_map<c10::StorageImpl*, Mark> marks;
   size_t prune_at = 1024;
-  uint64_t all = 0;  // epoch of the last expose_all
+  uint64_t all = 0;  // epoch of the last wrote_anything
 };
 Table& table() {
   static Table* t = new Table;
@@ -92,7 +94,7 @@ void expose(const c10::TensorImpl* tensor, Alias alias) {
   mark.epoch = exposure_epoch.fetch_add(1, std::memory_order_release) + 1;
 }
 
-void expose_all() {
+void wrote_anything() {
   Table& t = table();
   std::lock_guard lock(t.mutex);
   t.all = exposure_epoch.fetch_add(1, std::memory_order_release) + 1;
