@@ -14,6 +14,7 @@ import linecache
 import locale
 import os
 import random
+import re
 import sys
 import tempfile
 import time
@@ -211,6 +212,14 @@ def make_input(rng: random.Random, generator: torch.Generator, dtype: torch.dtyp
     return x
 
 
+WRITES = re.compile(r"^([tx]\d+)(?=[.\[].*(_\(|\] [-+*/]?= ))")
+
+
+def by_an_alias(line: str, rng: random.Random) -> str:
+    """A write goes through `.data` or `.detach()` now and then: the same values, other version counters."""
+    return WRITES.sub(rng.choice([r"\1.data", r"\1.detach()"]), line) if rng.random() < 0.2 else line
+
+
 FAMILIES = [UNARY, BINARY, REDUCE, VIEWS, INPLACE, INDEX, NN, INTEGER]
 
 
@@ -265,6 +274,8 @@ def generate(seed: int) -> Program:
             pool[f"t{step}"] = made
         lines.append(line)
     results = [n for n in pool if n.startswith("t")][-3:] or ["x0 + 0"]
+    other = random.Random(seed * 13 + 5)
+    lines = [by_an_alias(line, other) for line in lines]
     body = "".join(f"    {line}\n" for line in lines)
     source = f"def program({', '.join(f'x{i}' for i in range(count))}):\n{body}    return ({', '.join(results)},)\n"
     return Program(source, inputs, seed, lines)
@@ -364,6 +375,11 @@ def run_one(program: Program, compile_fn: Callable[..., Any]) -> str:
     for j, (f, o, x) in enumerate(zip(fast_in, eager_in, exact_in, strict=True)):
         if problem := differs(f, o, x):
             return f"input {j} after the call: {problem}"
+        if f._version != o._version:
+            return f"input {j} after the call: version {f._version}, not {o._version}"
+    for i, (g, e) in enumerate(zip(got, eager, strict=True)):
+        if sharing(e, eager_in) and g._version != e._version:
+            return f"output {i}, an alias of an input: version {g._version}, not {e._version}"
     return ""
 
 
