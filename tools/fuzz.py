@@ -3,9 +3,10 @@
     python tools/fuzz.py --seconds 300 --jobs 16                # every generator, the cores shared out evenly
     python tools/fuzz.py --seconds 300 --jobs 16 state:10 guards:6   # processes for each
 
-Every process runs `tests/fuzz_NAME.py --seconds S --start SEED` with one thread and a cache folder of its own. Its last
-line is its count; its output is written to $OUT/fuzz/NAME-K.log (build/fuzz without OUT). Where its exit code is not 0,
-its end is printed. The exit code says whether any process found something."""
+Every process runs `tests/fuzz_NAME.py --seconds S --start SEED` with one thread and a cache folder of its own, and
+writes to build/fuzz/NAME-K.log. Its last line is its count. What those wrote that found something (exit code not 0) is
+put into $OUT/found.txt (build/fuzz without OUT), and the lines that name a seed are printed. The exit code says whether
+any process found something."""
 
 from __future__ import annotations
 
@@ -20,6 +21,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SEEDS_APART = 1_000_000  # between the first seeds of two processes
+SEEDS_SHOWN, WRITTEN = 6, 200_000  # lines printed of a process that found something; characters kept of it
 GRACE = 90  # seconds that a process may take to end the program it is at
 
 
@@ -64,14 +66,24 @@ def start(name: str, number: int, seed: int, seconds: float, folder: Path) -> Jo
         OMP_NUM_THREADS="1",
         PYTHONUNBUFFERED="1",
     )
-    command = [sys.executable, f"tests/fuzz_{name}.py", "--seconds", f"{seconds:g}", "--start", str(seed)]
+    command = [
+        sys.executable,
+        "-W",
+        "ignore::UserWarning",
+        f"tests/fuzz_{name}.py",
+        "--seconds",
+        f"{seconds:g}",
+        "--start",
+        str(seed),
+    ]
     with log.open("wb") as out:
         process = subprocess.Popen(command, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
     return Job(name, number, log, process)
 
 
-def finish(job: Job, end: float) -> bool:
-    """Waits for a process until `end` (time.monotonic()), prints its count and whether it found something."""
+def finish(job: Job, end: float, found: Path) -> bool:
+    """Waits for a process until `end` (time.monotonic()), prints its count and, where it found something, its seeds;
+    all that such a process wrote is added to the file `found`."""
     try:
         code = job.process.wait(max(0.0, end - time.monotonic()))
     except subprocess.TimeoutExpired:
@@ -79,7 +91,11 @@ def finish(job: Job, end: float) -> bool:
         code = job.process.wait()
     print(f"{job.name}-{job.number}: exit code {code}: {job.last_line()[:300]}", flush=True)
     if code:
-        print("    " + "\n    ".join(job.log.read_text(errors="replace")[-1500:].splitlines()), flush=True)
+        text = job.log.read_text(errors="replace")
+        seeds = [line for line in text.splitlines() if line.startswith("seed ")][:SEEDS_SHOWN]
+        print("".join(f"    {line[:200]}\n" for line in seeds or text[-1500:].splitlines()), end="", flush=True)
+        with found.open("a") as out:
+            out.write(f"==== {job.name}-{job.number}: exit code {code}\n{text[-WRITTEN:]}\n")
     return code != 0
 
 
@@ -94,14 +110,16 @@ def main() -> int:
     unknown = sorted({w.split(":")[0] for w in options.what} - set(generators()))
     if unknown:
         parser.error(f"no such generator: {', '.join(unknown)}; there are {', '.join(generators())}")
-    folder = Path(os.environ.get("OUT", ROOT / "build")) / "fuzz"
+    folder = ROOT / "build" / "fuzz"
     folder.mkdir(parents=True, exist_ok=True)
+    report = Path(os.environ.get("OUT", folder)) / "found.txt"
+    report.unlink(missing_ok=True)
     end = time.monotonic() + options.seconds + GRACE
     jobs: list[Job] = []
     for name, n in shares(options.what, options.jobs).items():
         for k in range(n):
             jobs.append(start(name, k, options.start + len(jobs) * SEEDS_APART, options.seconds, folder))
-    found = [job for job in jobs if finish(job, end)]
+    found = [job for job in jobs if finish(job, end, report)]
     print(f"{len(jobs)} processes, {len(found)} of them found something")
     return int(bool(found))
 
