@@ -47,10 +47,10 @@ def _dtype(dtype: np.dtype) -> torch.dtype:
 
 
 def _root(shadow: Any) -> Any:
-    """What owns the memory; None of a scalar, which has its own."""
+    """The array that a view is of; None of a scalar, which has its own memory."""
     if isinstance(shadow, np.generic):
         return None
-    while isinstance(shadow.base, np.ndarray):
+    while type(shadow.base) is np.ndarray:
         shadow = shadow.base
     return shadow
 
@@ -64,10 +64,12 @@ def _address(shadow: np.ndarray) -> int:
 
 
 class Array:
-    __slots__ = ("_flashover_origin", "_flashover_shadow", "_flashover_tensor")
+    __slots__ = ("_flashover_origin", "_flashover_root", "_flashover_shadow", "_flashover_state", "_flashover_tensor")
     _flashover_tensor: torch.Tensor
     _flashover_shadow: Any
     _flashover_origin: Any  # the array from before the trace that it stands for, or None
+    _flashover_root: Array | None  # what it is a view of
+    _flashover_state: _State
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -98,9 +100,29 @@ class Array:
         _set_item(self, key, value)
 
 
-def _make(tensor: torch.Tensor, shadow: Any, origin: Any = None) -> Array:
+class _Memory(np.ndarray):
+    """The memory of a shadow whose array has no array of numpy as its base."""
+
+
+class _State:
+    """What is known of the memory that an Array and its views lie in."""
+
+    __slots__ = ("hidden", "shared")
+
+    def __init__(self) -> None:
+        self.shared = False  # a tensor of the program has it, too
+        self.hidden: Array | None = None  # of the array that it belongs to, where numpy handed out no more than views
+
+
+def _make(tensor: torch.Tensor, shadow: Any, origin: Any = None, of: Array | None = None) -> Array:
+    """`of`: an Array with the same memory."""
     made = object.__new__(Array)
-    for name, value in (("tensor", tensor), ("shadow", shadow), ("origin", origin)):
+    root = None
+    if of is not None and _root(shadow) is not shadow:
+        root = of if of._flashover_root is None else of._flashover_root
+        root = root if root._flashover_shadow is _root(shadow) else None
+    state = _State() if of is None else of._flashover_state
+    for name, value in (("tensor", tensor), ("shadow", shadow), ("origin", origin), ("root", root), ("state", state)):
         object.__setattr__(made, f"_flashover_{name}", value)
     return made
 
@@ -117,10 +139,11 @@ def _shadow_like(tensor: torch.Tensor, dtype: np.dtype) -> np.ndarray:
     """An array of this geometry, full of ones."""
     sizes, strides = tuple(tensor.shape), tuple(tensor.stride())
     span = 1 + sum((n - 1) * s for n, s in zip(sizes, strides, strict=True)) if tensor.numel() else 0
-    memory = np.ones(max(span, 1), dtype)
-    if tensor.is_contiguous():
-        return memory[: tensor.numel()].reshape(sizes)
-    return np.lib.stride_tricks.as_strided(memory, sizes, tuple(s * dtype.itemsize for s in strides))
+    memory = _Memory((max(span, 1),), dtype)
+    memory.fill(1)
+    shadow = np.ndarray(sizes, dtype, memory, strides=tuple(s * dtype.itemsize for s in strides))
+    assert type(shadow.base) is _Memory
+    return shadow
 
 
 _TRACE = torch._C.DispatchKeySet(torch._C._parse_dispatch_key("Fake"))
@@ -134,7 +157,7 @@ def real_tensor(array: np.ndarray) -> torch.Tensor:
 
 def lifted(array: np.ndarray, tensor: torch.Tensor) -> Array:
     """What stands for an array from before the trace; the tensor is an input of the graph over its memory."""
-    if not array.flags.writeable:
+    if array.__array_interface__["data"][1]:  # (the flag itself warns of arrays that were broadcast)
         _stop("an array of numpy that is read-only")
     _dtype(array.dtype)
     return _make(tensor, _shadow_like(tensor, array.dtype), array)
@@ -164,16 +187,64 @@ def with_gradient(tensor: torch.Tensor) -> Array:
     return from_tensor(tensor, (), {}, keeps_grad=True)
 
 
-def hand_out(array: Array) -> tuple[torch.Tensor, Any]:
-    """The tensor that goes out, and what makes an array of it."""
+def hand_out(array: Array) -> tuple[Any, ...]:
+    """What makes the array that goes out, and what it is given; an Array or a tensor is made before."""
     tensor, shadow = array._flashover_tensor, array._flashover_shadow
     if tensor.requires_grad:
         _stop("an array of numpy with a gradient leaves the graph")
     if isinstance(shadow, np.generic):
-        return tensor, as_scalar
+        return as_scalar, tensor
     if not shadow.flags.writeable:
         _stop("an array of numpy that is read-only")
-    return tensor, torch.Tensor.numpy
+    root = _root(shadow)
+    if array._flashover_state.shared:
+        return torch.Tensor.numpy, tensor
+    if root is shadow:
+        return (owned if shadow.base is None else torch.Tensor.numpy), tensor
+    first = _address(shadow) - _address(root)
+    base = array._flashover_root
+    if base is None:
+        base = _hidden_root(array, root, first)
+    if _buffer(root if base._flashover_origin is None else base._flashover_origin) is None:
+        return torch.Tensor.numpy, tensor
+    return view_of, base, shadow.dtype.str, shadow.shape, shadow.strides, first
+
+
+def _hidden_root(array: Array, root: np.ndarray, first: int) -> Array:
+    """The Array of what this one is a view of, `first` bytes behind its beginning; nobody else has it."""
+    tensor, state = array._flashover_tensor, array._flashover_state
+    if state.hidden is None or state.hidden._flashover_shadow is not root:
+        start = tensor.storage_offset() - first // root.itemsize
+        strides = tuple(s // root.itemsize for s in root.strides)
+        known = root.size == tensor.numel() and tensor.dtype == _dtype(root.dtype)
+        if not known or start < 0 or min(strides, default=0) < 0 or root.base is not None:
+            _stop("a view of an array of numpy that is not known")
+        state.hidden = _make(tensor.as_strided(root.shape, strides, start), root)
+    return state.hidden
+
+
+def owned(tensor: torch.Tensor) -> np.ndarray:
+    """An array with memory of its own, laid out like the tensor."""
+    return np.copy(tensor.numpy(), order="K")
+
+
+def _buffer(array: np.ndarray) -> tuple[np.ndarray, int] | None:
+    """An array without gaps over the memory, and where in it (in bytes) `array` begins."""
+    order = sorted(range(array.ndim), key=lambda d: (-abs(array.strides[d]), -array.shape[d]))
+    dense = array.transpose(order)
+    if dense.flags.c_contiguous:
+        return dense, 0
+    base = array.base
+    if type(base) is not np.ndarray or not base.flags.c_contiguous:
+        return None
+    return base, _address(array) - _address(base)
+
+
+def view_of(array: np.ndarray, dtype: str, shape: tuple, strides: tuple, first: int) -> np.ndarray:
+    """A view of the array, `first` bytes behind its beginning: its base is what numpy's would be."""
+    found = _buffer(array)
+    assert found is not None  # hand_out() asked
+    return np.ndarray(shape, np.dtype(dtype), found[0], found[1] + first, strides)
 
 
 def as_scalar(tensor: torch.Tensor) -> Any:
@@ -273,7 +344,7 @@ def _result(tensor: torch.Tensor, shadow: Any, operands: tuple) -> Array:
         laid_out = torch.empty_strided(shadow.shape, strides, dtype=wanted)
         laid_out.copy_(tensor)
         tensor = laid_out
-    return _make(tensor, shadow)
+    return _make(tensor, shadow, of=shares)
 
 
 def _as(o: Any, dtype: np.dtype) -> torch.Tensor:
@@ -845,6 +916,22 @@ _elsewhere(np.atleast_1d, torch.atleast_1d)
 _elsewhere(np.atleast_2d, torch.atleast_2d)
 
 
+@_of(np.meshgrid)
+def _meshgrid(*xi: Any, copy: Any = True, sparse: Any = False, indexing: Any = "xy") -> Any:
+    if copy is not True or type(sparse) is not bool or indexing not in ("xy", "ij"):
+        _stop("such a grid")
+    parts = [_operand(a) for a in xi]
+    parts = [a if _is_array(a) else _constant(np.asarray(a)) for a in parts]
+    shadows = _by_numpy(np.meshgrid, *(_shadow(a) for a in parts), sparse=sparse, indexing=indexing)
+    made = []
+    for i, (part, shadow) in enumerate(zip(parts, shadows, strict=True)):
+        shape = [1] * len(parts)
+        shape[1 - i if indexing == "xy" and i < 2 and len(parts) > 1 else i] = -1
+        t = part._flashover_tensor.reshape(shape)
+        made.append(_result(t.expand(shadow.shape).clone(memory_format=torch.contiguous_format), shadow, (part,)))
+    return type(shadows)(made)
+
+
 @_of(np.diff)
 def _differences(a: Any, n: Any = 1, axis: Any = -1) -> Any:
     a = _operand(a)
@@ -1232,6 +1319,8 @@ def to_tensor(name: str, args: tuple, kwargs: dict) -> torch.Tensor:
         made = t.clone(memory_format=torch.contiguous_format).detach()
     else:
         made = t.view_as(t) if t.requires_grad else t.detach()
+        if isinstance(shadow, np.ndarray):
+            a._flashover_state.shared = True
     if (dtype is None or dtype == t.dtype) and (device is None or torch.device(device) == t.device):
         return made
     return made.to(device=device, dtype=dtype)

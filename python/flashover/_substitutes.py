@@ -8,6 +8,7 @@ may break in any of these functions but those named _whole_...: those run for re
 from __future__ import annotations
 
 import contextlib
+import itertools
 import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -215,6 +216,78 @@ def _check_tensor_all_with(error_type: type[Exception], cond: Any, message: Any 
         raise error_type
 
 
+_TRACE = torch._C.DispatchKeySet(torch._C._parse_dispatch_key("Fake"))
+
+
+def real_int64(values: list[int]) -> torch.Tensor:
+    """A tensor of known numbers that is no part of the trace."""
+    with torch._C._ExcludeDispatchKeyGuard(_TRACE):
+        return torch.tensor(values, dtype=torch.int64)
+
+
+def _runs(counts: list[int]) -> Iterator[tuple[int, int, int]]:
+    """Stretches of steps with equally many sequences: first step, steps, sequences."""
+    first = 0
+    for t in range(1, len(counts) + 1):
+        if t == len(counts) or counts[t] != counts[first]:
+            yield first, t - first, counts[first]
+            first = t
+
+
+def _whole_pack_padded_sequence(
+    input: torch.Tensor, lengths: Any, batch_first: bool = False, enforce_sorted: bool = True
+) -> Any:
+    """Where the lengths are known: what is packed is parts of the input (the operator looks at the lengths' memory)."""
+    if isinstance(lengths, torch.Tensor):
+        lengths = lengths.to(dtype=torch.int64)
+    else:
+        lengths = torch.as_tensor(lengths, dtype=torch.int64, device="cpu")
+    order = None
+    if not enforce_sorted:
+        lengths, order = torch.sort(lengths, descending=True)
+        order = order.to(input.device)
+        input = input.index_select(0 if batch_first else 1, order)
+    if lengths.dim() != 1 or lengths.device.type != "cpu" or input.dim() < 2:
+        _packs()
+    sizes = lengths.tolist()
+    steps = input.transpose(0, 1) if batch_first else input
+    falls = all(a >= b for a, b in itertools.pairwise(sizes))
+    if not falls or not sizes or sizes[-1] <= 0 or sizes[0] > steps.shape[0] or len(sizes) != steps.shape[1]:
+        _packs()
+    counts = [sum(1 for s in sizes if s > t) for t in range(sizes[0])]
+    parts = [steps[t : t + k, :n].reshape(k * n, *steps.shape[2:]) for t, k, n in _runs(counts)]
+    data = torch.cat(parts)
+    return torch.nn.utils.rnn._packed_sequence_init(data, torch.tensor(counts), order, None)
+
+
+def _whole_pad_packed_sequence(
+    sequence: Any, batch_first: bool = False, padding_value: float = 0.0, total_length: int | None = None
+) -> Any:
+    counts = sequence.batch_sizes.tolist()
+    most = len(counts) if total_length is None else total_length
+    if most < len(counts):
+        _packs()
+    data, at, parts = sequence.data, 0, []
+    rest, width = data.shape[1:], counts[0]
+    for _, k, n in _runs(counts):
+        part = data[at : at + k * n].reshape(k, n, *rest)
+        at += k * n
+        if n < width:
+            part = torch.cat([part, data.new_full((k, width - n, *rest), padding_value)], 1)
+        parts.append(part)
+    if most > len(counts):
+        parts.append(data.new_full((most - len(counts), width, *rest), padding_value))
+    padded = torch.cat(parts)
+    if batch_first:
+        padded = padded.transpose(0, 1)
+    lengths = torch.tensor([sum(1 for n in counts if n > i) for i in range(width)])
+    back = sequence.unsorted_indices
+    if back is None:
+        return padded, lengths
+    return padded.index_select(0 if batch_first else 1, back), lengths[back.cpu()]
+
+
+_packs = _C.Disabled(lambda: None, "a packed sequence with such lengths")
 _give_up = _C.Disabled(lambda: None, "a control flow operator whose branches or steps cannot be part of a graph")
 
 _TABLE = {
@@ -223,6 +296,8 @@ _TABLE = {
     ("torch.compiler", "is_dynamo_compiling"): _users_is_dynamo_compiling,
     ("torch", "_check_tensor_all_with"): _check_tensor_all_with,
     ("torch", "cond"): _cond,
+    ("torch.nn.utils.rnn", "pack_padded_sequence"): _whole_pack_padded_sequence,
+    ("torch.nn.utils.rnn", "pad_packed_sequence"): _whole_pad_packed_sequence,
     ("torch._higher_order_ops.cond", "cond"): _cond,
     ("torch.nn.modules.transformer", "TransformerEncoder.forward"): _encoder_forward,
     ("torch._higher_order_ops.cond", "CondOp.__call__"): _cond_op,

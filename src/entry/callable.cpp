@@ -68,6 +68,7 @@ struct CallableState {
   std::unordered_set<std::string> numbers;  // paths of those that were seen to change
   // Code of functions that were called in the course of a call and taken on: how often that led to nothing.
   std::unordered_map<PyObject*, int> barren;  // owned keys
+  PyObject* root = nullptr;                   // Callable::self, if that is a module
   uint32_t type_tag = 0;                      // of self's type when `function` was looked up on it
   size_t limit = 8;                           // how often it is compiled for the same modules
   int64_t calls = 0, eager_calls = 0, recompiles = 0;
@@ -576,6 +577,7 @@ class Rest final : public frame::Continuations {
     subject.first = here.entries.empty();
     subject.numbers = &here.numbers;
     subject.renewed = &renewed.paths;
+    const frame::NamesModules named(s_.root);
     EntryPtr made = make_entry(s_, here.settings, s_.settings.name + " after the graph break before " + where, subject,
                                std::move(why), here.made);
     if (!made) {
@@ -789,6 +791,7 @@ PyObject* make(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   c->through_call = through_call;
   if (custom != Py_None) state->settings.custom = Py_NewRef(custom);
   c->state = state.release();
+  c->state->root = c->self && frame::is_module(c->self) ? c->self : nullptr;
   PyObject_GC_Track(c);
   return reinterpret_cast<PyObject*>(c);
 }
@@ -825,6 +828,7 @@ int clear(PyObject* o) {
   for (const auto& [code, count] : barren) Py_DECREF(code);
   if (PyCodeObject* code = std::exchange(c->state->signature, {}).code) Py_DECREF(code);
   Py_CLEAR(c->function);
+  c->state->root = nullptr;
   Py_CLEAR(c->self);
   Py_CLEAR(c->dict);
   Py_CLEAR(c->state->settings.custom);

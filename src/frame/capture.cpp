@@ -74,9 +74,22 @@ class HandledException {
 
 void release_locks(Interpreter& in) {
   for (; !in.locks.empty(); in.locks.pop_back()) {
-    Ref done = Ref::steal(PyObject_CallMethod(in.locks.back().get(), "release", nullptr));
+    Ref done = Ref::steal(PyObject_CallMethod(in.locks.back().lock.get(), "release", nullptr));
     PyErr_Clear();
   }
+}
+
+// Where to end the graph instead of at `path`: nothing that the program has to close again is open there.
+Interpreter::Path before_what_is_open(const Interpreter& in, bool context_changed, Interpreter::Path path) {
+  const auto earlier = [&path](const Interpreter::Path& other) {
+    const auto before = [](const Interpreter::Ordinal& a, const Interpreter::Ordinal& b) { return a.count < b.count; };
+    if (path.empty() || std::lexicographical_compare(other.begin(), other.end(), path.begin(), path.end(), before))
+      path = other;
+  };
+  if (!in.saved_hooks.empty()) earlier(in.saved_hooks.front());
+  if (!in.locks.empty()) earlier(in.locks.front().path);
+  if (context_changed && !in.context_path.empty()) earlier(in.context_path);
+  return path;
 }
 
 void leave_inference_modes(Interpreter& in) {
@@ -368,7 +381,7 @@ Capture run_once(const Subject& subject, Trust trust, Interpreter::Path stop, In
           decline(in.reason(), in.where());
           out.stack = in.stack_at_abort();
           out.twice = in.differentiates_twice;
-          if (!in.differentiates_twice) broke = in.saved_hooks.empty() ? in.break_path() : in.saved_hooks.front();
+          if (!in.differentiates_twice) broke = before_what_is_open(in, context.changed(), in.break_path());
         } else if (session->declined()) {
           decline(session->decline_reason(), in.location());
         } else if (!in.saved_hooks.empty()) {
@@ -377,9 +390,11 @@ Capture run_once(const Subject& subject, Trust trust, Interpreter::Path stop, In
           decline("a dual level is open across a graph break", "");
         } else if (!in.locks.empty()) {
           decline("a lock is held across a graph break", "");
+          broke = before_what_is_open(in, context.changed(), {});
         } else if (context.changed()) {
           decline(stopped != nullptr ? "a context variable is set across a graph break" : "a context variable is set",
                   "");
+          broke = before_what_is_open(in, true, {});
         } else if (in.autocast_cache.get() != autocast_cache.get()) {
           decline("torch's state is changed: is_autocast_cache_enabled", "");
         }

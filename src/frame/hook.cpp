@@ -42,12 +42,19 @@ thread_local PyObject* left_alone = nullptr;
 // Code::stands_alone. Of kGenerates, the parts between two yields.
 constexpr signed char kAlone = 1, kWorksForItself = 2, kGenerates = 3;
 
+// Of what torch.nn.Module itself does only its calls lead to operators.
+bool calls_forward(PyCodeObject* code) {
+  return PyUnicode_CompareWithASCIIString(code->co_name, "_call_impl") == 0 ||
+         PyUnicode_CompareWithASCIIString(code->co_name, "_wrapped_call_impl") == 0;
+}
+
 bool stands_alone(PyCodeObject* code) {
   constexpr int kWithout = CO_COROUTINE | CO_ASYNC_GENERATOR | CO_ITERABLE_COROUTINE;
   if (!(code->co_flags & CO_OPTIMIZED) || (code->co_flags & kWithout)) return false;
   const char* file = PyUnicode_AsUTF8(code->co_filename);
   if (file == nullptr) PyErr_Clear();
   if (file == nullptr || std::strcmp(file, "<string>") == 0 || std::strncmp(file, "<frozen", 7) == 0) return false;
+  if (std::string_view(file).ends_with("/torch/nn/modules/module.py") && !calls_forward(code)) return false;
   return !is_library(code);
 }
 
@@ -177,6 +184,7 @@ Interpreter::Interpreter(trace::Session* s) : recorder(s), session(s), outer_(ac
   recorder.location_key = [this] { return asking_key(); };
   warning_filters = Ref::borrow(of_module("warnings", "filters"));
   warning_printer = Ref::borrow(of_module("warnings", "_showwarnmsg_impl"));
+  read_logging_functions();
   active = this;
 }
 

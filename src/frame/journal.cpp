@@ -36,6 +36,34 @@ bool same_keys(PyObject* dict, PyObject* pairs) {
   return true;
 }
 
+// The keys of `pairs` that are there, in their order, then those that other threads put in meanwhile.
+void restore_order(PyObject* dict, PyObject* pairs) {
+  Ref now = ordered_items(dict), known = Ref::steal(PyDict_New()), all = Ref::steal(PyList_New(0));
+  if (!now || !known || !all) return;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(pairs); ++i) {
+    PyObject* key = PyTuple_GET_ITEM(PyList_GET_ITEM(pairs, i), 0);
+    PyObject* value = PyDict_GetItemWithError(dict, key);
+    PyDict_SetItem(known.get(), key, Py_None);
+    Ref pair = Ref::steal(value != nullptr ? PyTuple_Pack(2, key, value) : nullptr);
+    if (pair) PyList_Append(all.get(), pair.get());
+  }
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(now.get()); ++i) {
+    PyObject* pair = PyList_GET_ITEM(now.get(), i);
+    if (PyDict_Contains(known.get(), PyTuple_GET_ITEM(pair, 0)) == 0) PyList_Append(all.get(), pair);
+  }
+  refill(dict, all.get());
+}
+
+// What was added goes; what other threads added meanwhile stays.
+void take_back(PyObject* list, const Journal::Entry& e) {
+  for (size_t k = e.added.size(); k-- > 0;)
+    for (Py_ssize_t i = PyList_GET_SIZE(list) - 1; i >= e.length; --i)
+      if (PyList_GET_ITEM(list, i) == e.added[k].get()) {
+        PyList_SetSlice(list, i, i + 1, nullptr);
+        break;
+      }
+}
+
 // The base type's methods, whatever a subclass makes of them.
 void deque_refill(PyObject* deque, PyObject* items) {
   auto* type = reinterpret_cast<PyObject*>(known_types().deque);
@@ -116,11 +144,17 @@ void Journal::whole(PyObject* c) {
   recorder_.detach(c);
 }
 
-void Journal::append(PyObject* list) {
+void Journal::append(PyObject* list, PyObject* item) {
   if (!PyList_CheckExact(list)) return whole(list);
-  if (recorder_.detached(list) || recorder_.appended(list) >= 0) return;
+  for (Entry& e : entries_) {
+    if (e.kind != Entry::Kind::kAppend || e.target.get() != list) continue;
+    if (item != nullptr) e.added.push_back(Ref::borrow(item));
+    return;
+  }
+  if (recorder_.detached(list)) return;
   Entry e{Entry::Kind::kAppend, Ref::borrow(list), {}, {}, {}};
   e.length = PyList_GET_SIZE(list);
+  if (item != nullptr) e.added.push_back(Ref::borrow(item));
   recorder_.append(list, e.length);
   entries_.push_back(std::move(e));
 }
@@ -165,7 +199,7 @@ void Journal::undo() {
         } else if (PyDict_Contains(t, e.key.get()) == 1) {
           dict_remove(t, e.key.get());
         }
-        if (e.order && !same_keys(t, e.order.get())) refill(t, e.order.get());
+        if (e.order && !same_keys(t, e.order.get())) restore_order(t, e.order.get());
         break;
       case Entry::Kind::kDictAll:
         refill(t, e.before.get());
@@ -174,7 +208,7 @@ void Journal::undo() {
         PyList_SetSlice(t, 0, PyList_GET_SIZE(t), e.before.get());
         break;
       case Entry::Kind::kAppend:
-        PyList_SetSlice(t, e.length, PyList_GET_SIZE(t), nullptr);
+        take_back(t, e);
         break;
       case Entry::Kind::kSet:
         PySet_Clear(t);

@@ -37,14 +37,15 @@ class Journal {
     Ref key;     // kDictItem: key; kSlot, kClassAttribute: attribute name
     Ref before;  // kDictItem, kCell, kSlot, kClassAttribute: the old value or null; else a copy of the old contents
     Ref order;   // kDictItem: for the first write to a dict, the whole dict as it was (for order when keys come or go)
-    Py_ssize_t length = 0;  // kAppend: of the list before
-    bool removed = false;   // kDictItem: taken out at some time; if it is there now, it went to the end
+    Py_ssize_t length = 0;   // kAppend: of the list before
+    std::vector<Ref> added;  // kAppend: by the trace; other threads may add to the list meanwhile
+    bool removed = false;    // kDictItem: taken out at some time; if it is there now, it went to the end
   };
 
   // Call before the write; the target must be old. Throws Declined for kinds of objects that cannot be restored.
   void dict_item(PyObject* dict, PyObject* key, bool removes = false);
-  void whole(PyObject* container);  // any native mutation: dict, list, set, deque ...
-  void append(PyObject* list);      // items are about to be added at its end: says nothing about those it has
+  void whole(PyObject* container);              // any native mutation: dict, list, set, deque ...
+  void append(PyObject* list, PyObject* item);  // (null: some) to be added at its end: says nothing of those it has
   void cell(PyObject* cell);
   void slot(PyObject* object, PyObject* name, PyObject* before);
   void class_attribute(PyTypeObject* type, PyObject* name);

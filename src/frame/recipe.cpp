@@ -5,6 +5,7 @@
 #include <string_view>
 #include <unordered_set>
 
+#include "frame/interpret/locks.h"
 #include "frame/interpret/opcode_parts.h"
 #include "frame/resume.h"
 
@@ -186,9 +187,12 @@ int32_t RecipeMaker::make(PyObject* o) {
       PyErr_Clear();
       throw Declined(in_.session->declined() ? in_.session->decline_reason() : "an array of numpy in the result");
     }
-    const int32_t tensor = make(PyTuple_GET_ITEM(parts.get(), 0));
+    std::vector<int32_t> given;
+    for (Py_ssize_t i = 1; i < PyTuple_GET_SIZE(parts.get()); ++i)
+      given.push_back(make(PyTuple_GET_ITEM(parts.get(), i)));
     capture_.calls = true;
-    return registers_[o] = step(Kind::kReduced, PyTuple_GET_ITEM(parts.get(), 1), {tensor}, 1);
+    const auto count = static_cast<int32_t>(given.size());
+    return registers_[o] = step(Kind::kReduced, PyTuple_GET_ITEM(parts.get(), 0), std::move(given), count);
   }
   if (is_tensor(o)) {
     if (in_.session == nullptr || !in_.session->is_trace_tensor(o))
@@ -523,6 +527,11 @@ int32_t RecipeMaker::make_object(PyObject* o) {
     }
     return made;
   }
+  if (PyObject* maker = maker_of_lock(o)) {  // (a lock that is held ends the graph before it was taken)
+    const auto same = [o](const Ref& lock) { return lock.get() == o; };
+    if (std::none_of(in_.own_locks.begin(), in_.own_locks.end(), same)) throw Declined("a lock in the result");
+    return step(Kind::kReduced, maker, {}, 0);
+  }
   if (in_.recorder.is_fresh_type(type)) throw Declined("an instance of a class made during the call in the result");
   if (is_structseq(o) || is_namedtuple(o)) {
     const int32_t made = instance(Kind::kNamedTuple, type, sequence());
@@ -672,6 +681,23 @@ void RecipeMaker::dict_effects(PyObject* dict, int32_t target) {
   }
 }
 
+// A call of a function that only tells about what it is given.
+void RecipeMaker::tell(const Interpreter::Warning& w) {
+  if (!w.still_true()) throw Declined("a tensor is written after the program told about it");
+  PyObject* call = of_module("operator", "call");
+  Ref only = Ref::steal(call != nullptr ? PyTuple_Pack(1, call) : nullptr);
+  Ref named = Ref::borrow(call);
+  if (only && PyDict_GET_SIZE(w.kwargs.get()) > 0)
+    named = Ref::steal(PyObject_Call(reinterpret_cast<PyObject*>(known_types().partial), only.get(), w.kwargs.get()));
+  if (!only || !named) throw Declined("a call that cannot be put behind the graph");
+  std::vector<int32_t> given{make(w.function.get())};
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(w.args.get()); ++i)
+    given.push_back(make(PyTuple_GET_ITEM(w.args.get(), i)));
+  const auto count = static_cast<int32_t>(given.size());
+  step(RecipeStep::Kind::kReduced, named.get(), std::move(given), count);
+  capture_.calls = true;
+}
+
 void RecipeMaker::effects() {
   using Kind = Effect::Kind;
   for (const Ref& range : in_.left_ranges) {
@@ -680,6 +706,10 @@ void RecipeMaker::effects() {
   }
   auto emit = [this](Kind kind, std::vector<int32_t> items) { capture_.effects.push_back({kind, std::move(items)}); };
   for (const Interpreter::Warning& w : in_.warnings) {
+    if (w.function) {
+      tell(w);
+      continue;
+    }
     kept_.push_back(Ref::steal(PyLong_FromLong(w.line_or_level)));
     const int32_t message = make(w.message.get()), category = make(w.category.get()), at = make(kept_.back().get());
     if (w.globals)
@@ -709,7 +739,7 @@ void RecipeMaker::effects() {
       }
       case Journal::Entry::Kind::kAppend: {
         std::vector<int32_t> items{target};
-        for (Py_ssize_t i = e.length; i < PyList_GET_SIZE(t); ++i) items.push_back(make(PyList_GET_ITEM(t, i)));
+        for (const Ref& item : e.added) items.push_back(make(item.get()));
         if (items.size() > 1) emit(Kind::kListAppend, std::move(items));
         break;
       }

@@ -32,6 +32,7 @@ class RecipeMaker {
   int32_t make_generator(PyObject* o);  // one that stands at a yield
   int32_t make_exception(PyObject* o, PyTypeObject* base);
   void fill_attributes(PyObject* o, int32_t made, PyTypeObject* base);
+  void tell(const Interpreter::Warning& w);
   void dict_effects(PyObject* dict, int32_t target);
   void fill_cells();
   std::vector<int32_t> pairs(PyObject* dict);

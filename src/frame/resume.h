@@ -52,6 +52,17 @@ class TakeCallees {
 // The next call of `function` runs in CPython, though what it calls may be taken on.
 void leave_alone(PyObject* function);
 
+// While it lives, modules below `root` (borrowed; may be null) are named by their paths from it in the rest of a call.
+class NamesModules {
+ public:
+  explicit NamesModules(PyObject* root);
+  ~NamesModules();
+  NamesModules(const NamesModules&) = delete;
+
+ private:
+  PyObject* outer_;
+};
+
 bool is_module(PyObject* o);  // a torch.nn.Module
 
 }  // namespace flashover::frame

@@ -106,7 +106,7 @@ PyObject* origin_of_array(PyObject* array) {
 
 Ref type_of_array(PyObject* array) { return Ref::steal(PyObject_CallOneArg(part_of_arrays("type_of"), array)); }
 
-// (tensor, what makes an array of it)
+// (what makes it, then what that is given)
 Ref hand_out_array(PyObject* array) { return Ref::steal(PyObject_CallOneArg(part_of_arrays("hand_out"), array)); }
 
 bool Interpreter::is_traced_array(PyObject* o) const {

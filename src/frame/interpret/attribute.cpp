@@ -99,6 +99,29 @@ PyObject* Interpreter::get_attr(PyObject* o, PyObject* name) {
   return r == 1 ? found : nullptr;
 }
 
+namespace {
+
+// torch.ops.library.operator.overload: what is looked for is kept as an attribute.
+bool looks_for_operators(PyTypeObject* t) {
+  if (t->tp_name[0] != '_' && t->tp_name[0] != 'O') return false;
+  for (const char* name : {"_Ops", "_OpNamespace", "OpOverloadPacket"})
+    if (std::strcmp(t->tp_name, name) == 0) return true;
+  return false;
+}
+
+// That is torch's own doing and stays: the program finds the attribute there, as every later call will.
+void keep_operator(Interpreter& in, PyObject* o, PyObject* name) {
+  PyObject** dict = _PyObject_GetDictPtr(o);
+  if (!in.recorder.is_old(o) || dict == nullptr || *dict == nullptr || PyDict_GetItemWithError(*dict, name) != nullptr)
+    return;
+  ++in.uninterpreted;
+  Ref found = Ref::steal(PyObject_GetAttr(o, name));
+  --in.uninterpreted;
+  PyErr_Clear();
+}
+
+}  // namespace
+
 int Interpreter::find_attr(PyObject* o, PyObject* name, PyObject** out) {
   if (plain) return _PyObject_LookupAttr(o, name, out);
   *out = nullptr;
@@ -115,6 +138,7 @@ int Interpreter::find_attr(PyObject* o, PyObject* name, PyObject** out) {
     return lookup_generic(o, name, out);
   }
   if (!(t->tp_flags & Py_TPFLAGS_HEAPTYPE)) return lookup_by_slot(o, t->tp_getattro, name, out);
+  if (looks_for_operators(t)) keep_operator(*this, o, name);
   // A Python class in between: its __getattribute__ and __getattr__ decide.
   PyObject* getattribute = recorder.type_lookup(t, getattribute_name);
   PyObject* getattr = recorder.type_lookup(t, getattr_name);

@@ -155,24 +155,6 @@ bool holds_numbers_only(PyObject* o) {
   return PyLong_CheckExact(o) || PyFloat_CheckExact(o) || PyBool_Check(o) || o == Py_None;
 }
 
-// t.tolist() where the values are known while tracing: the trace says so, or declines, at each .item().
-PyObject* constant_list(PyObject* tensor) {
-  Ref dim = Ref::steal(PyObject_GetAttrString(tensor, "ndim"));
-  if (!dim) return nullptr;
-  if (PyLong_AsLong(dim.get()) == 0) return PyObject_CallMethod(tensor, "item", nullptr);
-  const Py_ssize_t n = PyObject_Size(tensor);
-  constexpr Py_ssize_t kMost = 64;
-  if (n < 0) return nullptr;
-  if (n > kMost) throw Declined("call of TensorBase.tolist");
-  Ref list = Ref::steal(PyList_New(0));
-  for (Py_ssize_t i = 0; list && i < n; ++i) {
-    Ref part = Ref::steal(PyObject_CallMethod(tensor, "select", "nn", Py_ssize_t{0}, i));
-    Ref value = Ref::steal(part ? constant_list(part.get()) : nullptr);
-    if (!value || PyList_Append(list.get(), value.get()) < 0) return nullptr;
-  }
-  return list.release();
-}
-
 // A tensor of the trace: the flag is all there is to it. Gradients go to it where the program asks for them by
 // torch.autograd.grad; a backward from outside the graph finds no leaf there, since none is let out (recipe.cpp,
 // Session::add_backward).
@@ -203,6 +185,34 @@ std::vector<PyObject*> with_first(PyObject* first, PyObject* const* args, size_t
 }
 
 }  // namespace
+
+namespace {
+// clear() of a container that is empty: says so, and writes nothing.
+bool clears_nothing(PyObject* f, PyObject* self) {
+  if (std::strcmp(name_of_c(f), "clear") != 0) return false;
+  return (PyDict_CheckExact(self) && PyDict_GET_SIZE(self) == 0) ||
+         (PyList_CheckExact(self) && PyList_GET_SIZE(self) == 0) ||
+         (PySet_CheckExact(self) && PySet_GET_SIZE(self) == 0);
+}
+}  // namespace
+
+// t.tolist() where the values are known while tracing: the trace says so, or declines, at each .item().
+PyObject* constant_list(PyObject* tensor) {
+  Ref dim = Ref::steal(PyObject_GetAttrString(tensor, "ndim"));
+  if (!dim) return nullptr;
+  if (PyLong_AsLong(dim.get()) == 0) return PyObject_CallMethod(tensor, "item", nullptr);
+  const Py_ssize_t n = PyObject_Size(tensor);
+  constexpr Py_ssize_t kMost = 64;
+  if (n < 0) return nullptr;
+  if (n > kMost) throw Declined("call of TensorBase.tolist");
+  Ref list = Ref::steal(PyList_New(0));
+  for (Py_ssize_t i = 0; list && i < n; ++i) {
+    Ref part = Ref::steal(PyObject_CallMethod(tensor, "select", "nn", Py_ssize_t{0}, i));
+    Ref value = Ref::steal(part ? constant_list(part.get()) : nullptr);
+    if (!value || PyList_Append(list.get(), value.get()) < 0) return nullptr;
+  }
+  return list.release();
+}
 
 PyObject* function_of_ours(const char* source, const char* name) {
   Ref code = Ref::steal(Py_CompileString(source, "<flashover>", Py_file_input));
@@ -722,6 +732,7 @@ PyObject* Interpreter::call(PyObject* f, PyObject* const* args, size_t nargs, Py
         return compared ? PyObject_CallMethod(tensor, floating ? "double" : "long", nullptr) : Py_NewRef(tensor);
     }
   }
+  if (logging_functions_ && call_logged(f, args, nargs, kwnames)) Py_RETURN_NONE;
   if (PyObject* result = nullptr; call_with_arrays(f, args, nargs, kwnames, &result)) return result;
   if (t == &PyFunction_Type) {
     if (const int part = record_function_part(f);
@@ -1047,7 +1058,9 @@ PyObject* Interpreter::call_native(PyObject* f, PyObject* self, const Native& n,
     if (!replaced.empty()) args = replaced.data() + 1;
   }
   if (self != nullptr && recorder.is_old(self) && !is_tensor(self)) {
-    if (n.flags & Native::kWrites) {
+    if ((n.flags & Native::kWrites) && clears_nothing(f, self)) {
+      recorder.length(self);
+    } else if (n.flags & Native::kWrites) {
       journal.whole(self);
     } else if (n.flags & Native::kReadsSelf) {
       recorder.contents(self);
@@ -1064,6 +1077,15 @@ PyObject* Interpreter::call_native(PyObject* f, PyObject* self, const Native& n,
                      PyCFunction_Check(f);
     if (one && recorder.dict_get(mapping, args[0]) == nullptr && PyErr_Occurred()) return nullptr;
     if (!one) recorder.contents(self);
+  }
+  if (n.flags & Native::kTensors) {
+    if (PyObject* sizes = known_batch_sizes(name, args, nargs)) {
+      made.push_back(Ref::steal(sizes));
+      replaced.assign(1, nullptr);
+      replaced.insert(replaced.end(), args, args + count);
+      replaced[2] = sizes;
+      args = replaced.data() + 1;
+    }
   }
   const bool outer = std::exchange(items_as_symbols, (n.flags & Native::kTensors) && std::strcmp(name, "item") != 0);
   Ref result = Ref::steal(call_plain(f, args, nargs, kwnames));

@@ -945,7 +945,7 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
           }
           case LIST_APPEND: {
             Ref v = Ref::steal(POP());
-            if (recorder.is_old(PEEK(arg))) journal.append(PEEK(arg));  // a comprehension that goes on after a break
+            if (recorder.is_old(PEEK(arg))) journal.append(PEEK(arg), v.get());  // a comprehension, after a break
             if (PyList_Append(PEEK(arg), v.get()) < 0) goto error;
             break;
           }
@@ -968,8 +968,12 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
           case LIST_EXTEND: {
             Ref v = Ref::steal(POP());
             look_through(v.get());
-            if (recorder.is_old(PEEK(arg))) journal.append(PEEK(arg));
+            const Py_ssize_t length = PyList_GET_SIZE(PEEK(arg));
+            const bool old = recorder.is_old(PEEK(arg));
+            if (old) journal.append(PEEK(arg), nullptr);
             Ref none = Ref::steal(_PyList_Extend(reinterpret_cast<PyListObject*>(PEEK(arg)), v.get()));
+            for (Py_ssize_t i = length; old && i < PyList_GET_SIZE(PEEK(arg)); ++i)
+              journal.append(PEEK(arg), PyList_GET_ITEM(PEEK(arg), i));
             if (!none) {
               not_iterable_after_star(v.get());
               goto error;
@@ -1650,6 +1654,41 @@ uint64_t Interpreter::asking_key() {
   return f == nullptr ? 0 : reinterpret_cast<uint64_t>(f->prev_instr);
 }
 
+namespace {
+
+thread_local PyObject* root_module = nullptr;
+
+// Names `module` and what is below it; of two ways to one module the first counts.
+void name_modules(PyObject* module, const std::string& path, std::unordered_map<PyObject*, std::string>& paths,
+                  int depth) {
+  constexpr int kMostDeep = 64;
+  if (depth > kMostDeep || !paths.try_emplace(module, path).second) return;
+  static PyObject* const name = PyUnicode_InternFromString("_modules");
+  PyObject** dict = _PyObject_GetDictPtr(module);
+  PyObject* children = dict != nullptr && *dict != nullptr ? PyDict_GetItemWithError(*dict, name) : nullptr;
+  if (children == nullptr || !PyDict_Check(children)) return;
+  PyObject *key, *child;
+  Py_ssize_t at = 0;
+  while (PyDict_Next(children, &at, &key, &child)) {
+    const char* text = PyUnicode_Check(key) ? PyUnicode_AsUTF8(key) : nullptr;
+    if (text != nullptr && is_module(child)) name_modules(child, path + "." + text, paths, depth + 1);
+  }
+  PyErr_Clear();
+}
+
+}  // namespace
+
+NamesModules::NamesModules(PyObject* root) : outer_(std::exchange(root_module, root)) {}
+NamesModules::~NamesModules() { root_module = outer_; }
+
+// The path from the module that is compiled, in the rest of a call, which finds its modules in local variables.
+const std::string* Interpreter::path_of_module(PyObject* module) {
+  if (!is_rest_ || root_module == nullptr) return nullptr;
+  if (!std::exchange(looked_for_paths_, true)) name_modules(root_module, "self", module_paths_, 0);
+  const auto found = module_paths_.find(module);
+  return found == module_paths_.end() ? nullptr : &found->second;
+}
+
 std::string Interpreter::operator_location() {
   if (top_ == nullptr) return "";  // autograd's engine: the recorder knows which forward it belongs to
   _PyInterpreterFrame* innermost = complete(current_frame(PyThreadState_Get()));
@@ -1669,8 +1708,12 @@ std::string Interpreter::operator_location() {
     if (self != nullptr && PyCell_Check(self)) self = PyCell_GET(self);
     if (self == nullptr || !is_module(self)) continue;
     auto [name, unnamed] = module_names_.try_emplace(self);
-    if (unnamed)
-      if (const SourceId id = recorder.source_of(self); id != kNoSource) name->second = recorder.name_of(id);
+    if (unnamed) {
+      const std::string* path = path_of_module(self);
+      const SourceId id = path == nullptr ? recorder.source_of(self) : kNoSource;
+      if (path != nullptr) name->second = *path;
+      if (id != kNoSource) name->second = recorder.name_of(id);
+    }
     module = &name->second;
   }
   if (line == nullptr) line = innermost;

@@ -196,13 +196,24 @@ class Interpreter {
     bool on, entered = false;
   };
   std::vector<InferenceMode> inference_modes;  // made by the trace and not left yet, in the order they were entered
-  std::vector<Ref> locks;                      // acquired by the program and not released yet
-  int uninterpreted = 0;                       // > 0: frames run in CPython's own evaluator, effects stay
-  int making_classes = 0;                      // > 0: inside of type.__new__
-  struct Warning {  // said by the program, at a line of its own or (globals: null) so many frames outside of the
-                    // capture
+  struct HeldLock {
+    Ref lock;
+    Path path;  // where it was taken
+  };
+  std::vector<HeldLock> locks;  // taken by the trace for torch's own code, or made by it, and not released yet
+  std::vector<Ref> own_locks;   // made by the trace
+  Path context_path;            // where the first context variable was set
+  bool on_torchs_behalf();      // what runs is torch's own code, or the standard library's called by it
+  Path path_here() const;
+  int uninterpreted = 0;   // > 0: frames run in CPython's own evaluator, effects stay
+  int making_classes = 0;  // > 0: inside of type.__new__
+  struct Warning {         // said by the program, at a line of its own or (globals: null) so many frames outside of the
+                           // capture
     Ref message, category, file, module, globals;
     int line_or_level = 0;
+    Ref function, args, kwargs;                     // instead of all that: a call to make (logged.cpp)
+    std::vector<std::pair<Ref, int64_t>> versions;  // of the tensors among its arguments
+    bool still_true() const;
   };
   std::vector<Warning> warnings;
   bool filters_mutated = false;          // warnings._filters_mutated() was called
@@ -217,8 +228,11 @@ class Interpreter {
   void note_operator_backward(PyObject* function);
   int truth_for_jump(PyObject* o, const Code& code, int next, int target, bool jumps_when);
   bool is_only_checked(bool floating, bool* compared);
+  void read_logging_functions();
+  bool call_logged(PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames);  // false: not one of these
+  const std::string* path_of_module(PyObject* module);
+  PyObject* known_batch_sizes(const char* name, PyObject* const* args, size_t nargs);  // null: another function
   void note_break();
-  Path path_here() const;
   PyObject* call_checkpoint(PyObject* const* args, size_t nargs, PyObject* kwnames);
   PyObject* call_register_hook(PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames);
   PyObject* call_of_autograd(PyObject* f, PyMethodDef* method, PyObject* self, PyObject* const* args, size_t nargs,
@@ -275,6 +289,9 @@ class Interpreter {
   std::unordered_map<PyObject*, std::string> module_names_;  // likewise; the program holds them meanwhile
   std::unordered_map<PyObject*, Ref> arrays_;                // from before the trace -> Array
   Interpreter* outer_;
+  Ref logging_functions_;                                    // a set, or nothing
+  std::unordered_map<PyObject*, std::string> module_paths_;  // below root_module()
+  bool looked_for_paths_ = false;
 };
 
 bool is_made_array(PyObject* o);

@@ -7,7 +7,9 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "frame/interpret/locks.h"
 #include "frame/interpret/opcode_parts.h"
+#include "frame/interpret/plain_data.h"
 
 namespace flashover::frame {
 namespace {
@@ -174,21 +176,6 @@ PyObject* do_set_autocast_cache(const NativeCall& c) {
   if (!c.in.autocast_cache || c.nargs != 1 || !PyBool_Check(c.args[0])) return c.run();
   c.in.autocast_cache = Ref::borrow(c.args[0]);
   Py_RETURN_NONE;
-}
-
-PyObject* do_context_get(const NativeCall& c) {
-  Ref value = Ref::steal(c.run());
-  if (!c.in.recorder.is_old(c.self) || c.in.recorder.detached(c.self)) return value.release();
-  PyObject* held = nullptr;
-  if (PyContextVar_Get(c.self, nullptr, &held) < 0) PyErr_Clear();
-  Ref keep = Ref::steal(held);
-  if (!held) throw Declined("a context variable without a value is read");
-  c.in.recorder.reach(SourceKind::kContextValue, c.in.recorder.source_of(c.self), -1, nullptr, held);
-  return value.release();
-}
-PyObject* do_context_set(const NativeCall& c) {
-  if (c.in.recorder.is_old(c.self)) c.in.recorder.detach(c.self);
-  return c.run();
 }
 
 PyObject* do_subclass_check(const NativeCall& c) {  // _abc._abc_subclasscheck(abstract, class)
@@ -469,29 +456,13 @@ PyObject* do_dict_pop(const NativeCall& c) { return write_one(c, true); }
 PyObject* do_dict_setdefault(const NativeCall& c) { return write_one(c, false); }
 
 PyObject* do_list_append(const NativeCall& c) {
-  if (c.in.recorder.is_old(c.self)) c.in.journal.append(c.self);
+  if (c.in.recorder.is_old(c.self) && c.nargs == 1 && c.kwnames == nullptr) c.in.journal.append(c.self, c.args[0]);
   return c.run();
 }
 
 PyObject* do_generator(const NativeCall& c) {
   if (c.in.recorder.is_old(c.self)) throw Declined("a generator from before the call is used");
   return c.run();
-}
-
-// A lock that is still held when the capture ends is let go: the program never took it.
-PyObject* do_lock(const NativeCall& c) {
-  Ref result = Ref::steal(c.run());
-  if (result && result.get() != Py_False) c.in.locks.push_back(Ref::borrow(c.self));
-  return result.release();
-}
-PyObject* do_unlock(const NativeCall& c) {
-  Ref result = Ref::steal(c.run());
-  for (size_t i = c.in.locks.size(); result && i-- > 0;) {
-    if (c.in.locks[i].get() != c.self) continue;
-    c.in.locks.erase(c.in.locks.begin() + static_cast<std::ptrdiff_t>(i));
-    break;
-  }
-  return result.release();
 }
 
 // heapq's and bisect's functions write the list that is their first argument.
@@ -548,18 +519,6 @@ PyObject* do_count_elements(const NativeCall& c) {
 
 PyObject* do_exception_write(const NativeCall& c) {
   if (c.self != nullptr && c.in.recorder.is_old(c.self)) throw Declined("an exception from before the call is written");
-  return c.run();
-}
-
-PyObject* do_dir(const NativeCall& c) {
-  if (c.nargs != 1) throw Declined("call of dir() without an argument");
-  PyObject* o = c.args[0];
-  c.in.look_special(o, "__dir__");
-  if (c.in.recorder.is_old(o) && !PyType_Check(o) && !PyModule_Check(o) && !is_tensor(o)) {
-    c.in.recorder.whole(o);
-  } else if (c.in.recorder.is_old(o)) {
-    throw Declined("call of dir");
-  }
   return c.run();
 }
 
@@ -716,7 +675,7 @@ const Row kFunctions[] = {
     {"sys", "getrecursionlimit", kShares, do_state},
     {"sys", "_getframe", kShares, do_getframe},
     {"sys", "_getframemodulename", kShares},
-    {"_thread", "RLock allocate_lock", kShares},
+    {"_thread", "RLock allocate_lock", kShares, do_make_lock},
     {"_thread", "get_ident", kShares, do_state},
     {"posix", "fspath", kShares},
     {"posix", "getpid", kShares, do_state},
@@ -725,6 +684,9 @@ const Row kFunctions[] = {
     {"_struct", "calcsize pack unpack", kReads},
     {"_json", "encode_basestring encode_basestring_ascii scanstring", kReads},
     {"_typing", "_idfunc", kShares},
+    {"_pickle", "dumps", 0, do_pickle},
+    {"zlib", "crc32 adler32 compress", 0, do_plain},
+    {"binascii", "hexlify unhexlify b2a_hex a2b_hex b2a_base64 a2b_base64 crc32 crc_hqx", 0, do_plain},
     {"torch._C",
      "_get_tracing_state _has_torch_function _has_torch_function_unary _has_torch_function_variadic "
      "is_grad_enabled _set_grad_enabled is_inference_mode_enabled is_autocast_enabled "
@@ -850,7 +812,8 @@ const Row kMethods[] = {
     {"collections:deque", "copy count index", kReadsSelf | kReads},
     {"collections:defaultdict", "copy __missing__ __copy__", kReadsSelf | kShares},
     {"_contextvars:ContextVar", "get", kShares, do_context_get},
-    {"_contextvars:ContextVar", "set reset", kShares, do_context_set},
+    {"_contextvars:ContextVar", "set", kShares, do_context_set},
+    {"_contextvars:ContextVar", "reset", kShares, do_context_reset},
     {"_random:Random", "random getrandbits getstate setstate", 0, do_own_random},
     {"_random:Random", "seed", 0, do_seed},
     {"torch._C:TensorBase", "_make_subclass", kShares, do_make_parameter},
@@ -891,7 +854,8 @@ const Row kTypes[] = {
     {"_json", "make_scanner make_encoder", kReads | kShares},
     {"_collections", "_tuplegetter", 0},
     {"_random", "Random", kReads},
-    {"_thread", "_local RLock", 0},
+    {"_thread", "_local", 0},
+    {"_thread", "RLock", 0, do_make_lock},
     {"torch", "Size device dtype finfo iinfo Generator", kReads | kShares},
     {"torch._C",
      "DisableTorchFunctionSubclass DisableTorchFunction _AutoDispatchBelowAutograd "

@@ -53,6 +53,7 @@ const Native* native_method(PyMethodDef* method);  // unbound methods of builtin
 const Native* native_type(PyTypeObject* type);     // constructors written in C
 bool is_tensor_method_allowed(const char* name);
 std::string callable_name(PyObject* f);
-const char* name_of_c(PyObject* f);  // of a C function, or a method descriptor; "" of others
+PyObject* constant_list(PyObject* tensor);  // tensor.tolist(); throws Declined where the trace does not know the values
+const char* name_of_c(PyObject* f);         // of a C function, or a method descriptor; "" of others
 
 }  // namespace flashover::frame
