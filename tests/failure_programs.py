@@ -1,8 +1,8 @@
 """Programs for fuzz_failures.py: each makes a World, in which a function with state is called again and again.
 
 A program covers one way in which a call may touch what outlives it: parameters, buffers, globals, cells, hooks,
-generators, random numbers, autograd. `call(f, variant)` calls the function under test; variant 0 is what it was compiled
-for, variant 1 must be compiled again. `state()` is everything that a call may change.
+generators, random numbers, autograd. Variant 0 of its inputs is what it is compiled for, variant 1 is compiled again.
+`state()` is what a call may change beside its inputs.
 """
 
 from __future__ import annotations

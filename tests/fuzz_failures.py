@@ -5,8 +5,8 @@
     python tests/fuzz_failures.py --every 1 --program views --phase warm --kind new --site 17   # one, with its stack
 
 Each try is a forked child. Of the failing call it asks: the right result, or MemoryError (what torch raises for it is
-as good); of a file call: the right result. Afterwards: no hook is left in the interpreter, torch's thread state is as it
-was, nothing that lives is a tensor of a trace, and the next calls (the same variant, the other one, one from another
+as good); of a file call: the right result. Afterwards: no hook is left in the interpreter, torch's thread state is as
+it was, nothing that lives is a tensor of a trace, and the next calls (the same variant, the other one, one from another
 thread) are right and compiled code serves them. Programs: failure_programs.py. Phases:
 
     cold        the first call, with an empty cache folder: capture, passes, kernels, the compiler

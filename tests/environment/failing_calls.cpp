@@ -107,6 +107,12 @@ void failing_share(uint64_t* words) {
 void* malloc(size_t n) { return fails(kMalloc) ? fail_with(ENOMEM) : __libc_malloc(n); }
 void* calloc(size_t count, size_t n) { return fails(kMalloc) ? fail_with(ENOMEM) : __libc_calloc(count, n); }
 void* realloc(void* p, size_t n) { return fails(kMalloc) ? fail_with(ENOMEM) : __libc_realloc(p, n); }
+void* memalign(size_t alignment, size_t n) {
+  return fails(kMalloc) ? fail_with(ENOMEM) : __libc_memalign(alignment, n);
+}
+void* aligned_alloc(size_t alignment, size_t n) {
+  return fails(kMalloc) ? fail_with(ENOMEM) : __libc_memalign(alignment, n);
+}
 int posix_memalign(void** out, size_t alignment, size_t n) {
   if (fails(kMalloc)) return ENOMEM;
   void* p = __libc_memalign(alignment, n);
