@@ -19,6 +19,20 @@ for folder in (ROOT / "python", ROOT / "benchmarks", ROOT / "tests"):
 os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "python"), *filter(None, [os.environ.get("PYTHONPATH")])])
 os.environ.setdefault("FLASHOVER_CACHE_DIR", tempfile.mkdtemp(prefix="flashover-test-cache-"))
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# FLASHOVER_ISA caps what Flashover itself uses; a machine of that level has no more for the libraries either. They read
+# these when torch is loaded.
+LIBRARY_LEVELS = {
+    "scalar": {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41", "MKL_ENABLE_INSTRUCTIONS": "SSE4_2"},
+    "avx2": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"},
+    "avx512": {
+        "ATEN_CPU_CAPABILITY": "avx512",
+        "ONEDNN_MAX_CPU_ISA": "AVX512_CORE",
+        "MKL_ENABLE_INSTRUCTIONS": "AVX512",
+    },
+}
+if os.environ.get("FLASHOVER_ISA"):
+    assert "torch" not in sys.modules, "the libraries' levels are set too late"
+    os.environ.update(LIBRARY_LEVELS[os.environ["FLASHOVER_ISA"]])
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -12,18 +11,15 @@ import torch
 import torch.nn.functional as F
 
 import flashover
-from flashover import _C  # noqa: F401  (registers the operators)
+from flashover import _C
 
 DTYPES = [torch.float32, torch.bfloat16]
 
 
-def flags() -> set[str]:
-    with open("/proc/cpuinfo") as f:
-        return set(next(line for line in f if line.startswith("flags")).split())
-
-
-FLAGS = flags() if os.path.exists("/proc/cpuinfo") else set()
-HAS = {torch.float32: "avx512dq" in FLAGS, torch.bfloat16: {"amx_bf16", "avx512_bf16"} <= FLAGS}
+HAS = {
+    torch.float32: not _C.missing_feature("avx512"),
+    torch.bfloat16: not _C.missing_feature("avx512 avx512_bf16 amx_bf16"),
+}
 
 
 def exact(q: Any, k: Any, v: Any, biases: Any, scale: float, causal: bool) -> torch.Tensor:

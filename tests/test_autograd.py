@@ -92,10 +92,12 @@ def test_what_is_kept_of_a_channels_last_tensor_lies_channels_last() -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
         return conv((x + x).split(2, 1)[0])
 
-    (expected,) = torch.autograd.grad(f(x).sum(), conv.weight)
+    (eager,) = torch.autograd.grad(f(x).sum(), conv.weight)
     (got,) = torch.autograd.grad(compiled(f)(x).sum(), conv.weight)
-    assert got.stride() == expected.stride() == (2, 1, 2, 2)
-    torch.testing.assert_close(got, expected)
+    assert got.stride() == eager.stride() == (2, 1, 2, 2)
+    conv.double()  # eager's own gradient is wrong on processors without AVX-512 (oneDNN)
+    (exact,) = torch.autograd.grad(f(x.double()).sum(), conv.weight)
+    torch.testing.assert_close(got.double(), exact, rtol=1e-5, atol=1e-5)
 
 
 def test_an_operator_whose_backward_reads_data_is_part_of_the_graph(tmp_path: Any) -> None:

@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/isa_limit.h"
 #include "base/utf8.h"
 
 namespace flashover::compile {
@@ -382,7 +383,7 @@ std::string machine_identity() {
     for (uint32_t i = 0x80000002; i <= 0x80000004; ++i) leaf(i, 0);
     return out;
   }();
-  return identity;
+  return identity + std::to_string(static_cast<int>(isa_limit()));
 }
 
 std::string program_identity() {
@@ -394,7 +395,7 @@ std::string program_identity() {
       return std::string("unknown");
     return std::to_string(s.st_size) + "." + std::to_string(s.st_mtim.tv_sec) + "." + std::to_string(s.st_mtim.tv_nsec);
   }();
-  return identity;
+  return identity + std::to_string(static_cast<int>(isa_limit()));
 }
 
 }  // namespace flashover::compile

@@ -16,6 +16,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "base/boundary.h"
 #include "base/check.h"
 #include "base/options.h"
 #include "entry/entry.h"
@@ -88,6 +89,17 @@ struct Callable {
   PyObject* weakrefs;
   bool through_call;  // `function` is type(self).__call__, looked up again when the class changes
   CallableState* state;
+};
+
+// Keeps an object for a while; what sets an error meanwhile is not disturbed.
+class Held {
+ public:
+  explicit Held(PyObject* o) : o_(Py_NewRef(o)) {}
+  ~Held() { Py_DECREF(o_); }
+  Held(const Held&) = delete;
+
+ private:
+  PyObject* const o_;
 };
 
 // Captures swap tensors in place for a while, so one at a time in the whole process. Not held while waiting for the
@@ -318,7 +330,7 @@ PyObject* run_entry(const EntryPtr& e, const Settings& settings, PyObject** want
     if (undone())
       repeat = true;
     else
-      torch::translate_exception_to_python(std::current_exception());
+      tell_of_exception();
   }
   for (size_t i = 0; i < held; i++) Py_DECREF(wanted[i]);
   if (quiet) {
@@ -584,6 +596,7 @@ class Rest final : public frame::Continuations {
       raised = true;
       return nullptr;
     }
+    if (made->transient) return nullptr;
     made->continues = where;
     here.entries.insert(here.entries.begin(), made);
     if (made->kind == Entry::Kind::kEager) return made;
@@ -600,10 +613,8 @@ PyObject* run_call(Callable* c, const EntryPtr& entry, PyObject** wanted) {
   PyObject* result = run_entry(entry, c->state->settings, wanted, frames, repeat);
   if (result || PyErr_Occurred() || repeat) return result;
   Rest rest(*c->state);
-  Py_INCREF(c);  // the program may drop it on the way
-  result = frame::resume(std::move(frames), rest);
-  Py_DECREF(c);
-  return result;
+  const Held held(reinterpret_cast<PyObject*>(c));  // the program may drop it on the way
+  return frame::resume(std::move(frames), rest);
 }
 
 PyObject* over_limit(Callable* c, const std::string& failed, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
@@ -666,28 +677,30 @@ PyObject* miss(Callable* c, Bound& bound, Wanted& wanted, PyObject* const* args,
     return nullptr;
   }
   EntryPtr entry;
+  bool as_it_is = false;
   {
     CompileLock lock;
     entry = find(s.entries, bound.slots(), wanted);  // another thread may have made it meanwhile
-    if (!entry) {
-      if (full) return over_limit(c, failed, args, nargsf, kwnames);
-      Py_INCREF(c->function);
-      PyObject* function = c->function;
-      frame::Subject subject{function, bound.slots(), slots};
+    if (!entry && !full) {
+      const Held function(c->function);
+      frame::Subject subject{c->function, bound.slots(), slots};
       subject.may_break = !s.settings.fullgraph;
       subject.first = same.empty();
       subject.numbers = &s.numbers;
       subject.renewed = &s.renewed.paths;
       entry = make_entry(s, s.settings, s.settings.name, subject, std::move(why), s.made);
-      Py_DECREF(function);
       if (!entry) return nullptr;
-      note_modules(*entry, bound.slots(), slots, s.renewed);
-      s.entries.insert(s.entries.begin(), entry);
+      if (!entry->transient) {
+        note_modules(*entry, bound.slots(), slots, s.renewed);
+        s.entries.insert(s.entries.begin(), entry);
+      }
       // The program may not change what was captured before this very call has run.
-      if (entry->kind == Entry::Kind::kCompiled && !wanted.match(*entry, bound.slots()))
-        return call_original(c, args, nargsf, kwnames);
+      as_it_is = entry->kind == Entry::Kind::kCompiled && !wanted.match(*entry, bound.slots());
     }
   }
+  // What runs as it is runs without the lock.
+  if (!entry) return over_limit(c, failed, args, nargsf, kwnames);
+  if (as_it_is) return call_original(c, args, nargsf, kwnames);
   if (entry->kind == Entry::Kind::kEager) return call_eager(c, *entry, args, nargsf, kwnames);
   entry->hits++;
   PyObject* result = run_call(c, entry, wanted.data());
@@ -697,15 +710,10 @@ PyObject* miss(Callable* c, Bound& bound, Wanted& wanted, PyObject* const* args,
 PyObject* call_original_taking_callees(Callable* c, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
   if (c->state->settings.fullgraph) return call_original(c, args, nargsf, kwnames);
   Rest rest(*c->state);
-  Py_INCREF(c);
-  PyObject* result;
-  {
-    frame::TakeCallees callees(&rest);
-    if (c->function) frame::leave_alone(c->function);
-    result = call_original(c, args, nargsf, kwnames);
-  }
-  Py_DECREF(c);
-  return result;
+  const Held held(reinterpret_cast<PyObject*>(c));
+  frame::TakeCallees callees(&rest);
+  if (c->function) frame::leave_alone(c->function);
+  return call_original(c, args, nargsf, kwnames);
 }
 
 // Its call makes the generator and runs nothing; fullgraph says so instead.
@@ -784,7 +792,7 @@ PyObject* make(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
       static_cast<size_t>(std::max<int64_t>(0, int_option(state->settings.options.values, "recompile_limit")));
   auto* c = PyObject_GC_New(Callable, type);
   if (!c) return nullptr;
-  c->vectorcall = call;
+  c->vectorcall = at_boundary<call>;
   c->function = through_call ? nullptr : Py_NewRef(function);
   c->self = self == Py_None ? nullptr : Py_NewRef(self);
   c->dict = c->weakrefs = nullptr;
@@ -796,7 +804,7 @@ PyObject* make(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   return reinterpret_cast<PyObject*>(c);
 }
 
-int traverse(PyObject* o, visitproc visit, void* arg) {
+int traverse(PyObject* o, visitproc visit, void* arg) noexcept {
   auto* c = reinterpret_cast<Callable*>(o);
   Py_VISIT(c->function);
   Py_VISIT(c->self);
@@ -815,7 +823,7 @@ int traverse(PyObject* o, visitproc visit, void* arg) {
   return 0;
 }
 
-int clear(PyObject* o) {
+int clear(PyObject* o) noexcept {
   auto* c = reinterpret_cast<Callable*>(o);
   std::vector<EntryPtr> entries = std::move(c->state->entries);
   c->state->entries.clear();
@@ -835,7 +843,7 @@ int clear(PyObject* o) {
   return 0;
 }
 
-void destroy(PyObject* o) {
+void destroy(PyObject* o) noexcept {
   auto* c = reinterpret_cast<Callable*>(o);
   PyObject_GC_UnTrack(o);
   if (c->weakrefs) PyObject_ClearWeakRefs(o);
@@ -1067,14 +1075,14 @@ PyObject* time_guards_after(PyObject* o, PyObject* args, PyObject* kwargs) {
 }
 
 PyMethodDef kMethods[] = {
-    {"time_guards", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(time_warm_guards)),
+    {"time_guards", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(at_boundary<time_warm_guards>)),
      METH_VARARGS | METH_KEYWORDS, "For benchmarks: nanoseconds that the guards of the last entry take."},
-    {"time_guards_after", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(time_guards_after)),
+    {"time_guards_after", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(at_boundary<time_guards_after>)),
      METH_VARARGS | METH_KEYWORDS, "The same; the first argument is called before each check."},
-    {"entries", entries, METH_NOARGS, "What was compiled, most recently used first, as dicts."},
-    {"measure", measure, METH_O, "Whether calls of what is compiled also take the time of each step."},
-    {"reset", reset, METH_NOARGS, "Forgets everything compiled."},
-    {"tallies", tallies, METH_NOARGS, "Calls, eager calls, recompiles, why the last call was skipped."},
+    {"entries", at_boundary<entries>, METH_NOARGS, "What was compiled, most recently used first, as dicts."},
+    {"measure", at_boundary<measure>, METH_O, "Whether calls of what is compiled also take the time of each step."},
+    {"reset", at_boundary<reset>, METH_NOARGS, "Forgets everything compiled."},
+    {"tallies", at_boundary<tallies>, METH_NOARGS, "Calls, eager calls, recompiles, why the last call was skipped."},
     {nullptr, nullptr, 0, nullptr},
 };
 PyMemberDef kMembers[] = {
@@ -1098,12 +1106,12 @@ bool add_callable_type(PyObject* module) {
   type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR;
   type.tp_vectorcall_offset = offsetof(Callable, vectorcall);
   type.tp_call = PyVectorcall_Call;
-  type.tp_new = make;
+  type.tp_new = at_boundary<make>;
   type.tp_dealloc = destroy;
   type.tp_traverse = traverse;
   type.tp_clear = clear;
-  type.tp_descr_get = get;
-  type.tp_repr = repr;
+  type.tp_descr_get = at_boundary<get>;
+  type.tp_repr = at_boundary<repr>;
   type.tp_methods = kMethods;
   type.tp_members = kMembers;
   type.tp_getset = kGetSets;

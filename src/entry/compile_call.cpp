@@ -107,6 +107,20 @@ struct Attempt {
     Py_XDECREF(type);
     Py_XDECREF(trace);
   }
+  // This call runs eager, or raises under fullgraph; the next one tries again.
+  void run_out_of_memory() {
+    if (settings.fullgraph) {
+      PyErr_NoMemory();
+      fatal = true;
+      return;
+    }
+    entry.kind = Entry::Kind::kEager;
+    entry.transient = true;
+    entry.reason = "out of memory";
+    log(Topic::kBreaks, settings.name + ": runs eager: out of memory");
+    const std::string text = "flashover: there was no memory to compile " + settings.name + ", this call runs eager";
+    fatal = !warn_once(text);
+  }
   void fail(const std::string& what) {
     entry.kind = Entry::Kind::kEager;
     entry.reason = "compiler failure: " + what;
@@ -169,6 +183,8 @@ void attempt(Attempt& a, const frame::Subject& subject, bool first = true) {
   if (std::string moved = before.difference(guards::GlobalState::read()); !moved.empty())
     throw InternalError("capture left torch's state changed: " + moved);
   frame::Capture& c = e.capture;
+  if (c.out_of_memory && !c.raised) throw std::bad_alloc();
+  e.transient = c.out_of_memory;
   e.ops = static_cast<int64_t>(c.graph.nodes.size());
   const bool compiles = !c.declined && !c.raised;
   if (compiles) {
@@ -333,6 +349,8 @@ EntryPtr compile_call(const Settings& settings, const frame::Subject& subject, R
   } catch (python_error& e) {
     e.restore();
     a.fatal = true;
+  } catch (const std::bad_alloc&) {
+    a.run_out_of_memory();
   } catch (const std::exception& e) {
     a.fail(e.what());
   }

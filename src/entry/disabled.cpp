@@ -1,6 +1,7 @@
 #include <Python.h>
 #include <structmember.h>
 
+#include "base/boundary.h"
 #include "entry/entry.h"
 #include "frame/resume.h"
 
@@ -32,7 +33,7 @@ PyObject* make(PyTypeObject* type, PyObject* args, PyObject*) {
   if (!PyArg_ParseTuple(args, "OU|p:Disabled", &function, &reason, &recursive)) return nullptr;
   auto* d = PyObject_GC_New(Disabled, type);
   if (!d) return nullptr;
-  d->vectorcall = call;
+  d->vectorcall = at_boundary<call>;
   d->function = Py_NewRef(function);
   d->reason = Py_NewRef(reason);
   d->recursive = recursive != 0;
@@ -41,20 +42,20 @@ PyObject* make(PyTypeObject* type, PyObject* args, PyObject*) {
   return reinterpret_cast<PyObject*>(d);
 }
 
-int traverse(PyObject* o, visitproc visit, void* arg) {
+int traverse(PyObject* o, visitproc visit, void* arg) noexcept {
   auto* d = reinterpret_cast<Disabled*>(o);
   Py_VISIT(d->function);
   Py_VISIT(d->dict);
   return 0;
 }
-int clear(PyObject* o) {
+int clear(PyObject* o) noexcept {
   auto* d = reinterpret_cast<Disabled*>(o);
   Py_CLEAR(d->function);
   Py_CLEAR(d->reason);
   Py_CLEAR(d->dict);
   return 0;
 }
-void destroy(PyObject* o) {
+void destroy(PyObject* o) noexcept {
   PyObject_GC_UnTrack(o);
   if (reinterpret_cast<Disabled*>(o)->weakrefs) PyObject_ClearWeakRefs(o);
   clear(o);
@@ -86,12 +87,12 @@ bool add_disabled_type(PyObject* module) {
   type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR;
   type.tp_vectorcall_offset = offsetof(Disabled, vectorcall);
   type.tp_call = PyVectorcall_Call;
-  type.tp_new = make;
+  type.tp_new = at_boundary<make>;
   type.tp_dealloc = destroy;
   type.tp_traverse = traverse;
   type.tp_clear = clear;
-  type.tp_descr_get = get;
-  type.tp_repr = repr;
+  type.tp_descr_get = at_boundary<get>;
+  type.tp_repr = at_boundary<repr>;
   type.tp_members = kMembers;
   type.tp_getset = kGetSets;
   type.tp_dictoffset = offsetof(Disabled, dict);

@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/boundary.h"
+
 namespace flashover::entry {
 namespace {
 
@@ -69,12 +71,12 @@ PyObject* throw_into(PyObject* self, PyObject* const* args, Py_ssize_t nargs) {
   return call_base("throw", self, args, nargs);
 }
 
-int traverse(PyObject* self, visitproc visit, void* arg) {
+int traverse(PyObject* self, visitproc visit, void* arg) noexcept {
   if (const auto it = kept().find(self); it != kept().end()) Py_VISIT(it->second.owner);
   return PyGen_Type.tp_traverse(self, visit, arg);
 }
 
-void destroy(PyObject* self) {
+void destroy(PyObject* self) noexcept {
   auto node = kept().extract(self);  // the address may be another one's afterwards
   PyObject *type, *error, *tb;
   PyErr_Fetch(&type, &error, &tb);
@@ -84,9 +86,10 @@ void destroy(PyObject* self) {
 }
 
 PyMethodDef kMethods[] = {
-    {"send", send, METH_O, nullptr},
-    {"throw", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(throw_into)), METH_FASTCALL, nullptr},
-    {"close", close, METH_NOARGS, nullptr},
+    {"send", at_boundary<send>, METH_O, nullptr},
+    {"throw", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(at_boundary<throw_into>)), METH_FASTCALL,
+     nullptr},
+    {"close", at_boundary<close>, METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 
@@ -101,7 +104,7 @@ void keep_compiling(PyObject* generator, PyObject* owner, std::unique_ptr<frame:
 
 bool add_generator_type() {
   static PyAsyncMethods async = *PyGen_Type.tp_as_async;
-  async.am_send = am_send;
+  async.am_send = at_boundary<am_send>;
   for (PyMethodDef *m = kMethods, *of; m->ml_name != nullptr; ++m)
     for (of = PyGen_Type.tp_methods; of->ml_name != nullptr; ++of)
       if (std::string_view(of->ml_name) == m->ml_name) m->ml_doc = of->ml_doc;
@@ -115,7 +118,7 @@ bool add_generator_type() {
   type.tp_dealloc = destroy;
   type.tp_traverse = traverse;
   type.tp_finalize = PyGen_Type.tp_finalize;
-  type.tp_iternext = next;
+  type.tp_iternext = at_boundary<next>;
   type.tp_as_async = &async;
   type.tp_methods = kMethods;
   return PyType_Ready(&type) == 0;

@@ -109,7 +109,7 @@ Progress::Progress(std::string name) : state_(nullptr) {
   };
   try {
     state_->thread = std::thread(show);
-  } catch (const std::system_error&) {  // no room for a thread: no line
+  } catch (const std::exception&) {  // no room for a thread: no line
     delete std::exchange(state_, nullptr);
   }
 }

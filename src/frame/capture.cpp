@@ -290,6 +290,13 @@ Capture run_once(const Subject& subject, Trust trust, Interpreter::Path stop, In
   try {
     NoCollection no_collection;
     TorchState before;
+    struct Restore {  // also where there is no memory to go on
+      TorchState& state;
+      ~Restore() {
+        state.restore();
+        PyErr_Clear();
+      }
+    } restore(before);
     const Ref autocast_cache = before.value_of("is_autocast_cache_enabled");
     Ref result;  // outlives the session: what it holds of the trace is dead by then
     std::unique_ptr<trace::Session> session = trace::begin();
@@ -301,7 +308,10 @@ Capture run_once(const Subject& subject, Trust trust, Interpreter::Path stop, In
       session->unknown_tensor = [&in](PyObject* tensor) {
         try {
           return in.recorder.add_tensor(tensor);
-        } catch (const std::exception&) {
+        } catch (const Declined&) {
+          return false;
+        } catch (const std::exception& e) {
+          in.abort_for(e);
           return false;
         }
       };
@@ -358,6 +368,7 @@ Capture run_once(const Subject& subject, Trust trust, Interpreter::Path stop, In
           if (!result) {
             if (!in.aborted()) {
               out.raised = true;
+              out.out_of_memory = PyErr_ExceptionMatches(PyExc_MemoryError) != 0;
               PyObject *type, *value, *tb;
               PyErr_Fetch(&type, &value, &tb);
               PyErr_NormalizeException(&type, &value, &tb);
@@ -458,6 +469,15 @@ Capture run_once(const Subject& subject, Trust trust, Interpreter::Path stop, In
         decline(d.reason, d.where.empty() ? in.location() : d.where);
         if (broke.empty() && !in.differentiates_twice) broke = in.retry_path();
         if (broke.empty() && !in.differentiates_twice) broke = in.class_path();
+      } catch (const std::bad_alloc&) {
+        in.abort("out of memory");
+        out.declined = out.out_of_memory = true;
+      } catch (const std::exception& e) {
+        decline(std::string("internal error: ") + e.what(), "");
+      }
+      if (in.out_of_memory()) {
+        out.declined = out.out_of_memory = true;
+        broke.clear();
       }
       made_class = in.class_path();
       PyErr_Clear();
@@ -479,11 +499,10 @@ Capture run_once(const Subject& subject, Trust trust, Interpreter::Path stop, In
       in.journal.undo();
       out.observations = in.recorder.take();  // also of a decline: such calls need not be tried again
     }
-    session.reset();
-    before.restore();
-    PyErr_Clear();
   } catch (const Declined& d) {
     decline(d.reason, d.where);
+  } catch (const std::bad_alloc&) {
+    out.declined = out.out_of_memory = true;
   } catch (const std::exception& e) {
     decline(std::string("internal error: ") + e.what(), "");
   }
@@ -524,14 +543,14 @@ Capture capture(const Subject& subject, Trust trust) {
       call = {};
       if (!done) PyErr_Clear();  // the program will raise it
       if (!done) break;
-    } else if (!first.another_way || operators++ >= kOperators) {
+    } else if (first.out_of_memory || !first.another_way || operators++ >= kOperators) {
       break;
     }
     release(first);
     path.clear();
     first = run_once(subject, trust, {}, path, made_class, call);
   }
-  if (!first.declined || first.raised || !subject.may_break) return first;
+  if (!first.declined || first.raised || first.out_of_memory || !subject.may_break) return first;
   // Again, up to the instruction that it ran into; when a frame cannot be rebuilt there, up to the call that led into
   // it.
   constexpr int kTries = 4;

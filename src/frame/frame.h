@@ -133,6 +133,7 @@ struct PartInput {
 struct Capture {
   bool declined = false;
   bool another_way = false;    // declined, but another capture knows better
+  bool out_of_memory = false;  // declined, but another time there may be memory
   bool twice = false;          // declined in a call of the engine with create_graph: what leads there is to be eager's
   std::string reason, where;   // when declined, or of the break
   std::string stack;           // the Python frames there, the caller first, one a line

@@ -1,6 +1,8 @@
 // PEP 523: while a capture runs, frames of its thread go to the interpreter; everybody else's go on as before.
+#include "base/boundary.h"
 #include "frame/bytecode/decode.h"
 #include "frame/interpret/interpreter.h"
+#include "frame/interpret/opcode_parts.h"
 #include "frame/marks.h"
 #include "frame/resume.h"
 
@@ -100,20 +102,42 @@ PyObject* hand_on(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwfl
   return result;
 }
 
+// What becomes of a frame that a compiled function's eager part calls.
+enum class Way : uint8_t { kAsItIs, kTaken, kWithCallees };  // the last: it and what it calls run as they are
+
+Way way_of(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwflag) noexcept {
+  try {
+    if (is_worth_taking(tstate, frame, throwflag)) return Way::kTaken;
+    const bool apart = disables_callees(frame_function(frame)) || kind_of(frame->f_code) == kWorksForItself;
+    return apart ? Way::kWithCallees : Way::kAsItIs;
+  } catch (const std::exception&) {  // no memory to look at it: its call is not to suffer
+    return Way::kAsItIs;
+  }
+}
+
+PyObject* give_to(const Wanted& w, PyThreadState* tstate, _PyInterpreterFrame* frame) {
+  try {
+    return w.take(tstate, frame);
+  } catch (...) {
+    tell_of_exception();
+    return abandon_frame(tstate, frame);
+  }
+}
+
 PyObject* on_frame(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwflag) {
   if (handed_on == frame) return _PyEval_EvalFrameDefault(tstate, frame, throwflag);
   if (wanted != nullptr && frame_function(frame) == wanted->function && frame->owner == FRAME_OWNED_BY_THREAD) {
     Wanted* w = std::exchange(wanted, nullptr);
     remove_hook();
-    return w->take(tstate, frame);
+    return give_to(*w, tstate, frame);
   }
   Interpreter* interpreter = active;
   if (interpreter == nullptr && callees != nullptr && !trace::internal_call()) {
     if (left_alone == frame_function(frame)) {
       left_alone = nullptr;
-    } else if (is_worth_taking(tstate, frame, throwflag)) {
+    } else if (const Way way = way_of(tstate, frame, throwflag); way == Way::kTaken) {
       return take_on(tstate, frame, *callees);
-    } else if (disables_callees(frame_function(frame)) || kind_of(frame->f_code) == kWorksForItself) {
+    } else if (way == Way::kWithCallees) {
       TakeCallees nobody(nullptr);
       return hand_on(tstate, frame, throwflag);
     }
@@ -158,15 +182,17 @@ PyObject* call_with_nothing(PyObject* function) {
 
 PyObject* call_for_frame(PyObject* function, const TakeFrame& take) {
   Wanted w{function, take};
-  Wanted* const outer = std::exchange(wanted, &w);
-  install_hook();
-  PyObject* result = call_with_nothing(function);
-  if (wanted == &w) {  // never got there
-    wanted = nullptr;
-    remove_hook();
-  }
-  wanted = outer;
-  return result;
+  struct Waiting {
+    Wanted* const own;
+    Wanted* const outer;
+    explicit Waiting(Wanted* w) : own(w), outer(std::exchange(wanted, w)) { install_hook(); }
+    ~Waiting() {
+      if (wanted == own) remove_hook();  // it never got there
+      wanted = outer;
+    }
+    Waiting(const Waiting&) = delete;
+  } waiting(&w);
+  return call_with_nothing(function);
 }
 
 void load_frame(_PyInterpreterFrame* frame, PyObject* const* slots, size_t count, int32_t next) {
@@ -208,8 +234,9 @@ Interpreter::~Interpreter() {
 void install_hook() {
   PyInterpreterState* interp = PyInterpreterState_Get();
   if (installed++ > 0) return;
-  if (_PyFrameEvalFunction now = _PyInterpreterState_GetEvalFrameFunc(interp); now != on_frame) previous = now;
-  _PyInterpreterState_SetEvalFrameFunc(interp, on_frame);
+  if (_PyFrameEvalFunction now = _PyInterpreterState_GetEvalFrameFunc(interp); now != at_boundary<on_frame>)
+    previous = now;
+  _PyInterpreterState_SetEvalFrameFunc(interp, at_boundary<on_frame>);
 }
 
 void remove_hook() {

@@ -96,7 +96,13 @@ void Journal::dict_item(PyObject* dict, PyObject* key, bool removes) {
   recorder_.written(dict, key);
 }
 
+// What is noted before a write must not be lost after it: there is room for one more entry from here on.
+void Journal::make_room() {
+  if (entries_.size() == entries_.capacity()) entries_.reserve(entries_.size() * 2 + 8);
+}
+
 void Journal::whole(PyObject* c) {
+  make_room();
   const Py_ssize_t appended = recorder_.appended(c);
   if (recorder_.detached(c) && appended < 0) return;
   Entry e{Entry::Kind::kList, Ref::borrow(c), {}, {}, {}};
@@ -184,7 +190,7 @@ void Journal::class_attribute(PyTypeObject* type, PyObject* name) {
   recorder_.written(type_dict(type), name);
 }
 
-void Journal::undo() {
+void Journal::undo() noexcept {
   if (entries_.empty()) return;
   PyObject *type, *value, *tb;
   PyErr_Fetch(&type, &value, &tb);

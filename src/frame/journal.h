@@ -54,11 +54,12 @@ class Journal {
 
   bool empty() const { return entries_.empty(); }
   const std::vector<Entry>& entries() const { return entries_; }
-  void undo();
+  void undo() noexcept;
   void keep() { entries_.clear(); }  // the writes stay (used when a call is only interpreted)
 
  private:
   Recorder& recorder_;
+  void make_room();
   std::vector<Entry> entries_;
 };
 

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "base/boundary.h"
 #include "base/check.h"
 #include "frame/resume.h"
 #include "guards/objects.h"
@@ -733,7 +734,7 @@ void Recorder::not_opaque(PyObject* o) {
   }
   if (const SourceId id = source_of(o);
       is_array(o) && id != kNoSource && source(id).kind != SourceKind::kArgument && is_small_array_of_numbers(o)) {
-    static PyMethodDef def = {"array_content", array_content, METH_O, nullptr};
+    static PyMethodDef def = {"array_content", at_boundary<array_content>, METH_O, nullptr};
     static PyObject* const function = PyCFunction_New(&def, nullptr);
     Ref content = Ref::steal(array_content(nullptr, o));
     if (content) {

@@ -1,5 +1,7 @@
 #include "frame/resume.h"
 
+#include "base/boundary.h"
+#include "frame/bytecode/decode.h"
 #include "frame/interpret/interpreter.h"
 #include "frame/interpret/opcode_parts.h"
 
@@ -20,9 +22,9 @@ void load(_PyInterpreterFrame* frame, FrameState& state) {
 PyObject* start(std::vector<FrameState>& frames, size_t at, Continuations& c);
 
 // Runs a frame whose state is loaded to its end. frames[at] is this frame; those after it are calls it waits for.
-// `fresh`: it is about to begin.
-PyObject* drive(PyThreadState* tstate, _PyInterpreterFrame* frame, std::vector<FrameState>& frames, size_t at,
-                Continuations& c, bool fresh = false) {
+// `fresh`: it is about to begin. When it throws, the frame stands at an instruction.
+PyObject* drive_on(PyThreadState* tstate, _PyInterpreterFrame* frame, std::vector<FrameState>& frames, size_t at,
+                   Continuations& c, bool fresh) {
   std::vector<FrameState> further;
   std::vector<FrameState>* now = &frames;
   for (;;) {
@@ -34,6 +36,7 @@ PyObject* drive(PyThreadState* tstate, _PyInterpreterFrame* frame, std::vector<F
     if (fresh) run.least = 0;
     fresh = false;
     TakeCallees callees(&c);
+    if (decode(frame->f_code) == nullptr) return _PyEval_EvalFrameDefault(tstate, frame, 1);
     PyObject* value = plain().step(tstate, frame, run);
     if (!run.stopped) return value;
     _Py_CODEUNIT* const first = _PyCode_CODE(frame->f_code);
@@ -50,7 +53,12 @@ PyObject* drive(PyThreadState* tstate, _PyInterpreterFrame* frame, std::vector<F
     const Subject rest{frame_function(frame), slots.data(), slots.size(),
                        static_cast<int32_t>(frame->prev_instr - first) + 1, true};
     value = nullptr;
-    const auto outcome = c.go_on(rest, reinterpret_cast<PyObject*>(frame->f_code), &value, further);
+    auto outcome = Continuations::Outcome::kRaised;
+    try {
+      outcome = c.go_on(rest, reinterpret_cast<PyObject*>(frame->f_code), &value, further);
+    } catch (...) {
+      tell_of_exception();
+    }
     PyObject *type, *error, *tb;
     PyErr_Fetch(&type, &error, &tb);
     for (PyObject* o : slots) Py_XDECREF(o);
@@ -75,6 +83,16 @@ PyObject* drive(PyThreadState* tstate, _PyInterpreterFrame* frame, std::vector<F
         at = 0;
         break;
     }
+  }
+}
+
+PyObject* drive(PyThreadState* tstate, _PyInterpreterFrame* frame, std::vector<FrameState>& frames, size_t at,
+                Continuations& c, bool fresh = false) {
+  try {
+    return drive_on(tstate, frame, frames, at, c, fresh);
+  } catch (...) {  // out of memory between two instructions: the program sees it there
+    tell_of_exception();
+    return _PyEval_EvalFrameDefault(tstate, frame, 1);
   }
 }
 

@@ -179,7 +179,7 @@ void TorchState::restore() {
     Ref now = Ref::steal(call(item.get, item.args));
     PyErr_Clear();
     // What is as it was is not set again: setters set more than their getters say (matmul precisions of all backends).
-    if (!now || item.set == nullptr || equal(now.get(), item.value.get())) continue;
+    if (item.set == nullptr || (now && equal(now.get(), item.value.get()))) continue;
     Ref done = Ref::steal(call(item.set, item.args, item.value.get()));
     PyErr_Clear();
   }

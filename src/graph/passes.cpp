@@ -19,36 +19,60 @@
 
 namespace flashover::graph {
 
+namespace {
+
+// A pass that asks nothing of the machine.
+template <auto f>
+Graph plain(Graph g, const Providers&) {
+  return f(std::move(g));
+}
+template <auto f>
+Graph by_machine(Graph g, const Providers& p) {
+  return f(std::move(g), p);
+}
+// NOLINTNEXTLINE(performance-unnecessary-value-param): every pass is handed its graph
+Graph run_functionalize(Graph g, const Providers&) { return functionalize(g); }
+Graph run_decompose(Graph g, const Providers&) { return decompose(std::move(g)); }
+Graph run_fold(Graph g, const Providers&) { return fold(std::move(g)); }
+
+}  // namespace
+
 const std::vector<Pass>& passes() {
+  constexpr Form kFunctional = Form::kFunctional, kCore = Form::kCore;
+  static const Providers own = {.own_f32 = true, .own_bf16 = true}, onednn = {.onednn_bf16 = true};
   static const std::vector<Pass> list = {
-      // NOLINTNEXTLINE(performance-unnecessary-value-param): every pass is handed its graph
-      {"functionalize", [](Graph g) { return functionalize(g); }, Form::kTraced, Form::kFunctional},
-      {"dce", dce, Form::kFunctional, Form::kFunctional},
-      {"cse", cse, Form::kFunctional, Form::kFunctional},
-      {"bring_operands", bring_operands, Form::kFunctional, Form::kFunctional},
-      {"fold_batch_norm", fold_batch_norm, Form::kFunctional, Form::kFunctional},
-      {"fuse_attention", [](Graph g) { return fuse_attention(std::move(g), {.own_f32 = true, .own_bf16 = true}); },
-       Form::kFunctional, Form::kFunctional},
-      {"written_gelu", [](Graph g) { return written_gelu(std::move(g), {}); }, Form::kFunctional, Form::kFunctional},
-      {"convolution", [](Graph g) { return convolution(std::move(g), {.onednn_bf16 = true}); }, Form::kFunctional,
-       Form::kFunctional},
-      {"linear", [](Graph g) { return linear(std::move(g), {.onednn_bf16 = true}); }, Form::kFunctional,
-       Form::kFunctional},
-      {"linear_own", [](Graph g) { return linear(std::move(g), {.onednn_bf16 = true, .own_bf16 = true}); },
-       Form::kFunctional, Form::kFunctional},
-      {"cuda_library", [](Graph g) { return cuda_library(std::move(g), {}); }, Form::kFunctional, Form::kFunctional},
-      {"decompose", [](Graph g) { return decompose(std::move(g)); }, Form::kFunctional, Form::kCore},
-      {"fold", [](Graph g) { return fold(std::move(g)); }, Form::kCore, Form::kCore},
-      {"own_attention", [](Graph g) { return own_attention(std::move(g), {.own_f32 = true, .own_bf16 = true}); },
-       Form::kCore, Form::kCore},
-      {"pass_numbers", pass_numbers, Form::kCore, Form::kCore},
-      {"relax_layout", relax_layout, Form::kCore, Form::kCore},
-      {"exact_functions", exact_functions, Form::kCore, Form::kCore},
-      {"split_frozen", split_frozen, Form::kCore, Form::kCore},
-      {"add_rows", [](Graph g) { return add_rows(std::move(g), {.own_f32 = true}); }, Form::kCore, Form::kCore},
-      {"sum_products", [](Graph g) { return sum_products(std::move(g), {}); }, Form::kCore, Form::kCore},
+      {"functionalize", run_functionalize, Form::kTraced, kFunctional, {}},
+      {"dce", plain<dce>, kFunctional, kFunctional, {}},
+      {"cse", plain<cse>, kFunctional, kFunctional, {}},
+      {"bring_operands", plain<bring_operands>, kFunctional, kFunctional, {}},
+      {"fold_batch_norm", plain<fold_batch_norm>, kFunctional, kFunctional, {}},
+      {"fuse_attention", by_machine<fuse_attention>, kFunctional, kFunctional, own},
+      {"written_gelu", by_machine<written_gelu>, kFunctional, kFunctional, {}},
+      {"convolution", by_machine<convolution>, kFunctional, kFunctional, onednn},
+      {"linear", by_machine<linear>, kFunctional, kFunctional, onednn},
+      {"linear_own", by_machine<linear>, kFunctional, kFunctional, {.onednn_bf16 = true, .own_bf16 = true}},
+      {"cuda_library", by_machine<cuda_library>, kFunctional, kFunctional, {}},
+      {"decompose", run_decompose, kFunctional, kCore, {}},
+      {"fold", run_fold, kCore, kCore, {}},
+      {"own_attention", by_machine<own_attention>, kCore, kCore, own},
+      {"pass_numbers", plain<pass_numbers>, kCore, kCore, {}},
+      {"relax_layout", plain<relax_layout>, kCore, kCore, {}},
+      {"exact_functions", plain<exact_functions>, kCore, kCore, {}},
+      {"split_frozen", plain<split_frozen>, kCore, kCore, {}},
+      {"add_rows", by_machine<add_rows>, kCore, kCore, {.own_f32 = true}},
+      {"sum_products", by_machine<sum_products>, kCore, kCore, {}},
   };
   return list;
+}
+
+Providers common(Providers a, const Providers& b) {
+  a.mkl = a.mkl && b.mkl;
+  a.onednn = a.onednn && b.onednn;
+  a.onednn_bf16 = a.onednn_bf16 && b.onednn_bf16;
+  a.onednn_f16 = a.onednn_f16 && b.onednn_f16;
+  a.own_f32 = a.own_f32 && b.own_f32;
+  a.own_bf16 = a.own_bf16 && b.own_bf16;
+  return a;
 }
 
 const Pass* find_pass(std::string_view name) {

@@ -140,7 +140,7 @@ PyObject* type_dict(PyTypeObject* type) {
 #if PY_VERSION_HEX >= 0x030C0000
 namespace {
 uint64_t changes = 0;  // GIL held
-int on_change(PyDict_WatchEvent, PyObject*, PyObject*, PyObject*) {
+int on_change(PyDict_WatchEvent, PyObject*, PyObject*, PyObject*) noexcept {
   ++changes;
   return 0;
 }

@@ -22,6 +22,7 @@
 
 #include "base/check.h"
 #include "base/hash.h"
+#include "base/isa_limit.h"
 #include "base/text.h"
 #include "base/utf8.h"
 
@@ -286,13 +287,17 @@ class HungCompilers {
 
 Target host_target() {
   static const Target there = detect();
-  Target t = there;
-  if (const char* wish = std::getenv("FLASHOVER_ISA")) {
-    std::string_view w = wish;
-    if (w == "scalar") t = {};
-    if (w == "avx2") t = {std::min(there.isa, Isa::kAvx2)};
+  switch (isa_limit()) {
+    case IsaLimit::kScalar:
+      return {};
+    case IsaLimit::kAvx2:
+      return {std::min(there.isa, Isa::kAvx2)};
+    case IsaLimit::kAvx512:
+      return {there.isa};
+    case IsaLimit::kNone:
+      break;
   }
-  return t;
+  return there;
 }
 
 std::string str(const Target& t) {

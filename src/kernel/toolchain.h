@@ -24,7 +24,7 @@ struct Target {
   bool bf16 = false;  // AVX512_BF16: conversion in one instruction
   bool operator==(const Target&) const = default;
 };
-// This process's CPU by CPUID. FLASHOVER_ISA=scalar|avx2|avx512 asks for less (never for more than there is).
+// This process's CPU by CPUID, or less (base/isa_limit.h).
 Target host_target();
 std::string str(const Target& t);  // "x86-64 avx512"
 

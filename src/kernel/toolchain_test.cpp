@@ -141,6 +141,12 @@ TEST_F(Toolchain, MissingTemporaryFolderIsReplaced) {
 TEST_F(Toolchain, TargetSaysWhatTheMachineHas) {
   setenv("FLASHOVER_ISA", "scalar", 1);
   EXPECT_EQ(str(host_target()), "x86-64 scalar");
+  setenv("FLASHOVER_ISA", "avx2", 1);
+  EXPECT_LE(host_target().isa, Isa::kAvx2);
+  setenv("FLASHOVER_ISA", "avx512", 1);
+  EXPECT_FALSE(host_target().bf16);
+  setenv("FLASHOVER_ISA", "avx1024", 1);
+  EXPECT_THROW(host_target(), UserError);
   unsetenv("FLASHOVER_ISA");
 #if defined(__x86_64__)
   EXPECT_EQ(host_target().isa == Isa::kAvx512,

@@ -6,6 +6,7 @@
 
 #include <cstring>
 
+#include "base/boundary.h"
 #include "base/check.h"
 #include "python/bind.h"
 #include "run/cuda/costs.h"
@@ -13,6 +14,7 @@
 #include "run/frozen.h"
 #include "run/run.h"
 #include "run/slab.h"
+#include "run/target.h"
 #include "run/writes.h"
 
 namespace flashover {
@@ -150,9 +152,9 @@ bool install(PyObject* torch_c, PyTypeObject* base) {
   const int convention = method->ml_flags & (METH_VARARGS | METH_KEYWORDS | METH_NOARGS | METH_O | METH_FASTCALL);
   originals[I] = method->ml_meth;
   if (convention == (METH_VARARGS | METH_KEYWORDS)) {
-    method->ml_meth = reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(&with_keywords<I>));
+    method->ml_meth = reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(at_boundary<with_keywords<I>>));
   } else if (convention == METH_NOARGS || convention == METH_VARARGS || convention == METH_O) {
-    method->ml_meth = &plain<I>;
+    method->ml_meth = at_boundary<plain<I>>;
   } else {
     return false;
   }
@@ -171,8 +173,8 @@ void install_hooks() {
   PyObject* data = PyDict_GetItemString(base->tp_dict, "data");
   if (data && Py_TYPE(data) == &PyGetSetDescr_Type) {
     PyGetSetDef* entry = reinterpret_cast<PyGetSetDescrObject*>(data)->d_getset;
-    data_getter = std::exchange(entry->get, &get_data);
-    data_setter = std::exchange(entry->set, &set_data);
+    data_getter = std::exchange(entry->get, at_boundary<get_data>);
+    data_setter = std::exchange(entry->set, at_boundary<set_data>);
   } else {
     all = false;
   }
@@ -276,6 +278,8 @@ void bind_run(py::module_& m) {
   m.def("launch_costs", &run::cuda::launch_costs);
   m.def("kept_slab_bytes", &run::kept_slab_bytes);
   m.def("_graph_replays", [] { return run::graph_replays(); });
+  m.def("missing_feature", &run::missing_feature,
+        "The first word that this processor lacks, FLASHOVER_ISA considered: missing_feature('avx512 amx_bf16')");
   m.def("_exposure_tracked", [] { return run::exposure_tracked.load(); });
 }
 

@@ -9,6 +9,7 @@
 #include "graph/graph.h"
 #include "graph/passes.h"
 #include "python/bind.h"
+#include "run/probe.h"
 #include "torch/eval.h"
 #include "trace/tensor.h"
 #include "trace/trace.h"
@@ -17,6 +18,11 @@ namespace py = pybind11;
 
 namespace flashover {
 namespace {
+
+const graph::Providers& this_machine() {
+  static const graph::Providers known = run::probe();
+  return known;
+}
 
 struct Traced {
   graph::Graph graph;
@@ -113,12 +119,12 @@ void bind_trace(py::module_& m) {
             for (const std::string& name : names) {
               const graph::Pass* pass = graph::find_pass(name);
               if (!pass) throw UserError("no pass named " + name);
-              out.graph = pass->run(std::move(out.graph));
+              out.graph = pass->run_on(std::move(out.graph), graph::common(pass->machine, this_machine()));
               graph::verify(out.graph, pass->output);
             }
             return out;
           },
-          "The same with passes applied to its graph, verified after each")
+          "The same with passes applied to its graph, verified after each; what this machine lacks is not used")
       .def("run", &Traced::run, "Replays the graph on tensors for Traced.inputs");
   m.def("cuda_stand_in", [](const py::object& like) {
     torch::utils::set_requires_device_init(at::kCUDA, false);  // factories of the traced program must not look for one

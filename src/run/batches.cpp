@@ -4,6 +4,8 @@
 #include <atomic>
 #include <map>
 
+#include "run/cpu/team.h"
+
 // Torch's own team of threads, as for the kernels themselves.
 extern "C" void GOMP_parallel(void (*)(void*), void*, unsigned, unsigned) __attribute__((weak));
 
@@ -114,14 +116,22 @@ void run_shared(const Batch& batch, int threads, LaunchOne launch, void* context
     LaunchOne launch;
     void* context;
     std::atomic<size_t> next{0};
-    void work() {
-      for (size_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < batch.shared.size();)
-        launch(context, batch.shared[i]);
+    cpu::FirstFailure failure{};
+    void work() noexcept {
+      try {
+        for (size_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < batch.shared.size();)
+          launch(context, batch.shared[i]);
+      } catch (...) {
+        failure.keep();
+      }
     }
   } job{batch, launch, context};
-  if (!GOMP_parallel || threads < 2) return job.work();
-  GOMP_parallel([](void* j) { static_cast<Job*>(j)->work(); }, &job,
-                static_cast<unsigned>(std::min<size_t>(static_cast<size_t>(threads), batch.shared.size())), 0);
+  if (!GOMP_parallel || threads < 2)
+    job.work();
+  else
+    GOMP_parallel([](void* j) { static_cast<Job*>(j)->work(); }, &job,
+                  static_cast<unsigned>(std::min<size_t>(static_cast<size_t>(threads), batch.shared.size())), 0);
+  job.failure.throw_again();
 }
 
 }  // namespace flashover::run

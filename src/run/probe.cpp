@@ -116,10 +116,10 @@ graph::Providers probe() {
   // On a thread of its own, with one worker: teams of threads on a busy machine measure each other. The settings are
   // per thread.
   std::thread([&p] {
-    at::internal::lazy_init_num_threads();
-    if (omp_set_num_threads) omp_set_num_threads(1);
-    if (MKL_Set_Num_Threads_Local) MKL_Set_Num_Threads_Local(1);
     try {
+      at::internal::lazy_init_num_threads();
+      if (omp_set_num_threads) omp_set_num_threads(1);
+      if (MKL_Set_Num_Threads_Local) MKL_Set_Num_Threads_Local(1);
       p = measure();
     } catch (const std::exception&) {  // the defaults are safe everywhere
       p = {};

@@ -115,14 +115,19 @@ BelowEverything::BelowEverything() : guard_(keys_above_backend()) {}
 
 // ------------------------------------------------------------------------------------------------- life of a session
 
-Recorder::Recorder() : liveness_(std::make_shared<Liveness>()) {
+Recorder::Recorder(std::shared_ptr<Liveness> liveness)
+    : liveness_(std::move(liveness)),
+      autocast_cache_was_enabled_(at::autocast::is_autocast_cache_enabled()),
+      saved_tensor_hooks_(at::SavedTensorDefaultHooks::get_tls_state()) {
   if (active_recorder) throw Declined("a trace is already running on this thread");
   liveness_->recorder = this;
+}
+
+// All is noted before anything is changed: where this throws, the destructor puts it back.
+Recorder::Recorder() : Recorder(std::make_shared<Liveness>()) {
   // The autocast weight cache would keep trace tensors beyond the trace, and hand out real casts inside it.
-  autocast_cache_was_enabled_ = at::autocast::is_autocast_cache_enabled();
   at::autocast::clear_cache();
   at::autocast::set_autocast_cache_enabled(false);
-  saved_tensor_hooks_ = at::SavedTensorDefaultHooks::get_tls_state();
   at::SavedTensorDefaultHooks::set_tls_state({});
   active_recorder = this;
   link_intercepts();
@@ -138,8 +143,7 @@ Recorder::~Recorder() {
 }
 
 void Recorder::decline(const std::string& reason) {
-  if (!declined_) reason_ = reason;
-  declined_ = true;
+  if (!std::exchange(declined_, true)) reason_ = reason;
   pybind11::gil_scoped_acquire gil;
   if (!PyErr_Occurred()) PyErr_SetString(decline_class(), reason.c_str());
 }

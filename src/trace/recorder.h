@@ -105,6 +105,7 @@ class Recorder final : public Session {
   Stats& counters() { return stats_; }
 
  private:
+  explicit Recorder(std::shared_ptr<Liveness> liveness);
   struct InputRecord {
     PyObject* object = nullptr;  // the program's tensor object, strong
     PyObject* holder = nullptr;  // a plain tensor object that has the real impl meanwhile, strong

@@ -135,11 +135,13 @@ int32_t Recorder::add_input(PyObject* object, graph::InputKind kind, const std::
 
   PyObject* holder = THPVariable_Wrap(trace);
   if (!holder) throw Declined("no Python object for a trace tensor");
+  // What can fail for want of memory comes before the swap: one that is not on the list is never swapped back.
+  if (inputs_.size() == inputs_.capacity()) inputs_.reserve(2 * inputs_.size() + 8);
+  by_real_impl_.emplace(real_impl, std::move(trace));
   swap_tensors(object, holder);
   Py_INCREF(object);
   const uint32_t version = impl->is_inference() ? 0 : impl->version_counter().current_version();
   inputs_.push_back({object, holder, impl, number, real.requires_grad(), false, version, std::move(history)});
-  by_real_impl_.emplace(real_impl, std::move(trace));
   return number;
 }
 
@@ -313,7 +315,11 @@ void Recorder::swap_back() {
   inputs_.clear();
   at::autocast::clear_cache();
   at::autocast::set_autocast_cache_enabled(autocast_cache_was_enabled_);
-  at::SavedTensorDefaultHooks::set_tls_state(saved_tensor_hooks_);
+  for (int tries = 0; tries < 2; ++tries) try {  // it copies: without memory the second time, the hooks stay off
+      at::SavedTensorDefaultHooks::set_tls_state(saved_tensor_hooks_);
+      break;
+    } catch (const std::bad_alloc&) {
+    }
 }
 
 graph::Graph Recorder::end(const std::vector<PyObject*>& outputs, std::vector<PyObject*>& constants) {

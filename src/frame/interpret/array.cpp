@@ -4,6 +4,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "base/boundary.h"
 #include "frame/arrays.h"
 #include "frame/interpret/native.h"
 #include "frame/interpret/opcode_parts.h"
@@ -77,7 +78,7 @@ PyObject* errors_matter(PyObject*, PyObject*) {
 }
 
 void check_errors(Recorder& recorder) {
-  static PyMethodDef def = {"errors_of_numpy_matter", errors_matter, METH_NOARGS, nullptr};
+  static PyMethodDef def = {"errors_of_numpy_matter", at_boundary<errors_matter>, METH_NOARGS, nullptr};
   static PyObject* const function = PyCFunction_New(&def, nullptr);
   if (recorder.knows_call(function, nullptr, 0)) return;
   Ref now = Ref::steal(errors_matter(nullptr, nullptr));

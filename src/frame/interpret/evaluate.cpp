@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "base/boundary.h"
 #include "frame/interpret/interpreter.h"
 #include "frame/interpret/opcode_parts.h"
 #include "frame/resume.h"
@@ -307,7 +308,7 @@ PyObject* Interpreter::run_frame(PyThreadState* tstate, _PyInterpreterFrame* fra
     abort(d.reason);
     return abandon_frame(tstate, frame);
   } catch (const std::exception& e) {
-    abort(std::string("internal error: ") + e.what());
+    abort_for(e);
     return abandon_frame(tstate, frame);
   }
   tail_ = direct;
@@ -1500,7 +1501,7 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
       }
     } catch (const Declined& d) {
       if (plain) {  // none is thrown for good reason
-        PyErr_SetString(PyExc_SystemError, d.reason.c_str());
+        tell_of_exception();
         while (sp > stack) Py_XDECREF(POP());
         break;
       }
@@ -1509,11 +1510,11 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
       break;
     } catch (const std::exception& e) {
       if (plain) {
-        PyErr_SetString(PyExc_SystemError, e.what());
+        tell_of_exception();
         while (sp > stack) Py_XDECREF(POP());
         break;
       }
-      abort(std::string("internal error: ") + e.what());
+      abort_for(e);
       while (sp > stack) Py_XDECREF(POP());
       break;
     }
@@ -1572,18 +1573,34 @@ void Interpreter::check_origin(PyObject* o) {
   throw Declined(std::string("an old object without a source: ") + Py_TYPE(o)->tp_name);
 }
 
-void Interpreter::abort(const std::string& reason) {
-  if (!aborted_) {
-    aborted_ = true;
-    reason_ = reason;
-    where_ = location();
-    stack_ = stack();
-    note_break();
-    if (PyErr_Occurred()) PyErr_Clear();
+void Interpreter::abort(const std::string& reason) noexcept {
+  const bool first = !std::exchange(aborted_, true);
+  try {
+    if (first) {
+      reason_ = reason;
+      where_ = location();
+      stack_ = stack();
+      note_break();
+    }
+  } catch (const std::exception&) {  // no memory to say where
+    out_of_memory_ = true;
   }
-  if (!PyErr_Occurred()) {
+  if (first && PyErr_Occurred()) PyErr_Clear();
+  if (PyErr_Occurred()) return;
+  try {
     if (session != nullptr && !stopped_) session->decline(reason_);  // a stop leaves the trace as it is
-    if (!PyErr_Occurred()) PyErr_SetString(decline_exception(), reason_.c_str());
+  } catch (const std::exception&) {
+    out_of_memory_ = true;
+  }
+  if (!PyErr_Occurred()) PyErr_SetString(decline_exception(), reason_.c_str());
+}
+
+void Interpreter::abort_for(const std::exception& e) noexcept {
+  try {
+    out_of_memory_ = out_of_memory_ || dynamic_cast<const std::bad_alloc*>(&e) != nullptr;
+    abort(out_of_memory_ ? "out of memory" : std::string("internal error: ") + e.what());
+  } catch (const std::exception&) {
+    abort({});
   }
 }
 

@@ -76,8 +76,10 @@ class Interpreter {
   PyObject* run_frame(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwflag);
 
   // Sticky: the capture is over. Sets a Python error if none is set.
-  void abort(const std::string& reason);
+  void abort(const std::string& reason) noexcept;
+  void abort_for(const std::exception& e) noexcept;  // not a decline
   bool aborted() const { return aborted_; }
+  bool out_of_memory() const { return out_of_memory_; }  // that is why it is over
   bool evaluates(const _PyInterpreterFrame* frame) const {
     for (const Activation* a = top_; a != nullptr; a = a->caller)
       if (a->frame == frame) return true;
@@ -283,7 +285,7 @@ class Interpreter {
   bool is_rest_ = false;
   bool resumed_ = false;         // the next frame is the resumed root frame
   std::vector<char> untouched_;  // arguments that the resumed root frame has not looked at
-  bool aborted_ = false, yields_ = false;
+  bool aborted_ = false, yields_ = false, out_of_memory_ = false;
   std::string reason_, where_, stack_;
   std::unordered_map<PyCodeObject*, bool> torchs_own_;       // by code object that was met
   std::unordered_map<PyObject*, std::string> module_names_;  // likewise; the program holds them meanwhile

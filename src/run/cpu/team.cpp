@@ -21,11 +21,16 @@ struct Work {
   int64_t tasks;
   void (*f)(void*, int64_t);
   void* data;
+  FirstFailure failure{};
 };
 
-void take_tasks(void* p) {
+void take_tasks(void* p) noexcept {
   Work& w = *static_cast<Work*>(p);
-  for (int64_t t; (t = w.next.fetch_add(1, std::memory_order_relaxed)) < w.tasks;) w.f(w.data, t);
+  try {
+    for (int64_t t; !w.failure.any() && (t = w.next.fetch_add(1, std::memory_order_relaxed)) < w.tasks;) w.f(w.data, t);
+  } catch (...) {
+    w.failure.keep();
+  }
 }
 
 constexpr unsigned kFlush = 0x8040;  // results and operands
@@ -74,6 +79,7 @@ void in_parallel(int64_t tasks, void (*f)(void*, int64_t), void* data) {
     take_tasks(&w);
   else
     GOMP_parallel(take_tasks, &w, static_cast<unsigned>(team < tasks ? team : tasks), 0);
+  w.failure.throw_again();
 }
 
 FlushedTeam::FlushedTeam() : before_(_mm_getcsr()) { on_every_thread(begin_flush, nullptr); }

@@ -1,13 +1,32 @@
 // Threads and memory of the hand-written operators.
 #pragma once
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 
 namespace flashover::run::cpu {
 
 int team_size();  // threads that the OpenMP runtime would use now
 
-// f(task) for every task, by the process's OpenMP threads; on this thread alone where there are none.
+// What a thread of a team throws: the OpenMP runtime knows no exceptions, so it is kept until the team has ended.
+class FirstFailure {
+ public:
+  void keep() noexcept {  // the exception that is being handled
+    if (!taken_.exchange(true)) what_ = std::current_exception();
+  }
+  bool any() const { return taken_.load(std::memory_order_relaxed); }
+  void throw_again() const {  // by the thread that started the team, after it
+    if (what_) std::rethrow_exception(what_);
+  }
+
+ private:
+  std::atomic<bool> taken_{false};
+  std::exception_ptr what_;
+};
+
+// f(task) for every task, by the process's OpenMP threads; on this thread alone where there are none. Throws what the
+// first task threw that did; tasks that were not begun by then are left out.
 void in_parallel(int64_t tasks, void (*f)(void* data, int64_t task), void* data);
 template <typename F>
 void in_parallel(int64_t tasks, const F& f) {

@@ -1,0 +1,202 @@
+// A library to preload: the n-th allocation, or the n-th call that reaches the file system, fails. A test arms it by
+// ctypes; what fails is counted over all threads of the process. It is built by tests/failing_calls.py.
+//
+//   kind 1  operator new alone (std::bad_alloc)
+//   kind 2  malloc, calloc, realloc and posix_memalign too: what CPython and torch allocate without C++
+//   kind 3  calls of the file system, with the error number given
+// The stack of the failing call can be read afterwards, as addresses: it says whose allocation it was.
+#include <dlfcn.h>
+#include <errno.h>
+#include <execinfo.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <new>
+
+extern "C" {
+void* __libc_malloc(size_t);
+void* __libc_calloc(size_t, size_t);
+void* __libc_realloc(void*, size_t);
+void* __libc_memalign(size_t, size_t);
+}
+
+namespace {
+
+enum Kind { kNone, kNew, kMalloc, kFiles };
+constexpr int kMostFrames = 64;
+
+std::atomic<int> kind{kNone};
+std::atomic<long> seen{0}, wanted{0};
+std::atomic<int> error{0}, persistent{0};
+uint64_t* shared = nullptr;        // how many frames, and they
+thread_local bool inside = false;  // backtrace() may allocate
+
+// Is this call the one that fails?
+bool fails(int of) {
+  if (kind != of || inside) return false;
+  const long n = ++seen;
+  const long w = wanted;
+  if (w <= 0 || (persistent ? n < w : n != w)) return false;
+  if (shared != nullptr && shared[0] == 0) {
+    inside = true;
+    void* frames[kMostFrames];
+    const int depth = backtrace(frames, kMostFrames);
+    for (int i = 0; i < depth; ++i) shared[i + 1] = reinterpret_cast<uint64_t>(frames[i]);
+    shared[0] = static_cast<uint64_t>(depth);
+    inside = false;
+  }
+  return true;
+}
+
+void* fail_with(int number) {
+  errno = number;
+  return nullptr;
+}
+
+void* allocate(size_t n) {
+  if (fails(kNew) || fails(kMalloc)) return nullptr;
+  return __libc_malloc(n > 0 ? n : 1);
+}
+void* allocate_aligned(size_t n, std::align_val_t alignment) {
+  if (fails(kNew) || fails(kMalloc)) return nullptr;
+  return __libc_memalign(static_cast<size_t>(alignment), n > 0 ? n : 1);
+}
+void* or_throw(void* p) {
+  if (p == nullptr) throw std::bad_alloc();
+  return p;
+}
+
+template <typename F>
+F next(const char* name) {
+  return reinterpret_cast<F>(dlsym(RTLD_NEXT, name));
+}
+// The mode of an open() that may create a file.
+mode_t mode_of(int flags, va_list list) { return flags & (O_CREAT | O_TMPFILE) ? va_arg(list, mode_t) : 0; }
+
+}  // namespace
+
+extern "C" {
+
+// From here on the n-th call of this kind fails (0: none, they are only counted), and all after it if `all`.
+void failing_arm(int of, long n, int number, int all) {
+  seen = 0;
+  wanted = n;
+  error = number;
+  persistent = all;
+  kind = of;
+}
+// How many there were.
+long failing_disarm() {
+  kind = kNone;
+  return seen;
+}
+// Where the stack of the first that failed is to be written: its length, then addresses, innermost first.
+void failing_share(uint64_t* words) {
+  void* frame;
+  backtrace(&frame, 1);  // it loads what it needs
+  shared = words;
+}
+
+void* malloc(size_t n) { return fails(kMalloc) ? fail_with(ENOMEM) : __libc_malloc(n); }
+void* calloc(size_t count, size_t n) { return fails(kMalloc) ? fail_with(ENOMEM) : __libc_calloc(count, n); }
+void* realloc(void* p, size_t n) { return fails(kMalloc) ? fail_with(ENOMEM) : __libc_realloc(p, n); }
+void* memalign(size_t alignment, size_t n) {
+  return fails(kMalloc) ? fail_with(ENOMEM) : __libc_memalign(alignment, n);
+}
+void* aligned_alloc(size_t alignment, size_t n) {
+  return fails(kMalloc) ? fail_with(ENOMEM) : __libc_memalign(alignment, n);
+}
+int posix_memalign(void** out, size_t alignment, size_t n) {
+  if (fails(kMalloc)) return ENOMEM;
+  void* p = __libc_memalign(alignment, n);
+  if (p == nullptr) return ENOMEM;
+  *out = p;
+  return 0;
+}
+
+int open(const char* path, int flags, ...) {
+  static const auto real = next<int (*)(const char*, int, ...)>("open");
+  va_list list;
+  va_start(list, flags);
+  const mode_t mode = mode_of(flags, list);
+  va_end(list);
+  if (fails(kFiles)) return errno = error, -1;
+  return real(path, flags, mode);
+}
+int open64(const char* path, int flags, ...) {
+  static const auto real = next<int (*)(const char*, int, ...)>("open64");
+  va_list list;
+  va_start(list, flags);
+  const mode_t mode = mode_of(flags, list);
+  va_end(list);
+  if (fails(kFiles)) return errno = error, -1;
+  return real(path, flags, mode);
+}
+int openat(int folder, const char* path, int flags, ...) {
+  static const auto real = next<int (*)(int, const char*, int, ...)>("openat");
+  va_list list;
+  va_start(list, flags);
+  const mode_t mode = mode_of(flags, list);
+  va_end(list);
+  if (fails(kFiles)) return errno = error, -1;
+  return real(folder, path, flags, mode);
+}
+int openat64(int folder, const char* path, int flags, ...) {
+  static const auto real = next<int (*)(int, const char*, int, ...)>("openat64");
+  va_list list;
+  va_start(list, flags);
+  const mode_t mode = mode_of(flags, list);
+  va_end(list);
+  if (fails(kFiles)) return errno = error, -1;
+  return real(folder, path, flags, mode);
+}
+#define FAILING(result, name, declared, passed, failed)       \
+  result name declared {                                      \
+    static const auto real = next<result(*) declared>(#name); \
+    if (fails(kFiles)) return errno = error, failed;          \
+    return real passed;                                       \
+  }
+FAILING(FILE*, fopen, (const char* path, const char* mode), (path, mode), nullptr)
+FAILING(FILE*, fopen64, (const char* path, const char* mode), (path, mode), nullptr)
+FAILING(ssize_t, read, (int file, void* to, size_t n), (file, to, n), -1)
+FAILING(ssize_t, pread, (int file, void* to, size_t n, off_t at), (file, to, n, at), -1)
+FAILING(ssize_t, write, (int file, const void* from, size_t n), (file, from, n), -1)
+FAILING(int, rename, (const char* from, const char* to), (from, to), -1)
+FAILING(int, renameat, (int a, const char* from, int b, const char* to), (a, from, b, to), -1)
+FAILING(int, linkat, (int a, const char* from, int b, const char* to, int flags), (a, from, b, to, flags), -1)
+FAILING(int, unlink, (const char* path), (path), -1)
+FAILING(int, unlinkat, (int folder, const char* path, int flags), (folder, path, flags), -1)
+FAILING(int, mkdir, (const char* path, mode_t mode), (path, mode), -1)
+FAILING(int, mkdirat, (int folder, const char* path, mode_t mode), (folder, path, mode), -1)
+FAILING(char*, mkdtemp, (char* name), (name), nullptr)
+FAILING(int, mkstemp, (char* name), (name), -1)
+FAILING(int, ftruncate, (int file, off_t size), (file, size), -1)
+FAILING(int, fsync, (int file), (file), -1)
+FAILING(int, pipe2, (int* ends, int flags), (ends, flags), -1)
+FAILING(int, memfd_create, (const char* name, unsigned flags), (name, flags), -1)
+FAILING(void*, mmap, (void* at, size_t n, int access, int flags, int file, off_t from),
+        (at, n, access, flags, file, from), MAP_FAILED)
+
+}  // extern "C"
+
+void* operator new(size_t n) { return or_throw(allocate(n)); }
+void* operator new[](size_t n) { return or_throw(allocate(n)); }
+void* operator new(size_t n, const std::nothrow_t&) noexcept { return allocate(n); }
+void* operator new[](size_t n, const std::nothrow_t&) noexcept { return allocate(n); }
+void* operator new(size_t n, std::align_val_t a) { return or_throw(allocate_aligned(n, a)); }
+void* operator new[](size_t n, std::align_val_t a) { return or_throw(allocate_aligned(n, a)); }
+void operator delete(void* p) noexcept { free(p); }
+void operator delete[](void* p) noexcept { free(p); }
+void operator delete(void* p, size_t) noexcept { free(p); }
+void operator delete[](void* p, size_t) noexcept { free(p); }
+void operator delete(void* p, std::align_val_t) noexcept { free(p); }
+void operator delete[](void* p, std::align_val_t) noexcept { free(p); }
+void operator delete(void* p, size_t, std::align_val_t) noexcept { free(p); }
+void operator delete[](void* p, size_t, std::align_val_t) noexcept { free(p); }

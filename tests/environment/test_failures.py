@@ -1,0 +1,34 @@
+"""A slice of fuzz_failures.py: allocations and file calls that fail inside of compiled calls."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).resolve().parent.parent
+
+
+def tries(*arguments: str) -> dict[str, object]:
+    """What the generator counted; it found nothing."""
+    paths = [str(TESTS.parent / "python"), str(TESTS)]
+    env = dict(os.environ, PYTHONPATH=os.pathsep.join(paths), OMP_NUM_THREADS="1")
+    command = [sys.executable, str(TESTS / "fuzz_failures.py"), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=170, env=env, check=False)
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("kind", ["new", "malloc", "files", "all"])
+def test_failures_at_random_sites(kind: str) -> None:
+    counts = tries("--kind", kind, "--start", "11", "--seconds", "8")
+    assert int(str(counts["tries"])) >= 1
+
+
+def test_every_allocation_of_a_call_that_is_compiled_already() -> None:
+    counts = tries("--every", "1", "--program", "training", "--phase", "warm", "--kind", "new", "--seconds", "20")
+    assert "right" in str(counts["outcomes"])
