@@ -329,7 +329,7 @@ def run_sequence(
                 # What each call makes anew is compiled for once more when it is seen to be another one.
                 anew = any("of the call" in f.name for f in features)
                 if last is not None and change.same and settled and again and not raised_before and not anew:
-                    entries = type(compiled)._flashover_callable.entries() if not as_function else compiled.entries()
+                    entries = compiled._flashover_callable.entries() if not as_function else compiled.entries()
                     fail(f"needless recompile: {entries[0]['recompiled_for']}")
                     return
                 if not again:
@@ -339,7 +339,7 @@ def run_sequence(
                 exec(code, process_space)
             torch.backends.cuda.matmul.fp32_precision = "none"
             torch.backends.cudnn.conv.fp32_precision = "none"
-            inner = compiled if as_function else type(compiled)._flashover_callable
+            inner = compiled if as_function else compiled._flashover_callable
             for e in inner.entries():
                 if not e["compiled"]:
                     report.eager[e["reason"]] += 1

@@ -244,7 +244,7 @@ def test_many_modules_run_the_same_code() -> None:
         compiled = flashover.compile(m, backend="eager")
         for _ in range(3):
             assert torch.allclose(compiled(x), m(x))
-        entries = type(compiled)._flashover_callable.entries()
+        entries = compiled._flashover_callable.entries()
     assert sum(e["ops"] for e in entries) >= 12 * 4
     assert not [e for e in entries if not e["compiled"] and not e["trivial"]]
 

@@ -193,7 +193,7 @@ def test_a_recompile_says_which_guard_failed(case: int) -> None:
     change, guard, now, where = RECOMPILES[case]
     model = Moody()
     fast = flashover.compile(model, backend="eager")
-    inner = type(fast)._flashover_callable
+    inner = fast._flashover_callable
     fast(torch.randn(2, 4))
     change(fast)
     first, second = sorted(inner.entries(), key=lambda e: e["serial"])

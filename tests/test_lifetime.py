@@ -59,7 +59,7 @@ def test_threads_compile_and_call_the_same_function_at_once():
             torch.testing.assert_close(fast(inputs[k]), expected[k])
 
     in_threads(6, work)
-    inner = type(fast)._flashover_callable
+    inner = fast._flashover_callable
     assert len(inner.entries()) == len(inputs)  # a shape that two threads miss at once is compiled once
 
 
@@ -182,7 +182,7 @@ def test_compiled_modules_are_garbage_when_nobody_holds_them(backend):
     with torch.no_grad():
         fast(x)
         fast(x[:1])
-    alive = [weakref.ref(o) for o in (m, m.lin, m.lin.weight, fast, type(fast)._flashover_callable)]
+    alive = [weakref.ref(o) for o in (m, m.lin, m.lin.weight, fast, fast._flashover_callable)]
     del m, fast
     gc.collect()
     assert [r() for r in alive] == [None] * len(alive)

@@ -10,14 +10,15 @@ import sys
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ParamSpec, Protocol, TypeVar, overload
 
 import torch
 
 from flashover import _C, backends
 from flashover import options as options_table
+from flashover._compiled_module import compile_module
+from flashover._compiled_module import original_of as original_module
 
-PREFIX = "_orig_mod."
 _live: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
@@ -59,65 +60,8 @@ class Settings:
         _live.add(made)
         return made
 
-
-class CompiledModule:
-    """Mixin of compiled modules: shares the original's attributes, calls through the compiled callable."""
-
-    __slots__ = ()
-    _flashover_original: torch.nn.Module
-    _flashover_callable: Any
-    _flashover_settings: Settings
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Stops here: the class made for a compiled module is nothing to be registered by the model's own classes."""
-
-    @property
-    def _orig_mod(self) -> torch.nn.Module:
-        return type(self)._flashover_original
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        return compile_module, (self._orig_mod, type(self)._flashover_settings)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        return compile_module(copy.deepcopy(self._orig_mod, memo), type(self)._flashover_settings)
-
-    def __copy__(self) -> Any:
-        return compile_module(copy.copy(self._orig_mod), type(self)._flashover_settings)
-
-    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        if type(self)._flashover_settings.values.get("orig_mod_prefix") == "True":
-            kwargs["prefix"] = kwargs.get("prefix", "") + PREFIX
-        return self._orig_mod.state_dict(*args, **kwargs)
-
-    def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """Takes keys with and without torch.compile's prefix."""
-        if any(k.startswith(PREFIX) for k in state_dict):
-            metadata = getattr(state_dict, "_metadata", None)
-            state_dict = type(state_dict)((k.removeprefix(PREFIX), v) for k, v in state_dict.items())
-            if metadata is not None:
-                state_dict._metadata = type(metadata)(
-                    (k.removeprefix(PREFIX[:-1]).removeprefix("."), v) for k, v in metadata.items()
-                )
-        return self._orig_mod.load_state_dict(state_dict, *args, **kwargs)
-
-
-def compile_module(module: torch.nn.Module, settings: Settings, keep_text: bool = False) -> Any:
-    cls = type(module)
-    compiled = settings.callable_for(None, module, through_call=True, name=cls.__name__, keep_text=keep_text)
-    compiled.__doc__ = cls.__call__.__doc__
-    namespace = {
-        "__module__": cls.__module__,
-        "__qualname__": cls.__qualname__,
-        "__doc__": cls.__doc__,
-        "__call__": staticmethod(compiled),
-        "_flashover_original": module,
-        "_flashover_callable": compiled,
-        "_flashover_settings": settings,
-    }
-    made = type.__new__(type(cls), cls.__name__, (CompiledModule, cls), namespace)
-    instance = object.__new__(made)
-    object.__setattr__(instance, "__dict__", module.__dict__)
-    return instance
+    def compile_method(self, method: Any) -> Any:
+        return compile_callable(method, self)
 
 
 def _trampoline(function: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -126,7 +70,7 @@ def _trampoline(function: Any, /, *args: Any, **kwargs: Any) -> Any:
 
 def _dress(compiled: Any, function: Any) -> Any:
     """Looks like `function` to inspect, functools and people."""
-    for name in (*functools.WRAPPER_ASSIGNMENTS, "__defaults__", "__kwdefaults__"):
+    for name in (*functools.WRAPPER_ASSIGNMENTS, "__defaults__", "__kwdefaults__", "__code__", "__func__", "__self__"):
         if hasattr(function, name):
             setattr(compiled, name, getattr(function, name))
     compiled.__dict__.update(getattr(function, "__dict__", None) or {})
@@ -155,11 +99,10 @@ def compile_class(cls: type, settings: Settings) -> type:
 
 
 def original_of(target: Any) -> Any:
-    if isinstance(target, CompiledModule):
-        return target._orig_mod
     if isinstance(target, _C.CompiledCallable):
         return target.__wrapped__
-    return _without_torch_compile(target)
+    original = original_module(target)
+    return original if original is not target else _without_torch_compile(target)
 
 
 def _without_torch_compile(target: Any) -> Any:
@@ -191,8 +134,55 @@ def compile_anything(target: Any, settings: Settings, keep_text: bool = False) -
     return compile_callable(target, settings, keep_text)
 
 
+P = ParamSpec("P")
+R = TypeVar("R")
+M = TypeVar("M", bound=torch.nn.Module)
+
+
+class Decorator(Protocol):
+    """What compile() without a model returns: the type of what it decorates is kept."""
+
+    @overload
+    def __call__(self, model: M, /) -> M: ...
+    @overload
+    def __call__(self, model: Callable[P, R], /) -> Callable[P, R]: ...
+
+
+@overload
 def compile(
-    model: Callable[..., Any] | None = None,
+    model: M,
+    *,
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    backend: Any = "flashover",
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    disable: bool = False,
+) -> M: ...
+@overload
+def compile(
+    model: Callable[P, R],
+    *,
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    backend: Any = "flashover",
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    disable: bool = False,
+) -> Callable[P, R]: ...
+@overload
+def compile(
+    model: None = None,
+    *,
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    backend: Any = "flashover",
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    disable: bool = False,
+) -> Decorator: ...
+def compile(
+    model: Any = None,
     *,
     fullgraph: bool = False,
     dynamic: bool | None = None,
@@ -230,7 +220,31 @@ def _rebuild_callable(function: Any, settings: Settings) -> Any:
 
 
 def _reduce_callable(compiled: Any) -> Any:
+    """A decorated function is found under its name, like any function."""
+    found = sys.modules.get(getattr(compiled, "__module__", None) or "")
+    for part in getattr(compiled, "__qualname__", "").split("."):
+        found = getattr(found, part, None)
+    if found is compiled:
+        return compiled.__qualname__
     return _rebuild_callable, (compiled.__wrapped__, compiled._flashover_settings)
 
 
+def _call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """What type(compiled).__call__ says: calls do not take this way, but tracers of other compilers read it."""
+    return self.__wrapped__(*args, **kwargs) if torch.compiler.is_compiling() else self(*args, **kwargs)
+
+
+def _copy(self: Any) -> Any:
+    return self
+
+
+def _deepcopy(self: Any, memo: dict[int, Any]) -> Any:
+    """Functions are their own copies; what a method is bound to is copied."""
+    wrapped = self.__wrapped__
+    copied = copy.deepcopy(wrapped, memo)
+    return self if copied is wrapped else _rebuild_callable(copied, self._flashover_settings)
+
+
 copyreg.pickle(_C.CompiledCallable, _reduce_callable)
+for _name, _method in (("__call__", _call), ("__copy__", _copy), ("__deepcopy__", _deepcopy)):
+    _C.add_method(_C.CompiledCallable, _name, _method)

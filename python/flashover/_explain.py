@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from flashover._compile import CompiledModule, Settings, compile_anything
+from flashover._compile import Settings, compile_anything
+from flashover._compiled_module import callable_of
 
 MEASURE_SECONDS = 1.0  # of repeated calls, about
 MOST_VALUES = 100  # of a generator
@@ -170,7 +171,14 @@ class Explanation:
                     lines += [f"      {line}" for line in e["texts"][title].splitlines()]
         return "\n".join(lines)
 
-    __repr__ = __str__
+    def __repr__(self) -> str:
+        """One line: at a prompt and in a debugger str() would be all the text there is."""
+        d = self.to_dict()
+        counts = (
+            f"{d['graph_count']} graphs, {len(self.breaks)} breaks, {len(self.declines)} eager, "
+            f"{d['kernel_count']} kernels, {d['extern_call_count']} extern calls"
+        )
+        return f"<flashover.Explanation of {self.name}: {counts}; print() it, or .save('page.html')>"
 
 
 def missed_lines(entry: dict[str, Any]) -> Iterator[str]:
@@ -305,10 +313,7 @@ def explain(
     measure=True: then makes the call again for a second or so, the backward too, and gives the time of each step and
     its share of the memory's bandwidth. Whatever the call writes it writes each time.
     """
-    if isinstance(target, CompiledModule):
-        settings = type(target)._flashover_settings
-    else:
-        settings = getattr(target, "_flashover_settings", None)
+    settings = getattr(callable_of(target) or target, "_flashover_settings", None)
     if compile_arguments or settings is None:
         full = {"backend": "flashover", "fullgraph": False, "dynamic": None, "mode": None, "options": None}
         unknown = set(compile_arguments) - set(full)
@@ -316,7 +321,7 @@ def explain(
             raise TypeError(f"explain() got unknown arguments: {', '.join(sorted(unknown))}")
         settings = Settings.checked(**{**full, **compile_arguments})
     compiled = compile_anything(target, settings, keep_text=True)
-    inner = type(compiled)._flashover_callable if isinstance(compiled, CompiledModule) else compiled
+    inner = callable_of(compiled) or compiled
     name = getattr(compiled, "__name__", type(compiled).__name__)
 
     def run(*args: Any, **kwargs: Any) -> Explanation:

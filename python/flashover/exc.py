@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import linecache
+
+from flashover._advice import DOCS, advice
 from flashover._C import FlashoverError, InternalError, UserError
 
 __all__ = [
@@ -24,22 +27,38 @@ class InvalidOptions(UserError):
     """A mode or option that does not exist, or of the wrong type."""
 
 
-class Unsupported(FlashoverError):
-    """fullgraph=True, and part of the program cannot be captured. `reason`; `where`: the user's file:line."""
+class _WithPlace(FlashoverError):
+    """An error that knows its `reason` and the user's line, `where` (file:line)."""
 
-    def __init__(self, message: str, reason: str = "", where: str = "") -> None:
+    def __init__(self, message: str, reason: str = "", where: str = "", stack: str = "") -> None:
         super().__init__(message)
         self.reason = reason or message
         self.where = where
+        self.stack = stack.splitlines()  # the Python frames there, the caller first
 
 
-class BackendCompilerFailed(FlashoverError):
+class Unsupported(_WithPlace):
+    """fullgraph=True, and part of the program cannot be captured.
+
+    reason, where (the user's file:line), stack (the frames that led there); explanation: what the reason means;
+    hints: what helps; docs: where there is more.
+    """
+
+    def __init__(self, message: str, reason: str = "", where: str = "", stack: str = "") -> None:
+        super().__init__(message, reason, where, stack)
+        self.explanation, self.hints = advice(self.reason)
+        self.docs = DOCS
+
+    def __str__(self) -> str:
+        file, _, line = self.where.rpartition(":")
+        source = linecache.getline(file, int(line)).strip() if line.isdigit() else ""
+        lines = [super().__str__(), *([f"    {source}"] if source else [])]
+        lines += [f"  called from {frame}" for frame in self.stack[-2::-1]]
+        return "\n".join([*lines, f"  {self.explanation}", *(f"  - {h}" for h in self.hints), f"  More: {self.docs}"])
+
+
+class BackendCompilerFailed(_WithPlace):
     """The backend could not compile a captured graph."""
-
-    def __init__(self, message: str, reason: str = "", where: str = "") -> None:
-        super().__init__(message)
-        self.reason = reason or message
-        self.where = where
 
 
 class RecompileLimitExceeded(FlashoverError):

@@ -18,9 +18,8 @@ def backend(
 ) -> Callable[..., Any]:
     """A torch.compile backend: the graph's module, compiled on its first call."""
     import flashover
+    from flashover._compiled_module import callable_of
 
     _LazyGraphModule.force_recompile(graph_module)  # else its first call, which is captured, writes its Python code
-    compiled = flashover.compile(graph_module, mode=mode, options=options)
-    return type(
-        compiled
-    )._flashover_callable  # a plain callable: torch would call a module's class with the module again
+    # A plain callable: torch would call a module's class with the module again.
+    return callable_of(flashover.compile(graph_module, mode=mode, options=options))

@@ -185,6 +185,7 @@ const char* reason_to_skip() {
   if (compiling_here) return "called while compiling";
   PyThreadState* thread = PyThreadState_Get();
   if (thread->c_tracefunc) return "a debugger or tracer is active";
+  if (fx_is_tracing()) return "torch.fx traces";
   return guards::state_to_avoid();
 }
 

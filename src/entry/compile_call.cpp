@@ -31,13 +31,14 @@ class Clock {
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
 };
 
-// Raises flashover.exc.<name>(message, reason=..., where=...).
-void raise(const char* name, const std::string& message, const std::string& reason, const std::string& where) {
+// Raises flashover.exc.<name>(message, reason=..., where=..., stack=...).
+void raise(const char* name, const std::string& message, const std::string& reason, const std::string& where,
+           const std::string& stack = "") {
   PyObject* module = PyImport_ImportModule("flashover.exc");
   PyObject* type = module ? PyObject_GetAttrString(module, name) : nullptr;
   Py_XDECREF(module);
   if (!type) return;
-  PyObject* e = PyObject_CallFunction(type, "sss", message.c_str(), reason.c_str(), where.c_str());
+  PyObject* e = PyObject_CallFunction(type, "ssss", message.c_str(), reason.c_str(), where.c_str(), stack.c_str());
   if (e) PyErr_SetObject(type, e);
   Py_XDECREF(e);
   Py_DECREF(type);
@@ -82,7 +83,7 @@ struct Attempt {
     entry.where = where;
     log(Topic::kBreaks, settings.name + ": runs eager: " + reason + (where.empty() ? "" : " at " + where));
     if (!settings.fullgraph || !error) return;
-    raise(error, (where.empty() ? "" : where + ": ") + reason, reason, where);
+    raise(error, (where.empty() ? "" : where + ": ") + reason, reason, where, entry.capture.stack);
     fatal = true;
   }
   // A backend of the user's own raised: that is an error, not a reason to go on eager.

@@ -50,7 +50,30 @@ Stance torchs_stance() {
   tag = guards::dict_tag(globals);
   return said;
 }
+
+// A global of torch.fx._symbolic_trace, which torch imports, read again when the dict of that module has changed.
+bool read_fx_flag(PyObject*& globals, uint64_t& tag) {
+  static PyObject *const name = PyUnicode_InternFromString("torch.fx._symbolic_trace"), *const flag =
+                                                                                            PyUnicode_InternFromString(
+                                                                                                "_is_fx_tracing_flag");
+  if (!globals) {
+    PyObject* module = guards::dict_get(PyImport_GetModuleDict(), name);
+    if (!module || !PyModule_Check(module)) return false;
+    globals = Py_NewRef(PyModule_GetDict(module));
+  }
+  tag = guards::dict_tag(globals);
+  return guards::dict_get(globals, flag) == Py_True;
+}
 }  // namespace
+
+bool fx_is_tracing() {
+  static PyObject* globals = nullptr;  // the module's, owned
+  static uint64_t tag = 0;
+  static bool said = false;
+  if (!globals || tag != guards::dict_tag(globals)) [[unlikely]]
+    said = read_fx_flag(globals, tag);
+  return said;
+}
 
 Stance current_stance() {
   const Stance own = stance().load(std::memory_order_relaxed), torchs = torchs_stance();

@@ -10,4 +10,7 @@ Stance current_stance();  // GIL held
 void set_stance(const std::string& name);
 const char* stance_name();  // flashover's own
 
+// Does torch.fx.Tracer trace (in any thread)? Calls then run as they are, its proxies are the program's arguments.
+bool fx_is_tracing();  // GIL held
+
 }  // namespace flashover::entry

@@ -4,6 +4,7 @@
 #include "base/check.h"
 #include "base/options.h"
 #include "entry/backend.h"
+#include "entry/compiled_module.h"
 #include "entry/entry.h"
 #include "entry/log.h"
 #include "entry/stance.h"
@@ -14,6 +15,18 @@ namespace py = pybind11;
 
 void bind_entry(py::module_& m) {
   if (!entry::add_callable_type(m.ptr()) || !entry::add_disabled_type(m.ptr())) throw py::error_already_set();
+  m.def("route_calls", [](py::type compiled_class) {
+    if (!entry::route_calls(reinterpret_cast<PyTypeObject*>(compiled_class.ptr()))) throw py::error_already_set();
+  });
+  m.def("change_class", [](py::object instance, py::type to) {
+    if (!entry::change_class(instance.ptr(), reinterpret_cast<PyTypeObject*>(to.ptr()))) throw py::error_already_set();
+  });
+  // For a type of ours: what its dict says of a name. Slots stay as they are.
+  m.def("add_method", [](py::type type, const std::string& name, py::function method) {
+    auto* t = reinterpret_cast<PyTypeObject*>(type.ptr());
+    if (PyDict_SetItemString(t->tp_dict, name.c_str(), method.ptr()) != 0) throw py::error_already_set();
+    PyType_Modified(t);
+  });
   m.def("counters", [] {
     const entry::Counters& c = entry::counters();
     py::dict d;

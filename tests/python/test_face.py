@@ -346,7 +346,7 @@ def test_module_inside_module(backend):
         compiled = flashover.compile(outer, backend=backend)
         for _ in range(2):
             assert torch.allclose(compiled(x), want)
-    entries = type(compiled)._flashover_callable.entries()
+    entries = compiled._flashover_callable.entries()
     assert [e["compiled"] for e in entries] == [True], entries[0]["reason"]
     assert next(iter(outer.state_dict())) == "0.lin.weight"
 

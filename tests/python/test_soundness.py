@@ -318,7 +318,7 @@ def test_module(name, change):
     before = m(x)
     for _ in range(3):
         assert torch.equal(c(x), before)
-    inner = type(c)._flashover_callable
+    inner = c._flashover_callable
     assert inner.entries()[0]["compiled"], inner.entries()[0]
     undo = change(m)
     try:
@@ -361,7 +361,7 @@ def test_no_op_does_not_compile_again(name):
         assert torch.equal(c(x), m(x))
         NO_OPS[name](m)
     assert torch.equal(c(x), m(x))
-    entries = type(c)._flashover_callable.entries()
+    entries = c._flashover_callable.entries()
     assert len(entries) == 1, entries[0]["recompiled_for"]
 
 

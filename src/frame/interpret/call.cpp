@@ -652,7 +652,7 @@ bool Interpreter::call_with_numbers(PyObject* f, PyObject* const* args, size_t n
   if (f == reinterpret_cast<PyObject*>(&PyDict_Type))
     for (size_t i = 0; i < nargs; ++i)
       if (!PyDict_CheckExact(args[i])) numbers.read_deep(args[i]);
-  if (only_moves(f)) return false;
+  if (only_moves(f) || (n != nullptr && (n->flags & Native::kHandsOn))) return false;
   if (Py_TYPE(f) == &PyMethodDescr_Type && PyDescr_TYPE(f) == &PyDict_Type &&
       std::strcmp(reinterpret_cast<PyMethodDescrObject*>(f)->d_method->ml_name, "get") == 0) {
     for (size_t i = 1; i < count; ++i) numbers.read_deep(args[i]);  // the key is looked at; the values only move
@@ -771,6 +771,14 @@ PyObject* Interpreter::call(PyObject* f, PyObject* const* args, size_t nargs, Py
   if (PyObject* made = session != nullptr ? call_new_tensor(*this, f, args, nargs, kwnames) : nullptr) return made;
   if (PyErr_Occurred()) return nullptr;
   if (PyObject* result = nullptr; call_with_numbers(f, args, nargs, kwnames, &result)) return result;
+  const bool gathers =
+      nargs == 1 && kwnames == nullptr && PyGen_CheckExact(args[0]) &&
+      (f == reinterpret_cast<PyObject*>(&PyTuple_Type) || f == reinterpret_cast<PyObject*>(&PyList_Type));
+  struct Gathering {
+    PyObject*& place;
+    PyObject* before;
+    ~Gathering() { place = before; }
+  } const gathering{gathered_, std::exchange(gathered_, gathers ? args[0] : nullptr)};
   if (PyCFunction_Check(f)) {
     const Native* n = native_function(f);
     PyObject* self = PyCFunction_GET_SELF(f);

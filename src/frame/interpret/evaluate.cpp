@@ -494,7 +494,9 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
     act.caller = top_;
     const bool tail = std::exchange(tail_, false);
     act.direct = tail && top_ != nullptr && frame->owner == FRAME_OWNED_BY_THREAD;
-    act.to_c = !tail && top_ != nullptr;
+    act.to_c = !tail && top_ != nullptr &&
+               (frame->owner != FRAME_OWNED_BY_GENERATOR ||
+                reinterpret_cast<PyObject*>(_PyFrame_GetGenerator(frame)) != gathered_);
     if (top_ == nullptr) {
       act.on_path = !stop_path_.empty();
       // Hooks that the backward calls have no caller here either.

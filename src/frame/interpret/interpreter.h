@@ -275,7 +275,8 @@ class Interpreter {
 
   std::unordered_set<PyObject*> old_objects;
   Activation* top_ = nullptr;
-  bool tail_ = false;  // the next frame's result is that of the running instruction
+  bool tail_ = false;             // the next frame's result is that of the running instruction
+  PyObject* gathered_ = nullptr;  // the generator that tuple() or list() runs now: what it yields is only put together
   Path break_path_, stop_path_, retry_path_, class_path_;
   bool another_way_ = false;
   int checkpoint_depth_ = 0, checkpoints_ = 0;

@@ -567,6 +567,7 @@ PyObject* do_import(const NativeCall& c) {
 }
 
 // torch.autograd.Function.apply: its forward is Python code; its backward is called when the trace's backward runs.
+// Numbers reach both as the objects they are.
 PyObject* do_autograd_apply(const NativeCall& c) {
   // Its class is asked in C++ for what runs.
   static PyObject* const names[] = {PyUnicode_InternFromString("forward"), PyUnicode_InternFromString("setup_context"),
@@ -574,7 +575,7 @@ PyObject* do_autograd_apply(const NativeCall& c) {
                                     PyUnicode_InternFromString("jvp")};
   if (c.self != nullptr && PyType_Check(c.self))
     for (PyObject* name : names) c.in.recorder.type_lookup(reinterpret_cast<PyTypeObject*>(c.self), name);
-  for (size_t i = 0; i < c.nargs; ++i) c.in.consume(c.args[i]);
+  for (size_t i = 0; i < c.nargs; ++i) c.in.look_through(c.args[i]);
   c.in.note_retry();
   return c.run();
 }
@@ -1087,7 +1088,7 @@ const Native* native_function(PyObject* f) {
   }
   if (PyType_Check(self) && std::strcmp(c->m_ml->ml_name, "apply") == 0 && table.autograd_function != nullptr &&
       PyType_IsSubtype(reinterpret_cast<PyTypeObject*>(self), table.autograd_function)) {
-    static const Native apply{kTensors | kShares, do_autograd_apply};
+    static const Native apply{kTensors | kShares | Native::kHandsOn, do_autograd_apply};
     return &apply;
   }
   if (PyType_Check(self) && std::strcmp(c->m_ml->ml_name, "__new__") == 0) {

@@ -26,6 +26,7 @@ struct Native {
     kShares = 8,     // may return an object that others hold too (an element, an argument, a singleton)
     kCalls = 16,     // calls its first callable argument from C
     kTensors = 32,   // a torch operator: lists, tuples and slices among the arguments are read
+    kHandsOn = 64,   // numbers among the arguments only go on to Python code
   };
   uint8_t flags = 0;
   PyObject* (*handler)(const NativeCall&) = nullptr;
