@@ -326,8 +326,8 @@ class PlanExecutable final : public Executable {
         throw;
       } catch (...) {
         const size_t at = (*frame).at;
-        if (at >= first_effect_ && at < SIZE_MAX) throw;  // operators have acted
-        if (at < guarded.end || (at < first_write_ && at < SIZE_MAX && (guarded.needed || !random_))) {
+        const bool acted = at >= first_effect_ && at < SIZE_MAX;  // not to be done again
+        if (!acted && (at < guarded.end || (at < first_write_ && at < SIZE_MAX && (guarded.needed || !random_)))) {
           restore(before, inputs);
           failure_was_undone() = true;
         }

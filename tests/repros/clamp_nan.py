@@ -1,4 +1,4 @@
-"""A bound that is NaN means what it does in eager: one number alone bounds nothing, a tensor or two numbers make NaN."""
+"""A bound that is NaN means what it does in eager: one number alone for clamp bounds nothing, others make NaN."""
 
 import torch
 
