@@ -33,6 +33,10 @@ double PassRunner::now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+void PassRunner::lost_facts(const char* name) {
+  throw InternalError(std::string("pass ") + name + " made a graph without the facts of the one it was given");
+}
+
 bool PassRunner::disabled(const std::string& name) const {
   return disabled_.find("," + name + ",") != std::string::npos;
 }

@@ -18,9 +18,10 @@ class PassRunner {
   void run(const char* name, graph::Form form, graph::Graph& g, Pass&& pass, Args&&... args) {
     if (disabled(name)) return;
     const double start = now();
-    const bool exact = g.exact;
+    const bool exact = g.facts.exact;
+    const size_t locations = g.facts.locations.size();
     g = pass(std::move(g), std::forward<Args>(args)...);
-    g.exact |= exact;
+    if (g.facts.exact < exact || g.facts.locations.size() < locations) lost_facts(name);
     finish(name, start);
     after_graph(name, form, g);
   }
@@ -39,6 +40,7 @@ class PassRunner {
 
  private:
   static double now();
+  [[noreturn]] static void lost_facts(const char* name);
   bool disabled(const std::string& name) const;
   void finish(const char* name, double start);
   void after_graph(const char* name, graph::Form form, const graph::Graph& g);

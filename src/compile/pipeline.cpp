@@ -120,7 +120,7 @@ loops::Schedule to_loops(Graph core, Device device, const Environment& env, Pass
   // Last of the graph passes: what is frozen depends on what the other passes left.
   passes.run("split_frozen", Form::kCore, core, graph::split_frozen);
   place(core, device);
-  loops::ScheduleOptions options{.threads = env.threads, .exact = core.exact, .want_text = passes.wants_text()};
+  loops::ScheduleOptions options{.threads = env.threads, .exact = core.facts.exact, .want_text = passes.wants_text()};
   if (device.type != DeviceType::kCPU) {
     options.processors = env.gpu->processors;
     options.device = device;
@@ -393,8 +393,7 @@ Training compile_training(Graph traced, const graph::Joint& facts, const Options
         core, facts, {.memory_budget = static_cast<double>(int_option(options.values, "memory_budget")) / 100});
     return 0;
   });
-  Graph forward = std::exchange(out.meeting.forward, {}), backward = std::exchange(out.meeting.backward, {});
-  forward.exact = backward.exact = core.exact;
+  Graph forward = std::move(out.meeting.forward), backward = std::move(out.meeting.backward);
   passes.show("forward", Form::kCore, forward);
   passes.show("backward", Form::kCore, backward);
   report.saved_bytes = out.meeting.saved_bytes;

@@ -50,14 +50,14 @@ void make_distinct(const at::Tensor* inputs, size_t count, std::vector<at::Tenso
 class Interpreter {
  public:
   explicit Interpreter(graph::Graph g) : graph_(std::move(g)) {
-    for (const graph::Node& n : graph_.nodes) random_ |= n.op->nondeterministic;
+    for (const graph::Node& n : graph_.nodes) acts_ |= n.op->nondeterministic || (n.op->effectful && !n.op->check);
   }
   std::vector<at::Tensor> operator()(const std::vector<at::Tensor>& inputs) const {
     const std::vector<int64_t> before = versions(inputs);
     try {
       return aten::eval_graph(graph_, inputs);
     } catch (...) {
-      run::failure_was_undone() = !random_ && versions(inputs) == before;
+      run::failure_was_undone() = !acts_ && versions(inputs) == before;
       throw;
     }
   }
@@ -70,7 +70,7 @@ class Interpreter {
     return all;
   }
   graph::Graph graph_;
-  bool random_ = false;
+  bool acts_ = false;  // draws random numbers, or has effects
 };
 
 class Interpreted final : public Runner {
@@ -335,10 +335,9 @@ std::unique_ptr<Runner> make_training(graph::Graph graph, const Request& request
     graph::Partition p = graph::partition(functional, request.joint);
     for (size_t i = 0; i < p.backward_inputs.size(); ++i)
       if (p.backward_inputs[i].kind == Kind::kTangent) tangents.push_back(p.backward.type(p.backward.inputs[i].value));
-    Step forward =
-        request.custom ? step_of_custom(std::exchange(p.forward, {}), request) : step_of(std::exchange(p.forward, {}));
+    Step forward = request.custom ? step_of_custom(std::move(p.forward), request) : step_of(std::move(p.forward));
     forward = counting_versions(std::move(forward), forward_steps(request), written_inputs(graph));
-    auto whole = std::make_shared<const graph::Graph>(std::exchange(p.backward, {}));
+    auto whole = std::make_shared<const graph::Graph>(std::move(p.backward));
     Specialize specialize;
     if (!request.joint.zeros)
       specialize = [whole](const std::vector<bool>& tangent, const std::vector<bool>& absent) {

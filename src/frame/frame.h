@@ -140,7 +140,7 @@ struct Capture {
   std::string reason_to_stay;  // when declined: why the capture could not end in a break there
   bool raised = false;         // the program itself raised while traced (declined too: eager raises it again)
   guards::Observations observations;
-  graph::Graph graph;                      // form kTraced
+  graph::Graph graph{graph::kNewProgram};  // form kTraced
   graph::Joint joint;                      // present: the graph computes gradients, too
   std::vector<int32_t> inference_outputs;  // graph outputs that were made in inference_mode
   graph::VersionSteps version_steps;

@@ -21,6 +21,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/hash.h"
@@ -39,7 +40,7 @@ struct Node {
   const ops::Op* op = nullptr;
   std::vector<Arg> args;
   std::vector<ValueId> outs;
-  int32_t location = -1;  // index into Graph::locations; the user's line
+  int32_t location = -1;  // index into GraphFacts::locations; the user's line
   bool frozen = false;    // depends on parameters, buffers and constants only: computed once (split_frozen)
 };
 
@@ -93,14 +94,23 @@ struct Output {
   bool owns_memory() const { return kind == Kind::kValue || kind == Kind::kPart; }
 };
 
+// What is true of a whole graph. Whoever makes a graph out of another one carries it over: a Graph is made from facts
+// only.
+struct GraphFacts {
+  std::vector<std::string> locations;
+  bool exact = false;  // functions have one form in all kernels (passes/exact.h)
+};
+inline const GraphFacts kNewProgram;  // a graph that is made from no other graph
+
 struct Graph {
+  explicit Graph(GraphFacts facts) : facts(std::move(facts)) {}
+
   std::vector<Value> values;
   std::vector<Node> nodes;
   std::vector<Input> inputs;
   std::vector<Output> outputs;
   std::vector<Mutation> mutations;
-  std::vector<std::string> locations;
-  bool exact = false;  // functions have one form in all kernels (passes/exact.h)
+  GraphFacts facts;
 
   ValueId add_value(TensorType type, int32_t storage = -1);
   ValueId add_input(TensorType type, InputKind kind, std::string name, int32_t storage = -1);
@@ -117,7 +127,8 @@ Graph parse(std::string_view text);                // throws UserError "line:col
 void verify(const Graph& g, Form form);            // throws InternalError naming the node and the broken sentence
 // A traced graph writes into memory that it was given; memory that is not known counts as such.
 bool writes_an_input(const Graph& g);
-// A call of it that raises leaves nothing behind: no written input, no number drawn. The call can be repeated.
+// A call of it that raises leaves nothing behind: no written input, no number drawn, no effect. The call can be
+// repeated.
 bool repeatable(const Graph& g);
 Hash128 hash(const Graph& g);  // structure, types, input kinds; not names and locations
 template <typename F>

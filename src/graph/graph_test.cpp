@@ -82,7 +82,7 @@ TEST(Graph, VerifySaysTheBrokenSentence) {
 }
 
 TEST(Builder, BroadcastsAndFoldsNothingToDo) {
-  Graph g;
+  Graph g(kNewProgram);
   const ValueId x = g.add_input({.dtype = DType::kF32, .sizes = {2, 3}, .strides = {3, 1}}, InputKind::kUser, "x");
   const ValueId y = g.add_input({.dtype = DType::kF32, .sizes = {3}, .strides = {1}}, InputKind::kUser, "y");
   Builder b(g);

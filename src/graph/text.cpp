@@ -39,7 +39,7 @@ class Parser {
   Graph run() {
     in_.skip_blank_lines();
     in_.expect("graph");
-    g_.exact = in_.accept_word("exact");
+    g_.facts.exact = in_.accept_word("exact");
     in_.expect("{");
     for (in_.skip_blank_lines(); !in_.accept("}"); in_.skip_blank_lines()) line();
     in_.skip_blank_lines();
@@ -162,14 +162,14 @@ class Parser {
 
   int32_t location(std::string_view text) {
     while (!text.empty() && (text.back() == ' ' || text.back() == '\r')) text.remove_suffix(1);
-    for (size_t i = 0; i < g_.locations.size(); ++i)
-      if (g_.locations[i] == text) return static_cast<int32_t>(i);
-    g_.locations.emplace_back(text);
-    return static_cast<int32_t>(g_.locations.size() - 1);
+    for (size_t i = 0; i < g_.facts.locations.size(); ++i)
+      if (g_.facts.locations[i] == text) return static_cast<int32_t>(i);
+    g_.facts.locations.emplace_back(text);
+    return static_cast<int32_t>(g_.facts.locations.size() - 1);
   }
 
   Cursor in_;
-  Graph g_;
+  Graph g_{kNewProgram};
   std::vector<bool> defined_;
 };
 
@@ -182,15 +182,15 @@ std::string print(const Node& n, const Graph& g) {
   out += (n.op ? n.op->name : "?") + "(";
   for (size_t i = 0; i < n.args.size(); ++i) out += (i ? ", " : "") + str(n.args[i]);
   out += ')';
-  if (n.location >= 0 && static_cast<size_t>(n.location) < g.locations.size()) {
+  if (n.location >= 0 && static_cast<size_t>(n.location) < g.facts.locations.size()) {
     out += "  # ";
-    for (char c : g.locations[n.location]) out += c == '\n' ? ' ' : c;
+    for (char c : g.facts.locations[n.location]) out += c == '\n' ? ' ' : c;
   }
   return out;
 }
 
 std::string print(const Graph& g) {
-  std::string out = g.exact ? "graph exact {\n" : "graph {\n";
+  std::string out = g.facts.exact ? "graph exact {\n" : "graph {\n";
   for (const Input& i : g.inputs) {
     out += "  " + result(g, i.value) + " = input " + kInputKinds[static_cast<size_t>(i.kind)];
     if (i.requires_grad) out += " grad";

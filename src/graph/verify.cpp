@@ -107,7 +107,12 @@ bool frozen_from_frozen(const Graph&, const Node& n) {
   return !n.frozen || !(n.op->effectful || n.op->nondeterministic);
 }
 
+bool location_of_graph(const Graph& g, const Node& n) {
+  return n.location < 0 || static_cast<size_t>(n.location) < g.facts.locations.size();
+}
+
 constexpr Sentence kAny[] = {
+    {"a node's location is one of the graph's", location_of_graph},
     {"a prim's results have the types that its rule says", prim_types_agree},
     {"an opaque tensor goes into extern operators only", opaque_into_extern_only},
     {"what is frozen has no effects", frozen_from_frozen},

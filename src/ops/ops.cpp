@@ -16,6 +16,24 @@ struct NameHash {
   size_t operator()(std::string_view s) const { return std::hash<std::string_view>()(s); }
 };
 
+// Which operators have an effect beside their results, the one rule for all stages. What torch's own operators do is in
+// their schemas (writes) and tags (random numbers), but for a few. Any other may do whatever its author wrote: log,
+// count, talk to other processes. Eager calls it in each run, so it is called in each run.
+constexpr std::string_view kChecks[] = {"aten._linalg_check_errors.default", "aten._assert_async.default",
+                                        "aten._assert_async.msg", "aten._validate_compressed_sparse_indices.default"};
+constexpr std::string_view kActing[] = {"aten._print.default"};
+constexpr std::string_view kComputing[] = {
+    "aten",       "prim",   "prims",    "mkldnn",   "mkl",       "onednn",      "quantized", "quantized_decomposed",
+    "_quantized", "sparse", "rngprims", "profiler", "flashover", "torchvision", "torchaudio"};
+
+template <size_t N>
+bool contains(const std::string_view (&list)[N], std::string_view name) {
+  return std::find(std::begin(list), std::end(list), name) != std::end(list);
+}
+bool may_act(std::string_view name) {
+  return contains(kActing, name) || contains(kChecks, name) || !contains(kComputing, name.substr(0, name.find('.')));
+}
+
 class Table {
  public:
   Table() {
@@ -29,7 +47,6 @@ class Table {
       op.infer = row.infer;
       op.mutates = row.mutates;
       op.drops_mutated = row.drops_mutated;
-      op.effectful = row.effectful;
       op.nondeterministic = row.nondeterministic || row.kind == OpKind::kRandom;
       op.is_aten_view = row.is_aten_view;
       op.declared = true;
@@ -63,7 +80,7 @@ class Table {
     op.drops_mutated = facts.drops_mutated;
     op.is_aten_view = facts.is_aten_view;
     op.nondeterministic = facts.nondeterministic;
-    op.effectful = facts.effectful;
+    op.effectful = op.effectful && !facts.pure;
     if (!facts.functional.empty()) op.functional = &create(facts.functional);
     op.declared = true;
     return &op;
@@ -84,6 +101,8 @@ class Table {
       auto op = std::make_unique<Op>();
       op->name = std::string(name);
       op->is_prim = name.starts_with("prim.");
+      op->effectful = may_act(name);
+      op->check = contains(kChecks, name);
       if (constexpr std::string_view kPrefix = "functional."; name.starts_with(kPrefix)) {
         const Op& original = create(name.substr(kPrefix.size()));
         op->on_clones = &original;

@@ -58,7 +58,8 @@ struct Op {
   const Op* functional = nullptr;
   bool drops_mutated = false;
   uint32_t mutates = 0;           // bit i: argument i is written (from the schema; in-place, out= and copy_)
-  bool effectful = false;         // must not be removed, duplicated or reordered
+  bool effectful = false;         // does, or may do, something that neither its schema nor its tags tell (ops.cpp)
+  bool check = false;             // an effectful one that at most raises: nothing is left of it when it did not
   bool nondeterministic = false;  // random: must not be duplicated or merged
   bool is_prim = false;
   // "functional.<name>": runs <name>, which writes arguments and has no known twin, on clones (strides kept) of the
@@ -67,6 +68,8 @@ struct Op {
   const Op* on_clones = nullptr;
   bool is_aten_view = false;  // outputs alias argument 0
   bool declared = false;      // a table row or schema facts stand behind this; false: nothing but the name
+  // Runs exactly once a call, in the program's order: not removed, merged, computed again or ahead of time.
+  bool once() const { return effectful || nondeterministic || mutates != 0; }
 };
 
 const Op* find(std::string_view name);           // creates the extern row if new; thread safe; never null
@@ -76,7 +79,8 @@ std::vector<const Op*> all();                    // sorted by name; for tests an
 // What an operator's schema says. The trace passes this with the first use of an operator without a table row.
 struct SchemaFacts {
   uint32_t mutates = 0;
-  bool is_aten_view = false, nondeterministic = false, effectful = false;
+  bool is_aten_view = false, nondeterministic = false;
+  bool pure = false;  // a tag says that it does nothing but compute its results
   std::string functional;  // name of the functional twin, "" if none
   bool drops_mutated = false;
 };
@@ -89,7 +93,7 @@ struct Row {
   InferRule infer = nullptr;
   const char* functional = nullptr;  // twin of an in-place or out= operator (its row need not come first)
   uint32_t mutates = 0;
-  bool drops_mutated = false, effectful = false, nondeterministic = false, is_aten_view = false;
+  bool drops_mutated = false, nondeterministic = false, is_aten_view = false;
 };
 void register_prims(std::vector<Row>& rows);  // src/ops/prims.cpp
 void register_aten(std::vector<Row>& rows);   // src/ops/aten/aten.cpp: calls one function per family

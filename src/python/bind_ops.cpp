@@ -19,7 +19,7 @@ namespace {
 // Reads arguments; tensors become inputs of a graph.
 class Reader {
  public:
-  graph::Graph graph;
+  graph::Graph graph{graph::kNewProgram};
 
   Arg read(const py::handle& h) {
     if (h.is_none()) return {};

@@ -25,7 +25,7 @@ const graph::Providers& this_machine() {
 }
 
 struct Traced {
-  graph::Graph graph;
+  graph::Graph graph{graph::kNewProgram};
   std::vector<py::object> inputs;  // the tensors, in order of the graph's inputs without the constants
   std::vector<py::object> constants;
   trace::Stats stats;

@@ -326,7 +326,8 @@ class PlanExecutable final : public Executable {
         throw;
       } catch (...) {
         const size_t at = (*frame).at;
-        if (at < guarded.end || (at < first_write_ && at < SIZE_MAX && (guarded.needed || !random_))) {
+        const bool acted = at >= first_effect_ && at < SIZE_MAX;  // not to be done again
+        if (!acted && (at < guarded.end || (at < first_write_ && at < SIZE_MAX && (guarded.needed || !random_)))) {
           restore(before, inputs);
           failure_was_undone() = true;
         }
@@ -540,6 +541,9 @@ class PlanExecutable final : public Executable {
     mutated_.erase(std::unique(mutated_.begin(), mutated_.end()), mutated_.end());
     if (!options.piece) written_.set(mutated_, options.version_steps);
     for (const Call& c : calls_) random_ |= c.op->handle.hasTag(at::Tag::nondeterministic_seeded);
+    for (size_t i = plan_.steps.size(); i-- > 0;)
+      if (plan_.steps[i].kind == StepKind::kCall)
+        if (const ops::Op* op = ops::find(plan_.steps[i].op); op->effectful && !op->check) first_effect_ = i;
     find_undo();
   }
 
@@ -1950,6 +1954,7 @@ class PlanExecutable final : public Executable {
   std::vector<std::vector<int32_t>> last_reads_;
   std::vector<int32_t> mutated_, owned_outputs_;
   WrittenInputs written_;
+  size_t first_effect_ = SIZE_MAX;                     // the first step that may act on more than memory
   size_t first_write_ = SIZE_MAX;                      // the first step that writes an input
   bool random_ = false;                                // operators draw random numbers
   Guarded guarded_first_, guarded_, guarded_failing_;  // the first call, later ones, those that are going to fail

@@ -211,7 +211,7 @@ void check_checkpoints(const graph::Graph& g) {
       if (v != kNoValue && g.values[v].storage >= 0)
         if (int32_t& made = maker(g.values[v].storage); made == -2) made = here;
     if (here < 0) continue;
-    if (n.op->effectful) throw Declined("a checkpoint has an effect: it would have it twice");
+    if (n.op->effectful && !n.op->check) throw Declined("a checkpoint has an effect: it would have it twice");
     for (size_t a = 0; a < n.args.size() && a < 32; ++a)
       if (n.op->mutates >> a & 1)
         graph::for_each_ref(n.args[a], [&](ValueId v) {
@@ -435,8 +435,7 @@ graph::Joint Recorder::add_backward(const std::vector<PyObject*>& objects) {
     gradients_.push_back(g);
   }
   for (size_t i = first_node; i < graph_.nodes.size(); ++i)
-    if (graph_.nodes[i].op->nondeterministic || graph_.nodes[i].op->effectful)
-      throw Declined("training: the backward runs " + graph_.nodes[i].op->name);
+    if (graph_.nodes[i].op->nondeterministic) throw Declined("training: the backward runs " + graph_.nodes[i].op->name);
   // Eager's kernels refuse operands of two types in the backward only; ours would not.
   for (size_t i = first_node; i < graph_.nodes.size(); ++i) {
     const graph::Node& n = graph_.nodes[i];
@@ -508,6 +507,9 @@ void Recorder::note_dependences(graph::Joint& joint, size_t first_node) const {
       graph::for_each_ref(a, [&](ValueId v) {
         if (storage_of(v) >= 0) merge(all, reach[storage_of(v)]);
       });
+    // The partitioner tells the halves apart by what follows from a gradient.
+    if (n.op->effectful && std::find(all.begin(), all.end(), true) == all.end())
+      throw Declined("training: the backward runs " + n.op->name + ", which has an effect and depends on no gradient");
     for (ValueId v : n.outs)
       if (storage_of(v) >= 0) merge(reach[storage_of(v)], all);
     for (size_t a = 0; a < n.args.size() && a < 32; ++a)

@@ -18,11 +18,6 @@ constexpr std::array<std::string_view, 7> kQueries = {"aten.is_same_size.default
                                                       "aten.is_pinned.default",
                                                       "aten._is_zerotensor.default"};
 
-// Checks that act when the program runs.
-constexpr std::array<std::string_view, 4> kRunTimeChecks = {"aten._linalg_check_errors.default",
-                                                            "aten._assert_async.default", "aten._assert_async.msg",
-                                                            "aten._validate_compressed_sparse_indices.default"};
-
 // Views that flip a bit that no rule sees.
 constexpr std::array<std::string_view, 2> kBitViews = {"aten._conj.default", "aten._neg_view.default"};
 
@@ -74,11 +69,12 @@ OpFacts make_facts(const c10::OperatorHandle& handle) {
     facts.is_aten_view |= r.alias == 0 && !r.written;
   }
   facts.nondeterministic = has_tag(handle, at::Tag::nondeterministic_seeded);
-  facts.effectful = contains(kRunTimeChecks, schema.name);
+  facts.pure = has_tag(handle, at::Tag::pointwise) || has_tag(handle, at::Tag::core);
   if (schema.any_written) facts.functional = functional_twin(schema);
   f.op = ops::find(schema.name, facts);
   FLASHOVER_CHECK(f.op->mutates == facts.mutates) << "the table row of " << schema.name << " contradicts its schema";
   f.special = special_of(schema.name);
+  if (!f.special) f.special = fourier_of(schema.name);
   f.is_query = contains(kQueries, schema.name);
   // Masks, the only indices whose number of results is data, have become positions before (special.cpp).
   f.reads_data = (has_tag(handle, at::Tag::data_dependent_output) || has_tag(handle, at::Tag::dynamic_output_shape)) &&

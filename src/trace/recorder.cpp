@@ -139,6 +139,7 @@ void Recorder::deactivate() {
 }
 
 Recorder::~Recorder() {
+  select(nullptr);
   if (!ended_) swap_back();
 }
 
@@ -187,8 +188,9 @@ int32_t Recorder::location_id() {
     return made == forward_locations_.end() ? -1 : made->second;
   }
   if (where.empty()) return -1;
-  auto [it, fresh] = location_ids_.emplace(where, static_cast<int32_t>(graph_.locations.size()));
-  if (fresh) graph_.locations.push_back(where);
+  if (policy_ != nullptr) graph::select(where, selected_);
+  auto [it, fresh] = location_ids_.emplace(where, static_cast<int32_t>(graph_.facts.locations.size()));
+  if (fresh) graph_.facts.locations.push_back(where);
   // Autograd numbers a node right before its operator gets here.
   if (at::sequence_number::peek() > 0) forward_locations_.try_emplace(at::sequence_number::peek() - 1, it->second);
   return it->second;
@@ -409,6 +411,7 @@ void Recorder::call(const c10::OperatorHandle& op, Stack* stack) {
     OpFacts& facts = facts_of(op);
     const size_t base = stack->size() - facts.schema.args.size();
     if (item_symbol && facts.schema.name == "aten._local_scalar_dense.default" && item_as_symbol(*stack)) return;
+    if (policy_ != nullptr && !in_backward_) ask_policy(facts, *stack, base);
     if (numbers_ > 0 && facts.special) read_symbols(facts, *stack, base, true);
     if (facts.special && facts.special(*this, facts, *stack, base)) return;
     call_general(facts, *stack, base);
@@ -435,15 +438,15 @@ void Recorder::call_general(OpFacts& facts, Stack& stack, size_t base) {
   if (facts.reads_data && call_on_constants(facts, stack, base)) return;
   std::vector<Arg> args = collect(facts, stack, base);
   if (!facts.has_tensor_return && !facts.schema.any_written) {
-    if (operands_.empty()) {  // nothing to record: torch's own bookkeeping
-      c10::impl::ExcludeDispatchKeyGuard plain(c10::DispatchKey::Fake);
-      facts.schema.handle.callBoxed(stack);
-      return;
-    }
-    if (facts.op->effectful && facts.schema.returns.empty()) {  // a run-time check
+    if (facts.op->effectful && facts.schema.returns.empty()) {
       ++stats_.ops;
       add_node(facts.op, std::move(args), {});
       torch::jit::drop(stack, facts.schema.args.size());
+      return;
+    }
+    if (operands_.empty() && !facts.op->effectful) {  // nothing to record: torch's own bookkeeping
+      c10::impl::ExcludeDispatchKeyGuard plain(c10::DispatchKey::Fake);
+      facts.schema.handle.callBoxed(stack);
       return;
     }
     if (!facts.is_query) throw Declined("side effect: " + facts.schema.name + " returns no tensor");
@@ -886,7 +889,7 @@ std::optional<at::Tensor> Recorder::constant_value(const at::Tensor& t) {
   const std::vector<bool> needed = needed_storages(graph_, storages_.size(), impl->storage_id);
   BelowEverything plain;
   InternalScope internal;
-  graph::Graph slice;
+  graph::Graph slice(graph_.facts);
   slice.values = graph_.values;
   std::vector<at::Tensor> inputs;
   for (size_t i = 0; i < constants_.size(); ++i) {

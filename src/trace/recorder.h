@@ -8,6 +8,7 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "graph/checkpoint.h"
 #include "torch/convert.h"
 #include "trace/tensor.h"
 #include "trace/trace.h"
@@ -73,6 +74,7 @@ class Recorder final : public Session {
   bool declined() const override { return declined_; }
   std::string decline_reason() const override { return reason_; }
   void decline(const std::string& reason) override;
+  void select(PyObject* policy) override;
   graph::Joint add_backward(const std::vector<PyObject*>& outputs) override;
   graph::Graph end(const std::vector<PyObject*>& outputs, std::vector<PyObject*>& constants) override;
   const graph::VersionSteps& version_steps() const override { return version_steps_; }
@@ -133,6 +135,7 @@ class Recorder final : public Session {
   void check_autograd(const OpFacts& facts, const std::vector<TensorType>& outs) const;
   void finish_by_meta(OpFacts& facts, std::vector<Arg> args, Stack& stack, size_t base);
   int32_t location_id();
+  void ask_policy(const OpFacts& facts, const Stack& stack, size_t base);  // selection.cpp
   at::Tensor add_tangent(const at::Tensor& like, int32_t& number);
   void note_saved(graph::Joint& joint, size_t first_node, size_t first_value,
                   const std::vector<at::Tensor>& outputs) const;
@@ -148,7 +151,7 @@ class Recorder final : public Session {
   void swap_back();
   void deactivate();
 
-  graph::Graph graph_;
+  graph::Graph graph_{graph::kNewProgram};
   Stats stats_;
   std::shared_ptr<Liveness> liveness_;
   std::vector<InputRecord> inputs_;
@@ -179,12 +182,15 @@ class Recorder final : public Session {
   bool autocast_cache_was_enabled_ = false;
   at::impl::SavedTensorDefaultHooksTLS saved_tensor_hooks_;  // the caller's: not for trace tensors
   std::string reason_;
+  PyObject* policy_ = nullptr;                            // select()'s, strong
+  graph::Selection selected_ = graph::Selection::kAgain;  // of the operator that is being recorded
 };
 
 // 0 where there is no CUDA: tests trace for a device that is not there.
 int8_t current_cuda_device();
 OpFacts& facts_of(const c10::OperatorHandle& op);
 Special special_of(std::string_view name);                                                   // special.cpp
+Special fourier_of(std::string_view name);                                                   // fourier.cpp
 const c10::KernelFunction* find_cpp_meta(const c10::OperatorHandle& op, bool& python_meta);  // kernels.cpp
 PyObject* decline_class();                                                                   // borrowed
 void link_intercepts();                                                                      // intercept.cpp

@@ -56,12 +56,23 @@ bool is_reentrant_result(PyObject* result, PyObject* const* args, size_t nargs) 
   return true;
 }
 
-// What is to be kept and what computed again (create_selective_checkpoint_contexts): nothing that results depend on.
-bool is_selection(PyObject* context_fn) {
-  if (Py_TYPE(context_fn) != known_types().partial) return false;
-  Ref made_by = Ref::steal(PyObject_GetAttrString(context_fn, "func"));
+// What is to be kept and what computed again, of partial(create_selective_checkpoint_contexts, ...): a function, or a
+// list of the operators whose results are kept. Nothing that results depend on. Null without an error: something else.
+Ref policy_of(PyObject* context_fn) {
+  if (Py_TYPE(context_fn) != known_types().partial) return {};
+  Ref made_by = Ref::steal(PyObject_GetAttrString(context_fn, "func")),
+      args = Ref::steal(PyObject_GetAttrString(context_fn, "args")),
+      keywords = Ref::steal(PyObject_GetAttrString(context_fn, "keywords"));
   PyErr_Clear();
-  return made_by && made_by.get() == of_module("torch.utils.checkpoint", "create_selective_checkpoint_contexts");
+  if (!made_by || made_by.get() != of_module("torch.utils.checkpoint", "create_selective_checkpoint_contexts"))
+    return {};
+  if (args && PyTuple_Check(args.get()) && PyTuple_GET_SIZE(args.get()) > 0)
+    return Ref::borrow(PyTuple_GET_ITEM(args.get(), 0));
+  if (PyObject* named = keywords && PyDict_Check(keywords.get())
+                            ? PyDict_GetItemString(keywords.get(), "policy_fn_or_list")
+                            : nullptr)
+    return Ref::borrow(named);
+  return {};
 }
 
 }  // namespace
@@ -82,6 +93,7 @@ PyObject* Interpreter::call_checkpoint(PyObject* const* args, size_t nargs, PyOb
   std::vector<PyObject*> names;
   PyObject* reentrant = Py_None;
   bool preserves = true;
+  Ref policy;
   for (size_t i = 0; i < keyword_count(kwnames); ++i) {
     PyObject *key = PyTuple_GET_ITEM(kwnames, static_cast<Py_ssize_t>(i)), *value = args[nargs + i];
     if (says(key, "use_reentrant")) {
@@ -90,7 +102,11 @@ PyObject* Interpreter::call_checkpoint(PyObject* const* args, size_t nargs, PyOb
       if (value != Py_True && value != Py_False) return nullptr;
       preserves = value == Py_True;
     } else if (says(key, "context_fn")) {
-      if (value != of_module("torch.utils.checkpoint", "noop_context_fn") && !is_selection(value)) return nullptr;
+      if (value == of_module("torch.utils.checkpoint", "noop_context_fn")) continue;
+      policy = policy_of(value);
+      // In a checkpoint in another one there may be two of them.
+      if (!policy || checkpoint_depth_ > 0) return nullptr;
+      if (PyList_Check(policy.get()) && recorder.is_old(policy.get())) recorder.contents(policy.get());
     } else if (says(key, "debug")) {
       if (value != Py_False) return nullptr;
     } else if (says(key, "determinism_check")) {
@@ -123,8 +139,13 @@ PyObject* Interpreter::call_checkpoint(PyObject* const* args, size_t nargs, PyOb
     if (checkpoint_depth_++ == 0) ++checkpoints_;  // the outermost counts
     struct Leave {
       int& depth;
-      ~Leave() { --depth; }
-    } const leave{checkpoint_depth_};
+      trace::Session* session;
+      ~Leave() {
+        --depth;
+        if (session != nullptr) session->select(nullptr);
+      }
+    } const leave{checkpoint_depth_, policy ? session : nullptr};
+    if (policy) session->select(policy.get());
     result = Ref::steal(call(given[0], rest, nargs - 1, kept.get()));
     if (!result) return nullptr;
   }

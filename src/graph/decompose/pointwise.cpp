@@ -429,6 +429,13 @@ bool clamp(Builder& b, const Node& n, Outs& outs) {
   const size_t min_at = 1, max_at = has_min ? 2 : 1;
   bool lower = has_min && !is_none(arg(n, min_at)), upper = has_max && !is_none(arg(n, max_at));
   if ((lower && !operands_fit(b, n, {min_at}, d)) || (upper && !operands_fit(b, n, {max_at}, d))) return false;
+  // A number for the one bound of aten.clamp that is NaN bounds nothing. (Of clamp_min and clamp_max, and where both
+  // bounds are given, it makes NaN of all.)
+  const auto nothing = [&](size_t at) {
+    const auto v = number(arg(n, at));
+    return v && std::isnan(*v);
+  };
+  if (has_min && has_max && lower != upper && nothing(lower ? min_at : max_at)) lower = upper = false;
   ValueId x = operand(b, n, 0, m);
   if (lower) x = b.maximum(x, operand_via(b, n, min_at, d, m));
   if (upper) x = b.minimum(x, operand_via(b, n, max_at, d, m));

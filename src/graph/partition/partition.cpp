@@ -41,7 +41,7 @@ class Partitioner {
     find_checkpoints();
     find_stages();
     choose();
-    Partition p;
+    Partition p{.forward = Graph(g_.facts), .backward = Graph(g_.facts)};
     describe_results(p);
     build_backward(p);  // says what is saved
     build_forward(p);
@@ -121,12 +121,15 @@ class Partitioner {
   // them. Random ones are, since nobody runs them twice.
   void find_checkpoints() {
     std::vector<int32_t> of_location;
+    std::vector<Selection> selection;
     bool any = false;
-    for (const std::string& l : g_.locations) {
+    for (const std::string& l : g_.facts.locations) {
       of_location.push_back(checkpoint_of(l));
+      selection.push_back(selection_of(l));
       any = any || of_location.back() >= 0;
     }
     checkpoint_.assign(g_.values.size(), -1);
+    must_save_.assign(g_.values.size(), false);
     handed_on_.assign(g_.values.size(), false);
     if (!any) return;
     const auto checkpoint = [&](const Node& n) { return n.location < 0 ? -1 : of_location[n.location]; };
@@ -146,7 +149,9 @@ class Partitioner {
       for (ValueId v : n.outs) {
         if (v == kNoValue) continue;
         needed = needed || live[v];
-        if (!once && !opaque && !frozen_[v]) checkpoint_[v] = mine;
+        const Selection how = mine < 0 ? Selection::kAgain : selection[static_cast<size_t>(n.location)];
+        must_save_[v] = how == Selection::kSave && n.op->kind != OpKind::kView && n.op->kind != OpKind::kFactory;
+        if (!once && !opaque && !frozen_[v] && how == Selection::kAgain) checkpoint_[v] = mine;
       }
       if (!needed) continue;
       for (const Arg& a : n.args)
@@ -213,7 +218,7 @@ class Partitioner {
       for (const Arg& a : n.args) for_each_ref(a, [&](ValueId x) { inner = inner || is_made_again(x); });
       if (inner) return MinCut::kInfinite;
     }
-    if (is_random(n) || n.op->mutates || is_extern(n)) return MinCut::kInfinite;
+    if (is_random(n) || n.op->mutates || is_extern(n) || must_save_[v]) return MinCut::kInfinite;
     const std::string_view name = n.op->name;
     int64_t work = 0;
     switch (n.op->kind) {
@@ -422,7 +427,6 @@ class Partitioner {
 
   void build_backward(Partition& p) {
     Graph& b = p.backward;
-    b.locations = g_.locations;
     std::vector<ValueId> to(g_.values.size(), kNoValue);
     using Kind = Partition::BackwardInput::Kind;
     const auto add_input = [&](ValueId v, TensorType type, InputKind kind, const std::string& name, Kind from,
@@ -527,7 +531,6 @@ class Partitioner {
 
   void build_forward(Partition& p) {
     Graph& f = p.forward;
-    f.locations = g_.locations;
     std::vector<bool> live(g_.values.size());
     for (const Output& o : f.outputs) live[o.value] = true;
     for (const Mutation& m : g_.mutations)
@@ -575,6 +578,7 @@ class Partitioner {
   std::vector<int32_t> producer_, input_of_, forward_input_, tangent_of_;
   std::vector<int32_t> checkpoint_;  // that made the value and could again, or -1
   std::vector<bool> handed_on_;      // read outside of its checkpoint
+  std::vector<bool> must_save_;      // so the program's policy says
   std::vector<int32_t> stage_;
   std::vector<bool> frozen_, backward_, node_backward_, keep_, mutated_, rewritten_, in_memory_, saved_;
   std::vector<ValueId> wanted_;  // sorted; values without tangents that the backward reads

@@ -46,7 +46,7 @@ struct Partition {
     int32_t tangent = -1;  // or: this tangent, as it is
     std::vector<int32_t> depends;
   };
-  Graph forward, backward;
+  Graph forward{kNewProgram}, backward{kNewProgram};
   std::vector<Result> results;
   std::vector<int32_t> extra;  // of the last results: the forward input that takes its content, or -1 (joint.h)
   std::vector<BackwardInput> backward_inputs;

@@ -26,11 +26,13 @@ Pruned without_tangents(const Graph& g, const std::vector<bool>& tangent, const 
     if (tangent[i]) state[g.inputs[i].value] = absent[i] ? State::kAbsent : State::kThere;
   // A sum with something absent is its other operand.
   std::vector<ValueId> same(g.values.size(), kNoValue);
+  std::vector<State> of_node;
   for (const Node& n : g.nodes) {
     State s = State::kFree;
     for (const Arg& a : n.args) for_each_ref(a, [&](ValueId v) { s = std::max(s, state[v]); });
     for (ValueId v : n.outs)
       if (v != kNoValue) state[v] = s;
+    of_node.push_back(s);
     const bool add = n.op->name == "prim.add" || n.op->name == "aten.add.Tensor",
                sub = n.op->name == "prim.sub" || n.op->name == "aten.sub.Tensor";
     if (s != State::kThere || (!add && !sub)) continue;
@@ -49,7 +51,7 @@ Pruned without_tangents(const Graph& g, const std::vector<bool>& tangent, const 
   }
   const auto real = [&](ValueId v) { return same[v] != kNoValue ? same[v] : v; };
 
-  Pruned out;
+  Pruned out{.graph = Graph(g.facts)};
   std::vector<bool> live(g.values.size());
   for (size_t i = 0; i < g.outputs.size(); ++i) {
     const Output& o = g.outputs[i];
@@ -61,6 +63,7 @@ Pruned without_tangents(const Graph& g, const std::vector<bool>& tangent, const 
   std::vector<bool> keep(g.nodes.size());
   for (size_t i = g.nodes.size(); i-- > 0;) {
     const Node& n = g.nodes[i];
+    keep[i] = n.op->once() && of_node[i] != State::kAbsent;
     for (ValueId v : n.outs) keep[i] = keep[i] || (v != kNoValue && live[v]);
     if (!keep[i]) continue;
     for (const Arg& a : n.args)
@@ -69,7 +72,6 @@ Pruned without_tangents(const Graph& g, const std::vector<bool>& tangent, const 
       });
   }
   Graph& p = out.graph;
-  p.locations = g.locations;
   std::vector<ValueId> to(g.values.size(), kNoValue);
   for (size_t i = 0; i < g.inputs.size(); ++i) {
     const Input& in = g.inputs[i];

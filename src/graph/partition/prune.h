@@ -15,7 +15,7 @@
 namespace flashover::graph {
 
 struct Pruned {
-  Graph graph;
+  Graph graph{kNewProgram};
   std::vector<int32_t> inputs, outputs;
 };
 Pruned without_tangents(const Graph& backward, const std::vector<bool>& tangent, const std::vector<bool>& absent);

@@ -1,6 +1,9 @@
+// Prims compute with real numbers. What functionalization left of complex tensors (views, writes into them, copies)
+// runs as calls of ATen's operators.
 #include "graph/passes/complex.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/check.h"
 #include "graph/builder.h"
@@ -53,6 +56,70 @@ class Translator {
     return b.emit(op, std::move(args), std::move(t));
   }
 
+  struct Cut {
+    Sizes starts, ends, steps;
+    std::vector<size_t> dims(const Sizes& sizes) const {  // in which not all is taken
+      std::vector<size_t> out;
+      for (size_t d = 0; d < sizes.size(); ++d)
+        if (!starts[d].is_const(0) || !steps[d].is_const(1) || !sym::known_eq(ends[d], sizes[d])) out.push_back(d);
+      return out;
+    }
+    std::vector<Arg> args(size_t d) const { return {sym::Expr(static_cast<int64_t>(d)), starts[d], ends[d], steps[d]}; }
+  };
+  ValueId cut_dim(const Node& n, ValueId x, const Cut& cut, size_t d) {
+    Sizes sizes = in_.type(x).sizes;
+    sizes[d] = sym::ceildiv(cut.ends[d] - cut.starts[d], cut.steps[d]);
+    std::vector<Arg> args = cut.args(d);
+    args.insert(args.begin(), Ref{x});
+    return step(n, "aten.slice.Tensor", std::move(args), std::move(sizes));
+  }
+
+  // ATen's writes one dim: the outer dims' slices are taken, and put back after that of the innermost was.
+  void slice_scatter(Node n) {
+    const std::vector<Arg> a = n.args;
+    const Cut cut{ops::as_sizes(a[2]), ops::as_sizes(a[3]), ops::as_sizes(a[4])};
+    std::vector<ValueId> parts{ops::as_value(a[0])};
+    const std::vector<size_t> dims = cut.dims(in_.type(parts[0]).sizes);
+    if (dims.empty()) return last(std::move(n), "aten.clone.default", {a[1], std::monostate{}});
+    for (size_t i = 0; i + 1 < dims.size(); ++i) parts.push_back(cut_dim(n, parts.back(), cut, dims[i]));
+    ValueId value = ops::as_value(a[1]);
+    for (size_t i = dims.size(); i-- > 0;) {
+      std::vector<Arg> args = cut.args(dims[i]);
+      args.insert(args.begin(), {Ref{parts[i]}, Ref{value}});
+      if (i == 0) return last(std::move(n), "aten.slice_scatter.default", std::move(args));
+      value = step(n, "aten.slice_scatter.default", std::move(args), in_.type(parts[i]).sizes);
+    }
+  }
+
+  ValueId flat(const Node& n, ValueId x) {
+    const Sizes sizes{in_.type(x).numel()};
+    return step(n, "aten.reshape.default", {Ref{x}, sizes}, sizes);
+  }
+  ValueId from_element(const Node& n, ValueId x, sym::Expr first) {
+    const ValueId all = flat(n, x);
+    if (first.is_const(0)) return all;
+    const sym::Expr count = in_.type(all).sizes[0];
+    return step(n, "aten.slice.Tensor", {Ref{all}, sym::Expr(0), first, count, sym::Expr(1)}, {count - first});
+  }
+  // By index: ATen's operator of that name means places in the memory that it is given.
+  void as_strided_scatter(Node n) {
+    const std::vector<Arg> a = n.args;
+    const Sizes sizes = ops::as_sizes(a[2]), strides = ops::as_sizes(a[3]);
+    const ValueId x = ops::as_value(a[0]), all = flat(n, x), values = flat(n, ops::as_value(a[1]));
+    Builder b(in_, n.location);
+    ValueId places = b.full({}, ops::as_expr(a[4]), DType::kI64, in_.type(x).device);
+    for (size_t d = 0; d < sizes.size(); ++d) {
+      Sizes one(sizes.size(), 1);
+      one[d] = sizes[d];
+      const ValueId steps = b.iota(sizes[d], sym::Expr(0), strides[d], DType::kI64, in_.type(x).device);
+      places = b.add(places, b.reshape(steps, one));
+    }
+    places = b.reshape(places, {in_.type(values).sizes[0]});
+    const ValueId put =
+        step(n, "aten.index_put.default", {Ref{all}, RefList{Ref{places}}, Ref{values}, false}, in_.type(all).sizes);
+    last(std::move(n), "aten.reshape.default", {Ref{put}, in_.type(x).sizes});
+  }
+
   void translate(Node n) {
     const std::string_view name = std::string_view(n.op->name).substr(5);
     const std::vector<Arg> a = n.args;
@@ -69,38 +136,29 @@ class Translator {
     if (name == "broadcast") {
       const std::vector<int64_t> dims = ops::as_ints(a[2]);
       const TensorType x = in_.type(ops::as_value(a[0]));
-      if (!std::is_sorted(dims.begin(), dims.end())) throw Declined("complex numbers in prim.broadcast that permutes");
-      Sizes sizes(in_.type(n.outs[0]).rank(), 1);
+      std::vector<int64_t> order(dims.size());
+      std::iota(order.begin(), order.end(), int64_t{0});
+      std::sort(order.begin(), order.end(), [&](int64_t i, int64_t k) { return dims[i] < dims[k]; });
+      Sizes sizes(in_.type(n.outs[0]).rank(), 1), sorted;
       for (size_t i = 0; i < dims.size(); ++i) sizes[dims[i]] = x.sizes[i];
-      const ValueId stretched = step(n, "aten.reshape.default", {a[0], sizes}, sizes);
+      for (int64_t i : order) sorted.push_back(x.sizes[i]);
+      const ValueId permuted = step(n, "aten.permute.default", {a[0], int_list(order)}, sorted);
+      const ValueId stretched = step(n, "aten.reshape.default", {Ref{permuted}, sizes}, sizes);
       return last(std::move(n), "aten.expand.default", {Ref{stretched}, a[1], false});
     }
     if (name == "slice") {
-      const Sizes starts = ops::as_sizes(a[1]), ends = ops::as_sizes(a[2]), steps = ops::as_sizes(a[3]);
+      const Cut cut{ops::as_sizes(a[1]), ops::as_sizes(a[2]), ops::as_sizes(a[3])};
       ValueId x = ops::as_value(a[0]);
-      const Sizes wanted = in_.type(n.outs[0]).sizes;
-      Sizes sizes = in_.type(x).sizes;
-      for (size_t d = 0; d < starts.size(); ++d) {
-        if (starts[d].is_const(0) && steps[d].is_const(1) && sym::known_eq(ends[d], sizes[d])) continue;
-        sizes[d] = wanted[d];
-        x = step(n, "aten.slice.Tensor", {Ref{x}, sym::Expr(static_cast<int64_t>(d)), starts[d], ends[d], steps[d]},
-                 sizes);
-      }
+      for (size_t d : cut.dims(in_.type(x).sizes)) x = cut_dim(n, x, cut, d);
       return last(std::move(n), "aten.clone.default", {Ref{x}, none});
     }
-    if (name == "slice_scatter") {
-      const Sizes starts = ops::as_sizes(a[2]), ends = ops::as_sizes(a[3]), steps = ops::as_sizes(a[4]);
-      const Sizes sizes = in_.type(ops::as_value(a[0])).sizes;
-      size_t cut = sizes.size();
-      for (size_t d = 0; d < sizes.size(); ++d) {
-        if (starts[d].is_const(0) && steps[d].is_const(1) && sym::known_eq(ends[d], sizes[d])) continue;
-        if (cut < sizes.size()) throw Declined("complex numbers in prim.slice_scatter over several dims");
-        cut = d;
-      }
-      if (cut == sizes.size()) return last(std::move(n), "aten.clone.default", {a[1], none});
-      return last(std::move(n), "aten.slice_scatter.default",
-                  {a[0], a[1], sym::Expr(static_cast<int64_t>(cut)), starts[cut], ends[cut], steps[cut]});
+    if (name == "slice_scatter") return slice_scatter(std::move(n));
+    if (name == "as_strided") {
+      // From the first element on, wherever the memory lies.
+      const ValueId rest = from_element(n, ops::as_value(a[0]), ops::as_expr(a[3]));
+      return last(std::move(n), "aten.as_strided.default", {Ref{rest}, a[1], a[2], none});
     }
+    if (name == "as_strided_scatter") return as_strided_scatter(std::move(n));
     throw Declined("complex numbers in " + n.op->name);
   }
 

@@ -24,7 +24,7 @@ Graph cse(Graph g) {
   std::unordered_map<std::string, const Node*> seen;
   for (Node& n : g.nodes) {
     replacement.apply(n);
-    if (n.op->effectful || n.op->nondeterministic || n.op->mutates || n.outs.empty()) continue;
+    if (n.op->once() || n.outs.empty()) continue;
     const auto [it, fresh] = seen.try_emplace(key_of(g, n), &n);
     if (fresh) continue;
     for (size_t i = 0; i < n.outs.size(); ++i)

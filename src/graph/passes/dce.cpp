@@ -6,7 +6,7 @@ namespace flashover::graph {
 namespace {
 
 bool has_effect(const Node& n) {
-  if (n.op->effectful || n.op->nondeterministic || n.op->mutates) return true;
+  if (n.op->once()) return true;
   return std::all_of(n.outs.begin(), n.outs.end(), [](ValueId v) { return v == kNoValue; });
 }
 

@@ -67,10 +67,9 @@ bool gpu_takes(const Graph& g, size_t first, bool deterministic) {
 
 // One round; `again` when a decomposition used operators that have decompositions themselves.
 Graph round(Graph in, bool& again, const Providers& providers) {
-  Graph out;
+  Graph out(std::move(in.facts));
   out.values = std::move(in.values);
   out.inputs = std::move(in.inputs);
-  out.locations = std::move(in.locations);
   Replacement replacement(out.values.size());
   const bool gpu = uses_cuda(out);
   std::vector<bool> read(out.values.size());

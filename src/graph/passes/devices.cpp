@@ -15,12 +15,11 @@ bool uses_cuda(const Graph& g) {
 
 Graph bring_operands(Graph g) {
   if (!uses_cuda(g)) return g;
-  Graph out;
+  Graph out(std::move(g.facts));
   out.values = std::move(g.values);
   out.inputs = std::move(g.inputs);
   out.outputs = std::move(g.outputs);
   out.mutations = std::move(g.mutations);
-  out.locations = std::move(g.locations);
   std::map<std::pair<ValueId, int8_t>, ValueId> brought;
   for (Node& n : g.nodes) {
     Device device;

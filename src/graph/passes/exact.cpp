@@ -32,7 +32,7 @@ Graph exact_functions(Graph g) {
         all_numbers &= number[static_cast<size_t>(v)];
         some_number |= number[static_cast<size_t>(v)];
       });
-    g.exact |= any && !some_number && is_comparison(n.op->name);
+    g.facts.exact |= any && !some_number && is_comparison(n.op->name);
     for (ValueId v : n.outs) {
       if (v == kNoValue) continue;
       behind[static_cast<size_t>(v)] = any && is_floating(g.type(v).dtype);

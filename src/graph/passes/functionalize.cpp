@@ -80,10 +80,9 @@ bool disjoint(const TensorType& a, const TensorType& b) {
 
 class Functionalizer {
  public:
-  explicit Functionalizer(const Graph& in) : in_(in), b_(out_), tensors_(in.values.size()) {}
+  explicit Functionalizer(const Graph& in) : in_(in), out_(in.facts), b_(out_), tensors_(in.values.size()) {}
 
   Graph run() {
-    out_.locations = in_.locations;
     add_inputs();
     for (const Node& n : in_.nodes) {
       b_.set_location(n.location);
@@ -549,7 +548,6 @@ class Functionalizer {
 
   std::vector<ValueId> call_on_clones(const Node& n, const std::vector<ValueId>& written,
                                       const std::vector<ValueId>& fresh) {
-    if (n.op->effectful) throw Declined("effect: " + n.op->name + " writes an argument and has other effects");
     std::vector<const TensorType*> types;
     for (ValueId v : n.outs) types.push_back(v != kNoValue && alias_of(n, v) == kNoValue ? &traced(v) : nullptr);
     for (ValueId v : written) types.push_back(&traced(v));

@@ -44,14 +44,13 @@ bool suits_blas(const TensorType& t) {
 
 class Relaxer {
  public:
-  explicit Relaxer(Graph in) : in_(std::move(in)), wanted_(in_.values.size()), source_(in_.values.size(), kNoValue) {
+  explicit Relaxer(Graph in) : in_(std::move(in)), out_(in_.facts), wanted_(in_.values.size()), source_(in_.values.size(), kNoValue) {
     for (size_t i = 0; i < in_.values.size(); ++i) wanted_[i] = in_.values[i].type;
   }
 
   Graph run() {
     out_.values = std::move(in_.values);
     out_.inputs = std::move(in_.inputs);
-    out_.locations = std::move(in_.locations);
     for (Node& n : in_.nodes) {
       if (n.op->name == "prim.copy") {
         source_[n.outs[0]] = behind_copies(ops::as_value(n.args[0]));

@@ -100,7 +100,7 @@ Mask mask_of_traced(const Graph& traced, ValueId mask, const TensorType& q, cons
     for (size_t k = 0; k < made.size() && apart; ++k) apart = !(made[k] && written[k]);
     if (!apart) return Mask::kOther;
   }
-  Graph g;
+  Graph g(traced.facts);
   g.values = traced.values;
   for (size_t i = 0; i < traced.nodes.size(); ++i)
     if (made[i]) g.nodes.push_back(traced.nodes[i]);

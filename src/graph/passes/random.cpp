@@ -43,10 +43,9 @@ class Random {
   Graph run() {
     find();
     if (groups_.empty()) return std::move(g_);
-    Graph out;
+    Graph out(std::move(g_.facts));
     out.values = std::move(g_.values);
     out.inputs = std::move(g_.inputs);
-    out.locations = std::move(g_.locations);
     Replacement replacement(out.values.size());
     std::vector<ValueId> states(groups_.size(), kNoValue);
     std::vector<int64_t> drawn(groups_.size(), 0);

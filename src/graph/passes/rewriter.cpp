@@ -47,7 +47,7 @@ std::vector<bool> frozen_values(const Graph& g) {
   for (const Input& i : g.inputs) frozen[i.value] = is_lasting(i.kind);
   for (const Mutation& m : g.mutations) frozen[g.inputs[m.input].value] = false;
   for (const Node& n : g.nodes) {
-    bool all = !n.op->effectful && !n.op->nondeterministic && !n.op->mutates;
+    bool all = !n.op->once();
     for (const Arg& a : n.args) for_each_ref(a, [&](ValueId v) { all = all && frozen[v]; });
     for (ValueId v : n.outs)
       if (v != kNoValue) frozen[v] = all;
@@ -55,10 +55,9 @@ std::vector<bool> frozen_values(const Graph& g) {
   return frozen;
 }
 
-Rewriter::Rewriter(Graph& in) : b(out) {
+Rewriter::Rewriter(Graph& in) : out(std::move(in.facts)), b(out) {
   out.values = std::move(in.values);
   out.inputs = std::move(in.inputs);
-  out.locations = std::move(in.locations);
   out.mutations = in.mutations;  // numbers of inputs are needed by is_frozen; the values are resolved at the end
   producer_.assign(out.values.size(), -1);
   uses_.assign(out.values.size(), 0);
@@ -98,7 +97,7 @@ bool Rewriter::is_frozen(ValueId v) {
   index();
   if (frozen_[v] >= 0) return frozen_[v] != 0;
   const Node* n = def(v);
-  bool all = n && !n->op->effectful && !n->op->nondeterministic && !n->op->mutates;
+  bool all = n && !n->op->once();
   if (n)
     for (const Arg& a : n->args) for_each_ref(a, [&](ValueId x) { all = all && is_frozen(x); });
   frozen_[v] = all ? 1 : 0;

@@ -27,7 +27,7 @@ Graph split_frozen(Graph g) {
   for (Node& n : g.nodes) {
     const bool candidate =
         std::all_of(n.outs.begin(), n.outs.end(), [&](ValueId v) { return v == kNoValue || frozen[v]; }) &&
-        !n.op->effectful && !n.op->nondeterministic && !n.op->mutates && !n.outs.empty();
+        !n.op->once() && !n.outs.empty();
     bool cheap = is_cheap(n);
     for (const Arg& a : n.args) for_each_ref(a, [&](ValueId v) { cheap = cheap && computed[v]; });
     for (ValueId v : n.outs)

@@ -406,8 +406,8 @@ class KernelBuilder : public Source {
     if (shown > 4) out += "+" + std::to_string(shown - 4);
     const char* between = " ";
     for (int32_t l : lines) {
-      if (static_cast<size_t>(l) >= p_.graph.locations.size()) continue;
-      out += std::exchange(between, ", ") + p_.graph.locations[static_cast<size_t>(l)];
+      if (static_cast<size_t>(l) >= p_.graph.facts.locations.size()) continue;
+      out += std::exchange(between, ", ") + p_.graph.facts.locations[static_cast<size_t>(l)];
     }
     return out;
   }

@@ -126,7 +126,7 @@ std::vector<std::vector<int32_t>> dependencies(const plan::Plan& p) {
     for (size_t k = 0; op && k < s.args.size() && k < 32; ++k)
       if (op->mutates >> k & 1) graph::for_each_ref(s.args[k], writes);
     plan::for_each_write(s, writes);
-    if (op && (op->effectful || op->nondeterministic || op->mutates)) {
+    if (op && op->once()) {
       need(last_effect);
       last_effect = static_cast<int32_t>(i);
     }

@@ -287,7 +287,7 @@ class Fuser {
         for (int32_t maker : makers_[base]) depend(unit, maker);
       });
     // Externs keep their order where it can be seen.
-    if (node.op->effectful || node.op->nondeterministic || node.op->mutates) {
+    if (node.op->once()) {
       if (last_effect_ >= 0) depend(unit, last_effect_);
       last_effect_ = unit;
     }

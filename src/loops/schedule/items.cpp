@@ -107,7 +107,7 @@ class Maker {
       if (o.owns_memory()) leaves[o.value] = true;
     for (const graph::Mutation& m : g_.mutations) leaves[m.value] = true;
     for (const Node& n : g_.nodes) {
-      bool frozen = !n.op->effectful && !n.op->nondeterministic && n.op->mutates == 0 && !n.op->on_clones;
+      bool frozen = !n.op->once() && !n.op->on_clones;
       bool has_operand = false;
       for (const Arg& a : n.args)
         graph::for_each_ref(a, [&](ValueId u) {

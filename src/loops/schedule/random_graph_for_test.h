@@ -210,7 +210,7 @@ class Generator {
     if (r != kNoValue && b.rank(r) < 6) pool_.push_back(r);
   }
   std::mt19937 random_;
-  Graph g_;
+  Graph g_{kNewProgram};
   std::vector<ValueId> pool_;
 };
 

@@ -168,8 +168,8 @@ class Planner {
   }
 
   std::string location(const graph::Node& n) const {
-    if (n.location < 0 || n.location >= static_cast<int32_t>(g_.locations.size())) return "";
-    return " " + g_.locations[n.location];
+    if (n.location < 0 || n.location >= static_cast<int32_t>(g_.facts.locations.size())) return "";
+    return " " + g_.facts.locations[n.location];
   }
 
   // How many of a node's last results are clones that a writing operator filled.

@@ -62,7 +62,7 @@ int64_t launches(const Schedule& s) {
 int64_t slab(const Schedule& s) { return s.plan.slab_bytes.value(); }
 
 TEST(Schedule, PointwiseChainIsOneLoop) {
-  Graph g;
+  Graph g(kNewProgram);
   Builder b(g);
   ValueId x = g.add_input(f32({4, 6}), graph::InputKind::kUser, "x"),
           bias = g.add_input(f32({6}), graph::InputKind::kUser, "b");
@@ -72,7 +72,7 @@ TEST(Schedule, PointwiseChainIsOneLoop) {
   EXPECT_EQ(launches(s), 1);
   EXPECT_EQ(s.kernels[0].outer.size(), 2u);
   EXPECT_EQ(s.kernels[0].vector, Vector::kOuter);
-  Graph flat;
+  Graph flat(kNewProgram);
   Builder c(flat);
   ValueId z = flat.add_input(f32({4, 6, 8}), graph::InputKind::kUser, "x");
   returns(flat, c.exp(z));
@@ -81,7 +81,7 @@ TEST(Schedule, PointwiseChainIsOneLoop) {
 
 TEST(Schedule, SoftmaxIsOneKernelOfRows) {
   for (int dim : {-1, 0, 1}) {
-    Graph g;
+    Graph g(kNewProgram);
     Builder b(g);
     ValueId x = g.add_input(f32({5, 8, 16}), graph::InputKind::kUser, "x");
     ValueId e = b.exp(b.sub(x, b.amax(x, {dim}, true)));
@@ -102,7 +102,7 @@ ValueId layer_norm(Builder& b, ValueId x, ValueId w, ValueId bias) {
 
 TEST(Schedule, ResidualLayerNormIsOneKernel) {
   for (DType d : {DType::kF32, DType::kBF16}) {
-    Graph g;
+    Graph g(kNewProgram);
     Builder b(g);
     ValueId x = g.add_input(typed(d, {4, 6, 32}), graph::InputKind::kUser, "x"),
             y = g.add_input(typed(d, {4, 6, 32}), graph::InputKind::kUser, "y");
@@ -118,7 +118,7 @@ TEST(Schedule, ResidualLayerNormIsOneKernel) {
 }
 
 TEST(Schedule, GroupNormSplitsChannels) {
-  Graph g;
+  Graph g(kNewProgram);
   Builder b(g);
   ValueId x = g.add_input(f32({2, 6, 4, 4}), graph::InputKind::kUser, "x"),
           w = g.add_input(f32({6}), graph::InputKind::kUser, "w");
@@ -131,7 +131,7 @@ TEST(Schedule, GroupNormSplitsChannels) {
 }
 
 TEST(Schedule, ColumnSumsUseTheOuterLoopForLanes) {
-  Graph g;
+  Graph g(kNewProgram);
   Builder b(g);
   ValueId x = g.add_input(f32({12, 40}), graph::InputKind::kUser, "x");
   returns(g, b.sum(x, {0}));
@@ -140,13 +140,13 @@ TEST(Schedule, ColumnSumsUseTheOuterLoopForLanes) {
 }
 
 TEST(Schedule, ViewsAreFreeAndTransposesAreMarked) {
-  Graph g;
+  Graph g(kNewProgram);
   Builder b(g);
   ValueId x = g.add_input(f32({2, 8, 4, 16}), graph::InputKind::kUser, "x");
   ValueId t = b.reshape(b.permute(x, {0, 2, 1, 3}), {8, 128});
   returns(g, b.neg(b.slice(t, 1, 3, 120, 2)));
   EXPECT_EQ(launches(check(g)), 1);
-  Graph h;
+  Graph h(kNewProgram);
   Builder c(h);
   ValueId y = h.add_input(f32({32, 48}), graph::InputKind::kUser, "y");
   ValueId copy = c.emit("prim.copy", {Ref{c.permute(y, {1, 0})}}, f32({48, 32}));
@@ -156,7 +156,7 @@ TEST(Schedule, ViewsAreFreeAndTransposesAreMarked) {
 }
 
 TEST(Schedule, ExternOperandsThatAreViewsAreNotCopied) {
-  Graph g;
+  Graph g(kNewProgram);
   Builder b(g);
   ValueId x = g.add_input(f32({6, 8}), graph::InputKind::kUser, "x");
   ValueId y = b.exp(x);
@@ -167,7 +167,7 @@ TEST(Schedule, ExternOperandsThatAreViewsAreNotCopied) {
 }
 
 TEST(Schedule, ViewsForExternsAreOfTheMemoryThatTheOutputHas) {
-  Graph g;
+  Graph g(kNewProgram);
   Builder b(g);
   TensorType columns = f32({6, 8});
   columns.strides = {1, 6};
@@ -183,13 +183,13 @@ TEST(Schedule, ViewsForExternsAreOfTheMemoryThatTheOutputHas) {
 }
 
 TEST(Schedule, CatWritesItsParts) {
-  Graph g;
+  Graph g(kNewProgram);
   Builder b(g);
   ValueId x = g.add_input(f32({3, 4}), graph::InputKind::kUser, "x"),
           y = g.add_input(f32({3, 5}), graph::InputKind::kUser, "y");
   returns(g, b.cat({b.exp(x), y, x}, 1));
   check(g);
-  Graph h;
+  Graph h(kNewProgram);
   Builder c(h);
   x = h.add_input(f32({3, 4}), graph::InputKind::kUser, "x"),
   y = h.add_input(f32({3, 5}), graph::InputKind::kUser, "y");
@@ -199,14 +199,14 @@ TEST(Schedule, CatWritesItsParts) {
 }
 
 TEST(Schedule, PadPoolAndWindows) {
-  Graph g;
+  Graph g(kNewProgram);
   Builder b(g);
   ValueId x = g.add_input(f32({2, 3, 8, 10}), graph::InputKind::kUser, "x");
   ValueId p = b.pad(b.relu(x), {0, 0, 1, 2}, {0, 0, 2, 1}, -1.0);
   ValueId m = b.max_pool(p, {3, 3}, {2, 2}, {1, 1}, {1, 1}, false);
   returns(g, b.avg_pool(m, {2, 2}, {1, 1}, {1, 1}, false, false));
   check(g);
-  Graph h;
+  Graph h(kNewProgram);
   Builder c(h);
   x = h.add_input(f32({1, 2, 18, 18}), graph::InputKind::kUser, "x");
   returns(h, c.max_pool(x, {9, 9}, {1, 1}, {4, 4}, {1, 1}, false));
@@ -215,7 +215,7 @@ TEST(Schedule, PadPoolAndWindows) {
 }
 
 TEST(Schedule, EmbeddingAndNorm) {
-  Graph g;
+  Graph g(kNewProgram);
   Builder b(g);
   ValueId table = g.add_input(f32({11, 16}), graph::InputKind::kParameter, "t"),
           ids = g.add_input(typed(DType::kI64, {2, 5}), graph::InputKind::kUser, "i");
@@ -231,7 +231,7 @@ TEST(Schedule, EmbeddingAndNorm) {
 }
 
 TEST(Schedule, ScatterGatherScan) {
-  Graph g;
+  Graph g(kNewProgram);
   Builder b(g);
   ValueId x = g.add_input(f32({4, 6}), graph::InputKind::kUser, "x"),
           i = g.add_input(typed(DType::kI64, {4, 3}), graph::InputKind::kUser, "i");
@@ -246,7 +246,7 @@ TEST(Schedule, ScatterGatherScan) {
 }
 
 TEST(Schedule, AnIndexFromMemoryIsNoLoop) {
-  Graph g;
+  Graph g(kNewProgram);
   Builder b(g);
   ValueId x = g.add_input(f32({17}), graph::InputKind::kUser, "x");
   ValueId i = g.add_input(typed(DType::kI64, {1}), graph::InputKind::kUser, "i");
@@ -259,7 +259,7 @@ TEST(Schedule, AnIndexFromMemoryIsNoLoop) {
 }
 
 TEST(Schedule, MutationsAndInPlaceReuse) {
-  Graph g;
+  Graph g(kNewProgram);
   Builder b(g);
   ValueId x = g.add_input(f32({8, 8}), graph::InputKind::kUser, "x"),
           y = g.add_input(f32({8, 8}), graph::InputKind::kUser, "y");
@@ -272,7 +272,7 @@ TEST(Schedule, MutationsAndInPlaceReuse) {
   for (int i = 0; i < 64; ++i) EXPECT_FLOAT_EQ(got.inputs_after[0].data[i], inputs[0].data[i] + inputs[1].data[i]);
 
   // exp lies over the extern's operand chain: one slab tensor at a time
-  Graph h;
+  Graph h(kNewProgram);
   Builder c(h);
   x = h.add_input(f32({64}), graph::InputKind::kUser, "x");
   ValueId a = c.exp(x);
@@ -285,7 +285,7 @@ TEST(Schedule, MutationsAndInPlaceReuse) {
 
 TEST(Schedule, WritesInputsInPlace) {
   // x += y: made in x; and a cache: only the slice, or the indexed rows, are stored
-  Graph g;
+  Graph g(kNewProgram);
   Builder b(g);
   ValueId x = g.add_input(f32({8, 8}), graph::InputKind::kUser, "x"),
           y = g.add_input(f32({8, 8}), graph::InputKind::kUser, "y");
@@ -321,7 +321,7 @@ TEST(Schedule, WritesInputsInPlace) {
 
 TEST(Schedule, IndexChecksOfInputsAreForeseen) {
   const auto bounds = [](auto&& index) {
-    Graph g;
+    Graph g(kNewProgram);
     Builder b(g);
     ValueId table = g.add_input(f32({11, 16}), graph::InputKind::kUser, "t"),
             ids = g.add_input(typed(DType::kI64, {5}), graph::InputKind::kUser, "i");
@@ -346,7 +346,7 @@ TEST(Schedule, IndexChecksOfInputsAreForeseen) {
 }
 
 TEST(Schedule, InputsAreWrittenBehindWhatMayRaise) {
-  Graph g;
+  Graph g(kNewProgram);
   Builder b(g);
   ValueId x = g.add_input(f32({8, 8}), graph::InputKind::kUser, "x"),
           y = g.add_input(f32({3, 8}), graph::InputKind::kUser, "y"),
@@ -369,7 +369,7 @@ TEST(Schedule, OperatorsWriteOverOperandsThatDie) {
     return names;
   };
   const auto make = [](bool by_kernel, bool read_later, bool given, bool returned) {
-    Graph g;
+    Graph g(kNewProgram);
     Builder b(g);
     ValueId x = g.add_input(f32({8, 4}), graph::InputKind::kUser, "x");
     ValueId rows = g.add_input(f32({2, 4}), graph::InputKind::kUser, "rows");
@@ -396,7 +396,7 @@ TEST(Schedule, OperatorsWriteOverOperandsThatDie) {
 }
 
 TEST(Schedule, OldContentIsReadBeforeItIsOverwritten) {
-  Graph g;
+  Graph g(kNewProgram);
   Builder b(g);
   ValueId x = g.add_input(f32({8, 8}), graph::InputKind::kUser, "x");
   ValueId z = b.add(b.permute(x, {1, 0}), x);
@@ -411,7 +411,7 @@ TEST(Schedule, OldContentIsReadBeforeItIsOverwritten) {
 }
 
 TEST(Schedule, LongReductionsAreShared) {
-  Graph g;
+  Graph g(kNewProgram);
   Builder b(g);
   ValueId x = g.add_input(f32({2, 700, 100}), graph::InputKind::kUser, "x");
   ValueId y = b.exp(x);
@@ -422,7 +422,7 @@ TEST(Schedule, LongReductionsAreShared) {
 }
 
 TEST(Schedule, FrozenPartIsApart) {
-  Graph g;
+  Graph g(kNewProgram);
   Builder b(g);
   ValueId x = g.add_input(f32({4, 6, 8}), graph::InputKind::kUser, "x");
   ValueId var = g.add_input(f32({6}), graph::InputKind::kBuffer, "var"),
@@ -441,7 +441,7 @@ TEST(Schedule, FrozenPartIsApart) {
 }
 
 TEST(Schedule, EqualKernelsAreOne) {
-  Graph g;
+  Graph g(kNewProgram);
   Builder b(g);
   ValueId x = g.add_input(f32({4, 32}), graph::InputKind::kUser, "x"),
           w = g.add_input(f32({32}), graph::InputKind::kParameter, "w");
@@ -453,7 +453,7 @@ TEST(Schedule, EqualKernelsAreOne) {
 }
 
 TEST(Schedule, KernelsThatDifferInSizesAreOne) {
-  Graph g;
+  Graph g(kNewProgram);
   Builder b(g);
   std::vector<ValueId> outs;
   for (auto [n, c, hw] : {std::tuple{2, 3, 16}, {2, 5, 49}, {3, 4, 20}}) {
@@ -471,7 +471,7 @@ TEST(Schedule, KernelsThatDifferInSizesAreOne) {
 }
 
 TEST(Schedule, KernelsOverAPartAndTheWholeAreOne) {
-  Graph g;
+  Graph g(kNewProgram);
   Builder b(g);
   ValueId x = g.add_input(f32({16, 17}), graph::InputKind::kUser, "x");
   ValueId part = b.slice(x, {0, 0}, {1, 17}, {1, 1});
@@ -481,7 +481,7 @@ TEST(Schedule, KernelsOverAPartAndTheWholeAreOne) {
 }
 
 TEST(Schedule, ReductionsOverNothing) {
-  Graph g;
+  Graph g(kNewProgram);
   Builder b(g);
   ValueId x = g.add_input(f32({4, 16, 3}), graph::InputKind::kUser, "x");
   ValueId none = b.slice(x, {0, 0, 2}, {4, 16, 2}, {1, 1, 1});
@@ -491,7 +491,7 @@ TEST(Schedule, ReductionsOverNothing) {
 }
 
 TEST(Schedule, ArgmaxOverSeveralDims) {
-  Graph g;
+  Graph g(kNewProgram);
   Builder b(g);
   ValueId x = g.add_input(f32({3, 4, 5}), graph::InputKind::kUser, "x");
   returns(g, b.argmax(x, {0, 2}));
@@ -500,7 +500,7 @@ TEST(Schedule, ArgmaxOverSeveralDims) {
 }
 
 TEST(Schedule, EmptyAndScalar) {
-  Graph g;
+  Graph g(kNewProgram);
   Builder b(g);
   ValueId x = g.add_input(f32({0, 4}), graph::InputKind::kUser, "x"),
           s = g.add_input(f32({}), graph::InputKind::kUser, "s");

@@ -1,0 +1,102 @@
+// A backward whose tangents do not all come, and what both halves of a joint graph keep of it.
+#include "graph/partition/prune.h"
+
+#include <gtest/gtest.h>
+
+#include "graph/partition/partition.h"
+
+namespace flashover::graph {
+namespace {
+
+constexpr std::string_view kBackward = R"(graph exact {
+  %0 : f32[4] = input user "tangent"
+  %1 : f32[4] = input user "tangent"
+  %2 : f32[4] = input user "saved"
+  test.log.default(%0)  # a.py:1
+  test.log.default(%1)  # a.py:2
+  %3 : f32[4] = test.count.default(%0)  # a.py:3
+  %4 : f32[4] = prim.mul(%0, %2)  # a.py:4
+  %5 : f32[4] = prim.mul(%1, %2)  # a.py:5
+  %6 : f32[4] = prim.add(%4, %5)  # a.py:6
+  return %6
+})";
+
+TEST(Prune, KeepsTheFactsOfTheGraph) {
+  const Graph g = parse(kBackward);
+  const Pruned p = without_tangents(g, {true, true, false}, {false, true, false});
+  EXPECT_TRUE(p.graph.facts.exact);
+  EXPECT_EQ(p.graph.facts.locations, g.facts.locations);
+  verify(p.graph, Form::kCore);
+}
+
+TEST(Prune, EffectsOfWhatComesStay) {
+  const Pruned p = without_tangents(parse(kBackward), {true, true, false}, {false, true, false});
+  std::vector<std::string> names;
+  for (const Node& n : p.graph.nodes) names.push_back(n.op->name);
+  EXPECT_EQ(names, (std::vector<std::string>{"test.log.default", "test.count.default", "prim.mul"}));
+}
+
+Joint joint_of(const Graph& g, int32_t tangent) {
+  Joint j;
+  j.present = true;
+  j.results.resize(1);
+  j.results[0].requires_grad = true;
+  j.results[0].tangent = 0;
+  j.tangents = {tangent};
+  j.gradients = {0};
+  j.depends = {{0}};
+  j.saved_inputs.assign(g.inputs.size(), true);
+  return j;
+}
+
+TEST(Partition, BothHalvesKeepTheFactsAndTheEffects) {
+  const Graph g = parse(R"(graph exact {
+    %0 : f32[4] = input user grad "x"
+    test.log.default(%0)  # a.py:1
+    %1 : f32[4] = prim.sin(%0)  # a.py:1
+    %2 : f32[4] = test.count.default(%1)  # a.py:2
+    %3 : f32[4] = input tangent
+    test.log.default(%3)  # a.py:3
+    %4 : f32[4] = prim.cos(%0)
+    %5 : f32[4] = prim.mul(%3, %4)
+    return %1, %5
+  })");
+  const Partition p = partition(g, joint_of(g, 1));
+  const auto effects = [](const Graph& half) {
+    int n = 0;
+    for (const Node& node : half.nodes) n += node.op->effectful;
+    return n;
+  };
+  for (const Graph* half : {&p.forward, &p.backward}) {
+    EXPECT_TRUE(half->facts.exact);
+    EXPECT_EQ(half->facts.locations, g.facts.locations);
+  }
+  EXPECT_EQ(effects(p.forward), 2);
+  EXPECT_EQ(effects(p.backward), 1);
+}
+
+// Of a checkpoint only what is handed on is kept, and what the program's policy says.
+TEST(Partition, WhatAPolicySavesIsNotMadeAgain) {
+  const auto products = [](const std::string& mark) {
+    const Graph g = parse(R"(graph {
+      %0 : f32[32,32] = input user grad "x"
+      %1 : f32[32,32] = aten.mm.default(%0, %0)  # a.py:1 [checkpoint 1)" +
+                          mark + R"(
+      %2 : f32[32,32] = prim.tanh(%1)  # a.py:2 [checkpoint 1]
+      %3 : f32[32,32] = aten.mm.default(%2, %2)  # a.py:3 [checkpoint 1]
+      %4 : f32[32,32] = input tangent
+      %5 : f32[32,32] = aten.mm.default(%4, %2)
+      return %3, %5
+    })");
+    const Partition p = partition(g, joint_of(g, 1));
+    int n = 0;
+    for (const Node& node : p.backward.nodes) n += node.op->name == "aten.mm.default";
+    return std::pair(n, p.saved_bytes);
+  };
+  EXPECT_EQ(products("]"), std::pair(2, int64_t{0}));
+  EXPECT_EQ(products(" save]"), std::pair(1, int64_t{32 * 32 * 4}));
+  EXPECT_EQ(products(" prefer save]"), std::pair(1, int64_t{32 * 32 * 4}));
+}
+
+}  // namespace
+}  // namespace flashover::graph
