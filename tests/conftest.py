@@ -3,6 +3,7 @@ path."""
 
 from __future__ import annotations
 
+import locale
 import os
 import sys
 import tempfile
@@ -19,6 +20,10 @@ for folder in (ROOT / "python", ROOT / "benchmarks", ROOT / "tests"):
 os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "python"), *filter(None, [os.environ.get("PYTHONPATH")])])
 os.environ.setdefault("FLASHOVER_CACHE_DIR", tempfile.mkdtemp(prefix="flashover-test-cache-"))
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+
+if name := os.environ.get("FLASHOVER_TEST_LOCALE"):  # tests/environment/test_locale.py
+    locale.setlocale(locale.LC_ALL, name)
 
 
 @pytest.fixture(autouse=True)
