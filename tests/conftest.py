@@ -3,6 +3,7 @@ path."""
 
 from __future__ import annotations
 
+import locale
 import os
 import sys
 import tempfile
@@ -33,6 +34,10 @@ LIBRARY_LEVELS = {
 if os.environ.get("FLASHOVER_ISA"):
     assert "torch" not in sys.modules, "the libraries' levels are set too late"
     os.environ.update(LIBRARY_LEVELS[os.environ["FLASHOVER_ISA"]])
+
+
+if name := os.environ.get("FLASHOVER_TEST_LOCALE"):  # tests/environment/test_locale.py
+    locale.setlocale(locale.LC_ALL, name)
 
 
 @pytest.fixture(autouse=True)

@@ -70,3 +70,22 @@ def test_no_iostreams() -> None:
         for path, name in includes(stage) if (SRC / stage).exists() else []:
             if not path.name.endswith("_test.cpp"):
                 assert name not in streams, f"{path} includes <{name}>"
+
+
+# These follow the process's locale, which a GUI toolkit may set at any time: a decimal comma, grouped digits.
+LOCALE_DEPENDENT = re.compile(
+    r"\b(?:v?sn?printf|sscanf|fscanf|strto(?:d|f|ld|l|ll|ul|ull)|ato(?:f|i|l|ll)|sto(?:d|f|ld|i|l|ll|ul|ull)"
+    r"|is(?:alnum|alpha|digit|xdigit|space|punct|print|upper|lower)|to(?:upper|lower)|setlocale|strftime|put_time)\s*\("
+)
+
+
+def test_numbers_are_written_and_read_without_the_locale() -> None:
+    """Numbers go through base/decimal.h; fprintf for people may not print a floating-point number either."""
+    for path in [*SRC.rglob("*.cpp"), *SRC.rglob("*.h")]:
+        if path.name.endswith("_test.cpp") or path.is_relative_to(SRC / "base"):
+            continue
+        code = re.sub(r"//[^\n]*", "", path.read_text())
+        found = LOCALE_DEPENDENT.search(code)
+        assert not found, f"{path.relative_to(SRC)} calls {found.group()}: use base/decimal.h"
+        for call in re.findall(r"fprintf\([^;]*;", code):
+            assert not re.search(r"%[-+ #0']*[\d.*]*[efgaEFGA]\b", call), f"{path.relative_to(SRC)}: {call}"

@@ -23,8 +23,8 @@ class InvalidBackend(UserError):
     """No backend has this name."""
 
 
-class InvalidOptions(UserError):
-    """A mode or option that does not exist, or of the wrong type."""
+class InvalidOptions(UserError, ValueError):
+    """A mode or option that does not exist, of the wrong type or out of its range."""
 
 
 class _WithPlace(FlashoverError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,7 +26,11 @@ def list_modes() -> list[str]:
 
 def list_options() -> dict[str, tuple[str, str, str]]:
     """name -> (type, default, what it does)."""
-    return dict(_C.options())
+    table = {}
+    for name, (kind, default, doc) in _C.options().items():
+        least, most = _C.option_ranges().get(name, (None, None))
+        table[name] = (kind, default, doc if least is None else f"{doc} ({least} to {most})")
+    return table
 
 
 def resolve(mode: str | None, options: Mapping[str, Any] | None) -> dict[str, str]:
@@ -39,13 +44,41 @@ def resolve(mode: str | None, options: Mapping[str, Any] | None) -> dict[str, st
     elif not isinstance(options, Mapping):
         raise InvalidOptions(f"options must be a mapping of names to values, not {type(options).__name__}")
     table = _C.options()
-    values = {}
+    values: dict[str, str] = {}
     for name, value in options.items():
         key = str(name).replace("-", "_")
         if key not in table:
-            raise InvalidOptions(f"unknown option {name!r}; there are: {', '.join(sorted(table))}")
-        kind = table[key][0]
-        if type(value) is not _TYPES[kind]:
-            raise InvalidOptions(f"option {name!r} must be {kind}, not {type(value).__name__} {value!r}")
-        values[key] = str(value)
+            near = difflib.get_close_matches(key, table, n=1)
+            meant = f"did you mean {near[0]!r}? There are" if near else "there are"
+            raise InvalidOptions(f"unknown option {name!r}; {meant}: {', '.join(sorted(table))}")
+        if key in values:
+            raise InvalidOptions(f"option {key!r} is given twice")
+        values[key] = _checked(key, table[key][0], value)
     return values
+
+
+def _checked(name: str, kind: str, value: Any) -> str:
+    """The value as text, if it is of the option's type and in its range."""
+    if type(value) is not _TYPES[kind]:
+        raise InvalidOptions(f"option {name!r} must be {kind}, not {type(value).__name__} {_shown(value)}")
+    if kind == "int":
+        least, most = _C.option_ranges()[name]
+        if not least <= value <= most:
+            raise InvalidOptions(f"option {name!r} must be from {least} to {most}, not {_shown(value)}")
+    if kind == "str":
+        try:
+            usable = b"\0" not in value.encode()
+        except UnicodeEncodeError:
+            usable = False
+        if not usable:
+            raise InvalidOptions(f"option {name!r} must be text without NUL and lone surrogates, not {_shown(value)}")
+    return str(value)
+
+
+def _shown(value: Any) -> str:
+    """repr(), cut short. It may fail: Python prints no integers of more than 4,300 digits."""
+    try:
+        text = repr(value)
+    except Exception as e:
+        return f"a value that cannot be shown ({type(e).__name__})"
+    return text if len(text) <= 100 else f"{text[:97]}..."

@@ -9,6 +9,7 @@ namespace flashover {
 
 struct OptionInfo {
   const char *name, *type, *default_value, *doc;
+  int64_t least, most;  // of an int option
 };
 std::span<const OptionInfo> option_table();
 
@@ -16,6 +17,7 @@ using OptionValues = std::map<std::string, std::string>;
 // The value of an option, or its default. Asking for a name that is not in the table is a CHECK.
 const std::string& option(const OptionValues& values, const std::string& name);
 bool bool_option(const OptionValues& values, const std::string& name);
+// A value that is no integer within the option's range is a CHECK: the face says it to the user before.
 int64_t int_option(const OptionValues& values, const std::string& name);
 
 }  // namespace flashover

@@ -12,6 +12,8 @@ TEST(Options, DefaultsAndValues) {
   EXPECT_EQ(int_option({}, "recompile_limit"), 8);
   EXPECT_EQ(int_option({{"recompile_limit", "3"}}, "recompile_limit"), 3);
   EXPECT_THROW(option({}, "no_such_option"), InternalError);
+  for (const char* bad : {"-1", "1000001", "99999999999999999999", "", "8x", "1e3"})
+    EXPECT_THROW(int_option({{"recompile_limit", bad}}, "recompile_limit"), InternalError) << bad;
 }
 
 TEST(Options, EveryRowIsComplete) {

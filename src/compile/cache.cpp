@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/decimal.h"
 #include "base/isa_limit.h"
 #include "base/utf8.h"
 
@@ -97,9 +98,8 @@ std::string default_directory() {
 
 size_t default_size() {
   const char* mb = std::getenv("FLASHOVER_CACHE_MB");
-  char* end = nullptr;
-  const unsigned long long value = mb ? std::strtoull(mb, &end, 10) : 0;
-  return mb && end != mb && *end == '\0' && value < (1u << 24) ? static_cast<size_t>(value) << 20 : size_t{2048} << 20;
+  const std::optional<uint64_t> value = mb ? parse_number<uint64_t>(mb) : std::nullopt;
+  return value && *value < (1u << 24) ? static_cast<size_t>(*value) << 20 : size_t{2048} << 20;
 }
 
 // One step down the path. The last one is the cache itself; those above only have to keep strangers from exchanging

@@ -8,6 +8,7 @@
 #include <cstdlib>
 
 #include "base/check.h"
+#include "base/decimal.h"
 #include "base/text.h"
 
 namespace flashover::compile {
@@ -55,8 +56,7 @@ void PassRunner::after_graph(const char* name, graph::Form form, const graph::Gr
 
 void PassRunner::text(const std::string& name, std::string text) {
   if (!dump_.empty()) {
-    char file[64];
-    std::snprintf(file, sizeof file, "/%03d_%02d_", number_, step_++);
+    const std::string file = "/" + padded(number_, 3) + "_" + padded(step_++, 2) + "_";
     if (std::string failure = write_text_file(dump_ + file + name + ".txt", text); !failure.empty())
       std::fprintf(stderr, "flashover: cannot write into FLASHOVER_DUMP=%s: %s\n", dump_.c_str(), failure.c_str());
   }

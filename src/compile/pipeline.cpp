@@ -1,10 +1,12 @@
 // From a traced graph to a plan: every stage and pass, in order, with the reason for its place.
 #include <algorithm>
+#include <cstdlib>
 #include <future>
 #include <set>
 #include <utility>
 
 #include "base/check.h"
+#include "base/decimal.h"
 #include "base/options.h"
 #include "compile/compile.h"
 #include "compile/pass_runner.h"
@@ -132,6 +134,8 @@ loops::Schedule to_loops(Graph core, Device device, const Environment& env, Pass
     // The slab would lie in memory beside all that is kept for the backward and beside the gradients.
     options.apart = int64_t{128} << 10;
   }
+  // Tests under AddressSanitizer: each temporary and result in a block of its own, whose ends are watched.
+  if (device.type == DeviceType::kCPU && std::getenv("FLASHOVER_DEBUG_MEMORY")) options.apart = 1;
   return passes.stage("schedule", [&] { return loops::schedule(core, options); });
 }
 
@@ -297,7 +301,7 @@ plan::Plan fastest_plan(const Graph& traced, Device device, const Options& optio
   std::string notes;
   for (size_t i = 0; i < plans.size(); ++i) {
     if (seconds[i] < seconds[best] * (best == 0 ? 0.97 : 1)) best = i;
-    notes += names[i] + ": " + std::to_string(seconds[i] * 1e6) + " us\n";
+    notes += names[i] + ": " + fixed_decimal(seconds[i] * 1e6, 6) + " us\n";
   }
   if (passes.wants_text()) passes.text("libraries", notes + "chosen: " + std::to_string(best) + "\n");
   if (best > 0) {

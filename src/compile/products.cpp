@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <cstdlib>
 #include <functional>
 #include <map>
 #include <set>
 
 #include "base/check.h"
+#include "base/decimal.h"
 #include "compile/reuse.h"
 #include "kernel/triton/toolchain.h"
 
@@ -72,11 +72,7 @@ std::string tile_text(const ProductTile& t) {
   return std::to_string(t.m) + "x" + std::to_string(t.n) + "x" + std::to_string(t.k) + " " + std::to_string(t.warps) +
          " warps " + std::to_string(t.stages) + " stages";
 }
-std::string us(double seconds) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f us", seconds * 1e6);
-  return std::isfinite(seconds) ? text : "-";
-}
+std::string us(double seconds) { return std::isfinite(seconds) ? fixed_decimal(seconds * 1e6, 1) + " us" : "-"; }
 
 // Measures kinds that the cache does not know.
 void measure(const Plan& plan, const std::vector<loops::Kernel>& kernels, std::vector<Kind*>& kinds,
@@ -279,12 +275,12 @@ std::vector<Product> choose_products(Plan& plan, const std::vector<loops::Kernel
     // Tests: that tile of the last way, unmeasured. Not into the cache, whose keys know nothing of it.
     if (const char* forced = std::getenv("FLASHOVER_PRODUCT_TILE"); forced && !cache) {
       const auto tiles = static_cast<int64_t>(triton::tiles_for(ways.back().product).size());
-      const int64_t tile = std::clamp<int64_t>(std::atoll(forced), -1, tiles - 1);
+      const int64_t tile = std::clamp<int64_t>(parse_number<int64_t>(forced).value_or(-1), -1, tiles - 1);
       if (tile >= 0) kind.choice = static_cast<int64_t>(kind.options.size()) - tiles + tile;
       continue;
     }
     if (const auto known = cache ? cache->get("product", kind.key) : std::nullopt) {
-      const int64_t choice = std::atoll(known->c_str());
+      const int64_t choice = parse_number<int64_t>(*known).value_or(-2);
       if (choice >= -1 && choice < static_cast<int64_t>(kind.options.size())) {
         kind.choice = choice;
         continue;

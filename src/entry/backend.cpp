@@ -16,6 +16,7 @@
 
 #include "base/check.h"
 #include "base/options.h"
+#include "base/stack.h"
 #include "entry/machine.h"
 #include "entry/measure.h"
 #include "entry/python_graph.h"
@@ -372,8 +373,9 @@ std::unique_ptr<Runner> make_training(graph::Graph graph, const Request& request
       compile::Report unseen;
       run::LoadOptions how{.converts = true};
       for (int32_t i : part.inputs) how.places.push_back(whole.at(static_cast<size_t>(i)));
-      std::shared_ptr<run::Executable> e =
-          load(compile::compile_backward(std::move(part.graph), options, environment), options, unseen, how);
+      plan::Plan plan;
+      with_stack(kCompileStack, [&] { plan = compile::compile_backward(std::move(part.graph), options, environment); });
+      std::shared_ptr<run::Executable> e = load(std::move(plan), options, unseen, how);
       return Variant{step_of(std::move(e)), std::move(part.inputs), std::move(part.outputs)};
     };
   auto runner = make_training_runner(std::move(t.meeting), std::move(tangents), step_of(forward), step_of(backward),

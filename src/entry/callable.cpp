@@ -18,6 +18,7 @@
 
 #include "base/boundary.h"
 #include "base/check.h"
+#include "base/decimal.h"
 #include "base/options.h"
 #include "entry/entry.h"
 #include "entry/generator.h"
@@ -432,11 +433,10 @@ EntryPtr make_entry(CallableState& s, const Settings& settings, const std::strin
   entry->version = version;
   if (!again) return entry;
   s.recompile_seconds += entry->total_seconds;
-  char text[160];
-  std::snprintf(text, sizeof text, ": version %lld took %.1f ms; recompiles so far: %lld, %.1f ms",
-                static_cast<long long>(version), entry->total_seconds * 1e3, static_cast<long long>(s.recompiles),
-                s.recompile_seconds * 1e3);
-  log(Topic::kRecompiles, name + text);
+  log(Topic::kRecompiles, name + ": version " + std::to_string(version) + " took " +
+                              fixed_decimal(entry->total_seconds * 1e3, 1) +
+                              " ms; recompiles so far: " + std::to_string(s.recompiles) + ", " +
+                              fixed_decimal(s.recompile_seconds * 1e3, 1) + " ms");
   return entry;
 }
 
@@ -789,8 +789,7 @@ PyObject* make(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   for (Py_ssize_t pos = 0; options && PyDict_Next(options, &pos, &key, &value);)
     state->settings.options.values[text_of(key)] = text_of(value);
   if (PyErr_Occurred()) return nullptr;
-  state->limit =
-      static_cast<size_t>(std::max<int64_t>(0, int_option(state->settings.options.values, "recompile_limit")));
+  state->limit = static_cast<size_t>(int_option(state->settings.options.values, "recompile_limit"));
   auto* c = PyObject_GC_New(Callable, type);
   if (!c) return nullptr;
   c->vectorcall = at_boundary<call>;

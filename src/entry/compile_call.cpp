@@ -9,7 +9,9 @@
 #include <set>
 
 #include "base/check.h"
+#include "base/decimal.h"
 #include "base/options.h"
+#include "base/stack.h"
 #include "entry/entry.h"
 #include "entry/log.h"
 #include "graph/passes/devices.h"
@@ -339,7 +341,7 @@ EntryPtr compile_call(const Settings& settings, const frame::Subject& subject, R
   Clock clock;
   Progress progress(settings.name);
   try {
-    attempt(a, subject);
+    with_stack(kCompileStack, [&] { attempt(a, subject); });
   } catch (const EnvironmentFailure& e) {
     a.decline(e.reason, e.where, "BackendCompilerFailed");
     if (!a.fatal) a.fatal = !warn_once("flashover: calls run eager, this machine cannot compile them: " + e.reason);
@@ -358,9 +360,9 @@ EntryPtr compile_call(const Settings& settings, const frame::Subject& subject, R
   entry->total_seconds = clock.lap();
   if (a.fatal) return nullptr;
   if (logged(Topic::kTimes)) {
-    std::string line = settings.name + ": " + std::to_string(entry->total_seconds) + " s: capture " +
-                       std::to_string(entry->capture_seconds) + ", guards " + std::to_string(entry->guard_seconds);
-    for (const auto& s : entry->report.stages) line += ", " + s.name + " " + std::to_string(s.seconds);
+    std::string line = settings.name + ": " + fixed_decimal(entry->total_seconds, 6) + " s: capture " +
+                       fixed_decimal(entry->capture_seconds, 6) + ", guards " + fixed_decimal(entry->guard_seconds, 6);
+    for (const auto& s : entry->report.stages) line += ", " + s.name + " " + fixed_decimal(s.seconds, 6);
     log(Topic::kTimes, line);
   }
   if (entry->kind == Entry::Kind::kEager) {

@@ -7,13 +7,13 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
-#include <cstdlib>
 #include <mutex>
 #include <system_error>
 #include <thread>
 #include <utility>
 
 #include "base/check.h"
+#include "base/decimal.h"
 #include "base/text.h"
 
 namespace flashover::entry {
@@ -68,14 +68,12 @@ bool dumping() { return !outputs().dump_folder.empty(); }
 
 void dump(int serial, const std::string& name, const std::string& stage, const std::string& text) {
   if (!dumping() || text.empty()) return;
-  char number[16];
-  std::snprintf(number, sizeof number, "%03d_", serial);
   std::string safe = name.substr(0, 60);
   for (char& c : safe)
-    if (!std::isalnum(static_cast<unsigned char>(c)) && c != '_') c = '_';
+    if (!is_letter_or_digit(c) && c != '_') c = '_';
   const std::string& folder = outputs().dump_folder;
   ::mkdir(folder.c_str(), 0700);  // there already: fine; no use: said below
-  std::string failure = write_text_file(folder + "/" + number + safe + "." + stage, text);
+  std::string failure = write_text_file(folder + "/" + padded(serial, 3) + "_" + safe + "." + stage, text);
   if (!failure.empty() && !outputs().dump_failed) {
     outputs().dump_failed = true;
     std::fprintf(stderr, "flashover: FLASHOVER_DUMP: cannot write to %s: %s\n", folder.c_str(), failure.c_str());
@@ -101,7 +99,7 @@ Progress::Progress(std::string name) : state_(nullptr) {
     auto wait = std::chrono::milliseconds(2000);
     while (!s->done.wait_for(lock, wait, [s] { return s->over; })) {
       double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-      std::fprintf(stderr, "\rflashover: compiling %s ... %.0f s", s->name.c_str(), seconds);
+      std::fprintf(stderr, "\rflashover: compiling %s ... %s s", s->name.c_str(), fixed_decimal(seconds, 0).c_str());
       shown = true;
       wait = std::chrono::milliseconds(500);
     }

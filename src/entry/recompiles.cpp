@@ -1,5 +1,7 @@
 #include "entry/recompiles.h"
 
+#include "base/decimal.h"
+
 namespace flashover::entry {
 namespace {
 
@@ -16,9 +18,10 @@ std::string with_text(const std::string& where) {
   const size_t colon = where.rfind(':');
   if (colon == std::string::npos) return where;
   PyObject* module = PyImport_ImportModule("linecache");
-  PyObject* line = module ? PyObject_CallMethod(module, "getline", "si", where.substr(0, colon).c_str(),
-                                                std::atoi(where.c_str() + colon + 1))
-                          : nullptr;
+  PyObject* line = module
+                       ? PyObject_CallMethod(module, "getline", "si", where.substr(0, colon).c_str(),
+                                             parse_number<int>(std::string_view(where).substr(colon + 1)).value_or(0))
+                       : nullptr;
   Py_XDECREF(module);
   std::string text = utf8(line);
   text.erase(0, text.find_first_not_of(" \t"));

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "base/decimal.h"
 #include "ops/types.h"
 
 namespace flashover::graph {
@@ -46,7 +47,7 @@ inline std::string describe(const Providers& p) {
   for (bool b :
        {p.mkl, p.onednn, p.onednn_bf16, p.onednn_f16, p.own_f32, p.own_bf16, p.strict_numerics, p.deterministic})
     out += b ? '1' : '0';
-  return out + " " + std::to_string(p.onednn_f32_ratio) + " " + std::to_string(p.mkl_packed_rows) + " " +
+  return out + " " + fixed_decimal(p.onednn_f32_ratio, 6) + " " + std::to_string(p.mkl_packed_rows) + " " +
          std::to_string(p.pack_budget) + " " + std::to_string(p.random_threads);
 }
 

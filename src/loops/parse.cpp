@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "base/check.h"
+#include "base/decimal.h"
 #include "loops/loops.h"
 
 namespace flashover::loops {
@@ -109,9 +110,8 @@ class Parser {
   bool accept(std::string_view w) {
     skip();
     if (line_.substr(0, w.size()) != w) return false;
-    bool is_word = std::isalpha(static_cast<unsigned char>(w[0])) != 0;
-    if (is_word && line_.size() > w.size() &&
-        (std::isalnum(static_cast<unsigned char>(line_[w.size()])) || line_[w.size()] == '_'))
+    bool is_word = is_letter(w[0]);
+    if (is_word && line_.size() > w.size() && (is_letter_or_digit(line_[w.size()]) || line_[w.size()] == '_'))
       return false;
     line_.remove_prefix(w.size());
     return true;
@@ -122,8 +122,7 @@ class Parser {
   std::string word() {
     skip();
     size_t n = 0;
-    while (n < line_.size() && (std::isalnum(static_cast<unsigned char>(line_[n])) || std::strchr("_.+-", line_[n])))
-      ++n;
+    while (n < line_.size() && (is_letter_or_digit(line_[n]) || std::strchr("_.+-", line_[n]))) ++n;
     if (n == 0) fail("expected a word");
     std::string w(line_.substr(0, n));
     line_.remove_prefix(n);
@@ -153,10 +152,9 @@ class Parser {
   }
   double floating() {
     std::string w = word();
-    char* end = nullptr;
-    double v = std::strtod(w.c_str(), &end);
-    if (*end) fail("expected a number, not '" + w + "'");
-    return v;
+    const std::optional<double> v = parse_number<double>(w);
+    if (!v) fail("expected a number, not '" + w + "'");
+    return *v;
   }
   DType dtype() {
     std::string w = word();
@@ -175,7 +173,7 @@ class Parser {
     if (!peek(letter)) fail("expected '" + std::string(1, letter) + "<number>'");
     line_.remove_prefix(1);
     size_t n = 0;
-    while (n < line_.size() && std::isdigit(static_cast<unsigned char>(line_[n]))) ++n;
+    while (n < line_.size() && is_digit(line_[n])) ++n;
     int32_t v = 0;
     if (std::from_chars(line_.data(), line_.data() + n, v).ec != std::errc()) fail("expected a number");
     line_.remove_prefix(n);
@@ -201,8 +199,7 @@ class Parser {
     std::string name = word();
     Loop l;
     size_t dot = name.find('.');
-    if (dot == std::string::npos || dot < 2 || !std::isalpha(static_cast<unsigned char>(name[0])))
-      fail("bad loop '" + name + "'");
+    if (dot == std::string::npos || dot < 2 || !is_letter(name[0])) fail("bad loop '" + name + "'");
     int position = 0;
     if (std::from_chars(name.data() + 1, name.data() + dot, position).ptr != name.data() + dot)
       fail("bad loop '" + name + "'");
@@ -219,9 +216,7 @@ class Parser {
   }
   std::vector<Loop> loops() {
     std::vector<Loop> result;
-    for (skip();
-         !line_.empty() && std::isalpha(static_cast<unsigned char>(line_[0])) && line_.substr(0, 7) != "ordered";
-         skip())
+    for (skip(); !line_.empty() && is_letter(line_[0]) && line_.substr(0, 7) != "ordered"; skip())
       result.push_back(loop());
     return result;
   }

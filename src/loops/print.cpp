@@ -13,8 +13,8 @@
 // }
 // Every instruction takes a number, also those without a result.
 #include <cmath>
-#include <cstdio>
 
+#include "base/decimal.h"
 #include "loops/loops.h"
 
 namespace flashover::loops {
@@ -27,9 +27,7 @@ namespace {
 std::string number(double v) {
   if (std::isnan(v)) return std::signbit(v) ? "-nan" : "nan";
   if (std::isinf(v)) return v < 0 ? "-inf" : "inf";
-  char buffer[40];
-  std::snprintf(buffer, sizeof buffer, "%.17g", v);
-  return buffer;
+  return decimal(v, 17);
 }
 std::string quoted(const std::string& s) {
   std::string out = "\"";

@@ -1,12 +1,11 @@
 #include "ops/text.h"
 
-#include <cctype>
 #include <charconv>
 #include <cmath>
-#include <cstdio>
 #include <limits>
 
 #include "base/check.h"
+#include "base/decimal.h"
 
 namespace flashover {
 namespace {
@@ -80,7 +79,7 @@ struct ArgPrinter {
   std::string operator()(MemoryFormat f) const { return std::string(name(f)); }
 };
 
-bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '.'; }
+bool is_word(char c) { return is_letter_or_digit(c) || c == '_' || c == '.'; }
 
 }  // namespace
 
@@ -102,9 +101,7 @@ std::string quoted(std::string_view s) {
     } else if (c == '\t') {
       out += "\\t";
     } else if (byte < 0x20) {
-      char hex[8];
-      std::snprintf(hex, sizeof hex, "\\x%02x", byte);
-      out += hex;
+      out += "\\x" + hexadecimal(byte, 2);
     } else {
       out += c;
     }
@@ -359,8 +356,7 @@ Arg Cursor::arg() {
     pos_ += text.size();
     return d;
   }
-  const bool digits =
-      c == '-' ? std::isdigit(static_cast<unsigned char>(next)) : std::isdigit(static_cast<unsigned char>(c));
+  const bool digits = c == '-' ? is_digit(next) : is_digit(c);
   const bool plain = text.find_first_not_of("0123456789+-.e") == std::string_view::npos;
   if (text == "nan" || text == "inf" || text == "-inf" ||
       (digits && plain && text.find_first_of(".e") != std::string_view::npos))

@@ -2,10 +2,10 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <cstdio>
 #include <map>
 
 #include "base/check.h"
+#include "base/decimal.h"
 #include "plan/plan.h"
 
 namespace flashover::plan {
@@ -25,9 +25,7 @@ std::string quote(std::string_view s) {
       out += '\\';
       out += c;
     } else if (u < 0x20 || u == 0x7f) {
-      char buffer[8];
-      std::snprintf(buffer, sizeof buffer, "\\x%02x", u);
-      out += buffer;
+      out += "\\x" + hexadecimal(u, 2);
     } else {
       out += c;
     }
@@ -38,9 +36,7 @@ std::string quote(std::string_view s) {
 std::string number(double d) {
   if (std::isnan(d)) return std::signbit(d) ? "-nan" : "nan";
   if (std::isinf(d)) return d < 0 ? "-inf" : "inf";
-  char buffer[40];
-  std::snprintf(buffer, sizeof buffer, "%.17g", d);
-  std::string out = buffer;
+  std::string out = decimal(d, 17);
   if (out.find_first_of(".e") == std::string::npos) out += ".0";
   return out;
 }
@@ -162,7 +158,7 @@ class Parser {
     while (at_ < text_.size()) {
       if (text_[at_] == '#') {
         while (at_ < text_.size() && text_[at_] != '\n') ++at_;
-      } else if (std::isspace(static_cast<unsigned char>(text_[at_]))) {
+      } else if (is_space(text_[at_])) {
         ++at_;
       } else {
         return;
@@ -190,9 +186,7 @@ class Parser {
   void expect(std::string_view s) {
     if (!accept(s)) fail("'" + std::string(s) + "' expected");
   }
-  static bool is_word(char c) {
-    return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '.' || c == ':';
-  }
+  static bool is_word(char c) { return is_letter_or_digit(c) || c == '_' || c == '.' || c == ':'; }
   std::string_view word() {
     skip();
     const size_t start = at_;
@@ -338,7 +332,7 @@ class Parser {
     if (at_ < text_.size() && text_[at_] == '+') {
       ++at_;
       const size_t start = at_;  // to a blank or '@'
-      while (at_ < text_.size() && !std::isspace(static_cast<unsigned char>(text_[at_])) && text_[at_] != '@') ++at_;
+      while (at_ < text_.size() && !is_space(text_[at_]) && text_[at_] != '@') ++at_;
       t.offset = sym::parse(text_.substr(start, at_ - start));
     }
     if (at_ < text_.size() && text_[at_] == '@') {
@@ -381,7 +375,7 @@ class Parser {
     const size_t start = at_;
     const bool minus = accept('-');
     const auto w = word();
-    if (w == "inf" || w == "nan" || std::isdigit(static_cast<unsigned char>(w[0]))) {
+    if (w == "inf" || w == "nan" || is_digit(w[0])) {
       at_ = start;
       const bool floating =
           w.find_first_of(".en") != std::string_view::npos;  // "1e+30" stops the word at '+', after the e
@@ -470,7 +464,7 @@ class Parser {
       output();
     } else if (w == "frozen") {
       step(word(), p_.frozen_steps);
-    } else if (w.size() > 1 && w[0] == 't' && std::isdigit(static_cast<unsigned char>(w[1]))) {
+    } else if (w.size() > 1 && w[0] == 't' && is_digit(w[1])) {
       in_order(index(w, 't'), p_.tensors.size());
       tensor_line();
     } else {

@@ -44,6 +44,12 @@ void bind_entry(py::module_& m) {
     for (const OptionInfo& o : option_table()) d[o.name] = py::make_tuple(o.type, o.default_value, o.doc);
     return d;
   });
+  m.def("option_ranges", [] {
+    py::dict d;
+    for (const OptionInfo& o : option_table())
+      if (o.least <= o.most) d[o.name] = py::make_tuple(o.least, o.most);
+    return d;
+  });
   m.def("stance", &entry::stance_name);
   m.def("set_stance", &entry::set_stance);
   m.def("set_logs", &entry::set_logs);

@@ -255,10 +255,8 @@ class PlanExecutable final : public Executable {
     if (options.kernel_graphs && device_ >= 0) find_stretches();
     if (options.pieces > 1) {
       std::vector<size_t> ends;
-      for (int64_t i = 1; i <= options.pieces; ++i)
-        if (const size_t end = plan_.steps.size() * static_cast<size_t>(i) / static_cast<size_t>(options.pieces);
-            end > (ends.empty() ? 0 : ends.back()))
-          ends.push_back(end);
+      const size_t steps = plan_.steps.size(), pieces = std::min(static_cast<size_t>(options.pieces), steps);
+      for (size_t i = 1; i <= pieces; ++i) ends.push_back(steps * i / pieces);
       if (ends.size() > 1) run_in_pieces(ends, {});
     }
   }

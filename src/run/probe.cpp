@@ -10,12 +10,12 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstdio>
 #include <functional>
 #include <thread>
 #include <vector>
 
 #include "base/check.h"
+#include "base/decimal.h"
 #include "run/cpu/attention.h"
 #include "run/cpu/linear.h"
 #include "torch/convert.h"
@@ -130,25 +130,24 @@ graph::Providers probe() {
 }
 
 std::string write(const graph::Providers& p) {
-  char buffer[80];
-  std::snprintf(buffer, sizeof buffer, "1 %d %d %d %d %.1f", p.mkl, p.onednn, p.onednn_bf16, p.onednn_f16,
-                p.onednn_f32_ratio);
-  return buffer;
+  std::string out = "1";
+  for (bool has : {p.mkl, p.onednn, p.onednn_bf16, p.onednn_f16}) out += has ? " 1" : " 0";
+  return out + " " + fixed_decimal(p.onednn_f32_ratio, 1);
 }
 
 std::optional<graph::Providers> parse_providers(std::string_view text) {
-  int version = 0, mkl = 0, onednn = 0, bf16 = 0, f16 = 0;
-  double ratio = 0;
-  const std::string copy(text);
-  if (std::sscanf(copy.c_str(), "%d %d %d %d %d %lf", &version, &mkl, &onednn, &bf16, &f16, &ratio) != 6 ||
-      version != 1 || !(ratio >= 0.5 && ratio <= 4))
-    return std::nullopt;
+  const std::vector<std::string> words = split(text, ' ');
+  if (words.size() != 6 || words[0] != "1") return std::nullopt;
   graph::Providers p;
-  p.mkl = mkl != 0;
-  p.onednn = onednn != 0;
-  p.onednn_bf16 = bf16 != 0;
-  p.onednn_f16 = f16 != 0;
-  p.onednn_f32_ratio = ratio;
+  bool* const has[] = {&p.mkl, &p.onednn, &p.onednn_bf16, &p.onednn_f16};
+  for (size_t i = 0; i < std::size(has); ++i) {
+    const std::string& word = words[i + 1];
+    if (word != "0" && word != "1") return std::nullopt;
+    *has[i] = word == "1";
+  }
+  const std::optional<double> ratio = parse_number<double>(words[5]);
+  if (!ratio || !(*ratio >= 0.5 && *ratio <= 4)) return std::nullopt;
+  p.onednn_f32_ratio = *ratio;
   ask_processor(p);
   return p;
 }

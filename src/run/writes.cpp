@@ -9,8 +9,12 @@
 #include <cstdio>
 #include <cstring>
 #include <mutex>
+#include <optional>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
+
+#include "base/decimal.h"
 
 namespace flashover::run {
 
@@ -40,6 +44,26 @@ Table& table() {
   return *t;
 }
 
+// "from-to access offset device inode name", a line of /proc/self/maps.
+std::optional<ForeignMemory::Range> parse_range(std::string_view line) {
+  const auto word = [&] {
+    line.remove_prefix(std::min(line.find_first_not_of(' '), line.size()));
+    const std::string_view w = line.substr(0, line.find_first_of(" \n"));
+    line.remove_prefix(w.size());
+    return w;
+  };
+  const std::string_view ends = word(), access = word();
+  word();  // offset
+  word();  // device
+  const std::string_view inode = word();
+  const size_t dash = ends.find('-');
+  if (dash == std::string_view::npos || access.size() < 4 || inode.empty()) return std::nullopt;
+  const auto from = parse_number<uintptr_t>(ends.substr(0, dash), 16),
+             to = parse_number<uintptr_t>(ends.substr(dash + 1), 16);
+  if (!from || !to) return std::nullopt;
+  return ForeignMemory::Range{*from, *to, access[3] == 'p' && inode != "0"};
+}
+
 }  // namespace
 
 void ForeignMemory::read() {
@@ -47,10 +71,7 @@ void ForeignMemory::read() {
   if (!maps) return;
   char line[512];
   while (std::fgets(line, sizeof line, maps)) {
-    unsigned long from, to, offset, inode;
-    char access[8], device[16];
-    if (std::sscanf(line, "%lx-%lx %7s %lx %15s %lu", &from, &to, access, &offset, device, &inode) == 6)
-      ranges_.push_back({from, to, access[3] == 'p' && inode != 0});
+    if (const std::optional<Range> range = parse_range(line)) ranges_.push_back(*range);
   }
   std::fclose(maps);
 }

@@ -62,14 +62,14 @@ Exposure exposure_of(const c10::TensorImpl* tensor, uint32_t owners, uint64_t si
 // it at any time. Not so a private mapping of a file: weights read with mmap (safetensors, torch.load(mmap=True)).
 class ForeignMemory {
  public:
-  bool holds(const c10::StorageImpl& s);
-
- private:
-  void read();
   struct Range {
     uintptr_t from, to;
     bool private_file;
   };
+  bool holds(const c10::StorageImpl& s);
+
+ private:
+  void read();
   std::vector<Range> ranges_;  // of this process, read when first needed, in order
 };
 

@@ -1,10 +1,10 @@
 // Printing and parsing. Grammar, loosest first; all binary operators associate to the left:
 //   sum  = term { ("+" | "-") term }      term = unary { ("*" | "//" | "mod") unary }
 //   unary = "-" unary | number | name | "min" "(" sum "," sum { "," sum } ")" | "max" "(" ... ")" | "(" sum ")"
-#include <cctype>
 #include <charconv>
 
 #include "base/check.h"
+#include "base/decimal.h"
 #include "sym/sym.h"
 
 namespace flashover::sym {
@@ -125,17 +125,17 @@ class Parser {
                     "\"");
   }
   void skip() {
-    while (at_ < text_.size() && std::isspace(static_cast<unsigned char>(text_[at_]))) ++at_;
+    while (at_ < text_.size() && is_space(text_[at_])) ++at_;
   }
   bool word_char(size_t i) const {
     if (i >= text_.size()) return false;
     char c = text_[i];
-    return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '.';
+    return is_letter_or_digit(c) || c == '_' || c == '.';
   }
   bool accept(std::string_view token) {
     skip();
     if (text_.substr(at_, token.size()) != token) return false;
-    if (std::isalpha(static_cast<unsigned char>(token[0])) && word_char(at_ + token.size())) return false;
+    if (is_letter(token[0]) && word_char(at_ + token.size())) return false;
     at_ += token.size();
     return true;
   }
@@ -196,7 +196,7 @@ class Parser {
     }
     skip();
     size_t begin = at_;
-    if (at_ < text_.size() && std::isdigit(static_cast<unsigned char>(text_[at_]))) {
+    if (at_ < text_.size() && is_digit(text_[at_])) {
       int64_t v = 0;
       auto [end, error] = std::from_chars(text_.data() + at_, text_.data() + text_.size(), v);
       if (error != std::errc()) fail("number out of range");

@@ -85,9 +85,39 @@ Code* decode(PyCodeObject* code) {
   return result;
 }
 
+namespace {
+
+// PyCode_Addr2Line walks the table of lines from its start, so that asking for each instruction of a long function
+// takes time with the square of its length. This walks it once; false where it cannot.
+bool fill_lines(PyCodeObject* code, std::vector<int32_t>& lines) {
+  if (PyErr_Occurred()) return false;  // no call into Python beside an exception in flight
+  const Ref table = Ref::steal(PyObject_CallMethod(reinterpret_cast<PyObject*>(code), "co_lines", nullptr));
+  while (table) {
+    const Ref row = Ref::steal(PyIter_Next(table.get()));
+    if (!row) break;
+    int start = 0, end = 0;
+    PyObject* line = nullptr;
+    if (!PyArg_ParseTuple(row.get(), "iiO", &start, &end, &line)) break;
+    const int32_t number = line == Py_None ? code->co_firstlineno : static_cast<int32_t>(PyLong_AsLong(line));
+    for (size_t unit = static_cast<size_t>(start) / 2; unit < static_cast<size_t>(end) / 2 && unit < lines.size();
+         ++unit)
+      lines[unit] = number;
+  }
+  const bool failed = PyErr_Occurred() != nullptr;
+  PyErr_Clear();
+  return table && !failed;
+}
+
+}  // namespace
+
 int line_of(PyCodeObject* code, Code* decoded, int unit) {
   constexpr int32_t kUnknown = -2;
-  if (decoded->lines.empty()) decoded->lines.assign(decoded->instructions.size(), kUnknown);
+  constexpr size_t kLong = 1000;  // code units
+  if (decoded->lines.empty()) {
+    decoded->lines.assign(decoded->instructions.size(), kUnknown);
+    if (decoded->lines.size() >= kLong && !fill_lines(code, decoded->lines))
+      decoded->lines.assign(decoded->instructions.size(), kUnknown);
+  }
   if (unit < 0 || unit >= static_cast<int>(decoded->lines.size())) return code->co_firstlineno;
   int32_t& line = decoded->lines[static_cast<size_t>(unit)];
   if (line == kUnknown) {

@@ -1,10 +1,10 @@
 #include "kernel/cpp/scalar.h"
 
 #include <cmath>
-#include <cstdio>
 #include <iterator>
 
 #include "base/check.h"
+#include "base/decimal.h"
 
 namespace flashover::kernel {
 namespace {
@@ -149,9 +149,7 @@ std::string constant(Class c, double number, int64_t integer, bool vector, const
       } else if (std::isinf(number)) {
         text = f ? "__builtin_inff()" : "__builtin_inf()";
       } else {
-        char buffer[40];
-        std::snprintf(buffer, sizeof buffer, f ? "%.9g" : "%.17g", std::fabs(number));
-        text = buffer;
+        text = decimal(std::fabs(number), f ? 9 : 17);
         if (text.find_first_of(".e") == std::string::npos) text += ".0";
         if (f) text += "f";
       }
@@ -208,8 +206,7 @@ std::string operation(Op op, DType operand, const std::string& a, const std::str
   for (size_t i = 0; i < pattern.size(); ++i) {
     auto name = [&] {
       size_t end = i + 1;
-      while (end < pattern.size() && (std::isalnum(static_cast<unsigned char>(pattern[end])) || pattern[end] == '_'))
-        ++end;
+      while (end < pattern.size() && (is_letter_or_digit(pattern[end]) || pattern[end] == '_')) ++end;
       std::string n(pattern.substr(i + 1, end - i - 1));
       i = end - 1;
       return n;

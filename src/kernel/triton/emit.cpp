@@ -1,10 +1,10 @@
 // loops::Kernel -> the text of one Triton function. See triton.h for the shape of it.
 #include <algorithm>
-#include <cctype>
 #include <map>
 #include <optional>
 
 #include "base/check.h"
+#include "base/decimal.h"
 #include "kernel/triton/scalar.h"
 #include "kernel/triton/tile.h"
 #include "kernel/triton/triton.h"
@@ -1087,7 +1087,7 @@ class Emitter {
     }
     for (char c : k_.label) {
       if (c == ' ' || name.size() > 40) break;  // the location follows
-      name += std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
+      name += is_letter_or_digit(c) ? c : '_';
     }
     const Hash128 id = product_ ? Hasher().text(loops::text(*product_)).finish() : loops::identity(k_);
     return name + "_" + id.hex().substr(0, 8);

@@ -1,10 +1,10 @@
 #include "kernel/triton/scalar.h"
 
 #include <cmath>
-#include <cstdio>
 #include <unordered_map>
 
 #include "base/check.h"
+#include "base/decimal.h"
 #include "ops/floats.h"
 
 namespace flashover::kernel::triton {
@@ -181,10 +181,8 @@ std::string constant(DType d, double number, int64_t integer) {
     text = "float(\"inf\")";
     if (number < 0) text = "float(\"-inf\")";
   } else {
-    char buffer[40];
-    std::snprintf(buffer, sizeof buffer, "%.9g", number);
-    if (d == DType::kF64 || std::stod(buffer) != number) std::snprintf(buffer, sizeof buffer, "%.17g", number);
-    text = buffer;
+    text = decimal(number, 9);
+    if (d == DType::kF64 || parse_number<double>(text) != number) text = decimal(number, 17);
     if (text.find_first_of(".e") == std::string::npos) text += ".0";
     if (std::signbit(number) && number == 0) text = "-0.0";
   }

@@ -12,6 +12,7 @@
 #include <mutex>
 
 #include "base/check.h"
+#include "base/decimal.h"
 
 extern char** environ;
 
@@ -28,9 +29,7 @@ std::string quoted(std::string_view s) {
       out += '\\';
       out += c;
     } else if (u < 0x20) {
-      char buffer[8];
-      std::snprintf(buffer, sizeof buffer, "\\u%04x", u);
-      out += buffer;
+      out += "\\u" + hexadecimal(u, 4);
     } else {
       out += c;
     }

@@ -339,7 +339,7 @@ class Fuser {
     if (item.kind == Item::Kind::kScatter || item.alone) return {};
     std::vector<std::pair<double, int32_t>> scored;
     auto add = [&](int32_t unit, double score) {
-      if (units_[unit].group < 0) return;
+      if (units_[unit].group < 0 || !has_room(groups_[units_[unit].group], item)) return;
       for (auto& [s, u] : scored)
         if (u == unit) {
           s += score;
@@ -383,10 +383,21 @@ class Fuser {
            same_sizes(p_.memory[a].strides, p_.memory[b].strides);
   }
 
+  // What a kernel may hold before it is split: a compiler's time grows faster than its text (g++ 12 takes 0.35 s for
+  // 600 operations, 2.8 s for 2600), and so do the registers that spill.
+  bool has_room(const Group& group, const Item& item) const {
+    constexpr size_t kMostItems = 48;
+    constexpr int64_t kMostCost = 512;
+    if (group.items.size() >= kMostItems) return false;
+    int64_t cost = item.cost;
+    for (int32_t other : group.items) cost += p_.items[other].cost;
+    return cost <= kMostCost;
+  }
+
   bool join(int32_t unit, int32_t id) {
     const Item& item = p_.items[id];
     Group& group = groups_[units_[unit].group];
-    if (group.frozen != item.frozen || group.items.size() >= 48) return false;
+    if (group.frozen != item.frozen || !has_room(group, item)) return false;
     for (int32_t other : group.items)
       if (p_.items[other].kind == Item::Kind::kScatter || p_.items[other].alone) return false;
     // Nothing that the item needs may itself need the group.

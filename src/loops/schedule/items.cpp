@@ -257,6 +257,8 @@ class Maker {
     cost_.resize(g_.values.size());
     loads_.resize(g_.values.size());
     looks_up_.resize(g_.values.size());
+    steps_.resize(g_.values.size());
+    seen_.assign(g_.values.size(), kNoValue);
     for (size_t v = 0; v < g_.values.size(); ++v)
       if (fact(static_cast<ValueId>(v)).realised) loads_[v] = {static_cast<ValueId>(v)};
     static const ops::Op *const index = ops::find("prim.index"), *const gather = ops::find("prim.gather");
@@ -278,8 +280,46 @@ class Maker {
         });
       cost_[v] = std::min(cost, 1e6);
       looks_up_[v] = looks_up;
-      if (!fact(v).realised) loads_[v] = std::move(loads);
+      if (!fact(v).realised && !too_many_steps(n, v)) {
+        loads_[v] = std::move(loads);
+      } else if (!fact(v).realised) {
+        realise(v, false);
+        loads_[v] = {v};
+      }
     }
+  }
+
+  // What computing v in place takes, in scalar operations by their cost, equal ones once. A body of thousands takes the
+  // compiler minutes (g++ 12: 0.1 s for 200 additions with a load each, 8 s for 1600), and reading it recurses as deep
+  // as it is long: its middle is realised, from where the fuser may make several kernels of it. Views and widened
+  // values only when it must be: what they are made of is smaller, or as good.
+  static constexpr int64_t kMostSteps = 192;
+  bool too_many_steps(const Node& n, ValueId v) {
+    int64_t steps = steps_of(n);
+    for (const Arg& a : n.args) graph::for_each_ref(a, [&](ValueId u) { steps += fact(u).realised ? 0 : steps_[u]; });
+    if (steps > kMostSteps) steps = distinct_steps(v);  // the sum counts twice what two operands share
+    steps_[v] = steps;
+    if (p_.views[v].base != kNoValue) return false;  // a window onto memory, as externs take it
+    return steps > (is_view(n.op) || widens(n, v) ? 2 * kMostSteps : kMostSteps);
+  }
+  static int64_t steps_of(const Node& n) { return std::max(1, op_cost(n.op)); }
+  int64_t distinct_steps(ValueId root) {
+    int64_t steps = 0;
+    std::vector<ValueId> stack = {root};
+    seen_[root] = root;
+    while (!stack.empty() && steps <= 2 * kMostSteps) {
+      const ValueId v = stack.back();
+      stack.pop_back();
+      if (p_.producers.of[v].node < 0) continue;
+      steps += steps_of(node_of(v));
+      for (const Arg& a : node_of(v).args)
+        graph::for_each_ref(a, [&](ValueId u) {
+          if (fact(u).realised || seen_[u] == root) return;
+          seen_[u] = root;
+          stack.push_back(u);
+        });
+    }
+    return steps;
   }
   static bool is_window(const Node& n) { return n.op->name == "prim.max_pool" || n.op->name == "prim.avg_pool"; }
 
@@ -307,6 +347,7 @@ class Maker {
       for (const Arg& a : n.args)
         graph::for_each_ref(a, [&](ValueId u) {
           fact(u).used = true;
+          if (fact(u).realised) return;  // decided; thousands may read it
           for (const Use& use : mine) {
             auto it = std::find_if(uses[u].begin(), uses[u].end(), [&](const Use& x) { return x.root == use.root; });
             if (it == uses[u].end()) {
@@ -600,6 +641,8 @@ class Maker {
   std::vector<double> cost_;
   std::vector<char> looks_up_;  // an element's place in memory is read from memory
   std::vector<std::vector<ValueId>> loads_;
+  std::vector<int64_t> steps_;  // by value computed in place: what that takes
+  std::vector<ValueId> seen_;   // by value: the last root that distinct_steps() met it from
 };
 
 }  // namespace
