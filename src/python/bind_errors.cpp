@@ -1,6 +1,7 @@
 // C++ exceptions as the Python classes of flashover.exc. The classes are made here so that C++ can raise them without
 // importing the package.
 #include "base/check.h"
+#include "base/interrupt.h"
 #include "python/bind.h"
 
 namespace flashover {
@@ -20,6 +21,7 @@ void bind_errors(py::module_& m) {
       PyErr_SetString(user.ptr(), e.what());
     } catch (const InternalError& e) {
       PyErr_SetString(internal.ptr(), e.what());
+    } catch (const Interrupted&) {  // the handler's error is set
     }
   });
 }
