@@ -51,6 +51,10 @@ struct Report {  // for explain() and FLASHOVER_LOGS
   int64_t kernels_reused = 0;  // of those in a newly built plan, from the cache
   int64_t slab_bytes = 0;
   bool cache_hit = false;
+  bool rebuild = false;  // set by the caller: plans and binaries of the cache did not load, so they are not read
+  // What the cache shall keep of this compilation. Done by the caller when the plan has been loaded: a binary that
+  // cannot be loaded must not reach another process.
+  std::vector<std::function<void()>> keep;
   std::string cache_note;  // why the cache was not used, if it was not
   bool training = false;
   int64_t saved_bytes = 0;       // training: kept from forward to backward, beside inputs and results
@@ -77,6 +81,9 @@ struct Training {
 Training compile_training(graph::Graph traced, const graph::Joint& facts, const Options& options,
                           const Environment& environment, Report& report);
 // A part of such a backward graph.
-plan::Plan compile_backward(graph::Graph core, const Options& options, const Environment& environment);
+plan::Plan compile_backward(graph::Graph core, const Options& options, const Environment& environment, Report& report);
+
+// The caller has loaded what was compiled.
+void loaded(Report& report, const Options& options);
 
 }  // namespace flashover::compile

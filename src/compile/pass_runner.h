@@ -3,6 +3,7 @@
 #include <string>
 #include <utility>
 
+#include "base/interrupt.h"
 #include "compile/compile.h"
 
 namespace flashover::compile {
@@ -16,6 +17,7 @@ class PassRunner {
   // graph = pass(graph), unless the option `disable` names it.
   template <typename Pass, typename... Args>
   void run(const char* name, graph::Form form, graph::Graph& g, Pass&& pass, Args&&... args) {
+    check_interrupt();
     if (disabled(name)) return;
     const double start = now();
     const bool exact = g.facts.exact;
@@ -28,6 +30,7 @@ class PassRunner {
   // A stage with another result than a graph.
   template <typename F>
   auto stage(const char* name, F&& f) {
+    check_interrupt();
     const double start = now();
     auto result = f();
     finish(name, start);

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <future>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "base/check.h"
@@ -202,13 +203,19 @@ Draft draft(Graph core, Device device, const Options& options, const Environment
   return d;
 }
 
-// On the CPU safe beside other threads that build.
-kernel::Compiled build(const Draft& d, const Options& options, const Environment& env, Cache& cache, int64_t& reused,
+kernel::Compiled build_for_cpu(std::span<const loops::Kernel> kernels, const Options& options, Cache& cache,
+                               Report& report) {
+  const auto seconds = static_cast<double>(std::max<int64_t>(1, int_option(options.values, "compile_timeout")));
+  const kernel::CompileOptions how{.timeout_seconds = seconds, .compiler = option(options.values, "compiler")};
+  if (!options.flag("cache", true)) return kernel::compile(kernels, {.compile = how});
+  return compile_kernels(kernels, cache, how, report);
+}
+
+kernel::Compiled build(const Draft& d, const Options& options, const Environment& env, Cache& cache, Report& report,
                        std::vector<std::pair<std::string, std::string>>* sources) {
-  const bool cached = options.flag("cache", true);
   if (d.on_gpu())
-    return compile_kernels(d.schedule.kernels, *env.gpu, cached ? &cache : nullptr, reused, sources, d.products);
-  const kernel::CompileOptions how{.compiler = option(options.values, "compiler")};
+    return compile_kernels(d.schedule.kernels, *env.gpu, options.flag("cache", true) ? &cache : nullptr,
+                           report.kernels_reused, sources, d.products);
   if (sources) {
     const kernel::Target target = kernel::host_target();
     for (const loops::Kernel& k : d.schedule.kernels) {
@@ -216,8 +223,33 @@ kernel::Compiled build(const Draft& d, const Options& options, const Environment
       sources->emplace_back(e.symbol, "// " + k.label + "\n" + e.body + e.entry);
     }
   }
-  return cached ? compile_kernels(d.schedule.kernels, cache, how, reused)
-                : kernel::compile(d.schedule.kernels, {.compile = how});
+  return build_for_cpu(d.schedule.kernels, options, cache, report);
+}
+
+// `count` of the kernels, with the binaries that they are in.
+kernel::Compiled part_of_build(const kernel::Compiled& all, size_t first, size_t count) {
+  kernel::Compiled out;
+  std::vector<int32_t> number(all.binaries.size(), -1);
+  for (size_t i = first; i < first + count; ++i) {
+    out.kernels.push_back(all.kernels[i]);
+    const auto binary = static_cast<size_t>(all.kernels[i].binary);
+    if (number[binary] < 0) {
+      number[binary] = static_cast<int32_t>(out.binaries.size());
+      out.binaries.push_back(all.binaries[binary]);
+    }
+    out.kernels.back().binary = number[binary];
+  }
+  return out;
+}
+
+// The kernels of both drafts in one batch: what one leaves of the cores the other takes.
+std::pair<kernel::Compiled, kernel::Compiled> build_together(const Draft& one, const Draft& two, const Options& options,
+                                                             Cache& cache, Report& report) {
+  std::vector<loops::Kernel> all = one.schedule.kernels;
+  all.insert(all.end(), two.schedule.kernels.begin(), two.schedule.kernels.end());
+  const kernel::Compiled built = build_for_cpu(all, options, cache, report);
+  const size_t first = one.schedule.kernels.size();
+  return {part_of_build(built, 0, first), part_of_build(built, first, all.size() - first)};
 }
 
 plan::Plan finish(Draft d, kernel::Compiled built, const Options& options, const Environment& env, PassRunner& passes,
@@ -237,7 +269,7 @@ plan::Plan to_plan(Graph core, Device device, const Options& options, const Envi
                    Cache& cache, Report& report, const std::string& side, graph::EagerMemory memory_limit = {}) {
   Draft d = draft(std::move(core), device, options, env, passes, cache, side, memory_limit);
   kernel::Compiled built = passes.stage("kernels", [&] {
-    return build(d, options, env, cache, report.kernels_reused, passes.wants_text() ? &report.kernel_sources : nullptr);
+    return build(d, options, env, cache, report, passes.wants_text() ? &report.kernel_sources : nullptr);
   });
   return finish(std::move(d), std::move(built), options, env, passes, report);
 }
@@ -271,13 +303,14 @@ plan::Plan fastest_plan(const Graph& traced, Device device, const Options& optio
   for (const graph::Providers& w : ways) {
     Environment other = env;
     other.providers = w;
-    Report made;
+    Report made{.rebuild = report.rebuild};
     try {
       PassRunner quiet(options, plans.empty() ? report : made);
       PassRunner& runner = plans.empty() ? passes : quiet;
       plan::Plan p = to_plan(to_core(traced, other, runner), device, options, other, runner, cache,
                              plans.empty() ? report : made, "");
       if (!seen.insert(plan::print(p)).second) continue;
+      for (auto& keep : std::exchange(made.keep, {})) report.keep.push_back(std::move(keep));
       plans.push_back(std::move(p));
       names.push_back(describe(w));
       // Operators of the program's own may do anything: they are not called for a measurement.
@@ -346,8 +379,8 @@ plan::Plan compile(Graph traced, const Options& options, const Environment& env,
 
   // Whoever wants to see the stages gets them run. (The kernels may still come from the cache.)
   Cache& cache = cache_of(options);
-  const bool use_plans = options.flag("cache", true) && !passes.wants_text();
-  const Hash128 key = passes.stage("key", [&] { return plan_key(traced, options, env); });
+  const bool use_plans = options.flag("cache", true) && !passes.wants_text() && !report.rebuild;
+  const Hash128 key = passes.stage("key", [&] { return plan_key(traced, options, env, cache); });
   if (use_plans) {
     if (auto plan = passes.stage("cache", [&] { return find_plan(cache, key); })) {
       report.cache_hit = true;
@@ -361,7 +394,7 @@ plan::Plan compile(Graph traced, const Options& options, const Environment& env,
   plan::Plan plan =
       choose ? fastest_plan(traced, device, options, env, passes, cache, report)
              : to_plan(to_core(std::move(traced), env, passes), device, options, env, passes, cache, report, "", eager);
-  if (options.flag("cache", true)) keep_plan(cache, key, plan);
+  if (options.flag("cache", true)) keep_plan(cache, key, plan, option(options.values, "compiler"), report);
   report.cache_note = cache.take_warning();
   return plan;
 }
@@ -376,8 +409,8 @@ Training compile_training(Graph traced, const graph::Joint& facts, const Options
   if (passes.wants_text()) passes.text("traced", graph::print(traced));
 
   Cache& cache = cache_of(options);
-  const bool use_plans = options.flag("cache", true) && !passes.wants_text();
-  const Hash128 key = passes.stage("key", [&] { return training_key(plan_key(traced, options, env), facts); });
+  const bool use_plans = options.flag("cache", true) && !passes.wants_text() && !report.rebuild;
+  const Hash128 key = passes.stage("key", [&] { return training_key(plan_key(traced, options, env, cache), facts); });
   if (use_plans) {
     if (auto found = passes.stage("cache", [&] { return find_training(cache, key); })) {
       report.cache_hit = true;
@@ -406,35 +439,31 @@ Training compile_training(Graph traced, const graph::Joint& facts, const Options
   sum_up(backward, env, passes);
   Draft back = draft(std::move(backward), device, options, env, passes, cache, "backward");
   Draft front = draft(std::move(forward), device, options, env, passes, cache, "forward");
-  // Both halves' kernels at the same time: what one leaves of the cores the other takes. (The backward's could be built
-  // behind the first forward, which wants the same cores: nothing is gained before the backward has run, and its
-  // failures would come too late to stay eager.)
+  // (The backward's could be built behind the first forward, which wants the same cores: nothing is gained before the
+  // backward has run, and its failures would come too late to stay eager.)
   auto* sources = passes.wants_text() ? &report.kernel_sources : nullptr;
-  int64_t reused = 0;
-  const auto build_back = [&] { return build(back, options, env, cache, reused, sources); };
   kernel::Compiled built, built_back;
   if (back.on_gpu() || sources) {
-    built_back = passes.stage("kernels", build_back);
-    built = passes.stage("kernels", [&] { return build(front, options, env, cache, report.kernels_reused, sources); });
+    built_back = passes.stage("kernels", [&] { return build(back, options, env, cache, report, sources); });
+    built = passes.stage("kernels", [&] { return build(front, options, env, cache, report, sources); });
   } else {
-    passes.stage("kernels", [&] {
-      std::future<kernel::Compiled> beside = std::async(std::launch::async | std::launch::deferred, build_back);
-      built = build(front, options, env, cache, report.kernels_reused, nullptr);
-      built_back = beside.get();
-      return 0;
-    });
+    std::tie(built, built_back) =
+        passes.stage("kernels", [&] { return build_together(front, back, options, cache, report); });
   }
-  report.kernels_reused += reused;
   out.backward = finish(std::move(back), std::move(built_back), options, env, passes, report);
   report.backward_kernels = report.kernels;
   out.forward = finish(std::move(front), std::move(built), options, env, passes, report);
-  if (options.flag("cache", true)) keep_training(cache, key, out);
+  if (options.flag("cache", true)) keep_training(cache, key, out, option(options.values, "compiler"), report);
   report.cache_note = cache.take_warning();
   return out;
 }
 
-plan::Plan compile_backward(Graph core, const Options& options, const Environment& env) {
-  Report report;
+void loaded(Report& report, const Options& options) {
+  for (const auto& keep : std::exchange(report.keep, {})) keep();
+  if (std::string note = cache_of(options).take_warning(); !note.empty()) report.cache_note = std::move(note);
+}
+
+plan::Plan compile_backward(Graph core, const Options& options, const Environment& env, Report& report) {
   PassRunner passes(options, report);
   passes.run("fold", Form::kCore, core, [](const Graph& g) { return graph::fold(g); });
   passes.run("dce_core", Form::kCore, core, graph::dce);

@@ -1,28 +1,53 @@
 #include "compile/reuse.h"
 
+#include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <unordered_map>
 
 #include "base/check.h"
+#include "base/elf.h"
+#include "base/interrupt.h"
 #include "base/options.h"
 #include "kernel/triton/toolchain.h"
 
 namespace flashover::compile {
 namespace {
 
-std::string compiler_identity(const std::string& wish) {
+// Where the cache remembers the compiler that filled it.
+Hash128 compiler_key(const std::string& wish) {
+  const char* named = std::getenv("CXX");
+  return Hasher().text("compiler").text(wish).text(named ? named : "").finish();
+}
+
+std::string compiler_identity(const std::string& wish, Cache& cache) {
   try {
     return kernel::find_compiler(wish).identity;
   } catch (const Declined&) {
-    return "none";
+    return cache.get("compiler", compiler_key(wish)).value_or("none");
   }
 }
 
-void toolchain(Hasher& h, const std::string& compiler) {
+void remember_compiler(const std::string& wish, Cache& cache) {
+  try {
+    const std::string identity = kernel::find_compiler(wish).identity;
+    if (cache.get("compiler", compiler_key(wish)) != identity) cache.put("compiler", compiler_key(wish), identity);
+  } catch (const Declined&) {  // what was built came from the cache
+  }
+}
+
+void toolchain(Hasher& h, const std::string& compiler, Cache& cache) {
   const kernel::Target target = kernel::host_target();
-  h.text(kernel::str(target)).text(compiler_identity(compiler)).text(program_identity());
+  h.text(kernel::str(target)).text(compiler_identity(compiler, cache)).text(program_identity());
   for (const std::string& flag : kernel::compiler_flags(target)) h.text(flag);
+}
+
+// Binaries that are whole; others would end the process when they are loaded.
+bool sound(const plan::Plan& p) {
+  if (p.device.type != DeviceType::kCPU) return true;
+  return std::all_of(p.binaries.begin(), p.binaries.end(),
+                     [](const plan::Binary& b) { return why_not_shared_object(b.bytes).empty(); });
 }
 
 // A kernel's entry: the key of the binary that holds it.
@@ -42,7 +67,7 @@ std::optional<Hash128> read_key(const std::optional<std::string>& bytes) {
 
 }  // namespace
 
-Hash128 plan_key(const graph::Graph& traced, const Options& options, const Environment& env) {
+Hash128 plan_key(const graph::Graph& traced, const Options& options, const Environment& env, Cache& cache) {
   Hasher h;
   const Hash128 g = graph::hash(traced);
   h.number(plan::kFormatVersion).number(g.lo).number(g.hi);
@@ -57,7 +82,7 @@ Hash128 plan_key(const graph::Graph& traced, const Options& options, const Envir
         .number(static_cast<uint64_t>(env.gpu->processors))
         .text(kernel::triton::command().version);
   h.text(machine_identity());
-  toolchain(h, option(options.values, "compiler"));
+  toolchain(h, option(options.values, "compiler"), cache);
   return h.finish();
 }
 
@@ -65,14 +90,19 @@ std::optional<plan::Plan> find_plan(Cache& cache, const Hash128& key) {
   const auto bytes = cache.get("plan", key);
   if (!bytes) return std::nullopt;
   try {
-    return plan::deserialize(*bytes);
+    plan::Plan plan = plan::deserialize(*bytes);
+    if (!sound(plan)) return std::nullopt;
+    return plan;
   } catch (const UserError&) {  // written by a program with a bug; what replaces it will be right
     return std::nullopt;
   }
 }
 
-void keep_plan(Cache& cache, const Hash128& key, const plan::Plan& plan) {
-  cache.put("plan", key, plan::serialize(plan));
+void keep_plan(Cache& cache, const Hash128& key, const plan::Plan& plan, const std::string& compiler, Report& report) {
+  report.keep.emplace_back([&cache, key, compiler, bytes = plan::serialize(plan)] {
+    remember_compiler(compiler, cache);
+    cache.put("plan", key, bytes);
+  });
 }
 
 namespace {
@@ -107,6 +137,7 @@ kernel::Compiled compile_kernels(std::span<const loops::Kernel> kernels, const k
   const size_t count = kernels.size() + products.size();
   out.kernels.resize(count);
   for (size_t i = 0; i < count; ++i) {
+    check_interrupt();
     const bool product = i >= kernels.size();
     sources.push_back(product ? triton::emit(products[i - kernels.size()], gpu) : triton::emit(kernels[i], gpu));
     if (texts) texts->emplace_back(sources[i].name, sources[i].text);
@@ -195,26 +226,32 @@ std::optional<Training> find_training(Cache& cache, const Hash128& key) {
     t.forward = plan::deserialize(rest.substr(0, sizes[1]));
     t.backward = plan::deserialize(rest.substr(sizes[1], sizes[2]));
     t.backward_graph = rest.substr(sizes[1] + sizes[2]);
+    if (!sound(t.forward) || !sound(t.backward)) return std::nullopt;
     return t;
   } catch (const UserError&) {
     return std::nullopt;
   }
 }
 
-void keep_training(Cache& cache, const Hash128& key, const Training& training) {
+void keep_training(Cache& cache, const Hash128& key, const Training& training, const std::string& compiler,
+                   Report& report) {
   const std::vector<int64_t> numbers = graph::to_numbers(training.meeting);
   const std::string forward = plan::serialize(training.forward), backward = plan::serialize(training.backward);
   const uint64_t sizes[3] = {numbers.size(), forward.size(), backward.size()};
   std::string bytes(reinterpret_cast<const char*>(sizes), sizeof sizes);
   bytes.append(reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(int64_t));
-  cache.put("training", key, bytes + forward + backward + training.backward_graph);
+  bytes += forward + backward + training.backward_graph;
+  report.keep.emplace_back([&cache, key, compiler, bytes = std::move(bytes)] {
+    remember_compiler(compiler, cache);
+    cache.put("training", key, bytes);
+  });
 }
 
 kernel::Compiled compile_kernels(std::span<const loops::Kernel> kernels, Cache& cache,
-                                 const kernel::CompileOptions& compile_options, int64_t& reused) {
+                                 const kernel::CompileOptions& compile_options, Report& report) {
   const auto start = std::chrono::steady_clock::now();
   Hasher tools;
-  toolchain(tools, compile_options.compiler);
+  toolchain(tools, compile_options.compiler, cache);
   const Hash128 base = tools.finish();
   const kernel::Options options{.compile = compile_options};
 
@@ -228,34 +265,39 @@ kernel::Compiled compile_kernels(std::span<const loops::Kernel> kernels, Cache& 
   std::vector<loops::Kernel> missing;
   std::vector<std::string> symbols;
   for (const loops::Kernel& k : kernels) {
+    check_interrupt();
     const kernel::Emitted e = kernel::emit(k, options.target);
     symbols.push_back(e.symbol);
     auto [known, fresh] = by_symbol.try_emplace(e.symbol);
     if (!fresh) continue;
     known->second.key = Hasher().number(base.lo).number(base.hi).text(e.symbol).text(e.body).text(e.entry).finish();
-    if (const auto key = read_key(cache.get("kernel", known->second.key))) {
+    if (const auto key = report.rebuild ? std::nullopt : read_key(cache.get("kernel", known->second.key))) {
       auto [binary, first] = binary_of.try_emplace(*key, -1);
       if (first)
-        if (auto bytes = cache.get("binary", *key)) {
+        if (auto bytes = cache.get("binary", *key); bytes && why_not_shared_object(*bytes).empty()) {
           binary->second = static_cast<int32_t>(out.binaries.size());
           out.binaries.push_back({*key, std::move(*bytes)});
         }
       known->second.binary = binary->second;
     }
     if (known->second.binary >= 0)
-      ++reused;
+      ++report.kernels_reused;
     else
       missing.push_back(k);
   }
   if (!missing.empty()) {
     kernel::Compiled built = kernel::compile(missing, options);
     const auto first = static_cast<int32_t>(out.binaries.size());
-    for (const plan::Binary& b : built.binaries) cache.put("binary", b.key, b.bytes);
+    std::vector<std::pair<Hash128, Hash128>> homes;  // kernel -> binary
     for (const plan::Kernel& k : built.kernels) {
       Known& known = by_symbol.at(k.symbol);
       known.binary = first + k.binary;
-      cache.put("kernel", known.key, write_key(built.binaries[static_cast<size_t>(k.binary)].key));
+      homes.emplace_back(known.key, built.binaries[static_cast<size_t>(k.binary)].key);
     }
+    report.keep.emplace_back([&cache, homes = std::move(homes), binaries = built.binaries] {
+      for (const plan::Binary& b : binaries) cache.put("binary", b.key, b.bytes);
+      for (const auto& [kernel, binary] : homes) cache.put("kernel", kernel, write_key(binary));
+    });
     for (plan::Binary& b : built.binaries) out.binaries.push_back(std::move(b));
   }
   for (size_t i = 0; i < kernels.size(); ++i)

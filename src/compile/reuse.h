@@ -12,19 +12,22 @@
 namespace flashover::compile {
 
 // Of everything that the plan depends on: graph with locations (errors name them), options, environment, target,
-// compiler, machine, this program.
-Hash128 plan_key(const graph::Graph& traced, const Options& options, const Environment& environment);
+// compiler, machine, this program. Where no compiler is to be found, the one that filled the cache counts: all that it
+// built can still be used.
+Hash128 plan_key(const graph::Graph& traced, const Options& options, const Environment& environment, Cache& cache);
 std::optional<plan::Plan> find_plan(Cache& cache, const Hash128& key);
-void keep_plan(Cache& cache, const Hash128& key, const plan::Plan& plan);
+// To be kept once it is loaded (Report::keep).
+void keep_plan(Cache& cache, const Hash128& key, const plan::Plan& plan, const std::string& compiler, Report& report);
 
 // Two plans and how they meet.
 Hash128 training_key(const Hash128& plan_key, const graph::Joint& facts);
 std::optional<Training> find_training(Cache& cache, const Hash128& key);
-void keep_training(Cache& cache, const Hash128& key, const Training& training);
+void keep_training(Cache& cache, const Hash128& key, const Training& training, const std::string& compiler,
+                   Report& report);
 
-// As kernel::compile, building only what the cache does not have. reused: how many of the kernels it had.
+// As kernel::compile, building only what the cache does not have.
 kernel::Compiled compile_kernels(std::span<const loops::Kernel> kernels, Cache& cache,
-                                 const kernel::CompileOptions& options, int64_t& reused);
+                                 const kernel::CompileOptions& options, Report& report);
 
 // The same for a GPU, one cubin a kernel. sources: if not null, receives the text of each kernel.
 // products: numbered behind the kernels.

@@ -15,6 +15,7 @@
 #include <unordered_map>
 
 #include "base/check.h"
+#include "base/interrupt.h"
 #include "base/options.h"
 #include "base/stack.h"
 #include "entry/machine.h"
@@ -22,6 +23,7 @@
 #include "entry/python_graph.h"
 #include "entry/training.h"
 #include "entry/versions.h"
+#include "frame/signals.h"
 #include "graph/partition/prune.h"
 #include "graph/passes/dce.h"
 #include "graph/passes/functionalize.h"
@@ -128,6 +130,7 @@ class Custom final : public Runner {
       (constant ? constants : examples).push_back(&request.examples[i]);
     }
     Object description(to_python(g)), given(wrap(examples)), fixed(wrap(constants));
+    const frame::SignalsPass as_usual;
     Object module(PyImport_ImportModule("flashover.fx_graph"));
     Object made(PyObject_CallMethod(module.p, "graph_module", "OO", description.p, fixed.p));
     if (made.p == Py_None) throw Declined("a graph that has no form in torch.fx");
@@ -239,6 +242,26 @@ std::shared_ptr<run::Executable> load(plan::Plan plan, const compile::Options& o
   std::shared_ptr<run::Executable> executable = run::load(std::move(plan), how);
   report.stages.push_back({"load", std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()});
   return executable;
+}
+
+// `make` compiles and loads. What the cache gave and cannot be loaded is built again; what was built is kept when it
+// has been loaded.
+template <typename Make>
+auto build_and_load(const compile::Options& options, compile::Report& report, Make&& make) {
+  const auto result = [&] {
+    try {
+      return make();
+    } catch (const EnvironmentFailure&) {
+      if (report.rebuild || (!report.cache_hit && report.kernels_reused == 0)) throw;
+    }
+    compile::Report again;
+    again.want_texts = report.want_texts;
+    again.rebuild = true;
+    report = std::move(again);
+    return make();
+  }();
+  compile::loaded(report, options);
+  return result;
 }
 
 Step step_of(std::shared_ptr<run::Executable> e) {
@@ -356,26 +379,42 @@ std::unique_ptr<Runner> make_training(graph::Graph graph, const Request& request
                            (in.requires_grad && i < request.examples.size() && request.examples[i].is_leaf());
     places.push_back(parameter ? run::Place::kStays : run::Place::kMoves);
   }
-  compile::Training t =
-      compile::compile_training(std::move(graph), request.joint, request.options, environment, report);
-  for (size_t i = 0; i < t.meeting.backward_inputs.size(); ++i)
-    if (t.meeting.backward_inputs[i].kind == Kind::kTangent) tangents.push_back(t.backward.inputs.at(i).type);
-  places.resize(t.forward.inputs.size());
-  const Memory memory = memory_of(places, forward_steps(request), t);
-  std::shared_ptr<run::Executable> forward = load(std::move(t.forward), request.options, report, memory.forward),
-                                   backward = load(std::move(t.backward), request.options, report, memory.backward);
+  compile::Training t;
+  Memory memory;
+  std::shared_ptr<run::Executable> forward, backward;
+  build_and_load(request.options, report, [&] {
+    t = compile::compile_training(graph, request.joint, request.options, environment, report);
+    tangents.clear();
+    for (size_t i = 0; i < t.meeting.backward_inputs.size(); ++i)
+      if (t.meeting.backward_inputs[i].kind == Kind::kTangent) tangents.push_back(t.backward.inputs.at(i).type);
+    places.resize(t.forward.inputs.size());
+    memory = memory_of(places, forward_steps(request), t);
+    forward = load(std::move(t.forward), request.options, report, memory.forward);
+    backward = load(std::move(t.backward), request.options, report, memory.backward);
+    return 0;
+  });
   Specialize specialize;
   if (!t.backward_graph.empty())
     specialize = [text = std::move(t.backward_graph), options = request.options, environment,
                   whole = memory.backward.places](const std::vector<bool>& tangent, const std::vector<bool>& absent) {
       const WithGil gil;  // as for any compilation; the autograd engine let it go
       graph::Pruned part = graph::without_tangents(graph::parse(text), tangent, absent);
-      compile::Report unseen;
       run::LoadOptions how{.converts = true};
       for (int32_t i : part.inputs) how.places.push_back(whole.at(static_cast<size_t>(i)));
-      plan::Plan plan;
-      with_stack(kCompileStack, [&] { plan = compile::compile_backward(std::move(part.graph), options, environment); });
-      std::shared_ptr<run::Executable> e = load(std::move(plan), options, unseen, how);
+      compile::Report unseen;
+      std::shared_ptr<run::Executable> e;
+      try {
+        e = build_and_load(options, unseen, [&] {
+          plan::Plan plan;
+          with_stack(kCompileStack,
+                     [&] { plan = compile::compile_backward(part.graph, options, environment, unseen); });
+          return load(std::move(plan), options, unseen, how);
+        });
+      } catch (const Interrupted&) {  // through the autograd engine, which knows Python's errors
+        python_error error;
+        error.persist();
+        throw error;
+      }
       return Variant{step_of(std::move(e)), std::move(part.inputs), std::move(part.outputs)};
     };
   auto runner = make_training_runner(std::move(t.meeting), std::move(tangents), step_of(forward), step_of(backward),
@@ -403,8 +442,9 @@ std::unique_ptr<Runner> make_runner(graph::Graph graph, const Request& request, 
   }
   const compile::Environment environment = entry::environment(graph, request.options);
   run::LoadOptions how{.version_steps = request.version_steps};
-  plan::Plan plan = compile::compile(std::move(graph), request.options, environment, report);
-  std::shared_ptr<run::Executable> executable = load(std::move(plan), request.options, report, how);
+  std::shared_ptr<run::Executable> executable = build_and_load(request.options, report, [&] {
+    return load(compile::compile(graph, request.options, environment, report), request.options, report, how);
+  });
   auto runner = std::make_unique<Planned>(executable);
   runner->parts = {{"", std::move(executable)}};
   return runner;

@@ -105,12 +105,12 @@ class Held {
 
 // Captures swap tensors in place for a while, so one at a time in the whole process. Not held while waiting for the
 // GIL.
-std::mutex& compile_mutex() {
-  alignas(std::mutex) static unsigned char place[sizeof(std::mutex)];
-  static std::mutex* m = [] {
+std::timed_mutex& compile_mutex() {
+  alignas(std::timed_mutex) static unsigned char place[sizeof(std::timed_mutex)];
+  static std::timed_mutex* m = [] {
     // A child forked while another thread compiles must not wait for that thread.
-    pthread_atfork(nullptr, nullptr, [] { new (place) std::mutex; });
-    return new (place) std::mutex;
+    pthread_atfork(nullptr, nullptr, [] { new (place) std::timed_mutex; });
+    return new (place) std::timed_mutex;
   }();
   return *m;
 }
@@ -119,18 +119,25 @@ thread_local bool compiling_here = false;
 class CompileLock {
  public:
   CompileLock() {
-    if (!compile_mutex().try_lock()) {
+    while (!(locked_ = compile_mutex().try_lock())) {
       PyThreadState* saved = PyEval_SaveThread();
-      compile_mutex().lock();
+      locked_ = compile_mutex().try_lock_for(std::chrono::milliseconds(20));
       PyEval_RestoreThread(saved);
+      if (locked_) break;
+      if (PyErr_CheckSignals() < 0) return;
     }
     compiling_here = true;
   }
   ~CompileLock() {
+    if (!locked_) return;
     compiling_here = false;
     compile_mutex().unlock();
   }
   CompileLock(const CompileLock&) = delete;
+  bool interrupted() const { return !locked_; }  // a signal handler raised while this was waited for: the error is set
+
+ private:
+  bool locked_ = false;
 };
 
 PyObject* call_original(Callable* c, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
@@ -573,6 +580,10 @@ class Rest final : public frame::Continuations {
       return nullptr;
     }
     CompileLock lock;
+    if (lock.interrupted()) {
+      raised = true;
+      return nullptr;
+    }
     if (EntryPtr made = find(here.entries, rest.slots, wanted)) return made;  // by another thread
     const int line = PyCode_Addr2Line(reinterpret_cast<PyCodeObject*>(code), rest.next * 2);
     const char* file = PyUnicode_AsUTF8(reinterpret_cast<PyCodeObject*>(code)->co_filename);
@@ -681,6 +692,7 @@ PyObject* miss(Callable* c, Bound& bound, Wanted& wanted, PyObject* const* args,
   bool as_it_is = false;
   {
     CompileLock lock;
+    if (lock.interrupted()) return nullptr;
     entry = find(s.entries, bound.slots(), wanted);  // another thread may have made it meanwhile
     if (!entry && !full) {
       const Held function(c->function);

@@ -6,14 +6,18 @@
 #include <algorithm>
 #include <chrono>
 #include <mutex>
+#include <optional>
 #include <set>
 
 #include "base/check.h"
 #include "base/decimal.h"
+#include "base/interrupt.h"
+#include "base/notice.h"
 #include "base/options.h"
 #include "base/stack.h"
 #include "entry/entry.h"
 #include "entry/log.h"
+#include "frame/signals.h"
 #include "graph/passes/devices.h"
 #include "guards/global_state.h"
 
@@ -46,12 +50,21 @@ void raise(const char* name, const std::string& message, const std::string& reas
   Py_DECREF(type);
 }
 
-// Failures of the compiler or the machine are said once per text, as a warning. False: the warning was turned into an
+// Failures of the compiler or the machine are said once per cause, as a warning. False: the warning was turned into an
 // error.
-bool warn_once(const std::string& text) {
+bool warn_once(const std::string& text, const std::string& cause) {
   static std::set<std::string> said;  // GIL held
-  if (!said.insert(text).second) return true;
+  if (!said.insert(cause).second) return true;
   return PyErr_WarnEx(PyExc_RuntimeWarning, text.c_str(), 1) == 0;
+}
+
+bool warn_once(const std::string& text) { return warn_once(text, text); }
+
+// What the stages had to say.
+bool say_notices() {
+  for (const std::string& text : take_notices())
+    if (!warn_once(text, cause_of(text))) return false;
+  return true;
 }
 
 // One fact for each input that lies in another one's memory.
@@ -174,7 +187,7 @@ void connect_inputs(Entry& e) {
 void attempt(Attempt& a, const frame::Subject& subject, bool first = true) {
   PyObject* const* const bound = subject.slots;
   Entry& e = a.entry;
-  const frame::KeepCallCounts keep;
+  std::optional<frame::KeepCallCounts> keep(std::in_place);
   Clock clock;
   guards::GlobalState before = guards::GlobalState::read();
   e.capture = frame::capture(subject);
@@ -273,6 +286,7 @@ void attempt(Attempt& a, const frame::Subject& subject, bool first = true) {
   }
   for (int32_t i : e.inputs) examples.push_back(graph_input(e, i, objects.data(), numbers.get()));
   counters().graphs++;
+  keep.reset();  // other threads go on while the kernels are built, and their calls count
   const auto run_by = [&](const std::string& backend) {
     graph::Graph graph = c.graph;
     e.runner =
@@ -339,12 +353,14 @@ EntryPtr compile_call(const Settings& settings, const frame::Subject& subject, R
   entry->again = std::move(again);
   Attempt a{settings, *entry};
   Clock clock;
+  const frame::HeldSignals held;
   Progress progress(settings.name);
   try {
     with_stack(kCompileStack, [&] { attempt(a, subject); });
   } catch (const EnvironmentFailure& e) {
     a.decline(e.reason, e.where, "BackendCompilerFailed");
-    if (!a.fatal) a.fatal = !warn_once("flashover: calls run eager, this machine cannot compile them: " + e.reason);
+    const std::string text = "flashover: calls run eager, this machine cannot compile them: " + e.reason;
+    if (!a.fatal) a.fatal = !warn_once(text, cause_of(text));
   } catch (const Declined& d) {
     a.decline(d.reason, d.where, "BackendCompilerFailed");
   } catch (const UserError& e) {
@@ -352,11 +368,14 @@ EntryPtr compile_call(const Settings& settings, const frame::Subject& subject, R
   } catch (python_error& e) {
     e.restore();
     a.fatal = true;
+  } catch (const Interrupted&) {  // the handler's error is set
+    a.fatal = true;
   } catch (const std::bad_alloc&) {
     a.run_out_of_memory();
   } catch (const std::exception& e) {
     a.fail(e.what());
   }
+  if (!a.fatal) a.fatal = !say_notices() || frame::run_signal_handlers();
   entry->total_seconds = clock.lap();
   if (a.fatal) return nullptr;
   if (logged(Topic::kTimes)) {

@@ -1,10 +1,12 @@
 #include <chrono>
 #include <cstdlib>
 
+#include "base/interrupt.h"
 #include "frame/frame.h"
 #include "frame/interpret/interpreter.h"
 #include "frame/interpret/opcode_parts.h"
 #include "frame/recipe.h"
+#include "frame/signals.h"
 #include "frame/torch_state.h"
 #include "graph/passes/devices.h"
 #include "trace/assume.h"
@@ -258,8 +260,8 @@ struct Trust {
 // One run. `stop`: where to end it (empty: at the end of the call); `broke`: where it could be ended had it to.
 // `first_call`: what has to be called before the program can be captured.
 // `made_class`: where it made its first class.
-Capture run_once(const Subject& subject, Trust trust, Interpreter::Path stop, Interpreter::Path& broke,
-                 Interpreter::Path& made_class, Ref& first_call) {
+Capture run_uninterrupted(const Subject& subject, Trust trust, Interpreter::Path stop, Interpreter::Path& broke,
+                          Interpreter::Path& made_class, Ref& first_call, bool gives_way) {
   const auto start = std::chrono::steady_clock::now();
   Capture out;
   PyObject* const callable = subject.function;
@@ -329,6 +331,7 @@ Capture run_once(const Subject& subject, Trust trust, Interpreter::Path stop, In
         if (forward != nullptr) in.recorder.name_positional(parameters_of(forward));
         in.begins_at = line_of(forward != nullptr ? forward : code, rest ? subject.next : -1);
         in.assumes = trust.assumptions;
+        in.gives_way = gives_way;
         in.takes_parts = trust.parts;
         trace::assumption() = {};
         if (subject.numbers != nullptr)
@@ -388,6 +391,8 @@ Capture run_once(const Subject& subject, Trust trust, Interpreter::Path stop, In
         // still be there: what called this may take on its callees.)
         in.uninterpreted = 1;
         const Snapshot* stopped = in.stopped();
+        if (in.gives_way && signal_waits()) throw Interrupted{};
+        in.gives_way = false;  // what follows is short, or looks itself
         if (in.aborted() && stopped == nullptr) {
           decline(in.reason(), in.where());
           out.stack = in.stack_at_abort();
@@ -469,6 +474,8 @@ Capture run_once(const Subject& subject, Trust trust, Interpreter::Path stop, In
         decline(d.reason, d.where.empty() ? in.location() : d.where);
         if (broke.empty() && !in.differentiates_twice) broke = in.retry_path();
         if (broke.empty() && !in.differentiates_twice) broke = in.class_path();
+      } catch (const Interrupted&) {
+        decline("a signal came", "");
       } catch (const std::bad_alloc&) {
         in.abort("out of memory");
         out.declined = out.out_of_memory = true;
@@ -511,6 +518,30 @@ Capture run_once(const Subject& subject, Trust trust, Interpreter::Path stop, In
   return out;
 }
 
+// The same, given up and begun again where signals come: their handlers run in between. One that raises ends the
+// capture with its error set. A program that is signalled all the time gets its signals late.
+Capture run_once(const Subject& subject, Trust trust, const Interpreter::Path& stop, Interpreter::Path& broke,
+                 Interpreter::Path& made_class, Ref& first_call) {
+  constexpr int kTimes = 3;
+  const Interpreter::Path broke_before = broke;
+  for (int times = 0;; ++times) {
+    const bool gives_way = times < kTimes;
+    Capture out = run_uninterrupted(subject, trust, stop, broke, made_class, first_call, gives_way);
+    const bool came = signal_waits();
+    const bool raised = came && run_signal_handlers();
+    if (raised || (came && gives_way && out.declined)) {
+      release(out);
+      broke = broke_before;
+      if (!raised) continue;
+      Capture interrupted;
+      interrupted.declined = true;
+      interrupted.reason = "a signal came";
+      return interrupted;
+    }
+    return out;
+  }
+}
+
 // Nothing writes the memory that parts lie in, and no output lies in it.
 bool parts_fit(const Capture& c) {
   if (c.took_parts && c.declined) return false;
@@ -536,11 +567,13 @@ Capture capture(const Subject& subject, Trust trust) {
   Ref call;
   Capture first = run_once(subject, trust, {}, path, made_class, call);
   constexpr int kCalls = 100, kOperators = 8;  // operators whose backwards are found not to be traceable, one by one
-  for (int calls = 0, operators = 0; first.declined;) {
+  for (int calls = 0, operators = 0; first.declined && !PyErr_Occurred();) {
     if (call && calls++ < kCalls) {
+      const SignalsPass as_usual;
       const Ref done =
           Ref::steal(PyObject_CallObject(PyTuple_GET_ITEM(call.get(), 0), PyTuple_GET_ITEM(call.get(), 1)));
       call = {};
+      if (!done && PyErr_ExceptionMatches(PyExc_KeyboardInterrupt)) break;
       if (!done) PyErr_Clear();  // the program will raise it
       if (!done) break;
     } else if (first.out_of_memory || !first.another_way || operators++ >= kOperators) {
@@ -550,7 +583,7 @@ Capture capture(const Subject& subject, Trust trust) {
     path.clear();
     first = run_once(subject, trust, {}, path, made_class, call);
   }
-  if (!first.declined || first.raised || first.out_of_memory || !subject.may_break) return first;
+  if (!first.declined || first.raised || first.out_of_memory || !subject.may_break || PyErr_Occurred()) return first;
   // Again, up to the instruction that it ran into; when a frame cannot be rebuilt there, up to the call that led into
   // it.
   constexpr int kTries = 4;
@@ -558,6 +591,10 @@ Capture capture(const Subject& subject, Trust trust) {
   for (int tries = 0; !path.empty() && tries < kTries; ++tries) {
     Interpreter::Path unused;
     Capture cut = run_once(subject, trust, path, unused, made_class, call);
+    if (PyErr_Occurred()) {
+      release(cut);
+      return first;
+    }
     if (!cut.declined && !cut.frames.empty()) {
       cut.reason = std::move(first.reason);
       cut.where = std::move(first.where);
@@ -589,10 +626,12 @@ Capture capture(const Subject& subject) {
   trust.assumptions = subject.numbers != nullptr;  // others than the own pipeline take no numbers either
   trust.elements = subject.numbers != nullptr && subject.first;
   Capture out = capture(subject, trust);
+  if (PyErr_Occurred()) return out;
   if (trust.parts && !parts_fit(out)) {
     trust.parts = false;
     release(out);
     out = capture(subject, trust);
+    if (PyErr_Occurred()) return out;
   }
   // (What was drawn is put back.)
   if (out.declined || !trace::assumption().made || graph::repeatable(out.graph) ||

@@ -1,30 +1,35 @@
+// Finds the compiler, runs it on sources in a folder of our own, and judges what comes back.
 #include "kernel/toolchain.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
-#include <signal.h>
-#include <spawn.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <set>
+#include <unordered_map>
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
 
 #include "base/check.h"
+#include "base/elf.h"
 #include "base/hash.h"
+#include "base/interrupt.h"
 #include "base/isa_limit.h"
+#include "base/notice.h"
+#include "base/private_folder.h"
 #include "base/text.h"
 #include "base/utf8.h"
+#include "kernel/child_process.h"
 
 extern char** environ;
 
@@ -51,188 +56,111 @@ Target detect() {
   return t;
 }
 
-std::string error_text(int code) { return std::strerror(code); }
+constexpr size_t kLargestObject = size_t{512} << 20;  // that a compiler may write
+constexpr size_t kLargestWords = size_t{64} << 20;    // of messages: more is a compiler that never ends
+constexpr size_t kKeptWords = 100000;                 // of them
+constexpr const char* kTrivial = "int flashover_trivial;\n";
 
-// Where temporary files may go, best first.
-std::vector<std::string> temporary_folders() {
-  const char* wish = std::getenv("TMPDIR");
-  std::vector<std::string> out{"/tmp", "/var/tmp", "/dev/shm"};
-  if (wish && *wish) out.insert(out.begin(), wish);
-  return out;
-}
-
-// A private directory that disappears with everything in it.
-class TempDir {
- public:
-  TempDir() {
-    const std::vector<std::string> bases = temporary_folders();
-    int first = 0;
-    for (const std::string& base : bases) {
-      path_ = base + "/flashover-XXXXXX";
-      if (::mkdtemp(path_.data())) return;
-      if (first == 0) first = errno;
-    }
-    throw EnvironmentFailure("toolchain: no directory for temporary files (" + bases[0] + "): " + error_text(first));
-  }
-  ~TempDir() {
-    // By hand: libtorch exports an own copy of parts of std::filesystem, and calls into it crash. We make no folders in
-    // here.
-    if (DIR* dir = ::opendir(path_.c_str())) {
-      while (const dirent* entry = ::readdir(dir)) ::unlinkat(::dirfd(dir), entry->d_name, 0);
-      ::closedir(dir);
-    }
-    ::rmdir(path_.c_str());
-  }
-  TempDir(const TempDir&) = delete;
-  TempDir& operator=(const TempDir&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
-
-void write_file(const std::string& path, std::string_view text) {
-  int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-  if (fd < 0) throw EnvironmentFailure("toolchain: cannot write " + path + ": " + error_text(errno));
-  while (!text.empty()) {
-    ssize_t n = ::write(fd, text.data(), text.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) {
-      int code = errno;
-      ::close(fd);
-      throw EnvironmentFailure("toolchain: cannot write " + path + ": " + error_text(code));
-    }
-    text.remove_prefix(static_cast<size_t>(n));
-  }
-  if (::close(fd) != 0) throw EnvironmentFailure("toolchain: cannot write " + path + ": " + error_text(errno));
-}
-
-std::string read_file(const std::string& path) {
-  std::string text;
-  read_text_file(path, text);
-  return text;
-}
-
-bool is_elf(const std::string& bytes) {
-  return bytes.size() > 64 && bytes.compare(0, 4,
-                                            "\x7f"
-                                            "ELF") == 0;
-}
-
-// One running compiler with its messages on a pipe. The child leads its own process group.
+// One running compiler with its messages on a pipe.
 struct Job {
   size_t source = 0;
-  pid_t pid = -1;
-  int fd = -1;
+  ChildProcess process;
+  int fd = -1;  // its messages
+  size_t words = 0;
   std::string messages;
-  Clock::time_point deadline;
+  Clock::time_point started;
 };
 
 class Jobs {
  public:
-  Jobs(const Compiler& compiler, std::vector<std::string> flags, const std::string& dir, size_t count)
-      : compiler_(compiler), flags_(std::move(flags)), dir_(dir), failures_(count) {
+  Jobs(const Compiler& compiler, std::vector<std::string> flags, const PrivateFolder& folder, size_t count)
+      : compiler_(compiler), flags_(std::move(flags)), folder_(folder), failures_(count) {
     for (char** e = environ; *e; ++e)
       if (std::strncmp(*e, "TMPDIR=", 7) != 0 && std::strncmp(*e, "LC_ALL=", 7) != 0) environment_.push_back(*e);
-    environment_.push_back("TMPDIR=" + dir);  // the compiler's own temporary files go where ours go
+    // The compiler runs in our folder and names no path: nobody can put another folder in its place meanwhile.
+    environment_.push_back("TMPDIR=.");
     environment_.push_back("LC_ALL=C");
   }
   ~Jobs() {
-    for (Job& j : running_) stop(j);
+    for (Job& j : running_)
+      if (j.fd >= 0) ::close(j.fd);
   }
+  Jobs(const Jobs&) = delete;
   size_t running() const { return running_.size(); }
+  bool is_running(size_t source) const {
+    return std::any_of(running_.begin(), running_.end(), [&](const Job& j) { return j.source == source; });
+  }
+  double longest() const {  // seconds that the oldest job has run
+    double most = 0;
+    for (const Job& j : running_)
+      most = std::max(most, std::chrono::duration<double>(Clock::now() - j.started).count());
+    return most;
+  }
   const std::string& failure(size_t source) const { return failures_[source]; }
-  bool all_late() const { return late_ == failures_.size(); }
 
-  void start(size_t source, double timeout) {
-    std::vector<std::string> args = compiler_.argv;
-    args.insert(args.end(), flags_.begin(), flags_.end());
-    args.insert(args.end(), {"-o", file(source, ".so"), file(source, ".cpp")});
-    std::vector<char*> argv = pointers(args), env = pointers(environment_);
+  void start(size_t source, std::string_view text) {
+    folder_.write(file(source, ".cpp"), text);
+    Launch launch;
+    launch.argv = compiler_.argv;
+    launch.argv.insert(launch.argv.end(), flags_.begin(), flags_.end());
+    launch.argv.insert(launch.argv.end(), {"-o", file(source, ".so"), file(source, ".cpp")});
+    launch.environment = environment_;
+    launch.folder = folder_.fd();
+    launch.largest_file = kLargestObject;
     int ends[2];
-    if (::pipe2(ends, O_CLOEXEC) != 0) throw EnvironmentFailure("toolchain: no pipe: " + error_text(errno));
-    posix_spawn_file_actions_t files;
-    posix_spawn_file_actions_init(&files);
-    posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
-    posix_spawn_file_actions_adddup2(&files, ends[1], 1);
-    posix_spawn_file_actions_adddup2(&files, ends[1], 2);
-    posix_spawnattr_t attributes;
-    posix_spawnattr_init(&attributes);
-    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-    posix_spawnattr_setpgroup(&attributes, 0);
-    sigset_t none, all;
-    sigemptyset(&none);
-    sigfillset(&all);
-    posix_spawnattr_setsigmask(&attributes, &none);
-    posix_spawnattr_setsigdefault(&attributes, &all);
-    Job job;
-    job.source = source;
-    int code = ::posix_spawn(&job.pid, argv[0], &files, &attributes, argv.data(), env.data());
-    posix_spawnattr_destroy(&attributes);
-    posix_spawn_file_actions_destroy(&files);
-    ::close(ends[1]);
-    if (code != 0) {
-      ::close(ends[0]);
-      throw EnvironmentFailure("toolchain: cannot start " + compiler_.argv[0] + ": " + error_text(code));
+    if (::pipe2(ends, O_CLOEXEC) != 0)
+      throw EnvironmentFailure(std::string("toolchain: no pipe: ") + std::strerror(errno));
+    launch.out = launch.err = ends[1];
+    try {
+      running_.push_back({source, ChildProcess(std::move(launch)), ends[0], 0, {}, Clock::now()});
+    } catch (...) {
+      ::close(ends[0]), ::close(ends[1]);
+      throw;
     }
+    ::close(ends[1]);
     ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
-    job.fd = ends[0];
-    job.deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout));
-    running_.push_back(std::move(job));
   }
 
-  // Waits for something to happen and collects finished jobs. A job is finished when its process is; output is read
-  // until then so that a full pipe never blocks it.
+  // Waits a little and collects jobs that ended: those whose process did, even where a child of it keeps the pipe.
   void wait() {
     std::vector<pollfd> fds;
-    auto next = Clock::time_point::max();
     bool closed = false;
     for (const Job& j : running_) {
       fds.push_back({j.fd, POLLIN, 0});
-      next = std::min(next, j.deadline);
       closed |= j.fd < 0;
     }
-    auto left = std::chrono::duration_cast<std::chrono::milliseconds>(next - Clock::now()).count() + 1;
     // A job whose pipe is closed is about to exit: look again soon.
-    ::poll(fds.data(), fds.size(), static_cast<int>(std::clamp<int64_t>(left, 0, closed ? 1 : 1000)));
+    ::poll(fds.data(), fds.size(), closed ? 1 : 20);
     for (size_t i = 0; i < running_.size();) {
       Job& j = running_[i];
       drain(j);
       int status = 0;
-      pid_t r = j.fd < 0 ? ::waitpid(j.pid, &status, WNOHANG) : 0;
-      if (r == 0 && Clock::now() >= j.deadline) {
-        stop(j);
-        ++late_;
-        failures_[j.source] = "the compiler did not finish in time (" + compiler_.argv[0] + ")";
-      } else if (r == 0 || (r < 0 && errno == EINTR)) {
+      if (j.words > kLargestWords) {
+        failures_[j.source] = "the compiler writes without end";
+      } else if (!j.process.ended(status)) {
         ++i;
         continue;
-      } else if (r > 0 && !(WIFEXITED(status) && WEXITSTATUS(status) == 0)) {
+      } else if (status != -1 && !(WIFEXITED(status) && WEXITSTATUS(status) == 0)) {
+        drain(j);
         failures_[j.source] = WIFSIGNALED(status)
                                   ? "the compiler was ended by signal " + std::to_string(WTERMSIG(status))
                                   : "the compiler failed: " + valid_utf8(j.messages.substr(0, 2000));
-      }  // r < 0: somebody else collected the child (SIGCHLD ignored); the output file tells
+      }  // -1: the output file tells
       if (j.fd >= 0) ::close(j.fd);
       running_.erase(running_.begin() + static_cast<ptrdiff_t>(i));
     }
   }
 
-  std::string file(size_t source, const char* suffix) const { return dir_ + "/k" + std::to_string(source) + suffix; }
+  static std::string file(size_t source, const char* suffix) { return "k" + std::to_string(source) + suffix; }
 
  private:
-  static std::vector<char*> pointers(std::vector<std::string>& strings) {
-    std::vector<char*> out;
-    out.reserve(strings.size() + 1);
-    for (std::string& s : strings) out.push_back(s.data());
-    out.push_back(nullptr);
-    return out;
-  }
-  void drain(Job& j) {
-    char buffer[4096];
-    while (j.fd >= 0) {
-      ssize_t n = ::read(j.fd, buffer, sizeof buffer);
+  static void drain(Job& j) {
+    char buffer[1 << 14];
+    for (int reads = 0; j.fd >= 0 && reads < 64; ++reads) {  // whoever writes faster than we read must not hold us
+      const ssize_t n = ::read(j.fd, buffer, sizeof buffer);
       if (n > 0) {
-        if (j.messages.size() < 100000) j.messages.append(buffer, static_cast<size_t>(n));
+        j.words += static_cast<size_t>(n);
+        if (j.messages.size() < kKeptWords) j.messages.append(buffer, static_cast<size_t>(n));
         continue;
       }
       if (n < 0 && errno == EINTR) continue;
@@ -241,21 +169,11 @@ class Jobs {
       j.fd = -1;
     }
   }
-  static void stop(Job& j) {
-    ::kill(-j.pid, SIGKILL);
-    ::kill(j.pid, SIGKILL);
-    int status;
-    while (::waitpid(j.pid, &status, 0) < 0 && errno == EINTR) {
-    }
-    if (j.fd >= 0) ::close(j.fd);
-    j.fd = -1;
-  }
 
   const Compiler& compiler_;
   std::vector<std::string> flags_, environment_;
-  std::string dir_;
+  const PrivateFolder& folder_;
   std::vector<std::string> failures_;
-  size_t late_ = 0;
   std::vector<Job> running_;
 };
 
@@ -325,6 +243,12 @@ Compiler find_compiler(const std::string& wish) {
     }
     return "";
   };
+  // It runs in another folder.
+  auto absolute = [](const std::string& path) -> std::string {
+    if (path.empty() || path[0] == '/') return path;
+    char here[4096];
+    return ::getcwd(here, sizeof here) ? std::string(here) + "/" + path : "";
+  };
   Compiler c;
   const char* named = std::getenv("CXX");
   const std::string who = wish.empty() ? "CXX" : "the option compiler";
@@ -336,6 +260,7 @@ Compiler find_compiler(const std::string& wish) {
     if (c.argv.size() > 1 && (c.argv[0].ends_with("ccache") || c.argv[0].ends_with("sccache")))
       c.argv.erase(c.argv.begin());
     std::string full = on_path(c.argv[0]);
+    full = absolute(full);
     if (full.empty())
       throw EnvironmentFailure("toolchain: " + who + " names a program that is not there: " + c.argv[0]);
     c.argv[0] = full;
@@ -343,7 +268,7 @@ Compiler find_compiler(const std::string& wish) {
     for (const char* name : {"g++", "clang++", "c++"}) {
       std::string full = on_path(name);
       if (full.empty()) continue;
-      c.argv = {full};
+      c.argv = {absolute(full)};
       break;
     }
     if (c.argv.empty()) throw EnvironmentFailure("toolchain: no C++ compiler (g++ or clang++) on PATH");
@@ -387,45 +312,79 @@ std::vector<std::string> compiler_flags(const Target& t) {
 }
 
 std::string keep_source(const std::string& text) {
-  for (const std::string& base : temporary_folders()) {
-    std::string path = base + "/flashover-failed-" + Hasher().text(text).finish().hex() + ".cpp";
-    try {
-      write_file(path, text);
-      return path;
-    } catch (const Declined&) {
-      continue;
+  static auto* kept = new std::unordered_map<Hash128, std::string>;  // one file for one text, few in all
+  static auto* mutex = new std::mutex;
+  constexpr size_t kMost = 8;
+  const std::lock_guard lock(*mutex);
+  const Hash128 key = Hasher().text(text).finish();
+  if (const auto found = kept->find(key); found != kept->end()) return found->second;
+  if (kept->size() >= kMost) return "(not kept)";
+  std::string path = write_new_file("flashover-failed-", ".cpp", text);
+  return path.empty() ? "(not kept)" : (*kept)[key] = path;
+}
+
+namespace {
+
+// Builds all sources, a few at a time. A job that takes long is no proof against the compiler: a trivial program beside
+// it tells whether the compiler works at all. Throws SlowKernel for a job that is late, EnvironmentFailure for a
+// compiler that hangs.
+void run_jobs(Jobs& jobs, std::span<const std::string> sources, const Compiler& compiler, const CompileOptions& o) {
+  const size_t limit = static_cast<size_t>(o.jobs > 0 ? o.jobs : usable_cores()), trivial = sources.size();
+  const double suspicious = std::min(10.0, o.timeout_seconds / 4), patience = std::min(15.0, o.timeout_seconds / 4);
+  bool asked = false, hangs = false;
+  Clock::time_point asked_at;
+  {
+    HostReleased host;
+    for (size_t next = 0; next < sources.size() || jobs.running();) {
+      if (next < sources.size() && jobs.running() < limit + asked) {
+        jobs.start(next, sources[next]);
+        ++next;
+        continue;
+      }
+      jobs.wait();
+      host.check();
+      const double longest = jobs.longest();
+      if (!asked && longest > suspicious) {
+        asked = true;
+        asked_at = Clock::now();
+        jobs.start(trivial, kTrivial);
+      }
+      hangs = asked && jobs.is_running(trivial) && Clock::now() - asked_at > std::chrono::duration<double>(patience);
+      if (hangs || longest > o.timeout_seconds) break;
     }
   }
-  return "(not kept)";
+  if (hangs) {
+    HungCompilers::known().add(compiler);
+    throw EnvironmentFailure(HungCompilers::words(compiler));
+  }
+  if (jobs.running()) {
+    char seconds[32];
+    std::snprintf(seconds, sizeof seconds, "%.0f", o.timeout_seconds);
+    const std::string why =
+        std::string("a kernel takes the compiler more than ") + seconds + " s (" + compiler.argv[0] + ")";
+    notice("flashover: such calls run eager: " + why);
+    throw SlowKernel("toolchain: " + why);
+  }
 }
+
+}  // namespace
 
 std::vector<std::string> try_compile_sources(std::span<const std::string> sources, const Target& t,
                                              const CompileOptions& o, std::vector<std::string>& failures) {
   failures.assign(sources.size(), "");
   if (sources.empty()) return {};
   const Compiler compiler = find_compiler(o.compiler);
-  HungCompilers& hung = HungCompilers::known();
-  if (hung.contains(compiler)) throw EnvironmentFailure(HungCompilers::words(compiler));
-  TempDir dir;
-  Jobs jobs(compiler, compiler_flags(t), dir.path(), sources.size());
-  const size_t limit = static_cast<size_t>(o.jobs > 0 ? o.jobs : usable_cores());
-  for (size_t next = 0; next < sources.size() || jobs.running();) {
-    if (next < sources.size() && jobs.running() < limit) {
-      write_file(jobs.file(next, ".cpp"), sources[next]);
-      jobs.start(next++, o.timeout_seconds);
-    } else {
-      jobs.wait();
-    }
-  }
-  if (jobs.all_late()) {
-    hung.add(compiler);
-    throw EnvironmentFailure(HungCompilers::words(compiler));
-  }
+  if (HungCompilers::known().contains(compiler)) throw EnvironmentFailure(HungCompilers::words(compiler));
+  const PrivateFolder folder;
+  Jobs jobs(compiler, compiler_flags(t), folder, sources.size() + 1);
+  run_jobs(jobs, sources, compiler, o);
   std::vector<std::string> out;
   for (size_t i = 0; i < sources.size(); ++i) {
     failures[i] = jobs.failure(i);
-    out.push_back(failures[i].empty() ? read_file(jobs.file(i, ".so")) : "");
-    if (failures[i].empty() && !is_elf(out.back())) failures[i] = compiler.argv[0] + " made no shared object";
+    out.push_back(failures[i].empty() ? folder.read(Jobs::file(i, ".so"), kLargestObject) : "");
+    if (failures[i].empty())
+      if (const std::string why = why_not_shared_object(out.back()); !why.empty())
+        failures[i] = compiler.argv[0] + " made no shared object" + (out.back().empty() ? "" : " (" + why + ")");
     if (!failures[i].empty()) out.back().clear();
   }
   return out;

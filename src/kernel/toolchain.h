@@ -2,18 +2,20 @@
 //
 //   In        source texts that include nothing, and the machine they are for
 //   Out       ELF bytes, one per source, in order
-//   Promises  no shell; compiles in parallel over the cores we may use; everything happens in one private directory
-//   that is
-//             gone afterwards; a job that hangs is killed with its whole process group
-//   Declines  no compiler, a compiler that fails, hangs or cannot be started, no room for temporary files: Declined
-//   with the
-//             compiler's own words (as EnvironmentFailure)
+//   Promises  no shell; compiles in parallel over the cores we may use; everything happens in one private folder that
+//   is
+//             gone afterwards; jobs are killed with their process groups when one is late, when the host interrupts
+//             (base/interrupt.h) and when this process dies; time and memory are bounded whatever a compiler does
+//   Declines  no compiler, a compiler that fails, hangs (on a trivial program too) or cannot be started, no room for
+//             temporary files: EnvironmentFailure with the compiler's own words. One source that takes it too long:
+//             SlowKernel, which says nothing about others
 //   Sample    compile_sources({"extern \"C\" int one() { return 1; }"}, host_target())
 #pragma once
 #include <span>
 #include <string>
 #include <vector>
 
+#include "base/check.h"
 #include "kernel/cpp/prelude.h"
 
 namespace flashover::kernel {
@@ -35,6 +37,10 @@ struct Compiler {
 // `wish` (a program, perhaps with arguments), else CXX, else g++, clang++, c++ on PATH. Throws Declined when there is
 // none.
 Compiler find_compiler(const std::string& wish = "");
+
+struct SlowKernel : Declined {
+  using Declined::Declined;
+};
 
 struct CompileOptions {
   int jobs = 0;  // 0: the cores of this process

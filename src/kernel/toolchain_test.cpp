@@ -5,12 +5,16 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 
 #include "base/check.h"
+#include "base/elf.h"
+#include "base/interrupt.h"
 #include "kernel/kernel.h"
 #include "kernel/load_for_test.h"
 
@@ -122,6 +126,64 @@ TEST_F(Toolchain, HangingCompilerAndItsChildrenAreKilled) {
   }
   EXPECT_TRUE(gone);
   EXPECT_EQ(litter(), 0u);
+}
+
+double seconds_of(const std::function<void()>& f) {
+  const auto start = std::chrono::steady_clock::now();
+  f();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+TEST_F(Toolchain, AChildThatKeepsThePipeHoldsNobody) {
+  setenv("CXX", script("sleep 300 &\nexec g++ \"$@\"").c_str(), 1);
+  EXPECT_LT(seconds_of([] { EXPECT_EQ(declined({"int x;"}), "compiled"); }), 20);
+}
+
+TEST_F(Toolchain, AnOutputThatIsAFifoIsNoObject) {
+  setenv("CXX", script("while [ $# -gt 0 ]; do [ \"$1\" = -o ] && mkfifo \"$2\"; shift; done; exit 0").c_str(), 1);
+  EXPECT_NE(declined({"int x;"}).find("made no shared object"), std::string::npos);
+}
+
+TEST_F(Toolchain, EndlessWordsAreCutShort) {
+  setenv("CXX", script("exec yes 'error: something'").c_str(), 1);
+  EXPECT_LT(seconds_of([] { EXPECT_NE(declined({"int x;"}).find("without end"), std::string::npos); }), 20);
+}
+
+// One source takes for ever; the compiler is not to blame.
+TEST_F(Toolchain, ASlowKernelSaysNothingAboutTheCompiler) {
+  setenv("CXX", script("for a; do s=$a; done\ngrep -q slow \"$s\" && exec sleep 300\nexec g++ \"$@\"").c_str(), 1);
+  CompileOptions o;
+  o.timeout_seconds = 4;
+  EXPECT_THROW(compile_sources(std::vector<std::string>{"int slow;"}, host_target(), o), SlowKernel);
+  EXPECT_EQ(declined({"int x;"}, o), "compiled");
+  EXPECT_EQ(litter(), 0u);
+}
+
+TEST_F(Toolchain, AnInterruptKillsTheCompilers) {
+  fs::path pid = dir_ / "pid";
+  setenv("CXX", script("sleep 300 & echo $! > " + pid.string() + "\nwait").c_str(), 1);
+  static int polls = 0;
+  host_hooks = {[]() -> void* { return nullptr; }, [](void*) {}, [] { return ++polls > 5; }};
+  EXPECT_LT(seconds_of([] {
+              EXPECT_THROW(compile_sources(std::vector<std::string>{"int x;", "int y;"}, host_target()), Interrupted);
+            }),
+            5);
+  host_hooks = {};
+  EXPECT_EQ(litter(), 0u);
+}
+
+// Every cut of an object is seen; the whole one is taken.
+TEST_F(Toolchain, CutObjectsAreSeen) {
+  const std::string source =
+      "extern \"C\" __attribute__((visibility(\"default\"))) int f(int i) { static int t[999]; return t[i]; }";
+  const std::string object = compile_sources(std::vector<std::string>{source}, host_target())[0];
+  EXPECT_EQ(why_not_shared_object(object), "");
+  for (size_t size = 0; size < object.size(); size += 512)
+    EXPECT_NE(why_not_shared_object(std::string_view(object).substr(0, size)), "") << size << " of " << object.size();
+  EXPECT_NE(why_not_shared_object(std::string_view(object).substr(0, object.size() - 1)), "");
+  std::string holes = object;
+  std::fill(holes.begin() + 64, holes.end(), '\0');
+  EXPECT_NE(why_not_shared_object(holes), "");
 }
 
 TEST_F(Toolchain, ChattyCompilerDoesNotBlock) {

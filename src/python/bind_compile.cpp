@@ -40,6 +40,7 @@ CompiledText compile_text(const std::string& text, const std::map<std::string, s
   env.providers.onednn_bf16 = true;
   plan::Plan plan = compile::compile(graph::parse(text), {options}, env, out.report);
   out.executable = run::load(std::move(plan));
+  compile::loaded(out.report, {options});
   return out;
 }
 
@@ -64,6 +65,7 @@ py::dict plan_for_gpu(const std::string& text, const std::map<std::string, std::
   {
     py::gil_scoped_release nogil;
     plan = compile::compile(graph::parse(text), {options}, env, report);
+    compile::loaded(report, {options});  // by nobody: there need not be such a GPU
   }
   plan::verify(plan);
   py::dict out;

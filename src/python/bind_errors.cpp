@@ -4,6 +4,7 @@
 
 #include "base/boundary.h"
 #include "base/check.h"
+#include "base/interrupt.h"
 #include "python/bind.h"
 
 namespace flashover {
@@ -56,6 +57,7 @@ void bind_errors(py::module_& m) {
       PyErr_SetString(user.ptr(), e.what());
     } catch (const InternalError& e) {
       PyErr_SetString(internal.ptr(), e.what());
+    } catch (const Interrupted&) {  // the handler's error is set
     }
   });
 }

@@ -8,6 +8,8 @@
 
 #include "base/boundary.h"
 #include "base/check.h"
+#include "base/interrupt.h"
+#include "frame/signals.h"
 #include "python/bind.h"
 #include "run/cuda/costs.h"
 #include "run/cuda/record.h"
@@ -249,6 +251,17 @@ void bind_run(py::module_& m) {
   run::cuda::capture_hooks = {make_pool, begin_capture, end_capture, replay_graph, abandon_capture, drop_object};
   run::python_lock = {[]() -> void* { return PyGILState_Check() ? PyEval_SaveThread() : nullptr; },
                       [](void* state) { PyEval_RestoreThread(static_cast<PyThreadState*>(state)); }};
+  host_hooks = {[]() -> void* { return PyGILState_Check() ? PyEval_SaveThread() : nullptr; },
+                [](void* state) {
+                  if (state) PyEval_RestoreThread(static_cast<PyThreadState*>(state));
+                },
+                [] {
+                  if (!frame::on_main_thread()) return false;  // Python runs handlers nowhere else
+                  const PyGILState_STATE gil = PyGILState_Ensure();
+                  const bool raised = frame::run_signal_handlers();
+                  PyGILState_Release(gil);
+                  return raised;
+                }};
   py::class_<PyPlan>(m, "_Plan")
       .def("__call__", &PyPlan::call)
       .def_property_readonly("heavy", [](const PyPlan& p) { return p.executable->heavy(); })

@@ -1,19 +1,18 @@
+// dlopen of kernels: through a memory file, whose content nobody can exchange after it was looked at.
 #include "run/library.h"
 
 #include <dlfcn.h>
-#include <elf.h>
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <unordered_map>
 
 #include "base/check.h"
+#include "base/elf.h"
 #include "base/hash.h"
+#include "base/private_folder.h"
 
 namespace flashover::run {
 namespace {
@@ -63,44 +62,37 @@ void* open_memory(std::string_view elf, uint32_t load, std::string& error) {
   return handle;
 }
 
-// Where memory files may not be executed (or /proc is not mounted): a file in a directory of our own, gone when loaded.
-void* open_file(std::string_view elf, std::string& error) {
-  const char* base = std::getenv("TMPDIR");
-  std::string directory = std::string(base && *base == '/' ? base : "/tmp") + "/flashover-XXXXXX";
-  if (!::mkdtemp(directory.data())) {
-    error += std::string("; mkdtemp: ") + std::strerror(errno);
-    return nullptr;
-  }
-  const std::string file = directory + "/kernel.so";
-  const int fd = ::open(file.c_str(), O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC | O_WRONLY, 0700);
+// Where memory files may not be executed: a file in a folder of our own, gone when loaded.
+void* open_file(std::string_view elf, uint32_t load, std::string& error) {
   void* handle = nullptr;
-  if (fd >= 0) {
-    const bool written = write_all(fd, elf);
-    ::close(fd);
-    if (written && !(handle = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL))) {
+  try {
+    const PrivateFolder folder;
+    const std::string name = "/kernel" + std::to_string(load) + ".so";  // descriptor numbers come back
+    folder.write(name.substr(1), elf);
+    // Through the descriptor; by its path only where /proc is not mounted.
+    for (const std::string& way : {"/proc/self/fd/" + std::to_string(folder.fd()), folder.path()}) {
+      if ((handle = ::dlopen((way + name).c_str(), RTLD_NOW | RTLD_LOCAL))) break;
       const char* e = ::dlerror();
       error += std::string("; ") + (e ? e : "dlopen failed");
-    } else if (!written) {
-      error += std::string("; ") + file + ": " + std::strerror(errno);
     }
-    ::unlink(file.c_str());
+  } catch (const EnvironmentFailure& e) {
+    error += "; " + e.reason;
   }
-  ::rmdir(directory.c_str());
   return handle;
 }
 
 }  // namespace
 
 std::shared_ptr<Library> Library::load(std::string_view elf) {
-  if (elf.size() < sizeof(Elf64_Ehdr) || std::memcmp(elf.data(), ELFMAG, SELFMAG) != 0)
-    throw EnvironmentFailure("kernel binary: not an ELF file");
+  if (const std::string why = why_not_shared_object(elf); !why.empty())
+    throw EnvironmentFailure("kernel binary: " + why);
   const Hash128 key = Hasher().bytes(elf.data(), elf.size()).finish();
   Registry& r = registry();
   std::lock_guard lock(r.mutex);
   if (auto known = r.by_content[key].lock()) return known;
   std::string error;
   void* handle = open_memory(elf, ++r.loads, error);
-  if (!handle) handle = open_file(elf, error);
+  if (!handle) handle = open_file(elf, r.loads, error);
   if (!handle) throw EnvironmentFailure("kernel binary: " + error);
   std::shared_ptr<Library> library(new Library(handle));
   r.by_content[key] = library;

@@ -9,6 +9,7 @@
 #include "frame/interpret/interpreter.h"
 #include "frame/interpret/opcode_parts.h"
 #include "frame/resume.h"
+#include "frame/signals.h"
 #include "graph/checkpoint.h"
 #include "trace/assume.h"
 
@@ -567,6 +568,10 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
         frame->prev_instr = first + pc;
         current = pc;
         pc += 1 + in.skip;
+        if (gives_way && !aborted_ && signal_waits()) [[unlikely]] {
+          abort("a signal came");
+          goto error;
+        }
         switch (in.op) {
           case NOP:
           case EXTENDED_ARG:
@@ -1110,7 +1115,7 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
             pc += arg;
             break;
           case JUMP_BACKWARD:
-            if (++polls % kSignalPollInterval == 0 && PyErr_CheckSignals() < 0) goto error;
+            if (session == nullptr && ++polls % kSignalPollInterval == 0 && PyErr_CheckSignals() < 0) goto error;
             [[fallthrough]];
           case JUMP_BACKWARD_NO_INTERRUPT:
             pc -= arg;

@@ -177,6 +177,7 @@ class Interpreter {
   Journal journal{recorder};
   trace::Session* session;
   const bool plain = false;
+  bool gives_way = false;  // to signals: the capture is given up where one comes
   // Generators that were started and are not finished are of the trace: they end without running anything more.
   void end_generators();
   bool assumes = false;      // that a tensor does not make the program raise, and the graph checks it

@@ -1,18 +1,27 @@
+// The process that compiles Triton kernels, and the talk with it over two pipes.
 #include "kernel/triton/toolchain.h"
 
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
-#include <spawn.h>
-#include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <memory>
 #include <mutex>
+#include <new>
+#include <optional>
 
 #include "base/check.h"
 #include "base/decimal.h"
+#include "base/interrupt.h"
+#include "base/private_folder.h"
+#include "kernel/child_process.h"
 
 extern char** environ;
 
@@ -56,34 +65,33 @@ class Server {
  public:
   // One batch at a time: the workers are busy with it anyway.
   std::vector<Cubin> build(std::span<const Source> sources, const Gpu& gpu) {
-    std::lock_guard lock(mutex_);
     std::vector<Cubin> out(sources.size());
     std::string asks;
     for (size_t i = 0; i < sources.size(); ++i) asks += request(sources[i], gpu, static_cast<uint32_t>(i));
+    HostReleased host;
+    std::unique_lock lock(mutex_, std::defer_lock);
+    while (!lock.try_lock_for(std::chrono::milliseconds(20))) host.check();
     start();
     try {
-      exchange(asks, out);
-    } catch (const EnvironmentFailure&) {
+      exchange(asks, out, host);
+    } catch (...) {  // the rest of its answers would be taken for those to the next batch
       stop();
       throw;
     }
     return out;
   }
-  int32_t pid() {
-    std::lock_guard lock(mutex_);
-    return owner_ == getpid() ? pid_ : 0;
+  int32_t pid() const { return pid_; }
+  // The parent's server is not the child's, and the thread that may have held the mutex is not there.
+  void after_fork() {
+    new (&mutex_) std::timed_mutex;
+    stop();
   }
 
  private:
   void start() {
-    if (pid_ > 0 && owner_ == getpid()) {
-      if (waitpid(pid_, nullptr, WNOHANG) == 0) return;
-      pid_ = 0;
-      close_pipes();
-    } else if (pid_ > 0) {  // the parent's, before a fork
-      close_pipes();
-      pid_ = 0;
-    }
+    int status = 0;
+    if (process_ && !process_->ended(status)) return;
+    stop();
     const Command& c = command();
     if (c.python.empty()) throw EnvironmentFailure("Triton's compiler is not set up");
     int in[2], out[2];
@@ -93,57 +101,52 @@ class Server {
       close(in[0]), close(in[1]);
       throw EnvironmentFailure(std::string("no pipe for Triton's compiler: ") + std::strerror(errno));
     }
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, in[0], 0);
-    posix_spawn_file_actions_adddup2(&actions, out[1], 1);
-    posix_spawnattr_t attributes;
-    posix_spawnattr_init(&attributes);
-    sigset_t none, usual;
-    sigemptyset(&none);
-    sigfillset(&usual);
-    posix_spawnattr_setsigmask(&attributes, &none);
-    posix_spawnattr_setsigdefault(&attributes, &usual);
-    posix_spawnattr_setpgroup(&attributes, 0);  // an interrupt in the terminal is ours
-    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
-    std::string python = c.python, script = c.script;
-    char* argv[] = {python.data(), script.data(), nullptr};
-    const int error = posix_spawn(&pid_, python.c_str(), &actions, &attributes, argv, environ);
-    posix_spawn_file_actions_destroy(&actions);
-    posix_spawnattr_destroy(&attributes);
-    close(in[0]), close(out[1]);
     to_ = in[1], from_ = out[0];
-    owner_ = getpid();
-    if (error != 0) {
-      pid_ = 0;
-      close_pipes();
-      throw EnvironmentFailure("cannot start " + python + ": " + std::strerror(error));
+    try {
+      folder_ = std::make_unique<PrivateFolder>();  // ptxas takes and leaves files by name
+      Launch launch{.argv = {c.python, c.script}, .in = in[0], .out = out[1]};
+      if (fcntl(2, F_GETFD) >= 0) launch.err = 2;
+      // Threads come and go, and the server outlives the one that wanted it first.
+      launch.dies_with_thread = false;
+      for (char** e = environ; *e; ++e)
+        if (std::strncmp(*e, "TMPDIR=", 7) != 0) launch.environment.push_back(*e);
+      launch.environment.push_back("TMPDIR=" + folder_->path());
+      process_.emplace(std::move(launch));
+      pid_ = process_->pid();
+    } catch (...) {
+      close(in[0]), close(out[1]);
+      stop();
+      throw;
     }
+    close(in[0]), close(out[1]);
     fcntl(to_, F_SETFL, O_NONBLOCK);
   }
-  void close_pipes() {
+  void stop() {
     if (to_ >= 0) close(to_);
     if (from_ >= 0) close(from_);
     to_ = from_ = -1;
-  }
-  void stop() {
-    close_pipes();
-    if (pid_ > 0 && owner_ == getpid()) {
-      kill(-pid_, SIGKILL);  // its own group: the workers too
-      waitpid(pid_, nullptr, 0);
-    }
     pid_ = 0;
+    process_.reset();  // its own group: the workers too
+    folder_.reset();
   }
 
   // Writes what is to be asked while reading answers: neither side may wait for the other with a full pipe.
-  void exchange(std::string_view asks, std::vector<Cubin>& out) {
+  void exchange(std::string_view asks, std::vector<Cubin>& out, HostReleased& host) {
     size_t answered = 0;
     std::string got;
+    auto heard = std::chrono::steady_clock::now();
     while (answered < out.size()) {
+      host.check();
       pollfd fds[] = {{from_, POLLIN, 0}, {to_, POLLOUT, 0}};
-      const int n = poll(fds, asks.empty() ? 1 : 2, kSilence);
+      const int n = poll(fds, asks.empty() ? 1 : 2, 20);
       if (n < 0 && errno == EINTR) continue;
-      if (n <= 0) throw EnvironmentFailure("Triton's compiler does not answer");
+      if (n < 0) throw EnvironmentFailure(std::string("Triton's compiler: poll: ") + std::strerror(errno));
+      if (n == 0) {
+        if (std::chrono::steady_clock::now() - heard > std::chrono::milliseconds(kSilence))
+          throw EnvironmentFailure("Triton's compiler does not answer");
+        continue;
+      }
+      heard = std::chrono::steady_clock::now();
       if (!asks.empty() && (fds[1].revents & (POLLOUT | POLLERR | POLLHUP))) {
         const ssize_t w = write_quietly(asks);
         if (w < 0 && errno != EAGAIN && errno != EINTR) throw EnvironmentFailure("Triton's compiler ended");
@@ -193,13 +196,18 @@ class Server {
     return w;
   }
 
-  std::mutex mutex_;
-  pid_t pid_ = 0, owner_ = 0;
+  std::timed_mutex mutex_;  // waited for in steps, without the host's lock
+  std::optional<ChildProcess> process_;
+  std::unique_ptr<PrivateFolder> folder_;
+  std::atomic<int32_t> pid_{0};
   int to_ = -1, from_ = -1;
 };
 
 Server& server() {
-  static auto* s = new Server;  // never destroyed: the end of the process closes the pipes, and that ends the server
+  static Server* s = [] {
+    pthread_atfork(nullptr, nullptr, [] { server().after_fork(); });
+    return new Server;  // never destroyed: the end of the process cuts the lifeline, and that ends the server
+  }();
   return *s;
 }
 Command& the_command() {

@@ -1,0 +1,51 @@
+// The points where long work can be interrupted.
+#include "base/interrupt.h"
+
+#include <chrono>
+#include <utility>
+
+namespace flashover {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr auto kInterval = std::chrono::milliseconds(20);
+
+// Whether the host is to be asked now.
+bool due() {
+  thread_local Clock::time_point last{};
+  const auto now = Clock::now();
+  if (held_signals.load(std::memory_order_relaxed) == 0 && now - last < kInterval) return false;
+  last = now;
+  return true;
+}
+
+}  // namespace
+
+HostHooks host_hooks;
+std::atomic<uint64_t> held_signals{0};
+
+void check_interrupt() {
+  if (host_hooks.interrupted && due() && host_hooks.interrupted()) throw Interrupted{};
+}
+
+HostReleased::HostReleased() {
+  if (!host_hooks.release) return;
+  state_ = host_hooks.release();
+  released_ = true;
+}
+
+HostReleased::~HostReleased() { take_back(); }
+
+void HostReleased::take_back() {
+  if (std::exchange(released_, false)) host_hooks.acquire(std::exchange(state_, nullptr));
+}
+
+void HostReleased::check() {
+  if (!host_hooks.interrupted || !due()) return;
+  take_back();
+  if (host_hooks.interrupted()) throw Interrupted{};
+  state_ = host_hooks.release();
+  released_ = true;
+}
+
+}  // namespace flashover

@@ -1,0 +1,110 @@
+// Signals are held by handlers of our own in the place of Python's, which only note that they came.
+#include "frame/signals.h"
+
+#include <Python.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/interrupt.h"
+
+namespace flashover::frame {
+namespace {
+
+constexpr int kSignals = 64;
+std::array<struct sigaction, kSignals + 1> before;  // of those that are held
+uint64_t holding = 0;                               // main thread only, as all but the atomics
+int depth = 0;
+std::atomic<bool> passing{false};
+
+uint64_t bit(int number) { return uint64_t{1} << (number - 1); }
+
+void note(int number) {
+  const int error = errno;
+  // (PyErr_SetInterruptEx may be called in a handler: it only trips Python's own.)
+  if (passing || (held_signals.fetch_or(bit(number)) & bit(number))) PyErr_SetInterruptEx(number);
+  errno = error;
+}
+
+// The signals for which the program has handlers written in Python. (An interrupt has one from the start.)
+uint64_t handled() {
+  static PyObject* const ask = [] {
+    PyObject* module = PyImport_ImportModule("_signal");
+    PyObject* function = module ? PyObject_GetAttrString(module, "getsignal") : nullptr;
+    Py_XDECREF(module);
+    PyErr_Clear();
+    return function;
+  }();
+  uint64_t out = 0;
+  for (int s = 1; ask && s <= kSignals && s < NSIG; ++s) {
+    PyObject* handler = PyObject_CallFunction(ask, "i", s);
+    if (handler && PyCallable_Check(handler)) out |= bit(s);
+    Py_XDECREF(handler);
+    PyErr_Clear();
+  }
+  return out;
+}
+
+void hand_over(uint64_t signals) {
+  for (int s = 1; s <= kSignals; ++s)
+    if (signals & bit(s)) PyErr_SetInterruptEx(s);
+}
+
+}  // namespace
+
+HeldSignals::HeldSignals() {
+  if (!on_main_thread()) return;
+  outermost_ = depth++ == 0;
+  if (!outermost_) {
+    --depth;
+    return;
+  }
+  const uint64_t wanted = handled();
+  for (int s = 1; s <= kSignals; ++s) {
+    if (!(wanted & bit(s))) continue;
+    struct sigaction ours;
+    if (::sigaction(s, nullptr, &before[static_cast<size_t>(s)]) != 0) continue;
+    ours = before[static_cast<size_t>(s)];
+    // What C code installed behind Python's back stays; so do those that want to know who sent the signal.
+    if ((ours.sa_flags & SA_SIGINFO) || ours.sa_handler == SIG_DFL || ours.sa_handler == SIG_IGN) continue;
+    ours.sa_handler = note;
+    if (::sigaction(s, &ours, nullptr) == 0) holding |= bit(s);
+  }
+}
+
+HeldSignals::~HeldSignals() {
+  if (!outermost_) return;
+  depth = 0;
+  for (int s = 1; s <= kSignals; ++s) {
+    if (!(holding & bit(s))) continue;
+    struct sigaction now;
+    // Unless the program has set another one meanwhile.
+    if (::sigaction(s, nullptr, &now) == 0 && !(now.sa_flags & SA_SIGINFO) && now.sa_handler == note)
+      ::sigaction(s, &before[static_cast<size_t>(s)], nullptr);
+  }
+  holding = 0;
+  hand_over(held_signals.exchange(0));
+}
+
+SignalsPass::SignalsPass() : was_(passing.exchange(true)) {
+  if (on_main_thread()) hand_over(held_signals.exchange(0));
+}
+SignalsPass::~SignalsPass() { passing = was_; }
+
+bool on_main_thread() { return static_cast<pid_t>(::syscall(SYS_gettid)) == ::getpid(); }
+
+bool run_signal_handlers() {
+  if (!on_main_thread()) return false;
+  const SignalsPass pass;
+  return PyErr_CheckSignals() < 0;
+}
+
+bool signal_waits() { return held_signals.load(std::memory_order_relaxed) != 0; }
+
+}  // namespace flashover::frame

@@ -1,0 +1,44 @@
+// A program that runs for us and never outlives us.
+//
+//   In        a command line, an environment, descriptors for its standard streams, a folder to run in
+//   Out       its process id and how it ended
+//   Promises  it leads a process group of its own, and the whole group is killed with SIGKILL when this object goes,
+//   when
+//             the thread that started it ends (`dies_with_thread`) or when this process dies in whatever way: a pipe
+//             whose other end only this process holds makes the kernel send the signal
+//   Declines  it cannot be started: EnvironmentFailure
+#pragma once
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+namespace flashover::kernel {
+
+struct Launch {
+  std::vector<std::string> argv, environment;
+  int folder = -1;                  // a descriptor; -1: where we are
+  int in = -1, out = -1, err = -1;  // -1: nothing to read, nobody listens
+  bool dies_with_thread = true;     // the thread that starts it waits for it
+  size_t largest_file = 0;          // that it may write; 0: any
+};
+
+class ChildProcess {
+ public:
+  explicit ChildProcess(Launch launch);
+  ~ChildProcess() { kill(); }
+  ChildProcess(ChildProcess&& other) noexcept;
+  ChildProcess& operator=(ChildProcess&& other) noexcept;
+
+  pid_t pid() const { return pid_; }
+  // Whether the process has ended, and how; -1 where somebody else has collected it.
+  bool ended(int& status);
+  void kill();  // the whole group; waits until its leader is gone
+
+ private:
+  pid_t pid_ = -1, owner_ = -1;
+  bool reaped_ = false;
+  int lifeline_ = -1;
+};
+
+}  // namespace flashover::kernel
