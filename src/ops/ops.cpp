@@ -22,9 +22,14 @@ struct NameHash {
 constexpr std::string_view kChecks[] = {"aten._linalg_check_errors.default", "aten._assert_async.default",
                                         "aten._assert_async.msg", "aten._validate_compressed_sparse_indices.default"};
 constexpr std::string_view kActing[] = {"aten._print.default"};
-constexpr std::string_view kComputing[] = {
-    "aten",       "prim",   "prims",    "mkldnn",   "mkl",       "onednn",      "quantized", "quantized_decomposed",
-    "_quantized", "sparse", "rngprims", "profiler", "flashover", "torchvision", "torchaudio"};
+constexpr std::string_view kComputing[] = {"aten",        "prim",
+                                           "prims",       "mkldnn",
+                                           "mkl",         "onednn",
+                                           "quantized",   "quantized_decomposed",
+                                           "_quantized",  "sparse",
+                                           "rngprims",    "profiler",
+                                           "flashover",   "flashover_python",
+                                           "torchvision", "torchaudio"};
 
 template <size_t N>
 bool contains(const std::string_view (&list)[N], std::string_view name) {
