@@ -96,16 +96,20 @@ WRITERS: list[Callable[[nn.Module, float], None]] = [
 ]  # fmt: skip
 
 
+def uncompiled(f: Any, **_: Any) -> Any:
+    return f
+
+
 class World:
     """A model, what is called for it, and everything that a program may hold beside it."""
 
     def __init__(self, seed: int, dtype: torch.dtype, compile_fn: Callable[..., Any] | None) -> None:
         r = random.Random(seed * 7 + 1)
-        self.compile = compile_fn or (lambda f, **_: f)
+        self.compile = compile_fn or uncompiled
         self.dtype = dtype
         self.model = state_models.Model(seed).to(dtype)
         self.whole = r.choice(["module", "module", "function", "part"])
-        self.options = {"pieces": 2} if r.random() < 0.15 else {}
+        self.options = {"recompile_limit": 64} | ({"pieces": 2} if r.random() < 0.15 else {})
         self.optimizer_kind = r.randrange(7)
         self.average: nn.Module | None = None
         self.aliases: list[torch.Tensor] = []
@@ -116,7 +120,7 @@ class World:
 
     def compiled(self, f: Callable[..., Any]) -> Callable[..., Any]:
         if f not in self.functions:
-            self.functions[f] = self.compile(f)
+            self.functions[f] = self.compile(f, options=self.options)
         made: Callable[..., Any] = self.functions[f]
         return made
 
@@ -128,8 +132,7 @@ class World:
             one = self.compiled(call_module)
             self.call = lambda x: one(self.model, x)
         else:
-            part, head = self.compile(self.model.blocks), self.model.head
-            del part
+            head = self.model.head
             blocks = [self.compile(b, options=self.options) for b in self.model.blocks]
             self.call = lambda x: self.in_parts(blocks, head, x)
         self.optimizer = self.new_optimizer()
@@ -345,8 +348,7 @@ def write_through_dlpack(w: World, r: random.Random) -> Seen:
 def take_view(w: World, r: random.Random) -> Seen:
     p = w.tensor(r)
     with torch.no_grad():
-        made = r.choice([p.detach, lambda: p.data, lambda: p.view(-1), lambda: p.data.view(-1)[1:], p.t_copy
-                         if p.dim() == 2 else p.detach])()  # fmt: skip
+        made = r.choice([p.detach, lambda: p.data, lambda: p.view(-1), lambda: p.data.view(-1)[1:]])()
     if len(w.aliases) < 6:
         w.aliases.append(made)
     return []
@@ -404,6 +406,9 @@ def replace_buffer(w: World, r: random.Random) -> Seen:
 
 def swap(w: World, r: random.Random) -> Seen:
     p = w.parameter(r)
+    if any(name.endswith(("weight_orig", "weight_g")) for name, _ in w.model.named_parameters()):
+        # Such layers keep a result of the last call, and what it leads to: in compiled code the backward of the whole.
+        return []
     torch.utils.swap_tensors(p, nn.Parameter(torch.randn_like(p), requires_grad=p.requires_grad))
     w.optimizer = w.new_optimizer()
     return []

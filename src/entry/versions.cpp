@@ -99,7 +99,11 @@ void give_own_counters(const std::vector<graph::OwnCounter>& which, const at::Te
                        std::vector<at::Tensor>& outputs) {
   for (const graph::OwnCounter& own : which) {
     at::Tensor& t = outputs[static_cast<size_t>(own.output)];
-    if (!t.defined() || t.is_inference() || t.requires_grad()) continue;
+    if (!t.defined() || t.is_inference()) continue;
+    if (own.input == -2) {  // detached: no more than that
+      if (t.requires_grad()) t = t.detach();
+      continue;
+    }
     t = t.variable_data();
     if (own.input >= 0) {
       t.unsafeGetTensorImpl()->set_version_counter(inputs[own.input].unsafeGetTensorImpl()->version_counter());

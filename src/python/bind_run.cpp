@@ -1,9 +1,11 @@
 // Plans from Python, for the tests; and the hooks that tell run/writes.h who got hold of a tensor's memory.
 #include <ATen/core/Tensor.h>
+#include <c10/core/InferenceMode.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <array>
 #include <cstring>
 
 #include "base/boundary.h"
@@ -167,11 +169,46 @@ bool install_all(PyObject* torch_c, PyTypeObject* base, std::index_sequence<I...
   return (static_cast<int>(install<I>(torch_c, base)) & ...) != 0;
 }
 
+// In inference mode, operators on lists of CUDA tensors move no versions: torch's autograd kernels do that for them,
+// and are left out there.
+constexpr size_t kMostListOperators = 128;
+std::array<PyCFunctionWithKeywords, kMostListOperators> list_operators;
+template <size_t I>
+PyObject* list_operator(PyObject* self, PyObject* args, PyObject* keywords) {
+  PyObject* result = list_operators[I](self, args, keywords);
+  if (!result || !c10::InferenceMode::is_enabled()) return result;
+  PyObject* written = PyTuple_GET_SIZE(args) > 0 ? PyTuple_GET_ITEM(args, 0)
+                      : keywords                 ? PyDict_GetItemString(keywords, "self")
+                                                 : nullptr;
+  if (!written || !(PyList_Check(written) || PyTuple_Check(written))) return result;
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(written); ++i)
+    expose(PySequence_Fast_GET_ITEM(written, i), run::Alias::kOwner);
+  return result;
+}
+template <size_t... I>
+bool install_list_operators(PyObject* torch_c, std::index_sequence<I...>) {
+  constexpr std::array<PyCFunctionWithKeywords, kMostListOperators> kInstead{&list_operator<I>...};
+  const py::object functions = py::reinterpret_borrow<py::object>(torch_c).attr("_VariableFunctions");
+  size_t next = 0;
+  for (const py::handle name : py::reinterpret_steal<py::list>(PyObject_Dir(functions.ptr()))) {
+    const auto text = name.cast<std::string>();
+    if (!text.starts_with("_foreach_") || !text.ends_with('_')) continue;
+    const py::object function = functions.attr(name);
+    if (!PyCFunction_CheckExact(function.ptr()) || next == kMostListOperators) return false;
+    PyMethodDef* method = reinterpret_cast<PyCFunctionObject*>(function.ptr())->m_ml;
+    if ((method->ml_flags & (METH_VARARGS | METH_KEYWORDS)) != (METH_VARARGS | METH_KEYWORDS)) return false;
+    list_operators[next] = reinterpret_cast<PyCFunctionWithKeywords>(reinterpret_cast<void*>(method->ml_meth));
+    method->ml_meth = reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(kInstead[next++]));
+  }
+  return next > 0;
+}
+
 void install_hooks() {
   py::module_ torch_c = py::module_::import("torch._C");
   const py::object base_object = torch_c.attr("TensorBase");
   auto* base = reinterpret_cast<PyTypeObject*>(base_object.ptr());
   bool all = install_all(torch_c.ptr(), base, std::make_index_sequence<std::size(kHooks)>());
+  all &= install_list_operators(torch_c.ptr(), std::make_index_sequence<kMostListOperators>());
   PyObject* data = PyDict_GetItemString(base->tp_dict, "data");
   if (data && Py_TYPE(data) == &PyGetSetDescr_Type) {
     PyGetSetDef* entry = reinterpret_cast<PyGetSetDescrObject*>(data)->d_getset;

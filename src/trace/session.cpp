@@ -243,8 +243,14 @@ void Recorder::find_own_counters(const std::vector<PyObject*>& outputs) {
     const at::Tensor& t = unpack(outputs[i]);
     const void* counter = aten::counter_of(t.unsafeGetTensorImpl());
     const int32_t storage = trace_impl(t)->storage_id;
-    if (!counter || t.requires_grad() || counter == aten::counter_of(owner.at(storage))) continue;
+    const c10::TensorImpl* base = owner.at(storage);
+    if (!counter || t.requires_grad() || base == t.unsafeGetTensorImpl()) continue;
     graph::OwnCounter own{static_cast<int32_t>(i), -1};
+    if (counter == aten::counter_of(base)) {
+      own.input = -2;  // the counter is its base's, but autograd must not take it for a view (`x.detach()`)
+      if (base->requires_grad()) own_counters_.push_back(own);
+      continue;
+    }
     for (const InputRecord& in : inputs_)
       if (aten::counter_of(in.impl.get()) == counter) own.input = in.number;
     own_counters_.push_back(own);

@@ -10,6 +10,7 @@
 #include "frame/interpret/locks.h"
 #include "frame/interpret/opcode_parts.h"
 #include "frame/interpret/plain_data.h"
+#include "trace/outside.h"
 
 namespace flashover::frame {
 namespace {
@@ -594,14 +595,18 @@ PyObject* do_pop_saved_hooks(const NativeCall& c) {
 // torch.autograd.grad runs the engine over trace tensors; .backward() would leave its gradients in .grad.
 PyObject* do_run_backward(const NativeCall& c) {
   bool accumulates = true, creates = c.nargs > 3 && c.args[3] != Py_False;
+  PyObject* inputs = c.nargs > 4 ? c.args[4] : nullptr;
   for (Py_ssize_t i = 0; c.kwnames != nullptr && i < PyTuple_GET_SIZE(c.kwnames); ++i) {
     PyObject *key = PyTuple_GET_ITEM(c.kwnames, i), *value = c.args[c.nargs + static_cast<size_t>(i)];
     if (PyUnicode_CompareWithASCIIString(key, "accumulate_grad") == 0) accumulates = value != Py_False;
     if (PyUnicode_CompareWithASCIIString(key, "create_graph") == 0) creates = value != Py_False;
+    if (PyUnicode_CompareWithASCIIString(key, "inputs") == 0) inputs = value;
   }
   // What leads here is differentiated twice: a graph that ended before this call could not be.
   if (creates) c.in.differentiates_twice = true;
   if (accumulates) throw Declined("call of backward(): gradients are accumulated");
+  if (c.nargs > 0 && inputs != nullptr && trace::leads_outside(c.args[0], inputs))
+    throw Declined("a gradient through what was computed before the call");
   c.in.note_retry();  // a result may lead to what this frees
   for (size_t i = 0; i < c.nargs; ++i) c.in.consume(c.args[i]);
   PyObject* gradients = c.run();
