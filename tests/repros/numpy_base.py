@@ -1,6 +1,7 @@
 """`.base` of an array of numpy that compiled code makes is what numpy's would be: None of an array with memory of its
 own, an ndarray of a view (scipy.sparse and scikit-learn's metrics look at it)."""
 # needs: scipy, sklearn
+# limit: 300
 
 import numpy as np
 import torch
