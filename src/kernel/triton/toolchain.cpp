@@ -30,7 +30,7 @@ namespace {
 
 constexpr int kSilence = 60'000;  // milliseconds without a word from the server that has work
 
-std::string quoted(std::string_view s) {
+std::string json_string(std::string_view s) {
   std::string out = "\"";
   for (char c : s) {
     const auto u = static_cast<unsigned char>(c);
@@ -46,9 +46,9 @@ std::string quoted(std::string_view s) {
   return out + '"';
 }
 std::string request(const Source& s, const Gpu& gpu, uint32_t id) {
-  std::string json = "{\"id\": " + std::to_string(id) + ", \"name\": " + quoted(s.name) +
-                     ", \"text\": " + quoted(s.text) + ", \"signature\": [";
-  for (size_t i = 0; i < s.signature.size(); ++i) json += (i ? ", " : "") + quoted(s.signature[i]);
+  std::string json = "{\"id\": " + std::to_string(id) + ", \"name\": " + json_string(s.name) +
+                     ", \"text\": " + json_string(s.text) + ", \"signature\": [";
+  for (size_t i = 0; i < s.signature.size(); ++i) json += (i ? ", " : "") + json_string(s.signature[i]);
   json += "], \"warps\": " + std::to_string(s.warps) + ", \"stages\": " + std::to_string(s.stages) +
           ", \"asserts\": " + (s.asserts ? "true" : "false") + ", \"arch\": " + std::to_string(gpu.arch) + "}";
   const auto size = static_cast<uint32_t>(json.size());
