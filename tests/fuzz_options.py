@@ -28,13 +28,14 @@ from torch import nn
 import flashover
 
 Values = dict[str, Any]
+FOLDER = tempfile.TemporaryDirectory(prefix="flashover-fuzz-options-")  # a cache of its own; removed at exit
 
 
 def interesting() -> dict[str, list[Any]]:
     """Option -> the values to pair, from the options table: a new option takes part by itself."""
     least_and_most = flashover._C.option_ranges()
     texts = {
-        "cache_dir": ["", tempfile.mkdtemp(prefix="flashover-fuzz-options-")],
+        "cache_dir": ["", FOLDER.name],
         "compiler": ["", "g++"],
         "disable_passes": ["", "cse,fold,fuse_attention", "linear,convolution,own_random,split_frozen"],
     }
