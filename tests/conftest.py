@@ -36,7 +36,7 @@ if os.environ.get("FLASHOVER_ISA"):
     os.environ.update(LIBRARY_LEVELS[os.environ["FLASHOVER_ISA"]])
 
 
-if name := os.environ.get("FLASHOVER_TEST_LOCALE"):  # tests/environment/test_locale.py
+if name := os.environ.get("FLASHOVER_TEST_LOCALE"):  # tests/comma_locale.py
     locale.setlocale(locale.LC_ALL, name)
 
 
