@@ -38,7 +38,7 @@ def laid_out(t: torch.Tensor, rng: random.Random) -> torch.Tensor:
             return t.permute(rng.sample(range(t.dim()), t.dim()))
         case 1:
             big = t.repeat_interleave(2, dim=rng.randrange(t.dim()))
-            return big.transpose(0, -1)[1:].transpose(0, -1) if big.shape[-1] > 1 else big
+            return big.transpose(0, -1)[1:].transpose(0, -1) if big.shape[-1] > 2 else big
         case 2:
             return t.permute(rng.sample(range(t.dim()), t.dim())).contiguous().transpose(0, -1)
     return t
