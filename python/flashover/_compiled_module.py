@@ -12,6 +12,7 @@ import copy
 import copyreg
 import functools
 import inspect
+import sys
 import types
 import weakref
 from collections.abc import Mapping
@@ -43,6 +44,8 @@ class CompiledClass(type):
     def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **kwargs: Any) -> Any:
         """A class derived from a compiled module's class derives from the original class."""
         real = tuple(original_class(b) for b in bases)
+        if "__module__" not in namespace:  # else type() takes the name of this module
+            namespace = {**namespace, "__module__": sys._getframe(1).f_globals.get("__name__")}
         return types.prepare_class(name, real)[0](name, real, namespace, **kwargs)
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
@@ -229,7 +232,8 @@ class CompiledModule:
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         original = original_of(self)
         if original is self:
-            return copy._reconstruct(self, memo, *self.__reduce_ex__(4))  # type: ignore[attr-defined]
+            own = getattr(original_class(type(self)), "__deepcopy__", None)
+            return own(self, memo) if own else copy._reconstruct(self, memo, *self.__reduce_ex__(4))  # type: ignore[attr-defined]
         memo[id(self)] = made = _empty(original_class(type(self)))
         try:
             _fill(made, copy.deepcopy(original, memo), callable_of(self)._flashover_settings)
@@ -241,7 +245,8 @@ class CompiledModule:
     def __copy__(self) -> Any:
         original = original_of(self)
         if original is self:
-            return copy._reconstruct(self, None, *self.__reduce_ex__(4))  # type: ignore[attr-defined]
+            own = getattr(original_class(type(self)), "__copy__", None)
+            return own(self) if own else copy._reconstruct(self, None, *self.__reduce_ex__(4))  # type: ignore[attr-defined]
         return compile_module(copy.copy(original), callable_of(self)._flashover_settings)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
