@@ -187,7 +187,7 @@ PyObject* list_operator(PyObject* self, PyObject* args, PyObject* keywords) {
 }
 template <size_t... I>
 bool install_list_operators(PyObject* torch_c, std::index_sequence<I...>) {
-  constexpr std::array<PyCFunctionWithKeywords, kMostListOperators> kInstead{&list_operator<I>...};
+  constexpr std::array<PyCFunctionWithKeywords, kMostListOperators> kInstead{at_boundary<list_operator<I>>...};
   const py::object functions = py::reinterpret_borrow<py::object>(torch_c).attr("_VariableFunctions");
   size_t next = 0;
   for (const py::handle name : py::reinterpret_steal<py::list>(PyObject_Dir(functions.ptr()))) {
