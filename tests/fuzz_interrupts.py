@@ -308,7 +308,7 @@ def run_case(seed: int, triton: bool, tally: collections.Counter[str], latencies
     status, out, sent = -1, {}, 0.0
     try:
         if read_line(hear, 30) == b"go\n":
-            time.sleep(draw.uniform(0, 4.0) if triton else draw.uniform(0, 0.8) ** 1.5)
+            time.sleep(draw.uniform(0, 0.7) if triton else draw.uniform(0, 0.8) ** 1.5)
             sent = time.monotonic()
             os.kill(pid, SIGNAL[kind])
             line = read_line(hear, CASE_SECONDS)
