@@ -3,6 +3,7 @@
 
 #include <structmember.h>
 
+#include "base/boundary.h"
 #include "entry/stance.h"
 #include "guards/objects.h"
 
@@ -71,7 +72,7 @@ bool route_calls(PyTypeObject* compiled_class) {
     PyErr_Format(PyExc_TypeError, "%R is no class of compiled modules", compiled_class);
     return false;
   }
-  compiled_class->tp_call = call_module;
+  compiled_class->tp_call = at_boundary<call_module>;
   return true;
 }
 

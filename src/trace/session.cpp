@@ -133,11 +133,14 @@ int32_t Recorder::add_input(PyObject* object, graph::InputKind kind, const std::
   for (auto [owner, end] = grad_of_.equal_range(real_impl); owner != end; ++owner)
     owner->second->mutable_grad() = trace;
 
-  PyObject* holder = THPVariable_Wrap(trace);
-  if (!holder) throw Declined("no Python object for a trace tensor");
   // What can fail for want of memory comes before the swap: one that is not on the list is never swapped back.
   if (inputs_.size() == inputs_.capacity()) inputs_.reserve(2 * inputs_.size() + 8);
-  by_real_impl_.emplace(real_impl, std::move(trace));
+  by_real_impl_.emplace(real_impl, trace);
+  PyObject* holder = THPVariable_Wrap(std::move(trace));
+  if (!holder) {
+    by_real_impl_.erase(real_impl);
+    throw Declined("no Python object for a trace tensor");
+  }
   swap_tensors(object, holder);
   Py_INCREF(object);
   const uint32_t version = impl->is_inference() ? 0 : impl->version_counter().current_version();

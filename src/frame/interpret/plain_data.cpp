@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/boundary.h"
 #include "frame/interpret/opcode_parts.h"
 #include "guards/objects.h"
 
@@ -101,7 +102,7 @@ PyObject* do_dir(const NativeCall& c) {
   PyObject* names = PyModule_Check(o) ? PyModule_GetDict(o) : type_dict(reinterpret_cast<PyTypeObject*>(o));
   if (c.in.recorder.has_writes(names) || c.in.recorder.is_fresh_type(o) || c.in.recorder.is_loose(o)) decline(c);
   if (PyType_Check(o) && guards::is_local_class(reinterpret_cast<PyTypeObject*>(o))) decline(c);
-  static PyMethodDef def = {"dir", dir_as_tuple, METH_O, nullptr};
+  static PyMethodDef def = {"dir", at_boundary<dir_as_tuple>, METH_O, nullptr};
   static PyObject* const ask = PyCFunction_New(&def, nullptr);
   Ref now = Ref::steal(PyObject_CallOneArg(ask, o));
   if (!now) return nullptr;
