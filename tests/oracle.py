@@ -72,7 +72,7 @@ OBSERVE, PROGRAM, TENSOR = "src/frame/observe.cpp", "src/guards/program.cpp", "s
 STATE = "src/guards/global_state.cpp"
 REBUILD, RECIPE, JOURNAL = "src/frame/rebuild.cpp", "src/frame/recipe.cpp", "src/frame/journal.cpp"
 RESUME, ENTRY, COMPILE = "src/frame/resume.cpp", "src/entry/callable.cpp", "src/entry/compile_call.cpp"
-FUNCTIONAL, EXECUTOR = "src/graph/passes/functionalize.cpp", "src/run/executor.cpp"
+FUNCTIONAL, WRITTEN = "src/graph/passes/functionalize.cpp", "src/run/written.cpp"
 
 FAULTS: list[Fault] = [
     # What is observed and not guarded.
@@ -316,8 +316,8 @@ FAULTS: list[Fault] = [
     Fault("outputs that alias each other do not", TENSORS,
           [(FUNCTIONAL, "    if (owner != self) {", '    if (owner != self && !fault("outputs that alias each other do not")) {')]),
     Fault("a written input keeps its version", [*TENSORS, *TRAINING],
-          [(EXECUTOR, "    for (int32_t i : versioned_) inputs[i]->bump_version();",
-            '    if (!fault("a written input keeps its version"))\n    for (int32_t i : versioned_) inputs[i]->bump_version();')]),
+          [(WRITTEN, "    for (int32_t i = 0; i < steps; ++i) tensor->bump_version();",
+            '    if (!fault("a written input keeps its version"))\n    for (int32_t i = 0; i < steps; ++i) tensor->bump_version();')]),
 ]  # fmt: skip
 
 

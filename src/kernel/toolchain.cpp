@@ -21,6 +21,7 @@
 #endif
 
 #include "base/check.h"
+#include "base/decimal.h"
 #include "base/elf.h"
 #include "base/hash.h"
 #include "base/interrupt.h"
@@ -358,10 +359,8 @@ void run_jobs(Jobs& jobs, std::span<const std::string> sources, const Compiler& 
     throw EnvironmentFailure(HungCompilers::words(compiler));
   }
   if (jobs.running()) {
-    char seconds[32];
-    std::snprintf(seconds, sizeof seconds, "%.0f", o.timeout_seconds);
-    const std::string why =
-        std::string("a kernel takes the compiler more than ") + seconds + " s (" + compiler.argv[0] + ")";
+    const std::string why = "a kernel takes the compiler more than " + fixed_decimal(o.timeout_seconds, 0) + " s (" +
+                            compiler.argv[0] + ")";
     notice("flashover: such calls run eager: " + why);
     throw SlowKernel("toolchain: " + why);
   }
