@@ -2,7 +2,8 @@
 //
 // Taking or releasing a lock is an effect that other threads wait for, so the graph ends before it and the frame itself
 // does it: what is compiled runs while the frame holds what eager's would hold. Two kinds of locks stay in the trace,
-// since nobody else waits for them: those that torch's own code takes around its tables, and those that the trace made.
+// since nobody else waits for them: those that torch and `logging` take around their own tables, and those that the
+// trace made.
 // They are in order when the trace ends; where one is still held, the graph ends before it was taken.
 // Queues, files, sockets, locks of other processes and other objects with a state of their own are in no table of
 // native.cpp, so that a call of theirs ends the graph in any case.
@@ -22,6 +23,9 @@ bool is_own(const NativeCall& c) {
   const auto same = [&c](const Ref& lock) { return lock.get() == c.self; };
   return std::any_of(c.in.own_locks.begin(), c.in.own_locks.end(), same);
 }
+
+// The lock of `logging` around its table of loggers and what they remember of levels; handlers have locks of their own.
+bool is_of_logging(const NativeCall& c) { return c.self == of_module("logging", "_lock"); }
 
 // A lock that the trace holds: nobody but the trace could release it while another acquire waits.
 bool would_wait(const NativeCall& c) {
@@ -69,7 +73,7 @@ PyObject* do_make_lock(const NativeCall& c) {
 
 PyObject* do_lock(const NativeCall& c) {
   if (c.in.session == nullptr) return c.run();
-  if (c.self == nullptr || would_wait(c) || (!is_own(c) && !c.in.on_torchs_behalf())) end_graph(c);
+  if (c.self == nullptr || would_wait(c) || (!is_own(c) && !is_of_logging(c) && !c.in.on_torchs_behalf())) end_graph(c);
   Interpreter::Path path = c.in.path_here();
   Ref result = Ref::steal(c.run());
   if (result && result.get() != Py_False) c.in.locks.push_back({Ref::borrow(c.self), std::move(path)});
