@@ -51,7 +51,7 @@ def test_looked_up_once() -> None:
     """Not for each window, and again for each pass over a row."""
     e = flashover.explain(windows)(*(a.requires_grad_() if a.is_floating_point() else a for a in arguments()))
     reads = [k for k in e.kernels if "job->error" in k["source"].split("extern")[0]]  # checks what it looks up
-    assert len(reads) == 1 and "amax" not in reads[0]["operators"], [k["operators"] for k in reads]
+    assert len(reads) == 1 and "amax" not in reads[0]["label"], [k["label"] for k in reads]
 
 
 def test_small_weights_are_kept_for_others() -> None:

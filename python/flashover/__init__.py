@@ -56,7 +56,8 @@ __version__ = "0.1.0"
 
 
 def compile_stats() -> dict[str, int]:
-    """Totals since the process started: frames, graphs, kernels, graph_breaks, extern_calls, recompiles, cache_hits."""
+    """Totals since the process started: frames, graphs, kernels, graph_breaks, extern_calls, recompiles, cache_hits;
+    eager_calls and eager_frames: calls of compiled objects, and parts of them, that ran as the program is written."""
     return _C.counters()
 
 

@@ -54,7 +54,8 @@ class Explanation:
         for e in self.entries:
             for s in e["steps"]:
                 operators, s["lines"], s["module"] = parts_of_label(s["label"])
-                s["operators"] = operators if s["kind"] == "kernel" else [s["name"]]
+                fused = s["operators"].split("+") if s["operators"] else operators
+                s["operators"] = fused if s["kind"] == "kernel" else [s["name"]]
                 s["source"] = e["kernel_sources"].get(s["symbol"], "")
 
     def add_bandwidth(self, device: str, bytes_per_second: float) -> None:
@@ -78,7 +79,7 @@ class Explanation:
 
     @property
     def declines(self) -> list[dict[str, str]]:
-        """Calls, or what was left of them after a break, that run eager."""
+        """Calls, or what was left of them after a break, that cannot be compiled."""
         return [
             {k: e[k] for k in ("reason", "where", "stack", "stays")}
             for e in self.entries
@@ -103,6 +104,11 @@ class Explanation:
         """Every operator that a call leaves to torch, in order."""
         return [s for e in self.graphs for s in e["steps"] if s["kind"] == "extern" and not s["frozen"]]
 
+    @property
+    def eager(self) -> list[dict[str, Any]]:
+        """What ran eager in that call, and why: whole calls, and parts of them (`frame`)."""
+        return self.tallies["eager"]
+
     def to_dict(self) -> dict[str, Any]:
         return {
             "name": self.name,
@@ -117,6 +123,9 @@ class Explanation:
             "recompiles": self.recompiles,
             "guards": [g for e in self.entries for g in e["guards"]],
             "skipped": self.tallies["skipped"],
+            "eager": self.eager,
+            "eager_call_count": self.tallies["eager_calls"],
+            "eager_frame_count": self.tallies["eager_frames"],
             "bandwidth": self.bandwidth,
         }
 
@@ -139,6 +148,10 @@ class Explanation:
         ]
         if d["skipped"]:
             lines.append(f"  not tried: {d['skipped']}")
+        for x in self.eager:
+            what = "part of the call" if x["frame"] else "call"
+            times = f" ({x['count']} times)" if x["count"] > 1 else ""
+            lines.append(f"  ran eager, {what}{times}: {x['reason']}" + (f" at {x['where']}" if x["where"] else ""))
         for kind, stops in (("eager", self.declines), ("graph break", self.breaks)):
             for x in stops:
                 lines.append(f"  {kind}: {x['reason']}" + (f"\n    at {x['where']}" if x["where"] else ""))

@@ -124,6 +124,10 @@ def count(n: int, what: str) -> str:
 
 def stops(e: Explanation) -> str:
     out = []
+    for x in e.eager:
+        times = f" ({x['count']} times)" if x["count"] > 1 else ""
+        body = f"<b>{'a part' if x['frame'] else 'a call'} ran eager{times}</b>: {text(x['reason'])}"
+        out.append(f"<div class=warn>{body}<br><span class=small>at {text(x['where'])}</span></div>")
     for kind, found in (("runs eager", e.declines), ("graph break", e.breaks)):
         for x in found:
             body = f"<b>{kind}</b>: {text(x['reason'])}<br><span class=small>at {text(x['where'])}</span>"

@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
-from flashover import _C
+from flashover import _C, backends
 from flashover._compile import original_of
+from flashover.exc import UserError
 
 
 def is_compiling() -> bool:
@@ -31,7 +32,7 @@ def disable(fn: Callable[..., Any] | None = None, recursive: bool = True, *, rea
     if isinstance(fn, torch.nn.Module):
         fn.forward = disable(fn.forward, recursive, reason=reason)
         return fn
-    made = _C.Disabled(fn, reason or "", recursive)
+    made = _C.Disabled(fn, reason or "", recursive, True)
     if inspect.isroutine(fn):
         functools.update_wrapper(made, fn)
     return made
@@ -94,26 +95,39 @@ class set_stance:
     What torch.compiler.set_stance says holds where this says "default"; "force_eager" holds whoever says it.
 
     default; force_eager: run the originals; eager_on_recompile: compile nothing new; fail_on_recompile: raise instead
-    of compiling again; eager_then_compile: the first call of each callable runs eager.
+    of compiling again; eager_then_compile: the first call of each callable runs eager; aot_eager_then_compile: it is
+    captured, and its graph runs operator by operator.
+    force_backend, with "default" only: the backend that every compiled callable uses meanwhile, as compile() takes it.
     """
 
-    def __init__(self, stance: str = "default") -> None:
-        self._previous, self._stance = _C.stance(), stance
+    def __init__(self, stance: str = "default", *, force_backend: Any = None) -> None:
+        if force_backend is not None:
+            if stance != "default":
+                raise UserError(f"force_backend goes with the stance 'default' only, not with {stance!r}")
+            backends.forced(force_backend)
+        self._previous, self._now = (_C.stance(), _C.forced_backend()), (stance, force_backend)
+        self._set(self._now)
+
+    @staticmethod
+    def _set(what: tuple[str, Any]) -> None:
+        stance, backend = what
         _C.set_stance(stance)
+        _C.force_backend(backend)
 
     def __call__(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        _C.set_stance(self._previous)
+        self._set(self._previous)
+        stance, backend = self._now
 
         @functools.wraps(fn)
         def in_stance(*args: Any, **kwargs: Any) -> Any:
-            with set_stance(self._stance):
+            with set_stance(stance, force_backend=backend):
                 return fn(*args, **kwargs)
 
         return in_stance
 
     def __enter__(self) -> set_stance:
-        _C.set_stance(self._stance)
+        self._set(self._now)
         return self
 
     def __exit__(self, *_: object) -> None:
-        _C.set_stance(self._previous)
+        self._set(self._previous)

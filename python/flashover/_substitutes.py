@@ -200,6 +200,11 @@ def _users_is_dynamo_compiling() -> bool:
     return torch.compiler.is_compiling()
 
 
+def _optimized_module_call(self: Any, *args: Any, **kwargs: Any) -> Any:
+    """A module that torch.compile made: only its own bookkeeping is left out."""
+    return torch.nn.Module.__call__(self, *args, **kwargs)
+
+
 def _device_count() -> int:  # asks the driver; the original asks its management library through ctypes
     ask = getattr(torch._C, "_cuda_getDeviceCount", None)
     return 0 if ask is None else ask()
@@ -292,6 +297,7 @@ _give_up = _C.Disabled(lambda: None, "a control flow operator whose branches or 
 
 _TABLE = {
     ("torch", "compile"): _compile,
+    ("torch._dynamo.eval_frame", "OptimizedModule.__call__"): _optimized_module_call,
     ("torch.cuda", "device_count"): _device_count,
     ("torch.compiler", "is_dynamo_compiling"): _users_is_dynamo_compiling,
     ("torch", "_check_tensor_all_with"): _check_tensor_all_with,

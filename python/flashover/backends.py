@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -42,3 +43,41 @@ def resolve(backend: str | CompilerFn) -> tuple[str, CompilerFn | None]:
     if not callable(backend):
         raise InvalidBackend(f"a backend is a name or a callable, not {type(backend).__name__}")
     return getattr(backend, "__name__", type(backend).__name__), backend
+
+
+def aot_compilers(backend: CompilerFn) -> tuple[CompilerFn, CompilerFn] | None:
+    """(fw_compiler, bw_compiler) of what torch._dynamo.backends.common.aot_autograd made; else None."""
+    common = sys.modules.get("torch._dynamo.backends.common")
+    if common is None or not isinstance(backend, common.AotAutograd):
+        return None
+    forward = backend.kwargs["fw_compiler"]
+    backward = backend.kwargs.get("bw_compiler") or forward
+    table = backend.kwargs.get("decompositions")
+    return _decomposed(forward, table), _decomposed(backward, table)
+
+
+def _decomposed(compiler: CompilerFn, decompositions: Any) -> CompilerFn:
+    """The compiler behind a pass that writes operators as these decompositions say."""
+    if not decompositions:
+        return compiler
+
+    def compile_decomposed(module: Any, examples: Sequence[Any]) -> Callable[..., Any]:
+        from torch.fx.experimental.proxy_tensor import make_fx
+
+        table = decompositions() if callable(decompositions) else decompositions
+        return compiler(make_fx(module, table, _allow_non_fake_inputs=True)(*examples), examples)
+
+    return compile_decomposed
+
+
+def forced(backend: str | CompilerFn) -> tuple[str, CompilerFn | None]:
+    """The same for set_stance(force_backend=...), which also takes the names of torch.compile's backends."""
+    if not isinstance(backend, str) or backend in _BUILTIN or backend in _registered:
+        return resolve(backend)
+    from torch._dynamo.backends.registry import lookup_backend
+    from torch._dynamo.exc import InvalidBackend as Unknown
+
+    try:
+        return backend, lookup_backend(backend)
+    except Unknown:
+        return resolve(backend)  # raises: it names those there are

@@ -9,6 +9,7 @@ from flashover._C import FlashoverError, InternalError, UserError
 
 __all__ = [
     "BackendCompilerFailed",
+    "EagerWarning",
     "FlashoverError",  # base of all
     "InternalError",  # a fault of Flashover's own
     "InvalidBackend",
@@ -61,5 +62,9 @@ class BackendCompilerFailed(_WithPlace):
     """The backend could not compile a captured graph."""
 
 
-class RecompileLimitExceeded(FlashoverError):
+class RecompileLimitExceeded(_WithPlace):
     """fullgraph=True, and a callable was compiled as often as recompile_limit allows."""
+
+
+class EagerWarning(RuntimeWarning):
+    """Calls of a compiled function, or parts of them, run eager. Said once per function and cause."""

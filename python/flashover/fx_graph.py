@@ -187,4 +187,17 @@ def make_runner(backend: Callable[..., Any], module: Any, examples: Sequence[Any
     compiled = backend(module, list(examples))
     if not callable(compiled):
         raise TypeError(f"a backend must return a callable, not {type(compiled).__name__}")
+    if getattr(compiled, "_boxed_call", False):  # functorch.compile.make_boxed_func: it takes one list, and empties it
+        return lambda *inputs: compiled(list(inputs))
     return compiled
+
+
+def fake_tensors(like: Sequence[torch.Tensor], devices: Sequence[str]) -> tuple[torch.Tensor, ...]:
+    """Fake tensors on these devices, shaped as those (on the device "meta") are."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        return tuple(
+            torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=device)
+            for t, device in zip(like, devices, strict=True)
+        )

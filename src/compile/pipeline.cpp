@@ -14,6 +14,7 @@
 #include "compile/products.h"
 #include "compile/reuse.h"
 #include "graph/eager_memory.h"
+#include "graph/origin.h"
 #include "graph/passes/add_rows.h"
 #include "graph/passes/attention.h"
 #include "graph/passes/complex.h"
@@ -43,6 +44,7 @@ using graph::Graph;
 
 // What eager recorded becomes a pure program of prims and extern calls.
 Graph to_core(Graph g, const Environment& env, PassRunner& passes) {
+  g = graph::with_origins(std::move(g));
   // First of all: everything after relies on values that never change.
   passes.run("functionalize", Form::kFunctional, g, [](const Graph& t) { return graph::functionalize(t); });
   passes.run("dce", Form::kFunctional, g, graph::dce);

@@ -3,6 +3,7 @@
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_strided.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
 
@@ -122,20 +123,33 @@ PyObject* wrap(const std::vector<const at::Tensor*>& tensors) {
 // A backend written in Python.
 class Custom final : public Runner {
  public:
-  Custom(const graph::Graph& g, const Request& request) : outputs_(g.outputs.size()) {
+  Custom(const graph::Graph& g, PyObject* compiler, const std::vector<at::Tensor>& inputs)
+      : outputs_(g.outputs.size()) {
     std::vector<const at::Tensor*> examples, constants;
     for (size_t i = 0; i < g.inputs.size(); i++) {
       bool constant = g.inputs[i].kind == graph::InputKind::kConstant;
       constant_.push_back(constant);
-      (constant ? constants : examples).push_back(&request.examples[i]);
+      (constant ? constants : examples).push_back(&inputs[i]);
     }
-    Object description(to_python(g)), given(wrap(examples)), fixed(wrap(constants));
-    const frame::SignalsPass as_usual;
-    Object module(PyImport_ImportModule("flashover.fx_graph"));
-    Object made(PyObject_CallMethod(module.p, "graph_module", "OO", description.p, fixed.p));
-    if (made.p == Py_None) throw Declined("a graph that has no form in torch.fx");
-    run_ = PyObject_CallMethod(module.p, "make_runner", "OOO", request.custom, made.p, given.p);
-    if (!run_) throw python_error();
+    Object given(wrap(examples)), fixed(wrap(constants));
+    compile(g, compiler, given.p, fixed.p);
+  }
+  // A graph that is compiled before there is anything to run it on: its examples are fake tensors.
+  Custom(const graph::Graph& g, PyObject* compiler) : outputs_(g.outputs.size()), constant_(g.inputs.size(), false) {
+    std::vector<at::Tensor> shapes;
+    std::vector<const at::Tensor*> pointers;
+    Object devices(PyList_New(0)), none(PyTuple_New(0)), module(PyImport_ImportModule("flashover.fx_graph"));
+    for (const graph::Input& in : g.inputs) {
+      const TensorType& t = g.type(in.value);
+      const auto options = at::TensorOptions().dtype(aten::to_aten(t.dtype)).device(at::kMeta);
+      shapes.push_back(at::empty_strided(aten::to_ints(t.sizes), aten::to_ints(t.strides), options));
+      Object device(PyUnicode_FromString(aten::to_aten(t.device).str().c_str()));
+      if (PyList_Append(devices.p, device.p) != 0) throw python_error();
+    }
+    for (const at::Tensor& t : shapes) pointers.push_back(&t);
+    Object like(wrap(pointers));
+    Object given(PyObject_CallMethod(module.p, "fake_tensors", "OO", like.p, devices.p));
+    compile(g, compiler, given.p, none.p);
   }
   ~Custom() override {
     const WithGil gil;
@@ -144,6 +158,7 @@ class Custom final : public Runner {
   bool needs_gil() const override { return true; }
   bool borrows(size_t) const override { return true; }
   void run(const at::Tensor* inputs, size_t count, std::vector<at::Tensor>& outputs) override {
+    const at::NoGradGuard no_grad;  // the graph leads into no backward but its own
     std::vector<const at::Tensor*> given;
     for (size_t i = 0; i < count; i++)
       if (!constant_[i]) given.push_back(&inputs[i]);
@@ -174,6 +189,16 @@ class Custom final : public Runner {
   }
 
  private:
+  void compile(const graph::Graph& g, PyObject* compiler, PyObject* examples, PyObject* constants) {
+    const at::NoGradGuard no_grad;
+    const frame::SignalsPass as_usual;
+    Object description(to_python(g)), module(PyImport_ImportModule("flashover.fx_graph"));
+    Object made(PyObject_CallMethod(module.p, "graph_module", "OO", description.p, constants));
+    if (made.p == Py_None) throw Declined("a graph that has no form in torch.fx");
+    run_ = PyObject_CallMethod(module.p, "make_runner", "OOO", compiler, made.p, examples);
+    if (!run_) throw python_error();
+  }
+
   PyObject* run_ = nullptr;
   size_t outputs_;
   std::vector<bool> constant_;
@@ -274,8 +299,9 @@ Step step_of(graph::Graph g) {
              std::vector<at::Tensor>&& inputs, std::vector<at::Tensor>& outputs) { outputs = (*evaluate)(inputs); };
 }
 
-// The user's backend gets the forward of a training graph, and the values it must compute as outputs.
-Step step_of_custom(graph::Graph forward, const Request& request) {
+// The user's backend gets the forward (or backward) of a training graph, and the values it must compute as outputs.
+// Without examples it gets fake ones, and no input is a constant.
+Step step_of_custom(graph::Graph forward, PyObject* compiler, const std::vector<at::Tensor>* examples) {
   graph::Graph values = forward;
   values.outputs.clear();
   values.mutations.clear();
@@ -287,13 +313,13 @@ Step step_of_custom(graph::Graph forward, const Request& request) {
   };
   for (const graph::Output& o : forward.outputs) want(o.owns_memory() ? o.value : forward.inputs.at(0).value);
   for (const graph::Mutation& m : forward.mutations) want(m.value);
-  auto custom = std::make_shared<Custom>(values, request);
+  auto custom =
+      examples ? std::make_shared<Custom>(values, compiler, *examples) : std::make_shared<Custom>(values, compiler);
   auto g = std::make_shared<graph::Graph>(std::move(forward));
   return [custom, g](std::vector<at::Tensor>&& inputs, std::vector<at::Tensor>& outputs) {
     std::vector<at::Tensor> made;
     {
       const WithGil gil;
-      const at::NoGradGuard no_grad;  // the backward is a graph of its own
       try {
         custom->run(inputs.data(), inputs.size(), made);
       } catch (python_error& error) {
@@ -308,12 +334,41 @@ Step step_of_custom(graph::Graph forward, const Request& request) {
   };
 }
 
+// What torch._dynamo.backends.common.aot_autograd was given: compilers of the forward and of the backward; null: the
+// backend is another one, which gets the forward only. Owned.
+struct AotCompilers {
+  PyObject *forward = nullptr, *backward = nullptr;
+  explicit AotCompilers(PyObject* custom) {
+    Object module(PyImport_ImportModule("flashover.backends"));
+    Object pair(PyObject_CallMethod(module.p, "aot_compilers", "O", custom));
+    if (pair.p == Py_None) return;
+    forward = Py_NewRef(PyTuple_GET_ITEM(pair.p, 0));
+    backward = Py_NewRef(PyTuple_GET_ITEM(pair.p, 1));
+  }
+  ~AotCompilers() {
+    Py_XDECREF(forward);
+    Py_XDECREF(backward);
+  }
+  AotCompilers(const AotCompilers&) = delete;
+};
+
 // Of the forward plan: autograd sees the others written, and the runner writes them.
 graph::VersionSteps forward_steps(const Request& request) {
   graph::VersionSteps steps = request.version_steps;
   for (int32_t i : request.joint.extra)
     if (i >= 0) steps.at(static_cast<size_t>(i)) = 0;
   return steps;
+}
+
+std::unique_ptr<Runner> make_aot_training(graph::Partition p, std::vector<TensorType> tangents, const Request& request,
+                                          const AotCompilers& aot, const std::vector<int32_t>& written) {
+  Step forward = step_of_custom(std::exchange(p.forward, {}), aot.forward, &request.examples);
+  forward = counting_versions(std::move(forward), forward_steps(request), written);
+  graph::Graph whole = std::exchange(p.backward, {});
+  for (graph::Input& in : whole.inputs) in.kind = graph::InputKind::kUser;
+  Step backward = step_of_custom(std::move(whole), aot.backward, nullptr);
+  return make_training_runner(std::move(p), std::move(tangents), std::move(forward), std::move(backward), {},
+                              request.version_steps);
 }
 
 // How the plans of a training step lie in memory, for CUDA graphs: the forward lends what is saved, which nobody else
@@ -359,7 +414,11 @@ std::unique_ptr<Runner> make_training(graph::Graph graph, const Request& request
     graph::Partition p = graph::partition(functional, request.joint);
     for (size_t i = 0; i < p.backward_inputs.size(); ++i)
       if (p.backward_inputs[i].kind == Kind::kTangent) tangents.push_back(p.backward.type(p.backward.inputs[i].value));
-    Step forward = request.custom ? step_of_custom(std::move(p.forward), request) : step_of(std::move(p.forward));
+    if (request.custom)
+      if (const AotCompilers aot(request.custom); aot.forward)
+        return make_aot_training(std::move(p), std::move(tangents), request, aot, written_inputs(graph));
+    Step forward = request.custom ? step_of_custom(std::move(p.forward), request.custom, &request.examples)
+                                  : step_of(std::move(p.forward));
     forward = counting_versions(std::move(forward), forward_steps(request), written_inputs(graph));
     auto whole = std::make_shared<const graph::Graph>(std::move(p.backward));
     Specialize specialize;
@@ -433,7 +492,7 @@ std::unique_ptr<Runner> make_runner(graph::Graph graph, const Request& request, 
     const std::vector<int32_t> written = written_inputs(graph);
     std::unique_ptr<Runner> runner;
     if (request.custom) {
-      runner = std::make_unique<Custom>(graph, request);
+      runner = std::make_unique<Custom>(graph, request.custom, request.examples);
     } else {
       report.extern_calls = static_cast<int64_t>(graph.nodes.size());
       runner = std::make_unique<Interpreted>(std::move(graph));

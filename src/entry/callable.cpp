@@ -13,6 +13,7 @@
 #include <array>
 #include <chrono>
 #include <mutex>
+#include <optional>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -20,12 +21,14 @@
 #include "base/check.h"
 #include "base/decimal.h"
 #include "base/options.h"
+#include "entry/eager.h"
 #include "entry/entry.h"
 #include "entry/generator.h"
 #include "entry/log.h"
 #include "entry/stance.h"
 #include "entry/versions.h"
 #include "frame/resume.h"
+#include "frame/tracers.h"
 #include "guards/arrays.h"
 #include "guards/global_state.h"
 #include "guards/objects.h"
@@ -44,8 +47,8 @@ struct Continuation {
   Settings settings;
   std::vector<EntryPtr> entries;
   std::unordered_set<std::string> numbers;
-  int64_t made = 0;  // entries so far
-  bool limit_said = false;
+  int64_t made = 0;                                   // entries so far
+  std::optional<std::string> over_limit;              // what is said of it
   std::vector<std::pair<size_t, PyObject*>> modules;  // those in the key: slot, weak reference (owned)
   int64_t first_call = 0, last_call = 0;              // in the course of which it was made and last used
   ~Continuation() {
@@ -69,15 +72,21 @@ struct CallableState {
   std::vector<EntryPtr> entries;            // most recently used first
   std::unordered_set<std::string> numbers;  // paths of those that were seen to change
   // Code of functions that were called in the course of a call and taken on: how often that led to nothing.
-  std::unordered_map<PyObject*, int> barren;  // owned keys
-  PyObject* root = nullptr;                   // Callable::self, if that is a module
-  uint32_t type_tag = 0;                      // of self's type when `function` was looked up on it
-  size_t limit = 8;                           // how often it is compiled for the same modules
-  int64_t calls = 0, eager_calls = 0, recompiles = 0;
+  struct Barren {
+    int times = 0;
+    bool eager = false;  // it has something to compile, which did not work
+  };
+  std::unordered_map<PyObject*, Barren> barren;  // owned keys
+  PyObject* root = nullptr;                      // Callable::self, if that is a module
+  uint32_t type_tag = 0;                         // of self's type when `function` was looked up on it
+  size_t limit = 8;                              // how often it is compiled for the same modules
+  int64_t calls = 0, recompiles = 0;
+  EagerLog eager;
   int64_t made = 0;  // entries so far
   double recompile_seconds = 0;
-  bool limit_said = false;
-  const char* skipped = nullptr;  // why the last call was not even tried
+  std::optional<std::string> over_limit;  // what is said of it
+  PyObject* forced = nullptr;             // dict: forced backend -> the callable that compiles for it; owned
+  const char* skipped = nullptr;          // why the last call was not even tried
 };
 
 namespace {
@@ -141,7 +150,6 @@ class CompileLock {
 };
 
 PyObject* call_original(Callable* c, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
-  c->state->eager_calls++;
   guards::let_go_of_arrays();
   if (c->through_call || !c->function) return PyObject_Vectorcall(c->self, args, nargsf, kwnames);
   if (!c->self) return PyObject_Vectorcall(c->function, args, nargsf, kwnames);
@@ -154,8 +162,16 @@ PyObject* call_original(Callable* c, PyObject* const* args, size_t nargsf, PyObj
                              kwnames);
 }
 
-// As it is, because the call itself cannot be compiled: what it calls may.
-PyObject* call_original_taking_callees(Callable* c, PyObject* const* args, size_t nargsf, PyObject* kwnames);
+// The same where the call would be compiled but for `reason`.
+PyObject* call_original(Callable* c, EagerCause cause, const std::string& reason, PyObject* const* args, size_t nargsf,
+                        PyObject* kwnames) {
+  Py_INCREF(c);  // the warning, or the program, may drop it
+  const bool fine = c->state->eager.note(c->state->settings, {.cause = cause, .reason = reason});
+  PyObject* result = fine ? call_original(c, args, nargsf, kwnames) : nullptr;
+  Py_DECREF(c);
+  return result;
+}
+
 PyObject* call_eager(Callable* c, const Entry& entry, PyObject* const* args, size_t nargsf, PyObject* kwnames);
 
 // False when there is no Python function to compile. Drops everything compiled when the class got another __call__.
@@ -189,13 +205,19 @@ bool refresh(Callable* c) {
   return true;
 }
 
-const char* reason_to_skip() {
-  if (compiling_here) return "called while compiling";
-  PyThreadState* thread = PyThreadState_Get();
-  if (thread->c_tracefunc) return "a debugger or tracer is active";
+const char* skips(PyObject* code, EagerCause& cause) {
+  cause = EagerCause::kState;
+  if (compiling_here) return "it is called while something is compiled";
   if (fx_is_tracing()) return "torch.fx traces";
-  return guards::state_to_avoid();
+  return reason_to_skip(reinterpret_cast<PyCodeObject*>(code), cause);
 }
+
+// Why a call that ran, or was to run, as what was compiled is made again in CPython.
+struct Repeat {
+  bool wanted = false;
+  EagerCause cause = EagerCause::kRaises;
+  std::string reason;
+};
 
 // An operator did not keep what its meta function promised: such calls are eager from now on. False: an error is set.
 bool retire(const EntryPtr& e, const Settings& settings, const run::Mismatch& m) {
@@ -205,8 +227,8 @@ bool retire(const EntryPtr& e, const Settings& settings, const run::Mismatch& m)
     return false;
   }
   e->kind = Entry::Kind::kEager;
+  e->cause = EagerCause::kSaid;
   e->reason = m.what();
-  log(Topic::kBreaks, settings.name + ": runs eager: " + e->reason);
   return PyErr_WarnEx(PyExc_RuntimeWarning, (text + "; such calls run eager").c_str(), 1) == 0;
 }
 
@@ -278,7 +300,7 @@ class Inputs {
 // the program would, with its effects so far; or the entry was retired); else it ends in a graph break, and `frames`
 // say how to go on.
 PyObject* run_entry(const EntryPtr& e, const Settings& settings, PyObject** wanted,
-                    std::vector<frame::FrameState>& frames, bool& repeat) {
+                    std::vector<frame::FrameState>& frames, Repeat& repeat) {
   const std::shared_ptr<NumberTensors> numbers =
       e->capture.numbers.inputs.empty() ? nullptr : number_tensors(*e, wanted);
   const Inputs inputs(*e, wanted, numbers.get());
@@ -334,10 +356,15 @@ PyObject* run_entry(const EntryPtr& e, const Settings& settings, PyObject** want
   } catch (python_error& error) {
     error.restore();
   } catch (const run::Mismatch& m) {
-    repeat = retire(e, settings, m);
+    repeat = {retire(e, settings, m), EagerCause::kSaid, e->reason};
+  } catch (const std::exception& error) {
+    if (undone())
+      repeat = {true, EagerCause::kRaises, std::string("what was compiled raised: ") + error.what()};
+    else
+      tell_of_exception();
   } catch (...) {
     if (undone())
-      repeat = true;
+      repeat = {true, EagerCause::kRaises, "what was compiled raised"};
     else
       tell_of_exception();
   }
@@ -453,7 +480,18 @@ void note_numbers(const std::vector<EntryPtr>& entries, PyObject* const* slots, 
       for (std::string& path : e->guards->changed_numbers(slots)) out.insert(std::move(path));
 }
 
-// Graphs for others have only tensors as inputs.
+// Where the option says nothing, torch._dynamo.config.recompile_limit counts as soon as torch._dynamo is in use.
+void look_up_limit(CallableState& s) {
+  if (s.settings.options.values.contains("recompile_limit")) return;
+  static PyObject* const name = PyUnicode_InternFromString("torch._dynamo.config");
+  PyObject* module = guards::dict_get(PyImport_GetModuleDict(), name);
+  PyObject* limit = module ? PyObject_GetAttrString(module, "recompile_limit") : nullptr;
+  const long value = limit && PyLong_CheckExact(limit) ? PyLong_AsLong(limit) : -1;
+  PyErr_Clear();
+  Py_XDECREF(limit);
+  if (value >= 0) s.limit = static_cast<size_t>(value);
+}
+
 constexpr size_t kModules = 64;  // so many limits are in all
 
 std::string limit_text(const std::string& name, size_t limit, const std::string& failed) {
@@ -462,6 +500,8 @@ std::string limit_text(const std::string& name, size_t limit, const std::string&
          ". FLASHOVER_LOGS=recompiles tells of each.";
 }
 
+const std::string kChangedMeanwhile = "the program changed what was captured while it was compiled";
+
 // Takes frames on after a graph break: finds or makes the entry for what is left of a call.
 class Rest final : public frame::Continuations {
  public:
@@ -469,25 +509,59 @@ class Rest final : public frame::Continuations {
 
   bool wants(PyObject* function) override {
     auto it = s_.barren.find(PyFunction_GET_CODE(function));
-    return it == s_.barren.end() || it->second < kMaxBarren;
+    if (it == s_.barren.end() || it->second.times < kMaxBarren) return true;
+    static const std::string kReason = "it could not be compiled before";
+    if (it->second.eager)
+      s_.eager.note(s_.settings, {.frame = true, .quiet = true, .reason = kReason, .where = kNowhere});
+    return false;
   }
 
   Outcome go_on(const frame::Subject& rest, PyObject* code, PyObject** result,
                 std::vector<frame::FrameState>& frames) override {
     frame::TakeCallees nobody(nullptr);
+    eager_ = false;
     const Outcome outcome = try_to(rest, code, result, frames);
     if (rest.next == 0 || (reinterpret_cast<PyCodeObject*>(code)->co_flags & CO_GENERATOR)) {  // what was called
-      auto [it, added] = s_.barren.try_emplace(code, 0);
+      auto [it, added] = s_.barren.try_emplace(code);
       if (added) Py_INCREF(code);
-      it->second = outcome == Outcome::kNotTaken ? it->second + 1 : 0;
+      it->second.times = outcome == Outcome::kNotTaken ? it->second.times + 1 : 0;
+      it->second.eager = eager_;
     }
     return outcome;
   }
 
+  bool gives_up(const frame::Subject& rest, PyObject* code, const char* reason) override {
+    frame::TakeCallees nobody(nullptr);
+    return leave(rest, code, EagerCause::kDeclined, reason, line_of(rest, code)) != Outcome::kRaised;
+  }
+
  private:
+  static const inline std::string kNowhere;
+  bool eager_ = false;  // the frame that go_on was asked for last was given up, though there is something to compile
+
+  // CPython runs the rest of this frame. Where it has no tensors at hand, and is not the compiled function's own, that
+  // is counted only: most such functions (loggers, progress bars) have nothing to compile.
+  Outcome leave(const frame::Subject& rest, PyObject* code, EagerCause cause, const std::string& reason,
+                const std::string& where) {
+    eager_ = true;
+    const bool own = reinterpret_cast<PyObject*>(s_.signature.code) == code;
+    const bool quiet = !own && !deals_with_tensors(rest.slots, rest.count);
+    const EagerLog::Event event{.cause = cause, .frame = true, .quiet = quiet, .reason = reason, .where = where};
+    return s_.eager.note(s_.settings, event) ? Outcome::kNotTaken : Outcome::kRaised;
+  }
+  static std::string line_of(const frame::Subject& rest, PyObject* code) {
+    const int line = PyCode_Addr2Line(reinterpret_cast<PyCodeObject*>(code), rest.next * 2);
+    const char* file = PyUnicode_AsUTF8(reinterpret_cast<PyCodeObject*>(code)->co_filename);
+    PyErr_Clear();
+    return std::string(file ? file : "?") + ":" + std::to_string(line);
+  }
+
   Outcome try_to(const frame::Subject& rest, PyObject* code, PyObject** result,
                  std::vector<frame::FrameState>& frames) {
-    if (reason_to_skip() || current_stance() == Stance::kForceEager) return Outcome::kNotTaken;
+    EagerCause cause;
+    if (const char* reason = skips(code, cause)) return leave(rest, code, cause, reason, line_of(rest, code));
+    if (current_stance() == Stance::kForceEager)
+      return leave(rest, code, EagerCause::kWanted, "the stance is force_eager", line_of(rest, code));
     const std::string place = key(rest, code);
     std::shared_ptr<Renewed>& of_place = s_.places[place];
     if (!of_place) of_place = std::make_shared<Renewed>();
@@ -497,7 +571,9 @@ class Rest final : public frame::Continuations {
     std::shared_ptr<Continuation> here = found == s_.continuations.end() ? nullptr : found->second;
     if (!here) {
       look_for_renewed(place, rest, renewed);
-      if (s_.continuations.size() >= kMaxContinuations) return Outcome::kNotTaken;
+      if (s_.continuations.size() >= kMaxContinuations)
+        return leave(rest, code, EagerCause::kDeclined, "there are too many places that go on after graph breaks",
+                     line_of(rest, code));
       found = s_.continuations.find(place + modules_among(rest.slots, rest.count, renewed));
       here = found != s_.continuations.end() ? found->second : begin(place, rest, code, renewed);
     }
@@ -505,18 +581,18 @@ class Rest final : public frame::Continuations {
     Wanted wanted;
     EntryPtr entry = find(here->entries, rest.slots, wanted);
     if (!entry) {
-      bool raised = false;
-      entry = make(*here, rest, code, renewed, wanted, raised);
-      if (raised) return Outcome::kRaised;
-      if (!entry) return Outcome::kNotTaken;
+      Outcome failed = Outcome::kNotTaken;
+      entry = make(*here, rest, code, renewed, wanted, failed);
+      if (!entry) return failed;
     }
-    if (entry->kind == Entry::Kind::kEager) return Outcome::kNotTaken;
+    if (entry->kind == Entry::Kind::kEager)
+      return entry->trivial ? Outcome::kNotTaken : leave(rest, code, entry->cause, entry->reason, entry->where);
     entry->hits++;
-    bool repeat = false;
+    Repeat repeat;
     *result = run_entry(entry, here->settings, wanted.data(), frames, repeat);
     if (*result) return Outcome::kReturned;
     if (PyErr_Occurred()) return Outcome::kRaised;
-    return repeat ? Outcome::kNotTaken : Outcome::kBroke;
+    return repeat.wanted ? leave(rest, code, repeat.cause, repeat.reason, line_of(rest, code)) : Outcome::kBroke;
   }
 
   static std::string key(const frame::Subject& rest, PyObject* code) {
@@ -563,11 +639,18 @@ class Rest final : public frame::Continuations {
   }
 
   EntryPtr make(Continuation& here, const frame::Subject& rest, PyObject* code, Renewed& renewed, Wanted& wanted,
-                bool& raised) {
+                Outcome& failed_how) {
+    look_up_limit(s_);
     const Stance stance = current_stance();
     const bool fails = stance == Stance::kFailOnRecompile && !here.entries.empty();
-    if (stance == Stance::kEagerOnRecompile || (here.limit_said && here.entries.size() >= s_.limit && !fails))
+    const auto leaves = [&](EagerCause cause, const std::string& reason) {
+      failed_how = leave(rest, code, cause, reason, line_of(rest, code));
       return nullptr;
+    };
+    if (stance == Stance::kEagerOnRecompile) return leaves(EagerCause::kWanted, "the stance is eager_on_recompile");
+    if (torch_only_runs()) return leaves(EagerCause::kWanted, "torch._dynamo.run compiles nothing");
+    if (here.over_limit && here.entries.size() >= s_.limit && !fails)
+      return leaves(EagerCause::kLimit, *here.over_limit);
     Recompile why = why_again(here.entries, rest.slots);
     const std::string failed = why.last();
     note_numbers(here.entries, rest.slots, here.numbers);
@@ -576,76 +659,81 @@ class Rest final : public frame::Continuations {
       PyErr_Format(PyExc_RuntimeError,
                    "flashover: %s needs to be compiled again, and the stance is fail_on_recompile: %s",
                    s_.settings.name.c_str(), failed.c_str());
-      raised = true;
+      failed_how = Outcome::kRaised;
       return nullptr;
     }
-    CompileLock lock;
-    if (lock.interrupted()) {
-      raised = true;
-      return nullptr;
-    }
-    if (EntryPtr made = find(here.entries, rest.slots, wanted)) return made;  // by another thread
-    const int line = PyCode_Addr2Line(reinterpret_cast<PyCodeObject*>(code), rest.next * 2);
-    const char* file = PyUnicode_AsUTF8(reinterpret_cast<PyCodeObject*>(code)->co_filename);
-    const std::string where = std::string(file ? file : "?") + ":" + std::to_string(line);
+    const std::string where = line_of(rest, code), name = s_.settings.name + " after the graph break before " + where;
     if (here.entries.size() >= s_.limit) {
-      if (!std::exchange(here.limit_said, true)) {
-        const std::string text =
-            limit_text(s_.settings.name + " after the graph break before " + where, s_.limit, failed);
-        log(Topic::kRecompiles, text);
-        raised = PyErr_WarnEx(PyExc_RuntimeWarning, text.c_str(), 1) != 0;
+      here.over_limit = limit_text(name, s_.limit, failed);
+      log(Topic::kRecompiles, *here.over_limit);
+      return leaves(EagerCause::kLimit, *here.over_limit);
+    }
+    EntryPtr made;
+    {
+      CompileLock lock;
+      if (lock.interrupted()) {
+        failed_how = Outcome::kRaised;
+        return nullptr;
       }
-      return nullptr;
+      if (EntryPtr found = find(here.entries, rest.slots, wanted)) return found;  // by another thread
+      frame::Subject subject = rest;
+      subject.first = here.entries.empty();
+      subject.numbers = &here.numbers;
+      subject.renewed = &renewed.paths;
+      const frame::NamesModules named(s_.root);
+      made = make_entry(s_, here.settings, name, subject, std::move(why), here.made);
+      if (!made) {
+        failed_how = Outcome::kRaised;
+        return nullptr;
+      }
+      made->continues = where;
+      if (!made->transient) here.entries.insert(here.entries.begin(), made);
     }
-    frame::Subject subject = rest;
-    subject.first = here.entries.empty();
-    subject.numbers = &here.numbers;
-    subject.renewed = &renewed.paths;
-    const frame::NamesModules named(s_.root);
-    EntryPtr made = make_entry(s_, here.settings, s_.settings.name + " after the graph break before " + where, subject,
-                               std::move(why), here.made);
-    if (!made) {
-      raised = true;
-      return nullptr;
-    }
-    if (made->transient) return nullptr;
-    made->continues = where;
-    here.entries.insert(here.entries.begin(), made);
-    if (made->kind == Entry::Kind::kEager) return made;
-    return wanted.match(*made, rest.slots) ? made : nullptr;
+    if (made->kind == Entry::Kind::kEager || wanted.match(*made, rest.slots)) return made;
+    return leaves(EagerCause::kDeclined, kChangedMeanwhile);
   }
 
   CallableState& s_;
 };
 
-// Null without an error: the call must be repeated in eager.
-PyObject* run_call(Callable* c, const EntryPtr& entry, PyObject** wanted) {
+// An eager call that is expected to raise, as what was compiled did. Where it does not, that is worth a word.
+PyObject* call_raising(Callable* c, const std::string& reason, PyObject* const* args, size_t nargsf,
+                       PyObject* kwnames) {
+  Py_INCREF(c);
+  PyObject* result = call_original(c, EagerCause::kRaises, reason, args, nargsf, kwnames);
+  static const std::string kOnly = ", and the program itself did not";
+  if (result && !is_new_generator(result)) {
+    const std::string text = reason + kOnly;
+    if (!c->state->eager.warn(c->state->settings, {.reason = text}, calling_line())) Py_CLEAR(result);
+  }
+  Py_DECREF(c);
+  return result;
+}
+
+// Its graph was captured whole for fullgraph, and runs operator by operator.
+EagerLog::Event of_operators(const Entry& e) { return {EagerCause::kSaid, false, false, e.reason, e.where}; }
+const std::string kCalleesUnderProfiler =
+    "functions that are called at graph breaks are not compiled while a profiler is active (sys.setprofile)";
+
+// The args are for a call that must be repeated in eager.
+PyObject* run_call(Callable* c, const EntryPtr& entry, PyObject** wanted, PyObject* const* args, size_t nargsf,
+                   PyObject* kwnames) {
   std::vector<frame::FrameState> frames;
-  bool repeat = false;
+  Repeat repeat;
+  if (!entry->ours && !entry->reason.empty() && !c->state->eager.note(c->state->settings, of_operators(*entry)))
+    return nullptr;
   PyObject* result = run_entry(entry, c->state->settings, wanted, frames, repeat);
-  if (result || PyErr_Occurred() || repeat) return result;
+  if (result || PyErr_Occurred()) return result;
+  if (repeat.wanted)
+    return repeat.cause == EagerCause::kRaises ? call_raising(c, repeat.reason, args, nargsf, kwnames)
+                                               : call_original(c, repeat.cause, repeat.reason, args, nargsf, kwnames);
+  if (frame::profiled() &&
+      !c->state->eager.note(c->state->settings,
+                            {.cause = EagerCause::kTracer, .frame = true, .reason = kCalleesUnderProfiler}))
+    return nullptr;
   Rest rest(*c->state);
   const Held held(reinterpret_cast<PyObject*>(c));  // the program may drop it on the way
   return frame::resume(std::move(frames), rest);
-}
-
-PyObject* over_limit(Callable* c, const std::string& failed, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
-  CallableState& s = *c->state;
-  const std::string text = limit_text(s.settings.name, s.limit, failed);
-  if (s.settings.fullgraph) {
-    PyObject* module = PyImport_ImportModule("flashover.exc");
-    PyObject* type = module ? PyObject_GetAttrString(module, "RecompileLimitExceeded") : nullptr;
-    Py_XDECREF(module);
-    if (type) PyErr_SetString(type, text.c_str());
-    Py_XDECREF(type);
-    return nullptr;
-  }
-  if (!s.limit_said) {
-    s.limit_said = true;
-    log(Topic::kRecompiles, text);
-    if (PyErr_WarnEx(PyExc_RuntimeWarning, text.c_str(), 1) != 0) return nullptr;
-  }
-  return call_original(c, args, nargsf, kwnames);
 }
 
 // Modules that were arguments of one call and died after it.
@@ -670,14 +758,18 @@ PyObject* miss(Callable* c, Bound& bound, Wanted& wanted, PyObject* const* args,
   CallableState& s = *c->state;
   const Stance stance = current_stance();
   const bool fails = stance == Stance::kFailOnRecompile && !s.entries.empty();
+  if (torch_only_runs())
+    return call_original(c, EagerCause::kWanted, "torch._dynamo.run compiles nothing", args, nargsf, kwnames);
   if (stance == Stance::kEagerOnRecompile || (stance == Stance::kEagerThenCompile && s.calls == 1))
-    return call_original(c, args, nargsf, kwnames);
+    return call_original(c, EagerCause::kWanted, std::string("the stance is ") + name_of(stance), args, nargsf,
+                         kwnames);
   const auto slots = static_cast<size_t>(s.signature.slots);
+  look_up_limit(s);
   note_renewed_arguments(s, bound.slots(), slots);
   const std::string modules = modules_among(bound.slots(), slots, s.renewed);
   const std::vector<EntryPtr> same = for_the_same(s.entries, modules);
   const bool full = same.size() >= s.limit || s.entries.size() >= s.limit * kModules;
-  if (s.limit_said && full && !fails) return call_original(c, args, nargsf, kwnames);
+  if (s.over_limit && full && !fails) return call_original(c, EagerCause::kLimit, *s.over_limit, args, nargsf, kwnames);
   Recompile why = why_again(same, bound.slots());
   const std::string failed = why.last();
   note_numbers(same, bound.slots(), s.numbers);
@@ -689,37 +781,43 @@ PyObject* miss(Callable* c, Bound& bound, Wanted& wanted, PyObject* const* args,
     return nullptr;
   }
   EntryPtr entry;
-  bool as_it_is = false;
+  bool changed = false, only_now = false;
   {
     CompileLock lock;
     if (lock.interrupted()) return nullptr;
     entry = find(s.entries, bound.slots(), wanted);  // another thread may have made it meanwhile
-    if (!entry && !full) {
+    if (!entry && full) {
+      s.over_limit = limit_text(s.settings.name, s.limit, failed);
+      log(Topic::kRecompiles, *s.over_limit);
+    } else if (!entry) {
       const Held function(c->function);
       frame::Subject subject{c->function, bound.slots(), slots};
       subject.may_break = !s.settings.fullgraph;
       subject.first = same.empty();
       subject.numbers = &s.numbers;
       subject.renewed = &s.renewed.paths;
-      entry = make_entry(s, s.settings, s.settings.name, subject, std::move(why), s.made);
+      Settings settings = s.settings;
+      const bool by_operators = stance == Stance::kAotEagerThenCompile && s.calls == 1;
+      if (by_operators) settings.backend = "eager", settings.custom = nullptr;
+      entry = make_entry(s, settings, s.settings.name, subject, std::move(why), s.made);
       if (!entry) return nullptr;
-      if (!entry->transient) {
+      only_now = entry->transient || (by_operators && entry->kind == Entry::Kind::kCompiled);
+      if (!only_now) {
         note_modules(*entry, bound.slots(), slots, s.renewed);
         s.entries.insert(s.entries.begin(), entry);
       }
       // The program may not change what was captured before this very call has run.
-      as_it_is = entry->kind == Entry::Kind::kCompiled && !wanted.match(*entry, bound.slots());
+      changed = entry->kind == Entry::Kind::kCompiled && !wanted.match(*entry, bound.slots());
     }
   }
-  // What runs as it is runs without the lock.
-  if (!entry) return over_limit(c, failed, args, nargsf, kwnames);
-  if (as_it_is) return call_original(c, args, nargsf, kwnames);
+  if (!entry) return call_original(c, EagerCause::kLimit, *s.over_limit, args, nargsf, kwnames);
+  if (changed) return call_original(c, EagerCause::kDeclined, kChangedMeanwhile, args, nargsf, kwnames);
   if (entry->kind == Entry::Kind::kEager) return call_eager(c, *entry, args, nargsf, kwnames);
   entry->hits++;
-  PyObject* result = run_call(c, entry, wanted.data());
-  return result || PyErr_Occurred() ? result : call_original(c, args, nargsf, kwnames);
+  return run_call(c, entry, wanted.data(), args, nargsf, kwnames);
 }
 
+// As it is, because the call itself cannot be compiled: what it calls may.
 PyObject* call_original_taking_callees(Callable* c, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
   if (c->state->settings.fullgraph) return call_original(c, args, nargsf, kwnames);
   Rest rest(*c->state);
@@ -736,16 +834,33 @@ bool only_makes_a_generator(const Callable* c) {
 }
 
 PyObject* call_eager(Callable* c, const Entry& entry, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
-  return entry.alone ? call_original(c, args, nargsf, kwnames) : call_original_taking_callees(c, args, nargsf, kwnames);
+  if (entry.cause == EagerCause::kRaises) return call_raising(c, entry.reason, args, nargsf, kwnames);
+  const bool alone = entry.alone;  // (the warning may drop the entry)
+  if (!c->state->eager.note(c->state->settings, {entry.cause, false, false, entry.reason, entry.where})) return nullptr;
+  return alone ? call_original(c, args, nargsf, kwnames) : call_original_taking_callees(c, args, nargsf, kwnames);
 }
+
+// The callable that compiles the same function by the backend that set_stance forces; borrowed.
+PyObject* with_backend(Callable* c, PyObject* backend);
 
 PyObject* call_compiled(Callable* c, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
   CallableState& s = *c->state;
   frame::TakeCallees nobody(nullptr);  // compiled code inside compiled code looks after itself
   s.calls++;
-  s.skipped = reason_to_skip();
-  if (s.skipped || current_stance() == Stance::kForceEager || !refresh(c) || only_makes_a_generator(c))
-    return call_original(c, args, nargsf, kwnames);
+  EagerCause cause;
+  s.skipped = skips(c->function && PyFunction_Check(c->function) ? PyFunction_GET_CODE(c->function) : nullptr, cause);
+  if (s.skipped) return call_original(c, cause, s.skipped, args, nargsf, kwnames);
+  if (current_stance() == Stance::kForceEager)
+    return call_original(c, EagerCause::kWanted, "the stance is force_eager", args, nargsf, kwnames);
+  if (PyObject* backend = s.settings.forced ? nullptr : forced_backend()) {
+    PyObject* other = Py_XNewRef(with_backend(c, backend));
+    PyObject* result = other ? PyObject_Vectorcall(other, args, nargsf, kwnames) : nullptr;
+    Py_XDECREF(other);
+    return result;
+  }
+  if (!refresh(c))
+    return call_original(c, EagerCause::kDeclined, "it has no __call__ in Python", args, nargsf, kwnames);
+  if (only_makes_a_generator(c)) return call_original(c, args, nargsf, kwnames);
   const bool timed = !s.entries.empty() && s.entries.front()->clock != 0;  // before a dict is made of **kwargs
   const uint64_t clock = timed ? guards::dict_clock() : 0;
   Bound bound;
@@ -756,8 +871,7 @@ PyObject* call_compiled(Callable* c, PyObject* const* args, size_t nargsf, PyObj
   if (EntryPtr entry = find(s.entries, bound.slots(), wanted, clock)) {
     if (entry->kind == Entry::Kind::kEager) return call_eager(c, *entry, args, nargsf, kwnames);
     entry->hits++;
-    PyObject* result = run_call(c, entry, wanted.data());
-    return result || PyErr_Occurred() ? result : call_original(c, args, nargsf, kwnames);
+    return run_call(c, entry, wanted.data(), args, nargsf, kwnames);
   }
   return miss(c, bound, wanted, args, nargsf, kwnames);
 }
@@ -816,8 +930,44 @@ PyObject* make(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   return reinterpret_cast<PyObject*>(c);
 }
 
+PyObject* with_backend(Callable* c, PyObject* backend) {
+  CallableState& s = *c->state;
+  if (!s.forced) s.forced = PyDict_New();
+  if (PyObject* known = s.forced ? PyDict_GetItemWithError(s.forced, backend) : nullptr) return known;
+  if (PyErr_Occurred()) return nullptr;
+  PyObject* module = PyImport_ImportModule("flashover.backends");
+  PyObject* pair = module ? PyObject_CallMethod(module, "forced", "O", backend) : nullptr;
+  Py_XDECREF(module);
+  PyObject* options = PyDict_New();
+  for (const auto& [name, text] : s.settings.options.values) {
+    PyObject* value = PyUnicode_FromString(text.c_str());
+    if (value) PyDict_SetItemString(options, name.c_str(), value);
+    Py_XDECREF(value);
+  }
+  const auto object = [](PyObject* o) { return o ? o : Py_None; };
+  const auto flag = [](bool b) { return b ? Py_True : Py_False; };
+  PyObject* kwargs =
+      pair ? Py_BuildValue("{s:O,s:O,s:O,s:s,s:O,s:O,s:O,s:O,s:N}", "function",
+                           c->through_call ? Py_None : object(c->function), "self", object(c->self), "through_call",
+                           flag(c->through_call), "name", s.settings.name.c_str(), "backend", PyTuple_GET_ITEM(pair, 0),
+                           "custom", PyTuple_GET_ITEM(pair, 1), "fullgraph", flag(s.settings.fullgraph), "keep_text",
+                           flag(s.settings.keep_text), "options", options)
+           : nullptr;
+  PyObject* none = PyTuple_New(0);
+  PyObject* other = kwargs && none ? make(Py_TYPE(c), none, kwargs) : nullptr;
+  if (other) reinterpret_cast<Callable*>(other)->state->settings.forced = true;
+  const bool kept = other && PyDict_SetItem(s.forced, backend, other) == 0;
+  if (!pair) Py_XDECREF(options);
+  Py_XDECREF(pair);
+  Py_XDECREF(kwargs);
+  Py_XDECREF(none);
+  Py_XDECREF(other);  // the dict has it
+  return kept ? other : nullptr;
+}
+
 int traverse(PyObject* o, visitproc visit, void* arg) noexcept {
   auto* c = reinterpret_cast<Callable*>(o);
+  Py_VISIT(c->state->forced);
   Py_VISIT(c->function);
   Py_VISIT(c->self);
   Py_VISIT(c->dict);
@@ -846,6 +996,7 @@ int clear(PyObject* o) noexcept {
   auto barren = std::move(c->state->barren);
   c->state->barren.clear();
   for (const auto& [code, count] : barren) Py_DECREF(code);
+  Py_CLEAR(c->state->forced);
   if (PyCodeObject* code = std::exchange(c->state->signature, {}).code) Py_DECREF(code);
   Py_CLEAR(c->function);
   c->state->root = nullptr;
@@ -908,11 +1059,11 @@ PyObject* step_of(const std::string& side, const plan::Plan& p, const plan::Step
   PyObject *from = describe(reads, read), *to = describe(writes, written);
   static constexpr const char* kKinds[] = {"kernel", "extern", "copy", "release"};
   const bool kernel = s.kind == plan::StepKind::kLaunch;
-  return Py_BuildValue("{s:s,s:s,s:s,s:s,s:s,s:L,s:L,s:d,s:O,s:N,s:N}", "side", side.c_str(), "kind",
+  return Py_BuildValue("{s:s,s:s,s:s,s:s,s:s,s:s,s:L,s:L,s:d,s:O,s:N,s:N}", "side", side.c_str(), "kind",
                        kKinds[static_cast<size_t>(s.kind)], "name", run::name_of(p, s).c_str(), "symbol",
                        kernel ? p.kernels[static_cast<size_t>(s.kernel)].symbol.c_str() : "", "label", s.label.c_str(),
-                       "bytes_read", read, "bytes_written", written, "seconds", seconds, "frozen",
-                       frozen ? Py_True : Py_False, "reads", from, "writes", to);
+                       "operators", s.operators.c_str(), "bytes_read", read, "bytes_written", written, "seconds",
+                       seconds, "frozen", frozen ? Py_True : Py_False, "reads", from, "writes", to);
 }
 
 // The plans of an entry, step by step.
@@ -1011,7 +1162,9 @@ PyObject* reset(PyObject* o, PyObject*) {
   decltype(s.barren) barren;
   barren.swap(s.barren);
   for (const auto& [code, count] : barren) Py_DECREF(code);
-  s.limit_said = false;
+  s.over_limit.reset();
+  Py_CLEAR(s.forced);
+  s.eager.forget_said();
   s.made = 0;
   Py_RETURN_NONE;
 }
@@ -1032,9 +1185,11 @@ PyObject* measure(PyObject* o, PyObject* on) {
 
 PyObject* tallies(PyObject* o, PyObject*) {
   CallableState& s = *reinterpret_cast<Callable*>(o)->state;
-  return Py_BuildValue("{s:L,s:L,s:L,s:d,s:z}", "calls", static_cast<long long>(s.calls), "eager_calls",
-                       static_cast<long long>(s.eager_calls), "recompiles", static_cast<long long>(s.recompiles),
-                       "recompile_seconds", s.recompile_seconds, "skipped", s.skipped);
+  return Py_BuildValue("{s:L,s:L,s:L,s:N,s:L,s:d,s:z}", "calls", static_cast<long long>(s.calls), "eager_calls",
+                       static_cast<long long>(s.eager.calls()), "eager_frames",
+                       static_cast<long long>(s.eager.frames()), "eager", s.eager.to_python(), "recompiles",
+                       static_cast<long long>(s.recompiles), "recompile_seconds", s.recompile_seconds, "skipped",
+                       s.skipped);
 }
 
 // For benchmarks: nanoseconds that the guards of the entry used last take for a call with these arguments: (when some

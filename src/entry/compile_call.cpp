@@ -15,8 +15,10 @@
 #include "base/notice.h"
 #include "base/options.h"
 #include "base/stack.h"
+#include "entry/eager.h"
 #include "entry/entry.h"
 #include "entry/log.h"
+#include "frame/marks.h"
 #include "frame/signals.h"
 #include "graph/passes/devices.h"
 #include "guards/global_state.h"
@@ -36,19 +38,6 @@ class Clock {
  private:
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
 };
-
-// Raises flashover.exc.<name>(message, reason=..., where=..., stack=...).
-void raise(const char* name, const std::string& message, const std::string& reason, const std::string& where,
-           const std::string& stack = "") {
-  PyObject* module = PyImport_ImportModule("flashover.exc");
-  PyObject* type = module ? PyObject_GetAttrString(module, name) : nullptr;
-  Py_XDECREF(module);
-  if (!type) return;
-  PyObject* e = PyObject_CallFunction(type, "ssss", message.c_str(), reason.c_str(), where.c_str(), stack.c_str());
-  if (e) PyErr_SetObject(type, e);
-  Py_XDECREF(e);
-  Py_DECREF(type);
-}
 
 // Failures of the compiler or the machine are said once per cause, as a warning. False: the warning was turned into an
 // error.
@@ -92,12 +81,12 @@ struct Attempt {
   bool fatal = false;  // a Python error is set and must reach the caller
 
   // The call stays eager. fullgraph turns that into an error.
-  void decline(const std::string& reason, const std::string& where, const char* error = "Unsupported") {
+  void decline(const std::string& reason, const std::string& where, const char* error = "Unsupported",
+               bool forbidden = false) {
     entry.kind = Entry::Kind::kEager;
     entry.reason = reason;
     entry.where = where;
-    log(Topic::kBreaks, settings.name + ": runs eager: " + reason + (where.empty() ? "" : " at " + where));
-    if (!settings.fullgraph || !error) return;
+    if (!(settings.fullgraph || forbidden) || !error) return;
     raise(error, (where.empty() ? "" : where + ": ") + reason, reason, where, entry.capture.stack);
     fatal = true;
   }
@@ -140,7 +129,7 @@ struct Attempt {
   void fail(const std::string& what) {
     entry.kind = Entry::Kind::kEager;
     entry.reason = "compiler failure: " + what;
-    log(Topic::kBreaks, settings.name + ": " + entry.reason);
+    entry.cause = EagerCause::kSaid;
     if (settings.fullgraph) {
       raise("BackendCompilerFailed", "backend '" + settings.backend + "' failed: " + what, what, "");
       fatal = true;
@@ -234,11 +223,14 @@ void attempt(Attempt& a, const frame::Subject& subject, bool first = true) {
     for (const std::string& w : e.guards->words()) log(Topic::kGuards, a.settings.name + ": " + w);
   if (c.declined || c.raised) {
     if (c.declined) counters().graph_breaks++;
-    e.alone = c.twice;
+    const bool marked = frame::mark_of(subject.function) == frame::Mark::kDisallow;
+    if (marked) e.cause = EagerCause::kWanted;
+    e.alone = c.twice || frame::disables_callees(subject.function);
     if (!c.reason_to_stay.empty())
       log(Topic::kBreaks, a.settings.name + ": cannot go on after the break: " + c.reason_to_stay);
+    if (c.raised) e.cause = EagerCause::kRaises;
     a.decline(c.raised && c.reason.empty() ? "the program raised an exception while it was traced" : c.reason, c.where,
-              c.raised ? nullptr : "Unsupported");
+              c.raised ? nullptr : "Unsupported", c.must_raise);
     return;
   }
   e.repeatable = a.settings.custom == nullptr && graph::repeatable(c.graph);
@@ -268,6 +260,7 @@ void attempt(Attempt& a, const frame::Subject& subject, bool first = true) {
   }
   if (pipeline && c.joint.present && graph::uses_cuda(c.graph) &&
       !bool_option(a.settings.options.values, "cuda_training")) {
+    e.cause = EagerCause::kWanted;
     a.decline("the option cuda_training is off", "", nullptr);
     return;
   }
@@ -316,9 +309,14 @@ void attempt(Attempt& a, const frame::Subject& subject, bool first = true) {
   }
   for (size_t i = 0; i < e.inputs.size(); ++i)  // what is made for a call has no other owner
     e.borrowed[i] = e.inputs[i] < kPartInput && e.runner->borrows(i);
-  for (const auto& [symbol, source] : e.report.kernel_sources) log(Topic::kKernels, source);
+  static int dumped = 0;
+  for (const auto& [symbol, source] : e.report.kernel_sources) {
+    log(Topic::kKernels, source);
+    dump(dumped, a.settings.name, "kernel_" + symbol + (source.starts_with("import ") ? ".py" : ".cpp"), source);
+  }
+  dumped += e.report.kernel_sources.empty() ? 0 : 1;
   for (const auto& [stage, text] : e.report.texts)
-    if (stage == "plan") log(Topic::kPlan, a.settings.name + ":\n" + text);
+    if (stage == "plan" || stage.starts_with("plan_")) log(Topic::kPlan, a.settings.name + ", " + stage + ":\n" + text);
   if (!a.settings.keep_text) {
     e.report.texts.clear();
     e.report.kernel_sources.clear();
@@ -358,6 +356,7 @@ EntryPtr compile_call(const Settings& settings, const frame::Subject& subject, R
   try {
     with_stack(kCompileStack, [&] { attempt(a, subject); });
   } catch (const EnvironmentFailure& e) {
+    entry->cause = EagerCause::kSaid;
     a.decline(e.reason, e.where, "BackendCompilerFailed");
     const std::string text = "flashover: calls run eager, this machine cannot compile them: " + e.reason;
     if (!a.fatal) a.fatal = !warn_once(text, cause_of(text));

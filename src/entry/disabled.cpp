@@ -13,12 +13,14 @@ struct Disabled {
   PyObject* function;
   PyObject* reason;
   bool recursive;  // nor is what it calls compiled
+  bool counts;     // the user wrote the function: its calls are eager calls
   PyObject* dict;
   PyObject* weakrefs;
 };
 
 PyObject* call(PyObject* o, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
   auto* d = reinterpret_cast<Disabled*>(o);
+  counters().eager_calls += d->counts;
   if (!d->recursive) {
     frame::leave_alone(d->function);
     return PyObject_Vectorcall(d->function, args, nargsf, kwnames);
@@ -29,14 +31,15 @@ PyObject* call(PyObject* o, PyObject* const* args, size_t nargsf, PyObject* kwna
 
 PyObject* make(PyTypeObject* type, PyObject* args, PyObject*) {
   PyObject *function, *reason;
-  int recursive = 1;
-  if (!PyArg_ParseTuple(args, "OU|p:Disabled", &function, &reason, &recursive)) return nullptr;
+  int recursive = 1, counts = 0;
+  if (!PyArg_ParseTuple(args, "OU|pp:Disabled", &function, &reason, &recursive, &counts)) return nullptr;
   auto* d = PyObject_GC_New(Disabled, type);
   if (!d) return nullptr;
   d->vectorcall = at_boundary<call>;
   d->function = Py_NewRef(function);
   d->reason = Py_NewRef(reason);
   d->recursive = recursive != 0;
+  d->counts = counts != 0;
   d->dict = d->weakrefs = nullptr;
   PyObject_GC_Track(d);
   return reinterpret_cast<PyObject*>(d);

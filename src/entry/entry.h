@@ -20,6 +20,7 @@
 #include "compile/compile.h"
 #include "entry/backend.h"
 #include "entry/binder.h"
+#include "entry/eager.h"
 #include "entry/recompiles.h"
 #include "frame/frame.h"
 #include "guards/guards.h"
@@ -31,6 +32,7 @@ struct Settings {
   std::string backend = "flashover";
   PyObject* custom = nullptr;  // a Python backend; owned by the callable
   bool fullgraph = false;
+  bool forced = false;     // its backend stands in for that of another callable (set_stance)
   bool keep_text = false;  // reports hold the text of every stage
   compile::Options options;
 };
@@ -68,10 +70,11 @@ struct Entry {
   uint64_t clock = 0;
   uint64_t result_ticks = ~uint64_t{0};  // what making a result takes, at least
   // For explain().
-  int64_t serial = 0;         // in the order they were made
-  int64_t version = 0;        // the same, of those for one place
-  bool trivial = false;       // kEager: nothing in it to compile
-  bool alone = false;         // kEager: nor are the functions that it calls taken on
+  int64_t serial = 0;    // in the order they were made
+  int64_t version = 0;   // the same, of those for one place
+  bool trivial = false;  // kEager: nothing in it to compile
+  bool alone = false;    // kEager: nor are the functions that it calls taken on
+  EagerCause cause = EagerCause::kDeclined;
   std::string reason, where;  // kEager: why
   std::string continues;      // what comes after a graph break: where it starts
   Recompile again;            // why, if it was compiled again
@@ -96,6 +99,7 @@ inline at::Tensor graph_input(const Entry& e, int32_t i, PyObject* const* wanted
 // Totals since the process started.
 struct Counters {
   int64_t frames = 0, graphs = 0, kernels = 0, graph_breaks = 0, extern_calls = 0, recompiles = 0, cache_hits = 0;
+  int64_t eager_calls = 0, eager_frames = 0;  // eager.h
 };
 Counters& counters();  // GIL held
 

@@ -5,14 +5,15 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <utility>
 
 #include "base/check.h"
 #include "guards/objects.h"
 
 namespace flashover::entry {
 namespace {
-const std::array<const char*, 5> kNames = {"default", "force_eager", "eager_on_recompile", "fail_on_recompile",
-                                           "eager_then_compile"};
+const std::array<const char*, 6> kNames = {"default",           "force_eager",        "eager_on_recompile",
+                                           "fail_on_recompile", "eager_then_compile", "aot_eager_then_compile"};
 std::atomic<Stance>& stance() {
   static std::atomic<Stance> s{Stance::kDefault};
   return s;
@@ -20,11 +21,15 @@ std::atomic<Stance>& stance() {
 
 // What torch.compiler.set_stance says: a global of a module of torch's, read again when the dict of that module (or,
 // before it is loaded, that of all modules) has changed. GIL held.
-Stance torchs_stance() {
+struct Said {
+  Stance stance = Stance::kDefault;
+  PyObject* backend = nullptr;  // owned
+};
+const Said& torchs_stance() {
   static PyObject* globals = nullptr;  // the module's, owned
   static PyObject* const all = PyImport_GetModuleDict();
   static uint64_t tag = 0;
-  static Stance said = Stance::kDefault;
+  static Said said;
   const uint64_t now = guards::dict_tag(globals ? globals : all);
   if (now == tag) [[likely]]
     return said;
@@ -40,14 +45,17 @@ Stance torchs_stance() {
   PyObject* object = guards::dict_get(globals, name);
   PyObject* text = object ? PyObject_GetAttr(object, part) : nullptr;
   const char* utf8 = text && PyUnicode_Check(text) ? PyUnicode_AsUTF8(text) : nullptr;
+  PyObject* forced = object ? PyObject_GetAttrString(object, "backend") : nullptr;
   PyErr_Clear();
   if (object == nullptr) return said;  // the module is being loaded
-  said = Stance::kDefault;
+  said.stance = Stance::kDefault;
   for (size_t i = 0; utf8 && i < kNames.size(); i++)
-    if (std::strcmp(utf8, kNames[i]) == 0) said = static_cast<Stance>(i);
-  if (utf8 && std::strcmp(utf8, "aot_eager_then_compile") == 0) said = Stance::kEagerThenCompile;
+    if (std::strcmp(utf8, kNames[i]) == 0) said.stance = static_cast<Stance>(i);
   Py_XDECREF(text);
+  if (forced == Py_None) Py_CLEAR(forced);
+  PyObject* const before = std::exchange(said.backend, forced);
   tag = guards::dict_tag(globals);
+  Py_XDECREF(before);
   return said;
 }
 
@@ -64,6 +72,11 @@ bool read_fx_flag(PyObject*& globals, uint64_t& tag) {
   tag = guards::dict_tag(globals);
   return guards::dict_get(globals, flag) == Py_True;
 }
+
+PyObject*& own_backend() {  // owned
+  static PyObject* backend = nullptr;
+  return backend;
+}
 }  // namespace
 
 bool fx_is_tracing() {
@@ -76,10 +89,38 @@ bool fx_is_tracing() {
 }
 
 Stance current_stance() {
-  const Stance own = stance().load(std::memory_order_relaxed), torchs = torchs_stance();
+  const Stance own = stance().load(std::memory_order_relaxed), torchs = torchs_stance().stance;
   return own == Stance::kDefault || torchs == Stance::kForceEager ? torchs : own;
 }
-const char* stance_name() { return kNames[static_cast<size_t>(stance().load(std::memory_order_relaxed))]; }
+const char* name_of(Stance s) { return kNames[static_cast<size_t>(s)]; }
+const char* stance_name() { return name_of(stance().load(std::memory_order_relaxed)); }
+
+PyObject* forced_backend() {
+  if (current_stance() != Stance::kDefault) return nullptr;
+  return own_backend() ? own_backend() : torchs_stance().backend;
+}
+PyObject* own_forced_backend() { return own_backend() ? own_backend() : Py_None; }
+void force_backend(PyObject* backend) {
+  PyObject* const before = std::exchange(own_backend(), backend == Py_None ? nullptr : Py_NewRef(backend));
+  Py_XDECREF(before);
+}
+
+// While torch._dynamo.run calls a function, False stands where torch keeps its compiler.
+bool torch_only_runs() {
+  static PyObject *const all = PyImport_GetModuleDict(), *const module_name =
+                                                             PyUnicode_InternFromString("torch._dynamo.eval_frame");
+  if (!guards::dict_get(all, module_name)) return false;
+  static PyObject* ask = nullptr;
+  if (!ask) {
+    PyObject* module = PyImport_ImportModule("torch._C._dynamo.eval_frame");
+    ask = module ? PyObject_GetAttrString(module, "get_eval_frame_callback") : nullptr;
+    Py_XDECREF(module);
+  }
+  PyObject* callback = ask ? PyObject_CallNoArgs(ask) : nullptr;
+  PyErr_Clear();
+  Py_XDECREF(callback);
+  return callback == Py_False;
+}
 void set_stance(const std::string& name) {
   std::string all;
   for (size_t i = 0; i < kNames.size(); i++) {

@@ -8,6 +8,7 @@
 #include "frame/recipe.h"
 #include "frame/signals.h"
 #include "frame/torch_state.h"
+#include "frame/tracers.h"
 #include "graph/passes/devices.h"
 #include "trace/assume.h"
 
@@ -154,14 +155,6 @@ std::string raised_at(PyObject* tb) {
          std::to_string(PyCode_Addr2Line(reinterpret_cast<PyCodeObject*>(code.get()), t->tb_lasti));
 }
 
-bool profiled(PyThreadState* tstate) {
-#if PY_VERSION_HEX < 0x030C0000
-  return tstate->cframe->use_tracing != 0;
-#else
-  return tstate->c_tracefunc != nullptr || tstate->c_profilefunc != nullptr;
-#endif
-}
-
 // The code that a call of nn.Module.__call__ hands its arguments on to; null for other functions.
 PyCodeObject* forward_of(PyObject* callable, PyObject* self) {
   static PyObject* const call = PyUnicode_InternFromString("__call__");
@@ -278,11 +271,11 @@ Capture run_uninterrupted(const Subject& subject, Trust trust, Interpreter::Path
     decline("a capture inside a capture", "");
     return out;
   }
-  PyThreadState* tstate = PyThreadState_Get();
-  if (profiled(tstate)) {
-    decline("a tracer or profiler is active", "");
+  if (const char* tracer = active_tracer(nullptr)) {
+    decline(tracer, "");
     return out;
   }
+  const WithoutProfiler unseen;
   auto* code = reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(callable));
   const bool rest = subject.next >= 0;
   if (code->co_flags & (CO_COROUTINE | CO_ASYNC_GENERATOR | (rest ? 0 : CO_GENERATOR))) {
@@ -397,6 +390,7 @@ Capture run_uninterrupted(const Subject& subject, Trust trust, Interpreter::Path
           decline(in.reason(), in.where());
           out.stack = in.stack_at_abort();
           out.twice = in.differentiates_twice;
+          out.must_raise = in.must_raise();
           if (!in.differentiates_twice) broke = before_what_is_open(in, context.changed(), in.break_path());
         } else if (session->declined()) {
           decline(session->decline_reason(), in.location());
@@ -583,7 +577,7 @@ Capture capture(const Subject& subject, Trust trust) {
     path.clear();
     first = run_once(subject, trust, {}, path, made_class, call);
   }
-  if (!first.declined || first.raised || first.out_of_memory || !subject.may_break || PyErr_Occurred()) return first;
+  if (!first.declined || first.raised || first.out_of_memory || first.must_raise || !subject.may_break || PyErr_Occurred()) return first;
   // Again, up to the instruction that it ran into; when a frame cannot be rebuilt there, up to the call that led into
   // it.
   constexpr int kTries = 4;

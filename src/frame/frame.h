@@ -134,6 +134,7 @@ struct Capture {
   bool declined = false;
   bool another_way = false;    // declined, but another capture knows better
   bool out_of_memory = false;  // declined, but another time there may be memory
+  bool must_raise = false;     // declined, and the program forbids that (torch._dynamo.error_on_graph_break)
   bool twice = false;          // declined in a call of the engine with create_graph: what leads there is to be eager's
   std::string reason, where;   // when declined, or of the break
   std::string stack;           // the Python frames there, the caller first, one a line
@@ -182,6 +183,7 @@ struct Subject {
   const std::unordered_set<std::string>* renewed = nullptr;
 };
 Capture capture(const Subject& subject);
+bool capturing();  // in this thread
 
 // What captures and guards ask of functions with an lru_cache does not count as calls of them while it lives.
 class KeepCallCounts {

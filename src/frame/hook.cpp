@@ -204,6 +204,7 @@ void load_frame(_PyInterpreterFrame* frame, PyObject* const* slots, size_t count
 }
 
 Interpreter* Interpreter::current() { return active; }
+bool capturing() { return active != nullptr; }
 
 Interpreter::Interpreter(trace::Session* s) : recorder(s), session(s), outer_(active) {
   recorder.location = [this] { return asking_line(); };

@@ -94,11 +94,41 @@ PyObject* substitute_of(PyObject* f) {
   return found;
 }
 
+// torch's table has its own polyfills as well, which serve its tracer.
+PyObject* polyfill_of(PyObject* f) {
+  static PyObject* table = nullptr;  // owned
+  if (!PyFunction_Check(f) && !PyCFunction_Check(f) && !PyType_Check(f)) return nullptr;
+  if (table == nullptr) {
+    PyObject* kind = of_module("torch._dynamo.variables.functions", "PolyfilledFunctionVariable");
+    if (kind == nullptr) return nullptr;
+    table = PyObject_CallMethod(kind, "_get_polyfill_handlers", nullptr);
+    if (table == nullptr) {
+      PyErr_Clear();
+      return nullptr;
+    }
+  }
+  PyObject* wrapped = PyDict_Check(table) ? PyDict_GetItemWithError(table, f) : nullptr;
+  if (wrapped == nullptr) {
+    PyErr_Clear();  // a class whose metaclass has no hash
+    return nullptr;
+  }
+  PyObject* polyfill = attribute(wrapped, "__torch_dynamo_polyfill__");
+  if (polyfill == nullptr || !PyFunction_Check(polyfill)) return nullptr;
+  PyObject* module = reinterpret_cast<PyFunctionObject*>(polyfill)->func_module;
+  const char* name = module != nullptr && PyUnicode_Check(module) ? PyUnicode_AsUTF8(module) : nullptr;
+  PyErr_Clear();
+  return name != nullptr && std::strncmp(name, "torch.", 6) == 0 ? nullptr : polyfill;
+}
+
 Mark mark_of(PyObject* f) {
   if (!table().empty()) {
     auto it = table().find(f);
     if (it != table().end()) return it->second;
   }
+  static PyObject* const rules = PyUnicode_InternFromString("torch._dynamo.trace_rules");
+  if (PyCFunction_Check(f) && PyDict_GetItemWithError(PyImport_GetModuleDict(), rules) != nullptr &&
+      is_in_set("_disallowed_callable_ids", f))
+    return Mark::kDisallow;
   if (!PyFunction_Check(f)) return Mark::kNone;
   PyObject* dict = reinterpret_cast<PyFunctionObject*>(f)->func_dict;
   if (dict != nullptr && PyDict_GET_SIZE(dict) > 0) {
@@ -108,7 +138,6 @@ Mark mark_of(PyObject* f) {
       return behind_torch_patch(f) != nullptr ? Mark::kNone : Mark::kDisallow;
     if (PyDict_GetItemWithError(dict, constant) == Py_True) return Mark::kConstant;
   }
-  static PyObject* const rules = PyUnicode_InternFromString("torch._dynamo.trace_rules");
   if (PyDict_GetItemWithError(PyImport_GetModuleDict(), rules) != nullptr) {
     if (is_in_set("_allowed_callable_ids", f)) return Mark::kAllow;
     if (is_in_set("_disallowed_callable_ids", f)) return Mark::kDisallow;

@@ -20,6 +20,8 @@ Mark mark_of(PyObject* callable);
 // traced. Known by names, so that nothing has to be imported for it.
 void substitute(PyObject* module, PyObject* qualname, PyObject* replacement);
 PyObject* substitute_of(PyObject* function);  // borrowed; null: there is none
+// The function that the user put in the place of `f` by torch._dynamo.substitute_in_graph; borrowed, null: none.
+PyObject* polyfill_of(PyObject* f);
 // Of functions that torch disabled: what they call is not to be compiled either.
 bool disables_callees(PyObject* function);
 

@@ -42,7 +42,6 @@ PyObject* drive_on(PyThreadState* tstate, _PyInterpreterFrame* frame, std::vecto
     _Py_CODEUNIT* const first = _PyCode_CODE(frame->f_code);
     // What is compiled begins with a frame of the function, which has other code by now.
     const bool replaced = PyFunction_GET_CODE(frame_function(frame)) != reinterpret_cast<PyObject*>(frame->f_code);
-    if (run.unknown || replaced) return _PyEval_EvalFrameDefault(tstate, frame, 0);
     further.clear();
     // What the frame holds, kept alive also if the frame should change under the compiler.
     PyObject* handled = tstate->exc_info->exc_value;
@@ -53,9 +52,14 @@ PyObject* drive_on(PyThreadState* tstate, _PyInterpreterFrame* frame, std::vecto
     const Subject rest{frame_function(frame), slots.data(), slots.size(),
                        static_cast<int32_t>(frame->prev_instr - first) + 1, true};
     value = nullptr;
+    PyObject* const code = reinterpret_cast<PyObject*>(frame->f_code);
     auto outcome = Continuations::Outcome::kRaised;
     try {
-      outcome = c.go_on(rest, reinterpret_cast<PyObject*>(frame->f_code), &value, further);
+      if (!run.unknown && !replaced)
+        outcome = c.go_on(rest, code, &value, further);
+      else if (c.gives_up(rest, code,
+                          replaced ? "the function was given other code" : "an instruction that only CPython knows"))
+        outcome = Continuations::Outcome::kNotTaken;
     } catch (...) {
       tell_of_exception();
     }

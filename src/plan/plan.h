@@ -91,7 +91,8 @@ struct Step {
   // Whether its index checks hold can be told before the first step: they do if all `bounds` do.
   bool foreseen = false;
   std::vector<Bounds> bounds;
-  std::string label;  // for people and profilers: "layer_norm+add model.py:31"
+  std::string label;      // for people and profilers: "layer_norm+add model.py:31"
+  std::string operators;  // for people: the program's operators that a kernel computes, in order: "gelu+mul"
 };
 
 // One parameter of a CUDA kernel. Pointers and values come first (the step's reads, then its writes), then `sizes`,
@@ -171,7 +172,7 @@ std::string serialize(const Plan& p);
 // input.
 Plan deserialize(std::string_view bytes);
 Plan deserialize_payload(std::string_view payload);  // without header and checksum: the part that fuzz tests attack
-constexpr uint32_t kFormatVersion = 5;               // of the binary form; part of cache keys
+constexpr uint32_t kFormatVersion = 6;               // of the binary form; part of cache keys
 
 // Calls f(TensorId) for every tensor that a step reads / writes (a mutated argument of an extern call is a write).
 template <typename F>

@@ -87,6 +87,7 @@ class Writer {
     out += static_cast<char>(s.foreseen);
     list(s.bounds, [&](const Bounds& b) { integer(b.tensor), integer(b.lo), integer(b.hi); });
     text(s.label);
+    text(s.operators);
   }
 
  private:
@@ -317,6 +318,7 @@ class Reader {
       return b;
     });
     s.label = text();
+    s.operators = text();
     return s;
   }
 

@@ -130,7 +130,8 @@ void print_step(const Step& s, bool frozen, std::string& out) {
       break;
   }
   if (s.foreseen) out += " bounds [" + join(s.bounds, bounds) + "]";
-  if (!s.label.empty()) out += " " + quote(s.label);
+  if (!s.label.empty() || !s.operators.empty()) out += " " + quote(s.label);
+  if (!s.operators.empty()) out += " of " + quote(s.operators);
   out += '\n';
 }
 
@@ -589,6 +590,7 @@ class Parser {
       });
     }
     if (peek() == '"') s.label = string();
+    if (accept_word("of")) s.operators = string();
     steps.push_back(std::move(s));
   }
 

@@ -37,6 +37,8 @@ void bind_entry(py::module_& m) {
     d["extern_calls"] = c.extern_calls;
     d["recompiles"] = c.recompiles;
     d["cache_hits"] = c.cache_hits;
+    d["eager_calls"] = c.eager_calls;
+    d["eager_frames"] = c.eager_frames;
     return d;
   });
   m.def("options", [] {
@@ -52,6 +54,8 @@ void bind_entry(py::module_& m) {
   });
   m.def("stance", &entry::stance_name);
   m.def("set_stance", &entry::set_stance);
+  m.def("forced_backend", [] { return py::reinterpret_borrow<py::object>(entry::own_forced_backend()); });
+  m.def("force_backend", [](py::object backend) { entry::force_backend(backend.ptr()); });
   m.def("set_logs", &entry::set_logs);
   m.def("set_dump", &entry::set_dump);
   m.def("pretend_gpu", &entry::pretend_gpu);

@@ -719,6 +719,10 @@ PyObject* Interpreter::call(PyObject* f, PyObject* const* args, size_t nargs, Py
       return Py_NewRef(Py_None);
     return call_marked(mark, f, args, nargs, kwnames);
   }
+  if (PyObject* polyfill = users_polyfill(f)) {
+    if (!recorder.is_old(polyfill)) recorder.constant(polyfill);
+    return call(polyfill, args, nargs, kwnames);
+  }
   if (tail && assumes && session != nullptr) {  // (after the call this is what the number would be compared as)
     PyObject* tensor = asked_for_item(f, args, nargs, kwnames);
     if (tensor != nullptr && session->is_trace_tensor(tensor)) {

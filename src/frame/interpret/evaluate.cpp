@@ -273,6 +273,14 @@ PyObject* Interpreter::run_frame(PyThreadState* tstate, _PyInterpreterFrame* fra
 #endif
       return result;
     }
+    if (is_wrapper_of_torch_compile(frame->f_code) && !throwflag) {
+      tail_ = direct;
+      PyObject* result = call_inside_torch_compile(frame);
+#if PY_VERSION_HEX >= 0x030C0000
+      finish_frame(tstate, frame);
+#endif
+      return result;
+    }
     if (is_operator_backward(frame->f_code) && !throwflag) {
       Ref function = Ref::borrow(frame_function(frame));
       tail_ = direct;
@@ -373,7 +381,7 @@ PyObject* Interpreter::call_substitute(_PyInterpreterFrame* frame, PyObject* oth
   }
   Ref args = Ref::steal(PyList_AsTuple(positional.get()));
   if (!args || PyErr_Occurred()) return nullptr;
-  return PyObject_Call(other, args.get(), named.get());
+  return call_spread(other, args.get(), named.get());
 }
 
 namespace {
@@ -1585,8 +1593,9 @@ void Interpreter::abort(const std::string& reason) noexcept {
   try {
     if (first) {
       reason_ = reason;
-      where_ = location();
+      where_ = top_ != nullptr ? asking_line() : location();
       stack_ = stack();
+      must_raise_ = breaks_are_errors();
       note_break();
     }
   } catch (const std::exception&) {  // no memory to say where

@@ -99,6 +99,7 @@ class Interpreter {
   const std::string& reason() const { return reason_; }
   const std::string& where() const { return where_; }
   const std::string& stack_at_abort() const { return stack_; }
+  bool must_raise() const { return must_raise_; }  // the program forbids the graph break that it stopped for
   std::string location() const;
   // For the graph: "file:line in self.layers.0": the innermost line that is not torch's own, and the innermost module.
   std::string operator_location();
@@ -227,6 +228,9 @@ class Interpreter {
   friend struct NativeCalls;
   PyObject* evaluate(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwflag, PlainRun* run = nullptr);
   PyObject* call_substitute(_PyInterpreterFrame* frame, PyObject* other);
+  PyObject* call_inside_torch_compile(_PyInterpreterFrame* frame);
+  bool breaks_are_errors() const;
+  PyObject* users_polyfill(PyObject* f) const;  // borrowed
   PyObject* record_operator_backward(_PyInterpreterFrame* frame);
   void note_operator_backward(PyObject* function);
   int truth_for_jump(PyObject* o, const Code& code, int next, int target, bool jumps_when);
@@ -287,7 +291,8 @@ class Interpreter {
   bool is_rest_ = false;
   bool resumed_ = false;         // the next frame is the resumed root frame
   std::vector<char> untouched_;  // arguments that the resumed root frame has not looked at
-  bool aborted_ = false, yields_ = false, out_of_memory_ = false;
+  bool aborted_ = false, yields_ = false, out_of_memory_ = false, must_raise_ = false;
+  int inner_fullgraph_ = 0;  // calls of functions that torch.compile(fullgraph=True) wrapped
   std::string reason_, where_, stack_;
   std::unordered_map<PyCodeObject*, bool> torchs_own_;       // by code object that was met
   std::unordered_map<PyObject*, std::string> module_names_;  // likewise; the program holds them meanwhile
@@ -315,6 +320,7 @@ void load_frame(_PyInterpreterFrame* frame, PyObject* const* slots, size_t count
 class Continuations;
 PyObject* take_on(PyThreadState* tstate, _PyInterpreterFrame* frame, Continuations& continuations);
 
+bool is_wrapper_of_torch_compile(PyCodeObject* code);
 bool works_for_itself(PyCodeObject* code);  // an import, or a compiler at work
 
 // Installs / removes the PEP 523 hook (counted). The evaluator that was there before is chained to for other threads.

@@ -1,4 +1,5 @@
 #include "loops/schedule/build.h"
+#include "graph/origin.h"
 
 #include <algorithm>
 #include <cmath>
@@ -43,6 +44,7 @@ class KernelBuilder : public Source {
     for (size_t s = 0; s < stage_items_.size(); ++s) emit_stage(s);
     Kernel& k = built_.kernel;
     k.label = label();
+    built_.operators = operators();
     merge_loops(k, gpu_);
     canonicalise(k, built_.params);
     set_cost();
@@ -396,19 +398,45 @@ class KernelBuilder : public Source {
   std::string label() const {
     std::string out;
     int shown = 0;
-    std::vector<int32_t> lines;
+    std::vector<std::string> lines;
     for (int32_t i : g_.items) {
       const graph::Node& n = p_.graph.nodes[p_.items[i].node];
-      if (n.location >= 0 && lines.size() < 4 && std::find(lines.begin(), lines.end(), n.location) == lines.end())
-        lines.push_back(n.location);
+      if (n.location >= 0 && static_cast<size_t>(n.location) < p_.graph.facts.locations.size() && lines.size() < 4)
+        if (std::string line = graph::without_origin(p_.graph.facts.locations[static_cast<size_t>(n.location)]);
+            std::find(lines.begin(), lines.end(), line) == lines.end())
+          lines.push_back(std::move(line));
       if (++shown <= 4) out += (out.empty() ? "" : "+") + n.op->name.substr(n.op->name.find('.') + 1);
     }
     if (shown > 4) out += "+" + std::to_string(shown - 4);
     const char* between = " ";
-    for (int32_t l : lines) {
-      if (static_cast<size_t>(l) >= p_.graph.facts.locations.size()) continue;
-      out += std::exchange(between, ", ") + p_.graph.facts.locations[static_cast<size_t>(l)];
+    for (const std::string& l : lines) out += std::exchange(between, ", ") + l;
+    return out;
+  }
+
+  // The operators of the program that this kernel computes, in the program's order: of its items, and of what they
+  // compute in place.
+  std::string operators() const {
+    std::map<int32_t, std::string> found;
+    std::vector<bool> seen(p_.graph.nodes.size());
+    std::vector<int32_t> open;
+    for (int32_t i : g_.items) open.push_back(p_.items[i].node);
+    while (!open.empty()) {
+      const auto n = static_cast<size_t>(open.back());
+      open.pop_back();
+      if (seen[n]) continue;
+      seen[n] = true;
+      const graph::Node& node = p_.graph.nodes[n];
+      if (node.location >= 0 && static_cast<size_t>(node.location) < p_.graph.facts.locations.size())
+        if (graph::Origin o = graph::origin_of(p_.graph.facts.locations[static_cast<size_t>(node.location)]); o.number >= 0)
+          found[o.number] = std::move(o.name);
+      for (const Arg& a : node.args)
+        graph::for_each_ref(a, [&](ValueId v) {
+          const int32_t maker = p_.producers.of[static_cast<size_t>(v)].node;
+          if (maker >= 0 && !p_.facts[static_cast<size_t>(v)].realised) open.push_back(maker);
+        });
     }
+    std::string out;
+    for (const auto& [number, name] : found) out += (out.empty() ? "" : "+") + name;
     return out;
   }
 

@@ -9,6 +9,7 @@ namespace flashover::loops {
 struct Built {
   Kernel kernel;
   std::vector<ValueId> params;  // whose memory each parameter is
+  std::string operators;        // of the program, that are fused here: "gelu+native_layer_norm"
 };
 // May set Item::stored of members whose memory the kernel itself needs between stages.
 struct BuildOptions {

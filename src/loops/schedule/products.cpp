@@ -326,9 +326,12 @@ Step fused_step(const Plan& p, const Candidate& c, int32_t kernel) {
     else
       s.reads.push_back(operands[o]);
   }
-  std::string before, behind;
+  std::string before, behind, operators, operators_behind;
   for (size_t at : c.before)
-    if (at != kNoStep) before += p.steps[at].label.substr(0, p.steps[at].label.find(' ')) + "+";  // (no location)
+    if (at != kNoStep) {
+      before += p.steps[at].label.substr(0, p.steps[at].label.find(' ')) + "+";  // (no location)
+      if (!p.steps[at].operators.empty()) operators += p.steps[at].operators + "+";
+    }
   if (c.launch == kNoStep) {
     s.writes = call.writes;
   } else {
@@ -337,9 +340,11 @@ Step fused_step(const Plan& p, const Candidate& c, int32_t kernel) {
       if (static_cast<int32_t>(r) != c.product.slot) s.reads.push_back(launch.reads[r]);
     s.writes = launch.writes;
     behind = "+" + launch.label;
+    if (!launch.operators.empty()) operators_behind = "+" + launch.operators;
   }
   const char* name = c.product.bias != DType::kUndefined ? "addmm" : c.product.batch > 1 ? "bmm" : "mm";
   s.label = before + name + behind;
+  s.operators = operators + name + operators_behind;
   return s;
 }
 

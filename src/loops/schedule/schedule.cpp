@@ -1,5 +1,6 @@
 // The last step of scheduling: kernels and extern calls become plan steps over tensors with homes.
 #include "loops/schedule/schedule.h"
+#include "graph/origin.h"
 
 #include <algorithm>
 #include <map>
@@ -169,7 +170,8 @@ class Planner {
 
   std::string location(const graph::Node& n) const {
     if (n.location < 0 || n.location >= static_cast<int32_t>(g_.facts.locations.size())) return "";
-    return " " + g_.facts.locations[n.location];
+    const std::string where = graph::without_origin(g_.facts.locations[n.location]);
+    return where.empty() ? "" : " " + where;
   }
 
   // How many of a node's last results are clones that a writing operator filled.
@@ -260,6 +262,7 @@ class Planner {
     Step s;
     s.kind = StepKind::kLaunch;
     s.label = b.kernel.label;
+    s.operators = b.operators;
     for (size_t i = 0; i < b.params.size(); ++i) {
       const bool written = b.kernel.params[i].written;
       (written ? s.writes : s.reads)
