@@ -362,9 +362,9 @@ graph::VersionSteps forward_steps(const Request& request) {
 
 std::unique_ptr<Runner> make_aot_training(graph::Partition p, std::vector<TensorType> tangents, const Request& request,
                                           const AotCompilers& aot, const std::vector<int32_t>& written) {
-  Step forward = step_of_custom(std::exchange(p.forward, {}), aot.forward, &request.examples);
+  Step forward = step_of_custom(std::move(p.forward), aot.forward, &request.examples);
   forward = counting_versions(std::move(forward), forward_steps(request), written);
-  graph::Graph whole = std::exchange(p.backward, {});
+  graph::Graph whole = std::move(p.backward);
   for (graph::Input& in : whole.inputs) in.kind = graph::InputKind::kUser;
   Step backward = step_of_custom(std::move(whole), aot.backward, nullptr);
   return make_training_runner(std::move(p), std::move(tangents), std::move(forward), std::move(backward), {},
