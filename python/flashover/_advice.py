@@ -9,6 +9,11 @@ DOCS = "docs/graph-breaks.md"
 # A reason's pattern, what it means, what helps. The first match counts.
 _ADVICE: list[tuple[str, str, list[str]]] = [
     (
+        r"no shape function",
+        "Nothing says what this custom operator returns, so it cannot be part of a graph.",
+        ["Describe its result with torch.library.register_fake."],
+    ),
+    (
         r"data-dependent|\.item\(\)|truth of|TensorBase\.(tolist|item|numpy|__bool__|__int__|__float__)",
         "The program needs the value of a tensor while it is captured, and that is known only when the graph runs.",
         [

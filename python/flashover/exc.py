@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import linecache
+import os
+
+import torch
 
 from flashover._advice import DOCS, advice
 from flashover._C import FlashoverError, InternalError, UserError
@@ -20,6 +23,9 @@ __all__ = [
 ]
 
 
+_LIBRARIES = tuple(os.path.dirname(file) + os.sep for file in (torch.__file__, __file__))  # whose frames are not
+
+
 class InvalidBackend(UserError):
     """No backend has this name."""
 
@@ -35,7 +41,8 @@ class _WithPlace(FlashoverError):
         super().__init__(message)
         self.reason = reason or message
         self.where = where
-        self.stack = stack.splitlines()  # the Python frames there, the caller first
+        # The user's frames there, the caller first.
+        self.stack = [frame for frame in stack.splitlines() if not frame.startswith(_LIBRARIES)]
 
 
 class Unsupported(_WithPlace):

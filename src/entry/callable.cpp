@@ -208,9 +208,10 @@ bool refresh(Callable* c) {
 const char* skips(PyObject* code, EagerCause& cause) {
   cause = EagerCause::kState;
   if (compiling_here) return "it is called while something is compiled";
-  if (fx_is_tracing()) return "torch.fx traces";
   return reason_to_skip(reinterpret_cast<PyCodeObject*>(code), cause);
 }
+
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
 // Why a call that ran, or was to run, as what was compiled is made again in CPython.
 struct Repeat {
@@ -359,7 +360,7 @@ PyObject* run_entry(const EntryPtr& e, const Settings& settings, PyObject** want
     repeat = {retire(e, settings, m), EagerCause::kSaid, e->reason};
   } catch (const std::exception& error) {
     if (undone())
-      repeat = {true, EagerCause::kRaises, std::string("what was compiled raised: ") + error.what()};
+      repeat = {true, EagerCause::kRaises, "what was compiled raised: " + first_line(error.what())};
     else
       tell_of_exception();
   } catch (...) {

@@ -50,9 +50,11 @@ bool warn_once(const std::string& text, const std::string& cause) {
 bool warn_once(const std::string& text) { return warn_once(text, text); }
 
 // What the stages had to say.
-bool say_notices() {
-  for (const std::string& text : take_notices())
+bool say_notices(Entry& entry) {
+  for (const std::string& text : take_notices()) {
+    if (text.starts_with("flashover: such calls run eager")) entry.cause = EagerCause::kSaid;
     if (!warn_once(text, cause_of(text))) return false;
+  }
   return true;
 }
 
@@ -374,7 +376,7 @@ EntryPtr compile_call(const Settings& settings, const frame::Subject& subject, R
   } catch (const std::exception& e) {
     a.fail(e.what());
   }
-  if (!a.fatal) a.fatal = !say_notices() || frame::run_signal_handlers();
+  if (!a.fatal) a.fatal = !say_notices(*entry) || frame::run_signal_handlers();
   entry->total_seconds = clock.lap();
   if (a.fatal) return nullptr;
   if (logged(Topic::kTimes)) {

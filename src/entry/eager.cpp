@@ -10,6 +10,7 @@
 #include "entry/entry.h"
 #include "entry/log.h"
 #include "entry/recompiles.h"
+#include "entry/stance.h"
 #include "frame/resume.h"
 #include "frame/tracers.h"
 #include "guards/global_state.h"
@@ -75,7 +76,7 @@ const char* reason_to_skip(PyCodeObject* code, EagerCause& cause) {
   cause = EagerCause::kTracer;
   if (const char* tracer = frame::active_tracer(code)) return tracer;
   cause = EagerCause::kState;
-  const char* reason = guards::state_to_avoid();
+  const char* reason = fx_is_tracing() ? "torch.fx traces" : guards::state_to_avoid();
   if (reason != nullptr && exports()) cause = EagerCause::kWanted;
   return reason;
 }

@@ -1,7 +1,6 @@
 """Nothing runs eager in silence: each way that a compiled call ends in its original is counted and said once."""
 
 import sys
-import threading
 import warnings
 from collections.abc import Callable
 
@@ -64,15 +63,6 @@ def within(context: Callable[[], object], call: Callable[[], object]) -> Callabl
 
 def simple(**options):
     return flashover.compile(lambda x: x * 2 + 1, backend="eager", **options)
-
-
-def holds_a_lock(x):
-    lock = threading.Lock()
-    lock.acquire()
-    print(end="")
-    y = x + 1
-    lock.release()
-    return y
 
 
 def program_settrace():
@@ -154,11 +144,6 @@ def program_declined():
     return lambda: f(X).close(), "coroutine"
 
 
-def program_lock_across_break():
-    f = flashover.compile(holds_a_lock, backend="eager")
-    return lambda: f(X), "lock"
-
-
 def program_limit():
     f = flashover.compile(lambda x: x + 1, backend="eager", options={"recompile_limit": 1})
     f(torch.ones(2))
@@ -197,13 +182,12 @@ def test_a_call_while_something_is_compiled():
     assert reason in texts[0]
 
 
-@pytest.mark.parametrize("program", [program_lock_across_break], ids=lambda p: p.__name__.removeprefix("program_"))
-def test_what_cannot_go_on_after_a_break(program):
-    call, reason = program()
-    calls, frames, texts = outcome(call)
-    assert calls + frames >= 2
+def test_a_part_that_runs_eager():
+    c = flashover.compile(torch.nn.Sequential(torch.nn.LazyLinear(2)), backend="eager")
+    calls, frames, texts = outcome(lambda: c(X), times=1)  # a parameter without a shape is a subclass of its own
+    assert calls + frames >= 1
     assert len(texts) == 1, texts
-    assert reason in texts[0] or "print" in texts[0]
+    assert "UninitializedParameter" in texts[0]
 
 
 def test_what_the_user_asked_for_is_counted_only():

@@ -26,9 +26,7 @@ except flashover.exc.Unsupported as e:
     assert e.where == f"{__file__}:{line}", e.where
     assert e.stack[-1] == f"{__file__}:{line} in helper", e.stack
     assert e.stack[-2].endswith(f":{f.__code__.co_firstlineno + 2} in f"), e.stack
-    assert not any("/torch/" in frame for frame in e.stack), e.stack
-    assert "register_fake" in e.hint
+    assert any("register_fake" in hint for hint in e.hints), e.hints
     assert "register_fake" in str(e)
-    assert "in helper" in str(e)
 explained = flashover.explain(f)(torch.ones(3))
 assert next(b["where"] for b in explained.breaks + explained.declines) == f"{__file__}:{line}"

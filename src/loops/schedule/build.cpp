@@ -427,7 +427,8 @@ class KernelBuilder : public Source {
       seen[n] = true;
       const graph::Node& node = p_.graph.nodes[n];
       if (node.location >= 0 && static_cast<size_t>(node.location) < p_.graph.facts.locations.size())
-        if (graph::Origin o = graph::origin_of(p_.graph.facts.locations[static_cast<size_t>(node.location)]); o.number >= 0)
+        if (graph::Origin o = graph::origin_of(p_.graph.facts.locations[static_cast<size_t>(node.location)]);
+            o.number >= 0)
           found[o.number] = std::move(o.name);
       for (const Arg& a : node.args)
         graph::for_each_ref(a, [&](ValueId v) {
