@@ -22,6 +22,7 @@
 #include "frame/signals.h"
 #include "graph/passes/devices.h"
 #include "guards/global_state.h"
+#include "kernel/toolchain.h"
 
 namespace flashover::entry {
 namespace {
@@ -362,6 +363,9 @@ EntryPtr compile_call(const Settings& settings, const frame::Subject& subject, R
     a.decline(e.reason, e.where, "BackendCompilerFailed");
     const std::string text = "flashover: calls run eager, this machine cannot compile them: " + e.reason;
     if (!a.fatal) a.fatal = !warn_once(text, cause_of(text));
+  } catch (const kernel::SlowKernel& d) {  // the notice says it
+    entry->cause = EagerCause::kSaid;
+    a.decline(d.reason, d.where, "BackendCompilerFailed");
   } catch (const Declined& d) {
     a.decline(d.reason, d.where, "BackendCompilerFailed");
   } catch (const UserError& e) {

@@ -243,13 +243,20 @@ PyObject* Interpreter::next(PyObject* it, bool keep_stop) {
   return v;
 }
 
+// Objects of types that define neither are true whatever they keep.
+static bool has_truth_or_length(PyTypeObject* t) {
+  return (t->tp_as_number != nullptr && t->tp_as_number->nb_bool != nullptr) ||
+         (t->tp_as_sequence != nullptr && t->tp_as_sequence->sq_length != nullptr) ||
+         (t->tp_as_mapping != nullptr && t->tp_as_mapping->mp_length != nullptr);
+}
+
 int Interpreter::truth(PyObject* o) {
   if (plain) return PyObject_IsTrue(o);
   if (o == Py_True) return 1;
   if (o == Py_False || o == Py_None) return 0;
   if (is_made_array(o) || is_traced_array(o)) throw Declined("the truth of an array of numpy");
   recorder.not_opaque(o);
-  recorder.check_secrets(o);
+  if (has_truth_or_length(Py_TYPE(o))) recorder.check_secrets(o);
   if (recorder.numbers.is(o)) {
     if (const int known = recorder.numbers.truth(o); known >= 0) return known;
     recorder.numbers.read(o);
