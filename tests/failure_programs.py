@@ -7,6 +7,7 @@ generators, random numbers, autograd. Variant 0 of its inputs is what it is comp
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -174,14 +175,16 @@ COUNTS: dict[str, Any] = {"calls": 0, "names": []}
 
 
 def global_state() -> World:
-    COUNTS.update(calls=0, names=[])
+    counts: dict[str, Any] = {"calls": 0, "names": []}
 
     def f(x: torch.Tensor) -> dict[str, Any]:
         COUNTS["calls"] += 1
         COUNTS["names"].append("f")
         return {"y": x.cos() * COUNTS["calls"], "calls": COUNTS["calls"], "names": list(COUNTS["names"])}
 
-    return World(f, two(lambda n: (numbers(n, 8),)), lambda: COUNTS)
+    # Globals of its own: the eager copy beside it counts for itself.
+    own = types.FunctionType(f.__code__, {**globals(), "COUNTS": counts}, "f")
+    return World(own, two(lambda n: (numbers(n, 8),)), lambda: counts)
 
 
 def cells() -> World:

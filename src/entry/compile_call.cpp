@@ -14,6 +14,7 @@
 #include "base/interrupt.h"
 #include "base/notice.h"
 #include "base/options.h"
+#include "base/slow_kernel.h"
 #include "base/stack.h"
 #include "entry/eager.h"
 #include "entry/entry.h"
@@ -22,7 +23,6 @@
 #include "frame/signals.h"
 #include "graph/passes/devices.h"
 #include "guards/global_state.h"
-#include "kernel/toolchain.h"
 
 namespace flashover::entry {
 namespace {
@@ -124,6 +124,7 @@ struct Attempt {
     }
     entry.kind = Entry::Kind::kEager;
     entry.transient = true;
+    entry.cause = EagerCause::kSaid;
     entry.reason = "out of memory";
     log(Topic::kBreaks, settings.name + ": runs eager: out of memory");
     const std::string text = "flashover: there was no memory to compile " + settings.name + ", this call runs eager";
@@ -363,7 +364,7 @@ EntryPtr compile_call(const Settings& settings, const frame::Subject& subject, R
     a.decline(e.reason, e.where, "BackendCompilerFailed");
     const std::string text = "flashover: calls run eager, this machine cannot compile them: " + e.reason;
     if (!a.fatal) a.fatal = !warn_once(text, cause_of(text));
-  } catch (const kernel::SlowKernel& d) {  // the notice says it
+  } catch (const SlowKernel& d) {  // the notice says it
     entry->cause = EagerCause::kSaid;
     a.decline(d.reason, d.where, "BackendCompilerFailed");
   } catch (const Declined& d) {

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/slow_kernel.h"
 #include "kernel/cpp/prelude.h"
 
 namespace flashover::kernel {
@@ -37,10 +38,6 @@ struct Compiler {
 // `wish` (a program, perhaps with arguments), else CXX, else g++, clang++, c++ on PATH. Throws Declined when there is
 // none.
 Compiler find_compiler(const std::string& wish = "");
-
-struct SlowKernel : Declined {
-  using Declined::Declined;
-};
 
 struct CompileOptions {
   int jobs = 0;  // 0: the cores of this process

@@ -1,9 +1,11 @@
 // Plans from Python, for the tests; and the hooks that tell run/writes.h who got hold of a tensor's memory.
 #include <ATen/core/Tensor.h>
 #include <c10/core/InferenceMode.h>
+#include <cxxabi.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/autograd/python_variable.h>
+#include <unistd.h>
 
 #include <array>
 #include <cstring>
@@ -283,14 +285,23 @@ void drop_object(void* object) {
 
 }  // namespace
 
+// Takes the interpreter's lock again. A thread that comes late, when the interpreter ends, is unwound by CPython: that
+// may not pass through frames that catch everything, so the thread sleeps until the process is gone, as from 3.14 on.
+void take_python_lock(void* state) {
+  try {
+    PyEval_RestoreThread(static_cast<PyThreadState*>(state));
+  } catch (abi::__forced_unwind&) {
+    for (;;) ::pause();
+  }
+}
+
 void bind_run(py::module_& m) {
   install_hooks();
   run::cuda::capture_hooks = {make_pool, begin_capture, end_capture, replay_graph, abandon_capture, drop_object};
-  run::python_lock = {[]() -> void* { return PyGILState_Check() ? PyEval_SaveThread() : nullptr; },
-                      [](void* state) { PyEval_RestoreThread(static_cast<PyThreadState*>(state)); }};
+  run::python_lock = {[]() -> void* { return PyGILState_Check() ? PyEval_SaveThread() : nullptr; }, take_python_lock};
   host_hooks = {[]() -> void* { return PyGILState_Check() ? PyEval_SaveThread() : nullptr; },
                 [](void* state) {
-                  if (state) PyEval_RestoreThread(static_cast<PyThreadState*>(state));
+                  if (state) take_python_lock(state);
                 },
                 [] {
                   if (!frame::on_main_thread()) return false;  // Python runs handlers nowhere else

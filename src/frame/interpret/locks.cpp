@@ -2,8 +2,8 @@
 //
 // Taking or releasing a lock is an effect that other threads wait for, so the graph ends before it and the frame itself
 // does it: what is compiled runs while the frame holds what eager's would hold. Two kinds of locks stay in the trace,
-// since nobody else waits for them: those that torch and `logging` take around their own tables, and those that the
-// trace made.
+// since nobody else waits for them: those that torch, `logging` and `cached_property` take around their own tables, and
+// those that the trace made.
 // They are in order when the trace ends; where one is still held, the graph ends before it was taken.
 // Queues, files, sockets, locks of other processes and other objects with a state of their own are in no table of
 // native.cpp, so that a call of theirs ends the graph in any case.
@@ -27,6 +27,14 @@ bool is_own(const NativeCall& c) {
 // The lock of `logging` around its table of loggers and what they remember of levels; handlers have locks of their own.
 bool is_of_logging(const NativeCall& c) { return c.self == of_module("logging", "_lock"); }
 
+// The lock of Python 3.11's functools.cached_property, around the first look at an attribute.
+bool is_of_cached_property(PyCodeObject* code) {
+  PyObject* type = of_module("functools", "cached_property");
+  if (type == nullptr || !PyType_Check(type)) return false;
+  PyObject* get = PyDict_GetItemString(reinterpret_cast<PyTypeObject*>(type)->tp_dict, "__get__");
+  return get != nullptr && PyFunction_Check(get) && PyFunction_GET_CODE(get) == reinterpret_cast<PyObject*>(code);
+}
+
 // A lock that the trace holds: nobody but the trace could release it while another acquire waits.
 bool would_wait(const NativeCall& c) {
   const auto same = [&c](const Interpreter::HeldLock& held) { return held.lock.get() == c.self; };
@@ -49,6 +57,7 @@ bool is_between_threads(PyCodeObject* code) {
 }  // namespace
 
 bool Interpreter::on_torchs_behalf() {
+  if (top_ != nullptr && is_of_cached_property(top_->frame->f_code)) return true;
   for (Activation* a = top_; a != nullptr; a = a->caller) {
     PyCodeObject* code = a->frame->f_code;
     if (torchs_own(*a)) return !is_between_threads(code);

@@ -210,7 +210,7 @@ class Generator {
     if (r != kNoValue && b.rank(r) < 6) pool_.push_back(r);
   }
   std::mt19937 random_;
-  Graph g_{kNewProgram};
+  Graph g_{graph::kNewProgram};
   std::vector<ValueId> pool_;
 };
 

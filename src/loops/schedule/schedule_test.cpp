@@ -15,6 +15,7 @@ namespace {
 
 using graph::Builder;
 using graph::Graph;
+using graph::kNewProgram;
 using testing::Array;
 using testing::extern_call;
 using testing::f32;
