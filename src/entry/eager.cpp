@@ -75,8 +75,10 @@ bool deals_with_tensors(PyObject* const* slots, size_t count) {
 const char* reason_to_skip(PyCodeObject* code, EagerCause& cause) {
   cause = EagerCause::kTracer;
   if (const char* tracer = frame::active_tracer(code)) return tracer;
+  cause = EagerCause::kWanted;
+  if (fx_is_tracing()) return "torch.fx traces";  // whoever traces wants the program
   cause = EagerCause::kState;
-  const char* reason = fx_is_tracing() ? "torch.fx traces" : guards::state_to_avoid();
+  const char* reason = guards::state_to_avoid();
   if (reason != nullptr && exports()) cause = EagerCause::kWanted;
   return reason;
 }
