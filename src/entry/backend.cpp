@@ -360,15 +360,15 @@ graph::VersionSteps forward_steps(const Request& request) {
   return steps;
 }
 
-std::unique_ptr<Runner> make_aot_training(graph::Partition p, std::vector<TensorType> tangents, const Request& request,
-                                          const AotCompilers& aot, const std::vector<int32_t>& written) {
+std::unique_ptr<Runner> make_aot_training(graph::Partition p, const std::vector<TensorType>& types,
+                                          const Request& request, const AotCompilers& aot,
+                                          const std::vector<int32_t>& written) {
   Step forward = step_of_custom(std::move(p.forward), aot.forward, &request.examples);
   forward = counting_versions(std::move(forward), forward_steps(request), written);
   graph::Graph whole = std::move(p.backward);
   for (graph::Input& in : whole.inputs) in.kind = graph::InputKind::kUser;
   Step backward = step_of_custom(std::move(whole), aot.backward, nullptr);
-  return make_training_runner(std::move(p), std::move(tangents), std::move(forward), std::move(backward), {},
-                              request.version_steps);
+  return make_training_runner(std::move(p), types, std::move(forward), std::move(backward), {}, request.version_steps);
 }
 
 // How the plans of a training step lie in memory, for CUDA graphs: the forward lends what is saved, which nobody else
@@ -406,17 +406,15 @@ Memory memory_of(const std::vector<run::Place>& inputs, graph::VersionSteps step
 }
 
 std::unique_ptr<Runner> make_training(graph::Graph graph, const Request& request, compile::Report& report) {
-  using Kind = graph::Partition::BackwardInput::Kind;
-  std::vector<TensorType> tangents;
+  std::vector<TensorType> types;  // of the backward's inputs
   if (request.backend == "eager" || request.custom) {
     report.extern_calls = static_cast<int64_t>(graph.nodes.size());
     graph::Graph functional = graph::dce(graph::functionalize(graph));
     graph::Partition p = graph::partition(functional, request.joint);
-    for (size_t i = 0; i < p.backward_inputs.size(); ++i)
-      if (p.backward_inputs[i].kind == Kind::kTangent) tangents.push_back(p.backward.type(p.backward.inputs[i].value));
+    for (const graph::Input& in : p.backward.inputs) types.push_back(p.backward.type(in.value));
     if (request.custom)
       if (const AotCompilers aot(request.custom); aot.forward)
-        return make_aot_training(std::move(p), std::move(tangents), request, aot, written_inputs(graph));
+        return make_aot_training(std::move(p), types, request, aot, written_inputs(graph));
     Step forward = request.custom ? step_of_custom(std::move(p.forward), request.custom, &request.examples)
                                   : step_of(std::move(p.forward));
     forward = counting_versions(std::move(forward), forward_steps(request), written_inputs(graph));
@@ -427,8 +425,8 @@ std::unique_ptr<Runner> make_training(graph::Graph graph, const Request& request
         graph::Pruned part = graph::without_tangents(*whole, tangent, absent);
         return Variant{step_of(std::move(part.graph)), std::move(part.inputs), std::move(part.outputs)};
       };
-    return make_training_runner(std::move(p), std::move(tangents), std::move(forward), step_of(*whole),
-                                std::move(specialize), request.version_steps);
+    return make_training_runner(std::move(p), types, std::move(forward), step_of(*whole), std::move(specialize),
+                                request.version_steps);
   }
   const compile::Environment environment = entry::environment(graph, request.options);
   std::vector<run::Place> places;
@@ -443,9 +441,8 @@ std::unique_ptr<Runner> make_training(graph::Graph graph, const Request& request
   std::shared_ptr<run::Executable> forward, backward;
   build_and_load(request.options, report, [&] {
     t = compile::compile_training(graph, request.joint, request.options, environment, report);
-    tangents.clear();
-    for (size_t i = 0; i < t.meeting.backward_inputs.size(); ++i)
-      if (t.meeting.backward_inputs[i].kind == Kind::kTangent) tangents.push_back(t.backward.inputs.at(i).type);
+    types.clear();
+    for (const auto& in : t.backward.inputs) types.push_back(in.type);
     places.resize(t.forward.inputs.size());
     memory = memory_of(places, forward_steps(request), t);
     forward = load(std::move(t.forward), request.options, report, memory.forward);
@@ -476,7 +473,7 @@ std::unique_ptr<Runner> make_training(graph::Graph graph, const Request& request
       }
       return Variant{step_of(std::move(e)), std::move(part.inputs), std::move(part.outputs)};
     };
-  auto runner = make_training_runner(std::move(t.meeting), std::move(tangents), step_of(forward), step_of(backward),
+  auto runner = make_training_runner(std::move(t.meeting), types, step_of(forward), step_of(backward),
                                      std::move(specialize), request.version_steps);
   runner->parts = {{"forward", std::move(forward)}, {"backward", std::move(backward)}};
   return runner;

@@ -37,6 +37,44 @@ struct Geometry {
   std::vector<int64_t> sizes, strides;
 };
 
+int64_t stride_that_counts(int64_t size, int64_t stride) { return size > 1 ? stride : 0; }
+
+// Where a saved leaf lay. Autograd saves a leaf as the tensor object that it is, and `p.data = t` gives that other
+// memory without a new version: the backward would compute with values that its forward never saw.
+class Spot {
+ public:
+  Spot() = default;
+  explicit Spot(const at::Tensor& t) {
+    if (!t.is_leaf() || !t.has_storage()) return;
+    leaf_ = t.unsafeGetTensorImpl();
+    storage_ = t.storage();
+    offset_ = t.storage_offset();
+  }
+  // What was saved, given what came back for it (from a hook perhaps: any tensor), as the backward was compiled for it.
+  at::Tensor restore(at::Tensor now, const Geometry& g) const {
+    if (now.unsafeGetTensorImpl() != leaf_ || holds(now, g)) return now;
+    const auto options = at::TensorOptions().dtype(g.dtype).device(g.device);
+    at::AutoDispatchBelowADInplaceOrView below;
+    return at::empty({0}, options).set_(storage_, offset_, g.sizes, g.strides);
+  }
+
+ private:
+  bool holds(const at::Tensor& t, const Geometry& g) const {
+    if (!t.has_storage() || t.storage().unsafeGetStorageImpl() != storage_.unsafeGetStorageImpl()) return false;
+    if (t.storage_offset() != offset_ || t.scalar_type() != g.dtype || t.sizes() != at::IntArrayRef(g.sizes))
+      return false;
+    for (size_t d = 0; d < g.sizes.size(); ++d)
+      if (stride_that_counts(g.sizes[d], t.stride(static_cast<int64_t>(d))) !=
+          stride_that_counts(g.sizes[d], g.strides[d]))
+        return false;
+    return true;
+  }
+
+  const c10::TensorImpl* leaf_ = nullptr;  // compared, never followed
+  c10::Storage storage_;
+  int64_t offset_ = 0;
+};
+
 bool reached(const Partition::Gradient& g, const std::vector<bool>& given) {
   return g.depends.empty() || std::any_of(g.depends.begin(), g.depends.end(), [&](int32_t t) { return given[t]; });
 }
@@ -44,7 +82,7 @@ bool reached(const Partition::Gradient& g, const std::vector<bool>& given) {
 // What forward and backward of one compiled graph share; outlives both.
 struct Meeting {
   Partition p;
-  std::vector<Geometry> tangents;
+  std::vector<Geometry> backward_inputs, tangents;
   Step forward, backward;
   Specialize specialize;
   graph::VersionSteps version_steps;
@@ -84,12 +122,15 @@ class CompiledBackward final : public autograd::Node {
 
   void save(const at::Tensor* inputs, const std::vector<at::Tensor>& results, const std::vector<at::Tensor>& made) {
     for (const Partition::BackwardInput& in : meeting_->p.backward_inputs) {
+      spots_.emplace_back();
       switch (in.kind) {
         case Source::kInput:
           saved_.emplace_back(inputs[in.index], false);
+          spots_.back() = Spot(inputs[in.index]);
           break;
         case Source::kResult:
           saved_.emplace_back(results[in.index], is_mine(results[in.index]));
+          spots_.back() = Spot(results[in.index]);
           break;
         case Source::kSaved:
           saved_.emplace_back(made[in.index], false);
@@ -129,7 +170,8 @@ class CompiledBackward final : public autograd::Node {
         inputs.push_back(conform(tangent, meeting_->tangents[in.index]));
         if (!handed_on[in.index]) tangent.reset();
       } else
-        inputs.push_back(saved_[i].unpack(in.kind == Source::kResult ? getptr() : nullptr));
+        inputs.push_back(spots_[i].restore(saved_[i].unpack(in.kind == Source::kResult ? getptr() : nullptr),
+                                           meeting_->backward_inputs[i]));
     };
     if (part)
       for (int32_t i : part->inputs) take(static_cast<size_t>(i));
@@ -144,7 +186,7 @@ class CompiledBackward final : public autograd::Node {
         for (int32_t i : part->inputs)
           if (p.backward_inputs[i].kind == Source::kSaved) saved_[i].reset_data();
       } else {
-        for (autograd::SavedVariable& s : saved_) s.reset_data();
+        forget();
       }
     }
     std::vector<at::Tensor> made;
@@ -175,10 +217,15 @@ class CompiledBackward final : public autograd::Node {
   void release_variables() override {
     std::lock_guard<std::mutex> lock(mutex_);
     if (partial_) return;
-    for (autograd::SavedVariable& s : saved_) s.reset_data();
+    forget();
   }
 
  private:
+  void forget() {
+    for (autograd::SavedVariable& s : saved_) s.reset_data();
+    spots_.assign(spots_.size(), Spot());
+  }
+
   bool is_mine(const at::Tensor& t) const {
     return t.requires_grad() && autograd::impl::gradient_edge(t).function.get() == this;
   }
@@ -203,6 +250,7 @@ class CompiledBackward final : public autograd::Node {
 
   std::shared_ptr<const Meeting> meeting_;
   std::vector<autograd::SavedVariable> saved_;
+  std::vector<Spot> spots_;  // of what is saved
   bool partial_ = false;     // the last run was a Variant's
   std::vector<bool> spent_;  // tangents that came and will not come again
   std::mutex mutex_;
@@ -309,14 +357,18 @@ void order_for_engine(std::vector<Partition::Gradient>& gradients) {
 
 }  // namespace
 
-std::unique_ptr<Runner> make_training_runner(Partition meeting, std::vector<TensorType> tangent_types, Step forward,
-                                             Step backward, Specialize specialize, graph::VersionSteps version_steps) {
+std::unique_ptr<Runner> make_training_runner(Partition meeting, const std::vector<TensorType>& backward_types,
+                                             Step forward, Step backward, Specialize specialize,
+                                             graph::VersionSteps version_steps) {
   auto m = std::make_shared<Meeting>();
   m->p = std::move(meeting);
   order_for_engine(m->p.gradients);
-  for (const TensorType& t : tangent_types)
-    m->tangents.push_back(
+  for (size_t i = 0; i < m->p.backward_inputs.size(); ++i) {
+    const TensorType& t = backward_types.at(i);
+    m->backward_inputs.push_back(
         {aten::to_aten(t.dtype), aten::to_aten(t.device), aten::to_ints(t.sizes), aten::to_ints(t.strides)});
+    if (m->p.backward_inputs[i].kind == Source::kTangent) m->tangents.push_back(m->backward_inputs.back());
+  }
   m->forward = std::move(forward);
   m->backward = std::move(backward);
   m->specialize = std::move(specialize);

@@ -2,7 +2,8 @@
 //
 //   In        two executables and how they meet (graph::Partition)
 //   Out       a Runner: results that require grad have one autograd node, which runs the backward
-//   Promises  as eager's nodes: saved tensors are SavedVariables (version checks, hooks, freed by the engine), a second
+//   Promises  as eager's nodes: saved tensors are SavedVariables (version checks, hooks, freed by the engine), with the
+//             values that the forward saw, also of a parameter that got other memory since (`p.data = t`); a second
 //             backward without retain_graph raises, gradients that nothing leads to stay undefined, safe from several
 //             threads; nothing happens when the backward never runs
 //   Declines  create_graph=True: a RuntimeError from the backward
@@ -27,9 +28,9 @@ struct Variant {
 // By input of the backward: is it a tangent, does it not come. May throw: then zeros stand for what does not come.
 using Specialize = std::function<Variant(const std::vector<bool>& tangent, const std::vector<bool>& absent)>;
 
-// tangent_types: what the backward takes, by tangent. version_steps: of the forward's inputs; the runner sees to those
-// that autograd sees written, `forward` to all others.
-std::unique_ptr<Runner> make_training_runner(graph::Partition meeting, std::vector<TensorType> tangent_types,
+// backward_types: what the backward takes, by input of it. version_steps: of the forward's inputs; the runner sees to
+// those that autograd sees written, `forward` to all others.
+std::unique_ptr<Runner> make_training_runner(graph::Partition meeting, const std::vector<TensorType>& backward_types,
                                              Step forward, Step backward, Specialize specialize,
                                              graph::VersionSteps version_steps);
 
