@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -98,3 +99,45 @@ def test_scatters_into_memory_that_repeats(base: str) -> None:
         with torch.no_grad():
             want, got = f(x), flashover.compile(f)(x)
         assert torch.equal(got, want) and got.stride() == want.stride()
+
+
+def split(t: torch.Tensor, detached: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    return (t[1:].detach() if detached else t[1:]), t[:1]
+
+
+VIEWS: dict[str, Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]] = {
+    "detach": lambda w: (w.detach(), w),
+    "data": lambda w: (w.data, w),
+    "view": lambda w: (w.view(-1), w),
+    "view of detach": lambda w: (w.detach().view(-1), w),
+    "detached view": lambda w: (w.view(-1).detach(), w),
+    "detached result": lambda w: (lambda t: (t.detach(), t))(w * 2),
+    "parts": lambda w: split(w * 2, False),
+    "detached part": lambda w: split(w * 2, True),
+}
+LATER: dict[str, Callable[[torch.Tensor, torch.Tensor, torch.Tensor], Any]] = {
+    "base requires grad": lambda view, base, q: base.requires_grad_(),
+    "base is written": lambda view, base, q: base.mul_(q),
+    "view is written": lambda view, base, q: view.mul_(q),
+}
+
+
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad])
+@pytest.mark.parametrize("later", LATER)
+@pytest.mark.parametrize("name", VIEWS)
+def test_what_comes_to_require_grad_later(name: str, later: str, mode: Callable[[], Any]) -> None:
+    """An alias of what requires no grad yet: autograd follows it to its base as far as in eager."""
+
+    def facts(f: Callable[..., Any]) -> list[Any] | None:
+        q = torch.nn.Parameter(torch.full((), 2.0))
+        with mode():
+            pair = f(torch.ones(3, 2))
+        try:
+            LATER[later](*pair, q)
+            return [(t.requires_grad, t.is_leaf, t._version, t.tolist()) for t in pair]
+        except RuntimeError:
+            return None
+
+    eager = facts(VIEWS[name])
+    got = facts(flashover.compile(VIEWS[name], fullgraph=True))
+    assert got == eager or eager is None  # eager refuses writes to views of no_grad blocks

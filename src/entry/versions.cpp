@@ -101,7 +101,7 @@ void give_own_counters(const std::vector<graph::OwnCounter>& which, const at::Te
     at::Tensor& t = outputs[static_cast<size_t>(own.output)];
     if (!t.defined() || t.is_inference()) continue;
     if (own.input == -2) {  // detached: no more than that
-      if (t.requires_grad()) t = t.detach();
+      if (t.requires_grad() || t.is_view()) t = t.detach();
       continue;
     }
     t = t.variable_data();

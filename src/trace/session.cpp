@@ -235,23 +235,34 @@ void Recorder::count_versions() {
   }
 }
 
+namespace {
+
+// What autograd follows a tensor's views to.
+const c10::TensorImpl* root_of(const at::Tensor& t) {
+  return t.is_view() ? t._base().unsafeGetTensorImpl() : t.unsafeGetTensorImpl();
+}
+
+}  // namespace
+
 void Recorder::find_own_counters(const std::vector<PyObject*>& outputs) {
-  std::unordered_map<int32_t, const c10::TensorImpl*> owner;  // by storage: whose memory results are views of
-  for (const InputRecord& in : inputs_) owner.try_emplace(in.impl->storage_id, in.impl.get());
+  std::unordered_map<int32_t, at::Tensor> owner;  // by storage: whose memory results are views of
+  for (const InputRecord& in : inputs_) owner.try_emplace(in.impl->storage_id, at::Tensor(in.impl));
   for (bool followed : {true, false})
     for (PyObject* o : outputs)
       if (const at::Tensor& t = unpack(o); t.requires_grad() == followed)
-        owner.try_emplace(trace_impl(t)->storage_id, t.unsafeGetTensorImpl());
+        owner.try_emplace(trace_impl(t)->storage_id, t);
   for (size_t i = 0; i < outputs.size(); ++i) {
     const at::Tensor& t = unpack(outputs[i]);
     const void* counter = aten::counter_of(t.unsafeGetTensorImpl());
     const int32_t storage = trace_impl(t)->storage_id;
-    const c10::TensorImpl* base = owner.at(storage);
-    if (!counter || t.requires_grad() || base == t.unsafeGetTensorImpl()) continue;
+    const at::Tensor& base = owner.at(storage);
+    if (!counter || t.requires_grad() || base.is_same(t)) continue;
     graph::OwnCounter own{static_cast<int32_t>(i), -1};
-    if (counter == aten::counter_of(base)) {
-      own.input = -2;  // the counter is its base's, but autograd must not take it for a view (`x.detach()`)
-      if (base->requires_grad()) own_counters_.push_back(own);
+    if (counter == aten::counter_of(base.unsafeGetTensorImpl())) {
+      // The counter is its base's, but autograd must not take it for a view (`x.detach()`): if the base comes to
+      // require grad later, the result must not.
+      own.input = -2;
+      if (base.requires_grad() || root_of(t) != root_of(base)) own_counters_.push_back(own);
       continue;
     }
     for (const InputRecord& in : inputs_)
