@@ -34,6 +34,7 @@ from fuzz_programs import (
     same_up_to_rounding,
     sharing,
 )
+from seed_batches import run_batch
 
 from flashover.exc import EagerWarning
 
@@ -326,41 +327,6 @@ def run_one(seed: int, compile_fn: Callable[..., Any]) -> tuple[str | None, str]
         return f"{type(failure).__name__}: {failure}\n{traceback.format_exc(limit=-3)}", source
 
 
-def batch(seeds: range, counts: dict[str, int]) -> None:
-    """In a process of its own: a crash names its seed."""
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        import flashover
-
-        torch.set_num_threads(1)
-        for seed in seeds:
-            os.write(writer, f"{seed}\n".encode())
-            before = flashover.compile_stats()["graphs"]
-            problem, source = run_one(seed, flashover.compile)
-            mark = "skipped" if problem is None else "wrong" if problem else "right"
-            if mark == "right" and flashover.compile_stats()["graphs"] == before:
-                mark = "eager"
-            if problem:
-                print(f"seed {seed}: {problem}\n{source}", flush=True)
-            os.write(writer, f"{mark}\n".encode())
-            flashover.reset()
-        os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader) as lines:
-        said = [line.strip() for line in lines]
-    status = os.waitpid(pid, 0)[1]
-    for mark in said:
-        if not mark.isdigit():
-            counts[mark] = counts.get(mark, 0) + 1
-    if status:
-        counts["crashed"] = counts.get("crashed", 0) + 1
-        last = next((int(s) for s in reversed(said) if s.isdigit()), seeds.start)
-        print(f"seed {last}: the process ended with status {status}", flush=True)
-        if last + 1 < seeds.stop:
-            batch(range(last + 1, seeds.stop), counts)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=60)
@@ -368,9 +334,9 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=10**9, help="how many, if the time is enough")
     parser.add_argument("--only", type=int, help="run this one seed and print the program")
     options = parser.parse_args()
-    if options.only is not None:
-        import flashover
+    import flashover
 
+    if options.only is not None:
         case = case_of(options.only)
         if isinstance(case, Case):
             print(case.program.source)
@@ -387,7 +353,7 @@ def main() -> int:
     end, seed, stop = time.time() + options.seconds, options.start, options.start + options.seeds
     while time.time() < end and seed < stop:
         some = range(seed, min(seed + 40, stop))
-        batch(some, counts)
+        run_batch(some, lambda seed: run_one(seed, flashover.compile), counts)
         seed = some.stop
         print(seed, counts, flush=True)
     print(f"{sum(counts.values())} programs from {options.start} to {seed}: {counts}")

@@ -9,6 +9,7 @@ import io
 import random
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy
@@ -103,11 +104,17 @@ def uncompiled(f: Any, **_: Any) -> Any:
 class World:
     """A model, what is called for it, and everything that a program may hold beside it."""
 
-    def __init__(self, seed: int, dtype: torch.dtype, compile_fn: Callable[..., Any] | None) -> None:
+    def __init__(
+        self, seed: int, dtype: torch.dtype, compile_fn: Callable[..., Any] | None, nudge: int | None = None
+    ) -> None:
         r = random.Random(seed * 7 + 1)
         self.compile = compile_fn or uncompiled
         self.dtype = dtype
         self.model = state_models.Model(seed).to(dtype)
+        self.eager = compile_fn is None
+        # Inputs differ from those of other worlds by 4 to 256 units in the last place.
+        self.nudges = None if nudge is None else torch.Generator().manual_seed(nudge)
+        self.nudge = 0.0 if nudge is None else 4.0 ** (1 + nudge % 4) * torch.finfo(dtype).eps
         self.whole = r.choice(["module", "module", "function", "part"])
         self.options = {"recompile_limit": 64} | ({"pieces": 2} if r.random() < 0.15 else {})
         self.optimizer_kind = r.randrange(7)
@@ -162,7 +169,10 @@ class World:
         return torch.optim.Adam(parameters, 0.02, eps=1e-1, foreach=False)
 
     def example(self, r: random.Random) -> torch.Tensor:
-        return self.model.example(r, self.dtype)
+        x = self.model.example(r, self.dtype)
+        if self.nudges is None:
+            return x
+        return x * (1 + self.nudge * (2 * torch.rand(x.shape, generator=self.nudges, dtype=x.dtype) - 1))
 
     def module(self, r: random.Random) -> nn.Module:
         return r.choice(list(self.model.modules()))
@@ -221,8 +231,48 @@ def train_several(w: World, r: random.Random) -> Seen:
     return out
 
 
+@dataclass
+class Saved:
+    """What eager's backward reads: kept as it was, and refused when it was written since, unseen or not."""
+
+    tensor: torch.Tensor
+    version: int
+    content: torch.Tensor | None = None
+
+    def unpack(self) -> torch.Tensor:
+        seen = self.tensor._version != self.version
+        if seen or not (self.content is None or torch.equal(bits(self.tensor), bits(self.content))):
+            raise RuntimeError("a saved tensor was modified by an inplace operation")
+        return self.tensor
+
+
+def bits(t: torch.Tensor) -> torch.Tensor:
+    return t.contiguous().view(torch.uint8) if t.dim() else t.reshape(1).view(torch.uint8)
+
+
+def call_as_judge(w: World, x: torch.Tensor) -> torch.Tensor:
+    """Eager saves a parameter as the object that it is: after `p.data = t` its backward computes with memory that the
+    forward never saw (a linear layer's is right: it saves the transposed weight). What fused optimizers and `p.data`
+    wrote unseen gives some gradient, which depends on what is kept. Neither is a gradient to compare with."""
+    kept: list[Saved] = []
+
+    def pack(t: torch.Tensor) -> Saved:
+        kept.append(Saved(t.detach(), t._version))
+        return kept[-1]
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, Saved.unpack):
+        y = w.call(x)
+    # Statistics are saved by batch norms that do not read them, and move on in every call.
+    statistics = {b.data_ptr() for b in w.model.buffers()}
+    for saved in kept:
+        if saved.tensor.data_ptr() not in statistics:
+            saved.content = saved.tensor.clone()
+    return y
+
+
 def forward_for_later(w: World, r: random.Random) -> Seen:
-    y = w.call(w.example(r))
+    x = w.example(r)
+    y = call_as_judge(w, x) if w.eager else w.call(x)
     if y.requires_grad and len(w.pending) < MOST_PENDING:
         w.pending.append(y)
     return [y]

@@ -433,7 +433,7 @@ def test_saved_input_written_in_place() -> None:
     "new", [torch.zeros_like, torch.t, torch.Tensor.half, lambda t: t.new_empty(0), lambda t: t.view(-1)[:4]]
 )
 def test_saved_parameter_that_gets_other_memory(backend: str, new: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    """`p.data = t` moves no version: the backward goes on with what the forward saw (as of eager's transposed weight)."""
+    """`p.data = t` moves no version: the backward goes on with what the forward saw, as eager's linear does."""
     x = torch.randn(3, 4, requires_grad=True)
     w = torch.nn.Parameter(torch.randn(4, 4))
     y = flashover.compile(lambda x, w: F.linear(x, w).sin() * w.sum(), backend=backend)(x, w)
