@@ -179,12 +179,19 @@ def differ(a: Any, b: Any, where: str = "result") -> str:
     return ""
 
 
-def gradients(world: World, result: Any) -> Any:
-    """Of the call's result, after a backward; None if there is none to be had."""
+def versions(world: World) -> list[int]:
+    tensors = [t for t in world.inputs["args"] if isinstance(t, torch.Tensor)]
+    return [-1 if t.is_inference() else t._version for t in tensors]
+
+
+def gradients(world: World, result: Any, before: list[int]) -> Any:
+    """Of the call's result, after a backward; None if there is none to be had. before: versions before the call. For an
+    argument that the call wrote there is none (docs/training.md, "Not there"): all results come from one node."""
     if not isinstance(result, torch.Tensor) or not result.requires_grad or result.is_complex():
         return None
-    leaves = [t for t in [*world.model.parameters(), *world.inputs["args"]] if isinstance(t, torch.Tensor)]
-    leaves = [t for t in leaves if t.requires_grad]
+    arguments = [t for t in world.inputs["args"] if isinstance(t, torch.Tensor)]
+    unwritten = [t for t, was, now in zip(arguments, before, versions(world), strict=True) if was == now]
+    leaves = [t for t in [*world.model.parameters(), *unwritten] if t.requires_grad]
     try:
         return torch.autograd.grad(result.double().sum(), leaves, allow_unused=True) if leaves else None
     except Exception as e:
@@ -257,6 +264,7 @@ def run_sequence(
     def both() -> Any:
         report.calls += 1
         undisturbed = not eager.midway
+        before = versions(eager), versions(fast)
         expected = outcome(eager, eager.call)
         got = outcome(fast, compiled)
         problem = differ(expected, got)
@@ -265,9 +273,9 @@ def run_sequence(
         if not problem and not isinstance(expected, Exception):
             problem = differ(visible(eager), visible(fast), "state")
         if not problem and backward and undisturbed:
-            wanted = gradients(eager, expected)
+            wanted = gradients(eager, expected, before[0])
             if not isinstance(wanted, Exception):  # such as: changed in place
-                problem = differ(wanted, gradients(fast, got), "gradient")
+                problem = differ(wanted, gradients(fast, got, before[1]), "gradient")
         if problem:
             fail(problem)
         # The graph behind the result goes: it would keep what autograd knew of parameters that are about to change.
