@@ -289,6 +289,63 @@ def backward_of_earlier(w: World, r: random.Random) -> Seen:
     return []
 
 
+def backward_again(w: World, r: random.Random) -> Seen:
+    """The graph stays: another backward of it may come after other writes."""
+    if not w.pending:
+        return []
+    try:
+        loss_of(w.pending[0]).backward(retain_graph=True)
+    except RuntimeError:
+        w.model.zero_grad()
+        w.pending.pop(0)
+        raise
+    return []
+
+
+def accumulate(w: World, r: random.Random) -> Seen:
+    """Two forwards, then the backwards of both, and one step."""
+    out = [call_as_judge(w, x) if w.eager else w.call(x) for x in (w.example(r), w.example(r))]
+    if r.random() < 0.3:
+        w.optimizer.zero_grad()
+    for y in reversed(out) if r.random() < 0.5 else out:
+        if y.requires_grad:
+            try:
+                loss_of(y).backward()
+            except RuntimeError:
+                w.model.zero_grad()
+                raise
+    w.optimizer.step()
+    return out
+
+
+def gradient_of_input(w: World, r: random.Random) -> Seen:
+    x = w.example(r).requires_grad_()
+    y = w.call(x)
+    return [y, *torch.autograd.grad(loss_of(y), [x], allow_unused=True)] if y.requires_grad else [y]
+
+
+def step_in_backward(w: World, r: random.Random) -> Seen:
+    """Parameters are written as soon as they have their gradients, in hooks."""
+
+    def hook(p: torch.Tensor) -> None:
+        assert p.grad is not None
+        with torch.no_grad():
+            p.sub_(p.grad.clamp(-1, 1), alpha=0.05)
+        p.grad = None
+
+    x, parameters = w.example(r), [p for p in w.model.parameters() if p.requires_grad]
+    w.model.zero_grad()
+    y = call_as_judge(w, x) if w.eager else w.call(x)
+    handles = [p.register_post_accumulate_grad_hook(hook) for p in parameters if p.is_leaf]
+    try:
+        if y.requires_grad:
+            loss_of(y).backward()
+    finally:
+        for handle in handles:
+            handle.remove()
+    return [y]
+
+
 def call_function(w: World, r: random.Random) -> Seen:
     with r.choice(MODES)():
         return [w.compiled(call_module)(w.model, w.example(r))]
@@ -426,6 +483,56 @@ def preserved_version(w: World, r: random.Random) -> Seen:
     return []
 
 
+def write_storage(w: World, r: random.Random) -> Seen:
+    t, how = w.tensor(r), r.randrange(5)
+    other = torch.rand_like(t) + 0.2
+    if how == 0:
+        t.untyped_storage().copy_(other.contiguous().untyped_storage())
+    elif how == 1:
+        with torch.no_grad():
+            t.set_(other)
+    elif how == 2:
+        t.data.set_(other)
+    elif how == 3:
+        t.data.copy_(other)
+    else:
+        t.data = t.data.clone()
+    return []
+
+
+def exchange_with_average(w: World, r: random.Random) -> Seen:
+    """As averages of weights are evaluated: the memory of two models is exchanged, and back."""
+    if w.average is None or [p.shape for p in w.average.parameters()] != [p.shape for p in w.model.parameters()]:
+        w.average = copy.deepcopy(w.model).requires_grad_(False).eval()
+    pairs = list(zip(w.model.parameters(), w.average.parameters(), strict=True))
+
+    def exchange() -> None:
+        for p, q in pairs:
+            p.data, q.data = q.data, p.data
+
+    exchange()
+    with torch.no_grad():
+        seen = [w.call(w.example(r))]
+    if r.random() < 0.7:
+        exchange()
+    return seen
+
+
+def update_statistics(w: World, r: random.Random) -> Seen:
+    torch.optim.swa_utils.update_bn([w.example(r) for _ in range(2)], w.model)
+    return []
+
+
+def compiled_step(w: World, r: random.Random) -> Seen:
+    x = w.example(r)
+    w.optimizer.zero_grad()
+    y = w.call(x)
+    if y.requires_grad:
+        loss_of(y).backward()
+        w.compiled(w.optimizer.step)()
+    return [y]
+
+
 # ---- other tensors ----
 def owner_of(w: World, wanted: torch.Tensor) -> tuple[nn.Module, str] | None:
     for m in w.model.modules():
@@ -546,7 +653,9 @@ def collect(w: World, r: random.Random) -> Seen:
 STEPS: list[tuple[int, Callable[[World, random.Random], Seen]]] = [
     (10, forward), (14, evaluate), (2, forward_in_mode), (12, forward_backward), (4, train_several),
     (5, forward_for_later), (4, backward_of_earlier), (4, call_function), (3, call_for_aliases),
-    (3, step_in_one_function), (4, train), (4, evaluation), (4, change_mode_of_part), (4, freeze), (2, zero_grad),
+    (3, step_in_one_function), (2, backward_again), (3, accumulate), (2, gradient_of_input), (2, step_in_backward),
+    (3, write_storage), (2, exchange_with_average), (1, update_statistics), (1, compiled_step),
+    (4, train), (4, evaluation), (4, change_mode_of_part), (4, freeze), (2, zero_grad),
     (2, change_settings), (7, write_by_function), (6, write_parameter), (3, write_through_numpy),
     (2, write_through_dlpack), (3, take_view), (4, write_view), (1, drop_aliases), (2, preserved_version),
     (2, replace_parameter), (2, replace_buffer), (1, swap), (1, initialize), (1, vector), (2, load), (1, save_and_load),
