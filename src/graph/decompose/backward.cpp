@@ -309,8 +309,8 @@ void add_backward(DecompositionRows& r) {
   add<layer_norm_backward>(r, {"aten.native_layer_norm_backward.default"});
   add<batch_norm_backward>(r, {"aten.native_batch_norm_backward.default"});
   add<group_norm_backward>(r, {"aten.native_group_norm_backward.default"});
-  add<softmax_backward<false>>(r, {"aten._softmax_backward_data.default"});
-  add<softmax_backward<true>>(r, {"aten._log_softmax_backward_data.default"});
+  add<softmax_backward<false>, Takes::kFloats>(r, {"aten._softmax_backward_data.default"});
+  add<softmax_backward<true>, Takes::kFloats>(r, {"aten._log_softmax_backward_data.default"});
 }
 
 }  // namespace flashover::graph::rules

@@ -12,6 +12,8 @@ struct Targets {
 };
 std::optional<Targets> targets_of(Builder& b, ValueId x, ValueId target, const Arg& ignored) {
   auto ignore = integer(ignored);
+  const DType given = b.dtype(target);
+  if (!is_floating(b.dtype(x)) || (given != DType::kI64 && given != DType::kU8)) return std::nullopt;  // eager raises
   if (!ignore || b.type(x).numel().is_const(0) || b.rank(x) == 0) return std::nullopt;
   if (b.rank(target) + 1 != b.rank(x)) return std::nullopt;
   Targets t{.x = x, .dim = b.rank(x) == 1 ? 0 : 1};
@@ -26,8 +28,8 @@ ValueId zero(Builder& b, ValueId like) { return constant(b, like, 0); }
 bool nll_loss(Builder& b, const Node& n, Outs& outs) {
   auto reduction = integer(arg(n, 3));
   const DType d = b.dtype(in(n, 0)), m = math(d);
-  auto t = targets_of(b, in(n, 0), in(n, 1), arg(n, 4));
-  if (!t || !reduction || !is_floating(d)) return false;
+  auto t = reduction ? targets_of(b, in(n, 0), in(n, 1), arg(n, 4)) : std::nullopt;
+  if (!t) return false;
   const Device device = b.type(t->x).device;
   // An ignored target may be any number; all others are checked by the gather.
   ValueId safe = b.where(t->valid, t->target, b.full({}, sym::Expr(0), DType::kI64, device));
@@ -57,8 +59,8 @@ bool nll_loss(Builder& b, const Node& n, Outs& outs) {
 bool nll_loss_backward(Builder& b, const Node& n, Outs& outs) {
   auto reduction = integer(arg(n, 4));
   const DType d = result(b, n).dtype, m = math(d);
-  auto t = targets_of(b, in(n, 1), in(n, 2), arg(n, 5));
-  if (!t || !reduction || !is_floating(d)) return false;
+  auto t = reduction ? targets_of(b, in(n, 1), in(n, 2), arg(n, 5)) : std::nullopt;
+  if (!t) return false;
   ValueId g = b.neg(b.convert(in(n, 0), m));
   if (*reduction == 1) g = b.div(g, b.convert(in(n, 6), m));
   const Device device = b.type(t->x).device;

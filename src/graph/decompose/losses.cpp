@@ -34,7 +34,7 @@ template <bool huber>
 bool smooth_l1(Builder& b, const Node& n, Outs& outs) {  // (self, target, reduction, beta or delta)
   auto r = reduction<2>(b, n);
   auto beta = number(arg(n, 3));
-  if (!r || !beta || *beta <= 0) return false;
+  if (!r || !beta || !(*beta > 0)) return false;
   DType d = result(b, n).dtype;
   ValueId z = b.abs(b.sub(b.convert(in(n, 0), math(d)), b.convert(in(n, 1), math(d))));
   ValueId limit = constant(b, z, *beta), half = constant(b, z, 0.5);

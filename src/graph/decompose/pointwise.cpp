@@ -1,4 +1,5 @@
 // Pointwise aten operators out of pointwise prims.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -217,8 +218,8 @@ bool softplus(Builder& b, const Node& n, Outs& outs) {
 }
 bool softshrink(Builder& b, const Node& n, Outs& outs) {
   auto lambda = number(arg(n, 1));
-  if (!lambda) return false;
   DType d = result(b, n).dtype;
+  if (!lambda || !(*lambda >= 0) || !std::isfinite(*lambda) || !scalar_in(*lambda, d)) return false;  // eager raises
   ValueId x = b.convert(in(n, 0), math(d));
   ValueId l = constant(b, x, *lambda);
   ValueId inner = b.where(b.lt(x, constant(b, x, -*lambda)), b.add(x, l), b.mul(x, constant(b, x, 0)));
@@ -226,8 +227,8 @@ bool softshrink(Builder& b, const Node& n, Outs& outs) {
 }
 bool hardshrink(Builder& b, const Node& n, Outs& outs) {
   auto lambda = number(arg(n, 1));
-  if (!lambda) return false;
   DType d = result(b, n).dtype;
+  if (!lambda || !scalar_in(*lambda, d)) return false;
   ValueId x = b.convert(in(n, 0), math(d));
   ValueId inside = b.bitwise_and(b.ge(x, constant(b, x, -*lambda)), b.le(x, constant(b, x, *lambda)));
   return done(b, b.where(inside, constant(b, x, 0), x), d, outs);
@@ -274,6 +275,9 @@ bool operands_fit(Builder& b, const Node& n, std::initializer_list<size_t> at, D
   return true;
 }
 
+bool is_bool(Builder& b, const Node& n, size_t i) {
+  return has(n, i) ? type(b, n, i).dtype == DType::kBool : std::holds_alternative<bool>(arg(n, i));
+}
 template <int sign, size_t lhs, size_t rhs>
 bool add_scaled(Builder& b, const Node& n, Outs& outs) {  // lhs + sign * alpha * rhs
   DType d = result(b, n).dtype, m = math(d);
@@ -282,7 +286,10 @@ bool add_scaled(Builder& b, const Node& n, Outs& outs) {  // lhs + sign * alpha 
   if (!is_none(alpha) && !a && !(has(n, 2) && is_floating(d))) return false;
   const double scale = has(n, 2) ? std::numeric_limits<double>::quiet_NaN() : a.value_or(1);
   if (!operands_fit(b, n, {lhs, rhs}, m)) return false;
-  if (!has(n, 2) && !scalar_in(is_none(alpha) ? Arg(1.0) : alpha, m)) return false;
+  // Eager converts the factor to the tensors' dtype, and refuses a bool for numbers.
+  if (!has(n, 2) && !scalar_in(is_none(alpha) ? Arg(1.0) : alpha, d)) return false;
+  if (std::holds_alternative<bool>(alpha) && d != DType::kBool) return false;
+  if (sign < 0 && (is_bool(b, n, 0) || is_bool(b, n, 1))) return false;  // nor does it subtract bools
   if (d == DType::kBool) {
     if (sign < 0 || scale != 1) return false;
     return done(b, b.bitwise_or(operand(b, n, lhs, d), operand(b, n, rhs, d)), d, outs);
@@ -323,17 +330,30 @@ bool division(Builder& b, const Node& n, Outs& outs) {
   DType d = result(b, n).dtype;
   return safe_divisor(n, 1, d) && rounded_binary<F>(b, n, outs);
 }
+// Divisions that round to whole numbers take a divisor of one element as it is given, in the precision of their
+// arithmetic: rounding 0.1 to 16 bits first would move whole quotients.
+bool single_divisor(Builder& b, const Node& n) {
+  return !has(n, 1) || std::ranges::all_of(b.type(in(n, 1)).sizes, [](sym::Expr e) { return sym::known_eq(e, 1); });
+}
+ValueId divisor(Builder& b, const Node& n, DType d) {
+  return single_divisor(b, n) ? scalar(b, n, 1, math(d)) : operand_via(b, n, 1, d, math(d));
+}
+bool floor_division(Builder& b, const Node& n, Outs& outs) {
+  DType d = result(b, n).dtype, m = math(d);
+  if (!safe_divisor(n, 1, d) || !operands_fit(b, n, {0, 1}, d)) return false;
+  return done(b, b.floordiv(operand_via(b, n, 0, d, m), divisor(b, n, d)), d, outs);
+}
 bool div_mode(Builder& b, const Node& n, Outs& outs) {
   auto* mode = std::get_if<std::string>(&arg(n, 2));
   if (!mode) return is_none(arg(n, 2)) && binary<&Builder::div>(b, n, outs);
-  if (*mode == "floor") return division<&Builder::floordiv>(b, n, outs);
+  if (*mode == "floor") return floor_division(b, n, outs);
   if (*mode != "trunc") return false;
   DType d = result(b, n).dtype, m = math(d);
   if (!is_floating(d)) return division<&Builder::truncdiv>(b, n, outs);
   if (!operands_fit(b, n, {0, 1}, d)) return false;
-  ValueId quotient = b.div(operand_via(b, n, 0, d, m), operand_via(b, n, 1, d, m));
+  ValueId quotient = b.div(operand_via(b, n, 0, d, m), divisor(b, n, d));
   // Eager rounds the quotient of 16-bit tensors before it truncates, but not the one by a number.
-  if (has(n, 1) && b.rank(in(n, 1)) > 0) quotient = b.convert(b.convert(quotient, d), m);
+  if (!single_divisor(b, n)) quotient = b.convert(b.convert(quotient, d), m);
   return done(b, b.trunc(quotient), d, outs);
 }
 bool pow_scalar_exponent(Builder& b, const Node& n, Outs& outs) {
@@ -507,16 +527,16 @@ void add_pointwise(DecompositionRows& r) {
   FLOAT_UNARY(digamma)
   FLOAT_UNARY(sigmoid)
 #undef FLOAT_UNARY
-  add<rounding<&Builder::ceil>>(r, {"aten.ceil.default"});
-  add<rounding<&Builder::floor>>(r, {"aten.floor.default"});
-  add<rounding<&Builder::round>>(r, {"aten.round.default"});
-  add<rounding<&Builder::trunc>>(r, {"aten.trunc.default"});
+  add<rounding<&Builder::ceil>, Takes::kNumbers>(r, {"aten.ceil.default"});
+  add<rounding<&Builder::floor>, Takes::kNumbers>(r, {"aten.floor.default"});
+  add<rounding<&Builder::round>, Takes::kNumbers>(r, {"aten.round.default"});
+  add<rounding<&Builder::trunc>, Takes::kNumbers>(r, {"aten.trunc.default"});
   add<exact_unary<&Builder::neg>>(r, {"aten.neg.default"});
   add<sign>(r, {"aten.sign.default", "aten.sgn.default"});
   add<abs>(r, {"aten.abs.default"});
-  add<relu>(r, {"aten.relu.default"});
-  add<frac>(r, {"aten.frac.default"});
-  add<bitwise_not>(r, {"aten.bitwise_not.default"});
+  add<relu, Takes::kNumbers>(r, {"aten.relu.default"});
+  add<frac, Takes::kFloats>(r, {"aten.frac.default"});
+  add<bitwise_not, Takes::kWhole>(r, {"aten.bitwise_not.default"});
   add<logical_not>(r, {"aten.logical_not.default"});
   add<float_predicate<&Builder::isnan>>(r, {"aten.isnan.default"});
   add<float_predicate<&Builder::isinf>>(r, {"aten.isinf.default"});
@@ -527,31 +547,31 @@ void add_pointwise(DecompositionRows& r) {
   add<logit>(r, {"aten.logit.default"});
   add<sinc>(r, {"aten.sinc.default"});
 
-  add<leaky_relu>(r, {"aten.leaky_relu.default"});
-  add<elu>(r, {"aten.elu.default"});
-  add<celu>(r, {"aten.celu.default"});
-  add<selu>(r, {"aten.selu.default"});
+  add<leaky_relu, Takes::kFloats>(r, {"aten.leaky_relu.default"});
+  add<elu, Takes::kFloats>(r, {"aten.elu.default"});
+  add<celu, Takes::kFloats>(r, {"aten.celu.default"});
+  add<selu, Takes::kFloats>(r, {"aten.selu.default"});
   add<hardtanh>(r, {"aten.hardtanh.default"});
   add<relu6>(r, {"aten.relu6.default"});
-  add<hardsigmoid>(r, {"aten.hardsigmoid.default"});
-  add<hardswish>(r, {"aten.hardswish.default"});
-  add<silu>(r, {"aten.silu.default"});
-  add<mish>(r, {"aten.mish.default"});
-  add<gelu>(r, {"aten.gelu.default"});
-  add<softplus>(r, {"aten.softplus.default"});
-  add<softshrink>(r, {"aten.softshrink.default"});
-  add<hardshrink>(r, {"aten.hardshrink.default"});
-  add<threshold>(r, {"aten.threshold.default"});
-  add<glu>(r, {"aten.glu.default"});
-  add<prelu>(r, {"aten._prelu_kernel.default"});
-  add<log_sigmoid_forward>(r, {"aten.log_sigmoid_forward.default"});
+  add<hardsigmoid, Takes::kFloats>(r, {"aten.hardsigmoid.default"});
+  add<hardswish, Takes::kFloats>(r, {"aten.hardswish.default"});
+  add<silu, Takes::kFloats>(r, {"aten.silu.default"});
+  add<mish, Takes::kFloats>(r, {"aten.mish.default"});
+  add<gelu, Takes::kFloats>(r, {"aten.gelu.default"});
+  add<softplus, Takes::kFloats>(r, {"aten.softplus.default"});
+  add<softshrink, Takes::kFloats>(r, {"aten.softshrink.default"});
+  add<hardshrink, Takes::kFloats>(r, {"aten.hardshrink.default"});
+  add<threshold, Takes::kNumbers>(r, {"aten.threshold.default"});
+  add<glu, Takes::kFloats>(r, {"aten.glu.default"});
+  add<prelu, Takes::kFloats>(r, {"aten._prelu_kernel.default"});
+  add<log_sigmoid_forward, Takes::kFloats>(r, {"aten.log_sigmoid_forward.default"});
 
   add<add_scaled<1, 0, 1>>(r, {"aten.add.Tensor", "aten.add.Scalar"});
   add<add_scaled<-1, 0, 1>>(r, {"aten.sub.Tensor", "aten.sub.Scalar"});
   add<mul>(r, {"aten.mul.Tensor", "aten.mul.Scalar"});
   add<binary<&Builder::div>>(r, {"aten.div.Tensor", "aten.div.Scalar"});
   add<div_mode>(r, {"aten.div.Tensor_mode", "aten.div.Scalar_mode"});
-  add<division<&Builder::floordiv>>(r, {"aten.floor_divide.default", "aten.floor_divide.Scalar"});
+  add<floor_division>(r, {"aten.floor_divide.default", "aten.floor_divide.Scalar"});
   add<division<&Builder::remainder>>(
       r, {"aten.remainder.Tensor", "aten.remainder.Scalar", "aten.remainder.Scalar_Tensor"});
   add<division<&Builder::fmod>>(r, {"aten.fmod.Tensor", "aten.fmod.Scalar"});
@@ -594,7 +614,7 @@ void add_pointwise(DecompositionRows& r) {
   add<clamp<false, true>>(r, {"aten.clamp_max.default", "aten.clamp_max.Tensor"});
   add<add_combined<false>>(r, {"aten.addcmul.default"});
   add<add_combined<true>>(r, {"aten.addcdiv.default"});
-  add<lerp>(r, {"aten.lerp.Scalar", "aten.lerp.Tensor"});
+  add<lerp, Takes::kFloats>(r, {"aten.lerp.Scalar", "aten.lerp.Tensor"});
   add<where>(r, {"aten.where.self", "aten.where.ScalarOther", "aten.where.ScalarSelf", "aten.where.Scalar"});
   add<masked_fill>(r, {"aten.masked_fill.Scalar", "aten.masked_fill.Tensor"});
   // rsub(x, y) = y - alpha * x

@@ -221,8 +221,8 @@ void add_reductions(DecompositionRows& r) {
   add<amax<false, -1, -1>>(r, {"aten.min.default"});
   add<max_dim<true>>(r, {"aten.max.dim"});
   add<max_dim<false>>(r, {"aten.min.dim"});
-  add<argmax<true>>(r, {"aten.argmax.default"});
-  add<argmax<false>>(r, {"aten.argmin.default"});
+  add<argmax<true>, Takes::kNumbers>(r, {"aten.argmax.default"});
+  add<argmax<false>, Takes::kNumbers>(r, {"aten.argmin.default"});
   add<aminmax>(r, {"aten.aminmax.default"});
   add<any<true, -1, -1>>(r, {"aten.any.default"});
   add<any<false, -1, -1>>(r, {"aten.all.default"});

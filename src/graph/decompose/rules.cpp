@@ -98,8 +98,9 @@ std::optional<Arg> scalar_in(const Arg& a, DType d) {
   int bits = info(d).bytes * 8;
   double low = info(d).is_signed ? -std::ldexp(1.0, bits - 1) : 0.0;
   double high = std::ldexp(1.0, info(d).is_signed ? bits - 1 : bits);
-  double t = std::trunc(*v);
-  if (t < low || t >= high) return std::nullopt;
+  const double t = std::trunc(*v);
+  // Eager compares the number itself with the limits: -0.1 overflows an unsigned integer, 127.5 a signed byte.
+  if (*v < low || *v > high - 1 || t >= high) return std::nullopt;
   auto exact = integer(a);
   return Arg(sym::Expr(exact ? *exact : static_cast<int64_t>(t)));
 }
@@ -164,6 +165,18 @@ bool done(Builder& b, ValueId v, DType d, Outs& outs) {
   return true;
 }
 
+bool taken(DType d, Takes takes) {
+  switch (takes) {
+    case Takes::kNumbers:
+      return d != DType::kBool;
+    case Takes::kFloats:
+      return is_floating(d);
+    case Takes::kWhole:
+      return !is_floating(d);
+    default:
+      return true;
+  }
+}
 bool plain_node(Builder& b, const Node& n) {
   bool ok = true;
   const bool casts = n.op->name == "aten._to_copy.default" && result(b, n).device.type == DeviceType::kCUDA;

@@ -54,15 +54,22 @@ struct Moments {
 };
 Moments moments(Builder& b, ValueId x, const Ints& over);  // the count must be constant
 
+// The dtypes of the first tensor that eager has a kernel for. For the others the node stays extern, and eager raises.
+enum class Takes { kPlain, kNumbers, kFloats, kWhole };  // all; all but bool; floats; integers and bool
+bool taken(DType d, Takes takes);
+
 // True when the node's tensors are all of plain dtypes; every row checks this first.
 bool plain_node(Builder& b, const Node& n);
-template <Decomposition F>
+template <Decomposition F, Takes takes>
 bool guarded(Builder& b, const Node& n, Outs& outs) {
-  return plain_node(b, n) && F(b, n, outs);
+  if (!plain_node(b, n)) return false;
+  if constexpr (takes != Takes::kPlain)
+    if (!taken(b.dtype(in(n, 0)), takes)) return false;
+  return F(b, n, outs);
 }
-template <Decomposition F>
+template <Decomposition F, Takes takes = Takes::kPlain>
 void add(DecompositionRows& rows, std::initializer_list<const char*> names) {
-  for (const char* name : names) rows.push_back({name, guarded<F>});
+  for (const char* name : names) rows.push_back({name, guarded<F, takes>});
 }
 
 void add_pointwise(DecompositionRows& rows);

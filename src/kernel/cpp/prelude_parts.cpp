@@ -725,11 +725,13 @@ inline VF v_log1p(VF x) {
   return v_abs(x) < 1e-7f ? x : y;
 }
 )"},
-    // (results below 1e-38 count as 0)
+    // Below -64 the 1 is lost in the sum: e^-32 is taken out, so that v_recip never meets what it flushes to zero.
     {"v_sigmoid", kAny, R"(
 inline VF v_sigmoid(VF x) {
-  VF y = v_recip(1.f + exp_inside(v_min2(splat(87.f), v_max2(splat(-80.f), -x))));
-  return x < -87.f ? splat(0.f) : y;
+  VM low = x < -64.f, none = x < -104.f;
+  VF z = v_max2(splat(-80.f), -x);
+  VF y = v_recip(1.f + exp_inside(v_min2(splat(87.f), low ? z - 32.f : z)));
+  return low ? y * (none ? splat(0.f) : splat(1.26641655e-14f)) : y;
 }
 )"},
     {"v_tanh", kAny, R"(
@@ -1026,13 +1028,23 @@ inline VD d_exp(VD x) {
     BARE(nextafter),
     BARE(fmod),
 #undef BARE
-    // Inverse error function: a rational start (Giles) and two Newton steps, in double.
+    // Inverse error function: a rational start (Giles) and two Newton steps, in double. Giles made it for floats, where
+    // w <= 16. Beyond, where Newton steps on erfc creep, they are taken on its logarithm, from the first term of erfc.
     {"erfinv_one", kAny, R"(
-extern "C" double log1p(double); extern "C" double erf(double); extern "C" double erfc(double); extern "C" double exp(double);
+extern "C" double log(double); extern "C" double log1p(double); extern "C" double exp(double);
+extern "C" double erf(double); extern "C" double erfc(double);
 inline double erfinv_one(double y) {
   double a = __builtin_fabs(y);
   if (!(a < 1.0)) return a == 1.0 ? __builtin_copysign(__builtin_inf(), y) : __builtin_nan("");
   double w = -log1p(-a * a), p;
+  if (w > 16.0) {
+    double below = log(1.0 - a), x = __builtin_sqrt(-below - 0.5 * log(-3.14159265358979323846 * below));
+    for (int i = 0; i < 3; ++i) {
+      double rest = erfc(x);
+      x += (log(rest) - below) * rest / (1.1283791670955126 * exp(-x * x));
+    }
+    return __builtin_copysign(x, y);
+  }
   if (w < 5.0) {
     w -= 2.5;
     p = 2.81022636e-08;

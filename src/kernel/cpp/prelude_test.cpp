@@ -80,7 +80,7 @@ long double sigmoid(long double x) { return 1 / (1 + std::exp(-x)); }
 const Unary kUnary[] = {
     {"v_exp", std::exp, 1.2},     {"v_exp2", std::exp2, 1.2},     {"v_expm1", std::expm1, 2},
     {"v_log", std::log, 1.2},     {"v_log2", std::log2, 1.5},     {"v_log10", std::log10, 1.7},
-    {"v_log1p", std::log1p, 2},   {"v_sigmoid", sigmoid, 2.6},    {"v_tanh", std::tanh, 2},
+    {"v_log1p", std::log1p, 2},   {"v_sigmoid", sigmoid, 3.1},    {"v_tanh", std::tanh, 2},
     {"v_erf", std::erf, 1.2},     {"v_sin", std::sin, 1.7},       {"v_cos", std::cos, 1.7},
     {"v_atan", std::atan, 1.6},   {"v_tan", std::tan, 1.2},       {"v_asin", std::asin, 1.2},
     {"v_acosh", std::acosh, 3},   {"v_sqrt", std::sqrt, 0.51},    {"v_erfc", std::erfc, 6},
@@ -104,7 +104,6 @@ TEST(Prelude, ElementaryFunctionsF32) {
       double worst = 0;
       float at = 0;
       for (size_t i = 0; i < xs.size(); ++i) {
-        if (f.truth == sigmoid && xs[i] < -86.9f) continue;  // as below
         double u = ulps(ys[i], f.truth(xs[i]));
         if (u > worst) worst = u, at = xs[i];
       }

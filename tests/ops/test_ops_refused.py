@@ -1,0 +1,75 @@
+"""Eager raises for dtypes that an operator has no kernel for; compiled programs do, too, though their kernels could."""
+
+import copy
+import itertools
+from typing import Any
+
+import op_samples
+import pytest
+import torch
+from torch.utils._pytree import tree_map
+
+import flashover
+
+DTYPES = (torch.bool, torch.uint8, torch.int64, torch.float16, torch.float32)
+# Eager has the kernel for other devices or ranks, and its lack here is no rule: the compiled result is right.
+LACKING = {
+    ("nn.functional.avg_pool3d", torch.float16): "CUDA has it",
+    ("nn.functional.max_pool1d", torch.uint8): "two dimensions have it",
+    ("nn.functional.max_pool1d", torch.int64): "two dimensions have it",
+}
+GROUPS = 8
+
+
+def calls(op: Any) -> list[tuple[torch.dtype, Any]]:
+    """Arguments of the operator in each dtype that it does not list, from its first sample."""
+    supported = op.supported_dtypes("cpu")
+    base = next((d for d in (torch.float32, torch.int64) if d in supported), None)
+    if base is None:
+        return []
+    found = []
+    try:
+        samples = list(itertools.islice(op.sample_inputs("cpu", base, requires_grad=False), 2))
+    except Exception:  # a sample that this build of torch cannot make
+        return []
+    for dtype in DTYPES:
+        for s in samples if dtype not in supported else []:
+            cast = lambda t, d=dtype: t.to(d) if isinstance(t, torch.Tensor) and t.dtype == base else t  # noqa: E731
+            found.append((dtype, tree_map(cast, (s.input, list(s.args), dict(s.kwargs)))))
+    return found
+
+
+def refused(f: Any, args: Any) -> type[Exception] | None:
+    """The class of the exception that eager raises."""
+    try:
+        f(*copy.deepcopy(args))
+    except NotImplementedError as e:  # a sparse layout that cannot be copied says the same, of the storage
+        return None if "storage" in str(e) else type(e)
+    except Exception as e:
+        return type(e)
+    return None
+
+
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_what_eager_refuses_is_refused(group):
+    tried, passed = 0, []
+    for op in op_samples.op_db[group::GROUPS]:
+        for dtype, args in calls(op):
+
+            def f(x, rest, kwargs, op=op):
+                return op.op(x, *rest, **kwargs)
+
+            refusal = refused(f, args)
+            if refusal is None or (op.name, dtype) in LACKING:
+                continue
+            tried += 1
+            flashover.reset()
+            try:
+                flashover.compile(f)(*args)
+                passed.append(f"{op.name} {dtype}")
+            except refusal:
+                pass
+            except Exception as e:
+                passed.append(f"{op.name} {dtype}: {type(e).__name__} for {refusal.__name__}: {e}"[:200])
+    assert not passed
+    assert tried > 100
