@@ -33,12 +33,8 @@ DECLINES = {
     "nn.functional.one_hot", "ormqr", "histc", "repeat_interleave",
 }  # fmt: skip
 
-# torch's shape functions say other strides than eager gives; the executor compares and copies (outputs of extern
-# calls).
-META_STRIDES = {
-    "linalg.eig", "nonzero_static", "nn.functional.pad", "nn.functional.max_unpool2d", "nn.functional.pixel_shuffle",
-    "nn.functional.channel_shuffle",
-}  # fmt: skip
+# An empty result, whose strides nobody can use.
+META_STRIDES = {"nonzero_static"}
 
 
 def clone(value: Any) -> Any:

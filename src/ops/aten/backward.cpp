@@ -102,11 +102,10 @@ bool upsample_backward(In in, Types& outs) {  // (grad, output_size, input_size,
 }
 bool dropout_backward(In in, Types& outs) {  // (grad, mask, scale)
   const TensorType *g = tensor(in, 0), *mask = tensor(in, 1);
-  if (!g || !mask || mask->dtype != DType::kBool || !contiguous(*g) || !contiguous(*mask)) return false;
-  if (!same_sizes(g->sizes, mask->sizes)) return false;
-  TensorType out = dense(*g);
-  if (is_integral_or_bool(out.dtype)) out.dtype = in.default_dtype;  // the scale is a float
-  return one(outs, std::move(out));
+  if (!g || !mask || mask->dtype != DType::kBool || !same_sizes(g->sizes, mask->sizes)) return false;
+  const DType d = is_integral_or_bool(g->dtype) ? in.default_dtype : g->dtype;  // the scale is a float
+  const TensorType* both[] = {g, mask};
+  return iterate_promoted(both, d, d, outs);
 }
 // Loss gradients over (grad, self, target, ...): contiguous, of the broadcast operands.
 bool loss_backward(In in, Types& outs) {

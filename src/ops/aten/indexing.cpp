@@ -292,7 +292,7 @@ template <bool up>
 bool pixel_shuffle(In in, Types& outs) {
   const TensorType* x = tensor(in, 0);
   auto r = integer(arg(in, 1));
-  if (!x || !r || *r < 2 || x->rank() < 3 || has_zero_size(*x)) return false;
+  if (!x || !r || *r < 1 || x->rank() < 3 || has_zero_size(*x)) return false;
   // The CPU's kernels keep the format; elsewhere they are reshapes.
   const MemoryFormat format = suggest_format(*x);
   const bool keeps = x->device.type == DeviceType::kCPU && (format == MemoryFormat::kContiguous || x->rank() == 4);

@@ -51,11 +51,16 @@ bool convolution(In in, Types& outs) {
     if (!sym::known_lt(0, sizes.back())) return false;
   }
   TensorType out = fresh(*x, x->dtype, sizes);
-  if (n == 1) {  // run as 2-d over a contiguous input; a permuted weight may still make that channels-last
+  if (n == 1) {  // run as 2-d over a contiguous input; a permuted weight makes that channels-last, on every backend
     TensorType wide = *w;
     wide.strides.insert(wide.strides.begin() + 2, w->sizes[2] * w->strides[2]);
     wide.sizes.insert(wide.sizes.begin() + 2, Expr(1));
-    return !channels_last(wide) && one(outs, std::move(out));
+    if (channels_last(wide)) {
+      const Sizes& s = out.sizes;
+      out.strides = *format_strides({s[0], s[1], Expr(1), s[2]}, MemoryFormat::kChannelsLast);
+      out.strides.erase(out.strides.begin() + 2);
+    }
+    return one(outs, std::move(out));
   }
   if (!channels_last(*x) && !channels_last(*w)) return one(outs, std::move(out));
   // Channels-last: only where every CPU backend that may be chosen agrees.
