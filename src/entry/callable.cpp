@@ -756,6 +756,8 @@ void note_renewed_arguments(CallableState& s, PyObject* const* slots, size_t cou
 }
 
 PyObject* miss(Callable* c, Bound& bound, Wanted& wanted, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
+  // What follows asks Python code whose errors count for nothing: a signal that waits is handled before.
+  if (PyErr_CheckSignals() < 0) return nullptr;
   CallableState& s = *c->state;
   const Stance stance = current_stance();
   const bool fails = stance == Stance::kFailOnRecompile && !s.entries.empty();

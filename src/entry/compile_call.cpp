@@ -356,6 +356,8 @@ EntryPtr compile_call(const Settings& settings, const frame::Subject& subject, R
   Attempt a{settings, *entry};
   Clock clock;
   const frame::HeldSignals held;
+  // A signal that Python had noted before them would have its handler run in the middle of the trace.
+  if (frame::run_signal_handlers()) return nullptr;
   Progress progress(settings.name);
   try {
     with_stack(kCompileStack, [&] { attempt(a, subject); });

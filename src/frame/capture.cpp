@@ -567,7 +567,7 @@ Capture capture(const Subject& subject, Trust trust) {
       const Ref done =
           Ref::steal(PyObject_CallObject(PyTuple_GET_ITEM(call.get(), 0), PyTuple_GET_ITEM(call.get(), 1)));
       call = {};
-      if (!done && PyErr_ExceptionMatches(PyExc_KeyboardInterrupt)) break;
+      if (!done && (as_usual.came() || PyErr_ExceptionMatches(PyExc_KeyboardInterrupt))) break;
       if (!done) PyErr_Clear();  // the program will raise it
       if (!done) break;
     } else if (first.out_of_memory || !first.another_way || operators++ >= kOperators) {

@@ -22,12 +22,14 @@ std::array<struct sigaction, kSignals + 1> before;  // of those that are held
 uint64_t holding = 0;                               // main thread only, as all but the atomics
 int depth = 0;
 std::atomic<bool> passing{false};
+std::atomic<uint64_t> passed{0};  // how many signals came while `passing`
 
 uint64_t bit(int number) { return uint64_t{1} << (number - 1); }
 
 void note(int number) {
   const int error = errno;
   // (PyErr_SetInterruptEx may be called in a handler: it only trips Python's own.)
+  if (passing) ++passed;
   if (passing || (held_signals.fetch_or(bit(number)) & bit(number))) PyErr_SetInterruptEx(number);
   errno = error;
 }
@@ -92,10 +94,17 @@ HeldSignals::~HeldSignals() {
   hand_over(held_signals.exchange(0));
 }
 
-SignalsPass::SignalsPass() : was_(passing.exchange(true)) {
-  if (on_main_thread()) hand_over(held_signals.exchange(0));
+SignalsPass::SignalsPass() : main_(on_main_thread()), before_(passed) {
+  if (!main_) return;
+  was_ = passing.exchange(true);
+  const uint64_t signals = held_signals.exchange(0);
+  passed += signals != 0 ? 1 : 0;
+  hand_over(signals);
 }
-SignalsPass::~SignalsPass() { passing = was_; }
+SignalsPass::~SignalsPass() {
+  if (main_) passing = was_;
+}
+bool SignalsPass::came() const { return main_ && passed != before_; }
 
 bool on_main_thread() { return static_cast<pid_t>(::syscall(SYS_gettid)) == ::getpid(); }
 

@@ -7,6 +7,7 @@
 //             a signal that comes a second time while it is held goes to Python at once, whatever is going on (a
 //             program that waits for a lock in the middle of a trace can be interrupted)
 #pragma once
+#include <cstdint>
 
 namespace flashover::frame {
 
@@ -22,16 +23,19 @@ class HeldSignals {
   bool outermost_ = false;
 };
 
-// Code of the program's own runs meanwhile: signals are as usual.
+// Code of the program's own runs meanwhile: signals are as usual. Only on the main thread does it do anything: another
+// thread's code must not let signals into what the main thread traces.
 class SignalsPass {
  public:
   SignalsPass();
   ~SignalsPass();
   SignalsPass(const SignalsPass&) = delete;
   SignalsPass& operator=(const SignalsPass&) = delete;
+  bool came() const;  // a signal, since this was made: an exception may be its handler's
 
  private:
-  bool was_;
+  bool main_, was_ = false;
+  uint64_t before_ = 0;
 };
 
 bool on_main_thread();

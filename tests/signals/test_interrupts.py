@@ -156,3 +156,94 @@ stop.set(); t.join()
 print("fine")
 """
     assert run(code).strip() == "fine"
+
+
+def test_a_signal_that_waits_when_a_call_begins_is_not_the_programs_own() -> None:
+    """Python had noted it already, and the first Python code that ran was the captured one."""
+    code = """
+import ctypes, signal
+import torch, flashover
+class Raised(BaseException):
+    pass
+def handler(*_):
+    raise Raised
+signal.signal(signal.SIGALRM, handler)
+trip = ctypes.pythonapi.PyErr_SetInterruptEx
+x = torch.randn(4)
+def f(n):
+    y = (x * n).sin()
+    torch._dynamo.graph_break()
+    return y + 1
+outcomes = []
+for i in range(3):
+    c = flashover.compile(f)
+    try:
+        list(map(c, map(trip, [signal.SIGALRM])))  # no instruction between the signal and the call
+        outcomes.append("returned")
+    except Raised:
+        outcomes.append("raised")
+    c(1)
+print(outcomes, flashover.compile_stats()["eager_calls"])
+"""
+    assert run(code).strip() == "['raised', 'raised', 'raised'] 0"
+
+
+def test_a_handler_that_raises_beside_another_threads_capture_is_not_the_programs_own() -> None:
+    """The other thread runs code of the program's own, with signals as usual, while this one is in a trace."""
+    code = """
+import signal, threading, time
+import torch, flashover
+class Raised(BaseException):
+    pass
+def handler(*_):
+    raise Raised
+signal.signal(signal.SIGALRM, handler)
+inside, done = threading.Event(), threading.Event()
+def backend(graph, inputs):
+    inside.set()
+    done.wait(30)
+    return graph
+other = threading.Thread(target=lambda: flashover.compile(lambda x: x + 1, backend=backend)(torch.ones(3)))
+other.start()
+inside.wait(30)
+def f(x):
+    try:
+        for i in range(400000):
+            pass
+        torch._dynamo.graph_break()
+        return x * 2
+    except BaseException:
+        return x - 100
+signal.setitimer(signal.ITIMER_REAL, 0.02)
+try:
+    print(flashover.compile(f)(torch.ones(3)))
+except Raised:
+    print("raised")
+done.set()
+other.join()
+"""
+    assert run(code).strip() == "raised"
+
+
+def test_a_handlers_exception_leaves_a_call_that_is_made_before_the_capture() -> None:
+    """What the program's own cached functions give is asked first; what they raise themselves comes in its turn."""
+    code = """
+import functools, signal, time
+import torch, flashover
+def handler(*_):
+    raise TimeoutError("late")
+signal.signal(signal.SIGALRM, handler)
+@functools.lru_cache
+def slow(n):
+    signal.setitimer(signal.ITIMER_REAL, 0.02)
+    for _ in range(20):
+        time.sleep(0.01)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    return n
+try:
+    flashover.compile(lambda x: x * slow(2) + 1)(torch.ones(3))
+    print("returned")
+except TimeoutError:
+    print("raised", slow.cache_info().misses)
+"""
+    assert run(code).strip() == "raised 1"
