@@ -38,7 +38,7 @@ PyObject* integer(sym::Expr e) {
 }
 
 struct ToPython {
-  PyObject* operator()(std::monostate) const { return Py_NewRef(Py_None); }
+  PyObject* operator()(None) const { return Py_NewRef(Py_None); }
   PyObject* operator()(Ref r) const { return reference(r.id); }
   PyObject* operator()(const RefList& l) const {
     return list(l, [](Ref r) { return reference(r.id); });

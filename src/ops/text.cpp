@@ -52,7 +52,7 @@ std::string joined(const List& list, F&& print) {
 std::string str(Ref r) { return r.id == kNoValue ? "None" : '%' + std::to_string(r.id); }
 
 struct ArgPrinter {
-  std::string operator()(std::monostate) const { return "None"; }
+  std::string operator()(None) const { return "None"; }
   std::string operator()(Ref r) const { return str(r); }
   std::string operator()(const RefList& l) const {
     return '%' + joined(l, [](Ref r) { return str(r); });
@@ -326,7 +326,7 @@ Arg Cursor::arg() {
     list([&] { values.push_back(word() == "true"); });
     return values;
   }
-  if (accept_word("None")) return std::monostate{};
+  if (accept_word("None")) return None{};
   if (accept_word("true")) return true;
   if (accept_word("false")) return false;
   if (accept_word("strided")) return Layout::kStrided;

@@ -102,7 +102,7 @@ std::string str(const TensorType& t) {
 }
 
 bool is_none(const Arg& a) {
-  if (std::holds_alternative<std::monostate>(a)) return true;
+  if (std::holds_alternative<None>(a)) return true;
   const Ref* ref = std::get_if<Ref>(&a);
   return ref && ref->id == kNoValue;
 }

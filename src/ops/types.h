@@ -86,9 +86,17 @@ struct Ref {  // a tensor argument
 };
 using RefList = std::vector<Ref>;  // Tensor[] / Tensor?[]; kNoValue = None
 
+// Not std::monostate: where no alternative can leave a variant without a value, libstdc++ (12, 13) takes for granted
+// that there is one, and a copy of the variant that throws destroys the value that it has not made.
+struct None {
+  constexpr None() noexcept = default;
+  constexpr None(const None&) noexcept {}
+  constexpr None& operator=(const None&) noexcept { return *this; }
+  bool operator==(const None&) const = default;
+};
+
 // One operator argument, by schema position, defaults filled in. A Scalar is an Expr, double, bool or complex.
-using Arg = std::variant<std::monostate,                  // None
-                         Ref, RefList, sym::Expr, Sizes,  // int / SymInt and their lists
+using Arg = std::variant<None, Ref, RefList, sym::Expr, Sizes,  // int / SymInt and their lists
                          double, std::vector<double>, bool, std::vector<bool>, std::complex<double>, std::string, DType,
                          Device, Layout, MemoryFormat>;
 bool is_none(const Arg& a);

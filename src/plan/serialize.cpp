@@ -91,7 +91,7 @@ class Writer {
   }
 
  private:
-  void value(std::monostate) {}
+  void value(None) {}
   void value(Ref r) { integer(r.id); }
   void value(const RefList& l) {
     list(l, [&](Ref r) { integer(r.id); });
@@ -262,7 +262,7 @@ class Reader {
   Arg arg() {
     switch (unsigned_()) {
       case 0:
-        return std::monostate();
+        return None();
       case 1:
         return Ref{small()};
       case 2:

@@ -61,7 +61,7 @@ std::string expr(sym::Expr e) { return e.str(); }
 std::string boolean(bool b) { return b ? "true" : "false"; }
 
 struct ArgPrinter {
-  std::string operator()(std::monostate) const { return "none"; }
+  std::string operator()(None) const { return "none"; }
   std::string operator()(Ref r) const { return name(r.id); }
   std::string operator()(const RefList& l) const {
     return "tensors[" + join(l, [](Ref r) { return name(r.id); }) + "]";
@@ -385,7 +385,7 @@ class Parser {
       return sym::Expr(integer<int64_t>(text_.substr(start_of_number_, at_ - start_of_number_)));
     }
     if (minus) fail("number expected");
-    if (w == "none") return std::monostate();
+    if (w == "none") return None();
     if (w == "true" || w == "false") return w == "true";
     if (w.starts_with("dtype.")) return dtype(w.substr(6));
     if (w.starts_with("device.")) return device(w.substr(7));

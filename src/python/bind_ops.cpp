@@ -81,7 +81,7 @@ py::tuple write_type(const TensorType& t) {
 }
 py::object write(const Arg& a) {
   struct Visitor {
-    py::object operator()(std::monostate) const { return py::none(); }
+    py::object operator()(None) const { return py::none(); }
     py::object operator()(Ref r) const {
       return r.id == kNoValue ? py::object(py::none()) : py::make_tuple("ref", r.id);
     }

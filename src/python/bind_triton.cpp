@@ -40,7 +40,7 @@ py::dict describe(const TensorType& t) {
 }
 // Arguments as bind_ops takes them; tensors are ("t", id).
 struct ToPython {
-  py::object operator()(std::monostate) const { return py::none(); }
+  py::object operator()(None) const { return py::none(); }
   py::object operator()(Ref r) const {
     return r.id < 0 ? py::object(py::none()) : py::object(py::make_tuple("t", r.id));
   }

@@ -81,7 +81,7 @@ graph::Providers measure() {
   // A generator of our own: the program's random numbers stay as they are.
   const auto generator = at::globalContext().defaultGenerator(c10::kCPU).clone();
   const at::Tensor x = at::randn({kRows, kInner}, generator), w = at::randn({kColumns, kInner}, generator);
-  const Arg none = std::monostate();
+  const Arg none = None();
   const auto linear = [&](const at::Tensor& a, const at::Tensor& b) {
     return work("aten.linear.default", {Ref{0}, Ref{1}, none}, {a, b});
   };

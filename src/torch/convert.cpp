@@ -223,7 +223,7 @@ at::Scalar to_scalar(const Arg& arg) {
 }
 
 Arg from_ivalue(const c10::IValue& value, const ArgSpec& spec, const char* op_name) {
-  if (value.isNone()) return std::monostate{};
+  if (value.isNone()) return None{};
   switch (spec.kind) {
     case ArgKind::kInt:
       return int_of(value, op_name);
@@ -304,7 +304,7 @@ Arg from_ivalue(const c10::IValue& value, const ArgSpec& spec, const char* op_na
 }
 
 c10::IValue to_ivalue(const Arg& arg, const ArgSpec& spec, const TensorOf& tensor_of) {
-  if (std::holds_alternative<std::monostate>(arg)) return {};
+  if (std::holds_alternative<None>(arg)) return {};
   const auto tensor = [&](Ref r) { return r.id == kNoValue ? at::Tensor() : tensor_of(r.id); };
   switch (spec.kind) {
     case ArgKind::kTensor: {

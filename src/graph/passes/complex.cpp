@@ -80,7 +80,7 @@ class Translator {
     const Cut cut{ops::as_sizes(a[2]), ops::as_sizes(a[3]), ops::as_sizes(a[4])};
     std::vector<ValueId> parts{ops::as_value(a[0])};
     const std::vector<size_t> dims = cut.dims(in_.type(parts[0]).sizes);
-    if (dims.empty()) return last(std::move(n), "aten.clone.default", {a[1], std::monostate{}});
+    if (dims.empty()) return last(std::move(n), "aten.clone.default", {a[1], None{}});
     for (size_t i = 0; i + 1 < dims.size(); ++i) parts.push_back(cut_dim(n, parts.back(), cut, dims[i]));
     ValueId value = ops::as_value(a[1]);
     for (size_t i = dims.size(); i-- > 0;) {
@@ -123,7 +123,7 @@ class Translator {
   void translate(Node n) {
     const std::string_view name = std::string_view(n.op->name).substr(5);
     const std::vector<Arg> a = n.args;
-    const auto none = std::monostate{};
+    const auto none = None{};
     if (name == "permute") return last(std::move(n), "aten.permute.default", {a[0], a[1]});
     if (name == "reshape") return last(std::move(n), "aten.reshape.default", {a[0], a[1]});
     if (name == "flip") return last(std::move(n), "aten.flip.default", {a[0], a[1]});

@@ -374,12 +374,12 @@ Graph fold_masks(Graph g) {
       const bool cuda = q.device.type == DeviceType::kCUDA;
       bool fused = false;
       if (a->chosen) {
-        if (kind == Mask::kNone && !differentiates_mask(n)) n.args[a->mask] = std::monostate{};
+        if (kind == Mask::kNone && !differentiates_mask(n)) n.args[a->mask] = None{};
       } else if (kind == Mask::kNone) {
-        n.args[a->mask] = std::monostate{};  // a causal call stays causal
+        n.args[a->mask] = None{};  // a causal call stays causal
         fused = cuda;
       } else if (kind == Mask::kCausal) {
-        n.args[a->mask] = std::monostate{};
+        n.args[a->mask] = None{};
         n.args[a->causal] = true;
         fused = cuda;
       } else if (const ValueId given = ops::as_value(n.args[a->mask]);

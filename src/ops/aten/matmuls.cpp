@@ -68,7 +68,7 @@ bool grouped_mm(In in, Types& outs) {
   const TensorType *a = tensor(in, 0), *b = tensor(in, 1), *ends = tensor(in, 2);
   if (!a || !b || a->dtype != b->dtype || (!is_reduced(a->dtype) && a->dtype != DType::kF32)) return false;
   if (a->rank() < 2 || a->rank() > 3 || b->rank() < 2 || b->rank() > 3) return false;
-  if (!std::holds_alternative<std::monostate>(in.args[3])) return false;  // a bias
+  if (!std::holds_alternative<None>(in.args[3])) return false;  // a bias
   if (const auto d = dtype_of(in.args[4]); d && *d != a->dtype) return false;
   const bool flat_a = a->rank() == 2, flat_b = b->rank() == 2, flat = flat_a || flat_b;
   if (flat != (ends != nullptr) || (ends && (ends->rank() != 1 || ends->dtype != DType::kI32))) return false;
