@@ -8,6 +8,7 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "base/check.h"
 #include "base/decimal.h"
@@ -19,6 +20,7 @@
 #include "entry/eager.h"
 #include "entry/entry.h"
 #include "entry/log.h"
+#include "frame/fetched_error.h"
 #include "frame/marks.h"
 #include "frame/signals.h"
 #include "graph/passes/devices.h"
@@ -98,22 +100,18 @@ struct Attempt {
     error.restore();
     fatal = true;
     if (!PyErr_ExceptionMatches(PyExc_Exception)) return;  // interrupts pass
-    PyObject *type, *value, *trace;
-    PyErr_Fetch(&type, &value, &trace);
-    PyErr_NormalizeException(&type, &value, &trace);
-    if (trace) PyException_SetTraceback(value, trace);
-    PyObject* text = PyObject_Str(value);
+    frame::FetchedError inner;
+    inner.normalize();
+    if (inner.trace) PyException_SetTraceback(inner.value, inner.trace);
+    PyObject* text = PyObject_Str(inner.value);
     const char* utf8 = text ? PyUnicode_AsUTF8(text) : nullptr;
-    std::string what = std::string(Py_TYPE(value)->tp_name) + ": " + (utf8 ? utf8 : "?");
+    std::string what = std::string(Py_TYPE(inner.value)->tp_name) + ": " + (utf8 ? utf8 : "?");
     Py_XDECREF(text);
     raise("BackendCompilerFailed", "backend '" + settings.backend + "' raised:\n" + what, what, "");
-    PyObject *outer_type, *outer, *outer_trace;
-    PyErr_Fetch(&outer_type, &outer, &outer_trace);
-    PyErr_NormalizeException(&outer_type, &outer, &outer_trace);
-    PyException_SetCause(outer, value);  // steals
-    PyErr_Restore(outer_type, outer, outer_trace);
-    Py_XDECREF(type);
-    Py_XDECREF(trace);
+    frame::FetchedError outer;
+    outer.normalize();
+    PyException_SetCause(outer.value, std::exchange(inner.value, nullptr));  // steals
+    outer.restore();
   }
   // This call runs eager, or raises under fullgraph; the next one tries again.
   void run_out_of_memory() {

@@ -2,6 +2,7 @@
 #include <cstdlib>
 
 #include "base/interrupt.h"
+#include "frame/fetched_error.h"
 #include "frame/frame.h"
 #include "frame/interpret/interpreter.h"
 #include "frame/interpret/opcode_parts.h"
@@ -365,16 +366,12 @@ Capture run_uninterrupted(const Subject& subject, Trust trust, Interpreter::Path
             if (!in.aborted()) {
               out.raised = true;
               out.out_of_memory = PyErr_ExceptionMatches(PyExc_MemoryError) != 0;
-              PyObject *type, *value, *tb;
-              PyErr_Fetch(&type, &value, &tb);
-              PyErr_NormalizeException(&type, &value, &tb);
-              Ref text = Ref::steal(value != nullptr ? PyObject_Repr(value) : nullptr);
+              FetchedError error;
+              error.normalize();
+              Ref text = Ref::steal(error.value != nullptr ? PyObject_Repr(error.value) : nullptr);
               decline(std::string("the program raised ") + (text ? PyUnicode_AsUTF8(text.get()) : "an exception"),
-                      raised_at(tb));
+                      raised_at(error.trace));
               PyErr_Clear();
-              Py_XDECREF(type);
-              Py_XDECREF(value);
-              Py_XDECREF(tb);
             } else {
               PyErr_Clear();
             }
@@ -577,7 +574,9 @@ Capture capture(const Subject& subject, Trust trust) {
     path.clear();
     first = run_once(subject, trust, {}, path, made_class, call);
   }
-  if (!first.declined || first.raised || first.out_of_memory || first.must_raise || !subject.may_break || PyErr_Occurred()) return first;
+  if (!first.declined || first.raised || first.out_of_memory || first.must_raise || !subject.may_break ||
+      PyErr_Occurred())
+    return first;
   // Again, up to the instruction that it ran into; when a frame cannot be rebuilt there, up to the call that led into
   // it.
   constexpr int kTries = 4;

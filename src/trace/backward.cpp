@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <string_view>
 #include <typeinfo>
 #include <unordered_set>
@@ -403,18 +404,10 @@ graph::Joint Recorder::add_backward(const std::vector<PyObject*>& objects) {
                                                          /*create_graph=*/false, /*accumulate_grad=*/false, wanted);
     } catch (python_error& e) {
       if (declined_) throw Declined("training: " + reason_);
-      e.restore();
-      PyObject *type, *value, *trace;
-      PyErr_Fetch(&type, &value, &trace);
-      std::string text = type ? reinterpret_cast<PyTypeObject*>(type)->tp_name : "an error";
-      if (PyObject* s = value ? PyObject_Str(value) : nullptr) {
-        if (const char* utf8 = PyUnicode_AsUTF8(s)) text += ": " + first_line(utf8);
-        Py_DECREF(s);
-      }
+      std::string text = e.type ? reinterpret_cast<PyTypeObject*>(e.type)->tp_name : "an error";
+      const std::unique_ptr<PyObject, decltype(&Py_DecRef)> said(e.value ? PyObject_Str(e.value) : nullptr, Py_DecRef);
+      if (const char* utf8 = said ? PyUnicode_AsUTF8(said.get()) : nullptr) text += ": " + first_line(utf8);
       PyErr_Clear();
-      Py_XDECREF(type);
-      Py_XDECREF(value);
-      Py_XDECREF(trace);
       throw Declined("training: the backward raised " + text);
     } catch (const std::exception& e) {
       if (declined_) throw Declined("training: " + reason_);

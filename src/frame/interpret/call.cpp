@@ -5,6 +5,7 @@
 #include <string_view>
 #include <unordered_set>
 
+#include "frame/fetched_error.h"
 #include "frame/interpret/native.h"
 #include "frame/interpret/opcode_parts.h"
 #include "frame/resume.h"
@@ -1207,18 +1208,13 @@ void Interpreter::stop_if_declined() {
   // A kernel looked for the memory of a trace tensor (trace/tensor.cpp). The program must not see that: it might handle
   // it.
   static constexpr const char* kDataAccess = "flashover: the data of a tensor was asked for";
-  PyObject *type, *value, *tb;
-  PyErr_Fetch(&type, &value, &tb);
-  Ref text = Ref::steal(value != nullptr ? PyObject_Str(value) : nullptr);
+  FetchedError error;
+  Ref text = Ref::steal(error.value != nullptr ? PyObject_Str(error.value) : nullptr);
   const char* words = text ? PyUnicode_AsUTF8(text.get()) : nullptr;
-  if (words != nullptr && std::strncmp(words, kDataAccess, std::strlen(kDataAccess)) == 0) {
-    Py_XDECREF(type);
-    Py_XDECREF(value);
-    Py_XDECREF(tb);
+  if (words != nullptr && std::strncmp(words, kDataAccess, std::strlen(kDataAccess)) == 0)
     throw Declined("data-dependent: a kernel reads the data of a traced tensor");
-  }
   PyErr_Clear();
-  PyErr_Restore(type, value, tb);
+  error.restore();
 }
 
 PyObject* Interpreter::call_type(PyTypeObject* t, PyObject* const* args, size_t nargs, PyObject* kwnames) {

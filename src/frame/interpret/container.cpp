@@ -2,6 +2,7 @@
 // operand shows of itself (recorder) and what is done to it (journal).
 #include <cstring>
 
+#include "frame/fetched_error.h"
 #include "frame/interpret/interpreter.h"
 #include "frame/interpret/opcode_parts.h"
 
@@ -130,10 +131,9 @@ PyObject* Interpreter::subscript(PyObject* o, PyObject* key) {
       Ref v = Ref::steal(PyObject_GetItem(o, key));
       Py_ssize_t i = PyLong_AsSsize_t(key);
       if (!v || i < 0) {
-        PyObject *type, *value, *tb;
-        PyErr_Fetch(&type, &value, &tb);
+        FetchedError error;
         recorder.length(o);
-        PyErr_Restore(type, value, tb);
+        error.restore();
       }
       if (!v) return nullptr;
       return Py_NewRef(

@@ -6,6 +6,7 @@
 #include <unordered_set>
 
 #include "base/boundary.h"
+#include "frame/fetched_error.h"
 #include "frame/interpret/interpreter.h"
 #include "frame/interpret/opcode_parts.h"
 #include "frame/resume.h"
@@ -343,9 +344,8 @@ PyObject* Interpreter::record_operator_backward(_PyInterpreterFrame* frame) {
 
 // Its formula ended in an error.
 void Interpreter::note_operator_backward(PyObject* function) {
-  PyObject *type, *value, *trace;
-  PyErr_Fetch(&type, &value, &trace);
-  Ref said = Ref::steal(value != nullptr ? PyObject_Str(value) : nullptr);
+  FetchedError error;
+  Ref said = Ref::steal(error.value != nullptr ? PyObject_Str(error.value) : nullptr);
   const char* text = said ? PyUnicode_AsUTF8(said.get()) : nullptr;
   std::string why = reason_ + (text != nullptr ? text : "");
   if (session != nullptr && session->declined()) why += session->decline_reason();
@@ -359,7 +359,7 @@ void Interpreter::note_operator_backward(PyObject* function) {
     another_way_ = another_way_ || noted.get() == Py_True;
     PyErr_Clear();
   }
-  PyErr_Restore(type, value, trace);
+  error.restore();
 }
 
 // The frame has its arguments and has not begun.

@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "frame/fetched_error.h"
 #include "frame/interpret/locks.h"
 #include "frame/interpret/opcode_parts.h"
 #include "frame/interpret/plain_data.h"
@@ -1142,13 +1143,12 @@ const char* name_of_c(PyObject* f) {
 }
 
 std::string callable_name(PyObject* f) {
-  PyObject *type, *value, *tb;
-  PyErr_Fetch(&type, &value, &tb);
+  FetchedError error;
   Ref name = Ref::steal(_PyObject_FunctionStr(f));
   std::string text = name && PyUnicode_Check(name.get()) ? PyUnicode_AsUTF8(name.get()) : Py_TYPE(f)->tp_name;
   if (!PyCallable_Check(f) || !(PyCFunction_Check(f) || PyType_Check(f) || Py_TYPE(f) == &PyMethodDescr_Type))
     text = std::string("a ") + Py_TYPE(f)->tp_name + " object";
-  PyErr_Restore(type, value, tb);
+  error.restore();
   if (text.size() > 2 && text.substr(text.size() - 2) == "()") text.resize(text.size() - 2);
   return text;
 }
