@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <mutex>
 #include <vector>
 
@@ -648,8 +649,9 @@ at::Tensor unfolded_weight_gradient_op(const at::Tensor& grad, const at::Tensor&
 
 void register_operators() {
   static const bool done = [] {
-    // Never unloaded: plans may run until the process ends.
-    auto& library = *new torch::Library(torch::Library::DEF, "flashover", std::nullopt, __FILE__, __LINE__);
+    // Taken back where there is no memory for all of it: the next call registers them again.
+    auto whole = std::make_unique<torch::Library>(torch::Library::DEF, "flashover", std::nullopt, __FILE__, __LINE__);
+    torch::Library& library = *whole;
     const auto add = [&](const char* schema, const char* name, auto* function, const std::vector<at::Tag>& tags = {}) {
       library.def(schema, tags);
       library.impl(name, torch::dispatch(c10::DispatchKey::CPU, function));
@@ -699,6 +701,7 @@ void register_operators() {
     add("unfolded_weight_gradient(Tensor grad, Tensor x, int[] weight, int[] stride, int[] padding, int[] dilation) -> "
         "Tensor",
         "unfolded_weight_gradient", unfolded_weight_gradient_op);
+    whole.release();  // never unloaded: plans may run until the process ends
     return true;
   }();
   static_cast<void>(done);

@@ -7,6 +7,7 @@
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
+#include <memory>
 #include <vector>
 
 #include "run/convolved.h"
@@ -40,13 +41,17 @@ at::Tensor convolution_in_parts(const at::Tensor& input, const at::Tensor& weigh
 
 void register_operators() {
   static const bool done = [] {
-    auto& library = *new torch::Library(torch::Library::FRAGMENT, "flashover", std::nullopt, __FILE__, __LINE__);
+    // Taken back where there is no memory for all of it: the next call registers them again.
+    auto whole =
+        std::make_unique<torch::Library>(torch::Library::FRAGMENT, "flashover", std::nullopt, __FILE__, __LINE__);
+    torch::Library& library = *whole;
     library.def(
         "convolution_in_parts(Tensor x, Tensor weight, int[] stride, int[] padding, int[] dilation, int "
         "groups, int parts) -> Tensor");
     library.impl("convolution_in_parts", torch::dispatch(c10::DispatchKey::CUDA, convolution_in_parts));
     library.def("philox_state(int increment, Device device) -> Tensor", {at::Tag::nondeterministic_seeded});
     library.impl("philox_state", torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, philox_state));
+    whole.release();  // never unloaded
     return true;
   }();
   static_cast<void>(done);
