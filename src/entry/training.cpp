@@ -6,6 +6,7 @@
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
+#include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -15,7 +16,9 @@
 #include <algorithm>
 #include <atomic>
 #include <map>
+#include <memory>
 #include <mutex>
+#include <new>
 #include <queue>
 
 #include "base/check.h"
@@ -115,6 +118,42 @@ struct Meeting {
   mutable std::atomic<const char*> broken{nullptr};  // why calls must not be served any more
 };
 
+// As Python's error, which autograd's engine hands on to the thread that asked for the gradients as it is: it makes a
+// RuntimeError of all other exceptions.
+[[noreturn]] void throw_memory_error() {
+  const PyGILState_STATE gil = PyGILState_Ensure();
+  PyErr_NoMemory();
+  python_error error;
+  error.persist();
+  PyGILState_Release(gil);
+  throw error;
+}
+
+// Drops what a node leads to, down to what others still need.
+void take_unshared(autograd::Node& node, std::vector<std::shared_ptr<autograd::Node>>& taken) {
+  node.release_variables();
+  for (autograd::Edge& e : node.next_edges()) {
+    try {
+      if (e.function.use_count() == 1) taken.push_back(std::move(e.function));
+    } catch (const std::bad_alloc&) {  // then it goes by recursion
+    }
+    e.function.reset();
+  }
+}
+
+// As torch's deleteNode: the nodes behind it go one by one, not by recursion, for a chain may be long. Nodes are
+// dropped by destructors and where exceptions fly, so this one does not throw where it has no memory.
+void delete_node(autograd::Node* node) noexcept {
+  std::vector<std::shared_ptr<autograd::Node>> taken;
+  take_unshared(*node, taken);
+  delete node;
+  while (!taken.empty()) {
+    const std::shared_ptr<autograd::Node> next = std::move(taken.back());
+    taken.pop_back();
+    take_unshared(*next, taken);
+  }
+}
+
 class CompiledBackward final : public autograd::Node {
  public:
   explicit CompiledBackward(std::shared_ptr<const Meeting> meeting) : meeting_(std::move(meeting)) {}
@@ -143,6 +182,21 @@ class CompiledBackward final : public autograd::Node {
   }
 
   autograd::variable_list apply(autograd::variable_list&& tangents) override {
+    try {
+      return differentiate(std::move(tangents));
+    } catch (const std::bad_alloc&) {
+      throw_memory_error();
+    }
+  }
+
+  void release_variables() override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (partial_) return;
+    forget();
+  }
+
+ private:
+  autograd::variable_list differentiate(autograd::variable_list&& tangents) {
     std::lock_guard<std::mutex> lock(mutex_);
     TORCH_CHECK(
         !c10::GradMode::is_enabled(),
@@ -214,13 +268,6 @@ class CompiledBackward final : public autograd::Node {
     return gradients;
   }
 
-  void release_variables() override {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (partial_) return;
-    forget();
-  }
-
- private:
   void forget() {
     for (autograd::SavedVariable& s : saved_) s.reset_data();
     spots_.assign(spots_.size(), Spot());
@@ -284,7 +331,7 @@ class Trained final : public Runner {
     outputs.resize(p.results.size());
     std::shared_ptr<CompiledBackward> node;
     if (!meeting_->tangents.empty()) {
-      node = std::shared_ptr<CompiledBackward>(new CompiledBackward(meeting_), autograd::deleteNode);
+      node = std::shared_ptr<CompiledBackward>(new CompiledBackward(meeting_), delete_node);
       autograd::edge_list edges;
       edges.reserve(p.gradients.size());
       for (const Partition::Gradient& g : p.gradients) edges.push_back(autograd::impl::gradient_edge(inputs[g.input]));
