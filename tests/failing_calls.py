@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import mmap
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass, field
 from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parent / "environment" / "failing_calls.cpp"
 LIBRARY = "FAILING_CALLS_LIBRARY"  # where it is, in the environment of a process that has it
 NEW, MALLOC, FILES = 1, 2, 3
 MOST_FRAMES = 64
+STACK_WORDS, STACKS = MOST_FRAMES + 1, 3
 
 
 def run_again_with_library() -> None:
@@ -33,6 +36,56 @@ def run_again_with_library() -> None:
     os.execve(sys.executable, [sys.executable, *sys.argv], env)
 
 
+@dataclass
+class Death:
+    """How a process died: addresses, innermost first; empty if it did not."""
+
+    stack: list[int] = field(default_factory=list)
+    last_failure: list[int] = field(default_factory=list)  # the stack of the last call that failed
+    exception_at: int = 0  # where in that stack its exception was when it could go no further
+
+    def owner(self) -> str:
+        """The library, and function as far as it is known, whose own fault this death was. Empty: it may be ours."""
+        return self._let_out() or self._went_on()
+
+    def _let_out(self) -> str:
+        """A function that must not be left by an exception and was, by one that its own callees threw: what calls it
+        can do nothing about it."""
+        libraries = [library_of(address) for address in self.last_failure]
+        if self.exception_at not in self.last_failure:
+            return ""
+        at = self.last_failure.index(self.exception_at)
+        if any(is_ours(library) for library in libraries[: at + 1]):
+            return ""
+        if not any("terminate" in n or "gxx_personality" in n for n in names_of(self.stack)):
+            return ""
+        inner = [a for a, library in zip(self.last_failure, libraries, strict=True) if library == libraries[at]]
+        named = (exported_name(address) for address in inner)
+        return f"{os.path.basename(libraries[at])}, in {next((n for n in named if n != '??'), '??').split('(')[0]}"
+
+    def _went_on(self) -> str:
+        """A library that used what an allocation of its own had not given it, in the same call of it."""
+        died, failed = self.stack[::-1], self.last_failure[::-1]
+        common = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(died, failed, strict=False)))
+        inner = [library_of(address) for address in died[common:] + failed[common:]]
+        where, which = caller(self.stack), caller(self.last_failure)
+        if not failed or where != which or any(is_ours(library) for library in inner):
+            return ""
+        return f"{os.path.basename(where)}, which goes on without what it allocated"
+
+
+def is_ours(library: str) -> bool:
+    """Our extension. (Kernels neither allocate nor throw.)"""
+    return "flashover/_C" in library
+
+
+def caller(stack: list[int]) -> str:
+    """The library whose call failed, or that a signal stopped: the innermost that is none of the system's."""
+    system = ("failing_calls", "libc.so", "libstdc++", "libgcc_s", "ld-linux")
+    libraries = (library_of(address) for address in stack)
+    return next((x for x in libraries if x and not os.path.basename(x).startswith(system)), "")
+
+
 class Failing:
     """Arms the library of this process; forked children share the memory that holds the stack of what failed."""
 
@@ -42,7 +95,7 @@ class Failing:
         self.library.failing_arm.argtypes = [ctypes.c_int, ctypes.c_long, ctypes.c_int, ctypes.c_int]
         self.library.failing_disarm.restype = ctypes.c_long
         self.shared = mmap.mmap(-1, mmap.PAGESIZE)
-        self.words = (ctypes.c_uint64 * (MOST_FRAMES + 1)).from_buffer(self.shared)
+        self.words = (ctypes.c_uint64 * (STACKS * STACK_WORDS + 1)).from_buffer(self.shared)
         self.library.failing_share(ctypes.byref(self.words))
 
     @staticmethod
@@ -60,14 +113,59 @@ class Failing:
 
     def forget_stack(self) -> None:
         """Before a child is started."""
-        self.words[0] = 0
+        ctypes.memset(self.words, 0, ctypes.sizeof(self.words))
 
     def stack(self) -> list[int]:
         """The return addresses at the first call that failed, innermost first."""
-        return [int(self.words[i + 1]) for i in range(min(int(self.words[0]), MOST_FRAMES))]
+        return self._stack_at(0)
+
+    def death(self) -> Death:
+        """How the process died."""
+        return Death(self._stack_at(1), self._stack_at(2), int(self.words[STACKS * STACK_WORDS]))
+
+    def _stack_at(self, which: int) -> list[int]:
+        at = which * STACK_WORDS
+        return [int(self.words[at + i + 1]) for i in range(min(int(self.words[at]), MOST_FRAMES))]
 
 
 KNOWN: dict[tuple[str, int], str] = {}  # names that addr2line gave
+
+
+class Symbol(ctypes.Structure):
+    """What dladdr says of an address."""
+
+    _fields_ = (
+        ("library", ctypes.c_char_p),
+        ("base", ctypes.c_void_p),
+        ("name", ctypes.c_char_p),
+        ("address", ctypes.c_void_p),
+    )
+
+
+def symbol_at(address: int) -> Symbol:
+    """What the dynamic linker knows."""
+    symbol = Symbol()
+    ctypes.CDLL(None).dladdr(ctypes.c_void_p(address - 1), ctypes.byref(symbol))
+    return symbol
+
+
+def library_of(address: int) -> str:
+    """The path of the library that a return address lies in."""
+    return (symbol_at(address).library or b"").decode(errors="replace")
+
+
+def exported_name(address: int) -> str:
+    """Of the function at an address, as far as its library exports it: others are stripped of all names but these."""
+    symbol = symbol_at(address)
+    if not symbol.name:
+        return "??"
+    free = ctypes.CDLL(None).free
+    demangle = ctypes.CDLL("libstdc++.so.6").__cxa_demangle
+    demangle.restype = ctypes.c_void_p
+    told = demangle(symbol.name, None, None, None)
+    text = ctypes.cast(told, ctypes.c_char_p).value if told else symbol.name
+    free(ctypes.c_void_p(told))
+    return (text or b"??").decode(errors="replace")
 
 
 def names_of(addresses: list[int], needle: str = "") -> list[str]:
@@ -90,7 +188,14 @@ def names_of(addresses: list[int], needle: str = "") -> list[str]:
         inside = [offset for path, offset in places if path == library and (path, offset) not in KNOWN]
         if not inside:
             continue
+        if "flashover" not in library:  # the others have no names beside those that they export
+            KNOWN.update({(path, offset): "??" for path, offset in places if path == library})
+            continue
         command = ["addr2line", "-f", "-C", "-e", library, *(hex(offset - 1) for offset in inside)]
         lines = subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()[::2]
         KNOWN.update({(library, offset): name for offset, name in zip(inside, lines, strict=False)})
-    return [f"{os.path.basename(p[0])}: {KNOWN[p]}" for p in places if p in KNOWN and needle in p[0]]
+    return [
+        f"{os.path.basename(p[0])}: {KNOWN[p] if KNOWN[p] != '??' else exported_name(address)}"
+        for p, address in zip(places, addresses, strict=True)
+        if p in KNOWN and needle in p[0]
+    ]

@@ -42,7 +42,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import failing_calls
-from failing_calls import FILES, MALLOC, NEW, Failing
+from failing_calls import FILES, MALLOC, NEW, Death, Failing
+
+# Children run backwards: where there is a GPU, autograd's device threads start with the parent's first, and forked
+# children may not use autograd any more.
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 if __name__ == "__main__" and failing_calls.LIBRARY not in os.environ:
     failing_calls.run_again_with_library()
@@ -261,8 +265,13 @@ class Stage:
         """Why a failure may not be told like this."""
         text = f"{type(error).__name__}: {error}"
         fine = isinstance(error, MemoryError) or any(t in text for t in ("bad_alloc", "allocate memory", "MemoryError"))
+        stack = self.failing.stack()
+        if self.phase == "backward" and any(failing_calls.is_ours(failing_calls.library_of(a)) for a in stack):
+            fine = isinstance(error, MemoryError)
         if fine and self.kind != "files":
             return ""
+        if isinstance(error, RuntimeError) and "/torch/lib/" in failing_calls.caller(stack):
+            return ""  # torch's word for a call of its own that failed (oneDNN: "could not create a primitive")
         return f"raised {text} {''.join(traceback.format_exception(error)[-3:])}"
 
     def aftermath(self, apart: bool) -> str:
@@ -355,8 +364,10 @@ class Report:
         self.tried: Counter[str] = Counter()
         self.failures: Counter[str] = Counter()
 
-    def add(self, site: Site, found: dict[str, Any], stack: list[int]) -> None:
+    def add(self, site: Site, found: dict[str, Any], stack: list[int], death: Death) -> None:
         """One try."""
+        if owner := death.owner():
+            found = {"outcome": f"died in {owner}", "wrong": ""}
         self.outcomes[found["outcome"]] += 1
         self.tried[f"{site.program} {site.phase} {site.kind}"] += 1
         if not found["wrong"]:
@@ -373,6 +384,8 @@ class Report:
             print(f"FAILED {site.command()}\n  {found['wrong']}", flush=True)
             for name in failing_calls.names_of(stack, "" if self.whole_stacks else "flashover/_C")[:40]:
                 print(f"    {name[:160]}", flush=True)
+            for name in failing_calls.names_of(death.stack):
+                print(f"    died: {name[:160]}", flush=True)
 
     def merge(self, other: dict[str, dict[str, int]]) -> None:
         """Of another process."""
@@ -437,12 +450,12 @@ def try_stage(
     stage = Stage(failing, *which)
     counted = stage.attempt(0)
     if counted["wrong"]:
-        report.add(Site(*which, 0), counted, [])
+        report.add(Site(*which, 0), counted, [], failing.death())
         return report.as_dict()
     for n in choose(counted["sites"]):
         if time.monotonic() > end:
             break
-        report.add(Site(*which, n), stage.attempt(n), failing.stack())
+        report.add(Site(*which, n), stage.attempt(n), failing.stack(), failing.death())
     return report.as_dict()
 
 

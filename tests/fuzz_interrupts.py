@@ -36,6 +36,10 @@ from typing import Any
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "python"))
 
+# Cases are forked and run backwards: where there is a GPU, autograd's device threads start with the parent's first, and
+# forked children may not use autograd any more. (Triton builds without one.)
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
 import torch
 
 import flashover

@@ -4,11 +4,14 @@
 //   kind 1  operator new alone (std::bad_alloc)
 //   kind 2  malloc, calloc, realloc and posix_memalign too: what CPython and torch allocate without C++
 //   kind 3  calls of the file system, with the error number given
-// The stack of the failing call can be read afterwards, as addresses: it says whose allocation it was.
+// The stack of the failing call can be read afterwards, as addresses: it says whose allocation it was. Where the
+// process dies of it, so can the stack of its death, the stack of the last call that failed, and the place in it that
+// the exception had reached: that frame let an exception out that may let none out.
 #include <dlfcn.h>
 #include <errno.h>
 #include <execinfo.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -16,8 +19,10 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <unwind.h>
 
 #include <atomic>
+#include <exception>
 #include <new>
 
 extern "C" {
@@ -35,8 +40,37 @@ constexpr int kMostFrames = 64;
 std::atomic<int> kind{kNone};
 std::atomic<long> seen{0}, wanted{0};
 std::atomic<int> error{0}, persistent{0};
-uint64_t* shared = nullptr;        // how many frames, and they
+constexpr int kWords = kMostFrames + 1;  // of a stack: how many frames, and they
+enum Stack { kFirst, kDeath, kLast, kStacks };
+uint64_t* shared = nullptr;        // the stacks, and where an exception was seen last
 thread_local bool inside = false;  // backtrace() may allocate
+std::terminate_handler terminate_before = nullptr;
+std::atomic<bool> terminates{false};
+
+void write_stack(Stack which) {
+  if (shared == nullptr) return;
+  uint64_t* const to = shared + which * kWords;
+  if (which != kLast && to[0] != 0) return;
+  inside = true;
+  void* frames[kMostFrames];
+  const int depth = backtrace(frames, kMostFrames);
+  for (int i = 0; i < depth; ++i) to[i + 1] = reinterpret_cast<uint64_t>(frames[i]);
+  to[0] = static_cast<uint64_t>(depth);
+  inside = false;
+}
+
+// The handler before it throws the exception again, to say what it was.
+void on_terminate() {
+  terminates = true;
+  terminate_before();
+}
+
+void on_death(int number) {
+  kind = kNone;
+  write_stack(kDeath);
+  signal(number, SIG_DFL);
+  raise(number);
+}
 
 // Is this call the one that fails?
 bool fails(int of) {
@@ -44,14 +78,8 @@ bool fails(int of) {
   const long n = ++seen;
   const long w = wanted;
   if (w <= 0 || (persistent ? n < w : n != w)) return false;
-  if (shared != nullptr && shared[0] == 0) {
-    inside = true;
-    void* frames[kMostFrames];
-    const int depth = backtrace(frames, kMostFrames);
-    for (int i = 0; i < depth; ++i) shared[i + 1] = reinterpret_cast<uint64_t>(frames[i]);
-    shared[0] = static_cast<uint64_t>(depth);
-    inside = false;
-  }
+  write_stack(kFirst);
+  write_stack(kLast);
   return true;
 }
 
@@ -97,11 +125,27 @@ long failing_disarm() {
   kind = kNone;
   return seen;
 }
-// Where the stack of the first that failed is to be written: its length, then addresses, innermost first.
+// Where the stack of the first that failed is to be written, the one of the process's death, that of the last that
+// failed (each: its length, then addresses, innermost first), and the place that an exception reached last.
 void failing_share(uint64_t* words) {
   void* frame;
   backtrace(&frame, 1);  // it loads what it needs
   shared = words;
+  terminate_before = std::set_terminate(on_terminate);
+  for (const int number : {SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL}) signal(number, on_death);
+}
+
+// What the unwinder asks of each frame that an exception comes to, whichever library the frame is of.
+_Unwind_Reason_Code __gxx_personality_v0(int version, _Unwind_Action actions, _Unwind_Exception_Class exception_class,
+                                         _Unwind_Exception* exception, _Unwind_Context* context) {
+  static const auto real = [] {
+    inside = true;
+    const auto found = next<decltype(&__gxx_personality_v0)>("__gxx_personality_v0");
+    inside = false;
+    return found;
+  }();
+  if (kind != kNone && shared != nullptr && !terminates) shared[kStacks * kWords] = _Unwind_GetIP(context);
+  return real(version, actions, exception_class, exception, context);
 }
 
 void* malloc(size_t n) { return fails(kMalloc) ? fail_with(ENOMEM) : __libc_malloc(n); }

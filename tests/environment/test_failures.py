@@ -32,3 +32,13 @@ def test_failures_at_random_sites(kind: str) -> None:
 def test_every_allocation_of_a_call_that_is_compiled_already() -> None:
     counts = tries("--every", "1", "--program", "training", "--phase", "warm", "--kind", "new", "--seconds", "20")
     assert "right" in str(counts["outcomes"])
+
+
+def test_no_memory_from_some_allocation_on() -> None:
+    """What is raised meanwhile goes with all that it holds: no tensor of the trace lives on in its traceback."""
+    tries("--every", "31", "--program", "views", "--phase", "recompile", "--kind", "all", "--seconds", "20")
+
+
+def test_a_failed_allocation_in_a_compiled_backward_is_a_memory_error() -> None:
+    counts = tries("--every", "12", "--program", "training", "--phase", "backward", "--kind", "new", "--seconds", "60")
+    assert "raised MemoryError" in str(counts["outcomes"])
