@@ -101,6 +101,14 @@ def test_scatters_into_memory_that_repeats(base: str) -> None:
         assert torch.equal(got, want) and got.stride() == want.stride()
 
 
+@pytest.mark.parametrize("turns", range(-1, 4))
+def test_a_rotated_row_lies_as_in_eager(turns: int) -> None:
+    for x in (torch.randn(16, 1).t(), torch.randn(1, 16), torch.randn(2, 3, 4).transpose(0, 2)):
+        rotated = flashover.compile(lambda t: t.rot90(turns, (0, -1)), fullgraph=True)(x)
+        expected = x.rot90(turns, (0, -1))
+        assert torch.equal(rotated, expected) and rotated.stride() == expected.stride()
+
+
 def split(t: torch.Tensor, detached: bool) -> tuple[torch.Tensor, torch.Tensor]:
     return (t[1:].detach() if detached else t[1:]), t[:1]
 

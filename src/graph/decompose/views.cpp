@@ -156,6 +156,17 @@ bool flip(Builder& b, const Node& n, Outs& outs) {
   outs = {b.flip(x, *dims)};
   return true;
 }
+bool rot90(Builder& b, const Node& n, Outs& outs) {
+  const auto k = integer(arg(n, 1));
+  const auto dims = integers(arg(n, 2));
+  ValueId x = in(n, 0);
+  if (!k || !dims || dims->size() != 2) return false;
+  const int64_t p = b.wrap(x, (*dims)[0]), q = b.wrap(x, (*dims)[1]), turns = (*k % 4 + 4) % 4;
+  if (turns == 2) x = b.flip(x, {std::min(p, q), std::max(p, q)});
+  if (turns % 2 == 1) x = b.transpose(b.flip(x, {turns == 1 ? q : p}), p, q);
+  outs = {x};
+  return true;
+}
 bool roll(Builder& b, const Node& n, Outs& outs) {
   auto shifts = integers(arg(n, 1)), dims = integers(arg(n, 2));
   ValueId x = in(n, 0);
@@ -256,6 +267,7 @@ void add_views(DecompositionRows& r) {
   add<as_strided>(r, {"aten.as_strided.default"});
   add<unfold>(r, {"aten.unfold.default"});
   add<flip>(r, {"aten.flip.default"});
+  add<rot90>(r, {"aten.rot90.default"});
   add<roll>(r, {"aten.roll.default"});
   add<repeat>(r, {"aten.repeat.default"});
   add<pixel_shuffle<true>>(r, {"aten.pixel_shuffle.default"});

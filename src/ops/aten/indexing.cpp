@@ -216,6 +216,21 @@ bool mirror_pad(In in, Types& outs) {
 }
 
 bool flip(In in, Types& outs) { return same_as_clone(in, outs) && integers(arg(in, 1)).has_value(); }
+bool rot90(In in, Types& outs) {  // flips, then a transposed view
+  const TensorType* x = tensor(in, 0);
+  const auto k = integer(arg(in, 1));
+  const auto dims = integers(arg(in, 2));
+  if (!x || !k || !dims || dims->size() != 2) return false;
+  const auto p = wrap_dim((*dims)[0], x->rank()), q = wrap_dim((*dims)[1], x->rank());
+  if (!p || !q || *p == *q) return false;
+  if (*k % 4 == 0) return one(outs, fresh(*x, x->dtype, x->sizes));
+  if (!clone_like(*x, outs)) return false;
+  if (*k % 2 != 0) {
+    std::swap(outs[0].sizes[*p], outs[0].sizes[*q]);
+    std::swap(outs[0].strides[*p], outs[0].strides[*q]);
+  }
+  return true;
+}
 bool roll(In in, Types& outs) {
   const TensorType* x = tensor(in, 0);
   auto shifts = integers(arg(in, 1)), dims = integers(arg(in, 2));
@@ -380,6 +395,7 @@ void add_indexing(Table& t) {
   t.add("replication_pad2d.default", kind, mirror_pad<2, false>);
   t.add("replication_pad3d.default", kind, mirror_pad<3, false>);
   t.add("flip.default", kind, flip);
+  t.add("rot90.default", kind, rot90);
   t.add("roll.default", kind, roll);
   add_with_inplace<triangle>(t, "tril", "default");
   add_with_inplace<triangle>(t, "triu", "default");
