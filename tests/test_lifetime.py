@@ -6,11 +6,11 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 import weakref
 
 import pytest
 import torch
+from processes import in_child
 
 import flashover
 
@@ -132,21 +132,7 @@ def test_a_forked_child_calls_and_compiles():
     with torch.no_grad():
         expected = m(x), m(x[:1])
         fast(x)
-        pid = os.fork()
-        if pid == 0:
-            ok = torch.allclose(fast(x), expected[0]) and torch.allclose(fast(x[:1]), expected[1])
-            os._exit(0 if ok else 1)
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
-            done, status = os.waitpid(pid, os.WNOHANG)
-            if done:
-                break
-            time.sleep(0.01)
-        else:
-            os.kill(pid, 9)
-            os.waitpid(pid, 0)
-            pytest.fail("the child hangs")
-        assert status == 0
+        in_child(lambda: torch.allclose(fast(x), expected[0]) and torch.allclose(fast(x[:1]), expected[1]))
         torch.testing.assert_close(fast(x), expected[0])
 
 

@@ -9,6 +9,7 @@ import types
 import pytest
 import torch
 import torch.nn.functional as F
+from processes import in_child
 
 import flashover
 
@@ -640,12 +641,5 @@ def test_fork():
     c = flashover.compile(use_global)
     want = use_global(X)
     assert torch.allclose(c(X), want)
-    import os
-
-    pid = os.fork()
-    if pid == 0:
-        ok = torch.allclose(c(X), want) and torch.allclose(
-            flashover.compile(use_items, backend="eager")(X), use_items(X)
-        )
-        os._exit(0 if ok else 1)
-    assert os.waitpid(pid, 0)[1] == 0
+    items = flashover.compile(use_items, backend="eager")
+    in_child(lambda: torch.allclose(c(X), want) and torch.allclose(items(X), use_items(X)))
