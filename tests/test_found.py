@@ -435,7 +435,7 @@ def test_methods_and_getters_made_by_pybind11() -> None:
 def test_questions_about_devices() -> None:
     def ask(x: torch.Tensor) -> torch.Tensor:
         if torch.cuda.is_available() and torch.cuda.is_bf16_supported():
-            return x.bfloat16() * torch.cuda.get_device_properties(0).multi_processor_count
+            return x.bfloat16().float() * torch.cuda.get_device_properties(0).multi_processor_count
         return x + torch.cuda.device_count() + len(torch.cuda.get_arch_list()) + torch.accelerator.device_count()
 
     check(ask, X[0])

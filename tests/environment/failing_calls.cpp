@@ -23,6 +23,7 @@
 
 #include <atomic>
 #include <exception>
+#include <initializer_list>
 #include <new>
 
 extern "C" {
