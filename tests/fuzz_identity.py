@@ -109,6 +109,12 @@ class World:
                 m.load_state_dict(prefixed)
             call()
 
+        def on_meta() -> bool:  # partly: torch computes with such a module, from memory that nobody wrote
+            return any(t.is_meta for t in (*m.parameters(), *m.buffers()))
+
+        if self.attempt(f"{what} asked for its state", on_meta):
+            self.found.append("on meta")
+            return
         for use, function in zip(USES, (call, train, state), strict=True):
             self.attempt(f"{what} {use}", function)
 
@@ -128,6 +134,8 @@ def differ(a: Any, b: Any) -> bool:
         return len(a) != len(b) or any(map(differ, a, b))
     if isinstance(a, dict):
         return list(a) != list(b) or any(differ(a[k], b[k]) for k in a)
+    if isinstance(a, str) and a.endswith(": RecursionError"):  # where the stack ends is nobody's promise
+        return a.partition(": ")[0] != b.partition(": ")[0]
     return a != b
 
 

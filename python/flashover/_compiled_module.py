@@ -13,6 +13,7 @@ import copyreg
 import functools
 import inspect
 import sys
+import threading
 import types
 import weakref
 from collections.abc import Mapping
@@ -25,7 +26,7 @@ from flashover import _C
 PREFIX = "_orig_mod."  # of torch.compile's keys in a state_dict
 SLOT = "_flashover_callable"
 _DICT = torch.nn.Module.__dict__["__dict__"]  # the real ones, whatever a class makes of the names
-_CLASS: Any = object.__dict__["__class__"]
+_CLASS_DICT: Any = type.__dict__["__dict__"]
 
 # By the id of the original class; a class that is gone has no entry, since its compiled class kept it alive.
 _classes: weakref.WeakValueDictionary[int, CompiledClass] = weakref.WeakValueDictionary()
@@ -36,17 +37,35 @@ def original_class(cls: Any) -> Any:
     return cls._flashover_class if isinstance(cls, CompiledClass) else cls
 
 
+class _Asked(threading.local):
+    """The questions `issubclass(a, b)` that this thread is about to answer by the original class of b."""
+
+    def __init__(self) -> None:
+        self.pairs: set[tuple[int, int]] = set()
+
+
+_asked = _Asked()
+
+
 class CompiledClass(type):
     """The metaclass of compiled modules' classes: they stand for the original class."""
 
     _flashover_class: type
 
+    def _get_dict(cls) -> Mapping[str, Any]:
+        """What vars() gives. torch.compile gets the real one: what it finds there it guards, past this property."""
+        asks = sys._getframe(1).f_globals.get("__name__", "")
+        return _CLASS_DICT.__get__(cls if asks.startswith("torch._dynamo") else cls._flashover_class)
+
+    __dict__ = property(_get_dict)  # type: ignore[assignment]
+
     def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **kwargs: Any) -> Any:
         """A class derived from a compiled module's class derives from the original class."""
         real = tuple(original_class(b) for b in bases)
-        if "__module__" not in namespace:  # else type() takes the name of this module
+        made_by = types.prepare_class(name, real)[0]
+        if "__module__" not in namespace and made_by.__new__ is type.__new__:  # which takes the name of this module
             namespace = {**namespace, "__module__": sys._getframe(1).f_globals.get("__name__")}
-        return types.prepare_class(name, real)[0](name, real, namespace, **kwargs)
+        return made_by(name, real, namespace, **kwargs)
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         return cls._flashover_class(*args, **kwargs)
@@ -55,7 +74,15 @@ class CompiledClass(type):
         return isinstance(instance, cls._flashover_class)
 
     def __subclasscheck__(cls, subclass: type) -> bool:
-        return issubclass(subclass, cls._flashover_class)
+        """The original class may ask its subclasses in turn, as those of abc do: this one has nothing to add then."""
+        pair = id(cls), id(subclass)
+        if pair in _asked.pairs:
+            return False
+        _asked.pairs.add(pair)
+        try:
+            return issubclass(subclass, cls._flashover_class)
+        finally:
+            _asked.pairs.discard(pair)
 
     def __setattr__(cls, name: str, value: Any) -> None:
         setattr(cls._flashover_class, name, value)
@@ -96,8 +123,8 @@ def callable_of(module: Any) -> Any:
     if not isinstance(cls, CompiledClass):
         return None
     try:
-        return cls.__dict__[SLOT].__get__(module, cls)
-    except AttributeError:  # an instance made by object.__new__
+        return _CLASS_DICT.__get__(cls)[SLOT].__get__(module, cls)
+    except AttributeError:  # one that waits for its original (_empty)
         return None
 
 
@@ -118,6 +145,8 @@ class _Forward:
     def __get__(self, module: Any, cls: Any) -> Any:
         if module is None:
             return cls._flashover_class.forward
+        if torch.compiler.is_compiling():  # torch.compile reads these lines: nothing in them that it knows not
+            return module._flashover_callable.__wrapped__.forward
         original = original_of(module)
         forward = original.forward if original is not module else super(CompiledModule, module).forward
         if original is module or _read_by_a_tracer():
@@ -166,7 +195,6 @@ class CompiledModule:
     """The part of a compiled module's class that is not its original's."""
 
     __slots__ = ()
-    _flashover_callable: Any
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """An ordinary module: only compile_module makes compiled ones."""
@@ -186,8 +214,6 @@ class CompiledModule:
 
     def _set_class(self, cls: type) -> None:
         original = original_of(self)
-        if original is self:
-            return _CLASS.__set__(self, cls)
         before = original.__class__
         original.__class__ = original_class(cls)
         try:
@@ -208,7 +234,7 @@ class CompiledModule:
     __dict__ = property(_get_dict, _set_dict)  # type: ignore[assignment]
 
     def __getattr__(self, name: str) -> Any:
-        if name == SLOT:  # an instance made by object.__new__ is called as one of the original class
+        if name == SLOT:  # one that waits for its original is called as an instance of the original class
             return types.MethodType(type(self)._flashover_class.__call__, self)
         return getattr(self, name) if _follow(self) else super().__getattr__(name)  # type: ignore[misc]
 
@@ -322,7 +348,7 @@ def _slots_of(cls: type) -> dict[str, _Slot]:
 
 
 def _call_of(cls: Any) -> Any:
-    """What the class's __call__ says. Calls of instances do not take this way (_C.route_calls)."""
+    """What the class's __call__ says. Calls of instances do not take this way (_C.route)."""
 
     def __call__(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         return self._flashover_callable(*args, **kwargs)
@@ -339,21 +365,23 @@ def _class_for(cls: Any) -> Any:
             "__module__": cls.__module__,
             "__qualname__": cls.__qualname__,
             "__doc__": cls.__doc__,
+            "__annotations__": vars(cls).get("__annotations__", {}),
             "__slots__": (SLOT,),
             "__dict__": CompiledModule.__dict__["__dict__"],  # else CPython puts its own there
-            "__call__": _call_of(cls),
             "_flashover_class": cls,
             **_slots_of(cls),
         }
+        if not issubclass(cls, torch.jit.ScriptModule):  # torch.compile runs torch's own __call__ of those as it is
+            namespace["__call__"] = _call_of(cls)
         made = type.__new__(_metaclass_over(type(cls)), cls.__name__, (CompiledModule, cls), namespace)
-        _C.route_calls(made)
+        _C.route(made)
         _classes[id(cls)] = made
     return made
 
 
 def _empty(cls: type) -> Any:
     """A compiled module that gets its original later, of this class or of one derived from it with no more slots."""
-    return object.__new__(_class_for(cls))
+    return _C.empty_module(_class_for(cls))
 
 
 def _picklable_base(cls: Any) -> type:
@@ -370,7 +398,7 @@ def _fill(module: Any, original: Any, settings: Any, keep_text: bool = False) ->
     compiled._flashover_settings = settings
     compiled.__wrapped__ = original
     _DICT.__set__(module, _DICT.__get__(original))
-    type(module).__dict__[SLOT].__set__(module, compiled)
+    _CLASS_DICT.__get__(type(module))[SLOT].__set__(module, compiled)
 
 
 def _fill_from(module: Any, state: tuple[Any, Any]) -> None:

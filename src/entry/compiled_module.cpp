@@ -65,15 +65,29 @@ PyObject* call_module(PyObject* self, PyObject* args, PyObject* kwargs) {
   return result;
 }
 
+PyObject* allocate_ordinary(PyTypeObject* type, Py_ssize_t items) {
+  PyTypeObject* original = original_class(type);
+  if (!original) return PyErr_Format(PyExc_SystemError, "%R is no class of compiled modules", type);
+  return original->tp_alloc(original, items);
+}
+
+bool is_compiled_class(PyTypeObject* type) {
+  if (original_class(type)) return true;
+  PyErr_Format(PyExc_TypeError, "%R is no class of compiled modules", type);
+  return false;
+}
+
 }  // namespace
 
-bool route_calls(PyTypeObject* compiled_class) {
-  if (!original_class(compiled_class)) {
-    PyErr_Format(PyExc_TypeError, "%R is no class of compiled modules", compiled_class);
-    return false;
-  }
+bool route(PyTypeObject* compiled_class) {
+  if (!is_compiled_class(compiled_class)) return false;
   compiled_class->tp_call = at_boundary<call_module>;
+  compiled_class->tp_alloc = at_boundary<allocate_ordinary>;
   return true;
+}
+
+PyObject* empty_module(PyTypeObject* compiled_class) {
+  return is_compiled_class(compiled_class) ? original_class(compiled_class)->tp_alloc(compiled_class, 0) : nullptr;
 }
 
 bool change_class(PyObject* instance, PyTypeObject* to) {

@@ -15,8 +15,13 @@ namespace py = pybind11;
 
 void bind_entry(py::module_& m) {
   if (!entry::add_callable_type(m.ptr()) || !entry::add_disabled_type(m.ptr())) throw py::error_already_set();
-  m.def("route_calls", [](py::type compiled_class) {
-    if (!entry::route_calls(reinterpret_cast<PyTypeObject*>(compiled_class.ptr()))) throw py::error_already_set();
+  m.def("route", [](py::type compiled_class) {
+    if (!entry::route(reinterpret_cast<PyTypeObject*>(compiled_class.ptr()))) throw py::error_already_set();
+  });
+  m.def("empty_module", [](py::type compiled_class) {
+    PyObject* made = entry::empty_module(reinterpret_cast<PyTypeObject*>(compiled_class.ptr()));
+    if (!made) throw py::error_already_set();
+    return py::reinterpret_steal<py::object>(made);
   });
   m.def("change_class", [](py::object instance, py::type to) {
     if (!entry::change_class(instance.ptr(), reinterpret_cast<PyTypeObject*>(to.ptr()))) throw py::error_already_set();

@@ -11,6 +11,7 @@ import io
 import pickle
 import tempfile
 import types
+import typing
 import weakref
 from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
@@ -256,6 +257,16 @@ def class_assigned_wrong(m, note, kind):
 
 
 @act
+def class_assigned_with_slots(m, note, kind):
+    m.__class__ = type("Other", (m.__class__,), {"__slots__": ("further",)})
+
+
+@act
+def no_class_assigned(m, note, kind):
+    m.__class__ = 3
+
+
+@act
 def weight_norm(m, note, kind):
     nn.utils.parametrizations.weight_norm(m)
 
@@ -440,17 +451,26 @@ def modes(m, note, kind):
     m.eval()
 
 
+def to_zeros(m):
+    """Not as empty as to_empty leaves it: what no state_dict holds would be what lay in the memory."""
+    m.to_empty(device="cpu")
+    with torch.no_grad():
+        for t in (*m.parameters(), *m.buffers()):
+            t.zero_()
+
+
 @act
 def emptied(m, note, kind):
     state = copy.deepcopy(m.state_dict())
-    m.to_empty(device="cpu")
+    to_zeros(m)
     m.load_state_dict(state)
 
 
 @act
 def to_meta_and_back(m, note, kind):
     state = copy.deepcopy(m.state_dict())
-    m.to("meta").to_empty(device="cpu").load_state_dict(state)
+    to_zeros(m.to("meta"))
+    m.load_state_dict(state)
 
 
 @act
@@ -495,7 +515,15 @@ def loaded_wrong(m, note, kind):
 def questions(m, note, kind):
     note([type(m).__name__, type(m).__qualname__, type(m).__module__, type(m).__doc__, repr(type(m)), repr(m)])
     note([isinstance(m, kind.make().__class__), isinstance(m, nn.Module), issubclass(type(m), nn.Module)])
-    note(isinstance(kind.make(), type(m)))
+    note(
+        [
+            isinstance(kind.make(), type(m)),
+            isinstance(3, type(m)),
+            isinstance(3, m.__class__),
+            issubclass(dict, type(m)),
+        ]
+    )
+    note([sorted(vars(type(m))), sorted(typing.get_type_hints(type(m)))])
     note([str(inspect.signature(m)), callable(m), bool(m), weakref.ref(m)() is m, m in [m], m in {m}, m == m])
     note(sorted(set(dir(m)) - {"_orig_mod", "_flashover_callable", "_flashover_class"}))
     note([n for n, _ in m.named_modules()] + [n for n, _ in m.named_parameters()] + [n for n, _ in m.named_buffers()])
@@ -508,6 +536,16 @@ def equality(m, note, kind):
     note([m == other, other == m, hash(type(m)) == hash(type(other))])
     note([type(m) == type(other), type(other) == type(m)])  # noqa: E721
     note({type(other): 1}.get(type(m)))
+
+
+@act
+def virtual_subclass(m, note, kind):
+    class Virtual:
+        pass
+
+    note(isinstance(Virtual(), type(m)))
+    type(m).register(Virtual)
+    note([isinstance(Virtual(), type(m)), isinstance(Virtual(), m.__class__), issubclass(dict, m.__class__)])
 
 
 @act
@@ -575,6 +613,18 @@ def fx_trace(m, note, kind):
 
 
 @act
+def graph_recompiled(m, note, kind):
+    m.recompile()
+    with torch.no_grad():
+        note([m.eval()(kind.x), m.forward(kind.x)])
+    last = next(n for n in reversed(m.graph.nodes) if n.op == "call_module")
+    last.replace_all_uses_with(last.args[0])
+    m.graph.erase_node(last)
+    m.recompile()
+    note([m.code, m.delete_all_unused_submodules()])
+
+
+@act
 def make_fx(m, note, kind):
     m.eval()
     with torch.no_grad():
@@ -601,4 +651,12 @@ def dynamo(m, note, kind):
         note(tensor(torch.compile(m.eval(), backend="eager", fullgraph=True)(kind.x)))
 
 
-SLOW = {"export_strict", "export", "dynamo", "jit_trace", "jit_script", "make_fx", "quantized"}
+@act
+def dynamo_forward(m, note, kind):
+    torch._dynamo.reset()
+    m.eval()
+    with torch.no_grad():
+        note(tensor(torch.compile(lambda x: m.forward(x), backend="eager", fullgraph=True)(kind.x)))
+
+
+SLOW = {"dynamo_forward", "export_strict", "export", "dynamo", "jit_trace", "jit_script", "make_fx", "quantized"}

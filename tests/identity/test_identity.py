@@ -1,5 +1,6 @@
 """A diagonal of the identity matrix (tests/fuzz_identity.py runs all of it), and what its cells do not ask."""
 
+import abc
 import gc
 import sys
 import warnings
@@ -37,6 +38,61 @@ def test_a_difference_is_seen(monkeypatch):
     assert not check(kind, ["deepcopy"], "before", "alone", "eager")
     monkeypatch.setattr(flashover._compiled_module.CompiledModule, "__deepcopy__", lambda self, memo: self._orig_mod)
     assert check(kind, ["deepcopy"], "before", "alone", "eager")
+
+
+SEQUENCES = [
+    ("linear", "raw_new slot_hidden"),
+    ("parametrized", "raw_new class_assigned class_assigned_and_back replica"),
+    ("abstract", "class_assigned questions"),
+    ("abstract", "subclass_by_type questions"),
+    ("graph_module", "raw_new pickled_old_protocol"),
+    ("graph_module", "modes fork_pickled raw_new pickled_cycle graph_recompiled"),
+    ("graph_module", "forward_bound_anew saved"),
+]
+
+
+@pytest.mark.parametrize(("kind", "acts"), SEQUENCES, ids="-".join)
+def test_acts_one_after_another(kind, acts):
+    """What longer ones found."""
+    for when, place in (("before", "alone"), ("before", "inside compiled")):
+        assert not check(KINDS[kind], acts.split(), when, place, "eager")
+
+
+def test_a_raw_instance_of_a_compiled_class_is_an_ordinary_one():
+    c = flashover.compile(nn.Linear(2, 2), backend="eager")
+    assert type(object.__new__(type(c))) is nn.Linear
+    assert type(nn.Module.__new__(type(c))) is nn.Linear
+
+
+def test_an_abstract_class_is_asked_of_strangers():
+    """ABCMeta asks all subclasses in turn, the one of compiled modules among them."""
+
+    class Model(nn.Module, abc.ABC):
+        def forward(self, x):
+            return x + 1
+
+    c = flashover.compile(Model(), backend="eager")
+    for cls in (Model, type(c)):
+        assert isinstance(c, cls)
+        assert not isinstance(3, cls)
+        assert not issubclass(dict, cls)
+
+
+def test_a_graph_module_is_recompiled():
+    graph = torch.fx.symbolic_trace(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
+    c, x = flashover.compile(graph, backend="eager"), torch.ones(1, 2)
+    c(x)
+    for node in c.graph.nodes:
+        if node.op == "output":
+            node.args = (node.args[0].args[0],)
+    c.recompile()
+    assert torch.equal(c(x), graph.get_submodule("0")(x))
+    assert torch.equal(graph(x), graph.get_submodule("0")(x))
+
+
+def test_vars_of_a_compiled_class():
+    c = flashover.compile(nn.Linear(2, 2), backend="eager")
+    assert vars(type(c)) == vars(nn.Linear)
 
 
 def test_one_class_for_all():
