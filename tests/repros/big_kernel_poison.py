@@ -1,20 +1,14 @@
 """A kernel that takes the compiler too long fails for itself: its function runs eager, others are compiled."""
 
-import os
-import tempfile
 import warnings
 
+import _compilers
 import torch
 
 import flashover
 
-folder = tempfile.mkdtemp()
-compiler = folder + "/cxx"
 # It takes for ever over what computes a hyperbolic tangent, as g++ does over a kernel of ten thousand operators.
-with open(compiler, "w") as f:
-    f.write('#!/bin/sh\nfor a; do source=$a; done\ngrep -q tanh "$source" && exec sleep 300\nexec g++ "$@"\n')
-os.chmod(compiler, 0o755)
-os.environ["CXX"] = compiler
+_compilers.use('for a; do source=$a; done\ngrep -q tanh "$source" && exec sleep 300\nexec g++ "$@"')
 x = torch.randn(16, 64)
 with warnings.catch_warnings(record=True) as said:
     warnings.simplefilter("always")

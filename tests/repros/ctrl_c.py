@@ -3,20 +3,15 @@ right."""
 
 import os
 import signal
-import tempfile
 import threading
 import time
 
+import _compilers
 import torch
 
 import flashover
 
-folder = tempfile.mkdtemp()
-compiler = folder + "/cxx"
-with open(compiler, "w") as f:
-    f.write(f'#!/bin/sh\n[ -e {folder}/slow ] && sleep 6\nexec g++ "$@"\n')
-os.chmod(compiler, 0o755)
-os.environ["CXX"] = compiler
+folder = _compilers.use('[ -e {folder}/slow ] && sleep 6\nexec g++ "$@"')
 flashover.compile(lambda x: x + 1)(torch.ones(2))
 open(folder + "/slow", "w").close()
 sent: list[float] = []

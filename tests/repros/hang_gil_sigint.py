@@ -5,20 +5,15 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 
+import _compilers
 import torch
 
 import flashover
 
-folder = tempfile.mkdtemp()
-compiler = folder + "/hangcc"
-with open(compiler, "w") as f:
-    f.write("#!/bin/sh\nsleep 751 &\nexec sleep 751\n")
-os.chmod(compiler, 0o755)
-os.environ["CXX"] = compiler
+_compilers.use("sleep 751 &\nexec sleep 751")
 
 
 def sleepers() -> int:
