@@ -59,7 +59,9 @@ function(flashover_layer name)
   endif()
 endfunction()
 
-# The Python extension module, placed into python/flashover so that the source tree is importable.
+# The Python extension module, placed into python/flashover so that the source tree is importable (FLASHOVER_PACKAGE:
+# elsewhere, for a build that must not take the place of the daily one).
+set(FLASHOVER_PACKAGE ${CMAKE_CURRENT_SOURCE_DIR}/python/flashover CACHE PATH "the folder that the extension lands in")
 function(flashover_module name dir)
   cmake_parse_arguments(M "" "" "DEPS" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${dir}/*.cpp)
@@ -76,6 +78,6 @@ function(flashover_module name dir)
   if(SKBUILD)
     install(TARGETS ${name} LIBRARY DESTINATION flashover)
   else()
-    set_target_properties(${name} PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}/python/flashover)
+    set_target_properties(${name} PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${FLASHOVER_PACKAGE})
   endif()
 endfunction()
