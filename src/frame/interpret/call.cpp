@@ -474,6 +474,21 @@ PyObject* tensor_of_number(Interpreter& in, PyObject* f, PyObject* const* args, 
   return dtype ? tensor_of(in, args[0], dtype.get(), device.get()) : nullptr;
 }
 
+// torch.LongTensor([1, 2]) and its like: torch.tensor of their dtype on their device. (Sizes make a tensor that nobody
+// has written; they stay torch's own.) Null without an error: another call.
+PyObject* call_tensor_type(Interpreter& in, PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames) {
+  if (std::strcmp(Py_TYPE(f)->tp_name, "torch.tensortype") != 0 || kwnames != nullptr || nargs != 1) return nullptr;
+  if (!PyList_CheckExact(args[0]) && !PyTuple_CheckExact(args[0])) return nullptr;
+  PyObject* torch = PyDict_GetItemString(PyImport_GetModuleDict(), "torch");
+  Ref make = Ref::steal(PyObject_GetAttrString(torch, "tensor"));
+  Ref dtype = Ref::steal(PyObject_GetAttrString(f, "dtype")), cuda = Ref::steal(PyObject_GetAttrString(f, "is_cuda"));
+  Ref device = Ref::steal(PyUnicode_FromString(cuda.get() == Py_True ? "cuda" : "cpu"));
+  Ref names = Ref::steal(Py_BuildValue("(ss)", "dtype", "device"));
+  if (!make || !dtype || !cuda || !device || !names) return nullptr;
+  PyObject* given[] = {nullptr, args[0], dtype.get(), device.get()};
+  return in.call(make.get(), given + 1, 1, names.get());
+}
+
 // tensor.new_tensor(data): torch.tensor(data) of its dtype on its device. (Torch's own wants to know the backend's
 // key.) Null without an error: another function.
 PyObject* call_new_tensor(Interpreter& in, PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames) {
@@ -774,6 +789,8 @@ PyObject* Interpreter::call(PyObject* f, PyObject* const* args, size_t nargs, Py
     return call(PyInstanceMethod_GET_FUNCTION(f), args, nargs, kwnames);
   }
   if (PyObject* made = session != nullptr ? call_new_tensor(*this, f, args, nargs, kwnames) : nullptr) return made;
+  if (PyErr_Occurred()) return nullptr;
+  if (PyObject* made = session != nullptr ? call_tensor_type(*this, f, args, nargs, kwnames) : nullptr) return made;
   if (PyErr_Occurred()) return nullptr;
   if (PyObject* result = nullptr; call_with_numbers(f, args, nargs, kwnames, &result)) return result;
   const bool gathers =
