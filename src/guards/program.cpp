@@ -150,7 +150,13 @@ class Program final : public GuardProgram {
 
   bool check(PyObject* const* args, PyObject** wanted, bool untouched) override {
     untouched_ = untouched;
-    const bool yes = check_fast(args, wanted);
+    bool yes = false;
+    try {
+      yes = check_fast(args, wanted);
+    } catch (...) {  // no memory, half way: what was noted so far is not all that moved
+      distrust();
+      throw;
+    }
     static const bool twice = std::getenv("FLASHOVER_CHECK_GUARDS") != nullptr;  // for tests
     if (twice) {
       FLASHOVER_CHECK(yes == check_plainly(args))
@@ -346,6 +352,13 @@ class Program final : public GuardProgram {
     segments_ = std::move(sorted);
     for (size_t i = 0; i < segments_.size(); i++)
       for (SourceId id : segments_[i].sources) place_[id].segment = static_cast<int32_t>(i);
+  }
+
+  // The next check looks at everything, one by one, and takes all wanted objects anew.
+  void distrust() {
+    for (Segment& s : segments_) s.armed = false;
+    all_moved_ = true;
+    ever_ = false;
   }
 
   // The object of a source, which may be another one than before.

@@ -42,3 +42,8 @@ def test_no_memory_from_some_allocation_on() -> None:
 def test_a_failed_allocation_in_a_compiled_backward_is_a_memory_error() -> None:
     counts = tries("--every", "12", "--program", "training", "--phase", "backward", "--kind", "new", "--seconds", "60")
     assert "raised MemoryError" in str(counts["outcomes"])
+
+
+def test_guards_that_ran_out_of_memory_are_not_half_believed() -> None:
+    """The first allocation of such a call is the guards' own list of what is another object than before."""
+    tries("--program", "nested_break", "--phase", "warm", "--kind", "new", "--site", "1")
