@@ -20,13 +20,23 @@ MOST_FRAMES = 64
 STACK_WORDS, STACKS = MOST_FRAMES + 1, 3
 
 
+def shared_library(name: str) -> str:
+    """The path of a shared library that this process would load."""
+    ctypes.CDLL(name)
+    maps = Path("/proc/self/maps").read_text().split()
+    return next(word for word in maps if word.rsplit("/", 1)[-1].startswith(name.split(".so")[0] + ".so"))
+
+
 def run_again_with_library() -> None:
     """Starts this program again in this process, with the library preloaded."""
+    # Some compilers link libstdc++ statically. Then the library would have handlers and unwinding of its own, and would
+    # look in vain for the program's.
+    cxx = shared_library("libstdc++.so.6")
     folder = tempfile.mkdtemp(prefix="failing-calls-")
     library = f"{folder}/failing_calls.so"
     command = [os.environ.get("CXX", "g++"), "-std=c++20", "-O1", "-shared", "-fPIC", "-o", library, str(SOURCE)]
     try:
-        subprocess.run([*command, "-ldl"], check=True)
+        subprocess.run([*command, cxx, "-ldl"], check=True)
     except (OSError, subprocess.CalledProcessError):
         shutil.rmtree(folder, ignore_errors=True)
         raise
