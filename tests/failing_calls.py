@@ -56,7 +56,7 @@ class Death:
 
     def owner(self) -> str:
         """The library, and function as far as it is known, whose own fault this death was. Empty: it may be ours."""
-        return self._let_out() or self._went_on()
+        return self._let_out() or self._went_on() or self._ran_nothing()
 
     def _let_out(self) -> str:
         """A function that must not be left by an exception and was, by one that its own callees threw: what calls it
@@ -82,6 +82,14 @@ class Death:
         if not failed or where != which or any(is_ours(library) for library in inner):
             return ""
         return f"{os.path.basename(where)}, which goes on without what it allocated"
+
+    def _ran_nothing(self) -> str:
+        """A library that jumped to code which it had no memory to write (oneDNN and MKL make theirs in mapped memory):
+        no frame is known beyond the handler's, and the last call that failed was that library's own."""
+        failed = caller(self.last_failure)
+        if not self.stack or caller(self.stack) or not failed or is_ours(failed):
+            return ""
+        return f"{os.path.basename(failed)}, which ran code that it had no memory for"
 
 
 def is_ours(library: str) -> bool:

@@ -23,6 +23,8 @@ uint64_t holding = 0;                               // main thread only, as all 
 int depth = 0;
 std::atomic<bool> passing{false};
 std::atomic<uint64_t> passed{0};  // how many signals came while `passing`
+// What a handler raised at the end of a pass: type, value, traceback. It leaves the call where handlers are run next.
+std::array<PyObject*, 3> raised{};
 
 uint64_t bit(int number) { return uint64_t{1} << (number - 1); }
 
@@ -101,8 +103,21 @@ SignalsPass::SignalsPass() : main_(on_main_thread()), before_(passed) {
   passed += signals != 0 ? 1 : 0;
   hand_over(signals);
 }
+// A signal that came behind the last look of the program's code at signals is Python's already: its handler would run
+// at the next look, in the middle of the trace. So it runs here.
 SignalsPass::~SignalsPass() {
-  if (main_) passing = was_;
+  if (!main_) return;
+  passing = was_;
+  if (was_ || passed == before_) return;
+  std::array<PyObject*, 3> error{};
+  PyErr_Fetch(&error[0], &error[1], &error[2]);
+  if (PyErr_CheckSignals() < 0) {
+    if (raised[0] == nullptr)
+      PyErr_Fetch(&raised[0], &raised[1], &raised[2]);
+    else
+      PyErr_Clear();
+  }
+  PyErr_Restore(error[0], error[1], error[2]);
 }
 bool SignalsPass::came() const { return main_ && passed != before_; }
 
@@ -110,10 +125,18 @@ bool on_main_thread() { return static_cast<pid_t>(::syscall(SYS_gettid)) == ::ge
 
 bool run_signal_handlers() {
   if (!on_main_thread()) return false;
-  const SignalsPass pass;
-  return PyErr_CheckSignals() < 0;
+  {
+    const SignalsPass pass;
+    if (PyErr_CheckSignals() < 0) return true;
+  }
+  if (raised[0] == nullptr) return false;
+  const std::array<PyObject*, 3> error = std::exchange(raised, {});
+  PyErr_Restore(error[0], error[1], error[2]);
+  return true;
 }
 
-bool signal_waits() { return held_signals.load(std::memory_order_relaxed) != 0; }
+bool signal_waits() {
+  return held_signals.load(std::memory_order_relaxed) != 0 || (raised[0] != nullptr && on_main_thread());
+}
 
 }  // namespace flashover::frame
