@@ -55,6 +55,10 @@ struct Continuation {
     for (const auto& [slot, weak] : modules) Py_DECREF(weak);
     Py_XDECREF(code);
   }
+  // The modules of the key died: what has their addresses now are others.
+  bool gone() const {
+    return std::ranges::any_of(modules, [](auto& m) { return PyWeakref_GET_OBJECT(m.second) == Py_None; });
+  }
 };
 
 // What is known of one such place, or of the calls themselves, whichever modules are in it.
@@ -570,7 +574,7 @@ class Rest final : public frame::Continuations {
     Renewed& renewed = *held;
     auto found = s_.continuations.find(place + modules_among(rest.slots, rest.count, renewed));
     std::shared_ptr<Continuation> here = found == s_.continuations.end() ? nullptr : found->second;
-    if (!here) {
+    if (!here || here->gone()) {
       look_for_renewed(place, rest, renewed);
       if (s_.continuations.size() >= kMaxContinuations)
         return leave(rest, code, EagerCause::kDeclined, "there are too many places that go on after graph breaks",
