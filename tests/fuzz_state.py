@@ -63,6 +63,15 @@ def note(picture: Picture, name: str, t: Any) -> None:
     picture.facts[name] = (str(t.dtype), tuple(t.shape), t.stride(), *history, t.is_inference(), type(t).__name__)
 
 
+def version_of(t: torch.Tensor) -> int | None:
+    """How often the tensor was written; None where torch does not count (inference tensors, and normal tensors that
+    were given the memory of one)."""
+    try:
+        return t._version
+    except RuntimeError:
+        return None
+
+
 def look(w: World, picture: Picture, seen: list[Any]) -> None:
     for i, t in enumerate(seen):
         note(picture, f"result {i}", t)
@@ -74,7 +83,7 @@ def look(w: World, picture: Picture, seen: list[Any]) -> None:
     ]  # fmt: skip
     for name, t in kept:
         note(picture, name, t)
-        picture.facts[name + " version"] = None if t.is_inference() else t._version
+        picture.facts[name + " version"] = version_of(t)
         picture.facts[name + " lies with"] = owners.setdefault(t._typed_storage()._cdata, name)
         if isinstance(t, torch.nn.Parameter):
             note(picture, name + ".grad", t.grad)
