@@ -1,6 +1,7 @@
 #include "guards/global_state.h"
 
 #include <Python.h>
+#include <pthread.h>
 
 #include <ATen/Context.h>
 #include <ATen/PythonTorchFunctionTLS.h>
@@ -17,6 +18,7 @@
 #include <torch/csrc/autograd/forward_grad.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <unordered_map>
 #include <utility>
@@ -98,12 +100,21 @@ int8_t default_device_part(bool index) {
   return small((index ? static_cast<int>(d.index()) : static_cast<int>(d.type())) + 2);
 }
 
-// 0 until CUDA is used: asking earlier would start it.
+bool cuda_is_used() {
+  static auto* const allocator = dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(c10::kCUDA));
+  return allocator && allocator->initialized();
+}
+// A child of a process that used CUDA cannot use it, nor ask it for anything: each question is an error there. (Workers
+// of a DataLoader are such children.)
+std::atomic<bool> forked_from_user{false};
+[[maybe_unused]] const int watched = pthread_atfork(nullptr, nullptr, [] {
+  if (cuda_is_used()) forked_from_user = true;
+});
+// 0 until CUDA is used: asking earlier would start it. In such a child it stays what it was.
 int8_t current_cuda_device() {
-  if (!c10::impl::hasDeviceGuardImpl(c10::kCUDA)) return 0;
-  static auto* allocator = dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(c10::kCUDA));
-  if (!allocator || !allocator->initialized()) return 0;
-  return small(c10::impl::VirtualGuardImpl(c10::kCUDA).getDevice().index());
+  static std::atomic<int8_t> last{0};
+  if (!c10::impl::hasDeviceGuardImpl(c10::kCUDA) || forked_from_user || !cuda_is_used()) return last;
+  return last = small(c10::impl::VirtualGuardImpl(c10::kCUDA).getDevice().index());
 }
 const Small kSmall[] = {
     {"default dtype", [] { return small(c10::get_default_dtype_as_scalartype()); }},
