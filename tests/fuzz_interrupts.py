@@ -228,7 +228,7 @@ def child(seed: int, kind: str, triton: bool, say: int) -> None:
         out["notes"] = len(notes)
         out["back"] = notes[0] if notes else 0
     stop.set()
-    # (Triton's server stays when it has answered: the signal came behind the last answer. An interrupted one is stopped.)
+    # (Triton's server stays when it has answered: the signal came behind the last answer. An interrupted one stops.)
     if out["outcome"] == "raised" and threading.active_count() == 1 and not _C.triton_server_pid():
         out["children"] = len(children())
         out["left"] = os.listdir(os.environ["TMPDIR"])
