@@ -80,7 +80,8 @@ PyObject* to_python(const graph::Graph& g) {
                         Py_XDECREF(args);
                         return nullptr;
                       }
-                      const char* place = n.location >= 0 ? g.facts.locations[static_cast<size_t>(n.location)].c_str() : "";
+                      const char* place =
+                          n.location >= 0 ? g.facts.locations[static_cast<size_t>(n.location)].c_str() : "";
                       return Py_BuildValue("(sNNs)", n.op->name.c_str(), args, outs, place);
                     })
              : nullptr;

@@ -9,11 +9,11 @@
 #include <thread>
 
 #include "base/check.h"
-#include "run/writes.h"
 #include "run/library.h"
 #include "run/probe.h"
 #include "run/slab.h"
 #include "run/target.h"
+#include "run/writes.h"
 
 namespace flashover::run {
 namespace {

@@ -1,5 +1,6 @@
 // Preloaded by tools/tsan.py: tells ThreadSanitizer what a parallel region orders, since libgomp, which is not
-// instrumented, says nothing: what was done before the region comes before all of it, and all of it before what follows.
+// instrumented, says nothing: what was done before the region comes before all of it, and all of it before what
+// follows.
 #include <dlfcn.h>
 #include <link.h>
 
