@@ -10,9 +10,10 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
-#include <utility>
+#include <optional>
 
 #include "base/interrupt.h"
+#include "frame/fetched_error.h"
 
 namespace flashover::frame {
 namespace {
@@ -23,8 +24,9 @@ uint64_t holding = 0;                               // main thread only, as all 
 int depth = 0;
 std::atomic<bool> passing{false};
 std::atomic<uint64_t> passed{0};  // how many signals came while `passing`
-// What a handler raised at the end of a pass: type, value, traceback. It leaves the call where handlers are run next.
-std::array<PyObject*, 3> raised{};
+// What a handler raised at the end of a pass. It leaves the call where handlers are run next. (Never destroyed: Python
+// is gone by then.)
+std::optional<FetchedError>& raised = *new std::optional<FetchedError>;
 
 uint64_t bit(int number) { return uint64_t{1} << (number - 1); }
 
@@ -109,15 +111,14 @@ SignalsPass::~SignalsPass() {
   if (!main_) return;
   passing = was_;
   if (was_ || passed == before_) return;
-  std::array<PyObject*, 3> error{};
-  PyErr_Fetch(&error[0], &error[1], &error[2]);
+  FetchedError error;
   if (PyErr_CheckSignals() < 0) {
-    if (raised[0] == nullptr)
-      PyErr_Fetch(&raised[0], &raised[1], &raised[2]);
-    else
+    if (raised)
       PyErr_Clear();
+    else
+      raised.emplace();
   }
-  PyErr_Restore(error[0], error[1], error[2]);
+  error.restore();
 }
 bool SignalsPass::came() const { return main_ && passed != before_; }
 
@@ -129,14 +130,12 @@ bool run_signal_handlers() {
     const SignalsPass pass;
     if (PyErr_CheckSignals() < 0) return true;
   }
-  if (raised[0] == nullptr) return false;
-  const std::array<PyObject*, 3> error = std::exchange(raised, {});
-  PyErr_Restore(error[0], error[1], error[2]);
+  if (!raised) return false;
+  raised->restore();
+  raised.reset();
   return true;
 }
 
-bool signal_waits() {
-  return held_signals.load(std::memory_order_relaxed) != 0 || (raised[0] != nullptr && on_main_thread());
-}
+bool signal_waits() { return held_signals.load(std::memory_order_relaxed) != 0 || (raised && on_main_thread()); }
 
 }  // namespace flashover::frame
