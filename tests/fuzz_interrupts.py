@@ -30,7 +30,6 @@ import sys
 import tempfile
 import threading
 import time
-import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -41,6 +40,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "python"))
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 import torch
+from processes import forked
 
 import flashover
 from flashover import _C
@@ -297,17 +297,12 @@ def run_case(seed: int, triton: bool, tally: collections.Counter[str], latencies
     os.environ["TMPDIR"] = folder
     os.environ["FLASHOVER_CACHE_DIR"] = ""
     hear, say = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        code = 70
-        try:
-            os.close(hear)
-            child(seed, kind, triton, say)
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(code)
+
+    def work() -> None:
+        os.close(hear)
+        child(seed, kind, triton, say)
+
+    pid = forked(work)
     os.close(say)
     problem = ""
     status, out, sent = -1, {}, 0.0

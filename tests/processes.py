@@ -7,25 +7,35 @@ import time
 import traceback
 from collections.abc import Callable
 
+RAISED = 70  # the exit code of a child whose work raised
 
-def in_child(work: Callable[[], bool], seconds: float = 60) -> None:
-    """Forks and calls `work` in the child. Fails where it returns False, raises (the child prints the traceback), dies
-    or is not done in time. An exception must not leave the child: it would run the remaining tests a second time."""
+
+def forked(work: Callable[[], object]) -> int:
+    """The process id of a child that calls `work` and ends: with its result if that is a number, else with 0. An
+    exception must not leave the child, which would run the remaining tests a second time: it is printed there."""
     pid = os.fork()
     if pid == 0:
-        code = 2
+        code = RAISED
         try:
-            code = 0 if work() else 1
+            result = work()
+            code = int(result) if isinstance(result, int) else 0
         except BaseException:
             traceback.print_exc()
         finally:
             os._exit(code)
+    return pid
+
+
+def in_child(work: Callable[[], bool], seconds: float = 60) -> None:
+    """Calls `work` in a child. Fails where it returns False, raises, dies or is not done in time."""
+    pid = forked(lambda: int(not work()))
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         done, status = os.waitpid(pid, os.WNOHANG)
         if done:
             code = os.waitstatus_to_exitcode(status)
-            assert code == 0, {1: "the child was wrong", 2: "the child raised"}.get(code, f"the child ended by {code}")
+            said = {1: "the child was wrong", RAISED: "the child raised"}
+            assert code == 0, said.get(code, f"the child ended by {code}")
             return
         time.sleep(0.01)
     os.kill(pid, 9)

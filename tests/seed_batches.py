@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
-import traceback
 from collections.abc import Callable
 
 import torch
+from processes import forked
 
 # Of a seed: what is wrong ('': nothing; None: it says nothing about compiled code), and what a person needs beside it.
 Judge = Callable[[int], tuple[str | None, str]]
@@ -34,16 +35,7 @@ def run_batch(seeds: range, judge: Judge, counts: dict[str, int]) -> None:
     """Adds to counts: right, wrong, eager (nothing was compiled), skipped, crashed."""
     while seeds:
         reader, writer = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            done = 1
-            try:
-                judge_all(seeds, judge, writer)
-                done = 0
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                os._exit(done)
+        pid = forked(functools.partial(judge_all, seeds, judge, writer))
         os.close(writer)
         with os.fdopen(reader) as lines:
             said = [line.strip() for line in lines]

@@ -11,6 +11,7 @@ import weakref
 import pytest
 import torch
 from processes import in_child
+from threads import together
 
 import flashover
 
@@ -23,26 +24,6 @@ class Block(torch.nn.Module):
 
     def forward(self, x):
         return torch.relu(self.lin(x)) * self.scale
-
-
-def in_threads(count, work):
-    errors = []
-    start = threading.Barrier(count)
-
-    def run(i):
-        try:
-            start.wait()
-            work(i)
-        except BaseException as e:
-            errors.append(e)
-
-    threads = [threading.Thread(target=run, args=(i,)) for i in range(count)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join(120)
-    assert not any(t.is_alive() for t in threads), "a thread hangs"
-    assert not errors, errors
 
 
 @torch.no_grad()
@@ -58,7 +39,7 @@ def test_threads_compile_and_call_the_same_function_at_once():
             k = (i + step) % len(inputs)
             torch.testing.assert_close(fast(inputs[k]), expected[k])
 
-    in_threads(6, work)
+    together(work, 6, 120)
     inner = fast._flashover_callable
     assert len(inner.entries()) == len(inputs)  # a shape that two threads miss at once is compiled once
 
@@ -83,7 +64,7 @@ def test_threads_call_while_another_changes_the_model():
             y = fast(x)
             assert any(torch.allclose(y, a) for a in allowed)
 
-    in_threads(4, work)
+    together(work, 4, 120)
     m.scale = 3.0
     torch.testing.assert_close(fast(x), allowed[2])
 

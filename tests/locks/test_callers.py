@@ -10,33 +10,13 @@ from typing import Any
 
 import pytest
 import torch
+from threads import together
 from torch import nn
 
 import flashover
 
 THREADS, CALLS = 4, 5
 WIDE = 1 << 17  # elements that a kernel shares out to the team
-
-
-def together(run: Callable[[int], None], threads: int = THREADS) -> None:
-    start = threading.Barrier(threads)
-    failed: list[BaseException] = []
-
-    def body(k: int) -> None:
-        start.wait()
-        try:
-            run(k)
-        except BaseException as e:
-            failed.append(e)
-
-    all_threads = [threading.Thread(target=body, args=(k,)) for k in range(threads)]
-    for t in all_threads:
-        t.start()
-    for t in all_threads:
-        t.join(240)
-    assert not any(t.is_alive() for t in all_threads), "a thread hangs"
-    if failed:
-        raise failed[0]
 
 
 def model(width: int = 16) -> nn.Module:
@@ -69,14 +49,14 @@ def test_builds_of_different_kernels() -> None:
             f = scaled(k * CALLS + i + 0.5)
             close(flashover.compile(f)(x), f(x))
 
-    together(run)
+    together(run, THREADS)
 
 
 def test_builds_of_one_kernel() -> None:
     f = scaled(77.25)
     compiled = [flashover.compile(lambda x: f(x)) for _ in range(THREADS)]
     want = f(square())
-    together(lambda k: close(compiled[k](square()), want))
+    together(lambda k: close(compiled[k](square()), want), THREADS)
 
 
 def test_large_tensors() -> None:
@@ -85,7 +65,7 @@ def test_large_tensors() -> None:
     f = lambda x: [(x * 2).sin(), x.cos() + 1, x.exp().sum(), (x - 1).relu().cumsum(0)]  # noqa: E731
     c = flashover.compile(f)
     want = f(x)
-    together(lambda k: [close(c(x.clone()), want) for _ in range(CALLS)] and None)
+    together(lambda k: [close(c(x.clone()), want) for _ in range(CALLS)] and None, THREADS)
 
 
 @pytest.mark.parametrize("dynamic", [None, True])
@@ -98,7 +78,7 @@ def test_shapes(dynamic: bool | None) -> None:
             x = torch.linspace(0, 1, (k + i + 1) * 4).view(-1, 4)
             close(c(x), f(x))
 
-    together(run)
+    together(run, THREADS)
 
 
 def train(m: nn.Module, seed: int) -> list[torch.Tensor]:
@@ -114,7 +94,7 @@ def train(m: nn.Module, seed: int) -> list[torch.Tensor]:
 def test_training_of_a_model_each() -> None:
     want = [train(model(), k) for k in range(THREADS)]
     models = [flashover.compile(model()) for _ in range(THREADS)]
-    together(lambda k: close(train(models[k], k), want[k]))
+    together(lambda k: close(train(models[k], k), want[k]), THREADS)
 
 
 def test_a_step_that_is_compiled_whole() -> None:
@@ -126,7 +106,7 @@ def test_a_step_that_is_compiled_whole() -> None:
         x = rows() + k
         close(c(x), torch.autograd.grad(m(x).square().mean(), list(m.parameters())))
 
-    together(run)
+    together(run, THREADS)
 
 
 def test_backward_of_one_model_in_all_threads() -> None:
@@ -138,7 +118,7 @@ def test_backward_of_one_model_in_all_threads() -> None:
         for _ in range(CALLS):
             close(torch.autograd.grad(c(rows()).sum(), list(m.parameters())), want)
 
-    together(run)
+    together(run, THREADS)
 
 
 def test_replicas() -> None:
@@ -156,7 +136,7 @@ def test_replicas() -> None:
             close(flashover.compile(replica)(rows()), want)
             close(c(rows()), want)
 
-    together(run)
+    together(run, THREADS)
 
 
 @torch.no_grad()
@@ -181,7 +161,7 @@ def test_frozen_weights_that_change() -> None:
         finally:
             over.set()
 
-    together(run)
+    together(run, THREADS)
     close(c(x), m(x))
 
 
@@ -194,7 +174,7 @@ def test_random_numbers() -> None:
             y = c(torch.ones(64))
             assert ((y >= 0) & (y < 3)).all()
 
-    together(run)
+    together(run, THREADS)
 
 
 def test_reset_and_statistics_while_others_call() -> None:
@@ -209,7 +189,7 @@ def test_reset_and_statistics_while_others_call() -> None:
                 assert flashover.compile_stats()
             close(c(square()), want)
 
-    together(run)
+    together(run, THREADS)
 
 
 def test_compiled_functions_die_while_others_are_made() -> None:
@@ -221,7 +201,7 @@ def test_compiled_functions_die_while_others_are_made() -> None:
             if i % 4 == k:
                 gc.collect()
 
-    together(run)
+    together(run, THREADS)
 
 
 def test_threads_that_come_and_go() -> None:

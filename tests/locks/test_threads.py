@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from threads import together
 
 import flashover
 
@@ -25,26 +26,6 @@ def watchdog() -> Iterator[None]:
     yield
     sys.setswitchinterval(interval)
     faulthandler.cancel_dump_traceback_later()
-
-
-def together(run: Callable[[int], None]) -> None:
-    start = threading.Barrier(THREADS)
-    failed: list[BaseException] = []
-
-    def body(k: int) -> None:
-        start.wait()
-        try:
-            run(k)
-        except BaseException as e:
-            failed.append(e)
-
-    threads = [threading.Thread(target=body, args=(k,)) for k in range(THREADS)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    if failed:
-        raise failed[0]
 
 
 @pytest.mark.parametrize("compiled", ["all", "half"])
@@ -68,7 +49,7 @@ def test_items_added_to_a_list_stay(compiled: str) -> None:
             c = f if compiled == "half" and k % 2 else flashover.compile(f, backend="eager")
             c(torch.ones(4), k * CALLS + i)
 
-    together(run)
+    together(run, THREADS)
     numbers = range(THREADS * CALLS)
     assert sorted(rows) == sorted([("a", i) for i in numbers] + [("b", i) for i in numbers])
 
@@ -87,7 +68,7 @@ def test_items_put_into_a_dict_stay() -> None:
         for i in range(CALLS):
             flashover.compile(f, backend="eager")(torch.ones(4), f"{k}.{i}")
 
-    together(run)
+    together(run, THREADS)
     names = [f"{k}.{i}" for k in range(THREADS) for i in range(CALLS)]
     assert table == {"first": 0} | dict.fromkeys(names, 1) | {n + "!": 2 for n in names}
 
@@ -106,7 +87,7 @@ def test_a_lock_is_exclusive_while_graphs_run() -> None:
         return x * 2
 
     c = flashover.compile(f)
-    together(lambda k: [c(torch.eye(64)) for _ in range(CALLS)] and None)
+    together(lambda k: [c(torch.eye(64)) for _ in range(CALLS)] and None, THREADS)
     assert most == [1] and inside == [] and not lock.locked()
 
 
@@ -129,5 +110,5 @@ def test_one_compiled_function_in_many_threads() -> None:
             if not torch.equal(c(torch.ones(3), i), f(torch.ones(3), i)):
                 wrong.append(i)
 
-    together(run)
+    together(run, THREADS)
     assert not wrong and total == [2 * THREADS * sum(range(CALLS))]

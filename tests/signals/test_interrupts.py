@@ -22,6 +22,17 @@ def test_signals_at_random_points(arguments: list[str]) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+RAISING_HANDLER = """
+import signal
+import torch, flashover
+class Raised(BaseException):
+    pass
+def handler(*_):
+    raise Raised
+signal.signal(signal.SIGALRM, handler)
+"""
+
+
 def run(code: str, **env: str) -> str:
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -162,13 +173,7 @@ print("fine")
 def test_a_signal_that_waits_when_a_call_begins_is_not_the_programs_own() -> None:
     """Python had noted it already, and the first Python code that ran was the captured one."""
     code = """
-import ctypes, signal
-import torch, flashover
-class Raised(BaseException):
-    pass
-def handler(*_):
-    raise Raised
-signal.signal(signal.SIGALRM, handler)
+import ctypes
 trip = ctypes.pythonapi.PyErr_SetInterruptEx
 x = torch.randn(4)
 def f(n):
@@ -186,19 +191,13 @@ for i in range(3):
     c(1)
 print(outcomes, flashover.compile_stats()["eager_calls"])
 """
-    assert run(code).strip() == "['raised', 'raised', 'raised'] 0"
+    assert run(RAISING_HANDLER + code).strip() == "['raised', 'raised', 'raised'] 0"
 
 
 def test_a_handler_that_raises_beside_another_threads_capture_is_not_the_programs_own() -> None:
     """The other thread runs code of the program's own, with signals as usual, while this one is in a trace."""
     code = """
-import signal, threading, time
-import torch, flashover
-class Raised(BaseException):
-    pass
-def handler(*_):
-    raise Raised
-signal.signal(signal.SIGALRM, handler)
+import threading, time
 inside, done = threading.Event(), threading.Event()
 def backend(graph, inputs):
     inside.set()
@@ -223,7 +222,7 @@ except Raised:
 done.set()
 other.join()
 """
-    assert run(code).strip() == "raised"
+    assert run(RAISING_HANDLER + code).strip() == "raised"
 
 
 def test_a_handlers_exception_leaves_a_call_that_is_made_before_the_capture() -> None:
