@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-sys.path[:0] = [str(Path(__file__).parents[1] / "python"), str(Path(__file__).parents[1] / "tests")]
+sys.path[:0] = [str(Path(__file__).parents[1] / "python"), str(Path(__file__).parents[1] / "tests" / "support")]
 from trace_tools import Program, trace  # noqa: E402
 
 from flashover import _C  # noqa: E402

@@ -1,5 +1,5 @@
-"""Shared set-up: reproducible, two threads at most, an own cache folder per run, and the repository's modules on the
-path."""
+"""Shared set-up: reproducible, two threads at most, an own cache folder per run, and the package for the programs
+that tests start."""
 
 from __future__ import annotations
 
@@ -13,9 +13,6 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-for folder in (ROOT / "python", ROOT / "benchmarks", ROOT / "tests"):
-    if str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
 # For the programs that tests start, however pytest itself was started.
 os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "python"), *filter(None, [os.environ.get("PYTHONPATH")])])
 os.environ.setdefault("FLASHOVER_CACHE_DIR", tempfile.mkdtemp(prefix="flashover-test-cache-"))
@@ -36,7 +33,7 @@ if os.environ.get("FLASHOVER_ISA"):
     os.environ.update(LIBRARY_LEVELS[os.environ["FLASHOVER_ISA"]])
 
 
-if name := os.environ.get("FLASHOVER_TEST_LOCALE"):  # tests/comma_locale.py
+if name := os.environ.get("FLASHOVER_TEST_LOCALE"):  # tests/environment/comma_locale.py
     locale.setlocale(locale.LC_ALL, name)
 
 

@@ -35,10 +35,20 @@ inline bool fault(const char* name) {
 """
 
 FIRST = "tests/test_each_mechanism.py"
-GUARDS = ["tests/python/test_soundness.py", "tests/python/test_guards.py", "tests/test_fuzz_guards.py"]
-EFFECTS = ["tests/test_frame_capture.py", "tests/test_language.py", "tests/test_breaks.py", "tests/test_fuzz_guards.py"]
-BREAKS = ["tests/test_breaks.py", "tests/test_language.py", "tests/test_language_more.py", "tests/test_found.py"]
-TENSORS = ["tests/test_trace_mutation.py", "tests/test_outputs.py", "tests/test_fuzz.py", "tests/test_found.py"]
+GUARDS = ["tests/python/test_soundness.py", "tests/python/test_guards.py", "tests/fuzz/test_fuzz_guards.py"]
+EFFECTS = [
+    "tests/test_frame_capture.py",
+    "tests/test_language.py",
+    "tests/breaks/test_breaks.py",
+    "tests/fuzz/test_fuzz_guards.py",
+]
+BREAKS = ["tests/breaks/test_breaks.py", "tests/test_language.py", "tests/test_language_more.py", "tests/test_found.py"]
+TENSORS = [
+    "tests/test_trace_mutation.py",
+    "tests/test_outputs.py",
+    "tests/fuzz/test_fuzz_programs.py",
+    "tests/test_found.py",
+]
 TRAINING = ["tests/test_training.py"]
 FACE = ["tests/python/test_face.py", "tests/test_numbers.py", "tests/python/test_soundness.py"]
 REST = ["tests/test_lifetime.py", "tests/test_explain.py", "tests/test_optimizers.py", "tests/test_trace_joint.py"]
@@ -376,7 +386,6 @@ def run(tree: Path, test: str, name: str, seconds: float, say: bool = False) -> 
             os.setpgid(0, 0)
             os.environ["FLASHOVER_FAULT"] = name
             os.chdir(tree)
-            sys.path.insert(0, str(tree / "tests"))
             for stream in (1, 2):
                 os.dup2(output.fileno(), stream)
             import pytest

@@ -10,7 +10,7 @@ from typing import Any
 import fuzz_inserted
 import fuzz_metamorphic
 import language_programs
-import more_break_programs
+import live_at_break_programs
 import pytest
 import torch
 from outcomes import fresh, outcome
@@ -43,7 +43,9 @@ def test_whole(program: Callable[..., Any]) -> None:
             assert outcome(compiled, k) == outcome(program, k)
 
 
-@pytest.mark.parametrize("program", language_programs.PROGRAMS + more_break_programs.PROGRAMS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "program", language_programs.PROGRAMS + live_at_break_programs.PROGRAMS, ids=lambda f: f.__name__
+)
 @pytest.mark.timeout(60)
 def test_with_breaks(program: Callable[..., Any]) -> None:
     compiled = flashover.compile(program, backend="eager")

@@ -174,7 +174,7 @@ def test_random_programs(seed: int) -> None:
         try:
             loose = fuzz_programs.half_precision(program)
             if loose and fuzz_programs.discontinuous(program):
-                pytest.skip("a dropped rounding may decide; test_fuzz.py judges these with every rounding kept")
+                pytest.skip("a dropped rounding may decide; test_fuzz_programs.py judges these, every rounding kept")
             check_passes(program.function(), program.make_inputs(), loose=loose)
         except (_C.Decline, _C.Declined) as e:
             pytest.skip(f"the trace declines: {e}")

@@ -1,9 +1,9 @@
-"""Runs the generators of tests/ side by side on many cores, each process with seeds of its own, within a time limit.
+"""Runs the generators of tests/fuzz side by side on many cores, each process with its own seeds, within a time limit.
 
     python tools/fuzz.py --seconds 300 --jobs 16                # every generator, the cores shared out evenly
     python tools/fuzz.py --seconds 300 --jobs 16 state:10 guards:6   # processes for each
 
-Every process runs `tests/fuzz_NAME.py --seconds S --start SEED` with one thread and a cache folder of its own, and
+Every process runs `tests/fuzz/fuzz_NAME.py --seconds S --start SEED` with one thread and a cache folder of its own, and
 writes to build/fuzz/NAME-K.log. Its last line is its count. What those wrote that found something (exit code not 0) is
 put into $OUT/found.txt (build/fuzz without OUT), and the lines that name a seed are printed. The exit code says whether
 any process found something."""
@@ -41,7 +41,7 @@ class Job:
 
 def generators() -> list[str]:
     """The names of all of them."""
-    return sorted(p.stem.removeprefix("fuzz_") for p in (ROOT / "tests").glob("fuzz_*.py"))
+    return sorted(p.stem.removeprefix("fuzz_") for p in (ROOT / "tests" / "fuzz").glob("fuzz_*.py"))
 
 
 def shares(wanted: list[str], jobs: int) -> dict[str, int]:
@@ -57,10 +57,8 @@ def start(name: str, number: int, seed: int, seconds: float, folder: Path) -> Jo
     """Starts one process."""
     log = folder / f"{name}-{number}.log"
     scratch = tempfile.mkdtemp(prefix=f"flashover-fuzz-{name}-")
-    paths = [str(ROOT / "python"), str(ROOT / "tests"), str(ROOT / "tests" / "python")]
     env = dict(
         os.environ,
-        PYTHONPATH=os.pathsep.join(paths + os.environ.get("PYTHONPATH", "").split(os.pathsep)),
         FLASHOVER_CACHE_DIR=f"{scratch}/cache",
         TMPDIR=scratch,
         OMP_NUM_THREADS="1",
@@ -70,7 +68,7 @@ def start(name: str, number: int, seed: int, seconds: float, folder: Path) -> Jo
         sys.executable,
         "-W",
         "ignore::UserWarning",
-        f"tests/fuzz_{name}.py",
+        f"tests/fuzz/fuzz_{name}.py",
         "--seconds",
         f"{seconds:g}",
         "--start",

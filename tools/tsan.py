@@ -54,7 +54,7 @@ def environment(reports: Path) -> dict[str, str]:
         "history_size": 5,
     }
     return os.environ | {
-        "PYTHONPATH": f"{make_package()}:{ROOT / 'tests'}",
+        "PYTHONPATH": str(make_package()),
         "LD_PRELOAD": f"{library()} {openmp}",
         "TSAN_OPTIONS": " ".join(f"{k}={v}" for k, v in options.items()),
         "CXX": str(wrapper),
@@ -94,8 +94,8 @@ def main() -> int:
     targets = sys.argv[1:] or [line for line in listed if line]
     python = environment(reports)
     failed = 0 if sys.argv[1:] else instrumented_units({k: v for k, v in python.items() if k != "LD_PRELOAD"})
-    # No random addresses: TSan knows where a program's memory lies. The package is imported before conftest.py puts the
-    # daily one's folder first.
+    # No random addresses: TSan knows where a program's memory lies. The package is imported before pyproject.toml's
+    # pythonpath puts the daily one's folder first.
     pytest = ["setarch", "-R", sys.executable, "-m", "pytest", "-p", "flashover", "-q", *targets]
     failed += subprocess.run(pytest, env=python, cwd=ROOT, check=False).returncode != 0
     found = found_in(reports)

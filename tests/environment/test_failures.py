@@ -15,9 +15,8 @@ TESTS = Path(__file__).resolve().parent.parent
 
 def tries(*arguments: str) -> dict[str, object]:
     """What the generator counted; it found nothing."""
-    paths = [str(TESTS.parent / "python"), str(TESTS)]
-    env = dict(os.environ, PYTHONPATH=os.pathsep.join(paths), OMP_NUM_THREADS="1")
-    command = [sys.executable, str(TESTS / "fuzz_failures.py"), *arguments]
+    env = dict(os.environ, OMP_NUM_THREADS="1")
+    command = [sys.executable, str(TESTS / "fuzz" / "fuzz_failures.py"), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=170, env=env, check=False)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
     return json.loads(done.stdout.splitlines()[-1])

@@ -1,4 +1,4 @@
-"""Programs under a locale with a decimal comma and grouped digits; by hand, more of them: see tests/comma_locale.py."""
+"""Programs under a locale with a decimal comma and grouped digits; by hand, more of them: see comma_locale.py."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def test_random_programs(environment: dict[str, str]) -> None:
-    arguments = [str(TESTS / "fuzz_programs.py"), "--start", "0", "--count", "40", "--seconds", "300"]
+    arguments = [str(TESTS / "fuzz" / "fuzz_programs.py"), "--start", "0", "--count", "40", "--seconds", "300"]
     out = subprocess.run([sys.executable, *arguments], env=environment, capture_output=True, text=True, check=False)
     assert out.returncode == 0, (out.stdout + out.stderr)[-5000:]
 

@@ -1,5 +1,5 @@
 """The random programs' kernels under AddressSanitizer and UndefinedBehaviorSanitizer, at each instruction set. The long
-mode is `tests/fuzz_programs.py --sanitize --seconds 600 --isa avx2`."""
+mode is `tests/fuzz/fuzz_programs.py --sanitize --seconds 600 --isa avx2`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import sanitized
 
-FUZZER = str(Path(__file__).parent.parent / "fuzz_programs.py")
+FUZZER = str(Path(__file__).parents[1] / "fuzz" / "fuzz_programs.py")
 pytestmark = pytest.mark.skipif(bool(sanitized.missing()), reason=sanitized.missing())
 
 # A kernel as the toolchain makes them, which reads one element too many, or adds to an address past its end.

@@ -1,20 +1,16 @@
-"""A diagonal of the identity matrix (tests/fuzz_identity.py runs all of it), and what its cells do not ask."""
+"""A diagonal of the identity matrix (tests/fuzz/fuzz_identity.py runs all of it), and what its cells do not ask."""
 
 import abc
 import gc
-import sys
 import warnings
 import weakref
-from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
 from fuzz_identity import PLACES, WHEN, check
-from identity.acts import ACTS, SLOW
-from identity.kinds import KINDS
+from identity_acts import ACTS, SLOW
+from identity_kinds import KINDS
+from torch import nn
 
 import flashover
 

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
 import fuzz_locks
+import pytest
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -1,4 +1,4 @@
-"""Signals that come while a call is compiled: some cases of tests/fuzz_interrupts.py, and what it cannot ask."""
+"""Signals that come while a call is compiled: some cases of tests/fuzz/fuzz_interrupts.py, and what it cannot ask."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-FUZZER = str(ROOT / "tests" / "fuzz_interrupts.py")
+FUZZER = str(ROOT / "tests" / "fuzz" / "fuzz_interrupts.py")
 
 
 @pytest.mark.timeout(300)

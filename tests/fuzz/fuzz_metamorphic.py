@@ -5,6 +5,8 @@ result, side effects included, compiled and not: `./x fuzz-metamorphic [seconds]
 
 from __future__ import annotations
 
+import search_path
+
 import linecache
 import random
 from collections.abc import Callable

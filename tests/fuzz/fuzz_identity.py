@@ -2,10 +2,12 @@
 act, after it, or the act done to the original) x (alone, in a parent, in a compiled parent) x (called, trained a step,
 state_dict'ed), each against the same done to an ordinary module. Past the matrix, seeds are sequences of acts.
 
-    python tests/fuzz_identity.py --seconds 60 [--start SEED] [--count N] [--backend flashover] [--act A] [--kind K]
+    python tests/fuzz/fuzz_identity.py --seconds 60 [--start SEED] [--count N] [--backend B] [--act A] [--kind K]
 """
 
 from __future__ import annotations
+
+import search_path
 
 import argparse
 import random
@@ -13,17 +15,14 @@ import sys
 import time
 import traceback
 import warnings
-from pathlib import Path
 from typing import Any
 
 import torch
+from identity_acts import ACTS, SLOW, tensor
+from identity_kinds import KINDS, Kind
 from torch import nn
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent / "python")]
-from identity.acts import ACTS, SLOW, tensor  # noqa: E402
-from identity.kinds import KINDS, Kind  # noqa: E402
-
-import flashover  # noqa: E402
+import flashover
 
 WHEN = ("before", "after", "original")  # is it compiled, relative to the act
 PLACES = ("alone", "inside", "inside compiled")

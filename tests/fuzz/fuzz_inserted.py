@@ -1,10 +1,12 @@
-"""The programs of language_programs.py and more_break_programs.py with graph breaks put between their statements, at
+"""The programs of language_programs.py and live_at_break_programs.py with graph breaks put between their statements, at
 random, at any depth: each still gives what it gives uncompiled.
 
-    python tests/fuzz_inserted.py --seconds 600
+    python tests/fuzz/fuzz_inserted.py --seconds 600
 """
 
 from __future__ import annotations
+
+import search_path
 
 import ast
 import inspect
@@ -15,14 +17,14 @@ from collections.abc import Callable
 from typing import Any
 
 import language_programs
-import more_break_programs
+import live_at_break_programs
 import torch
 from fuzz_breaks import long_mode
 from outcomes import outcome
 
 import flashover
 
-MODULES = (language_programs, more_break_programs)
+MODULES = (language_programs, live_at_break_programs)
 # What they give depends on the process or on the lines of the file; a tensor that was made in inference mode is a plain
 # one when it has left a graph.
 LEFT_OUT = {"threads", "sysinfo", "exec_eval", "frames_of_its_own", "w_inference"}

@@ -1,4 +1,4 @@
-"""Random models with state, and random orders of what programs do to them: `python tests/fuzz_state.py --seconds 60`.
+"""Random models with state, and what programs do to them, in any order: `python tests/fuzz/fuzz_state.py --seconds 60`.
 
 A sequence is a model of state_models and steps of state_steps: calls in every mode, training, writes by every way that
 torch knows, other tensors in the place of parameters, copies. The compiled world must look like its eager twin after
@@ -7,6 +7,8 @@ whom, Python attributes, what is raised. One line for each sequence that does no
 """
 
 from __future__ import annotations
+
+import search_path
 
 import argparse
 import os

@@ -2,10 +2,12 @@
 turns with them programs of what GPU kernels do in ways of their own (`special`). Every so often the kernels are also
 compiled for sm_90.
 
-TRITON_INTERPRET=1 PYTHONPATH=python:tests python tests/fuzz_triton.py --seconds 300
+TRITON_INTERPRET=1 python tests/fuzz/fuzz_triton.py --seconds 300
 """
 
 from __future__ import annotations
+
+import search_path
 
 import argparse
 import os

@@ -1,8 +1,8 @@
 """Makes a locale with a decimal comma and grouped digits, as GUI toolkits set it: nothing but its numbers differs from
 the C locale, so that localedef takes a blink instead of half a minute.
 
-    python tests/comma_locale.py /tmp/l
-    LOCPATH=/tmp/l FLASHOVER_TEST_LOCALE=comma python tests/fuzz_programs.py --count 200
+    python tests/environment/comma_locale.py /tmp/l
+    LOCPATH=/tmp/l FLASHOVER_TEST_LOCALE=comma python tests/fuzz/fuzz_programs.py --count 200
 
 pytest takes the same two variables (tests/conftest.py), so that any test can be run so.
 """

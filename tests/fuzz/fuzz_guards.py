@@ -10,6 +10,8 @@ in a method of its own, with a break inside; and each with a backward after the 
 
 from __future__ import annotations
 
+import search_path
+
 import argparse
 import gc
 import json

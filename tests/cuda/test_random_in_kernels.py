@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import philox_reference
 import pytest
-from interpreted import interpret
+from triton_interpreter import interpret
 
 pytest.importorskip("triton")
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).resolve().parent
 
 
 def test_known_answers() -> None:
@@ -24,7 +24,7 @@ def test_known_answers() -> None:
 
 @pytest.mark.timeout(300)
 def test_programs_draw_what_eager_draws() -> None:
-    wrong = {name: what for name, what in interpret("triton_random.py").items() if what}
+    wrong = {name: what for name, what in interpret(HERE / "triton_random.py").items() if what}
     assert not wrong, "\n".join(f"{name}: {what}" for name, what in wrong.items())
 
 

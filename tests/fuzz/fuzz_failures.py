@@ -1,8 +1,8 @@
 """A failure at every site: the n-th allocation (or file call) of a compiled call fails, for every n.
 
-    python tests/fuzz_failures.py --seconds 300 --start 7        # sites drawn at random from all
-    python tests/fuzz_failures.py --every 1 --program training   # all of them, in order, --jobs processes
-    python tests/fuzz_failures.py --every 1 --program views --phase warm --kind new --site 17   # one, with its stack
+    python tests/fuzz/fuzz_failures.py --seconds 300 --start 7        # sites drawn at random from all
+    python tests/fuzz/fuzz_failures.py --every 1 --program training   # all of them, in order, --jobs processes
+    python tests/fuzz/fuzz_failures.py --every 1 --program views --phase warm --kind new --site 17  # one, its stack
 
 Each try is a forked child. Of the failing call it asks: the right result, or MemoryError (what torch raises for it is
 as good); of a file call: the right result. Afterwards: no hook is left in the interpreter, torch's thread state is as
@@ -17,6 +17,8 @@ thread) are right and compiled code serves them. Programs: failure_programs.py. 
 """
 
 from __future__ import annotations
+
+import search_path
 
 import argparse
 import ctypes
@@ -352,7 +354,7 @@ class Site:
     def command(self) -> str:
         """How to see it again."""
         where = f"--program {self.program} --phase {self.phase} --kind {self.kind} --site {self.n}"
-        return f"python tests/fuzz_failures.py {where}"
+        return f"python tests/fuzz/fuzz_failures.py {where}"
 
 
 class Report:

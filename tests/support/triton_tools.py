@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 assert os.environ.get("TRITON_INTERPRET") == "1"
-sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "python", "flashover"))
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "..", "python", "flashover"))
 
 DTYPES = {
     "f32": torch.float32, "f64": torch.float64, "f16": torch.float16, "bf16": torch.bfloat16, "i64": torch.int64,

@@ -1,8 +1,8 @@
 """Signals at random points of a first call: the answer comes within a second, nothing is left behind, the next call is
 right.
 
-    python tests/fuzz_interrupts.py --count 200 --start 0
-    python tests/fuzz_interrupts.py --seconds 600
+    python tests/fuzz/fuzz_interrupts.py --count 200 --start 0
+    python tests/fuzz/fuzz_interrupts.py --seconds 600
 
 Each case is a forked process that compiles a random program, and a signal that comes after a random time:
 
@@ -16,6 +16,8 @@ Half of the cases have other threads that run, compile or fork meanwhile. `--tri
 in Triton's pool (which needs no GPU)."""
 
 from __future__ import annotations
+
+import search_path
 
 import argparse
 import collections
@@ -32,8 +34,6 @@ import threading
 import time
 from collections.abc import Callable
 from typing import Any
-
-sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "python"))
 
 # Cases are forked and run backwards: where there is a GPU, autograd's device threads start with the parent's first, and
 # forked children may not use autograd any more. (Triton builds without one.)

@@ -1,14 +1,16 @@
 """All options of compile() in pairs, over small programs of every kind: results equal eager's, fp64 is the arbiter.
 
-    python tests/fuzz_options.py                              # every row of the covering array over every program
-    python tests/fuzz_options.py --start 5 --count 2          # these rows
-    python tests/fuzz_options.py --seconds 300 --start 7000   # of the array with seed 7, 8 ..., in a random order
+    python tests/fuzz/fuzz_options.py                              # every row of the covering array over every program
+    python tests/fuzz/fuzz_options.py --start 5 --count 2          # these rows
+    python tests/fuzz/fuzz_options.py --seconds 300 --start 7000   # of the array with seed 7, 8 ..., in a random order
 
 A row sets every option; the rows together hold every pair of values of every two options. The programs are those of
 PROGRAMS: each returns tensors, and may mutate its inputs; those with parameters are compared in their gradients too.
 """
 
 from __future__ import annotations
+
+import search_path
 
 import argparse
 import copy

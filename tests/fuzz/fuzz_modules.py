@@ -1,4 +1,4 @@
-"""Random small networks in eval mode, compiled against eager: `python tests/fuzz_modules.py --seconds 60`.
+"""Random small networks in eval mode, compiled against eager: `python tests/fuzz/fuzz_modules.py --seconds 60`.
 
 Layers with frozen parameters (convolution, batch norm, linear, norms, attention, pooling) in random order, residuals,
 concatenations, intermediate results that are returned too, inputs in either layout. What libraries and layouts are
@@ -6,6 +6,8 @@ chosen for is exercised here: packed weights, folded norms, channels-last, views
 """
 
 from __future__ import annotations
+
+import search_path
 
 import argparse
 import random

@@ -7,10 +7,12 @@ after each call) and in several threads that contend for one set of locks (each 
 nobody else is inside; sums of what it counts must be exact). A deadlock ends the process with
 the stacks of all threads.
 
-    python tests/fuzz_locks.py --seconds 60 --start 0
+    python tests/fuzz/fuzz_locks.py --seconds 60 --start 0
 """
 
 from __future__ import annotations
+
+import search_path
 
 import argparse
 import faulthandler

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 import torch
-from interpreted import interpret
+from triton_interpreter import interpret
 
 pytest.importorskip("triton")
 
 from flashover import _C
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).resolve().parent
 EMPTY = """kernel {
   p0 = f32[1000] read
   p1 = f32[1000] write
@@ -36,7 +36,7 @@ EMPTY = """kernel {
 
 @pytest.mark.timeout(300)
 def test_programs_agree_with_eager() -> None:
-    wrong = {name: what for name, what in interpret("triton_programs.py").items() if what}
+    wrong = {name: what for name, what in interpret(HERE / "triton_programs.py").items() if what}
     assert not wrong, "\n".join(f"{name}: {what}" for name, what in wrong.items())
 
 
@@ -145,7 +145,7 @@ def running(pid: int) -> bool:
 def test_a_broken_triton_is_a_reason_not_an_error(tmp_path: Path) -> None:
     (tmp_path / "triton.py").write_text("raise ImportError('no triton today')")
     code = f"from flashover import _C\ns = _C.triton_emit({EMPTY!r})\ntry:\n    _C.triton_build([s])\nexcept _C.Declined as e:\n    print('declined:', e)"
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(HERE.parent / "python")])}
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(HERE.parents[1] / "python")])}
     r = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=50)
     assert "declined:" in r.stdout and "no triton today" in r.stdout, r.stderr
 

@@ -1,5 +1,5 @@
 // A library to preload: the n-th allocation, or the n-th call that reaches the file system, fails. A test arms it by
-// ctypes; what fails is counted over all threads of the process. It is built by tests/failing_calls.py.
+// ctypes; what fails is counted over all threads of the process. It is built by tests/fuzz/failing_calls.py.
 //
 //   kind 1  operator new alone (std::bad_alloc)
 //   kind 2  malloc, calloc, realloc and posix_memalign too: what CPython and torch allocate without C++

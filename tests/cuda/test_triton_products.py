@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from interpreted import interpret
+from triton_interpreter import interpret
 
 pytest.importorskip("triton")
 
@@ -16,7 +16,7 @@ from trace_tools import Program, trace
 import flashover
 from flashover import _C
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).resolve().parent
 FUSED = {
     "gelu": 1, "relu and more": 1, "no bias, silu": 1, "odd sizes": 1, "one row": 1, "residual": 1,
     "residual in f32": 1, "a row for all": 1, "a column for all": 1, "batch": 1, "batch with a row for each": 1,
@@ -32,7 +32,7 @@ FUSED = {
 
 @pytest.mark.timeout(300)
 def test_products_agree_with_eager() -> None:
-    got = interpret("triton_products.py")
+    got = interpret(HERE / "triton_products.py")
     assert not {k: v[0] for k, v in got.items() if v[0]}
     assert {k: v[1] for k, v in got.items()} == FUSED
 

@@ -1,5 +1,5 @@
 """Random programs with operators that act (log, count, write), compiled against eager:
-`python tests/fuzz_effects.py --seconds 60`.
+`python tests/fuzz/fuzz_effects.py --seconds 60`.
 
 Custom operators of all kinds (unknown purity, ORDERED, without results, without tensors, writing an argument, with a
 backward that acts itself) among tensor code: results used and unused, the same call twice, calls behind writes, in
@@ -8,6 +8,8 @@ what eager calls; results and gradients too. tests/effects/ runs the same over f
 """
 
 from __future__ import annotations
+
+import search_path
 
 import argparse
 import random

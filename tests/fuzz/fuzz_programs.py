@@ -1,4 +1,4 @@
-"""Random tensor programs, compiled against eager: `./x fuzz 600` by hand, a fixed-seed slice in CI (test_fuzz.py).
+"""Random tensor programs, compiled against eager: `./x fuzz 600` by hand, fixed seeds in CI (test_fuzz_programs.py).
 
 A program is a list of lines over a pool of tensors: pointwise, reductions, views, indexing, cat, matmul, norm, softmax,
 in-place writes through views, over inputs that may be non-contiguous, stride-0, empty, 0-d, integer, bool, half
@@ -8,6 +8,8 @@ inputs, dtypes, strides, offsets, memory shared with the inputs and among the re
 """
 
 from __future__ import annotations
+
+import search_path
 
 import argparse
 import linecache

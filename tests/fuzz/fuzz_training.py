@@ -9,6 +9,8 @@ after the call; and strides, dtypes, requires_grad, memory shared.
 
 from __future__ import annotations
 
+import search_path
+
 import argparse
 import copy
 import os

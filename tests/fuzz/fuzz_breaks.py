@@ -4,6 +4,8 @@ blocks, loops and inlined calls, must give what it gives uncompiled: `./x fuzz-b
 
 from __future__ import annotations
 
+import search_path
+
 import argparse
 import io
 import linecache

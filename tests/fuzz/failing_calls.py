@@ -1,4 +1,4 @@
-"""The n-th allocation or file call of a process fails: tests/environment/failing_calls.cpp, built and preloaded."""
+"""The n-th allocation or file call of a process fails: tests/fuzz/failing_calls.cpp, built and preloaded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-SOURCE = Path(__file__).resolve().parent / "environment" / "failing_calls.cpp"
+SOURCE = Path(__file__).resolve().parent / "failing_calls.cpp"
 LIBRARY = "FAILING_CALLS_LIBRARY"  # where it is, in the environment of a process that has it
 NEW, MALLOC, FILES = 1, 2, 3
 MOST_FRAMES = 64

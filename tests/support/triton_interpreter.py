@@ -1,4 +1,4 @@
-"""Runs a script of programs (triton_*.py) in a process of its own, with Triton's interpreter."""
+"""Runs a script of programs (tests/cuda/triton_*.py) in a process of its own, with Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -9,19 +9,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).resolve().parent
 
 
-def interpret(script: str, *names: str) -> dict[str, Any]:
+def interpret(script: Path, *names: str) -> dict[str, Any]:
     """What the script says of each program (of all of them, without names)."""
     env = {
         **os.environ,
         "TRITON_INTERPRET": "1",
-        "PYTHONPATH": os.pathsep.join([str(HERE.parent / "python"), str(HERE)]),
+        "PYTHONPATH": os.pathsep.join([str(HERE.parents[1] / "python"), str(HERE)]),
     }
-    r = subprocess.run(
-        [sys.executable, str(HERE / script), *names], env=env, capture_output=True, text=True, timeout=280
-    )
+    r = subprocess.run([sys.executable, str(script), *names], env=env, capture_output=True, text=True, timeout=280)
     lines = [line for line in r.stdout.splitlines() if line.startswith("RESULT")]
     assert lines, r.stderr[-3000:]
     return json.loads(lines[0][len("RESULT") :])
