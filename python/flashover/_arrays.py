@@ -4,7 +4,8 @@ An Array stands for an array or a scalar of numpy. It has a trace tensor, whose 
 real array (or scalar) of the same dtype, shape and strides that holds other numbers. Each operation is done twice: by
 numpy on the shadows, which says what comes out (type, dtype, shape, strides, what shares memory, which error), and by
 torch on the tensors. Where the two do not agree, and for each function that is in no table here, the trace ends: the
-values that torch computes are numpy's only for what the tables list (tests/test_arrays.py compares them).
+values that torch computes are numpy's only for what the tables list, which tests/language/test_numpy_programs.py
+compares.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 // Numbers and characters as text and back, spelled as in the C locale whatever locale the process has set: a GUI
 // toolkit may choose a decimal comma at any time, and printf, strtod, std::to_string(double) and isalnum follow it.
-// Code outside base uses these instead (tests/test_layering.py holds it to that).
+// Code outside base uses these instead (tests/sources/test_layering.py holds it to that).
 #pragma once
 #include <charconv>
 #include <concepts>

@@ -1,5 +1,5 @@
 // The plain reference: no version tags, no remembered addresses. The fast program must agree with it
-// (tests/python/test_guards.py).
+// (tests/guards/test_guards.py).
 #include "guards/facts.h"
 
 namespace flashover::guards {

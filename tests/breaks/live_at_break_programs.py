@@ -1,4 +1,4 @@
-"""Graph breaks with all sorts of things live, for test_language_more.py."""
+"""Graph breaks with all sorts of things live, for test_language_programs.py."""
 # ruff: noqa - one idea a line, in the old and odd ways that programs are written in, too
 
 import abc

@@ -35,7 +35,7 @@ def test_random_programs(environment: dict[str, str]) -> None:
 
 def test_option_rows_and_texts(environment: dict[str, str]) -> None:
     """Representations print and parse back (goldens of the passes), numbers as operands, options."""
-    tests = ["test_softmax.py", "test_known_elements.py", "test_moving_parts.py"]
+    tests = ["test_softmax.py", "test_known_elements.py", "test_subscripts_by_numbers.py"]
     out = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *(str(TESTS / t) for t in tests)],
         env=environment,

@@ -29,7 +29,7 @@ def test_acts(kind):
 
 
 def test_a_difference_is_seen(monkeypatch):
-    """The oracle: a compiled module whose copies run the original is found."""
+    """The comparison: a compiled module whose copies run the original is found."""
     kind = KINDS["sequential"]
     assert not check(kind, ["deepcopy"], "before", "alone", "eager")
     monkeypatch.setattr(flashover._compiled_module.CompiledModule, "__deepcopy__", lambda self, memo: self._orig_mod)

@@ -1,4 +1,4 @@
-"""The language inside a capture: small programs, each f(x, state), for test_language_more.py."""
+"""The language inside a capture: small programs, each f(x, state), for test_language_programs.py."""
 # ruff: noqa - one idea a line, in the old and odd ways that programs are written in, too
 
 import abc

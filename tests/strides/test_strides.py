@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_trace_ops import type_text
-from trace_tools import Program, trace
+from trace_tools import Program, trace, type_text
 
 import flashover
 

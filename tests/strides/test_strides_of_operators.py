@@ -9,9 +9,9 @@ from typing import Any
 import op_samples
 import pytest
 import torch
-from test_trace_ops import DECLINES, RANDOM, tensors_of, type_text
+from op_samples import DECLINES, RANDOM
 from torch.utils._pytree import tree_map
-from trace_tools import Program, trace
+from trace_tools import Program, tensors_of, trace, type_text
 
 from flashover import _C
 

@@ -105,3 +105,21 @@ def trained(function: Callable[..., torch.Tensor]) -> Callable[..., Any]:
         return [y.detach(), *torch.autograd.grad(loss, [a for a in args if a.requires_grad])]
 
     return step
+
+
+NAMES = {torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16",
+    torch.int64: "i64", torch.int32: "i32",
+         torch.int16: "i16", torch.int8: "i8", torch.uint8: "u8", torch.bool: "b8", torch.complex64: "c64",
+         torch.complex128: "c128",
+         torch.complex32: "c32", torch.uint64: "u64"}  # fmt: skip
+
+
+def type_text(t: torch.Tensor) -> str:
+    contiguous, step = [], 1
+    for size in reversed(t.shape):
+        contiguous.insert(0, step)
+        step *= max(size, 1)
+    text = f"{NAMES[t.dtype]}[{','.join(map(str, t.shape))}]"
+    if list(t.stride()) != contiguous:
+        text += "{" + ",".join(map(str, t.stride())) + "}"
+    return text + (f"+{t.storage_offset()}" if t.storage_offset() else "")

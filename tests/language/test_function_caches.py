@@ -72,7 +72,7 @@ def test_the_cache_is_as_in_eager() -> None:
     here = Path(__file__).parent
     env = {k: v for k, v in os.environ.items() if k != "FLASHOVER_CHECK_GUARDS"}
     env["PYTHONPATH"] = os.pathsep.join([str(here), str(Path(flashover.__file__).parent.parent)])
-    code = "import test_call_caches as t; t.check_the_cache()"
+    code = "import test_function_caches as t; t.check_the_cache()"
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=150)
     assert done.returncode == 0, done.stderr
 

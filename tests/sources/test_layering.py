@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-SRC = Path(__file__).parent.parent / "src"
+SRC = Path(__file__).resolve().parents[2] / "src"
 # stage -> stages it may include (itself always)
 ALLOWED = {
     "base": set(),

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from test_attention import HAS
+from cpu_features import HAS
 
 import flashover
 

@@ -9,17 +9,11 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from cpu_features import HAS
 
 import flashover
-from flashover import _C
 
 DTYPES = [torch.float32, torch.bfloat16]
-
-
-HAS = {
-    torch.float32: not _C.missing_feature("avx512"),
-    torch.bfloat16: not _C.missing_feature("avx512 avx512_bf16 amx_bf16"),
-}
 
 
 def exact(q: Any, k: Any, v: Any, biases: Any, scale: float, causal: bool) -> torch.Tensor:

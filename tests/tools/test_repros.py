@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 RUNNER = ROOT / "tools" / "repros.py"
 Run = Callable[[Path], dict[str, Any]]
 

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import fuzz_programs
+import in_place_programs
 import pytest
-import test_trace_models
-import test_trace_mutation
+import small_models
 import torch
 from trace_tools import Program, tensors_of, trace
 
@@ -108,12 +108,12 @@ def check_passes(
     return texts
 
 
-@pytest.mark.parametrize("name", list(test_trace_mutation.PROGRAMS))
+@pytest.mark.parametrize("name", list(in_place_programs.PROGRAMS))
 def test_mutation_programs(name: str) -> None:
     x, y = torch.randn(3, 4), torch.randn(3, 4)
     try:
         with torch.no_grad():
-            check_passes(test_trace_mutation.PROGRAMS[name], (x, y))
+            check_passes(in_place_programs.PROGRAMS[name], (x, y))
     except _C.Declined as e:
         assert name in DECLINES, f"declined: {e}"
 
@@ -186,12 +186,12 @@ def test_random_programs(seed: int) -> None:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("mode", ["no_grad", "autocast"])
-@pytest.mark.parametrize("name", test_trace_models.MODELS)
+@pytest.mark.parametrize("name", small_models.MODELS)
 def test_models(name: str, mode: str) -> None:
     torch.manual_seed(0)
-    model, args = test_trace_models.MODELS[name]()
+    model, args = small_models.MODELS[name]()
     model.eval()
-    run = test_trace_models.call(model, mode)
+    run = small_models.call(model, mode)
     graph = trace(Program(run, args, model))
     expected = tensors_of(run(*args))
     for pass_name in PASSES:
@@ -203,7 +203,7 @@ def test_models(name: str, mode: str) -> None:
 
 
 def test_train_mode_statistics() -> None:
-    model, args = test_trace_models.MODELS["resnet18"]()
+    model, args = small_models.MODELS["resnet18"]()
     model.train()
     with torch.no_grad():
         check_passes(model, args, model)

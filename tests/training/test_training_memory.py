@@ -12,21 +12,22 @@ from pathlib import Path
 import pytest
 import torch
 import training  # benchmarks/
-from test_attention import HAS
+from cpu_features import HAS
 from torch import nn
 
+ROOT = Path(__file__).resolve().parents[2]
 CHILD = """
 import copy, gc, json, sys
 import torch, training, flashover
 sys.path.insert(0, sys.argv[1])
-import test_memory
+import test_training_memory
 torch.set_num_threads(2)
 peak = training.Peak()
 found = {}
 for name, precision in json.loads(sys.argv[2]):
     for key in ("eager", "flashover"):
         torch.manual_seed(0)
-        model, x = test_memory.PROGRAMS[name]()
+        model, x = test_training_memory.PROGRAMS[name]()
         way = training.Way(model, model if key == "eager" else flashover.compile(model), "sgd", precision)
         for _ in range(2):
             way.step((x,), {})
@@ -106,8 +107,9 @@ def test_loops_take_no_more_memory_than_eager(tmp_path: Path) -> None:
     environment = training.preloaded(dict(os.environ), str(tmp_path))
     if "LD_PRELOAD" not in environment:
         pytest.skip("no compiler for peak.cpp")
-    here = Path(__file__).parent
-    environment["PYTHONPATH"] = os.pathsep.join([str(here.parent / "python"), str(here.parent / "benchmarks")])
+    here = Path(__file__).resolve().parent
+    folders = (ROOT / "python", ROOT / "benchmarks", ROOT / "tests" / "support")
+    environment["PYTHONPATH"] = os.pathsep.join(map(str, folders))
     # Bytes, as a part of eager's. (Where rows are added to the product, one table is there instead of three.)
     words = 0.7 if HAS[torch.float32] else 1.05
     wanted = {("cells", "fp32"): 1.05, ("cells", "bf16"): 1.05, ("tables", "bf16"): 1.05, ("words", "fp32"): words,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_attention import HAS
+from cpu_features import HAS
 from torch import nn
 
 import flashover

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 import torch.nn.functional as F
-from test_attention import HAS
+from cpu_features import HAS
 
 import flashover
 

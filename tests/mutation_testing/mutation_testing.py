@@ -1,8 +1,9 @@
-"""Would the tests notice? Puts faults into a copy of the sources, one at a time, and runs the tests until one fails.
+"""Mutation testing: puts faults into a copy of the sources, one at a time, and runs the tests until one fails.
 
-    python tests/oracle.py [--tree FOLDER] [--only WORDS] [--part K/N] [--limit SECONDS] [--list | --check]
+    cd tests/mutation_testing
+    python mutation_testing.py [--tree FOLDER] [--only WORDS] [--part K/N] [--limit SECONDS] [--list | --check]
 
-The copy (by default the folder `flashover-oracle` beside this repository) gets every fault below, each behind
+The copy (by default the folder `flashover-with-faults` beside this repository) gets every fault below, each behind
 `fault("its name")`, which is true when the environment variable FLASHOVER_FAULT says that name; it is built once. The
 sources here hold nothing of this. Each fault then has the tests of its group run against it, in processes of their own,
 until one fails, crashes or takes too long. The table goes to docs/oracle.md. Exit status 1: a fault that nothing caught.
@@ -23,7 +24,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 HEADER = """#pragma once
 #include <cstdlib>
@@ -34,24 +35,34 @@ inline bool fault(const char* name) {
 }
 """
 
-FIRST = "tests/test_each_mechanism.py"
-GUARDS = ["tests/python/test_soundness.py", "tests/python/test_guards.py", "tests/fuzz/test_fuzz_guards.py"]
+FIRST = "tests/mutation_testing/test_each_mechanism.py"
+GUARDS = ["tests/guards/test_guards_soundness.py", "tests/guards/test_guards.py", "tests/fuzz/test_fuzz_guards.py"]
 EFFECTS = [
-    "tests/test_frame_capture.py",
-    "tests/test_language.py",
+    "tests/language/test_frame_capture.py",
+    "tests/language/test_language.py",
     "tests/breaks/test_breaks.py",
     "tests/fuzz/test_fuzz_guards.py",
 ]
-BREAKS = ["tests/breaks/test_breaks.py", "tests/test_language.py", "tests/test_language_more.py", "tests/test_found.py"]
+BREAKS = [
+    "tests/breaks/test_breaks.py",
+    "tests/language/test_language.py",
+    "tests/language/test_language_programs.py",
+    "tests/test_found.py",
+]
 TENSORS = [
-    "tests/test_trace_mutation.py",
-    "tests/test_outputs.py",
+    "tests/trace/test_trace_mutation.py",
+    "tests/strides/test_result_layout.py",
     "tests/fuzz/test_fuzz_programs.py",
     "tests/test_found.py",
 ]
-TRAINING = ["tests/test_training.py"]
-FACE = ["tests/python/test_face.py", "tests/test_numbers.py", "tests/python/test_soundness.py"]
-REST = ["tests/test_lifetime.py", "tests/test_explain.py", "tests/test_optimizers.py", "tests/test_trace_joint.py"]
+TRAINING = ["tests/training/test_training.py"]
+FACE = ["tests/python/test_face.py", "tests/guards/test_numbers.py", "tests/guards/test_guards_soundness.py"]
+REST = [
+    "tests/lifetime/test_lifetime.py",
+    "tests/python/test_explain.py",
+    "tests/training/test_optimizers.py",
+    "tests/trace/test_trace_joint.py",
+]
 
 
 @dataclass(frozen=True)
@@ -420,7 +431,7 @@ def run(tree: Path, test: str, name: str, seconds: float, say: bool = False) -> 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tree", type=Path, default=ROOT.parent / "flashover-oracle")
+    parser.add_argument("--tree", type=Path, default=ROOT.parent / "flashover-with-faults")
     parser.add_argument("--only", default="", help="faults whose name has this in it; several: a|b")
     parser.add_argument("--limit", type=float, default=300, help="seconds for one file of tests")
     parser.add_argument("--list", action="store_true")
@@ -460,7 +471,7 @@ def main() -> int:
         for test in dict.fromkeys([FIRST, *(fault.tests[:1] if args.quick else [*fault.tests, *every])]):
             caught = run(args.tree, test, fault.name, args.limit, args.verbose)
             if caught and "::" in caught and all(run(args.tree, caught, "none", args.limit) for _ in range(2)):
-                sys.exit(f"oracle: {caught} fails without a fault too")
+                sys.exit(f"mutation testing: {caught} fails without a fault too")
             if caught:
                 break
         seconds = time.monotonic() - start

@@ -1,5 +1,5 @@
 """One small program for each thing that a capture keeps track of: kinds of guards, effects, what results are made of,
-what a frame is resumed with. Each fails at once when its mechanism does (tests/oracle.py runs this file first)."""
+what a frame is resumed with. Each fails at once when its mechanism does (tests/mutation_testing/mutation_testing.py runs this file first)."""
 
 # ruff: noqa: E501 (programs, one a line)
 from __future__ import annotations

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from differentiable_programs import MODULES, PROGRAMS
 from fuzz_training import run_one as run_fuzzed
-from test_trace_joint import MODULES, PROGRAMS
-from test_trace_models import MODELS
+from small_models import MODELS
 from torch.utils.checkpoint import checkpoint
 from trace_tools import tensors_of
 
@@ -733,7 +733,7 @@ def test_wrong_shape_functions_in_the_backward() -> None:
 
 def test_example_reaches_the_same_accuracy(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("sklearn")
-    monkeypatch.syspath_prepend(str(Path(__file__).parent.parent / "examples"))
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "examples"))
     import train_digits
 
     before = flashover.compile_stats()["graphs"]

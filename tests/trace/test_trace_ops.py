@@ -10,28 +10,10 @@ from typing import Any
 
 import pytest
 import torch
-from op_samples import op_db
-from trace_tools import Program, same, tensors_of, trace
+from op_samples import DECLINES, RANDOM, op_db
+from trace_tools import Program, same, tensors_of, trace, type_text
 
 from flashover import _C
-
-# Not deterministic or uninitialised by nature: shapes are compared, values are not.
-RANDOM = {
-    "bernoulli", "cauchy", "exponential", "geometric", "log_normal", "normal", "uniform", "rand_like",
-    "randint_like", "randn_like",
-    "randint", "randn", "multinomial", "empty", "empty_like", "empty_strided", "empty_permuted", "new_empty",
-    "new_empty_strided",
-    "svd_lowrank", "pca_lowrank", "resize_", "resize_as_", "rrelu", "multi_head_attention_forward",
-}  # fmt: skip
-
-# What a trace cannot do: the answer depends on data, or torch has no shape function.
-DECLINES = {
-    "allclose", "argwhere", "bincount", "combinations", "corrcoef", "cov", "equal", "geqrf", "histogram",
-    "histogramdd", "item",
-    "linalg.lstsq", "masked_select", "nonzero", "quantile", "nanquantile", "tensor_split", "to_sparse", "unique",
-    "unique_consecutive", "istft", "nn.functional.ctc_loss", "view_copy", "nn.functional.gaussian_nll_loss",
-    "nn.functional.one_hot", "ormqr", "histc", "repeat_interleave",
-}  # fmt: skip
 
 # An empty result, whose strides nobody can use.
 META_STRIDES = {"nonzero_static"}
@@ -77,24 +59,6 @@ def one(op: Any, arrange: Any) -> list[str]:
     for text, g in zip(traced.output_types, got, strict=True):
         assert text == type_text(g) or op.name in META_STRIDES, f"the trace promised {text}, eager gives {type_text(g)}"
     return traced.python_meta_ops
-
-
-NAMES = {torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16",
-    torch.int64: "i64", torch.int32: "i32",
-         torch.int16: "i16", torch.int8: "i8", torch.uint8: "u8", torch.bool: "b8", torch.complex64: "c64",
-         torch.complex128: "c128",
-         torch.complex32: "c32", torch.uint64: "u64"}  # fmt: skip
-
-
-def type_text(t: torch.Tensor) -> str:
-    contiguous, step = [], 1
-    for size in reversed(t.shape):
-        contiguous.insert(0, step)
-        step *= max(size, 1)
-    text = f"{NAMES[t.dtype]}[{','.join(map(str, t.shape))}]"
-    if list(t.stride()) != contiguous:
-        text += "{" + ",".join(map(str, t.stride())) + "}"
-    return text + (f"+{t.storage_offset()}" if t.storage_offset() else "")
 
 
 def sweep(ops: list[Any], arrange: Any) -> tuple[dict[str, str], dict[str, int]]:
