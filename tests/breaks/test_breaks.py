@@ -7,6 +7,7 @@ import copy
 import io
 import itertools
 import warnings
+import weakref
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from typing import Any
@@ -183,7 +184,6 @@ def test_controls() -> None:
 
 def test_references_are_given_back() -> None:
     import gc
-    import weakref
 
     class Box:
         pass
@@ -414,3 +414,20 @@ def test_attributes_of_new_objects_at_an_old_address() -> None:
         ours, theirs = fast(x, y), program(x, y)
         assert torch.equal(ours[0], theirs[0])
         assert ours[1] == theirs[1]
+
+
+def test_a_kernel_that_reads_data_is_a_break_and_no_error_of_the_program() -> None:
+    def f(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        try:
+            y = torch.zeros_like(x).index_reduce(0, index, x * 2, "mean", include_self=False)
+        except RuntimeError:
+            y = x * 0 - 1
+        return y + torch.tensor([x[0, 0], x[1, 0]])
+
+    x, index = torch.randn(4, 2), torch.tensor([0, 1, 1, 3])
+    before = flashover.compile_stats()["graphs"]
+    fast = flashover.compile(f)
+    with torch.no_grad():
+        for _ in range(2):
+            torch.testing.assert_close(fast(x, index), f(x, index))
+    assert flashover.compile_stats()["graphs"] > before

@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from cpu_features import HAS
+from torch import nn
 
 import flashover
 
@@ -144,3 +145,38 @@ def test_f32_program(activation: str) -> None:
         x[1, 3, 5] = 1
         torch.testing.assert_close(fast(x), program(x), rtol=1e-5, atol=1e-4)
         assert "flashover.packed_linear" in str(flashover.explain(program)(x))
+
+
+class StridedBiases(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.randn(64, 32)), nn.Parameter(torch.randn(128))
+        self.kernel = nn.Parameter(torch.randn(64, 32, 3, 3))
+
+    def forward(self, x: torch.Tensor, image: torch.Tensor) -> list[torch.Tensor]:
+        every, one = self.bias[::2], self.bias[:1].expand(64)
+        out = [F.linear(x, self.weight, b) for b in (every, one)]
+        out += [F.relu(F.conv2d(image, self.kernel, b)) for b in (every, one)]
+        return [*out, F.conv2d(image, self.kernel[..., :1, :1], every)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_biases_that_do_not_lie_side_by_side(dtype: torch.dtype) -> None:
+    # oneDNN's operators read such a bias as if it were dense.
+    net, x, image = StridedBiases().to(dtype), torch.randn(256, 32, dtype=dtype), torch.randn(1, 32, 9, 9, dtype=dtype)
+    with torch.no_grad():
+        torch.testing.assert_close(flashover.compile(net)(x, image), net(x, image), atol=0.1, rtol=0.02)
+
+
+def test_a_known_matrix_times_a_transposed_gradient() -> None:
+    # The first step's hidden state is known to be zeros: packed, and multiplied with the transposed gradient.
+    net, x = nn.GRU(128, 128, batch_first=True), torch.randn(16, 4, 128)
+
+    def step(call: object) -> list[torch.Tensor]:
+        net.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            out, hidden = call(x)
+        (out.float().square().sum() + hidden.float().sum()).backward()
+        return [p.grad.clone() for p in net.parameters()]
+
+    torch.testing.assert_close(step(flashover.compile(net)), step(net), atol=0.5, rtol=0.05)

@@ -24,7 +24,7 @@ plan "x86-64" {
   t2 : f32[8,4] = frozen
   t3 : f32[8,4] = output 0
   frozen call aten.exp.default(t1) -> t2
-  call out aten.add.out(t0, t2, 1) -> t3 "add test_frozen_parameters.py:1"
+  call out aten.add.out(t0, t2, 1) -> t3 "add test_frozen.py:1"
   return t3 : f32[8,4]
 }
 """

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from comparing import whole
+from torch import nn
 from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 
 import flashover
@@ -68,3 +71,43 @@ def test_a_break_inside_leaves_no_level_open(depth: int) -> None:
     assert torch._C._functorch.get_dynamic_layer_stack_depth() == 0
     assert torch.rand(2).shape == (2,)
     assert set(seen) == {depth}
+
+
+Tensor = torch.Tensor
+
+
+def x() -> Tensor:
+    return torch.arange(12.0).reshape(3, 4) * 0.1
+
+
+def test_forward_mode() -> None:
+    c = whole(lambda a: (torch.func.jvp(torch.sin, (a,), (a,)), torch.func.jacfwd(torch.sin)(a)))
+    (value, tangent), jacobian = c(x()[0])
+    torch.testing.assert_close((value, tangent), (x()[0].sin(), x()[0].cos() * x()[0]))
+    torch.testing.assert_close(jacobian, torch.diag(x()[0].cos()))
+    hessian = flashover.compile(lambda a: torch.func.hessian(lambda b: (b**3).sum())(a))
+    for _ in range(2):
+        torch.testing.assert_close(hessian(x()[0]), torch.diag(6 * x()[0]))
+
+
+def test_an_ensemble_over_a_module_without_data() -> None:
+    from torch.func import functional_call, stack_module_state, vmap
+
+    models = [nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1)) for _ in range(3)]
+    params, buffers = stack_module_state(models)
+    base = copy.deepcopy(models[0]).to("meta")
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        def one(p: Any, b: Any, x: torch.Tensor) -> torch.Tensor:
+            return functional_call(base, (p, b), (x,))
+
+        return vmap(one, in_dims=(0, 0, None))(params, buffers, x)
+
+    x = torch.randn(5, 4)
+    torch.testing.assert_close(flashover.compile(f, fullgraph=True)(x), f(x))
+    assert all(p.is_meta for p in base.parameters())
+
+    def uses(x: torch.Tensor) -> Any:
+        return x + 1, base[0].weight.shape, (base[0].weight * 2).shape
+
+    assert flashover.compile(uses)(x)[1:] == uses(x)[1:]

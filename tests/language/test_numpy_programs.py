@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from comparing import whole
 
 import flashover
 from flashover import _arrays
@@ -398,3 +399,27 @@ def test_wrap_numpy() -> None:
     torch.testing.assert_close(x.grad, want)
     g = flashover.wrap_numpy(lambda x: np.sin(x))
     torch.testing.assert_close(g(torch.ones(3)), torch.ones(3).sin())
+
+
+Tensor = torch.Tensor
+
+
+def x() -> Tensor:
+    return torch.arange(12.0).reshape(3, 4) * 0.1
+
+
+def test_numbers_of_numpy_as_arguments() -> None:
+    def f(a: Tensor, scale: Any, n: Any, on: Any) -> Any:
+        return a * scale + n + (scale % n), a[n], np.sqrt(scale * scale), scale + n, a + float(scale) * bool(on)
+
+    c, a = whole(f), x()
+    for scale, n, on in (
+        (np.float64(2.5), np.int64(2), np.bool_(True)),
+        (np.float64(3.5), np.int64(2), np.bool_(False)),
+        (np.float32(3.5), np.uint8(1), np.bool_(True)),
+        (np.float64(-0.0), np.int64(2), np.bool_(True)),
+        (np.float64(0.0), np.int64(2), np.bool_(True)),
+    ):
+        got, want = c(a, scale, n, on), f(a, scale, n, on)
+        torch.testing.assert_close(got[:2] + got[4:], want[:2] + want[4:])
+        assert [repr(v) for v in got[2:4]] == [repr(v) for v in want[2:4]]

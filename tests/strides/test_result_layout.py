@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
+from comparing import captured_whole
+from torch import nn
 
 import flashover
 
@@ -149,3 +152,82 @@ def test_what_comes_to_require_grad_later(name: str, later: str, mode: Callable[
     eager = facts(VIEWS[name])
     got = facts(flashover.compile(VIEWS[name], fullgraph=True))
     assert got == eager or eager is None  # eager refuses writes to views of no_grad blocks
+
+
+X = torch.linspace(-2, 2, 2 * 8 * 16).reshape(2, 8, 16)
+
+
+def test_output_that_an_extern_reads_too() -> None:
+    """The output is dense in eager's order, the matrix product was promised the transposed one."""
+    norm, linear = nn.LayerNorm(512), nn.Linear(512, 32)
+
+    def f(x: torch.Tensor) -> Any:
+        n = norm(x)
+        return linear(n), n
+
+    captured_whole(f, torch.randn(1, 512, 12).transpose(1, 2))
+
+
+def test_copies_of_strided_views() -> None:
+    """Cut from the memory of the original, not of the copy."""
+
+    def f(x: torch.Tensor) -> Any:
+        return torch.as_strided_copy(x + 1, (2, 2), (1, 2), 3), torch.unfold_copy(x.t() + 1, 0, 3, 2)
+
+    captured_whole(f, X[0])
+
+
+def test_unpooling_keeps_the_format() -> None:
+    x, index = F.max_pool2d(torch.randn(2, 3, 6, 8), 2, return_indices=True)
+    for memory in (torch.contiguous_format, torch.channels_last):
+        args = (x.contiguous(memory_format=memory), index.contiguous(memory_format=memory))
+        captured_whole(lambda x, index: F.max_unpool2d(x, index, 2), *args)
+
+
+def test_eigenvectors_lie_column_by_column() -> None:
+    x = torch.tensor([[2.0, 1.0, 0.0], [0.5, -1.0, 1.0], [0.0, 0.25, 4.0]])
+    captured_whole(lambda x: torch.linalg.eig(x), x)
+    captured_whole(lambda x: torch.linalg.eig(x * 1j)[1], x)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: F.pad(x, (1, 1, 2, 0), mode="reflect"),
+        lambda x: F.pad(x, (1, 1, 2, 0), mode="replicate"),
+        lambda x: F.channel_shuffle(x, 2),
+    ],
+)
+def test_formats_that_the_cpu_keeps(function) -> None:
+    a = torch.randn(4, 6, 9, 10)
+    fast = flashover.compile(function, fullgraph=True)
+    for x in (a.contiguous(memory_format=torch.channels_last), a, a.permute(0, 3, 1, 2), a[:, :, :, ::2]):
+        got, want = fast(x), function(x)
+        assert got.stride() == want.stride() and torch.equal(got, want)
+
+
+def test_windows_over_what_does_not_lie_together() -> None:
+    def function(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y.unfold(0, 2, 2).mul_(2)
+        return x.unfold(1, 3, 2) + 1, x.unfold(0, 2, 1).sum(-1), y + 1
+
+    fast = flashover.compile(function, fullgraph=True)
+    x, y = torch.randn(6, 40)[1:, ::3], torch.randn(6, 40)[:, 1::2]
+    mine, theirs = (torch.empty(6, 40)[:, 1::2].copy_(y) for _ in range(2))
+    for got, want in zip(fast(x, mine), function(x, theirs), strict=True):
+        assert got.stride() == want.stride()
+        torch.testing.assert_close(got, want)
+    assert torch.equal(mine, theirs)
+
+
+def test_windows_over_nothing() -> None:
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x.unfold(2, 2, 1) + 1, x.as_strided((3, 0), (1, 1)) * 2, x.abs().unfold(0, 3, 2)
+
+    captured_whole(function, torch.randn(17, 0, 2))
+
+
+def test_strides_of_dimensions_of_size_one() -> None:
+    net = nn.Sequential(nn.MaxPool2d(2), nn.Conv2d(32, 8, 3, padding=1, bias=False))
+    x = torch.randn(2, 32, 2, 2).to(memory_format=torch.channels_last)
+    assert flashover.compile(net)(x).stride() == net(x).stride()

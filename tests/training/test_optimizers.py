@@ -1,5 +1,8 @@
 """Compiled optimizer steps: parameters and state as eager's, no compilation a step."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -207,3 +210,52 @@ def test_random_hyperparameters_against_fp64():
         for p, q, r in zip(params, exact, other, strict=True):
             error, own = (p - q).abs().max(), (r - q).abs().max()
             assert error <= 2 * own + 1e-6, (cls, kw, error, own)
+
+
+X = torch.linspace(-2, 2, 2 * 8 * 16).reshape(2, 8, 16)
+
+
+@pytest.mark.parametrize("kind", ["SGD", "Adagrad"])
+def test_fused_optimizers_that_have_no_shape_function(kind: str) -> None:
+    parameters = [[torch.nn.Parameter(X[0].clone())] for _ in range(2)]
+    steps = [getattr(torch.optim, kind)(p, lr=0.1, fused=True) for p in parameters]
+    flashover.reset()
+    calls = [steps[0].step, flashover.compile(steps[1].step, fullgraph=True)]
+    for i in range(3):
+        for p, call in zip(parameters, calls, strict=True):
+            p[0].grad = (X[1] * (i + 1)).clone()
+            call()
+    torch.testing.assert_close(parameters[0][0], parameters[1][0])
+
+
+def test_optimizers_after_torch_compile() -> None:
+    """Its first use in a process disables _init_group and the fused steps: they were taken for the user's marks."""
+    code = """
+import torch, flashover
+torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
+for kind, options in (("SGD", {}), ("Adam", {}), ("AdamW", {"fused": True}), ("RMSprop", {"foreach": False})):
+    values = [torch.nn.Parameter(torch.ones(5)) for _ in range(2)]
+    steps = [getattr(torch.optim, kind)([v], lr=0.1, **options).step for v in values]
+    steps[1] = flashover.compile(steps[1], fullgraph=True)
+    for i in range(3):
+        for v, step in zip(values, steps):
+            v.grad = torch.arange(5.0) + i
+            step()
+    torch.testing.assert_close(values[0], values[1])
+results = []
+for wrap in (lambda f: f, flashover.compile):
+    value = torch.nn.Parameter(torch.ones(5))
+    optimizer = torch.optim.LBFGS([value])
+    def closure():
+        optimizer.zero_grad()
+        loss = ((value - 2) ** 2).sum()
+        loss.backward()
+        return loss
+    step = wrap(optimizer.step)
+    step(closure)
+    results.append(value.detach())
+torch.testing.assert_close(*results)
+print("same")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=150)
+    assert done.stdout.strip() == "same", done.stdout + done.stderr

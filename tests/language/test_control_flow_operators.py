@@ -1,0 +1,90 @@
+"""torch's control flow operators and flex_attention, which run themselves through torch.compile in eager."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from comparing import whole
+
+import flashover
+
+Tensor = torch.Tensor
+
+
+def x() -> Tensor:
+    return torch.arange(12.0).reshape(3, 4) * 0.1
+
+
+def test_cond_selects() -> None:
+    def f(p: Tensor, a: Tensor) -> Any:
+        return torch.cond(p, lambda v: {"o": (v.sin(), v + 1)}, lambda v: {"o": (v.cos(), v - 1)}, (a,))
+
+    c = whole(f)
+    for p in (True, False):
+        got = c(torch.tensor(p), x())["o"]
+        want = (x().sin(), x() + 1) if p else (x().cos(), x() - 1)
+        torch.testing.assert_close(got, want)
+
+
+def test_cond_takes_one_gradient() -> None:
+    c = flashover.compile(lambda p, a: torch.cond(p, lambda v: v.sqrt(), lambda v: v * 2, (a,)).sum())
+    a = torch.zeros(3, requires_grad=True)
+    c(torch.tensor(False), a).backward()  # the gradient of sqrt at zero is infinite
+    assert a.grad is not None and torch.equal(a.grad, torch.full((3,), 2.0))
+
+
+def test_cond_draws_in_one_branch_only() -> None:
+    c = flashover.compile(
+        lambda p, a: torch.cond(p, lambda v: v + torch.rand(3), lambda v: v + torch.rand(3) * 2, (a,))
+    )
+    torch.manual_seed(0)
+    got = c(torch.tensor(True), torch.zeros(3)), torch.rand(1)
+    torch.manual_seed(0)
+    assert torch.equal(got[0], torch.rand(3)) and torch.equal(got[1], torch.rand(1))
+
+
+def test_while_loop_and_scan() -> None:
+    from torch._higher_order_ops import map as each
+    from torch._higher_order_ops.scan import scan
+    from torch._higher_order_ops.while_loop import while_loop
+
+    def f(a: Tensor) -> Any:
+        return (
+            while_loop(lambda i, v: i < 3, lambda i, v: (i + 1, v * 2), (torch.tensor(0), a)),
+            scan(lambda c, v: (c + v, c * v), torch.zeros(4), a),
+            scan(lambda c, v: (c + v, c * v), torch.zeros(3), a, dim=1, reverse=True),
+            each(lambda row, k: row * k, a, torch.ones(4) * 2),
+        )
+
+    loop, (total, rows), (_, columns), doubled = whole(f)(x())
+    assert int(loop[0]) == 3
+    torch.testing.assert_close(loop[1], x() * 8)
+    torch.testing.assert_close(total, x().sum(0))
+    torch.testing.assert_close(rows, (x().cumsum(0) - x()) * x())
+    torch.testing.assert_close(columns, ((x().flip(1).cumsum(1) - x().flip(1)) * x().flip(1)).t().flip(0))
+    torch.testing.assert_close(doubled, x() * 2)
+
+
+def test_while_loop_over_data() -> None:
+    from torch._higher_order_ops.while_loop import while_loop
+
+    c = flashover.compile(lambda a: while_loop(lambda v: v.sum() < 100, lambda v: (v * 2 + 1,), (a,))[0])
+    for k in (1, 40):
+        want = x() * k
+        while want.sum() < 100:
+            want = want * 2 + 1
+        torch.testing.assert_close(c(x() * k), want)
+
+
+def test_flex_attention() -> None:
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    q = torch.arange(512.0).reshape(1, 2, 32, 8).sin()
+    bias = torch.arange(32.0) * 0.01
+    mask = create_block_mask(lambda b, h, i, j: i >= j, 1, 2, 32, 32, device="cpu")
+    c = whole(lambda q: flex_attention(q, q + 1, q * 2, score_mod=lambda s, b, h, i, j: s + bias[j], block_mask=mask))
+    scores = q @ (q + 1).transpose(-1, -2) / 8**0.5 + bias
+    scores = scores.masked_fill(~torch.ones(32, 32, dtype=torch.bool).tril(), -torch.inf)
+    with torch.no_grad():
+        torch.testing.assert_close(c(q), scores.softmax(-1) @ (q * 2))
