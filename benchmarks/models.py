@@ -3,7 +3,7 @@ memory.
 
     ./x bench                                  # the whole table
     ./x bench --models resnet18,bert --precision fp32 --no-warm
-    ./x bench --json out.json --markdown docs/benchmark-cpu.md
+    ./x bench --json out.json --markdown docs/benchmarks/cpu.md
     ./x bench --jobs 8                         # a quiet machine with many cores: 8 rows at a time, each on cores of
     its own
 

@@ -1,4 +1,4 @@
-"""What a call costs beside its kernels: guards, binding, results. Writes docs/overhead.md.
+"""What a call costs beside its kernels: guards, binding, results. Writes docs/benchmarks/overhead.md.
 
 The compiled graphs are replaced by a function that answers at once, for torch.compile and for flashover alike, so what is
 measured is everything around them. All in one process, turn by turn: warm, the least of many calls; cold, the middle of

@@ -3,7 +3,7 @@
     python benchmarks/sweep.py                           # everything; one line a model, a summary at the end
     python benchmarks/sweep.py --only vit,bert           # names that contain one of these; =bert: exactly that name
     python benchmarks/sweep.py --kind timm --slice 0/4   # every fourth
-    python benchmarks/sweep.py --json sweep.json --markdown docs/sweep.md
+    python benchmarks/sweep.py --json sweep.json --markdown docs/benchmarks/sweep.md
     python benchmarks/sweep.py --json sweep.json --again # only what was not whole in that file; the file is updated
     python benchmarks/sweep.py --device cuda --jobs 16   # on a GPU, 16 models at a time
     python benchmarks/sweep.py --gradients               # the gradients of a training step (no dropout) as well

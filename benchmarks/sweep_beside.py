@@ -1,7 +1,7 @@
 """The capture sweep beside torch.compile's, in one run: every architecture of sweep_models through both captures alone.
 
     python benchmarks/sweep_beside.py --json $OUT/beside.jsonl --seconds 280      # a process a core; ends in time, keeps what is done
-    python benchmarks/sweep_beside.py --json beside.jsonl --markdown docs/sweep-beside.md --seconds 0   # the table of what is there
+    python benchmarks/sweep_beside.py --json beside.jsonl --markdown docs/benchmarks/sweep-beside.md --seconds 0   # the table of what is there
 
 Both sides run with backend="eager": the captured graph is run operator by operator, so what is measured is the capture. Each
 is asked for one graph first (fullgraph=True); where it declines, it is run again with breaks, which are counted (torch.compile:

@@ -3,7 +3,7 @@ SGD) in one run: right or wrong, speed, cold compile, memory.
 
     python benchmarks/training.py                                  # the whole table
     python benchmarks/training.py --models resnet18,bert --precision fp32
-    python benchmarks/training.py --jobs 8 --json t.json --markdown docs/benchmark-training.md
+    python benchmarks/training.py --jobs 8 --json t.json --markdown docs/benchmarks/training.md
 
     python benchmarks/training.py --parts right                    # needs no quiet machine
 

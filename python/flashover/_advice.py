@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-DOCS = "docs/graph-breaks.md"
+DOCS = "docs/user/graph-breaks.md"
 
 # A reason's pattern, what it means, what helps. The first match counts.
 _ADVICE: list[tuple[str, str, list[str]]] = [
@@ -35,7 +35,7 @@ _ADVICE: list[tuple[str, str, list[str]]] = [
     (
         r"array of numpy|numpy",
         "Arrays of NumPy are captured where there is a tensor operation for what is done, which there is not here.",
-        ["Use the torch function of the same name, or convert outside of the compiled function.", "See docs/numpy.md."],
+        ["Use the torch function of the same name, or convert outside of the compiled function.", "See docs/user/numpy.md."],
     ),
     (
         r"^training: |gradient|backward",

@@ -6,7 +6,7 @@
 The copy (by default the folder `flashover-with-faults` beside this repository) gets every fault below, each behind
 `fault("its name")`, which is true when the environment variable FLASHOVER_FAULT says that name; it is built once. The
 sources here hold nothing of this. Each fault then has the tests of its group run against it, in processes of their own,
-until one fails, crashes or takes too long. The table goes to docs/oracle.md. Exit status 1: a fault that nothing caught.
+until one fails, crashes or takes too long. The table goes to docs/benchmarks/mutation-testing.md. Exit status 1: a fault that nothing caught.
 """
 
 # ruff: noqa: E501 (pieces of C++ as they stand)

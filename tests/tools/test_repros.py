@@ -66,8 +66,8 @@ def test_a_program_that_fails_is_seen(tmp_path: Path, run: Run) -> None:
 
 
 def test_an_open_limit_must_be_named_and_must_fail() -> None:
-    unnamed = repros.Program(repros.FOLDER / "no_such_limit.py", open_page="docs/graph-breaks.md")
+    unnamed = repros.Program(repros.FOLDER / "no_such_limit.py", open_page="docs/user/graph-breaks.md")
     assert "does not name" in repros.judge(unnamed, 1, "", 0.0).detail
-    page = ROOT / "docs" / "graph-breaks.md"
-    holds = repros.judge(repros.Program(page, open_page="docs/graph-breaks.md"), 0, "", 0.0)
+    page = ROOT / "docs" / "user" / "graph-breaks.md"
+    holds = repros.judge(repros.Program(page, open_page="docs/user/graph-breaks.md"), 0, "", 0.0)
     assert holds.verdict == "FAILED"

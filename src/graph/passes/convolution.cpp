@@ -313,7 +313,7 @@ bool cut_patches_backward(Rewriter& r, const Node& n, Values& results, const voi
   return true;
 }
 
-// The operators of run/cpu/convolution.h, where they win (docs/providers.md).
+// The operators of run/cpu/convolution.h, where they win (docs/benchmarks/libraries.md).
 OwnConvolution own_convolution(const Providers& p, const TensorType& input, const TensorType& w, const TensorType& out,
                                std::span<const Arg> geometry) {  // stride, padding, dilation, transposed, ..., groups
   if (p.strict_numerics || w.dtype != input.dtype || out.dtype != input.dtype ||
