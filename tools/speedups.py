@@ -82,14 +82,13 @@ def measured() -> list[Bars]:
     ]
 
 
-# A grey and an orange that are seen on white and on black.
+# Colours that are seen on white and on black.
 STYLE = """
-  text { font: 13px sans-serif; fill: #57606a }
+  text { font: 13px sans-serif; fill: #7d8590 }
   .title { font-weight: bold }
   .eager { fill: #a0a8b0 } .torch { fill: #6e8fb5 } .flashover { fill: #e8590c }
-  @media (prefers-color-scheme: dark) { text { fill: #adbac7 } }
 """
-LEFT, UNIT, BAR, GAP = 230, 110, 13, 20
+LEFT, UNIT, BAR, GAP = 264, 110, 13, 20
 
 
 def svg(groups: list[Bars]) -> str:

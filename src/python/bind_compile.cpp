@@ -87,6 +87,7 @@ void bind_compile(py::module_& m) {
       .def_property_readonly("kernels", [](const CompiledText& c) { return c.report.kernels; })
       .def_property_readonly("extern_calls", [](const CompiledText& c) { return c.report.extern_calls; })
       .def_property_readonly("texts", [](const CompiledText& c) { return c.report.texts; })
+      .def_property_readonly("kernel_sources", [](const CompiledText& c) { return c.report.kernel_sources; })
       .def_property_readonly("stages", [](const CompiledText& c) {
         std::vector<std::pair<std::string, double>> out;
         for (const auto& s : c.report.stages) out.emplace_back(s.name, s.seconds);
