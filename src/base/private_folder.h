@@ -3,8 +3,7 @@
 //   In        $TMPDIR, /tmp, /var/tmp, /dev/shm: the first where nobody else could exchange our folder
 //   Out       an open descriptor; files are made and read through it, never through a path
 //   Promises  mode 0700 and our user's; a lock that the kernel releases says that it is in use: what processes that
-//   were
-//             killed left behind is removed by the next one that makes such a folder; links are never followed
+//             were killed left behind is removed by the next one that makes such a folder; links are never followed
 //   Declines  no place for it: EnvironmentFailure. A TMPDIR that is not safe is passed over, with a notice
 #pragma once
 #include <sys/types.h>

@@ -3,10 +3,10 @@
 //   In        a traced graph, checked options, what is known of the machine
 //   Out       a Plan with its kernel binaries, and a Report of what was done
 //   Promises  the same graph, options and environment give the same plan; every representation verifies after every
-//   pass when
-//             the option `verify` is on; a plan from the cache is one that this pipeline made for an equal key
+//             pass when the option `verify` is on; a plan from the cache is one that this pipeline made for an equal
+//             key
 //   Declines  what a stage declines (a prim without loops, no compiler, aliased inputs that are written): Declined, run
-//   eager
+//             eager
 #pragma once
 #include <cstdint>
 #include <functional>

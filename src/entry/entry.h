@@ -3,8 +3,7 @@
 //   In        a Python function (perhaps with a first argument bound), settings; calls
 //   Out       the function's results
 //   Promises  a call gives what the function itself would give; a cached entry runs without running Python; a failure
-//   to compile
-//             is never a failure of the call (but under fullgraph, where it raises)
+//             to compile is never a failure of the call (but under fullgraph, where it raises)
 //   Declines  nothing: what cannot be compiled runs as it is, and explain() says why
 // A call binds its arguments (binder.h), tries its entries most recently used first (their guards), runs the one that
 // matches (backend.h) and rebuilds the result. A miss captures and compiles a new entry (compile_call.cpp).

@@ -10,8 +10,7 @@
 //   Out       Capture: graph, observations, input sources, a recipe for the result, effects
 //   Promises  when capture() returns, nothing the trace did is visible; the program cannot tell that it was traced
 //   Declines  anything not surely right: Capture::declined with a reason and the user's file:line. Where the state of
-//   the
-//             Python frames at that instruction can be rebuilt, the capture ends there instead (Capture::frames;
+//             the Python frames at that instruction can be rebuilt, the capture ends there instead (Capture::frames;
 //             resume.h goes on from it)
 #pragma once
 #include <cstdint>

@@ -3,8 +3,7 @@
 // while a call is compiled, and their handlers run at points where nothing is half made.
 //
 //   Promises  a handler runs as it would in eager code, once for a signal that came once, and its exception leaves the
-//   call;
-//             a signal that comes a second time while it is held goes to Python at once, whatever is going on (a
+//             call; a signal that comes a second time while it is held goes to Python at once, whatever is going on (a
 //             program that waits for a lock in the middle of a trace can be interrupted)
 #pragma once
 #include <cstdint>

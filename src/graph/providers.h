@@ -56,7 +56,7 @@ struct ProductSize {
   int64_t rows, inner, columns;
 };
 
-// Whether flashover.product, which packs at each call, is faster than ATen's product (docs/providers.md has the times).
+// Whether flashover.product, which packs at each call, beats ATen's product (times: docs/benchmarks/libraries.md).
 // f32: us of one core for blocks of 32, multiplied, finished and packed, against 160 GF/s of its f32 unit. bf16: 1 to
 // 1.8 times oneDNN's speed (whose caller copies transposed matrices, and takes 15 us before it begins), but for few
 // rows, and where much is padded.

@@ -3,8 +3,7 @@
 //   In        what a trace observed (source.h); the bound arguments of a call that is about to run
 //   Out       yes / no, and the values at the sources the plan needs (its input tensors)
 //   Promises  sound: whatever the trace observed is checked; runs no Python code (no __eq__, no property), allocates
-//   nothing;
-//             holds borrowed references only, checked parent before child; explain() agrees with check()
+//             nothing; holds borrowed references only, checked parent before child; explain() agrees with check()
 //   Declines  build(): an observation that cannot be guarded (Declined; the caller does not cache the entry)
 // The fast program is one dense array on containers: dict version tags (CPython 3.11, 3.12), type and dict pointers,
 // tensor metadata; the facts are kept for a re-check when a tag moved, for naive.cpp (the plain reference) and for

@@ -3,9 +3,8 @@
 //   In        a command line, an environment, descriptors for its standard streams, a folder to run in
 //   Out       its process id and how it ended
 //   Promises  it leads a process group of its own, and the whole group is killed with SIGKILL when this object goes,
-//   when
-//             the thread that started it ends (`dies_with_thread`) or when this process dies in whatever way: a pipe
-//             whose other end only this process holds makes the kernel send the signal
+//             when the thread that started it ends (`dies_with_thread`) or when this process dies in whatever way: a
+//             pipe whose other end only this process holds makes the kernel send the signal
 //   Declines  it cannot be started: EnvironmentFailure
 #pragma once
 #include <sys/types.h>

@@ -3,10 +3,9 @@
 //   In        loops::Kernel: nests over raw memory with scalar bodies
 //   Out       C++ source that includes nothing (one function per kernel), and shared objects built from it
 //   Promises  equal kernels give equal text (the cache's key) and one function; results of vector and scalar code agree
-//   up to
-//             the rounding of sums and the library's 2 ulp; no access outside the parameters; threads only through the
-//             OpenMP runtime that the process already has, following its thread count, and only where the work is worth
-//             it
+//             up to the rounding of sums and the library's 2 ulp; no access outside the parameters; threads only
+//             through the OpenMP runtime that the process already has, following its thread count, and only where the
+//             work is worth it
 //   Declines  no usable compiler (see toolchain.h); dtypes without arithmetic here (u64, complex, f8)
 //   Sample    extern "C" int k_0123456789abcdef(void* const* pointers, const long* sizes)
 //

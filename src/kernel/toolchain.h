@@ -3,8 +3,7 @@
 //   In        source texts that include nothing, and the machine they are for
 //   Out       ELF bytes, one per source, in order
 //   Promises  no shell; compiles in parallel over the cores we may use; everything happens in one private folder that
-//   is
-//             gone afterwards; jobs are killed with their process groups when one is late, when the host interrupts
+//             is gone afterwards; jobs are killed with their process groups when one is late, when the host interrupts
 //             (base/interrupt.h) and when this process dies; time and memory are bounded whatever a compiler does
 //   Declines  no compiler, a compiler that fails, hangs (on a trivial program too) or cannot be started, no room for
 //             temporary files: EnvironmentFailure with the compiler's own words. One source that takes it too long:

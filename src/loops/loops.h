@@ -21,9 +21,8 @@
 //   In        made by schedule/ out of the lowered graph
 //   Out       read by kernel/ (emits C++) and by interpret() (the plain reference)
 //   Promises  verify(): SSA, dtypes, every index in range for every point (where provable), written before read;
-//   print() parses
-//             back to an equal kernel; text() of two kernels that need the same code is equal (no names, no labels in
-//             it)
+//             print() parses back to an equal kernel; text() of two kernels that need the same code is equal (no names,
+//             no labels in it)
 //   Declines  nothing
 //   Sample    see print.cpp and loops_test.cpp
 //

@@ -6,8 +6,8 @@
 //   In        scheduled kernels, extern calls, a memory plan
 //   Out       plain data: no pointer to anything of the compiler, no Python object, no torch type
 //   Promises  verify(): every tensor written before it is read, live ranges of overlapping slab regions disjoint,
-//   indices in range;
-//             serialize/deserialize round-trips; deserialize treats its input as hostile (bounds, sizes, enums checked)
+//             indices in range; serialize/deserialize round-trips; deserialize treats its input as hostile (bounds,
+//             sizes, enums checked)
 //   Sample    plan "x86-64 avx512f" {
 //               slab 1024
 //               input 0 : f32[2,3] user

@@ -4,8 +4,7 @@
 //   In        a plan for the CPU
 //   Out       batches, each a range of its steps
 //   Promises  no launch of a batch touches memory that another one of it writes; inputs with different numbers are
-//   taken
-//             to be different memory where one of them is written, as everywhere in a plan
+//             taken to be different memory where one of them is written, as everywhere in a plan
 #pragma once
 #include <cstdint>
 #include <vector>

@@ -1,9 +1,9 @@
-// Which library is quick at what, here: measured once a machine (some 20 ms), see docs/providers.md.
+// Which library is quick at what, here: measured once a machine (some 20 ms), see docs/benchmarks/libraries.md.
 //
 //   In        nothing
 //   Out       graph::Providers with what a measurement can tell; what torch was built and configured with is the
-//   caller's to add Promises  no change of any setting; decisions with a margin, in coarse steps, so that noise does
-//   not turn them
+//             caller's to add
+//   Promises  no change of any setting; decisions with a margin, in coarse steps, so that noise does not turn them
 #pragma once
 #include <optional>
 #include <string>

@@ -7,8 +7,9 @@
 //             once; frozen tensors are as if computed anew on every call, also when a parameter was written behind
 //             autograd's back (writes.h)
 //   CUDA      runs on the plan's device, whichever is current, on torch's current stream there; temporaries and outputs
-//   come from torch's caching allocator Declines  load(): a plan for another machine, a binary that does not load
-//   (Declined, the caller rebuilds or runs eager)
+//             come from torch's caching allocator
+//   Declines  load(): a plan for another machine, a binary that does not load (Declined, the caller rebuilds or runs
+//             eager)
 //
 // A call borrows a Frame (pointer table, wrappers of slab memory for extern operators) that a previous call left
 // behind, or makes one; then it is one walk over a flat list of instructions.

@@ -3,8 +3,8 @@
 //   In        flashover values (TensorType, Arg, "aten.add.Tensor")
 //   Out       ATen values (tensor options, IValue, OperatorHandle) and back
 //   Promises  a round trip Arg -> IValue -> Arg gives the same Arg; enum numbers are c10's (static_asserts in
-//   convert.cpp) Declines  arguments that no Arg can hold (generators, streams, storages, custom classes, symbolic
-//   ints): Declined
+//             convert.cpp)
+//   Declines  arguments that no Arg can hold (generators, streams, storages, custom classes, symbolic ints): Declined
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>

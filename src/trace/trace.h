@@ -8,10 +8,10 @@
 //   In        at::Tensor calls made by whoever runs the user's code (the frame interpreter, a test)
 //   Out       graph::Graph in form kTraced + the constants it lifted
 //   Promises  sizes, strides, dtype, device, storage sharing and requires_grad as eager would give; real tensors are
-//   never written Declines  data-dependent reads (.item(), bool(t), nonzero ...), sparse / nested / quantized tensors,
-//   subclasses with
-//             __torch_dispatch__: a Python exception derived from BaseException (flashover._C.Decline) is thrown as
-//             python_error and `declined()` stays set (sticky), since user code may swallow exceptions
+//             never written
+//   Declines  data-dependent reads (.item(), bool(t), nonzero ...), sparse / nested / quantized tensors, subclasses
+//             with __torch_dispatch__: a Python exception derived from BaseException (flashover._C.Decline) is thrown
+//             as python_error and `declined()` stays set (sticky), since user code may swallow exceptions
 // Rules for shapes come from ops::Op::infer, then ATen's C++ meta kernels, then torch's Python metas (counted in
 // stats()).
 //

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-LABELS = "In|Out|Promises|Declines|Sample|Stages"
+LABELS = "In|Out|Promises|Declines|Stages|CUDA|Sample"
 ENTRY = re.compile(rf"^//   (?:{LABELS})(?: |$)", re.M)
 HEADERS = sorted(p for p in (ROOT / "src").rglob("*.h") if ENTRY.search(p.read_text()))
 # The columns of a contract: two slashes, three blanks, the label, and the text from column 14 on.

@@ -6,9 +6,10 @@
 // it does not keep is saved as a copy only, so that a program which writes it after the call is as right as in eager.
 //
 //   In        a functional or core graph with tangent inputs, and its Joint; parameters that are trained are kUser
-//   inputs Out       Partition: two graphs and how they meet Promises  forward computes every result, mutation and
-//   effect in the recorded order; backward depends on saved values
-//             and tangents only; each gradient is memory of its own unless it is a tangent as it came
+//             inputs
+//   Out       Partition: two graphs and how they meet
+//   Promises  forward computes every result, mutation and effect in the recorded order; backward depends on saved
+//             values and tangents only; each gradient is memory of its own unless it is a tangent as it came
 //   Declines  a mutation that depends on a tangent, random operators that run in the backward only
 #pragma once
 #include <cstdint>

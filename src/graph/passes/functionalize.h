@@ -7,9 +7,9 @@
 // prim.copy.
 //
 //   Out       Graph::mutations for written inputs; outputs that are (views of) inputs or of earlier outputs keep that
-//   relation Declines  resize_/set_ of what is not fresh, writes through memory that two inputs share or that overlaps
-//   itself, outputs
-//             whose relation to other results cannot be expressed
+//             relation
+//   Declines  resize_/set_ of what is not fresh, writes through memory that two inputs share or that overlaps itself,
+//             outputs whose relation to other results cannot be expressed
 #pragma once
 #include "graph/graph.h"
 

@@ -5,9 +5,8 @@
 //   In        the text of kernels that call the library, and for which machine and lane count it is meant
 //   Out       the text that must stand before them
 //   Promises  one source for g++ and clang++; f32 functions within 2 ulp of the true value over the whole range
-//   (prelude_test
-//             measures them), NaN, inf, -0 and denormals as in libm; no multiply-add contraction but where v_fma is
-//             written
+//             (prelude_test measures them), NaN, inf, -0 and denormals as in libm; no multiply-add contraction but
+//             where v_fma is written
 //   Sample    prelude("... v_exp(x) ...", {Isa::kAvx512, 16})
 //
 // One text serves every lane count W: VF/VI/VM are W floats/int32/masks, VD/VL are the doubles/int64 of one register

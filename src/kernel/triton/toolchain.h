@@ -3,12 +3,11 @@
 //   In        sources of triton.h
 //   Out       cubins with what the launch needs to know of them, one per source, in order
 //   Promises  the compiler runs in processes of its own (python/flashover/_triton_worker.py: a server that forks
-//   workers),
-//             started at the first compilation, gone when this process is; several threads may compile at once; nothing
-//             hangs: a worker that dies fails its source, a server that dies or says nothing for a minute fails the
-//             request and is replaced
+//             workers), started at the first compilation, gone when this process is; several threads may compile at
+//             once; nothing hangs: a worker that dies fails its source, a server that dies or says nothing for a minute
+//             fails the request and is replaced
 //   Declines  no Triton, one that does not work, no process: EnvironmentFailure with its own words. A source that it
-//   cannot compile: Cubin::error
+//             cannot compile: Cubin::error
 #pragma once
 #include <span>
 #include <string>

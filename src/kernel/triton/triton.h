@@ -3,13 +3,11 @@
 //   In        loops::Kernel, as loops::schedule makes them with ScheduleOptions::gpu
 //   Out       Python text of one @triton.jit function, the types of its parameters, and how to launch it
 //   Promises  equal kernels give equal text but for the name and the comment; what is computed is what loops::interpret
-//   computes, up to
-//             the rounding of sums and of the functions; no access outside the parameters: an index out of range is a
-//             device-side assert; int32 index arithmetic wherever the ranges prove that it suffices; masks only where a
-//             tile sticks out
+//             computes, up to the rounding of sums and of the functions; no access outside the parameters: an index out
+//             of range is a device-side assert; int32 index arithmetic wherever the ranges prove that it suffices;
+//             masks only where a tile sticks out
 //   Declines  what Triton cannot express: unsigned 16..64-bit numbers, atomics that the GPU does not have, rows with
-//   scratch that do
-//             not fit in registers
+//             scratch that do not fit in registers
 //   Sample    emit_test.cpp
 //
 // One program computes a tile of outer points: `x` numbers them through, and their coordinates i0, i1, ... come out of

@@ -2,12 +2,15 @@
 //
 //   In        graph::Graph in form kCore
 //   Out       loop kernels (equal code once) and a plan whose launch steps name them by index; binaries are kernel/'s
-//   work Promises  every loops::Kernel verifies; the plan verifies; results and outputs have the graph's dtypes, sizes
-//   and strides Declines  Declined for a prim that loops cannot compute (complex numbers) Stages    expand   prims that
-//   are several loops (var) into simpler prims
-//             items    which values are realised (memory, accumulator), which are computed in place: one Item per
-//             realised value fuse     items into groups that share their outer loops build    a group to a Kernel:
-//             stages, bodies, loop order, loop merging plan     step order, memory, aliases
+//             work
+//   Promises  every loops::Kernel verifies; the plan verifies; results and outputs have the graph's dtypes, sizes and
+//             strides
+//   Declines  Declined for a prim that loops cannot compute (complex numbers)
+//   Stages    expand: prims that are several loops (var) become simpler prims
+//             items: which values are realised (memory, accumulator), which are computed in place; one Item a value
+//             fuse: items into groups that share their outer loops
+//             build: a group to a Kernel: stages, bodies, loop order, loop merging
+//             plan: step order, memory, aliases
 #pragma once
 #include <cstdint>
 #include <functional>

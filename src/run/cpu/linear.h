@@ -1,7 +1,7 @@
 // act(x w^T + bias) on bf16 and f32 matrices with the AMX unit, the weight packed beforehand.
 //
 // Sums are f32, as in oneDNN's; one rounding to bf16 at the end, behind the activation. About twice oneDNN's speed at
-// the sizes of transformers (docs/providers.md).
+// the sizes of transformers (docs/benchmarks/libraries.md).
 #pragma once
 #include <cstdint>
 #include <optional>

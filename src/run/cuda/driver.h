@@ -4,8 +4,7 @@
 //   In        libcuda.so.1, and a torch that was built for CUDA, if there are any in this process
 //   Out       the driver's functions; streams as torch has them
 //   Promises  driver() is null where CUDA cannot be used, and why_no_driver() says why; a failing call throws
-//   c10::Error with
-//             the driver's name for the error
+//             c10::Error with the driver's name for the error
 #pragma once
 #include <cstddef>
 #include <cstdint>
