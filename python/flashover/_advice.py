@@ -35,7 +35,10 @@ _ADVICE: list[tuple[str, str, list[str]]] = [
     (
         r"array of numpy|numpy",
         "Arrays of NumPy are captured where there is a tensor operation for what is done, which there is not here.",
-        ["Use the torch function of the same name, or convert outside of the compiled function.", "See docs/user/numpy.md."],
+        [
+            "Use the torch function of the same name, or convert outside of the compiled function.",
+            "See docs/user/numpy.md.",
+        ],
     ),
     (
         r"^training: |gradient|backward",
