@@ -1,3 +1,4 @@
+// Decimal text against printf in the C locale, which defines what is right.
 #include "base/decimal.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// The hash depends on the bytes alone, not on how they were handed over.
 #include "base/hash.h"
 
 #include <gtest/gtest.h>

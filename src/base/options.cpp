@@ -1,3 +1,4 @@
+// Makes constexpr tables out of options.def, and checks at compile time that the ranges fit the options.
 #include "base/options.h"
 
 #include <iterator>

@@ -1,3 +1,4 @@
+// Defaults are used where no value is given, and no row of the table is half empty.
 #include "base/options.h"
 
 #include <gtest/gtest.h>

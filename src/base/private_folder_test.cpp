@@ -1,3 +1,4 @@
+// Temporary folders under attack: links, folders that others can write, what dead processes left, forked children.
 #include "base/private_folder.h"
 
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+// Deep recursion on a thread with a small stack, and on one whose stack is deep enough.
 #include "base/stack.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// Whole files at once. A file that is written must be this user's own, and is never reached through a link.
 #include "base/text.h"
 
 #include <fcntl.h>

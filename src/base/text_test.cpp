@@ -1,3 +1,4 @@
+// Text without streams says what streams would say; files come back as they were written.
 #include "base/text.h"
 
 #include <gtest/gtest.h>

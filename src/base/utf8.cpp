@@ -1,3 +1,4 @@
+// Replaces what is no UTF-8, so that text from anywhere can become a Python string.
 #include "base/utf8.h"
 
 namespace flashover {

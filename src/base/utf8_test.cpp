@@ -1,3 +1,4 @@
+// Valid text stays as it is; other bytes are replaced.
 #include "base/utf8.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// Entries are files with a header and a checksum, written aside and renamed; whatever looks odd is a miss.
 #include "compile/cache.h"
 
 #include <cpuid.h>

@@ -1,3 +1,4 @@
+// Damage, hostile folders, removal under way, many processes: always an entry as it was put, or a miss.
 #include "compile/cache.h"
 
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+// What happens around each pass: time, verification, text for dumps and explain().
 #include "compile/pass_runner.h"
 
 #include <sys/stat.h>

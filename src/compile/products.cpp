@@ -1,3 +1,4 @@
+// Finds the candidates in a plan, builds all their kernels at once, measures them, and keeps the choice on disk.
 #include "compile/products.h"
 
 #include <algorithm>

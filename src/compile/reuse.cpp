@@ -1,3 +1,4 @@
+// The keys: what a plan and a binary depend on, the compiler among it. A key that lacks something is a wrong result.
 #include "compile/reuse.h"
 
 #include <algorithm>

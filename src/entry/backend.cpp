@@ -1,3 +1,4 @@
+// The three ways to run a graph: plans, ATen operator by operator, a function of the user's.
 #include "entry/backend.h"
 
 #include <ATen/Context.h>

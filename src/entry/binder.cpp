@@ -1,3 +1,4 @@
+// Reads a signature once; binding a call copies borrowed pointers, with the defaults of that moment.
 #include "entry/binder.h"
 
 namespace flashover::entry {

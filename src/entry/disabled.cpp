@@ -1,3 +1,4 @@
+// The Python type of what flashover.disable makes: a callable that is never captured, and that ends a graph.
 #include <Python.h>
 #include <structmember.h>
 

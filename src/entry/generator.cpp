@@ -1,3 +1,4 @@
+// A type over Python's generator whose `next` and `send` turn the frame hook on while the body runs.
 #include <Python.h>
 
 #include "entry/generator.h"

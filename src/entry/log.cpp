@@ -1,3 +1,4 @@
+// Which topics are on, where dumps go, and the line that says what is being compiled.
 #include "entry/log.h"
 
 #include <sys/stat.h>

@@ -1,3 +1,4 @@
+// Asks the disk cache for the probe's answer, or probes and keeps it.
 #include "entry/machine.h"
 
 #include <torch/headeronly/version.h>

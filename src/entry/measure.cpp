@@ -1,3 +1,4 @@
+// Runs each plan on made-up inputs; torch's generators are put back behind it.
 #include "entry/measure.h"
 
 #include <ATen/Context.h>

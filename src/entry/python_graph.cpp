@@ -1,3 +1,4 @@
+// Builds tuples, lists and strings; no type of ours reaches Python here.
 #include "entry/python_graph.h"
 
 #include <torch/csrc/Device.h>

@@ -1,3 +1,4 @@
+// Words and Python data for a failed guard: what was so, what is now, the lines of both.
 #include "entry/recompiles.h"
 
 #include "base/decimal.h"

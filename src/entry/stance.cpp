@@ -1,3 +1,4 @@
+// One atomic of our own beside torch's stance, which is read without a call of Python where it did not change.
 #include "entry/stance.h"
 
 #include <Python.h>

@@ -1,3 +1,4 @@
+// One attempt after the other: run the frame, see why it stopped, undo, and choose how to try again or where to break.
 #include <chrono>
 #include <cstdlib>
 

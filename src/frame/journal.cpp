@@ -1,3 +1,4 @@
+// How each kind of container is put back exactly as it was, its order included.
 #include "frame/journal.h"
 
 #include "base/check.h"

@@ -1,3 +1,4 @@
+// The table of marked callables, and reading of the marks that torch.compiler's functions leave.
 #include "frame/marks.h"
 
 #include <cstring>

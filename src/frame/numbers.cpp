@@ -1,3 +1,4 @@
+// Records Python's arithmetic on such numbers as steps, and runs the steps of a call with CPython's own functions.
 #include "frame/numbers.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Turns what the interpreter reads into sources and facts, and knows which objects need no fact at all.
 #include "frame/observe.h"
 
 #include <cstring>

@@ -1,3 +1,4 @@
+// Decides for each kind of object how it can be made again, or that it cannot.
 #include "frame/recipe.h"
 
 #include <algorithm>

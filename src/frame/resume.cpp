@@ -1,3 +1,4 @@
+// Starts the frames of a break, the outermost first, each under the hook that loads its state.
 #include "frame/resume.h"
 
 #include "base/boundary.h"

@@ -1,3 +1,4 @@
+// A table of torch's switches: how each is read, set, and put back when a trace ends.
 #include "frame/torch_state.h"
 
 #include <cstring>

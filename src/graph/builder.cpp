@@ -1,3 +1,4 @@
+// Appends nodes with inferred types; broadcasts and conversions that do nothing are left out.
 #include "graph/builder.h"
 
 #include <algorithm>

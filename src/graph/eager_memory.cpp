@@ -1,3 +1,4 @@
+// Walks the graph as eager would run it, and adds up what is alive.
 #include "graph/eager_memory.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Making graphs, and what is asked of a whole one.
 #include "graph/graph.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Text that round-trips, hashes, verification, and what the builder leaves out.
 #include <gtest/gtest.h>
 
 #include "base/check.h"

@@ -1,3 +1,4 @@
+// The rows: a name, the function, the forms it takes and promises, and the machine of its tests.
 #include "graph/passes.h"
 
 #include "graph/passes/add_rows.h"

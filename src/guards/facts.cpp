@@ -1,3 +1,4 @@
+// Fetches the object at a source and tests a fact on it, one case for each kind.
 #include "guards/facts.h"
 
 #include <algorithm>

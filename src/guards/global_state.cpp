@@ -1,3 +1,4 @@
+// A table of flags, each with the function of torch that reads it, packed into words.
 #include "guards/global_state.h"
 
 #include <Python.h>

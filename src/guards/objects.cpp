@@ -1,3 +1,4 @@
+// Layouts of CPython's dicts, types and deques, where they differ between 3.11 and 3.12.
 #include "guards/objects.h"
 
 #include <structmember.h>

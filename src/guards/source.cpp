@@ -1,3 +1,4 @@
+// Words for people: paths such as "self.layers[3].weight", and what was seen there.
 #include "guards/source.h"
 
 #include "guards/objects.h"

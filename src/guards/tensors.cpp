@@ -1,3 +1,4 @@
+// Reads and compares sizes, strides, dtype, keys and flags in the TensorImpl's own memory.
 #include "guards/tensors.h"
 
 #include "guards/arrays.h"

@@ -1,3 +1,4 @@
+// Real processes: how they end, that their groups die with the object and with this process.
 #include "kernel/child_process.h"
 
 #include <fcntl.h>

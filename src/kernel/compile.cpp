@@ -1,3 +1,4 @@
+// Kernels into few source files, each function once, and these into binaries.
 #include <algorithm>
 #include <chrono>
 #include <map>

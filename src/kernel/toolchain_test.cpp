@@ -1,3 +1,4 @@
+// Compilers that fail, hang, make nothing or are not there; the real one, and what is left on disk.
 #include "kernel/toolchain.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// The table of instructions, equality and identity of kernels, and how deep a value must be computed.
 #include "loops/loops.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Text that round-trips, the interpreter's answers, broken rules by name, half precision, random numbers.
 #include "loops/loops.h"
 
 #include <gtest/gtest.h>

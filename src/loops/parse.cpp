@@ -1,3 +1,4 @@
+// Reads the text form of kernels back; an error names the line.
 #include <charconv>
 #include <cmath>
 #include <cstring>

@@ -1,3 +1,4 @@
+// The rules of a legal kernel; what breaks one is named with its instruction.
 #include <algorithm>
 
 #include "base/check.h"

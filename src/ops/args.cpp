@@ -1,3 +1,4 @@
+// Each accessor checks the kind of an argument before it hands out its value.
 #include "ops/args.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// The one table of operators: rows of aten, prims, and what is met at run time.
 #include "ops/ops.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Prints and parses types and arguments; parsing errors name what was expected.
 #include "ops/text.h"
 
 #include <charconv>

@@ -1,3 +1,4 @@
+// The table of dtypes, and small questions about tensor types.
 #include "ops/types.h"
 
 #include <algorithm>

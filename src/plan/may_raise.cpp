@@ -1,3 +1,4 @@
+// The operators that take any numbers without raising: all others may raise.
 #include <algorithm>
 
 #include "plan/plan.h"

@@ -1,3 +1,4 @@
+// Text and binary forms that round-trip, broken rules by name, and hostile bytes.
 #include "plan/plan.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// Cuts the list of steps, and hands the tensors that cross a cut on as outputs and inputs.
 #include "plan/split.h"
 
 #include <algorithm>

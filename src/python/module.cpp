@@ -1,3 +1,4 @@
+// The extension module: each stage binds its own part.
 #include "python/bind.h"
 #include "run/cpu/operators.h"
 

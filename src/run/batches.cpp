@@ -1,3 +1,4 @@
+// Finds launches that touch different memory; each thread takes the next of a batch, the largest first.
 #include "run/batches.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Which launches become one batch, and which must stay apart.
 #include "run/batches.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// Turns a step's arguments into IValues once, so that a call only puts its tensors in place.
 #include "run/call.h"
 
 #include <ATen/EmptyTensor.h>

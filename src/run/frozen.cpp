@@ -1,3 +1,4 @@
+// Compares parameters with what they were, and computes the tensors again where one is another.
 #include "run/frozen.h"
 
 #include <unordered_map>

@@ -1,3 +1,4 @@
+// Asks the kernel for huge pages, where a block is large enough to hold some.
 #include "run/pages.h"
 
 #include <sys/mman.h>

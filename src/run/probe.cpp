@@ -1,3 +1,4 @@
+// Times pairs of operators turn by turn, and rounds their ratio so that noise does not change it.
 #include "run/probe.h"
 
 #include <ATen/Context.h>

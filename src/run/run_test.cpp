@@ -1,3 +1,4 @@
+// Plans as text, run on real tensors: slab, views, aliases, written inputs, operators, frozen parts.
 #include "run/run.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// A few slots that hold one block each; blocks larger than any plan needs are freed when a plan goes.
 #include "run/slab.h"
 
 #include <c10/core/impl/alloc_cpu.h>

@@ -1,3 +1,4 @@
+// A table: each feature of a target's name, and the bits of CPUID and of the saved registers that it needs.
 #include "run/target.h"
 
 #include <cpuid.h>

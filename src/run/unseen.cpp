@@ -1,3 +1,4 @@
+// A table of torch's such operators, and a listener for others as they are registered.
 #include "run/unseen.h"
 
 #include <ATen/core/Tensor.h>

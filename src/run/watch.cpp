@@ -1,3 +1,4 @@
+// Opens and closes a profiler's ranges around steps, or notes the time of each.
 #include "run/watch.h"
 
 #include <c10/core/Stream.h>

@@ -1,3 +1,4 @@
+// Version counters move as eager moves them; what has none is reported.
 #include "run/written.h"
 
 #include <ATen/core/Tensor.h>

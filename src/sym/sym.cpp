@@ -1,3 +1,4 @@
+// Hash-consed nodes in one canonical form, with ranges; constructors simplify, so equal expressions are one node.
 #include "sym/sym.h"
 
 #include <algorithm>

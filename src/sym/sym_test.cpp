@@ -1,3 +1,4 @@
+// Algebra, ranges and proofs, and random expressions against plain arithmetic.
 #include "sym/sym.h"
 
 #include <gtest/gtest.h>

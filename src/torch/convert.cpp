@@ -1,3 +1,4 @@
+// Digests schemas once; the static_asserts hold our numbers to c10's.
 #include "torch/convert.h"
 
 #include <ATen/ScalarOps.h>

@@ -1,3 +1,4 @@
+// Calls ATen node by node, and gives results the strides that the graph says.
 #include "torch/eval.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>

@@ -1,3 +1,4 @@
+// Knows the ranges of random numbers, and decides comparisons with constants from them.
 #include "trace/bounds.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// A Python type that torch takes for a symbolic number; each of its methods says what torch may know of it.
 #include "trace/number.h"
 
 #include <ATen/ScalarOps.h>

@@ -1,3 +1,4 @@
+// Takes operator calls, asks for their result types, and appends nodes; inputs are exchanged and put back here.
 #include "trace/recorder.h"
 
 #include <ATen/Context.h>

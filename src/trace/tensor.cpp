@@ -1,3 +1,4 @@
+// A TensorImpl that imitates another one: keys, sizes, strides and flags as eager's tensor has them.
 #include "trace/tensor.h"
 
 #include <ATen/Context.h>

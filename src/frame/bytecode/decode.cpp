@@ -1,3 +1,4 @@
+// Decodes a code object once and keeps the result in the code object's extra slot.
 #include "frame/bytecode/decode.h"
 
 #include <opcode.h>

@@ -1,3 +1,4 @@
+// Gathers the rows of the families into one table.
 #include "graph/decompose/decompose.h"
 
 #include <unordered_map>

@@ -1,3 +1,4 @@
+// Reading of arguments as decompositions need them: numbers, dims, dtypes, dead results.
 #include "graph/decompose/rules.h"
 
 #include <cmath>

@@ -1,3 +1,4 @@
+// Dinic: levels by breadth first search, then blocking flows along them.
 #include "graph/partition/min_cut.h"
 
 #include <algorithm>

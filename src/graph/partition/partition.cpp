@@ -1,3 +1,4 @@
+// Builds the network (what may be saved, at which cost), cuts it, and writes the two graphs.
 #include "graph/partition/partition.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Cuts against trying everything, and which values are saved for models' typical backwards.
 #include "graph/partition/partition.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// Puts zeros in the place of tangents that do not come, and removes what follows from them.
 #include "graph/partition/prune.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Finds sums with a table's gradient among their addends, and makes the rest of the sum what rows are added to.
 #include "graph/passes/add_rows.h"
 
 #include <algorithm>

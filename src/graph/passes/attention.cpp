@@ -1,3 +1,4 @@
+// Matches softmax between two products, with scale and biases, and puts the operator in its place.
 #include "graph/passes/attention.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Rewrite rules: batch norms into weights, then convolutions into the library, or into products where they are some.
 #include "graph/passes/convolution.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Keys nodes by their text: operator, arguments, result types.
 #include "graph/passes/cse.h"
 
 #include <algorithm>

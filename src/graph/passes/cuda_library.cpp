@@ -1,3 +1,4 @@
+// Rewrite rules for layouts, biases and epilogues of cuBLAS and cuDNN.
 #include "graph/passes/cuda_library.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Marks from the results backwards, then copies what is marked.
 #include "graph/passes/dce.h"
 
 #include <algorithm>

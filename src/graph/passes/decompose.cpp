@@ -1,3 +1,4 @@
+// Rounds of the decomposition table until no row applies; what a device cannot compute stays an operator.
 #include "graph/passes/decompose.h"
 
 #include <algorithm>

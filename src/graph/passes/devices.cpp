@@ -1,3 +1,4 @@
+// Inserts copies to the device, and hands one-element CPU tensors over as numbers.
 #include "graph/passes/devices.h"
 
 #include <algorithm>

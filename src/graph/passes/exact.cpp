@@ -1,3 +1,4 @@
+// Looks for comparisons of values that approximated functions take part in.
 #include "graph/passes/exact.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Rewrite rules on prims: uniform values, neutral operands, conversions that lose nothing, chains of views.
 #include "graph/passes/fold.h"
 
 #include <algorithm>

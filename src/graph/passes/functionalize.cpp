@@ -1,3 +1,4 @@
+// Keeps for each storage its current value, and for each view how it is cut out of it.
 #include "graph/passes/functionalize.h"
 
 #include <algorithm>

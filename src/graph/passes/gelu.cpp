@@ -1,3 +1,4 @@
+// Recognises both formulas backwards from their last product.
 #include "graph/passes/gelu.h"
 
 #include <cmath>

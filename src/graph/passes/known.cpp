@@ -1,3 +1,4 @@
+// Evaluates prims on small arrays of doubles, for values without an input of the caller in them.
 #include "graph/passes/known.h"
 
 #include <cmath>

@@ -1,3 +1,4 @@
+// Lets strides follow operands between prims, and stops at what sees them.
 #include "graph/passes/layout.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Rewrite rules from mm, addmm and bmm to the operators of the libraries, packing included.
 #include "graph/passes/linear.h"
 
 #include "graph/passes/match.h"

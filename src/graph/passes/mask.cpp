@@ -1,3 +1,4 @@
+// Works out a mask's elements, and says whether it masks nothing, is causal, or is something else.
 #include "graph/passes/mask.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Steps backwards through copies, casts and transposes, and types that rules need.
 #include "graph/passes/match.h"
 
 #include <algorithm>

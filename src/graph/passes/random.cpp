@@ -1,3 +1,4 @@
+// Replaces random operators by prims of seed, offset and element number, as eager's grid would draw.
 #include "graph/passes/random.h"
 
 #include <algorithm>

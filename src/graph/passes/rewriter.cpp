@@ -1,3 +1,4 @@
+// Copies a graph node by node, asking the rules at each, and converts layouts where a rule changed one.
 #include "graph/passes/rewriter.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Marks forwards from lasting inputs; what costs next to nothing is not worth keeping.
 #include "graph/passes/split_frozen.h"
 
 #include <algorithm>

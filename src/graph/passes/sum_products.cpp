@@ -1,3 +1,4 @@
+// Joins the addends of a sum that are products into products that start from the sum so far.
 #include "graph/passes/sum_products.h"
 
 #include <algorithm>

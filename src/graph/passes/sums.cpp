@@ -1,3 +1,4 @@
+// Flattens a tree of additions into its addends.
 #include "graph/passes/sums.h"
 
 namespace flashover::graph {

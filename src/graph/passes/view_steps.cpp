@@ -1,3 +1,4 @@
+// For each view operator the cuts that it makes, forwards and as an inverse.
 #include "graph/passes/view_steps.h"
 
 #include <algorithm>

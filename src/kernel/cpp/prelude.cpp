@@ -1,3 +1,4 @@
+// Finds out which parts of the library a text uses, and what these use in turn, and puts them in order.
 #include "kernel/cpp/prelude.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// C++ as text: it is compiled by the user's compiler, with the lanes of the target, not with this file.
 #include "kernel/cpp/prelude_parts.h"
 
 namespace flashover::kernel {

@@ -1,3 +1,4 @@
+// Each function of the library against long double, over the whole range, for every lane count of this machine.
 #include "kernel/cpp/prelude.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// A table: for each scalar operation its text for floats, integers and bools, single and in vectors.
 #include "kernel/cpp/scalar.h"
 
 #include <cmath>

@@ -1,3 +1,4 @@
+// A table: for each scalar operation its Triton expression, with bools and fast forms apart.
 #include "kernel/triton/scalar.h"
 
 #include <cmath>

@@ -1,3 +1,4 @@
+// Chooses block sizes and warps from extents, loads and how memory is walked.
 #include "kernel/triton/tile.h"
 
 #include <algorithm>

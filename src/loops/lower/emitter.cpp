@@ -1,3 +1,4 @@
+// Appends instructions, each once, and asks the producers of a value for its element at an index.
 #include "loops/lower/emitter.h"
 
 #include <cmath>

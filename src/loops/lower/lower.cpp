@@ -1,3 +1,4 @@
+// Gathers the rows of the families into one table.
 #include "loops/lower/lower.h"
 
 #include <unordered_map>

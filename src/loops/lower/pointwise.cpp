@@ -1,3 +1,4 @@
+// Pointwise prims, conversions and constants: one scalar operation each, where the dtype has it.
 #include <unordered_map>
 
 #include "loops/lower/lower.h"

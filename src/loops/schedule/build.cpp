@@ -1,3 +1,4 @@
+// Writes the stages of a group: which items each computes, what is handed on in accumulators, scratch or memory.
 #include "loops/schedule/build.h"
 #include "graph/origin.h"
 

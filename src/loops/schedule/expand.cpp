@@ -1,3 +1,4 @@
+// Writes prims that are several loops (variances, pooling, long reductions, empty ones) as simpler prims.
 #include "loops/schedule/expand.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Moves writes of inputs behind what may raise, and finds index checks whose answer is known before the first step.
 #include "loops/schedule/failures.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Decides which values are realised, counts what computing a value again would cost, and notes who reads what.
 #include "loops/schedule/items.h"
 
 #include <algorithm>

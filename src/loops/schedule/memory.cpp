@@ -1,3 +1,4 @@
+// Largest blocks first, each at the lowest offset where nothing alive overlaps.
 #include "loops/schedule/memory.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Matches products with straight pointwise kernels around them, and writes the fused step.
 #include "loops/schedule/products.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// The points that a scatter runs over, and where each of them stores.
 #include "loops/schedule/scatter.h"
 
 #include "base/check.h"

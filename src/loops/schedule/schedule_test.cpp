@@ -1,3 +1,4 @@
+// Graphs through the scheduler and the interpreter against a plain evaluator; how many kernels and bytes it takes.
 #include "loops/schedule/schedule.h"
 
 #include <gtest/gtest.h>

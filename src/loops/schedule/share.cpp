@@ -1,3 +1,4 @@
+// Replaces numbers of a kernel by size arguments where nothing rests on them, and joins kernels that became equal.
 #include "loops/schedule/share.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Type promotion, broadcasting and memory layouts as TensorIterator decides them.
 #include "ops/aten/infer.h"
 
 #include <algorithm>

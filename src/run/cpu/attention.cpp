@@ -1,3 +1,4 @@
+// A task is a block of queries of one head, which passes over the keys block by block.
 #include "run/cpu/attention.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Gradients of attention from the kept logsumexp: the weights are computed again, never stored as a whole.
 #include <algorithm>
 #include <cmath>
 #include <cstring>

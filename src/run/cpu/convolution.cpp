@@ -1,3 +1,4 @@
+// Packs lines of an image and of the weight into tiles, and sums products over taps.
 #include "run/cpu/convolution.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Works out, once per convolution, which runs of points each tap reads and writes.
 #include "run/cpu/convolution_plan.h"
 
 namespace flashover::run::cpu {

@@ -1,3 +1,4 @@
+// Convolutions with one channel a group: 16 points of a line at a time, in f32 arithmetic.
 #include <bit>
 #include <cstring>
 

@@ -1,3 +1,4 @@
+// Each task looks at all indices, and adds the rows that fall into its part of the table.
 #include "run/cpu/embedding.h"
 
 #include <algorithm>

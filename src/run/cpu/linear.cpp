@@ -1,3 +1,4 @@
+// Packs rows, multiplies them with panels of the packed weight, and finishes with bias and activation.
 #include "run/cpu/linear.h"
 
 #include <sys/syscall.h>

@@ -1,3 +1,4 @@
+// Linear on f32 numbers as sums of products of three bf16 pieces; what pieces cannot hold, in f32 arithmetic.
 #include <algorithm>
 #include <bit>
 #include <cstring>

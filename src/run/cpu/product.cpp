@@ -1,3 +1,4 @@
+// Packs panels of both operands at each call, transposed or not, and multiplies block by block.
 #include "run/cpu/product.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Renews the twister's words and tempers them 16 at a time.
 #include "run/cpu/random.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Hands tasks out to the OpenMP threads of the process, and keeps a buffer for each of them.
 #include "run/cpu/team.h"
 
 #include <xmmintrin.h>

@@ -1,3 +1,4 @@
+// Copies the taps of each point into its row, and adds rows back into an image.
 #include "run/cpu/unfold.h"
 
 #include <algorithm>

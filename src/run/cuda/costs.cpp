@@ -1,3 +1,4 @@
+// Times the parts of a launch one by one: driver calls, graphs, guards, allocation.
 #include "run/cuda/costs.h"
 
 #include <ATen/EmptyTensor.h>

@@ -1,3 +1,4 @@
+// Looks up the driver's functions by name, once, and says what was missing.
 #include "run/cuda/driver.h"
 
 #include <c10/core/Allocator.h>

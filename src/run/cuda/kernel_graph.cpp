@@ -1,3 +1,4 @@
+// Makes the graph of a chain of kernel nodes, and changes their parameters between launches.
 #include "run/cuda/kernel_graph.h"
 
 #include <atomic>

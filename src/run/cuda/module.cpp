@@ -1,3 +1,4 @@
+// Loads cubins, finds functions, and raises the limit of shared memory where a kernel needs it.
 #include "run/cuda/module.h"
 
 #include <c10/core/DeviceGuard.h>

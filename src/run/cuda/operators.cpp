@@ -1,3 +1,4 @@
+// Registers them with torch's dispatcher: convolutions that do their batch in parts, the generator's state.
 #include "run/cuda/operators.h"
 
 #include <ATen/Context.h>

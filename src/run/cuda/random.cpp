@@ -1,3 +1,4 @@
+// Finds the generator's function in libtorch_cuda by its symbol: nothing here needs CUDA's headers.
 #include "run/cuda/random.h"
 
 #include <ATen/Context.h>

@@ -1,3 +1,4 @@
+// Streams and memory pools that recordings share, and the handle of the finished graph.
 #include "run/cuda/record.h"
 
 #include <ATen/core/CachingHostAllocator.h>

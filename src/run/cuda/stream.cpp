@@ -1,3 +1,4 @@
+// An event where the memory was written, waited for by streams that did not write it.
 #include "run/cuda/stream.h"
 
 #include <c10/core/impl/VirtualGuardImpl.h>
