@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import gc
 import weakref
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+import comparing
 import pytest
 import torch
 
@@ -16,6 +18,7 @@ import flashover
 
 Tensor = torch.Tensor
 stop = flashover.graph_break
+same = functools.partial(comparing.same, rtol=1e-6, atol=1e-6)
 
 
 def a_class(x: Tensor, n: int) -> Any:
@@ -189,18 +192,6 @@ def outcome(f: Callable[..., Any], n: int, train: bool = False) -> Any:
         out.sum().backward()
         out = (out, x.grad)
     return out
-
-
-def same(a: Any, b: Any) -> None:
-    assert type(a) is type(b)
-    if isinstance(a, Tensor):
-        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
-    elif isinstance(a, tuple | list):
-        assert len(a) == len(b)
-        for x, y in zip(a, b, strict=True):
-            same(x, y)
-    else:
-        assert a == b
 
 
 @pytest.mark.parametrize("f", MADE_ANEW, ids=lambda f: f.__name__)

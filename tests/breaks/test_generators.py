@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from comparing import same
 
 import flashover
 
@@ -185,18 +186,6 @@ def grad_mode(x: torch.Tensor) -> Any:
         flashover.graph_break()
         out.append((v.requires_grad, torch.is_grad_enabled(), v + 1))
     return out
-
-
-def same(got: Any, want: Any) -> None:
-    assert type(got) is type(want)
-    if isinstance(want, torch.Tensor):
-        torch.testing.assert_close(got, want)
-    elif isinstance(want, list | tuple):
-        assert len(got) == len(want)
-        for g, w in zip(got, want, strict=True):
-            same(g, w)
-    else:
-        assert got == want
 
 
 PROGRAMS: list[tuple[Callable[..., Any], int]] = [  # with the graphs that it takes at least

@@ -16,6 +16,7 @@ from contextlib import redirect_stdout
 from typing import Any
 
 import torch
+from comparing import differ
 
 import flashover
 
@@ -254,19 +255,6 @@ def program_of(seed: int) -> tuple[Callable[..., Any], str, dict[str, Any]]:
     return scope["program"], source, scope
 
 
-def same(a: Any, b: Any) -> bool:
-    if isinstance(a, torch.Tensor):
-        return (
-            isinstance(b, torch.Tensor)
-            and a.dtype == b.dtype
-            and a.shape == b.shape
-            and torch.allclose(a.double(), b.double(), 1e-3, 1e-4, equal_nan=True)
-        )
-    if isinstance(a, (list, tuple)):
-        return type(a) is type(b) and len(a) == len(b) and all(map(same, a, b))
-    return type(a) is type(b) and a == b
-
-
 def outcome(f: Callable[..., Any], scope: dict[str, Any], x: torch.Tensor, y: torch.Tensor) -> tuple[Any, ...]:
     scope["LOG"].clear()
     said, x, y = io.StringIO(), x.clone(), y.clone()
@@ -293,7 +281,7 @@ def check(seed: int, backend: str = "eager") -> str:
         for _ in range(3):
             x, y = (torch.randn(3, 3, generator=generator) for _ in range(2))
             want, got = outcome(program, scope, x, y), outcome(compiled, scope, x, y)
-            if not same(want, got):
+            if differ(got, want, rtol=1e-3, atol=1e-4, strides=False):
                 try:
                     return f"seed {seed}:\n{source}\nwant {want}\n got {got}"
                 except RuntimeError as e:

@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from comparing import same
 
 import flashover
 
@@ -15,23 +16,12 @@ def frames():
     return flashover.compile_stats()["frames"]
 
 
-def same(got, wanted, tol):
-    if isinstance(wanted, tuple | list):
-        assert type(got) is type(wanted) and len(got) == len(wanted)
-        for g, w in zip(got, wanted, strict=True):
-            same(g, w, tol)
-    elif torch.is_tensor(wanted):
-        torch.testing.assert_close(got, wanted, rtol=tol, atol=tol)
-    else:
-        assert type(got) is type(wanted) and got == wanted
-
-
 def agree(f, calls, compiles=2, tol=1e-6):
     flashover.reset()
     fast = flashover.compile(f)
     before = frames()
     for args in calls:
-        same(fast(*args), f(*args), tol)
+        same(fast(*args), f(*args), rtol=tol, atol=tol)
     assert frames() - before <= compiles, frames() - before
 
 
@@ -218,7 +208,7 @@ def test_cells_and_lists_that_count():
     fast = flashover.compile(other)
     before = frames()
     for i in range(8):
-        same(fast(X, i), plain(X, i), 1e-6)
+        same(fast(X, i), plain(X, i), rtol=1e-6, atol=1e-6)
         assert items == others
     assert frames() - before <= 2
 
@@ -248,7 +238,7 @@ def test_strings_of_numbers_that_are_looked_at():
     flashover.reset()
     fast = flashover.compile(f)
     for i in (1, 2, 3, 2, 1, 3, 3):
-        same(fast(X, i), f(X, i), 1e-6)
+        same(fast(X, i), f(X, i), rtol=1e-6, atol=1e-6)
 
 
 class Layers:
@@ -265,7 +255,7 @@ def test_names_made_of_numbers():
     fast = flashover.compile(f)
     o, p = Layers(), Layers()
     for i in (1, 2, 1, 2, 2):
-        same(fast(o, X, i), f(p, X, i), 1e-6)
+        same(fast(o, X, i), f(p, X, i), rtol=1e-6, atol=1e-6)
         assert vars(o) == vars(p)
 
 

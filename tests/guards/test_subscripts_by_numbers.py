@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
+import comparing
 import pytest
 import torch
 
 import flashover
 
 X = torch.linspace(-2, 2, 96).reshape(12, 8)
+same = functools.partial(comparing.same, offsets=True)
 INTEGERS = (3, 1, 4, 2, 5, 6, 7, 0)
 
 
 def frames() -> int:
     return flashover.compile_stats()["frames"]
-
-
-def same(got: Any, want: Any) -> None:
-    if isinstance(want, tuple):
-        assert isinstance(got, tuple) and len(got) == len(want)
-        for g, w in zip(got, want, strict=True):
-            same(g, w)
-    else:
-        torch.testing.assert_close(got, want)
-        assert got.stride() == want.stride() and got.storage_offset() == want.storage_offset()
 
 
 READS = [

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from comparing import agree, loss_of, no_further_off
 from differentiable_programs import MODULES, PROGRAMS
 from fuzz_training import run_one as run_fuzzed
 from small_models import MODELS
@@ -28,81 +29,6 @@ pytestmark = pytest.mark.timeout(300)
 
 def compiled(f: Any, fullgraph: bool = True, **options: Any) -> Any:
     return flashover.compile(f, fullgraph=fullgraph, options={"verify": True, **options})
-
-
-def close(got: torch.Tensor | None, eager: torch.Tensor | None, exact: torch.Tensor | None, what: str) -> None:
-    assert (got is None) == (eager is None), f"{what}: {got} instead of {eager}"
-    if got is None or eager is None:
-        return
-    assert got.dtype == eager.dtype and got.shape == eager.shape, what
-    assert got.stride() == eager.stride(), f"{what}: strides {got.stride()} instead of {eager.stride()}"
-    assert got.requires_grad == eager.requires_grad, f"{what}: requires_grad"
-    got, eager = got.detach(), eager.detach()
-    if exact is None or not got.is_floating_point():
-        torch.testing.assert_close(got, eager, msg=lambda m: f"{what}: {m}", equal_nan=True)
-        return
-    exact = exact.detach().double()
-    error, own = (got.double() - exact).abs(), (eager.double() - exact).abs()
-    scale = exact.abs().max() if exact.numel() else torch.tensor(0.0)
-    bound = 2 * torch.nan_to_num(own).max() + torch.finfo(got.dtype).eps * 8 * scale if got.numel() else own
-    bad = (error > bound) & ~(got.double() == eager.double()) & ~(got.isnan() & eager.isnan())
-    assert not bad.any(), (
-        f"{what}: off by {error[bad].max().item()}, eager by {own[bad].max().item()}, of {scale.item()}"
-    )
-
-
-def loss_of(result: Any) -> torch.Tensor:
-    """Every result that requires grad counts, each element differently."""
-    total = torch.zeros(())
-    for i, t in enumerate(tensors_of(result)):
-        if t.requires_grad:
-            weight = (
-                torch.linspace(0.5, 1.5, max(t.numel(), 1), dtype=torch.float64)[: t.numel()]
-                .reshape(t.shape)
-                .to(t.dtype)
-            )
-            total = total + (t * weight * (i + 1)).sum().to(total.dtype if total.dtype == torch.float64 else t.dtype)
-    return total
-
-
-def double(x: Any) -> Any:
-    if isinstance(x, torch.Tensor) and x.is_floating_point():
-        return x.detach().double().requires_grad_(x.requires_grad)
-    return x
-
-
-def again(x: Any) -> Any:
-    """The same tensor anew, strides kept."""
-    if not isinstance(x, torch.Tensor):
-        return x
-    out = torch.empty_strided(x.size(), x.stride(), dtype=x.dtype)
-    return out.copy_(x.detach()).requires_grad_(x.requires_grad)
-
-
-def gradients(f: Callable[..., Any], args: list[Any]) -> tuple[list[torch.Tensor], list[torch.Tensor | None]]:
-    torch.manual_seed(3)
-    out = tensors_of(f(*args))
-    wanted = [a for a in args if isinstance(a, torch.Tensor) and a.requires_grad]
-    return out, list(torch.autograd.grad(loss_of(out), wanted, allow_unused=True))
-
-
-def agree(
-    f: Callable[..., Any], *args: Any, calls: int = 2, exact: bool = True, fullgraph: bool = True, **options: Any
-) -> None:
-    fast = compiled(f, fullgraph, **options)
-    for call in range(calls):
-        out, grads = gradients(fast, own := [again(a) for a in args])
-        eager_out, eager_grads = gradients(f, theirs := [again(a) for a in args])
-        exact_args = [double(a) for a in args]
-        exact_out, exact_grads = gradients(f, exact_args) if exact else ([None] * len(out), [None] * len(grads))
-        assert len(out) == len(eager_out)
-        for i, (g, e, x) in enumerate(zip(out, eager_out, exact_out, strict=True)):
-            close(g, e, x, f"call {call}, result {i}")
-        for i, (g, e, x) in enumerate(zip(grads, eager_grads, exact_grads, strict=True)):
-            close(g, e, x, f"call {call}, gradient {i}")
-        for i, (g, e, x) in enumerate(zip(own, theirs, exact_args, strict=True)):
-            if isinstance(g, torch.Tensor):
-                close(g, e, x if exact else None, f"call {call}, argument {i}")
 
 
 def leaf(*sizes: int) -> torch.Tensor:
@@ -132,9 +58,9 @@ def test_module(name: str) -> None:
         run_module(eager, x, eager)
         run_module(exact, x.double(), exact)
     for (n, p), q, r in zip(module.named_parameters(), eager.parameters(), exact.parameters(), strict=True):
-        close(p.grad, q.grad, r.grad, n)
+        no_further_off(p.grad, q.grad, r.grad, n)
     for (n, b), c, d in zip(module.named_buffers(), eager.buffers(), exact.buffers(), strict=True):
-        close(b, c, d, n)
+        no_further_off(b, c, d, n)
 
 
 def train(
