@@ -1,0 +1,123 @@
+// Tensors made of Python values.
+#include "frame/interpret/made_tensor.h"
+
+#include <cstring>
+#include <vector>
+
+#include "frame/interpret/native.h"
+#include "frame/interpret/opcode_parts.h"
+
+namespace flashover::frame {
+namespace {
+
+// A number, or lists of numbers.
+bool is_of_numbers(PyObject* data, const Recorder& recorder, bool* floats, int depth = 0) {
+  constexpr Py_ssize_t kMost = 32;
+  if (PyFloat_CheckExact(data)) *floats = true;
+  if (PyFloat_CheckExact(data) || PyLong_CheckExact(data)) return true;
+  if ((!PyList_CheckExact(data) && !PyTuple_CheckExact(data)) || depth > 2 || recorder.is_old(data)) return false;
+  const Py_ssize_t n = PySequence_Fast_GET_SIZE(data);
+  if (n == 0 || n > kMost) return false;
+  for (Py_ssize_t i = 0; i < n; ++i)
+    if (!is_of_numbers(PySequence_Fast_GET_ITEM(data, i), recorder, floats, depth + 1)) return false;
+  return true;
+}
+
+// torch.full((), number), stacked as the lists are.
+PyObject* tensor_of(Interpreter& in, PyObject* data, PyObject* dtype, PyObject* device) {
+  PyObject* torch = PyDict_GetItemString(PyImport_GetModuleDict(), "torch");
+  if (PyList_CheckExact(data) || PyTuple_CheckExact(data)) {
+    Ref parts = Ref::steal(PyList_New(0)), stack = Ref::steal(PyObject_GetAttrString(torch, "stack"));
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(data); ++i) {
+      Ref part = Ref::steal(tensor_of(in, PySequence_Fast_GET_ITEM(data, i), dtype, device));
+      if (!part || PyList_Append(parts.get(), part.get()) < 0) return nullptr;
+    }
+    PyObject* all[2] = {nullptr, parts.get()};
+    return stack ? in.call(stack.get(), all + 1, 1, nullptr) : nullptr;
+  }
+  static PyObject *const dtype_name = PyUnicode_InternFromString("dtype"), *const device_name =
+                                                                               PyUnicode_InternFromString("device");
+  Ref full = Ref::steal(PyObject_GetAttrString(torch, "full"));
+  Ref symbol = Ref::steal(in.recorder.numbers.symbols(data)), sizes = Ref::steal(PyTuple_New(0));
+  Ref names = Ref::steal(device != nullptr ? PyTuple_Pack(2, dtype_name, device_name) : PyTuple_Pack(1, dtype_name));
+  if (!full || !names) return nullptr;
+  PyObject* all[5] = {nullptr, sizes.get(), symbol.get(), dtype, device};
+  return in.call(full.get(), all + 1, 2, names.get());
+}
+
+}  // namespace
+
+PyObject* tensor_of_number(Interpreter& in, PyObject* f, PyObject* const* args, PyObject* kwnames) {
+  if (!PyCFunction_Check(f)) return nullptr;
+  const char* name = reinterpret_cast<PyCFunctionObject*>(f)->m_ml->ml_name;
+  const Native* n = native_function(f);
+  if ((std::strcmp(name, "tensor") != 0 && std::strcmp(name, "as_tensor") != 0) || n == nullptr ||
+      !(n->flags & Native::kTensors))
+    return nullptr;
+  static PyObject *const dtype_name = PyUnicode_InternFromString("dtype"), *const device_name =
+                                                                               PyUnicode_InternFromString("device");
+  bool floats = false;
+  if (!is_of_numbers(args[0], in.recorder, &floats)) return nullptr;
+  PyObject* torch = PyDict_GetItemString(PyImport_GetModuleDict(), "torch");
+  Ref dtype = Ref::steal(floats ? PyObject_CallMethod(torch, "get_default_dtype", nullptr)
+                                : PyObject_GetAttrString(torch, "int64"));
+  Ref device;
+  for (Py_ssize_t i = 0; kwnames != nullptr && i < PyTuple_GET_SIZE(kwnames); ++i) {
+    PyObject *key = PyTuple_GET_ITEM(kwnames, i), *value = args[1 + i];
+    if (PyUnicode_Compare(key, dtype_name) == 0) {
+      if (value != Py_None) dtype = Ref::borrow(value);
+    } else if (PyUnicode_Compare(key, device_name) == 0) {
+      if (value != Py_None) device = Ref::borrow(value);
+    } else {
+      return nullptr;
+    }
+  }
+  return dtype ? tensor_of(in, args[0], dtype.get(), device.get()) : nullptr;
+}
+
+PyObject* call_tensor_type(Interpreter& in, PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames) {
+  if (std::strcmp(Py_TYPE(f)->tp_name, "torch.tensortype") != 0 || kwnames != nullptr || nargs != 1) return nullptr;
+  if (!PyList_CheckExact(args[0]) && !PyTuple_CheckExact(args[0])) return nullptr;
+  PyObject* torch = PyDict_GetItemString(PyImport_GetModuleDict(), "torch");
+  Ref make = Ref::steal(PyObject_GetAttrString(torch, "tensor"));
+  Ref dtype = Ref::steal(PyObject_GetAttrString(f, "dtype")), cuda = Ref::steal(PyObject_GetAttrString(f, "is_cuda"));
+  Ref device = Ref::steal(PyUnicode_FromString(cuda.get() == Py_True ? "cuda" : "cpu"));
+  Ref names = Ref::steal(Py_BuildValue("(ss)", "dtype", "device"));
+  if (!make || !dtype || !cuda || !device || !names) return nullptr;
+  PyObject* given[] = {nullptr, args[0], dtype.get(), device.get()};
+  return in.call(make.get(), given + 1, 1, names.get());
+}
+
+PyObject* call_new_tensor(Interpreter& in, PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames) {
+  const bool unbound = Py_TYPE(f) == &PyMethodDescr_Type;
+  if (!unbound && !PyCFunction_Check(f)) return nullptr;
+  const char* name = unbound ? reinterpret_cast<PyMethodDescrObject*>(f)->d_method->ml_name
+                             : reinterpret_cast<PyCFunctionObject*>(f)->m_ml->ml_name;
+  if (name[0] != 'n' || std::strcmp(name, "new_tensor") != 0) return nullptr;
+  PyObject* self = unbound ? (nargs > 0 ? args[0] : nullptr) : PyCFunction_GET_SELF(f);
+  const size_t first = unbound ? 1 : 0;
+  if (self == nullptr || !is_tensor(self) || nargs != first + 1) return nullptr;
+  static PyObject *const dtype = PyUnicode_InternFromString("dtype"), *const device =
+                                                                          PyUnicode_InternFromString("device");
+  Ref own_dtype = Ref::steal(in.get_attr(self, dtype)), own_device = Ref::steal(in.get_attr(self, device));
+  Ref make = Ref::steal(PyObject_GetAttrString(PyDict_GetItemString(PyImport_GetModuleDict(), "torch"), "tensor"));
+  Ref names = Ref::steal(PyList_New(0));
+  if (!own_dtype || !own_device || !make || !names) return nullptr;
+  std::vector<PyObject*> given{nullptr, args[first]};
+  bool has_dtype = false, has_device = false;
+  for (Py_ssize_t i = 0; kwnames != nullptr && i < PyTuple_GET_SIZE(kwnames); ++i) {
+    PyObject *key = PyTuple_GET_ITEM(kwnames, i), *value = args[nargs + static_cast<size_t>(i)];
+    const bool is_dtype = PyUnicode_Compare(key, dtype) == 0, is_device = PyUnicode_Compare(key, device) == 0;
+    if ((is_dtype || is_device) && value == Py_None) continue;
+    has_dtype |= is_dtype;
+    has_device |= is_device;
+    PyList_Append(names.get(), key);
+    given.push_back(value);
+  }
+  if (!has_dtype) PyList_Append(names.get(), dtype), given.push_back(own_dtype.get());
+  if (!has_device) PyList_Append(names.get(), device), given.push_back(own_device.get());
+  Ref keywords = Ref::steal(PyList_AsTuple(names.get()));
+  return keywords ? in.call(make.get(), given.data() + 1, 1, keywords.get()) : nullptr;
+}
+
+}  // namespace flashover::frame
