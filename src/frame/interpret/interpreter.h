@@ -94,6 +94,7 @@ class Interpreter {
   bool records_warnings() const;             // and that one does not print
   bool is_rest() const { return is_rest_; }  // the capture began in the middle of a frame
   bool prints_warnings() const;              // what is said goes where the module puts it by itself
+  PyCodeObject* running_code() const { return top_ != nullptr ? top_->frame->f_code : nullptr; }
   bool is_inlined() const { return top_ != nullptr && top_->caller != nullptr; }  // not the frame that is compiled
   void revive() { aborted_ = false; }  // after a stop, when every frame is gone: to call hooks and autograd Functions
   const std::string& reason() const { return reason_; }

@@ -28,11 +28,12 @@ bool is_own(const NativeCall& c) {
 bool is_of_logging(const NativeCall& c) { return c.self == of_module("logging", "_lock"); }
 
 // The lock of Python 3.11's functools.cached_property, around the first look at an attribute.
-bool is_of_cached_property(PyCodeObject* code) {
+bool is_of_cached_property(const NativeCall& c) {
   PyObject* type = of_module("functools", "cached_property");
   if (type == nullptr || !PyType_Check(type)) return false;
   PyObject* get = PyDict_GetItemString(reinterpret_cast<PyTypeObject*>(type)->tp_dict, "__get__");
-  return get != nullptr && PyFunction_Check(get) && PyFunction_GET_CODE(get) == reinterpret_cast<PyObject*>(code);
+  return get != nullptr && PyFunction_Check(get) &&
+         PyFunction_GET_CODE(get) == reinterpret_cast<PyObject*>(c.in.running_code());
 }
 
 // A lock that the trace holds: nobody but the trace could release it while another acquire waits.
@@ -57,7 +58,6 @@ bool is_between_threads(PyCodeObject* code) {
 }  // namespace
 
 bool Interpreter::on_torchs_behalf() {
-  if (top_ != nullptr && is_of_cached_property(top_->frame->f_code)) return true;
   for (Activation* a = top_; a != nullptr; a = a->caller) {
     PyCodeObject* code = a->frame->f_code;
     if (torchs_own(*a)) return !is_between_threads(code);
@@ -82,7 +82,9 @@ PyObject* do_make_lock(const NativeCall& c) {
 
 PyObject* do_lock(const NativeCall& c) {
   if (c.in.session == nullptr) return c.run();
-  if (c.self == nullptr || would_wait(c) || (!is_own(c) && !is_of_logging(c) && !c.in.on_torchs_behalf())) end_graph(c);
+  if (c.self == nullptr || would_wait(c) ||
+      (!is_own(c) && !is_of_logging(c) && !is_of_cached_property(c) && !c.in.on_torchs_behalf()))
+    end_graph(c);
   Interpreter::Path path = c.in.path_here();
   Ref result = Ref::steal(c.run());
   if (result && result.get() != Py_False) c.in.locks.push_back({Ref::borrow(c.self), std::move(path)});
