@@ -14,22 +14,30 @@ namespace {
 
 py::handle base, declined, user, internal;
 
-// The exception that is being handled, as a Python error.
-void set_python_error() noexcept {
+// The exception that is being handled, if it is one of ours, as a Python error. Others pass.
+void set_own_error() {
   try {
     throw;
-  } catch (python_error& e) {
-    e.restore();
-  } catch (py::error_already_set& e) {
-    e.restore();
-  } catch (const std::bad_alloc&) {
-    PyErr_NoMemory();
   } catch (const Declined& e) {
     PyErr_SetString(declined.ptr(), e.what());
   } catch (const UserError& e) {
     PyErr_SetString(user.ptr(), e.what());
   } catch (const InternalError& e) {
     PyErr_SetString(internal.ptr(), e.what());
+  } catch (const Interrupted&) {  // the handler's error is set
+  }
+}
+
+// Whatever is being handled, as a Python error.
+void set_python_error() noexcept {
+  try {
+    set_own_error();
+  } catch (python_error& e) {
+    e.restore();
+  } catch (py::error_already_set& e) {
+    e.restore();
+  } catch (const std::bad_alloc&) {
+    PyErr_NoMemory();
   } catch (...) {
     try {
       torch::translate_exception_to_python(std::current_exception());
@@ -51,13 +59,8 @@ void bind_errors(py::module_& m) {
   py::register_exception_translator([](std::exception_ptr p) {
     try {
       if (p) std::rethrow_exception(p);
-    } catch (const Declined& e) {
-      PyErr_SetString(declined.ptr(), e.what());
-    } catch (const UserError& e) {
-      PyErr_SetString(user.ptr(), e.what());
-    } catch (const InternalError& e) {
-      PyErr_SetString(internal.ptr(), e.what());
-    } catch (const Interrupted&) {  // the handler's error is set
+    } catch (...) {
+      set_own_error();
     }
   });
 }
