@@ -85,7 +85,7 @@ bool reached(const Partition::Gradient& g, const std::vector<bool>& given) {
 // What forward and backward of one compiled graph share; outlives both.
 struct Meeting {
   Partition p;
-  std::vector<Geometry> backward_inputs, tangents;
+  std::vector<Geometry> backward_inputs;
   Step forward, backward;
   Specialize specialize;
   graph::VersionSteps version_steps;
@@ -204,7 +204,7 @@ class CompiledBackward final : public autograd::Node {
         "graphs are not differentiable. Call the uncompiled function for double backward.");
     const Partition& p = meeting_->p;
     autograd::variable_list gradients(p.gradients.size());
-    std::vector<bool> given(meeting_->tangents.size());
+    std::vector<bool> given(p.tangents());
     for (size_t t = 0; t < given.size(); ++t) given[t] = tangents[t].defined();
     // What is kept by reference is not freed by a run for some results: a second one for them is refused here.
     spent_.resize(given.size());
@@ -221,7 +221,7 @@ class CompiledBackward final : public autograd::Node {
       const Partition::BackwardInput& in = p.backward_inputs[i];
       if (in.kind == Source::kTangent) {
         at::Tensor& tangent = tangents[in.index];
-        inputs.push_back(conform(tangent, meeting_->tangents[in.index]));
+        inputs.push_back(conform(tangent, meeting_->backward_inputs[i]));
         if (!handed_on[in.index]) tangent.reset();
       } else
         inputs.push_back(spots_[i].restore(saved_[i].unpack(in.kind == Source::kResult ? getptr() : nullptr),
@@ -330,7 +330,7 @@ class Trained final : public Runner {
     outputs.clear();
     outputs.resize(p.results.size());
     std::shared_ptr<CompiledBackward> node;
-    if (!meeting_->tangents.empty()) {
+    if (p.tangents() != 0) {
       node = std::shared_ptr<CompiledBackward>(new CompiledBackward(meeting_), delete_node);
       autograd::edge_list edges;
       edges.reserve(p.gradients.size());
@@ -414,7 +414,6 @@ std::unique_ptr<Runner> make_training_runner(Partition meeting, const std::vecto
     const TensorType& t = backward_types.at(i);
     m->backward_inputs.push_back(
         {aten::to_aten(t.dtype), aten::to_aten(t.device), aten::to_ints(t.sizes), aten::to_ints(t.strides)});
-    if (m->p.backward_inputs[i].kind == Source::kTangent) m->tangents.push_back(m->backward_inputs.back());
   }
   m->forward = std::move(forward);
   m->backward = std::move(backward);

@@ -4,6 +4,8 @@
 // held and read again, computing again costs work (per operator, in bytes moved), views cost nothing, random and extern
 // operators are never run twice. What eager's backward keeps by reference (inputs, results) is free to keep here; what
 // it does not keep is saved as a copy only, so that a program which writes it after the call is as right as in eager.
+// So are the statistics of norms, which torch writes without a version: only eager's own formula reads them by
+// reference (late_reads.h), and nothing is computed again from their memory.
 //
 //   In        a functional or core graph with tangent inputs, and its Joint; parameters that are trained are kUser
 //             inputs
@@ -50,12 +52,12 @@ struct Partition {
   Graph forward{kNewProgram}, backward{kNewProgram};
   std::vector<Result> results;
   std::vector<int32_t> extra;  // of the last results: the forward input that takes its content, or -1 (joint.h)
-  std::vector<BackwardInput> backward_inputs;
+  std::vector<BackwardInput> backward_inputs;  // tangents first, in their order
   std::vector<Gradient> gradients;
   int64_t saved_bytes = 0;  // of kSaved
   size_t tangents() const {
     size_t n = 0;
-    for (const BackwardInput& i : backward_inputs) n += i.kind == BackwardInput::Kind::kTangent;
+    while (n < backward_inputs.size() && backward_inputs[n].kind == BackwardInput::Kind::kTangent) ++n;
     return n;
   }
 };
