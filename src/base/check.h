@@ -25,6 +25,11 @@ struct EnvironmentFailure : Declined {
   using Declined::Declined;
 };
 
+// Declined because one kernel takes the compiler too long; it says nothing about other kernels.
+struct SlowKernel : Declined {
+  using Declined::Declined;
+};
+
 struct UserError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };

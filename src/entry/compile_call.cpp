@@ -15,7 +15,6 @@
 #include "base/interrupt.h"
 #include "base/notice.h"
 #include "base/options.h"
-#include "base/slow_kernel.h"
 #include "base/stack.h"
 #include "entry/eager.h"
 #include "entry/entry.h"
@@ -53,11 +52,9 @@ bool warn_once(const std::string& text, const std::string& cause) {
 bool warn_once(const std::string& text) { return warn_once(text, text); }
 
 // What the stages had to say.
-bool say_notices(Entry& entry) {
-  for (const std::string& text : take_notices()) {
-    if (text.starts_with("flashover: such calls run eager")) entry.cause = EagerCause::kSaid;
+bool say_notices() {
+  for (const std::string& text : take_notices())
     if (!warn_once(text, cause_of(text))) return false;
-  }
   return true;
 }
 
@@ -127,6 +124,13 @@ struct Attempt {
     log(Topic::kBreaks, settings.name + ": runs eager: out of memory");
     const std::string text = "flashover: there was no memory to compile " + settings.name + ", this call runs eager";
     fatal = !warn_once(text);
+  }
+  // Not this graph's doing alone: said once for all calls that meet it.
+  void blame(const Declined& d, const std::string& beginning) {
+    entry.cause = EagerCause::kSaid;
+    decline(d.reason, d.where, "BackendCompilerFailed");
+    const std::string text = beginning + d.reason;
+    if (!fatal) fatal = !warn_once(text, cause_of(text));
   }
   void fail(const std::string& what) {
     entry.kind = Entry::Kind::kEager;
@@ -360,13 +364,9 @@ EntryPtr compile_call(const Settings& settings, const frame::Subject& subject, R
   try {
     with_stack(kCompileStack, [&] { attempt(a, subject); });
   } catch (const EnvironmentFailure& e) {
-    entry->cause = EagerCause::kSaid;
-    a.decline(e.reason, e.where, "BackendCompilerFailed");
-    const std::string text = "flashover: calls run eager, this machine cannot compile them: " + e.reason;
-    if (!a.fatal) a.fatal = !warn_once(text, cause_of(text));
-  } catch (const SlowKernel& d) {  // the notice says it
-    entry->cause = EagerCause::kSaid;
-    a.decline(d.reason, d.where, "BackendCompilerFailed");
+    a.blame(e, "flashover: calls run eager, this machine cannot compile them: ");
+  } catch (const SlowKernel& e) {
+    a.blame(e, "flashover: such calls run eager: ");
   } catch (const Declined& d) {
     a.decline(d.reason, d.where, "BackendCompilerFailed");
   } catch (const UserError& e) {
@@ -381,7 +381,7 @@ EntryPtr compile_call(const Settings& settings, const frame::Subject& subject, R
   } catch (const std::exception& e) {
     a.fail(e.what());
   }
-  if (!a.fatal) a.fatal = !say_notices(*entry) || frame::run_signal_handlers();
+  if (!a.fatal) a.fatal = !say_notices() || frame::run_signal_handlers();
   entry->total_seconds = clock.lap();
   if (a.fatal) return nullptr;
   if (logged(Topic::kTimes)) {

@@ -26,7 +26,6 @@
 #include "base/hash.h"
 #include "base/interrupt.h"
 #include "base/isa_limit.h"
-#include "base/notice.h"
 #include "base/private_folder.h"
 #include "base/text.h"
 #include "base/utf8.h"
@@ -359,10 +358,8 @@ void run_jobs(Jobs& jobs, std::span<const std::string> sources, const Compiler& 
     throw EnvironmentFailure(HungCompilers::words(compiler));
   }
   if (jobs.running()) {
-    const std::string why = "a kernel takes the compiler more than " + fixed_decimal(o.timeout_seconds, 0) + " s (" +
-                            compiler.argv[0] + ")";
-    notice("flashover: such calls run eager: " + why);
-    throw SlowKernel("toolchain: " + why);
+    throw SlowKernel("toolchain: a kernel takes the compiler more than " + fixed_decimal(o.timeout_seconds, 0) +
+                     " s (" + compiler.argv[0] + ")");
   }
 }
 

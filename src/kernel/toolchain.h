@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "base/check.h"
-#include "base/slow_kernel.h"
 #include "kernel/cpp/prelude.h"
 
 namespace flashover::kernel {
