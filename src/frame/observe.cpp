@@ -46,10 +46,10 @@ bool is_value_of_a_subclass(PyObject* o) {
 // Values that change in place where no guard looks.
 bool keeps_secrets(PyTypeObject* t) {
   for (; t != nullptr && t != &PyBaseObject_Type; t = t->tp_base)
-    for (const char* name : {"bytearray", "memoryview", "array.array", "mmap.mmap", "_queue.SimpleQueue",
-                             "_random.Random", "weakproxy", "weakcallableproxy", "_thread.lock", "_thread.RLock",
-                             "_multiprocessing.SemLock", "_socket.socket", "itertools.count", "itertools.repeat",
-                             "decimal.Context", "_ctypes._CData", "frame"})
+    for (const char* name :
+         {"bytearray", "memoryview", "array.array", "mmap.mmap", "_queue.SimpleQueue", "_random.Random", "weakproxy",
+          "weakcallableproxy", "_thread.lock", "_thread.RLock", "_multiprocessing.SemLock", "_socket.socket",
+          "itertools.count", "itertools.repeat", "decimal.Context", "_ctypes._CData", "frame"})
       if (std::strcmp(t->tp_name, name) == 0) return true;
   return false;
 }

@@ -39,10 +39,9 @@ bool writes_an_input(const Graph& g) {
 }
 
 bool repeatable(const Graph& g) {
-  return !writes_an_input(g) &&
-         std::none_of(g.nodes.begin(), g.nodes.end(), [](const Node& n) {
-           return n.op->nondeterministic || (n.op->effectful && !n.op->check);
-         });
+  return !writes_an_input(g) && std::none_of(g.nodes.begin(), g.nodes.end(), [](const Node& n) {
+    return n.op->nondeterministic || (n.op->effectful && !n.op->check);
+  });
 }
 
 }  // namespace flashover::graph

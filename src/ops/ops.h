@@ -80,7 +80,7 @@ std::vector<const Op*> all();                    // sorted by name; for tests an
 struct SchemaFacts {
   uint32_t mutates = 0;
   bool is_aten_view = false, nondeterministic = false;
-  bool pure = false;  // a tag says that it does nothing but compute its results
+  bool pure = false;       // a tag says that it does nothing but compute its results
   std::string functional;  // name of the functional twin, "" if none
   bool drops_mutated = false;
 };

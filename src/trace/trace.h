@@ -110,8 +110,8 @@ class Session {
   // called add_input(tensor), false to decline.
   std::function<bool(PyObject* tensor)> unknown_tensor;
 
-  // What runs from here on is in a checkpoint whose results are kept or made again as this policy says (torch's selective
-  // checkpointing; asked for each operator that is recorded). Null ends that.
+  // What runs from here on is in a checkpoint whose results are kept or made again as this policy says (torch's
+  // selective checkpointing; asked for each operator that is recorded). Null ends that.
   virtual void select(PyObject* policy) = 0;
 
   virtual bool declined() const = 0;

@@ -45,7 +45,8 @@ bool suits_blas(const TensorType& t) {
 
 class Relaxer {
  public:
-  explicit Relaxer(Graph in) : in_(std::move(in)), out_(in_.facts), wanted_(in_.values.size()), source_(in_.values.size(), kNoValue) {
+  explicit Relaxer(Graph in)
+      : in_(std::move(in)), out_(in_.facts), wanted_(in_.values.size()), source_(in_.values.size(), kNoValue) {
     for (size_t i = 0; i < in_.values.size(); ++i) wanted_[i] = in_.values[i].type;
   }
 
