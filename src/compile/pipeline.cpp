@@ -15,6 +15,7 @@
 #include "compile/reuse.h"
 #include "graph/eager_memory.h"
 #include "graph/origin.h"
+#include "graph/partition/late_reads.h"
 #include "graph/passes/add_rows.h"
 #include "graph/passes/attention.h"
 #include "graph/passes/complex.h"
@@ -43,11 +44,14 @@ using graph::Form;
 using graph::Graph;
 
 // What eager recorded becomes a pure program of prims and extern calls.
-Graph to_core(Graph g, const Environment& env, PassRunner& passes) {
+Graph to_core(Graph g, const Environment& env, PassRunner& passes, graph::Joint* joint = nullptr) {
   g = graph::with_origins(std::move(g));
   // First of all: everything after relies on values that never change.
   passes.run("functionalize", Form::kFunctional, g, [](const Graph& t) { return graph::functionalize(t); });
   passes.run("dce", Form::kFunctional, g, graph::dce);
+  // Before the two are merged.
+  if (joint)
+    passes.run("late_reads", Form::kFunctional, g, [&](Graph t) { return graph::late_reads(std::move(t), *joint); });
   // Python re-makes masks, positions and casts layer by layer: merge them before patterns count uses.
   passes.run("cse", Form::kFunctional, g, graph::cse);
   passes.run("bring_operands", Form::kFunctional, g, graph::bring_operands);
@@ -425,11 +429,12 @@ Training compile_training(Graph traced, const graph::Joint& facts, const Options
   }
   // Forward and backward are one program until here: what they share is computed once, and patterns see both.
   const Device device = checked_device(traced, env);
-  const Graph core = to_core(std::move(traced), env, passes);
+  graph::Joint joint = facts;
+  const Graph core = to_core(std::move(traced), env, passes, &joint);
   Training out;
   passes.stage("partition", [&] {
     out.meeting = graph::partition(
-        core, facts, {.memory_budget = static_cast<double>(int_option(options.values, "memory_budget")) / 100});
+        core, joint, {.memory_budget = static_cast<double>(int_option(options.values, "memory_budget")) / 100});
     return 0;
   });
   Graph forward = std::move(out.meeting.forward), backward = std::move(out.meeting.backward);

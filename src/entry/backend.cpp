@@ -26,6 +26,7 @@
 #include "entry/training.h"
 #include "entry/versions.h"
 #include "frame/signals.h"
+#include "graph/partition/late_reads.h"
 #include "graph/partition/prune.h"
 #include "graph/passes/dce.h"
 #include "graph/passes/functionalize.h"
@@ -410,8 +411,9 @@ std::unique_ptr<Runner> make_training(graph::Graph graph, const Request& request
   std::vector<TensorType> types;  // of the backward's inputs
   if (request.backend == "eager" || request.custom) {
     report.extern_calls = static_cast<int64_t>(graph.nodes.size());
-    graph::Graph functional = graph::dce(graph::functionalize(graph));
-    graph::Partition p = graph::partition(functional, request.joint);
+    graph::Joint joint = request.joint;
+    graph::Graph functional = graph::late_reads(graph::dce(graph::functionalize(graph)), joint);
+    graph::Partition p = graph::partition(functional, joint);
     for (const graph::Input& in : p.backward.inputs) types.push_back(p.backward.type(in.value));
     if (request.custom)
       if (const AotCompilers aot(request.custom); aot.forward)

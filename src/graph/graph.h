@@ -49,7 +49,7 @@ enum class InputKind : uint8_t {
   kParameter,  // an nn.Parameter reached from a module: same tensor every call, may be written between calls
   kBuffer,     // a registered buffer, likewise
   kConstant,   // a tensor that the traced code made from Python data; its value is fixed (held by the caller, by index)
-  kTangent,    // the gradient of a result, given when the backward runs (joint.h)
+  kTangent,    // given when the backward runs: the gradient of a result, above all (joint.h)
 };
 // The same tensor in every call, so what follows from it can be computed once.
 inline bool is_lasting(InputKind k) {

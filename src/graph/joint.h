@@ -1,7 +1,7 @@
 // What a joint graph (forward and backward in one trace) means beyond its nodes.
 //
-// The graph's outputs are the call's results, then gradients; its kTangent inputs are the gradients of some results.
-// The partitioner (partition/partition.h) cuts it in two.
+// The graph's outputs are the call's results, then gradients; its kTangent inputs are the gradients of some results,
+// and what the backward finds in some inputs' memory (late). The partitioner (partition/partition.h) cuts it in two.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -26,6 +26,11 @@ struct Joint {
   std::vector<int32_t> gradients;             // output results.size() + i is the gradient of this input
   std::vector<std::vector<int32_t>> depends;  // gradient i: the tangents that it depends on; others leave it undefined
   std::vector<bool> saved_inputs;             // as Result::saved
+  // What the backward reads from the memory of an input when it runs, as eager's does (partition/late_reads.h).
+  struct Late {
+    int32_t number, input;  // a kTangent input, and the one whose memory it is
+  };
+  std::vector<Late> late;
   // A backward of the program's own got zeros for the results that lead nowhere: so it does where tangents do not come.
   bool zeros = false;
 };

@@ -380,6 +380,26 @@ def test_input_that_eager_does_not_save_may_be_written() -> None:
     torch.testing.assert_close(x.grad, expected)
 
 
+@pytest.mark.parametrize("backend", ["flashover", "eager"])
+@pytest.mark.parametrize("last", [torch.nn.Tanh(), torch.nn.Identity()])
+def test_statistics_between_a_forward_and_its_backward(backend: str, last: torch.nn.Module) -> None:
+    """A norm's formula reads the statistics as they are then, as eager's; what follows from the old ones was kept."""
+    torch.manual_seed(0)
+    norms = [torch.nn.BatchNorm1d(4, momentum=0.9) for _ in range(2)]
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), norms[0], last, norms[1], torch.nn.Linear(4, 2))
+    twin = copy.deepcopy(model)
+    fast = flashover.compile(model, backend=backend, fullgraph=True)
+    x, other = torch.randn(8, 4), torch.randn(8, 4) * 3 + 2
+    for m, call in ((twin, twin), (model, fast)):
+        m.eval()
+        first = call(x).square().sum()
+        m.train()
+        call(other)
+        first.backward()
+    for (name, p), q in zip(model.named_parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(p.grad, q.grad, msg=lambda m, name=name: f"{name}: {m}")
+
+
 def test_mutated_buffers() -> None:
     class Counter(torch.nn.Module):
         def __init__(self) -> None:

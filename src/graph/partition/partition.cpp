@@ -60,7 +60,14 @@ class Partitioner {
     for (size_t i = 0; i < g_.nodes.size(); ++i)
       for (ValueId v : g_.nodes[i].outs)
         if (v != kNoValue) producer_[v] = static_cast<int32_t>(i);
+    late_of_.assign(g_.inputs.size(), -1);
+    unsteady_.assign(g_.inputs.size(), false);
+    for (const Joint::Late& l : facts_.late) {
+      late_of_[l.number] = l.input;
+      unsteady_[l.input] = true;
+    }
     frozen_ = frozen_values(g_);
+    find_unsteady();
     mutated_.assign(g_.inputs.size(), false);
     for (const Mutation& m : g_.mutations) mutated_[m.input] = true;
     rewritten_.assign(g_.inputs.size(), false);
@@ -71,6 +78,22 @@ class Partitioner {
     tangent_of_.assign(g_.inputs.size(), -1);
     for (size_t t = 0; t < facts_.tangents.size(); ++t) tangent_of_[facts_.tangents[t]] = static_cast<int32_t>(t);
     FLASHOVER_CHECK(g_.outputs.size() == results() + facts_.gradients.size()) << "a joint graph returns gradients";
+  }
+
+  // What follows from memory that may be written without a version is computed once, in the forward. It lies in memory
+  // there, as all that is frozen.
+  void find_unsteady() {
+    in_memory_.assign(g_.values.size(), false);
+    std::vector<bool> follows(g_.values.size());
+    for (size_t i = 0; i < g_.inputs.size(); ++i) follows[g_.inputs[i].value] = unsteady_[i];
+    for (const Node& n : g_.nodes) {
+      bool any = false;
+      for (const Arg& a : n.args) for_each_ref(a, [&](ValueId v) { any = any || follows[v]; });
+      for (ValueId v : n.outs)
+        if (v != kNoValue && any && frozen_[v]) follows[v] = in_memory_[v] = true;
+    }
+    for (size_t v = 0; v < follows.size(); ++v)
+      if (follows[v]) frozen_[v] = false;
   }
 
   // Which nodes depend on tangents, and which values they need that do not.
@@ -260,7 +283,7 @@ class Partitioner {
   bool by_reference(ValueId v) const { return reference_input(v) >= 0 || reference_result(v) >= 0; }
   int32_t reference_input(ValueId v) const {
     const int32_t i = input_of_[v];
-    if (i < 0 || mutated_[i] || g_.inputs[i].kind == InputKind::kTangent) return -1;
+    if (i < 0 || mutated_[i] || unsteady_[i] || g_.inputs[i].kind == InputKind::kTangent) return -1;
     if (g_.inputs[i].kind == InputKind::kConstant || facts_.saved_inputs[i]) return i;
     return -1;
   }
@@ -277,7 +300,6 @@ class Partitioner {
 
   void choose() {
     // What lies in memory anyway: operands and results of extern operators, results of reductions, of the call.
-    in_memory_.assign(g_.values.size(), false);
     std::vector<bool> read_whole(g_.values.size());  // by an extern operator of the backward
     for (size_t i = 0; i < g_.nodes.size(); ++i) {
       const Node& n = g_.nodes[i];
@@ -440,7 +462,13 @@ class Partitioner {
       const Input& in = g_.inputs[facts_.tangents[t]];
       add_input(in.value, g_.type(in.value), InputKind::kUser, in.name, Kind::kTangent, static_cast<int32_t>(t));
     }
+    const auto is_late = [&](ValueId v) { return input_of_[v] >= 0 && late_of_[input_of_[v]] >= 0; };
     const auto save = [&](ValueId v) {
+      if (is_late(v)) {
+        const int32_t i = late_of_[input_of_[v]];
+        const Input& in = g_.inputs[i];
+        return add_input(v, g_.type(v), in.kind, in.name, Kind::kInput, forward_input_[i]);
+      }
       if (const int32_t i = reference_input(v); i >= 0) {
         const Input& in = g_.inputs[i];
         return add_input(v, g_.type(v), in.kind, in.name, Kind::kInput, forward_input_[i]);
@@ -483,7 +511,7 @@ class Partitioner {
           stack.pop_back();
           continue;
         }
-        if (saved_[v]) {
+        if (saved_[v] || is_late(v)) {
           save(v);
           stack.pop_back();
           continue;
@@ -577,6 +605,8 @@ class Partitioner {
   const Joint& facts_;
   const PartitionOptions options_;
   std::vector<int32_t> producer_, input_of_, forward_input_, tangent_of_;
+  std::vector<int32_t> late_of_;     // of inputs: the one whose memory the backward reads here, or -1
+  std::vector<bool> unsteady_;       // of inputs: may be written without a version
   std::vector<int32_t> checkpoint_;  // that made the value and could again, or -1
   std::vector<bool> handed_on_;      // read outside of its checkpoint
   std::vector<bool> must_save_;      // so the program's policy says
