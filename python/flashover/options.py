@@ -72,6 +72,13 @@ def _checked(name: str, kind: str, value: Any) -> str:
             usable = False
         if not usable:
             raise InvalidOptions(f"option {name!r} must be text without NUL and lone surrogates, not {_shown(value)}")
+    if name == "disable_passes":
+        known = [row["name"] for row in _C.passes()]
+        for given in filter(None, value.split(",")):
+            if given not in known:
+                near = difflib.get_close_matches(given, known, n=1)
+                meant = f"did you mean {near[0]!r}? There are" if near else "there are"
+                raise InvalidOptions(f"option 'disable_passes': no pass {given!r}; {meant}: {', '.join(known)}")
     return str(value)
 
 

@@ -66,8 +66,6 @@ struct Report {  // for explain() and FLASHOVER_LOGS
 // Graph in form kTraced -> Plan, through the disk cache. Throws Declined / UserError / InternalError.
 plan::Plan compile(graph::Graph traced, const Options& options, const Environment& environment, Report& report);
 
-// The CUDA device that a graph's tensors are on; the CPU if none is. Throws Declined for two of them.
-Device device_of(const graph::Graph& traced);
 // The front half: everything up to the kernels' loops. For tests and tools.
 loops::Schedule lower(graph::Graph traced, const Options& options, const Environment& environment, Report& report,
                       decltype(loops::ScheduleOptions::fuse_products) fuse_products = {});

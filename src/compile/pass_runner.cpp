@@ -35,8 +35,17 @@ double PassRunner::now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-void PassRunner::lost_facts(const char* name) {
-  throw InternalError(std::string("pass ") + name + " made a graph without the facts of the one it was given");
+void PassRunner::run(const graph::Pass& pass, graph::Graph& g, const graph::PassContext& context) {
+  check_interrupt();
+  if (disabled(pass.name)) return;
+  const double start = now();
+  const bool exact = g.facts.exact;
+  const size_t locations = g.facts.locations.size();
+  g = pass.run(std::move(g), context);
+  if (g.facts.exact < exact || g.facts.locations.size() < locations)
+    throw InternalError(std::string("pass ") + pass.name + " made a graph without the facts of the one it was given");
+  finish(pass.name, start);
+  after_graph(pass.name, pass.output, g);
 }
 
 bool PassRunner::disabled(const std::string& name) const {

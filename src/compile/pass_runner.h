@@ -5,6 +5,7 @@
 
 #include "base/interrupt.h"
 #include "compile/compile.h"
+#include "graph/passes.h"
 
 namespace flashover::compile {
 
@@ -14,19 +15,8 @@ class PassRunner {
   // process.
   PassRunner(const Options& options, Report& report);
 
-  // graph = pass(graph), unless the option `disable` names it.
-  template <typename Pass, typename... Args>
-  void run(const char* name, graph::Form form, graph::Graph& g, Pass&& pass, Args&&... args) {
-    check_interrupt();
-    if (disabled(name)) return;
-    const double start = now();
-    const bool exact = g.facts.exact;
-    const size_t locations = g.facts.locations.size();
-    g = pass(std::move(g), std::forward<Args>(args)...);
-    if (g.facts.exact < exact || g.facts.locations.size() < locations) lost_facts(name);
-    finish(name, start);
-    after_graph(name, form, g);
-  }
+  // graph = pass(graph), unless the option `disable_passes` names it.
+  void run(const graph::Pass& pass, graph::Graph& g, const graph::PassContext& context);
   // A stage with another result than a graph.
   template <typename F>
   auto stage(const char* name, F&& f) {
@@ -43,7 +33,6 @@ class PassRunner {
 
  private:
   static double now();
-  [[noreturn]] static void lost_facts(const char* name);
   bool disabled(const std::string& name) const;
   void finish(const char* name, double start);
   void after_graph(const char* name, graph::Form form, const graph::Graph& g);

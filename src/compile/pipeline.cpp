@@ -2,119 +2,43 @@
 #include <algorithm>
 #include <cstdlib>
 #include <future>
-#include <set>
 #include <tuple>
 #include <utility>
 
 #include "base/check.h"
-#include "base/decimal.h"
 #include "base/options.h"
+#include "compile/autotune.h"
 #include "compile/compile.h"
 #include "compile/pass_runner.h"
 #include "compile/products.h"
 #include "compile/reuse.h"
+#include "graph/analysis/devices.h"
 #include "graph/eager_memory.h"
 #include "graph/origin.h"
-#include "graph/partition/late_reads.h"
-#include "graph/passes/add_rows.h"
-#include "graph/passes/attention.h"
-#include "graph/passes/complex.h"
-#include "graph/passes/convolution.h"
-#include "graph/passes/cse.h"
-#include "graph/passes/cuda_library.h"
-#include "graph/passes/dce.h"
-#include "graph/passes/decompose.h"
-#include "graph/passes/devices.h"
-#include "graph/passes/exact.h"
-#include "graph/passes/fold.h"
-#include "graph/passes/functionalize.h"
-#include "graph/passes/gelu.h"
-#include "graph/passes/layout.h"
-#include "graph/passes/linear.h"
-#include "graph/passes/random.h"
-#include "graph/passes/split_frozen.h"
-#include "graph/passes/sum_products.h"
+#include "graph/passes.h"
 #include "kernel/kernel.h"
 #include "loops/schedule/schedule.h"
+#include "plan/substitute_operators.h"
 
 namespace flashover::compile {
 namespace {
 
 using graph::Form;
 using graph::Graph;
+using graph::Pipeline;
+
+// The rows of that pipeline, in order (graph/passes.h says why each stands where it stands).
+void run(Pipeline pipeline, Graph& g, Device device, const Environment& env, PassRunner& passes,
+         graph::Joint* joint = nullptr) {
+  for (const graph::Pass& pass : graph::passes())
+    if (pass.in(pipeline)) passes.run(pass, g, {env.providers, device, joint});
+}
 
 // What eager recorded becomes a pure program of prims and extern calls.
-Graph to_core(Graph g, const Environment& env, PassRunner& passes, graph::Joint* joint = nullptr) {
+Graph to_core(Graph g, Device device, const Environment& env, PassRunner& passes, graph::Joint* joint = nullptr) {
   g = graph::with_origins(std::move(g));
-  // First of all: everything after relies on values that never change.
-  passes.run("functionalize", Form::kFunctional, g, [](const Graph& t) { return graph::functionalize(t); });
-  passes.run("dce", Form::kFunctional, g, graph::dce);
-  // Before the two are merged.
-  if (joint)
-    passes.run("late_reads", Form::kFunctional, g, [&](Graph t) { return graph::late_reads(std::move(t), *joint); });
-  // Python re-makes masks, positions and casts layer by layer: merge them before patterns count uses.
-  passes.run("cse", Form::kFunctional, g, graph::cse);
-  passes.run("bring_operands", Form::kFunctional, g, graph::bring_operands);
-  // Patterns look at whole operators (batch_norm, gelu), so they stand before decompose.
-  passes.run("fold_batch_norm", Form::kFunctional, g, graph::fold_batch_norm);
-  passes.run("fuse_attention", Form::kFunctional, g, graph::fuse_attention, env.providers);
-  passes.run("written_gelu", Form::kFunctional, g, graph::written_gelu, env.providers);
-  passes.run("convolution", Form::kFunctional, g, graph::convolution, env.providers);
-  passes.run("linear", Form::kFunctional, g, graph::linear, env.providers);
-  passes.run("cuda_library", Form::kFunctional, g, graph::cuda_library, env.providers);
-  passes.run("decompose", Form::kCore, g, graph::decompose, env.providers);
-  // What remains of complex numbers is ATen's.
-  passes.run("complex", Form::kCore, g, graph::complex_externs);
-  // Random operators that no pattern has taken.
-  passes.run("own_random", Form::kCore, g, graph::own_random, env.providers);
-  // Masks, scalars and view chains are prims now: what follows from the program alone is computed, what changes nothing
-  // goes.
-  passes.run("fold", Form::kCore, g, graph::fold, graph::FoldOptions{env.providers.strict_numerics});
-  // Masks that say nothing are gone.
-  passes.run("own_attention", Form::kCore, g, graph::own_attention, env.providers);
-  // Decompositions of neighbours share work (casts, reciprocal counts).
-  passes.run("cse_core", Form::kCore, g, graph::cse);
-  passes.run("pass_numbers", Form::kCore, g, graph::pass_numbers);
-  passes.run("relax_layout", Form::kCore, g, graph::relax_layout);
-  passes.run("dce_core", Form::kCore, g, graph::dce);
-  // Before the graph is cut: both halves have the same functions.
-  passes.run("exact_functions", Form::kCore, g, graph::exact_functions);
+  run(Pipeline::kProgram, g, device, env, passes, joint);
   return g;
-}
-
-// Gradients of what is used again and again are sums.
-void sum_up(Graph& backward, const Environment& env, PassRunner& passes) {
-  if (env.providers.strict_numerics) return;
-  passes.run("add_rows", Form::kCore, backward, graph::add_rows, env.providers);
-  passes.run("sum_products", Form::kCore, backward, graph::sum_products, env.providers);
-}
-
-// Prims between a number on the CPU and tensors on the device run on the device, and so do those between numbers that
-// only prims read; the rules of single prims do not say so.
-void place(Graph& g, Device device) {
-  if (device.type == DeviceType::kCPU) return;
-  std::vector<bool> leaves(g.values.size());  // operators see it, or the caller
-  for (const graph::Node& n : g.nodes)
-    if (!n.op->is_prim)
-      for (const Arg& a : n.args) graph::for_each_ref(a, [&](ValueId v) { leaves[static_cast<size_t>(v)] = true; });
-  for (const graph::Output& o : g.outputs)
-    if (o.value != kNoValue) leaves[static_cast<size_t>(o.value)] = true;
-  for (const graph::Mutation& m : g.mutations) leaves[static_cast<size_t>(m.value)] = true;
-  std::vector<bool> there(g.values.size());
-  for (size_t v = 0; v < g.values.size(); ++v) there[v] = g.values[v].type.device == device;
-  for (const graph::Node& n : g.nodes) {
-    if (!n.op->is_prim) continue;
-    bool any = std::none_of(n.outs.begin(), n.outs.end(), [&](ValueId v) {
-      return v != kNoValue && (leaves[static_cast<size_t>(v)] || !g.type(v).sizes.empty());
-    });
-    for (const Arg& a : n.args) graph::for_each_ref(a, [&](ValueId v) { any |= there[static_cast<size_t>(v)]; });
-    if (!any) continue;
-    for (ValueId v : n.outs) {
-      if (v == kNoValue) continue;
-      there[static_cast<size_t>(v)] = true;
-      g.values[static_cast<size_t>(v)].type.device = device;
-    }
-  }
 }
 
 // A core graph of one device.
@@ -126,9 +50,7 @@ struct MemoryPlan {
 };
 loops::Schedule to_loops(Graph core, Device device, const Environment& env, PassRunner& passes, MemoryPlan memory,
                          FuseProducts fuse_products = {}) {
-  // Last of the graph passes: what is frozen depends on what the other passes left.
-  passes.run("split_frozen", Form::kCore, core, graph::split_frozen);
-  place(core, device);
+  run(Pipeline::kSchedule, core, device, env, passes);
   loops::ScheduleOptions options{.threads = env.threads, .exact = core.facts.exact, .want_text = passes.wants_text()};
   if (device.type != DeviceType::kCPU) {
     options.processors = env.gpu->processors;
@@ -147,7 +69,7 @@ loops::Schedule to_loops(Graph core, Device device, const Environment& env, Pass
 }
 
 Device checked_device(const Graph& traced, const Environment& env) {
-  const Device device = device_of(traced);
+  const Device device = graph::device_of(traced);
   if (device.type != DeviceType::kCPU && !env.gpu) throw Declined("no kernels for CUDA devices on this machine");
   return device;
 }
@@ -156,25 +78,6 @@ int64_t count_calls(const plan::Plan& p) {
   int64_t calls = 0;
   for (const plan::Step& s : p.steps) calls += s.kind == plan::StepKind::kCall && !plan::takes_memory(s);
   return calls;
-}
-
-void fill(Report& report, const plan::Plan& plan) {
-  report.kernels += static_cast<int64_t>(plan.kernels.size());
-  report.extern_calls += count_calls(plan);
-  report.slab_bytes = std::max(report.slab_bytes, plan.slab_bytes.as_const().value_or(0));
-}
-
-// Operators of our own that take ATen's arguments and fall back on it (run/cpu/operators.cpp). Exchanged in the plan:
-// to all passes they are ATen's.
-void exchange_operators(plan::Plan& p) {
-  static constexpr std::pair<std::string_view, std::string_view> kOwn[] = {
-      {"aten.bernoulli.p", "flashover.bernoulli.default"},
-      {"aten.embedding_dense_backward.default", "flashover.embedding_dense_backward.default"},
-      {"aten._embedding_bag_backward.default", "flashover._embedding_bag_backward.default"},
-  };
-  for (plan::Step& s : p.steps)
-    for (const auto& [aten, own] : kOwn)
-      if (s.kind == plan::StepKind::kCall && s.op == aten && !s.out_variant) s.op = own;
 }
 
 // A plan whose kernels are not built yet.
@@ -199,7 +102,7 @@ Draft draft(Graph core, Device device, const Options& options, const Environment
     };
   d.schedule = to_loops(std::move(core), device, env, passes,
                         {memory_limit, !options.flag("cuda_graphs", false), !side.empty()}, std::move(fuse_products));
-  if (device.type == DeviceType::kCPU && env.providers.own_f32) exchange_operators(d.schedule.plan);
+  if (device.type == DeviceType::kCPU && env.providers.own_f32) plan::substitute_operators(d.schedule.plan);
   if (passes.wants_text()) {
     std::string text = d.schedule.text;
     for (const loops::Kernel& k : d.schedule.kernels) text += "\n" + loops::print(k);
@@ -267,7 +170,7 @@ plan::Plan finish(Draft d, kernel::Compiled built, const Options& options, const
       plan.device.type == DeviceType::kCUDA ? kernel::triton::str(*env.gpu) : kernel::str(kernel::host_target());
   if (options.flag("verify", false)) plan::verify(plan);
   if (passes.wants_text()) passes.text("plan" + d.suffix, plan::print(plan));
-  fill(report, plan);
+  add_to_report(report, plan);
   return plan;
 }
 
@@ -278,76 +181,6 @@ plan::Plan to_plan(Graph core, Device device, const Options& options, const Envi
     return build(d, options, env, cache, report, passes.wants_text() ? &report.kernel_sources : nullptr);
   });
   return finish(std::move(d), std::move(built), options, env, passes, report);
-}
-
-// mode="max-autotune" on a CPU: the same program by each way of choosing libraries that makes another plan; the
-// fastest.
-plan::Plan fastest_plan(const Graph& traced, Device device, const Options& options, const Environment& env,
-                        PassRunner& passes, Cache& cache, Report& report) {
-  const graph::Providers& base = env.providers;
-  std::vector<graph::Providers> ways{base};
-  const auto way = [&](auto&& change) {
-    graph::Providers p = base;
-    change(p);
-    if (std::none_of(ways.begin(), ways.end(), [&](const graph::Providers& w) { return describe(w) == describe(p); }))
-      ways.push_back(p);
-  };
-  if (base.own_bf16) way([](graph::Providers& p) { p.own_bf16 = false; });
-  const auto library = [&](auto&& change) {  // for every f32 linear
-    way([&](graph::Providers& p) {
-      p.own_bf16 = false;
-      change(p);
-    });
-  };
-  if (base.onednn) library([](graph::Providers& p) { p.onednn_f32_ratio = 2; });
-  if (base.mkl) library([](graph::Providers& p) { p.onednn_f32_ratio = 1, p.mkl_packed_rows = 2; });
-  library([](graph::Providers& p) { p.onednn_f32_ratio = 1, p.mkl_packed_rows = INT64_MAX; });
-  if (base.onednn) way([](graph::Providers& p) { p.onednn = p.onednn_bf16 = p.onednn_f16 = false; });
-  std::vector<plan::Plan> plans;
-  std::vector<std::string> names;
-  std::set<std::string> seen;
-  for (const graph::Providers& w : ways) {
-    Environment other = env;
-    other.providers = w;
-    Report made{.rebuild = report.rebuild};
-    try {
-      PassRunner quiet(options, plans.empty() ? report : made);
-      PassRunner& runner = plans.empty() ? passes : quiet;
-      plan::Plan p = to_plan(to_core(traced, other, runner), device, options, other, runner, cache,
-                             plans.empty() ? report : made, "");
-      if (!seen.insert(plan::print(p)).second) continue;
-      for (auto& keep : std::exchange(made.keep, {})) report.keep.push_back(std::move(keep));
-      plans.push_back(std::move(p));
-      names.push_back(describe(w));
-      // Operators of the program's own may do anything: they are not called for a measurement.
-      const auto foreign = [](const plan::Step& step) {
-        if (step.kind != plan::StepKind::kCall) return false;
-        const std::string_view space = std::string_view(step.op).substr(0, step.op.find('.'));
-        static constexpr std::string_view kKnown[] = {"aten", "mkldnn", "mkl", "prim", "prims", "flashover"};
-        return std::find(std::begin(kKnown), std::end(kKnown), space) == std::end(kKnown);
-      };
-      const plan::Plan& last = plans.back();
-      if (std::any_of(last.steps.begin(), last.steps.end(), foreign) ||
-          std::any_of(last.frozen_steps.begin(), last.frozen_steps.end(), foreign))
-        return std::move(plans.front());
-    } catch (const Declined&) {
-      if (plans.empty()) throw;  // the ordinary way
-    }
-  }
-  if (plans.size() == 1) return std::move(plans[0]);
-  const std::vector<double> seconds = passes.stage("measure", [&] { return env.measure(plans); });
-  size_t best = 0;
-  std::string notes;
-  for (size_t i = 0; i < plans.size(); ++i) {
-    if (seconds[i] < seconds[best] * (best == 0 ? 0.97 : 1)) best = i;
-    notes += names[i] + ": " + fixed_decimal(seconds[i] * 1e6, 6) + " us\n";
-  }
-  if (passes.wants_text()) passes.text("libraries", notes + "chosen: " + std::to_string(best) + "\n");
-  if (best > 0) {
-    report.kernels = report.extern_calls = report.slab_bytes = 0;
-    fill(report, plans[best]);
-  }
-  return std::move(plans[best]);
 }
 
 graph::EagerMemory eager_memory(const Graph& traced, Device device) {
@@ -361,14 +194,10 @@ Cache& cache_of(const Options& options) {
 
 }  // namespace
 
-Device device_of(const Graph& traced) {
-  Device device;
-  for (const graph::Value& v : traced.values) {
-    if (v.type.device.type != DeviceType::kCUDA || v.type.device == device) continue;
-    if (device.type == DeviceType::kCUDA) throw Declined("a graph on two CUDA devices");
-    device = v.type.device;
-  }
-  return device;
+void add_to_report(Report& report, const plan::Plan& plan) {
+  report.kernels += static_cast<int64_t>(plan.kernels.size());
+  report.extern_calls += count_calls(plan);
+  report.slab_bytes = std::max(report.slab_bytes, plan.slab_bytes.as_const().value_or(0));
 }
 
 loops::Schedule lower(Graph traced, const Options& options, const Environment& env, Report& report,
@@ -376,7 +205,8 @@ loops::Schedule lower(Graph traced, const Options& options, const Environment& e
   PassRunner passes(options, report);
   const Device device = checked_device(traced, env);
   const MemoryPlan memory{eager_memory(traced, device), !options.flag("cuda_graphs", false)};
-  return to_loops(to_core(std::move(traced), env, passes), device, env, passes, memory, std::move(fuse_products));
+  return to_loops(to_core(std::move(traced), device, env, passes), device, env, passes, memory,
+                  std::move(fuse_products));
 }
 
 plan::Plan compile(Graph traced, const Options& options, const Environment& env, Report& report) {
@@ -390,16 +220,21 @@ plan::Plan compile(Graph traced, const Options& options, const Environment& env,
   if (use_plans) {
     if (auto plan = passes.stage("cache", [&] { return find_plan(cache, key); })) {
       report.cache_hit = true;
-      fill(report, *plan);
+      add_to_report(report, *plan);
       return std::move(*plan);
     }
   }
   const Device device = checked_device(traced, env);
   const bool choose = device.type == DeviceType::kCPU && env.measure;
   const graph::EagerMemory eager = eager_memory(traced, device);
-  plan::Plan plan =
-      choose ? fastest_plan(traced, device, options, env, passes, cache, report)
-             : to_plan(to_core(std::move(traced), env, passes), device, options, env, passes, cache, report, "", eager);
+  plan::Plan plan = choose ? fastest_plan(
+                                 [&](const Environment& other, PassRunner& runner, Report& made) {
+                                   return to_plan(to_core(traced, device, other, runner), device, options, other,
+                                                  runner, cache, made, "");
+                                 },
+                                 options, env, passes, report)
+                           : to_plan(to_core(std::move(traced), device, env, passes), device, options, env, passes,
+                                     cache, report, "", eager);
   if (options.flag("cache", true)) keep_plan(cache, key, plan, option(options.values, "compiler"), report);
   report.cache_note = cache.take_warning();
   return plan;
@@ -421,16 +256,16 @@ Training compile_training(Graph traced, const graph::Joint& facts, const Options
     if (auto found = passes.stage("cache", [&] { return find_training(cache, key); })) {
       report.cache_hit = true;
       report.saved_bytes = found->meeting.saved_bytes;
-      fill(report, found->backward);
+      add_to_report(report, found->backward);
       report.backward_kernels = report.kernels;
-      fill(report, found->forward);
+      add_to_report(report, found->forward);
       return std::move(*found);
     }
   }
   // Forward and backward are one program until here: what they share is computed once, and patterns see both.
   const Device device = checked_device(traced, env);
   graph::Joint joint = facts;
-  const Graph core = to_core(std::move(traced), env, passes, &joint);
+  const Graph core = to_core(std::move(traced), device, env, passes, &joint);
   Training out;
   passes.stage("partition", [&] {
     out.meeting = graph::partition(
@@ -443,7 +278,7 @@ Training compile_training(Graph traced, const graph::Joint& facts, const Options
   report.saved_bytes = out.meeting.saved_bytes;
   if (out.meeting.tangents() > 1 && !facts.zeros) out.backward_graph = graph::print(backward);
   // Behind the text: what is left when tangents do not come is summed by itself.
-  sum_up(backward, env, passes);
+  run(Pipeline::kBackward, backward, device, env, passes);
   Draft back = draft(std::move(backward), device, options, env, passes, cache, "backward");
   Draft front = draft(std::move(forward), device, options, env, passes, cache, "forward");
   // (The backward's could be built behind the first forward, which wants the same cores: nothing is gained before the
@@ -472,10 +307,9 @@ void loaded(Report& report, const Options& options) {
 
 plan::Plan compile_backward(Graph core, const Options& options, const Environment& env, Report& report) {
   PassRunner passes(options, report);
-  passes.run("fold", Form::kCore, core, [](const Graph& g) { return graph::fold(g); });
-  passes.run("dce_core", Form::kCore, core, graph::dce);
-  sum_up(core, env, passes);
   const Device device = checked_device(core, env);
+  run(Pipeline::kFewTangents, core, device, env, passes);
+  run(Pipeline::kBackward, core, device, env, passes);
   return to_plan(std::move(core), device, options, env, passes, cache_of(options), report, "backward");
 }
 

@@ -26,11 +26,9 @@
 #include "entry/training.h"
 #include "entry/versions.h"
 #include "frame/signals.h"
-#include "graph/partition/late_reads.h"
 #include "graph/partition/prune.h"
-#include "graph/passes/dce.h"
-#include "graph/passes/functionalize.h"
-#include "graph/passes/random.h"
+#include "graph/passes.h"
+#include "graph/passes/lower_random.h"
 #include "run/cuda/driver.h"
 #include "run/cuda/random.h"
 #include "run/run.h"
@@ -238,7 +236,7 @@ std::optional<run::cuda::DeviceFacts> pretended;
 compile::Environment environment(const graph::Graph& graph, const compile::Options& options) {
   compile::Environment e;
   int64_t random_threads = 0;
-  if (const Device d = compile::device_of(graph); d.type == DeviceType::kCUDA) {
+  if (const Device d = graph::device_of(graph); d.type == DeviceType::kCUDA) {
     const run::cuda::DeviceFacts facts = pretended ? *pretended : run::cuda::facts(d.index);
     e.gpu = kernel::triton::Gpu{facts.capability, facts.multiprocessors};
     if (options.flag("fused_random", true) && (pretended || run::cuda::reaches_generator()))
@@ -412,7 +410,8 @@ std::unique_ptr<Runner> make_training(graph::Graph graph, const Request& request
   if (request.backend == "eager" || request.custom) {
     report.extern_calls = static_cast<int64_t>(graph.nodes.size());
     graph::Joint joint = request.joint;
-    graph::Graph functional = graph::late_reads(graph::dce(graph::functionalize(graph)), joint);
+    graph::Graph functional =
+        graph::run_pipeline(graph::Pipeline::kCustom, graph, {.providers = graph::Providers{}, .joint = &joint});
     graph::Partition p = graph::partition(functional, joint);
     for (const graph::Input& in : p.backward.inputs) types.push_back(p.backward.type(in.value));
     if (request.custom)

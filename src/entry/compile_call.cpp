@@ -22,7 +22,7 @@
 #include "frame/fetched_error.h"
 #include "frame/marks.h"
 #include "frame/signals.h"
-#include "graph/passes/devices.h"
+#include "graph/analysis/devices.h"
 #include "guards/global_state.h"
 
 namespace flashover::entry {

@@ -11,7 +11,7 @@
 #include "frame/signals.h"
 #include "frame/torch_state.h"
 #include "frame/tracers.h"
-#include "graph/passes/devices.h"
+#include "graph/analysis/devices.h"
 #include "trace/assume.h"
 
 namespace flashover::frame {

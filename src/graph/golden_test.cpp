@@ -1,4 +1,5 @@
 // Text in, text out: every *.ir below src/graph holds cases
+//     machine: onednn_bf16   (what the machine has beside Providers' defaults; may be left out)
 //     run: cse               (names of passes, separated by spaces)
 //     graph { ... }
 //     ->
@@ -13,6 +14,7 @@
 #include <sstream>
 
 #include "base/check.h"
+#include "graph/analysis/devices.h"
 #include "graph/passes.h"
 
 namespace flashover::graph {
@@ -32,7 +34,29 @@ std::string trim(std::string s) {
   return s.substr(start);
 }
 
-std::string run_passes(const std::string& names, const std::string& input) {
+Providers machine_of(const std::string& names) {
+  Providers p;
+  const std::pair<std::string_view, bool*> kNames[] = {{"onednn_bf16", &p.onednn_bf16},
+                                                       {"own_f32", &p.own_f32},
+                                                       {"own_bf16", &p.own_bf16},
+                                                       {"strict", &p.strict_numerics}};
+  std::istringstream in(names);
+  for (std::string name; in >> name;) {
+    const auto* row =
+        std::find_if(std::begin(kNames), std::end(kNames), [&](const auto& n) { return n.first == name; });
+    if (row != std::end(kNames)) {
+      *row->second = true;
+    } else if (name.starts_with("random_threads=")) {
+      p.random_threads = std::stoll(name.substr(name.find('=') + 1));
+    } else {
+      throw UserError("no machine has " + name);
+    }
+  }
+  return p;
+}
+
+std::string run_passes(const std::string& machine, const std::string& names, const std::string& input) {
+  const Providers providers = machine_of(machine);
   Graph g = parse(input);
   std::istringstream in(names);
   try {
@@ -42,8 +66,9 @@ std::string run_passes(const std::string& names, const std::string& input) {
       // Whatever is said of a whole graph a pass hands on.
       Graph marked = g;
       marked.facts.exact = true;
-      EXPECT_TRUE(pass->run(std::move(marked)).facts.exact) << name;
-      g = pass->run(std::move(g));
+      const PassContext context{providers, device_of(g)};
+      EXPECT_TRUE(pass->run(std::move(marked), context).facts.exact) << name;
+      g = pass->run(std::move(g), context);
       verify(g, pass->output);
     }
   } catch (const Declined& d) {
@@ -74,11 +99,15 @@ void run_file(const std::filesystem::path& path) {
     const std::string names = trim(part.substr(run + 4, line_end - run - 4));
     const std::string input =
         trim(part.substr(line_end, arrow == std::string::npos ? std::string::npos : arrow - line_end));
-    const std::string got = run_passes(names, input);
+    const size_t first = part.find("machine:");
+    const bool has_machine = first < run;
+    const std::string machine = has_machine ? trim(part.substr(first + 8, part.find('\n', first) - first - 8)) : "";
+    const std::string head = trim(part.substr(0, has_machine ? first : run));
+    const std::string got = run_passes(machine, names, input);
     if (bless) {
       if (!blessed.empty()) blessed += "----\n";
-      blessed += trim(part.substr(0, run)) + (trim(part.substr(0, run)).empty() ? "" : "\n") + "run: " + names + "\n" +
-                 input + "\n->\n" + got + "\n";
+      blessed += head + (head.empty() ? "" : "\n") + (has_machine ? "machine: " + machine + "\n" : "");
+      blessed += "run: " + names + "\n" + input + "\n->\n" + got + "\n";
       continue;
     }
     ASSERT_NE(arrow, std::string::npos) << path << ": a case without -> (bless it)";

@@ -1,85 +1,262 @@
-// The rows: a name, the function, the forms it takes and promises, and the machine of its tests.
+// The list of passes; see passes.h.
 #include "graph/passes.h"
 
-#include "graph/passes/add_rows.h"
-#include "graph/passes/attention.h"
+#include <algorithm>
+
+#include "graph/passes/accumulate_rows.h"
+#include "graph/passes/assign_devices.h"
 #include "graph/passes/convolution.h"
 #include "graph/passes/cse.h"
 #include "graph/passes/cuda_library.h"
 #include "graph/passes/dce.h"
 #include "graph/passes/decompose.h"
-#include "graph/passes/devices.h"
-#include "graph/passes/exact.h"
+#include "graph/passes/flush_denormals.h"
 #include "graph/passes/fold.h"
+#include "graph/passes/fold_batch_norm.h"
 #include "graph/passes/functionalize.h"
-#include "graph/passes/gelu.h"
-#include "graph/passes/layout.h"
+#include "graph/passes/fuse_attention.h"
+#include "graph/passes/insert_device_copies.h"
+#include "graph/passes/late_reads.h"
 #include "graph/passes/linear.h"
+#include "graph/passes/lower_complex.h"
+#include "graph/passes/lower_random.h"
+#include "graph/passes/merge_products.h"
+#include "graph/passes/recognize_gelu.h"
+#include "graph/passes/relax_layout.h"
+#include "graph/passes/require_exact.h"
+#include "graph/passes/scalarize_operands.h"
+#include "graph/passes/select_attention.h"
 #include "graph/passes/split_frozen.h"
-#include "graph/passes/sum_products.h"
 
 namespace flashover::graph {
 
 namespace {
 
-// A pass that asks nothing of the machine.
+// A pass that asks nothing of the machine, one that asks what the libraries can do, one that asks for the device.
 template <auto f>
-Graph plain(Graph g, const Providers&) {
+Graph plain(Graph g, const PassContext&) {
   return f(std::move(g));
 }
 template <auto f>
-Graph by_machine(Graph g, const Providers& p) {
-  return f(std::move(g), p);
+Graph by_machine(Graph g, const PassContext& c) {
+  return f(std::move(g), c.providers);
+}
+template <auto f>
+Graph by_device(Graph g, const PassContext& c) {
+  return f(std::move(g), c.device);
 }
 // NOLINTNEXTLINE(performance-unnecessary-value-param): every pass is handed its graph
-Graph run_functionalize(Graph g, const Providers&) { return functionalize(g); }
-Graph run_decompose(Graph g, const Providers&) { return decompose(std::move(g)); }
-Graph run_fold(Graph g, const Providers&) { return fold(std::move(g)); }
+Graph run_functionalize(Graph g, const PassContext&) { return functionalize(g); }
+Graph run_late_reads(Graph g, const PassContext& c) {
+  return c.joint ? late_reads(std::move(g), *c.joint) : std::move(g);
+}
+Graph run_fold(Graph g, const PassContext& c) { return fold(std::move(g), {c.providers.strict_numerics}); }
 
 }  // namespace
 
 const std::vector<Pass>& passes() {
-  constexpr Form kFunctional = Form::kFunctional, kCore = Form::kCore;
-  static const Providers own = {.own_f32 = true, .own_bf16 = true}, onednn = {.onednn_bf16 = true};
+  constexpr Form kTraced = Form::kTraced, kFunctional = Form::kFunctional, kCore = Form::kCore;
+  using enum Pipeline;
   static const std::vector<Pass> list = {
-      {"functionalize", run_functionalize, Form::kTraced, kFunctional, {}},
-      {"dce", plain<dce>, kFunctional, kFunctional, {}},
-      {"cse", plain<cse>, kFunctional, kFunctional, {}},
-      {"bring_operands", plain<bring_operands>, kFunctional, kFunctional, {}},
-      {"fold_batch_norm", plain<fold_batch_norm>, kFunctional, kFunctional, {}},
-      {"fuse_attention", by_machine<fuse_attention>, kFunctional, kFunctional, own},
-      {"written_gelu", by_machine<written_gelu>, kFunctional, kFunctional, {}},
-      {"convolution", by_machine<convolution>, kFunctional, kFunctional, onednn},
-      {"linear", by_machine<linear>, kFunctional, kFunctional, onednn},
-      {"linear_own", by_machine<linear>, kFunctional, kFunctional, {.onednn_bf16 = true, .own_bf16 = true}},
-      {"cuda_library", by_machine<cuda_library>, kFunctional, kFunctional, {}},
-      {"decompose", run_decompose, kFunctional, kCore, {}},
-      {"fold", run_fold, kCore, kCore, {}},
-      {"own_attention", by_machine<own_attention>, kCore, kCore, own},
-      {"pass_numbers", plain<pass_numbers>, kCore, kCore, {}},
-      {"relax_layout", plain<relax_layout>, kCore, kCore, {}},
-      {"exact_functions", plain<exact_functions>, kCore, kCore, {}},
-      {"split_frozen", plain<split_frozen>, kCore, kCore, {}},
-      {"add_rows", by_machine<add_rows>, kCore, kCore, {.own_f32 = true}},
-      {"sum_products", by_machine<sum_products>, kCore, kCore, {}},
+      {"functionalize",
+       run_functionalize,
+       kTraced,
+       kFunctional,
+       {kProgram, kCustom},
+       {},
+       "no writes and no aliases: everything after relies on values that never change"},
+      {"dce",
+       plain<dce>,
+       kFunctional,
+       kFunctional,
+       {kProgram, kCustom},
+       {"functionalize"},
+       "what only a write that was overwritten had needed goes"},
+      {"late_reads",
+       run_late_reads,
+       kFunctional,
+       kFunctional,
+       {kProgram, kCustom},
+       {"functionalize"},
+       "statistics that eager's backward reads from memory become inputs of the backward, before cse merges them"},
+      {"cse",
+       plain<cse>,
+       kFunctional,
+       kFunctional,
+       {kProgram},
+       {"functionalize", "late_reads"},
+       "Python makes masks, positions and casts again layer by layer: one of each, before patterns count uses"},
+      {"insert_device_copies",
+       plain<insert_device_copies>,
+       kFunctional,
+       kFunctional,
+       {kProgram},
+       {"cse"},
+       "operands on the CPU of an operator on a GPU are copied there, since patterns and kernels know one device"},
+      {"fold_batch_norm",
+       plain<fold_batch_norm>,
+       kFunctional,
+       kFunctional,
+       {kProgram},
+       {},
+       "fixed statistics go into the convolution's weight; a batch norm is whole before decompose only"},
+      {"fuse_attention",
+       by_machine<fuse_attention>,
+       kFunctional,
+       kFunctional,
+       {kProgram},
+       {"cse"},
+       "attention that is written out becomes one operator; softmax is whole before decompose only"},
+      {"flush_denormals",
+       by_machine<flush_denormals>,
+       kFunctional,
+       kFunctional,
+       {kProgram},
+       {"fuse_attention"},
+       "softmax's weights that only products see are no denormal numbers; of the products that attention left"},
+      {"recognize_gelu",
+       by_machine<recognize_gelu>,
+       kFunctional,
+       kFunctional,
+       {kProgram},
+       {"cse"},
+       "GELU that is written out becomes the operator, which the next three passes give to libraries"},
+      {"convolution",
+       by_machine<convolution>,
+       kFunctional,
+       kFunctional,
+       {kProgram},
+       {"fold_batch_norm", "recognize_gelu"},
+       "on the CPU: which library computes it, its weight packed, its activation in it"},
+      {"linear",
+       by_machine<linear>,
+       kFunctional,
+       kFunctional,
+       {kProgram},
+       {"recognize_gelu"},
+       "on the CPU: which library computes a product, its weight packed, its activation in it"},
+      {"cuda_library",
+       by_machine<cuda_library>,
+       kFunctional,
+       kFunctional,
+       {kProgram},
+       {"fold_batch_norm"},
+       "on a GPU: products and convolutions in the form in which cuBLAS and cuDNN are quick"},
+      {"decompose",
+       by_machine<decompose>,
+       kFunctional,
+       kCore,
+       {kProgram},
+       {"fold_batch_norm", "fuse_attention", "flush_denormals", "recognize_gelu", "convolution", "linear",
+        "cuda_library"},
+       "operators become prims; what has no row stays an extern call"},
+      {"lower_complex",
+       plain<lower_complex>,
+       kCore,
+       kCore,
+       {kProgram},
+       {"decompose"},
+       "prims know no complex numbers: what remains of them is ATen's"},
+      {"lower_random",
+       by_machine<lower_random>,
+       kCore,
+       kCore,
+       {kProgram},
+       {"decompose"},
+       "random operators that no pattern has taken become prims, so that kernels draw where they use"},
+      {"fold",
+       run_fold,
+       kCore,
+       kCore,
+       {kProgram, kFewTangents},
+       {"decompose", "lower_random"},
+       "what follows from the program alone is computed, what changes nothing goes: masks, scalars, chains of views"},
+      {"select_attention",
+       by_machine<select_attention>,
+       kCore,
+       kCore,
+       {kProgram},
+       {"fold"},
+       "ATen's attention on the CPU becomes ours; masks that change nothing are gone only now"},
+      {"cse_core",
+       plain<cse>,
+       kCore,
+       kCore,
+       {kProgram},
+       {"decompose", "fold"},
+       "decompositions of neighbours share work: casts, reciprocal counts"},
+      {"scalarize_operands",
+       plain<scalarize_operands>,
+       kCore,
+       kCore,
+       {kProgram},
+       {"fold"},
+       "on a GPU: operators take numbers as numbers, not as 0-d tensors on the CPU"},
+      {"relax_layout",
+       plain<relax_layout>,
+       kCore,
+       kCore,
+       {kProgram},
+       {"decompose", "fold"},
+       "layouts between prims follow the operands; copies that only restored eager's layout go"},
+      {"dce_core", plain<dce>, kCore, kCore, {kProgram, kFewTangents}, {"fold"}, "what all this left unread goes"},
+      {"require_exact",
+       plain<require_exact>,
+       kCore,
+       kCore,
+       {kProgram},
+       {"dce_core"},
+       "where equal values must stay equal no kernel approximates; before the cut, so that both halves agree"},
+      {"accumulate_rows",
+       by_machine<accumulate_rows>,
+       kCore,
+       kCore,
+       {kBackward},
+       {"dce_core"},
+       "a table's gradient is added to the rest of its sum row by row; before merge_products, which would make a "
+       "table"},
+      {"merge_products",
+       by_machine<merge_products>,
+       kCore,
+       kCore,
+       {kBackward},
+       {"accumulate_rows"},
+       "the gradient of a weight that is used again and again is one product, or each starts from the sum so far"},
+      {"split_frozen",
+       plain<split_frozen>,
+       kCore,
+       kCore,
+       {kSchedule},
+       {"dce_core", "merge_products"},
+       "what depends on parameters alone is computed once; what that is depends on what all others left"},
+      {"assign_devices",
+       by_device<assign_devices>,
+       kCore,
+       kCore,
+       {kSchedule},
+       {"split_frozen"},
+       "prims on numbers beside CUDA tensors run on that device: the rules of single prims do not say so"},
   };
   return list;
 }
 
-Providers common(Providers a, const Providers& b) {
-  a.mkl = a.mkl && b.mkl;
-  a.onednn = a.onednn && b.onednn;
-  a.onednn_bf16 = a.onednn_bf16 && b.onednn_bf16;
-  a.onednn_f16 = a.onednn_f16 && b.onednn_f16;
-  a.own_f32 = a.own_f32 && b.own_f32;
-  a.own_bf16 = a.own_bf16 && b.own_bf16;
-  return a;
+const char* str(Pipeline p) {
+  static constexpr const char* kNames[] = {"core", "backward", "few_tangents", "custom", "schedule"};
+  return kNames[static_cast<size_t>(p)];
 }
+
+bool Pass::in(Pipeline p) const { return std::find(pipelines.begin(), pipelines.end(), p) != pipelines.end(); }
 
 const Pass* find_pass(std::string_view name) {
   for (const Pass& p : passes())
     if (name == p.name) return &p;
   return nullptr;
+}
+
+Graph run_pipeline(Pipeline p, Graph g, const PassContext& context) {
+  for (const Pass& pass : passes())
+    if (pass.in(p)) g = pass.run(std::move(g), context);
+  return g;
 }
 
 }  // namespace flashover::graph

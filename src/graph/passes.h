@@ -1,23 +1,49 @@
-// Every pass of this stage by name, for the golden tests, FLASHOVER_DUMP and the curious.
+// Every pass over graphs, in the order in which programs go through them: the one list. The pipelines (compile/), the
+// golden tests, `disable_passes`, tests/test_passes.py and docs/developer/passes.md iterate it.
+//
+// A row that bears the name of a pass has its function, its file and its text test named after it. A pass that runs
+// twice has two rows; the later one's name says where ("cse_core").
 #pragma once
+#include <cstdint>
 #include <string_view>
 #include <vector>
 
 #include "graph/graph.h"
+#include "graph/joint.h"
 #include "graph/providers.h"
 
 namespace flashover::graph {
 
+// The ways through the list. Each takes the rows marked for it, from top to bottom.
+enum class Pipeline : uint8_t {
+  kProgram,      // a traced program, forward and backward in one if it trains, to core form
+  kBackward,     // the backward half behind the partition
+  kFewTangents,  // a backward half without the tangents that did not come, before kBackward
+  kCustom,       // what a backend of the user's gets
+  kSchedule,     // a core graph of one device, last before its loops
+};
+constexpr Pipeline kPipelines[] = {Pipeline::kProgram, Pipeline::kBackward, Pipeline::kFewTangents, Pipeline::kCustom,
+                                   Pipeline::kSchedule};
+const char* str(Pipeline p);
+
+struct PassContext {
+  const Providers& providers;
+  Device device = {};      // of the plan: a CUDA device, or the CPU
+  Joint* joint = nullptr;  // of a training graph in kProgram and kCustom
+};
+
 struct Pass {
   const char* name;
-  Graph (*run_on)(Graph, const Providers&);
-  Form input, output;  // what it takes and promises; kFunctional passes take kCore as well
-  Providers machine;   // the one that its tests are written for
-  Graph run(Graph g) const { return run_on(std::move(g), machine); }
+  Graph (*run)(Graph, const PassContext&);
+  Form input, output;  // what it takes and promises; passes of kFunctional graphs take kCore as well
+  std::vector<Pipeline> pipelines;
+  std::vector<const char*> after;  // the rows whose results it relies on; they stand above it
+  const char* why;                 // what it is for, and why it stands here
+  bool in(Pipeline p) const;
 };
 const std::vector<Pass>& passes();
-const Pass* find_pass(std::string_view name);
-// What both machines have.
-Providers common(Providers a, const Providers& b);
+const Pass* find_pass(std::string_view name);  // null: no such row
+// All rows of a pipeline, one after the other.
+Graph run_pipeline(Pipeline p, Graph g, const PassContext& context);
 
 }  // namespace flashover::graph

@@ -91,7 +91,9 @@ bool prim_types_agree(const Graph& g, const Node& n) {
   for (size_t i = 0; i < types.size(); ++i) {
     if (n.outs[i] == kNoValue) continue;
     const TensorType& t = g.type(n.outs[i]);
-    if (t.dtype != types[i].dtype || !same_sizes(t.sizes, types[i].sizes) || !(t.device == types[i].device))
+    // A number that the rule leaves on the CPU may have been assigned to the device (passes/assign_devices.h).
+    const bool assigned = t.sizes.empty() && types[i].device.type == DeviceType::kCPU;
+    if (t.dtype != types[i].dtype || !same_sizes(t.sizes, types[i].sizes) || !(assigned || t.device == types[i].device))
       return false;
   }
   return true;
@@ -102,7 +104,10 @@ bool opaque_into_extern_only(const Graph& g, const Node& n) {
   return !opaque || !n.op->is_prim;
 }
 bool writes_nothing(const Graph&, const Node& n) { return n.op->mutates == 0; }
-bool no_aten_view(const Graph&, const Node& n) { return !n.op->is_aten_view; }
+// (Prims know no complex numbers: passes/lower_complex.h.)
+bool no_aten_view(const Graph& g, const Node& n) {
+  return !n.op->is_aten_view || (n.outs[0] != kNoValue && info(g.type(n.outs[0]).dtype).complex);
+}
 bool frozen_from_frozen(const Graph&, const Node& n) {
   return !n.frozen || !(n.op->effectful || n.op->nondeterministic);
 }

@@ -419,7 +419,7 @@ void register_prims(std::vector<Row>& rows) {
 #define PRIM(n, k, meaning) rows.push_back({.name = "prim." #n, .kind = OpKind::k, .infer = rule_for(#n, OpKind::k)});
 #include "ops/prims.def"
 #undef PRIM
-  // What prim.uniform and normal start from (graph/passes/random.h).
+  // What prim.uniform and normal start from (graph/passes/lower_random.h).
   rows.push_back({.name = "flashover.philox_state.default", .kind = OpKind::kRandom, .infer = philox_state});
 }
 

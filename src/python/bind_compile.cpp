@@ -98,11 +98,27 @@ void bind_compile(py::module_& m) {
   m.def("plan_for_gpu", &plan_for_gpu, py::arg("graph"), py::arg("options") = std::map<std::string, std::string>{},
         py::arg("texts") = false);
   m.def("eager_bytes", [](const std::string& text) { return graph::eager_memory(graph::parse(text)).bytes; });
-  m.def("run_pass", [](const std::string& name, const std::string& text) {
-    const graph::Pass* pass = graph::find_pass(name);
-    if (!pass) throw py::value_error("no pass named " + name);
-    return graph::print(pass->run(graph::parse(text)));
-  });
+  m.def(
+      "passes",
+      [] {
+        static constexpr const char* kForms[] = {"traced", "functional", "core"};
+        py::list out;
+        for (const graph::Pass& p : graph::passes()) {
+          std::vector<std::string> pipelines;
+          for (graph::Pipeline way : graph::kPipelines)
+            if (p.in(way)) pipelines.emplace_back(str(way));
+          py::dict row;
+          row["name"] = p.name;
+          row["input"] = kForms[static_cast<size_t>(p.input)];
+          row["output"] = kForms[static_cast<size_t>(p.output)];
+          row["pipelines"] = pipelines;
+          row["after"] = std::vector<std::string>(p.after.begin(), p.after.end());
+          row["why"] = p.why;
+          out.append(row);
+        }
+        return out;
+      },
+      "The rows of graph/passes.h, in order");
 }
 
 }  // namespace flashover

@@ -6,6 +6,7 @@
 #include <torch/csrc/utils/device_lazy_init.h>
 
 #include "base/check.h"
+#include "graph/analysis/devices.h"
 #include "graph/graph.h"
 #include "graph/passes.h"
 #include "python/bind.h"
@@ -119,12 +120,13 @@ void bind_trace(py::module_& m) {
             for (const std::string& name : names) {
               const graph::Pass* pass = graph::find_pass(name);
               if (!pass) throw UserError("no pass named " + name);
-              out.graph = pass->run_on(std::move(out.graph), graph::common(pass->machine, this_machine()));
+              const Device device = graph::device_of(out.graph);
+              out.graph = pass->run(std::move(out.graph), {this_machine(), device});
               graph::verify(out.graph, pass->output);
             }
             return out;
           },
-          "The same with passes applied to its graph, verified after each; what this machine lacks is not used")
+          "The same with passes applied to its graph, verified after each; with the libraries of this machine")
       .def("run", &Traced::run, "Replays the graph on tensors for Traced.inputs");
   m.def("cuda_stand_in", [](const py::object& like) {
     torch::utils::set_requires_device_init(at::kCUDA, false);  // factories of the traced program must not look for one

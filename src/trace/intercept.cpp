@@ -15,7 +15,7 @@
 #include <torch/library.h>
 
 #include "base/check.h"
-#include "graph/passes/mask.h"
+#include "graph/analysis/attention_mask.h"
 #include "trace/recorder.h"
 
 namespace flashover::trace {

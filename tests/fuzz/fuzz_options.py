@@ -39,7 +39,7 @@ def interesting() -> dict[str, list[Any]]:
     texts = {
         "cache_dir": ["", FOLDER.name],
         "compiler": ["", "g++"],
-        "disable_passes": ["", "cse,fold,fuse_attention", "linear,convolution,own_random,split_frozen"],
+        "disable_passes": ["", "cse,fold,fuse_attention", "linear,convolution,lower_random,split_frozen"],
     }
     found: dict[str, list[Any]] = {}
     for name, (kind, default, _) in flashover.list_options().items():

@@ -1,11 +1,14 @@
 """Every graph pass keeps the program's meaning: after each prefix of the pipeline the graph, run by the plain
-evaluator, gives
-eager's outputs (values, strides, aliasing) and eager's written inputs."""
+evaluator, gives eager's outputs (values, strides, aliasing) and eager's written inputs."""
 
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import fuzz_programs
@@ -15,24 +18,10 @@ import small_models
 import torch
 from trace_tools import Program, tensors_of, trace
 
+import flashover
 from flashover import _C
 
-PASSES = [
-    "functionalize",
-    "dce",
-    "cse",
-    "fold_batch_norm",
-    "fuse_attention",
-    "written_gelu",
-    "convolution",
-    "linear",
-    "decompose",
-    "cse",
-    "fold",
-    "own_attention",
-    "relax_layout",
-    "split_frozen",
-]
+PASSES = [row["name"] for way in ("core", "schedule") for row in _C.passes() if way in row["pipelines"]]
 
 
 def close(got: torch.Tensor, want: torch.Tensor, what: str, loose: bool = False) -> None:
@@ -207,3 +196,62 @@ def test_train_mode_statistics() -> None:
     model.train()
     with torch.no_grad():
         check_passes(model, args, model)
+
+
+ROOT = next(p for p in Path(__file__).resolve().parents if (p / "pyproject.toml").exists())
+
+
+def test_the_list_is_in_order() -> None:
+    """Each row stands below those whose results it relies on, and takes a form that is there by then."""
+    rows = _C.passes()
+    names = [row["name"] for row in rows]
+    assert len(set(names)) == len(names)
+    for i, row in enumerate(rows):
+        assert set(row["after"]) <= set(names[:i]), row
+    for way in ("core", "backward", "few_tangents", "custom", "schedule"):
+        forms = [row for row in rows if way in row["pipelines"]]
+        assert forms, way
+        for before, after in pairwise(forms):
+            assert after["input"] == before["output"], (way, before["name"], after["name"])
+
+
+def test_file_function_and_text_test_of_a_pass_share_its_name() -> None:
+    names = {row["name"].removesuffix("_core") for row in _C.passes()}
+    folder = ROOT / "src" / "graph" / "passes"
+    assert {p.stem for p in folder.glob("*.h")} == names
+    assert {p.stem for p in folder.glob("*.cpp") if not p.stem.endswith("_test")} == names
+    # (What a pass asks beside the graph no text says: then it has C++ tests.)
+    tested_in_cpp = {p.stem.removesuffix("_test") for p in folder.glob("*_test.cpp")}
+    assert {p.stem for p in (folder / "test").glob("*.ir")} | tested_in_cpp == names
+    for name in names:
+        assert f"Graph {name}(" in (folder / f"{name}.h").read_text()
+        if name in tested_in_cpp:
+            continue
+        cases = (folder / "test" / f"{name}.ir").read_text()
+        assert any(name in line.split() for line in cases.splitlines() if line.startswith("run:")), name
+
+
+def test_unknown_passes_cannot_be_left_out() -> None:
+    with pytest.raises(flashover.exc.InvalidOptions, match="no pass 'fuse_atention'; did you mean 'fuse_attention'"):
+        flashover.compile(lambda x: x, options={"disable_passes": "cse,fuse_atention"})
+
+
+CAN_BE_LEFT_OUT = [row["name"] for row in _C.passes() if row["name"] not in ("functionalize", "decompose")]
+
+
+@pytest.mark.parametrize("name", CAN_BE_LEFT_OUT)
+def test_a_pass_that_is_left_out_does_not_run(name: str) -> None:
+    texts = _C.compile_text(GRAPH, {"disable_passes": name, "cache": "False"}, texts=True).texts
+    done = [stage for stage, _ in texts]
+    assert name not in done and "decompose" in done
+
+
+GRAPH = """graph {
+  %0 : f32[4,8] = input user "x"
+  %1 : f32[4,8] = aten.silu.default(%0)
+  return %1
+}"""
+
+
+def test_the_page_of_passes_is_fresh() -> None:
+    subprocess.run([sys.executable, str(ROOT / "tools" / "pass_table.py"), "--check"], check=True, timeout=120)

@@ -7,7 +7,7 @@
 #include "base/check.h"
 #include "graph/checkpoint.h"
 #include "graph/partition/min_cut.h"
-#include "graph/passes/rewriter.h"
+#include "graph/rewrite/rewriter.h"
 #include "ops/args.h"
 
 namespace flashover::graph {

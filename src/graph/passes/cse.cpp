@@ -5,7 +5,7 @@
 #include <unordered_map>
 
 #include "graph/passes/dce.h"
-#include "graph/passes/replace.h"
+#include "graph/rewrite/replace.h"
 #include "ops/text.h"
 
 namespace flashover::graph {

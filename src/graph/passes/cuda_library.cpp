@@ -3,9 +3,9 @@
 
 #include <algorithm>
 
-#include "graph/passes/devices.h"
-#include "graph/passes/match.h"
-#include "graph/passes/rewriter.h"
+#include "graph/analysis/devices.h"
+#include "graph/rewrite/match.h"
+#include "graph/rewrite/rewriter.h"
 #include "ops/args.h"
 
 namespace flashover::graph {

@@ -4,10 +4,10 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "graph/analysis/devices.h"
 #include "graph/decompose/decompose.h"
 #include "graph/passes/dce.h"
-#include "graph/passes/devices.h"
-#include "graph/passes/rewriter.h"
+#include "graph/rewrite/rewriter.h"
 #include "ops/floats.h"
 
 namespace flashover::graph {

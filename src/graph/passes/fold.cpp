@@ -6,11 +6,11 @@
 #include <cmath>
 #include <unordered_set>
 
+#include "graph/analysis/attention_mask.h"
+#include "graph/analysis/constants.h"
 #include "graph/passes/dce.h"
-#include "graph/passes/known.h"
-#include "graph/passes/mask.h"
-#include "graph/passes/match.h"
-#include "graph/passes/rewriter.h"
+#include "graph/rewrite/match.h"
+#include "graph/rewrite/rewriter.h"
 #include "ops/args.h"
 
 namespace flashover::graph {
@@ -26,7 +26,7 @@ Arg scalar_of(DType d, double x) {
 
 // ---- values known to be one number
 Graph replace_uniform(Graph g) {
-  Known known(g);
+  Constants known(g);
   // Only where known values meet the rest of the program: what lies behind is dead then.
   std::vector<bool> index_only(g.values.size());
   for (const Node& n : g.nodes) {
@@ -364,7 +364,7 @@ Graph fold_masks(Graph g) {
     const auto* wanted = n.args.size() > 10 ? std::get_if<std::vector<bool>>(&n.args[10]) : nullptr;
     return wanted != nullptr && wanted->size() == 4 && (*wanted)[3];
   };
-  Known known(g);
+  Constants known(g);
   std::vector<size_t> relaid;  // attention nodes whose mask gets another layout
   for (size_t i = 0; i < g.nodes.size(); ++i) {
     Node& n = g.nodes[i];

@@ -5,8 +5,8 @@
 #include <unordered_map>
 
 #include "base/check.h"
-#include "graph/passes/rewriter.h"
-#include "graph/passes/view_steps.h"
+#include "graph/analysis/view_steps.h"
+#include "graph/rewrite/rewriter.h"
 #include "ops/args.h"
 
 namespace flashover::graph {

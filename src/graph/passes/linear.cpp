@@ -1,8 +1,8 @@
 // Rewrite rules from mm, addmm and bmm to the operators of the libraries, packing included.
 #include "graph/passes/linear.h"
 
-#include "graph/passes/match.h"
-#include "graph/passes/rewriter.h"
+#include "graph/rewrite/match.h"
+#include "graph/rewrite/rewriter.h"
 #include "ops/args.h"
 
 namespace flashover::graph {

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "graph/passes/rewriter.h"
+#include "graph/rewrite/rewriter.h"
 
 namespace flashover::graph {
 namespace {

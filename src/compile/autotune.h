@@ -1,0 +1,21 @@
+// mode="max-autotune" on a CPU: the same program by each way of choosing libraries that makes another plan; the
+// fastest. (On a GPU: compile/products.h.)
+#pragma once
+#include <functional>
+
+#include "compile/compile.h"
+#include "compile/pass_runner.h"
+
+namespace flashover::compile {
+
+// The whole way from the traced graph to a plan, with the libraries of that environment.
+using MakePlan = std::function<plan::Plan(const Environment&, PassRunner&, Report&)>;
+
+// Environment::measure must be there. A program that calls operators of its own gets the first plan, unmeasured.
+plan::Plan fastest_plan(const MakePlan& make, const Options& options, const Environment& environment,
+                        PassRunner& passes, Report& report);
+
+// What a report says of a plan's size.
+void add_to_report(Report& report, const plan::Plan& plan);
+
+}  // namespace flashover::compile

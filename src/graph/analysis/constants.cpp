@@ -1,0 +1,381 @@
+// Evaluates prims on small arrays of doubles, for values without an input of the caller in them.
+#include "graph/analysis/constants.h"
+
+#include <cmath>
+#include <cstring>
+
+#include "ops/args.h"
+
+namespace flashover::graph {
+namespace {
+
+using Array = std::shared_ptr<ConstantArray>;
+
+int64_t count(const std::vector<int64_t>& sizes) {
+  int64_t n = 1;
+  for (int64_t s : sizes) n *= s;
+  return n;
+}
+std::optional<std::vector<int64_t>> const_sizes(const Sizes& sizes) {
+  std::vector<int64_t> out;
+  for (sym::Expr e : sizes) {
+    if (!e.is_const()) return std::nullopt;
+    out.push_back(e.value());
+  }
+  return out;
+}
+
+// Steps through data for each dimension; 0 where all elements along it are equal.
+std::vector<int64_t> strides_of(const ConstantArray& x) {
+  std::vector<int64_t> strides(x.stored.size(), 0);
+  int64_t step = 1;
+  for (size_t d = x.stored.size(); d-- > 0;) {
+    if (x.stored[d] != 1) strides[d] = step;
+    step *= x.stored[d];
+  }
+  return strides;
+}
+
+// Calls f(k, offsets) for every stored element k of a result, with the offset of each operand's element for it.
+template <typename F>
+void walk(const std::vector<int64_t>& stored, const std::vector<std::vector<int64_t>>& strides,
+          std::vector<int64_t> offsets, F&& f) {
+  const int64_t n = count(stored);
+  std::vector<int64_t> index(stored.size(), 0);
+  for (int64_t k = 0; k < n; ++k) {
+    f(k, offsets);
+    for (size_t d = stored.size(); d-- > 0;) {
+      const bool more = ++index[d] < stored[d];
+      for (size_t i = 0; i < offsets.size(); ++i) offsets[i] += more ? strides[i][d] : -strides[i][d] * (stored[d] - 1);
+      if (more) break;
+      index[d] = 0;
+    }
+  }
+}
+
+// out[i...] = x[origin + sum of index * stride], strides into x's data; `stored` says where they are not 0.
+Array gather(const ConstantArray& x, std::vector<int64_t> sizes, std::vector<int64_t> stored,
+             const std::vector<int64_t>& strides, int64_t origin) {
+  auto out = std::make_shared<ConstantArray>(ConstantArray{std::move(sizes), std::move(stored), {}});
+  out->data.resize(count(out->stored));
+  walk(out->stored, {strides}, {origin}, [&](int64_t k, const auto& at) { out->data[k] = x.data[at[0]]; });
+  return out;
+}
+
+using Unary = double (*)(double);
+using Binary = double (*)(double, double);
+struct UnaryRow {
+  std::string_view op;
+  Unary f;
+};
+struct BinaryRow {
+  std::string_view op;
+  Binary f;
+};
+constexpr UnaryRow kUnary[] = {
+    {"prim.neg", [](double x) { return -x; }},
+    {"prim.abs", [](double x) { return std::fabs(x); }},
+    {"prim.floor", [](double x) { return std::floor(x); }},
+    {"prim.ceil", [](double x) { return std::ceil(x); }},
+    {"prim.relu", [](double x) { return x < 0 ? 0 : x; }},
+    {"prim.logical_not", [](double x) { return x == 0 ? 1.0 : 0.0; }},
+    {"prim.isnan", [](double x) { return std::isnan(x) ? 1.0 : 0.0; }},
+    {"prim.isinf", [](double x) { return std::isinf(x) ? 1.0 : 0.0; }},
+    {"prim.copy", [](double x) { return x; }},
+};
+constexpr BinaryRow kBinary[] = {
+    {"prim.add", [](double a, double b) { return a + b; }},
+    {"prim.sub", [](double a, double b) { return a - b; }},
+    {"prim.mul", [](double a, double b) { return a * b; }},
+    {"prim.minimum", [](double a, double b) { return std::isnan(a) || std::isnan(b) ? NAN : std::min(a, b); }},
+    {"prim.maximum", [](double a, double b) { return std::isnan(a) || std::isnan(b) ? NAN : std::max(a, b); }},
+    {"prim.eq", [](double a, double b) { return a == b ? 1.0 : 0.0; }},
+    {"prim.ne", [](double a, double b) { return a != b ? 1.0 : 0.0; }},
+    {"prim.lt", [](double a, double b) { return a < b ? 1.0 : 0.0; }},
+    {"prim.le", [](double a, double b) { return a <= b ? 1.0 : 0.0; }},
+    {"prim.gt", [](double a, double b) { return a > b ? 1.0 : 0.0; }},
+    {"prim.ge", [](double a, double b) { return a >= b ? 1.0 : 0.0; }},
+};
+// On bool operands only.
+constexpr BinaryRow kLogic[] = {
+    {"prim.bitwise_and", [](double a, double b) { return a != 0 && b != 0 ? 1.0 : 0.0; }},
+    {"prim.bitwise_or", [](double a, double b) { return a != 0 || b != 0 ? 1.0 : 0.0; }},
+    {"prim.bitwise_xor", [](double a, double b) { return (a != 0) != (b != 0) ? 1.0 : 0.0; }},
+};
+
+template <size_t N, typename Row>
+const Row* find_row(const Row (&rows)[N], std::string_view op) {
+  for (const Row& row : rows)
+    if (row.op == op) return &row;
+  return nullptr;
+}
+
+// Doubles hold these exactly; wrapping of integer overflow is not modelled, so results beyond 2^53 are given up.
+bool representable(DType d) {
+  switch (d) {
+    case DType::kBool:
+    case DType::kU8:
+    case DType::kI8:
+    case DType::kI16:
+    case DType::kI32:
+    case DType::kI64:
+    case DType::kF32:
+    case DType::kF64:
+    case DType::kF16:
+    case DType::kBF16:
+      return true;
+    default:
+      return false;
+  }
+}
+bool fits(DType d, double x) {
+  if (is_floating(d) || d == DType::kBool) return true;
+  const int bits = info(d).bytes * 8 - (info(d).is_signed ? 1 : 0);
+  const double limit = bits >= 53 ? 9007199254740992.0 : std::ldexp(1.0, bits);
+  return x < limit && x >= (info(d).is_signed ? -limit : 0.0);
+}
+
+std::optional<double> scalar(const Arg& a) {
+  if (const auto* d = std::get_if<double>(&a)) return *d;
+  if (const auto* b = std::get_if<bool>(&a)) return *b ? 1.0 : 0.0;
+  if (const auto* e = std::get_if<sym::Expr>(&a); e && e->is_const() && std::abs(e->value()) < (int64_t{1} << 53))
+    return static_cast<double>(e->value());
+  return std::nullopt;
+}
+
+}  // namespace
+
+double round_to(DType dtype, double x) {
+  switch (dtype) {
+    case DType::kF64:
+      return x;
+    case DType::kF32:
+      return static_cast<double>(static_cast<float>(x));
+    case DType::kBool:
+      return x != 0 ? 1.0 : 0.0;
+    case DType::kBF16:
+    case DType::kF16: {
+      if (std::isnan(x) || std::isinf(x) || x == 0) return x;
+      // Round to the format's number of mantissa bits (7 or 10 after the leading one), half to even, from float as ATen
+      // does.
+      const double f = static_cast<double>(static_cast<float>(x));
+      const int digits = dtype == DType::kBF16 ? 8 : 11, min_exponent = dtype == DType::kBF16 ? -125 : -13;
+      if (std::isinf(f)) return f;
+      int e = 0;
+      std::frexp(f, &e);
+      const int shift = digits - std::max(e, min_exponent);
+      const double r = std::ldexp(std::nearbyint(std::ldexp(f, shift)), -shift);
+      const double largest = dtype == DType::kBF16 ? 3.3895313892515355e38 : 65504.0;
+      return std::fabs(r) > largest ? std::copysign(INFINITY, r) : r;
+    }
+    default:
+      return std::trunc(x);
+  }
+}
+
+Constants::Constants(const Graph& g)
+    : g_(g), producer_(g.values.size(), -1), state_(g.values.size(), 0), arrays_(g.values.size()) {
+  for (size_t i = 0; i < g.nodes.size(); ++i)
+    for (ValueId v : g.nodes[i].outs)
+      if (v != kNoValue) producer_[v] = static_cast<int32_t>(i);
+}
+
+std::shared_ptr<const ConstantArray> Constants::operator[](ValueId v) {
+  if (state_[v] == 0) {
+    state_[v] = 1;
+    if (producer_[v] >= 0) {
+      const Node& n = g_.nodes[producer_[v]];
+      if (n.op->is_prim && n.outs.size() == 1 && representable(g_.type(v).dtype)) arrays_[v] = compute(n, v);
+    }
+  }
+  return arrays_[v];
+}
+
+std::shared_ptr<const ConstantArray> Constants::compute(const Node& n, ValueId v) {
+  const std::string_view op = n.op->name;
+  const TensorType& type = g_.type(v);
+  const auto sizes = const_sizes(type.sizes);
+  if (!sizes || count(*sizes) == 0) return nullptr;
+  const size_t rank = sizes->size();
+  const std::vector<int64_t> ones(rank, 1);
+  auto pay = [&](const std::vector<int64_t>& stored) { return (budget_ -= count(stored)) >= 0; };
+
+  if (op == "prim.full") {
+    const auto x = scalar(n.args[1]);
+    if (!x) return nullptr;
+    return std::make_shared<ConstantArray>(ConstantArray{*sizes, ones, {round_to(type.dtype, *x)}});
+  }
+  if (op == "prim.iota") {
+    const auto start = scalar(n.args[1]), step = scalar(n.args[2]);
+    if (!start || !step || is_floating(type.dtype) || !pay(*sizes)) return nullptr;
+    auto out = std::make_shared<ConstantArray>(ConstantArray{*sizes, *sizes, {}});
+    for (int64_t i = 0; i < (*sizes)[0]; ++i) out->data.push_back(*start + static_cast<double>(i) * *step);
+    return out;
+  }
+
+  // Everything else has operands; all of them must be known.
+  std::vector<std::shared_ptr<const ConstantArray>> in;
+  std::vector<ValueId> refs;
+  bool known = true;
+  for (const Arg& a : n.args)
+    for_each_ref(a, [&](ValueId x) {
+      refs.push_back(x);
+      if (known) in.push_back((*this)[x]);
+      known = known && in.back() != nullptr;
+    });
+  if (!known || in.empty()) return nullptr;
+  const DType from = g_.type(refs[0]).dtype;
+  // f(a, b, c) element by element; operands have the result's sizes.
+  auto map = [&](auto&& f) -> std::shared_ptr<const ConstantArray> {
+    auto out = std::make_shared<ConstantArray>(ConstantArray{*sizes, ones, {}});
+    std::vector<std::vector<int64_t>> strides;
+    for (const auto& x : in) {
+      if (x->sizes != *sizes) return nullptr;
+      for (size_t d = 0; d < rank; ++d) out->stored[d] = std::max(out->stored[d], x->stored[d]);
+      strides.push_back(strides_of(*x));
+    }
+    if (!pay(out->stored)) return nullptr;
+    out->data.resize(count(out->stored));
+    bool good = true;
+    walk(out->stored, strides, std::vector<int64_t>(in.size(), 0), [&](int64_t k, const auto& at) {
+      const double x = f([&](size_t i) { return in[i]->data[at[i]]; });
+      good = good && (is_floating(type.dtype) || (!std::isnan(x) && fits(type.dtype, x)));
+      out->data[k] = round_to(type.dtype, x);
+    });
+    return good ? out : nullptr;
+  };
+
+  if (const UnaryRow* row = find_row(kUnary, op)) return map([&](auto&& x) { return row->f(x(0)); });
+  if (const BinaryRow* row = find_row(kBinary, op)) return map([&](auto&& x) { return row->f(x(0), x(1)); });
+  if (const BinaryRow* row = find_row(kLogic, op); row && from == DType::kBool)
+    return map([&](auto&& x) { return row->f(x(0), x(1)); });
+  if (op == "prim.bitwise_not" && from == DType::kBool) return map([&](auto&& x) { return x(0) == 0 ? 1.0 : 0.0; });
+  if (op == "prim.where") return map([&](auto&& x) { return x(0) != 0 ? x(1) : x(2); });
+  if (op == "prim.convert") return map([&](auto&& x) { return x(0); });
+
+  const ConstantArray& x = *in[0];
+  if (x.is_uniform() && n.op->kind == ops::OpKind::kView)
+    return std::make_shared<ConstantArray>(ConstantArray{*sizes, ones, x.data});
+  if (op == "prim.reshape") {
+    // Dims of size 1 come and go for free.
+    std::vector<int64_t> before, after, kept;
+    for (size_t d = 0; d < x.sizes.size(); ++d)
+      if (x.sizes[d] != 1) before.push_back(x.sizes[d]), kept.push_back(x.stored[d]);
+    for (int64_t s : *sizes)
+      if (s != 1) after.push_back(s);
+    if (before == after) {
+      std::vector<int64_t> stored;
+      size_t next = 0;
+      for (int64_t s : *sizes) stored.push_back(s == 1 ? 1 : kept[next++]);
+      return std::make_shared<ConstantArray>(ConstantArray{*sizes, std::move(stored), x.data});
+    }
+    if (!pay(x.sizes)) return nullptr;
+    auto whole = gather(x, x.sizes, x.sizes, strides_of(x), 0);
+    return std::make_shared<ConstantArray>(ConstantArray{*sizes, *sizes, std::move(whole->data)});
+  }
+  if (op == "prim.broadcast") {
+    const std::vector<int64_t> dims = ops::as_ints(n.args[2]);
+    std::vector<int64_t> stored = ones;
+    for (size_t i = 0; i < dims.size(); ++i) stored[dims[i]] = x.stored[i];
+    return std::make_shared<ConstantArray>(ConstantArray{*sizes, std::move(stored), x.data});
+  }
+  const std::vector<int64_t> strides = strides_of(x);
+  if (op == "prim.permute") {
+    std::vector<int64_t> s, stored;
+    for (int64_t d : ops::as_ints(n.args[1])) s.push_back(strides[d]), stored.push_back(x.stored[d]);
+    if (!pay(stored)) return nullptr;
+    return gather(x, *sizes, std::move(stored), s, 0);
+  }
+  if (op == "prim.slice") {
+    const Sizes starts = ops::as_sizes(n.args[1]), steps = ops::as_sizes(n.args[3]);
+    std::vector<int64_t> s, stored;
+    int64_t origin = 0;
+    for (size_t d = 0; d < rank; ++d) {
+      if (!starts[d].is_const() || !steps[d].is_const()) return nullptr;
+      origin += starts[d].value() * strides[d];
+      stored.push_back(strides[d] ? (*sizes)[d] : 1);
+      s.push_back(stored[d] == 1 ? 0 : steps[d].value() * strides[d]);
+    }
+    if (!pay(stored)) return nullptr;
+    return gather(x, *sizes, std::move(stored), s, origin);
+  }
+  if (op == "prim.cat") {
+    const int64_t dim = ops::as_int(n.args[1]);
+    auto out = std::make_shared<ConstantArray>(ConstantArray{*sizes, ones, {}});
+    for (const auto& piece : in)
+      for (size_t d = 0; d < rank; ++d) out->stored[d] = std::max(out->stored[d], piece->stored[d]);
+    out->stored[dim] = (*sizes)[dim];
+    if (!pay(out->stored)) return nullptr;
+    out->data.resize(count(out->stored));
+    const std::vector<int64_t> to = strides_of(*out);
+    int64_t origin = 0;
+    for (const auto& piece : in) {
+      std::vector<int64_t> part = out->stored;
+      part[dim] = piece->sizes[dim];
+      walk(part, {strides_of(*piece), to}, {0, origin},
+           [&](int64_t, const auto& at) { out->data[at[1]] = piece->data[at[0]]; });
+      origin += to[dim] * piece->sizes[dim];
+    }
+    return out;
+  }
+  if (op == "prim.cumsum" && is_integral(type.dtype)) {
+    const int64_t dim = ops::as_int(n.args[1]);
+    auto out = std::make_shared<ConstantArray>(ConstantArray{*sizes, x.stored, {}});
+    out->stored[dim] = (*sizes)[dim];
+    if (!pay(out->stored)) return nullptr;
+    out->data.resize(count(out->stored));
+    const int64_t step = strides_of(*out)[dim];
+    bool good = true;
+    const int64_t length = (*sizes)[dim];
+    walk(out->stored, {strides}, {0}, [&](int64_t k, const auto& at) {
+      const bool first = length == 1 || k / step % length == 0;
+      out->data[k] = x.data[at[0]] + (first ? 0 : out->data[k - step]);
+      good = good && fits(type.dtype, out->data[k]);
+    });
+    return good ? out : nullptr;
+  }
+  if (op == "prim.index") {
+    const RefList list = ops::as_values(n.args[1]);
+    // Indices of the first dims, none left out.
+    for (size_t i = 0; i < list.size(); ++i)
+      if (list[i].id == kNoValue || g_.type(list[i].id).dtype == DType::kBool) return nullptr;
+    const size_t rest = x.sizes.size() - list.size(), front = rank - rest;
+    auto out = std::make_shared<ConstantArray>(ConstantArray{*sizes, ones, {}});
+    std::vector<std::vector<int64_t>> steps;
+    for (size_t i = 0; i < list.size(); ++i) {
+      const ConstantArray& index = *in[i + 1];
+      for (double at : index.data)
+        if (at < -static_cast<double>(x.sizes[i]) || at >= static_cast<double>(x.sizes[i])) return nullptr;
+      std::vector<int64_t> across(rank, 0);
+      const std::vector<int64_t> own = strides_of(index);
+      if (strides[i] != 0)  // else every index finds the same
+        for (size_t d = 0; d < own.size(); ++d) {
+          const size_t to = front - own.size() + d;
+          across[to] = own[d];
+          out->stored[to] = std::max(out->stored[to], index.stored[d]);
+        }
+      steps.push_back(std::move(across));
+    }
+    std::vector<int64_t> behind(rank, 0);
+    for (size_t d = 0; d < rest; ++d) {
+      behind[front + d] = strides[list.size() + d];
+      out->stored[front + d] = x.stored[list.size() + d];
+    }
+    steps.push_back(std::move(behind));
+    if (!pay(out->stored)) return nullptr;
+    out->data.resize(count(out->stored));
+    walk(out->stored, steps, std::vector<int64_t>(steps.size(), 0), [&](int64_t k, const auto& at) {
+      int64_t from_data = at.back();
+      for (size_t i = 0; i < list.size(); ++i) {
+        auto where = static_cast<int64_t>(in[i + 1]->data[at[i]]);
+        if (where < 0) where += x.sizes[i];
+        from_data += where * strides[i];
+      }
+      out->data[k] = x.data[from_data];
+    });
+    return out;
+  }
+  return nullptr;
+}
+
+}  // namespace flashover::graph

@@ -1,0 +1,14 @@
+// Gradients of a table that are parts of a sum (the table is read several times, or is a language model's last weight
+// too) are no tables themselves: their rows are added to the sum of everything else, in its memory if nobody else reads
+// it (Planner::write_over_operands). f32 on the CPU.
+//
+// Before merge_products, which makes one of several tables: here there is none.
+#pragma once
+#include "graph/graph.h"
+#include "graph/providers.h"
+
+namespace flashover::graph {
+
+Graph accumulate_rows(Graph core, const Providers& providers);
+
+}  // namespace flashover::graph

@@ -1,0 +1,53 @@
+// An operator's tensors are copied to where it computes.
+#include "graph/passes/insert_device_copies.h"
+
+#include <map>
+
+#include "graph/analysis/devices.h"
+#include "graph/builder.h"
+
+namespace flashover::graph {
+
+Graph insert_device_copies(Graph g) {
+  if (!uses_cuda(g)) return g;
+  Graph out(std::move(g.facts));
+  out.values = std::move(g.values);
+  out.inputs = std::move(g.inputs);
+  out.outputs = std::move(g.outputs);
+  out.mutations = std::move(g.mutations);
+  std::map<std::pair<ValueId, int8_t>, ValueId> brought;
+  for (Node& n : g.nodes) {
+    Device device;
+    for (ValueId v : n.outs)
+      if (v != kNoValue && out.type(v).device.type == DeviceType::kCUDA) device = out.type(v).device;
+    const bool copies = n.op->name == "aten._to_copy.default" || n.op->name.starts_with("aten.copy");
+    if (device.type == DeviceType::kCUDA && !copies) {
+      const auto bring = [&](Ref& r) {
+        if (r.id == kNoValue) return;
+        const TensorType type = out.type(r.id);
+        if (type.device.type != DeviceType::kCPU || type.rank() == 0) return;
+        auto [it, fresh] = brought.try_emplace({r.id, device.index}, kNoValue);
+        if (fresh) {
+          TensorType there = type;
+          there.device = device;
+          there.offset = 0;
+          there.strides = contiguous_strides(type.sizes);
+          Builder b(out, n.location);
+          it->second =
+              b.emit("aten._to_copy.default",
+                     {Ref{r.id}, type.dtype, Layout::kStrided, device, {}, false, MemoryFormat::kContiguous}, there);
+        }
+        r.id = it->second;
+      };
+      for (Arg& a : n.args) {
+        if (auto* r = std::get_if<Ref>(&a)) bring(*r);
+        if (auto* l = std::get_if<RefList>(&a))
+          for (Ref& r : *l) bring(r);
+      }
+    }
+    out.nodes.push_back(std::move(n));
+  }
+  return out;
+}
+
+}  // namespace flashover::graph

@@ -1,0 +1,89 @@
+// Recognises both formulas backwards from their last product.
+#include "graph/passes/recognize_gelu.h"
+
+#include <cmath>
+
+#include "graph/rewrite/match.h"
+#include "graph/rewrite/rewriter.h"
+#include "ops/args.h"
+
+namespace flashover::graph {
+namespace {
+
+// Constants as people write them: 0.7978845608 and math.sqrt(2 / math.pi) are the same.
+bool near(std::optional<double> number, double wanted) {
+  return number && std::abs(*number - wanted) <= 1e-7 * std::abs(wanted);
+}
+
+// The other operand of op(x, number) or op(number, x); `alone`: nobody else reads the result.
+std::optional<ValueId> beside(Rewriter& r, ValueId v, std::string_view op, double wanted) {
+  const Node* n = r.def(v, op);
+  if (!n || r.uses(v) != 1 || (n->args.size() > 2 && !ops::is_number(n->args[2], 1))) return std::nullopt;
+  for (size_t i = 0; i < 2; ++i) {
+    if (!std::holds_alternative<Ref>(n->args[1 - i]) || !near(known_number(r, n->args[i]), wanted)) continue;
+    const ValueId x = ops::as_value(n->args[1 - i]);
+    if (same_sizes(r.b.type(x).sizes, r.b.type(v).sizes) && r.b.dtype(x) == r.b.dtype(v)) return x;
+  }
+  return std::nullopt;
+}
+
+std::optional<ValueId> only_operand(Rewriter& r, ValueId v, std::string_view op) {
+  const Node* n = r.def(v, op);
+  return n && r.uses(v) == 1 ? std::optional(ops::as_value(n->args[0])) : std::nullopt;
+}
+
+bool is_cube(Rewriter& r, ValueId v, ValueId x) {
+  const Node* n = r.def(v, "aten.pow.Tensor_Scalar");
+  return n && r.uses(v) == 1 && ops::as_value(n->args[0]) == x && near(known_number(r, n->args[1]), 3);
+}
+
+// sqrt(2 / pi) (x + 0.044715 x^3)
+bool is_tanh_argument(Rewriter& r, ValueId v, ValueId x) {
+  const auto sum = beside(r, v, "aten.mul.Tensor", std::sqrt(2 / M_PI));
+  const Node* add = sum ? r.def(*sum, "aten.add.Tensor") : nullptr;
+  if (!add || r.uses(*sum) != 1 || !ops::is_number(add->args[2], 1)) return false;
+  for (size_t i = 0; i < 2; ++i) {
+    if (ops::as_value(add->args[i]) != x) continue;
+    const auto cube = beside(r, ops::as_value(add->args[1 - i]), "aten.mul.Tensor", 0.044715);
+    if (cube && is_cube(r, *cube, x)) return true;
+  }
+  return false;
+}
+
+// x / sqrt(2), or x times its reciprocal
+bool is_erf_argument(Rewriter& r, ValueId v, ValueId x) {
+  if (const auto product = beside(r, v, "aten.mul.Tensor", std::sqrt(0.5))) return *product == x;
+  const Node* n = r.def(v, "aten.div.Tensor");
+  return n && r.uses(v) == 1 && ops::as_value(n->args[0]) == x && near(known_number(r, n->args[1]), std::sqrt(2));
+}
+
+// (0.5 x) * (1 + f)
+bool product(Rewriter& r, const Node& n, std::vector<ValueId>& results, const void* user) {
+  const auto& providers = *static_cast<const Providers*>(user);
+  const TensorType type = r.b.type(n.outs[0]);
+  if (type.dtype != DType::kF32 && (!is_reduced(type.dtype) || providers.strict_numerics)) return false;
+  for (size_t i = 0; i < 2; ++i) {
+    if (!std::holds_alternative<Ref>(n.args[i]) || !std::holds_alternative<Ref>(n.args[1 - i])) return false;
+    const auto x = beside(r, ops::as_value(n.args[i]), "aten.mul.Tensor", 0.5);
+    const auto f = beside(r, ops::as_value(n.args[1 - i]), "aten.add.Tensor", 1);
+    if (!x || !f || r.b.dtype(*x) != type.dtype || !same_sizes(r.b.type(*x).sizes, type.sizes)) continue;
+    const char* approximate = nullptr;
+    if (const auto argument = only_operand(r, *f, "aten.tanh.default"); argument && is_tanh_argument(r, *argument, *x))
+      approximate = "tanh";
+    if (const auto argument = only_operand(r, *f, "aten.erf.default"); argument && is_erf_argument(r, *argument, *x))
+      approximate = "none";
+    if (!approximate) continue;
+    results = {r.b.emit("aten.gelu.default", {Ref{*x}, std::string(approximate)}, type)};
+    return true;
+  }
+  return false;
+}
+
+constexpr RewriteRule kRules[] = {
+    {"aten.mul.Tensor", "0.5 x (1 + tanh(...)), 0.5 x (1 + erf(...)) -> gelu(x)", product}};
+
+}  // namespace
+
+Graph recognize_gelu(Graph g, const Providers& providers) { return rewrite(std::move(g), kRules, &providers); }
+
+}  // namespace flashover::graph

@@ -1,0 +1,11 @@
+// GELU as models write it out, by the tanh formula or with erf, becomes aten.gelu: libraries compute that with the
+// product before it. Before linear and convolution.
+#pragma once
+#include "graph/graph.h"
+#include "graph/providers.h"
+
+namespace flashover::graph {
+
+Graph recognize_gelu(Graph g, const Providers& providers);
+
+}  // namespace flashover::graph

@@ -1,0 +1,46 @@
+// Looks for comparisons of values that approximated functions take part in.
+#include "graph/passes/require_exact.h"
+
+#include <algorithm>
+#include <string_view>
+
+namespace flashover::graph {
+namespace {
+
+// What has an approximate form in some backend (kernel/cpp: quick; kernel/triton: the fast table).
+bool is_approximated(std::string_view name) {
+  static constexpr std::string_view kNames[] = {"prim.erf", "prim.tanh",       "prim.sigmoid", "prim.log",
+                                                "prim.div", "prim.reciprocal", "prim.sqrt",    "prim.pow"};
+  return std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
+}
+
+bool is_comparison(std::string_view name) {
+  static constexpr std::string_view kNames[] = {"prim.eq", "prim.ne", "prim.lt", "prim.le", "prim.gt", "prim.ge"};
+  return std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
+}
+
+}  // namespace
+
+Graph require_exact(Graph g) {
+  // In order, by prims alone: what follows from such functions, and what only from numbers of the program.
+  std::vector<bool> behind(g.values.size()), number(g.values.size());
+  for (const Node& n : g.nodes) {
+    if (!n.op->is_prim) continue;
+    bool any = is_approximated(n.op->name), all_numbers = true, some_number = false;
+    for (const Arg& a : n.args)
+      for_each_ref(a, [&](ValueId v) {
+        any |= behind[static_cast<size_t>(v)];
+        all_numbers &= number[static_cast<size_t>(v)];
+        some_number |= number[static_cast<size_t>(v)];
+      });
+    g.facts.exact |= any && !some_number && is_comparison(n.op->name);
+    for (ValueId v : n.outs) {
+      if (v == kNoValue) continue;
+      behind[static_cast<size_t>(v)] = any && is_floating(g.type(v).dtype);
+      number[static_cast<size_t>(v)] = all_numbers;
+    }
+  }
+  return g;
+}
+
+}  // namespace flashover::graph
