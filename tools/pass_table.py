@@ -1,7 +1,7 @@
 """docs/developer/passes.md: the passes over graphs in their order, from the one list (src/graph/passes.cpp).
 
-    python tools/pass_table.py           # writes the page
-    python tools/pass_table.py --check   # exits with 1 when the page is not what the list says
+python tools/pass_table.py           # writes the page
+python tools/pass_table.py --check   # exits with 1 when the page is not what the list says
 """
 
 from __future__ import annotations

@@ -26,6 +26,7 @@
 #include "entry/training.h"
 #include "entry/versions.h"
 #include "frame/signals.h"
+#include "graph/analysis/devices.h"
 #include "graph/partition/prune.h"
 #include "graph/passes.h"
 #include "graph/passes/lower_random.h"

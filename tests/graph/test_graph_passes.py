@@ -255,3 +255,19 @@ GRAPH = """graph {
 
 def test_the_page_of_passes_is_fresh() -> None:
     subprocess.run([sys.executable, str(ROOT / "tools" / "pass_table.py"), "--check"], check=True, timeout=120)
+
+
+def test_views_of_complex_numbers_verify() -> None:
+    """They are ATen's operators again in the core form, where views are prims otherwise."""
+    z = torch.randn(4, 6, dtype=torch.complex64)
+
+    def fn(z: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return z.t() * 2, z[1:3] + 1, z.reshape(24) * z.reshape(24)
+
+    compiled = flashover.compile(fn, options={"verify": True, "eager_warning": False})
+    for got, want in zip(compiled(z), fn(z), strict=True):
+        torch.testing.assert_close(got, want)
+    assert flashover.explain(fn)(z).graphs  # captured
+    before = flashover.compile_stats()["eager_calls"]
+    compiled(z)
+    assert flashover.compile_stats()["eager_calls"] == before
