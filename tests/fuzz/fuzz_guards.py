@@ -188,7 +188,8 @@ def versions(world: World) -> list[int]:
 
 def gradients(world: World, result: Any, before: list[int]) -> Any:
     """Of the call's result, after a backward; None if there is none to be had. before: versions before the call. For an
-    argument that the call wrote there is none (docs/user/training.md, "What is not supported"): all results come from one node."""
+    argument that the call wrote there is none (docs/user/training.md, "What is not supported"): all results come from
+    one node."""
     if not isinstance(result, torch.Tensor) or not result.requires_grad or result.is_complex():
         return None
     arguments = [t for t in world.inputs["args"] if isinstance(t, torch.Tensor)]
