@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "base/decimal.h"
+#include "base/diagnostics.h"
 #include "base/text.h"
 
 namespace flashover::compile {
@@ -68,7 +69,7 @@ void PassRunner::text(const std::string& name, std::string text) {
   if (!dump_.empty()) {
     const std::string file = "/" + padded(number_, 3) + "_" + padded(step_++, 2) + "_";
     if (std::string failure = write_text_file(dump_ + file + name + ".txt", text); !failure.empty())
-      std::fprintf(stderr, "flashover: cannot write into FLASHOVER_DUMP=%s: %s\n", dump_.c_str(), failure.c_str());
+      say("cannot write into FLASHOVER_DUMP=" + dump_ + ": " + failure);
   }
   if (report_.want_texts) report_.texts.emplace_back(name, std::move(text));
 }

@@ -264,7 +264,7 @@ std::shared_ptr<run::Executable> load(plan::Plan plan, const compile::Options& o
   auto start = std::chrono::steady_clock::now();
   how.graphs = options.flag("cuda_graphs", false);
   how.kernel_graphs = options.flag("kernel_graphs", true);
-  how.pieces = int_option(options.values, "pieces");
+  how.sub_plans = int_option(options.values, "pieces");
   std::shared_ptr<run::Executable> executable = run::load(std::move(plan), how);
   report.stages.push_back({"load", std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()});
   return executable;
@@ -372,15 +372,15 @@ std::unique_ptr<Runner> make_aot_training(graph::Partition p, const std::vector<
   return make_training_runner(std::move(p), types, std::move(forward), std::move(backward), {}, request.version_steps);
 }
 
-// How the plans of a training step lie in memory, for CUDA graphs: the forward lends what is saved, which nobody else
-// sees; parameters stay where they are (a leaf that requires grad is taken for one).
+// How the plans of a training step lie in memory, for CUDA graphs: what the forward saves, which nobody else sees,
+// stays in its graph's own memory; parameters stay where they are (a leaf that requires grad is taken for one).
 struct Memory {
   run::LoadOptions forward, backward;
 };
 Memory memory_of(const std::vector<run::Place>& inputs, graph::VersionSteps steps, const compile::Training& t) {
   using Kind = graph::Partition::BackwardInput::Kind;
   Memory m{.forward = {.places = inputs,
-                       .lends = std::vector<bool>(t.forward.outputs.size()),
+                       .pool_outputs = std::vector<bool>(t.forward.outputs.size()),
                        .version_steps = std::move(steps)},
            .backward = {.converts = true}};
   const std::vector<plan::OutputRef>& outputs = t.forward.outputs;
@@ -389,7 +389,7 @@ Memory memory_of(const std::vector<run::Place>& inputs, graph::VersionSteps step
     if (in.kind == Kind::kSaved) seen.at(static_cast<size_t>(in.index)) = false;
   for (size_t i = 0; i < outputs.size(); ++i)
     if (seen[i] && outputs[i].alias_output >= 0) seen.at(static_cast<size_t>(outputs[i].alias_output)) = true;
-  for (size_t i = 0; i < outputs.size(); ++i) m.forward.lends[i] = outputs[i].tensor >= 0 && !seen[i];
+  for (size_t i = 0; i < outputs.size(); ++i) m.forward.pool_outputs[i] = outputs[i].tensor >= 0 && !seen[i];
   for (const graph::Partition::BackwardInput& in : t.meeting.backward_inputs) {
     const auto i = static_cast<size_t>(in.index);
     run::Place place = run::Place::kMoves;
@@ -398,7 +398,7 @@ Memory memory_of(const std::vector<run::Place>& inputs, graph::VersionSteps step
     } else if (in.kind == Kind::kSaved) {
       const plan::OutputRef& o = outputs.at(i);
       const size_t memory = o.alias_output >= 0 ? static_cast<size_t>(o.alias_output) : i;
-      if (m.forward.lends.at(memory)) place = run::Place::kLent;
+      if (m.forward.pool_outputs.at(memory)) place = run::Place::kGraphPool;
       if (o.alias_input >= 0) place = inputs.at(static_cast<size_t>(o.alias_input));
     }
     m.backward.places.push_back(place);

@@ -61,6 +61,8 @@ void log(Topic topic, const std::string& text) {
   std::fwrite(out.data(), 1, out.size(), stderr);
 }
 
+void log_line(const std::string& text) noexcept { std::fprintf(stderr, "flashover: %s\n", text.c_str()); }
+
 void set_dump(const std::string& folder) {
   outputs().dump_folder = folder;
   outputs().dump_failed = false;
@@ -77,7 +79,7 @@ void dump(int serial, const std::string& name, const std::string& stage, const s
   std::string failure = write_text_file(folder + "/" + padded(serial, 3) + "_" + safe + "." + stage, text);
   if (!failure.empty() && !outputs().dump_failed) {
     outputs().dump_failed = true;
-    std::fprintf(stderr, "flashover: FLASHOVER_DUMP: cannot write to %s: %s\n", folder.c_str(), failure.c_str());
+    log_line("FLASHOVER_DUMP: cannot write to " + folder + ": " + failure);
   }
 }
 

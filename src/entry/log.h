@@ -11,6 +11,9 @@ void log(Topic topic, const std::string& text);  // every line prefixed with the
 // Throws UserError naming the unknown topic. "" turns everything off.
 void set_logs(const std::string& topics);
 
+// What layers below say (base/diagnostics.h), whatever the topics: "flashover: " and the text.
+void log_line(const std::string& text) noexcept;
+
 bool dumping();
 // Writes <dir>/<serial>_<name>.<stage>; failures are said once and otherwise ignored.
 void dump(int serial, const std::string& name, const std::string& stage, const std::string& text);

@@ -2,6 +2,7 @@
 #include <pybind11/stl.h>
 
 #include "base/check.h"
+#include "base/diagnostics.h"
 #include "base/options.h"
 #include "entry/backend.h"
 #include "entry/compiled_module.h"
@@ -61,6 +62,7 @@ void bind_entry(py::module_& m) {
   m.def("set_stance", &entry::set_stance);
   m.def("forced_backend", [] { return py::reinterpret_borrow<py::object>(entry::own_forced_backend()); });
   m.def("force_backend", [](py::object backend) { entry::force_backend(backend.ptr()); });
+  set_listener(&entry::log_line);
   m.def("set_logs", &entry::set_logs);
   m.def("set_dump", &entry::set_dump);
   m.def("pretend_gpu", &entry::pretend_gpu);

@@ -67,8 +67,8 @@ class FrozenPart {
   void watch(std::vector<int32_t> inputs) { inputs_ = std::move(inputs); }
 
   // Makes `mine` the set for these inputs; `compute` runs (under a lock) when there is none yet.
-  void sync(std::shared_ptr<const Frozen>& mine, c10::TensorImpl* const* inputs,
-            const std::function<void(Frozen& made)>& compute) {
+  template <typename Compute>
+  void sync(std::shared_ptr<const Frozen>& mine, c10::TensorImpl* const* inputs, const Compute& compute) {
     watch_unseen_writers();
     if (mine.get() == current_.load(std::memory_order_acquire) && mine && same(*mine, inputs) && unexposed(*mine))
       return;

@@ -79,7 +79,8 @@ class Executable {
 enum class Place : uint8_t {
   kMoves,  // anywhere: a CUDA graph has a buffer of its own for it
   kStays,  // in its place, with exceptions
-  kLent,   // as kStays, in memory that was lent (LoadOptions::lends); else the call is made without a graph
+  // As kStays, in the memory of another plan's graph (LoadOptions::pool_outputs); else the call is made without one.
+  kGraphPool,
 };
 
 struct LoadOptions {
@@ -91,15 +92,16 @@ struct LoadOptions {
   // An operator whose result has another dtype than the plan says is no Mismatch: the result is converted.
   bool converts = false;
   std::vector<Place> places;  // by input; empty: parameters, buffers and constants stay
-  // Tests: from the second call on the plan runs in so many pieces, as where CUDA graphs are made of parts.
-  int64_t pieces = 1;
-  // By output: seen by nobody but the caller's own plans, on the stream of the call. A CUDA graph may lend its own
-  // memory for it: that is not written again until the tensor is gone, calls in between do without this graph.
-  std::vector<bool> lends;
+  // Tests: from the second call on the plan runs as so many sub-plans, as where CUDA graphs are made of parts.
+  int64_t sub_plans = 1;
+  // By output: seen by nobody but the caller's own plans, on the stream of the call. A CUDA graph may hand it out in
+  // the memory of its own pool: that is not written again until the tensor is gone, calls in between do without this
+  // graph.
+  std::vector<bool> pool_outputs;
   // How version counters move in eager. Empty: by one for each input that is written.
   graph::VersionSteps version_steps;
-  // A piece of a plan, which tells what was written.
-  bool piece = false;
+  // A part of a plan, which tells what was written.
+  bool sub_plan = false;
 };
 std::shared_ptr<Executable> load(plan::Plan plan, const LoadOptions& options = {});
 

@@ -1,0 +1,15 @@
+#include "base/diagnostics.h"
+
+#include <atomic>
+
+namespace flashover {
+
+static std::atomic<Listener> current{nullptr};
+
+void set_listener(Listener listener) { current.store(listener, std::memory_order_release); }
+
+void say(const std::string& text) noexcept {
+  if (const Listener listener = current.load(std::memory_order_acquire)) listener(text);
+}
+
+}  // namespace flashover

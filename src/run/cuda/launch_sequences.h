@@ -1,0 +1,39 @@
+// Kernels in a row, launched as one CUDA graph (kernel_graph.h): what lies between operators, launches and the memory
+// that they need. Nothing is freed before the kernels are enqueued, and so nothing is made behind what is freed: it
+// would lie beside it.
+//
+//   In        a program for a CUDA device; frames that calls borrow
+//   Out       find: ranges of instructions, none in two; run: all of a range done
+//   Promises  as if the kernels were launched one by one; each frame has graphs of its own, whose nodes hold what that
+//             frame launched last, so that only what changed is set anew
+//   Declines  run: the driver does not take the graph: false, no kernel was launched, and no call tries again
+#pragma once
+#include <atomic>
+#include <vector>
+
+#include "run/cuda/driver.h"
+#include "run/program.h"
+#include "run/walk.h"
+
+namespace flashover::run::cuda {
+
+std::vector<LaunchSequence> find_launch_sequences(const Program& p);
+
+// A launch as graphs' nodes take it, with the parameters of a frame.
+KernelNodeParams node_params(const Launch& l, Frame& frame);
+
+class LaunchSequences {
+ public:
+  explicit LaunchSequences(const Program& p) : program_(p), usable_(!p.sequences.empty()) {}
+  bool usable() const { return usable_.load(std::memory_order_relaxed); }
+  bool run(size_t number, Run& run);
+
+ private:
+  bool give_up();
+  bool set_changed(const LaunchSequence& s, KernelGraph& graph, bool fresh, Frame& frame) const;
+
+  const Program& program_;
+  std::atomic<bool> usable_;  // cleared by a call of any thread
+};
+
+}  // namespace flashover::run::cuda

@@ -1,0 +1,18 @@
+// Calls of operators that the plan leaves to torch.
+//
+//   In        a call made ready (call.h), a run
+//   Out       its results where the plan wants them: in the frame, in memory that has a place already, among the frozen
+//   Promises  what the plan counts on: results have the planned dtype, sizes and strides, and memory that nobody else
+//             sees; an operator that keeps a tensor of the slab gets the contents for itself
+//   Declines  results that are not what the plan says (Mismatch)
+#pragma once
+#include "run/walk.h"
+
+namespace flashover::run {
+
+void call_operator(const Call& c, Run& run);
+
+// By its constant arguments: attention is random when it drops something out.
+bool draws_nothing(const Call& c);
+
+}  // namespace flashover::run

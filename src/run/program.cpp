@@ -1,0 +1,330 @@
+#include "run/program.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+
+#include "ops/ops.h"
+#include "run/cuda/driver.h"
+#include "run/cuda/launch_sequences.h"
+#include "run/target.h"
+#include "run/tensor_memory.h"
+
+namespace flashover::run {
+namespace {
+
+using plan::Home;
+using plan::StepKind;
+using plan::TensorId;
+
+// Throws Declined when the plan was built for another machine. Returns the CUDA device, or -1.
+int device_of(const plan::Plan& plan) {
+  if (plan.device.type != DeviceType::kCUDA) {
+    if (const std::string missing = missing_feature(plan.target); !missing.empty())
+      throw Declined("plan: this machine lacks " + missing);
+    return -1;
+  }
+  if (!cuda::driver()) throw Declined("plan: " + cuda::why_no_driver());
+  const std::string built_for = "sm_" + std::to_string(cuda::facts(plan.device.index).capability);
+  if (!plan.kernels.empty() && plan.target != built_for)
+    throw Declined("plan: built for " + plan.target + ", not " + built_for);
+  return plan.device.index;
+}
+
+void find_tensors(Program& p) {
+  for (const plan::Tensor& t : p.plan.tensors) p.shapes.emplace_back(t.type);
+  for (size_t i = 0; i < p.plan.tensors.size(); ++i) {
+    const plan::Tensor& t = p.plan.tensors[i];
+    if (t.home == Home::kExtern) p.extern_tensors.push_back(static_cast<TensorId>(i));
+    p.roots.push_back(plan::root(p.plan, static_cast<TensorId>(i)));
+    // (Outputs and frozen tensors may be what operators on the CPU write.)
+    if (t.home == Home::kSlab && !p.on_plan_device(t.type) && !t.type.opaque)
+      throw Declined("plan: memory that is not on the plan's device");
+    // In bytes, link by link, since a view may have another dtype than its base.
+    p.offsets.push_back(t.home == Home::kView ? p.offsets[t.index] + constant(t.type.offset) * info(t.type.dtype).bytes
+                                              : 0);
+  }
+}
+
+// The next slot of the pointer table is for t. value: a launch takes its number along.
+void add_pointer(Program& p, TensorId t, std::vector<Patch>& inputs, bool value) {
+  const uint32_t slot = p.table_size++;
+  const TensorId r = p.roots[t];
+  const plan::Tensor& base = p.plan.tensors[r];
+  if (value) {
+    if (base.type.device.type != DeviceType::kCPU) throw Declined("plan: a number that is not on the CPU");
+  } else if (p.device >= 0) {
+    if (!p.on_plan_device(base.type)) throw Declined("plan: a kernel's tensor is not on the plan's device");
+    if (p.offsets[t] % kCudaAlignment != 0) throw Declined("plan: a kernel's tensor starts off alignment");
+  }
+  switch (base.home) {
+    case Home::kInput:
+      inputs.push_back({base.index, slot, p.offsets[t]});
+      break;
+    case Home::kOutput:
+      p.output_patches.push_back({base.index, slot, p.offsets[t]});
+      break;
+    case Home::kSlab:
+      p.slab_patches.push_back({0, slot, constant(base.slab_offset) + p.offsets[t]});
+      break;
+    case Home::kFrozen:
+    case Home::kExtern:
+      p.late_patches.resize(p.plan.tensors.size());
+      p.late_patches[r].push_back({r, slot, p.offsets[t]});
+      break;
+    case Home::kView:
+      break;
+  }
+}
+
+// Sets the grid and returns how many programs it has.
+int64_t find_grid(const plan::Step& s, const plan::CudaLaunch& c, Launch& launch) {
+  int64_t programs = 1;
+  for (size_t i = 0; i < 3; ++i) {
+    const sym::Expr size = sym::substitute(c.grid[i], [&](sym::Expr v) -> std::optional<sym::Expr> {
+      for (size_t k = 0; k < s.sizes.size(); ++k)
+        if (v.name() == "n" + std::to_string(k)) return s.sizes[k];
+      return std::nullopt;
+    });
+    const int64_t n = constant(size);
+    if (n < 0 || n > (i == 0 ? INT32_MAX : 65535)) throw Declined("plan: a kernel's grid is too large");
+    launch.grid[i] = static_cast<unsigned>(n);
+    programs *= n;
+  }
+  return programs;
+}
+
+// The index of the new launch; -1: its grid is empty.
+int32_t add_cuda_launch(Program& p, const plan::Step& s, const Instruction& in) {
+  const plan::CudaLaunch& c = p.plan.kernels[s.kernel].cuda;
+  Launch launch{.function = p.code->functions[s.kernel],
+                .threads = static_cast<unsigned>(c.threads),
+                .shared = static_cast<unsigned>(c.shared),
+                .params = static_cast<uint32_t>(p.params.size()),
+                .values = static_cast<uint32_t>(p.host_values.size())};
+  const int64_t programs = find_grid(s, c, launch);
+  if (programs == 0) return -1;
+  uint32_t slot = in.table, number = in.sizes;
+  for (const plan::ParamKind kind : c.params) {
+    Param param{kind, 0};
+    if (kind == plan::ParamKind::kPointer) {
+      param.index = slot++;
+    } else if (kind == plan::ParamKind::kValue32 || kind == plan::ParamKind::kValue64) {
+      param.index = static_cast<uint32_t>(p.host_values.size());
+      p.host_values.push_back({slot++, kind == plan::ParamKind::kValue32 ? 4U : 8U});
+      ++launch.value_count;
+    } else if (kind == plan::ParamKind::kI64) {
+      param.index = number++;
+    } else if (kind == plan::ParamKind::kI32) {
+      param.index = static_cast<uint32_t>(p.numbers32.size());
+      p.numbers32.push_back(static_cast<int32_t>(p.numbers[number++]));
+    }
+    p.params.push_back(param);
+  }
+  p.scratch_bytes = std::max(p.scratch_bytes, c.scratch * programs);
+  p.launches.push_back(launch);
+  return static_cast<int32_t>(p.launches.size()) - 1;
+}
+
+void translate(Program& p, const std::vector<plan::Step>& steps, std::vector<Instruction>& instructions,
+               std::vector<Patch>& inputs) {
+  for (const plan::Step& s : steps) {
+    Instruction in{s.kind};
+    in.step = &s;
+    if (s.kind == StepKind::kLaunch) {
+      in.table = p.table_size;
+      in.sizes = static_cast<uint32_t>(p.numbers.size());
+      for (sym::Expr e : s.sizes) p.numbers.push_back(constant(e));
+      const std::vector<plan::ParamKind>& kinds = p.plan.kernels[s.kernel].cuda.params;
+      for (size_t i = 0; i < s.reads.size(); ++i)
+        add_pointer(p, s.reads[i], inputs, p.device >= 0 && kinds[i] != plan::ParamKind::kPointer);
+      for (TensorId t : s.writes) add_pointer(p, t, inputs, false);
+      if (p.device < 0)
+        in.fn = p.code->kernels[s.kernel];
+      else
+        in.launch = add_cuda_launch(p, s, in);
+    } else if (s.kind == StepKind::kCall) {
+      in.call = static_cast<uint32_t>(p.calls.size());
+      p.calls.push_back(prepare(p.plan, s));
+      if (plan::takes_memory(s) && s.writes.size() == 1 && s.writes[0] >= 0 &&
+          p.plan.tensors[s.writes[0]].home == Home::kExtern)
+        in.makes = s.writes[0];
+    }
+    instructions.push_back(in);
+  }
+}
+
+void by_index(std::vector<Patch>& patches) {
+  std::stable_sort(patches.begin(), patches.end(), [](const Patch& a, const Patch& b) { return a.index < b.index; });
+}
+
+void find_frozen_inputs(Program& p) {
+  std::vector<bool> read(p.plan.inputs.size());
+  for (const plan::Step& s : p.plan.frozen_steps)
+    plan::for_each_read(s, [&](TensorId t) {
+      if (p.root_tensor(t).home == Home::kInput) read[p.root_tensor(t).index] = true;
+    });
+  for (size_t i = 0; i < read.size(); ++i)
+    if (read[i]) p.frozen.inputs.push_back(static_cast<int32_t>(i));
+}
+
+void find_frozen_tensors(Program& p) {
+  std::vector<bool> keep(p.plan.tensors.size());
+  for (const plan::Step& s : p.plan.steps) {
+    plan::for_each_read(s, [&](TensorId t) { keep[p.roots[t]] = true; });
+    plan::for_each_write(s, [&](TensorId t) { keep[p.roots[t]] = true; });
+  }
+  for (const plan::OutputRef& o : p.plan.outputs)
+    if (o.tensor >= 0) keep[p.roots[o.tensor]] = true;
+  for (size_t i = 0; i < keep.size(); ++i)
+    if (keep[i] && p.plan.tensors[i].home == Home::kFrozen) p.frozen.kept.push_back(static_cast<TensorId>(i));
+  // Frozen tensors that a kernel writes need memory of their own; what an operator returns brings its own.
+  std::vector<bool> made(p.plan.tensors.size());
+  for (const plan::Step& s : p.plan.frozen_steps) {
+    const bool brings = s.kind == StepKind::kCall && !s.out_variant;
+    plan::for_each_write(s, [&](TensorId t) {
+      const TensorId r = p.roots[t];
+      if (!made[r] && !(brings && r == t)) p.frozen.allocated.push_back(r);
+      made[r] = true;
+    });
+  }
+  if (p.device < 0) return;
+  for (TensorId t : p.frozen.allocated) {
+    const bool kept = std::find(p.frozen.kept.begin(), p.frozen.kept.end(), t) != p.frozen.kept.end();
+    if (!kept || p.shapes[t].opaque || !p.on_plan_device(p.plan.tensors[t].type)) continue;
+    constexpr int64_t kApart = 256;
+    p.frozen.places.emplace_back(t, p.frozen.block_bytes);
+    p.frozen.block_bytes += (span_bytes(p.plan.tensors[t].type) + kApart - 1) / kApart * kApart;
+  }
+}
+
+// Not those inputs that become results, or that the caller is told of when they were written.
+void find_last_reads(Program& p) {
+  std::vector<int64_t> last(p.plan.inputs.size(), -1);
+  const auto touch = [&](TensorId t, int64_t at) {
+    if (t >= 0 && p.root_tensor(t).home == Home::kInput) last[p.root_tensor(t).index] = at;
+  };
+  for (size_t s = 0; s < p.plan.steps.size(); ++s) {
+    plan::for_each_read(p.plan.steps[s], [&](TensorId t) { touch(t, static_cast<int64_t>(s)); });
+    plan::for_each_write(p.plan.steps[s], [&](TensorId t) { touch(t, static_cast<int64_t>(s)); });
+  }
+  for (const plan::Step& s : p.plan.frozen_steps) plan::for_each_read(s, [&](TensorId t) { touch(t, -1); });
+  for (const plan::OutputRef& o : p.plan.outputs) {
+    touch(o.tensor, -1);
+    if (o.alias_input >= 0) last[o.alias_input] = -1;
+  }
+  for (int32_t i : p.written.inputs()) last[i] = -1;
+  p.last_reads.resize(p.plan.steps.size());
+  for (size_t i = 0; i < last.size(); ++i)
+    if (last[i] >= 0) p.last_reads[last[i]].push_back(static_cast<int32_t>(i));
+}
+
+void find_mutations(Program& p, const LoadOptions& options) {
+  for (const plan::Step& s : p.plan.steps)
+    plan::for_each_write(s, [&](TensorId t) {
+      const plan::Tensor& base = p.root_tensor(t);
+      if (base.home != Home::kInput) return;
+      p.mutated.push_back(base.index);
+      p.first_write = std::min(p.first_write, static_cast<size_t>(&s - p.plan.steps.data()));
+    });
+  std::sort(p.mutated.begin(), p.mutated.end());
+  p.mutated.erase(std::unique(p.mutated.begin(), p.mutated.end()), p.mutated.end());
+  if (!options.sub_plan) p.written.set(p.mutated, options.version_steps);
+  for (const Call& c : p.calls) p.random |= c.op->handle.hasTag(at::Tag::nondeterministic_seeded);
+  for (size_t i = p.plan.steps.size(); i-- > 0;)
+    if (p.plan.steps[i].kind == StepKind::kCall)
+      if (const ops::Op* op = ops::find(p.plan.steps[i].op); op->effectful && !op->check) p.first_effect = i;
+}
+
+bool same_layout(const Shape& a, const Shape& b) { return a.sizes == b.sizes && a.strides == b.strides; }
+
+void plan_outputs(Program& p) {
+  const plan::Plan& plan = p.plan;
+  for (const plan::Tensor& t : plan.tensors)
+    if (t.home == Home::kOutput) p.owned_outputs.push_back(t.index);
+  // Allocation in ascending order is what the patches are sorted by.
+  std::sort(p.owned_outputs.begin(), p.owned_outputs.end());
+  std::vector<bool> handed_over(plan.tensors.size());
+  for (size_t i = 0; i < plan.outputs.size(); ++i) {
+    const plan::OutputRef& o = plan.outputs[i];
+    p.output_shapes.emplace_back(o.type);
+    p.narrowed.push_back(false);
+    if (o.tensor < 0) {
+      const TensorType& base = o.alias_input >= 0 ? plan.inputs[o.alias_input].type : plan.outputs[o.alias_output].type;
+      if (base.dtype != o.type.dtype) throw Declined("plan: an output is a view with another dtype");
+      constant(o.type.offset);
+      p.alias_outputs.push_back(i);
+      continue;
+    }
+    const plan::Tensor& t = plan.tensors[o.tensor];
+    p.narrowed[i] = !same_layout(p.output_shapes[i], p.shapes[o.tensor]) || constant(o.type.offset) != 0;
+    if (t.home == Home::kOutput && t.index == static_cast<int32_t>(i)) continue;
+    const bool adopt = t.home == Home::kExtern && !handed_over[o.tensor];
+    if (adopt) handed_over[o.tensor] = true;
+    p.late_outputs.push_back({i, adopt});
+  }
+  // Copies first: a tensor that is handed over is gone from the frame.
+  std::stable_sort(p.late_outputs.begin(), p.late_outputs.end(),
+                   [](const LateOutput& a, const LateOutput& b) { return a.adopt < b.adopt; });
+}
+
+bool is_heavy(const Program& p) {
+  constexpr int64_t kLarge = 64 << 10;
+  constexpr size_t kMany = 16;
+  bool heavy = p.device >= 0 || !p.calls.empty() || p.slab_bytes > kLarge || p.instructions.size() > kMany;
+  for (const plan::Tensor& t : p.plan.tensors) heavy |= t.home == Home::kOutput && span_bytes(t.type) > kLarge;
+  return heavy;
+}
+
+}  // namespace
+
+int64_t constant(sym::Expr e) {
+  if (!e.is_const()) throw Declined("plan: sizes are not constant");
+  return e.value();
+}
+
+int64_t span_bytes(const TensorType& t) { return constant(plan::bytes(t)); }
+
+at::Tensor flat(const Program& p, int32_t i, c10::TensorImpl* impl) {
+  return view_of(borrow(impl), c10::typeMetaToScalarType(impl->dtype()), {constant(plan::span(p.plan.inputs[i].type))},
+                 {1}, 0);
+}
+
+std::unique_ptr<const Program> make_program(plan::Plan plan, const LoadOptions& options,
+                                            std::shared_ptr<const Code> code) {
+  auto made = std::make_unique<Program>();
+  Program& p = *made;
+  p.plan = std::move(plan);
+  p.code = std::move(code);
+  plan::verify(p.plan);
+  p.slab_bytes = constant(p.plan.slab_bytes);
+  p.converts = options.converts;
+  p.device = device_of(p.plan);
+  find_tensors(p);
+  if (!p.code) p.code = load_code(p.plan, p.device);
+  translate(p, p.plan.frozen_steps, p.frozen_instructions, p.frozen_input_patches);
+  translate(p, p.plan.steps, p.instructions, p.input_patches);
+  find_frozen_inputs(p);
+  find_frozen_tensors(p);
+  find_mutations(p, options);
+  plan_outputs(p);
+  find_last_reads(p);
+  by_index(p.input_patches);
+  by_index(p.frozen_input_patches);
+  by_index(p.output_patches);
+  p.heavy = is_heavy(p);
+  for (plan::Binary& b : p.plan.binaries) b.bytes = {};  // loaded; the text and the cache have their own
+  p.batches = find_batches(p.plan, at::get_num_threads());
+  for (size_t i = 0; i < p.batches.size(); ++i) p.instructions[p.batches[i].first].batch = static_cast<int32_t>(i);
+  if (options.kernel_graphs && p.device >= 0) {
+    p.sequences = cuda::find_launch_sequences(p);
+    for (size_t i = 0; i < p.sequences.size(); ++i)
+      p.instructions[p.sequences[i].first].sequence = static_cast<int32_t>(i);
+  }
+  return made;
+}
+
+}  // namespace flashover::run
