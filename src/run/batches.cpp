@@ -84,7 +84,7 @@ std::vector<Batch> find_batches(const plan::Plan& p, int threads) {
   for (int32_t i = 0; i < count;) {
     Touched touched(p);
     int32_t end = i;
-    // What fails leaves inputs as they were when its step began (executor.cpp).
+    // What fails leaves inputs as they were when its step began (undo.h).
     bool checks = false, writes_input = false;
     const auto joins = [&](const plan::Step& s) {
       if (s.kind != plan::StepKind::kLaunch) return false;

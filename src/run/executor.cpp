@@ -114,7 +114,7 @@ class PlanExecutable final : public Executable {
     outputs.resize(p.plan.outputs.size());
     FramePool::Borrowed frame(frames_, p);
     call_undoably(*frame, inputs, outputs, consumed);
-    make_aliases(p, inputs, outputs);
+    if (!p.alias_outputs.empty()) make_aliases(p, inputs, outputs);
   }
 
   void call_undoably(Frame& frame, c10::TensorImpl* const* inputs, std::vector<at::Tensor>& outputs,
@@ -209,7 +209,7 @@ class PlanExecutable final : public Executable {
       run.sequences = &sequences_;
     walk(p.instructions, run);
     for (const LateOutput& o : p.late_outputs) finish_output(run, o.index, o.adopt);
-    narrow_outputs(p, outputs);
+    if (!p.narrowed.empty()) narrow_outputs(p, outputs);
     if (watch) watch->finish();
   }
 

@@ -47,11 +47,6 @@ FramePool::~FramePool() {
   for (auto& slot : slots_) delete slot.exchange(nullptr);
 }
 
-void release_tensors(const Program& p, Frame& frame) {
-  frame.stack.clear();
-  for (TensorId t : p.extern_tensors) frame.tensors[t].reset();
-}
-
 static c10::DataPtr slab_pointer(const Program& p, char* base, TensorId t) {
   return {base + p.plan.tensors[t].slab_offset.value(), p.shapes[t].device};
 }
@@ -92,24 +87,6 @@ void patch_late(const Program& p, Frame& frame, TensorId t, const at::Tensor& va
   if (p.late_patches.empty() || p.late_patches[t].empty()) return;
   char* base = data_of(value.unsafeGetTensorImpl());
   for (const Patch& patch : p.late_patches[t]) frame.table[patch.slot] = base + patch.bytes;
-}
-
-void patch_inputs(Frame& frame, c10::TensorImpl* const* inputs, const std::vector<Patch>& patches) {
-  int32_t last = -1;
-  char* base = nullptr;
-  for (const Patch& patch : patches) {
-    if (patch.index != last) base = data_of(inputs[last = patch.index]);
-    frame.table[patch.slot] = base + patch.bytes;
-  }
-}
-
-void patch_outputs(const Program& p, Frame& frame, const std::vector<at::Tensor>& outputs) {
-  int32_t last = -1;
-  char* base = nullptr;
-  for (const Patch& patch : p.output_patches) {
-    if (patch.index != last) base = data_of(outputs[last = patch.index].unsafeGetTensorImpl());
-    frame.table[patch.slot] = base + patch.bytes;
-  }
 }
 
 }  // namespace flashover::run

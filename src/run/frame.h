@@ -18,6 +18,7 @@
 #include "run/cuda/kernel_graph.h"
 #include "run/frozen.h"
 #include "run/program.h"
+#include "run/tensor_memory.h"
 
 namespace flashover::run {
 
@@ -74,7 +75,10 @@ class FramePool {
 };
 
 // At the end of a call its frame lets go of what is the user's.
-void release_tensors(const Program& p, Frame& frame);
+inline void release_tensors(const Program& p, Frame& frame) {
+  frame.stack.clear();
+  for (plan::TensorId t : p.extern_tensors) frame.tensors[t].reset();
+}
 struct ReleasesTensors {
   const Program& program;
   Frame& frame;
@@ -87,8 +91,22 @@ at::Tensor& slab_tensor(const Program& p, Frame& frame, plan::TensorId t);
 // The call's slab lies elsewhere than the last one's.
 void rebase_slab(const Program& p, Frame& frame, char* base);
 void patch_late(const Program& p, Frame& frame, plan::TensorId t, const at::Tensor& value);
-// patches: sorted by input.
-void patch_inputs(Frame& frame, c10::TensorImpl* const* inputs, const std::vector<Patch>& patches);
-void patch_outputs(const Program& p, Frame& frame, const std::vector<at::Tensor>& outputs);
+// patches: sorted by input. (These two are part of every call, however small.)
+inline void patch_inputs(Frame& frame, c10::TensorImpl* const* inputs, const std::vector<Patch>& patches) {
+  int32_t last = -1;
+  char* base = nullptr;
+  for (const Patch& patch : patches) {
+    if (patch.index != last) base = data_of(inputs[last = patch.index]);
+    frame.table[patch.slot] = base + patch.bytes;
+  }
+}
+inline void patch_outputs(const Program& p, Frame& frame, const std::vector<at::Tensor>& outputs) {
+  int32_t last = -1;
+  char* base = nullptr;
+  for (const Patch& patch : p.output_patches) {
+    if (patch.index != last) base = data_of(outputs[last = patch.index].unsafeGetTensorImpl());
+    frame.table[patch.slot] = base + patch.bytes;
+  }
+}
 
 }  // namespace flashover::run

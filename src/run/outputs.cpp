@@ -8,10 +8,6 @@
 
 namespace flashover::run {
 
-void allocate_outputs(const Program& p, std::vector<at::Tensor>& outputs) {
-  for (int32_t i : p.owned_outputs) outputs[i] = p.shapes[p.plan.outputs[i].tensor].empty();
-}
-
 void finish_output(Run& run, size_t i, bool adopt) {
   const plan::TensorId t = run.program.plan.outputs[i].tensor;
   const Shape& shape = run.program.shapes[t];

@@ -266,6 +266,7 @@ void plan_outputs(Program& p) {
     if (adopt) handed_over[o.tensor] = true;
     p.late_outputs.push_back({i, adopt});
   }
+  if (std::find(p.narrowed.begin(), p.narrowed.end(), true) == p.narrowed.end()) p.narrowed.clear();
   // Copies first: a tensor that is handed over is gone from the frame.
   std::stable_sort(p.late_outputs.begin(), p.late_outputs.end(),
                    [](const LateOutput& a, const LateOutput& b) { return a.adopt < b.adopt; });

@@ -120,7 +120,7 @@ struct Program {
 
   // By output.
   std::vector<Shape> output_shapes;
-  std::vector<bool> narrowed;          // its type is not its tensor's
+  std::vector<bool> narrowed;          // its type is not its tensor's; empty: no such output
   std::vector<int32_t> owned_outputs;  // (a list, ascending) allocated before the first step
   std::vector<LateOutput> late_outputs;
   std::vector<size_t> alias_outputs;
