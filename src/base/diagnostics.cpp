@@ -1,3 +1,4 @@
+// One listener for the process.
 #include "base/diagnostics.h"
 
 #include <atomic>

@@ -1,3 +1,4 @@
+// Who hears what is said, and when.
 #include "base/diagnostics.h"
 
 #include <gtest/gtest.h>

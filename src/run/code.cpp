@@ -1,3 +1,4 @@
+// Libraries for the CPU, modules for a device.
 #include "run/code.h"
 
 #include "run/cuda/module.h"

@@ -1,3 +1,4 @@
+// A loaded plan: the program, and the parts that its calls go through.
 #include <ATen/core/Tensor.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>

@@ -1,3 +1,5 @@
+// Puts tensors in place among the arguments, calls, and checks what came back.
+
 // gcc 12 takes the destructor of a number's IValue, all inlined, for one of an object of no size.
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic push

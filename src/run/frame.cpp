@@ -1,3 +1,4 @@
+// Fills parameters once, and pointers where memory moved.
 #include "run/frame.h"
 
 #include <c10/core/InferenceMode.h>

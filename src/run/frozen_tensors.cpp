@@ -1,3 +1,4 @@
+// Runs the frozen steps as a call of their own, into memory that outlives it.
 #include "run/frozen_tensors.h"
 
 #include <c10/core/InferenceMode.h>

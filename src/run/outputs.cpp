@@ -1,3 +1,4 @@
+// Results that are copies, parts or views of what the steps made.
 #include "run/outputs.h"
 
 #include <ATen/ops/as_strided.h>

@@ -1,3 +1,4 @@
+// Goes over the plan once for each kind of fact that calls need.
 #include "run/program.h"
 
 #include <ATen/Parallel.h>

@@ -1,3 +1,4 @@
+// Loads the parts of a cut plan, and hands tensors from one to the next.
 #include "run/sub_plans.h"
 
 #include <algorithm>

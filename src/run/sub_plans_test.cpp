@@ -1,3 +1,4 @@
+// Where plans are cut.
 #include "run/sub_plans.h"
 
 #include <gtest/gtest.h>

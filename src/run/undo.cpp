@@ -1,3 +1,4 @@
+// Decides at load what must be kept, and keeps it before the first step.
 #include "run/undo.h"
 
 #include <ATen/Context.h>

@@ -1,3 +1,4 @@
+// One loop over the instructions; what CUDA graphs leave out is asked of few calls only.
 #include "run/walk.h"
 
 #include <ATen/Parallel.h>

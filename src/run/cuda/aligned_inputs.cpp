@@ -1,3 +1,4 @@
+// Copies with the layout that the plan expects.
 #include "run/cuda/aligned_inputs.h"
 
 #include <ATen/ops/copy.h>

@@ -1,3 +1,4 @@
+// Counts what tells whether a recording is worth its memory.
 #include "run/cuda/graph_cache.h"
 
 #include <ATen/SavedTensorHooks.h>

@@ -1,3 +1,4 @@
+// Looks at every operator once: what it touches, where it runs, whether it can be recorded.
 #include "run/cuda/graph_plan.h"
 
 #include "ops/ops.h"

@@ -1,3 +1,4 @@
+// Sets the nodes whose parameters changed, then launches the graph.
 #include "run/cuda/launch_sequences.h"
 
 #include <algorithm>

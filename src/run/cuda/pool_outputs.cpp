@@ -1,3 +1,4 @@
+// A storage whose deleter lets the recording go.
 #include "run/cuda/pool_outputs.h"
 
 #include <c10/core/InferenceMode.h>

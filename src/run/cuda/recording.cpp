@@ -1,3 +1,4 @@
+// Captures the device's part of a call, and changes the nodes of what moved before each replay.
 #include "run/cuda/recording.h"
 
 #include <ATen/ops/_foreach_copy.h>
