@@ -201,6 +201,29 @@ TEST_F(Toolchain, MissingTemporaryFolderIsReplaced) {
   EXPECT_EQ(declined({"int x;"}), "compiled");
 }
 
+// (libm's functions, and torch's, are SSE code.)
+TEST_F(Toolchain, UpperHalvesOfVectorsAreClearedBeforeACallAndTheReturn) {
+#if defined(__x86_64__)
+  const std::string source(R"(
+typedef float V __attribute__((vector_size(32)));
+extern "C" float tanf(float);
+extern "C" __attribute__((visibility("default"))) void f(float* p) {
+  V x = *(V*)p * 2;
+  for (int i = 0; i < 8; ++i) x[i] = tanf(x[i]);
+  *(V*)p = x;
+})");
+  for (const Isa isa : {Isa::kAvx2, Isa::kAvx512}) {
+    Target target = host_target();
+    target.isa = isa;
+    target.bf16 = false;
+    const std::string object = compile_sources(std::vector{source}, target).front();
+    size_t cleared = 0;
+    for (size_t at = 0; (at = object.find("\xC5\xF8\x77", at)) != std::string::npos; ++at) ++cleared;  // vzeroupper
+    EXPECT_GE(cleared, 2u);
+  }
+#endif
+}
+
 TEST_F(Toolchain, TargetSaysWhatTheMachineHas) {
   setenv("FLASHOVER_ISA", "scalar", 1);
   EXPECT_EQ(str(host_target()), "x86-64 scalar");
