@@ -4,6 +4,9 @@
 //   kind 1  operator new alone (std::bad_alloc)
 //   kind 2  malloc, calloc, realloc and posix_memalign too: what CPython and torch allocate without C++
 //   kind 3  calls of the file system, with the error number given
+// A call belongs to a site: the k innermost return addresses that lie in one library, with or without those between and
+// beneath. A table of the sites that a run came to tells how often it came to each; then the first call at a site, or a
+// later one, fails.
 // The stack of the failing call can be read afterwards, as addresses: it says whose allocation it was. Where the
 // process dies of it, so can the stack of its death, the stack of the last call that failed, and the place in it that
 // the exception had reached: that frame let an exception out that may let none out.
@@ -24,6 +27,7 @@
 #include <atomic>
 #include <exception>
 #include <initializer_list>
+#include <mutex>
 #include <new>
 
 extern "C" {
@@ -43,8 +47,34 @@ std::atomic<long> seen{0}, wanted{0};
 std::atomic<int> error{0}, persistent{0};
 constexpr int kWords = kMostFrames + 1;  // of a stack: how many frames, and they
 enum Stack { kFirst, kDeath, kLast, kStacks };
-uint64_t* shared = nullptr;        // the stacks, and where an exception was seen last
+// The stacks, where an exception was seen last, and the number of the first call that failed.
+uint64_t* shared = nullptr;
+constexpr int kExceptionAt = kStacks * kWords, kFailedAt = kExceptionAt + 1;
 thread_local bool inside = false;  // backtrace() may allocate
+
+// What is known of a site. The table is shared with the process that forked this one; a site lies at its hash or
+// behind.
+constexpr int kSiteFrames = 48;
+struct Site {
+  uint64_t hash;   // 0: nothing is here
+  uint64_t first;  // the first call there is the n-th of its run
+  uint64_t count;  // so many calls
+  uint64_t depth;  // so many frames
+  uint64_t frames[kSiteFrames];
+};
+struct Range {
+  uint64_t low, high;
+  bool holds(uint64_t address) const { return low <= address && address < high; }
+};
+Site* table = nullptr;
+uint64_t table_size = 0;
+std::atomic<bool> recording{false}, reached{false};
+std::atomic<uint64_t> wanted_site{0}, occurrence{0};
+Range own{}, anchor{};  // this library; the one whose frames are counted
+uint64_t anchored = 0;  // so many of them belong to a site
+bool beneath = false;   // as do those between and beneath
+std::mutex table_guard;
+
 std::terminate_handler terminate_before = nullptr;
 std::atomic<bool> terminates{false};
 
@@ -73,12 +103,72 @@ void on_death(int number) {
   raise(number);
 }
 
+struct Walk {
+  uint64_t left = anchored, depth = 0, last = 0;  // last: how deep the frames go that were counted
+  uint64_t frames[kSiteFrames];
+};
+_Unwind_Reason_Code take_frame(_Unwind_Context* context, void* to) {
+  Walk& walk = *static_cast<Walk*>(to);
+  const uint64_t at = _Unwind_GetIP(context);
+  if (own.holds(at)) return _URC_NO_REASON;
+  if (at == 0 || walk.depth == kSiteFrames) return _URC_END_OF_STACK;
+  walk.frames[walk.depth++] = at;
+  if (!anchor.holds(at)) return _URC_NO_REASON;
+  walk.last = walk.depth;
+  return --walk.left == 0 ? _URC_END_OF_STACK : _URC_NO_REASON;
+}
+struct Here : Walk {
+  uint64_t hash = 14695981039346656037u;
+};
+Here walk_here() {
+  inside = true;
+  Here here;
+  _Unwind_Backtrace(take_frame, static_cast<Walk*>(&here));
+  inside = false;
+  if (here.last != 0) here.depth = here.last;  // what is outside of them is not the call's
+  for (uint64_t i = 0; i < here.depth; ++i) {
+    if (here.last != 0 && !beneath && !anchor.holds(here.frames[i])) continue;
+    here.hash = (here.hash ^ here.frames[i]) * 1099511628211u;
+    here.hash ^= here.hash >> 29;
+  }
+  here.hash |= here.hash == 0;
+  return here;
+}
+
+// The n-th call is at the site that is here.
+void record(uint64_t n) {
+  const Here walk = walk_here();
+  const std::lock_guard lock(table_guard);
+  for (uint64_t i = 0; i < table_size; ++i) {
+    Site& site = table[(walk.hash + i) % table_size];
+    if (site.hash == walk.hash) return void(++site.count);
+    if (site.hash != 0) continue;
+    site.first = n, site.count = 1, site.depth = walk.depth;
+    for (uint64_t k = 0; k < walk.depth; ++k) site.frames[k] = walk.frames[k];
+    site.hash = walk.hash;
+    return;
+  }
+  abort();  // what does not fit would be missed in silence
+}
+
+// Is the n-th call, at the site that is here, to fail? The calls before the `wanted`th are not looked at.
+bool fails_here(long n) {
+  if (n < wanted) return false;
+  if (reached) return persistent != 0;
+  return walk_here().hash == wanted_site && --occurrence == 0 && !reached.exchange(true);
+}
+
 // Is this call the one that fails?
 bool fails(int of) {
   if (kind != of || inside) return false;
   const long n = ++seen;
-  const long w = wanted;
-  if (w <= 0 || (persistent ? n < w : n != w)) return false;
+  if (recording) return record(static_cast<uint64_t>(n)), false;
+  if (wanted_site != 0) {
+    if (!fails_here(n)) return false;
+  } else if (const long w = wanted; w <= 0 || (persistent ? n < w : n != w)) {
+    return false;
+  }
+  if (shared != nullptr && shared[kFailedAt] == 0) shared[kFailedAt] = static_cast<uint64_t>(n);
   write_stack(kFirst);
   write_stack(kLast);
   return true;
@@ -119,6 +209,22 @@ void failing_arm(int of, long n, int number, int all) {
   wanted = n;
   error = number;
   persistent = all;
+  recording = false;
+  wanted_site = 0;
+  kind = of;
+}
+// From here on the k-th call at this site fails, among those from the n-th on; and all after it if `all`.
+void failing_arm_site(int of, uint64_t hash, long n, uint64_t k, int number, int all) {
+  failing_arm(kNone, n, number, all);
+  reached = false;
+  wanted_site = hash;
+  occurrence = k;
+  kind = of;
+}
+// From here on the sites of calls of this kind are put into the table.
+void failing_record(int of) {
+  failing_arm(kNone, 0, 0, 0);
+  recording = true;
   kind = of;
 }
 // How many there were.
@@ -126,11 +232,24 @@ long failing_disarm() {
   kind = kNone;
   return seen;
 }
+// The table of sites (all zero), and what makes a site: so many frames within the library at low..high, and `all` that
+// are beneath them.
+void failing_sites(void* at, uint64_t size, uint64_t low, uint64_t high, uint64_t frames, uint64_t all,
+                   uint64_t own_low, uint64_t own_high) {
+  table = static_cast<Site*>(at);
+  table_size = size;
+  anchor = {low, high};
+  anchored = frames;
+  beneath = all != 0;
+  own = {own_low, own_high};
+}
 // Where the stack of the first that failed is to be written, the one of the process's death, that of the last that
-// failed (each: its length, then addresses, innermost first), and the place that an exception reached last.
+// failed (each: its length, then addresses, innermost first), the place that an exception reached last, and which call
+// was the first that failed.
 void failing_share(uint64_t* words) {
   void* frame;
   backtrace(&frame, 1);  // it loads what it needs
+  if (shared != nullptr) return void(shared = words);
   shared = words;
   terminate_before = std::set_terminate(on_terminate);
   for (const int number : {SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL}) signal(number, on_death);
@@ -145,7 +264,7 @@ _Unwind_Reason_Code __gxx_personality_v0(int version, _Unwind_Action actions, _U
     inside = false;
     return found;
   }();
-  if (kind != kNone && shared != nullptr && !terminates) shared[kStacks * kWords] = _Unwind_GetIP(context);
+  if (kind != kNone && shared != nullptr && !terminates) shared[kExceptionAt] = _Unwind_GetIP(context);
   return real(version, actions, exception_class, exception, context);
 }
 

@@ -18,6 +18,8 @@ LIBRARY = "FAILING_CALLS_LIBRARY"  # where it is, in the environment of a proces
 NEW, MALLOC, FILES = 1, 2, 3
 MOST_FRAMES = 64
 STACK_WORDS, STACKS = MOST_FRAMES + 1, 3
+SITE_FRAMES = 48  # of a site, at most
+MOST_SITES = 1 << 16
 
 
 def shared_library(name: str) -> str:
@@ -104,6 +106,25 @@ def caller(stack: list[int]) -> str:
     return next((x for x in libraries if x and not os.path.basename(x).startswith(system)), "")
 
 
+class SiteWords(ctypes.Structure):
+    """A site as the library writes it."""
+
+    _fields_ = (
+        ("hash", ctypes.c_uint64),
+        ("first", ctypes.c_uint64),
+        ("count", ctypes.c_uint64),
+        ("depth", ctypes.c_uint64),
+        ("frames", ctypes.c_uint64 * SITE_FRAMES),
+    )
+
+
+def range_of(needle: str) -> tuple[int, int]:
+    """The addresses of the loaded library whose path has this in it; (0, 0): none has."""
+    lines = [line.split(maxsplit=5) for line in Path("/proc/self/maps").read_text().splitlines()]
+    ends = [int(x, 16) for parts in lines if len(parts) == 6 and needle in parts[5] for x in parts[0].split("-")]
+    return (min(ends), max(ends)) if ends else (0, 0)
+
+
 class Failing:
     """Arms the library of this process; forked children share the memory that holds the stack of what failed."""
 
@@ -112,8 +133,22 @@ class Failing:
         self.library = ctypes.CDLL(path)
         self.library.failing_arm.argtypes = [ctypes.c_int, ctypes.c_long, ctypes.c_int, ctypes.c_int]
         self.library.failing_disarm.restype = ctypes.c_long
+        self.share()
+        self.library.failing_arm_site.argtypes = [
+            ctypes.c_int,
+            ctypes.c_uint64,
+            ctypes.c_long,
+            ctypes.c_uint64,
+            ctypes.c_int,
+            ctypes.c_int,
+        ]
+        self.library.failing_sites.argtypes = [ctypes.c_void_p] + [ctypes.c_uint64] * 7
+        self.table: ctypes.Array[SiteWords] | None = None
+
+    def share(self) -> None:
+        """Memory for what fails in this process and those that it forks: beside other processes it needs its own."""
         self.shared = mmap.mmap(-1, mmap.PAGESIZE)
-        self.words = (ctypes.c_uint64 * (STACKS * STACK_WORDS + 1)).from_buffer(self.shared)
+        self.words = (ctypes.c_uint64 * (STACKS * STACK_WORDS + 2)).from_buffer(self.shared)
         self.library.failing_share(ctypes.byref(self.words))
 
     @staticmethod
@@ -124,6 +159,27 @@ class Failing:
     def arm(self, kind: int, n: int, error: int = 0, all_after: bool = False) -> None:
         """The n-th call of this kind fails from here on; 0: they are only counted."""
         self.library.failing_arm(kind, n, error, int(all_after))
+
+    def arm_site(self, kind: int, site: int, n: int, k: int, error: int = 0, all_after: bool = False) -> None:
+        """The k-th call at a site fails, among the calls from the n-th on."""
+        self.library.failing_arm_site(kind, site, n, k, error, int(all_after))
+
+    def record_sites(self, kind: int) -> None:
+        """From here on the sites of calls are noted, by this process and those forked from it."""
+        self.library.failing_record(kind)
+
+    def make_table(self, frames: int, beneath: bool) -> None:
+        """Room for sites: so many frames within our extension, and those beneath them or not."""
+        memory = mmap.mmap(-1, MOST_SITES * ctypes.sizeof(SiteWords))
+        self.table = (SiteWords * MOST_SITES).from_buffer(memory)
+        ours, own = range_of("flashover/_C"), range_of(os.environ[LIBRARY])
+        assert ours[1] and own[1], "which frames are whose?"
+        self.library.failing_sites(ctypes.byref(self.table), MOST_SITES, *ours, frames, int(beneath), *own)
+
+    def sites(self) -> list[SiteWords]:
+        """The sites that were noted, in the order in which a call came to them first."""
+        assert self.table is not None
+        return sorted((s for s in self.table if s.hash), key=lambda s: s.first)
 
     def disarm(self) -> int:
         """Nothing fails any more; how many calls there were."""
@@ -136,6 +192,10 @@ class Failing:
     def stack(self) -> list[int]:
         """The return addresses at the first call that failed, innermost first."""
         return self._stack_at(0)
+
+    def failed_at(self) -> int:
+        """The number of the first call that failed; 0: none did."""
+        return int(self.words[STACKS * STACK_WORDS + 1])
 
     def death(self) -> Death:
         """How the process died."""

@@ -2,7 +2,16 @@
 
     python tests/fuzz/fuzz_failures.py --seconds 300 --start 7        # sites drawn at random from all
     python tests/fuzz/fuzz_failures.py --every 1 --program training   # all of them, in order, --jobs processes
+    python tests/fuzz/fuzz_failures.py --sites 2 --phase cold --jobs 2  # each place of the code that allocates, once
     python tests/fuzz/fuzz_failures.py --every 1 --program views --phase warm --kind new --site 17  # one, its stack
+
+A call has up to 10^5 allocations, but few thousand places that allocate. With --sites K a place is the K innermost
+return addresses within our extension (an allocation with none of ours on its stack: all of it, 48 addresses at most);
+with --beneath also those of torch and CPython between and beneath them. A run in which nothing fails notes the places;
+then one call fails at each: the first there, or the middle or last one (--call). A place that an earlier program comes
+to in the same phase is not tried again (--again: it is). The report has a line per program and phase: how many calls
+could fail, from how many places; how many of these were its own, i.e. of no earlier program; how many of them failed
+(tried), and how many no call came to again (missed). Where no time was left, `left` is not 0; all others are whole.
 
 Each try is a forked child. Of the failing call it asks: the right result, or MemoryError (what torch raises for it is
 as good); of a file call: the right result. Afterwards: no hook is left in the interpreter, torch's thread state is as
@@ -25,8 +34,11 @@ import ctypes
 import errno
 import faulthandler
 import gc
+import hashlib
 import itertools
 import json
+import mmap
+import multiprocessing
 import os
 import random
 import shutil
@@ -54,6 +66,7 @@ if __name__ == "__main__" and failing_calls.LIBRARY not in os.environ:
     failing_calls.run_again_with_library()
 
 import torch
+import torch._dynamo  # a program with torch._dynamo.graph_break() would import it in the midst
 from failure_programs import PROGRAMS, World
 
 import flashover
@@ -61,6 +74,7 @@ import flashover
 LIMIT = 60  # seconds for one try
 SEED = 7  # of random numbers before each call
 PHASES = ("cold", "stored", "warm", "recompile", "backward")
+PHASE_ORDER = ("warm", "recompile", "backward", "cold", "stored")  # the longer, the later
 KINDS = {"new": NEW, "malloc": MALLOC, "files": FILES, "all": NEW}  # all: from the n-th on every operator new fails
 ERRORS = (errno.ENOSPC, errno.EMFILE, errno.EIO, errno.EACCES)
 RIGHT, RAISED = "right", "raised"
@@ -88,6 +102,15 @@ def same(a: Any, b: Any) -> bool:
     if isinstance(a, (list, tuple)):
         return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
     return bool(a == b)
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is to fail: the n-th call, or the k-th call at a place, among those from the n-th on."""
+
+    n: int = 0  # 0 and no place: nothing fails
+    place: int = 0
+    k: int = 1
 
 
 @dataclass
@@ -160,6 +183,11 @@ def callable_of(compiled: Any) -> Any:
     return found if found is not None else compiled
 
 
+def eager_parts(tallies: dict[str, Any]) -> Counter[str]:
+    """How often calls, or parts of them, ran eager, by reason. (changing_numbers meets recompile_limit by itself.)"""
+    return Counter({e["reason"]: e["count"] for e in tallies["eager"] if e["cause"] != "limit"})
+
+
 def thread_state() -> tuple[str, ...]:
     """What a call must leave as it was: the frame hook, torch's state of this thread."""
     api = ctypes.pythonapi
@@ -190,6 +218,8 @@ class Stage:
 
     def __init__(self, failing: Failing, program: str, phase: str, kind: str) -> None:
         self.failing, self.program, self.phase, self.kind = failing, program, phase, kind
+        failing.share()
+        self.stored = os.environ["FLASHOVER_CACHE_DIR"]
         self.eager, self.compiled = Copy(program, False), Copy(program, True)
         self.variant = 1 if phase == "recompile" else 0
         before = {"cold": 0, "stored": 0, "warm": 3, "recompile": 2, "backward": 2}[phase]
@@ -198,6 +228,9 @@ class Stage:
         if phase == "backward":
             self.eager.forward(0), self.compiled.forward(0)
         self.clean = thread_state()
+        gc.collect()
+        self.leaked = trace_tensors()
+        gc.freeze()  # what lives now is neither looked at again nor copied by the children's collections
 
     def follow(self, variant: int) -> str:
         """A call in both copies; what is wrong with it."""
@@ -217,28 +250,52 @@ class Stage:
                 return "its gradients are wrong"
         return ""
 
-    def act(self, n: int) -> tuple[Seen, int]:
-        """The call in which the n-th site fails, and how many sites there were."""
-        number, counted = ERRORS[n % len(ERRORS)], [0]
+    def act(self, arm: Callable[[], object]) -> tuple[Seen, int]:
+        """The call, armed like this, and how many allocations (or file calls) there were."""
+        counted = [0]
 
         def disarm() -> None:
             counted[0] += self.failing.disarm()
             copy.arm = copy.disarm = lambda: None
 
         copy = self.compiled
-        copy.arm = lambda: self.failing.arm(KINDS[self.kind], n, number, self.kind == "all")
-        copy.disarm = disarm
+        copy.arm, copy.disarm = arm, disarm
         seen = copy.backward(0) if self.phase == "backward" else copy.forward(self.variant)
         return seen, counted[0]
 
-    def judge(self, n: int) -> tuple[str, str, int]:
-        """In a child: the outcome, what is wrong (empty: nothing), the number of sites."""
+    def arm(self, target: Target) -> None:
+        """So that this call fails."""
+        kind, error, all_after = KINDS[self.kind], ERRORS[target.n % len(ERRORS)], self.kind == "all"
+        if target.place:
+            self.failing.arm_site(kind, target.place, target.n, target.k, error, all_after)
+        else:
+            self.failing.arm(kind, target.n, error, all_after)
+
+    def empty_cache(self) -> None:
+        """In a child: a cold call finds nothing stored."""
         if self.phase == "cold":
             os.environ["FLASHOVER_CACHE_DIR"] = tempfile.mkdtemp(dir=os.environ["FAILURES_SCRATCH"])
+
+    def places(self, frames: int, beneath: bool) -> tuple[int, list[tuple[int, int, int]]]:
+        """In a child, one call in which nothing fails: how many could, and their places: hash, first call, calls."""
+
+        def look() -> int:
+            self.empty_cache()
+            seen, count = self.act(lambda: self.failing.record_sites(KINDS[self.kind]))
+            assert seen.raised is None, seen.raised
+            return count
+
+        self.failing.make_table(frames, beneath)
+        count = in_child(look)
+        return count, [(s.hash, s.first, s.count) for s in self.failing.sites()]
+
+    def judge(self, target: Target) -> tuple[str, str, int]:
+        """In a child: the outcome, what is wrong (empty: nothing), the number of sites."""
+        self.empty_cache()
         before = self.compiled.state(self.variant)
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
-            got, sites = self.act(n)
+            got, sites = self.act(lambda: self.arm(target))
         expected = self.eager.backward(0) if self.phase == "backward" else None
         if expected is None and got.raised is None:
             expected = self.eager.forward(self.variant)
@@ -281,9 +338,11 @@ class Stage:
         now = thread_state()
         if now != self.clean:
             return f"left behind: {[a for a, b in zip(now, self.clean, strict=True) if a != b]}"
-        if leaked := trace_tensors():
+        if leaked := self.leaked + trace_tensors():
             return f"tensors of a trace live: {leaked[:5]}"
         for variant in (self.variant, 1 - self.variant, self.variant):
+            if variant != self.variant:
+                os.environ["FLASHOVER_CACHE_DIR"] = self.stored  # soon done, also for a cold call
             if wrong := self.follow(variant):
                 if apart and not wrong.startswith("raised"):
                     continue  # the copies' states differ, their results may
@@ -296,17 +355,21 @@ class Stage:
             return "a call in another thread does not end"
         if found[0] and not apart:
             return f"the next call in another thread: {found[0]}"
-        return self.unserved()
+        wrong = self.unserved()
+        return "" if apart and wrong.startswith("its ") else wrong
 
     def unserved(self) -> str:
-        """Whether compiled code serves calls again."""
-        tallies = getattr(callable_of(self.compiled.call), "tallies", None)
-        if tallies is None:
-            return ""
-        skipped = tallies()["skipped"]
-        return f"calls are skipped: {skipped}" if skipped else ""
+        """Whether compiled code serves calls again: no call, nor a part of one, runs eager."""
+        tallies = callable_of(self.compiled.call).tallies
+        before = eager_parts(tallies())
+        if wrong := self.follow(self.variant):
+            return wrong
+        if skipped := tallies()["skipped"]:
+            return f"calls are skipped: {skipped}"
+        ran = eager_parts(tallies()) - before
+        return f"the next call runs eager: {dict(ran)}" if ran else ""
 
-    def attempt(self, n: int) -> dict[str, Any]:
+    def attempt(self, target: Target) -> dict[str, Any]:
         """One child."""
         self.failing.forget_stack()
         with tempfile.TemporaryFile(dir=os.environ["FAILURES_SCRATCH"]) as out:
@@ -314,7 +377,7 @@ class Stage:
             pid = os.fork()
             if pid == 0:
                 os.close(inlet)
-                self.attempt_here(n, outlet, out.fileno())
+                self.attempt_here(target, outlet, out.fileno())
             os.close(outlet)
             with os.fdopen(inlet, "rb") as pipe:
                 text = pipe.read()
@@ -327,14 +390,14 @@ class Stage:
         name = "it hangs" if how == signal.SIGALRM else f"signal {how}" if how else f"exit {os.WEXITSTATUS(status)}"
         return {"outcome": "died", "wrong": f"{name}: {said}", "sites": 0}
 
-    def attempt_here(self, n: int, outlet: int, log: int) -> NoReturn:
+    def attempt_here(self, target: Target, outlet: int, log: int) -> NoReturn:
         """In the child: what came of it goes to `outlet`, what it writes to `log`."""
         os.dup2(log, 2)
         signal.alarm(LIMIT)
         faulthandler.enable(log)
         faulthandler.dump_traceback_later(LIMIT - 5, file=log)
         try:
-            outcome, wrong, sites = self.judge(n)
+            outcome, wrong, sites = self.judge(target)
         except BaseException:
             self.failing.disarm()
             outcome, wrong, sites = "", "the test: " + traceback.format_exc(), 0
@@ -365,6 +428,7 @@ class Report:
         self.outcomes: Counter[str] = Counter()
         self.tried: Counter[str] = Counter()
         self.failures: Counter[str] = Counter()
+        self.missed: Counter[str] = Counter()  # places that no call came to again
 
     def add(self, site: Site, found: dict[str, Any], stack: list[int], death: Death) -> None:
         """One try."""
@@ -394,10 +458,11 @@ class Report:
         self.outcomes.update(other["outcomes"])
         self.tried.update(other["tried"])
         self.failures.update(other["failures"])
+        self.missed.update(other["missed"])
 
     def as_dict(self) -> dict[str, dict[str, int]]:
         """For other processes."""
-        return {"outcomes": self.outcomes, "tried": self.tried, "failures": self.failures}
+        return {"outcomes": self.outcomes, "tried": self.tried, "failures": self.failures, "missed": self.missed}
 
     def summary(self, start: int) -> str:
         """One line."""
@@ -450,14 +515,14 @@ def try_stage(
     """In a process of its own: tries the sites of one stage that `choose(count)` names."""
     report = Report(whole_stacks)
     stage = Stage(failing, *which)
-    counted = stage.attempt(0)
+    counted = stage.attempt(Target())
     if counted["wrong"]:
         report.add(Site(*which, 0), counted, [], failing.death())
         return report.as_dict()
     for n in choose(counted["sites"]):
         if time.monotonic() > end:
             break
-        report.add(Site(*which, n), stage.attempt(n), failing.stack(), failing.death())
+        report.add(Site(*which, n), stage.attempt(Target(n)), failing.stack(), failing.death())
     return report.as_dict()
 
 
@@ -528,6 +593,96 @@ def all_tries(failing: Failing, options: argparse.Namespace, report: Report) -> 
             report.merge(done)
 
 
+class Claims:
+    """Which process fails at a place: the first that asks, of all that were forked from this one."""
+
+    SIZE = 1 << 20
+
+    def __init__(self) -> None:
+        self.words = (ctypes.c_uint64 * self.SIZE).from_buffer(mmap.mmap(-1, 8 * self.SIZE))
+        self.guard = multiprocessing.get_context("fork").Lock()
+
+    def take(self, key: tuple[object, ...]) -> bool:
+        """Is it this process?"""
+        word = int.from_bytes(hashlib.sha256(repr(key).encode()).digest()[:8], "little") | 1
+        with self.guard:
+            for i in range(self.SIZE):
+                at = (word + i) % self.SIZE
+                if self.words[at] in (0, word):
+                    fresh = self.words[at] == 0
+                    self.words[at] = word
+                    return fresh
+        raise RuntimeError("more places than expected")
+
+
+def try_places(
+    failing: Failing,
+    which: tuple[str, str, str],
+    options: argparse.Namespace,
+    backwards: bool,
+    claims: Claims,
+    end: float,
+) -> dict[str, Any]:
+    """In a process of its own: fails at those places of a stage that no other process did."""
+    report, name = Report(), " ".join(which)
+    own = left = 0
+    stage = Stage(failing, *which)
+    counted = stage.attempt(Target())
+    if counted["wrong"]:
+        report.add(Site(*which, 0), counted, [], failing.death())
+        return report.as_dict()
+    calls, places = stage.places(options.sites, options.beneath)
+    for place, first, count in reversed(places) if backwards else places:
+        if time.monotonic() > end:
+            left += 1
+            continue
+        if not claims.take((which if options.again else which[1:], place)):
+            continue
+        own += 1
+        k = {"first": 1, "middle": (count + 1) // 2, "last": count}[options.call]
+        found = stage.attempt(Target(first, place, k))
+        if not found["wrong"] and not failing.failed_at():  # it may have come earlier than before
+            found = stage.attempt(Target(1, place))
+        if not found["wrong"] and not failing.failed_at():
+            report.missed[name] += 1
+            continue
+        report.add(Site(*which, failing.failed_at()), found, failing.stack(), failing.death())
+    numbers = {"stage": name, "calls": calls, "places": len(places), "own": own, "left": left}
+    return {**report.as_dict(), "numbers": numbers}
+
+
+def place_tries(failing: Failing, options: argparse.Namespace, report: Report) -> None:
+    """One call at each place of each stage; --jobs processes work on a stage."""
+    end = time.monotonic() + options.seconds
+    claims = Claims()
+    all_stages = sorted(stages(options), key=lambda w: PHASE_ORDER.index(w[1]))
+    filled: set[str] = set()
+    for program in dict.fromkeys(w[0] for w in all_stages):
+        fill_cache_once(program, filled)
+
+    def one(which: tuple[str, str, str], part: int) -> Any:
+        if time.monotonic() > end:
+            return {**Report().as_dict(), "numbers": {"stage": " ".join(which), "left": 1}}
+        return try_places(failing, which, options, part % 2 == 1, claims, end)
+
+    lines: dict[str, dict[str, Any]] = {}
+    jobs = [(which, part) for which in all_stages for part in range(options.jobs)]
+    for done in run_many(jobs, one, options.jobs):
+        if done is None:
+            report.failures["a stage died"] += 1
+            continue
+        report.merge(done)
+        numbers = done.get("numbers", {})
+        line = lines.setdefault(str(numbers.get("stage")), {"parts": 0})
+        line["parts"] += 1
+        for key, value in numbers.items():
+            line[key] = line.get(key, 0) + value if key in ("own", "left") else value
+        if line["parts"] == options.jobs:
+            name = line["stage"]
+            line["tried"], line["missed"] = report.tried[name], report.missed[name]
+            print(json.dumps(line), flush=True)
+
+
 def run_many(jobs: list[Any], work: Any, most: int) -> Iterator[Any]:
     """work(*job) of each, in so many processes at a time."""
     running: dict[int, Any] = {}
@@ -559,8 +714,16 @@ def main() -> int:
     parser.add_argument(
         "--every", "--stride", type=int, default=0, help="not at random: each site whose number it divides"
     )
+    parser.add_argument(
+        "--sites", type=int, default=0, help="each place that allocates: so many frames of ours tell it"
+    )
+    parser.add_argument(
+        "--call", default="first", choices=["first", "middle", "last"], help="with --sites: which there"
+    )
+    parser.add_argument("--beneath", action="store_true", help="with --sites: torch's frames tell places apart, too")
+    parser.add_argument("--again", action="store_true", help="with --sites: also those of an earlier program")
     parser.add_argument("--site", type=int, default=0, help="only this one")
-    parser.add_argument("--jobs", type=int, default=1, help="with --every: processes")
+    parser.add_argument("--jobs", type=int, default=1, help="with --every and --sites: processes")
     parser.add_argument("--program", default="", choices=["", *PROGRAMS])
     parser.add_argument("--phase", default="", choices=["", *PHASES])
     parser.add_argument("--kind", default="", choices=["", *KINDS])
@@ -571,8 +734,9 @@ def main() -> int:
     own, scratch = os.getpid(), tempfile.mkdtemp(prefix="fuzz-failures-")
     os.environ["FAILURES_SCRATCH"] = scratch
     os.environ["FLASHOVER_CACHE_DIR"] = f"{scratch}/cache"
+    tries = place_tries if options.sites else all_tries if options.every or options.site else random_tries
     try:
-        (all_tries if options.every or options.site else random_tries)(failing, options, report)
+        tries(failing, options, report)
     finally:
         if os.getpid() == own:
             shutil.rmtree(scratch, ignore_errors=True)
