@@ -1,6 +1,7 @@
 // One attempt after the other: run the frame, see why it stopped, undo, and choose how to try again or where to break.
 #include <chrono>
 #include <cstdlib>
+#include <cstring>
 
 #include "base/interrupt.h"
 #include "frame/fetched_error.h"
@@ -366,11 +367,16 @@ Capture run_uninterrupted(const Subject& subject, Trust trust, Interpreter::Path
           if (!result) {
             if (!in.aborted()) {
               out.raised = true;
+              const bool of_torch = PyErr_ExceptionMatches(PyExc_RuntimeError) != 0;
               out.out_of_memory = PyErr_ExceptionMatches(PyExc_MemoryError) != 0;
               FetchedError error;
               error.normalize();
               Ref text = Ref::steal(error.value != nullptr ? PyObject_Repr(error.value) : nullptr);
-              decline(std::string("the program raised ") + (text ? PyUnicode_AsUTF8(text.get()) : "an exception"),
+              const char* told = text ? PyUnicode_AsUTF8(text.get()) : nullptr;
+              // What torch makes of an allocation that failed below one of its functions, perhaps one of ours.
+              if (of_torch && told != nullptr && std::strstr(told, "std::bad_alloc") != nullptr)
+                out.out_of_memory = true;
+              decline(std::string("the program raised ") + (told != nullptr ? told : "an exception"),
                       raised_at(error.trace));
               PyErr_Clear();
             } else {

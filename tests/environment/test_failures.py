@@ -51,6 +51,11 @@ def test_no_memory_from_some_allocation_on() -> None:
     tries("--every", "31", "--program", "views", "--phase", "recompile", "--kind", "all", "--seconds", "20")
 
 
+def test_no_memory_below_a_function_of_torch_is_not_remembered_as_the_programs_error() -> None:
+    """torch makes a RuntimeError of it. The call runs eager then, the next one of the kind is compiled."""
+    tries("--every", "29", "--start", "25", "--program", "views", "--phase", "recompile", "--kind", "new")
+
+
 def test_a_failed_allocation_in_a_compiled_backward_is_a_memory_error() -> None:
     counts = tries("--every", "12", "--program", "training", "--phase", "backward", "--kind", "new", "--seconds", "60")
     assert "raised MemoryError" in str(counts["outcomes"])

@@ -484,7 +484,9 @@ def stages(options: argparse.Namespace) -> list[tuple[str, str, str]]:
     wanted = [
         (program, phase, kind)
         for program, phase, kind in every
-        if options.program in ("", program) and options.phase in ("", phase) and options.kind in ("", kind)
+        if program in (options.program.split(",") if options.program else PROGRAMS)
+        and options.phase in ("", phase)
+        and options.kind in ("", kind)
     ]
     return [w for w in wanted if w[1] != "backward" or PROGRAMS[w[0]]().trains]
 
@@ -724,10 +726,12 @@ def main() -> int:
     parser.add_argument("--again", action="store_true", help="with --sites: also those of an earlier program")
     parser.add_argument("--site", type=int, default=0, help="only this one")
     parser.add_argument("--jobs", type=int, default=1, help="with --every and --sites: processes")
-    parser.add_argument("--program", default="", choices=["", *PROGRAMS])
+    parser.add_argument("--program", default="", help="or several, with commas; all: " + ", ".join(PROGRAMS))
     parser.add_argument("--phase", default="", choices=["", *PHASES])
     parser.add_argument("--kind", default="", choices=["", *KINDS])
     options = parser.parse_args()
+    if unknown := set(filter(None, options.program.split(","))) - set(PROGRAMS):
+        parser.error(f"no such program: {', '.join(sorted(unknown))}")
     torch.set_num_threads(1)
     failing = Failing()
     report = Report()
