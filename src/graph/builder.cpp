@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "ops/args.h"
+#include "ops/names.h"
 
 namespace flashover::graph {
 
@@ -46,33 +47,33 @@ ValueId Builder::append_binary(const ops::Op* op, ValueId a, ValueId b) {
   return append(op, {Ref{a}, Ref{b}});
 }
 
-ValueId Builder::convert(ValueId x, DType to) { return dtype(x) == to ? x : emit("prim.convert", {Ref{x}, to}); }
+ValueId Builder::convert(ValueId x, DType to) { return dtype(x) == to ? x : emit(prim::convert, {Ref{x}, to}); }
 
 ValueId Builder::where(ValueId cond, ValueId a, ValueId b) {
   const Sizes common = ops::broadcast_sizes(ops::broadcast_sizes(type(a).sizes, type(b).sizes), type(cond).sizes);
   cond = expand(cond, common);
   a = expand(a, common);
   b = expand(b, common);
-  return emit("prim.where", {Ref{cond}, Ref{a}, Ref{b}});
+  return emit(prim::where, {Ref{cond}, Ref{a}, Ref{b}});
 }
 ValueId Builder::fma(ValueId a, ValueId b, ValueId c) {
   const Sizes common = ops::broadcast_sizes(ops::broadcast_sizes(type(a).sizes, type(b).sizes), type(c).sizes);
   a = expand(a, common);
   b = expand(b, common);
   c = expand(c, common);
-  return emit("prim.fma", {Ref{a}, Ref{b}, Ref{c}});
+  return emit(prim::fma, {Ref{a}, Ref{b}, Ref{c}});
 }
 
 ValueId Builder::full(Sizes sizes, Arg scalar, DType dtype, Device device) {
-  return emit("prim.full", {std::move(sizes), std::move(scalar), dtype, device});
+  return emit(prim::full, {std::move(sizes), std::move(scalar), dtype, device});
 }
 ValueId Builder::iota(sym::Expr n, Arg start, Arg step, DType dtype, Device device) {
-  return emit("prim.iota", {n, std::move(start), std::move(step), dtype, device});
+  return emit(prim::iota, {n, std::move(start), std::move(step), dtype, device});
 }
 
 ValueId Builder::broadcast(ValueId x, Sizes sizes, const std::vector<int64_t>& dims) {
   if (same_sizes(type(x).sizes, sizes)) return x;
-  return emit("prim.broadcast", {Ref{x}, std::move(sizes), int_list(dims)});
+  return emit(prim::broadcast, {Ref{x}, std::move(sizes), int_list(dims)});
 }
 ValueId Builder::expand(ValueId x, const Sizes& sizes) {
   const size_t n = rank(x);
@@ -84,7 +85,7 @@ ValueId Builder::expand(ValueId x, const Sizes& sizes) {
 ValueId Builder::permute(ValueId x, std::vector<int64_t> dims) {
   for (int64_t& d : dims) d = wrap(x, d);
   if (std::is_sorted(dims.begin(), dims.end())) return x;
-  return emit("prim.permute", {Ref{x}, int_list(dims)});
+  return emit(prim::permute, {Ref{x}, int_list(dims)});
 }
 ValueId Builder::transpose(ValueId x, int64_t a, int64_t b) {
   if (rank(x) == 0) return x;
@@ -94,7 +95,7 @@ ValueId Builder::transpose(ValueId x, int64_t a, int64_t b) {
 }
 ValueId Builder::reshape(ValueId x, Sizes sizes) {
   if (same_sizes(type(x).sizes, sizes)) return x;
-  return emit("prim.reshape", {Ref{x}, std::move(sizes)});
+  return emit(prim::reshape, {Ref{x}, std::move(sizes)});
 }
 ValueId Builder::unsqueeze(ValueId x, int64_t dim) {
   Sizes s = sizes(x);
@@ -114,7 +115,7 @@ ValueId Builder::slice(ValueId x, Sizes starts, Sizes ends, Sizes steps) {
   for (size_t i = 0; i < starts.size(); ++i)
     whole &= starts[i].is_const(0) && steps[i].is_const(1) && sym::known_eq(ends[i], type(x).sizes[i]);
   if (whole) return x;
-  return emit("prim.slice", {Ref{x}, std::move(starts), std::move(ends), std::move(steps)});
+  return emit(prim::slice, {Ref{x}, std::move(starts), std::move(ends), std::move(steps)});
 }
 ValueId Builder::slice(ValueId x, int64_t dim, sym::Expr start, sym::Expr end, sym::Expr step) {
   Sizes starts(rank(x), 0), ends = sizes(x), steps(rank(x), 1);
@@ -131,36 +132,36 @@ ValueId Builder::select(ValueId x, int64_t dim, sym::Expr index) {
 ValueId Builder::flip(ValueId x, std::vector<int64_t> dims) {
   dims = sorted_dims(x, std::move(dims));
   if (dims.empty() || rank(x) == 0) return x;
-  return emit("prim.flip", {Ref{x}, int_list(dims)});
+  return emit(prim::flip, {Ref{x}, int_list(dims)});
 }
 ValueId Builder::diagonal(ValueId x, int64_t offset, int64_t dim1, int64_t dim2) {
-  return emit("prim.diagonal", {Ref{x}, sym::Expr(offset), sym::Expr(wrap(x, dim1)), sym::Expr(wrap(x, dim2))});
+  return emit(prim::diagonal, {Ref{x}, sym::Expr(offset), sym::Expr(wrap(x, dim1)), sym::Expr(wrap(x, dim2))});
 }
 
 ValueId Builder::pad(ValueId x, Sizes lo, Sizes hi, Arg scalar) {
   auto zero = [](sym::Expr e) { return e.is_const(0); };
   if (std::all_of(lo.begin(), lo.end(), zero) && std::all_of(hi.begin(), hi.end(), zero)) return x;
-  return emit("prim.pad", {Ref{x}, std::move(lo), std::move(hi), std::move(scalar)});
+  return emit(prim::pad, {Ref{x}, std::move(lo), std::move(hi), std::move(scalar)});
 }
 ValueId Builder::cat(const std::vector<ValueId>& list, int64_t dim) {
   FLASHOVER_CHECK(!list.empty()) << "cat of nothing";
   if (list.size() == 1) return list[0];
   RefList refs;
   for (ValueId v : list) refs.push_back(Ref{v});
-  return emit("prim.cat", {std::move(refs), sym::Expr(wrap(list[0], dim))});
+  return emit(prim::cat, {std::move(refs), sym::Expr(wrap(list[0], dim))});
 }
 ValueId Builder::gather(ValueId x, int64_t dim, ValueId index) {
-  return emit("prim.gather", {Ref{x}, sym::Expr(wrap(x, dim)), Ref{index}});
+  return emit(prim::gather, {Ref{x}, sym::Expr(wrap(x, dim)), Ref{index}});
 }
-ValueId Builder::index(ValueId x, RefList list) { return emit("prim.index", {Ref{x}, std::move(list)}); }
+ValueId Builder::index(ValueId x, RefList list) { return emit(prim::index, {Ref{x}, std::move(list)}); }
 ValueId Builder::index_put(ValueId x, RefList list, ValueId values, bool accumulate) {
-  return emit("prim.index_put", {Ref{x}, std::move(list), Ref{values}, accumulate});
+  return emit(prim::index_put, {Ref{x}, std::move(list), Ref{values}, accumulate});
 }
 ValueId Builder::scatter(ValueId x, int64_t dim, ValueId index, ValueId src, std::string reduce) {
-  return emit("prim.scatter", {Ref{x}, sym::Expr(wrap(x, dim)), Ref{index}, Ref{src}, std::move(reduce)});
+  return emit(prim::scatter, {Ref{x}, sym::Expr(wrap(x, dim)), Ref{index}, Ref{src}, std::move(reduce)});
 }
 ValueId Builder::slice_scatter(ValueId x, ValueId src, Sizes starts, Sizes ends, Sizes steps) {
-  return emit("prim.slice_scatter", {Ref{x}, Ref{src}, std::move(starts), std::move(ends), std::move(steps)});
+  return emit(prim::slice_scatter, {Ref{x}, Ref{src}, std::move(starts), std::move(ends), std::move(steps)});
 }
 ValueId Builder::slice_scatter(ValueId x, ValueId src, int64_t dim, sym::Expr start, sym::Expr end, sym::Expr step) {
   Sizes starts(rank(x), 0), ends = sizes(x), steps(rank(x), 1);
@@ -188,32 +189,32 @@ ValueId Builder::reduce(const char* name, ValueId x, std::vector<int64_t> dims, 
   return keepdim ? restore_dims(r, x, dims) : r;
 }
 ValueId Builder::sum(ValueId x, std::vector<int64_t> dims, bool keepdim) {
-  return reduce("prim.sum", x, std::move(dims), keepdim);
+  return reduce(prim::sum, x, std::move(dims), keepdim);
 }
 ValueId Builder::prod(ValueId x, std::vector<int64_t> dims, bool keepdim) {
-  return reduce("prim.prod", x, std::move(dims), keepdim);
+  return reduce(prim::prod, x, std::move(dims), keepdim);
 }
 ValueId Builder::amax(ValueId x, std::vector<int64_t> dims, bool keepdim) {
-  return reduce("prim.amax", x, std::move(dims), keepdim);
+  return reduce(prim::amax, x, std::move(dims), keepdim);
 }
 ValueId Builder::amin(ValueId x, std::vector<int64_t> dims, bool keepdim) {
-  return reduce("prim.amin", x, std::move(dims), keepdim);
+  return reduce(prim::amin, x, std::move(dims), keepdim);
 }
 ValueId Builder::any(ValueId x, std::vector<int64_t> dims, bool keepdim) {
-  return reduce("prim.any", x, std::move(dims), keepdim);
+  return reduce(prim::any, x, std::move(dims), keepdim);
 }
 ValueId Builder::all(ValueId x, std::vector<int64_t> dims, bool keepdim) {
-  return reduce("prim.all", x, std::move(dims), keepdim);
+  return reduce(prim::all, x, std::move(dims), keepdim);
 }
 ValueId Builder::argmax(ValueId x, std::vector<int64_t> dims, bool keepdim) {
-  return reduce("prim.argmax", x, std::move(dims), keepdim);
+  return reduce(prim::argmax, x, std::move(dims), keepdim);
 }
 ValueId Builder::argmin(ValueId x, std::vector<int64_t> dims, bool keepdim) {
-  return reduce("prim.argmin", x, std::move(dims), keepdim);
+  return reduce(prim::argmin, x, std::move(dims), keepdim);
 }
 std::pair<ValueId, ValueId> Builder::var(ValueId x, std::vector<int64_t> dims, double correction, bool keepdim) {
   dims = sorted_dims(x, rank(x) == 0 ? std::vector<int64_t>{} : std::move(dims));
-  std::vector<ValueId> r = emit_all("prim.var", {Ref{x}, int_list(dims), correction});
+  std::vector<ValueId> r = emit_all(prim::var, {Ref{x}, int_list(dims), correction});
   if (keepdim)
     for (ValueId& v : r) v = restore_dims(v, x, dims);
   return {r[0], r[1]};
@@ -230,20 +231,20 @@ sym::Expr Builder::count(ValueId x, const std::vector<int64_t>& dims) const {
   return n;
 }
 
-ValueId Builder::cumsum(ValueId x, int64_t dim) { return emit("prim.cumsum", {Ref{x}, sym::Expr(wrap(x, dim))}); }
-ValueId Builder::cumprod(ValueId x, int64_t dim) { return emit("prim.cumprod", {Ref{x}, sym::Expr(wrap(x, dim))}); }
-ValueId Builder::cummax(ValueId x, int64_t dim) { return emit("prim.cummax", {Ref{x}, sym::Expr(wrap(x, dim))}); }
-ValueId Builder::cummin(ValueId x, int64_t dim) { return emit("prim.cummin", {Ref{x}, sym::Expr(wrap(x, dim))}); }
+ValueId Builder::cumsum(ValueId x, int64_t dim) { return emit(prim::cumsum, {Ref{x}, sym::Expr(wrap(x, dim))}); }
+ValueId Builder::cumprod(ValueId x, int64_t dim) { return emit(prim::cumprod, {Ref{x}, sym::Expr(wrap(x, dim))}); }
+ValueId Builder::cummax(ValueId x, int64_t dim) { return emit(prim::cummax, {Ref{x}, sym::Expr(wrap(x, dim))}); }
+ValueId Builder::cummin(ValueId x, int64_t dim) { return emit(prim::cummin, {Ref{x}, sym::Expr(wrap(x, dim))}); }
 
 ValueId Builder::max_pool(ValueId x, const std::vector<int64_t>& kernel, const std::vector<int64_t>& stride,
                           const std::vector<int64_t>& padding, const std::vector<int64_t>& dilation, bool ceil_mode) {
-  return emit("prim.max_pool",
+  return emit(prim::max_pool,
               {Ref{x}, int_list(kernel), int_list(stride), int_list(padding), int_list(dilation), ceil_mode});
 }
 ValueId Builder::avg_pool(ValueId x, const std::vector<int64_t>& kernel, const std::vector<int64_t>& stride,
                           const std::vector<int64_t>& padding, bool ceil_mode, bool count_include_pad, Arg divisor) {
-  return emit("prim.avg_pool", {Ref{x}, int_list(kernel), int_list(stride), int_list(padding), ceil_mode,
-                                count_include_pad, std::move(divisor)});
+  return emit(prim::avg_pool, {Ref{x}, int_list(kernel), int_list(stride), int_list(padding), ceil_mode,
+                               count_include_pad, std::move(divisor)});
 }
 
 }  // namespace flashover::graph

@@ -38,88 +38,23 @@ class Builder {
   ValueId emit(std::string_view op, std::vector<Arg> args, TensorType type);
   std::vector<ValueId> emit_all(std::string_view op, std::vector<Arg> args, std::vector<TensorType> types);
 
-#define FLASHOVER_UNARY(name)                                  \
+  // A method for each pointwise prim of one or two operands: b.exp(x), b.add(x, y).
+#define FLASHOVER_BUILD_1(name)                                \
   ValueId name(ValueId x) {                                    \
     static const ops::Op* const op = ops::find("prim." #name); \
     return append(op, {Ref{x}});                               \
   }
-  FLASHOVER_UNARY(neg)
-  FLASHOVER_UNARY(abs)
-  FLASHOVER_UNARY(sign)
-  FLASHOVER_UNARY(ceil)
-  FLASHOVER_UNARY(floor)
-  FLASHOVER_UNARY(round)
-  FLASHOVER_UNARY(trunc)
-  FLASHOVER_UNARY(exp)
-  FLASHOVER_UNARY(exp2)
-  FLASHOVER_UNARY(expm1)
-  FLASHOVER_UNARY(log)
-  FLASHOVER_UNARY(log2)
-  FLASHOVER_UNARY(log10)
-  FLASHOVER_UNARY(log1p)
-  FLASHOVER_UNARY(sqrt)
-  FLASHOVER_UNARY(rsqrt)
-  FLASHOVER_UNARY(reciprocal)
-  FLASHOVER_UNARY(sin)
-  FLASHOVER_UNARY(cos)
-  FLASHOVER_UNARY(tan)
-  FLASHOVER_UNARY(asin)
-  FLASHOVER_UNARY(acos)
-  FLASHOVER_UNARY(atan)
-  FLASHOVER_UNARY(sinh)
-  FLASHOVER_UNARY(cosh)
-  FLASHOVER_UNARY(tanh)
-  FLASHOVER_UNARY(asinh)
-  FLASHOVER_UNARY(acosh)
-  FLASHOVER_UNARY(atanh)
-  FLASHOVER_UNARY(erf)
-  FLASHOVER_UNARY(erfc)
-  FLASHOVER_UNARY(erfinv)
-  FLASHOVER_UNARY(lgamma)
-  FLASHOVER_UNARY(digamma)
-  FLASHOVER_UNARY(sigmoid)
-  FLASHOVER_UNARY(relu)
-  FLASHOVER_UNARY(logical_not)
-  FLASHOVER_UNARY(bitwise_not)
-  FLASHOVER_UNARY(isnan)
-  FLASHOVER_UNARY(isinf)
-  FLASHOVER_UNARY(signbit)
-#undef FLASHOVER_UNARY
-
-#define FLASHOVER_BINARY(name)                                 \
+#define FLASHOVER_BUILD_2(name)                                \
   ValueId name(ValueId a, ValueId b) {                         \
     static const ops::Op* const op = ops::find("prim." #name); \
     return append_binary(op, a, b);                            \
   }
-  FLASHOVER_BINARY(add)
-  FLASHOVER_BINARY(sub)
-  FLASHOVER_BINARY(mul)
-  FLASHOVER_BINARY(div)
-  FLASHOVER_BINARY(floordiv)
-  FLASHOVER_BINARY(truncdiv)
-  FLASHOVER_BINARY(fmod)
-  FLASHOVER_BINARY(remainder)
-  FLASHOVER_BINARY(pow)
-  FLASHOVER_BINARY(atan2)
-  FLASHOVER_BINARY(hypot)
-  FLASHOVER_BINARY(copysign)
-  FLASHOVER_BINARY(nextafter)
-  FLASHOVER_BINARY(minimum)
-  FLASHOVER_BINARY(maximum)
-  FLASHOVER_BINARY(fmin)
-  FLASHOVER_BINARY(fmax)
-  FLASHOVER_BINARY(bitwise_and)
-  FLASHOVER_BINARY(bitwise_or)
-  FLASHOVER_BINARY(bitwise_xor)
-  FLASHOVER_BINARY(shift_left)
-  FLASHOVER_BINARY(shift_right)
-  FLASHOVER_BINARY(eq)
-  FLASHOVER_BINARY(ne)
-  FLASHOVER_BINARY(lt)
-  FLASHOVER_BINARY(le)
-  FLASHOVER_BINARY(gt)
-  FLASHOVER_BINARY(ge)
-#undef FLASHOVER_BINARY
+#define FLASHOVER_BUILD_3(name)
+#define POINTWISE(name, arity, types, cost, traits, meaning) FLASHOVER_BUILD_##arity(name)
+#include "ops/prims.def"
+#undef FLASHOVER_BUILD_1
+#undef FLASHOVER_BUILD_2
+#undef FLASHOVER_BUILD_3
 
   ValueId convert(ValueId x, DType dtype);
   ValueId where(ValueId cond, ValueId a, ValueId b);  // all three broadcast

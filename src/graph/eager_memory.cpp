@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "ops/args.h"
+#include "ops/names.h"
 
 namespace flashover::graph {
 namespace {
@@ -41,7 +42,7 @@ bool channels_first(const TensorType& t) {
 
 int64_t working_bytes(std::string_view op, const std::vector<Arg>& args, const TensorType& input,
                       const TensorType& weight, const TensorType& out) {
-  if (op != "aten.convolution.default" || input.device.type != DeviceType::kCUDA) return 0;
+  if (op != op::convolution || input.device.type != DeviceType::kCUDA) return 0;
   if (input.dtype != DType::kBF16 && input.dtype != DType::kF16) return 0;
   if (ops::as_bool(args[6]) || !channels_first(input) || !channels_first(out) || !channels_first(weight)) return 0;
   if (input.sizes[1].is_const(1) || out.sizes[1].is_const(1)) return 0;    // (both layouts at once)
@@ -50,9 +51,8 @@ int64_t working_bytes(std::string_view op, const std::vector<Arg>& args, const T
 }
 
 EagerMemory eager_memory(const Graph& g) {
-  static const ops::Op *const cast = ops::find("aten._to_copy.default"),
-                              *const unsafe_view = ops::find("aten._unsafe_view.default"),
-                              *const convolution = ops::find("aten.convolution.default");
+  static const ops::Op *const cast = ops::find(op::_to_copy), *const unsafe_view = ops::find(op::_unsafe_view),
+                              *const convolution = ops::find(op::convolution);
   const auto steps = static_cast<int32_t>(g.nodes.size());
   std::unordered_map<int32_t, Memory> by_storage;
   std::vector<bool> given(g.values.size()), lasting(g.values.size());

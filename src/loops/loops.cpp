@@ -8,9 +8,8 @@
 namespace flashover::loops {
 namespace {
 constexpr OpInfo kOps[] = {
-#define SCALAR(name, arity, flags) {#name, arity, flags, true},
-#include "loops/scalar.def"
-#undef SCALAR
+#define POINTWISE(name, arity, types, cost, traits, meaning) {#name, arity, types, true},
+#include "ops/prims.def"
     {"convert", 1, "", true},        {"round_to", 1, "", true},     {"const", 0, "", true},  {"index", 0, "", true},
     {"in_range", 0, "", true},       {"uniform", 2, "", true},      {"normal", 2, "", true}, {"indirect", 1, "", true},
     {"load", 0, "", true},           {"load_scratch", 0, "", true}, {"acc", 0, "", true},    {"store", 1, "", false},

@@ -43,9 +43,8 @@
 namespace flashover::loops {
 
 enum class Op : uint8_t {
-#define SCALAR(name, arity, flags) k_##name,
-#include "loops/scalar.def"
-#undef SCALAR
+#define POINTWISE(name, arity, types, cost, traits, meaning) k_##name,
+#include "ops/prims.def"
   k_convert,   // args[0] to `dtype` (a compute dtype): float -> int truncates, -> bool is x != 0
   k_round_to,  // f32 args[0] rounded to the precision of `narrow` (bf16, f16), still f32
   k_const,     // `number` (floats) or `integer` (integers, bool)
@@ -68,7 +67,7 @@ enum class Op : uint8_t {
 struct OpInfo {
   const char* name;
   uint8_t arity;      // operands in args, mask not counted
-  const char* flags;  // see scalar.def; "" for the structural ones
+  const char* flags;  // see ops/prims.def; "" for the structural ones
   bool has_result;
 };
 const OpInfo& info(Op op);

@@ -55,6 +55,9 @@ class Table {
       op.drops_mutated = row.drops_mutated;
       op.nondeterministic = row.nondeterministic || row.kind == OpKind::kRandom;
       op.is_aten_view = row.is_aten_view;
+      op.cost = row.cost;
+      op.approximated = row.approximated;
+      op.moves = row.moves;
       op.declared = true;
     }
     for (const Row& row : rows)

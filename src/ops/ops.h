@@ -62,6 +62,9 @@ struct Op {
   bool check = false;             // an effectful one that at most raises: nothing is left of it when it did not
   bool nondeterministic = false;  // random: must not be duplicated or merged
   bool is_prim = false;
+  uint8_t cost = 1;           // of an element, in units of an addition, and the two traits: prims.def
+  bool approximated = false;  // a backend has an approximate form
+  bool moves = false;         // moves data, computes nothing
   // "functional.<name>": runs <name>, which writes arguments and has no known twin, on clones (strides kept) of the
   // tensors it writes. Results: <name>'s own results (kNoValue for those that are written arguments), then the clones,
   // in argument order.
@@ -94,6 +97,8 @@ struct Row {
   const char* functional = nullptr;  // twin of an in-place or out= operator (its row need not come first)
   uint32_t mutates = 0;
   bool drops_mutated = false, nondeterministic = false, is_aten_view = false;
+  uint8_t cost = 1;
+  bool approximated = false, moves = false;
 };
 void register_prims(std::vector<Row>& rows);  // src/ops/prims.cpp
 void register_aten(std::vector<Row>& rows);   // src/ops/aten/aten.cpp: calls one function per family

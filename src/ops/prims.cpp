@@ -416,9 +416,15 @@ InferRule rule_for(std::string_view name, OpKind kind) {
 }  // namespace
 
 void register_prims(std::vector<Row>& rows) {
-#define PRIM(n, k, meaning) rows.push_back({.name = "prim." #n, .kind = OpKind::k, .infer = rule_for(#n, OpKind::k)});
+#define PRIM(n, k, work, traits, meaning)                                                       \
+  rows.push_back({.name = "prim." #n,                                                           \
+                  .kind = OpKind::k,                                                            \
+                  .infer = rule_for(#n, OpKind::k),                                             \
+                  .cost = work,                                                                 \
+                  .approximated = std::string_view(traits).find('~') != std::string_view::npos, \
+                  .moves = std::string_view(traits).find('m') != std::string_view::npos});
+#define POINTWISE(n, arity, types, work, traits, meaning) PRIM(n, kPointwise, work, traits, meaning)
 #include "ops/prims.def"
-#undef PRIM
   // What prim.uniform and normal start from (graph/passes/lower_random.h).
   rows.push_back({.name = "flashover.philox_state.default", .kind = OpKind::kRandom, .infer = philox_state});
 }

@@ -42,6 +42,7 @@
 #include <vector>
 
 #include "base/hash.h"
+#include "ops/names.h"
 #include "ops/types.h"
 
 namespace flashover::plan {
@@ -83,7 +84,7 @@ struct Bounds {
 struct Step {
   StepKind kind = StepKind::kLaunch;
   int32_t kernel = -1;
-  std::string op;            // "aten.mm.default", "mkldnn._linear_pointwise.default"
+  std::string op;            // op::mm, "mkldnn._linear_pointwise.default"
   bool out_variant = false;  // `op` is an out= overload and takes all of `writes` as its last arguments (not in args)
   std::vector<Arg> args;     // kCall: Ref ids are TensorIds
   std::vector<TensorId> reads, writes;

@@ -4,13 +4,15 @@
 #include <string_view>
 #include <utility>
 
+#include "ops/names.h"
+
 namespace flashover::plan {
 
 void substitute_operators(Plan& p) {
   static constexpr std::pair<std::string_view, std::string_view> kOwn[] = {
-      {"aten.bernoulli.p", "flashover.bernoulli.default"},
-      {"aten.embedding_dense_backward.default", "flashover.embedding_dense_backward.default"},
-      {"aten._embedding_bag_backward.default", "flashover._embedding_bag_backward.default"},
+      {op::bernoulli_p, "flashover.bernoulli.default"},
+      {op::embedding_dense_backward, "flashover.embedding_dense_backward.default"},
+      {op::_embedding_bag_backward, "flashover._embedding_bag_backward.default"},
   };
   for (Step& s : p.steps)
     for (const auto& [aten, own] : kOwn)

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "base/check.h"
+#include "ops/names.h"
 #include "plan/plan.h"
 
 namespace flashover::plan {
@@ -28,7 +29,7 @@ sym::Expr span(const TensorType& t) {
 
 sym::Expr bytes(const TensorType& t) { return span(t) * info(t.dtype).bytes; }
 
-bool takes_memory(const Step& s) { return s.kind == StepKind::kCall && s.op == "aten.empty_strided.default"; }
+bool takes_memory(const Step& s) { return s.kind == StepKind::kCall && s.op == op::empty_strided; }
 
 namespace {
 

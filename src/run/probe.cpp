@@ -17,6 +17,7 @@
 
 #include "base/check.h"
 #include "base/decimal.h"
+#include "ops/names.h"
 #include "run/cpu/attention.h"
 #include "run/cpu/linear.h"
 #include "torch/convert.h"
@@ -84,7 +85,7 @@ graph::Providers measure() {
   const at::Tensor x = at::randn({kRows, kInner}, generator), w = at::randn({kColumns, kInner}, generator);
   const Arg none = None();
   const auto linear = [&](const at::Tensor& a, const at::Tensor& b) {
-    return work("aten.linear.default", {Ref{0}, Ref{1}, none}, {a, b});
+    return work(op::linear, {Ref{0}, Ref{1}, none}, {a, b});
   };
   const auto onednn = [&](const at::Tensor& a, const at::Tensor& b) {
     return work("mkldnn._linear_pointwise.default",

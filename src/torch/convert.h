@@ -17,6 +17,7 @@
 #include <string_view>
 #include <vector>
 
+#include "ops/names.h"
 #include "ops/ops.h"
 #include "ops/types.h"
 
@@ -64,7 +65,7 @@ struct ArgSpec {
 
 // One registered operator, with its schema digested. Never freed; find by name or by handle.
 struct Operator {
-  std::string name;  // "aten.add.Tensor"
+  std::string name;  // op::add_Tensor
   c10::OperatorHandle handle;
   std::vector<ArgSpec> args, returns;
   bool any_written = false;

@@ -19,6 +19,7 @@
 #include "base/check.h"
 #include "graph/checkpoint.h"
 #include "ops/args.h"
+#include "ops/names.h"
 #include "trace/recorder.h"
 
 namespace flashover::trace {
@@ -432,13 +433,13 @@ graph::Joint Recorder::add_backward(const std::vector<PyObject*>& objects) {
   // Eager's kernels refuse operands of two types in the backward only; ours would not.
   for (size_t i = first_node; i < graph_.nodes.size(); ++i) {
     const graph::Node& n = graph_.nodes[i];
-    if (n.op->name != "aten.mse_loss_backward.default") continue;
+    if (n.op->name != op::mse_loss_backward) continue;
     const Ref *self = std::get_if<Ref>(&n.args[1]), *target = std::get_if<Ref>(&n.args[2]);
     if (self && target && graph_.type(self->id).dtype != graph_.type(target->id).dtype)
       throw Declined("training: mse_loss of two types, which eager's backward refuses");
   }
   for (const graph::Node& n : graph_.nodes) {  // how large its workspace is only the library knows
-    if (n.op->name != "aten.mkldnn_rnn_layer.default" || n.outs.back() == kNoValue) continue;
+    if (n.op->name != op::mkldnn_rnn_layer || n.outs.back() == kNoValue) continue;
     TensorType& workspace = graph_.values[n.outs.back()].type;
     workspace.opaque = true;
     workspace.strides.clear();
@@ -520,7 +521,7 @@ void Recorder::note_dependences(graph::Joint& joint, size_t first_node) const {
 }
 
 void Recorder::add_extra_outputs() {
-  static const ops::Op* clone = ops::find("aten.clone.default");
+  static const ops::Op* clone = ops::find(op::clone);
   for (const at::Tensor& t : extra_) {
     const TraceImpl* impl = trace_impl(t);
     TensorType type = aten::type_of(t);
@@ -537,7 +538,7 @@ void Recorder::add_extra_outputs() {
 
 // Each gradient is a tensor of its own, whatever it shares memory with in the trace.
 void Recorder::add_gradient_outputs() {
-  static const ops::Op* clone = ops::find("aten.clone.default");
+  static const ops::Op* clone = ops::find(op::clone);
   for (const at::Tensor& g : gradients_) {
     TensorType type = aten::type_of(g);
     type.offset = 0;

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "ops/args.h"
+#include "ops/names.h"
 
 namespace flashover::trace {
 namespace {
@@ -36,14 +37,13 @@ bool starts_with_any(std::string_view name, auto& list) {
 
 std::optional<Bounds> bounds_of(const graph::Graph& g, ValueId value) {
   static constexpr std::array<std::string_view, 2> kUniform = {"aten.rand.", "aten.rand_like."};
-  static constexpr std::array<std::string_view, 7> kSame = {"aten.view.",      "aten.detach.", "aten.alias.",
-                                                            "aten.unsqueeze.", "aten.clone.",  "aten.select.int",
-                                                            "aten.squeeze."};
+  static constexpr std::array<std::string_view, 7> kSame = {
+      "aten.view.", "aten.detach.", "aten.alias.", "aten.unsqueeze.", "aten.clone.", op::select_int, "aten.squeeze."};
   const graph::Node* n = only_maker(g, value);
   if (!n) return std::nullopt;
   if (starts_with_any(n->op->name, kUniform)) return Bounds{0, 1, false};
   if (starts_with_any(n->op->name, kSame)) return bounds_of(g, ops::as_value(n->args[0]));
-  if (n->op->name == "prim.full") {
+  if (n->op->name == prim::full) {
     const Arg& number = n->args[1];
     if (!ops::is_scalar(number) || std::holds_alternative<std::complex<double>>(number)) return std::nullopt;
     const auto* e = std::get_if<sym::Expr>(&number);

@@ -4,22 +4,23 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "ops/names.h"
 #include "trace/recorder.h"
 
 namespace flashover::trace {
 namespace {
 
 // Answers about metadata.
-constexpr std::array<std::string_view, 7> kQueries = {"aten.is_same_size.default",
-                                                      "aten._has_compatible_shallow_copy_type.default",
-                                                      "aten._has_same_storage_numel.default",
-                                                      "aten.result_type.Tensor",
-                                                      "aten.is_set_to.default",
-                                                      "aten.is_pinned.default",
-                                                      "aten._is_zerotensor.default"};
+constexpr std::array<std::string_view, 7> kQueries = {op::is_same_size,
+                                                      op::_has_compatible_shallow_copy_type,
+                                                      op::_has_same_storage_numel,
+                                                      op::result_type_Tensor,
+                                                      op::is_set_to,
+                                                      op::is_pinned,
+                                                      op::_is_zerotensor};
 
 // Views that flip a bit that no rule sees.
-constexpr std::array<std::string_view, 2> kBitViews = {"aten._conj.default", "aten._neg_view.default"};
+constexpr std::array<std::string_view, 2> kBitViews = {op::_conj, op::_neg_view};
 
 constexpr c10::DispatchKey kAutograd[] = {c10::DispatchKey::Autograd, c10::DispatchKey::AutogradCPU,
                                           c10::DispatchKey::AutogradCUDA};
@@ -78,8 +79,8 @@ OpFacts make_facts(const c10::OperatorHandle& handle) {
   f.is_query = contains(kQueries, schema.name);
   // Masks, the only indices whose number of results is data, have become positions before (special.cpp).
   f.reads_data = (has_tag(handle, at::Tag::data_dependent_output) || has_tag(handle, at::Tag::dynamic_output_shape)) &&
-                 schema.name != "aten.index.Tensor";
-  f.may_ask_meta = schema.name == "aten.repeat_interleave.Tensor";
+                 schema.name != op::index_Tensor;
+  f.may_ask_meta = schema.name == op::repeat_interleave_Tensor;
   f.composite = handle.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
                 !handle.hasKernelForDispatchKey(c10::DispatchKey::CPU);
   f.autograd_inside = !schema.name.starts_with("aten.") && !schema.name.starts_with("prims.") && !f.composite &&

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "ops/args.h"
+#include "ops/names.h"
 #include "trace/recorder.h"
 
 namespace flashover::trace {
@@ -60,7 +61,7 @@ bool fourier(Recorder& recorder, OpFacts& facts, Stack& stack, size_t base) {
   if (!x || !x->device().is_cpu() || !listed || listed->empty() || x->numel() == 0 || !at::globalContext().hasMKL())
     return false;
   const std::string& name = facts.schema.name;
-  const bool to_complex = name == "aten._fft_r2c.default", to_real = name == "aten._fft_c2r.default";
+  const bool to_complex = name == op::_fft_r2c, to_real = name == op::_fft_c2r;
   TensorType type = recorder.graph().type(std::get<Ref>(args[0]).id);
   Dims sizes = x->sizes().vec(), strides = x->strides().vec(), dims;
   for (sym::Expr e : *listed) dims.push_back(ops::wrap_dim(e.value(), sizes.size()));
@@ -98,9 +99,7 @@ bool fourier(Recorder& recorder, OpFacts& facts, Stack& stack, size_t base) {
 }  // namespace
 
 Special fourier_of(std::string_view name) {
-  return name == "aten._fft_r2c.default" || name == "aten._fft_c2r.default" || name == "aten._fft_c2c.default"
-             ? fourier
-             : nullptr;
+  return name == op::_fft_r2c || name == op::_fft_c2r || name == op::_fft_c2c ? fourier : nullptr;
 }
 
 }  // namespace flashover::trace

@@ -8,6 +8,7 @@
 
 #include "base/boundary.h"
 #include "base/check.h"
+#include "ops/names.h"
 #include "trace/recorder.h"
 
 namespace flashover::trace {
@@ -395,7 +396,7 @@ std::optional<HostValue> Recorder::host_value(PyObject* tensor) const {
     const auto* r = std::get_if<Ref>(&a);
     if (!r || r->id == kNoValue) return std::nullopt;
     for (const graph::Node& n : graph_.nodes)
-      if (n.op->name == "prim.full" && n.outs[0] == r->id) {
+      if (n.op->name == prim::full && n.outs[0] == r->id) {
         if (auto* d = std::get_if<double>(&n.args[1])) return *d;
         if (auto* e = std::get_if<sym::Expr>(&n.args[1])) return static_cast<double>(e->value());
       }
@@ -405,10 +406,10 @@ std::optional<HostValue> Recorder::host_value(PyObject* tensor) const {
     const graph::Node& n = graph_.nodes[i];
     if (n.outs.size() != 1 || n.outs[0] != at) continue;
     static const std::unordered_map<std::string_view, std::pair<char, bool>> kOps = {
-        {"aten.add.Tensor", {'+', false}}, {"aten.add_.Tensor", {'+', true}},  {"aten.add.Scalar", {'+', false}},
-        {"aten.add_.Scalar", {'+', true}}, {"aten.sub.Tensor", {'-', false}},  {"aten.sub_.Tensor", {'-', true}},
-        {"aten.mul.Tensor", {'*', false}}, {"aten.mul_.Tensor", {'*', true}},  {"aten.div.Tensor", {'/', false}},
-        {"aten.div_.Tensor", {'/', true}}, {"aten.neg.default", {'n', false}}, {"aten.neg_.default", {'n', true}}};
+        {op::add_Tensor, {'+', false}}, {op::add__Tensor, {'+', true}}, {op::add_Scalar, {'+', false}},
+        {op::add__Scalar, {'+', true}}, {op::sub_Tensor, {'-', false}}, {op::sub__Tensor, {'-', true}},
+        {op::mul_Tensor, {'*', false}}, {op::mul__Tensor, {'*', true}}, {op::div_Tensor, {'/', false}},
+        {op::div__Tensor, {'/', true}}, {op::neg, {'n', false}},        {op::neg_, {'n', true}}};
     const auto op = kOps.find(n.op->name);
     const auto* self = op == kOps.end() ? nullptr : std::get_if<Ref>(&n.args[0]);
     if (!self || graph_.type(self->id).dtype != type.dtype || graph_.type(self->id).rank() != 0) return std::nullopt;

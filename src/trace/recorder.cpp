@@ -23,6 +23,7 @@
 #include <cmath>
 
 #include "base/check.h"
+#include "ops/names.h"
 #include "torch/eval.h"
 #include "trace/assume.h"
 #include "trace/bounds.h"
@@ -264,7 +265,7 @@ ValueId Recorder::add_number(const at::Tensor& t) {
     BelowEverything plain;
     number = at::_local_scalar_dense(t);
   }
-  static const ops::Op* full = ops::find("prim.full");
+  static const ops::Op* full = ops::find(prim::full);
   std::vector<Arg> args = {Sizes{}, aten::from_scalar(number), type.dtype, type.device};
   std::vector<TensorType> outs = {std::move(type)};
   return graph_.add_node(full, std::move(args), std::move(outs)).outs[0];
@@ -411,7 +412,7 @@ void Recorder::call(const c10::OperatorHandle& op, Stack* stack) {
   try {
     OpFacts& facts = facts_of(op);
     const size_t base = stack->size() - facts.schema.args.size();
-    if (item_symbol && facts.schema.name == "aten._local_scalar_dense.default" && item_as_symbol(*stack)) return;
+    if (item_symbol && facts.schema.name == op::_local_scalar_dense && item_as_symbol(*stack)) return;
     if (policy_ != nullptr && !in_backward_) ask_policy(facts, *stack, base);
     if (numbers_ > 0 && facts.special) read_symbols(facts, *stack, base, true);
     if (facts.special && facts.special(*this, facts, *stack, base)) return;
@@ -724,14 +725,14 @@ void Recorder::finish_by_meta(OpFacts& facts, std::vector<Arg> args, Stack& stac
       for (const at::Tensor& t : meta[i].toTensorVector()) add_result(t, spec);
     }
   }
-  if (facts.schema.name == "aten._native_multi_head_attention.default" && outs.size() == 2) {
+  if (facts.schema.name == op::_native_multi_head_attention && outs.size() == 2) {
     const bool* wanted = std::get_if<bool>(&args[10]);  // need_weights; without it eager returns none
     if (!wanted || !*wanted) {
       outs[1] = TensorType{};
       results[1].meta = at::Tensor();
     }
   }
-  if (facts.schema.name == "aten.mkldnn_rnn_layer.default" && !outs.empty()) {
+  if (facts.schema.name == op::mkldnn_rnn_layer && !outs.empty()) {
     // The workspace exists for a backward only; the shape function says an empty one, eager says none.
     const bool backward =
         c10::GradMode::is_enabled() &&
@@ -1000,9 +1001,8 @@ bool Recorder::call_on_constants(OpFacts& facts, Stack& stack, size_t base) {
     }));
   if (unknown || facts.schema.any_written) {
     if (facts.may_ask_meta) return false;
-    if (facts.schema.name == "aten._local_scalar_dense.default" && truth_is_known(stack)) return true;
-    if (assumption().truth >= 0 && facts.schema.name == "aten._local_scalar_dense.default" && assume(stack))
-      return true;
+    if (facts.schema.name == op::_local_scalar_dense && truth_is_known(stack)) return true;
+    if (assumption().truth >= 0 && facts.schema.name == op::_local_scalar_dense && assume(stack)) return true;
     throw Declined("data-dependent: " + facts.schema.name + " needs the value of a traced tensor");
   }
   if (!any) return false;

@@ -7,6 +7,7 @@
 #include <torch/csrc/jit/python/pybind_utils.h>
 
 #include "base/check.h"
+#include "ops/names.h"
 #include "trace/recorder.h"
 
 namespace flashover::trace {
@@ -15,7 +16,7 @@ namespace {
 namespace py = pybind11;
 
 // Operators that torch's dispatch modes for checkpoints pass by.
-bool is_passed_by(const std::string& name) { return name == "aten.detach.default" || name == "prim.device.default"; }
+bool is_passed_by(const std::string& name) { return name == op::detach || name == "prim.device.default"; }
 
 graph::Selection selection(py::handle answer) {
   if (py::isinstance<py::bool_>(answer))

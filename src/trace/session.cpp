@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "ops/names.h"
 #include "torch/versions.h"
 #include "trace/number.h"
 #include "trace/recorder.h"
@@ -299,7 +300,7 @@ PyObject* Recorder::add_part(PyObject* tensor, const std::vector<Narrow>& narrow
 
 // The program may write a tensor that it made of Python data: each call gets its own copy then.
 void Recorder::keep_constants_constant() {
-  static const ops::Op* clone = ops::find("aten.clone.default");
+  static const ops::Op* clone = ops::find(op::clone);
   std::vector<bool> written(storages_.size(), false);
   for (const graph::Node& n : graph_.nodes)
     for (size_t i = 0; i < n.args.size() && i < 32; ++i)

@@ -10,6 +10,7 @@
 #include <unordered_map>
 
 #include "base/check.h"
+#include "ops/names.h"
 #include "trace/recorder.h"
 
 namespace flashover::trace {
@@ -81,8 +82,8 @@ bool metadata_in_place(Recorder& recorder, OpFacts& facts, Stack& stack, size_t 
   TraceImpl* self = recorder.operands().at(0).impl;
   FLASHOVER_CHECK(self) << "in-place view of a number";
   const size_t dot = facts.schema.name.rfind('.');
-  const std::string view_name = facts.schema.name == "aten.transpose_.default"
-                                    ? "aten.transpose.int"
+  const std::string view_name = facts.schema.name == op::transpose_
+                                    ? op::transpose_int
                                     : facts.schema.name.substr(0, dot - 1) + facts.schema.name.substr(dot);
   const aten::Operator* view = aten::find_operator(view_name);
   FLASHOVER_CHECK(view) << "no view operator for " << facts.schema.name;
@@ -104,7 +105,7 @@ const ops::Op* as_strided_op() {
   static const ops::Op* op = [] {
     ops::SchemaFacts facts;
     facts.is_aten_view = true;
-    return ops::find("aten.as_strided.default", facts);
+    return ops::find(op::as_strided, facts);
   }();
   return op;
 }
@@ -140,7 +141,7 @@ bool resize(Recorder& recorder, OpFacts& facts, Stack& stack, size_t base) {
     if (needed > self->storage().nbytes()) {
       if (self->storage().nbytes() != 0 || self->input >= 0) throw Declined("resize_ grows a tensor that has elements");
       // Nothing was there: new memory.
-      static const ops::Op* empty = ops::find("aten.empty.memory_format");
+      static const ops::Op* empty = ops::find(op::empty_memory_format);
       TensorType type = recorder.graph().type(self->value);
       type.sizes = sizes;
       type.strides = strides;
@@ -256,7 +257,7 @@ bool index_by_masks(Recorder& recorder, OpFacts& facts, Stack& stack, size_t bas
     }
     auto found = positions(recorder, v.toTensor(), {});
     if (!found && facts.schema.any_written) return false;
-    if (!found && facts.schema.name != "aten.index.Tensor") return false;
+    if (!found && facts.schema.name != op::index_Tensor) return false;
     if (!found) throw Declined("data-dependent: indexing by a mask of the program's data");
     for (at::Tensor& t : *found) out.push_back(std::move(t));
   }
@@ -432,29 +433,29 @@ bool convolution_backward(Recorder& recorder, OpFacts& facts, Stack& stack, size
 
 Special special_of(std::string_view name) {
   static const std::unordered_map<std::string_view, Special> table = {
-      {"aten.lift_fresh.default", lift_fresh},
-      {"aten.lift.default", lift_fresh},
-      {"aten._to_copy.default", to_copy},
-      {"aten.detach.default", detach},
-      {"aten.detach_.default", detach_in_place},
-      {"aten.t_.default", metadata_in_place},
-      {"aten.transpose_.default", metadata_in_place},
-      {"aten.squeeze_.default", metadata_in_place},
-      {"aten.squeeze_.dim", metadata_in_place},
-      {"aten.squeeze_.dims", metadata_in_place},
-      {"aten.unsqueeze_.default", metadata_in_place},
-      {"aten.as_strided_.default", metadata_in_place},
-      {"aten.resize_.default", resize},
-      {"aten.set_.source_Tensor", set_tensor},
-      {"aten.set_.source_Storage", set_storage},
-      {"aten.set_.source_Storage_storage_offset", set_storage},
-      {"aten.native_batch_norm.default", native_batch_norm},
-      {"aten.convolution.default", convolution},
-      {"aten.convolution_backward.default", convolution_backward},
-      {"aten.index.Tensor", index_by_masks},
-      {"aten.index_put.default", index_by_masks},
-      {"aten.index_put_.default", index_by_masks},
-      {"aten.masked_select.default", masked_select},
+      {op::lift_fresh, lift_fresh},
+      {op::lift, lift_fresh},
+      {op::_to_copy, to_copy},
+      {op::detach, detach},
+      {op::detach_, detach_in_place},
+      {op::t_, metadata_in_place},
+      {op::transpose_, metadata_in_place},
+      {op::squeeze_, metadata_in_place},
+      {op::squeeze__dim, metadata_in_place},
+      {op::squeeze__dims, metadata_in_place},
+      {op::unsqueeze_, metadata_in_place},
+      {op::as_strided_, metadata_in_place},
+      {op::resize_, resize},
+      {op::set__source_Tensor, set_tensor},
+      {op::set__source_Storage, set_storage},
+      {op::set__source_Storage_storage_offset, set_storage},
+      {op::native_batch_norm, native_batch_norm},
+      {op::convolution, convolution},
+      {op::convolution_backward, convolution_backward},
+      {op::index_Tensor, index_by_masks},
+      {op::index_put, index_by_masks},
+      {op::index_put_, index_by_masks},
+      {op::masked_select, masked_select},
   };
   auto it = table.find(name);
   return it == table.end() ? nullptr : it->second;

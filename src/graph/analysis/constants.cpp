@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "ops/args.h"
+#include "ops/names.h"
 
 namespace flashover::graph {
 namespace {
@@ -73,34 +74,34 @@ struct BinaryRow {
   Binary f;
 };
 constexpr UnaryRow kUnary[] = {
-    {"prim.neg", [](double x) { return -x; }},
-    {"prim.abs", [](double x) { return std::fabs(x); }},
-    {"prim.floor", [](double x) { return std::floor(x); }},
-    {"prim.ceil", [](double x) { return std::ceil(x); }},
-    {"prim.relu", [](double x) { return x < 0 ? 0 : x; }},
-    {"prim.logical_not", [](double x) { return x == 0 ? 1.0 : 0.0; }},
-    {"prim.isnan", [](double x) { return std::isnan(x) ? 1.0 : 0.0; }},
-    {"prim.isinf", [](double x) { return std::isinf(x) ? 1.0 : 0.0; }},
-    {"prim.copy", [](double x) { return x; }},
+    {prim::neg, [](double x) { return -x; }},
+    {prim::abs, [](double x) { return std::fabs(x); }},
+    {prim::floor, [](double x) { return std::floor(x); }},
+    {prim::ceil, [](double x) { return std::ceil(x); }},
+    {prim::relu, [](double x) { return x < 0 ? 0 : x; }},
+    {prim::logical_not, [](double x) { return x == 0 ? 1.0 : 0.0; }},
+    {prim::isnan, [](double x) { return std::isnan(x) ? 1.0 : 0.0; }},
+    {prim::isinf, [](double x) { return std::isinf(x) ? 1.0 : 0.0; }},
+    {prim::copy, [](double x) { return x; }},
 };
 constexpr BinaryRow kBinary[] = {
-    {"prim.add", [](double a, double b) { return a + b; }},
-    {"prim.sub", [](double a, double b) { return a - b; }},
-    {"prim.mul", [](double a, double b) { return a * b; }},
-    {"prim.minimum", [](double a, double b) { return std::isnan(a) || std::isnan(b) ? NAN : std::min(a, b); }},
-    {"prim.maximum", [](double a, double b) { return std::isnan(a) || std::isnan(b) ? NAN : std::max(a, b); }},
-    {"prim.eq", [](double a, double b) { return a == b ? 1.0 : 0.0; }},
-    {"prim.ne", [](double a, double b) { return a != b ? 1.0 : 0.0; }},
-    {"prim.lt", [](double a, double b) { return a < b ? 1.0 : 0.0; }},
-    {"prim.le", [](double a, double b) { return a <= b ? 1.0 : 0.0; }},
-    {"prim.gt", [](double a, double b) { return a > b ? 1.0 : 0.0; }},
-    {"prim.ge", [](double a, double b) { return a >= b ? 1.0 : 0.0; }},
+    {prim::add, [](double a, double b) { return a + b; }},
+    {prim::sub, [](double a, double b) { return a - b; }},
+    {prim::mul, [](double a, double b) { return a * b; }},
+    {prim::minimum, [](double a, double b) { return std::isnan(a) || std::isnan(b) ? NAN : std::min(a, b); }},
+    {prim::maximum, [](double a, double b) { return std::isnan(a) || std::isnan(b) ? NAN : std::max(a, b); }},
+    {prim::eq, [](double a, double b) { return a == b ? 1.0 : 0.0; }},
+    {prim::ne, [](double a, double b) { return a != b ? 1.0 : 0.0; }},
+    {prim::lt, [](double a, double b) { return a < b ? 1.0 : 0.0; }},
+    {prim::le, [](double a, double b) { return a <= b ? 1.0 : 0.0; }},
+    {prim::gt, [](double a, double b) { return a > b ? 1.0 : 0.0; }},
+    {prim::ge, [](double a, double b) { return a >= b ? 1.0 : 0.0; }},
 };
 // On bool operands only.
 constexpr BinaryRow kLogic[] = {
-    {"prim.bitwise_and", [](double a, double b) { return a != 0 && b != 0 ? 1.0 : 0.0; }},
-    {"prim.bitwise_or", [](double a, double b) { return a != 0 || b != 0 ? 1.0 : 0.0; }},
-    {"prim.bitwise_xor", [](double a, double b) { return (a != 0) != (b != 0) ? 1.0 : 0.0; }},
+    {prim::bitwise_and, [](double a, double b) { return a != 0 && b != 0 ? 1.0 : 0.0; }},
+    {prim::bitwise_or, [](double a, double b) { return a != 0 || b != 0 ? 1.0 : 0.0; }},
+    {prim::bitwise_xor, [](double a, double b) { return (a != 0) != (b != 0) ? 1.0 : 0.0; }},
 };
 
 template <size_t N, typename Row>
@@ -200,12 +201,12 @@ std::shared_ptr<const ConstantArray> Constants::compute(const Node& n, ValueId v
   const std::vector<int64_t> ones(rank, 1);
   auto pay = [&](const std::vector<int64_t>& stored) { return (budget_ -= count(stored)) >= 0; };
 
-  if (op == "prim.full") {
+  if (op == prim::full) {
     const auto x = scalar(n.args[1]);
     if (!x) return nullptr;
     return std::make_shared<ConstantArray>(ConstantArray{*sizes, ones, {round_to(type.dtype, *x)}});
   }
-  if (op == "prim.iota") {
+  if (op == prim::iota) {
     const auto start = scalar(n.args[1]), step = scalar(n.args[2]);
     if (!start || !step || is_floating(type.dtype) || !pay(*sizes)) return nullptr;
     auto out = std::make_shared<ConstantArray>(ConstantArray{*sizes, *sizes, {}});
@@ -249,14 +250,14 @@ std::shared_ptr<const ConstantArray> Constants::compute(const Node& n, ValueId v
   if (const BinaryRow* row = find_row(kBinary, op)) return map([&](auto&& x) { return row->f(x(0), x(1)); });
   if (const BinaryRow* row = find_row(kLogic, op); row && from == DType::kBool)
     return map([&](auto&& x) { return row->f(x(0), x(1)); });
-  if (op == "prim.bitwise_not" && from == DType::kBool) return map([&](auto&& x) { return x(0) == 0 ? 1.0 : 0.0; });
-  if (op == "prim.where") return map([&](auto&& x) { return x(0) != 0 ? x(1) : x(2); });
-  if (op == "prim.convert") return map([&](auto&& x) { return x(0); });
+  if (op == prim::bitwise_not && from == DType::kBool) return map([&](auto&& x) { return x(0) == 0 ? 1.0 : 0.0; });
+  if (op == prim::where) return map([&](auto&& x) { return x(0) != 0 ? x(1) : x(2); });
+  if (op == prim::convert) return map([&](auto&& x) { return x(0); });
 
   const ConstantArray& x = *in[0];
   if (x.is_uniform() && n.op->kind == ops::OpKind::kView)
     return std::make_shared<ConstantArray>(ConstantArray{*sizes, ones, x.data});
-  if (op == "prim.reshape") {
+  if (op == prim::reshape) {
     // Dims of size 1 come and go for free.
     std::vector<int64_t> before, after, kept;
     for (size_t d = 0; d < x.sizes.size(); ++d)
@@ -273,20 +274,20 @@ std::shared_ptr<const ConstantArray> Constants::compute(const Node& n, ValueId v
     auto whole = gather(x, x.sizes, x.sizes, strides_of(x), 0);
     return std::make_shared<ConstantArray>(ConstantArray{*sizes, *sizes, std::move(whole->data)});
   }
-  if (op == "prim.broadcast") {
+  if (op == prim::broadcast) {
     const std::vector<int64_t> dims = ops::as_ints(n.args[2]);
     std::vector<int64_t> stored = ones;
     for (size_t i = 0; i < dims.size(); ++i) stored[dims[i]] = x.stored[i];
     return std::make_shared<ConstantArray>(ConstantArray{*sizes, std::move(stored), x.data});
   }
   const std::vector<int64_t> strides = strides_of(x);
-  if (op == "prim.permute") {
+  if (op == prim::permute) {
     std::vector<int64_t> s, stored;
     for (int64_t d : ops::as_ints(n.args[1])) s.push_back(strides[d]), stored.push_back(x.stored[d]);
     if (!pay(stored)) return nullptr;
     return gather(x, *sizes, std::move(stored), s, 0);
   }
-  if (op == "prim.slice") {
+  if (op == prim::slice) {
     const Sizes starts = ops::as_sizes(n.args[1]), steps = ops::as_sizes(n.args[3]);
     std::vector<int64_t> s, stored;
     int64_t origin = 0;
@@ -299,7 +300,7 @@ std::shared_ptr<const ConstantArray> Constants::compute(const Node& n, ValueId v
     if (!pay(stored)) return nullptr;
     return gather(x, *sizes, std::move(stored), s, origin);
   }
-  if (op == "prim.cat") {
+  if (op == prim::cat) {
     const int64_t dim = ops::as_int(n.args[1]);
     auto out = std::make_shared<ConstantArray>(ConstantArray{*sizes, ones, {}});
     for (const auto& piece : in)
@@ -318,7 +319,7 @@ std::shared_ptr<const ConstantArray> Constants::compute(const Node& n, ValueId v
     }
     return out;
   }
-  if (op == "prim.cumsum" && is_integral(type.dtype)) {
+  if (op == prim::cumsum && is_integral(type.dtype)) {
     const int64_t dim = ops::as_int(n.args[1]);
     auto out = std::make_shared<ConstantArray>(ConstantArray{*sizes, x.stored, {}});
     out->stored[dim] = (*sizes)[dim];
@@ -334,7 +335,7 @@ std::shared_ptr<const ConstantArray> Constants::compute(const Node& n, ValueId v
     });
     return good ? out : nullptr;
   }
-  if (op == "prim.index") {
+  if (op == prim::index) {
     const RefList list = ops::as_values(n.args[1]);
     // Indices of the first dims, none left out.
     for (size_t i = 0; i < list.size(); ++i)

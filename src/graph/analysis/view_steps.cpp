@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "ops/args.h"
 #include "ops/aten/infer.h"
+#include "ops/names.h"
 
 namespace flashover::graph {
 namespace {
@@ -133,22 +134,20 @@ ViewStep operator_step(const Cut& c, std::string forward, std::string backward) 
           .backward_type = c.parent};
 }
 Steps cut_dtype(const Cut& c) {
-  ViewStep s = operator_step(c, "aten.view_copy.dtype", "aten.view_copy.dtype");
+  ViewStep s = operator_step(c, op::view_copy_dtype, op::view_copy_dtype);
   s.forward_args = {c.child.dtype};
   s.backward_args = {c.parent.dtype};
   return ViewSteps{std::move(s)};
 }
-Steps cut_as_real(const Cut& c) {
-  return ViewSteps{operator_step(c, "aten.view_as_real_copy.default", "aten.view_as_complex_copy.default")};
-}
+Steps cut_as_real(const Cut& c) { return ViewSteps{operator_step(c, op::view_as_real_copy, op::view_as_complex_copy)}; }
 Steps cut_as_complex(const Cut& c) {
-  return ViewSteps{operator_step(c, "aten.view_as_complex_copy.default", "aten.view_as_real_copy.default")};
+  return ViewSteps{operator_step(c, op::view_as_complex_copy, op::view_as_real_copy)};
 }
 Steps cut_conj(const Cut& c) {
   if (!info(c.parent.dtype).complex) return ViewSteps{};
-  return ViewSteps{operator_step(c, "aten._conj_physical.default", "aten._conj_physical.default")};
+  return ViewSteps{operator_step(c, op::_conj_physical, op::_conj_physical)};
 }
-Steps cut_neg(const Cut& c) { return ViewSteps{operator_step(c, "aten.neg.default", "aten.neg.default")}; }
+Steps cut_neg(const Cut& c) { return ViewSteps{operator_step(c, op::neg, op::neg)}; }
 
 struct Row {
   std::string_view name;  // without "aten."; any overload unless given
@@ -291,7 +290,7 @@ ValueId apply(Builder& b, const ViewStep& s, ValueId x) {
     case Kind::kDiagonal:
       return b.diagonal(x, s.dims[0], s.dims[1], s.dims[2]);
     case Kind::kAsStrided:
-      return b.emit("prim.as_strided", {Ref{x}, s.sizes, s.ends, s.offset});
+      return b.emit(prim::as_strided, {Ref{x}, s.sizes, s.ends, s.offset});
     case Kind::kOperator:
       return apply_operator(b, s.forward, x, s.forward_args, s.forward_type);
   }
@@ -321,12 +320,12 @@ ValueId invert(Builder& b, const ViewStep& s, ValueId parent, ValueId value) {
         throw Declined("write to an expanded tensor: several elements share one location");
       return b.reshape(value, b.sizes(parent));
     case Kind::kDiagonal:
-      return b.emit("aten.diagonal_scatter.default",
+      return b.emit(op::diagonal_scatter,
                     {Ref{parent}, Ref{value}, sym::Expr(s.dims[0]), sym::Expr(s.dims[1]), sym::Expr(s.dims[2])},
                     like_parent(b, parent));
     case Kind::kAsStrided:
       if (ops::aten::overlaps_itself(s.sizes, s.ends)) throw Declined("write to a tensor whose elements overlap");
-      return b.emit("prim.as_strided_scatter", {Ref{parent}, Ref{value}, s.sizes, s.ends, s.offset});
+      return b.emit(prim::as_strided_scatter, {Ref{parent}, Ref{value}, s.sizes, s.ends, s.offset});
     case Kind::kOperator:
       return apply_operator(b, s.backward, value, s.backward_args, s.backward_type);
   }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "graph/builder.h"
+#include "ops/names.h"
 
 namespace flashover::graph {
 
@@ -28,8 +29,8 @@ std::optional<ViewSteps> view_steps(const Graph& traced, const Node& node, size_
 // By geometry alone: both on one storage, the parent without gaps.
 std::optional<ViewSteps> view_steps_by_geometry(const TensorType& parent, const TensorType& child);
 
-bool is_view_name(std::string_view op);          // "aten.permute.default"
-bool is_metadata_in_place(std::string_view op);  // "aten.t_.default": changes geometry, writes nothing
+bool is_view_name(std::string_view op);          // op::permute
+bool is_metadata_in_place(std::string_view op);  // op::t_: changes geometry, writes nothing
 bool is_geometric(const ViewSteps& steps);       // sizes and strides only, the bytes mean the same
 
 ValueId replay(Builder& b, const ViewSteps& steps, ValueId parent);

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "graph/decompose/rules.h"
+#include "ops/names.h"
 
 namespace flashover::graph::rules {
 namespace {
@@ -289,28 +290,28 @@ bool softmax_backward(Builder& b, const Node& n, Outs& outs) {  // (grad, output
 }  // namespace
 
 void add_backward(DecompositionRows& r) {
-  add<threshold_backward>(r, {"aten.threshold_backward.default"});
-  add<sigmoid_backward>(r, {"aten.sigmoid_backward.default"});
-  add<tanh_backward>(r, {"aten.tanh_backward.default"});
-  add<silu_backward>(r, {"aten.silu_backward.default"});
-  add<gelu_backward>(r, {"aten.gelu_backward.default"});
-  add<leaky_relu_backward>(r, {"aten.leaky_relu_backward.default"});
-  add<elu_backward>(r, {"aten.elu_backward.default"});
-  add<hardtanh_backward>(r, {"aten.hardtanh_backward.default"});
-  add<hardsigmoid_backward>(r, {"aten.hardsigmoid_backward.default"});
-  add<hardswish_backward>(r, {"aten.hardswish_backward.default"});
-  add<softplus_backward>(r, {"aten.softplus_backward.default"});
-  add<mish_backward>(r, {"aten.mish_backward.default"});
-  add<native_dropout_backward>(r, {"aten.native_dropout_backward.default"});
-  add<glu_backward>(r, {"aten.glu_backward.default"});
-  add<select_backward>(r, {"aten.select_backward.default"});
-  add<slice_backward>(r, {"aten.slice_backward.default"});
-  add<mse_loss_backward>(r, {"aten.mse_loss_backward.default"});
-  add<layer_norm_backward>(r, {"aten.native_layer_norm_backward.default"});
-  add<batch_norm_backward>(r, {"aten.native_batch_norm_backward.default"});
-  add<group_norm_backward>(r, {"aten.native_group_norm_backward.default"});
-  add<softmax_backward<false>, Takes::kFloats>(r, {"aten._softmax_backward_data.default"});
-  add<softmax_backward<true>, Takes::kFloats>(r, {"aten._log_softmax_backward_data.default"});
+  add<threshold_backward>(r, {op::threshold_backward});
+  add<sigmoid_backward>(r, {op::sigmoid_backward});
+  add<tanh_backward>(r, {op::tanh_backward});
+  add<silu_backward>(r, {op::silu_backward});
+  add<gelu_backward>(r, {op::gelu_backward});
+  add<leaky_relu_backward>(r, {op::leaky_relu_backward});
+  add<elu_backward>(r, {op::elu_backward});
+  add<hardtanh_backward>(r, {op::hardtanh_backward});
+  add<hardsigmoid_backward>(r, {op::hardsigmoid_backward});
+  add<hardswish_backward>(r, {op::hardswish_backward});
+  add<softplus_backward>(r, {op::softplus_backward});
+  add<mish_backward>(r, {op::mish_backward});
+  add<native_dropout_backward>(r, {op::native_dropout_backward});
+  add<glu_backward>(r, {op::glu_backward});
+  add<select_backward>(r, {op::select_backward});
+  add<slice_backward>(r, {op::slice_backward});
+  add<mse_loss_backward>(r, {op::mse_loss_backward});
+  add<layer_norm_backward>(r, {op::native_layer_norm_backward});
+  add<batch_norm_backward>(r, {op::native_batch_norm_backward});
+  add<group_norm_backward>(r, {op::native_group_norm_backward});
+  add<softmax_backward<false>, Takes::kFloats>(r, {op::_softmax_backward_data});
+  add<softmax_backward<true>, Takes::kFloats>(r, {op::_log_softmax_backward_data});
 }
 
 }  // namespace flashover::graph::rules

@@ -1,6 +1,7 @@
 // Losses over class numbers. What is picked by a target is read by gather; its gradient is a comparison with the
 // class's number, so that no scatter is needed and the softmax around it joins in.
 #include "graph/decompose/rules.h"
+#include "ops/names.h"
 
 namespace flashover::graph::rules {
 namespace {
@@ -82,8 +83,8 @@ bool nll_loss_backward(Builder& b, const Node& n, Outs& outs) {
 }  // namespace
 
 void add_class_losses(DecompositionRows& r) {
-  add<nll_loss>(r, {"aten.nll_loss_forward.default", "aten.nll_loss2d_forward.default"});
-  add<nll_loss_backward>(r, {"aten.nll_loss_backward.default", "aten.nll_loss2d_backward.default"});
+  add<nll_loss>(r, {op::nll_loss_forward, op::nll_loss2d_forward});
+  add<nll_loss_backward>(r, {op::nll_loss_backward, op::nll_loss2d_backward});
 }
 
 }  // namespace flashover::graph::rules

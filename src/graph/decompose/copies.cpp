@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "graph/decompose/rules.h"
+#include "ops/names.h"
 
 namespace flashover::graph::rules {
 namespace {
@@ -100,26 +101,24 @@ bool triangle(Builder& b, const Node& n, Outs& outs) {  // keeps col - row <= k 
 }  // namespace
 
 void add_copies(DecompositionRows& r) {
-  add<cast>(r, {"aten._to_copy.default", "aten.clone.default", "aten.alias.default", "aten.detach.default",
-                "aten.lift_fresh.default", "aten.lift_fresh_copy.default", "aten.alias_copy.default",
-                "aten.detach_copy.default"});
-  add<copy>(r, {"aten.copy.default"});
-  add<constant_fill<0>>(r, {"aten.zero.default", "aten.zeros.default", "aten.zeros_like.default",
-                            "aten.new_zeros.default", "aten._efficientzerotensor.default"});
+  add<cast>(r, {op::_to_copy, op::clone, op::alias, op::detach, op::lift_fresh, op::lift_fresh_copy, op::alias_copy,
+                op::detach_copy});
+  add<copy>(r, {op::copy});
+  add<constant_fill<0>>(r, {op::zero, op::zeros, op::zeros_like, op::new_zeros, op::_efficientzerotensor});
   // Whatever memory held is as good as zero, and zero is the same twice.
-  add<constant_fill<0>>(r, {"aten.empty.memory_format", "aten.empty_strided.default", "aten.empty_permuted.default",
-                            "aten.empty_like.default", "aten.new_empty.default", "aten.new_empty_strided.default"});
-  add<constant_fill<1>>(r, {"aten.ones.default", "aten.ones_like.default", "aten.new_ones.default"});
-  add<scalar_fill<0>>(r, {"aten.scalar_tensor.default"});
-  add<scalar_fill<1>>(r, {"aten.full.default", "aten.full_like.default", "aten.fill.Scalar", "aten.fill.Tensor"});
-  add<scalar_fill<2>>(r, {"aten.new_full.default"});
-  add<arange<-1, -1>>(r, {"aten.arange.default"});
-  add<arange<0, -1>>(r, {"aten.arange.start"});
-  add<arange<0, 2>>(r, {"aten.arange.start_step"});
-  add<linspace>(r, {"aten.linspace.default"});
-  add<eye>(r, {"aten.eye.default", "aten.eye.m"});
-  add<triangle<true>>(r, {"aten.tril.default"});
-  add<triangle<false>>(r, {"aten.triu.default"});
+  add<constant_fill<0>>(r, {op::empty_memory_format, op::empty_strided, op::empty_permuted, op::empty_like,
+                            op::new_empty, op::new_empty_strided});
+  add<constant_fill<1>>(r, {op::ones, op::ones_like, op::new_ones});
+  add<scalar_fill<0>>(r, {op::scalar_tensor});
+  add<scalar_fill<1>>(r, {op::full, op::full_like, op::fill_Scalar, op::fill_Tensor});
+  add<scalar_fill<2>>(r, {op::new_full});
+  add<arange<-1, -1>>(r, {op::arange});
+  add<arange<0, -1>>(r, {op::arange_start});
+  add<arange<0, 2>>(r, {op::arange_start_step});
+  add<linspace>(r, {op::linspace});
+  add<eye>(r, {op::eye, op::eye_m});
+  add<triangle<true>>(r, {op::tril});
+  add<triangle<false>>(r, {op::triu});
 }
 
 }  // namespace flashover::graph::rules

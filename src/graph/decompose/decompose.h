@@ -3,11 +3,12 @@
 #include <vector>
 
 #include "graph/builder.h"
+#include "ops/names.h"
 
 namespace flashover::graph {
 
 struct DecompositionRow {
-  const char* op;  // "aten.gelu.default"
+  const char* op;  // op::gelu
   Decomposition build;
 };
 // Null when the operator stays extern.

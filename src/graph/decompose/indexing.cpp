@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "graph/decompose/rules.h"
+#include "ops/names.h"
 
 namespace flashover::graph::rules {
 namespace {
@@ -148,15 +149,15 @@ bool index_put(Builder& b, const Node& n, Outs& outs) {  // (self, indices, valu
 }  // namespace
 
 void add_indexing(DecompositionRows& r) {
-  add<cat>(r, {"aten.cat.default"});
-  add<stack>(r, {"aten.stack.default"});
-  add<constant_pad>(r, {"aten.constant_pad_nd.default"});
-  add<gather>(r, {"aten.gather.default"});
-  add<index_select>(r, {"aten.index_select.default"});
-  add<embedding>(r, {"aten.embedding.default"});
-  add<embedding_backward>(r, {"aten.embedding_dense_backward.default"});
-  add<index>(r, {"aten.index.Tensor", "aten._unsafe_index.Tensor"});
-  add<index_put>(r, {"aten.index_put.default", "aten._unsafe_index_put.default"});
+  add<cat>(r, {op::cat});
+  add<stack>(r, {op::stack});
+  add<constant_pad>(r, {op::constant_pad_nd});
+  add<gather>(r, {op::gather});
+  add<index_select>(r, {op::index_select});
+  add<embedding>(r, {op::embedding});
+  add<embedding_backward>(r, {op::embedding_dense_backward});
+  add<index>(r, {op::index_Tensor, op::_unsafe_index_Tensor});
+  add<index_put>(r, {op::index_put, op::_unsafe_index_put});
 }
 
 }  // namespace flashover::graph::rules

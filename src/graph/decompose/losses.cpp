@@ -1,5 +1,6 @@
 // Losses.
 #include "graph/decompose/rules.h"
+#include "ops/names.h"
 
 namespace flashover::graph::rules {
 namespace {
@@ -48,9 +49,9 @@ bool smooth_l1(Builder& b, const Node& n, Outs& outs) {  // (self, target, reduc
 }  // namespace
 
 void add_losses(DecompositionRows& r) {
-  add<mse_loss>(r, {"aten.mse_loss.default"});
-  add<smooth_l1<false>>(r, {"aten.smooth_l1_loss.default"});
-  add<smooth_l1<true>>(r, {"aten.huber_loss.default"});
+  add<mse_loss>(r, {op::mse_loss});
+  add<smooth_l1<false>>(r, {op::smooth_l1_loss});
+  add<smooth_l1<true>>(r, {op::huber_loss});
 }
 
 }  // namespace flashover::graph::rules

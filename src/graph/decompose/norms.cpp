@@ -1,5 +1,6 @@
 // Normalizations.
 #include "graph/decompose/rules.h"
+#include "ops/names.h"
 
 #include <tuple>
 
@@ -170,12 +171,12 @@ bool batch_norm_no_stats(Builder& b, const Node& n, Outs& outs) {
 }  // namespace
 
 void add_norms(DecompositionRows& r) {
-  add<layer_norm>(r, {"aten.native_layer_norm.default"});
-  add<group_norm>(r, {"aten.native_group_norm.default"});
-  add<batch_norm>(r, {"aten.native_batch_norm.default"});
-  add<batch_norm_functional>(r, {"aten._native_batch_norm_legit_functional.default"});
-  add<batch_norm_no_training>(r, {"aten._native_batch_norm_legit_no_training.default"});
-  add<batch_norm_no_stats>(r, {"aten._native_batch_norm_legit.no_stats"});
+  add<layer_norm>(r, {op::native_layer_norm});
+  add<group_norm>(r, {op::native_group_norm});
+  add<batch_norm>(r, {op::native_batch_norm});
+  add<batch_norm_functional>(r, {op::_native_batch_norm_legit_functional});
+  add<batch_norm_no_training>(r, {op::_native_batch_norm_legit_no_training});
+  add<batch_norm_no_stats>(r, {op::_native_batch_norm_legit_no_stats});
 }
 
 }  // namespace flashover::graph::rules

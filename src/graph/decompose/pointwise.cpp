@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "graph/decompose/rules.h"
+#include "ops/names.h"
 
 namespace flashover::graph::rules {
 namespace {
@@ -527,76 +528,74 @@ void add_pointwise(DecompositionRows& r) {
   FLOAT_UNARY(digamma)
   FLOAT_UNARY(sigmoid)
 #undef FLOAT_UNARY
-  add<rounding<&Builder::ceil>, Takes::kNumbers>(r, {"aten.ceil.default"});
-  add<rounding<&Builder::floor>, Takes::kNumbers>(r, {"aten.floor.default"});
-  add<rounding<&Builder::round>, Takes::kNumbers>(r, {"aten.round.default"});
-  add<rounding<&Builder::trunc>, Takes::kNumbers>(r, {"aten.trunc.default"});
-  add<exact_unary<&Builder::neg>>(r, {"aten.neg.default"});
-  add<sign>(r, {"aten.sign.default", "aten.sgn.default"});
-  add<abs>(r, {"aten.abs.default"});
-  add<relu, Takes::kNumbers>(r, {"aten.relu.default"});
-  add<frac, Takes::kFloats>(r, {"aten.frac.default"});
-  add<bitwise_not, Takes::kWhole>(r, {"aten.bitwise_not.default"});
-  add<logical_not>(r, {"aten.logical_not.default"});
-  add<float_predicate<&Builder::isnan>>(r, {"aten.isnan.default"});
-  add<float_predicate<&Builder::isinf>>(r, {"aten.isinf.default"});
-  add<is_signed_inf<true>>(r, {"aten.isneginf.default"});
-  add<is_signed_inf<false>>(r, {"aten.isposinf.default"});
-  add<signbit>(r, {"aten.signbit.default"});
-  add<nan_to_num>(r, {"aten.nan_to_num.default"});
-  add<logit>(r, {"aten.logit.default"});
-  add<sinc>(r, {"aten.sinc.default"});
+  add<rounding<&Builder::ceil>, Takes::kNumbers>(r, {op::ceil});
+  add<rounding<&Builder::floor>, Takes::kNumbers>(r, {op::floor});
+  add<rounding<&Builder::round>, Takes::kNumbers>(r, {op::round});
+  add<rounding<&Builder::trunc>, Takes::kNumbers>(r, {op::trunc});
+  add<exact_unary<&Builder::neg>>(r, {op::neg});
+  add<sign>(r, {op::sign, op::sgn});
+  add<abs>(r, {op::abs});
+  add<relu, Takes::kNumbers>(r, {op::relu});
+  add<frac, Takes::kFloats>(r, {op::frac});
+  add<bitwise_not, Takes::kWhole>(r, {op::bitwise_not});
+  add<logical_not>(r, {op::logical_not});
+  add<float_predicate<&Builder::isnan>>(r, {op::isnan});
+  add<float_predicate<&Builder::isinf>>(r, {op::isinf});
+  add<is_signed_inf<true>>(r, {op::isneginf});
+  add<is_signed_inf<false>>(r, {op::isposinf});
+  add<signbit>(r, {op::signbit});
+  add<nan_to_num>(r, {op::nan_to_num});
+  add<logit>(r, {op::logit});
+  add<sinc>(r, {op::sinc});
 
-  add<leaky_relu, Takes::kFloats>(r, {"aten.leaky_relu.default"});
-  add<elu, Takes::kFloats>(r, {"aten.elu.default"});
-  add<celu, Takes::kFloats>(r, {"aten.celu.default"});
-  add<selu, Takes::kFloats>(r, {"aten.selu.default"});
-  add<hardtanh>(r, {"aten.hardtanh.default"});
-  add<relu6>(r, {"aten.relu6.default"});
-  add<hardsigmoid, Takes::kFloats>(r, {"aten.hardsigmoid.default"});
-  add<hardswish, Takes::kFloats>(r, {"aten.hardswish.default"});
-  add<silu, Takes::kFloats>(r, {"aten.silu.default"});
-  add<mish, Takes::kFloats>(r, {"aten.mish.default"});
-  add<gelu, Takes::kFloats>(r, {"aten.gelu.default"});
-  add<softplus, Takes::kFloats>(r, {"aten.softplus.default"});
-  add<softshrink, Takes::kFloats>(r, {"aten.softshrink.default"});
-  add<hardshrink, Takes::kFloats>(r, {"aten.hardshrink.default"});
-  add<threshold, Takes::kNumbers>(r, {"aten.threshold.default"});
-  add<glu, Takes::kFloats>(r, {"aten.glu.default"});
-  add<prelu, Takes::kFloats>(r, {"aten._prelu_kernel.default"});
-  add<log_sigmoid_forward, Takes::kFloats>(r, {"aten.log_sigmoid_forward.default"});
+  add<leaky_relu, Takes::kFloats>(r, {op::leaky_relu});
+  add<elu, Takes::kFloats>(r, {op::elu});
+  add<celu, Takes::kFloats>(r, {op::celu});
+  add<selu, Takes::kFloats>(r, {op::selu});
+  add<hardtanh>(r, {op::hardtanh});
+  add<relu6>(r, {op::relu6});
+  add<hardsigmoid, Takes::kFloats>(r, {op::hardsigmoid});
+  add<hardswish, Takes::kFloats>(r, {op::hardswish});
+  add<silu, Takes::kFloats>(r, {op::silu});
+  add<mish, Takes::kFloats>(r, {op::mish});
+  add<gelu, Takes::kFloats>(r, {op::gelu});
+  add<softplus, Takes::kFloats>(r, {op::softplus});
+  add<softshrink, Takes::kFloats>(r, {op::softshrink});
+  add<hardshrink, Takes::kFloats>(r, {op::hardshrink});
+  add<threshold, Takes::kNumbers>(r, {op::threshold});
+  add<glu, Takes::kFloats>(r, {op::glu});
+  add<prelu, Takes::kFloats>(r, {op::_prelu_kernel});
+  add<log_sigmoid_forward, Takes::kFloats>(r, {op::log_sigmoid_forward});
 
-  add<add_scaled<1, 0, 1>>(r, {"aten.add.Tensor", "aten.add.Scalar"});
-  add<add_scaled<-1, 0, 1>>(r, {"aten.sub.Tensor", "aten.sub.Scalar"});
-  add<mul>(r, {"aten.mul.Tensor", "aten.mul.Scalar"});
-  add<binary<&Builder::div>>(r, {"aten.div.Tensor", "aten.div.Scalar"});
-  add<div_mode>(r, {"aten.div.Tensor_mode", "aten.div.Scalar_mode"});
-  add<floor_division>(r, {"aten.floor_divide.default", "aten.floor_divide.Scalar"});
-  add<division<&Builder::remainder>>(
-      r, {"aten.remainder.Tensor", "aten.remainder.Scalar", "aten.remainder.Scalar_Tensor"});
-  add<division<&Builder::fmod>>(r, {"aten.fmod.Tensor", "aten.fmod.Scalar"});
-  add<pow_scalar_exponent>(r, {"aten.pow.Tensor_Scalar"});
-  add<pow>(r, {"aten.pow.Tensor_Tensor", "aten.pow.Scalar"});
-  add<rounded_binary<&Builder::atan2>>(r, {"aten.atan2.default"});
-  add<rounded_binary<&Builder::copysign>>(r, {"aten.copysign.Tensor", "aten.copysign.Scalar"});
-  add<rounded_binary<&Builder::hypot>>(r, {"aten.hypot.default"});
-  add<xlogy>(r, {"aten.xlogy.Tensor", "aten.xlogy.Scalar_Other", "aten.xlogy.Scalar_Self"});
-  add<logaddexp<false>>(r, {"aten.logaddexp.default"});
-  add<logaddexp<true>>(r, {"aten.logaddexp2.default"});
-  add<extremum<&Builder::maximum, &Builder::bitwise_or>>(r, {"aten.maximum.default"});
-  add<extremum<&Builder::minimum, &Builder::bitwise_and>>(r, {"aten.minimum.default"});
-  add<extremum<&Builder::fmax, &Builder::bitwise_or>>(r, {"aten.fmax.default"});
-  add<extremum<&Builder::fmin, &Builder::bitwise_and>>(r, {"aten.fmin.default"});
-  add<bitwise<&Builder::bitwise_and>>(
-      r, {"aten.bitwise_and.Tensor", "aten.bitwise_and.Scalar", "aten.bitwise_and.Scalar_Tensor"});
-  add<bitwise<&Builder::bitwise_or>>(
-      r, {"aten.bitwise_or.Tensor", "aten.bitwise_or.Scalar", "aten.bitwise_or.Scalar_Tensor"});
-  add<bitwise<&Builder::bitwise_xor>>(
-      r, {"aten.bitwise_xor.Tensor", "aten.bitwise_xor.Scalar", "aten.bitwise_xor.Scalar_Tensor"});
+  add<add_scaled<1, 0, 1>>(r, {op::add_Tensor, op::add_Scalar});
+  add<add_scaled<-1, 0, 1>>(r, {op::sub_Tensor, op::sub_Scalar});
+  add<mul>(r, {op::mul_Tensor, op::mul_Scalar});
+  add<binary<&Builder::div>>(r, {op::div_Tensor, op::div_Scalar});
+  add<div_mode>(r, {op::div_Tensor_mode, op::div_Scalar_mode});
+  add<floor_division>(r, {op::floor_divide, op::floor_divide_Scalar});
+  add<division<&Builder::remainder>>(r, {op::remainder_Tensor, op::remainder_Scalar, op::remainder_Scalar_Tensor});
+  add<division<&Builder::fmod>>(r, {op::fmod_Tensor, op::fmod_Scalar});
+  add<pow_scalar_exponent>(r, {op::pow_Tensor_Scalar});
+  add<pow>(r, {op::pow_Tensor_Tensor, op::pow_Scalar});
+  add<rounded_binary<&Builder::atan2>>(r, {op::atan2});
+  add<rounded_binary<&Builder::copysign>>(r, {op::copysign_Tensor, op::copysign_Scalar});
+  add<rounded_binary<&Builder::hypot>>(r, {op::hypot});
+  add<xlogy>(r, {op::xlogy_Tensor, op::xlogy_Scalar_Other, op::xlogy_Scalar_Self});
+  add<logaddexp<false>>(r, {op::logaddexp});
+  add<logaddexp<true>>(r, {op::logaddexp2});
+  add<extremum<&Builder::maximum, &Builder::bitwise_or>>(r, {op::maximum});
+  add<extremum<&Builder::minimum, &Builder::bitwise_and>>(r, {op::minimum});
+  add<extremum<&Builder::fmax, &Builder::bitwise_or>>(r, {op::fmax});
+  add<extremum<&Builder::fmin, &Builder::bitwise_and>>(r, {op::fmin});
+  add<bitwise<&Builder::bitwise_and>>(r,
+                                      {op::bitwise_and_Tensor, op::bitwise_and_Scalar, op::bitwise_and_Scalar_Tensor});
+  add<bitwise<&Builder::bitwise_or>>(r, {op::bitwise_or_Tensor, op::bitwise_or_Scalar, op::bitwise_or_Scalar_Tensor});
+  add<bitwise<&Builder::bitwise_xor>>(r,
+                                      {op::bitwise_xor_Tensor, op::bitwise_xor_Scalar, op::bitwise_xor_Scalar_Tensor});
   add<shift<&Builder::shift_left>>(
-      r, {"aten.bitwise_left_shift.Tensor", "aten.bitwise_left_shift.Tensor_Scalar", "aten.__lshift__.Scalar"});
+      r, {op::bitwise_left_shift_Tensor, op::bitwise_left_shift_Tensor_Scalar, op::lshift_Scalar});
   add<shift<&Builder::shift_right>>(
-      r, {"aten.bitwise_right_shift.Tensor", "aten.bitwise_right_shift.Tensor_Scalar", "aten.__rshift__.Scalar"});
+      r, {op::bitwise_right_shift_Tensor, op::bitwise_right_shift_Tensor_Scalar, op::rshift_Scalar});
 #define COMPARE(name) add<compare<&Builder::name>>(r, {"aten." #name ".Tensor", "aten." #name ".Scalar"});
   COMPARE(eq)
   COMPARE(ne)
@@ -605,20 +604,20 @@ void add_pointwise(DecompositionRows& r) {
   COMPARE(gt)
   COMPARE(ge)
 #undef COMPARE
-  add<logical<&Builder::bitwise_and>>(r, {"aten.logical_and.default"});
-  add<logical<&Builder::bitwise_or>>(r, {"aten.logical_or.default"});
-  add<logical<&Builder::bitwise_xor>>(r, {"aten.logical_xor.default"});
+  add<logical<&Builder::bitwise_and>>(r, {op::logical_and});
+  add<logical<&Builder::bitwise_or>>(r, {op::logical_or});
+  add<logical<&Builder::bitwise_xor>>(r, {op::logical_xor});
 
-  add<clamp<true, true>>(r, {"aten.clamp.default", "aten.clamp.Tensor"});
-  add<clamp<true, false>>(r, {"aten.clamp_min.default", "aten.clamp_min.Tensor"});
-  add<clamp<false, true>>(r, {"aten.clamp_max.default", "aten.clamp_max.Tensor"});
-  add<add_combined<false>>(r, {"aten.addcmul.default"});
-  add<add_combined<true>>(r, {"aten.addcdiv.default"});
-  add<lerp, Takes::kFloats>(r, {"aten.lerp.Scalar", "aten.lerp.Tensor"});
-  add<where>(r, {"aten.where.self", "aten.where.ScalarOther", "aten.where.ScalarSelf", "aten.where.Scalar"});
-  add<masked_fill>(r, {"aten.masked_fill.Scalar", "aten.masked_fill.Tensor"});
+  add<clamp<true, true>>(r, {op::clamp, op::clamp_Tensor});
+  add<clamp<true, false>>(r, {op::clamp_min, op::clamp_min_Tensor});
+  add<clamp<false, true>>(r, {op::clamp_max, op::clamp_max_Tensor});
+  add<add_combined<false>>(r, {op::addcmul});
+  add<add_combined<true>>(r, {op::addcdiv});
+  add<lerp, Takes::kFloats>(r, {op::lerp_Scalar, op::lerp_Tensor});
+  add<where>(r, {op::where_self, op::where_ScalarOther, op::where_ScalarSelf, op::where_Scalar});
+  add<masked_fill>(r, {op::masked_fill_Scalar, op::masked_fill_Tensor});
   // rsub(x, y) = y - alpha * x
-  add<add_scaled<-1, 1, 0>>(r, {"aten.rsub.Tensor", "aten.rsub.Scalar"});
+  add<add_scaled<-1, 1, 0>>(r, {op::rsub_Tensor, op::rsub_Scalar});
 }
 
 }  // namespace flashover::graph::rules

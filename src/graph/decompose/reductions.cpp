@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "graph/decompose/rules.h"
+#include "ops/names.h"
 
 namespace flashover::graph::rules {
 namespace {
@@ -208,42 +209,42 @@ bool softmax(Builder& b, const Node& n, Outs& outs) {  // (self, dim, half_to_fl
 }  // namespace
 
 void add_reductions(DecompositionRows& r) {
-  add<sum<-1, -1>>(r, {"aten.sum.default"});
-  add<sum<1, 2>>(r, {"aten.sum.dim_IntList"});
-  add<nansum>(r, {"aten.nansum.default"});
-  add<mean<-1, -1>>(r, {"aten.mean.default"});
-  add<mean<1, 2>>(r, {"aten.mean.dim"});
-  add<prod<-1, -1>>(r, {"aten.prod.default"});
-  add<prod<1, 2>>(r, {"aten.prod.dim_int"});
-  add<amax<true, 1, 2>>(r, {"aten.amax.default"});
-  add<amax<false, 1, 2>>(r, {"aten.amin.default"});
-  add<amax<true, -1, -1>>(r, {"aten.max.default"});
-  add<amax<false, -1, -1>>(r, {"aten.min.default"});
-  add<max_dim<true>>(r, {"aten.max.dim"});
-  add<max_dim<false>>(r, {"aten.min.dim"});
-  add<argmax<true>, Takes::kNumbers>(r, {"aten.argmax.default"});
-  add<argmax<false>, Takes::kNumbers>(r, {"aten.argmin.default"});
-  add<aminmax>(r, {"aten.aminmax.default"});
-  add<any<true, -1, -1>>(r, {"aten.any.default"});
-  add<any<false, -1, -1>>(r, {"aten.all.default"});
-  add<any<true, 1, 2>>(r, {"aten.any.dim"});
-  add<any<false, 1, 2>>(r, {"aten.all.dim"});
-  add<any<true, 1, 2, false>>(r, {"aten.any.dims"});
-  add<any<false, 1, 2, false>>(r, {"aten.all.dims"});
-  add<count_nonzero>(r, {"aten.count_nonzero.default", "aten.count_nonzero.dim_IntList"});
-  add<var<false, false>>(r, {"aten.var.correction"});
-  add<var<true, false>>(r, {"aten.std.correction"});
-  add<var<false, true>>(r, {"aten.var_mean.correction"});
-  add<var<true, true>>(r, {"aten.std_mean.correction"});
-  add<vector_norm>(r, {"aten.linalg_vector_norm.default"});
-  add<logsumexp>(r, {"aten.logsumexp.default"});
-  add<scan<&Builder::cumsum>>(r, {"aten.cumsum.default"});
-  add<scan<&Builder::cumprod>>(r, {"aten.cumprod.default"});
-  add<running_extremum<&Builder::cummax>>(r, {"aten.cummax.default"});
-  add<running_extremum<&Builder::cummin>>(r, {"aten.cummin.default"});
-  add<softmax<Soft::kPlain>>(r, {"aten._softmax.default"});
-  add<softmax<Soft::kLog>>(r, {"aten._log_softmax.default"});
-  add<softmax<Soft::kSafe>>(r, {"aten._safe_softmax.default"});
+  add<sum<-1, -1>>(r, {op::sum});
+  add<sum<1, 2>>(r, {op::sum_dim_IntList});
+  add<nansum>(r, {op::nansum});
+  add<mean<-1, -1>>(r, {op::mean});
+  add<mean<1, 2>>(r, {op::mean_dim});
+  add<prod<-1, -1>>(r, {op::prod});
+  add<prod<1, 2>>(r, {op::prod_dim_int});
+  add<amax<true, 1, 2>>(r, {op::amax});
+  add<amax<false, 1, 2>>(r, {op::amin});
+  add<amax<true, -1, -1>>(r, {op::max});
+  add<amax<false, -1, -1>>(r, {op::min});
+  add<max_dim<true>>(r, {op::max_dim});
+  add<max_dim<false>>(r, {op::min_dim});
+  add<argmax<true>, Takes::kNumbers>(r, {op::argmax});
+  add<argmax<false>, Takes::kNumbers>(r, {op::argmin});
+  add<aminmax>(r, {op::aminmax});
+  add<any<true, -1, -1>>(r, {op::any});
+  add<any<false, -1, -1>>(r, {op::all});
+  add<any<true, 1, 2>>(r, {op::any_dim});
+  add<any<false, 1, 2>>(r, {op::all_dim});
+  add<any<true, 1, 2, false>>(r, {op::any_dims});
+  add<any<false, 1, 2, false>>(r, {op::all_dims});
+  add<count_nonzero>(r, {op::count_nonzero, op::count_nonzero_dim_IntList});
+  add<var<false, false>>(r, {op::var_correction});
+  add<var<true, false>>(r, {op::std_correction});
+  add<var<false, true>>(r, {op::var_mean_correction});
+  add<var<true, true>>(r, {op::std_mean_correction});
+  add<vector_norm>(r, {op::linalg_vector_norm});
+  add<logsumexp>(r, {op::logsumexp});
+  add<scan<&Builder::cumsum>>(r, {op::cumsum});
+  add<scan<&Builder::cumprod>>(r, {op::cumprod});
+  add<running_extremum<&Builder::cummax>>(r, {op::cummax});
+  add<running_extremum<&Builder::cummin>>(r, {op::cummin});
+  add<softmax<Soft::kPlain>>(r, {op::_softmax});
+  add<softmax<Soft::kLog>>(r, {op::_log_softmax});
+  add<softmax<Soft::kSafe>>(r, {op::_safe_softmax});
 }
 
 }  // namespace flashover::graph::rules

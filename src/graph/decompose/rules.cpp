@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "ops/aten/infer.h"
 #include "ops/floats.h"
+#include "ops/names.h"
 
 namespace flashover::graph::rules {
 namespace {
@@ -180,7 +181,7 @@ bool taken(DType d, Takes takes) {
 }
 bool plain_node(Builder& b, const Node& n) {
   bool ok = true;
-  const bool casts = n.op->name == "aten._to_copy.default" && result(b, n).device.type == DeviceType::kCUDA;
+  const bool casts = n.op->name == op::_to_copy && result(b, n).device.type == DeviceType::kCUDA;
   auto check = [&](ValueId v) {
     const DType d = b.type(v).dtype;
     ok &= (plain(d) || (casts && is_eight_bit_float(d))) && !b.type(v).opaque;

@@ -3,6 +3,7 @@
 
 #include "graph/decompose/rules.h"
 #include "ops/aten/infer.h"
+#include "ops/names.h"
 
 namespace flashover::graph::rules {
 namespace {
@@ -127,7 +128,7 @@ bool as_strided(Builder& b, const Node& n, Outs& outs) {
   // Strides speak of memory; they are those of the elements' order only over a contiguous tensor at offset 0.
   if (!is_contiguous(x) || !x.offset.is_const(0)) return false;
   sym::Expr offset = is_none(arg(n, 3)) ? sym::Expr(0) : std::get<sym::Expr>(arg(n, 3));
-  outs = {b.emit("prim.as_strided", {Ref{in(n, 0)}, t.sizes, arg(n, 2), offset})};
+  outs = {b.emit(prim::as_strided, {Ref{in(n, 0)}, t.sizes, arg(n, 2), offset})};
   return true;
 }
 bool unfold(Builder& b, const Node& n, Outs& outs) {  // (self, dim, size, step): windows, over the row-major elements
@@ -139,7 +140,7 @@ bool unfold(Builder& b, const Node& n, Outs& outs) {  // (self, dim, size, step)
   int64_t d = b.wrap(x, *dim);
   strides.push_back(strides[d]);
   strides[d] = strides[d] * *step;
-  outs = {b.emit("prim.as_strided", {Ref{x}, t.sizes, strides, sym::Expr(0)})};
+  outs = {b.emit(prim::as_strided, {Ref{x}, t.sizes, strides, sym::Expr(0)})};
   return true;
 }
 
@@ -248,31 +249,29 @@ bool channel_shuffle(Builder& b, const Node& n, Outs& outs) {
 }  // namespace
 
 void add_views(DecompositionRows& r) {
-  add<reshape>(r, {"aten.view.default", "aten._unsafe_view.default", "aten.reshape.default", "aten.view_copy.default",
-                   "aten.squeeze.default", "aten.squeeze.dim", "aten.squeeze.dims", "aten.unsqueeze.default",
-                   "aten.squeeze_copy.default", "aten.squeeze_copy.dim", "aten.squeeze_copy.dims",
-                   "aten.unsqueeze_copy.default"});
-  add<expand>(r, {"aten.expand.default", "aten.expand_copy.default"});
-  add<permute>(r, {"aten.permute.default", "aten.permute_copy.default"});
-  add<transpose>(r, {"aten.transpose.int", "aten.transpose_copy.int"});
-  add<transpose_2d>(r, {"aten.t.default", "aten.t_copy.default"});
-  add<select>(r, {"aten.select.int", "aten.select_copy.int"});
-  add<slice>(r, {"aten.slice.Tensor", "aten.slice_copy.Tensor"});
-  add<slice_scatter>(r, {"aten.slice_scatter.default"});
-  add<select_scatter>(r, {"aten.select_scatter.default"});
-  add<split>(r, {"aten.split.Tensor", "aten.split_with_sizes.default", "aten.unsafe_split.Tensor",
-                 "aten.unsafe_split_with_sizes.default"});
-  add<unbind>(r, {"aten.unbind.int"});
-  add<diagonal>(r, {"aten.diagonal.default", "aten.diagonal_copy.default"});
-  add<as_strided>(r, {"aten.as_strided.default"});
-  add<unfold>(r, {"aten.unfold.default"});
-  add<flip>(r, {"aten.flip.default"});
-  add<rot90>(r, {"aten.rot90.default"});
-  add<roll>(r, {"aten.roll.default"});
-  add<repeat>(r, {"aten.repeat.default"});
-  add<pixel_shuffle<true>>(r, {"aten.pixel_shuffle.default"});
-  add<pixel_shuffle<false>>(r, {"aten.pixel_unshuffle.default"});
-  add<channel_shuffle>(r, {"aten.channel_shuffle.default", "aten.native_channel_shuffle.default"});
+  add<reshape>(r,
+               {op::view, op::_unsafe_view, op::reshape, op::view_copy, op::squeeze, op::squeeze_dim, op::squeeze_dims,
+                op::unsqueeze, op::squeeze_copy, op::squeeze_copy_dim, op::squeeze_copy_dims, op::unsqueeze_copy});
+  add<expand>(r, {op::expand, op::expand_copy});
+  add<permute>(r, {op::permute, op::permute_copy});
+  add<transpose>(r, {op::transpose_int, op::transpose_copy_int});
+  add<transpose_2d>(r, {op::t, op::t_copy});
+  add<select>(r, {op::select_int, op::select_copy_int});
+  add<slice>(r, {op::slice_Tensor, op::slice_copy_Tensor});
+  add<slice_scatter>(r, {op::slice_scatter});
+  add<select_scatter>(r, {op::select_scatter});
+  add<split>(r, {op::split_Tensor, op::split_with_sizes, op::unsafe_split_Tensor, op::unsafe_split_with_sizes});
+  add<unbind>(r, {op::unbind_int});
+  add<diagonal>(r, {op::diagonal, op::diagonal_copy});
+  add<as_strided>(r, {op::as_strided});
+  add<unfold>(r, {op::unfold});
+  add<flip>(r, {op::flip});
+  add<rot90>(r, {op::rot90});
+  add<roll>(r, {op::roll});
+  add<repeat>(r, {op::repeat});
+  add<pixel_shuffle<true>>(r, {op::pixel_shuffle});
+  add<pixel_shuffle<false>>(r, {op::pixel_unshuffle});
+  add<channel_shuffle>(r, {op::channel_shuffle, op::native_channel_shuffle});
 }
 
 }  // namespace flashover::graph::rules

@@ -1,5 +1,6 @@
 // Pooling and resampling.
 #include "graph/decompose/rules.h"
+#include "ops/names.h"
 
 namespace flashover::graph::rules {
 namespace {
@@ -89,15 +90,15 @@ bool upsample_nearest(Builder& b, const Node& n, Outs& outs) {
 }  // namespace
 
 void add_windows(DecompositionRows& r) {
-  add<max_pool<2>>(r, {"aten.max_pool2d_with_indices.default"});
-  add<max_pool<3>>(r, {"aten.max_pool3d_with_indices.default"});
-  add<avg_pool<2>>(r, {"aten.avg_pool2d.default"});
-  add<avg_pool<3>>(r, {"aten.avg_pool3d.default"});
-  add<adaptive_avg_pool<2>>(r, {"aten._adaptive_avg_pool2d.default"});
-  add<adaptive_avg_pool<3>>(r, {"aten._adaptive_avg_pool3d.default"});
-  add<upsample_nearest<1>>(r, {"aten.upsample_nearest1d.default", "aten._upsample_nearest_exact1d.default"});
-  add<upsample_nearest<2>>(r, {"aten.upsample_nearest2d.default", "aten._upsample_nearest_exact2d.default"});
-  add<upsample_nearest<3>>(r, {"aten.upsample_nearest3d.default", "aten._upsample_nearest_exact3d.default"});
+  add<max_pool<2>>(r, {op::max_pool2d_with_indices});
+  add<max_pool<3>>(r, {op::max_pool3d_with_indices});
+  add<avg_pool<2>>(r, {op::avg_pool2d});
+  add<avg_pool<3>>(r, {op::avg_pool3d});
+  add<adaptive_avg_pool<2>>(r, {op::_adaptive_avg_pool2d});
+  add<adaptive_avg_pool<3>>(r, {op::_adaptive_avg_pool3d});
+  add<upsample_nearest<1>>(r, {op::upsample_nearest1d, op::_upsample_nearest_exact1d});
+  add<upsample_nearest<2>>(r, {op::upsample_nearest2d, op::_upsample_nearest_exact2d});
+  add<upsample_nearest<3>>(r, {op::upsample_nearest3d, op::_upsample_nearest_exact3d});
 }
 
 }  // namespace flashover::graph::rules

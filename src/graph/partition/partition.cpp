@@ -9,6 +9,7 @@
 #include "graph/partition/min_cut.h"
 #include "graph/rewrite/rewriter.h"
 #include "ops/args.h"
+#include "ops/names.h"
 
 namespace flashover::graph {
 namespace {
@@ -16,20 +17,7 @@ namespace {
 using ops::OpKind;
 
 // Work per byte of the result, compared with moving a byte to memory and back.
-constexpr std::string_view kHeavy[] = {"prim.exp",   "prim.exp2",   "prim.expm1",  "prim.log",      "prim.log2",
-                                       "prim.log10", "prim.log1p",  "prim.sin",    "prim.cos",      "prim.tan",
-                                       "prim.asin",  "prim.acos",   "prim.atan",   "prim.sinh",     "prim.cosh",
-                                       "prim.tanh",  "prim.asinh",  "prim.acosh",  "prim.atanh",    "prim.erf",
-                                       "prim.erfc",  "prim.erfinv", "prim.lgamma", "prim.digamma",  "prim.sigmoid",
-                                       "prim.pow",   "prim.atan2",  "prim.fmod",   "prim.remainder"};
-constexpr std::string_view kMedium[] = {"prim.div",      "prim.sqrt",     "prim.rsqrt", "prim.reciprocal",
-                                        "prim.floordiv", "prim.truncdiv", "prim.hypot"};
-constexpr std::string_view kMovement[] = {"prim.pad", "prim.cat", "prim.gather", "prim.index", "prim.slice_scatter"};
-
-template <size_t N>
-bool contains(const std::string_view (&list)[N], std::string_view name) {
-  return std::find(std::begin(list), std::end(list), name) != std::end(list);
-}
+int work_per_byte(const ops::Op& op) { return op.cost >= 10 ? 16 : op.cost >= 3 ? 5 : 1; }
 
 class Partitioner {
  public:
@@ -225,8 +213,8 @@ class Partitioner {
       const auto* base = n->args.empty() ? nullptr : std::get_if<Ref>(&n->args[0]);
       if (!base || base->id == kNoValue) return false;
       // (A reshape that is not dense is no copy.)
-      if (name == "prim.reshape" ? !is_contiguous(g_.type(base->id)) && is_contiguous(g_.type(v))
-                                 : name != "prim.permute" && name != "prim.slice" && name != "prim.expand")
+      if (name == prim::reshape ? !is_contiguous(g_.type(base->id)) && is_contiguous(g_.type(v))
+                                : name != prim::permute && name != prim::slice)
         return false;
       v = base->id;
     }
@@ -249,11 +237,11 @@ class Partitioner {
       case OpKind::kView:
         return materialized && !is_window(v) ? bytes(v) : 0;
       case OpKind::kFactory:
-        if (name != "prim.uniform" && name != "prim.normal") return 0;
+        if (name != prim::uniform && name != prim::normal) return 0;
         work = bytes(v) * 16;
         break;
       case OpKind::kPointwise:
-        work = bytes(v) * (contains(kHeavy, name) ? 16 : contains(kMedium, name) ? 5 : 1);
+        work = bytes(v) * work_per_byte(*n.op);
         if (joins_stages(n, v)) work += bytes(v) * 24;
         break;
       case OpKind::kReduction: {
@@ -263,7 +251,7 @@ class Partitioner {
         break;
       }
       case OpKind::kIndex:
-        if (!contains(kMovement, name)) return MinCut::kInfinite;
+        if (!n.op->moves) return MinCut::kInfinite;
         work = bytes(v) * 24;
         break;
       case OpKind::kScan:

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "graph/builder.h"
+#include "ops/names.h"
 
 namespace flashover::graph {
 namespace {
@@ -34,8 +35,8 @@ Pruned without_tangents(const Graph& g, const std::vector<bool>& tangent, const 
     for (ValueId v : n.outs)
       if (v != kNoValue) state[v] = s;
     of_node.push_back(s);
-    const bool add = n.op->name == "prim.add" || n.op->name == "aten.add.Tensor",
-               sub = n.op->name == "prim.sub" || n.op->name == "aten.sub.Tensor";
+    const bool add = n.op->name == prim::add || n.op->name == op::add_Tensor,
+               sub = n.op->name == prim::sub || n.op->name == op::sub_Tensor;
     if (s != State::kThere || (!add && !sub)) continue;
     const Ref *a = std::get_if<Ref>(&n.args[0]), *b = std::get_if<Ref>(&n.args[1]);
     if (!a || !b ||

@@ -8,6 +8,7 @@
 #include "graph/passes/dce.h"
 #include "graph/rewrite/replace.h"
 #include "ops/args.h"
+#include "ops/names.h"
 
 namespace flashover::graph {
 namespace {
@@ -113,7 +114,7 @@ class RowAdder {
     const int32_t at = sums_.producer(v);
     if (at < 0 || sums_.uses(v) != 1 || !Addends::same(g_.type(v), type)) return false;
     const Node& n = g_.nodes[at];
-    return n.op->name == "aten.embedding_dense_backward.default" && !ops::as_bool(n.args[4]) &&
+    return n.op->name == op::embedding_dense_backward && !ops::as_bool(n.args[4]) &&
            g_.type(ops::as_value(n.args[0])).dtype == DType::kF32;
   }
 

@@ -7,6 +7,7 @@
 #include "graph/rewrite/match.h"
 #include "graph/rewrite/rewriter.h"
 #include "ops/args.h"
+#include "ops/names.h"
 
 namespace flashover::graph {
 namespace {
@@ -111,8 +112,8 @@ ValueId product(Rewriter& r, ValueId left, ValueId right, std::optional<ValueId>
   TensorType type = r.b.type(left);
   type.sizes = {r.b.size(left, 0), r.b.size(right, 1)};
   type = dense_type(type);
-  if (!bias) return r.b.emit("aten.mm.default", {Ref{left}, Ref{right}}, type);
-  return r.b.emit("aten.addmm.default", {Ref{*bias}, Ref{left}, Ref{right}, sym::Expr(1), sym::Expr(1)}, type);
+  if (!bias) return r.b.emit(op::mm, {Ref{left}, Ref{right}}, type);
+  return r.b.emit(op::addmm, {Ref{*bias}, Ref{left}, Ref{right}, sym::Expr(1), sym::Expr(1)}, type);
 }
 
 // ---- Patches: no two results read the same point, so the image falls into rows of a matrix.
@@ -298,8 +299,8 @@ void call_backward(Rewriter& r, std::vector<Arg> args, std::array<bool, 2> wante
                    Values& results) {
   args[3] = Arg{};
   args[10] = std::vector<bool>{wanted[0], wanted[1], false};
-  const auto made = r.b.emit_all("aten.convolution_backward.default", std::move(args),
-                                 {std::move(types[0]), std::move(types[1]), TensorType{}});
+  const auto made =
+      r.b.emit_all(op::convolution_backward, std::move(args), {std::move(types[0]), std::move(types[1]), TensorType{}});
   std::vector<ValueId>& outs = r.out.nodes.back().outs;
   outs[2] = kNoValue;
   for (size_t i = 0; i < 2; ++i) (wanted[i] ? results : outs)[i] = wanted[i] ? made[i] : kNoValue;
@@ -370,7 +371,7 @@ bool lay_last(Rewriter& r, const Node& n, Values& results, const void* user) {
   const ValueId lying = in_strides(r, x, channels_last(input));
   std::vector<Arg> args = n.args;
   args[kInput] = Ref{lying};
-  results = {r.b.emit("aten.convolution.default", std::move(args), channels_last(out))};
+  results = {r.b.emit(op::convolution, std::move(args), channels_last(out))};
   return true;
 }
 
@@ -416,18 +417,18 @@ bool take_activation(Rewriter& r, const Node& n, Values& results, const void* us
 }
 
 constexpr RewriteRule kConvolution[] = {
-    {"aten.convolution.default", "conv with a known weight -> oneDNN, channels last, packed", use_onednn},
-    {"aten.convolution.default", "conv of patches that do not overlap -> a product, channels last", cut_patches},
-    {"aten.convolution_backward.default", "its gradients", cut_patches_backward},
-    {"aten.convolution.default", "conv -> the AMX unit", use_own},
-    {"aten.convolution_backward.default", "its gradients", use_own_backward},
-    {"aten.convolution.default", "conv -> channels last", lay_last},
-    {"aten.convolution_backward.default", "the same", lay_last_backward},
-    {"aten.gelu.default", "gelu(conv)", take_activation},
-    {"aten.silu.default", "silu(conv)", take_activation},
-    {"aten.hardswish.default", "hardswish(conv)", take_activation},
-    {"aten.tanh.default", "tanh(conv)", take_activation},
-    {"aten.sigmoid.default", "sigmoid(conv)", take_activation},
+    {op::convolution, "conv with a known weight -> oneDNN, channels last, packed", use_onednn},
+    {op::convolution, "conv of patches that do not overlap -> a product, channels last", cut_patches},
+    {op::convolution_backward, "its gradients", cut_patches_backward},
+    {op::convolution, "conv -> the AMX unit", use_own},
+    {op::convolution_backward, "its gradients", use_own_backward},
+    {op::convolution, "conv -> channels last", lay_last},
+    {op::convolution_backward, "the same", lay_last_backward},
+    {op::gelu, "gelu(conv)", take_activation},
+    {op::silu, "silu(conv)", take_activation},
+    {op::hardswish, "hardswish(conv)", take_activation},
+    {op::tanh, "tanh(conv)", take_activation},
+    {op::sigmoid, "sigmoid(conv)", take_activation},
 };
 
 }  // namespace

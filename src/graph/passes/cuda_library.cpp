@@ -7,6 +7,7 @@
 #include "graph/rewrite/match.h"
 #include "graph/rewrite/rewriter.h"
 #include "ops/args.h"
+#include "ops/names.h"
 
 namespace flashover::graph {
 namespace {
@@ -55,16 +56,15 @@ bool convolution(Rewriter& r, const Node& n, Values& results, const void* user) 
     TensorType type = dense_type(out);
     type.sizes = {rows, to};
     type.strides = contiguous_strides(type.sizes);
-    const ValueId y =
-        bias ? r.b.emit("aten.addmm.default", {Ref{*bias}, Ref{left}, Ref{right}, sym::Expr(1), sym::Expr(1)}, type)
-             : r.b.emit("aten.mm.default", {Ref{left}, Ref{right}}, type);
+    const ValueId y = bias ? r.b.emit(op::addmm, {Ref{*bias}, Ref{left}, Ref{right}, sym::Expr(1), sym::Expr(1)}, type)
+                           : r.b.emit(op::mm, {Ref{left}, Ref{right}}, type);
     results = {r.b.permute(r.b.reshape(y, {input.sizes[0], input.sizes[2], input.sizes[3], to}), {0, 3, 1, 2})};
     return true;
   }
   std::vector<Arg> args = n.args;
   args[kInput] = Ref{x_last};
   args[kWeight] = Ref{in_strides(r, weight, channels_last(w))};
-  results = {r.b.emit("aten.convolution.default", std::move(args), channels_last(out))};
+  results = {r.b.emit(op::convolution, std::move(args), channels_last(out))};
   return true;
 }
 
@@ -102,8 +102,7 @@ bool convolution_backward(Rewriter& r, const Node& n, Values& results, const voi
   }
   if (n.outs[0] == kNoValue && n.outs[1] == kNoValue && bias) return true;
   const TensorType bias_type = (*mask)[2] && !bias && n.outs[2] != kNoValue ? r.b.type(n.outs[2]) : TensorType{};
-  const auto made =
-      r.b.emit_all("aten.convolution_backward.default", std::move(args), {input_type, weight_type, bias_type});
+  const auto made = r.b.emit_all(op::convolution_backward, std::move(args), {input_type, weight_type, bias_type});
   for (size_t i = 0; i < 3; ++i) {
     if (results[i] != kNoValue) r.out.nodes.back().outs[i] = kNoValue;
     if (n.outs[i] == kNoValue) r.out.nodes.back().outs[i] = kNoValue;
@@ -120,7 +119,7 @@ bool split_bias(Rewriter& r, const Node& n, Values& results, const void*) {
   if (!on_cuda(out) || !bias || out.rank() < 3 || r.b.dtype(*bias) != out.dtype || !all_const(out.sizes)) return false;
   std::vector<Arg> args = n.args;
   args[kBias] = {};
-  const ValueId y = r.b.emit("aten.convolution.default", std::move(args), out);
+  const ValueId y = r.b.emit(op::convolution, std::move(args), out);
   Sizes across(out.rank(), 1);
   across[1] = out.sizes[1];
   const DType wide = is_reduced(out.dtype) ? DType::kF32 : out.dtype;
@@ -143,7 +142,7 @@ bool fusable(Rewriter& r, const Node& conv) {
 const Node* sole_convolution(Rewriter& r, ValueId v) {
   if (r.uses(v) != 1) return nullptr;
   v = skip_copies(r, v);
-  const Node* conv = r.def(v, "aten.convolution.default");
+  const Node* conv = r.def(v, op::convolution);
   return conv && r.uses(v) == 1 && fusable(r, *conv) ? conv : nullptr;
 }
 
@@ -151,7 +150,7 @@ bool relu_of_convolution(Rewriter& r, const Node& n, Values& results, const void
   const Node* found = sole_convolution(r, ops::as_value(n.args[0]));
   if (!found) return false;
   const Node conv = *found;
-  results = {r.b.emit("aten.cudnn_convolution_relu.default",
+  results = {r.b.emit(op::cudnn_convolution_relu,
                       {conv.args[kInput], conv.args[kWeight], conv.args[kBias], conv.args[kStride], conv.args[kPadding],
                        conv.args[kDilation], conv.args[kGroups]},
                       r.b.type(conv.outs[0]))};
@@ -161,7 +160,7 @@ bool relu_of_convolution(Rewriter& r, const Node& n, Values& results, const void
 bool relu_of_sum(Rewriter& r, const Node& n, Values& results, const void*) {
   const ValueId top = ops::as_value(n.args[0]);
   if (r.uses(top) != 1) return false;
-  const Node* found = r.def(skip_copies(r, top), "aten.add.Tensor");
+  const Node* found = r.def(skip_copies(r, top), op::add_Tensor);
   if (!found || r.uses(found->outs[0]) != 1 || !ops::is_number(found->args[2], 1)) return false;
   const Node sum = *found;
   for (size_t side : {size_t{0}, size_t{1}}) {
@@ -172,7 +171,7 @@ bool relu_of_sum(Rewriter& r, const Node& n, Values& results, const void*) {
     const TensorType type = r.b.type(conv.outs[0]), z = r.b.type(other);
     if (z.dtype != type.dtype || !same_sizes(z.sizes, type.sizes) || z.device != type.device) continue;
     const ValueId z_last = in_strides(r, other, channels_last(z));
-    results = {r.b.emit("aten.cudnn_convolution_add_relu.default",
+    results = {r.b.emit(op::cudnn_convolution_add_relu,
                         {conv.args[kInput], conv.args[kWeight], Ref{z_last}, 1.0, conv.args[kBias], conv.args[kStride],
                          conv.args[kPadding], conv.args[kDilation], conv.args[kGroups]},
                         type)};
@@ -188,12 +187,12 @@ bool relu_of_product(Rewriter& r, const Node& n, Values& results, const void*) {
   for (;;) {
     const Node* d = r.def(v);
     if (!d || r.uses(v) != 1) return false;
-    const bool view = d->op->name == "prim.reshape" || d->op->name == "prim.permute" || d->op->name == "prim.copy";
+    const bool view = d->op->name == prim::reshape || d->op->name == prim::permute || d->op->name == prim::copy;
     if (!view) break;
     views.push_back(*d);
     v = ops::as_value(d->args[0]);
   }
-  const Node* found = r.def(v, "aten.addmm.default");
+  const Node* found = r.def(v, op::addmm);
   if (!found || !on_cuda(r.b.type(v)) || !is_reduced(r.b.dtype(v))) return false;
   const Node product = *found;
   const TensorType bias = r.b.type(ops::as_value(product.args[0]));
@@ -201,7 +200,7 @@ bool relu_of_product(Rewriter& r, const Node& n, Values& results, const void*) {
       !ops::is_number(product.args[4], 1))
     return false;
   ValueId y =
-      r.b.emit("aten._addmm_activation.default",
+      r.b.emit(op::_addmm_activation,
                {product.args[0], product.args[1], product.args[2], sym::Expr(1), sym::Expr(1), false}, r.b.type(v));
   for (size_t i = views.size(); i-- > 0;) {
     std::vector<Arg> args = views[i].args;
@@ -248,9 +247,9 @@ bool pad_product(Rewriter& r, const Node& node, ValueId a, ValueId b, std::optio
   ValueId out;
   if (bias) {
     const ValueId wide = columns ? r.b.pad(*bias, {0}, {columns}, 0.0) : *bias;
-    out = r.b.emit("aten.addmm.default", {Ref{wide}, Ref{left}, Ref{right}, sym::Expr(1), sym::Expr(1)}, type);
+    out = r.b.emit(op::addmm, {Ref{wide}, Ref{left}, Ref{right}, sym::Expr(1), sym::Expr(1)}, type);
   } else {
-    out = r.b.emit("aten.mm.default", {Ref{left}, Ref{right}}, type);
+    out = r.b.emit(op::mm, {Ref{left}, Ref{right}}, type);
   }
   if (columns) out = r.b.slice(out, 1, 0, n);
   if (rows) out = r.b.slice(out, 0, 0, m);
@@ -276,11 +275,11 @@ bool copy_out_by_parts(Rewriter& r, const Node& n, Values& results, const void* 
       !all_const(out.sizes) || !on_cuda(out) || !is_reduced(out.dtype))
     return false;
   const ValueId dense = ops::as_value(n.args[0]);
-  const Node* slice_found = r.uses(dense) == 1 ? r.def(skip_copies(r, dense), "prim.slice") : nullptr;
+  const Node* slice_found = r.uses(dense) == 1 ? r.def(skip_copies(r, dense), prim::slice) : nullptr;
   if (!slice_found || r.uses(slice_found->outs[0]) != 1) return false;
   const ValueId whole = ops::as_value(slice_found->args[0]), taken = slice_found->outs[0];
-  const Node* found = r.def(whole, "aten.mm.default");
-  if (!found) found = r.def(whole, "aten.addmm.default");
+  const Node* found = r.def(whole, op::mm);
+  if (!found) found = r.def(whole, op::addmm);
   if (!found || r.uses(whole) != 1) return false;
   const Node product = *found;
   const size_t at = product.args.size() > 2 ? 1 : 0;  // addmm: behind the bias
@@ -306,13 +305,13 @@ bool copy_out_by_parts(Rewriter& r, const Node& n, Values& results, const void* 
     type.sizes[0] = to - from;
     pieces.push_back(Ref{r.b.slice(r.b.emit(product.op->name, std::move(args), type), 1, 0, columns)});
   }
-  results = {r.b.reshape(r.b.emit("prim.cat", {pieces, sym::Expr(0)}), out.sizes)};
+  results = {r.b.reshape(r.b.emit(prim::cat, {pieces, sym::Expr(0)}), out.sizes)};
   return true;
 }
 
 // A result that is a dense tensor in other sizes is handed over in that tensor's memory.
 void hand_over_reshaped(Graph& g) {
-  static const ops::Op *const reshape = ops::find("prim.reshape"), *const cat = ops::find("prim.cat");
+  static const ops::Op *const reshape = ops::find(prim::reshape), *const cat = ops::find(prim::cat);
   std::vector<int32_t> uses(g.values.size());
   std::vector<const Node*> maker(g.values.size());
   for (const Output& o : g.outputs)
@@ -343,17 +342,17 @@ void hand_over_reshaped(Graph& g) {
 }
 
 constexpr RewriteRule kFirst[] = {
-    {"aten.convolution.default", "half-precision conv -> channels last, 1x1 -> product", convolution},
-    {"aten.mm.default", "a @ b -> a slice of it with odd dims padded", pad_mm},
-    {"aten.addmm.default", "bias + a @ b -> the same", pad_addmm},
-    {"aten.relu.default", "relu(conv) -> cudnn_convolution_relu", relu_of_convolution},
-    {"aten.relu.default", "relu(conv + z) -> cudnn_convolution_add_relu", relu_of_sum},
-    {"aten.relu.default", "relu(b + x @ w) -> _addmm_activation", relu_of_product},
+    {op::convolution, "half-precision conv -> channels last, 1x1 -> product", convolution},
+    {op::mm, "a @ b -> a slice of it with odd dims padded", pad_mm},
+    {op::addmm, "bias + a @ b -> the same", pad_addmm},
+    {op::relu, "relu(conv) -> cudnn_convolution_relu", relu_of_convolution},
+    {op::relu, "relu(conv + z) -> cudnn_convolution_add_relu", relu_of_sum},
+    {op::relu, "relu(b + x @ w) -> _addmm_activation", relu_of_product},
 };
 constexpr RewriteRule kThen[] = {
-    {"aten.convolution_backward.default", "channels last, the bias' gradient -> a sum", convolution_backward},
-    {"aten.convolution.default", "conv with bias -> conv, + bias", split_bias},
-    {"prim.reshape", "a padded product copied out -> by parts", copy_out_by_parts},
+    {op::convolution_backward, "channels last, the bias' gradient -> a sum", convolution_backward},
+    {op::convolution, "conv with bias -> conv, + bias", split_bias},
+    {prim::reshape, "a padded product copied out -> by parts", copy_out_by_parts},
 };
 
 }  // namespace
@@ -361,7 +360,7 @@ constexpr RewriteRule kThen[] = {
 Graph cuda_library(Graph g, const Providers& providers) {
   if (!uses_cuda(g)) return g;
   State state{providers};
-  static const ops::Op* const conv = ops::find("aten.convolution.default");
+  static const ops::Op* const conv = ops::find(op::convolution);
   // One of them would put copies all over the network.
   for (const Node& n : g.nodes) state.channels_last = state.channels_last && !(n.op == conv && is_oddly_grouped(g, n));
   g = rewrite(std::move(g), kFirst, &state);

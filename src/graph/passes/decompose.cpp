@@ -9,6 +9,7 @@
 #include "graph/passes/dce.h"
 #include "graph/rewrite/rewriter.h"
 #include "ops/floats.h"
+#include "ops/names.h"
 
 namespace flashover::graph {
 namespace {
@@ -79,8 +80,8 @@ Graph round(Graph in, bool& again, const Providers& providers) {
   for (const Output& o : in.outputs)
     if (o.value != kNoValue) read[o.value] = true;
   for (const Mutation& m : in.mutations) read[m.value] = true;
-  static const ops::Op* const to_copy = ops::find("aten._to_copy.default");
-  static const ops::Op* const convert = ops::find("prim.convert");
+  static const ops::Op* const to_copy = ops::find(op::_to_copy);
+  static const ops::Op* const convert = ops::find(prim::convert);
   std::vector<ValueId> results;
   for (Node& n : in.nodes) {
     replacement.apply(n);

@@ -8,6 +8,7 @@
 #include "graph/rewrite/match.h"
 #include "graph/rewrite/rewriter.h"
 #include "ops/args.h"
+#include "ops/names.h"
 
 namespace flashover::graph {
 namespace {
@@ -18,14 +19,13 @@ using Values = std::vector<ValueId>;
 bool holds_weights(Rewriter& r, ValueId v, int steps) {
   const Node* n = r.def(v);
   if (!n || steps == 0) return false;
-  if (n->op->name == "aten._softmax.default") return true;
-  static constexpr std::string_view kKeeps[] = {"prim.reshape",    "prim.permute",       "prim.copy",
-                                                "prim.broadcast",  "aten.clone.default", "aten.native_dropout.default",
-                                                "aten.div.Tensor", "aten.mul.Tensor"};
+  if (n->op->name == op::_softmax) return true;
+  static constexpr std::string_view kKeeps[] = {prim::reshape, prim::permute,      prim::copy,     prim::broadcast,
+                                                op::clone,     op::native_dropout, op::div_Tensor, op::mul_Tensor};
   if (std::find(std::begin(kKeeps), std::end(kKeeps), n->op->name) == std::end(kKeeps)) return false;
   const Node kept = *n;
   if (holds_weights(r, ops::as_value(kept.args[0]), steps - 1)) return true;
-  const auto* other = kept.op->name == "aten.mul.Tensor" ? std::get_if<Ref>(&kept.args[1]) : nullptr;
+  const auto* other = kept.op->name == op::mul_Tensor ? std::get_if<Ref>(&kept.args[1]) : nullptr;
   return other && holds_weights(r, other->id, steps - 1);
 }
 
@@ -46,19 +46,10 @@ struct Flushing {
 
 // Numbers near 0 are as good as 0 where nothing but sums of products is made of them.
 std::vector<char> find_sums_only(const Graph& g) {
-  static constexpr std::string_view kProducts[] = {"aten.bmm.default", "aten.mm.default",
-                                                   "flashover.bmm_flushed.default"};
-  static constexpr std::string_view kKeeps[] = {"prim.reshape",
-                                                "prim.permute",
-                                                "prim.copy",
-                                                "prim.broadcast",
-                                                "prim.slice",
-                                                "prim.convert",
-                                                "aten.clone.default",
-                                                "aten._to_copy.default",
-                                                "aten.native_dropout.default",
-                                                "aten.div.Tensor",
-                                                "aten.mul.Tensor"};
+  static constexpr std::string_view kProducts[] = {op::bmm, op::mm, "flashover.bmm_flushed.default"};
+  static constexpr std::string_view kKeeps[] = {prim::reshape,      prim::permute,  prim::copy,    prim::broadcast,
+                                                prim::slice,        prim::convert,  op::clone,     op::_to_copy,
+                                                op::native_dropout, op::div_Tensor, op::mul_Tensor};
   const auto among = [](const auto& names, std::string_view name) {
     return std::find(std::begin(names), std::end(names), name) != std::end(names);
   };
@@ -68,9 +59,9 @@ std::vector<char> find_sums_only(const Graph& g) {
   for (const Mutation& m : g.mutations) sums_only[static_cast<size_t>(m.value)] = 0;
   for (size_t i = g.nodes.size(); i-- > 0;) {
     const Node& n = g.nodes[i];
-    const bool product = among(kProducts, n.op->name), backward = n.op->name == "aten._softmax_backward_data.default";
+    const bool product = among(kProducts, n.op->name), backward = n.op->name == op::_softmax_backward_data;
     for (size_t k = 0; k < n.args.size(); ++k) {
-      const bool keeps = among(kKeeps, n.op->name) && (k == 0 || n.op->name == "aten.mul.Tensor") &&
+      const bool keeps = among(kKeeps, n.op->name) && (k == 0 || n.op->name == op::mul_Tensor) &&
                          is_floating(g.type(n.outs[0]).dtype) && sums_only[static_cast<size_t>(n.outs[0])];
       if (product || (backward && k == 1) || keeps) continue;
       for_each_ref(n.args[k], [&](ValueId v) { sums_only[static_cast<size_t>(v)] = 0; });
@@ -96,9 +87,9 @@ bool flush_softmax(Rewriter& r, const Node& n, Values& results, const void* user
   return true;
 }
 
-constexpr RewriteRule kProducts[] = {{"aten.bmm.default", "weights times something: numbers near 0 count as 0", flush}};
+constexpr RewriteRule kProducts[] = {{op::bmm, "weights times something: numbers near 0 count as 0", flush}};
 constexpr RewriteRule kSoftmax[] = {
-    {"aten._softmax.default", "weights of products alone: exp is never a denormal number", flush_softmax}};
+    {op::_softmax, "weights of products alone: exp is never a denormal number", flush_softmax}};
 
 }  // namespace
 

@@ -12,6 +12,7 @@
 #include "graph/rewrite/match.h"
 #include "graph/rewrite/rewriter.h"
 #include "ops/args.h"
+#include "ops/names.h"
 
 namespace flashover::graph {
 namespace {
@@ -42,8 +43,8 @@ Graph replace_uniform(Graph g) {
     for (const Arg& a : n.args) for_each_ref(a, [&](ValueId v) { frontier[v] = index_only[v]; });
   }
   for (Node& n : g.nodes) {
-    if (n.outs.size() != 1 || n.outs[0] == kNoValue || !frontier[n.outs[0]] || n.op->name == "prim.full" ||
-        n.op->name == "prim.iota")
+    if (n.outs.size() != 1 || n.outs[0] == kNoValue || !frontier[n.outs[0]] || n.op->name == prim::full ||
+        n.op->name == prim::iota)
       continue;
     const auto array = known[n.outs[0]];
     if (!array || array->data.empty()) continue;
@@ -52,7 +53,7 @@ Graph replace_uniform(Graph g) {
     for (double x : array->data) same = same && std::bit_cast<uint64_t>(x) == std::bit_cast<uint64_t>(first);
     if (!same) continue;
     const TensorType& t = g.type(n.outs[0]);
-    n.op = ops::find("prim.full");
+    n.op = ops::find(prim::full);
     n.args = {t.sizes, scalar_of(t.dtype, first), t.dtype, t.device};
   }
   return g;
@@ -63,7 +64,7 @@ std::optional<double> uniform(Rewriter& r, ValueId v) {
   for (;;) {
     const Node* n = r.def(v);
     if (!n) return std::nullopt;
-    if (n->op->name == "prim.full") {
+    if (n->op->name == prim::full) {
       const Arg& a = n->args[1];
       if (const auto* d = std::get_if<double>(&a)) return round_to(r.b.dtype(v), *d);
       if (const auto* b = std::get_if<bool>(&a)) return *b ? 1.0 : 0.0;
@@ -71,7 +72,7 @@ std::optional<double> uniform(Rewriter& r, ValueId v) {
       return std::nullopt;
     }
     const bool passes = n->op->is_prim && n->op->kind == ops::OpKind::kView;
-    if (!passes && n->op->name != "prim.copy") return std::nullopt;
+    if (!passes && n->op->name != prim::copy) return std::nullopt;
     v = ops::as_value(n->args[0]);
   }
 }
@@ -114,7 +115,7 @@ bool where_known(Rewriter& r, const Node& n, Values& results, const void*) {
 bool logic_known(Rewriter& r, const Node& n, Values& results, const void*) {
   const ValueId a = ops::as_value(n.args[0]), b = ops::as_value(n.args[1]);
   if (r.b.dtype(a) != DType::kBool) return false;
-  const bool is_and = n.op->name == "prim.bitwise_and";
+  const bool is_and = n.op->name == prim::bitwise_and;
   for (auto [x, other] : {std::pair{a, b}, std::pair{b, a}})
     if (const auto u = uniform(r, x)) {
       results = {(*u != 0) == is_and ? other : x};
@@ -152,7 +153,7 @@ std::vector<bool> read_by_operators(const Graph& g) {
       if (producer[v] < 0) return;
       const Node& n = g.nodes[producer[v]];
       // (Copies into an operator's layout go away where the producer can take it.)
-      if (!n.op->is_prim || (n.op->kind != ops::OpKind::kView && n.op->name != "prim.copy")) return;
+      if (!n.op->is_prim || (n.op->kind != ops::OpKind::kView && n.op->name != prim::copy)) return;
       v = ops::as_value(n.args[0]);
     }
   };
@@ -176,7 +177,7 @@ bool convert_chain(Rewriter& r, const Node& n, Values& results, const void* user
     results = {x};
     return true;
   }
-  const Node* inner = r.def(x, "prim.convert");
+  const Node* inner = r.def(x, prim::convert);
   if (!inner) return false;
   const ValueId y = ops::as_value(inner->args[0]);
   const DType from = r.b.dtype(y), middle = r.b.dtype(x);
@@ -201,12 +202,12 @@ bool reshape_chain(Rewriter& r, const Node& n, Values& results, const void*) {
   }
   const Node* inner = r.def(x);
   if (!inner) return false;
-  if (inner->op->name == "prim.reshape") {
+  if (inner->op->name == prim::reshape) {
     results = {r.b.reshape(ops::as_value(inner->args[0]), ops::as_sizes(n.args[1]))};
-  } else if (inner->op->name == "prim.full") {
+  } else if (inner->op->name == prim::full) {
     std::vector<Arg> args = inner->args;
     args[0] = n.args[1];
-    results = {r.b.emit("prim.full", std::move(args))};
+    results = {r.b.emit(prim::full, std::move(args))};
   }
   return !results.empty();
 }
@@ -217,7 +218,7 @@ bool permute_chain(Rewriter& r, const Node& n, Values& results, const void*) {
     results = {x};
     return true;
   }
-  const Node* inner = r.def(x, "prim.permute");
+  const Node* inner = r.def(x, prim::permute);
   if (!inner) return false;
   const std::vector<int64_t> first = ops::as_ints(inner->args[1]);
   for (int64_t& d : dims) d = first[d];
@@ -233,11 +234,11 @@ bool broadcast_chain(Rewriter& r, const Node& n, Values& results, const void*) {
   }
   const Node* inner = r.def(x);
   if (!inner) return false;
-  if (inner->op->name == "prim.full") {
+  if (inner->op->name == prim::full) {
     std::vector<Arg> args = inner->args;
     args[0] = sizes;
-    results = {r.b.emit("prim.full", std::move(args))};
-  } else if (inner->op->name == "prim.broadcast") {
+    results = {r.b.emit(prim::full, std::move(args))};
+  } else if (inner->op->name == prim::broadcast) {
     const std::vector<int64_t> outer = ops::as_ints(n.args[2]);
     std::vector<int64_t> dims = ops::as_ints(inner->args[2]);
     for (int64_t& d : dims) d = outer[d];
@@ -257,11 +258,11 @@ bool slice_chain(Rewriter& r, const Node& n, Values& results, const void*) {
   }
   const Node* inner = r.def(x);
   if (!inner) return false;
-  if (inner->op->name == "prim.full") {
+  if (inner->op->name == prim::full) {
     std::vector<Arg> args = inner->args;
     args[0] = r.b.type(n.outs[0]).sizes;
-    results = {r.b.emit("prim.full", std::move(args))};
-  } else if (inner->op->name == "prim.slice") {
+    results = {r.b.emit(prim::full, std::move(args))};
+  } else if (inner->op->name == prim::slice) {
     // x[s1 + s2*t1 : s1 + (e2 - 1)*t1 + 1 : t1*t2]
     const Sizes s1 = ops::as_sizes(inner->args[1]), t1 = ops::as_sizes(inner->args[3]);
     Sizes s, e, t;
@@ -272,7 +273,7 @@ bool slice_chain(Rewriter& r, const Node& n, Values& results, const void*) {
       t.push_back(t1[d] * steps[d]);
     }
     results = {r.b.slice(ops::as_value(inner->args[0]), std::move(s), std::move(e), std::move(t))};
-  } else if (inner->op->name == "prim.cat") {
+  } else if (inner->op->name == prim::cat) {
     // A piece of one operand.
     const RefList list = ops::as_values(inner->args[0]);
     const int64_t dim = ops::as_int(inner->args[1]);
@@ -299,8 +300,8 @@ bool slice_scatter_whole(Rewriter& r, const Node& n, Values& results, const void
 }
 bool copy_same(Rewriter& r, const Node& n, Values& results, const void*) {
   const ValueId x = ops::as_value(n.args[0]);
-  if (const Node* inner = r.def(x, "prim.copy")) {
-    results = {r.b.emit("prim.copy", {inner->args[0]}, r.b.type(n.outs[0]))};
+  if (const Node* inner = r.def(x, prim::copy)) {
+    results = {r.b.emit(prim::copy, {inner->args[0]}, r.b.type(n.outs[0]))};
     return true;
   }
   if (!same_strides(r.b.type(x), r.b.type(n.outs[0]))) return false;
@@ -314,22 +315,22 @@ bool double_negation(Rewriter& r, const Node& n, Values& results, const void*) {
 }
 
 constexpr RewriteRule kRules[] = {
-    {"prim.mul", "x * 1 = x", neutral<Neutral::kOneEither>},
-    {"prim.div", "x / 1 = x", neutral<Neutral::kOneRight>},
-    {"prim.add", "x + (-0.) = x, integers: x + 0 = x", neutral<Neutral::kZeroAdd>},
-    {"prim.sub", "x - 0 = x", neutral<Neutral::kZeroSub>},
-    {"prim.where", "where(true, a, b) = a; where(c, a, a) = a", where_known},
-    {"prim.bitwise_and", "a & true = a, a & false = false, a & a = a", logic_known},
-    {"prim.bitwise_or", "a | false = a, a | true = true, a | a = a", logic_known},
-    {"prim.convert", "convert(convert(x, wider), t) = convert(x, t)", convert_chain},
-    {"prim.reshape", "reshape(reshape(x)) = reshape(x); of a full: a full", reshape_chain},
-    {"prim.permute", "permute(permute(x)) = permute(x)", permute_chain},
-    {"prim.broadcast", "broadcast(broadcast(x)) = broadcast(x); of a full: a full", broadcast_chain},
-    {"prim.slice", "slice(slice(x)) = slice(x); of a cat: of the operand", slice_chain},
-    {"prim.slice_scatter", "the whole replaced", slice_scatter_whole},
-    {"prim.copy", "copy(copy(x)) = copy(x); the same layout: x", copy_same},
-    {"prim.neg", "-(-x) = x", double_negation},
-    {"prim.logical_not", "!!b = b", double_negation},
+    {prim::mul, "x * 1 = x", neutral<Neutral::kOneEither>},
+    {prim::div, "x / 1 = x", neutral<Neutral::kOneRight>},
+    {prim::add, "x + (-0.) = x, integers: x + 0 = x", neutral<Neutral::kZeroAdd>},
+    {prim::sub, "x - 0 = x", neutral<Neutral::kZeroSub>},
+    {prim::where, "where(true, a, b) = a; where(c, a, a) = a", where_known},
+    {prim::bitwise_and, "a & true = a, a & false = false, a & a = a", logic_known},
+    {prim::bitwise_or, "a | false = a, a | true = true, a | a = a", logic_known},
+    {prim::convert, "convert(convert(x, wider), t) = convert(x, t)", convert_chain},
+    {prim::reshape, "reshape(reshape(x)) = reshape(x); of a full: a full", reshape_chain},
+    {prim::permute, "permute(permute(x)) = permute(x)", permute_chain},
+    {prim::broadcast, "broadcast(broadcast(x)) = broadcast(x); of a full: a full", broadcast_chain},
+    {prim::slice, "slice(slice(x)) = slice(x); of a cat: of the operand", slice_chain},
+    {prim::slice_scatter, "the whole replaced", slice_scatter_whole},
+    {prim::copy, "copy(copy(x)) = copy(x); the same layout: x", copy_same},
+    {prim::neg, "-(-x) = x", double_negation},
+    {prim::logical_not, "!!b = b", double_negation},
 };
 
 // ---- attention masks
@@ -352,12 +353,12 @@ Sizes strides_like_query(const TensorType& q) {
 
 Graph fold_masks(Graph g) {
   static const Attention kAttention[] = {
-      {ops::find("aten._scaled_dot_product_flash_attention_for_cpu.default"), 5, 4},
-      {ops::find("aten.scaled_dot_product_attention.default"), 3, 5},
-      {ops::find("aten._scaled_dot_product_cudnn_attention.default"), 3, 6, true},
-      {ops::find("aten._scaled_dot_product_cudnn_attention_backward.default"), 8, 14, true},
-      {ops::find("aten._scaled_dot_product_efficient_attention.default"), 3, 6, true},
-      {ops::find("aten._scaled_dot_product_efficient_attention_backward.default"), 4, 11, true},
+      {ops::find(op::_scaled_dot_product_flash_attention_for_cpu), 5, 4},
+      {ops::find(op::scaled_dot_product_attention), 3, 5},
+      {ops::find(op::_scaled_dot_product_cudnn_attention), 3, 6, true},
+      {ops::find(op::_scaled_dot_product_cudnn_attention_backward), 8, 14, true},
+      {ops::find(op::_scaled_dot_product_efficient_attention), 3, 6, true},
+      {ops::find(op::_scaled_dot_product_efficient_attention_backward), 4, 11, true},
   };
   // Where the mask itself has a gradient its backward is given it.
   const auto differentiates_mask = [](const Node& n) {
@@ -397,7 +398,7 @@ Graph fold_masks(Graph g) {
     TensorType dense = g.type(ops::as_value(mask));
     dense.strides = contiguous_strides(dense.sizes);
     dense.offset = 0;
-    Node copy{.op = ops::find("prim.copy"), .args = {mask}, .location = g.nodes[relaid[k]].location};
+    Node copy{.op = ops::find(prim::copy), .args = {mask}, .location = g.nodes[relaid[k]].location};
     copy.outs = {g.add_value(dense)};
     mask = Ref{copy.outs[0]};
     g.nodes.insert(g.nodes.begin() + static_cast<std::ptrdiff_t>(relaid[k]), std::move(copy));
@@ -417,7 +418,7 @@ Graph mark_roundings(Graph g, bool strict) {
       set->insert(ops::find(std::string("prim.") + name));
     return set;
   }();
-  static const ops::Op* const convert = ops::find("prim.convert");
+  static const ops::Op* const convert = ops::find(prim::convert);
   std::vector<int32_t> producer(g.values.size(), -1);
   for (size_t i = 0; i < g.nodes.size(); ++i)
     for (ValueId v : g.nodes[i].outs)
@@ -438,7 +439,7 @@ Graph mark_roundings(Graph g, bool strict) {
       for_each_ref(a, [&](ValueId v) {
         while (v != kNoValue && producer[v] >= 0) {
           Node& p = g.nodes[producer[v]];
-          const bool passes = p.op->is_prim && (p.op->kind == ops::OpKind::kView || p.op->name == "prim.copy");
+          const bool passes = p.op->is_prim && (p.op->kind == ops::OpKind::kView || p.op->name == prim::copy);
           if (!passes && p.op != convert) break;
           if (p.op == convert) mark(p);
           if (is_rounding(p)) break;

@@ -4,6 +4,7 @@
 #include "graph/rewrite/match.h"
 #include "graph/rewrite/rewriter.h"
 #include "ops/args.h"
+#include "ops/names.h"
 
 namespace flashover::graph {
 namespace {
@@ -24,7 +25,7 @@ struct BatchNorm {
 bool fold(Rewriter& r, const Node& n, const BatchNorm& bn, Values& results) {
   for (size_t i = 1; i < n.outs.size(); ++i)
     if (n.outs[i] != kNoValue && r.uses(n.outs[i]) > 0) return false;
-  const Node* found = r.def(bn.x, "aten.convolution.default");
+  const Node* found = r.def(bn.x, op::convolution);
   if (!found || r.uses(bn.x) != 1 || !bn.mean || !bn.variance) return false;
   const Node conv = *found;
   if (ops::as_bool(conv.args[kTransposed])) return false;
@@ -52,7 +53,7 @@ bool fold(Rewriter& r, const Node& n, const BatchNorm& bn, Values& results) {
   folded.args[kWeight] = Ref{new_weight};
   folded.args[kBias] = Ref{b.convert(shift, dtype)};
   results.assign(n.outs.size(), kNoValue);
-  results[0] = b.emit("aten.convolution.default", std::move(folded.args), b.type(n.outs[0]));
+  results[0] = b.emit(op::convolution, std::move(folded.args), b.type(n.outs[0]));
   return true;
 }
 
@@ -71,8 +72,8 @@ bool fold_as(Rewriter& r, const Node& n, Values& results, const void*) {
 }
 
 constexpr RewriteRule kFold[] = {
-    {"aten.native_batch_norm.default", "batch_norm(conv(x)) with fixed statistics -> conv", fold_as<7>},
-    {"aten._native_batch_norm_legit_no_training.default", "the same", fold_as<6>},
+    {op::native_batch_norm, "batch_norm(conv(x)) with fixed statistics -> conv", fold_as<7>},
+    {op::_native_batch_norm_legit_no_training, "the same", fold_as<6>},
 };
 
 }  // namespace

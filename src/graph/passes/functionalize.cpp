@@ -8,18 +8,17 @@
 #include "graph/analysis/view_steps.h"
 #include "graph/rewrite/rewriter.h"
 #include "ops/args.h"
+#include "ops/names.h"
 
 namespace flashover::graph {
 namespace {
 
 // Operators that copy and change nothing but, perhaps, strides. Conversions in _to_copy are checked.
-constexpr std::string_view kCopies[] = {
-    "aten.clone.default",      "aten._to_copy.default",    "aten.contiguous.default", "aten.lift_fresh_copy.default",
-    "aten.alias_copy.default", "aten.detach_copy.default", "aten._lazy_clone.default"};
+constexpr std::string_view kCopies[] = {op::clone,      op::_to_copy,    op::contiguous, op::lift_fresh_copy,
+                                        op::alias_copy, op::detach_copy, op::_lazy_clone};
 // Checked while tracing, with the very types that the guards promise.
-constexpr std::string_view kStaticChecks[] = {"aten._assert_tensor_metadata.default",
-                                              "aten.sym_constrain_range.default",
-                                              "aten.sym_constrain_range_for_size.default"};
+constexpr std::string_view kStaticChecks[] = {op::_assert_tensor_metadata, op::sym_constrain_range,
+                                              op::sym_constrain_range_for_size};
 // The schema hides what these write: running statistics, in training. The twin returns them as two more results.
 struct HiddenWriter {
   std::string_view op;
@@ -27,8 +26,7 @@ struct HiddenWriter {
   size_t training;  // argument
   size_t first_written, written;
 };
-constexpr HiddenWriter kHiddenWriters[] = {
-    {"aten.native_batch_norm.default", "aten._native_batch_norm_legit_functional.default", 5, 3, 2}};
+constexpr HiddenWriter kHiddenWriters[] = {{op::native_batch_norm, op::_native_batch_norm_legit_functional, 5, 3, 2}};
 
 template <size_t N>
 bool contains(const std::string_view (&list)[N], std::string_view name) {
@@ -199,7 +197,7 @@ class Functionalizer {
     const ValueId value = get(v);
     if (traced(v).opaque || same_strides(out_.type(value), traced(v)) || !is_writable_layout(traced(v))) return value;
     TensorType t = plain(traced(v));
-    const ValueId copy = b_.emit("prim.copy", {Ref{value}}, std::move(t));
+    const ValueId copy = b_.emit(prim::copy, {Ref{value}}, std::move(t));
     remember(v, copy);
     return copy;
   }
@@ -370,7 +368,7 @@ class Functionalizer {
     if (from.dtype != to.dtype || !(from.device == to.device) || from.opaque || to.opaque) return false;
     ValueId value = get(x);
     if (!same_strides(out_.type(value), to) && is_writable_layout(to))
-      value = b_.emit("prim.copy", {Ref{value}}, plain(to));
+      value = b_.emit(prim::copy, {Ref{value}}, plain(to));
     new_root(n.outs[0], value);
     return true;
   }
@@ -390,7 +388,7 @@ class Functionalizer {
     for (size_t i = 0; i < n.outs.size(); ++i) {
       ValueId value = replay(b_, all[i], get(x));
       if (!same_strides(out_.type(value), traced(n.outs[i])) && is_writable_layout(traced(n.outs[i])))
-        value = b_.emit("prim.copy", {Ref{value}}, plain(traced(n.outs[i])));
+        value = b_.emit(prim::copy, {Ref{value}}, plain(traced(n.outs[i])));
       new_root(n.outs[i], value);
     }
     return true;
@@ -477,13 +475,13 @@ class Functionalizer {
     const std::string& name = n.op->name;
     if (!name.starts_with("aten.") || n.args.empty() || !std::holds_alternative<Ref>(n.args[0])) return {};
     const TensorType& self = traced(ops::as_value(n.args[0]));
-    if (name == "aten.zero_.default") return {b_.full(self.sizes, zero_of(self.dtype), self.dtype, self.device)};
-    if (name == "aten.fill_.Scalar") {
+    if (name == op::zero_) return {b_.full(self.sizes, zero_of(self.dtype), self.dtype, self.device)};
+    if (name == op::fill__Scalar) {
       if (auto scalar = exact_scalar(n.args[1], self.dtype))
         return {b_.full(self.sizes, *scalar, self.dtype, self.device)};
       return {};
     }
-    if (name == "aten.copy_.default" || name == "aten.fill_.Tensor") {
+    if (name == op::copy_ || name == op::fill__Tensor) {
       const ValueId source = ops::as_value(n.args[1]);
       const TensorType& t = traced(source);
       if (!(t.device == self.device) || (info(t.dtype).complex && !info(self.dtype).complex) || t.opaque || self.opaque)

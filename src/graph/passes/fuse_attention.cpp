@@ -7,6 +7,7 @@
 #include "graph/rewrite/match.h"
 #include "graph/rewrite/rewriter.h"
 #include "ops/args.h"
+#include "ops/names.h"
 
 namespace flashover::graph {
 namespace {
@@ -36,7 +37,7 @@ struct Scores {
 };
 
 bool is_cast(const Node& n, Rewriter& r) {
-  if (n.op->name != "aten._to_copy.default" && n.op->name != "prim.convert") return false;
+  if (n.op->name != op::_to_copy && n.op->name != prim::convert) return false;
   const auto real = [](DType d) { return d == DType::kF32 || is_reduced(d); };
   const TensorType &from = r.b.type(ops::as_value(n.args[0])), &to = r.b.type(n.outs[0]);
   return real(from.dtype) && real(to.dtype) && from.device == to.device;
@@ -50,8 +51,8 @@ bool same_matrix(const TensorType& a, const TensorType& b) {
 
 // The factor of x * number or x / number, and x.
 std::optional<std::pair<ValueId, double>> scaled(Rewriter& r, const Node& n) {
-  const bool division = n.op->name == "aten.div.Tensor";
-  if (!division && n.op->name != "aten.mul.Tensor") return std::nullopt;
+  const bool division = n.op->name == op::div_Tensor;
+  if (!division && n.op->name != op::mul_Tensor) return std::nullopt;
   const auto factor = known_number(r, n.args[1]);
   if (!factor || *factor == 0) return std::nullopt;
   const ValueId x = ops::as_value(n.args[0]);
@@ -67,14 +68,14 @@ bool follow_scores(Rewriter& r, ValueId v, Scores& s) {
     if (!n || r.uses(v) != 1) return false;
     const TensorType type = r.b.type(v);
     if (type.rank() - 2 > s.batch.size()) s.batch = leading(type);
-    if (n->op->name == "aten.bmm.default") {
+    if (n->op->name == op::bmm) {
       s.product = *n;
       return true;
     }
-    if (n->op->name == "prim.reshape" || n->op->name == "prim.copy" || is_cast(*n, r)) {
+    if (n->op->name == prim::reshape || n->op->name == prim::copy || is_cast(*n, r)) {
       v = ops::as_value(n->args[0]);
       if (!same_matrix(r.b.type(v), type)) return false;
-    } else if (n->op->name == "aten.add.Tensor") {
+    } else if (n->op->name == op::add_Tensor) {
       if (!ops::is_number(n->args[2], 1) || s.scale != 1 || s.added.size() == kMaxBiases) return false;
       const ValueId a = ops::as_value(n->args[0]), b = ops::as_value(n->args[1]);
       // The scores are the side that nobody else reads and that is as large as the sum; the other one may be smaller.
@@ -108,7 +109,7 @@ ValueId with_batch(Rewriter& r, ValueId x, const Sizes& batch, double* scale = n
     if (const auto strides = ops::view_strides(t, wanted)) best = v;
     const Node* n = r.def(v);
     if (!n) break;
-    if (n->op->name == "prim.reshape" || n->op->name == "prim.copy") {
+    if (n->op->name == prim::reshape || n->op->name == prim::copy) {
       v = ops::as_value(n->args[0]);
       continue;
     }
@@ -122,7 +123,7 @@ ValueId with_batch(Rewriter& r, ValueId x, const Sizes& batch, double* scale = n
 
 ValueId densely(Rewriter& r, ValueId x) {
   const TensorType t = r.b.type(x);
-  return dense_last(t) ? x : r.b.emit("prim.copy", {Ref{x}}, dense_type(t));
+  return dense_last(t) ? x : r.b.emit(prim::copy, {Ref{x}}, dense_type(t));
 }
 
 // A bias that was added to something with the leading sizes `from`, for leading sizes `to` (a finer view of the same).
@@ -161,11 +162,11 @@ bool fuse(Rewriter& r, const Node& n, Values& results, const void* user) {
   while (true) {
     const Node* d = r.def(v);
     if (!d || r.uses(v) != 1) return false;
-    if (d->op->name == "aten._softmax.default") {
+    if (d->op->name == op::_softmax) {
       softmax = d;
       break;
     }
-    if (d->op->name != "prim.reshape" && d->op->name != "prim.copy" && !is_cast(*d, r)) return false;
+    if (d->op->name != prim::reshape && d->op->name != prim::copy && !is_cast(*d, r)) return false;
     const ValueId x = ops::as_value(d->args[0]);
     if (!same_matrix(r.b.type(x), r.b.type(v))) return false;
     v = x;
@@ -205,7 +206,7 @@ bool fuse(Rewriter& r, const Node& n, Values& results, const void* user) {
   return true;
 }
 
-constexpr RewriteRule kFuse[] = {{"aten.bmm.default", "softmax(q k^T * scale + biases) v", fuse}};
+constexpr RewriteRule kFuse[] = {{op::bmm, "softmax(q k^T * scale + biases) v", fuse}};
 
 }  // namespace
 

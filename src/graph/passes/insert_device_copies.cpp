@@ -5,6 +5,7 @@
 
 #include "graph/analysis/devices.h"
 #include "graph/builder.h"
+#include "ops/names.h"
 
 namespace flashover::graph {
 
@@ -20,7 +21,7 @@ Graph insert_device_copies(Graph g) {
     Device device;
     for (ValueId v : n.outs)
       if (v != kNoValue && out.type(v).device.type == DeviceType::kCUDA) device = out.type(v).device;
-    const bool copies = n.op->name == "aten._to_copy.default" || n.op->name.starts_with("aten.copy");
+    const bool copies = n.op->name == op::_to_copy || n.op->name.starts_with("aten.copy");
     if (device.type == DeviceType::kCUDA && !copies) {
       const auto bring = [&](Ref& r) {
         if (r.id == kNoValue) return;
@@ -34,7 +35,7 @@ Graph insert_device_copies(Graph g) {
           there.strides = contiguous_strides(type.sizes);
           Builder b(out, n.location);
           it->second =
-              b.emit("aten._to_copy.default",
+              b.emit(op::_to_copy,
                      {Ref{r.id}, type.dtype, Layout::kStrided, device, {}, false, MemoryFormat::kContiguous}, there);
         }
         r.id = it->second;

@@ -4,11 +4,12 @@
 #include <utility>
 
 #include "graph/checkpoint.h"
+#include "ops/names.h"
 
 namespace flashover::graph {
 namespace {
 
-constexpr std::string_view kFormula = "aten.native_batch_norm_backward.default";
+constexpr std::string_view kFormula = op::native_batch_norm_backward;
 constexpr size_t kMean = 3, kVariance = 4, kTraining = 7;  // arguments
 
 bool reads_statistics(const Node& n) {

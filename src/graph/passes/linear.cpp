@@ -4,6 +4,7 @@
 #include "graph/rewrite/match.h"
 #include "graph/rewrite/rewriter.h"
 #include "ops/args.h"
+#include "ops/names.h"
 
 namespace flashover::graph {
 namespace {
@@ -103,7 +104,7 @@ bool from_addmm(Rewriter& r, const Node& n, Values& results, const void* user) {
 // x [batch, rows, inner] times the same matrix for the whole batch
 bool from_bmm(Rewriter& r, const Node& n, Values& results, const void* user) {
   auto& state = *static_cast<State*>(const_cast<void*>(user));
-  const Node* repeated = r.def(ops::as_value(n.args[1]), "prim.broadcast");
+  const Node* repeated = r.def(ops::as_value(n.args[1]), prim::broadcast);
   if (!repeated || ops::as_ints(repeated->args[2]) != std::vector<int64_t>{1, 2}) return false;
   const ValueId matrix = ops::as_value(repeated->args[0]), x = ops::as_value(n.args[0]);
   const TensorType type = r.b.type(x), m = r.b.type(matrix), out = r.b.type(n.outs[0]);
@@ -119,10 +120,10 @@ bool from_bmm(Rewriter& r, const Node& n, Values& results, const void* user) {
 
 // As flashover.packed_linear calls it. Its relu keeps NaN.
 std::optional<std::string> own_activation(const Node& n) {
-  if (n.op->name == "aten.relu.default") return "relu";
-  if (n.op->name == "aten.silu.default") return "silu";
-  if (n.op->name == "aten.sigmoid.default") return "sigmoid";
-  if (n.op->name != "aten.gelu.default") return std::nullopt;
+  if (n.op->name == op::relu) return "relu";
+  if (n.op->name == op::silu) return "silu";
+  if (n.op->name == op::sigmoid) return "sigmoid";
+  if (n.op->name != op::gelu) return std::nullopt;
   const auto* approximate = std::get_if<std::string>(&n.args[1]);
   return approximate && *approximate == "tanh" ? "gelu_tanh" : "gelu";
 }
@@ -132,17 +133,17 @@ ValueId behind_views(Rewriter& r, ValueId v, std::vector<Node>& views) {
   for (;;) {
     const Node* view = r.def(v);
     if (!view || r.uses(v) != 1) return kNoValue;
-    if (view->op->name == "prim.reshape" || view->op->name == "prim.permute")
+    if (view->op->name == prim::reshape || view->op->name == prim::permute)
       views.push_back(*view);
-    else if (view->op->name != "prim.copy")
+    else if (view->op->name != prim::copy)
       return v;
     v = ops::as_value(view->args[0]);
   }
 }
 ValueId with_views(Rewriter& r, ValueId v, const std::vector<Node>& views) {
   for (size_t i = views.size(); i-- > 0;)
-    v = views[i].op->name == "prim.permute" ? r.b.permute(v, ops::as_ints(views[i].args[1]))
-                                            : r.b.reshape(v, r.b.sizes(views[i].outs[0]));
+    v = views[i].op->name == prim::permute ? r.b.permute(v, ops::as_ints(views[i].args[1]))
+                                           : r.b.reshape(v, r.b.sizes(views[i].outs[0]));
   return v;
 }
 
@@ -195,16 +196,16 @@ bool take_activation(Rewriter& r, const Node& n, Values& results, const void* us
 }
 
 constexpr RewriteRule kRules[] = {
-    {"aten.mm.default", "x @ w -> the fastest library's linear", from_mm},
-    {"aten.addmm.default", "b + x @ w -> the fastest library's linear", from_addmm},
-    {"aten.bmm.default", "x @ one w -> a linear of all rows", from_bmm},
-    {"aten._to_copy.default", "f32(product) -> product with an f32 result", take_widening},
-    {"aten.gelu.default", "gelu(linear) -> linear with gelu", take_activation},
-    {"aten.silu.default", "silu(linear) -> linear with swish", take_activation},
-    {"aten.relu.default", "relu(linear)", take_activation},
-    {"aten.hardswish.default", "hardswish(linear)", take_activation},
-    {"aten.tanh.default", "tanh(linear)", take_activation},
-    {"aten.sigmoid.default", "sigmoid(linear)", take_activation},
+    {op::mm, "x @ w -> the fastest library's linear", from_mm},
+    {op::addmm, "b + x @ w -> the fastest library's linear", from_addmm},
+    {op::bmm, "x @ one w -> a linear of all rows", from_bmm},
+    {op::_to_copy, "f32(product) -> product with an f32 result", take_widening},
+    {op::gelu, "gelu(linear) -> linear with gelu", take_activation},
+    {op::silu, "silu(linear) -> linear with swish", take_activation},
+    {op::relu, "relu(linear)", take_activation},
+    {op::hardswish, "hardswish(linear)", take_activation},
+    {op::tanh, "tanh(linear)", take_activation},
+    {op::sigmoid, "sigmoid(linear)", take_activation},
 };
 
 }  // namespace

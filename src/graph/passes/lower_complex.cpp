@@ -9,6 +9,7 @@
 #include "graph/builder.h"
 #include "graph/rewrite/replace.h"
 #include "ops/args.h"
+#include "ops/names.h"
 
 namespace flashover::graph {
 namespace {
@@ -71,7 +72,7 @@ class Translator {
     sizes[d] = sym::ceildiv(cut.ends[d] - cut.starts[d], cut.steps[d]);
     std::vector<Arg> args = cut.args(d);
     args.insert(args.begin(), Ref{x});
-    return step(n, "aten.slice.Tensor", std::move(args), std::move(sizes));
+    return step(n, op::slice_Tensor, std::move(args), std::move(sizes));
   }
 
   // ATen's writes one dim: the outer dims' slices are taken, and put back after that of the innermost was.
@@ -80,26 +81,26 @@ class Translator {
     const Cut cut{ops::as_sizes(a[2]), ops::as_sizes(a[3]), ops::as_sizes(a[4])};
     std::vector<ValueId> parts{ops::as_value(a[0])};
     const std::vector<size_t> dims = cut.dims(in_.type(parts[0]).sizes);
-    if (dims.empty()) return last(std::move(n), "aten.clone.default", {a[1], None{}});
+    if (dims.empty()) return last(std::move(n), op::clone, {a[1], None{}});
     for (size_t i = 0; i + 1 < dims.size(); ++i) parts.push_back(cut_dim(n, parts.back(), cut, dims[i]));
     ValueId value = ops::as_value(a[1]);
     for (size_t i = dims.size(); i-- > 0;) {
       std::vector<Arg> args = cut.args(dims[i]);
       args.insert(args.begin(), {Ref{parts[i]}, Ref{value}});
-      if (i == 0) return last(std::move(n), "aten.slice_scatter.default", std::move(args));
-      value = step(n, "aten.slice_scatter.default", std::move(args), in_.type(parts[i]).sizes);
+      if (i == 0) return last(std::move(n), op::slice_scatter, std::move(args));
+      value = step(n, op::slice_scatter, std::move(args), in_.type(parts[i]).sizes);
     }
   }
 
   ValueId flat(const Node& n, ValueId x) {
     const Sizes sizes{in_.type(x).numel()};
-    return step(n, "aten.reshape.default", {Ref{x}, sizes}, sizes);
+    return step(n, op::reshape, {Ref{x}, sizes}, sizes);
   }
   ValueId from_element(const Node& n, ValueId x, sym::Expr first) {
     const ValueId all = flat(n, x);
     if (first.is_const(0)) return all;
     const sym::Expr count = in_.type(all).sizes[0];
-    return step(n, "aten.slice.Tensor", {Ref{all}, sym::Expr(0), first, count, sym::Expr(1)}, {count - first});
+    return step(n, op::slice_Tensor, {Ref{all}, sym::Expr(0), first, count, sym::Expr(1)}, {count - first});
   }
   // By index: ATen's operator of that name means places in the memory that it is given.
   void as_strided_scatter(Node n) {
@@ -116,23 +117,22 @@ class Translator {
     }
     places = b.reshape(places, {in_.type(values).sizes[0]});
     const ValueId put =
-        step(n, "aten.index_put.default", {Ref{all}, RefList{Ref{places}}, Ref{values}, false}, in_.type(all).sizes);
-    last(std::move(n), "aten.reshape.default", {Ref{put}, in_.type(x).sizes});
+        step(n, op::index_put, {Ref{all}, RefList{Ref{places}}, Ref{values}, false}, in_.type(all).sizes);
+    last(std::move(n), op::reshape, {Ref{put}, in_.type(x).sizes});
   }
 
   void translate(Node n) {
     const std::string_view name = std::string_view(n.op->name).substr(5);
     const std::vector<Arg> a = n.args;
     const auto none = None{};
-    if (name == "permute") return last(std::move(n), "aten.permute.default", {a[0], a[1]});
-    if (name == "reshape") return last(std::move(n), "aten.reshape.default", {a[0], a[1]});
-    if (name == "flip") return last(std::move(n), "aten.flip.default", {a[0], a[1]});
-    if (name == "diagonal") return last(std::move(n), "aten.diagonal.default", {a[0], a[1], a[2], a[3]});
-    if (name == "cat") return last(std::move(n), "aten.cat.default", {a[0], a[1]});
-    if (name == "copy") return last(std::move(n), "aten.clone.default", {a[0], none});
-    if (name == "convert")
-      return last(std::move(n), "aten._to_copy.default", {a[0], a[1], none, none, none, false, none});
-    if (name == "full") return last(std::move(n), "aten.full.default", {a[0], a[1], a[2], none, a[3], none});
+    if (name == "permute") return last(std::move(n), op::permute, {a[0], a[1]});
+    if (name == "reshape") return last(std::move(n), op::reshape, {a[0], a[1]});
+    if (name == "flip") return last(std::move(n), op::flip, {a[0], a[1]});
+    if (name == "diagonal") return last(std::move(n), op::diagonal, {a[0], a[1], a[2], a[3]});
+    if (name == "cat") return last(std::move(n), op::cat, {a[0], a[1]});
+    if (name == "copy") return last(std::move(n), op::clone, {a[0], none});
+    if (name == "convert") return last(std::move(n), op::_to_copy, {a[0], a[1], none, none, none, false, none});
+    if (name == "full") return last(std::move(n), op::full, {a[0], a[1], a[2], none, a[3], none});
     if (name == "broadcast") {
       const std::vector<int64_t> dims = ops::as_ints(a[2]);
       const TensorType x = in_.type(ops::as_value(a[0]));
@@ -142,21 +142,21 @@ class Translator {
       Sizes sizes(in_.type(n.outs[0]).rank(), 1), sorted;
       for (size_t i = 0; i < dims.size(); ++i) sizes[dims[i]] = x.sizes[i];
       for (int64_t i : order) sorted.push_back(x.sizes[i]);
-      const ValueId permuted = step(n, "aten.permute.default", {a[0], int_list(order)}, sorted);
-      const ValueId stretched = step(n, "aten.reshape.default", {Ref{permuted}, sizes}, sizes);
-      return last(std::move(n), "aten.expand.default", {Ref{stretched}, a[1], false});
+      const ValueId permuted = step(n, op::permute, {a[0], int_list(order)}, sorted);
+      const ValueId stretched = step(n, op::reshape, {Ref{permuted}, sizes}, sizes);
+      return last(std::move(n), op::expand, {Ref{stretched}, a[1], false});
     }
     if (name == "slice") {
       const Cut cut{ops::as_sizes(a[1]), ops::as_sizes(a[2]), ops::as_sizes(a[3])};
       ValueId x = ops::as_value(a[0]);
       for (size_t d : cut.dims(in_.type(x).sizes)) x = cut_dim(n, x, cut, d);
-      return last(std::move(n), "aten.clone.default", {Ref{x}, none});
+      return last(std::move(n), op::clone, {Ref{x}, none});
     }
     if (name == "slice_scatter") return slice_scatter(std::move(n));
     if (name == "as_strided") {
       // From the first element on, wherever the memory lies.
       const ValueId rest = from_element(n, ops::as_value(a[0]), ops::as_expr(a[3]));
-      return last(std::move(n), "aten.as_strided.default", {Ref{rest}, a[1], a[2], none});
+      return last(std::move(n), op::as_strided, {Ref{rest}, a[1], a[2], none});
     }
     if (name == "as_strided_scatter") return as_strided_scatter(std::move(n));
     throw Declined("complex numbers in " + n.op->name);

@@ -13,6 +13,7 @@
 #include "graph/rewrite/replace.h"
 #include "graph/rewrite/rewriter.h"
 #include "ops/args.h"
+#include "ops/names.h"
 
 namespace flashover::graph {
 namespace {
@@ -97,14 +98,14 @@ class Random {
   };
   static const Recipe* recipe(const Node& n) {
     static constexpr Recipe kRecipes[] = {
-        {"aten.native_dropout.default", &Random::of_dropout, dropout},
-        {"aten.bernoulli.p", &Random::of_bernoulli, bernoulli},
-        {"aten.rand.default", &Random::of_floats, rand},
-        {"aten.rand_like.default", &Random::of_floats, rand},
-        {"aten.uniform.default", &Random::of_range, uniform},
-        {"aten.randn.default", &Random::of_floats, randn},
-        {"aten.randn_like.default", &Random::of_floats, randn},
-        {"aten.normal_functional.default", &Random::of_range, normal},
+        {op::native_dropout, &Random::of_dropout, dropout},
+        {op::bernoulli_p, &Random::of_bernoulli, bernoulli},
+        {op::rand, &Random::of_floats, rand},
+        {op::rand_like, &Random::of_floats, rand},
+        {op::uniform, &Random::of_range, uniform},
+        {op::randn, &Random::of_floats, randn},
+        {op::randn_like, &Random::of_floats, randn},
+        {op::normal_functional, &Random::of_range, normal},
     };
     for (const Recipe& r : kRecipes)
       if (r.op == n.op->name) return &r;
@@ -143,9 +144,9 @@ class Random {
   // Attention is random when it drops something out.
   static bool draws_nothing(const Node& n) {
     static constexpr std::pair<std::string_view, size_t> kDropout[] = {
-        {"aten._scaled_dot_product_flash_attention.default", 3},
-        {"aten._scaled_dot_product_efficient_attention.default", 5},
-        {"aten._scaled_dot_product_cudnn_attention.default", 5},
+        {op::_scaled_dot_product_flash_attention, 3},
+        {op::_scaled_dot_product_efficient_attention, 5},
+        {op::_scaled_dot_product_cudnn_attention, 5},
     };
     for (const auto& [name, at] : kDropout)
       if (n.op->name == name) return n.args.size() <= at || ops::is_number(n.args[at], 0);
@@ -198,7 +199,7 @@ class Random {
     if (m == DType::kF32) keep = static_cast<float>(keep);
     double scale = 1 / keep;
     if (m == DType::kF32) scale = static_cast<float>(scale);
-    const ValueId u = b.convert(draw("prim.uniform", b.sizes(x)), m);
+    const ValueId u = b.convert(draw(prim::uniform, b.sizes(x)), m);
     const ValueId mask = b.lt(u, rules::constant(b, u, keep));
     const ValueId y = b.mul(b.mul(b.convert(x, m), b.convert(mask, m)), rules::constant(b, u, scale));
     results = {b.convert(y, d), mask};
@@ -229,7 +230,7 @@ class Random {
   static void bernoulli(const Drawer& draw, const Node& n, std::vector<ValueId>& results) {
     Builder& b = draw.b;
     const TensorType t = b.type(n.outs[0]);
-    const ValueId u = draw("prim.uniform", t.sizes);
+    const ValueId u = draw(prim::uniform, t.sizes);
     const auto p = static_cast<float>(*rules::number(n.args[1]));
     results = {b.convert(b.lt(u, rules::constant(b, u, p)), t.dtype)};
   }
@@ -238,21 +239,21 @@ class Random {
   std::optional<Draw> of_range(const Node& n) const {
     const auto a = rules::number(n.args[1]), b = rules::number(n.args[2]);
     if (!a || !b || !std::isfinite(*a) || !std::isfinite(*b) || has_generator(n, 3)) return std::nullopt;
-    const bool between = n.op->name == "aten.uniform.default";
+    const bool between = n.op->name == op::uniform;
     if (between ? *a > *b : *b < 0) return std::nullopt;
     auto d = of_floats(n);  // (ends of 16 bits are rounded, and so is the difference)
     return d && between && g_.type(n.outs[0]).dtype != DType::kF32 ? std::nullopt : std::move(d);
   }
   // Rounded where eager rounds.
   static ValueId as(Builder& b, ValueId x, DType d) {
-    return d == DType::kF32 ? x : b.emit("prim.convert", {Ref{x}, d, true});
+    return d == DType::kF32 ? x : b.emit(prim::convert, {Ref{x}, d, true});
   }
   // From the left end, which counts, to the right end, which does not; eager draws them the other way round.
   static void between(const Drawer& draw, const Node& n, float from, float to, std::vector<ValueId>& results) {
     Builder& b = draw.b;
     const TensorType t = b.type(n.outs[0]);
     const float range = to - from;
-    ValueId u = draw("prim.uniform", t.sizes);
+    ValueId u = draw(prim::uniform, t.sizes);
     const auto whole = [&](double v) { return b.expand(rules::constant(b, u, v), t.sizes); };
     if (range != 1 || from != 0) u = b.fma(u, whole(range), whole(from));
     const ValueId v = as(b, u, t.dtype);
@@ -268,7 +269,7 @@ class Random {
   static void around(const Drawer& draw, const Node& n, double mean, double deviation, std::vector<ValueId>& results) {
     Builder& b = draw.b;
     const TensorType t = b.type(n.outs[0]);
-    ValueId v = draw("prim.normal", t.sizes);
+    ValueId v = draw(prim::normal, t.sizes);
     const auto whole = [&](double x) { return b.expand(rules::constant(b, v, x), t.sizes); };
     if (mean != 0 || deviation != 1) v = b.fma(v, whole(deviation), whole(mean));
     results = {as(b, v, t.dtype)};
@@ -295,7 +296,7 @@ class Random {
       const Node& n = g_.nodes[static_cast<size_t>(producer_[v])];
       if (n.op->kind != ops::OpKind::kView) return true;
       const std::string_view name = n.op->name;
-      if (name != "prim.reshape" && name != "prim.permute" && name != "prim.broadcast") return false;
+      if (name != prim::reshape && name != prim::permute && name != prim::broadcast) return false;
       v = ops::as_value(n.args[0]);
     }
   }

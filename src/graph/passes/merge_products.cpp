@@ -10,6 +10,7 @@
 #include "graph/rewrite/replace.h"
 #include "graph/rewrite/rewriter.h"
 #include "ops/args.h"
+#include "ops/names.h"
 
 namespace flashover::graph {
 namespace {
@@ -157,15 +158,14 @@ class Summer {
                     {Ref{left}, Ref{right}, added == kNoValue ? Arg() : Arg(Ref{added}), std::string("none"), wide},
                     dense_type(type));
     }
-    if (added == kNoValue) return b.emit("aten.mm.default", {Ref{left}, Ref{right}});
-    if (type.dtype == wanted)
-      return b.emit("aten.addmm.default", {Ref{added}, Ref{left}, Ref{right}, sym::Expr(1), sym::Expr(1)});
-    return b.add(added, b.convert(b.emit("aten.mm.default", {Ref{left}, Ref{right}}), wanted));
+    if (added == kNoValue) return b.emit(op::mm, {Ref{left}, Ref{right}});
+    if (type.dtype == wanted) return b.emit(op::addmm, {Ref{added}, Ref{left}, Ref{right}, sym::Expr(1), sym::Expr(1)});
+    return b.add(added, b.convert(b.emit(op::mm, {Ref{left}, Ref{right}}), wanted));
   }
 
   static ValueId left_of(const Node& n) { return std::get<Ref>(n.args[0]).id; }
   static ValueId right_of(const Node& n) { return std::get<Ref>(n.args[1]).id; }
-  static bool is_table(const Node& n) { return n.op->name == "aten.embedding_dense_backward.default"; }
+  static bool is_table(const Node& n) { return n.op->name == op::embedding_dense_backward; }
   // A product that gains from others beside it: its operands are smaller than its result, or it can start from the sum.
   bool is_member(const Node& n, DType wanted) const {
     if (is_table(n)) {  // (counts of indices are not to be mixed)
@@ -175,7 +175,7 @@ class Summer {
     }
     const bool own =
         n.op->name == "flashover.product.default" && is_none(n.args[2]) && std::get<std::string>(n.args[3]) == "none";
-    if (!own && n.op->name != "aten.mm.default") return false;
+    if (!own && n.op->name != op::mm) return false;
     const TensorType &a = g_.type(left_of(n)), &b = g_.type(right_of(n));
     const TensorType& out = g_.type(n.outs[0]);
     const bool wide = own && a.dtype == DType::kBF16 && out.dtype == DType::kF32;
@@ -212,7 +212,7 @@ class Summer {
   }
   // The node whose bf16 result, that nobody else reads, `n` widens; -1: that is not what it does. (f16 may overflow.)
   int32_t widened(const Node& n) const {
-    if (n.op->name != "prim.convert") return -1;
+    if (n.op->name != prim::convert) return -1;
     const ValueId from = std::get<Ref>(n.args[0]).id, to = n.outs[0];
     if (sums_.uses(from) != 1 || g_.type(from).dtype != DType::kBF16 ||
         info(g_.type(from).dtype).bytes >= info(g_.type(to).dtype).bytes)

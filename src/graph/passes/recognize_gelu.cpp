@@ -6,6 +6,7 @@
 #include "graph/rewrite/match.h"
 #include "graph/rewrite/rewriter.h"
 #include "ops/args.h"
+#include "ops/names.h"
 
 namespace flashover::graph {
 namespace {
@@ -33,18 +34,18 @@ std::optional<ValueId> only_operand(Rewriter& r, ValueId v, std::string_view op)
 }
 
 bool is_cube(Rewriter& r, ValueId v, ValueId x) {
-  const Node* n = r.def(v, "aten.pow.Tensor_Scalar");
+  const Node* n = r.def(v, op::pow_Tensor_Scalar);
   return n && r.uses(v) == 1 && ops::as_value(n->args[0]) == x && near(known_number(r, n->args[1]), 3);
 }
 
 // sqrt(2 / pi) (x + 0.044715 x^3)
 bool is_tanh_argument(Rewriter& r, ValueId v, ValueId x) {
-  const auto sum = beside(r, v, "aten.mul.Tensor", std::sqrt(2 / M_PI));
-  const Node* add = sum ? r.def(*sum, "aten.add.Tensor") : nullptr;
+  const auto sum = beside(r, v, op::mul_Tensor, std::sqrt(2 / M_PI));
+  const Node* add = sum ? r.def(*sum, op::add_Tensor) : nullptr;
   if (!add || r.uses(*sum) != 1 || !ops::is_number(add->args[2], 1)) return false;
   for (size_t i = 0; i < 2; ++i) {
     if (ops::as_value(add->args[i]) != x) continue;
-    const auto cube = beside(r, ops::as_value(add->args[1 - i]), "aten.mul.Tensor", 0.044715);
+    const auto cube = beside(r, ops::as_value(add->args[1 - i]), op::mul_Tensor, 0.044715);
     if (cube && is_cube(r, *cube, x)) return true;
   }
   return false;
@@ -52,8 +53,8 @@ bool is_tanh_argument(Rewriter& r, ValueId v, ValueId x) {
 
 // x / sqrt(2), or x times its reciprocal
 bool is_erf_argument(Rewriter& r, ValueId v, ValueId x) {
-  if (const auto product = beside(r, v, "aten.mul.Tensor", std::sqrt(0.5))) return *product == x;
-  const Node* n = r.def(v, "aten.div.Tensor");
+  if (const auto product = beside(r, v, op::mul_Tensor, std::sqrt(0.5))) return *product == x;
+  const Node* n = r.def(v, op::div_Tensor);
   return n && r.uses(v) == 1 && ops::as_value(n->args[0]) == x && near(known_number(r, n->args[1]), std::sqrt(2));
 }
 
@@ -64,23 +65,22 @@ bool product(Rewriter& r, const Node& n, std::vector<ValueId>& results, const vo
   if (type.dtype != DType::kF32 && (!is_reduced(type.dtype) || providers.strict_numerics)) return false;
   for (size_t i = 0; i < 2; ++i) {
     if (!std::holds_alternative<Ref>(n.args[i]) || !std::holds_alternative<Ref>(n.args[1 - i])) return false;
-    const auto x = beside(r, ops::as_value(n.args[i]), "aten.mul.Tensor", 0.5);
-    const auto f = beside(r, ops::as_value(n.args[1 - i]), "aten.add.Tensor", 1);
+    const auto x = beside(r, ops::as_value(n.args[i]), op::mul_Tensor, 0.5);
+    const auto f = beside(r, ops::as_value(n.args[1 - i]), op::add_Tensor, 1);
     if (!x || !f || r.b.dtype(*x) != type.dtype || !same_sizes(r.b.type(*x).sizes, type.sizes)) continue;
     const char* approximate = nullptr;
-    if (const auto argument = only_operand(r, *f, "aten.tanh.default"); argument && is_tanh_argument(r, *argument, *x))
+    if (const auto argument = only_operand(r, *f, op::tanh); argument && is_tanh_argument(r, *argument, *x))
       approximate = "tanh";
-    if (const auto argument = only_operand(r, *f, "aten.erf.default"); argument && is_erf_argument(r, *argument, *x))
+    if (const auto argument = only_operand(r, *f, op::erf); argument && is_erf_argument(r, *argument, *x))
       approximate = "none";
     if (!approximate) continue;
-    results = {r.b.emit("aten.gelu.default", {Ref{*x}, std::string(approximate)}, type)};
+    results = {r.b.emit(op::gelu, {Ref{*x}, std::string(approximate)}, type)};
     return true;
   }
   return false;
 }
 
-constexpr RewriteRule kRules[] = {
-    {"aten.mul.Tensor", "0.5 x (1 + tanh(...)), 0.5 x (1 + erf(...)) -> gelu(x)", product}};
+constexpr RewriteRule kRules[] = {{op::mul_Tensor, "0.5 x (1 + tanh(...)), 0.5 x (1 + erf(...)) -> gelu(x)", product}};
 
 }  // namespace
 

@@ -10,6 +10,7 @@
 #include "graph/rewrite/match.h"
 #include "graph/rewrite/rewriter.h"
 #include "ops/args.h"
+#include "ops/names.h"
 
 namespace flashover::graph {
 namespace {
@@ -19,18 +20,20 @@ struct Product {
   std::string_view op;
   size_t left, right;
 };
-constexpr Product kProducts[] = {{"aten.mm.default", 0, 1},           {"aten.bmm.default", 0, 1},
-                                 {"aten.addmm.default", 1, 2},        {"aten.baddbmm.default", 1, 2},
-                                 {"flashover.product.default", 0, 1}, {"flashover.bmm_flushed.default", 0, 1}};
+constexpr Product kProducts[] = {{op::mm, 0, 1},
+                                 {op::bmm, 0, 1},
+                                 {op::addmm, 1, 2},
+                                 {op::baddbmm, 1, 2},
+                                 {"flashover.product.default", 0, 1},
+                                 {"flashover.bmm_flushed.default", 0, 1}};
 
 // Pooling kernels compute in the layout of their input: channels last where that is.
 struct Follower {
   std::string_view op;
   size_t leader;  // the argument whose layout counts; all images lie alike
 };
-constexpr Follower kFollowers[] = {{"aten.max_pool2d_with_indices.default", 0},
-                                   {"aten.max_pool2d_with_indices_backward.default", 1},
-                                   {"aten.avg_pool2d_backward.default", 1}};
+constexpr Follower kFollowers[] = {
+    {op::max_pool2d_with_indices, 0}, {op::max_pool2d_with_indices_backward, 1}, {op::avg_pool2d_backward, 1}};
 
 // One of the last two dims is dense and the other steps over it.
 bool suits_blas(const TensorType& t) {
@@ -54,7 +57,7 @@ class Relaxer {
     out_.values = std::move(in_.values);
     out_.inputs = std::move(in_.inputs);
     for (Node& n : in_.nodes) {
-      if (n.op->name == "prim.copy") {
+      if (n.op->name == prim::copy) {
         source_[n.outs[0]] = behind_copies(ops::as_value(n.args[0]));
         continue;
       }
@@ -153,7 +156,7 @@ class Relaxer {
       auto [it, fresh] = copies_.try_emplace({x, key_of(wanted)}, kNoValue);
       if (fresh) {
         Builder b(out_, n.location);
-        it->second = b.emit("prim.copy", {Ref{x}}, plain(wanted));
+        it->second = b.emit(prim::copy, {Ref{x}}, plain(wanted));
       }
       return it->second;
     });

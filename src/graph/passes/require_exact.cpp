@@ -4,18 +4,13 @@
 #include <algorithm>
 #include <string_view>
 
+#include "ops/names.h"
+
 namespace flashover::graph {
 namespace {
 
-// What has an approximate form in some backend (kernel/cpp: quick; kernel/triton: the fast table).
-bool is_approximated(std::string_view name) {
-  static constexpr std::string_view kNames[] = {"prim.erf", "prim.tanh",       "prim.sigmoid", "prim.log",
-                                                "prim.div", "prim.reciprocal", "prim.sqrt",    "prim.pow"};
-  return std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
-}
-
 bool is_comparison(std::string_view name) {
-  static constexpr std::string_view kNames[] = {"prim.eq", "prim.ne", "prim.lt", "prim.le", "prim.gt", "prim.ge"};
+  static constexpr std::string_view kNames[] = {prim::eq, prim::ne, prim::lt, prim::le, prim::gt, prim::ge};
   return std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
 }
 
@@ -26,7 +21,7 @@ Graph require_exact(Graph g) {
   std::vector<bool> behind(g.values.size()), number(g.values.size());
   for (const Node& n : g.nodes) {
     if (!n.op->is_prim) continue;
-    bool any = is_approximated(n.op->name), all_numbers = true, some_number = false;
+    bool any = n.op->approximated, all_numbers = true, some_number = false;
     for (const Arg& a : n.args)
       for_each_ref(a, [&](ValueId v) {
         any |= behind[static_cast<size_t>(v)];

@@ -3,6 +3,7 @@
 
 #include "graph/analysis/devices.h"
 #include "graph/passes/dce.h"
+#include "ops/names.h"
 
 namespace flashover::graph {
 
@@ -10,7 +11,7 @@ Graph scalarize_operands(Graph g) {
   if (!uses_cuda(g)) return g;
   std::vector<const Node*> full(g.values.size(), nullptr);
   for (const Node& n : g.nodes)
-    if (n.op->name == "prim.full") full[n.outs[0]] = &n;
+    if (n.op->name == prim::full) full[n.outs[0]] = &n;
   for (Node& n : g.nodes) {
     if (n.op->is_prim || n.op->on_clones) continue;
     for (Arg& a : n.args) {
@@ -30,8 +31,8 @@ Graph scalarize_operands(Graph g) {
   for (const Output& o : g.outputs)
     if (o.owns_memory()) wanted[o.value] = true;
   for (const Mutation& m : g.mutations) wanted[m.value] = true;
-  static const ops::Op* const full_prim = ops::find("prim.full");
-  static const ops::Op* const full_aten = ops::find("aten.full.default");
+  static const ops::Op* const full_prim = ops::find(prim::full);
+  static const ops::Op* const full_aten = ops::find(op::full);
   for (Node& n : g.nodes) {
     if (n.op != full_prim || !wanted[n.outs[0]]) continue;
     const TensorType& t = g.type(n.outs[0]);

@@ -7,6 +7,7 @@
 #include "graph/rewrite/match.h"
 #include "graph/rewrite/rewriter.h"
 #include "ops/args.h"
+#include "ops/names.h"
 
 namespace flashover::graph {
 namespace {
@@ -75,8 +76,8 @@ bool replace_flash_backward(Rewriter& r, const Node& n, Values& results, const v
 }
 
 constexpr RewriteRule kSelect[] = {
-    {"aten._scaled_dot_product_flash_attention_for_cpu.default", "ATen's flash attention", replace_flash},
-    {"aten._scaled_dot_product_flash_attention_for_cpu_backward.default", "its backward", replace_flash_backward}};
+    {op::_scaled_dot_product_flash_attention_for_cpu, "ATen's flash attention", replace_flash},
+    {op::_scaled_dot_product_flash_attention_for_cpu_backward, "its backward", replace_flash_backward}};
 
 }  // namespace
 

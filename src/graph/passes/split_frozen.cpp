@@ -4,16 +4,17 @@
 #include <algorithm>
 
 #include "graph/rewrite/rewriter.h"
+#include "ops/names.h"
 
 namespace flashover::graph {
 namespace {
 
 // Cheap enough to do again in every kernel that reads the result.
 constexpr std::string_view kCheap[] = {
-    "prim.full",        "prim.iota",    "prim.convert",     "prim.add",        "prim.sub",         "prim.mul",
-    "prim.neg",         "prim.eq",      "prim.ne",          "prim.lt",         "prim.le",          "prim.gt",
-    "prim.ge",          "prim.where",   "prim.bitwise_and", "prim.bitwise_or", "prim.bitwise_xor", "prim.bitwise_not",
-    "prim.logical_not", "prim.minimum", "prim.maximum"};
+    prim::full,        prim::iota,    prim::convert,     prim::add,        prim::sub,         prim::mul,
+    prim::neg,         prim::eq,      prim::ne,          prim::lt,         prim::le,          prim::gt,
+    prim::ge,          prim::where,   prim::bitwise_and, prim::bitwise_or, prim::bitwise_xor, prim::bitwise_not,
+    prim::logical_not, prim::minimum, prim::maximum};
 
 bool is_view(const Node& n) { return n.op->kind == ops::OpKind::kView && n.op->is_prim; }
 bool is_cheap(const Node& n) {

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "graph/passes/dce.h"
+#include "ops/names.h"
 
 namespace flashover::graph {
 
@@ -40,7 +41,7 @@ ValueId in_layout(Builder& b, size_t first_node, ValueId v, const TensorType& wa
       }
   TensorType t = wanted;
   t.offset = 0;
-  return b.emit("prim.copy", {Ref{v}}, std::move(t));
+  return b.emit(prim::copy, {Ref{v}}, std::move(t));
 }
 
 std::vector<bool> frozen_values(const Graph& g) {

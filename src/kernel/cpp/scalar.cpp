@@ -98,7 +98,7 @@ static_assert(std::size(kRows) == kScalarOps);
 
 const Row& row(Op op) {
   const Row& r = kRows[static_cast<size_t>(op)];
-  FLASHOVER_CHECK(r.op == op) << "rows stand in the order of scalar.def";
+  FLASHOVER_CHECK(r.op == op) << "rows stand in the order of ops/prims.def";
   return r;
 }
 

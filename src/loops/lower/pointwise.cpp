@@ -3,6 +3,7 @@
 
 #include "loops/lower/lower.h"
 #include "ops/args.h"
+#include "ops/names.h"
 
 namespace flashover::loops {
 namespace {
@@ -10,9 +11,8 @@ namespace {
 const std::unordered_map<const ops::Op*, Op>& scalar_table() {
   static const auto* const table = [] {
     auto* t = new std::unordered_map<const ops::Op*, Op>;
-#define SCALAR(name, arity, flags) t->emplace(ops::find("prim." #name), Op::k_##name);
-#include "loops/scalar.def"
-#undef SCALAR
+#define POINTWISE(name, arity, types, cost, traits, meaning) t->emplace(ops::find("prim." #name), Op::k_##name);
+#include "ops/prims.def"
     return t;
   }();
   return *table;
@@ -92,7 +92,7 @@ Id iota(Emitter& e, const graph::Node& node, const Index& at) {
 }
 
 Id random(Emitter& e, const graph::Node& node, const Index& at) {
-  static const ops::Op* const uniform = ops::find("prim.uniform");
+  static const ops::Op* const uniform = ops::find(prim::uniform);
   const ValueId state = ops::as_value(node.args[0]);
   const Id seed = e.read(state, {0}), offset = e.read(state, {1});
   return e.add({.op = node.op == uniform ? Op::k_uniform : Op::k_normal,
@@ -107,9 +107,8 @@ Id random(Emitter& e, const graph::Node& node, const Index& at) {
 }  // namespace
 
 void add_pointwise(std::vector<LoweringRow>& rows) {
-#define SCALAR(name, arity, flags) rows.push_back({#name, scalar});
-#include "loops/scalar.def"
-#undef SCALAR
+#define POINTWISE(name, arity, types, cost, traits, meaning) rows.push_back({#name, scalar});
+#include "ops/prims.def"
   rows.push_back({"convert", convert});
   rows.push_back({"copy", copy});
   rows.push_back({"full", full});

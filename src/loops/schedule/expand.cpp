@@ -8,6 +8,7 @@
 #include "graph/builder.h"
 #include "loops/lower/lower.h"
 #include "ops/args.h"
+#include "ops/names.h"
 
 namespace flashover::loops {
 namespace {
@@ -51,7 +52,7 @@ void expand_var(Builder& b, const Node& node, bool correct, std::vector<ValueId>
 // Over no element at all: the neutral element. Loops that never run would leave the merged ones with a wrong length.
 bool expand_empty(Builder& b, const Node& node, std::vector<ValueId>& outs) {
   static constexpr std::pair<const char*, int> kNeutral[] = {
-      {"prim.sum", 0}, {"prim.prod", 1}, {"prim.any", 0}, {"prim.all", 1}};
+      {prim::sum, 0}, {prim::prod, 1}, {prim::any, 0}, {prim::all, 1}};
   for (auto [name, neutral] : kNeutral) {
     if (node.op->name != name || !b.type(ops::as_value(node.args[0])).numel().is_const(0)) continue;
     const TensorType t = b.type(node.outs[0]);
@@ -189,18 +190,18 @@ std::vector<int64_t> positions(const std::vector<int64_t>& dims, const std::vect
   return out;
 }
 Arg neutral_of(const Node& node, DType d) {
-  if (is_kind(node, {"prim.sum", "prim.any"}))
+  if (is_kind(node, {prim::sum, prim::any}))
     return d == DType::kBool ? Arg(false) : is_floating(d) ? Arg(0.0) : Arg(sym::Expr(0));
-  if (is_kind(node, {"prim.prod", "prim.all"}))
+  if (is_kind(node, {prim::prod, prim::all}))
     return d == DType::kBool ? Arg(true) : is_floating(d) ? Arg(1.0) : Arg(sym::Expr(1));
-  const bool low = is_kind(node, {"prim.amax"});
+  const bool low = is_kind(node, {prim::amax});
   return low ? Arg(-std::numeric_limits<double>::infinity()) : Arg(std::numeric_limits<double>::infinity());
 }
 bool gpu_reduction(const graph::Graph& g, Builder& b, const Node& node, int processors, std::vector<ValueId>& outs) {
-  if (!is_kind(node, {"prim.sum", "prim.prod", "prim.amax", "prim.amin", "prim.any", "prim.all"})) return false;
+  if (!is_kind(node, {prim::sum, prim::prod, prim::amax, prim::amin, prim::any, prim::all})) return false;
   const std::vector<int64_t> dims = ops::as_ints(node.args[1]);
   const TensorType& type = g.type(ops::as_value(node.args[0]));
-  const bool extreme = is_kind(node, {"prim.amax", "prim.amin"});
+  const bool extreme = is_kind(node, {prim::amax, prim::amin});
   const auto cut = gpu_cut(type, dims, processors, extreme && !is_floating(type.dtype));
   if (!cut) return false;
   ValueId x = ops::as_value(node.args[0]);
@@ -248,7 +249,7 @@ int64_t flat_target(const TensorType& x, const std::vector<int64_t>& dims, int p
 }
 // The position in each part, then the part: the value there is read again.
 bool gpu_position(const graph::Graph& g, Builder& b, const Node& node, int processors, std::vector<ValueId>& outs) {
-  if (!is_kind(node, {"prim.argmax", "prim.argmin"})) return false;
+  if (!is_kind(node, {prim::argmax, prim::argmin})) return false;
   const std::vector<int64_t> dims = ops::as_ints(node.args[1]);
   const ValueId x = ops::as_value(node.args[0]);
   int64_t length = 0;
@@ -257,7 +258,7 @@ bool gpu_position(const graph::Graph& g, Builder& b, const Node& node, int proce
   if (parts < 2 || !is_floating(d)) return false;
   const double inf = std::numeric_limits<double>::infinity();
   // What is added stands behind everything real and wins over nothing: the first of equals is taken.
-  const ValueId cut = flat_parts(b, x, dims, parts, length, Arg(node.op->name == "prim.argmax" ? -inf : inf));
+  const ValueId cut = flat_parts(b, x, dims, parts, length, Arg(node.op->name == prim::argmax ? -inf : inf));
   const auto last = static_cast<int64_t>(b.rank(cut)) - 1;
   const ValueId inside = b.emit(node.op->name, {Ref{cut}, graph::int_list({last})});  // [rest..., parts]
   const ValueId values = b.squeeze(b.gather(cut, last, b.unsqueeze(inside, last)), last);
@@ -269,7 +270,7 @@ bool gpu_position(const graph::Graph& g, Builder& b, const Node& node, int proce
 }
 // Running sums of parts, then what came before each part is added.
 bool gpu_cumsum(const graph::Graph& g, Builder& b, const Node& node, int processors, std::vector<ValueId>& outs) {
-  if (!is_kind(node, {"prim.cumsum"})) return false;
+  if (!is_kind(node, {prim::cumsum})) return false;
   const ValueId x = ops::as_value(node.args[0]);
   const int64_t dim = ops::as_int(node.args[1]);
   const auto last = static_cast<int64_t>(g.type(x).rank()) - 1;
@@ -329,7 +330,7 @@ bool gpu_var(const graph::Graph& g, Builder& b, const Node& node, int processors
 
 // A long reduction to few elements in two steps, so that threads can share the first. 0: leave it.
 int64_t split_factor(const graph::Graph& g, const Node& node, const ExpandOptions& options, size_t* split_dim) {
-  static constexpr const char* kNames[] = {"prim.sum", "prim.prod", "prim.amax", "prim.amin", "prim.any", "prim.all"};
+  static constexpr const char* kNames[] = {prim::sum, prim::prod, prim::amax, prim::amin, prim::any, prim::all};
   if (std::find(std::begin(kNames), std::end(kNames), node.op->name) == std::end(kNames)) return 0;
   const TensorType& x = g.type(ops::as_value(node.args[0]));
   const auto rows = g.type(node.outs[0]).numel().as_const(), all = x.numel().as_const();
@@ -371,9 +372,9 @@ void expand_reduction(Builder& b, const Node& node, int64_t parts, size_t dim, s
 }  // namespace
 
 graph::Graph expand(const graph::Graph& core, const ExpandOptions& options) {
-  static const ops::Op* const var = ops::find("prim.var");
-  static const ops::Op* const max_pool = ops::find("prim.max_pool");
-  static const ops::Op* const avg_pool = ops::find("prim.avg_pool");
+  static const ops::Op* const var = ops::find(prim::var);
+  static const ops::Op* const max_pool = ops::find(prim::max_pool);
+  static const ops::Op* const avg_pool = ops::find(prim::avg_pool);
   graph::Graph g = core;
   g.nodes.clear();
   for (const Node& node : core.nodes) {

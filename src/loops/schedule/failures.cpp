@@ -7,6 +7,7 @@
 
 #include "graph/graph.h"
 #include "ops/args.h"
+#include "ops/names.h"
 #include "ops/ops.h"
 
 namespace flashover::loops {
@@ -159,9 +160,9 @@ void foresee(const plan::Plan& p, Step& call) {
     return bound(p, index, wraps ? -size : 0, size - 1, bounds);
   };
   const auto type = [&]() -> const TensorType& { return p.tensors[ops::as_value(call.args[0])].type; };
-  if (call.op == "aten.index_copy.default") {
+  if (call.op == op::index_copy) {
     call.foreseen = within(ops::as_value(call.args[2]), type(), ops::as_int(call.args[1]), false);
-  } else if (call.op == "aten.index_put.default") {
+  } else if (call.op == op::index_put) {
     call.foreseen = true;
     const RefList list = ops::as_values(call.args[1]);
     for (size_t d = 0; d < list.size(); ++d)

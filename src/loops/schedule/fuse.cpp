@@ -10,6 +10,7 @@
 #include <queue>
 
 #include "base/check.h"
+#include "ops/names.h"
 
 namespace flashover::loops {
 namespace {
@@ -540,7 +541,7 @@ class Fuser {
 
   // Where an item stands in the program. A part of a cat that lies alone stands behind what it copies.
   int32_t place_of(const Item& item) const {
-    if (!item.alone || p_.graph.nodes[item.node].op->name != "prim.cat") return item.node;
+    if (!item.alone || p_.graph.nodes[item.node].op->name != prim::cat) return item.node;
     int32_t last = -1;
     for (const Access& a : item.reads) last = std::max(last, p_.producers.of[a.value].node);
     return last;

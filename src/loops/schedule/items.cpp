@@ -7,29 +7,12 @@
 #include "base/check.h"
 #include "loops/schedule/scatter.h"
 #include "ops/args.h"
+#include "ops/names.h"
 
 namespace flashover::loops {
 namespace {
 
 using graph::Node;
-
-int op_cost(const ops::Op* op) {
-  static const auto* const table = [] {
-    auto* t = new std::unordered_map<const ops::Op*, int>;
-    auto put = [&](int cost, std::initializer_list<const char*> names) {
-      for (const char* n : names) t->emplace(ops::find(std::string("prim.") + n), cost);
-    };
-    put(0, {"broadcast", "permute", "reshape", "slice", "flip", "diagonal", "as_strided", "copy", "full", "iota"});
-    put(2, {"pad", "slice_scatter", "cat", "gather", "index", "floordiv", "truncdiv", "round"});
-    put(3, {"div", "sqrt", "rsqrt", "reciprocal", "remainder", "fmod"});
-    put(10, {"exp", "exp2", "expm1", "sigmoid", "log", "log2", "log10", "log1p", "sin", "cos", "tanh", "erf", "hypot"});
-    put(20, {"tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "erfc", "erfinv", "lgamma",
-             "digamma", "pow", "atan2"});
-    return t;
-  }();
-  auto it = table->find(op);
-  return it == table->end() ? 1 : it->second;
-}
 
 bool is_view(const ops::Op* op) { return op->is_prim && op->kind == ops::OpKind::kView; }
 
@@ -262,11 +245,11 @@ class Maker {
     seen_.assign(g_.values.size(), kNoValue);
     for (size_t v = 0; v < g_.values.size(); ++v)
       if (fact(static_cast<ValueId>(v)).realised) loads_[v] = {static_cast<ValueId>(v)};
-    static const ops::Op *const index = ops::find("prim.index"), *const gather = ops::find("prim.gather");
+    static const ops::Op *const index = ops::find(prim::index), *const gather = ops::find(prim::gather);
     for (const Node& n : g_.nodes) {
       if (!n.op->is_prim) continue;
       const ValueId v = n.outs[0];
-      double cost = op_cost(n.op);
+      double cost = n.op->cost;
       if (!is_none(Arg(n.args[0])) && is_window(n)) cost = static_cast<double>(window_size(n)) * 2;
       std::vector<ValueId> loads;
       bool looks_up = n.op == index || n.op == gather;
@@ -303,7 +286,7 @@ class Maker {
     if (p_.views[v].base != kNoValue) return false;  // a window onto memory, as externs take it
     return steps > (is_view(n.op) || widens(n, v) ? 2 * kMostSteps : kMostSteps);
   }
-  static int64_t steps_of(const Node& n) { return std::max(1, op_cost(n.op)); }
+  static int64_t steps_of(const Node& n) { return std::max<int64_t>(1, n.op->cost); }
   int64_t distinct_steps(ValueId root) {
     int64_t steps = 0;
     std::vector<ValueId> stack = {root};
@@ -322,7 +305,7 @@ class Maker {
     }
     return steps;
   }
-  static bool is_window(const Node& n) { return n.op->name == "prim.max_pool" || n.op->name == "prim.avg_pool"; }
+  static bool is_window(const Node& n) { return n.op->name == prim::max_pool || n.op->name == prim::avg_pool; }
 
   // Backward: which values that could be computed in place are realised all the same.
   void decide() {
@@ -363,7 +346,7 @@ class Maker {
 
   // What it widens takes less memory, and is as good.
   bool widens(const Node& n, ValueId v) const {
-    static const ops::Op* const convert = ops::find("prim.convert");
+    static const ops::Op* const convert = ops::find(prim::convert);
     if (n.op != convert) return false;
     const ValueId from = ops::as_value(n.args[0]);
     return info(type(from).dtype).bytes < info(type(v).dtype).bytes && p_.producers.of[from].node >= 0 &&
@@ -372,7 +355,7 @@ class Maker {
 
   bool worth_realising(const Node& n, ValueId v, const std::vector<Use>& uses) {
     const double size = static_cast<double>(std::max<int64_t>(numel_[v], 1));
-    double own = op_cost(n.op), points = 0, load_size = 0;
+    double own = n.op->cost, points = 0, load_size = 0;
     if (is_window(n)) own = cost_[v];
     int big = 0;
     bool leaves_frozen = false;
@@ -469,16 +452,11 @@ class Maker {
     }
   }
   static int64_t scalar_cost(Op op) {
-    static const auto* const table = [] {
-      auto* t = new std::array<int64_t, 256>;
-      t->fill(1);
-#define SCALAR(name, arity, flags) \
-  (*t)[static_cast<size_t>(Op::k_##name)] = std::max(1, op_cost(ops::find("prim." #name)));
-#include "loops/scalar.def"
-#undef SCALAR
-      return t;
-    }();
-    return (*table)[static_cast<size_t>(op)];
+    static constexpr uint8_t kCosts[] = {
+#define POINTWISE(name, arity, types, cost, traits, meaning) std::max(1, cost),
+#include "ops/prims.def"
+    };
+    return is_scalar_op(op) ? kCosts[static_cast<size_t>(op)] : 1;
   }
 
   // A variable that appears as v // k or v mod k (k dividing its extent) becomes two variables, after which the index
@@ -526,7 +504,7 @@ class Maker {
       item.frozen = fact(v).frozen;
       return item;
     };
-    if (role.kind == Item::Kind::kMap && node.op->name == "prim.cat") {
+    if (role.kind == Item::Kind::kMap && node.op->name == prim::cat) {
       const auto dim = static_cast<size_t>(ops::as_int(node.args[1]));
       sym::Expr begin = 0;
       for (const Ref& r : ops::as_values(node.args[0])) {
@@ -543,7 +521,7 @@ class Maker {
       }
       return;
     }
-    if (role.kind == Item::Kind::kMap && node.op->name == "prim.slice_scatter" &&
+    if (role.kind == Item::Kind::kMap && node.op->name == prim::slice_scatter &&
         goes_back(v, ops::as_value(node.args[0]))) {
       const ValueId src = ops::as_value(node.args[1]);
       const Sizes starts = ops::as_sizes(node.args[2]), steps = ops::as_sizes(node.args[4]);

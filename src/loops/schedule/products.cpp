@@ -5,6 +5,8 @@
 #include <optional>
 #include <utility>
 
+#include "ops/names.h"
+
 namespace flashover::loops {
 
 using plan::Home;
@@ -52,9 +54,8 @@ std::optional<Matrices> matrices(const Plan& p, TensorId t, size_t dims) {
 // The library call as a product with nothing around it; its operands in order a, b, bias.
 std::optional<Product> product_of(const Plan& p, const Step& s, std::vector<TensorId>& operands) {
   if (s.kind != StepKind::kCall || s.out_variant || s.writes.size() != 1 || s.writes[0] < 0) return std::nullopt;
-  const bool many = s.op == "aten.bmm.default", plain = many || s.op == "aten.mm.default",
-             activated = s.op == "aten._addmm_activation.default";
-  if (!plain && !activated && s.op != "aten.addmm.default") return std::nullopt;
+  const bool many = s.op == op::bmm, plain = many || s.op == op::mm, activated = s.op == op::_addmm_activation;
+  if (!plain && !activated && s.op != op::addmm) return std::nullopt;
   const auto a = tensor_arg(s, plain ? 0 : 1), b = tensor_arg(s, plain ? 1 : 2);
   if (!a || !b) return std::nullopt;
   const size_t dims = many ? 3 : 2;

@@ -1,6 +1,7 @@
 // The last step of scheduling: kernels and extern calls become plan steps over tensors with homes.
 #include "loops/schedule/schedule.h"
 #include "graph/origin.h"
+#include "ops/names.h"
 
 #include <algorithm>
 #include <map>
@@ -149,7 +150,7 @@ class Planner {
   static Step empty_step(const TensorType& t, TensorId to) {
     Step s;
     s.kind = StepKind::kCall;
-    s.op = "aten.empty_strided.default";
+    s.op = op::empty_strided;
     s.args = {t.sizes, t.strides, t.dtype, Layout::kStrided, t.device, false};
     s.writes = {to};
     return s;
@@ -713,7 +714,7 @@ class Planner {
     const std::vector<int64_t> held = over_time(u, kAllTogether);
     for (size_t i = 0; i < plan_.steps.size(); ++i) {
       Step& s = plan_.steps[i];
-      if (s.kind != StepKind::kCall || s.op != "aten.convolution.default" || s.writes.size() != 1 || s.writes[0] < 0 ||
+      if (s.kind != StepKind::kCall || s.op != op::convolution || s.writes.size() != 1 || s.writes[0] < 0 ||
           !is_none(s.args[2]))
         continue;
       const TensorType& input = plan_.tensors[ops::as_value(s.args[0])].type;
