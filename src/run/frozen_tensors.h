@@ -3,8 +3,7 @@
 //   In        a program; its FrozenPart, which knows whether they are up to date (frozen.h); a call's inputs and frame
 //   Out       frame.frozen holds the set for these inputs, and the frame's table points to its tensors
 //   Promises  the usual call costs FrozenPart's check. What is made does not depend on the mode of the call that
-//   happens
-//             to come first. CUDA: work of `stream` comes after what computed them
+//             happens to come first. CUDA: work of `stream` comes after what computed them
 //   Declines  what a frozen step raises passes through; nothing is kept then
 #pragma once
 #include "run/cuda/driver.h"

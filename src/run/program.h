@@ -3,8 +3,8 @@
 //   In        a plan, what it was loaded with (LoadOptions), its code
 //   Out       a flat list of instructions, and by what a call patches its pointer table before it walks them
 //   Promises  never changes once made, so that all calls of all threads read it without a lock. What calls learn
-//   (whether
-//             index checks keep failing, which graphs were recorded) lies in the parts of the executable that write it
+//             (whether index checks keep failing, which graphs were recorded) lies in the parts of the executable
+//             that write it
 //   Declines  make_program(): a plan for another machine, sizes that are not constant, memory on the wrong device
 //             (Declined); a plan that verify() refuses (InternalError)
 #pragma once

@@ -4,8 +4,7 @@
 //   In        a tensor that a recording owns
 //   Out       a tensor object and storage of their own over its memory
 //   Promises  the recording's memory lives as long as the tensor; `live` counts the tensors that are out, and falls
-//   only
-//             when all use of one has been enqueued
+//             only when all use of one has been enqueued
 //   Declines  nothing
 #pragma once
 #include <ATen/core/Tensor.h>

@@ -3,9 +3,8 @@
 //   In        a program and its graph plan; the inputs of the call that is recorded, then those of each replay
 //   Out       the results of each replay
 //   Promises  nothing that was handed out is written again: kernels get the addresses of each call's inputs and
-//   outputs,
-//             what operators read or write is copied, pool outputs (pool_outputs.h) keep the graph from replaying. A
-//             recording belongs to one stream
+//             outputs, what operators read or write is copied, pool outputs (pool_outputs.h) keep the graph from
+//             replaying. A recording belongs to one stream
 //   Declines  record(): what a step raises, or the driver, passes through, and there is no recording
 #pragma once
 #include <ATen/core/Tensor.h>
