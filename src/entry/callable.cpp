@@ -27,6 +27,7 @@
 #include "entry/log.h"
 #include "entry/stance.h"
 #include "entry/versions.h"
+#include "frame/operands.h"
 #include "frame/resume.h"
 #include "frame/tracers.h"
 #include "guards/arrays.h"
@@ -133,6 +134,7 @@ class CompileLock {
  public:
   CompileLock() {
     while (!(locked_ = compile_mutex().try_lock())) {
+      const frame::AtRest rests;  // the capture that this waits for may want the arguments of this call
       PyThreadState* saved = PyEval_SaveThread();
       locked_ = compile_mutex().try_lock_for(std::chrono::milliseconds(20));
       PyEval_RestoreThread(saved);

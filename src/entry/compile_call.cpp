@@ -24,6 +24,7 @@
 #include "frame/signals.h"
 #include "graph/analysis/devices.h"
 #include "guards/global_state.h"
+#include "trace/exchange.h"
 
 namespace flashover::entry {
 namespace {
@@ -195,7 +196,13 @@ void attempt(Attempt& a, const frame::Subject& subject, bool first = true) {
     throw InternalError("capture left torch's state changed: " + moved);
   frame::Capture& c = e.capture;
   if (c.out_of_memory && !c.raised) throw std::bad_alloc();
-  e.transient = c.out_of_memory;
+  const bool interfered = c.declined && trace::exchange().interfered;
+  e.transient = c.out_of_memory || interfered;
+  if (interfered) {                 // nothing that fullgraph forbids: it could be captured another time
+    e.cause = EagerCause::kWanted;  // no warning: it passes
+    a.decline(c.reason, c.where, nullptr);
+    return;
+  }
   e.ops = static_cast<int64_t>(c.graph.nodes.size());
   const bool compiles = !c.declined && !c.raised;
   if (compiles) {

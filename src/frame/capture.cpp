@@ -8,12 +8,14 @@
 #include "frame/frame.h"
 #include "frame/interpret/interpreter.h"
 #include "frame/interpret/opcode_parts.h"
+#include "frame/operands.h"
 #include "frame/recipe.h"
 #include "frame/signals.h"
 #include "frame/torch_state.h"
 #include "frame/tracers.h"
 #include "graph/analysis/devices.h"
 #include "trace/assume.h"
+#include "trace/exchange.h"
 
 namespace flashover::frame {
 namespace {
@@ -261,6 +263,7 @@ Capture run_uninterrupted(const Subject& subject, Trust trust, Interpreter::Path
   const auto start = std::chrono::steady_clock::now();
   Capture out;
   PyObject* const callable = subject.function;
+  trace::exchange() = {};
   auto decline = [&](std::string reason, std::string where) {
     out.declined = true;
     out.reason = std::move(reason);
@@ -297,6 +300,7 @@ Capture run_uninterrupted(const Subject& subject, Trust trust, Interpreter::Path
     } restore(before);
     const Ref autocast_cache = before.value_of("is_autocast_cache_enabled");
     Ref result;  // outlives the session: what it holds of the trace is dead by then
+    trace::wait_for_others = wait_until_unused;
     std::unique_ptr<trace::Session> session = trace::begin();
     TorchState state;  // as the session sets it up
     {
@@ -484,6 +488,11 @@ Capture run_uninterrupted(const Subject& subject, Trust trust, Interpreter::Path
         out.declined = out.out_of_memory = true;
         broke.clear();
       }
+      if (trace::exchange().interfered) {
+        if (!out.declined) decline("another thread was in the way", "");
+        out.raised = false;
+        broke.clear();
+      }
       made_class = in.class_path();
       PyErr_Clear();
       out.took_parts = !in.parts.empty() || !out.parts.empty();
@@ -574,15 +583,15 @@ Capture capture(const Subject& subject, Trust trust) {
       if (!done && (as_usual.came() || PyErr_ExceptionMatches(PyExc_KeyboardInterrupt))) break;
       if (!done) PyErr_Clear();  // the program will raise it
       if (!done) break;
-    } else if (first.out_of_memory || !first.another_way || operators++ >= kOperators) {
+    } else if (first.out_of_memory || trace::exchange().interfered || !first.another_way || operators++ >= kOperators) {
       break;
     }
     release(first);
     path.clear();
     first = run_once(subject, trust, {}, path, made_class, call);
   }
-  if (!first.declined || first.raised || first.out_of_memory || first.must_raise || !subject.may_break ||
-      PyErr_Occurred())
+  if (!first.declined || first.raised || first.out_of_memory || trace::exchange().interfered || first.must_raise ||
+      !subject.may_break || PyErr_Occurred())
     return first;
   // Again, up to the instruction that it ran into; when a frame cannot be rebuilt there, up to the call that led into
   // it.
@@ -594,6 +603,10 @@ Capture capture(const Subject& subject, Trust trust) {
     if (PyErr_Occurred()) {
       release(cut);
       return first;
+    }
+    if (trace::exchange().interfered) {
+      release(first);
+      return cut;
     }
     if (!cut.declined && !cut.frames.empty()) {
       cut.reason = std::move(first.reason);

@@ -9,8 +9,10 @@
 #include "base/check.h"
 #include "compile/compile.h"
 #include "frame/arrays.h"
+#include "frame/bytecode/depth.h"
 #include "frame/frame.h"
 #include "frame/marks.h"
+#include "frame/operands.h"
 #include "graph/graph.h"
 #include "guards/guards.h"
 #include "python/bind.h"
@@ -114,6 +116,17 @@ void bind_frame(py::module_& m) {
   });
   m.def("randomness", &trace::randomness);
   py::module_ f = m.def_submodule("_frame", "the frame interpreter, for tests");
+  f.def("in_use_elsewhere", [](const py::object& o) {
+    PyObject* object = o.ptr();
+    return frame::in_use_elsewhere(&object, 1);
+  });
+  // How deep the stack is before each instruction, by code unit; empty where that is not known.
+  f.def("stack_depths", [](const py::object& code) {
+    if (!PyCode_Check(code.ptr())) throw py::type_error("not a code object");
+    const std::vector<int32_t>* depths = frame::stack_depths(reinterpret_cast<PyCodeObject*>(code.ptr()));
+    if (depths == nullptr) throw py::error_already_set();
+    return *depths;
+  });
   py::class_<FrameCapture>(f, "Capture")
       .def_property_readonly("declined", [](const FrameCapture& c) { return c.capture.declined; })
       .def_property_readonly("raised", [](const FrameCapture& c) { return c.capture.raised; })

@@ -27,6 +27,8 @@
 #include "torch/eval.h"
 #include "trace/assume.h"
 #include "trace/bounds.h"
+#include "trace/elsewhere.h"
+#include "trace/exchange.h"
 #include "trace/number.h"
 
 namespace flashover::trace {
@@ -40,7 +42,7 @@ c10::DispatchKeySet keys_above_backend() {
                               c10::DispatchKey::PythonDispatcher, c10::DispatchKey::FuncTorchDynamicLayerFrontMode,
                               c10::DispatchKey::FuncTorchDynamicLayerBackMode, c10::DispatchKey::Functionalize,
                               c10::DispatchKey::Conjugate, c10::DispatchKey::Negative, c10::DispatchKey::ZeroTensor,
-                              c10::DispatchKey::Named, c10::DispatchKey::TESTING_ONLY_GenericWrapper,
+                              c10::DispatchKey::Named, c10::DispatchKey::TESTING_ONLY_GenericWrapper, kElsewhere,
                               c10::DispatchKey::FuncTorchVmapMode, c10::DispatchKey::VmapMode});
 }
 
@@ -100,6 +102,12 @@ bool has_pyobject(const at::Tensor& t) { return t.unsafeGetTensorImpl()->pyobj_s
 
 }  // namespace
 
+WaitForOthers wait_for_others = nullptr;
+Exchange& exchange() {
+  thread_local Exchange e;
+  return e;
+}
+
 Session* current() { return active_recorder; }
 std::unique_ptr<Session> begin() { return std::make_unique<Recorder>(); }
 
@@ -123,6 +131,7 @@ Recorder::Recorder(std::shared_ptr<Liveness> liveness)
       saved_tensor_hooks_(at::SavedTensorDefaultHooks::get_tls_state()) {
   if (active_recorder) throw Declined("a trace is already running on this thread");
   liveness_->recorder = this;
+  exchange() = {};
 }
 
 // All is noted before anything is changed: where this throws, the destructor puts it back.
@@ -134,6 +143,7 @@ Recorder::Recorder() : Recorder(std::make_shared<Liveness>()) {
   active_recorder = this;
   link_intercepts();
   c10::impl::tls_set_dispatch_key_included(c10::DispatchKey::Fake, true);
+  c10::impl::tls_set_dispatch_key_excluded(kElsewhere, true);
 }
 
 void Recorder::deactivate() {
@@ -1028,12 +1038,9 @@ bool Recorder::call_on_constants(OpFacts& facts, Stack& stack, size_t base) {
 
 namespace {
 
-// Fake reached where no trace runs: another thread uses a module whose parameters are swapped just now, or a tensor
-// that outlived its trace.
-void call_without_session(const c10::OperatorHandle& op, Stack* stack) {
-  // A context manager entered in the trace and left after it puts the trace's dispatch state back.
-  c10::impl::tls_set_dispatch_key_included(c10::DispatchKey::Fake, false);
-  const OpFacts& facts = facts_of(op);
+// Real tensors in the place of traces, in the arguments of a call on top of the stack. Returns the traces.
+std::vector<at::Tensor> take_real_tensors(const OpFacts& facts, Stack* stack) {
+  std::vector<at::Tensor> traces;
   const size_t base = stack->size() - facts.schema.args.size();
   for (size_t i = 0; i < facts.schema.args.size(); ++i) {
     c10::IValue& value = (*stack)[base + i];
@@ -1045,11 +1052,44 @@ void call_without_session(const c10::OperatorHandle& op, Stack* stack) {
       if (!impl) return t;
       // Also when the trace has ended since that thread read its module's parameter.
       TORCH_CHECK(impl->real.defined(), "flashover: a tensor of a finished trace was used in ", facts.schema.name);
+      traces.push_back(t);
       return impl->real;
     });
   }
+  return traces;
+}
+
+// Fake reached where no trace runs: the tensors of another thread's method were exchanged in its midst, or a tensor
+// outlived its trace.
+void call_without_session(const c10::OperatorHandle& op, Stack* stack) {
+  // A context manager entered in the trace and left after it puts the trace's dispatch state back.
+  c10::impl::tls_set_dispatch_key_included(c10::DispatchKey::Fake, false);
+  c10::impl::tls_set_dispatch_key_excluded(kElsewhere, false);
+  take_real_tensors(facts_of(op), stack);
   c10::impl::ExcludeDispatchKeyGuard plain(c10::DispatchKey::Fake);
   op.callBoxed(stack);
+}
+
+// Another thread uses a module whose parameters are exchanged just now. Autograd, version counters and autocast see the
+// real tensors; what is given back is what was given.
+void call_elsewhere(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
+  if (active_recorder) {  // a context manager entered before the trace put the state back
+    c10::impl::ExcludeDispatchKeyGuard here(kElsewhere);
+    op.callBoxed(stack);
+    return;
+  }
+  const OpFacts& facts = facts_of(op);
+  const std::vector<at::Tensor> traces = take_real_tensors(facts, stack);
+  op.callBoxed(stack);
+  const size_t base = stack->size() - facts.schema.returns.size();
+  for (size_t i = 0; i < facts.schema.returns.size(); ++i)
+    (*stack)[base + i] = map_tensors((*stack)[base + i], facts.schema.returns[i], [&](const at::Tensor& t) {
+      for (const at::Tensor& trace : traces)
+        if (const TraceImpl* impl = trace_impl(trace);
+            impl->real.is_same(t) && std::atomic_ref(impl->liveness->recorder).load() != nullptr)
+          return trace;
+      return t;
+    });
 }
 
 void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
@@ -1061,6 +1101,9 @@ void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) 
 }
 
 TORCH_LIBRARY_IMPL(_, Fake, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>()); }
+TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericMode, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&call_elsewhere>());
+}
 
 }  // namespace
 }  // namespace flashover::trace

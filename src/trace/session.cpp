@@ -5,10 +5,13 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <atomic>
 
 #include "base/check.h"
 #include "ops/names.h"
 #include "torch/versions.h"
+#include "trace/elsewhere.h"
+#include "trace/exchange.h"
 #include "trace/number.h"
 #include "trace/recorder.h"
 
@@ -53,6 +56,25 @@ struct OuterGradient final : torch::autograd::Node {
   std::string name() const override { return "FlashoverOuterGradient"; }
 };
 
+// The program's object holds it instead of the real one. Any thread may ask.
+bool is_exchanged(const TraceImpl& input) { return std::atomic_ref(input.liveness->recorder).load() != nullptr; }
+
+// Other threads read and write the real tensor's .grad.
+class InputMeta final : public torch::autograd::AutogradMeta {
+ public:
+  explicit InputMeta(TraceImpl* trace) : trace_(trace) {}
+  at::Tensor& mutable_grad() override {
+    return is_elsewhere() ? trace_->real.mutable_grad() : AutogradMeta::mutable_grad();
+  }
+  const at::Tensor& grad() const override {
+    return is_elsewhere() ? trace_->real.unsafeGetTensorImpl()->grad() : AutogradMeta::grad();
+  }
+
+ private:
+  bool is_elsewhere() const { return is_exchanged(*trace_) && !current(); }
+  TraceImpl* const trace_;
+};
+
 std::shared_ptr<torch::autograd::Node> attach_outer_gradient(const at::Tensor& trace) {
   auto node = std::make_shared<OuterGradient>();
   node->add_input_metadata(trace);
@@ -73,11 +95,16 @@ PyObject* decline_class() {
 
 int32_t Recorder::add_input(PyObject* object, graph::InputKind kind, const std::string& name) {
   if (!THPVariable_Check(object)) throw Declined("an input is not a tensor");
-  const at::Tensor real = unpack(object);
-  if (const TraceImpl* impl = trace_impl(real)) {
+  if (const TraceImpl* impl = trace_impl(unpack(object))) {
     if (impl->liveness.get() == liveness_.get() && impl->input >= 0) return impl->input;
     throw Declined("a tensor made in the trace cannot become an input");
   }
+  // From here to the exchange no other thread gets the GIL.
+  if (wait_for_others && !wait_for_others(&object, 1, exchange().patience)) {
+    exchange().interfered = true;
+    throw Declined("another thread is in the midst of a method of an input");
+  }
+  const at::Tensor real = unpack(object);
   if (const char* why = untraceable(real)) throw Declined(std::string("untraceable input: ") + why);
   TensorType type = aten::type_of(real);
   type.wrapped_number = false;
@@ -117,6 +144,7 @@ int32_t Recorder::add_input(PyObject* object, graph::InputKind kind, const std::
   std::shared_ptr<torch::autograd::Node> history;
   if (real.requires_grad()) {
     if (real.is_leaf()) {
+      impl->set_autograd_meta(std::make_unique<InputMeta>(impl.get()));
       impl->set_requires_grad(true);
     } else {
       history = attach_outer_gradient(trace);
@@ -319,15 +347,47 @@ void Recorder::keep_constants_constant() {
   }
 }
 
+namespace {
+
+// Trace tensors that a thread may still be about to use, with the objects that it had them from (not to be followed).
+// Under the GIL.
+using Leftovers = std::vector<std::pair<PyObject*, at::Tensor>>;
+Leftovers& leftovers() {
+  static Leftovers* const all = new Leftovers;
+  return *all;
+}
+
+// Another thread's method that began with a trace tensor goes on with it, or finds the real one in its place; neither
+// is wrong, as long as both live.
+void await_end_of_methods(const Leftovers& inputs) {
+  if (!wait_for_others) return;
+  // More patient than before the trace: nothing can be given up any more.
+  double none = 0, seconds = 1;
+  std::erase_if(leftovers(), [&](const auto& l) { return wait_for_others(&l.first, 1, none); });
+  std::vector<PyObject*> objects;
+  for (const auto& [object, trace] : inputs) objects.push_back(object);
+  if (wait_for_others(objects.data(), objects.size(), seconds)) return;
+  leftovers().insert(leftovers().end(), inputs.begin(), inputs.end());
+}
+
+}  // namespace
+
 void Recorder::swap_back() {
   ended_ = true;
-  liveness_->recorder = nullptr;
   c10::impl::tls_set_dispatch_key_included(c10::DispatchKey::Fake, false);
+  c10::impl::tls_set_dispatch_key_excluded(kElsewhere, false);
   deactivate();
   pybind11::gil_scoped_acquire gil;
+  try {
+    Leftovers inputs;
+    for (const InputRecord& in : inputs_) inputs.emplace_back(in.object, at::Tensor(in.impl));
+    await_end_of_methods(inputs);
+  } catch (const std::bad_alloc&) {  // it goes back in any case
+  }
   for (auto it = inputs_.rbegin(); it != inputs_.rend(); ++it) {
     swap_tensors(it->object, it->holder);  // the trace tensor keeps `real`: another thread may be about to use it
   }
+  std::atomic_ref(liveness_->recorder).store(nullptr);
   by_real_impl_.clear();
   for (InputRecord& in : inputs_) {
     Py_DECREF(in.holder);

@@ -10,6 +10,8 @@
 #include <atomic>
 #include <cstring>
 
+#include "trace/elsewhere.h"
+
 namespace flashover::trace {
 namespace {
 
@@ -73,7 +75,7 @@ void TraceImpl::shallow_copy_from(const c10::intrusive_ptr<TensorImpl>& source) 
 }
 
 void TraceImpl::imitate(const c10::TensorImpl& like) {
-  key_set_ = like.key_set() | kTraceKeys;
+  key_set_ = (like.key_set() | kTraceKeys).add(kElsewhere);
   set_geometry(like.sizes(), like.strides(), like.storage_offset());
 }
 

@@ -1,0 +1,129 @@
+#include "frame/bytecode/depth.h"
+
+#include <opcode.h>
+
+#include <memory>
+
+namespace flashover::frame {
+namespace {
+
+int effect_of(const Instruction& in, bool jumps) {
+  const int arg = static_cast<int>(in.arg);
+  if (in.op == RETURN_GENERATOR) return 1;  // what is sent first
+#if PY_VERSION_HEX < 0x030C0000
+  // The compiler counts a call's arguments as gone at its first half; they lie there until the second is done.
+  if (in.op == PRECALL) return 0;
+  if (in.op == CALL) return -1 - arg;
+#endif
+  return PyCompile_OpcodeStackEffectWithJump(in.op, in.op >= HAVE_ARGUMENT ? arg : 0, jumps ? 1 : 0);
+}
+
+std::vector<int32_t> count_depths(const Code& code) {
+  const auto units = static_cast<int32_t>(code.instructions.size());
+  std::vector<int32_t> depths(code.instructions.size(), -1), todo;
+  bool agree = true;
+  const auto reach = [&](int unit, int depth) {
+    if (unit < 0 || unit >= units) return;
+    int32_t& known = depths[static_cast<size_t>(unit)];
+    agree = agree && depth >= 0 && (known < 0 || known == depth);
+    if (known >= 0 || depth < 0) return;
+    known = depth;
+    todo.push_back(unit);
+  };
+  reach(0, 0);
+  while (!todo.empty()) {
+    const int unit = todo.back();
+    todo.pop_back();
+    const Instruction& in = code.instructions[static_cast<size_t>(unit)];
+    const int depth = depths[static_cast<size_t>(unit)];
+    if (const Handler* h = handler_at(code, unit)) reach(h->target, h->depth + h->lasti + 1);
+    const Flow flow = flow_of(in, unit);
+    if (flow.falls_through) reach(unit + 1 + in.skip, depth + effect_of(in, false));
+    if (flow.target >= 0) reach(flow.target, depth + effect_of(in, true));
+  }
+  return agree ? depths : std::vector<int32_t>{};
+}
+
+#if PY_VERSION_HEX >= 0x030C0000
+#define _PyEval_RequestCodeExtraIndex PyUnstable_Eval_RequestCodeExtraIndex
+#define _PyCode_GetExtra PyUnstable_Code_GetExtra
+#define _PyCode_SetExtra PyUnstable_Code_SetExtra
+#endif
+
+void free_depths(void* p) { delete static_cast<std::vector<int32_t>*>(p); }
+
+}  // namespace
+
+const std::vector<int32_t>* stack_depths(PyCodeObject* code) {
+  static const Py_ssize_t index = _PyEval_RequestCodeExtraIndex(free_depths);
+  auto* object = reinterpret_cast<PyObject*>(code);
+  void* known = nullptr;
+  if (_PyCode_GetExtra(object, index, &known) < 0) return nullptr;
+  if (known != nullptr) return static_cast<std::vector<int32_t>*>(known);
+  const Code* decoded = decode(code);
+  if (decoded == nullptr) return nullptr;
+  auto counted = std::make_unique<std::vector<int32_t>>(count_depths(*decoded));
+  if (_PyCode_SetExtra(object, index, counted.get()) < 0) return nullptr;
+  return counted.release();
+}
+
+int operands_of(const Instruction& in) {
+  const int arg = static_cast<int>(in.arg);
+  switch (in.op) {
+#if PY_VERSION_HEX < 0x030C0000
+    case PRECALL:
+#endif
+    case CALL:
+      return arg + 2;
+    case CALL_FUNCTION_EX:
+      return 3 + (arg & 1);
+    case STORE_SUBSCR:
+#if PY_VERSION_HEX >= 0x030C0000
+    case BINARY_SLICE:
+    case LOAD_SUPER_ATTR:
+#endif
+      return 3;
+#if PY_VERSION_HEX >= 0x030C0000
+    case STORE_SLICE:
+      return 4;
+#endif
+    case BINARY_OP:
+    case BINARY_SUBSCR:
+    case DELETE_SUBSCR:
+    case COMPARE_OP:
+    case CONTAINS_OP:
+    case STORE_ATTR:
+      return 2;
+    case FORMAT_VALUE:
+      return (arg & 4) != 0 ? 2 : 1;
+    case UNARY_NEGATIVE:
+    case UNARY_INVERT:
+    case UNARY_NOT:
+    case LOAD_ATTR:
+    case DELETE_ATTR:
+    case GET_ITER:
+    case FOR_ITER:
+    case UNPACK_SEQUENCE:
+    case UNPACK_EX:
+    case LIST_EXTEND:
+    case SET_UPDATE:
+#if PY_VERSION_HEX < 0x030C0000
+    case UNARY_POSITIVE:
+    case LOAD_METHOD:
+    case POP_JUMP_FORWARD_IF_FALSE:
+    case POP_JUMP_FORWARD_IF_TRUE:
+    case POP_JUMP_BACKWARD_IF_FALSE:
+    case POP_JUMP_BACKWARD_IF_TRUE:
+    case JUMP_IF_FALSE_OR_POP:
+    case JUMP_IF_TRUE_OR_POP:
+#else
+    case POP_JUMP_IF_FALSE:
+    case POP_JUMP_IF_TRUE:
+#endif
+      return 1;
+    default:
+      return 0;
+  }
+}
+
+}  // namespace flashover::frame
