@@ -39,6 +39,20 @@ at::Tensor with_geometry(const at::Tensor& t, const graph::Output& o) {
   return at::as_strided(memory, sizes, strides, offset);
 }
 
+// `t` in the strides that its type says; what repeats elements, or has no strides to speak of, as it is.
+at::Tensor in_strides_of(const TensorType& type, const at::Tensor& t) {
+  if (type.opaque || !t.defined() || t.dim() != static_cast<int64_t>(type.rank())) return t;
+  const std::vector<int64_t> strides = to_ints(type.strides);
+  bool same = true, repeats = false;
+  for (int64_t d = 0; d < t.dim(); ++d) {
+    if (t.size(d) <= 1) continue;
+    same &= t.stride(d) == strides[static_cast<size_t>(d)];
+    repeats |= strides[static_cast<size_t>(d)] == 0;
+  }
+  if (same || repeats || t.numel() == 0) return t;
+  return at::empty_strided(t.sizes(), strides, t.options()).copy_(t);
+}
+
 at::Tensor preserved_clone(const at::Tensor& t) {
   at::Tensor out = at::empty_strided(t.sizes(), t.strides(), t.options());
   out.copy_(t);
@@ -80,7 +94,8 @@ class Evaluator {
     } else {
       const Operator* op = find_operator(n.op->name);
       if (!op) throw Declined("no operator " + n.op->name);
-      results = call(*op, n.args, tensor_of);
+      // Strides of prims are advice here; of what operators take they are a promise.
+      results = call(*op, n.args, [&](ValueId v) { return traced_ ? get(v) : in_strides_of(g_.type(v), get(v)); });
     }
     FLASHOVER_CHECK(results.size() == n.outs.size())
         << n.op->name << " gave " << results.size() << " results for " << n.outs.size() << " values";

@@ -14,7 +14,7 @@ import torch
 
 import flashover
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+sys.path.insert(0, str(Path(__file__).parent.parent / "environment"))
 import comma_locale
 
 
