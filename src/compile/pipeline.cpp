@@ -31,7 +31,7 @@ using graph::Pipeline;
 void run(Pipeline pipeline, Graph& g, Device device, const Environment& env, PassRunner& passes,
          graph::Joint* joint = nullptr) {
   for (const graph::Pass& pass : graph::passes())
-    if (pass.in(pipeline)) passes.run(pass, g, {env.providers, device, joint});
+    if (pass.pipelines.contains(pipeline)) passes.run(pass, g, {env.providers, device, joint});
 }
 
 // What eager recorded becomes a pure program of prims and extern calls.

@@ -5,8 +5,9 @@
 // twice has two rows; the later one's name says where ("cse_core").
 #pragma once
 #include <cstdint>
+#include <initializer_list>
+#include <span>
 #include <string_view>
-#include <vector>
 
 #include "graph/graph.h"
 #include "graph/joint.h"
@@ -26,6 +27,19 @@ constexpr Pipeline kPipelines[] = {Pipeline::kProgram, Pipeline::kBackward, Pipe
                                    Pipeline::kSchedule};
 const char* str(Pipeline p);
 
+class Pipelines {
+ public:
+  // NOLINTNEXTLINE(google-explicit-constructor): a row writes {kProgram, kCustom}
+  constexpr Pipelines(std::initializer_list<Pipeline> list) {
+    for (Pipeline p : list) bits_ |= bit(p);
+  }
+  constexpr bool contains(Pipeline p) const { return (bits_ & bit(p)) != 0; }
+
+ private:
+  static constexpr uint32_t bit(Pipeline p) { return uint32_t{1} << static_cast<uint32_t>(p); }
+  uint32_t bits_ = 0;
+};
+
 struct PassContext {
   const Providers& providers;
   Device device = {};      // of the plan: a CUDA device, or the CPU
@@ -36,12 +50,11 @@ struct Pass {
   const char* name;
   Graph (*run)(Graph, const PassContext&);
   Form input, output;  // what it takes and promises; passes of kFunctional graphs take kCore as well
-  std::vector<Pipeline> pipelines;
-  std::vector<const char*> after;  // the rows whose results it relies on; they stand above it
-  const char* why;                 // what it is for, and why it stands here
-  bool in(Pipeline p) const;
+  Pipelines pipelines;
+  const char* after;  // the rows whose results it relies on, with blanks between; they stand above it
+  const char* why;    // what it is for, and why it stands here
 };
-const std::vector<Pass>& passes();
+std::span<const Pass> passes();
 const Pass* find_pass(std::string_view name);  // null: no such row
 // All rows of a pipeline, one after the other.
 Graph run_pipeline(Pipeline p, Graph g, const PassContext& context);

@@ -106,13 +106,13 @@ void bind_compile(py::module_& m) {
         for (const graph::Pass& p : graph::passes()) {
           std::vector<std::string> pipelines;
           for (graph::Pipeline way : graph::kPipelines)
-            if (p.in(way)) pipelines.emplace_back(str(way));
+            if (p.pipelines.contains(way)) pipelines.emplace_back(str(way));
           py::dict row;
           row["name"] = p.name;
           row["input"] = kForms[static_cast<size_t>(p.input)];
           row["output"] = kForms[static_cast<size_t>(p.output)];
           row["pipelines"] = pipelines;
-          row["after"] = std::vector<std::string>(p.after.begin(), p.after.end());
+          row["after"] = py::str(p.after).attr("split")();
           row["why"] = p.why;
           out.append(row);
         }
