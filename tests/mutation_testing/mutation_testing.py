@@ -103,7 +103,8 @@ UNDO_KINDS = "DictItem DictAll List Append Set Deque Cell Slot ClassAttribute"
 OBSERVE, PROGRAM, TENSOR = "src/frame/observe.cpp", "src/guards/program.cpp", "src/guards/tensors.cpp"
 STATE = "src/guards/global_state.cpp"
 REBUILD, RECIPE, JOURNAL = "src/frame/rebuild.cpp", "src/frame/recipe.cpp", "src/frame/journal.cpp"
-RESUME, ENTRY, COMPILE = "src/frame/resume.cpp", "src/entry/callable.cpp", "src/entry/compile_call.cpp"
+RESUME, COMPILE = "src/frame/resume.cpp", "src/entry/compile_call.cpp"
+CONTINUATIONS, DISPATCH = "src/entry/continuations.cpp", "src/entry/dispatch.cpp"
 FUNCTIONAL, WRITTEN = "src/graph/passes/functionalize.cpp", "src/run/written.cpp"
 
 FAULTS: list[Fault] = [
@@ -318,14 +319,14 @@ FAULTS: list[Fault] = [
             "      case Continuations::Outcome::kRaised:\n"
             '        if (fault("resume: an exception of the rest is raised past its handlers")) PyErr_SetNone(PyExc_KeyError);\n')]),
     Fault("resume: entries of another instruction are taken", BREAKS,
-          [(ENTRY, "    k.append(reinterpret_cast<const char*>(&rest.next), sizeof rest.next);",
-            '    if (!fault("resume: entries of another instruction are taken")) k.append(reinterpret_cast<const char*>(&rest.next), sizeof rest.next);')]),
+          [(CONTINUATIONS, "  k.append(reinterpret_cast<const char*>(&rest.next), sizeof rest.next);",
+            '  if (!fault("resume: entries of another instruction are taken")) k.append(reinterpret_cast<const char*>(&rest.next), sizeof rest.next);')]),
     Fault("resume: a record_function is not entered again", [*BREAKS, *REST],
           [(REBUILD, "    case Kind::kEnter:\n",
             '    case Kind::kEnter:\n      if (fault("resume: a record_function is not entered again")) return Py_NewRef(Py_None);\n')]),
     # Entries.
     Fault("a new __call__ of the class is not seen", FACE,
-          [(ENTRY, "    if (tag == 0 || tag != c->state->type_tag) {",
+          [(DISPATCH, "    if (tag == 0 || tag != c->state->type_tag) {",
             '    if (!fault("a new __call__ of the class is not seen") || !c->function)\n    if (tag == 0 || tag != c->state->type_tag) {')]),
     Fault("a comparison of numbers is not repeated", FACE,
           [("src/frame/numbers.cpp", "    if (!result || (result.get() == Py_True) != c.expected) return miss();",

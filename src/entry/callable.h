@@ -1,0 +1,103 @@
+// The object that flashover.compile makes, as its Python type (callable.cpp), the dispatch of its calls (dispatch.cpp) and
+// what follows graph breaks in them (continuations.cpp) see it.
+#pragma once
+#include <Python.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "entry/eager.h"
+#include "entry/entry.h"
+
+namespace flashover::entry {
+
+// What was compiled for one place where calls resume after a graph break: an instruction of a code object, with a given
+// shape of the stack.
+struct Continuation {
+  PyObject* code = nullptr;  // owned: the key has its address
+  Settings settings;
+  std::vector<EntryPtr> entries;
+  std::unordered_set<std::string> numbers;
+  int64_t made = 0;                                   // entries so far
+  std::optional<std::string> over_limit;              // what is said of it
+  std::vector<std::pair<size_t, PyObject*>> modules;  // those in the key: slot, weak reference (owned)
+  int64_t first_call = 0, last_call = 0;              // in the course of which it was made and last used
+  ~Continuation() {
+    for (const auto& [slot, weak] : modules) Py_DECREF(weak);
+    Py_XDECREF(code);
+  }
+  // The modules of the key died: what has their addresses now are others.
+  bool gone() const {
+    return std::ranges::any_of(modules, [](auto& m) { return PyWeakref_GET_OBJECT(m.second) == Py_None; });
+  }
+};
+
+// Which objects have another identity in each call, at one place where calls resume or of the calls themselves.
+struct PerCallIdentity {
+  std::unordered_set<size_t> slots;       // hold another module in each call, which dies with that
+  std::unordered_set<std::string> paths;  // of such modules, and of classes made in functions (Subject::renewed)
+};
+
+struct CallableState {
+  Settings settings;
+  std::unordered_map<std::string, std::shared_ptr<Continuation>> continuations;
+  std::unordered_map<std::string, std::shared_ptr<PerCallIdentity>>
+      per_call_by_site;  // keys of continuations, without modules
+  PerCallIdentity per_call;
+  Signature signature;
+  std::vector<EntryPtr> entries;            // most recently used first
+  std::unordered_set<std::string> numbers;  // paths of those that were seen to change
+  // Code of functions that were called in the course of a call and taken on: how often that led to nothing.
+  struct Barren {
+    int times = 0;
+    bool eager = false;  // it has something to compile, which did not work
+  };
+  std::unordered_map<PyObject*, Barren> barren;  // owned keys
+  PyObject* root = nullptr;                      // Callable::self, if that is a module
+  uint32_t type_tag = 0;                         // of self's type when `function` was looked up on it
+  size_t limit = 8;                              // how often it is compiled for the same modules
+  int64_t calls = 0, recompiles = 0;
+  EagerLog eager;
+  int64_t made = 0;  // entries so far
+  double recompile_seconds = 0;
+  std::optional<std::string> over_limit;  // what is said of it
+  PyObject* forced = nullptr;             // dict: forced backend -> the callable that compiles for it; owned
+  const char* skipped = nullptr;          // why the last call was not even tried
+};
+
+struct Callable {
+  PyObject_HEAD vectorcallfunc vectorcall;
+  PyObject* function;  // the Python function whose calls are compiled; null if there is none
+  PyObject* self;      // its first argument, or null
+  PyObject* dict;
+  PyObject* weakrefs;
+  bool through_call;  // `function` is type(self).__call__, looked up again when the class changes
+  CallableState* state;
+};
+
+// Keeps an object for a while; what sets an error meanwhile is not disturbed.
+class Held {
+ public:
+  explicit Held(PyObject* o) : o_(Py_NewRef(o)) {}
+  ~Held() { Py_DECREF(o_); }
+  Held(const Held&) = delete;
+
+ private:
+  PyObject* const o_;
+};
+
+// The vectorcall of a Callable: binds the arguments and runs the entry that matches, or compiles one.
+PyObject* call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* kwnames);
+// False when there is no Python function to compile. Drops everything compiled when the class got another __call__.
+bool refresh(Callable* c);
+// The callable that compiles the same function by the backend that set_stance forces; borrowed.
+PyObject* with_backend(Callable* c, PyObject* backend);
+// Why no call of `code` is compiled or served now; null: it may be. `cause`: which kind of reason it is.
+const char* reason_not_to_compile(PyObject* code, EagerCause& cause);
+
+}  // namespace flashover::entry

@@ -1,0 +1,11 @@
+// What explain() shows of an entry, as Python data.
+#pragma once
+#include <Python.h>
+
+#include "entry/entry.h"
+
+namespace flashover::entry {
+
+PyObject* describe(const Entry& e);  // a dict
+
+}  // namespace flashover::entry

@@ -1,0 +1,259 @@
+// A call of what flashover.compile returned: which entry serves it, what makes one on a miss, and every way by which it
+// runs as the program is written instead.
+#include <c10/util/SmallVector.h>
+
+#include "base/check.h"
+#include "entry/callable.h"
+#include "entry/capture_lock.h"
+#include "entry/continuations.h"
+#include "entry/generator.h"
+#include "entry/log.h"
+#include "entry/lookup.h"
+#include "entry/run_entry.h"
+#include "entry/stance.h"
+#include "frame/tracers.h"
+#include "guards/arrays.h"
+#include "guards/objects.h"
+
+namespace flashover::entry {
+namespace {
+
+PyObject* call_original(Callable* c, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
+  guards::let_go_of_arrays();
+  if (c->through_call || !c->function) return PyObject_Vectorcall(c->self, args, nargsf, kwnames);
+  if (!c->self) return PyObject_Vectorcall(c->function, args, nargsf, kwnames);
+  size_t count =
+      static_cast<size_t>(PyVectorcall_NARGS(nargsf)) + (kwnames ? static_cast<size_t>(PyTuple_GET_SIZE(kwnames)) : 0);
+  c10::SmallVector<PyObject*, 16> with_self;
+  with_self.push_back(c->self);
+  with_self.append(args, args + count);
+  return PyObject_Vectorcall(c->function, with_self.data(), static_cast<size_t>(PyVectorcall_NARGS(nargsf)) + 1,
+                             kwnames);
+}
+
+// The same where the call would be compiled but for `reason`.
+PyObject* call_original(Callable* c, EagerCause cause, const std::string& reason, PyObject* const* args, size_t nargsf,
+                        PyObject* kwnames) {
+  Py_INCREF(c);  // the warning, or the program, may drop it
+  const bool fine = c->state->eager.note(c->state->settings, {.cause = cause, .reason = reason});
+  PyObject* result = fine ? call_original(c, args, nargsf, kwnames) : nullptr;
+  Py_DECREF(c);
+  return result;
+}
+
+PyObject* call_eager(Callable* c, const Entry& entry, PyObject* const* args, size_t nargsf, PyObject* kwnames);
+
+// An eager call that is expected to raise, as what was compiled did. Where it does not, that is worth a word.
+PyObject* call_raising(Callable* c, const std::string& reason, PyObject* const* args, size_t nargsf,
+                       PyObject* kwnames) {
+  Py_INCREF(c);
+  PyObject* result = call_original(c, EagerCause::kRaises, reason, args, nargsf, kwnames);
+  static const std::string kOnly = ", and the program itself did not";
+  if (result && !is_new_generator(result)) {
+    const std::string text = reason + kOnly;
+    if (!c->state->eager.warn(c->state->settings, {.reason = text}, calling_line())) Py_CLEAR(result);
+  }
+  Py_DECREF(c);
+  return result;
+}
+
+// Its graph was captured whole for fullgraph, and runs operator by operator.
+EagerLog::Event of_operators(const Entry& e) { return {EagerCause::kSaid, false, false, e.reason, e.where}; }
+const std::string kCalleesUnderProfiler =
+    "functions that are called at graph breaks are not compiled while a profiler is active (sys.setprofile)";
+
+// The args are for a call that must be repeated in eager.
+PyObject* run_call(Callable* c, const EntryPtr& entry, PyObject** objects, PyObject* const* args, size_t nargsf,
+                   PyObject* kwnames) {
+  std::vector<frame::FrameState> frames;
+  Repeat repeat;
+  if (!entry->ours && !entry->reason.empty() && !c->state->eager.note(c->state->settings, of_operators(*entry)))
+    return nullptr;
+  PyObject* result = run_entry(entry, c->state->settings, objects, frames, repeat);
+  if (result || PyErr_Occurred()) return result;
+  if (repeat.needed)
+    return repeat.cause == EagerCause::kRaises ? call_raising(c, repeat.reason, args, nargsf, kwnames)
+                                               : call_original(c, repeat.cause, repeat.reason, args, nargsf, kwnames);
+  if (frame::profiled() &&
+      !c->state->eager.note(c->state->settings,
+                            {.cause = EagerCause::kTracer, .frame = true, .reason = kCalleesUnderProfiler}))
+    return nullptr;
+  CompiledContinuations rest(*c->state);
+  const Held held(reinterpret_cast<PyObject*>(c));  // the program may drop it on the way
+  return frame::resume(std::move(frames), rest);
+}
+
+constexpr size_t kMaxModules = 64;  // so many limits are in all
+
+PyObject* miss(Callable* c, Bound& bound, SourceObjects& objects, PyObject* const* args, size_t nargsf,
+               PyObject* kwnames) {
+  // What follows asks Python code whose errors count for nothing: a signal that waits is handled before.
+  if (PyErr_CheckSignals() < 0) return nullptr;
+  CallableState& s = *c->state;
+  const Stance stance = current_stance();
+  const bool fails = stance == Stance::kFailOnRecompile && !s.entries.empty();
+  if (torch_only_runs())
+    return call_original(c, EagerCause::kWanted, "torch._dynamo.run compiles nothing", args, nargsf, kwnames);
+  if (stance == Stance::kEagerOnRecompile || (stance == Stance::kEagerThenCompile && s.calls == 1))
+    return call_original(c, EagerCause::kWanted, std::string("the stance is ") + name_of(stance), args, nargsf,
+                         kwnames);
+  const auto slots = static_cast<size_t>(s.signature.slots);
+  look_up_limit(s);
+  note_per_call_arguments(s, bound.slots(), slots);
+  const std::string modules = modules_among(bound.slots(), slots, s.per_call);
+  const std::vector<EntryPtr> same = entries_of(s.entries, modules);
+  const bool full = same.size() >= s.limit || s.entries.size() >= s.limit * kMaxModules;
+  if (s.over_limit && full && !fails) return call_original(c, EagerCause::kLimit, *s.over_limit, args, nargsf, kwnames);
+  Recompile why = why_recompile(same, bound.slots());
+  const std::string failed = why.last();
+  note_numbers(same, bound.slots(), s.numbers);
+  note_per_call_identity(same, bound.slots(), !s.per_call.slots.empty(), s.per_call.paths);
+  if (fails) {
+    PyErr_Format(PyExc_RuntimeError,
+                 "flashover: %s needs to be compiled again, and the stance is fail_on_recompile: %s",
+                 s.settings.name.c_str(), failed.c_str());
+    return nullptr;
+  }
+  EntryPtr entry;
+  bool changed = false, only_now = false;
+  {
+    CaptureLock lock;
+    if (lock.interrupted()) return nullptr;
+    entry = find_entry(s.entries, bound.slots(), objects);  // another thread may have made it meanwhile
+    if (!entry && full) {
+      s.over_limit = limit_text(s.settings.name, s.limit, failed);
+      log(Topic::kRecompiles, *s.over_limit);
+    } else if (!entry) {
+      const Held function(c->function);
+      frame::Subject subject{c->function, bound.slots(), slots};
+      subject.may_break = !s.settings.fullgraph;
+      subject.first = same.empty();
+      subject.numbers = &s.numbers;
+      subject.renewed = &s.per_call.paths;
+      Settings settings = s.settings;
+      const bool by_operators = stance == Stance::kAotEagerThenCompile && s.calls == 1;
+      if (by_operators) settings.backend = "eager", settings.custom = nullptr;
+      entry = make_entry(s, settings, s.settings.name, subject, std::move(why), s.made);
+      if (!entry) return nullptr;
+      only_now = entry->transient || (by_operators && entry->kind == Entry::Kind::kCompiled);
+      if (!only_now) {
+        note_modules(*entry, bound.slots(), slots, s.per_call);
+        s.entries.insert(s.entries.begin(), entry);
+      }
+      // The program may not change what was captured before this very call has run.
+      changed = entry->kind == Entry::Kind::kCompiled && !objects.match(*entry, bound.slots());
+    }
+  }
+  if (!entry) return call_original(c, EagerCause::kLimit, *s.over_limit, args, nargsf, kwnames);
+  if (changed) return call_original(c, EagerCause::kDeclined, kChangedMeanwhile, args, nargsf, kwnames);
+  if (entry->kind == Entry::Kind::kEager) return call_eager(c, *entry, args, nargsf, kwnames);
+  entry->hits++;
+  return run_call(c, entry, objects.data(), args, nargsf, kwnames);
+}
+
+// As it is, because the call itself cannot be compiled: what it calls may.
+PyObject* call_original_taking_callees(Callable* c, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
+  if (c->state->settings.fullgraph) return call_original(c, args, nargsf, kwnames);
+  CompiledContinuations rest(*c->state);
+  const Held held(reinterpret_cast<PyObject*>(c));
+  frame::TakeCallees callees(&rest);
+  if (c->function) frame::leave_alone(c->function);
+  return call_original(c, args, nargsf, kwnames);
+}
+
+// Its call makes the generator and runs nothing; fullgraph says so instead.
+bool only_makes_a_generator(const Callable* c) {
+  constexpr int kKinds = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR | CO_ITERABLE_COROUTINE;
+  return (c->state->signature.code->co_flags & kKinds) == CO_GENERATOR && !c->state->settings.fullgraph;
+}
+
+PyObject* call_eager(Callable* c, const Entry& entry, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
+  if (entry.cause == EagerCause::kRaises) return call_raising(c, entry.reason, args, nargsf, kwnames);
+  const bool alone = entry.alone;  // (the warning may drop the entry)
+  if (!c->state->eager.note(c->state->settings, {entry.cause, false, false, entry.reason, entry.where})) return nullptr;
+  return alone ? call_original(c, args, nargsf, kwnames) : call_original_taking_callees(c, args, nargsf, kwnames);
+}
+
+PyObject* call_compiled(Callable* c, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
+  CallableState& s = *c->state;
+  frame::TakeCallees no_callees(nullptr);  // compiled code inside compiled code looks after itself
+  s.calls++;
+  EagerCause cause;
+  s.skipped = reason_not_to_compile(
+      c->function && PyFunction_Check(c->function) ? PyFunction_GET_CODE(c->function) : nullptr, cause);
+  if (s.skipped) return call_original(c, cause, s.skipped, args, nargsf, kwnames);
+  if (current_stance() == Stance::kForceEager)
+    return call_original(c, EagerCause::kWanted, "the stance is force_eager", args, nargsf, kwnames);
+  if (PyObject* backend = s.settings.forced ? nullptr : forced_backend()) {
+    PyObject* other = Py_XNewRef(with_backend(c, backend));
+    PyObject* result = other ? PyObject_Vectorcall(other, args, nargsf, kwnames) : nullptr;
+    Py_XDECREF(other);
+    return result;
+  }
+  if (!refresh(c))
+    return call_original(c, EagerCause::kDeclined, "it has no __call__ in Python", args, nargsf, kwnames);
+  if (only_makes_a_generator(c)) return call_original(c, args, nargsf, kwnames);
+  const bool timed = !s.entries.empty() && s.entries.front()->clock != 0;  // before a dict is made of **kwargs
+  const uint64_t clock = timed ? guards::dict_clock() : 0;
+  Bound bound;
+  auto* f = reinterpret_cast<PyFunctionObject*>(c->function);
+  if (!bound.bind(s.signature, f, c->self, args, PyVectorcall_NARGS(nargsf), kwnames))
+    return call_original(c, args, nargsf, kwnames);  // raises the TypeError
+  SourceObjects objects;
+  if (EntryPtr entry = find_entry(s.entries, bound.slots(), objects, clock)) {
+    if (entry->kind == Entry::Kind::kEager) return call_eager(c, *entry, args, nargsf, kwnames);
+    entry->hits++;
+    return run_call(c, entry, objects.data(), args, nargsf, kwnames);
+  }
+  return miss(c, bound, objects, args, nargsf, kwnames);
+}
+
+}  // namespace
+
+bool refresh(Callable* c) {
+  if (c->through_call) {
+    PyTypeObject* type = Py_TYPE(c->self);
+    uint32_t tag = guards::type_tag(type);
+    if (tag == 0 || tag != c->state->type_tag) {
+      static PyObject* name = PyUnicode_InternFromString("__call__");
+      PyObject* found = _PyType_Lookup(type, name);
+      if (found != c->function) {
+        c->state->entries.clear();
+        c->state->continuations.clear();
+        Py_XINCREF(found);
+        Py_XSETREF(c->function, found);
+      }
+      c->state->type_tag = guards::armed_type_tag(type);
+    }
+  }
+  if (!c->function || !PyFunction_Check(c->function)) return false;
+  auto* f = reinterpret_cast<PyFunctionObject*>(c->function);
+  CallableState& s = *c->state;
+  if (reinterpret_cast<PyObject*>(s.signature.code) == f->func_code) return true;
+  PyObject* const before = reinterpret_cast<PyObject*>(s.signature.code);
+  s.signature = Signature::of(f);
+  Py_INCREF(f->func_code);  // else other code at its address would be taken for it
+  // Guards count the arguments of the code that they were made for.
+  const std::vector<EntryPtr> of_that = std::move(s.entries);
+  s.entries.clear();
+  Py_XDECREF(before);
+  return true;
+}
+
+const char* reason_not_to_compile(PyObject* code, EagerCause& cause) {
+  cause = EagerCause::kState;
+  if (compiling_in_this_thread()) return "it is called while something is compiled";
+  return reason_to_skip(reinterpret_cast<PyCodeObject*>(code), cause);
+}
+
+PyObject* call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
+  auto* c = reinterpret_cast<Callable*>(self);
+  PyObject* result = call_compiled(c, args, nargsf, kwnames);
+  if (!result || !is_new_generator(result) || c->state->skipped) return result;
+  const Stance stance = current_stance();
+  if (stance == Stance::kForceEager || (stance == Stance::kEagerThenCompile && c->state->calls == 1)) return result;
+  keep_compiling(result, self, std::make_unique<CompiledContinuations>(*c->state));
+  return result;
+}
+
+}  // namespace flashover::entry

@@ -1,0 +1,146 @@
+// Linear search: a function has a few entries, and the guards of one that does not match mostly fail at the first.
+#include "entry/lookup.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/decimal.h"
+#include "base/options.h"
+#include "entry/log.h"
+#include "frame/resume.h"
+#include "guards/objects.h"
+
+namespace flashover::entry {
+
+PyObject* module_in(PyObject* slot) {
+  if (slot && PyCell_Check(slot)) slot = PyCell_GET(slot);
+  return slot && frame::is_module(slot) ? slot : nullptr;
+}
+std::string modules_among(PyObject* const* slots, size_t count, const PerCallIdentity& per_call) {
+  std::string key;
+  for (size_t i = 0; i < count; i++)
+    if (PyObject* o = module_in(slots[i]); o && !per_call.slots.contains(i))
+      key.append(reinterpret_cast<const char*>(&o), sizeof o);
+  return key;
+}
+
+void note_per_call_identity(const std::vector<EntryPtr>& entries, PyObject* const* slots, bool modules,
+                            std::unordered_set<std::string>& out) {
+  for (const EntryPtr& e : entries) {
+    if (!e->guards) continue;
+    for (auto& [path, now] : e->guards->changed_objects(slots))
+      if (PyType_Check(now) ? guards::is_local_class(reinterpret_cast<PyTypeObject*>(now))
+                            : modules && frame::is_module(now))
+        out.insert(std::move(path));
+  }
+}
+
+void note_per_call_arguments(CallableState& s, PyObject* const* slots, size_t count) {
+  std::vector<EntryPtr> gone;
+  for (const EntryPtr& e : s.entries)
+    if (e->hits <= 1)
+      for (PyObject* w : e->alive)
+        if (PyWeakref_GET_OBJECT(w) == Py_None && (gone.empty() || gone.back() != e)) gone.push_back(e);
+  for (const EntryPtr& e : gone) {
+    if (!e->guards) continue;
+    for (auto& [path, now] : e->guards->changed_objects(slots)) {
+      if (!frame::is_module(now)) continue;
+      for (size_t i = 0; i < count; i++)
+        if (module_in(slots[i]) == now) s.per_call.slots.insert(i);
+      s.per_call.paths.insert(std::move(path));
+    }
+  }
+}
+
+void note_modules(Entry& e, PyObject* const* slots, size_t count, const PerCallIdentity& per_call) {
+  e.modules = modules_among(slots, count, per_call);
+  for (size_t at = 0; at < e.modules.size(); at += sizeof(PyObject*)) {
+    PyObject* o;
+    std::memcpy(&o, e.modules.data() + at, sizeof o);
+    if (PyObject* w = PyWeakref_NewRef(o, nullptr)) e.alive.push_back(w);
+  }
+  PyErr_Clear();
+}
+
+std::vector<EntryPtr> entries_of(std::vector<EntryPtr>& entries, const std::string& modules) {
+  std::vector<EntryPtr> gone, same;
+  for (EntryPtr& e : entries)
+    for (PyObject* w : e->alive)
+      if (e && PyWeakref_GET_OBJECT(w) == Py_None) gone.push_back(std::move(e));
+  std::erase(entries, nullptr);
+  for (const EntryPtr& e : entries)
+    if (e->modules == modules) same.push_back(e);
+  return same;  // (releasing what is gone may run code of the program: last)
+}
+
+EntryPtr find_entry(std::vector<EntryPtr>& entries, PyObject* const* slots, SourceObjects& objects, uint64_t clock) {
+  for (size_t i = 0; i < entries.size(); i++) {
+    Entry& e = *entries[i];
+    if (!e.guards) continue;  // failed before there were any: only counts
+    const bool untouched = clock != 0 && e.clock != 0 && clock == e.clock + guards::kDictTick;
+    e.clock = 0;
+    if (!objects.match(e, slots, untouched)) continue;
+    const auto at = static_cast<std::ptrdiff_t>(i);
+    if (i > 0) std::rotate(entries.begin(), entries.begin() + at, entries.begin() + at + 1);
+    return entries.front();
+  }
+  return nullptr;
+}
+
+Recompile why_recompile(const std::vector<EntryPtr>& entries, PyObject* const* slots) {
+  Recompile why;
+  if (entries.empty()) return why;
+  why.called = calling_line();
+  for (const EntryPtr& e : entries) {
+    guards::Failure f = e->guards ? e->guards->failure(slots) : guards::Failure{e->reason, "", e->where};
+    if (!f) f = {"comparisons of numbers go the same way", "another way", ""};
+    why.missed.push_back({e->version, e->hits, std::move(f)});
+  }
+  return why;
+}
+
+EntryPtr make_entry(CallableState& s, const Settings& settings, const std::string& name, const frame::Subject& subject,
+                    Recompile why, int64_t& made) {
+  const bool again = static_cast<bool>(why);
+  const int64_t version = made++;
+  if (again) {
+    s.recompiles++;
+    counters().recompiles++;
+    if (logged(Topic::kRecompiles)) log(Topic::kRecompiles, name + ": " + words(why, version, s.limit));
+  }
+  EntryPtr entry = compile_call(settings, subject, std::move(why));
+  if (!entry) return nullptr;
+  entry->version = version;
+  if (!again) return entry;
+  s.recompile_seconds += entry->total_seconds;
+  log(Topic::kRecompiles, name + ": version " + std::to_string(version) + " took " +
+                              fixed_decimal(entry->total_seconds * 1e3, 1) +
+                              " ms; recompiles so far: " + std::to_string(s.recompiles) + ", " +
+                              fixed_decimal(s.recompile_seconds * 1e3, 1) + " ms");
+  return entry;
+}
+
+void note_numbers(const std::vector<EntryPtr>& entries, PyObject* const* slots, std::unordered_set<std::string>& out) {
+  for (const EntryPtr& e : entries)
+    if (e->guards)
+      for (std::string& path : e->guards->changed_numbers(slots)) out.insert(std::move(path));
+}
+
+void look_up_limit(CallableState& s) {
+  if (s.settings.options.values.contains("recompile_limit")) return;
+  static PyObject* const name = PyUnicode_InternFromString("torch._dynamo.config");
+  PyObject* module = guards::dict_get(PyImport_GetModuleDict(), name);
+  PyObject* limit = module ? PyObject_GetAttrString(module, "recompile_limit") : nullptr;
+  const long value = limit && PyLong_CheckExact(limit) ? PyLong_AsLong(limit) : -1;
+  PyErr_Clear();
+  Py_XDECREF(limit);
+  if (value >= 0) s.limit = static_cast<size_t>(value);
+}
+
+std::string limit_text(const std::string& name, size_t limit, const std::string& failed) {
+  return "flashover: " + name + " was compiled " + std::to_string(limit) +
+         " times (recompile_limit); other calls run eager. The last guard that failed: " + failed +
+         ". FLASHOVER_LOGS=recompiles tells of each.";
+}
+
+}  // namespace flashover::entry

@@ -1,0 +1,46 @@
+// Which entry serves a call, and what is learned when none does: entries are those of one place (a function's calls, or
+// where calls resume after a graph break), most recently used first.
+#pragma once
+#include <Python.h>
+
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "entry/callable.h"
+#include "entry/run_entry.h"
+
+namespace flashover::entry {
+
+// Code that many modules run has entries for each of them, and the limit is on how often it is compiled for one of
+// them. module_in: the module that a slot holds, or null; modules_among: those among the arguments, as a key.
+PyObject* module_in(PyObject* slot);
+std::string modules_among(PyObject* const* slots, size_t count, const PerCallIdentity& per_call);
+void note_modules(Entry& e, PyObject* const* slots, size_t count, const PerCallIdentity& per_call);
+// Those for the same modules; entries of modules that are gone leave `entries`.
+std::vector<EntryPtr> entries_of(std::vector<EntryPtr>& entries, const std::string& modules);
+
+// Which objects that entries are guarded on by identity have another one now, and will have again: classes that were
+// made in a function; `modules`: modules too.
+void note_per_call_identity(const std::vector<EntryPtr>& entries, PyObject* const* slots, bool modules,
+                            std::unordered_set<std::string>& out);
+// Modules that were arguments of one call and died after it.
+void note_per_call_arguments(CallableState& s, PyObject* const* slots, size_t count);
+// Which numbers that entries are guarded on have another value now.
+void note_numbers(const std::vector<EntryPtr>& entries, PyObject* const* slots, std::unordered_set<std::string>& out);
+
+// The entry for these arguments; its objects in `objects`. clock: the dicts' before this call made any of its own.
+EntryPtr find_entry(std::vector<EntryPtr>& entries, PyObject* const* slots, SourceObjects& objects, uint64_t clock = 0);
+// Why none of these entries is the one for such a call.
+Recompile why_recompile(const std::vector<EntryPtr>& entries, PyObject* const* slots);
+// Compiles and takes note of it; null with an error set when the call must raise.
+EntryPtr make_entry(CallableState& s, const Settings& settings, const std::string& name, const frame::Subject& subject,
+                    Recompile why, int64_t& made);
+
+// Where the option says nothing, torch._dynamo.config.recompile_limit counts as soon as torch._dynamo is in use.
+void look_up_limit(CallableState& s);
+std::string limit_text(const std::string& name, size_t limit, const std::string& failed);
+
+inline const std::string kChangedMeanwhile = "the program changed what was captured while it was compiled";
+
+}  // namespace flashover::entry
