@@ -20,7 +20,6 @@
 #include "graph/passes/lower_random.h"
 #include "graph/passes/merge_products.h"
 #include "graph/passes/recognize_gelu.h"
-#include "graph/passes/recognize_silu.h"
 #include "graph/passes/relax_layout.h"
 #include "graph/passes/require_exact.h"
 #include "graph/passes/scalarize_operands.h"
@@ -116,27 +115,20 @@ constexpr Pass kPasses[] = {
      kFunctional,
      {kProgram},
      "cse",
-     "GELU that is written out becomes the operator, which the next passes give to libraries"},
-    {"recognize_silu",
-     by_machine<recognize_silu>,
-     kFunctional,
-     kFunctional,
-     {kProgram},
-     "cse",
-     "SiLU that is written out becomes the operator, which the next passes give to libraries"},
+     "GELU that is written out becomes the operator, which the next three passes give to libraries"},
     {"convolution",
      by_machine<convolution>,
      kFunctional,
      kFunctional,
      {kProgram},
-     "fold_batch_norm recognize_gelu recognize_silu",
+     "fold_batch_norm recognize_gelu",
      "on the CPU: which library computes it, its weight packed, its activation in it"},
     {"linear",
      by_machine<linear>,
      kFunctional,
      kFunctional,
      {kProgram},
-     "recognize_gelu recognize_silu",
+     "recognize_gelu",
      "on the CPU: which library computes a product, its weight packed, its activation in it"},
     {"cuda_library",
      by_machine<cuda_library>,
@@ -150,7 +142,7 @@ constexpr Pass kPasses[] = {
      kFunctional,
      kCore,
      {kProgram},
-     "fold_batch_norm fuse_attention flush_denormals recognize_gelu recognize_silu convolution linear cuda_library",
+     "fold_batch_norm fuse_attention flush_denormals recognize_gelu convolution linear cuda_library",
      "operators become prims; what has no row stays an extern call"},
     {"lower_complex",
      plain<lower_complex>,
