@@ -169,14 +169,18 @@ std::string fill(const char* pattern, std::span<const std::string> args) {
 const char* type_name(DType d) { return names(d).type; }
 const char* signature_name(DType d) { return names(d).signature; }
 
+std::string scalar_tensor(const std::string& text, DType d) {
+  return "tl.full((), " + text + ", " + type_name(d) + ")";
+}
+
 std::string constant(DType d, double number, int64_t integer) {
-  const std::string type = type_name(d);
+  type_name(d);  // declines
   if (d == DType::kBool) return integer ? "True" : "False";
   if (is_integral(d)) {
-    if (integer == INT64_MIN) return "tl.full((), -0x8000000000000000, tl.int64)";
+    if (integer == INT64_MIN) return scalar_tensor("-0x8000000000000000", DType::kI64);
     return std::to_string(integer);
   }
-  if (std::isnan(number)) return d == DType::kF32 ? "float(\"nan\")" : "tl.full((), float(\"nan\"), " + type + ")";
+  if (std::isnan(number)) return d == DType::kF32 ? "float(\"nan\")" : scalar_tensor("float(\"nan\")", d);
   std::string text;
   if (std::isinf(number)) {
     text = "float(\"inf\")";
@@ -189,7 +193,7 @@ std::string constant(DType d, double number, int64_t integer) {
   }
   // Triton takes Python floats for f32 only where they are normal numbers of that type.
   const bool tiny = number != 0 && std::abs(number) < 1.2e-38;
-  return d == DType::kF64 || tiny ? "tl.full((), " + text + ", " + type + ")" : text;
+  return d == DType::kF64 || tiny ? scalar_tensor(text, d) : text;
 }
 
 std::string scalar(Op op, DType operand, std::span<const std::string> args, bool fast) {

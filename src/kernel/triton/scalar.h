@@ -11,6 +11,8 @@ const char* type_name(DType d);       // "tl.float32"; throws Declined for dtype
 const char* signature_name(DType d);  // "fp32"
 // A literal, or tl.full((), ...) where a Python number would not have the dtype.
 std::string constant(DType d, double number, int64_t integer);
+// A tensor of one element: where Triton takes no Python number.
+std::string scalar_tensor(const std::string& text, DType d);
 // `fast`: results end up in 16-bit floats, approximations of the hardware will do.
 std::string scalar(loops::Op op, DType operand, std::span<const std::string> args, bool fast);
 std::string convert(DType from, DType to, const std::string& value);

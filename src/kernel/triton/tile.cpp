@@ -185,4 +185,21 @@ Tile choose_tile(const loops::Kernel& k, const Gpu& gpu) {
   return t;
 }
 
+std::vector<loops::ProductTile> tiles_for(const loops::Product& p) {
+  static constexpr loops::ProductTile kTiles[] = {
+      {128, 256, 64, 8, 3}, {256, 128, 64, 8, 3}, {128, 128, 64, 8, 3}, {128, 128, 64, 4, 4},
+      {128, 64, 64, 4, 4},  {64, 128, 64, 4, 4},  {64, 64, 64, 4, 4},   {64, 32, 128, 4, 4},
+      {32, 64, 128, 4, 4},  {32, 128, 64, 4, 4},  {16, 64, 128, 4, 5},  {16, 128, 64, 4, 5},
+  };
+  std::vector<loops::ProductTile> out;
+  for (const loops::ProductTile& t : kTiles) {
+    // Not more than half of a tile empty, but for the smallest.
+    const bool tall = t.m > 16 && t.m / 2 >= p.m, broad = t.n > 64 && t.n / 2 >= p.n;
+    const int64_t programs = ((p.m + t.m - 1) / t.m) * ((p.n + t.n - 1) / t.n) * p.batch;
+    const bool small = t.m <= 32 && p.m > 512;  // rows are read again by each column of programs
+    if (!tall && !broad && !small && programs < INT32_MAX / 16) out.push_back(t);
+  }
+  return out;
+}
+
 }  // namespace flashover::kernel::triton

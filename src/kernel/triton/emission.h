@@ -1,0 +1,130 @@
+// What the functions that write one Triton function share: the kernel and its tile, what the text so far holds, and the
+// state of the stage that is being written.
+#pragma once
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "kernel/ranges.h"
+#include "kernel/text.h"
+#include "kernel/triton/index.h"
+#include "kernel/triton/scalar.h"
+#include "kernel/triton/tile.h"
+#include "kernel/triton/triton.h"
+
+namespace flashover::kernel::triton {
+
+// An instruction's result as it stands in the text.
+struct Value {
+  std::string text;  // a name or a literal
+  Axes axes = 0;
+  DType dtype = DType::kF32;  // kI32 for an i64 value that provably fits
+  bool literal = false;
+  std::string rounded;  // its name in the 16-bit type that it was rounded to
+  DType rounded_to = DType::kUndefined;
+};
+
+// A value in a register that is also in memory (a parameter or scratch) at `index`: loads of it need no memory. Valid
+// while nothing else is stored to that slot.
+struct Available {
+  int32_t slot;
+  sym::Expr index;
+  int row;  // StageState::row, or -1 where the value does not depend on the stage's loops
+  Value value;
+};
+
+// What an accumulator is in the text, once it is reduced.
+struct Accumulated {
+  Axes axes = 0;
+  DType position = DType::kUndefined;  // of what argmax and argmin find
+};
+
+// A kernel may be the epilogue of a product, or compute one of its operands (a prologue).
+struct Role {
+  const loops::Product* epilogue_of = nullptr;
+  const loops::Product* operand_of = nullptr;
+  size_t side = 0;                         // which operand
+  std::string parameter = "p", temporary;  // what names begin with
+};
+
+struct StageState {
+  const loops::Stage* stage = nullptr;
+  std::vector<Value> values;
+  NarrowRanges ranges;
+  std::vector<bool> exact;  // values of which more than 16 bits' worth goes on
+  bool in_row = false;      // its loops are the axis r
+  bool looped = false;      // over chunks of r
+  int row = -1;             // number of its loops, the same for stages with the same loops
+  std::string r_mask;
+  std::string header, before, body, after;  // of the loop over chunks
+  std::map<std::string, Value> memo;        // values inside of that loop by right-hand side
+  std::vector<int32_t> loads;               // parameters that it reads from memory
+};
+
+struct Emission {
+  Emission(const loops::Kernel& kernel, Tile t, Role r = {}) : k(kernel), tile(std::move(t)), role(std::move(r)) {}
+
+  const loops::Kernel& k;
+  const Tile tile;
+  const Role role;
+  // of the whole function
+  bool wide = false;     // index arithmetic in 64 bits
+  bool fast = false;     // all results have 16 bits: approximations will do
+  bool random = false;   // neighbours may share a call of the generator
+  bool asserts = false;  // has device-side asserts
+  Coordinates at;
+  std::string x_mask, y_mask;
+  sym::Expr grid = 1;
+  std::string out, result;  // result: the name of an operand's tile
+  int64_t next = 0;         // number of the next name
+  // what stages hand to later ones
+  int64_t r = 1;  // length of the axis r
+  std::map<std::vector<const sym::Node*>, int> rows;
+  std::vector<Available> available, scratch;
+  std::map<int32_t, Accumulated> accumulated;
+  std::map<std::string, Value> memo;  // by right-hand side
+  std::vector<bool> loaded, stored;   // parameters touched since the last barrier, not only in registers
+  StageState stage;
+};
+
+// ---- lines
+inline void line(Emission& e, const std::string& text) { e.out += "    " + text + "\n"; }
+// Of the stage: within its loop over chunks if it has one.
+void stage_line(Emission& e, const std::string& text);
+void before_loop(Emission& e, const std::string& text);
+void after_loop(Emission& e, const std::string& text);
+// Of the stage, before its loop where `axes` say that nothing in it depends on the chunk.
+void hoisted_line(Emission& e, Axes axes, const std::string& text);
+std::string fresh(Emission& e, const char* prefix);
+// Coordinates of a nest's loops (by name) out of the number `from`, the fastest first; `write` writes a line. `fours`:
+// names for every fourth number too.
+struct NamedLoop {
+  const loops::Loop* loop;
+  std::string name;
+};
+void take_apart(Emission& e, const std::vector<NamedLoop>& nest, const std::string& from, Axes axes, bool fours,
+                const std::function<void(const std::string&)>& write);
+
+// ---- shapes and masks
+std::string shape(const Emission& e, Axes axes);  // "[64, 1]"
+Axes all_axes(const Emission& e);
+// The whole shape, as reductions and scans need it.
+std::string broadcast(const Emission& e, const Value& v, Axes to);
+// Behind numbers that indices are made of.
+inline const char* wide_cast(const Emission& e) { return e.wide ? ".to(tl.int64)" : ""; }
+std::string both(const std::string& mask, const std::string& other);  // "" is always true
+// Where the tile does not stick out.
+std::string tile_mask(const Emission& e, Axes axes);
+// Where moreover the instruction's own mask is set.
+std::string mask(const Emission& e, const loops::Instr& in, Axes axes);
+Axes mask_axes(const Emission& e, const loops::Instr& in);
+
+// ---- values
+const Value& arg(const Emission& e, const loops::Instr& in, int n);
+// At its full width.
+std::string full(const Value& v, DType d);
+void set_value(Emission& e, loops::Id id, Value v);
+void define(Emission& e, loops::Id id, Axes axes, const std::string& text, DType d);
+
+}  // namespace flashover::kernel::triton
