@@ -7,7 +7,7 @@
 #include "frame/fetched_error.h"
 #include "frame/frame.h"
 #include "frame/interpret/interpreter.h"
-#include "frame/interpret/opcode_parts.h"
+#include "frame/interpret/instructions.h"
 #include "frame/operands.h"
 #include "frame/recipe.h"
 #include "frame/signals.h"

@@ -2,7 +2,7 @@
 #include "base/boundary.h"
 #include "frame/bytecode/decode.h"
 #include "frame/interpret/interpreter.h"
-#include "frame/interpret/opcode_parts.h"
+#include "frame/interpret/instructions.h"
 #include "frame/marks.h"
 #include "frame/resume.h"
 

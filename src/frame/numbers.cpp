@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "frame/interpret/opcode_parts.h"
+#include "frame/interpret/instructions.h"
 #include "frame/observe.h"
 #include "trace/trace.h"
 

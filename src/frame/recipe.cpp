@@ -7,7 +7,7 @@
 #include <unordered_set>
 
 #include "frame/interpret/locks.h"
-#include "frame/interpret/opcode_parts.h"
+#include "frame/interpret/instructions.h"
 #include "frame/resume.h"
 
 namespace flashover::frame {

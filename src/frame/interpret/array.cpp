@@ -6,8 +6,8 @@
 
 #include "base/boundary.h"
 #include "frame/arrays.h"
+#include "frame/interpret/instructions.h"
 #include "frame/interpret/native.h"
-#include "frame/interpret/opcode_parts.h"
 
 namespace flashover::frame {
 namespace {

@@ -3,8 +3,8 @@
 // are done here.
 #include <cstring>
 
+#include "frame/interpret/instructions.h"
 #include "frame/interpret/interpreter.h"
-#include "frame/interpret/opcode_parts.h"
 
 namespace flashover::frame {
 namespace {

@@ -3,7 +3,7 @@
 #include <cstring>
 #include <string_view>
 
-#include "frame/interpret/opcode_parts.h"
+#include "frame/interpret/instructions.h"
 #include "trace/assume.h"
 
 namespace flashover::frame {

@@ -3,8 +3,8 @@
 #include <cstring>
 
 #include "frame/fetched_error.h"
+#include "frame/interpret/instructions.h"
 #include "frame/interpret/interpreter.h"
-#include "frame/interpret/opcode_parts.h"
 
 namespace flashover::frame {
 namespace {

@@ -226,8 +226,11 @@ class Interpreter {
   std::vector<Ref> own_globals;          // dicts made by the trace that code runs in
 
  private:
-  friend struct NativeCalls;
+  friend struct CallHandlers;
   PyObject* evaluate(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwflag, PlainRun* run = nullptr);
+  char* begin(Activation& act, _PyInterpreterFrame* frame);
+  PyObject* call_from(Activation& act, int next, PyObject** base, int count, PyObject* kwnames);
+  PyObject* call_spread_from(Activation& act, int next, PyObject** sp, const Ref& f, Ref& args, const Ref& kwargs);
   PyObject* call_substitute(_PyInterpreterFrame* frame, PyObject* other);
   PyObject* call_inside_torch_compile(_PyInterpreterFrame* frame);
   bool breaks_are_errors() const;

@@ -2,8 +2,8 @@
 // constants only they are given a tensor that holds them.
 #include <cstring>
 
+#include "frame/interpret/instructions.h"
 #include "frame/interpret/native.h"
-#include "frame/interpret/opcode_parts.h"
 
 namespace flashover::frame {
 

@@ -14,7 +14,7 @@
 #include <string_view>
 
 #include "frame/bytecode/decode.h"
-#include "frame/interpret/opcode_parts.h"
+#include "frame/interpret/instructions.h"
 
 namespace flashover::frame {
 namespace {

@@ -1,8 +1,8 @@
 // Functions that only tell about what they are given, which the program names in
 // torch._dynamo.config.reorderable_logging_functions: each call of what is compiled calls them behind the graph, in
 // their order among each other, and before what else it leaves behind.
+#include "frame/interpret/instructions.h"
 #include "frame/interpret/native.h"
-#include "frame/interpret/opcode_parts.h"
 
 namespace flashover::frame {
 

@@ -4,8 +4,8 @@
 #include <cstring>
 #include <vector>
 
+#include "frame/interpret/instructions.h"
 #include "frame/interpret/native.h"
-#include "frame/interpret/opcode_parts.h"
 
 namespace flashover::frame {
 namespace {

@@ -4,8 +4,8 @@
 #include <optional>
 #include <string_view>
 
+#include "frame/interpret/instructions.h"
 #include "frame/interpret/interpreter.h"
-#include "frame/interpret/opcode_parts.h"
 #include "trace/trace.h"
 
 namespace flashover::frame {

@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "base/boundary.h"
-#include "frame/interpret/opcode_parts.h"
+#include "frame/interpret/instructions.h"
 #include "guards/objects.h"
 
 namespace flashover::frame {

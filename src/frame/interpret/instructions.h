@@ -1,4 +1,5 @@
-// Longer pieces of single instructions, so that the loop in evaluate.cpp stays readable.
+// What single instructions do, for the loop in evaluate.cpp. Objects are new references, null with a Python error set;
+// ints are negative then.
 #pragma once
 #include "frame/interpret/interpreter.h"
 
@@ -23,6 +24,41 @@ bool is_iterable_argument(PyObject* f, PyObject* args);
 inline size_t keyword_count(PyObject* kwnames) {
   return kwnames == nullptr ? 0 : static_cast<size_t>(PyTuple_GET_SIZE(kwnames));
 }
+
+// names.cpp
+PyObject* load_name(Interpreter& in, _PyInterpreterFrame* frame, PyObject* name);
+PyObject* load_from_dict_or_globals(Interpreter& in, _PyInterpreterFrame* frame, PyObject* dict, PyObject* name);
+int store_name(Interpreter& in, _PyInterpreterFrame* frame, PyObject* name, PyObject* value);
+int delete_name(Interpreter& in, _PyInterpreterFrame* frame, PyObject* name);
+int store_global(Interpreter& in, _PyInterpreterFrame* frame, PyObject* name, PyObject* value);
+int delete_global(Interpreter& in, _PyInterpreterFrame* frame, PyObject* name);
+int setup_annotations(Interpreter& in, _PyInterpreterFrame* frame);
+void copy_free_variables(_PyInterpreterFrame* frame, int count);
+PyObject* load_cell(Interpreter& in, PyCodeObject* code, PyObject** locals, int index);
+// `names`: the namespace to look into first; null: the frame's own.
+PyObject* load_class_cell(Interpreter& in, _PyInterpreterFrame* frame, const Ref& names, int index);
+void store_cell(Interpreter& in, PyObject* cell, PyObject* value);
+PyObject* load_super_attr(Interpreter& in, PyObject* super, PyObject* type, PyObject* self, PyObject* name,
+                          bool two_arguments);
+PyObject* load_build_class(Interpreter& in, _PyInterpreterFrame* frame);
+// build.cpp. Operands are borrowed.
+bool is_same(Interpreter& in, Ref& a, Ref& b);  // `a is b`; arrays of numpy stand for those of before the trace
+PyObject* length_of(PyObject* o);
+PyObject* build_set(Interpreter& in, PyObject** items, int count);
+PyObject* build_map(Interpreter& in, PyObject** items, int count);  // key, value, key ...
+PyObject* build_const_key_map(PyObject* keys, PyObject** values, int count);
+PyObject* build_string(Interpreter& in, PyObject** items, int count);
+int list_append(Interpreter& in, PyObject* list, PyObject* item);
+int list_extend(Interpreter& in, PyObject* list, PyObject* items);
+int set_add(Interpreter& in, PyObject* set, PyObject* item);
+int set_update(Interpreter& in, PyObject* set, PyObject* items);
+int map_add(Interpreter& in, PyObject* dict, PyObject* key, PyObject* value);
+int dict_update(Interpreter& in, PyObject* dict, PyObject* items);
+int dict_merge(Interpreter& in, PyObject* dict, PyObject* items, PyObject* function);
+PyObject* make_function(Interpreter& in, _PyInterpreterFrame* frame, int flags, PyObject*** sp);  // pops its operands
+// raise.cpp
+PyObject* enter_with(Interpreter& in, PyObject* manager, Ref& exit);  // what __enter__ gave
+PyObject* exit_with(Interpreter& in, PyObject* exit, PyObject* exception);
 
 Ref local_name(Interpreter& in, _PyInterpreterFrame* frame, PyObject* name);  // null without an error: not there
 // 1: *out is an unbound method whose first argument is `o`. 0: *out is the attribute, or null with an error set.

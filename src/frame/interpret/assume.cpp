@@ -1,0 +1,87 @@
+// Tensors that only decide between going on and raising: the program is taken to go on, and the graph checks it.
+#include <opcode.h>
+
+#include <unordered_set>
+#include <vector>
+
+#include "frame/interpret/interpreter.h"
+#include "trace/assume.h"
+
+namespace flashover::frame {
+namespace {
+
+// Code that does nothing but make an exception and raise it, out of the frame, whichever way it goes.
+bool only_raises(const Code& code, int pc) {
+  constexpr size_t kMost = 400;
+  std::vector<int> open = {pc};
+  std::unordered_set<int> seen;
+  while (!open.empty()) {
+    pc = open.back();
+    open.pop_back();
+    if (pc < 0 || pc >= static_cast<int>(code.instructions.size()) || seen.size() > kMost) return false;
+    if (!seen.insert(pc).second) continue;
+    const Instruction& in = code.instructions[static_cast<size_t>(pc)];
+    if (handler_at(code, pc) != nullptr) return false;
+    if (in.op == RAISE_VARARGS && in.arg > 0) continue;
+    const Flow flow = flow_of(in, pc);
+    if ((!flow.falls_through && flow.target < 0) || (flow.target >= 0 && flow.target <= pc)) return false;
+    if (flow.falls_through) open.push_back(pc + 1 + in.skip);
+    if (flow.target >= 0) open.push_back(flow.target);
+  }
+  return true;
+}
+
+}  // namespace
+
+// `assert t.max().item() <= n`: the number that the running call gives is compared with one, or asked for its truth,
+// and the program goes on or raises.
+bool Interpreter::is_only_checked(bool floating, bool* compared) {
+  if (!assumes || top_ == nullptr) return false;
+  const Code& code = *decode(top_->frame->f_code);
+  const auto count = static_cast<int>(code.instructions.size());
+  int pc = top_->next;
+  if (pc >= count) return false;
+  const auto at = [&code](int i) -> const Instruction& { return code.instructions[static_cast<size_t>(i)]; };
+  *compared = at(pc).op == LOAD_CONST || at(pc).op == LOAD_FAST;
+  if (*compared) {
+    const auto index = static_cast<Py_ssize_t>(at(pc).arg);
+    PyObject* other = at(pc).op == LOAD_CONST ? PyTuple_GET_ITEM(top_->frame->f_code->co_consts, index)
+                                              : top_->frame->localsplus[index];
+    // A whole number and a fraction would be compared as float32.
+    if (other == nullptr ||
+        !((PyLong_CheckExact(other) && _PyLong_NumBits(other) < 53) || (floating && PyFloat_CheckExact(other))))
+      return false;
+    pc += 1 + at(pc).skip;
+    if (pc >= count || at(pc).op != COMPARE_OP) return false;
+    pc += 1 + at(pc).skip;
+    if (pc >= count) return false;
+  }
+  switch (at(pc).op) {
+#if PY_VERSION_HEX < 0x030C0000
+    case POP_JUMP_FORWARD_IF_FALSE:
+    case POP_JUMP_FORWARD_IF_TRUE:
+#else
+    case POP_JUMP_IF_FALSE:
+    case POP_JUMP_IF_TRUE:
+#endif
+      return only_raises(code, pc + 1 + at(pc).skip) || only_raises(code, flow_of(at(pc), pc).target);
+    default:
+      return false;
+  }
+}
+
+// The truth of what a conditional jump takes. Where a tensor decides between going on and raising, the program is taken
+// to go on.
+int Interpreter::truth_for_jump(PyObject* o, const Code& code, int next, int target, bool jumps_when) {
+  if (plain || session == nullptr || !assumes || !session->is_trace_tensor(o)) return truth(o);
+  if (only_raises(code, next)) {
+    trace::assumption().truth = jumps_when ? 1 : 0;
+  } else if (only_raises(code, target)) {
+    trace::assumption().truth = jumps_when ? 0 : 1;
+  }
+  const int result = truth(o);
+  trace::assumption().truth = -1;
+  return result;
+}
+
+}  // namespace flashover::frame

@@ -1,0 +1,213 @@
+// C callables that are given numbers which change from call to call: arithmetic goes into the graph, containers only move
+// them about, operators of torch get symbols; whatever may look at the value gets the value, and the call is guarded on it.
+#include <algorithm>
+#include <cstring>
+
+#include "frame/interpret/calls.h"
+#include "frame/interpret/made_tensor.h"
+#include "frame/interpret/native.h"
+
+namespace flashover::frame {
+
+// tensor.item(), float(tensor): the tensor, else null.
+PyObject* asked_for_item(PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames) {
+  if (kwnames != nullptr) return nullptr;
+  const auto is_item = [](const char* name) { return std::strcmp(name, "item") == 0; };
+  if (PyCFunction_Check(f) && nargs == 0) {
+    PyObject* self = PyCFunction_GET_SELF(f);
+    return self != nullptr && is_tensor(self) && is_item(reinterpret_cast<PyCFunctionObject*>(f)->m_ml->ml_name)
+               ? self
+               : nullptr;
+  }
+  if (nargs != 1 || !is_tensor(args[0])) return nullptr;
+  if (f == reinterpret_cast<PyObject*>(&PyFloat_Type)) return args[0];
+  return Py_TYPE(f) == &PyMethodDescr_Type && is_item(reinterpret_cast<PyMethodDescrObject*>(f)->d_method->ml_name)
+             ? args[0]
+             : nullptr;
+}
+
+namespace {
+
+// torch.arange(a, b) of whole numbers of which the first changes: as many, counted from there. Null without an error:
+// something else.
+PyObject* range_of_numbers(Interpreter& in, PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames) {
+  const Native* n = PyCFunction_Check(f) ? native_function(f) : nullptr;
+  if (n == nullptr || !(n->flags & Native::kTensors) || nargs != 2 || !in.recorder.numbers.is(args[0]) ||
+      !PyLong_CheckExact(args[0]) || !PyLong_CheckExact(args[1]) ||
+      std::strcmp(reinterpret_cast<PyCFunctionObject*>(f)->m_ml->ml_name, "arange") != 0)
+    return nullptr;
+  PyObject* torch = PyDict_GetItemString(PyImport_GetModuleDict(), "torch");
+  Ref whole = Ref::steal(PyObject_GetAttrString(torch, "int64"));
+  for (Py_ssize_t i = 0; kwnames != nullptr && i < PyTuple_GET_SIZE(kwnames); ++i) {
+    PyObject* value = args[2 + i];
+    if (PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(kwnames, i), "device") == 0) continue;
+    if (PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(kwnames, i), "dtype") != 0) return nullptr;
+    if (value != Py_None && value != whole.get()) return nullptr;
+  }
+  Ref length = Ref::steal(in.recorder.numbers.binary(args[1], args[0], 10));
+  const int64_t count = length ? PyLong_AsLongLong(length.get()) : -1;
+  if (count < 0) return nullptr;
+  Ref same = Ref::steal(PyLong_FromLongLong(count));
+  in.recorder.numbers.compare(length.get(), same.get(), Py_EQ);
+  std::vector<PyObject*> all{nullptr, same.get()};
+  all.insert(all.end(), args + 2, args + 2 + keyword_count(kwnames));
+  Ref range = Ref::steal(in.call(f, all.data() + 1, 1, kwnames));
+  return range ? in.binary(range.get(), args[0], 0) : nullptr;
+}
+
+// tensor.select(dim, i) and tensor.narrow(dim, i, n), where i changes, as subscripts. Null without an error: something
+// else.
+PyObject* part_of_tensor(Interpreter& in, PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames) {
+  const char* name = name_of_c(f);
+  const bool select = std::strcmp(name, "select") == 0;
+  if ((!select && std::strcmp(name, "narrow") != 0) || kwnames != nullptr) return nullptr;
+  std::vector<PyObject*> all;
+  if (PyCFunction_Check(f) && PyCFunction_GET_SELF(f) != nullptr && is_tensor(PyCFunction_GET_SELF(f)))
+    all.push_back(PyCFunction_GET_SELF(f));
+  all.insert(all.end(), args, args + nargs);
+  if (all.size() != (select ? 3 : 4) || !is_tensor(all[0]) || !PyLong_CheckExact(all[1]) ||
+      !PyLong_CheckExact(all[2]) || in.recorder.numbers.is(all[1]) || !in.recorder.numbers.is(all[2]))
+    return nullptr;
+  Ref ndim = Ref::steal(PyObject_GetAttrString(all[0], "ndim"));
+  const int64_t rank = ndim ? PyLong_AsLongLong(ndim.get()) : 0;
+  int64_t dim = PyLong_AsLongLong(all[1]);
+  PyErr_Clear();
+  dim += dim < 0 ? rank : 0;
+  if (dim < 0 || dim >= rank) return nullptr;
+  Ref key = Ref::steal(PyTuple_New(dim + 1)), whole = Ref::steal(PySlice_New(nullptr, nullptr, nullptr));
+  for (int64_t i = 0; i < dim; ++i) PyTuple_SET_ITEM(key.get(), i, Py_NewRef(whole.get()));
+  Ref last = Ref::borrow(all[2]);
+  if (!select) {
+    if (!PyLong_CheckExact(all[3]) || in.recorder.numbers.is(all[3])) return nullptr;
+    Ref size = Ref::steal(PyObject_CallMethod(all[0], "size", "L", dim));
+    // What a slice would cut off, narrow refuses.
+    const int64_t start = PyLong_AsLongLong(all[2]), length = PyLong_AsLongLong(all[3]);
+    const bool fits = size && start >= 0 && length > 0 && start + length <= PyLong_AsLongLong(size.get());
+    PyErr_Clear();
+    Ref end = fits ? Ref::steal(in.recorder.numbers.binary(all[2], all[3], 0)) : Ref();
+    if (!end) return nullptr;
+    last = Ref::steal(PySlice_New(all[2], end.get(), nullptr));
+  }
+  PyTuple_SET_ITEM(key.get(), dim, last.release());
+  return in.tensor_part(all[0], key.get());
+}
+
+bool is_append(PyObject* f) {
+  const char* name = name_of_c(f);
+  return std::strcmp(name, "append") == 0;
+}
+
+// C callables that only move objects about.
+bool only_moves(PyObject* f) {
+  if (PyType_Check(f)) {
+    PyObject* const kTypes[] = {
+        reinterpret_cast<PyObject*>(&PyList_Type),    reinterpret_cast<PyObject*>(&PyTuple_Type),
+        reinterpret_cast<PyObject*>(&PyDict_Type),    reinterpret_cast<PyObject*>(&PyZip_Type),
+        reinterpret_cast<PyObject*>(&PyEnum_Type),    reinterpret_cast<PyObject*>(&PyMap_Type),
+        reinterpret_cast<PyObject*>(&PyType_Type),    reinterpret_cast<PyObject*>(&PySuper_Type),
+        reinterpret_cast<PyObject*>(&PyReversed_Type)};
+    if (std::find(std::begin(kTypes), std::end(kTypes), f) != std::end(kTypes)) return true;
+    // Classes of Python code (but not subclasses of float and the like).
+    auto* base = reinterpret_cast<PyTypeObject*>(f);
+    if (!(base->tp_flags & Py_TPFLAGS_HEAPTYPE)) return false;
+    while (base->tp_flags & Py_TPFLAGS_HEAPTYPE) base = base->tp_base;
+    return base == &PyBaseObject_Type || base == &PyDict_Type || base == &PyList_Type || base == &PyTuple_Type;
+  }
+  if (Py_TYPE(f) == &PyWrapperDescr_Type || Py_TYPE(f) == &_PyMethodWrapper_Type) {
+    const auto* descr = Py_TYPE(f) == &PyWrapperDescr_Type ? reinterpret_cast<PyWrapperDescrObject*>(f)
+                                                           : reinterpret_cast<MethodWrapperLayout*>(f)->descr;
+    for (const char* known : {"__setattr__", "__getattribute__", "__iter__", "__next__", "__len__"})
+      if (std::strcmp(descr->d_base->name, known) == 0) return true;
+    return false;
+  }
+  const char* name = name_of_c(f);
+  for (const char* known : {"append",
+                            "extend",
+                            "isinstance",
+                            "issubclass",
+                            "len",
+                            "iter",
+                            "next",
+                            "getattr",
+                            "hasattr",
+                            "setattr",
+                            "items",
+                            "keys",
+                            "values",
+                            "copy",
+                            "id",
+                            "callable",
+                            "__instancecheck__",
+                            "__subclasscheck__",
+                            "__enter__",
+                            "__exit__",
+                            "_has_torch_function",
+                            "_has_torch_function_unary",
+                            "_has_torch_function_variadic",
+                            "is_scripting"})
+    if (std::strcmp(name, known) == 0) return true;
+  return false;
+}
+
+}  // namespace
+
+bool Interpreter::call_with_numbers(PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames,
+                                    PyObject** result) {
+  Numbers& numbers = recorder.numbers;
+  if (session == nullptr || recorder.changing == nullptr) return false;
+  // What else can be called ends in one of these, or in Python code.
+  if (!PyCFunction_Check(f) && !PyType_Check(f) && Py_TYPE(f) != &PyMethodDescr_Type &&
+      Py_TYPE(f) != &PyWrapperDescr_Type && Py_TYPE(f) != &_PyMethodWrapper_Type &&
+      std::strcmp(Py_TYPE(f)->tp_name, "numpy.ufunc") != 0 && Py_TYPE(f) != known_types().lru_cache &&
+      Py_TYPE(f) != known_types().script_function && std::strncmp(Py_TYPE(f)->tp_name, "operator.", 9) != 0)
+    return false;
+  if (PyObject* tensor = asked_for_item(f, args, nargs, kwnames))
+    if (session->is_trace_tensor(tensor) && (*result = numbers.item(tensor)) != nullptr) {
+      if (f != reinterpret_cast<PyObject*>(&PyFloat_Type) || PyFloat_CheckExact(*result)) return true;
+      Ref integer = Ref::steal(std::exchange(*result, nullptr));
+      PyObject* one[1] = {integer.get()};
+      return (*result = numbers.call(f, one, 1)) != nullptr;
+    }
+  if (!numbers.any()) return false;
+  const size_t count = nargs + keyword_count(kwnames);
+  bool any = numbers.holds(f);
+  for (size_t i = 0; i < count; ++i) any = any || numbers.holds(args[i]);
+  if (!any) return false;
+  if (kwnames == nullptr && (*result = numbers.call(f, args, nargs)) != nullptr) return true;
+  if (nargs == 1 && (*result = tensor_of_number(*this, f, args, kwnames)) != nullptr) return true;
+  if ((*result = range_of_numbers(*this, f, args, nargs, kwnames)) != nullptr) return true;
+  if ((*result = part_of_tensor(*this, f, args, nargs, kwnames)) != nullptr) return true;
+  const Native* n = PyCFunction_Check(f) ? native_function(f) : nullptr;
+  const KnownTypes& k = known_types();
+  const bool method =
+      (Py_TYPE(f) == &PyMethodDescr_Type && k.tensor != nullptr &&
+       PyType_IsSubtype(PyDescr_TYPE(reinterpret_cast<PyMethodDescrObject*>(f)), k.tensor)) ||
+      (PyCFunction_Check(f) && PyCFunction_GET_SELF(f) != nullptr && is_tensor(PyCFunction_GET_SELF(f)));
+  if ((n != nullptr && (n->flags & Native::kTensors) && n->handler == nullptr) || method) {
+    std::vector<Ref> held;
+    std::vector<PyObject*> given(count + 1);
+    for (size_t i = 0; i < count; ++i) {
+      held.push_back(Ref::steal(numbers.symbols(args[i])));
+      given[i + 1] = held.back().get();
+    }
+    *result = call(f, given.data() + 1, nargs, kwnames);
+    return true;
+  }
+  // Whoever is given a string may look at its letters, and a dict made of pairs looks at its keys.
+  for (size_t i = 0; i < count; ++i)
+    if (PyUnicode_CheckExact(args[i]) && !is_append(f)) numbers.read(args[i]);
+  if (f == reinterpret_cast<PyObject*>(&PyDict_Type))
+    for (size_t i = 0; i < nargs; ++i)
+      if (!PyDict_CheckExact(args[i])) numbers.read_deep(args[i]);
+  if (only_moves(f) || (n != nullptr && (n->flags & Native::kHandsOn))) return false;
+  if (Py_TYPE(f) == &PyMethodDescr_Type && PyDescr_TYPE(f) == &PyDict_Type &&
+      std::strcmp(reinterpret_cast<PyMethodDescrObject*>(f)->d_method->ml_name, "get") == 0) {
+    for (size_t i = 1; i < count; ++i) numbers.read_deep(args[i]);  // the key is looked at; the values only move
+    return false;
+  }
+  numbers.read_deep(f);
+  for (size_t i = 0; i < count; ++i) numbers.read_deep(args[i]);
+  return false;
+}
+
+}  // namespace flashover::frame

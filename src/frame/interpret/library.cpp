@@ -1,0 +1,81 @@
+// Which code is a library's, that CPython runs by itself.
+#include <cstring>
+#include <string_view>
+
+#include "frame/interpret/instructions.h"
+
+namespace flashover::frame {
+namespace {
+
+// torch.compile's count of its own calls: what notes it on each module that is made, and what forgets the module when
+// it dies. It changes without end, and is nobody's business here.
+bool is_torch_compiles_tag(PyCodeObject* code) {
+  static PyObject* const tag = PyUnicode_InternFromString("tag");
+  // Names like <lambda> are not interned: told by what they say.
+  const bool forgets =
+      PyUnicode_CompareWithASCIIString(code->co_qualname, "ExactWeakKeyDictionary.__setitem__.<locals>.<lambda>") == 0;
+  if (code->co_name != tag && !forgets) return false;
+  const char* file = PyUnicode_AsUTF8(code->co_filename);
+  if (file == nullptr) PyErr_Clear();
+  return file != nullptr && std::strstr(file, forgets ? "/torch/_dynamo/utils.py" : "/torch/_dynamo/mutation_guard.py");
+}
+
+// Not a file of the program's that has the same name.
+bool is_of_standard_library(const char* file) {
+  static const std::string folder = [] {
+    Ref os = Ref::steal(PyImport_ImportModule("os"));
+    Ref path = Ref::steal(os ? PyObject_GetAttrString(os.get(), "__file__") : nullptr);
+    const char* text = path && PyUnicode_Check(path.get()) ? PyUnicode_AsUTF8(path.get()) : nullptr;
+    PyErr_Clear();
+    const std::string whole = text != nullptr ? text : "";
+    return whole.substr(0, whole.rfind('/') + 1);
+  }();
+  if (std::strncmp(file, "<frozen ", 8) == 0) return true;
+  return !folder.empty() && std::strncmp(file, folder.c_str(), folder.size()) == 0 &&
+         std::strstr(file, "/site-packages/") == nullptr;
+}
+
+bool is_library_code(PyCodeObject* code) {
+  static const char* const kStandardLibrary[] = {"<frozen importlib", "/importlib/",  "/inspect.py",   "/re/_",
+                                                 "/re/__init__.py",   "/typing.py",   "/linecache.py", "/ast.py",
+                                                 "/tokenize.py",      "/traceback.py"};
+  // Fills a cache in the class, which copy and pickle read.
+  if (PyUnicode_CompareWithASCIIString(code->co_name, "_slotnames") == 0 && PyUnicode_Check(code->co_filename)) {
+    const char* file = PyUnicode_AsUTF8(code->co_filename);
+    if (file != nullptr && std::strstr(file, "/copyreg.py") != nullptr) return true;
+    PyErr_Clear();
+  }
+  // Python kernels of registered operators (called by the dispatcher, not by the program) and the registration of
+  // operators.
+  static const char* const kTorch[] = {"/torch/_library/", "/torch/library.py", "/torch/_functorch/predispatch.py"};
+  static std::unordered_map<PyObject*, bool> known;  // by file name object; kept alive
+  auto [it, added] = known.try_emplace(code->co_filename, false);
+  if (!added) return it->second;
+  Py_INCREF(code->co_filename);
+  const char* text = PyUnicode_AsUTF8(code->co_filename);
+  if (text == nullptr) {
+    PyErr_Clear();
+    return false;
+  }
+  auto matches = [text](const char* part) { return std::strstr(text, part) != nullptr; };
+  const bool standard = is_of_standard_library(text);
+  for (const char* part : kStandardLibrary) it->second = it->second || (standard && matches(part));
+  for (const char* part : kTorch) it->second = it->second || matches(part);
+  return it->second;
+}
+
+}  // namespace
+
+Library library_code(PyCodeObject* code) {
+  if (is_torch_compiles_tag(code)) return Library::kUnseen;
+  return is_library_code(code) ? Library::kGuarded : Library::kNo;
+}
+
+bool talks_to_the_outside(PyCodeObject* code) {
+  for (const char* name : {"print_tb", "print_exception", "print_exc", "print_last", "print_stack", "print_list",
+                           "extract_stack", "format_stack", "walk_stack", "stack", "getouterframes", "reveal_type"})
+    if (PyUnicode_CompareWithASCIIString(code->co_name, name) == 0) return true;
+  return false;
+}
+
+}  // namespace flashover::frame

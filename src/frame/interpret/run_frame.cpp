@@ -1,0 +1,240 @@
+// What becomes of a Python frame that is about to run in a capture: interpreted, run by CPython, replaced by a substitute,
+// or the end of the capture.
+#include "frame/fetched_error.h"
+#include "frame/interpret/instructions.h"
+#include "frame/interpret/interpreter.h"
+#include "frame/resume.h"
+
+namespace flashover::frame {
+namespace {
+
+// The class that is being made is seen first by __set_name__, __init_subclass__ and its metaclass.
+void note_class_in_the_making(Recorder& recorder, _PyInterpreterFrame* frame) {
+  const auto is = [&](const char* name) { return PyUnicode_CompareWithASCIIString(frame->f_code->co_name, name) == 0; };
+  const int at = is("__set_name__") ? 1 : 0;
+  if (at == 0 && !is("__init_subclass__") && !is("__init__") && !is("mro")) return;
+  if (frame->f_code->co_argcount <= at) return;
+  PyObject* made = frame->localsplus[at];
+  if (made != nullptr && PyType_Check(made) && !recorder.is_old(made) &&
+      is_python_class(reinterpret_cast<PyTypeObject*>(made)))
+    recorder.fresh_type(made);
+}
+
+// A substitute (python/flashover/_substitutes.py) that torch's own code does not get: it wants to know who traces it.
+bool is_for_users(PyObject* substitute) {
+  const char* name = PyUnicode_AsUTF8(reinterpret_cast<PyFunctionObject*>(substitute)->func_name);
+  return name != nullptr && std::string_view(name).starts_with("_users_");
+}
+
+// What torch.library.register_autograd calls a registered formula from.
+bool is_operator_backward(PyCodeObject* code) {
+  static PyObject* const name = PyUnicode_InternFromString("make_autograd_impl.<locals>.backward");
+  if (PyUnicode_Compare(code->co_qualname, name) != 0) return false;
+  const char* file = PyUnicode_AsUTF8(code->co_filename);
+  if (file == nullptr) PyErr_Clear();
+  return file != nullptr && std::string_view(file).ends_with("torch/_library/autograd.py");
+}
+
+// Something else was called in place of the frame, which leaves it as its evaluator would.
+PyObject* replaced(PyThreadState* tstate, _PyInterpreterFrame* frame, PyObject* result) {
+#if PY_VERSION_HEX >= 0x030C0000
+  finish_frame(tstate, frame);
+#endif
+  return result;
+}
+
+}  // namespace
+
+void Interpreter::touch(size_t slot, PyCodeObject* code, PyObject* object) {
+  untouched_[slot] = 0;
+  PyObject* seen = recorder.read(SourceKind::kArgument, kNoSource, static_cast<int64_t>(slot),
+                                 PyTuple_GET_ITEM(code->co_localsplusnames, static_cast<Py_ssize_t>(slot)), object);
+  if (seen == object) return;
+  PyObject*& local = top_->frame->localsplus[slot];
+  Py_XSETREF(local, Py_NewRef(seen));
+}
+
+// The frame goes on as `start` says. What is read may call Python (torch function modes): that is no part of the
+// program, whose first frame has not begun yet.
+void Interpreter::take_up(const Subject& start, _PyInterpreterFrame* frame) {
+  struct Aside {
+    int& depth;
+    explicit Aside(int& d) : depth(d) { ++depth; }
+    ~Aside() { --depth; }
+  } aside(uninterpreted);
+  const auto depth = static_cast<size_t>(start.count - 2);
+  std::vector<PyObject*> slots(start.slots, start.slots + depth);
+  for (PyObject* o : slots) Py_XINCREF(o);
+  load_frame(frame, slots.data(), depth, start.next);
+  untouched_.assign(depth, 0);
+  const bool all = reads_its_locals(frame->f_code);
+  const int locals = frame->f_code->co_nlocalsplus;
+  for (int i = 0; i < static_cast<int>(depth); ++i) {
+    PyObject* o = slots[static_cast<size_t>(i)];
+    if (o == nullptr) continue;
+    if (i < locals && !PyCell_Check(o) && !all && !(i == 0 && frame->f_code->co_nfreevars > 0)) {
+      untouched_[static_cast<size_t>(i)] = 1;
+    } else {
+      PyObject* name = i < locals ? PyTuple_GET_ITEM(frame->f_code->co_localsplusnames, i) : nullptr;
+      PyObject* seen = recorder.read(SourceKind::kArgument, kNoSource, i, name, o);
+      if (seen != o) Py_SETREF(frame->localsplus[i], Py_NewRef(seen));
+    }
+  }
+  PyObject* builtins = reinterpret_cast<PyFunctionObject*>(start.function)->func_builtins;
+  if (!recorder.is_old(frame->f_globals)) recorder.constant(frame->f_globals);
+  if (!recorder.is_old(builtins)) recorder.constant(builtins);
+  if (start.next == 0) recorder.function(start.function);  // its closure is still to be read
+}
+
+PyObject* Interpreter::run_frame(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwflag) {
+  const bool direct = std::exchange(tail_, false);
+  if (aborted_) {
+    // What the end of a trace object sets off is no part of the program.
+    if (works_for_itself(frame->f_code)) return _PyEval_EvalFrameDefault(tstate, frame, throwflag);
+    return abandon_frame(tstate, frame);
+  }
+  ++frames;
+  try {
+    Code* code = decode(frame->f_code);
+    if (code == nullptr) throw Declined("out of memory");
+    if (code->coroutine) throw Declined("a coroutine");
+    if (is_code_of_arrays(frame->f_code)) {
+      const int args = frame->f_code->co_nlocalsplus;
+      for (int i = 0; i < args; ++i)
+        if (frame->localsplus[i] != nullptr) look_around_arrays(frame->localsplus[i]);
+      ++uninterpreted;
+      PyObject* result = _PyEval_EvalFrameDefault(tstate, frame, throwflag);
+      --uninterpreted;
+      if (result == nullptr && session != nullptr && session->declined()) abort(session->decline_reason());
+      return result;
+    }
+    if (mark_of(frame_function(frame)) == Mark::kDisallow)
+      throw Declined("a function that is not to be part of a graph is called");
+    if (const Subject* start = std::exchange(start_, nullptr); start != nullptr && start->next >= 0) {
+      take_up(*start, frame);
+      resumed_ = is_rest_ = true;
+      return evaluate(tstate, frame, throwflag);
+    }
+    // Code given to exec(): CPython makes a function for it.
+    if (!(frame->f_code->co_flags & CO_OPTIMIZED) && !recorder.is_old(frame_function(frame)))
+      recorder.fresh_function(frame_function(frame));
+    if (making_classes > 0) note_class_in_the_making(recorder, frame);
+    recorder.function(frame_function(frame));
+    if (code->generator && frame->owner != FRAME_OWNED_BY_GENERATOR)
+      return _PyEval_EvalFrameDefault(tstate, frame, throwflag);  // only makes the generator object
+    if (code->generator) {
+      PyObject* generator = reinterpret_cast<PyObject*>(_PyFrame_GetGenerator(frame));
+      if (recorder.is_old(generator)) throw Declined("a generator from before the call is advanced");
+      // (Not when it is being closed: one that is dying has cleared its weak references for the last time.)
+      if (!throwflag && reinterpret_cast<PyGenObject*>(generator)->gi_weakreflist == nullptr)
+        generators_.push_back(Ref::steal(PyWeakref_NewRef(generator, nullptr)));
+    }
+    if (PyObject* other = substitute_of(frame_function(frame));
+        other != nullptr && !code->generator &&
+        !(top_ != nullptr && (reinterpret_cast<PyObject*>(top_->frame->f_code) == PyFunction_GET_CODE(other) ||
+                              (is_for_users(other) && torchs_own(*top_))))) {
+      tail_ = direct;
+      return replaced(tstate, frame, call_substitute(frame, other));
+    }
+    if (is_wrapper_of_torch_compile(frame->f_code) && !throwflag) {
+      tail_ = direct;
+      return replaced(tstate, frame, call_inside_torch_compile(frame));
+    }
+    if (is_operator_backward(frame->f_code) && !throwflag) {
+      Ref function = Ref::borrow(frame_function(frame));
+      tail_ = direct;
+      PyObject* result = record_operator_backward(frame);
+      if (result != Py_NotImplemented) return replaced(tstate, frame, result);
+      Py_DECREF(result);
+      result = evaluate(tstate, frame, throwflag);
+      if (result == nullptr) note_operator_backward(function.get());
+      return result;
+    }
+    if (const Library library = library_code(frame->f_code); library != Library::kNo) {
+      if (talks_to_the_outside(frame->f_code))
+        throw Declined(std::string("call of ") + PyUnicode_AsUTF8(frame->f_code->co_qualname));
+      const int args = library == Library::kUnseen ? 0 : frame->f_code->co_argcount + frame->f_code->co_kwonlyargcount;
+      for (int i = 0; i < args; ++i)
+        if (frame->localsplus[i] != nullptr) {
+          recorder.numbers.read_deep(frame->localsplus[i]);
+          recorder.whole(frame->localsplus[i]);
+        }
+      // A registered operator's backward may turn out not to be traceable.
+      static PyObject* const differentiable = PyUnicode_InternFromString("autograd_impl");
+      if (frame->f_code->co_name == differentiable) note_retry();
+      ++uninterpreted;
+      PyObject* result = _PyEval_EvalFrameDefault(tstate, frame, throwflag);
+      --uninterpreted;
+      return result;
+    }
+  } catch (const Declined& d) {
+    abort(d.reason);
+    return abandon_frame(tstate, frame);
+  } catch (const std::exception& e) {
+    abort_for(e);
+    return abandon_frame(tstate, frame);
+  }
+  tail_ = direct;
+  return evaluate(tstate, frame, throwflag);
+}
+
+// The frame has its arguments and has not begun. NotImplemented: its formula is traced as others are.
+PyObject* Interpreter::record_operator_backward(_PyInterpreterFrame* frame) {
+  PyObject* record = of_module("flashover._operator_backward", "record");
+  PyObject* given = frame->localsplus[1];
+  if (record == nullptr || frame->f_code->co_argcount != 1 || given == nullptr || !PyTuple_Check(given))
+    return Py_NewRef(Py_NotImplemented);
+  Ref args = Ref::steal(PyTuple_New(PyTuple_GET_SIZE(given) + 2));
+  PyTuple_SET_ITEM(args.get(), 0, Py_NewRef(frame_function(frame)));
+  PyTuple_SET_ITEM(args.get(), 1, Py_NewRef(frame->localsplus[0]));
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(given); ++i)
+    PyTuple_SET_ITEM(args.get(), i + 2, Py_NewRef(PyTuple_GET_ITEM(given, i)));
+  ++uninterpreted;
+  PyObject* result = PyObject_CallObject(record, args.get());
+  --uninterpreted;
+  return result;
+}
+
+// Its formula ended in an error.
+void Interpreter::note_operator_backward(PyObject* function) {
+  FetchedError error;
+  Ref said = Ref::steal(error.value != nullptr ? PyObject_Str(error.value) : nullptr);
+  const char* text = said ? PyUnicode_AsUTF8(said.get()) : nullptr;
+  std::string why = reason_ + (text != nullptr ? text : "");
+  if (session != nullptr && session->declined()) why += session->decline_reason();
+  const bool reads_data =
+      why.find("data-dependent") != std::string::npos || why.find("the data of a tensor") != std::string::npos;
+  PyErr_Clear();
+  if (PyObject* note = of_module("flashover._operator_backward", "note"); note != nullptr && reads_data) {
+    ++uninterpreted;
+    Ref noted = Ref::steal(PyObject_CallOneArg(note, function));
+    --uninterpreted;
+    another_way_ = another_way_ || noted.get() == Py_True;
+    PyErr_Clear();
+  }
+  error.restore();
+}
+
+// The frame has its arguments and has not begun.
+PyObject* Interpreter::call_substitute(_PyInterpreterFrame* frame, PyObject* other) {
+  const PyCodeObject* code = frame->f_code;
+  if (!recorder.is_old(other)) recorder.constant(other);
+  int at = code->co_argcount;
+  Ref positional = Ref::steal(PyList_New(0)), named = Ref::steal(PyDict_New());
+  for (int i = 0; i < at; ++i) PyList_Append(positional.get(), frame->localsplus[i]);
+  for (int i = 0; i < code->co_kwonlyargcount; ++i, ++at)
+    PyDict_SetItem(named.get(), PyTuple_GET_ITEM(code->co_localsplusnames, at), frame->localsplus[at]);
+  if (code->co_flags & CO_VARARGS) {
+    recorder.contents(frame->localsplus[at]);
+    PyList_SetSlice(positional.get(), PY_SSIZE_T_MAX, PY_SSIZE_T_MAX, frame->localsplus[at++]);
+  }
+  if (code->co_flags & CO_VARKEYWORDS) {
+    recorder.contents(frame->localsplus[at]);
+    PyDict_Update(named.get(), frame->localsplus[at]);
+  }
+  Ref args = Ref::steal(PyList_AsTuple(positional.get()));
+  if (!args || PyErr_Occurred()) return nullptr;
+  return call_spread(other, args.get(), named.get());
+}
+
+}  // namespace flashover::frame

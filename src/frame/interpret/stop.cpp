@@ -1,0 +1,102 @@
+// How a capture ends before its frame does: where it stopped, told so that a second run finds the place; the frames there;
+// the reason.
+#include <algorithm>
+
+#include "frame/interpret/instructions.h"
+#include "frame/interpret/interpreter.h"
+#include "frame/resume.h"
+
+namespace flashover::frame {
+
+void Interpreter::note_break() {
+  if (!plain && break_path_.empty()) break_path_ = path_here();
+}
+
+Interpreter::Path Interpreter::path_here() const {
+  Path path;
+  std::vector<const Activation*> chain;
+  for (const Activation* a = top_; a != nullptr; a = a->caller) chain.push_back(a);
+  std::reverse(chain.begin(), chain.end());
+  if (chain.empty()) return path;
+  size_t last = 0;  // the innermost frame that only direct calls lead to
+  while (last + 1 < chain.size() && chain[last + 1]->direct) ++last;
+  // A library's own functions run for real as a whole: nothing in them is worth a graph of its own.
+  while (last > 0 && is_library(chain[last]->frame->f_code)) --last;
+  for (size_t i = 0; i <= last; ++i)
+    path.push_back({chain[i]->count, chain[i]->names != 0 ? chain[i]->names : chain[i]->count});
+  return path;
+}
+
+void Interpreter::take_snapshot(const Activation& innermost, int next, PyObject** sp) {
+  auto snapshot = std::make_unique<Snapshot>();
+  for (const Activation* a = &innermost; a != nullptr; a = a->caller) {
+    const bool last = a == &innermost;
+    _PyInterpreterFrame* f = a->frame;
+    Snapshot::Frame out{
+        Ref::borrow(frame_function(f)), Ref::borrow(reinterpret_cast<PyObject*>(f->f_code)), last ? next : a->next, {}};
+    PyObject** end = last ? sp : a->below;
+    for (PyObject** p = f->localsplus; p < end; ++p) out.slots.push_back(Ref::borrow(*p));
+    snapshot->frames.insert(snapshot->frames.begin(), std::move(out));
+  }
+  stopped_ = std::move(snapshot);
+}
+
+void Interpreter::end_generators() {
+  const bool was = std::exchange(aborted_, true);  // frames that are entered are left at once
+  for (Ref& weak : generators_) {
+    Ref generator = Ref::borrow(weak ? PyWeakref_GET_OBJECT(weak.get()) : nullptr);
+    if (!generator || generator.get() == Py_None) continue;
+    HookInstalled hook;
+    Ref closed = Ref::steal(PyObject_CallMethod(generator.get(), "close", nullptr));
+    PyErr_Clear();
+  }
+  generators_.clear();
+  aborted_ = was;
+}
+
+void Interpreter::remember_old_objects() {
+  Ref gc = Ref::steal(PyImport_ImportModule("gc"));
+  Ref all = gc ? Ref::steal(PyObject_CallMethod(gc.get(), "get_objects", nullptr)) : Ref();
+  if (!all) throw Declined("gc.get_objects() failed");
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(all.get()); ++i) old_objects.insert(PyList_GET_ITEM(all.get(), i));
+}
+
+void Interpreter::check_origin(PyObject* o) {
+  if (is_atom(o) || recorder.is_old(o) || is_pinned_kind(o) || old_objects.count(o) == 0) return;
+  if (PyTuple_CheckExact(o)) return;  // constants of code objects
+  throw Declined(std::string("an old object without a source: ") + Py_TYPE(o)->tp_name);
+}
+
+void Interpreter::abort(const std::string& reason) noexcept {
+  const bool first = !std::exchange(aborted_, true);
+  try {
+    if (first) {
+      reason_ = reason;
+      where_ = top_ != nullptr ? asking_line() : location();
+      stack_ = stack();
+      must_raise_ = breaks_are_errors();
+      note_break();
+    }
+  } catch (const std::exception&) {  // no memory to say where
+    out_of_memory_ = true;
+  }
+  if (first && PyErr_Occurred()) PyErr_Clear();
+  if (PyErr_Occurred()) return;
+  try {
+    if (session != nullptr && !stopped_) session->decline(reason_);  // a stop leaves the trace as it is
+  } catch (const std::exception&) {
+    out_of_memory_ = true;
+  }
+  if (!PyErr_Occurred()) PyErr_SetString(decline_exception(), reason_.c_str());
+}
+
+void Interpreter::abort_for(const std::exception& e) noexcept {
+  try {
+    out_of_memory_ = out_of_memory_ || dynamic_cast<const std::bad_alloc*>(&e) != nullptr;
+    abort(out_of_memory_ ? "out of memory" : std::string("internal error: ") + e.what());
+  } catch (const std::exception&) {
+    abort({});
+  }
+}
+
+}  // namespace flashover::frame
