@@ -13,6 +13,7 @@
 #include "graph/passes/fold_batch_norm.h"
 #include "graph/passes/functionalize.h"
 #include "graph/passes/fuse_attention.h"
+#include "graph/passes/hoist_slices.h"
 #include "graph/passes/insert_device_copies.h"
 #include "graph/passes/late_reads.h"
 #include "graph/passes/linear.h"
@@ -81,6 +82,13 @@ constexpr Pass kPasses[] = {
      {kProgram},
      "functionalize late_reads",
      "Python makes masks, positions and casts again layer by layer: one of each, before patterns count uses"},
+    {"hoist_slices",
+     by_machine<hoist_slices>,
+     kFunctional,
+     kFunctional,
+     {kProgram},
+     "cse",
+     "rows that nobody reads are not computed; before libraries are chosen by the number of rows"},
     {"insert_device_copies",
      plain<insert_device_copies>,
      kFunctional,
@@ -121,7 +129,7 @@ constexpr Pass kPasses[] = {
      kFunctional,
      kFunctional,
      {kProgram},
-     "fold_batch_norm recognize_gelu",
+     "hoist_slices fold_batch_norm recognize_gelu",
      "on the CPU: which library computes it, its weight packed, its activation in it"},
     {"linear",
      by_machine<linear>,
@@ -142,7 +150,7 @@ constexpr Pass kPasses[] = {
      kFunctional,
      kCore,
      {kProgram},
-     "fold_batch_norm fuse_attention flush_denormals recognize_gelu convolution linear cuda_library",
+     "hoist_slices fold_batch_norm fuse_attention flush_denormals recognize_gelu convolution linear cuda_library",
      "operators become prims; what has no row stays an extern call"},
     {"lower_complex",
      plain<lower_complex>,

@@ -4,6 +4,7 @@ evaluator, gives eager's outputs (values, strides, aliasing) and eager's written
 from __future__ import annotations
 
 import copy
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -189,6 +190,62 @@ def test_models(name: str, mode: str) -> None:
             got = graph.run(graph.inputs)
         for k, (g, e) in enumerate(zip(got, expected, strict=True)):
             close(g, e, f"after {pass_name}: output {k}", loose=mode == "autocast")
+
+
+class Block(torch.nn.Module):
+    """A transformer's block, of whose last one a head reads one token, or every fourth."""
+
+    def __init__(self, causal: bool, written_out: bool) -> None:
+        super().__init__()
+        self.causal, self.written_out = causal, written_out
+        self.norms = torch.nn.ModuleList(torch.nn.LayerNorm(16) for _ in range(3))
+        self.qkv, self.proj = torch.nn.Linear(16, 48), torch.nn.Linear(16, 16, bias=False)
+        self.up, self.down = torch.nn.Linear(16, 64), torch.nn.Linear(64, 16)
+
+    def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        if not self.written_out:
+            return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
+        scores = q @ k.transpose(-1, -2) / 2
+        if self.causal:
+            hidden = torch.ones(q.shape[-2], q.shape[-2], dtype=torch.bool).triu(1)
+            scores = scores.masked_fill(hidden, -1e9)
+        return scores.softmax(-1) @ v
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, _ = x.shape
+        q, k, v = self.qkv(self.norms[0](x)).view(batch, length, 3, 4, 4).permute(2, 0, 3, 1, 4).unbind(0)
+        x = x + self.proj(self.attend(q, k, v).transpose(1, 2).reshape(batch, length, 16))
+        return self.norms[2](x + self.down(torch.nn.functional.silu(self.up(self.norms[1](x)))))
+
+
+READ = {
+    "first": lambda x: x[:, 0],
+    "last": lambda x: x[:, -1],
+    "last, dim kept": lambda x: x[:, -1:] * 2,
+    "every fourth": lambda x: x[:, 1::4].tanh(),
+    "first sequence": lambda x: x[0],
+    "first and last": lambda x: (x[:, 0], x[:, -1]),
+    "one channel": lambda x: x[..., 3],
+}
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("written_out", [False, True])
+@pytest.mark.parametrize("read", READ)
+def test_rows_that_are_read_of_a_block(read: str, written_out: bool, causal: bool, batch: int) -> None:
+    torch.manual_seed(0)
+    block = Block(causal, written_out)
+    with torch.no_grad():
+        check_passes(lambda x: READ[read](block(x)), (torch.randn(batch, 8, 16),), block)
+
+
+def test_a_head_that_reads_the_first_token_computes_one_row() -> None:
+    block = Block(False, False)
+    with torch.no_grad():
+        texts = check_passes(lambda x: block(x)[:, 0], (torch.randn(3, 8, 16),), block)
+    products = re.findall(r"f32\[(\d+),\d+\] = aten\.(?:addmm|mm)", texts[PASSES.index("hoist_slices")])
+    assert products == ["24", "3", "3", "3"], "keys and values of all tokens, all else of three"
 
 
 @torch.library.custom_op("flashover_tests::last_is_dense", mutates_args=())
