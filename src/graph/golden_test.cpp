@@ -15,6 +15,7 @@
 
 #include "base/check.h"
 #include "graph/analysis/devices.h"
+#include "graph/machine.h"
 #include "graph/passes.h"
 
 namespace flashover::graph {
@@ -34,42 +35,18 @@ std::string trim(std::string s) {
   return s.substr(start);
 }
 
-Providers machine_of(const std::string& names) {
-  Providers p;
-  const std::pair<std::string_view, bool*> kNames[] = {{"onednn_bf16", &p.onednn_bf16},
-                                                       {"own_f32", &p.own_f32},
-                                                       {"own_bf16", &p.own_bf16},
-                                                       {"strict", &p.strict_numerics}};
-  std::istringstream in(names);
-  for (std::string name; in >> name;) {
-    const auto* row =
-        std::find_if(std::begin(kNames), std::end(kNames), [&](const auto& n) { return n.first == name; });
-    if (row != std::end(kNames)) {
-      *row->second = true;
-    } else if (name.starts_with("random_threads=")) {
-      p.random_threads = std::stoll(name.substr(name.find('=') + 1));
-    } else {
-      throw UserError("no machine has " + name);
-    }
-  }
-  return p;
-}
-
 std::string run_passes(const std::string& machine, const std::string& names, const std::string& input) {
-  const Providers providers = machine_of(machine);
+  const Providers providers = parse_machine(machine);
   Graph g = parse(input);
   std::istringstream in(names);
   try {
     for (std::string name; in >> name;) {
-      const Pass* pass = find_pass(name);
-      if (!pass) throw UserError("no pass named " + name);
       // Whatever is said of a whole graph a pass hands on.
       Graph marked = g;
       marked.facts.exact = true;
       const PassContext context{providers, device_of(g)};
-      EXPECT_TRUE(pass->run(std::move(marked), context).facts.exact) << name;
-      g = pass->run(std::move(g), context);
-      verify(g, pass->output);
+      EXPECT_TRUE(run_pass(name, std::move(marked), context).facts.exact) << name;
+      g = run_pass(name, std::move(g), context);
     }
   } catch (const Declined& d) {
     return std::string("declined: ") + d.what();

@@ -1,6 +1,9 @@
 // The list of passes; see passes.h.
 #include "graph/passes.h"
 
+#include <string>
+
+#include "base/check.h"
 #include "graph/passes/accumulate_rows.h"
 #include "graph/passes/assign_devices.h"
 #include "graph/passes/convolution.h"
@@ -253,6 +256,14 @@ const Pass* find_pass(std::string_view name) {
   for (const Pass& p : passes())
     if (name == p.name) return &p;
   return nullptr;
+}
+
+Graph run_pass(std::string_view name, Graph g, const PassContext& context) {
+  const Pass* pass = find_pass(name);
+  if (!pass) throw UserError("no pass named " + std::string(name));
+  g = pass->run(std::move(g), context);
+  verify(g, pass->output);
+  return g;
 }
 
 Graph run_pipeline(Pipeline p, Graph g, const PassContext& context) {

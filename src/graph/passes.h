@@ -56,6 +56,8 @@ struct Pass {
 };
 std::span<const Pass> passes();
 const Pass* find_pass(std::string_view name);  // null: no such row
+// One row alone, its promise verified. Throws UserError for a name that no row bears.
+Graph run_pass(std::string_view name, Graph g, const PassContext& context);
 // All rows of a pipeline, one after the other.
 Graph run_pipeline(Pipeline p, Graph g, const PassContext& context);
 

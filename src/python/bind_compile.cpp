@@ -5,7 +5,9 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include "compile/compile.h"
+#include "graph/analysis/devices.h"
 #include "graph/eager_memory.h"
+#include "graph/machine.h"
 #include "graph/passes.h"
 #include "python/bind.h"
 #include "run/run.h"
@@ -79,6 +81,14 @@ py::dict plan_for_gpu(const std::string& text, const std::map<std::string, std::
   return out;
 }
 
+// One pass over a graph that need not come from a trace, as on the machine that the words say (graph/machine.h).
+std::string run_pass(const std::string& name, const std::string& text, const std::string& machine) {
+  graph::Graph g = graph::parse(text);
+  const graph::Providers providers = graph::parse_machine(machine);
+  const Device device = graph::device_of(g);
+  return graph::print(graph::run_pass(name, std::move(g), {providers, device}));
+}
+
 }  // namespace
 
 void bind_compile(py::module_& m) {
@@ -97,6 +107,9 @@ void bind_compile(py::module_& m) {
         py::arg("texts") = false);
   m.def("plan_for_gpu", &plan_for_gpu, py::arg("graph"), py::arg("options") = std::map<std::string, std::string>{},
         py::arg("texts") = false);
+  m.def(
+      "run_pass", &run_pass, py::arg("name"), py::arg("text"), py::arg("machine") = "",
+      "One pass alone, from text to text: Providers' defaults, and what `machine` adds, say what libraries there are");
   m.def("eager_bytes", [](const std::string& text) { return graph::eager_memory(graph::parse(text)).bytes; });
   m.def(
       "passes",

@@ -118,11 +118,8 @@ void bind_trace(py::module_& m) {
           [](const Traced& t, const std::vector<std::string>& names) {
             Traced out = t;
             for (const std::string& name : names) {
-              const graph::Pass* pass = graph::find_pass(name);
-              if (!pass) throw UserError("no pass named " + name);
               const Device device = graph::device_of(out.graph);
-              out.graph = pass->run(std::move(out.graph), {this_machine(), device});
-              graph::verify(out.graph, pass->output);
+              out.graph = graph::run_pass(name, std::move(out.graph), {this_machine(), device});
             }
             return out;
           },
