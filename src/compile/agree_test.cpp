@@ -6,13 +6,13 @@
 
 #include "kernel/kernel.h"
 #include "kernel/load_for_test.h"
-#include "loops/schedule/evaluator_for_test.h"
-#include "loops/schedule/random_graph_for_test.h"
+#include "planner/evaluator_for_test.h"
+#include "planner/random_graph_for_test.h"
 
 namespace flashover {
 namespace {
 
-using loops::testing::Array;
+using planner::testing::Array;
 using KernelFunction = int32_t(void* const*, const int64_t*);
 
 // FLASHOVER_FUZZ=n: that many times more programs.
@@ -25,12 +25,12 @@ TEST(Agree, CompiledKernelsAndThePlainEvaluator) {
   constexpr uint32_t kPrograms = 12;
   for (int batch = 0; batch < batches(); ++batch) {
     std::vector<graph::Graph> graphs;
-    std::vector<loops::Schedule> schedules;
+    std::vector<planner::Schedule> schedules;
     std::vector<loops::Kernel> kernels;
     std::vector<size_t> first;
     for (uint32_t i = 0; i < kPrograms; ++i) {
-      graphs.push_back(loops::testing::Generator(50000 + static_cast<uint32_t>(batch) * kPrograms + i).make());
-      schedules.push_back(loops::schedule(graphs.back()));
+      graphs.push_back(planner::testing::Generator(50000 + static_cast<uint32_t>(batch) * kPrograms + i).make());
+      schedules.push_back(planner::schedule(graphs.back()));
       first.push_back(kernels.size());
       kernels.insert(kernels.end(), schedules.back().kernels.begin(), schedules.back().kernels.end());
     }
@@ -40,9 +40,9 @@ TEST(Agree, CompiledKernelsAndThePlainEvaluator) {
     for (uint32_t i = 0; i < kPrograms; ++i) {
       const graph::Graph& g = graphs[i];
       SCOPED_TRACE("program " + std::to_string(batch * static_cast<int>(kPrograms) + static_cast<int>(i)));
-      const auto inputs = loops::testing::random_inputs(g, i);
-      const auto expected = loops::testing::evaluate(g, inputs);
-      const auto got = loops::testing::run_plan(
+      const auto inputs = planner::testing::random_inputs(g, i);
+      const auto expected = planner::testing::evaluate(g, inputs);
+      const auto got = planner::testing::run_plan(
           schedules[i], inputs, [&](int32_t k, std::span<void* const> pointers, std::span<const int64_t> sizes) {
             const plan::Kernel& code = built.kernels[first[i] + static_cast<size_t>(k)];
             return libraries[static_cast<size_t>(code.binary)].symbol<KernelFunction>(code.symbol)(pointers.data(),

@@ -19,8 +19,8 @@
 #include "graph/partition/partition.h"
 #include "graph/providers.h"
 #include "kernel/triton/triton.h"
-#include "loops/schedule/schedule.h"
 #include "plan/plan.h"
+#include "planner/planner.h"
 
 namespace flashover::compile {
 
@@ -67,8 +67,8 @@ struct Report {  // for explain() and FLASHOVER_LOGS
 plan::Plan compile(graph::Graph traced, const Options& options, const Environment& environment, Report& report);
 
 // The front half: everything up to the kernels' loops. For tests and tools.
-loops::Schedule lower(graph::Graph traced, const Options& options, const Environment& environment, Report& report,
-                      decltype(loops::ScheduleOptions::fuse_products) fuse_products = {});
+planner::Schedule lower(graph::Graph traced, const Options& options, const Environment& environment, Report& report,
+                        decltype(planner::Options::fuse_products) fuse_products = {});
 
 // A joint graph -> two plans, and how they meet.
 struct Training {

@@ -17,8 +17,7 @@
 #include "graph/origin.h"
 #include "graph/passes.h"
 #include "kernel/kernel.h"
-#include "loops/schedule/schedule.h"
-#include "plan/substitute_operators.h"
+#include "planner/planner.h"
 
 namespace flashover::compile {
 namespace {
@@ -42,19 +41,22 @@ Graph to_core(Graph g, Device device, const Environment& env, PassRunner& passes
 }
 
 // A core graph of one device.
-using FuseProducts = decltype(loops::ScheduleOptions::fuse_products);
+using FuseProducts = decltype(planner::Options::fuse_products);
 struct MemoryPlan {
   graph::EagerMemory limit;   // what eager takes, 0: unknown
   bool late_outputs = false;  // no CUDA graph is recorded
   bool training = false;
 };
-loops::Schedule to_loops(Graph core, Device device, const Environment& env, PassRunner& passes, MemoryPlan memory,
-                         FuseProducts fuse_products = {}) {
+planner::Schedule to_loops(Graph core, Device device, const Environment& env, PassRunner& passes, MemoryPlan memory,
+                           FuseProducts fuse_products = {}) {
   run(Pipeline::kSchedule, core, device, env, passes);
-  loops::ScheduleOptions options{.threads = env.threads, .exact = core.facts.exact, .want_text = passes.wants_text()};
+  planner::Options options{.loops = {.threads = env.threads},
+                           .exact = core.facts.exact,
+                           .own_operators = env.providers.own_f32,
+                           .device = device,
+                           .want_text = passes.wants_text()};
   if (device.type != DeviceType::kCPU) {
-    options.processors = env.gpu->processors;
-    options.device = device;
+    options.loops.processors = env.gpu->processors;
     options.memory_limit = memory.limit.bytes;
     options.working_limit = memory.limit.working;
     options.late_outputs = memory.late_outputs;
@@ -65,7 +67,7 @@ loops::Schedule to_loops(Graph core, Device device, const Environment& env, Pass
   }
   // Tests under AddressSanitizer: each temporary and result in a block of its own, whose ends are watched.
   if (device.type == DeviceType::kCPU && std::getenv("FLASHOVER_DEBUG_MEMORY")) options.apart = 1;
-  return passes.stage("schedule", [&] { return loops::schedule(core, options); });
+  return passes.stage("schedule", [&] { return planner::schedule(core, options); });
 }
 
 Device checked_device(const Graph& traced, const Environment& env) {
@@ -82,7 +84,7 @@ int64_t count_calls(const plan::Plan& p) {
 
 // A plan whose kernels are not built yet.
 struct Draft {
-  loops::Schedule schedule;
+  planner::Schedule schedule;
   std::vector<loops::Product> products;
   std::string suffix;  // of its texts
   bool on_gpu() const { return schedule.plan.device.type == DeviceType::kCUDA; }
@@ -102,7 +104,6 @@ Draft draft(Graph core, Device device, const Options& options, const Environment
     };
   d.schedule = to_loops(std::move(core), device, env, passes,
                         {memory_limit, !options.flag("cuda_graphs", false), !side.empty()}, std::move(fuse_products));
-  if (device.type == DeviceType::kCPU && env.providers.own_f32) plan::substitute_operators(d.schedule.plan);
   if (passes.wants_text()) {
     std::string text = d.schedule.text;
     for (const loops::Kernel& k : d.schedule.kernels) text += "\n" + loops::print(k);
@@ -200,8 +201,8 @@ void add_to_report(Report& report, const plan::Plan& plan) {
   report.slab_bytes = std::max(report.slab_bytes, plan.slab_bytes.as_const().value_or(0));
 }
 
-loops::Schedule lower(Graph traced, const Options& options, const Environment& env, Report& report,
-                      FuseProducts fuse_products) {
+planner::Schedule lower(Graph traced, const Options& options, const Environment& env, Report& report,
+                        FuseProducts fuse_products) {
   PassRunner passes(options, report);
   const Device device = checked_device(traced, env);
   const MemoryPlan memory{eager_memory(traced, device), !options.flag("cuda_graphs", false)};

@@ -12,18 +12,19 @@
 #include "base/decimal.h"
 #include "compile/reuse.h"
 #include "kernel/triton/toolchain.h"
+#include "planner/find_products.h"
 
 namespace flashover::compile {
 namespace {
 
 namespace triton = kernel::triton;
-using loops::Candidate;
 using loops::Product;
 using loops::ProductTile;
 using plan::Home;
 using plan::Plan;
 using plan::Step;
 using plan::TensorId;
+using planner::Candidate;
 
 constexpr double kWorth = 0.97;  // of the library's time: below, the choice is not noise
 
@@ -62,7 +63,7 @@ std::vector<size_t> steps_of(const Ways& ways) {
   std::set<size_t> all;
   for (const Candidate& c : ways)
     for (size_t s : {c.call, c.launch, c.before[0], c.before[1]})
-      if (s != loops::kNoStep) all.insert(s);
+      if (s != planner::kNoStep) all.insert(s);
   return {all.begin(), all.end()};
 }
 bool takes(const Candidate& c, size_t step) {
@@ -105,14 +106,14 @@ void measure(const Plan& plan, const std::vector<loops::Kernel>& kernels, std::v
       std::vector<plan::Binary> binaries = own.binaries;
       std::vector<Step> steps;
       for (size_t s : all) {
-        if (fused && s == (fused->launch == loops::kNoStep ? fused->call : fused->launch)) {
+        if (fused && s == (fused->launch == planner::kNoStep ? fused->call : fused->launch)) {
           plan::Kernel k{.symbol = source->name, .binary = static_cast<int32_t>(binaries.size())};
           k.cuda = source->launch;
           k.cuda.shared = cubin->shared;
           k.cuda.scratch = cubin->scratch;
           k.cuda.threads = 32 * cubin->warps;
           binaries.push_back({triton::key(*source), cubin->bytes});
-          steps.push_back(loops::fused_step(plan, *fused, static_cast<int32_t>(made.size())));
+          steps.push_back(planner::fused_step(plan, *fused, static_cast<int32_t>(made.size())));
           made.push_back(std::move(k));
         } else if (!fused || !takes(*fused, s)) {
           steps.push_back(plan.steps[s]);
@@ -151,7 +152,7 @@ void measure(const Plan& plan, const std::vector<loops::Kernel>& kernels, std::v
     if (fastest != seconds.end()) {
       const Kind::Option& o =
           kind->options[static_cast<size_t>(option_of[static_cast<size_t>(fastest - seconds.begin())])];
-      notes += ", one kernel " + us(*fastest) + " (" + name(loops::fused_step(plan, (*kind->ways)[o.way], 0).label) +
+      notes += ", one kernel " + us(*fastest) + " (" + name(planner::fused_step(plan, (*kind->ways)[o.way], 0).label) +
                ", " + tile_text(o.tile) + ")";
     }
     notes += kind->choice < 0 ? ": library\n" : ": one kernel\n";
@@ -178,10 +179,10 @@ std::vector<Product> fuse(Plan& plan, size_t kernels, const std::vector<Ways>& f
       chosen.back().tile = option->tile;
     }
     for (size_t s : steps) used[s] = gone[s] = true;
-    const size_t at = c.launch == loops::kNoStep ? c.call : c.launch;
+    const size_t at = c.launch == planner::kNoStep ? c.call : c.launch;
     gone[at] = false;
-    replaced.emplace(at, loops::fused_step(plan, c, it->second));
-    loops::own_result(plan, c);
+    replaced.emplace(at, planner::fused_step(plan, c, it->second));
+    planner::own_result(plan, c);
   }
   for (auto& [at, step] : replaced) plan.steps[at] = std::move(step);
   size_t to = 0;
@@ -262,7 +263,7 @@ Plan part_of(const Plan& whole, std::vector<Step> steps, std::vector<plan::Kerne
 std::vector<Product> choose_products(Plan& plan, const std::vector<loops::Kernel>& kernels, const Environment& env,
                                      Cache* cache, std::string& notes) {
   if (!env.measure) return {};
-  const std::vector<Ways> found = loops::find_products(plan, kernels);
+  const std::vector<Ways> found = planner::find_products(plan, kernels);
   std::map<std::string, Kind> kinds;
   std::vector<Kind*> unknown;
   for (const Ways& ways : found) {
@@ -305,7 +306,7 @@ std::vector<Product> choose_products(Plan& plan, const std::vector<loops::Kernel
 
 std::vector<Product> fuse_all_products(Plan& plan, const std::vector<loops::Kernel>& kernels, const ProductTile& tile,
                                        int way) {
-  const std::vector<Ways> found = loops::find_products(plan, kernels);
+  const std::vector<Ways> found = planner::find_products(plan, kernels);
   std::vector<Kind::Option> options;
   options.reserve(found.size());
   return fuse(plan, kernels.size(), found, [&](const Ways& ways) {

@@ -6,10 +6,11 @@
 
 #include "compile/cache.h"
 #include "compile/compile.h"
+#include "loops/product.h"
 
 namespace flashover::compile {
 
-// Replaces steps of `plan` (see loops::ScheduleOptions::fuse_products) and returns the products behind them, in order
+// Replaces steps of `plan` (see planner::Options::fuse_products) and returns the products behind them, in order
 // of their kernel numbers. `notes`: a line for each kind of product that was looked at.
 std::vector<loops::Product> choose_products(plan::Plan& plan, const std::vector<loops::Kernel>& kernels,
                                             const Environment& environment, Cache* cache, std::string& notes);

@@ -9,6 +9,7 @@
 #include "graph/eager_memory.h"
 #include "graph/machine.h"
 #include "graph/passes.h"
+#include "planner/stages.h"
 #include "python/bind.h"
 #include "run/run.h"
 
@@ -81,8 +82,11 @@ py::dict plan_for_gpu(const std::string& text, const std::map<std::string, std::
   return out;
 }
 
-// One pass over a graph that need not come from a trace, as on the machine that the words say (graph/machine.h).
-std::string run_pass(const std::string& name, const std::string& text, const std::string& machine) {
+// One pass over graphs, as on the machine that the words say (graph/machine.h), or one stage behind them
+// (planner/stages.h).
+std::string run_pass(const std::string& name, const std::string& text, const std::string& machine,
+                     const std::string& options) {
+  if (!graph::find_pass(name)) return planner::run_stage(name, text, planner::parse_options(options));
   graph::Graph g = graph::parse(text);
   const graph::Providers providers = graph::parse_machine(machine);
   const Device device = graph::device_of(g);
@@ -107,9 +111,9 @@ void bind_compile(py::module_& m) {
         py::arg("texts") = false);
   m.def("plan_for_gpu", &plan_for_gpu, py::arg("graph"), py::arg("options") = std::map<std::string, std::string>{},
         py::arg("texts") = false);
-  m.def(
-      "run_pass", &run_pass, py::arg("name"), py::arg("text"), py::arg("machine") = "",
-      "One pass alone, from text to text: Providers' defaults, and what `machine` adds, say what libraries there are");
+  m.def("run_pass", &run_pass, py::arg("name"), py::arg("text"), py::arg("machine") = "", py::arg("options") = "",
+        "One pass or stage alone, from text to text");
+  m.def("stages", &planner::stage_names, "The stages behind the passes, in order (planner/stages.h)");
   m.def("eager_bytes", [](const std::string& text) { return graph::eager_memory(graph::parse(text)).bytes; });
   m.def(
       "passes",

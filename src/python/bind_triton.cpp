@@ -6,6 +6,7 @@
 #include "compile/compile.h"
 #include "compile/products.h"
 #include "kernel/triton/toolchain.h"
+#include "planner/find_products.h"
 #include "python/bind.h"
 
 namespace py = pybind11;
@@ -103,8 +104,8 @@ py::dict program(const std::string& text, bool to_device, int processors, const 
   std::vector<loops::Product> products;
   const auto fuse = [&](plan::Plan& p, const std::vector<loops::Kernel>& kernels) {
     // What would be measured must be whole plans.
-    for (const std::vector<loops::Candidate>& ways : loops::find_products(p, kernels))
-      for (const loops::Candidate& c : ways) {
+    for (const std::vector<planner::Candidate>& ways : planner::find_products(p, kernels))
+      for (const planner::Candidate& c : ways) {
         const auto check = [&](std::vector<plan::Step> steps) {
           std::vector<plan::Kernel> made;
           for (plan::Step& step : steps) {
@@ -122,12 +123,12 @@ py::dict program(const std::string& text, bool to_device, int processors, const 
         for (size_t s = 0; s < p.steps.size(); ++s)
           if (s == c.call || s == c.launch || s == c.before[0] || s == c.before[1]) apart.push_back(p.steps[s]);
         check(std::move(apart));
-        check({loops::fused_step(p, c, static_cast<int32_t>(kernels.size()))});
+        check({planner::fused_step(p, c, static_cast<int32_t>(kernels.size()))});
       }
     products = compile::fuse_all_products(p, kernels, {tile[0], tile[1], tile[2]}, way);
   };
-  loops::Schedule s = tile.empty() ? compile::lower(std::move(g), {}, env, report)
-                                   : compile::lower(std::move(g), {}, env, report, fuse);
+  planner::Schedule s = tile.empty() ? compile::lower(std::move(g), {}, env, report)
+                                     : compile::lower(std::move(g), {}, env, report, fuse);
   py::dict out;
   py::list tensors, frozen, steps, outputs, kernels, loops;
   static constexpr const char* kHomes[] = {"input", "slab", "output", "frozen", "extern", "view"};

@@ -1,6 +1,6 @@
 // Loop nests into Triton source for NVIDIA GPUs.
 //
-//   In        loops::Kernel, as loops::schedule makes them with ScheduleOptions::gpu
+//   In        loops::Kernel, as loops::build makes them for a GPU
 //   Out       Python text of one @triton.jit function, the types of its parameters, and how to launch it
 //   Promises  equal kernels give equal text but for the name and the comment; what is computed is what loops::interpret
 //             computes, up to the rounding of sums and of the functions; no access outside the parameters: an index out
@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "loops/loops.h"
-#include "loops/schedule/products.h"
+#include "loops/product.h"
 #include "plan/plan.h"
 
 namespace flashover::kernel::triton {

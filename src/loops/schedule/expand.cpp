@@ -329,7 +329,7 @@ bool gpu_var(const graph::Graph& g, Builder& b, const Node& node, int processors
 }
 
 // A long reduction to few elements in two steps, so that threads can share the first. 0: leave it.
-int64_t split_factor(const graph::Graph& g, const Node& node, const ExpandOptions& options, size_t* split_dim) {
+int64_t split_factor(const graph::Graph& g, const Node& node, const ScheduleOptions& options, size_t* split_dim) {
   static constexpr const char* kNames[] = {prim::sum, prim::prod, prim::amax, prim::amin, prim::any, prim::all};
   if (std::find(std::begin(kNames), std::end(kNames), node.op->name) == std::end(kNames)) return 0;
   const TensorType& x = g.type(ops::as_value(node.args[0]));
@@ -371,7 +371,7 @@ void expand_reduction(Builder& b, const Node& node, int64_t parts, size_t dim, s
 
 }  // namespace
 
-graph::Graph expand(const graph::Graph& core, const ExpandOptions& options) {
+graph::Graph expand(const graph::Graph& core, const ScheduleOptions& options) {
   static const ops::Op* const var = ops::find(prim::var);
   static const ops::Op* const max_pool = ops::find(prim::max_pool);
   static const ops::Op* const avg_pool = ops::find(prim::avg_pool);

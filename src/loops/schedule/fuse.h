@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "loops/schedule/items.h"
-#include "loops/schedule/schedule.h"
+#include "loops/schedule/options.h"
 
 namespace flashover::loops {
 

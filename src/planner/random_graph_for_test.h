@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "graph/builder.h"
-#include "loops/schedule/evaluator_for_test.h"
+#include "planner/evaluator_for_test.h"
 
-namespace flashover::loops::testing {
+namespace flashover::planner::testing {
 
 using graph::Builder;
 using graph::Graph;
@@ -214,4 +214,4 @@ class Generator {
   std::vector<ValueId> pool_;
 };
 
-}  // namespace flashover::loops::testing
+}  // namespace flashover::planner::testing

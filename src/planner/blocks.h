@@ -1,16 +1,16 @@
-// Places temporaries into one slab by live range.
+// Puts blocks of memory that live at different times into one slab.
 #pragma once
 #include <cstdint>
 #include <vector>
 
-namespace flashover::loops {
+namespace flashover::planner {
 
-struct Lifetime {
+struct Block {
   int64_t bytes = 0;
   int32_t first = 0, last = 0;  // steps, inclusive
   int64_t offset = 0;           // result, multiple of 64
 };
 // Largest first, each at the lowest free place. Returns the size of the slab.
-int64_t place(std::vector<Lifetime>& blocks);
+int64_t place(std::vector<Block>& blocks);
 
-}  // namespace flashover::loops
+}  // namespace flashover::planner

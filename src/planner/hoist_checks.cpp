@@ -1,18 +1,21 @@
-// Moves writes of inputs behind what may raise, and finds index checks whose answer is known before the first step.
-#include "loops/schedule/failures.h"
+// Follows indices back through a kernel's body to the inputs' elements that they are made of.
+#include "planner/rewrites.h"
 
 #include <algorithm>
 #include <cstdlib>
 #include <optional>
 
-#include "graph/graph.h"
 #include "ops/args.h"
 #include "ops/names.h"
-#include "ops/ops.h"
 
-namespace flashover::loops {
+namespace flashover::planner {
 namespace {
 
+using loops::Id;
+using loops::Instr;
+using loops::Kernel;
+using loops::Op;
+using loops::Stage;
 using plan::Home;
 using plan::Step;
 using plan::StepKind;
@@ -37,9 +40,9 @@ bool bound(const plan::Plan& p, TensorId t, int64_t lo, int64_t hi, std::vector<
 }
 
 // What inputs' elements must be so that values of a body are within given bounds.
-class Foresight {
+class Bounding {
  public:
-  Foresight(const Stage& stage, const plan::Plan& p, const std::vector<TensorId>& reads, std::vector<plan::Bounds>& out)
+  Bounding(const Stage& stage, const plan::Plan& p, const std::vector<TensorId>& reads, std::vector<plan::Bounds>& out)
       : body_(stage.body), p_(p), reads_(reads), out_(out) {}
 
   // False: that cannot be told.
@@ -93,65 +96,22 @@ class Foresight {
   std::vector<plan::Bounds>& out_;
 };
 
-bool raises(const Step& s, const std::vector<Kernel>& kernels) {
-  if (s.kind == StepKind::kLaunch) return !kernels[s.kernel].errors.empty() && !s.foreseen;
-  return s.kind == StepKind::kCall && !s.foreseen && !plan::takes_memory(s) && plan::may_raise(s.op);
-}
-
-// By step: the earlier ones that must stay before it.
-std::vector<std::vector<int32_t>> dependencies(const plan::Plan& p) {
-  std::vector<std::vector<int32_t>> needs(p.steps.size());
-  struct Access {
-    int32_t written = -1;
-    std::vector<int32_t> read;  // since then
-  };
-  std::vector<Access> access(p.tensors.size());
-  int32_t last_effect = -1;
-  for (size_t i = 0; i < p.steps.size(); ++i) {
-    const Step& s = p.steps[i];
-    const auto need = [&](int32_t step) {
-      if (step >= 0 && step != static_cast<int32_t>(i)) needs[i].push_back(step);
-    };
-    const auto reads = [&](TensorId t) {
-      Access& a = access[plan::root(p, t)];
-      need(a.written);
-      a.read.push_back(static_cast<int32_t>(i));
-    };
-    const auto writes = [&](TensorId t) {
-      Access& a = access[plan::root(p, t)];
-      need(a.written);
-      for (int32_t r : a.read) need(r);
-      a = {static_cast<int32_t>(i), {}};
-    };
-    const ops::Op* op = s.kind == StepKind::kCall ? ops::find(s.op) : nullptr;
-    plan::for_each_read(s, reads);
-    for (size_t k = 0; op && k < s.args.size() && k < 32; ++k)
-      if (op->mutates >> k & 1) graph::for_each_ref(s.args[k], writes);
-    plan::for_each_write(s, writes);
-    if (op && op->once()) {
-      need(last_effect);
-      last_effect = static_cast<int32_t>(i);
-    }
-  }
-  return needs;
-}
-
-}  // namespace
-
-void foresee(const Kernel& k, const plan::Plan& p, Step& launch) {
+// Sets foreseen and bounds of a launch of k.
+void hoist(const Kernel& k, const plan::Plan& p, Step& launch) {
   bool all = !k.errors.empty();
   std::vector<plan::Bounds> bounds;
   for (const Stage& s : k.stages)
     for (const Instr& in : s.body) {
       if (in.op != Op::k_indirect || in.slot < 0) continue;
-      Foresight f(s, p, launch.reads, bounds);
+      Bounding f(s, p, launch.reads, bounds);
       all = all && in.hi.is_const() && f.within(in.args[0], in.wrap ? -in.hi.value() : 0, in.hi.value() - 1);
     }
   launch.foreseen = all;
   if (all) launch.bounds = std::move(bounds);
 }
 
-void foresee(const plan::Plan& p, Step& call) {
+// The same of calls of index_copy and index_put.
+void hoist(const plan::Plan& p, Step& call) {
   std::vector<plan::Bounds> bounds;
   const auto within = [&](TensorId index, const TensorType& t, int64_t dim, bool wraps) {
     if (dim < 0) dim += static_cast<int64_t>(t.rank());
@@ -172,29 +132,13 @@ void foresee(const plan::Plan& p, Step& call) {
   if (call.foreseen) call.bounds = std::move(bounds);
 }
 
-void write_late(plan::Plan& p, const std::vector<Kernel>& kernels) {
-  size_t end = p.steps.size();
-  while (end > 0 && !raises(p.steps[end - 1], kernels)) --end;
-  const auto writes_input = [&](const Step& s) {
-    return std::any_of(s.writes.begin(), s.writes.end(),
-                       [&](TensorId t) { return t >= 0 && p.tensors[plan::root(p, t)].home == Home::kInput; });
-  };
-  const auto stop = p.steps.begin() + static_cast<std::ptrdiff_t>(end);
-  if (std::none_of(p.steps.begin(), stop, writes_input)) return;
-  const std::vector<std::vector<int32_t>> needs = dependencies(p);
-  std::vector<bool> needed(end), late(end);  // for what may raise; because of what is late
-  for (size_t i = end; i-- > 0;) {
-    needed[i] = needed[i] || raises(p.steps[i], kernels);
-    if (needed[i])
-      for (int32_t n : needs[i]) needed[n] = true;
+}  // namespace
+
+void hoist_checks(Schedule& s, const Options& /*o*/) {
+  for (Step& step : s.plan.steps) {
+    if (step.kind == StepKind::kLaunch) hoist(s.kernels[step.kernel], s.plan, step);
+    if (step.kind == StepKind::kCall) hoist(s.plan, step);
   }
-  for (size_t i = 0; i < end; ++i)
-    late[i] = !needed[i] && (writes_input(p.steps[i]) ||
-                             std::any_of(needs[i].begin(), needs[i].end(), [&](int32_t n) { return late[n]; }));
-  std::vector<Step> first, then;
-  for (size_t i = 0; i < end; ++i) (late[i] ? then : first).push_back(std::move(p.steps[i]));
-  first.insert(first.end(), std::make_move_iterator(then.begin()), std::make_move_iterator(then.end()));
-  std::move(first.begin(), first.end(), p.steps.begin());
 }
 
-}  // namespace flashover::loops
+}  // namespace flashover::planner

@@ -1,12 +1,12 @@
 // Largest blocks first, each at the lowest offset where nothing alive overlaps.
-#include "loops/schedule/memory.h"
+#include "planner/blocks.h"
 
 #include <algorithm>
 #include <numeric>
 
-namespace flashover::loops {
+namespace flashover::planner {
 
-int64_t place(std::vector<Lifetime>& blocks) {
+int64_t place(std::vector<Block>& blocks) {
   auto aligned = [](int64_t n) { return (n + 63) / 64 * 64; };
   std::vector<size_t> order(blocks.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -14,10 +14,10 @@ int64_t place(std::vector<Lifetime>& blocks) {
   std::vector<size_t> placed;  // by offset
   int64_t total = 0;
   for (size_t i : order) {
-    Lifetime& b = blocks[i];
+    Block& b = blocks[i];
     int64_t at = 0;
     for (size_t j : placed) {
-      const Lifetime& other = blocks[j];
+      const Block& other = blocks[j];
       if (other.last < b.first || b.last < other.first) continue;
       if (other.offset >= at + aligned(b.bytes)) break;
       at = std::max(at, other.offset + aligned(other.bytes));
@@ -31,4 +31,4 @@ int64_t place(std::vector<Lifetime>& blocks) {
   return total;
 }
 
-}  // namespace flashover::loops
+}  // namespace flashover::planner

@@ -1,13 +1,27 @@
 // Replaces numbers of a kernel by size arguments where nothing rests on them, and joins kernels that became equal.
-#include "loops/schedule/share.h"
-
 #include <algorithm>
+#include <bit>
 #include <map>
+#include <numeric>
+#include <string>
+#include <utility>
 
-#include "base/check.h"
+#include "planner/rewrites.h"
 
-namespace flashover::loops {
+namespace flashover::planner {
 namespace {
+
+using loops::Accumulator;
+using loops::Id;
+using loops::Instr;
+using loops::Kernel;
+using loops::Loop;
+using loops::loop_var;
+using loops::Op;
+using loops::Param;
+using loops::Scratch;
+using loops::Stage;
+using loops::Vector;
 
 // Walks a kernel and meets its numbers in a fixed order. Reading: collects the open numbers and spells everything else
 // into `skeleton`. Writing: puts given expressions where the open numbers stood.
@@ -196,88 +210,104 @@ bool rests_on_extents(const Kernel& k) {
   return false;
 }
 
-}  // namespace
-
-void share_kernels(Schedule& s) {
-  std::vector<bool> running(s.kernels.size());
-  for (const plan::Step& step : s.plan.steps)
-    if (step.kind == plan::StepKind::kLaunch) running[step.kernel] = true;
-
-  struct Member {
-    int32_t kernel;
-    std::vector<int64_t> numbers;
-    size_t of_params;
-  };
-  std::map<std::string, std::vector<Member>> alike;
-  std::vector<std::string> order;
-  for (size_t i = 0; i < s.kernels.size(); ++i) {
-    const Kernel& k = s.kernels[i];
+// Kernels that read alike but for their open numbers, in order of the first.
+struct Member {
+  int32_t kernel;
+  std::vector<int64_t> numbers;
+  size_t of_params;
+};
+std::vector<std::vector<Member>> alike(const std::vector<Kernel>& kernels, const std::vector<bool>& running) {
+  std::map<std::string, size_t> known;
+  std::vector<std::vector<Member>> out;
+  for (size_t i = 0; i < kernels.size(); ++i) {
+    const Kernel& k = kernels[i];
     if (!k.sizes.empty() || rests_on_extents(k)) continue;
     Walk walk(k, !running[i]);
     walk.run(nullptr);
     std::string key = (running[i] ? "r" : "f") + std::move(walk.skeleton);
     for (const std::string& e : k.errors) key += e;
-    auto& members = alike[key];
-    if (members.empty()) order.push_back(key);
-    members.push_back({static_cast<int32_t>(i), std::move(walk.numbers), walk.of_params});
+    const auto [it, fresh] = known.try_emplace(std::move(key), out.size());
+    if (fresh) out.emplace_back();
+    out[it->second].push_back({static_cast<int32_t>(i), std::move(walk.numbers), walk.of_params});
   }
+  return out;
+}
 
-  std::vector<int32_t> replaced_by(s.kernels.size(), -1);
+// What stands for each open number of the members: itself where it is the same in all, else an argument; one for each
+// distinct column of numbers.
+struct Arguments {
+  std::vector<sym::Expr> values;              // by open number
+  std::vector<sym::Expr> vars;                // the arguments
+  std::vector<std::vector<int64_t>> columns;  // by argument: its value for each member
+};
+Arguments arguments_of(const std::vector<Member>& members) {
+  const Member& first = members[0];
+  Arguments out;
+  std::map<std::vector<int64_t>, sym::Expr> known;
+  const bool varies =
+      std::any_of(members.begin(), members.end(), [&](const Member& m) { return m.numbers != first.numbers; });
+  for (size_t n = 0; n < first.numbers.size(); ++n) {
+    std::vector<int64_t> column;
+    column.reserve(members.size());
+    for (const Member& m : members) column.push_back(m.numbers[n]);
+    // A part of a tensor and the whole: the loops vary, and the equal size of the parameter would look too small.
+    const bool size = n < first.of_params && varies;
+    if (!size && std::all_of(column.begin(), column.end(), [&](int64_t v) { return v == column[0]; })) {
+      out.values.emplace_back(column[0]);
+      continue;
+    }
+    const auto [it, fresh] = known.try_emplace(column, sym::Expr(0));
+    if (fresh) {
+      it->second = sym::var("n" + std::to_string(out.vars.size()), {1, sym::Range::kInf}, 16);
+      out.vars.push_back(it->second);
+      out.columns.push_back(std::move(column));
+    }
+    out.values.push_back(it->second);
+  }
+  return out;
+}
+
+}  // namespace
+
+void share_kernels(Schedule& s, const Options& o) {
+  if (!o.share) return;
+  std::vector<bool> running(s.kernels.size());
+  for (const plan::Step& step : s.plan.steps)
+    if (step.kind == plan::StepKind::kLaunch) running[step.kernel] = true;
+
+  std::vector<int32_t> stands_for(s.kernels.size());  // by kernel: the one that is launched instead
+  std::iota(stands_for.begin(), stands_for.end(), 0);
   std::vector<std::vector<sym::Expr>> sizes(s.kernels.size());
-  for (const std::string& key : order) {
-    const std::vector<Member>& members = alike[key];
+  for (const std::vector<Member>& members : alike(s.kernels, running)) {
     if (members.size() < 2) continue;
-    const Member& first = members[0];
-    // One argument for each distinct column of numbers that varies.
-    std::map<std::vector<int64_t>, sym::Expr> arguments;
-    std::vector<sym::Expr> values, used;
-    std::vector<std::vector<int64_t>> columns;
-    const bool varies =
-        std::any_of(members.begin(), members.end(), [&](const Member& m) { return m.numbers != first.numbers; });
-    for (size_t n = 0; n < first.numbers.size(); ++n) {
-      std::vector<int64_t> column;
-      column.reserve(members.size());
-      for (const Member& m : members) column.push_back(m.numbers[n]);
-      // A part of a tensor and the whole: the loops vary, and the equal size of the parameter would look too small.
-      const bool size = n < first.of_params && varies;
-      if (!size && std::all_of(column.begin(), column.end(), [&](int64_t v) { return v == column[0]; })) {
-        values.emplace_back(column[0]);
-        continue;
-      }
-      auto [it, fresh] = arguments.try_emplace(column, sym::Expr(0));
-      if (fresh) {
-        it->second = sym::var("n" + std::to_string(used.size()), {1, sym::Range::kInf}, 16);
-        used.push_back(it->second);
-        columns.push_back(column);
-      }
-      values.push_back(it->second);
-    }
-    Kernel general = Walk(s.kernels[first.kernel], !running[first.kernel]).run(&values);
-    general.sizes = used;
-    for (const Member& m : members) general.cost = std::max(general.cost, s.kernels[m.kernel].cost);
-    verify(general);
+    const int32_t first = members[0].kernel;
+    const Arguments arguments = arguments_of(members);
+    Kernel general = Walk(s.kernels[first], !running[first]).run(&arguments.values);
+    general.sizes = arguments.vars;
     for (size_t i = 0; i < members.size(); ++i) {
-      replaced_by[members[i].kernel] = first.kernel;
-      for (const auto& column : columns) sizes[members[i].kernel].emplace_back(column[i]);
+      const int32_t kernel = members[i].kernel;
+      general.cost = std::max(general.cost, s.kernels[kernel].cost);
+      stands_for[kernel] = first;
+      for (const auto& column : arguments.columns) sizes[kernel].emplace_back(column[i]);
     }
-    s.kernels[first.kernel] = std::move(general);
+    verify(general);
+    s.kernels[first] = std::move(general);
   }
 
   std::vector<int32_t> number(s.kernels.size(), -1);
   std::vector<Kernel> kept;
   for (size_t i = 0; i < s.kernels.size(); ++i) {
-    if (replaced_by[i] >= 0 && replaced_by[i] != static_cast<int32_t>(i)) continue;
+    if (stands_for[i] != static_cast<int32_t>(i)) continue;
     number[i] = static_cast<int32_t>(kept.size());
     kept.push_back(std::move(s.kernels[i]));
   }
   for (auto* steps : {&s.plan.frozen_steps, &s.plan.steps})
     for (plan::Step& step : *steps) {
       if (step.kind != plan::StepKind::kLaunch) continue;
-      const int32_t old = step.kernel;
-      step.sizes = sizes[old];
-      step.kernel = number[replaced_by[old] >= 0 ? replaced_by[old] : old];
+      step.sizes = sizes[step.kernel];
+      step.kernel = number[stands_for[step.kernel]];
     }
   s.kernels = std::move(kept);
 }
 
-}  // namespace flashover::loops
+}  // namespace flashover::planner

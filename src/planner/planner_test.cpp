@@ -1,5 +1,5 @@
 // Graphs through the scheduler and the interpreter against a plain evaluator; how many kernels and bytes it takes.
-#include "loops/schedule/schedule.h"
+#include "planner/planner.h"
 
 #include <gtest/gtest.h>
 
@@ -8,15 +8,17 @@
 
 #include "base/check.h"
 #include "graph/builder.h"
-#include "loops/schedule/evaluator_for_test.h"
-#include "loops/schedule/random_graph_for_test.h"
+#include "planner/evaluator_for_test.h"
+#include "planner/random_graph_for_test.h"
 
-namespace flashover::loops {
+namespace flashover::planner {
 namespace {
 
 using graph::Builder;
 using graph::Graph;
 using graph::kNewProgram;
+using loops::Kernel;
+using loops::Vector;
 using testing::Array;
 using testing::extern_call;
 using testing::f32;
@@ -527,4 +529,4 @@ TEST_P(Fuzz, ScheduledProgramsAgreeWithTheEvaluator) {
 INSTANTIATE_TEST_SUITE_P(Seeds, Fuzz, ::testing::Range(0, 60));
 
 }  // namespace
-}  // namespace flashover::loops
+}  // namespace flashover::planner

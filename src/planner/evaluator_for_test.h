@@ -14,10 +14,10 @@
 #include "base/check.h"
 #include "graph/graph.h"
 #include "loops/half.h"
-#include "loops/schedule/schedule.h"
 #include "ops/args.h"
+#include "planner/planner.h"
 
-namespace flashover::loops::testing {
+namespace flashover::planner::testing {
 
 struct Array {
   std::vector<int64_t> sizes;
@@ -358,7 +358,7 @@ inline double load(DType d, const char* p, int64_t i) {
     case DType::kBF16: {
       uint16_t v;
       std::memcpy(&v, p + i * 2, 2);
-      return bf16_to_float(v);
+      return loops::bf16_to_float(v);
     }
     case DType::kI64: {
       int64_t v;
@@ -388,7 +388,7 @@ inline void store(DType d, char* p, int64_t i, double x) {
       std::memcpy(p + i * 8, &x, 8);
       return;
     case DType::kBF16: {
-      uint16_t v = float_to_bf16(static_cast<float>(x));
+      uint16_t v = loops::float_to_bf16(static_cast<float>(x));
       std::memcpy(p + i * 2, &v, 2);
       return;
     }
@@ -438,8 +438,8 @@ class Runner {
           for (plan::TensorId t : s.reads) pointers.push_back(memory_[t].data);
           for (plan::TensorId t : s.writes) pointers.push_back(memory_[t].data);
           const std::vector<int64_t> sizes = constant(s.sizes);
-          if (int32_t e =
-                  launch_ ? launch_(s.kernel, pointers, sizes) : interpret(s_.kernels[s.kernel], pointers, sizes)) {
+          if (int32_t e = launch_ ? launch_(s.kernel, pointers, sizes)
+                                  : loops::interpret(s_.kernels[s.kernel], pointers, sizes)) {
             r.error = e;
             return r;
           }
@@ -500,4 +500,4 @@ inline PlanResult run_plan(const Schedule& s, const std::vector<Array>& inputs, 
   return detail::Runner(s, inputs, launch).run();
 }
 
-}  // namespace flashover::loops::testing
+}  // namespace flashover::planner::testing

@@ -1,5 +1,5 @@
 // Matches products with straight pointwise kernels around them, and writes the fused step.
-#include "loops/schedule/products.h"
+#include "planner/find_products.h"
 
 #include <algorithm>
 #include <optional>
@@ -7,8 +7,19 @@
 
 #include "ops/names.h"
 
-namespace flashover::loops {
+namespace flashover::planner {
 
+using loops::Id;
+using loops::Instr;
+using loops::Kernel;
+using loops::kNone;
+using loops::Loop;
+using loops::Op;
+using loops::Param;
+using loops::Product;
+using loops::Prologue;
+using loops::Stage;
+using loops::StoreMode;
 using plan::Home;
 using plan::Plan;
 using plan::Step;
@@ -151,9 +162,10 @@ bool is_prologue(const Kernel& k, int32_t slot, int64_t points) {
 // Stores the product as it is.
 Kernel only_store(const Product& p) {
   const std::string points = std::to_string(p.batch * p.m * p.n), type = info(p.dtype).name;
-  return parse("kernel {\n  p0 = " + type + "[" + points + "] read\n  p1 = " + type + "[" + points +
-               "] write\n  outer i0." + points + "\n  vector outer\n  cost 2\n  stage {\n    v0 = load f32 p0[i0." +
-               points + "]\n    v1 = store p1[i0." + points + "] v0\n  }\n}\n");
+  return loops::parse("kernel {\n  p0 = " + type + "[" + points + "] read\n  p1 = " + type + "[" + points +
+                      "] write\n  outer i0." + points +
+                      "\n  vector outer\n  cost 2\n  stage {\n    v0 = load f32 p0[i0." + points +
+                      "]\n    v1 = store p1[i0." + points + "] v0\n  }\n}\n");
 }
 
 // Who touches a tensor, each step once. A result of the plan counts as one more that is none of them.
@@ -202,22 +214,6 @@ bool find_prologue(const Plan& p, std::span<const Kernel> kernels, size_t call, 
 }
 
 }  // namespace
-
-std::string text(const Product& p) {
-  std::string out = "product " + std::to_string(p.batch) + " " + std::to_string(p.m) + " " + std::to_string(p.n) + " " +
-                    std::to_string(p.k) + " " + info(p.dtype).name;
-  for (const auto& strides : {p.a, p.b})
-    for (int64_t s : strides) out += " " + std::to_string(s);
-  out += std::string(" bias ") + (p.bias == DType::kUndefined ? "none" : info(p.bias).name) + (p.relu ? " relu" : "");
-  const ProductTile& t = p.tile;
-  for (int32_t v : {t.m, t.n, t.k, t.warps, t.stages}) out += " " + std::to_string(v);
-  out += " slot " + std::to_string(p.slot) + "\n" + text(p.epilogue);
-  for (const Prologue& before : p.prologue)
-    if (before.given())
-      out += std::string("before ") + (&before == p.prologue.data() ? "a" : "b") + (before.turned ? " turned" : "") +
-             "\n" + text(before.kernel);
-  return out;
-}
 
 std::vector<std::vector<Candidate>> find_products(const Plan& p, std::span<const Kernel> kernels) {
   std::vector<std::vector<Candidate>> out;
@@ -363,4 +359,4 @@ void own_result(Plan& p, const Candidate& c) {
     }
 }
 
-}  // namespace flashover::loops
+}  // namespace flashover::planner

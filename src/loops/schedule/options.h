@@ -1,0 +1,15 @@
+// What scheduling loops needs to know of the machine.
+#pragma once
+#include <cstdint>
+
+namespace flashover::loops {
+
+struct ScheduleOptions {
+  int threads = 2;                // how many rows are enough
+  int64_t split_numel = 1 << 16;  // a reduction longer than this with fewer rows than threads is split in two steps
+  // > 0: for a GPU with so many processors. Then rows are cut for blocks of threads instead of lanes and caches: long
+  // reductions to few elements are split further, scratch is what fits in registers and is read where it was written.
+  int processors = 0;
+};
+
+}  // namespace flashover::loops

@@ -1,0 +1,18 @@
+// A step for each group of loops, each operator and each copy, in the order of the program; a tensor for each value.
+//
+//   In        the nodes of a graph in groups (loops/schedule/fuse.h)
+//   Out       steps and tensors, equal kernels once. Temporaries have no place yet; new values of inputs are copied
+//             there by steps labelled kWriteBack behind all others
+//   Declines  kernels that work on two devices
+#pragma once
+#include "loops/schedule/fuse.h"
+#include "planner/planner.h"
+
+namespace flashover::planner {
+
+constexpr const char* kWriteBack = "write back";
+
+// Sets Item::stored as loops::build does.
+Schedule build_plan(loops::Program& program, const loops::Fused& fused, const Options& options);
+
+}  // namespace flashover::planner
