@@ -173,7 +173,7 @@ The kernel of gelu, as loops over scalars:
 ## 6. Kernel: source
 
 `kernel/cpp` writes C++ that includes nothing; `VF` is a vector of 8 floats. Functions such as `v_erf_fast` come from
-a library of text that is put before it (`kernel/cpp/prelude_parts.cpp`). Its name is a hash of the loops above: equal
+a library of text that is put before it (`kernel/cpp/prelude`). Its name is a hash of the loops above: equal
 loops, equal name, compiled once.
 
 {source}

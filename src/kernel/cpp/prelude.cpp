@@ -1,4 +1,4 @@
-// Finds out which parts of the library a text uses, and what these use in turn, and puts them in order.
+// Finds out which snippets of the library a text uses, and what these use in turn, and puts them in order.
 #include "kernel/cpp/prelude.h"
 
 #include <algorithm>
@@ -6,19 +6,26 @@
 #include <unordered_map>
 
 #include "base/check.h"
-#include "kernel/cpp/prelude_parts.h"
+#include "kernel/cpp/prelude/snippets.h"
 
 namespace flashover::kernel {
 namespace {
 
+using snippets::Snippet;
+using snippets::Snippets;
+
+// What stands first here stands first in a kernel.
+constexpr Snippets (*kSubjects[])() = {snippets::values, snippets::memory,   snippets::arithmetic, snippets::functions,
+                                       snippets::libm,   snippets::division, snippets::transpose,  snippets::threads};
+
 unsigned config_bit(Lanes l) {
   switch (l.isa) {
     case Isa::kScalar:
-      return kS1;
+      return snippets::kS1;
     case Isa::kAvx2:
-      return l.width == 8 ? kB8 : kB4;
+      return l.width == 8 ? snippets::kB8 : snippets::kB4;
     case Isa::kAvx512:
-      return l.width == 16 ? kA16 : kA8;
+      return l.width == 16 ? snippets::kA16 : snippets::kA8;
   }
   return 0;
 }
@@ -77,8 +84,9 @@ struct Library {
   explicit Library(Lanes lanes) {
     const unsigned bit = config_bit(lanes);
     const int w = lanes.width, wd = lanes.wide_width();
-    for (const Part& p : parts())
-      if (p.when & bit) add(p.names, p.text);
+    for (const auto& subject : kSubjects)
+      for (const Snippet& s : subject())
+        if (s.when & bit) add(s.names, s.text);
     struct Fold {
       const char *scalar, *vector, *name, *op;
       bool wide;
@@ -119,7 +127,7 @@ struct Library {
     for_each_word(names, [&](std::string_view n) {
       e.names.emplace_back(n);
       bool fresh = index.emplace(std::string(n), static_cast<int>(entries.size())).second;
-      FLASHOVER_CHECK(fresh) << "prelude part " << n << " is defined twice for one configuration";
+      FLASHOVER_CHECK(fresh) << "prelude snippet " << n << " is defined twice for one configuration";
     });
     e.text = std::move(text);
     entries.push_back(std::move(e));
@@ -131,13 +139,13 @@ const Library& library(Lanes lanes) {
   static const Library s1({Isa::kScalar, 1}), b8({Isa::kAvx2, 8}), b4({Isa::kAvx2, 4}), a16({Isa::kAvx512, 16}),
       a8({Isa::kAvx512, 8});
   switch (config_bit(lanes)) {
-    case kB8:
+    case snippets::kB8:
       return b8;
-    case kB4:
+    case snippets::kB4:
       return b4;
-    case kA16:
+    case snippets::kA16:
       return a16;
-    case kA8:
+    case snippets::kA8:
       return a8;
     default:
       return s1;
@@ -145,10 +153,10 @@ const Library& library(Lanes lanes) {
 }
 
 // Appends what `entry` needs, then the entry.
-void place(const Library& lib, int entry, std::vector<char>& placed, std::string& out) {
-  if (placed[entry]) return;
-  placed[entry] = 1;
-  for (int n : lib.entries[entry].needs) place(lib, n, placed, out);
+void append(const Library& lib, int entry, std::vector<char>& appended, std::string& out) {
+  if (appended[entry]) return;
+  appended[entry] = 1;
+  for (int n : lib.entries[entry].needs) append(lib, n, appended, out);
   out += lib.entries[entry].text;
 }
 
@@ -156,20 +164,20 @@ void place(const Library& lib, int entry, std::vector<char>& placed, std::string
 
 std::string prelude(std::string_view code, Lanes lanes, std::string_view scope) {
   const Library& lib = library(lanes);
-  std::vector<char> wanted(lib.entries.size(), 0);
+  std::vector<char> used(lib.entries.size(), 0);
   for_each_word(code, [&](std::string_view word) {
     std::string_view before = code.substr(0, static_cast<size_t>(word.data() - code.data()));
     bool qualified = before.ends_with("::");
     if (scope.empty() ? qualified : !(qualified && before.substr(0, before.size() - 2).ends_with(scope))) return;
     auto it = lib.index.find(std::string(word));
-    if (it != lib.index.end()) wanted[it->second] = 1;
+    if (it != lib.index.end()) used[it->second] = 1;
   });
-  if (!scope.empty() && std::find(wanted.begin(), wanted.end(), 1) == wanted.end()) return "";
+  if (!scope.empty() && std::find(used.begin(), used.end(), 1) == used.end()) return "";
   std::string out =
       "constexpr int W = " + std::to_string(lanes.width) + ", WD = " + std::to_string(lanes.wide_width()) + ";\n";
-  std::vector<char> placed(wanted.size(), 0);
-  for (size_t i = 0; i < wanted.size(); ++i)  // in the library's order: equal needs give equal text
-    if (wanted[i]) place(lib, static_cast<int>(i), placed, out);
+  std::vector<char> appended(used.size(), 0);
+  for (size_t i = 0; i < used.size(); ++i)  // in the library's order: equal needs give equal text
+    if (used[i]) append(lib, static_cast<int>(i), appended, out);
   return out;
 }
 

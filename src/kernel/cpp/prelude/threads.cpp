@@ -1,0 +1,46 @@
+// Outer points shared among the threads of the OpenMP runtime that torch has loaded; without one (a plain test process)
+// they run alone.
+#include "kernel/cpp/prelude/snippets.h"
+
+namespace flashover::kernel::snippets {
+namespace {
+
+const Snippet kSnippets[] = {
+    {"GOMP_parallel omp_get_max_threads omp_get_thread_num omp_get_num_threads omp_in_parallel", kAny, R"(
+extern "C" void GOMP_parallel(void (*)(void*), void*, unsigned, unsigned) __attribute__((weak));
+extern "C" int omp_get_max_threads() __attribute__((weak));
+extern "C" int omp_get_thread_num() __attribute__((weak));
+extern "C" int omp_get_num_threads() __attribute__((weak));
+)"},
+    {"run_parallel", kAny, R"(
+// Calls body(job, begin, end) over [0, n) in equal chunks, one per thread of the team that really started.
+typedef void (*Body)(void* job, long begin, long end);
+struct Team { Body body; void* job; long n; long grain; };
+static void run_chunk(void* data) {
+  Team* t = (Team*)data;
+  long threads = omp_get_num_threads(), me = omp_get_thread_num();
+  long blocks = (t->n + t->grain - 1) / t->grain;
+  long begin = blocks * me / threads * t->grain, end = blocks * (me + 1) / threads * t->grain;
+  if (end > t->n) end = t->n;
+  if (begin < end) t->body(t->job, begin, end);
+}
+static void run_parallel(Body body, void* job, long n, long grain) {
+  if (GOMP_parallel && n > grain) {
+    long threads = omp_get_max_threads(), blocks = (n + grain - 1) / grain;
+    if (threads > blocks) threads = blocks;
+    if (threads > 1) {
+      Team t{body, job, n, grain};
+      GOMP_parallel(run_chunk, &t, (unsigned)threads, 0);
+      return;
+    }
+  }
+  body(job, 0, n);
+}
+)"},
+};
+
+}  // namespace
+
+Snippets threads() { return kSnippets; }
+
+}  // namespace flashover::kernel::snippets
