@@ -49,10 +49,13 @@ void scalar_operation(Emission& e, Id id, const Instr& in) {
          in.dtype == DType::kI64 && narrow ? DType::kI32 : in.dtype);
 }
 
+// An i64 that provably fits is made as an i32, unless indices need 64 bits.
 void converted(Emission& e, Id id, const Instr& in) {
   const Value a = arg(e, in, 0);
-  define(e, id, a.literal ? Axes{0} : a.axes,
-         convert(a.dtype, in.dtype, a.literal ? scalar_tensor(a.text, a.dtype) : a.text), in.dtype);
+  const DType to = in.dtype == DType::kI64 && e.stage.ranges[id] && !e.wide ? DType::kI32 : in.dtype;
+  if (to != in.dtype && a.dtype == to && !a.literal) return set_value(e, id, a);
+  define(e, id, a.literal ? Axes{0} : a.axes, convert(a.dtype, to, a.literal ? scalar_tensor(a.text, a.dtype) : a.text),
+         to);
 }
 
 void round_to(Emission& e, Id id, const Instr& in) {
@@ -146,7 +149,7 @@ void indirect(Emission& e, Id id, const Instr& in) {
   const Value a = arg(e, in, 0);
   const Axes axes = a.axes | mask_axes(e, in);
   const std::string t = fresh(e, "t"), size = text(e.at, in.hi);
-  std::string v = a.literal ? scalar_tensor(a.text, DType::kI64) : a.text;
+  std::string v = a.literal ? scalar_tensor(a.text, DType::kI64) : e.wide ? full(a, DType::kI64) : a.text;
   if (in.wrap) {
     hoisted_line(e, axes, t + " = " + v + " + tl.where(" + v + " < 0, " + size + ", 0)");
     v = t;

@@ -46,7 +46,7 @@ void fold_one(Emission& e, const Instr& in) {
   const Value& v = arg(e, in, 0);
   Accumulated& acc = e.accumulated[in.slot];
   acc.axes = v.axes | mask_axes(e, in);
-  std::string t = v.literal ? scalar_tensor(v.text, a.dtype) : v.text;
+  std::string t = v.literal ? scalar_tensor(v.text, a.dtype) : full(v, a.dtype);
   if (in.mask != kNone)
     t = "tl.where(" + e.stage.values[in.mask].text + ", " + t + ", " + identity(a.kind, a.dtype) + ")";
   stage_line(e, acc_name(in.slot) + " = " + t);
@@ -113,7 +113,7 @@ void scan(Emission& e, Id id, const Instr& in) {
   e.accumulated[in.slot].axes = kX;
   if (!e.stage.in_row) {
     fold_one(e, in);
-    return set_value(e, id, {name, e.accumulated[in.slot].axes, arg(e, in, 0).dtype});
+    return set_value(e, id, {name, e.accumulated[in.slot].axes, a.dtype});
   }
   const std::string v = fresh(e, "v"), running = fresh(e, "v");
   const DType d = folded_dtype(a.dtype);

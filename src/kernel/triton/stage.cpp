@@ -40,41 +40,6 @@ std::vector<bool> exact_values(const loops::Kernel& k, const Stage& s) {
   return exact;
 }
 
-NarrowRanges old_ranges(const Stage& s) {
-  NarrowRanges b(s.body.size());
-  for (size_t i = 0; i < s.body.size(); ++i) {
-    const Instr& in = s.body[i];
-    if (in.dtype != DType::kI64) continue;
-    std::optional<IntRange> x, y, r;
-    if (in.args[0] != kNone) x = b[in.args[0]];
-    if (in.args[1] != kNone) y = b[in.args[1]];
-    switch (in.op) {
-      case Op::k_const:
-        r = IntRange{in.integer, in.integer};
-        break;
-      case Op::k_index:
-        if (fits_int32(in.index)) r = IntRange{in.index.range().lo, in.index.range().hi};
-        break;
-      case Op::k_add:
-        if (x && y) r = IntRange{x->lo + y->lo, x->hi + y->hi};
-        break;
-      case Op::k_sub:
-        if (x && y) r = IntRange{x->lo - y->hi, x->hi - y->lo};
-        break;
-      case Op::k_minimum:
-        if (x && y) r = IntRange{std::min(x->lo, y->lo), std::min(x->hi, y->hi)};
-        break;
-      case Op::k_maximum:
-        if (x && y) r = IntRange{std::max(x->lo, y->lo), std::max(x->hi, y->hi)};
-        break;
-      default:
-        break;
-    }
-    if (r && r->lo >= INT32_MIN && r->hi <= INT32_MAX) b[i] = r;
-  }
-  return b;
-}
-
 // Numbers the points of a row and takes the numbers apart.
 void row(Emission& e, const Stage& s) {
   StageState& st = e.stage;
@@ -153,7 +118,7 @@ void stage(Emission& e, size_t number) {
   e.stage.stage = &s;
   e.stage.values.resize(s.body.size());
   e.stage.exact = exact_values(e.k, s);
-  e.stage.ranges = old_ranges(s);
+  e.stage.ranges = narrow_ranges(s);
   e.stage.in_row = e.tile.rows && !s.loops.empty();
   forget_rows(e.at);
   if (e.stage.in_row) {
