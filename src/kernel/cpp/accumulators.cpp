@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "kernel/neutral.h"
+
 namespace flashover::kernel::cpp {
 namespace {
 
@@ -133,31 +135,8 @@ bool has_narrow_position(const Emission& e, int32_t acc) {
 
 std::string identity(const Emission& e, int32_t acc, bool vector) {
   const Accumulator& a = e.k.accs[acc];
-  const DTypeInfo& t = info(a.dtype);
-  double f = 0;
-  int64_t i = 0;
-  switch (a.kind) {
-    case Reduce::kSum:
-    case Reduce::kAny:
-      break;
-    case Reduce::kProd:
-    case Reduce::kAll:
-      f = 1, i = 1;
-      break;
-    case Reduce::kMax:
-    case Reduce::kArgMax:
-      f = -__builtin_inf();
-      i = t.is_signed ? -(int64_t{1} << (t.bytes * 8 - 2)) * 2 : 0;
-      break;
-    case Reduce::kMin:
-    case Reduce::kArgMin:
-      f = __builtin_inf();
-      i = a.dtype == DType::kBool ? 1
-          : t.is_signed           ? ((int64_t{1} << (t.bytes * 8 - 2)) - 1) * 2 + 1
-                                  : (int64_t{1} << t.bytes * 8) - 1;
-      break;
-  }
-  return e.constant(class_of(a.dtype), f, i, vector);
+  const Neutral n = neutral(a.kind, a.dtype);
+  return e.constant(class_of(a.dtype), n.number, n.integer, vector);
 }
 
 std::string folded(const Emission& e, int32_t acc, const std::string& a, const std::string& x, bool vector) {

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/decimal.h"
+#include "kernel/text.h"
 
 namespace flashover::kernel {
 namespace {
@@ -150,8 +151,7 @@ std::string constant(Class c, double number, int64_t integer, bool vector, const
       } else if (std::isinf(number)) {
         text = f ? "__builtin_inff()" : "__builtin_inf()";
       } else {
-        text = decimal(std::fabs(number), f ? 9 : 17);
-        if (text.find_first_of(".e") == std::string::npos) text += ".0";
+        text = as_float(decimal(std::fabs(number), f ? 9 : 17));
         if (f) text += "f";
       }
       if (std::signbit(number) && !std::isnan(number)) text = "(-" + text + ")";

@@ -6,6 +6,8 @@
 
 #include "base/check.h"
 #include "base/decimal.h"
+#include "kernel/neutral.h"
+#include "kernel/text.h"
 #include "ops/floats.h"
 
 namespace flashover::kernel::triton {
@@ -188,7 +190,7 @@ std::string constant(DType d, double number, int64_t integer) {
   } else {
     text = decimal(number, 9);
     if (d == DType::kF64 || parse_number<double>(text) != number) text = decimal(number, 17);
-    if (text.find_first_of(".e") == std::string::npos) text += ".0";
+    text = as_float(text);
     if (std::signbit(number) && number == 0) text = "-0.0";
   }
   // Triton takes Python floats for f32 only where they are normal numbers of that type.
@@ -228,23 +230,8 @@ std::string to_memory(DType to, const std::string& value) {
 }
 
 std::string identity(Reduce kind, DType d) {
-  const double inf = HUGE_VAL;
-  const int bits = info(d).bytes * 8;
-  const int64_t highest =
-      info(d).is_signed ? static_cast<int64_t>((uint64_t{1} << (bits - 1)) - 1) : (int64_t{1} << bits) - 1;
-  switch (kind) {
-    case Reduce::kSum:
-    case Reduce::kAny:
-      return constant(d, 0, 0);
-    case Reduce::kProd:
-    case Reduce::kAll:
-      return constant(d, 1, 1);
-    case Reduce::kMax:
-    case Reduce::kArgMax:
-      return d == DType::kBool ? "False" : constant(d, -inf, info(d).is_signed ? -highest - 1 : 0);
-    default:
-      return d == DType::kBool ? "True" : constant(d, inf, highest);
-  }
+  const Neutral n = neutral(kind, d);
+  return constant(d, n.number, n.integer);
 }
 
 const char* combine(Reduce kind, DType d) {
