@@ -281,6 +281,36 @@ TEST(Emit, Columns) {  // sums, maxima and arg-maxima down the columns, long eno
         1e-4);
 }
 
+// The accumulators are vectors all the same. (compile() would hide text that no compiler takes.)
+TEST(Emit, ColumnsUnderAMaskThatIsTheSameForAll) {
+  const std::vector<loops::Kernel> kernels = sized(R"(kernel "columns" {
+  p0 = f32[$N] read
+  p1 = f32[$C] write
+  outer i0.$C
+  acc a0 = max f32
+  vector outer
+  cost 10
+  stage j0.$R {
+    v0 = in_range b8 [j0.$R - 1] [0] [3]
+    v1 = load f32 p0[$C*j0.$R + i0.$C] if v0
+    v2 = reduce a0 v1 if v0
+  }
+  stage {
+    v0 = acc f32 a0
+    v1 = store p1[i0.$C] v0
+  }
+}
+)",
+                                                   {{7, 16}, {9, 77}});
+  agree(kernels);
+  for (Target t : targets())
+    for (const loops::Kernel& k : kernels) {
+      const Emitted e = emit(k, t);
+      const std::vector<std::string> sources = {source_file({&e, 1})};
+      EXPECT_NO_THROW(compile_sources(sources, t)) << str(t) << e.body;
+    }
+}
+
 TEST(Emit, ArgReductionsAlongRows) {
   std::vector<loops::Kernel> all;
   for (const char* kind : {"argmax", "argmin"})

@@ -182,8 +182,8 @@ void fold(Emission& e, Scope& s, Id i) {
   const bool tail = e.inner() && vector && !s.run.count.empty(), nan = tracks_nan(e, s, in.slot);
   // Of equals (-0 and 0) a scan keeps the last, a reduction the first.
   const bool scan = in.op == Op::k_scan;
-  const auto step = [&](const std::string& acc, const std::string& x, bool vectors) {
-    return scan ? folded(e, in.slot, x, acc, vectors) : folded(e, in.slot, acc, x, vectors);
+  const auto step = [&](const std::string& acc, const std::string& x) {
+    return scan ? folded(e, in.slot, x, acc, vector) : folded(e, in.slot, acc, x, vector);
   };
   std::vector<std::string> taken;  // that may be NaN
   for (int u = 0; u < s.vectors(); ++u) {
@@ -191,7 +191,7 @@ void fold(Emission& e, Scope& s, Id i) {
     std::string x = operand(e, s, in.args[0], u, class_of(k.dtype), vector);
     const std::string mask = fold_mask(e, s, in, u);
     if (in.mask != kNone && !s.values[in.mask].varying && !tail && !nan) {
-      e.out.line("if (" + mask_text(s, in, u) + ") " + acc + " = " + step(acc, x, false) + ";");
+      e.out.line("if (" + mask_text(s, in, u) + ") " + acc + " = " + step(acc, x) + ";");
       continue;
     }
     if (!mask.empty())
@@ -201,7 +201,7 @@ void fold(Emission& e, Scope& s, Id i) {
       e.out.line("const VF " + taken.back() + " = " + x + ";");
       x = taken.back();
     }
-    e.out.line(acc + " = " + (nan ? quick_extreme(e, in.slot, x, acc) : step(acc, x, vector)) + ";");
+    e.out.line(acc + " = " + (nan ? quick_extreme(e, in.slot, x, acc) : step(acc, x)) + ";");
   }
   for (size_t u = 0; u < taken.size(); u += 2)
     e.out.line("a" + num(in.slot) + "_nan |= unordered(" + taken[u] + ", " + taken[std::min(u + 1, taken.size() - 1)] +
