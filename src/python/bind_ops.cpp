@@ -194,7 +194,8 @@ std::string call_graph(const std::string& name, const py::list& args, const py::
 py::list op_names() {
   py::list out;
   for (const ops::Op* op : ops::all())
-    out.append(py::make_tuple(op->name, op->infer != nullptr, graph::find_decomposition(op) != nullptr));
+    out.append(py::make_tuple(op->name, op->infer != nullptr, graph::find_decomposition(op) != nullptr,
+                              op->kind == ops::OpKind::kPointwise));
   return out;
 }
 
@@ -216,7 +217,7 @@ void bind_ops(py::module_& m) {
   m.def("decompose", &decompose);
   m.def("call_graph", &call_graph);
   m.def("op_effects", &op_effects);
-  m.def("op_names", &op_names, "(name, has a type rule, has a decomposition) of every operator seen so far");
+  m.def("op_names", &op_names, "(name, has a type rule, has a decomposition, is pointwise) of every operator seen so far");
 }
 
 }  // namespace flashover

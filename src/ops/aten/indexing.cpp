@@ -397,8 +397,8 @@ void add_indexing(Table& t) {
   t.add("flip.default", kind, flip);
   t.add("rot90.default", kind, rot90);
   t.add("roll.default", kind, roll);
-  add_with_inplace<triangle>(t, "tril", "default");
-  add_with_inplace<triangle>(t, "triu", "default");
+  add_with_inplace<triangle>(t, "tril", "default", kind);
+  add_with_inplace<triangle>(t, "triu", "default", kind);
   t.add("repeat.default", kind, repeat);
   t.add("embedding.default", kind, embedding);
   t.add("_embedding_bag.default", OpKind::kExtern, embedding_bag<true>);

@@ -310,7 +310,7 @@ void add_pointwise(Table& t) {
   for (const char* name : {"celu", "selu", "relu6"}) add_with_inplace<unary<kF, Result::kKeep>>(t, name, "default");
   add_with_inplace<into_empty_like<kI | kF>>(t, "hardtanh", "default");
   add_with_inplace<unary<kI | kF, Result::kKeep>>(t, "threshold", "default");
-  t.add("glu.default", OpKind::kPointwise, glu);
+  t.add("glu.default", OpKind::kIndex, glu);
   t.add("_prelu_kernel.default", OpKind::kPointwise, prelu);
   t.add("log_sigmoid_forward.default", OpKind::kPointwise, log_sigmoid_forward);
 
