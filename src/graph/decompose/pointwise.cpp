@@ -495,9 +495,7 @@ bool masked_fill(Builder& b, const Node& n, Outs& outs) {
   return done(b, b.where(in(n, 1), operand(b, n, 2, d), in(n, 0)), d, outs);
 }
 
-}  // namespace
-
-void add_pointwise(DecompositionRows& r) {
+void add_functions(DecompositionRows& r) {
 #define FLOAT_UNARY(name) add<float_unary<&Builder::name>>(r, {"aten." #name ".default"});
   FLOAT_UNARY(exp)
   FLOAT_UNARY(exp2)
@@ -547,7 +545,9 @@ void add_pointwise(DecompositionRows& r) {
   add<nan_to_num>(r, {op::nan_to_num});
   add<logit>(r, {op::logit});
   add<sinc>(r, {op::sinc});
+}
 
+void add_activations(DecompositionRows& r) {
   add<leaky_relu, Takes::kFloats>(r, {op::leaky_relu});
   add<elu, Takes::kFloats>(r, {op::elu});
   add<celu, Takes::kFloats>(r, {op::celu});
@@ -566,7 +566,9 @@ void add_pointwise(DecompositionRows& r) {
   add<glu, Takes::kFloats>(r, {op::glu});
   add<prelu, Takes::kFloats>(r, {op::_prelu_kernel});
   add<log_sigmoid_forward, Takes::kFloats>(r, {op::log_sigmoid_forward});
+}
 
+void add_operators_of_two(DecompositionRows& r) {
   add<add_scaled<1, 0, 1>>(r, {op::add_Tensor, op::add_Scalar});
   add<add_scaled<-1, 0, 1>>(r, {op::sub_Tensor, op::sub_Scalar});
   add<mul>(r, {op::mul_Tensor, op::mul_Scalar});
@@ -607,7 +609,11 @@ void add_pointwise(DecompositionRows& r) {
   add<logical<&Builder::bitwise_and>>(r, {op::logical_and});
   add<logical<&Builder::bitwise_or>>(r, {op::logical_or});
   add<logical<&Builder::bitwise_xor>>(r, {op::logical_xor});
+  // rsub(x, y) = y - alpha * x
+  add<add_scaled<-1, 1, 0>>(r, {op::rsub_Tensor, op::rsub_Scalar});
+}
 
+void add_operators_of_three(DecompositionRows& r) {
   add<clamp<true, true>>(r, {op::clamp, op::clamp_Tensor});
   add<clamp<true, false>>(r, {op::clamp_min, op::clamp_min_Tensor});
   add<clamp<false, true>>(r, {op::clamp_max, op::clamp_max_Tensor});
@@ -616,8 +622,15 @@ void add_pointwise(DecompositionRows& r) {
   add<lerp, Takes::kFloats>(r, {op::lerp_Scalar, op::lerp_Tensor});
   add<where>(r, {op::where_self, op::where_ScalarOther, op::where_ScalarSelf, op::where_Scalar});
   add<masked_fill>(r, {op::masked_fill_Scalar, op::masked_fill_Tensor});
-  // rsub(x, y) = y - alpha * x
-  add<add_scaled<-1, 1, 0>>(r, {op::rsub_Tensor, op::rsub_Scalar});
+}
+
+}  // namespace
+
+void add_pointwise(DecompositionRows& r) {
+  add_functions(r);
+  add_activations(r);
+  add_operators_of_two(r);
+  add_operators_of_three(r);
 }
 
 }  // namespace flashover::graph::rules

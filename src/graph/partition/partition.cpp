@@ -436,94 +436,100 @@ class Partitioner {
     return t;
   }
 
-  void build_backward(Partition& p) {
-    Graph& b = p.backward;
-    std::vector<ValueId> to(g_.values.size(), kNoValue);
-    using Kind = Partition::BackwardInput::Kind;
-    const auto add_input = [&](ValueId v, TensorType type, InputKind kind, const std::string& name, Kind from,
-                               int32_t index) {
-      to[v] = b.add_input(std::move(type), kind, name);
+  bool is_late(ValueId v) const { return input_of_[v] >= 0 && late_of_[input_of_[v]] >= 0; }
+
+  // The backward as it grows: what each value of the joint graph is called there.
+  struct Backward {
+    Partition& p;
+    std::vector<ValueId> to;
+
+    void add_input(ValueId v, TensorType type, InputKind kind, const std::string& name,
+                   Partition::BackwardInput::Kind from, int32_t index) {
+      to[v] = p.backward.add_input(std::move(type), kind, name);
       p.backward_inputs.push_back({from, index});
-    };
+    }
+  };
+
+  // `v` comes in from the forward: an input of it, one of its results, or one more result that is kept.
+  void save(Backward& b, ValueId v) const {
+    using Kind = Partition::BackwardInput::Kind;
+    const int32_t input = is_late(v) ? late_of_[input_of_[v]] : reference_input(v);
+    if (input >= 0) {
+      const Input& in = g_.inputs[input];
+      return b.add_input(v, g_.type(v), in.kind, in.name, Kind::kInput, forward_input_[input]);
+    }
+    if (const int32_t r = reference_result(v); r >= 0) {
+      TensorType type = g_.outputs[r].type;
+      type.offset = 0;
+      return b.add_input(v, std::move(type), InputKind::kUser, "result" + std::to_string(r), Kind::kResult, r);
+    }
+    const auto output = static_cast<int32_t>(b.p.forward.outputs.size());
+    TensorType type = kept_type(g_.type(v));
+    b.p.forward.outputs.push_back({.value = v, .type = type});
+    b.p.saved_bytes += bytes(v);
+    b.add_input(v, std::move(type), InputKind::kUser, "saved" + std::to_string(b.p.backward_inputs.size()),
+                Kind::kSaved, output);
+  }
+
+  void copy_node(Backward& b, const Node& n) const {
+    Node copy = n;
+    for (Arg& a : copy.args) {
+      if (auto* r = std::get_if<Ref>(&a); r && r->id != kNoValue) r->id = b.to[r->id];
+      if (auto* l = std::get_if<RefList>(&a))
+        for (Ref& r : *l)
+          if (r.id != kNoValue) r.id = b.to[r.id];
+    }
+    for (ValueId& v : copy.outs) {
+      if (v == kNoValue) continue;
+      const ValueId made = b.p.backward.add_value(g_.type(v));
+      // Of an operator with several results one may be saved, and is not needed twice.
+      if (b.to[v] == kNoValue) b.to[v] = made;
+      v = made;
+    }
+    b.p.backward.nodes.push_back(std::move(copy));
+  }
+
+  // Values computed again stand right before their first reader, so they live as briefly as can be.
+  void need(Backward& b, ValueId root) const {
+    std::vector<ValueId> stack = {root};
+    while (!stack.empty()) {
+      const ValueId v = stack.back();
+      if (b.to[v] == kNoValue && (saved_[v] || is_late(v))) save(b, v);
+      if (b.to[v] != kNoValue) {
+        stack.pop_back();
+        continue;
+      }
+      const Node* n = def(v);
+      FLASHOVER_CHECK(n && !is_random(*n)) << "%" << v << " is neither saved nor computed again";
+      const size_t before = stack.size();
+      for (const Arg& a : n->args)
+        for_each_ref(a, [&](ValueId x) {
+          if (b.to[x] == kNoValue) stack.push_back(x);
+        });
+      if (stack.size() != before) continue;
+      copy_node(b, *n);
+      stack.pop_back();
+    }
+  }
+
+  void build_backward(Partition& p) const {
+    Backward b{p, std::vector<ValueId>(g_.values.size(), kNoValue)};
     // In order of first use, saved values come in as the walk below meets them; tangents first.
     for (size_t t = 0; t < facts_.tangents.size(); ++t) {
       const Input& in = g_.inputs[facts_.tangents[t]];
-      add_input(in.value, g_.type(in.value), InputKind::kUser, in.name, Kind::kTangent, static_cast<int32_t>(t));
+      b.add_input(in.value, g_.type(in.value), InputKind::kUser, in.name, Partition::BackwardInput::Kind::kTangent,
+                  static_cast<int32_t>(t));
     }
-    const auto is_late = [&](ValueId v) { return input_of_[v] >= 0 && late_of_[input_of_[v]] >= 0; };
-    const auto save = [&](ValueId v) {
-      if (is_late(v)) {
-        const int32_t i = late_of_[input_of_[v]];
-        const Input& in = g_.inputs[i];
-        return add_input(v, g_.type(v), in.kind, in.name, Kind::kInput, forward_input_[i]);
-      }
-      if (const int32_t i = reference_input(v); i >= 0) {
-        const Input& in = g_.inputs[i];
-        return add_input(v, g_.type(v), in.kind, in.name, Kind::kInput, forward_input_[i]);
-      }
-      if (const int32_t r = reference_result(v); r >= 0) {
-        TensorType type = g_.outputs[r].type;
-        type.offset = 0;
-        return add_input(v, std::move(type), InputKind::kUser, "result" + std::to_string(r), Kind::kResult, r);
-      }
-      const auto output = static_cast<int32_t>(p.forward.outputs.size());
-      TensorType type = kept_type(g_.type(v));
-      p.forward.outputs.push_back({.value = v, .type = type});
-      p.saved_bytes += bytes(v);
-      add_input(v, std::move(type), InputKind::kUser, "saved" + std::to_string(p.backward_inputs.size()), Kind::kSaved,
-                output);
-    };
-    // Values computed again stand right before their first reader, so they live as briefly as can be.
-    const auto copy_node = [&](const Node& n) {
-      Node copy = n;
-      for (Arg& a : copy.args) {
-        if (auto* r = std::get_if<Ref>(&a); r && r->id != kNoValue) r->id = to[r->id];
-        if (auto* l = std::get_if<RefList>(&a))
-          for (Ref& r : *l)
-            if (r.id != kNoValue) r.id = to[r.id];
-      }
-      for (ValueId& v : copy.outs) {
-        if (v == kNoValue) continue;
-        const ValueId made = b.add_value(g_.type(v));
-        // Of an operator with several results one may be saved, and is not needed twice.
-        if (to[v] == kNoValue) to[v] = made;
-        v = made;
-      }
-      b.nodes.push_back(std::move(copy));
-    };
-    const auto need = [&](ValueId root) {
-      std::vector<ValueId> stack = {root};
-      while (!stack.empty()) {
-        const ValueId v = stack.back();
-        if (to[v] != kNoValue) {
-          stack.pop_back();
-          continue;
-        }
-        if (saved_[v] || is_late(v)) {
-          save(v);
-          stack.pop_back();
-          continue;
-        }
-        const Node* n = def(v);
-        FLASHOVER_CHECK(n && !is_random(*n)) << "%" << v << " is neither saved nor computed again";
-        const size_t before = stack.size();
-        for (const Arg& a : n->args)
-          for_each_ref(a, [&](ValueId x) {
-            if (to[x] == kNoValue) stack.push_back(x);
-          });
-        if (stack.size() != before) continue;
-        copy_node(*n);
-        stack.pop_back();
-      }
-    };
     for (size_t i = 0; i < g_.nodes.size(); ++i) {
-      if (!node_backward_[i]) continue;
-      const Node& n = g_.nodes[i];
-      if (!keep_[i]) continue;
-      for (const Arg& a : n.args) for_each_ref(a, need);
-      copy_node(n);
+      if (!node_backward_[i] || !keep_[i]) continue;
+      for (const Arg& a : g_.nodes[i].args) for_each_ref(a, [&](ValueId v) { need(b, v); });
+      copy_node(b, g_.nodes[i]);
     }
+    add_gradients(b);
+  }
 
+  void add_gradients(Backward& b) const {
+    std::vector<Output>& outputs = b.p.backward.outputs;
     std::unordered_map<ValueId, int32_t> output_of;
     for (size_t i = 0; i < facts_.gradients.size(); ++i) {
       const Output& o = g_.outputs[results() + i];
@@ -532,17 +538,17 @@ class Partitioner {
       if (in >= 0 && tangent_of_[in] >= 0) {
         grad.tangent = tangent_of_[in];
       } else {
-        need(o.value);
+        need(b, o.value);
         // The same tensor for several inputs, as in eager: whoever accumulates it sees that it is shared.
-        const auto [it, fresh] = output_of.try_emplace(o.value, static_cast<int32_t>(b.outputs.size()));
+        const auto [it, fresh] = output_of.try_emplace(o.value, static_cast<int32_t>(outputs.size()));
         if (fresh) {
           Output out = o;
-          out.value = to[o.value];
-          b.outputs.push_back(std::move(out));
+          out.value = b.to[o.value];
+          outputs.push_back(std::move(out));
         }
         grad.output = it->second;
       }
-      p.gradients.push_back(std::move(grad));
+      b.p.gradients.push_back(std::move(grad));
     }
   }
 
