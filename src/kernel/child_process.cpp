@@ -85,7 +85,7 @@ int become(const Prepared& p) {
   ::syscall(SYS_close_range, 3u, ~0u, 4u /* CLOSE_RANGE_CLOEXEC */);  // what the program has open is not its business
 #endif
   if (lifeline >= 0 && ::dup2(lifeline, kLifelineFd) >= 0) tie(kLifelineFd);
-  if (::getppid() != p.parent) return ESRCH;  // who died before now told nobody
+  if (::getppid() != p.parent) return ESRCH;  // a parent that died before now sent no signal
   const rlimit none{0, 0};
   ::setrlimit(RLIMIT_CORE, &none);
   if (p.launch.largest_file > 0) {
@@ -168,7 +168,7 @@ bool ChildProcess::ended(int& status) {
   if (reaped_ || pid_ < 0) return true;
   const pid_t r = ::waitpid(pid_, &status, WNOHANG);
   if (r == 0 || (r < 0 && errno == EINTR)) return false;
-  if (r < 0) status = -1;  // collected by somebody else (SIGCHLD is ignored)
+  if (r < 0) status = -1;  // collected elsewhere (SIGCHLD is ignored)
   reaped_ = true;
   return true;
 }

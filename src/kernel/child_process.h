@@ -17,7 +17,7 @@ namespace flashover::kernel {
 struct Launch {
   std::vector<std::string> argv, environment;
   int folder = -1;                  // a descriptor; -1: where we are
-  int in = -1, out = -1, err = -1;  // -1: nothing to read, nobody listens
+  int in = -1, out = -1, err = -1;  // -1: nothing to read, output is dropped
   bool dies_with_thread = true;     // the thread that starts it waits for it
   size_t largest_file = 0;          // that it may write; 0: any
 };
@@ -30,7 +30,7 @@ class ChildProcess {
   ChildProcess& operator=(ChildProcess&& other) noexcept;
 
   pid_t pid() const { return pid_; }
-  // Whether the process has ended, and how; -1 where somebody else has collected it.
+  // Whether the process has ended, and how; -1 where its status was collected elsewhere.
   bool ended(int& status);
   void kill();  // the whole group; waits until its leader is gone
 

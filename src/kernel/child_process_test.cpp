@@ -17,8 +17,7 @@
 namespace flashover::kernel {
 namespace {
 
-// Whether somebody still holds the writing end of the pipe: all processes of a group that got it as output are gone
-// when nobody does.
+// Whether the writing end of the pipe is closed: all processes of a group that got it as output are gone then.
 bool closes(int end, int milliseconds) {
   fd_set set;
   FD_ZERO(&set);

@@ -26,7 +26,7 @@
 namespace flashover::kernel {
 
 // One kernel: an entry point and the function that does the work on a range of its outer points. Pointwise kernels that
-// differ only in sizes and strides have one body, which reads these numbers from the job.
+// differ only in sizes and strides have one body, which reads this geometry from the job.
 struct Emitted {
   std::string symbol;     // "k_" and the identity: equal kernels, equal names
   std::string body_name;  // "b_" and a hash of the body's text: equal bodies, equal names
@@ -34,7 +34,7 @@ struct Emitted {
   Lanes lanes;  // that the texts were written for
 };
 Emitted emit(const loops::Kernel& k, const Target& target);
-// A whole source file: the library parts that the functions need, then the functions (each once).
+// A whole source file: the library snippets that the functions need, then the functions (each once).
 std::string source_file(std::span<const Emitted> kernels);
 
 struct Compiled {

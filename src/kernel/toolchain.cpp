@@ -57,7 +57,7 @@ Target detect() {
 }
 
 constexpr size_t kLargestObject = size_t{512} << 20;  // that a compiler may write
-constexpr size_t kLargestWords = size_t{64} << 20;    // of messages: more is a compiler that never ends
+constexpr size_t kLargestOutput = size_t{64} << 20;   // of messages: more is a compiler that never ends
 constexpr size_t kKeptWords = 100000;                 // of them
 constexpr const char* kTrivial = "int flashover_trivial;\n";
 
@@ -66,7 +66,7 @@ struct Job {
   size_t source = 0;
   ChildProcess process;
   int fd = -1;  // its messages
-  size_t words = 0;
+  size_t output_bytes = 0;
   std::string messages;
   Clock::time_point started;
 };
@@ -77,7 +77,7 @@ class Jobs {
       : compiler_(compiler), flags_(std::move(flags)), folder_(folder), failures_(count) {
     for (char** e = environ; *e; ++e)
       if (std::strncmp(*e, "TMPDIR=", 7) != 0 && std::strncmp(*e, "LC_ALL=", 7) != 0) environment_.push_back(*e);
-    // The compiler runs in our folder and names no path: nobody can put another folder in its place meanwhile.
+    // The compiler runs in our folder and names no path: no other process can replace the folder meanwhile.
     environment_.push_back("TMPDIR=.");
     environment_.push_back("LC_ALL=C");
   }
@@ -135,7 +135,7 @@ class Jobs {
       Job& j = running_[i];
       drain(j);
       int status = 0;
-      if (j.words > kLargestWords) {
+      if (j.output_bytes > kLargestOutput) {
         failures_[j.source] = "the compiler writes without end";
       } else if (!j.process.ended(status)) {
         ++i;
@@ -156,10 +156,10 @@ class Jobs {
  private:
   static void drain(Job& j) {
     char buffer[1 << 14];
-    for (int reads = 0; j.fd >= 0 && reads < 64; ++reads) {  // whoever writes faster than we read must not hold us
+    for (int reads = 0; j.fd >= 0 && reads < 64; ++reads) {  // a fast writer must not hold us
       const ssize_t n = ::read(j.fd, buffer, sizeof buffer);
       if (n > 0) {
-        j.words += static_cast<size_t>(n);
+        j.output_bytes += static_cast<size_t>(n);
         if (j.messages.size() < kKeptWords) j.messages.append(buffer, static_cast<size_t>(n));
         continue;
       }
@@ -177,14 +177,14 @@ class Jobs {
   std::vector<Job> running_;
 };
 
-// Compilers of which nothing came back in time: the program does not wait for them again.
+// Compilers that did not finish in time: the program does not wait for them again.
 class HungCompilers {
  public:
-  static HungCompilers& known() {
+  static HungCompilers& of_process() {
     static HungCompilers all;
     return all;
   }
-  static std::string words(const Compiler& c) {
+  static std::string message(const Compiler& c) {
     return "toolchain: the compiler did not finish in time (" + c.argv[0] + "); it is not asked again";
   }
   bool contains(const Compiler& c) {
@@ -251,18 +251,18 @@ Compiler find_compiler(const std::string& wish) {
   };
   Compiler c;
   const char* named = std::getenv("CXX");
-  const std::string who = wish.empty() ? "CXX" : "the option compiler";
+  const std::string asked_by = wish.empty() ? "CXX" : "the option compiler";
   if (!wish.empty() || (named && *named)) {
     for (std::string& word : split(wish.empty() ? named : wish, ' '))
       if (!word.empty()) c.argv.push_back(std::move(word));
-    if (c.argv.empty()) throw EnvironmentFailure("toolchain: " + who + " is blank");
+    if (c.argv.empty()) throw EnvironmentFailure("toolchain: " + asked_by + " is blank");
     // A compiler cache in front of the compiler only costs time here: sources are new by construction.
     if (c.argv.size() > 1 && (c.argv[0].ends_with("ccache") || c.argv[0].ends_with("sccache")))
       c.argv.erase(c.argv.begin());
     std::string full = on_path(c.argv[0]);
     full = absolute(full);
     if (full.empty())
-      throw EnvironmentFailure("toolchain: " + who + " names a program that is not there: " + c.argv[0]);
+      throw EnvironmentFailure("toolchain: " + asked_by + " names a program that is not there: " + c.argv[0]);
     c.argv[0] = full;
   } else {
     for (const char* name : {"g++", "clang++", "c++"}) {
@@ -357,8 +357,8 @@ void run_jobs(Jobs& jobs, std::span<const std::string> sources, const Compiler& 
     }
   }
   if (hangs) {
-    HungCompilers::known().add(compiler);
-    throw EnvironmentFailure(HungCompilers::words(compiler));
+    HungCompilers::of_process().add(compiler);
+    throw EnvironmentFailure(HungCompilers::message(compiler));
   }
   if (jobs.running()) {
     throw SlowKernel("toolchain: a kernel takes the compiler more than " + fixed_decimal(o.timeout_seconds, 0) +
@@ -373,7 +373,7 @@ std::vector<std::string> try_compile_sources(std::span<const std::string> source
   failures.assign(sources.size(), "");
   if (sources.empty()) return {};
   const Compiler compiler = find_compiler(o.compiler);
-  if (HungCompilers::known().contains(compiler)) throw EnvironmentFailure(HungCompilers::words(compiler));
+  if (HungCompilers::of_process().contains(compiler)) throw EnvironmentFailure(HungCompilers::message(compiler));
   const PrivateFolder folder;
   Jobs jobs(compiler, compiler_flags(t), folder, sources.size() + 1);
   run_jobs(jobs, sources, compiler, o);

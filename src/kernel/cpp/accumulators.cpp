@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "kernel/cpp/values.h"
 #include "kernel/neutral.h"
 
 namespace flashover::kernel::cpp {

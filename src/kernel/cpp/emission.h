@@ -1,7 +1,6 @@
 // What the functions that write one kernel in C++ share: the kernel, what was decided about it, the text so far, and
 // names for its variables.
 #pragma once
-#include <functional>
 #include <map>
 #include <string>
 #include <unordered_map>
@@ -63,19 +62,23 @@ struct Scope {
   LaneLoop lanes;
   std::string lane_text;  // the lane variable at lane 0 of copy 0
   LaneRun run;
-  bool few_rows = false;  // the stage's loops run over rows [jb, je) only (see rows.h)
+  bool row_block = false;  // the stage's loops run over rows [jb, je) only (see row_blocks.h)
   int vectors() const { return vector ? run.copies : 1; }
 };
 
 struct Emission {
-  Emission(const loops::Kernel& kernel, const Target& target);
+  Emission(const loops::Kernel& kernel, const Target& target)
+      : k(kernel), facts(facts_of(kernel, target)), iteration(iteration_of(kernel, facts)) {
+    for (size_t i = 0; i < k.sizes.size(); ++i) variables[k.sizes[i].node()] = "s" + num(i);
+    for (size_t i = 0; i < k.outer.size(); ++i) variables[k.outer[i].var.node()] = "i" + num(i);
+  }
 
   const loops::Kernel& k;
   const Facts facts;
   const Iteration iteration;
   Writer out;
   std::unordered_map<const sym::Node*, std::string> variables;
-  bool in_body = true;  // numbers of a shared body come from the job
+  bool in_body = true;  // geometry of a shared body comes from the job
   std::vector<int64_t> constants;
   std::map<loops::Id, std::string> tile_names;  // arrays of vectors, one for each row
 
@@ -87,41 +90,5 @@ struct Emission {
     return kernel::constant(c, number, integer, vector, ns(vector));
   }
 };
-
-// ---- values (values.cpp)
-
-// Operand `a` as class `want`, as a vector if `vector`.
-std::string operand(const Emission& e, const Scope& s, loops::Id a, int copy, Class want, bool vector);
-
-using TextOfCopy = std::function<std::string(int copy)>;
-// Writes "const type name = text" for every copy.
-void define(Emission& e, Scope& s, loops::Id i, bool varying, DType dtype, const TextOfCopy& text);
-// Defines a vector by computing one lane `l` after the other, where `condition` holds if there is one.
-void define_by_lane(Emission& e, Scope& s, loops::Id i, DType dtype, const TextOfCopy& text,
-                    const TextOfCopy& condition = nullptr);
-void set_literal(Emission& e, Scope& s, loops::Id i, double number, int64_t integer);
-
-// A value before it is rounded to `narrow`: whoever rounds it again gets the same.
-loops::Id unrounded(const Scope& s, loops::Id i, DType narrow);
-bool varies(const Scope& s, loops::Id i);  // false for kNone
-std::string mask_text(const Scope& s, const loops::Instr& in, int copy);
-std::string lane_count(const Scope& s);
-
-// ---- index expressions as text (index.cpp)
-
-LaneStep step_of(const Scope& s, sym::Expr index);
-std::string variable(const Emission& e, sym::Expr v);
-// A number of the kernel's geometry: in place, or read from the job by a shared body.
-std::string geometry(Emission& e, int64_t v);
-// Outside of any stage.
-std::string index(Emission& e, sym::Expr x);
-// The same for all lanes, or that of the first lane.
-std::string index(Emission& e, const Scope& s, sym::Expr x);
-// That of a copy's first lane.
-std::string index_of_copy(Emission& e, const Scope& s, sym::Expr x, int copy);
-// That of a copy's lane `l`, a variable of the text.
-std::string index_of_lane(Emission& e, const Scope& s, sym::Expr x, int copy);
-// With any text for the lane variable.
-std::string index_at(Emission& e, const Scope& s, sym::Expr x, const std::string& lane);
 
 }  // namespace flashover::kernel::cpp

@@ -1,29 +1,23 @@
 // loops::Kernel -> one C++ function.
 //
-// The outer points are numbered through and a body function runs a range of them, so that threads are a matter of who
-// calls it. Lanes (Kernel::vector) are written as explicit vectors: a value that depends on the lane variable is a
+// The outer points have linear indices and a body function runs a range of them, so that threads are a matter of the
+// caller. Lanes (Kernel::vector) are written as explicit vectors: a value that depends on the lane variable is a
 // vector (in `copies` parallel copies where a stage is unrolled), every other value stays a scalar and is computed at
 // the loop depth that loops::depths() gives it. What is left after the last full vector is the same body once more with
 // the first n lanes.
 //
-// facts.h decides, iteration.h numbers; outer.h and rows.h write the outer loops, stage.h those of a stage,
-// instructions.h, accumulators.h and memory.h its body.
+// facts.h decides, iteration.h makes linear indices; outer.h and row_blocks.h write the outer loops, stage.h those of a
+// stage, instructions.h, accumulators.h and memory.h its body.
 #include <utility>
 
+#include "kernel/cpp/index.h"
 #include "kernel/cpp/memory.h"
 #include "kernel/cpp/outer.h"
-#include "kernel/cpp/rows.h"
+#include "kernel/cpp/row_blocks.h"
 #include "kernel/kernel.h"
 
 namespace flashover::kernel {
 namespace cpp {
-
-Emission::Emission(const loops::Kernel& kernel, const Target& target)
-    : k(kernel), facts(facts_of(kernel, target)), iteration(iteration_of(kernel, facts)) {
-  for (size_t i = 0; i < k.sizes.size(); ++i) variables[k.sizes[i].node()] = "s" + num(i);
-  for (size_t i = 0; i < k.outer.size(); ++i) variables[k.outer[i].var.node()] = "i" + num(i);
-}
-
 namespace {
 
 // Parameters and sizes out of the job.
@@ -63,7 +57,7 @@ std::string body_text(Emission& e) {
   const size_t constants_at = e.out.text.size();
   declare_job(e);
   const std::vector<std::string> heap = declare_scratch(e);
-  reads_few_rows(e) ? all_columns_by_few_rows(e) : each_number(e);
+  is_row_blocked(e) ? row_blocked_reduction(e) : each_linear_index(e);
   for (const std::string& name : heap) e.out.line("free(" + name + ");");
   std::string constants;
   for (size_t i = 0; i < e.constants.size(); ++i)
@@ -73,7 +67,7 @@ std::string body_text(Emission& e) {
   return std::exchange(e.out.text, "");
 }
 
-// What callers see: makes the job and runs the body over all numbers, in threads where there are enough.
+// What callers see: makes the job and runs the body over all linear indices, in threads where there are enough.
 std::string entry_text(Emission& e, const std::string& symbol, const std::string& body_name) {
   e.in_body = false;
   e.out.open("extern \"C\" __attribute__((visibility(\"default\"))) int " + symbol +

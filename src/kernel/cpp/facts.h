@@ -24,7 +24,7 @@ struct Facts {
   Lanes lanes;
   std::vector<StageFacts> stages;
   // A transposing kernel: the loads that run along its loop `transpose`. They are read in that direction, W at a time,
-  // and turned in registers.
+  // and transposed in registers.
   std::vector<loops::Id> tiles;
   // Outer loops that no tile depends on (the heads of a rotary embedding): they run inside the tile, which is then made
   // once for all of them.

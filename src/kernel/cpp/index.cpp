@@ -1,6 +1,7 @@
-// Index expressions as C++ text over `long`.
+// C++ rounds quotients towards zero: what may be negative goes through the library.
+#include "kernel/cpp/index.h"
+
 #include "base/check.h"
-#include "kernel/cpp/emission.h"
 
 namespace flashover::kernel::cpp {
 namespace {
@@ -66,7 +67,6 @@ struct IndexText {
     return text;
   }
 
-  // C++ rounds towards zero; index_div and index_mod round down.
   std::string division(Expr x) {
     const Expr a = x.operands()[0], b = x.operands()[1];
     const bool div = x.kind() == sym::Kind::kFloorDiv;

@@ -5,7 +5,9 @@
 
 #include "base/check.h"
 #include "kernel/cpp/accumulators.h"
+#include "kernel/cpp/index.h"
 #include "kernel/cpp/memory.h"
+#include "kernel/cpp/values.h"
 
 namespace flashover::kernel::cpp {
 namespace {

@@ -4,7 +4,7 @@
 
 namespace flashover::kernel::cpp {
 
-// Throws Declined for random numbers.
+// Throws Declined for the CUDA generator's random numbers.
 void instruction(Emission& e, Scope& s, loops::Id i);
 // 1 / value of a row's divisor, written beside the value: is there a division by `i` that uses it?
 bool is_row_divisor(const Scope& s, loops::Id i);

@@ -11,7 +11,7 @@ using sym::Expr;
 
 int64_t whole_vectors(int64_t points, int64_t width) { return (points + width - 1) / width * width; }
 
-// How many of the last outer loop's points one number covers (kOuter).
+// How many of the last outer loop's points one linear index covers (kOuter).
 void choose_block(const loops::Kernel& k, const Facts& f, Iteration& it) {
   if (!f.outer()) return;
   const int64_t w = f.lanes.width;
@@ -39,7 +39,7 @@ void choose_block(const loops::Kernel& k, const Facts& f, Iteration& it) {
 
 }  // namespace
 
-size_t numbered_loops(const loops::Kernel& k, const Facts& facts) { return k.outer.size() - (facts.outer() ? 1 : 0); }
+size_t linearized_loops(const loops::Kernel& k, const Facts& facts) { return k.outer.size() - (facts.outer() ? 1 : 0); }
 
 bool is_across(const loops::Kernel& k, const Facts& facts, size_t loop) {
   return !facts.tiles.empty() && static_cast<int32_t>(loop) == k.transpose;
@@ -54,8 +54,8 @@ Expr steps_of(const loops::Kernel& k, const Facts& facts, size_t loop) {
 Iteration iteration_of(const loops::Kernel& k, const Facts& facts) {
   Iteration it;
   choose_block(k, facts, it);
-  for (size_t i = 0; i < numbered_loops(k, facts); ++i) it.count = it.count * steps_of(k, facts, i);
-  int64_t points = 1;  // of one number
+  for (size_t i = 0; i < linearized_loops(k, facts); ++i) it.count = it.count * steps_of(k, facts, i);
+  int64_t points = 1;  // of one linear index
   if (!facts.tiles.empty()) points = facts.lanes.width;
   for (size_t r : facts.repeats) points *= k.outer[r].extent.value();
   if (facts.outer()) {
@@ -65,9 +65,9 @@ Iteration iteration_of(const loops::Kernel& k, const Facts& facts) {
     points *= n ? std::min(it.block, *n) : it.block;
   }
   // A unit of cost takes about 0.02 ns in vectors and 0.3 ns alone; threads pay off from about 3 us.
-  const double per_number = static_cast<double>(std::max<int64_t>(k.cost, 1)) *
-                            static_cast<double>(std::max<int64_t>(points, 1)) * (facts.lanes.width > 1 ? 0.02 : 0.3);
-  it.grain = std::max<int64_t>(1, static_cast<int64_t>(3000 / per_number));
+  const double per_index = static_cast<double>(std::max<int64_t>(k.cost, 1)) *
+                           static_cast<double>(std::max<int64_t>(points, 1)) * (facts.lanes.width > 1 ? 0.02 : 0.3);
+  it.grain = std::max<int64_t>(1, static_cast<int64_t>(3000 / per_index));
   return it;
 }
 

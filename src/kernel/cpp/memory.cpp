@@ -2,6 +2,8 @@
 #include "kernel/cpp/memory.h"
 
 #include "base/check.h"
+#include "kernel/cpp/index.h"
+#include "kernel/cpp/values.h"
 
 namespace flashover::kernel::cpp {
 namespace {
@@ -50,10 +52,10 @@ std::string or_zero(const Scope& s, const Instr& in, int copy, const std::string
 }
 
 std::string gathered(Emission& e, const Scope& s, const Memory& m, const Instr& in, int64_t stride, int copy) {
-  const bool mask_moves = varies(s, in.mask);
+  const bool mask_varies = varies(s, in.mask);
   const std::string at = m.pointer + " + " + index_of_copy(e, s, in.index, copy);
   std::string mask = s.run.count.empty() ? "" : "lanes_below(" + s.run.count + ")";
-  if (mask_moves) mask = mask.empty() ? mask_text(s, in, copy) : "(" + mask_text(s, in, copy) + " & " + mask + ")";
+  if (mask_varies) mask = mask.empty() ? mask_text(s, in, copy) : "(" + mask_text(s, in, copy) + " & " + mask + ")";
   const std::string gather =
       "gather_f32(" + at + ", iota(0) * splat_i(" + num(stride) + "), " + (mask.empty() ? "splat_m(true)" : mask) + ")";
   if (stride != 2) return gather;
@@ -84,16 +86,16 @@ void store_scratch_vectors(Emission& e, Scope& s, const Instr& in, const Memory&
 }
 
 void store_vectors(Emission& e, Scope& s, const Instr& in, const Memory& m) {
-  const bool mask_moves = varies(s, in.mask);
+  const bool mask_varies = varies(s, in.mask);
   for (int u = 0; u < s.run.copies; ++u) {
     const std::string at = m.pointer + " + " + index_of_copy(e, s, in.index, u);
     std::string value = operand(e, s, in.args[0], u, class_of(m.dtype), true);
     if (in.mode != StoreMode::kSet) {
-      const std::string old = mask_moves ? load_masked(s, m, in, at, u) : load_run(s, m, at);
+      const std::string old = mask_varies ? load_masked(s, m, in, at, u) : load_run(s, m, at);
       value = combined(e, in.mode, m.dtype, old, value, true);
     }
     std::string text;
-    if (mask_moves) {
+    if (mask_varies) {
       text = "store_" + m.suffix + "_m(" + at + ", " + value + ", " + masked_lanes(s, in, u) + ");";
     } else {
       text = s.run.count.empty() ? "store_" + m.suffix + "(" + at + ", " + value + ");"
@@ -166,25 +168,25 @@ void load(Emission& e, Scope& s, Id i) {
     return define(e, s, i, true, d,
                   [&](int) { return c == Class::kI ? "bits(" + tile->second + "[row])" : tile->second + "[row]"; });
   const LaneStep step = step_of(s, in.index);
-  const bool mask_moves = varies(s, in.mask);
+  const bool mask_varies = varies(s, in.mask);
   const std::string zeros = e.constant(c, 0, 0, true);
-  if (step.uniform() && !mask_moves) {
+  if (step.uniform() && !mask_varies) {
     define(e, s, i, false, d,
            [&](int) { return or_zero(s, in, 0, load_one(e, m, index(e, s, in.index)), e.constant(c, 0, 0, false)); });
-  } else if (step.contiguous() && (!mask_moves || has_masked_access(m.dtype))) {
+  } else if (step.contiguous() && (!mask_varies || has_masked_access(m.dtype))) {
     define(e, s, i, true, d, [&](int u) {
       const std::string at = m.pointer + " + " + index_of_copy(e, s, in.index, u);
-      return mask_moves ? load_masked(s, m, in, at, u) : or_zero(s, in, u, load_run(s, m, at), zeros);
+      return mask_varies ? load_masked(s, m, in, at, u) : or_zero(s, in, u, load_run(s, m, at), zeros);
     });
   } else if (m.dtype == DType::kF32 && step.kind == LaneStep::kStride && std::abs(step.stride) < (1 << 24)) {
     define(e, s, i, true, d, [&](int u) {
       const std::string text = gathered(e, s, m, in, step.stride, u);
-      return mask_moves ? text : or_zero(s, in, u, text, zeros);
+      return mask_varies ? text : or_zero(s, in, u, text, zeros);
     });
   } else {
     define_by_lane(
         e, s, i, d, [&](int u) { return load_one(e, m, index_of_lane(e, s, in.index, u)); },
-        in.mask == kNone ? TextOfCopy() : [&](int u) { return mask_text(s, in, u) + (mask_moves ? "[l]" : ""); });
+        in.mask == kNone ? TextOfCopy() : [&](int u) { return mask_text(s, in, u) + (mask_varies ? "[l]" : ""); });
   }
 }
 
@@ -196,13 +198,13 @@ void store(Emission& e, Scope& s, Id i) {
   if (in.op == Op::k_store_scratch && e.outer()) return store_scratch_vectors(e, s, in, m);
   if (!s.vector)
     return store_one(e, s, in, m, 0, index(e, s, in.index), "", in.mask == kNone ? "" : mask_text(s, in, 0));
-  const bool mask_moves = varies(s, in.mask);
-  if (step_of(s, in.index).contiguous() && (!mask_moves || has_masked_access(m.dtype)))
+  const bool mask_varies = varies(s, in.mask);
+  if (step_of(s, in.index).contiguous() && (!mask_varies || has_masked_access(m.dtype)))
     return store_vectors(e, s, in, m);
   for (int u = 0; u < s.run.copies; ++u) {  // lane by lane, in order
     e.out.open("for (int l = 0; l < " + lane_count(s) + "; ++l)");
     store_one(e, s, in, m, u, index_of_lane(e, s, in.index, u), "l",
-              in.mask == kNone ? "" : mask_text(s, in, u) + (mask_moves ? "[l]" : ""));
+              in.mask == kNone ? "" : mask_text(s, in, u) + (mask_varies ? "[l]" : ""));
     e.out.close();
   }
 }

@@ -1,6 +1,7 @@
 // A block's vectors are taken `unroll` at a time, then one by one, then the first lanes of one.
 #include "kernel/cpp/outer.h"
 
+#include "kernel/cpp/index.h"
 #include "kernel/cpp/memory.h"
 #include "kernel/cpp/stage.h"
 
@@ -9,7 +10,7 @@ namespace {
 
 using sym::Expr;
 
-// Reads the tile of load `id`: W rows of loop `transpose` by `n` lanes ("" for all), and turns it.
+// Reads the tile of load `id`: W rows of loop `transpose` by `n` lanes ("" for all), and transposes it.
 void read_tile(Emission& e, loops::Id id, const std::string& n, const std::string& rows) {
   const loops::Instr& in = e.k.stages[0].body[id];
   const Expr across = e.k.outer[e.k.transpose].var;
@@ -57,8 +58,8 @@ void tile(Emission& e, const std::string& n) {
   for (size_t r = 0; r < e.facts.repeats.size(); ++r) e.out.close();
 }
 
-// Loop variables out of the number `o`, the fastest first.
-void take_apart(Emission& e) {
+// Loop variables out of the linear index `o`, the fastest first.
+void delinearize(Emission& e) {
   std::string rest = "o";
   auto take = [&](const std::string& name, Expr extent, bool last) {
     if (extent.is_const(1)) {
@@ -71,7 +72,7 @@ void take_apart(Emission& e) {
       rest = name + "r";
     }
   };
-  const size_t loops = numbered_loops(e.k, e.facts);
+  const size_t loops = linearized_loops(e.k, e.facts);
   if (e.outer()) take("block", e.iteration.blocks, loops == 0);
   for (size_t i = loops; i-- > 0;) {
     bool last = true;
@@ -112,13 +113,13 @@ void lanes_of_block(Emission& e, const std::function<void(const LaneRun& run)>& 
   e.out.close();
 }
 
-void each_number(Emission& e) {
+void each_linear_index(Emission& e) {
   auto stages = [&](const LaneRun& run) {
     if (!e.facts.tiles.empty()) return tile(e, run.count);
     for (size_t i = 0; i < e.k.stages.size(); ++i) stage(e, i, run);
   };
   e.out.open("for (long o = begin; o < end; ++o)");
-  take_apart(e);
+  delinearize(e);
   if (e.outer()) {
     lanes_of_block(e, stages);
   } else {

@@ -2,6 +2,7 @@
 #include "kernel/cpp/stage.h"
 
 #include "kernel/cpp/accumulators.h"
+#include "kernel/cpp/index.h"
 #include "kernel/cpp/instructions.h"
 
 namespace flashover::kernel::cpp {
@@ -43,7 +44,7 @@ struct SumBlocks {
 SumBlocks choose_sum_blocks(const Emission& e, const Scope& s, const std::vector<int32_t>& folded) {
   SumBlocks b;
   const loops::Stage& stage = *s.stage;
-  if (s.few_rows || stage.loops.empty() || stage.ordered) return b;
+  if (s.row_block || stage.loops.empty() || stage.ordered) return b;
   for (int32_t a : folded)
     if (e.k.accs[a].kind == Reduce::kSum && is_floating(e.k.accs[a].dtype)) b.sums.push_back(a);
   if (b.sums.empty()) return b;
@@ -119,7 +120,7 @@ void lane_loop(Emission& e, Scope& s, size_t depth, const SumBlocks& blocks, con
 void innermost_loop(Emission& e, Scope& s, size_t depth, const SumBlocks& blocks) {
   const loops::Loop& loop = s.stage->loops[depth];
   const std::string v = variable(e, loop.var), extent = index(e, loop.extent);
-  std::string from = s.few_rows ? "jb" : "0", to = s.few_rows ? "je" : extent;
+  std::string from = s.row_block ? "jb" : "0", to = s.row_block ? "je" : extent;
   if (blocks.block > 0) {
     const std::string block = num(blocks.block);
     from = v + "b", to = v + "e";
@@ -152,7 +153,7 @@ void level(Emission& e, Scope& s, size_t depth, const SumBlocks& blocks) {
       e.out.line("const float v" + num(i) + "r = " + e.ns(false) + "div_by(" + s.values[i].text + ");");
   }
   if (depth == stage.loops.size()) return;
-  if (s.few_rows && stage.loops.size() > 1) {  // one loop over some rows
+  if (s.row_block && stage.loops.size() > 1) {  // one loop over some rows
     if (depth == 0) {
       e.out.open("for (long j = jb; j < je; ++j)");
       for (size_t d = 0; d < stage.loops.size(); ++d)
@@ -181,14 +182,14 @@ std::vector<int32_t> folded_accumulators(const loops::Stage& s) {
   return folded;
 }
 
-void stage(Emission& e, size_t number, const LaneRun& run, bool few_rows) {
+void stage(Emission& e, size_t number, const LaneRun& run, bool row_block) {
   const loops::Stage& stage = e.k.stages[number];
   for (size_t i = 0; i < stage.loops.size(); ++i) e.variables[stage.loops[i].var.node()] = "j" + num(i);
   Scope s;
   s.stage = &stage;
   s.facts = &e.facts.stages[number];
   s.values.resize(stage.body.size());
-  s.few_rows = few_rows;
+  s.row_block = row_block;
   s.vector = s.facts->vector;
   if (s.vector) {
     s.lanes = lane_loop_of(e.k, e.facts, stage);
@@ -197,7 +198,7 @@ void stage(Emission& e, size_t number, const LaneRun& run, bool few_rows) {
   }
   const std::vector<int32_t> folded = folded_accumulators(stage);
   // Accumulators outlive their stage, everything else does not.
-  if (!few_rows)
+  if (!row_block)
     for (int32_t a : folded) declare_accumulator(e, s, a);
   const bool braces = !stage.body.empty();
   if (braces) e.out.open();

@@ -5,8 +5,8 @@
 namespace flashover::kernel::cpp {
 
 // How many of the stage's points are written: those of `run` (kOuter; under kInner the stage chooses), and of its loops
-// all or, with `few_rows`, rows [jb, je) for accumulators that are declared outside.
-void stage(Emission& e, size_t number, const LaneRun& run, bool few_rows = false);
+// all or, with `row_block`, rows [jb, je) for accumulators that are declared outside.
+void stage(Emission& e, size_t number, const LaneRun& run, bool row_block = false);
 
 // A loop variable of rows [jb, je) of a stage that has several loops: an array, by row.
 std::string row_name(size_t loop);

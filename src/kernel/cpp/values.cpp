@@ -1,20 +1,20 @@
-// How values are named, defined and used as operands.
-#include "kernel/cpp/emission.h"
+// A vector value is one constant per copy, v7_0, v7_1 ...; a literal stands where it is used.
+#include "kernel/cpp/values.h"
 
 namespace flashover::kernel::cpp {
 
 using loops::Id;
 using loops::Op;
 
-std::string operand(const Emission& e, const Scope& s, Id a, int copy, Class want, bool vector) {
+std::string operand(const Emission& e, const Scope& s, Id a, int copy, Class cls, bool vector) {
   const Value& v = s.values[a];
   std::string t = v.name(copy);
-  if (v.literal) return e.constant(want, v.number, v.integer, vector);
-  if (v.cls == Class::kI && want == Class::kL) t = v.varying ? "i_to_l(" + t + ")" : "(long)" + t;
-  if (v.cls == Class::kL && want == Class::kI) t = v.varying ? "l_to_i(" + t + ")" : "(int)" + t;  // known to fit
+  if (v.literal) return e.constant(cls, v.number, v.integer, vector);
+  if (v.cls == Class::kI && cls == Class::kL) t = v.varying ? "i_to_l(" + t + ")" : "(long)" + t;
+  if (v.cls == Class::kL && cls == Class::kI) t = v.varying ? "l_to_i(" + t + ")" : "(int)" + t;  // it provably fits
   if (vector && !v.varying) {
     static const char* const splats[] = {"splat", "splat_d", "splat_i", "splat_l", "splat_m"};
-    t = std::string(splats[static_cast<size_t>(want)]) + "(" + t + ")";
+    t = std::string(splats[static_cast<size_t>(cls)]) + "(" + t + ")";
   }
   return t;
 }

@@ -20,8 +20,8 @@ void hoisted_line(Emission& e, Axes axes, const std::string& text) {
 
 std::string fresh(Emission& e, const char* prefix) { return e.role.temporary + prefix + num(e.next++); }
 
-void take_apart(Emission& e, const std::vector<NamedLoop>& nest, const std::string& from, Axes axes, bool fours,
-                const std::function<void(const std::string&)>& write) {
+void delinearize(Emission& e, const std::vector<NamedLoop>& nest, const std::string& from, Axes axes, bool fours,
+                 const std::function<void(const std::string&)>& write) {
   Expr below = 1;
   for (size_t n = nest.size(); n-- > 0;) {
     const Loop& l = *nest[n].loop;
@@ -60,20 +60,20 @@ std::string broadcast(const Emission& e, const Value& v, Axes to) {
   return v.axes == to ? v.text : "tl.broadcast_to(" + v.text + ", " + shape(e, to) + ")";
 }
 
-std::string both(const std::string& mask, const std::string& other) {
+std::string conjunction(const std::string& mask, const std::string& other) {
   return mask + (mask.empty() || other.empty() ? "" : " & ") + other;
 }
 
 std::string tile_mask(const Emission& e, Axes axes) {
   std::string m;
-  if (axes & kY) m = both(m, e.y_mask);
-  if (axes & kX) m = both(m, e.x_mask);
-  if (axes & kR) m = both(m, e.stage.r_mask);
+  if (axes & kY) m = conjunction(m, e.y_mask);
+  if (axes & kX) m = conjunction(m, e.x_mask);
+  if (axes & kR) m = conjunction(m, e.stage.r_mask);
   return m;
 }
 
 std::string mask(const Emission& e, const Instr& in, Axes axes) {
-  return both(tile_mask(e, axes), in.mask == kNone ? "" : e.stage.values[in.mask].text);
+  return conjunction(tile_mask(e, axes), in.mask == kNone ? "" : e.stage.values[in.mask].text);
 }
 
 Axes mask_axes(const Emission& e, const Instr& in) { return in.mask == kNone ? Axes{0} : e.stage.values[in.mask].axes; }

@@ -55,7 +55,7 @@ struct StageState {
   std::vector<bool> exact;  // values of which more than 16 bits' worth goes on
   bool in_row = false;      // its loops are the axis r
   bool looped = false;      // over chunks of r
-  int row = -1;             // number of its loops, the same for stages with the same loops
+  int row = -1;             // tells its loops apart: stages with the same loops have the same
   std::string r_mask;
   std::string header, before, body, after;  // of the loop over chunks
   std::map<std::string, Value> memo;        // values inside of that loop by right-hand side
@@ -77,7 +77,7 @@ struct Emission {
   std::string x_mask, y_mask;
   sym::Expr grid = 1;
   std::string out, result;  // result: the name of an operand's tile
-  int64_t next = 0;         // number of the next name
+  int64_t next = 0;         // of the next name
   // what stages hand to later ones
   int64_t r = 1;  // length of the axis r
   std::map<std::vector<const sym::Node*>, int> rows;
@@ -97,23 +97,23 @@ void after_loop(Emission& e, const std::string& text);
 // Of the stage, before its loop where `axes` say that nothing in it depends on the chunk.
 void hoisted_line(Emission& e, Axes axes, const std::string& text);
 std::string fresh(Emission& e, const char* prefix);
-// Coordinates of a nest's loops (by name) out of the number `from`, the fastest first; `write` writes a line. `fours`:
-// names for every fourth number too.
+// Coordinates of a nest's loops (by name) out of the linear index `from`, the fastest first; `write` writes a line.
+// `fours`: names for every fourth index too.
 struct NamedLoop {
   const loops::Loop* loop;
   std::string name;
 };
-void take_apart(Emission& e, const std::vector<NamedLoop>& nest, const std::string& from, Axes axes, bool fours,
-                const std::function<void(const std::string&)>& write);
+void delinearize(Emission& e, const std::vector<NamedLoop>& nest, const std::string& from, Axes axes, bool fours,
+                 const std::function<void(const std::string&)>& write);
 
 // ---- shapes and masks
 std::string shape(const Emission& e, Axes axes);  // "[64, 1]"
 Axes all_axes(const Emission& e);
 // The whole shape, as reductions and scans need it.
 std::string broadcast(const Emission& e, const Value& v, Axes to);
-// Behind numbers that indices are made of.
+// Behind what indices are made of.
 inline const char* wide_cast(const Emission& e) { return e.wide ? ".to(tl.int64)" : ""; }
-std::string both(const std::string& mask, const std::string& other);  // "" is always true
+std::string conjunction(const std::string& mask, const std::string& other);  // "" is always true
 // Where the tile does not stick out.
 std::string tile_mask(const Emission& e, Axes axes);
 // Where moreover the instruction's own mask is set.

@@ -118,31 +118,32 @@ std::string text(const Coordinates& c, Expr e) {
   return "";
 }
 
-Expr rejoined(const Coordinates& c, Expr e) {
-  for (const JoinedLoops& join : c.joined) {
-    const auto last = sym::coefficient(e, join.loops.back().var);
+Expr relinearized(const Coordinates& c, Expr e) {
+  for (const LinearizedLoops& l : c.linearized) {
+    const auto last = sym::coefficient(e, l.loops.back().var);
     if (!last || !last->is_const() || last->is_const(0)) continue;
     Expr stride = *last;
     bool all = true;
-    for (size_t i = join.loops.size(); i-- > 0 && all;) {
-      const auto of = sym::coefficient(e, join.loops[i].var);
+    for (size_t i = l.loops.size(); i-- > 0 && all;) {
+      const auto of = sym::coefficient(e, l.loops[i].var);
       all = of && sym::known_eq(*of, stride);
-      stride *= join.loops[i].extent;
+      stride *= l.loops[i].extent;
     }
     if (!all) continue;
     e = sym::substitute(e, [&](Expr v) -> std::optional<Expr> {
-      for (const Loop& l : join.loops)
-        if (l.var == v) return Expr(0);
+      for (const Loop& loop : l.loops)
+        if (loop.var == v) return Expr(0);
       return std::nullopt;
     });
-    e += *last * join.whole;
+    e += *last * l.whole;
   }
   return e;
 }
 
-std::string index(const Coordinates& c, Expr e) { return text(c, rejoined(c, e)); }
+std::string index(const Coordinates& c, Expr e) { return text(c, relinearized(c, e)); }
 
-void join(Coordinates& c, const std::vector<Loop>& loops, char letter, const std::string& name, Axes axes, bool fours) {
+void linearize(Coordinates& c, const std::vector<Loop>& loops, char letter, const std::string& name, Axes axes,
+               bool fours) {
   if (loops.size() < 2) return;
   Expr total = 1;
   for (const Loop& l : loops) total *= l.extent;
@@ -150,7 +151,7 @@ void join(Coordinates& c, const std::vector<Loop>& loops, char letter, const std
   const Expr whole = loops::loop_var('f', letter, total);
   c.names[whole.node()] = {name, axes};
   if (fours) c.fours[whole.node()] = name + "q";
-  c.joined.push_back({loops, whole});
+  c.linearized.push_back({loops, whole});
 }
 
 }  // namespace flashover::kernel::triton

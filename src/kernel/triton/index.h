@@ -19,15 +19,15 @@ struct Name {
   Axes axes = 0;
 };
 
-// Loops whose coordinates were taken out of one number, and a variable for that number.
-struct JoinedLoops {
+// Loops whose coordinates come out of one linear index, and a variable for that index.
+struct LinearizedLoops {
   std::vector<loops::Loop> loops;
   sym::Expr whole;
 };
 
 struct Coordinates {
   std::map<const sym::Node*, Name> names;
-  std::vector<JoinedLoops> joined;
+  std::vector<LinearizedLoops> linearized;
   // For random numbers: names of each fourth coordinate along the last axis. text() uses them while `by_fours`.
   std::map<const sym::Node*, std::string> fours;
   bool by_fours = false;
@@ -35,7 +35,7 @@ struct Coordinates {
 
 // Does every subexpression fit in 32 bits?
 bool fits_int32(sym::Expr e);
-// Does index arithmetic of the kernel need 64 bits? `points`: the loops that programs number through.
+// Does index arithmetic of the kernel need 64 bits? `points`: the loops over all points of all programs.
 bool needs_int64(const loops::Kernel& k, const std::vector<loops::Loop>& points);
 // Is a variable that k_indirect defines in it?
 bool has_indirect(sym::Expr e);
@@ -44,12 +44,12 @@ Axes axes_of(const Coordinates& c, sym::Expr e);
 std::string text(const Coordinates& c, sym::Expr e);
 // The same, in parentheses where it stands beside an operator.
 std::string atom(const Coordinates& c, sym::Expr e);
-// text() of an address: where coordinates only put the number that they came from together again, it is that number.
+// text() of an address: where coordinates only make the linear index that they came from again, it is that index.
 std::string index(const Coordinates& c, sym::Expr e);
-sym::Expr rejoined(const Coordinates& c, sym::Expr e);
-// From now on `name` is the number that the coordinates of `loops` come from. `letter`: a digit that tells such apart;
-// `fours`: every fourth number has a name too (name + "q").
-void join(Coordinates& c, const std::vector<loops::Loop>& loops, char letter, const std::string& name, Axes axes,
-          bool fours = false);
+sym::Expr relinearized(const Coordinates& c, sym::Expr e);
+// From now on `name` is the linear index that the coordinates of `loops` come from. `letter`: a digit that tells such
+// apart; `fours`: every fourth index has a name too (name + "q").
+void linearize(Coordinates& c, const std::vector<loops::Loop>& loops, char letter, const std::string& name, Axes axes,
+               bool fours = false);
 
 }  // namespace flashover::kernel::triton

@@ -60,7 +60,7 @@ void converted(Emission& e, Id id, const Instr& in) {
 
 void round_to(Emission& e, Id id, const Instr& in) {
   const Value a = arg(e, in, 0);
-  if ((a.literal && is_reduced(in.narrow)) || a.rounded_to == in.narrow)  // constants: by whoever stores them
+  if ((a.literal && is_reduced(in.narrow)) || a.rounded_to == in.narrow)  // constants are rounded by the store
     return set_value(e, id, a);
   define(e, id, a.axes, to_memory(in.narrow, a.text), in.narrow);
   const std::string rounded = e.stage.values[id].text;
@@ -88,7 +88,7 @@ void in_range(Emission& e, Id id, const Instr& in) {
   const std::string i = text(e.at, in.index);
   std::string t;
   if (!sym::known_le(in.lo, in.index)) t = "(" + i + " >= " + text(e.at, in.lo) + ")";
-  if (!sym::known_lt(in.index, in.hi)) t = both(t, "(" + i + " < " + text(e.at, in.hi) + ")");
+  if (!sym::known_lt(in.index, in.hi)) t = conjunction(t, "(" + i + " < " + text(e.at, in.hi) + ")");
   if (t.empty()) return set_value(e, id, {"True", 0, DType::kBool, true});
   define(e, id, axes_of(e.at, in.index) | axes_of(e.at, in.lo) | axes_of(e.at, in.hi), t, DType::kBool);
 }
@@ -109,7 +109,7 @@ bool neighbours_share(const Emission& e, const Instr& in, Axes axes) {
 // One call gives four numbers. Where neighbours share, it is made once for four of them, at the first, and the numbers
 // are put side by side.
 void random(Emission& e, Id id, const Instr& in) {
-  const Expr i = rejoined(e.at, in.index), threads = in.hi, width = in.integer;
+  const Expr i = relinearized(e.at, in.index), threads = in.hi, width = in.integer;
   const Axes axes = axes_of(e.at, i);
   const bool shared = neighbours_share(e, in, axes);
   Expr thread, call, lane;
@@ -157,7 +157,7 @@ void indirect(Emission& e, Id id, const Instr& in) {
   const std::string m = in.mask == kNone ? "" : e.stage.values[in.mask].text;
   if (in.slot >= 0) {
     e.asserts = true;
-    const std::string where = both(tile_mask(e, axes), m), ok = "(" + v + " >= 0) & (" + v + " < " + size + ")";
+    const std::string where = conjunction(tile_mask(e, axes), m), ok = "(" + v + " >= 0) & (" + v + " < " + size + ")";
     hoisted_line(e, axes,
                  "tl.device_assert(" + (where.empty() ? ok : "(" + ok + ") | ~(" + where + ")") + ", \"" +
                      quotable(e.k.errors[in.slot]) + "\")");

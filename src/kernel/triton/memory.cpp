@@ -1,4 +1,4 @@
-// Narrow floats are widened by whoever loads them and rounded by whoever stores them.
+// Narrow floats are widened by loads and rounded by stores.
 #include "kernel/triton/memory.h"
 
 #include "base/check.h"
@@ -110,7 +110,7 @@ void store(Emission& e, const Instr& in) {
   const Axes own = axes_of(e.at, in.index);
   Axes axes = own | mask_axes(e, in) | v.axes;
   if (e.stage.in_row) axes |= kR;
-  if (e.stage.in_row && !(own & kR)) throw Declined("triton: a row stores to one place");
+  if (e.stage.in_row && !(own & kR)) throw Declined("triton: a row stores to one element");
   const Destination to{"p" + num(in.slot) + offset(e, in.index, own, axes), mask(e, in, axes), axes};
   std::erase_if(e.available, [&](const Available& a) { return a.slot == in.slot; });
   std::string value = as_rounded && in.mode == StoreMode::kSet ? v.rounded : computed;
@@ -132,7 +132,7 @@ void store(Emission& e, const Instr& in) {
 void load_scratch(Emission& e, Id id, const Instr& in) {
   for (const Available& s : e.scratch)
     if (s.slot == in.slot && s.index == in.index && s.row == e.stage.row) return set_value(e, id, s.value);
-  throw Declined("triton: scratch is read at other places than it was written");
+  throw Declined("triton: scratch is read at an index that was not written");
 }
 
 void store_scratch(Emission& e, const Instr& in) {

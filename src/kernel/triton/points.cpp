@@ -1,4 +1,4 @@
-// `x` numbers the points of a program through; a tile of two axes has coordinates of its own for these.
+// `x` is the linear index of a point; a tile of two axes has coordinates of its own for these.
 #include "kernel/triton/points.h"
 
 #include <optional>
@@ -11,8 +11,8 @@ using sym::Expr;
 
 std::string program_id(const Emission& e) { return e.wide ? "tl.program_id(0).to(tl.int64)" : "tl.program_id(0)"; }
 
-// The loops that `x` numbers through: all but the two axes of such a tile.
-std::vector<NamedLoop> numbered_loops(const Emission& e) {
+// The loops that `x` goes over: all but the two axes of such a tile.
+std::vector<NamedLoop> linearized_loops(const Emission& e) {
   const std::vector<Loop>& points = e.tile.points;
   std::vector<NamedLoop> nest;
   for (size_t i = 0; i < points.size(); ++i)
@@ -22,7 +22,7 @@ std::vector<NamedLoop> numbered_loops(const Emission& e) {
 }
 
 // A tile of two axes: y points along loop `across`, x along the last loop. `total`: points of the other loops. Writes
-// what is left of the program's number as x, unless there are no other loops.
+// what is left of the program's index as x, unless there are no other loops.
 void two_axes(Emission& e, Expr total, bool others) {
   const Tile& t = e.tile;
   const Loop &a = t.points[t.across], &b = t.points.back();
@@ -67,26 +67,26 @@ bool one_axis(Emission& e, Expr total) {
     line(e, "xm = x < " + text(e.at, total));
     e.x_mask = "xm";
   }
-  join(e.at, t.points, 0, "x", kX, fours);
+  linearize(e.at, t.points, 0, "x", kX, fours);
   return fours;
 }
 
 }  // namespace
 
 void program_points(Emission& e) {
-  const std::vector<NamedLoop> nest = numbered_loops(e);
+  const std::vector<NamedLoop> nest = linearized_loops(e);
   Expr total = 1;
   for (const NamedLoop& l : nest) total *= l.loop->extent;
   const auto write = [&](const std::string& text) { line(e, text); };
   if (e.tile.y) {
     two_axes(e, total, !nest.empty());
-    take_apart(e, nest, "x", 0, false, write);
+    delinearize(e, nest, "x", 0, false, write);
     return;
   }
   e.grid = sym::ceildiv(total, e.tile.x);
   if (nest.empty() && !e.tile.rows) return;  // one point
   const bool fours = one_axis(e, total);
-  take_apart(e, nest, "x", kX, fours, write);
+  delinearize(e, nest, "x", kX, fours, write);
 }
 
 }  // namespace flashover::kernel::triton

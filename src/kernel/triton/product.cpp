@@ -88,11 +88,11 @@ std::string first_tile(const Product& p, const char* pointer, const std::array<i
 }
 
 std::string load_tile(const Product& p, const std::string& at, const std::string& outside, const std::string& k) {
-  const std::string mask = both(outside, p.k % p.tile.k ? "(" + k + " < " + num(p.k) + " - start)" : "");
+  const std::string mask = conjunction(outside, p.k % p.tile.k ? "(" + k + " < " + num(p.k) + " - start)" : "");
   return "tl.load(" + at + (mask.empty() ? "" : ", " + mask + ", 0") + ")";
 }
 
-// Loops that go over matrices as they lie in memory, by the numbers of the matrix (z), the row and the column.
+// Loops that go over matrices as they lie in memory, by the indices of the matrix (z), the row and the column.
 struct Side {
   int64_t extent;
   std::string name;
@@ -110,11 +110,12 @@ std::optional<size_t> first_of(const std::vector<Loop>& loops, size_t end, int64
 
 void coordinates(Emission& e, const std::vector<Loop>& loops, int64_t batch, const Side& slow, const Side& fast) {
   const auto spread = [&](size_t from, size_t to, char letter, const std::string& whole, Axes axes) {
-    join(e.at, {loops.begin() + static_cast<std::ptrdiff_t>(from), loops.begin() + static_cast<std::ptrdiff_t>(to)},
-         letter, whole, axes);
+    linearize(e.at,
+              {loops.begin() + static_cast<std::ptrdiff_t>(from), loops.begin() + static_cast<std::ptrdiff_t>(to)},
+              letter, whole, axes);
     std::vector<NamedLoop> nest;
     for (size_t i = from; i < to; ++i) nest.push_back({&loops[i], e.role.temporary + "i" + num(i)});
-    take_apart(e, nest, whole, axes, false, [&](const std::string& text) { line(e, text); });
+    delinearize(e, nest, whole, axes, false, [&](const std::string& text) { line(e, text); });
   };
   const std::optional<size_t> inner = first_of(loops, loops.size(), fast.extent);
   const std::optional<size_t> middle = inner ? first_of(loops, *inner, slow.extent) : std::nullopt;

@@ -40,7 +40,7 @@ std::vector<bool> exact_values(const loops::Kernel& k, const Stage& s) {
   return exact;
 }
 
-// Numbers the points of a row and takes the numbers apart.
+// The linear index of a row's points, and the coordinates of its loops.
 void row(Emission& e, const Stage& s) {
   StageState& st = e.stage;
   st.looped = !e.tile.persistent;
@@ -51,8 +51,8 @@ void row(Emission& e, const Stage& s) {
     key.push_back(l.var.node());
   }
   e.r = e.tile.persistent ? power_of_2(total.hint()) : e.tile.r;
-  const auto [numbered, first] = e.rows.try_emplace(key, static_cast<int>(e.rows.size()));
-  st.row = numbered->second;
+  const auto [entry, first] = e.rows.try_emplace(key, static_cast<int>(e.rows.size()));
+  st.row = entry->second;
   // Coordinates of chunks change in the loop; those of whole rows are written once.
   const auto write = [&, first = first](const std::string& text) {
     if (st.looped) {
@@ -72,10 +72,10 @@ void row(Emission& e, const Stage& s) {
     st.r_mask = r + "m";
     write(st.r_mask + " = " + r + " < " + text(e.at, total));
   }
-  join(e.at, s.loops, 1, r, kR, fours);
+  linearize(e.at, s.loops, 1, r, kR, fours);
   std::vector<NamedLoop> nest;
   for (size_t n = 0; n < s.loops.size(); ++n) nest.push_back({&s.loops[n], "j" + num(n) + "_" + num(st.row)});
-  take_apart(e, nest, r, kR, fours, write);
+  delinearize(e, nest, r, kR, fours, write);
 }
 
 // Threads of a program wait for each other before a stage that reads from memory what an earlier one stored, and before
@@ -105,9 +105,9 @@ void barrier(Emission& e, const Stage& s) {
     if (i.op == Op::k_store) e.stored[i.slot] = true;
 }
 
-// What the loops of the stage before were joined to (letter 1: see row()).
+// The linear index of the stage before (letter 1: see row()).
 void forget_rows(Coordinates& c) {
-  while (!c.joined.empty() && c.joined.back().whole.name().starts_with("f1.")) c.joined.pop_back();
+  while (!c.linearized.empty() && c.linearized.back().whole.name().starts_with("f1.")) c.linearized.pop_back();
 }
 
 }  // namespace

@@ -106,7 +106,7 @@ class Server {
       folder_ = std::make_unique<PrivateFolder>();  // ptxas takes and leaves files by name
       Launch launch{.argv = {c.python, c.script}, .in = in[0], .out = out[1]};
       if (fcntl(2, F_GETFD) >= 0) launch.err = 2;
-      // Threads come and go, and the server outlives the one that wanted it first.
+      // Threads come and go, and the server outlives the one that started it.
       launch.dies_with_thread = false;
       for (char** e = environ; *e; ++e)
         if (std::strncmp(*e, "TMPDIR=", 7) != 0) launch.environment.push_back(*e);

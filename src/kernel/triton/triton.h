@@ -10,8 +10,8 @@
 //             scratch that do not fit in registers
 //   Sample    emit_test.cpp
 //
-// One program computes a tile of outer points: `x` numbers them through, and their coordinates i0, i1, ... come out of
-// it by // and %. Where stages have loops the tile has a second axis `r` over a stage's points, whole (a row in
+// One program computes a tile of outer points: `x` is their linear index, and coordinates i0, i1, ... come out of it by
+// // and %. Where stages have loops the tile has a second axis `r` over a stage's points, whole (a row in
 // registers) or in a loop over chunks with one accumulator per element of the tile. Kernels that read along one axis
 // and write along another (loops::Kernel::transpose) have a tile of two outer axes.
 #pragma once

@@ -1,5 +1,5 @@
 // Text in, text out: testdata/*.txt hold cases  kernel { ... }  ->  grid, warps, the function or "declined: reason",
-// separated by lines of ----. FLASHOVER_BLESS=1 rewrites the parts after ->.
+// separated by lines of ----. FLASHOVER_BLESS=1 rewrites what stands after ->.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -44,16 +44,16 @@ void run_file(const std::filesystem::path& path) {
   std::string blessed;
   for (size_t at = 0; at < text.size();) {
     const size_t end = text.find("\n----", at);
-    const std::string part = text.substr(at, end == std::string::npos ? std::string::npos : end - at);
+    const std::string test_case = text.substr(at, end == std::string::npos ? std::string::npos : end - at);
     at = end == std::string::npos ? text.size() : std::min(text.size(), text.find('\n', end + 1) + 1);
-    const size_t arrow = part.find("\n->");
-    const std::string kernel = trim(part.substr(0, arrow)), got = render(kernel);
+    const size_t arrow = test_case.find("\n->");
+    const std::string kernel = trim(test_case.substr(0, arrow)), got = render(kernel);
     if (bless) {
       blessed += (blessed.empty() ? "" : "----\n") + kernel + "\n->\n" + got + "\n";
       continue;
     }
     ASSERT_NE(arrow, std::string::npos) << path << ": a case without -> (bless it)";
-    EXPECT_EQ(got, trim(part.substr(arrow + 3))) << path << "\n" << part;
+    EXPECT_EQ(got, trim(test_case.substr(arrow + 3))) << path << "\n" << test_case;
   }
   if (bless) std::ofstream(path) << blessed;
 }

@@ -268,7 +268,7 @@ inline VF v_erf_fast(VF x) {
   return c * p * v_recip(q);
 }
 )"},
-    // sin and cos share the reduction to [-pi/4, pi/4] in three parts, good to |x| = 1e5; beyond, libm lane by lane.
+    // sin and cos share the reduction to [-pi/4, pi/4] with pi/4 as a sum of three floats, good to |x| = 1e5; beyond, libm lane by lane.
     {"trig_reduce", kAny, R"(
 inline VF trig_reduce(VF x, VI& quadrant) {
   VF j = v_fma(x, splat(0.636619747f), splat(12582912.f));

@@ -29,7 +29,7 @@ inline VD d_exp(VD x) {
 )"},
     {"d_sigmoid", kAny, "inline VD d_sigmoid(VD x) { return 1.0 / (1.0 + d_exp(-x)); }\n"},
 
-    // By libm, lane by lane.
+// By libm, lane by lane.
 #define LANES1(f)                                                                                                \
   {"lanes_" #f "f", kVector,                                                                                     \
    "extern \"C\" float " #f "f(float);\ninline VF lanes_" #f "f(VF x) { for (int i = 0; i < W; ++i) x[i] = " #f  \

@@ -1,10 +1,11 @@
 // Arrays m hold the running accumulators of all columns, arrays s the sums of finished chains of rows (the second level
 // of stage.cpp).
-#include "kernel/cpp/rows.h"
+#include "kernel/cpp/row_blocks.h"
 
 #include <algorithm>
 
 #include "kernel/cpp/accumulators.h"
+#include "kernel/cpp/index.h"
 #include "kernel/cpp/outer.h"
 #include "kernel/cpp/stage.h"
 
@@ -27,12 +28,12 @@ int64_t rows_of(const loops::Stage& s) {
 }
 
 // Blocks of columns whose accumulators are in the arrays.
-int64_t blocks_together(const Emission& e) {
+int64_t column_blocks(const Emission& e) {
   const int64_t columns = kColumns / static_cast<int64_t>(e.k.accs.size());
   return std::max<int64_t>(1, columns / e.iteration.block);
 }
 
-bool fits_few_rows(const Emission& e, const loops::Stage& s, const StageFacts& facts) {
+bool fits_row_blocks(const Emission& e, const loops::Stage& s, const StageFacts& facts) {
   if (s.ordered || !facts.vector) return false;
   std::vector<bool> written(e.k.params.size());
   for (const Instr& in : s.body)
@@ -40,7 +41,7 @@ bool fits_few_rows(const Emission& e, const loops::Stage& s, const StageFacts& f
   for (size_t i = 0; i < s.body.size(); ++i) {
     const Op op = s.body[i].op;
     if (op == Op::k_scan || op == Op::k_indirect) return false;
-    // What does not depend on the row is done again for each few rows.
+    // What does not depend on the row is done again for each block of rows.
     if (!s.loops.empty() && facts.depth[i] == 0 && (op == Op::k_store || (op == Op::k_load && written[s.body[i].slot])))
       return false;
   }
@@ -122,7 +123,7 @@ void stage_of_rows(Emission& e, size_t number) {
 
 }  // namespace
 
-bool reads_few_rows(const Emission& e) {
+bool is_row_blocked(const Emission& e) {
   const loops::Kernel& k = e.k;
   if (!e.outer() || k.outer.size() != 1 || !e.facts.tiles.empty() || !k.scratch.empty() || e.facts.shared) return false;
   const auto columns = k.outer[0].extent.as_const();
@@ -131,15 +132,15 @@ bool reads_few_rows(const Emission& e) {
     if (a.dtype != DType::kF32 || a.kind > Reduce::kMin) return false;
   bool large = false;
   for (size_t i = 0; i < k.stages.size(); ++i) {
-    if (!fits_few_rows(e, k.stages[i], e.facts.stages[i])) return false;
+    if (!fits_row_blocks(e, k.stages[i], e.facts.stages[i])) return false;
     large |= !k.stages[i].loops.empty() && rows_of(k.stages[i]) * *columns >= kWorth;
   }
   return large;
 }
 
-void all_columns_by_few_rows(Emission& e) {
-  const std::string together = num(blocks_together(e)), unroll = num(e.iteration.unroll);
-  const std::string vectors = num(blocks_together(e) * e.iteration.unroll);
+void row_blocked_reduction(Emission& e) {
+  const std::string together = num(column_blocks(e)), unroll = num(e.iteration.unroll);
+  const std::string vectors = num(column_blocks(e) * e.iteration.unroll);
   e.out.open("for (long ob = begin; ob < end; ob += " + together + ")");
   e.out.line("const long oe = ob + " + together + " < end ? ob + " + together + " : end;");
   for (size_t a = 0; a < e.k.accs.size(); ++a) {
