@@ -16,6 +16,7 @@ Providers parse_machine(std::string_view words) {
                                                                               {"own_f32", &Providers::own_f32},
                                                                               {"own_bf16", &Providers::own_bf16},
                                                                               {"strict", &Providers::strict_numerics}};
+  constexpr std::string_view kWrongPoints = "wrong_strided_points";
   constexpr std::string_view kThreads = "random_threads=";
   Providers out;
   while (!words.empty()) {
@@ -26,6 +27,8 @@ Providers parse_machine(std::string_view words) {
         std::find_if(std::begin(kWords), std::end(kWords), [&](const auto& w) { return w.first == word; });
     if (row != std::end(kWords)) {
       out.*row->second = true;
+    } else if (word == kWrongPoints) {
+      out.onednn_strided_points = false;
     } else if (const auto n =
                    word.starts_with(kThreads) ? parse_number<int64_t>(word.substr(kThreads.size())) : std::nullopt) {
       out.random_threads = *n;

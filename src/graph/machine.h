@@ -7,7 +7,7 @@
 namespace flashover::graph {
 
 // Providers' defaults and what the words add, separated by spaces: onednn_bf16, own_f32, own_bf16, strict,
-// random_threads=N. Throws UserError for another word.
+// wrong_strided_points, random_threads=N. Throws UserError for another word.
 Providers parse_machine(std::string_view words);
 
 }  // namespace flashover::graph

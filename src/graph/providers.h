@@ -28,6 +28,9 @@ struct Providers {
   bool onednn_f16 = false;   // ... and f16
   bool own_f32 = false;      // flashover.attention takes f32 (AVX512) ...
   bool own_bf16 = false;     // ... and it, flashover.packed_linear and product take bf16 (AMX)
+  // oneDNN's gradient of a weight of one point, with strides, of images that lie channels last, is right. Its kernel for
+  // AVX2 gives other numbers and writes beyond its memory (3.10.2, f32).
+  bool onednn_strided_points = true;
   // oneDNN's f32 GEMM speed over MKL's, in steps of a half. 1 on Intel, 2 on AMD.
   double onednn_f32_ratio = 1.0;
   // Rows from which MKL's packed f32 weight is quicker than the plain one (Sapphire Rapids: level at 16, 1.1-1.4x from
@@ -44,8 +47,8 @@ struct Providers {
 // Every field, for cache keys.
 inline std::string describe(const Providers& p) {
   std::string out;
-  for (bool b :
-       {p.mkl, p.onednn, p.onednn_bf16, p.onednn_f16, p.own_f32, p.own_bf16, p.strict_numerics, p.deterministic})
+  for (bool b : {p.mkl, p.onednn, p.onednn_bf16, p.onednn_f16, p.own_f32, p.own_bf16, p.onednn_strided_points,
+                 p.strict_numerics, p.deterministic})
     out += b ? '1' : '0';
   return out + " " + fixed_decimal(p.onednn_f32_ratio, 6) + " " + std::to_string(p.mkl_packed_rows) + " " +
          std::to_string(p.pack_budget) + " " + std::to_string(p.random_threads);

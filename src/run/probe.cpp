@@ -107,7 +107,7 @@ graph::Providers measure() {
 
 // Not measured, so not kept either: the processor says.
 void ask_processor(graph::Providers& p) {
-  p.own_f32 = cpu::has_avx512();
+  p.own_f32 = p.onednn_strided_points = cpu::has_avx512();
   p.own_bf16 = cpu::has_amx_bf16();
 }
 

@@ -400,6 +400,36 @@ bool lay_last_backward(Rewriter& r, const Node& n, Values& results, const void* 
   return true;
 }
 
+// The gradient of a weight of one point with strides, where the library's is wrong: of the points that it meets, with
+// stride 1.
+bool take_points_backward(Rewriter& r, const Node& n, Values& results, const void* user) {
+  const auto* mask = std::get_if<std::vector<bool>>(&n.args[10]);
+  const ValueId g = ops::as_value(n.args[0]), x = ops::as_value(n.args[1]);
+  const TensorType out = r.b.type(g), input = r.b.type(x), w = r.b.type(ops::as_value(n.args[2]));
+  if (static_cast<const Providers*>(user)->onednn_strided_points || !mask || mask->size() != 3 ||
+      input.dtype != DType::kF32 || input.device.type != DeviceType::kCPU || input.rank() != 4 || w.rank() != 4 ||
+      !all_const(input.sizes) || !all_const(w.sizes) || !all_const(out.sizes) || ops::as_bool(n.args[7]) ||
+      all_are(n.args[4], 1) || !(*mask)[1] || n.outs[1] == kNoValue)
+    return false;
+  const auto points = find_patches(input, out, w, std::span(n.args).subspan(4));
+  if (!points || !points->one_point()) return false;
+  results.assign(3, kNoValue);
+  if ((*mask)[0] && n.outs[0] != kNoValue)
+    call_backward(r, n.args, {true, false}, {r.b.type(n.outs[0]), r.b.type(n.outs[1])}, results);
+  if ((*mask)[2] && n.outs[2] != kNoValue) results[2] = bias_gradient(r, g, r.b.dtype(n.outs[2]));
+  const Sizes ends{input.sizes[0], input.sizes[1], points->covered(0), points->covered(1)};
+  const ValueId met = r.b.slice(x, Sizes(4, 0), ends, {1, 1, points->stride[0], points->stride[1]});
+  TensorType lying = input;
+  lying.sizes = r.b.sizes(met);
+  std::vector<Arg> args = n.args;
+  args[1] = Ref{in_strides(r, met, dense_type(lying))};
+  args[4] = int_list({1, 1});
+  Values made(3, kNoValue);
+  call_backward(r, std::move(args), {false, true}, {lying, r.b.type(n.outs[1])}, made);
+  results[1] = made[1];
+  return true;
+}
+
 // activation(conv): the convolution computes it.
 bool take_activation(Rewriter& r, const Node& n, Values& results, const void* user) {
   const auto& providers = *static_cast<const Providers*>(user);
@@ -424,6 +454,7 @@ constexpr RewriteRule kConvolution[] = {
     {op::convolution_backward, "its gradients", use_own_backward},
     {op::convolution, "conv -> channels last", lay_last},
     {op::convolution_backward, "the same", lay_last_backward},
+    {op::convolution_backward, "a weight's gradient that oneDNN's kernel has wrong", take_points_backward},
     {op::gelu, "gelu(conv)", take_activation},
     {op::silu, "silu(conv)", take_activation},
     {op::hardswish, "hardswish(conv)", take_activation},
