@@ -12,25 +12,25 @@ namespace flashover::compile {
 namespace {
 
 // Each way of choosing libraries that differs from the machine's own by one choice, the machine's own first.
-std::vector<graph::Providers> ways_to_choose(const graph::Providers& base) {
-  std::vector<graph::Providers> ways{base};
+std::vector<target::Providers> ways_to_choose(const target::Providers& base) {
+  std::vector<target::Providers> ways{base};
   const auto way = [&](auto&& change) {
-    graph::Providers p = base;
+    target::Providers p = base;
     change(p);
-    if (std::none_of(ways.begin(), ways.end(), [&](const graph::Providers& w) { return describe(w) == describe(p); }))
+    if (std::none_of(ways.begin(), ways.end(), [&](const target::Providers& w) { return describe(w) == describe(p); }))
       ways.push_back(p);
   };
-  if (base.own_bf16) way([](graph::Providers& p) { p.own_bf16 = false; });
+  if (base.own_bf16) way([](target::Providers& p) { p.own_bf16 = false; });
   const auto library = [&](auto&& change) {  // for every f32 linear
-    way([&](graph::Providers& p) {
+    way([&](target::Providers& p) {
       p.own_bf16 = false;
       change(p);
     });
   };
-  if (base.onednn) library([](graph::Providers& p) { p.onednn_f32_ratio = 2; });
-  if (base.mkl) library([](graph::Providers& p) { p.onednn_f32_ratio = 1, p.mkl_packed_rows = 2; });
-  library([](graph::Providers& p) { p.onednn_f32_ratio = 1, p.mkl_packed_rows = INT64_MAX; });
-  if (base.onednn) way([](graph::Providers& p) { p.onednn = p.onednn_bf16 = p.onednn_f16 = false; });
+  if (base.onednn) library([](target::Providers& p) { p.onednn_f32_ratio = 2; });
+  if (base.mkl) library([](target::Providers& p) { p.onednn_f32_ratio = 1, p.mkl_packed_rows = 2; });
+  library([](target::Providers& p) { p.onednn_f32_ratio = 1, p.mkl_packed_rows = INT64_MAX; });
+  if (base.onednn) way([](target::Providers& p) { p.onednn = p.onednn_bf16 = p.onednn_f16 = false; });
   return ways;
 }
 
@@ -49,7 +49,7 @@ plan::Plan fastest_plan(const MakePlan& make, const Options& options, const Envi
   std::vector<plan::Plan> plans;
   std::vector<std::string> names;
   std::set<std::string> seen;
-  for (const graph::Providers& w : ways_to_choose(env.providers)) {
+  for (const target::Providers& w : ways_to_choose(env.providers)) {
     Environment other = env;
     other.providers = w;
     Report made{.rebuild = report.rebuild};

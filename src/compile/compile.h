@@ -17,10 +17,10 @@
 #include <vector>
 
 #include "graph/partition/partition.h"
-#include "graph/providers.h"
 #include "kernel/triton/triton.h"
 #include "plan/plan.h"
 #include "planner/planner.h"
+#include "target/providers.h"
 
 namespace flashover::compile {
 
@@ -31,7 +31,7 @@ struct Options {
 
 // What the pipeline may know of the world; everything here is part of the cache key.
 struct Environment {
-  graph::Providers providers;
+  target::Providers providers;
   int threads = 1;
   std::optional<kernel::triton::Gpu> gpu;  // of the graph's CUDA device; absent: graphs on such a device decline
   std::string versions;                    // torch's and ours

@@ -75,9 +75,9 @@ Hash128 plan_key(const graph::Graph& traced, const Options& options, const Envir
   for (const graph::Node& n : traced.nodes)
     h.text(n.location >= 0 ? traced.facts.locations[static_cast<size_t>(n.location)] : "");
   for (const auto& [name, value] : options.values) h.text(name).text(value);
-  const graph::Providers& p = env.providers;
+  const target::Providers& p = env.providers;
   h.text(env.versions).number(static_cast<uint64_t>(env.threads));
-  h.text(graph::describe(p));
+  h.text(target::describe(p));
   if (env.gpu)
     h.text(kernel::triton::str(*env.gpu))
         .number(static_cast<uint64_t>(env.gpu->processors))

@@ -20,6 +20,7 @@
 #include "base/interrupt.h"
 #include "base/options.h"
 #include "base/stack.h"
+#include "eager/eval.h"
 #include "entry/machine.h"
 #include "entry/measure.h"
 #include "entry/python_graph.h"
@@ -33,9 +34,8 @@
 #include "run/cuda/driver.h"
 #include "run/cuda/random.h"
 #include "run/run.h"
-#include "run/target.h"
+#include "target/features.h"
 #include "torch/convert.h"
-#include "torch/eval.h"
 
 namespace flashover::entry {
 namespace {
@@ -244,7 +244,7 @@ compile::Environment environment(const graph::Graph& graph, const compile::Optio
       random_threads = graph::random_threads(facts.multiprocessors, facts.threads);
   }
   e.threads = at::get_num_threads();
-  graph::Providers& p = e.providers;
+  target::Providers& p = e.providers;
   p = machine_providers(compile::Cache::process());
   // The user's switches, which may change between two compilations.
   p.mkl = p.mkl && at::Context::hasMKL();
@@ -354,8 +354,8 @@ struct AotCompilers {
 };
 
 // Of the forward plan: autograd sees the others written, and the runner writes them.
-graph::VersionSteps forward_steps(const Request& request) {
-  graph::VersionSteps steps = request.version_steps;
+VersionSteps forward_steps(const Request& request) {
+  VersionSteps steps = request.version_steps;
   for (int32_t i : request.joint.extra)
     if (i >= 0) steps.at(static_cast<size_t>(i)) = 0;
   return steps;
@@ -377,7 +377,7 @@ std::unique_ptr<Runner> make_aot_training(graph::Partition p, const std::vector<
 struct Memory {
   run::LoadOptions forward, backward;
 };
-Memory memory_of(const std::vector<run::Place>& inputs, graph::VersionSteps steps, const compile::Training& t) {
+Memory memory_of(const std::vector<run::Place>& inputs, VersionSteps steps, const compile::Training& t) {
   using Kind = graph::Partition::BackwardInput::Kind;
   Memory m{.forward = {.places = inputs,
                        .pool_outputs = std::vector<bool>(t.forward.outputs.size()),
@@ -412,7 +412,7 @@ std::unique_ptr<Runner> make_training(graph::Graph graph, const Request& request
     report.extern_calls = static_cast<int64_t>(graph.nodes.size());
     graph::Joint joint = request.joint;
     graph::Graph functional =
-        graph::run_pipeline(graph::Pipeline::kCustom, graph, {.providers = graph::Providers{}, .joint = &joint});
+        graph::run_pipeline(graph::Pipeline::kCustom, graph, {.providers = target::Providers{}, .joint = &joint});
     graph::Partition p = graph::partition(functional, joint);
     for (const graph::Input& in : p.backward.inputs) types.push_back(p.backward.type(in.value));
     if (request.custom)

@@ -11,6 +11,7 @@
 
 #include "compile/compile.h"
 #include "graph/joint.h"
+#include "ops/version_steps.h"
 
 typedef struct _object PyObject;
 
@@ -38,7 +39,7 @@ struct Request {
   const compile::Options& options;
   const std::vector<at::Tensor>& examples;  // the inputs of this call
   const graph::Joint& joint;                // present: the graph is forward and backward
-  const graph::VersionSteps& version_steps;
+  const VersionSteps& version_steps;
 };
 
 // Throws Declined, UserError, InternalError; python errors as torch's python_error.

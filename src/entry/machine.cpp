@@ -10,9 +10,9 @@
 
 namespace flashover::entry {
 
-const graph::Providers& machine_providers(compile::Cache& cache) {
+const target::Providers& machine_providers(compile::Cache& cache) {
   static std::mutex mutex;
-  static std::optional<graph::Providers> known;
+  static std::optional<target::Providers> known;
   std::lock_guard lock(mutex);
   if (known) return *known;
   const Hash128 key = Hasher().text(compile::machine_identity()).text(TORCH_VERSION).finish();

@@ -2,11 +2,11 @@
 // identity.
 #pragma once
 #include "compile/cache.h"
-#include "graph/providers.h"
+#include "target/providers.h"
 
 namespace flashover::entry {
 
 // The first call of a process asks the cache, the first of a machine measures (run/probe.h).
-const graph::Providers& machine_providers(compile::Cache& cache);
+const target::Providers& machine_providers(compile::Cache& cache);
 
 }  // namespace flashover::entry

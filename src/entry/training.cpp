@@ -88,7 +88,7 @@ struct Meeting {
   std::vector<Geometry> backward_inputs;
   Step forward, backward;
   Specialize specialize;
-  graph::VersionSteps version_steps;
+  VersionSteps version_steps;
   mutable std::mutex mutex;
   mutable std::map<std::vector<bool>, std::shared_ptr<const Variant>> variants;  // by tangents that are given
 
@@ -366,7 +366,7 @@ class Trained final : public Runner {
   // One copy, where the program may have written several times.
   void write(int32_t number, const at::Tensor& input, const at::Tensor& content) const {
     input.copy_(content);
-    const graph::VersionSteps& steps = meeting_->version_steps;
+    const VersionSteps& steps = meeting_->version_steps;
     for (int32_t i = 1; i < steps[static_cast<size_t>(number)]; ++i) input.unsafeGetTensorImpl()->bump_version();
   }
   // The result that owns the memory of result i.
@@ -406,7 +406,7 @@ void order_for_engine(std::vector<Partition::Gradient>& gradients) {
 
 std::unique_ptr<Runner> make_training_runner(Partition meeting, const std::vector<TensorType>& backward_types,
                                              Step forward, Step backward, Specialize specialize,
-                                             graph::VersionSteps version_steps) {
+                                             VersionSteps version_steps) {
   auto m = std::make_shared<Meeting>();
   m->p = std::move(meeting);
   order_for_engine(m->p.gradients);

@@ -14,6 +14,7 @@
 
 #include "entry/backend.h"
 #include "graph/partition/partition.h"
+#include "ops/version_steps.h"
 
 namespace flashover::entry {
 
@@ -32,6 +33,6 @@ using Specialize = std::function<Variant(const std::vector<bool>& tangent, const
 // those that autograd sees written, `forward` to all others.
 std::unique_ptr<Runner> make_training_runner(graph::Partition meeting, const std::vector<TensorType>& backward_types,
                                              Step forward, Step backward, Specialize specialize,
-                                             graph::VersionSteps version_steps);
+                                             VersionSteps version_steps);
 
 }  // namespace flashover::entry

@@ -10,8 +10,7 @@ namespace {
 
 class Counts {
  public:
-  Counts(graph::VersionSteps steps, std::vector<int32_t> written)
-      : steps_(std::move(steps)), written_(std::move(written)) {}
+  Counts(VersionSteps steps, std::vector<int32_t> written) : steps_(std::move(steps)), written_(std::move(written)) {}
 
   template <typename Call>
   void around(const at::Tensor* inputs, size_t count, Call&& call) const {
@@ -42,7 +41,7 @@ class Counts {
   static void tell(const std::vector<at::Tensor>& written) {
     for (const at::Tensor& t : written) run::wrote(t.unsafeGetTensorImpl());
   }
-  graph::VersionSteps steps_;
+  VersionSteps steps_;
   std::vector<int32_t> written_;
 };
 
@@ -82,7 +81,7 @@ std::vector<int32_t> written_inputs(const graph::Graph& traced) {
   return out;
 }
 
-Step counting_versions(Step inner, graph::VersionSteps steps, std::vector<int32_t> written) {
+Step counting_versions(Step inner, VersionSteps steps, std::vector<int32_t> written) {
   return [inner = std::move(inner), counts = Counts(std::move(steps), std::move(written))](
              std::vector<at::Tensor>&& inputs, std::vector<at::Tensor>& outputs) {
     const std::vector<at::Tensor> given = inputs;
@@ -90,7 +89,7 @@ Step counting_versions(Step inner, graph::VersionSteps steps, std::vector<int32_
   };
 }
 
-std::unique_ptr<Runner> counting_versions(std::unique_ptr<Runner> inner, graph::VersionSteps steps,
+std::unique_ptr<Runner> counting_versions(std::unique_ptr<Runner> inner, VersionSteps steps,
                                           std::vector<int32_t> written) {
   return std::make_unique<Counting>(std::move(inner), Counts(std::move(steps), std::move(written)));
 }

@@ -9,6 +9,7 @@
 #include "entry/backend.h"
 #include "entry/training.h"
 #include "graph/graph.h"
+#include "ops/version_steps.h"
 
 namespace flashover::entry {
 
@@ -16,8 +17,8 @@ namespace flashover::entry {
 std::vector<int32_t> written_inputs(const graph::Graph& traced);
 
 // As `inner`, and at the end the inputs' counters stand where eager's would.
-Step counting_versions(Step inner, graph::VersionSteps steps, std::vector<int32_t> written);
-std::unique_ptr<Runner> counting_versions(std::unique_ptr<Runner> inner, graph::VersionSteps steps,
+Step counting_versions(Step inner, VersionSteps steps, std::vector<int32_t> written);
+std::unique_ptr<Runner> counting_versions(std::unique_ptr<Runner> inner, VersionSteps steps,
                                           std::vector<int32_t> written);
 
 void give_own_counters(const std::vector<graph::OwnCounter>& which, const at::Tensor* inputs,

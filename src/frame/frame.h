@@ -21,6 +21,7 @@
 #include "frame/numbers.h"
 #include "graph/joint.h"
 #include "guards/source.h"
+#include "ops/version_steps.h"
 
 typedef struct _object PyObject;
 
@@ -143,7 +144,7 @@ struct Capture {
   graph::Graph graph{graph::kNewProgram};  // form kTraced
   graph::Joint joint;                      // present: the graph computes gradients, too
   std::vector<int32_t> inference_outputs;  // graph outputs that were made in inference_mode
-  graph::VersionSteps version_steps;
+  VersionSteps version_steps;
   std::vector<graph::OwnCounter> own_counters;
   std::vector<PyObject*> constants;             // tensors for the kConstant inputs, owned
   std::vector<guards::SourceId> input_sources;  // per graph input; kNoSource for constants

@@ -2,14 +2,14 @@
 #include "base/golden_for_test.h"
 
 #include "graph/analysis/devices.h"
-#include "graph/machine.h"
 #include "graph/passes.h"
+#include "target/machine.h"
 
 namespace flashover::graph {
 namespace {
 
 std::string run_passes(const golden::Case& c) {
-  const Providers providers = parse_machine(c.machine);
+  const target::Providers providers = target::parse_machine(c.machine);
   Graph g = parse(c.input);
   for (const std::string& name : c.names) {
     // Whatever is said of a whole graph a pass hands on.

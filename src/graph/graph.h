@@ -62,9 +62,6 @@ struct Input {
   std::string name;  // source, for people: "L['self'].layer1.weight"
 };
 
-// By input: by how much its version counter moves in eager. 0: not at all (it is not written, or without a version: an
-// inference tensor, `x.data`, statistics of a batch norm). Negative: -1 - an earlier input, whose counter it shares.
-using VersionSteps = std::vector<int32_t>;
 // A result in the memory of an input or of another result, whose version counter is not that one's.
 struct OwnCounter {
   int32_t output = -1;

@@ -11,7 +11,7 @@
 
 #include "graph/graph.h"
 #include "graph/joint.h"
-#include "graph/providers.h"
+#include "target/providers.h"
 
 namespace flashover::graph {
 
@@ -41,7 +41,7 @@ class Pipelines {
 };
 
 struct PassContext {
-  const Providers& providers;
+  const target::Providers& providers;
   Device device = {};      // of the plan: a CUDA device, or the CPU
   Joint* joint = nullptr;  // of a training graph in kProgram and kCustom
 };

@@ -16,20 +16,17 @@
 #include <mutex>
 #include <set>
 #include <unordered_map>
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
 
 #include "base/check.h"
 #include "base/decimal.h"
 #include "base/elf.h"
 #include "base/hash.h"
 #include "base/interrupt.h"
-#include "base/isa_limit.h"
 #include "base/private_folder.h"
 #include "base/text.h"
 #include "base/utf8.h"
 #include "kernel/child_process.h"
+#include "target/features.h"
 
 extern char** environ;
 
@@ -37,24 +34,6 @@ namespace flashover::kernel {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-Target detect() {
-  Target t;
-#if defined(__x86_64__)
-  unsigned a, b, c, d;
-  if (!__get_cpuid(1, &a, &b, &c, &d)) return t;
-  const bool osxsave = c & bit_OSXSAVE, fma = c & bit_FMA, f16c = c & bit_F16C, avx = c & bit_AVX;
-  if (!osxsave || !fma || !f16c || !avx) return t;
-  unsigned lo, hi;
-  __asm__("xgetbv" : "=a"(lo), "=d"(hi) : "c"(0));
-  if ((lo & 6) != 6 || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return t;
-  if (!(b & bit_AVX2) || !(b & bit_BMI) || !(b & bit_BMI2)) return t;
-  constexpr unsigned need = bit_AVX512F | bit_AVX512DQ | bit_AVX512BW | bit_AVX512VL | bit_AVX512CD;
-  t.isa = (lo & 0xe6) == 0xe6 && (b & need) == need ? Isa::kAvx512 : Isa::kAvx2;
-  if (t.isa == Isa::kAvx512 && a >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d)) t.bf16 = a & (1u << 5);
-#endif
-  return t;
-}
 
 constexpr size_t kLargestObject = size_t{512} << 20;  // that a compiler may write
 constexpr size_t kLargestOutput = size_t{64} << 20;   // of messages: more is a compiler that never ends
@@ -204,18 +183,8 @@ class HungCompilers {
 }  // namespace
 
 Target host_target() {
-  static const Target there = detect();
-  switch (isa_limit()) {
-    case IsaLimit::kScalar:
-      return {};
-    case IsaLimit::kAvx2:
-      return {std::min(there.isa, Isa::kAvx2)};
-    case IsaLimit::kAvx512:
-      return {there.isa};
-    case IsaLimit::kNone:
-      break;
-  }
-  return there;
+  if (target::has_feature("avx512")) return {Isa::kAvx512, target::has_feature("avx512_bf16")};
+  return {target::has_feature("avx2") ? Isa::kAvx2 : Isa::kScalar};
 }
 
 std::string str(const Target& t) {

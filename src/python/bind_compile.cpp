@@ -7,11 +7,11 @@
 #include "compile/compile.h"
 #include "graph/analysis/devices.h"
 #include "graph/eager_memory.h"
-#include "graph/machine.h"
 #include "graph/passes.h"
 #include "planner/stages.h"
 #include "python/bind.h"
 #include "run/run.h"
+#include "target/machine.h"
 
 namespace py = pybind11;
 
@@ -88,7 +88,7 @@ std::string run_pass(const std::string& name, const std::string& text, const std
                      const std::string& options) {
   if (!graph::find_pass(name)) return planner::run_stage(name, text, planner::parse_options(options));
   graph::Graph g = graph::parse(text);
-  const graph::Providers providers = graph::parse_machine(machine);
+  const target::Providers providers = target::parse_machine(machine);
   const Device device = graph::device_of(g);
   return graph::print(graph::run_pass(name, std::move(g), {providers, device}));
 }

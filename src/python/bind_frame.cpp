@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "compile/compile.h"
+#include "eager/eval.h"
 #include "frame/arrays.h"
 #include "frame/bytecode/depth.h"
 #include "frame/frame.h"
@@ -16,7 +17,6 @@
 #include "graph/graph.h"
 #include "guards/guards.h"
 #include "python/bind.h"
-#include "torch/eval.h"
 #include "trace/assume.h"
 
 namespace py = pybind11;

@@ -20,8 +20,8 @@
 #include "run/frozen.h"
 #include "run/run.h"
 #include "run/slab.h"
-#include "run/target.h"
 #include "run/writes.h"
+#include "target/features.h"
 
 namespace flashover {
 namespace py = pybind11;
@@ -339,7 +339,7 @@ void bind_run(py::module_& m) {
   m.def("launch_costs", &run::cuda::launch_costs);
   m.def("kept_slab_bytes", &run::kept_slab_bytes);
   m.def("_graph_replays", [] { return run::graph_replays(); });
-  m.def("missing_feature", &run::missing_feature,
+  m.def("missing_feature", &target::missing_feature,
         "The first word that this processor lacks, FLASHOVER_ISA considered: missing_feature('avx512 amx_bf16')");
   m.def("_exposure_tracked", [] { return run::exposure_tracked.load(); });
 }

@@ -6,12 +6,12 @@
 #include <torch/csrc/utils/device_lazy_init.h>
 
 #include "base/check.h"
+#include "eager/eval.h"
 #include "graph/analysis/devices.h"
 #include "graph/graph.h"
 #include "graph/passes.h"
 #include "python/bind.h"
 #include "run/probe.h"
-#include "torch/eval.h"
 #include "trace/tensor.h"
 #include "trace/trace.h"
 
@@ -20,8 +20,8 @@ namespace py = pybind11;
 namespace flashover {
 namespace {
 
-const graph::Providers& this_machine() {
-  static const graph::Providers known = run::probe();
+const target::Providers& this_machine() {
+  static const target::Providers known = run::probe();
   return known;
 }
 

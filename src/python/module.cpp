@@ -1,10 +1,10 @@
 // The extension module: each stage binds its own part.
+#include "cpu_kernels/operators.h"
 #include "python/bind.h"
-#include "run/cpu/operators.h"
 
 PYBIND11_MODULE(_C, m) {
   m.doc() = "The compiled core of flashover; use the package flashover.";
-  flashover::run::cpu::register_operators();
+  flashover::cpu::register_operators();
   flashover::bind_errors(m);
   flashover::bind_compile(m);
   flashover::bind_cache(m);

@@ -5,7 +5,7 @@
 #include <atomic>
 #include <map>
 
-#include "run/cpu/team.h"
+#include "cpu_kernels/team.h"
 
 // Torch's own team of threads, as for the kernels themselves.
 extern "C" void GOMP_parallel(void (*)(void*), void*, unsigned, unsigned) __attribute__((weak));

@@ -5,8 +5,8 @@
 #include <c10/core/TensorImpl.h>
 
 #include "base/check.h"
+#include "base/pages.h"
 #include "run/cuda/driver.h"
-#include "run/pages.h"
 
 namespace flashover::run {
 

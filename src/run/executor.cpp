@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "run/cpu/operators.h"
+#include "cpu_kernels/operators.h"
 #include "run/cuda/aligned_inputs.h"
 #include "run/cuda/call_memory.h"
 #include "run/cuda/graph_cache.h"

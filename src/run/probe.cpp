@@ -17,9 +17,9 @@
 
 #include "base/check.h"
 #include "base/decimal.h"
+#include "cpu_kernels/attention.h"
+#include "cpu_kernels/linear.h"
 #include "ops/names.h"
-#include "run/cpu/attention.h"
-#include "run/cpu/linear.h"
 #include "torch/convert.h"
 
 // Of the runtimes inside torch; declared by hand, since neither header ships with it.
@@ -75,9 +75,9 @@ Work work(const char* name, std::vector<Arg> args, const std::vector<at::Tensor>
 
 namespace {
 
-graph::Providers measure() {
+target::Providers measure() {
   c10::InferenceMode inference;
-  graph::Providers p;
+  target::Providers p;
   // 34 MFLOP: far above the operators' fixed costs, short enough to fit between two interruptions.
   constexpr int64_t kRows = 64, kInner = 512, kColumns = 512;
   // A generator of our own: the program's random numbers stay as they are.
@@ -106,15 +106,15 @@ graph::Providers measure() {
 }
 
 // Not measured, so not kept either: the processor says.
-void ask_processor(graph::Providers& p) {
+void ask_processor(target::Providers& p) {
   p.own_f32 = p.onednn_strided_points = cpu::has_avx512();
   p.own_bf16 = cpu::has_amx_bf16();
 }
 
 }  // namespace
 
-graph::Providers probe() {
-  graph::Providers p;
+target::Providers probe() {
+  target::Providers p;
   // On a thread of its own, with one worker: teams of threads on a busy machine measure each other. The settings are
   // per thread.
   std::thread([&p] {
@@ -131,16 +131,16 @@ graph::Providers probe() {
   return p;
 }
 
-std::string write(const graph::Providers& p) {
+std::string write(const target::Providers& p) {
   std::string out = "1";
   for (bool has : {p.mkl, p.onednn, p.onednn_bf16, p.onednn_f16}) out += has ? " 1" : " 0";
   return out + " " + fixed_decimal(p.onednn_f32_ratio, 1);
 }
 
-std::optional<graph::Providers> parse_providers(std::string_view text) {
+std::optional<target::Providers> parse_providers(std::string_view text) {
   const std::vector<std::string> words = split(text, ' ');
   if (words.size() != 6 || words[0] != "1") return std::nullopt;
-  graph::Providers p;
+  target::Providers p;
   bool* const has[] = {&p.mkl, &p.onednn, &p.onednn_bf16, &p.onednn_f16};
   for (size_t i = 0; i < std::size(has); ++i) {
     const std::string& word = words[i + 1];

@@ -1,7 +1,7 @@
 // Which library is quick at what, here: measured once a machine (some 20 ms), see docs/benchmarks/libraries.md.
 //
 //   In        nothing
-//   Out       graph::Providers with what a measurement can tell; what torch was built and configured with is the
+//   Out       target::Providers with what a measurement can tell; what torch was built and configured with is the
 //             caller's to add
 //   Promises  no change of any setting; decisions with a margin, in coarse steps, so that noise does not turn them
 #pragma once
@@ -9,14 +9,14 @@
 #include <string>
 #include <string_view>
 
-#include "graph/providers.h"
+#include "target/providers.h"
 
 namespace flashover::run {
 
-graph::Providers probe();
+target::Providers probe();
 
 // For the cache. parse: nothing when the text is not one that write() made.
-std::string write(const graph::Providers& p);
-std::optional<graph::Providers> parse_providers(std::string_view text);
+std::string write(const target::Providers& p);
+std::optional<target::Providers> parse_providers(std::string_view text);
 
 }  // namespace flashover::run

@@ -11,8 +11,8 @@
 #include "ops/ops.h"
 #include "run/cuda/driver.h"
 #include "run/cuda/launch_sequences.h"
-#include "run/target.h"
 #include "run/tensor_memory.h"
+#include "target/features.h"
 
 namespace flashover::run {
 namespace {
@@ -24,7 +24,7 @@ using plan::TensorId;
 // Throws Declined when the plan was built for another machine. Returns the CUDA device, or -1.
 int device_of(const plan::Plan& plan) {
   if (plan.device.type != DeviceType::kCUDA) {
-    if (const std::string missing = missing_feature(plan.target); !missing.empty())
+    if (const std::string missing = target::missing_feature(plan.target); !missing.empty())
       throw Declined("plan: this machine lacks " + missing);
     return -1;
   }

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "graph/graph.h"
+#include "ops/version_steps.h"
 #include "plan/plan.h"
 
 namespace at {
@@ -99,7 +99,7 @@ struct LoadOptions {
   // graph.
   std::vector<bool> pool_outputs;
   // How version counters move in eager. Empty: by one for each input that is written.
-  graph::VersionSteps version_steps;
+  VersionSteps version_steps;
   // A part of a plan, which tells what was written.
   bool sub_plan = false;
 };

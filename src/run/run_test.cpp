@@ -13,8 +13,8 @@
 #include "run/library.h"
 #include "run/probe.h"
 #include "run/slab.h"
-#include "run/target.h"
 #include "run/writes.h"
+#include "target/features.h"
 
 namespace flashover::run {
 namespace {
@@ -265,7 +265,7 @@ TEST(Run, LoadDeclines) {
   EXPECT_NE(reason("plan \"\" { call aten.no_such_op.default() -> }", "").find("no_such_op"), std::string::npos);
   EXPECT_NE(reason("plan \"\" { call aten.relu.default(1, 2) -> }", "").find("takes 1"), std::string::npos);
   EXPECT_NE(reason("plan \"\" { call aten.relu.default(dtype.f32) -> }", "").find("wrong kind"), std::string::npos);
-  EXPECT_EQ(missing_feature("x86-64 scalar"), "");
+  EXPECT_EQ(target::missing_feature("x86-64 scalar"), "");
 }
 
 constexpr const char* kFrozen = R"(
@@ -414,7 +414,7 @@ TEST(Run, ProbeIsShortAndKeepsTheProgramsRandomNumbers) {
   const auto expected = at::randn({5});
   at::manual_seed(3);
   const auto start = std::chrono::steady_clock::now();
-  const graph::Providers p = probe();
+  const target::Providers p = probe();
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   EXPECT_TRUE(at::randn({5}).equal(expected));
   EXPECT_LT(took.count(), 5.0);
@@ -422,7 +422,7 @@ TEST(Run, ProbeIsShortAndKeepsTheProgramsRandomNumbers) {
   std::printf("probe: %.1f ms: %s\n", took.count() * 1e3, write(p).c_str());
   const auto q = parse_providers(write(p));
   ASSERT_TRUE(q);
-  EXPECT_EQ(graph::describe(*q), graph::describe(p));
+  EXPECT_EQ(target::describe(*q), target::describe(p));
   for (const char* bad : {"", "1", "2 1 1 1 1 1.0", "1 1 1 1 1 99", "1 1 1 1 1 nan", "rubbish"})
     EXPECT_FALSE(parse_providers(bad)) << bad;
 }

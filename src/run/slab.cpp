@@ -7,7 +7,7 @@
 #include <mutex>
 #include <set>
 
-#include "run/pages.h"
+#include "base/pages.h"
 
 namespace flashover::run {
 namespace {

@@ -13,7 +13,7 @@ namespace flashover::run {
 
 using aten::counter_of;
 
-void WrittenInputs::set(const std::vector<int32_t>& written, const graph::VersionSteps& steps) {
+void WrittenInputs::set(const std::vector<int32_t>& written, const VersionSteps& steps) {
   const auto steps_of = [&](int32_t i) {
     const int32_t own = steps.empty() ? 1 : steps.at(static_cast<size_t>(i));
     return own >= 0 ? own : steps.at(static_cast<size_t>(-1 - own));

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "graph/graph.h"
+#include "ops/version_steps.h"
 
 namespace c10 {
 struct TensorImpl;
@@ -15,7 +15,7 @@ namespace flashover::run {
 class WrittenInputs {
  public:
   // written: numbers of inputs, in order. steps: empty: one for each of these.
-  void set(const std::vector<int32_t>& written, const graph::VersionSteps& steps);
+  void set(const std::vector<int32_t>& written, const VersionSteps& steps);
   // Those that must outlive the call.
   const std::vector<int32_t>& inputs() const { return inputs_; }
 

@@ -24,7 +24,7 @@
 
 #include "base/check.h"
 #include "ops/names.h"
-#include "torch/eval.h"
+#include "eager/eval.h"
 #include "trace/assume.h"
 #include "trace/bounds.h"
 #include "trace/elsewhere.h"

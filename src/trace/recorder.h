@@ -77,7 +77,7 @@ class Recorder final : public Session {
   void select(PyObject* policy) override;
   graph::Joint add_backward(const std::vector<PyObject*>& outputs) override;
   graph::Graph end(const std::vector<PyObject*>& outputs, std::vector<PyObject*>& constants) override;
-  const graph::VersionSteps& version_steps() const override { return version_steps_; }
+  const VersionSteps& version_steps() const override { return version_steps_; }
   const std::vector<graph::OwnCounter>& own_counters() const override { return own_counters_; }
   const Stats& stats() const override { return stats_; }
 
@@ -167,7 +167,7 @@ class Recorder final : public Session {
   std::vector<c10::Storage> storages_;                                    // kept: addresses stay unique
   std::vector<c10::Storage> real_storages_;
   std::unordered_map<const void*, c10::VariableVersion> versions_;  // of inputs, by the counter of the real one
-  graph::VersionSteps version_steps_;
+  VersionSteps version_steps_;
   std::vector<graph::OwnCounter> own_counters_;
   std::unordered_map<std::string, int32_t> location_ids_;
   int numbers_ = 0;                                          // add_number()s

@@ -36,6 +36,7 @@
 #include <vector>
 
 #include "graph/joint.h"
+#include "ops/version_steps.h"
 
 typedef struct _object PyObject;
 
@@ -127,7 +128,7 @@ class Session {
   // survive are dead (any use raises). Constants: real tensors, new references, in order of the kConstant inputs.
   virtual graph::Graph end(const std::vector<PyObject*>& outputs, std::vector<PyObject*>& constants) = 0;
   // Once it has ended. By how much the program's forward moved each input's version counter.
-  virtual const graph::VersionSteps& version_steps() const = 0;
+  virtual const VersionSteps& version_steps() const = 0;
   // Outputs in the memory of an input or an earlier output, whose version counters are not that one's.
   virtual const std::vector<graph::OwnCounter>& own_counters() const = 0;
   virtual const Stats& stats() const = 0;

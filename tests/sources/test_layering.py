@@ -11,20 +11,26 @@ ALLOWED = {
     "base": set(),
     "sym": {"base"},
     "ops": {"base", "sym"},
-    "graph": {"base", "sym", "ops"},
+    "target": {"base", "sym", "ops"},
+    "graph": {"base", "sym", "ops", "target"},
     "plan": {"base", "sym", "ops"},
-    "loops": {"base", "sym", "ops", "graph", "plan"},
-    "planner": {"base", "sym", "ops", "graph", "plan", "loops"},
-    "kernel": {"base", "sym", "ops", "graph", "plan", "loops"},
-    "compile": {"base", "sym", "ops", "graph", "plan", "loops", "planner", "kernel"},
-    "torch": {"base", "sym", "ops", "graph"},
-    "run": {"base", "sym", "ops", "graph", "plan", "torch"},
-    "trace": {"base", "sym", "ops", "graph", "torch"},
+    "loops": {"base", "sym", "ops", "target", "graph", "plan"},
+    "planner": {"base", "sym", "ops", "target", "graph", "plan", "loops"},
+    "kernel": {"base", "sym", "ops", "target", "graph", "plan", "loops"},
+    "compile": {"base", "sym", "ops", "target", "graph", "plan", "loops", "planner", "kernel"},
+    "torch": {"base", "sym", "ops"},
+    "cpu_kernels": {"base", "sym", "ops", "target", "torch"},
+    "run": {"base", "sym", "ops", "target", "plan", "torch", "cpu_kernels"},
+    "eager": {"base", "sym", "ops", "graph", "torch"},
+    "trace": {"base", "sym", "ops", "graph", "torch", "eager"},
     "guards": {"base"},
     "frame": {"base", "sym", "ops", "graph", "guards", "trace"},
-    "entry": {"base", "sym", "ops", "graph", "plan", "planner", "compile", "torch", "run", "trace", "guards", "frame"},
+    "entry": {
+        *("base", "sym", "ops", "target", "graph", "plan", "planner", "compile", "torch", "run", "eager", "trace"),
+        *("guards", "frame"),
+    },
 }
-PURE = {"base", "sym", "ops", "graph", "plan", "loops", "planner", "kernel", "compile"}
+PURE = {"base", "sym", "ops", "target", "graph", "plan", "loops", "planner", "kernel", "compile"}
 TEST_FILES = ("_test.cpp", "_for_test.h")
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.M)
 
@@ -42,6 +48,23 @@ def test_stage_includes_only_earlier_stages(stage: str) -> None:
         first = name.split("/")[0]
         if (SRC / name).exists():  # torch has folders of equal names
             assert first == stage or first in ALLOWED[stage], f"{path.relative_to(SRC)} includes {name}"
+
+
+def links(stage: str) -> set[str]:
+    """The libraries that stage is linked with, as CMakeLists.txt says."""
+    cmake = (SRC.parent / "CMakeLists.txt").read_text()
+    deps = re.search(rf"flashover_layer\({stage}\b[^)]*?(?:DEPS ([^)]*))?\)", cmake)
+    assert deps, stage
+    direct = set((deps[1] or "").split())
+    return direct.union(*(links(d) for d in direct))
+
+
+def test_what_runs_plans_does_not_reach_the_compiler() -> None:
+    compiler = {"graph", "loops", "planner", "kernel", "compile", "trace", "guards", "frame", "eager", "entry"}
+    assert "run" in links("entry") and "kernel" in links("entry")
+    for stage in ("run", "cpu_kernels"):
+        assert not compiler & ALLOWED[stage], f"includes of src/{stage}"
+        assert not compiler & links(stage), f"libraries of src/{stage}"
 
 
 @pytest.mark.parametrize("stage", sorted(PURE))

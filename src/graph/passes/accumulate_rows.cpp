@@ -124,7 +124,7 @@ class RowAdder {
 
 }  // namespace
 
-Graph accumulate_rows(Graph core, const Providers& providers) {
+Graph accumulate_rows(Graph core, const target::Providers& providers) {
   if (providers.strict_numerics) return core;
   if (!providers.own_f32) return core;
   return RowAdder(core).run();

@@ -5,10 +5,10 @@
 // Before merge_products, which makes one of several tables: here there is none.
 #pragma once
 #include "graph/graph.h"
-#include "graph/providers.h"
+#include "target/providers.h"
 
 namespace flashover::graph {
 
-Graph accumulate_rows(Graph core, const Providers& providers);
+Graph accumulate_rows(Graph core, const target::Providers& providers);
 
 }  // namespace flashover::graph

@@ -30,8 +30,8 @@ bool is_point(const TensorType& input, const TensorType& w, std::span<const Arg>
          sym::known_eq(w.sizes[1], input.sizes[1]);
 }
 // As our packed product, where that is faster. x lies channels last.
-bool use_product(Rewriter& r, ValueId x, ValueId weight, std::optional<ValueId> bias, const Providers& providers,
-                 Values& results) {
+bool use_product(Rewriter& r, ValueId x, ValueId weight, std::optional<ValueId> bias,
+                 const target::Providers& providers, Values& results) {
   const Sizes sizes = r.b.sizes(x);
   const size_t rank = sizes.size();
   int64_t rows = 1;
@@ -59,7 +59,7 @@ bool use_product(Rewriter& r, ValueId x, ValueId weight, std::optional<ValueId> 
 }
 
 bool use_onednn(Rewriter& r, const Node& n, Values& results, const void* user) {
-  const auto& providers = *static_cast<const Providers*>(user);
+  const auto& providers = *static_cast<const target::Providers*>(user);
   const ValueId x = skip_copies(r, ops::as_value(n.args[kInput])), weight = ops::as_value(n.args[kWeight]);
   const TensorType input = r.b.type(x), w = r.b.type(weight);
   const bool dtype = input.dtype == DType::kF32 || (input.dtype == DType::kBF16 && providers.onednn_bf16) ||
@@ -94,7 +94,7 @@ bool use_onednn(Rewriter& r, const Node& n, Values& results, const void* user) {
 // Weights that change from call to call (training), in reduced floats: channels last as well, which oneDNN takes as it
 // lies (from and to other layouts it copies for every call, which takes up to ten times as long). In f32 what that
 // gains (1.1x, depthwise 2x) is lost again by normalisations, whose sums then run across.
-bool suits_channels_last(const Providers& providers, const TensorType& input, const TensorType& w) {
+bool suits_channels_last(const target::Providers& providers, const TensorType& input, const TensorType& w) {
   const bool dtype =
       (input.dtype == DType::kBF16 && providers.onednn_bf16) || (input.dtype == DType::kF16 && providers.onednn_f16);
   return providers.onednn && !providers.strict_numerics && dtype && input.dtype == w.dtype &&
@@ -200,7 +200,8 @@ ValueId patch_weight(Rewriter& r, ValueId matrix, const Patches& p) {
 bool cut_patches(Rewriter& r, const Node& n, Values& results, const void* user) {
   const ValueId x = skip_copies(r, ops::as_value(n.args[kInput])), weight = ops::as_value(n.args[kWeight]);
   const TensorType input = r.b.type(x), w = r.b.type(weight), out = r.b.type(n.outs[0]);
-  if (!suits_channels_last(*static_cast<const Providers*>(user), input, w) || !all_const(out.sizes)) return false;
+  if (!suits_channels_last(*static_cast<const target::Providers*>(user), input, w) || !all_const(out.sizes))
+    return false;
   const auto bias = ops::as_optional_value(n.args[kBias]);
   if (bias && r.b.dtype(*bias) != input.dtype) return false;
   const bool transposed = ops::as_bool(n.args[kTransposed]);
@@ -230,7 +231,7 @@ bool cut_patches_backward(Rewriter& r, const Node& n, Values& results, const voi
   const ValueId g = skip_copies(r, ops::as_value(n.args[0])), x = skip_copies(r, ops::as_value(n.args[1])),
                 weight = ops::as_value(n.args[2]);
   const TensorType out = r.b.type(g), input = r.b.type(x), w = r.b.type(weight);
-  if (!mask || mask->size() != 3 || !suits_channels_last(*static_cast<const Providers*>(user), input, w) ||
+  if (!mask || mask->size() != 3 || !suits_channels_last(*static_cast<const target::Providers*>(user), input, w) ||
       out.dtype != input.dtype || out.rank() != 4 || !all_const(out.sizes))
     return false;
   const bool transposed = ops::as_bool(n.args[7]);
@@ -253,9 +254,10 @@ bool cut_patches_backward(Rewriter& r, const Node& n, Values& results, const voi
   return true;
 }
 
-// The operators of run/cpu/convolution.h, where they win (docs/benchmarks/libraries.md).
-OwnConvolution own_convolution(const Providers& p, const TensorType& input, const TensorType& w, const TensorType& out,
-                               std::span<const Arg> geometry) {  // stride, padding, dilation, transposed, ..., groups
+// The operators of cpu_kernels/convolution.h, where they win (docs/benchmarks/libraries.md).
+target::OwnConvolution own_convolution(
+    const target::Providers& p, const TensorType& input, const TensorType& w, const TensorType& out,
+    std::span<const Arg> geometry) {  // stride, padding, dilation, transposed, ..., groups
   if (p.strict_numerics || w.dtype != input.dtype || out.dtype != input.dtype ||
       input.device.type != DeviceType::kCPU || input.rank() != 4 || w.rank() != 4 || ops::as_bool(geometry[3]) ||
       !all_const(input.sizes) || !all_const(w.sizes) || !all_const(out.sizes))
@@ -274,8 +276,8 @@ OwnConvolution own_convolution(const Providers& p, const TensorType& input, cons
 bool use_own(Rewriter& r, const Node& n, Values& results, const void* user) {
   const ValueId x = skip_copies(r, ops::as_value(n.args[kInput])), weight = ops::as_value(n.args[kWeight]);
   const TensorType input = r.b.type(x), w = r.b.type(weight), out = r.b.type(n.outs[0]);
-  const OwnConvolution own =
-      own_convolution(*static_cast<const Providers*>(user), input, w, out, std::span(n.args).subspan(kStride));
+  const target::OwnConvolution own =
+      own_convolution(*static_cast<const target::Providers*>(user), input, w, out, std::span(n.args).subspan(kStride));
   if (!own.forward) return false;
   const auto bias = ops::as_optional_value(n.args[kBias]);
   if (bias && r.b.dtype(*bias) != input.dtype) return false;
@@ -312,8 +314,8 @@ bool use_own_backward(Rewriter& r, const Node& n, Values& results, const void* u
                 weight = ops::as_value(n.args[2]);
   const TensorType out = r.b.type(g), input = r.b.type(x), w = r.b.type(weight);
   if (!mask || mask->size() != 3) return false;
-  const auto& providers = *static_cast<const Providers*>(user);
-  const OwnConvolution own = own_convolution(providers, input, w, out, std::span(n.args).subspan(4));
+  const auto& providers = *static_cast<const target::Providers*>(user);
+  const target::OwnConvolution own = own_convolution(providers, input, w, out, std::span(n.args).subspan(4));
   const auto wanted = [&](size_t i) { return (*mask)[i] && n.outs[i] != kNoValue; };
   if (!(wanted(0) && own.input) && !(wanted(1) && own.weight)) return false;
   results.assign(3, kNoValue);
@@ -365,7 +367,8 @@ bool use_own_backward(Rewriter& r, const Node& n, Values& results, const void* u
 bool lay_last(Rewriter& r, const Node& n, Values& results, const void* user) {
   const ValueId x = skip_copies(r, ops::as_value(n.args[kInput])), weight = ops::as_value(n.args[kWeight]);
   const TensorType input = r.b.type(x), w = r.b.type(weight), out = r.b.type(n.outs[0]);
-  if (!suits_channels_last(*static_cast<const Providers*>(user), input, w) || !all_const(out.sizes)) return false;
+  if (!suits_channels_last(*static_cast<const target::Providers*>(user), input, w) || !all_const(out.sizes))
+    return false;
   const auto bias = ops::as_optional_value(n.args[kBias]);
   if (bias && r.b.dtype(*bias) != input.dtype) return false;
   const ValueId lying = in_strides(r, x, channels_last(input));
@@ -382,7 +385,7 @@ bool lay_last_backward(Rewriter& r, const Node& n, Values& results, const void* 
   const ValueId g = skip_copies(r, ops::as_value(n.args[0])), x = skip_copies(r, ops::as_value(n.args[1])),
                 weight = ops::as_value(n.args[2]);
   const TensorType out = r.b.type(g), input = r.b.type(x), w = r.b.type(weight);
-  if (!mask || mask->size() != 3 || !suits_channels_last(*static_cast<const Providers*>(user), input, w) ||
+  if (!mask || mask->size() != 3 || !suits_channels_last(*static_cast<const target::Providers*>(user), input, w) ||
       out.dtype != input.dtype || !all_const(out.sizes))
     return false;
   results.assign(3, kNoValue);
@@ -406,7 +409,7 @@ bool take_points_backward(Rewriter& r, const Node& n, Values& results, const voi
   const auto* mask = std::get_if<std::vector<bool>>(&n.args[10]);
   const ValueId g = ops::as_value(n.args[0]), x = ops::as_value(n.args[1]);
   const TensorType out = r.b.type(g), input = r.b.type(x), w = r.b.type(ops::as_value(n.args[2]));
-  if (static_cast<const Providers*>(user)->onednn_strided_points || !mask || mask->size() != 3 ||
+  if (static_cast<const target::Providers*>(user)->onednn_strided_points || !mask || mask->size() != 3 ||
       input.dtype != DType::kF32 || input.device.type != DeviceType::kCPU || input.rank() != 4 || w.rank() != 4 ||
       !all_const(input.sizes) || !all_const(w.sizes) || !all_const(out.sizes) || ops::as_bool(n.args[7]) ||
       all_are(n.args[4], 1) || !(*mask)[1] || n.outs[1] == kNoValue)
@@ -432,7 +435,7 @@ bool take_points_backward(Rewriter& r, const Node& n, Values& results, const voi
 
 // activation(conv): the convolution computes it.
 bool take_activation(Rewriter& r, const Node& n, Values& results, const void* user) {
-  const auto& providers = *static_cast<const Providers*>(user);
+  const auto& providers = *static_cast<const target::Providers*>(user);
   const auto activation = fused_activation(n);
   const ValueId top = ops::as_value(n.args[0]);
   if (!activation || providers.strict_numerics || r.uses(top) != 1) return false;
@@ -464,6 +467,8 @@ constexpr RewriteRule kConvolution[] = {
 
 }  // namespace
 
-Graph convolution(Graph g, const Providers& providers) { return rewrite(std::move(g), kConvolution, &providers); }
+Graph convolution(Graph g, const target::Providers& providers) {
+  return rewrite(std::move(g), kConvolution, &providers);
+}
 
 }  // namespace flashover::graph

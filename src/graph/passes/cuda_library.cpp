@@ -15,7 +15,7 @@ namespace {
 using Values = std::vector<ValueId>;
 
 struct State {
-  Providers providers;
+  target::Providers providers;
   bool channels_last = true;
   std::vector<bool> only_leaves;  // results of the program that nothing else reads
 };
@@ -357,7 +357,7 @@ constexpr RewriteRule kThen[] = {
 
 }  // namespace
 
-Graph cuda_library(Graph g, const Providers& providers) {
+Graph cuda_library(Graph g, const target::Providers& providers) {
   if (!uses_cuda(g)) return g;
   State state{providers};
   static const ops::Op* const conv = ops::find(op::convolution);

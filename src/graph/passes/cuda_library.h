@@ -3,11 +3,11 @@
 // padded in the weight. Only where the weight is frozen: what is done to it is done once.
 #pragma once
 #include "graph/graph.h"
-#include "graph/providers.h"
+#include "target/providers.h"
 
 namespace flashover::graph {
 
 // After fold_batch_norm, before decompose.
-Graph cuda_library(Graph g, const Providers& providers);
+Graph cuda_library(Graph g, const target::Providers& providers);
 
 }  // namespace flashover::graph

@@ -68,7 +68,7 @@ bool gpu_takes(const Graph& g, size_t first, bool deterministic) {
 }
 
 // One round; `again` when a decomposition used operators that have decompositions themselves.
-Graph round(Graph in, bool& again, const Providers& providers) {
+Graph round(Graph in, bool& again, const target::Providers& providers) {
   Graph out(std::move(in.facts));
   out.values = std::move(in.values);
   out.inputs = std::move(in.inputs);
@@ -129,7 +129,7 @@ Graph round(Graph in, bool& again, const Providers& providers) {
 
 }  // namespace
 
-Graph decompose(Graph g, const Providers& providers) {
+Graph decompose(Graph g, const target::Providers& providers) {
   constexpr int kMaxRounds = 4;
   bool again = true;
   for (int i = 0; i < kMaxRounds && again; ++i) {

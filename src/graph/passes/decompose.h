@@ -3,12 +3,12 @@
 // prim takes eager's, or a prim.copy is put behind a view.
 #pragma once
 #include "graph/graph.h"
-#include "graph/providers.h"
+#include "target/providers.h"
 
 namespace flashover::graph {
 
 // GPU: what its kernels cannot do stays ATen's, too: atomics that it does not have, stores that meet in no fixed order
 // where the program asks for deterministic algorithms, numbers of kinds that Triton does not know.
-Graph decompose(Graph g, const Providers& providers = {});
+Graph decompose(Graph g, const target::Providers& providers = {});
 
 }  // namespace flashover::graph

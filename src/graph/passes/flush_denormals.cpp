@@ -93,7 +93,7 @@ constexpr RewriteRule kSoftmax[] = {
 
 }  // namespace
 
-Graph flush_denormals(Graph g, const Providers& providers) {
+Graph flush_denormals(Graph g, const target::Providers& providers) {
   if (providers.strict_numerics) return g;
   g = rewrite(std::move(g), kProducts);
   const Flushing flushing{find_sums_only(g)};

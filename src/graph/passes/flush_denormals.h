@@ -3,11 +3,11 @@
 // 1e-44. A softmax whose results only meet products makes none.
 #pragma once
 #include "graph/graph.h"
-#include "graph/providers.h"
+#include "target/providers.h"
 
 namespace flashover::graph {
 
 // After fuse_attention, which takes the products that it can; before decompose, where softmax is still whole.
-Graph flush_denormals(Graph g, const Providers& providers);
+Graph flush_denormals(Graph g, const target::Providers& providers);
 
 }  // namespace flashover::graph

@@ -153,7 +153,7 @@ std::optional<ValueId> fit_bias(Rewriter& r, const Added& added, const Sizes& to
 }
 
 bool fuse(Rewriter& r, const Node& n, Values& results, const void* user) {
-  const auto& providers = *static_cast<const Providers*>(user);
+  const auto& providers = *static_cast<const target::Providers*>(user);
   const TensorType out = r.b.type(n.outs[0]);
   if ((!providers.own_f32 && !providers.own_bf16) || !on_cpu(out)) return false;
   if (is_reduced(out.dtype) && providers.strict_numerics) return false;
@@ -210,6 +210,6 @@ constexpr RewriteRule kFuse[] = {{op::bmm, "softmax(q k^T * scale + biases) v", 
 
 }  // namespace
 
-Graph fuse_attention(Graph g, const Providers& providers) { return rewrite(std::move(g), kFuse, &providers); }
+Graph fuse_attention(Graph g, const target::Providers& providers) { return rewrite(std::move(g), kFuse, &providers); }
 
 }  // namespace flashover::graph

@@ -355,7 +355,7 @@ class Copier {
 
 }  // namespace
 
-Graph hoist_slices(Graph g, const Providers& providers) {
+Graph hoist_slices(Graph g, const target::Providers& providers) {
   if (providers.strict_numerics) return g;
   const Plan plan(g);
   return plan.any() ? Copier(g, plan).copy() : std::move(g);

@@ -7,10 +7,10 @@
 // Products of fewer rows round otherwise, so not with `strict_numerics`. Before the passes that choose libraries by size.
 #pragma once
 #include "graph/graph.h"
-#include "graph/providers.h"
+#include "target/providers.h"
 
 namespace flashover::graph {
 
-Graph hoist_slices(Graph g, const Providers& providers);
+Graph hoist_slices(Graph g, const target::Providers& providers);
 
 }  // namespace flashover::graph

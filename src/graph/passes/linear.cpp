@@ -7,10 +7,12 @@
 #include "ops/names.h"
 
 namespace flashover::graph {
+
+using target::Gemm;
 namespace {
 
 struct State {
-  Providers providers;
+  target::Providers providers;
   int64_t packed_bytes = 0;
 };
 using Values = std::vector<ValueId>;
@@ -212,14 +214,14 @@ constexpr RewriteRule kRules[] = {
 
 // f32 in bf16 pieces: they take half as much memory again, so not for the few rows whose time is reading the weight,
 // nor where much is padded to blocks of 32.
-bool suits_pieces(const Providers& providers, DType dtype, int64_t rows, int64_t inner, int64_t columns) {
+bool suits_pieces(const target::Providers& providers, DType dtype, int64_t rows, int64_t inner, int64_t columns) {
   if (dtype != DType::kF32 || !providers.own_bf16 || providers.strict_numerics || rows < 32) return false;
   const auto work = [&](int64_t k, int64_t n) { return 2.0 * static_cast<double>(rows) * static_cast<double>(k * n); };
   const auto padded = [](int64_t n) { return (n + 31) / 32 * 32; };
   return work(inner, columns) >= 2e6 && work(padded(inner), padded(columns)) < 1.4 * work(inner, columns);
 }
 
-Graph linear(Graph g, const Providers& providers) {
+Graph linear(Graph g, const target::Providers& providers) {
   State state{providers};
   return rewrite(std::move(g), kRules, &state);
 }

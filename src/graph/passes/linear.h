@@ -4,13 +4,13 @@
 // packed at each call (flashover.product). Before decompose: activations are still whole there.
 #pragma once
 #include "graph/graph.h"
-#include "graph/providers.h"
+#include "target/providers.h"
 
 namespace flashover::graph {
 
-Graph linear(Graph g, const Providers& providers);
+Graph linear(Graph g, const target::Providers& providers);
 
 // Whether flashover.packed_linear is the one to compute rows x inner times inner x columns in f32, the weight frozen.
-bool suits_pieces(const Providers& providers, DType dtype, int64_t rows, int64_t inner, int64_t columns);
+bool suits_pieces(const target::Providers& providers, DType dtype, int64_t rows, int64_t inner, int64_t columns);
 
 }  // namespace flashover::graph

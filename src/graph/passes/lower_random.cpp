@@ -34,7 +34,7 @@ struct Draw {
 
 class Random {
  public:
-  Random(Graph& g, const Providers& p) : g_(g), providers_(p), producer_(g.values.size(), -1) {
+  Random(Graph& g, const target::Providers& p) : g_(g), providers_(p), producer_(g.values.size(), -1) {
     for (size_t i = 0; i < g.nodes.size(); ++i)
       for (ValueId v : g.nodes[i].outs)
         if (v != kNoValue) producer_[v] = static_cast<int32_t>(i);
@@ -302,7 +302,7 @@ class Random {
   }
 
   Graph& g_;
-  const Providers& providers_;
+  const target::Providers& providers_;
   std::vector<int32_t> producer_, input_;
   std::vector<int32_t> group_;  // by node; -1: not ours
   std::vector<std::optional<Draw>> draws_;
@@ -314,7 +314,7 @@ class Random {
 
 int64_t random_threads(int multiprocessors, int threads) { return multiprocessors * (threads / kBlock) * kBlock; }
 
-Graph lower_random(Graph core, const Providers& providers) {
+Graph lower_random(Graph core, const target::Providers& providers) {
   return providers.random_threads > 0 ? Random(core, providers).run() : core;
 }
 

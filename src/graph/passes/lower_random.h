@@ -14,11 +14,11 @@
 #include <cstdint>
 
 #include "graph/graph.h"
-#include "graph/providers.h"
+#include "target/providers.h"
 
 namespace flashover::graph {
 
-Graph lower_random(Graph core, const Providers& providers);
+Graph lower_random(Graph core, const target::Providers& providers);
 
 // Providers::random_threads of a GPU with so many multiprocessors for so many threads each.
 int64_t random_threads(int multiprocessors, int threads);

@@ -17,7 +17,7 @@ namespace {
 
 class Summer {
  public:
-  Summer(Graph& g, const Providers& providers) : g_(g), providers_(providers), sums_(g) {}
+  Summer(Graph& g, const target::Providers& providers) : g_(g), providers_(providers), sums_(g) {}
 
   Graph run() {
     std::vector<Sum> at(g_.nodes.size());
@@ -221,13 +221,13 @@ class Summer {
   }
 
   Graph& g_;
-  const Providers& providers_;
+  const target::Providers& providers_;
   Addends sums_;
 };
 
 }  // namespace
 
-Graph merge_products(Graph core, const Providers& providers) {
+Graph merge_products(Graph core, const target::Providers& providers) {
   return providers.strict_numerics ? std::move(core) : Summer(core, providers).run();
 }
 

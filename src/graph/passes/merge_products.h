@@ -13,10 +13,10 @@
 // (Not where some of the operands may stand for gradients that did not come: zero times infinity.)
 #pragma once
 #include "graph/graph.h"
-#include "graph/providers.h"
+#include "target/providers.h"
 
 namespace flashover::graph {
 
-Graph merge_products(Graph core, const Providers& providers);
+Graph merge_products(Graph core, const target::Providers& providers);
 
 }  // namespace flashover::graph

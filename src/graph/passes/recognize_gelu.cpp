@@ -60,7 +60,7 @@ bool is_erf_argument(Rewriter& r, ValueId v, ValueId x) {
 
 // (0.5 x) * (1 + f)
 bool product(Rewriter& r, const Node& n, std::vector<ValueId>& results, const void* user) {
-  const auto& providers = *static_cast<const Providers*>(user);
+  const auto& providers = *static_cast<const target::Providers*>(user);
   const TensorType type = r.b.type(n.outs[0]);
   if (type.dtype != DType::kF32 && (!is_reduced(type.dtype) || providers.strict_numerics)) return false;
   for (size_t i = 0; i < 2; ++i) {
@@ -84,6 +84,6 @@ constexpr RewriteRule kRules[] = {{op::mul_Tensor, "0.5 x (1 + tanh(...)), 0.5 x
 
 }  // namespace
 
-Graph recognize_gelu(Graph g, const Providers& providers) { return rewrite(std::move(g), kRules, &providers); }
+Graph recognize_gelu(Graph g, const target::Providers& providers) { return rewrite(std::move(g), kRules, &providers); }
 
 }  // namespace flashover::graph

@@ -2,10 +2,10 @@
 // product before it. Before linear and convolution.
 #pragma once
 #include "graph/graph.h"
-#include "graph/providers.h"
+#include "target/providers.h"
 
 namespace flashover::graph {
 
-Graph recognize_gelu(Graph g, const Providers& providers);
+Graph recognize_gelu(Graph g, const target::Providers& providers);
 
 }  // namespace flashover::graph

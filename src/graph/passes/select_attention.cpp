@@ -22,7 +22,8 @@ struct Flash {
   bool causal = false;
 };
 
-std::optional<Flash> match_flash(Rewriter& r, const Node& n, const Providers& providers, size_t first, size_t options) {
+std::optional<Flash> match_flash(Rewriter& r, const Node& n, const target::Providers& providers, size_t first,
+                                 size_t options) {
   Flash f{
       .q = ops::as_value(n.args[first]), .k = ops::as_value(n.args[first + 1]), .v = ops::as_value(n.args[first + 2])};
   const TensorType query = r.b.type(f.q), key = r.b.type(f.k), value = r.b.type(f.v);
@@ -48,7 +49,7 @@ std::optional<Flash> match_flash(Rewriter& r, const Node& n, const Providers& pr
 }
 
 bool replace_flash(Rewriter& r, const Node& n, Values& results, const void* user) {
-  const auto f = match_flash(r, n, *static_cast<const Providers*>(user), 0, 3);
+  const auto f = match_flash(r, n, *static_cast<const target::Providers*>(user), 0, 3);
   if (!f) return false;
   std::vector<Arg> args{Ref{f->q}, Ref{f->k}, Ref{f->v}, f->biases, f->scale, f->causal, /*zero_if_none=*/true};
   const TensorType out = heads_inside(r.b.type(f->q), r.b.size(f->v, -1));
@@ -62,7 +63,7 @@ bool replace_flash(Rewriter& r, const Node& n, Values& results, const void* user
 
 // (grad, query, key, value, out, logsumexp, dropout_p, is_causal, attn_mask, scale)
 bool replace_flash_backward(Rewriter& r, const Node& n, Values& results, const void* user) {
-  const auto f = match_flash(r, n, *static_cast<const Providers*>(user), 1, 6);
+  const auto f = match_flash(r, n, *static_cast<const target::Providers*>(user), 1, 6);
   if (!f || r.b.dtype(f->q) != DType::kBF16) return false;
   const ValueId out = ops::as_value(n.args[4]);
   if (!dense_last(r.b.type(out))) return false;
@@ -81,6 +82,8 @@ constexpr RewriteRule kSelect[] = {
 
 }  // namespace
 
-Graph select_attention(Graph g, const Providers& providers) { return rewrite(std::move(g), kSelect, &providers); }
+Graph select_attention(Graph g, const target::Providers& providers) {
+  return rewrite(std::move(g), kSelect, &providers);
+}
 
 }  // namespace flashover::graph

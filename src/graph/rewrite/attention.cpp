@@ -15,7 +15,7 @@ bool dense_last(const TensorType& t) {
   return !t.strides.empty() && (t.strides.back().is_const(1) || t.sizes.back().is_const(1));
 }
 
-bool suits_attention(const Providers& p, DType dtype, int64_t queries, int64_t keys, int64_t width,
+bool suits_attention(const target::Providers& p, DType dtype, int64_t queries, int64_t keys, int64_t width,
                      int64_t value_width) {
   return (dtype == DType::kF32 ? p.own_f32 : dtype == DType::kBF16 && p.own_bf16) && queries >= kLeastQueries &&
          keys >= kLeastQueries && keys <= kMostKeys && width <= kMostWidth && value_width <= kMostWidth;

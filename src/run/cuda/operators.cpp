@@ -11,8 +11,8 @@
 #include <memory>
 #include <vector>
 
-#include "run/convolved.h"
 #include "run/cuda/random.h"
+#include "torch/convolved.h"
 
 namespace flashover::run::cuda {
 namespace {
@@ -25,7 +25,7 @@ at::Tensor convolution_in_parts(const at::Tensor& input, const at::Tensor& weigh
   if (!context.userEnabledCuDNN() || !input.is_contiguous() || !weight.is_contiguous())
     return at::convolution(input, weight, std::nullopt, stride, padding, dilation, false,
                            std::vector<int64_t>(stride.size(), 0), groups);
-  const std::vector<int64_t> sizes = convolved_sizes(input.sizes(), weight.sizes(), stride, padding, dilation);
+  const std::vector<int64_t> sizes = aten::convolved_sizes(input.sizes(), weight.sizes(), stride, padding, dilation);
   at::Tensor out = at::empty(sizes, input.options());
   const bool deterministic = context.deterministicCuDNN() || context.deterministicAlgorithms();
   for (int64_t p = 0, first = 0; p < parts; ++p) {

@@ -1,0 +1,19 @@
+// Asks the kernel for huge pages, where a block is large enough to hold some.
+#include "base/pages.h"
+
+#include <sys/mman.h>
+
+#include <cstdint>
+
+namespace flashover {
+
+void prefer_huge_pages(void* block, size_t bytes) {
+  constexpr size_t kHuge = size_t{4} << 20;
+  if (bytes < kHuge) return;
+  // The block need not start at a page: the kernel takes the inner part.
+  const auto first = (reinterpret_cast<uintptr_t>(block) + 4095) & ~uintptr_t{4095};
+  const auto last = (reinterpret_cast<uintptr_t>(block) + bytes) & ~uintptr_t{4095};
+  ::madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
+}
+
+}  // namespace flashover

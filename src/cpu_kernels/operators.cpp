@@ -1,0 +1,710 @@
+// The hand-written operators under names of torch's dispatcher, so that plans call them as they call ATen's. Only
+// rewrites that asked target::Providers emit them.
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/EmptyTensor.h>
+#include <ATen/core/List.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/_embedding_bag_backward.h>
+#include <ATen/ops/bernoulli.h>
+#include <ATen/ops/bmm_cpu_dispatch.h>
+#include <ATen/ops/convolution.h>
+#include <ATen/ops/convolution_backward.h>
+#include <ATen/ops/embedding_dense_backward.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "base/pages.h"
+#include "cpu_kernels/attention.h"
+#include "cpu_kernels/convolution.h"
+#include "cpu_kernels/embedding.h"
+#include "cpu_kernels/linear.h"
+#include "cpu_kernels/operators.h"
+#include "cpu_kernels/product.h"
+#include "cpu_kernels/random.h"
+#include "cpu_kernels/team.h"
+#include "cpu_kernels/unfold.h"
+#include "torch/convolved.h"
+
+namespace flashover::cpu {
+namespace {
+
+at::Tensor dense(const std::vector<int64_t>& sizes, at::ScalarType dtype) {
+  at::Tensor t(at::detail::empty_cpu(sizes, dtype, std::nullopt, std::nullopt, std::nullopt, std::nullopt));
+  prefer_huge_pages(t.unsafeGetTensorImpl()->unsafe_storage().mutable_data(), t.storage().nbytes());
+  return t;
+}
+bool is_dense_last(const at::Tensor& t) { return t.size(-1) <= 1 || t.stride(-1) == 1; }
+
+at::Tensor pack_linear(const at::Tensor& weight) {
+  TORCH_CHECK(weight.dim() == 2 && (weight.scalar_type() == at::kBFloat16 || weight.scalar_type() == at::kFloat),
+              "pack_linear: a bf16 or f32 matrix");
+  const bool f32 = weight.scalar_type() == at::kFloat;
+  TORCH_CHECK(!f32 || has_amx_bf16(), "pack_linear: this machine has no AMX");
+  const int64_t columns = weight.size(0), inner = weight.size(1);
+  // (Pieces of f32 numbers are two to a float: what is packed has the weight's dtype in a plan.)
+  at::Tensor packed = f32 ? dense({packed_f32_elements(columns, inner) / 2}, at::kFloat)
+                          : dense({packed_elements(columns, inner)}, at::kBFloat16);
+  auto* to = static_cast<uint16_t*>(packed.mutable_data_ptr());
+  if (f32)
+    pack_weight_f32(static_cast<const float*>(weight.const_data_ptr()), weight.stride(0), weight.stride(1), columns,
+                    inner, to);
+  else
+    pack_weight(static_cast<const uint16_t*>(weight.const_data_ptr()), weight.stride(0), weight.stride(1), columns,
+                inner, to);
+  return packed;
+}
+
+template <typename T>
+void run_linear(const at::Tensor& x, const at::Tensor& packed, const std::optional<at::Tensor>& bias,
+                Activation activation, at::Tensor& out) {
+  linear(LinearOf<T>{.x = static_cast<const T*>(x.const_data_ptr()),
+                     .row_stride = x.stride(0),
+                     .packed = static_cast<const uint16_t*>(packed.const_data_ptr()),
+                     .bias = bias ? static_cast<const T*>(bias->const_data_ptr()) : nullptr,
+                     .out = static_cast<T*>(out.mutable_data_ptr()),
+                     .rows = x.size(0),
+                     .inner = x.size(1),
+                     .columns = out.size(1),
+                     .activation = activation});
+}
+
+at::Tensor packed_linear(const at::Tensor& x, const at::Tensor& packed, const std::optional<at::Tensor>& bias,
+                         int64_t columns, c10::string_view activation) {
+  TORCH_CHECK(has_amx_bf16(), "packed_linear: this machine has no AMX");
+  const auto act = activation_named({activation.data(), activation.size()});
+  const bool f32 = x.scalar_type() == at::kFloat;
+  TORCH_CHECK(
+      act && x.dim() == 2 && (f32 || x.scalar_type() == at::kBFloat16) && is_dense_last(x) &&
+          packed.scalar_type() == x.scalar_type() &&
+          packed.numel() == (f32 ? packed_f32_elements(columns, x.size(1)) / 2 : packed_elements(columns, x.size(1))),
+      "packed_linear: wrong arguments");
+  TORCH_CHECK(!bias || (bias->scalar_type() == x.scalar_type() && bias->numel() == columns && is_dense_last(*bias)),
+              "packed_linear: wrong bias");
+  at::Tensor out = dense({x.size(0), columns}, x.scalar_type());
+  if (out.numel() == 0) return out;
+  (f32 ? run_linear<float> : run_linear<uint16_t>)(x, packed, bias, *act, out);
+  return out;
+}
+
+// Rows and columns of `t` [batch, rows, columns] or [rows, columns].
+template <typename T, typename O>
+void run_product(const at::Tensor& a, const at::Tensor& b, const std::optional<at::Tensor>& added,
+                 Activation activation, at::Tensor& out) {
+  const bool batch = a.dim() == 3;
+  ProductOf<T, O> p{.a = static_cast<const T*>(a.const_data_ptr()),
+                    .a_batch = batch ? a.stride(0) : 0,
+                    .a_row = a.stride(-2),
+                    .a_inner = a.stride(-1),
+                    .b = static_cast<const T*>(b.const_data_ptr()),
+                    .b_batch = batch ? b.stride(0) : 0,
+                    .b_inner = b.stride(-2),
+                    .b_column = b.stride(-1),
+                    .out = static_cast<O*>(out.mutable_data_ptr()),
+                    .batch = batch ? a.size(0) : 1,
+                    .rows = a.size(-2),
+                    .inner = a.size(-1),
+                    .columns = b.size(-1),
+                    .activation = activation};
+  at::Tensor all;
+  if (added) {
+    // In the result's sizes; the stride along the columns is 0 or 1.
+    std::vector<int64_t> sizes = out.sizes().vec();
+    all = added->expand(sizes);
+    if (all.stride(-1) > 1 && all.size(-1) > 1) all = all.contiguous();
+    p.added = static_cast<const O*>(all.const_data_ptr());
+    p.added_batch = batch ? all.stride(0) : 0;
+    p.added_row = all.stride(-2);
+    p.added_column = all.size(-1) > 1 ? all.stride(-1) : 0;
+  }
+  product(p);
+}
+
+at::Tensor product_op(const at::Tensor& a, const at::Tensor& b, const std::optional<at::Tensor>& added,
+                      c10::string_view activation, bool wide) {
+  TORCH_CHECK(has_amx_bf16(), "product: this machine has no AMX");
+  const auto act = activation_named({activation.data(), activation.size()});
+  const bool f32 = a.scalar_type() == at::kFloat;
+  TORCH_CHECK(act && (f32 || a.scalar_type() == at::kBFloat16) && b.scalar_type() == a.scalar_type() &&
+                  (!added || added->scalar_type() == (wide ? at::kFloat : a.scalar_type())) &&
+                  (a.dim() == 2 || a.dim() == 3) && b.dim() == a.dim() && b.size(-2) == a.size(-1) &&
+                  (a.dim() == 2 || b.size(0) == a.size(0)),
+              "product: wrong arguments");
+  std::vector<int64_t> sizes = a.sizes().vec();
+  sizes.back() = b.size(-1);
+  at::Tensor out = dense(sizes, wide ? at::kFloat : a.scalar_type());
+  if (out.numel() == 0) return out;
+  (f32    ? run_product<float, float>
+   : wide ? run_product<uint16_t, float>
+          : run_product<uint16_t, uint16_t>)(a, b, added, *act, out);
+  return out;
+}
+
+// ATen's product where numbers near 0 count as 0.
+at::Tensor bmm_flushed(const at::Tensor& a, const at::Tensor& b) {
+  const FlushedTeam flushed;
+  return at::cpu::bmm(a, b);
+}
+
+// The operand's strides along `batch` (its own leading dims, from the right), 0 where it repeats.
+Operand operand(const at::Tensor& t, const Batch& batch) {
+  Operand o{.data = t.const_data_ptr()};
+  const int64_t rank = t.dim();
+  o.row = t.size(-2) == 1 ? 0 : t.stride(-2);
+  for (int64_t d = 0; d < kBatchDims; ++d) {
+    const int64_t own = rank - 2 - kBatchDims + d;
+    if (own < 0) continue;
+    const int64_t size = t.size(own), all = batch[static_cast<size_t>(d)];
+    TORCH_CHECK(size == all || size == 1, "attention: sizes do not fit");
+    o.batch[static_cast<size_t>(d)] = size == 1 ? 0 : t.stride(own);
+  }
+  return o;
+}
+
+// Without `out` and what follows it.
+Attention attention_of(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::TensorList biases,
+                       double scale, bool causal) {
+  const bool bf16 = q.scalar_type() == at::kBFloat16;
+  TORCH_CHECK(bf16 ? has_amx_bf16() : has_avx512(), "attention: not on this machine");
+  const int64_t rank = q.dim();
+  TORCH_CHECK(rank >= 3 && rank <= 2 + kBatchDims && k.dim() == rank && v.dim() == rank &&
+                  (bf16 || q.scalar_type() == at::kFloat) && k.scalar_type() == q.scalar_type() &&
+                  v.scalar_type() == q.scalar_type() && biases.size() <= kMaxBiases && k.size(-1) == q.size(-1) &&
+                  v.size(-2) == k.size(-2) && is_dense_last(q) && is_dense_last(k) && is_dense_last(v),
+              "attention: wrong arguments");
+  Attention a{.bf16 = bf16,
+              .biases = static_cast<int>(biases.size()),
+              .queries = q.size(-2),
+              .keys = k.size(-2),
+              .width = q.size(-1),
+              .value_width = v.size(-1),
+              .scale = static_cast<float>(scale),
+              .causal = causal};
+  for (int64_t d = 0; d < rank - 2; ++d) a.batch[static_cast<size_t>(kBatchDims - (rank - 2) + d)] = q.size(d);
+  a.q = operand(q, a.batch);
+  a.k = operand(k, a.batch);
+  a.v = operand(v, a.batch);
+  for (size_t i = 0; i < biases.size(); ++i) {
+    const at::Tensor& b = biases[i];
+    a.bias_bf16[i] = b.scalar_type() == at::kBFloat16;
+    TORCH_CHECK((a.bias_bf16[i] || b.scalar_type() == at::kFloat) && b.dim() >= 2 && b.dim() <= 2 + kBatchDims &&
+                    b.size(-1) == a.keys && (b.size(-2) == a.queries || b.size(-2) == 1) && is_dense_last(b),
+                "attention: wrong bias");
+    a.bias[i] = operand(b, a.batch);
+  }
+  return a;
+}
+
+void swap_dims(const at::Tensor& t, size_t a, size_t b) {
+  std::vector<int64_t> sizes(t.sizes().vec()), strides(t.strides().vec());
+  std::swap(sizes[a], sizes[b]);
+  std::swap(strides[a], strides[b]);
+  t.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
+}
+
+// Like `t` with another width. In memory the last batch dim (the heads) lies between rows and width: what follows puts
+// heads side by side.
+at::Tensor heads_inside(const at::Tensor& t, int64_t width) {
+  std::vector<int64_t> sizes = t.sizes().vec();
+  const size_t rank = sizes.size();
+  sizes.back() = width;
+  std::swap(sizes[rank - 3], sizes[rank - 2]);
+  at::Tensor out = dense(sizes, t.scalar_type());
+  swap_dims(out, rank - 3, rank - 2);
+  return out;
+}
+
+at::Tensor attention_op(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::TensorList biases,
+                        double scale, bool causal, bool zero_if_none) {
+  Attention a = attention_of(q, k, v, biases, scale, causal);
+  a.zero_if_none = zero_if_none;
+  at::Tensor out = heads_inside(q, a.value_width);
+  if (out.numel() == 0) return out;
+  a.out = operand(out, a.batch);
+  attention(a);
+  return out;
+}
+
+// `t` [batch, queries], a number a row.
+Operand row_numbers(const at::Tensor& t) {
+  Operand o{.data = t.const_data_ptr()};
+  const auto batch_dims = static_cast<size_t>(t.dim()) - 1;
+  o.row = t.stride(-1);
+  for (size_t d = 0; d < batch_dims; ++d) o.batch[kBatchDims - batch_dims + d] = t.stride(static_cast<int64_t>(d));
+  return o;
+}
+
+std::tuple<at::Tensor, at::Tensor> attention_kept_op(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                                     const at::TensorList biases, double scale, bool causal,
+                                                     bool zero_if_none) {
+  Attention a = attention_of(q, k, v, biases, scale, causal);
+  a.zero_if_none = zero_if_none;
+  at::Tensor out = heads_inside(q, a.value_width);
+  std::vector<int64_t> sizes(q.sizes().begin(), q.sizes().end() - 1);
+  std::swap(sizes[sizes.size() - 1], sizes[sizes.size() - 2]);
+  at::Tensor logsumexp = dense(sizes, at::kFloat);
+  swap_dims(logsumexp, sizes.size() - 1, sizes.size() - 2);
+  if (out.numel() == 0) return {out, logsumexp.fill_(-INFINITY)};
+  a.out = operand(out, a.batch);
+  a.logsumexp = row_numbers(logsumexp);
+  attention(a);
+  return {out, logsumexp};
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward_op(const at::Tensor& grad, const at::Tensor& q,
+                                                                     const at::Tensor& k, const at::Tensor& v,
+                                                                     const at::Tensor& out, const at::Tensor& logsumexp,
+                                                                     const at::TensorList biases, double scale,
+                                                                     bool causal) {
+  AttentionBackward a{.forward = attention_of(q, k, v, biases, scale, causal)};
+  TORCH_CHECK(a.forward.bf16 && grad.scalar_type() == at::kBFloat16 && out.scalar_type() == at::kBFloat16 &&
+                  logsumexp.scalar_type() == at::kFloat && grad.sizes() == out.sizes() && is_dense_last(out) &&
+                  out.dim() == q.dim() && out.size(-1) == v.size(-1) && out.size(-2) == q.size(-2) &&
+                  logsumexp.dim() == q.dim() - 1 &&
+                  logsumexp.sizes() == q.sizes().slice(0, static_cast<size_t>(q.dim()) - 1),
+              "attention_backward: wrong arguments");
+  const at::Tensor dense_grad = is_dense_last(grad) ? grad : grad.contiguous();
+  std::tuple<at::Tensor, at::Tensor, at::Tensor> grads{heads_inside(q, q.size(-1)), heads_inside(k, k.size(-1)),
+                                                       heads_inside(v, v.size(-1))};
+  auto& [grad_q, grad_k, grad_v] = grads;
+  if (q.numel() == 0 || k.numel() == 0 || v.numel() == 0) {
+    grad_q.zero_(), grad_k.zero_(), grad_v.zero_();
+    return grads;
+  }
+  const Batch& batch = a.forward.batch;
+  a.forward.out = operand(out, batch);
+  a.forward.logsumexp = row_numbers(logsumexp);
+  a.grad = operand(dense_grad, batch);
+  a.grad_q = operand(grad_q, batch);
+  a.grad_k = operand(grad_k, batch);
+  a.grad_v = operand(grad_v, batch);
+  attention_backward(a);
+  return grads;
+}
+
+// ---- random numbers
+
+// How 1 looks in a dtype; 0: not for us.
+uint32_t one_of(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kFloat:
+      return 0x3f800000;
+    case at::kBFloat16:
+      return 0x3f80;
+    case at::kHalf:
+      return 0x3c00;
+    case at::kBool:
+    case at::kByte:
+      return 1;
+    default:
+      return 0;
+  }
+}
+
+void draw(at::CPUGeneratorImpl& generator, double p, const at::Tensor& out) {
+  const std::lock_guard lock(generator.mutex_);
+  at::mt19937 engine = generator.engine();
+  at::mt19937_data_pod data = engine.data();
+  // (Its words are renewed when one is wanted and left_ is 1.)
+  Twister t{.words = data.state_.data(), .used = Twister::kWords - (data.left_ - 1)};
+  draw_below(t, static_cast<uint64_t>(std::ceil(std::ldexp(p, 53))), out.numel(), out.mutable_data_ptr(),
+             static_cast<int>(out.element_size()), one_of(out.scalar_type()));
+  data.left_ = Twister::kWords - t.used + 1;
+  data.next_ = static_cast<uint32_t>(t.used);
+  engine.set_data(data);
+  generator.set_engine(engine);
+}
+
+// ATen draws with MKL's generators on some machines.
+bool draws_as_aten() {
+  static const bool same = [] {
+    if (!has_avx512()) return false;
+    at::Generator own = at::detail::createCPUGenerator(7), other = at::detail::createCPUGenerator(7);
+    constexpr int64_t n = 1001;
+    for (int i = 0; i < 2; ++i) {
+      const at::Tensor got = dense({n}, at::kFloat);
+      draw(*own.get<at::CPUGeneratorImpl>(), 0.3, got);
+      const at::Tensor want = at::bernoulli(got, 0.3, other);
+      if (!std::equal(got.const_data_ptr<float>(), got.const_data_ptr<float>() + n, want.const_data_ptr<float>()))
+        return false;
+    }
+    return own.get<at::CPUGeneratorImpl>()->random() == other.get<at::CPUGeneratorImpl>()->random();
+  }();
+  return same;
+}
+
+at::Tensor bernoulli_op(const at::Tensor& x, double p, std::optional<at::Generator> generator) {
+  if (generator || !(p >= 0 && p <= 1) || one_of(x.scalar_type()) == 0 || !draws_as_aten())
+    return at::bernoulli(x, p, std::move(generator));
+  at::Tensor out = dense(x.sizes().vec(), x.scalar_type());
+  if (out.numel() == 0) return out;
+  draw(*at::detail::getDefaultCPUGenerator().get<at::CPUGeneratorImpl>(), p, out);
+  return out;
+}
+
+// ---- gradients of tables
+
+bool is_index(const at::Tensor& t) { return t.scalar_type() == at::kLong || t.scalar_type() == at::kInt; }
+
+at::Tensor gradient_of_table(const at::Tensor& grad, const at::Tensor& indices, const at::Tensor* offsets, int64_t rows,
+                             int64_t left_out) {
+  const at::Tensor from = grad.contiguous(), index = indices.contiguous();
+  const int64_t width = grad.size(-1);
+  at::Tensor out = dense({rows, width}, at::kFloat);
+  at::Tensor begin;
+  if (offsets) begin = offsets->to(at::kLong).contiguous();
+  table_gradient({.grad = from.const_data_ptr<float>(),
+                  .indices = index.const_data_ptr(),
+                  .narrow = index.scalar_type() == at::kInt,
+                  .offsets = offsets ? begin.const_data_ptr<int64_t>() : nullptr,
+                  .bags = offsets ? begin.numel() : 0,
+                  .count = index.numel(),
+                  .left_out = left_out,
+                  .out = out.mutable_data_ptr<float>(),
+                  .rows = rows,
+                  .width = width});
+  return out;
+}
+
+at::Tensor embedding_dense_backward_op(const at::Tensor& grad, const at::Tensor& indices, int64_t rows, int64_t padding,
+                                       bool scale_grad_by_freq) {
+  if (!has_avx512() || scale_grad_by_freq || grad.scalar_type() != at::kFloat || !is_index(indices) ||
+      grad.dim() != indices.dim() + 1 || grad.sizes().slice(0, static_cast<size_t>(indices.dim())) != indices.sizes())
+    return at::embedding_dense_backward(grad, indices, rows, padding, scale_grad_by_freq);
+  return gradient_of_table(grad, indices, nullptr, rows, padding);
+}
+
+// `sum` and the gradient of a table, into the memory of `sum`.
+at::Tensor& add_rows_op(at::Tensor& sum, const at::Tensor& grad, const at::Tensor& indices, int64_t padding) {
+  TORCH_CHECK(sum.dim() == 2 && sum.is_contiguous() && sum.scalar_type() == at::kFloat &&
+                  grad.scalar_type() == at::kFloat && is_index(indices) && grad.dim() == indices.dim() + 1 &&
+                  grad.sizes().slice(0, static_cast<size_t>(indices.dim())) == indices.sizes() &&
+                  grad.size(-1) == sum.size(1),
+              "add_rows: wrong arguments");
+  if (!has_avx512()) return sum.add_(at::embedding_dense_backward(grad, indices, sum.size(0), padding, false));
+  const at::Tensor from = grad.contiguous(), index = indices.contiguous();
+  table_gradient({.grad = from.const_data_ptr<float>(),
+                  .indices = index.const_data_ptr(),
+                  .narrow = index.scalar_type() == at::kInt,
+                  .count = index.numel(),
+                  .left_out = padding,
+                  .out = sum.mutable_data_ptr<float>(),
+                  .rows = sum.size(0),
+                  .width = sum.size(1),
+                  .onto = true});
+  return sum;
+}
+at::Tensor sum_with_rows_op(const at::Tensor& sum, const at::Tensor& grad, const at::Tensor& indices, int64_t padding) {
+  at::Tensor out = dense(sum.sizes().vec(), at::kFloat);
+  out.copy_(sum);
+  return add_rows_op(out, grad, indices, padding);
+}
+
+at::Tensor embedding_bag_backward_op(const at::Tensor& grad, const at::Tensor& indices, const at::Tensor& offsets,
+                                     const at::Tensor& offset2bag, const at::Tensor& bag_size,
+                                     const at::Tensor& maximum_indices, int64_t rows, bool scale_grad_by_freq,
+                                     int64_t mode, bool sparse, const std::optional<at::Tensor>& per_sample_weights,
+                                     int64_t padding) {
+  constexpr int64_t kSum = 0;
+  if (!has_avx512() || scale_grad_by_freq || mode != kSum || sparse || per_sample_weights || grad.dim() != 2 ||
+      grad.scalar_type() != at::kFloat || !is_index(indices) || indices.dim() != 1 || !is_index(offsets) ||
+      offsets.dim() != 1 || offsets.numel() != grad.size(0))
+    return at::_embedding_bag_backward(grad, indices, offsets, offset2bag, bag_size, maximum_indices, rows,
+                                       scale_grad_by_freq, mode, sparse, per_sample_weights, padding);
+  return gradient_of_table(grad, indices, &offsets, rows, padding);
+}
+
+using Ints = at::IntArrayRef;
+
+struct Geometry {
+  Ints stride, padding, dilation;
+  int64_t groups;
+};
+// One group of a convolution between images x and y.
+ConvolutionSizes sizes_of(Ints x, Ints weight, Ints y, const Geometry& g) {
+  TORCH_CHECK(x.size() == 4 && weight.size() == 4 && y.size() == 4 && g.stride.size() == 2 && g.padding.size() == 2 &&
+                  g.dilation.size() == 2 && g.groups > 0 && x[1] == weight[1] * g.groups && y[1] == weight[0] &&
+                  weight[0] % g.groups == 0 && x[0] == y[0],
+              "convolution: wrong arguments");
+  ConvolutionSizes s{.batch = x[0], .in = weight[1], .out = weight[0] / g.groups, .threads = team_size()};
+  for (size_t d = 0; d < 2; ++d) {
+    s.size[d] = x[d + 2], s.out_size[d] = y[d + 2], s.kernel[d] = weight[d + 2];
+    s.stride[d] = g.stride[d], s.padding[d] = g.padding[d], s.dilation[d] = g.dilation[d];
+  }
+  s.in_image = x[1] * x[2] * x[3];
+  s.out_image = y[1] * y[2] * y[3];
+  return s;
+}
+// Of this group and all others: each channel by itself.
+bool is_depthwise(const ConvolutionSizes& s, int64_t groups) { return groups > 1 && s.in == 1 && s.out == 1; }
+ConvolutionSizes all_channels(ConvolutionSizes s, int64_t groups) {
+  s.in = s.out = groups;
+  return s;
+}
+void check_operands(const at::Tensor& a, const at::Tensor& b, const ConvolutionSizes& s, int64_t groups) {
+  TORCH_CHECK((is_depthwise(s, groups) ? has_avx512() : has_amx_bf16()) &&
+                  (a.scalar_type() == at::kFloat || a.scalar_type() == at::kBFloat16) &&
+                  a.scalar_type() == b.scalar_type() && a.is_contiguous() && b.is_contiguous(),
+              "convolution: wrong operands");
+}
+template <typename T>
+const T* numbers(const at::Tensor& t) {
+  return static_cast<const T*>(t.const_data_ptr());
+}
+
+// f(sizes, group, workspace) for each group, until one's numbers are out of range.
+template <typename F>
+bool for_groups(const ConvolutionSizes& s, int64_t groups, int64_t workspace, const F& f) {
+  const at::Tensor memory = dense({workspace}, at::kByte);
+  for (int64_t group = 0; group < groups; ++group)
+    if (!f(s, group, memory.mutable_data_ptr())) return false;
+  return true;
+}
+
+at::Tensor convolution_op(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
+                          Ints stride, Ints padding, Ints dilation, int64_t groups) {
+  TORCH_CHECK(
+      !bias || (bias->scalar_type() == x.scalar_type() && bias->numel() == weight.size(0) && bias->is_contiguous()),
+      "convolution: wrong bias");
+  const std::vector<int64_t> sizes = aten::convolved_sizes(x.sizes(), weight.sizes(), stride, padding, dilation);
+  const ConvolutionSizes all = sizes_of(x.sizes(), weight.sizes(), sizes, {stride, padding, dilation, groups});
+  check_operands(x, weight, all, groups);
+  at::Tensor out = dense(sizes, x.scalar_type());
+  const bool f32 = x.scalar_type() == at::kFloat;
+  const auto run = [&]<typename T>(T) {
+    if (is_depthwise(all, groups)) {
+      depthwise<T>(all_channels(all, groups), numbers<T>(x), numbers<T>(weight), bias ? numbers<T>(*bias) : nullptr,
+                   static_cast<T*>(out.mutable_data_ptr()));
+      return true;
+    }
+    return for_groups(all, groups, convolution_workspace(all, f32), [&](const ConvolutionSizes& s, int64_t g, void* w) {
+      const int64_t points = s.out_size[0] * s.out_size[1], taps = s.kernel[0] * s.kernel[1];
+      return convolution<T>(s, numbers<T>(x) + g * (s.in * s.size[0] * s.size[1]),
+                            numbers<T>(weight) + g * (s.out * s.in * taps),
+                            bias ? numbers<T>(*bias) + g * s.out : nullptr,
+                            static_cast<T*>(out.mutable_data_ptr()) + g * s.out * points, w);
+    });
+  };
+  if (f32 ? run(float{}) : run(uint16_t{})) return out;
+  return at::convolution(x, weight, bias, stride, padding, dilation, false, {0, 0}, groups);
+}
+
+at::Tensor convolution_input_gradient_op(const at::Tensor& grad, const at::Tensor& weight, Ints input, Ints stride,
+                                         Ints padding, Ints dilation, int64_t groups) {
+  const ConvolutionSizes all = sizes_of(input, weight.sizes(), grad.sizes(), {stride, padding, dilation, groups});
+  check_operands(grad, weight, all, groups);
+  at::Tensor out = dense(input.vec(), grad.scalar_type());
+  const bool f32 = grad.scalar_type() == at::kFloat;
+  const auto run = [&]<typename T>(T) {
+    if (is_depthwise(all, groups)) {
+      depthwise_input_gradient<T>(all_channels(all, groups), numbers<T>(grad), numbers<T>(weight),
+                                  static_cast<T*>(out.mutable_data_ptr()));
+      return true;
+    }
+    return for_groups(all, groups, convolution_workspace(all, f32), [&](const ConvolutionSizes& s, int64_t g, void* w) {
+      const int64_t points = s.size[0] * s.size[1], taps = s.kernel[0] * s.kernel[1];
+      return convolution_input_gradient<T>(s, numbers<T>(grad) + g * (s.out * s.out_size[0] * s.out_size[1]),
+                                           numbers<T>(weight) + g * (s.out * s.in * taps),
+                                           static_cast<T*>(out.mutable_data_ptr()) + g * s.in * points, w);
+    });
+  };
+  if (f32 ? run(float{}) : run(uint16_t{})) return out;
+  // (Its values are not read for this gradient.)
+  const at::Tensor x = dense(input.vec(), grad.scalar_type());
+  return std::get<0>(at::convolution_backward(grad, x, weight, std::nullopt, stride, padding, dilation, false, {0, 0},
+                                              groups, {true, false, false}));
+}
+
+at::Tensor convolution_weight_gradient_op(const at::Tensor& grad, const at::Tensor& x, Ints weight, Ints stride,
+                                          Ints padding, Ints dilation, int64_t groups) {
+  const ConvolutionSizes all = sizes_of(x.sizes(), weight, grad.sizes(), {stride, padding, dilation, groups});
+  check_operands(grad, x, all, groups);
+  at::Tensor out = dense(weight.vec(), grad.scalar_type());
+  const bool f32 = grad.scalar_type() == at::kFloat;
+  const auto run = [&]<typename T>(T) {
+    if (is_depthwise(all, groups)) {
+      depthwise_weight_gradient<T>(all_channels(all, groups), numbers<T>(grad), numbers<T>(x),
+                                   static_cast<T*>(out.mutable_data_ptr()));
+      return true;
+    }
+    return for_groups(all, groups, weight_gradient_workspace(all, f32),
+                      [&](const ConvolutionSizes& s, int64_t g, void* w) {
+                        return convolution_weight_gradient<T>(
+                            s, numbers<T>(grad) + g * (s.out * s.out_size[0] * s.out_size[1]),
+                            numbers<T>(x) + g * (s.in * s.size[0] * s.size[1]),
+                            static_cast<T*>(out.mutable_data_ptr()) + g * s.out * s.in * s.kernel[0] * s.kernel[1], w);
+                      });
+  };
+  if (f32 ? run(float{}) : run(uint16_t{})) return out;
+  const at::Tensor w = dense(weight.vec(), grad.scalar_type());
+  return std::get<1>(at::convolution_backward(grad, x, w, std::nullopt, stride, padding, dilation, false, {0, 0},
+                                              groups, {false, true, false}));
+}
+
+// ---- convolutions of few points: products over rows of all that a result reads (bf16, images channels last)
+
+using HalfProduct = ProductOf<uint16_t>;
+
+at::Tensor image_last(int64_t batch, int64_t channels, int64_t height, int64_t width) {
+  at::Tensor t = dense({batch, height, width, channels}, at::kBFloat16);
+  const std::vector<int64_t> sizes{batch, channels, height, width};
+  t.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, {height * width * channels, 1, width * channels, channels});
+  return t;
+}
+Unfold unfold_of(Ints image, Ints weight, Ints out, Ints stride, Ints padding, Ints dilation) {
+  TORCH_CHECK(image.size() == 4 && weight.size() == 4 && out.size() == 4 && stride.size() == 2 && padding.size() == 2 &&
+                  dilation.size() == 2 && image[1] == weight[1] && out[1] == weight[0] && image[0] == out[0],
+              "unfolded convolution: wrong arguments");
+  Unfold u{.batch = image[0], .channels = image[1]};
+  for (size_t d = 0; d < 2; ++d) {
+    u.size[d] = image[d + 2], u.out_size[d] = out[d + 2], u.kernel[d] = weight[d + 2];
+    u.stride[d] = stride[d], u.padding[d] = padding[d], u.dilation[d] = dilation[d];
+  }
+  TORCH_CHECK(u.taps() <= kMostTaps && has_amx_bf16(), "unfolded convolution: not here");
+  return u;
+}
+const uint16_t* lying_last(const at::Tensor& t) {
+  TORCH_CHECK(t.scalar_type() == at::kBFloat16 && t.is_contiguous(at::MemoryFormat::ChannelsLast),
+              "unfolded convolution: wrong image");
+  return numbers<uint16_t>(t);
+}
+const uint16_t* lying_dense(const at::Tensor& t) {
+  TORCH_CHECK(t.scalar_type() == at::kBFloat16 && t.is_contiguous(), "unfolded convolution: wrong weight");
+  return numbers<uint16_t>(t);
+}
+at::Tensor unfolded(const Unfold& u, const at::Tensor& image) {
+  at::Tensor rows = dense({u.rows(), u.width()}, at::kBFloat16);
+  unfold(u, lying_last(image), static_cast<uint16_t*>(rows.mutable_data_ptr()));
+  return rows;
+}
+
+at::Tensor unfolded_convolution_op(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
+                                   Ints stride, Ints padding, Ints dilation) {
+  const std::vector<int64_t> sizes = aten::convolved_sizes(x.sizes(), weight.sizes(), stride, padding, dilation);
+  const Unfold u = unfold_of(x.sizes(), weight.sizes(), sizes, stride, padding, dilation);
+  TORCH_CHECK(!bias || (bias->scalar_type() == at::kBFloat16 && bias->numel() == sizes[1] && bias->is_contiguous()),
+              "unfolded convolution: wrong bias");
+  const at::Tensor rows = unfolded(u, x);
+  at::Tensor out = image_last(sizes[0], sizes[1], sizes[2], sizes[3]);
+  product(HalfProduct{.a = numbers<uint16_t>(rows),
+                      .a_row = u.width(),
+                      .a_inner = 1,
+                      .b = lying_dense(weight),
+                      .b_inner = 1,
+                      .b_column = u.width(),
+                      .added = bias ? numbers<uint16_t>(*bias) : nullptr,
+                      .added_column = 1,
+                      .out = static_cast<uint16_t*>(out.mutable_data_ptr()),
+                      .batch = 1,
+                      .rows = u.rows(),
+                      .inner = u.width(),
+                      .columns = sizes[1]});
+  return out;
+}
+
+at::Tensor unfolded_input_gradient_op(const at::Tensor& grad, const at::Tensor& weight, Ints input, Ints stride,
+                                      Ints padding, Ints dilation) {
+  const Unfold u = unfold_of(input, weight.sizes(), grad.sizes(), stride, padding, dilation);
+  const at::Tensor rows = dense({u.rows(), u.width()}, at::kBFloat16);
+  product(HalfProduct{.a = lying_last(grad),
+                      .a_row = grad.size(1),
+                      .a_inner = 1,
+                      .b = lying_dense(weight),
+                      .b_inner = u.width(),
+                      .b_column = 1,
+                      .out = static_cast<uint16_t*>(rows.mutable_data_ptr()),
+                      .batch = 1,
+                      .rows = u.rows(),
+                      .inner = grad.size(1),
+                      .columns = u.width()});
+  at::Tensor out = image_last(input[0], input[1], input[2], input[3]);
+  fold(u, numbers<uint16_t>(rows), static_cast<uint16_t*>(out.mutable_data_ptr()));
+  return out;
+}
+
+at::Tensor unfolded_weight_gradient_op(const at::Tensor& grad, const at::Tensor& x, Ints weight, Ints stride,
+                                       Ints padding, Ints dilation) {
+  const Unfold u = unfold_of(x.sizes(), weight, grad.sizes(), stride, padding, dilation);
+  const at::Tensor rows = unfolded(u, x);
+  at::Tensor out = dense(weight.vec(), at::kBFloat16);
+  product(HalfProduct{.a = lying_last(grad),
+                      .a_row = 1,
+                      .a_inner = grad.size(1),
+                      .b = numbers<uint16_t>(rows),
+                      .b_inner = u.width(),
+                      .b_column = 1,
+                      .out = static_cast<uint16_t*>(out.mutable_data_ptr()),
+                      .batch = 1,
+                      .rows = grad.size(1),
+                      .inner = u.rows(),
+                      .columns = u.width()});
+  return out;
+}
+
+}  // namespace
+
+void register_operators() {
+  static const bool done = [] {
+    // Taken back where there is no memory for all of it: the next call registers them again.
+    auto whole = std::make_unique<torch::Library>(torch::Library::DEF, "flashover", std::nullopt, __FILE__, __LINE__);
+    torch::Library& library = *whole;
+    const auto add = [&](const char* schema, const char* name, auto* function, const std::vector<at::Tag>& tags = {}) {
+      library.def(schema, tags);
+      library.impl(name, torch::dispatch(c10::DispatchKey::CPU, function));
+    };
+    add("pack_linear(Tensor weight) -> Tensor", "pack_linear", pack_linear);
+    add("packed_linear(Tensor x, Tensor packed, Tensor? bias, int columns, str activation) -> Tensor", "packed_linear",
+        packed_linear);
+    // (`wide`: the result of bf16 matrices is f32.)
+    add("product(Tensor a, Tensor b, Tensor? added, str activation, bool wide=False) -> Tensor", "product", product_op);
+    add("bmm_flushed(Tensor a, Tensor b) -> Tensor", "bmm_flushed", bmm_flushed);
+    add("attention(Tensor q, Tensor k, Tensor v, Tensor[] biases, float scale, bool causal, bool zero_if_none) -> "
+        "Tensor",
+        "attention", attention_op);
+    add("attention_kept(Tensor q, Tensor k, Tensor v, Tensor[] biases, float scale, bool causal, bool zero_if_none) -> "
+        "(Tensor, Tensor)",
+        "attention_kept", attention_kept_op);
+    add("attention_backward(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor out, Tensor logsumexp, Tensor[] biases, "
+        "float scale, bool causal) -> (Tensor, Tensor, Tensor)",
+        "attention_backward", attention_backward_op);
+    add("bernoulli(Tensor x, float p, *, Generator? generator=None) -> Tensor", "bernoulli", bernoulli_op,
+        {at::Tag::nondeterministic_seeded});
+    add("embedding_dense_backward(Tensor grad_output, Tensor indices, int num_weights, int padding_idx, bool "
+        "scale_grad_by_freq) -> Tensor",
+        "embedding_dense_backward", embedding_dense_backward_op);
+    add("add_rows(Tensor sum, Tensor grad, Tensor indices, int padding_idx) -> Tensor", "add_rows", sum_with_rows_op);
+    add("add_rows_(Tensor(a!) sum, Tensor grad, Tensor indices, int padding_idx) -> Tensor(a!)", "add_rows_",
+        add_rows_op);
+    add("_embedding_bag_backward(Tensor grad, Tensor indices, Tensor offsets, Tensor offset2bag, Tensor bag_size, "
+        "Tensor maximum_indices, int num_weights, bool scale_grad_by_freq, int mode, bool sparse, Tensor? "
+        "per_sample_weights, int padding_idx=-1) -> Tensor",
+        "_embedding_bag_backward", embedding_bag_backward_op);
+    add("convolution(Tensor x, Tensor weight, Tensor? bias, int[] stride, int[] padding, int[] dilation, int groups) "
+        "-> Tensor",
+        "convolution", convolution_op);
+    add("convolution_input_gradient(Tensor grad, Tensor weight, int[] input, int[] stride, int[] padding, int[] "
+        "dilation, int groups) -> Tensor",
+        "convolution_input_gradient", convolution_input_gradient_op);
+    add("convolution_weight_gradient(Tensor grad, Tensor x, int[] weight, int[] stride, int[] padding, int[] dilation, "
+        "int groups) -> Tensor",
+        "convolution_weight_gradient", convolution_weight_gradient_op);
+    add("unfolded_convolution(Tensor x, Tensor weight, Tensor? bias, int[] stride, int[] padding, int[] dilation) -> "
+        "Tensor",
+        "unfolded_convolution", unfolded_convolution_op);
+    add("unfolded_input_gradient(Tensor grad, Tensor weight, int[] input, int[] stride, int[] padding, int[] dilation) "
+        "-> Tensor",
+        "unfolded_input_gradient", unfolded_input_gradient_op);
+    add("unfolded_weight_gradient(Tensor grad, Tensor x, int[] weight, int[] stride, int[] padding, int[] dilation) -> "
+        "Tensor",
+        "unfolded_weight_gradient", unfolded_weight_gradient_op);
+    whole.release();  // never unloaded: plans may run until the process ends
+    return true;
+  }();
+  static_cast<void>(done);
+}
+
+}  // namespace flashover::cpu

@@ -1,8 +1,0 @@
-// The hand-written operators (linear.h, attention.h) as "flashover.packed_linear.default" and so on.
-#pragma once
-
-namespace flashover::run::cpu {
-
-void register_operators();  // in torch's dispatcher; once is enough
-
-}  // namespace flashover::run::cpu
