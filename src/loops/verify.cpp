@@ -89,113 +89,127 @@ class Verifier {
   }
   void stage(const Stage& s, std::vector<sym::Expr> scope) {
     add_loops(s.loops, scope);
-    const std::vector<bool> reduced_before = reduced_;
+    reduced_before_ = reduced_;
     for (at_ = 0; at_ < s.body.size(); ++at_) {
       const Instr& in = s.body[at_];
-      const OpInfo& facts = info(in.op);
-      auto dtype_of = [&](int i) { return s.body[in.args[i]].dtype; };
-      for (Id a : in.args)
-        rule(a == kNone || (a >= 0 && a < static_cast<Id>(at_) && info(s.body[a].op).has_result),
-             "operands are earlier values");
-      int arity = facts.arity;
-      if ((in.op == Op::k_reduce || in.op == Op::k_scan) && in.slot >= 0 &&
-          in.slot < static_cast<int32_t>(k_.accs.size()) && k_.accs[in.slot].kind >= Reduce::kArgMax)
-        ++arity;
-      for (int i = 0; i < 3; ++i) rule((in.args[i] != kNone) == (i < arity), "the number of operands fits");
-      rule(
-          in.mask == kNone || (in.mask >= 0 && in.mask < static_cast<Id>(at_) && s.body[in.mask].dtype == DType::kBool),
-          "masks are earlier bool values");
-      rule(!facts.has_result || is_compute(in.dtype), "results have compute dtypes");
+      operands(s, in);
       in_scope(in.index, in.op == Op::k_indirect ? std::vector<sym::Expr>{in.index} : scope);
       in_scope(in.lo, scope);
       in_scope(in.hi, scope);
-      auto slot_in = [&](size_t count) { rule(in.slot >= 0 && in.slot < static_cast<int32_t>(count), "slots exist"); };
-      if (is_scalar_op(in.op)) {
-        std::string_view flags = facts.flags;
-        int first = in.op == Op::k_where ? 1 : 0;
-        if (first) rule(dtype_of(0) == DType::kBool, "where's condition is bool");
-        DType operand = dtype_of(first);
-        for (int i = first + 1; i < facts.arity; ++i) rule(dtype_of(i) == operand, "operands have one dtype");
-        bool to_bool = flags.ends_with('>');
-        rule(in.dtype == (to_bool ? DType::kBool : operand), "the result dtype follows from the operands");
-        char kind = operand == DType::kBool ? 'b' : is_floating(operand) ? 'f' : 'i';
-        rule(flags.find(kind) != std::string_view::npos, "the operation exists for this dtype");
-        continue;
+      if (in.op == Op::k_indirect) {
+        rule(in.index.kind() == sym::Kind::kVar && std::find(scope.begin(), scope.end(), in.index) == scope.end(),
+             "indirect defines a fresh variable");
+        scope.push_back(in.index);
       }
-      switch (in.op) {
-        case Op::k_round_to:
-          rule(in.dtype == DType::kF32 && dtype_of(0) == DType::kF32 && is_narrow_float(in.narrow),
-               "round_to rounds f32 to a narrower float");
-          break;
-        case Op::k_index:
-          rule(in.dtype == DType::kI64, "index values are i64");
-          break;
-        case Op::k_in_range:
-          rule(in.dtype == DType::kBool, "in_range is bool");
-          break;
-        case Op::k_uniform:
-        case Op::k_normal:
-          rule(in.dtype == DType::kF32 && dtype_of(0) == DType::kI64 && dtype_of(1) == DType::kI64,
-               "random numbers are f32, from a seed and an offset");
-          rule(in.integer == 1 || in.integer == 2 || in.integer == 4 || in.integer == 8,
-               "threads draw 1, 2, 4 or 8 neighbours");
-          break;
-        case Op::k_indirect:
-          rule(dtype_of(0) == DType::kI64 && in.dtype == DType::kI64, "indirect takes an i64");
-          rule(in.slot < static_cast<int32_t>(k_.errors.size()), "errors exist");
-          rule(in.index.kind() == sym::Kind::kVar && std::find(scope.begin(), scope.end(), in.index) == scope.end(),
-               "indirect defines a fresh variable");
-          scope.push_back(in.index);
-          break;
-        case Op::k_load:
-          slot_in(k_.params.size());
-          rule(in.dtype == compute_of(k_.params[in.slot].dtype), "loads give the compute dtype");
-          address(in, k_.params[in.slot].numel, s);
-          break;
-        case Op::k_store:
-          slot_in(k_.params.size());
-          rule(dtype_of(0) == compute_of(k_.params[in.slot].dtype), "stores take the compute dtype");
-          address(in, k_.params[in.slot].numel, s);
-          break;
-        case Op::k_load_scratch:
-          slot_in(k_.scratch.size());
-          rule(scratch_written_[in.slot], "scratch is written before it is read");
-          rule(in.dtype == k_.scratch[in.slot].dtype, "scratch keeps its dtype");
-          address(in, k_.scratch[in.slot].size, s);
-          break;
-        case Op::k_store_scratch:
-          slot_in(k_.scratch.size());
-          rule(dtype_of(0) == k_.scratch[in.slot].dtype, "scratch keeps its dtype");
-          address(in, k_.scratch[in.slot].size, s);
-          scratch_written_[in.slot] = true;
-          break;
-        case Op::k_acc: {
-          slot_in(k_.accs.size());
-          rule(reduced_before[in.slot], "accumulators are read in stages after the one that reduces");
-          bool arg = k_.accs[in.slot].kind >= Reduce::kArgMax;
-          rule(in.dtype == (arg ? DType::kI64 : k_.accs[in.slot].dtype), "accumulators keep their dtype");
-          break;
-        }
-        case Op::k_reduce:
-        case Op::k_scan:
-          slot_in(k_.accs.size());
-          rule(!reduced_[in.slot], "an accumulator is reduced into once");
-          rule(dtype_of(0) == k_.accs[in.slot].dtype, "accumulators keep their dtype");
-          rule(in.op == Op::k_reduce || (s.ordered && in.dtype == k_.accs[in.slot].dtype),
-               "scans are in ordered stages");
-          if (k_.accs[in.slot].kind >= Reduce::kArgMax)
-            rule(in.op == Op::k_reduce && dtype_of(1) == DType::kI64, "arg reductions take an i64 index");
-          reduced_[in.slot] = true;
-          break;
-        default:
-          break;
-      }
+      if (is_scalar_op(in.op))
+        scalar(s, in);
+      else if (in.op == Op::k_acc || in.op == Op::k_reduce || in.op == Op::k_scan)
+        accumulator(s, in);
+      else if (info(in.op).has_result && in.op != Op::k_load && in.op != Op::k_load_scratch)
+        value(s, in);
+      else
+        memory(s, in);
     }
+  }
+
+  static DType dtype_of(const Stage& s, const Instr& in, int i) { return s.body[in.args[i]].dtype; }
+  void slot_in(const Instr& in, size_t count) {
+    rule(in.slot >= 0 && in.slot < static_cast<int32_t>(count), "slots exist");
+  }
+  bool folds_arg(const Instr& in) const { return k_.accs[in.slot].kind >= Reduce::kArgMax; }
+
+  void operands(const Stage& s, const Instr& in) {
+    for (Id a : in.args)
+      rule(a == kNone || (a >= 0 && a < static_cast<Id>(at_) && info(s.body[a].op).has_result),
+           "operands are earlier values");
+    int arity = info(in.op).arity;
+    if ((in.op == Op::k_reduce || in.op == Op::k_scan) && in.slot >= 0 &&
+        in.slot < static_cast<int32_t>(k_.accs.size()) && folds_arg(in))
+      ++arity;
+    for (int i = 0; i < 3; ++i) rule((in.args[i] != kNone) == (i < arity), "the number of operands fits");
+    rule(in.mask == kNone || (in.mask >= 0 && in.mask < static_cast<Id>(at_) && s.body[in.mask].dtype == DType::kBool),
+         "masks are earlier bool values");
+    rule(!info(in.op).has_result || is_compute(in.dtype), "results have compute dtypes");
+  }
+
+  // A row of prims.def.
+  void scalar(const Stage& s, const Instr& in) {
+    const std::string_view types = info(in.op).flags;
+    const int first = in.op == Op::k_where ? 1 : 0;
+    if (first) rule(dtype_of(s, in, 0) == DType::kBool, "where's condition is bool");
+    const DType operand = dtype_of(s, in, first);
+    for (int i = first + 1; i < info(in.op).arity; ++i) rule(dtype_of(s, in, i) == operand, "operands have one dtype");
+    rule(in.dtype == (types.ends_with('>') ? DType::kBool : operand), "the result dtype follows from the operands");
+    const char kind = operand == DType::kBool ? 'b' : is_floating(operand) ? 'f' : 'i';
+    rule(types.find(kind) != std::string_view::npos, "the operation exists for this dtype");
+  }
+
+  // What makes a value of other values and of loop variables.
+  void value(const Stage& s, const Instr& in) {
+    switch (in.op) {
+      case Op::k_round_to:
+        rule(in.dtype == DType::kF32 && dtype_of(s, in, 0) == DType::kF32 && is_narrow_float(in.narrow),
+             "round_to rounds f32 to a narrower float");
+        break;
+      case Op::k_index:
+        rule(in.dtype == DType::kI64, "index values are i64");
+        break;
+      case Op::k_in_range:
+        rule(in.dtype == DType::kBool, "in_range is bool");
+        break;
+      case Op::k_uniform:
+      case Op::k_normal:
+        rule(in.dtype == DType::kF32 && dtype_of(s, in, 0) == DType::kI64 && dtype_of(s, in, 1) == DType::kI64,
+             "random numbers are f32, from a seed and an offset");
+        rule(in.integer == 1 || in.integer == 2 || in.integer == 4 || in.integer == 8,
+             "threads draw 1, 2, 4 or 8 neighbours");
+        break;
+      case Op::k_indirect:
+        rule(dtype_of(s, in, 0) == DType::kI64 && in.dtype == DType::kI64, "indirect takes an i64");
+        rule(in.slot < static_cast<int32_t>(k_.errors.size()), "errors exist");
+        break;
+      default:
+        break;
+    }
+  }
+
+  // Loads and stores.
+  void memory(const Stage& s, const Instr& in) {
+    const bool loads = in.op == Op::k_load || in.op == Op::k_load_scratch;
+    const DType moved = loads ? in.dtype : dtype_of(s, in, 0);
+    if (in.op == Op::k_load || in.op == Op::k_store) {
+      slot_in(in, k_.params.size());
+      const Param& p = k_.params[in.slot];
+      rule(moved == compute_of(p.dtype), loads ? "loads give the compute dtype" : "stores take the compute dtype");
+      address(in, p.numel, s);
+    } else {
+      slot_in(in, k_.scratch.size());
+      rule(!loads || scratch_written_[in.slot], "scratch is written before it is read");
+      rule(moved == k_.scratch[in.slot].dtype, "scratch keeps its dtype");
+      address(in, k_.scratch[in.slot].size, s);
+      if (!loads) scratch_written_[in.slot] = true;
+    }
+  }
+
+  void accumulator(const Stage& s, const Instr& in) {
+    slot_in(in, k_.accs.size());
+    const DType dtype = k_.accs[in.slot].dtype;
+    if (in.op == Op::k_acc) {
+      rule(reduced_before_[in.slot], "accumulators are read in stages after the one that reduces");
+      rule(in.dtype == (folds_arg(in) ? DType::kI64 : dtype), "accumulators keep their dtype");
+      return;
+    }
+    rule(!reduced_[in.slot], "an accumulator is reduced into once");
+    rule(dtype_of(s, in, 0) == dtype, "accumulators keep their dtype");
+    rule(in.op == Op::k_reduce || (s.ordered && in.dtype == dtype), "scans are in ordered stages");
+    if (folds_arg(in))
+      rule(in.op == Op::k_reduce && dtype_of(s, in, 1) == DType::kI64, "arg reductions take an i64 index");
+    reduced_[in.slot] = true;
   }
 
   const Kernel& k_;
   size_t stage_ = 0, at_ = 0;
-  std::vector<bool> reduced_, scratch_written_;
+  std::vector<bool> reduced_, reduced_before_, scratch_written_;
 };
 
 }  // namespace

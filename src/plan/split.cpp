@@ -64,123 +64,146 @@ class Splitter {
     }
   }
 
+  // A piece while it is made.
+  struct Making {
+    int32_t number;
+    size_t first, end;                 // of its steps
+    std::vector<bool> need, by_steps;  // by tensor of the whole: in the piece; by root: more than frozen steps need it
+    std::vector<const Step*> frozen;   // last first
+    std::vector<TensorId> now;         // by tensor of the whole: its number in the piece, or -1
+    Pieces::Piece piece;
+  };
+
   Pieces::Piece piece(int32_t n) const {
-    Pieces::Piece out;
-    Plan& plan = out.plan;
+    const auto at = static_cast<size_t>(n);
+    Making m{.number = n, .first = n == 0 ? 0 : ends_[at - 1], .end = ends_[at]};
+    Plan& plan = m.piece.plan;
     plan.kernels = p_.kernels;
     plan.binaries = p_.binaries;
     plan.target = p_.target;
     plan.device = p_.device;
-    const size_t first = n == 0 ? 0 : ends_[static_cast<size_t>(n) - 1], end = ends_[static_cast<size_t>(n)];
+    find_needed(m);
+    add_tensors(m);
+    add_steps(m);
+    add_outputs(m);
+    for (const Tensor& t : plan.tensors)
+      if (t.home == Home::kSlab) plan.slab_bytes = p_.slab_bytes;
+    return std::move(m.piece);
+  }
 
-    // What it needs: tensors, frozen steps behind frozen ones.
-    std::vector<bool> need(p_.tensors.size()), by_steps(p_.tensors.size());
+  // What it needs: tensors, frozen steps behind frozen ones.
+  void find_needed(Making& m) const {
+    m.need.resize(p_.tensors.size());
+    m.by_steps.resize(p_.tensors.size());
     const auto want = [&](TensorId t) {
-      for (need[t] = true; p_.tensors[t].home == Home::kView; need[t] = true) t = p_.tensors[t].index;
+      for (m.need[t] = true; p_.tensors[t].home == Home::kView; m.need[t] = true) t = p_.tensors[t].index;
     };
-    const auto of_steps = [&](TensorId t) { want(t), by_steps[roots_[t]] = true; };
-    for (size_t s = first; s < end; ++s) {
+    const auto of_steps = [&](TensorId t) { want(t), m.by_steps[roots_[t]] = true; };
+    for (size_t s = m.first; s < m.end; ++s) {
       if (p_.steps[s].kind == StepKind::kRelease) continue;
       for_each_read(p_.steps[s], of_steps);
       for_each_write(p_.steps[s], of_steps);
     }
     for (size_t o = 0; o < p_.outputs.size(); ++o)
-      if (output_piece_[o] == n) of_steps(p_.outputs[o].tensor);
-    std::vector<const Step*> frozen;
+      if (output_piece_[o] == m.number) of_steps(p_.outputs[o].tensor);
     for (auto s = p_.frozen_steps.rbegin(); s != p_.frozen_steps.rend(); ++s) {
       bool wanted = false;
-      for_each_write(*s, [&](TensorId t) { wanted |= need[roots_[t]]; });
+      for_each_write(*s, [&](TensorId t) { wanted |= m.need[roots_[t]]; });
       if (!wanted) continue;
-      frozen.push_back(&*s);
+      m.frozen.push_back(&*s);
       for_each_read(*s, want);
       for_each_write(*s, want);
     }
+  }
 
-    // Tensors, bases before views as in the whole.
-    std::vector<TensorId> now(p_.tensors.size(), -1);
+  // Bases before views as in the whole.
+  void add_tensors(Making& m) const {
+    Plan& plan = m.piece.plan;
+    m.now.assign(p_.tensors.size(), -1);
     std::vector<int32_t> input_of(p_.inputs.size(), -1);
     for (size_t i = 0; i < p_.tensors.size(); ++i) {
-      if (!need[i]) continue;
+      if (!m.need[i]) continue;
       Tensor t = p_.tensors[i];
       if (t.home == Home::kView) {
-        t.index = now[t.index];
+        t.index = m.now[t.index];
       } else if (t.home == Home::kInput) {
         int32_t& input = input_of[t.index];
         if (input < 0) {
           input = static_cast<int32_t>(plan.inputs.size());
           plan.inputs.push_back(p_.inputs[t.index]);
           plan.inputs.back().frozen = plan.inputs.back().kind != 0;
-          out.inputs.push_back(t.index);
+          m.piece.inputs.push_back(t.index);
         }
-        plan.inputs[input].frozen &= !by_steps[i];
+        plan.inputs[input].frozen &= !m.by_steps[i];
         t.index = input;
-      } else if (number_[i] >= 0 && made_[i] != n) {
+      } else if (number_[i] >= 0 && made_[i] != m.number) {
         t.home = Home::kInput;
         t.index = static_cast<int32_t>(plan.inputs.size());
         t.slab_offset = 0;
         plan.inputs.push_back({t.type, 0, false});
-        out.inputs.push_back(-1 - number_[i]);
+        m.piece.inputs.push_back(-1 - number_[i]);
       } else if (number_[i] >= 0 && t.home == Home::kSlab) {
         t.home = Home::kOutput;
         t.slab_offset = 0;
       }
-      now[i] = static_cast<TensorId>(plan.tensors.size());
+      m.now[i] = static_cast<TensorId>(plan.tensors.size());
       plan.tensors.push_back(std::move(t));
     }
+  }
 
-    const auto local = [&](const Step& s) {
-      Step step = s;
-      for (TensorId& t : step.reads) t = t < 0 ? t : now[t];
-      for (TensorId& t : step.writes) t = t < 0 ? t : now[t];
-      for (Bounds& b : step.bounds) b.tensor = now[b.tensor];
-      for (Arg& a : step.args) {
-        if (auto* r = std::get_if<Ref>(&a)) {
-          if (r->id != kNoValue) r->id = now[r->id];
-        } else if (auto* l = std::get_if<RefList>(&a)) {
-          for (Ref& r : *l)
-            if (r.id != kNoValue) r.id = now[r.id];
-        }
+  // A step with the tensors' numbers in the piece.
+  static Step renumbered(Step step, const std::vector<TensorId>& now) {
+    for (TensorId& t : step.reads) t = t < 0 ? t : now[t];
+    for (TensorId& t : step.writes) t = t < 0 ? t : now[t];
+    for (Bounds& b : step.bounds) b.tensor = now[b.tensor];
+    for (Arg& a : step.args) {
+      if (auto* r = std::get_if<Ref>(&a)) {
+        if (r->id != kNoValue) r->id = now[r->id];
+      } else if (auto* l = std::get_if<RefList>(&a)) {
+        for (Ref& r : *l)
+          if (r.id != kNoValue) r.id = now[r.id];
       }
-      return step;
-    };
-    for (auto s = frozen.rbegin(); s != frozen.rend(); ++s) plan.frozen_steps.push_back(local(**s));
-    for (size_t s = first; s < end; ++s) {
+    }
+    return step;
+  }
+
+  void add_steps(Making& m) const {
+    Plan& plan = m.piece.plan;
+    for (auto s = m.frozen.rbegin(); s != m.frozen.rend(); ++s) plan.frozen_steps.push_back(renumbered(**s, m.now));
+    for (size_t s = m.first; s < m.end; ++s) {
       if (p_.steps[s].kind != StepKind::kRelease) {
-        plan.steps.push_back(local(p_.steps[s]));
+        plan.steps.push_back(renumbered(p_.steps[s], m.now));
         continue;
       }
       Step release;  // what is passed on, or was another piece's, is not released here
       release.kind = StepKind::kRelease;
       for (TensorId t : p_.steps[s].reads)
-        if (now[t] >= 0 && number_[t] < 0) release.reads.push_back(now[t]);
+        if (m.now[t] >= 0 && number_[t] < 0) release.reads.push_back(m.now[t]);
       if (!release.reads.empty()) plan.steps.push_back(std::move(release));
     }
+  }
 
-    // Outputs: the whole's, and what is passed on where it is not one of those already.
+  // The whole's, and what is passed on where it is not one of those already.
+  void add_outputs(Making& m) const {
+    Plan& plan = m.piece.plan;
     std::vector<int32_t> handed(p_.tensors.size(), -1);
     for (size_t o = 0; o < p_.outputs.size(); ++o) {
-      if (output_piece_[o] != n) continue;
+      if (output_piece_[o] != m.number) continue;
       const TensorId t = p_.outputs[o].tensor;
       const bool own = p_.tensors[t].home == Home::kOutput && p_.tensors[t].index == static_cast<int32_t>(o);
-      if (handed[t] < 0 || own) handed[t] = static_cast<int32_t>(out.outputs.size());
-      add_output(plan, now[t], own);
-      out.outputs.push_back({static_cast<int32_t>(o), -1});
+      if (handed[t] < 0 || own) handed[t] = static_cast<int32_t>(m.piece.outputs.size());
+      add_output(plan, m.now[t], own);
+      m.piece.outputs.push_back({static_cast<int32_t>(o), -1});
     }
     for (size_t i = 0; i < p_.tensors.size(); ++i) {
-      if (number_[i] < 0 || made_[i] != n) continue;
+      if (number_[i] < 0 || made_[i] != m.number) continue;
       if (handed[i] >= 0 && p_.tensors[i].home != Home::kSlab) {
-        out.outputs[handed[i]].passed = number_[i];
+        m.piece.outputs[handed[i]].passed = number_[i];
         continue;
       }
-      add_output(plan, now[i], plan.tensors[now[i]].home == Home::kOutput);
-      out.outputs.push_back({-1, number_[i]});
+      add_output(plan, m.now[i], plan.tensors[m.now[i]].home == Home::kOutput);
+      m.piece.outputs.push_back({-1, number_[i]});
     }
-
-    sym::Expr slab = 0;
-    for (const Tensor& t : plan.tensors)
-      if (t.home == Home::kSlab) slab = p_.slab_bytes;
-    plan.slab_bytes = slab;
-    return out;
   }
 
   // The first output that is this memory owns it.

@@ -6,6 +6,7 @@
 
 #include "ops/args.h"
 #include "ops/names.h"
+#include "ops/scalar.h"
 
 namespace flashover::graph {
 namespace {
@@ -63,55 +64,29 @@ Array gather(const ConstantArray& x, std::vector<int64_t> sizes, std::vector<int
   return out;
 }
 
-using Unary = double (*)(double);
-using Binary = double (*)(double, double);
-struct UnaryRow {
-  std::string_view op;
-  Unary f;
-};
-struct BinaryRow {
-  std::string_view op;
-  Binary f;
-};
-constexpr UnaryRow kUnary[] = {
-    {prim::neg, [](double x) { return -x; }},
-    {prim::abs, [](double x) { return std::fabs(x); }},
-    {prim::floor, [](double x) { return std::floor(x); }},
-    {prim::ceil, [](double x) { return std::ceil(x); }},
-    {prim::relu, [](double x) { return x < 0 ? 0 : x; }},
-    {prim::logical_not, [](double x) { return x == 0 ? 1.0 : 0.0; }},
-    {prim::isnan, [](double x) { return std::isnan(x) ? 1.0 : 0.0; }},
-    {prim::isinf, [](double x) { return std::isinf(x) ? 1.0 : 0.0; }},
-    {prim::copy, [](double x) { return x; }},
-};
-constexpr BinaryRow kBinary[] = {
-    {prim::add, [](double a, double b) { return a + b; }},
-    {prim::sub, [](double a, double b) { return a - b; }},
-    {prim::mul, [](double a, double b) { return a * b; }},
-    {prim::minimum, [](double a, double b) { return std::isnan(a) || std::isnan(b) ? NAN : std::min(a, b); }},
-    {prim::maximum, [](double a, double b) { return std::isnan(a) || std::isnan(b) ? NAN : std::max(a, b); }},
-    {prim::eq, [](double a, double b) { return a == b ? 1.0 : 0.0; }},
-    {prim::ne, [](double a, double b) { return a != b ? 1.0 : 0.0; }},
-    {prim::lt, [](double a, double b) { return a < b ? 1.0 : 0.0; }},
-    {prim::le, [](double a, double b) { return a <= b ? 1.0 : 0.0; }},
-    {prim::gt, [](double a, double b) { return a > b ? 1.0 : 0.0; }},
-    {prim::ge, [](double a, double b) { return a >= b ? 1.0 : 0.0; }},
-};
-// On bool operands only.
-constexpr BinaryRow kLogic[] = {
-    {prim::bitwise_and, [](double a, double b) { return a != 0 && b != 0 ? 1.0 : 0.0; }},
-    {prim::bitwise_or, [](double a, double b) { return a != 0 || b != 0 ? 1.0 : 0.0; }},
-    {prim::bitwise_xor, [](double a, double b) { return (a != 0) != (b != 0) ? 1.0 : 0.0; }},
-};
-
-template <size_t N, typename Row>
-const Row* find_row(const Row (&rows)[N], std::string_view op) {
-  for (const Row& row : rows)
-    if (row.op == op) return &row;
-  return nullptr;
+// Pointwise prims whose results doubles hold: not those that round as the machine's functions do.
+std::optional<ops::ScalarOp> exact_op(std::string_view prim, DType operand) {
+  using enum ops::ScalarOp;
+  static constexpr ops::ScalarOp kExact[] = {k_neg,   k_abs, k_floor, k_ceil, k_relu,    k_logical_not, k_isnan,
+                                             k_isinf, k_add, k_sub,   k_mul,  k_minimum, k_maximum,     k_eq,
+                                             k_ne,    k_lt,  k_le,    k_gt,   k_ge,      k_where};
+  static constexpr ops::ScalarOp kOfBools[] = {k_bitwise_and, k_bitwise_or, k_bitwise_xor, k_bitwise_not};
+  const auto find = [&](const auto& list) -> std::optional<ops::ScalarOp> {
+    for (ops::ScalarOp op : list)
+      if (prim.substr(5) == ops::name(op)) return op;
+    return std::nullopt;
+  };
+  if (const auto op = find(kExact)) return op;
+  return operand == DType::kBool ? find(kOfBools) : std::nullopt;
 }
 
-// Doubles hold these exactly; wrapping of integer overflow is not modelled, so results beyond 2^53 are given up.
+// As ops::compute takes and gives them.
+constexpr double kMostExact = 9007199254740992.0;  // 2^53
+ops::Scalar to_scalar(double x) { return {x, std::fabs(x) < kMostExact ? static_cast<int64_t>(x) : 0}; }
+double from_scalar(DType dtype, const ops::Scalar& x) { return is_floating(dtype) ? x.f : static_cast<double>(x.i); }
+DType computed_in(DType d) { return d == DType::kBF16 || d == DType::kF16 ? DType::kF32 : d; }
+
+// Doubles hold their numbers exactly, but for i64 beyond 2^53, which are given up.
 bool representable(DType d) {
   switch (d) {
     case DType::kBool:
@@ -132,7 +107,7 @@ bool representable(DType d) {
 bool fits(DType d, double x) {
   if (is_floating(d) || d == DType::kBool) return true;
   const int bits = info(d).bytes * 8 - (info(d).is_signed ? 1 : 0);
-  const double limit = bits >= 53 ? 9007199254740992.0 : std::ldexp(1.0, bits);
+  const double limit = bits >= 53 ? kMostExact : std::ldexp(1.0, bits);
   return x < limit && x >= (info(d).is_signed ? -limit : 0.0);
 }
 
@@ -204,14 +179,16 @@ std::shared_ptr<const ConstantArray> Constants::compute(const Node& n, ValueId v
   if (op == prim::full) {
     const auto x = scalar(n.args[1]);
     if (!x) return nullptr;
-    return std::make_shared<ConstantArray>(ConstantArray{*sizes, ones, {round_to(type.dtype, *x)}});
+    const double value = round_to(type.dtype, *x);
+    if (!fits(type.dtype, value)) return nullptr;
+    return std::make_shared<ConstantArray>(ConstantArray{*sizes, ones, {value}});
   }
   if (op == prim::iota) {
     const auto start = scalar(n.args[1]), step = scalar(n.args[2]);
     if (!start || !step || is_floating(type.dtype) || !pay(*sizes)) return nullptr;
     auto out = std::make_shared<ConstantArray>(ConstantArray{*sizes, *sizes, {}});
     for (int64_t i = 0; i < (*sizes)[0]; ++i) out->data.push_back(*start + static_cast<double>(i) * *step);
-    return out;
+    return fits(type.dtype, out->data.front()) && fits(type.dtype, out->data.back()) ? out : nullptr;
   }
 
   // Everything else has operands; all of them must be known.
@@ -246,12 +223,14 @@ std::shared_ptr<const ConstantArray> Constants::compute(const Node& n, ValueId v
     return good ? out : nullptr;
   };
 
-  if (const UnaryRow* row = find_row(kUnary, op)) return map([&](auto&& x) { return row->f(x(0)); });
-  if (const BinaryRow* row = find_row(kBinary, op)) return map([&](auto&& x) { return row->f(x(0), x(1)); });
-  if (const BinaryRow* row = find_row(kLogic, op); row && from == DType::kBool)
-    return map([&](auto&& x) { return row->f(x(0), x(1)); });
-  if (op == prim::bitwise_not && from == DType::kBool) return map([&](auto&& x) { return x(0) == 0 ? 1.0 : 0.0; });
-  if (op == prim::where) return map([&](auto&& x) { return x(0) != 0 ? x(1) : x(2); });
+  if (const auto scalar = exact_op(op, from)) {
+    const DType operand = computed_in(from);
+    return map([&](auto&& x) {
+      const auto at = [&](size_t i) { return i < in.size() ? to_scalar(x(i)) : ops::Scalar{}; };
+      return from_scalar(type.dtype, ops::compute(*scalar, operand, at(0), at(1), at(2)));
+    });
+  }
+  if (op == prim::copy) return map([&](auto&& x) { return x(0); });
   if (op == prim::convert) return map([&](auto&& x) { return x(0); });
 
   const ConstantArray& x = *in[0];
