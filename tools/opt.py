@@ -6,7 +6,7 @@
     ./x opt --list                             # all names, in their order
 
 A `-` reads from standard input. Passes take and print graphs (src/graph/passes.h), stages what src/planner/stages.h
-says. --machine says what the machine has beside the defaults (src/graph/machine.h), --options names fields of
+says. --machine says what the machine has beside the defaults (src/target/machine.h), --options names fields of
 planner::Options; `machine:` in a text test is either, as its passes need.
 """
 

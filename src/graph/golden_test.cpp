@@ -1,4 +1,4 @@
-// The text tests of src/graph. `machine:` says what the machine has beside Providers' defaults (machine.h).
+// The text tests of src/graph. `machine:` says what the machine has beside Providers' defaults (target/machine.h).
 #include "base/golden_for_test.h"
 
 #include "graph/analysis/devices.h"

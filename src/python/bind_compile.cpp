@@ -82,7 +82,7 @@ py::dict plan_for_gpu(const std::string& text, const std::map<std::string, std::
   return out;
 }
 
-// One pass over graphs, as on the machine that the words say (graph/machine.h), or one stage behind them
+// One pass over graphs, as on the machine that the words say (target/machine.h), or one stage behind them
 // (planner/stages.h).
 std::string run_pass(const std::string& name, const std::string& text, const std::string& machine,
                      const std::string& options) {

@@ -492,108 +492,121 @@ class Maker {
     for (sym::Expr o : e.operands()) find_splits(o, out);
   }
 
+  Item start(Item::Kind kind, int32_t n, ValueId v) const {
+    Item item;
+    item.kind = kind;
+    item.node = n;
+    item.value = item.source = v;
+    item.frozen = p_.facts[v].frozen;
+    return item;
+  }
+  void finish(Item item) {
+    analyse(item);
+    p_.items.push_back(std::move(item));
+  }
+  // The operand x as it is, under what the node then stores elsewhere.
+  Item start_base(int32_t n, ValueId v, ValueId x) {
+    Item base = start(Item::Kind::kMap, n, v);
+    base.source = x;
+    base.partial = base.alone = true;
+    base.from = base.at = coordinates(type(v).sizes, base.vars);
+    return base;
+  }
+
   void make(int32_t n, ValueId v) {
     const Node& node = g_.nodes[n];
     if (numel_[v] == 0) return;  // nothing to compute; the plan still allocates it
     const Role role = role_of(node);
-    auto start = [&](Item::Kind kind) {
-      Item item;
-      item.kind = kind;
-      item.node = n;
-      item.value = item.source = v;
-      item.frozen = fact(v).frozen;
-      return item;
-    };
-    if (role.kind == Item::Kind::kMap && node.op->name == prim::cat) {
-      const auto dim = static_cast<size_t>(ops::as_int(node.args[1]));
-      sym::Expr begin = 0;
-      for (const Ref& r : ops::as_values(node.args[0])) {
-        if (numel_[r.id] == 0) continue;
-        Item item = start(Item::Kind::kMap);
-        item.source = r.id;
-        item.partial = true;
-        item.from = item.at = coordinates(type(r.id).sizes, item.vars);
-        item.at[dim] += begin;
-        begin += type(r.id).sizes[dim];
-        analyse_parts(item, dim, begin - type(r.id).sizes[dim]);
-        item.alone = is_large_result(r.id);
-        p_.items.push_back(std::move(item));
-      }
-      return;
-    }
+    if (role.kind == Item::Kind::kMap && node.op->name == prim::cat) return make_parts_of_cat(n, v);
     if (role.kind == Item::Kind::kMap && node.op->name == prim::slice_scatter &&
-        goes_back(v, ops::as_value(node.args[0]))) {
-      const ValueId src = ops::as_value(node.args[1]);
-      const Sizes starts = ops::as_sizes(node.args[2]), steps = ops::as_sizes(node.args[4]);
-      Item base = start(Item::Kind::kMap), part = start(Item::Kind::kMap);
-      base.source = ops::as_value(node.args[0]);
-      base.partial = part.partial = base.alone = part.alone = true;
-      base.from = base.at = coordinates(type(v).sizes, base.vars);
-      analyse(base);
-      p_.items.push_back(std::move(base));
-      if (numel_[src] == 0) return;
-      part.source = src;
-      part.from = coordinates(type(src).sizes, part.vars);
-      for (size_t i = 0; i < part.from.size(); ++i) part.at.push_back(starts[i] + part.from[i] * steps[i]);
-      analyse(part);
-      p_.items.push_back(std::move(part));
-      return;
-    }
-    Item item = start(role.kind);
+        goes_back(v, ops::as_value(node.args[0])))
+      return make_stored_slice(n, v);
+    Item item = start(role.kind, n, v);
     switch (role.kind) {
       case Item::Kind::kMap:
         item.from = item.at = coordinates(type(v).sizes, item.vars);
         break;
-      case Item::Kind::kReduce: {
-        const ValueId x = ops::as_value(node.args[0]);
-        const std::vector<int64_t> dims = ops::as_ints(node.args[1]);
-        for (size_t i = 0; i < type(x).rank(); ++i) {
-          const bool reduced = std::find(dims.begin(), dims.end(), static_cast<int64_t>(i)) != dims.end();
-          sym::Expr c = 0;
-          if (!type(x).sizes[i].is_const(1)) {
-            c = p_.fresh(type(x).sizes[i]);
-            (reduced ? item.inner : item.vars).push_back(c);
-          }
-          item.from.push_back(c);
-          if (!reduced) item.at.push_back(c);
-        }
+      case Item::Kind::kReduce:
+        fold_loops(item, node);
         break;
-      }
-      case Item::Kind::kScan: {
-        const auto dim = static_cast<size_t>(ops::as_int(node.args[1]));
-        item.from = coordinates(type(v).sizes, item.vars);
-        item.at = item.from;
-        if (auto it = std::find(item.vars.begin(), item.vars.end(), item.at.empty() ? sym::Expr(0) : item.at[dim]);
-            it != item.vars.end()) {
-          item.inner.push_back(*it);
-          item.vars.erase(it);
-        }
+      case Item::Kind::kScan:
+        item.from = item.at = coordinates(type(v).sizes, item.vars);
+        run_along(item, node);
         break;
-      }
-      case Item::Kind::kScatter: {
-        Item base = start(Item::Kind::kMap);
-        base.source = ops::as_value(node.args[0]);
-        base.partial = base.alone = true;
-        base.from = base.at = coordinates(type(v).sizes, base.vars);
-        analyse(base);
-        p_.items.push_back(std::move(base));
+      case Item::Kind::kScatter:
+        finish(start_base(n, v, ops::as_value(node.args[0])));
         item.partial = true;
-        ScatterDomain domain = scatter_domain(g_, node);
-        for (size_t i = 0; i < domain.sizes.size(); ++i) {
-          sym::Expr c = 0;
-          if (!domain.sizes[i].is_const(1)) {
-            c = p_.fresh(domain.sizes[i]);
-            (domain.ordered[i] ? item.inner : item.vars).push_back(c);
-          }
-          item.from.push_back(c);
-          if (domain.sizes[i].is_const(0)) return;
-        }
+        if (!scatter_loops(item, node)) return;
         break;
-      }
     }
-    analyse(item);
-    p_.items.push_back(std::move(item));
+    finish(std::move(item));
   }
+
+  void make_parts_of_cat(int32_t n, ValueId v) {
+    const Node& node = g_.nodes[n];
+    const auto dim = static_cast<size_t>(ops::as_int(node.args[1]));
+    sym::Expr begin = 0;
+    for (const Ref& r : ops::as_values(node.args[0])) {
+      if (numel_[r.id] == 0) continue;
+      Item item = start(Item::Kind::kMap, n, v);
+      item.source = r.id;
+      item.partial = true;
+      item.from = item.at = coordinates(type(r.id).sizes, item.vars);
+      item.at[dim] += begin;
+      begin += type(r.id).sizes[dim];
+      analyse_parts(item, dim, begin - type(r.id).sizes[dim]);
+      item.alone = is_large_result(r.id);
+      p_.items.push_back(std::move(item));
+    }
+  }
+
+  void make_stored_slice(int32_t n, ValueId v) {
+    const Node& node = g_.nodes[n];
+    const ValueId src = ops::as_value(node.args[1]);
+    const Sizes starts = ops::as_sizes(node.args[2]), steps = ops::as_sizes(node.args[4]);
+    finish(start_base(n, v, ops::as_value(node.args[0])));
+    if (numel_[src] == 0) return;
+    Item part = start(Item::Kind::kMap, n, v);
+    part.partial = part.alone = true;
+    part.source = src;
+    part.from = coordinates(type(src).sizes, part.vars);
+    for (size_t i = 0; i < part.from.size(); ++i) part.at.push_back(starts[i] + part.from[i] * steps[i]);
+    finish(std::move(part));
+  }
+
+  // A loop over so many points; none where there is one. Inner loops are folded, or run in order.
+  sym::Expr add_loop(Item& item, sym::Expr size, bool inner) {
+    if (size.is_const(1)) return 0;
+    const sym::Expr c = p_.fresh(size);
+    (inner ? item.inner : item.vars).push_back(c);
+    return c;
+  }
+  void fold_loops(Item& item, const Node& node) {
+    const TensorType& x = type(ops::as_value(node.args[0]));
+    const std::vector<int64_t> dims = ops::as_ints(node.args[1]);
+    for (size_t i = 0; i < x.rank(); ++i) {
+      const bool reduced = std::find(dims.begin(), dims.end(), static_cast<int64_t>(i)) != dims.end();
+      item.from.push_back(add_loop(item, x.sizes[i], reduced));
+      if (!reduced) item.at.push_back(item.from.back());
+    }
+  }
+  void run_along(Item& item, const Node& node) {
+    const auto dim = static_cast<size_t>(ops::as_int(node.args[1]));
+    const auto it = std::find(item.vars.begin(), item.vars.end(), item.at.empty() ? sym::Expr(0) : item.at[dim]);
+    if (it == item.vars.end()) return;
+    item.inner.push_back(*it);
+    item.vars.erase(it);
+  }
+  // False: nothing is stored.
+  bool scatter_loops(Item& item, const Node& node) {
+    const ScatterDomain domain = scatter_domain(g_, node);
+    for (size_t i = 0; i < domain.sizes.size(); ++i) {
+      item.from.push_back(add_loop(item, domain.sizes[i], domain.ordered[i]));
+      if (domain.sizes[i].is_const(0)) return false;
+    }
+    return true;
+  }
+
   // Of an operator on a GPU, seen through views: its memory is to be let go soon.
   bool is_large_result(ValueId v) const {
     constexpr int64_t kLarge = int64_t{4} << 20;
