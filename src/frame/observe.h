@@ -37,7 +37,9 @@ bool is_tensor(PyObject* o);
 bool is_atom(PyObject* o);         // immutable, compared by value
 bool is_pinned_kind(PyObject* o);  // guarded by identity: types, functions, modules, descriptors ...
 bool is_deque(PyObject* o);
-bool is_array(PyObject* o);        // of numpy
+bool is_array(PyObject* o);  // of numpy
+bool is_numpy_scalar(PyObject* o);
+bool is_dict_view(PyObject* o);
 bool steps_in_c(PyTypeObject* t);  // an iterator whose position no attribute shows: classes derived from such ones too
 bool is_python_class(PyTypeObject* t);  // made by a class statement: its instances hold nothing but Python objects
 Ref ordered_items(PyObject* dict);      // (key, value) pairs in iteration order, an OrderedDict's own

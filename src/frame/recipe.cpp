@@ -6,8 +6,8 @@
 #include <string_view>
 #include <unordered_set>
 
-#include "frame/interpret/locks.h"
 #include "frame/interpret/instructions.h"
+#include "frame/interpret/locks.h"
 #include "frame/resume.h"
 
 namespace flashover::frame {
@@ -442,19 +442,20 @@ void RecipeMaker::frames(const Snapshot& snapshot) {
   capture_.calls = true;
 }
 
-int32_t RecipeMaker::make_object(PyObject* o) {
+std::vector<int32_t> RecipeMaker::elements(PyObject* sequence) {
+  std::vector<int32_t> items;
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(sequence); ++i)
+    items.push_back(make(PySequence_Fast_GET_ITEM(sequence, i)));
+  return items;
+}
+
+// A builtin container or slice; -1: something else.
+int32_t RecipeMaker::make_container(PyObject* o) {
   using Kind = RecipeStep::Kind;
   PyTypeObject* t = Py_TYPE(o);
   auto* type = reinterpret_cast<PyObject*>(t);
-  for (const Interpreter::InferenceMode& m : in_.inference_modes)
-    if (m.guard.get() == o) return step(Kind::kReduced, type, {make(m.on ? Py_True : Py_False)}, 1);
-  auto sequence = [&] {
-    std::vector<int32_t> items;
-    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i) items.push_back(make(PySequence_Fast_GET_ITEM(o, i)));
-    return items;
-  };
-  if (t == &PyTuple_Type) return step(Kind::kTuple, nullptr, sequence());
-  if (t == &PyList_Type) return step(Kind::kList, nullptr, sequence());
+  if (t == &PyTuple_Type) return step(Kind::kTuple, nullptr, elements(o));
+  if (t == &PyList_Type) return step(Kind::kList, nullptr, elements(o));
   if (t == &PyDict_Type) return step(Kind::kDict, nullptr, pairs(o));
   if (t == &PyODict_Type) {
     const int32_t made = step(Kind::kDict, type, pairs(o));
@@ -474,13 +475,67 @@ int32_t RecipeMaker::make_object(PyObject* o) {
     auto* s = reinterpret_cast<PySliceObject*>(o);
     return step(Kind::kSlice, nullptr, {make(s->start), make(s->stop), make(s->step)});
   }
-  if (t == &PyMethod_Type && is_made_array(PyMethod_GET_SELF(o))) {  // the array's own method
-    static PyObject* const getattr = PyDict_GetItemString(PyEval_GetBuiltins(), "getattr");
-    Ref name = Ref::steal(PyObject_GetAttrString(PyMethod_GET_FUNCTION(o), "__name__"));
-    kept_.push_back(name);
-    if (!name || !PyUnicode_Check(name.get())) throw Declined("a method of an array of numpy");
-    return step(Kind::kReduced, getattr, {make(PyMethod_GET_SELF(o)), make(name.get())}, 2);
+  return -1;
+}
+
+// A method of an array of numpy that the trace made: the array's own.
+int32_t RecipeMaker::make_array_method(PyObject* o) {
+  static PyObject* const getattr = PyDict_GetItemString(PyEval_GetBuiltins(), "getattr");
+  Ref name = Ref::steal(PyObject_GetAttrString(PyMethod_GET_FUNCTION(o), "__name__"));
+  kept_.push_back(name);
+  if (!name || !PyUnicode_Check(name.get())) throw Declined("a method of an array of numpy");
+  return step(RecipeStep::Kind::kReduced, getattr, {make(PyMethod_GET_SELF(o)), make(name.get())}, 2);
+}
+
+// Its frames are over: lines and code are what there is left to see.
+int32_t RecipeMaker::make_traceback(PyObject* o) {
+  auto* tb = reinterpret_cast<PyTracebackObject*>(o);
+  PyFrameObject* frame = tb->tb_frame;
+  if (tb->tb_next != nullptr && is_code_of_ours(frame->f_frame->f_code))
+    return make(reinterpret_cast<PyObject*>(tb->tb_next));
+  Ref code = Ref::steal(reinterpret_cast<PyObject*>(PyFrame_GetCode(frame)));
+  Ref globals = Ref::borrow(frame->f_frame->f_globals);
+  Ref line = Ref::steal(PyLong_FromLong(
+      tb->tb_lineno >= 0 ? tb->tb_lineno
+                         : PyCode_Addr2Line(reinterpret_cast<PyCodeObject*>(code.get()), tb->tb_lasti)));
+  kept_.push_back(line);
+  const int32_t next = tb->tb_next != nullptr ? make(reinterpret_cast<PyObject*>(tb->tb_next)) : -1;
+  return step(RecipeStep::Kind::kTraceback, code.get(),
+              {step(RecipeStep::Kind::kConstant, globals.get()), make(line.get()), next}, tb->tb_lasti);
+}
+
+int32_t RecipeMaker::make_function(PyObject* o) {
+  using Kind = RecipeStep::Kind;
+  auto* f = reinterpret_cast<PyFunctionObject*>(o);
+  std::vector<int32_t> items;
+  for (PyObject* part : {f->func_code, f->func_globals, f->func_name, f->func_qualname, f->func_defaults,
+                         f->func_kwdefaults, f->func_closure, f->func_annotations, f->func_doc, f->func_module}) {
+    for (const Ref& own : in_.own_globals)
+      if (part == f->func_globals && own.get() == part)
+        throw Declined("a function of code that was compiled during the call in the result");
+    if (part == f->func_globals || part == f->func_code)
+      items.push_back(step(Kind::kConstant, part));
+    else
+      items.push_back(part == nullptr ? make(Py_None) : make(part));
   }
+  const int32_t made = step(Kind::kFunction, nullptr, std::move(items));
+  if (f->func_dict != nullptr && PyDict_GET_SIZE(f->func_dict) > 0) {
+    registers_[o] = made;
+    auto attributes = pairs(f->func_dict);
+    attributes.insert(attributes.begin(), made);
+    step(Kind::kFillDict, nullptr, std::move(attributes));
+  }
+  return made;
+}
+
+int32_t RecipeMaker::make_object(PyObject* o) {
+  using Kind = RecipeStep::Kind;
+  PyTypeObject* t = Py_TYPE(o);
+  auto* type = reinterpret_cast<PyObject*>(t);
+  for (const Interpreter::InferenceMode& m : in_.inference_modes)
+    if (m.guard.get() == o) return step(Kind::kReduced, type, {make(m.on ? Py_True : Py_False)}, 1);
+  if (int32_t container = make_container(o); container >= 0) return container;
+  if (t == &PyMethod_Type && is_made_array(PyMethod_GET_SELF(o))) return make_array_method(o);
   if (t == &PyMethod_Type)
     return step(Kind::kBoundMethod, nullptr, {make(PyMethod_GET_FUNCTION(o)), make(PyMethod_GET_SELF(o))});
   if (t == &PyCell_Type) {
@@ -489,45 +544,10 @@ int32_t RecipeMaker::make_object(PyObject* o) {
     return cell;
   }
   if (t == &PyRange_Type) return step(Kind::kConstant, o);
-  if (t == &PyTraceBack_Type) {  // its frames are over: lines and code are what there is left to see
-    auto* tb = reinterpret_cast<PyTracebackObject*>(o);
-    PyFrameObject* frame = tb->tb_frame;
-    if (tb->tb_next != nullptr && is_code_of_ours(frame->f_frame->f_code))
-      return make(reinterpret_cast<PyObject*>(tb->tb_next));
-    Ref code = Ref::steal(reinterpret_cast<PyObject*>(PyFrame_GetCode(frame)));
-    Ref globals = Ref::borrow(frame->f_frame->f_globals);
-    Ref line = Ref::steal(PyLong_FromLong(
-        tb->tb_lineno >= 0 ? tb->tb_lineno
-                           : PyCode_Addr2Line(reinterpret_cast<PyCodeObject*>(code.get()), tb->tb_lasti)));
-    kept_.push_back(line);
-    const int32_t next = tb->tb_next != nullptr ? make(reinterpret_cast<PyObject*>(tb->tb_next)) : -1;
-    return step(Kind::kTraceback, code.get(), {step(Kind::kConstant, globals.get()), make(line.get()), next},
-                tb->tb_lasti);
-  }
+  if (t == &PyTraceBack_Type) return make_traceback(o);
   if (t == &PyGen_Type) return make_generator(o);
   if (int32_t iterator = make_iterator(o); iterator >= 0) return iterator;
-  if (t == &PyFunction_Type) {
-    auto* f = reinterpret_cast<PyFunctionObject*>(o);
-    std::vector<int32_t> items;
-    for (PyObject* part : {f->func_code, f->func_globals, f->func_name, f->func_qualname, f->func_defaults,
-                           f->func_kwdefaults, f->func_closure, f->func_annotations, f->func_doc, f->func_module}) {
-      for (const Ref& own : in_.own_globals)
-        if (part == f->func_globals && own.get() == part)
-          throw Declined("a function of code that was compiled during the call in the result");
-      if (part == f->func_globals || part == f->func_code)
-        items.push_back(step(Kind::kConstant, part));
-      else
-        items.push_back(part == nullptr ? make(Py_None) : make(part));
-    }
-    const int32_t made = step(Kind::kFunction, nullptr, std::move(items));
-    if (f->func_dict != nullptr && PyDict_GET_SIZE(f->func_dict) > 0) {
-      registers_[o] = made;
-      auto attributes = pairs(f->func_dict);
-      attributes.insert(attributes.begin(), made);
-      step(Kind::kFillDict, nullptr, std::move(attributes));
-    }
-    return made;
-  }
+  if (t == &PyFunction_Type) return make_function(o);
   if (PyObject* maker = maker_of_lock(o)) {  // (a lock that is held ends the graph before it was taken)
     const auto same = [o](const Ref& lock) { return lock.get() == o; };
     if (std::none_of(in_.own_locks.begin(), in_.own_locks.end(), same)) throw Declined("a lock in the result");
@@ -535,13 +555,20 @@ int32_t RecipeMaker::make_object(PyObject* o) {
   }
   if (in_.recorder.is_fresh_type(type)) throw Declined("an instance of a class made during the call in the result");
   if (is_structseq(o) || is_namedtuple(o)) {
-    const int32_t made = instance(Kind::kNamedTuple, type, sequence());
+    const int32_t made = instance(Kind::kNamedTuple, type, elements(o));
     registers_[o] = made;
     fill_attributes(o, made, &PyTuple_Type);
     return made;
   }
   if (is_constant_kind(o) || is_of_typing(in_.recorder, o)) return step(Kind::kConstant, o);
-  // An instance of a Python class: __new__ of its builtin base, then its contents, its slots and its __dict__.
+  return make_instance(o);
+}
+
+// An instance of a Python class: __new__ of its builtin base, then its contents, its slots and its __dict__.
+int32_t RecipeMaker::make_instance(PyObject* o) {
+  using Kind = RecipeStep::Kind;
+  PyTypeObject* t = Py_TYPE(o);
+  auto* type = reinterpret_cast<PyObject*>(t);
   PyTypeObject* base = t;
   while (is_python_class(base)) base = base->tp_base;
   if (PyExceptionClass_Check(base)) return make_exception(o, base);
@@ -581,7 +608,7 @@ int32_t RecipeMaker::make_object(PyObject* o) {
     capture_.recipe[static_cast<size_t>(made)].index = 1;
     items = pairs(o);
   } else if (PyList_Check(o)) {
-    items = sequence();
+    items = elements(o);
   } else if (base == &PySet_Type || base == k.deque) {
     Ref list = Ref::steal(PyList_New(0));
     Ref it = Ref::steal(base->tp_iter(o));

@@ -28,6 +28,12 @@ class RecipeMaker {
   // A step that makes an instance of a class.
   int32_t instance(RecipeStep::Kind kind, PyObject* type, std::vector<int32_t> items = {});
   int32_t make_object(PyObject* o);
+  std::vector<int32_t> elements(PyObject* sequence);
+  int32_t make_container(PyObject* o);
+  int32_t make_array_method(PyObject* o);
+  int32_t make_traceback(PyObject* o);
+  int32_t make_function(PyObject* o);
+  int32_t make_instance(PyObject* o);
   int32_t make_iterator(PyObject* o);   // -1: not a builtin iterator
   int32_t make_generator(PyObject* o);  // one that stands at a yield
   int32_t make_exception(PyObject* o, PyTypeObject* base);

@@ -24,74 +24,13 @@
 #include <utility>
 
 #include "base/check.h"
+#include "guards/arming.h"
 #include "guards/facts.h"
 #include "guards/global_state.h"
 #include "guards/guards.h"
 
 namespace flashover::guards {
 namespace {
-
-enum class Op : uint8_t {
-  kObject,   // type of object a is b, and the pointer at a + number (if not 0) is c
-  kDict,     // dict a has tag number; index: into dicts_
-  kType,     // type a has tag number; index: into types
-  kPointer,  // *a is b; index: the source, whose link it is if the level is even (link_level); number: its words
-  kItem,     // list a has b at index; number: the source
-  kTensor,   // object of source `index` matches spec a
-  kFact,     // fact `number` holds for source `index`
-  kResolve,  // source `index` fetched anew is a; or another object, unless number is 1
-};
-
-struct Instr {
-  Op op;
-  int32_t index = -1;
-  void* a = nullptr;
-  void* b = nullptr;
-  void* c = nullptr;
-  int64_t number = 0;
-  int32_t level = 0;
-};
-// A word of memory and what it held. Everything that one look at memory tells is one of these: types, dict pointers,
-// version tags, slots. A program of thousands of compares costs what memory it touches and its mispredicted branches:
-// so they lie densely, in blocks that have one branch each.
-struct Word {
-  const char* where;
-  uint64_t is;
-};
-constexpr size_t kBlock = 4;  // words; a block reads nothing whose being there another word of the same block shows
-struct Words {
-  std::vector<Word> words;  // whole blocks
-  std::vector<int32_t> of;  // the instruction of each; -1: filling
-  void fill() {
-    static const uint64_t nothing = 0;
-    for (; words.size() % kBlock; of.push_back(-1)) words.push_back({reinterpret_cast<const char*>(&nothing), 0});
-  }
-};
-// Blocks, then code[begin, end) one by one, which reads what the blocks have shown to be there.
-struct Phase {
-  uint32_t all = 0, still = 0;  // how far in Segment::all and Segment::still
-  uint32_t begin = 0, end = 0;
-};
-struct TensorOf {
-  SourceId source;
-  const TensorSpec* spec;
-};
-
-struct Segment {
-  SourceId root = kNoSource;  // kNoSource: the fixed segment, whose roots are known by address
-  int32_t parent = -1;
-  std::vector<SourceId> sources;
-  std::vector<Instr> code;
-  std::vector<Phase> phases;
-  Words all, still;  // with and without what cannot have changed while no dict did
-  std::vector<TensorCompare> tensors;
-  std::vector<TensorOf> tensor_of;           // by tensor
-  std::vector<std::vector<SourceId>> dicts;  // the sources that are the dict of a kDict instruction
-  std::vector<std::vector<SourceId>> types;  // likewise; kNoSource: its tag stands for more than facts on those
-  std::vector<SourceId> loose;               // checked one by one, after what they hang off
-  bool armed = false;
-  int32_t arms = 0, rests = 0;
-};
 
 constexpr int32_t kMaxArms = 16;     // then a segment is taken to be different on each call,
 constexpr int32_t kRest = 64;        // and armed only this seldom
@@ -106,10 +45,10 @@ bool is_container_step(SourceKind k) {
          k == SourceKind::kDictValueAt || k == SourceKind::kSetItem;
 }
 
-class Program final : public GuardProgram {
+class Program final : public GuardProgram, private ProgramState {
  public:
   Program(Observations observations, std::vector<SourceId> wanted)
-      : table_(std::move(observations)), wanted_(std::move(wanted)), state_(GlobalState::read()) {
+      : ProgramState(std::move(observations)), wanted_(std::move(wanted)), state_(GlobalState::read()) {
     size_t n = table_.sources().size();
     for (SourceId w : wanted_)
       FLASHOVER_CHECK(w >= 0 && w < static_cast<SourceId>(n)) << "wanted source " << w << " of " << n;
@@ -135,11 +74,7 @@ class Program final : public GuardProgram {
         others_.push_back(fact);
     }
     for (Segment& s : segments_)
-      if (s.root == kNoSource || s.sources.size() > kSmallSegment) arm(s);
-  }
-
-  ~Program() override {
-    for (PyObject* o : held_) Py_DECREF(o);
+      if (s.root == kNoSource || s.sources.size() > kSmallSegment) arm(*this, s);
   }
 
   bool worth_a_clock() const override {
@@ -307,8 +242,6 @@ class Program final : public GuardProgram {
   }
 
  private:
-  const Source& source(SourceId s) const { return table_.sources()[s]; }
-
   void split() {
     size_t n = table_.sources().size();
     std::vector<int32_t> segment(n, 0);
@@ -426,7 +359,7 @@ class Program final : public GuardProgram {
       s.armed = false;  // current_ is about to be overwritten; a failure half way leaves it mixed
     }
     if (!plain(s, args)) return false;
-    if (s.arms > 0 && (s.arms < kMaxArms || ++s.rests % kRest == 0)) arm(s);
+    if (s.arms > 0 && (s.arms < kMaxArms || ++s.rests % kRest == 0)) arm(*this, s);
     return true;
   }
 
@@ -472,11 +405,6 @@ class Program final : public GuardProgram {
       take_look(now, looks_, s.tensors[t]);
     }
     return Verdict::kYes;
-  }
-  static uint64_t read(const char* where) {
-    uint64_t word;
-    std::memcpy(&word, where, sizeof word);
-    return word;
   }
   Verdict run(Segment& s, size_t begin, size_t end, PyObject* const* args) {
     Words& w = untouched_ ? s.still : s.all;
@@ -579,373 +507,6 @@ class Program final : public GuardProgram {
     return Verdict::kYes;
   }
 
-  // ---- arming ----
-
-  struct Arming {
-    Segment& s;
-    std::unordered_map<void*, int32_t> dicts, objects, types;  // -> index of the instruction
-    std::unordered_set<SourceId> tensors;
-    std::vector<bool> tagged;        // by source: while the instructions before it hold, it is the same live object
-    std::vector<bool> loose;         // by source: it or what it hangs off is
-    std::vector<int32_t> dict_code;  // by dict: index of its instruction
-  };
-  // An object may be read once it is known to be there: two levels a step of the path, first the link to an object (a
-  // slot, an item), then what is read off the object itself. Seen along several paths it counts by the shortest, whose
-  // every object counts less in its turn.
-  int32_t link_level(SourceId id) const { return 2 * place_[id].depth; }
-  int32_t own_level(SourceId id) const { return 2 * place_[id].depth + 1; }
-
-  void arm(Segment& s) {
-    const size_t n = table_.sources().size();
-    Arming a{s, {}, {}, {}, {}, std::vector<bool>(n, false), std::vector<bool>(n, false), {}};
-    s.code.clear();
-    s.dicts.clear();
-    s.types.clear();
-    s.loose.clear();
-    s.arms++;
-    for (SourceId id : s.sources) {
-      const SourceId parent = source(id).parent;
-      a.loose[id] = loose_[id] || (parent != kNoSource && a.loose[parent]);
-      if (a.loose[id]) {
-        s.loose.push_back(id);
-        continue;
-      }
-      if (id != s.root) link(a, id);
-      for (int32_t fact : table_.facts_of(id)) add_fact(a, id, fact);
-    }
-    // Neighbours in memory follow each other: the processor fetches ahead.
-    const auto place = [](const Instr& i) {
-      return i.op == Op::kDict || i.op == Op::kObject ? reinterpret_cast<uintptr_t>(i.a) : 0;
-    };
-    const auto type = [](const Instr& i) {
-      return i.op == Op::kObject ? std::pair(i.b, i.number) : std::pair(static_cast<void*>(nullptr), int64_t{0});
-    };
-    std::stable_sort(s.code.begin(), s.code.end(), [&](const Instr& x, const Instr& y) {
-      return std::tuple(x.level, x.op, type(x), place(x)) < std::tuple(y.level, y.op, type(y), place(y));
-    });
-    s.code.shrink_to_fit();
-    s.phases.clear();
-    s.all = s.still = {};
-    for (const TensorOf& t : s.tensor_of) place_[t.source].tensor = -1;
-    s.tensors.clear();
-    s.tensor_of.clear();
-    for (uint32_t i = 0; i < s.code.size(); i++) {
-      Instr& in = s.code[i];
-      if (i > 0 && in.level != s.code[i - 1].level) s.all.fill(), s.still.fill();
-      if (in.op == Op::kTensor) {  // nothing hangs off what is compared of a tensor: they come last
-        s.tensors.emplace_back();
-        s.tensor_of.push_back({in.index, static_cast<const TensorSpec*>(in.a)});
-        take_look(current_[in.index], looks_, s.tensors.back());
-      } else if (in.op == Op::kItem || in.op == Op::kFact || in.op == Op::kResolve) {
-        s.all.fill(), s.still.fill();
-        const auto all = static_cast<uint32_t>(s.all.words.size()), still = static_cast<uint32_t>(s.still.words.size());
-        if (s.phases.empty() || s.phases.back().end != i || s.phases.back().all != all)
-          s.phases.push_back({all, still, i, i});
-        s.phases.back().end = i + 1;
-      } else {
-        add_words(s, in, static_cast<int32_t>(i));
-      }
-    }
-    s.all.fill(), s.still.fill();
-    s.phases.push_back({static_cast<uint32_t>(s.all.words.size()), static_cast<uint32_t>(s.still.words.size()), 0, 0});
-    sort_tensors(s);
-    s.armed = true;
-  }
-
-  // Those of one look together.
-  void sort_tensors(Segment& s) {
-    std::vector<std::pair<TensorCompare, TensorOf>> all;
-    for (size_t i = 0; i < s.tensors.size(); ++i) all.emplace_back(s.tensors[i], s.tensor_of[i]);
-    std::stable_sort(all.begin(), all.end(),
-                     [](const auto& x, const auto& y) { return std::less<>()(x.first.look, y.first.look); });
-    for (size_t i = 0; i < all.size(); ++i) {
-      std::tie(s.tensors[i], s.tensor_of[i]) = all[i];
-      place_[all[i].second.source].tensor = static_cast<int32_t>(i);
-    }
-  }
-
-  static void add_words(Segment& s, Instr& in, int32_t of) {
-    const auto add = [&](const void* at, bool dict = false) {
-      const auto* where = static_cast<const char*>(at);
-      const Word word{where, read(where)};
-      s.all.words.push_back(word);
-      s.all.of.push_back(of);
-      if (dict) return;
-      s.still.words.push_back(word);
-      s.still.of.push_back(of);
-    };
-    switch (in.op) {
-      case Op::kObject:
-        add(&static_cast<PyObject*>(in.a)->ob_type);
-        if (in.number) add(static_cast<char*>(in.a) + in.number);
-        break;
-      case Op::kDict:
-        add(dict_tag_word(static_cast<PyObject*>(in.a)), true);
-        break;
-      case Op::kType:
-        add(&static_cast<PyTypeObject*>(in.a)->tp_flags);
-        add(type_tag_word(static_cast<PyTypeObject*>(in.a)));
-        break;
-      default:
-        in.number = static_cast<int64_t>(s.all.words.size() << 32 | s.still.words.size());
-        add(in.a);
-    }
-  }
-
-  void add_object(Arming& a, SourceId id, PyObject* object, PyObject* dict) {
-    std::ptrdiff_t slot = dict ? dict_slot(object) : 0;
-    auto [it, fresh] = a.objects.emplace(object, static_cast<int32_t>(a.s.code.size()));
-    if (fresh) {
-      a.s.code.push_back({Op::kObject, -1, object, Py_TYPE(object), slot ? dict : nullptr, slot, own_level(id)});
-      return;
-    }
-    Instr& i = a.s.code[it->second];
-    i.level = std::min(i.level, own_level(id));
-    if (slot) {
-      i.c = dict;
-      i.number = slot;
-    }
-  }
-  // Eight bytes of the object, or of what is held, which are now as they must be.
-  void add_word(Arming& a, SourceId id, void* where) const {
-    a.s.code.push_back({Op::kPointer, id, where, nullptr, nullptr, 0, own_level(id)});
-  }
-  void add_dict(Arming& a, SourceId id) {
-    PyObject* dict = current_[id];
-    auto [it, fresh] = a.dicts.emplace(dict, static_cast<int32_t>(a.s.dicts.size()));
-    if (fresh) {
-      a.s.dicts.emplace_back();
-      watched_ = watched_ && watch_dict(dict);
-      a.dict_code.push_back(static_cast<int32_t>(a.s.code.size()));
-      a.s.code.push_back(
-          {Op::kDict, it->second, dict, nullptr, nullptr, static_cast<int64_t>(dict_tag(dict)), own_level(id)});
-    }
-    int32_t& level = a.s.code[a.dict_code[it->second]].level;
-    level = std::min(level, own_level(id));
-    auto& ids = a.s.dicts[it->second];
-    if (std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(id);
-  }
-  // Returns false if the interpreter has no tag for it. facts: what is seen of the type are facts on `id` and below.
-  bool add_type(Arming& a, SourceId id, PyObject* type, bool facts = true) {
-    auto it = a.types.find(type);
-    if (it == a.types.end()) {
-      const uint32_t tag = armed_type_tag(reinterpret_cast<PyTypeObject*>(type));
-      if (!tag) return false;
-      it = a.types.emplace(type, static_cast<int32_t>(a.s.code.size())).first;
-      a.s.code.push_back(
-          {Op::kType, static_cast<int32_t>(a.s.types.size()), type, nullptr, nullptr, tag, own_level(id)});
-      a.s.types.emplace_back();
-    }
-    Instr& i = a.s.code[it->second];
-    i.level = std::min(i.level, own_level(id));
-    auto& ids = a.s.types[i.index];
-    const SourceId seen = facts ? id : kNoSource;
-    if (std::find(ids.begin(), ids.end(), seen) == ids.end()) ids.push_back(seen);
-    return true;
-  }
-  void add_pointer(Arming& a, SourceId id, PyObject** where) {
-    if (*where == current_[id] || (!*where && current_[id] == Py_None)) {
-      // A constant that is held is itself while the pointer is the same: nothing more to compare (default arguments,
-      // mostly).
-      if (is_constant(current_[id])) {
-        if (held_.insert(current_[id]).second) Py_INCREF(current_[id]);
-        a.tagged[id] = true;
-      }
-      a.s.code.push_back({Op::kPointer, id, where, *where, nullptr, 0, link_level(id)});
-    } else {
-      add_resolve(a, id);
-    }
-  }
-  // Compares of what hangs off it, and of its own insides, hold its address: of another object they say nothing.
-  bool by_address(SourceId id) const {
-    if (!table_.children_of(id).empty()) return true;
-    for (int32_t f : table_.facts_of(id)) {
-      const FactKind kind = table_.facts()[f].kind;
-      if (kind != FactKind::kEquals && kind != FactKind::kTensor && kind != FactKind::kStorageOffset) return true;
-    }
-    return false;
-  }
-  void add_resolve(Arming& a, SourceId id) {
-    a.s.code.push_back({Op::kResolve, id, current_[id], nullptr, nullptr, by_address(id), link_level(id)});
-  }
-
-  // How the object of `id` hangs off its parent's.
-  void link(Arming& a, SourceId id) {
-    const Source& s = source(id);
-    PyObject* object = current_[id];
-    PyObject* parent = s.parent == kNoSource ? nullptr : current_[s.parent];
-    auto field = [&](auto PyFunctionObject::*member) {
-      if (!parent) {
-        a.tagged[id] = true;
-      } else if (PyFunction_Check(parent)) {
-        add_pointer(a, id, &(reinterpret_cast<PyFunctionObject*>(parent)->*member));
-      } else {
-        add_resolve(a, id);
-      }
-    };
-    switch (s.kind) {
-      case SourceKind::kCallable:
-      case SourceKind::kConstantObject:
-        a.tagged[id] = true;
-        break;
-      case SourceKind::kGlobals:
-        field(&PyFunctionObject::func_globals);
-        break;
-      case SourceKind::kBuiltins:
-        field(&PyFunctionObject::func_builtins);
-        break;
-      case SourceKind::kClosureCell:
-        if (!PyFunction_Check(parent)) return add_resolve(a, id);
-        a.s.code.push_back({Op::kPointer, id, &reinterpret_cast<PyFunctionObject*>(parent)->func_closure,
-                            PyFunction_GET_CLOSURE(parent), nullptr, 0, own_level(s.parent)});
-        add_pointer(a, id, &PyTuple_GET_ITEM(PyFunction_GET_CLOSURE(parent), s.index));
-        break;
-      case SourceKind::kCellContents:
-        add_pointer(a, id, &reinterpret_cast<PyCellObject*>(parent)->ob_ref);
-        break;
-      case SourceKind::kInstanceDict:
-        if (PyType_Check(parent)) {
-          a.tagged[id] = a.tagged[s.parent];  // the dict of a type is made once
-        } else if (dict_slot(parent)) {
-          add_object(a, s.parent, parent, object);
-          a.tagged[id] = true;
-        } else {
-          add_resolve(a, id);
-        }
-        break;
-      case SourceKind::kType:
-        add_object(a, s.parent, parent, nullptr);
-        a.tagged[id] = true;
-        break;
-      case SourceKind::kTypeLookup:
-        if (add_type(a, s.parent, parent))
-          a.tagged[id] = true;
-        else
-          add_resolve(a, id);
-        break;
-      case SourceKind::kDictKeyAt:
-      case SourceKind::kDictValueAt:
-        if (PyODict_Check(parent)) return add_resolve(a, id);  // its order has no tag
-        [[fallthrough]];
-      case SourceKind::kDictItem:
-        add_dict(a, s.parent);
-        a.tagged[id] = true;
-        break;
-      case SourceKind::kSequenceItem:
-        if (PyTuple_Check(parent)) {
-          add_pointer(a, id, &PyTuple_GET_ITEM(parent, s.index));
-          a.tagged[id] = a.tagged[id] || a.tagged[s.parent];
-        } else if (!PyList_Check(parent)) {
-          add_resolve(a, id);
-        } else {
-          a.s.code.push_back({Op::kItem, s.index, parent, object, nullptr, id, link_level(id)});
-        }
-        break;
-      case SourceKind::kSlot:
-        if (PyObject** where = member_slot(parent, s.key)) {
-          add_pointer(a, id, where);
-        } else if (PyFunction_Check(parent) && PyUnicode_CompareWithASCIIString(s.key, "__name__") == 0) {
-          add_pointer(a, id, &reinterpret_cast<PyFunctionObject*>(parent)->func_name);
-        } else if (object == reinterpret_cast<PyObject*>(Py_TYPE(parent)) &&
-                   PyUnicode_CompareWithASCIIString(s.key, "__class__") == 0 && add_type(a, s.parent, object, false)) {
-          add_object(a, s.parent, parent, nullptr);
-          a.tagged[id] = true;
-        } else {
-          add_resolve(a, id);
-        }
-        break;
-      case SourceKind::kSetItem:
-      case SourceKind::kContextValue:
-      case SourceKind::kWeakTarget:
-      case SourceKind::kTensorAttr:
-      case SourceKind::kModule:
-        add_resolve(a, id);
-        break;
-      case SourceKind::kArgument:
-        break;
-    }
-  }
-
-  void add_fact(Arming& a, SourceId id, int32_t index) {
-    const Fact& f = table_.facts()[index];
-    PyObject* object = current_[id];
-    bool tagged = a.tagged[id];
-    auto plain = [&] { a.s.code.push_back({Op::kFact, id, nullptr, nullptr, nullptr, index, own_level(id)}); };
-    switch (f.kind) {
-      case FactKind::kEquals:
-        if (!tagged) plain();
-        break;
-      case FactKind::kIdentity:
-        // The way to it was compared, its class is below: what is left is whether it is still the object at its
-        // address.
-        if (!tagged && f.expected != object) {
-          if (f.expected && PyWeakref_CheckRefExact(f.expected))
-            add_word(a, id, &reinterpret_cast<PyWeakReference*>(f.expected)->wr_object);
-          else
-            plain();
-        }
-        [[fallthrough]];
-      case FactKind::kTypeIs:
-        // Only objects of heap types and modules can change their class.
-        if (!tagged || (Py_TYPE(object)->tp_flags & Py_TPFLAGS_HEAPTYPE) || PyModule_Check(object))
-          add_object(a, id, object, nullptr);
-        break;
-      case FactKind::kInstanceDictIs:
-        if (PyObject* dict = instance_dict(object); dict && !PyType_Check(object)) add_object(a, id, object, dict);
-        break;
-      case FactKind::kLength:
-        if (PyDict_Check(object))
-          add_dict(a, id);
-        else if (PyList_CheckExact(object) || (PyTuple_CheckExact(object) && !tagged))
-          add_object(a, id, object, nullptr), add_word(a, id, &reinterpret_cast<PyVarObject*>(object)->ob_size);
-        else if (!(tagged && (PyTuple_Check(object) || PyUnicode_Check(object) || PyBytes_Check(object))))
-          plain();
-        break;
-      case FactKind::kDictHas:
-      case FactKind::kDictLacks:
-        if (PyDict_Check(object))
-          add_dict(a, id);
-        else
-          plain();
-        break;
-      case FactKind::kDictOrder:
-        add_dict(a, id);
-        if (PyODict_Check(object) && PyTuple_GET_SIZE(f.expected) > 1) plain();
-        break;
-      case FactKind::kAddressIs:
-        if (!tagged) plain();
-        break;
-      case FactKind::kSpecials:
-      case FactKind::kLooksLike:
-      case FactKind::kTypeLacks:
-      case FactKind::kTypeVersion:
-        if (!add_type(a, id, object)) plain();
-        break;
-      case FactKind::kTensor:
-        if (a.tensors.insert(id).second)  // two facts about one tensor that both held say the same
-          a.s.code.push_back(
-              {Op::kTensor, id, const_cast<TensorSpec*>(&table_.spec(index)), nullptr, nullptr, 0, own_level(id)});
-        break;
-      case FactKind::kStorageOffset:
-        plain();
-        break;
-      case FactKind::kCodeIs:
-        if (PyFunction_GET_CODE(object) != f.expected) return plain();
-        a.s.code.push_back({Op::kPointer, id, &reinterpret_cast<PyFunctionObject*>(object)->func_code, f.expected,
-                            nullptr, 0, own_level(id)});
-        break;
-      case FactKind::kGlobalState:
-      case FactKind::kTensorAliases:
-      case FactKind::kSameObject:
-      case FactKind::kDistinct:
-      case FactKind::kWritten:
-      case FactKind::kSubclassIs:
-      case FactKind::kCallGives:
-      case FactKind::kNotAliases:
-        break;
-    }
-  }
-
   // Facts between two objects, densely; those about more are others_.
   struct Pair {
     SourceId a, b;
@@ -954,30 +515,19 @@ class Program final : public GuardProgram {
   std::vector<Pair> pairs_;
   std::vector<int32_t> written_;  // kWritten, which look at many sources: asked of those that moved
   std::vector<int32_t> others_;
-  struct Place {  // of a source: its segment, its compare among Segment::tensors, its last place in wanted_
-    int32_t segment = 0, tensor = -1, wanted = -1;
-    int32_t depth = 0;  // steps of its path
-  };
-  std::vector<Place> place_;
   std::vector<PyObject*> now_wanted_;  // by wanted_; borrowed
   std::vector<SourceId> moved_;        // whose object is another one since the last call that matched
   bool all_moved_ = false;             // or any may be
   bool wanted_twice_ = false;          // some source
-  Table table_;
-  bool untouched_ = false;  // what hangs off dicts and types is as the last check found it
-  bool watched_ = true;     // every dict among the compares
-  bool ever_ = false;       // said yes, when watched_changes() were so many
+  bool untouched_ = false;             // what hangs off dicts and types is as the last check found it
+  bool ever_ = false;                  // said yes, when watched_changes() were so many
   uint64_t seen_changes_ = 0;
   std::vector<SourceId> wanted_;
   GlobalState state_;
   std::vector<Segment> segments_;
-  std::vector<PyObject*> current_;      // by source; borrowed
-  std::unordered_set<PyObject*> held_;  // owned
   std::vector<int32_t> moves_;          // by source: how often it was another object than the compares were made for
-  std::vector<bool> loose_;             // by source: it, and what hangs off it, has no compares
   SourceId unsure_ = kNoSource;         // which one was, just now
   const void* checked_type_ = nullptr;  // whose facts hold, though its tag is another one
-  TensorLooks looks_;
   Keep keep_;
 };
 

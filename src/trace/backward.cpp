@@ -284,13 +284,7 @@ void Recorder::find_extra_results(graph::Joint& joint, const std::vector<PyObjec
   }
 }
 
-graph::Joint Recorder::add_backward(const std::vector<PyObject*>& objects) {
-  graph::Joint joint;
-  count_versions();
-  for (PyObject* o : objects) joint.present |= unpack(o).requires_grad();
-  for (const InputRecord& in : inputs_) joint.present |= is_rewritten(in);
-  if (!joint.present) return joint;
-  if (declined_) throw Declined(reason_);
+void Recorder::check_trainable() const {
   for (const InputRecord& in : inputs_) {
     const at::Tensor trace(in.impl);
     if (has_hooks(trace)) throw Declined("training: a hook or retain_grad on an input");
@@ -303,13 +297,11 @@ graph::Joint Recorder::add_backward(const std::vector<PyObject*>& objects) {
         std::any_of(n.outs.begin(), n.outs.end(),
                     [&](ValueId v) { return v != kNoValue && info(graph_.type(v).dtype).complex; }))
       throw Declined("training: complex eigenvectors, whose gradient may be ill-defined");
-  find_extra_results(joint, objects);
+}
 
+void Recorder::describe_results(graph::Joint& joint, const std::vector<at::Tensor>& outputs, size_t given) const {
   std::vector<bool> of_input(storages_.size());
   for (const InputRecord& in : inputs_) of_input[in.impl->storage_id] = true;
-  std::vector<at::Tensor> outputs;
-  for (PyObject* o : objects) outputs.push_back(unpack(o));
-  outputs.insert(outputs.end(), extra_.begin(), extra_.end());
   joint.results.resize(outputs.size());
   for (size_t i = 0; i < outputs.size(); ++i) {
     const at::Tensor& t = outputs[i];
@@ -320,7 +312,7 @@ graph::Joint Recorder::add_backward(const std::vector<PyObject*>& objects) {
     if (!r.requires_grad) continue;
     if (t.retains_grad()) throw Declined("training: retain_grad on a result");
     if (t.is_leaf()) throw Declined("training: a result is a new leaf that requires grad");
-    if (!of_input[impl->storage_id] || i >= objects.size()) continue;
+    if (!of_input[impl->storage_id] || i >= given) continue;
     const TraceImpl* base = viewed_input(t);
     if (!base) throw Declined("training: a result is memory of an input and not a view of it");
     // (Numbers are inputs of the graph, too, and have no record.)
@@ -330,13 +322,18 @@ graph::Joint Recorder::add_backward(const std::vector<PyObject*>& objects) {
       throw Declined("training: a result is as_strided of a view of an input");
     r.view_of_input = base->input;
   }
+}
+
+// Results that lead into the backward.
+std::vector<size_t> Recorder::find_roots(const graph::Joint& joint, const std::vector<at::Tensor>& outputs,
+                                         size_t given) const {
   // Results that share memory: one of them leads into the backward, the others are its views.
   std::vector<size_t> roots;
   for (size_t i = 0; i < outputs.size(); ++i) {
     const TraceImpl* impl = trace_impl(outputs[i]);
     if (!joint.results[i].requires_grad || joint.results[i].view_of_input >= 0) continue;
     bool shared = false;
-    const bool content = i >= objects.size() && joint.extra[i - objects.size()] >= 0;  // is copied when all is done
+    const bool content = i >= given && joint.extra[i - given] >= 0;  // is copied when all is done
     for (size_t k = 0; k < outputs.size() && !content; ++k)
       shared |= k != i && trace_impl(outputs[k])->storage_id == impl->storage_id;
     if (!shared) {
@@ -358,11 +355,15 @@ graph::Joint Recorder::add_backward(const std::vector<PyObject*>& objects) {
       throw Declined("training: results share memory in a way that autograd does not follow");
     if (reaches_outside(outputs[i], outputs[root])) throw Declined("training: a result is as_strided of a view");
   }
+  return roots;
+}
 
-  const size_t first_node = graph_.nodes.size(), first_value = graph_.values.size();
-  autograd::edge_list edges, wanted;
+// Tangents become inputs of the graph, what arrives at its inputs gradients.
+void Recorder::run_engine(graph::Joint& joint, const std::vector<at::Tensor>& outputs,
+                          const std::vector<size_t>& roots) {
+  autograd::edge_list edges, inputs;
   autograd::variable_list tangents;
-  std::vector<int32_t> wanted_inputs;
+  std::vector<int32_t> numbers;
   std::vector<size_t> arrived;
   for (size_t i : roots) {
     int32_t number = -1;
@@ -381,16 +382,16 @@ graph::Joint Recorder::add_backward(const std::vector<PyObject*>& objects) {
       edge = autograd::Edge(std::move(accumulator), 0);
     }
     if (!edge.is_valid()) continue;  // the outputs do not depend on it
-    auto arrival = std::make_unique<Arrival>(arrived, wanted.size());
+    auto arrival = std::make_unique<Arrival>(arrived, inputs.size());
     if (in.history)
       in.history->add_tensor_pre_hook(std::move(arrival));
     else
       autograd::impl::add_hook(trace, std::move(arrival));
-    wanted.push_back(std::move(edge));
-    wanted_inputs.push_back(in.number);
+    inputs.push_back(std::move(edge));
+    numbers.push_back(in.number);
   }
-  autograd::variable_list gradients(wanted.size());
-  if (!edges.empty() && !wanted.empty()) {
+  autograd::variable_list gradients(inputs.size());
+  if (!edges.empty() && !inputs.empty()) {
     SingleThreaded single;
     WithoutValues valueless;
     in_backward_ = true;
@@ -402,7 +403,7 @@ graph::Joint Recorder::add_backward(const std::vector<PyObject*>& objects) {
       pybind11::gil_scoped_release no_gil;
       gradients =
           autograd::Engine::get_default_engine().execute(edges, tangents, /*keep_graph=*/false,
-                                                         /*create_graph=*/false, /*accumulate_grad=*/false, wanted);
+                                                         /*create_graph=*/false, /*accumulate_grad=*/false, inputs);
     } catch (python_error& e) {
       if (declined_) throw Declined("training: " + reason_);
       std::string text = e.type ? reinterpret_cast<PyTypeObject*>(e.type)->tp_name : "an error";
@@ -425,9 +426,12 @@ graph::Joint Recorder::add_backward(const std::vector<PyObject*>& objects) {
     if (!impl || impl->liveness.get() != liveness_.get())
       throw Declined("training: a gradient that the trace did not make");
     if (g.is_conj() || g.is_neg()) throw Declined("training: a gradient is a lazily conjugated view");
-    joint.gradients.push_back(wanted_inputs[i]);
+    joint.gradients.push_back(numbers[i]);
     gradients_.push_back(g);
   }
+}
+
+void Recorder::check_backward(size_t first_node) {
   for (size_t i = first_node; i < graph_.nodes.size(); ++i)
     if (graph_.nodes[i].op->nondeterministic) throw Declined("training: the backward runs " + graph_.nodes[i].op->name);
   // Eager's kernels refuse operands of two types in the backward only; ours would not.
@@ -444,6 +448,25 @@ graph::Joint Recorder::add_backward(const std::vector<PyObject*>& objects) {
     workspace.opaque = true;
     workspace.strides.clear();
   }
+}
+
+graph::Joint Recorder::add_backward(const std::vector<PyObject*>& objects) {
+  graph::Joint joint;
+  count_versions();
+  for (PyObject* o : objects) joint.present |= unpack(o).requires_grad();
+  for (const InputRecord& in : inputs_) joint.present |= is_rewritten(in);
+  if (!joint.present) return joint;
+  if (declined_) throw Declined(reason_);
+  check_trainable();
+  find_extra_results(joint, objects);
+  std::vector<at::Tensor> outputs;
+  for (PyObject* o : objects) outputs.push_back(unpack(o));
+  outputs.insert(outputs.end(), extra_.begin(), extra_.end());
+  describe_results(joint, outputs, objects.size());
+  const std::vector<size_t> roots = find_roots(joint, outputs, objects.size());
+  const size_t first_node = graph_.nodes.size(), first_value = graph_.values.size();
+  run_engine(joint, outputs, roots);
+  check_backward(first_node);
   note_saved(joint, first_node, first_value, outputs);
   note_dependences(joint, first_node);
   return joint;

@@ -133,9 +133,30 @@ class Recorder final : public Session {
   const Operand& aliased(const OpFacts& facts, const std::vector<Arg>& args, int alias) const;
   void finish_by_rule(OpFacts& facts, std::vector<Arg> args, std::vector<TensorType> outs, Stack& stack, size_t base);
   void check_autograd(const OpFacts& facts, const std::vector<TensorType>& outs) const;
-  void finish_by_meta(OpFacts& facts, std::vector<Arg> args, Stack& stack, size_t base);
+  void finish_by_meta(OpFacts& facts, std::vector<Arg> args, Stack& stack, size_t base);  // meta.cpp, as what follows
+  struct MetaResult {
+    at::Tensor meta;
+    const Operand* self = nullptr;  // the result is this argument
+    int32_t storage = -1;           // memory it shares with earlier tensors
+  };
+  Device device_of_results(const OpFacts& facts, const std::vector<Arg>& args) const;
+  at::Tensor companion_of(const at::Tensor& t);
+  Stack call_meta(const OpFacts& facts, const Stack& stack, size_t base);
+  void take_geometry(const OpFacts& facts);
+  void add_result(const at::Tensor& t, Device device, std::vector<MetaResult>& results,
+                  std::vector<TensorType>& outs) const;
+  void leave_out(const OpFacts& facts, const std::vector<Arg>& args, std::vector<MetaResult>& results,
+                 std::vector<TensorType>& outs) const;
+  std::vector<at::Tensor> place_results(const OpFacts& facts, const std::vector<MetaResult>& results,
+                                        const std::vector<ValueId>& values);
   int32_t location_id();
   void ask_policy(const OpFacts& facts, const Stack& stack, size_t base);  // selection.cpp
+  // Steps of add_backward.
+  void check_trainable() const;
+  void describe_results(graph::Joint& joint, const std::vector<at::Tensor>& outputs, size_t given) const;
+  std::vector<size_t> find_roots(const graph::Joint& joint, const std::vector<at::Tensor>& outputs, size_t given) const;
+  void run_engine(graph::Joint& joint, const std::vector<at::Tensor>& outputs, const std::vector<size_t>& roots);
+  void check_backward(size_t first_node);
   at::Tensor add_tangent(const at::Tensor& like, int32_t& number);
   void note_saved(graph::Joint& joint, size_t first_node, size_t first_value,
                   const std::vector<at::Tensor>& outputs) const;
