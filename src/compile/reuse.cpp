@@ -11,6 +11,7 @@
 #include "base/elf.h"
 #include "base/interrupt.h"
 #include "base/options.h"
+#include "graph/checkpoint.h"
 #include "kernel/triton/toolchain.h"
 
 namespace flashover::compile {
@@ -73,7 +74,7 @@ Hash128 plan_key(const graph::Graph& traced, const Options& options, const Envir
   const Hash128 g = graph::hash(traced);
   h.number(plan::kFormatVersion).number(g.lo).number(g.hi);
   for (const graph::Node& n : traced.nodes)
-    h.text(n.location >= 0 ? traced.facts.locations[static_cast<size_t>(n.location)] : "");
+    h.text(n.location >= 0 ? graph::str(traced.facts.locations[static_cast<size_t>(n.location)]) : "");
   for (const auto& [name, value] : options.values) h.text(name).text(value);
   const target::Providers& p = env.providers;
   h.text(env.versions).number(static_cast<uint64_t>(env.threads));

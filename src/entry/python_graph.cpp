@@ -6,6 +6,7 @@
 #include <torch/csrc/utils/tensor_memoryformats.h>
 
 #include "base/check.h"
+#include "graph/checkpoint.h"
 #include "ops/names.h"
 
 namespace flashover::entry {
@@ -82,9 +83,9 @@ PyObject* to_python(const graph::Graph& g) {
                         Py_XDECREF(args);
                         return nullptr;
                       }
-                      const char* place =
-                          n.location >= 0 ? g.facts.locations[static_cast<size_t>(n.location)].c_str() : "";
-                      return Py_BuildValue("(sNNs)", n.op->name.c_str(), args, outs, place);
+                      const std::string where =
+                          n.location >= 0 ? graph::str(g.facts.locations[static_cast<size_t>(n.location)]) : "";
+                      return Py_BuildValue("(sNNs)", n.op->name.c_str(), args, outs, where.c_str());
                     })
              : nullptr;
   PyObject* outputs =

@@ -1,8 +1,8 @@
 // PEP 523: while a capture runs, frames of its thread go to the interpreter; everybody else's go on as before.
 #include "base/boundary.h"
 #include "frame/bytecode/decode.h"
-#include "frame/interpret/interpreter.h"
 #include "frame/interpret/instructions.h"
+#include "frame/interpret/interpreter.h"
 #include "frame/marks.h"
 #include "frame/resume.h"
 

@@ -3,8 +3,8 @@
 
 #include "base/boundary.h"
 #include "frame/bytecode/decode.h"
-#include "frame/interpret/interpreter.h"
 #include "frame/interpret/instructions.h"
+#include "frame/interpret/interpreter.h"
 
 namespace flashover::frame {
 namespace {

@@ -36,11 +36,23 @@ struct Value {
   int32_t storage = -1;
 };
 
+// What becomes of a result in a checkpoint: it is computed again; it is kept where that is better; it is kept.
+enum class Selection : uint8_t { kAgain, kPreferSave, kSave };
+
+// Where a node comes from. Nodes share these by index, so every pass that carries a node's location along carries all of
+// it.
+struct Location {
+  std::string text;         // the user's line and module, "model.py:12 in self.a"; perhaps an origin (origin.h)
+  int32_t checkpoint = -1;  // of torch.utils.checkpoint: the backward computes the node's values again; -1: in none
+  Selection selection = Selection::kAgain;
+  bool operator==(const Location&) const = default;
+};
+
 struct Node {
   const ops::Op* op = nullptr;
   std::vector<Arg> args;
   std::vector<ValueId> outs;
-  int32_t location = -1;  // index into GraphFacts::locations; the user's line
+  int32_t location = -1;  // index into GraphFacts::locations
   bool frozen = false;    // depends on parameters, buffers and constants only: computed once (split_frozen)
 };
 
@@ -94,7 +106,7 @@ struct Output {
 // What is true of a whole graph. Whoever makes a graph out of another one carries it over: a Graph is made from facts
 // only.
 struct GraphFacts {
-  std::vector<std::string> locations;
+  std::vector<Location> locations;
   bool exact = false;  // functions have one form in all kernels (passes/exact.h)
 };
 inline const GraphFacts kNewProgram;  // a graph that is made from no other graph

@@ -1,8 +1,8 @@
 // Which operator of the program a node comes from, once passes have taken operators apart: explain() lists what a
 // kernel fuses by it.
 //
-// It stands in the node's location, which every pass carries along: "model.py:12 in self.a <gelu.7>". The number is the
-// operator's place in the program; a checkpoint's mark follows (checkpoint.h).
+// It stands in the text of the node's location, which every pass carries along: "model.py:12 in self.a <gelu.7>". The
+// number is the operator's place in the program.
 #pragma once
 #include <string>
 #include <string_view>
@@ -13,32 +13,24 @@ namespace flashover::graph {
 
 inline constexpr std::string_view kOriginMark = " <";
 
-// Where the origin's mark begins and ends in a location; npos: it has none.
-struct OriginPlace {
-  size_t begin, end;
-};
-inline OriginPlace origin_place(std::string_view location) {
-  size_t end = location.size();
-  if (checkpoint_of(location) >= 0) end = location.rfind(kCheckpointMark);
-  const size_t begin = location.rfind(kOriginMark, end);
-  if (end == 0 || location[end - 1] != '>' || begin == std::string_view::npos) return {std::string_view::npos, end};
-  return {begin, end};
+// Where the origin's mark begins; npos: there is none.
+inline size_t origin_begin(const Location& location) {
+  return location.text.ends_with('>') ? location.text.rfind(kOriginMark) : std::string::npos;
 }
 
-inline std::string without_origin(std::string_view location) {
-  const auto [begin, end] = origin_place(location);
-  if (begin == std::string_view::npos) return std::string(location);
-  return std::string(location.substr(0, begin)) + std::string(location.substr(end));
+inline std::string without_origin(const Location& location) {
+  return str({location.text.substr(0, origin_begin(location)), location.checkpoint, location.selection});
 }
 
 struct Origin {
   int32_t number = -1;  // -1: nothing is known
   std::string name;     // "gelu"
 };
-inline Origin origin_of(std::string_view location) {
-  const auto [begin, end] = origin_place(location);
-  if (begin == std::string_view::npos) return {};
-  const std::string_view mark = location.substr(begin + kOriginMark.size(), end - 1 - begin - kOriginMark.size());
+inline Origin origin_of(const Location& location) {
+  const size_t begin = origin_begin(location);
+  if (begin == std::string::npos) return {};
+  std::string_view mark = std::string_view(location.text).substr(begin + kOriginMark.size());
+  mark.remove_suffix(1);
   const size_t dot = mark.rfind('.');
   if (dot == std::string_view::npos) return {};
   int32_t number = 0;
@@ -61,14 +53,11 @@ inline std::string short_name(std::string_view op) {
 
 // Each node's location says that the node comes from itself. Views have no origin: no data moves.
 inline Graph with_origins(Graph g) {
-  std::vector<std::string> locations;
+  std::vector<Location> locations;
   for (Node& n : g.nodes) {
-    std::string where = n.location >= 0 ? g.facts.locations[static_cast<size_t>(n.location)] : "";
-    if (!n.op->is_aten_view && n.op->kind != ops::OpKind::kView) {
-      const size_t at = checkpoint_of(where) >= 0 ? where.rfind(kCheckpointMark) : where.size();
-      where.insert(at,
-                   std::string(kOriginMark) + short_name(n.op->name) + "." + std::to_string(locations.size()) + ">");
-    }
+    Location where = n.location >= 0 ? g.facts.locations[static_cast<size_t>(n.location)] : Location{};
+    if (!n.op->is_aten_view && n.op->kind != ops::OpKind::kView)
+      where.text += std::string(kOriginMark) + short_name(n.op->name) + "." + std::to_string(locations.size()) + ">";
     n.location = static_cast<int32_t>(locations.size());
     locations.push_back(std::move(where));
   }

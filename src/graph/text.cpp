@@ -1,9 +1,10 @@
 // print and parse. One line per input and node:
 //   %2 : f32[2,3] = aten.add.Tensor(%0, %1, 1)  # model.py:12
 //   %3 : f32[2] s0, _ = ...       s0: storage of the traced form; _ a result that does not exist
-#include "ops/text.h"
 #include "base/check.h"
+#include "graph/checkpoint.h"
 #include "graph/graph.h"
+#include "ops/text.h"
 
 namespace flashover::graph {
 namespace {
@@ -162,9 +163,10 @@ class Parser {
 
   int32_t location(std::string_view text) {
     while (!text.empty() && (text.back() == ' ' || text.back() == '\r')) text.remove_suffix(1);
+    Location location = parse_location(text);
     for (size_t i = 0; i < g_.facts.locations.size(); ++i)
-      if (g_.facts.locations[i] == text) return static_cast<int32_t>(i);
-    g_.facts.locations.emplace_back(text);
+      if (g_.facts.locations[i] == location) return static_cast<int32_t>(i);
+    g_.facts.locations.push_back(std::move(location));
     return static_cast<int32_t>(g_.facts.locations.size() - 1);
   }
 
@@ -184,7 +186,7 @@ std::string print(const Node& n, const Graph& g) {
   out += ')';
   if (n.location >= 0 && static_cast<size_t>(n.location) < g.facts.locations.size()) {
     out += "  # ";
-    for (char c : g.facts.locations[n.location]) out += c == '\n' ? ' ' : c;
+    for (char c : str(g.facts.locations[n.location])) out += c == '\n' ? ' ' : c;
   }
   return out;
 }

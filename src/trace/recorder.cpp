@@ -142,19 +142,19 @@ int32_t Recorder::find_storage(const c10::StorageImpl* storage) const {
 
 int32_t Recorder::location_id() {
   if (!location) return -1;
-  std::string where;
+  graph::Location where;
   {
     pybind11::gil_scoped_acquire gil;
     where = location();
   }
   // A node of the backward is of the line that made it.
-  if (const auto node = torch::autograd::get_current_node(); node && where.empty()) {
+  if (const auto node = torch::autograd::get_current_node(); node && where.text.empty()) {
     const auto made = forward_locations_.find(node->sequence_nr());
     return made == forward_locations_.end() ? -1 : made->second;
   }
-  if (where.empty()) return -1;
-  if (policy_ != nullptr) graph::select(where, selected_);
-  auto [it, fresh] = location_ids_.emplace(where, static_cast<int32_t>(graph_.facts.locations.size()));
+  if (where.text.empty()) return -1;
+  if (policy_ != nullptr && where.checkpoint >= 0) where.selection = selected_;
+  auto [it, fresh] = location_ids_.emplace(graph::str(where), static_cast<int32_t>(graph_.facts.locations.size()));
   if (fresh) graph_.facts.locations.push_back(where);
   // Autograd numbers a node right before its operator gets here.
   if (at::sequence_number::peek() > 0) forward_locations_.try_emplace(at::sequence_number::peek() - 1, it->second);

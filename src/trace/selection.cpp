@@ -1,5 +1,5 @@
 // Selective checkpointing: the program's policy is asked, for each operator that is recorded, whether the result is
-// kept for the backward or made again. The answer becomes part of the node's location (graph/checkpoint.h) and so
+// kept for the backward or made again. The answer becomes part of the node's location (graph::Location) and so
 // reaches the partitioner. As under torch.compile the policy runs while the program is compiled, not in each call.
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/PyInterpreter.h>

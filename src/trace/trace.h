@@ -105,7 +105,7 @@ class Session {
   virtual std::optional<HostValue> host_value(PyObject* tensor) const = 0;
 
   // Called at record time for the user's "file:line"; may be empty.
-  std::function<std::string()> location;
+  std::function<graph::Location()> location;
 
   // A real tensor reached an operator without add_input and is not a Python-data constant. Return true after having
   // called add_input(tensor), false to decline.

@@ -103,7 +103,7 @@ class Interpreter {
   bool must_raise() const { return must_raise_; }  // the program forbids the graph break that it stopped for
   std::string location() const;
   // For the graph: "file:line in self.layers.0": the innermost line that is not torch's own, and the innermost module.
-  std::string operator_location();
+  graph::Location operator_location();
   std::string stack() const;  // "file:line in function", the caller first, one a line
   // For guards: the innermost line that is not torch's own; before there is one, `begins_at`.
   std::string asking_line();

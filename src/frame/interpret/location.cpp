@@ -1,7 +1,6 @@
 // Where the program stands: lines for guards, reasons and the graph's nodes, and the modules that nodes belong to.
 #include "frame/interpret/interpreter.h"
 #include "frame/resume.h"
-#include "graph/checkpoint.h"
 
 namespace flashover::frame {
 namespace {
@@ -103,8 +102,8 @@ const std::string* Interpreter::path_of_module(PyObject* module) {
   return found == module_paths_.end() ? nullptr : &found->second;
 }
 
-std::string Interpreter::operator_location() {
-  if (top_ == nullptr) return "";  // autograd's engine: the recorder knows which forward it belongs to
+graph::Location Interpreter::operator_location() {
+  if (top_ == nullptr) return {};  // autograd's engine: the recorder knows which forward it belongs to
   _PyInterpreterFrame* innermost = complete(current_frame(PyThreadState_Get()));
   _PyInterpreterFrame* line = nullptr;
   const std::string* module = nullptr;
@@ -131,9 +130,9 @@ std::string Interpreter::operator_location() {
     module = &name->second;
   }
   if (line == nullptr) line = innermost;
-  if (line == nullptr) return "";
-  return line_of_frame(line) + (module == nullptr || module->empty() ? "" : " in " + *module) +
-         (checkpoint_depth_ > 0 ? graph::checkpoint_mark(checkpoints_) : "");
+  if (line == nullptr) return {};
+  return {line_of_frame(line) + (module == nullptr || module->empty() ? "" : " in " + *module),
+          checkpoint_depth_ > 0 ? checkpoints_ : -1};
 }
 
 std::string Interpreter::stack() const {

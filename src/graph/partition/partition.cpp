@@ -132,19 +132,11 @@ class Partitioner {
   // Values of checkpoints are not kept, except those that the rest of the forward reads: another checkpoint starts from
   // them. Random ones are, since nobody runs them twice.
   void find_checkpoints() {
-    std::vector<int32_t> of_location;
-    std::vector<Selection> selection;
-    bool any = false;
-    for (const std::string& l : g_.facts.locations) {
-      of_location.push_back(checkpoint_of(l));
-      selection.push_back(selection_of(l));
-      any = any || of_location.back() >= 0;
-    }
     checkpoint_.assign(g_.values.size(), -1);
     must_save_.assign(g_.values.size(), false);
     handed_on_.assign(g_.values.size(), false);
-    if (!any) return;
-    const auto checkpoint = [&](const Node& n) { return n.location < 0 ? -1 : of_location[n.location]; };
+    const auto& locations = g_.facts.locations;
+    if (std::none_of(locations.begin(), locations.end(), [](const Location& l) { return l.checkpoint >= 0; })) return;
     std::vector<bool> live(g_.values.size());
     const auto keep = [&](ValueId v) {
       if (v != kNoValue) live[v] = handed_on_[v] = true;
@@ -154,14 +146,14 @@ class Partitioner {
     for (size_t i = g_.nodes.size(); i-- > 0;) {
       const Node& n = g_.nodes[i];
       if (node_backward_[i]) continue;
-      const int32_t mine = checkpoint(n);
+      const int32_t mine = checkpoint_of(g_, n);
       const bool once = is_random(n) || n.op->mutates;
       bool needed = once, opaque = false;  // such an operator knows whether autograd records it
       for (ValueId v : n.outs) opaque = opaque || (v != kNoValue && g_.type(v).opaque);
       for (ValueId v : n.outs) {
         if (v == kNoValue) continue;
         needed = needed || live[v];
-        const Selection how = mine < 0 ? Selection::kAgain : selection[static_cast<size_t>(n.location)];
+        const Selection how = selection_of(g_, n);
         must_save_[v] = how == Selection::kSave && n.op->kind != OpKind::kView && n.op->kind != OpKind::kFactory;
         if (!once && !opaque && !frozen_[v] && how == Selection::kAgain) checkpoint_[v] = mine;
       }
@@ -170,7 +162,7 @@ class Partitioner {
         for_each_ref(a, [&](ValueId v) {
           live[v] = true;
           const Node* from = def(v);
-          if (from && checkpoint(*from) != mine) handed_on_[v] = true;
+          if (from && checkpoint_of(g_, *from) != mine) handed_on_[v] = true;
         });
     }
   }
