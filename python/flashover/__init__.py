@@ -52,7 +52,7 @@ __all__ = [
     "skip",
     "wrap_numpy",
 ]
-__version__ = "0.1.0"
+__version__ = _C.__version__
 
 
 def compile_stats() -> dict[str, int]:

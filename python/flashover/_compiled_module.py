@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from flashover import _C
+from flashover import options as options_table
 
 PREFIX = "_orig_mod."  # of torch.compile's keys in a state_dict
 SLOT = "_flashover_callable"
@@ -279,7 +280,7 @@ class CompiledModule:
         original, compiled = original_of(self), callable_of(self)
         if original is self:
             return super().state_dict(*args, **kwargs)  # type: ignore[misc]
-        if compiled._flashover_settings.values.get("orig_mod_prefix") == "True":
+        if options_table.value(compiled._flashover_settings.values, "orig_mod_prefix") == "True":
             kwargs |= zip(("destination", "prefix", "keep_vars"), args, strict=False)
             args, kwargs["prefix"] = (), kwargs.get("prefix", "") + PREFIX
         return original.state_dict(*args, **kwargs)

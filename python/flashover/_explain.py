@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import itertools
-import linecache
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,33 +14,12 @@ import torch
 
 from flashover._compile import Settings, compile_anything
 from flashover._compiled_module import callable_of
+from flashover._explain_html import page
+from flashover._explain_text import TEXTS, missed_lines, parts_of_label, step_lines
 
 MEASURE_SECONDS = 1.0  # of repeated calls, about
 MOST_VALUES = 100  # of a generator
-TEXTS = (
-    "traced",
-    "forward",
-    "backward",
-    "loops",
-    "loops_forward",
-    "loops_backward",
-    "products",
-    "products_forward",
-    "products_backward",
-    "libraries",
-    "plan",
-    "plan_forward",
-    "plan_backward",
-)
 _bandwidths: dict[str, float] = {}
-
-
-def parts_of_label(label: str) -> tuple[list[str], list[str], str]:
-    """Of "add+relu model.py:31 in self.a, model.py:32 in self.b": operators, lines, the last module."""
-    operators, _, rest = label.partition(" ")
-    places = rest.split(", ") if rest else []
-    module = places[-1].rpartition(" in ")[2] if places and " in " in places[-1] else ""
-    return operators.split("+"), [p.rpartition(" in ")[0] or p for p in places], module
 
 
 class Explanation:
@@ -131,8 +110,6 @@ class Explanation:
 
     def to_html(self) -> str:
         """One page that needs nothing beside itself."""
-        from flashover._explain_html import page
-
         return page(self)
 
     def save(self, path: str | Path) -> None:
@@ -192,51 +169,6 @@ class Explanation:
             f"{d['kernel_count']} kernels, {d['extern_call_count']} extern calls"
         )
         return f"<flashover.Explanation of {self.name}: {counts}; print() it, or .save('page.html')>"
-
-
-def missed_lines(entry: dict[str, Any]) -> Iterator[str]:
-    """Why none of the versions there were would do, one guard each."""
-    if entry["called"]:
-        yield f"for the call at {with_text(entry['called'])}"
-    for m in entry["missed"]:
-        now = f"; now {m['now']}" if m["now"] else ""
-        yield f"not version {m['version']} (used {m['hits']} time{'s' * (m['hits'] != 1)}): {m['guard']}{now}"
-        if m["where"]:
-            yield f"  seen at {with_text(m['where'])}"
-
-
-def with_text(where: str) -> str:
-    """file:line with the text of that line."""
-    file, _, line = where.rpartition(":")
-    text = linecache.getline(file, int(line)).strip() if line.isdigit() else ""
-    return f"{where}: {text}" if text else where
-
-
-def size(n: float) -> str:
-    for unit in ("B", "kB", "MB"):
-        if n < 1000:
-            return f"{n:.3g} {unit}"
-        n /= 1000
-    return f"{n:.3g} GB"
-
-
-def step_lines(steps: list[dict[str, Any]]) -> Iterator[str]:
-    """A call's kernels and operators, one a line."""
-    measured = any(s["seconds"] >= 0 for s in steps)
-    total = sum(max(s["seconds"], 0) for s in steps)
-    if steps:
-        yield f"{'read':>8} {'written':>8}" + (f" {'us':>9} {'GB/s':>6} share" if measured else "") + "  step"
-    for s in steps:
-        text = f"{size(s['bytes_read']):>8} {size(s['bytes_written']):>8}"
-        if measured and s["seconds"] >= 0:
-            text += f" {s['seconds'] * 1e6:9.1f} {s.get('bandwidth', 0) / 1e9:6.1f} {s.get('share', 0):5.0%}"
-        elif measured:
-            text += " " * 23
-        side = {"forward": "forward ", "backward": "backward "}.get(s["side"], "") + ("frozen " if s["frozen"] else "")
-        where = " ".join(s["lines"][:1]) + (f" in {s['module']}" if s["module"] else "")
-        yield f"{text}  {side}{s['kind']} {s['name']}" + (f"  {where}" if where else "")
-    if measured:
-        yield f"{total * 1e6:.1f} us in all"
 
 
 def copy_bandwidth(device: torch.device) -> float:
@@ -328,7 +260,7 @@ def explain(
     """
     settings = getattr(callable_of(target) or target, "_flashover_settings", None)
     if compile_arguments or settings is None:
-        full = {"backend": "flashover", "fullgraph": False, "dynamic": None, "mode": None, "options": None}
+        full = {f.name: f.default for f in dataclasses.fields(Settings) if f.name != "values"}
         unknown = set(compile_arguments) - set(full)
         if unknown:
             raise TypeError(f"explain() got unknown arguments: {', '.join(sorted(unknown))}")

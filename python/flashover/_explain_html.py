@@ -7,12 +7,27 @@ from __future__ import annotations
 import html
 import math
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from flashover._explain import missed_lines
+from flashover._explain_text import TEXTS, missed_lines, size
 
-if TYPE_CHECKING:
-    from flashover._explain import Explanation
+
+class Explained(Protocol):
+    """What a page shows of an Explanation."""
+
+    name: str
+    bandwidth: dict[str, float]
+
+    @property
+    def graphs(self) -> list[dict[str, Any]]: ...
+    @property
+    def breaks(self) -> list[dict[str, str]]: ...
+    @property
+    def declines(self) -> list[dict[str, str]]: ...
+    @property
+    def eager(self) -> list[dict[str, Any]]: ...
+    def to_dict(self) -> dict[str, Any]: ...
+
 
 STYLE = """
 body { font: 14px/1.45 system-ui, sans-serif; margin: 2em auto; max-width: 1300px; padding: 0 1em; color: #222; }
@@ -84,8 +99,6 @@ def short(line: str) -> str:
 
 
 def steps_table(steps: list[dict[str, Any]]) -> str:
-    from flashover._explain import size
-
     measured = any(s["seconds"] >= 0 for s in steps)
     most = max((s["seconds"] if measured else s["bytes_read"] + s["bytes_written"] for s in steps), default=0) or 1
     head = "<th class=n>#</th><th>step</th><th>fused</th><th>lines</th><th class=n>read</th><th class=n>written</th>"
@@ -122,7 +135,7 @@ def count(n: int, what: str) -> str:
     return f"{n} {what}{'s' * (n != 1)}"
 
 
-def stops(e: Explanation) -> str:
+def stops(e: Explained) -> str:
     out = []
     for x in e.eager:
         times = f" ({x['count']} times)" if x["count"] > 1 else ""
@@ -140,8 +153,6 @@ def stops(e: Explanation) -> str:
 
 
 def graph(i: int, g: dict[str, Any]) -> str:
-    from flashover._explain import TEXTS, size
-
     after = f" from {text(g['continues'])}" if g["continues"] else ""
     out = [f"<h2>Graph {i}{after}</h2>"]
     facts = [
@@ -180,7 +191,7 @@ def graph(i: int, g: dict[str, Any]) -> str:
     return "".join(out)
 
 
-def page(e: Explanation) -> str:
+def page(e: Explained) -> str:
     d = e.to_dict()
     summary = (
         f"{count(d['graph_count'], 'graph')}, {count(len(e.breaks), 'graph break')}, "

@@ -57,6 +57,11 @@ def resolve(mode: str | None, options: Mapping[str, Any] | None) -> dict[str, st
     return values
 
 
+def value(values: Mapping[str, str], name: str) -> str:
+    """An option's value as text: what was asked for, or the table's default."""
+    return values.get(name, _C.options()[name][1])
+
+
 def _checked(name: str, kind: str, value: Any) -> str:
     """The value as text, if it is of the option's type and in its range."""
     if type(value) is not _TYPES[kind]:

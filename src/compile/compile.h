@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "base/options.h"
 #include "graph/partition/partition.h"
 #include "kernel/triton/triton.h"
 #include "plan/plan.h"
@@ -26,7 +27,7 @@ namespace flashover::compile {
 
 struct Options {
   std::map<std::string, std::string> values;  // validated names and types, see base/options.def; absent = default
-  bool flag(const std::string& name, bool fallback) const;
+  bool flag(const std::string& name) const { return bool_option(values, name); }
 };
 
 // What the pipeline may know of the world; everything here is part of the cache key.

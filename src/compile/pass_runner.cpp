@@ -15,13 +15,7 @@
 
 namespace flashover::compile {
 
-bool Options::flag(const std::string& name, bool fallback) const {
-  const auto it = values.find(name);
-  return it == values.end() ? fallback : it->second == "True";
-}
-
-PassRunner::PassRunner(const Options& options, Report& report)
-    : report_(report), verify_(options.flag("verify", false)) {
+PassRunner::PassRunner(const Options& options, Report& report) : report_(report), verify_(options.flag("verify")) {
   if (const auto it = options.values.find("disable_passes"); it != options.values.end() && !it->second.empty())
     disabled_ = "," + it->second + ",";
   if (const char* folder = std::getenv("FLASHOVER_DUMP"); folder && *folder) {

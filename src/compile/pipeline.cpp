@@ -100,10 +100,10 @@ Draft draft(Graph core, Device device, const Options& options, const Environment
   if (env.measure && !env.providers.strict_numerics)
     fuse_products = [&](plan::Plan& p, const std::vector<loops::Kernel>& kernels) {
       p.target = kernel::triton::str(*env.gpu);
-      d.products = choose_products(p, kernels, env, options.flag("cache", true) ? &cache : nullptr, notes);
+      d.products = choose_products(p, kernels, env, options.flag("cache") ? &cache : nullptr, notes);
     };
   d.schedule = to_loops(std::move(core), device, env, passes,
-                        {memory_limit, !options.flag("cuda_graphs", false), !side.empty()}, std::move(fuse_products));
+                        {memory_limit, !options.flag("cuda_graphs"), !side.empty()}, std::move(fuse_products));
   if (passes.wants_text()) {
     std::string text = d.schedule.text;
     for (const loops::Kernel& k : d.schedule.kernels) text += "\n" + loops::print(k);
@@ -117,14 +117,14 @@ kernel::Compiled build_for_cpu(std::span<const loops::Kernel> kernels, const Opt
                                Report& report) {
   const auto seconds = static_cast<double>(std::max<int64_t>(1, int_option(options.values, "compile_timeout")));
   const kernel::CompileOptions how{.timeout_seconds = seconds, .compiler = option(options.values, "compiler")};
-  if (!options.flag("cache", true)) return kernel::compile(kernels, {.compile = how});
+  if (!options.flag("cache")) return kernel::compile(kernels, {.compile = how});
   return compile_kernels(kernels, cache, how, report);
 }
 
 kernel::Compiled build(const Draft& d, const Options& options, const Environment& env, Cache& cache, Report& report,
                        std::vector<std::pair<std::string, std::string>>* sources) {
   if (d.on_gpu())
-    return compile_kernels(d.schedule.kernels, *env.gpu, options.flag("cache", true) ? &cache : nullptr,
+    return compile_kernels(d.schedule.kernels, *env.gpu, options.flag("cache") ? &cache : nullptr,
                            report.kernels_reused, sources, d.products);
   if (sources) {
     const kernel::Target target = kernel::host_target();
@@ -169,7 +169,7 @@ plan::Plan finish(Draft d, kernel::Compiled built, const Options& options, const
   plan.binaries = std::move(built.binaries);
   plan.target =
       plan.device.type == DeviceType::kCUDA ? kernel::triton::str(*env.gpu) : kernel::str(kernel::host_target());
-  if (options.flag("verify", false)) plan::verify(plan);
+  if (options.flag("verify")) plan::verify(plan);
   if (passes.wants_text()) passes.text("plan" + d.suffix, plan::print(plan));
   add_to_report(report, plan);
   return plan;
@@ -205,7 +205,7 @@ planner::Schedule lower(Graph traced, const Options& options, const Environment&
                         FuseProducts fuse_products) {
   PassRunner passes(options, report);
   const Device device = checked_device(traced, env);
-  const MemoryPlan memory{eager_memory(traced, device), !options.flag("cuda_graphs", false)};
+  const MemoryPlan memory{eager_memory(traced, device), !options.flag("cuda_graphs")};
   return to_loops(to_core(std::move(traced), device, env, passes), device, env, passes, memory,
                   std::move(fuse_products));
 }
@@ -216,7 +216,7 @@ plan::Plan compile(Graph traced, const Options& options, const Environment& env,
 
   // Whoever wants to see the stages gets them run. (The kernels may still come from the cache.)
   Cache& cache = cache_of(options);
-  const bool use_plans = options.flag("cache", true) && !passes.wants_text() && !report.rebuild;
+  const bool use_plans = options.flag("cache") && !passes.wants_text() && !report.rebuild;
   const Hash128 key = passes.stage("key", [&] { return plan_key(traced, options, env, cache); });
   if (use_plans) {
     if (auto plan = passes.stage("cache", [&] { return find_plan(cache, key); })) {
@@ -236,7 +236,7 @@ plan::Plan compile(Graph traced, const Options& options, const Environment& env,
                                  options, env, passes, report)
                            : to_plan(to_core(std::move(traced), device, env, passes), device, options, env, passes,
                                      cache, report, "", eager);
-  if (options.flag("cache", true)) keep_plan(cache, key, plan, option(options.values, "compiler"), report);
+  if (options.flag("cache")) keep_plan(cache, key, plan, option(options.values, "compiler"), report);
   report.cache_note = cache.take_warning();
   return plan;
 }
@@ -251,7 +251,7 @@ Training compile_training(Graph traced, const graph::Joint& facts, const Options
   if (passes.wants_text()) passes.text("traced", graph::print(traced));
 
   Cache& cache = cache_of(options);
-  const bool use_plans = options.flag("cache", true) && !passes.wants_text() && !report.rebuild;
+  const bool use_plans = options.flag("cache") && !passes.wants_text() && !report.rebuild;
   const Hash128 key = passes.stage("key", [&] { return training_key(plan_key(traced, options, env, cache), facts); });
   if (use_plans) {
     if (auto found = passes.stage("cache", [&] { return find_training(cache, key); })) {
@@ -296,7 +296,7 @@ Training compile_training(Graph traced, const graph::Joint& facts, const Options
   out.backward = finish(std::move(back), std::move(built_back), options, env, passes, report);
   report.backward_kernels = report.kernels;
   out.forward = finish(std::move(front), std::move(built), options, env, passes, report);
-  if (options.flag("cache", true)) keep_training(cache, key, out, option(options.values, "compiler"), report);
+  if (options.flag("cache")) keep_training(cache, key, out, option(options.values, "compiler"), report);
   report.cache_note = cache.take_warning();
   return out;
 }

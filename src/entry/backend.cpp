@@ -25,6 +25,7 @@
 #include "entry/measure.h"
 #include "entry/python_graph.h"
 #include "entry/training.h"
+#include "entry/version.h"
 #include "entry/versions.h"
 #include "frame/signals.h"
 #include "graph/analysis/devices.h"
@@ -240,7 +241,7 @@ compile::Environment environment(const graph::Graph& graph, const compile::Optio
   if (const Device d = graph::device_of(graph); d.type == DeviceType::kCUDA) {
     const run::cuda::DeviceFacts facts = pretended ? *pretended : run::cuda::facts(d.index);
     e.gpu = kernel::triton::Gpu{facts.capability, facts.multiprocessors};
-    if (options.flag("fused_random", true) && (pretended || run::cuda::reaches_generator()))
+    if (options.flag("fused_random") && (pretended || run::cuda::reaches_generator()))
       random_threads = graph::random_threads(facts.multiprocessors, facts.threads);
   }
   e.threads = at::get_num_threads();
@@ -251,19 +252,19 @@ compile::Environment environment(const graph::Graph& graph, const compile::Optio
   p.onednn = p.onednn && at::globalContext().userEnabledMkldnn() && at::Context::hasMKLDNN();
   p.onednn_bf16 = p.onednn && p.onednn_bf16;
   p.onednn_f16 = p.onednn && p.onednn_f16;
-  if (options.flag("max_autotune", false)) e.measure = measure;
-  p.strict_numerics = options.flag("strict_numerics", false);
+  if (options.flag("max_autotune")) e.measure = measure;
+  p.strict_numerics = options.flag("strict_numerics");
   p.deterministic = at::globalContext().deterministicAlgorithms();
   p.random_threads = random_threads;
-  e.versions = "torch " TORCH_VERSION " flashover 0.1.0";
+  e.versions = std::string("torch " TORCH_VERSION " flashover ") + version();
   return e;
 }
 
 std::shared_ptr<run::Executable> load(plan::Plan plan, const compile::Options& options, compile::Report& report,
                                       run::LoadOptions how = {}) {
   auto start = std::chrono::steady_clock::now();
-  how.graphs = options.flag("cuda_graphs", false);
-  how.kernel_graphs = options.flag("kernel_graphs", true);
+  how.graphs = options.flag("cuda_graphs");
+  how.kernel_graphs = options.flag("kernel_graphs");
   how.sub_plans = int_option(options.values, "pieces");
   std::shared_ptr<run::Executable> executable = run::load(std::move(plan), how);
   report.stages.push_back({"load", std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()});
@@ -460,14 +461,14 @@ std::unique_ptr<Runner> make_training(graph::Graph graph, const Request& request
       graph::Pruned part = graph::without_tangents(graph::parse(text), tangent, absent);
       run::LoadOptions how{.converts = true};
       for (int32_t i : part.inputs) how.places.push_back(whole.at(static_cast<size_t>(i)));
-      compile::Report unseen;
+      compile::Report discarded;
       std::shared_ptr<run::Executable> e;
       try {
-        e = build_and_load(options, unseen, [&] {
+        e = build_and_load(options, discarded, [&] {
           plan::Plan plan;
           with_stack(kCompileStack,
-                     [&] { plan = compile::compile_backward(part.graph, options, environment, unseen); });
-          return load(std::move(plan), options, unseen, how);
+                     [&] { plan = compile::compile_backward(part.graph, options, environment, discarded); });
+          return load(std::move(plan), options, discarded, how);
         });
       } catch (const Interrupted&) {  // through the autograd engine, which knows Python's errors
         python_error error;
@@ -478,7 +479,7 @@ std::unique_ptr<Runner> make_training(graph::Graph graph, const Request& request
     };
   auto runner = make_training_runner(std::move(t.meeting), types, step_of(forward), step_of(backward),
                                      std::move(specialize), request.version_steps);
-  runner->parts = {{"forward", std::move(forward)}, {"backward", std::move(backward)}};
+  runner->executables = {{"forward", std::move(forward)}, {"backward", std::move(backward)}};
   return runner;
 }
 
@@ -505,7 +506,7 @@ std::unique_ptr<Runner> make_runner(graph::Graph graph, const Request& request, 
     return load(compile::compile(graph, request.options, environment, report), request.options, report, how);
   });
   auto runner = std::make_unique<Planned>(executable);
-  runner->parts = {{"", std::move(executable)}};
+  runner->executables = {{"", std::move(executable)}};
   return runner;
 }
 

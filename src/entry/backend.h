@@ -30,7 +30,7 @@ class Runner {
   // counts the second reference to a tensor twice, in its Python object too, which needs the GIL.)
   virtual bool borrows(size_t) const { return false; }
   // What runs a plan, for explain(): ("", plan), or "forward" and "backward".
-  std::vector<std::pair<std::string, std::shared_ptr<run::Executable>>> parts;
+  std::vector<std::pair<std::string, std::shared_ptr<run::Executable>>> executables;
 };
 
 struct Request {

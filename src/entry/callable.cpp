@@ -69,7 +69,7 @@ int traverse(PyObject* o, visitproc visit, void* arg) noexcept {
   auto visit_entries = [&](const std::vector<EntryPtr>& entries) {
     for (const EntryPtr& e : entries) {
       if (e.use_count() > 1) continue;  // running: its references are not only ours
-      for (const frame::RecipeStep& s : e->capture.recipe) Py_VISIT(s.object);
+      for (const frame::ReconstructionStep& s : e->capture.reconstruction) Py_VISIT(s.object);
     }
     return 0;
   };
@@ -159,7 +159,7 @@ PyObject* measure(PyObject* o, PyObject* on) {
   const auto each = [&](const std::vector<EntryPtr>& entries) {
     for (const EntryPtr& e : entries)
       if (e->runner)
-        for (const auto& [side, executable] : e->runner->parts) executable->measure(truth != 0);
+        for (const auto& [side, executable] : e->runner->executables) executable->measure(truth != 0);
   };
   each(s.entries);
   for (const auto& [key, place] : s.continuations) each(place->entries);
@@ -195,7 +195,7 @@ PyObject* time_guards(PyObject* o, PyObject* before, PyObject* args, PyObject* k
     PyErr_Clear();
     Py_RETURN_NONE;
   }
-  std::vector<PyObject*> objects(e->wanted);
+  std::vector<PyObject*> objects(e->required);
   std::array<std::vector<double>, 2> times;
   for (int i = 0; i < (before ? 40 : 4000); i++) {
     if (before) {

@@ -1,5 +1,5 @@
-// The object that flashover.compile makes, as its Python type (callable.cpp), the dispatch of its calls (dispatch.cpp) and
-// what follows graph breaks in them (continuations.cpp) see it.
+// The object that flashover.compile makes, as its Python type (callable.cpp), the dispatch of its calls (dispatch.cpp)
+// and what follows graph breaks in them (continuations.cpp) see it.
 #pragma once
 #include <Python.h>
 
@@ -22,7 +22,7 @@ struct Continuation {
   PyObject* code = nullptr;  // owned: the key has its address
   Settings settings;
   std::vector<EntryPtr> entries;
-  std::unordered_set<std::string> numbers;
+  std::unordered_set<std::string> varying_numbers;
   int64_t made = 0;                                   // entries so far
   std::optional<std::string> over_limit;              // what is said of it
   std::vector<std::pair<size_t, PyObject*>> modules;  // those in the key: slot, weak reference (owned)
@@ -39,8 +39,9 @@ struct Continuation {
 
 // Which objects have another identity in each call, at one place where calls resume or of the calls themselves.
 struct PerCallIdentity {
-  std::unordered_set<size_t> slots;       // hold another module in each call, which dies with that
-  std::unordered_set<std::string> paths;  // of such modules, and of classes made in functions (Subject::renewed)
+  std::unordered_set<size_t> slots;  // hold another module in each call, which dies with that
+  std::unordered_set<std::string>
+      paths;  // of such modules, and of classes made in functions (CaptureRequest::per_call_paths)
 };
 
 struct CallableState {
@@ -50,8 +51,8 @@ struct CallableState {
       per_call_by_site;  // keys of continuations, without modules
   PerCallIdentity per_call;
   Signature signature;
-  std::vector<EntryPtr> entries;            // most recently used first
-  std::unordered_set<std::string> numbers;  // paths of those that were seen to change
+  std::vector<EntryPtr> entries;                    // most recently used first
+  std::unordered_set<std::string> varying_numbers;  // paths of those that were seen to change
   // Code of functions that were called in the course of a call and taken on: how often that led to nothing.
   struct Barren {
     int times = 0;
@@ -60,7 +61,7 @@ struct CallableState {
   std::unordered_map<PyObject*, Barren> barren;  // owned keys
   PyObject* root = nullptr;                      // Callable::self, if that is a module
   uint32_t type_tag = 0;                         // of self's type when `function` was looked up on it
-  size_t limit = 8;                              // how often it is compiled for the same modules
+  size_t limit = 0;                              // how often it is compiled for the same modules
   int64_t calls = 0, recompiles = 0;
   EagerLog eager;
   int64_t made = 0;  // entries so far

@@ -160,10 +160,11 @@ void connect_inputs(Entry& e) {
       e.inputs.push_back(kNumberInput + static_cast<int32_t>(at));
       continue;
     }
-    const auto part = std::find_if(c.parts.begin(), c.parts.end(),
-                                   [&](const frame::PartInput& p) { return p.input == static_cast<int32_t>(i); });
-    if (part != c.parts.end()) {
-      e.inputs.push_back(kPartInput + static_cast<int32_t>(part - c.parts.begin()));
+    const auto narrowed =
+        std::find_if(c.narrowed_inputs.begin(), c.narrowed_inputs.end(),
+                     [&](const frame::NarrowedInput& p) { return p.input == static_cast<int32_t>(i); });
+    if (narrowed != c.narrowed_inputs.end()) {
+      e.inputs.push_back(kNarrowedInput + static_cast<int32_t>(narrowed - c.narrowed_inputs.begin()));
       continue;
     }
     if (s == guards::kNoSource) {
@@ -172,21 +173,21 @@ void connect_inputs(Entry& e) {
       e.inputs.push_back(-1 - static_cast<int32_t>(constant++));
       continue;
     }
-    while (next < c.wanted.size() && c.wanted[next] != s) next++;
-    FLASHOVER_CHECK(next < c.wanted.size()) << "a graph input whose source is not wanted";
+    while (next < c.required.size() && c.required[next] != s) next++;
+    FLASHOVER_CHECK(next < c.required.size()) << "a graph input whose source is not wanted";
     e.inputs.push_back(static_cast<int32_t>(next++));
   }
-  e.wanted = c.wanted.size();
+  e.required = c.required.size();
   e.borrowed.assign(e.inputs.size(), false);
 }
 
-void attempt(Attempt& a, const frame::Subject& subject, bool first = true) {
-  PyObject* const* const bound = subject.slots;
+void attempt(Attempt& a, const frame::CaptureRequest& request, bool first = true) {
+  PyObject* const* const bound = request.slots;
   Entry& e = a.entry;
   std::optional<frame::KeepCallCounts> keep(std::in_place);
   Clock clock;
   guards::GlobalState before = guards::GlobalState::read();
-  e.capture = frame::capture(subject);
+  e.capture = frame::capture(request);
   e.capture_seconds = clock.lap();
   if (PyErr_Occurred()) {  // an interrupt, not the program's own doing
     a.fatal = true;
@@ -198,8 +199,8 @@ void attempt(Attempt& a, const frame::Subject& subject, bool first = true) {
   if (c.out_of_memory && !c.raised) throw std::bad_alloc();
   const bool interfered = c.declined && trace::exchange().interfered;
   e.transient = c.out_of_memory || interfered;
-  if (interfered) {                 // nothing that fullgraph forbids: it could be captured another time
-    e.cause = EagerCause::kWanted;  // no warning: it passes
+  if (interfered) {                    // nothing that fullgraph forbids: it could be captured another time
+    e.cause = EagerCause::kRequested;  // no warning: it passes
     a.decline(c.reason, c.where, nullptr);
     return;
   }
@@ -216,15 +217,15 @@ void attempt(Attempt& a, const frame::Subject& subject, bool first = true) {
     else
       record_shared_inputs(c);
   }
-  std::vector<guards::SourceId> wanted = compiles ? c.wanted : std::vector<guards::SourceId>{};
+  std::vector<guards::SourceId> required = compiles ? c.required : std::vector<guards::SourceId>{};
   try {
-    e.guards = guards::build(std::exchange(c.observations, {}), wanted);
+    e.guards = guards::build(std::exchange(c.observations, {}), required);
   } catch (const Declined& d) {
     // What the trace does once for good (an import, a cache that is filled) may have changed what it read before.
     if (compiles && first) {
       frame::release(c);
       c = {};
-      attempt(a, subject, false);
+      attempt(a, request, false);
       return;
     }
     a.decline(d.reason, d.where);
@@ -233,12 +234,12 @@ void attempt(Attempt& a, const frame::Subject& subject, bool first = true) {
   e.timed = e.guards->worth_a_clock();
   e.guard_seconds = clock.lap();
   if (logged(Topic::kGuards))
-    for (const std::string& w : e.guards->words()) log(Topic::kGuards, a.settings.name + ": " + w);
+    for (const std::string& w : e.guards->describe()) log(Topic::kGuards, a.settings.name + ": " + w);
   if (c.declined || c.raised) {
     if (c.declined) counters().graph_breaks++;
-    const bool marked = frame::mark_of(subject.function) == frame::Mark::kDisallow;
-    if (marked) e.cause = EagerCause::kWanted;
-    e.alone = c.twice || frame::disables_callees(subject.function);
+    const bool marked = frame::mark_of(request.function) == frame::Mark::kDisallow;
+    if (marked) e.cause = EagerCause::kRequested;
+    e.alone = c.differentiated_twice || frame::disables_callees(request.function);
     if (!c.reason_to_stay.empty())
       log(Topic::kBreaks, a.settings.name + ": cannot go on after the break: " + c.reason_to_stay);
     if (c.raised) e.cause = EagerCause::kRaises;
@@ -254,7 +255,7 @@ void attempt(Attempt& a, const frame::Subject& subject, bool first = true) {
   }
   connect_inputs(e);
   if (c.graph.nodes.empty() &&
-      (breaks ? c.graph.outputs.empty() : subject.next >= 0)) {  // only Python between two breaks
+      (breaks ? c.graph.outputs.empty() : request.next >= 0)) {  // only Python between two breaks
     e.trivial = !breaks || c.yields;
     e.kind = e.trivial ? Entry::Kind::kEager : Entry::Kind::kCompiled;
     return;
@@ -273,12 +274,12 @@ void attempt(Attempt& a, const frame::Subject& subject, bool first = true) {
   }
   if (pipeline && c.joint.present && graph::uses_cuda(c.graph) &&
       !bool_option(a.settings.options.values, "cuda_training")) {
-    e.cause = EagerCause::kWanted;
+    e.cause = EagerCause::kRequested;
     a.decline("the option cuda_training is off", "", nullptr);
     return;
   }
   // The inputs of this call, for backends that look at examples.
-  std::vector<PyObject*> objects(e.wanted), values;
+  std::vector<PyObject*> objects(e.required), values;
   if (!e.guards->check(bound, objects.data()))
     throw InternalError("guards fail right after the trace: " + e.guards->explain_failure(bound));
   std::vector<at::Tensor> examples;
@@ -308,7 +309,7 @@ void attempt(Attempt& a, const frame::Subject& subject, bool first = true) {
     throw;
   } catch (const Declined& d) {
     // fullgraph forbids to run the program itself: the graph runs operator by operator, or it is an error.
-    if (!a.settings.fullgraph || !pipeline || !c.numbers.empty() || !c.parts.empty()) throw;
+    if (!a.settings.fullgraph || !pipeline || !c.numbers.empty() || !c.narrowed_inputs.empty()) throw;
     static const std::string kOperators = "eager";
     run_by(kOperators);
     e.ours = false;
@@ -321,7 +322,7 @@ void attempt(Attempt& a, const frame::Subject& subject, bool first = true) {
     }
   }
   for (size_t i = 0; i < e.inputs.size(); ++i)  // what is made for a call has no other owner
-    e.borrowed[i] = e.inputs[i] < kPartInput && e.runner->borrows(i);
+    e.borrowed[i] = e.inputs[i] < kNarrowedInput && e.runner->borrows(i);
   static int dumped = 0;
   for (const auto& [symbol, source] : e.report.kernel_sources) {
     log(Topic::kKernels, source);
@@ -357,7 +358,7 @@ Counters& counters() {
   return c;
 }
 
-EntryPtr compile_call(const Settings& settings, const frame::Subject& subject, Recompile again) {
+EntryPtr compile_call(const Settings& settings, const frame::CaptureRequest& request, Recompile again) {
   static int64_t made = 0;  // GIL held
   auto entry = std::make_shared<Entry>();
   entry->serial = made++;
@@ -369,7 +370,7 @@ EntryPtr compile_call(const Settings& settings, const frame::Subject& subject, R
   if (frame::run_signal_handlers()) return nullptr;
   Progress progress(settings.name);
   try {
-    with_stack(kCompileStack, [&] { attempt(a, subject); });
+    with_stack(kCompileStack, [&] { attempt(a, request); });
   } catch (const EnvironmentFailure& e) {
     a.blame(e, "flashover: calls run eager, this machine cannot compile them: ");
   } catch (const SlowKernel& e) {

@@ -1,5 +1,5 @@
-// A continuation is keyed by code, instruction and shape of the stack; the modules in its slots tell apart entries of code
-// that many modules run.
+// A continuation is keyed by code, instruction and shape of the stack; the modules in its slots tell apart entries of
+// code that many modules run.
 #include "entry/continuations.h"
 
 #include "base/options.h"
@@ -16,23 +16,23 @@ constexpr int kMaxBarren = 4;
 
 const std::string kNowhere;
 
-std::string line_of(const frame::Subject& rest, PyObject* code) {
-  const int line = PyCode_Addr2Line(reinterpret_cast<PyCodeObject*>(code), rest.next * 2);
+std::string line_of(const frame::CaptureRequest& resumption, PyObject* code) {
+  const int line = PyCode_Addr2Line(reinterpret_cast<PyCodeObject*>(code), resumption.next * 2);
   const char* file = PyUnicode_AsUTF8(reinterpret_cast<PyCodeObject*>(code)->co_filename);
   PyErr_Clear();
   return std::string(file ? file : "?") + ":" + std::to_string(line);
 }
 
-std::string site_key(const frame::Subject& rest, PyObject* code) {
+std::string site_key(const frame::CaptureRequest& resumption, PyObject* code) {
   std::string k(reinterpret_cast<const char*>(&code), sizeof code);
-  k.append(reinterpret_cast<const char*>(&rest.next), sizeof rest.next);
-  for (size_t i = 0; i < rest.count; i++) k += rest.slots[i] ? '1' : '0';
+  k.append(reinterpret_cast<const char*>(&resumption.next), sizeof resumption.next);
+  for (size_t i = 0; i < resumption.count; i++) k += resumption.slots[i] ? '1' : '0';
   return k;
 }
 
 }  // namespace
 
-bool CompiledContinuations::wants(PyObject* function) {
+bool CompiledContinuations::accepts(PyObject* function) {
   auto it = s_.barren.find(PyFunction_GET_CODE(function));
   if (it == s_.barren.end() || it->second.times < kMaxBarren) return true;
   static const std::string kReason = "it could not be compiled before";
@@ -41,12 +41,13 @@ bool CompiledContinuations::wants(PyObject* function) {
   return false;
 }
 
-CompiledContinuations::Outcome CompiledContinuations::go_on(const frame::Subject& rest, PyObject* code,
-                                                            PyObject** result, std::vector<frame::FrameState>& frames) {
+CompiledContinuations::Outcome CompiledContinuations::resume(const frame::CaptureRequest& resumption, PyObject* code,
+                                                             PyObject** result,
+                                                             std::vector<frame::FrameState>& frames) {
   frame::TakeCallees no_callees(nullptr);
   eager_ = false;
-  const Outcome outcome = enter(rest, code, result, frames);
-  if (rest.next == 0 || (reinterpret_cast<PyCodeObject*>(code)->co_flags & CO_GENERATOR)) {  // what was called
+  const Outcome outcome = enter(resumption, code, result, frames);
+  if (resumption.next == 0 || (reinterpret_cast<PyCodeObject*>(code)->co_flags & CO_GENERATOR)) {  // what was called
     auto [it, added] = s_.barren.try_emplace(code);
     if (added) Py_INCREF(code);
     it->second.times = outcome == Outcome::kNotTaken ? it->second.times + 1 : 0;
@@ -55,77 +56,79 @@ CompiledContinuations::Outcome CompiledContinuations::go_on(const frame::Subject
   return outcome;
 }
 
-bool CompiledContinuations::gives_up(const frame::Subject& rest, PyObject* code, const char* reason) {
+bool CompiledContinuations::gives_up(const frame::CaptureRequest& resumption, PyObject* code, const char* reason) {
   frame::TakeCallees no_callees(nullptr);
-  return leave(rest, code, EagerCause::kDeclined, reason, line_of(rest, code)) != Outcome::kRaised;
+  return leave(resumption, code, EagerCause::kDeclined, reason, line_of(resumption, code)) != Outcome::kRaised;
 }
 
-CompiledContinuations::Outcome CompiledContinuations::leave(const frame::Subject& rest, PyObject* code,
+CompiledContinuations::Outcome CompiledContinuations::leave(const frame::CaptureRequest& resumption, PyObject* code,
                                                             EagerCause cause, const std::string& reason,
                                                             const std::string& where) {
   eager_ = true;
   const bool own = reinterpret_cast<PyObject*>(s_.signature.code) == code;
-  const bool quiet = !own && !deals_with_tensors(rest.slots, rest.count);
+  const bool quiet = !own && !deals_with_tensors(resumption.slots, resumption.count);
   const EagerLog::Event event{.cause = cause, .frame = true, .quiet = quiet, .reason = reason, .where = where};
   return s_.eager.note(s_.settings, event) ? Outcome::kNotTaken : Outcome::kRaised;
 }
-CompiledContinuations::Outcome CompiledContinuations::enter(const frame::Subject& rest, PyObject* code,
+CompiledContinuations::Outcome CompiledContinuations::enter(const frame::CaptureRequest& resumption, PyObject* code,
                                                             PyObject** result, std::vector<frame::FrameState>& frames) {
   EagerCause cause;
   if (const char* reason = reason_not_to_compile(code, cause))
-    return leave(rest, code, cause, reason, line_of(rest, code));
+    return leave(resumption, code, cause, reason, line_of(resumption, code));
   if (current_stance() == Stance::kForceEager)
-    return leave(rest, code, EagerCause::kWanted, "the stance is force_eager", line_of(rest, code));
-  const std::string site = site_key(rest, code);
+    return leave(resumption, code, EagerCause::kRequested, "the stance is force_eager", line_of(resumption, code));
+  const std::string site = site_key(resumption, code);
   std::shared_ptr<PerCallIdentity>& of_site = s_.per_call_by_site[site];
   if (!of_site) of_site = std::make_shared<PerCallIdentity>();
   const std::shared_ptr<PerCallIdentity> held = of_site;
   PerCallIdentity& per_call = *held;
-  auto found = s_.continuations.find(site + modules_among(rest.slots, rest.count, per_call));
+  auto found = s_.continuations.find(site + modules_among(resumption.slots, resumption.count, per_call));
   std::shared_ptr<Continuation> here = found == s_.continuations.end() ? nullptr : found->second;
   if (!here || here->gone()) {
-    find_per_call_modules(site, rest, per_call);
+    find_per_call_modules(site, resumption, per_call);
     if (s_.continuations.size() >= kMaxContinuations)
-      return leave(rest, code, EagerCause::kDeclined, "there are too many places that go on after graph breaks",
-                   line_of(rest, code));
-    found = s_.continuations.find(site + modules_among(rest.slots, rest.count, per_call));
-    here = found != s_.continuations.end() ? found->second : begin(site, rest, code, per_call);
+      return leave(resumption, code, EagerCause::kDeclined, "there are too many places that go on after graph breaks",
+                   line_of(resumption, code));
+    found = s_.continuations.find(site + modules_among(resumption.slots, resumption.count, per_call));
+    here = found != s_.continuations.end() ? found->second : begin(site, resumption, code, per_call);
   }
   here->last_call = s_.calls;
   SourceObjects objects;
-  EntryPtr entry = find_entry(here->entries, rest.slots, objects);
+  EntryPtr entry = find_entry(here->entries, resumption.slots, objects);
   if (!entry) {
     Outcome failed = Outcome::kNotTaken;
-    entry = make(*here, rest, code, per_call, objects, failed);
+    entry = make(*here, resumption, code, per_call, objects, failed);
     if (!entry) return failed;
   }
   if (entry->kind == Entry::Kind::kEager)
-    return entry->trivial ? Outcome::kNotTaken : leave(rest, code, entry->cause, entry->reason, entry->where);
+    return entry->trivial ? Outcome::kNotTaken : leave(resumption, code, entry->cause, entry->reason, entry->where);
   entry->hits++;
   Repeat repeat;
   *result = run_entry(entry, here->settings, objects.data(), frames, repeat);
   if (*result) return Outcome::kReturned;
   if (PyErr_Occurred()) return Outcome::kRaised;
-  return repeat.needed ? leave(rest, code, repeat.cause, repeat.reason, line_of(rest, code)) : Outcome::kBroke;
+  return repeat.needed ? leave(resumption, code, repeat.cause, repeat.reason, line_of(resumption, code))
+                       : Outcome::kBroke;
 }
 
-std::shared_ptr<Continuation> CompiledContinuations::begin(const std::string& site, const frame::Subject& rest,
-                                                           PyObject* code, const PerCallIdentity& per_call) {
+std::shared_ptr<Continuation> CompiledContinuations::begin(const std::string& site,
+                                                           const frame::CaptureRequest& resumption, PyObject* code,
+                                                           const PerCallIdentity& per_call) {
   auto here = std::make_shared<Continuation>();
   here->code = Py_NewRef(code);
   here->settings = s_.settings;
   here->settings.fullgraph = false;
   here->first_call = s_.calls;
-  for (size_t i = 0; i < rest.count; i++)
-    if (PyObject* module = module_in(rest.slots[i]); module && !per_call.slots.contains(i)) {
+  for (size_t i = 0; i < resumption.count; i++)
+    if (PyObject* module = module_in(resumption.slots[i]); module && !per_call.slots.contains(i)) {
       if (PyObject* weak = PyWeakref_NewRef(module, nullptr)) here->modules.emplace_back(i, weak);
       PyErr_Clear();
     }
-  s_.continuations[site + modules_among(rest.slots, rest.count, per_call)] = here;
+  s_.continuations[site + modules_among(resumption.slots, resumption.count, per_call)] = here;
   return here;
 }
 
-void CompiledContinuations::find_per_call_modules(const std::string& site, const frame::Subject& rest,
+void CompiledContinuations::find_per_call_modules(const std::string& site, const frame::CaptureRequest& resumption,
                                                   PerCallIdentity& per_call) {
   std::vector<std::shared_ptr<Continuation>> gone;
   for (auto it = s_.continuations.begin(); it != s_.continuations.end();) {
@@ -141,25 +144,25 @@ void CompiledContinuations::find_per_call_modules(const std::string& site, const
     it = dead ? s_.continuations.erase(it) : std::next(it);
   }
   if (!per_call.slots.empty())
-    for (const auto& c : gone) note_per_call_identity(c->entries, rest.slots, true, per_call.paths);
+    for (const auto& c : gone) note_per_call_identity(c->entries, resumption.slots, true, per_call.paths);
 }
 
-EntryPtr CompiledContinuations::make(Continuation& here, const frame::Subject& rest, PyObject* code,
+EntryPtr CompiledContinuations::make(Continuation& here, const frame::CaptureRequest& resumption, PyObject* code,
                                      PerCallIdentity& per_call, SourceObjects& objects, Outcome& failed_how) {
   look_up_limit(s_);
   const Stance stance = current_stance();
   const bool fails = stance == Stance::kFailOnRecompile && !here.entries.empty();
   const auto leaves = [&](EagerCause cause, const std::string& reason) {
-    failed_how = leave(rest, code, cause, reason, line_of(rest, code));
+    failed_how = leave(resumption, code, cause, reason, line_of(resumption, code));
     return nullptr;
   };
-  if (stance == Stance::kEagerOnRecompile) return leaves(EagerCause::kWanted, "the stance is eager_on_recompile");
-  if (torch_only_runs()) return leaves(EagerCause::kWanted, "torch._dynamo.run compiles nothing");
+  if (stance == Stance::kEagerOnRecompile) return leaves(EagerCause::kRequested, "the stance is eager_on_recompile");
+  if (torch_only_runs()) return leaves(EagerCause::kRequested, "torch._dynamo.run compiles nothing");
   if (here.over_limit && here.entries.size() >= s_.limit && !fails) return leaves(EagerCause::kLimit, *here.over_limit);
-  Recompile why = why_recompile(here.entries, rest.slots);
+  Recompile why = why_recompile(here.entries, resumption.slots);
   const std::string failed = why.last();
-  note_numbers(here.entries, rest.slots, here.numbers);
-  note_per_call_identity(here.entries, rest.slots, !per_call.slots.empty(), per_call.paths);
+  note_varying_numbers(here.entries, resumption.slots, here.varying_numbers);
+  note_per_call_identity(here.entries, resumption.slots, !per_call.slots.empty(), per_call.paths);
   if (fails) {
     PyErr_Format(PyExc_RuntimeError,
                  "flashover: %s needs to be compiled again, and the stance is fail_on_recompile: %s",
@@ -167,7 +170,8 @@ EntryPtr CompiledContinuations::make(Continuation& here, const frame::Subject& r
     failed_how = Outcome::kRaised;
     return nullptr;
   }
-  const std::string where = line_of(rest, code), name = s_.settings.name + " after the graph break before " + where;
+  const std::string where = line_of(resumption, code),
+                    name = s_.settings.name + " after the graph break before " + where;
   if (here.entries.size() >= s_.limit) {
     here.over_limit = limit_text(name, s_.limit, failed);
     log(Topic::kRecompiles, *here.over_limit);
@@ -180,13 +184,13 @@ EntryPtr CompiledContinuations::make(Continuation& here, const frame::Subject& r
       failed_how = Outcome::kRaised;
       return nullptr;
     }
-    if (EntryPtr found = find_entry(here.entries, rest.slots, objects)) return found;  // by another thread
-    frame::Subject subject = rest;
-    subject.first = here.entries.empty();
-    subject.numbers = &here.numbers;
-    subject.renewed = &per_call.paths;
+    if (EntryPtr found = find_entry(here.entries, resumption.slots, objects)) return found;  // by another thread
+    frame::CaptureRequest request = resumption;
+    request.first = here.entries.empty();
+    request.varying_numbers = &here.varying_numbers;
+    request.per_call_paths = &per_call.paths;
     const frame::NamesModules named(s_.root);
-    made = make_entry(s_, here.settings, name, subject, std::move(why), here.made);
+    made = make_entry(s_, here.settings, name, request, std::move(why), here.made);
     if (!made) {
       failed_how = Outcome::kRaised;
       return nullptr;
@@ -194,7 +198,7 @@ EntryPtr CompiledContinuations::make(Continuation& here, const frame::Subject& r
     made->continues = where;
     if (!made->transient) here.entries.insert(here.entries.begin(), made);
   }
-  if (made->kind == Entry::Kind::kEager || objects.match(*made, rest.slots)) return made;
+  if (made->kind == Entry::Kind::kEager || objects.match(*made, resumption.slots)) return made;
   return leaves(EagerCause::kDeclined, kChangedMeanwhile);
 }
 }  // namespace flashover::entry

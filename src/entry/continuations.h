@@ -9,23 +9,25 @@ namespace flashover::entry {
 class CompiledContinuations final : public frame::Continuations {
  public:
   explicit CompiledContinuations(CallableState& s) : s_(s) {}
-  bool wants(PyObject* function) override;
-  Outcome go_on(const frame::Subject& rest, PyObject* code, PyObject** result,
-                std::vector<frame::FrameState>& frames) override;
-  bool gives_up(const frame::Subject& rest, PyObject* code, const char* reason) override;
+  bool accepts(PyObject* function) override;
+  Outcome resume(const frame::CaptureRequest& resumption, PyObject* code, PyObject** result,
+                 std::vector<frame::FrameState>& frames) override;
+  bool gives_up(const frame::CaptureRequest& resumption, PyObject* code, const char* reason) override;
 
  private:
   // CPython runs what is left of this frame. Where it has no tensors at hand, and is not the compiled function's own,
   // that is counted only: most such functions (loggers, progress bars) have nothing to compile.
-  Outcome leave(const frame::Subject& rest, PyObject* code, EagerCause cause, const std::string& reason,
+  Outcome leave(const frame::CaptureRequest& resumption, PyObject* code, EagerCause cause, const std::string& reason,
                 const std::string& where);
-  Outcome enter(const frame::Subject& rest, PyObject* code, PyObject** result, std::vector<frame::FrameState>& frames);
-  std::shared_ptr<Continuation> begin(const std::string& site, const frame::Subject& rest, PyObject* code,
+  Outcome enter(const frame::CaptureRequest& resumption, PyObject* code, PyObject** result,
+                std::vector<frame::FrameState>& frames);
+  std::shared_ptr<Continuation> begin(const std::string& site, const frame::CaptureRequest& resumption, PyObject* code,
                                       const PerCallIdentity& per_call);
   // Modules that were made and died in the course of one call will have another identity in the next one, too. What was
   // compiled for modules that are gone is dropped.
-  void find_per_call_modules(const std::string& site, const frame::Subject& rest, PerCallIdentity& per_call);
-  EntryPtr make(Continuation& here, const frame::Subject& rest, PyObject* code, PerCallIdentity& per_call,
+  void find_per_call_modules(const std::string& site, const frame::CaptureRequest& resumption,
+                             PerCallIdentity& per_call);
+  EntryPtr make(Continuation& here, const frame::CaptureRequest& resumption, PyObject* code, PerCallIdentity& per_call,
                 SourceObjects& objects, Outcome& failed_how);
 
   bool eager_ = false;  // the frame resumed last was given up, though there is something to compile

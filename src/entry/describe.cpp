@@ -56,7 +56,7 @@ PyObject* step_of(const std::string& side, const plan::Plan& p, const plan::Step
 PyObject* steps_of(const Entry& e) {
   PyObject* out = PyList_New(0);
   if (!e.runner) return out;
-  for (const auto& [side, executable] : e.runner->parts) {
+  for (const auto& [side, executable] : e.runner->executables) {
     const plan::Plan& p = executable->plan();
     const std::vector<double> times = executable->times();
     const auto append = [&](const plan::Step& s, double seconds, bool frozen) {
@@ -98,7 +98,8 @@ PyObject* describe(const Entry& e) {
     Py_XDECREF(v);
   }
   std::string device;
-  const plan::Plan* first = e.runner && !e.runner->parts.empty() ? &e.runner->parts[0].second->plan() : nullptr;
+  const plan::Plan* first =
+      e.runner && !e.runner->executables.empty() ? &e.runner->executables[0].second->plan() : nullptr;
   if (first) device = first->device.type == DeviceType::kCUDA ? "cuda:" + std::to_string(first->device.index) : "cpu";
   return Py_BuildValue(
       "{s:L,s:L,s:s,s:s,s:s,s:N,s:O,s:O,s:L,s:L,s:s,s:O,s:s,s:O,s:s,s:s,s:s,s:N,s:s,s:L,s:L,s:L,s:L,s:L,s:O,s:s,s:d,s:"
@@ -116,9 +117,9 @@ PyObject* describe(const Entry& e) {
       static_cast<long long>(e.ops), "kernels", static_cast<long long>(r.kernels), "extern_calls",
       static_cast<long long>(r.extern_calls), "slab_bytes", static_cast<long long>(r.slab_bytes), "cache_hit",
       r.cache_hit ? Py_True : Py_False, "cache_note", r.cache_note.c_str(), "seconds", e.total_seconds, "guards",
-      strings(e.guards ? e.guards->words() : std::vector<std::string>{}), "guard_instructions",
+      strings(e.guards ? e.guards->describe() : std::vector<std::string>{}), "guard_instructions",
       static_cast<Py_ssize_t>(e.guards ? e.guards->size() : 0), "guard_parts",
-      (e.guards ? e.guards->parts() : "").c_str(), "stages", stages, "texts", texts, "kernel_sources", sources);
+      (e.guards ? e.guards->composition() : "").c_str(), "stages", stages, "texts", texts, "kernel_sources", sources);
 }
 
 }  // namespace flashover::entry

@@ -78,9 +78,9 @@ PyObject* run_call(Callable* c, const EntryPtr& entry, PyObject** objects, PyObj
       !c->state->eager.note(c->state->settings,
                             {.cause = EagerCause::kTracer, .frame = true, .reason = kCalleesUnderProfiler}))
     return nullptr;
-  CompiledContinuations rest(*c->state);
+  CompiledContinuations continuations(*c->state);
   const Held held(reinterpret_cast<PyObject*>(c));  // the program may drop it on the way
-  return frame::resume(std::move(frames), rest);
+  return frame::resume(std::move(frames), continuations);
 }
 
 constexpr size_t kMaxModules = 64;  // so many limits are in all
@@ -93,9 +93,9 @@ PyObject* miss(Callable* c, Bound& bound, SourceObjects& objects, PyObject* cons
   const Stance stance = current_stance();
   const bool fails = stance == Stance::kFailOnRecompile && !s.entries.empty();
   if (torch_only_runs())
-    return call_original(c, EagerCause::kWanted, "torch._dynamo.run compiles nothing", args, nargsf, kwnames);
+    return call_original(c, EagerCause::kRequested, "torch._dynamo.run compiles nothing", args, nargsf, kwnames);
   if (stance == Stance::kEagerOnRecompile || (stance == Stance::kEagerThenCompile && s.calls == 1))
-    return call_original(c, EagerCause::kWanted, std::string("the stance is ") + name_of(stance), args, nargsf,
+    return call_original(c, EagerCause::kRequested, std::string("the stance is ") + name_of(stance), args, nargsf,
                          kwnames);
   const auto slots = static_cast<size_t>(s.signature.slots);
   look_up_limit(s);
@@ -106,7 +106,7 @@ PyObject* miss(Callable* c, Bound& bound, SourceObjects& objects, PyObject* cons
   if (s.over_limit && full && !fails) return call_original(c, EagerCause::kLimit, *s.over_limit, args, nargsf, kwnames);
   Recompile why = why_recompile(same, bound.slots());
   const std::string failed = why.last();
-  note_numbers(same, bound.slots(), s.numbers);
+  note_varying_numbers(same, bound.slots(), s.varying_numbers);
   note_per_call_identity(same, bound.slots(), !s.per_call.slots.empty(), s.per_call.paths);
   if (fails) {
     PyErr_Format(PyExc_RuntimeError,
@@ -125,15 +125,15 @@ PyObject* miss(Callable* c, Bound& bound, SourceObjects& objects, PyObject* cons
       log(Topic::kRecompiles, *s.over_limit);
     } else if (!entry) {
       const Held function(c->function);
-      frame::Subject subject{c->function, bound.slots(), slots};
-      subject.may_break = !s.settings.fullgraph;
-      subject.first = same.empty();
-      subject.numbers = &s.numbers;
-      subject.renewed = &s.per_call.paths;
+      frame::CaptureRequest request{c->function, bound.slots(), slots};
+      request.may_break = !s.settings.fullgraph;
+      request.first = same.empty();
+      request.varying_numbers = &s.varying_numbers;
+      request.per_call_paths = &s.per_call.paths;
       Settings settings = s.settings;
       const bool by_operators = stance == Stance::kAotEagerThenCompile && s.calls == 1;
       if (by_operators) settings.backend = "eager", settings.custom = nullptr;
-      entry = make_entry(s, settings, s.settings.name, subject, std::move(why), s.made);
+      entry = make_entry(s, settings, s.settings.name, request, std::move(why), s.made);
       if (!entry) return nullptr;
       only_now = entry->transient || (by_operators && entry->kind == Entry::Kind::kCompiled);
       if (!only_now) {
@@ -154,9 +154,9 @@ PyObject* miss(Callable* c, Bound& bound, SourceObjects& objects, PyObject* cons
 // As it is, because the call itself cannot be compiled: what it calls may.
 PyObject* call_original_taking_callees(Callable* c, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
   if (c->state->settings.fullgraph) return call_original(c, args, nargsf, kwnames);
-  CompiledContinuations rest(*c->state);
+  CompiledContinuations continuations(*c->state);
   const Held held(reinterpret_cast<PyObject*>(c));
-  frame::TakeCallees callees(&rest);
+  frame::TakeCallees callees(&continuations);
   if (c->function) frame::leave_alone(c->function);
   return call_original(c, args, nargsf, kwnames);
 }
@@ -183,7 +183,7 @@ PyObject* call_compiled(Callable* c, PyObject* const* args, size_t nargsf, PyObj
       c->function && PyFunction_Check(c->function) ? PyFunction_GET_CODE(c->function) : nullptr, cause);
   if (s.skipped) return call_original(c, cause, s.skipped, args, nargsf, kwnames);
   if (current_stance() == Stance::kForceEager)
-    return call_original(c, EagerCause::kWanted, "the stance is force_eager", args, nargsf, kwnames);
+    return call_original(c, EagerCause::kRequested, "the stance is force_eager", args, nargsf, kwnames);
   if (PyObject* backend = s.settings.forced ? nullptr : forced_backend()) {
     PyObject* other = Py_XNewRef(with_backend(c, backend));
     PyObject* result = other ? PyObject_Vectorcall(other, args, nargsf, kwnames) : nullptr;

@@ -22,7 +22,7 @@ constexpr size_t kMostRecords = 64;
 constexpr std::array<const char*, 7> kNames = {"declined", "limit", "state", "tracer", "said", "raises", "wanted"};
 
 bool warned_elsewhere(EagerCause cause) {
-  return cause == EagerCause::kSaid || cause == EagerCause::kRaises || cause == EagerCause::kWanted;
+  return cause == EagerCause::kSaid || cause == EagerCause::kRaises || cause == EagerCause::kRequested;
 }
 
 bool silenced(const Settings& settings) {
@@ -75,11 +75,11 @@ bool deals_with_tensors(PyObject* const* slots, size_t count) {
 const char* reason_to_skip(PyCodeObject* code, EagerCause& cause) {
   cause = EagerCause::kTracer;
   if (const char* tracer = frame::active_tracer(code)) return tracer;
-  cause = EagerCause::kWanted;
+  cause = EagerCause::kRequested;
   if (fx_is_tracing()) return "torch.fx traces";  // whoever traces wants the program
   cause = EagerCause::kState;
   const char* reason = guards::state_to_avoid();
-  if (reason != nullptr && exports()) cause = EagerCause::kWanted;
+  if (reason != nullptr && exports()) cause = EagerCause::kRequested;
   return reason;
 }
 

@@ -16,13 +16,13 @@ namespace flashover::entry {
 struct Settings;
 
 enum class EagerCause : uint8_t {
-  kDeclined,  // it cannot be captured, or its graph cannot be compiled
-  kLimit,     // recompile_limit
-  kState,     // something is active that has to see the program itself: a debugger, a mode, another tracer
-  kTracer,    // the same of debuggers and the like; fullgraph does not forbid them
-  kSaid,      // there was a warning of its own (the machine cannot compile, an operator is not as it says)
-  kRaises,    // the program raised when it was captured, so it raises again
-  kWanted,    // the user asked for it
+  kDeclined,   // it cannot be captured, or its graph cannot be compiled
+  kLimit,      // recompile_limit
+  kState,      // something is active that has to see the program itself: a debugger, a mode, another tracer
+  kTracer,     // the same of debuggers and the like; fullgraph does not forbid them
+  kSaid,       // there was a warning of its own (the machine cannot compile, an operator is not as it says)
+  kRaises,     // the program raised when it was captured, so it raises again
+  kRequested,  // the user asked for it
 };
 
 struct EagerRecord {

@@ -40,7 +40,7 @@ struct Settings {
 struct NumberTensors {
   std::vector<at::Tensor> tensors;
 };
-constexpr int32_t kNumberInput = 1 << 30, kPartInput = 1 << 29;
+constexpr int32_t kNumberInput = 1 << 30, kNarrowedInput = 1 << 29;
 PyObject* read_item(PyObject* tensor, DType dtype);  // frame::ReadItem
 
 // What one compilation made: a way to run calls that match `guards`.
@@ -50,14 +50,14 @@ struct Entry {
   std::unique_ptr<guards::GuardProgram> guards;
   frame::Capture capture;  // observations have moved into the guards
   std::unique_ptr<Runner> runner;
-  // Per graph input: index into the wanted objects, -1 - index into constants, kNumberInput + index into
-  // capture.numbers.inputs, kPartInput + index into capture.parts.
+  // Per graph input: index into the required objects, -1 - index into constants, kNumberInput + index into
+  // capture.numbers.inputs, kNarrowedInput + index into capture.narrowed_inputs.
   std::vector<int32_t> inputs;
   std::vector<bool> borrowed;            // by graph input: the runner needs no reference of its own to it
   bool ours = false;                     // its graph runs as our kernels, which keep no inputs
   std::shared_ptr<NumberTensors> spare;  // of an earlier call, to be used again when nobody holds it
   std::vector<at::Tensor> constants;
-  size_t wanted = 0;
+  size_t required = 0;
   // The modules among the arguments of the call it was made for: their addresses, and weak references to them (owned).
   std::string modules;
   std::vector<PyObject*> alive;
@@ -84,15 +84,15 @@ struct Entry {
 };
 using EntryPtr = std::shared_ptr<Entry>;
 
-// `wanted`: the entry's objects with its numbers behind them.
-std::shared_ptr<NumberTensors> number_tensors(Entry& e, PyObject* const* wanted);
-at::Tensor part_of_input(const Entry& e, size_t part, PyObject* const* wanted);
+// `objects`: the entry's objects with its numbers behind them.
+std::shared_ptr<NumberTensors> number_tensors(Entry& e, PyObject* const* objects);
+at::Tensor narrowed_input(const Entry& e, size_t index, PyObject* const* objects);
 // What an element of Entry::inputs stands for in a call.
-inline at::Tensor graph_input(const Entry& e, int32_t i, PyObject* const* wanted, const NumberTensors* numbers) {
+inline at::Tensor graph_input(const Entry& e, int32_t i, PyObject* const* objects, const NumberTensors* numbers) {
   if (i < 0) return e.constants[-1 - i];
   if (i >= kNumberInput) return numbers->tensors[i - kNumberInput];
-  return i >= kPartInput ? part_of_input(e, static_cast<size_t>(i - kPartInput), wanted)
-                         : THPVariable_Unpack(wanted[i]);
+  return i >= kNarrowedInput ? narrowed_input(e, static_cast<size_t>(i - kNarrowedInput), objects)
+                             : THPVariable_Unpack(objects[i]);
 }
 
 // Totals since the process started.
@@ -104,7 +104,7 @@ Counters& counters();  // GIL held
 
 // Makes an entry for a call with these bound arguments, or for the rest of one after a graph break. GIL held, one at a
 // time per process. Never throws; null with a Python error set when the call must raise (fullgraph, interrupts).
-EntryPtr compile_call(const Settings& settings, const frame::Subject& subject, Recompile again);
+EntryPtr compile_call(const Settings& settings, const frame::CaptureRequest& request, Recompile again);
 
 // The Python type CompiledCallable; adds it to the module. Returns false with an error set.
 bool add_callable_type(PyObject* module);

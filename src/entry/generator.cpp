@@ -15,7 +15,7 @@ namespace {
 
 struct Kept {
   PyObject* owner;  // owned
-  std::unique_ptr<frame::Continuations> rest;
+  std::unique_ptr<frame::Continuations> continuations;
 };
 
 // By generator, of those that are alive: their own layout has no room. GIL held.
@@ -41,7 +41,8 @@ class Running {
     const auto it = kept().find(generator);
     return it == kept().end() ? nullptr : &it->second;
   }
-  explicit Running(const Kept* k) : owner_(k ? Py_NewRef(k->owner) : nullptr), callees_(k ? k->rest.get() : nullptr) {}
+  explicit Running(const Kept* k)
+      : owner_(k ? Py_NewRef(k->owner) : nullptr), callees_(k ? k->continuations.get() : nullptr) {}
   PyObject* owner_;  // dropped when the hook is off again
   frame::TakeCallees callees_;
 };
@@ -98,8 +99,8 @@ PyMethodDef kMethods[] = {
 
 bool is_new_generator(PyObject* object) { return PyGen_CheckExact(object) && Py_REFCNT(object) == 1; }
 
-void keep_compiling(PyObject* generator, PyObject* owner, std::unique_ptr<frame::Continuations> rest) {
-  kept()[generator] = {Py_NewRef(owner), std::move(rest)};
+void keep_compiling(PyObject* generator, PyObject* owner, std::unique_ptr<frame::Continuations> continuations) {
+  kept()[generator] = {Py_NewRef(owner), std::move(continuations)};
   Py_SET_TYPE(generator, compiled_generator());
 }
 

@@ -1,5 +1,5 @@
 // Generators that compiled calls hand out go on compiled: each part of their bodies between two yields is a frame of
-// its own to `rest` (frame/resume.h), as it is behind a graph break.
+// its own to `continuations` (frame/resume.h), as it is behind a graph break.
 //
 // The object stays the real generator, with its frame, its code and its methods; only its class becomes a subclass of
 // `generator` that looks the same and sees to it that the frame hook is on while the body runs.
@@ -12,8 +12,8 @@ namespace flashover::entry {
 
 // Is it one that nobody else has yet?
 bool is_new_generator(PyObject* object);
-// `owner` (a new reference is taken) keeps alive what `rest` refers to.
-void keep_compiling(PyObject* generator, PyObject* owner, std::unique_ptr<frame::Continuations> rest);
+// `owner` (a new reference is taken) keeps alive what `continuations` refers to.
+void keep_compiling(PyObject* generator, PyObject* owner, std::unique_ptr<frame::Continuations> continuations);
 bool add_generator_type();
 
 }  // namespace flashover::entry

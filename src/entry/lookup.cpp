@@ -99,16 +99,16 @@ Recompile why_recompile(const std::vector<EntryPtr>& entries, PyObject* const* s
   return why;
 }
 
-EntryPtr make_entry(CallableState& s, const Settings& settings, const std::string& name, const frame::Subject& subject,
-                    Recompile why, int64_t& made) {
+EntryPtr make_entry(CallableState& s, const Settings& settings, const std::string& name,
+                    const frame::CaptureRequest& request, Recompile why, int64_t& made) {
   const bool again = static_cast<bool>(why);
   const int64_t version = made++;
   if (again) {
     s.recompiles++;
     counters().recompiles++;
-    if (logged(Topic::kRecompiles)) log(Topic::kRecompiles, name + ": " + words(why, version, s.limit));
+    if (logged(Topic::kRecompiles)) log(Topic::kRecompiles, name + ": " + describe(why, version, s.limit));
   }
-  EntryPtr entry = compile_call(settings, subject, std::move(why));
+  EntryPtr entry = compile_call(settings, request, std::move(why));
   if (!entry) return nullptr;
   entry->version = version;
   if (!again) return entry;
@@ -120,7 +120,8 @@ EntryPtr make_entry(CallableState& s, const Settings& settings, const std::strin
   return entry;
 }
 
-void note_numbers(const std::vector<EntryPtr>& entries, PyObject* const* slots, std::unordered_set<std::string>& out) {
+void note_varying_numbers(const std::vector<EntryPtr>& entries, PyObject* const* slots,
+                          std::unordered_set<std::string>& out) {
   for (const EntryPtr& e : entries)
     if (e->guards)
       for (std::string& path : e->guards->changed_numbers(slots)) out.insert(std::move(path));

@@ -27,15 +27,16 @@ void note_per_call_identity(const std::vector<EntryPtr>& entries, PyObject* cons
 // Modules that were arguments of one call and died after it.
 void note_per_call_arguments(CallableState& s, PyObject* const* slots, size_t count);
 // Which numbers that entries are guarded on have another value now.
-void note_numbers(const std::vector<EntryPtr>& entries, PyObject* const* slots, std::unordered_set<std::string>& out);
+void note_varying_numbers(const std::vector<EntryPtr>& entries, PyObject* const* slots,
+                          std::unordered_set<std::string>& out);
 
 // The entry for these arguments; its objects in `objects`. clock: the dicts' before this call made any of its own.
 EntryPtr find_entry(std::vector<EntryPtr>& entries, PyObject* const* slots, SourceObjects& objects, uint64_t clock = 0);
 // Why none of these entries is the one for such a call.
 Recompile why_recompile(const std::vector<EntryPtr>& entries, PyObject* const* slots);
 // Compiles and takes note of it; null with an error set when the call must raise.
-EntryPtr make_entry(CallableState& s, const Settings& settings, const std::string& name, const frame::Subject& subject,
-                    Recompile why, int64_t& made);
+EntryPtr make_entry(CallableState& s, const Settings& settings, const std::string& name,
+                    const frame::CaptureRequest& request, Recompile why, int64_t& made);
 
 // Where the option says nothing, torch._dynamo.config.recompile_limit counts as soon as torch._dynamo is in use.
 void look_up_limit(CallableState& s);

@@ -29,18 +29,18 @@ PyObject* read_item(PyObject* object, DType dtype) {
   return t.scalar_type() == aten::to_aten(dtype) ? trace::only_number(t) : nullptr;
 }
 
-at::Tensor part_of_input(const Entry& e, size_t part, PyObject* const* wanted) {
-  const frame::PartInput& p = e.capture.parts[part];
+at::Tensor narrowed_input(const Entry& e, size_t index, PyObject* const* objects) {
+  const frame::NarrowedInput& p = e.capture.narrowed_inputs[index];
   at::AutoGradMode mode(p.grad);
-  at::Tensor out = THPVariable_Unpack(wanted[p.base]);
-  for (const frame::PartInput::Narrow& n : p.narrows)
-    out = out.narrow(n.dim, PyLong_AsLongLong(wanted[e.wanted + static_cast<size_t>(n.start)]), n.length);
+  at::Tensor out = THPVariable_Unpack(objects[p.base]);
+  for (const frame::NarrowedInput::Narrow& n : p.narrows)
+    out = out.narrow(n.dim, PyLong_AsLongLong(objects[e.required + static_cast<size_t>(n.start)]), n.length);
   return out;
 }
 
-std::shared_ptr<NumberTensors> number_tensors(Entry& e, PyObject* const* wanted) {
+std::shared_ptr<NumberTensors> number_tensors(Entry& e, PyObject* const* objects) {
   const std::vector<int32_t>& steps = e.capture.numbers.inputs;
-  const auto number = [&](size_t i) { return wanted[e.wanted + static_cast<size_t>(steps[i])]; };
+  const auto number = [&](size_t i) { return objects[e.required + static_cast<size_t>(steps[i])]; };
   if (e.spare && e.spare.use_count() == 1) {
     for (size_t i = 0; i < steps.size(); ++i) write(e.spare->tensors[i].mutable_data_ptr(), number(i));
     return e.spare;

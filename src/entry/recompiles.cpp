@@ -62,7 +62,7 @@ std::string calling_line() {
   return innermost;
 }
 
-std::string words(const Recompile& why, int64_t version, size_t limit) {
+std::string describe(const Recompile& why, int64_t version, size_t limit) {
   std::string out = "compiled again, as version " + std::to_string(version) + " (limit " + std::to_string(limit) + ")";
   if (!why.called.empty()) out += ", for the call at " + with_text(why.called);
   for (const Missed& m : why.missed) {

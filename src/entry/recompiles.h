@@ -23,8 +23,8 @@ struct Recompile {
   std::string last() const { return missed.empty() ? "" : missed.front().failure.text(); }
 };
 
-std::string calling_line();                                              // where Python stands now
-std::string words(const Recompile& why, int64_t version, size_t limit);  // several lines, with those of the program
-PyObject* to_python(const Recompile& why);                               // a list of dicts
+std::string calling_line();                                                 // where Python stands now
+std::string describe(const Recompile& why, int64_t version, size_t limit);  // several lines, with those of the program
+PyObject* to_python(const Recompile& why);                                  // a list of dicts
 
 }  // namespace flashover::entry

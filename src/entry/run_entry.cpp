@@ -76,7 +76,7 @@ PyObject* run_entry(const EntryPtr& e, const Settings& settings, PyObject** obje
   const std::shared_ptr<NumberTensors> numbers =
       e->capture.numbers.inputs.empty() ? nullptr : number_tensors(*e, objects);
   const Inputs inputs(*e, objects, numbers.get());
-  const size_t held = e->wanted + e->capture.numbers.steps.size();
+  const size_t held = e->required + e->capture.numbers.steps.size();
   for (size_t i = 0; i < held; i++) Py_INCREF(objects[i]);
   guards::let_go_of_arrays();
   std::vector<at::Tensor> outputs;

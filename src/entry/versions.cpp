@@ -48,7 +48,7 @@ class Counts {
 class Counting final : public Runner {
  public:
   Counting(std::unique_ptr<Runner> inner, Counts counts) : inner_(std::move(inner)), counts_(std::move(counts)) {
-    parts = inner_->parts;
+    executables = inner_->executables;
   }
   bool needs_gil() const override { return inner_->needs_gil(); }
   void run(const at::Tensor* inputs, size_t count, std::vector<at::Tensor>& outputs) override {

@@ -9,7 +9,7 @@
 #include "frame/interpret/instructions.h"
 #include "frame/interpret/interpreter.h"
 #include "frame/operands.h"
-#include "frame/recipe.h"
+#include "frame/reconstruction.h"
 #include "frame/signals.h"
 #include "frame/torch_state.h"
 #include "frame/tracers.h"
@@ -120,26 +120,27 @@ void leave_dual_levels(Interpreter& in) {
   }
 }
 
-// The recipe of `before` would be written again as it is.
+// The reconstruction of `before` would be written again as it is.
 bool makes_the_same(Interpreter& in, const Capture& before, const Snapshot* stopped, PyObject* result,
                     PyObject* handled) {
   Capture after;
   for (SourceId id : before.input_sources)
-    if (id != kNoSource) after.wanted.push_back(id);
-  RecipeMaker maker(in, after);
+    if (id != kNoSource) after.required.push_back(id);
+  Reconstructor reconstructor(in, after);
   if (stopped != nullptr) {
-    maker.frames(*stopped);
+    reconstructor.frames(*stopped);
   } else {
-    maker.make(result);
+    reconstructor.make(result);
   }
-  if (handled != nullptr) maker.make(handled);
-  maker.effects();
+  if (handled != nullptr) reconstructor.make(handled);
+  reconstructor.effects();
   const auto same_object = [](PyObject* a, PyObject* b) {
     return a == b || (a != nullptr && b != nullptr && Py_TYPE(a) == Py_TYPE(b) && is_atom(a) &&
                       PyObject_RichCompareBool(a, b, Py_EQ) == 1);
   };
-  const bool same = std::equal(before.recipe.begin(), before.recipe.end(), after.recipe.begin(), after.recipe.end(),
-                               [&](const RecipeStep& a, const RecipeStep& b) {
+  const bool same = std::equal(before.reconstruction.begin(), before.reconstruction.end(), after.reconstruction.begin(),
+                               after.reconstruction.end(),
+                               [&](const ReconstructionStep& a, const ReconstructionStep& b) {
                                  return a.kind == b.kind && a.index == b.index && a.type == b.type &&
                                         a.items == b.items && same_object(a.object, b.object);
                                }) &&
@@ -216,13 +217,13 @@ PyObject* call_bound(Interpreter& in, PyObject* callable, PyObject* const* bound
 }
 
 // What the numbers that change are made of, ready to run before each call.
-void take_numbers(Numbers& numbers, RecipeMaker& maker, Capture& out) {
+void take_numbers(Numbers& numbers, Reconstructor& reconstructor, Capture& out) {
   out.numbers = std::move(numbers.program);
   for (NumberStep& s : out.numbers.steps)
-    if (s.kind == NumberStep::Kind::kSource || s.kind == NumberStep::Kind::kItem) s.a = maker.want(s.a);
+    if (s.kind == NumberStep::Kind::kSource || s.kind == NumberStep::Kind::kItem) s.a = reconstructor.require(s.a);
   out.number_inputs.assign(out.graph.inputs.size(), -1);
   for (auto [input, step] : numbers.inputs) out.number_inputs[static_cast<size_t>(input)] = step;
-  for (PartInput& p : out.parts) p.base = maker.want(p.base);
+  for (NarrowedInput& p : out.narrowed_inputs) p.base = reconstructor.require(p.base);
   out.numbers.limit = 3.4028234663852886e38;
   for (const graph::Value& v : out.graph.values)
     if (v.type.dtype == DType::kF16) out.numbers.limit = 65504;
@@ -249,20 +250,20 @@ class NoCollection {
 namespace {
 
 // What a run takes for granted. Whether it holds is seen when it has run; else it runs again without.
-struct Trust {
-  bool assumptions = true;  // trace/assume.h
-  bool parts = true;        // the parts of inputs that are inputs are only read
-  bool elements = false;    // buffers of one element hold what they hold now
+struct Speculation {
+  bool assumptions = true;      // trace/assume.h
+  bool narrowed_inputs = true;  // the parts of inputs that are inputs are only read
+  bool elements = false;        // buffers of one element hold what they hold now
 };
 
 // One run. `stop`: where to end it (empty: at the end of the call); `broke`: where it could be ended had it to.
 // `first_call`: what has to be called before the program can be captured.
 // `made_class`: where it made its first class.
-Capture run_uninterrupted(const Subject& subject, Trust trust, Interpreter::Path stop, Interpreter::Path& broke,
-                          Interpreter::Path& made_class, Ref& first_call, bool gives_way) {
+Capture run_uninterrupted(const CaptureRequest& request, Speculation speculation, Interpreter::Path stop,
+                          Interpreter::Path& broke, Interpreter::Path& made_class, Ref& first_call, bool gives_way) {
   const auto start = std::chrono::steady_clock::now();
   Capture out;
-  PyObject* const callable = subject.function;
+  PyObject* const callable = request.function;
   trace::exchange() = {};
   auto decline = [&](std::string reason, std::string where) {
     out.declined = true;
@@ -281,10 +282,10 @@ Capture run_uninterrupted(const Subject& subject, Trust trust, Interpreter::Path
     decline(tracer, "");
     return out;
   }
-  const WithoutProfiler unseen;
+  const WithoutProfiler no_profiler;
   auto* code = reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(callable));
-  const bool rest = subject.next >= 0;
-  if (code->co_flags & (CO_COROUTINE | CO_ASYNC_GENERATOR | (rest ? 0 : CO_GENERATOR))) {
+  const bool continues = request.next >= 0;
+  if (code->co_flags & (CO_COROUTINE | CO_ASYNC_GENERATOR | (continues ? 0 : CO_GENERATOR))) {
     decline("a generator or coroutine function", "");
     return out;
   }
@@ -325,44 +326,44 @@ Capture run_uninterrupted(const Subject& subject, Trust trust, Interpreter::Path
         static const bool check_sources = std::getenv("FLASHOVER_CHECK_SOURCES") != nullptr;
         if (check_sources) in.remember_old_objects();
         in.stop_at(std::move(stop));
-        in.recorder.changing = subject.numbers;
-        in.recorder.renewed = subject.renewed;
-        PyCodeObject* forward = rest || subject.count == 0 ? nullptr : forward_of(callable, subject.slots[0]);
+        in.recorder.varying_numbers = request.varying_numbers;
+        in.recorder.per_call_paths = request.per_call_paths;
+        PyCodeObject* forward = continues || request.count == 0 ? nullptr : forward_of(callable, request.slots[0]);
         if (forward != nullptr) in.recorder.name_positional(parameters_of(forward));
-        in.begins_at = line_of(forward != nullptr ? forward : code, rest ? subject.next : -1);
-        in.assumes = trust.assumptions;
+        in.begins_at = line_of(forward != nullptr ? forward : code, continues ? request.next : -1);
+        in.assumes = speculation.assumptions;
         in.gives_way = gives_way;
-        in.takes_parts = trust.parts;
+        in.narrows_inputs = speculation.narrowed_inputs;
         trace::assumption() = {};
-        if (subject.numbers != nullptr)
+        if (request.varying_numbers != nullptr)
           session->item_symbol = [&in](PyObject* tensor) -> PyObject* {
             if (!in.items_as_symbols) return nullptr;
             Ref number = Ref::steal(in.recorder.numbers.item(tensor));
             return number ? in.recorder.numbers.symbols(number.get()) : nullptr;
           };
-        in.recorder.numbers.elements = trust.elements;
-        if (trust.elements)
+        in.recorder.numbers.elements = speculation.elements;
+        if (speculation.elements)
           session->element_read = [&in, raw = session.get()](int32_t input) {
             DType dtype{};
             Ref number = Ref::steal(raw->element(input, dtype));
             return number && in.recorder.numbers.holds_always(input, number.get(), dtype);
           };
         session->number_read = [&in](ValueId value) { return in.recorder.numbers.read_value(value); };
-        if (rest) {
+        if (continues) {
           // The frame's own objects are looked at as it runs (Interpreter::run_frame).
-          for (size_t i = subject.count - 2; i < subject.count; ++i)
-            in.recorder.reach(SourceKind::kArgument, kNoSource, static_cast<int64_t>(i), nullptr, subject.slots[i]);
-          in.start_with(&subject);
+          for (size_t i = request.count - 2; i < request.count; ++i)
+            in.recorder.reach(SourceKind::kArgument, kNoSource, static_cast<int64_t>(i), nullptr, request.slots[i]);
+          in.start_with(&request);
         } else {
           in.recorder.add_root(callable);
-          for (size_t i = 0; i < subject.count; ++i)
+          for (size_t i = 0; i < request.count; ++i)
             slots.push_back(in.recorder.read(SourceKind::kArgument, kNoSource, static_cast<int64_t>(i),
                                              PyTuple_GET_ITEM(code->co_localsplusnames, static_cast<Py_ssize_t>(i)),
-                                             subject.slots[i]));
+                                             request.slots[i]));
         }
         {
           HookInstalled hook;
-          if (rest) {
+          if (continues) {
             result = Ref::steal(call_for_frame(
                 callable, [&in](PyThreadState* t, _PyInterpreterFrame* f) { return in.run_frame(t, f, 0); }));
           } else {
@@ -397,7 +398,7 @@ Capture run_uninterrupted(const Subject& subject, Trust trust, Interpreter::Path
         if (in.aborted() && stopped == nullptr) {
           decline(in.reason(), in.where());
           out.stack = in.stack_at_abort();
-          out.twice = in.differentiates_twice;
+          out.differentiated_twice = in.differentiates_twice;
           out.must_raise = in.must_raise();
           if (!in.differentiates_twice) broke = before_what_is_open(in, context.changed(), in.break_path());
         } else if (session->declined()) {
@@ -421,17 +422,17 @@ Capture run_uninterrupted(const Subject& subject, Trust trust, Interpreter::Path
           out.state = state.changes(stopped != nullptr && !in.inference_modes.empty());
           out.input_sources = in.recorder.tensor_sources();
           for (SourceId id : out.input_sources)
-            if (id != kNoSource) out.wanted.push_back(id);
+            if (id != kNoSource) out.required.push_back(id);
           const size_t inputs = out.input_sources.size();
-          RecipeMaker maker(in, out);
+          Reconstructor reconstructor(in, out);
           if (stopped != nullptr) {
-            maker.frames(*stopped);
+            reconstructor.frames(*stopped);
             out.yields = in.yields();
           } else {
-            out.result = maker.make(result.get());
+            out.result = reconstructor.make(result.get());
           }
-          if (handled.changed()) out.handled = handled.now() == nullptr ? -1 : maker.make(handled.now());
-          maker.effects();
+          if (handled.changed()) out.handled = handled.now() == nullptr ? -1 : reconstructor.make(handled.now());
+          reconstructor.effects();
           leave_inference_modes(in);  // what follows leaves them for real
           {
             // Hooks and autograd Functions of the program run here: interpreted, and without a trace of theirs left.
@@ -440,31 +441,32 @@ Capture run_uninterrupted(const Subject& subject, Trust trust, Interpreter::Path
             in.uninterpreted = 0;
             const size_t writes = in.journal.entries().size(), said = in.warnings.size();
             const int64_t frames = in.frames;
-            out.joint = session->add_backward(maker.outputs());
+            out.joint = session->add_backward(reconstructor.outputs());
             in.uninterpreted = 1;
             if (in.aborted()) throw Declined(in.reason(), in.where());
             if (in.journal.entries().size() != writes) throw Declined("training: the backward writes Python objects");
             if (in.warnings.size() != said) throw Declined("training: the backward warns");
             // Those that the call made and hands out are made as they were before.
-            if (in.frames != frames && out.recipe.size() + out.effects.size() > 1 &&
+            if (in.frames != frames && out.reconstruction.size() + out.effects.size() > 1 &&
                 !makes_the_same(in, out, stopped, result.get(), handled.changed() ? handled.now() : nullptr))
               throw Declined("training: the backward writes Python objects that the call made");
           }
-          out.graph = session->end(maker.outputs(), out.constants);
+          out.graph = session->end(reconstructor.outputs(), out.constants);
           out.version_steps = session->version_steps();
           out.own_counters = session->own_counters();
           if (in.recorder.tensor_sources().size() != inputs)
             throw Declined("training: the backward reads a new tensor");
           out.input_sources.resize(out.graph.inputs.size(), kNoSource);
-          out.parts = std::move(in.parts);
-          take_numbers(in.recorder.numbers, maker, out);
+          out.narrowed_inputs = std::move(in.narrowed_inputs);
+          take_numbers(in.recorder.numbers, reconstructor, out);
           for (size_t i = 0; i < out.graph.inputs.size(); ++i) {
             const graph::InputKind kind = out.graph.inputs[i].kind;
             const bool constant = kind == graph::InputKind::kConstant || kind == graph::InputKind::kTangent;
             const bool number = i < out.number_inputs.size() && out.number_inputs[i] >= 0;
-            const bool part = std::any_of(out.parts.begin(), out.parts.end(),
-                                          [&](const PartInput& p) { return p.input == static_cast<int32_t>(i); });
-            if ((constant || number || part) != (out.input_sources[i] == kNoSource))
+            const bool narrowed =
+                std::any_of(out.narrowed_inputs.begin(), out.narrowed_inputs.end(),
+                            [&](const NarrowedInput& p) { return p.input == static_cast<int32_t>(i); });
+            if ((constant || number || narrowed) != (out.input_sources[i] == kNoSource))
               throw Declined("a tensor input without a source");
           }
           for (const Journal::Entry& e : in.journal.entries()) in.recorder.only_way_to(e.target.get());
@@ -472,7 +474,7 @@ Capture run_uninterrupted(const Subject& subject, Trust trust, Interpreter::Path
           in.recorder.fact(FactKind::kNotAliases, kNoSource);
         }
       } catch (const Declined& d) {
-        out.another_way = in.another_way();
+        out.retry_as_opaque = in.retry_as_opaque();
         decline(d.reason, d.where.empty() ? in.location() : d.where);
         if (broke.empty() && !in.differentiates_twice) broke = in.retry_path();
         if (broke.empty() && !in.differentiates_twice) broke = in.class_path();
@@ -495,7 +497,7 @@ Capture run_uninterrupted(const Subject& subject, Trust trust, Interpreter::Path
       }
       made_class = in.class_path();
       PyErr_Clear();
-      out.took_parts = !in.parts.empty() || !out.parts.empty();
+      out.took_narrowed_inputs = !in.narrowed_inputs.empty() || !out.narrowed_inputs.empty();
       if (out.declined && in.first_call) {
         try {  // (it throws where a transform is entered)
           if (state.changes(false).empty()) first_call = in.first_call;
@@ -527,13 +529,13 @@ Capture run_uninterrupted(const Subject& subject, Trust trust, Interpreter::Path
 
 // The same, given up and begun again where signals come: their handlers run in between. One that raises ends the
 // capture with its error set. A program that is signalled all the time gets its signals late.
-Capture run_once(const Subject& subject, Trust trust, const Interpreter::Path& stop, Interpreter::Path& broke,
-                 Interpreter::Path& made_class, Ref& first_call) {
+Capture run_once(const CaptureRequest& request, Speculation speculation, const Interpreter::Path& stop,
+                 Interpreter::Path& broke, Interpreter::Path& made_class, Ref& first_call) {
   constexpr int kTimes = 3;
   const Interpreter::Path broke_before = broke;
   for (int times = 0;; ++times) {
     const bool gives_way = times < kTimes;
-    Capture out = run_uninterrupted(subject, trust, stop, broke, made_class, first_call, gives_way);
+    Capture out = run_uninterrupted(request, speculation, stop, broke, made_class, first_call, gives_way);
     const bool came = signal_waits();
     const bool raised = came && run_signal_handlers();
     if (raised || (came && gives_way && out.declined)) {
@@ -550,10 +552,10 @@ Capture run_once(const Subject& subject, Trust trust, const Interpreter::Path& s
 }
 
 // Nothing writes the memory that parts lie in, and no output lies in it.
-bool parts_fit(const Capture& c) {
-  if (c.took_parts && c.declined) return false;
+bool narrowed_inputs_fit(const Capture& c) {
+  if (c.took_narrowed_inputs && c.declined) return false;
   const auto storage = [&](ValueId v) { return c.graph.values[static_cast<size_t>(v)].storage; };
-  for (const PartInput& p : c.parts) {
+  for (const NarrowedInput& p : c.narrowed_inputs) {
     const int32_t memory = storage(c.graph.inputs[static_cast<size_t>(p.input)].value);
     for (const graph::Node& n : c.graph.nodes) {
       if (n.op->name.find("as_strided") != std::string::npos) return false;
@@ -569,10 +571,10 @@ bool parts_fit(const Capture& c) {
   return true;
 }
 
-Capture capture(const Subject& subject, Trust trust) {
+Capture capture(const CaptureRequest& request, Speculation speculation) {
   Interpreter::Path path, made_class;
   Ref call;
-  Capture first = run_once(subject, trust, {}, path, made_class, call);
+  Capture first = run_once(request, speculation, {}, path, made_class, call);
   constexpr int kCalls = 100, kOperators = 8;  // operators whose backwards are found not to be traceable, one by one
   for (int calls = 0, operators = 0; first.declined && !PyErr_Occurred();) {
     if (call && calls++ < kCalls) {
@@ -583,15 +585,16 @@ Capture capture(const Subject& subject, Trust trust) {
       if (!done && (as_usual.came() || PyErr_ExceptionMatches(PyExc_KeyboardInterrupt))) break;
       if (!done) PyErr_Clear();  // the program will raise it
       if (!done) break;
-    } else if (first.out_of_memory || trace::exchange().interfered || !first.another_way || operators++ >= kOperators) {
+    } else if (first.out_of_memory || trace::exchange().interfered || !first.retry_as_opaque ||
+               operators++ >= kOperators) {
       break;
     }
     release(first);
     path.clear();
-    first = run_once(subject, trust, {}, path, made_class, call);
+    first = run_once(request, speculation, {}, path, made_class, call);
   }
   if (!first.declined || first.raised || first.out_of_memory || trace::exchange().interfered || first.must_raise ||
-      !subject.may_break || PyErr_Occurred())
+      !request.may_break || PyErr_Occurred())
     return first;
   // Again, up to the instruction that it ran into; when a frame cannot be rebuilt there, up to the call that led into
   // it.
@@ -599,7 +602,7 @@ Capture capture(const Subject& subject, Trust trust) {
   bool tried_class = false;
   for (int tries = 0; !path.empty() && tries < kTries; ++tries) {
     Interpreter::Path unused;
-    Capture cut = run_once(subject, trust, path, unused, made_class, call);
+    Capture cut = run_once(request, speculation, path, unused, made_class, call);
     if (PyErr_Occurred()) {
       release(cut);
       return first;
@@ -634,16 +637,16 @@ Capture capture(const Subject& subject, Trust trust) {
 
 }  // namespace
 
-Capture capture(const Subject& subject) {
-  Trust trust;
-  trust.assumptions = subject.numbers != nullptr;  // others than the own pipeline take no numbers either
-  trust.elements = subject.numbers != nullptr && subject.first;
-  Capture out = capture(subject, trust);
+Capture capture(const CaptureRequest& request) {
+  Speculation speculation;
+  speculation.assumptions = request.varying_numbers != nullptr;  // others than the own pipeline take no numbers either
+  speculation.elements = request.varying_numbers != nullptr && request.first;
+  Capture out = capture(request, speculation);
   if (PyErr_Occurred()) return out;
-  if (trust.parts && !parts_fit(out)) {
-    trust.parts = false;
+  if (speculation.narrowed_inputs && !narrowed_inputs_fit(out)) {
+    speculation.narrowed_inputs = false;
     release(out);
-    out = capture(subject, trust);
+    out = capture(request, speculation);
     if (PyErr_Occurred()) return out;
   }
   // (What was drawn is put back.)
@@ -651,12 +654,12 @@ Capture capture(const Subject& subject) {
       (!graph::writes_an_input(out.graph) && !graph::uses_cuda(out.graph)))
     return out;
   release(out);
-  trust.assumptions = false;
-  return capture(subject, trust);
+  speculation.assumptions = false;
+  return capture(request, speculation);
 }
 
 Capture capture(PyObject* callable, PyObject* const* bound, size_t count) {
-  return capture(Subject{callable, bound, count});
+  return capture(CaptureRequest{callable, bound, count});
 }
 
 }  // namespace flashover::frame

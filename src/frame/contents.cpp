@@ -56,7 +56,7 @@ bool is_small_array_of_numbers(PyObject* array) {
 
 }  // namespace
 
-bool Recorder::is_known_by_content(PyObject* o) const {
+bool Recorder::is_guarded_by_content(PyObject* o) const {
   const SourceId id = source_of(o);
   return id != kNoSource && source(id).kind != SourceKind::kArgument && pinned(id) && is_small_array_of_numbers(o);
 }
@@ -203,7 +203,7 @@ void Recorder::default_factory(PyObject* dict) {
 
 void Recorder::numbers_in(PyObject* list) {
   const SourceId id = source_of(list);
-  if (changing == nullptr || changing->empty() || id == kNoSource || detached(list)) return;
+  if (varying_numbers == nullptr || varying_numbers->empty() || id == kNoSource || detached(list)) return;
   for (Py_ssize_t i = 0; i < std::min(PyList_GET_SIZE(list), kMaxElements); ++i) {
     PyObject* item = PyList_GET_ITEM(list, i);
     if (!PyFloat_CheckExact(item) && !PyLong_CheckExact(item)) continue;

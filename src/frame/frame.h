@@ -7,7 +7,7 @@
 // by Effects.
 //
 //   In        a callable and its arguments
-//   Out       Capture: graph, observations, input sources, a recipe for the result, effects
+//   Out       Capture: graph, observations, input sources, a reconstruction for the result, effects
 //   Promises  when capture() returns, nothing the trace did is visible; the program cannot tell that it was traced
 //   Declines  anything not surely right: Capture::declined with a reason and the user's file:line. Where the state of
 //             the Python frames at that instruction can be rebuilt, the capture ends there instead (Capture::frames;
@@ -29,10 +29,10 @@ namespace flashover::frame {
 
 // Builds Python objects out of graph outputs, sources and constants, on every call, without running user code.
 // Registers are numbered by the order of steps.
-struct RecipeStep {
+struct ReconstructionStep {
   enum class Kind : uint8_t {
     kGraphOutput,  // index
-    kSource,       // index: position in Capture::wanted
+    kSource,       // index: position in Capture::required
     kConstant,     // object (owned)
     kTuple,
     kList,
@@ -120,8 +120,8 @@ struct StateChange {
 };
 
 // An input of the graph that is a part of another one and starts where numbers that change say.
-struct PartInput {
-  int32_t input = -1, base = -1;  // of the graph; Capture::wanted (a source until the trace ends)
+struct NarrowedInput {
+  int32_t input = -1, base = -1;  // of the graph; Capture::required (a source until the trace ends)
   struct Narrow {
     int64_t dim, length;
     int32_t start;  // step of Capture::numbers
@@ -132,10 +132,11 @@ struct PartInput {
 
 struct Capture {
   bool declined = false;
-  bool another_way = false;    // declined, but another capture knows better
-  bool out_of_memory = false;  // declined, but another time there may be memory
-  bool must_raise = false;     // declined, and the program forbids that (torch._dynamo.error_on_graph_break)
-  bool twice = false;          // declined in a call of the engine with create_graph: what leads there is to be eager's
+  bool retry_as_opaque = false;  // declined, but another capture knows better
+  bool out_of_memory = false;    // declined, but another time there may be memory
+  bool must_raise = false;       // declined, and the program forbids that (torch._dynamo.error_on_graph_break)
+  bool differentiated_twice =
+      false;                   // declined in a call of the engine with create_graph: what leads there is to be eager's
   std::string reason, where;   // when declined, or of the break
   std::string stack;           // the Python frames there, the caller first, one a line
   std::string reason_to_stay;  // when declined: why the capture could not end in a break there
@@ -149,13 +150,13 @@ struct Capture {
   std::vector<PyObject*> constants;             // tensors for the kConstant inputs, owned
   std::vector<guards::SourceId> input_sources;  // per graph input; kNoSource for constants
   std::vector<guards::SourceId>
-      wanted;                          // sources needed at run time: the inputs first, then recipe and effect operands
-  NumberProgram numbers;               // its values stand behind the wanted objects when recipe and effects run
+      required;           // sources needed at run time: the inputs first, then reconstruction and effect operands
+  NumberProgram numbers;  // its values stand behind the required objects when reconstruction and effects run
   std::vector<int32_t> number_inputs;  // by graph input: step of `numbers`, or -1
-  std::vector<PartInput> parts;
-  bool took_parts = false;  // also where it declined
-  std::vector<RecipeStep> recipe;
-  bool calls = false;   // the recipe calls methods
+  std::vector<NarrowedInput> narrowed_inputs;
+  bool took_narrowed_inputs = false;  // also where it declined
+  std::vector<ReconstructionStep> reconstruction;
+  bool calls = false;   // the reconstruction calls methods
   int32_t result = -1;  // register of the return value
   std::vector<Effect> effects;
   std::vector<FramePoint> frames;  // root first; not empty: the graph ends in a break, and there is no `result`
@@ -168,7 +169,7 @@ struct Capture {
 void release(Capture& capture);  // its references
 
 // What to capture: a call of `function`, or the rest of one.
-struct Subject {
+struct CaptureRequest {
   PyObject* function;
   // A call: the bound arguments in localsplus order. The rest of a call: localsplus, the stack, then the function
   // itself and the exception that is being handled (or None). kArgument sources count these. Borrowed.
@@ -178,11 +179,11 @@ struct Subject {
   bool may_break = false;  // else a break is a decline
   bool first = false;      // nothing was compiled for it yet: values that may be always the same are taken for it
   // Paths of numbers that were seen to change. Null: the one who takes the graph knows no numbers that change.
-  const std::unordered_set<std::string>* numbers = nullptr;
+  const std::unordered_set<std::string>* varying_numbers = nullptr;
   // Paths of modules, and of classes made in functions, that were seen to be other ones in each call.
-  const std::unordered_set<std::string>* renewed = nullptr;
+  const std::unordered_set<std::string>* per_call_paths = nullptr;
 };
-Capture capture(const Subject& subject);
+Capture capture(const CaptureRequest& request);
 bool capturing();  // in this thread
 
 // What captures and guards ask of functions with an lru_cache does not count as calls of them while it lives.
@@ -197,10 +198,10 @@ class KeepCallCounts {
 // ...). `bound` are the arguments in the root code's localsplus order (what kArgument sources count), borrowed.
 Capture capture(PyObject* callable, PyObject* const* bound, size_t count);
 
-// Runs recipe and effects. Returns a new reference, or null with a Python error set.
-PyObject* rebuild(const Capture& capture, PyObject* const* wanted, PyObject* const* graph_outputs);
+// Runs reconstruction and effects. Returns a new reference, or null with a Python error set.
+PyObject* rebuild(const Capture& capture, PyObject* const* objects, PyObject* const* graph_outputs);
 // The same for a capture that ends in a break: fills `frames`, root first. False with a Python error set.
-bool rebuild_frames(const Capture& capture, PyObject* const* wanted, PyObject* const* graph_outputs,
+bool rebuild_frames(const Capture& capture, PyObject* const* objects, PyObject* const* graph_outputs,
                     std::vector<FrameState>& frames);
 
 // For tests: runs the call in the interpreter for good (no tensors, no trace; writes stay). Null with a Python error,

@@ -33,11 +33,11 @@ thread_local Interpreter* active = nullptr;
 int installed = 0;
 _PyFrameEvalFunction previous = nullptr;
 
-struct Wanted {
+struct FrameTaker {
   PyObject* function;
   const TakeFrame& take;
 };
-thread_local Wanted* wanted = nullptr;
+thread_local FrameTaker* frame_taker = nullptr;
 thread_local Continuations* callees = nullptr;
 thread_local PyObject* left_alone = nullptr;
 
@@ -86,7 +86,7 @@ bool is_worth_taking(PyThreadState* tstate, _PyInterpreterFrame* frame, int thro
 #else
   if (tstate->c_tracefunc != nullptr || tstate->c_profilefunc != nullptr) return false;
 #endif
-  return mark_of(frame_function(frame)) == Mark::kNone && callees->wants(frame_function(frame));
+  return mark_of(frame_function(frame)) == Mark::kNone && callees->accepts(frame_function(frame));
 }
 
 // The frame that the evaluator from before has been given. Where that one was installed while ours was, and is here
@@ -115,7 +115,7 @@ Way way_of(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwflag) noe
   }
 }
 
-PyObject* give_to(const Wanted& w, PyThreadState* tstate, _PyInterpreterFrame* frame) {
+PyObject* give_to(const FrameTaker& w, PyThreadState* tstate, _PyInterpreterFrame* frame) {
   try {
     return w.take(tstate, frame);
   } catch (...) {
@@ -126,8 +126,9 @@ PyObject* give_to(const Wanted& w, PyThreadState* tstate, _PyInterpreterFrame* f
 
 PyObject* on_frame(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwflag) {
   if (handed_on == frame) return _PyEval_EvalFrameDefault(tstate, frame, throwflag);
-  if (wanted != nullptr && frame_function(frame) == wanted->function && frame->owner == FRAME_OWNED_BY_THREAD) {
-    Wanted* w = std::exchange(wanted, nullptr);
+  if (frame_taker != nullptr && frame_function(frame) == frame_taker->function &&
+      frame->owner == FRAME_OWNED_BY_THREAD) {
+    FrameTaker* w = std::exchange(frame_taker, nullptr);
     remove_hook();
     return give_to(*w, tstate, frame);
   }
@@ -181,14 +182,14 @@ PyObject* call_with_nothing(PyObject* function) {
 }
 
 PyObject* call_for_frame(PyObject* function, const TakeFrame& take) {
-  Wanted w{function, take};
+  FrameTaker w{function, take};
   struct Waiting {
-    Wanted* const own;
-    Wanted* const outer;
-    explicit Waiting(Wanted* w) : own(w), outer(std::exchange(wanted, w)) { install_hook(); }
+    FrameTaker* const own;
+    FrameTaker* const outer;
+    explicit Waiting(FrameTaker* w) : own(w), outer(std::exchange(frame_taker, w)) { install_hook(); }
     ~Waiting() {
-      if (wanted == own) remove_hook();  // it never got there
-      wanted = outer;
+      if (frame_taker == own) remove_hook();  // it never got there
+      frame_taker = outer;
     }
     Waiting(const Waiting&) = delete;
   } waiting(&w);

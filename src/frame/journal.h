@@ -2,8 +2,8 @@
 //
 // Before the first write the object's old contents are kept; undo() puts them back in reverse order, by clear and
 // refill, so identity, order and live iterators survive. What the program left behind is read from the objects' final
-// state when the recipe is made (recipe.cpp), so a fresh list stored into an old dict and then appended to is replayed
-// as it ended.
+// state when the reconstruction is made (reconstruction.cpp), so a fresh list stored into an old dict and then appended
+// to is replayed as it ended.
 #pragma once
 #include <cstdint>
 #include <vector>

@@ -67,14 +67,14 @@ std::shared_ptr<PyObject> shared(PyObject* o) {
   return std::shared_ptr<PyObject>(Py_NewRef(o), [](PyObject* p) { Py_DECREF(p); });
 }
 
-PyObject* run(const NumberStep& s, const std::vector<PyObject*>& values, PyObject* const* wanted, ReadItem read_item) {
+PyObject* run(const NumberStep& s, const std::vector<PyObject*>& values, PyObject* const* objects, ReadItem read_item) {
   using Kind = NumberStep::Kind;
   const auto value = [&](int32_t i) { return values[static_cast<size_t>(i)]; };
   switch (s.kind) {
     case Kind::kSource:
-      return Py_NewRef(wanted[s.a]);
+      return Py_NewRef(objects[s.a]);
     case Kind::kItem:
-      return read_item(wanted[s.a], s.dtype);
+      return read_item(objects[s.a], s.dtype);
     case Kind::kConstant:
       return Py_NewRef(s.object.get());
     case Kind::kBinary:
@@ -139,7 +139,7 @@ PyObject* own_number(PyObject* number) {
   return reinterpret_cast<PyObject*>(made);
 }
 
-bool evaluate(const NumberProgram& p, PyObject* const* wanted, ReadItem read, std::vector<PyObject*>& values) {
+bool evaluate(const NumberProgram& p, PyObject* const* objects, ReadItem read, std::vector<PyObject*>& values) {
   values.reserve(p.steps.size());
   const auto miss = [&] {
     PyErr_Clear();
@@ -148,7 +148,7 @@ bool evaluate(const NumberProgram& p, PyObject* const* wanted, ReadItem read, st
     return false;
   };
   for (const NumberStep& s : p.steps) {
-    PyObject* v = run(s, values, wanted, read);
+    PyObject* v = run(s, values, objects, read);
     if (v == nullptr) return miss();
     values.push_back(v);
     if (Py_TYPE(v) != s.type) return miss();

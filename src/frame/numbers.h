@@ -1,12 +1,12 @@
 // Python numbers (float, int) that differ from call to call, without a compilation for each value.
 //
-// Where a number read through a source is known to change (it did once: Subject::numbers), or is the .item() of a 0-d
-// tensor whose value follows from an input, the trace hands the program a number object of its own, known by address.
-// What Python computes with such objects is written down as steps, which run again before each call of the compiled
-// code, by CPython's own arithmetic; what reaches a tensor operation becomes an input of the graph. Comparisons become
-// checks, as guards are: a call where one goes the other way is another call. Whoever looks at such a number in any
-// other way gets its value, and that value is guarded. So it is with strings that show such numbers ("step 3"), as long
-// as they are only put together and handed on.
+// Where a number read through a source is known to change (it did once: CaptureRequest::varying_numbers), or is the
+// .item() of a 0-d tensor whose value follows from an input, the trace hands the program a number object of its own,
+// known by address. What Python computes with such objects is written down as steps, which run again before each call
+// of the compiled code, by CPython's own arithmetic; what reaches a tensor operation becomes an input of the graph.
+// Comparisons become checks, as guards are: a call where one goes the other way is another call. Whoever looks at such
+// a number in any other way gets its value, and that value is guarded. So it is with strings that show such numbers
+// ("step 3"), as long as they are only put together and handed on.
 //
 //   Promises  a step that raises, gives another type or a failing check is a miss, before anything of the call ran
 #pragma once
@@ -31,10 +31,10 @@ namespace flashover::frame {
 struct NumberStep {
   enum class Kind : uint8_t { kSource, kItem, kConstant, kBinary, kUnary, kCall, kRound, kFormat };
   Kind kind = Kind::kConstant;
-  int32_t a = -1, b = -1;     // earlier steps; kSource, kItem: index in Capture::wanted (a source until the trace ends)
-  int32_t op = 0;             // kBinary: the argument of BINARY_OP; kUnary: 0 is minus, 1 plus, 2 ~;
-                              // kFormat: as FORMAT_VALUE's
-  DType dtype = DType::kF64;  // kItem: of the tensor; kRound: kF32
+  int32_t a = -1, b = -1;  // earlier steps; kSource, kItem: index in Capture::required (a source until the trace ends)
+  int32_t op = 0;          // kBinary: the argument of BINARY_OP; kUnary: 0 is minus, 1 plus, 2 ~;
+                           // kFormat: as FORMAT_VALUE's
+  DType dtype = DType::kF64;         // kItem: of the tensor; kRound: kF32
   std::shared_ptr<PyObject> object;  // kConstant: the number; kCall: the function; kFormat: how, or null
   PyTypeObject* type = nullptr;      // of the result: float, int or str
 };
@@ -54,7 +54,7 @@ struct NumberProgram {
 // Number in a 0-d CPU tensor of that dtype. New reference; null: it is not such a tensor.
 using ReadItem = PyObject* (*)(PyObject* tensor, DType dtype);
 // values: one a step, new references. False, without an error: a miss.
-bool evaluate(const NumberProgram& program, PyObject* const* wanted, ReadItem read, std::vector<PyObject*>& values);
+bool evaluate(const NumberProgram& program, PyObject* const* objects, ReadItem read, std::vector<PyObject*>& values);
 
 class Recorder;
 

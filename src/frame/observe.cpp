@@ -29,7 +29,7 @@ bool is_value_of_a_subclass(PyObject* o) {
 
 Recorder::Recorder(trace::Session* session) : numbers(*this, session), session_(session) {
   if (session == nullptr) return;
-  known_.reserve(4096);
+  sources_by_object_.reserve(4096);
   paths_.reserve(8192);
   facts_.reserve(8192);
   lookups_.reserve(1024);
@@ -67,7 +67,7 @@ void Recorder::tell_apart_from_loose() {
 
 guards::Observations Recorder::take() {
   tell_apart_from_loose();
-  known_.clear();
+  sources_by_object_.clear();
   paths_.clear();
   return std::exchange(observations_, {});
 }
@@ -137,7 +137,7 @@ void Recorder::reach(SourceKind kind, SourceId parent, int64_t index, PyObject* 
     fact(FactKind::kEquals, id, object);
     return;
   }
-  auto [known, first] = known_.try_emplace(object, id);
+  auto [known, first] = sources_by_object_.try_emplace(object, id);
   if (first) {
     describe(id, object, parent_pinned);
   } else if (is_pinned_kind(object) && !PyIter_Check(object) && pinned(known->second)) {
@@ -148,7 +148,8 @@ void Recorder::reach(SourceKind kind, SourceId parent, int64_t index, PyObject* 
 }
 
 PyObject* Recorder::read(SourceKind kind, SourceId parent, int64_t index, PyObject* key, PyObject* object) {
-  if (changing == nullptr || changing->empty() || !(PyFloat_CheckExact(object) || PyLong_CheckExact(object))) {
+  if (varying_numbers == nullptr || varying_numbers->empty() ||
+      !(PyFloat_CheckExact(object) || PyLong_CheckExact(object))) {
     reach(kind, parent, index, key, object);
     return object;
   }
@@ -159,7 +160,7 @@ PyObject* Recorder::read(SourceKind kind, SourceId parent, int64_t index, PyObje
   }
   const SourceId id = add(kind, parent, index, key, object, false);
   it->second = id;
-  if (changing->count(guards::str(observations_, id)) == 0) {
+  if (varying_numbers->count(guards::str(observations_, id)) == 0) {
     fact(FactKind::kEquals, id, object);
     return object;
   }
@@ -243,18 +244,18 @@ bool Recorder::add_tensor(PyObject* tensor) {
 
 void Recorder::add_root(PyObject* function) {
   SourceId id = add(SourceKind::kCallable, kNoSource, -1, nullptr, function, true);
-  known_.emplace(function, id);
+  sources_by_object_.emplace(function, id);
 }
 
 bool Recorder::is_loose(PyObject* o) const {
   return any_loose_ && (PyType_Check(o) || PyFunction_Check(o) || is_module(o)) && is_old(o) && loose(source_of(o));
 }
 
-bool Recorder::is_renewed(SourceId id, bool its_type) const {
+bool Recorder::is_per_call(SourceId id, bool its_type) const {
   if (loose(id)) return true;
-  if (renewed == nullptr || renewed->empty()) return false;
+  if (per_call_paths == nullptr || per_call_paths->empty()) return false;
   const std::string path = guards::str(observations_, id);
-  return renewed->count(its_type ? "type(" + path + ")" : path) != 0;
+  return per_call_paths->count(its_type ? "type(" + path + ")" : path) != 0;
 }
 
 // The class of an object, of which nothing else is known.
@@ -262,7 +263,7 @@ void Recorder::type_of(SourceId id, PyObject* object) {
   PyTypeObject* t = Py_TYPE(object);
   auto* type = reinterpret_cast<PyObject*>(t);
   const bool known = is_loose(type);
-  if (!known && (is_old(type) || !guards::is_local_class(t) || !is_python_class(t) || !is_renewed(id, true))) {
+  if (!known && (is_old(type) || !guards::is_local_class(t) || !is_python_class(t) || !is_per_call(id, true))) {
     fact(FactKind::kTypeIs, id, type);
     return;
   }
@@ -271,7 +272,7 @@ void Recorder::type_of(SourceId id, PyObject* object) {
   if (!known && !loose(of)) look_alike(of, t);
 }
 
-// A class that each call makes anew, by the same code.
+// A class that each call makes again, by the same code.
 void Recorder::look_alike(SourceId id, PyTypeObject* type) {
   auto* self = reinterpret_cast<PyObject*>(type);
   loose_[static_cast<size_t>(id)] = any_loose_ = true;
@@ -308,7 +309,7 @@ bool Recorder::describe_loosely(SourceId id, PyObject* object) {
   PyTypeObject* t = Py_TYPE(object);
   if (PyType_Check(object)) {
     auto* type = reinterpret_cast<PyTypeObject*>(object);
-    if (!guards::is_local_class(type) || !is_python_class(type) || !is_renewed(id)) {
+    if (!guards::is_local_class(type) || !is_python_class(type) || !is_per_call(id)) {
       loose_[static_cast<size_t>(id)] = false;
       return false;
     }
@@ -316,7 +317,7 @@ bool Recorder::describe_loosely(SourceId id, PyObject* object) {
     return true;
   }
   if (is_module(object)) {
-    if (!is_renewed(id)) return false;
+    if (!is_per_call(id)) return false;
     loose_[static_cast<size_t>(id)] = any_loose_ = true;
     type_of(id, object);
     return true;
@@ -355,9 +356,9 @@ bool Recorder::describe_loosely(SourceId id, PyObject* object) {
 
 void Recorder::describe(SourceId id, PyObject* object, bool parent_pinned) {
   if (is_tensor(object)) return add_input(id, object, parent_pinned);
-  if ((any_loose_ || renewed != nullptr) && describe_loosely(id, object)) return;
+  if ((any_loose_ || per_call_paths != nullptr) && describe_loosely(id, object)) return;
   if (PyFunction_Check(object) && !parent_pinned) {
-    // Functions that a caller makes anew on each call are one function when they run the same code.
+    // Functions that a caller makes again on each call are one function when they run the same code.
     fact(FactKind::kTypeIs, id, reinterpret_cast<PyObject*>(Py_TYPE(object)));
     fact(FactKind::kCodeIs, id, PyFunction_GET_CODE(object), loose(id));
     PyObject* globals = PyFunction_GET_GLOBALS(object);
@@ -365,11 +366,11 @@ void Recorder::describe(SourceId id, PyObject* object, bool parent_pinned) {
     SourceId g = add(SourceKind::kGlobals, id, -1, nullptr, globals, !own);
     fact(own ? FactKind::kTypeIs : FactKind::kIdentity, g,
          own ? reinterpret_cast<PyObject*>(Py_TYPE(globals)) : globals);
-    known_.try_emplace(globals, g);
+    sources_by_object_.try_emplace(globals, g);
     return;
   }
   if (PyCFunction_Check(object) && !parent_pinned) {
-    // A builtin method of an object, bound anew on each call: known by its name and what it is bound to.
+    // A builtin method of an object, bound again on each call: known by its name and what it is bound to.
     PyObject* self = reinterpret_cast<PyCFunctionObject*>(object)->m_self;
     if (self != nullptr && !PyModule_Check(self) && !PyType_Check(self) && !PyCapsule_CheckExact(self) &&
         _PyType_Lookup(Py_TYPE(self), Ref::steal(PyUnicode_InternFromString(
@@ -422,13 +423,13 @@ static bool is_of_torch(PyObject* type) {
 }
 
 SourceId Recorder::constant(PyObject* object) {
-  auto [it, added] = known_.try_emplace(object, kNoSource);
+  auto [it, added] = sources_by_object_.try_emplace(object, kNoSource);
   if (added && any_loose_ && fresh_types_.count(object) == 0 && fresh_functions_.count(object) == 0 &&
       (is_module(object) ||
        (PyType_Check(object) && guards::is_local_class(reinterpret_cast<PyTypeObject*>(object)) &&
         !is_of_torch(object)) ||
        (PyFunction_Check(object) && guards::is_local_code(PyFunction_GET_CODE(object))))) {
-    known_.erase(it);
+    sources_by_object_.erase(it);
     throw Declined("an object of unknown origin beside objects that each call makes anew: " +
                    guards::short_repr(object));
   }
@@ -473,7 +474,7 @@ SourceId Recorder::instance_dict(PyObject* o) {
     fact(FactKind::kSameObject, id, nullptr, known);
     return known;
   }
-  known_.emplace(dict, id);
+  sources_by_object_.emplace(dict, id);
   return id;
 }
 

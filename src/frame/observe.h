@@ -54,15 +54,15 @@ class Recorder {
   void name_positional(std::vector<std::string> names) { observations_.positional = std::move(names); }
   // kNoSource: made during the trace (or an atom).
   SourceId source_of(PyObject* o) const {
-    auto it = known_.find(o);
-    return it == known_.end() ? kNoSource : it->second;
+    auto it = sources_by_object_.find(o);
+    return it == sources_by_object_.end() ? kNoSource : it->second;
   }
-  bool is_old(PyObject* o) const { return known_.count(o) != 0; }
+  bool is_old(PyObject* o) const { return sources_by_object_.count(o) != 0; }
   // Arguments of foreign C types (files ...) and arrays of numpy: only handed on, since only their type is guarded.
   bool is_opaque(PyObject* o) const { return !opaque_.empty() && opaque_.count(o) != 0; }
-  bool is_known_by_content(PyObject* array) const;  // not_opaque() would not throw
-  bool leaves_arrays = false;                       // contents_deep() passes by arrays of numpy
-  void check_secrets(PyObject* o) const;            // of a type that keeps what no fact holds: throws Declined
+  bool is_guarded_by_content(PyObject* array) const;  // not_opaque() would not throw
+  bool leaves_arrays = false;                         // contents_deep() passes by arrays of numpy
+  void check_secrets(PyObject* o) const;              // of a type that keeps what no fact holds: throws Declined
   // Throws Declined; of an array that is no argument everything is guarded from here on instead.
   void not_opaque(PyObject* o);
 
@@ -99,8 +99,8 @@ class Recorder {
   void function(PyObject* function);  // a Python function is about to run
   void fresh_function(PyObject* f) { fresh_functions_.insert(f); }
   void fresh_type(PyObject* t) { fresh_types_.insert(t); }
-  // Modules, and classes made in a function, that are other ones in each call (their paths are `renewed`, or hang below
-  // such): not known by identity, but by what was seen of them, as the instances of other classes are.
+  // Modules, and classes made in a function, that are other ones in each call (their paths are `per_call_paths`, or
+  // hang below such): not known by identity, but by what was seen of them, as the instances of other classes are.
   bool loose(SourceId id) const { return loose_[static_cast<size_t>(id)]; }
   bool is_loose(PyObject* o) const;
   bool is_fresh_type(PyObject* t) const { return fresh_types_.count(t) != 0; }
@@ -136,8 +136,8 @@ class Recorder {
   bool pinned(SourceId id) const { return pinned_[static_cast<size_t>(id)]; }
 
   Numbers numbers;
-  const std::unordered_set<std::string>* changing = nullptr;  // Subject::numbers
-  const std::unordered_set<std::string>* renewed = nullptr;   // Subject::renewed
+  const std::unordered_set<std::string>* varying_numbers = nullptr;  // CaptureRequest::varying_numbers
+  const std::unordered_set<std::string>* per_call_paths = nullptr;   // CaptureRequest::per_call_paths
 
   std::function<std::string()> location;   // the user's file:line now
   std::function<uint64_t()> location_key;  // cheap: equal keys, equal locations
@@ -194,7 +194,7 @@ class Recorder {
   void add_input(SourceId id, PyObject* tensor, bool parent_pinned, bool computed = false);
   void describe(SourceId id, PyObject* object, bool parent_pinned);
   bool describe_loosely(SourceId id, PyObject* object);  // false: as others
-  bool is_renewed(SourceId id, bool its_type = false) const;
+  bool is_per_call(SourceId id, bool its_type = false) const;
   void type_of(SourceId id, PyObject* object);
   void look_alike(SourceId id, PyTypeObject* type);
   void tell_apart_from_loose();
@@ -205,7 +205,7 @@ class Recorder {
   std::vector<char> pinned_, loose_;
   bool any_loose_ = false;
   std::vector<std::pair<SourceId, PyObject*>> loose_types_;
-  std::unordered_map<PyObject*, SourceId, PointerHash> known_;
+  std::unordered_map<PyObject*, SourceId, PointerHash> sources_by_object_;
   std::unordered_map<Path, SourceId, PathHash> paths_;
   std::unordered_set<FactKey, FactHash> facts_;
   std::unordered_map<LookupKey, PyObject*, LookupHash> lookups_;

@@ -1,10 +1,11 @@
-// The other end of the recipe: on each call of compiled code, the result object out of graph outputs and sources.
+// The other end of the reconstruction: on each call of compiled code, the result object out of graph outputs and
+// sources.
 #include <cstring>
 
 #include "frame/frame.h"
 #include "frame/internals.h"
 #include "frame/interpret/interpreter.h"
-#include "frame/recipe.h"
+#include "frame/reconstruction.h"
 
 namespace flashover::frame {
 namespace {
@@ -99,7 +100,7 @@ struct Registers {
   PyObject* operator[](int32_t i) const { return values[static_cast<size_t>(i)]; }
 };
 
-PyObject* make_reduced(const RecipeStep& s, const Registers& r) {
+PyObject* make_reduced(const ReconstructionStep& s, const Registers& r) {
   Ref args = Ref::steal(PyTuple_New(s.index));
   for (Py_ssize_t i = 0; args && i < s.index; ++i)
     PyTuple_SET_ITEM(args.get(), i, Py_NewRef(r[s.items[static_cast<size_t>(i)]]));
@@ -123,9 +124,9 @@ bool append_to_deque(PyObject* deque, PyObject* item) {
   return static_cast<bool>(none);
 }
 
-PyObject* run_step(const RecipeStep& s, const Registers& r, PyObject* const* wanted, size_t numbers,
+PyObject* run_step(const ReconstructionStep& s, const Registers& r, PyObject* const* objects, size_t numbers,
                    PyObject* const* outputs) {
-  using Kind = RecipeStep::Kind;
+  using Kind = ReconstructionStep::Kind;
   const auto n = static_cast<Py_ssize_t>(s.items.size());
   auto item = [&](Py_ssize_t i) { return r[s.items[static_cast<size_t>(i)]]; };
   PyObject* const class_of_it = s.type < 0 ? s.object : r[s.type];
@@ -133,7 +134,7 @@ PyObject* run_step(const RecipeStep& s, const Registers& r, PyObject* const* wan
     case Kind::kGraphOutput:
       return Py_NewRef(outputs[s.index]);
     case Kind::kSource:
-      return Py_NewRef(wanted[s.index]);
+      return Py_NewRef(objects[s.index]);
     case Kind::kConstant:
       return Py_NewRef(s.object);
     case Kind::kTuple: {
@@ -283,7 +284,7 @@ PyObject* run_step(const RecipeStep& s, const Registers& r, PyObject* const* wan
     case Kind::kLeave:
       return PyObject_CallMethod(item(0), "__exit__", "OOO", Py_None, Py_None, Py_None);
     case Kind::kNumber:
-      return Py_NewRef(wanted[numbers + static_cast<size_t>(s.index)]);
+      return Py_NewRef(objects[numbers + static_cast<size_t>(s.index)]);
   }
   PyErr_SetString(PyExc_SystemError, "flashover: a recipe step of an unknown kind");
   return nullptr;
@@ -367,10 +368,10 @@ int run_effect(const Effect& e, const Registers& r) {
   return -1;
 }
 
-bool run(const Capture& capture, Registers& r, PyObject* const* wanted, PyObject* const* graph_outputs) {
-  r.values.reserve(capture.recipe.size());
-  for (const RecipeStep& s : capture.recipe) {
-    PyObject* v = run_step(s, r, wanted, capture.wanted.size(), graph_outputs);
+bool run(const Capture& capture, Registers& r, PyObject* const* objects, PyObject* const* graph_outputs) {
+  r.values.reserve(capture.reconstruction.size());
+  for (const ReconstructionStep& s : capture.reconstruction) {
+    PyObject* v = run_step(s, r, objects, capture.required.size(), graph_outputs);
     if (v == nullptr) return false;
     r.values.push_back(v);
   }
@@ -392,34 +393,35 @@ bool run(const Capture& capture, Registers& r, PyObject* const* wanted, PyObject
 
 }  // namespace
 
-PyObject* rebuild(const Capture& capture, PyObject* const* wanted, PyObject* const* graph_outputs) {
-  using Kind = RecipeStep::Kind;
-  const RecipeStep& last = capture.recipe[static_cast<size_t>(capture.result)];
+PyObject* rebuild(const Capture& capture, PyObject* const* objects, PyObject* const* graph_outputs) {
+  using Kind = ReconstructionStep::Kind;
+  const ReconstructionStep& last = capture.reconstruction[static_cast<size_t>(capture.result)];
   if (capture.effects.empty() && !capture.calls && capture.state.empty() &&
       capture.handled == Capture::kAsBefore) {  // the common shapes, without registers
     if (last.kind == Kind::kGraphOutput) return Py_NewRef(graph_outputs[last.index]);
     if (last.kind == Kind::kTuple) {
       bool plain = true;
-      for (int32_t i : last.items) plain = plain && capture.recipe[static_cast<size_t>(i)].kind == Kind::kGraphOutput;
+      for (int32_t i : last.items)
+        plain = plain && capture.reconstruction[static_cast<size_t>(i)].kind == Kind::kGraphOutput;
       if (plain) {
         PyObject* t = PyTuple_New(static_cast<Py_ssize_t>(last.items.size()));
         if (t == nullptr) return nullptr;
         for (size_t i = 0; i < last.items.size(); ++i)
           PyTuple_SET_ITEM(t, static_cast<Py_ssize_t>(i),
-                           Py_NewRef(graph_outputs[capture.recipe[static_cast<size_t>(last.items[i])].index]));
+                           Py_NewRef(graph_outputs[capture.reconstruction[static_cast<size_t>(last.items[i])].index]));
         return t;
       }
     }
   }
   Registers r;
-  if (!run(capture, r, wanted, graph_outputs)) return nullptr;
+  if (!run(capture, r, objects, graph_outputs)) return nullptr;
   return Py_NewRef(r[capture.result]);
 }
 
-bool rebuild_frames(const Capture& capture, PyObject* const* wanted, PyObject* const* graph_outputs,
+bool rebuild_frames(const Capture& capture, PyObject* const* objects, PyObject* const* graph_outputs,
                     std::vector<FrameState>& frames) {
   Registers r;
-  if (!run(capture, r, wanted, graph_outputs)) return false;
+  if (!run(capture, r, objects, graph_outputs)) return false;
   for (const FramePoint& p : capture.frames) {
     FrameState f;
     f.function = Py_NewRef(r[p.function]);
@@ -454,10 +456,10 @@ FrameState::~FrameState() {
 void release(Capture& c) {
   guards::release(c.observations);
   for (PyObject* o : c.constants) Py_XDECREF(o);
-  for (RecipeStep& s : c.recipe) Py_XDECREF(s.object);
+  for (ReconstructionStep& s : c.reconstruction) Py_XDECREF(s.object);
   for (StateChange& s : c.state) Py_XDECREF(s.value);
   c.constants.clear();
-  c.recipe.clear();
+  c.reconstruction.clear();
   c.state.clear();
 }
 

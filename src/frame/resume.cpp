@@ -50,15 +50,15 @@ PyObject* drive_on(PyThreadState* tstate, _PyInterpreterFrame* frame, std::vecto
     slots.push_back(frame_function(frame));
     slots.push_back(handled == nullptr ? Py_None : handled);
     for (PyObject* o : slots) Py_XINCREF(o);
-    const Subject rest{frame_function(frame), slots.data(), slots.size(),
-                       static_cast<int32_t>(frame->prev_instr - first) + 1, true};
+    const CaptureRequest request{frame_function(frame), slots.data(), slots.size(),
+                                 static_cast<int32_t>(frame->prev_instr - first) + 1, true};
     value = nullptr;
     PyObject* const code = reinterpret_cast<PyObject*>(frame->f_code);
     auto outcome = Continuations::Outcome::kRaised;
     try {
       if (!run.unknown && !replaced)
-        outcome = c.go_on(rest, code, &value, further);
-      else if (c.gives_up(rest, code,
+        outcome = c.resume(request, code, &value, further);
+      else if (c.gives_up(request, code,
                           replaced ? "the function was given other code" : "an instruction that only CPython knows"))
         outcome = Continuations::Outcome::kNotTaken;
     } catch (...) {

@@ -30,11 +30,12 @@ class Continuations {
   };
   virtual ~Continuations() = default;
   // May a call of this function be taken on? (Not: its code turned out to have nothing to compile.)
-  virtual bool wants(PyObject* function) = 0;
-  // The slots: as Subject wants them. Never throws.
+  virtual bool accepts(PyObject* function) = 0;
+  // The slots: as CaptureRequest wants them. Never throws.
   // CPython runs the rest of a frame, and nobody was asked. False: an error is set.
-  virtual bool gives_up(const Subject& rest, PyObject* code, const char* reason) = 0;
-  virtual Outcome go_on(const Subject& rest, PyObject* code, PyObject** result, std::vector<FrameState>& frames) = 0;
+  virtual bool gives_up(const CaptureRequest& request, PyObject* code, const char* reason) = 0;
+  virtual Outcome resume(const CaptureRequest& request, PyObject* code, PyObject** result,
+                         std::vector<FrameState>& frames) = 0;
 };
 
 PyObject* resume(std::vector<FrameState> frames, Continuations& continuations);

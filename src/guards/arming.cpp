@@ -54,19 +54,19 @@ void Arming::run() {
     for (int32_t fact : p_.table_.facts_of(id)) add_fact(id, fact);
   }
   // Neighbours in memory follow each other: the processor fetches ahead.
-  const auto place = [](const Instr& i) {
+  const auto address = [](const Instr& i) {
     return i.op == Op::kDict || i.op == Op::kObject ? reinterpret_cast<uintptr_t>(i.a) : 0;
   };
   const auto type = [](const Instr& i) {
     return i.op == Op::kObject ? std::pair(i.b, i.number) : std::pair(static_cast<void*>(nullptr), int64_t{0});
   };
   std::stable_sort(s_.code.begin(), s_.code.end(), [&](const Instr& x, const Instr& y) {
-    return std::tuple(x.level, x.op, type(x), place(x)) < std::tuple(y.level, y.op, type(y), place(y));
+    return std::tuple(x.level, x.op, type(x), address(x)) < std::tuple(y.level, y.op, type(y), address(y));
   });
   s_.code.shrink_to_fit();
   s_.phases.clear();
   s_.all = s_.still = {};
-  for (const TensorOf& t : s_.tensor_of) p_.place_[t.source].tensor = -1;
+  for (const TensorOf& t : s_.tensor_of) p_.positions_[t.source].tensor = -1;
   s_.tensors.clear();
   s_.tensor_of.clear();
   for (uint32_t i = 0; i < s_.code.size(); i++) {
@@ -100,7 +100,7 @@ void Arming::sort_tensors() {
                    [](const auto& x, const auto& y) { return std::less<>()(x.first.look, y.first.look); });
   for (size_t i = 0; i < all.size(); ++i) {
     std::tie(s_.tensors[i], s_.tensor_of[i]) = all[i];
-    p_.place_[all[i].second.source].tensor = static_cast<int32_t>(i);
+    p_.positions_[all[i].second.source].tensor = static_cast<int32_t>(i);
   }
 }
 

@@ -19,7 +19,7 @@ enum class Op : uint8_t {
   kItem,     // list a has b at index; number: the source
   kTensor,   // object of source `index` matches spec a
   kFact,     // fact `number` holds for source `index`
-  kResolve,  // source `index` fetched anew is a; or another object, unless number is 1
+  kResolve,  // source `index` fetched again is a; or another object, unless number is 1
 };
 
 struct Instr {
@@ -79,8 +79,8 @@ inline uint64_t read(const char* where) {
   return word;
 }
 
-struct Place {  // of a source: its segment, its compare among Segment::tensors, its last place in wanted_
-  int32_t segment = 0, tensor = -1, wanted = -1;
+struct SourcePosition {  // of a source: its segment, its compare among Segment::tensors, its last place in required_
+  int32_t segment = 0, tensor = -1, required = -1;
   int32_t depth = 0;  // steps of its path
 };
 
@@ -96,17 +96,17 @@ struct ProgramState {
   // An object may be read once it is known to be there: two levels a step of the path, first the link to an object (a
   // slot, an item), then what is read off the object itself. Seen along several paths it counts by the shortest, whose
   // every object counts less in its turn.
-  int32_t link_level(SourceId id) const { return 2 * place_[id].depth; }
-  int32_t own_level(SourceId id) const { return 2 * place_[id].depth + 1; }
+  int32_t link_level(SourceId id) const { return 2 * positions_[id].depth; }
+  int32_t own_level(SourceId id) const { return 2 * positions_[id].depth + 1; }
   // Compares of what hangs off it, and of its own insides, hold its address: of another object they say nothing.
   bool by_address(SourceId id) const;
 
   Table table_;
-  std::vector<PyObject*> current_;      // by source; borrowed
-  std::vector<Place> place_;            // by source
-  std::vector<bool> loose_;             // by source: it, and what hangs off it, has no compares
-  std::unordered_set<PyObject*> held_;  // owned
-  bool watched_ = true;                 // every dict among the compares
+  std::vector<PyObject*> current_;         // by source; borrowed
+  std::vector<SourcePosition> positions_;  // by source
+  std::vector<bool> loose_;                // by source: it, and what hangs off it, has no compares
+  std::unordered_set<PyObject*> held_;     // owned
+  bool watched_ = true;                    // every dict among the compares
   TensorLooks looks_;
 };
 

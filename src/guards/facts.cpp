@@ -129,7 +129,7 @@ void Table::prepare(int32_t index) {
     case FactKind::kDictHas:
     case FactKind::kDictLacks:
     case FactKind::kTypeLacks:
-      FLASHOVER_CHECK(f.expected) << "a fact without its object: " << words(index);
+      FLASHOVER_CHECK(f.expected) << "a fact without its object: " << describe(index);
       break;
     case FactKind::kDictOrder:
       FLASHOVER_CHECK(PyDict_Check(object)) << "kDictOrder on a " << Py_TYPE(object)->tp_name;
@@ -406,18 +406,18 @@ bool Table::still_alone(int32_t index, SourceId moved, PyObject* const* current)
 
 std::string Table::claim(int32_t index) const {
   const Fact& f = o_.facts[index];
-  if (f.kind != FactKind::kTensor || static_cast<size_t>(f.number) >= specs_.size()) return guards::words(o_, f);
+  if (f.kind != FactKind::kTensor || static_cast<size_t>(f.number) >= specs_.size()) return guards::describe(o_, f);
   return str(o_, f.source) + " is a tensor " + str(specs_[f.number]);
 }
 
-std::string Table::words(int32_t index) const {
-  const std::string where = place(o_, o_.facts[index]);
+std::string Table::describe(int32_t index) const {
+  const std::string where = location_of(o_, o_.facts[index]);
   return claim(index) + (where.empty() ? "" : ", guarded at " + where);
 }
 
 Failure Table::failure(int32_t index, PyObject* x, PyObject* const* current) const {
   const Fact& f = o_.facts[index];
-  const auto failed = [&](std::string now) { return Failure{claim(index), std::move(now), place(o_, f)}; };
+  const auto failed = [&](std::string now) { return Failure{claim(index), std::move(now), location_of(o_, f)}; };
   if (f.kind == FactKind::kSubclassIs) return is_subclass_as_seen(f) ? Failure() : failed("not so");
   if (is_between(f.kind)) return holds_between(index, current) ? Failure() : failed("not so");
   if (holds(index, x)) return {};

@@ -51,7 +51,7 @@ class Table {
   bool still_alone(int32_t fact, SourceId moved, PyObject* const* current) const;
   static bool is_between(FactKind kind);
   Failure failure(int32_t fact, PyObject* object, PyObject* const* current) const;  // empty if it holds
-  std::string words(int32_t fact) const;  // with the place where the trace asked
+  std::string describe(int32_t fact) const;  // with the place where the trace asked
 
   const std::vector<Source>& sources() const { return o_.sources; }
   const std::vector<Fact>& facts() const { return o_.facts; }

@@ -34,9 +34,9 @@ class GuardProgram {
  public:
   virtual ~GuardProgram() = default;
   // args: the bound arguments (borrowed), in SourceKind::kArgument order. On success writes borrowed references to the
-  // objects at `wanted` sources (see build) and returns true. Never raises, leaves no Python error set.
+  // objects at `required` sources (see build) and returns true. Never raises, leaves no Python error set.
   // untouched: no dict of the process changed since the end of the last call for which this said yes (see dict_clock).
-  virtual bool check(PyObject* const* args, PyObject** wanted, bool untouched = false) = 0;
+  virtual bool check(PyObject* const* args, PyObject** objects, bool untouched = false) = 0;
   virtual bool check_plainly(
       PyObject* const* args) const = 0;                      // the same answer from the facts alone (naive.cpp); slow
   virtual Failure failure(PyObject* const* args) const = 0;  // the first guard that fails
@@ -45,9 +45,10 @@ class GuardProgram {
   virtual std::vector<std::string> changed_numbers(PyObject* const* args) const = 0;
   // Paths of objects that are guarded by identity, and of classes, which are other ones now; with those (borrowed).
   virtual std::vector<std::pair<std::string, PyObject*>> changed_objects(PyObject* const* args) const = 0;
-  virtual std::vector<std::string> words() const = 0;
-  virtual size_t size() const = 0;         // instructions in the fast program
-  virtual std::string parts() const = 0;   // what the fast program compares: "1090 dicts, 340 objects, 220 tensors"
+  virtual std::vector<std::string> describe() const = 0;
+  virtual size_t size() const = 0;  // instructions in the fast program
+  virtual std::string composition()
+      const = 0;                           // what the fast program compares: "1090 dicts, 340 objects, 220 tensors"
   virtual bool worth_a_clock() const = 0;  // many dicts to look at
 };
 
@@ -55,7 +56,7 @@ class GuardProgram {
 // at all was made or changed in between.
 uint64_t dict_clock();
 
-// wanted: sources whose objects the caller needs on each call (graph inputs, recipe and effect targets).
-std::unique_ptr<GuardProgram> build(Observations observations, const std::vector<SourceId>& wanted);
+// required: sources whose objects the caller needs on each call (graph inputs, reconstruction and effect targets).
+std::unique_ptr<GuardProgram> build(Observations observations, const std::vector<SourceId>& required);
 
 }  // namespace flashover::guards

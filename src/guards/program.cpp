@@ -5,9 +5,9 @@
 // *armed*: compiled to a list of compares of addresses and version tags that, while they hold, prove that the plain
 // check would pass again. A compare that fails ends in one of three ways: a surely false guard; a dict whose facts
 // still hold (its tag is updated), a type likewise, or a slot whose new object meets them; or the plain check over that
-// segment, which decides, and arms it anew. What keeps being another object is taken out of the compares, with all that
-// hangs off it (loose_), and checked plainly. Segments that still keep changing (argument tuples made on each call) are
-// not armed again but checked plainly, which is quick when they are small.
+// segment, which decides, and arms it again. What keeps being another object is taken out of the compares, with all
+// that hangs off it (loose_), and checked plainly. Segments that still keep changing (argument tuples made on each
+// call) are not armed again but checked plainly, which is quick when they are small.
 //
 // Compares run level by level: an object before what hangs off it.
 //
@@ -47,23 +47,23 @@ bool is_container_step(SourceKind k) {
 
 class Program final : public GuardProgram, private ProgramState {
  public:
-  Program(Observations observations, std::vector<SourceId> wanted)
-      : ProgramState(std::move(observations)), wanted_(std::move(wanted)), state_(GlobalState::read()) {
+  Program(Observations observations, std::vector<SourceId> required)
+      : ProgramState(std::move(observations)), required_(std::move(required)), state_(GlobalState::read()) {
     size_t n = table_.sources().size();
-    for (SourceId w : wanted_)
+    for (SourceId w : required_)
       FLASHOVER_CHECK(w >= 0 && w < static_cast<SourceId>(n)) << "wanted source " << w << " of " << n;
     current_ = table_.seen();
-    place_.resize(n);
+    positions_.resize(n);
     moves_.resize(n);
     loose_.resize(n);
     split();
-    take_wanted();
+    take_required();
     for (size_t i = 0; i < segments_.size(); i++)
       if (!plain(segments_[i]))
         throw Declined("guard: does not hold right after the trace: " + plain_failure(segments_[i]).text());
     for (int32_t fact : table_.between())
       if (!table_.holds_between(fact, current_.data()))
-        throw Declined("guard: does not hold right after the trace: " + table_.words(fact));
+        throw Declined("guard: does not hold right after the trace: " + table_.describe(fact));
     for (int32_t fact : table_.between()) {
       const Fact& f = table_.facts()[fact];
       if (f.kind == FactKind::kSameObject || f.kind == FactKind::kDistinct)
@@ -83,11 +83,11 @@ class Program final : public GuardProgram, private ProgramState {
     return dicts > 100 && !watched_;
   }
 
-  bool check(PyObject* const* args, PyObject** wanted, bool untouched) override {
+  bool check(PyObject* const* args, PyObject** objects, bool untouched) override {
     untouched_ = untouched;
     bool yes = false;
     try {
-      yes = check_fast(args, wanted);
+      yes = check_fast(args, objects);
     } catch (...) {  // no memory, half way: what was noted so far is not all that moved
       distrust();
       throw;
@@ -100,7 +100,7 @@ class Program final : public GuardProgram, private ProgramState {
     return yes;
   }
 
-  bool check_fast(PyObject* const* args, PyObject** wanted) {
+  bool check_fast(PyObject* const* args, PyObject** objects) {
     keep_.clear();
     if (!state_.holds()) return false;
     const uint64_t changes = watched_changes();
@@ -115,20 +115,20 @@ class Program final : public GuardProgram, private ProgramState {
     if (all_moved_) {
       for (int32_t fact : written_)
         if (!table_.holds_between(fact, current_.data())) return false;
-      take_wanted();
+      take_required();
     } else {
       for (int32_t fact : written_)
         for (SourceId id : moved_)
           if (!table_.still_alone(fact, id, current_.data())) return false;
-      if (wanted_twice_ && !moved_.empty()) take_wanted();
+      if (required_twice_ && !moved_.empty()) take_required();
       for (SourceId id : moved_)
-        if (place_[id].wanted >= 0) now_wanted_[place_[id].wanted] = current_[id];
+        if (positions_[id].required >= 0) required_objects_[positions_[id].required] = current_[id];
     }
     moved_.clear();
     all_moved_ = false;
     seen_changes_ = changes;
     ever_ = true;
-    std::copy(now_wanted_.begin(), now_wanted_.end(), wanted);
+    std::copy(required_objects_.begin(), required_objects_.end(), objects);
     return true;
   }
 
@@ -145,7 +145,7 @@ class Program final : public GuardProgram, private ProgramState {
       const SourceId gone = -2 - first;
       const auto& facts = table_.facts_of(gone);
       return {str(table_.observations(), gone) + " is there", "gone",
-              facts.empty() ? "" : place(table_.observations(), table_.facts()[facts.front()])};
+              facts.empty() ? "" : location_of(table_.observations(), table_.facts()[facts.front()])};
     }
     return table_.failure(first, current[std::max(0, table_.facts()[first].source)], current.data());
   }
@@ -202,9 +202,9 @@ class Program final : public GuardProgram, private ProgramState {
     }
   }
 
-  std::vector<std::string> words() const override {
+  std::vector<std::string> describe() const override {
     std::vector<std::string> out;
-    for (size_t i = 0; i < table_.facts().size(); i++) out.push_back(table_.words(static_cast<int32_t>(i)));
+    for (size_t i = 0; i < table_.facts().size(); i++) out.push_back(table_.describe(static_cast<int32_t>(i)));
     return out;
   }
 
@@ -214,7 +214,7 @@ class Program final : public GuardProgram, private ProgramState {
     return GlobalState::read() == state_ && check_all(table_, args, current, keep) == -1;
   }
 
-  std::string parts() const override {
+  std::string composition() const override {
     static constexpr const char* kNames[] = {"objects", "dicts",   "types", "pointers",
                                              "items",   "tensors", "facts", "paths"};
     std::array<size_t, std::size(kNames)> counts{};
@@ -250,7 +250,7 @@ class Program final : public GuardProgram, private ProgramState {
     for (size_t i = 0; i < n; i++) {
       SourceId id = static_cast<SourceId>(i);
       const Source& s = source(id);
-      if (s.parent != kNoSource) place_[i].depth = place_[s.parent].depth + 1;
+      if (s.parent != kNoSource) positions_[i].depth = positions_[s.parent].depth + 1;
       bool root = s.kind == SourceKind::kArgument;
       int32_t outer = -1;
       if (root) {
@@ -284,10 +284,10 @@ class Program final : public GuardProgram, private ProgramState {
     for (int32_t i : order) sorted.push_back(std::move(segments_[i]));
     segments_ = std::move(sorted);
     for (size_t i = 0; i < segments_.size(); i++)
-      for (SourceId id : segments_[i].sources) place_[id].segment = static_cast<int32_t>(i);
+      for (SourceId id : segments_[i].sources) positions_[id].segment = static_cast<int32_t>(i);
   }
 
-  // The next check looks at everything, one by one, and takes all wanted objects anew.
+  // The next check looks at everything, one by one, and takes all required objects again.
   void distrust() {
     for (Segment& s : segments_) s.armed = false;
     all_moved_ = true;
@@ -298,20 +298,20 @@ class Program final : public GuardProgram, private ProgramState {
   void now_is(SourceId id, PyObject* object) {
     if (current_[id] == object) return;
     current_[id] = object;
-    const Place& p = place_[id];
+    const SourcePosition& p = positions_[id];
     if (p.tensor >= 0) segments_[p.segment].tensors[p.tensor].object = object;
     if (moved_.size() < kMaxMoved)
       moved_.push_back(id);
     else
       all_moved_ = true;
   }
-  void take_wanted() {
-    now_wanted_.resize(wanted_.size());
-    for (size_t i = 0; i < wanted_.size(); i++) {
-      Place& p = place_[wanted_[i]];
-      wanted_twice_ |= p.wanted >= 0 && p.wanted != static_cast<int32_t>(i);
-      p.wanted = static_cast<int32_t>(i);
-      now_wanted_[i] = current_[wanted_[i]];
+  void take_required() {
+    required_objects_.resize(required_.size());
+    for (size_t i = 0; i < required_.size(); i++) {
+      SourcePosition& p = positions_[required_[i]];
+      required_twice_ |= p.required >= 0 && p.required != static_cast<int32_t>(i);
+      p.required = static_cast<int32_t>(i);
+      required_objects_[i] = current_[required_[i]];
     }
   }
 
@@ -515,14 +515,14 @@ class Program final : public GuardProgram, private ProgramState {
   std::vector<Pair> pairs_;
   std::vector<int32_t> written_;  // kWritten, which look at many sources: asked of those that moved
   std::vector<int32_t> others_;
-  std::vector<PyObject*> now_wanted_;  // by wanted_; borrowed
-  std::vector<SourceId> moved_;        // whose object is another one since the last call that matched
-  bool all_moved_ = false;             // or any may be
-  bool wanted_twice_ = false;          // some source
-  bool untouched_ = false;             // what hangs off dicts and types is as the last check found it
-  bool ever_ = false;                  // said yes, when watched_changes() were so many
+  std::vector<PyObject*> required_objects_;  // by required_; borrowed
+  std::vector<SourceId> moved_;              // whose object is another one since the last call that matched
+  bool all_moved_ = false;                   // or any may be
+  bool required_twice_ = false;              // some source
+  bool untouched_ = false;                   // what hangs off dicts and types is as the last check found it
+  bool ever_ = false;                        // said yes, when watched_changes() were so many
   uint64_t seen_changes_ = 0;
-  std::vector<SourceId> wanted_;
+  std::vector<SourceId> required_;
   GlobalState state_;
   std::vector<Segment> segments_;
   std::vector<int32_t> moves_;          // by source: how often it was another object than the compares were made for
@@ -555,11 +555,11 @@ uint64_t dict_clock() {
   return now;
 }
 
-std::unique_ptr<GuardProgram> build(Observations observations, const std::vector<SourceId>& wanted) {
+std::unique_ptr<GuardProgram> build(Observations observations, const std::vector<SourceId>& required) {
   Keep made;  // nobody else holds them, and what they are is read off them
   for (const Source& s : observations.sources)
     if (s.kind == SourceKind::kTensorAttr) made.hold(Py_XNewRef(s.object));
-  return std::make_unique<Program>(std::move(observations), wanted);
+  return std::make_unique<Program>(std::move(observations), required);
 }
 
 }  // namespace flashover::guards

@@ -99,7 +99,7 @@ std::string str(const Observations& o, SourceId id) {
   return "?";
 }
 
-std::string words(const Observations& o, const Fact& f) {
+std::string describe(const Observations& o, const Fact& f) {
   std::string x = f.source == kNoSource ? "" : str(o, f.source);
   PyObject* e = f.expected;
   if (e && PyWeakref_CheckRef(e)) e = PyWeakref_GET_OBJECT(e);
@@ -186,7 +186,7 @@ std::string words(const Observations& o, const Fact& f) {
   return out;
 }
 
-std::string place(const Observations& o, const Fact& f) {
+std::string location_of(const Observations& o, const Fact& f) {
   return f.location >= 0 && static_cast<size_t>(f.location) < o.locations.size() ? o.locations[f.location] : "";
 }
 

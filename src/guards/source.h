@@ -3,7 +3,7 @@
 //
 // Who gets which fact: atoms read through a source (int, str, None, bool, float, dtype ...) get kEquals; types,
 // functions, code, Python modules, nn.Modules and descriptors get kIdentity; every other object gets kTypeIs and then
-// facts on what was seen inside it (an argument list made anew on each call passes); tensors get kTensor. Types of
+// facts on what was seen inside it (an argument list made again on each call passes); tensors get kTensor. Types of
 // observed objects are kConstantObject sources: what was looked up on them hangs below as kTypeLookup sources /
 // kTypeLacks facts, so an instance that has the recorded type (kTypeIs) has the recorded methods. Static (non-heap)
 // types are immutable and are not recorded.
@@ -80,7 +80,7 @@ enum class FactKind : uint8_t {
   kDistinct,       // number: another source that holds a different object (`a is b` was seen to be false)
   kWritten,        // x was written by the trace: no other source that held an object of its type then may be x now
   kNotAliases,     // none of the tensor inputs share storage except as recorded (number unused)
-  kCodeIs,         // x.__code__ is `expected` (functions compared by code, for functions made anew each time); number
+  kCodeIs,         // x.__code__ is `expected` (functions compared by code, for functions made again each time); number
                    // 1: or code that is equal to it
   kAddressIs,      // x is at the address it had (id() and hash() were seen)
   kSpecials,       // x is a type: none of the special methods that C code may call on its instances changed
@@ -110,8 +110,8 @@ struct Observations {
 };
 void release(Observations& o);
 
-std::string str(const Observations& o, SourceId s);       // "self.layers[3].weight"; "x" for arguments
-std::string words(const Observations& o, const Fact& f);  // "self.training is True"
-std::string place(const Observations& o, const Fact& f);  // file:line that made the trace ask, "" if unknown
+std::string str(const Observations& o, SourceId s);             // "self.layers[3].weight"; "x" for arguments
+std::string describe(const Observations& o, const Fact& f);     // "self.training is True"
+std::string location_of(const Observations& o, const Fact& f);  // file:line that made the trace ask, "" if unknown
 
 }  // namespace flashover::guards

@@ -55,7 +55,7 @@ py::dict plan_for_gpu(const std::string& text, const std::map<std::string, std::
   compile::Environment env;
   env.threads = at::get_num_threads();
   env.gpu = kernel::triton::Gpu{};
-  if (compile::Options{options}.flag("max_autotune", false))
+  if (compile::Options{options}.flag("max_autotune"))
     env.measure = [](std::span<const plan::Plan> plans) {
       std::vector<double> seconds;
       for (const plan::Plan& p : plans) {

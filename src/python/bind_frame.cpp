@@ -31,19 +31,19 @@ struct FrameCapture {
 
   ~FrameCapture() {
     for (PyObject* c : capture.constants) Py_XDECREF(c);
-    for (auto& step : capture.recipe) Py_XDECREF(step.object);
+    for (auto& step : capture.reconstruction) Py_XDECREF(step.object);
   }
 
   // None if a guard fails.
   py::object run(const py::list& bound) {
     std::vector<PyObject*> args;
     for (const py::handle& h : bound) args.push_back(h.ptr());
-    std::vector<PyObject*> wanted(capture.wanted.size());
-    if (!guards->check(args.data(), wanted.data())) return py::none();
+    std::vector<PyObject*> objects(capture.required.size());
+    if (!guards->check(args.data(), objects.data())) return py::none();
     std::vector<at::Tensor> inputs;
     size_t next = 0, next_constant = 0;
     for (guards::SourceId id : capture.input_sources) {
-      PyObject* tensor = id == guards::kNoSource ? capture.constants[next_constant++] : wanted[next++];
+      PyObject* tensor = id == guards::kNoSource ? capture.constants[next_constant++] : objects[next++];
       inputs.push_back(THPVariable_Unpack(tensor));
     }
     std::vector<at::Tensor> results;
@@ -57,7 +57,7 @@ struct FrameCapture {
       outputs.push_back(py::reinterpret_steal<py::object>(THPVariable_Wrap(t)));
       raw.push_back(outputs.back().ptr());
     }
-    PyObject* result = frame::rebuild(capture, wanted.data(), raw.data());
+    PyObject* result = frame::rebuild(capture, objects.data(), raw.data());
     if (result == nullptr) throw py::error_already_set();
     return py::make_tuple(py::reinterpret_steal<py::object>(result));
   }
@@ -70,7 +70,7 @@ std::unique_ptr<FrameCapture> capture_call(const py::object& fn, const py::list&
   out->capture = frame::capture(fn.ptr(), args.data(), args.size());
   out->facts = out->capture.observations.facts.size();
   if (!out->capture.declined && with_guards)
-    out->guards = guards::build(std::move(out->capture.observations), out->capture.wanted);
+    out->guards = guards::build(std::move(out->capture.observations), out->capture.required);
   return out;
 }
 
@@ -136,10 +136,10 @@ void bind_frame(py::module_& m) {
       .def_property_readonly("graph", [](const FrameCapture& c) { return graph::print(c.capture.graph); })
       .def_property_readonly("nodes", [](const FrameCapture& c) { return c.capture.graph.nodes.size(); })
       .def_property_readonly("effects", [](const FrameCapture& c) { return c.capture.effects.size(); })
-      .def_property_readonly("steps", [](const FrameCapture& c) { return c.capture.recipe.size(); })
+      .def_property_readonly("steps", [](const FrameCapture& c) { return c.capture.reconstruction.size(); })
       .def_readonly("facts", &FrameCapture::facts)
       .def_property_readonly(
-          "words", [](const FrameCapture& c) { return c.guards ? c.guards->words() : std::vector<std::string>(); })
+          "words", [](const FrameCapture& c) { return c.guards ? c.guards->describe() : std::vector<std::string>(); })
       .def("explain",
            [](const FrameCapture& c, const py::list& bound) {
              std::vector<PyObject*> args;

@@ -42,10 +42,10 @@ PyObject* own(const py::object& o) {
 // A program and what check() needs around it.
 struct TestProgram {
   std::unique_ptr<guards::GuardProgram> program;
-  size_t wanted = 0;
+  size_t required = 0;
 
   py::object check(const py::tuple& args) {
-    std::vector<PyObject*> values(args.size()), out(wanted);
+    std::vector<PyObject*> values(args.size()), out(required);
     for (size_t i = 0; i < args.size(); i++) values[i] = args[i].ptr();
     if (!program->check(values.data(), out.data())) return py::none();
     py::list list;
@@ -68,7 +68,7 @@ struct TestProgram {
 // none; to expect None itself give the 1-tuple flag in `none_facts`.
 TestProgram build(const std::vector<std::tuple<std::string, int, int, py::object, py::object>>& sources,
                   const std::vector<std::tuple<std::string, int, py::object, int64_t>>& facts,
-                  const std::vector<int>& wanted) {
+                  const std::vector<int>& required) {
   guards::Observations o;
   for (const auto& [kind, parent, index, key, object] : sources) {
     guards::Source s;
@@ -92,7 +92,7 @@ TestProgram build(const std::vector<std::tuple<std::string, int, int, py::object
     f.number = number;
     o.facts.push_back(f);
   }
-  return {guards::build(std::move(o), wanted), wanted.size()};
+  return {guards::build(std::move(o), required), required.size()};
 }
 
 }  // namespace
@@ -103,11 +103,11 @@ void bind_guards(py::module_& m) {
       .def("check", &TestProgram::check, "the wanted objects, or None if a guard fails")
       .def("plain", &TestProgram::plain)
       .def("explain", &TestProgram::explain)
-      .def("parts", [](const TestProgram& p) { return p.program->parts(); })
-      .def("words", [](const TestProgram& p) { return p.program->words(); })
+      .def("parts", [](const TestProgram& p) { return p.program->composition(); })
+      .def("words", [](const TestProgram& p) { return p.program->describe(); })
       .def("__len__", [](const TestProgram& p) { return p.program->size(); })
       .def("time", [](TestProgram& p, const py::tuple& args, int64_t n) {
-        std::vector<PyObject*> values(args.size()), out(p.wanted);
+        std::vector<PyObject*> values(args.size()), out(p.required);
         for (size_t i = 0; i < args.size(); i++) values[i] = args[i].ptr();
         bool ok = true;
         for (int64_t i = 0; i < n; i++) ok &= p.program->check(values.data(), out.data());

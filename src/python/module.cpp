@@ -1,9 +1,11 @@
 // The extension module: each stage binds its own part.
 #include "cpu_kernels/operators.h"
+#include "entry/version.h"
 #include "python/bind.h"
 
 PYBIND11_MODULE(_C, m) {
   m.doc() = "The compiled core of flashover; use the package flashover.";
+  m.attr("__version__") = flashover::version();
   flashover::cpu::register_operators();
   flashover::bind_errors(m);
   flashover::bind_compile(m);

@@ -1,5 +1,5 @@
-// Calls that need the values of tensors: computed while tracing where these follow from constants only, else assumed where
-// one answer leads to an exception, else the trace is declined.
+// Calls that need the values of tensors: computed while tracing where these follow from constants only, else assumed
+// where one answer leads to an exception, else the trace is declined.
 #include <ATen/ops/_assert_async.h>
 #include <ATen/ops/logical_not.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -135,15 +135,15 @@ std::optional<at::Tensor> Recorder::constant_value(const at::Tensor& t) {
   }
   for (const graph::Node& n : graph_.nodes) {
     bool clean = !n.op->nondeterministic && !n.op->effectful && !n.outs.empty();
-    bool wanted = false;
-    const auto check_wanted = [&](ValueId v) {
+    bool is_read = false;
+    const auto check_needed = [&](ValueId v) {
       const int32_t s = v == kNoValue ? -1 : graph_.values[v].storage;
-      wanted = wanted || (s >= 0 && needed[s]);
+      is_read = is_read || (s >= 0 && needed[s]);
     };
-    for (ValueId v : n.outs) check_wanted(v);
+    for (ValueId v : n.outs) check_needed(v);
     for (size_t i = 0; i < n.args.size() && i < 32; ++i)
-      if (n.op->mutates >> i & 1) graph::for_each_ref(n.args[i], check_wanted);
-    if (!wanted) continue;
+      if (n.op->mutates >> i & 1) graph::for_each_ref(n.args[i], check_needed);
+    if (!is_read) continue;
     const auto check = [&](ValueId v) {
       const int32_t s = graph_.values[v].storage;
       clean = clean && s >= 0 && !tainted[s];

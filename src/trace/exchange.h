@@ -10,7 +10,7 @@ struct Exchange {
   double patience = 0.05;   // seconds that are left to wait in this session
   bool interfered = false;  // an input was declined because of another thread: there may be none another time
 };
-Exchange& exchange();  // of this thread; anew for each session
+Exchange& exchange();  // of this thread; again for each session
 
 // A thread that is in the midst of a method of these tensors must not see them exchanged: waits, without the GIL, for
 // at most `seconds`, of which it takes what it waited, until there is none; false if there still is. Set by the stage

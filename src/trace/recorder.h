@@ -65,8 +65,8 @@ class Recorder final : public Session {
   bool write_grad(PyObject* tensor) override;
   PyObject* add_number(PyObject* number, const std::string& name, int32_t& input) override;
   PyObject* element(int32_t input, DType& dtype) const override;
-  PyObject* add_part(PyObject* tensor, const std::vector<Narrow>& narrows, const std::string& name,
-                     int32_t& input) override;
+  PyObject* add_narrowed_input(PyObject* tensor, const std::vector<Narrow>& narrows, const std::string& name,
+                               int32_t& input) override;
   ValueId input_value(int32_t input) const override { return graph_.inputs.at(input).value; }
   std::optional<HostValue> host_value(PyObject* tensor) const override;
   ValueId value_of(PyObject* tensor) const override;

@@ -310,8 +310,8 @@ PyObject* Recorder::element(int32_t input, DType& dtype) const {
   return nullptr;
 }
 
-PyObject* Recorder::add_part(PyObject* tensor, const std::vector<Narrow>& narrows, const std::string& name,
-                             int32_t& input) {
+PyObject* Recorder::add_narrowed_input(PyObject* tensor, const std::vector<Narrow>& narrows, const std::string& name,
+                                       int32_t& input) {
   const TraceImpl* impl = THPVariable_Check(tensor) ? trace_impl(unpack(tensor)) : nullptr;
   if (!impl || impl->liveness.get() != liveness_.get() || impl->input < 0 || !impl->real.defined()) return nullptr;
   if (graph_.inputs[static_cast<size_t>(impl->input)].value != impl->value) return nullptr;  // written by now

@@ -79,8 +79,8 @@ class Session {
   };
   // New reference; null: not of such a tensor. Nothing may write their memory,
   // and no output lie in it.
-  virtual PyObject* add_part(PyObject* tensor, const std::vector<Narrow>& narrows, const std::string& name,
-                             int32_t& input) = 0;
+  virtual PyObject* add_narrowed_input(PyObject* tensor, const std::vector<Narrow>& narrows, const std::string& name,
+                                       int32_t& input) = 0;
 
   // The program assigns .grad of this input. False: it may not.
   virtual bool write_grad(PyObject* tensor) = 0;

@@ -100,9 +100,10 @@ FLAGS = {
 EFFECT_KINDS = "SetItem DiscardItem SetAttr DelAttr ListReplace ListAppend SetReplace DictReplace CellSet DequeReplace"
 UNDO_KINDS = "DictItem DictAll List Append Set Deque Cell Slot ClassAttribute"
 
-OBSERVE, PROGRAM, TENSOR = "src/frame/observe.cpp", "src/guards/program.cpp", "src/guards/tensors.cpp"
+OBSERVE, CONTENTS = "src/frame/observe.cpp", "src/frame/contents.cpp"
+PROGRAM, ARMING, TENSOR = "src/guards/program.cpp", "src/guards/arming.cpp", "src/guards/tensors.cpp"
 STATE = "src/guards/global_state.cpp"
-REBUILD, RECIPE, JOURNAL = "src/frame/rebuild.cpp", "src/frame/recipe.cpp", "src/frame/journal.cpp"
+REBUILD, RECONSTRUCTION, JOURNAL = "src/frame/rebuild.cpp", "src/frame/reconstruction.cpp", "src/frame/journal.cpp"
 RESUME, COMPILE = "src/frame/resume.cpp", "src/entry/compile_call.cpp"
 CONTINUATIONS, DISPATCH = "src/entry/continuations.cpp", "src/entry/dispatch.cpp"
 FUNCTIONAL, WRITTEN = "src/graph/passes/functionalize.cpp", "src/run/written.cpp"
@@ -121,7 +122,7 @@ FAULTS: list[Fault] = [
     Fault(
         "guard dropped: DictOrder",
         GUARDS,
-        [(OBSERVE, "  if (facts_.insert({FactKind::kDictOrder, id, nullptr, n}).second) {",
+        [(CONTENTS, "  if (facts_.insert({FactKind::kDictOrder, id, nullptr, n}).second) {",
           '  if (!fault("guard dropped: DictOrder") && facts_.insert({FactKind::kDictOrder, id, nullptr, n}).second) {')],
     ),
     Fault(
@@ -133,15 +134,15 @@ FAULTS: list[Fault] = [
     Fault(
         "an item of a sequence is not a source",
         GUARDS,
-        [(OBSERVE, "      if (!numbers.is(item.get())) reach(SourceKind::kSequenceItem, id, i, nullptr, item.get());\n    }\n  } else if (PyDict_Check(c)) {",
+        [(CONTENTS, "      if (!numbers.is(item.get())) reach(SourceKind::kSequenceItem, id, i, nullptr, item.get());\n    }\n  } else if (PyDict_Check(c)) {",
           '      if (!fault("an item of a sequence is not a source") && !numbers.is(item.get())) reach(SourceKind::kSequenceItem, id, i, nullptr, item.get());\n'
           "    }\n  } else if (PyDict_Check(c)) {")],
     ),
     Fault(
         "a closure's cell is not read again",
         GUARDS,
-        [(PROGRAM, "      case SourceKind::kCellContents:\n        add_pointer(",
-          '      case SourceKind::kCellContents:\n        if (fault("a closure\'s cell is not read again")) break;\n        add_pointer(')],
+        [(ARMING, "    case SourceKind::kCellContents:\n      add_pointer(",
+          '    case SourceKind::kCellContents:\n      if (fault("a closure\'s cell is not read again")) break;\n      add_pointer(')],
     ),
     # Torch's state.
     *[
@@ -242,11 +243,11 @@ FAULTS: list[Fault] = [
             'if (!fault("the order of a dict is not put back") && e.order && !same_keys(t, e.order.get()))')]),
     # Results made again.
     Fault("one list in two places becomes two", EFFECTS,
-          [(RECIPE, "  if (it != registers_.end()) {\n    if (it->second < 0)",
+          [(RECONSTRUCTION, "  if (it != registers_.end()) {\n    if (it->second < 0)",
             '  if (it != registers_.end() && !(it->second >= 0 && PyList_Check(o) && fault("one list in two places becomes two"))) {\n'
             "    if (it->second < 0)")]),
     Fault("a dict is made in another order", EFFECTS,
-          [(RECIPE, "  Ref list = ordered_items(dict);\n  if (!list) throw",
+          [(RECONSTRUCTION, "  Ref list = ordered_items(dict);\n  if (!list) throw",
             '  Ref list = ordered_items(dict);\n  if (list && fault("a dict is made in another order")) PyList_Reverse(list.get());\n'
             "  if (!list) throw")]),
     Fault("a cell is made empty", [*EFFECTS, *BREAKS],
@@ -307,7 +308,7 @@ FAULTS: list[Fault] = [
           [(REBUILD, "  if (capture.handled != Capture::kAsBefore) {",
             '  if (capture.handled != Capture::kAsBefore && !fault("resume: the handled exception is lost")) {')]),
     Fault("resume: live locals are taken for dead", BREAKS,
-          [(RECIPE, "      if (use == LocalUse::kReads) return true;",
+          [(RECONSTRUCTION, "      if (use == LocalUse::kReads) return true;",
             '      if (use == LocalUse::kReads) return !fault("resume: live locals are taken for dead");')]),
     Fault("resume: what the callee returned is lost", BREAKS,
           [(RESUME, "      run.before = [&c, now, at] { return start(*now, at + 1, c); };",
@@ -319,8 +320,8 @@ FAULTS: list[Fault] = [
             "      case Continuations::Outcome::kRaised:\n"
             '        if (fault("resume: an exception of the rest is raised past its handlers")) PyErr_SetNone(PyExc_KeyError);\n')]),
     Fault("resume: entries of another instruction are taken", BREAKS,
-          [(CONTINUATIONS, "  k.append(reinterpret_cast<const char*>(&rest.next), sizeof rest.next);",
-            '  if (!fault("resume: entries of another instruction are taken")) k.append(reinterpret_cast<const char*>(&rest.next), sizeof rest.next);')]),
+          [(CONTINUATIONS, "  k.append(reinterpret_cast<const char*>(&resumption.next), sizeof resumption.next);",
+            '  if (!fault("resume: entries of another instruction are taken")) k.append(reinterpret_cast<const char*>(&resumption.next), sizeof resumption.next);')]),
     Fault("resume: a record_function is not entered again", [*BREAKS, *REST],
           [(REBUILD, "    case Kind::kEnter:\n",
             '    case Kind::kEnter:\n      if (fault("resume: a record_function is not entered again")) return Py_NewRef(Py_None);\n')]),

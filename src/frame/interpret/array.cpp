@@ -112,7 +112,7 @@ Ref hand_out_array(PyObject* array) { return Ref::steal(PyObject_CallOneArg(part
 
 bool Interpreter::is_traced_array(PyObject* o) const {
   if (!is_array(o) || session == nullptr || !recorder.is_old(o)) return false;
-  return arrays_.count(o) != 0 || (recorder.is_opaque(o) && !recorder.is_known_by_content(o));
+  return arrays_.count(o) != 0 || (recorder.is_opaque(o) && !recorder.is_guarded_by_content(o));
 }
 
 PyObject* Interpreter::array_of(PyObject* o) {

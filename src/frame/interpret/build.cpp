@@ -195,7 +195,7 @@ bool unpack(Interpreter& in, PyObject* seq, int before, int after, PyObject*** s
   if (after < 0 && (PyTuple_CheckExact(seq) || PyList_CheckExact(seq)) && PySequence_Fast_GET_SIZE(seq) == before) {
     PyObject** items = PySequence_Fast_ITEMS(seq);
     const SourceId id = in.plain ? kNoSource : in.recorder.source_of(seq);
-    if (id != kNoSource && in.recorder.changing != nullptr && !in.recorder.detached(seq) &&
+    if (id != kNoSource && in.recorder.varying_numbers != nullptr && !in.recorder.detached(seq) &&
         in.recorder.appended(seq) < 0) {
       in.recorder.length(seq);
       for (int i = before; i-- > 0;)

@@ -43,8 +43,8 @@ bool holds_numbers_only(PyObject* o) {
 }
 
 // A tensor of the trace: the flag is all there is to it. Gradients go to it where the program asks for them by
-// torch.autograd.grad; a backward from outside the graph finds no leaf there, since none is let out (recipe.cpp,
-// Session::add_backward).
+// torch.autograd.grad; a backward from outside the graph finds no leaf there, since none is let out
+// (reconstruction.cpp, Session::add_backward).
 bool is_flag_only(Interpreter& in, PyObject* tensor) {
   if (in.session == nullptr || in.recorder.is_old(tensor) || !in.session->is_trace_tensor(tensor)) return false;
   in.note_retry();

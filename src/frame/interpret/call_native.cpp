@@ -1,5 +1,5 @@
-// Calls that run in C: what a callee reads of its arguments is observed before, what it writes is journalled, and what it
-// gives back has to be of known origin.
+// Calls that run in C: what a callee reads of its arguments is observed before, what it writes is journalled, and what
+// it gives back has to be of known origin.
 #include <algorithm>
 #include <cstring>
 
@@ -184,7 +184,7 @@ PyObject* Interpreter::call_native(PyObject* f, PyObject* self, const Native& n,
     if (!one) recorder.contents(self);
   }
   if (n.flags & Native::kTensors) {
-    if (PyObject* sizes = known_batch_sizes(name, args, nargs)) {
+    if (PyObject* sizes = constant_batch_sizes(name, args, nargs)) {
       made.push_back(Ref::steal(sizes));
       replaced.assign(1, nullptr);
       replaced.insert(replaced.end(), args, args + count);

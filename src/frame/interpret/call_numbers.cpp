@@ -1,5 +1,6 @@
-// C callables that are given numbers which change from call to call: arithmetic goes into the graph, containers only move
-// them about, operators of torch get symbols; whatever may look at the value gets the value, and the call is guarded on it.
+// C callables that are given numbers which change from call to call: arithmetic goes into the graph, containers only
+// move them about, operators of torch get symbols; whatever may look at the value gets the value, and the call is
+// guarded on it.
 #include <algorithm>
 #include <cstring>
 
@@ -57,7 +58,7 @@ PyObject* range_of_numbers(Interpreter& in, PyObject* f, PyObject* const* args, 
 
 // tensor.select(dim, i) and tensor.narrow(dim, i, n), where i changes, as subscripts. Null without an error: something
 // else.
-PyObject* part_of_tensor(Interpreter& in, PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames) {
+PyObject* narrow_by_number(Interpreter& in, PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames) {
   const char* name = name_of_c(f);
   const bool select = std::strcmp(name, "select") == 0;
   if ((!select && std::strcmp(name, "narrow") != 0) || kwnames != nullptr) return nullptr;
@@ -89,7 +90,7 @@ PyObject* part_of_tensor(Interpreter& in, PyObject* f, PyObject* const* args, si
     last = Ref::steal(PySlice_New(all[2], end.get(), nullptr));
   }
   PyTuple_SET_ITEM(key.get(), dim, last.release());
-  return in.tensor_part(all[0], key.get());
+  return in.subscript_by_number(all[0], key.get());
 }
 
 bool is_append(PyObject* f) {
@@ -154,7 +155,7 @@ bool only_moves(PyObject* f) {
 bool Interpreter::call_with_numbers(PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames,
                                     PyObject** result) {
   Numbers& numbers = recorder.numbers;
-  if (session == nullptr || recorder.changing == nullptr) return false;
+  if (session == nullptr || recorder.varying_numbers == nullptr) return false;
   // What else can be called ends in one of these, or in Python code.
   if (!PyCFunction_Check(f) && !PyType_Check(f) && Py_TYPE(f) != &PyMethodDescr_Type &&
       Py_TYPE(f) != &PyWrapperDescr_Type && Py_TYPE(f) != &_PyMethodWrapper_Type &&
@@ -176,7 +177,7 @@ bool Interpreter::call_with_numbers(PyObject* f, PyObject* const* args, size_t n
   if (kwnames == nullptr && (*result = numbers.call(f, args, nargs)) != nullptr) return true;
   if (nargs == 1 && (*result = tensor_of_number(*this, f, args, kwnames)) != nullptr) return true;
   if ((*result = range_of_numbers(*this, f, args, nargs, kwnames)) != nullptr) return true;
-  if ((*result = part_of_tensor(*this, f, args, nargs, kwnames)) != nullptr) return true;
+  if ((*result = narrow_by_number(*this, f, args, nargs, kwnames)) != nullptr) return true;
   const Native* n = PyCFunction_Check(f) ? native_function(f) : nullptr;
   const KnownTypes& k = known_types();
   const bool method =

@@ -90,7 +90,7 @@ PyObject* Interpreter::subscript(PyObject* o, PyObject* key) {
   PyTypeObject* t = Py_TYPE(o);
   if (recorder.numbers.any()) {
     if (is_tensor(o) && recorder.numbers.holds(key))
-      if (PyObject* part = tensor_part(o, key)) return part;
+      if (PyObject* part = subscript_by_number(o, key)) return part;
     recorder.numbers.read_deep(key);
     recorder.numbers.read(o);
   }
@@ -162,7 +162,8 @@ int Interpreter::set_subscript(PyObject* o, PyObject* key, PyObject* value) {
   recorder.not_opaque(o);
   if (is_array(o)) throw Declined("an array of numpy is written");  // one made here may share another one's memory
   if (recorder.numbers.any()) {
-    if (value != nullptr && is_tensor(o) && recorder.numbers.holds(key) && set_tensor_part(o, key, value)) return 0;
+    if (value != nullptr && is_tensor(o) && recorder.numbers.holds(key) && set_subscript_by_number(o, key, value))
+      return 0;
     recorder.numbers.read_deep(key);
     if (value != nullptr && is_tensor(o)) recorder.numbers.read_deep(value);
   }

@@ -90,10 +90,10 @@ class Interpreter {
     while (a != nullptr && a->caller != nullptr) a = a->caller;
     return a != nullptr && a->frame == frame;
   }
-  bool filters_of_before() const;            // nobody entered warnings.catch_warnings since the capture began
-  bool records_warnings() const;             // and that one does not print
-  bool is_rest() const { return is_rest_; }  // the capture began in the middle of a frame
-  bool prints_warnings() const;              // what is said goes where the module puts it by itself
+  bool filters_of_before() const;  // nobody entered warnings.catch_warnings since the capture began
+  bool records_warnings() const;   // and that one does not print
+  bool is_continuation() const { return is_continuation_; }  // the capture began in the middle of a frame
+  bool prints_warnings() const;                              // what is said goes where the module puts it by itself
   PyCodeObject* running_code() const { return top_ != nullptr ? top_->frame->f_code : nullptr; }
   bool is_inlined() const { return top_ != nullptr && top_->caller != nullptr; }  // not the frame that is compiled
   void revive() { aborted_ = false; }  // after a stop, when every frame is gone: to call hooks and autograd Functions
@@ -123,9 +123,9 @@ class Interpreter {
   PyObject* next(PyObject* it, bool keep_stop = false);
   int truth(PyObject* o);
   int contains(PyObject* container, PyObject* item);
-  Ref known_result(PyObject* lru_cache, PyObject* const* args, size_t count, PyObject* kwnames);
-  PyObject* tensor_part(PyObject* tensor, PyObject* key);                  // null without an error: not taken
-  bool set_tensor_part(PyObject* tensor, PyObject* key, PyObject* value);  // false: not taken
+  Ref cached_result(PyObject* lru_cache, PyObject* const* args, size_t count, PyObject* kwnames);
+  PyObject* subscript_by_number(PyObject* tensor, PyObject* key);                  // null without an error: not taken
+  bool set_subscript_by_number(PyObject* tensor, PyObject* key, PyObject* value);  // false: not taken
   PyObject* compare(PyObject* a, PyObject* b, int op);
   PyObject* binary(PyObject* a, PyObject* b, int op);
   PyObject* unary(PyObject* o, unaryfunc f);
@@ -157,7 +157,7 @@ class Interpreter {
   // Where the first hook, checkpoint or new leaf is: such a thing may turn out not to fit when all has run.
   const Path& retry_path() const { return retry_path_; }
   // A registered operator's backward turned out to read data: another capture records it as an operator.
-  bool another_way() const { return another_way_; }
+  bool retry_as_opaque() const { return retry_as_opaque_; }
   void note_retry() {
     if (retry_path_.empty()) retry_path_ = path_here();
   }
@@ -172,7 +172,7 @@ class Interpreter {
   const Snapshot* stopped() const { return stopped_.get(); }
   bool yields() const { return yields_; }  // it stopped there because the root, a generator's, yields
   // The frame that this capture starts in the middle of.
-  void start_with(const Subject* subject) { start_ = subject; }
+  void start_with(const CaptureRequest* request) { start_ = request; }
   bool untouched(size_t slot) const { return slot < untouched_.size() && untouched_[slot]; }
 
   Recorder recorder;
@@ -182,9 +182,9 @@ class Interpreter {
   bool gives_way = false;  // to signals: the capture is given up where one comes
   // Generators that were started and are not finished are of the trace: they end without running anything more.
   void end_generators();
-  bool assumes = false;      // that a tensor does not make the program raise, and the graph checks it
-  bool takes_parts = false;  // x[i] of an input with an i that changes may be an input of its own
-  std::vector<PartInput> parts;
+  bool assumes = false;         // that a tensor does not make the program raise, and the graph checks it
+  bool narrows_inputs = false;  // x[i] of an input with an i that changes may be an input of its own
+  std::vector<NarrowedInput> narrowed_inputs;
   // (function, arguments) of an lru_cache that has to hold their result before the capture can go on.
   Ref first_call;
   bool items_as_symbols = false;  // an operator of torch runs: what it asks a tensor for goes to an operator again
@@ -242,7 +242,7 @@ class Interpreter {
   void read_logging_functions();
   bool call_logged(PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames);  // false: not one of these
   const std::string* path_of_module(PyObject* module);
-  PyObject* known_batch_sizes(const char* name, PyObject* const* args, size_t nargs);  // null: another function
+  PyObject* constant_batch_sizes(const char* name, PyObject* const* args, size_t nargs);  // null: another function
   void note_break();
   PyObject* call_checkpoint(PyObject* const* args, size_t nargs, PyObject* kwnames);
   PyObject* call_register_hook(PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames);
@@ -251,7 +251,7 @@ class Interpreter {
   Ref called_by_autograd(PyObject* hook);
   void take_snapshot(const Activation& innermost, int next, PyObject** sp);
   void touch(size_t slot, PyCodeObject* code, PyObject* object);
-  void take_up(const Subject& start, _PyInterpreterFrame* frame);
+  void take_up(const CaptureRequest& start, _PyInterpreterFrame* frame);
   int lookup_generic(PyObject* o, PyObject* name, PyObject** out);
   int lookup_type(PyTypeObject* t, PyObject* name, PyObject** out);
   int lookup_module(PyObject* m, PyObject* name, PyObject** out);
@@ -287,12 +287,12 @@ class Interpreter {
   bool tail_ = false;             // the next frame's result is that of the running instruction
   PyObject* gathered_ = nullptr;  // the generator that tuple() or list() runs now: what it yields is only put together
   Path break_path_, stop_path_, retry_path_, class_path_;
-  bool another_way_ = false;
+  bool retry_as_opaque_ = false;
   int checkpoint_depth_ = 0, checkpoints_ = 0;
   std::unique_ptr<Snapshot> stopped_;
-  const Subject* start_ = nullptr;
+  const CaptureRequest* start_ = nullptr;
   std::vector<Ref> generators_;  // weak references
-  bool is_rest_ = false;
+  bool is_continuation_ = false;
   bool resumed_ = false;         // the next frame is the resumed root frame
   std::vector<char> untouched_;  // arguments that the resumed root frame has not looked at
   bool aborted_ = false, yields_ = false, out_of_memory_ = false, must_raise_ = false;
@@ -320,7 +320,7 @@ PyObject* call_for_frame(PyObject* function, const TakeFrame& take);
 // Makes a frame that is about to run, or stands still, one that goes on at `next`. Steals the slots.
 void load_frame(_PyInterpreterFrame* frame, PyObject* const* slots, size_t count, int32_t next);
 
-// Runs a frame that is about to begin, piece by piece (resume.cpp).
+// Runs a frame that is about to begin, one capture after the other (resume.cpp).
 class Continuations;
 PyObject* take_on(PyThreadState* tstate, _PyInterpreterFrame* frame, Continuations& continuations);
 

@@ -67,7 +67,7 @@ bool is_library_code(PyCodeObject* code) {
 }  // namespace
 
 Library library_code(PyCodeObject* code) {
-  if (is_torch_compiles_tag(code)) return Library::kUnseen;
+  if (is_torch_compiles_tag(code)) return Library::kUntracked;
   return is_library_code(code) ? Library::kGuarded : Library::kNo;
 }
 

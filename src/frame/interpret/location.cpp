@@ -96,7 +96,7 @@ NamesModules::~NamesModules() { root_module = outer_; }
 
 // The path from the module that is compiled, in the rest of a call, which finds its modules in local variables.
 const std::string* Interpreter::path_of_module(PyObject* module) {
-  if (!is_rest_ || root_module == nullptr) return nullptr;
+  if (!is_continuation_ || root_module == nullptr) return nullptr;
   if (!std::exchange(looked_for_paths_, true)) name_modules(root_module, "self", module_paths_, 0);
   const auto found = module_paths_.find(module);
   return found == module_paths_.end() ? nullptr : &found->second;

@@ -78,7 +78,7 @@ KeepCallCounts::~KeepCallCounts() {
 }
 
 // What the cache holds for these arguments. Null: it is not known; the function may have to be asked.
-Ref Interpreter::known_result(PyObject* f, PyObject* const* args, size_t count, PyObject* kwnames) {
+Ref Interpreter::cached_result(PyObject* f, PyObject* const* args, size_t count, PyObject* kwnames) {
   LruCacheLayout* cache = layout_of_cache(f);
   if (cache == nullptr) return {};
   const auto same = [&](const CallCount& c) { return c.function.get() == f; };
@@ -118,7 +118,7 @@ PyObject* CallHandlers::lru_cache(Interpreter& in, const Call& c) {
                                              (is_pinned_kind(c.args[i]) || is_key_by_identity(c.args[i]))));
   if (plain) {
     // A hit answers from what was computed before; a miss computes and keeps it, as it would without us.
-    Ref result = in.known_result(c.f, c.args, c.count(), c.kwnames);
+    Ref result = in.cached_result(c.f, c.args, c.count(), c.kwnames);
     const bool known = static_cast<bool>(result);
     if (!known) {
       ++in.uninterpreted;

@@ -95,7 +95,7 @@ PyObject* do_warn(const NativeCall& c) {
     if (is("error")) throw Declined("a warning that is an error");
     // Said when the graph has run: not where the program may look at it before, nor under other filters than these.
     const auto of_filters = [&c](const Journal::Entry& e) { return e.target.get() == c.in.warning_filters.get(); };
-    if ((c.in.is_rest() && !c.in.prints_warnings()) ||
+    if ((c.in.is_continuation() && !c.in.prints_warnings()) ||
         std::any_of(c.in.journal.entries().begin(), c.in.journal.entries().end(), of_filters))
       decline();
     c.in.warnings.push_back(std::move(w));

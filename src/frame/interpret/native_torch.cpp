@@ -82,7 +82,7 @@ PyObject* do_set_autocast_cache(const NativeCall& c) {
 }
 
 // torch.Tensor._make_subclass(Parameter, data, requires_grad): a leaf of the trace. Nobody outside gets to see it
-// (recipe.cpp), so the flag is all there is to it.
+// (reconstruction.cpp), so the flag is all there is to it.
 PyObject* do_make_parameter(const NativeCall& c) {
   if (c.nargs < 2 || c.args[0] != reinterpret_cast<PyObject*>(known_types().parameter) || c.in.session == nullptr ||
       !c.in.session->is_trace_tensor(c.args[1]))

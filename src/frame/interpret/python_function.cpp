@@ -1,5 +1,5 @@
-// Python functions that the interpreter makes itself: code that CPython would call from C comes to the interpreter as the
-// frame of such a function.
+// Python functions that the interpreter makes itself: code that CPython would call from C comes to the interpreter as
+// the frame of such a function.
 #include "frame/interpret/instructions.h"
 #include "frame/interpret/interpreter.h"
 

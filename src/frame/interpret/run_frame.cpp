@@ -1,5 +1,5 @@
-// What becomes of a Python frame that is about to run in a capture: interpreted, run by CPython, replaced by a substitute,
-// or the end of the capture.
+// What becomes of a Python frame that is about to run in a capture: interpreted, run by CPython, replaced by a
+// substitute, or the end of the capture.
 #include "frame/fetched_error.h"
 #include "frame/interpret/instructions.h"
 #include "frame/interpret/interpreter.h"
@@ -56,7 +56,7 @@ void Interpreter::touch(size_t slot, PyCodeObject* code, PyObject* object) {
 
 // The frame goes on as `start` says. What is read may call Python (torch function modes): that is no part of the
 // program, whose first frame has not begun yet.
-void Interpreter::take_up(const Subject& start, _PyInterpreterFrame* frame) {
+void Interpreter::take_up(const CaptureRequest& start, _PyInterpreterFrame* frame) {
   struct Aside {
     int& depth;
     explicit Aside(int& d) : depth(d) { ++depth; }
@@ -110,9 +110,9 @@ PyObject* Interpreter::run_frame(PyThreadState* tstate, _PyInterpreterFrame* fra
     }
     if (mark_of(frame_function(frame)) == Mark::kDisallow)
       throw Declined("a function that is not to be part of a graph is called");
-    if (const Subject* start = std::exchange(start_, nullptr); start != nullptr && start->next >= 0) {
+    if (const CaptureRequest* start = std::exchange(start_, nullptr); start != nullptr && start->next >= 0) {
       take_up(*start, frame);
-      resumed_ = is_rest_ = true;
+      resumed_ = is_continuation_ = true;
       return evaluate(tstate, frame, throwflag);
     }
     // Code given to exec(): CPython makes a function for it.
@@ -153,7 +153,8 @@ PyObject* Interpreter::run_frame(PyThreadState* tstate, _PyInterpreterFrame* fra
     if (const Library library = library_code(frame->f_code); library != Library::kNo) {
       if (talks_to_the_outside(frame->f_code))
         throw Declined(std::string("call of ") + PyUnicode_AsUTF8(frame->f_code->co_qualname));
-      const int args = library == Library::kUnseen ? 0 : frame->f_code->co_argcount + frame->f_code->co_kwonlyargcount;
+      const int args =
+          library == Library::kUntracked ? 0 : frame->f_code->co_argcount + frame->f_code->co_kwonlyargcount;
       for (int i = 0; i < args; ++i)
         if (frame->localsplus[i] != nullptr) {
           recorder.numbers.read_deep(frame->localsplus[i]);
@@ -209,7 +210,7 @@ void Interpreter::note_operator_backward(PyObject* function) {
     ++uninterpreted;
     Ref noted = Ref::steal(PyObject_CallOneArg(note, function));
     --uninterpreted;
-    another_way_ = another_way_ || noted.get() == Py_True;
+    retry_as_opaque_ = retry_as_opaque_ || noted.get() == Py_True;
     PyErr_Clear();
   }
   error.restore();

@@ -1,5 +1,5 @@
-// How a capture ends before its frame does: where it stopped, told so that a second run finds the place; the frames there;
-// the reason.
+// How a capture ends before its frame does: where it stopped, told so that a second run finds the place; the frames
+// there; the reason.
 #include <algorithm>
 
 #include "frame/interpret/instructions.h"

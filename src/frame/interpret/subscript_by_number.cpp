@@ -155,11 +155,11 @@ bool is_plain_tensor(trace::Session* session, PyObject* o) {
 
 }  // namespace
 
-PyObject* Interpreter::tensor_part(PyObject* tensor, PyObject* key) {
-  if (!takes_parts || recorder.changing == nullptr || session == nullptr || !session->is_trace_tensor(tensor) ||
-      !inference_modes.empty())
+PyObject* Interpreter::subscript_by_number(PyObject* tensor, PyObject* key) {
+  if (!narrows_inputs || recorder.varying_numbers == nullptr || session == nullptr ||
+      !session->is_trace_tensor(tensor) || !inference_modes.empty())
     return nullptr;
-  PartInput part;
+  NarrowedInput part;
   part.base = recorder.source_of(tensor);
   if (part.base == kNoSource) return nullptr;
   auto subscript = Parser(recorder.numbers, tensor).parse(key);
@@ -171,16 +171,17 @@ PyObject* Interpreter::tensor_part(PyObject* tensor, PyObject* key) {
   }
   const Ref mode = apply("is_grad_enabled", Ref::steal(PyTuple_New(0)));
   part.grad = mode.get() == Py_True;
-  Ref made = Ref::steal(session->add_part(tensor, now, "part " + std::to_string(parts.size()), part.input));
+  Ref made = Ref::steal(
+      session->add_narrowed_input(tensor, now, "part " + std::to_string(narrowed_inputs.size()), part.input));
   if (!made) return nullptr;
-  parts.push_back(std::move(part));
+  narrowed_inputs.push_back(std::move(part));
   recorder.specials(Py_TYPE(tensor));
   Ref rest = rest_of(*subscript, true);
   return PyObject_GetItem(made.get(), rest.get());
 }
 
-bool Interpreter::set_tensor_part(PyObject* tensor, PyObject* key, PyObject* value) {
-  if (recorder.changing == nullptr || session == nullptr || !is_plain_tensor(session, tensor)) return false;
+bool Interpreter::set_subscript_by_number(PyObject* tensor, PyObject* key, PyObject* value) {
+  if (recorder.varying_numbers == nullptr || session == nullptr || !is_plain_tensor(session, tensor)) return false;
   const bool of_tensor = is_tensor(value);
   if (of_tensor ? !is_plain_tensor(session, value) : !PyFloat_CheckExact(value) && !PyLong_CheckExact(value))
     return false;

@@ -1,5 +1,5 @@
 // Decides for each kind of object how it can be made again, or that it cannot.
-#include "frame/recipe.h"
+#include "frame/reconstruction.h"
 
 #include <algorithm>
 #include <cstring>
@@ -116,32 +116,33 @@ bool is_structseq(PyObject* o) {
 
 }  // namespace
 
-int32_t RecipeMaker::want(SourceId id) {
-  auto [it, added] = wanted_.try_emplace(id, static_cast<int32_t>(capture_.wanted.size()));
+int32_t Reconstructor::require(SourceId id) {
+  auto [it, added] = required_.try_emplace(id, static_cast<int32_t>(capture_.required.size()));
   if (added) {
     // Inputs come first and were entered by capture(); anything else is appended.
-    for (size_t i = 0; i < capture_.wanted.size(); ++i) {
-      if (capture_.wanted[i] == id) {
+    for (size_t i = 0; i < capture_.required.size(); ++i) {
+      if (capture_.required[i] == id) {
         it->second = static_cast<int32_t>(i);
         return it->second;
       }
     }
-    capture_.wanted.push_back(id);
+    capture_.required.push_back(id);
   }
   return it->second;
 }
 
-int32_t RecipeMaker::step(RecipeStep::Kind kind, PyObject* object, std::vector<int32_t> items, int32_t index) {
-  RecipeStep s;
+int32_t Reconstructor::step(ReconstructionStep::Kind kind, PyObject* object, std::vector<int32_t> items,
+                            int32_t index) {
+  ReconstructionStep s;
   s.kind = kind;
   s.index = index;
   s.object = Py_XNewRef(object);
   s.items = std::move(items);
-  capture_.recipe.push_back(std::move(s));
-  return static_cast<int32_t>(capture_.recipe.size() - 1);
+  capture_.reconstruction.push_back(std::move(s));
+  return static_cast<int32_t>(capture_.reconstruction.size() - 1);
 }
 
-std::vector<int32_t> RecipeMaker::pairs(PyObject* dict) {
+std::vector<int32_t> Reconstructor::pairs(PyObject* dict) {
   std::vector<int32_t> items;
   Ref list = ordered_items(dict);
   if (!list) throw Declined("out of memory");
@@ -153,16 +154,16 @@ std::vector<int32_t> RecipeMaker::pairs(PyObject* dict) {
   return items;
 }
 
-int32_t RecipeMaker::instance(RecipeStep::Kind kind, PyObject* type, std::vector<int32_t> items) {
+int32_t Reconstructor::instance(ReconstructionStep::Kind kind, PyObject* type, std::vector<int32_t> items) {
   const bool loose = in_.recorder.is_loose(type);
   const int32_t of = loose ? make(type) : -1;
   const int32_t made = step(kind, loose ? nullptr : type, std::move(items));
-  capture_.recipe[static_cast<size_t>(made)].type = of;
+  capture_.reconstruction[static_cast<size_t>(made)].type = of;
   return made;
 }
 
-int32_t RecipeMaker::make(PyObject* o) {
-  using Kind = RecipeStep::Kind;
+int32_t Reconstructor::make(PyObject* o) {
+  using Kind = ReconstructionStep::Kind;
   o = behind_python_function(o);
   auto it = registers_.find(o);
   if (it != registers_.end()) {
@@ -178,7 +179,7 @@ int32_t RecipeMaker::make(PyObject* o) {
     // (A module is not kept for what was compiled for it.)
     if (s.kind == SourceKind::kConstantObject || (is_pinned_kind(o) && in_.recorder.pinned(id) && !is_module(o)))
       return registers_[o] = step(Kind::kConstant, o);
-    return registers_[o] = step(Kind::kSource, nullptr, {}, want(id));
+    return registers_[o] = step(Kind::kSource, nullptr, {}, require(id));
   }
   if (is_made_array(o)) {
     if (PyObject* origin = origin_of_array(o)) return registers_[o] = make(origin);
@@ -256,19 +257,19 @@ int32_t RecipeMaker::make(PyObject* o) {
   return r;
 }
 
-void RecipeMaker::fill_cells() {
+void Reconstructor::fill_cells() {
   while (!cells_.empty()) {
     auto [cell, contents] = cells_.back();
     cells_.pop_back();
     ++depth_;
     int32_t value = make(contents);
     --depth_;
-    step(RecipeStep::Kind::kFillItems, nullptr, {cell, value});
+    step(ReconstructionStep::Kind::kFillItems, nullptr, {cell, value});
   }
 }
 
-int32_t RecipeMaker::make_iterator(PyObject* o) {
-  using Kind = RecipeStep::Kind;
+int32_t Reconstructor::make_iterator(PyObject* o) {
+  using Kind = ReconstructionStep::Kind;
   PyTypeObject* t = Py_TYPE(o);
   if (t == &PyDictIterKey_Type || t == &PyDictIterValue_Type || t == &PyDictIterItem_Type) {
     PyObject* dict = reinterpret_cast<DictIteratorLayout*>(o)->dict;
@@ -380,7 +381,7 @@ bool is_live(const Code& code, PyCodeObject* co, int next, int local) {
 
 }  // namespace
 
-int32_t RecipeMaker::make_generator(PyObject* o) {
+int32_t Reconstructor::make_generator(PyObject* o) {
   auto* g = reinterpret_cast<PyGenObject*>(o);
   auto* frame = reinterpret_cast<_PyInterpreterFrame*>(g->gi_iframe);
   if (g->gi_frame_state != FRAME_SUSPENDED && g->gi_frame_state != FRAME_CREATED)
@@ -399,11 +400,11 @@ int32_t RecipeMaker::make_generator(PyObject* o) {
                       !in_.recorder.is_old(slot) && !is_live(*code, co, next, i);
     items.push_back(slot == nullptr || dead ? -1 : make(slot));
   }
-  return step(RecipeStep::Kind::kGenerator, g->gi_frame_state == FRAME_CREATED ? nullptr : Py_True, std::move(items),
-              next);
+  return step(ReconstructionStep::Kind::kGenerator, g->gi_frame_state == FRAME_CREATED ? nullptr : Py_True,
+              std::move(items), next);
 }
 
-void RecipeMaker::frames(const Snapshot& snapshot) {
+void Reconstructor::frames(const Snapshot& snapshot) {
   for (size_t f = 0; f < snapshot.frames.size(); ++f) {
     const Snapshot::Frame& frame = snapshot.frames[f];
     auto* co = reinterpret_cast<PyCodeObject*>(frame.code.get());
@@ -424,8 +425,8 @@ void RecipeMaker::frames(const Snapshot& snapshot) {
         PyObject* name = i < static_cast<size_t>(co->co_nlocalsplus)
                              ? PyTuple_GET_ITEM(co->co_localsplusnames, static_cast<Py_ssize_t>(i))
                              : nullptr;
-        point.slots.push_back(step(RecipeStep::Kind::kSource, nullptr, {},
-                                   want(in_.recorder.pass_through(static_cast<int64_t>(i), name, o))));
+        point.slots.push_back(step(ReconstructionStep::Kind::kSource, nullptr, {},
+                                   require(in_.recorder.pass_through(static_cast<int64_t>(i), name, o))));
       } else if (local && !all && !PyCell_Check(o) && !is_atom(o) && !in_.recorder.is_old(o) &&
                  !is_live(*code, co, frame.next, static_cast<int>(i))) {
         point.slots.push_back(-1);
@@ -436,13 +437,13 @@ void RecipeMaker::frames(const Snapshot& snapshot) {
     capture_.frames.push_back(std::move(point));
   }
   // Left out of the trace, but what follows leaves them.
-  for (const Ref& range : in_.ranges) step(RecipeStep::Kind::kEnter, nullptr, {make(range.get())});
+  for (const Ref& range : in_.ranges) step(ReconstructionStep::Kind::kEnter, nullptr, {make(range.get())});
   for (const Interpreter::InferenceMode& m : in_.inference_modes)
-    if (m.entered) step(RecipeStep::Kind::kEnter, nullptr, {make(m.guard.get())});
+    if (m.entered) step(ReconstructionStep::Kind::kEnter, nullptr, {make(m.guard.get())});
   capture_.calls = true;
 }
 
-std::vector<int32_t> RecipeMaker::elements(PyObject* sequence) {
+std::vector<int32_t> Reconstructor::elements(PyObject* sequence) {
   std::vector<int32_t> items;
   for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(sequence); ++i)
     items.push_back(make(PySequence_Fast_GET_ITEM(sequence, i)));
@@ -450,8 +451,8 @@ std::vector<int32_t> RecipeMaker::elements(PyObject* sequence) {
 }
 
 // A builtin container or slice; -1: something else.
-int32_t RecipeMaker::make_container(PyObject* o) {
-  using Kind = RecipeStep::Kind;
+int32_t Reconstructor::make_container(PyObject* o) {
+  using Kind = ReconstructionStep::Kind;
   PyTypeObject* t = Py_TYPE(o);
   auto* type = reinterpret_cast<PyObject*>(t);
   if (t == &PyTuple_Type) return step(Kind::kTuple, nullptr, elements(o));
@@ -479,16 +480,16 @@ int32_t RecipeMaker::make_container(PyObject* o) {
 }
 
 // A method of an array of numpy that the trace made: the array's own.
-int32_t RecipeMaker::make_array_method(PyObject* o) {
+int32_t Reconstructor::make_array_method(PyObject* o) {
   static PyObject* const getattr = PyDict_GetItemString(PyEval_GetBuiltins(), "getattr");
   Ref name = Ref::steal(PyObject_GetAttrString(PyMethod_GET_FUNCTION(o), "__name__"));
   kept_.push_back(name);
   if (!name || !PyUnicode_Check(name.get())) throw Declined("a method of an array of numpy");
-  return step(RecipeStep::Kind::kReduced, getattr, {make(PyMethod_GET_SELF(o)), make(name.get())}, 2);
+  return step(ReconstructionStep::Kind::kReduced, getattr, {make(PyMethod_GET_SELF(o)), make(name.get())}, 2);
 }
 
 // Its frames are over: lines and code are what there is left to see.
-int32_t RecipeMaker::make_traceback(PyObject* o) {
+int32_t Reconstructor::make_traceback(PyObject* o) {
   auto* tb = reinterpret_cast<PyTracebackObject*>(o);
   PyFrameObject* frame = tb->tb_frame;
   if (tb->tb_next != nullptr && is_code_of_ours(frame->f_frame->f_code))
@@ -500,12 +501,12 @@ int32_t RecipeMaker::make_traceback(PyObject* o) {
                          : PyCode_Addr2Line(reinterpret_cast<PyCodeObject*>(code.get()), tb->tb_lasti)));
   kept_.push_back(line);
   const int32_t next = tb->tb_next != nullptr ? make(reinterpret_cast<PyObject*>(tb->tb_next)) : -1;
-  return step(RecipeStep::Kind::kTraceback, code.get(),
-              {step(RecipeStep::Kind::kConstant, globals.get()), make(line.get()), next}, tb->tb_lasti);
+  return step(ReconstructionStep::Kind::kTraceback, code.get(),
+              {step(ReconstructionStep::Kind::kConstant, globals.get()), make(line.get()), next}, tb->tb_lasti);
 }
 
-int32_t RecipeMaker::make_function(PyObject* o) {
-  using Kind = RecipeStep::Kind;
+int32_t Reconstructor::make_function(PyObject* o) {
+  using Kind = ReconstructionStep::Kind;
   auto* f = reinterpret_cast<PyFunctionObject*>(o);
   std::vector<int32_t> items;
   for (PyObject* part : {f->func_code, f->func_globals, f->func_name, f->func_qualname, f->func_defaults,
@@ -528,8 +529,8 @@ int32_t RecipeMaker::make_function(PyObject* o) {
   return made;
 }
 
-int32_t RecipeMaker::make_object(PyObject* o) {
-  using Kind = RecipeStep::Kind;
+int32_t Reconstructor::make_object(PyObject* o) {
+  using Kind = ReconstructionStep::Kind;
   PyTypeObject* t = Py_TYPE(o);
   auto* type = reinterpret_cast<PyObject*>(t);
   for (const Interpreter::InferenceMode& m : in_.inference_modes)
@@ -565,8 +566,8 @@ int32_t RecipeMaker::make_object(PyObject* o) {
 }
 
 // An instance of a Python class: __new__ of its builtin base, then its contents, its slots and its __dict__.
-int32_t RecipeMaker::make_instance(PyObject* o) {
-  using Kind = RecipeStep::Kind;
+int32_t Reconstructor::make_instance(PyObject* o) {
+  using Kind = ReconstructionStep::Kind;
   PyTypeObject* t = Py_TYPE(o);
   auto* type = reinterpret_cast<PyObject*>(t);
   PyTypeObject* base = t;
@@ -605,7 +606,7 @@ int32_t RecipeMaker::make_instance(PyObject* o) {
   registers_[o] = made;  // contents may refer back to it
   std::vector<int32_t> items;
   if (PyDict_Check(o)) {
-    capture_.recipe[static_cast<size_t>(made)].index = 1;
+    capture_.reconstruction[static_cast<size_t>(made)].index = 1;
     items = pairs(o);
   } else if (PyList_Check(o)) {
     items = elements(o);
@@ -627,8 +628,8 @@ int32_t RecipeMaker::make_instance(PyObject* o) {
 }
 
 // Members that classes with __slots__ (and builtin bases that keep some) have, then the instance's __dict__.
-void RecipeMaker::fill_attributes(PyObject* o, int32_t made, PyTypeObject* base) {
-  using Kind = RecipeStep::Kind;
+void Reconstructor::fill_attributes(PyObject* o, int32_t made, PyTypeObject* base) {
+  using Kind = ReconstructionStep::Kind;
   PyTypeObject* t = Py_TYPE(o);
   std::vector<int32_t> slots{made};
   const bool members = PyExceptionClass_Check(base) || base == known_types().defaultdict;
@@ -658,8 +659,8 @@ void RecipeMaker::fill_attributes(PyObject* o, int32_t made, PyTypeObject* base)
   }
 }
 
-int32_t RecipeMaker::make_exception(PyObject* o, PyTypeObject* base) {
-  using Kind = RecipeStep::Kind;
+int32_t Reconstructor::make_exception(PyObject* o, PyTypeObject* base) {
+  using Kind = ReconstructionStep::Kind;
   if (PyType_IsSubtype(base, reinterpret_cast<PyTypeObject*>(PyExc_UnicodeError)))
     throw Declined(std::string("an exception that cannot be made again: ") + Py_TYPE(o)->tp_name);
   Ref args = Ref::steal(PyObject_GetAttrString(o, "args"));
@@ -681,7 +682,7 @@ int32_t RecipeMaker::make_exception(PyObject* o, PyTypeObject* base) {
 
 // Items that were there and stayed keep their places, all others stand behind them in the order they ended in. (The
 // dict may hold more by the time of a later call than it did while it was traced.)
-void RecipeMaker::dict_effects(PyObject* dict, int32_t target) {
+void Reconstructor::dict_effects(PyObject* dict, int32_t target) {
   using Kind = Effect::Kind;
   auto emit = [this](Kind kind, std::vector<int32_t> items) { capture_.effects.push_back({kind, std::move(items)}); };
   Ref last = Ref::steal(PyDict_New());  // key -> was it taken out
@@ -710,7 +711,7 @@ void RecipeMaker::dict_effects(PyObject* dict, int32_t target) {
 }
 
 // A call of a function that only tells about what it is given.
-void RecipeMaker::tell(const Interpreter::Warning& w) {
+void Reconstructor::tell(const Interpreter::Warning& w) {
   if (!w.still_true()) throw Declined("a tensor is written after the program told about it");
   PyObject* call = of_module("operator", "call");
   Ref only = Ref::steal(call != nullptr ? PyTuple_Pack(1, call) : nullptr);
@@ -722,14 +723,14 @@ void RecipeMaker::tell(const Interpreter::Warning& w) {
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(w.args.get()); ++i)
     given.push_back(make(PyTuple_GET_ITEM(w.args.get(), i)));
   const auto count = static_cast<int32_t>(given.size());
-  step(RecipeStep::Kind::kReduced, named.get(), std::move(given), count);
+  step(ReconstructionStep::Kind::kReduced, named.get(), std::move(given), count);
   capture_.calls = true;
 }
 
-void RecipeMaker::effects() {
+void Reconstructor::effects() {
   using Kind = Effect::Kind;
   for (const Ref& range : in_.left_ranges) {
-    step(RecipeStep::Kind::kLeave, nullptr, {make(range.get())});
+    step(ReconstructionStep::Kind::kLeave, nullptr, {make(range.get())});
     capture_.calls = true;
   }
   auto emit = [this](Kind kind, std::vector<int32_t> items) { capture_.effects.push_back({kind, std::move(items)}); };
@@ -742,7 +743,7 @@ void RecipeMaker::effects() {
     const int32_t message = make(w.message.get()), category = make(w.category.get()), at = make(kept_.back().get());
     if (w.globals)
       emit(Kind::kWarn, {message, category, make(w.file.get()), at, make(w.module.get()),
-                         step(RecipeStep::Kind::kConstant, w.globals.get())});
+                         step(ReconstructionStep::Kind::kConstant, w.globals.get())});
     else
       emit(Kind::kWarnAtCaller, {message, category, at});
   }

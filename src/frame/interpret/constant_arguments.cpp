@@ -8,7 +8,7 @@
 namespace flashover::frame {
 
 // torch.lstm and its like of a packed sequence: (data, batch_sizes, ...).
-PyObject* Interpreter::known_batch_sizes(const char* name, PyObject* const* args, size_t nargs) {
+PyObject* Interpreter::constant_batch_sizes(const char* name, PyObject* const* args, size_t nargs) {
   if (session == nullptr || nargs < 3 || !is_tensor(args[1])) return nullptr;
   bool known = false;
   for (const char* function : {"lstm", "gru", "rnn_tanh", "rnn_relu"})

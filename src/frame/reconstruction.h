@@ -12,21 +12,22 @@ namespace flashover::frame {
 
 void quiet_reduce(bool on);  // no warnings about copied iterators meanwhile
 
-class RecipeMaker {
+class Reconstructor {
  public:
-  RecipeMaker(Interpreter& in, Capture& capture) : in_(in), capture_(capture) {}
+  Reconstructor(Interpreter& in, Capture& capture) : in_(in), capture_(capture) {}
 
   int32_t make(PyObject* o);              // the register that holds `o`; throws Declined for what cannot be made again
   void effects();                         // what the journal says was written, as it ended
   void frames(const Snapshot& snapshot);  // Capture::frames
   const std::vector<PyObject*>& outputs() const { return outputs_; }  // borrowed, in graph output order
-  // Index in Capture::wanted.
-  int32_t want(SourceId id);
+  // Index in Capture::required.
+  int32_t require(SourceId id);
 
  private:
-  int32_t step(RecipeStep::Kind kind, PyObject* object = nullptr, std::vector<int32_t> items = {}, int32_t index = -1);
+  int32_t step(ReconstructionStep::Kind kind, PyObject* object = nullptr, std::vector<int32_t> items = {},
+               int32_t index = -1);
   // A step that makes an instance of a class.
-  int32_t instance(RecipeStep::Kind kind, PyObject* type, std::vector<int32_t> items = {});
+  int32_t instance(ReconstructionStep::Kind kind, PyObject* type, std::vector<int32_t> items = {});
   int32_t make_object(PyObject* o);
   std::vector<int32_t> elements(PyObject* sequence);
   int32_t make_container(PyObject* o);
@@ -47,7 +48,7 @@ class RecipeMaker {
   Capture& capture_;
   std::unordered_map<PyObject*, int32_t> registers_;
   std::vector<PyObject*> outputs_;
-  std::unordered_map<SourceId, int32_t> wanted_;
+  std::unordered_map<SourceId, int32_t> required_;
   std::vector<std::pair<int32_t, PyObject*>> cells_;  // made empty, filled when their contents can refer to them
   std::vector<Ref> kept_;
   int depth_ = 0;

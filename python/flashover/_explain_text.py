@@ -1,0 +1,77 @@
+"""Lines of text about a call's graphs and steps, for explain()."""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Iterator
+from typing import Any
+
+# Stages' texts of a graph, in order.
+TEXTS = (
+    "traced",
+    "forward",
+    "backward",
+    "loops",
+    "loops_forward",
+    "loops_backward",
+    "products",
+    "products_forward",
+    "products_backward",
+    "libraries",
+    "plan",
+    "plan_forward",
+    "plan_backward",
+)
+
+
+def parts_of_label(label: str) -> tuple[list[str], list[str], str]:
+    """Of "add+relu model.py:31 in self.a, model.py:32 in self.b": operators, lines, the last module."""
+    operators, _, rest = label.partition(" ")
+    places = rest.split(", ") if rest else []
+    module = places[-1].rpartition(" in ")[2] if places and " in " in places[-1] else ""
+    return operators.split("+"), [p.rpartition(" in ")[0] or p for p in places], module
+
+
+def missed_lines(entry: dict[str, Any]) -> Iterator[str]:
+    """Why none of the versions there were would do, one guard each."""
+    if entry["called"]:
+        yield f"for the call at {with_text(entry['called'])}"
+    for m in entry["missed"]:
+        now = f"; now {m['now']}" if m["now"] else ""
+        yield f"not version {m['version']} (used {m['hits']} time{'s' * (m['hits'] != 1)}): {m['guard']}{now}"
+        if m["where"]:
+            yield f"  seen at {with_text(m['where'])}"
+
+
+def with_text(where: str) -> str:
+    """file:line with the text of that line."""
+    file, _, line = where.rpartition(":")
+    text = linecache.getline(file, int(line)).strip() if line.isdigit() else ""
+    return f"{where}: {text}" if text else where
+
+
+def size(n: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if n < 1000:
+            return f"{n:.3g} {unit}"
+        n /= 1000
+    return f"{n:.3g} GB"
+
+
+def step_lines(steps: list[dict[str, Any]]) -> Iterator[str]:
+    """A call's kernels and operators, one a line."""
+    measured = any(s["seconds"] >= 0 for s in steps)
+    total = sum(max(s["seconds"], 0) for s in steps)
+    if steps:
+        yield f"{'read':>8} {'written':>8}" + (f" {'us':>9} {'GB/s':>6} share" if measured else "") + "  step"
+    for s in steps:
+        text = f"{size(s['bytes_read']):>8} {size(s['bytes_written']):>8}"
+        if measured and s["seconds"] >= 0:
+            text += f" {s['seconds'] * 1e6:9.1f} {s.get('bandwidth', 0) / 1e9:6.1f} {s.get('share', 0):5.0%}"
+        elif measured:
+            text += " " * 23
+        side = {"forward": "forward ", "backward": "backward "}.get(s["side"], "") + ("frozen " if s["frozen"] else "")
+        where = " ".join(s["lines"][:1]) + (f" in {s['module']}" if s["module"] else "")
+        yield f"{text}  {side}{s['kind']} {s['name']}" + (f"  {where}" if where else "")
+    if measured:
+        yield f"{total * 1e6:.1f} us in all"
