@@ -181,17 +181,16 @@ void connect_inputs(Entry& e) {
   e.borrowed.assign(e.inputs.size(), false);
 }
 
-void attempt(Attempt& a, const frame::CaptureRequest& request, bool first = true) {
-  PyObject* const* const bound = request.slots;
+// Captures the call and makes its guards. False: the entry says what came of it.
+bool capture_and_guard(Attempt& a, const frame::CaptureRequest& request, bool first = true) {
   Entry& e = a.entry;
-  std::optional<frame::KeepCallCounts> keep(std::in_place);
   Clock clock;
   guards::GlobalState before = guards::GlobalState::read();
   e.capture = frame::capture(request);
   e.capture_seconds = clock.lap();
   if (PyErr_Occurred()) {  // an interrupt, not the program's own doing
     a.fatal = true;
-    return;
+    return false;
   }
   if (std::string moved = before.difference(guards::GlobalState::read()); !moved.empty())
     throw InternalError("capture left torch's state changed: " + moved);
@@ -202,7 +201,7 @@ void attempt(Attempt& a, const frame::CaptureRequest& request, bool first = true
   if (interfered) {                    // nothing that fullgraph forbids: it could be captured another time
     e.cause = EagerCause::kRequested;  // no warning: it passes
     a.decline(c.reason, c.where, nullptr);
-    return;
+    return false;
   }
   e.ops = static_cast<int64_t>(c.graph.nodes.size());
   const bool compiles = !c.declined && !c.raised;
@@ -225,43 +224,36 @@ void attempt(Attempt& a, const frame::CaptureRequest& request, bool first = true
     if (compiles && first) {
       frame::release(c);
       c = {};
-      attempt(a, request, false);
-      return;
+      return capture_and_guard(a, request, false);
     }
     a.decline(d.reason, d.where);
-    return;
+    return false;
   }
   e.timed = e.guards->worth_a_clock();
   e.guard_seconds = clock.lap();
   if (logged(Topic::kGuards))
     for (const std::string& w : e.guards->describe()) log(Topic::kGuards, a.settings.name + ": " + w);
-  if (c.declined || c.raised) {
-    if (c.declined) counters().graph_breaks++;
-    const bool marked = frame::mark_of(request.function) == frame::Mark::kDisallow;
-    if (marked) e.cause = EagerCause::kRequested;
-    e.alone = c.differentiated_twice || frame::disables_callees(request.function);
-    if (!c.reason_to_stay.empty())
-      log(Topic::kBreaks, a.settings.name + ": cannot go on after the break: " + c.reason_to_stay);
-    if (c.raised) e.cause = EagerCause::kRaises;
-    a.decline(c.raised && c.reason.empty() ? "the program raised an exception while it was traced" : c.reason, c.where,
-              c.raised ? nullptr : "Unsupported", c.must_raise);
-    return;
-  }
-  e.repeatable = a.settings.custom == nullptr && graph::repeatable(c.graph);
-  const bool breaks = !c.frames.empty();
-  if (breaks && !c.yields) {
-    counters().graph_breaks++;
-    log(Topic::kBreaks, a.settings.name + ": graph break: " + c.reason + (c.where.empty() ? "" : " at " + c.where));
-  }
-  connect_inputs(e);
-  if (c.graph.nodes.empty() &&
-      (breaks ? c.graph.outputs.empty() : request.next >= 0)) {  // only Python between two breaks
-    e.trivial = !breaks || c.yields;
-    e.kind = e.trivial ? Entry::Kind::kEager : Entry::Kind::kCompiled;
-    return;
-  }
-  const bool pipeline = a.settings.backend == "flashover" && !a.settings.custom;
-  e.ours = pipeline;
+  return true;
+}
+
+// The call was not captured: it stays eager, or raises.
+void decline_capture(Attempt& a, const frame::CaptureRequest& request) {
+  Entry& e = a.entry;
+  frame::Capture& c = e.capture;
+  if (c.declined) counters().graph_breaks++;
+  const bool marked = frame::mark_of(request.function) == frame::Mark::kDisallow;
+  if (marked) e.cause = EagerCause::kRequested;
+  e.alone = c.differentiated_twice || frame::disables_callees(request.function);
+  if (!c.reason_to_stay.empty())
+    log(Topic::kBreaks, a.settings.name + ": cannot go on after the break: " + c.reason_to_stay);
+  if (c.raised) e.cause = EagerCause::kRaises;
+  a.decline(c.raised && c.reason.empty() ? "the program raised an exception while it was traced" : c.reason, c.where,
+            c.raised ? nullptr : "Unsupported", c.must_raise);
+}
+
+void keep_texts(Attempt& a, bool pipeline) {
+  Entry& e = a.entry;
+  frame::Capture& c = e.capture;
   e.report.want_texts = a.settings.keep_text || logged(Topic::kPlan) || logged(Topic::kKernels);
   if (a.settings.keep_text || dumping() || logged(Topic::kGraph)) {
     std::string text = graph::print(c.graph);
@@ -272,13 +264,11 @@ void attempt(Attempt& a, const frame::CaptureRequest& request, bool first = true
       e.report.texts.emplace_back("traced", std::move(text));
     }
   }
-  if (pipeline && c.joint.present && graph::uses_cuda(c.graph) &&
-      !bool_option(a.settings.options.values, "cuda_training")) {
-    e.cause = EagerCause::kRequested;
-    a.decline("the option cuda_training is off", "", nullptr);
-    return;
-  }
-  // The inputs of this call, for backends that look at examples.
+}
+
+// The inputs of this call, for backends that look at examples.
+std::vector<at::Tensor> example_inputs(Entry& e, PyObject* const* bound) {
+  const frame::Capture& c = e.capture;
   std::vector<PyObject*> objects(e.required), values;
   if (!e.guards->check(bound, objects.data()))
     throw InternalError("guards fail right after the trace: " + e.guards->explain_failure(bound));
@@ -292,8 +282,14 @@ void attempt(Attempt& a, const frame::CaptureRequest& request, bool first = true
     for (PyObject* v : values) Py_DECREF(v);
   }
   for (int32_t i : e.inputs) examples.push_back(graph_input(e, i, objects.data(), numbers.get()));
+  return examples;
+}
+
+// False: an error is set.
+bool run_backend(Attempt& a, const std::vector<at::Tensor>& examples, bool pipeline) {
+  Entry& e = a.entry;
+  frame::Capture& c = e.capture;
   counters().graphs++;
-  keep.reset();  // other threads go on while the kernels are built, and their calls count
   const auto run_by = [&](const std::string& backend) {
     graph::Graph graph = c.graph;
     e.runner =
@@ -304,7 +300,7 @@ void attempt(Attempt& a, const frame::CaptureRequest& request, bool first = true
     run_by(a.settings.backend);
   } catch (python_error& error) {  // the user's backend raised
     a.backend_raised(error);
-    return;
+    return false;
   } catch (const EnvironmentFailure&) {  // no graph of this machine would compile
     throw;
   } catch (const Declined& d) {
@@ -318,9 +314,14 @@ void attempt(Attempt& a, const frame::CaptureRequest& request, bool first = true
                              " is captured whole, but its graph runs eager, operator by operator: " + d.reason;
     if (!warn_once(text)) {
       a.fatal = true;
-      return;
+      return false;
     }
   }
+  return true;
+}
+
+void note_compiled(Attempt& a) {
+  Entry& e = a.entry;
   for (size_t i = 0; i < e.inputs.size(); ++i)  // what is made for a call has no other owner
     e.borrowed[i] = e.inputs[i] < kNarrowedInput && e.runner->borrows(i);
   static int dumped = 0;
@@ -344,6 +345,39 @@ void attempt(Attempt& a, const frame::CaptureRequest& request, bool first = true
   counters().kernels += e.report.kernels;
   counters().extern_calls += e.report.extern_calls;
   counters().cache_hits += e.report.cache_hit;
+}
+
+void attempt(Attempt& a, const frame::CaptureRequest& request) {
+  Entry& e = a.entry;
+  frame::Capture& c = e.capture;
+  std::optional<frame::KeepCallCounts> keep(std::in_place);
+  if (!capture_and_guard(a, request)) return;
+  if (c.declined || c.raised) return decline_capture(a, request);
+  e.repeatable = a.settings.custom == nullptr && graph::repeatable(c.graph);
+  const bool breaks = !c.frames.empty();
+  if (breaks && !c.yields) {
+    counters().graph_breaks++;
+    log(Topic::kBreaks, a.settings.name + ": graph break: " + c.reason + (c.where.empty() ? "" : " at " + c.where));
+  }
+  connect_inputs(e);
+  if (c.graph.nodes.empty() &&
+      (breaks ? c.graph.outputs.empty() : request.next >= 0)) {  // only Python between two breaks
+    e.trivial = !breaks || c.yields;
+    e.kind = e.trivial ? Entry::Kind::kEager : Entry::Kind::kCompiled;
+    return;
+  }
+  const bool pipeline = a.settings.backend == "flashover" && !a.settings.custom;
+  e.ours = pipeline;
+  keep_texts(a, pipeline);
+  if (pipeline && c.joint.present && graph::uses_cuda(c.graph) &&
+      !bool_option(a.settings.options.values, "cuda_training")) {
+    e.cause = EagerCause::kRequested;
+    a.decline("the option cuda_training is off", "", nullptr);
+    return;
+  }
+  const std::vector<at::Tensor> examples = example_inputs(e, request.slots);
+  keep.reset();  // other threads go on while the kernels are built, and their calls count
+  if (run_backend(a, examples, pipeline)) note_compiled(a);
 }
 
 }  // namespace

@@ -80,46 +80,6 @@ class HandledException {
   Ref before_;
 };
 
-void release_locks(Interpreter& in) {
-  for (; !in.locks.empty(); in.locks.pop_back()) {
-    Ref done = Ref::steal(PyObject_CallMethod(in.locks.back().lock.get(), "release", nullptr));
-    PyErr_Clear();
-  }
-}
-
-// Where to end the graph instead of at `path`: nothing that the program has to close again is open there.
-Interpreter::Path before_what_is_open(const Interpreter& in, bool context_changed, Interpreter::Path path) {
-  const auto earlier = [&path](const Interpreter::Path& other) {
-    const auto before = [](const Interpreter::Ordinal& a, const Interpreter::Ordinal& b) { return a.count < b.count; };
-    if (path.empty() || std::lexicographical_compare(other.begin(), other.end(), path.begin(), path.end(), before))
-      path = other;
-  };
-  if (!in.saved_hooks.empty()) earlier(in.saved_hooks.front());
-  if (!in.locks.empty()) earlier(in.locks.front().path);
-  if (context_changed && !in.context_path.empty()) earlier(in.context_path);
-  return path;
-}
-
-void leave_inference_modes(Interpreter& in) {
-  for (; !in.inference_modes.empty(); in.inference_modes.pop_back()) {
-    const Interpreter::InferenceMode& last = in.inference_modes.back();
-    if (!last.entered) continue;
-    Ref done = Ref::steal(PyObject_CallMethod(last.guard.get(), "__exit__", "OOO", Py_None, Py_None, Py_None));
-    PyErr_Clear();
-  }
-}
-
-void leave_dual_levels(Interpreter& in) {
-  for (; !in.dual_levels.empty(); in.dual_levels.pop_back()) {
-    Ref torch_c = Ref::steal(PyImport_ImportModule("torch._C"));
-    Ref names = Ref::steal(Py_BuildValue("(s)", "level"));
-    Ref leave = Ref::steal(torch_c ? PyObject_GetAttrString(torch_c.get(), "_exit_dual_level") : nullptr);
-    PyObject* args[2] = {nullptr, in.dual_levels.back().get()};
-    Ref done = Ref::steal(leave && names ? PyObject_Vectorcall(leave.get(), args + 1, 0, names.get()) : nullptr);
-    PyErr_Clear();
-  }
-}
-
 // The reconstruction of `before` would be written again as it is.
 bool makes_the_same(Interpreter& in, const Capture& before, const Snapshot* stopped, PyObject* result,
                     PyObject* handled) {
@@ -256,39 +216,231 @@ struct Speculation {
   bool elements = false;        // buffers of one element hold what they hold now
 };
 
+void decline(Capture& out, std::string reason, std::string where) {
+  out.declined = true;
+  out.reason = std::move(reason);
+  out.where = std::move(where);
+}
+
+// Why a call cannot be captured at all; null: it may be.
+const char* reason_not_to_capture(const CaptureRequest& request) {
+  if (PyErr_Occurred() || !PyFunction_Check(request.function)) return "not a Python function";
+  if (Interpreter::current() != nullptr) return "a capture inside a capture";
+  if (const char* tracer = active_tracer(nullptr)) return tracer;
+  const int flags = reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(request.function))->co_flags;
+  const bool starts = request.next < 0;
+  return flags & (CO_COROUTINE | CO_ASYNC_GENERATOR | (starts ? CO_GENERATOR : 0)) ? "a generator or coroutine function"
+                                                                                   : nullptr;
+}
+
+// The steps of one run.
+struct Run {
+  const CaptureRequest& request;
+  Capture& out;
+  Interpreter& in;
+  trace::Session& session;
+  Ref& result;
+  Path& broke;
+  std::vector<PyObject*> slots;  // the arguments as the program sees them
+
+  bool continues() const { return request.next >= 0; }
+  PyCodeObject* code() const { return reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(request.function)); }
+  void set_up(Speculation speculation, Path stop, bool gives_way);
+  void read_arguments();
+  void run_frame();
+  void note_exception();
+  void look_at_ending(const ContextCopy& variables, PyObject* autocast_cache);
+  void reconstruct(TorchState& state, const HandledException& handled);
+  void add_backward(const Reconstructor& reconstructor, const HandledException& handled);
+  void finish(Reconstructor& reconstructor, size_t inputs);
+};
+
+void Run::set_up(Speculation speculation, Path stop, bool gives_way) {
+  session.location = [&in = in] { return in.operator_location(); };
+  session.unknown_tensor = [&in = in](PyObject* tensor) {
+    try {
+      return in.recorder.add_tensor(tensor);
+    } catch (const Declined&) {
+      return false;
+    } catch (const std::exception& e) {
+      in.abort_for(e);
+      return false;
+    }
+  };
+  static const bool check_sources = std::getenv("FLASHOVER_CHECK_SOURCES") != nullptr;
+  if (check_sources) in.remember_old_objects();
+  in.stop_at(std::move(stop));
+  in.recorder.varying_numbers = request.varying_numbers;
+  in.recorder.per_call_paths = request.per_call_paths;
+  PyCodeObject* const forward =
+      continues() || request.count == 0 ? nullptr : forward_of(request.function, request.slots[0]);
+  if (forward != nullptr) in.recorder.name_positional(parameters_of(forward));
+  in.begins_at = line_of(forward != nullptr ? forward : code(), continues() ? request.next : -1);
+  in.assumes = speculation.assumptions;
+  in.gives_way = gives_way;
+  in.narrows_inputs = speculation.narrowed_inputs;
+  trace::assumption() = {};
+  if (request.varying_numbers != nullptr)
+    session.item_symbol = [&in = in](PyObject* tensor) -> PyObject* {
+      if (!in.items_as_symbols) return nullptr;
+      Ref number = Ref::steal(in.recorder.numbers.item(tensor));
+      return number ? in.recorder.numbers.symbols(number.get()) : nullptr;
+    };
+  in.recorder.numbers.elements = speculation.elements;
+  if (speculation.elements)
+    session.element_read = [&in = in, raw = &session](int32_t input) {
+      DType dtype{};
+      Ref number = Ref::steal(raw->element(input, dtype));
+      return number && in.recorder.numbers.holds_always(input, number.get(), dtype);
+    };
+  session.number_read = [&in = in](ValueId value) { return in.recorder.numbers.read_value(value); };
+  read_arguments();
+}
+
+void Run::read_arguments() {
+  if (continues()) {
+    // The frame's own objects are looked at as it runs (Interpreter::run_frame).
+    for (size_t i = request.count - 2; i < request.count; ++i)
+      in.recorder.reach(SourceKind::kArgument, kNoSource, static_cast<int64_t>(i), nullptr, request.slots[i]);
+    in.start_with(&request);
+  } else {
+    in.recorder.add_root(request.function);
+    for (size_t i = 0; i < request.count; ++i)
+      slots.push_back(in.recorder.read(SourceKind::kArgument, kNoSource, static_cast<int64_t>(i),
+                                       PyTuple_GET_ITEM(code()->co_localsplusnames, static_cast<Py_ssize_t>(i)),
+                                       request.slots[i]));
+  }
+}
+
+void Run::run_frame() {
+  HookInstalled hook;
+  if (continues()) {
+    result = Ref::steal(call_for_frame(
+        request.function, [this](PyThreadState* t, _PyInterpreterFrame* f) { return in.run_frame(t, f, 0); }));
+  } else {
+    result = Ref::steal(call_bound(in, request.function, slots.data()));
+  }
+  if (result) return;
+  if (!in.aborted()) note_exception();
+  PyErr_Clear();
+}
+
+void Run::note_exception() {
+  out.raised = true;
+  const bool of_torch = PyErr_ExceptionMatches(PyExc_RuntimeError) != 0;
+  out.out_of_memory = PyErr_ExceptionMatches(PyExc_MemoryError) != 0;
+  FetchedError error;
+  error.normalize();
+  Ref text = Ref::steal(error.value != nullptr ? PyObject_Repr(error.value) : nullptr);
+  const char* told = text ? PyUnicode_AsUTF8(text.get()) : nullptr;
+  // What torch makes of an allocation that failed below one of its functions, perhaps one of ours.
+  if (of_torch && told != nullptr && std::strstr(told, "std::bad_alloc") != nullptr) out.out_of_memory = true;
+  decline(out, std::string("the program raised ") + (told != nullptr ? told : "an exception"), raised_at(error.trace));
+}
+
+// Where the capture ended before its end, or left open what cannot stay open: declined.
+void Run::look_at_ending(const ContextCopy& variables, PyObject* autocast_cache) {
+  const Snapshot* stopped = in.stopped();
+  if (in.aborted() && stopped == nullptr) {
+    decline(out, in.reason(), in.where());
+    out.stack = in.stack_at_abort();
+    out.differentiated_twice = in.differentiates_twice;
+    out.must_raise = in.must_raise();
+    if (!in.differentiates_twice) broke = in.context.before_what_is_open(variables.changed(), in.break_path());
+  } else if (session.declined()) {
+    decline(out, session.decline_reason(), in.location());
+  } else if (!in.context.torch.saved_hooks.empty()) {
+    decline(out, "saved-tensor hooks are pushed across a graph break", "");
+  } else if (!in.context.torch.dual_levels.empty()) {
+    decline(out, "a dual level is open across a graph break", "");
+  } else if (!in.context.locks.held.empty()) {
+    decline(out, "a lock is held across a graph break", "");
+    broke = in.context.before_what_is_open(variables.changed(), {});
+  } else if (variables.changed()) {
+    decline(out, stopped != nullptr ? "a context variable is set across a graph break" : "a context variable is set",
+            "");
+    broke = in.context.before_what_is_open(true, {});
+  } else if (in.context.torch.autocast_cache.get() != autocast_cache) {
+    decline(out, "torch's state is changed: is_autocast_cache_enabled", "");
+  }
+}
+
+void Run::reconstruct(TorchState& state, const HandledException& handled) {
+  const Snapshot* stopped = in.stopped();
+  // The graph's inputs, in order; a constant of the trace stands among them without a source.
+  out.state = state.changes(stopped != nullptr && !in.context.torch.inference_modes.empty());
+  out.input_sources = in.recorder.tensor_sources();
+  for (SourceId id : out.input_sources)
+    if (id != kNoSource) out.required.push_back(id);
+  const size_t inputs = out.input_sources.size();
+  Reconstructor reconstructor(in, out);
+  if (stopped != nullptr) {
+    reconstructor.frames(*stopped);
+    out.yields = in.yields();
+  } else {
+    out.result = reconstructor.make(result.get());
+  }
+  if (handled.changed()) out.handled = handled.now() == nullptr ? -1 : reconstructor.make(handled.now());
+  reconstructor.effects();
+  in.context.torch.leave_inference_modes();  // what follows leaves them for real
+  add_backward(reconstructor, handled);
+  finish(reconstructor, inputs);
+}
+
+void Run::add_backward(const Reconstructor& reconstructor, const HandledException& handled) {
+  const Snapshot* stopped = in.stopped();
+  // Hooks and autograd Functions of the program run here: interpreted, and without a trace of theirs left.
+  HookInstalled hook;
+  if (stopped != nullptr) in.revive();
+  in.uninterpreted = 0;
+  const size_t writes = in.journal.entries().size(), said = in.context.warnings.said.size();
+  const int64_t frames = in.frames;
+  out.joint = session.add_backward(reconstructor.outputs());
+  in.uninterpreted = 1;
+  if (in.aborted()) throw Declined(in.reason(), in.where());
+  if (in.journal.entries().size() != writes) throw Declined("training: the backward writes Python objects");
+  if (in.context.warnings.said.size() != said) throw Declined("training: the backward warns");
+  // Those that the call made and hands out are made as they were before.
+  if (in.frames != frames && out.reconstruction.size() + out.effects.size() > 1 &&
+      !makes_the_same(in, out, stopped, result.get(), handled.changed() ? handled.now() : nullptr))
+    throw Declined("training: the backward writes Python objects that the call made");
+}
+
+void Run::finish(Reconstructor& reconstructor, size_t inputs) {
+  out.graph = session.end(reconstructor.outputs(), out.constants);
+  out.version_steps = session.version_steps();
+  out.own_counters = session.own_counters();
+  if (in.recorder.tensor_sources().size() != inputs) throw Declined("training: the backward reads a new tensor");
+  out.input_sources.resize(out.graph.inputs.size(), kNoSource);
+  out.narrowed_inputs = std::move(in.narrowed_inputs);
+  take_numbers(in.recorder.numbers, reconstructor, out);
+  for (size_t i = 0; i < out.graph.inputs.size(); ++i) {
+    const graph::InputKind kind = out.graph.inputs[i].kind;
+    const bool constant = kind == graph::InputKind::kConstant || kind == graph::InputKind::kTangent;
+    const bool number = i < out.number_inputs.size() && out.number_inputs[i] >= 0;
+    const bool narrowed = std::any_of(out.narrowed_inputs.begin(), out.narrowed_inputs.end(),
+                                      [&](const NarrowedInput& p) { return p.input == static_cast<int32_t>(i); });
+    if ((constant || number || narrowed) != (out.input_sources[i] == kNoSource))
+      throw Declined("a tensor input without a source");
+  }
+  for (const Journal::Entry& e : in.journal.entries()) in.recorder.only_way_to(e.target.get());
+  in.recorder.fact(FactKind::kGlobalState, kNoSource);
+  in.recorder.fact(FactKind::kNotAliases, kNoSource);
+}
+
 // One run. `stop`: where to end it (empty: at the end of the call); `broke`: where it could be ended had it to.
 // `first_call`: what has to be called before the program can be captured.
 // `made_class`: where it made its first class.
-Capture run_uninterrupted(const CaptureRequest& request, Speculation speculation, Interpreter::Path stop,
-                          Interpreter::Path& broke, Interpreter::Path& made_class, Ref& first_call, bool gives_way) {
+Capture run_uninterrupted(const CaptureRequest& request, Speculation speculation, Path stop, Path& broke,
+                          Path& made_class, Ref& first_call, bool gives_way) {
   const auto start = std::chrono::steady_clock::now();
   Capture out;
-  PyObject* const callable = request.function;
   trace::exchange() = {};
-  auto decline = [&](std::string reason, std::string where) {
-    out.declined = true;
-    out.reason = std::move(reason);
-    out.where = std::move(where);
-  };
-  if (PyErr_Occurred() || !PyFunction_Check(callable)) {
-    decline("not a Python function", "");
-    return out;
-  }
-  if (Interpreter::current() != nullptr) {
-    decline("a capture inside a capture", "");
-    return out;
-  }
-  if (const char* tracer = active_tracer(nullptr)) {
-    decline(tracer, "");
+  if (const char* reason = reason_not_to_capture(request)) {
+    decline(out, reason, "");
     return out;
   }
   const WithoutProfiler no_profiler;
-  auto* code = reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(callable));
-  const bool continues = request.next >= 0;
-  if (code->co_flags & (CO_COROUTINE | CO_ASYNC_GENERATOR | (continues ? 0 : CO_GENERATOR))) {
-    decline("a generator or coroutine function", "");
-    return out;
-  }
   try {
     NoCollection no_collection;
     TorchState before;
@@ -307,191 +459,39 @@ Capture run_uninterrupted(const CaptureRequest& request, Speculation speculation
     {
       HandledException handled;
       Interpreter in(session.get());
-      session->location = [&in] { return in.operator_location(); };
-      session->unknown_tensor = [&in](PyObject* tensor) {
-        try {
-          return in.recorder.add_tensor(tensor);
-        } catch (const Declined&) {
-          return false;
-        } catch (const std::exception& e) {
-          in.abort_for(e);
-          return false;
-        }
-      };
       try {
-        in.autocast_cache = Ref::borrow(autocast_cache.get());
+        in.context.torch.autocast_cache = Ref::borrow(autocast_cache.get());
         Compiling compiling;
-        ContextCopy context;
-        std::vector<PyObject*> slots;
-        static const bool check_sources = std::getenv("FLASHOVER_CHECK_SOURCES") != nullptr;
-        if (check_sources) in.remember_old_objects();
-        in.stop_at(std::move(stop));
-        in.recorder.varying_numbers = request.varying_numbers;
-        in.recorder.per_call_paths = request.per_call_paths;
-        PyCodeObject* forward = continues || request.count == 0 ? nullptr : forward_of(callable, request.slots[0]);
-        if (forward != nullptr) in.recorder.name_positional(parameters_of(forward));
-        in.begins_at = line_of(forward != nullptr ? forward : code, continues ? request.next : -1);
-        in.assumes = speculation.assumptions;
-        in.gives_way = gives_way;
-        in.narrows_inputs = speculation.narrowed_inputs;
-        trace::assumption() = {};
-        if (request.varying_numbers != nullptr)
-          session->item_symbol = [&in](PyObject* tensor) -> PyObject* {
-            if (!in.items_as_symbols) return nullptr;
-            Ref number = Ref::steal(in.recorder.numbers.item(tensor));
-            return number ? in.recorder.numbers.symbols(number.get()) : nullptr;
-          };
-        in.recorder.numbers.elements = speculation.elements;
-        if (speculation.elements)
-          session->element_read = [&in, raw = session.get()](int32_t input) {
-            DType dtype{};
-            Ref number = Ref::steal(raw->element(input, dtype));
-            return number && in.recorder.numbers.holds_always(input, number.get(), dtype);
-          };
-        session->number_read = [&in](ValueId value) { return in.recorder.numbers.read_value(value); };
-        if (continues) {
-          // The frame's own objects are looked at as it runs (Interpreter::run_frame).
-          for (size_t i = request.count - 2; i < request.count; ++i)
-            in.recorder.reach(SourceKind::kArgument, kNoSource, static_cast<int64_t>(i), nullptr, request.slots[i]);
-          in.start_with(&request);
-        } else {
-          in.recorder.add_root(callable);
-          for (size_t i = 0; i < request.count; ++i)
-            slots.push_back(in.recorder.read(SourceKind::kArgument, kNoSource, static_cast<int64_t>(i),
-                                             PyTuple_GET_ITEM(code->co_localsplusnames, static_cast<Py_ssize_t>(i)),
-                                             request.slots[i]));
-        }
-        {
-          HookInstalled hook;
-          if (continues) {
-            result = Ref::steal(call_for_frame(
-                callable, [&in](PyThreadState* t, _PyInterpreterFrame* f) { return in.run_frame(t, f, 0); }));
-          } else {
-            result = Ref::steal(call_bound(in, callable, slots.data()));
-          }
-          if (!result) {
-            if (!in.aborted()) {
-              out.raised = true;
-              const bool of_torch = PyErr_ExceptionMatches(PyExc_RuntimeError) != 0;
-              out.out_of_memory = PyErr_ExceptionMatches(PyExc_MemoryError) != 0;
-              FetchedError error;
-              error.normalize();
-              Ref text = Ref::steal(error.value != nullptr ? PyObject_Repr(error.value) : nullptr);
-              const char* told = text ? PyUnicode_AsUTF8(text.get()) : nullptr;
-              // What torch makes of an allocation that failed below one of its functions, perhaps one of ours.
-              if (of_torch && told != nullptr && std::strstr(told, "std::bad_alloc") != nullptr)
-                out.out_of_memory = true;
-              decline(std::string("the program raised ") + (told != nullptr ? told : "an exception"),
-                      raised_at(error.trace));
-              PyErr_Clear();
-            } else {
-              PyErr_Clear();
-            }
-          }
-        }
+        ContextCopy variables;
+        Run run{request, out, in, *session, result, broke, {}};
+        run.set_up(speculation, std::move(stop), gives_way);
+        run.run_frame();
         // Hashes and comparisons of the program's that are needed from here on are not its own doing. (The hook may
         // still be there: what called this may take on its callees.)
         in.uninterpreted = 1;
-        const Snapshot* stopped = in.stopped();
         if (in.gives_way && signal_waits()) throw Interrupted{};
         in.gives_way = false;  // what follows is short, or looks itself
-        if (in.aborted() && stopped == nullptr) {
-          decline(in.reason(), in.where());
-          out.stack = in.stack_at_abort();
-          out.differentiated_twice = in.differentiates_twice;
-          out.must_raise = in.must_raise();
-          if (!in.differentiates_twice) broke = before_what_is_open(in, context.changed(), in.break_path());
-        } else if (session->declined()) {
-          decline(session->decline_reason(), in.location());
-        } else if (!in.saved_hooks.empty()) {
-          decline("saved-tensor hooks are pushed across a graph break", "");
-        } else if (!in.dual_levels.empty()) {
-          decline("a dual level is open across a graph break", "");
-        } else if (!in.locks.empty()) {
-          decline("a lock is held across a graph break", "");
-          broke = before_what_is_open(in, context.changed(), {});
-        } else if (context.changed()) {
-          decline(stopped != nullptr ? "a context variable is set across a graph break" : "a context variable is set",
-                  "");
-          broke = before_what_is_open(in, true, {});
-        } else if (in.autocast_cache.get() != autocast_cache.get()) {
-          decline("torch's state is changed: is_autocast_cache_enabled", "");
-        }
-        if (!out.declined) {
-          // The graph's inputs, in order; a constant of the trace stands among them without a source.
-          out.state = state.changes(stopped != nullptr && !in.inference_modes.empty());
-          out.input_sources = in.recorder.tensor_sources();
-          for (SourceId id : out.input_sources)
-            if (id != kNoSource) out.required.push_back(id);
-          const size_t inputs = out.input_sources.size();
-          Reconstructor reconstructor(in, out);
-          if (stopped != nullptr) {
-            reconstructor.frames(*stopped);
-            out.yields = in.yields();
-          } else {
-            out.result = reconstructor.make(result.get());
-          }
-          if (handled.changed()) out.handled = handled.now() == nullptr ? -1 : reconstructor.make(handled.now());
-          reconstructor.effects();
-          leave_inference_modes(in);  // what follows leaves them for real
-          {
-            // Hooks and autograd Functions of the program run here: interpreted, and without a trace of theirs left.
-            HookInstalled hook;
-            if (stopped != nullptr) in.revive();
-            in.uninterpreted = 0;
-            const size_t writes = in.journal.entries().size(), said = in.warnings.size();
-            const int64_t frames = in.frames;
-            out.joint = session->add_backward(reconstructor.outputs());
-            in.uninterpreted = 1;
-            if (in.aborted()) throw Declined(in.reason(), in.where());
-            if (in.journal.entries().size() != writes) throw Declined("training: the backward writes Python objects");
-            if (in.warnings.size() != said) throw Declined("training: the backward warns");
-            // Those that the call made and hands out are made as they were before.
-            if (in.frames != frames && out.reconstruction.size() + out.effects.size() > 1 &&
-                !makes_the_same(in, out, stopped, result.get(), handled.changed() ? handled.now() : nullptr))
-              throw Declined("training: the backward writes Python objects that the call made");
-          }
-          out.graph = session->end(reconstructor.outputs(), out.constants);
-          out.version_steps = session->version_steps();
-          out.own_counters = session->own_counters();
-          if (in.recorder.tensor_sources().size() != inputs)
-            throw Declined("training: the backward reads a new tensor");
-          out.input_sources.resize(out.graph.inputs.size(), kNoSource);
-          out.narrowed_inputs = std::move(in.narrowed_inputs);
-          take_numbers(in.recorder.numbers, reconstructor, out);
-          for (size_t i = 0; i < out.graph.inputs.size(); ++i) {
-            const graph::InputKind kind = out.graph.inputs[i].kind;
-            const bool constant = kind == graph::InputKind::kConstant || kind == graph::InputKind::kTangent;
-            const bool number = i < out.number_inputs.size() && out.number_inputs[i] >= 0;
-            const bool narrowed =
-                std::any_of(out.narrowed_inputs.begin(), out.narrowed_inputs.end(),
-                            [&](const NarrowedInput& p) { return p.input == static_cast<int32_t>(i); });
-            if ((constant || number || narrowed) != (out.input_sources[i] == kNoSource))
-              throw Declined("a tensor input without a source");
-          }
-          for (const Journal::Entry& e : in.journal.entries()) in.recorder.only_way_to(e.target.get());
-          in.recorder.fact(FactKind::kGlobalState, kNoSource);
-          in.recorder.fact(FactKind::kNotAliases, kNoSource);
-        }
+        run.look_at_ending(variables, autocast_cache.get());
+        if (!out.declined) run.reconstruct(state, handled);
       } catch (const Declined& d) {
         out.retry_as_opaque = in.retry_as_opaque();
-        decline(d.reason, d.where.empty() ? in.location() : d.where);
+        decline(out, d.reason, d.where.empty() ? in.location() : d.where);
         if (broke.empty() && !in.differentiates_twice) broke = in.retry_path();
         if (broke.empty() && !in.differentiates_twice) broke = in.class_path();
       } catch (const Interrupted&) {
-        decline("a signal came", "");
+        decline(out, "a signal came", "");
       } catch (const std::bad_alloc&) {
         in.abort("out of memory");
         out.declined = out.out_of_memory = true;
       } catch (const std::exception& e) {
-        decline(std::string("internal error: ") + e.what(), "");
+        decline(out, std::string("internal error: ") + e.what(), "");
       }
       if (in.out_of_memory()) {
         out.declined = out.out_of_memory = true;
         broke.clear();
       }
       if (trace::exchange().interfered) {
-        if (!out.declined) decline("another thread was in the way", "");
+        if (!out.declined) decline(out, "another thread was in the way", "");
         out.raised = false;
         broke.clear();
       }
@@ -505,9 +505,7 @@ Capture run_uninterrupted(const CaptureRequest& request, Speculation speculation
         }
       }
       in.uninterpreted = 1;
-      release_locks(in);
-      leave_inference_modes(in);
-      leave_dual_levels(in);
+      in.context.undo();
       in.uninterpreted = 0;
       in.end_generators();
       in.uninterpreted = 1;
@@ -516,11 +514,11 @@ Capture run_uninterrupted(const CaptureRequest& request, Speculation speculation
       out.observations = in.recorder.take();  // also of a decline: such calls need not be tried again
     }
   } catch (const Declined& d) {
-    decline(d.reason, d.where);
+    decline(out, d.reason, d.where);
   } catch (const std::bad_alloc&) {
     out.declined = out.out_of_memory = true;
   } catch (const std::exception& e) {
-    decline(std::string("internal error: ") + e.what(), "");
+    decline(out, std::string("internal error: ") + e.what(), "");
   }
   PyErr_Clear();
   out.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -529,10 +527,10 @@ Capture run_uninterrupted(const CaptureRequest& request, Speculation speculation
 
 // The same, given up and begun again where signals come: their handlers run in between. One that raises ends the
 // capture with its error set. A program that is signalled all the time gets its signals late.
-Capture run_once(const CaptureRequest& request, Speculation speculation, const Interpreter::Path& stop,
-                 Interpreter::Path& broke, Interpreter::Path& made_class, Ref& first_call) {
+Capture run_once(const CaptureRequest& request, Speculation speculation, const Path& stop, Path& broke,
+                 Path& made_class, Ref& first_call) {
   constexpr int kTimes = 3;
-  const Interpreter::Path broke_before = broke;
+  const Path broke_before = broke;
   for (int times = 0;; ++times) {
     const bool gives_way = times < kTimes;
     Capture out = run_uninterrupted(request, speculation, stop, broke, made_class, first_call, gives_way);
@@ -572,7 +570,7 @@ bool narrowed_inputs_fit(const Capture& c) {
 }
 
 Capture capture(const CaptureRequest& request, Speculation speculation) {
-  Interpreter::Path path, made_class;
+  Path path, made_class;
   Ref call;
   Capture first = run_once(request, speculation, {}, path, made_class, call);
   constexpr int kCalls = 100, kOperators = 8;  // operators whose backwards are found not to be traceable, one by one
@@ -601,7 +599,7 @@ Capture capture(const CaptureRequest& request, Speculation speculation) {
   constexpr int kTries = 4;
   bool tried_class = false;
   for (int tries = 0; !path.empty() && tries < kTries; ++tries) {
-    Interpreter::Path unused;
+    Path unused;
     Capture cut = run_once(request, speculation, path, unused, made_class, call);
     if (PyErr_Occurred()) {
       release(cut);

@@ -210,21 +210,9 @@ bool capturing() { return active != nullptr; }
 Interpreter::Interpreter(trace::Session* s) : recorder(s), session(s), outer_(active) {
   recorder.location = [this] { return asking_line(); };
   recorder.location_key = [this] { return asking_key(); };
-  warning_filters = Ref::borrow(of_module("warnings", "filters"));
-  warning_printer = Ref::borrow(of_module("warnings", "_showwarnmsg_impl"));
+  context.warnings.save();
   read_logging_functions();
   active = this;
-}
-
-bool Interpreter::filters_of_before() const { return of_module("warnings", "filters") == warning_filters.get(); }
-bool Interpreter::records_warnings() const {
-  return of_module("warnings", "_showwarnmsg_impl") != warning_printer.get();
-}
-
-bool Interpreter::prints_warnings() const {
-  static PyObject* const original = Py_XNewRef(of_module("warnings", "_showwarning_orig"));
-  PyObject* printer = of_module("warnings", "_showwarnmsg_impl");
-  return printer != nullptr && PyFunction_Check(printer) && of_module("warnings", "showwarning") == original;
 }
 
 Interpreter::~Interpreter() {

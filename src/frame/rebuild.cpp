@@ -124,11 +124,104 @@ bool append_to_deque(PyObject* deque, PyObject* item) {
   return static_cast<bool>(none);
 }
 
+// The registers that a step reads.
+struct Operands {
+  const ReconstructionStep& step;
+  const Registers& registers;
+  Py_ssize_t size() const { return static_cast<Py_ssize_t>(step.items.size()); }
+  PyObject* operator()(Py_ssize_t i) const { return registers[step.items[static_cast<size_t>(i)]]; }
+};
+
+PyObject* finish_exception(const Operands& item) {
+  auto operand = [&](Py_ssize_t i) {
+    return item.step.items[static_cast<size_t>(i)] < 0 ? nullptr : Py_NewRef(item(i));
+  };
+  PyException_SetCause(item(0), operand(1));
+  PyException_SetContext(item(0), operand(2));
+  reinterpret_cast<PyBaseExceptionObject*>(item(0))->suppress_context = 0;
+  Ref tb = Ref::steal(operand(3));
+  if (tb && PyException_SetTraceback(item(0), tb.get()) < 0) return nullptr;
+  return Py_NewRef(Py_None);
+}
+
+PyObject* fill_items(const Operands& item) {
+  const Py_ssize_t n = item.size();
+  PyObject* target = item(0);
+  if (PyCell_Check(target)) {
+    PyCell_Set(target, item(1));
+    return Py_NewRef(Py_None);
+  }
+  if (PyDict_Check(target)) {
+    for (Py_ssize_t i = 1; i < n; i += 2)
+      if (store(target, item(i), item(i + 1)) < 0) return nullptr;
+  } else if (PySet_Check(target)) {
+    for (Py_ssize_t i = 1; i < n; ++i)
+      if (PySet_Add(target, item(i)) < 0) return nullptr;
+  } else if (is_deque(target)) {
+    for (Py_ssize_t i = 1; i < n; ++i)
+      if (!append_to_deque(target, item(i))) return nullptr;
+  } else {
+    for (Py_ssize_t i = 1; i < n; ++i)
+      if (PyList_Append(target, item(i)) < 0) return nullptr;
+  }
+  return Py_NewRef(Py_None);
+}
+
+PyObject* make_record(const Operands& item, PyObject* class_of_it) {
+  const Py_ssize_t n = item.size();
+  auto* type = reinterpret_cast<PyTypeObject*>(class_of_it);
+  Ref values = Ref::steal(PyTuple_New(n));
+  for (Py_ssize_t i = 0; values && i < n; ++i) PyTuple_SET_ITEM(values.get(), i, Py_NewRef(item(i)));
+  if (!values) return nullptr;
+  Ref args = Ref::steal(PyTuple_Pack(1, values.get()));
+  if (!args) return nullptr;
+  // tuple.__new__ for named tuples and their subclasses, the record's own for torch.return_types.
+  const bool record = PyObject_HasAttrString(class_of_it, "n_sequence_fields");
+  return (record ? type->tp_new : PyTuple_Type.tp_new)(type, args.get(), nullptr);
+}
+
+PyObject* make_dict_iterator(const Operands& item) {
+  const ReconstructionStep& s = item.step;
+  auto* type = reinterpret_cast<PyTypeObject*>(s.object);
+  const bool keys = type == &PyDictIterKey_Type || type == &PyDictKeys_Type;
+  const bool values = type == &PyDictIterValue_Type || type == &PyDictValues_Type;
+  const char* view = keys ? "keys" : values ? "values" : "items";
+  static PyObject* const dict_type = reinterpret_cast<PyObject*>(&PyDict_Type);
+  Ref of =
+      type == &PySetIter_Type ? Ref::borrow(item(0)) : Ref::steal(PyObject_CallMethod(dict_type, view, "O", item(0)));
+  if (s.index < 0) return of.release();
+  Ref made = Ref::steal(!of                       ? nullptr
+                        : type == &PySetIter_Type ? PySet_Type.tp_iter(of.get())
+                                                  : PyObject_GetIter(of.get()));
+  for (int32_t i = 0; made && i < s.index; ++i) {
+    Ref taken = Ref::steal(PyIter_Next(made.get()));
+    if (!taken && PyErr_Occurred()) return nullptr;
+  }
+  return made.release();
+}
+
+PyObject* make_function(const Operands& item) {
+  PyObject* made = PyFunction_NewWithQualName(item(0), item(1), item(3));
+  if (made == nullptr) return nullptr;
+  auto* f = reinterpret_cast<PyFunctionObject*>(made);
+  Py_XSETREF(f->func_name, Py_NewRef(item(2)));
+  auto set = [](PyObject** slot, PyObject* v) {
+    if (v != Py_None) Py_XSETREF(*slot, Py_NewRef(v));
+  };
+  set(&f->func_defaults, item(4));
+  set(&f->func_kwdefaults, item(5));
+  set(&f->func_closure, item(6));
+  set(&f->func_annotations, item(7));
+  Py_XSETREF(f->func_doc, Py_NewRef(item(8)));
+  Py_XSETREF(f->func_module, Py_NewRef(item(9)));
+  return made;
+}
+
 PyObject* run_step(const ReconstructionStep& s, const Registers& r, PyObject* const* objects, size_t numbers,
                    PyObject* const* outputs) {
   using Kind = ReconstructionStep::Kind;
-  const auto n = static_cast<Py_ssize_t>(s.items.size());
-  auto item = [&](Py_ssize_t i) { return r[s.items[static_cast<size_t>(i)]]; };
+  const Operands item{s, r};
+  const Py_ssize_t n = item.size();
   PyObject* const class_of_it = s.type < 0 ? s.object : r[s.type];
   switch (s.kind) {
     case Kind::kGraphOutput:
@@ -172,15 +265,8 @@ PyObject* run_step(const ReconstructionStep& s, const Registers& r, PyObject* co
     }
     case Kind::kException:
       return new_from(reinterpret_cast<PyTypeObject*>(class_of_it), item(0), true);
-    case Kind::kFinishException: {
-      auto part = [&](size_t i) { return s.items[i] < 0 ? nullptr : Py_NewRef(r[s.items[i]]); };
-      PyException_SetCause(item(0), part(1));
-      PyException_SetContext(item(0), part(2));
-      reinterpret_cast<PyBaseExceptionObject*>(item(0))->suppress_context = 0;
-      Ref tb = Ref::steal(part(3));
-      if (tb && PyException_SetTraceback(item(0), tb.get()) < 0) return nullptr;
-      return Py_NewRef(Py_None);
-    }
+    case Kind::kFinishException:
+      return finish_exception(item);
     case Kind::kTraceback:
       return make_traceback(s.object, item(0), item(1), s.index, s.items[2] < 0 ? nullptr : item(2));
     case Kind::kFillSlots:
@@ -193,38 +279,10 @@ PyObject* run_step(const ReconstructionStep& s, const Registers& r, PyObject* co
         if (!dict || PyDict_SetItem(dict.get(), item(i), item(i + 1)) < 0) return nullptr;
       return Py_NewRef(Py_None);
     }
-    case Kind::kFillItems: {
-      PyObject* target = item(0);
-      if (PyCell_Check(target)) {
-        PyCell_Set(target, item(1));
-        return Py_NewRef(Py_None);
-      }
-      if (PyDict_Check(target)) {
-        for (Py_ssize_t i = 1; i < n; i += 2)
-          if (store(target, item(i), item(i + 1)) < 0) return nullptr;
-      } else if (PySet_Check(target)) {
-        for (Py_ssize_t i = 1; i < n; ++i)
-          if (PySet_Add(target, item(i)) < 0) return nullptr;
-      } else if (is_deque(target)) {
-        for (Py_ssize_t i = 1; i < n; ++i)
-          if (!append_to_deque(target, item(i))) return nullptr;
-      } else {
-        for (Py_ssize_t i = 1; i < n; ++i)
-          if (PyList_Append(target, item(i)) < 0) return nullptr;
-      }
-      return Py_NewRef(Py_None);
-    }
-    case Kind::kNamedTuple: {
-      auto* type = reinterpret_cast<PyTypeObject*>(class_of_it);
-      Ref values = Ref::steal(PyTuple_New(n));
-      for (Py_ssize_t i = 0; values && i < n; ++i) PyTuple_SET_ITEM(values.get(), i, Py_NewRef(item(i)));
-      if (!values) return nullptr;
-      Ref args = Ref::steal(PyTuple_Pack(1, values.get()));
-      if (!args) return nullptr;
-      // tuple.__new__ for named tuples and their subclasses, the record's own for torch.return_types.
-      const bool record = PyObject_HasAttrString(class_of_it, "n_sequence_fields");
-      return (record ? type->tp_new : PyTuple_Type.tp_new)(type, args.get(), nullptr);
-    }
+    case Kind::kFillItems:
+      return fill_items(item);
+    case Kind::kNamedTuple:
+      return make_record(item, class_of_it);
     case Kind::kSlice:
       return PySlice_New(item(0), item(1), item(2));
     case Kind::kCell:
@@ -236,24 +294,8 @@ PyObject* run_step(const ReconstructionStep& s, const Registers& r, PyObject* co
       if (quiet) quiet_reduce(false);
       return made.release();
     }
-    case Kind::kDictIterator: {
-      auto* type = reinterpret_cast<PyTypeObject*>(s.object);
-      const bool keys = type == &PyDictIterKey_Type || type == &PyDictKeys_Type;
-      const bool values = type == &PyDictIterValue_Type || type == &PyDictValues_Type;
-      const char* view = keys ? "keys" : values ? "values" : "items";
-      static PyObject* const dict_type = reinterpret_cast<PyObject*>(&PyDict_Type);
-      Ref of = type == &PySetIter_Type ? Ref::borrow(item(0))
-                                       : Ref::steal(PyObject_CallMethod(dict_type, view, "O", item(0)));
-      if (s.index < 0) return of.release();
-      Ref made = Ref::steal(!of                       ? nullptr
-                            : type == &PySetIter_Type ? PySet_Type.tp_iter(of.get())
-                                                      : PyObject_GetIter(of.get()));
-      for (int32_t i = 0; made && i < s.index; ++i) {
-        Ref taken = Ref::steal(PyIter_Next(made.get()));
-        if (!taken && PyErr_Occurred()) return nullptr;
-      }
-      return made.release();
-    }
+    case Kind::kDictIterator:
+      return make_dict_iterator(item);
     case Kind::kGenerator: {
       std::vector<PyObject*> slots;
       for (Py_ssize_t i = 2; i < n; ++i) slots.push_back(s.items[static_cast<size_t>(i)] < 0 ? nullptr : item(i));
@@ -263,22 +305,8 @@ PyObject* run_step(const ReconstructionStep& s, const Registers& r, PyObject* co
       return Py_TYPE(s.object)->tp_descr_get(s.object, item(0), reinterpret_cast<PyObject*>(Py_TYPE(item(0))));
     case Kind::kBoundMethod:
       return PyMethod_New(item(0), item(1));
-    case Kind::kFunction: {  // code, globals, name, qualname, defaults, kwdefaults, closure, annotations, doc, module
-      PyObject* made = PyFunction_NewWithQualName(item(0), item(1), item(3));
-      if (made == nullptr) return nullptr;
-      auto* f = reinterpret_cast<PyFunctionObject*>(made);
-      Py_XSETREF(f->func_name, Py_NewRef(item(2)));
-      auto set = [](PyObject** slot, PyObject* v) {
-        if (v != Py_None) Py_XSETREF(*slot, Py_NewRef(v));
-      };
-      set(&f->func_defaults, item(4));
-      set(&f->func_kwdefaults, item(5));
-      set(&f->func_closure, item(6));
-      set(&f->func_annotations, item(7));
-      Py_XSETREF(f->func_doc, Py_NewRef(item(8)));
-      Py_XSETREF(f->func_module, Py_NewRef(item(9)));
-      return made;
-    }
+    case Kind::kFunction:  // code, globals, name, qualname, defaults, kwdefaults, closure, annotations, doc, module
+      return make_function(item);
     case Kind::kEnter:
       return PyObject_CallMethod(item(0), "__enter__", nullptr);
     case Kind::kLeave:

@@ -437,8 +437,9 @@ void Reconstructor::frames(const Snapshot& snapshot) {
     capture_.frames.push_back(std::move(point));
   }
   // Left out of the trace, but what follows leaves them.
-  for (const Ref& range : in_.ranges) step(ReconstructionStep::Kind::kEnter, nullptr, {make(range.get())});
-  for (const Interpreter::InferenceMode& m : in_.inference_modes)
+  for (const Ref& range : in_.context.ranges.entered)
+    step(ReconstructionStep::Kind::kEnter, nullptr, {make(range.get())});
+  for (const TorchModes::InferenceMode& m : in_.context.torch.inference_modes)
     if (m.entered) step(ReconstructionStep::Kind::kEnter, nullptr, {make(m.guard.get())});
   capture_.calls = true;
 }
@@ -511,7 +512,7 @@ int32_t Reconstructor::make_function(PyObject* o) {
   std::vector<int32_t> items;
   for (PyObject* part : {f->func_code, f->func_globals, f->func_name, f->func_qualname, f->func_defaults,
                          f->func_kwdefaults, f->func_closure, f->func_annotations, f->func_doc, f->func_module}) {
-    for (const Ref& own : in_.own_globals)
+    for (const Ref& own : in_.context.own_globals)
       if (part == f->func_globals && own.get() == part)
         throw Declined("a function of code that was compiled during the call in the result");
     if (part == f->func_globals || part == f->func_code)
@@ -533,7 +534,7 @@ int32_t Reconstructor::make_object(PyObject* o) {
   using Kind = ReconstructionStep::Kind;
   PyTypeObject* t = Py_TYPE(o);
   auto* type = reinterpret_cast<PyObject*>(t);
-  for (const Interpreter::InferenceMode& m : in_.inference_modes)
+  for (const TorchModes::InferenceMode& m : in_.context.torch.inference_modes)
     if (m.guard.get() == o) return step(Kind::kReduced, type, {make(m.on ? Py_True : Py_False)}, 1);
   if (int32_t container = make_container(o); container >= 0) return container;
   if (t == &PyMethod_Type && is_made_array(PyMethod_GET_SELF(o))) return make_array_method(o);
@@ -551,7 +552,8 @@ int32_t Reconstructor::make_object(PyObject* o) {
   if (t == &PyFunction_Type) return make_function(o);
   if (PyObject* maker = maker_of_lock(o)) {  // (a lock that is held ends the graph before it was taken)
     const auto same = [o](const Ref& lock) { return lock.get() == o; };
-    if (std::none_of(in_.own_locks.begin(), in_.own_locks.end(), same)) throw Declined("a lock in the result");
+    if (std::none_of(in_.context.locks.made.begin(), in_.context.locks.made.end(), same))
+      throw Declined("a lock in the result");
     return step(Kind::kReduced, maker, {}, 0);
   }
   if (in_.recorder.is_fresh_type(type)) throw Declined("an instance of a class made during the call in the result");
@@ -711,7 +713,7 @@ void Reconstructor::dict_effects(PyObject* dict, int32_t target) {
 }
 
 // A call of a function that only tells about what it is given.
-void Reconstructor::tell(const Interpreter::Warning& w) {
+void Reconstructor::tell(const Warning& w) {
   if (!w.still_true()) throw Declined("a tensor is written after the program told about it");
   PyObject* call = of_module("operator", "call");
   Ref only = Ref::steal(call != nullptr ? PyTuple_Pack(1, call) : nullptr);
@@ -729,12 +731,12 @@ void Reconstructor::tell(const Interpreter::Warning& w) {
 
 void Reconstructor::effects() {
   using Kind = Effect::Kind;
-  for (const Ref& range : in_.left_ranges) {
+  for (const Ref& range : in_.context.ranges.left) {
     step(ReconstructionStep::Kind::kLeave, nullptr, {make(range.get())});
     capture_.calls = true;
   }
   auto emit = [this](Kind kind, std::vector<int32_t> items) { capture_.effects.push_back({kind, std::move(items)}); };
-  for (const Interpreter::Warning& w : in_.warnings) {
+  for (const Warning& w : in_.context.warnings.said) {
     if (w.function) {
       tell(w);
       continue;
@@ -823,7 +825,7 @@ void Reconstructor::effects() {
       }
     }
   }
-  if (in_.filters_mutated) emit(Kind::kFiltersMutated, {make(Py_None)});
+  if (in_.context.warnings.filters_mutated) emit(Kind::kFiltersMutated, {make(Py_None)});
 }
 
 }  // namespace flashover::frame

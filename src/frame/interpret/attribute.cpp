@@ -95,7 +95,7 @@ PyObject* Interpreter::get_attr(PyObject* o, PyObject* name) {
   PyObject* found = nullptr;
   int r = find_attr(o, name, &found);
   if (r == 0) attribute_error(o, name);
-  if (r < 0 && !aborted_ && PyErr_ExceptionMatches(PyExc_AttributeError)) say_whose_attribute(o, name);
+  if (r < 0 && !ending_.aborted && PyErr_ExceptionMatches(PyExc_AttributeError)) say_whose_attribute(o, name);
   return r == 1 ? found : nullptr;
 }
 
@@ -150,7 +150,7 @@ int Interpreter::find_attr(PyObject* o, PyObject* name, PyObject** out) {
     PyObject* args[3] = {nullptr, o, name};
     *out = call(getattribute, args + 1, 2, nullptr);
     r = *out != nullptr ? 1 : -1;
-    if (r < 0 && !aborted_ && PyErr_ExceptionMatches(PyExc_AttributeError)) {
+    if (r < 0 && !ending_.aborted && PyErr_ExceptionMatches(PyExc_AttributeError)) {
       if (getattr == nullptr) return -1;  // the program's own error and message
       PyErr_Clear();
       r = 0;

@@ -214,7 +214,7 @@ PyObject* Interpreter::call_of_autograd(PyObject* f, PyMethodDef* method, PyObje
 PyObject* Interpreter::push_saved_hooks(PyObject* f, PyObject* const* args, size_t nargs) {
   if (session == nullptr) throw Declined("saved-tensor hooks");
   note_retry();
-  saved_hooks.push_back(path_here());
+  context.torch.saved_hooks.push_back(path_here());
   Ref pack = called_by_autograd(args[0]), unpack = called_by_autograd(args[1]);
   PyObject* given[] = {pack.get(), unpack.get()};
   return PyObject_Vectorcall(f, given, nargs, nullptr);

@@ -227,9 +227,9 @@ PyObject* CallHandlers::python_function(Interpreter& in, const Call& c) {
   if (const int part = record_function_part(c.f);
       part != 0 && c.kwnames == nullptr && c.nargs >= 1 && (part == 2 || !in.recorder.is_old(c.args[0]))) {
     if (part == 1)
-      in.ranges.push_back(Ref::borrow(c.args[0]));
-    else if (std::erase_if(in.ranges, [&](const Ref& r) { return r.get() == c.args[0]; }) == 0)
-      in.left_ranges.push_back(Ref::borrow(c.args[0]));  // entered before the capture
+      in.context.ranges.entered.push_back(Ref::borrow(c.args[0]));
+    else if (std::erase_if(in.context.ranges.entered, [&](const Ref& r) { return r.get() == c.args[0]; }) == 0)
+      in.context.ranges.left.push_back(Ref::borrow(c.args[0]));  // entered before the capture
     return Py_NewRef(part == 1 ? c.args[0] : Py_None);
   }
   if (is_checkpoint(c.f)) {

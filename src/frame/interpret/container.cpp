@@ -239,7 +239,7 @@ PyObject* Interpreter::next(PyObject* it, bool keep_stop) {
   tail_ = PyGen_CheckExact(it) != 0;
   PyObject* v = t->tp_iternext(it);
   tail_ = false;
-  if (v == nullptr && PyErr_Occurred() && !aborted_ && !keep_stop && PyErr_ExceptionMatches(PyExc_StopIteration))
+  if (v == nullptr && PyErr_Occurred() && !ending_.aborted && !keep_stop && PyErr_ExceptionMatches(PyExc_StopIteration))
     PyErr_Clear();
   return v;
 }

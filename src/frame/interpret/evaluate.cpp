@@ -60,14 +60,14 @@ char* Interpreter::begin(Activation& act, _PyInterpreterFrame* frame) {
              (frame->owner != FRAME_OWNED_BY_GENERATOR ||
               reinterpret_cast<PyObject*>(_PyFrame_GetGenerator(frame)) != gathered_);
   if (top_ == nullptr) {
-    act.on_path = !stop_path_.empty();
+    act.on_path = !waypoints_.stop.empty();
     // Hooks that the backward calls have no caller here either.
     arguments = std::exchange(resumed_, false) && !untouched_.empty() ? untouched_.data() : nullptr;
   } else if (act.direct && top_->on_path) {
     act.depth = top_->depth + 1;
-    act.on_path = act.depth < stop_path_.size() && stop_path_[top_->depth].count == top_->count;
+    act.on_path = act.depth < waypoints_.stop.size() && waypoints_.stop[top_->depth].count == top_->count;
   }
-  if (act.on_path && act.depth + 1 == stop_path_.size()) act.stop = stop_path_.back().begin;
+  if (act.on_path && act.depth + 1 == waypoints_.stop.size()) act.stop = waypoints_.stop.back().begin;
   top_ = &act;
   return arguments;
 }
@@ -198,7 +198,7 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
         frame->prev_instr = first + pc;
         current = pc;
         pc += 1 + in.skip;
-        if (gives_way && !aborted_ && signal_waits()) [[unlikely]] {
+        if (gives_way && !ending_.aborted && signal_waits()) [[unlikely]] {
           abort("a signal came");
           goto error;
         }
@@ -687,7 +687,7 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
           }
           case YIELD_VALUE: {
             if (frame->owner != FRAME_OWNED_BY_GENERATOR) {  // the root: the real generator's frame goes on from here
-              yields_ = true;
+              ending_.yields = true;
               take_snapshot(act, current, sp);
               throw Declined("stopped");
             }
@@ -887,22 +887,22 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
             throw Declined("an instruction that the interpreter does not know: opcode " + std::to_string(in.op));
         }
         if (!old_objects.empty() && sp > stack && TOP() != nullptr) check_origin(TOP());
-        if (aborted_) goto error;  // native code may have swallowed the error that stopped the capture
+        if (ending_.aborted) goto error;  // native code may have swallowed the error that stopped the capture
         continue;
 
       error:
-        if (!aborted_) {
+        if (!ending_.aborted) {
           if (session != nullptr && session->declined()) abort(session->decline_reason());
           if (!PyErr_Occurred()) PyErr_SetString(PyExc_SystemError, "error return without exception set");
         }
-        if (!aborted_) {
+        if (!ending_.aborted) {
           if (!_PyFrame_IsIncomplete(frame)) PyTraceBack_Here(PyEval_GetFrame());
         }
       unwind:
         kwnames = nullptr;
         act.names = 0;
         plain_run.mark = -1;
-        const Handler* handler = aborted_ ? nullptr : handler_at(*code, current);
+        const Handler* handler = ending_.aborted ? nullptr : handler_at(*code, current);
         if (handler == nullptr) {
           DROP_ALL(stack);
           goto leave;
@@ -943,7 +943,7 @@ stop:
   }
 
 leave:
-  if (aborted_) {
+  if (ending_.aborted) {
     Py_CLEAR(result);
     DROP_ALL(stack);
     abort("");  // makes sure an error is set

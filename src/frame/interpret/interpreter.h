@@ -1,6 +1,7 @@
 // The evaluator of one capture: runs frames' bytecode on the real objects and reports to the Recorder what it read of
-// old ones. One file per object family: evaluate.cpp (the instruction loop), attribute.cpp, call.cpp, native.cpp (C
-// callables), container.cpp.
+// old ones. evaluate.cpp is the instruction loop; names.cpp, build.cpp, raise.cpp and match.cpp are what its instructions
+// do; attribute.cpp, container.cpp and call.cpp with the handlers of calls.h are what the program's objects do. What a
+// capture has open beside objects and facts is its context (context.h).
 //
 // Inside, "stop here" is a C++ exception (Declined) thrown straight up to the frame's evaluate(), which turns it into
 // the sticky abort state: every frame then unwinds at once without running handlers, and capture() reports the reason.
@@ -15,6 +16,7 @@
 #include "base/check.h"
 #include "frame/bytecode/decode.h"
 #include "frame/frame.h"
+#include "frame/interpret/context.h"
 #include "frame/journal.h"
 #include "frame/marks.h"
 #include "frame/observe.h"
@@ -59,6 +61,27 @@ struct PlainRun {
   bool unknown = false;               // out: stopped at an instruction that only CPython knows
 };
 
+// How a capture ended before its frame did.
+struct Ending {
+  bool aborted = false;  // sticky: every frame unwinds
+  bool yields = false, out_of_memory = false, must_raise = false;
+  std::string reason, where, stack;
+  std::unique_ptr<Snapshot> snapshot;  // where it was told to stop
+};
+
+// Instructions of a capture that another one may have to stop at.
+struct Waypoints {
+  Path broke, stop, retry, first_class;
+};
+
+// What code and modules that were met are called, and whose they are. The program holds them meanwhile.
+struct ProgramNames {
+  std::unordered_map<PyCodeObject*, bool> torchs_own;
+  std::unordered_map<PyObject*, std::string> modules;
+  std::unordered_map<PyObject*, std::string> paths;  // below root_module()
+  bool looked_for_paths = false;
+};
+
 class Interpreter {
  public:
   explicit Interpreter(trace::Session* session);
@@ -78,8 +101,8 @@ class Interpreter {
   // Sticky: the capture is over. Sets a Python error if none is set.
   void abort(const std::string& reason) noexcept;
   void abort_for(const std::exception& e) noexcept;  // not a decline
-  bool aborted() const { return aborted_; }
-  bool out_of_memory() const { return out_of_memory_; }  // that is why it is over
+  bool aborted() const { return ending_.aborted; }
+  bool out_of_memory() const { return ending_.out_of_memory; }  // that is why it is over
   bool evaluates(const _PyInterpreterFrame* frame) const {
     for (const Activation* a = top_; a != nullptr; a = a->caller)
       if (a->frame == frame) return true;
@@ -90,17 +113,16 @@ class Interpreter {
     while (a != nullptr && a->caller != nullptr) a = a->caller;
     return a != nullptr && a->frame == frame;
   }
-  bool filters_of_before() const;  // nobody entered warnings.catch_warnings since the capture began
-  bool records_warnings() const;   // and that one does not print
   bool is_continuation() const { return is_continuation_; }  // the capture began in the middle of a frame
-  bool prints_warnings() const;                              // what is said goes where the module puts it by itself
   PyCodeObject* running_code() const { return top_ != nullptr ? top_->frame->f_code : nullptr; }
   bool is_inlined() const { return top_ != nullptr && top_->caller != nullptr; }  // not the frame that is compiled
-  void revive() { aborted_ = false; }  // after a stop, when every frame is gone: to call hooks and autograd Functions
-  const std::string& reason() const { return reason_; }
-  const std::string& where() const { return where_; }
-  const std::string& stack_at_abort() const { return stack_; }
-  bool must_raise() const { return must_raise_; }  // the program forbids the graph break that it stopped for
+  void revive() {
+    ending_.aborted = false;
+  }  // after a stop, when every frame is gone: to call hooks and autograd Functions
+  const std::string& reason() const { return ending_.reason; }
+  const std::string& where() const { return ending_.where; }
+  const std::string& stack_at_abort() const { return ending_.stack; }
+  bool must_raise() const { return ending_.must_raise; }  // the program forbids the graph break that it stopped for
   std::string location() const;
   // For the graph: "file:line in self.layers.0": the innermost line that is not torch's own, and the innermost module.
   graph::Location operator_location();
@@ -147,36 +169,32 @@ class Interpreter {
   // hole in the bookkeeping. Walks the whole heap once, so off by default (FLASHOVER_CHECK_SOURCES=1).
   void remember_old_objects();
 
-  // Where the first capture was stopped: the running instruction of each frame on the way, root first; the last one
-  // could not be captured. Empty: nowhere that a frame could be resumed.
-  struct Ordinal {
-    int64_t count, begin;  // begin: of the KW_NAMES that belongs to it, else the same
-  };
-  using Path = std::vector<Ordinal>;
-  const Path& break_path() const { return break_path_; }
+  // Where the first capture was stopped; its last instruction could not be captured.
+  const Path& break_path() const { return waypoints_.broke; }
   // Where the first hook, checkpoint or new leaf is: such a thing may turn out not to fit when all has run.
-  const Path& retry_path() const { return retry_path_; }
+  const Path& retry_path() const { return waypoints_.retry; }
   // A registered operator's backward turned out to read data: another capture records it as an operator.
   bool retry_as_opaque() const { return retry_as_opaque_; }
   void note_retry() {
-    if (retry_path_.empty()) retry_path_ = path_here();
+    if (waypoints_.retry.empty()) waypoints_.retry = path_here();
   }
   // Where the first class was made.
-  const Path& class_path() const { return class_path_; }
+  const Path& class_path() const { return waypoints_.first_class; }
   void note_class() {
-    if (class_path_.empty()) class_path_ = path_here();
+    if (waypoints_.first_class.empty()) waypoints_.first_class = path_here();
   }
   // In a call of the engine with create_graph: the frame cannot be taken apart there.
   bool differentiates_twice = false;
-  void stop_at(Path path) { stop_path_ = std::move(path); }
-  const Snapshot* stopped() const { return stopped_.get(); }
-  bool yields() const { return yields_; }  // it stopped there because the root, a generator's, yields
+  void stop_at(Path path) { waypoints_.stop = std::move(path); }
+  const Snapshot* stopped() const { return ending_.snapshot.get(); }
+  bool yields() const { return ending_.yields; }  // it stopped there because the root, a generator's, yields
   // The frame that this capture starts in the middle of.
   void start_with(const CaptureRequest* request) { start_ = request; }
   bool untouched(size_t slot) const { return slot < untouched_.size() && untouched_[slot]; }
 
   Recorder recorder;
   Journal journal{recorder};
+  CaptureContext context;
   trace::Session* session;
   const bool plain = false;
   bool gives_way = false;  // to signals: the capture is given up where one comes
@@ -188,42 +206,12 @@ class Interpreter {
   // (function, arguments) of an lru_cache that has to hold their result before the capture can go on.
   Ref first_call;
   bool items_as_symbols = false;  // an operator of torch runs: what it asks a tensor for goes to an operator again
-  std::vector<Ref> left_ranges;   // that were entered before the trace and are left in it
-  std::vector<Ref> ranges;        // record_functions of the trace that are entered
-  bool switched = false;          // the program set a switch of torch's
-  Ref autocast_cache;             // what torch.is_autocast_cache_enabled() says to the program
-  std::vector<Ref> dual_levels;   // of torch.autograd.forward_ad, entered and not left yet
-  std::vector<Path> saved_hooks;  // where saved-tensor hooks were pushed that are not popped yet
   PyObject* push_saved_hooks(PyObject* f, PyObject* const* args, size_t nargs);
-  int64_t frames = 0;  // run so far
-  struct InferenceMode {
-    Ref guard;
-    bool on, entered = false;
-  };
-  std::vector<InferenceMode> inference_modes;  // made by the trace and not left yet, in the order they were entered
-  struct HeldLock {
-    Ref lock;
-    Path path;  // where it was taken
-  };
-  std::vector<HeldLock> locks;  // taken by the trace for torch's own code, or made by it, and not released yet
-  std::vector<Ref> own_locks;   // made by the trace
-  Path context_path;            // where the first context variable was set
-  bool on_torchs_behalf();      // what runs is torch's own code, or the standard library's called by it
+  int64_t frames = 0;       // run so far
+  bool on_torchs_behalf();  // what runs is torch's own code, or the standard library's called by it
   Path path_here() const;
   int uninterpreted = 0;   // > 0: frames run in CPython's own evaluator, effects stay
   int making_classes = 0;  // > 0: inside of type.__new__
-  struct Warning {         // said by the program, at a line of its own or (globals: null) so many frames outside of the
-                           // capture
-    Ref message, category, file, module, globals;
-    int line_or_level = 0;
-    Ref function, args, kwargs;                     // instead of all that: a call to make (logged.cpp)
-    std::vector<std::pair<Ref, int64_t>> versions;  // of the tensors among its arguments
-    bool still_true() const;
-  };
-  std::vector<Warning> warnings;
-  bool filters_mutated = false;          // warnings._filters_mutated() was called
-  Ref warning_filters, warning_printer;  // of module warnings, before the capture
-  std::vector<Ref> own_globals;          // dicts made by the trace that code runs in
 
  private:
   friend struct CallHandlers;
@@ -284,27 +272,22 @@ class Interpreter {
 
   std::unordered_set<PyObject*> old_objects;
   Activation* top_ = nullptr;
+  Ending ending_;
+  Waypoints waypoints_;
+  ProgramNames names_;
   bool tail_ = false;             // the next frame's result is that of the running instruction
   PyObject* gathered_ = nullptr;  // the generator that tuple() or list() runs now: what it yields is only put together
-  Path break_path_, stop_path_, retry_path_, class_path_;
   bool retry_as_opaque_ = false;
   int checkpoint_depth_ = 0, checkpoints_ = 0;
-  std::unique_ptr<Snapshot> stopped_;
   const CaptureRequest* start_ = nullptr;
   std::vector<Ref> generators_;  // weak references
   bool is_continuation_ = false;
-  bool resumed_ = false;         // the next frame is the resumed root frame
-  std::vector<char> untouched_;  // arguments that the resumed root frame has not looked at
-  bool aborted_ = false, yields_ = false, out_of_memory_ = false, must_raise_ = false;
-  int inner_fullgraph_ = 0;  // calls of functions that torch.compile(fullgraph=True) wrapped
-  std::string reason_, where_, stack_;
-  std::unordered_map<PyCodeObject*, bool> torchs_own_;       // by code object that was met
-  std::unordered_map<PyObject*, std::string> module_names_;  // likewise; the program holds them meanwhile
-  std::unordered_map<PyObject*, Ref> arrays_;                // from before the trace -> Array
+  bool resumed_ = false;                       // the next frame is the resumed root frame
+  std::vector<char> untouched_;                // arguments that the resumed root frame has not looked at
+  int inner_fullgraph_ = 0;                    // calls of functions that torch.compile(fullgraph=True) wrapped
+  std::unordered_map<PyObject*, Ref> arrays_;  // from before the trace -> Array
   Interpreter* outer_;
-  Ref logging_functions_;                                    // a set, or nothing
-  std::unordered_map<PyObject*, std::string> module_paths_;  // below root_module()
-  bool looked_for_paths_ = false;
+  Ref logging_functions_;  // a set, or nothing
 };
 
 bool is_made_array(PyObject* o);

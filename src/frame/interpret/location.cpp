@@ -67,7 +67,7 @@ std::string Interpreter::location() const {
 
 bool Interpreter::torchs_own(Activation& a) {
   if (a.torchs_own < 0) {
-    auto [own, fresh] = torchs_own_.try_emplace(a.frame->f_code);
+    auto [own, fresh] = names_.torchs_own.try_emplace(a.frame->f_code);
     if (fresh) own->second = is_torchs_own(a.frame->f_code);
     a.torchs_own = own->second;
   }
@@ -97,9 +97,9 @@ NamesModules::~NamesModules() { root_module = outer_; }
 // The path from the module that is compiled, in the rest of a call, which finds its modules in local variables.
 const std::string* Interpreter::path_of_module(PyObject* module) {
   if (!is_continuation_ || root_module == nullptr) return nullptr;
-  if (!std::exchange(looked_for_paths_, true)) name_modules(root_module, "self", module_paths_, 0);
-  const auto found = module_paths_.find(module);
-  return found == module_paths_.end() ? nullptr : &found->second;
+  if (!std::exchange(names_.looked_for_paths, true)) name_modules(root_module, "self", names_.paths, 0);
+  const auto found = names_.paths.find(module);
+  return found == names_.paths.end() ? nullptr : &found->second;
 }
 
 graph::Location Interpreter::operator_location() {
@@ -113,14 +113,14 @@ graph::Location Interpreter::operator_location() {
     bool ours = false;
     for (const Activation* a = top_; a != nullptr && !ours; a = a->caller) ours = a->frame == f;
     if (!ours) break;
-    auto [own, fresh] = torchs_own_.try_emplace(f->f_code);
+    auto [own, fresh] = names_.torchs_own.try_emplace(f->f_code);
     if (fresh) own->second = is_torchs_own(f->f_code);
     if (line == nullptr && !own->second) line = f;
     if (module != nullptr || f->f_code->co_argcount == 0) continue;
     PyObject* self = f->localsplus[0];
     if (self != nullptr && PyCell_Check(self)) self = PyCell_GET(self);
     if (self == nullptr || !is_module(self)) continue;
-    auto [name, unnamed] = module_names_.try_emplace(self);
+    auto [name, unnamed] = names_.modules.try_emplace(self);
     if (unnamed) {
       const std::string* path = path_of_module(self);
       const SourceId id = path == nullptr ? recorder.source_of(self) : kNoSource;

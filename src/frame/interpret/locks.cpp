@@ -21,7 +21,7 @@ namespace {
 
 bool is_own(const NativeCall& c) {
   const auto same = [&c](const Ref& lock) { return lock.get() == c.self; };
-  return std::any_of(c.in.own_locks.begin(), c.in.own_locks.end(), same);
+  return std::any_of(c.in.context.locks.made.begin(), c.in.context.locks.made.end(), same);
 }
 
 // The lock of `logging` around its table of loggers and what they remember of levels; handlers have locks of their own.
@@ -38,9 +38,9 @@ bool is_of_cached_property(const NativeCall& c) {
 
 // A lock that the trace holds: nobody but the trace could release it while another acquire waits.
 bool would_wait(const NativeCall& c) {
-  const auto same = [&c](const Interpreter::HeldLock& held) { return held.lock.get() == c.self; };
+  const auto same = [&c](const Locks::Held& held) { return held.lock.get() == c.self; };
   return std::strcmp(Py_TYPE(c.self)->tp_name, "_thread.RLock") != 0 &&
-         std::any_of(c.in.locks.begin(), c.in.locks.end(), same);
+         std::any_of(c.in.context.locks.held.begin(), c.in.context.locks.held.end(), same);
 }
 
 [[noreturn]] void end_graph(const NativeCall& c) { throw Declined("call of " + callable_name(c.f)); }
@@ -76,7 +76,7 @@ PyObject* maker_of_lock(PyObject* lock) {
 
 PyObject* do_make_lock(const NativeCall& c) {
   Ref made = Ref::steal(c.run());
-  if (made) c.in.own_locks.push_back(Ref::borrow(made.get()));
+  if (made) c.in.context.locks.made.push_back(Ref::borrow(made.get()));
   return made.release();
 }
 
@@ -85,17 +85,17 @@ PyObject* do_lock(const NativeCall& c) {
   if (c.self == nullptr || would_wait(c) ||
       (!is_own(c) && !is_of_logging(c) && !is_of_cached_property(c) && !c.in.on_torchs_behalf()))
     end_graph(c);
-  Interpreter::Path path = c.in.path_here();
+  Path path = c.in.path_here();
   Ref result = Ref::steal(c.run());
-  if (result && result.get() != Py_False) c.in.locks.push_back({Ref::borrow(c.self), std::move(path)});
+  if (result && result.get() != Py_False) c.in.context.locks.held.push_back({Ref::borrow(c.self), std::move(path)});
   return result.release();
 }
 
 PyObject* do_unlock(const NativeCall& c) {
   if (c.in.session == nullptr) return c.run();
-  auto& held = c.in.locks;
+  auto& held = c.in.context.locks.held;
   const auto last = std::find_if(held.rbegin(), held.rend(),
-                                 [&c](const Interpreter::HeldLock& lock) { return lock.lock.get() == c.self; });
+                                 [&c](const Locks::Held& lock) { return lock.lock.get() == c.self; });
   if (last == held.rend() && !(c.self != nullptr && is_own(c))) end_graph(c);
   Ref result = Ref::steal(c.run());
   if (result && last != held.rend()) held.erase(std::next(last).base());
@@ -115,7 +115,7 @@ PyObject* do_context_get(const NativeCall& c) {
 
 // A variable that keeps another value is set by the frame itself, too: the graph ends before the first that was set.
 PyObject* do_context_set(const NativeCall& c) {
-  if (c.in.context_path.empty()) c.in.context_path = c.in.path_here();
+  if (c.in.context.variable_path.empty()) c.in.context.variable_path = c.in.path_here();
   if (c.in.recorder.is_old(c.self)) c.in.recorder.detach(c.self);
   return c.run();
 }

@@ -49,11 +49,11 @@ bool Interpreter::call_logged(PyObject* f, PyObject* const* args, size_t nargs, 
   for (size_t i = 0; i < nargs; ++i) PyTuple_SET_ITEM(told.args.get(), static_cast<Py_ssize_t>(i), Py_NewRef(args[i]));
   for (size_t i = nargs; i < count; ++i)
     PyDict_SetItem(told.kwargs.get(), PyTuple_GET_ITEM(kwnames, static_cast<Py_ssize_t>(i - nargs)), args[i]);
-  warnings.push_back(std::move(told));
+  context.warnings.said.push_back(std::move(told));
   return true;
 }
 
-bool Interpreter::Warning::still_true() const {
+bool Warning::still_true() const {
   for (const auto& [tensor, version] : versions)
     if (version < 0 || version_of(tensor.get()) != version) return false;
   return true;

@@ -65,7 +65,7 @@ PyObject* do_warn(const NativeCall& c) {
     frame = Ref::steal(reinterpret_cast<PyObject*>(PyFrame_GetBack(f)));
     --level;
   }
-  Interpreter::Warning w;
+  Warning w;
   w.message = Ref::borrow(message);
   w.category = Ref::borrow(category);
   w.line_or_level = level - (inside ? 0 : 1);
@@ -77,7 +77,7 @@ PyObject* do_warn(const NativeCall& c) {
     w.globals = Ref::borrow(f->f_frame->f_globals);
     w.file = Ref::borrow(reinterpret_cast<PyCodeObject*>(code.get())->co_filename);
     w.line_or_level = line = PyFrame_GetLineNumber(f);
-    for (const Ref& own : c.in.own_globals)
+    for (const Ref& own : c.in.context.own_globals)
       if (own.get() == w.globals.get()) decline();
     PyObject* name = PyDict_GetItemString(w.globals.get(), "__name__");
     if (name != nullptr && PyUnicode_Check(name)) module = Ref::borrow(name);
@@ -91,24 +91,26 @@ PyObject* do_warn(const NativeCall& c) {
     decline();
   }
   const auto is = [&action](const char* name) { return PyUnicode_CompareWithASCIIString(action.get(), name) == 0; };
-  if (c.in.filters_of_before()) {
+  if (c.in.context.warnings.filters_of_before()) {
     if (is("error")) throw Declined("a warning that is an error");
     // Said when the graph has run: not where the program may look at it before, nor under other filters than these.
-    const auto of_filters = [&c](const Journal::Entry& e) { return e.target.get() == c.in.warning_filters.get(); };
-    if ((c.in.is_continuation() && !c.in.prints_warnings()) ||
+    const auto of_filters = [&c](const Journal::Entry& e) {
+      return e.target.get() == c.in.context.warnings.filters_before.get();
+    };
+    if ((c.in.is_continuation() && !c.in.context.warnings.printed()) ||
         std::any_of(c.in.journal.entries().begin(), c.in.journal.entries().end(), of_filters))
       decline();
-    c.in.warnings.push_back(std::move(w));
+    c.in.context.warnings.said.push_back(std::move(w));
     Py_RETURN_NONE;
   }
   if (is("ignore")) Py_RETURN_NONE;
-  if (!is("error") && !c.in.records_warnings()) throw Declined("a warning under filters that the call set");
+  if (!is("error") && !c.in.context.warnings.recorded()) throw Declined("a warning under filters that the call set");
   return c.run();
 }
 
 // What was said before may be said again under the filters that the program set.
 PyObject* do_filters_mutated(const NativeCall& c) {
-  c.in.filters_mutated = true;
+  c.in.context.warnings.filters_mutated = true;
   return c.run();
 }
 
@@ -131,7 +133,7 @@ PyObject* do_exec(const NativeCall& c) {
   if (PyObject* globals = c.nargs > 1 && c.args[1] != Py_None ? c.args[1] : nullptr) {
     static PyObject* const name = PyUnicode_InternFromString("__builtins__");
     if (!c.in.recorder.is_old(globals))
-      c.in.own_globals.push_back(Ref::borrow(globals));
+      c.in.context.own_globals.push_back(Ref::borrow(globals));
     else if (c.in.recorder.dict_get(globals, name) == nullptr)
       c.in.journal.dict_item(globals, name);
   }
@@ -143,7 +145,7 @@ PyObject* do_make_function(const NativeCall& c) {
   Ref made = Ref::steal(c.run());
   if (!made) return nullptr;
   PyObject* globals = PyFunction_GET_GLOBALS(made.get());
-  if (!c.in.recorder.is_old(globals)) c.in.own_globals.push_back(Ref::borrow(globals));
+  if (!c.in.recorder.is_old(globals)) c.in.context.own_globals.push_back(Ref::borrow(globals));
   return made.release();
 }
 

@@ -15,7 +15,7 @@ PyObject* do_state(const NativeCall& c) {
   bool plain = is_atom(result.get()) || PyTuple_CheckExact(result.get());
   for (size_t i = 0; i < count; ++i) plain = plain && (is_atom(c.all[i]) || is_pinned_kind(c.all[i]));
   if (!plain) throw Declined("call of " + callable_name(c.f));
-  if (c.in.switched) {  // what the program set itself is no state of before
+  if (c.in.context.torch.switched) {  // what the program set itself is no state of before
     if (c.in.recorder.knows_call(c.f, c.all, count)) return result.release();
     throw Declined("call of " + callable_name(c.f) + " after a switch was set");
   }
@@ -24,40 +24,41 @@ PyObject* do_state(const NativeCall& c) {
 }
 
 PyObject* do_switch(const NativeCall& c) {
-  c.in.switched = true;
+  c.in.context.torch.switched = true;
   return c.run();
 }
 
 // Levels of forward-mode differentiation are closed again when the capture ends.
 PyObject* do_enter_dual_level(const NativeCall& c) {
   Ref level = Ref::steal(c.run());
-  if (level) c.in.dual_levels.push_back(Ref::borrow(level.get()));
+  if (level) c.in.context.torch.dual_levels.push_back(Ref::borrow(level.get()));
   return level.release();
 }
 
 PyObject* do_exit_dual_level(const NativeCall& c) {
-  if (c.in.dual_levels.empty()) throw Declined("a dual level from before the call is left");
+  if (c.in.context.torch.dual_levels.empty()) throw Declined("a dual level from before the call is left");
   Ref done = Ref::steal(c.run());
-  if (done) c.in.dual_levels.pop_back();
+  if (done) c.in.context.torch.dual_levels.pop_back();
   return done.release();
 }
 
 PyObject* do_make_inference_mode(const NativeCall& c) {
   Ref made = Ref::steal(c.run());
-  if (made) c.in.inference_modes.push_back({Ref::borrow(made.get()), c.nargs == 0 || c.args[0] == Py_True});
+  if (made)
+    c.in.context.torch.inference_modes.push_back({Ref::borrow(made.get()), c.nargs == 0 || c.args[0] == Py_True});
   return made.release();
 }
 
 namespace {
 
 PyObject* do_inference_mode(const NativeCall& c, bool enters) {
-  auto& modes = c.in.inference_modes;
+  auto& modes = c.in.context.torch.inference_modes;
   const auto at = std::find_if(modes.begin(), modes.end(), [&](const auto& m) {
     return c.nargs > 0 && m.guard.get() == c.args[0];  // (pybind11's methods are functions)
   });
   if (at == modes.end() || at->entered == enters) throw Declined("an inference mode from before the call is left");
   Ref done = Ref::steal(c.run());
-  Interpreter::InferenceMode mode = std::move(*at);
+  TorchModes::InferenceMode mode = std::move(*at);
   modes.erase(at);
   mode.entered = enters;
   if (enters) modes.push_back(std::move(mode));
@@ -72,12 +73,12 @@ PyObject* do_leave_inference_mode(const NativeCall& c) { return do_inference_mod
 
 // The trace turns the cache of autocast off; the program sees what it would see.
 PyObject* do_autocast_cache(const NativeCall& c) {
-  return c.in.autocast_cache ? Py_NewRef(c.in.autocast_cache.get()) : c.run();
+  return c.in.context.torch.autocast_cache ? Py_NewRef(c.in.context.torch.autocast_cache.get()) : c.run();
 }
 
 PyObject* do_set_autocast_cache(const NativeCall& c) {
-  if (!c.in.autocast_cache || c.nargs != 1 || !PyBool_Check(c.args[0])) return c.run();
-  c.in.autocast_cache = Ref::borrow(c.args[0]);
+  if (!c.in.context.torch.autocast_cache || c.nargs != 1 || !PyBool_Check(c.args[0])) return c.run();
+  c.in.context.torch.autocast_cache = Ref::borrow(c.args[0]);
   Py_RETURN_NONE;
 }
 
@@ -135,8 +136,8 @@ PyObject* do_push_saved_hooks(const NativeCall& c) {
 }
 
 PyObject* do_pop_saved_hooks(const NativeCall& c) {
-  if (c.in.saved_hooks.empty()) throw Declined("saved-tensor hooks from before the call are popped");
-  c.in.saved_hooks.pop_back();
+  if (c.in.context.torch.saved_hooks.empty()) throw Declined("saved-tensor hooks from before the call are popped");
+  c.in.context.torch.saved_hooks.pop_back();
   return c.run();
 }
 

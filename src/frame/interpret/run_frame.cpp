@@ -88,7 +88,7 @@ void Interpreter::take_up(const CaptureRequest& start, _PyInterpreterFrame* fram
 
 PyObject* Interpreter::run_frame(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwflag) {
   const bool direct = std::exchange(tail_, false);
-  if (aborted_) {
+  if (ending_.aborted) {
     // What the end of a trace object sets off is no part of the program.
     if (works_for_itself(frame->f_code)) return _PyEval_EvalFrameDefault(tstate, frame, throwflag);
     return abandon_frame(tstate, frame);
@@ -201,7 +201,7 @@ void Interpreter::note_operator_backward(PyObject* function) {
   FetchedError error;
   Ref said = Ref::steal(error.value != nullptr ? PyObject_Str(error.value) : nullptr);
   const char* text = said ? PyUnicode_AsUTF8(said.get()) : nullptr;
-  std::string why = reason_ + (text != nullptr ? text : "");
+  std::string why = ending_.reason + (text != nullptr ? text : "");
   if (session != nullptr && session->declined()) why += session->decline_reason();
   const bool reads_data =
       why.find("data-dependent") != std::string::npos || why.find("the data of a tensor") != std::string::npos;

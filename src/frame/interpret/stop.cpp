@@ -9,10 +9,10 @@
 namespace flashover::frame {
 
 void Interpreter::note_break() {
-  if (!plain && break_path_.empty()) break_path_ = path_here();
+  if (!plain && waypoints_.broke.empty()) waypoints_.broke = path_here();
 }
 
-Interpreter::Path Interpreter::path_here() const {
+Path Interpreter::path_here() const {
   Path path;
   std::vector<const Activation*> chain;
   for (const Activation* a = top_; a != nullptr; a = a->caller) chain.push_back(a);
@@ -38,11 +38,11 @@ void Interpreter::take_snapshot(const Activation& innermost, int next, PyObject*
     for (PyObject** p = f->localsplus; p < end; ++p) out.slots.push_back(Ref::borrow(*p));
     snapshot->frames.insert(snapshot->frames.begin(), std::move(out));
   }
-  stopped_ = std::move(snapshot);
+  ending_.snapshot = std::move(snapshot);
 }
 
 void Interpreter::end_generators() {
-  const bool was = std::exchange(aborted_, true);  // frames that are entered are left at once
+  const bool was = std::exchange(ending_.aborted, true);  // frames that are entered are left at once
   for (Ref& weak : generators_) {
     Ref generator = Ref::borrow(weak ? PyWeakref_GET_OBJECT(weak.get()) : nullptr);
     if (!generator || generator.get() == Py_None) continue;
@@ -51,7 +51,7 @@ void Interpreter::end_generators() {
     PyErr_Clear();
   }
   generators_.clear();
-  aborted_ = was;
+  ending_.aborted = was;
 }
 
 void Interpreter::remember_old_objects() {
@@ -68,32 +68,32 @@ void Interpreter::check_origin(PyObject* o) {
 }
 
 void Interpreter::abort(const std::string& reason) noexcept {
-  const bool first = !std::exchange(aborted_, true);
+  const bool first = !std::exchange(ending_.aborted, true);
   try {
     if (first) {
-      reason_ = reason;
-      where_ = top_ != nullptr ? asking_line() : location();
-      stack_ = stack();
-      must_raise_ = breaks_are_errors();
+      ending_.reason = reason;
+      ending_.where = top_ != nullptr ? asking_line() : location();
+      ending_.stack = stack();
+      ending_.must_raise = breaks_are_errors();
       note_break();
     }
   } catch (const std::exception&) {  // no memory to say where
-    out_of_memory_ = true;
+    ending_.out_of_memory = true;
   }
   if (first && PyErr_Occurred()) PyErr_Clear();
   if (PyErr_Occurred()) return;
   try {
-    if (session != nullptr && !stopped_) session->decline(reason_);  // a stop leaves the trace as it is
+    if (session != nullptr && !ending_.snapshot) session->decline(ending_.reason);  // a stop leaves the trace as it is
   } catch (const std::exception&) {
-    out_of_memory_ = true;
+    ending_.out_of_memory = true;
   }
-  if (!PyErr_Occurred()) PyErr_SetString(decline_exception(), reason_.c_str());
+  if (!PyErr_Occurred()) PyErr_SetString(decline_exception(), ending_.reason.c_str());
 }
 
 void Interpreter::abort_for(const std::exception& e) noexcept {
   try {
-    out_of_memory_ = out_of_memory_ || dynamic_cast<const std::bad_alloc*>(&e) != nullptr;
-    abort(out_of_memory_ ? "out of memory" : std::string("internal error: ") + e.what());
+    ending_.out_of_memory = ending_.out_of_memory || dynamic_cast<const std::bad_alloc*>(&e) != nullptr;
+    abort(ending_.out_of_memory ? "out of memory" : std::string("internal error: ") + e.what());
   } catch (const std::exception&) {
     abort({});
   }

@@ -157,7 +157,7 @@ bool is_plain_tensor(trace::Session* session, PyObject* o) {
 
 PyObject* Interpreter::subscript_by_number(PyObject* tensor, PyObject* key) {
   if (!narrows_inputs || recorder.varying_numbers == nullptr || session == nullptr ||
-      !session->is_trace_tensor(tensor) || !inference_modes.empty())
+      !session->is_trace_tensor(tensor) || !context.torch.inference_modes.empty())
     return nullptr;
   NarrowedInput part;
   part.base = recorder.source_of(tensor);
