@@ -1,4 +1,4 @@
-"""Convolutions in training: the operators on the AMX unit (cpu_kernels/convolution.h) and what the graph makes of them."""
+"""Convolutions in training: the operators on the AMX unit (cpu_kernels/convolution.h) and the graph around them."""
 
 from __future__ import annotations
 

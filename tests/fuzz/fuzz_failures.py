@@ -367,7 +367,7 @@ class Stage:
         if skipped := tallies()["skipped"]:
             return f"calls are skipped: {skipped}"
         ran = eager_parts(tallies()) - before
-        # oneDNN keeps the promise of a primitive whose creation failed: each later one of its kind raises, in torch too.
+        # oneDNN keeps the promise of a primitive whose creation failed: later ones of its kind raise, in torch too.
         if "/torch/lib/" in failing_calls.caller(self.failing.stack()):
             ran = Counter({cause: n for cause, n in ran.items() if "std::future_error: Broken promise" not in cause})
         return f"the next call runs eager: {dict(ran)}" if ran else ""
