@@ -66,7 +66,14 @@ TENSORS = [
     "tests/cpu/test_fused_kernels.py",
     "tests/cpu/test_packed_linear.py",
 ]
-TRAINING = ["tests/training/test_training.py"]
+TRAINING = [
+    "tests/training/test_training.py",
+    "tests/training/test_writes_under_autograd.py",
+    "tests/training/test_differentiable_results.py",
+    "tests/training/test_saved_tensors.py",
+    "tests/training/test_backward_hooks.py",
+    "tests/training/test_checkpoints.py",
+]
 FACE = ["tests/python/test_face.py", "tests/guards/test_numbers.py", "tests/guards/test_guards_soundness.py"]
 REST = [
     "tests/lifetime/test_lifetime.py",

@@ -6,15 +6,12 @@ from typing import Any
 
 import pytest
 import torch
+from differentiating import compiled
 from torch.multiprocessing.reductions import StorageWeakRef
 
 import flashover
 
 pytestmark = pytest.mark.timeout(180)
-
-
-def compiled(f: Any, fullgraph: bool = True) -> Any:
-    return flashover.compile(f, fullgraph=fullgraph, options={"verify": True})
 
 
 def test_gradients_of_results_go_when_they_have_been_read() -> None:

@@ -2,9 +2,11 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 import torch
+from differentiating import compiled
 
 import flashover
 
@@ -259,3 +261,53 @@ print("same")
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=150)
     assert done.stdout.strip() == "same", done.stdout + done.stderr
+
+
+def sgd_like(parameters: list[torch.Tensor], grads: list[torch.Tensor], state: list[torch.Tensor]) -> None:
+    torch._foreach_mul_(state, 0.9)
+    torch._foreach_add_(state, grads, alpha=0.1)
+    torch._foreach_addcdiv_(
+        parameters, state, torch._foreach_add(torch._foreach_sqrt(torch._foreach_mul(grads, grads)), 1e-3), -0.05
+    )
+
+
+def test_foreach_updates() -> None:
+    def make() -> list[list[torch.Tensor]]:
+        torch.manual_seed(1)
+        sizes = [(3,), (4, 5), (2, 3, 4), ()]
+        return [[torch.randn(s) for s in sizes] for _ in range(3)]
+
+    ours, theirs = make(), make()
+    fast = compiled(sgd_like)
+    for _ in range(3):
+        fast(*ours)
+        sgd_like(*theirs)
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, other)
+
+
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "sgd": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, weight_decay=0.01),
+    "adam": lambda p: torch.optim.Adam(p, 0.01),
+    "adamw": lambda p: torch.optim.AdamW(p, 0.01),
+    "adagrad": lambda p: torch.optim.Adagrad(p, 0.1),
+    "rmsprop": lambda p: torch.optim.RMSprop(p, 0.01, momentum=0.5),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_compiled_optimizer_step(name: str) -> None:
+    models = [torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2)) for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    optimizers = [OPTIMIZERS[name](m.parameters()) for m in models]
+    steps = [flashover.compile(optimizers[0].step), optimizers[1].step]
+    x = torch.randn(5, 4)
+    for round in range(4):
+        for m, o, step in zip(models, optimizers, steps, strict=True):
+            o.zero_grad()
+            m(x).pow(2).sum().backward()
+            if round == 2:
+                o.param_groups[0]["lr"] *= 0.5
+            step()
+    for p, q in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        torch.testing.assert_close(p, q)
