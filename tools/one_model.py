@@ -90,7 +90,7 @@ def page() -> str:
     core = texts["split_frozen"]
     loops = texts["loops"]
     plan = re.sub(r"binary (b\d+) \w+  # \d+ bytes", r"binary \1 (key and size depend on the compiler)", texts["plan"])
-    items, _, kernels = loops.partition("\nkernel ")
+    nodes, _, kernels = loops.partition("\nkernel ")
     symbols = re.findall(r'kernel k\d+ = "(\w+)"', plan)
     gelu = next(source for symbol, source in sources.items() if "erf" in source and symbol in symbols)
     chosen = lines(
@@ -109,7 +109,7 @@ def page() -> str:
         traced=block("text", traced),
         passes="\n".join(["| after | |", "|---|---|", *changes]),
         core=block("text", core),
-        items=block("text", items),
+        nodes=block("text", nodes),
         kernel=block("text", "kernel " + kernels.split("\nkernel ")[1].strip()),
         source=block("cpp", gelu),
         plan=block("text", plan),
@@ -160,11 +160,11 @@ simple ones. What has no decomposition (`aten.addmm`) stays a call of torch. Aft
 
 ## 5. Loops: what is computed where
 
-An *item* is a value that gets memory or an accumulator; what is not an item is computed where it is read. Items that
+A *loop node* is a value that gets memory or an accumulator; other values are computed where they are read. Nodes that
 can share their outer loops become a *group*, and a group becomes a kernel. `*` marks the loop that runs over SIMD
 lanes, `!` a value that lies in memory.
 
-{items}
+{nodes}
 
 The kernel of gelu, as loops over scalars:
 

@@ -12,7 +12,7 @@ namespace flashover::planner {
 
 constexpr const char* kWriteBack = "write back";
 
-// Sets Item::stored as loops::build does.
+// Sets LoopNode::stored as loops::build does.
 Schedule build_plan(loops::Program& program, const loops::Fused& fused, const Options& options);
 
 }  // namespace flashover::planner

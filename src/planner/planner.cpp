@@ -9,13 +9,13 @@ namespace flashover::planner {
 
 Schedule schedule(const graph::Graph& core, const Options& options) {
   const graph::Graph expanded = expand(core, options.loops);
-  loops::Program program = loops::make_items(expanded);
-  std::string items = options.want_text ? print(program) : std::string();
+  loops::Program program = loops::make_loop_nodes(expanded);
+  std::string nodes = options.want_text ? print(program) : std::string();
   const loops::Fused fused = fuse(program, options.loops);
   Schedule s = build_plan(program, fused, options);
   for (const Rewrite& r : rewrites())
     if (r.device == Rewrite::On::kAll || (r.device == Rewrite::On::kGpu) == s.on_gpu()) r.run(s, options);
-  if (options.want_text) s.text = items + print(fused, program);
+  if (options.want_text) s.text = nodes + print(fused, program);
   return s;
 }
 

@@ -6,7 +6,7 @@
 //   Promises  every loops::Kernel verifies; the plan verifies; results and outputs have the graph's dtypes, sizes and
 //             strides
 //   Declines  Declined for a prim that loops cannot compute (complex numbers), and for kernels on two devices
-//   Stages    expand, make_items, fuse (loops/schedule): which values are computed by which loops, in which groups
+//   Stages    expand, make_loop_nodes, fuse (loops/schedule): which values are computed by which loops, in which groups
 //             build_plan: a step for each group, operator and copy, a tensor for each value
 //             the rewrites of rewrites.h, in their order: writes, memory, equal kernels
 #pragma once
@@ -50,7 +50,7 @@ struct Schedule {
   std::vector<loops::Kernel> kernels;  // distinct by identity()
   // Between reuse_in_place and place_slab: by tensor the temporary whose block of the slab it takes over, or -1.
   std::vector<plan::TensorId> over;
-  std::string text;  // items and groups, for people
+  std::string text;  // nodes and groups, for people
 
   bool on_gpu() const { return plan.device.type != DeviceType::kCPU; }
 };

@@ -19,16 +19,16 @@ std::string run_expand(const Graph& g, const Options& o) {
   return print(expanded);
 }
 
-std::string run_make_items(const Graph& g, const Options& /*o*/) { return print(loops::make_items(g)); }
+std::string run_make_loop_nodes(const Graph& g, const Options& /*o*/) { return print(loops::make_loop_nodes(g)); }
 
 std::string run_fuse(const Graph& g, const Options& o) {
-  loops::Program program = loops::make_items(g);
+  loops::Program program = loops::make_loop_nodes(g);
   const loops::Fused fused = fuse(program, o.loops);
   return print(fused, program);
 }
 
 std::string run_build(const Graph& g, const Options& o) {
-  loops::Program program = loops::make_items(g);
+  loops::Program program = loops::make_loop_nodes(g);
   const loops::Fused fused = fuse(program, o.loops);
   std::string out;
   for (const loops::Group& group : fused.groups) {
@@ -40,7 +40,7 @@ std::string run_build(const Graph& g, const Options& o) {
 }
 
 std::string run_build_plan(const Graph& g, const Options& o) {
-  loops::Program program = loops::make_items(g);
+  loops::Program program = loops::make_loop_nodes(g);
   const loops::Fused fused = fuse(program, o.loops);
   return print(build_plan(program, fused, o));
 }
@@ -50,7 +50,7 @@ struct Stage {
   std::string (*run)(const Graph&, const Options&);
 };
 constexpr Stage kStages[] = {{"expand", run_expand},
-                             {"make_items", run_make_items},
+                             {"make_loop_nodes", run_make_loop_nodes},
                              {"fuse", run_fuse},
                              {"build", run_build},
                              {"build_plan", run_build_plan}};

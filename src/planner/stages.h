@@ -2,7 +2,7 @@
 // and tools/opt.py.
 //
 //   expand                    core graph -> core graph
-//   make_items, fuse, build   core graph -> items; groups; the groups' kernels
+//   make_loop_nodes, fuse, build   core graph -> nodes; groups; the groups' kernels
 //   build_plan                core graph -> schedule
 //   a rewrite (rewrites.h)    schedule -> schedule
 #pragma once

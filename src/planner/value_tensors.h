@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "graph/graph.h"
-#include "loops/schedule/items.h"
+#include "loops/schedule/loop_nodes.h"
 #include "plan/plan.h"
 
 namespace flashover::planner {

@@ -91,18 +91,18 @@ void rewrite(Schedule& s, size_t write_back) {
   if ((made.home != Home::kSlab && made.home != Home::kExtern) || !alike(made.type, p.tensors[to].type)) return;
   const std::optional<Uses> u = uses(p, write_back, from, to);
   if (!u) return;
-  Step& maker = p.steps[u->first_write];
+  Step& producer = p.steps[u->first_write];
   bool needless = false;  // it would copy the input onto itself
   if (made.home == Home::kExtern) {
-    const ops::Op* twin = in_place_twin(p, maker, to);
+    const ops::Op* twin = in_place_twin(p, producer, to);
     if (!twin) return;
-    maker.op = twin->name;
-    maker.writes = {to};
-  } else if (maker.kind != StepKind::kLaunch) {
+    producer.op = twin->name;
+    producer.writes = {to};
+  } else if (producer.kind != StepKind::kLaunch) {
     return;
   } else if (u->last_read == u->first_write) {
-    const loops::Kernel& k = s.kernels[maker.kernel];
-    if (!may_lie_over(maker, k, from, to)) return;
+    const loops::Kernel& k = s.kernels[producer.kernel];
+    if (!may_lie_over(producer, k, from, to)) return;
     needless = only_copies(k);
   }
   p.tensors[from].home = Home::kView;

@@ -313,7 +313,7 @@ bool copy_out_by_parts(Rewriter& r, const Node& n, Values& results, const void* 
 void hand_over_reshaped(Graph& g) {
   static const ops::Op *const reshape = ops::find(prim::reshape), *const cat = ops::find(prim::cat);
   std::vector<int32_t> uses(g.values.size());
-  std::vector<const Node*> maker(g.values.size());
+  std::vector<const Node*> producer(g.values.size());
   for (const Output& o : g.outputs)
     if (o.owns_memory()) ++uses[o.value];
   for (const Mutation& m : g.mutations) ++uses[m.value];
@@ -322,7 +322,7 @@ void hand_over_reshaped(Graph& g) {
     bool used = n.op->effectful;
     for (ValueId v : n.outs) {
       if (v == kNoValue) continue;
-      maker[v] = &n;
+      producer[v] = &n;
       used |= uses[v] > 0;
     }
     if (!used) continue;
@@ -331,10 +331,10 @@ void hand_over_reshaped(Graph& g) {
   for (Output& o : g.outputs) {
     if (o.kind != Output::Kind::kValue || !o.memory.is_const(0) || !o.type.offset.is_const(0) || uses[o.value] != 1)
       continue;
-    const Node* n = maker[o.value];
+    const Node* n = producer[o.value];
     if (!n || n->op != reshape || !is_contiguous(o.type)) continue;
     const ValueId from = ops::as_value(n->args[0]);
-    if (uses[from] != 1 || !maker[from] || maker[from]->op != cat) continue;
+    if (uses[from] != 1 || !producer[from] || producer[from]->op != cat) continue;
     o.kind = Output::Kind::kPart;
     o.value = from;
     o.layout = contiguous_strides(g.type(from).sizes);

@@ -1,5 +1,5 @@
 // How each prim computes one element of its result. Reductions, scans and scatters have no row here: they are not
-// functions of one element and are scheduled as items of their own (schedule/).
+// functions of one element and are scheduled as nodes of their own (schedule/).
 #pragma once
 #include <cstdint>
 #include "loops/lower/emitter.h"

@@ -1,4 +1,4 @@
-// Writes the stages of a group: which items each computes, what is handed on in accumulators, scratch or memory.
+// Writes the stages of a group: which nodes each computes, what is handed on in accumulators, scratch or memory.
 #include "loops/schedule/build.h"
 #include "graph/origin.h"
 
@@ -37,12 +37,12 @@ class KernelBuilder : public Source {
   KernelBuilder(Program& p, const Group& g, const BuildOptions& options) : p_(p), g_(g), gpu_(options.gpu) {}
 
   Built run() {
-    for (int32_t i : g_.items)
-      if (!p_.items[i].partial) maker_[p_.items[i].value] = i;
+    for (int32_t i : g_.nodes)
+      if (!p_.nodes[i].partial) producer_[p_.nodes[i].value] = i;
     assign_stages();
     choose_order();
     choose_between_stages();
-    for (size_t s = 0; s < stage_items_.size(); ++s) emit_stage(s);
+    for (size_t s = 0; s < stage_nodes_.size(); ++s) emit_stage(s);
     Kernel& k = built_.kernel;
     k.label = label();
     built_.operators = operators();
@@ -57,54 +57,54 @@ class KernelBuilder : public Source {
     return std::any_of(g_.vars.begin(), g_.vars.end(),
                        [&](const GroupVar& x) { return x.var == v && x.role == Role::kInner; });
   }
-  std::vector<sym::Expr> inner_of(const Item& item) const {
+  std::vector<sym::Expr> inner_of(const LoopNode& loop_node) const {
     std::vector<sym::Expr> out;
     for (const GroupVar& v : g_.vars) {
       if (v.role != Role::kInner) continue;
-      bool mine = std::find(item.vars.begin(), item.vars.end(), v.var) != item.vars.end() ||
-                  std::find(item.inner.begin(), item.inner.end(), v.var) != item.inner.end();
+      bool mine = std::find(loop_node.vars.begin(), loop_node.vars.end(), v.var) != loop_node.vars.end() ||
+                  std::find(loop_node.inner.begin(), loop_node.inner.end(), v.var) != loop_node.inner.end();
       if (mine) out.push_back(v.var);
     }
     return out;
   }
 
   void assign_stages() {
-    stage_of_.assign(p_.items.size(), -1);
-    for (int32_t i : g_.items) {
-      const Item& item = p_.items[i];
+    stage_of_.assign(p_.nodes.size(), -1);
+    for (int32_t i : g_.nodes) {
+      const LoopNode& loop_node = p_.nodes[i];
       int first = 0;
-      for (const Access& a : item.reads) {
-        auto it = maker_.find(a.value);
-        if (it == maker_.end() || it->second == i) continue;
-        const Item& m = p_.items[it->second];
-        const Meeting how = meet(g_, m, a);
-        FLASHOVER_CHECK(how != Meeting::kElsewhere) << "member of a group reads across rows";
-        const bool wait = m.kind == Item::Kind::kReduce || how == Meeting::kSameRow;
+      for (const Access& a : loop_node.reads) {
+        auto it = producer_.find(a.value);
+        if (it == producer_.end() || it->second == i) continue;
+        const LoopNode& m = p_.nodes[it->second];
+        const Dependence how = dependence_of(g_, m, a);
+        FLASHOVER_CHECK(how != Dependence::kElsewhere) << "member of a group reads across rows";
+        const bool wait = m.kind == LoopNode::Kind::kReduce || how == Dependence::kSameRow;
         first = std::max(first, stage_of_[it->second] + (wait ? 1 : 0));
       }
       // Scans and scatters run in their own order, which the others of a stage need not suffer.
-      const bool ordered = item.kind == Item::Kind::kScan || item.kind == Item::Kind::kScatter;
-      const std::vector<sym::Expr> loops = ordered ? item.inner : inner_of(item);
+      const bool ordered = loop_node.kind == LoopNode::Kind::kScan || loop_node.kind == LoopNode::Kind::kScatter;
+      const std::vector<sym::Expr> loops = ordered ? loop_node.inner : inner_of(loop_node);
       int s = first;
       while (s < static_cast<int>(stage_vars_.size()) && !(stage_vars_[s] == loops && stage_ordered_[s] == ordered))
         ++s;
       if (s == static_cast<int>(stage_vars_.size())) {
         stage_vars_.push_back(loops);
         stage_ordered_.push_back(ordered);
-        stage_items_.emplace_back();
+        stage_nodes_.emplace_back();
       }
-      stage_items_[s].push_back(i);
+      stage_nodes_[s].push_back(i);
       stage_of_[i] = s;
     }
     // Results of reductions go to memory once per row, in a stage without loops.
-    for (int32_t i : g_.items) {
-      if (p_.items[i].kind != Item::Kind::kReduce || !p_.items[i].stored) continue;
+    for (int32_t i : g_.nodes) {
+      if (p_.nodes[i].kind != LoopNode::Kind::kReduce || !p_.nodes[i].stored) continue;
       size_t s = static_cast<size_t>(stage_of_[i]) + 1;
       while (s < stage_vars_.size() && !(stage_vars_[s].empty() && !stage_ordered_[s])) ++s;
       if (s == stage_vars_.size()) {
         stage_vars_.emplace_back();
         stage_ordered_.push_back(false);
-        stage_items_.emplace_back();
+        stage_nodes_.emplace_back();
       }
       finish_.emplace_back(s, i);
     }
@@ -113,25 +113,26 @@ class KernelBuilder : public Source {
   // How values get from one stage to later ones: accumulators do it by themselves, cheap maps are computed again,
   // others go through scratch or through memory.
   void choose_between_stages() {
-    scratch_of_.assign(p_.items.size(), -1);
-    for (int32_t i : g_.items)
-      for (const Access& a : p_.items[i].reads) {
-        auto it = maker_.find(a.value);
-        if (it == maker_.end() || it->second == i) continue;
-        const int32_t maker = it->second;
-        Item& m = p_.items[maker];
-        if (m.kind == Item::Kind::kReduce || m.stored || scratch_of_[maker] >= 0 || stage_of_[maker] == stage_of_[i])
+    scratch_of_.assign(p_.nodes.size(), -1);
+    for (int32_t i : g_.nodes)
+      for (const Access& a : p_.nodes[i].reads) {
+        auto it = producer_.find(a.value);
+        if (it == producer_.end() || it->second == i) continue;
+        const int32_t producer = it->second;
+        LoopNode& m = p_.nodes[producer];
+        if (m.kind == LoopNode::Kind::kReduce || m.stored || scratch_of_[producer] >= 0 ||
+            stage_of_[producer] == stage_of_[i])
           continue;
-        const bool must = m.kind != Item::Kind::kMap || meet(g_, m, a) == Meeting::kSameRow;
+        const bool must = m.kind != LoopNode::Kind::kMap || dependence_of(g_, m, a) == Dependence::kSameRow;
         if (!must && m.cost < kHeavy) continue;
         int64_t size = 1;
         for (sym::Expr v : inner_of(m)) size *= extent_of(v);
         if (inner_of(m).empty() && !must) continue;  // a scalar of the row: computed again, once
         // With lanes over rows each element is a few vectors.
         const int64_t most = built_.kernel.vector == Vector::kOuter ? kLargestScratch / 16 : kLargestScratch;
-        const bool fits = gpu_ ? registers(maker) : size <= most && (is_block(m, size) || !must);
+        const bool fits = gpu_ ? registers(producer) : size <= most && (is_block(m, size) || !must);
         if (fits) {
-          scratch_of_[maker] = static_cast<int32_t>(built_.kernel.scratch.size());
+          scratch_of_[producer] = static_cast<int32_t>(built_.kernel.scratch.size());
           built_.kernel.scratch.push_back({compute_dtype(p_.memory[m.value].dtype), size});
         } else if (must) {
           m.stored = true;
@@ -140,19 +141,20 @@ class KernelBuilder : public Source {
   }
   // Every member that reads it runs through the same loops and meets it at the same element, and no row of the kernel
   // is longer than registers allow.
-  bool registers(int32_t maker) {
-    const Item& m = p_.items[maker];
+  bool registers(int32_t producer) {
+    const LoopNode& m = p_.nodes[producer];
     for (size_t s = 0; s < stage_vars_.size(); ++s) {
       int64_t size = 1;
       for (sym::Expr v : stage_vars_[s]) size *= extent_of(v);
       if (size > kRegisterRow) return false;
     }
-    for (int32_t i : g_.items)
-      for (const Access& a : p_.items[i].reads) {
-        auto it = maker_.find(a.value);
-        if (it == maker_.end() || it->second != maker || i == maker || stage_of_[i] == stage_of_[maker]) continue;
-        if (meet(g_, m, a) != Meeting::kSameElement) return false;
-        if (stage_vars_[static_cast<size_t>(stage_of_[i])] != stage_vars_[static_cast<size_t>(stage_of_[maker])])
+    for (int32_t i : g_.nodes)
+      for (const Access& a : p_.nodes[i].reads) {
+        auto it = producer_.find(a.value);
+        if (it == producer_.end() || it->second != producer || i == producer || stage_of_[i] == stage_of_[producer])
+          continue;
+        if (dependence_of(g_, m, a) != Dependence::kSameElement) return false;
+        if (stage_vars_[static_cast<size_t>(stage_of_[i])] != stage_vars_[static_cast<size_t>(stage_of_[producer])])
           return false;
       }
     return true;
@@ -162,9 +164,9 @@ class KernelBuilder : public Source {
       if (v.role != Role::kInner) address = replace(address, {{v.var, 0}});
     return address;
   }
-  // Where an item's element is in its scratch: as in memory if the row's part of memory is one block, else numbered by
+  // Where a node's element is in its scratch: as in memory if the row's part of memory is one block, else numbered by
   // loops.
-  sym::Expr scratch_index(const Item& m) const {
+  sym::Expr scratch_index(const LoopNode& m) const {
     int64_t size = 1;
     sym::Expr index = 0;
     for (sym::Expr v : inner_of(m)) {
@@ -173,7 +175,7 @@ class KernelBuilder : public Source {
     }
     return is_block(m, size) ? row_address(m.write.address) : index;
   }
-  bool is_block(const Item& m, int64_t size) const {
+  bool is_block(const LoopNode& m, int64_t size) const {
     const sym::Expr inner = row_address(m.write.address);
     return inner.range().lo == 0 && inner.range().hi == size - 1;
   }
@@ -186,8 +188,8 @@ class KernelBuilder : public Source {
   };
   void choose_order() {
     std::vector<Weighted> accesses;
-    for (int32_t i : g_.items) {
-      const Item& item = p_.items[i];
+    for (int32_t i : g_.nodes) {
+      const LoopNode& loop_node = p_.nodes[i];
       auto add = [&](const Access& a, bool store) {
         double points = 1;
         std::vector<sym::Expr> vars;
@@ -195,9 +197,9 @@ class KernelBuilder : public Source {
         for (sym::Expr v : vars) points *= v.range().hi == sym::Range::kInf ? 1 : static_cast<double>(extent_of(v));
         accesses.push_back({a.address, points * info(p_.memory[a.value].dtype).bytes, store});
       };
-      for (const Access& a : item.reads)
-        if (!maker_.count(a.value) || p_.items[maker_[a.value]].stored) add(a, false);
-      if (item.stored && item.kind != Item::Kind::kScatter) add(item.write, true);
+      for (const Access& a : loop_node.reads)
+        if (!producer_.count(a.value) || p_.nodes[producer_[a.value]].stored) add(a, false);
+      if (loop_node.stored && loop_node.kind != LoopNode::Kind::kScatter) add(loop_node.write, true);
     }
     std::map<std::string_view, double> unit, key;
     for (const GroupVar& v : g_.vars) {
@@ -264,7 +266,7 @@ class KernelBuilder : public Source {
   bool is_number(ValueId v) const {
     const TensorType& t = p_.graph.type(v);
     const int bytes = info(t.dtype).bytes;
-    return t.device.type == DeviceType::kCPU && t.sizes.empty() && !maker_.contains(v) && t.dtype != DType::kU32 &&
+    return t.device.type == DeviceType::kCPU && t.sizes.empty() && !producer_.contains(v) && t.dtype != DType::kU32 &&
            t.dtype != DType::kU64 && !info(t.dtype).complex && (bytes == 4 || bytes == 8);
   }
   int32_t param(ValueId v) {
@@ -284,27 +286,27 @@ class KernelBuilder : public Source {
   std::optional<Id> fetch(Emitter& e, ValueId v, const Index& at) override {
     if (!p_.facts[v].realised) return std::nullopt;
     const sym::Expr address = flatten(at, p_.memory[v].strides);
-    auto it = maker_.find(v);
-    if (it == maker_.end()) return load(e, v, address);
-    const int32_t maker = it->second;
-    const Item& m = p_.items[maker];
-    if (m.kind == Item::Kind::kReduce) {
+    auto it = producer_.find(v);
+    if (it == producer_.end()) return load(e, v, address);
+    const int32_t producer = it->second;
+    const LoopNode& m = p_.nodes[producer];
+    if (m.kind == LoopNode::Kind::kReduce) {
       const DType d = compute_dtype(p_.memory[v].dtype);
-      return e.add({.op = Op::k_acc, .dtype = d, .slot = acc_of_.at(maker)});
+      return e.add({.op = Op::k_acc, .dtype = d, .slot = acc_of_.at(producer)});
     }
     const Access access{v, address, false};
-    const Meeting how = meet(g_, m, access);
-    FLASHOVER_CHECK(how != Meeting::kElsewhere) << "%" << v << " is read across rows at " << address.str();
-    if (stage_of_[maker] == stage_) {
-      auto value = forward_.find(maker);
+    const Dependence how = dependence_of(g_, m, access);
+    FLASHOVER_CHECK(how != Dependence::kElsewhere) << "%" << v << " is read across rows at " << address.str();
+    if (stage_of_[producer] == stage_) {
+      auto value = forward_.find(producer);
       FLASHOVER_CHECK(value != forward_.end()) << "%" << v << " is read before it is made";
       return value->second;
     }
-    if (scratch_of_[maker] >= 0)
+    if (scratch_of_[producer] >= 0)
       return e.add({.op = Op::k_load_scratch,
                     .dtype = compute_dtype(p_.memory[v].dtype),
-                    .slot = scratch_of_[maker],
-                    .index = how == Meeting::kSameElement ? scratch_index(m) : row_address(address)});
+                    .slot = scratch_of_[producer],
+                    .index = how == Dependence::kSameElement ? scratch_index(m) : row_address(address)});
     if (m.stored) return load(e, v, address);
     return std::nullopt;
   }
@@ -316,83 +318,88 @@ class KernelBuilder : public Source {
     stage.ordered = stage_ordered_[s];
     for (sym::Expr v : stage_vars_[s]) stage.loops.push_back({v, extent_of(v)});
     Emitter e(p_.graph, p_.producers, *this, stage.body, built_.kernel.errors);
-    for (int32_t i : stage_items_[s]) emit_item(e, i);
+    for (int32_t i : stage_nodes_[s]) emit_node(e, i);
     for (auto& [at, i] : finish_) {
       if (at != s) continue;
-      const Item& item = p_.items[i];
-      Id value = e.add({.op = Op::k_acc, .dtype = compute_dtype(p_.memory[item.value].dtype), .slot = acc_of_.at(i)});
-      store(e, item, value);
+      const LoopNode& loop_node = p_.nodes[i];
+      Id value =
+          e.add({.op = Op::k_acc, .dtype = compute_dtype(p_.memory[loop_node.value].dtype), .slot = acc_of_.at(i)});
+      store(e, loop_node, value);
     }
   }
 
-  void store(Emitter& e, const Item& item, Id value) {
-    if (scratch_of_[&item - p_.items.data()] >= 0)
+  void store(Emitter& e, const LoopNode& loop_node, Id value) {
+    if (scratch_of_[&loop_node - p_.nodes.data()] >= 0)
       e.add({.op = Op::k_store_scratch,
              .args = {value, kNone, kNone},
-             .slot = scratch_of_[&item - p_.items.data()],
-             .index = scratch_index(item)});
-    if (item.stored)
-      e.add({.op = Op::k_store, .args = {value, kNone, kNone}, .slot = param(item.value), .index = item.write.address});
+             .slot = scratch_of_[&loop_node - p_.nodes.data()],
+             .index = scratch_index(loop_node)});
+    if (loop_node.stored)
+      e.add({.op = Op::k_store,
+             .args = {value, kNone, kNone},
+             .slot = param(loop_node.value),
+             .index = loop_node.write.address});
   }
 
-  void emit_item(Emitter& e, int32_t i) {
-    const Item& item = p_.items[i];
-    const graph::Node& node = p_.graph.nodes[item.node];
-    const DType memory = p_.memory[item.value].dtype;
-    switch (item.kind) {
-      case Item::Kind::kMap: {
-        Id value = item.source == item.value ? e.compute(item.value, item.from) : e.read(item.source, item.from);
+  void emit_node(Emitter& e, int32_t i) {
+    const LoopNode& loop_node = p_.nodes[i];
+    const graph::Node& node = p_.graph.nodes[loop_node.graph_node];
+    const DType memory = p_.memory[loop_node.value].dtype;
+    switch (loop_node.kind) {
+      case LoopNode::Kind::kMap: {
+        Id value = loop_node.source == loop_node.value ? e.compute(loop_node.value, loop_node.from)
+                                                       : e.read(loop_node.source, loop_node.from);
         value = e.convert(value, memory);
         // Whoever reads it from memory sees the rounded value; so must who takes it from the register.
-        if (item.stored && is_narrow_float(memory))
+        if (loop_node.stored && is_narrow_float(memory))
           value = e.add({.op = Op::k_round_to, .dtype = DType::kF32, .args = {value, kNone, kNone}, .narrow = memory});
         forward_[i] = value;
-        store(e, item, value);
+        store(e, loop_node, value);
         return;
       }
-      case Item::Kind::kReduce:
-      case Item::Kind::kScan: {
+      case LoopNode::Kind::kReduce:
+      case LoopNode::Kind::kScan: {
         const Reduce kind = reduce_kind(node.op);
         const bool arg = kind >= Reduce::kArgMax;
-        Id value = e.read(ops::as_value(node.args[0]), item.from);
+        Id value = e.read(ops::as_value(node.args[0]), loop_node.from);
         if (!arg) value = e.convert(value, memory);
         const auto slot = static_cast<int32_t>(built_.kernel.accs.size());
         built_.kernel.accs.push_back({kind, e.dtype(value)});
         acc_of_[i] = slot;
-        Instr in{.op = item.kind == Item::Kind::kScan ? Op::k_scan : Op::k_reduce,
+        Instr in{.op = loop_node.kind == LoopNode::Kind::kScan ? Op::k_scan : Op::k_reduce,
                  .args = {value, kNone, kNone},
                  .slot = slot};
-        if (arg) in.args[1] = e.index_value(arg_index(node, item));
-        if (item.kind == Item::Kind::kScan) {
+        if (arg) in.args[1] = e.index_value(arg_index(node, loop_node));
+        if (loop_node.kind == LoopNode::Kind::kScan) {
           in.dtype = e.dtype(value);
           Id running = e.add(in);
-          if (item.stored && is_narrow_float(memory))
+          if (loop_node.stored && is_narrow_float(memory))
             running =
                 e.add({.op = Op::k_round_to, .dtype = DType::kF32, .args = {running, kNone, kNone}, .narrow = memory});
           forward_[i] = running;
-          store(e, item, running);
+          store(e, loop_node, running);
           return;
         }
         e.add(in);
         return;
       }
-      case Item::Kind::kScatter: {
-        ScatterPoint point = emit_scatter(e, node, item.from);
+      case LoopNode::Kind::kScatter: {
+        ScatterPoint point = emit_scatter(e, node, loop_node.from);
         Id value = e.convert(point.value, memory);
         e.add({.op = Op::k_store,
                .args = {value, kNone, kNone},
-               .slot = param(item.value),
-               .index = flatten(point.at, p_.memory[item.value].strides),
+               .slot = param(loop_node.value),
+               .index = flatten(point.at, p_.memory[loop_node.value].strides),
                .mode = point.mode});
         return;
       }
     }
   }
   // The flat index over the reduced dims.
-  sym::Expr arg_index(const graph::Node& node, const Item& item) const {
+  sym::Expr arg_index(const graph::Node& node, const LoopNode& loop_node) const {
     const Sizes& sizes = p_.graph.type(ops::as_value(node.args[0])).sizes;
     sym::Expr flat = 0;
-    for (int64_t d : ops::as_ints(node.args[1])) flat = flat * sizes[d] + item.from[d];
+    for (int64_t d : ops::as_ints(node.args[1])) flat = flat * sizes[d] + loop_node.from[d];
     return flat;
   }
 
@@ -400,8 +407,8 @@ class KernelBuilder : public Source {
     std::string out;
     int shown = 0;
     std::vector<std::string> lines;
-    for (int32_t i : g_.items) {
-      const graph::Node& n = p_.graph.nodes[p_.items[i].node];
+    for (int32_t i : g_.nodes) {
+      const graph::Node& n = p_.graph.nodes[p_.nodes[i].graph_node];
       if (n.location >= 0 && static_cast<size_t>(n.location) < p_.graph.facts.locations.size() && lines.size() < 4)
         if (std::string line = graph::without_origin(p_.graph.facts.locations[static_cast<size_t>(n.location)]);
             std::find(lines.begin(), lines.end(), line) == lines.end())
@@ -414,13 +421,13 @@ class KernelBuilder : public Source {
     return out;
   }
 
-  // The operators of the program that this kernel computes, in the program's order: of its items, and of what they
+  // The operators of the program that this kernel computes, in the program's order: of its nodes, and of what they
   // compute in place.
   std::string operators() const {
     std::map<int32_t, std::string> found;
     std::vector<bool> seen(p_.graph.nodes.size());
     std::vector<int32_t> open;
-    for (int32_t i : g_.items) open.push_back(p_.items[i].node);
+    for (int32_t i : g_.nodes) open.push_back(p_.nodes[i].graph_node);
     while (!open.empty()) {
       const auto n = static_cast<size_t>(open.back());
       open.pop_back();
@@ -433,8 +440,8 @@ class KernelBuilder : public Source {
           found[o.number] = std::move(o.name);
       for (const Arg& a : node.args)
         graph::for_each_ref(a, [&](ValueId v) {
-          const int32_t maker = p_.producers.of[static_cast<size_t>(v)].node;
-          if (maker >= 0 && !p_.facts[static_cast<size_t>(v)].realised) open.push_back(maker);
+          const int32_t producer = p_.producers.of[static_cast<size_t>(v)].node;
+          if (producer >= 0 && !p_.facts[static_cast<size_t>(v)].realised) open.push_back(producer);
         });
     }
     std::string out;
@@ -495,10 +502,10 @@ class KernelBuilder : public Source {
   const Group& g_;
   bool gpu_;
   Built built_;
-  std::map<ValueId, int32_t> maker_;  // item of a value that may pass between members
+  std::map<ValueId, int32_t> producer_;  // node of a value that may pass between members
   std::vector<std::vector<sym::Expr>> stage_vars_;
   std::vector<bool> stage_ordered_;
-  std::vector<std::vector<int32_t>> stage_items_;
+  std::vector<std::vector<int32_t>> stage_nodes_;
   std::vector<std::pair<size_t, int32_t>> finish_;  // (stage, reduction whose result it stores)
   std::vector<int> stage_of_;
   std::vector<int32_t> scratch_of_;

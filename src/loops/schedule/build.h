@@ -11,7 +11,7 @@ struct Built {
   std::vector<ValueId> params;  // whose memory each parameter is
   std::string operators;        // of the program, that are fused here: "gelu+native_layer_norm"
 };
-// May set Item::stored of members whose memory the kernel itself needs between stages.
+// May set LoopNode::stored of members whose memory the kernel itself needs between stages.
 struct BuildOptions {
   bool gpu = false;  // scratch lives in registers: only what is read where it was written
 };

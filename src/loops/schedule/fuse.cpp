@@ -1,8 +1,8 @@
-// Greedy fusion in program order. An item joins the group of something it reads, or of something that reads the same
+// Greedy fusion in program order. A node joins the group of something it reads, or of something that reads the same
 // memory, when its loop variables can be expressed in the group's. The correspondence is found through memory: two
 // accesses to one buffer agree on the variables that have equal strides in it (a variable that covers several of the
-// other's is split). What was found that way is only a proposal; meet() then proves that everything read was written by
-// the same row.
+// other's is split). What was found that way is only a proposal; dependence_of() then proves that everything read was
+// written by the same row.
 #include "loops/schedule/fuse.h"
 
 #include <algorithm>
@@ -55,7 +55,7 @@ void append_vars(sym::Expr e, std::vector<sym::Expr>& out) {
   for (size_t i = terms->size(); i-- > 0;) out.push_back((*terms)[i].var);
 }
 
-void apply(Item& item, const Map& map) {
+void apply(LoopNode& node, const Map& map) {
   auto in = [&](Index& index) {
     for (sym::Expr& e : index) e = replace(e, map);
   };
@@ -64,23 +64,23 @@ void apply(Item& item, const Map& map) {
     for (sym::Expr v : list) append_vars(replace(v, map), out);
     list = std::move(out);
   };
-  in(item.at);
-  in(item.from);
-  vars(item.vars);
-  vars(item.inner);
-  for (Access& a : item.reads) a.address = replace(a.address, map);
-  item.write.address = replace(item.write.address, map);
+  in(node.at);
+  in(node.from);
+  vars(node.vars);
+  vars(node.inner);
+  for (Access& a : node.reads) a.address = replace(a.address, map);
+  node.write.address = replace(node.write.address, map);
 }
 
-// One attempt to bring an item into a group. Works on copies; commit() writes them back.
+// One attempt to bring a node into a group. Works on copies; commit() writes them back.
 class Match {
  public:
-  Match(Program& p, const Group& group, const Item& item) : p_(p), vars_(group.vars), item_(item) {}
+  Match(Program& p, const Group& group, const LoopNode& node) : p_(p), vars_(group.vars), node_(node) {}
 
-  // Learns from `theirs` (over group variables) and `mine` (over the item's) addressing one buffer.
+  // Learns from `theirs` (over group variables) and `mine` (over the node's) addressing one buffer.
   void learn(sym::Expr theirs, sym::Expr mine) {
     auto a = terms_of(replace(theirs, group_splits_));
-    auto b = terms_of(replace(mine, item_splits_));
+    auto b = terms_of(replace(mine, node_splits_));
     if (!a || !b) return;
     size_t i = 0, j = 0;
     while (i < a->size() && j < b->size()) {
@@ -100,7 +100,7 @@ class Match {
         link_.emplace_back(n.var, m.var);
         ++i, ++j;
       } else if (n.extent > m.extent && n.extent % m.extent == 0) {
-        const auto [hi, lo] = split_item(n.var, m.extent);
+        const auto [hi, lo] = split_node(n.var, m.extent);
         link_.emplace_back(lo, m.var);
         n = {hi, n.coef * m.extent, n.extent / m.extent};
         ++i;
@@ -119,16 +119,16 @@ class Match {
   bool finish() {
     const bool rows_exist =
         std::any_of(vars_.begin(), vars_.end(), [](const GroupVar& v) { return v.role != Role::kFree; });
-    const bool folds = item_.kind == Item::Kind::kReduce || item_.kind == Item::Kind::kScan;
+    const bool folds = node_.kind == LoopNode::Kind::kReduce || node_.kind == LoopNode::Kind::kScan;
     const bool group_free = !vars_.empty() && !rows_exist;
-    for (sym::Expr v : current(item_.inner)) {
+    for (sym::Expr v : current(node_.inner)) {
       if (sym::Expr* g = mapped(v)) {
         set_role(*g, Role::kInner);
       } else {
         fresh(v, Role::kInner);
       }
     }
-    for (sym::Expr v : current(item_.vars)) {
+    for (sym::Expr v : current(node_.vars)) {
       if (sym::Expr* g = mapped(v)) {
         if (folds) set_role(*g, Role::kRow);
         continue;
@@ -147,11 +147,11 @@ class Match {
     return true;
   }
 
-  Item mapped_item() const {
-    Item item = item_;
-    apply(item, item_splits_);
-    apply(item, link_);
-    return item;
+  LoopNode mapped_node() const {
+    LoopNode node = node_;
+    apply(node, node_splits_);
+    apply(node, link_);
+    return node;
   }
   const Map& group_splits() const { return group_splits_; }
   const std::vector<GroupVar>& vars() const { return vars_; }
@@ -159,9 +159,9 @@ class Match {
  private:
   // Not an index that was read from memory, which has a variable too.
   static bool is_loop(sym::Expr var) { return var.name()[0] == 'x'; }
-  sym::Expr* mapped(sym::Expr item_var) {
+  sym::Expr* mapped(sym::Expr node_var) {
     for (auto& [from, to] : link_)
-      if (from == item_var) return &to;
+      if (from == node_var) return &to;
     return nullptr;
   }
   bool taken(sym::Expr group_var) const {
@@ -169,19 +169,19 @@ class Match {
   }
   std::vector<sym::Expr> current(const std::vector<sym::Expr>& list) const {
     std::vector<sym::Expr> out;
-    for (sym::Expr v : list) append_vars(replace(v, item_splits_), out);
+    for (sym::Expr v : list) append_vars(replace(v, node_splits_), out);
     return out;
   }
-  bool is_inner(sym::Expr item_var) const {
-    auto list = current(item_.inner);
-    return std::find(list.begin(), list.end(), item_var) != list.end();
+  bool is_inner(sym::Expr node_var) const {
+    auto list = current(node_.inner);
+    return std::find(list.begin(), list.end(), node_var) != list.end();
   }
-  bool allowed(sym::Expr item_var, sym::Expr group_var) const {
-    const bool folds = item_.kind == Item::Kind::kReduce || item_.kind == Item::Kind::kScan;
+  bool allowed(sym::Expr node_var, sym::Expr group_var) const {
+    const bool folds = node_.kind == LoopNode::Kind::kReduce || node_.kind == LoopNode::Kind::kScan;
     for (const GroupVar& v : vars_) {
       if (!(v.var == group_var)) continue;
       if (v.role == Role::kFree) return true;
-      if (is_inner(item_var)) return v.role == Role::kInner;
+      if (is_inner(node_var)) return v.role == Role::kInner;
       return !folds || v.role == Role::kRow;
     }
     return false;
@@ -190,17 +190,17 @@ class Match {
     for (GroupVar& v : vars_)
       if (v.var == group_var) v.role = role;
   }
-  void fresh(sym::Expr item_var, Role role) {
-    vars_.push_back({item_var, role});
-    link_.emplace_back(item_var, item_var);
+  void fresh(sym::Expr node_var, Role role) {
+    vars_.push_back({node_var, role});
+    link_.emplace_back(node_var, node_var);
   }
   static void add_split(Map& splits, sym::Expr v, sym::Expr to) {
     for (auto& [from, expr] : splits) expr = replace(expr, {{v, to}});
     splits.emplace_back(v, to);
   }
-  std::pair<sym::Expr, sym::Expr> split_item(sym::Expr v, int64_t low) {
+  std::pair<sym::Expr, sym::Expr> split_node(sym::Expr v, int64_t low) {
     const sym::Expr hi = p_.fresh(extent_of(v) / low), lo = p_.fresh(low);
-    add_split(item_splits_, v, hi * low + lo);
+    add_split(node_splits_, v, hi * low + lo);
     return {hi, lo};
   }
   std::pair<sym::Expr, sym::Expr> split_group(sym::Expr v, int64_t low) {
@@ -217,9 +217,9 @@ class Match {
 
   Program& p_;
   std::vector<GroupVar> vars_;
-  const Item& item_;
-  Map link_;         // item variable -> group variable
-  Map item_splits_;  // item variable -> hi*k + lo
+  const LoopNode& node_;
+  Map link_;         // node variable -> group variable
+  Map node_splits_;  // node variable -> hi*k + lo
   Map group_splits_;
 };
 
@@ -232,16 +232,16 @@ class Fuser {
   Fuser(Program& p, const ScheduleOptions& options) : p_(p), options_(options) {}
 
   Fused run() {
-    group_of_.assign(p_.items.size(), -1);
-    makers_.resize(p_.graph.values.size());
+    group_of_.assign(p_.nodes.size(), -1);
+    producers_.resize(p_.graph.values.size());
     readers_.resize(p_.graph.values.size());
     extern_unit_.assign(p_.graph.nodes.size(), -1);
-    // Program order: items and extern nodes interleaved by node number.
-    size_t next_item = 0;
+    // Program order: nodes and extern nodes interleaved by node number.
+    size_t next_node = 0;
     for (size_t n = 0; n < p_.graph.nodes.size(); ++n) {
       if (!p_.graph.nodes[n].op->is_prim) add_extern(static_cast<int32_t>(n));
-      while (next_item < p_.items.size() && p_.items[next_item].node <= static_cast<int32_t>(n))
-        add_item(static_cast<int32_t>(next_item++));
+      while (next_node < p_.nodes.size() && p_.nodes[next_node].graph_node <= static_cast<int32_t>(n))
+        add_node(static_cast<int32_t>(next_node++));
     }
     absorb_reductions();
     mark_stored();
@@ -253,7 +253,7 @@ class Fuser {
 
  private:
   // Units (groups and externs) with the set of units that must run before them.
-  struct Node {
+  struct UnitState {
     int32_t group = -1, node = -1;
     std::vector<uint64_t> before;
   };
@@ -274,7 +274,7 @@ class Fuser {
     std::vector<uint64_t> add = units_[on].before;
     set(add, on);
     unite(units_[unit].before, add);
-    for (Node& u : units_)
+    for (UnitState& u : units_)
       if (test(u.before, unit)) unite(u.before, add);
   }
 
@@ -285,7 +285,7 @@ class Fuser {
     for (const Arg& a : node.args)
       graph::for_each_ref(a, [&](ValueId v) {
         const ValueId base = p_.views[v].base != kNoValue ? p_.views[v].base : v;
-        for (int32_t maker : makers_[base]) depend(unit, maker);
+        for (int32_t producer : producers_[base]) depend(unit, producer);
       });
     // Externs keep their order where it can be seen.
     if (node.op->once()) {
@@ -293,13 +293,13 @@ class Fuser {
       last_effect_ = unit;
     }
     for (ValueId v : node.outs)
-      if (v != kNoValue) makers_[v].push_back(unit);
+      if (v != kNoValue) producers_[v].push_back(unit);
   }
 
-  void add_item(int32_t id) {
-    Item& item = p_.items[id];
+  void add_node(int32_t id) {
+    LoopNode& node = p_.nodes[id];
     int32_t unit = -1;
-    for (int32_t candidate : candidates(item)) {
+    for (int32_t candidate : candidates(node)) {
       if (join(candidate, id)) {
         unit = candidate;
         break;
@@ -309,24 +309,24 @@ class Fuser {
       unit = static_cast<int32_t>(units_.size());
       units_.push_back({static_cast<int32_t>(groups_.size()), -1, {}});
       Group& g = groups_.emplace_back();
-      g.frozen = item.frozen;
-      g.items = {id};
-      const bool folds = item.kind != Item::Kind::kMap;
-      for (sym::Expr v : item.vars) g.vars.push_back({v, folds ? Role::kRow : Role::kFree});
-      for (sym::Expr v : item.inner) g.vars.push_back({v, Role::kInner});
+      g.frozen = node.frozen;
+      g.nodes = {id};
+      const bool folds = node.kind != LoopNode::Kind::kMap;
+      for (sym::Expr v : node.vars) g.vars.push_back({v, folds ? Role::kRow : Role::kFree});
+      for (sym::Expr v : node.inner) g.vars.push_back({v, Role::kInner});
     }
     group_of_[id] = unit;
-    for (const Access& a : p_.items[id].reads) {
-      for (int32_t maker : makers_[a.value])
-        if (maker != unit) depend(unit, maker);
+    for (const Access& a : p_.nodes[id].reads) {
+      for (int32_t producer : producers_[a.value])
+        if (producer != unit) depend(unit, producer);
       if (std::find(readers_[a.value].begin(), readers_[a.value].end(), unit) == readers_[a.value].end())
         readers_[a.value].push_back(unit);
     }
-    auto& makers = makers_[item.value];
-    if (p_.items[id].kind == Item::Kind::kScatter || p_.items[id].alone)
-      for (int32_t maker : makers)
-        if (maker != unit) depend(unit, maker);
-    if (std::find(makers.begin(), makers.end(), unit) == makers.end()) makers.push_back(unit);
+    auto& producers = producers_[node.value];
+    if (p_.nodes[id].kind == LoopNode::Kind::kScatter || p_.nodes[id].alone)
+      for (int32_t producer : producers)
+        if (producer != unit) depend(unit, producer);
+    if (std::find(producers.begin(), producers.end(), unit) == producers.end()) producers.push_back(unit);
   }
 
   double bytes(ValueId v) const {
@@ -335,12 +335,12 @@ class Fuser {
     return n;
   }
 
-  // Groups worth trying, best first: those that made what the item reads, then those that read the same.
-  std::vector<int32_t> candidates(const Item& item) const {
-    if (item.kind == Item::Kind::kScatter || item.alone) return {};
+  // Groups worth trying, best first: those that made what the node reads, then those that read the same.
+  std::vector<int32_t> candidates(const LoopNode& node) const {
+    if (node.kind == LoopNode::Kind::kScatter || node.alone) return {};
     std::vector<std::pair<double, int32_t>> scored;
     auto add = [&](int32_t unit, double score) {
-      if (units_[unit].group < 0 || !has_room(groups_[units_[unit].group], item)) return;
+      if (units_[unit].group < 0 || !has_room(groups_[units_[unit].group], node)) return;
       for (auto& [s, u] : scored)
         if (u == unit) {
           s += score;
@@ -348,22 +348,22 @@ class Fuser {
         }
       scored.emplace_back(score, unit);
     };
-    double total = bytes(item.value);
-    for (const Access& a : item.reads) total += bytes(a.value);
-    for (const Access& a : item.reads) {
-      for (int32_t maker : makers_[a.value]) add(maker, 4 * bytes(a.value) + 1);
+    double total = bytes(node.value);
+    for (const Access& a : node.reads) total += bytes(a.value);
+    for (const Access& a : node.reads) {
+      for (int32_t producer : producers_[a.value]) add(producer, 4 * bytes(a.value) + 1);
       if (bytes(a.value) * 4 < total) continue;
       for (int32_t reader : readers_[a.value]) add(reader, bytes(a.value));
     }
-    if (item.partial)
-      for (int32_t maker : makers_[item.value]) add(maker, bytes(item.value));
-    if (small_sum(item))  // what one kernel left of several sums in parts
-      for (const Access& a : item.reads)
-        for (int32_t maker : makers_[a.value]) {
-          if (units_[maker].group < 0) continue;
-          for (int32_t made : groups_[units_[maker].group].items)
-            if (is_sibling(p_.items[made].value, a.value))
-              for (int32_t reader : readers_[p_.items[made].value]) add(reader, bytes(a.value) / 2);
+    if (node.partial)
+      for (int32_t producer : producers_[node.value]) add(producer, bytes(node.value));
+    if (small_sum(node))  // what one kernel left of several sums in parts
+      for (const Access& a : node.reads)
+        for (int32_t producer : producers_[a.value]) {
+          if (units_[producer].group < 0) continue;
+          for (int32_t made : groups_[units_[producer].group].nodes)
+            if (is_sibling(p_.nodes[made].value, a.value))
+              for (int32_t reader : readers_[p_.nodes[made].value]) add(reader, bytes(a.value) / 2);
         }
     std::stable_sort(scored.begin(), scored.end(), [](auto& a, auto& b) { return a.first > b.first; });
     std::vector<int32_t> result;
@@ -373,10 +373,10 @@ class Fuser {
   }
 
   // GPU: a launch is dearer than such a sum.
-  bool small_sum(const Item& item) const {
-    if (options_.processors == 0 || item.kind != Item::Kind::kReduce || item.partial) return false;
+  bool small_sum(const LoopNode& node) const {
+    if (options_.processors == 0 || node.kind != LoopNode::Kind::kReduce || node.partial) return false;
     double total = 0;
-    for (const Access& a : item.reads) total += bytes(a.value);
+    for (const Access& a : node.reads) total += bytes(a.value);
     return total <= 4 << 20;
   }
   bool is_sibling(ValueId a, ValueId b) const {
@@ -386,73 +386,74 @@ class Fuser {
 
   // What a kernel may hold before it is split: a compiler's time grows faster than its text (g++ 12 takes 0.35 s for
   // 600 operations, 2.8 s for 2600), and so do the registers that spill.
-  bool has_room(const Group& group, const Item& item) const {
-    constexpr size_t kMostItems = 48;
+  bool has_room(const Group& group, const LoopNode& node) const {
+    constexpr size_t kMostNodes = 48;
     constexpr int64_t kMostCost = 512;
-    if (group.items.size() >= kMostItems) return false;
-    int64_t cost = item.cost;
-    for (int32_t other : group.items) cost += p_.items[other].cost;
+    if (group.nodes.size() >= kMostNodes) return false;
+    int64_t cost = node.cost;
+    for (int32_t other : group.nodes) cost += p_.nodes[other].cost;
     return cost <= kMostCost;
   }
 
   bool join(int32_t unit, int32_t id) {
-    const Item& item = p_.items[id];
+    const LoopNode& node = p_.nodes[id];
     Group& group = groups_[units_[unit].group];
-    if (group.frozen != item.frozen || !has_room(group, item)) return false;
-    for (int32_t other : group.items)
-      if (p_.items[other].kind == Item::Kind::kScatter || p_.items[other].alone) return false;
-    // Nothing that the item needs may itself need the group.
-    for (const Access& a : item.reads)
-      for (int32_t maker : makers_[a.value])
-        if (maker != unit && test(units_[maker].before, unit)) return false;
+    if (group.frozen != node.frozen || !has_room(group, node)) return false;
+    for (int32_t other : group.nodes)
+      if (p_.nodes[other].kind == LoopNode::Kind::kScatter || p_.nodes[other].alone) return false;
+    // Nothing that the node needs may itself need the group.
+    for (const Access& a : node.reads)
+      for (int32_t producer : producers_[a.value])
+        if (producer != unit && test(units_[producer].before, unit)) return false;
 
-    Match match(p_, group, item);
-    for (const Access& a : item.reads)
-      for (int32_t other : group.items) {
-        const Item& m = p_.items[other];
+    Match match(p_, group, node);
+    for (const Access& a : node.reads)
+      for (int32_t other : group.nodes) {
+        const LoopNode& m = p_.nodes[other];
         if (m.value != a.value) continue;
         if (m.partial) return false;
         match.learn(m.write.address, a.address);
       }
-    for (int32_t other : group.items)
-      for (const Access& b : p_.items[other].reads)
-        if (b.value == item.value && !item.partial) match.learn(b.address, item.write.address);
-    for (const Access& a : item.reads)
-      for (int32_t other : group.items)
-        for (const Access& b : p_.items[other].reads)
+    for (int32_t other : group.nodes)
+      for (const Access& b : p_.nodes[other].reads)
+        if (b.value == node.value && !node.partial) match.learn(b.address, node.write.address);
+    for (const Access& a : node.reads)
+      for (int32_t other : group.nodes)
+        for (const Access& b : p_.nodes[other].reads)
           if (a.value == b.value) match.learn(b.address, a.address);
-    if (small_sum(item))
-      for (const Access& a : item.reads)
-        for (int32_t other : group.items)
-          if (small_sum(p_.items[other]))
-            for (const Access& b : p_.items[other].reads)
+    if (small_sum(node))
+      for (const Access& a : node.reads)
+        for (int32_t other : group.nodes)
+          if (small_sum(p_.nodes[other]))
+            for (const Access& b : p_.nodes[other].reads)
               if (is_sibling(a.value, b.value)) match.learn(b.address, a.address);
-    if (item.partial)
-      for (int32_t other : group.items)
-        if (p_.items[other].value == item.value) match.learn(p_.items[other].write.address, item.write.address);
+    if (node.partial)
+      for (int32_t other : group.nodes)
+        if (p_.nodes[other].value == node.value) match.learn(p_.nodes[other].write.address, node.write.address);
     if (!match.finish()) return false;
 
     Group next;
     next.frozen = group.frozen;
     next.vars = match.vars();
-    const Item mine = match.mapped_item();
-    std::vector<Item> members;
-    for (int32_t other : group.items) {
-      members.push_back(p_.items[other]);
+    const LoopNode mine = match.mapped_node();
+    std::vector<LoopNode> members;
+    for (int32_t other : group.nodes) {
+      members.push_back(p_.nodes[other]);
       apply(members.back(), match.group_splits());
     }
     for (const Access& a : mine.reads)
-      for (const Item& m : members)
-        if (m.value == a.value && meet(next, m, a) == Meeting::kElsewhere) return false;
-    for (const Item& m : members)
+      for (const LoopNode& m : members)
+        if (m.value == a.value && dependence_of(next, m, a) == Dependence::kElsewhere) return false;
+    for (const LoopNode& m : members)
       for (const Access& a : m.reads)
-        if (a.value == mine.value && !mine.partial && meet(next, mine, a) == Meeting::kElsewhere) return false;
+        if (a.value == mine.value && !mine.partial && dependence_of(next, mine, a) == Dependence::kElsewhere)
+          return false;
     if (!profitable(next, members, mine)) return false;
 
-    for (size_t i = 0; i < members.size(); ++i) p_.items[group.items[i]] = std::move(members[i]);
-    p_.items[id] = mine;
-    next.items = group.items;
-    next.items.insert(std::upper_bound(next.items.begin(), next.items.end(), id), id);
+    for (size_t i = 0; i < members.size(); ++i) p_.nodes[group.nodes[i]] = std::move(members[i]);
+    p_.nodes[id] = mine;
+    next.nodes = group.nodes;
+    next.nodes.insert(std::upper_bound(next.nodes.begin(), next.nodes.end(), id), id);
     group = std::move(next);
     return true;
   }
@@ -465,31 +466,31 @@ class Fuser {
       if (p_.views[v].base != kNoValue) v = p_.views[v].base;
       reader[v] = reader[v] == -1 || reader[v] == unit ? unit : -2;
     };
-    for (size_t i = 0; i < p_.items.size(); ++i)
-      for (const Access& a : p_.items[i].reads) read_by(a.value, group_of_[i]);
+    for (size_t i = 0; i < p_.nodes.size(); ++i)
+      for (const Access& a : p_.nodes[i].reads) read_by(a.value, group_of_[i]);
     for (size_t u = 0; u < units_.size(); ++u)
       if (units_[u].node >= 0)
         for (const Arg& a : p_.graph.nodes[units_[u].node].args)
           graph::for_each_ref(a, [&](ValueId v) { read_by(v, static_cast<int32_t>(u)); });
-    for (size_t i = 0; i < p_.items.size(); ++i) {
-      const Item& item = p_.items[i];
-      const int32_t from = group_of_[i], to = reader[item.value];
-      if (item.kind != Item::Kind::kReduce || item.partial || item.alone || p_.facts[item.value].required || to < 0 ||
-          to == from || units_[to].group < 0 || groups_[units_[from].group].items.size() != 1)
+    for (size_t i = 0; i < p_.nodes.size(); ++i) {
+      const LoopNode& node = p_.nodes[i];
+      const int32_t from = group_of_[i], to = reader[node.value];
+      if (node.kind != LoopNode::Kind::kReduce || node.partial || node.alone || p_.facts[node.value].required ||
+          to < 0 || to == from || units_[to].group < 0 || groups_[units_[from].group].nodes.size() != 1)
         continue;
       double total = 0;
-      for (const Access& a : item.reads) total += bytes(a.value);
+      for (const Access& a : node.reads) total += bytes(a.value);
       const auto shared = [&](const Access& a) {
         return bytes(a.value) * 2 >= total &&
                std::find(readers_[a.value].begin(), readers_[a.value].end(), to) != readers_[a.value].end();
       };
-      if (std::none_of(item.reads.begin(), item.reads.end(), shared) || !join(to, static_cast<int32_t>(i))) continue;
-      groups_[units_[from].group].items.clear();  // the unit stays, as a place in the order
+      if (std::none_of(node.reads.begin(), node.reads.end(), shared) || !join(to, static_cast<int32_t>(i))) continue;
+      groups_[units_[from].group].nodes.clear();  // the unit stays, as a place in the order
       group_of_[i] = to;
     }
   }
 
-  bool profitable(const Group& after, const std::vector<Item>& members, const Item& mine) const {
+  bool profitable(const Group& after, const std::vector<LoopNode>& members, const LoopNode& mine) const {
     // Few long rows: the stages of one row would run on one thread, over memory that no cache holds.
     int64_t rows = 1, inner = 1;
     for (const GroupVar& v : after.vars) (v.role == Role::kInner ? inner : rows) *= extent_of(v.var);
@@ -501,8 +502,8 @@ class Fuser {
       const bool columns = std::any_of(after.vars.begin(), after.vars.end(),
                                        [&](const GroupVar& v) { return v.var == along && v.role != Role::kInner; });
       const int64_t programs = columns ? (rows + 31) / 32 : rows;
-      if (mine.kind == Item::Kind::kMap && reaches_inner(after, mine) && programs < int64_t{2} * options_.processors &&
-          inner >= 256 && rows * inner >= 1 << 17)
+      if (mine.kind == LoopNode::Kind::kMap && reaches_inner(after, mine) &&
+          programs < int64_t{2} * options_.processors && inner >= 256 && rows * inner >= 1 << 17)
         return false;
     } else if (has_inner(after.vars) && rows < int64_t{4} * options_.threads && inner >= options_.split_numel) {
       return false;
@@ -510,13 +511,13 @@ class Fuser {
     // Stores along different loops: the one would be scattered over lanes. A kernel of its own is tiled.
     if (!has_inner(after.vars) && rows >= 1024) {
       const sym::Expr along = unit_var(mine.write.address);
-      for (const Item& m : members)
-        if (m.kind == Item::Kind::kMap && !(unit_var(m.write.address) == along)) return false;
+      for (const LoopNode& m : members)
+        if (m.kind == LoopNode::Kind::kMap && !(unit_var(m.write.address) == along)) return false;
     }
     return true;
   }
-  static bool reaches_inner(const Group& g, const Item& item) {
-    return std::any_of(item.vars.begin(), item.vars.end(), [&](sym::Expr v) {
+  static bool reaches_inner(const Group& g, const LoopNode& node) {
+    return std::any_of(node.vars.begin(), node.vars.end(), [&](sym::Expr v) {
       return std::any_of(g.vars.begin(), g.vars.end(),
                          [&](const GroupVar& x) { return x.var == v && x.role == Role::kInner; });
     });
@@ -530,30 +531,30 @@ class Fuser {
   }
 
   void mark_stored() {
-    for (Item& item : p_.items) item.stored = p_.facts[item.value].required || item.partial;
+    for (LoopNode& node : p_.nodes) node.stored = p_.facts[node.value].required || node.partial;
     std::vector<std::vector<int32_t>> by_value(p_.graph.values.size());
-    for (size_t i = 0; i < p_.items.size(); ++i) by_value[p_.items[i].value].push_back(static_cast<int32_t>(i));
-    for (size_t i = 0; i < p_.items.size(); ++i)
-      for (const Access& a : p_.items[i].reads)
-        for (int32_t maker : by_value[a.value])
-          if (group_of_[maker] != group_of_[i]) p_.items[maker].stored = true;
+    for (size_t i = 0; i < p_.nodes.size(); ++i) by_value[p_.nodes[i].value].push_back(static_cast<int32_t>(i));
+    for (size_t i = 0; i < p_.nodes.size(); ++i)
+      for (const Access& a : p_.nodes[i].reads)
+        for (int32_t producer : by_value[a.value])
+          if (group_of_[producer] != group_of_[i]) p_.nodes[producer].stored = true;
   }
 
-  // Where an item stands in the program. A part of a cat that lies alone stands behind what it copies.
-  int32_t place_of(const Item& item) const {
-    if (!item.alone || p_.graph.nodes[item.node].op->name != prim::cat) return item.node;
+  // Where a node stands in the program. A part of a cat that lies alone stands behind what it copies.
+  int32_t place_of(const LoopNode& node) const {
+    if (!node.alone || p_.graph.nodes[node.graph_node].op->name != prim::cat) return node.graph_node;
     int32_t last = -1;
-    for (const Access& a : item.reads) last = std::max(last, p_.producers.of[a.value].node);
+    for (const Access& a : node.reads) last = std::max(last, p_.producers.of[a.value].node);
     return last;
   }
 
   std::vector<Unit> order(const std::vector<Group>& groups) const {
-    // Ready units by where their last item stood in the program: results are made shortly before they are used.
+    // Ready units by where their last node stood in the program: results are made shortly before they are used.
     std::vector<int32_t> position(units_.size());
     for (size_t u = 0; u < units_.size(); ++u) {
       position[u] = units_[u].node;
       if (units_[u].group >= 0)
-        for (int32_t i : groups[units_[u].group].items) position[u] = std::max(position[u], place_of(p_.items[i]));
+        for (int32_t i : groups[units_[u].group].nodes) position[u] = std::max(position[u], place_of(p_.nodes[i]));
     }
     std::vector<int32_t> waiting(units_.size());
     std::vector<std::vector<int32_t>> after(units_.size());
@@ -573,7 +574,7 @@ class Fuser {
       const int32_t u = ready.top().second;
       ready.pop();
       ++done;
-      if (units_[u].node >= 0 || !groups[units_[u].group].items.empty())
+      if (units_[u].node >= 0 || !groups[units_[u].group].nodes.empty())
         result.push_back({units_[u].group, units_[u].node});
       for (int32_t a : after[u])
         if (--waiting[a] == 0) ready.emplace(position[a], a);
@@ -585,22 +586,22 @@ class Fuser {
   Program& p_;
   const ScheduleOptions& options_;
   std::vector<Group> groups_;
-  std::vector<Node> units_;
-  std::vector<int32_t> group_of_;                       // unit of an item
-  std::vector<std::vector<int32_t>> makers_, readers_;  // units, by value
+  std::vector<UnitState> units_;
+  std::vector<int32_t> group_of_;                          // unit of a node
+  std::vector<std::vector<int32_t>> producers_, readers_;  // units, by value
   std::vector<int32_t> extern_unit_;
   int32_t last_effect_ = -1;
 };
 
 }  // namespace
 
-Meeting meet(const Group& g, const Item& producer, const Access& read) {
-  if (producer.partial) return Meeting::kElsewhere;
-  if (read.address == producer.write.address) return Meeting::kSameElement;
-  if (!has_inner(g.vars) || producer.kind == Item::Kind::kReduce) return Meeting::kElsewhere;
+Dependence dependence_of(const Group& g, const LoopNode& producer, const Access& read) {
+  if (producer.partial) return Dependence::kElsewhere;
+  if (read.address == producer.write.address) return Dependence::kSameElement;
+  if (!has_inner(g.vars) || producer.kind == LoopNode::Kind::kReduce) return Dependence::kElsewhere;
   // Equal row parts, and the inner part within the block that the row wrote.
   auto theirs = terms_of(producer.write.address), mine = terms_of(read.address);
-  if (!theirs || !mine) return Meeting::kElsewhere;
+  if (!theirs || !mine) return Dependence::kElsewhere;
   sym::Expr row_theirs = producer.write.address, row_mine = read.address;
   int64_t block = 1, reach = 0;
   for (const GroupVar& v : g.vars) {
@@ -614,14 +615,14 @@ Meeting meet(const Group& g, const Item& producer, const Access& read) {
   };
   for (const Term& t : *theirs) {
     if (is_row(t.var)) continue;
-    if (t.coef != block) return Meeting::kElsewhere;
+    if (t.coef != block) return Dependence::kElsewhere;
     block *= t.extent;
   }
   for (const Term& t : *mine)
     if (!is_row(t.var)) reach += t.coef * (t.extent - 1);
   const sym::Expr shift = row_mine - row_theirs;
-  if (!shift.is_const() || shift.value() < 0 || shift.value() + reach >= block) return Meeting::kElsewhere;
-  return Meeting::kSameRow;
+  if (!shift.is_const() || shift.value() < 0 || shift.value() + reach >= block) return Dependence::kElsewhere;
+  return Dependence::kSameRow;
 }
 
 Fused fuse(Program& program, const ScheduleOptions& options) { return Fuser(program, options).run(); }
@@ -638,7 +639,7 @@ std::string print(const Fused& f, const Program& p) {
     for (const GroupVar& v : g.vars)
       out += " " + std::string(v.var.name()) + (v.role == Role::kInner ? "*" : v.role == Role::kRow ? "" : "?");
     out += ":";
-    for (int32_t i : g.items) out += " %" + std::to_string(p.items[i].value) + (p.items[i].stored ? "!" : "");
+    for (int32_t i : g.nodes) out += " %" + std::to_string(p.nodes[i].value) + (p.nodes[i].stored ? "!" : "");
     out += "\n";
   }
   return out;

@@ -1,9 +1,9 @@
-// Groups: items that run in one kernel, their loop variables expressed in the group's.
+// Groups: nodes that run in one kernel, their loop variables expressed in the group's.
 #pragma once
 #include <cstdint>
 #include <vector>
 
-#include "loops/schedule/items.h"
+#include "loops/schedule/loop_nodes.h"
 #include "loops/schedule/options.h"
 
 namespace flashover::loops {
@@ -19,7 +19,7 @@ struct GroupVar {
 };
 
 struct Group {
-  std::vector<int32_t> items;  // in program order; their indices, vars and accesses are over `vars`
+  std::vector<int32_t> nodes;  // in program order; their indices, vars and accesses are over `vars`
   std::vector<GroupVar> vars;
   bool frozen = false;
 };
@@ -35,16 +35,16 @@ struct Fused {
   std::vector<Unit> order;  // a valid execution order
 };
 
-// Sets Item::stored.
+// Sets LoopNode::stored.
 Fused fuse(Program& program, const ScheduleOptions& options);
 
-// How an access of one member meets what another member of its group wrote.
-enum class Meeting : uint8_t {
+// How a read of one member depends on what another member of its group wrote.
+enum class Dependence : uint8_t {
   kSameElement,  // the same point of the same loops: may pass in a register
   kSameRow,      // another element, made by an earlier stage of the same row
   kElsewhere,    // not (provably) made in this row
 };
-Meeting meet(const Group& g, const Item& producer, const Access& read);
+Dependence dependence_of(const Group& g, const LoopNode& producer, const Access& read);
 
 std::string print(const Fused& f, const Program& p);
 

@@ -1,5 +1,5 @@
 // Decides which values are realised, counts what computing a value again would cost, and notes who reads what.
-#include "loops/schedule/items.h"
+#include "loops/schedule/loop_nodes.h"
 
 #include <algorithm>
 #include <unordered_map>
@@ -26,13 +26,13 @@ int64_t count(const TensorType& t) {
 }
 
 struct Role {
-  Item::Kind kind = Item::Kind::kMap;
+  LoopNode::Kind kind = LoopNode::Kind::kMap;
   bool own_loops = false;  // cannot be computed in place
 };
 Role role_of(const Node& n) {
-  if (n.op->kind == ops::OpKind::kReduction) return {Item::Kind::kReduce, true};
-  if (n.op->kind == ops::OpKind::kScan) return {Item::Kind::kScan, true};
-  if (is_scatter(n.op)) return {Item::Kind::kScatter, true};
+  if (n.op->kind == ops::OpKind::kReduction) return {LoopNode::Kind::kReduce, true};
+  if (n.op->kind == ops::OpKind::kScan) return {LoopNode::Kind::kScan, true};
+  if (is_scatter(n.op)) return {LoopNode::Kind::kScatter, true};
   return {};
 }
 
@@ -41,9 +41,9 @@ struct Use {
   double points;
 };
 
-class Maker {
+class LoopNodeBuilder {
  public:
-  explicit Maker(const graph::Graph& g) : p_(g), g_(g) {}
+  explicit LoopNodeBuilder(const graph::Graph& g) : p_(g), g_(g) {}
 
   Program run() {
     p_.facts.resize(g_.values.size());
@@ -322,7 +322,7 @@ class Maker {
       std::vector<Use> mine;
       if (fact(v).realised) {
         double points = static_cast<double>(numel_[v]);
-        if (role_of(n).kind == Item::Kind::kReduce) points = static_cast<double>(numel_[ops::as_value(n.args[0])]);
+        if (role_of(n).kind == LoopNode::Kind::kReduce) points = static_cast<double>(numel_[ops::as_value(n.args[0])]);
         mine = {{v, points}};
       } else {
         mine = uses[v];
@@ -386,7 +386,7 @@ class Maker {
     return type(v).device.type == DeviceType::kCPU && numel_[v] >= kLeast && times >= 4;
   }
 
-  // ---- items
+  // ---- nodes
   struct AnalysisSource : Source {
     const Program& p;
     explicit AnalysisSource(const Program& program) : p(program) {}
@@ -409,46 +409,48 @@ class Maker {
     return at;
   }
 
-  // Emits the item's body to see what it reads.
-  void analyse(Item& item) {
+  // Emits the node's body to see what it reads.
+  void analyse(LoopNode& loop_node) {
     AnalysisSource source(p_);
     constexpr int kRounds = 32;  // a variable may be split again and again where many reshapes follow each other
     for (int round = 0; round <= kRounds; ++round) {
       std::vector<Instr> body;
       std::vector<std::string> errors;
       Emitter e(g_, p_.producers, source, body, errors);
-      const Node& node = g_.nodes[item.node];
-      if (item.kind == Item::Kind::kMap) {
-        if (item.source == item.value) {
-          e.compute(item.value, item.from);
+      const Node& node = g_.nodes[loop_node.graph_node];
+      if (loop_node.kind == LoopNode::Kind::kMap) {
+        if (loop_node.source == loop_node.value) {
+          e.compute(loop_node.value, loop_node.from);
         } else {
-          e.read(item.source, item.from);
+          e.read(loop_node.source, loop_node.from);
         }
-      } else if (item.kind == Item::Kind::kScatter) {
-        emit_scatter(e, node, item.from);
+      } else if (loop_node.kind == LoopNode::Kind::kScatter) {
+        emit_scatter(e, node, loop_node.from);
       } else {
-        e.read(ops::as_value(node.args[0]), item.from);
+        e.read(ops::as_value(node.args[0]), loop_node.from);
       }
-      item.reads.clear();
+      loop_node.reads.clear();
       std::vector<sym::Expr> exprs;
-      item.cost = 1;
+      loop_node.cost = 1;
       for (const Instr& in : body) {
-        item.cost += in.op == Op::k_load || is_scalar_op(in.op) ? scalar_cost(in.op) : 0;
+        loop_node.cost += in.op == Op::k_load || is_scalar_op(in.op) ? scalar_cost(in.op) : 0;
         if (in.op == Op::k_index || in.op == Op::k_in_range || is_random(in.op)) exprs.push_back(in.index);
-        if (is_random(in.op)) item.cost += 20;
+        if (is_random(in.op)) loop_node.cost += 20;
         if (in.op != Op::k_load) continue;
         if (is_narrow_float(p_.memory[in.slot].dtype))
-          item.cost += 4;  // widening again costs more than a scratch's load
+          loop_node.cost += 4;  // widening again costs more than a scratch's load
         exprs.push_back(in.index);
         Access a{in.slot, in.index, in.mask != kNone};
-        bool known = std::any_of(item.reads.begin(), item.reads.end(),
+        bool known = std::any_of(loop_node.reads.begin(), loop_node.reads.end(),
                                  [&](const Access& o) { return o.value == a.value && o.address == a.address; });
-        if (!known) item.reads.push_back(a);
+        if (!known) loop_node.reads.push_back(a);
       }
-      item.write = {item.value,
-                    item.kind == Item::Kind::kScatter ? sym::Expr(0) : flatten(item.at, p_.memory[item.value].strides),
-                    false};
-      if (round == kRounds || !split_vars(item, exprs)) break;
+      loop_node.write = {loop_node.value,
+                         loop_node.kind == LoopNode::Kind::kScatter
+                             ? sym::Expr(0)
+                             : flatten(loop_node.at, p_.memory[loop_node.value].strides),
+                         false};
+      if (round == kRounds || !split_vars(loop_node, exprs)) break;
     }
   }
   static int64_t scalar_cost(Op op) {
@@ -461,14 +463,14 @@ class Maker {
 
   // A variable that appears as v // k or v mod k (k dividing its extent) becomes two variables, after which the index
   // is affine.
-  bool split_vars(Item& item, const std::vector<sym::Expr>& exprs) {
+  bool split_vars(LoopNode& loop_node, const std::vector<sym::Expr>& exprs) {
     std::vector<std::pair<sym::Expr, int64_t>> splits;
     for (sym::Expr e : exprs) find_splits(e, splits);
     std::vector<std::pair<sym::Expr, sym::Expr>> map;
     for (auto& [v, k] : splits) {
       const sym::Expr split = v;  // clang 14 captures no structured bindings
       if (std::any_of(map.begin(), map.end(), [&](auto& m) { return m.first == split; })) continue;
-      for (std::vector<sym::Expr>* list : {&item.vars, &item.inner}) {
+      for (std::vector<sym::Expr>* list : {&loop_node.vars, &loop_node.inner}) {
         auto it = std::find(list->begin(), list->end(), v);
         if (it == list->end()) continue;
         const sym::Expr hi = p_.fresh(extent_of(v) / k), lo = p_.fresh(k);
@@ -479,7 +481,7 @@ class Maker {
       }
     }
     if (map.empty()) return false;
-    for (Index* index : {&item.at, &item.from})
+    for (Index* index : {&loop_node.at, &loop_node.from})
       for (sym::Expr& e : *index) e = replace(e, map);
     return true;
   }
@@ -492,21 +494,21 @@ class Maker {
     for (sym::Expr o : e.operands()) find_splits(o, out);
   }
 
-  Item start(Item::Kind kind, int32_t n, ValueId v) const {
-    Item item;
-    item.kind = kind;
-    item.node = n;
-    item.value = item.source = v;
-    item.frozen = p_.facts[v].frozen;
-    return item;
+  LoopNode start(LoopNode::Kind kind, int32_t n, ValueId v) const {
+    LoopNode loop_node;
+    loop_node.kind = kind;
+    loop_node.graph_node = n;
+    loop_node.value = loop_node.source = v;
+    loop_node.frozen = p_.facts[v].frozen;
+    return loop_node;
   }
-  void finish(Item item) {
-    analyse(item);
-    p_.items.push_back(std::move(item));
+  void finish(LoopNode loop_node) {
+    analyse(loop_node);
+    p_.nodes.push_back(std::move(loop_node));
   }
   // The operand x as it is, under what the node then stores elsewhere.
-  Item start_base(int32_t n, ValueId v, ValueId x) {
-    Item base = start(Item::Kind::kMap, n, v);
+  LoopNode start_base(int32_t n, ValueId v, ValueId x) {
+    LoopNode base = start(LoopNode::Kind::kMap, n, v);
     base.source = x;
     base.partial = base.alone = true;
     base.from = base.at = coordinates(type(v).sizes, base.vars);
@@ -517,29 +519,29 @@ class Maker {
     const Node& node = g_.nodes[n];
     if (numel_[v] == 0) return;  // nothing to compute; the plan still allocates it
     const Role role = role_of(node);
-    if (role.kind == Item::Kind::kMap && node.op->name == prim::cat) return make_parts_of_cat(n, v);
-    if (role.kind == Item::Kind::kMap && node.op->name == prim::slice_scatter &&
+    if (role.kind == LoopNode::Kind::kMap && node.op->name == prim::cat) return make_parts_of_cat(n, v);
+    if (role.kind == LoopNode::Kind::kMap && node.op->name == prim::slice_scatter &&
         goes_back(v, ops::as_value(node.args[0])))
       return make_stored_slice(n, v);
-    Item item = start(role.kind, n, v);
+    LoopNode loop_node = start(role.kind, n, v);
     switch (role.kind) {
-      case Item::Kind::kMap:
-        item.from = item.at = coordinates(type(v).sizes, item.vars);
+      case LoopNode::Kind::kMap:
+        loop_node.from = loop_node.at = coordinates(type(v).sizes, loop_node.vars);
         break;
-      case Item::Kind::kReduce:
-        fold_loops(item, node);
+      case LoopNode::Kind::kReduce:
+        fold_loops(loop_node, node);
         break;
-      case Item::Kind::kScan:
-        item.from = item.at = coordinates(type(v).sizes, item.vars);
-        run_along(item, node);
+      case LoopNode::Kind::kScan:
+        loop_node.from = loop_node.at = coordinates(type(v).sizes, loop_node.vars);
+        run_along(loop_node, node);
         break;
-      case Item::Kind::kScatter:
+      case LoopNode::Kind::kScatter:
         finish(start_base(n, v, ops::as_value(node.args[0])));
-        item.partial = true;
-        if (!scatter_loops(item, node)) return;
+        loop_node.partial = true;
+        if (!scatter_loops(loop_node, node)) return;
         break;
     }
-    finish(std::move(item));
+    finish(std::move(loop_node));
   }
 
   void make_parts_of_cat(int32_t n, ValueId v) {
@@ -548,15 +550,15 @@ class Maker {
     sym::Expr begin = 0;
     for (const Ref& r : ops::as_values(node.args[0])) {
       if (numel_[r.id] == 0) continue;
-      Item item = start(Item::Kind::kMap, n, v);
-      item.source = r.id;
-      item.partial = true;
-      item.from = item.at = coordinates(type(r.id).sizes, item.vars);
-      item.at[dim] += begin;
+      LoopNode loop_node = start(LoopNode::Kind::kMap, n, v);
+      loop_node.source = r.id;
+      loop_node.partial = true;
+      loop_node.from = loop_node.at = coordinates(type(r.id).sizes, loop_node.vars);
+      loop_node.at[dim] += begin;
       begin += type(r.id).sizes[dim];
-      analyse_parts(item, dim, begin - type(r.id).sizes[dim]);
-      item.alone = is_large_result(r.id);
-      p_.items.push_back(std::move(item));
+      analyse_parts(loop_node, dim, begin - type(r.id).sizes[dim]);
+      loop_node.alone = is_large_result(r.id);
+      p_.nodes.push_back(std::move(loop_node));
     }
   }
 
@@ -566,7 +568,7 @@ class Maker {
     const Sizes starts = ops::as_sizes(node.args[2]), steps = ops::as_sizes(node.args[4]);
     finish(start_base(n, v, ops::as_value(node.args[0])));
     if (numel_[src] == 0) return;
-    Item part = start(Item::Kind::kMap, n, v);
+    LoopNode part = start(LoopNode::Kind::kMap, n, v);
     part.partial = part.alone = true;
     part.source = src;
     part.from = coordinates(type(src).sizes, part.vars);
@@ -575,33 +577,34 @@ class Maker {
   }
 
   // A loop over so many points; none where there is one. Inner loops are folded, or run in order.
-  sym::Expr add_loop(Item& item, sym::Expr size, bool inner) {
+  sym::Expr add_loop(LoopNode& loop_node, sym::Expr size, bool inner) {
     if (size.is_const(1)) return 0;
     const sym::Expr c = p_.fresh(size);
-    (inner ? item.inner : item.vars).push_back(c);
+    (inner ? loop_node.inner : loop_node.vars).push_back(c);
     return c;
   }
-  void fold_loops(Item& item, const Node& node) {
+  void fold_loops(LoopNode& loop_node, const Node& node) {
     const TensorType& x = type(ops::as_value(node.args[0]));
     const std::vector<int64_t> dims = ops::as_ints(node.args[1]);
     for (size_t i = 0; i < x.rank(); ++i) {
       const bool reduced = std::find(dims.begin(), dims.end(), static_cast<int64_t>(i)) != dims.end();
-      item.from.push_back(add_loop(item, x.sizes[i], reduced));
-      if (!reduced) item.at.push_back(item.from.back());
+      loop_node.from.push_back(add_loop(loop_node, x.sizes[i], reduced));
+      if (!reduced) loop_node.at.push_back(loop_node.from.back());
     }
   }
-  void run_along(Item& item, const Node& node) {
+  void run_along(LoopNode& loop_node, const Node& node) {
     const auto dim = static_cast<size_t>(ops::as_int(node.args[1]));
-    const auto it = std::find(item.vars.begin(), item.vars.end(), item.at.empty() ? sym::Expr(0) : item.at[dim]);
-    if (it == item.vars.end()) return;
-    item.inner.push_back(*it);
-    item.vars.erase(it);
+    const auto it = std::find(loop_node.vars.begin(), loop_node.vars.end(),
+                              loop_node.at.empty() ? sym::Expr(0) : loop_node.at[dim]);
+    if (it == loop_node.vars.end()) return;
+    loop_node.inner.push_back(*it);
+    loop_node.vars.erase(it);
   }
   // False: nothing is stored.
-  bool scatter_loops(Item& item, const Node& node) {
+  bool scatter_loops(LoopNode& loop_node, const Node& node) {
     const ScatterDomain domain = scatter_domain(g_, node);
     for (size_t i = 0; i < domain.sizes.size(); ++i) {
-      item.from.push_back(add_loop(item, domain.sizes[i], domain.ordered[i]));
+      loop_node.from.push_back(add_loop(loop_node, domain.sizes[i], domain.ordered[i]));
       if (domain.sizes[i].is_const(0)) return false;
     }
     return true;
@@ -621,10 +624,10 @@ class Maker {
     return false;
   }
   // analyse() for a part of a cat: the stored coordinate is shifted after splits were made on the unshifted one.
-  void analyse_parts(Item& item, size_t dim, sym::Expr begin) {
-    item.at = item.from;
-    item.at[dim] += begin;
-    analyse(item);
+  void analyse_parts(LoopNode& loop_node, size_t dim, sym::Expr begin) {
+    loop_node.at = loop_node.from;
+    loop_node.at[dim] += begin;
+    analyse(loop_node);
   }
 
   Program p_;
@@ -649,15 +652,15 @@ sym::Expr replace(sym::Expr e, const std::vector<std::pair<sym::Expr, sym::Expr>
   });
 }
 
-Program make_items(const graph::Graph& expanded) { return Maker(expanded).run(); }
+Program make_loop_nodes(const graph::Graph& expanded) { return LoopNodeBuilder(expanded).run(); }
 
 std::string print(const Program& p) {
   static const char* const kKinds[] = {"map", "reduce", "scan", "scatter"};
   std::string out;
-  for (size_t i = 0; i < p.items.size(); ++i) {
-    const Item& it = p.items[i];
-    out += "item " + std::to_string(i) + (it.frozen ? " frozen " : " ") + kKinds[static_cast<int>(it.kind)] + " %" +
-           std::to_string(it.value) + " " + p.graph.nodes[it.node].op->name + " [" + it.write.address.str() + "]";
+  for (size_t i = 0; i < p.nodes.size(); ++i) {
+    const LoopNode& it = p.nodes[i];
+    out += "node " + std::to_string(i) + (it.frozen ? " frozen " : " ") + kKinds[static_cast<int>(it.kind)] + " %" +
+           std::to_string(it.value) + " " + p.graph.nodes[it.graph_node].op->name + " [" + it.write.address.str() + "]";
     for (sym::Expr v : it.inner) out += " over " + std::string(v.name());
     for (const Access& a : it.reads) out += " reads %" + std::to_string(a.value) + "[" + a.address.str() + "]";
     out += "\n";

@@ -1,4 +1,4 @@
-// Items: the realised values of a graph, each with the loops that compute it.
+// Loop nodes: the realised values of a graph, each with the loops that compute it.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -9,41 +9,41 @@
 
 namespace flashover::loops {
 
-// One memory access of an item, addresses in elements of the value's buffer, over the item's loop variables.
+// One memory access of a node, addresses in elements of the value's buffer, over the loop variables of that node.
 struct Access {
   ValueId value = kNoValue;
   sym::Expr address;
   bool masked = false;
 };
 
-struct Item {
+struct LoopNode {
   enum class Kind : uint8_t {
     kMap,      // each element on its own
     kReduce,   // folded over `inner` coordinates
     kScan,     // running along one coordinate, which is the inner loop
-    kScatter,  // stores at indices computed from data, over a buffer that an earlier item filled
+    kScatter,  // stores at indices computed from data, over a buffer that an earlier node filled
   };
   Kind kind = Kind::kMap;
-  int32_t node = -1;         // of the graph; position in time
-  ValueId value = kNoValue;  // what it makes
-  ValueId source =
-      kNoValue;  // kMap: the value whose elements are stored; usually `value` itself, for parts of a cat its operand
-  Index at;      // kMap, kScan: coordinates in `value` that are stored; kReduce: coordinates of the result
-  Index from;    // coordinates in `source` (kMap) or in the operand (kReduce, kScan)
+  int32_t graph_node = -1;   // index in the graph, whose order is the program's
+  ValueId value = kNoValue;  // the value that it computes
+  // kMap: the value whose elements are stored; usually `value` itself, for an operand of a cat that operand.
+  ValueId source = kNoValue;
+  Index at;    // kMap, kScan: coordinates in `value` that are stored; kReduce: coordinates of the result
+  Index from;  // coordinates in `source` (kMap) or in the operand (kReduce, kScan)
   std::vector<sym::Expr> vars;   // loop variables over independent points
   std::vector<sym::Expr> inner;  // loop variables that are folded, scanned, or whose order matters
   std::vector<Access> reads;
   Access write;
   int64_t cost = 1;      // scalar operations per point
-  bool partial = false;  // several items fill `value`: nobody may take it from a register
+  bool partial = false;  // several nodes fill `value`: no reader may take it from a register
   bool alone = false;    // never fused: a copy that may turn out to be needless
   bool frozen = false;   // depends on parameters and constants only
-  bool stored = false;   // set by the fuser: somebody outside of the group needs the memory
+  bool stored = false;   // set by the fuser: something outside of the group reads the memory
 };
 
 struct Facts {  // of a value
   bool used = false;
-  bool realised = false;  // in memory or an accumulator: input, extern result, item
+  bool realised = false;  // in memory or an accumulator: input, extern result, node
   bool required = false;  // must be in memory: output, mutation, extern operand
   bool frozen = false;
 };
@@ -67,7 +67,7 @@ struct Program {
   std::vector<Facts> facts;           // by ValueId
   std::vector<TensorType> memory;     // by ValueId: geometry of realised values, offset 0
   std::vector<Strided> views;         // by ValueId: base != kNoValue for values that externs take as views
-  std::vector<Item> items;            // in graph order
+  std::vector<LoopNode> nodes;        // in graph order
   std::vector<int32_t> extern_nodes;  // in graph order
   int next_var = 0;                   // numbers temporary loop variables
 
@@ -75,7 +75,7 @@ struct Program {
   sym::Expr fresh(sym::Expr extent) { return loop_var('x', next_var++, extent); }
 };
 
-Program make_items(const graph::Graph& expanded);
+Program make_loop_nodes(const graph::Graph& expanded);
 
 // The extent of a loop variable, from its range.
 int64_t extent_of(sym::Expr var);
