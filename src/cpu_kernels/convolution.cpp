@@ -15,7 +15,7 @@ namespace flashover::cpu {
 namespace {
 
 int64_t weight_bytes(int64_t rows, int64_t inner, int64_t taps, bool f32) {
-  return ceil_div(rows, kBlock) * ceil_div(inner, kBlock) * taps * (f32 ? kStep : kPiece) * 2;
+  return ceil_div(rows, kBlock) * ceil_div(inner, kBlock) * taps * (f32 ? kStep : kBlockElements) * 2;
 }
 
 }  // namespace
@@ -34,7 +34,7 @@ void transpose(const uint16_t* from, uint16_t* to);
 // `count` neighbours (16 at most) of each of `lanes` (16 at most) places `stride` apart, as vectors over the places.
 template <typename T>
 void across(const T* from, int64_t stride, int64_t lanes, int64_t count, uint16_t* to, __m512i& largest) {
-  alignas(64) uint16_t rows[kPiece / 2];
+  alignas(64) uint16_t rows[kBlockElements / 2];
   for (int64_t i = 0; i < kTile; ++i) {
     const __m512i x =
         Pack<T>::load(from + (i < lanes ? i * stride : 0), 1, largest, first_lanes(i < lanes ? count : 0));
@@ -49,7 +49,7 @@ void across(const T* from, int64_t stride, int64_t lanes, int64_t count, uint16_
 template <typename T>
 uint32_t pack_weight(const Plan& p, const T* weight, int64_t row_stride, int64_t inner_stride, int64_t row,
                      int64_t block, uint16_t* out) {
-  constexpr int64_t step = Pack<T>::kPieces * kPiece;
+  constexpr int64_t step = Pack<T>::kTerms * kBlockElements;
   std::vector<uint16_t*> to(static_cast<size_t>(p.kernel));
   for (const Class& c : p.classes)
     for (int64_t tap : c.weight) to[static_cast<size_t>(tap)] = out, out += step;
@@ -57,12 +57,12 @@ uint32_t pack_weight(const Plan& p, const T* weight, int64_t row_stride, int64_t
   const int64_t k = block * kBlock, rows = std::min(kBlock, p.rows - row), left = p.inner - k;
   // Neighbours: (row, tap) or, for one row, taps.
   const bool together = row_stride == p.kernel;
-  alignas(64) uint16_t vectors[2][kPiece / 2];
+  alignas(64) uint16_t vectors[2][kBlockElements / 2];
   for (int64_t r = 0; r < kBlock; r += together ? kBlock : 1) {
     if (r >= rows) {
       for (uint16_t* t : to)
-        for (int64_t i = 0; t && i < Pack<T>::kPieces; ++i)
-          _mm512_store_si512(t + i * kPiece + r * kBlock, _mm512_setzero_si512());
+        for (int64_t i = 0; t && i < Pack<T>::kTerms; ++i)
+          _mm512_store_si512(t + i * kBlockElements + r * kBlock, _mm512_setzero_si512());
       continue;
     }
     const int64_t neighbours = together ? kBlock * p.kernel : p.kernel, there = together ? rows * p.kernel : p.kernel;
@@ -75,7 +75,7 @@ uint32_t pack_weight(const Plan& p, const T* weight, int64_t row_stride, int64_t
       for (int64_t i = 0; i < std::min<int64_t>(16, neighbours - j); ++i)
         if (uint16_t* t = to[static_cast<size_t>((j + i) % p.kernel)])
           Pack<T>::store(_mm512_load_si512(vectors[0] + i * 32), _mm512_load_si512(vectors[1] + i * 32),
-                         t + (r + (j + i) / p.kernel) * kBlock, kPiece);
+                         t + (r + (j + i) / p.kernel) * kBlock, kBlockElements);
     }
   }
   return _mm512_reduce_max_epu32(largest);
@@ -109,7 +109,7 @@ constexpr int64_t kStripBytes = 640 << 10;
 template <typename T>
 bool run(Plan& p, const T* source, const T* weight, int64_t row_stride, int64_t inner_stride, const T* bias, T* out,
          int64_t out_image, int64_t threads, uint16_t* packed) {
-  constexpr int64_t pieces = Pack<T>::kPieces, step = pieces * kPiece;
+  constexpr int64_t terms = Pack<T>::kTerms, step = terms * kBlockElements;
   const int64_t panels = ceil_div(p.rows, kBlock), blocks = ceil_div(p.inner, kBlock), team = threads;
   std::atomic<uint32_t> largest_weight{0}, largest_source{0};
   in_parallel(panels * blocks, [&](int64_t task) {
@@ -118,33 +118,33 @@ bool run(Plan& p, const T* source, const T* weight, int64_t row_stride, int64_t 
                                         packed + task * p.taps * step));
   });
 
-  // Stretches of up to 16 blocks of points; where that gives too few tasks, output channels are shared as well.
+  // Segments of up to 16 blocks of points; where that gives too few tasks, output channels are shared as well.
   const int64_t points = ceil_div(p.line.points(), kBlock);
-  const int64_t stretches = ceil_div(points, 16), stretch = ceil_div(points, stretches);
-  const int64_t groups = team == 1 ? 1 : std::min(panels, ceil_div(2 * team, stretches));
-  const int64_t length = p.line.strip(stretch * kBlock + p.span + 16),
+  const int64_t segments = ceil_div(points, 16), segment = ceil_div(points, segments);
+  const int64_t groups = team == 1 ? 1 : std::min(panels, ceil_div(2 * team, segments));
+  const int64_t length = p.line.strip(segment * kBlock + p.span + 16),
                 phases = static_cast<int64_t>(p.line.used.size());
-  const int64_t piece = kTile * length * 4, block = phases * pieces * piece;  // bytes
+  const int64_t term = kTile * length * 4, block = phases * terms * term;  // bytes
   const int64_t chunk = ceil_div(blocks, ceil_div(blocks, std::max<int64_t>(1, kStripBytes / block)));
   for (Class& c : p.classes) {
     c.at.clear();
     for (int64_t k = 0; k < chunk; ++k)
       for (size_t t = 0; t < c.shift.size(); ++t)
-        c.at.push_back(k * block + c.phase[t] * pieces * piece + c.shift[t] * 4);
+        c.at.push_back(k * block + c.phase[t] * terms * term + c.shift[t] * 4);
   }
   const auto left = [](const uint16_t* a) {
-    return Operand{reinterpret_cast<const char*>(a), nullptr, step * 2, 64, kPiece * 2, kPiece};
+    return Operand{reinterpret_cast<const char*>(a), nullptr, step * 2, 64, kBlockElements * 2, kBlockElements};
   };
-  const auto right = [&](const Class& of, const char* b) { return Operand{b, of.at.data(), 0, length * 4, piece, 64}; };
+  const auto right = [&](const Class& of, const char* b) { return Operand{b, of.at.data(), 0, length * 4, term, 64}; };
   const int64_t classes = static_cast<int64_t>(p.classes.size());
-  in_parallel(stretches * groups, [&](int64_t task) {
-    const int64_t first = task / groups * stretch, here = std::min(stretch, points - first);
+  in_parallel(segments * groups, [&](int64_t task) {
+    const int64_t first = task / groups * segment, here = std::min(segment, points - first);
     const int64_t p0 = panels * (task % groups) / groups, p1 = panels * (task % groups + 1) / groups;
-    const int64_t sums = chunk == blocks ? 0 : classes * here * (p1 - p0) * kPiece;
+    const int64_t sums = chunk == blocks ? 0 : classes * here * (p1 - p0) * kBlockElements;
     if (here <= 0) return;
-    auto* earlier = static_cast<float*>(scratch(static_cast<size_t>((sums + kPiece) * 4 + chunk * block)));
+    auto* earlier = static_cast<float*>(scratch(static_cast<size_t>((sums + kBlockElements) * 4 + chunk * block)));
     float* c = earlier + sums;
-    auto* strip = reinterpret_cast<char*>(c + kPiece);
+    auto* strip = reinterpret_cast<char*>(c + kBlockElements);
     configure_tiles();
     std::vector<Target> targets;
     for (int64_t k = 0; k < blocks; k += chunk) {
@@ -157,7 +157,7 @@ bool run(Plan& p, const T* source, const T* weight, int64_t row_stride, int64_t 
       for (int64_t panel = p0; panel < p1; ++panel) {
         const uint16_t* a = packed + (panel * blocks + k) * p.taps * step;
         const int64_t rows = std::min(kBlock, p.rows - panel * kBlock);
-        const auto product = rows > kTile ? multiply<pieces, true> : multiply<pieces, false>;
+        const auto product = rows > kTile ? multiply<terms, true> : multiply<terms, false>;
         for (const Class& cls : p.classes) {
           const int64_t taps = static_cast<int64_t>(cls.shift.size());
           // Blocks of the inner dim summed at once. (With several classes their taps lie class by class.)
@@ -165,20 +165,20 @@ bool run(Plan& p, const T* source, const T* weight, int64_t row_stride, int64_t 
           for (int64_t m = 0; m < here; ++m) {
             const char* b = strip + m * kBlock * 4;
             float* into = sum && k == 0 ? sum : c;
-            alignas(64) float part[kPiece];
+            alignas(64) float part[kBlockElements];
             for (int64_t i = 0; i < end - k; i += run) {
               product(left(a + i * p.taps * step), right(cls, b + i * block), std::min(run, end - k - i) * taps,
                       i == 0 ? into : part);
-              if (i > 0) add_tiles(part, rows > kTile ? kPiece : kPiece / 2, into);
+              if (i > 0) add_tiles(part, rows > kTile ? kBlockElements : kBlockElements / 2, into);
             }
             if (end < blocks) {
-              if (k > 0) add_tiles(c, rows > kTile ? kPiece : kPiece / 2, sum);
+              if (k > 0) add_tiles(c, rows > kTile ? kBlockElements : kBlockElements / 2, sum);
             } else {
               find_targets(p, cls, (first + m) * kBlock, kBlock, out_image, targets);
               write<T>(p, c, sum, targets, rows, bias ? bias + panel * kBlock : nullptr,
                        out + panel * kBlock * p.out_size[0] * p.out_size[1], p.out_size[0] * p.out_size[1]);
             }
-            if (sum) sum += kPiece;
+            if (sum) sum += kBlockElements;
           }
           a += taps * step;
         }
@@ -191,13 +191,13 @@ bool run(Plan& p, const T* source, const T* weight, int64_t row_stride, int64_t 
 
 // ---- the gradient of the weight
 
-// Left operand: channels as rows, points (q, q + 16) in pairs, so that every shift is an address: for each piece, 32
+// Left operand: channels as rows, points (q, q + 16) in pairs, so that every shift is an address: for each term, 32
 // channels, the points.
 template <typename T>
 uint32_t pack_channels(const Line& l, const std::vector<Runs>& runs, const T* x, int64_t channels, int64_t length,
                        uint16_t* out) {
-  constexpr int64_t pieces = Pack<T>::kPieces;
-  const int64_t piece = kBlock * length * 2;
+  constexpr int64_t terms = Pack<T>::kTerms;
+  const int64_t term = kBlock * length * 2;
   const __m512i index = steps_of(l);
   __m512i largest = _mm512_setzero_si512();
   for (const Runs& phase : runs) {
@@ -208,11 +208,11 @@ uint32_t pack_channels(const Line& l, const std::vector<Runs>& runs, const T* x,
         const bool more = c < channels && group + 1 < length / 16;
         const __m512i b = more ? load_points(x + c * l.channel, l, phase, group + 1, index) : _mm512_setzero_si512();
         largest = _mm512_max_epu32(largest, Pack<T>::size(a));
-        Pack<T>::store(a, b, row + group * 32, piece);
+        Pack<T>::store(a, b, row + group * 32, term);
         a = b;
       }
     }
-    out += pieces * piece;
+    out += terms * term;
   }
   return _mm512_reduce_max_epu32(largest);
 }
@@ -240,14 +240,14 @@ void transpose(const uint16_t* from, uint16_t* to) {  // 16 x 16 numbers of 32 b
   }
 }
 
-// Right operand: for each 32 points, each piece, two tiles of 16 channels, rows of points (q, q + 16).
+// Right operand: for each 32 points, each term, two tiles of 16 channels, rows of points (q, q + 16).
 template <typename T>
 uint32_t pack_columns(const Line& l, const Runs& runs, const T* x, int64_t channels, int64_t steps, uint16_t* out) {
-  constexpr int64_t pieces = Pack<T>::kPieces;
-  alignas(64) uint16_t tile[pieces * kPiece / 2];
+  constexpr int64_t terms = Pack<T>::kTerms;
+  alignas(64) uint16_t tile[terms * kBlockElements / 2];
   const __m512i index = steps_of(l);
   __m512i largest = _mm512_setzero_si512();
-  for (int64_t k = 0; k < steps; ++k, out += pieces * kPiece)
+  for (int64_t k = 0; k < steps; ++k, out += terms * kBlockElements)
     for (int64_t half = 0; half < 2; ++half) {
       for (int64_t r = 0; r < kTile; ++r) {
         const int64_t c = half * kTile + r;
@@ -257,37 +257,38 @@ uint32_t pack_columns(const Line& l, const Runs& runs, const T* x, int64_t chann
           b = load_points(x + c * l.channel, l, runs, 2 * k + 1, index);
           largest = _mm512_max_epu32(largest, _mm512_max_epu32(Pack<T>::size(a), Pack<T>::size(b)));
         }
-        Pack<T>::store(a, b, tile + r * 32, kPiece / 2);
+        Pack<T>::store(a, b, tile + r * 32, kBlockElements / 2);
       }
-      for (int64_t i = 0; i < pieces; ++i) transpose(tile + i * (kPiece / 2), out + i * kPiece + half * (kPiece / 2));
+      for (int64_t i = 0; i < terms; ++i)
+        transpose(tile + i * (kBlockElements / 2), out + i * kBlockElements + half * (kBlockElements / 2));
     }
   return _mm512_reduce_max_epu32(largest);
 }
 
 struct GradientTasks {
   int64_t blocks, panels;                     // of input and of output channels
-  int64_t points, stretch;                    // blocks of points in all, in a stretch
+  int64_t points, segment;                    // blocks of points in all, in a segment
   int64_t block_groups, panel_groups, parts;  // how the tasks share them
 };
 // Sums of one part take as much memory as the gradient.
 constexpr int64_t kPartBytes = 4 << 20, kColumnBytes = 512 << 10;
 
-GradientTasks share_gradient(const ConvolutionSizes& s, const Plan& p, int64_t pieces) {
+GradientTasks share_gradient(const ConvolutionSizes& s, const Plan& p, int64_t terms) {
   GradientTasks t{};
   t.blocks = ceil_div(s.in, kBlock), t.panels = ceil_div(s.out, kBlock);
   t.points = ceil_div(p.line.points(), kBlock);
   t.block_groups = t.panel_groups = 1;
   const int64_t team = s.threads, wanted = team == 1 ? 1 : 2 * team;
-  const int64_t bytes = t.blocks * t.panels * p.taps * kPiece * 4;
+  const int64_t bytes = t.blocks * t.panels * p.taps * kBlockElements * 4;
   t.parts = std::clamp<int64_t>(kPartBytes / bytes, 1, std::min(wanted, ceil_div(t.points, 16)));
   while (t.parts * t.block_groups * t.panel_groups < wanted && (t.blocks > t.block_groups || t.panels > t.panel_groups))
     ++(t.blocks * t.panel_groups >= t.panels * t.block_groups && t.blocks > t.block_groups ? t.block_groups
        : t.panels > t.panel_groups                                                         ? t.panel_groups
                                                                                            : t.block_groups);
   const int64_t most =
-      std::clamp<int64_t>(kColumnBytes / (ceil_div(t.panels, t.panel_groups) * pieces * kPiece * 2), 4, 16);
+      std::clamp<int64_t>(kColumnBytes / (ceil_div(t.panels, t.panel_groups) * terms * kBlockElements * 2), 4, 16);
   const int64_t share = ceil_div(t.points, t.parts);
-  t.stretch = ceil_div(share, ceil_div(share, most));
+  t.segment = ceil_div(share, ceil_div(share, most));
   return t;
 }
 
@@ -296,33 +297,33 @@ constexpr int64_t kSteps = 4;
 
 template <typename T>
 bool weight_gradient(const ConvolutionSizes& s, const T* grad, const T* x, T* out, float* sums) {
-  constexpr int64_t pieces = Pack<T>::kPieces;
+  constexpr int64_t terms = Pack<T>::kTerms;
   Plan p = plan_forward(s);
-  const GradientTasks t = share_gradient(s, p, pieces);
+  const GradientTasks t = share_gradient(s, p, terms);
   const Class& cls = p.classes[0];
-  const int64_t at_once = p.taps == 1 ? t.stretch : kSteps;
-  const int64_t taps = p.taps, whole = t.blocks * t.panels * taps * kPiece;
+  const int64_t at_once = p.taps == 1 ? t.segment : kSteps;
+  const int64_t taps = p.taps, whole = t.blocks * t.panels * taps * kBlockElements;
   Line line = p.line;  // of the results
   for (int d = 0; d < 2; ++d) line.step[d] = 1, line.before[d] = 0, line.size[d] = s.out_size[d];
   line.image = s.out_image;
   line.channel = s.out_size[0] * s.out_size[1];
   std::atomic<uint32_t> largest_grad{0}, largest_x{0};
-  const int64_t length = Line::strip(t.stretch * kBlock + p.span + 16);
-  const int64_t piece = kBlock * length * 4, strip = static_cast<int64_t>(p.line.used.size()) * pieces * piece;
+  const int64_t length = Line::strip(t.segment * kBlock + p.span + 16);
+  const int64_t term = kBlock * length * 4, strip = static_cast<int64_t>(p.line.used.size()) * terms * term;
   in_parallel(t.parts * t.block_groups * t.panel_groups, [&](int64_t task) {
     const int64_t part = task / (t.block_groups * t.panel_groups), bg = task / t.panel_groups % t.block_groups,
                   pg = task % t.panel_groups;
     const int64_t b0 = t.blocks * bg / t.block_groups, b1 = t.blocks * (bg + 1) / t.block_groups;
     const int64_t p0 = t.panels * pg / t.panel_groups, p1 = t.panels * (pg + 1) / t.panel_groups;
-    const int64_t column = t.stretch * pieces * kPiece;  // elements of a panel's part
-    auto* c = static_cast<float*>(scratch(static_cast<size_t>(kPiece * 4 + (p1 - p0) * column * 2 + strip)));
-    auto* columns = reinterpret_cast<uint16_t*>(c + kPiece);
+    const int64_t column = t.segment * terms * kBlockElements;  // elements of a panel's part
+    auto* c = static_cast<float*>(scratch(static_cast<size_t>(kBlockElements * 4 + (p1 - p0) * column * 2 + strip)));
+    auto* columns = reinterpret_cast<uint16_t*>(c + kBlockElements);
     auto* channels = columns + (p1 - p0) * column;
     configure_tiles();
     const int64_t last = t.points * (part + 1) / t.parts;
     bool fresh = true;
-    for (int64_t q = t.points * part / t.parts; q < last; q += t.stretch, fresh = false) {
-      const int64_t steps = std::min(t.stretch, last - q);
+    for (int64_t q = t.points * part / t.parts; q < last; q += t.segment, fresh = false) {
+      const int64_t steps = std::min(t.segment, last - q);
       const Runs grads = find_runs(line, {0, 0}, q * kBlock, steps * kBlock);
       std::vector<Runs> points;
       for (const auto& phase : p.line.used) points.push_back(find_runs(p.line, phase, q * kBlock, length));
@@ -339,28 +340,29 @@ bool weight_gradient(const ConvolutionSizes& s, const T* grad, const T* x, T* ou
                pack_channels<T>(p.line, points, x + b * kBlock * p.line.channel, s.in - b * kBlock, length, channels));
         }
         const bool two = s.in - b * kBlock > kTile;
-        const auto product = two ? multiply<pieces, true> : multiply<pieces, false>;
+        const auto product = two ? multiply<terms, true> : multiply<terms, false>;
         for (int64_t n = p0; n < p1; ++n) {
-          float* const sum = sums + part * whole + (b * t.panels + n) * taps * kPiece;
+          float* const sum = sums + part * whole + (b * t.panels + n) * taps * kBlockElements;
           for (int64_t k = 0; k < steps; k += at_once)
             for (int64_t tap = 0; tap < taps; ++tap) {
               const auto i = static_cast<size_t>(tap);
               const bool first = fresh && k == 0;
-              const Operand left{reinterpret_cast<const char*>(channels) + cls.phase[i] * pieces * piece +
+              const Operand left{reinterpret_cast<const char*>(channels) + cls.phase[i] * terms * term +
                                      (cls.shift[i] + k * kBlock) * 4,
                                  nullptr,
                                  kBlock * 4,
                                  length * 4,
-                                 piece,
-                                 piece / 2};
-              const Operand right{reinterpret_cast<const char*>(columns + (n - p0) * column + k * pieces * kPiece),
-                                  nullptr,
-                                  pieces * kPiece * 2,
-                                  64,
-                                  kPiece * 2,
-                                  kPiece};
-              product(left, right, std::min(at_once, steps - k), first ? sum + tap * kPiece : c);
-              if (!first) add_tiles(c, two ? kPiece : kPiece / 2, sum + tap * kPiece);
+                                 term,
+                                 term / 2};
+              const Operand right{
+                  reinterpret_cast<const char*>(columns + (n - p0) * column + k * terms * kBlockElements),
+                  nullptr,
+                  terms * kBlockElements * 2,
+                  64,
+                  kBlockElements * 2,
+                  kBlockElements};
+              product(left, right, std::min(at_once, steps - k), first ? sum + tap * kBlockElements : c);
+              if (!first) add_tiles(c, two ? kBlockElements : kBlockElements / 2, sum + tap * kBlockElements);
             }
         }
       }
@@ -372,10 +374,10 @@ bool weight_gradient(const ConvolutionSizes& s, const T* grad, const T* x, T* ou
   in_parallel(t.blocks * t.panels, [&](int64_t task) {
     const int64_t b = task / t.panels, n = task % t.panels;
     const __m512i index = _mm512_mullo_epi32(first_numbers(), _mm512_set1_epi32(static_cast<int>(taps)));
-    alignas(64) uint16_t across[kPiece / 2];
+    alignas(64) uint16_t across[kBlockElements / 2];
     for (int64_t tap = 0; tap < taps; ++tap) {
-      float* const sum = sums + (task * taps + tap) * kPiece;
-      for (int64_t part = 1; part < t.parts; ++part) add_tiles(sum + part * whole, kPiece, sum);
+      float* const sum = sums + (task * taps + tap) * kBlockElements;
+      for (int64_t part = 1; part < t.parts; ++part) add_tiles(sum + part * whole, kBlockElements, sum);
       for (int64_t tile = 0; tile < 4; ++tile) {
         const int64_t in = b * kBlock + tile / 2 * kTile, to = n * kBlock + tile % 2 * kTile;
         const __mmask16 mask = first_lanes(s.in - in);
@@ -426,7 +428,7 @@ FLASHOVER_AVX512_END
 int64_t weight_gradient_workspace(const ConvolutionSizes& s, bool f32) {
   Plan p = plan_forward(joined_rows(s));
   const GradientTasks t = share_gradient(s, p, f32 ? 3 : 1);
-  return t.parts * t.blocks * t.panels * p.taps * kPiece * 4;
+  return t.parts * t.blocks * t.panels * p.taps * kBlockElements * 4;
 }
 
 }  // namespace flashover::cpu

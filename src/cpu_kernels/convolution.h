@@ -1,14 +1,14 @@
 // Convolutions on the AMX unit, for images as they lie in memory (batch, channels, rows, columns): bf16, and f32 in
-// three bf16 pieces (linear.h).
+// the bf16x3 split (linear.h).
 //
 // An image is laid out as a line of points, rows one behind the other with the zeros of the padding between them, so
 // that what a point of the kernel (a tap) reads is the line shifted by a constant. A convolution is then a sum of
-// products, one for each tap: weights [out, in] times points [in, a stretch of the line + shift]; channels are the
+// products, one for each tap: weights [out, in] times points [in, a segment of the line + shift]; channels are the
 // inner dim, two of them side by side in 32 bits, as the unit wants its right operand. Strides become several lines
 // (phases), each of every second row and column; the gradient of the input several results, each of every second point.
 // The gradient of the weight is the product of the same lines with points as the inner dim.
 //
-// Lines are made stretch by stretch, in pieces, in memory of the thread, and serve all taps and all output channels.
+// Lines are made segment by segment, split, in memory of the thread, and serve all taps and all output channels.
 #pragma once
 #include <cstdint>
 
@@ -23,7 +23,7 @@ struct ConvolutionSizes {
   int64_t in_image, out_image;  // elements from image to image
 };
 
-// False: numbers are out of range (infinities, NaN, f32 that pieces cannot hold), what was written means nothing.
+// False: numbers are out of range (infinities, NaN, f32 that the split cannot represent), and what was written is not a result.
 // workspace: so many bytes, aligned to 64.
 int64_t convolution_workspace(const ConvolutionSizes& s, bool f32);
 template <typename T>

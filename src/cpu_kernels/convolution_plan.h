@@ -32,7 +32,7 @@ struct Line {
       (d == 0 ? rows : width) = std::max({std::min(data, read), read - zeros, grid[d]});
     }
   }
-  // Points of a stretch in memory: an odd number of cache lines, so that channels do not share sets of the cache.
+  // Points of a segment in memory: an odd number of cache lines, so that channels do not share sets of the cache.
   static int64_t strip(int64_t points) { return (ceil_div(points, 16) | 1) * 16; }
 };
 

@@ -5,8 +5,8 @@
 #include <bit>
 #include <cstdint>
 
+#include "cpu_kernels/bf16x3.h"
 #include "cpu_kernels/convolution_plan.h"
-#include "cpu_kernels/pieces.h"
 
 namespace flashover::cpu {
 
@@ -20,13 +20,13 @@ struct Pack;
 
 template <>
 struct Pack<float> {
-  static constexpr int kPieces = 3;
+  static constexpr int kTerms = 3;
   static __m512i load(const float* p, int64_t step, __m512i index, __mmask16 mask) {
     return step == 1 ? _mm512_maskz_loadu_epi32(mask, p)
                      : _mm512_mask_i32gather_epi32(_mm512_setzero_si512(), mask, index, p, 4);
   }
   static __m512i size(__m512i x) { return _mm512_and_si512(x, _mm512_set1_epi32(kNotSign)); }
-  static void store(__m512i a, __m512i b, uint16_t* out, int64_t piece) { store_pieces(a, b, out, piece); }
+  static void store(__m512i a, __m512i b, uint16_t* out, int64_t term) { store_bf16x3(a, b, out, term); }
   static float number(float x) { return x; }
   static void write(float* p, int64_t step, __m512i index, __mmask16 mask, __m512 x) {
     if (step == 1)
@@ -34,7 +34,7 @@ struct Pack<float> {
     else
       _mm512_mask_i32scatter_ps(p, mask, index, x, 4);
   }
-  // Pieces hold what is below 2^63; products of their smallest parts are lost below 2^-126, so the largest product
+  // Three terms hold numbers below 2^63; products of the smallest terms are lost below 2^-126, so the largest product
   // must be far above.
   static bool fits(uint32_t a, uint32_t b) {
     if (a == 0 || b == 0) return std::max(a, b) < kMost;
@@ -44,7 +44,7 @@ struct Pack<float> {
 
 template <>
 struct Pack<uint16_t> {
-  static constexpr int kPieces = 1;
+  static constexpr int kTerms = 1;
   static __m512i load(const uint16_t* p, int64_t step, __m512i, __mmask16 mask) {
     if (step == 1) return _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, p));
     alignas(64) uint32_t x[16] = {};
@@ -81,13 +81,13 @@ static inline __m512i steps_of(const Line& l) {
   return _mm512_mullo_epi32(first_numbers(), _mm512_set1_epi32(static_cast<int>(l.step[1])));
 }
 
-// Channels in pairs (c, c + 16) as right operands: for each block of 32 channels, each phase, each piece, 16 pairs, the
+// Channels in pairs (c, c + 16) as right operands: for each block of 32 channels, each phase, each term, 16 pairs, the
 // points. What is returned is the largest number, as bits.
 template <typename T>
 static inline uint32_t pack_points(const Line& l, const T* x, int64_t channels, int64_t block, int64_t blocks,
                                    int64_t first, int64_t length, char* out) {
-  constexpr int64_t pieces = Pack<T>::kPieces;
-  const int64_t piece = kTile * length * 2;  // elements
+  constexpr int64_t terms = Pack<T>::kTerms;
+  const int64_t term = kTile * length * 2;  // elements
   __m512i largest = _mm512_setzero_si512();
   const __m512i index = steps_of(l);
   auto* to = reinterpret_cast<uint16_t*>(out);
@@ -97,7 +97,7 @@ static inline uint32_t pack_points(const Line& l, const T* x, int64_t channels, 
       for (int64_t pair = 0; pair < kTile; ++pair) {
         const int64_t c = (block + k) * kBlock + pair;
         const T *low = x + c * l.channel, *high = low + kTile * l.channel;
-        uint16_t* row = to + (k * static_cast<int64_t>(l.used.size()) + static_cast<int64_t>(phase)) * pieces * piece +
+        uint16_t* row = to + (k * static_cast<int64_t>(l.used.size()) + static_cast<int64_t>(phase)) * terms * term +
                         pair * length * 2;
         for (int64_t group = 0; group < length / 16; ++group) {
           const __m512i zero = _mm512_setzero_si512();
@@ -108,7 +108,7 @@ static inline uint32_t pack_points(const Line& l, const T* x, int64_t channels, 
           const T* next = low + runs.groups[static_cast<size_t>(group)].first.offset + l.channel;
           _mm_prefetch(reinterpret_cast<const char*>(next), _MM_HINT_T0);
           _mm_prefetch(reinterpret_cast<const char*>(next + kTile * l.channel), _MM_HINT_T0);
-          Pack<T>::store(a, b, row + group * 32, piece);
+          Pack<T>::store(a, b, row + group * 32, term);
         }
       }
   }
@@ -119,19 +119,19 @@ static inline uint32_t pack_points(const Line& l, const T* x, int64_t channels, 
 struct Operand {
   const char* at;
   const int64_t* offsets;  // of each step; null: `step` apart
-  int64_t step, stride, piece, second;
+  int64_t step, stride, term, second;
   const char* of(int64_t k) const { return at + (offsets ? offsets[k] : k * step); }
 };
 
-// c (tiles of 16 x 16, two by two) = a b, summed over steps; small products first (pieces.h).
-template <int pieces, bool two>
+// c (tiles of 16 x 16, two by two) = a b, summed over steps; small products first (bf16x3.h).
+template <int terms, bool two>
 static inline void multiply(const Operand& a, const Operand& b, int64_t steps, float* c) {
   __asm__ volatile("" ::: "memory");  // the tile loads do not say that they read memory
   zero_sums<two>();
   for (int64_t k = 0; k < steps; ++k) {
     const char *left = a.of(k), *right = b.of(k);
-    const auto times = [&](int64_t piece_a, int64_t piece_b, bool load_a, bool load_b) __attribute__((always_inline)) {
-      const char *x = left + piece_a * a.piece, *y = right + piece_b * b.piece;
+    const auto times = [&](int64_t term_a, int64_t term_b, bool load_a, bool load_b) __attribute__((always_inline)) {
+      const char *x = left + term_a * a.term, *y = right + term_b * b.term;
       if (load_a) _tile_loadd(4, x, a.stride);
       if (load_b) _tile_loadd(6, y, b.stride);
       _tile_dpbf16ps(0, 4, 6);
@@ -143,7 +143,7 @@ static inline void multiply(const Operand& a, const Operand& b, int64_t steps, f
         _tile_dpbf16ps(3, 5, 7);
       }
     };
-    if (pieces == 1) {
+    if (terms == 1) {
       times(0, 0, true, true);
     } else {
       times(0, 2, true, true);

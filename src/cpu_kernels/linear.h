@@ -37,14 +37,14 @@ using Linear = LinearOf<uint16_t>;
 void linear(const Linear& l);
 
 // The same on f32 matrices, with f32's accuracy: each number is the sum of three bf16 ones (8 + 8 + 8 bits), and the
-// six products of pieces that are above f32's rounding (2^-26 of each product is left out) are added up, the blocks of
+// six products of terms that are above f32's rounding (2^-26 of each product is left out) are added up, the blocks of
 // the inner dim apart. 2-3 times the speed of the machine's f32 unit, with a fifth of a plain sum's error.
 //
 // Rows of x (and columns of the weight) whose largest number is not between 2^-40 and 2^63 - infinite ones, NaN, ones
-// whose pieces would be too small - are multiplied in f32 arithmetic; zeros are not among them.
+// whose terms would be too small - are multiplied in f32 arithmetic; zeros are not among them.
 //
-// Packed: as above, three times, the blocks of 32 x 32 of one inner block side by side, the largest pieces first; then
-// for each panel a number that is not 0 if one of its columns is out of range and the panel is not in pieces.
+// Packed: as above, three times, the blocks of 32 x 32 of one inner block side by side, the largest terms first; then
+// for each panel a number that is not 0 if one of its columns is out of range and the panel is not split.
 int64_t packed_f32_elements(int64_t columns, int64_t inner);
 void pack_weight_f32(const float* weight, int64_t column_stride, int64_t inner_stride, int64_t columns, int64_t inner,
                      uint16_t* packed);

@@ -1,4 +1,4 @@
-// Linear on f32 numbers as sums of products of three bf16 pieces; what pieces cannot hold, in f32 arithmetic.
+// Linear on f32 numbers through the bf16x3 split; rows and columns that it cannot represent, in f32 arithmetic.
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -6,7 +6,7 @@
 #include "cpu_kernels/linear.h"
 #include "cpu_kernels/team.h"
 // Last: the rest of the file is for AVX512 and AMX.
-#include "cpu_kernels/pieces.h"
+#include "cpu_kernels/bf16x3.h"
 
 namespace flashover::cpu {
 namespace {
@@ -70,15 +70,15 @@ void plain_row(const LinearF32& l, int64_t row, int64_t panel, bool keeps, float
     __m512 sum = _mm512_setzero_ps();
     for (int64_t k = 0; k < l.inner; ++k) {
       const uint16_t* block = l.packed + (panel * blocks + k / kBlock) * kStep;
-      const uint16_t* pairs = block + tile * (kPiece / 2) + k % kBlock / 2 * kBlock;
-      const auto piece = [&](int64_t i) __attribute__((always_inline)) {
-        const __m512i pair = _mm512_load_si512(pairs + i * kPiece);
+      const uint16_t* pairs = block + tile * (kBlockElements / 2) + k % kBlock / 2 * kBlock;
+      const auto term = [&](int64_t i) __attribute__((always_inline)) {
+        const __m512i pair = _mm512_load_si512(pairs + i * kBlockElements);
         return _mm512_castsi512_ps(k % 2 ? _mm512_and_si512(pair, _mm512_set1_epi32(static_cast<int>(0xffff0000)))
                                          : _mm512_slli_epi32(pair, 16));
       };
       const __m512 weight =
           keeps ? _mm512_loadu_ps(reinterpret_cast<const float*>(block) + k % kBlock * kBlock + tile * kTile)
-                : _mm512_add_ps(piece(0), _mm512_add_ps(piece(1), piece(2)));
+                : _mm512_add_ps(term(0), _mm512_add_ps(term(1), term(2)));
       sum = _mm512_fmadd_ps(_mm512_set1_ps(x[k]), weight, sum);
     }
     _mm512_store_ps(c + tile * 256, sum);
@@ -89,10 +89,11 @@ void plain_row(const LinearF32& l, int64_t row, int64_t panel, bool keeps, float
 void part(const LinearF32& l, int64_t m0, int64_t m1, int64_t p0, int64_t p1) {
   const int64_t blocks = ceil_div(l.inner, kBlock), height = m1 - m0;
   const int64_t chunks = ceil_div(blocks, kChunk), chunk = ceil_div(blocks, chunks);
-  const int64_t sums = chunks == 1 ? 0 : height * (p1 - p0) * kPiece;
-  auto* earlier = static_cast<float*>(scratch(static_cast<size_t>((sums + kPiece) * 4 + height * chunk * kStep * 2)));
+  const int64_t sums = chunks == 1 ? 0 : height * (p1 - p0) * kBlockElements;
+  auto* earlier =
+      static_cast<float*>(scratch(static_cast<size_t>((sums + kBlockElements) * 4 + height * chunk * kStep * 2)));
   float* c = earlier + sums;
-  auto* rows = reinterpret_cast<uint16_t*>(c + kPiece);
+  auto* rows = reinterpret_cast<uint16_t*>(c + kBlockElements);
   const uint16_t* flags = l.packed + ceil_div(l.columns, kBlock) * blocks * kStep;
   const Finish end_with = kFinish[static_cast<size_t>(l.activation)];
   uint32_t bad[kTaskRows] = {};
@@ -110,12 +111,12 @@ void part(const LinearF32& l, int64_t m0, int64_t m1, int64_t p0, int64_t p1) {
       const int64_t lines = ceil_div(16, height);
       for (int64_t m = 0; m < height; ++m) {
         const int64_t row = (m0 + m) * kBlock, here = std::min(kBlock, l.rows - row), column = p * kBlock;
-        float* sum = chunks == 1 ? nullptr : earlier + (m * (p1 - p0) + p - p0) * kPiece;
+        float* sum = chunks == 1 ? nullptr : earlier + (m * (p1 - p0) + p - p0) * kBlockElements;
         (here > kTile ? multiply<true> : multiply<false>)(rows + m * chunk * kStep, end - k, panel,
                                                           sum && k == 0 ? sum : c, next, lines);
         next += 6 * lines * 32 * (end - k);
         if (end < blocks) {
-          if (k > 0) add_tiles(c, here > kTile ? kPiece : kPiece / 2, sum);
+          if (k > 0) add_tiles(c, here > kTile ? kBlockElements : kBlockElements / 2, sum);
           continue;
         }
         const float* bias = l.bias ? l.bias + column : nullptr;
@@ -157,10 +158,11 @@ void pack_weight_f32(const float* weight, int64_t column_stride, int64_t inner_s
         const __m512i size = _mm512_set1_epi32(kNotSign);
         largest[c] = _mm512_max_epu32(largest[c], _mm512_max_epu32(_mm512_and_si512(size, _mm512_castps_si512(x)),
                                                                    _mm512_and_si512(size, _mm512_castps_si512(y))));
-        const Pieces p = split(x, y);  // pairs of the inner dim, which go one below the other
+        const Bf16x3 p = split_bf16x3(x, y);  // pairs of the inner dim, which go one below the other
         for (int i = 0; i < 3; ++i)
-          _mm512_i32scatter_epi32(out + b * kStep + i * kPiece + c / kTile * (kPiece / 2) + c % kTile * 2, pairs,
-                                  p.of[i], 4);
+          _mm512_i32scatter_epi32(
+              out + b * kStep + i * kBlockElements + c / kTile * (kBlockElements / 2) + c % kTile * 2, pairs, p.term[i],
+              4);
       }
     }
     for (const __m512i& l : largest)

@@ -46,7 +46,7 @@ at::Tensor pack_linear(const at::Tensor& weight) {
   const bool f32 = weight.scalar_type() == at::kFloat;
   TORCH_CHECK(!f32 || has_amx_bf16(), "pack_linear: this machine has no AMX");
   const int64_t columns = weight.size(0), inner = weight.size(1);
-  // (Pieces of f32 numbers are two to a float: what is packed has the weight's dtype in a plan.)
+  // (Bf16x3 of f32 numbers are two to a float: what is packed has the weight's dtype in a plan.)
   at::Tensor packed = f32 ? dense({packed_f32_elements(columns, inner) / 2}, at::kFloat)
                           : dense({packed_elements(columns, inner)}, at::kBFloat16);
   auto* to = static_cast<uint16_t*>(packed.mutable_data_ptr());

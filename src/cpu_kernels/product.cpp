@@ -7,7 +7,7 @@
 
 #include "cpu_kernels/team.h"
 // Last: the rest of the file is for AVX512 and AMX.
-#include "cpu_kernels/pieces.h"
+#include "cpu_kernels/bf16x3.h"
 
 namespace flashover::cpu {
 namespace {
@@ -23,18 +23,18 @@ template <typename T>
 struct Kind;
 template <>
 struct Kind<float> {
-  static constexpr int kPieces = 3;
+  static constexpr int kTerms = 3;
   static constexpr int64_t kChunk = 24;   // blocks of the inner dim that are packed at a time, about
   static constexpr int64_t kFetches = 6;  // a multiplication of blocks asks for lines
 };
 template <>
 struct Kind<uint16_t> {
-  static constexpr int kPieces = 1;
+  static constexpr int kTerms = 1;
   static constexpr int64_t kChunk = 64;
   static constexpr int64_t kFetches = 1;
 };
 template <typename T>
-constexpr int64_t kSize = Kind<T>::kPieces* kPiece;  // elements of a packed block
+constexpr int64_t kSize = Kind<T>::kTerms* kBlockElements;  // elements of a packed block
 
 // Exponents of largest numbers.
 constexpr int kLeastExponent = -100, kLeastProduct = -90;
@@ -108,14 +108,14 @@ inline __m512i larger(__m512i largest, __m512i x) {
   return _mm512_max_epu32(largest, _mm512_and_si512(x, _mm512_set1_epi32(kNotSign)));
 }
 
-// A block of f32 rows or columns in pieces: 16 lines of (row, pair of inner elements) for each tile of rows, 16 of
+// A block of f32 rows or columns in bf16x3: 16 lines of (row, pair of inner elements) for each tile of rows, 16 of
 // (pair, column) for each tile of columns. A pair is elements p and p + 16 of the block's inner dim.
 //
 // along: the lines run along the inner dim. `largest` per row or column: one vector for each of the 32 if a row's inner
 // elements come as one vector, else one for 16 (only the first two count).
 template <bool columns, bool along, bool full>
 inline void pack_block(const Lines<float>& s, int64_t tiles, uint16_t* out, __m512i* largest) {
-  for (int64_t t = 0; t < tiles; ++t, out += kPiece / 2) {
+  for (int64_t t = 0; t < tiles; ++t, out += kBlockElements / 2) {
     if constexpr (columns != along) {
       for (int64_t i = 0; i < kTile; ++i) {
         const int64_t line = columns ? i : t * kTile + i;
@@ -123,7 +123,7 @@ inline void pack_block(const Lines<float>& s, int64_t tiles, uint16_t* out, __m5
         const __m512i y = columns ? load<full>(s, line + kTile, t * kTile) : load<full>(s, line, kTile);
         __m512i& most = largest[columns ? t : line];
         most = larger(larger(most, x), y);
-        store_pieces(x, y, out + i * kBlock, kPiece);
+        store_bf16x3(x, y, out + i * kBlock, kBlockElements);
       }
     } else {
       __m512i x[16], y[16];
@@ -138,7 +138,7 @@ inline void pack_block(const Lines<float>& s, int64_t tiles, uint16_t* out, __m5
       transpose16(y);
       for (int64_t i = 0; i < kTile; ++i) {
         if constexpr (columns) largest[t] = larger(larger(largest[t], x[i]), y[i]);
-        store_pieces(x[i], y[i], out + i * kBlock, kPiece);
+        store_bf16x3(x[i], y[i], out + i * kBlock, kBlockElements);
       }
     }
   }
@@ -149,7 +149,7 @@ template <bool columns, bool along, bool full>
 inline void pack_block(const Lines<uint16_t>& s, int64_t tiles, uint16_t* out, __m512i*) {
   if constexpr (columns == along) {  // lines of pairs, transposed
     if constexpr (along) {
-      for (int64_t t = 0; t < tiles; ++t, out += kPiece / 2) {
+      for (int64_t t = 0; t < tiles; ++t, out += kBlockElements / 2) {
         __m512i x[16];
         for (int64_t i = 0; i < kTile; ++i) x[i] = load<full>(s, t * kTile + i);
         transpose16(x);
@@ -177,7 +177,7 @@ inline void pack_block(const Lines<uint16_t>& s, int64_t tiles, uint16_t* out, _
     }
     for (int64_t i = 0; i < kTile; ++i) {
       _mm512_store_si512(out + i * kBlock, x[i]);
-      if (tiles > 1) _mm512_store_si512(out + kPiece / 2 + i * kBlock, y[i]);
+      if (tiles > 1) _mm512_store_si512(out + kBlockElements / 2 + i * kBlock, y[i]);
     }
   }
 }
@@ -242,7 +242,7 @@ struct Fetcher {
   }
 };
 
-// multiply() of pieces.h for bf16, to c or to what is there.
+// multiply() of bf16x3.h for bf16, to c or to what is there.
 template <bool two>
 void multiply_bf16(const uint16_t* a, int64_t blocks, const uint16_t* b, float* c, bool more, Fetcher& fetch) {
   __asm__ volatile("" ::: "memory");  // the tile loads do not say that they read memory
@@ -250,14 +250,14 @@ void multiply_bf16(const uint16_t* a, int64_t blocks, const uint16_t* b, float* 
     load_sums<two>(c);
   else
     zero_sums<two>();
-  for (int64_t k = 0; k < blocks; ++k, a += kPiece, b += kPiece) {
+  for (int64_t k = 0; k < blocks; ++k, a += kBlockElements, b += kBlockElements) {
     _tile_loadd(6, b, 64);
-    _tile_loadd(7, b + kPiece / 2, 64);
+    _tile_loadd(7, b + kBlockElements / 2, 64);
     _tile_loadd(4, a, 64);
     _tile_dpbf16ps(0, 4, 6);
     _tile_dpbf16ps(1, 4, 7);
     if (two) {
-      _tile_loadd(5, a + kPiece / 2, 64);
+      _tile_loadd(5, a + kBlockElements / 2, 64);
       _tile_dpbf16ps(2, 5, 6);
       _tile_dpbf16ps(3, 5, 7);
     }
@@ -375,7 +375,7 @@ struct Chunks {
     const int64_t blocks = ceil_div(p.inner, kBlock);
     count = std::max<int64_t>(1, (blocks + Kind<T>::kChunk / 2) / Kind<T>::kChunk);
     // Rows that are transposed take twice as long to pack: less of the inner dim, for more panels at a time.
-    if (Kind<T>::kPieces == 3 && p.a_row == 1 && p.a_inner != 1 && p.columns > 12 * kBlock)
+    if (Kind<T>::kTerms == 3 && p.a_row == 1 && p.a_inner != 1 && p.columns > 12 * kBlock)
       count = std::max(count, ceil_div(blocks, 12));
     size = std::max<int64_t>(1, ceil_div(blocks, count));
     group = std::min({kGroup, std::max<int64_t>(1, kGroupBytes / (size * kSize<T> * 2)), ceil_div(p.columns, kBlock)});
@@ -393,7 +393,7 @@ class Part {
     chunk_ = chunks.size;
     most_ = chunks.group;
     each_ = chunks.count > 1 ? most_ : 0;
-    sums_ = (chunks.count > 1 ? height_ : pieces ? 0 : 1) * most_ * kTiles;
+    sums_ = (chunks.count > 1 ? height_ : bf16x3 ? 0 : 1) * most_ * kTiles;
     const int64_t packed = (most_ + 1) * chunk_ * kSize<T>;
     c_ = static_cast<float*>(scratch(static_cast<size_t>((kTiles + sums_) * 4 + packed * 2)));
     rows_ = reinterpret_cast<uint16_t*>(c_ + kTiles + sums_);
@@ -404,7 +404,7 @@ class Part {
     const int64_t groups = ceil_div(p1 - p0, most_), width = ceil_div(p1 - p0, groups);
     for (int64_t first = p0; first < p1; first += width) {
       const int64_t here = std::min(width, p1 - first);
-      if (pieces) {
+      if (bf16x3) {
         for (auto& l : largest_column_) l[0] = l[1] = _mm512_setzero_si512();
         std::memset(largest_row_, 0, static_cast<size_t>(height_) * sizeof largest_row_[0]);
       }
@@ -420,7 +420,7 @@ class Part {
   }
 
  private:
-  static constexpr bool pieces = Kind<T>::kPieces == 3;
+  static constexpr bool bf16x3 = Kind<T>::kTerms == 3;
 
   int64_t depth(int64_t k) const { return std::min((k + chunk_) * kBlock, p_.inner) - k * kBlock; }
   Far far_panels(int64_t first, int64_t width, int64_t k) const {
@@ -451,17 +451,17 @@ class Part {
       for (int64_t block = k; block < end; ++block)
         for (int64_t n = 0; n < width; ++n) one(block, n);
     }
-    for (int64_t n = 0; pieces && last && n < width; ++n) ranges_[n] = range_of(largest_column_[n]);
+    for (int64_t n = 0; bf16x3 && last && n < width; ++n) ranges_[n] = range_of(largest_column_[n]);
   }
 
   void pack_rows_of(int64_t m, int64_t here, int64_t k) {
     const FlushDenormals flush;
     __m512i largest[kBlock];
-    if (pieces)
+    if (bf16x3)
       for (__m512i& l : largest) l = _mm512_setzero_si512();
     pack<T, false>(a_ + (m0_ + m) * kBlock * p_.a_row + k * kBlock * p_.a_inner, p_.a_row, p_.a_inner, here, depth(k),
                    here > kTile ? 2 : 1, rows_, largest);
-    if constexpr (pieces) {
+    if constexpr (bf16x3) {
       // (As pack_block says: a vector for each row, unless the rows lie side by side.)
       alignas(64) uint32_t found[kBlock];
       if (p_.a_inner == 1 || p_.a_row != 1) {
@@ -488,7 +488,7 @@ class Part {
   void rows(int64_t first, int64_t width, int64_t k, bool last, const Far& next) {
     const int64_t blocks = std::min(chunk_, blocks_ - k);
     // bf16 rows stay in L1 for a few blocks of the inner dim, while all panels pass.
-    const int64_t steps = pieces || blocks <= 10 ? 1 : ceil_div(blocks, kShort);
+    const int64_t steps = bf16x3 || blocks <= 10 ? 1 : ceil_div(blocks, kShort);
     const int64_t step = std::max<int64_t>(1, ceil_div(blocks, steps));
     const int64_t calls = std::max<int64_t>(1, Kind<T>::kFetches * blocks * width);
     Fetcher fetch;
@@ -508,7 +508,7 @@ class Part {
           const uint16_t *left = rows_ + from * kSize<T>, *right = panels_ + (n * chunk_ + from) * kSize<T>;
           const int64_t deep = std::min(step, blocks - from);
           fetch.result = ends ? far(place.out, place.stride, int64_t{1}, here, std::min(kBlock, place.columns)) : Far{};
-          if constexpr (pieces) {
+          if constexpr (bf16x3) {
             (here > kTile ? multiply<true, Fetcher> : multiply<false, Fetcher>)(left, deep, right,
                                                                                 sum && k == 0 ? sum : c_, fetch);
             if (ends)
@@ -528,7 +528,7 @@ class Part {
                     int64_t column) {
     const Finish<T, O> end_with = kFinish<T, O>[static_cast<size_t>(p_.activation)];
     end_with(c, sum, place);
-    if constexpr (pieces) {
+    if constexpr (bf16x3) {
       const uint32_t bad = out_of_range(largest_row_[m], ranges_[n], place.rows);
       if (!bad) return;
       plain(p_, a_ + row * p_.a_row, b_ + column * p_.b_column, std::min(kBlock, place.columns), bad, c_);
@@ -556,7 +556,7 @@ class Part {
   uint16_t *rows_, *panels_;
   __m512i largest_column_[kGroup][2];
   Range ranges_[kGroup];
-  alignas(64) uint32_t largest_row_[pieces ? kMostRows : 1][kBlock];
+  alignas(64) uint32_t largest_row_[bf16x3 ? kMostRows : 1][kBlock];
 };
 
 // Few tasks pack less, many keep the team busy: the division whose longest thread is done first, packing a block taken

@@ -5,7 +5,7 @@
 // of blocks of 32 rows one by one - into memory of its thread that stays in L2 (1.2 MB at most); sums of the parts of a
 // long inner dim meet in the result.
 //
-// What pieces cannot hold - rows and columns with infinities, NaN or numbers from 2^63 on, rows and columns all of
+// What the bf16x3 split cannot represent - rows and columns with infinities, NaN or numbers from 2^63 on, rows and columns all of
 // whose numbers are below 2^-100, rows times columns whose largest numbers make less than 2^-90 - is multiplied in f32
 // arithmetic.
 #pragma once

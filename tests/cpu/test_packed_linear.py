@@ -1,4 +1,4 @@
-"""flashover.packed_linear: bf16 products on the AMX unit, and f32 ones out of bf16 pieces."""
+"""flashover.packed_linear: bf16 products on the AMX unit, and f32 ones through the bf16x3 split."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""f32 products, on machines with AMX made of three bf16 pieces, are as near to the fp64 product as eager's, within a
-factor of two: the largest and the rms error, for ordinary, ill-scaled and cancelling rows."""
+"""f32 products, on machines with AMX made through the bf16x3 split, are as near to the fp64 product as eager's, within
+a factor of two: the largest and the rms error, for ordinary, ill-scaled and cancelling rows."""
 
 import torch
 

@@ -282,19 +282,19 @@ std::shared_ptr<const ConstantArray> Constants::compute(const Node& n, ValueId v
   if (op == prim::cat) {
     const int64_t dim = ops::as_int(n.args[1]);
     auto out = std::make_shared<ConstantArray>(ConstantArray{*sizes, ones, {}});
-    for (const auto& piece : in)
-      for (size_t d = 0; d < rank; ++d) out->stored[d] = std::max(out->stored[d], piece->stored[d]);
+    for (const auto& operand : in)
+      for (size_t d = 0; d < rank; ++d) out->stored[d] = std::max(out->stored[d], operand->stored[d]);
     out->stored[dim] = (*sizes)[dim];
     if (!pay(out->stored)) return nullptr;
     out->data.resize(count(out->stored));
     const std::vector<int64_t> to = strides_of(*out);
     int64_t origin = 0;
-    for (const auto& piece : in) {
+    for (const auto& operand : in) {
       std::vector<int64_t> part = out->stored;
-      part[dim] = piece->sizes[dim];
-      walk(part, {strides_of(*piece), to}, {0, origin},
-           [&](int64_t, const auto& at) { out->data[at[1]] = piece->data[at[0]]; });
-      origin += to[dim] * piece->sizes[dim];
+      part[dim] = operand->sizes[dim];
+      walk(part, {strides_of(*operand), to}, {0, origin},
+           [&](int64_t, const auto& at) { out->data[at[1]] = operand->data[at[0]]; });
+      origin += to[dim] * operand->sizes[dim];
     }
     return out;
   }

@@ -89,7 +89,7 @@ Steps cut_select(const Cut& c) {
 Steps cut_unbind(const Cut& c) {
   return select_at(c, ops::wrap_dim(ops::as_int(c.node.args[1]), c.parent.rank()), static_cast<int64_t>(c.index));
 }
-Steps cut_split(const Cut& c) {  // (self, how, dim): the pieces follow each other
+Steps cut_split(const Cut& c) {  // (self, how, dim): the results follow each other
   const int64_t dim = ops::wrap_dim(ops::as_int(c.node.args[2]), c.parent.rank());
   sym::Expr start = 0;
   for (size_t i = 0; i < c.index; ++i) start += c.graph.type(c.node.outs[i]).sizes[dim];

@@ -93,7 +93,7 @@ bool select_scatter(Builder& b, const Node& n, Outs& outs) {  // (self, src, dim
   return true;
 }
 // Results in order along a dim, sizes from the results' own types. All must be alive to know their places.
-bool pieces(Builder& b, const Node& n, int64_t dim, Outs& outs) {
+bool slices_along(Builder& b, const Node& n, int64_t dim, Outs& outs) {
   ValueId x = in(n, 0);
   for (ValueId v : n.outs)
     if (v == kNoValue) return false;
@@ -107,7 +107,7 @@ bool pieces(Builder& b, const Node& n, int64_t dim, Outs& outs) {
 }
 bool split(Builder& b, const Node& n, Outs& outs) {  // (self, split_size or sizes, dim)
   auto dim = integer(arg(n, 2));
-  return dim && pieces(b, n, *dim, outs);
+  return dim && slices_along(b, n, *dim, outs);
 }
 bool unbind(Builder& b, const Node& n, Outs& outs) {
   auto dim = integer(arg(n, 1));

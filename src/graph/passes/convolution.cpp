@@ -38,7 +38,7 @@ bool use_product(Rewriter& r, ValueId x, ValueId weight, std::optional<ValueId> 
   for (size_t d = 0; d < rank; ++d)
     if (d != 1) rows *= sizes[d].value();
   const int64_t inner = sizes[1].value(), columns = r.b.size(weight, 0).value();
-  if (!suits_pieces(providers, r.b.dtype(x), rows, inner, columns)) return false;
+  if (!suits_bf16x3(providers, r.b.dtype(x), rows, inner, columns)) return false;
   std::vector<int64_t> last{0}, back{0, static_cast<int64_t>(rank) - 1};
   for (size_t d = 2; d < rank; ++d)
     last.push_back(static_cast<int64_t>(d)), back.push_back(static_cast<int64_t>(d) - 1);

@@ -296,16 +296,16 @@ bool copy_out_by_parts(Rewriter& r, const Node& n, Values& results, const void* 
   while (step * 2 * row_bytes <= kPartBytes) step *= 2;
   if (step >= rows) return false;
   const ValueId left = ops::as_value(product.args[at]);
-  RefList pieces;
+  RefList products;
   for (int64_t from = 0; from < rows; from += step) {
     const int64_t to = std::min(rows, from + step);
     std::vector<Arg> args = product.args;
     args[at] = Ref{r.b.slice(left, 0, from, to)};
     TensorType type = wide;
     type.sizes[0] = to - from;
-    pieces.push_back(Ref{r.b.slice(r.b.emit(product.op->name, std::move(args), type), 1, 0, columns)});
+    products.push_back(Ref{r.b.slice(r.b.emit(product.op->name, std::move(args), type), 1, 0, columns)});
   }
-  results = {r.b.reshape(r.b.emit(prim::cat, {pieces, sym::Expr(0)}), out.sizes)};
+  results = {r.b.reshape(r.b.emit(prim::cat, {products, sym::Expr(0)}), out.sizes)};
   return true;
 }
 

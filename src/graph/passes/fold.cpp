@@ -274,17 +274,17 @@ bool slice_chain(Rewriter& r, const Node& n, Values& results, const void*) {
     }
     results = {r.b.slice(ops::as_value(inner->args[0]), std::move(s), std::move(e), std::move(t))};
   } else if (inner->op->name == prim::cat) {
-    // A piece of one operand.
+    // A slice of one operand.
     const RefList list = ops::as_values(inner->args[0]);
     const int64_t dim = ops::as_int(inner->args[1]);
     sym::Expr at = 0;
-    for (const Ref& piece : list) {
-      const sym::Expr size = r.b.type(piece.id).sizes[dim];
+    for (const Ref& operand : list) {
+      const sym::Expr size = r.b.type(operand.id).sizes[dim];
       if (sym::known_le(at, starts[dim]) && sym::known_le(ends[dim], at + size)) {
         Sizes s = starts, e = ends;
         s[dim] = s[dim] - at;
         e[dim] = e[dim] - at;
-        results = {r.b.slice(piece.id, std::move(s), std::move(e), steps)};
+        results = {r.b.slice(operand.id, std::move(s), std::move(e), steps)};
         return true;
       }
       at += size;

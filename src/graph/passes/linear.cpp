@@ -48,9 +48,9 @@ bool use_library(Rewriter& r, ValueId x, ValueId matrix, std::optional<ValueId> 
   const int64_t bytes =
       inner * columns * (a.dtype == DType::kF32 ? 6 : info(a.dtype).bytes);  // the most that any takes
   const bool can_pack = r.is_frozen(matrix) && state.packed_bytes + bytes <= state.providers.pack_budget;
-  const bool pieces = can_pack && suits_pieces(state.providers, a.dtype, rows, inner, columns);
+  const bool bf16x3 = can_pack && suits_bf16x3(state.providers, a.dtype, rows, inner, columns);
   const bool own = !can_pack && suits_product(state.providers, a.dtype, {rows, inner, columns});
-  const Gemm gemm = pieces ? Gemm::kOwnPacked
+  const Gemm gemm = bf16x3 ? Gemm::kOwnPacked
                     : own  ? Gemm::kOwn
                            : choose_gemm(state.providers, a.dtype, rows, inner, columns, can_pack);
   if (gemm == Gemm::kAten) return false;
@@ -212,9 +212,9 @@ constexpr RewriteRule kRules[] = {
 
 }  // namespace
 
-// f32 in bf16 pieces: they take half as much memory again, so not for the few rows whose time is reading the weight,
-// nor where much is padded to blocks of 32.
-bool suits_pieces(const target::Providers& providers, DType dtype, int64_t rows, int64_t inner, int64_t columns) {
+// The bf16x3 split takes half as much memory again as f32, so it is not for the few rows whose time is reading the
+// weight, nor where much is padded to blocks of 32.
+bool suits_bf16x3(const target::Providers& providers, DType dtype, int64_t rows, int64_t inner, int64_t columns) {
   if (dtype != DType::kF32 || !providers.own_bf16 || providers.strict_numerics || rows < 32) return false;
   const auto work = [&](int64_t k, int64_t n) { return 2.0 * static_cast<double>(rows) * static_cast<double>(k * n); };
   const auto padded = [](int64_t n) { return (n + 31) / 32 * 32; };

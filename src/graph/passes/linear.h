@@ -11,6 +11,6 @@ namespace flashover::graph {
 Graph linear(Graph g, const target::Providers& providers);
 
 // Whether flashover.packed_linear is the one to compute rows x inner times inner x columns in f32, the weight frozen.
-bool suits_pieces(const target::Providers& providers, DType dtype, int64_t rows, int64_t inner, int64_t columns);
+bool suits_bf16x3(const target::Providers& providers, DType dtype, int64_t rows, int64_t inner, int64_t columns);
 
 }  // namespace flashover::graph

@@ -39,11 +39,11 @@ Id pad(Emitter& e, const graph::Node& node, const Index& at) {
 Id cat(Emitter& e, const graph::Node& node, const Index& at) {
   const RefList list = ops::as_values(node.args[0]);
   const auto dim = static_cast<size_t>(ops::as_int(node.args[1]));
-  struct Piece {
+  struct Candidate {
     std::optional<Id> condition;
     Id value;
   };
-  std::vector<Piece> pieces;
+  std::vector<Candidate> candidates;
   sym::Expr begin = 0;
   for (const Ref& r : list) {
     const sym::Expr size = e.type(r.id).sizes[dim];
@@ -52,15 +52,15 @@ Id cat(Emitter& e, const graph::Node& node, const Index& at) {
       Emitter::Masked masked(e, inside);
       Index from = at;
       from[dim] = at[dim] - begin;
-      pieces.push_back({inside, e.read(r.id, from)});
-      if (!inside) return pieces.back().value;
+      candidates.push_back({inside, e.read(r.id, from)});
+      if (!inside) return candidates.back().value;
     }
     begin += size;
   }
-  FLASHOVER_CHECK(!pieces.empty()) << "cat of empty tensors is read";
-  Id result = pieces.back().value;
-  for (size_t i = pieces.size() - 1; i-- > 0;)
-    result = e.op(Op::k_where, *pieces[i].condition, pieces[i].value, result);
+  FLASHOVER_CHECK(!candidates.empty()) << "cat of empty tensors is read";
+  Id result = candidates.back().value;
+  for (size_t i = candidates.size() - 1; i-- > 0;)
+    result = e.op(Op::k_where, *candidates[i].condition, candidates[i].value, result);
   return result;
 }
 

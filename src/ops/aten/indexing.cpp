@@ -240,7 +240,7 @@ bool roll(In in, Types& outs) {
       if (e.is_const(0)) return same_as_clone(in, outs);
     return dense_self(*x, outs);
   }
-  // Dim by dim two pieces are concatenated, and cat looks at the format of each.
+  // Dim by dim two slices are concatenated, and cat looks at the format of each.
   if (dims->size() != shifts->size()) return false;
   TensorType now = *x;
   for (size_t i = 0; i < dims->size(); ++i) {

@@ -1,5 +1,5 @@
-// f32 numbers as three bf16 pieces (linear.h): splitting, ranges, rows as tiles, the product of tiles. Include last, as
-// lanes.h; for AMX.
+// The bf16x3 split: an f32 number as the sum of three bf16 terms (linear.h). Splitting, ranges, rows as tiles, the
+// product of tiles. Include last, as lanes.h; for AMX.
 #pragma once
 #include <cstdint>
 
@@ -8,8 +8,8 @@
 
 namespace flashover::cpu {
 
-constexpr int64_t kPiece = kBlock * kBlock;  // elements of one piece of a block
-constexpr int64_t kStep = 3 * kPiece;        // ... of the three
+constexpr int64_t kBlockElements = kBlock * kBlock;  // of one term of a block
+constexpr int64_t kStep = 3 * kBlockElements;        // ... of the three
 
 // The range of a row's largest number, as bits.
 constexpr uint32_t kLeast = (127u - 40) << 23, kMost = (127u + 63) << 23;
@@ -33,14 +33,14 @@ class FlushDenormals {
   unsigned before_;
 };
 
-struct Pieces {
-  __m512i of[3];
+struct Bf16x3 {
+  __m512i term[3];
 };
-static inline Pieces split(__m512 a, __m512 b) {
-  Pieces p;
+static inline Bf16x3 split_bf16x3(__m512 a, __m512 b) {
+  Bf16x3 p;
   for (int i = 0; i < 3; ++i) {
     const auto h = (__m512i)_mm512_cvtne2ps_pbh(b, a);
-    p.of[i] = h;
+    p.term[i] = h;
     if (i == 2) break;
     const __m512i low = _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_castsi512_si256(h)), 16);
     const __m512i high = _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(h, 1)), 16);
@@ -50,11 +50,11 @@ static inline Pieces split(__m512 a, __m512 b) {
   return p;
 }
 
-// The pieces of two vectors side by side in each lane (x below), `piece` elements apart: rounded to eight bits twice
+// The terms of two vectors side by side in each lane (x below), `term` elements apart: rounded to eight bits twice
 // by integer arithmetic, which has no shuffles; what is left then has eight.
-static inline void store_pieces(__m512i x, __m512i y, uint16_t* out, int64_t piece) {
+static inline void store_bf16x3(__m512i x, __m512i y, uint16_t* out, int64_t term) {
   const __m512i half = _mm512_set1_epi32(0x8000), high = _mm512_set1_epi32(static_cast<int>(0xffff0000));
-  for (int i = 0; i < 3; ++i, out += piece) {
+  for (int i = 0; i < 3; ++i, out += term) {
     const __m512i a = i == 2 ? x : _mm512_and_si512(_mm512_add_epi32(x, half), high);
     const __m512i b = i == 2 ? y : _mm512_and_si512(_mm512_add_epi32(y, half), high);
     _mm512_store_si512(out, _mm512_ternarylogic_epi32(_mm512_srli_epi32(a, 16), b, high, 0xf8));  // a | (b & high)
@@ -64,8 +64,8 @@ static inline void store_pieces(__m512i x, __m512i y, uint16_t* out, int64_t pie
   }
 }
 
-// Up to 32 rows of `inner` numbers as `blocks` blocks of tiles: block by block, piece by piece, zeros behind the ends.
-// The bits of the rows that came out of range are set in what is returned.
+// Packs up to 32 rows of `inner` numbers as `blocks` blocks of tiles: block by block, term by term, zeros behind the
+// ends. Returns a bit for each row with a number out of range.
 static inline uint32_t pack_rows(const float* x, int64_t row_stride, int64_t rows, int64_t inner, int64_t blocks,
                                  uint16_t* out) {
   uint32_t bad = 0;
@@ -81,8 +81,8 @@ static inline uint32_t pack_rows(const float* x, int64_t row_stride, int64_t row
       const __m512i size = _mm512_set1_epi32(kNotSign);
       largest = _mm512_max_epu32(largest, _mm512_max_epu32(_mm512_and_si512(size, _mm512_castps_si512(a)),
                                                            _mm512_and_si512(size, _mm512_castps_si512(b))));
-      const Pieces p = split(a, b);
-      for (int i = 0; i < 3; ++i) _mm512_store_si512(to + i * kPiece, p.of[i]);
+      const Bf16x3 p = split_bf16x3(a, b);
+      for (int i = 0; i < 3; ++i) _mm512_store_si512(to + i * kBlockElements, p.term[i]);
     }
     if (!in_range(_mm512_reduce_max_epu32(largest))) bad |= 1u << r;
   }
@@ -94,17 +94,17 @@ static inline uint32_t pack_rows(const float* x, int64_t row_stride, int64_t row
 template <bool two, typename Fetch>
 static inline void multiply(const uint16_t* a, int64_t blocks, const uint16_t* b, float* c, Fetch& fetch) {
   __asm__ volatile("" ::: "memory");  // the tile loads do not say that they read memory
-  constexpr int64_t kMiddle = kPiece, kLow = 2 * kPiece, kSecond = kPiece / 2;
+  constexpr int64_t kMiddle = kBlockElements, kLow = 2 * kBlockElements, kSecond = kBlockElements / 2;
   zero_sums<two>();
   for (int64_t k = 0; k < blocks; ++k, a += kStep, b += kStep) {
-    const auto times = [&](int64_t piece_a, int64_t piece_b, bool load_a, bool load_b) __attribute__((always_inline)) {
-      if (load_a) _tile_loadd(4, a + piece_a, 64);
-      if (load_b) _tile_loadd(6, b + piece_b, 64);
+    const auto times = [&](int64_t term_a, int64_t term_b, bool load_a, bool load_b) __attribute__((always_inline)) {
+      if (load_a) _tile_loadd(4, a + term_a, 64);
+      if (load_b) _tile_loadd(6, b + term_b, 64);
       _tile_dpbf16ps(0, 4, 6);
-      if (load_b) _tile_loadd(7, b + piece_b + kSecond, 64);
+      if (load_b) _tile_loadd(7, b + term_b + kSecond, 64);
       _tile_dpbf16ps(1, 4, 7);
       if (two) {
-        if (load_a) _tile_loadd(5, a + piece_a + kSecond, 64);
+        if (load_a) _tile_loadd(5, a + term_a + kSecond, 64);
         _tile_dpbf16ps(2, 5, 6);
         _tile_dpbf16ps(3, 5, 7);
       }
