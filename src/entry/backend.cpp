@@ -265,7 +265,7 @@ std::shared_ptr<run::Executable> load(plan::Plan plan, const compile::Options& o
   auto start = std::chrono::steady_clock::now();
   how.graphs = options.flag("cuda_graphs");
   how.kernel_graphs = options.flag("kernel_graphs");
-  how.sub_plans = int_option(options.values, "pieces");
+  how.sub_plans = int_option(options.values, "sub_plans");
   std::shared_ptr<run::Executable> executable = run::load(std::move(plan), how);
   report.stages.push_back({"load", std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()});
   return executable;

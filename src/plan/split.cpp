@@ -17,10 +17,10 @@ class Splitter {
     number_.assign(p.tensors.size(), -1);
   }
 
-  std::optional<Pieces> run() {
-    for (size_t s = 0, piece = 0; s < p_.steps.size(); ++s) {
-      while (s >= ends_[piece]) ++piece;
-      const auto n = static_cast<int32_t>(piece);
+  std::optional<PlanPartition> run() {
+    for (size_t s = 0, sub_plan = 0; s < p_.steps.size(); ++s) {
+      while (s >= ends_[sub_plan]) ++sub_plan;
+      const auto n = static_cast<int32_t>(sub_plan);
       const Step& step = p_.steps[s];
       if (step.kind == StepKind::kRelease) continue;
       for_each_read(step, [&](TensorId t) { touched_[roots_[t]].insert(n); });
@@ -39,7 +39,7 @@ class Splitter {
       if (type.opaque || type.wrapped_number) return std::nullopt;
       number_[t] = out_.passed++;
     }
-    for (size_t i = 0; i < ends_.size(); ++i) out_.pieces.push_back(piece(static_cast<int32_t>(i)));
+    for (size_t i = 0; i < ends_.size(); ++i) out_.sub_plans.push_back(sub_plan(static_cast<int32_t>(i)));
     return std::move(out_);
   }
 
@@ -49,35 +49,37 @@ class Splitter {
     return home == Home::kSlab || home == Home::kExtern || home == Home::kOutput;
   }
 
-  // The piece that hands out each output: where its memory is made if it is that memory, else where it has its value.
+  // Chooses the sub-plan that hands out each output: the one that makes its memory if the output is that memory, else
+  // the one that writes its value.
   void place_outputs() {
     const auto last = static_cast<int32_t>(ends_.size()) - 1;
     for (size_t o = 0; o < p_.outputs.size(); ++o) {
       const TensorId t = p_.outputs[o].tensor;
-      output_piece_.push_back(-1);
+      output_sub_plan_.push_back(-1);
       if (t < 0) continue;
       const TensorId r = roots_[t];
       const bool own = p_.tensors[t].home == Home::kOutput && p_.tensors[t].index == static_cast<int32_t>(o);
-      output_piece_[o] = own ? made_[r] : is_temporary(r) ? written_[r] : last;
-      if (output_piece_[o] < 0) output_piece_[o] = last;
-      touched_[r].insert(output_piece_[o]);
+      output_sub_plan_[o] = own ? made_[r] : is_temporary(r) ? written_[r] : last;
+      if (output_sub_plan_[o] < 0) output_sub_plan_[o] = last;
+      touched_[r].insert(output_sub_plan_[o]);
     }
   }
 
-  // A piece while it is made.
+  // A sub-plan while it is made.
   struct Making {
     int32_t number;
-    size_t first, end;                 // of its steps
-    std::vector<bool> need, by_steps;  // by tensor of the whole: in the piece; by root: more than frozen steps need it
-    std::vector<const Step*> frozen;   // last first
-    std::vector<TensorId> now;         // by tensor of the whole: its number in the piece, or -1
-    Pieces::Piece piece;
+    size_t first, end;  // of its steps
+    std::vector<bool> need,
+        by_steps;  // by tensor of the whole: the sub-plan has it; by root: more than frozen steps need it
+    std::vector<const Step*> frozen;  // last first
+    std::vector<TensorId> now;        // by tensor of the whole: its number in the sub-plan, or -1
+    PlanPartition::SubPlan sub_plan;
   };
 
-  Pieces::Piece piece(int32_t n) const {
+  PlanPartition::SubPlan sub_plan(int32_t n) const {
     const auto at = static_cast<size_t>(n);
     Making m{.number = n, .first = n == 0 ? 0 : ends_[at - 1], .end = ends_[at]};
-    Plan& plan = m.piece.plan;
+    Plan& plan = m.sub_plan.plan;
     plan.kernels = p_.kernels;
     plan.binaries = p_.binaries;
     plan.target = p_.target;
@@ -88,7 +90,7 @@ class Splitter {
     add_outputs(m);
     for (const Tensor& t : plan.tensors)
       if (t.home == Home::kSlab) plan.slab_bytes = p_.slab_bytes;
-    return std::move(m.piece);
+    return std::move(m.sub_plan);
   }
 
   // What it needs: tensors, frozen steps behind frozen ones.
@@ -105,7 +107,7 @@ class Splitter {
       for_each_write(p_.steps[s], of_steps);
     }
     for (size_t o = 0; o < p_.outputs.size(); ++o)
-      if (output_piece_[o] == m.number) of_steps(p_.outputs[o].tensor);
+      if (output_sub_plan_[o] == m.number) of_steps(p_.outputs[o].tensor);
     for (auto s = p_.frozen_steps.rbegin(); s != p_.frozen_steps.rend(); ++s) {
       bool wanted = false;
       for_each_write(*s, [&](TensorId t) { wanted |= m.need[roots_[t]]; });
@@ -118,7 +120,7 @@ class Splitter {
 
   // Bases before views as in the whole.
   void add_tensors(Making& m) const {
-    Plan& plan = m.piece.plan;
+    Plan& plan = m.sub_plan.plan;
     m.now.assign(p_.tensors.size(), -1);
     std::vector<int32_t> input_of(p_.inputs.size(), -1);
     for (size_t i = 0; i < p_.tensors.size(); ++i) {
@@ -132,7 +134,7 @@ class Splitter {
           input = static_cast<int32_t>(plan.inputs.size());
           plan.inputs.push_back(p_.inputs[t.index]);
           plan.inputs.back().frozen = plan.inputs.back().kind != 0;
-          m.piece.inputs.push_back(t.index);
+          m.sub_plan.inputs.push_back(t.index);
         }
         plan.inputs[input].frozen &= !m.by_steps[i];
         t.index = input;
@@ -141,7 +143,7 @@ class Splitter {
         t.index = static_cast<int32_t>(plan.inputs.size());
         t.slab_offset = 0;
         plan.inputs.push_back({t.type, 0, false});
-        m.piece.inputs.push_back(-1 - number_[i]);
+        m.sub_plan.inputs.push_back(-1 - number_[i]);
       } else if (number_[i] >= 0 && t.home == Home::kSlab) {
         t.home = Home::kOutput;
         t.slab_offset = 0;
@@ -151,7 +153,7 @@ class Splitter {
     }
   }
 
-  // A step with the tensors' numbers in the piece.
+  // A step with the tensors' numbers in the sub-plan.
   static Step renumbered(Step step, const std::vector<TensorId>& now) {
     for (TensorId& t : step.reads) t = t < 0 ? t : now[t];
     for (TensorId& t : step.writes) t = t < 0 ? t : now[t];
@@ -168,14 +170,14 @@ class Splitter {
   }
 
   void add_steps(Making& m) const {
-    Plan& plan = m.piece.plan;
+    Plan& plan = m.sub_plan.plan;
     for (auto s = m.frozen.rbegin(); s != m.frozen.rend(); ++s) plan.frozen_steps.push_back(renumbered(**s, m.now));
     for (size_t s = m.first; s < m.end; ++s) {
       if (p_.steps[s].kind != StepKind::kRelease) {
         plan.steps.push_back(renumbered(p_.steps[s], m.now));
         continue;
       }
-      Step release;  // what is passed on, or was another piece's, is not released here
+      Step release;  // what is passed on, or was another sub-plan's, is not released here
       release.kind = StepKind::kRelease;
       for (TensorId t : p_.steps[s].reads)
         if (m.now[t] >= 0 && number_[t] < 0) release.reads.push_back(m.now[t]);
@@ -185,24 +187,24 @@ class Splitter {
 
   // The whole's, and what is passed on where it is not one of those already.
   void add_outputs(Making& m) const {
-    Plan& plan = m.piece.plan;
+    Plan& plan = m.sub_plan.plan;
     std::vector<int32_t> handed(p_.tensors.size(), -1);
     for (size_t o = 0; o < p_.outputs.size(); ++o) {
-      if (output_piece_[o] != m.number) continue;
+      if (output_sub_plan_[o] != m.number) continue;
       const TensorId t = p_.outputs[o].tensor;
       const bool own = p_.tensors[t].home == Home::kOutput && p_.tensors[t].index == static_cast<int32_t>(o);
-      if (handed[t] < 0 || own) handed[t] = static_cast<int32_t>(m.piece.outputs.size());
+      if (handed[t] < 0 || own) handed[t] = static_cast<int32_t>(m.sub_plan.outputs.size());
       add_output(plan, m.now[t], own);
-      m.piece.outputs.push_back({static_cast<int32_t>(o), -1});
+      m.sub_plan.outputs.push_back({static_cast<int32_t>(o), -1});
     }
     for (size_t i = 0; i < p_.tensors.size(); ++i) {
       if (number_[i] < 0 || made_[i] != m.number) continue;
       if (handed[i] >= 0 && p_.tensors[i].home != Home::kSlab) {
-        m.piece.outputs[handed[i]].passed = number_[i];
+        m.sub_plan.outputs[handed[i]].passed = number_[i];
         continue;
       }
       add_output(plan, m.now[i], plan.tensors[m.now[i]].home == Home::kOutput);
-      m.piece.outputs.push_back({-1, number_[i]});
+      m.sub_plan.outputs.push_back({-1, number_[i]});
     }
   }
 
@@ -218,16 +220,18 @@ class Splitter {
 
   const Plan& p_;
   const std::vector<size_t>& ends_;
-  Pieces out_;
+  PlanPartition out_;
   std::vector<TensorId> roots_;
-  std::vector<int32_t> made_, written_;  // by root: the piece that first and last writes it
+  std::vector<int32_t> made_, written_;  // by root: the sub-plan that first and last writes it
   std::vector<std::set<int32_t>> touched_;
   std::vector<int32_t> number_;  // by tensor: as what it is passed on, or -1
-  std::vector<int32_t> output_piece_;
+  std::vector<int32_t> output_sub_plan_;
 };
 
 }  // namespace
 
-std::optional<Pieces> split(const Plan& whole, const std::vector<size_t>& ends) { return Splitter(whole, ends).run(); }
+std::optional<PlanPartition> split(const Plan& whole, const std::vector<size_t>& ends) {
+  return Splitter(whole, ends).run();
+}
 
 }  // namespace flashover::plan

@@ -130,35 +130,37 @@ Call prepare(const plan::Plan& p, const plan::Step& s) {
                    std::to_string(given));
   for (size_t i = 0; i < given; ++i) {
     const aten::ArgSpec& spec = call.op->args[i];
-    Call::Piece piece;
+    Call::Argument argument;
     if (i >= s.args.size()) {
-      piece.kind = Call::Piece::Kind::kTensor;
-      piece.tensor = s.writes[i - s.args.size()];
+      argument.kind = Call::Argument::Kind::kTensor;
+      argument.tensor = s.writes[i - s.args.size()];
     } else {
       const Arg arg = coerced(s.args[i], spec.kind);
       if (auto* r = std::get_if<Ref>(&arg); r && r->id != kNoValue) {
-        piece.kind = spec.kind == aten::ArgKind::kScalar ? Call::Piece::Kind::kScalar : Call::Piece::Kind::kTensor;
-        piece.tensor = r->id;
+        argument.kind =
+            spec.kind == aten::ArgKind::kScalar ? Call::Argument::Kind::kScalar : Call::Argument::Kind::kTensor;
+        argument.tensor = r->id;
       } else if (auto* l = std::get_if<RefList>(&arg)) {
-        piece.kind = spec.list_of_optional ? Call::Piece::Kind::kOptionalList : Call::Piece::Kind::kList;
-        for (Ref x : *l) piece.list.push_back(x.id);
+        argument.kind = spec.list_of_optional ? Call::Argument::Kind::kOptionalList : Call::Argument::Kind::kList;
+        for (Ref x : *l) argument.list.push_back(x.id);
       } else if (is_none(arg)) {
         // Absent, for an operator that takes no None there: an undefined tensor.
-        if (spec.kind == aten::ArgKind::kTensor && !spec.optional) piece.constant = at::Tensor();
+        if (spec.kind == aten::ArgKind::kTensor && !spec.optional) argument.constant = at::Tensor();
       } else {
         try {
-          piece.constant = aten::to_ivalue(arg, spec, {});
+          argument.constant = aten::to_ivalue(arg, spec, {});
         } catch (const std::bad_variant_access&) {
           throw Declined("plan: argument " + std::to_string(i) + " of " + s.op + " has the wrong kind");
         }
       }
       const bool tensor = spec.kind == aten::ArgKind::kTensor, list = spec.kind == aten::ArgKind::kTensorList;
-      if ((piece.kind == Call::Piece::Kind::kTensor && !tensor) ||
-          ((piece.kind == Call::Piece::Kind::kList || piece.kind == Call::Piece::Kind::kOptionalList) && !list))
+      if ((argument.kind == Call::Argument::Kind::kTensor && !tensor) ||
+          ((argument.kind == Call::Argument::Kind::kList || argument.kind == Call::Argument::Kind::kOptionalList) &&
+           !list))
         throw Declined("plan: argument " + std::to_string(i) + " of " + s.op + " has the wrong kind");
     }
-    piece.clone = call.on_clones && spec.written;
-    call.pieces.push_back(std::move(piece));
+    argument.clone = call.on_clones && spec.written;
+    call.arguments.push_back(std::move(argument));
   }
   return call;
 }

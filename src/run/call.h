@@ -26,7 +26,7 @@ struct Shape {
 };
 
 struct Call {
-  struct Piece {  // one argument
+  struct Argument {
     enum class Kind : uint8_t { kConstant, kTensor, kScalar, kList, kOptionalList } kind = Kind::kConstant;
     c10::IValue constant;
     plan::TensorId tensor = -1;
@@ -34,7 +34,7 @@ struct Call {
     bool clone = false;  // "functional.<op>": the operator writes a copy of it, which is one more result
   };
   const aten::Operator* op = nullptr;
-  std::vector<Piece> pieces;
+  std::vector<Argument> arguments;
   std::vector<plan::TensorId> writes;
   std::vector<Shape> shapes;  // of writes; unused where the id is -1
   bool out_variant = false;

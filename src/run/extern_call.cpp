@@ -28,36 +28,36 @@ namespace {
 using Clones = c10::SmallVector<at::Tensor, 4>;
 
 void push_arguments(const Call& c, Run& run, torch::jit::Stack& stack, Clones& clones) {
-  const auto given = [&](const Call::Piece& piece, TensorId t) {
-    if (!piece.clone) return tensor_of(run, t);
+  const auto given = [&](const Call::Argument& argument, TensorId t) {
+    if (!argument.clone) return tensor_of(run, t);
     const at::Tensor original = tensor_of(run, t);
     const Shape& shape = run.program.shapes[t];
     clones.push_back(shape.opaque ? original.clone() : shape.empty());
     if (!shape.opaque) clones.back().copy_(original);
     return clones.back();
   };
-  for (const Call::Piece& piece : c.pieces) {
-    switch (piece.kind) {
-      case Call::Piece::Kind::kConstant:
-        stack.emplace_back(piece.constant);
+  for (const Call::Argument& argument : c.arguments) {
+    switch (argument.kind) {
+      case Call::Argument::Kind::kConstant:
+        stack.emplace_back(argument.constant);
         break;
-      case Call::Piece::Kind::kTensor:
-        stack.emplace_back(given(piece, piece.tensor));
+      case Call::Argument::Kind::kTensor:
+        stack.emplace_back(given(argument, argument.tensor));
         break;
-      case Call::Piece::Kind::kScalar:
-        stack.emplace_back(tensor_of(run, piece.tensor).item());
+      case Call::Argument::Kind::kScalar:
+        stack.emplace_back(tensor_of(run, argument.tensor).item());
         break;
-      case Call::Piece::Kind::kList: {
+      case Call::Argument::Kind::kList: {
         c10::List<at::Tensor> list;
-        list.reserve(piece.list.size());
-        for (TensorId t : piece.list) list.push_back(t < 0 ? at::Tensor() : given(piece, t));
+        list.reserve(argument.list.size());
+        for (TensorId t : argument.list) list.push_back(t < 0 ? at::Tensor() : given(argument, t));
         stack.emplace_back(std::move(list));
         break;
       }
-      case Call::Piece::Kind::kOptionalList: {
+      case Call::Argument::Kind::kOptionalList: {
         c10::List<std::optional<at::Tensor>> list;
-        list.reserve(piece.list.size());
-        for (TensorId t : piece.list) list.push_back(t < 0 ? std::optional<at::Tensor>() : given(piece, t));
+        list.reserve(argument.list.size());
+        for (TensorId t : argument.list) list.push_back(t < 0 ? std::optional<at::Tensor>() : given(argument, t));
         stack.emplace_back(std::move(list));
         break;
       }
@@ -172,18 +172,18 @@ void call_operator(const Call& c, Run& run) {
     place_results(c, run, stack, clones);
   }
   if (!c.may_keep) return;
-  for (const Call::Piece& piece : c.pieces) {
-    take_back(piece.tensor, run);
-    for (TensorId t : piece.list) take_back(t, run);
+  for (const Call::Argument& argument : c.arguments) {
+    take_back(argument.tensor, run);
+    for (TensorId t : argument.list) take_back(t, run);
   }
 }
 
 bool draws_nothing(const Call& c) {
-  const auto& arguments = c.op->handle.schema().arguments();
-  for (size_t i = 0; i < c.pieces.size() && i < arguments.size(); ++i)
-    if (arguments[i].name() == "dropout_p" && c.pieces[i].kind == Call::Piece::Kind::kConstant &&
-        c.pieces[i].constant.isDouble())
-      return c.pieces[i].constant.toDouble() == 0;
+  const auto& schema = c.op->handle.schema().arguments();
+  for (size_t i = 0; i < c.arguments.size() && i < schema.size(); ++i)
+    if (schema[i].name() == "dropout_p" && c.arguments[i].kind == Call::Argument::Kind::kConstant &&
+        c.arguments[i].constant.isDouble())
+      return c.arguments[i].constant.toDouble() == 0;
   return false;
 }
 

@@ -42,13 +42,13 @@ std::optional<Cuts> cuts_around(const plan::Plan& plan, const std::map<size_t, s
 }
 
 bool SubPlans::cut(const Cuts& cuts, const std::vector<Place>& places, const std::vector<bool>& pool_outputs) {
-  std::optional<plan::Pieces> pieces = plan::split(program_.plan, cuts.ends);
-  if (!pieces) return false;
-  passed_ = static_cast<size_t>(pieces->passed);
+  std::optional<plan::PlanPartition> partition = plan::split(program_.plan, cuts.ends);
+  if (!partition) return false;
+  passed_ = static_cast<size_t>(partition->passed);
   std::vector<bool> in_pool(passed_);
   std::vector<SubPlan> made;
-  for (size_t i = 0; i < pieces->pieces.size(); ++i) {
-    plan::Pieces::Piece& p = pieces->pieces[i];
+  for (size_t i = 0; i < partition->sub_plans.size(); ++i) {
+    plan::PlanPartition::SubPlan& p = partition->sub_plans[i];
     LoadOptions how{
         .graphs = i < cuts.graphs.size() && cuts.graphs[i], .converts = program_.converts, .sub_plan = true};
     for (int32_t in : p.inputs)

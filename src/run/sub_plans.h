@@ -58,8 +58,8 @@ class SubPlans {
   static constexpr int kMaxDepth = 6;
   struct SubPlan {
     Loaded loaded;
-    std::vector<int32_t> inputs;  // as plan::Pieces
-    std::vector<plan::Pieces::Piece::Target> outputs;
+    std::vector<int32_t> inputs;  // as plan::PlanPartition
+    std::vector<plan::PlanPartition::SubPlan::Target> outputs;
     std::vector<bool> last;  // by input: the last that needs what is passed on
   };
   const Program& program_;

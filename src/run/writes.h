@@ -5,7 +5,7 @@
 //   expose() there and then. Writers are:
 //     eager's operators     versions; those without, unseen.h
 //     compiled plans        as eager's operators would have, once the call is over: written.h (forward, backward,
-//                           pieces, replayed CUDA graphs, what is restored after a failure)
+//                           sub-plans, replayed CUDA graphs, what is restored after a failure)
 //     graphs of operators   entry/versions.h (backends other than ours)
 //     CUDA graphs that the program recorded itself, torch's switch that sets versions back, the hooks on `data`,
 //     numpy(), ...          python/bind_run.cpp

@@ -116,7 +116,7 @@ class World:
         self.nudges = None if nudge is None else torch.Generator().manual_seed(nudge)
         self.nudge = 0.0 if nudge is None else 4.0 ** (1 + nudge % 4) * torch.finfo(dtype).eps
         self.whole = r.choice(["module", "module", "function", "part"])
-        self.options = {"recompile_limit": 64} | ({"pieces": 2} if r.random() < 0.15 else {})
+        self.options = {"recompile_limit": 64} | ({"sub_plans": 2} if r.random() < 0.15 else {})
         self.optimizer_kind = r.randrange(7)
         self.average: nn.Module | None = None
         self.aliases: list[torch.Tensor] = []

@@ -1,4 +1,4 @@
-"""Options: a short slice of fuzz_options.py, and what the table refuses (tests/repros/option_pieces_hang.py)."""
+"""Options: a short slice of fuzz_options.py, and what the table refuses (tests/repros/option_sub_plans_hang.py)."""
 
 from __future__ import annotations
 

@@ -18,18 +18,18 @@ def refused(options: dict, *words: str) -> None:
 
 
 for value in (10**30, 10**5000, -1, 0, 10001):
-    refused({"pieces": value}, "pieces", "1 to 10000")
+    refused({"sub_plans": value}, "sub_plans", "1 to 10000")
 for value in (101, -1, 10**18):
     refused({"memory_budget": value}, "memory_budget", "0 to 100")
 refused({"recompile_limit": -1}, "recompile_limit", "0 to")
 for value in (True, "3", 3.0, float("nan"), None):
-    refused({"pieces": value}, "pieces", "int")
+    refused({"sub_plans": value}, "sub_plans", "int")
 refused({"verify": 1}, "verify", "bool")
 refused({"verify": "True"}, "verify", "bool")
 refused({"cache_dir": 7}, "cache_dir", "str")
 refused({"cache_dir": "/tmp/a\0b"}, "cache_dir", "NUL")
 refused({"cache_dir": "\ud800"}, "cache_dir", "surrogate")
-refused({"peices": 1}, "peices", "did you mean 'pieces'")
-refused({"pieces": 2, "pie-ces": 2}, "pie-ces")
+refused({"sub_plasn": 1}, "sub_plasn", "did you mean 'sub_plans'")
+refused({"sub_plans": 2, "sub_pl-ans": 2}, "sub_pl-ans")
 x = torch.randn(4, 4)
-assert torch.equal(flashover.compile(lambda x: x + 1, options={"pieces": 10000})(x), x + 1)
+assert torch.equal(flashover.compile(lambda x: x + 1, options={"sub_plans": 10000})(x), x + 1)

@@ -1,4 +1,4 @@
-"""Plans that run in pieces, as where CUDA graphs are made of the parts around what cannot be recorded."""
+"""Plans that run as sub-plans, as where CUDA graphs are made of the parts around what cannot be recorded."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import torch.nn.functional as F
 import flashover
 
 
-def compiled(fn: Any, pieces: int) -> Any:
-    return flashover.compile(fn, fullgraph=True, options={"pieces": pieces})
+def compiled(fn: Any, sub_plans: int) -> Any:
+    return flashover.compile(fn, fullgraph=True, options={"sub_plans": sub_plans})
 
 
 def mutating(x: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -40,10 +40,10 @@ def windows(x: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
     return F.interpolate(y, scale_factor=2, mode="bilinear").softmax(-1)
 
 
-@pytest.mark.parametrize("pieces", [2, 3, 100])
+@pytest.mark.parametrize("sub_plans", [2, 3, 100])
 @pytest.mark.parametrize("fn", [mutating, sorting, windows])
-def test_pieces_do_what_the_whole_does(fn: Callable[..., Any], pieces: int) -> None:
-    fast = compiled(fn, pieces)
+def test_sub_plans_do_what_the_whole_does(fn: Callable[..., Any], sub_plans: int) -> None:
+    fast = compiled(fn, sub_plans)
     torch.manual_seed(0)
     with torch.no_grad():
         for _ in range(3):
@@ -59,15 +59,15 @@ def test_pieces_do_what_the_whole_does(fn: Callable[..., Any], pieces: int) -> N
                 ]
 
 
-@pytest.mark.parametrize("pieces", [3, 100])
-def test_training_in_pieces(pieces: int) -> None:
+@pytest.mark.parametrize("sub_plans", [3, 100])
+def test_training_in_sub_plans(sub_plans: int) -> None:
     torch.manual_seed(0)
     model = torch.nn.Sequential(
         torch.nn.Conv2d(3, 8, 3, padding=1), torch.nn.BatchNorm2d(8), torch.nn.ReLU(), torch.nn.Flatten(),
         torch.nn.Linear(8 * 36, 16), torch.nn.LayerNorm(16), torch.nn.GELU(), torch.nn.Linear(16, 4),
     )  # fmt: skip
     other = copy.deepcopy(model)
-    fast = compiled(model, pieces)
+    fast = compiled(model, sub_plans)
     for _ in range(3):
         x = torch.randn(5, 3, 6, 6)
         for m, f in ((model, fast), (other, other)):
@@ -80,7 +80,7 @@ def test_training_in_pieces(pieces: int) -> None:
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
-def test_frozen_parts_of_pieces_follow_the_weights() -> None:
+def test_frozen_parts_of_sub_plans_follow_the_weights() -> None:
     torch.manual_seed(0)
     model = torch.nn.Sequential(
         torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU(),
@@ -95,7 +95,7 @@ def test_frozen_parts_of_pieces_follow_the_weights() -> None:
                 p.mul_(1.1)
 
 
-@torch.library.custom_op("flashover_pieces::refuses", mutates_args=())
+@torch.library.custom_op("flashover_sub_plans::refuses", mutates_args=())
 def refuses(x: torch.Tensor) -> torch.Tensor:
     if x.flatten()[0] > 100:
         raise ValueError("too large")
@@ -107,8 +107,8 @@ def _(x: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(x)
 
 
-def test_an_error_in_a_later_piece() -> None:
-    """What an earlier piece wrote is written: the call cannot be repeated, and is not."""
+def test_an_error_in_a_later_sub_plan() -> None:
+    """What an earlier sub-plan wrote is written: the call cannot be repeated, and is not."""
 
     def fn(x: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
         state += 1
