@@ -71,9 +71,9 @@ plan::Plan compile(graph::Graph traced, const Options& options, const Environmen
 planner::Schedule lower(graph::Graph traced, const Options& options, const Environment& environment, Report& report,
                         decltype(planner::Options::fuse_products) fuse_products = {});
 
-// A joint graph -> two plans, and how they meet.
+// A joint graph -> two plans, and the signature of what passes between them.
 struct Training {
-  graph::Partition meeting;  // without its graphs
+  graph::PartitionSignature signature;
   plan::Plan forward, backward;
   std::string backward_graph;  // its text: what is computed when some tangents do not come follows from it
 };

@@ -256,7 +256,7 @@ Training compile_training(Graph traced, const graph::Joint& facts, const Options
   if (use_plans) {
     if (auto found = passes.stage("cache", [&] { return find_training(cache, key); })) {
       report.cache_hit = true;
-      report.saved_bytes = found->meeting.saved_bytes;
+      report.saved_bytes = found->signature.saved_bytes;
       add_to_report(report, found->backward);
       report.backward_kernels = report.kernels;
       add_to_report(report, found->forward);
@@ -268,16 +268,16 @@ Training compile_training(Graph traced, const graph::Joint& facts, const Options
   graph::Joint joint = facts;
   const Graph core = to_core(std::move(traced), device, env, passes, &joint);
   Training out;
-  passes.stage("partition", [&] {
-    out.meeting = graph::partition(
-        core, joint, {.memory_budget = static_cast<double>(int_option(options.values, "memory_budget")) / 100});
-    return 0;
+  graph::Partition halves = passes.stage("partition", [&] {
+    const auto budget = static_cast<double>(int_option(options.values, "memory_budget"));
+    return graph::partition(core, joint, {.memory_budget = budget / 100});
   });
-  Graph forward = std::move(out.meeting.forward), backward = std::move(out.meeting.backward);
+  Graph forward = std::move(halves.forward), backward = std::move(halves.backward);
+  out.signature = std::move(halves);
   passes.show("forward", Form::kCore, forward);
   passes.show("backward", Form::kCore, backward);
-  report.saved_bytes = out.meeting.saved_bytes;
-  if (out.meeting.tangents() > 1 && !facts.zeros) out.backward_graph = graph::print(backward);
+  report.saved_bytes = out.signature.saved_bytes;
+  if (out.signature.tangents() > 1 && !facts.zeros) out.backward_graph = graph::print(backward);
   // Behind the text: what is left when tangents do not come is summed by itself.
   run(Pipeline::kBackward, backward, device, env, passes);
   Draft back = draft(std::move(backward), device, options, env, passes, cache, "backward");

@@ -224,7 +224,7 @@ std::optional<Training> find_training(Cache& cache, const Hash128& key) {
   if (sizes[1] > rest.size() || sizes[2] > rest.size() - sizes[1]) return std::nullopt;
   try {
     Training t;
-    graph::from_numbers(numbers, t.meeting);
+    graph::from_numbers(numbers, t.signature);
     t.forward = plan::deserialize(rest.substr(0, sizes[1]));
     t.backward = plan::deserialize(rest.substr(sizes[1], sizes[2]));
     t.backward_graph = rest.substr(sizes[1] + sizes[2]);
@@ -237,7 +237,7 @@ std::optional<Training> find_training(Cache& cache, const Hash128& key) {
 
 void keep_training(Cache& cache, const Hash128& key, const Training& training, const std::string& compiler,
                    Report& report) {
-  const std::vector<int64_t> numbers = graph::to_numbers(training.meeting);
+  const std::vector<int64_t> numbers = graph::to_numbers(training.signature);
   const std::string forward = plan::serialize(training.forward), backward = plan::serialize(training.backward);
   const uint64_t sizes[3] = {numbers.size(), forward.size(), backward.size()};
   std::string bytes(reinterpret_cast<const char*>(sizes), sizeof sizes);

@@ -19,7 +19,7 @@ std::optional<plan::Plan> find_plan(Cache& cache, const Hash128& key);
 // To be kept once it is loaded (Report::keep).
 void keep_plan(Cache& cache, const Hash128& key, const plan::Plan& plan, const std::string& compiler, Report& report);
 
-// Two plans and how they meet.
+// Two plans and their partition's signature.
 Hash128 training_key(const Hash128& plan_key, const graph::Joint& facts);
 std::optional<Training> find_training(Cache& cache, const Hash128& key);
 void keep_training(Cache& cache, const Hash128& key, const Training& training, const std::string& compiler,

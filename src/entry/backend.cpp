@@ -379,19 +379,19 @@ struct Memory {
   run::LoadOptions forward, backward;
 };
 Memory memory_of(const std::vector<run::Place>& inputs, VersionSteps steps, const compile::Training& t) {
-  using Kind = graph::Partition::BackwardInput::Kind;
+  using Kind = graph::PartitionSignature::BackwardInput::Kind;
   Memory m{.forward = {.places = inputs,
                        .pool_outputs = std::vector<bool>(t.forward.outputs.size()),
                        .version_steps = std::move(steps)},
            .backward = {.converts = true}};
   const std::vector<plan::OutputRef>& outputs = t.forward.outputs;
   std::vector<bool> seen(outputs.size(), true);  // the program sees it, or a view of it
-  for (const graph::Partition::BackwardInput& in : t.meeting.backward_inputs)
+  for (const graph::PartitionSignature::BackwardInput& in : t.signature.backward_inputs)
     if (in.kind == Kind::kSaved) seen.at(static_cast<size_t>(in.index)) = false;
   for (size_t i = 0; i < outputs.size(); ++i)
     if (seen[i] && outputs[i].alias_output >= 0) seen.at(static_cast<size_t>(outputs[i].alias_output)) = true;
   for (size_t i = 0; i < outputs.size(); ++i) m.forward.pool_outputs[i] = outputs[i].tensor >= 0 && !seen[i];
-  for (const graph::Partition::BackwardInput& in : t.meeting.backward_inputs) {
+  for (const graph::PartitionSignature::BackwardInput& in : t.signature.backward_inputs) {
     const auto i = static_cast<size_t>(in.index);
     run::Place place = run::Place::kMoves;
     if (in.kind == Kind::kInput) {
@@ -477,7 +477,7 @@ std::unique_ptr<Runner> make_training(graph::Graph graph, const Request& request
       }
       return Variant{step_of(std::move(e)), std::move(part.inputs), std::move(part.outputs)};
     };
-  auto runner = make_training_runner(std::move(t.meeting), types, step_of(forward), step_of(backward),
+  auto runner = make_training_runner(std::move(t.signature), types, step_of(forward), step_of(backward),
                                      std::move(specialize), request.version_steps);
   runner->executables = {{"forward", std::move(forward)}, {"backward", std::move(backward)}};
   return runner;

@@ -31,8 +31,8 @@ namespace {
 
 namespace autograd = torch::autograd;
 using graph::Output;
-using graph::Partition;
-using Source = Partition::BackwardInput::Kind;
+using graph::PartitionSignature;
+using Source = PartitionSignature::BackwardInput::Kind;
 
 struct Geometry {
   at::ScalarType dtype;
@@ -78,13 +78,13 @@ class Spot {
   int64_t offset_ = 0;
 };
 
-bool reached(const Partition::Gradient& g, const std::vector<bool>& given) {
+bool reached(const PartitionSignature::Gradient& g, const std::vector<bool>& given) {
   return g.depends.empty() || std::any_of(g.depends.begin(), g.depends.end(), [&](int32_t t) { return given[t]; });
 }
 
 // What forward and backward of one compiled graph share; outlives both.
-struct Meeting {
-  Partition p;
+struct TrainingState {
+  PartitionSignature signature;
   std::vector<Geometry> backward_inputs;
   Step forward, backward;
   Specialize specialize;
@@ -98,18 +98,18 @@ struct Meeting {
     const auto [it, fresh] = variants.try_emplace(given);
     if (!fresh) return it->second;
     std::vector<bool> tangent, absent;
-    for (const Partition::BackwardInput& in : p.backward_inputs) {
+    for (const PartitionSignature::BackwardInput& in : signature.backward_inputs) {
       tangent.push_back(in.kind == Source::kTangent);
       absent.push_back(tangent.back() && !given[in.index]);
     }
     try {
       auto made = std::make_shared<const Variant>(specialize(tangent, absent));
       // A gradient that is always zero (of rounding, say) leaves no trace in the graph: the whole backward gives it.
-      const auto gives = [&](const Partition::Gradient& g) {
+      const auto gives = [&](const PartitionSignature::Gradient& g) {
         return g.tangent >= 0 || !reached(g, given) ||
                std::find(made->outputs.begin(), made->outputs.end(), g.output) != made->outputs.end();
       };
-      if (std::all_of(p.gradients.begin(), p.gradients.end(), gives)) it->second = std::move(made);
+      if (std::all_of(signature.gradients.begin(), signature.gradients.end(), gives)) it->second = std::move(made);
     } catch (const std::exception& e) {
       log(Topic::kBreaks, std::string("a backward without unused results: ") + e.what());
     }
@@ -156,11 +156,11 @@ void delete_node(autograd::Node* node) noexcept {
 
 class CompiledBackward final : public autograd::Node {
  public:
-  explicit CompiledBackward(std::shared_ptr<const Meeting> meeting) : meeting_(std::move(meeting)) {}
+  explicit CompiledBackward(std::shared_ptr<const TrainingState> state) : state_(std::move(state)) {}
   std::string name() const override { return "CompiledBackward"; }
 
   void save(const at::Tensor* inputs, const std::vector<at::Tensor>& results, const std::vector<at::Tensor>& made) {
-    for (const Partition::BackwardInput& in : meeting_->p.backward_inputs) {
+    for (const PartitionSignature::BackwardInput& in : state_->signature.backward_inputs) {
       spots_.emplace_back();
       switch (in.kind) {
         case Source::kInput:
@@ -202,7 +202,7 @@ class CompiledBackward final : public autograd::Node {
         !c10::GradMode::is_enabled(),
         "flashover: the gradient of a compiled function was asked for with create_graph=True; compiled backward "
         "graphs are not differentiable. Call the uncompiled function for double backward.");
-    const Partition& p = meeting_->p;
+    const PartitionSignature& p = state_->signature;
     autograd::variable_list gradients(p.gradients.size());
     std::vector<bool> given(p.tangents());
     for (size_t t = 0; t < given.size(); ++t) given[t] = tangents[t].defined();
@@ -210,22 +210,22 @@ class CompiledBackward final : public autograd::Node {
     spent_.resize(given.size());
     for (size_t t = 0; t < given.size(); ++t) TORCH_CHECK(!given[t] || !spent_[t], autograd::ERR_BACKWARD_TWICE);
     const bool all = std::find(given.begin(), given.end(), false) == given.end();
-    const std::shared_ptr<const Variant> part = all || !meeting_->specialize ? nullptr : meeting_->variant(given);
+    const std::shared_ptr<const Variant> part = all || !state_->specialize ? nullptr : state_->variant(given);
     std::vector<at::Tensor> inputs;
     inputs.reserve(p.backward_inputs.size());
     // A tangent goes when it has been read, too (the engine keeps none), unless it is a gradient as it is.
     std::vector<bool> handed_on(given.size());
-    for (const Partition::Gradient& g : p.gradients)
+    for (const PartitionSignature::Gradient& g : p.gradients)
       if (g.tangent >= 0) handed_on[g.tangent] = true;
     const auto take = [&](size_t i) {
-      const Partition::BackwardInput& in = p.backward_inputs[i];
+      const PartitionSignature::BackwardInput& in = p.backward_inputs[i];
       if (in.kind == Source::kTangent) {
         at::Tensor& tangent = tangents[in.index];
-        inputs.push_back(conform(tangent, meeting_->backward_inputs[i]));
+        inputs.push_back(conform(tangent, state_->backward_inputs[i]));
         if (!handed_on[in.index]) tangent.reset();
       } else
         inputs.push_back(spots_[i].restore(saved_[i].unpack(in.kind == Source::kResult ? getptr() : nullptr),
-                                           meeting_->backward_inputs[i]));
+                                           state_->backward_inputs[i]));
     };
     if (part)
       for (int32_t i : part->inputs) take(static_cast<size_t>(i));
@@ -248,20 +248,20 @@ class CompiledBackward final : public autograd::Node {
       if (part) {
         std::vector<at::Tensor> some;
         part->run(std::move(inputs), some);
-        for (const Partition::Gradient& g : p.gradients)
+        for (const PartitionSignature::Gradient& g : p.gradients)
           made.resize(std::max(made.size(), static_cast<size_t>(g.output + 1)));
         for (size_t i = 0; i < some.size(); ++i) made[part->outputs[i]] = std::move(some[i]);
       } else {
-        meeting_->backward(std::move(inputs), made);
+        state_->backward(std::move(inputs), made);
       }
     } catch (const run::Mismatch& m) {
       // The forward has run and its inputs may have changed since: this backward is lost, the next calls are not.
-      meeting_->broken = "the backward met an operator whose shape function is wrong";
+      state_->broken = "the backward met an operator whose shape function is wrong";
       TORCH_CHECK(false, "flashover: in a compiled backward, ", m.what(),
                   ". The shape function (register_fake) of that operator is wrong. Later calls run eager.");
     }
     for (size_t i = 0; i < gradients.size(); ++i) {
-      const Partition::Gradient& g = p.gradients[i];
+      const PartitionSignature::Gradient& g = p.gradients[i];
       if (!reached(g, given)) continue;
       gradients[i] = g.tangent >= 0 ? tangents[g.tangent] : made[g.output];
     }
@@ -295,7 +295,7 @@ class CompiledBackward final : public autograd::Node {
     return own;
   }
 
-  std::shared_ptr<const Meeting> meeting_;
+  std::shared_ptr<const TrainingState> state_;
   std::vector<autograd::SavedVariable> saved_;
   std::vector<Spot> spots_;  // of what is saved
   bool partial_ = false;     // the last run was a Variant's
@@ -305,23 +305,23 @@ class CompiledBackward final : public autograd::Node {
 
 class Trained final : public Runner {
  public:
-  explicit Trained(std::shared_ptr<const Meeting> m) : meeting_(std::move(m)) {
-    const Partition& p = meeting_->p;
+  explicit Trained(std::shared_ptr<const TrainingState> state) : state_(std::move(state)) {
+    const PartitionSignature& p = state_->signature;
     root_of_.assign(p.results.size(), -1);
     for (size_t i = 0; i < p.results.size(); ++i)
       if (p.results[i].tangent >= 0) root_of_[memory_of(i)] = static_cast<int32_t>(i);
   }
 
   void run(const at::Tensor* inputs, size_t count, std::vector<at::Tensor>& outputs) override {
-    if (const char* why = meeting_->broken) {
+    if (const char* why = state_->broken) {
       run::Mismatch m(why);
       m.clean = true;
       throw m;
     }
-    const Partition& p = meeting_->p;
+    const PartitionSignature& p = state_->signature;
     c10::AutoGradMode followed(true);  // the program may have turned it on itself
     std::vector<at::Tensor> made;
-    meeting_->forward(std::vector<at::Tensor>(inputs, inputs + count), made);
+    state_->forward(std::vector<at::Tensor>(inputs, inputs + count), made);
     for (at::Tensor& t : made)  // a view of what nobody sees (backends): autograd would take it for a view of a leaf
       if (t.defined() && t.is_view()) {
         at::AutoDispatchBelowADInplaceOrView below;
@@ -331,10 +331,11 @@ class Trained final : public Runner {
     outputs.resize(p.results.size());
     std::shared_ptr<CompiledBackward> node;
     if (p.tangents() != 0) {
-      node = std::shared_ptr<CompiledBackward>(new CompiledBackward(meeting_), delete_node);
+      node = std::shared_ptr<CompiledBackward>(new CompiledBackward(state_), delete_node);
       autograd::edge_list edges;
       edges.reserve(p.gradients.size());
-      for (const Partition::Gradient& g : p.gradients) edges.push_back(autograd::impl::gradient_edge(inputs[g.input]));
+      for (const PartitionSignature::Gradient& g : p.gradients)
+        edges.push_back(autograd::impl::gradient_edge(inputs[g.input]));
       node->set_next_edges(std::move(edges));
     }
     for (size_t i = 0; i < p.results.size(); ++i)  // in order of tangents
@@ -347,7 +348,7 @@ class Trained final : public Runner {
     for (size_t k = 0; k < p.extra.size(); ++k)
       if (p.extra[k] >= 0) write(p.extra[k], inputs[p.extra[k]], outputs[visible + k]);
     for (size_t i = 0; i < p.results.size(); ++i) {
-      const Partition::Result& r = p.results[i];
+      const PartitionSignature::Result& r = p.results[i];
       if (r.tangent >= 0) continue;
       if (r.kind == Output::Kind::kInputAlias) {
         outputs[i] = view(inputs[r.index], r);
@@ -366,21 +367,21 @@ class Trained final : public Runner {
   // One copy, where the program may have written several times.
   void write(int32_t number, const at::Tensor& input, const at::Tensor& content) const {
     input.copy_(content);
-    const VersionSteps& steps = meeting_->version_steps;
+    const VersionSteps& steps = state_->version_steps;
     for (int32_t i = 1; i < steps[static_cast<size_t>(number)]; ++i) input.unsafeGetTensorImpl()->bump_version();
   }
   // The result that owns the memory of result i.
   size_t memory_of(size_t i) const {
-    const Partition::Result& r = meeting_->p.results[i];
+    const PartitionSignature::Result& r = state_->signature.results[i];
     return r.kind == Output::Kind::kOutputAlias ? static_cast<size_t>(r.index) : i;
   }
   // At the caller's level: autograd follows the view, or is told not to.
-  static at::Tensor view(const at::Tensor& base, const Partition::Result& r) {
+  static at::Tensor view(const at::Tensor& base, const PartitionSignature::Result& r) {
     const at::Tensor whole = base.requires_grad() && !r.requires_grad ? base.detach() : base;
     return at::as_strided(whole, r.sizes, r.strides, base.storage_offset() + r.offset);
   }
 
-  std::shared_ptr<const Meeting> meeting_;
+  std::shared_ptr<const TrainingState> state_;
   std::vector<int32_t> root_of_;  // by result that owns memory: the result that leads into the backward
 };
 
@@ -390,12 +391,12 @@ namespace {
 
 // Gradients are to be accumulated in the order they have here. The engine takes what becomes ready at the same time
 // from a heap, in an order that depends on how it was filled only.
-void order_for_engine(std::vector<Partition::Gradient>& gradients) {
+void order_for_engine(std::vector<PartitionSignature::Gradient>& gradients) {
   const auto alike = [](size_t, size_t) { return false; };
   std::priority_queue<size_t, std::vector<size_t>, decltype(alike)> heap(alike);
   for (size_t i = 0; i < gradients.size(); ++i) heap.push(i);
-  std::vector<Partition::Gradient> ordered(gradients.size());
-  for (Partition::Gradient& g : gradients) {
+  std::vector<PartitionSignature::Gradient> ordered(gradients.size());
+  for (PartitionSignature::Gradient& g : gradients) {
     ordered[heap.top()] = std::move(g);
     heap.pop();
   }
@@ -404,13 +405,13 @@ void order_for_engine(std::vector<Partition::Gradient>& gradients) {
 
 }  // namespace
 
-std::unique_ptr<Runner> make_training_runner(Partition meeting, const std::vector<TensorType>& backward_types,
-                                             Step forward, Step backward, Specialize specialize,
-                                             VersionSteps version_steps) {
-  auto m = std::make_shared<Meeting>();
-  m->p = std::move(meeting);
-  order_for_engine(m->p.gradients);
-  for (size_t i = 0; i < m->p.backward_inputs.size(); ++i) {
+std::unique_ptr<Runner> make_training_runner(PartitionSignature signature,
+                                             const std::vector<TensorType>& backward_types, Step forward, Step backward,
+                                             Specialize specialize, VersionSteps version_steps) {
+  auto m = std::make_shared<TrainingState>();
+  m->signature = std::move(signature);
+  order_for_engine(m->signature.gradients);
+  for (size_t i = 0; i < m->signature.backward_inputs.size(); ++i) {
     const TensorType& t = backward_types.at(i);
     m->backward_inputs.push_back(
         {aten::to_aten(t.dtype), aten::to_aten(t.device), aten::to_ints(t.sizes), aten::to_ints(t.strides)});

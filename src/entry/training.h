@@ -1,6 +1,6 @@
 // A compiled forward whose results lead into a compiled backward.
 //
-//   In        two executables and how they meet (graph::Partition)
+//   In        two executables and the signature of what passes between them (graph::PartitionSignature)
 //   Out       a Runner: results that require grad have one autograd node, which runs the backward
 //   Promises  as eager's nodes: saved tensors are SavedVariables (version checks, hooks, freed by the engine), with the
 //             values that the forward saw, also of a parameter that got other memory since (`p.data = t`); a second
@@ -31,8 +31,8 @@ using Specialize = std::function<Variant(const std::vector<bool>& tangent, const
 
 // backward_types: what the backward takes, by input of it. version_steps: of the forward's inputs; the runner sees to
 // those that autograd sees written, `forward` to all others.
-std::unique_ptr<Runner> make_training_runner(graph::Partition meeting, const std::vector<TensorType>& backward_types,
-                                             Step forward, Step backward, Specialize specialize,
-                                             VersionSteps version_steps);
+std::unique_ptr<Runner> make_training_runner(graph::PartitionSignature signature,
+                                             const std::vector<TensorType>& backward_types, Step forward, Step backward,
+                                             Specialize specialize, VersionSteps version_steps);
 
 }  // namespace flashover::entry

@@ -30,7 +30,7 @@ class Partitioner {
     find_checkpoints();
     find_stages();
     choose();
-    Partition p{.forward = Graph(g_.facts), .backward = Graph(g_.facts)};
+    Partition p{{}, Graph(g_.facts), Graph(g_.facts)};
     describe_results(p);
     build_backward(p);  // says what is saved
     build_forward(p);
@@ -378,7 +378,7 @@ class Partitioner {
     for (size_t i = 0; i < results(); ++i) {
       const Output& o = g_.outputs[i];
       const Joint::Result& fact = facts_.results[i];
-      Partition::Result r{.kind = o.kind, .requires_grad = fact.requires_grad, .tangent = fact.tangent};
+      PartitionSignature::Result r{.kind = o.kind, .requires_grad = fact.requires_grad, .tangent = fact.tangent};
       r.sizes = numbers(o.type.sizes);
       r.strides = numbers(o.type.strides);
       if (!o.type.offset.is_const()) throw Declined("training: sizes are not constant");
@@ -407,9 +407,9 @@ class Partitioner {
     for (int32_t i : facts_.extra) p.extra.push_back(i < 0 ? -1 : forward_input_[i]);
     // Memory that several results share: the one that autograd knows is as large as the memory.
     for (size_t i = 0; i < results(); ++i) {
-      const Partition::Result& r = p.results[i];
+      const PartitionSignature::Result& r = p.results[i];
       if (r.kind != Output::Kind::kOutputAlias) continue;
-      const Partition::Result& base = p.results[r.index];
+      const PartitionSignature::Result& base = p.results[r.index];
       if (r.tangent >= 0 && (base.tangent >= 0 || r.offset != 0 || r.sizes != base.sizes || r.strides != base.strides))
         throw Declined("training: two results share memory and both lead into the backward");
     }
@@ -436,7 +436,7 @@ class Partitioner {
     std::vector<ValueId> to;
 
     void add_input(ValueId v, TensorType type, InputKind kind, const std::string& name,
-                   Partition::BackwardInput::Kind from, int32_t index) {
+                   PartitionSignature::BackwardInput::Kind from, int32_t index) {
       to[v] = p.backward.add_input(std::move(type), kind, name);
       p.backward_inputs.push_back({from, index});
     }
@@ -444,7 +444,7 @@ class Partitioner {
 
   // `v` comes in from the forward: an input of it, one of its results, or one more result that is kept.
   void save(Backward& b, ValueId v) const {
-    using Kind = Partition::BackwardInput::Kind;
+    using Kind = PartitionSignature::BackwardInput::Kind;
     const int32_t input = is_late(v) ? late_of_[input_of_[v]] : reference_input(v);
     if (input >= 0) {
       const Input& in = g_.inputs[input];
@@ -509,8 +509,8 @@ class Partitioner {
     // In order of first use, saved values come in as the walk below meets them; tangents first.
     for (size_t t = 0; t < facts_.tangents.size(); ++t) {
       const Input& in = g_.inputs[facts_.tangents[t]];
-      b.add_input(in.value, g_.type(in.value), InputKind::kUser, in.name, Partition::BackwardInput::Kind::kTangent,
-                  static_cast<int32_t>(t));
+      b.add_input(in.value, g_.type(in.value), InputKind::kUser, in.name,
+                  PartitionSignature::BackwardInput::Kind::kTangent, static_cast<int32_t>(t));
     }
     for (size_t i = 0; i < g_.nodes.size(); ++i) {
       if (!node_backward_[i] || !keep_[i]) continue;
@@ -525,7 +525,7 @@ class Partitioner {
     std::unordered_map<ValueId, int32_t> output_of;
     for (size_t i = 0; i < facts_.gradients.size(); ++i) {
       const Output& o = g_.outputs[results() + i];
-      Partition::Gradient grad{.input = forward_input_[facts_.gradients[i]], .depends = facts_.depends[i]};
+      PartitionSignature::Gradient grad{.input = forward_input_[facts_.gradients[i]], .depends = facts_.depends[i]};
       const int32_t in = input_of_[o.value];
       if (in >= 0 && tangent_of_[in] >= 0) {
         grad.tangent = tangent_of_[in];
@@ -637,24 +637,24 @@ Partition partition(const Graph& joint, const Joint& facts, const PartitionOptio
   return Partitioner(joint, facts, options).run();
 }
 
-std::vector<int64_t> to_numbers(const Partition& p) {
+std::vector<int64_t> to_numbers(const PartitionSignature& p) {
   std::vector<int64_t> out;
   const auto list = [&](const auto& l) {
     out.push_back(static_cast<int64_t>(l.size()));
     out.insert(out.end(), l.begin(), l.end());
   };
   out.push_back(static_cast<int64_t>(p.results.size()));
-  for (const Partition::Result& r : p.results) {
+  for (const PartitionSignature::Result& r : p.results) {
     out.insert(out.end(), {static_cast<int64_t>(r.kind), r.index, r.offset, r.requires_grad, r.tangent});
     list(r.sizes);
     list(r.strides);
   }
   list(p.extra);
   out.push_back(static_cast<int64_t>(p.backward_inputs.size()));
-  for (const Partition::BackwardInput& i : p.backward_inputs)
+  for (const PartitionSignature::BackwardInput& i : p.backward_inputs)
     out.insert(out.end(), {static_cast<int64_t>(i.kind), i.index});
   out.push_back(static_cast<int64_t>(p.gradients.size()));
-  for (const Partition::Gradient& g : p.gradients) {
+  for (const PartitionSignature::Gradient& g : p.gradients) {
     out.insert(out.end(), {g.input, g.output, g.tangent});
     list(g.depends);
   }
@@ -662,10 +662,10 @@ std::vector<int64_t> to_numbers(const Partition& p) {
   return out;
 }
 
-void from_numbers(const std::vector<int64_t>& numbers, Partition& p) {
+void from_numbers(const std::vector<int64_t>& numbers, PartitionSignature& p) {
   Reader in(numbers);
   p.results.resize(in.count());
-  for (Partition::Result& r : p.results) {
+  for (PartitionSignature::Result& r : p.results) {
     r.kind = in.kind(Output::Kind::kOutputAlias);
     r.index = in.small();
     r.offset = in.next();
@@ -679,12 +679,12 @@ void from_numbers(const std::vector<int64_t>& numbers, Partition& p) {
   p.extra.resize(in.count());
   for (int32_t& i : p.extra) i = in.small();
   p.backward_inputs.resize(in.count());
-  for (Partition::BackwardInput& i : p.backward_inputs) {
-    i.kind = in.kind(Partition::BackwardInput::Kind::kTangent);
+  for (PartitionSignature::BackwardInput& i : p.backward_inputs) {
+    i.kind = in.kind(PartitionSignature::BackwardInput::Kind::kTangent);
     i.index = in.small();
   }
   p.gradients.resize(in.count());
-  for (Partition::Gradient& g : p.gradients) {
+  for (PartitionSignature::Gradient& g : p.gradients) {
     g.input = in.small();
     g.output = in.small();
     g.tangent = in.small();

@@ -9,7 +9,7 @@
 //
 //   In        a functional or core graph with tangent inputs, and its Joint; parameters that are trained are kUser
 //             inputs
-//   Out       Partition: two graphs and how they meet
+//   Out       Partition: two graphs, and the signature of what passes from the forward to the backward
 //   Promises  forward computes every result, mutation and effect in the recorded order; backward depends on saved
 //             values and tangents only; each gradient is memory of its own unless it is a tangent as it came
 //   Declines  a mutation that depends on a tangent, random operators that run in the backward only
@@ -22,7 +22,8 @@
 
 namespace flashover::graph {
 
-struct Partition {
+// What the two halves take, hand on and return.
+struct PartitionSignature {
   // A result of the call. Memory: `kind` as for Output, index of the forward output, the forward input or the *result*
   // whose memory it is.
   struct Result {
@@ -49,7 +50,6 @@ struct Partition {
     int32_t tangent = -1;  // or: this tangent, as it is
     std::vector<int32_t> depends;
   };
-  Graph forward{kNewProgram}, backward{kNewProgram};
   std::vector<Result> results;
   std::vector<int32_t> extra;  // of the last results: the forward input that takes its content, or -1 (joint.h)
   std::vector<BackwardInput> backward_inputs;  // tangents first, in their order
@@ -61,6 +61,9 @@ struct Partition {
     return n;
   }
 };
+struct Partition : PartitionSignature {
+  Graph forward{kNewProgram}, backward{kNewProgram};
+};
 
 struct PartitionOptions {
   // How much of what would be saved by default may be: below 1, work is done again instead, as far as that is possible.
@@ -68,8 +71,8 @@ struct PartitionOptions {
 };
 Partition partition(const Graph& joint, const Joint& facts, const PartitionOptions& options = {});
 
-// Everything but the graphs as numbers, for the disk cache. Throws UserError on numbers that are no such thing.
-std::vector<int64_t> to_numbers(const Partition& p);
-void from_numbers(const std::vector<int64_t>& numbers, Partition& p);
+// The signature as numbers, for the disk cache. Throws UserError on numbers that are no signature.
+std::vector<int64_t> to_numbers(const PartitionSignature& p);
+void from_numbers(const std::vector<int64_t>& numbers, PartitionSignature& p);
 
 }  // namespace flashover::graph
