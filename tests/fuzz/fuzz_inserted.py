@@ -24,7 +24,7 @@ from outcomes import outcome
 
 import flashover
 
-MODULES = (language_programs, live_at_break_programs)
+GROUPS = (language_programs, live_at_break_programs)
 # What they give depends on the process or on the lines of the file; a tensor that was made in inference mode is a plain
 # one when it has left a graph.
 LEFT_OUT = {"threads", "sysinfo", "exec_eval", "frames_of_its_own", "w_inference"}
@@ -58,15 +58,15 @@ class Inserted(ast.NodeTransformer):
 
 def program_of(seed: int) -> tuple[Callable[..., Any], str]:
     r = random.Random(seed)
-    module = r.choice(MODULES)
-    f = r.choice([g for g in module.PROGRAMS if g.__name__ not in LEFT_OUT])
+    group = r.choice(GROUPS)
+    f = r.choice([g for g in group.PROGRAMS if g.__name__ not in LEFT_OUT])
     tree = ast.parse(textwrap.dedent(inspect.getsource(f)))
     definition = tree.body[0]
     assert isinstance(definition, ast.FunctionDef)
     definition.decorator_list = []
     Inserted(r, r.choice([0.1, 0.3, 0.6])).visit(definition)
     source = ast.unparse(ast.fix_missing_locations(tree))
-    space = vars(module)
+    space = f.__globals__
     before = space[f.__name__]
     space["insert_break"] = flashover.graph_break
     exec(compile(source, f"<inserted {seed}>_programs.py", "exec"), space)

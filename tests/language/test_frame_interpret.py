@@ -1,7 +1,8 @@
 """The frame interpreter against CPython: same result or same exception for every program."""
 
+import frame_object_programs
+import frame_programs
 import pytest
-from frame_programs import PROGRAMS
 
 from flashover import _C
 
@@ -13,7 +14,7 @@ def outcome(run):
         return ("raised", type(e).__name__, str(e))
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("program", frame_programs.PROGRAMS + frame_object_programs.PROGRAMS, ids=lambda f: f.__name__)
 def test_same_as_cpython(program):
     expected = outcome(program)
     try:

@@ -1,15 +1,12 @@
 """The language inside a capture: each program, compiled whole, gives eager's result, also on other inputs."""
-# ruff: noqa: C408, C416, E501, SIM222, UP031, UP042, UP045 - the old ways of writing things are under test, too
+# ruff: noqa: C408, C416, SIM222, UP031, UP045 - the old ways of writing things are under test, too
 
 from __future__ import annotations
 
-import abc
 import bisect
 import collections
 import contextlib
 import copy
-import dataclasses
-import enum
 import functools
 import heapq
 import inspect
@@ -21,41 +18,22 @@ import types
 import typing
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
+import object_programs
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
-from torch.nn.utils import parametrize, prune
+from object_programs import Countdown, OwnError, Point, Slotted
+from programs import Programs
+from same_objects import same
 from torch.utils import _pytree as pytree
 
 import flashover
 
 Tensor = torch.Tensor
-PROGRAMS: list[Callable[..., Any]] = []
+PROGRAMS = program = Programs()
 log = logging.getLogger("flashover.tests.language")
-
-
-def program(f: Callable[..., Any]) -> Callable[..., Any]:
-    PROGRAMS.append(f)
-    return f
-
-
-def same(a: Any, b: Any) -> None:
-    assert type(a) is type(b), (type(a), type(b))
-    x, y = pytree.tree_leaves(a), pytree.tree_leaves(b)
-    assert len(x) == len(y)
-    for p, q in zip(x, y, strict=True):
-        if isinstance(q, Tensor):
-            assert (p.dtype, p.shape) == (q.dtype, q.shape)
-            torch.testing.assert_close(p, q)
-        elif dataclasses.is_dataclass(q) or (
-            hasattr(q, "__dict__") and not callable(q) and not isinstance(q, enum.Enum)
-        ):
-            same(vars(p), vars(q))
-        else:
-            assert p == q, (p, q)
 
 
 # ---------------------------------------------------------------------------------------------------------- functions
@@ -330,321 +308,6 @@ def iterator_classes(x: Tensor) -> Any:
     for i in Countdown(3):
         out = out + i
     return out, list(Countdown(2)), sum(Countdown(4)), 2 in Countdown(3), max(Countdown(5))
-
-
-# ------------------------------------------------------------------------------------------------------------ classes
-
-
-class Point:
-    __match_args__ = ("x", "y")
-
-    def __init__(self, x: Any, y: Any) -> None:
-        self.x, self.y = x, y
-
-    def __add__(self, o: Point) -> Point:
-        return Point(self.x + o.x, self.y + o.y)
-
-    def __mul__(self, k: Any) -> Point:
-        return Point(self.x * k, self.y * k)
-
-    __rmul__ = __mul__
-
-    def __eq__(self, o: object) -> bool:
-        return isinstance(o, Point) and self.x == o.x and self.y == o.y
-
-    def __hash__(self) -> int:
-        return hash((self.x, self.y))
-
-    def __lt__(self, o: Point) -> bool:
-        return self.x < o.x
-
-    def __repr__(self) -> str:
-        return f"Point({self.x}, {self.y})"
-
-    def __len__(self) -> int:
-        return 2
-
-    def __getitem__(self, i: int) -> Any:
-        return (self.x, self.y)[i]
-
-    def __iter__(self) -> Iterator[Any]:
-        yield self.x
-        yield self.y
-
-    def __contains__(self, v: Any) -> bool:
-        return v in (self.x, self.y)
-
-    def __bool__(self) -> bool:
-        return bool(self.x or self.y)
-
-    def __call__(self, t: Tensor) -> Tensor:
-        return t * self.x + self.y
-
-    def __neg__(self) -> Point:
-        return Point(-self.x, -self.y)
-
-
-class Countdown:
-    def __init__(self, n: int) -> None:
-        self.n = n
-
-    def __iter__(self) -> Countdown:
-        return self
-
-    def __next__(self) -> int:
-        if self.n <= 0:
-            raise StopIteration
-        self.n -= 1
-        return self.n + 1
-
-
-class OwnError(Exception):
-    def __init__(self, text: str, code: int) -> None:
-        super().__init__(text)
-        self.code = code
-
-
-@program
-def operators_of_classes(x: Tensor) -> Any:
-    p = Point(1, 2) + 2 * Point(3, 4) * 1
-    a, b = p
-    flags = (
-        p == Point(7, 10),
-        p != Point(0, 0),
-        bool(Point(0, 0)),
-        7 in p,
-        len(p),
-        p[1],
-        p < Point(9, 0),
-        hash(p) == hash(Point(7, 10)),
-    )
-    return p(x), a, b, flags, repr(-p), sorted([Point(2, 0), Point(1, 0)])[0].x, {p: 1}[Point(7, 10)]
-
-
-class Typed:
-    """A data descriptor, a property, static and class methods, slots and __getattr__."""
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = "_" + name
-
-    def __get__(self, o: Any, owner: type) -> Any:
-        return self if o is None else getattr(o, self.name, 10)
-
-    def __set__(self, o: Any, value: Any) -> None:
-        setattr(o, self.name, value * 2)
-
-
-class Everything:
-    field = Typed()
-    count = 0
-
-    def __init__(self, k: int) -> None:
-        self.k = k
-
-    @property
-    def double(self) -> int:
-        return self.k * 2
-
-    @double.setter
-    def double(self, v: int) -> None:
-        self.k = v // 2
-
-    @staticmethod
-    def static(x: Any) -> Any:
-        return x + 1
-
-    @classmethod
-    def make(cls, k: int) -> Everything:
-        return cls(k + 1)
-
-    @functools.cached_property
-    def cached(self) -> int:
-        return self.k + 1000
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("auto_"):
-            return int(name[5:])
-        raise AttributeError(name)
-
-
-class Slotted:
-    __slots__ = ("a", "b")
-
-    def __init__(self, a: Any, b: Any) -> None:
-        self.a, self.b = a, b
-
-
-@program
-def attributes_of_classes(x: Tensor) -> Any:
-    e = Everything.make(3)
-    before = e.field
-    e.field = 5
-    e.double = 20
-    s = Slotted(x, 2)
-    s.b += 1
-    return (
-        s.a * s.b, before, e.field, e.k, e.double, e.static(1), Everything.static(2), e.cached, e.cached, e.auto_7,
-        hasattr(e, "nope"), getattr(e, "nope", "default"), isinstance(e, Everything), Everything.field.name,
-    )  # fmt: skip
-
-
-class A:
-    def f(self, x: Any) -> Any:
-        return x + 1
-
-
-class B(A):
-    def f(self, x: Any) -> Any:
-        return super().f(x) * 2
-
-
-class C(A):
-    def f(self, x: Any) -> Any:
-        return super().f(x) - 3
-
-
-class D(B, C):
-    def f(self, x: Any) -> Any:
-        return super().f(x) + 10
-
-
-@program
-def super_along_the_mro(x: Tensor) -> Any:
-    return D().f(x), [c.__name__ for c in D.__mro__], issubclass(D, C), type(D()).__name__
-
-
-class Shape(abc.ABC):
-    @abc.abstractmethod
-    def area(self) -> Any: ...
-
-    @classmethod
-    def __subclasshook__(cls, c: type) -> Any:
-        return NotImplemented
-
-
-class Square(Shape):
-    def __init__(self, side: Any) -> None:
-        self.side = side
-
-    def area(self) -> Any:
-        return self.side**2
-
-
-@program
-def abstract_classes(x: Tensor) -> Any:
-    return Square(x).area(), isinstance(Square(1), Shape), isinstance(1, Shape)
-
-
-@program
-def class_made_inside(x: Tensor) -> Any:
-    class Local(A):
-        k = 3
-
-        def g(self, t: Tensor) -> Tensor:
-            return self.f(t) * self.k
-
-    return Local().g(x), Local.__name__, isinstance(Local(), A)
-
-
-class Meta(type):
-    registry: typing.ClassVar[dict[str, type]] = {}
-
-    def __call__(cls, *args: Any) -> Any:
-        made = super().__call__(*args)
-        made.tag = cls.__name__
-        return made
-
-
-class WithMeta(metaclass=Meta):
-    def __init__(self, v: Any) -> None:
-        self.v = v
-
-
-@program
-def metaclass_call(x: Tensor) -> Any:
-    w = WithMeta(x)
-    return w.v * 2, w.tag
-
-
-@dataclasses.dataclass
-class Config:
-    size: int = 3
-    names: list[str] = dataclasses.field(default_factory=list)
-    scale: float = 2.0
-
-    def __post_init__(self) -> None:
-        self.total = self.size * 2
-
-
-@dataclasses.dataclass(frozen=True, order=True)
-class Key:
-    a: int
-    b: str = "z"
-
-
-@program
-def dataclass_instances(x: Tensor) -> Any:
-    c = Config(4)
-    d = dataclasses.replace(c, scale=3.0)
-    c.names.append("n")
-    return (
-        x * d.scale + c.total, dataclasses.asdict(c), [f.name for f in dataclasses.fields(c)], Key(1) == Key(1), Key(1) < Key(2),
-        {Key(1): 5}[Key(1)], c != d, dataclasses.is_dataclass(c),
-    )  # fmt: skip
-
-
-class Pair(NamedTuple):
-    left: Any
-    right: Any = 7
-
-    def swap(self) -> Pair:
-        return Pair(self.right, self.left)
-
-
-Old = collections.namedtuple("Old", "a b")
-
-
-@program
-def named_tuples(x: Tensor) -> Any:
-    p = Pair(x)
-    q = p._replace(left=x + 1)
-    a, b = Old(1, 2)
-    return q.swap().right * q.right, q._asdict()["right"], Pair._fields, a + b, Old._make([3, 4]), p[1], len(p)
-
-
-class Color(enum.Enum):
-    RED = 1
-    BLUE = 2
-
-    @property
-    def weight(self) -> int:
-        return self.value * 10
-
-
-class Flag(enum.IntFlag):
-    A = 1
-    B = 2
-
-
-class Mode(str, enum.Enum):
-    FAST = "fast"
-    SLOW = "slow"
-
-
-@program
-def enums(x: Tensor) -> Any:
-    c = Color.BLUE
-    k = {Color.RED: 1, Color.BLUE: 2}[c]
-    return (
-        x * k * c.weight,
-        c is Color(2),
-        c.name,
-        Color["RED"].value,
-        [m.name for m in Color],
-        bool(Flag.A & (Flag.A | Flag.B)),
-        Mode("fast") == "fast",
-        Mode.SLOW.value,
-    )
 
 
 # --------------------------------------------------------------------------------------------------------- containers
@@ -1042,146 +705,13 @@ def cached_by_identity(x: Tensor) -> Any:
 INPUTS = [torch.arange(12.0).reshape(3, 4), torch.linspace(-1, 1, 10).reshape(2, 5)]
 
 
-@pytest.mark.parametrize("f", PROGRAMS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("f", PROGRAMS + object_programs.PROGRAMS, ids=lambda f: f.__name__)
 @pytest.mark.timeout(60)
 def test_program(f: Callable[..., Any]) -> None:
     fast = flashover.compile(f, fullgraph=True)
     with torch.no_grad():
         for x in (INPUTS[0], INPUTS[0] + 1, INPUTS[1], INPUTS[0]):
             same(fast(x.clone()), f(x.clone()))
-
-
-# ------------------------------------------------------------------------------------------------------------- modules
-
-
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList([nn.Linear(4, 4) for _ in range(3)])
-        self.by_name = nn.ModuleDict({"a": nn.ReLU(), "b": nn.Tanh()})
-        self.extra = nn.ParameterList([nn.Parameter(torch.ones(4) * i) for i in range(2)])
-        self.named = nn.ParameterDict({"w": nn.Parameter(torch.full((4,), 0.5))})
-        self.register_buffer("steps", torch.zeros(4), persistent=False)
-        self.register_parameter("nothing", None)
-        self.activations: dict[str, Tensor] = {}
-        self.calls = 0
-
-    def forward(self, x: Tensor, *, scale: float = 1.0) -> Tensor:
-        for i, layer in enumerate(self.layers[:2]):
-            x = layer(x) * scale + self.extra[i]
-        for name, f in self.by_name.items():
-            x = f(x) if name == "a" else x + f(x)
-        if self.nothing is not None:
-            x = x * 0
-        for p in self.layers[-1].parameters():
-            x = x + p.sum()
-        return x * self.named["w"] + self.steps + len(self.layers) + sum(1 for _ in self.children())
-
-
-class Lazy(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.LazyLinear(4)
-        self.second = nn.LazyBatchNorm1d()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.second(self.first(x))
-
-
-class Attributes(nn.Module):
-    """Overrides __getattr__, keeps plain containers of modules, calls methods of itself."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Linear(4, 4)
-        self.plain = [nn.Linear(4, 4)]
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            return getattr(super().__getattr__("inner"), name)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.step(x) + self.plain[0](x) + self.in_features + self.weight.sum()
-
-    def step(self, x: Tensor) -> Tensor:
-        return self.get_submodule("inner")(x)
-
-
-def modules() -> dict[str, nn.Module]:
-    torch.manual_seed(0)
-    hooked = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
-    hooked.register_forward_pre_hook(lambda m, a: (a[0] + 1,))
-    hooked[0].register_forward_hook(lambda m, a, out: out * 2)
-    hooked.register_forward_hook(lambda m, a, k, out: out - 1, with_kwargs=True)
-    lazy = Lazy()
-    lazy(torch.ones(2, 4))
-    pruned = nn.Linear(4, 4)
-    prune.l1_unstructured(pruned, "weight", 0.5)
-    shared = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
-    shared[1].weight = shared[0].weight
-    parametrized = nn.Linear(4, 4)
-    parametrize.register_parametrization(parametrized, "weight", Symmetric())
-    return {
-        "block": Block(), "hooked": hooked, "lazy": lazy, "attributes": Attributes(), "weight_norm": nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)),
-        "orthogonal": nn.utils.parametrizations.orthogonal(nn.Linear(4, 4)), "spectral": nn.utils.parametrizations.spectral_norm(nn.Linear(4, 4)),
-        "pruned": pruned, "shared": shared, "parametrized": parametrized, "sequential": nn.Sequential(collections.OrderedDict(a=nn.Linear(4, 4), b=nn.Dropout())),
-        "identity": nn.Sequential(nn.Identity(), nn.Flatten(0), nn.Unflatten(0, (3, 4))),
-    }  # fmt: skip
-
-
-class Symmetric(nn.Module):
-    def forward(self, w: Tensor) -> Tensor:
-        return w.triu() + w.triu(1).mT
-
-
-@pytest.mark.parametrize("name", modules())
-@pytest.mark.timeout(60)
-def test_module(name: str) -> None:
-    module = modules()[name].eval()
-    fast = flashover.compile(module, fullgraph=True)
-    with torch.no_grad():
-        for x in (INPUTS[0], INPUTS[0] * 2):
-            same(fast(x), module(x))
-        for p in module.parameters():
-            p.add_(1)
-        same(fast(INPUTS[0]), module(INPUTS[0]))
-
-
-def test_hooks_that_come_and_go() -> None:
-    module = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
-    fast = flashover.compile(module, fullgraph=True)
-    x = INPUTS[0]
-    with torch.no_grad():
-        same(fast(x), module(x))
-        handle = module[1].register_forward_hook(lambda m, a, out: out + 100)
-        same(fast(x), module(x))
-        handle.remove()
-        same(fast(x), module(x))
-        handle = nn.modules.module.register_module_forward_hook(lambda m, a, out: out * 3)
-        try:
-            same(fast(x), module(x))
-        finally:
-            handle.remove()
-        same(fast(x), module(x))
-        module.append(nn.Tanh())
-        same(fast(x), module(x))
-        module[0] = nn.Linear(4, 4, bias=False)
-        same(fast(x), module(x))
-
-
-def test_functional_call() -> None:
-    module = nn.Linear(4, 4)
-
-    @functools.partial(flashover.compile, fullgraph=True)
-    def f(weights: dict[str, Tensor], x: Tensor) -> Tensor:
-        return torch.func.functional_call(module, weights, (x,))
-
-    with torch.no_grad():
-        for k in (1.0, 2.0):
-            weights = {n: p * k for n, p in module.named_parameters()}
-            same(f(weights, INPUTS[0]), torch.func.functional_call(module, weights, (INPUTS[0],)))
 
 
 def test_vmap_is_right_or_declined() -> None:
