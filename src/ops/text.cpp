@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/decimal.h"
+#include "base/quote.h"
 
 namespace flashover {
 namespace {
@@ -91,23 +92,11 @@ std::string_view name(MemoryFormat f) {
 }
 
 std::string quoted(std::string_view s) {
-  std::string out = "\"";
-  for (char c : s) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') {
-      out += '\\';
-      out += c;
-    } else if (c == '\n') {
-      out += "\\n";
-    } else if (c == '\t') {
-      out += "\\t";
-    } else if (byte < 0x20) {
-      out += "\\x" + hexadecimal(byte, 2);
-    } else {
-      out += c;
-    }
-  }
-  return out + '"';
+  return in_quotes(s, [](unsigned char c) -> std::string {
+    if (c == '\n') return "\\n";
+    if (c == '\t') return "\\t";
+    return c < 0x20 ? "\\x" + hexadecimal(c, 2) : "";
+  });
 }
 
 std::string str(const Arg& a) { return std::visit(ArgPrinter{}, a); }

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/decimal.h"
+#include "base/quote.h"
 #include "plan/plan.h"
 
 namespace flashover::plan {
@@ -18,19 +19,7 @@ constexpr const char* kLayouts[] = {"strided", "other"};
 constexpr const char* kParamKinds[] = {"pointer", "i32", "i64", "scratch", "profile", "value32", "value64"};
 
 std::string quote(std::string_view s) {
-  std::string out = "\"";
-  for (char c : s) {
-    const auto u = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') {
-      out += '\\';
-      out += c;
-    } else if (u < 0x20 || u == 0x7f) {
-      out += "\\x" + hexadecimal(u, 2);
-    } else {
-      out += c;
-    }
-  }
-  return out + '"';
+  return in_quotes(s, [](unsigned char c) { return c < 0x20 || c == 0x7f ? "\\x" + hexadecimal(c, 2) : ""; });
 }
 
 std::string number(double d) {

@@ -21,6 +21,7 @@
 #include "base/decimal.h"
 #include "base/interrupt.h"
 #include "base/private_folder.h"
+#include "base/quote.h"
 #include "kernel/child_process.h"
 
 extern char** environ;
@@ -31,19 +32,7 @@ namespace {
 constexpr int kSilence = 60'000;  // milliseconds without a word from the server that has work
 
 std::string json_string(std::string_view s) {
-  std::string out = "\"";
-  for (char c : s) {
-    const auto u = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') {
-      out += '\\';
-      out += c;
-    } else if (u < 0x20) {
-      out += "\\u" + hexadecimal(u, 4);
-    } else {
-      out += c;
-    }
-  }
-  return out + '"';
+  return in_quotes(s, [](unsigned char c) { return c < 0x20 ? "\\u" + hexadecimal(c, 4) : ""; });
 }
 std::string request(const Source& s, const Gpu& gpu, uint32_t id) {
   std::string json = "{\"id\": " + std::to_string(id) + ", \"name\": " + json_string(s.name) +
