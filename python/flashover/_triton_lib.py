@@ -43,8 +43,9 @@ if INTERPRET:
         "log2": np.log2, "log10": np.log10, "log1p": np.log1p, "exp2": np.exp2, "tan": np.tan, "asin": np.arcsin,
         "acos": np.arccos, "atan": np.arctan, "sinh": np.sinh, "cosh": np.cosh, "tanh": np.tanh, "asinh": np.arcsinh,
         "acosh": np.arccosh, "atanh": np.arctanh, "erf": _vector(math.erf), "erfc": _vector(math.erfc),
-        "lgamma": _vector(_lgamma), "pow": np.power, "fmod": np.fmod, "atan2": np.arctan2, "hypot": np.hypot,
-        "copysign": np.copysign, "nextafter": np.nextafter, "rsqrt": lambda x: 1 / np.sqrt(x), "sqrt": np.sqrt,
+        "lgamma": _vector(_lgamma), "cyl_bessel_i0": np.i0, "pow": np.power, "fmod": np.fmod, "atan2": np.arctan2,
+        "hypot": np.hypot, "copysign": np.copysign, "nextafter": np.nextafter, "rsqrt": lambda x: 1 / np.sqrt(x),
+        "sqrt": np.sqrt,
     }.items():  # fmt: skip
         _numpy(_name, _function)
 else:
@@ -490,6 +491,11 @@ def digamma(x):
     r = tl.where(below, r - 3.141592653589793 / tan(3.141592653589793 * fraction), r)
     r = tl.where(below & whole, float("nan"), r)
     return tl.where(x == 0, tl.where(signbit(x), float("inf"), float("-inf")), r)
+
+
+@triton.jit
+def cyl_bessel_i0(x):
+    return libdevice.cyl_bessel_i0(x)
 
 
 @triton.jit

@@ -262,6 +262,7 @@ constexpr std::pair<std::string_view, Meaning> kMeanings[] = {
     {"erfinv", unary<at::erfinv>},
     {"lgamma", unary<at::lgamma>},
     {"digamma", unary<at::digamma>},
+    {"i0", unary<at::i0>},
     {"sigmoid", unary<at::sigmoid>},
     {"relu", unary<at::relu>},
     {"logical_not", unary<at::logical_not>},

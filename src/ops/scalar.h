@@ -62,6 +62,18 @@ inline double digamma(double x) {
   double z = 1 / (x * x);
   return shift + std::log(x) - 0.5 / x - z * (1.0 / 12 - z * (1.0 / 120 - z * (1.0 / 252 - z * (1.0 / 240 - z / 132))));
 }
+// The power series while its terms are few, then the asymptotic one, whose terms shrink until k is about 2x.
+inline double i0(double x) {
+  x = std::fabs(x);
+  if (x > 800) return INFINITY;
+  double sum = 1, term = 1;
+  if (x < 20) {
+    for (int k = 1; term > sum * 1e-17; ++k) sum += term *= x * x / (4.0 * k * k);
+    return sum;
+  }
+  for (int k = 1; term > 1e-17; ++k) sum += term *= (2 * k - 1) * (2 * k - 1) / (8.0 * k * x);
+  return std::exp(x / 2) * (sum / std::sqrt(2 * M_PI * x)) * std::exp(x / 2);
+}
 template <typename T>
 T python_mod(T a, T b) {
   T r = std::fmod(a, b);
@@ -149,6 +161,8 @@ T float_unary(ScalarOp op, T a) {
       return std::lgamma(a);
     case ScalarOp::k_digamma:
       return static_cast<T>(digamma(a));
+    case ScalarOp::k_i0:
+      return static_cast<T>(i0(a));
     case ScalarOp::k_sigmoid:
       return 1 / (1 + std::exp(-a));
     case ScalarOp::k_relu:

@@ -50,6 +50,15 @@ TEST(Scalar, PowersAndShiftsBeyondTheType) {
   EXPECT_EQ(of_ints(k_shift_right, DType::kI64, -1, 64), -1);
 }
 
+TEST(Scalar, BesselFunctionOverItsRange) {
+  for (double x = 0; x < 713; x += 0.37) {
+    const double right = std::cyl_bessel_i(0, x);
+    EXPECT_NEAR(of_floats(k_i0, DType::kF64, -x), right, 5e-13 * right) << x;
+  }
+  EXPECT_EQ(of_floats(k_i0, DType::kF64, -INFINITY), INFINITY);
+  EXPECT_TRUE(std::isnan(of_floats(k_i0, DType::kF64, NAN)));
+}
+
 TEST(Scalar, ComparisonsGiveBools) {
   EXPECT_EQ(compute(k_lt, DType::kF32, {NAN}, {1}).i, 0);
   EXPECT_EQ(compute(k_ne, DType::kF32, {NAN}, {NAN}).i, 1);

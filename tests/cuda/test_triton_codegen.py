@@ -195,7 +195,7 @@ def test_kernels_that_take_numbers_compile() -> None:
 UNARY = [
     "abs", "neg", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "reciprocal", "sin",
     "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "erfinv",
-    "lgamma", "digamma", "sigmoid", "relu", "sign", "floor", "ceil", "round", "trunc", "signbit", "isnan", "isinf",
+    "lgamma", "digamma", "i0", "sigmoid", "relu", "sign", "floor", "ceil", "round", "trunc", "signbit", "isnan", "isinf",
 ]  # fmt: skip
 BINARY = {
     "div": "Tensor(%0, %1)", "fmod": "Tensor(%0, %1)", "remainder": "Tensor(%0, %1)", "floor_divide": "default(%0, %1)",

@@ -94,6 +94,7 @@ add(
             torch.reciprocal,
             torch.lgamma,
             torch.digamma,
+            torch.i0,
             torch.log10,
         )
     ],

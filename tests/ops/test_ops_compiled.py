@@ -118,6 +118,18 @@ def test_elementary_functions_over_their_range(name: str) -> None:
             assert compiled_disagreement(func, (x,), {}, [*positional(func, (x,), {})], func(x)) is None
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_bessel_function_also_where_the_exponential_overflows(dtype: torch.dtype) -> None:
+    """Eager's is infinite from 89 on in f32 and bf16, and NaN at infinity; so f64 is the judge."""
+    x = torch.cat([torch.linspace(-95, 95, 3001), torch.tensor([0.0, math.nan, math.inf])]).to(dtype)
+    graph = _C.call_graph("aten.i0.default", encoded(aten.i0.default, (x,), {}), [(DTYPE_NUMBER[dtype], [len(x)], [1])])
+    (got,) = _C.compile_text(graph).run([x])
+    want = torch.i0(x.double()).to(dtype)
+    want[-1] = math.inf
+    eps = torch.finfo(dtype).eps
+    torch.testing.assert_close(got, want, rtol=8 * eps if dtype == torch.float64 else eps, atol=0, equal_nan=True)
+
+
 def test_gelu_by_tanh_vanishes_far_left() -> None:
     x = torch.tensor([-1e30, -1e5, -20.0, 20.0, 1e30] * 8)
     values = positional(aten.gelu.default, (x,), {"approximate": "tanh"})

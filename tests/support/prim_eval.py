@@ -117,7 +117,7 @@ PRIMS: dict[str, Callable[..., Any]] = {
         for n in """
         neg abs sign ceil floor round trunc exp exp2 expm1 log log2 log10 log1p sqrt rsqrt
         reciprocal sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc erfinv
-        lgamma digamma sigmoid relu logical_not bitwise_not isnan isinf signbit add sub mul div fmod
+        lgamma digamma i0 sigmoid relu logical_not bitwise_not isnan isinf signbit add sub mul div fmod
         remainder pow atan2 hypot copysign nextafter minimum maximum fmin fmax bitwise_and
         bitwise_or bitwise_xor eq ne lt le gt ge where gather
         """.split()  # noqa: SIM905 - a table

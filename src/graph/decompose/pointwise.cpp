@@ -524,6 +524,7 @@ void add_functions(DecompositionRows& r) {
   FLOAT_UNARY(erfinv)
   FLOAT_UNARY(lgamma)
   FLOAT_UNARY(digamma)
+  FLOAT_UNARY(i0)
   FLOAT_UNARY(sigmoid)
 #undef FLOAT_UNARY
   add<rounding<&Builder::ceil>, Takes::kNumbers>(r, {op::ceil});

@@ -56,6 +56,7 @@ const Row kRows[] = {
     {Op::k_erfinv, "@erfinv($a)", "", ""},
     {Op::k_lgamma, "@lgamma($a)", "", ""},
     {Op::k_digamma, "@digamma($a)", "", ""},
+    {Op::k_i0, "@i0($a)", "", ""},
     {Op::k_sigmoid, "@sigmoid($a)", "", ""},
     {Op::k_relu, "@relu($a)", "($a > 0 ? $a : $a - $a)", ""},
     {Op::k_logical_not, "", "", "~m_not($a)"},

@@ -92,6 +92,7 @@ const std::unordered_map<Op, Row>& table() {
       {Op::k_erfinv, {"lib.erfinv($0)"}},
       {Op::k_lgamma, {"lib.lgamma($0)"}},
       {Op::k_digamma, {"lib.digamma($0)"}},
+      {Op::k_i0, {"lib.cyl_bessel_i0($0)"}},
       {Op::k_sigmoid, {"lib.sigmoid($0)"}},
       {Op::k_relu, {"tl.where($0 < 0, 0, $0)"}},
       {Op::k_logical_not, {"$0 == 0"}},

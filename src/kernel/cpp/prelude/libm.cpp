@@ -158,6 +158,21 @@ inline double digamma_one(double x) {
   return r + (x < 1e17 ? log(x) - 0.5 / x - y : log(x));
 }
 )"},
+    // I0: the power series up to 20, then the asymptotic one.
+    {"i0_one", kAny, R"(
+extern "C" double exp(double);
+inline double i0_one(double x) {
+  x = __builtin_fabs(x);
+  if (x > 800.0) return __builtin_inf();
+  double sum = 1.0, term = 1.0;
+  if (x < 20.0) {
+    for (int k = 1; term > sum * 1e-17; ++k) { term *= x * x / (4.0 * k * k); sum += term; }
+    return sum;
+  }
+  for (int k = 1; term > 1e-17; ++k) { term *= (2 * k - 1) * (2 * k - 1) / (8.0 * k * x); sum += term; }
+  return exp(x / 2) * (sum / __builtin_sqrt(6.28318530717958648 * x)) * exp(x / 2);
+}
+)"},
 #define ONE(f)                                                                                              \
   {"v_" #f, kVector,                                                                                        \
    "inline VF v_" #f "(VF x) { for (int i = 0; i < W; ++i) x[i] = (float)" #f "_one(x[i]); return x; }\n"}, \
@@ -168,6 +183,7 @@ inline double digamma_one(double x) {
   }
     ONE(erfinv),
     ONE(digamma),
+    ONE(i0),
 #undef ONE
 };
 
