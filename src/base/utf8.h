@@ -1,3 +1,4 @@
+// Text from outside, made safe for Python.
 #pragma once
 #include <string>
 

@@ -1,8 +1,10 @@
+// The autograd node of a compiled forward: what is saved, and how its backward is called.
 #include "entry/training.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/alias.h>
 #include <ATen/ops/as_strided.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>

@@ -1,3 +1,4 @@
+// Frames of other threads, the instructions they stand at, and the operands on their stacks.
 #include "frame/operands.h"
 
 #include <opcode.h>

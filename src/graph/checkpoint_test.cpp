@@ -1,3 +1,4 @@
+// Locations with their checkpoint, as text and back.
 #include "graph/checkpoint.h"
 
 #include <gtest/gtest.h>

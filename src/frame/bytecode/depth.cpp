@@ -1,3 +1,4 @@
+// The depth of the value stack before each instruction, by following every jump.
 #include "frame/bytecode/depth.h"
 
 #include <opcode.h>

@@ -1,3 +1,4 @@
+// Prims that no single loop nest computes become several, before lowering.
 #pragma once
 #include "graph/graph.h"
 #include "loops/schedule/options.h"
