@@ -1,6 +1,11 @@
-# flashover_layer(<name> [TORCH] [PYTHON] [DEPS <layer>...]): one static library out of src/<name>/**/*.cpp, and one test
-# program out of src/<name>/**/*_test.cpp. File lists are globs: adding a file to a folder is adding it to its stage.
+# flashover_layer(<name> [TORCH] [PYTHON] [PRECOMPILED none] [DEPS <layer>...]): one static library out of
+# src/<name>/**/*.cpp, and one test program out of src/<name>/**/*_test.cpp. File lists are globs: adding a file to a
+# folder is adding it to its stage. PRECOMPILED none is for a layer most of whose files include little.
 set(FLASHOVER_WARNINGS -Wall -Wextra -Wpedantic -Werror -Wno-unused-parameter -Wno-missing-field-initializers)
+if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+  # GCC follows the null of torch's intrusive_ptr into its reference count, and forgets that a precompiled header is torch's.
+  list(APPEND FLASHOVER_WARNINGS -Wno-stringop-overflow)
+endif()
 if(NOT FLASHOVER_WERROR)
   list(REMOVE_ITEM FLASHOVER_WARNINGS -Werror)
 endif()
@@ -14,8 +19,28 @@ if(FLASHOVER_TESTS)
 endif()
 add_custom_target(unit_tests)
 
+# Headers that most files of a kind of layer include are parsed once: by the first layer of that kind, whose precompiled
+# header the others use (the same flags and definitions are what makes that possible). Each file still includes what it
+# needs: the sanitizer builds do without.
+set(FLASHOVER_HEADERS_std <algorithm> <array> <cmath> <cstdint> <functional> <map> <memory> <numeric> <optional> <set> <span>
+    <sstream> <string> <string_view> <unordered_map> <unordered_set> <utility> <variant> <vector>)
+set(FLASHOVER_HEADERS_torch ${FLASHOVER_HEADERS_std} <ATen/Context.h> <ATen/core/Tensor.h> <ATen/core/dispatch/Dispatcher.h>
+    <ATen/core/ivalue.h>)
+set(FLASHOVER_HEADERS_python <Python.h> ${FLASHOVER_HEADERS_std} <pybind11/stl.h> <torch/csrc/Exceptions.h>
+    <torch/csrc/autograd/python_variable.h>)
+set(FLASHOVER_HEADERS_test ${FLASHOVER_HEADERS_std} <gtest/gtest.h>)
+function(flashover_precompile target kind)
+  get_property(first GLOBAL PROPERTY FLASHOVER_FIRST_${kind})
+  if(first)
+    target_precompile_headers(${target} REUSE_FROM ${first})
+  else()
+    target_precompile_headers(${target} PRIVATE ${FLASHOVER_HEADERS_${kind}})
+    set_property(GLOBAL PROPERTY FLASHOVER_FIRST_${kind} ${target})
+  endif()
+endfunction()
+
 function(flashover_layer name)
-  cmake_parse_arguments(L "TORCH;PYTHON" "" "DEPS" ${ARGN})
+  cmake_parse_arguments(L "TORCH;PYTHON" "PRECOMPILED" "DEPS" ${ARGN})
   set(dir ${CMAKE_CURRENT_SOURCE_DIR}/src/${name})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${dir}/*.cpp)
   set(tests ${sources})
@@ -28,6 +53,16 @@ function(flashover_layer name)
     add_library(flashover_${name} STATIC ${sources})
     target_compile_options(flashover_${name} PRIVATE ${FLASHOVER_WARNINGS})
     set(scope PUBLIC)
+  endif()
+  if(L_TORCH AND L_PYTHON)
+    set(kind python)
+  elseif(L_TORCH)
+    set(kind torch)
+  else()
+    set(kind std)
+  endif()
+  if(sources AND NOT L_PRECOMPILED STREQUAL none)
+    flashover_precompile(flashover_${name} ${kind})
   endif()
   target_include_directories(flashover_${name} ${scope} ${CMAKE_CURRENT_SOURCE_DIR}/src)
   foreach(dep ${L_DEPS})
@@ -45,6 +80,7 @@ function(flashover_layer name)
     add_executable(${name}_test ${tests})
     target_link_libraries(${name}_test PRIVATE flashover_${name} GTest::gtest GTest::gtest_main)
     target_compile_options(${name}_test PRIVATE ${FLASHOVER_WARNINGS})
+    flashover_precompile(${name}_test test)
     if(L_TORCH AND L_PYTHON)
       target_link_libraries(${name}_test PRIVATE flashover_torch_libs)
     elseif(L_TORCH)
@@ -74,6 +110,7 @@ function(flashover_module name dir)
     target_link_libraries(${name} PRIVATE flashover_${dep})
   endforeach()
   target_link_libraries(${name} PRIVATE flashover_torch_headers flashover_torch_libs flashover_python_headers)
+  flashover_precompile(${name} python)
   set_target_properties(${name} PROPERTIES PREFIX "" SUFFIX ".${FLASHOVER_PYTHON_SOABI}.so")
   if(SKBUILD)
     install(TARGETS ${name} LIBRARY DESTINATION flashover)

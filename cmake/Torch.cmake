@@ -16,6 +16,8 @@ add_library(flashover_torch_headers INTERFACE)
 target_include_directories(flashover_torch_headers SYSTEM INTERFACE
   ${FLASHOVER_TORCH}/include ${FLASHOVER_TORCH}/include/torch/csrc/api/include)
 target_link_libraries(flashover_torch_headers INTERFACE flashover_python_headers)
+# ATen's headers include those of the operators that they use instead of all of them.
+target_compile_definitions(flashover_torch_headers INTERFACE AT_PER_OPERATOR_HEADERS)
 add_library(flashover_torch_cpp_libs INTERFACE)
 target_link_directories(flashover_torch_cpp_libs INTERFACE ${FLASHOVER_TORCH}/lib)
 target_link_libraries(flashover_torch_cpp_libs INTERFACE torch torch_cpu c10)

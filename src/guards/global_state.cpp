@@ -6,7 +6,6 @@
 
 #include <ATen/Context.h>
 #include <ATen/PythonTorchFunctionTLS.h>
-#include <ATen/autocast_mode.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/DefaultDtype.h>
 #include <c10/core/GradMode.h>
@@ -25,6 +24,8 @@
 #include <utility>
 #include <vector>
 
+#include "torch/autocast.h"
+
 namespace flashover::guards {
 namespace {
 
@@ -36,10 +37,10 @@ at::Context& context() { return at::globalContext(); }
 const Flag kFlags[] = {
     {"grad mode", [] { return c10::GradMode::is_enabled(); }},
     {"inference mode", [] { return c10::InferenceMode::is_enabled(); }},
-    {"autocast cache", [] { return at::autocast::is_autocast_cache_enabled(); }},
+    {"autocast cache", [] { return autocast::is_cache_enabled(); }},
     // Dispatch keys of the thread, too.
-    {"autocast on cpu", [] { return at::autocast::is_autocast_enabled(at::kCPU); }},
-    {"autocast on cuda", [] { return at::autocast::is_autocast_enabled(at::kCUDA); }},
+    {"autocast on cpu", [] { return autocast::is_enabled(at::kCPU); }},
+    {"autocast on cuda", [] { return autocast::is_enabled(at::kCUDA); }},
     // The context's.
     {"deterministic algorithms", [] { return context().deterministicAlgorithms(); }},
     {"deterministic algorithms, warn only", [] { return context().deterministicAlgorithmsWarnOnly(); }},
@@ -119,8 +120,8 @@ int8_t current_cuda_device() {
 }
 const Small kSmall[] = {
     {"default dtype", [] { return small(c10::get_default_dtype_as_scalartype()); }},
-    {"autocast dtype on cpu", [] { return small(at::autocast::get_autocast_dtype(at::kCPU)); }},
-    {"autocast dtype on cuda", [] { return small(at::autocast::get_autocast_dtype(at::kCUDA)); }},
+    {"autocast dtype on cpu", [] { return small(autocast::dtype(at::kCPU)); }},
+    {"autocast dtype on cuda", [] { return small(autocast::dtype(at::kCUDA)); }},
     {"current cuda device", current_cuda_device},
     {"default device", [] { return default_device_part(false); }},
     {"index of the default device", [] { return default_device_part(true); }},

@@ -2,21 +2,21 @@
 // depends on the mask, and passes may find out more about that than the program shows.
 #include <ATen/Context.h>
 #include <ATen/SDPBackend.h>
-#include <ATen/autocast_mode.h>
 #include <ATen/ops/_fused_sdp_choice.h>
 #include <c10/core/GradMode.h>
 
 #include "base/check.h"
+#include "torch/autocast.h"
 #include "trace/recorder.h"
 
 namespace flashover::trace {
 namespace {
 
 // What torch.autocast does to this operator; the interception stands above it.
-at::Tensor autocast(const at::Tensor& t) {
+at::Tensor casted(const at::Tensor& t) {
   const bool excluded = c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::AutocastCUDA);
-  if (excluded || !t.defined() || !at::autocast::is_autocast_enabled(at::kCUDA)) return t;
-  return at::autocast::cached_cast(at::autocast::get_autocast_dtype(at::kCUDA), t, at::kCUDA);
+  if (excluded || !t.defined() || !autocast::is_enabled(at::kCUDA)) return t;
+  return autocast::cast(t, at::kCUDA);
 }
 
 // The library that ATen would take for these operands; flash where there is no device to ask.
@@ -47,8 +47,8 @@ std::optional<at::Tensor> record_attention(const at::Tensor& query, const at::Te
       wanted = wanted || (t->defined() && t->requires_grad());
     if (wanted) return {};
   }
-  const at::Tensor q = autocast(query), k = autocast(key), v = autocast(value),
-                   mask = given_mask ? autocast(*given_mask) : no_mask;
+  const at::Tensor q = casted(query), k = casted(key), v = casted(value),
+                   mask = given_mask ? casted(*given_mask) : no_mask;
   for (const at::Tensor* t : {&q, &k, &v})
     if (!trace_impl(*t) || t->dim() != 4 || t->dtype() != q.dtype() || t->device() != q.device() || t->numel() == 0)
       return {};

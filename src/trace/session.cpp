@@ -1,5 +1,4 @@
 // Inputs: real tensors swapped for trace tensors under the same Python object, and back.
-#include <ATen/autocast_mode.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/autograd/variable.h>
@@ -9,6 +8,7 @@
 
 #include "base/check.h"
 #include "ops/names.h"
+#include "torch/autocast.h"
 #include "torch/versions.h"
 #include "trace/elsewhere.h"
 #include "trace/exchange.h"
@@ -394,8 +394,8 @@ void Recorder::swap_back() {
     Py_DECREF(in.object);
   }
   inputs_.clear();
-  at::autocast::clear_cache();
-  at::autocast::set_autocast_cache_enabled(autocast_cache_was_enabled_);
+  autocast::clear_cache();
+  autocast::set_cache_enabled(autocast_cache_was_enabled_);
   for (int tries = 0; tries < 2; ++tries) try {  // it copies: without memory the second time, the hooks stay off
       at::SavedTensorDefaultHooks::set_tls_state(saved_tensor_hooks_);
       break;

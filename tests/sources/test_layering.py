@@ -23,7 +23,7 @@ ALLOWED = {
     "run": {"base", "sym", "ops", "target", "plan", "torch", "cpu_kernels"},
     "eager": {"base", "sym", "ops", "graph", "torch"},
     "trace": {"base", "sym", "ops", "graph", "torch", "eager"},
-    "guards": {"base"},
+    "guards": {"base", "sym", "ops", "torch"},
     "frame": {"base", "sym", "ops", "graph", "guards", "trace"},
     "entry": {
         *("base", "sym", "ops", "target", "graph", "plan", "planner", "compile", "torch", "run", "eager", "trace"),
