@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "graph/graph.h"
+#include "ops/names.h"
 
 namespace flashover::graph {
 
@@ -39,15 +40,15 @@ class Builder {
   std::vector<ValueId> emit_all(std::string_view op, std::vector<Arg> args, std::vector<TensorType> types);
 
   // A method for each pointwise prim of one or two operands: b.exp(x), b.add(x, y).
-#define FLASHOVER_BUILD_1(name)                                \
-  ValueId name(ValueId x) {                                    \
-    static const ops::Op* const op = ops::find("prim." #name); \
-    return append(op, {Ref{x}});                               \
+#define FLASHOVER_BUILD_1(name)                             \
+  ValueId name(ValueId x) {                                 \
+    static const ops::Op* const op = ops::find(prim::name); \
+    return append(op, {Ref{x}});                            \
   }
-#define FLASHOVER_BUILD_2(name)                                \
-  ValueId name(ValueId a, ValueId b) {                         \
-    static const ops::Op* const op = ops::find("prim." #name); \
-    return append_binary(op, a, b);                            \
+#define FLASHOVER_BUILD_2(name)                             \
+  ValueId name(ValueId a, ValueId b) {                      \
+    static const ops::Op* const op = ops::find(prim::name); \
+    return append_binary(op, a, b);                         \
   }
 #define FLASHOVER_BUILD_3(name)
 #define POINTWISE(name, arity, types, cost, traits, meaning) FLASHOVER_BUILD_##arity(name)

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/pages.h"
+#include "ops/names.h"
 #include "run/cuda/driver.h"
 
 namespace flashover::run {
@@ -122,7 +123,7 @@ Call prepare(const plan::Plan& p, const plan::Step& s) {
   call.writes = s.writes;
   for (plan::TensorId t : s.writes) call.shapes.emplace_back(t >= 0 ? p.tensors[t].type : TensorType{});
   const std::string_view name = call.op->name;
-  call.may_keep = !name.starts_with("aten.") && !name.starts_with("flashover.") && !name.starts_with("mkldnn.") &&
+  call.may_keep = !op::is_aten(name) && !name.starts_with("flashover.") && !name.starts_with("mkldnn.") &&
                   !name.starts_with("mkl.") && !name.starts_with("prims.") && !name.starts_with("quantized.");
   const size_t given = s.args.size() + (s.out_variant ? s.writes.size() : 0);
   if (given != call.op->args.size())

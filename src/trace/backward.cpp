@@ -292,8 +292,7 @@ void Recorder::check_trainable() const {
   check_checkpoints(graph_);
   // Their formulas check gradients for being well defined; without values they do not.
   for (const graph::Node& n : graph_.nodes)
-    if ((n.op->name.starts_with("aten._linalg_eigh.") || n.op->name.starts_with("aten.linalg_eig.") ||
-         n.op->name.starts_with("aten._linalg_svd.")) &&
+    if (op::is_any_of(n.op->name, {op::_linalg_eigh, op::linalg_eig, op::_linalg_svd}) &&
         std::any_of(n.outs.begin(), n.outs.end(),
                     [&](ValueId v) { return v != kNoValue && info(graph_.type(v).dtype).complex; }))
       throw Declined("training: complex eigenvectors, whose gradient may be ill-defined");

@@ -31,19 +31,14 @@ const graph::Node* only_maker(const graph::Graph& g, ValueId value) {
   return storage < 0 ? nullptr : maker;
 }
 
-bool starts_with_any(std::string_view name, auto& list) {
-  return std::any_of(list.begin(), list.end(), [&](std::string_view s) { return name.starts_with(s); });
-}
-
 std::optional<Bounds> bounds_of(const graph::Graph& g, ValueId value) {
-  static constexpr std::array<std::string_view, 2> kUniform = {"aten.rand.", "aten.rand_like."};
-  static constexpr std::array<std::string_view, 7> kSame = {
-      "aten.view.", "aten.detach.", "aten.alias.", "aten.unsqueeze.", "aten.clone.", op::select_int, "aten.squeeze."};
   const graph::Node* n = only_maker(g, value);
   if (!n) return std::nullopt;
-  if (starts_with_any(n->op->name, kUniform)) return Bounds{0, 1, false};
-  if (starts_with_any(n->op->name, kSame)) return bounds_of(g, ops::as_value(n->args[0]));
-  if (n->op->name == prim::full) {
+  const std::string_view name = n->op->name;
+  if (op::is_any_of(name, {op::rand, op::rand_like})) return Bounds{0, 1, false};
+  if (op::is_any_of(name, {op::view, op::detach, op::alias, op::unsqueeze, op::clone, op::select_int, op::squeeze}))
+    return bounds_of(g, ops::as_value(n->args[0]));
+  if (name == prim::full) {
     const Arg& number = n->args[1];
     if (!ops::is_scalar(number) || std::holds_alternative<std::complex<double>>(number)) return std::nullopt;
     const auto* e = std::get_if<sym::Expr>(&number);
@@ -66,8 +61,8 @@ std::optional<bool> known_truth(const graph::Graph& g, ValueId comparison) {
   const graph::Node* n = only_maker(g, comparison);
   if (!n || n->args.size() < 2) return std::nullopt;
   const std::string_view name = n->op->name;
-  const bool lt = name.starts_with("aten.lt."), gt = name.starts_with("aten.gt."), le = name.starts_with("aten.le."),
-             ge = name.starts_with("aten.ge.");
+  const bool lt = op::is_any_of(name, {op::lt_Tensor}), gt = op::is_any_of(name, {op::gt_Tensor}),
+             le = op::is_any_of(name, {op::le_Tensor}), ge = op::is_any_of(name, {op::ge_Tensor});
   if (!lt && !gt && !le && !ge) return std::nullopt;
   const auto operand = [&](const Arg& a) -> std::optional<Bounds> {
     if (const auto* r = std::get_if<Ref>(&a)) return r->id == kNoValue ? std::nullopt : bounds_of(g, r->id);

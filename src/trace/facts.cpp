@@ -83,7 +83,7 @@ OpFacts make_facts(const c10::OperatorHandle& handle) {
   f.may_ask_meta = schema.name == op::repeat_interleave_Tensor;
   f.composite = handle.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
                 !handle.hasKernelForDispatchKey(c10::DispatchKey::CPU);
-  f.autograd_inside = !schema.name.starts_with("aten.") && !schema.name.starts_with("prims.") && !f.composite &&
+  f.autograd_inside = !op::is_aten(schema.name) && !schema.name.starts_with("prims.") && !f.composite &&
                       std::none_of(std::begin(kAutograd), std::end(kAutograd),
                                    [&](auto k) { return handle.hasKernelForDispatchKey(k); });
   f.per_tensor = schema.name.starts_with("aten._foreach_") &&

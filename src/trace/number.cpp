@@ -359,15 +359,15 @@ bool Recorder::numbers_fit(const OpFacts& facts, const std::vector<TensorType>& 
   if (every([](DType d) { return is_floating(d); })) return true;
   // Wide integers hold what such numbers may be (frame::evaluate).
   const auto wide = [](DType d) { return d == DType::kI64 || d == DType::kI32; };
-  static constexpr std::string_view kOfIntegers[] = {
-      "aten.full", "aten.add",   "aten.sub", "aten.rsub", "aten.mul", "aten.fill", "aten.add_", "aten.sub_",
-      "aten.mul_", "aten.fill_", "aten.eq",  "aten.ne",   "aten.lt",  "aten.le",   "aten.gt",   "aten.ge"};
-  const std::string_view name = std::string_view(facts.schema.name).substr(0, facts.schema.name.rfind('.'));
-  if (std::find(std::begin(kOfIntegers), std::end(kOfIntegers), name) != std::end(kOfIntegers) &&
-      every([&](DType d) { return wide(d) || d == DType::kBool; }) &&
+  const std::string& name = facts.schema.name;
+  const bool integers_too =
+      op::is_any_of(name, {op::full, op::add_Tensor, op::sub_Tensor, op::rsub_Tensor, op::mul_Tensor, op::fill_Scalar,
+                           op::add__Tensor, op::sub__Tensor, op::mul__Tensor, op::fill__Scalar, op::eq_Tensor,
+                           op::ne_Tensor, op::lt_Tensor, op::le_Tensor, op::gt_Tensor, op::ge_Tensor});
+  if (integers_too && every([&](DType d) { return wide(d) || d == DType::kBool; }) &&
       std::all_of(operands_.begin(), operands_.end(),
                   [&](const Operand& o) { return wide(graph_.type(o.value).dtype); }) &&
-      (name != "aten.full" || every(wide)))
+      (!op::is_any_of(name, {op::full}) || every(wide)))
     return true;
   if (!every([](DType d) { return is_floating(d) || d == DType::kBool; })) return false;
   return std::all_of(operands_.begin(), operands_.end(), [&](const Operand& o) {

@@ -5,7 +5,6 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/SequenceNumber.h>
-#include <ATen/autocast_mode.h>
 #include <ATen/ops/_assert_async.h>
 #include <ATen/ops/_local_scalar_dense.h>
 #include <ATen/ops/logical_not.h>
@@ -23,8 +22,9 @@
 #include <cmath>
 
 #include "base/check.h"
-#include "ops/names.h"
 #include "eager/eval.h"
+#include "ops/names.h"
+#include "torch/autocast.h"
 #include "trace/assume.h"
 #include "trace/bounds.h"
 #include "trace/elsewhere.h"
@@ -80,7 +80,7 @@ BelowEverything::BelowEverything() : guard_(keys_above_backend()) {}
 
 Recorder::Recorder(std::shared_ptr<Liveness> liveness)
     : liveness_(std::move(liveness)),
-      autocast_cache_was_enabled_(at::autocast::is_autocast_cache_enabled()),
+      autocast_cache_was_enabled_(autocast::is_cache_enabled()),
       saved_tensor_hooks_(at::SavedTensorDefaultHooks::get_tls_state()) {
   if (active_recorder) throw Declined("a trace is already running on this thread");
   liveness_->recorder = this;
@@ -90,8 +90,8 @@ Recorder::Recorder(std::shared_ptr<Liveness> liveness)
 // All is noted before anything is changed: where this throws, the destructor puts it back.
 Recorder::Recorder() : Recorder(std::make_shared<Liveness>()) {
   // The autocast weight cache would keep trace tensors beyond the trace, and hand out real casts inside it.
-  at::autocast::clear_cache();
-  at::autocast::set_autocast_cache_enabled(false);
+  autocast::clear_cache();
+  autocast::set_cache_enabled(false);
   at::SavedTensorDefaultHooks::set_tls_state({});
   active_recorder = this;
   link_intercepts();
@@ -352,9 +352,6 @@ std::vector<Arg> Recorder::collect(const OpFacts& facts, const Stack& stack, siz
 
 // Eager refuses operands on several devices (0-d CPU tensors are numbers); shape functions would not notice.
 void Recorder::check_devices(const OpFacts& facts) const {
-  constexpr std::string_view kMayMix[] = {"aten.copy_.",           "aten._to_copy.",    "aten.index.",
-                                          "aten.index_put.",       "aten.index_put_.",  "aten._index_put_impl_.",
-                                          "aten._index_put_impl.", "aten._unsafe_index"};
   const TraceImpl* first = nullptr;
   bool mixed = false;
   for (const Operand& o : operands_) {
@@ -363,9 +360,10 @@ void Recorder::check_devices(const OpFacts& facts) const {
     if (!first) first = o.impl;
   }
   if (!mixed) return;
-  for (std::string_view name : kMayMix)
-    if (facts.schema.name.starts_with(name)) return;
-  throw Declined("operands of " + facts.schema.name + " are on different devices");
+  const bool may_mix = op::is_any_of(
+      facts.schema.name, {op::copy_, op::_to_copy, op::index_Tensor, op::index_put, op::index_put_,
+                          op::_index_put_impl_, op::_index_put_impl, op::_unsafe_index_Tensor, op::_unsafe_index_put});
+  if (!may_mix) throw Declined("operands of " + facts.schema.name + " are on different devices");
 }
 
 // ------------------------------------------------------------------------------------------------------ a call

@@ -412,10 +412,11 @@ Graph fold_masks(Graph g) {
 Graph mark_roundings(Graph g, bool strict) {
   static const auto* const kDeciding = [] {
     auto* set = new std::unordered_set<const ops::Op*>;
-    for (const char* name : {"eq",   "ne",        "lt",     "le",     "gt",       "ge",       "floor",
-                             "ceil", "round",     "trunc",  "sign",   "isnan",    "isinf",    "signbit",
-                             "fmod", "remainder", "argmax", "argmin", "floordiv", "truncdiv", "logical_not"})
-      set->insert(ops::find(std::string("prim.") + name));
+    for (const char* name :
+         {prim::eq,   prim::ne,        prim::lt,     prim::le,     prim::gt,       prim::ge,       prim::floor,
+          prim::ceil, prim::round,     prim::trunc,  prim::sign,   prim::isnan,    prim::isinf,    prim::signbit,
+          prim::fmod, prim::remainder, prim::argmax, prim::argmin, prim::floordiv, prim::truncdiv, prim::logical_not})
+      set->insert(ops::find(name));
     return set;
   }();
   static const ops::Op* const convert = ops::find(prim::convert);

@@ -265,8 +265,8 @@ class Functionalizer {
   void visit(const Node& n) {
     const std::string& name = n.op->name;
     if (contains(kStaticChecks, name)) return;
-    if (name.starts_with("aten.set_.")) return visit_set(n);
-    if (name.starts_with("aten.resize_.") || name.starts_with("aten.resize_as_.")) return visit_resize(n);
+    if (op::is_any_of(name, {op::set__source_Tensor})) return visit_set(n);
+    if (op::is_any_of(name, {op::resize_, op::resize_as_})) return visit_resize(n);
     if (!n.op->declared && looks_in_place(name)) throw Declined("unknown operator: " + name + " (no schema facts)");
     const std::vector<ValueId> written = is_metadata_in_place(name) ? std::vector<ValueId>{} : written_by(n);
     if (!written.empty()) return visit_writer(n, written);
@@ -473,7 +473,7 @@ class Functionalizer {
 
   std::vector<ValueId> fill_or_copy(const Node& n) {
     const std::string& name = n.op->name;
-    if (!name.starts_with("aten.") || n.args.empty() || !std::holds_alternative<Ref>(n.args[0])) return {};
+    if (!op::is_aten(name) || n.args.empty() || !std::holds_alternative<Ref>(n.args[0])) return {};
     const TensorType& self = traced(ops::as_value(n.args[0]));
     if (name == op::zero_) return {b_.full(self.sizes, zero_of(self.dtype), self.dtype, self.device)};
     if (name == op::fill__Scalar) {

@@ -21,7 +21,7 @@ Graph insert_device_copies(Graph g) {
     Device device;
     for (ValueId v : n.outs)
       if (v != kNoValue && out.type(v).device.type == DeviceType::kCUDA) device = out.type(v).device;
-    const bool copies = n.op->name == op::_to_copy || n.op->name.starts_with("aten.copy");
+    const bool copies = op::is_any_of(n.op->name, {op::_to_copy, op::copy, op::copy_});
     if (device.type == DeviceType::kCUDA && !copies) {
       const auto bring = [&](Ref& r) {
         if (r.id == kNoValue) return;

@@ -138,8 +138,7 @@ class Random {
   // Operators of the program's own may draw and not say so.
   static bool is_known(const Node& n) {
     const std::string_view name = n.op->name;
-    return n.op->is_prim || name.starts_with("aten.") || name.starts_with("functional.aten.") ||
-           name.starts_with("flashover.");
+    return n.op->is_prim || op::is_aten(name) || name.starts_with("functional.aten.") || name.starts_with("flashover.");
   }
   // Attention is random when it drops something out.
   static bool draws_nothing(const Node& n) {

@@ -11,7 +11,7 @@ namespace {
 const std::unordered_map<const ops::Op*, Op>& scalar_table() {
   static const auto* const table = [] {
     auto* t = new std::unordered_map<const ops::Op*, Op>;
-#define POINTWISE(name, arity, types, cost, traits, meaning) t->emplace(ops::find("prim." #name), Op::k_##name);
+#define POINTWISE(name, arity, types, cost, traits, meaning) t->emplace(ops::find(prim::name), Op::k_##name);
 #include "ops/prims.def"
     return t;
   }();
