@@ -299,7 +299,7 @@ def speed(name: str, precision: str, options: argparse.Namespace) -> dict[str, A
         # flashover keeps some).
         way.optimizer.zero_grad()
         gc.collect()
-        before = peak.held() - (flashover._C.kept_slab_bytes() if key == "flashover" else 0)
+        before = peak.held() - (flashover._C.kept_arena_bytes() if key == "flashover" else 0)
         row["memory"][key] = (peak.of(lambda w=way: w.step(args, kwargs)) - before) / 2**20
         if key == "flashover":
             after = flashover.compile_stats()

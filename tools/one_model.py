@@ -180,8 +180,8 @@ loops, equal name, compiled once.
 
 ## 7. Plan: what a call does
 
-The plan is data: tensors with a home (an input, the slab of temporaries, an output, whatever an operator returned, a
-view of another one) and steps. `run/` executes it; the disk cache stores it.
+The plan is data: tensors, each stored somewhere (an input, the arena of temporaries, an output, whatever an operator
+returned, a view of another one), and steps. `run/` executes it; the disk cache stores it.
 
 {plan}
 """.replace("{{width}}", str(WIDTH))

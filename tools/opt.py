@@ -1,7 +1,7 @@
 """Runs passes over graphs, or the stages behind them, on a text file and prints what comes out.
 
     ./x opt --pass decompose,fold graph.ir
-    ./x opt --pass expand,build_plan,hoist_checks,place_slab --options threads=8 graph.ir
+    ./x opt --pass expand,build_plan,hoist_checks,assign_arena_offsets --options threads=8 graph.ir
     ./x opt src/graph/passes/test/fold.ir      # a text test: each case, with the passes that it names
     ./x opt --list                             # all names, in their order
 

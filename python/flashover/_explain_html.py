@@ -158,7 +158,7 @@ def graph(i: int, g: dict[str, Any]) -> str:
     facts = [
         f"{g['ops']} operators captured", f"{g['kernels']} kernels", f"{g['extern_calls']} operators left to torch",
         f"{g['seconds'] * 1e3:.1f} ms to compile" + (", from the disk cache" if g["cache_hit"] else ""),
-        f"{size(g['slab_bytes'])} of temporaries", f"{g['hits']} calls", f"{text(g['device'])} {text(g['target'])}",
+        f"{size(g['arena_bytes'])} of temporaries", f"{g['hits']} calls", f"{text(g['device'])} {text(g['target'])}",
     ]  # fmt: skip
     if g["training"]:
         facts.append(f"{size(g['saved_bytes'])} kept for the backward")

@@ -79,7 +79,7 @@ plan::Plan fastest_plan(const MakePlan& make, const Options& options, const Envi
   }
   if (passes.wants_text()) passes.text("libraries", notes + "chosen: " + std::to_string(best) + "\n");
   if (best > 0) {
-    report.kernels = report.extern_calls = report.slab_bytes = 0;
+    report.kernels = report.extern_calls = report.arena_bytes = 0;
     add_to_report(report, plans[best]);
   }
   return std::move(plans[best]);

@@ -50,7 +50,7 @@ struct Report {  // for explain() and FLASHOVER_LOGS
   std::vector<Stage> stages;
   int64_t kernels = 0, extern_calls = 0;
   int64_t kernels_reused = 0;  // of those in a newly built plan, from the cache
-  int64_t slab_bytes = 0;
+  int64_t arena_bytes = 0;
   bool cache_hit = false;
   bool rebuild = false;  // set by the caller: plans and binaries of the cache did not load, so they are not read
   // What the cache shall keep of this compilation. Done by the caller when the plan has been loaded: a binary that

@@ -62,7 +62,7 @@ planner::Schedule to_loops(Graph core, Device device, const Environment& env, Pa
     options.late_outputs = memory.late_outputs;
     options.fuse_products = std::move(fuse_products);
   } else if (memory.training) {
-    // The slab would lie in memory beside all that is kept for the backward and beside the gradients.
+    // The arena would lie in memory beside all that is kept for the backward and beside the gradients.
     options.apart = int64_t{128} << 10;
   }
   // Tests under AddressSanitizer: each temporary and result in a block of its own, whose ends are watched.
@@ -198,7 +198,7 @@ Cache& cache_of(const Options& options) {
 void add_to_report(Report& report, const plan::Plan& plan) {
   report.kernels += static_cast<int64_t>(plan.kernels.size());
   report.extern_calls += count_calls(plan);
-  report.slab_bytes = std::max(report.slab_bytes, plan.slab_bytes.as_const().value_or(0));
+  report.arena_bytes = std::max(report.arena_bytes, plan.arena_bytes.as_const().value_or(0));
 }
 
 planner::Schedule lower(Graph traced, const Options& options, const Environment& env, Report& report,

@@ -20,9 +20,9 @@ namespace {
 namespace triton = kernel::triton;
 using loops::Product;
 using loops::ProductTile;
-using plan::Home;
 using plan::Plan;
 using plan::Step;
+using plan::StorageKind;
 using plan::TensorId;
 using planner::Candidate;
 
@@ -222,11 +222,11 @@ Plan part_of(const Plan& whole, std::vector<Step> steps, std::vector<plan::Kerne
   const auto bring = [&](auto& self, TensorId t, bool writes) -> TensorId {
     if (auto it = known.find(t); it != known.end()) return it->second;
     plan::Tensor copy = whole.tensors[static_cast<size_t>(t)];
-    if (copy.home == Home::kView) {
+    if (copy.storage == StorageKind::kView) {
       copy.index = self(self, copy.index, writes);
     } else if (writes && written.count(t)) {
       const bool own = returned.count(t) != 0;
-      copy.home = own ? Home::kExtern : Home::kOutput;
+      copy.storage = own ? StorageKind::kExtern : StorageKind::kOutput;
       if (!own) copy.index = static_cast<int32_t>(out.outputs.size());
       if (!own || !read.count(t)) {
         plan::OutputRef ref;
@@ -235,7 +235,7 @@ Plan part_of(const Plan& whole, std::vector<Step> steps, std::vector<plan::Kerne
         out.outputs.push_back(std::move(ref));
       }
     } else {
-      copy.home = Home::kInput;
+      copy.storage = StorageKind::kInput;
       copy.index = static_cast<int32_t>(out.inputs.size());
       out.inputs.push_back({copy.type, 0, false});
     }

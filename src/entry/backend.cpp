@@ -213,7 +213,7 @@ class Planned final : public Runner {
     borrows_.assign(p.inputs.size(), p.device.type == DeviceType::kCPU);
     const auto takes = [&](plan::TensorId t) {
       const plan::Tensor& whole = p.tensors[static_cast<size_t>(plan::root(p, t))];
-      if (whole.home == plan::Home::kInput) borrows_[static_cast<size_t>(whole.index)] = false;
+      if (whole.storage == plan::StorageKind::kInput) borrows_[static_cast<size_t>(whole.index)] = false;
     };
     for (const plan::Step& s : p.steps) {
       if (s.kind != plan::StepKind::kLaunch) plan::for_each_read(s, takes);

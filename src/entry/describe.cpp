@@ -115,7 +115,7 @@ PyObject* describe(const Entry& e) {
       (e.where.empty() ? e.capture.where : e.where).c_str(), "recompiled_for", e.again.last().c_str(), "missed",
       to_python(e.again), "called", e.again.called.c_str(), "hits", static_cast<long long>(e.hits), "ops",
       static_cast<long long>(e.ops), "kernels", static_cast<long long>(r.kernels), "extern_calls",
-      static_cast<long long>(r.extern_calls), "slab_bytes", static_cast<long long>(r.slab_bytes), "cache_hit",
+      static_cast<long long>(r.extern_calls), "arena_bytes", static_cast<long long>(r.arena_bytes), "cache_hit",
       r.cache_hit ? Py_True : Py_False, "cache_note", r.cache_note.c_str(), "seconds", e.total_seconds, "guards",
       strings(e.guards ? e.guards->describe() : std::vector<std::string>{}), "guard_instructions",
       static_cast<Py_ssize_t>(e.guards ? e.guards->size() : 0), "guard_parts",

@@ -5,15 +5,15 @@
 //
 //   In        scheduled kernels, extern calls, a memory plan
 //   Out       plain data: no pointer to anything of the compiler, no Python object, no torch type
-//   Promises  verify(): every tensor written before it is read, live ranges of overlapping slab regions disjoint,
+//   Promises  verify(): every tensor written before it is read, live ranges of overlapping arena regions disjoint,
 //             indices in range; serialize/deserialize round-trips; deserialize treats its input as hostile (bounds,
 //             sizes, enums checked)
 //   Sample    plan "x86-64 avx512f" {
-//               slab 1024
+//               arena 1024
 //               input 0 : f32[2,3] user
 //               kernel k0 = "add_relu" in b0
 //               t0 : f32[2,3] = input 0
-//               t1 : f32[2,3] = slab 256
+//               t1 : f32[2,3] = arena 256
 //               t2 : f32[2,2] = output 0
 //               launch k0(t0 -> t1) "add+relu model.py:31"
 //               call out aten.mm.out(t1, t1) -> t2
@@ -25,11 +25,11 @@
 // plan.)
 //
 // Frozen part: tensors that depend only on parameters, buffers and constants (folded batch norms, packed weights,
-// casts) are computed by `frozen_steps` into tensors at home kFrozen, and again when a parameter changed (identity,
+// casts) are computed by `frozen_steps` into tensors of storage kFrozen, and again when a parameter changed (identity,
 // storage, version).
 //
-// CUDA: `device` is a CUDA device and `target` is "sm_90" (the cubins' architecture). Slab, outputs, frozen tensors and
-// kernel parameters are on that device. A CPU tensor takes part only in kCall steps (which may mix devices as eager
+// CUDA: `device` is a CUDA device and `target` is "sm_90" (the cubins' architecture). Arena, outputs, frozen tensors
+// and kernel parameters are on that device. A CPU tensor takes part only in kCall steps (which may mix devices as eager
 // does), in kCopy steps from or to the device, and as a number that a launch takes along (ParamKind::kValue32).
 // Kernels of such a plan have Kernel::cuda.threads > 0 and are launched with the driver API:
 //   cuLaunchKernel(function, grid[0], grid[1], grid[2], cuda.threads, 1, 1, cuda.shared, torch's current stream,
@@ -49,9 +49,9 @@ namespace flashover::plan {
 
 using TensorId = int32_t;
 
-enum class Home : uint8_t {
+enum class StorageKind : uint8_t {
   kInput,   // index = input number
-  kSlab,    // byte offset in the one temporary slab of this call
+  kArena,   // byte offset in the arena, the one block of this call's temporaries
   kOutput,  // own allocation, handed to the caller; index = output number that owns it
   kFrozen,  // produced by frozen_steps; kept if `steps` or an output use it, else dropped when they have run
   kExtern,  // whatever tensor the extern call returned; only other externs may read it if type.opaque (mkldnn); see
@@ -61,18 +61,18 @@ enum class Home : uint8_t {
 
 struct Tensor {
   TensorType type;
-  Home home = Home::kSlab;
-  int32_t index = -1;         // input or output number; tensor id of the base for kView
-  sym::Expr slab_offset = 0;  // bytes, multiple of 64
+  StorageKind storage = StorageKind::kArena;
+  int32_t index = -1;          // input or output number; tensor id of the base for kView
+  sym::Expr arena_offset = 0;  // bytes, multiple of 64
 };
 
 enum class StepKind : uint8_t {
   kLaunch,   // run kernel `kernel` on `reads` then `writes` (pointers in that order), `sizes` as int64 arguments
   kCall,     // call operator `op`. args refer to TensorIds (`reads` is ignored). writes: its tensor results in order,
-             // lists flattened, -1 = dropped. A result whose home is not kExtern / kFrozen is copied there unless it is
-             // that tensor.
+             // lists flattened, -1 = dropped. A result whose storage is not kExtern / kFrozen is copied there unless it
+             // is that tensor.
   kCopy,     // writes[0] <- reads[0] (strided copy, casting)
-  kRelease,  // reads: extern-homed tensors that die here
+  kRelease,  // reads: extern tensors that die here
 };
 
 // Every element of a tensor, an i32 or i64 input without gaps, is in [lo, hi].
@@ -159,10 +159,10 @@ struct Plan {
   std::vector<OutputRef> outputs;
   std::vector<Kernel> kernels;
   std::vector<Binary> binaries;
-  sym::Expr slab_bytes = 0;
+  sym::Expr arena_bytes = 0;
   std::string
       target;     // what the binaries need, blank separated as in /proc/cpuinfo: "x86-64 avx512f avx512_bf16"; "sm_90"
-  Device device;  // where kernels run and the slab lives
+  Device device;  // where kernels run and the arena lives
 };
 
 std::string print(const Plan& p);

@@ -11,7 +11,7 @@ namespace flashover::plan {
 namespace {
 
 constexpr const char* kSample = R"(plan "x86-64 avx512f" {
-  slab 1024
+  arena 1024
   input 0 : f32[2,3] user
   input 1 : f32[3] param frozen
   input 2 : i64[4] buffer
@@ -23,8 +23,8 @@ constexpr const char* kSample = R"(plan "x86-64 avx512f" {
   t2 : i64[4] = input 2
   t3 : f32[3] = frozen
   t4 : f32[2,3]opaque = frozen
-  t5 : f32[2,3]{1,2} = slab 0
-  t6 : f32[2] = slab 512
+  t5 : f32[2,3]{1,2} = arena 0
+  t6 : f32[2] = arena 512
   t7 : f32[2,2] = output 0
   t8 : f32[3]{2}+1 = view t5
   t9 : bf16[2,3] = extern
@@ -109,10 +109,10 @@ TEST(Plan, BinaryKeepsSizeVariables) {
   Plan p;
   p.target = "x";
   p.inputs.push_back({TensorType{DType::kF32, {}, {s, 3}, {3, 1}}, 0, false});
-  p.slab_bytes = sym::ceildiv(s * 12, 64) * 64;
+  p.arena_bytes = sym::ceildiv(s * 12, 64) * 64;
   const Plan q = deserialize(serialize(p));
   EXPECT_EQ(q.inputs[0].type.sizes[0], s);
-  EXPECT_EQ(q.slab_bytes, p.slab_bytes);
+  EXPECT_EQ(q.arena_bytes, p.arena_bytes);
 }
 
 TEST(Plan, SyntaxErrorsNameTheLine) {
@@ -120,9 +120,9 @@ TEST(Plan, SyntaxErrorsNameTheLine) {
     const char *text, *message;
   } const rows[] = {
       {"plan \"\" {\n  bogus 1\n}", "line 2: unknown line 'bogus'"},
-      {"plan \"\" {\n t1 : f32[2] = slab 0\n}", "line 2: number 0 expected here"},
-      {"plan \"\" {\n t0 : q32[2] = slab 0\n}", "line 2: unknown dtype 'q32'"},
-      {"plan \"\" {\n t0 : f32[2] = moon\n}", "line 2: unknown home 'moon'"},
+      {"plan \"\" {\n t1 : f32[2] = arena 0\n}", "line 2: number 0 expected here"},
+      {"plan \"\" {\n t0 : q32[2] = arena 0\n}", "line 2: unknown dtype 'q32'"},
+      {"plan \"\" {\n t0 : f32[2] = moon\n}", "line 2: unknown storage 'moon'"},
       {"plan \"x", "line 1: string without end"},
       {"plan \"\" { call a.b(1 -> t0", "line 1: "},
       {"plan \"\" {} x", "line 1: text after the plan"},
@@ -141,15 +141,15 @@ TEST(Plan, VerifyNamesTheBrokenRule) {
   struct {
     const char *body, *message;
   } const rows[] = {
-      {"t0 : f32[4] = slab 0\n", "reaches over the end of the slab"},
-      {"slab 64\n t0 : f32[4] = slab 8\n", "multiple of 64"},
+      {"t0 : f32[4] = arena 0\n", "reaches over the end of the arena"},
+      {"arena 64\n t0 : f32[4] = arena 8\n", "multiple of 64"},
       {"t0 : f32[4] = input 0\n", "no such input"},
       {"t0 : f32[4] = output 0\n", "no such output"},
       {"t0 : f32[4]+1 = extern\n", "only a view has an offset"},
       {"t0 : f32[4] = view t0\n", "the base of a view comes before it"},
       {"t0 : f32[4] = frozen\n t1 : f32[4]+1 = view t0\n", "reaches outside its base"},
       {"t0 : f32[4]opaque = extern\n t1 : f32[4] = view t0\n", "no view of an opaque tensor"},
-      {"slab 64\n t0 : f32[4]opaque = slab 0\n", "only extern calls make opaque tensors"},
+      {"arena 64\n t0 : f32[4]opaque = arena 0\n", "only extern calls make opaque tensors"},
       {"t0 : f32[281474976710657] = extern\n", "size out of range"},
       {"t0 : f32[1000000000,1000000000]{1000000000,1} = extern\n", "too large"},
       {"kernel k0 = \"f\" in b0\n", "no such binary"},
@@ -167,13 +167,13 @@ TEST(Plan, VerifyNamesTheBrokenRule) {
       {"t0 : f32[4] = extern\n return t0 : f32[4]\n", "nobody wrote it"},
       {"return alias output 0 : f32[4]\n", "an output that owns its memory"},
       {"return alias input 0 : f32[4]\n", "no such input"},
-      {"slab 128\n t0 : f32[4] = slab 0\n t1 : f32[4] = slab 0\n call a.b.default() -> t0, t1\n",
+      {"arena 128\n t0 : f32[4] = arena 0\n t1 : f32[4] = arena 0\n call a.b.default() -> t0, t1\n",
        "overlaps another live"},
-      {"slab 128\n t0 : f32[4] = slab 0\n t1 : f32[4] = slab 0\n call a.b.default() -> t0\n call a.c.default(t0) -> "
+      {"arena 128\n t0 : f32[4] = arena 0\n t1 : f32[4] = arena 0\n call a.b.default() -> t0\n call a.c.default(t0) -> "
        "t1\n",
        "overlaps another live"},
-      {"slab 128\n binary b0 00000000000000000000000000000000\n kernel k0 = \"f\" in b0\n t0 : f32[32] = slab 0\n"
-       " t1 : f32[4] = slab 64\n launch k0( -> t0)\n launch k0(t0 -> t1)\n",
+      {"arena 128\n binary b0 00000000000000000000000000000000\n kernel k0 = \"f\" in b0\n t0 : f32[32] = arena 0\n"
+       " t1 : f32[4] = arena 64\n launch k0( -> t0)\n launch k0(t0 -> t1)\n",
        "overlaps another live"},
   };
   for (const auto& row : rows) {
@@ -188,15 +188,15 @@ TEST(Plan, VerifyNamesTheBrokenRule) {
   }
 }
 
-TEST(Plan, SlabMemoryIsReused) {
+TEST(Plan, ArenaMemoryIsReused) {
   verify(parse(R"(plan "" {
-    slab 128
+    arena 128
     binary b0 00000000000000000000000000000000
     kernel k0 = "f" in b0
-    t0 : f32[4] = slab 0
-    t1 : f32[4] = slab 0
-    t2 : f32[4] = slab 64
-    t3 : f32[4] = slab 0
+    t0 : f32[4] = arena 0
+    t1 : f32[4] = arena 0
+    t2 : f32[4] = arena 64
+    t3 : f32[4] = arena 0
     launch k0( -> t0)
     launch k0(t0 -> t1)    # in place, at the same offset
     launch k0(t1 -> t2)

@@ -130,9 +130,9 @@ void collect_variables(const Plan& p, std::vector<sym::Expr>& vars) {
     one(t.offset);
   };
   for (const InputSpec& i : p.inputs) type(i.type);
-  for (const Tensor& t : p.tensors) type(t.type), one(t.slab_offset);
+  for (const Tensor& t : p.tensors) type(t.type), one(t.arena_offset);
   for (const OutputRef& o : p.outputs) type(o.type);
-  one(p.slab_bytes);
+  one(p.arena_bytes);
   for (const Kernel& k : p.kernels)
     for (sym::Expr e : k.cuda.grid) one(e);
   for (const auto* steps : {&p.frozen_steps, &p.steps})
@@ -343,7 +343,7 @@ Plan read(std::string_view payload) {
   });
   p.target = r.text();
   p.device = r.device();
-  p.slab_bytes = r.expr();
+  p.arena_bytes = r.expr();
   p.inputs = r.list<InputSpec>(8, [&] {
     InputSpec i;
     i.type = r.type();
@@ -354,11 +354,11 @@ Plan read(std::string_view payload) {
   p.tensors = r.list<Tensor>(8, [&] {
     Tensor t;
     t.type = r.type();
-    const uint8_t home = r.byte();
-    if (home > static_cast<uint8_t>(Home::kView)) Reader::fail("unknown home");
-    t.home = static_cast<Home>(home);
+    const uint8_t storage = r.byte();
+    if (storage > static_cast<uint8_t>(StorageKind::kView)) Reader::fail("unknown storage");
+    t.storage = static_cast<StorageKind>(storage);
     t.index = r.small();
-    t.slab_offset = r.expr();
+    t.arena_offset = r.expr();
     return t;
   });
   p.frozen_steps = r.list<Step>(8, [&] { return r.step(); });
@@ -410,7 +410,7 @@ std::string serialize(const Plan& p) {
   });
   w.text(p.target);
   w.device(p.device);
-  w.expr(p.slab_bytes);
+  w.expr(p.arena_bytes);
   w.list(p.inputs, [&](const InputSpec& i) {
     w.type(i.type);
     w.raw(i.kind, 1);
@@ -418,9 +418,9 @@ std::string serialize(const Plan& p) {
   });
   w.list(p.tensors, [&](const Tensor& t) {
     w.type(t.type);
-    w.raw(static_cast<uint8_t>(t.home), 1);
+    w.raw(static_cast<uint8_t>(t.storage), 1);
     w.integer(t.index);
-    w.expr(t.slab_offset);
+    w.expr(t.arena_offset);
   });
   w.list(p.frozen_steps, [&](const Step& s) { w.step(s); });
   w.list(p.steps, [&](const Step& s) { w.step(s); });

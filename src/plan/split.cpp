@@ -45,8 +45,8 @@ class Splitter {
 
  private:
   bool is_temporary(TensorId t) const {
-    const Home home = p_.tensors[t].home;
-    return home == Home::kSlab || home == Home::kExtern || home == Home::kOutput;
+    const StorageKind storage = p_.tensors[t].storage;
+    return storage == StorageKind::kArena || storage == StorageKind::kExtern || storage == StorageKind::kOutput;
   }
 
   // Chooses the sub-plan that hands out each output: the one that makes its memory if the output is that memory, else
@@ -58,7 +58,7 @@ class Splitter {
       output_sub_plan_.push_back(-1);
       if (t < 0) continue;
       const TensorId r = roots_[t];
-      const bool own = p_.tensors[t].home == Home::kOutput && p_.tensors[t].index == static_cast<int32_t>(o);
+      const bool own = p_.tensors[t].storage == StorageKind::kOutput && p_.tensors[t].index == static_cast<int32_t>(o);
       output_sub_plan_[o] = own ? made_[r] : is_temporary(r) ? written_[r] : last;
       if (output_sub_plan_[o] < 0) output_sub_plan_[o] = last;
       touched_[r].insert(output_sub_plan_[o]);
@@ -89,7 +89,7 @@ class Splitter {
     add_steps(m);
     add_outputs(m);
     for (const Tensor& t : plan.tensors)
-      if (t.home == Home::kSlab) plan.slab_bytes = p_.slab_bytes;
+      if (t.storage == StorageKind::kArena) plan.arena_bytes = p_.arena_bytes;
     return std::move(m.sub_plan);
   }
 
@@ -98,7 +98,7 @@ class Splitter {
     m.need.resize(p_.tensors.size());
     m.by_steps.resize(p_.tensors.size());
     const auto want = [&](TensorId t) {
-      for (m.need[t] = true; p_.tensors[t].home == Home::kView; m.need[t] = true) t = p_.tensors[t].index;
+      for (m.need[t] = true; p_.tensors[t].storage == StorageKind::kView; m.need[t] = true) t = p_.tensors[t].index;
     };
     const auto of_steps = [&](TensorId t) { want(t), m.by_steps[roots_[t]] = true; };
     for (size_t s = m.first; s < m.end; ++s) {
@@ -126,9 +126,9 @@ class Splitter {
     for (size_t i = 0; i < p_.tensors.size(); ++i) {
       if (!m.need[i]) continue;
       Tensor t = p_.tensors[i];
-      if (t.home == Home::kView) {
+      if (t.storage == StorageKind::kView) {
         t.index = m.now[t.index];
-      } else if (t.home == Home::kInput) {
+      } else if (t.storage == StorageKind::kInput) {
         int32_t& input = input_of[t.index];
         if (input < 0) {
           input = static_cast<int32_t>(plan.inputs.size());
@@ -139,14 +139,14 @@ class Splitter {
         plan.inputs[input].frozen &= !m.by_steps[i];
         t.index = input;
       } else if (number_[i] >= 0 && made_[i] != m.number) {
-        t.home = Home::kInput;
+        t.storage = StorageKind::kInput;
         t.index = static_cast<int32_t>(plan.inputs.size());
-        t.slab_offset = 0;
+        t.arena_offset = 0;
         plan.inputs.push_back({t.type, 0, false});
         m.sub_plan.inputs.push_back(-1 - number_[i]);
-      } else if (number_[i] >= 0 && t.home == Home::kSlab) {
-        t.home = Home::kOutput;
-        t.slab_offset = 0;
+      } else if (number_[i] >= 0 && t.storage == StorageKind::kArena) {
+        t.storage = StorageKind::kOutput;
+        t.arena_offset = 0;
       }
       m.now[i] = static_cast<TensorId>(plan.tensors.size());
       plan.tensors.push_back(std::move(t));
@@ -192,18 +192,18 @@ class Splitter {
     for (size_t o = 0; o < p_.outputs.size(); ++o) {
       if (output_sub_plan_[o] != m.number) continue;
       const TensorId t = p_.outputs[o].tensor;
-      const bool own = p_.tensors[t].home == Home::kOutput && p_.tensors[t].index == static_cast<int32_t>(o);
+      const bool own = p_.tensors[t].storage == StorageKind::kOutput && p_.tensors[t].index == static_cast<int32_t>(o);
       if (handed[t] < 0 || own) handed[t] = static_cast<int32_t>(m.sub_plan.outputs.size());
       add_output(plan, m.now[t], own);
       m.sub_plan.outputs.push_back({static_cast<int32_t>(o), -1});
     }
     for (size_t i = 0; i < p_.tensors.size(); ++i) {
       if (number_[i] < 0 || made_[i] != m.number) continue;
-      if (handed[i] >= 0 && p_.tensors[i].home != Home::kSlab) {
+      if (handed[i] >= 0 && p_.tensors[i].storage != StorageKind::kArena) {
         m.sub_plan.outputs[handed[i]].passed = number_[i];
         continue;
       }
-      add_output(plan, m.now[i], plan.tensors[m.now[i]].home == Home::kOutput);
+      add_output(plan, m.now[i], plan.tensors[m.now[i]].storage == StorageKind::kOutput);
       m.sub_plan.outputs.push_back({-1, number_[i]});
     }
   }

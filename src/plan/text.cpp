@@ -71,19 +71,19 @@ struct ArgPrinter {
   std::string operator()(MemoryFormat f) const { return std::string("format.") + kFormats[static_cast<int>(f) & 3]; }
 };
 
-std::string home(const Tensor& t) {
-  switch (t.home) {
-    case Home::kInput:
+std::string storage(const Tensor& t) {
+  switch (t.storage) {
+    case StorageKind::kInput:
       return "input " + std::to_string(t.index);
-    case Home::kSlab:
-      return "slab " + t.slab_offset.str();
-    case Home::kOutput:
+    case StorageKind::kArena:
+      return "arena " + t.arena_offset.str();
+    case StorageKind::kOutput:
       return "output " + std::to_string(t.index);
-    case Home::kFrozen:
+    case StorageKind::kFrozen:
       return "frozen";
-    case Home::kExtern:
+    case StorageKind::kExtern:
       return "extern";
-    case Home::kView:
+    case StorageKind::kView:
       return "view " + name(t.index);
   }
   return "?";
@@ -417,8 +417,8 @@ class Parser {
 
   void line() {
     const auto w = word();
-    if (w == "slab") {
-      p_.slab_bytes = expression();
+    if (w == "arena") {
+      p_.arena_bytes = expression();
     } else if (w == "device") {
       p_.device = device(word());
     } else if (w == "input") {
@@ -493,20 +493,20 @@ class Parser {
     expect('=');
     const auto w = word();
     if (w == "input" || w == "output") {
-      t.home = w == "input" ? Home::kInput : Home::kOutput;
+      t.storage = w == "input" ? StorageKind::kInput : StorageKind::kOutput;
       t.index = plain_number();
-    } else if (w == "slab") {
-      t.home = Home::kSlab;
-      t.slab_offset = expression();
+    } else if (w == "arena") {
+      t.storage = StorageKind::kArena;
+      t.arena_offset = expression();
     } else if (w == "frozen") {
-      t.home = Home::kFrozen;
+      t.storage = StorageKind::kFrozen;
     } else if (w == "extern") {
-      t.home = Home::kExtern;
+      t.storage = StorageKind::kExtern;
     } else if (w == "view") {
-      t.home = Home::kView;
+      t.storage = StorageKind::kView;
       t.index = tensor();
     } else {
-      fail("unknown home '" + std::string(w) + "'");
+      fail("unknown storage '" + std::string(w) + "'");
     }
     p_.tensors.push_back(std::move(t));
   }
@@ -594,7 +594,7 @@ std::string print(const Plan& p) {
   std::string out = "plan " + quote(p.target) + " {\n";
   const auto n = [](size_t i) { return std::to_string(i); };
   if (p.device != Device{}) out += "  device " + device(p.device) + "\n";
-  if (!p.slab_bytes.is_const(0)) out += "  slab " + p.slab_bytes.str() + "\n";
+  if (!p.arena_bytes.is_const(0)) out += "  arena " + p.arena_bytes.str() + "\n";
   for (size_t i = 0; i < p.inputs.size(); ++i)
     out += "  input " + n(i) + " : " + str(p.inputs[i].type) + " " + kInputKinds[p.inputs[i].kind & 3] +
            (p.inputs[i].frozen ? " frozen\n" : "\n");
@@ -608,7 +608,7 @@ std::string print(const Plan& p) {
     out += '\n';
   }
   for (size_t i = 0; i < p.tensors.size(); ++i)
-    out += "  t" + n(i) + " : " + str(p.tensors[i].type) + " = " + home(p.tensors[i]) + "\n";
+    out += "  t" + n(i) + " : " + str(p.tensors[i].type) + " = " + storage(p.tensors[i]) + "\n";
   for (const Step& s : p.frozen_steps) print_step(s, true, out);
   for (const Step& s : p.steps) print_step(s, false, out);
   for (const OutputRef& o : p.outputs) {

@@ -10,7 +10,7 @@ namespace flashover::plan {
 
 TensorId root(const Plan& p, TensorId t, sym::Expr* elements) {
   sym::Expr offset = 0;
-  while (p.tensors[t].home == Home::kView) {
+  while (p.tensors[t].storage == StorageKind::kView) {
     offset += p.tensors[t].type.offset;
     t = p.tensors[t].index;
   }
@@ -41,9 +41,9 @@ class Verifier {
   explicit Verifier(const Plan& p) : p_(p) {}
 
   void run() {
-    where_ = "slab ";
-    require(!p_.slab_bytes.is_const() || (p_.slab_bytes.value() >= 0 && p_.slab_bytes.value() <= 8 * kMaxElements),
-            "slab size out of range");
+    where_ = "arena ";
+    require(!p_.arena_bytes.is_const() || (p_.arena_bytes.value() >= 0 && p_.arena_bytes.value() <= 8 * kMaxElements),
+            "arena size out of range");
     for (where_ = "input ", at_ = 0; at_ < p_.inputs.size(); ++at_) {
       check_type(p_.inputs[at_].type);
       require(p_.inputs[at_].kind <= 3, "unknown input kind");
@@ -56,12 +56,12 @@ class Verifier {
     roots_.resize(p_.tensors.size());
     for (where_ = "tensor t", at_ = 0; at_ < p_.tensors.size(); ++at_) check_tensor(p_.tensors[at_]);
     state_.assign(p_.tensors.size(), Life{});
-    for (size_t i = 0; i < p_.tensors.size(); ++i) state_[i].written = p_.tensors[i].home == Home::kInput;
+    for (size_t i = 0; i < p_.tensors.size(); ++i) state_[i].written = p_.tensors[i].storage == StorageKind::kInput;
     for (where_ = "frozen step ", at_ = 0; at_ < p_.frozen_steps.size(); ++at_) check_step(p_.frozen_steps[at_], true);
     for (where_ = "step ", at_ = 0; at_ < p_.steps.size(); ++at_) check_step(p_.steps[at_], false);
     for (where_ = "output ", at_ = 0; at_ < p_.outputs.size(); ++at_) check_output(p_.outputs[at_]);
-    where_ = "slab of t";
-    check_slab();
+    where_ = "arena of t";
+    check_arena();
   }
 
  private:
@@ -101,30 +101,31 @@ class Verifier {
   void check_tensor(const Tensor& t) {
     check_type(t.type);
     roots_[at_] = {static_cast<TensorId>(at_), 0};
-    const bool owner = t.home == Home::kExtern || t.home == Home::kFrozen || t.home == Home::kInput;
+    const bool owner =
+        t.storage == StorageKind::kExtern || t.storage == StorageKind::kFrozen || t.storage == StorageKind::kInput;
     require(!t.type.opaque || owner, "only extern calls make opaque tensors");
-    if (t.home != Home::kView) require(t.type.offset.is_const(0), "only a view has an offset");
-    switch (t.home) {
-      case Home::kInput:
+    if (t.storage != StorageKind::kView) require(t.type.offset.is_const(0), "only a view has an offset");
+    switch (t.storage) {
+      case StorageKind::kInput:
         require(in_range(t.index, p_.inputs.size()), "no such input");
         break;
-      case Home::kOutput:
+      case StorageKind::kOutput:
         require(in_range(t.index, p_.outputs.size()), "no such output");
         require(p_.outputs[t.index].tensor == static_cast<TensorId>(at_), "the output names another owner");
         break;
-      case Home::kSlab: {
-        const auto offset = t.slab_offset.as_const(), bytes = p_.slab_bytes.as_const();
+      case StorageKind::kArena: {
+        const auto offset = t.arena_offset.as_const(), bytes = p_.arena_bytes.as_const();
         if (!offset || !bytes) break;
-        require(*offset >= 0 && *offset % 64 == 0, "slab offset is a multiple of 64");
+        require(*offset >= 0 && *offset % 64 == 0, "arena offset is a multiple of 64");
         const auto elements = span(t.type).as_const();
         require(!elements || (*offset <= *bytes && *elements * info(t.type.dtype).bytes <= *bytes - *offset),
-                "reaches over the end of the slab");
+                "reaches over the end of the arena");
         break;
       }
-      case Home::kFrozen:
-      case Home::kExtern:
+      case StorageKind::kFrozen:
+      case StorageKind::kExtern:
         break;
-      case Home::kView: {
+      case StorageKind::kView: {
         // Bases come first, so chains end.
         require(t.index >= 0 && static_cast<size_t>(t.index) < at_, "the base of a view comes before it");
         require(!p_.tensors[t.index].type.opaque, "no view of an opaque tensor");
@@ -132,7 +133,8 @@ class Verifier {
         const sym::Expr offset = roots_[at_].offset;
         const Tensor& base = p_.tensors[roots_[at_].id];
         require(!base.type.opaque, "no view of an opaque tensor");
-        if (base.home == Home::kInput) break;  // may look at any part of the input's storage, before and behind it
+        if (base.storage == StorageKind::kInput)
+          break;  // may look at any part of the input's storage, before and behind it
         const auto first = offset.as_const(), own = span(t.type).as_const(), whole = span(base.type).as_const();
         if (!first || !own || !whole || *own == 0) break;
         const int64_t size = info(t.type.dtype).bytes, base_size = info(base.type.dtype).bytes;
@@ -217,7 +219,8 @@ class Verifier {
       require(read && in_range(b.tensor, p_.tensors.size()), "bounds are of what a step reads");
       const Tensor& t = p_.tensors[b.tensor];
       const bool index = t.type.dtype == DType::kI64 || t.type.dtype == DType::kI32;
-      require(t.home == Home::kInput && index && !t.type.opaque && b.lo <= b.hi, "bounds are of indices in inputs");
+      require(t.storage == StorageKind::kInput && index && !t.type.opaque && b.lo <= b.hi,
+              "bounds are of indices in inputs");
     }
     if (s.out_variant) require(call && !s.writes.empty(), "out variants are calls with results");
     for_each_read(s, [&](TensorId t) {
@@ -229,13 +232,16 @@ class Verifier {
       require(call || s.kind == StepKind::kRelease || !p_.tensors[t].type.opaque,
               "only extern calls read opaque tensors");
       if (frozen) {
-        require(base.home == Home::kFrozen || base.home == Home::kInput, "frozen steps read inputs and frozen tensors");
-        require(base.home != Home::kInput || p_.inputs[base.index].kind != 0, "frozen steps read no user input");
+        require(base.storage == StorageKind::kFrozen || base.storage == StorageKind::kInput,
+                "frozen steps read inputs and frozen tensors");
+        require(base.storage != StorageKind::kInput || p_.inputs[base.index].kind != 0,
+                "frozen steps read no user input");
       } else {
-        require(base.home != Home::kInput || !p_.inputs[base.index].frozen, "reads an input that is said to be frozen");
+        require(base.storage != StorageKind::kInput || !p_.inputs[base.index].frozen,
+                "reads an input that is said to be frozen");
       }
       if (s.kind == StepKind::kRelease) {
-        require(base.home == Home::kExtern && r == t, "only extern tensors are released");
+        require(base.storage == StorageKind::kExtern && r == t, "only extern tensors are released");
         state_[t].released = true;
         return;
       }
@@ -248,17 +254,17 @@ class Verifier {
       const TensorId r = roots_[t].id;
       const Tensor& base = p_.tensors[r];
       require(!state_[r].released, "writes a released tensor");
-      if (base.home == Home::kExtern) {
+      if (base.storage == StorageKind::kExtern) {
         const bool fresh = r == t && !state_[r].written;
         require(call ? fresh || s.out_variant || state_[r].written : state_[r].written,
                 "an extern tensor is made by an extern call");
         require(!s.out_variant || state_[r].written, "out variants write existing memory");
       }
       if (frozen) {
-        require(base.home == Home::kFrozen, "frozen steps write frozen tensors");
+        require(base.storage == StorageKind::kFrozen, "frozen steps write frozen tensors");
       } else {
-        require(base.home != Home::kFrozen, "only frozen steps write frozen tensors");
-        require(base.home != Home::kInput || !p_.inputs[base.index].frozen,
+        require(base.storage != StorageKind::kFrozen, "only frozen steps write frozen tensors");
+        require(base.storage != StorageKind::kInput || !p_.inputs[base.index].frozen,
                 "writes an input that is said to be frozen");
       }
       require(call || !p_.tensors[t].type.opaque, "only extern calls write opaque tensors");
@@ -278,7 +284,7 @@ class Verifier {
     if (o.tensor < 0) return;
     require(in_range(o.tensor, p_.tensors.size()), "no such tensor");
     const TensorType& t = p_.tensors[o.tensor].type;
-    require(t.opaque == o.type.opaque && (!t.opaque || p_.tensors[o.tensor].home == Home::kExtern),
+    require(t.opaque == o.type.opaque && (!t.opaque || p_.tensors[o.tensor].storage == StorageKind::kExtern),
             "an opaque tensor is returned as it is");
     require(t.dtype == o.type.dtype, "dtype equals the tensor's");
     if (t.opaque) {
@@ -294,16 +300,17 @@ class Verifier {
     state_[r].last = static_cast<int64_t>(p_.steps.size());
   }
 
-  // Two slab tensors that are alive at the same time lie apart. A launch may write over what it reads for the last
+  // Two arena tensors that are alive at the same time lie apart. A launch may write over what it reads for the last
   // time, at exactly the same place (the kernel's author saw to the order); an extern call may not.
-  void check_slab() {
+  void check_arena() {
     std::vector<TensorId> ids;
     for (size_t i = 0; i < p_.tensors.size(); ++i) {
       const Tensor& t = p_.tensors[i];
-      if (t.home == Home::kSlab && state_[i].last >= 0 && t.slab_offset.is_const() && span(t.type).is_const())
+      if (t.storage == StorageKind::kArena && state_[i].last >= 0 && t.arena_offset.is_const() &&
+          span(t.type).is_const())
         ids.push_back(static_cast<TensorId>(i));
     }
-    const auto from = [&](TensorId t) { return p_.tensors[t].slab_offset.value(); };
+    const auto from = [&](TensorId t) { return p_.tensors[t].arena_offset.value(); };
     const auto end = [&](TensorId t) { return from(t) + bytes(p_.tensors[t].type).value(); };
     std::sort(ids.begin(), ids.end(), [&](TensorId a, TensorId b) { return state_[a].first < state_[b].first; });
     std::vector<TensorId> alive;
@@ -316,7 +323,7 @@ class Verifier {
         const bool in_place = state_[o].last == state_[t].first && state_[o].first < state_[t].first &&
                               from(o) == from(t) && handover < p_.steps.size() &&
                               p_.steps[handover].kind == StepKind::kLaunch;
-        require(in_place, "overlaps another live tensor of the slab");
+        require(in_place, "overlaps another live tensor of the arena");
       }
       alive.push_back(t);
     }

@@ -6,7 +6,7 @@
 
 namespace flashover::planner {
 
-int64_t place(std::vector<Block>& blocks) {
+int64_t assign_offsets(std::vector<Block>& blocks) {
   auto aligned = [](int64_t n) { return (n + 63) / 64 * 64; };
   std::vector<size_t> order(blocks.size());
   std::iota(order.begin(), order.end(), size_t{0});

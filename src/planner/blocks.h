@@ -1,4 +1,4 @@
-// Puts blocks of memory that live at different times into one slab.
+// Puts blocks of memory that live at different times into one arena.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -10,7 +10,7 @@ struct Block {
   int32_t first = 0, last = 0;  // steps, inclusive
   int64_t offset = 0;           // result, multiple of 64
 };
-// Largest first, each at the lowest free place. Returns the size of the slab.
-int64_t place(std::vector<Block>& blocks);
+// Largest first, each at the lowest free offset. Returns the size of the arena.
+int64_t assign_offsets(std::vector<Block>& blocks);
 
 }  // namespace flashover::planner

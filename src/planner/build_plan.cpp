@@ -13,9 +13,9 @@
 namespace flashover::planner {
 namespace {
 
-using plan::Home;
 using plan::Step;
 using plan::StepKind;
+using plan::StorageKind;
 using plan::TensorId;
 
 struct Building {
@@ -128,7 +128,7 @@ TensorId on_device(Building& b, ValueId v, bool frozen) {
   if (device.type == DeviceType::kCPU || !b.graph().type(v).sizes.empty())
     throw Declined("a kernel on " + name_of(device) + " reads a tensor on " + name_of(type.device));
   if (const auto it = b.on_device.find(v); it != b.on_device.end()) return it->second;
-  plan::Tensor copy{type, frozen ? Home::kFrozen : Home::kSlab};
+  plan::Tensor copy{type, frozen ? StorageKind::kFrozen : StorageKind::kArena};
   copy.type.device = device;
   copy.type.offset = 0;
   const TensorId made = b.tensors.add(std::move(copy));
@@ -191,8 +191,8 @@ TensorId output_tensor(Building& b, int32_t i) {
   const TensorId t = b.tensors.of(o.value), owner = plan::root(b.plan(), t);
   const plan::Tensor &have = b.plan().tensors[t], &whole = b.plan().tensors[owner];
   if (b.tensors.output_of(o.value) == i) {
-    if (whole.home == Home::kOutput) return owner;
-    if (whole.home == Home::kExtern && (o.type.opaque || lies_as_wanted(o, have, whole))) return owner;
+    if (whole.storage == StorageKind::kOutput) return owner;
+    if (whole.storage == StorageKind::kExtern && (o.type.opaque || lies_as_wanted(o, have, whole))) return owner;
   }
   TensorType written = have.type;
   b.add(copy_step(t, b.tensors.make_output(i, std::move(written)), "copy"));
@@ -223,7 +223,7 @@ void add_mutations(Building& b) {
     TensorId from = b.tensors.of(m.value);
     const TensorId to = b.tensors.of(b.graph().inputs[m.input].value);
     if (from == to) continue;
-    if (const plan::Tensor& t = b.plan().tensors[from]; t.home == Home::kInput) {
+    if (const plan::Tensor& t = b.plan().tensors[from]; t.storage == StorageKind::kInput) {
       TensorType type = t.type;
       type.strides = contiguous_strides(type.sizes);
       const TensorId saved = b.tensors.temporary(std::move(type));

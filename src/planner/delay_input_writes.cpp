@@ -11,9 +11,9 @@ namespace flashover::planner {
 namespace {
 
 using loops::Kernel;
-using plan::Home;
 using plan::Step;
 using plan::StepKind;
+using plan::StorageKind;
 using plan::TensorId;
 
 bool raises(const Step& s, const std::vector<Kernel>& kernels) {
@@ -66,8 +66,9 @@ void delay_input_writes(Schedule& s, const Options& /*o*/) {
   size_t end = p.steps.size();
   while (end > 0 && !raises(p.steps[end - 1], s.kernels)) --end;
   const auto writes_input = [&](const Step& step) {
-    return std::any_of(step.writes.begin(), step.writes.end(),
-                       [&](TensorId t) { return t >= 0 && p.tensors[plan::root(p, t)].home == Home::kInput; });
+    return std::any_of(step.writes.begin(), step.writes.end(), [&](TensorId t) {
+      return t >= 0 && p.tensors[plan::root(p, t)].storage == StorageKind::kInput;
+    });
   };
   const auto stop = p.steps.begin() + static_cast<std::ptrdiff_t>(end);
   if (std::none_of(p.steps.begin(), stop, writes_input)) return;

@@ -414,19 +414,19 @@ class Runner {
  public:
   Runner(const Schedule& s, const std::vector<Array>& inputs, const Launch& launch)
       : s_(s), p_(s.plan), launch_(launch), memory_(p_.tensors.size()) {
-    slab_.resize(static_cast<size_t>(p_.slab_bytes.value()) + 64, static_cast<char>(0x7f));  // stale memory must show
+    arena_.resize(static_cast<size_t>(p_.arena_bytes.value()) + 64, static_cast<char>(0x7f));  // stale memory must show
     for (size_t t = 0; t < p_.tensors.size(); ++t) {
       const plan::Tensor& x = p_.tensors[t];
-      if (x.home == plan::Home::kView) {
+      if (x.storage == plan::StorageKind::kView) {
         memory_[t].data = memory_[x.index].data + x.type.offset.value() * info(x.type.dtype).bytes;
-      } else if (x.home == plan::Home::kSlab) {
-        memory_[t].data = slab_.data() + x.slab_offset.value();
+      } else if (x.storage == plan::StorageKind::kArena) {
+        memory_[t].data = arena_.data() + x.arena_offset.value();
       } else {
         memory_[t].owned.assign(static_cast<size_t>(plan::span(x.type).value()) * info(x.type.dtype).bytes + 64,
                                 static_cast<char>(0x7f));
         memory_[t].data = memory_[t].owned.data();
       }
-      if (x.home == plan::Home::kInput) write(static_cast<plan::TensorId>(t), inputs[x.index]);
+      if (x.storage == plan::StorageKind::kInput) write(static_cast<plan::TensorId>(t), inputs[x.index]);
     }
   }
   PlanResult run() {
@@ -453,7 +453,8 @@ class Runner {
       }
     for (const plan::OutputRef& o : p_.outputs) r.outputs.push_back(read(o.tensor, o.type));
     for (size_t t = 0; t < p_.tensors.size(); ++t)
-      if (p_.tensors[t].home == plan::Home::kInput) r.inputs_after.push_back(read(static_cast<plan::TensorId>(t)));
+      if (p_.tensors[t].storage == plan::StorageKind::kInput)
+        r.inputs_after.push_back(read(static_cast<plan::TensorId>(t)));
     return r;
   }
 
@@ -486,7 +487,7 @@ class Runner {
   const Schedule& s_;
   const plan::Plan& p_;
   const Launch& launch_;
-  std::vector<char> slab_;
+  std::vector<char> arena_;
   std::vector<Memory> memory_;
 };
 

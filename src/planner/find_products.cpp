@@ -20,10 +20,10 @@ using loops::Product;
 using loops::Prologue;
 using loops::Stage;
 using loops::StoreMode;
-using plan::Home;
 using plan::Plan;
 using plan::Step;
 using plan::StepKind;
+using plan::StorageKind;
 using plan::TensorId;
 
 namespace {
@@ -190,7 +190,7 @@ bool find_prologue(const Plan& p, std::span<const Kernel> kernels, size_t call, 
   sym::Expr from = 0;
   const TensorId root = plan::root(p, operand, &from);
   const plan::Tensor& memory = p.tensors[static_cast<size_t>(root)];
-  if (memory.home != Home::kSlab || !from.is_const(0) ||
+  if (memory.storage != StorageKind::kArena || !from.is_const(0) ||
       memory.type.dtype != p.tensors[static_cast<size_t>(operand)].type.dtype)
     return false;
   const int64_t points = sizes[0] * sizes[1] * sizes[2];
@@ -225,8 +225,8 @@ std::vector<std::vector<Candidate>> find_products(const Plan& p, std::span<const
     if (!plain) continue;
     const TensorId result = root(p.steps[i].writes[0]);
     if (result != p.steps[i].writes[0]) continue;
-    const Home home = p.tensors[static_cast<size_t>(result)].home;
-    if (home != Home::kExtern && home != Home::kSlab) continue;
+    const StorageKind storage = p.tensors[static_cast<size_t>(result)].storage;
+    if (storage != StorageKind::kExtern && storage != StorageKind::kArena) continue;
 
     Candidate before{.call = i, .product = *plain};
     const std::array<std::array<int64_t, 3>, 2> sizes = {std::array{plain->batch, plain->m, plain->k},
@@ -350,11 +350,11 @@ void own_result(Plan& p, const Candidate& c) {
   if (c.launch != kNoStep) return;
   const TensorId t = p.steps[c.call].writes[0];
   plan::Tensor& memory = p.tensors[static_cast<size_t>(t)];
-  if (memory.home != Home::kExtern) return;
-  memory.home = Home::kSlab;
+  if (memory.storage != StorageKind::kExtern) return;
+  memory.storage = StorageKind::kArena;
   for (size_t i = 0; i < p.outputs.size(); ++i)
     if (p.outputs[i].tensor == t) {
-      memory.home = Home::kOutput;
+      memory.storage = StorageKind::kOutput;
       memory.index = static_cast<int32_t>(i);
     }
 }

@@ -8,9 +8,9 @@
 namespace flashover::planner {
 namespace {
 
-using plan::Home;
 using plan::Plan;
 using plan::Step;
+using plan::StorageKind;
 using plan::TensorId;
 
 constexpr int64_t kLarge = int64_t{4} << 20, kLess = int64_t{1} << 20;
@@ -40,10 +40,10 @@ Thawables find_thawables(const Plan& p, const MemoryUse& use) {
     const Step& s = p.frozen_steps[i];
     if (s.kind != plan::StepKind::kLaunch || s.writes.size() != 1) continue;
     const TensorId t = s.writes[0];
-    if (p.tensors[t].home != Home::kFrozen || use.life(t).first < 0) continue;
+    if (p.tensors[t].storage != StorageKind::kFrozen || use.life(t).first < 0) continue;
     out.frozen += use.bytes(t);
-    if (s.reads.size() == 1 && p.tensors[s.reads[0]].home == Home::kInput && !written[s.reads[0]] && !needed[t] &&
-        use.bytes(t) >= kLess)
+    if (s.reads.size() == 1 && p.tensors[s.reads[0]].storage == StorageKind::kInput && !written[s.reads[0]] &&
+        !needed[t] && use.bytes(t) >= kLess)
       out.all.push_back({t, static_cast<int32_t>(i), use.bytes(t)});
   }
   return out;
@@ -95,7 +95,7 @@ bool thaw(Schedule& s, const Options& o, const MemoryUse& use, int64_t large, in
   for (const Thawable& c : chosen) {
     begins[use.life(c.tensor).first].push_back(c.step);
     gone[c.step] = true;
-    p.tensors[c.tensor].home = Home::kSlab;
+    p.tensors[c.tensor].storage = StorageKind::kArena;
   }
   std::vector<Step> steps, frozen;
   for (size_t i = 0; i < p.steps.size(); ++i) {
@@ -122,7 +122,7 @@ void fit_memory(Schedule& s, const Options& o) {
   if (const int64_t then = use.peak(kLarge); then + kWorth <= bytes || (bytes > limit && then < bytes))
     large = kLarge, bytes = then;
   if (const int64_t then = use.peak(kLess); bytes > limit && then < bytes) large = kLess, bytes = then;
-  // A slab would have to hold what is thawed; by itself it is there for a while only.
+  // An arena would have to hold what is thawed; by itself it is there for a while only.
   if (bytes > limit && !thaw(s, o, use, large, bytes - limit) && large == kNoneApart &&
       thaw(s, o, use, kLess, bytes - limit))
     large = kLess;

@@ -16,9 +16,9 @@ using loops::Instr;
 using loops::Kernel;
 using loops::Op;
 using loops::Stage;
-using plan::Home;
 using plan::Step;
 using plan::StepKind;
+using plan::StorageKind;
 using plan::TensorId;
 
 bool is_integer(DType d) { return d == DType::kI64 || d == DType::kI32; }
@@ -28,7 +28,7 @@ constexpr int64_t kMost = INT64_MAX;  // no bound
 // Adds that the elements of t are in [lo, hi]. False: what t holds is not known before the first step, or never there.
 bool bound(const plan::Plan& p, TensorId t, int64_t lo, int64_t hi, std::vector<plan::Bounds>& all) {
   const plan::Tensor& tensor = p.tensors[t];
-  if (!is_integer(tensor.type.dtype) || tensor.home != Home::kInput ||
+  if (!is_integer(tensor.type.dtype) || tensor.storage != StorageKind::kInput ||
       !ops::is_dense(tensor.type.sizes, tensor.type.strides))
     return false;
   if (lo == -kMost && hi == kMost) return true;

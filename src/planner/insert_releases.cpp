@@ -14,7 +14,7 @@ void insert_releases(Schedule& s, const Options& /*o*/) {
   const std::vector<Lifetime> life = lifetimes(p);
   std::vector<std::vector<TensorId>> dying(p.steps.size());
   for (size_t t = 0; t < p.tensors.size(); ++t)
-    if (p.tensors[t].home == plan::Home::kExtern && life[t].last >= 0 &&
+    if (p.tensors[t].storage == plan::StorageKind::kExtern && life[t].last >= 0 &&
         life[t].last < static_cast<int32_t>(p.steps.size()))
       dying[life[t].last].push_back(static_cast<TensorId>(t));
   std::vector<Step> steps;

@@ -11,7 +11,7 @@ void mark_frozen_inputs(Schedule& s, const Options& /*o*/) {
   std::vector<bool> live(p.inputs.size());
   const auto touch = [&](TensorId t) {
     const plan::Tensor& memory = p.tensors[plan::root(p, t)];
-    if (memory.home == plan::Home::kInput) live[memory.index] = true;
+    if (memory.storage == plan::StorageKind::kInput) live[memory.index] = true;
   };
   for (const plan::Step& step : p.steps) {
     plan::for_each_read(step, touch);

@@ -9,7 +9,7 @@
 
 namespace flashover::planner {
 
-using plan::Home;
+using plan::StorageKind;
 using plan::TensorId;
 
 MemoryUse::MemoryUse(const Schedule& s, const Options& o)
@@ -29,7 +29,7 @@ MemoryUse::MemoryUse(const Schedule& s, const Options& o)
 bool MemoryUse::known() const {
   for (size_t t = 0; t < p_.tensors.size(); ++t) {  // views come behind their bases
     if (first_of_[t] > static_cast<TensorId>(t)) return false;
-    if (p_.tensors[t].home != Home::kSlab && p_.tensors[t].home != Home::kOutput) continue;
+    if (p_.tensors[t].storage != StorageKind::kArena && p_.tensors[t].storage != StorageKind::kOutput) continue;
     if (!plan::span(p_.tensors[t].type).is_const()) return false;
   }
   return true;
@@ -43,40 +43,41 @@ int64_t MemoryUse::input_bytes() const {
   return bytes;
 }
 
-bool MemoryUse::is_slab_block(size_t t) const {
-  return p_.tensors[t].home == Home::kSlab && life_[t].first >= 0 && first_of_[t] == static_cast<TensorId>(t);
+bool MemoryUse::is_arena_block(size_t t) const {
+  return p_.tensors[t].storage == StorageKind::kArena && life_[t].first >= 0 &&
+         first_of_[t] == static_cast<TensorId>(t);
 }
 
 bool MemoryUse::may_begin_late(size_t t) const {
-  return late_outputs_ && p_.tensors[t].home == Home::kOutput && life_[t].first >= 0 &&
+  return late_outputs_ && p_.tensors[t].storage == StorageKind::kOutput && life_[t].first >= 0 &&
          p_.tensors[t].type.device == p_.device;
 }
 
 bool MemoryUse::is_apart(size_t t, int64_t large) const {
-  return (is_slab_block(t) || may_begin_late(t)) && bytes(t) >= large;
+  return (is_arena_block(t) || may_begin_late(t)) && bytes(t) >= large;
 }
 
 std::vector<int64_t> MemoryUse::over_time(int64_t large, const std::vector<TensorId>& thawed) const {
   const size_t steps = p_.steps.size();
   std::vector<int64_t> change(steps + 2);
   int64_t always = 0;
-  std::vector<Block> slab;
+  std::vector<Block> arena;
   for (size_t t = 0; t < p_.tensors.size(); ++t) {
     const plan::Tensor& tensor = p_.tensors[t];
     const Lifetime life{life_[t].first, std::max(last_[t], life_[t].last)};
     if (tensor.type.opaque || tensor.type.device != p_.device || life.first < 0) continue;
     const bool thaws = std::find(thawed.begin(), thawed.end(), static_cast<TensorId>(t)) != thawed.end();
     const bool apart = is_apart(t, large);
-    if ((tensor.home == Home::kFrozen && !thaws) || (tensor.home == Home::kOutput && !apart)) {
+    if ((tensor.storage == StorageKind::kFrozen && !thaws) || (tensor.storage == StorageKind::kOutput && !apart)) {
       always += bytes(t);
-    } else if (tensor.home == Home::kExtern || apart || (thaws && bytes(t) >= large)) {
+    } else if (tensor.storage == StorageKind::kExtern || apart || (thaws && bytes(t) >= large)) {
       change[life.first] += bytes(t);
       change[std::min<size_t>(life.last, steps) + 1] -= bytes(t);
-    } else if (is_slab_block(t) || thaws) {
-      slab.push_back({bytes(t), life.first, life.last});
+    } else if (is_arena_block(t) || thaws) {
+      arena.push_back({bytes(t), life.first, life.last});
     }
   }
-  int64_t now = always + place(slab);
+  int64_t now = always + assign_offsets(arena);
   for (int64_t& c : change) c = now += c;
   return change;
 }
@@ -98,15 +99,15 @@ void set_apart(Schedule& s, const Options& o, int64_t large) {
   for (size_t t = 0; t < p.tensors.size(); ++t) {
     plan::Tensor& tensor = p.tensors[t];
     const TensorId first = use.first_of(t);
-    if (tensor.home != Home::kSlab || first == static_cast<TensorId>(t) || !apart[first]) continue;
-    tensor.home = Home::kView;
+    if (tensor.storage != StorageKind::kArena || first == static_cast<TensorId>(t) || !apart[first]) continue;
+    tensor.storage = StorageKind::kView;
     tensor.index = first;
     s.over[t] = -1;
   }
   std::vector<plan::Step> steps;
   for (size_t i = 0; i < p.steps.size(); ++i) {
     for (TensorId t : begins[i]) {
-      p.tensors[t].home = Home::kExtern;
+      p.tensors[t].storage = StorageKind::kExtern;
       p.tensors[t].index = -1;
       steps.push_back(allocation(p.tensors[t].type, t));
     }

@@ -1,6 +1,6 @@
 // How many bytes a plan holds at each step, with some temporaries and results allocated by themselves.
 //
-// The slab is held for the whole call, beside what operators allocate, and so are results. Where these have their peaks
+// The arena is held for the whole call, beside what operators allocate, and so are results. Where these have their peaks
 // at different times, large ones are allocated when they begin ("apart"), and temporaries freed when they end: the
 // allocator's cache makes that cheap.
 #pragma once
@@ -24,7 +24,7 @@ class MemoryUse {
   int64_t input_bytes() const;
   int64_t bytes(size_t t) const { return plan::bytes(p_.tensors[t].type).value(); }
   const Lifetime& life(size_t t) const { return life_[t]; }
-  // The first of those that share the slab's memory with t through Schedule::over.
+  // The first of those that share the arena's memory with t through Schedule::over.
   plan::TensorId first_of(size_t t) const { return first_of_[t]; }
 
   // A temporary or result that is allocated by itself if what has `large` bytes is.
@@ -34,7 +34,7 @@ class MemoryUse {
   int64_t peak(int64_t large, const std::vector<plan::TensorId>& thawed = {}) const;
 
  private:
-  bool is_slab_block(size_t t) const;
+  bool is_arena_block(size_t t) const;
   bool may_begin_late(size_t t) const;  // a result
 
   const plan::Plan& p_;

@@ -40,15 +40,16 @@ struct Options {
   bool own_operators = false;  // CPU: this machine has what the hand-written operators need
   Device device = {};          // of the plan: where its kernels run. Values on another device are for extern calls only
   bool want_text = true;       // fill Schedule::text
-  // Chooses among find_products(): replaces steps of the plan, whose temporaries have no place yet, by launches of
-  // kernels with numbers behind those of `kernels`. Empty: none.
+  // Chooses among find_products(): replaces steps of the plan, whose temporaries have no offsets yet, by launches of
+  // kernels that are numbered after `kernels`. Empty: none.
   std::function<void(plan::Plan&, const std::vector<loops::Kernel>& kernels)> fuse_products = {};
 };
 
 struct Schedule {
   plan::Plan plan;                     // Step::kernel indexes `kernels`; Plan::kernels and binaries are kernel/'s work
   std::vector<loops::Kernel> kernels;  // distinct by identity()
-  // Between reuse_in_place and place_slab: by tensor the temporary whose block of the slab it takes over, or -1.
+  // Between reuse_in_place and assign_arena_offsets: by tensor the temporary whose block of the arena it takes over,
+  // or -1.
   std::vector<plan::TensorId> over;
   std::string text;  // nodes and groups, for people
 

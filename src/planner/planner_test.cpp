@@ -63,7 +63,7 @@ int64_t launches(const Schedule& s) {
   for (const plan::Step& step : s.plan.steps) n += step.kind == plan::StepKind::kLaunch;
   return n;
 }
-int64_t slab(const Schedule& s) { return s.plan.slab_bytes.value(); }
+int64_t arena(const Schedule& s) { return s.plan.arena_bytes.value(); }
 
 TEST(Schedule, PointwiseChainIsOneLoop) {
   Graph g(kNewProgram);
@@ -275,7 +275,7 @@ TEST(Schedule, MutationsAndInPlaceReuse) {
   auto got = testing::run_plan(s, inputs);
   for (int i = 0; i < 64; ++i) EXPECT_FLOAT_EQ(got.inputs_after[0].data[i], inputs[0].data[i] + inputs[1].data[i]);
 
-  // exp lies over the extern's operand chain: one slab tensor at a time
+  // exp lies over the extern's operand chain: one arena tensor at a time
   Graph h(kNewProgram);
   Builder c(h);
   x = h.add_input(f32({64}), graph::InputKind::kUser, "x");
@@ -284,7 +284,7 @@ TEST(Schedule, MutationsAndInPlaceReuse) {
   ValueId d = c.mul(a, e1);
   ValueId e2 = extern_call(c, d);
   returns(h, c.add(e2, d));
-  EXPECT_EQ(slab(check(h)), 256);
+  EXPECT_EQ(arena(check(h)), 256);
 }
 
 TEST(Schedule, WritesInputsInPlace) {

@@ -8,14 +8,14 @@
 namespace flashover::planner {
 namespace {
 
-using plan::Home;
 using plan::Plan;
+using plan::StorageKind;
 using plan::TensorId;
 
 // Memory of the plan's own that an operator on a GPU returned.
 bool result_of_operator(const Plan& p, TensorId t) {
   const plan::Tensor& tensor = p.tensors[t];
-  return p.device.type != DeviceType::kCPU && tensor.home == Home::kExtern && !tensor.type.opaque &&
+  return p.device.type != DeviceType::kCPU && tensor.storage == StorageKind::kExtern && !tensor.type.opaque &&
          tensor.type.device == p.device;
 }
 
@@ -49,7 +49,7 @@ void lay_over(Schedule& s, Launch& launch, size_t w, std::vector<Lifetime>& life
     const TensorId root = plan::root(p, in, &offset);
     const bool returned = result_of_operator(p, root) && offset.is_const(0) && root < out &&
                           p.tensors[root].type.dtype == p.tensors[out].type.dtype;
-    if (!returned && p.tensors[in].home != Home::kSlab) continue;
+    if (!returned && p.tensors[in].storage != StorageKind::kArena) continue;
     if (!launch.may_take(w, r, root, life[root])) continue;
     launch.taken.push_back(root);
     if (!returned) {
@@ -58,7 +58,7 @@ void lay_over(Schedule& s, Launch& launch, size_t w, std::vector<Lifetime>& life
     }
     plan::Tensor& result = p.tensors[out];
     if (!sym::known_le(plan::span(result.type), plan::span(p.tensors[root].type))) continue;
-    result.home = Home::kView;
+    result.storage = StorageKind::kView;
     result.index = root;
     result.type.offset = 0;
     life[root].last = life[out].last;
@@ -79,7 +79,8 @@ void reuse_in_place(Schedule& s, const Options& /*o*/) {
     Launch launch{.p = p, .number = n, .kernel = s.kernels[step.kernel]};
     for (size_t w = 0; w < step.writes.size(); ++w) {
       const TensorId out = step.writes[w];
-      if (p.tensors[out].home == Home::kSlab && life[out].first == static_cast<int32_t>(n) && s.over[out] < 0)
+      if (p.tensors[out].storage == StorageKind::kArena && life[out].first == static_cast<int32_t>(n) &&
+          s.over[out] < 0)
         lay_over(s, launch, w, life);
     }
   }

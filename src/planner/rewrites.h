@@ -44,8 +44,8 @@ void split_convolutions(Schedule& s, const Options& o);
 // Allocates temporaries and results from Options::apart bytes on where they begin.
 void allocate_apart(Schedule& s, const Options& o);
 
-// Gives each temporary its place in the slab.
-void place_slab(Schedule& s, const Options& o);
+// Gives each temporary its offset in the arena.
+void assign_arena_offsets(Schedule& s, const Options& o);
 
 // What operators returned goes when its last reader has run.
 void insert_releases(Schedule& s, const Options& o);

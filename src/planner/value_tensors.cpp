@@ -1,4 +1,5 @@
-// Homes: inputs, outputs, what operators return, what is kept from call to call; the rest is in the slab.
+// Chooses where each value is stored: inputs, outputs, what operators return, what is kept from call to call; the
+// rest is in the arena.
 #include "planner/value_tensors.h"
 
 #include <algorithm>
@@ -9,9 +10,9 @@
 namespace flashover::planner {
 
 using loops::written_strides;
-using plan::Home;
 using plan::Step;
 using plan::StepKind;
+using plan::StorageKind;
 using plan::TensorId;
 
 size_t clones_of(const graph::Node& n) {
@@ -36,7 +37,7 @@ ValueTensors::ValueTensors(const loops::Program& program, plan::Plan& plan)
   for (const graph::Input& in : graph_.inputs) {
     const auto index = static_cast<int32_t>(plan_.inputs.size());
     plan_.inputs.push_back({graph_.type(in.value), static_cast<uint8_t>(in.kind), false});
-    tensor_of_[in.value] = add({memory_type(in.value), Home::kInput, index});
+    tensor_of_[in.value] = add({memory_type(in.value), StorageKind::kInput, index});
   }
   for (size_t i = 0; i < graph_.outputs.size(); ++i)
     if (graph_.outputs[i].owns_memory()) output_of_.try_emplace(graph_.outputs[i].value, static_cast<int32_t>(i));
@@ -48,7 +49,7 @@ TensorId ValueTensors::add(plan::Tensor t) {
 }
 
 TensorId ValueTensors::temporary(TensorType type) {
-  const TensorId t = add({std::move(type), Home::kSlab});
+  const TensorId t = add({std::move(type), StorageKind::kArena});
   allocate_beside(t);
   return t;
 }
@@ -77,18 +78,18 @@ bool ValueTensors::returned_where_kernels_write(const graph::Output& o, const Te
 TensorId ValueTensors::of(ValueId v) {
   if (tensor_of_[v] >= 0) return tensor_of_[v];
   if (const loops::Strided& view = program_.views[v]; view.base != kNoValue) {
-    plan::Tensor t{graph_.type(v), Home::kView, of(view.base)};
+    plan::Tensor t{graph_.type(v), StorageKind::kView, of(view.base)};
     t.type.strides = view.strides;
     t.type.offset = view.offset;
     t.type.wrapped_number = false;
     return tensor_of_[v] = add(std::move(t));
   }
-  plan::Tensor t{memory_type(v), Home::kSlab};
+  plan::Tensor t{memory_type(v), StorageKind::kArena};
   const bool from_extern = !graph_.nodes[program_.producers.of[v].node].op->is_prim && !is_clone(v);
   if (program_.facts[v].frozen) {
-    t.home = Home::kFrozen;
+    t.storage = StorageKind::kFrozen;
   } else if (from_extern) {
-    t.home = Home::kExtern;
+    t.storage = StorageKind::kExtern;
   } else if (const auto it = output_of_.find(v);
              it != output_of_.end() && returned_where_kernels_write(graph_.outputs[it->second], t.type)) {
     return tensor_of_[v] = make_output(it->second, t.type);
@@ -111,13 +112,13 @@ TensorId ValueTensors::make_output(int32_t i, TensorType type) {
     offset = o.type.offset;
     memory = sym::max(o.memory, offset + span);
   }
-  if (offset.is_const(0) && sym::known_eq(memory, span)) return memory_of_[i] = add({type, Home::kOutput, i});
+  if (offset.is_const(0) && sym::known_eq(memory, span)) return memory_of_[i] = add({type, StorageKind::kOutput, i});
   TensorType all = type;
   all.sizes = {memory};
   all.strides = {1};
-  memory_of_[i] = add({std::move(all), Home::kOutput, i});
+  memory_of_[i] = add({std::move(all), StorageKind::kOutput, i});
   type.offset = offset;
-  return add({std::move(type), Home::kView, memory_of_[i]});
+  return add({std::move(type), StorageKind::kView, memory_of_[i]});
 }
 
 // A tensor without elements has no kernel; it still must come from somewhere.
@@ -125,15 +126,15 @@ void ValueTensors::allocate_empty(TensorId t) {
   plan::Tensor& tensor = plan_.tensors[t];
   const Sizes& sizes = tensor.type.sizes;
   if (std::none_of(sizes.begin(), sizes.end(), [](sym::Expr n) { return n.is_const(0); })) return;
-  const bool frozen = tensor.home == Home::kFrozen;
-  if (!frozen) tensor.home = Home::kExtern;
+  const bool frozen = tensor.storage == StorageKind::kFrozen;
+  if (!frozen) tensor.storage = StorageKind::kExtern;
   (frozen ? plan_.frozen_steps : plan_.steps).push_back(allocation(tensor.type, t));
 }
 
 void ValueTensors::allocate_beside(TensorId t) {
   plan::Tensor& tensor = plan_.tensors[t];
-  if (tensor.home != Home::kSlab || tensor.type.device == plan_.device || tensor.type.opaque) return;
-  tensor.home = Home::kExtern;
+  if (tensor.storage != StorageKind::kArena || tensor.type.device == plan_.device || tensor.type.opaque) return;
+  tensor.storage = StorageKind::kExtern;
   plan_.steps.push_back(allocation(tensor.type, t));
 }
 

@@ -32,7 +32,7 @@ class ValueTensors {
   plan::TensorId make_output(int32_t i, TensorType type);
   plan::TensorId memory_of_output(int32_t i) const { return memory_of_.at(i); }
 
-  // The slab is the plan's device's: what the CPU works on beside it is allocated call by call.
+  // The arena is the plan's device's: what the CPU works on beside it is allocated call by call.
   void allocate_beside(plan::TensorId t);
 
  private:

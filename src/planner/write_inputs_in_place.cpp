@@ -12,10 +12,10 @@
 namespace flashover::planner {
 namespace {
 
-using plan::Home;
 using plan::Plan;
 using plan::Step;
 using plan::StepKind;
+using plan::StorageKind;
 using plan::TensorId;
 
 bool alike(const TensorType& a, const TensorType& b) {
@@ -43,7 +43,8 @@ std::optional<Uses> uses(const Plan& p, size_t write_back, TensorId from, Tensor
     if (written) return std::nullopt;
   }
   for (size_t t = 0; t < p.tensors.size(); ++t)  // views have addresses of their own
-    if (p.tensors[t].home == Home::kView && plan::root(p, static_cast<TensorId>(t)) == to) return std::nullopt;
+    if (p.tensors[t].storage == StorageKind::kView && plan::root(p, static_cast<TensorId>(t)) == to)
+      return std::nullopt;
   for (const plan::OutputRef& o : p.outputs)
     if (o.tensor >= 0 && plan::root(p, o.tensor) == from) return std::nullopt;
   if (u.first_write < 0 || u.last_read > u.first_write) return std::nullopt;
@@ -88,12 +89,14 @@ void rewrite(Schedule& s, size_t write_back) {
   Plan& p = s.plan;
   const TensorId from = p.steps[write_back].reads[0], to = p.steps[write_back].writes[0];
   const plan::Tensor& made = p.tensors[from];
-  if ((made.home != Home::kSlab && made.home != Home::kExtern) || !alike(made.type, p.tensors[to].type)) return;
+  if ((made.storage != StorageKind::kArena && made.storage != StorageKind::kExtern) ||
+      !alike(made.type, p.tensors[to].type))
+    return;
   const std::optional<Uses> u = uses(p, write_back, from, to);
   if (!u) return;
   Step& producer = p.steps[u->first_write];
   bool needless = false;  // it would copy the input onto itself
-  if (made.home == Home::kExtern) {
+  if (made.storage == StorageKind::kExtern) {
     const ops::Op* twin = in_place_twin(p, producer, to);
     if (!twin) return;
     producer.op = twin->name;
@@ -105,7 +108,7 @@ void rewrite(Schedule& s, size_t write_back) {
     if (!may_lie_over(producer, k, from, to)) return;
     needless = only_copies(k);
   }
-  p.tensors[from].home = Home::kView;
+  p.tensors[from].storage = StorageKind::kView;
   p.tensors[from].index = to;
   p.steps.erase(p.steps.begin() + static_cast<std::ptrdiff_t>(write_back));
   if (needless) p.steps.erase(p.steps.begin() + u->first_write);

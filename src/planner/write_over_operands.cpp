@@ -9,7 +9,7 @@
 namespace flashover::planner {
 namespace {
 
-using plan::Home;
+using plan::StorageKind;
 using plan::TensorId;
 
 struct Twin {
@@ -50,18 +50,19 @@ void write_over_operands(Schedule& s, const Options& /*o*/) {
     if (!twin) continue;
     const TensorId over = ops::as_value(step.args[twin->operand]), out = step.writes[0];
     plan::Tensor &memory = p.tensors[over], &result = p.tensors[out];
-    if ((memory.home != Home::kExtern && memory.home != Home::kSlab) || result.home != Home::kExtern || over > out ||
-        !same_type(memory.type, result.type) || !dies_here(p, n, over, life[over]))
+    if ((memory.storage != StorageKind::kExtern && memory.storage != StorageKind::kArena) ||
+        result.storage != StorageKind::kExtern || over > out || !same_type(memory.type, result.type) ||
+        !dies_here(p, n, over, life[over]))
       continue;
     const auto output = std::ranges::find(p.outputs, out, &plan::OutputRef::tensor);
     if (output != p.outputs.end()) {
       output->tensor = over;
-      if (memory.home == Home::kSlab)
-        memory.home = Home::kOutput, memory.index = static_cast<int32_t>(output - p.outputs.begin());
+      if (memory.storage == StorageKind::kArena)
+        memory.storage = StorageKind::kOutput, memory.index = static_cast<int32_t>(output - p.outputs.begin());
     }
     step.op = twin->in_place;
     step.writes = {over};
-    result.home = Home::kView;
+    result.storage = StorageKind::kView;
     result.index = over;
     life[over].last = life[out].last;
   }

@@ -15,11 +15,11 @@
 #include "base/interrupt.h"
 #include "frame/signals.h"
 #include "python/bind.h"
+#include "run/arena.h"
 #include "run/cuda/costs.h"
 #include "run/cuda/record.h"
 #include "run/frozen.h"
 #include "run/run.h"
-#include "run/slab.h"
 #include "run/writes.h"
 #include "target/features.h"
 
@@ -337,7 +337,7 @@ void bind_run(py::module_& m) {
         [](const std::string& text) { return plan::print(plan::deserialize(plan::serialize(plan::parse(text)))); });
   m.def("_forget_pinned_pool", &run::cuda::forget_pinned_pool);
   m.def("launch_costs", &run::cuda::launch_costs);
-  m.def("kept_slab_bytes", &run::kept_slab_bytes);
+  m.def("kept_arena_bytes", &run::kept_arena_bytes);
   m.def("_graph_replays", [] { return run::graph_replays(); });
   m.def("missing_feature", &target::missing_feature,
         "The first word that this processor lacks, FLASHOVER_ISA considered: missing_feature('avx512 amx_bf16')");

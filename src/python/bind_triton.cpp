@@ -131,12 +131,12 @@ py::dict program(const std::string& text, bool to_device, int processors, const 
                                      : compile::lower(std::move(g), {}, env, report, fuse);
   py::dict out;
   py::list tensors, frozen, steps, outputs, kernels, loops;
-  static constexpr const char* kHomes[] = {"input", "slab", "output", "frozen", "extern", "view"};
+  static constexpr const char* kStorageKinds[] = {"input", "arena", "output", "frozen", "extern", "view"};
   for (const plan::Tensor& t : s.plan.tensors) {
     py::dict d = describe(t.type);
-    d["home"] = kHomes[static_cast<int>(t.home)];
+    d["storage"] = kStorageKinds[static_cast<int>(t.storage)];
     d["index"] = t.index;
-    d["slab"] = t.home == plan::Home::kSlab ? t.slab_offset.value() : 0;
+    d["arena"] = t.storage == plan::StorageKind::kArena ? t.arena_offset.value() : 0;
     tensors.append(d);
   }
   for (const plan::Step& step : s.plan.frozen_steps) frozen.append(describe(step));
@@ -153,7 +153,7 @@ py::dict program(const std::string& text, bool to_device, int processors, const 
     loops.append(loops::print(k));
   }
   for (const loops::Product& p : products) kernels.append(describe(kernel::triton::emit(p, *env.gpu)));
-  out["slab_bytes"] = s.plan.slab_bytes.value();
+  out["arena_bytes"] = s.plan.arena_bytes.value();
   out["tensors"] = tensors;
   out["frozen_steps"] = frozen;
   out["steps"] = steps;

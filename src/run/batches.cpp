@@ -13,7 +13,7 @@ extern "C" void GOMP_parallel(void (*)(void*), void*, unsigned, unsigned) __attr
 namespace flashover::run {
 namespace {
 
-using plan::Home;
+using plan::StorageKind;
 using plan::TensorId;
 
 constexpr int64_t kWorthATeam = 96 << 10;  // bytes that a batch touches
@@ -42,14 +42,14 @@ class Touched {
   };
   Range range_of(TensorId root, bool written) const {
     const plan::Tensor& t = p_.tensors[root];
-    const int64_t begin = constant(t.slab_offset);
+    const int64_t begin = constant(t.arena_offset);
     return {begin, begin + constant(plan::bytes(t.type)), written};
   }
   bool meets(TensorId t, bool written) const {
     const TensorId r = plan::root(p_, t);
-    if (p_.tensors[r].home == Home::kSlab) {
+    if (p_.tensors[r].storage == StorageKind::kArena) {
       const Range mine = range_of(r, written);
-      return std::any_of(slab_.begin(), slab_.end(), [&](const Range& other) {
+      return std::any_of(arena_.begin(), arena_.end(), [&](const Range& other) {
         return (written || other.written) && mine.begin < other.end && other.begin < mine.end;
       });
     }
@@ -58,13 +58,13 @@ class Touched {
   }
   void note(TensorId t, bool written) {
     const TensorId r = plan::root(p_, t);
-    if (p_.tensors[r].home == Home::kSlab)
-      slab_.push_back(range_of(r, written));
+    if (p_.tensors[r].storage == StorageKind::kArena)
+      arena_.push_back(range_of(r, written));
     else
       others_[r] |= written;
   }
   const plan::Plan& p_;
-  std::vector<Range> slab_;
+  std::vector<Range> arena_;
   std::map<TensorId, bool> others_;  // root -> written
 };
 
@@ -89,7 +89,7 @@ std::vector<Batch> find_batches(const plan::Plan& p, int threads) {
     const auto joins = [&](const plan::Step& s) {
       if (s.kind != plan::StepKind::kLaunch) return false;
       checks |= !p.kernels[s.kernel].errors.empty();
-      for (TensorId t : s.writes) writes_input |= p.tensors[plan::root(p, t)].home == Home::kInput;
+      for (TensorId t : s.writes) writes_input |= p.tensors[plan::root(p, t)].storage == StorageKind::kInput;
       return !(checks && writes_input && end > i) && touched.add(s);
     };
     while (end < count && joins(p.steps[end])) ++end;

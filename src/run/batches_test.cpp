@@ -52,7 +52,7 @@ TEST(Batches, WhatIsReadAfterAWriteEndsIt) {
 TEST(Batches, WhatChecksAndWhatWritesInputsAreApart) {
   const auto found = batches(updates({90000, 90000, 90000, 90000, 90000, 90000, 90000, 90000, 90000},
                                      "  kernel k1 = \"checks\" in b0 errors [\"out of range\"]\n"
-                                     "  t18 : f32[9] = slab 0\n  launch k1(t1 -> t18)\n"));
+                                     "  t18 : f32[9] = arena 0\n  launch k1(t1 -> t18)\n"));
   ASSERT_EQ(found.size(), 1u);
   EXPECT_EQ(found[0].count, 9);
 }

@@ -11,6 +11,7 @@
 
 #include "base/check.h"
 #include "cpu_kernels/operators.h"
+#include "run/arena.h"
 #include "run/cuda/aligned_inputs.h"
 #include "run/cuda/call_memory.h"
 #include "run/cuda/graph_cache.h"
@@ -23,7 +24,6 @@
 #include "run/outputs.h"
 #include "run/program.h"
 #include "run/run.h"
-#include "run/slab.h"
 #include "run/sub_plans.h"
 #include "run/undo.h"
 #include "run/walk.h"
@@ -34,26 +34,26 @@ namespace {
 
 using Consumed = std::vector<at::Tensor>;
 
-// The slab slot of a thread keeps what the loaded plans need.
-class AnnouncedSlab {
+// The arena slot of a thread keeps what the loaded plans need.
+class AnnouncedArena {
  public:
-  explicit AnnouncedSlab(const Program& p) : bytes_(p.device < 0 ? p.slab_bytes : -1) {
-    if (bytes_ >= 0) announce_slab(static_cast<size_t>(bytes_));
+  explicit AnnouncedArena(const Program& p) : bytes_(p.device < 0 ? p.arena_bytes : -1) {
+    if (bytes_ >= 0) announce_arena(static_cast<size_t>(bytes_));
   }
-  ~AnnouncedSlab() {
-    if (bytes_ >= 0) forget_slab(static_cast<size_t>(bytes_));
+  ~AnnouncedArena() {
+    if (bytes_ >= 0) forget_arena(static_cast<size_t>(bytes_));
   }
-  AnnouncedSlab(const AnnouncedSlab&) = delete;
+  AnnouncedArena(const AnnouncedArena&) = delete;
 
  private:
   const int64_t bytes_;
 };
 
-struct BorrowedSlab {
-  Slab slab;
-  explicit BorrowedSlab(int64_t bytes) : slab(take_slab(static_cast<size_t>(bytes))) {}
-  ~BorrowedSlab() { give_slab(slab); }
-  BorrowedSlab(const BorrowedSlab&) = delete;
+struct BorrowedArena {
+  Arena arena;
+  explicit BorrowedArena(int64_t bytes) : arena(take_arena(static_cast<size_t>(bytes))) {}
+  ~BorrowedArena() { give_arena(arena); }
+  BorrowedArena(const BorrowedArena&) = delete;
 };
 
 // The program never changes; what calls write lies in the parts beside it.
@@ -62,7 +62,7 @@ class PlanExecutable final : public Executable {
   // code, depth: of the plan that this one is a sub-plan of (sub_plans.h).
   PlanExecutable(plan::Plan plan, const LoadOptions& options, std::shared_ptr<const Code> code = nullptr, int depth = 0)
       : program_(make_program(std::move(plan), options, std::move(code))),
-        slab_(*program_),
+        arena_(*program_),
         undo_(*program_),
         sequences_(*program_),
         sub_plans_(*program_, depth, &load_sub_plan),
@@ -158,10 +158,10 @@ class PlanExecutable final : public Executable {
 
   void call_on_cpu(Frame& frame, c10::TensorImpl* const* inputs, std::vector<at::Tensor>& outputs, Consumed* consumed) {
     const Program& p = *program_;
-    const BorrowedSlab slab(p.slab_bytes);
+    const BorrowedArena arena(p.arena_bytes);
     Run run{.program = p, .frame = frame, .inputs = inputs, .outputs = &outputs, .consumed = consumed};
     if (!p.frozen_instructions.empty()) sync_frozen(p, frozen_, frame, inputs, nullptr);
-    execute(run, slab.slab.data);
+    execute(run, arena.arena.data);
   }
 
   void call_on_cuda(Frame& frame, c10::TensorImpl* const* inputs, std::vector<at::Tensor>& outputs,
@@ -180,23 +180,23 @@ class PlanExecutable final : public Executable {
         range.emplace(at::RecordScope::USER_SCOPE).before("flashover: CUDA graph");
       if (graphs_->run(inputs, outputs, stream)) return;
     }
-    const cuda::CallMemory scratch(static_cast<size_t>(p.scratch_bytes)), slab(static_cast<size_t>(p.slab_bytes));
+    const cuda::CallMemory scratch(static_cast<size_t>(p.scratch_bytes)), arena(static_cast<size_t>(p.arena_bytes));
     frame.scratch = scratch.get();
     cuda::AlignedInputs aligned(p, inputs, p.input_patches);
     Run run{.program = p, .frame = frame, .inputs = aligned.inputs(), .outputs = &outputs, .stream = stream};
     if (!aligned.any_copies()) run.consumed = consumed;  // (copies may be written back at the end)
     if (!p.frozen_instructions.empty()) sync_frozen(p, frozen_, frame, inputs, stream);
-    execute(run, slab.get());
+    execute(run, arena.get());
     aligned.copy_back();
     if (graphs_ && graphs_->on()) graphs_->note_warm();
   }
 
-  void execute(Run& run, char* slab) {
+  void execute(Run& run, char* arena) {
     const Program& p = *program_;
     Frame& frame = run.frame;
     std::vector<at::Tensor>& outputs = *run.outputs;
     const ReleasesTensors release{p, frame};
-    if (slab != frame.slab_base) rebase_slab(p, frame, slab);
+    if (arena != frame.arena_base) rebase_arena(p, frame, arena);
     patch_inputs(frame, run.inputs, p.input_patches);
     allocate_outputs(p, outputs);
     patch_outputs(p, frame, outputs);
@@ -215,7 +215,7 @@ class PlanExecutable final : public Executable {
   }
 
   const std::unique_ptr<const Program> program_;
-  const AnnouncedSlab slab_;
+  const AnnouncedArena arena_;
   FrozenPart frozen_;
   Undo undo_;
   cuda::LaunchSequences sequences_;

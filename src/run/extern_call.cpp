@@ -20,7 +20,7 @@
 
 namespace flashover::run {
 
-using plan::Home;
+using plan::StorageKind;
 using plan::TensorId;
 
 namespace {
@@ -85,13 +85,13 @@ void place_result(const Call& c, size_t i, at::Tensor value, Run& run) {
   if (!value.defined() || !shape.fits(value))
     throw Mismatch("result " + std::to_string(i) + " of " + c.op->name + " is " +
                    (value.defined() ? str(aten::type_of(value)) : "nothing") + ", not " + str(p.plan.tensors[t].type));
-  const Home home = p.plan.tensors[t].home;
-  if (home != Home::kExtern && home != Home::kFrozen) {
+  const StorageKind storage = p.plan.tensors[t].storage;
+  if (storage != StorageKind::kExtern && storage != StorageKind::kFrozen) {
     at::Tensor target = tensor_of(run, t);
     if (!value.is_same(target)) target.copy_(value);
     return;
   }
-  at::Tensor& old = home == Home::kFrozen ? (*run.frozen)[t] : run.frame.tensors[t];
+  at::Tensor& old = storage == StorageKind::kFrozen ? (*run.frozen)[t] : run.frame.tensors[t];
   if (!shape.opaque) {
     // The plan counts on memory that nobody else sees, with the strides that kernels were built for.
     const bool strides = shape.same_strides(value);
@@ -105,10 +105,10 @@ void place_result(const Call& c, size_t i, at::Tensor value, Run& run) {
   old = std::move(value);
 }
 
-// A custom operator that keeps a slab tensor gets the memory's contents for itself; the plan makes new wrappers.
+// A custom operator that keeps an arena tensor gets the memory's contents for itself; the plan makes new wrappers.
 void take_back(TensorId t, Run& run) {
   const Program& p = run.program;
-  if (t < 0 || p.root_tensor(t).home != Home::kSlab) return;
+  if (t < 0 || p.root_tensor(t).storage != StorageKind::kArena) return;
   const TensorId r = p.roots[t];
   at::Tensor& whole = run.frame.tensors[r];
   if (!whole.defined()) return;

@@ -7,7 +7,7 @@
 
 namespace flashover::run {
 
-using plan::Home;
+using plan::StorageKind;
 using plan::TensorId;
 
 std::unique_ptr<Frame> make_frame(const Program& p) {
@@ -48,24 +48,24 @@ FramePool::~FramePool() {
   for (auto& slot : slots_) delete slot.exchange(nullptr);
 }
 
-static c10::DataPtr slab_pointer(const Program& p, char* base, TensorId t) {
-  return {base + p.plan.tensors[t].slab_offset.value(), p.shapes[t].device};
+static c10::DataPtr arena_pointer(const Program& p, char* base, TensorId t) {
+  return {base + p.plan.tensors[t].arena_offset.value(), p.shapes[t].device};
 }
 
-at::Tensor& slab_tensor(const Program& p, Frame& frame, TensorId t) {
+at::Tensor& arena_tensor(const Program& p, Frame& frame, TensorId t) {
   at::Tensor& wrapper = frame.tensors[t];
   if (wrapper.defined()) return wrapper;
   const plan::Tensor& entry = p.plan.tensors[t];
   const Shape& shape = p.shapes[t];
   // Wrappers outlive the call and its mode.
   c10::InferenceMode normal(false);
-  if (entry.home == Home::kView) {
-    wrapper = view_of(slab_tensor(p, frame, p.roots[t]), shape.dtype, shape.sizes, shape.strides,
+  if (entry.storage == StorageKind::kView) {
+    wrapper = view_of(arena_tensor(p, frame, p.roots[t]), shape.dtype, shape.sizes, shape.strides,
                       p.offsets[t] / static_cast<int64_t>(c10::elementSize(shape.dtype)));
     return wrapper;
   }
   c10::Storage storage(c10::Storage::use_byte_size_t(), static_cast<size_t>(span_bytes(entry.type)),
-                       slab_pointer(p, frame.slab_base, t), nullptr, /*resizable=*/false);
+                       arena_pointer(p, frame.arena_base, t), nullptr, /*resizable=*/false);
   const auto key = p.device < 0 ? c10::DispatchKey::CPU : c10::DispatchKey::CUDA;
   auto impl = c10::make_intrusive<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(key),
                                                    c10::scalarTypeToTypeMeta(shape.dtype));
@@ -75,13 +75,13 @@ at::Tensor& slab_tensor(const Program& p, Frame& frame, TensorId t) {
   return wrapper;
 }
 
-void rebase_slab(const Program& p, Frame& frame, char* base) {
-  frame.slab_base = base;
-  for (const Patch& patch : p.slab_patches) frame.table[patch.slot] = base + patch.bytes;
+void rebase_arena(const Program& p, Frame& frame, char* base) {
+  frame.arena_base = base;
+  for (const Patch& patch : p.arena_patches) frame.table[patch.slot] = base + patch.bytes;
   for (size_t i = 0; i < p.plan.tensors.size(); ++i)
-    if (p.plan.tensors[i].home == Home::kSlab && frame.tensors[i].defined())
+    if (p.plan.tensors[i].storage == StorageKind::kArena && frame.tensors[i].defined())
       frame.tensors[i].storage().unsafeGetStorageImpl()->set_data_ptr_noswap(
-          slab_pointer(p, base, static_cast<TensorId>(i)));
+          arena_pointer(p, base, static_cast<TensorId>(i)));
 }
 
 void patch_late(const Program& p, Frame& frame, TensorId t, const at::Tensor& value) {

@@ -1,7 +1,7 @@
 // What one call needs beside the program, kept for the next call when the call ends.
 //
-//   In        a program; the addresses of a call's slab, inputs, outputs and of what its steps make
-//   Out       the pointer table and the kernels' parameters as the launches take them, wrappers of slab memory for
+//   In        a program; the addresses of a call's arena, inputs, outputs and of what its steps make
+//   Out       the pointer table and the kernels' parameters as the launches take them, wrappers of arena memory for
 //             operators
 //   Promises  at most one call has a frame; between calls a frame holds nothing of the user's. A thread finds the frame
 //             that it left behind, unless another one that shares its slot took or replaced it: then a new one is made
@@ -24,12 +24,12 @@ namespace flashover::run {
 
 struct Frame {
   std::vector<void*> table;         // pointer arguments of all launches, one behind the other
-  std::vector<at::Tensor> tensors;  // by TensorId: wrappers of slab memory, results of extern calls while they live
+  std::vector<at::Tensor> tensors;  // by TensorId: wrappers of arena memory, results of extern calls while they live
   std::vector<uint64_t> values;     // CUDA: numbers that launches take along, as they were at the launch
   std::vector<void*> params;        // CUDA: addresses of the parameters of all launches, one behind the other
   void* scratch = nullptr;          // CUDA: global scratch of the kernels that ask for it
   torch::jit::Stack stack;
-  char* slab_base = nullptr;  // what the table and the wrappers were made for
+  char* arena_base = nullptr;  // what the table and the wrappers were made for
   std::shared_ptr<const Frozen> frozen;
   const Frozen* patched_for = nullptr;
   size_t at = 0;  // the instruction that raised
@@ -85,11 +85,11 @@ struct ReleasesTensors {
   ~ReleasesTensors() { release_tensors(program, frame); }
 };
 
-// Wrappers for the slab tensors that operators see, made when first needed.
-at::Tensor& slab_tensor(const Program& p, Frame& frame, plan::TensorId t);
+// Wrappers for the arena tensors that operators see, made when first needed.
+at::Tensor& arena_tensor(const Program& p, Frame& frame, plan::TensorId t);
 
-// The call's slab lies elsewhere than the last one's.
-void rebase_slab(const Program& p, Frame& frame, char* base);
+// The call's arena lies elsewhere than the last one's.
+void rebase_arena(const Program& p, Frame& frame, char* base);
 void patch_late(const Program& p, Frame& frame, plan::TensorId t, const at::Tensor& value);
 // patches: sorted by input. (These two are part of every call, however small.)
 inline void patch_inputs(Frame& frame, c10::TensorImpl* const* inputs, const std::vector<Patch>& patches) {

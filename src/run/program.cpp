@@ -17,8 +17,8 @@
 namespace flashover::run {
 namespace {
 
-using plan::Home;
 using plan::StepKind;
+using plan::StorageKind;
 using plan::TensorId;
 
 // Throws Declined when the plan was built for another machine. Returns the CUDA device, or -1.
@@ -39,14 +39,14 @@ void find_tensors(Program& p) {
   for (const plan::Tensor& t : p.plan.tensors) p.shapes.emplace_back(t.type);
   for (size_t i = 0; i < p.plan.tensors.size(); ++i) {
     const plan::Tensor& t = p.plan.tensors[i];
-    if (t.home == Home::kExtern) p.extern_tensors.push_back(static_cast<TensorId>(i));
+    if (t.storage == StorageKind::kExtern) p.extern_tensors.push_back(static_cast<TensorId>(i));
     p.roots.push_back(plan::root(p.plan, static_cast<TensorId>(i)));
     // (Outputs and frozen tensors may be what operators on the CPU write.)
-    if (t.home == Home::kSlab && !p.on_plan_device(t.type) && !t.type.opaque)
+    if (t.storage == StorageKind::kArena && !p.on_plan_device(t.type) && !t.type.opaque)
       throw Declined("plan: memory that is not on the plan's device");
     // In bytes, link by link, since a view may have another dtype than its base.
-    p.offsets.push_back(t.home == Home::kView ? p.offsets[t.index] + constant(t.type.offset) * info(t.type.dtype).bytes
-                                              : 0);
+    p.offsets.push_back(
+        t.storage == StorageKind::kView ? p.offsets[t.index] + constant(t.type.offset) * info(t.type.dtype).bytes : 0);
   }
 }
 
@@ -61,22 +61,22 @@ void add_pointer(Program& p, TensorId t, std::vector<Patch>& inputs, bool value)
     if (!p.on_plan_device(base.type)) throw Declined("plan: a kernel's tensor is not on the plan's device");
     if (p.offsets[t] % kCudaAlignment != 0) throw Declined("plan: a kernel's tensor starts off alignment");
   }
-  switch (base.home) {
-    case Home::kInput:
+  switch (base.storage) {
+    case StorageKind::kInput:
       inputs.push_back({base.index, slot, p.offsets[t]});
       break;
-    case Home::kOutput:
+    case StorageKind::kOutput:
       p.output_patches.push_back({base.index, slot, p.offsets[t]});
       break;
-    case Home::kSlab:
-      p.slab_patches.push_back({0, slot, constant(base.slab_offset) + p.offsets[t]});
+    case StorageKind::kArena:
+      p.arena_patches.push_back({0, slot, constant(base.arena_offset) + p.offsets[t]});
       break;
-    case Home::kFrozen:
-    case Home::kExtern:
+    case StorageKind::kFrozen:
+    case StorageKind::kExtern:
       p.late_patches.resize(p.plan.tensors.size());
       p.late_patches[r].push_back({r, slot, p.offsets[t]});
       break;
-    case Home::kView:
+    case StorageKind::kView:
       break;
   }
 }
@@ -151,7 +151,7 @@ void translate(Program& p, const std::vector<plan::Step>& steps, std::vector<Ins
       in.call = static_cast<uint32_t>(p.calls.size());
       p.calls.push_back(prepare(p.plan, s));
       if (plan::takes_memory(s) && s.writes.size() == 1 && s.writes[0] >= 0 &&
-          p.plan.tensors[s.writes[0]].home == Home::kExtern)
+          p.plan.tensors[s.writes[0]].storage == StorageKind::kExtern)
         in.makes = s.writes[0];
     }
     instructions.push_back(in);
@@ -166,7 +166,7 @@ void find_frozen_inputs(Program& p) {
   std::vector<bool> read(p.plan.inputs.size());
   for (const plan::Step& s : p.plan.frozen_steps)
     plan::for_each_read(s, [&](TensorId t) {
-      if (p.root_tensor(t).home == Home::kInput) read[p.root_tensor(t).index] = true;
+      if (p.root_tensor(t).storage == StorageKind::kInput) read[p.root_tensor(t).index] = true;
     });
   for (size_t i = 0; i < read.size(); ++i)
     if (read[i]) p.frozen.inputs.push_back(static_cast<int32_t>(i));
@@ -181,7 +181,7 @@ void find_frozen_tensors(Program& p) {
   for (const plan::OutputRef& o : p.plan.outputs)
     if (o.tensor >= 0) keep[p.roots[o.tensor]] = true;
   for (size_t i = 0; i < keep.size(); ++i)
-    if (keep[i] && p.plan.tensors[i].home == Home::kFrozen) p.frozen.kept.push_back(static_cast<TensorId>(i));
+    if (keep[i] && p.plan.tensors[i].storage == StorageKind::kFrozen) p.frozen.kept.push_back(static_cast<TensorId>(i));
   // Frozen tensors that a kernel writes need memory of their own; what an operator returns brings its own.
   std::vector<bool> made(p.plan.tensors.size());
   for (const plan::Step& s : p.plan.frozen_steps) {
@@ -206,7 +206,7 @@ void find_frozen_tensors(Program& p) {
 void find_last_reads(Program& p) {
   std::vector<int64_t> last(p.plan.inputs.size(), -1);
   const auto touch = [&](TensorId t, int64_t at) {
-    if (t >= 0 && p.root_tensor(t).home == Home::kInput) last[p.root_tensor(t).index] = at;
+    if (t >= 0 && p.root_tensor(t).storage == StorageKind::kInput) last[p.root_tensor(t).index] = at;
   };
   for (size_t s = 0; s < p.plan.steps.size(); ++s) {
     plan::for_each_read(p.plan.steps[s], [&](TensorId t) { touch(t, static_cast<int64_t>(s)); });
@@ -227,7 +227,7 @@ void find_mutations(Program& p, const LoadOptions& options) {
   for (const plan::Step& s : p.plan.steps)
     plan::for_each_write(s, [&](TensorId t) {
       const plan::Tensor& base = p.root_tensor(t);
-      if (base.home != Home::kInput) return;
+      if (base.storage != StorageKind::kInput) return;
       p.mutated.push_back(base.index);
       p.first_write = std::min(p.first_write, static_cast<size_t>(&s - p.plan.steps.data()));
     });
@@ -245,7 +245,7 @@ bool same_layout(const Shape& a, const Shape& b) { return a.sizes == b.sizes && 
 void plan_outputs(Program& p) {
   const plan::Plan& plan = p.plan;
   for (const plan::Tensor& t : plan.tensors)
-    if (t.home == Home::kOutput) p.owned_outputs.push_back(t.index);
+    if (t.storage == StorageKind::kOutput) p.owned_outputs.push_back(t.index);
   // Allocation in ascending order is what the patches are sorted by.
   std::sort(p.owned_outputs.begin(), p.owned_outputs.end());
   std::vector<bool> handed_over(plan.tensors.size());
@@ -262,8 +262,8 @@ void plan_outputs(Program& p) {
     }
     const plan::Tensor& t = plan.tensors[o.tensor];
     p.narrowed[i] = !same_layout(p.output_shapes[i], p.shapes[o.tensor]) || constant(o.type.offset) != 0;
-    if (t.home == Home::kOutput && t.index == static_cast<int32_t>(i)) continue;
-    const bool adopt = t.home == Home::kExtern && !handed_over[o.tensor];
+    if (t.storage == StorageKind::kOutput && t.index == static_cast<int32_t>(i)) continue;
+    const bool adopt = t.storage == StorageKind::kExtern && !handed_over[o.tensor];
     if (adopt) handed_over[o.tensor] = true;
     p.late_outputs.push_back({i, adopt});
   }
@@ -276,8 +276,9 @@ void plan_outputs(Program& p) {
 bool is_heavy(const Program& p) {
   constexpr int64_t kLarge = 64 << 10;
   constexpr size_t kMany = 16;
-  bool heavy = p.device >= 0 || !p.calls.empty() || p.slab_bytes > kLarge || p.instructions.size() > kMany;
-  for (const plan::Tensor& t : p.plan.tensors) heavy |= t.home == Home::kOutput && span_bytes(t.type) > kLarge;
+  bool heavy = p.device >= 0 || !p.calls.empty() || p.arena_bytes > kLarge || p.instructions.size() > kMany;
+  for (const plan::Tensor& t : p.plan.tensors)
+    heavy |= t.storage == StorageKind::kOutput && span_bytes(t.type) > kLarge;
   return heavy;
 }
 
@@ -302,7 +303,7 @@ std::unique_ptr<const Program> make_program(plan::Plan plan, const LoadOptions& 
   p.plan = std::move(plan);
   p.code = std::move(code);
   plan::verify(p.plan);
-  p.slab_bytes = constant(p.plan.slab_bytes);
+  p.arena_bytes = constant(p.plan.arena_bytes);
   p.converts = options.converts;
   p.device = device_of(p.plan);
   find_tensors(p);

@@ -94,7 +94,7 @@ struct Program {
   int device = -1;  // CUDA device, or -1
   bool converts = false;
   bool heavy = false;  // Executable::heavy()
-  int64_t slab_bytes = 0, scratch_bytes = 0;
+  int64_t arena_bytes = 0, scratch_bytes = 0;
 
   // By TensorId.
   std::vector<Shape> shapes;
@@ -108,7 +108,7 @@ struct Program {
   std::vector<Batch> batches;
   std::vector<int64_t> numbers;
   uint32_t table_size = 0;
-  std::vector<Patch> input_patches, frozen_input_patches, output_patches, slab_patches;  // the first three by index
+  std::vector<Patch> input_patches, frozen_input_patches, output_patches, arena_patches;  // the first three by index
 
   // By instruction: the inputs that nobody reads after it.
   std::vector<std::vector<int32_t>> last_reads;

@@ -2,7 +2,7 @@
 //
 //   In        a Plan, input tensors
 //   Out       output tensors; mutated inputs written
-//   Promises  no Python, no allocation per step beyond the slab, outputs and what extern operators return; follows
+//   Promises  no Python, no allocation per step beyond the arena, outputs and what extern operators return; follows
 //             torch.set_num_threads; outputs own their memory and have eager's strides; safe from several threads at
 //             once; frozen tensors are as if computed anew on every call, also when a parameter was written behind
 //             autograd's back (writes.h)
@@ -11,7 +11,7 @@
 //   Declines  load(): a plan for another machine, a binary that does not load (Declined, the caller rebuilds or runs
 //             eager)
 //
-// A call borrows a Frame (pointer table, wrappers of slab memory for extern operators) that a previous call left
+// A call borrows a Frame (pointer table, wrappers of arena memory for extern operators) that a previous call left
 // behind, or makes one; then it is one walk over a flat list of instructions.
 #pragma once
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Plans as text, run on real tensors: slab, views, aliases, written inputs, operators, frozen parts.
+// Plans as text, run on real tensors: arena, views, aliases, written inputs, operators, frozen parts.
 #include "run/run.h"
 
 #include <ATen/ATen.h>
@@ -10,9 +10,9 @@
 #include <thread>
 
 #include "base/check.h"
+#include "run/arena.h"
 #include "run/library.h"
 #include "run/probe.h"
-#include "run/slab.h"
 #include "run/writes.h"
 #include "target/features.h"
 
@@ -73,12 +73,12 @@ std::vector<at::Tensor> run(Executable& e, const std::vector<at::Tensor>& inputs
   return outputs;
 }
 
-TEST(Run, KernelsThroughTheSlab) {
+TEST(Run, KernelsThroughTheArena) {
   auto e = load_text(R"(
-    slab 128
+    arena 128
     input 0 : f32[4] user
     t0 : f32[4] = input 0
-    t1 : f32[4] = slab 64
+    t1 : f32[4] = arena 64
     t2 : f32[4] = output 0
     launch k1(t0 -> t1) sizes [4]
     launch k0(t1, t0 -> t2) sizes [4]
@@ -118,11 +118,11 @@ TEST(Run, InputStorageOffsetsAndViews) {
 
 TEST(Run, ExternCalls) {
   auto e = load_text(R"(
-    slab 256
+    arena 256
     input 0 : f32[4,4] user
     t0 : f32[4,4] = input 0
-    t1 : f32[4,4] = slab 0
-    t2 : f32[4,4] = slab 64
+    t1 : f32[4,4] = arena 0
+    t2 : f32[4,4] = arena 64
     t3 : f32[2,4] = extern
     t4 : f32[2,4] = extern
     t5 : f32[4,4] = extern
@@ -187,12 +187,12 @@ TEST(Run, ResultsThatAliasAreCopiedAndStridesCorrected) {
 
 TEST(Run, MutatedInputs) {
   auto e = load_text(R"(
-    slab 64
+    arena 64
     input 0 : f32[4] user
     input 1 : f32[4] buffer
     t0 : f32[4] = input 0
     t1 : f32[4] = input 1
-    t2 : f32[4] = slab 0
+    t2 : f32[4] = arena 0
     launch k0(t0, t1 -> t2) sizes [4]
     copy t2 -> t1
     call aten.mul_.Scalar(t0, 3) -> t0
@@ -269,7 +269,7 @@ TEST(Run, LoadDeclines) {
 }
 
 constexpr const char* kFrozen = R"(
-    slab 64
+    arena 64
     input 0 : f32[4] user
     input 1 : f32[4] param frozen
     input 2 : f32[4] buffer frozen
@@ -383,22 +383,22 @@ TEST(Run, ManyThreads) {
   EXPECT_EQ(wrong, 0);
 }
 
-TEST(Run, SlabsAreKeptOnlyWhileNeeded) {
+TEST(Run, ArenasAreKeptOnlyWhileNeeded) {
   {
     auto e = load_text(R"(
-      slab 1048576
+      arena 1048576
       input 0 : f32[4] user
       t0 : f32[4] = input 0
-      t1 : f32[4] = slab 1048512
+      t1 : f32[4] = arena 1048512
       t2 : f32[4] = output 0
       launch k1(t0 -> t1) sizes [4]
       launch k1(t1 -> t2) sizes [4]
       return t2 : f32[4]
     )");
     EXPECT_TRUE(run(*e, {at::ones({4})})[0].equal(at::full({4}, 4)));
-    EXPECT_GE(kept_slab_bytes(), 1048576u);
+    EXPECT_GE(kept_arena_bytes(), 1048576u);
   }
-  EXPECT_LT(kept_slab_bytes(), 1048576u);
+  EXPECT_LT(kept_arena_bytes(), 1048576u);
 }
 
 TEST(Run, EqualBinariesAreLoadedOnce) {

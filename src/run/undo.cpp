@@ -10,8 +10,8 @@
 
 namespace flashover::run {
 
-using plan::Home;
 using plan::StepKind;
+using plan::StorageKind;
 using plan::TensorId;
 
 Undo::Undo(const Program& p) : program_(p) { plan_guards(); }
@@ -52,7 +52,7 @@ Undo::Guarded Undo::guard(size_t end) const {
   for (size_t i = program_.first_write; i < end; ++i)
     plan::for_each_write(program_.plan.steps[i], [&](TensorId t) {
       const plan::Tensor& base = program_.root_tensor(t);
-      if (base.home == Home::kInput && std::find(g.kept.begin(), g.kept.end(), base.index) == g.kept.end())
+      if (base.storage == StorageKind::kInput && std::find(g.kept.begin(), g.kept.end(), base.index) == g.kept.end())
         g.kept.push_back(base.index);
     });
   g.needed = program_.random || !g.kept.empty();
@@ -72,7 +72,7 @@ int64_t Undo::little_bytes() const {
   for (const plan::Step& s : program_.plan.steps)
     plan::for_each_write(s, [&](TensorId t) {
       const TensorType& type = program_.plan.tensors[t].type;
-      if (program_.root_tensor(t).home != Home::kInput && !type.opaque) written += span_bytes(type);
+      if (program_.root_tensor(t).storage != StorageKind::kInput && !type.opaque) written += span_bytes(type);
     });
   return std::max(kLeast, written / kPart);
 }

@@ -13,8 +13,8 @@
 
 namespace flashover::run {
 
-using plan::Home;
 using plan::StepKind;
+using plan::StorageKind;
 using plan::TensorId;
 
 namespace {
@@ -146,22 +146,22 @@ at::Tensor tensor_of(Run& run, TensorId t) {
   const TensorId r = p.roots[t];
   const plan::Tensor& base = p.plan.tensors[r];
   at::Tensor whole;
-  switch (base.home) {
-    case Home::kSlab:
-      return slab_tensor(p, run.frame, t);
-    case Home::kInput:
+  switch (base.storage) {
+    case StorageKind::kArena:
+      return arena_tensor(p, run.frame, t);
+    case StorageKind::kInput:
       whole = borrow(run.inputs[base.index]);
       break;
-    case Home::kOutput:
+    case StorageKind::kOutput:
       whole = (*run.outputs)[base.index];
       break;
-    case Home::kExtern:
+    case StorageKind::kExtern:
       whole = run.frame.tensors[r];
       break;
-    case Home::kFrozen:
+    case StorageKind::kFrozen:
       whole = run.frozen ? (*run.frozen)[r] : run.frame.frozen->tensors[r];
       break;
-    case Home::kView:
+    case StorageKind::kView:
       break;
   }
   if (r == t) return whole;

@@ -307,7 +307,7 @@ def test_large_temporaries_do_not_lie_beside_what_operators_allocate() -> None:
       return %4
     }"""
     program = _C.triton_program(text, to_device=False)
-    assert program["slab_bytes"] == 0
+    assert program["arena_bytes"] == 0
     assert [s["op"] or s["kind"] for s in program["steps"]] == [
         "aten.empty_strided.default", "launch", "aten.mm.default", "release", "aten.mm.default", "aten.mm.default", "release"
     ]  # fmt: skip
@@ -325,7 +325,7 @@ def test_a_padded_product_leaves_by_parts() -> None:
     program = _C.triton_program(text, to_device=False)
     steps = [s["op"] or s["kind"] for s in program["steps"]]
     assert steps == ["aten.mm.default", "launch", "release"] * 16  # 512 rows at a time: 30 MiB
-    assert program["slab_bytes"] == 0
+    assert program["arena_bytes"] == 0
     odd = text.replace("8192", "1300").replace("16, 512, 30522", "2, 650, 30522").replace("16,512,30522", "2,650,30522")
     products = [s for s in _C.triton_program(odd, to_device=False)["steps"] if s["op"] == "aten.mm.default"]
     assert len(products) == 3
@@ -363,10 +363,10 @@ def peak_of(program: dict[str, Any]) -> int:
         for t in step["reads"] if step["kind"] == "release" else []:
             alive.pop(t, None)
         for t in step["writes"]:
-            if t >= 0 and tensors[t]["home"] == "extern":
+            if t >= 0 and tensors[t]["storage"] == "extern":
                 alive[t] = bytes_of(tensors[t])
         most = max(most, sum(alive.values()))
-    return most + program["slab_bytes"] + sum(bytes_of(t) for t in tensors if t["home"] in ("output", "frozen"))
+    return most + program["arena_bytes"] + sum(bytes_of(t) for t in tensors if t["storage"] in ("output", "frozen"))
 
 
 def autocast_layers(layers: int, width: int, rows: int) -> str:
@@ -599,5 +599,5 @@ def test_kernels_write_over_what_an_operator_returned() -> None:
     tensors = program["tensors"]
     relu, exp = (tensors[s["writes"][0]] for s in program["steps"] if s["kind"] == "launch")
     first = next(s for s in program["steps"] if s["op"] == "aten.mm.default")["writes"][0]
-    assert (relu["home"], relu["index"]) == ("view", first)
-    assert exp["home"] == "slab"  # %3 is read again
+    assert (relu["storage"], relu["index"]) == ("view", first)
+    assert exp["storage"] == "arena"  # %3 is read again

@@ -1,4 +1,4 @@
-"""Plans on a CUDA device, written by hand: launches, parameters, slabs, streams, alignment, externs, frozen tensors."""
+"""Plans on a CUDA device, written by hand: launches, parameters, arenas, streams, alignment, externs, frozen tensors."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ def kernels() -> dict[str, bytes]:
 
 
 def load(
-    kernels: dict[str, bytes], used: list[str], inputs: str, body: str, slab: int = 0, graphs: bool = False
+    kernels: dict[str, bytes], used: list[str], inputs: str, body: str, arena: int = 0, graphs: bool = False
 ) -> _C._Plan:
     major, minor = torch.cuda.get_device_capability()
     head = f'plan "sm_{major * 10 + minor}" {{\n  device cuda:0\n'
-    if slab:
-        head += f"  slab {slab}\n"
+    if arena:
+        head += f"  arena {arena}\n"
     params = {
         "add": "grid [(n0 + 1023) // 1024, 1, 1] threads 128 shared {} params [pointer, pointer, pointer, i32, scratch, profile]",
         "twice": "grid [1, 1, 1] threads 128 shared {} params [pointer, pointer, scratch, profile]",
@@ -142,17 +142,17 @@ def test_side_stream_and_threads(kernels: dict[str, bytes]) -> None:
     assert not wrong
 
 
-def test_slab_extern_and_reduction(kernels: dict[str, bytes]) -> None:
+def test_arena_extern_and_reduction(kernels: dict[str, bytes]) -> None:
     body = """  t0 : f32[32,32]@cuda:0 = input 0
-  t1 : f32[32,32]@cuda:0 = slab 0
-  t2 : f32[32,32]@cuda:0 = slab 4096
+  t1 : f32[32,32]@cuda:0 = arena 0
+  t2 : f32[32,32]@cuda:0 = arena 4096
   t3 : f32[]@cuda:0 = output 0
   launch k0(t0 -> t1)
   call out aten.mm.out(t1, t0) -> t2
   launch k1(t2 -> t3) sizes [1024]
   return t3 : f32[]@cuda:0
 """
-    plan = load(kernels, ["twice", "total"], "  input 0 : f32[32,32]@cuda:0 user\n", body, slab=8192)
+    plan = load(kernels, ["twice", "total"], "  input 0 : f32[32,32]@cuda:0 user\n", body, arena=8192)
     x = torch.randn(32, 32, device="cuda")
     for _ in range(3):
         torch.testing.assert_close(plan(x)[0], (2 * x @ x).sum(), rtol=1e-3, atol=1e-2)
@@ -215,7 +215,7 @@ def test_graph_takes_each_calls_addresses(kernels: dict[str, bytes]) -> None:
 
 def test_graph_with_operators_and_mutation(kernels: dict[str, bytes]) -> None:
     body = """  t0 : f32[32,32]@cuda:0 = input 0
-  t1 : f32[32,32]@cuda:0 = slab 0
+  t1 : f32[32,32]@cuda:0 = arena 0
   t2 : f32[32,32]@cuda:0 = output 0
   t3 : f32[32,32]@cuda:0 = extern
   launch k0(t0 -> t1)
@@ -225,7 +225,7 @@ def test_graph_with_operators_and_mutation(kernels: dict[str, bytes]) -> None:
   return t2 : f32[32,32]@cuda:0
   return t3 : f32[32,32]@cuda:0
 """
-    plan = load(kernels, ["twice"], "  input 0 : f32[32,32]@cuda:0 user\n", body, slab=4096, graphs=True)
+    plan = load(kernels, ["twice"], "  input 0 : f32[32,32]@cuda:0 user\n", body, arena=4096, graphs=True)
     kept = []
     for _ in range(4):
         x = torch.randn(32, 32, device="cuda")

@@ -1,4 +1,4 @@
-"""Many threads use the compiler at once, each part of it that threads share: builds, caches, the slab of temporaries,
+"""Many threads use the compiler at once, each part of it that threads share: builds, caches, the arena of temporaries,
 the table of writes, frozen parts, random states, symbols, statistics. Their results are those of one thread."""
 
 from __future__ import annotations

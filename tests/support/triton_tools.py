@@ -36,28 +36,28 @@ class Runner:
 
     def run(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
         p = self.program
-        slab = torch.full((p["slab_bytes"] + 64,), 0x7F, dtype=torch.uint8)  # stale memory must show
+        arena = torch.full((p["arena_bytes"] + 64,), 0x7F, dtype=torch.uint8)  # stale memory must show
         tensors: list[torch.Tensor | None] = []
         for t in p["tensors"]:
             dtype = DTYPES[t["dtype"]]
-            if t["home"] == "input":
+            if t["storage"] == "input":
                 tensors.append(inputs[t["index"]].detach())
-            elif t["home"] == "slab":
+            elif t["storage"] == "arena":
                 size = torch.tensor([], dtype=dtype).element_size()
                 span = (
                     1 + sum((n - 1) * s for n, s in zip(t["sizes"], t["strides"], strict=True))
                     if 0 not in t["sizes"]
                     else 0
                 )
-                flat = slab[t["slab"] : t["slab"] + span * size].view(dtype)
+                flat = arena[t["arena"] : t["arena"] + span * size].view(dtype)
                 tensors.append(flat.as_strided(t["sizes"], t["strides"]))
-            elif t["home"] in ("output", "frozen"):
+            elif t["storage"] in ("output", "frozen"):
                 tensors.append(torch.empty_strided(t["sizes"], t["strides"], dtype=dtype))
             else:
                 tensors.append(None)
         for step in [*p["frozen_steps"], *p["steps"]]:
             for i, t in enumerate(p["tensors"]):
-                if t["home"] == "view" and tensors[i] is None and (base := tensors[t["index"]]) is not None:
+                if t["storage"] == "view" and tensors[i] is None and (base := tensors[t["index"]]) is not None:
                     tensors[i] = base.as_strided(t["sizes"], t["strides"], base.storage_offset() + t["offset"])
             self.step(step, tensors)
         outputs: dict[int, torch.Tensor] = {}
@@ -104,7 +104,7 @@ class Runner:
                 if t < 0:
                     continue
                 kind = self.program["tensors"][t]
-                if kind["home"] == "extern" or tensors[t] is None:
+                if kind["storage"] == "extern" or tensors[t] is None:
                     tensors[t] = value
                     # As the executor does: strides as planned, memory of its own.
                     memory = value.untyped_storage().data_ptr()

@@ -300,7 +300,7 @@ def test_products_of_a_loop_are_summed_in_one() -> None:
 
 
 def test_large_temporaries_do_not_outlive_their_use() -> None:
-    """They are no part of the slab, which would lie in memory beside what is kept and beside the gradients."""
+    """They are no part of the arena, which would lie in memory beside what is kept and beside the gradients."""
 
     def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return ((x @ w).tanh().softmax(-1).cumsum(0) @ w).sigmoid().softmax(0)
@@ -309,7 +309,7 @@ def test_large_temporaries_do_not_outlive_their_use() -> None:
     for half in ("forward", "backward"):
         text = explained.graphs[0]["texts"][f"plan_{half}"]
         assert "aten.empty_strided" in text and "release" in text
-        assert "= slab" not in text
+        assert "= arena" not in text
     x, w = leaf(512, 256), leaf(256, 256)
     agree(f, x, w, exact=False)
 

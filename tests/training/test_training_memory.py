@@ -33,7 +33,7 @@ for name, precision in json.loads(sys.argv[2]):
             way.step((x,), {})
         way.optimizer.zero_grad()
         gc.collect()
-        before = peak.held() - (flashover._C.kept_slab_bytes() if key == "flashover" else 0)
+        before = peak.held() - (flashover._C.kept_arena_bytes() if key == "flashover" else 0)
         most = peak.of(lambda: way.step((x,), {})) - before
         found.setdefault(name + " " + precision, []).append(most)
         del model, way

@@ -87,7 +87,7 @@ class Relaxed {
 void enter_context(int device);
 
 // torch's caching allocator. What it gives belongs to the current stream: freed memory is reused by later work of that
-// stream only, so a call may free its slab while its kernels still run.
+// stream only, so a call may free its arena while its kernels still run.
 c10::Allocator* allocator();
 
 // What kernels for a device depend on. Needs no context. Throws Declined when there is no such device.

@@ -6,8 +6,8 @@
 
 namespace flashover::run::cuda {
 
-using plan::Home;
 using plan::StepKind;
+using plan::StorageKind;
 using plan::TensorId;
 
 namespace {
@@ -40,8 +40,8 @@ void look_at_operators(const Program& p, GraphPlan& g) {
     if (t < 0) return;
     const plan::Tensor& root = p.root_tensor(t);
     if (on_cpu(p, t)) g.apart.try_emplace(at, "operators use CPU and CUDA tensors");
-    if (root.home == Home::kInput) g.operator_inputs[root.index] = true;
-    if (root.home == Home::kOutput) g.operator_outputs[root.index] = true;
+    if (root.storage == StorageKind::kInput) g.operator_inputs[root.index] = true;
+    if (root.storage == StorageKind::kOutput) g.operator_outputs[root.index] = true;
   };
   for (size_t n = 0; n < p.plan.steps.size(); ++n) {
     const plan::Step& s = p.plan.steps[n];

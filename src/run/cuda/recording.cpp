@@ -50,7 +50,7 @@ void prepare(const Program& p, Recording& r, Stream stream) {
   r.outputs.resize(p.plan.outputs.size());
   r.stale.assign(p.launches.size(), false);
   r.nodes.resize(p.launches.size());
-  r.slab = shared_memory(p.device, stream, p.slab_bytes, false);
+  r.arena = shared_memory(p.device, stream, p.arena_bytes, false);
   r.scratch = shared_memory(p.device, stream, p.scratch_bytes, true);
   r.frame->scratch = r.scratch->get();
 }
@@ -87,7 +87,7 @@ void capture_steps(const Program& p, const GraphPlan& g, Recording& r, c10::Tens
             .nodes = &nodes,
             .part = Part::kDevice,
             .host_steps = &g.host_steps};
-    rebase_slab(p, *r.frame, r.slab->get());
+    rebase_arena(p, *r.frame, r.arena->get());
     patch_inputs(*r.frame, inputs, p.input_patches);
     patch_outputs(p, *r.frame, made);
     walk(p.instructions, run);

@@ -27,7 +27,7 @@ struct Recording {
   GraphExec exec = nullptr;
   Stream stream = nullptr;
   std::unique_ptr<Frame> frame;  // the parameters that the graph's kernels have now
-  std::shared_ptr<CallMemory> slab, scratch;
+  std::shared_ptr<CallMemory> arena, scratch;
   std::shared_ptr<const Frozen> frozen;
   std::vector<Node> nodes;          // by launch
   std::vector<at::Tensor> inputs;   // by input: a buffer in its place, or undefined

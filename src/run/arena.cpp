@@ -1,5 +1,5 @@
 // A few slots that hold one block each; blocks larger than any plan needs are freed when a plan goes.
-#include "run/slab.h"
+#include "run/arena.h"
 
 #include <c10/core/impl/alloc_cpu.h>
 
@@ -12,7 +12,7 @@
 namespace flashover::run {
 namespace {
 
-// The first bytes of a slab hold its size, so that a slot is one pointer and one atomic exchange.
+// The first bytes of an arena hold its size, so that a slot is one pointer and one atomic exchange.
 constexpr size_t kHeader = 64;
 constexpr size_t kSlots = 16;
 
@@ -44,7 +44,7 @@ void free_block(char* block) {
 
 }  // namespace
 
-Slab take_slab(size_t size) {
+Arena take_arena(size_t size) {
   if (size == 0) return {};
   char* block = own_slot().block.exchange(nullptr, std::memory_order_acquire);
   if (block && size_of(block) < size) {
@@ -60,18 +60,18 @@ Slab take_slab(size_t size) {
   return {block + kHeader, size_of(block)};
 }
 
-void give_slab(Slab slab) {
-  if (!slab.data) return;
-  char* block = slab.data - kHeader;
+void give_arena(Arena arena) {
+  if (!arena.data) return;
+  char* block = arena.data - kHeader;
   free_block(own_slot().block.exchange(block, std::memory_order_acq_rel));
 }
 
-void announce_slab(size_t size) {
+void announce_arena(size_t size) {
   std::lock_guard lock(needs().mutex);
   needs().sizes.insert(size);
 }
 
-void forget_slab(size_t size) {
+void forget_arena(size_t size) {
   size_t largest = 0;
   {
     std::lock_guard lock(needs().mutex);
@@ -88,7 +88,7 @@ void forget_slab(size_t size) {
   }
 }
 
-size_t kept_slab_bytes() {
+size_t kept_arena_bytes() {
   size_t sum = 0;
   for (Slot& slot : slots) {
     char* block = slot.block.exchange(nullptr, std::memory_order_acquire);

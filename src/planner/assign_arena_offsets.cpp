@@ -7,19 +7,19 @@
 
 namespace flashover::planner {
 
-using plan::Home;
+using plan::StorageKind;
 using plan::TensorId;
 
-void place_slab(Schedule& s, const Options& /*o*/) {
+void assign_arena_offsets(Schedule& s, const Options& /*o*/) {
   plan::Plan& p = s.plan;
   const std::vector<Lifetime> life = lifetimes(p);
   std::vector<TensorId> order;  // a tensor over another comes behind it in time
   for (size_t t = 0; t < p.tensors.size(); ++t) {
-    if (p.tensors[t].home != Home::kSlab) continue;
+    if (p.tensors[t].storage != StorageKind::kArena) continue;
     if (life[t].first >= 0)
       order.push_back(static_cast<TensorId>(t));
     else  // nobody touches it any more (of steps that went away)
-      p.tensors[t].home = Home::kExtern;
+      p.tensors[t].storage = StorageKind::kExtern;
   }
   std::stable_sort(order.begin(), order.end(), [&](TensorId a, TensorId b) { return life[a].first < life[b].first; });
   std::vector<Block> blocks;
@@ -33,8 +33,8 @@ void place_slab(Schedule& s, const Options& /*o*/) {
       blocks.push_back({plan::bytes(p.tensors[t].type).value(), life[t].first, life[t].last});
     }
   }
-  p.slab_bytes = place(blocks);
-  for (TensorId t : order) p.tensors[t].slab_offset = blocks[block_of[t]].offset;
+  p.arena_bytes = assign_offsets(blocks);
+  for (TensorId t : order) p.tensors[t].arena_offset = blocks[block_of[t]].offset;
   s.over.clear();
 }
 
