@@ -378,9 +378,9 @@ std::unique_ptr<Runner> make_aot_training(graph::Partition p, const std::vector<
 struct Memory {
   run::LoadOptions forward, backward;
 };
-Memory memory_of(const std::vector<run::Place>& inputs, VersionSteps steps, const compile::Training& t) {
+Memory memory_of(const std::vector<run::InputAddress>& inputs, VersionSteps steps, const compile::Training& t) {
   using Kind = graph::PartitionSignature::BackwardInput::Kind;
-  Memory m{.forward = {.places = inputs,
+  Memory m{.forward = {.addresses = inputs,
                        .pool_outputs = std::vector<bool>(t.forward.outputs.size()),
                        .version_steps = std::move(steps)},
            .backward = {.converts = true}};
@@ -393,16 +393,16 @@ Memory memory_of(const std::vector<run::Place>& inputs, VersionSteps steps, cons
   for (size_t i = 0; i < outputs.size(); ++i) m.forward.pool_outputs[i] = outputs[i].tensor >= 0 && !seen[i];
   for (const graph::PartitionSignature::BackwardInput& in : t.signature.backward_inputs) {
     const auto i = static_cast<size_t>(in.index);
-    run::Place place = run::Place::kMoves;
+    run::InputAddress address = run::InputAddress::kVaries;
     if (in.kind == Kind::kInput) {
-      place = inputs.at(i);
+      address = inputs.at(i);
     } else if (in.kind == Kind::kSaved) {
       const plan::OutputRef& o = outputs.at(i);
       const size_t memory = o.alias_output >= 0 ? static_cast<size_t>(o.alias_output) : i;
-      if (m.forward.pool_outputs.at(memory)) place = run::Place::kGraphPool;
-      if (o.alias_input >= 0) place = inputs.at(static_cast<size_t>(o.alias_input));
+      if (m.forward.pool_outputs.at(memory)) address = run::InputAddress::kGraphPool;
+      if (o.alias_input >= 0) address = inputs.at(static_cast<size_t>(o.alias_input));
     }
-    m.backward.places.push_back(place);
+    m.backward.addresses.push_back(address);
   }
   return m;
 }
@@ -433,12 +433,12 @@ std::unique_ptr<Runner> make_training(graph::Graph graph, const Request& request
                                 request.version_steps);
   }
   const compile::Environment environment = entry::environment(graph, request.options);
-  std::vector<run::Place> places;
+  std::vector<run::InputAddress> addresses;
   for (size_t i = 0; i < graph.inputs.size(); ++i) {
     const graph::Input& in = graph.inputs[i];
     const bool parameter = in.kind != graph::InputKind::kUser ||
                            (in.requires_grad && i < request.examples.size() && request.examples[i].is_leaf());
-    places.push_back(parameter ? run::Place::kStays : run::Place::kMoves);
+    addresses.push_back(parameter ? run::InputAddress::kStatic : run::InputAddress::kVaries);
   }
   compile::Training t;
   Memory memory;
@@ -447,8 +447,8 @@ std::unique_ptr<Runner> make_training(graph::Graph graph, const Request& request
     t = compile::compile_training(graph, request.joint, request.options, environment, report);
     types.clear();
     for (const auto& in : t.backward.inputs) types.push_back(in.type);
-    places.resize(t.forward.inputs.size());
-    memory = memory_of(places, forward_steps(request), t);
+    addresses.resize(t.forward.inputs.size());
+    memory = memory_of(addresses, forward_steps(request), t);
     forward = load(std::move(t.forward), request.options, report, memory.forward);
     backward = load(std::move(t.backward), request.options, report, memory.backward);
     return 0;
@@ -456,11 +456,12 @@ std::unique_ptr<Runner> make_training(graph::Graph graph, const Request& request
   Specialize specialize;
   if (!t.backward_graph.empty())
     specialize = [text = std::move(t.backward_graph), options = request.options, environment,
-                  whole = memory.backward.places](const std::vector<bool>& tangent, const std::vector<bool>& absent) {
+                  whole = memory.backward.addresses](const std::vector<bool>& tangent,
+                                                     const std::vector<bool>& absent) {
       const WithGil gil;  // as for any compilation; the autograd engine let it go
       graph::Pruned part = graph::without_tangents(graph::parse(text), tangent, absent);
       run::LoadOptions how{.converts = true};
-      for (int32_t i : part.inputs) how.places.push_back(whole.at(static_cast<size_t>(i)));
+      for (int32_t i : part.inputs) how.addresses.push_back(whole.at(static_cast<size_t>(i)));
       compile::Report discarded;
       std::shared_ptr<run::Executable> e;
       try {

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "run/run.h"
-#include "run/watch.h"
+#include "run/step_observer.h"
 
 namespace flashover::entry {
 namespace {

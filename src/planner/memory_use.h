@@ -1,8 +1,8 @@
 // How many bytes a plan holds at each step, with some temporaries and results allocated by themselves.
 //
-// The arena is held for the whole call, beside what operators allocate, and so are results. Where these have their peaks
-// at different times, large ones are allocated when they begin ("apart"), and temporaries freed when they end: the
-// allocator's cache makes that cheap.
+// The arena is held for the whole call, beside what operators allocate, and so are results. Where these have their
+// peaks at different times, large ones are allocated when they begin ("apart"), and temporaries freed when they end:
+// the allocator's cache makes that cheap.
 #pragma once
 #include <cstdint>
 #include <vector>

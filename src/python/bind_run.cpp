@@ -27,7 +27,7 @@ namespace flashover {
 namespace py = pybind11;
 namespace {
 
-// ---- exposure hooks: the C functions behind `data`, numpy(), ... are wrapped in place, once ----
+// ---- escape hooks: the C functions behind `data`, numpy(), ... are wrapped in place, once ----
 // torch.compile's launchers ask for the address of everything they pass to kernels; what those write gets a new
 // version.
 bool asked_by_inductor() {
@@ -47,24 +47,24 @@ bool asked_by_inductor() {
   Py_XDECREF(frame);
   return found;
 }
-void expose(PyObject* tensor, run::Alias alias) {
+void mark_escaped(PyObject* tensor, run::Alias alias) {
   if (!tensor || !THPVariable_Check(tensor)) return;
   const at::Tensor& t = THPVariable_Unpack(tensor);
   if (alias == run::Alias::kAddress && t.is_cuda() && asked_by_inductor()) return;
-  run::expose(t.unsafeGetTensorImpl(), alias);
+  run::mark_escaped(t.unsafeGetTensorImpl(), alias);
 }
 
 getter data_getter;
 setter data_setter;
 PyObject* get_data(PyObject* self, void* closure) {
   PyObject* result = data_getter(self, closure);
-  if (result) expose(self, run::Alias::kOwner);
+  if (result) mark_escaped(self, run::Alias::kOwner);
   return result;
 }
 // The tensor that was assigned shares its memory but not its version counter.
 int set_data(PyObject* self, PyObject* value, void* closure) {
   const int status = data_setter(self, value, closure);
-  if (status == 0) expose(self, run::Alias::kOwner);
+  if (status == 0) mark_escaped(self, run::Alias::kOwner);
   return status;
 }
 
@@ -111,9 +111,9 @@ void report(const Hook& hook, PyObject* self, PyObject* args, PyObject* keywords
   }
   PyObject* tensors = tensor_of(hook, self, args, keywords);
   if (tensors && PyTuple_Check(tensors)) {
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tensors); ++i) expose(PyTuple_GET_ITEM(tensors, i), hook.alias);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tensors); ++i) mark_escaped(PyTuple_GET_ITEM(tensors, i), hook.alias);
   } else {
-    expose(tensors, hook.alias);
+    mark_escaped(tensors, hook.alias);
   }
 }
 template <size_t I>
@@ -184,7 +184,7 @@ PyObject* list_operator(PyObject* self, PyObject* args, PyObject* keywords) {
                                                  : nullptr;
   if (!written || !(PyList_Check(written) || PyTuple_Check(written))) return result;
   for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(written); ++i)
-    expose(PySequence_Fast_GET_ITEM(written, i), run::Alias::kOwner);
+    mark_escaped(PySequence_Fast_GET_ITEM(written, i), run::Alias::kOwner);
   return result;
 }
 template <size_t... I>
@@ -219,7 +219,7 @@ void install_hooks() {
   } else {
     all = false;
   }
-  if (!all) run::exposure_tracked = false;
+  if (!all) run::escapes_tracked = false;
 }
 
 // ---- plans ----
@@ -341,7 +341,7 @@ void bind_run(py::module_& m) {
   m.def("_graph_replays", [] { return run::graph_replays(); });
   m.def("missing_feature", &target::missing_feature,
         "The first word that this processor lacks, FLASHOVER_ISA considered: missing_feature('avx512 amx_bf16')");
-  m.def("_exposure_tracked", [] { return run::exposure_tracked.load(); });
+  m.def("_escapes_tracked", [] { return run::escapes_tracked.load(); });
 }
 
 }  // namespace flashover

@@ -24,10 +24,10 @@
 #include "run/outputs.h"
 #include "run/program.h"
 #include "run/run.h"
+#include "run/step_observer.h"
 #include "run/sub_plans.h"
 #include "run/undo.h"
 #include "run/walk.h"
-#include "run/watch.h"
 
 namespace flashover::run {
 namespace {
@@ -67,7 +67,7 @@ class PlanExecutable final : public Executable {
         sequences_(*program_),
         sub_plans_(*program_, depth, &load_sub_plan),
         times_(program_->plan.steps.size()) {
-    frozen_.watch(program_->frozen.inputs);
+    frozen_.depend_on(program_->frozen.inputs);
     if (options.graphs && program_->device >= 0)
       graphs_ = std::make_unique<cuda::GraphCache>(*program_, frozen_, sub_plans_, options);
     if (options.sub_plans > 1)
@@ -200,23 +200,23 @@ class PlanExecutable final : public Executable {
     patch_inputs(frame, run.inputs, p.input_patches);
     allocate_outputs(p, outputs);
     patch_outputs(p, frame, outputs);
-    std::optional<Watch> watch;
+    std::optional<StepObserver> observer;
     if (const bool ranges = profiled(); ranges || measured_) [[unlikely]] {
-      watch.emplace(p.plan, ranges, measured_ ? &times_ : nullptr, p.device);
-      run.watch = &*watch;
+      observer.emplace(p.plan, ranges, measured_ ? &times_ : nullptr, p.device);
+      run.observer = &*observer;
     }
     constexpr int kFirstCalls = 2;  // what is called once or twice is not worth a graph
-    if (sequences_.usable() && !run.watch && ++frame.calls > kFirstCalls && !cuda::is_capturing(run.stream))
+    if (sequences_.usable() && !run.observer && ++frame.calls > kFirstCalls && !cuda::is_capturing(run.stream))
       run.sequences = &sequences_;
     walk(p.instructions, run);
     for (const LateOutput& o : p.late_outputs) finish_output(run, o.index, o.adopt);
     if (!p.narrowed.empty()) narrow_outputs(p, outputs);
-    if (watch) watch->finish();
+    if (observer) observer->finish();
   }
 
   const std::unique_ptr<const Program> program_;
   const AnnouncedArena arena_;
-  FrozenPart frozen_;
+  FrozenCache frozen_;
   Undo undo_;
   cuda::LaunchSequences sequences_;
   SubPlans sub_plans_;

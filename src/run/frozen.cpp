@@ -11,7 +11,7 @@ PythonLock python_lock;
 
 namespace {
 
-uint64_t hash_of(const Frozen::Watch& w) {
+uint64_t hash_of(const Frozen::Source& w) {
   const auto* impl = w.impl;
   if (impl->numel() == 0) return 0;
   size_t elements = 1;
@@ -25,8 +25,8 @@ c10::StorageImpl* storage_of(const c10::TensorImpl* impl) { return impl->unsafe_
 
 }  // namespace
 
-bool FrozenPart::same(const Frozen& f, c10::TensorImpl* const* inputs) {
-  for (const Frozen::Watch& w : f.watches) {
+bool FrozenCache::same(const Frozen& f, c10::TensorImpl* const* inputs) {
+  for (const Frozen::Source& w : f.sources) {
     const c10::TensorImpl* impl = inputs[w.input];
     if (impl != w.impl || storage_of(impl) != w.storage || impl->storage_offset() != w.offset) return false;
     if (w.counter && impl->version_counter().current_version() != w.version) return false;
@@ -34,30 +34,29 @@ bool FrozenPart::same(const Frozen& f, c10::TensorImpl* const* inputs) {
   return true;
 }
 
-bool FrozenPart::unexposed(const Frozen& f) {
-  return f.epoch.load(std::memory_order_acquire) == exposure_epoch.load(std::memory_order_acquire) &&
+bool FrozenCache::none_escaped(const Frozen& f) {
+  return f.epoch.load(std::memory_order_acquire) == escape_epoch.load(std::memory_order_acquire) &&
          !f.any_live.load(std::memory_order_relaxed);
 }
 
-// Under the lock: asks about every watched storage anew. False: some bytes are other ones, or were not hashed before.
-bool FrozenPart::contents_same(const Frozen& f) {
-  const uint64_t now = exposure_epoch.load(std::memory_order_acquire);
+// Under the lock: asks about every source's storage anew. False: some bytes changed, or were not hashed before.
+bool FrozenCache::contents_same(const Frozen& f) {
+  const uint64_t now = escape_epoch.load(std::memory_order_acquire);
   bool any_live = false, looked = false;
-  for (size_t i = 0; i < f.watches.size(); ++i) {
-    const Frozen::Watch& w = f.watches[i];
+  for (size_t i = 0; i < f.sources.size(); ++i) {
+    const Frozen::Source& w = f.sources[i];
     Frozen::Note& n = f.notes[i];
     if (!w.storage) continue;
     if (w.storage->data_ptr().get() != n.data) return false;
-    Exposure e = w.counter && !n.foreign ? exposure_of(w.impl, n.owners, n.settled) : Exposure::kLive;
-    if (e == Exposure::kNone && n.live)
-      e = Exposure::kOver;  // the alias is gone: its last write may not have been seen
-    if (e == Exposure::kNone) {
+    Escape e = w.counter && !n.foreign ? escape_of(w.impl, n.owners, n.settled) : Escape::kLive;
+    if (e == Escape::kNone && n.live) e = Escape::kOver;  // the alias is gone: its last write may not have been seen
+    if (e == Escape::kNone) {
       n.settled = now;
       continue;
     }
     looked = true;
     if (!n.hashed || !w.impl->device().is_cpu() || hash_of(w) != n.hash) return false;
-    n.live = e == Exposure::kLive;
+    n.live = e == Escape::kLive;
     any_live |= n.live;
     if (!n.live) n.settled = now;
   }
@@ -68,10 +67,10 @@ bool FrozenPart::contents_same(const Frozen& f) {
 }
 
 // Everything there is to know about the inputs, read before they are computed with: a write in between shows up later.
-std::shared_ptr<Frozen> FrozenPart::look(c10::TensorImpl* const* inputs) {
+std::shared_ptr<Frozen> FrozenCache::look(c10::TensorImpl* const* inputs) {
   auto f = std::make_shared<Frozen>();
   anything_kept.store(true, std::memory_order_seq_cst);
-  const uint64_t now = exposure_epoch.load(std::memory_order_acquire);
+  const uint64_t now = escape_epoch.load(std::memory_order_acquire);
   std::unordered_map<c10::StorageImpl*, uint32_t> owners;
   std::unordered_map<c10::TensorImpl*, bool> seen;
   for (int32_t i : inputs_) {
@@ -86,7 +85,7 @@ std::shared_ptr<Frozen> FrozenPart::look(c10::TensorImpl* const* inputs) {
     const c10::VariableVersion& counter = impl->version_counter();
     // Inference tensors count no versions: their bytes are looked at every time.
     const bool counted = counter.enabled();
-    f->watches.push_back({i, impl, storage, impl->storage_offset(), counted ? &counter : nullptr,
+    f->sources.push_back({i, impl, storage, impl->storage_offset(), counted ? &counter : nullptr,
                           counted ? counter.current_version() : 0});
     if (storage) f->storages.emplace_back(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage));
     Frozen::Note n{owners[storage], now, 0, nullptr, false, false, false};
@@ -94,12 +93,12 @@ std::shared_ptr<Frozen> FrozenPart::look(c10::TensorImpl* const* inputs) {
       n.data = storage->data_ptr().get();
       n.foreign = foreign.holds(*storage);
     }
-    n.live = storage && (!counted || n.foreign || exposure_of(impl, n.owners, now) == Exposure::kLive);
-    // A storage that was exposed since the last look may be so again: hash it, or each time would mean computing anew.
+    n.live = storage && (!counted || n.foreign || escape_of(impl, n.owners, now) == Escape::kLive);
+    // A storage that escaped since the last look may do so again: hash it, or each time would mean computing anew.
     if (!impl->device().is_cpu()) {
       // Its memory cannot be read here.
-    } else if (n.live || (owner_ && storage && exposure_of(impl, n.owners, 0) != Exposure::kNone)) {
-      n.hash = hash_of(f->watches.back());
+    } else if (n.live || (owner_ && storage && escape_of(impl, n.owners, 0) != Escape::kNone)) {
+      n.hash = hash_of(f->sources.back());
       n.hashed = true;
     }
     any_live |= n.live;
@@ -110,8 +109,8 @@ std::shared_ptr<Frozen> FrozenPart::look(c10::TensorImpl* const* inputs) {
   return f;
 }
 
-void FrozenPart::sync_slowly(std::shared_ptr<const Frozen>& mine, c10::TensorImpl* const* inputs,
-                             const std::function<void(Frozen& made)>& compute) {
+void FrozenCache::sync_slowly(std::shared_ptr<const Frozen>& mine, c10::TensorImpl* const* inputs,
+                              const std::function<void(Frozen& made)>& compute) {
   std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock.owns_lock()) {
     void* python = python_lock.release ? python_lock.release() : nullptr;
@@ -119,7 +118,7 @@ void FrozenPart::sync_slowly(std::shared_ptr<const Frozen>& mine, c10::TensorImp
     if (python) python_lock.acquire(python);
   }
   mine = owner_;
-  if (mine && same(*mine, inputs) && (unexposed(*mine) || contents_same(*mine))) return;
+  if (mine && same(*mine, inputs) && (none_escaped(*mine) || contents_same(*mine))) return;
   auto fresh = look(inputs);
   // What no other call has in hand makes room.
   if (mine && mine == owner_ && mine.use_count() == 2) {

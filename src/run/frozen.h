@@ -1,9 +1,9 @@
 // Tensors computed from parameters, kept until a parameter changed.
 //
 // Changed means: another TensorImpl, another storage or offset under it (`p.data = t`), another version - or, for
-// storages that are exposed (writes.h), other bytes. (Bytes on a CUDA device are not looked at: while such a storage
-// is exposed, the tensors are computed anew on every call.) The usual check is three compares a parameter and one of
-// the exposure epoch.
+// storages that escaped (writes.h), other bytes. (Bytes on a CUDA device are not looked at: while such a
+// storage is escaped, the tensors are computed anew on every call.) The usual check is three compares a parameter and
+// one of the escape epoch.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <cstdint>
@@ -14,7 +14,7 @@
 #include <mutex>
 #include <vector>
 
-#include "run/unseen.h"
+#include "run/untracked_writers.h"
 
 namespace flashover::run {
 
@@ -22,10 +22,10 @@ namespace cuda {
 class ReadyPoint;
 }
 
-// One set of frozen tensors; never changes after it was published (but for the notes on exposure, under FrozenPart's
+// One set of frozen tensors; never changes after it was published (but for the notes on escapes, under FrozenCache's
 // lock).
 struct Frozen {
-  struct Watch {
+  struct Source {
     int32_t input;
     c10::TensorImpl* impl;
     c10::StorageImpl* storage;
@@ -35,16 +35,16 @@ struct Frozen {
   };
   struct Note {
     uint32_t owners;   // references to the storage held by the inputs themselves
-    uint64_t settled;  // epoch at which the storage was last found unexposed
+    uint64_t settled;  // epoch at which the storage was last found not escaped
     uint64_t hash;     // of the bytes that went into the tensors
     const void* data;  // of the storage; it can be exchanged under it
     bool foreign, hashed, live;
   };
   std::vector<at::Tensor> tensors;  // by TensorId; only those that are needed
-  std::vector<Watch> watches;
-  // Keep the storage addresses in `watches` from being given to new objects, without keeping memory alive. (Not so for
+  std::vector<Source> sources;
+  // Keep the storage addresses in `sources` from being given to new objects, without keeping memory alive. (Not so for
   // the tensors: torch.utils.swap_tensors refuses those with weak references. A new tensor at an old address has a new
-  // storage, or shares the old one: then it is the version, or the exposure, that tells.)
+  // storage, or shares the old one: then the version, or the escape, tells.)
   std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> storages;
   // CUDA: the stream they were computed on and the moment they were ready; other streams wait for it once (stream.h).
   std::shared_ptr<cuda::ReadyPoint> ready;
@@ -62,15 +62,15 @@ struct PythonLock {
 };
 extern PythonLock python_lock;
 
-class FrozenPart {
+class FrozenCache {
  public:
-  void watch(std::vector<int32_t> inputs) { inputs_ = std::move(inputs); }
+  void depend_on(std::vector<int32_t> inputs) { inputs_ = std::move(inputs); }
 
   // Makes `mine` the set for these inputs; `compute` runs (under a lock) when there is none yet.
   template <typename Compute>
   void sync(std::shared_ptr<const Frozen>& mine, c10::TensorImpl* const* inputs, const Compute& compute) {
-    watch_unseen_writers();
-    if (mine.get() == current_.load(std::memory_order_acquire) && mine && same(*mine, inputs) && unexposed(*mine))
+    intercept_untracked_writers();
+    if (mine.get() == current_.load(std::memory_order_acquire) && mine && same(*mine, inputs) && none_escaped(*mine))
       return;
     sync_slowly(mine, inputs, compute);
   }
@@ -84,7 +84,7 @@ class FrozenPart {
 
  private:
   static bool same(const Frozen& f, c10::TensorImpl* const* inputs);
-  static bool unexposed(const Frozen& f);
+  static bool none_escaped(const Frozen& f);
   bool contents_same(const Frozen& f);
   void sync_slowly(std::shared_ptr<const Frozen>& mine, c10::TensorImpl* const* inputs,
                    const std::function<void(Frozen& made)>& compute);

@@ -70,7 +70,7 @@ void compute(const Program& p, Frame& frame, c10::TensorImpl* const* inputs, cud
 
 }  // namespace
 
-void sync_frozen(const Program& p, FrozenPart& part, Frame& frame, c10::TensorImpl* const* inputs,
+void sync_frozen(const Program& p, FrozenCache& part, Frame& frame, c10::TensorImpl* const* inputs,
                  cuda::Stream stream) {
   part.sync(frame.frozen, inputs, [&](Frozen& made) { compute(p, frame, inputs, stream, made); });
   if (p.device >= 0) frame.frozen->ready->enter(stream, frame.frozen->tensors);

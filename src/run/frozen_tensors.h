@@ -1,8 +1,8 @@
 // The tensors of a program's frozen part, made when they are first needed and again when a parameter changed.
 //
-//   In        a program; its FrozenPart, which knows whether they are up to date (frozen.h); a call's inputs and frame
+//   In        a program; its FrozenCache, which knows whether they are up to date (frozen.h); a call's inputs and frame
 //   Out       frame.frozen holds the set for these inputs, and the frame's table points to its tensors
-//   Promises  the usual call costs FrozenPart's check. What is made does not depend on the mode of the call that
+//   Promises  the usual call costs FrozenCache's check. What is made does not depend on the mode of the call that
 //             happens to come first. CUDA: work of `stream` comes after what computed them
 //   Declines  what a frozen step raises passes through; nothing is kept then
 #pragma once
@@ -13,6 +13,7 @@
 
 namespace flashover::run {
 
-void sync_frozen(const Program& p, FrozenPart& part, Frame& frame, c10::TensorImpl* const* inputs, cuda::Stream stream);
+void sync_frozen(const Program& p, FrozenCache& part, Frame& frame, c10::TensorImpl* const* inputs,
+                 cuda::Stream stream);
 
 }  // namespace flashover::run

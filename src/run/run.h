@@ -75,11 +75,11 @@ class Executable {
   virtual bool heavy() const = 0;
 };
 
-// Where an input that operators read lies, call after call.
-enum class Place : uint8_t {
-  kMoves,  // anywhere: a CUDA graph has a buffer of its own for it
-  kStays,  // in its place, with exceptions
-  // As kStays, in the memory of another plan's graph (LoadOptions::pool_outputs); else the call is made without one.
+// Whether an input that operators read has the same address in each call.
+enum class InputAddress : uint8_t {
+  kVaries,  // a CUDA graph has a buffer of its own for it
+  kStatic,  // the same one, with exceptions
+  // As kStatic, in the memory of another plan's graph (LoadOptions::pool_outputs); else the call is made without one.
   kGraphPool,
 };
 
@@ -91,7 +91,7 @@ struct LoadOptions {
   bool kernel_graphs = true;
   // An operator whose result has another dtype than the plan says is no Mismatch: the result is converted.
   bool converts = false;
-  std::vector<Place> places;  // by input; empty: parameters, buffers and constants stay
+  std::vector<InputAddress> addresses;  // by input; empty: parameters, buffers and constants stay
   // Tests: from the second call on the plan runs as so many sub-plans, as where CUDA graphs are made of parts.
   int64_t sub_plans = 1;
   // By output: seen by nobody but the caller's own plans, on the stream of the call. A CUDA graph may hand it out in

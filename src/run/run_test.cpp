@@ -319,12 +319,12 @@ TEST(Run, FrozenPartFollowsItsParameters) {
   // Written through an alias with a version counter of its own, as p.data makes one.
   {
     const auto alias = w.variable_data();
-    expose(w.unsafeGetTensorImpl(), Alias::kOwner);
-    check(1, "exposed, not hashed so far");
-    check(0, "exposed, unchanged");
+    mark_escaped(w.unsafeGetTensorImpl(), Alias::kOwner);
+    check(1, "escaped, not hashed so far");
+    check(0, "escaped, unchanged");
     alias.mul_(2);
     check(1, "written through the alias");
-    check(0, "exposed, unchanged");
+    check(0, "escaped, unchanged");
     alias.add_(1);
   }
   check(1, "last write through an alias that is gone");
@@ -333,7 +333,7 @@ TEST(Run, FrozenPartFollowsItsParameters) {
   check(0, "settled");
   EXPECT_EQ(e->counters().content_checks, looked);
 
-  expose(b.unsafeGetTensorImpl(), Alias::kAddress);
+  mark_escaped(b.unsafeGetTensorImpl(), Alias::kAddress);
   check(1, "address handed out");
   b.data_ptr<float>()[0] = 42;
   check(1, "written by address");

@@ -41,7 +41,8 @@ std::optional<Cuts> cuts_around(const plan::Plan& plan, const std::map<size_t, s
   return any ? std::optional(std::move(cuts)) : std::nullopt;
 }
 
-bool SubPlans::cut(const Cuts& cuts, const std::vector<Place>& places, const std::vector<bool>& pool_outputs) {
+bool SubPlans::cut(const Cuts& cuts, const std::vector<InputAddress>& addresses,
+                   const std::vector<bool>& pool_outputs) {
   std::optional<plan::PlanPartition> partition = plan::split(program_.plan, cuts.ends);
   if (!partition) return false;
   passed_ = static_cast<size_t>(partition->passed);
@@ -52,9 +53,9 @@ bool SubPlans::cut(const Cuts& cuts, const std::vector<Place>& places, const std
     LoadOptions how{
         .graphs = i < cuts.graphs.size() && cuts.graphs[i], .converts = program_.converts, .sub_plan = true};
     for (int32_t in : p.inputs)
-      how.places.push_back(in < 0           ? in_pool[-1 - in] ? Place::kGraphPool : Place::kMoves
-                           : places.empty() ? Place::kStays
-                                            : places[in]);
+      how.addresses.push_back(in < 0              ? in_pool[-1 - in] ? InputAddress::kGraphPool : InputAddress::kVaries
+                              : addresses.empty() ? InputAddress::kStatic
+                                                  : addresses[in]);
     for (const auto& target : p.outputs) {
       how.pool_outputs.push_back(how.graphs &&
                                  (target.output < 0 || (!pool_outputs.empty() && pool_outputs[target.output])));

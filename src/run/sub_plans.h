@@ -49,8 +49,8 @@ class SubPlans {
   bool may_be_cut() const { return depth_ < kMaxDepth; }
   bool exist() const { return exist_.load(std::memory_order_acquire); }
 
-  // places, pool_outputs: as in LoadOptions, of the whole; empty: the default.
-  bool cut(const Cuts& cuts, const std::vector<Place>& places, const std::vector<bool>& pool_outputs);
+  // addresses, pool_outputs: as in LoadOptions, of the whole; empty: the default.
+  bool cut(const Cuts& cuts, const std::vector<InputAddress>& addresses, const std::vector<bool>& pool_outputs);
   void run(c10::TensorImpl* const* inputs, std::vector<at::Tensor>& outputs) const;
   int64_t graph_replays() const;
 

@@ -29,7 +29,7 @@ namespace {
 void launch_on_cuda(const Instruction& in, Run& run) {
   if (in.launch < 0) return;
   const Launch& l = run.program.launches[in.launch];
-  if (run.part == Part::kAll) take_values(in.launch, run);
+  if (run.scope == Scope::kAll) take_values(in.launch, run);
   cuda::check(cuda::driver()->launch(l.function, l.grid[0], l.grid[1], l.grid[2], l.threads, 1, 1, l.shared, run.stream,
                                      run.frame.params.data() + l.params, nullptr),
               "cuLaunchKernel");
@@ -88,13 +88,13 @@ void perform(const Instruction& in, Run& run) {
   }
 }
 
-// Whether step `at` is in the part that runs. (Of a launch, the host's part are the numbers that it takes along.)
-bool takes_part(const Instruction& in, size_t at, Run& run) {
-  if (in.kind == StepKind::kLaunch && run.part == Part::kHost) {
+// Whether step `at` runs in this scope. (The host's share of a launch is the numbers that the launch takes along.)
+bool in_scope(const Instruction& in, size_t at, Run& run) {
+  if (in.kind == StepKind::kLaunch && run.scope == Scope::kHost) {
     if (in.launch >= 0) take_values(in.launch, run);
     return false;
   }
-  return (*run.host_steps)[at] == (run.part == Part::kHost);
+  return (*run.host_steps)[at] == (run.scope == Scope::kHost);
 }
 
 }  // namespace
@@ -107,8 +107,8 @@ void walk(const std::vector<Instruction>& instructions, Run& run) {
   try {
     for (; in != end; ++in) {
       const auto at = static_cast<size_t>(in - begin);
-      if (run.part != Part::kAll) [[unlikely]]
-        if (!takes_part(*in, at, run)) continue;
+      if (run.scope != Scope::kAll) [[unlikely]]
+        if (!in_scope(*in, at, run)) continue;
       if (run.sequences && in->sequence >= 0) {
         if (run.sequences->run(static_cast<size_t>(in->sequence), run)) {
           in = begin + run.program.sequences[static_cast<size_t>(in->sequence)].end - 1;
@@ -116,15 +116,15 @@ void walk(const std::vector<Instruction>& instructions, Run& run) {
         }
         run.sequences = nullptr;
       }
-      if (in->batch >= 0 && !run.watch) {
+      if (in->batch >= 0 && !run.observer) {
         in = run_batch(in, run);
         continue;
       }
-      if (run.watch) [[unlikely]]
-        run.watch->begin(at);
+      if (run.observer) [[unlikely]]
+        run.observer->begin(at);
       perform(*in, run);
-      if (run.watch) [[unlikely]]
-        run.watch->end(at);
+      if (run.observer) [[unlikely]]
+        run.observer->end(at);
       let_go(at, run);
     }
   } catch (Mismatch& m) {

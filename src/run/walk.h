@@ -14,7 +14,7 @@
 #include "run/cuda/driver.h"
 #include "run/frame.h"
 #include "run/program.h"
-#include "run/watch.h"
+#include "run/step_observer.h"
 
 namespace flashover::run {
 
@@ -24,7 +24,7 @@ class LaunchSequences;
 
 // CUDA graphs hold what the device does. What operators do on the CPU alone is done before each replay, and the numbers
 // that launches take along are read in its midst.
-enum class Part : uint8_t { kAll, kDevice, kHost };
+enum class Scope : uint8_t { kAll, kDevice, kHost };
 
 struct Run {
   const Program& program;
@@ -34,11 +34,11 @@ struct Run {
   cuda::Stream stream = nullptr;
   std::vector<at::Tensor>* frozen = nullptr;    // being filled; null in ordinary calls
   std::vector<at::Tensor>* consumed = nullptr;  // the inputs, let go one by one
-  Watch* watch = nullptr;                       // somebody looks at the steps
+  StepObserver* observer = nullptr;             // set while a profiler or explain() looks at the steps
   cuda::LaunchSequences* sequences = nullptr;   // kernels in a row are launched as one graph
   std::vector<cuda::Node>* nodes = nullptr;     // while a graph is recorded: of each launch
   std::vector<bool>* stale = nullptr;           // before a replay: launches whose numbers changed
-  Part part = Part::kAll;
+  Scope scope = Scope::kAll;
   const std::vector<bool>* host_steps = nullptr;  // unless kAll: steps that the CPU does alone
 };
 

@@ -1,4 +1,4 @@
-// The table of storages that were exposed or written unseen, and the hash that tells whether bytes changed.
+// The table of storages that escaped or were written untracked, and the hash that tells whether bytes changed.
 #include "run/writes.h"
 
 #include <c10/core/CPUAllocator.h>
@@ -18,8 +18,8 @@
 
 namespace flashover::run {
 
-std::atomic<uint64_t> exposure_epoch{1};
-std::atomic<bool> exposure_tracked{true};
+std::atomic<uint64_t> escape_epoch{1};
+std::atomic<bool> escapes_tracked{true};
 std::atomic<bool> anything_kept{false};
 
 namespace {
@@ -33,7 +33,7 @@ struct Table {
     WeakStorage storage;
     bool lasting = false;
     std::vector<const c10::TensorImpl*> handles;  // tensors that arrays were made from; compared, never followed
-    uint64_t epoch = 0;                           // of the last exposure
+    uint64_t epoch = 0;                           // of the last escape
   };
   std::unordered_map<c10::StorageImpl*, Mark> marks;
   size_t prune_at = 1024;
@@ -88,7 +88,7 @@ bool ForeignMemory::holds(const c10::StorageImpl& s) {
   return it == ranges_.end() || address < it->from || !it->private_file;
 }
 
-void expose(const c10::TensorImpl* tensor, Alias alias) {
+void mark_escaped(const c10::TensorImpl* tensor, Alias alias) {
   if (!tensor->has_storage()) return;
   c10::StorageImpl* storage = tensor->unsafe_storage().unsafeGetStorageImpl();
   if (!storage) return;
@@ -112,34 +112,34 @@ void expose(const c10::TensorImpl* tensor, Alias alias) {
     mark.lasting = true;
     mark.handles.clear();
   }
-  mark.epoch = exposure_epoch.fetch_add(1, std::memory_order_release) + 1;
+  mark.epoch = escape_epoch.fetch_add(1, std::memory_order_release) + 1;
 }
 
 void wrote_anything() {
   Table& t = table();
   std::lock_guard lock(t.mutex);
-  t.all = exposure_epoch.fetch_add(1, std::memory_order_release) + 1;
+  t.all = escape_epoch.fetch_add(1, std::memory_order_release) + 1;
 }
 
-Exposure exposure_of(const c10::TensorImpl* tensor, uint32_t owners, uint64_t since) {
+Escape escape_of(const c10::TensorImpl* tensor, uint32_t owners, uint64_t since) {
   c10::StorageImpl* storage = tensor->unsafe_storage().unsafeGetStorageImpl();
-  if (!exposure_tracked.load(std::memory_order_relaxed)) return Exposure::kLive;
+  if (!escapes_tracked.load(std::memory_order_relaxed)) return Escape::kLive;
   // A Python storage object that once existed is kept by its StorageImpl and counts as an owner; nobody holds it if its
   // own reference count is one.
   const uint32_t idle = storage->pyobj_slot()->has_unique_reference() ? 1 : 0;
   const bool shared = c10::raw::intrusive_ptr::use_count(storage) > owners + idle;
   // numpy() makes what it shares not resizable: seen also when that was before this library was imported. (torch.load
   // makes such storages too, hence the question for other owners.)
-  if (shared && !storage->resizable()) return Exposure::kLive;
+  if (shared && !storage->resizable()) return Escape::kLive;
   Table& t = table();
   std::lock_guard lock(t.mutex);
-  const Exposure once = t.all > since ? Exposure::kOver : Exposure::kNone;
+  const Escape once = t.all > since ? Escape::kOver : Escape::kNone;
   const auto it = t.marks.find(storage);
   if (it == t.marks.end()) return once;
   const Table::Mark& mark = it->second;
   if (shared || mark.lasting || std::find(mark.handles.begin(), mark.handles.end(), tensor) != mark.handles.end())
-    return Exposure::kLive;
-  return mark.epoch > since ? Exposure::kOver : once;
+    return Escape::kLive;
+  return mark.epoch > since ? Escape::kOver : once;
 }
 
 // Eight independent multiply chains: bound by memory, not by the latency of a multiplication.

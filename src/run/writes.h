@@ -1,20 +1,21 @@
-// Who writes memory that something was computed from says so: one rule for all writers and all that is kept.
+// How a write to memory that something was computed from becomes known: one rule for all writers, and for all that is
+// kept.
 //
 //   A writer  moves the version counter of the tensor on (as autograd's kernels do), or calls wrote() when it is done.
-//   Whoever hands out the means to write unseen (`p.data`, numpy(), untyped_storage(), data_ptr(), dlpack) calls
-//   expose() there and then. Writers are:
-//     eager's operators     versions; those without, unseen.h
+//   A storage escapes where a caller gets the means to write it untracked (`p.data`, numpy(), untyped_storage(),
+//   data_ptr(), dlpack): mark_escaped() is called there and then. Writers are:
+//     eager's operators     versions; those without, untracked_writers.h
 //     compiled plans        as eager's operators would have, once the call is over: written.h (forward, backward,
 //                           sub-plans, replayed CUDA graphs, what is restored after a failure)
 //     graphs of operators   entry/versions.h (backends other than ours)
 //     CUDA graphs that the program recorded itself, torch's switch that sets versions back, the hooks on `data`,
 //     numpy(), ...          python/bind_run.cpp
-//   Who keeps anything computed from a tensor's memory remembers the tensor, its storage, offset and version, and
-//   asks exposure_of(). There is one who does: FrozenPart (frozen.h), for all that follows from parameters, buffers
-//   and constants: packed weights, folded norms, converted copies. Recorded CUDA graphs hold addresses and frozen
+//   A cache of anything computed from a tensor's memory remembers the tensor, its storage, offset and version, and
+//   asks escape_of(). There is one: FrozenCache (frozen.h), for all that follows from parameters, buffers and
+//   constants: packed weights, folded norms, converted copies. Recorded CUDA graphs hold addresses and frozen
 //   tensors, no other contents; guards on elements and numbers read memory in every call.
 //
-// An exposed storage is trusted only after a look at the bytes (a hash at memory speed).
+// An escaped storage is trusted only after a look at the bytes (a hash at memory speed).
 //   kOwner    the alias is another owner of the storage (`.data`, untyped_storage): over when it is gone, seen by the
 //             use count
 //   kHandle   the alias keeps alive the tensor object it was made from (numpy, dlpack): as kOwner if that was a
@@ -32,31 +33,31 @@ struct TensorImpl;
 
 namespace flashover::run {
 
-// Moves on whenever any storage is exposed or written: as long as it stands still, nothing new has to be looked at.
-extern std::atomic<uint64_t> exposure_epoch;
+// Moves on whenever any storage escapes or is written: as long as it stands still, nothing new has to be looked at.
+extern std::atomic<uint64_t> escape_epoch;
 
-// Cleared when the Python side could not install its hooks: then every storage counts as exposed.
-extern std::atomic<bool> exposure_tracked;
+// Cleared when the Python side could not install its hooks: then every storage counts as escaped.
+extern std::atomic<bool> escapes_tracked;
 
 // Set before the first look at memory that something is computed from. Writers who are done before that need not tell.
 extern std::atomic<bool> anything_kept;
 
 enum class Alias : uint8_t { kOwner, kHandle, kAddress };
-void expose(const c10::TensorImpl* tensor, Alias alias);
+void mark_escaped(const c10::TensorImpl* tensor, Alias alias);
 // The memory of `tensor` was written without a new version; nobody writes it any more.
 inline void wrote(const c10::TensorImpl* tensor) {
-  if (anything_kept.load(std::memory_order_seq_cst)) expose(tensor, Alias::kOwner);
+  if (anything_kept.load(std::memory_order_seq_cst)) mark_escaped(tensor, Alias::kOwner);
 }
 void wrote_anything();  // any memory may have been written
 
-enum class Exposure : uint8_t {
+enum class Escape : uint8_t {
   kNone,
-  kOver,  // was exposed or written after `since`, but nobody can write any more: look at the bytes once
-  kLive,  // somebody may write at any time: look at the bytes on every call
+  kOver,  // escaped or was written after `since`, but no alias is left that could write: look at the bytes once
+  kLive,  // an alias may write at any time: look at the bytes on every call
 };
 // Of the storage of `tensor`. owners: how many references to it are known to be harmless. since: an epoch at which it
 // was last found not live.
-Exposure exposure_of(const c10::TensorImpl* tensor, uint32_t owners, uint64_t since);
+Escape escape_of(const c10::TensorImpl* tensor, uint32_t owners, uint64_t since);
 
 // Memory that did not come from torch's CPU allocator belongs to somebody else (numpy, another process), who may write
 // it at any time. Not so a private mapping of a file: weights read with mmap (safetensors, torch.load(mmap=True)).

@@ -45,14 +45,14 @@ TEST(WrittenInputs, WhatHasNoVersionIsReported) {
   written.set({0}, {0, 0});
   const auto inputs = pointers({statistics, weight});
   anything_kept = true;
-  const uint64_t before = exposure_epoch.load();
+  const uint64_t before = escape_epoch.load();
   written.tell(inputs.data());
-  EXPECT_GT(exposure_epoch.load(), before);
-  EXPECT_EQ(exposure_of(inputs[0], 1, before), Exposure::kOver);
-  EXPECT_EQ(exposure_of(inputs[1], 1, before), Exposure::kNone);
-  EXPECT_EQ(exposure_of(inputs[0], 1, exposure_epoch.load()), Exposure::kNone);
+  EXPECT_GT(escape_epoch.load(), before);
+  EXPECT_EQ(escape_of(inputs[0], 1, before), Escape::kOver);
+  EXPECT_EQ(escape_of(inputs[1], 1, before), Escape::kNone);
+  EXPECT_EQ(escape_of(inputs[0], 1, escape_epoch.load()), Escape::kNone);
   written.tell_restored(inputs.data());
-  EXPECT_EQ(exposure_of(inputs[0], 1, before + 1), Exposure::kOver);
+  EXPECT_EQ(escape_of(inputs[0], 1, before + 1), Escape::kOver);
 }
 
 TEST(WrittenInputs, InferenceTensorsAreRefusedOutsideInferenceMode) {

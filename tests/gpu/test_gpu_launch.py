@@ -1,4 +1,4 @@
-"""Plans on a CUDA device, written by hand: launches, parameters, arenas, streams, alignment, externs, frozen tensors."""
+"""Plans on a CUDA device, written by hand: launches, parameters, arenas, streams, alignment, externs, frozen values."""
 
 from __future__ import annotations
 

@@ -191,7 +191,7 @@ CHANGES: list[Callable[[Case], None]] = [
 
 
 def test_hooks_are_in_place() -> None:
-    assert _C._exposure_tracked()
+    assert _C._escapes_tracked()
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda f: f.__name__)
@@ -358,7 +358,7 @@ def test_other_tensors_cost_nothing() -> None:
         torch.randn(3).numpy()
         torch.randn(3).data.mul_(2)
         torch.randn(3).data_ptr()
-        c.check("others exposed")
+        c.check("others escaped")
     assert c.plan.counters["frozen_runs"] == 1
     assert c.plan.counters["content_checks"] == 0
 

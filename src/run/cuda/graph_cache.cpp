@@ -17,12 +17,12 @@ namespace cuda {
 
 static std::atomic<int64_t> all_replays{0};
 
-GraphCache::GraphCache(const Program& p, FrozenPart& frozen, SubPlans& sub_plans, const LoadOptions& options)
+GraphCache::GraphCache(const Program& p, FrozenCache& frozen, SubPlans& sub_plans, const LoadOptions& options)
     : program_(p),
       frozen_(frozen),
       sub_plans_(sub_plans),
       graph_plan_(plan_graph(p, options)),
-      places_(graph_plan_.places),
+      addresses_(graph_plan_.addresses),
       moved_(p.plan.inputs.size()),
       apart_(graph_plan_.apart) {
   if (!capture_hooks.begin) turn_off("not loaded by Python");
@@ -90,23 +90,24 @@ bool GraphCache::may_record(c10::TensorImpl* const* inputs, Stream stream) {
 
 // Whether inputs that are to be pool outputs of another plan are.
 bool GraphCache::pool_inputs_are_there(c10::TensorImpl* const* inputs) {
-  for (size_t i = 0; i < places_.size(); ++i)
-    if (places_[i] == Place::kGraphPool && graph_plan_.operator_inputs[i]) {
+  for (size_t i = 0; i < addresses_.size(); ++i)
+    if (addresses_[i] == InputAddress::kGraphPool && graph_plan_.operator_inputs[i]) {
       // What never is one, since it comes from a part without a graph, gets a buffer in the end.
       moved_[i] = is_pool_output(inputs[i]) ? 0 : moved_[i] + 1;
-      if (moved_[i] > kNeverInPool) places_[i] = Place::kMoves;
+      if (moved_[i] > kNeverInPool) addresses_[i] = InputAddress::kVaries;
       if (moved_[i] > 0) return false;
     }
   return true;
 }
 
-// What did not stay gets a buffer, in the end.
+// An input whose address turned out to vary gets a buffer, in the end.
 void GraphCache::note_moves(c10::TensorImpl* const* inputs) {
   if (recordings_.empty()) return;
-  for (size_t i = 0; i < places_.size(); ++i) {
+  for (size_t i = 0; i < addresses_.size(); ++i) {
     const void* before = recordings_.back()->fixed[i];
-    if (places_[i] == Place::kStays && before && before != data_of(inputs[i]) && ++moved_[i] > kMovesAllowed)
-      places_[i] = Place::kMoves;
+    if (addresses_[i] == InputAddress::kStatic && before && before != data_of(inputs[i]) &&
+        ++moved_[i] > kChangesAllowed)
+      addresses_[i] = InputAddress::kVaries;
   }
 }
 
@@ -116,7 +117,7 @@ Recording* GraphCache::record(c10::TensorImpl* const* inputs, Stream stream) {
   if (!recording.owns_lock()) return nullptr;
   size_t failed_at = SIZE_MAX;
   try {
-    recordings_.push_back(cuda::record(program_, graph_plan_, places_, frozen_, inputs, stream, failed_at));
+    recordings_.push_back(cuda::record(program_, graph_plan_, addresses_, frozen_, inputs, stream, failed_at));
     return recordings_.back().get();
   } catch (const std::exception& e) {
     std::string what = e.what();
@@ -140,7 +141,7 @@ void GraphCache::record_parts() {
   const std::optional<Cuts> cuts = cuts_around(program_.plan, apart_);
   if (!cuts || !sub_plans_.may_be_cut()) return turn_off(why);
   try {
-    if (!sub_plans_.cut(*cuts, places_, graph_plan_.pool_outputs)) return turn_off(why);
+    if (!sub_plans_.cut(*cuts, addresses_, graph_plan_.pool_outputs)) return turn_off(why);
   } catch (const std::exception& e) {  // the whole goes on as it is
     return turn_off(why + " (" + e.what() + ")");
   }

@@ -27,7 +27,7 @@ namespace flashover::run::cuda {
 
 class GraphCache {
  public:
-  GraphCache(const Program& p, FrozenPart& frozen, SubPlans& sub_plans, const LoadOptions& options);
+  GraphCache(const Program& p, FrozenCache& frozen, SubPlans& sub_plans, const LoadOptions& options);
 
   bool on() const { return on_.load(std::memory_order_relaxed); }
   // A call was made the ordinary way, on this thread.
@@ -36,7 +36,7 @@ class GraphCache {
   int64_t replays() const { return replays_.load(std::memory_order_relaxed); }
 
  private:
-  static constexpr int kMaxRecordings = 16, kWorthIt = 50, kBusyCalls = 3, kMovesAllowed = 2, kNeverInPool = 8;
+  static constexpr int kMaxRecordings = 16, kWorthIt = 50, kBusyCalls = 3, kChangesAllowed = 2, kNeverInPool = 8;
   static constexpr int64_t kMostReserved = 3;  // one part in so many of the device's memory, but for a single recording
   static constexpr size_t kMaxAlive = 3;
 
@@ -50,7 +50,7 @@ class GraphCache {
   void turn_off(const std::string& why);
 
   const Program& program_;
-  FrozenPart& frozen_;
+  FrozenCache& frozen_;
   SubPlans& sub_plans_;
   const GraphPlan graph_plan_;
   std::atomic<bool> on_{true};
@@ -58,7 +58,7 @@ class GraphCache {
   std::atomic<int64_t> replays_{0};
 
   std::mutex mutex_;                     // of what follows
-  std::vector<Place> places_;            // by input, as they turned out to be
+  std::vector<InputAddress> addresses_;  // by input, as they turned out to be
   std::vector<int> moved_;               // by input: how often it did not stay
   std::map<size_t, std::string> apart_;  // steps that are no part of a graph, and why
   std::vector<std::unique_ptr<Recording>> recordings_;

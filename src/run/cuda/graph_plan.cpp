@@ -70,9 +70,10 @@ void look_at_operators(const Program& p, GraphPlan& g) {
 
 GraphPlan plan_graph(const Program& p, const LoadOptions& options) {
   GraphPlan g;
-  g.places = options.places;
-  if (g.places.empty())
-    for (const plan::InputSpec& i : p.plan.inputs) g.places.push_back(i.kind != 0 ? Place::kStays : Place::kMoves);
+  g.addresses = options.addresses;
+  if (g.addresses.empty())
+    for (const plan::InputSpec& i : p.plan.inputs)
+      g.addresses.push_back(i.kind != 0 ? InputAddress::kStatic : InputAddress::kVaries);
   g.operator_inputs.assign(p.plan.inputs.size(), false);
   g.operator_outputs.assign(p.plan.outputs.size(), false);
   g.host_steps.assign(p.plan.steps.size(), false);

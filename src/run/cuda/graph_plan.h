@@ -17,7 +17,7 @@
 namespace flashover::run::cuda {
 
 struct GraphPlan {
-  std::vector<Place> places;                            // by input
+  std::vector<InputAddress> addresses;                  // by input
   std::vector<bool> operator_inputs, operator_outputs;  // read or written by operators, not only by kernels
   std::vector<bool> pool_outputs;                       // by output: handed out in the graph's own memory
   bool any_pool_outputs = false;

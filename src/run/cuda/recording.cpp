@@ -1,4 +1,4 @@
-// Captures the device's part of a call, and changes the nodes of what moved before each replay.
+// Captures what a call does on the device, and changes the nodes of what moved before each replay.
 #include "run/cuda/recording.h"
 
 #include <ATen/ops/_foreach_copy.h>
@@ -55,13 +55,14 @@ void prepare(const Program& p, Recording& r, Stream stream) {
   r.frame->scratch = r.scratch->get();
 }
 
-// The inputs to record with: a buffer in the place of each that operators read and that moves.
-std::vector<c10::TensorImpl*> recorded_inputs(const Program& p, const GraphPlan& g, const std::vector<Place>& places,
-                                              Recording& r, c10::TensorImpl* const* inputs) {
+// The inputs to record with: a buffer for each that operators read and whose address varies.
+std::vector<c10::TensorImpl*> recorded_inputs(const Program& p, const GraphPlan& g,
+                                              const std::vector<InputAddress>& addresses, Recording& r,
+                                              c10::TensorImpl* const* inputs) {
   std::vector<c10::TensorImpl*> used(inputs, inputs + p.plan.inputs.size());
   for (size_t i = 0; i < used.size(); ++i) {
     if (!g.operator_inputs[i]) continue;
-    if (places[i] != Place::kMoves) {
+    if (addresses[i] != InputAddress::kVaries) {
       r.fixed[i] = data_of(used[i]);
       continue;
     }
@@ -85,7 +86,7 @@ void capture_steps(const Program& p, const GraphPlan& g, Recording& r, c10::Tens
             .outputs = &made,
             .stream = capture.stream(),
             .nodes = &nodes,
-            .part = Part::kDevice,
+            .scope = Scope::kDevice,
             .host_steps = &g.host_steps};
     rebase_arena(p, *r.frame, r.arena->get());
     patch_inputs(*r.frame, inputs, p.input_patches);
@@ -137,8 +138,8 @@ void set_slot(const GraphPlan& g, Recording& r, uint32_t slot, void* value) {
   if (g.slot_launch[slot] >= 0) r.stale[g.slot_launch[slot]] = true;
 }
 
-void run_host_part(const Program& p, const GraphPlan& g, Recording& r, c10::TensorImpl* const* inputs,
-                   std::vector<at::Tensor>& outputs) {
+void run_host_steps(const Program& p, const GraphPlan& g, Recording& r, c10::TensorImpl* const* inputs,
+                    std::vector<at::Tensor>& outputs) {
   if (p.host_values.empty() && std::find(g.host_steps.begin(), g.host_steps.end(), true) == g.host_steps.end()) return;
   const ReleasesTensors release{p, *r.frame};
   Run run{.program = p,
@@ -147,7 +148,7 @@ void run_host_part(const Program& p, const GraphPlan& g, Recording& r, c10::Tens
           .outputs = &outputs,
           .stream = r.stream,
           .stale = &r.stale,
-          .part = Part::kHost,
+          .scope = Scope::kHost,
           .host_steps = &g.host_steps};
   walk(p.instructions, run);
   for (const LateOutput& o : p.late_outputs)
@@ -171,14 +172,14 @@ bool Recording::suits(c10::TensorImpl* const* given) const {
   return true;
 }
 
-std::unique_ptr<Recording> record(const Program& p, const GraphPlan& g, const std::vector<Place>& places,
-                                  FrozenPart& frozen, c10::TensorImpl* const* inputs, Stream stream,
+std::unique_ptr<Recording> record(const Program& p, const GraphPlan& g, const std::vector<InputAddress>& addresses,
+                                  FrozenCache& frozen, c10::TensorImpl* const* inputs, Stream stream,
                                   size_t& failed_at) {
   auto r = std::make_unique<Recording>();
   failed_at = SIZE_MAX;
   try {
     prepare(p, *r, stream);
-    const std::vector<c10::TensorImpl*> used = recorded_inputs(p, g, places, *r, inputs);
+    const std::vector<c10::TensorImpl*> used = recorded_inputs(p, g, addresses, *r, inputs);
     if (!p.frozen_instructions.empty()) sync_frozen(p, frozen, *r->frame, inputs, stream);
     r->frozen = r->frame->frozen;
     capture_steps(p, g, *r, used.data());
@@ -205,7 +206,7 @@ void replay(const Program& p, const GraphPlan& g, Recording& r, c10::TensorImpl*
     if (!r.inputs[patch.index].defined()) set_slot(g, r, patch.slot, data_of(inputs[patch.index]) + patch.bytes);
   for (int32_t i : p.owned_outputs)
     if (!g.pool_outputs[i]) outputs[i] = p.shapes[p.plan.outputs[i].tensor].empty();
-  run_host_part(p, g, r, inputs, outputs);
+  run_host_steps(p, g, r, inputs, outputs);
   for (const Patch& patch : p.output_patches)
     if (!r.outputs[patch.index].defined())
       set_slot(g, r, patch.slot, data_of(outputs[patch.index].unsafeGetTensorImpl()) + patch.bytes);

@@ -30,7 +30,7 @@ struct Recording {
   std::shared_ptr<CallMemory> arena, scratch;
   std::shared_ptr<const Frozen> frozen;
   std::vector<Node> nodes;          // by launch
-  std::vector<at::Tensor> inputs;   // by input: a buffer in its place, or undefined
+  std::vector<at::Tensor> inputs;   // by input: a buffer that stands for it, or undefined
   std::vector<const void*> fixed;   // by input: where operators expect it, or null
   std::vector<at::Tensor> outputs;  // by output: the graph's own memory of it, or undefined
   std::vector<bool> stale;          // by launch: has other parameters than its node
@@ -40,9 +40,10 @@ struct Recording {
   bool suits(c10::TensorImpl* const* given) const;  // what operators read is where they expect it
 };
 
-// places: by input, as they are by now. failed_at: the step, when one raised, else SIZE_MAX.
-std::unique_ptr<Recording> record(const Program& p, const GraphPlan& g, const std::vector<Place>& places,
-                                  FrozenPart& frozen, c10::TensorImpl* const* inputs, Stream stream, size_t& failed_at);
+// addresses: by input, as they are by now. failed_at: the step, when one raised, else SIZE_MAX.
+std::unique_ptr<Recording> record(const Program& p, const GraphPlan& g, const std::vector<InputAddress>& addresses,
+                                  FrozenCache& frozen, c10::TensorImpl* const* inputs, Stream stream,
+                                  size_t& failed_at);
 void replay(const Program& p, const GraphPlan& g, Recording& r, c10::TensorImpl* const* inputs,
             std::vector<at::Tensor>& outputs);
 

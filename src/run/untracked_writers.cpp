@@ -1,5 +1,5 @@
 // A table of torch's such operators, and a listener for others as they are registered.
-#include "run/unseen.h"
+#include "run/untracked_writers.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -67,10 +67,10 @@ void report(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit:
   }
   op.redispatchBoxed(keys & c10::after_ADInplaceOrView_keyset, stack);
   for (const at::Tensor& t : written)
-    collective ? expose(t.unsafeGetTensorImpl(), Alias::kAddress) : wrote(t.unsafeGetTensorImpl());
+    collective ? mark_escaped(t.unsafeGetTensorImpl(), Alias::kAddress) : wrote(t.unsafeGetTensorImpl());
 }
 
-struct Watcher final : c10::OpRegistrationListener {
+struct RegistrationListener final : c10::OpRegistrationListener {
   std::mutex mutex, working;  // of pending (also taken under the dispatcher's lock), of registrations
   std::vector<c10::OperatorName> pending;
   std::atomic<bool> any{false};
@@ -95,7 +95,7 @@ struct Watcher final : c10::OpRegistrationListener {
     const size_t before = registrations.size();
     for (const c10::OperatorName& name : names) {
       const auto op = dispatcher.findSchema(name);
-      if (!op || !writes_unseen(*op)) continue;
+      if (!op || !writes_untracked(*op)) continue;
       auto handle = dispatcher.registerImpl(name, c10::DispatchKey::ADInplaceOrView,
                                             c10::KernelFunction::makeFromBoxedFunction<&report>(), std::nullopt,
                                             nullptr, "flashover: reports writes without version bumps");
@@ -105,7 +105,7 @@ struct Watcher final : c10::OpRegistrationListener {
     if (before != 0 && registrations.size() != before) wrote_anything();
   }
 
-  static bool writes_unseen(const c10::OperatorHandle& op) {
+  static bool writes_untracked(const c10::OperatorHandle& op) {
     const std::string_view name = op.operator_name().name;
     if (!undeclared(name) && !is_collective(name)) {
       bool writes = false;
@@ -119,16 +119,16 @@ struct Watcher final : c10::OpRegistrationListener {
 
 }  // namespace
 
-void watch_unseen_writers() {
+void intercept_untracked_writers() {
   // Never destroyed, and neither are the registrations: at exit the dispatcher may be gone first.
-  static Watcher* watcher = [] {
-    auto owned = std::make_unique<Watcher>();
-    Watcher* w = owned.get();
+  static RegistrationListener* listener = [] {
+    auto owned = std::make_unique<RegistrationListener>();
+    RegistrationListener* w = owned.get();
     // The dispatcher tells a new listener of everything that is there.
     new c10::RegistrationHandleRAII(c10::Dispatcher::singleton().addRegistrationListener(std::move(owned)));
     return w;
   }();
-  if (watcher->any.load(std::memory_order_acquire)) watcher->work();
+  if (listener->any.load(std::memory_order_acquire)) listener->work();
 }
 
 }  // namespace flashover::run

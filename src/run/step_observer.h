@@ -1,9 +1,9 @@
-// What somebody may want to see of a run: ranges for a profiler, the time of each step for explain().
+// The profiler hook of a run: ranges for a profiler, the time of each step for explain().
 //
 //   In        the steps of a plan as they begin and end
 //   Out       record_function ranges: one per kernel, by name, within one per module of the program ("self.layers.0");
 //             or, while measured, the least time that each step took
-//   Promises  looking costs one flag per call when nobody does
+//   Promises  costs one flag per call when nothing observes
 #pragma once
 #include <ATen/record_function.h>
 #include <c10/core/Event.h>
@@ -19,7 +19,7 @@
 
 namespace flashover::run {
 
-// A profiler listens on this thread.
+// Whether a profiler listens on this thread.
 inline bool profiled() { return at::getStepCallbacksUnlessEmpty(at::RecordScope::USER_SCOPE).has_value(); }
 
 // A kernel's name for people: on CPU the symbol says nothing of what it does.
@@ -41,12 +41,12 @@ class Times {
 };
 
 // Of one call, on one thread.
-class Watch {
+class StepObserver {
  public:
   // times: null unless measured. device: a CUDA device, or -1
-  Watch(const plan::Plan& p, bool profiled, Times* times, int device);
-  ~Watch();
-  Watch(const Watch&) = delete;
+  StepObserver(const plan::Plan& p, bool profiled, Times* times, int device);
+  ~StepObserver();
+  StepObserver(const StepObserver&) = delete;
   void begin(size_t step);
   void end(size_t step);
   void finish();  // the call went through: hands the times over. CUDA: waits for the device

@@ -1,5 +1,5 @@
 // Opens and closes a profiler's ranges around steps, or notes the time of each.
-#include "run/watch.h"
+#include "run/step_observer.h"
 
 #include <c10/core/Stream.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -46,24 +46,24 @@ std::vector<double> Times::get() const {
   return least_;
 }
 
-Watch::Watch(const plan::Plan& p, bool profiled, Times* times, int device)
+StepObserver::StepObserver(const plan::Plan& p, bool profiled, Times* times, int device)
     : plan_(p), profiled_(profiled), times_(times), device_(device) {
   if (times_) seconds_.assign(p.steps.size(), -1);
   if (times_ && device_ >= 0) events_.reserve(p.steps.size() + 1);
 }
 
-Watch::~Watch() {
+StepObserver::~StepObserver() {
   kernel_.reset();
   while (!modules_.empty()) modules_.pop_back();  // the innermost first
 }
 
-void Watch::record() {
+void StepObserver::record() {
   const c10::Device where(c10::kCUDA, static_cast<c10::DeviceIndex>(device_));
   events_.emplace_back(c10::kCUDA, c10::EventFlag::BACKEND_DEFAULT);
   events_.back().record(c10::impl::VirtualGuardImpl(c10::kCUDA).getStream(where));
 }
 
-void Watch::begin(size_t step) {
+void StepObserver::begin(size_t step) {
   const plan::Step& s = plan_.steps[step];
   if (profiled_ && s.kind != plan::StepKind::kRelease) {
     const std::vector<std::string> modules = modules_of(s.label);
@@ -84,7 +84,7 @@ void Watch::begin(size_t step) {
     record();
 }
 
-void Watch::end(size_t step) {
+void StepObserver::end(size_t step) {
   if (times_) {
     if (device_ < 0)
       seconds_[step] = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
@@ -94,7 +94,7 @@ void Watch::end(size_t step) {
   kernel_.reset();
 }
 
-void Watch::finish() {
+void StepObserver::finish() {
   if (!times_) return;
   if (device_ >= 0 && !events_.empty()) {
     events_.back().synchronize();
