@@ -204,7 +204,7 @@ Plan part_of(const Plan& whole, std::vector<Step> steps, std::vector<plan::Kerne
   out.target = whole.target;
   out.kernels = std::move(kernels);
   out.binaries = std::move(binaries);
-  std::map<TensorId, TensorId> known;
+  std::map<TensorId, TensorId> copies;
   const auto root = [&](TensorId t) { return plan::root(whole, t); };
   // What a library call returns brings its own memory; what kernels write is a result of the part, read again or not.
   std::set<TensorId> written, returned, read;
@@ -220,7 +220,7 @@ Plan part_of(const Plan& whole, std::vector<Step> steps, std::vector<plan::Kerne
     return static_cast<TensorId>(out.tensors.size()) - 1;
   };
   const auto bring = [&](auto& self, TensorId t, bool writes) -> TensorId {
-    if (auto it = known.find(t); it != known.end()) return it->second;
+    if (auto it = copies.find(t); it != copies.end()) return it->second;
     plan::Tensor copy = whole.tensors[static_cast<size_t>(t)];
     if (copy.storage == StorageKind::kView) {
       copy.index = self(self, copy.index, writes);
@@ -239,7 +239,7 @@ Plan part_of(const Plan& whole, std::vector<Step> steps, std::vector<plan::Kerne
       copy.index = static_cast<int32_t>(out.inputs.size());
       out.inputs.push_back({copy.type, 0, false});
     }
-    return known[t] = add(std::move(copy));
+    return copies[t] = add(std::move(copy));
   };
   for (Step& s : steps) {
     const auto move = [&](TensorId& t, bool writes) {
@@ -265,7 +265,7 @@ std::vector<Product> choose_products(Plan& plan, const std::vector<loops::Kernel
   if (!env.measure) return {};
   const std::vector<Ways> found = planner::find_products(plan, kernels);
   std::map<std::string, Kind> kinds;
-  std::vector<Kind*> unknown;
+  std::vector<Kind*> unmeasured;
   for (const Ways& ways : found) {
     auto [it, fresh] = kinds.try_emplace(text_of(ways));
     Kind& kind = it->second;
@@ -281,19 +281,19 @@ std::vector<Product> choose_products(Plan& plan, const std::vector<loops::Kernel
       if (tile >= 0) kind.choice = static_cast<int64_t>(kind.options.size()) - tiles + tile;
       continue;
     }
-    if (const auto known = cache ? cache->get("product", kind.key) : std::nullopt) {
-      const int64_t choice = parse_number<int64_t>(*known).value_or(-2);
+    if (const auto cached = cache ? cache->get("product", kind.key) : std::nullopt) {
+      const int64_t choice = parse_number<int64_t>(*cached).value_or(-2);
       if (choice >= -1 && choice < static_cast<int64_t>(kind.options.size())) {
         kind.choice = choice;
         continue;
       }
     }
-    if (!kind.options.empty()) unknown.push_back(&kind);
+    if (!kind.options.empty()) unmeasured.push_back(&kind);
   }
-  if (!unknown.empty()) {
+  if (!unmeasured.empty()) {
     // To find out must not cost the program its result.
     try {
-      measure(plan, kernels, unknown, env, cache, notes);
+      measure(plan, kernels, unmeasured, env, cache, notes);
     } catch (const Declined& d) {
       notes += "not measured: " + d.reason + "\n";
     }

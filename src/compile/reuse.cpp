@@ -224,7 +224,7 @@ std::optional<Training> find_training(Cache& cache, const Hash128& key) {
   if (sizes[1] > rest.size() || sizes[2] > rest.size() - sizes[1]) return std::nullopt;
   try {
     Training t;
-    graph::from_numbers(numbers, t.signature);
+    graph::decode(numbers, t.signature);
     t.forward = plan::deserialize(rest.substr(0, sizes[1]));
     t.backward = plan::deserialize(rest.substr(sizes[1], sizes[2]));
     t.backward_graph = rest.substr(sizes[1] + sizes[2]);
@@ -237,7 +237,7 @@ std::optional<Training> find_training(Cache& cache, const Hash128& key) {
 
 void keep_training(Cache& cache, const Hash128& key, const Training& training, const std::string& compiler,
                    Report& report) {
-  const std::vector<int64_t> numbers = graph::to_numbers(training.signature);
+  const std::vector<int64_t> numbers = graph::encode(training.signature);
   const std::string forward = plan::serialize(training.forward), backward = plan::serialize(training.backward);
   const uint64_t sizes[3] = {numbers.size(), forward.size(), backward.size()};
   std::string bytes(reinterpret_cast<const char*>(sizes), sizeof sizes);
@@ -257,12 +257,12 @@ kernel::Compiled compile_kernels(std::span<const loops::Kernel> kernels, Cache& 
   const Hash128 base = tools.finish();
   const kernel::Options options{.compile = compile_options};
 
-  struct Known {
+  struct CachedKernel {
     Hash128 key;
     int32_t binary = -1;  // of the result
   };
   kernel::Compiled out;
-  std::unordered_map<std::string, Known> by_symbol;
+  std::unordered_map<std::string, CachedKernel> by_symbol;
   std::unordered_map<Hash128, int32_t> binary_of;  // -1: the cache does not have it
   std::vector<loops::Kernel> missing;
   std::vector<std::string> symbols;
@@ -270,19 +270,19 @@ kernel::Compiled compile_kernels(std::span<const loops::Kernel> kernels, Cache& 
     check_interrupt();
     const kernel::Emitted e = kernel::emit(k, options.target);
     symbols.push_back(e.symbol);
-    auto [known, fresh] = by_symbol.try_emplace(e.symbol);
+    auto [cached, fresh] = by_symbol.try_emplace(e.symbol);
     if (!fresh) continue;
-    known->second.key = Hasher().number(base.lo).number(base.hi).text(e.symbol).text(e.body).text(e.entry).finish();
-    if (const auto key = report.rebuild ? std::nullopt : read_key(cache.get("kernel", known->second.key))) {
+    cached->second.key = Hasher().number(base.lo).number(base.hi).text(e.symbol).text(e.body).text(e.entry).finish();
+    if (const auto key = report.rebuild ? std::nullopt : read_key(cache.get("kernel", cached->second.key))) {
       auto [binary, first] = binary_of.try_emplace(*key, -1);
       if (first)
         if (auto bytes = cache.get("binary", *key); bytes && why_not_shared_object(*bytes).empty()) {
           binary->second = static_cast<int32_t>(out.binaries.size());
           out.binaries.push_back({*key, std::move(*bytes)});
         }
-      known->second.binary = binary->second;
+      cached->second.binary = binary->second;
     }
-    if (known->second.binary >= 0)
+    if (cached->second.binary >= 0)
       ++report.kernels_reused;
     else
       missing.push_back(k);
@@ -290,15 +290,15 @@ kernel::Compiled compile_kernels(std::span<const loops::Kernel> kernels, Cache& 
   if (!missing.empty()) {
     kernel::Compiled built = kernel::compile(missing, options);
     const auto first = static_cast<int32_t>(out.binaries.size());
-    std::vector<std::pair<Hash128, Hash128>> homes;  // kernel -> binary
+    std::vector<std::pair<Hash128, Hash128>> binary_keys;  // kernel -> binary
     for (const plan::Kernel& k : built.kernels) {
-      Known& known = by_symbol.at(k.symbol);
-      known.binary = first + k.binary;
-      homes.emplace_back(known.key, built.binaries[static_cast<size_t>(k.binary)].key);
+      CachedKernel& cached = by_symbol.at(k.symbol);
+      cached.binary = first + k.binary;
+      binary_keys.emplace_back(cached.key, built.binaries[static_cast<size_t>(k.binary)].key);
     }
-    report.keep.emplace_back([&cache, homes = std::move(homes), binaries = built.binaries] {
+    report.keep.emplace_back([&cache, binary_keys = std::move(binary_keys), binaries = built.binaries] {
       for (const plan::Binary& b : binaries) cache.put("binary", b.key, b.bytes);
-      for (const auto& [kernel, binary] : homes) cache.put("kernel", kernel, write_key(binary));
+      for (const auto& [kernel, binary] : binary_keys) cache.put("kernel", kernel, write_key(binary));
     });
     for (plan::Binary& b : built.binaries) out.binaries.push_back(std::move(b));
   }

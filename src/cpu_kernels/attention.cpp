@@ -146,7 +146,7 @@ void task(const Attention& a, int64_t head, int64_t first, int64_t rows) {
   const int64_t element = a.bf16 ? 2 : 4;
   const int64_t width = up(a.width, 32), value_width = a.bf16 ? up(a.value_width, 32) : up(a.value_width, 16);
   const auto at = [&](const Operand& o, int64_t bytes) {
-    return static_cast<const char*>(o.data) + place(o.batch, a.batch, head) * bytes;
+    return static_cast<const char*>(o.data) + batch_offset(o.batch, a.batch, head) * bytes;
   };
   const char *q = at(a.q, element), *k = at(a.k, element), *v = at(a.v, element);
   const char* bias[kMaxBiases] = {};
@@ -201,7 +201,8 @@ void task(const Attention& a, int64_t head, int64_t first, int64_t rows) {
   if (a.bf16) _tile_release();
   char* out = const_cast<char*>(at(a.out, element));
   if (a.logsumexp.data) {
-    auto* to = static_cast<float*>(const_cast<void*>(a.logsumexp.data)) + place(a.logsumexp.batch, a.batch, head);
+    auto* to =
+        static_cast<float*>(const_cast<void*>(a.logsumexp.data)) + batch_offset(a.logsumexp.batch, a.batch, head);
     for (int64_t i = 0; i < rows; ++i) to[(first + i) * a.logsumexp.row] = b.maxima[i] + std::log(b.totals[i]);
   }
   for (int64_t i = 0; i < rows; ++i) {

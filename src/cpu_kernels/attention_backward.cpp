@@ -73,7 +73,7 @@ struct Rows {  // of one head
   const char* of(int64_t row) const { return at + row * stride; }
 };
 Rows rows_of(const Operand& o, const Batch& batch, int64_t head, int64_t element) {
-  return {static_cast<const char*>(o.data) + place(o.batch, batch, head) * element, o.row * element};
+  return {static_cast<const char*>(o.data) + batch_offset(o.batch, batch, head) * element, o.row * element};
 }
 
 __m512 load_any(const char* row, bool bf16, int64_t c, __mmask16 mask) {

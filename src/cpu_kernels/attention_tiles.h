@@ -11,7 +11,7 @@ namespace flashover::cpu {
 
 static inline int64_t up(int64_t n, int64_t d) { return (n + d - 1) / d * d; }
 
-static inline int64_t place(const Batch& strides, const Batch& sizes, int64_t n) {
+static inline int64_t batch_offset(const Batch& strides, const Batch& sizes, int64_t n) {
   int64_t at = 0;
   for (size_t d = kBatchDims; d-- > 0;) {
     at += n % sizes[d] * strides[d];

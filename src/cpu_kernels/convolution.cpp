@@ -84,7 +84,7 @@ uint32_t pack_weight(const Plan& p, const T* weight, int64_t row_stride, int64_t
 template <typename T>
 void write(const Plan& p, const float* c, const float* earlier, const std::vector<Target>& targets, int64_t rows,
            const T* bias, T* out, int64_t channel) {
-  const __m512i index = _mm512_mullo_epi32(first_numbers(), _mm512_set1_epi32(static_cast<int>(p.step[1])));
+  const __m512i index = _mm512_mullo_epi32(lane_indices(), _mm512_set1_epi32(static_cast<int>(p.step[1])));
   for (int64_t r = 0; r < rows; ++r, out += channel) {
     const int64_t at = r / kTile * 512 + r % kTile * kTile;
     __m512 x[2] = {_mm512_load_ps(c + at), _mm512_load_ps(c + at + 256)};
@@ -278,10 +278,11 @@ GradientTasks share_gradient(const ConvolutionSizes& s, const Plan& p, int64_t t
   t.blocks = ceil_div(s.in, kBlock), t.panels = ceil_div(s.out, kBlock);
   t.points = ceil_div(p.line.points(), kBlock);
   t.block_groups = t.panel_groups = 1;
-  const int64_t team = s.threads, wanted = team == 1 ? 1 : 2 * team;
+  const int64_t team = s.threads, target_tasks = team == 1 ? 1 : 2 * team;
   const int64_t bytes = t.blocks * t.panels * p.taps * kBlockElements * 4;
-  t.parts = std::clamp<int64_t>(kPartBytes / bytes, 1, std::min(wanted, ceil_div(t.points, 16)));
-  while (t.parts * t.block_groups * t.panel_groups < wanted && (t.blocks > t.block_groups || t.panels > t.panel_groups))
+  t.parts = std::clamp<int64_t>(kPartBytes / bytes, 1, std::min(target_tasks, ceil_div(t.points, 16)));
+  while (t.parts * t.block_groups * t.panel_groups < target_tasks &&
+         (t.blocks > t.block_groups || t.panels > t.panel_groups))
     ++(t.blocks * t.panel_groups >= t.panels * t.block_groups && t.blocks > t.block_groups ? t.block_groups
        : t.panels > t.panel_groups                                                         ? t.panel_groups
                                                                                            : t.block_groups);
@@ -373,7 +374,7 @@ bool weight_gradient(const ConvolutionSizes& s, const T* grad, const T* x, T* ou
   // Parts are added up and go to [out][in][tap].
   in_parallel(t.blocks * t.panels, [&](int64_t task) {
     const int64_t b = task / t.panels, n = task % t.panels;
-    const __m512i index = _mm512_mullo_epi32(first_numbers(), _mm512_set1_epi32(static_cast<int>(taps)));
+    const __m512i index = _mm512_mullo_epi32(lane_indices(), _mm512_set1_epi32(static_cast<int>(taps)));
     alignas(64) uint16_t across[kBlockElements / 2];
     for (int64_t tap = 0; tap < taps; ++tap) {
       float* const sum = sums + (task * taps + tap) * kBlockElements;

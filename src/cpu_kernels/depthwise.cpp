@@ -90,7 +90,7 @@ void run(const Plan& p, int64_t batch, int64_t channels, int64_t taps, int64_t i
     find_targets(p, c, 0, groups * 16, 0, r.targets);
   }
   const int64_t points = p.out_size[0] * p.out_size[1], lines = static_cast<int64_t>(phases.size()) * length;
-  const __m512i index = _mm512_mullo_epi32(first_numbers(), _mm512_set1_epi32(static_cast<int>(p.step[1])));
+  const __m512i index = _mm512_mullo_epi32(lane_indices(), _mm512_set1_epi32(static_cast<int>(p.step[1])));
   in_parallel(channels, [&](int64_t c) {
     auto* line = static_cast<float*>(scratch(static_cast<size_t>((lines + groups * 16 + ceil_div(taps, 16) * 16) * 4)));
     float *sums = line + lines, *w = sums + groups * 16;

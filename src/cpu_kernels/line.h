@@ -12,7 +12,7 @@ namespace flashover::cpu {
 
 FLASHOVER_AVX512_BEGIN
 
-static inline __m512i first_numbers() { return _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0); }
+static inline __m512i lane_indices() { return _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0); }
 
 // Vectors of 16 numbers in 32 bits each, and pairs of them as the unit takes them: a below, b above.
 template <typename T>
@@ -78,7 +78,7 @@ static inline __m512i load_points(const T* x, const Line& l, const Runs& runs, i
   return v;
 }
 static inline __m512i steps_of(const Line& l) {
-  return _mm512_mullo_epi32(first_numbers(), _mm512_set1_epi32(static_cast<int>(l.step[1])));
+  return _mm512_mullo_epi32(lane_indices(), _mm512_set1_epi32(static_cast<int>(l.step[1])));
 }
 
 // Channels in pairs (c, c + 16) as right operands: for each block of 32 channels, each phase, each term, 16 pairs, the

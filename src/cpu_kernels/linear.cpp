@@ -128,7 +128,7 @@ constexpr Finish kFinish[] = {finish<same16>,      finish<relu16>, finish<gelu16
                               finish<gelu_tanh16>, finish<silu16>, finish<sigmoid16>};
 
 // Rows [m0, m1) times panels [p0, p1).
-void part(const Linear& l, int64_t m0, int64_t m1, int64_t p0, int64_t p1) {
+void task(const Linear& l, int64_t m0, int64_t m1, int64_t p0, int64_t p1) {
   const int64_t blocks = ceil_div(l.inner, kBlock), row_blocks = ceil_div(m1 - m0, kBlock);
   const int64_t chunks = row_blocks == 1 ? 1 : ceil_div(blocks, kChunk), chunk = ceil_div(blocks, chunks);
   const int64_t sums = (chunks == 1 ? 1 : row_blocks * (p1 - p0)) * kPanelStep;
@@ -161,15 +161,16 @@ void linear(const Linear& l) {
   int64_t m = std::min<int64_t>(row_blocks, 12), n = std::min<int64_t>(panels, std::max<int64_t>(1, 128 / m));
   const auto parts = [&] { return ceil_div(row_blocks, m) * ceil_div(panels, n); };
   const double work = 2.0 * static_cast<double>(l.rows) * static_cast<double>(l.inner) * static_cast<double>(l.columns);
-  const int64_t wanted = work < 4e6 ? 1 : team == 1 ? 1 : 4 * team;
-  while (parts() < wanted && n > 2) n = ceil_div(n, 2);
-  while (parts() < std::min<int64_t>(wanted, team) && (n > 1 || m > 1)) (n > 1 ? n : m) = ceil_div(n > 1 ? n : m, 2);
+  const int64_t target_tasks = work < 4e6 ? 1 : team == 1 ? 1 : 4 * team;
+  while (parts() < target_tasks && n > 2) n = ceil_div(n, 2);
+  while (parts() < std::min<int64_t>(target_tasks, team) && (n > 1 || m > 1))
+    (n > 1 ? n : m) = ceil_div(n > 1 ? n : m, 2);
   if (work < 4e6) m = row_blocks, n = panels;
   const int64_t across = ceil_div(panels, n);
   in_parallel(ceil_div(row_blocks, m) * across, [&](int64_t task) {
     const int64_t m0 = task / across * m * kBlock, p0 = task % across * n;
     configure_tiles();
-    part(l, m0, std::min(l.rows, m0 + m * kBlock), p0, std::min(panels, p0 + n));
+    task(l, m0, std::min(l.rows, m0 + m * kBlock), p0, std::min(panels, p0 + n));
     _tile_release();
   });
 }

@@ -86,7 +86,7 @@ void plain_row(const LinearF32& l, int64_t row, int64_t panel, bool keeps, float
 }
 
 // Row blocks [m0, m1) times panels [p0, p1).
-void part(const LinearF32& l, int64_t m0, int64_t m1, int64_t p0, int64_t p1) {
+void task(const LinearF32& l, int64_t m0, int64_t m1, int64_t p0, int64_t p1) {
   const int64_t blocks = ceil_div(l.inner, kBlock), height = m1 - m0;
   const int64_t chunks = ceil_div(blocks, kChunk), chunk = ceil_div(blocks, chunks);
   const int64_t sums = chunks == 1 ? 0 : height * (p1 - p0) * kBlockElements;
@@ -183,15 +183,16 @@ void linear(const LinearF32& l) {
           n = ceil_div(panels, ceil_div(panels, kTaskPanels));
   const auto parts = [&] { return ceil_div(row_blocks, m) * ceil_div(panels, n); };
   const double work = 2.0 * static_cast<double>(l.rows) * static_cast<double>(l.inner) * static_cast<double>(l.columns);
-  const int64_t wanted = work < 2e6 || team == 1 ? 1 : 4 * team;
+  const int64_t target_tasks = work < 2e6 || team == 1 ? 1 : 4 * team;
   // Fewer columns mean that rows are packed more often, fewer rows that the weight is read more often.
-  while (parts() < wanted && (n > 8 || m > 4)) (n > 8 ? n : m) = ceil_div(n > 8 ? n : m, 2);
-  while (parts() < std::min<int64_t>(wanted, team) && (n > 1 || m > 1)) (n > 1 ? n : m) = ceil_div(n > 1 ? n : m, 2);
+  while (parts() < target_tasks && (n > 8 || m > 4)) (n > 8 ? n : m) = ceil_div(n > 8 ? n : m, 2);
+  while (parts() < std::min<int64_t>(target_tasks, team) && (n > 1 || m > 1))
+    (n > 1 ? n : m) = ceil_div(n > 1 ? n : m, 2);
   const int64_t across = ceil_div(panels, n);
   in_parallel(ceil_div(row_blocks, m) * across, [&](int64_t task) {
     const int64_t m0 = task / across * m, p0 = task % across * n;
     configure_tiles();
-    part(l, m0, std::min(row_blocks, m0 + m), p0, std::min(panels, p0 + n));
+    task(l, m0, std::min(row_blocks, m0 + m), p0, std::min(panels, p0 + n));
     _tile_release();
   });
 }

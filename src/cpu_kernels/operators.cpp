@@ -230,7 +230,7 @@ at::Tensor attention_op(const at::Tensor& q, const at::Tensor& k, const at::Tens
 }
 
 // `t` [batch, queries], a number a row.
-Operand row_numbers(const at::Tensor& t) {
+Operand row_statistics(const at::Tensor& t) {
   Operand o{.data = t.const_data_ptr()};
   const auto batch_dims = static_cast<size_t>(t.dim()) - 1;
   o.row = t.stride(-1);
@@ -250,7 +250,7 @@ std::tuple<at::Tensor, at::Tensor> attention_kept_op(const at::Tensor& q, const 
   swap_dims(logsumexp, sizes.size() - 1, sizes.size() - 2);
   if (out.numel() == 0) return {out, logsumexp.fill_(-INFINITY)};
   a.out = operand(out, a.batch);
-  a.logsumexp = row_numbers(logsumexp);
+  a.logsumexp = row_statistics(logsumexp);
   attention(a);
   return {out, logsumexp};
 }
@@ -277,7 +277,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward_op(const at::T
   }
   const Batch& batch = a.forward.batch;
   a.forward.out = operand(out, batch);
-  a.forward.logsumexp = row_numbers(logsumexp);
+  a.forward.logsumexp = row_statistics(logsumexp);
   a.grad = operand(dense_grad, batch);
   a.grad_q = operand(grad_q, batch);
   a.grad_k = operand(grad_k, batch);
@@ -452,7 +452,7 @@ void check_operands(const at::Tensor& a, const at::Tensor& b, const ConvolutionS
               "convolution: wrong operands");
 }
 template <typename T>
-const T* numbers(const at::Tensor& t) {
+const T* elements(const at::Tensor& t) {
   return static_cast<const T*>(t.const_data_ptr());
 }
 
@@ -477,15 +477,15 @@ at::Tensor convolution_op(const at::Tensor& x, const at::Tensor& weight, const s
   const bool f32 = x.scalar_type() == at::kFloat;
   const auto run = [&]<typename T>(T) {
     if (is_depthwise(all, groups)) {
-      depthwise<T>(all_channels(all, groups), numbers<T>(x), numbers<T>(weight), bias ? numbers<T>(*bias) : nullptr,
+      depthwise<T>(all_channels(all, groups), elements<T>(x), elements<T>(weight), bias ? elements<T>(*bias) : nullptr,
                    static_cast<T*>(out.mutable_data_ptr()));
       return true;
     }
     return for_groups(all, groups, convolution_workspace(all, f32), [&](const ConvolutionSizes& s, int64_t g, void* w) {
       const int64_t points = s.out_size[0] * s.out_size[1], taps = s.kernel[0] * s.kernel[1];
-      return convolution<T>(s, numbers<T>(x) + g * (s.in * s.size[0] * s.size[1]),
-                            numbers<T>(weight) + g * (s.out * s.in * taps),
-                            bias ? numbers<T>(*bias) + g * s.out : nullptr,
+      return convolution<T>(s, elements<T>(x) + g * (s.in * s.size[0] * s.size[1]),
+                            elements<T>(weight) + g * (s.out * s.in * taps),
+                            bias ? elements<T>(*bias) + g * s.out : nullptr,
                             static_cast<T*>(out.mutable_data_ptr()) + g * s.out * points, w);
     });
   };
@@ -501,14 +501,14 @@ at::Tensor convolution_input_gradient_op(const at::Tensor& grad, const at::Tenso
   const bool f32 = grad.scalar_type() == at::kFloat;
   const auto run = [&]<typename T>(T) {
     if (is_depthwise(all, groups)) {
-      depthwise_input_gradient<T>(all_channels(all, groups), numbers<T>(grad), numbers<T>(weight),
+      depthwise_input_gradient<T>(all_channels(all, groups), elements<T>(grad), elements<T>(weight),
                                   static_cast<T*>(out.mutable_data_ptr()));
       return true;
     }
     return for_groups(all, groups, convolution_workspace(all, f32), [&](const ConvolutionSizes& s, int64_t g, void* w) {
       const int64_t points = s.size[0] * s.size[1], taps = s.kernel[0] * s.kernel[1];
-      return convolution_input_gradient<T>(s, numbers<T>(grad) + g * (s.out * s.out_size[0] * s.out_size[1]),
-                                           numbers<T>(weight) + g * (s.out * s.in * taps),
+      return convolution_input_gradient<T>(s, elements<T>(grad) + g * (s.out * s.out_size[0] * s.out_size[1]),
+                                           elements<T>(weight) + g * (s.out * s.in * taps),
                                            static_cast<T*>(out.mutable_data_ptr()) + g * s.in * points, w);
     });
   };
@@ -527,15 +527,15 @@ at::Tensor convolution_weight_gradient_op(const at::Tensor& grad, const at::Tens
   const bool f32 = grad.scalar_type() == at::kFloat;
   const auto run = [&]<typename T>(T) {
     if (is_depthwise(all, groups)) {
-      depthwise_weight_gradient<T>(all_channels(all, groups), numbers<T>(grad), numbers<T>(x),
+      depthwise_weight_gradient<T>(all_channels(all, groups), elements<T>(grad), elements<T>(x),
                                    static_cast<T*>(out.mutable_data_ptr()));
       return true;
     }
     return for_groups(all, groups, weight_gradient_workspace(all, f32),
                       [&](const ConvolutionSizes& s, int64_t g, void* w) {
                         return convolution_weight_gradient<T>(
-                            s, numbers<T>(grad) + g * (s.out * s.out_size[0] * s.out_size[1]),
-                            numbers<T>(x) + g * (s.in * s.size[0] * s.size[1]),
+                            s, elements<T>(grad) + g * (s.out * s.out_size[0] * s.out_size[1]),
+                            elements<T>(x) + g * (s.in * s.size[0] * s.size[1]),
                             static_cast<T*>(out.mutable_data_ptr()) + g * s.out * s.in * s.kernel[0] * s.kernel[1], w);
                       });
   };
@@ -570,11 +570,11 @@ Unfold unfold_of(Ints image, Ints weight, Ints out, Ints stride, Ints padding, I
 const uint16_t* lying_last(const at::Tensor& t) {
   TORCH_CHECK(t.scalar_type() == at::kBFloat16 && t.is_contiguous(at::MemoryFormat::ChannelsLast),
               "unfolded convolution: wrong image");
-  return numbers<uint16_t>(t);
+  return elements<uint16_t>(t);
 }
 const uint16_t* lying_dense(const at::Tensor& t) {
   TORCH_CHECK(t.scalar_type() == at::kBFloat16 && t.is_contiguous(), "unfolded convolution: wrong weight");
-  return numbers<uint16_t>(t);
+  return elements<uint16_t>(t);
 }
 at::Tensor unfolded(const Unfold& u, const at::Tensor& image) {
   at::Tensor rows = dense({u.rows(), u.width()}, at::kBFloat16);
@@ -590,13 +590,13 @@ at::Tensor unfolded_convolution_op(const at::Tensor& x, const at::Tensor& weight
               "unfolded convolution: wrong bias");
   const at::Tensor rows = unfolded(u, x);
   at::Tensor out = image_last(sizes[0], sizes[1], sizes[2], sizes[3]);
-  product(HalfProduct{.a = numbers<uint16_t>(rows),
+  product(HalfProduct{.a = elements<uint16_t>(rows),
                       .a_row = u.width(),
                       .a_inner = 1,
                       .b = lying_dense(weight),
                       .b_inner = 1,
                       .b_column = u.width(),
-                      .added = bias ? numbers<uint16_t>(*bias) : nullptr,
+                      .added = bias ? elements<uint16_t>(*bias) : nullptr,
                       .added_column = 1,
                       .out = static_cast<uint16_t*>(out.mutable_data_ptr()),
                       .batch = 1,
@@ -622,7 +622,7 @@ at::Tensor unfolded_input_gradient_op(const at::Tensor& grad, const at::Tensor& 
                       .inner = grad.size(1),
                       .columns = u.width()});
   at::Tensor out = image_last(input[0], input[1], input[2], input[3]);
-  fold(u, numbers<uint16_t>(rows), static_cast<uint16_t*>(out.mutable_data_ptr()));
+  fold(u, elements<uint16_t>(rows), static_cast<uint16_t*>(out.mutable_data_ptr()));
   return out;
 }
 
@@ -634,7 +634,7 @@ at::Tensor unfolded_weight_gradient_op(const at::Tensor& grad, const at::Tensor&
   product(HalfProduct{.a = lying_last(grad),
                       .a_row = 1,
                       .a_inner = grad.size(1),
-                      .b = numbers<uint16_t>(rows),
+                      .b = elements<uint16_t>(rows),
                       .b_inner = u.width(),
                       .b_column = 1,
                       .out = static_cast<uint16_t*>(out.mutable_data_ptr()),

@@ -108,8 +108,8 @@ inline __m512i larger(__m512i largest, __m512i x) {
   return _mm512_max_epu32(largest, _mm512_and_si512(x, _mm512_set1_epi32(kNotSign)));
 }
 
-// A block of f32 rows or columns in bf16x3: 16 lines of (row, pair of inner elements) for each tile of rows, 16 of
-// (pair, column) for each tile of columns. A pair is elements p and p + 16 of the block's inner dim.
+// Splits a block of f32 rows or columns (bf16x3.h): 16 lines of (row, pair of inner elements) for each tile of rows,
+// 16 of (pair, column) for each tile of columns. A pair is elements p and p + 16 of the block's inner dim.
 //
 // along: the lines run along the inner dim. `largest` per row or column: one vector for each of the 32 if a row's inner
 // elements come as one vector, else one for 16 (only the first two count).
@@ -278,7 +278,7 @@ inline void store_elements(uint16_t* p, __mmask16 mask, __m512 x) { store_bf16(p
 
 // Where a block of the result goes.
 template <typename T, typename O>
-struct Place {
+struct ResultBlock {
   O* out;  // [rows, columns]
   int64_t stride, rows, columns;
   const O* added;  // or null
@@ -287,7 +287,7 @@ struct Place {
 
 // activation(c (+ earlier) + added) to the result; `c` as tiles
 template <typename T, typename O, __m512 (*activation)(__m512)>
-void finish(const float* c, const float* earlier, const Place<T, O>& to) {
+void finish(const float* c, const float* earlier, const ResultBlock<T, O>& to) {
   const __mmask16 low = first_lanes(to.columns), high = first_lanes(to.columns - kTile);
   const bool full = high == 0xffff;
   const auto value = [&](int64_t r, int64_t tile, __mmask16 mask) __attribute__((always_inline)) {
@@ -313,7 +313,7 @@ void finish(const float* c, const float* earlier, const Place<T, O>& to) {
   }
 }
 template <typename T, typename O>
-using Finish = void (*)(const float*, const float*, const Place<T, O>&);
+using Finish = void (*)(const float*, const float*, const ResultBlock<T, O>&);
 template <typename T, typename O>
 constexpr Finish<T, O> kFinish[] = {finish<T, O, same16>,      finish<T, O, relu16>, finish<T, O, gelu16>,
                                     finish<T, O, gelu_tanh16>, finish<T, O, silu16>, finish<T, O, sigmoid16>};
@@ -385,9 +385,9 @@ struct Chunks {
 
 // Row blocks [m0, m1) times panels [p0, p1) of one of the batch, a group of panels after the other.
 template <typename T, typename O>
-class Part {
+class Task {
  public:
-  Part(const ProductOf<T, O>& p, int64_t i, int64_t m0, int64_t m1)
+  Task(const ProductOf<T, O>& p, int64_t i, int64_t m0, int64_t m1)
       : p_(p), i_(i), m0_(m0), height_(m1 - m0), a_(p.a + i * p.a_batch), b_(p.b + i * p.b_batch) {
     const Chunks chunks(p);
     chunk_ = chunks.size;
@@ -433,7 +433,7 @@ class Part {
                depth(k));
   }
 
-  // Packs in the order in which the operand lies: one panel after the other, or all panels' parts of one block before
+  // Packs in the order in which the operand lies: one panel after the other, or one block of all panels before
   // the next block.
   void group(int64_t first, int64_t width, int64_t k, bool last) {
     const FlushDenormals flush;
@@ -474,7 +474,7 @@ class Part {
     }
   }
 
-  Place<T, O> place_of(int64_t row, int64_t column, int64_t here) const {
+  ResultBlock<T, O> result_block(int64_t row, int64_t column, int64_t here) const {
     return {
         .out = p_.out + (i_ * p_.rows + row) * p_.columns + column,
         .stride = p_.columns,
@@ -503,44 +503,44 @@ class Part {
         const bool ends = last && from + step >= blocks;
         for (int64_t n = 0; n < width; ++n) {
           const int64_t column = (first + n) * kBlock;
-          const Place<T, O> place = place_of(row, column, here);
+          const ResultBlock<T, O> block = result_block(row, column, here);
           float* sum = sums_ ? c_ + kTiles + (m * each_ + n) * kTiles : nullptr;
           const uint16_t *left = rows_ + from * kSize<T>, *right = panels_ + (n * chunk_ + from) * kSize<T>;
           const int64_t deep = std::min(step, blocks - from);
-          fetch.result = ends ? far(place.out, place.stride, int64_t{1}, here, std::min(kBlock, place.columns)) : Far{};
+          fetch.result = ends ? far(block.out, block.stride, int64_t{1}, here, std::min(kBlock, block.columns)) : Far{};
           if constexpr (bf16x3) {
             (here > kTile ? multiply<true, Fetcher> : multiply<false, Fetcher>)(left, deep, right,
                                                                                 sum && k == 0 ? sum : c_, fetch);
             if (ends)
-              finish_block(place, c_, sum, m, n, row, column);
+              finish_block(block, c_, sum, m, n, row, column);
             else if (k > 0)
               add_tiles(c_, kTiles, sum);
           } else {
             (here > kTile ? multiply_bf16<true> : multiply_bf16<false>)(left, deep, right, sum, k + from > 0, fetch);
-            if (ends) finish_block(place, sum, nullptr, m, n, row, column);
+            if (ends) finish_block(block, sum, nullptr, m, n, row, column);
           }
         }
       }
     }
   }
 
-  void finish_block(const Place<T, O>& place, const float* c, const float* sum, int64_t m, int64_t n, int64_t row,
+  void finish_block(const ResultBlock<T, O>& block, const float* c, const float* sum, int64_t m, int64_t n, int64_t row,
                     int64_t column) {
     const Finish<T, O> end_with = kFinish<T, O>[static_cast<size_t>(p_.activation)];
-    end_with(c, sum, place);
+    end_with(c, sum, block);
     if constexpr (bf16x3) {
-      const uint32_t bad = out_of_range(largest_row_[m], ranges_[n], place.rows);
+      const uint32_t bad = out_of_range(largest_row_[m], ranges_[n], block.rows);
       if (!bad) return;
-      plain(p_, a_ + row * p_.a_row, b_ + column * p_.b_column, std::min(kBlock, place.columns), bad, c_);
+      plain(p_, a_ + row * p_.a_row, b_ + column * p_.b_column, std::min(kBlock, block.columns), bad, c_);
       alignas(64) float one[kTiles];
       for (uint32_t left = bad; left; left &= left - 1) {
         const int64_t r = std::countr_zero(left);
         const float* from = c_ + r / kTile * (kTiles / 2) + r % kTile * kTile;
         std::memcpy(one, from, kTile * sizeof(float));
         std::memcpy(one + 256, from + 256, kTile * sizeof(float));
-        Place<T, O> single = place;
-        single.out += r * place.stride;
-        if (single.added) single.added += r * place.added_row;
+        ResultBlock<T, O> single = block;
+        single.out += r * block.stride;
+        if (single.added) single.added += r * block.added_row;
         single.rows = 1;
         end_with(one, nullptr, single);
       }
@@ -601,7 +601,7 @@ void run(const ProductOf<T, O>& p) {
     configure_tiles();
     for (int64_t task = at * many; task < std::min(tasks, (at + 1) * many); ++task) {
       const int64_t i = task / each, m0 = task % each / across * s.rows, p0 = task % across * s.panels;
-      Part<T, O>(p, i, m0, std::min(row_blocks, m0 + s.rows)).run(p0, std::min(panels, p0 + s.panels));
+      Task<T, O>(p, i, m0, std::min(row_blocks, m0 + s.rows)).run(p0, std::min(panels, p0 + s.panels));
     }
     _tile_release();
   });

@@ -74,16 +74,16 @@ void draw_below(Twister& t, uint64_t limit, int64_t n, void* out, int element, u
   while (n > 0) {
     // 16 numbers lie in this block's words, or are put together.
     const uint32_t* words = t.words + t.used;
-    const int64_t here = std::min<int64_t>(n, 16), wanted = 2 * here;
+    const int64_t here = std::min<int64_t>(n, 16), needed = 2 * here;
     if (t.used + 32 <= Twister::kWords) {
-      t.used += static_cast<int>(wanted);
+      t.used += static_cast<int>(needed);
     } else {
-      for (int64_t got = 0; got < wanted;) {
+      for (int64_t got = 0; got < needed;) {
         if (t.used == Twister::kWords) {
           renew(t.words);
           t.used = 0;
         }
-        const int64_t some = std::min<int64_t>(wanted - got, Twister::kWords - t.used);
+        const int64_t some = std::min<int64_t>(needed - got, Twister::kWords - t.used);
         std::memcpy(parts + got, t.words + t.used, static_cast<size_t>(some) * 4);
         t.used += static_cast<int>(some);
         got += some;

@@ -38,7 +38,7 @@ constexpr unsigned kFlush = 0x8040;  // results and operands
 
 // What the thread had before, while it flushes.
 struct Before {
-  bool known = false;
+  bool set = false;
   unsigned state = 0;
 };
 thread_local Before flushing;
@@ -47,10 +47,10 @@ void begin_flush(void*) {
   flushing = {true, _mm_getcsr()};
   _mm_setcsr(flushing.state | kFlush);
 }
-// A thread that was made meanwhile has its maker's state, which is as `before` but for the flushing.
+// A thread that was made meanwhile has the state of the thread that made it, which is as `before` but for the flushing.
 void end_flush(void* before) {
-  _mm_setcsr(flushing.known ? flushing.state : (_mm_getcsr() & ~kFlush) | (*static_cast<unsigned*>(before) & kFlush));
-  flushing.known = false;
+  _mm_setcsr(flushing.set ? flushing.state : (_mm_getcsr() & ~kFlush) | (*static_cast<unsigned*>(before) & kFlush));
+  flushing.set = false;
 }
 void on_every_thread(void (*f)(void*), void* data) {
   const int team = team_size();

@@ -74,8 +74,8 @@ int traverse(PyObject* o, visitproc visit, void* arg) noexcept {
     return 0;
   };
   if (int stopped = visit_entries(c->state->entries)) return stopped;
-  for (const auto& [key, place] : c->state->continuations)
-    if (int stopped = place.use_count() > 1 ? 0 : visit_entries(place->entries)) return stopped;
+  for (const auto& [key, site] : c->state->continuations)
+    if (int stopped = site.use_count() > 1 ? 0 : visit_entries(site->entries)) return stopped;
   return 0;
 }
 
@@ -121,7 +121,7 @@ PyObject* entries(PyObject* o, PyObject*) {
   PyObject* out = PyList_New(0);
   const CallableState& s = *reinterpret_cast<Callable*>(o)->state;
   std::vector<EntryPtr> all = s.entries;
-  for (const auto& [key, place] : s.continuations) all.insert(all.end(), place->entries.begin(), place->entries.end());
+  for (const auto& [key, site] : s.continuations) all.insert(all.end(), site->entries.begin(), site->entries.end());
   for (const EntryPtr& e : all) {
     PyObject* d = describe(*e);
     if (!d || PyList_Append(out, d) != 0) {
@@ -162,7 +162,7 @@ PyObject* measure(PyObject* o, PyObject* on) {
         for (const auto& [side, executable] : e->runner->executables) executable->measure(truth != 0);
   };
   each(s.entries);
-  for (const auto& [key, place] : s.continuations) each(place->entries);
+  for (const auto& [key, site] : s.continuations) each(site->entries);
   Py_RETURN_NONE;
 }
 
@@ -252,7 +252,7 @@ PyGetSetDef kGetSets[] = {
 PyObject* with_backend(Callable* c, PyObject* backend) {
   CallableState& s = *c->state;
   if (!s.forced) s.forced = PyDict_New();
-  if (PyObject* known = s.forced ? PyDict_GetItemWithError(s.forced, backend) : nullptr) return known;
+  if (PyObject* forced = s.forced ? PyDict_GetItemWithError(s.forced, backend) : nullptr) return forced;
   if (PyErr_Occurred()) return nullptr;
   PyObject* module = PyImport_ImportModule("flashover.backends");
   PyObject* pair = module ? PyObject_CallMethod(module, "forced", "O", backend) : nullptr;

@@ -16,7 +16,7 @@
 
 namespace flashover::entry {
 
-// What was compiled for one place where calls resume after a graph break: an instruction of a code object, with a given
+// What was compiled for one resume site (where calls go on after a graph break): an instruction of a code object, with a given
 // shape of the stack.
 struct Continuation {
   PyObject* code = nullptr;  // owned: the key has its address
@@ -37,7 +37,7 @@ struct Continuation {
   }
 };
 
-// Which objects have another identity in each call, at one place where calls resume or of the calls themselves.
+// Which objects have another identity in each call, at one resume site or of the calls themselves.
 struct PerCallIdentity {
   std::unordered_set<size_t> slots;  // hold another module in each call, which dies with that
   std::unordered_set<std::string>

@@ -15,11 +15,11 @@ namespace {
 
 // Not held while waiting for the GIL.
 std::timed_mutex& compile_mutex() {
-  alignas(std::timed_mutex) static unsigned char place[sizeof(std::timed_mutex)];
+  alignas(std::timed_mutex) static unsigned char memory[sizeof(std::timed_mutex)];
   static std::timed_mutex* m = [] {
     // A child forked while another thread compiles must not wait for that thread.
-    pthread_atfork(nullptr, nullptr, [] { new (place) std::timed_mutex; });
-    return new (place) std::timed_mutex;
+    pthread_atfork(nullptr, nullptr, [] { new (memory) std::timed_mutex; });
+    return new (memory) std::timed_mutex;
   }();
   return *m;
 }

@@ -55,8 +55,8 @@ bool is_of_interest(PyObject* o, int depth) {
   if (PyMethod_Check(o)) return is_of_interest(PyMethod_GET_SELF(o), depth);
   PyObject* dict = PyDict_Check(o) ? o : nullptr;
   if (dict == nullptr && !PyType_Check(o) && (Py_TYPE(o)->tp_flags & Py_TPFLAGS_HEAPTYPE)) {
-    PyObject** place = _PyObject_GetDictPtr(o);
-    dict = place != nullptr ? *place : nullptr;
+    PyObject** slot = _PyObject_GetDictPtr(o);
+    dict = slot != nullptr ? *slot : nullptr;
   }
   PyObject *key, *value;
   for (Py_ssize_t i = 0; dict != nullptr && PyDict_Next(dict, &i, &key, &value);)

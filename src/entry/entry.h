@@ -70,7 +70,7 @@ struct Entry {
   uint64_t result_ticks = ~uint64_t{0};  // what making a result takes, at least
   // For explain().
   int64_t serial = 0;    // in the order they were made
-  int64_t version = 0;   // the same, of those for one place
+  int64_t version = 0;   // the same, of those for one site
   bool trivial = false;  // kEager: nothing in it to compile
   bool alone = false;    // kEager: nor are the functions that it calls taken on
   EagerCause cause = EagerCause::kDeclined;

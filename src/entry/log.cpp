@@ -39,10 +39,10 @@ void set_logs(const std::string& topics) {
   for (std::string& word : split(topics, ',')) {
     word.erase(0, word.find_first_not_of(' '));
     word.erase(word.find_last_not_of(' ') + 1);
-    bool known = word.empty() || word == "all";
+    bool valid = word.empty() || word == "all";
     for (size_t i = 0; i < kTopics.size(); i++)
-      if (word == kTopics[i] || word == "all") on[i] = known = true;
-    if (!known) {
+      if (word == kTopics[i] || word == "all") on[i] = valid = true;
+    if (!valid) {
       std::string all;
       for (const char* t : kTopics) all += std::string(t) + ", ";
       throw UserError("FLASHOVER_LOGS: no topic '" + word + "'; there are " + all + "all");

@@ -1,4 +1,4 @@
-// Which entry serves a call, and what is learned when none does: entries are those of one place (a function's calls, or
+// Which entry serves a call, and what is learned when none does: entries are those of one site (a function's calls, or
 // where calls resume after a graph break), most recently used first.
 #pragma once
 #include <Python.h>

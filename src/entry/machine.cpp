@@ -12,16 +12,16 @@ namespace flashover::entry {
 
 const target::Providers& machine_providers(compile::Cache& cache) {
   static std::mutex mutex;
-  static std::optional<target::Providers> known;
+  static std::optional<target::Providers> measured;
   std::lock_guard lock(mutex);
-  if (known) return *known;
+  if (measured) return *measured;
   const Hash128 key = Hasher().text(compile::machine_identity()).text(TORCH_VERSION).finish();
-  if (const auto bytes = cache.get("probe", key)) known = run::parse_providers(*bytes);
-  if (!known) {
-    known = run::probe();
-    cache.put("probe", key, run::write(*known));
+  if (const auto bytes = cache.get("probe", key)) measured = run::parse_providers(*bytes);
+  if (!measured) {
+    measured = run::probe();
+    cache.put("probe", key, run::write(*measured));
   }
-  return *known;
+  return *measured;
 }
 
 }  // namespace flashover::entry

@@ -7,7 +7,7 @@
 
 namespace flashover::entry {
 
-// {"inputs": [(value, kind, name)], "nodes": [(op, args, outs, place)], "outputs": [value]}. A tensor argument is a
+// {"inputs": [(value, kind, name)], "nodes": [(op, args, outs, location)], "outputs": [value]}. A tensor argument is a
 // 1-tuple (value,); everything else is what torch.ops takes. New reference; null with an error set.
 PyObject* to_python(const graph::Graph& g);
 

@@ -20,7 +20,7 @@ void set_stance(const std::string& name);
 const char* stance_name();  // flashover's own
 const char* name_of(Stance stance);
 
-// The backend that set_stance(force_backend=...) wants in the place of every other; borrowed, null: none. GIL held.
+// The backend that set_stance(force_backend=...) puts in place of every other; borrowed, null: none. GIL held.
 PyObject* forced_backend();
 PyObject* own_forced_backend();         // set by flashover.set_stance; borrowed, None if there is none
 void force_backend(PyObject* backend);  // flashover's own; None: none

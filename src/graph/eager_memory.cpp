@@ -64,12 +64,12 @@ EagerMemory eager_memory(const Graph& g) {
     foreign[storage[i.value]] = true;
     lasting[i.value] = is_lasting(i.kind);
   }
-  bool known = true;
+  bool known_sizes = true;
   const auto touch = [&](ValueId v, int32_t step) {
     const TensorType& type = g.type(v);
     if (type.device.type != DeviceType::kCUDA || type.opaque || foreign.count(storage[v])) return;
     const auto bytes = bytes_of(type);
-    known &= bytes.has_value();
+    known_sizes &= bytes.has_value();
     Memory& m = by_storage[storage[v]];
     m.bytes = std::max(m.bytes, bytes.value_or(0));
     if (m.first < 0) m.first = step;
@@ -103,7 +103,7 @@ EagerMemory eager_memory(const Graph& g) {
   }
   for (const Output& o : g.outputs)
     if (o.value != kNoValue) touch(o.value, steps);
-  if (!known) return {};
+  if (!known_sizes) return {};
   std::vector<int64_t> change(static_cast<size_t>(steps) + 2);
   for (const auto& [storage, m] : by_storage) {
     change[static_cast<size_t>(m.first)] += m.bytes;

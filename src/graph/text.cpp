@@ -1,10 +1,10 @@
 // print and parse. One line per input and node:
 //   %2 : f32[2,3] = aten.add.Tensor(%0, %1, 1)  # model.py:12
 //   %3 : f32[2] s0, _ = ...       s0: storage of the traced form; _ a result that does not exist
+#include "ops/text.h"
 #include "base/check.h"
 #include "graph/checkpoint.h"
 #include "graph/graph.h"
-#include "ops/text.h"
 
 namespace flashover::graph {
 namespace {
@@ -54,7 +54,7 @@ class Parser {
     if (in_.accept_word("mutate")) {
       const int64_t input = in_.integer();
       in_.expect("=");
-      g_.mutations.push_back({static_cast<int32_t>(input), known(in_.value())});
+      g_.mutations.push_back({static_cast<int32_t>(input), defined(in_.value())});
       return;
     }
     Node node;
@@ -70,7 +70,7 @@ class Parser {
     if (!in_.accept(")")) {
       do {
         node.args.push_back(in_.arg());
-        for_each_ref(node.args.back(), [&](ValueId v) { known(v); });
+        for_each_ref(node.args.back(), [&](ValueId v) { defined(v); });
       } while (in_.accept(","));
       in_.expect(")");
     }
@@ -106,7 +106,7 @@ class Parser {
     return v;
   }
 
-  ValueId known(ValueId v) {
+  ValueId defined(ValueId v) {
     if (v < 0 || static_cast<size_t>(v) >= defined_.size() || !defined_[v])
       in_.fail("%" + std::to_string(v) + " is not defined yet");
     return v;
@@ -135,7 +135,7 @@ class Parser {
     if (in_.at_line_end() || in_.peek() == '#') return;
     do {
       Output o;
-      if (!in_.accept("_")) o.value = known(in_.value());
+      if (!in_.accept("_")) o.value = defined(in_.value());
       if (in_.accept_word("of")) {
         const bool of_input = in_.accept_word("input");
         if (!of_input && !in_.accept_word("output")) in_.fail("of input N or of output N");

@@ -31,7 +31,7 @@ class Splitter {
         touched_[r].insert(n);
       });
     }
-    place_outputs();
+    assign_outputs();
     for (size_t t = 0; t < p_.tensors.size(); ++t) {
       if (!is_temporary(static_cast<TensorId>(t)) || touched_[t].size() < 2) continue;
       if (made_[t] < 0 || *touched_[t].begin() < made_[t]) return std::nullopt;
@@ -51,7 +51,7 @@ class Splitter {
 
   // Chooses the sub-plan that hands out each output: the one that makes its memory if the output is that memory, else
   // the one that writes its value.
-  void place_outputs() {
+  void assign_outputs() {
     const auto last = static_cast<int32_t>(ends_.size()) - 1;
     for (size_t o = 0; o < p_.outputs.size(); ++o) {
       const TensorId t = p_.outputs[o].tensor;
@@ -109,9 +109,9 @@ class Splitter {
     for (size_t o = 0; o < p_.outputs.size(); ++o)
       if (output_sub_plan_[o] == m.number) of_steps(p_.outputs[o].tensor);
     for (auto s = p_.frozen_steps.rbegin(); s != p_.frozen_steps.rend(); ++s) {
-      bool wanted = false;
-      for_each_write(*s, [&](TensorId t) { wanted |= m.need[roots_[t]]; });
-      if (!wanted) continue;
+      bool needed = false;
+      for_each_write(*s, [&](TensorId t) { needed |= m.need[roots_[t]]; });
+      if (!needed) continue;
       m.frozen.push_back(&*s);
       for_each_read(*s, want);
       for_each_write(*s, want);

@@ -9,7 +9,7 @@ void allocate_apart(Schedule& s, const Options& o) {
   constexpr int64_t kSmallest = int64_t{4} << 10, kPart = 50;
   if (o.apart <= 0) return;
   const MemoryUse use(s, o);
-  if (!use.known()) return;
+  if (!use.known_sizes()) return;
   const int64_t least = use.peak(kSmallest), much = (least + use.input_bytes()) / kPart;
   int64_t large = o.apart;
   while (large > kSmallest && use.peak(large) > least + much) large /= 2;

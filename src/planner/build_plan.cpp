@@ -27,8 +27,8 @@ struct Building {
   const Options& options;
   Schedule out;
   ValueTensors tensors;
-  std::map<ValueId, TensorId> on_device;                // copies of numbers that lie elsewhere
-  std::unordered_map<Hash128, int32_t> kernel_numbers;  // by identity
+  std::map<ValueId, TensorId> on_device;            // copies of numbers that lie elsewhere
+  std::unordered_map<Hash128, int32_t> kernel_ids;  // by identity
 
   const graph::Graph& graph() const { return program.graph; }
   plan::Plan& plan() { return out.plan; }
@@ -139,7 +139,7 @@ TensorId on_device(Building& b, ValueId v, bool frozen) {
 // The kernel's number; equal code has one.
 int32_t number_of(Building& b, loops::Kernel kernel) {
   std::vector<loops::Kernel>& kernels = b.out.kernels;
-  auto [it, fresh] = b.kernel_numbers.try_emplace(identity(kernel), static_cast<int32_t>(kernels.size()));
+  auto [it, fresh] = b.kernel_ids.try_emplace(identity(kernel), static_cast<int32_t>(kernels.size()));
   // Error texts differ where the code does not; they are in the kernel, so such kernels stay apart.
   if (!fresh && kernels[it->second].errors != kernel.errors)
     fresh = true, it->second = static_cast<int32_t>(kernels.size());

@@ -1,7 +1,7 @@
 // A step for each group of loops, each operator and each copy, in the order of the program; a tensor for each value.
 //
 //   In        the nodes of a graph in groups (loops/schedule/fuse.h)
-//   Out       steps and tensors, equal kernels once. Temporaries have no place yet; new values of inputs are copied
+//   Out       steps and tensors, equal kernels once. Temporaries have no offsets yet; new values of inputs are copied
 //             there by steps labelled kWriteBack behind all others
 //   Declines  kernels that work on two devices
 #pragma once

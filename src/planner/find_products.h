@@ -1,7 +1,7 @@
 // Matrix products that take the pointwise kernels around them along: out = epilogue(prologue(x) @ prologue(y)) in one
 // kernel (loops/product.h).
 //
-//   In        the steps of a plan whose temporaries have no place yet, and its kernels
+//   In        the steps of a plan whose temporaries have no offsets yet, and its kernels
 //   Out       candidates: a library call, kernels whose only result it alone reads, and the kernel that alone reads its
 //             result
 //   Promises  a fused step does what its steps did: operands are rounded as they were in memory, and from the product

@@ -115,7 +115,7 @@ bool thaw(Schedule& s, const Options& o, const MemoryUse& use, int64_t large, in
 void fit_memory(Schedule& s, const Options& o) {
   constexpr int64_t kWorth = int64_t{16} << 20;
   const MemoryUse use(s, o);
-  if (!use.known()) return;
+  if (!use.known_sizes()) return;
   int64_t large = kNoneApart, bytes = use.peak(large);
   // Eager's variables live longer than their last use.
   const int64_t limit = o.memory_limit > 0 ? o.memory_limit + (o.memory_limit + use.input_bytes()) / 1024 : INT64_MAX;

@@ -25,18 +25,19 @@ bool is_integer(DType d) { return d == DType::kI64 || d == DType::kI32; }
 
 constexpr int64_t kMost = INT64_MAX;  // no bound
 
-// Adds that the elements of t are in [lo, hi]. False: what t holds is not known before the first step, or never there.
+// Adds that the elements of t are in [lo, hi]. False: what t holds is not known before the first step, or no value
+// could be in the bounds.
 bool bound(const plan::Plan& p, TensorId t, int64_t lo, int64_t hi, std::vector<plan::Bounds>& all) {
   const plan::Tensor& tensor = p.tensors[t];
   if (!is_integer(tensor.type.dtype) || tensor.storage != StorageKind::kInput ||
       !ops::is_dense(tensor.type.sizes, tensor.type.strides))
     return false;
   if (lo == -kMost && hi == kMost) return true;
-  auto known = std::find_if(all.begin(), all.end(), [&](const plan::Bounds& b) { return b.tensor == t; });
-  if (known == all.end()) known = all.insert(all.end(), {t, -kMost, kMost});
-  known->lo = std::max(known->lo, lo);
-  known->hi = std::min(known->hi, hi);
-  return known->lo <= known->hi;
+  auto bounds = std::find_if(all.begin(), all.end(), [&](const plan::Bounds& b) { return b.tensor == t; });
+  if (bounds == all.end()) bounds = all.insert(all.end(), {t, -kMost, kMost});
+  bounds->lo = std::max(bounds->lo, lo);
+  bounds->hi = std::min(bounds->hi, hi);
+  return bounds->lo <= bounds->hi;
 }
 
 // What inputs' elements must be so that values of a body are within given bounds.

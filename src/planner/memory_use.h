@@ -19,7 +19,7 @@ class MemoryUse {
   MemoryUse(const Schedule& s, const Options& o);
 
   // Whether sizes are known, so that anything can be said at all.
-  bool known() const;
+  bool known_sizes() const;
   // Those of inputs; what is opaque or on another device does not count.
   int64_t input_bytes() const;
   int64_t bytes(size_t t) const { return plan::bytes(p_.tensors[t].type).value(); }

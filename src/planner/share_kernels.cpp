@@ -1,4 +1,5 @@
-// Replaces numbers of a kernel by size arguments where nothing rests on them, and joins kernels that became equal.
+// Replaces constants of a kernel by size arguments where nothing depends on their values, and joins kernels that became
+// equal.
 #include <algorithm>
 #include <bit>
 #include <map>
@@ -23,8 +24,8 @@ using loops::Scratch;
 using loops::Stage;
 using loops::Vector;
 
-// Walks a kernel and meets its numbers in a fixed order. Reading: collects the open numbers and spells everything else
-// into `skeleton`. Writing: puts given expressions where the open numbers stood.
+// Walks a kernel and visits its constants in a fixed order. Open constants are those that may become size arguments.
+// Reading collects them and spells everything else into `skeleton`; writing puts given expressions in their place.
 class Walk {
  public:
   Walk(const Kernel& k, bool frozen) : k_(k), frozen_(frozen) {
@@ -43,9 +44,9 @@ class Walk {
       spell(p.read ? "r" : "");
       spell(p.written ? "w" : "");
       spell(p.number ? "n" : "");
-      p.numel = number(p.numel, true);
+      p.numel = constant(p.numel, true);
     }
-    of_params = numbers.size();
+    of_params = constants.size();
     loops(out.outer, 'i', true);
     spell("vector", static_cast<int64_t>(k_.vector));
     spell("transpose", k_.transpose);
@@ -53,7 +54,7 @@ class Walk {
     for (const Accumulator& a : out.accs) spell(info(a.dtype).name, static_cast<int64_t>(a.kind));
     for (Scratch& s : out.scratch) {
       spell(info(s.dtype).name);
-      s.size = number(s.size, frozen_);
+      s.size = constant(s.size, frozen_);
     }
     spell("errors", static_cast<int64_t>(out.errors.size()));
     for (Stage& s : out.stages) {
@@ -67,8 +68,8 @@ class Walk {
   }
 
   std::string skeleton;
-  std::vector<int64_t> numbers;
-  size_t of_params = 0;  // the first so many numbers are sizes of parameters
+  std::vector<int64_t> constants;
+  size_t of_params = 0;  // the first so many constants are sizes of parameters
 
  private:
   void spell(std::string_view text, int64_t value = 0) {
@@ -78,20 +79,20 @@ class Walk {
     if (value) skeleton += std::to_string(value);
     skeleton += ';';
   }
-  sym::Expr number(sym::Expr e, bool open) {
+  sym::Expr constant(sym::Expr e, bool open) {
     if (!e.is_const() || !open || e.value() <= 0) {
       spell(e.str());
       return e;
     }
     if (values_) return (*values_)[next_++];
     spell("#");
-    numbers.push_back(e.value());
+    constants.push_back(e.value());
     return e;
   }
   void loops(std::vector<Loop>& list, char letter, bool open) {
     for (size_t i = 0; i < list.size(); ++i) {
       spell("loop");
-      const sym::Expr extent = number(list[i].extent, open);
+      const sym::Expr extent = constant(list[i].extent, open);
       const sym::Expr var = loop_var(letter, static_cast<int>(i), extent);
       renamed_.emplace_back(list[i].var, var);
       list[i] = {var, extent};
@@ -110,7 +111,7 @@ class Walk {
   bool is_inner(sym::Expr v) const {
     return std::none_of(k_.outer.begin(), k_.outer.end(), [&](const Loop& l) { return l.var == v; });
   }
-  // An address: numbers may be open in its affine part.
+  // An address: constants may be open in its affine part.
   sym::Expr address(sym::Expr e) {
     if (e.kind() != sym::Kind::kAdd) return term(e);
     spell("sum", static_cast<int64_t>(e.operands().size()));
@@ -119,17 +120,17 @@ class Walk {
     return out;
   }
   sym::Expr term(sym::Expr t) {
-    if (t.is_const()) return number(t, true);
+    if (t.is_const()) return constant(t, true);
     const auto ops = t.operands();
     if (t.kind() == sym::Kind::kMul && ops.size() == 2 && ops[0].is_const() && ops[1].kind() == sym::Kind::kVar) {
       const bool open = !is_lane(ops[1]) && (frozen_ || !is_inner(ops[1]));
       spell("*");
-      const sym::Expr coef = number(ops[0], open);
+      const sym::Expr coef = constant(ops[0], open);
       return coef * variable(ops[1]);
     }
     return closed(t);
   }
-  // An expression whose numbers stay.
+  // An expression whose constants stay.
   sym::Expr closed(sym::Expr e) {
     if (e.is_const()) {
       spell("c", e.value());
@@ -210,14 +211,14 @@ bool rests_on_extents(const Kernel& k) {
   return false;
 }
 
-// Kernels that read alike but for their open numbers, in order of the first.
+// Kernels that read alike but for their open constants, in order of the first.
 struct Member {
   int32_t kernel;
-  std::vector<int64_t> numbers;
+  std::vector<int64_t> constants;
   size_t of_params;
 };
 std::vector<std::vector<Member>> alike(const std::vector<Kernel>& kernels, const std::vector<bool>& running) {
-  std::map<std::string, size_t> known;
+  std::map<std::string, size_t> groups;
   std::vector<std::vector<Member>> out;
   for (size_t i = 0; i < kernels.size(); ++i) {
     const Kernel& k = kernels[i];
@@ -226,37 +227,37 @@ std::vector<std::vector<Member>> alike(const std::vector<Kernel>& kernels, const
     walk.run(nullptr);
     std::string key = (running[i] ? "r" : "f") + std::move(walk.skeleton);
     for (const std::string& e : k.errors) key += e;
-    const auto [it, fresh] = known.try_emplace(std::move(key), out.size());
+    const auto [it, fresh] = groups.try_emplace(std::move(key), out.size());
     if (fresh) out.emplace_back();
-    out[it->second].push_back({static_cast<int32_t>(i), std::move(walk.numbers), walk.of_params});
+    out[it->second].push_back({static_cast<int32_t>(i), std::move(walk.constants), walk.of_params});
   }
   return out;
 }
 
-// What stands for each open number of the members: itself where it is the same in all, else an argument; one for each
-// distinct column of numbers.
+// What stands for each open constant of the members: itself where it is the same in all, else an argument; one for each
+// distinct column of constants.
 struct Arguments {
-  std::vector<sym::Expr> values;              // by open number
+  std::vector<sym::Expr> values;              // by open constant
   std::vector<sym::Expr> vars;                // the arguments
   std::vector<std::vector<int64_t>> columns;  // by argument: its value for each member
 };
 Arguments arguments_of(const std::vector<Member>& members) {
   const Member& first = members[0];
   Arguments out;
-  std::map<std::vector<int64_t>, sym::Expr> known;
+  std::map<std::vector<int64_t>, sym::Expr> by_column;
   const bool varies =
-      std::any_of(members.begin(), members.end(), [&](const Member& m) { return m.numbers != first.numbers; });
-  for (size_t n = 0; n < first.numbers.size(); ++n) {
+      std::any_of(members.begin(), members.end(), [&](const Member& m) { return m.constants != first.constants; });
+  for (size_t n = 0; n < first.constants.size(); ++n) {
     std::vector<int64_t> column;
     column.reserve(members.size());
-    for (const Member& m : members) column.push_back(m.numbers[n]);
+    for (const Member& m : members) column.push_back(m.constants[n]);
     // A part of a tensor and the whole: the loops vary, and the equal size of the parameter would look too small.
     const bool size = n < first.of_params && varies;
     if (!size && std::all_of(column.begin(), column.end(), [&](int64_t v) { return v == column[0]; })) {
       out.values.emplace_back(column[0]);
       continue;
     }
-    const auto [it, fresh] = known.try_emplace(column, sym::Expr(0));
+    const auto [it, fresh] = by_column.try_emplace(column, sym::Expr(0));
     if (fresh) {
       it->second = sym::var("n" + std::to_string(out.vars.size()), {1, sym::Range::kInf}, 16);
       out.vars.push_back(it->second);

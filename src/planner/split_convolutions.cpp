@@ -11,7 +11,7 @@ void split_convolutions(Schedule& s, const Options& o) {
   constexpr int64_t kParts = 4, kWorth = int64_t{8} << 20;
   plan::Plan& p = s.plan;
   const MemoryUse use(s, o);
-  if (o.working_limit <= 0 || !use.known()) return;
+  if (o.working_limit <= 0 || !use.known_sizes()) return;
   const int64_t limit = o.working_limit + (o.working_limit + use.input_bytes()) / 1024;
   const std::vector<int64_t> held = use.over_time(kNoneApart);
   for (size_t i = 0; i < p.steps.size(); ++i) {

@@ -11,7 +11,7 @@
 
 namespace flashover::run {
 
-std::vector<int64_t> numbers(const Sizes& s) {
+std::vector<int64_t> constant_sizes(const Sizes& s) {
   std::vector<int64_t> out;
   out.reserve(s.size());
   for (sym::Expr e : s) {
@@ -33,8 +33,8 @@ c10::Device device_of(Device d) {
 Shape::Shape(const TensorType& t)
     : dtype(aten::to_aten(t.dtype)),
       device(device_of(t.device)),
-      sizes(numbers(t.sizes)),
-      strides(numbers(t.strides)),
+      sizes(constant_sizes(t.sizes)),
+      strides(constant_sizes(t.strides)),
       opaque(t.opaque) {}
 
 bool Shape::fits(const at::Tensor& t) const {

@@ -45,8 +45,8 @@ struct Call {
 // Throws Declined when torch has no such operator or an argument does not fit its schema.
 Call prepare(const plan::Plan& p, const plan::Step& s);
 
-// Sizes and strides as numbers; throws Declined when they are not constant.
-std::vector<int64_t> numbers(const Sizes& s);
+// Sizes or strides as integers; throws Declined when they are not constant.
+std::vector<int64_t> constant_sizes(const Sizes& s);
 // `base` seen as sizes/strides, `elements` behind its first element; below autograd, shares storage.
 at::Tensor view_of(const at::Tensor& base, at::ScalarType dtype, const std::vector<int64_t>& sizes,
                    const std::vector<int64_t>& strides, int64_t elements);

@@ -74,7 +74,7 @@ void check_recordable(const Call& c, const torch::jit::Stack& stack) {
 }
 
 // Result number i of an operator.
-void place_result(const Call& c, size_t i, at::Tensor value, Run& run) {
+void store_result(const Call& c, size_t i, at::Tensor value, Run& run) {
   const Program& p = run.program;
   if (i >= c.writes.size()) throw Mismatch(c.op->name + " returned too many tensors");
   const TensorId t = c.writes[i];
@@ -135,16 +135,16 @@ void take_back(TensorId t, Run& run) {
     if (p.roots[i] == r) run.frame.tensors[i].reset();
 }
 
-void place_results(const Call& c, Run& run, torch::jit::Stack& stack, Clones& clones) {
+void store_results(const Call& c, Run& run, torch::jit::Stack& stack, Clones& clones) {
   size_t next = 0;
   for (c10::IValue& value : stack) {
     if (value.isTensor()) {
-      place_result(c, next++, std::move(value).toTensor(), run);
+      store_result(c, next++, std::move(value).toTensor(), run);
     } else if (value.isTensorList()) {
-      for (at::Tensor& t : value.toTensorVector()) place_result(c, next++, std::move(t), run);
+      for (at::Tensor& t : value.toTensorVector()) store_result(c, next++, std::move(t), run);
     }
   }
-  for (at::Tensor& t : clones) place_result(c, next++, std::move(t), run);
+  for (at::Tensor& t : clones) store_result(c, next++, std::move(t), run);
   stack.clear();
   if (next != c.writes.size())
     throw Mismatch(c.op->name + " returned " + std::to_string(next) + " tensors, not " +
@@ -169,7 +169,7 @@ void call_operator(const Call& c, Run& run) {
     for (size_t i = 0; i < c.writes.size(); ++i)
       if (!c.shapes[i].fits(tensor_of(run, c.writes[i]))) throw Mismatch(c.op->name + " resized its output");
   } else {
-    place_results(c, run, stack, clones);
+    store_results(c, run, stack, clones);
   }
   if (!c.may_keep) return;
   for (const Call::Argument& argument : c.arguments) {

@@ -1,7 +1,7 @@
 // Calls of operators that the plan leaves to torch.
 //
 //   In        a call made ready (call.h), a run
-//   Out       its results where the plan wants them: in the frame, in memory that has a place already, among the frozen
+//   Out       its results where the plan stores them: in the frame, in memory that exists already, among the frozen
 //   Promises  what the plan counts on: results have the planned dtype, sizes and strides, and memory that nobody else
 //             sees; an operator that keeps a tensor of the arena gets the contents for itself
 //   Declines  results that are not what the plan says (Mismatch)

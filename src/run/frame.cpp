@@ -24,10 +24,10 @@ std::unique_ptr<Frame> make_frame(const Program& p) {
         frame->params.push_back(&frame->table[param.index]);
         break;
       case plan::ParamKind::kI32:
-        frame->params.push_back(constant_at(p.numbers32[param.index]));
+        frame->params.push_back(constant_at(p.launch_sizes32[param.index]));
         break;
       case plan::ParamKind::kI64:
-        frame->params.push_back(constant_at(p.numbers[param.index]));
+        frame->params.push_back(constant_at(p.launch_sizes[param.index]));
         break;
       case plan::ParamKind::kGlobalScratch:
         frame->params.push_back(&frame->scratch);

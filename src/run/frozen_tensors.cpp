@@ -19,7 +19,7 @@ using plan::TensorId;
 namespace {
 
 // What is kept lies in one block: torch's allocator loses up to a tenth where many tensors share its segments.
-void place_in_block(const Program& p, std::vector<at::Tensor>& tensors) {
+void pack_into_block(const Program& p, std::vector<at::Tensor>& tensors) {
   const auto bytes = static_cast<size_t>(p.frozen.block_bytes);
   c10::DataPtr memory;
   try {
@@ -28,7 +28,7 @@ void place_in_block(const Program& p, std::vector<at::Tensor>& tensors) {
     return;  // one by one there may be room
   }
   const c10::Storage block(c10::Storage::use_byte_size_t(), bytes, std::move(memory), nullptr, /*resizable=*/false);
-  for (const auto& [t, at] : p.frozen.places) {
+  for (const auto& [t, at] : p.frozen.block_offsets) {
     const Shape& shape = p.shapes[t];
     auto impl = c10::make_intrusive<c10::TensorImpl>(c10::Storage(block), c10::DispatchKeySet(c10::DispatchKey::CUDA),
                                                      c10::scalarTypeToTypeMeta(shape.dtype));
@@ -43,7 +43,7 @@ void compute(const Program& p, Frame& frame, c10::TensorImpl* const* inputs, cud
   c10::impl::ExcludeDispatchKeyGuard below(kBelowAutograd);
   std::vector<at::Tensor> tensors(p.plan.tensors.size());
   frame.patched_for = nullptr;  // the tensors it was patched for may be gone
-  if (p.frozen.block_bytes > 0) place_in_block(p, tensors);
+  if (p.frozen.block_bytes > 0) pack_into_block(p, tensors);
   for (TensorId t : p.frozen.allocated) {
     if (!tensors[t].defined()) tensors[t] = p.shapes[t].empty();
     if (p.plan.tensors[t].type.wrapped_number) tensors[t].unsafeGetTensorImpl()->set_wrapped_number(true);

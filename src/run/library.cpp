@@ -89,7 +89,7 @@ std::shared_ptr<Library> Library::load(std::string_view elf) {
   const Hash128 key = Hasher().bytes(elf.data(), elf.size()).finish();
   Registry& r = registry();
   std::lock_guard lock(r.mutex);
-  if (auto known = r.by_content[key].lock()) return known;
+  if (auto loaded = r.by_content[key].lock()) return loaded;
   std::string error;
   void* handle = open_memory(elf, ++r.loads, error);
   if (!handle) handle = open_file(elf, r.loads, error);

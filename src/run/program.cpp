@@ -120,8 +120,8 @@ int32_t add_cuda_launch(Program& p, const plan::Step& s, const Instruction& in) 
     } else if (kind == plan::ParamKind::kI64) {
       param.index = number++;
     } else if (kind == plan::ParamKind::kI32) {
-      param.index = static_cast<uint32_t>(p.numbers32.size());
-      p.numbers32.push_back(static_cast<int32_t>(p.numbers[number++]));
+      param.index = static_cast<uint32_t>(p.launch_sizes32.size());
+      p.launch_sizes32.push_back(static_cast<int32_t>(p.launch_sizes[number++]));
     }
     p.params.push_back(param);
   }
@@ -137,8 +137,8 @@ void translate(Program& p, const std::vector<plan::Step>& steps, std::vector<Ins
     in.step = &s;
     if (s.kind == StepKind::kLaunch) {
       in.table = p.table_size;
-      in.sizes = static_cast<uint32_t>(p.numbers.size());
-      for (sym::Expr e : s.sizes) p.numbers.push_back(constant(e));
+      in.sizes = static_cast<uint32_t>(p.launch_sizes.size());
+      for (sym::Expr e : s.sizes) p.launch_sizes.push_back(constant(e));
       const std::vector<plan::ParamKind>& kinds = p.plan.kernels[s.kernel].cuda.params;
       for (size_t i = 0; i < s.reads.size(); ++i)
         add_pointer(p, s.reads[i], inputs, p.device >= 0 && kinds[i] != plan::ParamKind::kPointer);
@@ -197,7 +197,7 @@ void find_frozen_tensors(Program& p) {
     const bool kept = std::find(p.frozen.kept.begin(), p.frozen.kept.end(), t) != p.frozen.kept.end();
     if (!kept || p.shapes[t].opaque || !p.on_plan_device(p.plan.tensors[t].type)) continue;
     constexpr int64_t kApart = 256;
-    p.frozen.places.emplace_back(t, p.frozen.block_bytes);
+    p.frozen.block_offsets.emplace_back(t, p.frozen.block_bytes);
     p.frozen.block_bytes += (span_bytes(p.plan.tensors[t].type) + kApart - 1) / kApart * kApart;
   }
 }

@@ -1,4 +1,4 @@
-// A plan made ready to run: names resolved to numbers, sizes to constants, pointers to slots of one table.
+// A plan made ready to run: names resolved to indices, sizes to constants, pointers to slots of one table.
 //
 //   In        a plan, what it was loaded with (LoadOptions), its code
 //   Out       a flat list of instructions, and by what a call patches its pointer table before it walks them
@@ -36,7 +36,7 @@ constexpr int64_t kCudaAlignment = 16;
 struct Instruction {
   plan::StepKind kind;
   uint32_t table = 0;         // launch: first slot of its pointers
-  uint32_t sizes = 0;         // launch: first of its numbers
+  uint32_t sizes = 0;         // launch: first of its launch_sizes
   uint32_t call = 0;          // call: index into calls
   KernelFn fn = nullptr;      // launch on the CPU
   int32_t launch = -1;        // launch on CUDA: index into launches; -1: an empty grid
@@ -57,7 +57,7 @@ struct Launch {  // CUDA
 // What one entry of Frame::params points to.
 struct Param {
   plan::ParamKind kind;
-  uint32_t index = 0;  // of the table's slot, of numbers32, of numbers or of Frame::values
+  uint32_t index = 0;  // of the table's slot, of launch_sizes32, of launch_sizes or of Frame::values
 };
 
 // A number in a CPU tensor, which a launch takes along.
@@ -81,7 +81,7 @@ struct LateOutput {
 struct FrozenFacts {
   std::vector<int32_t> inputs;  // that they read
   std::vector<plan::TensorId> kept, allocated;
-  std::vector<std::pair<plan::TensorId, int64_t>> places;  // CUDA: bytes from the start of one block
+  std::vector<std::pair<plan::TensorId, int64_t>> block_offsets;  // CUDA: bytes from the start of one block
   int64_t block_bytes = 0;
 };
 
@@ -106,7 +106,7 @@ struct Program {
   std::vector<Instruction> frozen_instructions, instructions;
   std::vector<Call> calls;
   std::vector<Batch> batches;
-  std::vector<int64_t> numbers;
+  std::vector<int64_t> launch_sizes;
   uint32_t table_size = 0;
   std::vector<Patch> input_patches, frozen_input_patches, output_patches, arena_patches;  // the first three by index
 
@@ -130,7 +130,7 @@ struct Program {
   // CUDA
   std::vector<Launch> launches;
   std::vector<Param> params;
-  std::vector<int32_t> numbers32;
+  std::vector<int32_t> launch_sizes32;
   std::vector<HostValue> host_values;  // by entry of Frame::values
   std::vector<LaunchSequence> sequences;
 

@@ -38,7 +38,7 @@ void launch_on_cuda(const Instruction& in, Run& run) {
 
 void launch(const Instruction& in, Run& run) {
   if (run.program.device >= 0) return launch_on_cuda(in, run);
-  if (const int32_t status = in.fn(run.frame.table.data() + in.table, run.program.numbers.data() + in.sizes))
+  if (const int32_t status = in.fn(run.frame.table.data() + in.table, run.program.launch_sizes.data() + in.sizes))
     fail_index(run.program.plan, *in.step, status);
 }
 
@@ -49,13 +49,13 @@ const Instruction* run_batch(const Instruction* first, Run& run) {
     const Instruction* first;
     const Batch& batch;
     void* const* table;
-    const int64_t* numbers;
+    const int64_t* launch_sizes;
     std::vector<int32_t> status;
     void launch(int32_t step) {
       const Instruction& in = first[step - batch.first];
-      status[static_cast<size_t>(step - batch.first)] = in.fn(table + in.table, numbers + in.sizes);
+      status[static_cast<size_t>(step - batch.first)] = in.fn(table + in.table, launch_sizes + in.sizes);
     }
-  } context{first, batch, run.frame.table.data(), run.program.numbers.data(),
+  } context{first, batch, run.frame.table.data(), run.program.launch_sizes.data(),
             std::vector<int32_t>(static_cast<size_t>(batch.count))};
   for (int32_t step : batch.alone) context.launch(step);
   run_shared(

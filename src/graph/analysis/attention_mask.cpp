@@ -75,10 +75,10 @@ bool slice(const Graph& g, const std::vector<int32_t>& producer, ValueId from, s
 
 }  // namespace
 
-Mask mask_of(const Graph& g, Constants& known, ValueId mask, const TensorType& q, const TensorType& k) {
+Mask mask_of(const Graph& g, Constants& constants, ValueId mask, const TensorType& q, const TensorType& k) {
   bool rows = true;
   const ValueId own = behind_repetition(g, producers(g), mask, rows);
-  const auto array = known[own];
+  const auto array = constants[own];
   if (!array) return Mask::kOther;
   const Mask kind = kind_of(*array, g.type(own).dtype);
   const bool square = q.rank() == 4 && k.rank() == 4 && sym::known_eq(q.sizes[2], k.sizes[2]);
@@ -113,8 +113,8 @@ Mask mask_of_traced(const Graph& traced, ValueId mask, const TensorType& q, cons
   g.outputs.push_back(std::move(out));
   g = decompose(dce(functionalize(std::move(g))));
   if (g.outputs[0].value == kNoValue) return Mask::kOther;
-  Constants known(g);
-  return mask_of(g, known, g.outputs[0].value, q, k);
+  Constants constants(g);
+  return mask_of(g, constants, g.outputs[0].value, q, k);
 }
 
 }  // namespace flashover::graph

@@ -194,14 +194,14 @@ std::shared_ptr<const ConstantArray> Constants::compute(const Node& n, ValueId v
   // Everything else has operands; all of them must be known.
   std::vector<std::shared_ptr<const ConstantArray>> in;
   std::vector<ValueId> refs;
-  bool known = true;
+  bool all_constant = true;
   for (const Arg& a : n.args)
     for_each_ref(a, [&](ValueId x) {
       refs.push_back(x);
-      if (known) in.push_back((*this)[x]);
-      known = known && in.back() != nullptr;
+      if (all_constant) in.push_back((*this)[x]);
+      all_constant = all_constant && in.back() != nullptr;
     });
-  if (!known || in.empty()) return nullptr;
+  if (!all_constant || in.empty()) return nullptr;
   const DType from = g_.type(refs[0]).dtype;
   // f(a, b, c) element by element; operands have the result's sizes.
   auto map = [&](auto&& f) -> std::shared_ptr<const ConstantArray> {

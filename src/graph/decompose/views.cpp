@@ -70,8 +70,8 @@ bool slice(Builder& b, const Node& n, Outs& outs) {
   outs = {b.slice(x, r->dim, r->start, r->end, r->step)};
   return true;
 }
-// Two places of the tensor may be one in memory. ATen's *_scatter keep that in their result, so a write shows in both;
-// but not where a stride is 0: then the result is dense.
+// Two elements of the tensor may have one address. ATen's *_scatter keep that in their result, so a write shows in
+// both; but not where a stride is 0: then the result is dense.
 bool result_may_overlap(const TensorType& t) {
   return !ops::aten::has_zero_size(t) && !ops::aten::repeats(t) && ops::aten::overlaps_itself(t.sizes, t.strides);
 }
@@ -92,7 +92,7 @@ bool select_scatter(Builder& b, const Node& n, Outs& outs) {  // (self, src, dim
   outs = {b.slice_scatter(x, src, b.wrap(x, *dim), i, i + 1)};
   return true;
 }
-// Results in order along a dim, sizes from the results' own types. All must be alive to know their places.
+// Results in order along a dim, sizes from the results' own types. All must be alive, so that their offsets are known.
 bool slices_along(Builder& b, const Node& n, int64_t dim, Outs& outs) {
   ValueId x = in(n, 0);
   for (ValueId v : n.outs)
@@ -203,14 +203,14 @@ bool repeat(Builder& b, const Node& n, Outs& outs) {
   size_t shift = t.rank() - sizes.size();
   auto* repeats = std::get_if<Sizes>(&arg(n, 1));
   if (!repeats || repeats->size() != t.rank()) return false;
-  Ints places;
+  Ints dims;
   for (size_t i = 0; i < t.rank(); ++i) {
     if (!(*repeats)[i].is_const(1)) spread.push_back((*repeats)[i]);
     if (i < shift) continue;
-    places.push_back(static_cast<int64_t>(spread.size()));
+    dims.push_back(static_cast<int64_t>(spread.size()));
     spread.push_back(sizes[i - shift]);
   }
-  outs = {b.reshape(b.broadcast(x, spread, places), t.sizes)};
+  outs = {b.reshape(b.broadcast(x, spread, dims), t.sizes)};
   return true;
 }
 template <bool up>

@@ -67,7 +67,7 @@ template <size_t rank>
 bool upsample_nearest(Builder& b, const Node& n, Outs& outs) {
   ValueId x = in(n, 0);
   Sizes sizes = b.sizes(x), target = result(b, n).sizes, wide{sizes[0], sizes[1]};
-  Ints places{0, 1};
+  Ints dims{0, 1};
   // A given scale may differ from the ratio of the sizes, and then decides.
   for (size_t i = 2; i < n.args.size(); ++i)
     if (!is_none(n.args[i]))
@@ -79,11 +79,11 @@ bool upsample_nearest(Builder& b, const Node& n, Outs& outs) {
     if (n.args.size() > i && !is_none(n.args[i]) &&
         std::get<double>(n.args[i]) * static_cast<double>(*from) != static_cast<double>(*to))
       return false;
-    places.push_back(static_cast<int64_t>(wide.size()));
+    dims.push_back(static_cast<int64_t>(wide.size()));
     wide.push_back(*from);
     wide.push_back(*to / *from);
   }
-  outs = {b.reshape(b.broadcast(x, wide, places), target)};
+  outs = {b.reshape(b.broadcast(x, wide, dims), target)};
   return true;
 }
 

@@ -109,7 +109,7 @@ class Partitioner {
       const ValueId v = g_.outputs[i].value;
       FLASHOVER_CHECK(v != kNoValue && g_.outputs[i].kind == Output::Kind::kValue) << "a gradient is a value";
       live[v] = true;
-      if (!backward_[v]) wanted_.push_back(v);
+      if (!backward_[v]) backward_reads_.push_back(v);
     }
     keep_.assign(g_.nodes.size(), false);
     for (size_t i = g_.nodes.size(); i-- > 0;) {
@@ -122,11 +122,11 @@ class Partitioner {
       for (const Arg& a : n.args)
         for_each_ref(a, [&](ValueId v) {
           live[v] = true;
-          if (!backward_[v]) wanted_.push_back(v);
+          if (!backward_[v]) backward_reads_.push_back(v);
         });
     }
-    std::sort(wanted_.begin(), wanted_.end());
-    wanted_.erase(std::unique(wanted_.begin(), wanted_.end()), wanted_.end());
+    std::sort(backward_reads_.begin(), backward_reads_.end());
+    backward_reads_.erase(std::unique(backward_reads_.begin(), backward_reads_.end()), backward_reads_.end());
   }
 
   // Values of checkpoints are not kept, except those that the rest of the forward reads: another checkpoint starts from
@@ -311,20 +311,20 @@ class Partitioner {
         });
     }
 
-    // Everything that the wanted values follow from.
-    std::vector<int32_t> place(g_.values.size(), -1);
+    // Everything that the values read by the backward follow from.
+    std::vector<int32_t> position(g_.values.size(), -1);
     std::vector<ValueId> all;
-    for (ValueId v : wanted_)
-      if (place[v] < 0) {
-        place[v] = static_cast<int32_t>(all.size());
+    for (ValueId v : backward_reads_)
+      if (position[v] < 0) {
+        position[v] = static_cast<int32_t>(all.size());
         all.push_back(v);
       }
     for (size_t i = 0; i < all.size(); ++i)
       if (const Node* n = def(all[i]))
         for (const Arg& a : n->args)
           for_each_ref(a, [&](ValueId v) {
-            if (place[v] >= 0) return;
-            place[v] = static_cast<int32_t>(all.size());
+            if (position[v] >= 0) return;
+            position[v] = static_cast<int32_t>(all.size());
             all.push_back(v);
           });
 
@@ -343,17 +343,18 @@ class Partitioner {
           if (again < MinCut::kInfinite) again = static_cast<int64_t>(static_cast<double>(again) * patience);
           if (again < MinCut::kInfinite)
             for (const Arg& a : n->args)
-              for_each_ref(a, [&](ValueId x) { cut.add_edge(2 * place[x] + 1, in, MinCut::kInfinite); });
+              for_each_ref(a, [&](ValueId x) { cut.add_edge(2 * position[x] + 1, in, MinCut::kInfinite); });
         }
         if (again > 0) cut.add_edge(source, in, again);
-        if (std::binary_search(wanted_.begin(), wanted_.end(), v)) cut.add_edge(out, sink, MinCut::kInfinite);
+        if (std::binary_search(backward_reads_.begin(), backward_reads_.end(), v))
+          cut.add_edge(out, sink, MinCut::kInfinite);
       }
-      const std::vector<bool> known = cut.source_side(source, sink);
+      const std::vector<bool> source_side = cut.source_side(source, sink);
       if (cut.total() >= MinCut::kInfinite) throw Declined("training: a value that the backward needs cannot be kept");
       std::vector<bool> keep(g_.values.size());
       saved = 0;
       for (size_t i = 0; i < all.size(); ++i)
-        if (known[2 * i] && !known[2 * i + 1]) {
+        if (source_side[2 * i] && !source_side[2 * i + 1]) {
           keep[all[i]] = true;
           if (!by_reference(all[i])) saved += bytes(all[i]);
         }
@@ -365,7 +366,7 @@ class Partitioner {
     for (double patience = 0.5; saved > allowed && patience > 1e-4; patience /= 4) saved_ = cut(patience, saved);
   }
 
-  static std::vector<int64_t> numbers(const Sizes& s) {
+  static std::vector<int64_t> constant_sizes(const Sizes& s) {
     std::vector<int64_t> out;
     for (sym::Expr e : s) {
       if (!e.is_const()) throw Declined("training: sizes are not constant");
@@ -379,8 +380,8 @@ class Partitioner {
       const Output& o = g_.outputs[i];
       const Joint::Result& fact = facts_.results[i];
       PartitionSignature::Result r{.kind = o.kind, .requires_grad = fact.requires_grad, .tangent = fact.tangent};
-      r.sizes = numbers(o.type.sizes);
-      r.strides = numbers(o.type.strides);
+      r.sizes = constant_sizes(o.type.sizes);
+      r.strides = constant_sizes(o.type.strides);
       if (!o.type.offset.is_const()) throw Declined("training: sizes are not constant");
       r.offset = o.type.offset.value();
       if (o.kind == Output::Kind::kInputAlias) {
@@ -598,7 +599,7 @@ class Partitioner {
   std::vector<bool> must_save_;      // so the program's policy says
   std::vector<int32_t> stage_;
   std::vector<bool> frozen_, backward_, node_backward_, keep_, mutated_, rewritten_, in_memory_, saved_;
-  std::vector<ValueId> wanted_;  // sorted; values without tangents that the backward reads
+  std::vector<ValueId> backward_reads_;  // sorted; values without tangents that the backward reads
 };
 
 class Reader {
@@ -637,7 +638,7 @@ Partition partition(const Graph& joint, const Joint& facts, const PartitionOptio
   return Partitioner(joint, facts, options).run();
 }
 
-std::vector<int64_t> to_numbers(const PartitionSignature& p) {
+std::vector<int64_t> encode(const PartitionSignature& p) {
   std::vector<int64_t> out;
   const auto list = [&](const auto& l) {
     out.push_back(static_cast<int64_t>(l.size()));
@@ -662,7 +663,7 @@ std::vector<int64_t> to_numbers(const PartitionSignature& p) {
   return out;
 }
 
-void from_numbers(const std::vector<int64_t>& numbers, PartitionSignature& p) {
+void decode(const std::vector<int64_t>& numbers, PartitionSignature& p) {
   Reader in(numbers);
   p.results.resize(in.count());
   for (PartitionSignature::Result& r : p.results) {

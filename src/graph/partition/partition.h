@@ -72,7 +72,7 @@ struct PartitionOptions {
 Partition partition(const Graph& joint, const Joint& facts, const PartitionOptions& options = {});
 
 // The signature as numbers, for the disk cache. Throws UserError on numbers that are no signature.
-std::vector<int64_t> to_numbers(const PartitionSignature& p);
-void from_numbers(const std::vector<int64_t>& numbers, PartitionSignature& p);
+std::vector<int64_t> encode(const PartitionSignature& p);
+void decode(const std::vector<int64_t>& numbers, PartitionSignature& p);
 
 }  // namespace flashover::graph

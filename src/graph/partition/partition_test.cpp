@@ -67,8 +67,8 @@ void expect_legal(const Partition& p) {
   verify(p.backward, Form::kCore);
   EXPECT_EQ(p.backward.inputs.size(), p.backward_inputs.size());
   Partition copy;
-  from_numbers(to_numbers(p), copy);
-  EXPECT_EQ(to_numbers(copy), to_numbers(p));
+  decode(encode(p), copy);
+  EXPECT_EQ(encode(copy), encode(p));
 }
 std::vector<std::string> operators(const Graph& g) {
   std::vector<std::string> out;
@@ -308,9 +308,9 @@ TEST(Partition, WhatTheBackwardWritesIsDeclined) {
 
 TEST(Partition, BadNumbersAreRejected) {
   Partition p;
-  EXPECT_THROW(from_numbers({5}, p), UserError);
-  EXPECT_THROW(from_numbers({1, 9, 0, 0, 0, 0, 0, 0}, p), UserError);
-  EXPECT_THROW(from_numbers({0, 0, 0, 0, 0, 7}, p), UserError);
+  EXPECT_THROW(decode({5}, p), UserError);
+  EXPECT_THROW(decode({1, 9, 0, 0, 0, 0, 0, 0}, p), UserError);
+  EXPECT_THROW(decode({0, 0, 0, 0, 0, 7}, p), UserError);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Puts zeros in the place of tangents that do not come, and removes what follows from them.
+// Puts zeros in the place of absent tangents, and removes what follows from them.
 #include "graph/partition/prune.h"
 
 #include <algorithm>
@@ -84,7 +84,7 @@ Pruned without_tangents(const Graph& g, const std::vector<bool>& tangent, const 
   for (size_t i = 0; i < g.nodes.size(); ++i) {
     if (!keep[i]) continue;
     Node n = g.nodes[i];
-    const auto place = [&](Ref& r) {
+    const auto map_to_new = [&](Ref& r) {
       if (r.id == kNoValue) return;
       const ValueId v = real(r.id);
       if (state[v] == State::kAbsent && to[v] == kNoValue) {
@@ -95,9 +95,9 @@ Pruned without_tangents(const Graph& g, const std::vector<bool>& tangent, const 
       r.id = to[v];
     };
     for (Arg& a : n.args) {
-      if (auto* r = std::get_if<Ref>(&a)) place(*r);
+      if (auto* r = std::get_if<Ref>(&a)) map(*r);
       if (auto* l = std::get_if<RefList>(&a))
-        for (Ref& r : *l) place(r);
+        for (Ref& r : *l) map_to_new(r);
     }
     for (ValueId& v : n.outs) {
       if (v == kNoValue) continue;

@@ -240,17 +240,17 @@ bool cut_patches_backward(Rewriter& r, const Node& n, Values& results, const voi
   if (!p || (transposed && p->one_point())) return false;
   if (transposed) p->last = true;
   results.assign(3, kNoValue);
-  const auto wanted = [&](size_t i) { return (*mask)[i] && n.outs[i] != kNoValue; };
-  if (wanted(2)) results[2] = bias_gradient(r, in_strides(r, g, channels_last(out)), r.b.dtype(n.outs[2]));
-  if (!wanted(0) && !wanted(1)) return true;
+  const auto needed = [&](size_t i) { return (*mask)[i] && n.outs[i] != kNoValue; };
+  if (needed(2)) results[2] = bias_gradient(r, in_strides(r, g, channels_last(out)), r.b.dtype(n.outs[2]));
+  if (!needed(0) && !needed(1)) return true;
   const ValueId cut = patch_rows(r, transposed ? g : x, *p);
   const ValueId points = transposed ? as_rows(r, in_strides(r, x, channels_last(input)))
                                     : as_rows(r, in_strides(r, g, channels_last(out)));
   const ValueId matrix = patch_matrix(r, weight, *p);
-  if (wanted(0))
+  if (needed(0))
     results[0] = transposed ? as_image(r, product(r, cut, r.b.permute(matrix, {1, 0})), input.sizes)
                             : patch_image(r, product(r, points, matrix), *p);
-  if (wanted(1)) results[1] = patch_weight(r, product(r, r.b.permute(points, {1, 0}), cut), *p);
+  if (needed(1)) results[1] = patch_weight(r, product(r, r.b.permute(points, {1, 0}), cut), *p);
   return true;
 }
 
@@ -296,16 +296,16 @@ bool use_own(Rewriter& r, const Node& n, Values& results, const void* user) {
   return true;
 }
 
-// aten.convolution_backward for the gradients of input and weight that are wanted, of these types.
-void call_backward(Rewriter& r, std::vector<Arg> args, std::array<bool, 2> wanted, std::array<TensorType, 2> types,
+// aten.convolution_backward for the gradients of input and weight that are needed, of these types.
+void call_backward(Rewriter& r, std::vector<Arg> args, std::array<bool, 2> needed, std::array<TensorType, 2> types,
                    Values& results) {
   args[3] = Arg{};
-  args[10] = std::vector<bool>{wanted[0], wanted[1], false};
+  args[10] = std::vector<bool>{needed[0], needed[1], false};
   const auto made =
       r.b.emit_all(op::convolution_backward, std::move(args), {std::move(types[0]), std::move(types[1]), TensorType{}});
   std::vector<ValueId>& outs = r.out.nodes.back().outs;
   outs[2] = kNoValue;
-  for (size_t i = 0; i < 2; ++i) (wanted[i] ? results : outs)[i] = wanted[i] ? made[i] : kNoValue;
+  for (size_t i = 0; i < 2; ++i) (needed[i] ? results : outs)[i] = needed[i] ? made[i] : kNoValue;
 }
 
 bool use_own_backward(Rewriter& r, const Node& n, Values& results, const void* user) {
@@ -316,8 +316,8 @@ bool use_own_backward(Rewriter& r, const Node& n, Values& results, const void* u
   if (!mask || mask->size() != 3) return false;
   const auto& providers = *static_cast<const target::Providers*>(user);
   const target::OwnConvolution own = own_convolution(providers, input, w, out, std::span(n.args).subspan(4));
-  const auto wanted = [&](size_t i) { return (*mask)[i] && n.outs[i] != kNoValue; };
-  if (!(wanted(0) && own.input) && !(wanted(1) && own.weight)) return false;
+  const auto needed = [&](size_t i) { return (*mask)[i] && n.outs[i] != kNoValue; };
+  if (!(needed(0) && own.input) && !(needed(1) && own.weight)) return false;
   results.assign(3, kNoValue);
   if (own.unfolded) {
     const auto call = [&](const char* op, ValueId second, const TensorType& like, TensorType type) {
@@ -326,13 +326,13 @@ bool use_own_backward(Rewriter& r, const Node& n, Values& results, const void* u
           op, {Ref{grad}, Ref{second}, like.sizes, spatial(n.args[4], 2), spatial(n.args[5], 2), spatial(n.args[6], 2)},
           std::move(type));
     };
-    if (wanted(0))
+    if (needed(0))
       results[0] =
           call("flashover.unfolded_input_gradient.default", dense_value(r, weight), input, channels_last(input));
-    if (wanted(1))
+    if (needed(1))
       results[1] =
           call("flashover.unfolded_weight_gradient.default", in_strides(r, x, channels_last(input)), w, dense_type(w));
-    if (wanted(2)) results[2] = bias_gradient(r, g, r.b.dtype(n.outs[2]));
+    if (needed(2)) results[2] = bias_gradient(r, g, r.b.dtype(n.outs[2]));
     return true;
   }
   const auto call = [&](const char* op, ValueId second, const TensorType& like) {
@@ -341,7 +341,7 @@ bool use_own_backward(Rewriter& r, const Node& n, Values& results, const void* u
                      spatial(n.args[5], 2), spatial(n.args[6], 2), n.args[9]},
                     dense_type(like));
   };
-  std::array<bool, 2> left{wanted(0), wanted(1)};
+  std::array<bool, 2> left{needed(0), needed(1)};
   if (left[0] && own.input) {
     results[0] = call("flashover.convolution_input_gradient.default", weight, input);
     left[0] = false;
@@ -350,7 +350,7 @@ bool use_own_backward(Rewriter& r, const Node& n, Values& results, const void* u
     results[1] = call("flashover.convolution_weight_gradient.default", x, w);
     left[1] = false;
   }
-  if (wanted(2)) {  // (oneDNN makes it together with the weight's.)
+  if (needed(2)) {  // (oneDNN makes it together with the weight's.)
     results[2] = bias_gradient(r, g, r.b.dtype(n.outs[2]));
   }
   if (!left[0] && !left[1]) return true;
@@ -389,17 +389,17 @@ bool lay_last_backward(Rewriter& r, const Node& n, Values& results, const void* 
       out.dtype != input.dtype || !all_const(out.sizes))
     return false;
   results.assign(3, kNoValue);
-  const auto wanted = [&](size_t i) { return (*mask)[i] && n.outs[i] != kNoValue; };
+  const auto needed = [&](size_t i) { return (*mask)[i] && n.outs[i] != kNoValue; };
   const ValueId g_last = in_strides(r, g, channels_last(out));
-  if (wanted(2)) {  // a sum like any other
+  if (needed(2)) {  // a sum like any other
     results[2] = bias_gradient(r, g_last, r.b.dtype(n.outs[2]));
   }
-  if (!wanted(0) && !wanted(1)) return true;
+  if (!needed(0) && !needed(1)) return true;
   const ValueId x_last = in_strides(r, x, channels_last(input));
   std::vector<Arg> args = n.args;
   args[0] = Ref{g_last};
   args[1] = Ref{x_last};
-  call_backward(r, std::move(args), {wanted(0), wanted(1)}, {channels_last(input), channels_last(w)}, results);
+  call_backward(r, std::move(args), {needed(0), needed(1)}, {channels_last(input), channels_last(w)}, results);
   return true;
 }
 

@@ -42,18 +42,18 @@ bool gpu_takes(const Graph& g, size_t first, bool deterministic) {
     const Node& n = g.nodes[i];
     if (!n.op->is_prim) continue;
     const std::string_view name = std::string_view(n.op->name).substr(5);
-    bool known = true;
+    bool supported = true;
     const bool casts = name == "convert";
     const auto look = [&](ValueId v) {
       if (v == kNoValue) return;
       const DType d = g.type(v).dtype;
-      known = known && (gpu_knows(d) || (casts && is_eight_bit_float(d)));
+      supported = supported && (gpu_knows(d) || (casts && is_eight_bit_float(d)));
     };
     if (n.op->kind != ops::OpKind::kView) {  // views of such tensors are only strides
       for (ValueId v : n.outs) look(v);
       for (const Arg& a : n.args) for_each_ref(a, look);
     }
-    if (!known) return false;
+    if (!supported) return false;
     const bool scatter = name == "scatter", put = name == "index_put";
     if (!scatter && !put) continue;
     if (deterministic) return false;
@@ -112,12 +112,12 @@ Graph round(Graph in, bool& again, const target::Providers& providers) {
     for (size_t i = first_node; i < out.nodes.size(); ++i) again |= find_decomposition(out.nodes[i].op) != nullptr;
     for (size_t i = 0; i < results.size(); ++i) {
       if (n.outs[i] == kNoValue || results[i] == kNoValue) continue;
-      const TensorType& wanted = out.type(n.outs[i]);
+      const TensorType& expected = out.type(n.outs[i]);
       const TensorType& built = out.type(results[i]);
-      FLASHOVER_CHECK(built.dtype == wanted.dtype && same_sizes(built.sizes, wanted.sizes))
-          << n.op->name << ": decomposed into " << str(built) << " instead of " << str(wanted) << " in "
+      FLASHOVER_CHECK(built.dtype == expected.dtype && same_sizes(built.sizes, expected.sizes))
+          << n.op->name << ": decomposed into " << str(built) << " instead of " << str(expected) << " in "
           << print(n, out);
-      results[i] = in_layout(b, first_node, results[i], wanted);
+      results[i] = in_layout(b, first_node, results[i], expected);
       replacement.set(n.outs[i], results[i]);
     }
   }

@@ -25,9 +25,9 @@ Arg scalar_of(DType d, double x) {
   return sym::Expr(static_cast<int64_t>(x));
 }
 
-// ---- values known to be one number
+// ---- values that are known to be one number
 Graph replace_uniform(Graph g) {
-  Constants known(g);
+  Constants constants(g);
   // Only where known values meet the rest of the program: what lies behind is dead then.
   std::vector<bool> index_only(g.values.size());
   for (const Node& n : g.nodes) {
@@ -46,7 +46,7 @@ Graph replace_uniform(Graph g) {
     if (n.outs.size() != 1 || n.outs[0] == kNoValue || !frontier[n.outs[0]] || n.op->name == prim::full ||
         n.op->name == prim::iota)
       continue;
-    const auto array = known[n.outs[0]];
+    const auto array = constants[n.outs[0]];
     if (!array || array->data.empty()) continue;
     const double first = array->data[0];
     bool same = true;
@@ -362,17 +362,17 @@ Graph fold_masks(Graph g) {
   };
   // Where the mask itself has a gradient its backward is given it.
   const auto differentiates_mask = [](const Node& n) {
-    const auto* wanted = n.args.size() > 10 ? std::get_if<std::vector<bool>>(&n.args[10]) : nullptr;
-    return wanted != nullptr && wanted->size() == 4 && (*wanted)[3];
+    const auto* output_mask = n.args.size() > 10 ? std::get_if<std::vector<bool>>(&n.args[10]) : nullptr;
+    return output_mask != nullptr && output_mask->size() == 4 && (*output_mask)[3];
   };
-  Constants known(g);
+  Constants constants(g);
   std::vector<size_t> relaid;  // attention nodes whose mask gets another layout
   for (size_t i = 0; i < g.nodes.size(); ++i) {
     Node& n = g.nodes[i];
     const auto* a = std::find_if(std::begin(kAttention), std::end(kAttention), [&](auto& x) { return x.op == n.op; });
     if (a != std::end(kAttention) && n.args.size() > std::max(a->mask, a->causal) && !is_none(n.args[a->mask])) {
       const TensorType q = g.type(ops::as_value(n.args[0])), k = g.type(ops::as_value(n.args[1]));
-      const Mask kind = mask_of(g, known, ops::as_value(n.args[a->mask]), q, k);
+      const Mask kind = mask_of(g, constants, ops::as_value(n.args[a->mask]), q, k);
       const bool cuda = q.device.type == DeviceType::kCUDA;
       bool fused = false;
       if (a->chosen) {

@@ -459,10 +459,10 @@ class Functionalizer {
     for (size_t i = 0; i < types.size(); ++i)
       if (types[i].dtype != traced(n.outs[i]).dtype || !same_sizes(types[i].sizes, traced(n.outs[i]).sizes))
         return false;
-    std::vector<const TensorType*> wanted;
-    wanted.reserve(types.size());
-    for (const TensorType& t : types) wanted.push_back(&t);
-    const std::vector<ValueId> results = append(twin, std::move(args), wanted);
+    std::vector<const TensorType*> result_types;
+    result_types.reserve(types.size());
+    for (const TensorType& t : types) result_types.push_back(&t);
+    const std::vector<ValueId> results = append(twin, std::move(args), result_types);
     for (size_t i = 0; i < written.size(); ++i) {
       const int32_t storage = in_.values[n.outs[i]].storage;
       new_root(n.outs[i], results[i]);
@@ -539,10 +539,10 @@ class Functionalizer {
       if (result.opaque || target.opaque || !same_sizes(result.sizes, target.sizes)) return {};
       if (info(result.dtype).complex && !info(target.dtype).complex) return {};
     }
-    std::vector<const TensorType*> wanted;
-    wanted.reserve(types.size());
-    for (const TensorType& t : types) wanted.push_back(&t);
-    return append(twin, std::move(args), wanted);
+    std::vector<const TensorType*> result_types;
+    result_types.reserve(types.size());
+    for (const TensorType& t : types) result_types.push_back(&t);
+    return append(twin, std::move(args), result_types);
   }
 
   std::vector<ValueId> call_on_clones(const Node& n, const std::vector<ValueId>& written,
@@ -596,12 +596,12 @@ class Functionalizer {
       return;
     }
     out.value = without_repetition(get(o.value), out.type);
-    place(out, traced(u.root));
+    set_memory(out, traced(u.root));
     out_.outputs.push_back(std::move(out));
   }
 
-  // A result of its own lies in its memory as in eager: strides, offset, and the elements around it.
-  static void place(Output& out, const TensorType& root) {
+  // A result that owns its memory has the strides and offset of eager, and the elements around it.
+  static void set_memory(Output& out, const TensorType& root) {
     const auto part = span_of(out.type, 0), all = span_of(root, 0);
     if (is_empty(out.type) || root.opaque || !part || !all || part->first < 0) {
       out.type.offset = 0;
@@ -612,7 +612,7 @@ class Functionalizer {
     if (memory > part->last + 1) out.memory = memory;
   }
 
-  // Elements in one place, other than by stride 0.
+  // Elements at one address, other than by stride 0.
   bool repeats(TensorType t) const {
     for (size_t d = 0; d < t.rank(); ++d)
       if (t.strides[d].is_const(0) && !t.sizes[d].is_const(0)) t.sizes[d] = 1;
@@ -638,7 +638,7 @@ class Functionalizer {
   };
   Owner owner_of(size_t i) {
     const int32_t unit = tensors_[in_.outputs[i].value].unit;
-    if (const auto known = owners_.find(unit); known != owners_.end()) return known->second;
+    if (const auto it = owners_.find(unit); it != owners_.end()) return it->second;
     std::vector<size_t> sharing;
     for (size_t j = 0; j < in_.outputs.size(); ++j)
       if (tensors_[in_.outputs[j].value].unit == unit) sharing.push_back(j);

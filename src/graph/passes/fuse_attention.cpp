@@ -99,14 +99,14 @@ bool follow_scores(Rewriter& r, ValueId v, Scores& s) {
 // `x` [batch, rows, columns] with its batch dim in parts: a view of the first value before the reshapes and copies that
 // joined them, if one is. Factors on the way go into `scale`, where it is given.
 ValueId with_batch(Rewriter& r, ValueId x, const Sizes& batch, double* scale = nullptr) {
-  Sizes wanted = batch;
-  wanted.push_back(r.b.size(x, -2));
-  wanted.push_back(r.b.size(x, -1));
+  Sizes sizes = batch;
+  sizes.push_back(r.b.size(x, -2));
+  sizes.push_back(r.b.size(x, -1));
   ValueId best = x;
   const DType dtype = r.b.dtype(x);
   for (ValueId v = x;;) {
     const TensorType t = r.b.type(v);
-    if (const auto strides = ops::view_strides(t, wanted)) best = v;
+    if (const auto strides = ops::view_strides(t, sizes)) best = v;
     const Node* n = r.def(v);
     if (!n) break;
     if (n->op->name == prim::reshape || n->op->name == prim::copy) {
@@ -118,7 +118,7 @@ ValueId with_batch(Rewriter& r, ValueId x, const Sizes& batch, double* scale = n
     *scale *= factor->second;
     best = v = factor->first;
   }
-  return r.b.reshape(best, wanted);
+  return r.b.reshape(best, sizes);
 }
 
 ValueId densely(Rewriter& r, ValueId x) {

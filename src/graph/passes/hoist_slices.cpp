@@ -30,7 +30,7 @@ using ArgCuts = std::vector<std::optional<Cut>>;
 
 const TensorType& type_of(const Graph& g, const Arg& a) { return g.type(ops::as_value(a)); }
 
-std::vector<int64_t> numbers(const Sizes& sizes) {
+std::vector<int64_t> constant_sizes(const Sizes& sizes) {
   std::vector<int64_t> out;
   for (const sym::Expr& s : sizes) out.push_back(s.value());
   return out;
@@ -87,7 +87,8 @@ bool permute(const Graph&, const Node& n, const Cut& cut, ArgCuts& reads) {
 // Dims of the operand and of the result that hold the same elements lie between equal products of sizes. The cut dim
 // stands alone on both sides, or is one of two that are one on the other side.
 bool reshape(const Graph& g, const Node& n, const Cut& cut, ArgCuts& reads) {
-  const std::vector<int64_t> to = numbers(g.type(n.outs[0]).sizes), from = numbers(type_of(g, n.args[0]).sizes);
+  const std::vector<int64_t> to = constant_sizes(g.type(n.outs[0]).sizes),
+                             from = constant_sizes(type_of(g, n.args[0]).sizes);
   int64_t outer = 1, reach = 1;
   for (size_t d = 0; d < cut.dim; ++d) outer *= to[d];
   size_t dim = 0;
@@ -195,7 +196,7 @@ class Plan {
   }
 
  private:
-  struct Wanted {
+  struct Demand {
     Cut cut;
     int32_t readers = 0;  // those that read this cut and no more
     bool same = true;     // all of them the same cut
@@ -204,14 +205,14 @@ class Plan {
   void hoist(size_t slice) {
     const std::optional<Cut> cut = cut_of(g_.nodes[slice], g_);
     if (!cut) return;
-    std::map<ValueId, Wanted> wanted;
+    std::map<ValueId, Demand> demands;
     std::priority_queue<int32_t> nodes;  // the last one first: its readers are known by then
-    const auto want = [&](ValueId v, const Cut& c) {
-      Wanted& w = wanted.try_emplace(v, Wanted{c}).first->second;
+    const auto demand = [&](ValueId v, const Cut& c) {
+      Demand& w = demands.try_emplace(v, Demand{c}).first->second;
       w.same &= w.cut == c;
       if (w.readers++ == 0 && producer_[v] >= 0) nodes.push(producer_[v]);
     };
-    want(ops::as_value(g_.nodes[slice].args[0]), *cut);
+    demand(ops::as_value(g_.nodes[slice].args[0]), *cut);
     std::vector<std::pair<size_t, Cut>> found;
     bool any_product = false;
     while (!nodes.empty()) {
@@ -220,13 +221,13 @@ class Plan {
       const Node& n = g_.nodes[i];
       const Rule* rule = rule_of(n);
       if (!rule || cuts_[i] || !only_first_result(n)) continue;
-      const Wanted& w = wanted.at(n.outs[0]);
+      const Demand& w = demands.at(n.outs[0]);
       ArgCuts reads(n.args.size());
       if (!w.same || w.readers != users_[n.outs[0]] || !is_plain(n) || !rule->reads(g_, n, w.cut, reads)) continue;
       found.emplace_back(i, w.cut);
       any_product |= rule->is_product;
       for (size_t k = 0; k < reads.size(); ++k)
-        if (reads[k]) want(ops::as_value(n.args[k]), *reads[k]);
+        if (reads[k]) demand(ops::as_value(n.args[k]), *reads[k]);
     }
     if (!any_product) return;
     for (const auto& [node, c] : found) cuts_[node] = c;
@@ -238,7 +239,7 @@ class Plan {
       if (n.outs[k] != kNoValue && users_[n.outs[k]] != 0) return false;
     return n.outs[0] != kNoValue;
   }
-  // All sizes are numbers, and no library's own layout is among them.
+  // All sizes are constants, and no library's own layout is among them.
   bool is_plain(const Node& n) const {
     bool plain = is_constant(g_.type(n.outs[0]).sizes) && !g_.type(n.outs[0]).opaque;
     for (const Arg& a : n.args)

@@ -102,22 +102,22 @@ class Translator {
     const sym::Expr count = in_.type(all).sizes[0];
     return step(n, op::slice_Tensor, {Ref{all}, sym::Expr(0), first, count, sym::Expr(1)}, {count - first});
   }
-  // By index: ATen's operator of that name means places in the memory that it is given.
+  // By index: ATen's operator of that name takes offsets in the memory that it is given.
   void as_strided_scatter(Node n) {
     const std::vector<Arg> a = n.args;
     const Sizes sizes = ops::as_sizes(a[2]), strides = ops::as_sizes(a[3]);
     const ValueId x = ops::as_value(a[0]), all = flat(n, x), values = flat(n, ops::as_value(a[1]));
     Builder b(in_, n.location);
-    ValueId places = b.full({}, ops::as_expr(a[4]), DType::kI64, in_.type(x).device);
+    ValueId indices = b.full({}, ops::as_expr(a[4]), DType::kI64, in_.type(x).device);
     for (size_t d = 0; d < sizes.size(); ++d) {
       Sizes one(sizes.size(), 1);
       one[d] = sizes[d];
       const ValueId steps = b.iota(sizes[d], sym::Expr(0), strides[d], DType::kI64, in_.type(x).device);
-      places = b.add(places, b.reshape(steps, one));
+      indices = b.add(indices, b.reshape(steps, one));
     }
-    places = b.reshape(places, {in_.type(values).sizes[0]});
+    indices = b.reshape(indices, {in_.type(values).sizes[0]});
     const ValueId put =
-        step(n, op::index_put, {Ref{all}, RefList{Ref{places}}, Ref{values}, false}, in_.type(all).sizes);
+        step(n, op::index_put, {Ref{all}, RefList{Ref{indices}}, Ref{values}, false}, in_.type(all).sizes);
     last(std::move(n), op::reshape, {Ref{put}, in_.type(x).sizes});
   }
 

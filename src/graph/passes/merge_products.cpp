@@ -39,7 +39,7 @@ class Summer {
       for (size_t r = 0; r < sum.runs.size(); ++r) {
         std::vector<int32_t>& members = sum.runs[r].members;
         std::sort(members.begin(), members.end());
-        for (size_t end : parts_of(members, g_.type(g_.nodes[i].outs[0])))
+        for (size_t end : ends_of_merges(members, g_.type(g_.nodes[i].outs[0])))
           ends[members[end - 1]].push_back({i, r, end});
       }
       at[i] = std::move(sum);
@@ -56,18 +56,18 @@ class Summer {
       if (at[i].runs.empty()) {
         out.nodes.push_back(std::move(n));
       } else {
-        const TensorType wanted = g_.type(n.outs[0]);
+        const TensorType sum_type = g_.type(n.outs[0]);
         const size_t first = out.nodes.size();
         ValueId sum = kNoValue;
         const auto add = [&](ValueId v) { sum = sum == kNoValue ? v : b.add(sum, v); };
-        for (const Run& run : at[i].runs) add(b.convert(run.so_far, wanted.dtype));
+        for (const Run& run : at[i].runs) add(b.convert(run.so_far, sum_type.dtype));
         for (ValueId v : at[i].others) add(replacement.resolve(v));
-        replacement.set(n.outs[0], in_layout(b, first, sum, wanted));
+        replacement.set(n.outs[0], in_layout(b, first, sum, sum_type));
       }
       for (const End& e : ends[i]) {
         Run& run = at[e.root].runs[e.run];
         b.set_location(g_.nodes[e.root].location);
-        run.so_far = part(b, run, e.member, g_.type(g_.nodes[e.root].outs[0]).dtype, replacement);
+        run.so_far = merged_product(b, run, e.member, g_.type(g_.nodes[e.root].outs[0]).dtype, replacement);
         run.done = e.member;
       }
     }
@@ -87,17 +87,18 @@ class Summer {
     std::vector<ValueId> others;
   };
 
-  // Where parts of the members end.
-  std::vector<size_t> parts_of(const std::vector<int32_t>& members, const TensorType& wanted) const {
+  // Where the merged products end among the members.
+  std::vector<size_t> ends_of_merges(const std::vector<int32_t>& members, const TensorType& sum_type) const {
     std::vector<size_t> ends;
     int64_t bytes = 0;
     for (size_t i = 0; i < members.size(); ++i) {
       const Node& n = g_.nodes[members[i]];
-      if (!is_table(n) && wanted.device.type == DeviceType::kCPU) {
+      if (!is_table(n) && sum_type.device.type == DeviceType::kCPU) {
         const TensorType &a = g_.type(left_of(n)), &b = g_.type(right_of(n));
         const int64_t rows = a.sizes[0].hint(), depth = a.sizes[1].hint(), columns = b.sizes[1].hint();
         const int64_t more = depth * (rows + columns) * info(a.dtype).bytes;
-        if (bytes > 0 && (bytes + more) * 2 > rows * columns * info(wanted.dtype).bytes && starts_from(n, wanted.dtype))
+        if (bytes > 0 && (bytes + more) * 2 > rows * columns * info(sum_type.dtype).bytes &&
+            starts_from(n, sum_type.dtype))
           ends.push_back(i), bytes = 0;
         bytes += more;
       }
@@ -106,8 +107,8 @@ class Summer {
     return ends;
   }
 
-  // The members from `done` to `end`, behind the sum so far.
-  ValueId part(Builder& b, const Run& run, size_t end, DType wanted, Replacement& replacement) const {
+  // One product of the members from `done` to `end`, added to the sum so far.
+  ValueId merged_product(Builder& b, const Run& run, size_t end, DType sum_dtype, Replacement& replacement) const {
     const auto operand = [&](size_t i, size_t arg) {
       return replacement.resolve(std::get<Ref>(g_.nodes[run.members[i]].args[arg]).id);
     };
@@ -128,10 +129,10 @@ class Summer {
       left.push_back(operand(i, 0));
       right.push_back(operand(i, 1));
     }
-    if (left.size() == 1) return product(b, left[0], right[0], wanted, run.so_far);
+    if (left.size() == 1) return product(b, left[0], right[0], sum_dtype, run.so_far);
     for (ValueId& v : left) v = b.permute(v, {1, 0});
     const ValueId tall = b.permute(b.cat(left, 0), {1, 0});
-    return product(b, tall, b.cat(right, 0), wanted, run.so_far);
+    return product(b, tall, b.cat(right, 0), sum_dtype, run.so_far);
   }
 
   bool suits_own(const TensorType& left, const TensorType& right) const {
@@ -139,35 +140,36 @@ class Summer {
            suits_product(providers_, left.dtype,
                          {left.sizes[0].value(), left.sizes[1].value(), right.sizes[1].value()});
   }
-  // Products like this one can add to a sum of the wanted dtype.
-  bool starts_from(const Node& n, DType wanted) const {
+  // Products like this one can add to a sum of this dtype.
+  bool starts_from(const Node& n, DType sum_dtype) const {
     const TensorType& left = g_.type(left_of(n));
-    return left.dtype == wanted || (wanted == DType::kF32 && suits_own(left, g_.type(right_of(n))));
+    return left.dtype == sum_dtype || (sum_dtype == DType::kF32 && suits_own(left, g_.type(right_of(n))));
   }
 
-  // `added` (of the wanted dtype, or nothing) and a product of the operands' dtype, or of the wanted one where the sums
+  // `added` (of the sum's dtype, or nothing) and a product of the operands' dtype, or of the sum's where the sums
   // are there anyway.
-  ValueId product(Builder& b, ValueId left, ValueId right, DType wanted, ValueId added) const {
+  ValueId product(Builder& b, ValueId left, ValueId right, DType sum_dtype, ValueId added) const {
     TensorType type = b.type(left);
     const TensorType other = b.type(right);
-    const bool wide = type.dtype == DType::kBF16 && wanted == DType::kF32;
+    const bool wide = type.dtype == DType::kBF16 && sum_dtype == DType::kF32;
     if (suits_own(type, other)) {
       type.sizes[1] = other.sizes[1];
-      if (wide) type.dtype = wanted;
+      if (wide) type.dtype = sum_dtype;
       return b.emit("flashover.product.default",
                     {Ref{left}, Ref{right}, added == kNoValue ? Arg() : Arg(Ref{added}), std::string("none"), wide},
                     dense_type(type));
     }
     if (added == kNoValue) return b.emit(op::mm, {Ref{left}, Ref{right}});
-    if (type.dtype == wanted) return b.emit(op::addmm, {Ref{added}, Ref{left}, Ref{right}, sym::Expr(1), sym::Expr(1)});
-    return b.add(added, b.convert(b.emit(op::mm, {Ref{left}, Ref{right}}), wanted));
+    if (type.dtype == sum_dtype)
+      return b.emit(op::addmm, {Ref{added}, Ref{left}, Ref{right}, sym::Expr(1), sym::Expr(1)});
+    return b.add(added, b.convert(b.emit(op::mm, {Ref{left}, Ref{right}}), sum_dtype));
   }
 
   static ValueId left_of(const Node& n) { return std::get<Ref>(n.args[0]).id; }
   static ValueId right_of(const Node& n) { return std::get<Ref>(n.args[1]).id; }
   static bool is_table(const Node& n) { return n.op->name == op::embedding_dense_backward; }
   // A product that gains from others beside it: its operands are smaller than its result, or it can start from the sum.
-  bool is_member(const Node& n, DType wanted) const {
+  bool is_member(const Node& n, DType sum_dtype) const {
     if (is_table(n)) {  // (counts of indices are not to be mixed)
       const TensorType &rows = g_.type(left_of(n)), &out = g_.type(n.outs[0]);
       return !ops::as_bool(n.args[4]) && rows.dtype == out.dtype && rows.rank() > 0 &&
@@ -182,7 +184,7 @@ class Summer {
     if (a.rank() != 2 || a.dtype != b.dtype || a.opaque || b.opaque || (a.dtype != out.dtype && !wide)) return false;
     const int64_t rows = a.sizes[0].hint(), depth = a.sizes[1].hint(), columns = b.sizes[1].hint();
     return depth > 0 &&
-           (depth * (rows + columns) < rows * columns || (own && suits_own(a, b) && starts_from(n, wanted)));
+           (depth * (rows + columns) < rows * columns || (own && suits_own(a, b) && starts_from(n, sum_dtype)));
   }
   // Of the same kind, so that they can be one.
   bool are_alike(const Node& a, const Node& b) const {

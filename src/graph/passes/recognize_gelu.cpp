@@ -12,16 +12,16 @@ namespace flashover::graph {
 namespace {
 
 // Constants as people write them: 0.7978845608 and math.sqrt(2 / math.pi) are the same.
-bool near(std::optional<double> number, double wanted) {
-  return number && std::abs(*number - wanted) <= 1e-7 * std::abs(wanted);
+bool near(std::optional<double> number, double expected) {
+  return number && std::abs(*number - expected) <= 1e-7 * std::abs(expected);
 }
 
 // The other operand of op(x, number) or op(number, x); `alone`: nobody else reads the result.
-std::optional<ValueId> beside(Rewriter& r, ValueId v, std::string_view op, double wanted) {
+std::optional<ValueId> beside(Rewriter& r, ValueId v, std::string_view op, double expected) {
   const Node* n = r.def(v, op);
   if (!n || r.uses(v) != 1 || (n->args.size() > 2 && !ops::is_number(n->args[2], 1))) return std::nullopt;
   for (size_t i = 0; i < 2; ++i) {
-    if (!std::holds_alternative<Ref>(n->args[1 - i]) || !near(known_number(r, n->args[i]), wanted)) continue;
+    if (!std::holds_alternative<Ref>(n->args[1 - i]) || !near(known_number(r, n->args[i]), expected)) continue;
     const ValueId x = ops::as_value(n->args[1 - i]);
     if (same_sizes(r.b.type(x).sizes, r.b.type(v).sizes) && r.b.dtype(x) == r.b.dtype(v)) return x;
   }

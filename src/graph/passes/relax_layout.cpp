@@ -49,8 +49,8 @@ bool suits_blas(const TensorType& t) {
 class Relaxer {
  public:
   explicit Relaxer(Graph in)
-      : in_(std::move(in)), out_(in_.facts), wanted_(in_.values.size()), source_(in_.values.size(), kNoValue) {
-    for (size_t i = 0; i < in_.values.size(); ++i) wanted_[i] = in_.values[i].type;
+      : in_(std::move(in)), out_(in_.facts), types_(in_.values.size()), source_(in_.values.size(), kNoValue) {
+    for (size_t i = 0; i < in_.values.size(); ++i) types_[i] = in_.values[i].type;
   }
 
   Graph run() {
@@ -70,8 +70,8 @@ class Relaxer {
     // What leaves the graph states its strides itself.
     for (Output& o : in_.outputs) {
       if (o.value == kNoValue) continue;
-      const ValueId wanted = o.value;
-      o.value = behind_copies(wanted);
+      const ValueId expected = o.value;
+      o.value = behind_copies(expected);
       // A copy that an extern needs anyway may be what is returned.
       TensorType written = o.kind == Output::Kind::kPart ? out_.type(o.value) : o.type;
       if (o.kind == Output::Kind::kPart) written.strides = o.layout;
@@ -148,15 +148,15 @@ class Relaxer {
       if (n.op->name == p.op)
         for (size_t i : {p.left, p.right}) flexible.push_back(ops::as_value(n.args[i]));
     replace_refs(n, [&](ValueId v) {
-      TensorType wanted = wanted_[v];
+      TensorType expected = types_[v];
       const ValueId x = behind_copies(v);
-      if (images && wanted.rank() == 4) wanted.strides = channels_last_strides(wanted.sizes);
-      if (wanted.opaque || same_strides(out_.type(x), wanted) || !is_writable_layout(wanted)) return x;
+      if (images && expected.rank() == 4) expected.strides = channels_last_strides(expected.sizes);
+      if (expected.opaque || same_strides(out_.type(x), expected) || !is_writable_layout(expected)) return x;
       if (std::find(flexible.begin(), flexible.end(), v) != flexible.end() && suits_blas(out_.type(x))) return x;
-      auto [it, fresh] = copies_.try_emplace({x, key_of(wanted)}, kNoValue);
+      auto [it, fresh] = copies_.try_emplace({x, key_of(expected)}, kNoValue);
       if (fresh) {
         Builder b(out_, n.location);
-        it->second = b.emit(prim::copy, {Ref{x}}, plain(wanted));
+        it->second = b.emit(prim::copy, {Ref{x}}, plain(expected));
       }
       return it->second;
     });
@@ -187,8 +187,8 @@ class Relaxer {
   }
 
   Graph in_, out_;
-  std::vector<TensorType> wanted_;  // as the rewrites left it
-  std::vector<ValueId> source_;     // of a copy: what it copies
+  std::vector<TensorType> types_;  // as the rewrites left it
+  std::vector<ValueId> source_;    // of a copy: what it copies
   std::unordered_set<ValueId> constants_;
   std::map<std::pair<ValueId, std::string>, ValueId> copies_;
 };

@@ -72,8 +72,8 @@ TensorType channels_last(TensorType t) {
   return t;
 }
 
-ValueId in_strides(Rewriter& r, ValueId v, const TensorType& wanted) {
-  return same_strides(r.b.type(v), wanted) ? v : r.b.emit(prim::copy, {Ref{v}}, wanted);
+ValueId in_strides(Rewriter& r, ValueId v, const TensorType& expected) {
+  return same_strides(r.b.type(v), expected) ? v : r.b.emit(prim::copy, {Ref{v}}, expected);
 }
 
 ValueId dense_value(Rewriter& r, ValueId v) { return in_strides(r, v, dense_type(r.b.type(v))); }

@@ -16,10 +16,10 @@ ValueId transposed(Rewriter& r, ValueId v);
 std::optional<double> known_number(Rewriter& r, const Arg& a);
 bool all_const(const Sizes& sizes);  // positive constants
 TensorType opaque_type(TensorType t);
-TensorType dense_type(TensorType t);                                   // contiguous, offset 0
-Sizes channels_last_strides(const Sizes& sizes);                       // batch, channels, spatial...
-TensorType channels_last(TensorType t);                                // the same, offset 0
-ValueId in_strides(Rewriter& r, ValueId v, const TensorType& wanted);  // a copy unless it lies so
+TensorType dense_type(TensorType t);                                     // contiguous, offset 0
+Sizes channels_last_strides(const Sizes& sizes);                         // batch, channels, spatial...
+TensorType channels_last(TensorType t);                                  // the same, offset 0
+ValueId in_strides(Rewriter& r, ValueId v, const TensorType& expected);  // a copy unless it lies so
 // Contiguous: for operators that look at no strides, as oneDNN's do at a bias's.
 ValueId dense_value(Rewriter& r, ValueId v);
 Arg dense_value(Rewriter& r, std::optional<ValueId> v);  // or nothing

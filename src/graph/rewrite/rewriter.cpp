@@ -30,16 +30,16 @@ bool is_writable_layout(const TensorType& t) {
   return true;
 }
 
-ValueId in_layout(Builder& b, size_t first_node, ValueId v, const TensorType& wanted) {
-  if (wanted.opaque || same_strides(b.type(v), wanted) || !is_writable_layout(wanted)) return v;
+ValueId in_layout(Builder& b, size_t first_node, ValueId v, const TensorType& expected) {
+  if (expected.opaque || same_strides(b.type(v), expected) || !is_writable_layout(expected)) return v;
   Graph& g = b.graph();
   for (size_t k = first_node; k < g.nodes.size(); ++k)
     for (ValueId out : g.nodes[k].outs)
       if (out == v && g.nodes[k].op->is_prim && g.nodes[k].op->kind != ops::OpKind::kView) {
-        g.values[v].type.strides = wanted.strides;
+        g.values[v].type.strides = expected.strides;
         return v;
       }
-  TensorType t = wanted;
+  TensorType t = expected;
   t.offset = 0;
   return b.emit(prim::copy, {Ref{v}}, std::move(t));
 }
@@ -126,12 +126,12 @@ Graph rewrite(Graph g, std::span<const RewriteRule> rules, const void* user) {
       FLASHOVER_CHECK(results.size() == n.outs.size()) << rule.meaning << ": one value per result";
       for (size_t i = 0; i < results.size(); ++i) {
         if (n.outs[i] == kNoValue || results[i] == kNoValue) continue;
-        const TensorType wanted = r.out.type(n.outs[i]);
+        const TensorType expected = r.out.type(n.outs[i]);
         const TensorType& built = r.out.type(results[i]);
-        FLASHOVER_CHECK(built.dtype == wanted.dtype && same_sizes(built.sizes, wanted.sizes))
-            << rule.meaning << ": gives " << str(built) << " for " << str(wanted);
+        FLASHOVER_CHECK(built.dtype == expected.dtype && same_sizes(built.sizes, expected.sizes))
+            << rule.meaning << ": gives " << str(built) << " for " << str(expected);
         // Who needs eager's strides finds them in a copy; relax_layout removes it for all others.
-        results[i] = in_layout(r.b, first_node, results[i], wanted);
+        results[i] = in_layout(r.b, first_node, results[i], expected);
         replacement.set(n.outs[i], results[i]);
       }
       for (size_t k = first_node; k < r.out.nodes.size(); ++k)

@@ -541,7 +541,7 @@ class Fuser {
   }
 
   // Where a node stands in the program. A part of a cat that lies alone stands behind what it copies.
-  int32_t place_of(const LoopNode& node) const {
+  int32_t position_of(const LoopNode& node) const {
     if (!node.alone || p_.graph.nodes[node.graph_node].op->name != prim::cat) return node.graph_node;
     int32_t last = -1;
     for (const Access& a : node.reads) last = std::max(last, p_.producers.of[a.value].node);
@@ -554,7 +554,7 @@ class Fuser {
     for (size_t u = 0; u < units_.size(); ++u) {
       position[u] = units_[u].node;
       if (units_[u].group >= 0)
-        for (int32_t i : groups[units_[u].group].nodes) position[u] = std::max(position[u], place_of(p_.nodes[i]));
+        for (int32_t i : groups[units_[u].group].nodes) position[u] = std::max(position[u], position_of(p_.nodes[i]));
     }
     std::vector<int32_t> waiting(units_.size());
     std::vector<std::vector<int32_t>> after(units_.size());

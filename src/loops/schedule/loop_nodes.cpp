@@ -441,9 +441,9 @@ class LoopNodeBuilder {
           loop_node.cost += 4;  // widening again costs more than a scratch's load
         exprs.push_back(in.index);
         Access a{in.slot, in.index, in.mask != kNone};
-        bool known = std::any_of(loop_node.reads.begin(), loop_node.reads.end(),
-                                 [&](const Access& o) { return o.value == a.value && o.address == a.address; });
-        if (!known) loop_node.reads.push_back(a);
+        const bool listed = std::any_of(loop_node.reads.begin(), loop_node.reads.end(),
+                                        [&](const Access& o) { return o.value == a.value && o.address == a.address; });
+        if (!listed) loop_node.reads.push_back(a);
       }
       loop_node.write = {loop_node.value,
                          loop_node.kind == LoopNode::Kind::kScatter

@@ -74,14 +74,14 @@ const Found& found() {
 constexpr int kMaxDevices = 64;
 
 Context context_of(int device) {
-  static std::array<std::atomic<Context>, kMaxDevices> known{};
+  static std::array<std::atomic<Context>, kMaxDevices> contexts{};
   FLASHOVER_CHECK(device >= 0 && device < kMaxDevices) << "CUDA device " << device;
-  Context context = known[device].load(std::memory_order_acquire);
+  Context context = contexts[device].load(std::memory_order_acquire);
   if (context) return context;
   int handle = 0;
   check(driver()->device_get(&handle, device), "cuDeviceGet");
   check(driver()->primary_context(&context, handle), "cuDevicePrimaryCtxRetain");
-  known[device].store(context, std::memory_order_release);
+  contexts[device].store(context, std::memory_order_release);
   return context;
 }
 
