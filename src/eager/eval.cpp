@@ -17,7 +17,7 @@ namespace {
 
 at::Tensor with_geometry(const at::Tensor& t, const graph::Output& o) {
   const std::vector<int64_t> sizes = to_ints(o.type.sizes), strides = to_ints(o.type.strides);
-  if (o.kind == graph::Output::Kind::kPart) {
+  if (o.kind == graph::Output::Kind::kSlice) {
     const at::Tensor whole = at::empty_strided(t.sizes(), to_ints(o.layout), t.options());
     whole.copy_(t);
     return at::as_strided(whole, sizes, strides, o.type.offset.value());
@@ -177,7 +177,7 @@ std::vector<at::Tensor> finish_functional(const graph::Graph& g, const std::vect
       out[i] = t;
       continue;
     }
-    bool shared = o.kind == graph::Output::Kind::kPart || !o.memory.is_const(0) || !o.type.offset.is_const(0) ||
+    bool shared = o.kind == graph::Output::Kind::kSlice || !o.memory.is_const(0) || !o.type.offset.is_const(0) ||
                   t.strides() != at::IntArrayRef(to_ints(o.type.strides)) ||
                   t.sizes() != at::IntArrayRef(to_ints(o.type.sizes));
     for (const at::Tensor& other : inputs) shared |= other.is_alias_of(t);

@@ -16,8 +16,8 @@
 
 namespace flashover::entry {
 
-// What was compiled for one resume site (where calls go on after a graph break): an instruction of a code object, with a given
-// shape of the stack.
+// What was compiled for one resume site (where calls go on after a graph break): an instruction of a code object, with a
+// given shape of the stack.
 struct Continuation {
   PyObject* code = nullptr;  // owned: the key has its address
   Settings settings;

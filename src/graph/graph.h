@@ -90,17 +90,17 @@ struct Mutation {
 // kValue: fresh memory that only this result (and its kOutputAlias views) owns, though the value may be an input's, or
 // appear in several outputs. Where type has stride 0 (an expanded result) the value may have size 1 instead of type's
 // size: its memory is repeated.
-// kPart: likewise, but the memory holds the whole value in the strides `layout`, and type says which of it is the
-// result: several results are parts of one memory, or elements repeat.
+// kSlice: likewise, but the memory holds the whole value in the strides `layout`, and type says which elements of it
+// are the result: several results share one memory, or elements repeat.
 struct Output {
-  enum class Kind : uint8_t { kValue, kInputAlias, kOutputAlias, kPart };
+  enum class Kind : uint8_t { kValue, kInputAlias, kOutputAlias, kSlice };
   Kind kind = Kind::kValue;
-  ValueId value = kNoValue;  // kTraced: always the traced value. kFunctional: for kValue and kPart
+  ValueId value = kNoValue;  // kTraced: always the traced value. kFunctional: for kValue and kSlice
   int32_t base = -1;         // kInputAlias: index of the input; kOutputAlias: index of the output that owns the memory
   TensorType type;  // geometry as eager returns it (sizes, strides, offset; for aliases from the base's first element)
   sym::Expr memory = 0;  // kValue: elements of the memory if that is more than type spans (0: it is not)
-  Sizes layout;          // kPart
-  bool owns_memory() const { return kind == Kind::kValue || kind == Kind::kPart; }
+  Sizes layout;          // kSlice
+  bool owns_memory() const { return kind == Kind::kValue || kind == Kind::kSlice; }
 };
 
 // What is true of a whole graph. Whoever makes a graph out of another one carries it over: a Graph is made from facts

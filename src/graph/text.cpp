@@ -27,7 +27,7 @@ std::string result(const Graph& g, const Output& o) {
   std::string out = o.value == kNoValue ? "_" : '%' + std::to_string(o.value);
   if (o.kind == Output::Kind::kInputAlias) out += " of input " + std::to_string(o.base);
   if (o.kind == Output::Kind::kOutputAlias) out += " of output " + std::to_string(o.base);
-  if (o.kind == Output::Kind::kPart) out += " part " + str(Arg(o.layout));
+  if (o.kind == Output::Kind::kSlice) out += " slice " + str(Arg(o.layout));
   if (!o.memory.is_const(0)) out += " in " + o.memory.str();
   if (o.value == kNoValue || !same_type(o.type, g.type(o.value))) out += " : " + str(o.type);
   return out;
@@ -141,8 +141,8 @@ class Parser {
         if (!of_input && !in_.accept_word("output")) in_.fail("of input N or of output N");
         o.kind = of_input ? Output::Kind::kInputAlias : Output::Kind::kOutputAlias;
         o.base = static_cast<int32_t>(in_.integer());
-      } else if (in_.accept_word("part")) {
-        o.kind = Output::Kind::kPart;
+      } else if (in_.accept_word("slice")) {
+        o.kind = Output::Kind::kSlice;
         const Arg layout = in_.arg();
         if (!std::holds_alternative<Sizes>(layout)) in_.fail("a list of strides expected");
         o.layout = std::get<Sizes>(layout);

@@ -63,7 +63,7 @@ void check_structure(const Graph& g, Form form) {
                    which + " has its value's sizes (1 where it repeats): " + str(t) + " and " + str(o.type));
         break;
       }
-      case Output::Kind::kPart:
+      case Output::Kind::kSlice:
         use(o.value, nullptr, "an output takes it");
         if (g.type(o.value).dtype != o.type.dtype || g.type(o.value).rank() != o.layout.size())
           broken(g, nullptr, which + " has its value's dtype and strides for it");

@@ -176,7 +176,7 @@ void add_launch(Building& b, const loops::Group& group) {
 
 // Whether `have` lies in `whole`, the result of an extern call, as output o lies in its memory.
 bool lies_as_wanted(const graph::Output& o, const plan::Tensor& have, const plan::Tensor& whole) {
-  const sym::Expr offset = o.kind == graph::Output::Kind::kPart ? sym::Expr(0) : o.type.offset;
+  const sym::Expr offset = o.kind == graph::Output::Kind::kSlice ? sym::Expr(0) : o.type.offset;
   const Sizes &strides = loops::written_strides(o), &sizes = have.type.sizes;
   if (!sym::known_eq(have.type.offset, offset) || strides.size() != sizes.size()) return false;
   for (size_t d = 0; d < sizes.size(); ++d)

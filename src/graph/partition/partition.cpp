@@ -396,7 +396,7 @@ class Partitioner {
         throw Declined("training: a view of an input was copied");
       }
       if (o.kind == Output::Kind::kOutputAlias) r.index = o.base;
-      if (o.kind == Output::Kind::kPart && fact.requires_grad)
+      if (o.kind == Output::Kind::kSlice && fact.requires_grad)
         throw Declined("training: results are parts of one memory in a way that autograd does not follow");
       if (o.owns_memory()) {
         r.kind = Output::Kind::kValue;

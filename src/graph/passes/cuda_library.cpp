@@ -335,7 +335,7 @@ void hand_over_reshaped(Graph& g) {
     if (!n || n->op != reshape || !is_contiguous(o.type)) continue;
     const ValueId from = ops::as_value(n->args[0]);
     if (uses[from] != 1 || !producer[from] || producer[from]->op != cat) continue;
-    o.kind = Output::Kind::kPart;
+    o.kind = Output::Kind::kSlice;
     o.value = from;
     o.layout = contiguous_strides(g.type(from).sizes);
   }

@@ -589,7 +589,7 @@ class Functionalizer {
       if (!geometric || root.dtype != out.type.dtype || root.opaque || !is_writable_layout(root) ||
           !root.offset.is_const(0))
         throw Declined("output: a reinterpreted view that shares memory");
-      out.kind = Output::Kind::kPart;
+      out.kind = Output::Kind::kSlice;
       out.value = get(u.root);
       out.layout = root.strides;
       out_.outputs.push_back(std::move(out));

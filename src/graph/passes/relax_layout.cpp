@@ -73,8 +73,8 @@ class Relaxer {
       const ValueId expected = o.value;
       o.value = behind_copies(expected);
       // A copy that an extern needs anyway may be what is returned.
-      TensorType written = o.kind == Output::Kind::kPart ? out_.type(o.value) : o.type;
-      if (o.kind == Output::Kind::kPart) written.strides = o.layout;
+      TensorType written = o.kind == Output::Kind::kSlice ? out_.type(o.value) : o.type;
+      if (o.kind == Output::Kind::kSlice) written.strides = o.layout;
       const auto copy = copies_.find({o.value, key_of(written)});
       if (copy != copies_.end() && same_sizes(written.sizes, out_.type(o.value).sizes)) o.value = copy->second;
     }

@@ -56,8 +56,8 @@ std::vector<bool> frozen_values(const Graph& g);
 bool same_strides(const TensorType& a, const TensorType& b);  // size-1 dims ignored
 // Strides in which a tensor can be written: no two elements in one place (provably).
 bool is_writable_layout(const TensorType& t);
-// `v` was built, by nodes from first_node on, in place of a value of type `expected`: gives it the expected strides. The
-// producing prim takes them, or a prim.copy follows; a layout that cannot be written (expanded) stays as it is.
+// `v` was built, by nodes from first_node on, in place of a value of type `expected`: gives it the expected strides.
+// The producing prim takes them, or a prim.copy follows; a layout that cannot be written (expanded) is not asked for.
 ValueId in_layout(Builder& b, size_t first_node, ValueId v, const TensorType& expected);
 
 }  // namespace flashover::graph

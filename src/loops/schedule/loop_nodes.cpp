@@ -179,7 +179,7 @@ class LoopNodeBuilder {
     Strided s = strided_view(o.value);
     if (s.base == kNoValue || p_.producers.of[s.base].node < 0 || node_of(s.base).op->is_prim || fact(s.base).frozen)
       return false;
-    if (!sym::known_eq(s.offset, o.kind == graph::Output::Kind::kPart ? sym::Expr(0) : o.type.offset)) return false;
+    if (!sym::known_eq(s.offset, o.kind == graph::Output::Kind::kSlice ? sym::Expr(0) : o.type.offset)) return false;
     for (const graph::Output& other : g_.outputs)
       if (&other != &o && other.owns_memory() && (other.value == s.base || p_.views[other.value].base == s.base))
         return false;

@@ -51,7 +51,7 @@ struct Facts {  // of a value
 // The strides in which an output that owns its memory is written; where eager repeats elements (stride 0) the value has
 // size 1.
 inline const Sizes& written_strides(const graph::Output& o) {
-  return o.kind == graph::Output::Kind::kPart ? o.layout : o.type.strides;
+  return o.kind == graph::Output::Kind::kSlice ? o.layout : o.type.strides;
 }
 
 // What an extern operand or output is when it is a view of realised memory.
