@@ -127,7 +127,7 @@ int Cache::open_directory() {
   {
     std::lock_guard lock(mutex_);
     if (opened_) {
-      // Somebody may have removed the whole directory meanwhile; then make it anew.
+      // Another process may have removed the whole directory meanwhile; then make it anew.
       struct stat s;
       if (fd_ < 0 || (::fstat(fd_, &s) == 0 && s.st_nlink > 0)) return fd_;
       ::close(fd_);
@@ -145,7 +145,7 @@ std::optional<std::string> Cache::get(std::string_view kind, const Hash128& key)
   const int directory = open_directory();
   if (directory < 0) return std::nullopt;
   const std::string name = name_of(kind, key);
-  // Not blocking: somebody might have put a pipe there.
+  // Not blocking: there may be a pipe.
   Fd fd(::openat(directory, name.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
   if (fd < 0) return std::nullopt;
   struct stat s;
@@ -219,7 +219,7 @@ void Cache::put(std::string_view kind, const Hash128& key, std::string_view byte
 void Cache::evict() {
   const int directory = open_directory();
   if (directory < 0) return;
-  // One process at a time; who finds it busy leaves it to the other.
+  // One process at a time; one that finds it busy leaves it to the other.
   Fd lock(::openat(directory, ".lock", O_CREAT | O_RDWR | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (lock < 0 || ::flock(lock, LOCK_EX | LOCK_NB) != 0) return;
   const int copy = ::openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);

@@ -5,14 +5,14 @@
 //   Promises  what get() returns is what some put() of that kind and key wrote (checksum); a reader sees a whole entry
 //             or none (rename); a damaged, foreign or half-written entry is a miss and goes away; nothing outside the
 //             directory is touched; several processes may share it; no locks are waited for, so a killed process blocks
-//             nobody
+//             nothing
 //   Declines  a directory that others can write, that is not ours or cannot be made: no cache, one warning, never an
 //             error. A full disk or quota: what fits stays, one warning
 //
 // The directory is FLASHOVER_CACHE_DIR, else $XDG_CACHE_HOME/flashover, else ~/.cache/flashover; FLASHOVER_CACHE_DIR=
 // (empty) is no cache. An entry is one file "<kind>-<key>"; readers open one name and list nothing. Entries hold
-// machine code: who can write the directory can run code as us, hence the checks. FLASHOVER_CACHE_MB bounds its size
-// (default 2048), oldest use goes first.
+// machine code: a user who can write the directory can run code as us, hence the checks. FLASHOVER_CACHE_MB bounds its
+// size (default 2048), oldest use goes first.
 #pragma once
 #include <atomic>
 #include <mutex>

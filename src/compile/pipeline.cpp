@@ -214,7 +214,7 @@ plan::Plan compile(Graph traced, const Options& options, const Environment& env,
   PassRunner passes(options, report);
   if (passes.wants_text()) passes.text("traced", graph::print(traced));
 
-  // Whoever wants to see the stages gets them run. (The kernels may still come from the cache.)
+  // A caller that asks for the texts of the stages gets the stages run. (The kernels may still come from the cache.)
   Cache& cache = cache_of(options);
   const bool use_plans = options.flag("cache") && !passes.wants_text() && !report.rebuild;
   const Hash128 key = passes.stage("key", [&] { return plan_key(traced, options, env, cache); });

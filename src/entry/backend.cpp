@@ -373,7 +373,7 @@ std::unique_ptr<Runner> make_aot_training(graph::Partition p, const std::vector<
   return make_training_runner(std::move(p), types, std::move(forward), std::move(backward), {}, request.version_steps);
 }
 
-// How the plans of a training step lie in memory, for CUDA graphs: what the forward saves, which nobody else sees,
+// How the plans of a training step lie in memory, for CUDA graphs: what the forward saves, which nothing else sees,
 // stays in its graph's own memory; parameters stay where they are (a leaf that requires grad is taken for one).
 struct Memory {
   run::LoadOptions forward, backward;

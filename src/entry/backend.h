@@ -1,4 +1,4 @@
-// Who turns a captured graph into something that runs.
+// Backends turn a captured graph into something that runs.
 //   flashover   the pipeline: passes, loops, kernels, plan (compile/pipeline.h), run by run/
 //   eager       the graph itself, operator by operator: for finding out whether capture or compiler is at fault
 //   a callable  the user's: given a torch.fx.GraphModule and example inputs (python/flashover/backends.py)

@@ -8,7 +8,7 @@
 namespace flashover::entry {
 
 // From now on a call of an instance goes to the callable in its slot. The class's __call__ says the same in Python, for
-// those who read classes instead of calling them. And from now on object.__new__ of the class makes an instance of the
+// code that reads classes instead of calling them. And from now on object.__new__ of the class makes an instance of the
 // original class. Returns false with an error set.
 bool route(PyTypeObject* compiled_class);
 // A compiled module with an empty slot and no dict. Returns null with an error set.

@@ -76,7 +76,7 @@ const char* reason_to_skip(PyCodeObject* code, EagerCause& cause) {
   cause = EagerCause::kTracer;
   if (const char* tracer = frame::active_tracer(code)) return tracer;
   cause = EagerCause::kRequested;
-  if (fx_is_tracing()) return "torch.fx traces";  // whoever traces wants the program
+  if (fx_is_tracing()) return "torch.fx traces";  // the tracer is to see the program itself
   cause = EagerCause::kState;
   const char* reason = guards::state_to_avoid();
   if (reason != nullptr && exports()) cause = EagerCause::kRequested;

@@ -55,7 +55,7 @@ struct Entry {
   std::vector<int32_t> inputs;
   std::vector<bool> borrowed;            // by graph input: the runner needs no reference of its own to it
   bool ours = false;                     // its graph runs as our kernels, which keep no inputs
-  std::shared_ptr<NumberTensors> spare;  // of an earlier call, to be used again when nobody holds it
+  std::shared_ptr<NumberTensors> spare;  // of an earlier call, to be used again when nothing holds it
   std::vector<at::Tensor> constants;
   size_t required = 0;
   // The modules among the arguments of the call it was made for: their addresses, and weak references to them (owned).

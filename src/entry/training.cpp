@@ -233,7 +233,7 @@ class CompiledBackward final : public autograd::Node {
       for (int32_t i : part->inputs) take(static_cast<size_t>(i));
     else
       for (size_t i = 0; i < p.backward_inputs.size(); ++i) take(i);
-    // Nobody needs them again: what was saved goes as the backward reads it, not when it has ended. Other results may
+    // Nothing needs them again: what was saved goes as the backward reads it, not when it has ended. Other results may
     // have a backward of their own later, which needs what this one does not read.
     partial_ = part != nullptr;
     if (!autograd::get_current_graph_task_keep_graph()) {
@@ -324,7 +324,7 @@ class Trained final : public Runner {
     c10::AutoGradMode followed(true);  // the program may have turned it on itself
     std::vector<at::Tensor> made;
     state_->forward(std::vector<at::Tensor>(inputs, inputs + count), made);
-    for (at::Tensor& t : made)  // a view of what nobody sees (backends): autograd would take it for a view of a leaf
+    for (at::Tensor& t : made)  // a view of what nothing sees (backends): autograd would take it for a view of a leaf
       if (t.defined() && t.is_view()) {
         at::AutoDispatchBelowADInplaceOrView below;
         t = at::alias(t);

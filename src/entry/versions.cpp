@@ -107,7 +107,7 @@ void give_own_counters(const std::vector<graph::OwnCounter>& which, const at::Te
     if (own.input >= 0) {
       t.unsafeGetTensorImpl()->set_version_counter(inputs[own.input].unsafeGetTensorImpl()->version_counter());
     } else {
-      run::mark_escaped(t.unsafeGetTensorImpl(), run::Alias::kOwner);  // writes through it are seen by nobody else
+      run::mark_escaped(t.unsafeGetTensorImpl(), run::Alias::kOwner);  // writes through it are seen by nothing else
     }
   }
 }

@@ -127,7 +127,7 @@ class Builder {
 Arg int_list(const std::vector<int64_t>& list);
 
 // How a decomposition is written: the node's arguments are values of b's graph already; append nodes with b and put one
-// value per result of the node into `outs` (kNoValue for a result that nobody reads). Return false, having appended
+// value per result of the node into `outs` (kNoValue for a result that nothing reads). Return false, having appended
 // nothing, for a case that stays extern. The driver gives the results the node's own types (eager's strides); sizes and
 // dtype must already agree.
 using Decomposition = bool (*)(Builder& b, const Node& node, std::vector<ValueId>& outs);

@@ -77,7 +77,7 @@ struct Input {
 // A result in the memory of an input or of another result, whose version counter is not that one's.
 struct OwnCounter {
   int32_t output = -1;
-  int32_t input = -1;  // it has this input's counter; -1: nobody else's (`x.data`)
+  int32_t input = -1;  // it has this input's counter; -1: its own (`x.data`)
 };
 
 // After functionalization: input `input` must hold `value` when the call ends.
@@ -103,8 +103,8 @@ struct Output {
   bool owns_memory() const { return kind == Kind::kValue || kind == Kind::kSlice; }
 };
 
-// What is true of a whole graph. Whoever makes a graph out of another one carries it over: a Graph is made from facts
-// only.
+// What is true of a whole graph. A pass that makes a graph out of another one carries it over: a Graph is made from
+// facts only.
 struct GraphFacts {
   std::vector<Location> locations;
   bool exact = false;  // functions have one form in all kernels (passes/exact.h)

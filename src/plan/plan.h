@@ -149,7 +149,7 @@ struct OutputRef {
 struct InputSpec {
   TensorType type;      // what the plan was built for; the guards promise it
   uint8_t kind = 0;     // graph::InputKind
-  bool frozen = false;  // only frozen_steps read it (or nobody does)
+  bool frozen = false;  // only frozen_steps read it (or nothing does)
 };
 
 struct Plan {

@@ -227,7 +227,7 @@ class Verifier {
       require(in_range(t, p_.tensors.size()), "no such tensor");
       const TensorId r = roots_[t].id;
       const Tensor& base = p_.tensors[r];
-      require(state_[r].written, "reads a tensor that nobody wrote");
+      require(state_[r].written, "reads a tensor that no step wrote");
       require(!state_[r].released, "reads a released tensor");
       require(call || s.kind == StepKind::kRelease || !p_.tensors[t].type.opaque,
               "only extern calls read opaque tensors");
@@ -296,7 +296,7 @@ class Verifier {
       if (own && *own == 0) require(first && *first >= 0 && *first <= kMaxElements, "offset out of range");
     }
     const TensorId r = roots_[o.tensor].id;
-    require(state_[r].written && !state_[r].released, "nobody wrote it");
+    require(state_[r].written && !state_[r].released, "no step wrote it");
     state_[r].last = static_cast<int64_t>(p_.steps.size());
   }
 

@@ -18,7 +18,7 @@ void assign_arena_offsets(Schedule& s, const Options& /*o*/) {
     if (p.tensors[t].storage != StorageKind::kArena) continue;
     if (life[t].first >= 0)
       order.push_back(static_cast<TensorId>(t));
-    else  // nobody touches it any more (of steps that went away)
+    else  // no step touches it any more (those that did went away)
       p.tensors[t].storage = StorageKind::kExtern;
   }
   std::stable_sort(order.begin(), order.end(), [&](TensorId a, TensorId b) { return life[a].first < life[b].first; });

@@ -108,7 +108,7 @@ void add_call(Building& b, const graph::Node& node) {
   for (Arg& a : s.args) for_each_tensor(a, [&](Ref& r) { r.id = b.tensors.of(r.id); });
   bool frozen = !node.outs.empty();
   for (ValueId v : node.outs) {
-    // What nobody reads is dropped as it comes: some operators leave such results out.
+    // What nothing reads is dropped as it comes: some operators leave such results out.
     s.writes.push_back(b.used(v) ? b.tensors.of(v) : -1);
     frozen = frozen && v != kNoValue && b.program.facts[v].frozen;
   }

@@ -448,7 +448,7 @@ class Runner {
         } else if (s.kind == plan::StepKind::kCall && s.op.starts_with("test.")) {
           Array a = read(std::get<Ref>(s.args[0]).id);
           for (double& d : a.data) d = -d;
-          if (s.writes[0] >= 0) write(s.writes[0], a);  // else nobody reads it
+          if (s.writes[0] >= 0) write(s.writes[0], a);  // else nothing reads it
         }
       }
     for (const plan::OutputRef& o : p_.outputs) r.outputs.push_back(read(o.tensor, o.type));

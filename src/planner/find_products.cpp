@@ -168,7 +168,7 @@ Kernel only_store(const Product& p) {
                       "]\n    v1 = store p1[i0." + points + "] v0\n  }\n}\n");
 }
 
-// Who touches a tensor, each step once. A result of the plan counts as one more that is none of them.
+// The steps that touch a tensor, each once. A result of the plan counts as one more that is none of them.
 std::vector<size_t> users(const Plan& p, TensorId root) {
   std::vector<size_t> out;
   for (size_t j = 0; j < p.steps.size(); ++j) {
@@ -260,7 +260,7 @@ std::vector<std::vector<Candidate>> find_products(const Plan& p, std::span<const
                is_epilogue(kernels[static_cast<size_t>(launch.kernel)], slot, plain->batch * plain->m * plain->n);
     }
 
-    // What is read later than before: nobody may have written it by then, the kernel behind the product included, nor
+    // What is read later than before: no step may have written it by then, the kernel behind the product included, nor
     // may that one write what it reads anywhere, while other programs of it still store.
     const auto is_safe = [&](const Candidate& c) {
       const size_t at = c.launch == kNoStep ? i : c.launch;

@@ -1,4 +1,4 @@
-// An input is frozen that only frozen steps read, or nobody does, and that is not the user's.
+// An input is frozen that only frozen steps read, or nothing does, and that is not the user's.
 #include "graph/graph.h"
 #include "planner/rewrites.h"
 

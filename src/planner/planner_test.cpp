@@ -364,7 +364,7 @@ TEST(Schedule, InputsAreWrittenBehindWhatMayRaise) {
   EXPECT_FALSE(s.kernels[s.plan.steps[0].kernel].errors.empty()) << plan::print(s.plan);
 }
 
-// Rows go into the table that they are added to, unless somebody reads it afterwards, or it is the caller's.
+// Rows go into the table that they are added to, unless a step reads it afterwards, or it is the caller's.
 TEST(Schedule, OperatorsWriteOverOperandsThatDie) {
   const auto calls = [](const Schedule& s) {
     std::string names;

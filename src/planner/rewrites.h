@@ -13,7 +13,7 @@ namespace flashover::planner {
 // first step, and is repeated in eager, for its effects.
 void hoist_checks(Schedule& s, const Options& o);
 
-// A new value of an input is made in the input's memory where nobody looks at the old content any more.
+// A new value of an input is made in the input's memory where nothing looks at the old content any more.
 void write_inputs_in_place(Schedule& s, const Options& o);
 
 // Puts steps that write inputs behind those that may raise in a way that is not foreseen, where these do not need them:
@@ -26,7 +26,7 @@ void mark_frozen_inputs(Schedule& s, const Options& o);
 // Options::fuse_products.
 void fuse_products(Schedule& s, const Options& o);
 
-// Operators that can write their result over an operand of its type do so, where nobody reads that afterwards and its
+// Operators that can write their result over an operand of its type do so, where nothing reads that afterwards and its
 // memory is the plan's own.
 void write_over_operands(Schedule& s, const Options& o);
 

@@ -67,7 +67,7 @@ bool ValueTensors::is_clone(ValueId v) const {
   return std::find(n.outs.end() - static_cast<std::ptrdiff_t>(clones), n.outs.end(), v) != n.outs.end();
 }
 
-// GPU kernels write to aligned addresses only; what lies elsewhere in its memory is copied there. Nobody writes an
+// GPU kernels write to aligned addresses only; what lies elsewhere in its memory is copied there. Nothing writes an
 // empty tensor.
 bool ValueTensors::returned_where_kernels_write(const graph::Output& o, const TensorType& type) const {
   const bool aligned = plan_.device.type == DeviceType::kCPU || o.kind != graph::Output::Kind::kValue ||

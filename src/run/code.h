@@ -2,7 +2,7 @@
 //
 //   In        a plan with the bytes of its binaries
 //   Out       by kernel: a function pointer (CPU) or a driver's function (CUDA)
-//   Promises  lives as long as somebody holds it; sub-plans share the code of the plan they are parts of
+//   Promises  lives as long as it is held; sub-plans share the code of the plan they are parts of
 //   Declines  binaries that do not load, symbols that are not there (Declined)
 #pragma once
 #include <cstdint>

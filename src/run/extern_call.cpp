@@ -93,7 +93,7 @@ void store_result(const Call& c, size_t i, at::Tensor value, Run& run) {
   }
   at::Tensor& old = storage == StorageKind::kFrozen ? (*run.frozen)[t] : run.frame.tensors[t];
   if (!shape.opaque) {
-    // The plan counts on memory that nobody else sees, with the strides that kernels were built for.
+    // The plan counts on memory that nothing else sees, with the strides that kernels were built for.
     const bool strides = shape.same_strides(value);
     if (!(old.defined() && value.is_same(old)) && (!strides || !is_unique(value) || value._is_zerotensor())) {
       at::Tensor own = shape.empty();

@@ -2,7 +2,7 @@
 //
 //   In        a call made ready (call.h), a run
 //   Out       its results where the plan stores them: in the frame, in memory that exists already, among the frozen
-//   Promises  what the plan counts on: results have the planned dtype, sizes and strides, and memory that nobody else
+//   Promises  what the plan counts on: results have the planned dtype, sizes and strides, and memory that nothing else
 //             sees; an operator that keeps a tensor of the arena gets the contents for itself
 //   Declines  results that are not what the plan says (Mismatch)
 #pragma once

@@ -1,4 +1,4 @@
-// dlopen of kernels: through a memory file, whose content nobody can exchange after it was looked at.
+// dlopen of kernels: through a memory file, whose content cannot be exchanged after the check.
 #include "run/library.h"
 
 #include <dlfcn.h>

@@ -27,7 +27,7 @@ void finish_output(Run& run, size_t i, bool adopt) {
 void narrow_outputs(const Program& p, std::vector<at::Tensor>& outputs) {
   for (size_t i = 0; i < p.narrowed.size(); ++i) {
     if (!p.narrowed[i]) continue;
-    // The memory is the output's own: nobody else sees this tensor object.
+    // The memory is the output's own: nothing else sees this tensor object.
     c10::TensorImpl* impl = outputs[i].unsafeGetTensorImpl();
     impl->set_storage_offset(impl->storage_offset() + p.plan.outputs[i].type.offset.value());
     impl->set_sizes_and_strides(p.output_shapes[i].sizes, p.output_shapes[i].strides);

@@ -110,7 +110,7 @@ struct Program {
   uint32_t table_size = 0;
   std::vector<Patch> input_patches, frozen_input_patches, output_patches, arena_patches;  // the first three by index
 
-  // By instruction: the inputs that nobody reads after it.
+  // By instruction: the inputs that nothing reads after it.
   std::vector<std::vector<int32_t>> last_reads;
   std::vector<int32_t> mutated;  // inputs, ascending
   WrittenInputs written;

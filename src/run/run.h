@@ -35,7 +35,7 @@ struct Counters {
   int64_t calls = 0;
   int64_t frozen_runs = 0;     // how often frozen_steps ran
   int64_t graph_replays = 0;   // calls that were one launch of a CUDA graph
-  int64_t content_checks = 0;  // calls that had to look at parameter bytes, because somebody may write them unseen
+  int64_t content_checks = 0;  // calls that had to look at parameter bytes, because an alias may write them untracked
 };
 
 // An operator returned something else than the plan was made for (a custom operator whose meta function is wrong; a
@@ -54,16 +54,16 @@ class Executable {
  public:
   virtual ~Executable() = default;
   // inputs: borrowed, in Plan::inputs order, types already guarded. Outputs replace the contents of `outputs`. Needs no
-  // GIL, but whoever releases it must own the inputs meanwhile. Exceptions of extern operators pass through with the
-  // step's label as context; a kernel's failed index check is a c10::IndexError; an operator whose result is not what
-  // the plan says is a Mismatch. The first call can always be undone (failure_was_undone()), later ones if no input was
-  // written yet, if little was, or if an index was out of range from the start.
+  // GIL, but a caller that releases it must own the inputs meanwhile. Exceptions of extern operators pass through with
+  // the step's label as context; a kernel's failed index check is a c10::IndexError; an operator whose result is not
+  // what the plan says is a Mismatch. The first call can always be undone (failure_was_undone()), later ones if no
+  // input was written yet, if little was, or if an index was out of range from the start.
   virtual void run(c10::TensorImpl* const* inputs, size_t count, std::vector<at::Tensor>& outputs) = 0;
   void run(const at::Tensor* inputs, size_t count, std::vector<at::Tensor>& outputs) {
     run(reinterpret_cast<c10::TensorImpl* const*>(inputs), count,
         outputs);  // at::Tensor is one pointer; asserted in the .cpp
   }
-  // As run, and each input is let go once its last reader has run: for inputs that nobody else needs any more.
+  // As run, and each input is let go once its last reader has run: for inputs that nothing else needs any more.
   virtual void run_consuming(std::vector<at::Tensor>&& inputs, std::vector<at::Tensor>& outputs) = 0;
   virtual const plan::Plan& plan() const = 0;
   virtual Counters counters() const = 0;
@@ -94,7 +94,7 @@ struct LoadOptions {
   std::vector<InputAddress> addresses;  // by input; empty: parameters, buffers and constants stay
   // Tests: from the second call on the plan runs as so many sub-plans, as where CUDA graphs are made of parts.
   int64_t sub_plans = 1;
-  // By output: seen by nobody but the caller's own plans, on the stream of the call. A CUDA graph may hand it out in
+  // By output: seen by the caller's own plans alone, on the stream of the call. A CUDA graph may hand it out in
   // the memory of its own pool: that is not written again until the tensor is gone, calls in between do without this
   // graph.
   std::vector<bool> pool_outputs;

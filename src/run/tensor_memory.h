@@ -23,7 +23,7 @@ inline char* data_of(c10::TensorImpl* impl) {
          impl->storage_offset() * static_cast<int64_t>(impl->itemsize());
 }
 
-// Nobody else has the tensor object or its storage.
+// Nothing else has the tensor object or its storage.
 inline bool is_unique(const at::Tensor& t) {
   return t.use_count() == 1 && (!t.has_storage() || t.storage().use_count() == 1);
 }

@@ -52,7 +52,7 @@ void take_values(int32_t launch, Run& run);
 // What an operator that makes nothing but memory would return.
 void make_memory(const Instruction& in, Run& run);
 void release(const Instruction& in, Run& run);
-// The inputs that nobody reads after that step.
+// The inputs that nothing reads after that step.
 inline void let_go(size_t step, Run& run) {
   if (run.consumed)
     for (int32_t i : run.program.last_reads[step]) (*run.consumed)[i].reset();

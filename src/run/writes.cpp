@@ -124,8 +124,8 @@ void wrote_anything() {
 Escape escape_of(const c10::TensorImpl* tensor, uint32_t owners, uint64_t since) {
   c10::StorageImpl* storage = tensor->unsafe_storage().unsafeGetStorageImpl();
   if (!escapes_tracked.load(std::memory_order_relaxed)) return Escape::kLive;
-  // A Python storage object that once existed is kept by its StorageImpl and counts as an owner; nobody holds it if its
-  // own reference count is one.
+  // A Python storage object that once existed is kept by its StorageImpl and counts as an owner; nothing holds it if
+  // its own reference count is one.
   const uint32_t idle = storage->pyobj_slot()->has_unique_reference() ? 1 : 0;
   const bool shared = c10::raw::intrusive_ptr::use_count(storage) > owners + idle;
   // numpy() makes what it shares not resizable: seen also when that was before this library was imported. (torch.load

@@ -39,12 +39,13 @@ extern std::atomic<uint64_t> escape_epoch;
 // Cleared when the Python side could not install its hooks: then every storage counts as escaped.
 extern std::atomic<bool> escapes_tracked;
 
-// Set before the first look at memory that something is computed from. Writers who are done before that need not tell.
+// Set before the first look at memory that something is computed from. Writers that are done before that need not
+// report.
 extern std::atomic<bool> anything_kept;
 
 enum class Alias : uint8_t { kOwner, kHandle, kAddress };
 void mark_escaped(const c10::TensorImpl* tensor, Alias alias);
-// The memory of `tensor` was written without a new version; nobody writes it any more.
+// The memory of `tensor` was written without a new version; nothing writes it any more.
 inline void wrote(const c10::TensorImpl* tensor) {
   if (anything_kept.load(std::memory_order_seq_cst)) mark_escaped(tensor, Alias::kOwner);
 }
@@ -59,8 +60,9 @@ enum class Escape : uint8_t {
 // was last found not live.
 Escape escape_of(const c10::TensorImpl* tensor, uint32_t owners, uint64_t since);
 
-// Memory that did not come from torch's CPU allocator belongs to somebody else (numpy, another process), who may write
-// it at any time. Not so a private mapping of a file: weights read with mmap (safetensors, torch.load(mmap=True)).
+// Memory that did not come from torch's CPU allocator belongs to another owner (numpy, another process), which may
+// write it at any time. Not so a private mapping of a file: weights read with mmap (safetensors,
+// torch.load(mmap=True)).
 class ForeignMemory {
  public:
   struct Range {

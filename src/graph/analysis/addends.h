@@ -14,7 +14,7 @@ class Addends {
   // A sum of two matrices of floating-point numbers that is no addend of another sum. (Asked from the last node to the
   // first, each root's addends looked up.)
   bool is_root(size_t node) const { return !within_[node] && is_sum(g_.nodes[node]); }
-  // What a root adds up: values of its type, behind sums of this type that nobody else reads.
+  // What a root adds up: values of its type, behind sums of this type that nothing else reads.
   std::vector<ValueId> addends(size_t root);
 
   static bool same(const TensorType& a, const TensorType& b);  // dtype, device and sizes

@@ -130,7 +130,7 @@ class Partitioner {
   }
 
   // Values of checkpoints are not kept, except those that the rest of the forward reads: another checkpoint starts from
-  // them. Random ones are, since nobody runs them twice.
+  // them. Random ones are, since nothing runs them twice.
   void find_checkpoints() {
     checkpoint_.assign(g_.values.size(), -1);
     must_save_.assign(g_.values.size(), false);
@@ -532,7 +532,7 @@ class Partitioner {
         grad.tangent = tangent_of_[in];
       } else {
         need(b, o.value);
-        // The same tensor for several inputs, as in eager: whoever accumulates it sees that it is shared.
+        // The same tensor for several inputs, as in eager: the engine, which accumulates it, sees that it is shared.
         const auto [it, fresh] = output_of.try_emplace(o.value, static_cast<int32_t>(outputs.size()));
         if (fresh) {
           Output out = o;

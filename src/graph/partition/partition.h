@@ -38,7 +38,7 @@ struct PartitionSignature {
     enum class Kind : uint8_t {
       kInput,    // forward input `index` as it is
       kResult,   // result `index` of the call
-      kSaved,    // forward output `index`, nobody else's
+      kSaved,    // forward output `index`, which only the backward reads
       kTangent,  // tangent `index`
     };
     Kind kind = Kind::kSaved;

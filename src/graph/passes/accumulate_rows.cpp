@@ -108,7 +108,7 @@ class RowAdder {
     return c;
   }
 
-  // The gradient of a table, that nobody else reads. (Where rows are divided by how often they occur, one of several
+  // The gradient of a table, that nothing else reads. (Where rows are divided by how often they occur, one of several
   // gradients cannot do that.)
   bool is_table(ValueId v, const TensorType& type) const {
     const int32_t at = sums_.producer(v);

@@ -1,4 +1,4 @@
-// Removes nodes whose results nobody needs, and renumbers the values that stay. Kept always: operators with effects,
+// Removes nodes whose results nothing needs, and renumbers the values that stay. Kept always: operators with effects,
 // operators without results (they are there for an effect) and random ones (they move the generator, as in eager).
 #pragma once
 #include "graph/graph.h"

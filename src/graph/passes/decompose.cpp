@@ -86,7 +86,7 @@ Graph round(Graph in, bool& again, const target::Providers& providers) {
   for (Node& n : in.nodes) {
     replacement.apply(n);
     const Decomposition build = (gpu && beside(out, n)) || touches_complex(out, n) ? nullptr : find_decomposition(n.op);
-    // A decomposition sees which results nobody reads.
+    // A decomposition sees which results nothing reads.
     const std::vector<ValueId> all_outs = n.outs;
     if (build)
       for (ValueId& v : n.outs)

@@ -408,7 +408,8 @@ Graph fold_masks(Graph g) {
 
 // ---- roundings that decide
 // Fused 16-bit operators compute in f32 and round once at the end. Where a rounding decides about a value (x ==
-// x.max(), floor, a conversion to int) all who look must see the same rounded number. Strict: it is rounded everywhere.
+// x.max(), floor, a conversion to int) all of these readers must see the same rounded number. Strict: it is rounded
+// everywhere.
 Graph mark_roundings(Graph g, bool strict) {
   static const auto* const kDeciding = [] {
     auto* set = new std::unordered_set<const ops::Op*>;

@@ -60,7 +60,7 @@ std::optional<std::pair<ValueId, double>> scaled(Rewriter& r, const Node& n) {
   return std::pair(x, division ? 1 / *factor : *factor);
 }
 
-// Down from the softmax's argument to the product, by steps that nobody else reads.
+// Down from the softmax's argument to the product, by steps that nothing else reads.
 bool follow_scores(Rewriter& r, ValueId v, Scores& s) {
   s.batch = leading(r.b.type(v));
   while (true) {
@@ -78,7 +78,7 @@ bool follow_scores(Rewriter& r, ValueId v, Scores& s) {
     } else if (n->op->name == op::add_Tensor) {
       if (!ops::is_number(n->args[2], 1) || s.scale != 1 || s.added.size() == kMaxBiases) return false;
       const ValueId a = ops::as_value(n->args[0]), b = ops::as_value(n->args[1]);
-      // The scores are the side that nobody else reads and that is as large as the sum; the other one may be smaller.
+      // The scores are the side that nothing else reads and that is as large as the sum; the other one may be smaller.
       const auto is_scores = [&](ValueId x) {
         const Node* d = r.def(x);
         return same_sizes(r.b.type(x).sizes, type.sizes) && r.uses(x) == 1 && d && !r.is_frozen(x) && a != b;

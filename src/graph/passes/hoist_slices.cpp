@@ -299,7 +299,7 @@ class Copier {
   }
 
  private:
-  // The node on rows. Its other results are read by nobody.
+  // The node on rows. Its other results are not read.
   void shorten(const Node& n, const Cut& cut) {
     const Rule* rule = rule_of(n);
     ArgCuts reads(n.args.size());

@@ -2,7 +2,7 @@
 // read, `h[:, 0]` of a classifier or `logits[:, -1]` of a language model, and not those that are not.
 //
 // It passes products (rows of the left factor), pointwise operators, norms and softmax over other dims, views and
-// attention (its queries), as long as nobody reads the rows that go. Slices that keep more than half of the rows stay
+// attention (its queries), as long as nothing reads the rows that go. Slices that keep more than half of the rows stay
 // where they are, as do those with no product above them: kernels compute what is read of pointwise work anyway.
 // Products of fewer rows round otherwise, so not with `strict_numerics`. Before the passes that choose libraries by size.
 #pragma once

@@ -7,7 +7,7 @@
 //
 //   In        a joint graph in functional form, before anything is merged
 //   Out       the same with further kTangent inputs, listed in Joint::late
-//   Promises  left as they are: statistics that the graph itself writes, constants (nobody writes them), and what a
+//   Promises  left as they are: statistics that the graph itself writes, constants (nothing writes them), and what a
 //             checkpoint reads (its second run in eager's backward reads memory, too)
 #pragma once
 #include "graph/joint.h"

@@ -130,7 +130,7 @@ std::optional<std::string> own_activation(const Node& n) {
   return approximate && *approximate == "tanh" ? "gelu_tanh" : "gelu";
 }
 
-// The value that nobody else reads behind views of it, which are put into `views`; the last one first.
+// The value that nothing else reads behind views of it, which are put into `views`; the last one first.
 ValueId behind_views(Rewriter& r, ValueId v, std::vector<Node>& views) {
   for (;;) {
     const Node* view = r.def(v);

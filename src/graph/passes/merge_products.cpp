@@ -212,7 +212,7 @@ class Summer {
     }
     sum.others.push_back(v);
   }
-  // The node whose bf16 result, that nobody else reads, `n` widens; -1: that is not what it does. (f16 may overflow.)
+  // The node whose bf16 result, that nothing else reads, `n` widens; -1: that is not what it does. (f16 may overflow.)
   int32_t widened(const Node& n) const {
     if (n.op->name != prim::convert) return -1;
     const ValueId from = std::get<Ref>(n.args[0]).id, to = n.outs[0];

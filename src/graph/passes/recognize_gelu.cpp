@@ -16,7 +16,7 @@ bool near(std::optional<double> number, double expected) {
   return number && std::abs(*number - expected) <= 1e-7 * std::abs(expected);
 }
 
-// The other operand of op(x, number) or op(number, x); `alone`: nobody else reads the result.
+// The other operand of op(x, number) or op(number, x); `alone`: nothing else reads the result.
 std::optional<ValueId> beside(Rewriter& r, ValueId v, std::string_view op, double expected) {
   const Node* n = r.def(v, op);
   if (!n || r.uses(v) != 1 || (n->args.size() > 2 && !ops::is_number(n->args[2], 1))) return std::nullopt;

@@ -130,7 +130,7 @@ Graph rewrite(Graph g, std::span<const RewriteRule> rules, const void* user) {
         const TensorType& built = r.out.type(results[i]);
         FLASHOVER_CHECK(built.dtype == expected.dtype && same_sizes(built.sizes, expected.sizes))
             << rule.meaning << ": gives " << str(built) << " for " << str(expected);
-        // Who needs eager's strides finds them in a copy; relax_layout removes it for all others.
+        // A reader that needs eager's strides finds them in a copy; relax_layout removes the copy for all others.
         results[i] = in_layout(r.b, first_node, results[i], expected);
         replacement.set(n.outs[i], results[i]);
       }

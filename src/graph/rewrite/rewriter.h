@@ -40,7 +40,7 @@ class Rewriter {
   size_t indexed_ = 0;
 };
 
-// True: `results` holds one value per result (kNoValue only for results that nobody reads).
+// True: `results` holds one value per result (kNoValue only for results that nothing reads).
 struct RewriteRule {
   const char* op;       // the root's operator
   const char* meaning;  // one line, for people

@@ -31,7 +31,7 @@ Index unflatten(sym::Expr flat, const Sizes& sizes) {
 Index reshape_index(const Index& at, const Sizes& to, const Sizes& from) {
   Index result(from.size(), 0);
   const auto is_zero = [](const sym::Expr& size) { return size.is_const(0); };
-  if (std::any_of(from.begin(), from.end(), is_zero)) return result;  // no element: nobody evaluates this
+  if (std::any_of(from.begin(), from.end(), is_zero)) return result;  // no element: this is never evaluated
   // Walk both shapes from the back in groups of equal products; each group is flattened and unflattened on its own.
   size_t i = to.size(), j = from.size();
   while (i > 0 || j > 0) {

@@ -350,7 +350,7 @@ class KernelBuilder : public Source {
         Id value = loop_node.source == loop_node.value ? e.compute(loop_node.value, loop_node.from)
                                                        : e.read(loop_node.source, loop_node.from);
         value = e.convert(value, memory);
-        // Whoever reads it from memory sees the rounded value; so must who takes it from the register.
+        // A reader of the memory sees the rounded value; a reader of the register must see the same.
         if (loop_node.stored && is_narrow_float(memory))
           value = e.add({.op = Op::k_round_to, .dtype = DType::kF32, .args = {value, kNone, kNone}, .narrow = memory});
         forward_[i] = value;

@@ -1,4 +1,4 @@
-// Decides which values are realised, counts what computing a value again would cost, and notes who reads what.
+// Decides which values are realised, counts what computing a value again would cost, and notes what each node reads.
 #include "loops/schedule/loop_nodes.h"
 
 #include <algorithm>
@@ -170,7 +170,7 @@ class LoopNodeBuilder {
     s.offset = rest;
     return s;
   }
-  // An output that is a view of what an extern call returned needs no copy, unless somebody else returns that memory
+  // An output that is a view of what an extern call returned needs no copy, unless another output is in that memory
   // too.
   bool view_of_extern(const graph::Output& o) {
     if (p_.producers.of[o.value].node < 0 || fact(o.value).realised ||

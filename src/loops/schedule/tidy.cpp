@@ -60,7 +60,7 @@ void rename(std::vector<Loop>& loops, char letter, const std::vector<Stage*>& st
   for (size_t i = 0; i < loops.size(); ++i) loops[i].var = map[i].second;
 }
 
-// Drops values that nobody uses and renumbers; variables of k_indirect are named after their instruction.
+// Drops values that nothing uses and renumbers; variables of k_indirect are named after their instruction.
 void compact(Stage& s) {
   std::vector<bool> live(s.body.size());
   for (size_t i = s.body.size(); i-- > 0;) {

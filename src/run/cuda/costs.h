@@ -1,4 +1,4 @@
-// What the pieces of a launch cost on this machine, for people who look for microseconds (benchmarks/tiny_call.py).
+// What the stages of a launch cost on this machine, for people who look for microseconds (benchmarks/tiny_call.py).
 #pragma once
 #include <string>
 #include <utility>

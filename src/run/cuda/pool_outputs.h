@@ -1,4 +1,4 @@
-// Outputs in the memory of a recorded graph's pool, handed out without a copy: nobody but the caller's own plans sees
+// Outputs in the memory of a recorded graph's pool, handed out without a copy: only the caller's own plans see
 // them, and the graph does not replay while one is alive.
 //
 //   In        a tensor that a recording owns
