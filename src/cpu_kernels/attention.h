@@ -23,7 +23,7 @@ struct Operand {
 struct Attention {
   bool bf16 = false;  // q, k, v and out; else f32
   Operand q, k, v, out;
-  Operand logsumexp;  // [queries] of each head, f32: what a backward needs; null: not wanted
+  Operand logsumexp;  // [queries] of each head, f32: what a backward needs; null: not computed
   Operand bias[kMaxBiases];
   bool bias_bf16[kMaxBiases] = {};
   int biases = 0;

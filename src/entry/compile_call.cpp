@@ -174,7 +174,7 @@ void connect_inputs(Entry& e) {
       continue;
     }
     while (next < c.required.size() && c.required[next] != s) next++;
-    FLASHOVER_CHECK(next < c.required.size()) << "a graph input whose source is not wanted";
+    FLASHOVER_CHECK(next < c.required.size()) << "a graph input whose source is not required";
     e.inputs.push_back(static_cast<int32_t>(next++));
   }
   e.required = c.required.size();

@@ -68,13 +68,13 @@ Compiled compile(std::span<const loops::Kernel> kernels, const Options& options)
   if (bodies.size() <= cores) files = bodies.size();
   auto weight = [&](const std::vector<size_t>& b) { return distinct[b[0]].body.size() + 1500 + 200 * b.size(); };
   std::stable_sort(bodies.begin(), bodies.end(), [&](const auto& a, const auto& b) { return weight(a) > weight(b); });
-  std::vector<size_t> load(files), home(distinct.size());
+  std::vector<size_t> load(files), object_of(distinct.size());
   std::vector<std::vector<Emitted>> groups(files);
   for (const auto& b : bodies) {
     size_t lightest = static_cast<size_t>(std::min_element(load.begin(), load.end()) - load.begin());
     load[lightest] += weight(b);
     for (size_t i : b) {
-      home[i] = lightest;
+      object_of[i] = lightest;
       groups[lightest].push_back(distinct[i]);
     }
   }
@@ -91,8 +91,8 @@ Compiled compile(std::span<const loops::Kernel> kernels, const Options& options)
   for (size_t f = 0; f < failures.size(); ++f) {
     if (failures[f].empty()) continue;
     for (size_t i = 0; i < distinct.size(); ++i)
-      if (home[i] == f) {
-        home[i] = sources.size() + again.size();
+      if (object_of[i] == f) {
+        object_of[i] = sources.size() + again.size();
         again.push_back({emit(*example[i], {Isa::kScalar})});
       }
   }
@@ -112,7 +112,7 @@ Compiled compile(std::span<const loops::Kernel> kernels, const Options& options)
     out.binaries.push_back({Hasher().text(sources[i]).text(flags).text(compiler).finish(), std::move(objects[i])});
   }
   for (size_t i = 0; i < kernels.size(); ++i)
-    out.kernels.push_back({distinct[which[i]].symbol, binary[home[which[i]]], kernels[i].errors, {}});
+    out.kernels.push_back({distinct[which[i]].symbol, binary[object_of[which[i]]], kernels[i].errors, {}});
   out.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return out;
 }

@@ -95,7 +95,7 @@ Pruned without_tangents(const Graph& g, const std::vector<bool>& tangent, const 
       r.id = to[v];
     };
     for (Arg& a : n.args) {
-      if (auto* r = std::get_if<Ref>(&a)) map(*r);
+      if (auto* r = std::get_if<Ref>(&a)) map_to_new(*r);
       if (auto* l = std::get_if<RefList>(&a))
         for (Ref& r : *l) map_to_new(r);
     }

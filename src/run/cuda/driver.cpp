@@ -114,8 +114,8 @@ void enter_context(int device) {
   // Right after torch's device guard, so what is current is this device's, or nothing at all.
   Context current = nullptr;
   check(driver()->current_context(&current), "cuCtxGetCurrent");
-  const Context wanted = context_of(device);
-  if (current != wanted) check(driver()->set_current_context(wanted), "cuCtxSetCurrent");
+  const Context target = context_of(device);
+  if (current != target) check(driver()->set_current_context(target), "cuCtxSetCurrent");
 }
 
 DeviceFacts facts(int device) {
