@@ -45,7 +45,7 @@ void part_onto(const TableGradient& t, int64_t first, int64_t last) {
   }
 }
 
-void task(const TableGradient& t, int64_t first, int64_t last) {
+void run_task(const TableGradient& t, int64_t first, int64_t last) {
   if (t.onto) return part_onto(t, first, last);
   std::memset(t.out + first * t.width, 0, static_cast<size_t>((last - first) * t.width) * 4);
   const int64_t rows = t.offsets ? t.bags : t.count;
@@ -66,7 +66,7 @@ void table_gradient(const TableGradient& t) {
   constexpr int64_t kAlone = 1 << 14;  // numbers that are no work for a team
   const int64_t work = (t.onto ? t.count : t.rows) * t.width;
   const int64_t parts = work <= kAlone ? 1 : std::min<int64_t>(team_size(), t.rows);
-  in_parallel(parts, [&](int64_t n) { task(t, t.rows * n / parts, t.rows * (n + 1) / parts); });
+  in_parallel(parts, [&](int64_t n) { run_task(t, t.rows * n / parts, t.rows * (n + 1) / parts); });
 }
 
 FLASHOVER_AVX512_END

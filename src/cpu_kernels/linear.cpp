@@ -128,7 +128,7 @@ constexpr Finish kFinish[] = {finish<same16>,      finish<relu16>, finish<gelu16
                               finish<gelu_tanh16>, finish<silu16>, finish<sigmoid16>};
 
 // Rows [m0, m1) times panels [p0, p1).
-void task(const Linear& l, int64_t m0, int64_t m1, int64_t p0, int64_t p1) {
+void run_task(const Linear& l, int64_t m0, int64_t m1, int64_t p0, int64_t p1) {
   const int64_t blocks = ceil_div(l.inner, kBlock), row_blocks = ceil_div(m1 - m0, kBlock);
   const int64_t chunks = row_blocks == 1 ? 1 : ceil_div(blocks, kChunk), chunk = ceil_div(blocks, chunks);
   const int64_t sums = (chunks == 1 ? 1 : row_blocks * (p1 - p0)) * kPanelStep;
@@ -170,7 +170,7 @@ void linear(const Linear& l) {
   in_parallel(ceil_div(row_blocks, m) * across, [&](int64_t task) {
     const int64_t m0 = task / across * m * kBlock, p0 = task % across * n;
     configure_tiles();
-    task(l, m0, std::min(l.rows, m0 + m * kBlock), p0, std::min(panels, p0 + n));
+    run_task(l, m0, std::min(l.rows, m0 + m * kBlock), p0, std::min(panels, p0 + n));
     _tile_release();
   });
 }

@@ -86,7 +86,7 @@ void plain_row(const LinearF32& l, int64_t row, int64_t panel, bool keeps, float
 }
 
 // Row blocks [m0, m1) times panels [p0, p1).
-void task(const LinearF32& l, int64_t m0, int64_t m1, int64_t p0, int64_t p1) {
+void run_task(const LinearF32& l, int64_t m0, int64_t m1, int64_t p0, int64_t p1) {
   const int64_t blocks = ceil_div(l.inner, kBlock), height = m1 - m0;
   const int64_t chunks = ceil_div(blocks, kChunk), chunk = ceil_div(blocks, chunks);
   const int64_t sums = chunks == 1 ? 0 : height * (p1 - p0) * kBlockElements;
@@ -192,7 +192,7 @@ void linear(const LinearF32& l) {
   in_parallel(ceil_div(row_blocks, m) * across, [&](int64_t task) {
     const int64_t m0 = task / across * m, p0 = task % across * n;
     configure_tiles();
-    task(l, m0, std::min(row_blocks, m0 + m), p0, std::min(panels, p0 + n));
+    run_task(l, m0, std::min(row_blocks, m0 + m), p0, std::min(panels, p0 + n));
     _tile_release();
   });
 }

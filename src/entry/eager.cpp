@@ -19,7 +19,7 @@ namespace flashover::entry {
 namespace {
 
 constexpr size_t kMostRecords = 64;
-constexpr std::array<const char*, 7> kNames = {"declined", "limit", "state", "tracer", "said", "raises", "wanted"};
+constexpr std::array<const char*, 7> kNames = {"declined", "limit", "state", "tracer", "said", "raises", "requested"};
 
 bool warned_elsewhere(EagerCause cause) {
   return cause == EagerCause::kSaid || cause == EagerCause::kRaises || cause == EagerCause::kRequested;
