@@ -15,7 +15,7 @@ using MakePlan = std::function<plan::Plan(const Environment&, PassRunner&, Repor
 plan::Plan fastest_plan(const MakePlan& make, const Options& options, const Environment& environment,
                         PassRunner& passes, Report& report);
 
-// What a report says of a plan's size.
+// Adds a plan's size to the report.
 void add_to_report(Report& report, const plan::Plan& plan);
 
 }  // namespace flashover::compile

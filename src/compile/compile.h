@@ -30,7 +30,7 @@ struct Options {
   bool flag(const std::string& name) const { return bool_option(values, name); }
 };
 
-// What the pipeline may know of the world; everything here is part of the cache key.
+// All that the pipeline may know of the machine; everything here is part of the cache key.
 struct Environment {
   target::Providers providers;
   int threads = 1;

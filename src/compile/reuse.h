@@ -1,4 +1,4 @@
-// What the disk cache holds for the pipeline: whole plans by graph, kernel binaries by their text. A changed graph
+// The pipeline's entries in the disk cache: whole plans by graph, kernel binaries by their text. A changed graph
 // misses its plan and still finds most of its kernels.
 #pragma once
 #include <cstdint>
@@ -11,12 +11,12 @@
 
 namespace flashover::compile {
 
-// Of everything that the plan depends on: graph with locations (errors name them), options, environment, target,
-// compiler, machine, this program. Where no compiler is to be found, the one that filled the cache counts: all that it
-// built can still be used.
+// The hash of everything that the plan depends on: graph with locations (errors name them), options, environment,
+// target, compiler, machine, this program. Where no compiler is to be found, the one that filled the cache counts: all
+// that it built can still be used.
 Hash128 plan_key(const graph::Graph& traced, const Options& options, const Environment& environment, Cache& cache);
 std::optional<plan::Plan> find_plan(Cache& cache, const Hash128& key);
-// To be kept once it is loaded (Report::keep).
+// The plan is put into the cache once it is loaded (Report::keep).
 void keep_plan(Cache& cache, const Hash128& key, const plan::Plan& plan, const std::string& compiler, Report& report);
 
 // Two plans and their partition's signature.

@@ -1,4 +1,4 @@
-// What of a convolution is geometry (convolution.h): lines of points, taps and shifts.
+// The geometry of a convolution (convolution.h): lines of points, taps and shifts.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -49,7 +49,7 @@ struct Runs {
   std::vector<Group> groups;
   std::vector<Run> more;
 };
-// Of `points` points from `first` on.
+// Finds the runs of `points` points from `first` on.
 Runs find_runs(const Line& l, std::pair<int64_t, int64_t> phase, int64_t first, int64_t points);
 
 // A result of a sum over taps: every step[]-th row and column of an image from first[] on.

@@ -6,7 +6,7 @@
 
 namespace flashover::entry {
 
-// What binding needs to know of a function; made again when its code object changes.
+// The facts about a function that binding needs; made again when its code object changes.
 struct Signature {
   PyCodeObject* code = nullptr;  // borrowed
   int positional = 0;            // including positional-only

@@ -1,4 +1,4 @@
-// What explain() shows of an entry, as Python data.
+// Describes an entry for explain(), as Python data.
 #pragma once
 #include <Python.h>
 

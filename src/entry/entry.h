@@ -43,7 +43,7 @@ struct NumberTensors {
 constexpr int32_t kNumberInput = 1 << 30, kNarrowedInput = 1 << 29;
 PyObject* read_item(PyObject* tensor, DType dtype);  // frame::ReadItem
 
-// What one compilation made: a way to run calls that match `guards`.
+// The result of one compilation: a way to run calls that match `guards`.
 struct Entry {
   enum class Kind : uint8_t { kCompiled, kEager };  // kEager: such calls are known not to compile
   Kind kind = Kind::kEager;

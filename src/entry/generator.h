@@ -10,7 +10,7 @@
 
 namespace flashover::entry {
 
-// Is it one that nothing else has yet?
+// Whether it is a generator that nothing else holds yet.
 bool is_new_generator(PyObject* object);
 // `owner` (a new reference is taken) keeps alive what `continuations` refers to.
 void keep_compiling(PyObject* generator, PyObject* owner, std::unique_ptr<frame::Continuations> continuations);

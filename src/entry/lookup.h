@@ -17,7 +17,7 @@ namespace flashover::entry {
 PyObject* module_in(PyObject* slot);
 std::string modules_among(PyObject* const* slots, size_t count, const PerCallIdentity& per_call);
 void note_modules(Entry& e, PyObject* const* slots, size_t count, const PerCallIdentity& per_call);
-// Those for the same modules; entries of modules that are gone leave `entries`.
+// The entries for the same modules; entries of modules that are gone leave `entries`.
 std::vector<EntryPtr> entries_of(std::vector<EntryPtr>& entries, const std::string& modules);
 
 // Which objects that entries are guarded on by identity have another one now, and will have again: classes that were

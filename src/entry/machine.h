@@ -1,4 +1,4 @@
-// What is known of this machine, for compile::Environment: measured once, kept in the disk cache under the CPU's
+// The facts about this machine, for compile::Environment: measured once, kept in the disk cache under the CPU's
 // identity.
 #pragma once
 #include "compile/cache.h"

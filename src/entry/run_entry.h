@@ -27,7 +27,7 @@ class SourceObjects {
   SourceObjects() = default;
   SourceObjects(const SourceObjects&) = delete;
   ~SourceObjects() { clear(); }
-  // Is this the entry for such a call?
+  // Whether this is the entry for such a call.
   bool match(Entry& e, PyObject* const* slots, bool untouched = false) {
     clear();
     const size_t numbers = e.capture.numbers.steps.size();

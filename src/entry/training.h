@@ -26,7 +26,7 @@ struct Variant {
   Step run;
   std::vector<int32_t> inputs, outputs;
 };
-// By input of the backward: is it a tangent, does it not come. May throw: then zeros stand for what does not come.
+// For each input of the backward: is it a tangent, is it absent. May throw: then zeros stand for absent tangents.
 using Specialize = std::function<Variant(const std::vector<bool>& tangent, const std::vector<bool>& absent)>;
 
 // backward_types: what the backward takes, by input of it. version_steps: of the forward's inputs; the runner sees to

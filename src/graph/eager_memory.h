@@ -1,4 +1,4 @@
-// What eager's memory would come to: the yardstick for a plan's.
+// Estimates the memory that eager would take: the yardstick for a plan's.
 #pragma once
 #include <cstdint>
 #include <string_view>
@@ -17,8 +17,9 @@ struct EagerMemory {
 };
 EagerMemory eager_memory(const Graph& traced);
 
-// What cuDNN takes beside operands and result of a convolution (0: little, or not known). Its kernels for groups of
-// 16-bit numbers read channels last: what lies otherwise is copied, operand and result. (Measured on an H200.)
+// The bytes that cuDNN takes beside operands and result of a convolution (0: little, or not known). Its kernels for
+// groups of 16-bit numbers read channels last: what lies otherwise is copied, operand and result. (Measured on an
+// H200.)
 int64_t working_bytes(std::string_view op, const std::vector<Arg>& args, const TensorType& input,
                       const TensorType& weight, const TensorType& out);
 

@@ -26,7 +26,7 @@ struct Joint {
   std::vector<int32_t> gradients;             // output results.size() + i is the gradient of this input
   std::vector<std::vector<int32_t>> depends;  // gradient i: the tangents that it depends on; others leave it undefined
   std::vector<bool> saved_inputs;             // as Result::saved
-  // What the backward reads from the memory of an input when it runs, as eager's does (passes/late_reads.h).
+  // Values that the backward reads from the memory of an input when it runs, as eager's does (passes/late_reads.h).
   struct Late {
     int32_t number, input;  // a kTangent input, and the one whose memory it is
   };

@@ -19,7 +19,7 @@
 
 namespace flashover::kernel {
 
-// What the generated code may use of the machine. Part of every cache key.
+// The features of the machine that generated code may use. Part of every cache key.
 struct Target {
   Isa isa = Isa::kScalar;
   bool bf16 = false;  // AVX512_BF16: conversion in one instruction

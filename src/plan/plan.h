@@ -1,4 +1,4 @@
-// What to run, as plain data.
+// A plan says what to run, as plain data.
 //
 // A Plan is a flat list of steps over numbered tensors, with the kernel binaries beside it. The just-in-time path
 // runs it, the cache stores it, an ahead-of-time package holds it: one artifact, one executor.

@@ -10,7 +10,7 @@ namespace flashover::planner {
 struct Lifetime {
   int32_t first = -1, last = -1;  // steps, inclusive; -1: never touched. A result lives one step longer than all
 };
-// By tensor; views are counted with the tensor whose memory they lie in. Without the frozen steps.
+// Live ranges by tensor; a view counts with the tensor in whose memory it is. Frozen steps are left out.
 std::vector<Lifetime> lifetimes(const plan::Plan& p);
 
 }  // namespace flashover::planner

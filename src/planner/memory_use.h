@@ -20,7 +20,7 @@ class MemoryUse {
 
   // Whether sizes are known, so that anything can be said at all.
   bool known_sizes() const;
-  // Those of inputs; what is opaque or on another device does not count.
+  // The bytes of inputs; opaque tensors and those on another device do not count.
   int64_t input_bytes() const;
   int64_t bytes(size_t t) const { return plan::bytes(p_.tensors[t].type).value(); }
   const Lifetime& life(size_t t) const { return life_[t]; }

@@ -30,8 +30,8 @@ void fuse_products(Schedule& s, const Options& o);
 // memory is the plan's own.
 void write_over_operands(Schedule& s, const Options& o);
 
-// What a kernel writes lies over what it alone still reads: another temporary, or on a GPU what an operator returned
-// (its memory is the plan's own). Sets Schedule::over.
+// A kernel's result is put over an operand that only it still reads: another temporary, or on a GPU what an operator
+// returned (its memory is the plan's own). Sets Schedule::over.
 void reuse_in_place(Schedule& s, const Options& o);
 
 // Allocates large temporaries and results where they begin, and recomputes casts of parameters that would be kept from
@@ -47,7 +47,7 @@ void allocate_apart(Schedule& s, const Options& o);
 // Gives each temporary its offset in the arena.
 void assign_arena_offsets(Schedule& s, const Options& o);
 
-// What operators returned goes when its last reader has run.
+// A tensor that an operator returned is released when its last reader has run.
 void insert_releases(Schedule& s, const Options& o);
 
 // Kernels that differ only in sizes become one that takes the sizes as arguments: compile time is paid per kernel. What

@@ -13,7 +13,7 @@
 
 namespace flashover::run {
 
-// What a tensor must look like for the kernels that were generated for it.
+// The geometry that a tensor must have for the kernels that were generated for it.
 struct Shape {
   at::ScalarType dtype = at::ScalarType::Undefined;
   c10::Device device = c10::Device(c10::kCPU);

@@ -12,7 +12,7 @@ namespace flashover::run {
 
 void call_operator(const Call& c, Run& run);
 
-// By its constant arguments: attention is random when it drops something out.
+// Whether a call draws no random numbers, by its constant arguments: attention does when it drops something out.
 bool draws_nothing(const Call& c);
 
 }  // namespace flashover::run

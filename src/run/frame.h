@@ -1,4 +1,4 @@
-// What one call needs beside the program, kept for the next call when the call ends.
+// A frame is the state that one call needs beside the program, kept for the next call when the call ends.
 //
 //   In        a program; the addresses of a call's arena, inputs, outputs and of what its steps make
 //   Out       the pointer table and the kernels' parameters as the launches take them, wrappers of arena memory for

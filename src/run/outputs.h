@@ -12,15 +12,15 @@
 
 namespace flashover::run {
 
-// Those that kernels write. outputs: all of the plan's, undefined so far.
+// Makes the outputs that kernels write. outputs: all of the plan's, undefined so far.
 inline void allocate_outputs(const Program& p, std::vector<at::Tensor>& outputs) {
   for (int32_t i : p.owned_outputs) outputs[i] = p.shapes[p.plan.outputs[i].tensor].empty();
 }
 // Result i from a tensor of the frame. adopt: the tensor itself, where its strides are right; else a copy.
 void finish_output(Run& run, size_t i, bool adopt);
-// Those whose type is not their tensor's: the part of the memory that the program sees.
+// Makes the outputs whose type is not their tensor's: the elements of the memory that the program sees.
 void narrow_outputs(const Program& p, std::vector<at::Tensor>& outputs);
-// Those that are views of inputs or of other outputs.
+// Makes the outputs that are views of inputs or of other outputs.
 void make_aliases(const Program& p, c10::TensorImpl* const* inputs, std::vector<at::Tensor>& outputs);
 
 }  // namespace flashover::run

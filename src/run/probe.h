@@ -15,7 +15,7 @@ namespace flashover::run {
 
 target::Providers probe();
 
-// For the cache. parse: nothing when the text is not one that write() made.
+// The text form that the cache holds. parse: nothing when the text is not one that write() made.
 std::string write(const target::Providers& p);
 std::optional<target::Providers> parse_providers(std::string_view text);
 

@@ -23,14 +23,14 @@
 
 namespace flashover::run {
 
-// Of one entry of the pointer table: table[slot] = base of something + bytes.
+// How one entry of the pointer table is made: table[slot] = base of a tensor's memory + bytes.
 struct Patch {
   int32_t index;  // input, output or tensor number
   uint32_t slot;
   int64_t bytes;
 };
 
-// Of pointers; kernels rely on it (plan::ParamKind).
+// The alignment of pointers; kernels rely on it (plan::ParamKind).
 constexpr int64_t kCudaAlignment = 16;
 
 struct Instruction {
@@ -77,7 +77,7 @@ struct LateOutput {
   bool adopt;  // the tensor itself; else a copy
 };
 
-// What the frozen steps read, make and leave (frozen_tensors.h).
+// The tensors that frozen steps read, make and leave (frozen_tensors.h).
 struct FrozenFacts {
   std::vector<int32_t> inputs;  // that they read
   std::vector<plan::TensorId> kept, allocated;

@@ -28,7 +28,7 @@ std::string name_of(const plan::Plan& p, const plan::Step& s);
 // The module that a label names ("... model.py:31 in self.layers.0"), from the outermost on: "self", "self.layers", ...
 std::vector<std::string> modules_of(std::string_view label);
 
-// By step of a plan, seconds.
+// The seconds of each step of a plan.
 class Times {
  public:
   explicit Times(size_t steps) : least_(steps, -1) {}
@@ -40,7 +40,7 @@ class Times {
   std::vector<double> least_;
 };
 
-// Of one call, on one thread.
+// Observes one call, on one thread.
 class StepObserver {
  public:
   // times: null unless measured. device: a CUDA device, or -1

@@ -25,12 +25,12 @@
 
 namespace flashover::run {
 
-// Of each sub-plan the first step after it, and whether it is recorded.
+// Where a plan is cut: for each sub-plan the first step after it, and whether it is recorded.
 struct Cuts {
   std::vector<size_t> ends;
   std::vector<bool> graphs;
 };
-// So many of about the same length.
+// Cuts a plan into `count` sub-plans of about the same length.
 Cuts even_cuts(const plan::Plan& plan, size_t count);
 // apart: steps that are no part of a graph. Those between them are, where they are enough to be worth one. Nothing when
 // none are.

@@ -49,7 +49,7 @@ at::Tensor tensor_of(Run& run, plan::TensorId t);
 
 // The numbers that a launch takes along, as they are now.
 void take_values(int32_t launch, Run& run);
-// What an operator that makes nothing but memory would return.
+// The tensor that an operator which only allocates would return.
 void make_memory(const Instruction& in, Run& run);
 void release(const Instruction& in, Run& run);
 // The inputs that nothing reads after that step.

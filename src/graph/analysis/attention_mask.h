@@ -1,4 +1,4 @@
-// What an attention mask does, where that follows from the program alone: masks made of indices (transformers builds
+// Classifies attention masks whose values follow from the program alone: masks made of indices (transformers builds
 // such ones for models that never mask anything).
 #pragma once
 #include "graph/graph.h"

@@ -26,7 +26,7 @@ using ViewSteps = std::vector<ViewStep>;
 // Geometry: `parent` and `child` as traced (eager's strides and offsets).
 std::optional<ViewSteps> view_steps(const Graph& traced, const Node& node, size_t index, const TensorType& parent,
                                     const TensorType& child);
-// By geometry alone: both on one storage, the parent without gaps.
+// The steps by geometry alone: both on one storage, the parent without gaps.
 std::optional<ViewSteps> view_steps_by_geometry(const TensorType& parent, const TensorType& child);
 
 bool is_view_name(std::string_view op);          // op::permute

@@ -1,4 +1,4 @@
-// What decompositions share. Internal to graph/decompose.
+// Helpers that decompositions share. Internal to graph/decompose.
 //
 // A decomposition sees a functional node and appends prims; it returns false, with nothing appended, to keep the node
 // extern. Reduced floats compute in f32 and round once per aten operator, as eager's kernels do.

@@ -22,7 +22,7 @@
 
 namespace flashover::graph {
 
-// What the two halves take, hand on and return.
+// The inputs and outputs of the two halves, and what each stands for.
 struct PartitionSignature {
   // A result of the call. Memory: `kind` as for Output, index of the forward output, the forward input or the *result*
   // whose memory it is.

@@ -12,9 +12,9 @@ std::string geometry(Emission& e, int64_t v);
 std::string index(Emission& e, sym::Expr x);
 // The same for all lanes, or that of the first lane.
 std::string index(Emission& e, const Scope& s, sym::Expr x);
-// That of a copy's first lane.
+// The index of a copy's first lane.
 std::string index_of_copy(Emission& e, const Scope& s, sym::Expr x, int copy);
-// That of a copy's lane `l`, a variable of the text.
+// The index of a copy's lane `l`, a variable of the text.
 std::string index_of_lane(Emission& e, const Scope& s, sym::Expr x, int copy);
 // With any text for the lane variable.
 std::string index_at(Emission& e, const Scope& s, sym::Expr x, const std::string& lane);

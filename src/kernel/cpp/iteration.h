@@ -19,7 +19,7 @@ Iteration iteration_of(const loops::Kernel& k, const Facts& facts);
 size_t linearized_loops(const loops::Kernel& k, const Facts& facts);
 // How many steps such a loop has.
 sym::Expr steps_of(const loops::Kernel& k, const Facts& facts, size_t loop);
-// Is it the loop that tiles are read along?
+// Whether it is the loop that tiles are read along.
 bool is_across(const loops::Kernel& k, const Facts& facts, size_t loop);
 
 }  // namespace flashover::kernel::cpp

@@ -6,7 +6,7 @@ namespace flashover::kernel::cpp {
 
 const char* memory_type(DType d);  // "unsigned short"; throws Declined for dtypes that are not accessed here
 
-// What a load or store accesses.
+// The memory that a load or store accesses.
 struct Memory {
   std::string pointer;
   DType dtype;

@@ -6,7 +6,7 @@
 
 namespace flashover::kernel::cpp {
 
-// Is the kernel such a reduction, large enough that it pays?
+// Whether the kernel is such a reduction, large enough that it pays.
 bool is_row_blocked(const Emission& e);
 // The whole body of the kernel.
 void row_blocked_reduction(Emission& e);

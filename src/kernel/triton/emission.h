@@ -34,7 +34,7 @@ struct Available {
   Value value;
 };
 
-// What an accumulator is in the text, once it is reduced.
+// The name of an accumulator in the text, once it is reduced.
 struct Accumulated {
   Axes axes = 0;
   DType position = DType::kUndefined;  // of what argmax and argmin find
@@ -90,11 +90,11 @@ struct Emission {
 
 // ---- lines
 inline void line(Emission& e, const std::string& text) { e.out += "    " + text + "\n"; }
-// Of the stage: within its loop over chunks if it has one.
+// Writes a line of the stage: within its loop over chunks if it has one.
 void stage_line(Emission& e, const std::string& text);
 void before_loop(Emission& e, const std::string& text);
 void after_loop(Emission& e, const std::string& text);
-// Of the stage, before its loop where `axes` say that nothing in it depends on the chunk.
+// Writes it before the stage's loop where `axes` say that nothing in it depends on the chunk.
 void hoisted_line(Emission& e, Axes axes, const std::string& text);
 std::string fresh(Emission& e, const char* prefix);
 // Coordinates of a nest's loops (by name) out of the linear index `from`, the fastest first; `write` writes a line.
@@ -114,9 +114,9 @@ std::string broadcast(const Emission& e, const Value& v, Axes to);
 // Behind what indices are made of.
 inline const char* wide_cast(const Emission& e) { return e.wide ? ".to(tl.int64)" : ""; }
 std::string conjunction(const std::string& mask, const std::string& other);  // "" is always true
-// Where the tile does not stick out.
+// The mask of lanes within the tile.
 std::string tile_mask(const Emission& e, Axes axes);
-// Where moreover the instruction's own mask is set.
+// The same, where the instruction's own mask is set too.
 std::string mask(const Emission& e, const loops::Instr& in, Axes axes);
 Axes mask_axes(const Emission& e, const loops::Instr& in);
 

@@ -37,7 +37,7 @@ struct Coordinates {
 bool fits_int32(sym::Expr e);
 // Does index arithmetic of the kernel need 64 bits? `points`: the loops over all points of all programs.
 bool needs_int64(const loops::Kernel& k, const std::vector<loops::Loop>& points);
-// Is a variable that k_indirect defines in it?
+// Whether it has a variable that k_indirect defines.
 bool has_indirect(sym::Expr e);
 
 Axes axes_of(const Coordinates& c, sym::Expr e);

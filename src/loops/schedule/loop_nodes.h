@@ -54,7 +54,7 @@ inline const Sizes& written_strides(const graph::Output& o) {
   return o.kind == graph::Output::Kind::kSlice ? o.layout : o.type.strides;
 }
 
-// What an extern operand or output is when it is a view of realised memory.
+// An extern operand or output that is a view of realised memory.
 struct Strided {
   ValueId base = kNoValue;
   Sizes strides;

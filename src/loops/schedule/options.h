@@ -1,4 +1,4 @@
-// What scheduling loops needs to know of the machine.
+// Facts about the machine that scheduling depends on.
 #pragma once
 #include <cstdint>
 

@@ -90,7 +90,7 @@ void enter_context(int device);
 // stream only, so a call may free its arena while its kernels still run.
 c10::Allocator* allocator();
 
-// What kernels for a device depend on. Needs no context. Throws Declined when there is no such device.
+// The properties of a device that kernels depend on. Needs no context. Throws Declined when there is no such device.
 struct DeviceFacts {
   int capability = 0;  // 90 for sm_90
   int multiprocessors = 0;

@@ -1,4 +1,4 @@
-// What is known of a program's CUDA graph before it is recorded.
+// Facts about a program's CUDA graph that hold before it is recorded.
 //
 //   In        a program for a CUDA device, what it was loaded with
 //   Out       which inputs and outputs operators touch (kernels take new addresses at each replay; what operators read
