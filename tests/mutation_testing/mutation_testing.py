@@ -503,7 +503,7 @@ def main() -> int:
             missed.append(fault.name)
     print(f"{len(faults) - len(missed)} of {len(faults)} faults caught" + "".join(f"\n  missed: {m}" for m in missed))
     if not (args.only or args.skip or parts > 1):
-        page = ROOT / "docs" / "oracle.md"
+        page = ROOT / "docs" / "benchmarks" / "mutation-testing.md"
         before = page.read_text().split("| fault |")[0] if page.exists() else "# Would the tests notice?\n\n"
         head = "| fault | caught by | seconds |\n|---|---|---|\n"
         page.write_text(before + head + "\n".join(rows) + "\n")
