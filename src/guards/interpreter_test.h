@@ -1,5 +1,5 @@
-// A Python interpreter for unit tests: the one that the extension is built for, with its packages. A test program that
-// includes this has one from its first test on.
+// A Python interpreter for unit tests: python3 of PATH with its packages, where ./x puts the environment first. A test
+// program that includes this has one from its first test on.
 #pragma once
 #include <Python.h>
 #include <gtest/gtest.h>
@@ -7,10 +7,6 @@
 #include <stdexcept>
 #include <string>
 #include <vector>
-
-#ifndef FLASHOVER_PYTHON
-#define FLASHOVER_PYTHON "python3"  // of PATH, where ./x puts the environment first
-#endif
 
 namespace flashover {
 
@@ -20,7 +16,7 @@ class Interpreter : public testing::Environment {
     PyConfig config;
     PyConfig_InitPythonConfig(&config);
     config.parse_argv = config.install_signal_handlers = 0;
-    PyStatus status = PyConfig_SetBytesString(&config, &config.program_name, FLASHOVER_PYTHON);
+    PyStatus status = PyConfig_SetBytesString(&config, &config.program_name, "python3");
     if (!PyStatus_Exception(status)) status = Py_InitializeFromConfig(&config);
     PyConfig_Clear(&config);
     if (PyStatus_Exception(status)) Py_ExitStatusException(status);
