@@ -8,12 +8,13 @@
 namespace flashover::loops {
 namespace {
 constexpr OpInfo kOps[] = {
-#define POINTWISE(name, arity, types, cost, traits, meaning) {#name, arity, types, true},
+#define POINTWISE(name, arity, types, cost, traits, meaning) {#name, arity, types, true, cost},
 #include "ops/prims.def"
-    {"convert", 1, "", true},        {"round_to", 1, "", true},     {"const", 0, "", true},  {"index", 0, "", true},
-    {"in_range", 0, "", true},       {"uniform", 2, "", true},      {"normal", 2, "", true}, {"indirect", 1, "", true},
-    {"load", 0, "", true},           {"load_scratch", 0, "", true}, {"acc", 0, "", true},    {"store", 1, "", false},
-    {"store_scratch", 1, "", false}, {"reduce", 1, "", false},      {"scan", 1, "", true},
+    {"convert", 1, "", true, 1},        {"round_to", 1, "", true, 1}, {"const", 0, "", true, 0},
+    {"index", 0, "", true, 1},          {"in_range", 0, "", true, 1}, {"uniform", 2, "", true, 20},
+    {"normal", 2, "", true, 20},        {"indirect", 1, "", true, 1}, {"load", 0, "", true, 1},
+    {"load_scratch", 0, "", true, 1},   {"acc", 0, "", true, 0},      {"store", 1, "", false, 1},
+    {"store_scratch", 1, "", false, 1}, {"reduce", 1, "", false, 1},  {"scan", 1, "", true, 1},
 };
 static_assert(std::size(kOps) == static_cast<size_t>(Op::k_scan) + 1);
 

@@ -69,6 +69,7 @@ struct OpInfo {
   uint8_t arity;      // operands in args, mask not counted
   const char* flags;  // see ops/prims.def; "" for the structural ones
   bool has_result;
+  int64_t cost;  // of an element, in units of an addition; 0: it is no work of its own
 };
 const OpInfo& info(Op op);
 inline bool is_scalar_op(Op op) { return op < Op::k_convert; }

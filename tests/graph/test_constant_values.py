@@ -57,7 +57,11 @@ def folded(op: str, dtype: str, result: str, operands: tuple[float, ...]) -> str
     lines = [f"  %{i} : {dtype}[] = prim.full([], {literal(v)}, {dtype}, cpu)" for i, v in enumerate(operands)]
     args = ", ".join(f"%{i}" for i in range(len(operands)))
     n = len(operands)
-    text = "\n".join(["graph {", *lines, f"  %{n} : {result}[] = prim.{op}({args})", f"  return %{n}", "}\n"])
+    lines += [f"  %{n} : {result}[] = prim.{op}({args})"]
+    lines += [
+        f"  %{n + 1} : {result}[] = aten.clone.default(%{n}, None)"
+    ]  # constants are found where operators read them
+    text = "\n".join(["graph {", *lines, f"  return %{n + 1}", "}\n"])
     out = _C.run_pass("dce", _C.run_pass("fold", text))
     assert " input " not in out
     found = re.search(r"prim\.full\(\[\], ([^,]+), ", out)

@@ -1,5 +1,8 @@
 // How frames are left: one that is given up before it ran, and on 3.12 what CPython's own evaluator does at the end.
 #include "frame/interpret/instructions.h"
+
+#include <cstring>
+
 #include "trace/trace.h"
 
 namespace flashover::frame {

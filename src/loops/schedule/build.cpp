@@ -455,47 +455,10 @@ class KernelBuilder : public Source {
     for (const Stage& s : k.stages) {
       double points = 1, body = 0;
       for (const Loop& l : s.loops) points *= static_cast<double>(l.extent.hint());
-      for (const Instr& in : s.body) body += cost_of(in.op);
+      for (const Instr& in : s.body) body += static_cast<double>(info(in.op).cost);
       cost += points * body;
     }
     k.cost = std::max<int64_t>(1, static_cast<int64_t>(cost));
-  }
-  static double cost_of(Op op) {
-    switch (op) {
-      case Op::k_const:
-      case Op::k_acc:
-        return 0;
-      case Op::k_div:
-      case Op::k_sqrt:
-      case Op::k_rsqrt:
-      case Op::k_reciprocal:
-      case Op::k_remainder:
-      case Op::k_fmod:
-        return 3;
-      case Op::k_exp:
-      case Op::k_exp2:
-      case Op::k_expm1:
-      case Op::k_log:
-      case Op::k_log2:
-      case Op::k_log10:
-      case Op::k_log1p:
-      case Op::k_sigmoid:
-      case Op::k_tanh:
-      case Op::k_erf:
-      case Op::k_sin:
-      case Op::k_cos:
-        return 10;
-      case Op::k_pow:
-      case Op::k_tan:
-      case Op::k_atan2:
-      case Op::k_erfc:
-      case Op::k_erfinv:
-      case Op::k_lgamma:
-      case Op::k_digamma:
-        return 20;
-      default:
-        return 1;
-    }
   }
 
   Program& p_;

@@ -433,9 +433,9 @@ class LoopNodeBuilder {
       std::vector<sym::Expr> exprs;
       loop_node.cost = 1;
       for (const Instr& in : body) {
-        loop_node.cost += in.op == Op::k_load || is_scalar_op(in.op) ? scalar_cost(in.op) : 0;
+        const bool computes = in.op == Op::k_load || is_scalar_op(in.op) || is_random(in.op);
+        loop_node.cost += computes ? info(in.op).cost : 0;
         if (in.op == Op::k_index || in.op == Op::k_in_range || is_random(in.op)) exprs.push_back(in.index);
-        if (is_random(in.op)) loop_node.cost += 20;
         if (in.op != Op::k_load) continue;
         if (is_narrow_float(p_.memory[in.slot].dtype))
           loop_node.cost += 4;  // widening again costs more than a scratch's load
@@ -453,14 +453,6 @@ class LoopNodeBuilder {
       if (round == kRounds || !split_vars(loop_node, exprs)) break;
     }
   }
-  static int64_t scalar_cost(Op op) {
-    static constexpr uint8_t kCosts[] = {
-#define POINTWISE(name, arity, types, cost, traits, meaning) std::max(1, cost),
-#include "ops/prims.def"
-    };
-    return is_scalar_op(op) ? kCosts[static_cast<size_t>(op)] : 1;
-  }
-
   // A variable that appears as v // k or v mod k (k dividing its extent) becomes two variables, after which the index
   // is affine.
   bool split_vars(LoopNode& loop_node, const std::vector<sym::Expr>& exprs) {
