@@ -25,12 +25,11 @@ bool peek(const void* from, void* to, size_t bytes) {
 
 // What `x.mul` is bound to; null if it is something else.
 PyObject* bound_to(PyObject* callable) {
+  MethodWrapperLayout wrapper;
+  if (callable == nullptr || !peek(callable, &wrapper, sizeof wrapper)) return nullptr;
+  if (Py_TYPE(&wrapper) == &_PyMethodWrapper_Type) return wrapper.self;
   PyCFunctionObject function;
-  static_assert(sizeof(MethodWrapperLayout) <= sizeof function);
-  if (callable == nullptr || !peek(callable, &function, sizeof(MethodWrapperLayout))) return nullptr;
-  if (Py_TYPE(&function) == &_PyMethodWrapper_Type)
-    return reinterpret_cast<MethodWrapperLayout*>(static_cast<void*>(&function))->self;
-  const bool builtin = Py_TYPE(&function) == &PyCFunction_Type || Py_TYPE(&function) == &PyCMethod_Type;
+  const bool builtin = Py_TYPE(&wrapper) == &PyCFunction_Type || Py_TYPE(&wrapper) == &PyCMethod_Type;
   return builtin && peek(callable, &function, sizeof function) ? function.m_self : nullptr;
 }
 
