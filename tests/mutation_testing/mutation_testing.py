@@ -100,7 +100,7 @@ FACTS = ["Identity", "TypeIs", "Equals", "Length", "DictLacks", "TypeLacks", "Ty
 FLAGS = {
     "grad mode": "c10::GradMode::is_enabled()",
     "inference mode": "c10::InferenceMode::is_enabled()",
-    "autocast on cpu": "at::autocast::is_autocast_enabled(at::kCPU)",
+    "autocast on cpu": "autocast::is_enabled(at::kCPU)",
     "deterministic algorithms": "context().deterministicAlgorithms()",
     "default dtype": "small(c10::get_default_dtype_as_scalartype())",
 }
