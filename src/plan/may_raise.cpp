@@ -60,10 +60,10 @@ constexpr std::string_view kNever[] = {
 };
 
 // "aten.add" of "aten.add.Tensor" and of "aten.add_.Tensor".
-constexpr std::string_view family(std::string_view op) {
-  op = op.substr(0, op.rfind('.'));
-  if (op.ends_with('_')) op.remove_suffix(1);
-  return op;
+constexpr std::string_view family(std::string_view name) {
+  name = op::without_overload(name);
+  if (name.ends_with('_')) name.remove_suffix(1);
+  return name;
 }
 
 }  // namespace

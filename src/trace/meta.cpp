@@ -28,7 +28,7 @@ class NoTorchFunction {
 
 // "aten._fused_sgd_.default": not an out= overload, which may resize.
 bool looks_in_place(std::string_view name) {
-  const std::string_view base = name.substr(0, name.rfind('.'));
+  const std::string_view base = op::without_overload(name);
   return base.ends_with('_') && !base.ends_with("__");
 }
 

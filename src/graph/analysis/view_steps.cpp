@@ -195,10 +195,10 @@ constexpr std::string_view kMetadataInPlace[] = {"t_",       "transpose_", "swap
                                                  "squeeze_", "unsqueeze_", "as_strided_", "detach_"};
 
 // "aten.permute.default" -> "permute"; the full name stays in `op`.
-std::string_view base_name(std::string_view op) {
-  if (!op.starts_with("aten.")) return {};
-  op.remove_prefix(5);
-  return op.substr(0, op.find('.'));
+std::string_view base_name(std::string_view name) {
+  if (!op::is_aten(name)) return {};
+  name.remove_prefix(5);
+  return name.substr(0, name.find('.'));
 }
 
 const Row* find_row(std::string_view op) {

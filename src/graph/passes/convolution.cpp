@@ -2,6 +2,8 @@
 #include "graph/passes/convolution.h"
 
 #include <algorithm>
+#include <array>
+#include <optional>
 
 #include "graph/passes/linear.h"
 #include "graph/rewrite/match.h"
@@ -224,14 +226,23 @@ bool cut_patches(Rewriter& r, const Node& n, Values& results, const void* user) 
   return true;
 }
 
+// Which gradients (input, weight, bias) a convolution_backward is asked for and somebody reads.
+std::optional<std::array<bool, 3>> needed_gradients(const Node& n) {
+  const auto* mask = std::get_if<std::vector<bool>>(&n.args[10]);
+  if (!mask || mask->size() != 3) return std::nullopt;
+  std::array<bool, 3> needed{};
+  for (size_t i = 0; i < 3; ++i) needed[i] = (*mask)[i] && n.outs[i] != kNoValue;
+  return needed;
+}
+
 // aten.convolution_backward(grad, input, weight, bias_sizes, stride, padding, dilation, transposed, output_padding,
 // groups, mask)
 bool cut_patches_backward(Rewriter& r, const Node& n, Values& results, const void* user) {
-  const auto* mask = std::get_if<std::vector<bool>>(&n.args[10]);
+  const auto needed = needed_gradients(n);
   const ValueId g = skip_copies(r, ops::as_value(n.args[0])), x = skip_copies(r, ops::as_value(n.args[1])),
                 weight = ops::as_value(n.args[2]);
   const TensorType out = r.b.type(g), input = r.b.type(x), w = r.b.type(weight);
-  if (!mask || mask->size() != 3 || !suits_channels_last(*static_cast<const target::Providers*>(user), input, w) ||
+  if (!needed || !suits_channels_last(*static_cast<const target::Providers*>(user), input, w) ||
       out.dtype != input.dtype || out.rank() != 4 || !all_const(out.sizes))
     return false;
   const bool transposed = ops::as_bool(n.args[7]);
@@ -240,17 +251,16 @@ bool cut_patches_backward(Rewriter& r, const Node& n, Values& results, const voi
   if (!p || (transposed && p->one_point())) return false;
   if (transposed) p->last = true;
   results.assign(3, kNoValue);
-  const auto needed = [&](size_t i) { return (*mask)[i] && n.outs[i] != kNoValue; };
-  if (needed(2)) results[2] = bias_gradient(r, in_strides(r, g, channels_last(out)), r.b.dtype(n.outs[2]));
-  if (!needed(0) && !needed(1)) return true;
+  if ((*needed)[2]) results[2] = bias_gradient(r, in_strides(r, g, channels_last(out)), r.b.dtype(n.outs[2]));
+  if (!(*needed)[0] && !(*needed)[1]) return true;
   const ValueId cut = patch_rows(r, transposed ? g : x, *p);
   const ValueId points = transposed ? as_rows(r, in_strides(r, x, channels_last(input)))
                                     : as_rows(r, in_strides(r, g, channels_last(out)));
   const ValueId matrix = patch_matrix(r, weight, *p);
-  if (needed(0))
+  if ((*needed)[0])
     results[0] = transposed ? as_image(r, product(r, cut, r.b.permute(matrix, {1, 0})), input.sizes)
                             : patch_image(r, product(r, points, matrix), *p);
-  if (needed(1)) results[1] = patch_weight(r, product(r, r.b.permute(points, {1, 0}), cut), *p);
+  if ((*needed)[1]) results[1] = patch_weight(r, product(r, r.b.permute(points, {1, 0}), cut), *p);
   return true;
 }
 
@@ -309,15 +319,14 @@ void call_backward(Rewriter& r, std::vector<Arg> args, std::array<bool, 2> neede
 }
 
 bool use_own_backward(Rewriter& r, const Node& n, Values& results, const void* user) {
-  const auto* mask = std::get_if<std::vector<bool>>(&n.args[10]);
+  const auto needed = needed_gradients(n);
   const ValueId g = skip_copies(r, ops::as_value(n.args[0])), x = skip_copies(r, ops::as_value(n.args[1])),
                 weight = ops::as_value(n.args[2]);
   const TensorType out = r.b.type(g), input = r.b.type(x), w = r.b.type(weight);
-  if (!mask || mask->size() != 3) return false;
+  if (!needed) return false;
   const auto& providers = *static_cast<const target::Providers*>(user);
   const target::OwnConvolution own = own_convolution(providers, input, w, out, std::span(n.args).subspan(4));
-  const auto needed = [&](size_t i) { return (*mask)[i] && n.outs[i] != kNoValue; };
-  if (!(needed(0) && own.input) && !(needed(1) && own.weight)) return false;
+  if (!((*needed)[0] && own.input) && !((*needed)[1] && own.weight)) return false;
   results.assign(3, kNoValue);
   if (own.unfolded) {
     const auto call = [&](const char* op, ValueId second, const TensorType& like, TensorType type) {
@@ -326,13 +335,13 @@ bool use_own_backward(Rewriter& r, const Node& n, Values& results, const void* u
           op, {Ref{grad}, Ref{second}, like.sizes, spatial(n.args[4], 2), spatial(n.args[5], 2), spatial(n.args[6], 2)},
           std::move(type));
     };
-    if (needed(0))
+    if ((*needed)[0])
       results[0] =
           call("flashover.unfolded_input_gradient.default", dense_value(r, weight), input, channels_last(input));
-    if (needed(1))
+    if ((*needed)[1])
       results[1] =
           call("flashover.unfolded_weight_gradient.default", in_strides(r, x, channels_last(input)), w, dense_type(w));
-    if (needed(2)) results[2] = bias_gradient(r, g, r.b.dtype(n.outs[2]));
+    if ((*needed)[2]) results[2] = bias_gradient(r, g, r.b.dtype(n.outs[2]));
     return true;
   }
   const auto call = [&](const char* op, ValueId second, const TensorType& like) {
@@ -341,7 +350,7 @@ bool use_own_backward(Rewriter& r, const Node& n, Values& results, const void* u
                      spatial(n.args[5], 2), spatial(n.args[6], 2), n.args[9]},
                     dense_type(like));
   };
-  std::array<bool, 2> left{needed(0), needed(1)};
+  std::array<bool, 2> left{(*needed)[0], (*needed)[1]};
   if (left[0] && own.input) {
     results[0] = call("flashover.convolution_input_gradient.default", weight, input);
     left[0] = false;
@@ -350,7 +359,7 @@ bool use_own_backward(Rewriter& r, const Node& n, Values& results, const void* u
     results[1] = call("flashover.convolution_weight_gradient.default", x, w);
     left[1] = false;
   }
-  if (needed(2)) {  // (oneDNN makes it together with the weight's.)
+  if ((*needed)[2]) {  // (oneDNN makes it together with the weight's.)
     results[2] = bias_gradient(r, g, r.b.dtype(n.outs[2]));
   }
   if (!left[0] && !left[1]) return true;
@@ -381,45 +390,42 @@ bool lay_last(Rewriter& r, const Node& n, Values& results, const void* user) {
 // aten.convolution_backward(grad, input, weight, bias_sizes, stride, padding, dilation, transposed, output_padding,
 // groups, mask)
 bool lay_last_backward(Rewriter& r, const Node& n, Values& results, const void* user) {
-  const auto* mask = std::get_if<std::vector<bool>>(&n.args[10]);
+  const auto needed = needed_gradients(n);
   const ValueId g = skip_copies(r, ops::as_value(n.args[0])), x = skip_copies(r, ops::as_value(n.args[1])),
                 weight = ops::as_value(n.args[2]);
   const TensorType out = r.b.type(g), input = r.b.type(x), w = r.b.type(weight);
-  if (!mask || mask->size() != 3 || !suits_channels_last(*static_cast<const target::Providers*>(user), input, w) ||
+  if (!needed || !suits_channels_last(*static_cast<const target::Providers*>(user), input, w) ||
       out.dtype != input.dtype || !all_const(out.sizes))
     return false;
   results.assign(3, kNoValue);
-  const auto needed = [&](size_t i) { return (*mask)[i] && n.outs[i] != kNoValue; };
   const ValueId g_last = in_strides(r, g, channels_last(out));
-  if (needed(2)) {  // a sum like any other
+  if ((*needed)[2]) {  // a sum like any other
     results[2] = bias_gradient(r, g_last, r.b.dtype(n.outs[2]));
   }
-  if (!needed(0) && !needed(1)) return true;
+  if (!(*needed)[0] && !(*needed)[1]) return true;
   const ValueId x_last = in_strides(r, x, channels_last(input));
   std::vector<Arg> args = n.args;
   args[0] = Ref{g_last};
   args[1] = Ref{x_last};
-  call_backward(r, std::move(args), {needed(0), needed(1)}, {channels_last(input), channels_last(w)}, results);
+  call_backward(r, std::move(args), {(*needed)[0], (*needed)[1]}, {channels_last(input), channels_last(w)}, results);
   return true;
 }
 
 // The gradient of a weight of one point with strides, where the library's is wrong: of the points that it meets, with
 // stride 1.
 bool take_points_backward(Rewriter& r, const Node& n, Values& results, const void* user) {
-  const auto* mask = std::get_if<std::vector<bool>>(&n.args[10]);
+  const auto needed = needed_gradients(n);
   const ValueId g = ops::as_value(n.args[0]), x = ops::as_value(n.args[1]);
   const TensorType out = r.b.type(g), input = r.b.type(x), w = r.b.type(ops::as_value(n.args[2]));
-  if (static_cast<const target::Providers*>(user)->onednn_strided_points || !mask || mask->size() != 3 ||
-      input.dtype != DType::kF32 || input.device.type != DeviceType::kCPU || input.rank() != 4 || w.rank() != 4 ||
-      !all_const(input.sizes) || !all_const(w.sizes) || !all_const(out.sizes) || ops::as_bool(n.args[7]) ||
-      all_are(n.args[4], 1) || !(*mask)[1] || n.outs[1] == kNoValue)
+  if (static_cast<const target::Providers*>(user)->onednn_strided_points || !needed || input.dtype != DType::kF32 ||
+      input.device.type != DeviceType::kCPU || input.rank() != 4 || w.rank() != 4 || !all_const(input.sizes) ||
+      !all_const(w.sizes) || !all_const(out.sizes) || ops::as_bool(n.args[7]) || all_are(n.args[4], 1) || !(*needed)[1])
     return false;
   const auto points = find_patches(input, out, w, std::span(n.args).subspan(4));
   if (!points || !points->one_point()) return false;
   results.assign(3, kNoValue);
-  if ((*mask)[0] && n.outs[0] != kNoValue)
-    call_backward(r, n.args, {true, false}, {r.b.type(n.outs[0]), r.b.type(n.outs[1])}, results);
-  if ((*mask)[2] && n.outs[2] != kNoValue) results[2] = bias_gradient(r, g, r.b.dtype(n.outs[2]));
+  if ((*needed)[0]) call_backward(r, n.args, {true, false}, {r.b.type(n.outs[0]), r.b.type(n.outs[1])}, results);
+  if ((*needed)[2]) results[2] = bias_gradient(r, g, r.b.dtype(n.outs[2]));
   const Sizes ends{input.sizes[0], input.sizes[1], points->covered(0), points->covered(1)};
   const ValueId met = r.b.slice(x, Sizes(4, 0), ends, {1, 1, points->stride[0], points->stride[1]});
   TensorType lying = input;

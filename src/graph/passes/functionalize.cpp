@@ -244,7 +244,7 @@ class Functionalizer {
   }
 
   static bool looks_in_place(std::string_view name) {
-    const std::string_view base = name.substr(0, name.rfind('.'));
+    const std::string_view base = op::without_overload(name);
     return base.ends_with('_') && !base.ends_with("__");
   }
 
