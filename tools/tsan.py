@@ -94,9 +94,10 @@ def main() -> int:
     targets = sys.argv[1:] or [line for line in listed if line]
     python = environment(reports)
     failed = 0 if sys.argv[1:] else instrumented_units({k: v for k, v in python.items() if k != "LD_PRELOAD"})
-    # No random addresses: TSan knows where a program's memory lies. The package is imported before pyproject.toml's
-    # pythonpath puts the daily one's folder first.
-    pytest = ["setarch", "-R", sys.executable, "-m", "pytest", "-p", "flashover", "-q", *targets]
+    # No random addresses: TSan knows where a program's memory lies. pyproject.toml's pythonpath would put the daily
+    # package first, before a plugin is imported (pytest 9) or after it (8).
+    options = ["-o", f"pythonpath={make_package()}", "-p", "flashover", "-q"]
+    pytest = ["setarch", "-R", sys.executable, "-m", "pytest", *options, *targets]
     failed += subprocess.run(pytest, env=python, cwd=ROOT, check=False).returncode != 0
     found = found_in(reports)
     for text in found.values():
