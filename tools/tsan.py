@@ -96,7 +96,7 @@ def main() -> int:
     failed = 0 if sys.argv[1:] else instrumented_units({k: v for k, v in python.items() if k != "LD_PRELOAD"})
     # No random addresses: TSan knows where a program's memory lies. pyproject.toml's pythonpath would put the daily
     # package first, before a plugin is imported (pytest 9) or after it (8).
-    options = ["-o", f"pythonpath={make_package()}", "-p", "flashover", "-q"]
+    options = ["-o", f"pythonpath={make_package()} tests/support", "-p", "flashover", "-q"]
     pytest = ["setarch", "-R", sys.executable, "-m", "pytest", *options, *targets]
     failed += subprocess.run(pytest, env=python, cwd=ROOT, check=False).returncode != 0
     found = found_in(reports)
