@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -38,6 +39,12 @@ def make_package() -> Path:
         if source.suffix != ".so" and not link.exists() and source.name != "__pycache__":
             link.symlink_to(source)
     return package.parent
+
+
+def pythonpath() -> list[str]:
+    """pyproject.toml's, with the instrumented package in the daily one's place."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
+    return [str(make_package()) if folder == "python" else folder for folder in settings["pythonpath"]]
 
 
 def environment(reports: Path) -> dict[str, str]:
@@ -96,7 +103,7 @@ def main() -> int:
     failed = 0 if sys.argv[1:] else instrumented_units({k: v for k, v in python.items() if k != "LD_PRELOAD"})
     # No random addresses: TSan knows where a program's memory lies. pyproject.toml's pythonpath would put the daily
     # package first, before a plugin is imported (pytest 9) or after it (8).
-    options = ["-o", f"pythonpath={make_package()} tests/support", "-p", "flashover", "-q"]
+    options = ["-o", f"pythonpath={' '.join(pythonpath())}", "-p", "flashover", "-q"]
     pytest = ["setarch", "-R", sys.executable, "-m", "pytest", *options, *targets]
     failed += subprocess.run(pytest, env=python, cwd=ROOT, check=False).returncode != 0
     found = found_in(reports)
