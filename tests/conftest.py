@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 # For the programs that tests start, however pytest itself was started.
-os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "python"), *filter(None, [os.environ.get("PYTHONPATH")])])
+os.environ["PYTHONPATH"] = os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), str(ROOT / "python")])
 os.environ.setdefault("FLASHOVER_CACHE_DIR", tempfile.mkdtemp(prefix="flashover-test-cache-"))
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # FLASHOVER_ISA caps what Flashover itself uses; a machine of that level has no more for the libraries either. They read
