@@ -115,6 +115,24 @@ TEST(Plan, BinaryKeepsSizeVariables) {
   EXPECT_EQ(q.arena_bytes, p.arena_bytes);
 }
 
+TEST(Plan, SizeSymbolsRoundTripByName) {
+  const char* const text = R"(plan "x" {
+  arena 64*((3*s5 + 15) // 16)
+  input 0 : f32[s5,3] user
+  t0 : f32[s5,3] = input 0
+  t1 : f32[s5,3] = output 0
+  copy t0 -> t1
+  return t1 : f32[s5,3]
+}
+)";
+  const Plan p = parse(text);
+  EXPECT_EQ(print(p), text);
+  const std::string bytes = serialize(p);
+  const Plan q = deserialize(bytes);
+  EXPECT_EQ(print(q), text);
+  EXPECT_EQ(q.inputs[0].type.sizes[0], sym::size_symbol(5));
+}
+
 TEST(Plan, SyntaxErrorsNameTheLine) {
   struct {
     const char *text, *message;

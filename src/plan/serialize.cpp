@@ -338,6 +338,7 @@ Plan read(std::string_view payload) {
     range.hi = r.integer();
     const int64_t hint = r.integer();
     if (name.empty() || name.size() > 64 || range.lo > range.hi) Reader::fail("bad size variable");
+    if (sym::size_symbol_of_name(name)) Reader::fail("a size symbol is declared");  // known by name, with its range
     sym::var(name, range, hint);
     return 0;
   });
@@ -402,6 +403,7 @@ std::string serialize(const Plan& p) {
   Writer w;
   std::vector<sym::Expr> vars;
   collect_variables(p, vars);
+  std::erase_if(vars, [](sym::Expr v) { return sym::size_symbol_index(v).has_value(); });
   w.list(vars, [&](sym::Expr v) {
     w.text(v.name());
     w.integer(v.range().lo);

@@ -181,6 +181,7 @@ struct Interner {
     FLASHOVER_CHECK(it->second->range == range) << "variable " << name << " was declared with another range";
     return Expr(it->second);
   }
+  int64_t size_hint = 128;
   std::optional<Expr> find_variable(std::string_view name) {
     std::lock_guard lock(mutex);
     auto it = variables.find(std::string(name));
@@ -530,6 +531,7 @@ Expr extremum(Kind kind, Expr a, Expr b) {
 Expr::Expr(int64_t constant) : node_(Interner::get().constant(constant)) {}
 Kind Expr::kind() const { return node_->kind; }
 int64_t Expr::value() const {
+  if (!is_const() && has_size_symbol(*this)) throw Declined("symbolic size: " + str() + " has to be a number");
   FLASHOVER_CHECK(is_const()) << str() << " is not a constant";
   return node_->value;
 }
@@ -540,6 +542,29 @@ std::string_view Expr::name() const { return node_->name; }
 std::span<const Expr> Expr::operands() const { return node_->operands; }
 
 Expr var(std::string_view name, Range range, int64_t hint) { return Interner::get().variable(name, range, hint); }
+
+std::optional<int> size_symbol_of_name(std::string_view name) {
+  if (name.size() < 2 || name.size() > 5 || name[0] != 's' || (name[1] == '0' && name.size() > 2)) return std::nullopt;
+  int k = 0;
+  for (char c : name.substr(1)) {
+    if (c < '0' || c > '9') return std::nullopt;
+    k = 10 * k + (c - '0');
+  }
+  return k < kMaxSizeSymbols ? std::optional(k) : std::nullopt;
+}
+
+Expr size_symbol(int k) {
+  FLASHOVER_CHECK(k >= 0 && k < kMaxSizeSymbols) << "size symbol " << k;
+  return var("s" + std::to_string(k), kSizeSymbolRange, Interner::get().size_hint);
+}
+std::optional<int> size_symbol_index(Expr e) {
+  return e.kind() == Kind::kVar ? size_symbol_of_name(e.name()) : std::nullopt;
+}
+bool has_size_symbol(Expr e) {
+  if (e.kind() == Kind::kVar) return size_symbol_of_name(e.name()).has_value();
+  return std::ranges::any_of(e.operands(), has_size_symbol);
+}
+void set_size_hint_for_test(int64_t hint) { Interner::get().size_hint = hint; }
 
 Expr operator+(Expr a, Expr b) {
   if (a.is_const() && b.is_const()) return Expr(add_checked(a.value(), b.value()));
@@ -753,6 +778,10 @@ Expr product(std::span<const Expr> factors) {
   return r;
 }
 
-std::optional<Expr> find_variable_for_parser(std::string_view name) { return Interner::get().find_variable(name); }
+std::optional<Expr> find_variable_for_parser(std::string_view name) {
+  if (auto known = Interner::get().find_variable(name)) return known;
+  if (auto k = size_symbol_of_name(name)) return size_symbol(*k);
+  return std::nullopt;
+}
 
 }  // namespace flashover::sym

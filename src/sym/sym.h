@@ -44,7 +44,7 @@ class Expr {
   Kind kind() const;
   bool is_const() const { return kind() == Kind::kConst; }
   bool is_const(int64_t c) const { return is_const() && value() == c; }
-  int64_t value() const;  // CHECKs is_const()
+  int64_t value() const;  // CHECKs is_const(); throws Declined where the value depends on a size symbol
   std::optional<int64_t> as_const() const;
   int64_t hint() const;           // value with every variable at its hint
   Range range() const;            // bounds from the ranges of the variables
@@ -65,6 +65,18 @@ class Expr {
 // A variable is identified by its name; asking again with the same name returns the same node (ranges must agree).
 // hint is the value seen when tracing (sizes) or anything in range (loop indices).
 Expr var(std::string_view name, Range range, int64_t hint);
+
+// Symbol k of the sizes of a graph's inputs: variable "s<k>", the same node in every program. parse() knows these names.
+// 0 and 1 are static for now: types depend on them. The hint is one number for every program, for cost models only: no
+// fact, kernel or plan may depend on it. 0 <= k < kMaxSizeSymbols.
+constexpr int kMaxSizeSymbols = 4096;
+constexpr Range kSizeSymbolRange{2, Range::kInf};
+Expr size_symbol(int k);
+std::optional<int> size_symbol_index(Expr e);  // k of size_symbol(k); nullopt for any other expression
+std::optional<int> size_symbol_of_name(std::string_view name);
+bool has_size_symbol(Expr e);
+// Before the first size symbol of a process: what tests compare plans under.
+void set_size_hint_for_test(int64_t hint);
 
 Expr operator+(Expr a, Expr b);
 Expr operator-(Expr a, Expr b);
@@ -92,7 +104,7 @@ void collect_vars(Expr e, std::vector<Expr>& out);  // unique, in order of first
 // d e / d v if e is affine in v with a constant or symbol-only coefficient: the stride of v; nullopt otherwise.
 std::optional<Expr> coefficient(Expr e, Expr v);
 
-Expr parse(std::string_view text);  // variables must exist; throws UserError with the column
+Expr parse(std::string_view text);  // variables must exist, but size symbols; throws UserError with the column
 Expr product(std::span<const Expr> factors);
 
 }  // namespace flashover::sym

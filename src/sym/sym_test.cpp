@@ -50,7 +50,7 @@ TEST(Sym, SplitsThroughACommonDivisor) {
 }
 
 TEST(Sym, SymbolicDivisor) {
-  Expr n = size("s0"), a = loop("i0", 10);
+  Expr n = size("n0"), a = loop("i0", 10);
   EXPECT_EQ(floordiv(n * a, n), a);
   EXPECT_EQ(mod(n * a, n), Expr(0));
   EXPECT_EQ(floordiv(n * 6, n * 2), Expr(3));
@@ -58,17 +58,17 @@ TEST(Sym, SymbolicDivisor) {
 }
 
 TEST(Sym, MinMaxUseRanges) {
-  Expr a = loop("i0", 10), n = size("s0");
+  Expr a = loop("i0", 10), n = size("n0");
   EXPECT_EQ(min(a, Expr(9)), a);
   EXPECT_EQ(min(a, Expr(20)), a);
   EXPECT_EQ(max(a, a + 3), a + 3);
   EXPECT_EQ(max(n, Expr(1)), n);
-  EXPECT_EQ(min(a, n).str(), "min(i0.10, s0)");
+  EXPECT_EQ(min(a, n).str(), "min(i0.10, n0)");
   EXPECT_EQ(min(min(a, n), a), min(n, a));
 }
 
 TEST(Sym, ProvesFactsFromRanges) {
-  Expr a = loop("i0", 10), n = size("s0");
+  Expr a = loop("i0", 10), n = size("n0");
   EXPECT_TRUE(known_lt(a, Expr(10)));
   EXPECT_FALSE(known_lt(a, Expr(9)));
   EXPECT_TRUE(known_le(Expr(1), n));
@@ -83,6 +83,22 @@ TEST(Sym, Strides) {
   EXPECT_EQ(coefficient(a * 14 + b * 2 + 5, b), std::optional(Expr(2)));
   EXPECT_EQ(coefficient(a, b), std::optional(Expr(0)));
   EXPECT_EQ(coefficient(mod(a + b, 5), b), std::nullopt);
+}
+
+TEST(Sym, SizeSymbolsAreKnownByName) {
+  EXPECT_EQ(parse("2*s7 + 1").str(), "2*s7 + 1");  // before anyone asked for it
+  const Expr s = size_symbol(7);
+  EXPECT_EQ(parse("s7"), s);
+  EXPECT_EQ(s.range(), kSizeSymbolRange);
+  EXPECT_EQ(size_symbol_index(s), 7);
+  EXPECT_EQ(size_symbol_index(s + 1), std::nullopt);
+  EXPECT_EQ(size_symbol_index(size("n0")), std::nullopt);
+  EXPECT_TRUE(has_size_symbol(floordiv(3 * s, size("n0"))));
+  EXPECT_FALSE(has_size_symbol(size("n0") + 1));
+  EXPECT_THROW(parse("s4096"), UserError);
+  EXPECT_THROW(parse("s07"), UserError);
+  EXPECT_THROW((s + 1).value(), Declined) << "a program that a number is needed for";
+  EXPECT_THROW(size("n0").value(), InternalError);
 }
 
 TEST(Sym, ErrorsName) {
