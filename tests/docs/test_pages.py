@@ -145,9 +145,13 @@ def test_picture_and_table_of_speedups_are_those_of_the_benchmarks() -> None:
         assert float(torch_compile) == pytest.approx(bars.flashover / bars.torch_compile, abs=0.021)
 
 
-def test_one_model_page_is_what_its_script_writes() -> None:
-    """In a process of its own: the level of instructions is read once."""
-    env = os.environ | {"PYTHONPATH": str(ROOT / "python"), "FLASHOVER_CACHE_DIR": ""}
+@pytest.mark.parametrize("cores", [1, os.cpu_count()])
+def test_one_model_page_is_what_its_script_writes(cores: int) -> None:
+    """In a process of its own: the level of instructions is read once. Cores decide how many files kernels share."""
     script = ROOT / "tools" / "one_model.py"
-    done = subprocess.run([sys.executable, script, "--check"], env=env, capture_output=True, text=True, timeout=SECONDS)
+    env = os.environ | {"PYTHONPATH": str(ROOT / "python"), "FLASHOVER_CACHE_DIR": ""}
+    done = subprocess.run(
+        [sys.executable, script, "--check"], env=env, capture_output=True, text=True, timeout=SECONDS,
+        preexec_fn=lambda: os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores]),
+    )  # fmt: skip
     assert done.returncode == 0, f"python tools/one_model.py writes it anew\n{done.stderr[-3000:]}"
