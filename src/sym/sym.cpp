@@ -168,15 +168,17 @@ struct Interner {
   }
   Expr variable(std::string_view name, Range range, int64_t hint) {
     std::lock_guard lock(mutex);
-    auto [it, fresh] = variables.try_emplace(std::string(name), nullptr);
-    if (fresh) {
-      Node& n = nodes.emplace_back();
+    std::string key(name);
+    auto it = variables.find(key);
+    if (it == variables.end()) {
+      Node n;
       n.kind = Kind::kVar;
-      n.name = name;
+      n.name = key;
       n.range = range;
       n.hint = hint;
       n.hash = std::hash<std::string_view>()(name);
-      it->second = &n;
+      nodes.push_back(std::move(n));  // found once it is whole: either may have no memory
+      it = variables.emplace(std::move(key), &nodes.back()).first;
     }
     FLASHOVER_CHECK(it->second->range == range) << "variable " << name << " was declared with another range";
     return Expr(it->second);
