@@ -112,6 +112,9 @@ struct TrainingState {
                std::find(made->outputs.begin(), made->outputs.end(), g.output) != made->outputs.end();
       };
       if (std::all_of(signature.gradients.begin(), signature.gradients.end(), gives)) it->second = std::move(made);
+    } catch (const std::bad_alloc&) {
+      variants.erase(it);  // the whole backward serves this time; the next one tries again
+      return nullptr;
     } catch (const std::exception& e) {
       log(Topic::kBreaks, std::string("a backward without unused results: ") + e.what());
     }

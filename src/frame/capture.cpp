@@ -1,7 +1,6 @@
 // One attempt after the other: run the frame, see why it stopped, undo, and choose how to try again or where to break.
 #include <chrono>
 #include <cstdlib>
-#include <cstring>
 
 #include "base/interrupt.h"
 #include "frame/fetched_error.h"
@@ -16,6 +15,7 @@
 #include "graph/analysis/devices.h"
 #include "trace/assume.h"
 #include "trace/exchange.h"
+#include "trace/no_memory.h"
 
 namespace flashover::frame {
 namespace {
@@ -327,14 +327,11 @@ void Run::run_frame() {
 
 void Run::note_exception() {
   out.raised = true;
-  const bool of_torch = PyErr_ExceptionMatches(PyExc_RuntimeError) != 0;
-  out.out_of_memory = PyErr_ExceptionMatches(PyExc_MemoryError) != 0;
   FetchedError error;
   error.normalize();
   Ref text = Ref::steal(error.value != nullptr ? PyObject_Repr(error.value) : nullptr);
   const char* told = text ? PyUnicode_AsUTF8(text.get()) : nullptr;
-  // What torch makes of an allocation that failed below one of its functions, perhaps one of ours.
-  if (of_torch && told != nullptr && std::strstr(told, "std::bad_alloc") != nullptr) out.out_of_memory = true;
+  out.out_of_memory = trace::says_no_memory(error.type, error.value);
   decline(out, std::string("the program raised ") + (told != nullptr ? told : "an exception"), raised_at(error.trace));
 }
 
@@ -480,11 +477,13 @@ Capture run_uninterrupted(const CaptureRequest& request, Speculation speculation
         if (broke.empty() && !in.differentiates_twice) broke = in.class_path();
       } catch (const Interrupted&) {
         decline(out, "a signal came", "");
-      } catch (const std::bad_alloc&) {
-        in.abort("out of memory");
-        out.declined = out.out_of_memory = true;
       } catch (const std::exception& e) {
-        decline(out, std::string("internal error: ") + e.what(), "");
+        if (trace::says_no_memory(e)) {
+          in.abort("out of memory");
+          out.declined = out.out_of_memory = true;
+        } else {
+          decline(out, std::string("internal error: ") + e.what(), "");
+        }
       }
       if (in.out_of_memory()) {
         out.declined = out.out_of_memory = true;
@@ -515,10 +514,11 @@ Capture run_uninterrupted(const CaptureRequest& request, Speculation speculation
     }
   } catch (const Declined& d) {
     decline(out, d.reason, d.where);
-  } catch (const std::bad_alloc&) {
-    out.declined = out.out_of_memory = true;
   } catch (const std::exception& e) {
-    decline(out, std::string("internal error: ") + e.what(), "");
+    if (trace::says_no_memory(e))
+      out.declined = out.out_of_memory = true;
+    else
+      decline(out, std::string("internal error: ") + e.what(), "");
   }
   PyErr_Clear();
   out.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -605,7 +605,7 @@ Capture capture(const CaptureRequest& request, Speculation speculation) {
       release(cut);
       return first;
     }
-    if (trace::exchange().interfered) {
+    if (trace::exchange().interfered || cut.out_of_memory) {  // another call tries again
       release(first);
       return cut;
     }

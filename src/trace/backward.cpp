@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <new>
 #include <string_view>
 #include <typeinfo>
 #include <unordered_set>
@@ -20,6 +21,7 @@
 #include "graph/checkpoint.h"
 #include "ops/args.h"
 #include "ops/names.h"
+#include "trace/no_memory.h"
 #include "trace/recorder.h"
 
 namespace flashover::trace {
@@ -404,6 +406,7 @@ void Recorder::run_engine(graph::Joint& joint, const std::vector<at::Tensor>& ou
           autograd::Engine::get_default_engine().execute(edges, tangents, /*keep_graph=*/false,
                                                          /*create_graph=*/false, /*accumulate_grad=*/false, inputs);
     } catch (python_error& e) {
+      if (says_no_memory(e)) throw std::bad_alloc();
       if (declined_) throw Declined("training: " + reason_);
       std::string text = e.type ? reinterpret_cast<PyTypeObject*>(e.type)->tp_name : "an error";
       const std::unique_ptr<PyObject, decltype(&Py_DecRef)> said(e.value ? PyObject_Str(e.value) : nullptr, Py_DecRef);
@@ -411,6 +414,7 @@ void Recorder::run_engine(graph::Joint& joint, const std::vector<at::Tensor>& ou
       PyErr_Clear();
       throw Declined("training: the backward raised " + text);
     } catch (const std::exception& e) {
+      if (says_no_memory(e)) throw std::bad_alloc();
       if (declined_) throw Declined("training: " + reason_);
       throw Declined("training: the backward raised " + first_line(e.what()));
     }

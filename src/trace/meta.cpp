@@ -3,11 +3,13 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
+#include <new>
 #include <string_view>
 
 #include "base/check.h"
 #include "ops/names.h"
 #include "trace/map_tensors.h"
+#include "trace/no_memory.h"
 #include "trace/recorder.h"
 
 namespace flashover::trace {
@@ -91,9 +93,11 @@ Stack Recorder::call_meta(const OpFacts& facts, const Stack& stack, size_t base)
     } catch (const c10::NotImplementedError& e) {
       throw Declined("no shape function for " + facts.schema.name + ": " + e.what_without_backtrace());
     } catch (const c10::Error& e) {
-      if (facts.python_meta) throw Declined(facts.schema.name + ": " + e.what_without_backtrace());
+      if (facts.python_meta && !says_no_memory(e))
+        throw Declined(facts.schema.name + ": " + e.what_without_backtrace());
       throw;  // what eager would say
     } catch (const std::exception& e) {
+      if (says_no_memory(e)) throw std::bad_alloc();
       // A Python shape function raised: eager may raise as well, or the function asked for data.
       throw Declined(facts.schema.name + ": " + e.what());
     }

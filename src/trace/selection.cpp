@@ -6,8 +6,11 @@
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 
+#include <new>
+
 #include "base/check.h"
 #include "ops/names.h"
+#include "trace/no_memory.h"
 #include "trace/recorder.h"
 
 namespace flashover::trace {
@@ -65,6 +68,7 @@ void Recorder::ask_policy(const OpFacts& facts, const Stack& stack, size_t base)
   try {
     selected_ = selection(ask(policy_, facts.schema.handle, stack, base));
   } catch (py::error_already_set& error) {
+    if (says_no_memory(error)) throw std::bad_alloc();
     throw Declined(std::string("a checkpoint policy raised ") + error.what());
   }
 }

@@ -5,6 +5,7 @@
 #include "frame/interpret/instructions.h"
 #include "frame/interpret/interpreter.h"
 #include "frame/resume.h"
+#include "trace/no_memory.h"
 
 namespace flashover::frame {
 
@@ -92,7 +93,7 @@ void Interpreter::abort(const std::string& reason) noexcept {
 
 void Interpreter::abort_for(const std::exception& e) noexcept {
   try {
-    ending_.out_of_memory = ending_.out_of_memory || dynamic_cast<const std::bad_alloc*>(&e) != nullptr;
+    ending_.out_of_memory = ending_.out_of_memory || trace::says_no_memory(e);
     abort(ending_.out_of_memory ? "out of memory" : std::string("internal error: ") + e.what());
   } catch (const std::exception&) {
     abort({});
