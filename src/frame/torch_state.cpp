@@ -22,9 +22,10 @@ struct Row {
 };
 
 const std::vector<Row>& rows() {
-  static std::vector<Row> table;
-  if (table.empty() && PyDict_GetItemString(PyImport_GetModuleDict(), "torch._C") != nullptr) {
-    auto add = [](const char* get, const char* set, std::vector<PyObject*> args = {}) {
+  static std::vector<Row> kept;
+  if (kept.empty() && PyDict_GetItemString(PyImport_GetModuleDict(), "torch._C") != nullptr) {
+    std::vector<Row> table;  // kept when it is whole
+    auto add = [&table](const char* get, const char* set, std::vector<PyObject*> args = {}) {
       PyObject* getter = torch_c(get);
       if (getter != nullptr) table.push_back({get, getter, set != nullptr ? torch_c(set) : nullptr, std::move(args)});
     };
@@ -56,8 +57,9 @@ const std::vector<Row>& rows() {
     add("_len_torch_function_stack", nullptr);
     add("_len_torch_dispatch_stack", nullptr);
     add("_get_torch_function_state", "_set_torch_function_state");
+    kept = std::move(table);
   }
-  return table;
+  return kept;
 }
 
 PyObject* call(PyObject* f, const std::vector<PyObject*>& args, PyObject* last = nullptr) {

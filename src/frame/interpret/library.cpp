@@ -1,5 +1,7 @@
 // Which code is a library's, that CPython runs by itself.
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <string_view>
 
 #include "frame/interpret/instructions.h"
@@ -49,9 +51,7 @@ bool is_library_code(PyCodeObject* code) {
   // operators.
   static const char* const kTorch[] = {"/torch/_library/", "/torch/library.py", "/torch/_functorch/predispatch.py"};
   static std::unordered_map<PyObject*, bool> known;  // by file name object; kept alive
-  auto [it, added] = known.try_emplace(code->co_filename, false);
-  if (!added) return it->second;
-  Py_INCREF(code->co_filename);
+  if (const auto it = known.find(code->co_filename); it != known.end()) return it->second;
   const char* text = PyUnicode_AsUTF8(code->co_filename);
   if (text == nullptr) {
     PyErr_Clear();
@@ -59,9 +59,11 @@ bool is_library_code(PyCodeObject* code) {
   }
   auto matches = [text](const char* part) { return std::strstr(text, part) != nullptr; };
   const bool standard = is_of_standard_library(text);
-  for (const char* part : kStandardLibrary) it->second = it->second || (standard && matches(part));
-  for (const char* part : kTorch) it->second = it->second || matches(part);
-  return it->second;
+  const bool found = (standard && std::any_of(std::begin(kStandardLibrary), std::end(kStandardLibrary), matches)) ||
+                     std::any_of(std::begin(kTorch), std::end(kTorch), matches);
+  known.emplace(code->co_filename, found);
+  Py_INCREF(code->co_filename);
+  return found;
 }
 
 }  // namespace

@@ -337,6 +337,11 @@ class Table {
     PyObject* torch = PyDict_GetItemString(PyImport_GetModuleDict(), "torch");
     if (torch == nullptr || known_types().module == nullptr) return;
     with_torch_ = true;
+    struct Again {  // where there was no memory for all of it
+      Table& table;
+      bool whole = false;
+      ~Again() { table.with_torch_ = whole; }
+    } again{*this};
     fill(true);
     if (Ref c = Ref::steal(PyObject_GetAttrString(torch, "_C")); c)
       autograd_function = reinterpret_cast<PyTypeObject*>(PyObject_GetAttrString(c.get(), "_FunctionBase"));
@@ -351,6 +356,7 @@ class Table {
         tensor_owners.insert(reinterpret_cast<PyObject*>(Py_TYPE(owner.get())));
       owner.release();
     }
+    again.whole = true;
   }
 
   static std::vector<std::string> split(const char* names) {
