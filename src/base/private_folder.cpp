@@ -16,6 +16,7 @@
 
 #include "base/check.h"
 #include "base/notice.h"
+#include "base/passing_failure.h"
 #include "base/safe_path.h"
 
 namespace flashover {
@@ -142,7 +143,7 @@ PrivateFolder::PrivateFolder() : owner_(::getpid()) {
     }
     if (first.empty()) first = why;
   }
-  throw EnvironmentFailure("toolchain: no directory for temporary files: " + bases[0] + " " + first);
+  throw PassingFailure("toolchain: no directory for temporary files: " + bases[0] + " " + first);
 }
 
 PrivateFolder::~PrivateFolder() {
@@ -153,20 +154,27 @@ PrivateFolder::~PrivateFolder() {
 
 void PrivateFolder::write(const std::string& name, std::string_view text) const {
   Fd fd(::openat(fd_, name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (fd < 0 || !write_all(fd, text) || ::close(fd.release()) != 0)
-    throw EnvironmentFailure("toolchain: cannot write " + path_ + "/" + name + ": " + std::strerror(errno));
+  if (fd < 0 || !write_all(fd, text) || ::close(fd.release()) != 0) fail("write", name);
+}
+
+void PrivateFolder::fail(const char* act, const std::string& name) const {
+  const int error = errno;
+  throw PassingFailure(std::string("toolchain: cannot ") + act + " " + path_ + "/" + name + ": " +
+                       std::strerror(error));
 }
 
 std::string PrivateFolder::read(const std::string& name, size_t limit) const {
   // Not blocking: a fifo must not hold us.
   const Fd fd(::openat(fd_, name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  if (fd < 0 && errno != ENOENT && errno != ELOOP) fail("read", name);
   struct stat s;
   if (fd < 0 || ::fstat(fd, &s) != 0 || !S_ISREG(s.st_mode) || static_cast<uint64_t>(s.st_size) > limit) return {};
   std::string text(static_cast<size_t>(s.st_size), '\0');
   for (size_t at = 0; at < text.size();) {
     const ssize_t n = ::read(fd, text.data() + at, text.size() - at);
     if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return {};
+    if (n < 0) fail("read", name);
+    if (n == 0) return {};
     at += static_cast<size_t>(n);
   }
   return text;

@@ -15,6 +15,7 @@
 #include "base/interrupt.h"
 #include "base/notice.h"
 #include "base/options.h"
+#include "base/passing_failure.h"
 #include "base/stack.h"
 #include "entry/eager.h"
 #include "entry/entry.h"
@@ -76,6 +77,13 @@ bool counts_from_storage(const graph::Graph& g) {
   for (const graph::Node& n : g.nodes)
     if (n.op->name.find("as_strided") != std::string::npos) return true;
   return false;
+}
+
+// A failure of the moment is met by the next call again, as far as one knows, if so many came in a row. GIL held.
+constexpr int kTries = 3;
+int& failures_in_a_row() {
+  static int failures = 0;
+  return failures;
 }
 
 struct Attempt {
@@ -405,6 +413,9 @@ EntryPtr compile_call(const Settings& settings, const frame::CaptureRequest& req
   Progress progress(settings.name);
   try {
     with_stack(kCompileStack, [&] { attempt(a, request); });
+  } catch (const PassingFailure& e) {
+    a.blame(e, "flashover: this call runs eager, as others will while it lasts: ");
+    entry->transient = ++failures_in_a_row() < kTries;
   } catch (const EnvironmentFailure& e) {
     a.blame(e, "flashover: calls run eager, this machine cannot compile them: ");
   } catch (const SlowKernel& e) {
@@ -423,6 +434,7 @@ EntryPtr compile_call(const Settings& settings, const frame::CaptureRequest& req
   } catch (const std::exception& e) {
     a.fail(e.what());
   }
+  if (entry->kind == Entry::Kind::kCompiled) failures_in_a_row() = 0;
   if (!a.fatal) a.fatal = !say_notices() || frame::run_signal_handlers();
   entry->total_seconds = clock.lap();
   if (a.fatal) return nullptr;

@@ -61,7 +61,7 @@ struct Entry {
   // The modules among the arguments of the call it was made for: their addresses, and weak references to them (owned).
   std::string modules;
   std::vector<PyObject*> alive;
-  bool transient = false;   // there was no memory to compile it: another call may try again
+  bool transient = false;   // no memory to compile it, or no room for files: another call may try again
   bool repeatable = false;  // its graph writes nothing and draws no random numbers: a run that raised left no trace
   int64_t hits = 0;
   bool timed = false;  // has guards on so many dicts that it pays to know whether any changed

@@ -17,7 +17,7 @@
 #include <cstring>
 #include <utility>
 
-#include "base/check.h"
+#include "base/passing_failure.h"
 
 namespace flashover::kernel {
 namespace {
@@ -145,7 +145,7 @@ ChildProcess::ChildProcess(Launch launch) : owner_(::getpid()) {
     }
   }
   if (lifeline_ >= 0) cut_lifeline(lifeline_);
-  throw EnvironmentFailure("toolchain: cannot start " + launch.argv[0] + ": " + std::strerror(error));
+  throw PassingFailure("toolchain: cannot start " + launch.argv[0] + ": " + std::strerror(error));
 }
 
 ChildProcess::ChildProcess(ChildProcess&& other) noexcept

@@ -5,7 +5,7 @@
 //   Promises  it leads a process group of its own, and the whole group is killed with SIGKILL when this object goes,
 //             when the thread that started it ends (`dies_with_thread`) or when this process dies in whatever way: a
 //             pipe whose other end only this process holds makes the kernel send the signal
-//   Declines  it cannot be started: EnvironmentFailure
+//   Declines  it cannot be started: PassingFailure
 #pragma once
 #include <sys/types.h>
 

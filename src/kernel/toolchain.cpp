@@ -22,6 +22,7 @@
 #include "base/elf.h"
 #include "base/hash.h"
 #include "base/interrupt.h"
+#include "base/passing_failure.h"
 #include "base/private_folder.h"
 #include "base/text.h"
 #include "base/utf8.h"
@@ -87,8 +88,7 @@ class Jobs {
     launch.folder = folder_.fd();
     launch.largest_file = kLargestObject;
     int ends[2];
-    if (::pipe2(ends, O_CLOEXEC) != 0)
-      throw EnvironmentFailure(std::string("toolchain: no pipe: ") + std::strerror(errno));
+    if (::pipe2(ends, O_CLOEXEC) != 0) throw PassingFailure(std::string("toolchain: no pipe: ") + std::strerror(errno));
     launch.out = launch.err = ends[1];
     try {
       running_.push_back({source, ChildProcess(std::move(launch)), ends[0], 0, {}, Clock::now()});
@@ -292,7 +292,7 @@ std::string keep_source(const std::string& text) {
   if (const auto found = kept->find(key); found != kept->end()) return found->second;
   if (kept->size() >= kMost) return "(not kept)";
   std::string path = write_new_file("flashover-failed-", ".cpp", text);
-  return path.empty() ? "(not kept)" : (*kept)[key] = path;
+  return path.empty() ? "(not kept)" : kept->emplace(key, std::move(path)).first->second;
 }
 
 namespace {

@@ -5,9 +5,9 @@
 //   Promises  no shell; compiles in parallel over the cores we may use; everything happens in one private folder that
 //             is gone afterwards; jobs are killed with their process groups when one is late, when the host interrupts
 //             (base/interrupt.h) and when this process dies; time and memory are bounded whatever a compiler does
-//   Declines  no compiler, a compiler that fails, hangs (on a trivial program too) or cannot be started, no room for
-//             temporary files: EnvironmentFailure with the compiler's own words. One source that takes it too long:
-//             SlowKernel, which says nothing about others
+//   Declines  no compiler, a compiler that fails, or hangs (on a trivial program too): EnvironmentFailure with the
+//             compiler's own words; of the moment (it cannot be started, no room for temporary files): PassingFailure.
+//             One source that takes it too long: SlowKernel, which says nothing about others
 //   Sample    compile_sources({"extern \"C\" int one() { return 1; }"}, host_target())
 #pragma once
 #include <span>

@@ -20,6 +20,7 @@
 #include "base/check.h"
 #include "base/decimal.h"
 #include "base/interrupt.h"
+#include "base/passing_failure.h"
 #include "base/private_folder.h"
 #include "base/quote.h"
 #include "kernel/child_process.h"
@@ -85,10 +86,10 @@ class Server {
     if (c.python.empty()) throw EnvironmentFailure("Triton's compiler is not set up");
     int in[2], out[2];
     if (pipe2(in, O_CLOEXEC) != 0)
-      throw EnvironmentFailure(std::string("no pipe for Triton's compiler: ") + std::strerror(errno));
+      throw PassingFailure(std::string("no pipe for Triton's compiler: ") + std::strerror(errno));
     if (pipe2(out, O_CLOEXEC) != 0) {
       close(in[0]), close(in[1]);
-      throw EnvironmentFailure(std::string("no pipe for Triton's compiler: ") + std::strerror(errno));
+      throw PassingFailure(std::string("no pipe for Triton's compiler: ") + std::strerror(errno));
     }
     to_ = in[1], from_ = out[0];
     try {
