@@ -22,7 +22,7 @@ const char* text_of(PyObject* o) {
   return s ? s : "";
 }
 
-PyObject* make(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
+PyObject* callable_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   static const char* names[] = {"function", "self",      "through_call", "name",    "backend",
                                 "custom",   "fullgraph", "keep_text",    "options", nullptr};
   PyObject *function = Py_None, *self = Py_None, *custom = Py_None, *options = nullptr;
@@ -59,7 +59,7 @@ PyObject* make(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   return reinterpret_cast<PyObject*>(c);
 }
 
-int traverse(PyObject* o, visitproc visit, void* arg) noexcept {
+int callable_traverse(PyObject* o, visitproc visit, void* arg) noexcept {
   auto* c = reinterpret_cast<Callable*>(o);
   Py_VISIT(c->state->forced);
   Py_VISIT(c->function);
@@ -79,7 +79,7 @@ int traverse(PyObject* o, visitproc visit, void* arg) noexcept {
   return 0;
 }
 
-int clear(PyObject* o) noexcept {
+int callable_clear(PyObject* o) noexcept {
   auto* c = reinterpret_cast<Callable*>(o);
   std::vector<EntryPtr> entries = std::move(c->state->entries);
   c->state->entries.clear();
@@ -100,20 +100,16 @@ int clear(PyObject* o) noexcept {
   return 0;
 }
 
-void destroy(PyObject* o) noexcept {
+void callable_dealloc(PyObject* o) noexcept {
   auto* c = reinterpret_cast<Callable*>(o);
   PyObject_GC_UnTrack(o);
   if (c->weakrefs) PyObject_ClearWeakRefs(o);
-  clear(o);
+  callable_clear(o);
   delete c->state;
   Py_TYPE(o)->tp_free(o);
 }
 
-PyObject* get(PyObject* o, PyObject* instance, PyObject*) {
-  return instance && instance != Py_None ? PyMethod_New(o, instance) : Py_NewRef(o);
-}
-
-PyObject* repr(PyObject* o) {
+PyObject* callable_repr(PyObject* o) {
   return PyUnicode_FromFormat("<flashover compiled %s>", reinterpret_cast<Callable*>(o)->state->settings.name.c_str());
 }
 
@@ -152,7 +148,7 @@ PyObject* reset(PyObject* o, PyObject*) {
   Py_RETURN_NONE;
 }
 
-PyObject* measure(PyObject* o, PyObject* on) {
+PyObject* set_measuring(PyObject* o, PyObject* on) {
   const int truth = PyObject_IsTrue(on);
   if (truth < 0) return nullptr;
   const CallableState& s = *reinterpret_cast<Callable*>(o)->state;
@@ -224,30 +220,48 @@ PyObject* time_guards_after(PyObject* o, PyObject* args, PyObject* kwargs) {
   return times;
 }
 
-PyMethodDef kMethods[] = {
+PyMethodDef kCallableMethods[] = {
     {"time_guards", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(at_boundary<time_warm_guards>)),
      METH_VARARGS | METH_KEYWORDS, "For benchmarks: nanoseconds that the guards of the last entry take."},
     {"time_guards_after", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(at_boundary<time_guards_after>)),
      METH_VARARGS | METH_KEYWORDS, "The same; the first argument is called before each check."},
     {"entries", at_boundary<entries>, METH_NOARGS, "What was compiled, most recently used first, as dicts."},
-    {"measure", at_boundary<measure>, METH_O, "Whether calls of what is compiled also take the time of each step."},
+    {"measure", at_boundary<set_measuring>, METH_O,
+     "Whether calls of what is compiled also take the time of each step."},
     {"reset", at_boundary<reset>, METH_NOARGS, "Forgets everything compiled."},
     {"tallies", at_boundary<tallies>, METH_NOARGS, "Calls, eager calls, recompiles, why the last call was skipped."},
     {nullptr, nullptr, 0, nullptr},
 };
-PyMemberDef kMembers[] = {
+PyMemberDef kCallableMembers[] = {
     {"__wrapped_function__", T_OBJECT, offsetof(Callable, function), READONLY, "the Python function that is compiled"},
     {"__bound_self__", T_OBJECT, offsetof(Callable, self), READONLY, "its first argument"},
     {"__through_call__", T_BOOL, offsetof(Callable, through_call), READONLY,
      "the function is the __call__ of the first argument's class"},
     {nullptr, 0, 0, 0, nullptr},
 };
-PyGetSetDef kGetSets[] = {
-    {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, nullptr, nullptr},
-    {nullptr, nullptr, nullptr, nullptr, nullptr},
-};
+
+PyObject* bound_to(PyObject* o, PyObject* instance, PyObject*) {
+  return instance && instance != Py_None ? PyMethod_New(o, instance) : Py_NewRef(o);
+}
 
 }  // namespace
+
+void be_callable(PyTypeObject& type, Py_ssize_t vectorcall, Py_ssize_t dict, Py_ssize_t weakrefs) {
+  static PyGetSetDef dict_of_instance[] = {
+      {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, nullptr, nullptr},
+      {nullptr, nullptr, nullptr, nullptr, nullptr},
+  };
+  type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR;
+  type.tp_vectorcall_offset = vectorcall;
+  type.tp_call = PyVectorcall_Call;
+  type.tp_descr_get = at_boundary<bound_to>;
+  type.tp_getset = dict_of_instance;
+  type.tp_dictoffset = dict;
+  type.tp_weaklistoffset = weakrefs;
+  type.tp_getattro = PyObject_GenericGetAttr;
+  type.tp_setattro = PyObject_GenericSetAttr;
+  type.tp_free = PyObject_GC_Del;
+}
 
 PyObject* with_backend(Callable* c, PyObject* backend) {
   CallableState& s = *c->state;
@@ -273,7 +287,7 @@ PyObject* with_backend(Callable* c, PyObject* backend) {
                            flag(s.settings.keep_text), "options", options)
            : nullptr;
   PyObject* none = PyTuple_New(0);
-  PyObject* other = kwargs && none ? make(Py_TYPE(c), none, kwargs) : nullptr;
+  PyObject* other = kwargs && none ? callable_new(Py_TYPE(c), none, kwargs) : nullptr;
   if (other) reinterpret_cast<Callable*>(other)->state->settings.forced = true;
   const bool kept = other && PyDict_SetItem(s.forced, backend, other) == 0;
   if (!pair) Py_XDECREF(options);
@@ -288,23 +302,14 @@ bool add_callable_type(PyObject* module) {
   static PyTypeObject type = {PyVarObject_HEAD_INIT(nullptr, 0)};
   type.tp_name = "flashover._C.CompiledCallable";
   type.tp_basicsize = sizeof(Callable);
-  type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR;
-  type.tp_vectorcall_offset = offsetof(Callable, vectorcall);
-  type.tp_call = PyVectorcall_Call;
-  type.tp_new = at_boundary<make>;
-  type.tp_dealloc = destroy;
-  type.tp_traverse = traverse;
-  type.tp_clear = clear;
-  type.tp_descr_get = at_boundary<get>;
-  type.tp_repr = at_boundary<repr>;
-  type.tp_methods = kMethods;
-  type.tp_members = kMembers;
-  type.tp_getset = kGetSets;
-  type.tp_dictoffset = offsetof(Callable, dict);
-  type.tp_weaklistoffset = offsetof(Callable, weakrefs);
-  type.tp_getattro = PyObject_GenericGetAttr;
-  type.tp_setattro = PyObject_GenericSetAttr;
-  type.tp_free = PyObject_GC_Del;
+  be_callable(type, offsetof(Callable, vectorcall), offsetof(Callable, dict), offsetof(Callable, weakrefs));
+  type.tp_new = at_boundary<callable_new>;
+  type.tp_dealloc = callable_dealloc;
+  type.tp_traverse = callable_traverse;
+  type.tp_clear = callable_clear;
+  type.tp_repr = at_boundary<callable_repr>;
+  type.tp_methods = kCallableMethods;
+  type.tp_members = kCallableMembers;
   if (PyType_Ready(&type) < 0 || !add_generator_type()) return false;
   return PyModule_AddObjectRef(module, "CompiledCallable", reinterpret_cast<PyObject*>(&type)) == 0;
 }

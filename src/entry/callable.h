@@ -92,6 +92,9 @@ class Held {
   PyObject* const o_;
 };
 
+// What types of callables share: they are called by vectorcall, bound to an instance as functions are, and have a dict
+// and weak references at these offsets.
+void be_callable(PyTypeObject& type, Py_ssize_t vectorcall, Py_ssize_t dict, Py_ssize_t weakrefs);
 // The vectorcall of a Callable: binds the arguments and runs the entry that matches, or compiles one.
 PyObject* call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* kwnames);
 // False when there is no Python function to compile. Drops everything compiled when the class got another __call__.

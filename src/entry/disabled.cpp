@@ -3,6 +3,7 @@
 #include <structmember.h>
 
 #include "base/boundary.h"
+#include "entry/callable.h"
 #include "entry/entry.h"
 #include "frame/resume.h"
 
@@ -19,7 +20,7 @@ struct Disabled {
   PyObject* weakrefs;
 };
 
-PyObject* call(PyObject* o, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
+PyObject* disabled_call(PyObject* o, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
   auto* d = reinterpret_cast<Disabled*>(o);
   counters().eager_calls += d->counts;
   if (!d->recursive) {
@@ -30,13 +31,13 @@ PyObject* call(PyObject* o, PyObject* const* args, size_t nargsf, PyObject* kwna
   return PyObject_Vectorcall(d->function, args, nargsf, kwnames);
 }
 
-PyObject* make(PyTypeObject* type, PyObject* args, PyObject*) {
+PyObject* disabled_new(PyTypeObject* type, PyObject* args, PyObject*) {
   PyObject *function, *reason;
   int recursive = 1, counts = 0;
   if (!PyArg_ParseTuple(args, "OU|pp:Disabled", &function, &reason, &recursive, &counts)) return nullptr;
   auto* d = PyObject_GC_New(Disabled, type);
   if (!d) return nullptr;
-  d->vectorcall = at_boundary<call>;
+  d->vectorcall = at_boundary<disabled_call>;
   d->function = Py_NewRef(function);
   d->reason = Py_NewRef(reason);
   d->recursive = recursive != 0;
@@ -46,40 +47,33 @@ PyObject* make(PyTypeObject* type, PyObject* args, PyObject*) {
   return reinterpret_cast<PyObject*>(d);
 }
 
-int traverse(PyObject* o, visitproc visit, void* arg) noexcept {
+int disabled_traverse(PyObject* o, visitproc visit, void* arg) noexcept {
   auto* d = reinterpret_cast<Disabled*>(o);
   Py_VISIT(d->function);
   Py_VISIT(d->dict);
   return 0;
 }
-int clear(PyObject* o) noexcept {
+int disabled_clear(PyObject* o) noexcept {
   auto* d = reinterpret_cast<Disabled*>(o);
   Py_CLEAR(d->function);
   Py_CLEAR(d->reason);
   Py_CLEAR(d->dict);
   return 0;
 }
-void destroy(PyObject* o) noexcept {
+void disabled_dealloc(PyObject* o) noexcept {
   PyObject_GC_UnTrack(o);
   if (reinterpret_cast<Disabled*>(o)->weakrefs) PyObject_ClearWeakRefs(o);
-  clear(o);
+  disabled_clear(o);
   Py_TYPE(o)->tp_free(o);
 }
-PyObject* get(PyObject* o, PyObject* instance, PyObject*) {
-  return instance && instance != Py_None ? PyMethod_New(o, instance) : Py_NewRef(o);
-}
-PyObject* repr(PyObject* o) {
+PyObject* disabled_repr(PyObject* o) {
   return PyUnicode_FromFormat("<flashover disabled %R>", reinterpret_cast<Disabled*>(o)->function);
 }
 
-PyMemberDef kMembers[] = {
+PyMemberDef kDisabledMembers[] = {
     {"__disabled_function__", T_OBJECT, offsetof(Disabled, function), READONLY, "the function"},
     {"reason", T_OBJECT, offsetof(Disabled, reason), READONLY, "why"},
     {nullptr, 0, 0, 0, nullptr},
-};
-PyGetSetDef kGetSets[] = {
-    {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, nullptr, nullptr},
-    {nullptr, nullptr, nullptr, nullptr, nullptr},
 };
 
 }  // namespace
@@ -88,22 +82,13 @@ bool add_disabled_type(PyObject* module) {
   static PyTypeObject type = {PyVarObject_HEAD_INIT(nullptr, 0)};
   type.tp_name = "flashover._C.Disabled";
   type.tp_basicsize = sizeof(Disabled);
-  type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR;
-  type.tp_vectorcall_offset = offsetof(Disabled, vectorcall);
-  type.tp_call = PyVectorcall_Call;
-  type.tp_new = at_boundary<make>;
-  type.tp_dealloc = destroy;
-  type.tp_traverse = traverse;
-  type.tp_clear = clear;
-  type.tp_descr_get = at_boundary<get>;
-  type.tp_repr = at_boundary<repr>;
-  type.tp_members = kMembers;
-  type.tp_getset = kGetSets;
-  type.tp_dictoffset = offsetof(Disabled, dict);
-  type.tp_weaklistoffset = offsetof(Disabled, weakrefs);
-  type.tp_getattro = PyObject_GenericGetAttr;
-  type.tp_setattro = PyObject_GenericSetAttr;
-  type.tp_free = PyObject_GC_Del;
+  be_callable(type, offsetof(Disabled, vectorcall), offsetof(Disabled, dict), offsetof(Disabled, weakrefs));
+  type.tp_new = at_boundary<disabled_new>;
+  type.tp_dealloc = disabled_dealloc;
+  type.tp_traverse = disabled_traverse;
+  type.tp_clear = disabled_clear;
+  type.tp_repr = at_boundary<disabled_repr>;
+  type.tp_members = kDisabledMembers;
   if (PyType_Ready(&type) < 0) return false;
   return PyModule_AddObjectRef(module, "Disabled", reinterpret_cast<PyObject*>(&type)) == 0;
 }
