@@ -16,6 +16,12 @@
 
 #include <utility>
 
+#if PY_VERSION_HEX >= 0x030C0000
+#define _PyEval_RequestCodeExtraIndex PyUnstable_Eval_RequestCodeExtraIndex
+#define _PyCode_GetExtra PyUnstable_Code_GetExtra
+#define _PyCode_SetExtra PyUnstable_Code_SetExtra
+#endif
+
 namespace flashover::frame {
 
 // An owned reference.

@@ -15,6 +15,11 @@ constexpr bool is_any_of(std::string_view name, std::initializer_list<std::strin
   return std::any_of(operators.begin(), operators.end(),
                      [&](std::string_view o) { return without_overload(o) == without_overload(name); });
 }
+// Whether the name says that it writes its first argument: "aten._fused_sgd_.default", not "aten.__and__.Tensor".
+constexpr bool looks_in_place(std::string_view name) {
+  const std::string_view base = without_overload(name);
+  return base.ends_with('_') && !base.ends_with("__");
+}
 constexpr bool is_aten(std::string_view name) { return name.starts_with("aten."); }
 
 #define ATEN_NAME(constant, text) inline constexpr char constant[] = text;

@@ -28,12 +28,6 @@ class NoTorchFunction {
   at::impl::TorchFunctionDisabledState before_;
 };
 
-// "aten._fused_sgd_.default": not an out= overload, which may resize.
-bool looks_in_place(std::string_view name) {
-  const std::string_view base = op::without_overload(name);
-  return base.ends_with('_') && !base.ends_with("__");
-}
-
 }  // namespace
 
 Device Recorder::device_of_results(const OpFacts& facts, const std::vector<Arg>& args) const {
@@ -195,8 +189,8 @@ std::vector<at::Tensor> Recorder::place_results(const OpFacts& facts, const std:
 
 void Recorder::finish_by_meta(OpFacts& facts, std::vector<Arg> args, Stack& stack, size_t base) {
   if (!facts.cpp_meta && !facts.python_meta) {
-    // One that only writes (fused optimizers) leaves shapes as they are.
-    if (!facts.schema.returns.empty() || !facts.schema.any_written || !looks_in_place(facts.schema.name))
+    // One that only writes (fused optimizers) leaves shapes as they are; an out= overload may resize.
+    if (!facts.schema.returns.empty() || !facts.schema.any_written || !op::looks_in_place(facts.schema.name))
       throw Declined("no shape function for " + facts.schema.name);
     check_autograd(facts, {});
     add_node(facts.op, std::move(args), {});

@@ -12,12 +12,6 @@
 namespace flashover::frame {
 namespace {
 
-#if PY_VERSION_HEX >= 0x030C0000
-#define _PyEval_RequestCodeExtraIndex PyUnstable_Eval_RequestCodeExtraIndex
-#define _PyCode_GetExtra PyUnstable_Code_GetExtra
-#define _PyCode_SetExtra PyUnstable_Code_SetExtra
-#endif
-
 void free_code(void* p) { delete static_cast<Code*>(p); }
 
 Py_ssize_t extra_index() {

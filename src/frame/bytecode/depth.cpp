@@ -45,12 +45,6 @@ std::vector<int32_t> count_depths(const Code& code) {
   return agree ? depths : std::vector<int32_t>{};
 }
 
-#if PY_VERSION_HEX >= 0x030C0000
-#define _PyEval_RequestCodeExtraIndex PyUnstable_Eval_RequestCodeExtraIndex
-#define _PyCode_GetExtra PyUnstable_Code_GetExtra
-#define _PyCode_SetExtra PyUnstable_Code_SetExtra
-#endif
-
 void free_depths(void* p) { delete static_cast<std::vector<int32_t>*>(p); }
 
 }  // namespace

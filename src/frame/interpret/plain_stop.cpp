@@ -3,12 +3,19 @@
 
 #include <opcode.h>
 
+#include "frame/bytecode/decode.h"
+
 namespace flashover::frame {
 namespace {
 
 // Instructions that a plain run goes on through: control flow and arithmetic of numbers is not worth a capture of its
 // own, and capturing it would guard on every number that passes.
 enum class OpcodeClass : uint8_t { kCapture, kControl, kLoad, kNumbers };
+
+bool jumps_or_leaves(int op) {
+  const Flow flow = flow_of({.op = static_cast<uint8_t>(op)}, 0);
+  return !flow.falls_through || flow.target >= 0;
+}
 
 OpcodeClass class_of(int op) {
   switch (op) {
@@ -17,34 +24,12 @@ OpcodeClass class_of(int op) {
     case RESUME:
     case POP_TOP:
     case STORE_FAST:
-    case JUMP_FORWARD:
-    case JUMP_BACKWARD:
-    case JUMP_BACKWARD_NO_INTERRUPT:
-    case FOR_ITER:
-    case RETURN_VALUE:
     case PUSH_EXC_INFO:
     case POP_EXCEPT:
-    case RERAISE:
-    case SEND:
     case YIELD_VALUE:
 #if PY_VERSION_HEX < 0x030C0000
     case PRECALL:
-    case POP_JUMP_FORWARD_IF_FALSE:
-    case POP_JUMP_FORWARD_IF_TRUE:
-    case POP_JUMP_BACKWARD_IF_FALSE:
-    case POP_JUMP_BACKWARD_IF_TRUE:
-    case POP_JUMP_FORWARD_IF_NONE:
-    case POP_JUMP_FORWARD_IF_NOT_NONE:
-    case POP_JUMP_BACKWARD_IF_NONE:
-    case POP_JUMP_BACKWARD_IF_NOT_NONE:
-    case JUMP_IF_FALSE_OR_POP:
-    case JUMP_IF_TRUE_OR_POP:
 #else
-    case POP_JUMP_IF_FALSE:
-    case POP_JUMP_IF_TRUE:
-    case POP_JUMP_IF_NONE:
-    case POP_JUMP_IF_NOT_NONE:
-    case RETURN_CONST:
     case END_FOR:
 #endif
       return OpcodeClass::kControl;
@@ -58,11 +43,11 @@ OpcodeClass class_of(int op) {
     case UNARY_NEGATIVE:
       return OpcodeClass::kNumbers;
     default:
-      return OpcodeClass::kCapture;
+      return op != RAISE_VARARGS && jumps_or_leaves(op) ? OpcodeClass::kControl : OpcodeClass::kCapture;
   }
 }
 
-int operands_of(int op) { return op == UNARY_NOT || op == UNARY_NEGATIVE ? 1 : 2; }
+int arithmetic_operands(int op) { return op == UNARY_NOT || op == UNARY_NEGATIVE ? 1 : 2; }
 
 bool is_number_like(PyObject* o) {
   PyTypeObject* t = Py_TYPE(o);
@@ -74,7 +59,7 @@ bool is_number_like(PyObject* o) {
 bool PlainStop::ends_at(int op, bool has_names, int pc, PyObject** sp) {
   OpcodeClass kind = has_names ? OpcodeClass::kControl : class_of(op);
   if (kind == OpcodeClass::kNumbers)
-    for (int i = 1; i <= operands_of(op); ++i)
+    for (int i = 1; i <= arithmetic_operands(op); ++i)
       if (!is_number_like(sp[-i])) kind = OpcodeClass::kCapture;
   if (kind == OpcodeClass::kCapture) return true;
   if (kind == OpcodeClass::kLoad) {
@@ -82,7 +67,7 @@ bool PlainStop::ends_at(int op, bool has_names, int pc, PyObject** sp) {
       mark = pc;
       mark_sp = sp;
     }
-  } else if (kind == OpcodeClass::kControl || sp - operands_of(op) < mark_sp) {
+  } else if (kind == OpcodeClass::kControl || sp - arithmetic_operands(op) < mark_sp) {
     mark = -1;
   }
   return false;

@@ -243,11 +243,6 @@ class Functionalizer {
     return out;
   }
 
-  static bool looks_in_place(std::string_view name) {
-    const std::string_view base = op::without_overload(name);
-    return base.ends_with('_') && !base.ends_with("__");
-  }
-
   // The argument that a result shares memory with; kNoValue: fresh memory.
   ValueId alias_of(const Node& n, ValueId out) const {
     const int32_t storage = in_.values[out].storage;
@@ -267,7 +262,7 @@ class Functionalizer {
     if (contains(kStaticChecks, name)) return;
     if (op::is_any_of(name, {op::set__source_Tensor})) return visit_set(n);
     if (op::is_any_of(name, {op::resize_, op::resize_as_})) return visit_resize(n);
-    if (!n.op->declared && looks_in_place(name)) throw Declined("unknown operator: " + name + " (no schema facts)");
+    if (!n.op->declared && op::looks_in_place(name)) throw Declined("unknown operator: " + name + " (no schema facts)");
     const std::vector<ValueId> written = is_metadata_in_place(name) ? std::vector<ValueId>{} : written_by(n);
     if (!written.empty()) return visit_writer(n, written);
     if (contains(kCopies, name) && visit_copy(n)) return;
