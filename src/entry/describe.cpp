@@ -19,7 +19,8 @@ PyObject* strings(const std::vector<std::string>& list) {
   return out;
 }
 
-PyObject* step_of(const std::string& side, const plan::Plan& p, const plan::Step& s, double seconds, bool frozen) {
+PyObject* describe_step(const std::string& side, const plan::Plan& p, const plan::Step& s, double seconds,
+                        bool frozen) {
   // Distinct memory: a tensor and its views count once, repeated elements too.
   std::vector<plan::TensorId> reads, writes;
   const auto add = [&](std::vector<plan::TensorId>& to, plan::TensorId t) {
@@ -62,7 +63,7 @@ PyObject* steps_of(const Entry& e) {
     const auto append = [&](const plan::Step& s, double seconds, bool frozen) {
       // Memory that is taken or given back is no work.
       if (s.kind == plan::StepKind::kRelease || plan::takes_memory(s)) return;
-      PyObject* d = step_of(side, p, s, seconds, frozen);
+      PyObject* d = describe_step(side, p, s, seconds, frozen);
       if (d) PyList_Append(out, d);
       Py_XDECREF(d);
     };

@@ -19,7 +19,7 @@ namespace flashover::entry {
 namespace {
 
 constexpr size_t kMostRecords = 64;
-constexpr std::array<const char*, 7> kNames = {"declined", "limit", "state", "tracer", "said", "raises", "requested"};
+constexpr std::array<const char*, 7> kCauses = {"declined", "limit", "state", "tracer", "said", "raises", "requested"};
 
 bool warned_elsewhere(EagerCause cause) {
   return cause == EagerCause::kSaid || cause == EagerCause::kRaises || cause == EagerCause::kRequested;
@@ -153,7 +153,7 @@ bool EagerLog::warn(const Settings& settings, const Event& event, const std::str
 PyObject* EagerLog::to_python() const {
   PyObject* out = PyList_New(0);
   for (const EagerRecord& r : records_) {
-    PyObject* d = Py_BuildValue("{s:s,s:O,s:s,s:s,s:L}", "cause", kNames[static_cast<size_t>(r.cause)], "frame",
+    PyObject* d = Py_BuildValue("{s:s,s:O,s:s,s:s,s:L}", "cause", kCauses[static_cast<size_t>(r.cause)], "frame",
                                 r.frame ? Py_True : Py_False, "reason", r.reason.c_str(), "where", r.where.c_str(),
                                 "count", static_cast<long long>(r.count));
     if (!out || !d || PyList_Append(out, d) != 0) {

@@ -73,12 +73,12 @@ PyObject* throw_into(PyObject* self, PyObject* const* args, Py_ssize_t nargs) {
   return call_base("throw", self, args, nargs);
 }
 
-int traverse(PyObject* self, visitproc visit, void* arg) noexcept {
+int generator_traverse(PyObject* self, visitproc visit, void* arg) noexcept {
   if (const auto it = kept().find(self); it != kept().end()) Py_VISIT(it->second.owner);
   return PyGen_Type.tp_traverse(self, visit, arg);
 }
 
-void destroy(PyObject* self) noexcept {
+void generator_dealloc(PyObject* self) noexcept {
   auto node = kept().extract(self);  // the address may be another one's afterwards
   PyObject *type, *error, *tb;
   PyErr_Fetch(&type, &error, &tb);
@@ -87,7 +87,7 @@ void destroy(PyObject* self) noexcept {
   PyErr_Restore(type, error, tb);
 }
 
-PyMethodDef kMethods[] = {
+PyMethodDef kGeneratorMethods[] = {
     {"send", at_boundary<send>, METH_O, nullptr},
     {"throw", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(at_boundary<throw_into>)), METH_FASTCALL,
      nullptr},
@@ -107,7 +107,7 @@ void keep_compiling(PyObject* generator, PyObject* owner, std::unique_ptr<frame:
 bool add_generator_type() {
   static PyAsyncMethods async = *PyGen_Type.tp_as_async;
   async.am_send = at_boundary<am_send>;
-  for (PyMethodDef *m = kMethods, *of; m->ml_name != nullptr; ++m)
+  for (PyMethodDef *m = kGeneratorMethods, *of; m->ml_name != nullptr; ++m)
     for (of = PyGen_Type.tp_methods; of->ml_name != nullptr; ++of)
       if (std::string_view(of->ml_name) == m->ml_name) m->ml_doc = of->ml_doc;
   PyTypeObject& type = *compiled_generator();
@@ -117,12 +117,12 @@ bool add_generator_type() {
   type.tp_itemsize = PyGen_Type.tp_itemsize;
   // Its own flags: the base's say of 3.12's built-in types that the interpreter keeps their dict elsewhere.
   type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE;
-  type.tp_dealloc = destroy;
-  type.tp_traverse = traverse;
+  type.tp_dealloc = generator_dealloc;
+  type.tp_traverse = generator_traverse;
   type.tp_finalize = PyGen_Type.tp_finalize;
   type.tp_iternext = at_boundary<next>;
   type.tp_as_async = &async;
-  type.tp_methods = kMethods;
+  type.tp_methods = kGeneratorMethods;
   return PyType_Ready(&type) == 0;
 }
 

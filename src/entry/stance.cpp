@@ -13,8 +13,8 @@
 
 namespace flashover::entry {
 namespace {
-const std::array<const char*, 6> kNames = {"default",           "force_eager",        "eager_on_recompile",
-                                           "fail_on_recompile", "eager_then_compile", "aot_eager_then_compile"};
+const std::array<const char*, 6> kStances = {"default",           "force_eager",        "eager_on_recompile",
+                                             "fail_on_recompile", "eager_then_compile", "aot_eager_then_compile"};
 std::atomic<Stance>& stance() {
   static std::atomic<Stance> s{Stance::kDefault};
   return s;
@@ -50,8 +50,8 @@ const Said& torchs_stance() {
   PyErr_Clear();
   if (object == nullptr) return said;  // the module is being loaded
   said.stance = Stance::kDefault;
-  for (size_t i = 0; utf8 && i < kNames.size(); i++)
-    if (std::strcmp(utf8, kNames[i]) == 0) said.stance = static_cast<Stance>(i);
+  for (size_t i = 0; utf8 && i < kStances.size(); i++)
+    if (std::strcmp(utf8, kStances[i]) == 0) said.stance = static_cast<Stance>(i);
   Py_XDECREF(text);
   if (forced == Py_None) Py_CLEAR(forced);
   PyObject* const before = std::exchange(said.backend, forced);
@@ -93,7 +93,7 @@ Stance current_stance() {
   const Stance own = stance().load(std::memory_order_relaxed), torchs = torchs_stance().stance;
   return own == Stance::kDefault || torchs == Stance::kForceEager ? torchs : own;
 }
-const char* name_of(Stance s) { return kNames[static_cast<size_t>(s)]; }
+const char* name_of(Stance s) { return kStances[static_cast<size_t>(s)]; }
 const char* stance_name() { return name_of(stance().load(std::memory_order_relaxed)); }
 
 PyObject* forced_backend() {
@@ -124,12 +124,12 @@ bool torch_only_runs() {
 }
 void set_stance(const std::string& name) {
   std::string all;
-  for (size_t i = 0; i < kNames.size(); i++) {
-    if (name == kNames[i]) {
+  for (size_t i = 0; i < kStances.size(); i++) {
+    if (name == kStances[i]) {
       stance() = static_cast<Stance>(i);
       return;
     }
-    all += (i ? ", " : "") + std::string(kNames[i]);
+    all += (i ? ", " : "") + std::string(kStances[i]);
   }
   throw UserError("no stance '" + name + "'; there are " + all);
 }

@@ -137,7 +137,7 @@ std::vector<std::string> parameters_of(PyCodeObject* code) {  // but for self
     names.emplace_back(PyUnicode_AsUTF8(PyTuple_GET_ITEM(code->co_localsplusnames, i)));
   return names;
 }
-std::string line_of(PyCodeObject* code, int32_t instruction) {  // of its first line: -1
+std::string place_of(PyCodeObject* code, int32_t instruction) {  // of its first line: -1
   const char* file = PyUnicode_AsUTF8(code->co_filename);
   PyErr_Clear();
   const int line = instruction < 0 ? code->co_firstlineno : PyCode_Addr2Line(code, instruction * 2);
@@ -275,7 +275,7 @@ void Run::set_up(Speculation speculation, Path stop, bool gives_way) {
   PyCodeObject* const forward =
       continues() || request.count == 0 ? nullptr : forward_of(request.function, request.slots[0]);
   if (forward != nullptr) in.recorder.name_positional(parameters_of(forward));
-  in.begins_at = line_of(forward != nullptr ? forward : code(), continues() ? request.next : -1);
+  in.begins_at = place_of(forward != nullptr ? forward : code(), continues() ? request.next : -1);
   in.assumes = speculation.assumptions;
   in.gives_way = gives_way;
   in.narrows_inputs = speculation.narrowed_inputs;

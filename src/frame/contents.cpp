@@ -10,7 +10,7 @@
 namespace flashover::frame {
 namespace {
 
-constexpr int kMaxDepth = 6;
+constexpr int kMaxContentDepth = 6;
 
 constexpr Py_ssize_t kMaxElements = 20000;
 
@@ -249,7 +249,7 @@ void Recorder::check_secrets(PyObject* o) const {
 }
 
 void Recorder::contents_deep(PyObject* o, int depth) {
-  if (depth > kMaxDepth || is_atom(o)) return;
+  if (depth > kMaxContentDepth || is_atom(o)) return;
   if (leaves_arrays && is_array(o)) return;
   not_opaque(o);
   check_secrets(o);

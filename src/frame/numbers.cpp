@@ -10,12 +10,14 @@
 #include "trace/trace.h"
 
 namespace flashover::frame {
-namespace {
-
-constexpr int kMaxDepth = 5;
-constexpr size_t kMaxSteps = 100000;
 
 PyObject* power(PyObject* a, PyObject* b) { return PyNumber_Power(a, b, Py_None); }
+
+namespace {
+
+constexpr int kMaxNumberDepth = 5;
+constexpr size_t kMaxSteps = 100000;
+
 // By the argument of BINARY_OP, in place or not; null: not of numbers.
 binaryfunc arithmetic(int op) {
   constexpr int kInPlace = 13;
@@ -67,7 +69,8 @@ std::shared_ptr<PyObject> shared(PyObject* o) {
   return std::shared_ptr<PyObject>(Py_NewRef(o), [](PyObject* p) { Py_DECREF(p); });
 }
 
-PyObject* run(const NumberStep& s, const std::vector<PyObject*>& values, PyObject* const* objects, ReadItem read_item) {
+PyObject* run_number_step(const NumberStep& s, const std::vector<PyObject*>& values, PyObject* const* objects,
+                          ReadItem read_item) {
   using Kind = NumberStep::Kind;
   const auto value = [&](int32_t i) { return values[static_cast<size_t>(i)]; };
   switch (s.kind) {
@@ -148,7 +151,7 @@ bool evaluate(const NumberProgram& p, PyObject* const* objects, ReadItem read, s
     return false;
   };
   for (const NumberStep& s : p.steps) {
-    PyObject* v = run(s, values, objects, read);
+    PyObject* v = run_number_step(s, values, objects, read);
     if (v == nullptr) return miss();
     values.push_back(v);
     if (Py_TYPE(v) != s.type) return miss();
@@ -420,7 +423,7 @@ void Numbers::read(PyObject* o) {
 
 bool Numbers::holds(PyObject* o, int depth) const {
   if (is(o)) return true;
-  if (depth > kMaxDepth || is_atom(o)) return false;
+  if (depth > kMaxNumberDepth || is_atom(o)) return false;
   if (PyTuple_Check(o) || PyList_Check(o)) {
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i)
       if (holds(PySequence_Fast_GET_ITEM(o, i), depth + 1)) return true;

@@ -51,6 +51,8 @@ struct NumberProgram {
   bool empty() const { return steps.empty(); }
 };
 
+PyObject* power(PyObject* a, PyObject* b);  // a ** b
+
 // Number in a 0-d CPU tensor of that dtype. New reference; null: it is not such a tensor.
 using ReadItem = PyObject* (*)(PyObject* tensor, DType dtype);
 // values: one a step, new references. False, without an error: a miss.

@@ -8,7 +8,7 @@
 namespace flashover::frame {
 namespace {
 
-using Kind = NumberStep::Kind;
+using NumberKind = NumberStep::Kind;
 
 std::shared_ptr<PyObject> held(PyObject* o) {
   return {Py_NewRef(o), [](PyObject* p) { Py_DECREF(p); }};
@@ -18,7 +18,7 @@ struct Numbered {
   Python py{"import math"};
   NumberProgram program{.limit = 1e6};
 
-  int32_t step(Kind kind, PyTypeObject* type, int32_t a = -1, int32_t b = -1, int32_t op = 0,
+  int32_t step(NumberKind kind, PyTypeObject* type, int32_t a = -1, int32_t b = -1, int32_t op = 0,
                const std::string& object = "") {
     program.steps.push_back({kind, a, b, op, DType::kF64, object.empty() ? nullptr : held(py[object]), type});
     return static_cast<int32_t>(program.steps.size()) - 1;
@@ -42,33 +42,33 @@ constexpr int kPlus = 0, kTimes = 5, kPower = 8, kDivide = 11, kInPlace = 13;
 
 TEST(Numbers, Arithmetic) {
   Numbered n;
-  const int32_t x = n.step(Kind::kSource, &PyFloat_Type, 0);
-  const int32_t two = n.step(Kind::kConstant, &PyLong_Type, -1, -1, 0, "2");
-  const int32_t twice = n.step(Kind::kBinary, &PyFloat_Type, x, two, kTimes + kInPlace);
-  const int32_t sum = n.step(Kind::kBinary, &PyFloat_Type, twice, two, kPlus);
-  const int32_t minus = n.step(Kind::kUnary, &PyFloat_Type, sum, -1, 0);
+  const int32_t x = n.step(NumberKind::kSource, &PyFloat_Type, 0);
+  const int32_t two = n.step(NumberKind::kConstant, &PyLong_Type, -1, -1, 0, "2");
+  const int32_t twice = n.step(NumberKind::kBinary, &PyFloat_Type, x, two, kTimes + kInPlace);
+  const int32_t sum = n.step(NumberKind::kBinary, &PyFloat_Type, twice, two, kPlus);
+  const int32_t minus = n.step(NumberKind::kUnary, &PyFloat_Type, sum, -1, 0);
   EXPECT_EQ(n.run({"1.5"}), "-5.0");
   EXPECT_EQ(n.run({"float('inf')"}), "-inf");
-  n.step(Kind::kRound, &PyFloat_Type, minus);
+  n.step(NumberKind::kRound, &PyFloat_Type, minus);
   EXPECT_EQ(n.run({"0.1"}), n.py.text("__import__('struct').unpack('f', __import__('struct').pack('f', -2.2))[0]"));
-  n.step(Kind::kCall, &PyFloat_Type, minus, -1, 0, "abs");
+  n.step(NumberKind::kCall, &PyFloat_Type, minus, -1, 0, "abs");
   EXPECT_EQ(n.run({"1.5"}), "5.0");
-  n.step(Kind::kFormat, &PyUnicode_Type, minus, -1, 0, "'.2f'");
+  n.step(NumberKind::kFormat, &PyUnicode_Type, minus, -1, 0, "'.2f'");
   EXPECT_EQ(n.run({"1.5"}), "'-5.00'");
 }
 
 TEST(Numbers, AStepThatRaisesIsAMiss) {
   Numbered n;
-  const int32_t x = n.step(Kind::kSource, &PyFloat_Type, 0), y = n.step(Kind::kSource, &PyFloat_Type, 1);
-  n.step(Kind::kBinary, &PyFloat_Type, x, y, kDivide);
+  const int32_t x = n.step(NumberKind::kSource, &PyFloat_Type, 0), y = n.step(NumberKind::kSource, &PyFloat_Type, 1);
+  n.step(NumberKind::kBinary, &PyFloat_Type, x, y, kDivide);
   EXPECT_EQ(n.run({"1.0", "4.0"}), "0.25");
   EXPECT_EQ(n.run({"1.0", "0.0"}), "miss");
 }
 
 TEST(Numbers, AnotherTypeIsAMiss) {
   Numbered n;
-  const int32_t x = n.step(Kind::kSource, &PyLong_Type, 0), y = n.step(Kind::kSource, &PyLong_Type, 1);
-  n.step(Kind::kBinary, &PyLong_Type, x, y, kPower);
+  const int32_t x = n.step(NumberKind::kSource, &PyLong_Type, 0), y = n.step(NumberKind::kSource, &PyLong_Type, 1);
+  n.step(NumberKind::kBinary, &PyLong_Type, x, y, kPower);
   EXPECT_EQ(n.run({"2", "3"}), "8");
   EXPECT_EQ(n.run({"2", "-3"}), "miss") << "a float";
   EXPECT_EQ(n.run({"2.0", "3"}), "miss");
@@ -77,8 +77,8 @@ TEST(Numbers, AnotherTypeIsAMiss) {
 
 TEST(Numbers, ComparisonsThatGoTheOtherWayAreAMiss) {
   Numbered n;
-  const int32_t x = n.step(Kind::kSource, &PyFloat_Type, 0),
-                zero = n.step(Kind::kConstant, &PyLong_Type, -1, -1, 0, "0");
+  const int32_t x = n.step(NumberKind::kSource, &PyFloat_Type, 0),
+                zero = n.step(NumberKind::kConstant, &PyLong_Type, -1, -1, 0, "0");
   n.program.checks = {{x, zero, Py_GT, true}, {x, x, Py_EQ, true}};
   EXPECT_EQ(n.run({"1.0"}), "0");
   EXPECT_EQ(n.run({"-1.0"}), "miss");
@@ -89,12 +89,12 @@ TEST(Numbers, ComparisonsThatGoTheOtherWayAreAMiss) {
 
 TEST(Numbers, InputsThatTheirTensorCannotHoldAreAMiss) {
   Numbered n;
-  n.program.inputs = {n.step(Kind::kSource, &PyFloat_Type, 0)};
+  n.program.inputs = {n.step(NumberKind::kSource, &PyFloat_Type, 0)};
   EXPECT_EQ(n.run({"1e6"}), "1000000.0");
   EXPECT_EQ(n.run({"1.1e6"}), "miss");
   EXPECT_EQ(n.run({"float('-inf')"}), "-inf");
   Numbered i;
-  i.program.inputs = {i.step(Kind::kSource, &PyLong_Type, 0)};
+  i.program.inputs = {i.step(NumberKind::kSource, &PyLong_Type, 0)};
   EXPECT_EQ(i.run({"-(1 << 24)"}), "-16777216");
   EXPECT_EQ(i.run({"(1 << 24) + 1"}), "miss");
   EXPECT_EQ(i.run({"1 << 100"}), "miss");

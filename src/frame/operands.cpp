@@ -51,9 +51,9 @@ bool is_method_of_tensors(const PyObject* descriptor) {
   return std::binary_search(known.begin(), known.end(), descriptor);
 }
 
-using Operands = std::vector<PyObject*>;
+using Objects = std::vector<PyObject*>;
 
-void add_arguments_of(PyObject* tuple, Operands& out) {
+void add_arguments_of(PyObject* tuple, Objects& out) {
   constexpr Py_ssize_t kMost = 64;
   PyTupleObject head;
   if (tuple == nullptr || !peek(tuple, &head, sizeof head) || Py_TYPE(&head) != &PyTuple_Type) return;
@@ -64,7 +64,7 @@ void add_arguments_of(PyObject* tuple, Operands& out) {
     out.insert(out.end(), items, items + count);
 }
 
-void add_operands(const _PyInterpreterFrame* f, bool innermost, Operands& out) {
+void add_operands(const _PyInterpreterFrame* f, bool innermost, Objects& out) {
   if (!is_amid_instruction(f)) return;
   const auto unit = f->prev_instr - _PyCode_CODE(f->f_code);
   Code* code = decode(f->f_code);
@@ -102,8 +102,8 @@ std::vector<PyThreadState*>& resting() {  // GIL held
 }
 
 // Of all other threads, sorted. They stay the same while none of them has the GIL.
-const Operands& operands_elsewhere(PyThreadState* self) {
-  static Operands* const operands = new Operands;
+const Objects& operands_elsewhere(PyThreadState* self) {
+  static Objects* const operands = new Objects;
   static unsigned long turn = 0;
   static bool known = false;
   const unsigned long now = gil_state(self->interp).switch_number;
@@ -161,7 +161,7 @@ bool in_use_elsewhere(PyObject* const* objects, size_t count) noexcept {
   FetchedError in_flight;  // the capture that asks may be over for an error
   bool used = true;
   try {
-    const Operands& operands = operands_elsewhere(self);
+    const Objects& operands = operands_elsewhere(self);
     used = std::any_of(objects, objects + count,
                        [&](PyObject* o) { return std::binary_search(operands.begin(), operands.end(), o); });
   } catch (const std::bad_alloc&) {

@@ -200,7 +200,7 @@ PyObject* make_dict_iterator(const Operands& item) {
   return made.release();
 }
 
-PyObject* make_function(const Operands& item) {
+PyObject* rebuild_function(const Operands& item) {
   PyObject* made = PyFunction_NewWithQualName(item(0), item(1), item(3));
   if (made == nullptr) return nullptr;
   auto* f = reinterpret_cast<PyFunctionObject*>(made);
@@ -306,7 +306,7 @@ PyObject* run_step(const ReconstructionStep& s, const Registers& r, PyObject* co
     case Kind::kBoundMethod:
       return PyMethod_New(item(0), item(1));
     case Kind::kFunction:  // code, globals, name, qualname, defaults, kwdefaults, closure, annotations, doc, module
-      return make_function(item);
+      return rebuild_function(item);
     case Kind::kEnter:
       return PyObject_CallMethod(item(0), "__enter__", nullptr);
     case Kind::kLeave:
@@ -396,7 +396,7 @@ int run_effect(const Effect& e, const Registers& r) {
   return -1;
 }
 
-bool run(const Capture& capture, Registers& r, PyObject* const* objects, PyObject* const* graph_outputs) {
+bool run_steps(const Capture& capture, Registers& r, PyObject* const* objects, PyObject* const* graph_outputs) {
   r.values.reserve(capture.reconstruction.size());
   for (const ReconstructionStep& s : capture.reconstruction) {
     PyObject* v = run_step(s, r, objects, capture.required.size(), graph_outputs);
@@ -442,14 +442,14 @@ PyObject* rebuild(const Capture& capture, PyObject* const* objects, PyObject* co
     }
   }
   Registers r;
-  if (!run(capture, r, objects, graph_outputs)) return nullptr;
+  if (!run_steps(capture, r, objects, graph_outputs)) return nullptr;
   return Py_NewRef(r[capture.result]);
 }
 
 bool rebuild_frames(const Capture& capture, PyObject* const* objects, PyObject* const* graph_outputs,
                     std::vector<FrameState>& frames) {
   Registers r;
-  if (!run(capture, r, objects, graph_outputs)) return false;
+  if (!run_steps(capture, r, objects, graph_outputs)) return false;
   for (const FramePoint& p : capture.frames) {
     FrameState f;
     f.function = Py_NewRef(r[p.function]);

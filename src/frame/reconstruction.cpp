@@ -13,7 +13,7 @@
 namespace flashover::frame {
 namespace {
 
-constexpr int kMaxDepth = 100;
+constexpr int kMaxResultDepth = 100;
 
 bool is_namedtuple(PyObject* o) {
   return PyTuple_Check(o) && !PyTuple_CheckExact(o) &&
@@ -248,7 +248,7 @@ int32_t Reconstructor::make(PyObject* o) {
       (PyType_Check(o) || PyModule_Check(o) || PyCFunction_Check(o) || PyCode_Check(o) || is_c_descriptor(o) ||
        (known_types().enum_type != nullptr && PyObject_TypeCheck(o, known_types().enum_type))))
     return registers_[o] = step(Kind::kConstant, o);
-  if (++depth_ > kMaxDepth) throw Declined("a result nested too deeply");
+  if (++depth_ > kMaxResultDepth) throw Declined("a result nested too deeply");
   registers_[o] = -1;
   int32_t r = make_object(o);
   --depth_;

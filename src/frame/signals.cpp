@@ -57,7 +57,7 @@ uint64_t handled() {
   return out;
 }
 
-void hand_over(uint64_t signals) {
+void hand_to_python(uint64_t signals) {
   for (int s = 1; s <= kSignals; ++s)
     if (signals & bit(s)) PyErr_SetInterruptEx(s);
 }
@@ -95,7 +95,7 @@ HeldSignals::~HeldSignals() {
       ::sigaction(s, &before[static_cast<size_t>(s)], nullptr);
   }
   holding = 0;
-  hand_over(held_signals.exchange(0));
+  hand_to_python(held_signals.exchange(0));
 }
 
 SignalsPass::SignalsPass() : main_(on_main_thread()), before_(passed) {
@@ -103,7 +103,7 @@ SignalsPass::SignalsPass() : main_(on_main_thread()), before_(passed) {
   was_ = passing.exchange(true);
   const uint64_t signals = held_signals.exchange(0);
   passed += signals != 0 ? 1 : 0;
-  hand_over(signals);
+  hand_to_python(signals);
 }
 // A signal that came behind the last look of the program's code at signals is Python's already: its handler would run
 // at the next look, in the middle of the trace. So it runs here.

@@ -15,16 +15,16 @@ PyObject* torch_c(const char* name) {  // new reference, kept for good; null if 
   return f;
 }
 
-struct Row {
+struct StateRow {
   const char* name;
   PyObject *get, *set;
   std::vector<PyObject*> args;
 };
 
-const std::vector<Row>& rows() {
-  static std::vector<Row> kept;
+const std::vector<StateRow>& rows() {
+  static std::vector<StateRow> kept;
   if (kept.empty() && PyDict_GetItemString(PyImport_GetModuleDict(), "torch._C") != nullptr) {
-    std::vector<Row> table;  // kept when it is whole
+    std::vector<StateRow> table;  // kept when it is whole
     auto add = [&table](const char* get, const char* set, std::vector<PyObject*> args = {}) {
       PyObject* getter = torch_c(get);
       if (getter != nullptr) table.push_back({get, getter, set != nullptr ? torch_c(set) : nullptr, std::move(args)});
@@ -91,7 +91,7 @@ const AutocastDepth& autocast_depth() {
 }  // namespace
 
 TorchState::TorchState() {
-  for (const Row& row : rows()) {
+  for (const StateRow& row : rows()) {
     Ref v = Ref::steal(call(row.get, row.args));
     PyErr_Clear();
     if (v) items_.push_back({row.name, row.get, row.set, row.args, std::move(v)});

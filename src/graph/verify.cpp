@@ -122,7 +122,7 @@ constexpr Sentence kAny[] = {
     {"an opaque tensor goes into extern operators only", opaque_into_extern_only},
     {"what is frozen has no effects", frozen_from_frozen},
 };
-constexpr Sentence kFunctional[] = {
+constexpr Sentence kNotTraced[] = {
     {"an operator of the functional form writes no argument", writes_nothing},
     {"views are prims in the functional form", no_aten_view},
 };
@@ -143,7 +143,7 @@ void verify(const Graph& g, Form form) {
   for (const Node& n : g.nodes) {
     for (const Sentence& s : kAny) check(s, n);
     if (form != Form::kTraced)
-      for (const Sentence& s : kFunctional) check(s, n);
+      for (const Sentence& s : kNotTraced) check(s, n);
   }
 }
 

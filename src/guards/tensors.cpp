@@ -127,11 +127,11 @@ const torch::autograd::AutogradMeta& autograd_of(const void* meta) {
 }
 bool requires_grad(const torch::autograd::AutogradMeta& m) { return m.requires_grad_ || m.grad_fn_; }
 // requires_grad_ and is_view_ are two bytes of four.
-constexpr uint32_t kFlags = 0x00FF00FF, kRequiresGrad = 1;
+constexpr uint32_t kFlagBytes = 0x00FF00FF, kRequiresGrad = 1;
 uint32_t flags(const torch::autograd::AutogradMeta& m) {
   uint32_t word;
   std::memcpy(&word, &m.requires_grad_, sizeof word);
-  return word & kFlags;
+  return word & kFlagBytes;
 }
 bool has_such_flags(const torch::autograd::AutogradMeta& m) {
   const auto* first = reinterpret_cast<const char*>(&m.requires_grad_);

@@ -63,12 +63,12 @@ TEST(Ops, TwinsDoNotWrite) {
   EXPECT_GT(twins, 100u);
 }
 
-struct Case {
+struct AtenCase {
   const char *call, *result;
 };
 // "unknown" hands the case to ATen's meta kernels, which word the error.
 TEST(Ops, RulesOfAtenGiveWhatEagerGives) {
-  for (const Case& c : std::initializer_list<Case>{
+  for (const AtenCase& c : std::initializer_list<AtenCase>{
            {"aten.add.Tensor(%f32[2,1], %f32[3], 1)", "f32[2,3]"},
            {"aten.add.Tensor(%f32[2], %f64[]w, 1)", "f32[2]"},  // a Python number is weak
            {"aten.add.Tensor(%i64[2], %f32[], 1)", "f32[2]"},   // another category wins

@@ -217,7 +217,7 @@ struct Member {
   std::vector<int64_t> constants;
   size_t of_params;
 };
-std::vector<std::vector<Member>> alike(const std::vector<Kernel>& kernels, const std::vector<bool>& running) {
+std::vector<std::vector<Member>> kernels_alike(const std::vector<Kernel>& kernels, const std::vector<bool>& running) {
   std::map<std::string, size_t> groups;
   std::vector<std::vector<Member>> out;
   for (size_t i = 0; i < kernels.size(); ++i) {
@@ -279,7 +279,7 @@ void share_kernels(Schedule& s, const Options& o) {
   std::vector<int32_t> stands_for(s.kernels.size());  // by kernel: the one that is launched instead
   std::iota(stands_for.begin(), stands_for.end(), 0);
   std::vector<std::vector<sym::Expr>> sizes(s.kernels.size());
-  for (const std::vector<Member>& members : alike(s.kernels, running)) {
+  for (const std::vector<Member>& members : kernels_alike(s.kernels, running)) {
     if (members.size() < 2) continue;
     const int32_t first = members[0].kernel;
     const Arguments arguments = arguments_of(members);

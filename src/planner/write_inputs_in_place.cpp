@@ -18,7 +18,7 @@ using plan::StepKind;
 using plan::StorageKind;
 using plan::TensorId;
 
-bool alike(const TensorType& a, const TensorType& b) {
+bool types_alike(const TensorType& a, const TensorType& b) {
   return !a.opaque && a.dtype == b.dtype && same_sizes(a.sizes, b.sizes) && same_sizes(a.strides, b.strides) &&
          ops::is_dense(b.sizes, b.strides);
 }
@@ -90,7 +90,7 @@ void rewrite(Schedule& s, size_t write_back) {
   const TensorId from = p.steps[write_back].reads[0], to = p.steps[write_back].writes[0];
   const plan::Tensor& made = p.tensors[from];
   if ((made.storage != StorageKind::kArena && made.storage != StorageKind::kExtern) ||
-      !alike(made.type, p.tensors[to].type))
+      !types_alike(made.type, p.tensors[to].type))
     return;
   const std::optional<Uses> u = uses(p, write_back, from, to);
   if (!u) return;

@@ -3,6 +3,8 @@
 #pragma once
 #include <pybind11/pybind11.h>
 
+#include "ops/types.h"
+
 namespace flashover {
 
 void bind_cache(pybind11::module_& m);
@@ -15,5 +17,7 @@ void bind_trace(pybind11::module_& m);
 void bind_triton(pybind11::module_& m);
 void bind_run(pybind11::module_& m);
 void bind_entry(pybind11::module_& m);
+
+pybind11::object numbers(const Sizes& s);  // a list of sizes that are constant
 
 }  // namespace flashover

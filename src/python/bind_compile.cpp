@@ -49,7 +49,7 @@ CompiledText compile_text(const std::string& text, const std::map<std::string, s
 
 // Everything but loading: a plan for a GPU that need not be there. Where something is to be measured, what comes last
 // wins.
-py::dict plan_for_gpu(const std::string& text, const std::map<std::string, std::string>& options, bool texts) {
+py::dict plan_text_for_gpu(const std::string& text, const std::map<std::string, std::string>& options, bool texts) {
   compile::Report report;
   report.want_texts = texts;
   compile::Environment env;
@@ -109,7 +109,7 @@ void bind_compile(py::module_& m) {
       });
   m.def("compile_text", &compile_text, py::arg("graph"), py::arg("options") = std::map<std::string, std::string>{},
         py::arg("texts") = false);
-  m.def("plan_for_gpu", &plan_for_gpu, py::arg("graph"), py::arg("options") = std::map<std::string, std::string>{},
+  m.def("plan_for_gpu", &plan_text_for_gpu, py::arg("graph"), py::arg("options") = std::map<std::string, std::string>{},
         py::arg("texts") = false);
   m.def("run_pass", &run_pass, py::arg("name"), py::arg("text"), py::arg("machine") = "", py::arg("options") = "",
         "One pass or stage alone, from text to text");

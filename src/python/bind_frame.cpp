@@ -75,7 +75,7 @@ std::unique_ptr<FrameCapture> capture_call(const py::object& fn, const py::list&
 }
 
 // The texts of every stage for a GPU that need not be there; a joint trace becomes a forward and a backward.
-py::list plan_for_gpu(const FrameCapture& c, const std::map<std::string, std::string>& options) {
+py::list plan_capture_for_gpu(const FrameCapture& c, const std::map<std::string, std::string>& options) {
   if (c.capture.declined) throw Declined(c.capture.reason);
   compile::Report report;
   report.want_texts = true;
@@ -146,7 +146,7 @@ void bind_frame(py::module_& m) {
              for (const py::handle& h : bound) args.push_back(h.ptr());
              return c.guards->explain_failure(args.data());
            })
-      .def("plan_for_gpu", &plan_for_gpu, py::arg("options") = std::map<std::string, std::string>{})
+      .def("plan_for_gpu", &plan_capture_for_gpu, py::arg("options") = std::map<std::string, std::string>{})
       .def("run", &FrameCapture::run, "1-tuple of the result, or None if a guard fails");
   f.def("capture", &capture_call, py::arg("fn"), py::arg("bound"), py::arg("guards") = true);
   f.def("interpret", &interpret_call);

@@ -66,9 +66,9 @@ struct TestProgram {
 
 // sources: (kind, parent, index, key, object); facts: (kind, source, expected, number). An expected or key of None is
 // none; to expect None itself give the 1-tuple flag in `none_facts`.
-TestProgram build(const std::vector<std::tuple<std::string, int, int, py::object, py::object>>& sources,
-                  const std::vector<std::tuple<std::string, int, py::object, int64_t>>& facts,
-                  const std::vector<int>& required) {
+TestProgram build_test_program(const std::vector<std::tuple<std::string, int, int, py::object, py::object>>& sources,
+                               const std::vector<std::tuple<std::string, int, py::object, int64_t>>& facts,
+                               const std::vector<int>& required) {
   guards::Observations o;
   for (const auto& [kind, parent, index, key, object] : sources) {
     guards::Source s;
@@ -113,7 +113,7 @@ void bind_guards(py::module_& m) {
         for (int64_t i = 0; i < n; i++) ok &= p.program->check(values.data(), out.data());
         return ok;
       });
-  g.def("build", &build);
+  g.def("build", &build_test_program);
   g.def("source_kinds", [] { return std::vector<std::string>(std::begin(kSourceNames), std::end(kSourceNames)); });
   g.def("state_to_avoid", [] { return guards::state_to_avoid(); });
 }

@@ -14,6 +14,13 @@
 namespace py = pybind11;
 
 namespace flashover {
+
+py::object numbers(const Sizes& s) {
+  py::list out;
+  for (sym::Expr e : s) out.append(e.value());
+  return out;
+}
+
 namespace {
 
 // Reads arguments; tensors become inputs of a graph.
@@ -71,11 +78,6 @@ class Reader {
   }
 };
 
-py::object numbers(const Sizes& s) {
-  py::list out;
-  for (sym::Expr e : s) out.append(e.value());
-  return out;
-}
 py::tuple write_type(const TensorType& t) {
   return py::make_tuple(static_cast<int>(t.dtype), numbers(t.sizes), numbers(t.strides), t.offset.value());
 }
@@ -217,7 +219,8 @@ void bind_ops(py::module_& m) {
   m.def("decompose", &decompose);
   m.def("call_graph", &call_graph);
   m.def("op_effects", &op_effects);
-  m.def("op_names", &op_names, "(name, has a type rule, has a decomposition, is pointwise) of every operator seen so far");
+  m.def("op_names", &op_names,
+        "(name, has a type rule, has a decomposition, is pointwise) of every operator seen so far");
 }
 
 }  // namespace flashover

@@ -26,11 +26,6 @@ void move(graph::Graph& g, Device device) {
       if (auto* d = std::get_if<Device>(&a)) *d = device;
 }
 
-py::object numbers(const Sizes& s) {
-  py::list out;
-  for (sym::Expr e : s) out.append(e.value());
-  return out;
-}
 py::dict describe(const TensorType& t) {
   py::dict d;
   d["dtype"] = info(t.dtype).name;
@@ -163,7 +158,7 @@ py::dict program(const std::string& text, bool to_device, int processors, const 
   return out;
 }
 
-py::list build(const std::vector<py::dict>& given) {
+py::list build_cubins(const std::vector<py::dict>& given) {
   std::vector<Source> sources;
   for (const py::dict& d : given) {
     Source s;
@@ -204,7 +199,7 @@ void bind_triton(py::module_& m) {
         py::arg("random_threads") = 0);
   m.def("triton_emit",
         [](const std::string& kernel) { return describe(kernel::triton::emit(loops::parse(kernel), Gpu{})); });
-  m.def("triton_build", &build);
+  m.def("triton_build", &build_cubins);
   m.def("triton_server_pid", &kernel::triton::server_pid);
 }
 

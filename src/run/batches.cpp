@@ -18,7 +18,7 @@ using plan::TensorId;
 
 constexpr int64_t kWorthATeam = 96 << 10;  // bytes that a batch touches
 
-int64_t constant(sym::Expr e) { return e.as_const().value_or(INT64_MAX / 4); }
+int64_t value_or_huge(sym::Expr e) { return e.as_const().value_or(INT64_MAX / 4); }
 
 // What a batch touches so far.
 class Touched {
@@ -42,8 +42,8 @@ class Touched {
   };
   Range range_of(TensorId root, bool written) const {
     const plan::Tensor& t = p_.tensors[root];
-    const int64_t begin = constant(t.arena_offset);
-    return {begin, begin + constant(plan::bytes(t.type)), written};
+    const int64_t begin = value_or_huge(t.arena_offset);
+    return {begin, begin + value_or_huge(plan::bytes(t.type)), written};
   }
   bool meets(TensorId t, bool written) const {
     const TensorId r = plan::root(p_, t);
@@ -71,7 +71,7 @@ class Touched {
 int64_t bytes_of(const plan::Plan& p, const plan::Step& s) {
   int64_t bytes = 0;
   for (const auto* list : {&s.reads, &s.writes})
-    for (TensorId t : *list) bytes += constant(plan::bytes(p.tensors[t].type));
+    for (TensorId t : *list) bytes += value_or_huge(plan::bytes(p.tensors[t].type));
   return bytes;
 }
 

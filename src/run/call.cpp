@@ -22,7 +22,7 @@ std::vector<int64_t> constant_sizes(const Sizes& s) {
 }
 
 namespace {
-c10::Device device_of(Device d) {
+c10::Device device_of_tensor(Device d) {
   if (d.type == DeviceType::kCPU) return c10::Device(c10::kCPU);
   if (d.type != DeviceType::kCUDA || d.index < 0)
     throw Declined("plan: a tensor on a device that is neither the CPU nor cuda:n");
@@ -32,7 +32,7 @@ c10::Device device_of(Device d) {
 
 Shape::Shape(const TensorType& t)
     : dtype(aten::to_aten(t.dtype)),
-      device(device_of(t.device)),
+      device(device_of_tensor(t.device)),
       sizes(constant_sizes(t.sizes)),
       strides(constant_sizes(t.strides)),
       opaque(t.opaque) {}

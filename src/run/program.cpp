@@ -22,7 +22,7 @@ using plan::StorageKind;
 using plan::TensorId;
 
 // Throws Declined when the plan was built for another machine. Returns the CUDA device, or -1.
-int device_of(const plan::Plan& plan) {
+int device_here(const plan::Plan& plan) {
   if (plan.device.type != DeviceType::kCUDA) {
     if (const std::string missing = target::missing_feature(plan.target); !missing.empty())
       throw Declined("plan: this machine lacks " + missing);
@@ -305,7 +305,7 @@ std::unique_ptr<const Program> make_program(plan::Plan plan, const LoadOptions& 
   plan::verify(p.plan);
   p.arena_bytes = constant(p.plan.arena_bytes);
   p.converts = options.converts;
-  p.device = device_of(p.plan);
+  p.device = device_here(p.plan);
   find_tensors(p);
   if (!p.code) p.code = load_code(p.plan, p.device);
   translate(p, p.plan.frozen_steps, p.frozen_instructions, p.frozen_input_patches);

@@ -29,8 +29,6 @@ namespace {
 
 namespace autograd = torch::autograd;
 
-const at::Tensor& unpack(PyObject* object) { return THPVariable_Unpack(object); }
-
 // One thread: trace state is thread-local.
 class SingleThreaded {
  public:
@@ -260,7 +258,8 @@ void Recorder::find_extra_results(graph::Joint& joint, const std::vector<PyObjec
   }
   std::map<int32_t, std::vector<const at::Tensor*>> sharing;
   for (PyObject* o : objects)
-    if (const TraceImpl* impl = trace_impl(unpack(o))) sharing[impl->storage_id].push_back(&unpack(o));
+    if (const TraceImpl* impl = trace_impl(THPVariable_Unpack(o)))
+      sharing[impl->storage_id].push_back(&THPVariable_Unpack(o));
   for (const auto& [storage, tensors] : sharing) {
     if (std::any_of(inputs_.begin(), inputs_.end(),
                     [&](const InputRecord& in) { return in.impl->storage_id == storage; }))
@@ -456,14 +455,14 @@ void Recorder::check_backward(size_t first_node) {
 graph::Joint Recorder::add_backward(const std::vector<PyObject*>& objects) {
   graph::Joint joint;
   count_versions();
-  for (PyObject* o : objects) joint.present |= unpack(o).requires_grad();
+  for (PyObject* o : objects) joint.present |= THPVariable_Unpack(o).requires_grad();
   for (const InputRecord& in : inputs_) joint.present |= is_rewritten(in);
   if (!joint.present) return joint;
   if (declined_) throw Declined(reason_);
   check_trainable();
   find_extra_results(joint, objects);
   std::vector<at::Tensor> outputs;
-  for (PyObject* o : objects) outputs.push_back(unpack(o));
+  for (PyObject* o : objects) outputs.push_back(THPVariable_Unpack(o));
   outputs.insert(outputs.end(), extra_.begin(), extra_.end());
   describe_results(joint, outputs, objects.size());
   const std::vector<size_t> roots = find_roots(joint, outputs, objects.size());

@@ -18,8 +18,6 @@
 namespace flashover::trace {
 namespace {
 
-const at::Tensor& unpack(PyObject* object) { return THPVariable_Unpack(object); }
-
 // Both objects exchange their tensors; each tensor's back pointer follows. Local copies keep both use counts above one,
 // so each tensor holds exactly one reference to its object before and after, and counts stay as they are.
 void swap_tensors(PyObject* a, PyObject* b) {
@@ -95,7 +93,7 @@ PyObject* decline_class() {
 
 int32_t Recorder::add_input(PyObject* object, graph::InputKind kind, const std::string& name) {
   if (!THPVariable_Check(object)) throw Declined("an input is not a tensor");
-  if (const TraceImpl* impl = trace_impl(unpack(object))) {
+  if (const TraceImpl* impl = trace_impl(THPVariable_Unpack(object))) {
     if (impl->liveness.get() == liveness_.get() && impl->input >= 0) return impl->input;
     throw Declined("a tensor made in the trace cannot become an input");
   }
@@ -104,7 +102,7 @@ int32_t Recorder::add_input(PyObject* object, graph::InputKind kind, const std::
     exchange().interfered = true;
     throw Declined("another thread is in the midst of a method of an input");
   }
-  const at::Tensor real = unpack(object);
+  const at::Tensor real = THPVariable_Unpack(object);
   if (const char* why = untraceable(real)) throw Declined(std::string("untraceable input: ") + why);
   TensorType type = aten::type_of(real);
   type.wrapped_number = false;
@@ -179,12 +177,12 @@ int32_t Recorder::add_input(PyObject* object, graph::InputKind kind, const std::
 
 bool Recorder::is_input(PyObject* object) const {
   if (!THPVariable_Check(object)) return false;
-  const TraceImpl* impl = trace_impl(unpack(object));
+  const TraceImpl* impl = trace_impl(THPVariable_Unpack(object));
   return impl && impl->liveness.get() == liveness_.get() && impl->input >= 0;
 }
 
 bool Recorder::write_grad(PyObject* object) {
-  const TraceImpl* impl = THPVariable_Check(object) ? trace_impl(unpack(object)) : nullptr;
+  const TraceImpl* impl = THPVariable_Check(object) ? trace_impl(THPVariable_Unpack(object)) : nullptr;
   for (InputRecord& in : inputs_)
     if (in.impl.get() == impl) return in.grad_written = true;
   return false;
@@ -192,7 +190,7 @@ bool Recorder::write_grad(PyObject* object) {
 
 ValueId Recorder::value_of(PyObject* object) const {
   if (!THPVariable_Check(object)) return kNoValue;
-  const TraceImpl* impl = trace_impl(unpack(object));
+  const TraceImpl* impl = trace_impl(THPVariable_Unpack(object));
   return impl && impl->liveness.get() == liveness_.get() ? impl->value : kNoValue;
 }
 
@@ -278,10 +276,10 @@ void Recorder::find_own_counters(const std::vector<PyObject*>& outputs) {
   for (const InputRecord& in : inputs_) owner.try_emplace(in.impl->storage_id, at::Tensor(in.impl));
   for (bool followed : {true, false})
     for (PyObject* o : outputs)
-      if (const at::Tensor& t = unpack(o); t.requires_grad() == followed)
+      if (const at::Tensor& t = THPVariable_Unpack(o); t.requires_grad() == followed)
         owner.try_emplace(trace_impl(t)->storage_id, t);
   for (size_t i = 0; i < outputs.size(); ++i) {
-    const at::Tensor& t = unpack(outputs[i]);
+    const at::Tensor& t = THPVariable_Unpack(outputs[i]);
     const void* counter = aten::counter_of(t.unsafeGetTensorImpl());
     const int32_t storage = trace_impl(t)->storage_id;
     const at::Tensor& base = owner.at(storage);
@@ -312,7 +310,7 @@ PyObject* Recorder::element(int32_t input, DType& dtype) const {
 
 PyObject* Recorder::add_narrowed_input(PyObject* tensor, const std::vector<Narrow>& narrows, const std::string& name,
                                        int32_t& input) {
-  const TraceImpl* impl = THPVariable_Check(tensor) ? trace_impl(unpack(tensor)) : nullptr;
+  const TraceImpl* impl = THPVariable_Check(tensor) ? trace_impl(THPVariable_Unpack(tensor)) : nullptr;
   if (!impl || impl->liveness.get() != liveness_.get() || impl->input < 0 || !impl->real.defined()) return nullptr;
   if (graph_.inputs[static_cast<size_t>(impl->input)].value != impl->value) return nullptr;  // written by now
   at::Tensor part = impl->real;
@@ -410,7 +408,7 @@ graph::Graph Recorder::end(const std::vector<PyObject*>& outputs, std::vector<Py
     for (PyObject* object : outputs) {
       const ValueId value = value_of(object);
       if (value == kNoValue) throw Declined("an output is not a tensor of this trace");
-      const at::Tensor& t = unpack(object);
+      const at::Tensor& t = THPVariable_Unpack(object);
       graph::Output out;
       out.value = value;
       out.type = aten::type_of(t);

@@ -12,7 +12,7 @@
 namespace flashover::frame {
 namespace {
 
-constexpr int kMaxDepth = 4;
+constexpr int kMaxArrayDepth = 4;
 
 PyTypeObject* array_type = nullptr;  // set with the first use
 
@@ -142,7 +142,7 @@ PyObject* Interpreter::lift_array(PyObject* o) {
 
 bool Interpreter::holds_array(PyObject* o, int depth) const {
   if (is_made_array(o) || is_traced_array(o)) return true;
-  if (depth >= kMaxDepth) return false;
+  if (depth >= kMaxArrayDepth) return false;
   if (PyTuple_CheckExact(o) || PyList_CheckExact(o)) {
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i) {
       PyObject* item = PySequence_Fast_GET_ITEM(o, i);

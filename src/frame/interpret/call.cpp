@@ -485,18 +485,18 @@ bool is_known(PyObject* f) {
 }
 bool is_named(PyObject* f, const char* name) { return std::strcmp(Py_TYPE(f)->tp_name, name) == 0; }
 
-struct Row {
+struct CallableKind {
   bool (*matches)(PyObject* f);
   PyObject* (*handler)(Interpreter& in, const Call& c);
 };
 
-constexpr Row kPythonCallables[] = {
+constexpr CallableKind kPythonCallables[] = {
     {is_exactly<&PyFunction_Type>, CallHandlers::python_function},
     {is_exactly<&PyMethod_Type>, CallHandlers::bound_method},
     {is_exactly<&PyInstanceMethod_Type>, CallHandlers::instance_method},
 };
 
-constexpr Row kOtherCallables[] = {
+constexpr CallableKind kOtherCallables[] = {
     {[](PyObject* f) { return PyCFunction_Check(f) != 0; }, CallHandlers::c_function},
     {is_exactly<&PyMethodDescr_Type>, CallHandlers::method_descriptor},
     {[](PyObject* f) { return PyType_Check(f) != 0; }, CallHandlers::type},
@@ -536,7 +536,7 @@ PyObject* Interpreter::call(PyObject* f, PyObject* const* args, size_t nargs, Py
   PyObject* result = nullptr;
   for (const auto intercepts : kInterceptions)
     if (intercepts(*this, c, &result)) return result;
-  for (const Row& row : kPythonCallables)
+  for (const CallableKind& row : kPythonCallables)
     if (row.matches(f)) return row.handler(*this, c);
   for (const auto intercepts : kInterceptionsOfC)
     if (intercepts(*this, c, &result)) return result;
@@ -545,7 +545,7 @@ PyObject* Interpreter::call(PyObject* f, PyObject* const* args, size_t nargs, Py
     PyObject* outer;
     ~Gathering() { generator = outer; }
   } const gathering{gathered_, std::exchange(gathered_, generator_to_gather(c))};
-  for (const Row& row : kOtherCallables)
+  for (const CallableKind& row : kOtherCallables)
     if (row.matches(f)) return row.handler(*this, c);
   return CallHandlers::instance(*this, c);
 }

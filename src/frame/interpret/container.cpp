@@ -5,6 +5,7 @@
 #include "frame/fetched_error.h"
 #include "frame/interpret/instructions.h"
 #include "frame/interpret/interpreter.h"
+#include "frame/numbers.h"
 
 namespace flashover::frame {
 namespace {
@@ -32,7 +33,6 @@ struct BinaryOp {
   binaryfunc f;
   const char* special;
 };
-PyObject* power(PyObject* a, PyObject* b) { return PyNumber_Power(a, b, Py_None); }
 PyObject* inplace_power(PyObject* a, PyObject* b) { return PyNumber_InPlacePower(a, b, Py_None); }
 const BinaryOp kBinaryOps[] = {
     // in the order of NB_ADD ...

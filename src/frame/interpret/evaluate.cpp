@@ -958,4 +958,15 @@ leave:
   return result;
 }
 
+#undef PUSH
+#undef PUSH_RESULT
+#undef PUSH_TRUTH
+#undef CHECK
+#undef POP
+#undef POP_REF
+#undef DROP_ALL
+#undef TOP
+#undef PEEK
+#undef NAME
+
 }  // namespace flashover::frame

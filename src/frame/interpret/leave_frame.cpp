@@ -55,7 +55,7 @@ PyObject* intrinsic(int which, PyObject* v) {
 namespace {
 
 // Somebody keeps the frame object (a traceback, sys._getframe): it takes the frame's contents over.
-void hand_over(PyFrameObject* object, _PyInterpreterFrame* frame) {
+void hand_over_frame(PyFrameObject* object, _PyInterpreterFrame* frame) {
   const auto size = static_cast<size_t>(reinterpret_cast<char*>(&frame->localsplus[frame->stacktop]) -
                                         reinterpret_cast<char*>(frame));
   Py_INCREF(frame->f_code);
@@ -102,7 +102,7 @@ void finish_frame(PyThreadState* tstate, _PyInterpreterFrame* frame) {
   }
   PyFrameObject* object = std::exchange(frame->frame_obj, nullptr);
   const bool kept = object != nullptr && Py_REFCNT(object) > 1;
-  if (kept) hand_over(object, frame);
+  if (kept) hand_over_frame(object, frame);
   Py_XDECREF(reinterpret_cast<PyObject*>(object));
   if (!kept) {
     for (int i = 0; i < frame->stacktop; ++i) Py_XDECREF(frame->localsplus[i]);

@@ -25,14 +25,14 @@ PyObject* do_operator_inplace(const NativeCall& c) {
   return c.nargs == 2 && c.kwnames == nullptr ? c.in.binary(c.args[0], c.args[1], kOp) : c.run();
 }
 
-struct Row {
+struct NativeRow {
   const char* owner;  // module, or module:Type for methods
   const char* names;  // blanks between
   uint8_t flags;
   PyObject* (*handler)(const NativeCall&) = nullptr;
 };
 
-const Row kFunctions[] = {
+const NativeRow kFunctions[] = {
     {"builtins", "getattr", 0, do_getattr},
     {"builtins", "hasattr", 0, do_hasattr},
     {"builtins", "setattr", 0, do_setattr},
@@ -171,7 +171,7 @@ const Row kFunctions[] = {
     {"flashover._C", "randomness", 0},
 };
 
-const Row kMethods[] = {
+const NativeRow kMethods[] = {
     {"builtins:dict", "get", kShares, do_dict_get},
     {"builtins:dict", "__contains__", 0, do_dict_contains},
     {"builtins:dict", "__getitem__", kShares, do_dict_getitem},
@@ -250,7 +250,7 @@ const Row kMethods[] = {
     {"torch._C:_CudaDeviceProperties", "*", kShares},
 };
 
-const Row kTypes[] = {
+const NativeRow kTypes[] = {
     {"builtins", "bool", 0, do_bool},
     {"builtins",
      "bytes complex dict enumerate float frozenset int list property range reversed set slice str tuple zip type "
@@ -377,8 +377,8 @@ class Table {
   }
 
   void fill(bool torch) {
-    auto mine = [torch](const Row& row) { return (std::strncmp(row.owner, "torch", 5) == 0) == torch; };
-    for (const Row& row : kFunctions) {
+    auto mine = [torch](const NativeRow& row) { return (std::strncmp(row.owner, "torch", 5) == 0) == torch; };
+    for (const NativeRow& row : kFunctions) {
       Ref m = mine(row) ? module(row.owner) : Ref();
       if (!m) continue;
       const Native native{row.flags, row.handler};
@@ -395,7 +395,7 @@ class Table {
         if (f != nullptr) functions.emplace(f, native);
       }
     }
-    for (const Row& row : kMethods) {
+    for (const NativeRow& row : kMethods) {
       if (!mine(row)) continue;
       std::string owner = row.owner;
       size_t colon = owner.find(':');
@@ -444,7 +444,7 @@ class Table {
         if (listed) methods.emplace(def, native);
       }
     }
-    for (const Row& row : kTypes) {
+    for (const NativeRow& row : kTypes) {
       Ref m = mine(row) ? module(row.owner) : Ref();
       if (!m) continue;
       for (const std::string& name : split(row.names)) {

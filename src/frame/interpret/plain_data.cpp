@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kMost = 256;  // objects in what a function is given
 
-[[noreturn]] void decline(const NativeCall& c) { throw Declined("call of " + callable_name(c.f)); }
+[[noreturn]] void decline_call(const NativeCall& c) { throw Declined("call of " + callable_name(c.f)); }
 
 // Collects the parts of `o` that are no numbers; false: something else is among them, or there are too many.
 bool collect(PyObject* o, std::vector<PyObject*>& parts) {
@@ -49,7 +49,7 @@ std::vector<PyObject*> read_plain_arguments(const NativeCall& c) {
   const size_t count = c.all_nargs + (c.kwnames == nullptr ? 0 : static_cast<size_t>(PyTuple_GET_SIZE(c.kwnames)));
   for (size_t i = 0; i < count; ++i) {
     c.in.consume(c.all[i]);
-    if (!collect(c.all[i], parts)) decline(c);
+    if (!collect(c.all[i], parts)) decline_call(c);
   }
   return parts;
 }
@@ -83,7 +83,7 @@ PyObject* do_pickle(const NativeCall& c) {
   for (size_t i = 0; i < parts.size(); ++i)
     for (size_t k = i + 1; k < parts.size(); ++k)
       if (Py_TYPE(parts[i]) == Py_TYPE(parts[k]) && PyObject_RichCompareBool(parts[i], parts[k], Py_EQ) != 0)
-        decline(c);
+        decline_call(c);
   return c.run();
 }
 
@@ -94,14 +94,14 @@ PyObject* do_dir(const NativeCall& c) {
     c.in.look_special(o, "__dir__");
     return c.run();
   }
-  if (is_tensor(o) || has_dir_of_its_own(c, o)) decline(c);
+  if (is_tensor(o) || has_dir_of_its_own(c, o)) decline_call(c);
   if (!PyType_Check(o) && !PyModule_Check(o)) {
     c.in.recorder.whole(o);
     return c.run();
   }
   PyObject* names = PyModule_Check(o) ? PyModule_GetDict(o) : type_dict(reinterpret_cast<PyTypeObject*>(o));
-  if (c.in.recorder.has_writes(names) || c.in.recorder.is_fresh_type(o) || c.in.recorder.is_loose(o)) decline(c);
-  if (PyType_Check(o) && guards::is_local_class(reinterpret_cast<PyTypeObject*>(o))) decline(c);
+  if (c.in.recorder.has_writes(names) || c.in.recorder.is_fresh_type(o) || c.in.recorder.is_loose(o)) decline_call(c);
+  if (PyType_Check(o) && guards::is_local_class(reinterpret_cast<PyTypeObject*>(o))) decline_call(c);
   static PyMethodDef def = {"dir", at_boundary<dir_as_tuple>, METH_O, nullptr};
   static PyObject* const ask = PyCFunction_New(&def, nullptr);
   Ref now = Ref::steal(PyObject_CallOneArg(ask, o));

@@ -9,8 +9,6 @@
 namespace flashover::graph::rules {
 namespace {
 
-constexpr double kInf = std::numeric_limits<double>::infinity();
-
 // ---------------------------------------------------------------- one operand
 template <ValueId (Builder::*F)(ValueId)>
 bool float_unary(Builder& b, const Node& n, Outs& outs) {
@@ -408,7 +406,7 @@ bool logaddexp(Builder& b, const Node& n, Outs& outs) {
   return done(b, b.where(same_inf, x, b.add(top, tail)), d, outs);
 }
 template <ValueId (Builder::*F)(ValueId, ValueId), ValueId (Builder::*OnBool)(ValueId, ValueId)>
-bool extremum(Builder& b, const Node& n, Outs& outs) {
+bool elementwise_extremum(Builder& b, const Node& n, Outs& outs) {
   DType d = result(b, n).dtype, m = math(d);
   if (!operands_fit(b, n, {0, 1}, d)) return false;
   ValueId x = operand(b, n, 0, m), y = operand(b, n, 1, m);
@@ -586,10 +584,10 @@ void add_operators_of_two(DecompositionRows& r) {
   add<xlogy>(r, {op::xlogy_Tensor, op::xlogy_Scalar_Other, op::xlogy_Scalar_Self});
   add<logaddexp<false>>(r, {op::logaddexp});
   add<logaddexp<true>>(r, {op::logaddexp2});
-  add<extremum<&Builder::maximum, &Builder::bitwise_or>>(r, {op::maximum});
-  add<extremum<&Builder::minimum, &Builder::bitwise_and>>(r, {op::minimum});
-  add<extremum<&Builder::fmax, &Builder::bitwise_or>>(r, {op::fmax});
-  add<extremum<&Builder::fmin, &Builder::bitwise_and>>(r, {op::fmin});
+  add<elementwise_extremum<&Builder::maximum, &Builder::bitwise_or>>(r, {op::maximum});
+  add<elementwise_extremum<&Builder::minimum, &Builder::bitwise_and>>(r, {op::minimum});
+  add<elementwise_extremum<&Builder::fmax, &Builder::bitwise_or>>(r, {op::fmax});
+  add<elementwise_extremum<&Builder::fmin, &Builder::bitwise_and>>(r, {op::fmin});
   add<bitwise<&Builder::bitwise_and>>(r,
                                       {op::bitwise_and_Tensor, op::bitwise_and_Scalar, op::bitwise_and_Scalar_Tensor});
   add<bitwise<&Builder::bitwise_or>>(r, {op::bitwise_or_Tensor, op::bitwise_or_Scalar, op::bitwise_or_Scalar_Tensor});

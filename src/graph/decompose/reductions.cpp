@@ -1,15 +1,12 @@
 // Reductions, scans and softmax. Reduced floats accumulate in f32.
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "graph/decompose/rules.h"
 #include "ops/names.h"
 
 namespace flashover::graph::rules {
 namespace {
-
-constexpr double kInf = std::numeric_limits<double>::infinity();
 
 // What the argument at `at` says about dims; all of them when there is no such argument.
 std::optional<Ints> reduced_dims(Builder& b, const Node& n, int at, bool empty_is_all = true) {

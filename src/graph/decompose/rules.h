@@ -4,6 +4,7 @@
 // extern. Reduced floats compute in f32 and round once per aten operator, as eager's kernels do.
 #pragma once
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <vector>
 
@@ -13,6 +14,7 @@ namespace flashover::graph::rules {
 
 using Outs = std::vector<ValueId>;
 using Ints = std::vector<int64_t>;
+constexpr double kInf = std::numeric_limits<double>::infinity();
 
 const Arg& arg(const Node& n, size_t i);
 bool has(const Node& n, size_t i);  // a tensor stands there

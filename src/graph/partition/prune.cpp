@@ -11,7 +11,7 @@
 namespace flashover::graph {
 namespace {
 
-enum class State : uint8_t { kFree, kAbsent, kThere };  // of no tangent, of absent ones only, of one that comes
+enum class Tangent : uint8_t { kFree, kAbsent, kThere };  // of no tangent, of absent ones only, of one that comes
 
 Arg zero_of(DType d) {
   if (d == DType::kBool) return false;
@@ -23,29 +23,29 @@ Arg zero_of(DType d) {
 }  // namespace
 
 Pruned without_tangents(const Graph& g, const std::vector<bool>& tangent, const std::vector<bool>& absent) {
-  std::vector<State> state(g.values.size(), State::kFree);
+  std::vector<Tangent> state(g.values.size(), Tangent::kFree);
   for (size_t i = 0; i < g.inputs.size(); ++i)
-    if (tangent[i]) state[g.inputs[i].value] = absent[i] ? State::kAbsent : State::kThere;
+    if (tangent[i]) state[g.inputs[i].value] = absent[i] ? Tangent::kAbsent : Tangent::kThere;
   // A sum with something absent is its other operand.
   std::vector<ValueId> same(g.values.size(), kNoValue);
-  std::vector<State> of_node;
+  std::vector<Tangent> of_node;
   for (const Node& n : g.nodes) {
-    State s = State::kFree;
+    Tangent s = Tangent::kFree;
     for (const Arg& a : n.args) for_each_ref(a, [&](ValueId v) { s = std::max(s, state[v]); });
     for (ValueId v : n.outs)
       if (v != kNoValue) state[v] = s;
     of_node.push_back(s);
     const bool add = n.op->name == prim::add || n.op->name == op::add_Tensor,
                sub = n.op->name == prim::sub || n.op->name == op::sub_Tensor;
-    if (s != State::kThere || (!add && !sub)) continue;
+    if (s != Tangent::kThere || (!add && !sub)) continue;
     const Ref *a = std::get_if<Ref>(&n.args[0]), *b = std::get_if<Ref>(&n.args[1]);
     if (!a || !b ||
         (!n.op->is_prim &&
          !(n.args.size() > 2 && std::get_if<sym::Expr>(&n.args[2]) && std::get<sym::Expr>(n.args[2]).is_const(1))))
       continue;
-    const ValueId left = state[b->id] == State::kAbsent          ? a->id
-                         : add && state[a->id] == State::kAbsent ? b->id
-                                                                 : kNoValue;
+    const ValueId left = state[b->id] == Tangent::kAbsent          ? a->id
+                         : add && state[a->id] == Tangent::kAbsent ? b->id
+                                                                   : kNoValue;
     const ValueId out = n.outs[0];
     if (left != kNoValue && g.type(left).dtype == g.type(out).dtype &&
         same_sizes(g.type(left).sizes, g.type(out).sizes))
@@ -58,19 +58,19 @@ Pruned without_tangents(const Graph& g, const std::vector<bool>& tangent, const 
   for (size_t i = 0; i < g.outputs.size(); ++i) {
     const Output& o = g.outputs[i];
     FLASHOVER_CHECK(o.kind == Output::Kind::kValue) << "a gradient is a value";
-    if (state[o.value] == State::kAbsent) continue;
+    if (state[o.value] == Tangent::kAbsent) continue;
     out.outputs.push_back(static_cast<int32_t>(i));
     live[real(o.value)] = true;
   }
   std::vector<bool> keep(g.nodes.size());
   for (size_t i = g.nodes.size(); i-- > 0;) {
     const Node& n = g.nodes[i];
-    keep[i] = n.op->once() && of_node[i] != State::kAbsent;
+    keep[i] = n.op->once() && of_node[i] != Tangent::kAbsent;
     for (ValueId v : n.outs) keep[i] = keep[i] || (v != kNoValue && live[v]);
     if (!keep[i]) continue;
     for (const Arg& a : n.args)
       for_each_ref(a, [&](ValueId v) {
-        if (state[v] != State::kAbsent) live[real(v)] = true;
+        if (state[v] != Tangent::kAbsent) live[real(v)] = true;
       });
   }
   Graph& p = out.graph;
@@ -87,7 +87,7 @@ Pruned without_tangents(const Graph& g, const std::vector<bool>& tangent, const 
     const auto map_to_new = [&](Ref& r) {
       if (r.id == kNoValue) return;
       const ValueId v = real(r.id);
-      if (state[v] == State::kAbsent && to[v] == kNoValue) {
+      if (state[v] == Tangent::kAbsent && to[v] == kNoValue) {
         Builder b(p, n.location);
         const TensorType& t = g.type(v);
         to[v] = b.full(t.sizes, zero_of(t.dtype), t.dtype, t.device);

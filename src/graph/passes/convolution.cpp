@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "graph/passes/linear.h"
+#include "graph/rewrite/convolution.h"
 #include "graph/rewrite/match.h"
 #include "graph/rewrite/rewriter.h"
 #include "ops/args.h"
@@ -13,11 +14,6 @@
 
 namespace flashover::graph {
 namespace {
-
-using Values = std::vector<ValueId>;
-
-// aten.convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
-enum ConvArg : uint8_t { kInput, kWeight, kBias, kStride, kPadding, kDilation, kTransposed, kOutputPadding, kGroups };
 
 Arg spatial(const Arg& a, size_t count) {  // one entry per spatial dim
   std::vector<int64_t> list = ops::as_ints(a);
@@ -110,7 +106,7 @@ ValueId as_rows(Rewriter& r, ValueId image) {  // that lies channels last
 ValueId as_image(Rewriter& r, ValueId rows, const Sizes& sizes) {
   return r.b.permute(r.b.reshape(rows, {sizes[0], sizes[2], sizes[3], sizes[1]}), {0, 3, 1, 2});
 }
-ValueId product(Rewriter& r, ValueId left, ValueId right, std::optional<ValueId> bias = std::nullopt) {
+ValueId matrix_product(Rewriter& r, ValueId left, ValueId right, std::optional<ValueId> bias = std::nullopt) {
   TensorType type = r.b.type(left);
   type.sizes = {r.b.size(left, 0), r.b.size(right, 1)};
   type = dense_type(type);
@@ -213,7 +209,7 @@ bool cut_patches(Rewriter& r, const Node& n, Values& results, const void* user) 
   if (!p) return false;
   if (!transposed) {
     const ValueId matrix = r.b.permute(patch_matrix(r, weight, *p), {1, 0});
-    results = {as_image(r, product(r, patch_rows(r, x, *p), matrix, bias), out.sizes)};
+    results = {as_image(r, matrix_product(r, patch_rows(r, x, *p), matrix, bias), out.sizes)};
     return true;
   }
   if (p->one_point()) return false;
@@ -222,7 +218,7 @@ bool cut_patches(Rewriter& r, const Node& n, Values& results, const void* user) 
   std::optional<ValueId> all;  // the bias of a patch
   if (bias) all = r.b.reshape(r.b.expand(*bias, {cut.kernel[0], cut.kernel[1], cut.channels()}), {cut.inner()});
   const ValueId points = as_rows(r, in_strides(r, x, channels_last(input)));
-  results = {patch_image(r, product(r, points, patch_matrix(r, weight, cut), all), cut)};
+  results = {patch_image(r, matrix_product(r, points, patch_matrix(r, weight, cut), all), cut)};
   return true;
 }
 
@@ -258,9 +254,9 @@ bool cut_patches_backward(Rewriter& r, const Node& n, Values& results, const voi
                                     : as_rows(r, in_strides(r, g, channels_last(out)));
   const ValueId matrix = patch_matrix(r, weight, *p);
   if ((*needed)[0])
-    results[0] = transposed ? as_image(r, product(r, cut, r.b.permute(matrix, {1, 0})), input.sizes)
-                            : patch_image(r, product(r, points, matrix), *p);
-  if ((*needed)[1]) results[1] = patch_weight(r, product(r, r.b.permute(points, {1, 0}), cut), *p);
+    results[0] = transposed ? as_image(r, matrix_product(r, cut, r.b.permute(matrix, {1, 0})), input.sizes)
+                            : patch_image(r, matrix_product(r, points, matrix), *p);
+  if ((*needed)[1]) results[1] = patch_weight(r, matrix_product(r, r.b.permute(points, {1, 0}), cut), *p);
   return true;
 }
 
@@ -440,7 +436,7 @@ bool take_points_backward(Rewriter& r, const Node& n, Values& results, const voi
 }
 
 // activation(conv): the convolution computes it.
-bool take_activation(Rewriter& r, const Node& n, Values& results, const void* user) {
+bool take_activation_of_convolution(Rewriter& r, const Node& n, Values& results, const void* user) {
   const auto& providers = *static_cast<const target::Providers*>(user);
   const auto activation = fused_activation(n);
   const ValueId top = ops::as_value(n.args[0]);
@@ -464,11 +460,11 @@ constexpr RewriteRule kConvolution[] = {
     {op::convolution, "conv -> channels last", lay_last},
     {op::convolution_backward, "the same", lay_last_backward},
     {op::convolution_backward, "a weight's gradient that oneDNN's kernel has wrong", take_points_backward},
-    {op::gelu, "gelu(conv)", take_activation},
-    {op::silu, "silu(conv)", take_activation},
-    {op::hardswish, "hardswish(conv)", take_activation},
-    {op::tanh, "tanh(conv)", take_activation},
-    {op::sigmoid, "sigmoid(conv)", take_activation},
+    {op::gelu, "gelu(conv)", take_activation_of_convolution},
+    {op::silu, "silu(conv)", take_activation_of_convolution},
+    {op::hardswish, "hardswish(conv)", take_activation_of_convolution},
+    {op::tanh, "tanh(conv)", take_activation_of_convolution},
+    {op::sigmoid, "sigmoid(conv)", take_activation_of_convolution},
 };
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "graph/analysis/devices.h"
+#include "graph/rewrite/convolution.h"
 #include "graph/rewrite/match.h"
 #include "graph/rewrite/rewriter.h"
 #include "ops/args.h"
@@ -12,16 +13,11 @@
 namespace flashover::graph {
 namespace {
 
-using Values = std::vector<ValueId>;
-
-struct State {
+struct LibraryContext {
   target::Providers providers;
   bool channels_last = true;
   std::vector<bool> only_leaves;  // results of the program that nothing else reads
 };
-
-// aten.convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
-enum ConvArg : uint8_t { kInput, kWeight, kBias, kStride, kPadding, kDilation, kTransposed, kOutputPadding, kGroups };
 
 bool on_cuda(const TensorType& t) { return t.device.type == DeviceType::kCUDA; }
 
@@ -35,8 +31,8 @@ bool is_oddly_grouped(const Graph& g, const Node& n) {
   return width != 1 && (width < 4 || (width & (width - 1)) != 0);
 }
 
-bool convolution(Rewriter& r, const Node& n, Values& results, const void* user) {
-  const auto& state = *static_cast<const State*>(user);
+bool run_channels_last(Rewriter& r, const Node& n, Values& results, const void* user) {
+  const auto& state = *static_cast<const LibraryContext*>(user);
   const ValueId x = skip_copies(r, ops::as_value(n.args[kInput])), weight = ops::as_value(n.args[kWeight]);
   const TensorType input = r.b.type(x), w = r.b.type(weight), out = r.b.type(n.outs[0]);
   if (!state.channels_last || !on_cuda(input) || !is_reduced(input.dtype) || input.dtype != w.dtype) return false;
@@ -71,7 +67,7 @@ bool convolution(Rewriter& r, const Node& n, Values& results, const void* user) 
 // aten.convolution_backward(grad, input, weight, bias_sizes, stride, padding, dilation, transposed, output_padding,
 // groups, mask): as the forward, and the bias is a sum like any other.
 bool convolution_backward(Rewriter& r, const Node& n, Values& results, const void* user) {
-  const auto& state = *static_cast<const State*>(user);
+  const auto& state = *static_cast<const LibraryContext*>(user);
   const auto* mask = std::get_if<std::vector<bool>>(&n.args[10]);
   const ValueId g = skip_copies(r, ops::as_value(n.args[0])), x = skip_copies(r, ops::as_value(n.args[1])),
                 weight = ops::as_value(n.args[2]);
@@ -268,7 +264,7 @@ bool pad_addmm(Rewriter& r, const Node& n, Values& results, const void*) {
 // small enough to be read from the cache again.
 bool copy_out_by_parts(Rewriter& r, const Node& n, Values& results, const void* user) {
   constexpr int64_t kWorthBytes = int64_t{64} << 20, kPartBytes = int64_t{32} << 20, kRows = 256;
-  const auto& state = *static_cast<const State*>(user);
+  const auto& state = *static_cast<const LibraryContext*>(user);
   const ValueId result = n.outs[0];
   const TensorType out = r.b.type(result);
   if (static_cast<size_t>(result) >= state.only_leaves.size() || !state.only_leaves[result] || out.rank() < 3 ||
@@ -342,7 +338,7 @@ void hand_over_reshaped(Graph& g) {
 }
 
 constexpr RewriteRule kFirst[] = {
-    {op::convolution, "half-precision conv -> channels last, 1x1 -> product", convolution},
+    {op::convolution, "half-precision conv -> channels last, 1x1 -> product", run_channels_last},
     {op::mm, "a @ b -> a slice of it with odd dims padded", pad_mm},
     {op::addmm, "bias + a @ b -> the same", pad_addmm},
     {op::relu, "relu(conv) -> cudnn_convolution_relu", relu_of_convolution},
@@ -359,7 +355,7 @@ constexpr RewriteRule kThen[] = {
 
 Graph cuda_library(Graph g, const target::Providers& providers) {
   if (!uses_cuda(g)) return g;
-  State state{providers};
+  LibraryContext state{providers};
   static const ops::Op* const conv = ops::find(op::convolution);
   // One of them would put copies all over the network.
   for (const Node& n : g.nodes) state.channels_last = state.channels_last && !(n.op == conv && is_oddly_grouped(g, n));

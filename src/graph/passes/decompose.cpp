@@ -18,7 +18,7 @@ bool on(const Graph& g, ValueId v, DeviceType type) { return v != kNoValue && g.
 
 // A program on a GPU has kernels for the GPU only: what it computes on the CPU beside that stays with eager's
 // operators.
-bool beside(const Graph& g, const Node& n) {
+bool runs_on_cpu(const Graph& g, const Node& n) {
   return std::none_of(n.outs.begin(), n.outs.end(), [&](ValueId v) { return on(g, v, DeviceType::kCUDA); }) &&
          std::any_of(n.outs.begin(), n.outs.end(), [&](ValueId v) { return on(g, v, DeviceType::kCPU); });
 }
@@ -85,7 +85,8 @@ Graph round(Graph in, bool& again, const target::Providers& providers) {
   std::vector<ValueId> results;
   for (Node& n : in.nodes) {
     replacement.apply(n);
-    const Decomposition build = (gpu && beside(out, n)) || touches_complex(out, n) ? nullptr : find_decomposition(n.op);
+    const Decomposition build =
+        (gpu && runs_on_cpu(out, n)) || touches_complex(out, n) ? nullptr : find_decomposition(n.op);
     // A decomposition sees which results nothing reads.
     const std::vector<ValueId> all_outs = n.outs;
     if (build)

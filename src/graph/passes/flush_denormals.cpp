@@ -13,8 +13,6 @@
 namespace flashover::graph {
 namespace {
 
-using Values = std::vector<ValueId>;
-
 // `v` holds the results of a softmax, perhaps in another order, scaled, with some left out.
 bool holds_weights(Rewriter& r, ValueId v, int steps) {
   const Node* n = r.def(v);
@@ -87,7 +85,7 @@ bool flush_softmax(Rewriter& r, const Node& n, Values& results, const void* user
   return true;
 }
 
-constexpr RewriteRule kProducts[] = {{op::bmm, "weights times something: numbers near 0 count as 0", flush}};
+constexpr RewriteRule kFlushingRules[] = {{op::bmm, "weights times something: numbers near 0 count as 0", flush}};
 constexpr RewriteRule kSoftmax[] = {
     {op::_softmax, "weights of products alone: exp is never a denormal number", flush_softmax}};
 
@@ -95,7 +93,7 @@ constexpr RewriteRule kSoftmax[] = {
 
 Graph flush_denormals(Graph g, const target::Providers& providers) {
   if (providers.strict_numerics) return g;
-  g = rewrite(std::move(g), kProducts);
+  g = rewrite(std::move(g), kFlushingRules);
   const Flushing flushing{find_sums_only(g)};
   return rewrite(std::move(g), kSoftmax, &flushing);
 }

@@ -17,8 +17,6 @@
 namespace flashover::graph {
 namespace {
 
-using Values = std::vector<ValueId>;
-
 Arg scalar_of(DType d, double x) {
   if (d == DType::kBool) return x != 0;
   if (is_floating(d)) return x;
@@ -314,7 +312,7 @@ bool double_negation(Rewriter& r, const Node& n, Values& results, const void*) {
   return inner != nullptr;
 }
 
-constexpr RewriteRule kRules[] = {
+constexpr RewriteRule kFoldRules[] = {
     {prim::mul, "x * 1 = x", neutral<Neutral::kOneEither>},
     {prim::div, "x / 1 = x", neutral<Neutral::kOneRight>},
     {prim::add, "x + (-0.) = x, integers: x + 0 = x", neutral<Neutral::kZeroAdd>},
@@ -462,7 +460,7 @@ Graph fold(Graph g, const FoldOptions& options) {
   g = fold_masks(std::move(g));
   g = replace_uniform(std::move(g));
   const Facts facts{options, read_by_operators(g)};
-  return rewrite(std::move(g), kRules, &facts);
+  return rewrite(std::move(g), kFoldRules, &facts);
 }
 
 }  // namespace flashover::graph

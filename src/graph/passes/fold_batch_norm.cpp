@@ -1,6 +1,7 @@
 // A batch norm with fixed statistics goes into the weight and the bias of the convolution before it.
 #include "graph/passes/fold_batch_norm.h"
 
+#include "graph/rewrite/convolution.h"
 #include "graph/rewrite/match.h"
 #include "graph/rewrite/rewriter.h"
 #include "ops/args.h"
@@ -8,11 +9,6 @@
 
 namespace flashover::graph {
 namespace {
-
-using Values = std::vector<ValueId>;
-
-// Of aten.convolution(input, weight, bias, stride, padding, dilation, transposed, ...).
-constexpr size_t kWeight = 1, kBias = 2, kTransposed = 6;
 
 struct BatchNorm {
   ValueId x;
@@ -22,7 +18,7 @@ struct BatchNorm {
 
 // y = (x - mean) / sqrt(variance + eps) * gamma + beta with x = conv(w) + b:
 // conv with w' = w * scale and b' = (b - mean) * scale + beta, scale = gamma / sqrt(variance + eps)
-bool fold(Rewriter& r, const Node& n, const BatchNorm& bn, Values& results) {
+bool fold_into_convolution(Rewriter& r, const Node& n, const BatchNorm& bn, Values& results) {
   for (size_t i = 1; i < n.outs.size(); ++i)
     if (n.outs[i] != kNoValue && r.uses(n.outs[i]) > 0) return false;
   const Node* found = r.def(bn.x, op::convolution);
@@ -61,14 +57,14 @@ bool fold(Rewriter& r, const Node& n, const BatchNorm& bn, Values& results) {
 template <size_t eps>
 bool fold_as(Rewriter& r, const Node& n, Values& results, const void*) {
   if (eps == 7 && ops::as_bool(n.args[5])) return false;  // training: batch statistics
-  return fold(r, n,
-              {.x = ops::as_value(n.args[0]),
-               .gamma = ops::as_optional_value(n.args[1]),
-               .beta = ops::as_optional_value(n.args[2]),
-               .mean = ops::as_optional_value(n.args[3]),
-               .variance = ops::as_optional_value(n.args[4]),
-               .eps = ops::as_double(n.args[eps])},
-              results);
+  return fold_into_convolution(r, n,
+                               {.x = ops::as_value(n.args[0]),
+                                .gamma = ops::as_optional_value(n.args[1]),
+                                .beta = ops::as_optional_value(n.args[2]),
+                                .mean = ops::as_optional_value(n.args[3]),
+                                .variance = ops::as_optional_value(n.args[4]),
+                                .eps = ops::as_double(n.args[eps])},
+                               results);
 }
 
 constexpr RewriteRule kFold[] = {

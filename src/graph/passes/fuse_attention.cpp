@@ -12,7 +12,6 @@
 namespace flashover::graph {
 namespace {
 
-using Values = std::vector<ValueId>;
 constexpr size_t kMaxBiases = 2, kMaxBatchDims = 3;
 
 // q [batch..., queries, width], k [batch..., keys, width], v [batch..., keys, value width].

@@ -19,14 +19,14 @@ namespace flashover::graph {
 namespace {
 
 // Rows start, start + step, ... (`count` of them) of dim `dim`.
-struct Cut {
+struct SliceCut {
   size_t dim = 0;
   int64_t start = 0, step = 1, count = 0;
-  auto operator<=>(const Cut&) const = default;
+  auto operator<=>(const SliceCut&) const = default;
   int64_t last() const { return start + (count - 1) * step; }
 };
 // By argument of a node: what is read of it if only a cut of the node's first result is read.
-using ArgCuts = std::vector<std::optional<Cut>>;
+using ArgCuts = std::vector<std::optional<SliceCut>>;
 
 const TensorType& type_of(const Graph& g, const Arg& a) { return g.type(ops::as_value(a)); }
 
@@ -40,29 +40,29 @@ bool is_constant(const Sizes& sizes) {
 }
 
 // The one dim that a prim.slice shortens.
-std::optional<Cut> cut_of(const Node& slice, const Graph& g) {
+std::optional<SliceCut> cut_of(const Node& slice, const Graph& g) {
   const TensorType &whole = type_of(g, slice.args[0]), &kept = g.type(slice.outs[0]);
   if (!is_constant(whole.sizes) || !is_constant(kept.sizes)) return std::nullopt;
-  std::optional<Cut> cut;
+  std::optional<SliceCut> cut;
   for (size_t d = 0; d < whole.rank(); ++d) {
     if (kept.sizes[d].is_const(0)) return std::nullopt;
     if (sym::known_eq(whole.sizes[d], kept.sizes[d])) continue;
     if (cut) return std::nullopt;
-    cut = Cut{d, ops::as_ints(slice.args[1])[d], ops::as_ints(slice.args[3])[d], kept.sizes[d].value()};
+    cut = SliceCut{d, ops::as_ints(slice.args[1])[d], ops::as_ints(slice.args[3])[d], kept.sizes[d].value()};
   }
   return cut && 2 * cut->count <= whole.sizes[cut->dim].value() ? cut : std::nullopt;
 }
 
 // What is read of an operand that is broadcast to `result`.
-std::optional<Cut> through_broadcast(const TensorType& operand, const TensorType& result, const Cut& cut) {
+std::optional<SliceCut> through_broadcast(const TensorType& operand, const TensorType& result, const SliceCut& cut) {
   const size_t behind = result.rank() - cut.dim;
   if (operand.rank() < behind || operand.sizes[operand.rank() - behind].is_const(1)) return std::nullopt;
-  Cut out = cut;
+  SliceCut out = cut;
   out.dim = operand.rank() - behind;
   return out;
 }
 
-bool pointwise(const Graph& g, const Node& n, const Cut& cut, ArgCuts& reads) {
+bool pointwise(const Graph& g, const Node& n, const SliceCut& cut, ArgCuts& reads) {
   const TensorType& result = g.type(n.outs[0]);
   if (!is_floating(result.dtype) && result.dtype != DType::kBool) return false;  // division by 0 raises
   for (size_t i = 0; i < n.args.size(); ++i) {
@@ -73,12 +73,12 @@ bool pointwise(const Graph& g, const Node& n, const Cut& cut, ArgCuts& reads) {
   return true;
 }
 
-bool copy(const Graph&, const Node&, const Cut& cut, ArgCuts& reads) {
+bool copy(const Graph&, const Node&, const SliceCut& cut, ArgCuts& reads) {
   reads[0] = cut;
   return true;
 }
 
-bool permute(const Graph&, const Node& n, const Cut& cut, ArgCuts& reads) {
+bool permute(const Graph&, const Node& n, const SliceCut& cut, ArgCuts& reads) {
   reads[0] = cut;
   reads[0]->dim = static_cast<size_t>(ops::as_ints(n.args[1])[cut.dim]);
   return true;
@@ -86,7 +86,7 @@ bool permute(const Graph&, const Node& n, const Cut& cut, ArgCuts& reads) {
 
 // Dims of the operand and of the result that hold the same elements lie between equal products of sizes. The cut dim
 // stands alone on both sides, or is one of two that are one on the other side.
-bool reshape(const Graph& g, const Node& n, const Cut& cut, ArgCuts& reads) {
+bool reshape(const Graph& g, const Node& n, const SliceCut& cut, ArgCuts& reads) {
   const std::vector<int64_t> to = constant_sizes(g.type(n.outs[0]).sizes),
                              from = constant_sizes(type_of(g, n.args[0]).sizes);
   int64_t outer = 1, reach = 1;
@@ -96,7 +96,7 @@ bool reshape(const Graph& g, const Node& n, const Cut& cut, ArgCuts& reads) {
   while (dim < from.size() && from[dim] == 1 && to[cut.dim] != 1) ++dim;
   if (dim >= from.size()) return false;
   const int64_t size = to[cut.dim];
-  Cut out = cut;
+  SliceCut out = cut;
   out.dim = dim;
   if (reach == outer && from[dim] == size) {
     // the same dim
@@ -114,7 +114,7 @@ bool reshape(const Graph& g, const Node& n, const Cut& cut, ArgCuts& reads) {
 
 // [rows, inner] x [inner, columns], or batches of them: rows of the first factor, at argument `first`.
 template <size_t first>
-bool product(const Graph& g, const Node& n, const Cut& cut, ArgCuts& reads) {
+bool product_reads(const Graph& g, const Node& n, const SliceCut& cut, ArgCuts& reads) {
   const TensorType& result = g.type(n.outs[0]);
   if (cut.dim + 2 != result.rank()) return false;
   reads[first] = cut;
@@ -122,12 +122,12 @@ bool product(const Graph& g, const Node& n, const Cut& cut, ArgCuts& reads) {
   return true;
 }
 
-bool layer_norm(const Graph& g, const Node& n, const Cut& cut, ArgCuts& reads) {
+bool layer_norm(const Graph& g, const Node& n, const SliceCut& cut, ArgCuts& reads) {
   reads[0] = cut;
   return cut.dim + ops::as_ints(n.args[1]).size() < g.type(n.outs[0]).rank();
 }
 
-bool softmax(const Graph& g, const Node& n, const Cut& cut, ArgCuts& reads) {
+bool softmax(const Graph& g, const Node& n, const SliceCut& cut, ArgCuts& reads) {
   const auto rank = static_cast<int64_t>(g.type(n.outs[0]).rank());
   reads[0] = cut;
   return (ops::as_int(n.args[1]) + rank) % rank != static_cast<int64_t>(cut.dim);
@@ -135,7 +135,7 @@ bool softmax(const Graph& g, const Node& n, const Cut& cut, ArgCuts& reads) {
 
 // (q, k, v, dropout, causal, mask, scale). A causal mask hides nothing from the last query.
 constexpr size_t kCausal = 4, kMask = 5;
-bool attention(const Graph& g, const Node& n, const Cut& cut, ArgCuts& reads) {
+bool attention(const Graph& g, const Node& n, const SliceCut& cut, ArgCuts& reads) {
   const TensorType &result = g.type(n.outs[0]), &key = type_of(g, n.args[1]);
   if (cut.dim + 2 != result.rank() || !ops::is_number(n.args[3], 0)) return false;
   const int64_t queries = result.sizes[cut.dim].value();
@@ -148,19 +148,19 @@ bool attention(const Graph& g, const Node& n, const Cut& cut, ArgCuts& reads) {
 
 struct Rule {
   std::string_view op;
-  bool (*reads)(const Graph&, const Node&, const Cut&, ArgCuts&);
+  bool (*reads)(const Graph&, const Node&, const SliceCut&, ArgCuts&);
   bool is_product;
 };
-constexpr Rule kRules[] = {
+constexpr Rule kReadRules[] = {
     {prim::copy, copy, false},
     {prim::convert, copy, false},
     {op::_to_copy, copy, false},
     {prim::permute, permute, false},
     {prim::reshape, reshape, false},
-    {op::mm, product<0>, true},
-    {op::bmm, product<0>, true},
-    {op::addmm, product<1>, true},
-    {op::baddbmm, product<1>, true},
+    {op::mm, product_reads<0>, true},
+    {op::bmm, product_reads<0>, true},
+    {op::addmm, product_reads<1>, true},
+    {op::baddbmm, product_reads<1>, true},
     {op::native_layer_norm, layer_norm, false},
     {op::_softmax, softmax, false},
     {op::_safe_softmax, softmax, false},
@@ -169,7 +169,7 @@ constexpr Rule kRules[] = {
 
 const Rule* rule_of(const Node& n) {
   static constexpr Rule kPointwise{"", pointwise, false};
-  for (const Rule& rule : kRules)
+  for (const Rule& rule : kReadRules)
     if (n.op->name == rule.op) return &rule;
   return n.op->kind == ops::OpKind::kPointwise && !n.op->once() ? &kPointwise : nullptr;
 }
@@ -190,30 +190,30 @@ class Plan {
     for (size_t i = g.nodes.size(); i-- > 0;)
       if (g.nodes[i].op->name == prim::slice && !cuts_[i]) hoist(i);
   }
-  const std::optional<Cut>& of(size_t node) const { return cuts_[node]; }
+  const std::optional<SliceCut>& of(size_t node) const { return cuts_[node]; }
   bool any() const {
     return std::any_of(cuts_.begin(), cuts_.end(), [](const auto& c) { return c.has_value(); });
   }
 
  private:
   struct Demand {
-    Cut cut;
+    SliceCut cut;
     int32_t readers = 0;  // those that read this cut and no more
     bool same = true;     // all of them the same cut
   };
 
   void hoist(size_t slice) {
-    const std::optional<Cut> cut = cut_of(g_.nodes[slice], g_);
+    const std::optional<SliceCut> cut = cut_of(g_.nodes[slice], g_);
     if (!cut) return;
     std::map<ValueId, Demand> demands;
     std::priority_queue<int32_t> nodes;  // the last one first: its readers are known by then
-    const auto demand = [&](ValueId v, const Cut& c) {
+    const auto demand = [&](ValueId v, const SliceCut& c) {
       Demand& w = demands.try_emplace(v, Demand{c}).first->second;
       w.same &= w.cut == c;
       if (w.readers++ == 0 && producer_[v] >= 0) nodes.push(producer_[v]);
     };
     demand(ops::as_value(g_.nodes[slice].args[0]), *cut);
-    std::vector<std::pair<size_t, Cut>> found;
+    std::vector<std::pair<size_t, SliceCut>> found;
     bool any_product = false;
     while (!nodes.empty()) {
       const auto i = static_cast<size_t>(nodes.top());
@@ -250,11 +250,11 @@ class Plan {
   const Graph& g_;
   std::vector<int32_t> producer_;  // node number
   std::vector<int32_t> users_;
-  std::vector<std::optional<Cut>> cuts_;  // by node: of its first result
+  std::vector<std::optional<SliceCut>> cuts_;  // by node: of its first result
 };
 
 // The rows of `t`, without gaps, dims in the order in which they lie.
-TensorType rows_of(const TensorType& t, const Cut& cut) {
+TensorType rows_of(const TensorType& t, const SliceCut& cut) {
   TensorType out = t;
   out.sizes[cut.dim] = cut.count;
   out.offset = 0;
@@ -300,7 +300,7 @@ class Copier {
 
  private:
   // The node on rows. Its other results are not read.
-  void shorten(const Node& n, const Cut& cut) {
+  void shorten(const Node& n, const SliceCut& cut) {
     const Rule* rule = rule_of(n);
     ArgCuts reads(n.args.size());
     rule->reads(out_, n, cut, reads);
@@ -326,7 +326,7 @@ class Copier {
   }
 
   // In place of a slice, whose type says how the dims are to lie; not how far apart.
-  ValueId rows(ValueId v, const Cut& cut, const TensorType& slice) {
+  ValueId rows(ValueId v, const SliceCut& cut, const TensorType& slice) {
     ValueId out = rows(v, cut);
     TensorType type = out_.type(out);
     type.strides = ops::dense_like(slice.sizes, slice.strides);
@@ -338,7 +338,7 @@ class Copier {
     return n.op->is_prim && n.op->kind == ops::OpKind::kView && dense_.contains(ops::as_value(n.args[0]));
   }
 
-  ValueId rows(ValueId v, const Cut& cut) {
+  ValueId rows(ValueId v, const SliceCut& cut) {
     if (const auto found = shortened_.find(v); found != shortened_.end()) return found->second;
     const auto [slice, is_new] = slices_.try_emplace({v, cut}, kNoValue);
     if (is_new) slice->second = b_.slice(v, static_cast<int64_t>(cut.dim), cut.start, cut.last() + 1, cut.step);
@@ -349,8 +349,8 @@ class Copier {
   std::vector<Node> nodes_;
   Graph out_;
   Builder b_;
-  std::map<ValueId, ValueId> shortened_;               // by value: its rows
-  std::map<std::pair<ValueId, Cut>, ValueId> slices_;  // of values that are computed whole
+  std::map<ValueId, ValueId> shortened_;                    // by value: its rows
+  std::map<std::pair<ValueId, SliceCut>, ValueId> slices_;  // of values that are computed whole
   std::set<ValueId> dense_;  // what stands in place of a slice, and views of it: without the gaps that the slice had
 };
 

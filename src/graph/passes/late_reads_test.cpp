@@ -29,7 +29,7 @@ Graph normed(bool training) {
     return %7, %14, %12
   })");
 }
-Joint facts_of(const Graph& g) {
+Joint facts_of_batch_norm(const Graph& g) {
   Joint j;
   j.present = true;
   j.results = {{.requires_grad = true, .tangent = 0}};
@@ -42,7 +42,7 @@ Joint facts_of(const Graph& g) {
 
 TEST(LateReads, OnlyEagersFormulaReadsTheMemory) {
   Graph g = normed(false);
-  Joint facts = facts_of(g);
+  Joint facts = facts_of_batch_norm(g);
   g = late_reads(std::move(g), facts);
   verify(g, Form::kFunctional);
   ASSERT_EQ(facts.late.size(), 2u);
@@ -66,7 +66,7 @@ TEST(LateReads, OnlyEagersFormulaReadsTheMemory) {
 
 TEST(LateReads, NoFormulaReadsThemInTraining) {
   Graph g = normed(true);
-  Joint facts = facts_of(g);
+  Joint facts = facts_of_batch_norm(g);
   const std::string before = print(g);
   EXPECT_EQ(print(late_reads(std::move(g), facts)), before);
   EXPECT_TRUE(facts.late.empty());

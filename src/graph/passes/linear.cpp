@@ -11,11 +11,10 @@ namespace flashover::graph {
 using target::Gemm;
 namespace {
 
-struct State {
+struct PackingState {
   target::Providers providers;
   int64_t packed_bytes = 0;
 };
-using Values = std::vector<ValueId>;
 constexpr const char* kProduct = "flashover.product.default";
 
 ValueId onednn_linear(Rewriter& r, ValueId x, ValueId weight, std::optional<ValueId> bias, const Activation& activation,
@@ -36,7 +35,8 @@ ValueId own_linear(Rewriter& r, ValueId x, ValueId packed, std::optional<ValueId
 }
 
 // x [rows, inner] times matrix [inner, columns] (+ bias [columns])
-bool use_library(Rewriter& r, ValueId x, ValueId matrix, std::optional<ValueId> bias, Values& results, State& state) {
+bool use_library(Rewriter& r, ValueId x, ValueId matrix, std::optional<ValueId> bias, Values& results,
+                 PackingState& state) {
   const TensorType a = r.b.type(x), m = r.b.type(matrix);
   if (a.rank() != 2 || m.rank() != 2 || a.device.type != DeviceType::kCPU || a.dtype != m.dtype) return false;
   if (!all_const(a.sizes) || !all_const(m.sizes)) return false;
@@ -94,18 +94,18 @@ bool use_library(Rewriter& r, ValueId x, ValueId matrix, std::optional<ValueId> 
 }
 
 bool from_mm(Rewriter& r, const Node& n, Values& results, const void* user) {
-  auto& state = *static_cast<State*>(const_cast<void*>(user));
+  auto& state = *static_cast<PackingState*>(const_cast<void*>(user));
   return use_library(r, ops::as_value(n.args[0]), ops::as_value(n.args[1]), std::nullopt, results, state);
 }
 bool from_addmm(Rewriter& r, const Node& n, Values& results, const void* user) {
-  auto& state = *static_cast<State*>(const_cast<void*>(user));
+  auto& state = *static_cast<PackingState*>(const_cast<void*>(user));
   if (!ops::is_number(n.args[3], 1) || !ops::is_number(n.args[4], 1)) return false;
   return use_library(r, ops::as_value(n.args[1]), ops::as_value(n.args[2]), ops::as_value(n.args[0]), results, state);
 }
 
 // x [batch, rows, inner] times the same matrix for the whole batch
 bool from_bmm(Rewriter& r, const Node& n, Values& results, const void* user) {
-  auto& state = *static_cast<State*>(const_cast<void*>(user));
+  auto& state = *static_cast<PackingState*>(const_cast<void*>(user));
   const Node* repeated = r.def(ops::as_value(n.args[1]), prim::broadcast);
   if (!repeated || ops::as_ints(repeated->args[2]) != std::vector<int64_t>{1, 2}) return false;
   const ValueId matrix = ops::as_value(repeated->args[0]), x = ops::as_value(n.args[0]);
@@ -167,8 +167,8 @@ bool take_widening(Rewriter& r, const Node& n, Values& results, const void*) {
 }
 
 // activation(views(linear)): the linear computes it.
-bool take_activation(Rewriter& r, const Node& n, Values& results, const void* user) {
-  const auto& state = *static_cast<const State*>(user);
+bool take_activation_of_linear(Rewriter& r, const Node& n, Values& results, const void* user) {
+  const auto& state = *static_cast<const PackingState*>(user);
   if (state.providers.strict_numerics) return false;
   std::vector<Node> views;
   const ValueId v = behind_views(r, ops::as_value(n.args[0]), views);
@@ -197,17 +197,17 @@ bool take_activation(Rewriter& r, const Node& n, Values& results, const void* us
   return true;
 }
 
-constexpr RewriteRule kRules[] = {
+constexpr RewriteRule kLibraryRules[] = {
     {op::mm, "x @ w -> the fastest library's linear", from_mm},
     {op::addmm, "b + x @ w -> the fastest library's linear", from_addmm},
     {op::bmm, "x @ one w -> a linear of all rows", from_bmm},
     {op::_to_copy, "f32(product) -> product with an f32 result", take_widening},
-    {op::gelu, "gelu(linear) -> linear with gelu", take_activation},
-    {op::silu, "silu(linear) -> linear with swish", take_activation},
-    {op::relu, "relu(linear)", take_activation},
-    {op::hardswish, "hardswish(linear)", take_activation},
-    {op::tanh, "tanh(linear)", take_activation},
-    {op::sigmoid, "sigmoid(linear)", take_activation},
+    {op::gelu, "gelu(linear) -> linear with gelu", take_activation_of_linear},
+    {op::silu, "silu(linear) -> linear with swish", take_activation_of_linear},
+    {op::relu, "relu(linear)", take_activation_of_linear},
+    {op::hardswish, "hardswish(linear)", take_activation_of_linear},
+    {op::tanh, "tanh(linear)", take_activation_of_linear},
+    {op::sigmoid, "sigmoid(linear)", take_activation_of_linear},
 };
 
 }  // namespace
@@ -222,8 +222,8 @@ bool suits_bf16x3(const target::Providers& providers, DType dtype, int64_t rows,
 }
 
 Graph linear(Graph g, const target::Providers& providers) {
-  State state{providers};
-  return rewrite(std::move(g), kRules, &state);
+  PackingState state{providers};
+  return rewrite(std::move(g), kLibraryRules, &state);
 }
 
 }  // namespace flashover::graph

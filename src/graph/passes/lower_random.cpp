@@ -94,7 +94,7 @@ class Random {
   struct Recipe {
     std::string_view op;
     std::optional<Draw> (Random::*draw)(const Node& n) const;
-    void (*build)(const Drawer& drawer, const Node& n, std::vector<ValueId>& results);
+    void (*build)(const Drawer& drawer, const Node& n, Values& results);
   };
   static const Recipe* recipe(const Node& n) {
     static constexpr Recipe kRecipes[] = {
@@ -189,7 +189,7 @@ class Random {
       if (v != kNoValue && !same_strides(g_.type(v), t)) return std::nullopt;
     return with_device(std::move(d), t);
   }
-  static void dropout(const Drawer& draw, const Node& n, std::vector<ValueId>& results) {
+  static void dropout(const Drawer& draw, const Node& n, Values& results) {
     Builder& b = draw.b;
     const ValueId x = ops::as_value(n.args[0]);
     const DType d = b.dtype(x), m = rules::math(d);
@@ -226,7 +226,7 @@ class Random {
     if (!p || !(*p >= 0 && *p <= 1) || has_generator(n, 2) || wide) return std::nullopt;
     return of_result(n);
   }
-  static void bernoulli(const Drawer& draw, const Node& n, std::vector<ValueId>& results) {
+  static void bernoulli(const Drawer& draw, const Node& n, Values& results) {
     Builder& b = draw.b;
     const TensorType t = b.type(n.outs[0]);
     const ValueId u = draw(prim::uniform, t.sizes);
@@ -248,7 +248,7 @@ class Random {
     return d == DType::kF32 ? x : b.emit(prim::convert, {Ref{x}, d, true});
   }
   // From the left end, which counts, to the right end, which does not; eager draws them the other way round.
-  static void between(const Drawer& draw, const Node& n, float from, float to, std::vector<ValueId>& results) {
+  static void between(const Drawer& draw, const Node& n, float from, float to, Values& results) {
     Builder& b = draw.b;
     const TensorType t = b.type(n.outs[0]);
     const float range = to - from;
@@ -258,14 +258,12 @@ class Random {
     const ValueId v = as(b, u, t.dtype);
     results = {b.where(b.eq(v, rules::constant(b, v, to)), rules::constant(b, v, from), v)};
   }
-  static void rand(const Drawer& draw, const Node& n, std::vector<ValueId>& results) {
-    between(draw, n, 0, 1, results);
-  }
-  static void uniform(const Drawer& draw, const Node& n, std::vector<ValueId>& results) {
+  static void rand(const Drawer& draw, const Node& n, Values& results) { between(draw, n, 0, 1, results); }
+  static void uniform(const Drawer& draw, const Node& n, Values& results) {
     between(draw, n, static_cast<float>(*rules::number(n.args[1])), static_cast<float>(*rules::number(n.args[2])),
             results);
   }
-  static void around(const Drawer& draw, const Node& n, double mean, double deviation, std::vector<ValueId>& results) {
+  static void around(const Drawer& draw, const Node& n, double mean, double deviation, Values& results) {
     Builder& b = draw.b;
     const TensorType t = b.type(n.outs[0]);
     ValueId v = draw(prim::normal, t.sizes);
@@ -273,10 +271,8 @@ class Random {
     if (mean != 0 || deviation != 1) v = b.fma(v, whole(deviation), whole(mean));
     results = {as(b, v, t.dtype)};
   }
-  static void randn(const Drawer& draw, const Node& n, std::vector<ValueId>& results) {
-    around(draw, n, 0, 1, results);
-  }
-  static void normal(const Drawer& draw, const Node& n, std::vector<ValueId>& results) {
+  static void randn(const Drawer& draw, const Node& n, Values& results) { around(draw, n, 0, 1, results); }
+  static void normal(const Drawer& draw, const Node& n, Values& results) {
     around(draw, n, *rules::number(n.args[1]), *rules::number(n.args[2]), results);
   }
 

@@ -12,8 +12,6 @@
 namespace flashover::graph {
 namespace {
 
-using Values = std::vector<ValueId>;
-
 // (query, key, value, ..., dropout_p, is_causal, attn_mask, scale) of it or, behind others, of its backward.
 struct Flash {
   ValueId q, k, v;

@@ -111,7 +111,7 @@ Graph rewrite(Graph g, std::span<const RewriteRule> rules, const void* user) {
   for (const RewriteRule& rule : rules) by_op[ops::find(rule.op)].push_back(&rule);
   Rewriter r(g);
   Replacement replacement(r.out.values.size());
-  std::vector<ValueId> results;
+  Values results;
   for (Node& n : g.nodes) {
     replacement.apply(n);
     bool done = false;

@@ -41,10 +41,11 @@ class Rewriter {
 };
 
 // True: `results` holds one value per result (kNoValue only for results that nothing reads).
+using Values = std::vector<ValueId>;  // of a node, one a result
 struct RewriteRule {
   const char* op;       // the root's operator
   const char* meaning;  // one line, for people
-  bool (*apply)(Rewriter& r, const Node& n, std::vector<ValueId>& results, const void* user);
+  bool (*apply)(Rewriter& r, const Node& n, Values& results, const void* user);
 };
 // First rule that applies wins. `user` goes to every rule.
 Graph rewrite(Graph g, std::span<const RewriteRule> rules, const void* user = nullptr);

@@ -29,7 +29,7 @@ std::string sum(const Coordinates& c, Expr e) {
   return out;
 }
 
-std::string product(const Coordinates& c, Expr e) {
+std::string multiplication(const Coordinates& c, Expr e) {
   const auto ops = e.operands();
   std::string out;
   if (ops[0].is_const(-1)) {
@@ -102,7 +102,7 @@ std::string text(const Coordinates& c, Expr e) {
     case sym::Kind::kAdd:
       return sum(c, e);
     case sym::Kind::kMul:
-      return product(c, e);
+      return multiplication(c, e);
     case sym::Kind::kFloorDiv:
       return division(c, e, " // ", "lib.floor_div");
     case sym::Kind::kMod:

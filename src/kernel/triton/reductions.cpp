@@ -12,7 +12,7 @@ using loops::Reduce;
 
 DType folded_dtype(DType d) { return d == DType::kBool ? DType::kI32 : d; }
 
-std::string neutral(const Accumulator& a) {
+std::string neutral_element(const Accumulator& a) {
   if (a.dtype != DType::kBool) return identity(a.kind, a.dtype);
   return identity(a.kind, a.dtype) == "True" ? "1" : "0";
 }
@@ -68,11 +68,11 @@ void reduce_position(Emission& e, const Instr& in) {
   e.accumulated[in.slot].position = position;
   const std::string last = position == DType::kI32 ? "0x7fffffff" : "0x7fffffffffffffff";
   const std::string v = fresh(e, "v"), i = fresh(e, "v");
-  stage_line(e, v + " = " + operand(e, in, 0, d, neutral(a), axes));
+  stage_line(e, v + " = " + operand(e, in, 0, d, neutral_element(a), axes));
   stage_line(e, i + " = " + operand(e, in, 1, position, last, axes));
   if (!e.stage.looped)
     return stage_line(e, name + ", " + at + " = tl.reduce((" + v + ", " + i + "), 1, " + fn + ", keep_dims=True)");
-  start(e, name, axes, neutral(a), d);
+  start(e, name, axes, neutral_element(a), d);
   start(e, at, axes, last, position);
   // The rows' loops go up: within a lane only a greater value replaces an earlier one. A lane that met nothing but the
   // neutral element has no position; if that is so for a whole row, the answer is its first element.
@@ -95,13 +95,13 @@ void reduce(Emission& e, const Instr& in) {
   const DType d = folded_dtype(a.dtype);
   const Axes axes = all_axes(e);
   const char* fn = combine(a.kind, d);
-  const std::string v = operand(e, in, 0, d, neutral(a), axes);
+  const std::string v = operand(e, in, 0, d, neutral_element(a), axes);
   const auto reduced = [&](const std::string& t) {
     if (a.kind == Reduce::kSum && is_floating(d)) return "tl.sum(" + t + ", 1, keep_dims=True)";
     return "tl.reduce(" + t + ", 1, " + fn + ", keep_dims=True)";
   };
   if (!e.stage.looped) return define_acc(e, in.slot, reduced(v));
-  start(e, name, axes, neutral(a), d);
+  start(e, name, axes, neutral_element(a), d);
   stage_line(
       e, name + " = " + (a.kind == Reduce::kSum ? name + " + " + v : std::string(fn) + "(" + name + ", " + v + ")"));
   define_acc(e, in.slot, reduced(name));
@@ -119,11 +119,11 @@ void scan(Emission& e, Id id, const Instr& in) {
   const DType d = folded_dtype(a.dtype);
   const Axes axes = all_axes(e);
   const std::string fn = combine(a.kind, d);
-  stage_line(e, v + " = " + operand(e, in, 0, d, neutral(a), axes));
+  stage_line(e, v + " = " + operand(e, in, 0, d, neutral_element(a), axes));
   stage_line(e, running + " = tl.associative_scan(" + v + ", 1, " + fn + ")");
   const std::string total = "tl.reduce(" + v + ", 1, " + fn + ", keep_dims=True)";
   if (e.stage.looped) {
-    start(e, name, kX, neutral(a), d);
+    start(e, name, kX, neutral_element(a), d);
     stage_line(e, running + " = " + fn + "(" + name + ", " + running + ")");
     stage_line(e, name + " = " + fn + "(" + name + ", " + total + ")");
     if (a.dtype == DType::kBool) after_loop(e, name + " = " + name + " != 0");

@@ -25,11 +25,11 @@ int64_t count(const TensorType& t) {
   return n;
 }
 
-struct Role {
+struct LoopRole {
   LoopNode::Kind kind = LoopNode::Kind::kMap;
   bool own_loops = false;  // cannot be computed in place
 };
-Role role_of(const Node& n) {
+LoopRole loop_role_of(const Node& n) {
   if (n.op->kind == ops::OpKind::kReduction) return {LoopNode::Kind::kReduce, true};
   if (n.op->kind == ops::OpKind::kScan) return {LoopNode::Kind::kScan, true};
   if (is_scatter(n.op)) return {LoopNode::Kind::kScatter, true};
@@ -233,7 +233,7 @@ class LoopNodeBuilder {
       if (!fact(m.value).realised) require(m.value);
     }
     for (const Node& n : g_.nodes)
-      if (n.op->is_prim && role_of(n).own_loops && !fact(n.outs[0]).realised) realise(n.outs[0], false);
+      if (n.op->is_prim && loop_role_of(n).own_loops && !fact(n.outs[0]).realised) realise(n.outs[0], false);
   }
 
   // Forward: what it costs to compute an element in place, and from how many values of full size.
@@ -322,7 +322,8 @@ class LoopNodeBuilder {
       std::vector<Use> mine;
       if (fact(v).realised) {
         double points = static_cast<double>(numel_[v]);
-        if (role_of(n).kind == LoopNode::Kind::kReduce) points = static_cast<double>(numel_[ops::as_value(n.args[0])]);
+        if (loop_role_of(n).kind == LoopNode::Kind::kReduce)
+          points = static_cast<double>(numel_[ops::as_value(n.args[0])]);
         mine = {{v, points}};
       } else {
         mine = uses[v];
@@ -510,7 +511,7 @@ class LoopNodeBuilder {
   void make(int32_t n, ValueId v) {
     const Node& node = g_.nodes[n];
     if (numel_[v] == 0) return;  // nothing to compute; the plan still allocates it
-    const Role role = role_of(node);
+    const LoopRole role = loop_role_of(node);
     if (role.kind == LoopNode::Kind::kMap && node.op->name == prim::cat) return make_parts_of_cat(n, v);
     if (role.kind == LoopNode::Kind::kMap && node.op->name == prim::slice_scatter &&
         goes_back(v, ops::as_value(node.args[0])))

@@ -48,7 +48,7 @@ bool acceptable(const TensorType& x, const std::vector<bool>& mask, int needs) {
 
 // All dims; `dtype` is the argument that overrides the result's dtype, or 0.
 template <Out o, int needs, size_t dtype = 0>
-bool full(In in, Types& outs) {
+bool over_all(In in, Types& outs) {
   const TensorType* x = tensor(in, 0);
   if (!x) return false;
   auto d = dtype ? dtype_of(arg(in, dtype)) : std::nullopt;
@@ -145,23 +145,23 @@ bool aminmax(In in, Types& outs) { return two_over_dims<Out::kKeep, Out::kKeep, 
 
 void add_reductions(Table& t) {
   const auto kind = OpKind::kReduction;
-  t.add("sum.default", kind, full<Out::kSum, kNothing, 1>);
+  t.add("sum.default", kind, over_all<Out::kSum, kNothing, 1>);
   t.add("sum.dim_IntList", kind, over_dims<Out::kSum, kNothing, 1, 2, 3>);
   t.add("nansum.default", kind, over_dims<Out::kSum, kRealValues, 1, 2, 3>);
-  t.add("mean.default", kind, full<Out::kKeep, kFloats, 1>);
+  t.add("mean.default", kind, over_all<Out::kKeep, kFloats, 1>);
   t.add("mean.dim", kind, over_dims<Out::kKeep, kFloats, 1, 2, 3>);
-  t.add("prod.default", kind, full<Out::kSum, kNothing, 1>);
+  t.add("prod.default", kind, over_all<Out::kSum, kNothing, 1>);
   t.add("prod.dim_int", kind, over_dims<Out::kSum, kNothing, 1, 2, 3>);
   add_out<over_dims<Out::kSum, kNothing, 1, 2, 3>>(t, "sum", "dim_IntList", "IntList_out", 4, kind);
   add_out<over_dims<Out::kKeep, kFloats, 1, 2, 3>>(t, "mean", "dim", "out", 4, kind);
   for (const char* name : {"amax", "amin"})
     t.add(std::string(name) + ".default", kind, over_dims<Out::kKeep, kNotEmpty | kRealValues>);
   for (const char* name : {"max", "min"}) {
-    t.add(std::string(name) + ".default", kind, full<Out::kKeep, kNotEmpty | kRealValues>);
+    t.add(std::string(name) + ".default", kind, over_all<Out::kKeep, kNotEmpty | kRealValues>);
     t.add(std::string(name) + ".dim", kind, two_over_dims<Out::kKeep, Out::kIndex, kNotEmpty | kRealValues>);
   }
   for (const char* name : {"median", "nanmedian"}) {
-    t.add(std::string(name) + ".default", OpKind::kExtern, full<Out::kKeep, kNotEmpty | kRealValues>);
+    t.add(std::string(name) + ".default", OpKind::kExtern, over_all<Out::kKeep, kNotEmpty | kRealValues>);
     t.add(std::string(name) + ".dim", OpKind::kExtern, two_over_dims<Out::kKeep, Out::kIndex, kNotEmpty | kRealValues>);
   }
   t.add("mode.default", OpKind::kExtern, two_over_dims<Out::kKeep, Out::kIndex, kNotEmpty | kRealValues>);
@@ -170,7 +170,7 @@ void add_reductions(Table& t) {
   for (const char* name : {"argmax", "argmin"})
     t.add(std::string(name) + ".default", kind, over_dims<Out::kIndex, kNotEmpty | kRealValues>);
   for (const char* name : {"any", "all"}) {
-    t.add(std::string(name) + ".default", kind, full<Out::kBool, kNothing>);
+    t.add(std::string(name) + ".default", kind, over_all<Out::kBool, kNothing>);
     t.add(std::string(name) + ".dim", kind, over_dims<Out::kBool, kNothing>);
     t.add(std::string(name) + ".dims", kind, over_dims<Out::kBool, kNothing, 1, 2, 0, false>);
   }

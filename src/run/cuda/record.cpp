@@ -12,6 +12,8 @@
 #include <optional>
 #include <utility>
 
+#include "run/cuda/stream.h"
+
 namespace flashover::run::cuda {
 
 CaptureHooks capture_hooks;
@@ -35,10 +37,6 @@ Shared& shared_by_graphs_of(c10::Stream user) {
     shared.reset(new Shared{impl.getNewStream(user.device()), {}, {}});
   }
   return *shared;
-}
-c10::Stream torch_stream(int device) {
-  const c10::impl::VirtualGuardImpl impl(c10::kCUDA);
-  return impl.getStream(c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(device)));
 }
 
 // A stream waits for what another has been given so far.

@@ -6,14 +6,11 @@
 #include <algorithm>
 
 namespace flashover::run::cuda {
-namespace {
 
 c10::Stream torch_stream(int device) {
   return c10::impl::VirtualGuardImpl(c10::kCUDA)
       .getStream(c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(device)));
 }
-
-}  // namespace
 
 ReadyPoint::ReadyPoint(int device) : device_(device), home_(current_stream(device)), event_(c10::kCUDA) {
   event_.record(torch_stream(device));

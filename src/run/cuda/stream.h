@@ -2,6 +2,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <c10/core/Event.h>
+#include <c10/core/Stream.h>
 
 #include <mutex>
 #include <vector>
@@ -9,6 +10,8 @@
 #include "run/cuda/driver.h"
 
 namespace flashover::run::cuda {
+
+c10::Stream torch_stream(int device);  // torch's current one
 
 class ReadyPoint {
  public:

@@ -4,7 +4,7 @@
 namespace flashover::kernel::snippets {
 namespace {
 
-const Snippet kSnippets[] = {
+const Snippet kArithmetic[] = {
     {"sign_i sign_l", kVector,
      "inline VI sign_i(VI x) { return (x < 0) - (x > 0); }\ninline VL sign_l(VL x) { return (x < 0) - (x > 0); }\n"},
     {"sign_i sign_l", kS1,
@@ -128,6 +128,6 @@ inline VD d_sqrt(VD x) { return __builtin_ia32_sqrtpd512_mask(x, x, -1, 4); }
 
 }  // namespace
 
-Snippets arithmetic() { return kSnippets; }
+Snippets arithmetic() { return kArithmetic; }
 
 }  // namespace flashover::kernel::snippets

@@ -4,7 +4,7 @@
 namespace flashover::kernel::snippets {
 namespace {
 
-const Snippet kSnippets[] = {
+const Snippet kDivision[] = {
     // Python's %: the sign of b.
     {"v_remainder", kAny,
      "inline VF v_remainder(VF a, VF b) { VF r = v_fmod(a, b); return (r != 0.f) & ((b < 0.f) != (r < 0.f)) ? r + b : "
@@ -83,6 +83,6 @@ template <class T, class U> inline T pow_one(T a, T b) {
 
 }  // namespace
 
-Snippets division() { return kSnippets; }
+Snippets division() { return kDivision; }
 
 }  // namespace flashover::kernel::snippets

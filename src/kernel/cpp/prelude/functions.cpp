@@ -4,7 +4,7 @@
 namespace flashover::kernel::snippets {
 namespace {
 
-const Snippet kSnippets[] = {
+const Snippet kFunctions[] = {
     {"v_ldexp", kA16, "inline VF v_ldexp(VF p, VF n) { return __builtin_ia32_scalefps512_mask(p, n, p, -1, 4); }\n"},
     {"v_ldexp", kA8, "inline VF v_ldexp(VF p, VF n) { return __builtin_ia32_scalefps256_mask(p, n, p, -1); }\n"},
     // Two factors, so that results down to the smallest denormal are rounded once. |n| < 250.
@@ -396,6 +396,6 @@ inline VF v_pow(VF x, VF y) {
 
 }  // namespace
 
-Snippets functions() { return kSnippets; }
+Snippets functions() { return kFunctions; }
 
 }  // namespace flashover::kernel::snippets

@@ -4,7 +4,7 @@
 namespace flashover::kernel::snippets {
 namespace {
 
-const Snippet kSnippets[] = {
+const Snippet kLibm[] = {
     {"d_exp", kAny, R"(
 inline VD d_exp(VD x) {
   auto none = x < -745.2;
@@ -189,6 +189,6 @@ inline double i0_one(double x) {
 
 }  // namespace
 
-Snippets libm() { return kSnippets; }
+Snippets libm() { return kLibm; }
 
 }  // namespace flashover::kernel::snippets

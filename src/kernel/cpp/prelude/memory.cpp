@@ -5,7 +5,7 @@
 namespace flashover::kernel::snippets {
 namespace {
 
-const Snippet kSnippets[] = {
+const Snippet kMemory[] = {
     // The two compilers give these builtins different pointer types.
     {"MaskedF MaskedS MaskedC V16C", kAvx512, R"(
 typedef char V16C __attribute__((vector_size(16)));
@@ -316,6 +316,6 @@ inline long wrap_u32(long v) { return v & 0xffffffff; }
 
 }  // namespace
 
-Snippets memory() { return kSnippets; }
+Snippets memory() { return kMemory; }
 
 }  // namespace flashover::kernel::snippets

@@ -5,7 +5,7 @@
 namespace flashover::kernel::snippets {
 namespace {
 
-const Snippet kSnippets[] = {
+const Snippet kThreads[] = {
     {"GOMP_parallel omp_get_max_threads omp_get_thread_num omp_get_num_threads omp_in_parallel", kAny, R"(
 extern "C" void GOMP_parallel(void (*)(void*), void*, unsigned, unsigned) __attribute__((weak));
 extern "C" int omp_get_max_threads() __attribute__((weak));
@@ -41,6 +41,6 @@ static void run_parallel(Body body, void* job, long n, long grain) {
 
 }  // namespace
 
-Snippets threads() { return kSnippets; }
+Snippets threads() { return kThreads; }
 
 }  // namespace flashover::kernel::snippets

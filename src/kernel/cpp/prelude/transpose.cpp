@@ -4,7 +4,7 @@
 namespace flashover::kernel::snippets {
 namespace {
 
-const Snippet kSnippets[] = {
+const Snippet kTranspose[] = {
     {"transpose_tile", kA16, R"(
 inline void transpose_tile(VF* r) {
   VF t[16];
@@ -51,6 +51,6 @@ inline void transpose_tile(VF* r) {
 
 }  // namespace
 
-Snippets transpose() { return kSnippets; }
+Snippets transpose() { return kTranspose; }
 
 }  // namespace flashover::kernel::snippets

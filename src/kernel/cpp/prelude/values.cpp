@@ -4,7 +4,7 @@
 namespace flashover::kernel::snippets {
 namespace {
 
-const Snippet kSnippets[] = {
+const Snippet kValues[] = {
     // Types.
     {"VF VI VU VD VL VUL VM VS VUS VC VUC", kVector, R"(
 typedef float VF __attribute__((vector_size(4 * W)));
@@ -117,6 +117,6 @@ inline VD from_bits_d(VL x) { return __builtin_bit_cast(double, x); }
 
 }  // namespace
 
-Snippets values() { return kSnippets; }
+Snippets values() { return kValues; }
 
 }  // namespace flashover::kernel::snippets
