@@ -40,6 +40,12 @@ function(flashover_precompile target kind)
   endif()
 endfunction()
 
+# Files of a layer are compiled several at a time: headers, and what templates of theirs make, once for all of them. So
+# names in unnamed namespaces are unique within a layer. The sanitizer builds compile each file alone: that one
+# includes what it needs shows there.
+set(CMAKE_UNITY_BUILD ON CACHE BOOL "compile several files at a time")
+set(CMAKE_UNITY_BUILD_BATCH_SIZE 6 CACHE STRING "how many")
+
 function(flashover_layer name)
   cmake_parse_arguments(L "TORCH;PYTHON" "PRECOMPILED" "DEPS" ${ARGN})
   set(dir ${CMAKE_CURRENT_SOURCE_DIR}/src/${name})
