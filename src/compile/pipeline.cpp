@@ -13,6 +13,7 @@
 #include "compile/products.h"
 #include "compile/reuse.h"
 #include "graph/analysis/devices.h"
+#include "graph/analysis/symbolic.h"
 #include "graph/eager_memory.h"
 #include "graph/origin.h"
 #include "graph/passes.h"
@@ -226,7 +227,10 @@ plan::Plan compile(Graph traced, const Options& options, const Environment& env,
     }
   }
   const Device device = checked_device(traced, env);
-  const bool choose = device.type == DeviceType::kCPU && env.measure;
+  // (Sizes that are symbols have no run to be measured.)
+  const bool symbolic = std::ranges::any_of(
+      traced.inputs, [&](const graph::Input& i) { return graph::is_symbolic(traced.type(i.value)); });
+  const bool choose = device.type == DeviceType::kCPU && env.measure && !symbolic;
   const graph::EagerMemory eager = eager_memory(traced, device);
   plan::Plan plan = choose ? fastest_plan(
                                  [&](const Environment& other, PassRunner& runner, Report& made) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "sym/bounded.h"
 
 namespace flashover::loops {
 namespace {
@@ -61,8 +62,7 @@ sym::Expr loop_var(char letter, int position, sym::Expr extent) {
         name += c;
     }
   }
-  int64_t hi = extent.range().hi;
-  return sym::var(name, {0, hi == sym::Range::kInf ? hi : std::max<int64_t>(hi - 1, 0)}, 0);
+  return sym::var_below(name, extent);
 }
 
 std::vector<int> depths(const Stage& stage) {

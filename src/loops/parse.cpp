@@ -32,6 +32,11 @@ class Parser {
       std::string w = word();
       if (w == "size") {
         std::string name = word();
+        if (const auto symbol = sym::size_symbol_of_name(name)) {
+          k.sizes.push_back(sym::size_symbol(*symbol));
+          end_line();
+          continue;
+        }
         sym::Range r{integer(), 0};
         r.hi = integer();
         k.sizes.push_back(sym::var(name, r, integer()));

@@ -100,6 +100,10 @@ void print_instr(const Instr& in, size_t id, std::string& out) {
 std::string render(const Kernel& k, bool for_people) {
   std::string out = "kernel" + (for_people && !k.label.empty() ? " " + quoted(k.label) : "") + " {\n";
   for (sym::Expr s : k.sizes) {
+    if (sym::size_symbol_index(s)) {  // known by name
+      out += "  size " + std::string(s.name()) + "\n";
+      continue;
+    }
     auto bound = [](int64_t v) {
       return v == sym::Range::kInf ? "inf" : v == -sym::Range::kInf ? "-inf" : std::to_string(v);
     };

@@ -121,8 +121,12 @@ TEST(Plan, SizeSymbolsRoundTripByName) {
   input 0 : f32[s5,3] user
   t0 : f32[s5,3] = input 0
   t1 : f32[s5,3] = output 0
+  t2 : f32[3]+(3*s5 - 3) = view t0
+  t3 : f32[3] = output 1
   copy t0 -> t1
+  call aten.mul.Tensor(t2, (s5 + 1)) -> t3
   return t1 : f32[s5,3]
+  return t3 : f32[3]
 }
 )";
   const Plan p = parse(text);

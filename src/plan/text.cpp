@@ -321,8 +321,9 @@ class Parser {
     }
     if (at_ < text_.size() && text_[at_] == '+') {
       ++at_;
-      const size_t start = at_;  // to a blank or '@'
-      while (at_ < text_.size() && !is_space(text_[at_]) && text_[at_] != '@') ++at_;
+      const size_t start = at_;  // to a blank or '@' outside of parentheses
+      for (int depth = 0; at_ < text_.size() && (depth > 0 || (!is_space(text_[at_]) && text_[at_] != '@')); ++at_)
+        depth += (text_[at_] == '(') - (text_[at_] == ')');
       t.offset = sym::parse(text_.substr(start, at_ - start));
     }
     if (at_ < text_.size() && text_[at_] == '@') {

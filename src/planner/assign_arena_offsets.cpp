@@ -1,8 +1,8 @@
 // Temporaries that share memory (Schedule::over) are one block.
 #include <algorithm>
 
-#include "planner/blocks.h"
-#include "planner/lifetimes.h"
+#include "plan/arena.h"
+#include "plan/lifetimes.h"
 #include "planner/rewrites.h"
 
 namespace flashover::planner {
@@ -12,7 +12,7 @@ using plan::TensorId;
 
 void assign_arena_offsets(Schedule& s, const Options& /*o*/) {
   plan::Plan& p = s.plan;
-  const std::vector<Lifetime> life = lifetimes(p);
+  const std::vector<plan::Lifetime> life = plan::lifetimes(p);
   std::vector<TensorId> order;  // a tensor over another comes behind it in time
   for (size_t t = 0; t < p.tensors.size(); ++t) {
     if (p.tensors[t].storage != StorageKind::kArena) continue;
@@ -22,19 +22,12 @@ void assign_arena_offsets(Schedule& s, const Options& /*o*/) {
       p.tensors[t].storage = StorageKind::kExtern;
   }
   std::stable_sort(order.begin(), order.end(), [&](TensorId a, TensorId b) { return life[a].first < life[b].first; });
-  std::vector<Block> blocks;
-  std::vector<size_t> block_of(p.tensors.size());
+  int64_t blocks = 0;
   for (TensorId t : order) {
-    if (static_cast<size_t>(t) < s.over.size() && s.over[t] >= 0) {
-      block_of[t] = block_of[s.over[t]];
-      blocks[block_of[t]].last = std::max(blocks[block_of[t]].last, life[t].last);
-    } else {
-      block_of[t] = blocks.size();
-      blocks.push_back({plan::bytes(p.tensors[t].type).value(), life[t].first, life[t].last});
-    }
+    const bool over = static_cast<size_t>(t) < s.over.size() && s.over[t] >= 0;
+    p.tensors[t].arena_offset = over ? p.tensors[s.over[t]].arena_offset : sym::Expr(64 * blocks++);
   }
-  p.arena_bytes = assign_offsets(blocks);
-  for (TensorId t : order) p.tensors[t].arena_offset = blocks[block_of[t]].offset;
+  plan::place_blocks(p);
   s.over.clear();
 }
 

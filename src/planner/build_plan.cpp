@@ -168,6 +168,7 @@ void add_launch(Building& b, const loops::Group& group) {
     if (written != b.plan().device)
       throw Declined("a graph that computes on " + name_of(written) + " and on " + name_of(b.plan().device));
   }
+  s.sizes = built.kernel.sizes;
   s.kernel = number_of(b, std::move(built.kernel));
   b.add(std::move(s), group.frozen);
 }

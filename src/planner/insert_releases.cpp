@@ -1,7 +1,7 @@
 // A release behind each step after which some results of operators are needed no more.
 #include <utility>
 
-#include "planner/lifetimes.h"
+#include "plan/lifetimes.h"
 #include "planner/rewrites.h"
 
 namespace flashover::planner {
@@ -11,7 +11,7 @@ using plan::TensorId;
 
 void insert_releases(Schedule& s, const Options& /*o*/) {
   plan::Plan& p = s.plan;
-  const std::vector<Lifetime> life = lifetimes(p);
+  const std::vector<plan::Lifetime> life = plan::lifetimes(p);
   std::vector<std::vector<TensorId>> dying(p.steps.size());
   for (size_t t = 0; t < p.tensors.size(); ++t)
     if (p.tensors[t].storage == plan::StorageKind::kExtern && life[t].last >= 0 &&

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "planner/blocks.h"
+#include "plan/blocks.h"
 #include "planner/value_tensors.h"
 
 namespace flashover::planner {
@@ -15,7 +15,7 @@ using plan::TensorId;
 MemoryUse::MemoryUse(const Schedule& s, const Options& o)
     : p_(s.plan),
       late_outputs_(o.late_outputs || o.apart > 0),
-      life_(lifetimes(s.plan)),
+      life_(plan::lifetimes(s.plan)),
       first_of_(s.plan.tensors.size()),
       last_(s.plan.tensors.size(), -1) {
   for (size_t t = 0; t < p_.tensors.size(); ++t) {
@@ -61,10 +61,10 @@ std::vector<int64_t> MemoryUse::over_time(int64_t large, const std::vector<Tenso
   const size_t steps = p_.steps.size();
   std::vector<int64_t> change(steps + 2);
   int64_t always = 0;
-  std::vector<Block> arena;
+  std::vector<plan::Block> arena;
   for (size_t t = 0; t < p_.tensors.size(); ++t) {
     const plan::Tensor& tensor = p_.tensors[t];
-    const Lifetime life{life_[t].first, std::max(last_[t], life_[t].last)};
+    const plan::Lifetime life{life_[t].first, std::max(last_[t], life_[t].last)};
     if (tensor.type.opaque || tensor.type.device != p_.device || life.first < 0) continue;
     const bool thaws = std::find(thawed.begin(), thawed.end(), static_cast<TensorId>(t)) != thawed.end();
     const bool apart = is_apart(t, large);
@@ -77,7 +77,7 @@ std::vector<int64_t> MemoryUse::over_time(int64_t large, const std::vector<Tenso
       arena.push_back({bytes(t), life.first, life.last});
     }
   }
-  int64_t now = always + assign_offsets(arena);
+  int64_t now = always + plan::assign_offsets(arena);
   for (int64_t& c : change) c = now += c;
   return change;
 }

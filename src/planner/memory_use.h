@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "planner/lifetimes.h"
+#include "plan/lifetimes.h"
 #include "planner/planner.h"
 
 namespace flashover::planner {
@@ -23,7 +23,7 @@ class MemoryUse {
   // The bytes of inputs; opaque tensors and those on another device do not count.
   int64_t input_bytes() const;
   int64_t bytes(size_t t) const { return plan::bytes(p_.tensors[t].type).value(); }
-  const Lifetime& life(size_t t) const { return life_[t]; }
+  const plan::Lifetime& life(size_t t) const { return life_[t]; }
   // The first of those that share the arena's memory with t through Schedule::over.
   plan::TensorId first_of(size_t t) const { return first_of_[t]; }
 
@@ -39,7 +39,7 @@ class MemoryUse {
 
   const plan::Plan& p_;
   bool late_outputs_;
-  std::vector<Lifetime> life_;
+  std::vector<plan::Lifetime> life_;
   std::vector<plan::TensorId> first_of_;
   std::vector<int32_t> last_;  // by first_of: of all that share its memory
 };

@@ -1,7 +1,7 @@
 // Tries each result of a kernel over each of its operands.
 #include <algorithm>
 
-#include "planner/lifetimes.h"
+#include "plan/lifetimes.h"
 #include "planner/overlay.h"
 #include "planner/rewrites.h"
 
@@ -28,7 +28,7 @@ struct Launch {
   std::vector<TensorId> taken = {};  // operands that a result lies over
 
   // Whether result w may lie over operand r, the memory of `root`, by what is read and when.
-  bool may_take(size_t w, size_t r, TensorId root, const Lifetime& life) const {
+  bool may_take(size_t w, size_t r, TensorId root, const plan::Lifetime& life) const {
     const TensorId in = step.reads[r], out = step.writes[w];
     const size_t param = step.reads.size() + w;
     return life.last == static_cast<int32_t>(number) && life.first != static_cast<int32_t>(number) &&
@@ -40,7 +40,7 @@ struct Launch {
 };
 
 // Lays result w of a launch over an operand, if there is one that allows it.
-void lay_over(Schedule& s, Launch& launch, size_t w, std::vector<Lifetime>& life) {
+void lay_over(Schedule& s, Launch& launch, size_t w, std::vector<plan::Lifetime>& life) {
   Plan& p = s.plan;
   const TensorId out = launch.step.writes[w];
   for (size_t r = 0; r < launch.step.reads.size(); ++r) {
@@ -70,7 +70,7 @@ void lay_over(Schedule& s, Launch& launch, size_t w, std::vector<Lifetime>& life
 
 void reuse_in_place(Schedule& s, const Options& /*o*/) {
   const Plan& p = s.plan;
-  std::vector<Lifetime> life = lifetimes(p);
+  std::vector<plan::Lifetime> life = plan::lifetimes(p);
   s.over.assign(p.tensors.size(), -1);
   for (size_t n = 0; n < p.steps.size(); ++n) {
     const plan::Step& step = p.steps[n];

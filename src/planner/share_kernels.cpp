@@ -305,7 +305,7 @@ void share_kernels(Schedule& s, const Options& o) {
   for (auto* steps : {&s.plan.frozen_steps, &s.plan.steps})
     for (plan::Step& step : *steps) {
       if (step.kind != plan::StepKind::kLaunch) continue;
-      step.sizes = sizes[step.kernel];
+      if (step.sizes.empty()) step.sizes = sizes[step.kernel];
       step.kernel = number[stands_for[step.kernel]];
     }
   s.kernels = std::move(kept);

@@ -68,7 +68,8 @@ const ops::Op* in_place_twin(const Plan& p, const Step& call, TensorId to) {
       twin->nondeterministic)
     return nullptr;
   // Where it may raise, that would have to be undone (delay_input_writes).
-  if (plan::may_raise(call.op) && !call.foreseen && plan::bytes(p.tensors[to].type).value() < kLarge) return nullptr;
+  if (plan::may_raise(call.op) && !call.foreseen && plan::bytes(p.tensors[to].type).as_const().value_or(0) < kLarge)
+    return nullptr;
   return twin;
 }
 

@@ -3,7 +3,7 @@
 #include <string_view>
 
 #include "ops/args.h"
-#include "planner/lifetimes.h"
+#include "plan/lifetimes.h"
 #include "planner/rewrites.h"
 
 namespace flashover::planner {
@@ -33,7 +33,7 @@ bool same_type(const TensorType& a, const TensorType& b) {
 }
 
 // Whether step n, which makes `out`, is the last that reads `over`, and reads it once.
-bool dies_here(const plan::Plan& p, size_t n, TensorId over, const Lifetime& life) {
+bool dies_here(const plan::Plan& p, size_t n, TensorId over, const plan::Lifetime& life) {
   int uses = 0;
   plan::for_each_read(p.steps[n], [&](TensorId t) { uses += plan::root(p, t) == over; });
   return uses == 1 && life.first != static_cast<int32_t>(n) && life.last == static_cast<int32_t>(n);
@@ -43,7 +43,7 @@ bool dies_here(const plan::Plan& p, size_t n, TensorId over, const Lifetime& lif
 
 void write_over_operands(Schedule& s, const Options& /*o*/) {
   plan::Plan& p = s.plan;
-  std::vector<Lifetime> life = lifetimes(p);
+  std::vector<plan::Lifetime> life = plan::lifetimes(p);
   for (size_t n = 0; n < p.steps.size(); ++n) {
     plan::Step& step = p.steps[n];
     const Twin* twin = find_twin(step);

@@ -24,6 +24,7 @@
 #include "run/outputs.h"
 #include "run/program.h"
 #include "run/run.h"
+#include "run/sized_executable.h"
 #include "run/step_observer.h"
 #include "run/sub_plans.h"
 #include "run/undo.h"
@@ -56,20 +57,27 @@ struct BorrowedArena {
   BorrowedArena(const BorrowedArena&) = delete;
 };
 
+std::shared_ptr<FrozenCache> frozen_cache(std::vector<int32_t> inputs) {
+  auto cache = std::make_shared<FrozenCache>();
+  cache->depend_on(std::move(inputs));
+  return cache;
+}
+
 // The program never changes; what calls write lies in the parts beside it.
 class PlanExecutable final : public Executable {
  public:
-  // code, depth: of the plan that this one is a sub-plan of (sub_plans.h).
-  PlanExecutable(plan::Plan plan, const LoadOptions& options, std::shared_ptr<const Code> code = nullptr, int depth = 0)
-      : program_(make_program(std::move(plan), options, std::move(code))),
+  // shared: with other sizes of the plan (sized_executable.h), or with the plan that this one is a sub-plan of, at
+  // depth `depth` (sub_plans.h).
+  PlanExecutable(plan::Plan plan, const LoadOptions& options, SharedParts shared = {}, int depth = 0)
+      : program_(make_program(std::move(plan), options, std::move(shared.code))),
         arena_(*program_),
-        undo_(*program_),
+        frozen_(shared.frozen ? std::move(shared.frozen) : frozen_cache(program_->frozen.inputs)),
+        undo_(*program_, shared.proven),
         sequences_(*program_),
         sub_plans_(*program_, depth, &load_sub_plan),
         times_(program_->plan.steps.size()) {
-    frozen_.depend_on(program_->frozen.inputs);
     if (options.graphs && program_->device >= 0)
-      graphs_ = std::make_unique<cuda::GraphCache>(*program_, frozen_, sub_plans_, options);
+      graphs_ = std::make_unique<cuda::GraphCache>(*program_, *frozen_, sub_plans_, options);
     if (options.sub_plans > 1)
       if (const Cuts cuts = even_cuts(program_->plan, static_cast<size_t>(options.sub_plans)); cuts.ends.size() > 1)
         sub_plans_.cut(cuts, {}, {});
@@ -81,9 +89,9 @@ class PlanExecutable final : public Executable {
   std::vector<double> times() const override { return times_.get(); }
   Counters counters() const override {
     return {.calls = calls_.load(std::memory_order_relaxed),
-            .frozen_runs = frozen_.runs(),
+            .frozen_runs = frozen_->runs(),
             .graph_replays = (graphs_ ? graphs_->replays() : 0) + sub_plans_.graph_replays(),
-            .content_checks = frozen_.content_checks()};
+            .content_checks = frozen_->content_checks()};
   }
 
   void run(c10::TensorImpl* const* inputs, size_t count, std::vector<at::Tensor>& outputs) override {
@@ -98,7 +106,7 @@ class PlanExecutable final : public Executable {
  private:
   static SubPlans::Loaded load_sub_plan(plan::Plan plan, const LoadOptions& options, std::shared_ptr<const Code> code,
                                         int depth) {
-    auto made = std::make_shared<PlanExecutable>(std::move(plan), options, std::move(code), depth);
+    auto made = std::make_shared<PlanExecutable>(std::move(plan), options, SharedParts{.code = std::move(code)}, depth);
     const Program& p = *made->program_;
     const bool leaves_a_trace = !p.mutated.empty() || p.random;
     return {std::move(made), leaves_a_trace};
@@ -150,7 +158,7 @@ class PlanExecutable final : public Executable {
     if (frame.frozen) {
       frame.frozen.reset();
       frame.patched_for = nullptr;
-      frozen_.forget();
+      frozen_->forget();
     }
     sub_plans_.run(inputs, outputs);
     narrow_outputs(*program_, outputs);
@@ -160,7 +168,7 @@ class PlanExecutable final : public Executable {
     const Program& p = *program_;
     const BorrowedArena arena(p.arena_bytes);
     Run run{.program = p, .frame = frame, .inputs = inputs, .outputs = &outputs, .consumed = consumed};
-    if (!p.frozen_instructions.empty()) sync_frozen(p, frozen_, frame, inputs, nullptr);
+    if (!p.frozen_instructions.empty()) sync_frozen(p, *frozen_, frame, inputs, nullptr);
     execute(run, arena.arena.data);
   }
 
@@ -185,7 +193,7 @@ class PlanExecutable final : public Executable {
     cuda::AlignedInputs aligned(p, inputs, p.input_patches);
     Run run{.program = p, .frame = frame, .inputs = aligned.inputs(), .outputs = &outputs, .stream = stream};
     if (!aligned.any_copies()) run.consumed = consumed;  // (copies may be written back at the end)
-    if (!p.frozen_instructions.empty()) sync_frozen(p, frozen_, frame, inputs, stream);
+    if (!p.frozen_instructions.empty()) sync_frozen(p, *frozen_, frame, inputs, stream);
     execute(run, arena.get());
     aligned.copy_back();
     if (graphs_ && graphs_->on()) graphs_->note_warm();
@@ -216,7 +224,7 @@ class PlanExecutable final : public Executable {
 
   const std::unique_ptr<const Program> program_;
   const AnnouncedArena arena_;
-  FrozenCache frozen_;
+  const std::shared_ptr<FrozenCache> frozen_;
   Undo undo_;
   cuda::LaunchSequences sequences_;
   SubPlans sub_plans_;
@@ -237,7 +245,14 @@ bool& failure_was_undone() {
 std::shared_ptr<Executable> load(plan::Plan plan, const LoadOptions& options) {
   cpu::register_operators();
   cuda::register_operators();
-  return std::make_shared<PlanExecutable>(std::move(plan), options);
+  std::vector<plan::SizeSource> sources = plan::size_sources(plan);
+  if (sources.empty()) return std::make_shared<PlanExecutable>(std::move(plan), options);
+  plan::verify(plan);
+  SharedParts shared{.code = load_code(plan, device_here(plan)), .frozen = frozen_cache(inputs_of_frozen_part(plan))};
+  return load_sized(std::move(plan), std::move(sources), options, std::move(shared),
+                    [](plan::Plan numbers, const LoadOptions& how, const SharedParts& parts) {
+                      return std::make_shared<PlanExecutable>(std::move(numbers), how, parts);
+                    });
 }
 
 }  // namespace flashover::run

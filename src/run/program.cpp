@@ -21,20 +21,6 @@ using plan::StepKind;
 using plan::StorageKind;
 using plan::TensorId;
 
-// Throws Declined when the plan was built for another machine. Returns the CUDA device, or -1.
-int device_here(const plan::Plan& plan) {
-  if (plan.device.type != DeviceType::kCUDA) {
-    if (const std::string missing = target::missing_feature(plan.target); !missing.empty())
-      throw Declined("plan: this machine lacks " + missing);
-    return -1;
-  }
-  if (!cuda::driver()) throw Declined("plan: " + cuda::why_no_driver());
-  const std::string built_for = "sm_" + std::to_string(cuda::facts(plan.device.index).capability);
-  if (!plan.kernels.empty() && plan.target != built_for)
-    throw Declined("plan: built for " + plan.target + ", not " + built_for);
-  return plan.device.index;
-}
-
 void find_tensors(Program& p) {
   for (const plan::Tensor& t : p.plan.tensors) p.shapes.emplace_back(t.type);
   for (size_t i = 0; i < p.plan.tensors.size(); ++i) {
@@ -162,16 +148,6 @@ void by_index(std::vector<Patch>& patches) {
   std::stable_sort(patches.begin(), patches.end(), [](const Patch& a, const Patch& b) { return a.index < b.index; });
 }
 
-void find_frozen_inputs(Program& p) {
-  std::vector<bool> read(p.plan.inputs.size());
-  for (const plan::Step& s : p.plan.frozen_steps)
-    plan::for_each_read(s, [&](TensorId t) {
-      if (p.root_tensor(t).storage == StorageKind::kInput) read[p.root_tensor(t).index] = true;
-    });
-  for (size_t i = 0; i < read.size(); ++i)
-    if (read[i]) p.frozen.inputs.push_back(static_cast<int32_t>(i));
-}
-
 void find_frozen_tensors(Program& p) {
   std::vector<bool> keep(p.plan.tensors.size());
   for (const plan::Step& s : p.plan.steps) {
@@ -284,6 +260,32 @@ bool is_heavy(const Program& p) {
 
 }  // namespace
 
+int device_here(const plan::Plan& plan) {
+  if (plan.device.type != DeviceType::kCUDA) {
+    if (const std::string missing = target::missing_feature(plan.target); !missing.empty())
+      throw Declined("plan: this machine lacks " + missing);
+    return -1;
+  }
+  if (!cuda::driver()) throw Declined("plan: " + cuda::why_no_driver());
+  const std::string built_for = "sm_" + std::to_string(cuda::facts(plan.device.index).capability);
+  if (!plan.kernels.empty() && plan.target != built_for)
+    throw Declined("plan: built for " + plan.target + ", not " + built_for);
+  return plan.device.index;
+}
+
+std::vector<int32_t> inputs_of_frozen_part(const plan::Plan& plan) {
+  std::vector<bool> read(plan.inputs.size());
+  for (const plan::Step& s : plan.frozen_steps)
+    plan::for_each_read(s, [&](TensorId t) {
+      const plan::Tensor& base = plan.tensors[plan::root(plan, t)];
+      if (base.storage == StorageKind::kInput) read[base.index] = true;
+    });
+  std::vector<int32_t> inputs;
+  for (size_t i = 0; i < read.size(); ++i)
+    if (read[i]) inputs.push_back(static_cast<int32_t>(i));
+  return inputs;
+}
+
 int64_t constant(sym::Expr e) {
   if (!e.is_const()) throw Declined("plan: sizes are not constant");
   return e.value();
@@ -310,7 +312,7 @@ std::unique_ptr<const Program> make_program(plan::Plan plan, const LoadOptions& 
   if (!p.code) p.code = load_code(p.plan, p.device);
   translate(p, p.plan.frozen_steps, p.frozen_instructions, p.frozen_input_patches);
   translate(p, p.plan.steps, p.instructions, p.input_patches);
-  find_frozen_inputs(p);
+  p.frozen.inputs = inputs_of_frozen_part(p.plan);
   find_frozen_tensors(p);
   find_mutations(p, options);
   plan_outputs(p);

@@ -144,6 +144,10 @@ struct Program {
 std::unique_ptr<const Program> make_program(plan::Plan plan, const LoadOptions& options,
                                             std::shared_ptr<const Code> code);
 
+// Throws Declined when the plan was built for another machine. Returns the CUDA device, or -1.
+int device_here(const plan::Plan& plan);
+std::vector<int32_t> inputs_of_frozen_part(const plan::Plan& plan);  // ascending
+
 int64_t constant(sym::Expr e);  // throws Declined when it is not
 int64_t span_bytes(const TensorType& t);
 

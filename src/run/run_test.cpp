@@ -5,6 +5,7 @@
 #include <c10/core/GradMode.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdio>
 #include <fstream>
 #include <thread>
@@ -425,6 +426,126 @@ TEST(Run, ProbeIsShortAndKeepsTheProgramsRandomNumbers) {
   EXPECT_EQ(target::describe(*q), target::describe(p));
   for (const char* bad : {"", "1", "2 1 1 1 1 1.0", "1 1 1 1 1 99", "1 1 1 1 1 nan", "rubbish"})
     EXPECT_FALSE(parse_providers(bad)) << bad;
+}
+
+constexpr const char* kSized = R"(
+    arena 64*((4*s0 + 63) // 64) + 64*((4*s0*s1 + 63) // 64)
+    input 0 : f32[s0,s1] user
+    input 1 : f32[4] param frozen
+    t0 : f32[s0,s1] = input 0
+    t1 : f32[s0,s1] = arena 0
+    t2 : f32[s0*s1] = output 0
+    t3 : f32[s0] = arena 64
+    t4 : f32[s0] = view t0
+    t5 : f32[4] = input 1
+    t6 : f32[4] = frozen
+    t7 : f32[4] = output 2
+    frozen launch k1(t5 -> t6) sizes [4]
+    launch k1(t0 -> t1) sizes [s0*s1]
+    launch k0(t1, t0 -> t2) sizes [s0*s1]
+    launch k1(t4 -> t3) sizes [s0]
+    launch k1(t6 -> t7) sizes [4]
+    call aten.mul.Tensor(t3, (s1)) -> t8
+    return t2 : f32[s0*s1]
+    return alias input 0 : f32[s0]{s1}
+    return t7 : f32[4]
+    return t8 : f32[s0]
+  )";
+std::string sized_body() {
+  std::string body = kSized;
+  const std::string before = "    frozen launch";
+  body.insert(body.find(before), "    t8 : f32[s0] = extern\n");
+  return body;
+}
+
+TEST(Run, PlansWithSymbolsRunAtAnySize) {
+  auto e = load_text(sized_body());
+  const auto weight = at::randn({4});
+  for (const int64_t rows : {2, 7, 300, 2, 7})
+    for (const int64_t columns : {2, 31, 1000}) {
+      const auto x = at::randn({rows, columns});
+      const auto out = run(*e, {x, weight});
+      EXPECT_TRUE(out[0].equal((x * 3).flatten()));
+      EXPECT_TRUE(out[1].equal(x.select(1, 0)));
+      EXPECT_TRUE(out[2].equal(weight * 4));
+      EXPECT_TRUE(out[3].equal(x.flatten().slice(0, 0, rows) * 2 * columns));
+    }
+  EXPECT_EQ(e->counters().calls, 15);
+  EXPECT_EQ(e->counters().frozen_runs, 1) << "sizes share what is computed from parameters";
+  EXPECT_EQ(e->plan().inputs[0].type.sizes[0], sym::size_symbol(0));
+  EXPECT_THROW(run(*e, {at::randn({1, 5}), weight}), InternalError) << "0 and 1 are static";
+  EXPECT_THROW(run(*e, {at::randn({5}), weight}), InternalError);
+  EXPECT_THROW(run(*e, {at::randn({5, 5})}), InternalError);
+}
+
+TEST(Run, MoreSizesThanAreKept) {
+  auto e = load_text(sized_body());
+  const auto weight = at::randn({4});
+  for (const int64_t round : {0, 1})
+    for (int64_t rows = 2; rows < 600; ++rows) {
+      const auto x = at::ones({rows, 2 + round});
+      ASSERT_EQ(run(*e, {x, weight})[0].sum().item<float>(), static_cast<float>(3 * x.numel()));
+    }
+  EXPECT_EQ(e->counters().calls, 2 * 598);
+  EXPECT_EQ(e->counters().frozen_runs, 1);
+}
+
+TEST(Run, SizesOfManyThreads) {
+  auto e = load_text(sized_body());
+  const auto weight = at::randn({4});
+  std::vector<std::thread> threads;
+  std::atomic<int> wrong{0};
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 200; ++i) {
+        const auto x = at::randn({2 + (i * (t + 1)) % 37, 5});
+        wrong += !run(*e, {x, weight})[0].equal((x * 3).flatten());
+      }
+    });
+  for (std::thread& t : threads) t.join();
+  EXPECT_EQ(wrong, 0);
+}
+
+TEST(Run, SymbolsComeFromInputs) {
+  EXPECT_THROW(load_text(R"(
+    input 0 : f32[2*s0] user
+    t0 : f32[2*s0] = input 0
+    t1 : f32[2*s0] = output 0
+    launch k1(t0 -> t1) sizes [2*s0]
+    return t1 : f32[2*s0]
+  )"),
+               Declined);
+  EXPECT_THROW(load_text(R"(
+    input 0 : f32[s0] param
+    t0 : f32[s0] = input 0
+    t1 : f32[s0] = frozen
+    t2 : f32[s0] = output 0
+    frozen launch k1(t0 -> t1) sizes [s0]
+    launch k1(t1 -> t2) sizes [s0]
+    return t2 : f32[s0]
+  )"),
+               Declined);
+}
+
+// How long a call takes that makes its program: decode loops have a new size in each step.
+TEST(Run, ANewSizeIsCheap) {
+  std::string body = "    input 0 : f32[s0,8] user\n    arena 64*((32*s0 + 63) // 64)\n    t0 : f32[s0,8] = input 0\n";
+  for (int i = 1; i < 50; ++i)
+    body += "    t" + std::to_string(i) + " : f32[s0,8] = arena " + std::to_string(64 * i) + "\n";
+  body += "    t50 : f32[s0,8] = output 0\n";
+  for (int i = 0; i < 50; ++i)
+    body +=
+        "    launch k1(t" + std::to_string(i) + " -> t" + std::to_string(i + 1) + ") sizes [8*s0] \"kernel a.py:1\"\n";
+  auto e = load_text(body + "    return t50 : f32[s0,8]\n");
+  run(*e, {at::ones({600, 8})});
+  const auto time = [&](int64_t from) {
+    const auto begin = std::chrono::steady_clock::now();
+    for (int64_t rows = from; rows < from + 200; ++rows) run(*e, {at::zeros({rows, 8})});
+    return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count() / 200;
+  };
+  const double fresh = time(2), known = time(2);
+  std::printf("a call at a new size: %.1f us, at a known one: %.1f us\n", fresh, known);
+  EXPECT_LT(fresh - known, 2000) << "(us; about 100 on an idle machine)";
 }
 
 TEST(Run, OverheadOfACall) {

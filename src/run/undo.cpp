@@ -14,7 +14,7 @@ using plan::StepKind;
 using plan::StorageKind;
 using plan::TensorId;
 
-Undo::Undo(const Program& p) : program_(p) { plan_guards(); }
+Undo::Undo(const Program& p, bool proven) : program_(p), proven_(proven) { plan_guards(); }
 
 // The first call may fail anywhere. Later ones keep what is written before steps that may raise, if that is little, and
 // of any size where indices are out of range, which is seen before the first step.

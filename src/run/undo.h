@@ -22,7 +22,8 @@ namespace flashover::run {
 
 class Undo {
  public:
-  explicit Undo(const Program& p);
+  // proven: calls of the plan at other sizes went through.
+  explicit Undo(const Program& p, bool proven = false);
 
   // Failures of steps before `end` can be undone, beside those before the first write.
   struct Guarded {

@@ -3,12 +3,14 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <deque>
 #include <mutex>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "base/check.h"
+#include "sym/bounded.h"
 
 namespace flashover::sym {
 
@@ -18,7 +20,8 @@ struct Node {
   int64_t hint = 0;
   Range range;
   size_t hash = 0;
-  std::string name;  // kVar
+  std::string name;              // kVar
+  const Node* extent = nullptr;  // kVar below an expression that is no constant
   std::vector<Expr> operands;
 };
 
@@ -183,6 +186,22 @@ struct Interner {
     FLASHOVER_CHECK(it->second->range == range) << "variable " << name << " was declared with another range";
     return Expr(it->second);
   }
+  Expr variable_below(std::string_view name, Expr extent) {
+    const int64_t hi = extent.range().hi;
+    const Expr v = variable(name, {0, hi == kInf ? kInf : std::max<int64_t>(hi - 1, 0)}, 0);
+    if (extent.is_const()) return v;
+    const std::lock_guard lock(mutex);
+    Node& n = const_cast<Node&>(*v.node());  // (ours, and nobody reads it without the lock before it is returned)
+    FLASHOVER_CHECK(!n.extent || n.extent == extent.node())
+        << "variable " << name << " was declared below another size";
+    n.extent = extent.node();
+    any_sizes_.store(true, std::memory_order_relaxed);
+    return v;
+  }
+
+  // Whether there are size symbols, or variables below expressions.
+  bool any_sizes() const { return any_sizes_.load(std::memory_order_relaxed); }
+  std::atomic<bool> any_sizes_{false};
   int64_t size_hint = 128;
   std::optional<Expr> find_variable(std::string_view name) {
     std::lock_guard lock(mutex);
@@ -557,6 +576,7 @@ std::optional<int> size_symbol_of_name(std::string_view name) {
 
 Expr size_symbol(int k) {
   FLASHOVER_CHECK(k >= 0 && k < kMaxSizeSymbols) << "size symbol " << k;
+  Interner::get().any_sizes_.store(true, std::memory_order_relaxed);
   return var("s" + std::to_string(k), kSizeSymbolRange, Interner::get().size_hint);
 }
 std::optional<int> size_symbol_index(Expr e) {
@@ -650,6 +670,48 @@ Expr mod(Expr a, Expr b) {
 Expr min(Expr a, Expr b) { return extremum(Kind::kMin, a, b); }
 Expr max(Expr a, Expr b) { return extremum(Kind::kMax, a, b); }
 
+namespace {
+
+// Whether bounds of e may follow from what depends on sizes.
+bool depends_on_sizes(Expr e) {
+  if (e.kind() == Kind::kVar) return e.node()->extent || size_symbol_of_name(e.name());
+  return std::ranges::any_of(e.operands(), depends_on_sizes);
+}
+
+// An expression that e is nowhere less than: variables that e grows (falls) with are put at their least (largest)
+// value, loops before the sizes that bound them.
+Expr lower_bound(Expr e) {
+  for (const bool sizes : {false, true}) {
+    std::vector<Expr> vars;
+    collect_vars(e, vars);
+    for (Expr v : vars) {
+      if (sizes ? !size_symbol_of_name(v.name()) : v.range().lo != 0) continue;
+      const auto c = coefficient(e, v);
+      if (!c) continue;
+      std::optional<Expr> end;
+      if (c->range().lo >= 0) end = Expr(v.range().lo);
+      if (c->range().hi <= 0 && !sizes && v.node()->extent) end = extent_of(v) - 1;
+      if (end) e = substitute(e, [&](Expr x) { return x == v ? end : std::nullopt; });
+    }
+  }
+  return e;
+}
+
+// Whether e is nowhere less than `least`.
+bool at_least(Expr e, int64_t least) {
+  if (e.range().lo >= least) return true;
+  if (e.is_const() || e.range().lo != -kInf || !Interner::get().any_sizes()) return false;
+  return depends_on_sizes(e) && lower_bound(e).range().lo >= least;
+}
+
+}  // namespace
+
+Expr var_below(std::string_view name, Expr extent) { return Interner::get().variable_below(name, extent); }
+Expr extent_of(Expr variable) {
+  if (const Node* n = variable.node()->extent) return Interner::wrap(n);
+  return Expr(add_checked(variable.range().hi, 1));
+}
+
 bool known_eq(Expr a, Expr b) {
   if (a == b) return true;
   Range r = (a - b).range();
@@ -657,15 +719,15 @@ bool known_eq(Expr a, Expr b) {
 }
 bool known_ne(Expr a, Expr b) {
   Expr d = a - b;
-  if (d.range().lo > 0 || d.range().hi < 0) return true;
+  if (at_least(d, 1) || d.range().hi < 0 || at_least(-d, 1)) return true;
   // every coefficient is a multiple of g and the constant is not
   Sum s = to_sum(d);
   int64_t g = 0;
   for (const Term& t : s.terms) g = gcd_int(g, t.coef);
   return g > 1 && s.constant % g != 0;
 }
-bool known_lt(Expr a, Expr b) { return (b - a).range().lo > 0; }
-bool known_le(Expr a, Expr b) { return a == b || (b - a).range().lo >= 0; }
+bool known_lt(Expr a, Expr b) { return at_least(b - a, 1); }
+bool known_le(Expr a, Expr b) { return a == b || at_least(b - a, 0); }
 bool known_divisible(Expr a, int64_t by) { return mod(a, Expr(by)).is_const(0); }
 
 Expr substitute(Expr e, const Bindings& bindings) {

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "base/check.h"
+#include "sym/bounded.h"
 
 namespace flashover::sym {
 namespace {
@@ -99,6 +100,30 @@ TEST(Sym, SizeSymbolsAreKnownByName) {
   EXPECT_THROW(parse("s07"), UserError);
   EXPECT_THROW((s + 1).value(), Declined) << "a program that a number is needed for";
   EXPECT_THROW(size("n0").value(), InternalError);
+}
+
+TEST(Sym, LoopsOverSymbolsStayBelowThem) {
+  const Expr m = size_symbol(0), n = size_symbol(1);
+  const Expr i = var_below("bi.s0", m), j = var_below("bj.s1", n), k = var_below("bk.8", 8);
+  EXPECT_EQ(extent_of(i), m);
+  EXPECT_EQ(extent_of(k), Expr(8));
+  EXPECT_TRUE(known_lt(i, m));
+  EXPECT_FALSE(known_lt(i, n));
+  EXPECT_FALSE(known_lt(i + 1, m));
+  EXPECT_TRUE(known_le(i + 1, m));
+  EXPECT_TRUE(known_lt(i * n + j, m * n));
+  EXPECT_FALSE(known_lt(i * n + j + 1, m * n));
+  EXPECT_TRUE(known_lt((i * n + j) * 8 + k, 8 * m * n));
+  EXPECT_TRUE(known_le(n, m * n));
+  EXPECT_FALSE(known_le(2 * n + 1, m * n));
+  EXPECT_TRUE(known_ne(m * n, n));
+  EXPECT_EQ(floordiv(i * n + j, n), i);
+  EXPECT_EQ(mod(i * n + j, n), j);
+  EXPECT_EQ(floordiv((i * n + j) * 8 + k, 8 * n), i);
+  EXPECT_EQ(mod((i * n + j) * 8 + k, 8 * n), 8 * j + k);
+  EXPECT_EQ(mod(i, m), i);
+  EXPECT_FALSE(mod(i, n) == i);
+  EXPECT_THROW(var_below("bi.s0", n), InternalError);
 }
 
 TEST(Sym, ErrorsName) {

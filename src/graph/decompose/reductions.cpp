@@ -32,13 +32,13 @@ bool nansum(Builder& b, const Node& n, Outs& outs) {
 }
 ValueId mean_of(Builder& b, ValueId x, const Ints& over, bool keepdim) {
   ValueId total = b.sum(x, over, keepdim);
-  return b.div(total, constant(b, x, static_cast<double>(b.count(x, over).value())));
+  return b.div(total, number_of(b, x, b.count(x, over)));
 }
 template <int dim, int keepdim>
 bool mean(Builder& b, const Node& n, Outs& outs) {
   auto over = reduced_dims(b, n, dim);
   DType d = result(b, n).dtype;
-  if (!over || !is_floating(d) || !b.count(in(n, 0), *over).is_const()) return false;
+  if (!over || !is_floating(d)) return false;
   return done(b, mean_of(b, b.convert(in(n, 0), math(d)), *over, keep(n, keepdim)), d, outs);
 }
 template <int dim, int keepdim>
@@ -114,9 +114,16 @@ bool var(Builder& b, const Node& n, Outs& outs) {  // (self, dim, correction, ke
   auto over = reduced_dims(b, n, 1);
   DType d = result(b, n).dtype;
   auto correction = is_none(arg(n, 2)) ? std::optional(1.0) : number(arg(n, 2));
-  if (!over || !correction || !is_floating(d) || !b.count(in(n, 0), *over).is_const()) return false;
+  if (!over || !correction || !is_floating(d)) return false;
   ValueId x = b.convert(in(n, 0), math(d));
-  auto count = static_cast<double>(b.count(x, *over).value());
+  const sym::Expr count = b.count(x, *over);
+  std::optional<sym::Expr> freedom;  // count - correction, where that is not a number
+  if (!count.is_const()) {
+    const double whole = std::floor(*correction);
+    if (whole != *correction || std::abs(whole) > 1e9) return false;
+    freedom = count - static_cast<int64_t>(whole);
+    if (!sym::known_lt(1, count) || !sym::known_le(0, *freedom)) return false;
+  }
   bool keepdim = flag(arg(n, 3));
   const Moments m = moments(b, x, *over);
   Sizes sizes = b.sizes(m.squares);
@@ -125,11 +132,12 @@ bool var(Builder& b, const Node& n, Outs& outs) {  // (self, dim, correction, ke
   if (!keepdim)
     for (int64_t d : falling) sizes.erase(sizes.begin() + d);
   ValueId squares = b.reshape(m.squares, sizes);
-  ValueId v = b.div(squares, constant(b, x, std::max(0.0, count - *correction)));
+  ValueId v = b.div(squares, freedom ? number_of(b, x, *freedom)
+                                     : constant(b, x, std::max(0.0, static_cast<double>(count.value()) - *correction)));
   outs = {b.convert(root ? b.sqrt(v) : v, d)};
   if (with_mean) {  // an infinity among several elements makes eager's running mean NaN
-    const ValueId mean = b.reshape(count == 1 ? x : m.mean, sizes);
-    outs.push_back(b.convert(count == 1 ? mean : b.where(b.isnan(squares), squares, mean), d));
+    const ValueId mean = b.reshape(count.is_const(1) ? x : m.mean, sizes);
+    outs.push_back(b.convert(count.is_const(1) ? mean : b.where(b.isnan(squares), squares, mean), d));
   }
   return true;
 }

@@ -118,6 +118,11 @@ ValueId constant(Builder& b, ValueId like, double v) {
   return b.full({}, *a, d, Device(b.type(like).device));
 }
 
+ValueId number_of(Builder& b, ValueId like, sym::Expr count) {
+  if (count.is_const()) return constant(b, like, static_cast<double>(count.value()));
+  return b.full({}, count, b.dtype(like), Device(b.type(like).device));
+}
+
 ValueId operand(Builder& b, const Node& n, size_t i, DType d) {
   if (has(n, i)) {
     // Integers meet 16-bit floats as such: eager converts them before the kernel reads them.
@@ -151,7 +156,7 @@ DType common_dtype(Builder& b, const Node& n, std::initializer_list<size_t> at) 
 }
 
 Moments moments(Builder& b, ValueId x, const Ints& over) {
-  const ValueId count = constant(b, x, static_cast<double>(b.count(x, over).value()));
+  const ValueId count = number_of(b, x, b.count(x, over));
   Moments m;
   const ValueId first = b.div(b.sum(x, over, true), count);
   m.off = b.sub(x, first);

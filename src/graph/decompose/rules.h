@@ -39,6 +39,7 @@ bool may_be_empty(Builder& b, ValueId x, const Ints& dims);  // one of the dims 
 std::optional<Arg> scalar_in(const Arg& a, DType d);
 bool scalar_fits(const Arg& a, DType d);               // also true for what is not a scalar
 ValueId constant(Builder& b, ValueId like, double v);  // 0-d, dtype of `like`
+ValueId number_of(Builder& b, ValueId like, sym::Expr count);
 // Argument i in dtype d: a tensor converted, a number (which must fit) as a 0-d constant.
 ValueId operand(Builder& b, const Node& n, size_t i, DType d);
 // The same by way of `common`: eager rounds to the common dtype before the kernel reads it.
@@ -54,7 +55,7 @@ struct Moments {
   ValueId mean, off, shift;
   ValueId squares;  // sum of squares about the mean
 };
-Moments moments(Builder& b, ValueId x, const Ints& over);  // the count must be constant
+Moments moments(Builder& b, ValueId x, const Ints& over);
 
 // The dtypes of the first tensor that eager has a kernel for. For the others the node stays extern, and eager raises.
 enum class Takes { kPlain, kNumbers, kFloats, kWhole };  // all; all but bool; floats; integers and bool

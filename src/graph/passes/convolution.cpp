@@ -31,6 +31,7 @@ bool is_point(const TensorType& input, const TensorType& w, std::span<const Arg>
 bool use_product(Rewriter& r, ValueId x, ValueId weight, std::optional<ValueId> bias,
                  const target::Providers& providers, Values& results) {
   const Sizes sizes = r.b.sizes(x);
+  if (!all_const(sizes)) return false;
   const size_t rank = sizes.size();
   int64_t rows = 1;
   for (size_t d = 0; d < rank; ++d)
@@ -65,12 +66,11 @@ bool use_onednn(Rewriter& r, const Node& n, Values& results, const void* user) {
   if (!providers.onednn || !dtype || input.dtype != w.dtype || input.device.type != DeviceType::kCPU) return false;
   if (ops::as_bool(n.args[kTransposed]) || !r.is_frozen(weight)) return false;
   const size_t rank = input.rank();
-  if ((rank != 4 && rank != 5) || w.rank() != rank || !all_const(input.sizes) || !all_const(w.sizes)) return false;
+  if ((rank != 4 && rank != 5) || w.rank() != rank || !input.sizes[1].is_const() || !all_const(w.sizes)) return false;
   const auto bias = ops::as_optional_value(n.args[kBias]);
   if (bias && r.b.dtype(*bias) != input.dtype) return false;
 
   TensorType type = r.b.type(n.outs[0]);
-  if (!all_const(type.sizes)) return false;
   type.strides = channels_last_strides(type.sizes);
   const Arg stride = spatial(n.args[kStride], rank - 2), padding = spatial(n.args[kPadding], rank - 2),
             dilation = spatial(n.args[kDilation], rank - 2);
@@ -78,9 +78,13 @@ bool use_onednn(Rewriter& r, const Node& n, Values& results, const void* user) {
   if (is_point(input, w, std::span(n.args).subspan(kStride)) &&
       use_product(r, x_last(), weight, bias, providers, results))
     return true;
-  const ValueId packed =
-      r.b.emit("mkldnn._reorder_convolution_weight.default",
-               {Ref{weight}, padding, stride, dilation, n.args[kGroups], input.sizes}, opaque_type(w));
+  // The weight is laid out for images of this size; of a typical one where it is a symbol.
+  Sizes laid_for = input.sizes;
+  constexpr int64_t kTypical = 16;
+  for (sym::Expr& e : laid_for)
+    if (!e.is_const()) e = kTypical;
+  const ValueId packed = r.b.emit("mkldnn._reorder_convolution_weight.default",
+                                  {Ref{weight}, padding, stride, dilation, n.args[kGroups], laid_for}, opaque_type(w));
   const ValueId lying = x_last();
   results = {r.b.emit("mkldnn._convolution_pointwise.default",
                       {Ref{lying}, Ref{packed}, dense_value(r, bias), padding, stride, dilation, n.args[kGroups],

@@ -39,12 +39,14 @@ bool use_library(Rewriter& r, ValueId x, ValueId matrix, std::optional<ValueId> 
                  PackingState& state) {
   const TensorType a = r.b.type(x), m = r.b.type(matrix);
   if (a.rank() != 2 || m.rank() != 2 || a.device.type != DeviceType::kCPU || a.dtype != m.dtype) return false;
-  if (!all_const(a.sizes) || !all_const(m.sizes)) return false;
+  if (!a.sizes[1].is_const() || !all_const(m.sizes)) return false;
   if (bias) {
     const TensorType& b = r.b.type(*bias);
     if (b.rank() != 1 || !sym::known_eq(b.sizes[0], m.sizes[1]) || b.dtype != a.dtype) return false;
   }
-  const int64_t rows = a.sizes[0].value(), inner = m.sizes[0].value(), columns = m.sizes[1].value();
+  // Where the rows are a symbol the choice is for a typical number: all of these take any.
+  const bool known = a.sizes[0].is_const();
+  const int64_t rows = a.sizes[0].hint(), inner = m.sizes[0].value(), columns = m.sizes[1].value();
   const int64_t bytes =
       inner * columns * (a.dtype == DType::kF32 ? 6 : info(a.dtype).bytes);  // the most that any takes
   const bool can_pack = r.is_frozen(matrix) && state.packed_bytes + bytes <= state.providers.pack_budget;
@@ -52,7 +54,9 @@ bool use_library(Rewriter& r, ValueId x, ValueId matrix, std::optional<ValueId> 
   const bool own = !can_pack && suits_product(state.providers, a.dtype, {rows, inner, columns});
   const Gemm gemm = bf16x3 ? Gemm::kOwnPacked
                     : own  ? Gemm::kOwn
-                           : choose_gemm(state.providers, a.dtype, rows, inner, columns, can_pack);
+                           : choose_gemm(state.providers, a.dtype,
+                                        known || a.dtype != DType::kF32 ? std::optional(rows) : std::nullopt, inner,
+                                         columns, can_pack);
   if (gemm == Gemm::kAten) return false;
   // Of 16 bits, with operands that lie otherwise, as in a linear's backward, ATen's product is 1.2-2x faster: the
   // linear operator copies them.
@@ -87,7 +91,8 @@ bool use_library(Rewriter& r, ValueId x, ValueId matrix, std::optional<ValueId> 
   ValueId packed = weight;
   if (gemm == Gemm::kOneDnnPacked) {
     state.packed_bytes += bytes;
-    packed = r.b.emit("mkldnn._reorder_linear_weight.default", {Ref{weight}, sym::Expr(rows)}, opaque_type(w));
+    packed = r.b.emit("mkldnn._reorder_linear_weight.default", {Ref{weight}, known ? Arg(sym::Expr(rows)) : Arg()},
+                      opaque_type(w));
   }
   results = {onednn_linear(r, x, packed, bias, {}, type)};
   return true;
@@ -110,7 +115,7 @@ bool from_bmm(Rewriter& r, const Node& n, Values& results, const void* user) {
   if (!repeated || ops::as_ints(repeated->args[2]) != std::vector<int64_t>{1, 2}) return false;
   const ValueId matrix = ops::as_value(repeated->args[0]), x = ops::as_value(n.args[0]);
   const TensorType type = r.b.type(x), m = r.b.type(matrix), out = r.b.type(n.outs[0]);
-  if (!all_const(type.sizes) || m.rank() != 2 ||
+  if (!type.sizes[2].is_const() || m.rank() != 2 ||
       !sym::known_eq(m.sizes[0], out.sizes.size() == 3 ? type.sizes[2] : 0) ||
       !sym::known_eq(m.sizes[1], out.sizes.back()) || !r.is_frozen(matrix))
     return false;

@@ -30,7 +30,8 @@ std::optional<Flash> match_flash(Rewriter& r, const Node& n, const target::Provi
            sym::known_eq(t.sizes[0], query.sizes[0]) && sym::known_eq(t.sizes[1], query.sizes[1]);
   };
   if (!fits(query) || !fits(key) || !fits(value) || !ops::is_number(n.args[options], 0)) return std::nullopt;
-  if (!suits_attention(providers, query.dtype, query.sizes[2].value(), key.sizes[2].value(), query.sizes[3].value(),
+  if (!query.sizes[3].is_const() || !value.sizes[3].is_const() ||  // lengths may be symbols: then typical ones decide
+      !suits_attention(providers, query.dtype, query.sizes[2].hint(), key.sizes[2].hint(), query.sizes[3].value(),
                        value.sizes[3].value()))
     return std::nullopt;
   if (const auto mask = ops::as_optional_value(n.args[options + 2])) {

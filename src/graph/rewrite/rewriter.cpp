@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "base/check.h"
+#include "graph/analysis/symbolic.h"
 #include "graph/passes/dce.h"
 #include "ops/names.h"
 
@@ -49,7 +50,7 @@ std::vector<bool> frozen_values(const Graph& g) {
   for (const Input& i : g.inputs) frozen[i.value] = is_lasting(i.kind);
   for (const Mutation& m : g.mutations) frozen[g.inputs[m.input].value] = false;
   for (const Node& n : g.nodes) {
-    bool all = !n.op->once();
+    bool all = !n.op->once() && !is_symbolic(g, n);
     for (const Arg& a : n.args) for_each_ref(a, [&](ValueId v) { all = all && frozen[v]; });
     for (ValueId v : n.outs)
       if (v != kNoValue) frozen[v] = all;
@@ -99,7 +100,7 @@ bool Rewriter::is_frozen(ValueId v) {
   index();
   if (frozen_[v] >= 0) return frozen_[v] != 0;
   const Node* n = def(v);
-  bool all = n && !n->op->once();
+  bool all = n && !n->op->once() && !is_symbolic(out, *n);
   if (n)
     for (const Arg& a : n->args) for_each_ref(a, [&](ValueId x) { all = all && is_frozen(x); });
   frozen_[v] = all ? 1 : 0;

@@ -82,7 +82,12 @@ std::string entry_text(Emission& e, const std::string& symbol, const std::string
   if (e.k.serial || (count.is_const() && count.value() <= 1)) {
     e.out.line("if (" + n + " > 0) " + body_name + "(&job, 0, " + n + ");");
   } else {
-    e.out.line("run_parallel(" + body_name + ", &job, " + n + ", " + num(e.iteration.grain) + ");");
+    std::string grain = num(e.iteration.grain);
+    if (e.iteration.worth > 0) {
+      e.out.line("const long cost = " + index(e, e.iteration.cost) + ";");
+      grain = "cost < " + num(e.iteration.worth) + " ? " + num(e.iteration.worth) + " / (cost > 0 ? cost : 1) : 1";
+    }
+    e.out.line("run_parallel(" + body_name + ", &job, " + n + ", " + grain + ");");
   }
   e.out.line("return job.error;");
   e.out.close();

@@ -37,6 +37,19 @@ void choose_block(const loops::Kernel& k, const Facts& f, Iteration& it) {
   }
 }
 
+// Of an outer point, in units of cost.
+Expr cost_of_point(const loops::Kernel& k) {
+  Expr cost = 0;
+  for (const loops::Stage& s : k.stages) {
+    Expr points = 1;
+    for (const loops::Loop& l : s.loops) points *= l.extent;
+    int64_t body = 0;
+    for (const loops::Instr& in : s.body) body += loops::info(in.op).cost;
+    cost += points * body;
+  }
+  return cost;
+}
+
 }  // namespace
 
 size_t linearized_loops(const loops::Kernel& k, const Facts& facts) { return k.outer.size() - (facts.outer() ? 1 : 0); }
@@ -68,6 +81,11 @@ Iteration iteration_of(const loops::Kernel& k, const Facts& facts) {
   const double per_index = static_cast<double>(std::max<int64_t>(k.cost, 1)) *
                            static_cast<double>(std::max<int64_t>(points, 1)) * (facts.lanes.width > 1 ? 0.02 : 0.3);
   it.grain = std::max<int64_t>(1, static_cast<int64_t>(3000 / per_index));
+  const Expr cost = cost_of_point(k);
+  if (!cost.is_const()) {
+    it.cost = cost;
+    it.worth = static_cast<int64_t>(3000 * static_cast<double>(std::max<int64_t>(k.cost, 1)) / per_index);
+  }
   return it;
 }
 

@@ -12,6 +12,10 @@ struct Iteration {
   sym::Expr blocks = 1;  // of the last outer loop
   sym::Expr count = 1;   // of all linear indices
   int64_t grain = 1;     // linear indices that are worth a thread
+  // Where that depends on the sizes of a call: the cost of one outer point, and how many of its units are worth a
+  // thread. 0: it does not.
+  sym::Expr cost = 0;
+  int64_t worth = 0;
 };
 Iteration iteration_of(const loops::Kernel& k, const Facts& facts);
 

@@ -45,6 +45,8 @@ Index reshape_index(const Index& at, const Sizes& to, const Sizes& from) {
       if (grow_a) {
         a *= to[--i];
       } else {
+        if (j == 0 && (sym::has_size_symbol(a) || sym::has_size_symbol(b)))
+          throw Declined("symbolic size: whether " + a.str() + " is " + b.str() + " in a reshape");
         FLASHOVER_CHECK(j > 0) << "reshape between different numbers of elements";
         b *= from[--j];
       }

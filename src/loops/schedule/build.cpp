@@ -32,6 +32,9 @@ Reduce reduce_kind(const ops::Op* op) {
   throw Declined("loops: no reduction " + op->name);
 }
 
+// For what is decided by cost.
+double typical_stride(sym::Expr coefficient) { return static_cast<double>(std::abs(coefficient.hint())); }
+
 class KernelBuilder : public Source {
  public:
   KernelBuilder(Program& p, const Group& g, const BuildOptions& options) : p_(p), g_(g), gpu_(options.gpu) {}
@@ -125,12 +128,13 @@ class KernelBuilder : public Source {
           continue;
         const bool must = m.kind != LoopNode::Kind::kMap || dependence_of(g_, m, a) == Dependence::kSameRow;
         if (!must && m.cost < kHeavy) continue;
-        int64_t size = 1;
+        sym::Expr size = 1;
         for (sym::Expr v : inner_of(m)) size *= extent_of(v);
         if (inner_of(m).empty() && !must) continue;  // a scalar of the row: computed again, once
         // With lanes over rows each element is a few vectors.
         const int64_t most = built_.kernel.vector == Vector::kOuter ? kLargestScratch / 16 : kLargestScratch;
-        const bool fits = gpu_ ? registers(producer) : size <= most && (is_block(m, size) || !must);
+        const bool fits =
+            gpu_ ? registers(producer) : size.is_const() && size.value() <= most && (is_block(m, size) || !must);
         if (fits) {
           scratch_of_[producer] = static_cast<int32_t>(built_.kernel.scratch.size());
           built_.kernel.scratch.push_back({compute_dtype(p_.memory[m.value].dtype), size});
@@ -144,9 +148,9 @@ class KernelBuilder : public Source {
   bool registers(int32_t producer) {
     const LoopNode& m = p_.nodes[producer];
     for (size_t s = 0; s < stage_vars_.size(); ++s) {
-      int64_t size = 1;
+      sym::Expr size = 1;
       for (sym::Expr v : stage_vars_[s]) size *= extent_of(v);
-      if (size > kRegisterRow) return false;
+      if (!size.is_const() || size.value() > kRegisterRow) return false;
     }
     for (int32_t i : g_.nodes)
       for (const Access& a : p_.nodes[i].reads) {
@@ -167,7 +171,7 @@ class KernelBuilder : public Source {
   // Where a node's element is in its scratch: as in memory if the row's part of memory is one block, else numbered by
   // loops.
   sym::Expr scratch_index(const LoopNode& m) const {
-    int64_t size = 1;
+    sym::Expr size = 1;
     sym::Expr index = 0;
     for (sym::Expr v : inner_of(m)) {
       index = index * extent_of(v) + v;
@@ -175,9 +179,9 @@ class KernelBuilder : public Source {
     }
     return is_block(m, size) ? row_address(m.write.address) : index;
   }
-  bool is_block(const LoopNode& m, int64_t size) const {
+  bool is_block(const LoopNode& m, sym::Expr size) const {
     const sym::Expr inner = row_address(m.write.address);
-    return inner.range().lo == 0 && inner.range().hi == size - 1;
+    return inner.range().lo == 0 && size.is_const() && inner.range().hi == size.value() - 1;
   }
 
   // ---- loop order and lanes
@@ -194,7 +198,7 @@ class KernelBuilder : public Source {
         double points = 1;
         std::vector<sym::Expr> vars;
         sym::collect_vars(a.address, vars);
-        for (sym::Expr v : vars) points *= v.range().hi == sym::Range::kInf ? 1 : static_cast<double>(extent_of(v));
+        for (sym::Expr v : vars) points *= only_sizes(v) ? 1 : typical_extent(v);
         accesses.push_back({a.address, points * info(p_.memory[a.value].dtype).bytes, store});
       };
       for (const Access& a : loop_node.reads)
@@ -206,10 +210,10 @@ class KernelBuilder : public Source {
       double weight = 0;
       for (const Weighted& a : accesses) {
         auto c = sym::coefficient(a.address, v.var);
-        if (!c || !c->is_const() || c->is_const(0)) continue;
+        if (!c || !only_sizes(*c) || c->is_const(0)) continue;
         const double w = a.bytes * (a.store ? 1.5 : 1);
         if (c->is_const(1)) unit[v.var.name()] += w;
-        key[v.var.name()] += w * std::log2(1.0 + static_cast<double>(std::abs(c->value())));
+        key[v.var.name()] += w * std::log2(1.0 + typical_stride(*c));
         weight += w;
       }
       key[v.var.name()] = weight > 0 ? key[v.var.name()] / weight : 1e9;
@@ -225,7 +229,7 @@ class KernelBuilder : public Source {
       double most = -1;
       for (sym::Expr v : vars) {
         // Lanes need company: a contiguous loop of three is worth less than it says.
-        double score = unit[v.name()] * std::min(1.0, static_cast<double>(extent_of(v)) / 8);
+        double score = unit[v.name()] * std::min(1.0, typical_extent(v) / 8);
         if (score > most) most = score, result = v;
       }
       return std::pair(result, most);
@@ -454,7 +458,7 @@ class KernelBuilder : public Source {
     double cost = 0;
     for (const Stage& s : k.stages) {
       double points = 1, body = 0;
-      for (const Loop& l : s.loops) points *= static_cast<double>(l.extent.hint());
+      for (const Loop& l : s.loops) points *= typical_extent(l.var);
       for (const Instr& in : s.body) body += static_cast<double>(info(in.op).cost);
       cost += points * body;
     }

@@ -20,21 +20,30 @@ using Map = std::vector<std::pair<sym::Expr, sym::Expr>>;
 
 struct Term {
   sym::Expr var;
-  int64_t coef;
-  int64_t extent;
+  sym::Expr coef;
+  sym::Expr extent;
 };
-// Affine terms with positive constant coefficients, smallest first; nullopt otherwise.
+// Sizes that are symbols are ordered as typical ones: what is proposed may depend on it, not what is proven.
+bool smaller(sym::Expr a, sym::Expr b) { return a.hint() < b.hint(); }
+// Affine terms with positive coefficients (constant, or products of sizes), smallest first; nullopt otherwise.
 std::optional<std::vector<Term>> terms_of(sym::Expr e) {
   std::vector<Term> terms;
   auto one = [&](sym::Expr t) {
     if (t.is_const()) return true;
-    int64_t coef = 1;
+    sym::Expr coef = 1;
     if (t.kind() == sym::Kind::kMul) {
-      if (t.operands().size() != 2 || !t.operands()[0].is_const()) return false;
-      coef = t.operands()[0].value();
-      t = t.operands()[1];
+      sym::Expr var = 0;
+      for (sym::Expr o : t.operands()) {
+        if (only_sizes(o))
+          coef *= o;
+        else if (var.is_const())
+          var = o;
+        else
+          return false;
+      }
+      t = var;
     }
-    if (t.kind() != sym::Kind::kVar || coef <= 0) return false;
+    if (t.kind() != sym::Kind::kVar || only_sizes(t) || !sym::known_lt(0, coef)) return false;
     terms.push_back({t, coef, extent_of(t)});
     return true;
   };
@@ -44,7 +53,7 @@ std::optional<std::vector<Term>> terms_of(sym::Expr e) {
   } else if (!one(e)) {
     return std::nullopt;
   }
-  std::sort(terms.begin(), terms.end(), [](const Term& a, const Term& b) { return a.coef < b.coef; });
+  std::sort(terms.begin(), terms.end(), [](const Term& a, const Term& b) { return smaller(a.coef, b.coef); });
   return terms;
 }
 
@@ -89,25 +98,27 @@ class Match {
         ++j;
       } else if (!is_loop(m.var) || taken(m.var)) {
         ++i;
-      } else if (m.coef < n.coef) {
+      } else if (smaller(m.coef, n.coef)) {
         ++i;
-      } else if (n.coef < m.coef) {
+      } else if (smaller(n.coef, m.coef)) {
         ++j;
+      } else if (!(m.coef == n.coef)) {
+        ++i, ++j;
       } else if (!allowed(n.var, m.var)) {
         // Equal strides but the one folds what the other keeps apart.
         ++i, ++j;
       } else if (m.extent == n.extent) {
         link_.emplace_back(n.var, m.var);
         ++i, ++j;
-      } else if (n.extent > m.extent && n.extent % m.extent == 0) {
+      } else if (divides(m.extent, n.extent)) {
         const auto [hi, lo] = split_node(n.var, m.extent);
         link_.emplace_back(lo, m.var);
-        n = {hi, n.coef * m.extent, n.extent / m.extent};
+        n = {hi, n.coef * m.extent, sym::floordiv(n.extent, m.extent)};
         ++i;
-      } else if (m.extent > n.extent && m.extent % n.extent == 0) {
+      } else if (divides(n.extent, m.extent)) {
         const auto [hi, lo] = split_group(m.var, n.extent);
         link_.emplace_back(n.var, lo);
-        m = {hi, m.coef * n.extent, m.extent / n.extent};
+        m = {hi, m.coef * n.extent, sym::floordiv(m.extent, n.extent)};
         ++j;
       } else {
         ++i, ++j;
@@ -198,13 +209,13 @@ class Match {
     for (auto& [from, expr] : splits) expr = replace(expr, {{v, to}});
     splits.emplace_back(v, to);
   }
-  std::pair<sym::Expr, sym::Expr> split_node(sym::Expr v, int64_t low) {
-    const sym::Expr hi = p_.fresh(extent_of(v) / low), lo = p_.fresh(low);
+  std::pair<sym::Expr, sym::Expr> split_node(sym::Expr v, sym::Expr low) {
+    const sym::Expr hi = p_.fresh(sym::floordiv(extent_of(v), low)), lo = p_.fresh(low);
     add_split(node_splits_, v, hi * low + lo);
     return {hi, lo};
   }
-  std::pair<sym::Expr, sym::Expr> split_group(sym::Expr v, int64_t low) {
-    const sym::Expr hi = p_.fresh(extent_of(v) / low), lo = p_.fresh(low);
+  std::pair<sym::Expr, sym::Expr> split_group(sym::Expr v, sym::Expr low) {
+    const sym::Expr hi = p_.fresh(sym::floordiv(extent_of(v), low)), lo = p_.fresh(low);
     add_split(group_splits_, v, hi * low + lo);
     for (size_t i = 0; i < vars_.size(); ++i)
       if (vars_[i].var == v) {
@@ -492,8 +503,8 @@ class Fuser {
 
   bool profitable(const Group& after, const std::vector<LoopNode>& members, const LoopNode& mine) const {
     // Few long rows: the stages of one row would run on one thread, over memory that no cache holds.
-    int64_t rows = 1, inner = 1;
-    for (const GroupVar& v : after.vars) (v.role == Role::kInner ? inner : rows) *= extent_of(v.var);
+    double rows = 1, inner = 1;
+    for (const GroupVar& v : after.vars) (v.role == Role::kInner ? inner : rows) *= typical_extent(v.var);
     if (options_.processors > 0) {
       if (has_inner(after.vars) && rows < options_.processors && inner > 1 << 14) return false;
       // Columns are taken 32 to a program: few of them would walk through everything that a kernel of its own spreads
@@ -501,11 +512,12 @@ class Fuser {
       const sym::Expr along = unit_var(mine.write.address);
       const bool columns = std::any_of(after.vars.begin(), after.vars.end(),
                                        [&](const GroupVar& v) { return v.var == along && v.role != Role::kInner; });
-      const int64_t programs = columns ? (rows + 31) / 32 : rows;
-      if (mine.kind == LoopNode::Kind::kMap && reaches_inner(after, mine) &&
-          programs < int64_t{2} * options_.processors && inner >= 256 && rows * inner >= 1 << 17)
+      const double programs = columns ? std::floor((rows + 31) / 32) : rows;
+      if (mine.kind == LoopNode::Kind::kMap && reaches_inner(after, mine) && programs < 2.0 * options_.processors &&
+          inner >= 256 && rows * inner >= 1 << 17)
         return false;
-    } else if (has_inner(after.vars) && rows < int64_t{4} * options_.threads && inner >= options_.split_numel) {
+    } else if (has_inner(after.vars) && rows < 4.0 * options_.threads &&
+               inner >= static_cast<double>(options_.split_numel)) {
       return false;
     }
     // Stores along different loops: the one would be scattered over lanes. A kernel of its own is tiled.
@@ -603,7 +615,7 @@ Dependence dependence_of(const Group& g, const LoopNode& producer, const Access&
   auto theirs = terms_of(producer.write.address), mine = terms_of(read.address);
   if (!theirs || !mine) return Dependence::kElsewhere;
   sym::Expr row_theirs = producer.write.address, row_mine = read.address;
-  int64_t block = 1, reach = 0;
+  sym::Expr block = 1, reach = 0;
   for (const GroupVar& v : g.vars) {
     if (v.role != Role::kInner) continue;
     row_theirs = replace(row_theirs, {{v.var, 0}});
@@ -615,13 +627,14 @@ Dependence dependence_of(const Group& g, const LoopNode& producer, const Access&
   };
   for (const Term& t : *theirs) {
     if (is_row(t.var)) continue;
-    if (t.coef != block) return Dependence::kElsewhere;
+    if (!(t.coef == block)) return Dependence::kElsewhere;
     block *= t.extent;
   }
   for (const Term& t : *mine)
     if (!is_row(t.var)) reach += t.coef * (t.extent - 1);
   const sym::Expr shift = row_mine - row_theirs;
-  if (!shift.is_const() || shift.value() < 0 || shift.value() + reach >= block) return Dependence::kElsewhere;
+  if (!only_sizes(shift) || !sym::known_le(0, shift) || !sym::known_lt(shift + reach, block))
+    return Dependence::kElsewhere;
   return Dependence::kSameRow;
 }
 

@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "base/check.h"
+#include "graph/analysis/symbolic.h"
 #include "loops/schedule/scatter.h"
 #include "ops/args.h"
 #include "ops/names.h"
@@ -16,13 +17,12 @@ using graph::Node;
 
 bool is_view(const ops::Op* op) { return op->is_prim && op->kind == ops::OpKind::kView; }
 
+// Elements; of sizes that are symbols a typical number, for what is decided by cost. 0 where there are none for sure.
 int64_t count(const TensorType& t) {
-  int64_t n = 1;
-  for (sym::Expr s : t.sizes) {
-    if (!s.is_const()) throw Declined("dynamic shapes: size " + s.str() + " is not a constant");
-    n *= s.value();
-  }
-  return n;
+  double n = 1;
+  for (sym::Expr s : t.sizes) n *= static_cast<double>(s.hint());
+  if (n == 0 && !t.numel().is_const(0)) return 1;
+  return static_cast<int64_t>(std::min(n, 1e18));
 }
 
 struct LoopRole {
@@ -91,7 +91,7 @@ class LoopNodeBuilder {
       if (o.owns_memory()) leaves[o.value] = true;
     for (const graph::Mutation& m : g_.mutations) leaves[m.value] = true;
     for (const Node& n : g_.nodes) {
-      bool frozen = !n.op->once() && !n.op->on_clones;
+      bool frozen = !n.op->once() && !n.op->on_clones && !graph::is_symbolic(g_, n);
       bool has_operand = false;
       for (const Arg& a : n.args)
         graph::for_each_ref(a, [&](ValueId u) {
@@ -124,7 +124,7 @@ class LoopNodeBuilder {
       bases.push_back(b = ops::as_value(node_of(b).args[0]));
     for (size_t i = bases.size(); i-- > 0;) {
       const bool last = i + 1 == bases.size();
-      if (!last && !fact(bases[i]).required && numel_[bases[i]] != numel_[v]) continue;
+      if (!last && !fact(bases[i]).required && !sym::known_eq(type(bases[i]).numel(), type(v).numel())) continue;
       if (!last && p_.views[bases[i]].base != kNoValue) continue;
       if (Strided s = window_of(bases[i], v); s.base != kNoValue) return s;
     }
@@ -165,7 +165,7 @@ class LoopNodeBuilder {
       }
       s.strides.push_back(stride);
     }
-    if (!rest.is_const()) return {};
+    if (!only_sizes(rest)) return {};
     s.base = base;
     s.offset = rest;
     return s;
@@ -457,16 +457,16 @@ class LoopNodeBuilder {
   // A variable that appears as v // k or v mod k (k dividing its extent) becomes two variables, after which the index
   // is affine.
   bool split_vars(LoopNode& loop_node, const std::vector<sym::Expr>& exprs) {
-    std::vector<std::pair<sym::Expr, int64_t>> splits;
+    std::vector<std::pair<sym::Expr, sym::Expr>> splits;
     for (sym::Expr e : exprs) find_splits(e, splits);
     std::vector<std::pair<sym::Expr, sym::Expr>> map;
-    for (auto& [v, k] : splits) {
-      const sym::Expr split = v;  // clang 14 captures no structured bindings
+    for (auto& [v, by] : splits) {
+      const sym::Expr split = v, k = by;  // clang 14 captures no structured bindings
       if (std::any_of(map.begin(), map.end(), [&](auto& m) { return m.first == split; })) continue;
       for (std::vector<sym::Expr>* list : {&loop_node.vars, &loop_node.inner}) {
         auto it = std::find(list->begin(), list->end(), v);
         if (it == list->end()) continue;
-        const sym::Expr hi = p_.fresh(extent_of(v) / k), lo = p_.fresh(k);
+        const sym::Expr hi = p_.fresh(sym::floordiv(extent_of(v), k)), lo = p_.fresh(k);
         map.emplace_back(v, hi * k + lo);
         *it = hi;
         list->insert(it + 1, lo);
@@ -478,11 +478,11 @@ class LoopNodeBuilder {
       for (sym::Expr& e : *index) e = replace(e, map);
     return true;
   }
-  void find_splits(sym::Expr e, std::vector<std::pair<sym::Expr, int64_t>>& out) {
+  void find_splits(sym::Expr e, std::vector<std::pair<sym::Expr, sym::Expr>>& out) {
     if (e.kind() == sym::Kind::kFloorDiv || e.kind() == sym::Kind::kMod) {
       const sym::Expr x = e.operands()[0], k = e.operands()[1];
-      if (x.kind() == sym::Kind::kVar && x.name()[0] == 'x' && k.is_const() && extent_of(x) % k.value() == 0)
-        out.emplace_back(x, k.value());
+      if (x.kind() == sym::Kind::kVar && x.name()[0] == 'x' && only_sizes(k) && divides(k, extent_of(x)))
+        out.emplace_back(x, k);
     }
     for (sym::Expr o : e.operands()) find_splits(o, out);
   }
@@ -635,7 +635,12 @@ class LoopNodeBuilder {
 
 }  // namespace
 
-int64_t extent_of(sym::Expr var) { return var.range().hi + 1; }
+bool divides(sym::Expr k, sym::Expr n) { return sym::known_lt(0, k) && sym::mod(n, k).is_const(0); }
+
+bool only_sizes(sym::Expr e) {
+  if (e.kind() == sym::Kind::kVar) return sym::size_symbol_index(e).has_value();
+  return std::all_of(e.operands().begin(), e.operands().end(), only_sizes);
+}
 
 sym::Expr replace(sym::Expr e, const std::vector<std::pair<sym::Expr, sym::Expr>>& map) {
   return sym::substitute(e, [&](sym::Expr v) -> std::optional<sym::Expr> {

@@ -6,6 +6,7 @@
 
 #include "loops/lower/emitter.h"
 #include "loops/lower/lower.h"
+#include "sym/bounded.h"
 
 namespace flashover::loops {
 
@@ -77,8 +78,14 @@ struct Program {
 
 Program make_loop_nodes(const graph::Graph& expanded);
 
-// The extent of a loop variable, from its range.
-int64_t extent_of(sym::Expr var);
+using sym::extent_of;  // a loop variable's
+// What cost models take a loop to be long: the extent where it is a number, else a number that is the same for all.
+inline double typical_extent(sym::Expr var) {
+  constexpr int64_t kTypical = 128;
+  return static_cast<double>(extent_of(var).as_const().value_or(kTypical));
+}
+bool divides(sym::Expr k, sym::Expr n);  // n is a multiple of k, for sure
+bool only_sizes(sym::Expr e);            // no loop variables: a constant, or an expression over size symbols
 sym::Expr replace(sym::Expr e, const std::vector<std::pair<sym::Expr, sym::Expr>>& map);
 std::string print(const Program& p);
 

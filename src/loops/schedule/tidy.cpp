@@ -23,8 +23,33 @@ bool all_exprs(Stage& s, F&& f) {
   return true;
 }
 
+// e with u * (extent of v) + v as w; nullopt where it is not affine in that.
+std::optional<sym::Expr> joined(sym::Expr e, sym::Expr u, sym::Expr v, sym::Expr w) {
+  const auto cu = sym::coefficient(e, u), cv = sym::coefficient(e, v);
+  if (!cu || !cv || !(*cu == *cv * extent_of(v))) return std::nullopt;
+  const sym::Expr rest = e - *cu * u - *cv * v;
+  if (mentions(rest, u) || mentions(rest, v)) return std::nullopt;
+  return rest + *cv * w;
+}
+// As merge_pair, where the inner extent is no number, which // and mod would not see through.
+bool merge_below_symbol(std::vector<Loop>& loops, size_t i, char letter, const std::vector<Stage*>& stages) {
+  const sym::Expr u = loops[i].var, v = loops[i + 1].var;
+  const sym::Expr w = loop_var(letter, static_cast<int>(i), loops[i].extent * loops[i + 1].extent);
+  for (Stage* s : stages)
+    if (!all_exprs(*s, [&](sym::Expr& e) { return joined(e, u, v, w).has_value(); })) return false;
+  for (Stage* s : stages)
+    all_exprs(*s, [&](sym::Expr& e) {
+      e = *joined(e, u, v, w);
+      return true;
+    });
+  loops[i] = {w, extent_of(w)};
+  loops.erase(loops.begin() + static_cast<std::ptrdiff_t>(i) + 1);
+  return true;
+}
+
 // Tries to run loops[i] and loops[i+1] as one: every index must stay affine in the joint variable.
 bool merge_pair(std::vector<Loop>& loops, size_t i, char letter, const std::vector<Stage*>& stages) {
+  if (!loops[i + 1].extent.is_const()) return merge_below_symbol(loops, i, letter, stages);
   const sym::Expr u = loops[i].var, v = loops[i + 1].var;
   const sym::Expr w = loop_var('m', 0, loops[i].extent * loops[i + 1].extent);
   const std::vector<std::pair<sym::Expr, sym::Expr>> map = {{u, sym::floordiv(w, loops[i + 1].extent)},
@@ -35,7 +60,7 @@ bool merge_pair(std::vector<Loop>& loops, size_t i, char letter, const std::vect
         }))
       return false;
   // A name of its own per merge: several may be alive at once.
-  const sym::Expr fresh = loop_var(letter, static_cast<int>(i), w.range().hi + 1);
+  const sym::Expr fresh = loop_var(letter, static_cast<int>(i), extent_of(w));
   const std::vector<std::pair<sym::Expr, sym::Expr>> final_map = {{u, sym::floordiv(fresh, loops[i + 1].extent)},
                                                                   {v, sym::mod(fresh, loops[i + 1].extent)}};
   for (Stage* s : stages)
@@ -43,7 +68,7 @@ bool merge_pair(std::vector<Loop>& loops, size_t i, char letter, const std::vect
       e = replace(e, final_map);
       return true;
     });
-  loops[i] = {fresh, fresh.range().hi + 1};
+  loops[i] = {fresh, extent_of(fresh)};
   loops.erase(loops.begin() + static_cast<std::ptrdiff_t>(i) + 1);
   return true;
 }
@@ -98,6 +123,22 @@ void compact(Stage& s) {
     body.push_back(in);
   }
   s.body = std::move(body);
+}
+
+// The size symbols that a kernel depends on, by number.
+std::vector<sym::Expr> sizes_of(Kernel& k) {
+  std::vector<sym::Expr> vars;
+  for (const Param& p : k.params) sym::collect_vars(p.numel, vars);
+  for (const Scratch& s : k.scratch) sym::collect_vars(s.size, vars);
+  for (const Loop& l : k.outer) sym::collect_vars(l.extent, vars);
+  for (Stage& s : k.stages) {
+    for (const Loop& l : s.loops) sym::collect_vars(l.extent, vars);
+    for (const Instr& in : s.body)
+      for (sym::Expr e : {in.index, in.lo, in.hi}) sym::collect_vars(e, vars);
+  }
+  std::erase_if(vars, [](sym::Expr v) { return !sym::size_symbol_index(v); });
+  std::ranges::sort(vars, {}, [](sym::Expr v) { return *sym::size_symbol_index(v); });
+  return vars;
 }
 
 }  // namespace
@@ -162,6 +203,7 @@ void canonicalise(Kernel& k, std::vector<ValueId>& params) {
   for (Stage& s : k.stages)
     for (Instr& in : s.body)
       if (in.op == Op::k_load || in.op == Op::k_store) in.slot = number[in.slot];
+  k.sizes = sizes_of(k);
 }
 
 }  // namespace flashover::loops

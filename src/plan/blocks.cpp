@@ -1,10 +1,10 @@
 // Largest blocks first, each at the lowest offset where nothing alive overlaps.
-#include "planner/blocks.h"
+#include "plan/blocks.h"
 
 #include <algorithm>
 #include <numeric>
 
-namespace flashover::planner {
+namespace flashover::plan {
 
 int64_t assign_offsets(std::vector<Block>& blocks) {
   auto aligned = [](int64_t n) { return (n + 63) / 64 * 64; };
@@ -31,4 +31,4 @@ int64_t assign_offsets(std::vector<Block>& blocks) {
   return total;
 }
 
-}  // namespace flashover::planner
+}  // namespace flashover::plan

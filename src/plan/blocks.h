@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace flashover::planner {
+namespace flashover::plan {
 
 struct Block {
   int64_t bytes = 0;
@@ -13,4 +13,4 @@ struct Block {
 // Largest first, each at the lowest free offset. Returns the size of the arena.
 int64_t assign_offsets(std::vector<Block>& blocks);
 
-}  // namespace flashover::planner
+}  // namespace flashover::plan

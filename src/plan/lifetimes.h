@@ -5,12 +5,12 @@
 
 #include "plan/plan.h"
 
-namespace flashover::planner {
+namespace flashover::plan {
 
 struct Lifetime {
   int32_t first = -1, last = -1;  // steps, inclusive; -1: never touched. A result lives one step longer than all
 };
 // Live ranges by tensor; a view counts with the tensor in whose memory it is. Frozen steps are left out.
-std::vector<Lifetime> lifetimes(const plan::Plan& p);
+std::vector<Lifetime> lifetimes(const Plan& p);
 
-}  // namespace flashover::planner
+}  // namespace flashover::plan

@@ -1,0 +1,12 @@
+// Where temporaries lie in the arena: blocks of memory, numbered when the plan is made, placed when their sizes are
+// numbers. A plan with size symbols keeps the numbers of its blocks; run/ places them for the sizes of a call.
+#pragma once
+#include "plan/plan.h"
+
+namespace flashover::plan {
+
+// Arena tensors say the number of their block times 64 as their offset. Places the blocks: those that live at different
+// times share memory. Where some size holds a symbol the numbers stay, and arena_bytes is what all blocks take together.
+void place_blocks(Plan& p);
+
+}  // namespace flashover::plan

@@ -1,0 +1,132 @@
+// One walk over all expressions of a plan; it collects the symbols, or puts numbers in their place.
+#include "plan/sizes.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "plan/arena.h"
+
+namespace flashover::plan {
+namespace {
+
+// Calls f(Expr&) for all expressions of a type, of a step, of the rest of a plan. (Grids are over a launch's sizes.)
+template <typename F>
+void each_in_sizes(Sizes& s, const F& f) {
+  for (sym::Expr& e : s) f(e);
+}
+template <typename F>
+void each_in_type(TensorType& t, const F& f) {
+  each_in_sizes(t.sizes, f);
+  each_in_sizes(t.strides, f);
+  f(t.offset);
+}
+template <typename F>
+void each_in_steps(std::vector<Step>& steps, const F& f) {
+  for (Step& s : steps) {
+    each_in_sizes(s.sizes, f);
+    for (Arg& a : s.args) {
+      if (auto* e = std::get_if<sym::Expr>(&a)) f(*e);
+      if (auto* l = std::get_if<Sizes>(&a)) each_in_sizes(*l, f);
+    }
+  }
+}
+template <typename F>
+void each_expression(Plan& p, const F& f) {
+  for (InputSpec& i : p.inputs) each_in_type(i.type, f);
+  for (Tensor& t : p.tensors) each_in_type(t.type, f);
+  each_in_steps(p.frozen_steps, f);
+  each_in_steps(p.steps, f);
+  for (OutputRef& o : p.outputs) each_in_type(o.type, f);
+}
+
+std::vector<int> symbols_of(const Plan& p) {
+  std::vector<sym::Expr> vars;
+  const auto collect = [&](sym::Expr& e) {
+    if (!e.is_const()) sym::collect_vars(e, vars);
+  };
+  each_expression(const_cast<Plan&>(p), collect);  // (which is only read)
+  std::vector<int> out;
+  for (sym::Expr v : vars) {
+    const auto k = sym::size_symbol_index(v);
+    if (!k) throw Declined("plan: " + std::string(v.name()) + " is no size of an input");
+    out.push_back(*k);
+  }
+  std::ranges::sort(out);
+  return out;
+}
+
+void check_frozen_part(const Plan& p) {
+  const auto check = [](const sym::Expr& e) {
+    if (sym::has_size_symbol(e)) throw Declined("symbolic size: " + e.str() + " in what is computed from parameters");
+  };
+  for (const Step& s : p.frozen_steps) {
+    const auto check_tensor = [&](TensorId t) {
+      if (t < 0 || static_cast<size_t>(t) >= p.tensors.size()) return;  // verify() will say so
+      for (sym::Expr e : p.tensors[t].type.sizes) check(e);
+      for (sym::Expr e : p.tensors[t].type.strides) check(e);
+    };
+    for_each_read(s, check_tensor);
+    for_each_write(s, check_tensor);
+    for (sym::Expr e : s.sizes) check(e);
+    for (const Arg& a : s.args) {
+      if (const auto* e = std::get_if<sym::Expr>(&a)) check(*e);
+      if (const auto* l = std::get_if<Sizes>(&a))
+        for (sym::Expr e : *l) check(e);
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<SizeSource> size_sources(const Plan& p) {
+  std::vector<SizeSource> out;
+  for (int symbol : symbols_of(p)) {
+    const sym::Expr s = sym::size_symbol(symbol);
+    const size_t before = out.size();
+    for (size_t i = 0; i < p.inputs.size() && out.size() == before; ++i) {
+      const Sizes& sizes = p.inputs[i].type.sizes;
+      const auto at = std::ranges::find(sizes, s);
+      if (at != sizes.end()) out.push_back({symbol, static_cast<int32_t>(i), static_cast<int32_t>(at - sizes.begin())});
+    }
+    if (out.size() == before) throw Declined("symbolic size: " + s.str() + " is no size of an input");
+  }
+  if (!out.empty()) check_frozen_part(p);
+  return out;
+}
+
+Plan with_sizes(const Plan& p, std::span<const SizeSource> sources, std::span<const int64_t> values) {
+  const auto value_of = [&](sym::Expr v) {
+    const auto k = sym::size_symbol_index(v);
+    for (size_t i = 0; i < sources.size(); ++i)
+      if (sources[i].symbol == k) return values[i];
+    throw InternalError("plan: no value of " + v.str());
+  };
+  const auto put = [&](sym::Expr& e) {
+    if (!e.is_const()) e = sym::evaluate(e, value_of);
+  };
+  Plan out;
+  out.inputs = p.inputs;
+  out.tensors = p.tensors;
+  out.frozen_steps = p.frozen_steps;
+  out.steps = p.steps;
+  out.outputs = p.outputs;
+  out.kernels = p.kernels;
+  out.binaries.resize(p.binaries.size());
+  out.target = p.target;
+  out.device = p.device;
+  each_expression(out, put);
+  if (p.arena_bytes.is_const()) {
+    out.arena_bytes = p.arena_bytes;
+    return out;
+  }
+  for (const Tensor& t : out.tensors) {
+    const auto block = t.arena_offset.as_const();
+    if (t.storage == StorageKind::kArena &&
+        !(block && *block >= 0 && *block / 64 < static_cast<int64_t>(p.tensors.size())))
+      throw InternalError("plan: no such block of the arena");
+  }
+  place_blocks(out);
+  return out;
+}
+
+}  // namespace flashover::plan

@@ -1,0 +1,27 @@
+// A plan with size symbols, and the plan with numbers that serves calls of one size.
+//
+//   In        a plan whose sizes, strides, offsets, arguments and launches are expressions over size symbols, each of
+//             which is a size of some input as it is
+//   Out       where to read the symbols' values from a call's inputs; the plan with the values in their place
+//   Promises  with_sizes() leaves no symbol; it checks nothing else (verify() of what it returns does)
+//   Declines  a symbol that is no input's size, a frozen part that depends on one (Declined)
+#pragma once
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "plan/plan.h"
+
+namespace flashover::plan {
+
+// Symbol `symbol` is size `dim` of input `input`.
+struct SizeSource {
+  int32_t symbol = 0, input = 0, dim = 0;
+};
+// Of all symbols that occur, by symbol; empty: the plan's sizes are numbers.
+std::vector<SizeSource> size_sources(const Plan& p);
+
+// values: by entry of `sources`. Binaries are left out.
+Plan with_sizes(const Plan& p, std::span<const SizeSource> sources, std::span<const int64_t> values);
+
+}  // namespace flashover::plan

@@ -1,0 +1,34 @@
+// Runs a plan with size symbols: calls of each size go to a program made for it.
+//
+//   In        a plan with size symbols; how an executable is made of a plan with numbers
+//   Out       an Executable that reads the symbols' values from its inputs, and makes and keeps programs by them
+//   Promises  a call of a known size costs one look-up more than a program of its own; the code is loaded once; the least
+//             recently used programs go when there are more than kMaxPrograms; safe from several threads at once
+//   Declines  load_sized(): what plan::size_sources() declines. A call: what the plan's numbers violate (InternalError)
+#pragma once
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "plan/sizes.h"
+#include "run/code.h"
+#include "run/frozen.h"
+#include "run/run.h"
+
+namespace flashover::run {
+
+constexpr size_t kMaxPrograms = 256;
+
+// What the programs of one plan share.
+struct SharedParts {
+  std::shared_ptr<const Code> code;
+  std::shared_ptr<FrozenCache> frozen;
+  bool proven = false;  // calls of another size went through
+};
+using MakeExecutable =
+    std::function<std::shared_ptr<Executable>(plan::Plan, const LoadOptions& options, const SharedParts& shared)>;
+
+std::shared_ptr<Executable> load_sized(plan::Plan plan, std::vector<plan::SizeSource> sources,
+                                       const LoadOptions& options, SharedParts shared, MakeExecutable make);
+
+}  // namespace flashover::run
