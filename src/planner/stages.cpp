@@ -45,27 +45,27 @@ std::string run_build_plan(const Graph& g, const Options& o) {
   return print(build_plan(program, fused, o));
 }
 
-struct Stage {
+struct PlanningStage {
   const char* name;
   std::string (*run)(const Graph&, const Options&);
 };
-constexpr Stage kStages[] = {{"expand", run_expand},
-                             {"make_loop_nodes", run_make_loop_nodes},
-                             {"fuse", run_fuse},
-                             {"build", run_build},
-                             {"build_plan", run_build_plan}};
+constexpr PlanningStage kStages[] = {{"expand", run_expand},
+                                     {"make_loop_nodes", run_make_loop_nodes},
+                                     {"fuse", run_fuse},
+                                     {"build", run_build},
+                                     {"build_plan", run_build_plan}};
 
 }  // namespace
 
 std::vector<std::string> stage_names() {
   std::vector<std::string> out;
-  for (const Stage& s : kStages) out.emplace_back(s.name);
+  for (const PlanningStage& s : kStages) out.emplace_back(s.name);
   for (const Rewrite& r : rewrites()) out.emplace_back(r.name);
   return out;
 }
 
 std::string run_stage(std::string_view name, std::string_view text, Options options) {
-  for (const Stage& stage : kStages)
+  for (const PlanningStage& stage : kStages)
     if (name == stage.name) {
       const Graph g = graph::parse(text);
       verify(g, graph::Form::kCore);
