@@ -185,8 +185,14 @@ plan::Plan to_plan(Graph core, Device device, const Options& options, const Envi
   return finish(std::move(d), std::move(built), options, env, passes, report);
 }
 
+bool has_symbols(const Graph& traced) {
+  return std::ranges::any_of(traced.inputs,
+                             [&](const graph::Input& i) { return graph::is_symbolic(traced.type(i.value)); });
+}
+
+// Unknown where it depends on sizes that are symbols.
 graph::EagerMemory eager_memory(const Graph& traced, Device device) {
-  return device.type == DeviceType::kCPU ? graph::EagerMemory{} : graph::eager_memory(traced);
+  return device.type == DeviceType::kCPU || has_symbols(traced) ? graph::EagerMemory{} : graph::eager_memory(traced);
 }
 
 Cache& cache_of(const Options& options) {
@@ -227,10 +233,8 @@ plan::Plan compile(Graph traced, const Options& options, const Environment& env,
     }
   }
   const Device device = checked_device(traced, env);
-  // (Sizes that are symbols have no run to be measured.)
-  const bool symbolic = std::ranges::any_of(
-      traced.inputs, [&](const graph::Input& i) { return graph::is_symbolic(traced.type(i.value)); });
-  const bool choose = device.type == DeviceType::kCPU && env.measure && !symbolic;
+  const bool choose =
+      device.type == DeviceType::kCPU && env.measure && !has_symbols(traced);  // (those have no run to measure)
   const graph::EagerMemory eager = eager_memory(traced, device);
   plan::Plan plan = choose ? fastest_plan(
                                  [&](const Environment& other, PassRunner& runner, Report& made) {

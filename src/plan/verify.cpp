@@ -18,7 +18,29 @@ TensorId root(const Plan& p, TensorId t, sym::Expr* elements) {
   return t;
 }
 
+namespace {
+
+// Where all sizes and strides are numbers, which programs for new sizes are made of; -1: they are not, or too large.
+int64_t constant_span(const TensorType& t) {
+  int64_t last = 1;
+  for (size_t i = 0; i < t.sizes.size(); ++i) {
+    const auto size = t.sizes[i].as_const();
+    if (!size) return -1;
+    if (*size == 0) return 0;
+    if (i >= t.strides.size()) continue;
+    const auto stride = t.strides[i].as_const();
+    int64_t reach = 0;
+    if (!stride || __builtin_mul_overflow(*size - 1, *stride, &reach) || __builtin_add_overflow(last, reach, &last) ||
+        last < 0)
+      return -1;
+  }
+  return last;
+}
+
+}  // namespace
+
 sym::Expr span(const TensorType& t) {
+  if (const int64_t known = constant_span(t); known >= 0) return known;
   sym::Expr last = 1;
   for (size_t i = 0; i < t.sizes.size(); ++i) {
     if (t.sizes[i].is_const(0)) return 0;

@@ -28,7 +28,7 @@ MemoryUse::MemoryUse(const Schedule& s, const Options& o)
 
 bool MemoryUse::known_sizes() const {
   for (size_t t = 0; t < p_.tensors.size(); ++t) {  // views come behind their bases
-    if (first_of_[t] > static_cast<TensorId>(t)) return false;
+    if (first_of_[t] > static_cast<TensorId>(t) || sym::has_size_symbol(plan::span(p_.tensors[t].type))) return false;
     if (p_.tensors[t].storage != StorageKind::kArena && p_.tensors[t].storage != StorageKind::kOutput) continue;
     if (!plan::span(p_.tensors[t].type).is_const()) return false;
   }

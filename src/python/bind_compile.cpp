@@ -114,6 +114,7 @@ void bind_compile(py::module_& m) {
   m.def("run_pass", &run_pass, py::arg("name"), py::arg("text"), py::arg("machine") = "", py::arg("options") = "",
         "One pass or stage alone, from text to text");
   m.def("stages", &planner::stage_names, "The stages behind the passes, in order (planner/stages.h)");
+  m.def("_set_size_hint", &sym::set_size_hint_for_test, "What size symbols are taken for; before the first of them");
   m.def("eager_bytes", [](const std::string& text) { return graph::eager_memory(graph::parse(text)).bytes; });
   m.def(
       "passes",

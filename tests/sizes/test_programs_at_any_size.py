@@ -2,8 +2,13 @@
 
 The symbolic graphs are made from traces at several sizes (support/symbolic.py)."""
 
+import json
+import re
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 import torch
@@ -189,3 +194,47 @@ def test_one_compilation_is_right_at_every_size(name: str) -> None:
             )
         for g, w in zip(given, inputs, strict=True):
             torch.testing.assert_close(g, w, msg=at_sizes(at))
+
+
+LEAK_CHECKED = (
+    *("pointwise", "inner symbol", "sum two symbols", "var symbolic", "softmax two symbols", "layer_norm 3d", "heads"),
+    *("cat symbolic dim", "pad", "linear", "conv2d", "attention", "transformer", "mask"),
+)
+TEXTS = """
+import json, sys
+sys.path[:0] = {folders!r}
+import torch
+from flashover import _C
+if {hint}:
+    _C._set_size_hint({hint})
+from test_programs_at_any_size import LEAK_CHECKED, PROGRAMS
+from support.symbolic import symbolic_graph
+texts = {{}}
+for name in LEAK_CHECKED:
+    torch.manual_seed(0)
+    p = PROGRAMS[name]
+    texts[name] = _C.compile_text(
+        symbolic_graph(p.fn, p.inputs, p.symbols), {{"cache_dir": {cache!r}}}, texts=True).texts
+print(json.dumps(texts))
+"""
+
+
+def without_binaries(text: str) -> str:
+    """Their order is that in which their compilations end."""
+    return re.sub(r"\n  binary .*| in b\d+", "", text)
+
+
+def test_no_hint_becomes_a_fact(tmp_path: Path) -> None:
+    """Graphs, kernels and plans are the same text whatever size symbols are taken for."""
+    here = Path(__file__).parent
+
+    def texts(hint: int) -> dict[str, list[list[str]]]:
+        script = TEXTS.format(folders=[str(here), str(here.parent)], hint=hint, cache=str(tmp_path))
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    plain, other = texts(0), texts(131)
+    for name in LEAK_CHECKED:
+        for (stage, one), (_, two) in zip(plain[name], other[name], strict=True):
+            assert without_binaries(one) == without_binaries(two), f"{name}: {stage} depends on the hint"
