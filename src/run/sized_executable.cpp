@@ -127,7 +127,7 @@ class SizedExecutable final : public Executable {
     entries_.push_front({values, made});
     by_values_.emplace(std::move(values), entries_.begin());
     heavy_.store(made->heavy(), std::memory_order_relaxed);
-    if (entries_.size() > kMaxPrograms) {
+    if (entries_.size() > (options_.graphs ? kMaxRecorded : kMaxPrograms)) {
       oldest = std::move(entries_.back().program);
       add(gone_, oldest->counters());
       by_values_.erase(entries_.back().values);

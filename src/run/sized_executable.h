@@ -3,7 +3,7 @@
 //   In        a plan with size symbols; how an executable is made of a plan with numbers
 //   Out       an Executable that reads the symbols' values from its inputs, and makes and keeps programs by them
 //   Promises  a call of a known size costs one look-up more than a program of its own; the code is loaded once; the least
-//             recently used programs go when there are more than kMaxPrograms; safe from several threads at once
+//             recently used programs go when there are too many; safe from several threads at once
 //   Declines  load_sized(): what plan::size_sources() declines. A call: what the plan's numbers violate (InternalError)
 #pragma once
 #include <functional>
@@ -18,6 +18,7 @@
 namespace flashover::run {
 
 constexpr size_t kMaxPrograms = 256;
+constexpr size_t kMaxRecorded = 16;  // where CUDA graphs are recorded: each keeps memory of its own
 
 // What the programs of one plan share.
 struct SharedParts {

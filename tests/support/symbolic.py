@@ -3,8 +3,10 @@
 import itertools
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from flashover import _C
 
@@ -79,3 +81,73 @@ def symbolic_graph(fn: Callable, make: Callable, symbols: int) -> str:
         out += [first[at : match.start()], text]
         at = match.end()
     return "".join(out) + first[at:]
+
+
+SIZES = (2, 3, 7, 8, 16, 31, 64, 100, 1000)
+# By the second symbol: not the same as the first, and both orders of magnitude.
+PAIRS = ((2, 3), (3, 2), (7, 8), (8, 100), (16, 16), (31, 7), (64, 31), (100, 64), (1000, 2), (2, 1000))
+
+
+@dataclass
+class Program:
+    fn: Callable
+    shapes: str  # of the inputs: "s 64; 64 32 param", each with its dtype or kind behind; s, t: symbols
+    tolerance: float = 2e-5
+
+    @property
+    def symbols(self) -> int:
+        return 2 if "t" in self.shapes.replace(";", " ").split() else 1
+
+    def inputs(self, *sizes: int) -> list[tuple[str, Tensor]]:
+        made = []
+        for shape in self.shapes.split(";"):
+            kind, dims, dtype = "user", [], torch.float32
+            for word in shape.split():
+                if word == "param":
+                    kind = word
+                elif word == "index":
+                    dtype = torch.int64
+                elif word == "bool":
+                    dtype = torch.bool
+                elif word == "bf16":
+                    dtype = torch.bfloat16
+                else:
+                    dims.append(eval(word, {}, {"s": sizes[0], "t": sizes[-1]}))
+            if dtype is torch.int64:
+                made.append((kind, torch.randint(0, 10, dims)))
+            elif dtype is torch.bool:
+                made.append((kind, torch.rand(dims) < 0.5))
+            else:
+                made.append((kind, torch.randn(dims).to(dtype)))
+        return made
+
+
+def at_sizes(sizes: tuple[int, ...]) -> Callable[[str], str]:
+    return lambda message: f"at sizes {sizes}: {message}"
+
+
+def compiled(program: Program) -> _C.CompiledText:
+    graph = symbolic_graph(program.fn, program.inputs, program.symbols)
+    return _C.compile_text(graph, {"cache": "False"})
+
+
+def check_at_every_size(program: Program) -> None:
+    """One compilation, beside eager at each of many sizes: results, strides, what is written."""
+    torch.manual_seed(0)
+    executable = compiled(program)
+    sizes = [(n,) for n in SIZES] if program.symbols == 1 else PAIRS
+    for at in sizes:
+        inputs = [t for _, t in program.inputs(*at)]
+        given = [t.clone() for t in inputs]
+        want = program.fn(*inputs)
+        want = [want] if isinstance(want, Tensor) else list(want)
+        got = executable.run(given)
+        for g, w in zip(got, want, strict=True):
+            assert g.shape == w.shape, f"{at}: {g.shape} is not {w.shape}"
+            assert g.stride() == w.stride() or w.numel() <= 1, f"{at}: strides {g.stride()}, not {w.stride()}"
+            scale = max(1.0, w.float().abs().max().item()) if w.numel() else 1.0
+            torch.testing.assert_close(
+                g, w, rtol=program.tolerance, atol=program.tolerance * scale, equal_nan=True, msg=at_sizes(at)
+            )
+        for g, w in zip(given, inputs, strict=True):
+            torch.testing.assert_close(g, w, msg=at_sizes(at))
