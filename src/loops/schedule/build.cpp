@@ -133,8 +133,9 @@ class KernelBuilder : public Source {
         if (inner_of(m).empty() && !must) continue;  // a scalar of the row: computed again, once
         // With lanes over rows each element is a few vectors.
         const int64_t most = built_.kernel.vector == Vector::kOuter ? kLargestScratch / 16 : kLargestScratch;
-        const bool fits =
-            gpu_ ? registers(producer) : size.is_const() && size.value() <= most && (is_block(m, size) || !must);
+        const bool fits = gpu_              ? registers(producer)
+                          : size.is_const() ? size.value() <= most && (is_block(m, size) || !must)
+                                            : built_.kernel.vector == Vector::kInner && met_at_own_element(producer);
         if (fits) {
           scratch_of_[producer] = static_cast<int32_t>(built_.kernel.scratch.size());
           built_.kernel.scratch.push_back({compute_dtype(p_.memory[m.value].dtype), size});
@@ -142,6 +143,16 @@ class KernelBuilder : public Source {
           m.stored = true;
         }
       }
+  }
+  // A row whose length is a symbol is numbered by its loops in scratch: nothing may read it elsewhere.
+  bool met_at_own_element(int32_t producer) {
+    return std::ranges::all_of(g_.nodes, [&](int32_t i) {
+      return i == producer || std::ranges::all_of(p_.nodes[i].reads, [&](const Access& a) {
+               const auto it = producer_.find(a.value);
+               return it == producer_.end() || it->second != producer ||
+                      dependence_of(g_, p_.nodes[producer], a) == Dependence::kSameElement;
+             });
+    });
   }
   // Every member that reads it runs through the same loops and meets it at the same element, and no row of the kernel
   // is longer than registers allow.
