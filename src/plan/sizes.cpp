@@ -76,6 +76,19 @@ void check_frozen_part(const Plan& p) {
   }
 }
 
+// "... with size 2*s0" with the number.
+template <typename Value>
+void put_size(std::string& error, const Value& value_of) {
+  constexpr std::string_view kSize = " with size ";
+  const size_t at = error.rfind(kSize);
+  if (at == std::string::npos) return;
+  try {
+    const sym::Expr e = sym::parse(std::string_view(error).substr(at + kSize.size()));
+    if (!e.is_const()) error = error.substr(0, at) + std::string(kSize) + std::to_string(sym::evaluate(e, value_of));
+  } catch (const UserError&) {  // no expression: the message stays
+  }
+}
+
 }  // namespace
 
 std::vector<SizeSource> size_sources(const Plan& p) {
@@ -115,6 +128,8 @@ Plan with_sizes(const Plan& p, std::span<const SizeSource> sources, std::span<co
   out.target = p.target;
   out.device = p.device;
   each_expression(out, put);
+  for (Kernel& k : out.kernels)
+    for (std::string& error : k.errors) put_size(error, value_of);
   if (p.arena_bytes.is_const()) {
     out.arena_bytes = p.arena_bytes;
     return out;

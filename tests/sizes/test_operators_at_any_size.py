@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from support.symbolic import Program, check_at_every_size
+from support.symbolic import Program, check_at_every_size, compiled
 
 OPERATORS = {
     "conv_transpose": Program(
@@ -112,6 +112,16 @@ OPERATORS = {
         lambda x: x.view(x.shape[0] // 1, 2, 4, 2, 4, 3).permute(0, 1, 3, 2, 4, 5).reshape(-1, 4, 4, 3) + 1, "s 8 8 3"
     ),
 }
+
+
+def test_an_index_out_of_range_names_the_size_of_the_call() -> None:
+    program = Program(lambda x, i: x[i] + 1, "s 4; 3 index")
+    executable = compiled(program)
+    for rows in (5, 8, 5):
+        x = torch.randn(rows, 4)
+        torch.testing.assert_close(executable.run([x, torch.tensor([0, rows - 1, -rows])])[0], x[[0, -1, 0]] + 1)
+        with pytest.raises(IndexError, match=rf"dimension 0 with size {rows}\b"):
+            executable.run([x, torch.tensor([0, rows, 1])])
 
 
 @pytest.mark.parametrize("name", OPERATORS)
