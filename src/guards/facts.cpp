@@ -6,6 +6,7 @@
 #include <unordered_set>
 
 #include "base/check.h"
+#include "guards/sizes.h"
 
 namespace flashover::guards {
 namespace {
@@ -17,6 +18,15 @@ PyObject* builtins_dict() {
     return PyModule_GetDict(module);  // the module is kept
   }();
   return dict;
+}
+
+// What symbolic_parts() names is compared by a SizeProgram.
+void leave_open(TensorSpec& spec, int64_t parts) {
+  const auto rank = static_cast<size_t>(spec.rank);
+  for (size_t d = 0; d < rank && d < kMaxSymbolicRank; ++d) {
+    if (parts >> d & 1) spec.geometry[d] = TensorSpec::kAny;
+    if (parts >> (kMaxSymbolicRank + d) & 1) spec.geometry[rank + d] = TensorSpec::kAny;
+  }
 }
 
 // Objects that may be held for as long as the guards live: they do not keep a user's model or data alive.
@@ -142,6 +152,7 @@ void Table::prepare(int32_t index) {
       break;
     case FactKind::kTensor:
       specs_.push_back(read_tensor(object));
+      leave_open(specs_.back(), f.number);
       f.number = static_cast<int64_t>(specs_.size()) - 1;
       // Keeps the class alive, so that its address means the class.
       Py_INCREF(Py_TYPE(object));

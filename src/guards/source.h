@@ -72,7 +72,7 @@ enum class FactKind : uint8_t {
   kTypeVersion,     // x is a type: none of its attributes changed at all (when single names cannot tell)
   kInstanceDictIs,  // x.__dict__ is the same dict object as before (catches obj.__dict__ = ...)
   kTensor,  // dtype, device, layout, sizes, strides, requires_grad, dispatch keys, class: as Source::object has them
-            // when the guards are built (number unused)
+            // when the guards are built; number: symbolic_parts() (sizes.h), which are not compared
   kStorageOffset,  // x is a tensor whose storage offset is `number` (only seen by as_strided: views of one shape share
                    // an entry)
   kTensorAliases,  // number: another source whose tensor shares storage with this one

@@ -105,10 +105,14 @@ bool matches(PyObject* object, const TensorSpec& s) {
   const int64_t* sizes = t->sizes().data();
   const int64_t* strides = t->strides().data();
   const int64_t* want = s.geometry.data();
+  const auto differs = [](int64_t is, int64_t wanted) { return is != wanted && wanted != TensorSpec::kAny; };
   for (int32_t i = 0; i < s.rank; i++)
-    if (sizes[i] != want[i] || strides[i] != want[s.rank + i]) return false;
+    if (differs(sizes[i], want[i]) || differs(strides[i], want[s.rank + i])) return false;
   return true;
 }
+
+int64_t size_of(PyObject* tensor, int32_t dim) { return impl_of(tensor)->sizes()[static_cast<size_t>(dim)]; }
+int64_t stride_of(PyObject* tensor, int32_t dim) { return impl_of(tensor)->strides()[static_cast<size_t>(dim)]; }
 
 namespace {
 // The members that are compared, from sizes_and_strides_ to key_set_, lie together.
@@ -225,7 +229,10 @@ size_t look_the_same(const TensorCompare* t, size_t count) {
 std::string str(const TensorSpec& s) {
   auto numbers = [&](int32_t first) {
     std::string out;
-    for (int32_t i = 0; i < s.rank; i++) out += (i ? "," : "") + std::to_string(s.geometry[first + i]);
+    for (int32_t i = 0; i < s.rank; i++) {
+      const int64_t n = s.geometry[static_cast<size_t>(first + i)];
+      out += (i ? "," : "") + (n == TensorSpec::kAny ? "any" : std::to_string(n));
+    }
     return out;
   };
   return std::string(c10::toString(static_cast<c10::ScalarType>(s.dtype))) + "[" + numbers(0) + "] strides [" +
@@ -251,7 +258,7 @@ std::string difference(const TensorSpec& was, const TensorSpec& now) {
     const size_t n = static_cast<size_t>(was.rank);
     bool sizes = false;
     for (size_t i = 0; i < 2 * n; i++) {
-      if (was.geometry[i] == now.geometry[i] || (i >= n && sizes)) continue;  // other sizes, other strides
+      if (was.geometry[i] == now.geometry[i] || was.geometry[i] == TensorSpec::kAny || (i >= n && sizes)) continue;  // other sizes, other strides
       sizes |= i < n;
       const std::string what = (i < n ? "size(" : "stride(") + std::to_string(i % n) + ")";
       differ(what, std::to_string(now.geometry[i]), std::to_string(was.geometry[i]));

@@ -17,7 +17,8 @@ struct TensorSpec {
   int8_t dtype = 0, device = 0, device_index = -1;
   bool requires_grad = false, wrapped_number = false;
   int32_t rank = 0;
-  std::vector<int64_t> geometry;  // sizes, then strides
+  static constexpr int64_t kAny = -1;
+  std::vector<int64_t> geometry;  // sizes, then strides; kAny: a symbol, which SizeProgram (sizes.h) compares
   bool operator==(const TensorSpec&) const = default;
 };
 
@@ -28,6 +29,9 @@ bool is_tensor(PyObject* object);
 TensorSpec read_tensor(
     PyObject* tensor);  // throws Declined for what has no plain geometry (sparse, nested, symbolic sizes)
 bool matches(PyObject* object, const TensorSpec& spec);
+// Of a tensor that matched, in elements.
+int64_t size_of(PyObject* tensor, int32_t dim);
+int64_t stride_of(PyObject* tensor, int32_t dim);
 
 // What a tensor that matched looked like in memory: while it looks the same it still matches, and comparing costs a
 // fraction of matches(). A tensor that looks different may match all the same (its storage offset is in there).

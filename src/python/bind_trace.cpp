@@ -30,6 +30,7 @@ struct Traced {
   std::vector<py::object> inputs;  // the tensors, in order of the graph's inputs without the constants
   std::vector<py::object> constants;
   trace::Stats stats;
+  std::vector<std::string> size_guards;
 
   std::vector<std::string> mismatches;  // of the last run
 
@@ -62,13 +63,15 @@ graph::InputKind kind_of(const std::string& name) {
 
 using NamedInput = std::tuple<std::string, std::string, py::object>;  // name, kind, tensor
 
-// fn() returns a list of tensors.
-Traced trace_function(const py::function& fn, const std::vector<NamedInput>& inputs, bool lift_unknown) {
+// fn() returns a list of tensors. symbolic: by input name, the dimensions whose sizes are symbols.
+Traced trace_function(const py::function& fn, const std::vector<NamedInput>& inputs, bool lift_unknown,
+                      const std::map<std::string, std::vector<size_t>>& symbolic) {
   Traced traced;
   auto session = trace::begin();
   const auto add = [&](PyObject* tensor, graph::InputKind kind, const std::string& name) {
     if (session->is_input(tensor)) return;
-    session->add_input(tensor, kind, name);
+    const auto dims = symbolic.find(name);
+    session->add_input(tensor, kind, name, dims == symbolic.end() ? std::vector<size_t>() : dims->second);
     traced.inputs.push_back(py::reinterpret_borrow<py::object>(tensor));
   };
   if (lift_unknown)
@@ -89,6 +92,7 @@ Traced trace_function(const py::function& fn, const std::vector<NamedInput>& inp
   for (const py::handle& h : results) outputs.push_back(h.ptr());
   traced.stats = session->stats();
   traced.graph = session->end(outputs, constants);
+  for (const sym::SizeGuard& g : session->sizes().guards()) traced.size_guards.push_back(str(g));
   for (PyObject* c : constants) traced.constants.push_back(py::reinterpret_steal<py::object>(c));
   return traced;
 }
@@ -102,6 +106,7 @@ void bind_trace(py::module_& m) {
       .def_readonly("inputs", &Traced::inputs)
       .def_readonly("constants", &Traced::constants)
       .def_readonly("mismatches", &Traced::mismatches)
+      .def_readonly("size_guards", &Traced::size_guards)
       .def_property_readonly("ops", [](const Traced& t) { return t.stats.ops; })
       .def_property_readonly("own_rules", [](const Traced& t) { return t.stats.own_rules; })
       .def_property_readonly("cpp_meta", [](const Traced& t) { return t.stats.cpp_meta; })
@@ -134,7 +139,8 @@ void bind_trace(py::module_& m) {
   m.def("is_trace_tensor", [](const py::object& o) {
     return THPVariable_Check(o.ptr()) && THPVariable_Unpack(o.ptr()).key_set().has(c10::DispatchKey::Fake);
   });
-  m.def("trace_function", &trace_function, py::arg("fn"), py::arg("inputs"), py::arg("lift_unknown") = true);
+  m.def("trace_function", &trace_function, py::arg("fn"), py::arg("inputs"), py::arg("lift_unknown") = true,
+        py::arg("symbolic") = std::map<std::string, std::vector<size_t>>());
 }
 
 }  // namespace flashover

@@ -507,7 +507,7 @@ void split_symbolic(Expr a, Expr b, Expr& quotient, Expr& rest) {
   quotient = from_sum(std::move(q));
   rest = from_sum(std::move(r));
 }
-bool in_zero_to(Expr e, Expr b) { return known_le(Expr(0), e) && known_lt(e, b); }
+bool in_zero_to(Expr e, Expr b) { return proven_le(Expr(0), e) && proven_lt(e, b); }
 
 Expr extremum(Kind kind, Expr a, Expr b) {
   bool is_min = kind == Kind::kMin;
@@ -529,8 +529,8 @@ Expr extremum(Kind kind, Expr a, Expr b) {
     bool beaten = false;
     for (size_t j = 0; j < ops.size() && !beaten; ++j) {
       if (i == j) continue;
-      bool le = is_min ? known_le(ops[j], ops[i]) : known_le(ops[i], ops[j]);
-      bool ge = is_min ? known_le(ops[i], ops[j]) : known_le(ops[j], ops[i]);
+      bool le = is_min ? proven_le(ops[j], ops[i]) : proven_le(ops[i], ops[j]);
+      bool ge = is_min ? proven_le(ops[i], ops[j]) : proven_le(ops[j], ops[i]);
       beaten = le && (!ge || j < i);
     }
     if (!beaten) kept.push_back(ops[i]);
@@ -641,7 +641,7 @@ Expr floordiv(Expr a, Expr b) {
   }
   Expr quotient, rest;
   split_symbolic(a, b, quotient, rest);
-  if (known_ne(b, Expr(0))) {
+  if (proven_ne(b, Expr(0))) {
     if (rest.is_const(0) || in_zero_to(rest, b)) return quotient;
   } else {
     quotient = Expr(0);
@@ -659,7 +659,7 @@ Expr mod(Expr a, Expr b) {
   }
   Expr quotient, rest;
   split_symbolic(a, b, quotient, rest);
-  if (known_ne(b, Expr(0))) {
+  if (proven_ne(b, Expr(0))) {
     if (rest.is_const(0) || in_zero_to(rest, b)) return rest;
   } else {
     rest = a;
@@ -712,12 +712,12 @@ Expr extent_of(Expr variable) {
   return Expr(add_checked(variable.range().hi, 1));
 }
 
-bool known_eq(Expr a, Expr b) {
+bool proven_eq(Expr a, Expr b) {
   if (a == b) return true;
   Range r = (a - b).range();
   return r.lo == 0 && r.hi == 0;
 }
-bool known_ne(Expr a, Expr b) {
+bool proven_ne(Expr a, Expr b) {
   Expr d = a - b;
   if (at_least(d, 1) || d.range().hi < 0 || at_least(-d, 1)) return true;
   // every coefficient is a multiple of g and the constant is not
@@ -726,9 +726,8 @@ bool known_ne(Expr a, Expr b) {
   for (const Term& t : s.terms) g = gcd_int(g, t.coef);
   return g > 1 && s.constant % g != 0;
 }
-bool known_lt(Expr a, Expr b) { return at_least(b - a, 1); }
-bool known_le(Expr a, Expr b) { return a == b || at_least(b - a, 0); }
-bool known_divisible(Expr a, int64_t by) { return mod(a, Expr(by)).is_const(0); }
+bool proven_lt(Expr a, Expr b) { return at_least(b - a, 1); }
+bool proven_le(Expr a, Expr b) { return a == b || at_least(b - a, 0); }
 
 Expr substitute(Expr e, const Bindings& bindings) {
   if (e.is_const()) return e;

@@ -91,6 +91,11 @@ inline Expr& operator+=(Expr& a, Expr b) { return a = a + b; }
 inline Expr& operator*=(Expr& a, Expr b) { return a = a * b; }
 
 // Provable facts (false = not proven, not "disproven").
+bool proven_eq(Expr a, Expr b);
+bool proven_ne(Expr a, Expr b);
+bool proven_lt(Expr a, Expr b);
+bool proven_le(Expr a, Expr b);
+// The same; but while a trace asks (AskScope, environment.h) these give what is so for the sizes of its call.
 bool known_eq(Expr a, Expr b);
 bool known_ne(Expr a, Expr b);
 bool known_lt(Expr a, Expr b);

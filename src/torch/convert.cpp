@@ -12,6 +12,7 @@
 #include <unordered_map>
 
 #include "base/check.h"
+#include "torch/size_node.h"
 
 namespace flashover::aten {
 namespace {
@@ -118,7 +119,7 @@ bool shares_alias_set(const c10::Argument& a, const c10::Argument& b) {
 }
 
 sym::Expr int_of(const c10::IValue& value, const char* op_name) {
-  if (value.isInt()) return value.toInt();
+  if (const auto size = expr_of(value)) return *size;
   if (value.isBool()) return int64_t{value.toBool()};
   throw Declined(std::string("symbolic or non-integer size in ") + op_name);
 }
@@ -257,6 +258,8 @@ Arg from_ivalue(const c10::IValue& value, const ArgSpec& spec, const char* op_na
       return out;
     }
     case ArgKind::kScalar:
+      // A size as a number to compute with is this call's.
+      if (is_size(value)) return sym::Expr(value.toSymInt().guard_int(__FILE__, __LINE__));
       return from_scalar(value.toScalar());
     case ArgKind::kScalarList: {
       // Kept by value: integers stay integers only when all of them are.

@@ -204,6 +204,7 @@ void Recorder::finish_by_meta(OpFacts& facts, std::vector<Arg> args, Stack& stac
     stats_.python_meta_ops.push_back(facts.schema.name);
   }
   const Device device = device_of_results(facts, args);
+  if (!sizes_->empty()) read_sizes(facts, stack, base);
   Stack meta = call_meta(facts, stack, base);
   take_geometry(facts);
   std::vector<MetaResult> results;

@@ -9,6 +9,7 @@
 #include "base/boundary.h"
 #include "base/check.h"
 #include "ops/names.h"
+#include "torch/size_node.h"
 #include "trace/recorder.h"
 
 namespace flashover::trace {
@@ -233,7 +234,7 @@ ValueId symbol_value(PyObject* symbol) {
 
 bool is_symbol(const c10::IValue& value) {
   if (value.isSymFloat()) return value.toSymFloat().is_symbolic();
-  return value.isSymInt() && value.toSymInt().is_symbolic();
+  return value.isSymInt() && value.toSymInt().is_symbolic() && !aten::is_size(value);
 }
 
 ValueId symbol_value(const c10::IValue& scalar) {

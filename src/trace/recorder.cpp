@@ -25,6 +25,7 @@
 #include "eager/eval.h"
 #include "ops/names.h"
 #include "torch/autocast.h"
+#include "torch/size_node.h"
 #include "trace/assume.h"
 #include "trace/bounds.h"
 #include "trace/elsewhere.h"
@@ -161,9 +162,48 @@ int32_t Recorder::location_id() {
   return it->second;
 }
 
+// A size that is none of 0 and 1 stays so, which the rules for shapes and strides count on; others are this call's.
+void Recorder::settle(TensorType& type) const {
+  const sym::Expr least = sym::kSizeSymbolRange.lo;
+  for (sym::Expr& e : type.sizes) {
+    e = sizes_->canonical(e);
+    if (e.is_const()) continue;
+    if (!sizes_->holds(sym::Relation::kLessEqual, least, e)) e = sizes_->specialize(e);
+  }
+  for (sym::Expr& e : type.strides) e = sizes_->canonical(e);
+  type.offset = sizes_->canonical(type.offset);
+}
+
+TensorType Recorder::type_of(const at::Tensor& t) const {
+  const TraceImpl* impl = trace_impl(t);
+  if (!impl || !impl->is_symbolic()) return aten::type_of(t);
+  TensorType type = impl->symbolic_type();
+  type.dtype = aten::from_aten(t.scalar_type());
+  type.device = aten::from_aten(t.device());
+  type.wrapped_number = impl->is_wrapped_number();
+  return type;
+}
+
+// Numbers in the place of sizes, in the arguments of a call: for who computes with them in his own way.
+void Recorder::read_sizes(const OpFacts& facts, Stack& stack, size_t base) const {
+  const auto number = [](const c10::IValue& v) { return v.toSymInt().guard_int(__FILE__, __LINE__); };
+  for (size_t i = 0; i < facts.schema.args.size(); ++i) {
+    c10::IValue& v = stack[base + i];
+    if (aten::is_size(v)) {
+      v = number(v);
+    } else if (v.isList() && facts.schema.args[i].kind == aten::ArgKind::kIntList) {
+      std::vector<int64_t> list;
+      for (const c10::IValue& e : v.toListRef()) list.push_back(e.isInt() ? e.toInt() : number(e));
+      v = list;
+    }
+  }
+}
+
 // Results that ATen leaves undefined (gradients nobody asked for) have no value.
 graph::Node& Recorder::add_node(const ops::Op* op, std::vector<Arg> args, std::vector<TensorType> outs) {
   graph::Node node{.op = op, .args = std::move(args), .location = location_id()};
+  if (!sizes_->empty())
+    for (TensorType& t : outs) settle(t);
   for (TensorType& t : outs)
     node.outs.push_back(t.dtype == DType::kUndefined ? kNoValue : graph_.add_value(std::move(t)));
   if (!led_to_.empty()) {
@@ -177,6 +217,22 @@ graph::Node& Recorder::add_node(const ops::Op* op, std::vector<Arg> args, std::v
   return graph_.nodes.emplace_back(std::move(node));
 }
 
+// The numbers of this call, and where there are symbols these, too.
+void Recorder::give_geometry(TraceImpl& impl, const TensorType& type) const {
+  c10::SmallVector<int64_t, 8> sizes, strides;
+  bool symbolic = !type.offset.is_const();
+  const auto take = [&](const Sizes& from, c10::SmallVector<int64_t, 8>& to) {
+    for (sym::Expr e : from) {
+      to.push_back(sizes_->now(e));
+      symbolic = symbolic || !e.is_const();
+    }
+  };
+  take(type.sizes, sizes);
+  take(type.strides, strides);
+  impl.set_sizes_and_strides(sizes, strides, sizes_->now(type.offset));
+  if (symbolic) impl.set_symbolic(std::make_shared<SymbolicGeometry>(sizes_, type));
+}
+
 at::Tensor Recorder::make_tensor(ValueId value, c10::Storage storage, int32_t storage_id) {
   const TensorType& type = graph_.type(value);
   const at::ScalarType dtype = aten::to_aten(type.dtype);
@@ -184,10 +240,7 @@ at::Tensor Recorder::make_tensor(ValueId value, c10::Storage storage, int32_t st
   auto impl = c10::make_intrusive<TraceImpl>(std::move(storage),
                                              c10::DispatchKeySet(c10::computeDispatchKey(dtype, c10::kStrided, device)),
                                              c10::scalarTypeToTypeMeta(dtype), device);
-  c10::SmallVector<int64_t, 8> sizes, strides;
-  for (sym::Expr e : type.sizes) sizes.push_back(e.value());
-  for (sym::Expr e : type.strides) strides.push_back(e.value());
-  impl->set_sizes_and_strides(sizes, strides, type.offset.value());
+  give_geometry(*impl, type);
   impl->value = value;
   impl->storage_id = storage_id;
   impl->liveness = liveness_;
@@ -198,10 +251,10 @@ at::Tensor Recorder::make_tensor(ValueId value, c10::Storage storage, int32_t st
 at::Tensor Recorder::fresh(ValueId value) {
   const TensorType& type = graph_.type(value);
   c10::SmallVector<int64_t, 8> sizes, strides;
-  for (sym::Expr e : type.sizes) sizes.push_back(e.value());
-  for (sym::Expr e : type.strides) strides.push_back(e.value());
+  for (sym::Expr e : type.sizes) sizes.push_back(sizes_->now(e));
+  for (sym::Expr e : type.strides) strides.push_back(sizes_->now(e));
   c10::Storage storage = make_storage(static_cast<int64_t>(
-      at::detail::computeStorageNbytes(sizes, strides, info(type.dtype).bytes, type.offset.value())));
+      at::detail::computeStorageNbytes(sizes, strides, info(type.dtype).bytes, sizes_->now(type.offset))));
   const int32_t id = new_storage(storage);
   return make_tensor(value, std::move(storage), id);
 }
@@ -211,10 +264,7 @@ at::Tensor Recorder::view_of(const TraceImpl& base, ValueId value) {
   const TensorType& type = graph_.type(value);
   auto impl =
       c10::make_intrusive<TraceImpl>(TraceImpl::ViewTag(), base, c10::scalarTypeToTypeMeta(aten::to_aten(type.dtype)));
-  c10::SmallVector<int64_t, 8> sizes, strides;
-  for (sym::Expr e : type.sizes) sizes.push_back(e.value());
-  for (sym::Expr e : type.strides) strides.push_back(e.value());
-  impl->set_sizes_and_strides(sizes, strides, type.offset.value());
+  give_geometry(*impl, type);
   impl->value = value;
   graph_.values[value].storage = base.storage_id;
   return at::Tensor(std::move(impl));
@@ -376,6 +426,7 @@ void Recorder::call(const c10::OperatorHandle& op, Stack* stack) {
     if (item_symbol && facts.schema.name == op::_local_scalar_dense && item_as_symbol(*stack)) return;
     if (policy_ != nullptr && !in_backward_) ask_policy(facts, *stack, base);
     if (numbers_ > 0 && facts.special) read_symbols(facts, *stack, base, true);
+    if (!sizes_->empty() && facts.special) read_sizes(facts, *stack, base);
     if (facts.special && facts.special(*this, facts, *stack, base)) return;
     call_general(facts, *stack, base);
   } catch (const Declined& e) {
@@ -446,8 +497,9 @@ bool Recorder::overlaps(const OpFacts& facts) const {
   for (const Operand& o : operands_) {
     if (!o.impl) continue;
     if (o.arg != facts.written_arg) continue;
-    for (int64_t d = 0; d < o.impl->dim(); ++d)
-      if (o.impl->stride(d) == 0 && o.impl->size(d) > 1) return true;
+    const c10::IntArrayRef sizes = o.impl->sizes_now(), strides = o.impl->strides_now();
+    for (size_t d = 0; d < sizes.size(); ++d)  // (a size that is a symbol is none of 0 and 1, and a stride of 0 none)
+      if (strides[d] == 0 && sizes[d] > 1) return true;
     for (const Operand& other : operands_)
       if (other.impl && other.impl != o.impl && other.impl->storage_id == o.impl->storage_id &&
           other.value != o.value && !surely_apart_or_equal(*o.impl, *other.impl))
@@ -459,6 +511,7 @@ bool Recorder::overlaps(const OpFacts& facts) const {
 // False: no rule, or it does not know this case.
 bool Recorder::infer_by_rule(OpFacts& facts, const std::vector<Arg>& args, std::vector<TensorType>& outs) {
   if (!facts.may_rule) return false;
+  const sym::AskScope ask(sizes_->empty() ? nullptr : sizes_.get());
   ops::InferContext context{args, type_of_value, &graph_, aten::from_aten(c10::get_default_dtype_as_scalartype())};
   const ops::InferRule rule = facts.in_place_rule ? facts.in_place_rule : facts.op->infer;
   if (!rule || (facts.schema.any_written && overlaps(facts))) return false;

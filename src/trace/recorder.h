@@ -60,7 +60,11 @@ class Recorder final : public Session {
   Recorder();
   ~Recorder() override;
 
-  int32_t add_input(PyObject* tensor, graph::InputKind kind, const std::string& name) override;
+  int32_t add_input(PyObject* tensor, graph::InputKind kind, const std::string& name,
+                    const std::vector<size_t>& symbolic) override;
+  sym::Environment& sizes() override { return *sizes_; }
+  PyObject* size_symbol(sym::Expr e) override;
+  std::optional<sym::Expr> size_of_symbol(PyObject* symbol) const override;
   bool is_input(PyObject* tensor) const override;
   bool write_grad(PyObject* tensor) override;
   PyObject* add_number(PyObject* number, const std::string& name, int32_t& input) override;
@@ -120,6 +124,11 @@ class Recorder final : public Session {
   };
 
   void call_general(OpFacts& facts, Stack& stack, size_t base);
+  void give_geometry(TraceImpl& impl, const TensorType& type) const;
+  void settle(TensorType& type) const;
+  TensorType type_of(const at::Tensor& t) const;
+  void read_sizes(const OpFacts& facts, Stack& stack, size_t base) const;
+  void substitute_sizes();
   bool any_symbols(const OpFacts& facts, const Stack& stack, size_t base) const;
   void read_symbols(const OpFacts& facts, Stack& stack, size_t base, bool all);
   bool item_as_symbol(Stack& stack);
@@ -173,6 +182,7 @@ class Recorder final : public Session {
   void deactivate();
 
   graph::Graph graph_{graph::kNewProgram};
+  std::shared_ptr<sym::Environment> sizes_ = std::make_shared<sym::Environment>();
   Stats stats_;
   std::shared_ptr<Liveness> liveness_;
   std::vector<InputRecord> inputs_;

@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "ops/names.h"
 #include "torch/autocast.h"
+#include "torch/size_node.h"
 #include "torch/versions.h"
 #include "trace/elsewhere.h"
 #include "trace/exchange.h"
@@ -91,7 +92,35 @@ PyObject* decline_class() {
   return type;
 }
 
-int32_t Recorder::add_input(PyObject* object, graph::InputKind kind, const std::string& name) {
+namespace {
+
+// Symbols for the sizes of these dimensions. A stride that is what the dimensions within it span is that product;
+// another one is a number.
+void give_symbols(sym::Environment& environment, TensorType& type, const std::vector<size_t>& symbolic) {
+  const Sizes sizes = type.sizes, strides = type.strides;
+  bool any = false;
+  for (size_t d : symbolic) {
+    if (d >= sizes.size() || sizes[d].value() < sym::kSizeSymbolRange.lo) continue;
+    type.sizes[d] = environment.add(sizes[d].value());
+    any = true;
+  }
+  if (!any) return;
+  std::vector<size_t> order(sizes.size());
+  for (size_t d = 0; d < order.size(); ++d) order[d] = d;
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    return std::pair(strides[a].value(), -static_cast<int64_t>(a)) < std::pair(strides[b].value(), -static_cast<int64_t>(b));
+  });
+  sym::Expr span = 1;
+  for (size_t d : order) {
+    if (environment.now(span) == strides[d].value()) type.strides[d] = span;
+    span = type.strides[d] * type.sizes[d];
+  }
+}
+
+}  // namespace
+
+int32_t Recorder::add_input(PyObject* object, graph::InputKind kind, const std::string& name,
+                            const std::vector<size_t>& symbolic) {
   if (!THPVariable_Check(object)) throw Declined("an input is not a tensor");
   if (const TraceImpl* impl = trace_impl(THPVariable_Unpack(object))) {
     if (impl->liveness.get() == liveness_.get() && impl->input >= 0) return impl->input;
@@ -106,6 +135,9 @@ int32_t Recorder::add_input(PyObject* object, graph::InputKind kind, const std::
   if (const char* why = untraceable(real)) throw Declined(std::string("untraceable input: ") + why);
   TensorType type = aten::type_of(real);
   type.wrapped_number = false;
+  if (!symbolic.empty()) give_symbols(*sizes_, type, symbolic);
+  const bool has_symbols = std::any_of(type.sizes.begin(), type.sizes.end(), [](sym::Expr e) { return !e.is_const(); });
+  auto geometry = has_symbols ? std::make_shared<SymbolicGeometry>(sizes_, type) : nullptr;
 
   InternalScope internal;
   const auto* real_impl = real.unsafeGetTensorImpl();
@@ -127,6 +159,7 @@ int32_t Recorder::add_input(PyObject* object, graph::InputKind kind, const std::
   auto impl = c10::make_intrusive<TraceImpl>(c10::Storage(storages_[storage_id]),
                                              c10::DispatchKeySet(c10::DispatchKey::CPU), real.dtype(), real.device());
   impl->imitate(*real_impl);
+  if (geometry) impl->set_symbolic(std::move(geometry));
   impl->value = value;
   impl->storage_id = storage_id;
   impl->input = number;
@@ -208,7 +241,7 @@ void Recorder::check_inputs_unchanged() const {
     const graph::Input& input = graph_.inputs[in.number];
     const at::Tensor& real = in.impl->real;
     const std::string who = "input " + input.name + ": ";
-    if (in.impl->sizes() != real.sizes() || in.impl->strides() != real.strides() ||
+    if (in.impl->sizes_now() != real.sizes() || in.impl->strides_now() != real.strides() ||
         in.impl->storage_id != graph_.values[input.value].storage)
       throw Declined(who + "its shape or memory was replaced");
     const at::Tensor trace(in.impl);
@@ -320,7 +353,7 @@ PyObject* Recorder::add_narrowed_input(PyObject* tensor, const std::vector<Narro
     for (const Narrow& n : narrows) part = part.narrow(n.dim, n.start, n.length);
   }
   PyObject* object = THPVariable_Wrap(part);
-  input = add_input(object, graph::InputKind::kUser, name);
+  input = add_input(object, graph::InputKind::kUser, name, {});
   return object;
 }
 
@@ -401,6 +434,33 @@ void Recorder::swap_back() {
     }
 }
 
+PyObject* Recorder::size_symbol(sym::Expr e) { return pybind11::cast(aten::to_symint(sizes_, e)).release().ptr(); }
+
+std::optional<sym::Expr> Recorder::size_of_symbol(PyObject* symbol) const {
+  if (!torch::is_symint(pybind11::handle(symbol))) return std::nullopt;
+  return aten::expr_of(pybind11::cast<c10::SymInt>(pybind11::handle(symbol)));
+}
+
+// Symbols that were found equal to something else are that.
+void Recorder::substitute_sizes() {
+  if (sizes_->empty()) return;
+  const auto all = [this](Sizes& list) {
+    for (sym::Expr& e : list) e = sizes_->canonical(e);
+  };
+  const auto type = [&](TensorType& t) {
+    all(t.sizes);
+    all(t.strides);
+    t.offset = sizes_->canonical(t.offset);
+  };
+  for (graph::Value& v : graph_.values) type(v.type);
+  for (graph::Output& o : graph_.outputs) type(o.type);
+  for (graph::Node& n : graph_.nodes)
+    for (Arg& a : n.args) {
+      if (auto* e = std::get_if<sym::Expr>(&a)) *e = sizes_->canonical(*e);
+      if (auto* list = std::get_if<Sizes>(&a)) all(*list);
+    }
+}
+
 graph::Graph Recorder::end(const std::vector<PyObject*>& outputs, std::vector<PyObject*>& constants) {
   FLASHOVER_CHECK(!ended_) << "session ended twice";
   try {
@@ -411,7 +471,7 @@ graph::Graph Recorder::end(const std::vector<PyObject*>& outputs, std::vector<Py
       const at::Tensor& t = THPVariable_Unpack(object);
       graph::Output out;
       out.value = value;
-      out.type = aten::type_of(t);
+      out.type = type_of(t);
       if (t.is_conj() || t.is_neg()) throw Declined("an output is a lazily conjugated or negated view");
       graph_.outputs.push_back(std::move(out));
     }
@@ -422,6 +482,7 @@ graph::Graph Recorder::end(const std::vector<PyObject*>& outputs, std::vector<Py
     add_extra_outputs();
     add_gradient_outputs();
     keep_constants_constant();
+    substitute_sizes();
   } catch (...) {
     swap_back();
     throw;

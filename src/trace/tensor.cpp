@@ -7,9 +7,11 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 
+#include "torch/size_node.h"
 #include "trace/elsewhere.h"
 
 namespace flashover::trace {
@@ -47,13 +49,119 @@ c10::intrusive_ptr<TraceImpl> TraceImpl::twin() const {
   impl->value = value;
   impl->storage_id = storage_id;
   impl->liveness = liveness;
+  impl->symbolic_ = symbolic_;
   return impl;
+}
+
+SymbolicGeometry::SymbolicGeometry(std::shared_ptr<sym::Environment> e, const TensorType& type)
+    : environment(std::move(e)), sizes(type.sizes), strides(type.strides), offset(type.offset) {
+  for (sym::Expr s : sizes) size_nodes.push_back(aten::to_symint(environment, s));
+  for (sym::Expr s : strides) stride_nodes.push_back(aten::to_symint(environment, s));
+}
+
+void TraceImpl::set_symbolic(std::shared_ptr<const SymbolicGeometry> symbolic) {
+  symbolic_ = std::move(symbolic);
+  set_custom_sizes_strides(symbolic_ ? SizesStridesPolicy::CustomSizes : SizesStridesPolicy::Default);
+}
+
+TensorType TraceImpl::symbolic_type() const {
+  TensorType type;
+  type.sizes = symbolic_->sizes;
+  type.strides = symbolic_->strides;
+  type.offset = symbolic_->offset;
+  return type;
+}
+
+c10::IntArrayRef TraceImpl::sizes_custom() const {
+  for (sym::Expr e : symbolic_->sizes) symbolic_->environment->specialize(e);
+  return sizes_default();
+}
+int64_t TraceImpl::size_custom(int64_t d) const {
+  const auto at = static_cast<size_t>(c10::maybe_wrap_dim(d, dim_custom(), /*wrap_scalar=*/false));
+  return symbolic_->environment->specialize(symbolic_->sizes[at]);
+}
+c10::IntArrayRef TraceImpl::strides_custom() const {
+  for (sym::Expr e : symbolic_->strides) symbolic_->environment->specialize(e);
+  return strides_default();
+}
+int64_t TraceImpl::numel_custom() const {
+  return symbolic_->environment->specialize(sym::product(symbolic_->sizes));
+}
+int64_t TraceImpl::storage_offset_custom() const { return symbolic_->environment->specialize(symbolic_->offset); }
+c10::SymIntArrayRef TraceImpl::sym_sizes_custom() const { return symbolic_->size_nodes; }
+c10::SymInt TraceImpl::sym_size_custom(int64_t d) const {
+  return symbolic_->size_nodes[static_cast<size_t>(c10::maybe_wrap_dim(d, dim_custom(), /*wrap_scalar=*/false))];
+}
+c10::SymIntArrayRef TraceImpl::sym_strides_custom() const { return symbolic_->stride_nodes; }
+c10::SymInt TraceImpl::sym_numel_custom() const {
+  return aten::to_symint(symbolic_->environment, sym::product(symbolic_->sizes));
+}
+c10::SymInt TraceImpl::sym_storage_offset_custom() const {
+  return aten::to_symint(symbolic_->environment, symbolic_->offset);
+}
+
+// Each dimension begins where the ones before it end; those of one element lie anywhere.
+bool TraceImpl::is_dense(const std::vector<size_t>& inner_first) const {
+  if (has_no_elements()) return true;
+  sym::Expr expected = 1;
+  for (size_t d : inner_first) {
+    if (symbolic_->sizes[d].is_const(1)) continue;
+    if (!holds(sym::Relation::kEqual, symbolic_->strides[d], expected)) return false;
+    expected = expected * symbolic_->sizes[d];
+  }
+  return true;
+}
+
+namespace {
+// Dimensions from the innermost to the outermost, where that format means something for the rank.
+std::vector<size_t> order_of(at::MemoryFormat format, size_t rank) {
+  std::vector<size_t> order;
+  const bool channels_last = (format == at::MemoryFormat::ChannelsLast && rank == 4) ||
+                             (format == at::MemoryFormat::ChannelsLast3d && rank == 5);
+  if (format != at::MemoryFormat::Contiguous && !channels_last) return order;
+  for (size_t d = rank; d-- > 0;) order.push_back(d);
+  if (channels_last) {  // the channels first, the batch last
+    order.erase(order.end() - 2);
+    order.insert(order.begin(), 1);
+  }
+  return order;
+}
+}  // namespace
+
+c10::SymBool TraceImpl::sym_is_contiguous_custom(at::MemoryFormat format) const {
+  const std::vector<size_t> order = order_of(format, symbolic_->sizes.size());
+  return !order.empty() && is_dense(order);
+}
+
+c10::SymBool TraceImpl::sym_is_non_overlapping_and_dense_custom() const {
+  std::vector<size_t> order(symbolic_->sizes.size());
+  for (size_t d = 0; d < order.size(); ++d) order[d] = d;
+  const c10::IntArrayRef now = strides_default();
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return now[a] < now[b]; });
+  return is_dense(order);
+}
+
+// As ATen decides it: no stride smaller than what the dimension within it spans.
+bool TraceImpl::is_strides_like_custom(at::MemoryFormat format) const {
+  const std::vector<size_t> order = order_of(format, symbolic_->sizes.size());
+  if (order.empty() || format == at::MemoryFormat::Contiguous || has_no_elements()) return false;
+  const Sizes& strides = symbolic_->strides;
+  if (strides[1].is_const(0)) return false;
+  sym::Expr least = 0;
+  for (size_t d : order) {
+    if (holds(sym::Relation::kLess, strides[d], least)) return false;
+    // A tensor with one channel and one row is as well contiguous.
+    if (d == 0 && holds(sym::Relation::kEqual, least, strides[1])) return false;
+    least = symbolic_->sizes[d].is_const(1) ? strides[d] : strides[d] * symbolic_->sizes[d];
+  }
+  return true;
 }
 
 c10::intrusive_ptr<c10::TensorImpl> TraceImpl::shallow_copy_and_detach(const c10::VariableVersion& version,
                                                                        bool allow_metadata_change) const {
   auto impl = twin();
   copy_tensor_metadata(this, impl.get(), version, allow_metadata_change);
+  impl->set_symbolic(symbolic_);
   return impl;
 }
 
@@ -61,6 +169,7 @@ c10::intrusive_ptr<c10::TensorImpl> TraceImpl::shallow_copy_and_detach(c10::Vari
                                                                        bool allow_metadata_change) const {
   auto impl = twin();
   copy_tensor_metadata(this, impl.get(), std::move(version), allow_metadata_change);
+  impl->set_symbolic(symbolic_);
   return impl;
 }
 
@@ -70,6 +179,7 @@ void TraceImpl::shallow_copy_from(const c10::intrusive_ptr<TensorImpl>& source) 
   if (input >= 0) decline_trace(*this, "tensor data replaced: .data of a tensor that outlives the call was assigned");
   if (!other) decline_trace(*this, "tensor data replaced: .data of a traced tensor was set to a real tensor");
   copy_tensor_metadata(other, this, version_counter(), allow_tensor_metadata_change());
+  set_symbolic(other->symbolic_);
   value = other->value;
   storage_id = other->storage_id;
 }
@@ -82,6 +192,7 @@ void TraceImpl::imitate(const c10::TensorImpl& like) {
 void TraceImpl::set_geometry(c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t offset) {
   const bool allowed = allow_tensor_metadata_change();
   set_allow_tensor_metadata_change(true);
+  set_symbolic(nullptr);
   set_sizes_and_strides(sizes, strides, offset);
   set_allow_tensor_metadata_change(allowed);
 }

@@ -6,8 +6,10 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "ops/types.h"
+#include "sym/environment.h"
 
 namespace flashover::trace {
 
@@ -21,6 +23,15 @@ struct Liveness {
 // Fake catches what reaches the backend; the wrapper key, above everything, catches single composite operators that
 // would look at data (intercept.cpp) and lets the rest fall through.
 constexpr c10::DispatchKeySet kTraceKeys({c10::DispatchKey::Fake, c10::DispatchKey::TESTING_ONLY_GenericWrapper});
+
+// Sizes and strides that hold symbols: what torch is told of them (size_node.h).
+struct SymbolicGeometry {
+  std::shared_ptr<sym::Environment> environment;
+  Sizes sizes, strides;
+  sym::Expr offset;
+  std::vector<c10::SymInt> size_nodes, stride_nodes;
+  SymbolicGeometry(std::shared_ptr<sym::Environment> environment, const TensorType& type);
+};
 
 // Real device keys plus Fake over a meta storage that views share. Geometry, version counter and autograd metadata are
 // TensorImpl's own, so everything above the backend works as in eager.
@@ -56,12 +67,39 @@ class TraceImpl final : public c10::TensorImpl {
   // Takes all keys, as `like` has them, plus Fake; geometry as well.
   void imitate(const c10::TensorImpl& like);
   void set_geometry(c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t offset);
+  // Over the numbers of this call, which have been set. Whoever asks for one of them specializes it; the symbolic
+  // questions (sym_sizes() ...) leave it open.
+  void set_symbolic(std::shared_ptr<const SymbolicGeometry> symbolic);
+  bool is_symbolic() const { return symbolic_ != nullptr; }
+  TensorType symbolic_type() const;  // sizes, strides and offset of such a one
+  // For these, a size that is a symbol is none of 0 and 1.
+  bool has_no_elements() const { return numel_ == 0; }
+  c10::IntArrayRef sizes_now() const { return sizes_default(); }
+  c10::IntArrayRef strides_now() const { return strides_default(); }
+
+  c10::IntArrayRef sizes_custom() const override;
+  int64_t size_custom(int64_t d) const override;
+  c10::IntArrayRef strides_custom() const override;
+  int64_t numel_custom() const override;
+  int64_t storage_offset_custom() const override;
+  int64_t dim_custom() const override { return static_cast<int64_t>(sizes_default().size()); }
+  c10::SymIntArrayRef sym_sizes_custom() const override;
+  c10::SymInt sym_size_custom(int64_t d) const override;
+  c10::SymIntArrayRef sym_strides_custom() const override;
+  c10::SymInt sym_numel_custom() const override;
+  c10::SymInt sym_storage_offset_custom() const override;
+  c10::SymBool sym_is_contiguous_custom(at::MemoryFormat format) const override;
+  c10::SymBool sym_is_non_overlapping_and_dense_custom() const override;
+  bool is_strides_like_custom(at::MemoryFormat format) const override;
   void rebase(c10::Storage storage, int32_t id);  // set_(): another memory, the device stays
   void set_bits(bool conjugate, bool negative) {
     key_set_ = with(with(key_set_, c10::DispatchKey::Conjugate, conjugate), c10::DispatchKey::Negative, negative);
   }
 
  private:
+  bool holds(sym::Relation r, sym::Expr a, sym::Expr b) const { return symbolic_->environment->holds(r, a, b); }
+  bool is_dense(const std::vector<size_t>& inner_first) const;
+  std::shared_ptr<const SymbolicGeometry> symbolic_;
   static c10::DispatchKeySet with(c10::DispatchKeySet keys, c10::DispatchKey key, bool on) {
     return on ? keys.add(key) : keys.remove(key);
   }

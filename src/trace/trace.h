@@ -37,6 +37,7 @@
 
 #include "graph/joint.h"
 #include "ops/version_steps.h"
+#include "sym/environment.h"
 
 typedef struct _object PyObject;
 
@@ -68,9 +69,17 @@ class Session {
   // The program meets a real tensor (argument, parameter, buffer, global): its TensorImpl is swapped *under the same
   // PyObject* for a trace impl, so identity, isinstance and containers keep working; end() or the destructor swaps
   // back. Tensors that share storage share a meta storage. Same object twice: same input. Returns the input's index.
+  // symbolic: dimensions whose sizes become symbols (sizes()), those of 0 and 1 left out. Strides that are what a dense
+  // tensor of these sizes has are expressions over them.
   // Throws Declined for tensors that cannot be traced (sparse, subclass with __torch_dispatch__, mkldnn, quantized
   // ...).
-  virtual int32_t add_input(PyObject* tensor, graph::InputKind kind, const std::string& name) = 0;
+  virtual int32_t add_input(PyObject* tensor, graph::InputKind kind, const std::string& name,
+                            const std::vector<size_t>& symbolic) = 0;
+  // What was asked of the sizes that are symbols.
+  virtual sym::Environment& sizes() = 0;
+  // The torch.SymInt for such a size (a new reference; an int where it is known), and back; nullopt: another object.
+  virtual PyObject* size_symbol(sym::Expr e) = 0;
+  virtual std::optional<sym::Expr> size_of_symbol(PyObject* symbol) const = 0;
   virtual bool is_input(PyObject* tensor) const = 0;
 
   // A part of an input, as an input of its own: where it starts may change from call to call.

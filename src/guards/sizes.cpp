@@ -1,0 +1,170 @@
+// A list of steps over integers: sizes are loaded, expressions computed once, comparisons end it early.
+#include "guards/sizes.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "base/check.h"
+#include "guards/tensors.h"
+
+namespace flashover::guards {
+namespace {
+
+using sym::Expr;
+using sym::Relation;
+
+int64_t floor_divided(int64_t a, int64_t b) { return a / b - (a % b != 0 && (a < 0) != (b < 0) ? 1 : 0); }
+
+bool compare(Relation r, int64_t a, int64_t b) {
+  switch (r) {
+    case Relation::kEqual:
+      return a == b;
+    case Relation::kNotEqual:
+      return a != b;
+    case Relation::kLess:
+      return a < b;
+    case Relation::kLessEqual:
+      return a <= b;
+  }
+  return false;
+}
+
+}  // namespace
+
+int64_t symbolic_parts(const TensorType& type) {
+  int64_t bits = 0;
+  for (size_t d = 0; d < type.rank(); ++d) {
+    if (!type.sizes[d].is_const()) bits |= int64_t{1} << d;
+    if (!type.strides[d].is_const()) bits |= int64_t{1} << (kMaxSymbolicRank + d);
+  }
+  return bits;
+}
+
+SizeProgram::SizeProgram(std::vector<Input> inputs, const std::vector<sym::SizeGuard>& guards) {
+  const auto part = [](const Input& in, const char* what, size_t d) {
+    return in.name + "." + what + "(" + std::to_string(d) + ")";
+  };
+  // Each symbol is a size of some input; where it is met first it is read, and has to be in its range.
+  for (const Input& in : inputs)
+    for (size_t d = 0; d < in.type.rank(); ++d) {
+      const Expr e = in.type.sizes[d];
+      if (e.kind() != sym::Kind::kVar || known_.contains(e)) continue;
+      const int32_t read = add({Op::kSize, {}, in.object, static_cast<int32_t>(d)});
+      known_.emplace(e, read);
+      const Expr least = e.range().lo;
+      check(Relation::kLessEqual, compile(least), read, least.str() + " <= " + part(in, "size", d));
+    }
+  for (const Input& in : inputs)
+    for (size_t d = 0; d < in.type.rank(); ++d) {
+      const Expr size = in.type.sizes[d], stride = in.type.strides[d];
+      const auto at = static_cast<int32_t>(d);
+      if (!size.is_const()) {
+        const int32_t expected = compile(size);
+        const Step& s = steps_[static_cast<size_t>(expected)];
+        if (s.op != Op::kSize || s.a != in.object || s.b != at)
+          check(Relation::kEqual, add({Op::kSize, {}, in.object, at}), expected, part(in, "size", d) + " == " + size.str());
+      }
+      if (!stride.is_const()) {
+        const int32_t expected = compile(stride);
+        check(Relation::kEqual, add({Op::kStride, {}, in.object, at}), expected,
+              part(in, "stride", d) + " == " + stride.str());
+      }
+    }
+  for (const sym::SizeGuard& g : guards) {
+    const int32_t a = compile(g.a);
+    check(g.relation, a, compile(g.b), str(g));
+  }
+  known_.clear();
+}
+
+int32_t SizeProgram::add(Step step) {
+  steps_.push_back(step);
+  return static_cast<int32_t>(steps_.size()) - 1;
+}
+
+void SizeProgram::check(Relation relation, int32_t a, int32_t b, std::string text) {
+  add({Op::kCheck, relation, a, b, static_cast<int64_t>(texts_.size())});
+  texts_.push_back(std::move(text));
+}
+
+int32_t SizeProgram::compile(Expr e) {
+  if (const auto it = known_.find(e); it != known_.end()) return it->second;
+  int32_t made = -1;
+  if (e.is_const()) {
+    made = add({Op::kConstant, {}, 0, 0, e.value()});
+  } else {
+    static constexpr std::pair<sym::Kind, Op> kOps[] = {
+        {sym::Kind::kAdd, Op::kAdd}, {sym::Kind::kMul, Op::kMul}, {sym::Kind::kFloorDiv, Op::kFloorDiv},
+        {sym::Kind::kMod, Op::kMod}, {sym::Kind::kMin, Op::kMin}, {sym::Kind::kMax, Op::kMax}};
+    const auto* op = std::find_if(std::begin(kOps), std::end(kOps), [&](auto& o) { return o.first == e.kind(); });
+    FLASHOVER_CHECK(op != std::end(kOps)) << e.str() << " is a size of no input";
+    made = compile(e.operands()[0]);
+    for (size_t i = 1; i < e.operands().size(); ++i) {
+      const int32_t other = compile(e.operands()[i]);
+      made = add({op->second, {}, made, other});
+    }
+  }
+  known_.emplace(e, made);
+  return made;
+}
+
+int32_t SizeProgram::first_failing(PyObject* const* objects, int64_t* now) const {
+  int64_t on_stack[kOnStack];
+  std::unique_ptr<int64_t[]> on_heap;
+  int64_t* v = on_stack;
+  if (steps_.size() > kOnStack) v = (on_heap = std::make_unique<int64_t[]>(steps_.size())).get();
+  for (size_t i = 0; i < steps_.size(); ++i) {
+    const Step& s = steps_[i];
+    bool overflow = false;
+    switch (s.op) {
+      case Op::kSize:
+        v[i] = size_of(objects[s.a], s.b);
+        break;
+      case Op::kStride:
+        v[i] = stride_of(objects[s.a], s.b);
+        break;
+      case Op::kConstant:
+        v[i] = s.number;
+        break;
+      case Op::kAdd:
+        overflow = __builtin_add_overflow(v[s.a], v[s.b], &v[i]);
+        break;
+      case Op::kMul:
+        overflow = __builtin_mul_overflow(v[s.a], v[s.b], &v[i]);
+        break;
+      case Op::kFloorDiv:
+      case Op::kMod:
+        overflow = v[s.b] == 0;
+        if (!overflow) v[i] = floor_divided(v[s.a], v[s.b]);
+        if (!overflow && s.op == Op::kMod) v[i] = v[s.a] - v[i] * v[s.b];
+        break;
+      case Op::kMin:
+        v[i] = std::min(v[s.a], v[s.b]);
+        break;
+      case Op::kMax:
+        v[i] = std::max(v[s.a], v[s.b]);
+        break;
+      case Op::kCheck:
+        if (compare(s.relation, v[s.a], v[s.b])) break;
+        if (now) now[0] = v[s.a], now[1] = v[s.b];
+        return static_cast<int32_t>(s.number);
+    }
+    if (overflow) {  // no tensor has such sizes
+      if (now) now[0] = now[1] = 0;
+      return 0;
+    }
+  }
+  return -1;
+}
+
+std::pair<std::string, std::string> SizeProgram::failure(PyObject* const* objects) const {
+  int64_t now[2] = {0, 0};
+  const int32_t failed = first_failing(objects, now);
+  if (failed < 0) return {};
+  return {texts_[static_cast<size_t>(failed)],
+          "the left side is " + std::to_string(now[0]) + ", the right side " + std::to_string(now[1])};
+}
+
+std::vector<std::string> SizeProgram::describe() const { return texts_; }
+
+}  // namespace flashover::guards

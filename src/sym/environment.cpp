@@ -1,0 +1,194 @@
+// Equalities are solved for a symbol where one stands alone in them; other answers are kept as guards.
+#include "sym/environment.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace flashover::sym {
+namespace {
+
+bool compare(Relation r, int64_t a, int64_t b) {
+  switch (r) {
+    case Relation::kEqual:
+      return a == b;
+    case Relation::kNotEqual:
+      return a != b;
+    case Relation::kLess:
+      return a < b;
+    case Relation::kLessEqual:
+      return a <= b;
+  }
+  return false;
+}
+
+// What holds where `guard` does not.
+SizeGuard negated(const SizeGuard& g) {
+  switch (g.relation) {
+    case Relation::kEqual:
+      return {Relation::kNotEqual, g.a, g.b};
+    case Relation::kNotEqual:
+      return {Relation::kEqual, g.a, g.b};
+    case Relation::kLess:
+      return {Relation::kLessEqual, g.b, g.a};
+    case Relation::kLessEqual:
+      return {Relation::kLess, g.b, g.a};
+  }
+  return g;
+}
+
+std::optional<bool> proven(Relation r, Expr a, Expr b) {
+  switch (r) {
+    case Relation::kEqual:
+      if (proven_eq(a, b)) return true;
+      if (proven_ne(a, b)) return false;
+      break;
+    case Relation::kNotEqual:
+      if (proven_ne(a, b)) return true;
+      if (proven_eq(a, b)) return false;
+      break;
+    case Relation::kLess:
+      if (proven_lt(a, b)) return true;
+      if (proven_le(b, a)) return false;
+      break;
+    case Relation::kLessEqual:
+      if (proven_le(a, b)) return true;
+      if (proven_lt(b, a)) return false;
+      break;
+  }
+  return std::nullopt;
+}
+
+// Whether `fact` proves that a < b (or a <= b): it does if its own difference is as large.
+bool implies_less(const SizeGuard& fact, bool strict, Expr a, Expr b) {
+  const bool fact_strict = fact.relation == Relation::kLess;
+  if (!fact_strict && fact.relation != Relation::kLessEqual) return false;
+  // fact: fb - fa >= (strict ? 1 : 0); wanted: b - a >= (strict ? 1 : 0).
+  const Expr slack = (b - a) - (fact.b - fact.a) + Expr(fact_strict ? 1 : 0) - Expr(strict ? 1 : 0);
+  return slack.range().lo >= 0;
+}
+
+std::optional<bool> by_fact(const SizeGuard& fact, Relation r, Expr a, Expr b) {
+  switch (r) {
+    case Relation::kEqual:
+    case Relation::kNotEqual:
+      if ((fact.relation == Relation::kEqual || fact.relation == Relation::kNotEqual) &&
+          (fact.a - fact.b == a - b || fact.a - fact.b == b - a))
+        return fact.relation == r;
+      if (implies_less(fact, true, a, b) || implies_less(fact, true, b, a)) return r == Relation::kNotEqual;
+      return std::nullopt;
+    case Relation::kLess:
+      if (implies_less(fact, true, a, b)) return true;
+      if (implies_less(fact, false, b, a)) return false;
+      return std::nullopt;
+    case Relation::kLessEqual:
+      if (implies_less(fact, false, a, b)) return true;
+      if (implies_less(fact, true, b, a)) return false;
+      return std::nullopt;
+  }
+  return std::nullopt;
+}
+
+thread_local Environment* asked = nullptr;
+
+}  // namespace
+
+std::string str(const SizeGuard& g) {
+  static constexpr const char* kSigns[] = {" == ", " != ", " < ", " <= "};
+  return g.a.str() + kSigns[static_cast<size_t>(g.relation)] + g.b.str();
+}
+
+Expr Environment::add(int64_t now) {
+  FLASHOVER_CHECK(now >= kSizeSymbolRange.lo) << "a symbol for the size " << now;
+  now_.push_back(now);
+  return size_symbol(static_cast<int>(now_.size()) - 1);
+}
+
+int64_t Environment::now(Expr e) const {
+  if (e.is_const()) return e.value();
+  return evaluate(e, [this](Expr variable) {
+    const std::optional<int> k = size_symbol_index(variable);
+    FLASHOVER_CHECK(k && static_cast<size_t>(*k) < now_.size()) << "no size " << variable.str() << " in this trace";
+    return now_[static_cast<size_t>(*k)];
+  });
+}
+
+Expr Environment::canonical(Expr e) const {
+  if (e.is_const() || solved_.empty()) return e;
+  return substitute(e, [this](Expr variable) -> std::optional<Expr> {
+    const auto known = solved_.find(variable);
+    return known == solved_.end() ? std::nullopt : std::optional(known->second);
+  });
+}
+
+std::optional<bool> Environment::known(Relation r, Expr a, Expr b) const {
+  if (const auto answer = proven(r, a, b)) return answer;
+  for (const SizeGuard& g : guards_)
+    if (const auto answer = by_fact({g.relation, canonical(g.a), canonical(g.b)}, r, a, b)) return answer;
+  return std::nullopt;
+}
+
+// difference == 0: a symbol with the coefficient 1 or -1 that is in no other term stands for the rest; the last one
+// there is, so that the symbol of an earlier input stays.
+bool Environment::solve(Expr difference) {
+  std::vector<Expr> variables;
+  collect_vars(difference, variables);
+  for (size_t i = now_.size(); i-- > 0;) {
+    const Expr symbol = size_symbol(static_cast<int>(i));
+    if (std::find(variables.begin(), variables.end(), symbol) == variables.end()) continue;
+    const std::optional<Expr> by = coefficient(difference, symbol);
+    if (!by || !(by->is_const(1) || by->is_const(-1))) continue;
+    const Expr rest = by->is_const(1) ? symbol - difference : symbol + difference;
+    std::vector<Expr> left;
+    collect_vars(rest, left);
+    if (std::find(left.begin(), left.end(), symbol) != left.end()) continue;
+    solved_.emplace(symbol, rest);
+    for (auto& [other, stands_for] : solved_) stands_for = canonical(stands_for);
+    // What was known of the symbol by its range is no longer in any type.
+    const Expr least(symbol.range().lo);
+    if (!rest.is_const()) holds(Relation::kLessEqual, least, rest);
+    return true;
+  }
+  return false;
+}
+
+bool Environment::holds(Relation r, Expr a, Expr b) {
+  a = canonical(a);
+  b = canonical(b);
+  if (const auto answer = known(r, a, b)) return *answer;
+  const bool answer = compare(r, now(a), now(b));
+  const SizeGuard fact = answer ? SizeGuard{r, a, b} : negated({r, a, b});
+  if (fact.relation == Relation::kEqual && solve(a - b)) return answer;
+  guards_.push_back(fact);
+  return answer;
+}
+
+int64_t Environment::specialize(Expr e) {
+  const int64_t value = now(e);
+  holds(Relation::kEqual, e, Expr(value));
+  return value;
+}
+
+std::vector<SizeGuard> Environment::guards() const {
+  std::vector<SizeGuard> out;
+  for (const SizeGuard& g : guards_) {
+    SizeGuard now{g.relation, canonical(g.a), canonical(g.b)};
+    if (proven(now.relation, now.a, now.b) == true) continue;
+    const bool implied = std::any_of(out.begin(), out.end(), [&](const SizeGuard& other) {
+      return by_fact(other, now.relation, now.a, now.b) == true;
+    });
+    if (!implied) out.push_back(now);
+  }
+  return out;
+}
+
+AskScope::AskScope(Environment* environment) : before_(asked) { asked = environment; }
+AskScope::~AskScope() { asked = before_; }
+
+bool known_eq(Expr a, Expr b) { return asked ? asked->holds(Relation::kEqual, a, b) : proven_eq(a, b); }
+bool known_ne(Expr a, Expr b) { return asked ? asked->holds(Relation::kNotEqual, a, b) : proven_ne(a, b); }
+bool known_lt(Expr a, Expr b) { return asked ? asked->holds(Relation::kLess, a, b) : proven_lt(a, b); }
+bool known_le(Expr a, Expr b) { return asked ? asked->holds(Relation::kLessEqual, a, b) : proven_le(a, b); }
+bool known_divisible(Expr a, int64_t by) { return known_eq(mod(a, Expr(by)), Expr(0)); }
+
+}  // namespace flashover::sym

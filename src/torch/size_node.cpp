@@ -1,0 +1,133 @@
+// The node of such a SymInt: each operation of torch's, on expressions.
+#include "torch/size_node.h"
+
+#include <c10/core/ConstantSymNodeImpl.h>
+#include <c10/core/SymNodeImpl.h>
+
+#include <cmath>
+
+namespace flashover::aten {
+namespace {
+
+using sym::Environment;
+using sym::Expr;
+using sym::Relation;
+
+c10::SymNode truth(bool value) { return c10::make_intrusive<c10::ConstantSymNodeImpl<bool>>(value); }
+
+// A float that was computed of sizes: its value is this call's.
+class FloatNode final : public c10::SymNodeImpl {
+ public:
+  explicit FloatNode(double value) : value_(value) {}
+  bool is_int() override { return false; }
+  bool is_bool() override { return false; }
+  bool is_float() override { return true; }
+  bool is_constant() override { return true; }
+  bool is_symbolic() override { return false; }
+  bool has_hint() override { return true; }
+  double guard_float(const char*, int64_t) override { return value_; }
+  std::string str() override { return std::to_string(value_); }
+
+ private:
+  double value_;
+};
+
+class SizeNode final : public c10::SymNodeImpl {
+ public:
+  SizeNode(std::shared_ptr<Environment> environment, Expr e) : environment_(std::move(environment)), e_(e) {}
+
+  Expr expr() const { return environment_->canonical(e_); }
+
+  bool is_int() override { return true; }
+  bool is_bool() override { return false; }
+  bool is_float() override { return false; }
+  bool has_hint() override { return true; }
+  c10::SymNode add(const c10::SymNode& other) override { return made(expr() + of(other)); }
+  c10::SymNode sub(const c10::SymNode& other) override { return made(expr() - of(other)); }
+  c10::SymNode mul(const c10::SymNode& other) override { return made(expr() * of(other)); }
+  c10::SymNode floordiv(const c10::SymNode& other) override { return made(sym::floordiv(expr(), divisor(other))); }
+  c10::SymNode mod(const c10::SymNode& other) override { return made(sym::mod(expr(), divisor(other))); }
+  c10::SymNode neg() override { return made(-expr()); }
+  c10::SymNode ceil() override { return made(expr()); }
+  c10::SymNode floor() override { return made(expr()); }
+  c10::SymNode sym_min(const c10::SymNode& other) override { return made(sym::min(expr(), of(other))); }
+  c10::SymNode sym_max(const c10::SymNode& other) override { return made(sym::max(expr(), of(other))); }
+  c10::SymNode eq(const c10::SymNode& other) override { return ask(Relation::kEqual, expr(), of(other)); }
+  c10::SymNode ne(const c10::SymNode& other) override { return ask(Relation::kNotEqual, expr(), of(other)); }
+  c10::SymNode lt(const c10::SymNode& other) override { return ask(Relation::kLess, expr(), of(other)); }
+  c10::SymNode le(const c10::SymNode& other) override { return ask(Relation::kLessEqual, expr(), of(other)); }
+  c10::SymNode gt(const c10::SymNode& other) override { return ask(Relation::kLess, of(other), expr()); }
+  c10::SymNode ge(const c10::SymNode& other) override { return ask(Relation::kLessEqual, of(other), expr()); }
+  c10::SymNode truediv(const c10::SymNode& other) override {
+    const double by = other->is_float() ? other->guard_float(__FILE__, __LINE__)
+                                        : static_cast<double>(other->guard_int(__FILE__, __LINE__));
+    return number(static_cast<double>(value()) / by);
+  }
+  c10::SymNode pow(const c10::SymNode& other) override {
+    const int64_t n = other->is_float() ? -1 : other->guard_int(__FILE__, __LINE__);
+    if (n < 0 || n > 8) return number(std::pow(static_cast<double>(value()), other->guard_float(__FILE__, __LINE__)));
+    Expr out = 1;
+    for (int64_t i = 0; i < n; ++i) out = out * expr();
+    return made(out);
+  }
+  c10::SymNode sym_float() override { return number(static_cast<double>(value())); }
+  c10::SymNode clone() override { return made(e_); }
+  c10::SymNode wrap_int(int64_t n) override { return made(Expr(n)); }
+  c10::SymNode wrap_float(double d) override { return number(d); }
+  c10::SymNode wrap_bool(bool b) override { return truth(b); }
+  int64_t guard_int(const char*, int64_t) override { return value(); }
+  double guard_float(const char*, int64_t) override { return static_cast<double>(value()); }
+  int64_t int_() override { return value(); }
+  std::string str() override { return expr().str(); }
+  std::optional<int64_t> constant_int() override { return expr().as_const(); }
+  std::optional<int64_t> maybe_as_int() override { return expr().as_const(); }
+
+ private:
+  int64_t value() const { return environment_->specialize(e_); }
+  c10::SymNode made(Expr e) const { return c10::make_intrusive<SizeNode>(environment_, e); }
+  static c10::SymNode number(double d) { return c10::make_intrusive<FloatNode>(d); }
+  c10::SymNode ask(Relation r, Expr a, Expr b) const { return truth(environment_->holds(r, a, b)); }
+  Expr of(const c10::SymNode& other) const {
+    if (const auto* size = dynamic_cast<const SizeNode*>(other.get())) return size->expr();
+    if (const auto n = other->constant_int()) return Expr(*n);
+    return Expr(other->guard_int(__FILE__, __LINE__));
+  }
+  // No expression divides by what may be zero.
+  Expr divisor(const c10::SymNode& other) const {
+    const Expr by = of(other);
+    environment_->holds(Relation::kLess, Expr(0), by);
+    TORCH_CHECK(environment_->now(by) != 0, "division by zero");
+    return by;
+  }
+
+  std::shared_ptr<Environment> environment_;
+  Expr e_;
+};
+
+}  // namespace
+
+c10::SymInt to_symint(const std::shared_ptr<Environment>& environment, Expr e) {
+  if (environment) e = environment->canonical(e);
+  if (e.is_const()) return c10::SymInt(e.value());
+  return c10::SymInt(c10::SymNode(c10::make_intrusive<SizeNode>(environment, e)));
+}
+
+std::optional<Expr> expr_of(const c10::SymInt& value) {
+  if (const auto n = value.maybe_as_int()) return Expr(*n);
+  if (!value.is_symbolic()) return Expr(value.expect_int());
+  const auto* size = dynamic_cast<const SizeNode*>(value.toSymNodeImplUnowned());
+  return size ? std::optional(size->expr()) : std::nullopt;
+}
+
+std::optional<Expr> expr_of(const c10::IValue& value) {
+  if (value.isInt()) return Expr(value.toInt());
+  return value.isSymInt() ? expr_of(value.toSymInt()) : std::nullopt;
+}
+
+bool is_size(const c10::IValue& value) {
+  if (!value.isSymInt()) return false;
+  const c10::SymInt n = value.toSymInt();
+  return n.is_symbolic() && dynamic_cast<const SizeNode*>(n.toSymNodeImplUnowned()) != nullptr;
+}
+
+}  // namespace flashover::aten

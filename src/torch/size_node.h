@@ -1,0 +1,25 @@
+// A size that is an expression, as torch carries it: c10::SymInt over sym::Expr.
+//
+//   In        expressions, and the environment of the trace that they belong to
+//   Out       SymInts that torch's C++ code computes with; expressions back out of them
+//   Promises  arithmetic stays symbolic; a comparison is decided by the environment, which notes it; whoever asks for
+//             the number gets this call's, and the environment notes that it is always that (Environment::specialize)
+//   Declines  nothing
+#pragma once
+#include <ATen/core/ivalue.h>
+#include <c10/core/SymInt.h>
+
+#include <memory>
+#include <optional>
+
+#include "sym/environment.h"
+
+namespace flashover::aten {
+
+c10::SymInt to_symint(const std::shared_ptr<sym::Environment>& environment, sym::Expr e);
+// What a SymInt stands for: a number, or one of the above. nullopt: a symbol of somebody else's.
+std::optional<sym::Expr> expr_of(const c10::SymInt& value);
+std::optional<sym::Expr> expr_of(const c10::IValue& value);  // of an int or a SymInt
+bool is_size(const c10::IValue& value);                      // a SymInt made by to_symint, and no number
+
+}  // namespace flashover::aten
