@@ -55,6 +55,7 @@ class Settings:
             custom=custom,
             fullgraph=self.fullgraph,
             keep_text=keep_text,
+            dynamic=self.dynamic,
             options=self.values,
         )
         _live.add(made)

@@ -23,14 +23,14 @@ const char* text_of(PyObject* o) {
 }
 
 PyObject* callable_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
-  static const char* names[] = {"function", "self",      "through_call", "name",    "backend",
-                                "custom",   "fullgraph", "keep_text",    "options", nullptr};
-  PyObject *function = Py_None, *self = Py_None, *custom = Py_None, *options = nullptr;
+  static const char* names[] = {"function", "self",      "through_call", "name",    "backend", "custom",
+                                "fullgraph", "keep_text", "options",     "dynamic", nullptr};
+  PyObject *function = Py_None, *self = Py_None, *custom = Py_None, *options = nullptr, *dynamic = Py_None;
   const char *name = "", *backend = "flashover";
   int through_call = 0, fullgraph = 0, keep_text = 0;
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|O$pssOppO!:CompiledCallable", const_cast<char**>(names), &function,
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|O$pssOppO!O:CompiledCallable", const_cast<char**>(names), &function,
                                    &self, &through_call, &name, &backend, &custom, &fullgraph, &keep_text, &PyDict_Type,
-                                   &options))
+                                   &options, &dynamic))
     return nullptr;
   if (through_call && self == Py_None) return PyErr_SetString(PyExc_TypeError, "through_call needs self"), nullptr;
   if (!through_call && !PyFunction_Check(function))
@@ -40,6 +40,7 @@ PyObject* callable_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   state->settings.backend = backend;
   state->settings.fullgraph = fullgraph;
   state->settings.keep_text = keep_text;
+  if (dynamic != Py_None) state->settings.dynamic = dynamic == Py_True;
   PyObject *key, *value;
   for (Py_ssize_t pos = 0; options && PyDict_Next(options, &pos, &key, &value);)
     state->settings.options.values[text_of(key)] = text_of(value);
@@ -280,11 +281,12 @@ PyObject* with_backend(Callable* c, PyObject* backend) {
   const auto object = [](PyObject* o) { return o ? o : Py_None; };
   const auto flag = [](bool b) { return b ? Py_True : Py_False; };
   PyObject* kwargs =
-      pair ? Py_BuildValue("{s:O,s:O,s:O,s:s,s:O,s:O,s:O,s:O,s:N}", "function",
+      pair ? Py_BuildValue("{s:O,s:O,s:O,s:s,s:O,s:O,s:O,s:O,s:N,s:O}", "function",
                            c->through_call ? Py_None : object(c->function), "self", object(c->self), "through_call",
                            flag(c->through_call), "name", s.settings.name.c_str(), "backend", PyTuple_GET_ITEM(pair, 0),
                            "custom", PyTuple_GET_ITEM(pair, 1), "fullgraph", flag(s.settings.fullgraph), "keep_text",
-                           flag(s.settings.keep_text), "options", options)
+                           flag(s.settings.keep_text), "options", options, "dynamic",
+                           s.settings.dynamic ? flag(*s.settings.dynamic) : Py_None)
            : nullptr;
   PyObject* none = PyTuple_New(0);
   PyObject* other = kwargs && none ? callable_new(Py_TYPE(c), none, kwargs) : nullptr;

@@ -16,6 +16,18 @@
 
 namespace flashover::entry {
 
+// Which sizes of inputs are to be symbols where calls are compiled again.
+struct SymbolicSizes {
+  frame::VaryingSizes varying;
+  std::string static_because;  // not empty: none, since that did not work
+  // What a capture by these settings is to know of them; null: nothing.
+  const frame::VaryingSizes* wanted(const Settings& settings) {
+    varying.all = settings.dynamic == true;
+    const bool ours = settings.backend == "flashover" && settings.custom == nullptr;
+    return ours && settings.dynamic != false && static_because.empty() ? &varying : nullptr;
+  }
+};
+
 // What was compiled for one resume site (where calls go on after a graph break): an instruction of a code object, with a
 // given shape of the stack.
 struct Continuation {
@@ -23,6 +35,7 @@ struct Continuation {
   Settings settings;
   std::vector<EntryPtr> entries;
   std::unordered_set<std::string> varying_numbers;
+  SymbolicSizes sizes;
   int64_t made = 0;                                   // entries so far
   std::optional<std::string> over_limit;              // what is said of it
   std::vector<std::pair<size_t, PyObject*>> modules;  // those in the key: slot, weak reference (owned)
@@ -53,6 +66,7 @@ struct CallableState {
   Signature signature;
   std::vector<EntryPtr> entries;                    // most recently used first
   std::unordered_set<std::string> varying_numbers;  // paths of those that were seen to change
+  SymbolicSizes sizes;
   // Code of functions that were called in the course of a call and taken on: how often that led to nothing.
   struct Barren {
     int times = 0;

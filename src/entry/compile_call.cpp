@@ -388,6 +388,35 @@ void attempt(Attempt& a, const frame::CaptureRequest& request) {
   if (run_backend(a, examples, pipeline)) note_compiled(a);
 }
 
+// With symbols for the sizes that change; where some stage cannot do with them, with the numbers of this call.
+void attempt_with_sizes(Attempt& a, const frame::CaptureRequest& request) {
+  Entry& e = a.entry;
+  try {
+    return attempt(a, request);
+  } catch (const EnvironmentFailure&) {
+    throw;
+  } catch (const PassingFailure&) {
+    throw;
+  } catch (const Declined& d) {
+    if (e.capture.sizes.empty()) throw;
+    e.static_because = d.reason;
+  } catch (const InternalError& error) {
+    if (e.capture.sizes.empty()) throw;
+    e.static_because = error.what();
+  }
+  log(Topic::kRecompiles, a.settings.name + ": compiled for the sizes of this call alone: " + e.static_because);
+  frame::release(e.capture);
+  e.capture = {};
+  e.guards.reset();
+  e.runner.reset();
+  e.inputs.clear();
+  e.constants.clear();
+  e.report = {};
+  frame::CaptureRequest fixed = request;
+  fixed.varying_sizes = nullptr;
+  attempt(a, fixed);
+}
+
 }  // namespace
 
 Entry::~Entry() {
@@ -412,7 +441,7 @@ EntryPtr compile_call(const Settings& settings, const frame::CaptureRequest& req
   if (frame::run_signal_handlers()) return nullptr;
   Progress progress(settings.name);
   try {
-    with_stack(kCompileStack, [&] { attempt(a, request); });
+    with_stack(kCompileStack, [&] { attempt_with_sizes(a, request); });
   } catch (const PassingFailure& e) {
     a.blame(e, "flashover: this call runs eager, as others will while it lasts: ");
     entry->transient = ++failures_in_a_row() < kTries;

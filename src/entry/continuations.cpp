@@ -188,6 +188,7 @@ EntryPtr CompiledContinuations::make(Continuation& here, const frame::CaptureReq
     frame::CaptureRequest request = resumption;
     request.first = here.entries.empty();
     request.varying_numbers = &here.varying_numbers;
+    request.varying_sizes = here.sizes.wanted(here.settings);
     request.per_call_paths = &per_call.paths;
     const frame::NamesModules named(s_.root);
     made = make_entry(s_, here.settings, name, request, std::move(why), here.made);
@@ -195,6 +196,7 @@ EntryPtr CompiledContinuations::make(Continuation& here, const frame::CaptureReq
       failed_how = Outcome::kRaised;
       return nullptr;
     }
+    if (!made->static_because.empty()) here.sizes.static_because = made->static_because;
     made->continues = where;
     if (!made->transient) here.entries.insert(here.entries.begin(), made);
   }

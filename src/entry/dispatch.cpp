@@ -129,12 +129,14 @@ PyObject* miss(Callable* c, Bound& bound, SourceObjects& objects, PyObject* cons
       request.may_break = !s.settings.fullgraph;
       request.first = same.empty();
       request.varying_numbers = &s.varying_numbers;
+      request.varying_sizes = s.sizes.wanted(s.settings);
       request.per_call_paths = &s.per_call.paths;
       Settings settings = s.settings;
       const bool by_operators = stance == Stance::kAotEagerThenCompile && s.calls == 1;
       if (by_operators) settings.backend = "eager", settings.custom = nullptr;
       entry = make_entry(s, settings, s.settings.name, request, std::move(why), s.made);
       if (!entry) return nullptr;
+      if (!entry->static_because.empty()) s.sizes.static_because = entry->static_because;
       only_now = entry->transient || (by_operators && entry->kind == Entry::Kind::kCompiled);
       if (!only_now) {
         note_modules(*entry, bound.slots(), slots, s.per_call);

@@ -93,6 +93,13 @@ Recompile why_recompile(const std::vector<EntryPtr>& entries, PyObject* const* s
   why.called = calling_line();
   for (const EntryPtr& e : entries) {
     guards::Failure f = e->guards ? e->guards->failure(slots) : guards::Failure{e->reason, "", e->where};
+    if (!f && !e->capture.sizes.empty()) {
+      std::vector<PyObject*> objects(e->required);
+      if (e->guards && e->guards->check(slots, objects.data())) {
+        auto [guard, now] = e->capture.sizes.failure(objects.data());
+        f = {std::move(guard), std::move(now), ""};
+      }
+    }
     if (!f) f = {"comparisons of numbers go the same way", "another way", ""};
     why.missed.push_back({e->version, e->hits, std::move(f)});
   }

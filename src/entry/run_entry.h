@@ -33,6 +33,7 @@ class SourceObjects {
     const size_t numbers = e.capture.numbers.steps.size();
     objects_.resize(std::max(objects_.size(), e.required + numbers));
     if (!e.guards->check(slots, objects_.data(), untouched)) return false;
+    if (!e.capture.sizes.empty() && !e.capture.sizes.holds(objects_.data())) return false;
     if (numbers == 0) return true;
     if (!frame::evaluate(e.capture.numbers, objects_.data(), read_item, values_)) return false;
     std::copy(values_.begin(), values_.end(), objects_.begin() + static_cast<std::ptrdiff_t>(e.required));

@@ -180,7 +180,8 @@ PyObject* call_bound(Interpreter& in, PyObject* callable, PyObject* const* bound
 void take_numbers(Numbers& numbers, Reconstructor& reconstructor, Capture& out) {
   out.numbers = std::move(numbers.program);
   for (NumberStep& s : out.numbers.steps)
-    if (s.kind == NumberStep::Kind::kSource || s.kind == NumberStep::Kind::kItem) s.a = reconstructor.require(s.a);
+    if (s.kind == NumberStep::Kind::kSource || s.kind == NumberStep::Kind::kItem || s.kind == NumberStep::Kind::kSize)
+      s.a = reconstructor.require(s.a);
   out.number_inputs.assign(out.graph.inputs.size(), -1);
   for (auto [input, step] : numbers.inputs) out.number_inputs[static_cast<size_t>(input)] = step;
   for (NarrowedInput& p : out.narrowed_inputs) p.base = reconstructor.require(p.base);
@@ -252,6 +253,7 @@ struct Run {
   void look_at_ending(const ContextCopy& variables, PyObject* autocast_cache);
   void reconstruct(TorchState& state, const HandledException& handled);
   void add_backward(const Reconstructor& reconstructor, const HandledException& handled);
+  void take_sizes(Reconstructor& reconstructor);
   void finish(Reconstructor& reconstructor, size_t inputs);
 };
 
@@ -272,6 +274,7 @@ void Run::set_up(Speculation speculation, Path stop, bool gives_way) {
   in.stop_at(std::move(stop));
   in.recorder.varying_numbers = request.varying_numbers;
   in.recorder.per_call_paths = request.per_call_paths;
+  in.recorder.varying_sizes = request.varying_sizes;
   PyCodeObject* const forward =
       continues() || request.count == 0 ? nullptr : forward_of(request.function, request.slots[0]);
   if (forward != nullptr) in.recorder.name_positional(parameters_of(forward));
@@ -403,6 +406,21 @@ void Run::add_backward(const Reconstructor& reconstructor, const HandledExceptio
     throw Declined("training: the backward writes Python objects that the call made");
 }
 
+// Symbols among the sizes of inputs are compared by a program of their own, not with the sizes of this call.
+void Run::take_sizes(Reconstructor& reconstructor) {
+  if (session.sizes().empty()) return;
+  std::vector<guards::SizeProgram::Input> inputs;
+  for (size_t i = 0; i < out.graph.inputs.size(); ++i) {
+    const TensorType& type = out.graph.type(out.graph.inputs[i].value);
+    const int64_t parts = guards::symbolic_parts(type);
+    const SourceId source = out.input_sources[i];
+    if (parts == 0 || source == kNoSource) continue;
+    in.recorder.leave_open(source, parts);
+    inputs.push_back({reconstructor.require(source), out.graph.inputs[i].name, type});
+  }
+  out.sizes = guards::SizeProgram(std::move(inputs), session.sizes().guards());
+}
+
 void Run::finish(Reconstructor& reconstructor, size_t inputs) {
   out.graph = session.end(reconstructor.outputs(), out.constants);
   out.version_steps = session.version_steps();
@@ -411,6 +429,7 @@ void Run::finish(Reconstructor& reconstructor, size_t inputs) {
   out.input_sources.resize(out.graph.inputs.size(), kNoSource);
   out.narrowed_inputs = std::move(in.narrowed_inputs);
   take_numbers(in.recorder.numbers, reconstructor, out);
+  take_sizes(reconstructor);
   for (size_t i = 0; i < out.graph.inputs.size(); ++i) {
     const graph::InputKind kind = out.graph.inputs[i].kind;
     const bool constant = kind == graph::InputKind::kConstant || kind == graph::InputKind::kTangent;

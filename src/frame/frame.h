@@ -15,11 +15,14 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "frame/numbers.h"
 #include "graph/joint.h"
+#include "guards/sizes.h"
 #include "guards/source.h"
 #include "ops/version_steps.h"
 
@@ -151,6 +154,7 @@ struct Capture {
   std::vector<guards::SourceId> input_sources;  // per graph input; kNoSource for constants
   std::vector<guards::SourceId>
       required;           // sources needed at run time: the inputs first, then reconstruction and effect operands
+  guards::SizeProgram sizes;  // of inputs whose sizes are symbols, by position in `required`
   NumberProgram numbers;  // its values stand behind the required objects when reconstruction and effects run
   std::vector<int32_t> number_inputs;  // by graph input: step of `numbers`, or -1
   std::vector<NarrowedInput> narrowed_inputs;
@@ -168,6 +172,12 @@ struct Capture {
 };
 void release(Capture& capture);  // its references
 
+// Sizes of inputs that change from call to call.
+struct VaryingSizes {
+  bool all = false;  // of every input
+  std::unordered_map<std::string, std::set<size_t>> dims;  // by the input's path
+};
+
 // What to capture: a call of `function`, or the rest of one.
 struct CaptureRequest {
   PyObject* function;
@@ -180,6 +190,8 @@ struct CaptureRequest {
   bool first = false;      // nothing was compiled for it yet: values that may be always the same are taken for it
   // Paths of numbers that were seen to change. Null: the one who takes the graph knows no numbers that change.
   const std::unordered_set<std::string>* varying_numbers = nullptr;
+  // Null: the one who takes the graph knows no sizes that change.
+  const VaryingSizes* varying_sizes = nullptr;
   // Paths of modules, and of classes made in functions, that were seen to be other ones in each call.
   const std::unordered_set<std::string>* per_call_paths = nullptr;
 };

@@ -7,6 +7,7 @@
 
 #include "frame/interpret/instructions.h"
 #include "frame/observe.h"
+#include "guards/tensors.h"
 #include "trace/trace.h"
 
 namespace flashover::frame {
@@ -78,6 +79,8 @@ PyObject* run_number_step(const NumberStep& s, const std::vector<PyObject*>& val
       return Py_NewRef(objects[s.a]);
     case Kind::kItem:
       return read_item(objects[s.a], s.dtype);
+    case Kind::kSize:
+      return PyLong_FromLongLong(guards::size_of(objects[s.a], s.op));
     case Kind::kConstant:
       return Py_NewRef(s.object.get());
     case Kind::kBinary:
@@ -200,6 +203,116 @@ PyObject* Numbers::from_source(guards::SourceId source, PyObject* value) {
   return made;
 }
 
+namespace {
+
+bool is_symint(PyObject* o) { return std::strcmp(Py_TYPE(o)->tp_name, "SymInt") == 0; }
+
+// What a trace knows of `a ? b` in the order of Python's comparisons.
+std::pair<sym::Relation, bool> relation_of(int op) {  // and whether the sides are exchanged
+  switch (op) {
+    case Py_LT:
+      return {sym::Relation::kLess, false};
+    case Py_LE:
+      return {sym::Relation::kLessEqual, false};
+    case Py_EQ:
+      return {sym::Relation::kEqual, false};
+    case Py_NE:
+      return {sym::Relation::kNotEqual, false};
+    case Py_GT:
+      return {sym::Relation::kLess, true};
+    default:
+      return {sym::Relation::kLessEqual, true};
+  }
+}
+
+}  // namespace
+
+std::optional<sym::Expr> Numbers::expr_of(PyObject* o) const {
+  if (const int32_t step = step_of(o); step >= 0) {
+    const auto known = sizes_.find(step);
+    return known == sizes_.end() ? std::nullopt : std::optional(known->second);
+  }
+  if (!PyLong_CheckExact(o)) return std::nullopt;
+  int overflow = 0;
+  const long long n = PyLong_AsLongLongAndOverflow(o, &overflow);
+  return overflow == 0 && std::abs(n) < (int64_t{1} << 40) ? std::optional<sym::Expr>(n) : std::nullopt;
+}
+
+void Numbers::is_size(PyObject* number, std::optional<sym::Expr> e) {
+  const int32_t step = step_of(number);
+  if (!e || step < 0) return;
+  sizes_.emplace(step, *e);
+  step_of_size_.try_emplace(*e, step);
+}
+
+PyObject* Numbers::of_size(sym::Expr e) {
+  if (const auto known = step_of_size_.find(e); known != step_of_size_.end())
+    return objects_[static_cast<size_t>(known->second)].get();
+  const auto constant = [](int64_t n) { return Ref::steal(PyLong_FromLongLong(n)); };
+  if (e.kind() == sym::Kind::kVar) {
+    const auto [input, dim] = session_->source_of_size(e);
+    NumberStep s;
+    s.kind = NumberStep::Kind::kSize;
+    s.a = recorder_.tensor_sources().at(static_cast<size_t>(input));
+    s.op = dim;
+    PyObject* made = add(std::move(s), constant(session_->sizes().now(e)).release());
+    is_size(made, e);
+    return made;
+  }
+  static constexpr std::pair<sym::Kind, int> kOps[] = {
+      {sym::Kind::kAdd, 0}, {sym::Kind::kMul, 5}, {sym::Kind::kFloorDiv, 2}, {sym::Kind::kMod, 6}};
+  const auto* op = std::find_if(std::begin(kOps), std::end(kOps), [&](auto& o) { return o.first == e.kind(); });
+  if (op == std::end(kOps)) {  // no step computes it
+    session_->sizes().specialize(e);
+    return nullptr;
+  }
+  Ref made;
+  for (sym::Expr part : e.operands()) {
+    PyObject* known = part.is_const() ? nullptr : of_size(part);
+    const Ref other = known ? Ref::borrow(known) : constant(session_->sizes().now(part));
+    made = made ? Ref::steal(binary(made.get(), other.get(), op->second)) : other;
+    if (!made) throw Declined("a size that cannot be computed: " + e.str());
+  }
+  if (is(made.get())) step_of_size_.try_emplace(e, step_of(made.get()));
+  return made.get();  // (held by its step, or by the caller's constant)
+}
+
+PyObject* Numbers::of_sizes(PyObject* o) {
+  if (o == nullptr || session_ == nullptr || session_->sizes().empty()) return o;
+  Ref own = Ref::steal(o);
+  if (is_symint(o)) {
+    const std::optional<sym::Expr> e = session_->size_of_symbol(o);
+    if (!e) return own.release();
+    PyObject* known = e->is_const() ? nullptr : of_size(*e);
+    return known ? Py_NewRef(known) : PyLong_FromLongLong(session_->sizes().now(*e));
+  }
+  if (!PyTuple_Check(o) && !PyList_CheckExact(o)) return own.release();
+  const Py_ssize_t n = PySequence_Fast_GET_SIZE(o);
+  bool any = false;
+  for (Py_ssize_t i = 0; i < n; ++i) any = any || is_symint(PySequence_Fast_GET_ITEM(o, i));
+  if (!any) return own.release();
+  Ref items = Ref::steal(PyTuple_New(n));
+  for (Py_ssize_t i = 0; i < n; ++i)
+    PyTuple_SET_ITEM(items.get(), i, of_sizes(Py_NewRef(PySequence_Fast_GET_ITEM(o, i))));
+  if (PyTuple_CheckExact(o)) return items.release();
+  return PyObject_CallOneArg(reinterpret_cast<PyObject*>(Py_TYPE(o)), items.get());  // torch.Size, list
+}
+
+bool Numbers::all_sizes(PyObject* o, int depth) const {
+  if (is(o)) return sizes_.contains(step_of(o));
+  if (depth > kMaxDepth) return false;
+  if (PyTuple_CheckExact(o) || PyList_CheckExact(o)) {
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i)
+      if (!all_sizes(PySequence_Fast_GET_ITEM(o, i), depth + 1)) return false;
+    return true;
+  }
+  if (Py_TYPE(o) == &PySlice_Type) {
+    auto* s = reinterpret_cast<PySliceObject*>(o);
+    return all_sizes(s->start, depth + 1) && all_sizes(s->stop, depth + 1) && all_sizes(s->step, depth + 1);
+  }
+  return !holds(o, depth);
+}
+
 PyObject* Numbers::item(PyObject* tensor) {
   auto host = session_->host_value(tensor);
   if (!host) return nullptr;
@@ -277,10 +390,33 @@ PyObject* Numbers::binary(PyObject* a, PyObject* b, int op) {
   }
   NumberStep s;
   s.kind = NumberStep::Kind::kBinary;
+  const std::optional<sym::Expr> x = expr_of(a), y = expr_of(b);
   s.a = step_or_constant(a);
   s.b = step_or_constant(b);
   s.op = op;
-  return Py_NewRef(add(std::move(s), value.release()));
+  PyObject* made = add(std::move(s), value.release());
+  if (x && y) is_size(made, computed(*x, *y, op));
+  return Py_NewRef(made);
+}
+
+// Of sizes; nullopt: no expression says it.
+std::optional<sym::Expr> Numbers::computed(sym::Expr a, sym::Expr b, int op) const {
+  constexpr int kInPlace = 13;
+  const bool divides = session_->sizes().now(b) > 0 && sym::proven_lt(sym::Expr(0), b);
+  switch (op % kInPlace) {
+    case 0:
+      return a + b;
+    case 2:
+      return divides ? std::optional(sym::floordiv(a, b)) : std::nullopt;
+    case 5:
+      return a * b;
+    case 6:
+      return divides ? std::optional(sym::mod(a, b)) : std::nullopt;
+    case 10:
+      return a - b;
+    default:
+      return std::nullopt;
+  }
 }
 
 PyObject* Numbers::unary(PyObject* a, unaryfunc f) {
@@ -295,7 +431,10 @@ PyObject* Numbers::unary(PyObject* a, unaryfunc f) {
   s.kind = NumberStep::Kind::kUnary;
   s.op = static_cast<int32_t>(at - std::begin(kUnary));
   s.a = step_of(a);
-  return Py_NewRef(add(std::move(s), value.release()));
+  const std::optional<sym::Expr> x = expr_of(a);
+  PyObject* made = add(std::move(s), value.release());
+  if (x && f != PyNumber_Invert) is_size(made, f == PyNumber_Negative ? -*x : *x);
+  return Py_NewRef(made);
 }
 
 PyObject* Numbers::format(PyObject* a, int conversion, PyObject* spec) {
@@ -370,8 +509,13 @@ PyObject* Numbers::call(PyObject* function, PyObject* const* args, size_t nargs)
   s.kind = NumberStep::Kind::kCall;
   s.object = shared(function);
   s.a = step_or_constant(args[0]);
+  const std::optional<sym::Expr> x = expr_of(args[0]), y = nargs == 2 ? expr_of(args[1]) : std::nullopt;
   s.b = nargs == 2 ? step_or_constant(args[1]) : -1;
-  return Py_NewRef(add(std::move(s), value.release()));
+  PyObject* made = add(std::move(s), value.release());
+  if (x && y && named("max")) is_size(made, sym::max(*x, *y));
+  if (x && y && named("min")) is_size(made, sym::min(*x, *y));
+  if (x && nargs == 1 && function == reinterpret_cast<PyObject*>(&PyLong_Type)) is_size(made, *x);
+  return Py_NewRef(made);
 }
 
 int Numbers::compare(PyObject* a, PyObject* b, int op) {
@@ -380,6 +524,10 @@ int Numbers::compare(PyObject* a, PyObject* b, int op) {
   if (!result) PyErr_Clear();
   if (!result) return -1;
   const int now = result.get() == Py_True;
+  if (const auto x = expr_of(a), y = expr_of(b); x && y && (is(a) || is(b))) {
+    const auto [relation, exchanged] = relation_of(op);
+    return session_->sizes().holds(relation, exchanged ? *y : *x, exchanged ? *x : *y);
+  }
   NumberCheck c;
   c.a = step_or_constant(a);
   c.b = step_or_constant(b);
@@ -397,6 +545,10 @@ int Numbers::truth(PyObject* a) {
 void Numbers::read_step(int32_t index) {
   if (read_[static_cast<size_t>(index)]) return;
   read_[static_cast<size_t>(index)] = 1;
+  if (const auto size = sizes_.find(index); size != sizes_.end()) {
+    session_->sizes().specialize(size->second);
+    return;
+  }
   const NumberStep s = program.steps[static_cast<size_t>(index)];
   switch (s.kind) {
     case NumberStep::Kind::kSource:
@@ -497,6 +649,8 @@ PyObject* Numbers::symbols(PyObject* o, int depth) {
       return Py_NewRef(o);
     }
     Ref& symbol = symbols_[static_cast<size_t>(step)];
+    if (const auto size = sizes_.find(step); size != sizes_.end())
+      return session_->size_symbol(size->second);
     if (!symbol) {
       int32_t input = -1;
       symbol = Ref::steal(session_->add_number(o, "number " + std::to_string(step), input));
@@ -507,12 +661,19 @@ PyObject* Numbers::symbols(PyObject* o, int depth) {
     return Py_NewRef(symbol.get());
   }
   if (depth > 2 || !holds(o, depth)) return Py_NewRef(o);
-  if (PyTuple_CheckExact(o) || PyList_CheckExact(o)) {
+  if (Py_TYPE(o) == &PySlice_Type && all_sizes(o)) {
+    auto* s = reinterpret_cast<PySliceObject*>(o);
+    const Ref start = Ref::steal(symbols(s->start, depth + 1)), stop = Ref::steal(symbols(s->stop, depth + 1)),
+              step = Ref::steal(symbols(s->step, depth + 1));
+    return PySlice_New(start.get(), stop.get(), step.get());
+  }
+  const bool tuple = PyTuple_CheckExact(o) || std::strcmp(Py_TYPE(o)->tp_name, "torch.Size") == 0;
+  if (tuple || PyList_CheckExact(o)) {
     const Py_ssize_t n = PySequence_Fast_GET_SIZE(o);
-    Ref copy = Ref::steal(PyTuple_CheckExact(o) ? PyTuple_New(n) : PyList_New(n));
+    Ref copy = Ref::steal(tuple ? PyTuple_New(n) : PyList_New(n));
     for (Py_ssize_t i = 0; i < n; ++i) {
       PyObject* item = symbols(PySequence_Fast_GET_ITEM(o, i), depth + 1);
-      if (PyTuple_CheckExact(o))
+      if (tuple)
         PyTuple_SET_ITEM(copy.get(), i, item);
       else
         PyList_SET_ITEM(copy.get(), i, item);

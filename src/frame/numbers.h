@@ -1,6 +1,7 @@
 // Python numbers (float, int) that differ from call to call, without a compilation for each value.
 //
-// Where a number read through a source is known to change (it did once: CaptureRequest::varying_numbers), or is the
+// Where a number read through a source is known to change (it did once: CaptureRequest::varying_numbers), is a size that
+// does (CaptureRequest::varying_sizes), or is the
 // .item() of a 0-d tensor whose value follows from an input, the trace hands the program a number object of its own,
 // known by address. What Python computes with such objects is written down as steps, which run again before each call
 // of the compiled code, by CPython's own arithmetic; what reaches a tensor operation becomes an input of the graph.
@@ -13,6 +14,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -21,6 +23,7 @@
 #include "frame/internals.h"
 #include "guards/source.h"
 #include "ops/types.h"
+#include "sym/sym.h"
 
 namespace flashover::trace {
 class Session;
@@ -29,11 +32,11 @@ class Session;
 namespace flashover::frame {
 
 struct NumberStep {
-  enum class Kind : uint8_t { kSource, kItem, kConstant, kBinary, kUnary, kCall, kRound, kFormat };
+  enum class Kind : uint8_t { kSource, kItem, kSize, kConstant, kBinary, kUnary, kCall, kRound, kFormat };
   Kind kind = Kind::kConstant;
-  int32_t a = -1, b = -1;  // earlier steps; kSource, kItem: index in Capture::required (a source until the trace ends)
+  int32_t a = -1, b = -1;  // earlier steps; kSource, kItem, kSize: index in Capture::required (a source until the trace ends)
   int32_t op = 0;          // kBinary: the argument of BINARY_OP; kUnary: 0 is minus, 1 plus, 2 ~;
-                           // kFormat: as FORMAT_VALUE's
+                           // kFormat: as FORMAT_VALUE's; kSize: the dimension
   DType dtype = DType::kF64;         // kItem: of the tensor; kRound: kF32
   std::shared_ptr<PyObject> object;  // kConstant: the number; kCall: the function; kFormat: how, or null
   PyTypeObject* type = nullptr;      // of the result: float, int or str
@@ -74,6 +77,10 @@ class Numbers {
   }
   // The object that stands for what was read; borrowed.
   PyObject* from_source(guards::SourceId source, PyObject* value);
+  // A size that is a symbol, or computed of such: the numbers in the place of SymInts (torch's own functions give those,
+  // one by one or in tuples). New reference; steals `o`, which it is where there is none in it.
+  PyObject* of_sizes(PyObject* o);
+  bool all_sizes(PyObject* o, int depth = 0) const;  // the numbers in it are sizes
   PyObject* item(PyObject* tensor);  // null: not a number that follows from inputs
   // An input of one element on the CPU holds this number, also in later calls: they check it.
   bool holds_always(int32_t input, PyObject* number, DType dtype);
@@ -99,6 +106,10 @@ class Numbers {
   NumberProgram program;
 
  private:
+  std::optional<sym::Expr> computed(sym::Expr a, sym::Expr b, int op) const;
+  PyObject* of_size(sym::Expr e);                          // borrowed
+  std::optional<sym::Expr> expr_of(PyObject* o) const;     // of an int: a size, or a plain one
+  void is_size(PyObject* number, std::optional<sym::Expr> e);  // what was computed last
   int32_t step_or_constant(PyObject* o);
   PyObject* add(NumberStep step, PyObject* value);  // steals value; borrowed result
   void read_step(int32_t step);
@@ -110,6 +121,8 @@ class Numbers {
   std::vector<Ref> objects_, symbols_;  // by step
   std::vector<Ref> sources_;            // kSource: the object that was read
   std::vector<char> read_;
+  std::unordered_map<int32_t, sym::Expr> sizes_;         // by step
+  std::unordered_map<sym::Expr, int32_t> step_of_size_;
   std::unordered_map<ValueId, int32_t> by_value_;
 };
 

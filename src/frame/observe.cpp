@@ -5,6 +5,7 @@
 
 #include "base/boundary.h"
 #include "base/check.h"
+#include "frame/frame.h"
 #include "frame/resume.h"
 #include "guards/objects.h"
 #include "guards/tensors.h"
@@ -195,6 +196,31 @@ static bool is_plain_tensor_type(PyTypeObject* t) {
 
 namespace {
 
+// What torch._dynamo.mark_dynamic and its kin leave on a tensor: a set of dimensions.
+std::set<size_t> marked(PyObject* tensor, const char* name) {
+  std::set<size_t> out;
+  PyObject** dict = _PyObject_GetDictPtr(tensor);
+  PyObject* set = dict != nullptr && *dict != nullptr ? PyDict_GetItemString(*dict, name) : nullptr;
+  Py_ssize_t at = 0;
+  PyObject* item;
+  Py_hash_t hash;
+  while (set != nullptr && PyAnySet_Check(set) && _PySet_NextEntry(set, &at, &item, &hash))
+    if (PyLong_CheckExact(item)) out.insert(PyLong_AsSize_t(item));
+  PyErr_Clear();
+  return out;
+}
+
+std::vector<size_t> sizes_that_change(const VaryingSizes& varying, const std::string& path, PyObject* tensor) {
+  std::set<size_t> dims = marked(tensor, "_dynamo_dynamic_indices");
+  dims.merge(marked(tensor, "_dynamo_weak_dynamic_indices"));
+  if (const auto seen = varying.dims.find(path); seen != varying.dims.end())
+    dims.insert(seen->second.begin(), seen->second.end());
+  if (varying.all)
+    for (size_t d = 0; d < guards::kMaxSymbolicRank; ++d) dims.insert(d);
+  for (size_t fixed : marked(tensor, "_dynamo_static_indices")) dims.erase(fixed);
+  return {dims.begin(), dims.end()};
+}
+
 bool is_on_meta(PyObject* tensor) {
   static PyObject* const name = PyUnicode_InternFromString("is_meta");
   Ref is = Ref::steal(PyObject_GenericGetAttr(tensor, name));
@@ -223,9 +249,17 @@ void Recorder::add_input(SourceId id, PyObject* tensor, bool parent_pinned, bool
     auto [it, first] = memory_.try_emplace(storage, id);
     if (!first && it->second != id) fact(FactKind::kTensorAliases, id, nullptr, it->second);
   }
-  const auto input = static_cast<size_t>(session_->add_input(tensor, kind, guards::str(observations_, id)));
+  const std::string path = guards::str(observations_, id);
+  const bool varies = varying_sizes != nullptr && kind == graph::InputKind::kUser && !session_->is_input(tensor);
+  const std::vector<size_t> symbolic = varies ? sizes_that_change(*varying_sizes, path, tensor) : std::vector<size_t>();
+  const auto input = static_cast<size_t>(session_->add_input(tensor, kind, path, symbolic));
   if (input >= tensor_sources_.size()) tensor_sources_.resize(input + 1, kNoSource);
   if (tensor_sources_[input] == kNoSource) tensor_sources_[input] = id;
+}
+
+void Recorder::leave_open(SourceId tensor, int64_t parts) {
+  for (guards::Fact& f : observations_.facts)
+    if (f.kind == FactKind::kTensor && f.source == tensor) f.number = parts;
 }
 
 bool Recorder::is_buffer(SourceId id) const {

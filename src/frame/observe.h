@@ -17,6 +17,8 @@
 
 namespace flashover::frame {
 
+struct VaryingSizes;  // frame.h
+
 using guards::FactKind;
 using guards::kNoSource;
 using guards::SourceId;
@@ -128,6 +130,8 @@ class Recorder {
   void add_root(PyObject* function);  // the compiled callable itself
   bool add_tensor(PyObject* tensor);  // an old tensor reached an operator unread: make it an input if it has a source
 
+  void leave_open(SourceId tensor, int64_t parts);  // symbolic_parts() of it (guards/sizes.h)
+
   guards::Observations take();
   std::string name_of(SourceId id) const { return guards::str(observations_, id); }
   const guards::Source& source(SourceId id) const { return observations_.sources[static_cast<size_t>(id)]; }
@@ -138,6 +142,7 @@ class Recorder {
   Numbers numbers;
   const std::unordered_set<std::string>* varying_numbers = nullptr;  // CaptureRequest::varying_numbers
   const std::unordered_set<std::string>* per_call_paths = nullptr;   // CaptureRequest::per_call_paths
+  const VaryingSizes* varying_sizes = nullptr;                       // CaptureRequest::varying_sizes
 
   std::function<std::string()> location;   // the user's file:line now
   std::function<uint64_t()> location_key;  // cheap: equal keys, equal locations

@@ -252,6 +252,13 @@ ValueId symbol_value(const at::Tensor& wrapped) {
   return symbol ? symbol_value(symbol) : kNoValue;
 }
 
+std::optional<sym::Expr> wrapped_size(const at::Tensor& wrapped) {
+  pybind11::gil_scoped_acquire gil;
+  PyObject* symbol = wrapped_symbol(wrapped);
+  if (!symbol || !torch::is_symint(pybind11::handle(symbol))) return std::nullopt;
+  return aten::expr_of(pybind11::cast<c10::SymInt>(pybind11::handle(symbol)));
+}
+
 c10::IValue read_symbol(const c10::IValue& value) {
   if (!is_symbol(value)) return value;
   return value.isSymFloat() ? c10::IValue(value.toSymFloat().guard_float(__FILE__, __LINE__))

@@ -17,6 +17,8 @@ ValueId symbol_value(PyObject* symbol);
 // The same for a Scalar argument, and for a wrapped number made of a symbol.
 ValueId symbol_value(const c10::IValue& scalar);
 ValueId symbol_value(const at::Tensor& wrapped);
+// The size that a wrapped number was made of.
+std::optional<sym::Expr> wrapped_size(const at::Tensor& wrapped);
 bool is_symbol(const c10::IValue& value);
 // The number itself, which is read by that.
 c10::IValue read_symbol(const c10::IValue& value);

@@ -4,6 +4,7 @@
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/PythonTorchFunctionTLS.h>
+#include <ATen/ScalarOps.h>
 #include <ATen/SequenceNumber.h>
 #include <ATen/ops/_assert_async.h>
 #include <ATen/ops/_local_scalar_dense.h>
@@ -321,7 +322,15 @@ Ref Recorder::lift(const at::Tensor& t, const char* op_name) {
   };
   if (const at::Tensor* trace = known()) return as_operand(*trace);
   const bool wrapped = t.unsafeGetTensorImpl()->is_wrapped_number();
-  if (wrapped && numbers_ > 0) {
+  if (wrapped && (numbers_ > 0 || !sizes_->empty())) {
+    if (const auto size = wrapped_size(t)) {  // as a number to compute with it is this call's
+      at::Tensor number = c10::scalar_to_tensor(sizes_->specialize(*size));
+      number.unsafeGetTensorImpl()->set_wrapped_number(true);
+      const ValueId value = add_number(number);
+      graph_.values[value].storage = new_storage(make_storage(info(graph_.type(value).dtype).bytes));
+      operands_.push_back({number, nullptr, value, arg_, {}});
+      return {value};
+    }
     if (const ValueId value = symbol_value(t); value != kNoValue) {
       operands_.push_back({t, nullptr, value, arg_, {}});
       return {value};

@@ -63,6 +63,7 @@ class Recorder final : public Session {
   int32_t add_input(PyObject* tensor, graph::InputKind kind, const std::string& name,
                     const std::vector<size_t>& symbolic) override;
   sym::Environment& sizes() override { return *sizes_; }
+  std::pair<int32_t, int32_t> source_of_size(sym::Expr symbol) const override;
   PyObject* size_symbol(sym::Expr e) override;
   std::optional<sym::Expr> size_of_symbol(PyObject* symbol) const override;
   bool is_input(PyObject* tensor) const override;
@@ -183,6 +184,7 @@ class Recorder final : public Session {
 
   graph::Graph graph_{graph::kNewProgram};
   std::shared_ptr<sym::Environment> sizes_ = std::make_shared<sym::Environment>();
+  std::vector<std::pair<int32_t, int32_t>> size_sources_;  // by symbol: input, dimension
   Stats stats_;
   std::shared_ptr<Liveness> liveness_;
   std::vector<InputRecord> inputs_;

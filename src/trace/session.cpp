@@ -96,12 +96,14 @@ namespace {
 
 // Symbols for the sizes of these dimensions. A stride that is what the dimensions within it span is that product;
 // another one is a number.
-void give_symbols(sym::Environment& environment, TensorType& type, const std::vector<size_t>& symbolic) {
+void give_symbols(sym::Environment& environment, TensorType& type, const std::vector<size_t>& symbolic, int32_t input,
+                  std::vector<std::pair<int32_t, int32_t>>& sources) {
   const Sizes sizes = type.sizes, strides = type.strides;
   bool any = false;
   for (size_t d : symbolic) {
     if (d >= sizes.size() || sizes[d].value() < sym::kSizeSymbolRange.lo) continue;
     type.sizes[d] = environment.add(sizes[d].value());
+    sources.emplace_back(input, static_cast<int32_t>(d));
     any = true;
   }
   if (!any) return;
@@ -135,7 +137,7 @@ int32_t Recorder::add_input(PyObject* object, graph::InputKind kind, const std::
   if (const char* why = untraceable(real)) throw Declined(std::string("untraceable input: ") + why);
   TensorType type = aten::type_of(real);
   type.wrapped_number = false;
-  if (!symbolic.empty()) give_symbols(*sizes_, type, symbolic);
+  if (!symbolic.empty()) give_symbols(*sizes_, type, symbolic, static_cast<int32_t>(graph_.inputs.size()), size_sources_);
   const bool has_symbols = std::any_of(type.sizes.begin(), type.sizes.end(), [](sym::Expr e) { return !e.is_const(); });
   auto geometry = has_symbols ? std::make_shared<SymbolicGeometry>(sizes_, type) : nullptr;
 
@@ -432,6 +434,10 @@ void Recorder::swap_back() {
       break;
     } catch (const std::bad_alloc&) {
     }
+}
+
+std::pair<int32_t, int32_t> Recorder::source_of_size(sym::Expr symbol) const {
+  return size_sources_.at(static_cast<size_t>(sym::size_symbol_index(symbol).value()));
 }
 
 PyObject* Recorder::size_symbol(sym::Expr e) { return pybind11::cast(aten::to_symint(sizes_, e)).release().ptr(); }

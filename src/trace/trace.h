@@ -77,6 +77,7 @@ class Session {
                             const std::vector<size_t>& symbolic) = 0;
   // What was asked of the sizes that are symbols.
   virtual sym::Environment& sizes() = 0;
+  virtual std::pair<int32_t, int32_t> source_of_size(sym::Expr symbol) const = 0;  // input, dimension
   // The torch.SymInt for such a size (a new reference; an int where it is known), and back; nullopt: another object.
   virtual PyObject* size_symbol(sym::Expr e) = 0;
   virtual std::optional<sym::Expr> size_of_symbol(PyObject* symbol) const = 0;

@@ -234,6 +234,7 @@ PyObject* Interpreter::from_slot(PyObject* o, PyObject* name, PyObject* descript
     Py_DECREF(value);
     throw Declined("a frame of those who called is looked at");
   }
+  value = is_tensor(o) ? recorder.numbers.of_sizes(value) : value;
   if (value == nullptr || !recorder.is_old(o)) return value;
   Ref v = Ref::steal(value);
   recorder.not_opaque(o);

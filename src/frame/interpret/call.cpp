@@ -139,7 +139,7 @@ void Interpreter::unknown_call(PyObject* f) {
 }
 
 PyObject* Interpreter::call_plain(PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames) {
-  return PyObject_Vectorcall(f, args, nargs, kwnames);
+  return recorder.numbers.of_sizes(PyObject_Vectorcall(f, args, nargs, kwnames));
 }
 
 PyObject* Interpreter::call_spread(PyObject* f, PyObject* tuple, PyObject* dict) {

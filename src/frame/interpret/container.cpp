@@ -89,6 +89,11 @@ PyObject* Interpreter::subscript(PyObject* o, PyObject* key) {
   o = behind_proxy(recorder, o);
   PyTypeObject* t = Py_TYPE(o);
   if (recorder.numbers.any()) {
+    if (is_tensor(o) && recorder.numbers.holds(key) && recorder.numbers.all_sizes(key)) {
+      const Ref symbols = Ref::steal(recorder.numbers.symbols(key));
+      recorder.specials(t);
+      return symbols ? PyObject_GetItem(o, symbols.get()) : nullptr;
+    }
     if (is_tensor(o) && recorder.numbers.holds(key))
       if (PyObject* part = subscript_by_number(o, key)) return part;
     recorder.numbers.read_deep(key);
