@@ -23,8 +23,8 @@ const char* text_of(PyObject* o) {
 }
 
 PyObject* callable_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
-  static const char* names[] = {"function", "self",      "through_call", "name",    "backend", "custom",
-                                "fullgraph", "keep_text", "options",     "dynamic", nullptr};
+  static const char* names[] = {"function",  "self",      "through_call", "name",    "backend", "custom",
+                                "fullgraph", "keep_text", "options",      "dynamic", nullptr};
   PyObject *function = Py_None, *self = Py_None, *custom = Py_None, *options = nullptr, *dynamic = Py_None;
   const char *name = "", *backend = "flashover";
   int through_call = 0, fullgraph = 0, keep_text = 0;

@@ -33,8 +33,8 @@ struct Settings {
   PyObject* custom = nullptr;  // a Python backend; owned by the callable
   bool fullgraph = false;
   std::optional<bool> dynamic;  // sizes of all inputs are symbols, or of none; else of those that were marked
-  bool forced = false;     // its backend stands in for that of another callable (set_stance)
-  bool keep_text = false;  // reports hold the text of every stage
+  bool forced = false;          // its backend stands in for that of another callable (set_stance)
+  bool keep_text = false;       // reports hold the text of every stage
   compile::Options options;
 };
 
@@ -50,7 +50,7 @@ struct Entry {
   enum class Kind : uint8_t { kCompiled, kEager };  // kEager: such calls are known not to compile
   Kind kind = Kind::kEager;
   std::unique_ptr<guards::GuardProgram> guards;
-  frame::Capture capture;  // observations have moved into the guards
+  frame::Capture capture;      // observations have moved into the guards
   std::string static_because;  // why sizes that were to be symbols are numbers after all
   std::unique_ptr<Runner> runner;
   // Per graph input: index into the required objects, -1 - index into constants, kNumberInput + index into

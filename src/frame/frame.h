@@ -153,9 +153,9 @@ struct Capture {
   std::vector<PyObject*> constants;             // tensors for the kConstant inputs, owned
   std::vector<guards::SourceId> input_sources;  // per graph input; kNoSource for constants
   std::vector<guards::SourceId>
-      required;           // sources needed at run time: the inputs first, then reconstruction and effect operands
+      required;               // sources needed at run time: the inputs first, then reconstruction and effect operands
   guards::SizeProgram sizes;  // of inputs whose sizes are symbols, by position in `required`
-  NumberProgram numbers;  // its values stand behind the required objects when reconstruction and effects run
+  NumberProgram numbers;      // its values stand behind the required objects when reconstruction and effects run
   std::vector<int32_t> number_inputs;  // by graph input: step of `numbers`, or -1
   std::vector<NarrowedInput> narrowed_inputs;
   bool took_narrowed_inputs = false;  // also where it declined
@@ -174,7 +174,7 @@ void release(Capture& capture);  // its references
 
 // Sizes of inputs that change from call to call.
 struct VaryingSizes {
-  bool all = false;  // of every input
+  bool all = false;                                        // of every input
   std::unordered_map<std::string, std::set<size_t>> dims;  // by the input's path
 };
 

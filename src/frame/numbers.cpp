@@ -235,7 +235,7 @@ std::optional<sym::Expr> Numbers::expr_of(PyObject* o) const {
   if (!PyLong_CheckExact(o)) return std::nullopt;
   int overflow = 0;
   const long long n = PyLong_AsLongLongAndOverflow(o, &overflow);
-  return overflow == 0 && std::abs(n) < (int64_t{1} << 40) ? std::optional<sym::Expr>(n) : std::nullopt;
+  return overflow == 0 && std::abs(n) < (int64_t{1} << 40) ? std::optional(sym::Expr(int64_t{n})) : std::nullopt;
 }
 
 void Numbers::is_size(PyObject* number, std::optional<sym::Expr> e) {
@@ -649,8 +649,7 @@ PyObject* Numbers::symbols(PyObject* o, int depth) {
       return Py_NewRef(o);
     }
     Ref& symbol = symbols_[static_cast<size_t>(step)];
-    if (const auto size = sizes_.find(step); size != sizes_.end())
-      return session_->size_symbol(size->second);
+    if (const auto size = sizes_.find(step); size != sizes_.end()) return session_->size_symbol(size->second);
     if (!symbol) {
       int32_t input = -1;
       symbol = Ref::steal(session_->add_number(o, "number " + std::to_string(step), input));

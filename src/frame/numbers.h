@@ -34,9 +34,10 @@ namespace flashover::frame {
 struct NumberStep {
   enum class Kind : uint8_t { kSource, kItem, kSize, kConstant, kBinary, kUnary, kCall, kRound, kFormat };
   Kind kind = Kind::kConstant;
-  int32_t a = -1, b = -1;  // earlier steps; kSource, kItem, kSize: index in Capture::required (a source until the trace ends)
-  int32_t op = 0;          // kBinary: the argument of BINARY_OP; kUnary: 0 is minus, 1 plus, 2 ~;
-                           // kFormat: as FORMAT_VALUE's; kSize: the dimension
+  int32_t a = -1,
+          b = -1;  // earlier steps; kSource, kItem, kSize: index in Capture::required (a source until the trace ends)
+  int32_t op = 0;  // kBinary: the argument of BINARY_OP; kUnary: 0 is minus, 1 plus, 2 ~;
+                   // kFormat: as FORMAT_VALUE's; kSize: the dimension
   DType dtype = DType::kF64;         // kItem: of the tensor; kRound: kF32
   std::shared_ptr<PyObject> object;  // kConstant: the number; kCall: the function; kFormat: how, or null
   PyTypeObject* type = nullptr;      // of the result: float, int or str
@@ -81,7 +82,7 @@ class Numbers {
   // one by one or in tuples). New reference; steals `o`, which it is where there is none in it.
   PyObject* of_sizes(PyObject* o);
   bool all_sizes(PyObject* o, int depth = 0) const;  // the numbers in it are sizes
-  PyObject* item(PyObject* tensor);  // null: not a number that follows from inputs
+  PyObject* item(PyObject* tensor);                  // null: not a number that follows from inputs
   // An input of one element on the CPU holds this number, also in later calls: they check it.
   bool holds_always(int32_t input, PyObject* number, DType dtype);
   // Results are new references; null: not taken (the operands are to be read()).
@@ -107,8 +108,8 @@ class Numbers {
 
  private:
   std::optional<sym::Expr> computed(sym::Expr a, sym::Expr b, int op) const;
-  PyObject* of_size(sym::Expr e);                          // borrowed
-  std::optional<sym::Expr> expr_of(PyObject* o) const;     // of an int: a size, or a plain one
+  PyObject* of_size(sym::Expr e);                              // borrowed
+  std::optional<sym::Expr> expr_of(PyObject* o) const;         // of an int: a size, or a plain one
   void is_size(PyObject* number, std::optional<sym::Expr> e);  // what was computed last
   int32_t step_or_constant(PyObject* o);
   PyObject* add(NumberStep step, PyObject* value);  // steals value; borrowed result
@@ -121,7 +122,7 @@ class Numbers {
   std::vector<Ref> objects_, symbols_;  // by step
   std::vector<Ref> sources_;            // kSource: the object that was read
   std::vector<char> read_;
-  std::unordered_map<int32_t, sym::Expr> sizes_;         // by step
+  std::unordered_map<int32_t, sym::Expr> sizes_;  // by step
   std::unordered_map<sym::Expr, int32_t> step_of_size_;
   std::unordered_map<ValueId, int32_t> by_value_;
 };

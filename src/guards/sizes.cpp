@@ -62,7 +62,8 @@ SizeProgram::SizeProgram(std::vector<Input> inputs, const std::vector<sym::SizeG
         const int32_t expected = compile(size);
         const Step& s = steps_[static_cast<size_t>(expected)];
         if (s.op != Op::kSize || s.a != in.object || s.b != at)
-          check(Relation::kEqual, add({Op::kSize, {}, in.object, at}), expected, part(in, "size", d) + " == " + size.str());
+          check(Relation::kEqual, add({Op::kSize, {}, in.object, at}), expected,
+                part(in, "size", d) + " == " + size.str());
       }
       if (!stride.is_const()) {
         const int32_t expected = compile(stride);

@@ -53,7 +53,7 @@ class SizeProgram {
   int32_t first_failing(PyObject* const* objects, int64_t* a = nullptr) const;
 
   std::vector<Step> steps_;
-  std::vector<std::string> texts_;              // by check
+  std::vector<std::string> texts_;                // by check
   std::unordered_map<sym::Expr, int32_t> known_;  // while it is made
 };
 

@@ -259,7 +259,8 @@ std::string difference(const TensorSpec& was, const TensorSpec& now) {
     const size_t n = static_cast<size_t>(was.rank);
     bool sizes = false;
     for (size_t i = 0; i < 2 * n; i++) {
-      if (was.geometry[i] == now.geometry[i] || was.geometry[i] == TensorSpec::kAny || (i >= n && sizes)) continue;  // other sizes, other strides
+      if (was.geometry[i] == now.geometry[i] || was.geometry[i] == TensorSpec::kAny || (i >= n && sizes))
+        continue;  // other sizes, other strides
       sizes |= i < n;
       const std::string what = (i < n ? "size(" : "stride(") + std::to_string(i % n) + ")";
       differ(what, std::to_string(now.geometry[i]), std::to_string(was.geometry[i]));

@@ -32,18 +32,18 @@ class Environment {
  public:
   Expr add(int64_t now);  // the next symbol, for a size (size_symbol's range holds for it)
   bool empty() const { return now_.empty(); }
-  int64_t now(Expr e) const;        // in this call
-  Expr canonical(Expr e) const;     // by the equalities that were found
+  int64_t now(Expr e) const;     // in this call
+  Expr canonical(Expr e) const;  // by the equalities that were found
   bool holds(Relation r, Expr a, Expr b);
-  int64_t specialize(Expr e);       // its value now, which is a guard from now on
+  int64_t specialize(Expr e);  // its value now, which is a guard from now on
   std::vector<SizeGuard> guards() const;
 
  private:
   std::optional<bool> known(Relation r, Expr a, Expr b) const;
   bool solve(Expr difference);
 
-  std::vector<int64_t> now_;                    // by symbol
-  std::unordered_map<Expr, Expr> solved_;       // symbols that stand for something else; canonical
+  std::vector<int64_t> now_;               // by symbol
+  std::unordered_map<Expr, Expr> solved_;  // symbols that stand for something else; canonical
   std::vector<SizeGuard> guards_;
 };
 

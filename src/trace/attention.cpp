@@ -50,7 +50,8 @@ std::optional<at::Tensor> record_attention(const at::Tensor& query, const at::Te
   const at::Tensor q = casted(query), k = casted(key), v = casted(value),
                    mask = given_mask ? casted(*given_mask) : no_mask;
   for (const at::Tensor* t : {&q, &k, &v})
-    if (!trace_impl(*t) || t->dim() != 4 || t->dtype() != q.dtype() || t->device() != q.device() || trace_impl(*t)->has_no_elements())
+    if (!trace_impl(*t) || t->dim() != 4 || t->dtype() != q.dtype() || t->device() != q.device() ||
+        trace_impl(*t)->has_no_elements())
       return {};
   if (mask.defined() &&
       (!trace_impl(mask) || mask.dim() < 2 || mask.dim() > 4 || mask.device() != q.device() || causal))

@@ -2,9 +2,15 @@
 // recorded otherwise than ATen would take them apart.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_batch_norm_impl_index.h>
+#include <ATen/ops/_unsafe_view.h>
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/bmm.h>
 #include <ATen/ops/cumprod_backward.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/matmul.h>
 #include <ATen/ops/max_pool1d_with_indices.h>
+#include <ATen/ops/mm.h>
 #include <ATen/ops/native_batch_norm.h>
 #include <ATen/ops/one_hot.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
@@ -128,6 +134,67 @@ at::Tensor cumprod_backward(const at::Tensor& grad, const at::Tensor& input, int
   return at::where(before, usual, at_zero.masked_fill(first.logical_not(), 0));
 }
 
+bool is_symbolic(const at::Tensor& t) {
+  const TraceImpl* impl = trace_impl(t);
+  return impl && impl->is_symbolic();
+}
+
+c10::SymInt count(c10::SymIntArrayRef sizes) {
+  c10::SymInt out = 1;
+  for (const c10::SymInt& s : sizes) out = out * s;
+  return out;
+}
+
+// Over all but the last dimension at once, as a product of matrices: ATen's own code asks for the numbers of the sizes.
+// product: (rows, depth) -> (rows, columns).
+template <typename Product>
+at::Tensor by_rows(const at::Tensor& x, const c10::SymInt& columns, Product product) {
+  const c10::SymIntArrayRef sizes = x.sym_sizes();
+  const at::Tensor flat = x.reshape_symint({count(sizes.slice(0, sizes.size() - 1)), sizes.back()});
+  std::vector<c10::SymInt> wanted(sizes.begin(), sizes.end());
+  wanted.back() = columns;
+  return at::_unsafe_view_symint(product(flat), wanted);
+}
+
+at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias) {
+  const bool has_bias = bias && bias->defined();
+  if (is_symbolic(x) && x.dim() > 2 && weight.dim() == 2 && (!has_bias || bias->dim() == 1))
+    return by_rows(x, weight.sym_size(0), [&](const at::Tensor& flat) {
+      return has_bias ? at::addmm(*bias, flat, weight.t()) : at::mm(flat, weight.t());
+    });
+  c10::impl::ExcludeDispatchKeyGuard below(c10::DispatchKey::TESTING_ONLY_GenericWrapper);
+  return at::linear(x, weight, bias);
+}
+
+at::Tensor matmul(const at::Tensor& a, const at::Tensor& b) {
+  if ((is_symbolic(a) || is_symbolic(b)) && a.dim() > 2 && b.dim() == 2)
+    return by_rows(a, b.sym_size(1), [&](const at::Tensor& flat) { return at::mm(flat, b); });
+  if ((is_symbolic(a) || is_symbolic(b)) && a.dim() > 2 && b.dim() > 2) {
+    // Batches are those of both, broadcast; the product is of batches of matrices.
+    const auto n = static_cast<size_t>(std::max(a.dim(), b.dim()) - 2);
+    std::vector<c10::SymInt> batch;
+    for (size_t i = 0; i < n; ++i) {
+      const auto of = [&](const at::Tensor& t) {
+        const auto d = static_cast<int64_t>(i) - (static_cast<int64_t>(n) + 2 - t.dim());
+        return d < 0 ? c10::SymInt(1) : t.sym_size(d);
+      };
+      const c10::SymInt x = of(a);
+      batch.push_back(x == 1 ? of(b) : x);
+    }
+    const auto matrices = [&](const at::Tensor& t) {
+      std::vector<c10::SymInt> sizes = batch;
+      for (int64_t d : {-2, -1}) sizes.push_back(t.sym_size(d));
+      return t.expand_symint(sizes).reshape_symint({count(batch), t.sym_size(-2), t.sym_size(-1)});
+    };
+    std::vector<c10::SymInt> wanted = batch;
+    wanted.push_back(a.sym_size(-2));
+    wanted.push_back(b.sym_size(-1));
+    return at::_unsafe_view_symint(at::bmm(matrices(a), matrices(b)), wanted);
+  }
+  c10::impl::ExcludeDispatchKeyGuard below(c10::DispatchKey::TESTING_ONLY_GenericWrapper);
+  return at::matmul(a, b);
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericWrapper, m) { m.fallback(torch::CppFunction::makeFallthrough()); }
@@ -137,6 +204,8 @@ TORCH_LIBRARY_IMPL(aten, TESTING_ONLY_GenericWrapper, m) {
   m.impl("cumprod_backward", cumprod_backward);
   m.impl("_batch_norm_impl_index", batch_norm);
   m.impl("scaled_dot_product_attention", attention);
+  m.impl("linear", linear);
+  m.impl("matmul", matmul);
   m.impl("tensor_split.tensor_indices_or_sections", tensor_split);
 }
 

@@ -328,7 +328,7 @@ Ref Recorder::lift(const at::Tensor& t, const char* op_name) {
       number.unsafeGetTensorImpl()->set_wrapped_number(true);
       const ValueId value = add_number(number);
       graph_.values[value].storage = new_storage(make_storage(info(graph_.type(value).dtype).bytes));
-      operands_.push_back({number, nullptr, value, arg_, {}});
+      operands_.push_back({t, nullptr, value, arg_, {}});
       return {value};
     }
     if (const ValueId value = symbol_value(t); value != kNoValue) {
@@ -395,6 +395,11 @@ std::vector<Arg> Recorder::collect(const OpFacts& facts, const Stack& stack, siz
       case aten::ArgKind::kScalar:
         if (const ValueId number = numbers_ > 0 ? symbol_value(value) : kNoValue; number != kNoValue) {
           args.emplace_back(Ref{number});
+          break;
+        }
+        // Scalars that say how many elements there are.
+        if (aten::is_size(value) && op::is_any_of(name, {op::arange, op::arange_start, op::arange_start_step})) {
+          args.emplace_back(*aten::expr_of(value));
           break;
         }
         [[fallthrough]];

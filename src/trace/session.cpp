@@ -110,7 +110,8 @@ void give_symbols(sym::Environment& environment, TensorType& type, const std::ve
   std::vector<size_t> order(sizes.size());
   for (size_t d = 0; d < order.size(); ++d) order[d] = d;
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-    return std::pair(strides[a].value(), -static_cast<int64_t>(a)) < std::pair(strides[b].value(), -static_cast<int64_t>(b));
+    return std::pair(strides[a].value(), -static_cast<int64_t>(a)) <
+           std::pair(strides[b].value(), -static_cast<int64_t>(b));
   });
   sym::Expr span = 1;
   for (size_t d : order) {
@@ -137,7 +138,8 @@ int32_t Recorder::add_input(PyObject* object, graph::InputKind kind, const std::
   if (const char* why = untraceable(real)) throw Declined(std::string("untraceable input: ") + why);
   TensorType type = aten::type_of(real);
   type.wrapped_number = false;
-  if (!symbolic.empty()) give_symbols(*sizes_, type, symbolic, static_cast<int32_t>(graph_.inputs.size()), size_sources_);
+  if (!symbolic.empty())
+    give_symbols(*sizes_, type, symbolic, static_cast<int32_t>(graph_.inputs.size()), size_sources_);
   const bool has_symbols = std::any_of(type.sizes.begin(), type.sizes.end(), [](sym::Expr e) { return !e.is_const(); });
   auto geometry = has_symbols ? std::make_shared<SymbolicGeometry>(sizes_, type) : nullptr;
 

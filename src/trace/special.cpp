@@ -302,8 +302,8 @@ bool convolution(Recorder& recorder, OpFacts& facts, Stack& stack, size_t base) 
                        output_padding = aten::to_ints(std::get<Sizes>(args[7]));
   const int64_t groups = std::get<sym::Expr>(args[8]).value();
   const int64_t rank = x->dim(), spatial = rank - 2;
-  if (rank < 3 || rank > 5 || w->dim() != rank || x->dtype() != w->dtype() || x->has_no_elements() || w->has_no_elements() ||
-      groups <= 0)
+  if (rank < 3 || rank > 5 || w->dim() != rank || x->dtype() != w->dtype() || x->has_no_elements() ||
+      w->has_no_elements() || groups <= 0)
     return false;
   for (auto* list : {&stride, &padding, &dilation, &output_padding}) {
     if (list->size() == 1) list->resize(spatial, (*list)[0]);
@@ -379,7 +379,8 @@ bool convolution_backward(Recorder& recorder, OpFacts& facts, Stack& stack, size
   const auto* bias_sizes = std::get_if<Sizes>(&args[3]);
   const auto* mask = std::get_if<std::vector<bool>>(&args[10]);
   if (x->dim() != 4 || w->dim() != 4 || g->dim() != 4 || x->dtype() != w->dtype() || x->dtype() != g->dtype() ||
-      !x->device().is_cpu() || x->has_no_elements() || w->has_no_elements() || g->has_no_elements() || !mask || mask->size() != 3)
+      !x->device().is_cpu() || x->has_no_elements() || w->has_no_elements() || g->has_no_elements() || !mask ||
+      mask->size() != 3)
     return false;
   const auto ints = [&](size_t i) {
     std::vector<int64_t> v = aten::to_ints(std::get<Sizes>(args[i]));

@@ -84,9 +84,7 @@ c10::IntArrayRef TraceImpl::strides_custom() const {
   for (sym::Expr e : symbolic_->strides) symbolic_->environment->specialize(e);
   return strides_default();
 }
-int64_t TraceImpl::numel_custom() const {
-  return symbolic_->environment->specialize(sym::product(symbolic_->sizes));
-}
+int64_t TraceImpl::numel_custom() const { return symbolic_->environment->specialize(sym::product(symbolic_->sizes)); }
 int64_t TraceImpl::storage_offset_custom() const { return symbolic_->environment->specialize(symbolic_->offset); }
 c10::SymIntArrayRef TraceImpl::sym_sizes_custom() const { return symbolic_->size_nodes; }
 c10::SymInt TraceImpl::sym_size_custom(int64_t d) const {

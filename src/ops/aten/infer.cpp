@@ -265,6 +265,23 @@ Ints sort_dims(size_t rank, Compare compare) {
 }
 }  // namespace
 
+namespace {
+// Comparisons of which one that nobody can decide makes the whole unknown.
+struct Comparison {
+  bool known = true;
+  bool less(Expr a, Expr b) {
+    if (sym::known_lt(a, b)) return true;
+    known = known && sym::known_le(b, a);
+    return false;
+  }
+  bool equal(Expr a, Expr b) {
+    if (sym::known_eq(a, b)) return true;
+    known = known && sym::known_ne(a, b);
+    return false;
+  }
+};
+}  // namespace
+
 bool channels_last_contiguous(const TensorType& t) {
   auto order = last_order(t.rank());
   if (order.empty()) return false;
@@ -279,23 +296,21 @@ bool channels_last_contiguous(const TensorType& t) {
 
 bool non_overlapping_and_dense(const TensorType& t) {
   if (contiguous(t) || channels_last_contiguous(t)) return true;
-  auto sizes = ints(t.sizes), strides = ints(t.strides);
-  if (!sizes || !strides) return false;
-  if (t.rank() == 1) return (*sizes)[0] < 2 || (*strides)[0] == 1;
-  std::vector<size_t> perm(t.rank());
-  std::iota(perm.begin(), perm.end(), 0);
-  std::sort(perm.begin(), perm.end(), [&](size_t a, size_t b) {
-    if ((*sizes)[a] < 2) return false;
-    if ((*sizes)[b] < 2) return true;
-    return (*strides)[a] < (*strides)[b];
-  });
-  int64_t expected = 1;
-  for (size_t d : perm) {
-    if ((*sizes)[d] < 2) return true;
-    if ((*strides)[d] != expected) return false;
-    expected *= (*sizes)[d];
+  Comparison c;
+  std::vector<size_t> left;  // dims of no size below 2
+  for (size_t d = 0; d < t.rank(); ++d)
+    if (!c.less(t.sizes[d], 2)) left.push_back(d);
+  // Of those that are left, the one with the smallest stride goes on where the ones before it end.
+  Expr expected = 1;
+  while (!left.empty()) {
+    size_t least = 0;
+    for (size_t i = 1; i < left.size(); ++i)
+      if (c.less(t.strides[left[i]], t.strides[left[least]])) least = i;
+    if (!c.equal(t.strides[left[least]], expected) || !c.known) return false;
+    expected *= t.sizes[left[least]];
+    left.erase(left.begin() + static_cast<std::ptrdiff_t>(least));
   }
-  return true;
+  return c.known;
 }
 
 bool repeats(const TensorType& t) {
@@ -321,19 +336,16 @@ bool overlaps_itself(const Sizes& sizes, const Sizes& strides) {
 MemoryFormat suggest_format(const TensorType& t) {
   auto order = last_order(t.rank());
   if (order.empty()) return MemoryFormat::kContiguous;
-  auto sizes = ints(t.sizes), strides = ints(t.strides);
-  if (!sizes || !strides) {
-    if (contiguous(t) || !channels_last_contiguous(t)) return MemoryFormat::kContiguous;
-    return t.rank() == 4 ? MemoryFormat::kChannelsLast : MemoryFormat::kChannelsLast3d;
-  }
-  int64_t low = 0;
-  if ((*strides)[1] == 0) return MemoryFormat::kContiguous;
+  Comparison c;
+  Expr low = 0;
+  if (t.strides[1].is_const(0)) return MemoryFormat::kContiguous;
   for (size_t d : order) {
-    if ((*sizes)[d] == 0 || (*strides)[d] < low) return MemoryFormat::kContiguous;
-    if (d == 0 && low == (*strides)[1]) return MemoryFormat::kContiguous;
-    low = (*strides)[d];
-    if ((*sizes)[d] > 1) low *= (*sizes)[d];
+    if (t.sizes[d].is_const(0) || c.less(t.strides[d], low)) return MemoryFormat::kContiguous;
+    if (d == 0 && c.equal(low, t.strides[1])) return MemoryFormat::kContiguous;
+    low = t.strides[d];
+    if (!t.sizes[d].is_const(1)) low *= t.sizes[d];
   }
+  if (!c.known && !channels_last_contiguous(t)) return MemoryFormat::kContiguous;
   return t.rank() == 4 ? MemoryFormat::kChannelsLast : MemoryFormat::kChannelsLast3d;
 }
 
@@ -353,22 +365,22 @@ std::optional<Sizes> format_strides(const Sizes& sizes, MemoryFormat f) {
 
 std::optional<Sizes> preserved_strides(const TensorType& t) {
   if (non_overlapping_and_dense(t)) return t.strides;
-  auto sizes = ints(t.sizes), strides = ints(t.strides);
-  if (!sizes || !strides) return std::nullopt;
   size_t rank = t.rank();
   if (rank == 0) return Sizes{};
   if (rank == 1) return Sizes{1};
+  Comparison c;
   Ints perm = sort_dims(rank, [&](int64_t a, int64_t b) {
-    int64_t sa = (*strides)[a], sb = (*strides)[b];
-    if (sa == 0 || sb == 0) return 0;
-    if (sa != sb) return sa < sb ? -1 : 1;
-    return (*sizes)[a] > (*sizes)[b] ? 1 : 0;
+    const Expr sa = t.strides[a], sb = t.strides[b];
+    if (c.equal(sa, 0) || c.equal(sb, 0)) return 0;
+    if (!c.equal(sa, sb)) return c.less(sa, sb) ? -1 : 1;
+    return c.less(t.sizes[b], t.sizes[a]) ? 1 : 0;
   });
+  if (!c.known) return std::nullopt;
   Sizes result(rank);
-  int64_t next = 1;
+  Expr next = 1;
   for (int64_t d : perm) {
     result[d] = next;
-    if ((*sizes)[d] > 1) next *= (*sizes)[d];
+    if (!t.sizes[d].is_const(0)) next *= t.sizes[d];
   }
   return result;
 }
@@ -437,25 +449,25 @@ bool iterate(std::span<const TensorType* const> operands, TensorType& out) {
       return true;
     }
   }
-  auto shape = ints(sizes);
-  if (!shape || !all(known_sizes)) return false;
   size_t rank = sizes.size();
-  std::vector<Ints> strides;
+  std::vector<Sizes> strides;
   for (const TensorType* t : operands) {
-    Ints s(rank, 0);
+    Sizes s(rank, 0);
     size_t shift = rank - t->rank();
     for (size_t i = 0; i < t->rank(); ++i)
-      if (!(t->sizes[i].is_const(1) && (*shape)[shift + i] != 1)) s[shift + i] = t->strides[i].value();
+      if (!t->sizes[i].is_const(1) || sizes[shift + i].is_const(1)) s[shift + i] = t->strides[i];
     strides.push_back(std::move(s));
   }
+  Comparison c;
   Ints perm = sort_dims(rank, [&](int64_t a, int64_t b) {
-    for (const Ints& s : strides) {
-      if (s[a] == 0 || s[b] == 0) continue;
-      if (s[a] != s[b]) return s[a] < s[b] ? -1 : 1;
-      if ((*shape)[a] > (*shape)[b]) return 1;
+    for (const Sizes& s : strides) {
+      if (c.equal(s[a], 0) || c.equal(s[b], 0)) continue;
+      if (!c.equal(s[a], s[b])) return c.less(s[a], s[b]) ? -1 : 1;
+      if (c.less(sizes[b], sizes[a])) return 1;
     }
     return 0;
   });
+  if (!c.known) return false;
   bool row_major = true;
   for (size_t i = 0; i < rank; ++i) row_major &= perm[i] == static_cast<int64_t>(rank - 1 - i);
   if (row_major) {
@@ -463,10 +475,10 @@ bool iterate(std::span<const TensorType* const> operands, TensorType& out) {
     return true;
   }
   out.strides.assign(rank, 0);
-  int64_t next = 1;
+  Expr next = 1;
   for (int64_t d : perm) {
     out.strides[d] = next;
-    next *= (*shape)[d];
+    next *= sizes[d];
   }
   return true;
 }
