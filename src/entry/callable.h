@@ -18,6 +18,8 @@ namespace flashover::entry {
 
 // Which sizes of inputs are to be symbols where calls are compiled again.
 struct SymbolicSizes {
+  // Sizes that were seen to change become symbols without being asked for.
+  static constexpr bool kAutomatic = false;
   frame::VaryingSizes varying;
   std::string static_because;  // not empty: none, since that did not work
   // What a capture by these settings is to know of them; null: nothing.

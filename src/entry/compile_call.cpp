@@ -395,8 +395,6 @@ void attempt_with_sizes(Attempt& a, const frame::CaptureRequest& request) {
     return attempt(a, request);
   } catch (const EnvironmentFailure&) {
     throw;
-  } catch (const PassingFailure&) {
-    throw;
   } catch (const Declined& d) {
     if (e.capture.sizes.empty()) throw;
     e.static_because = d.reason;
