@@ -210,6 +210,7 @@ void add_to_report(Report& report, const plan::Plan& plan) {
 
 planner::Schedule lower(Graph traced, const Options& options, const Environment& env, Report& report,
                         FuseProducts fuse_products) {
+  const sym::AssumeScope assume(traced.facts.sizes);
   PassRunner passes(options, report);
   const Device device = checked_device(traced, env);
   const MemoryPlan memory{eager_memory(traced, device), !options.flag("cuda_graphs")};
@@ -218,6 +219,7 @@ planner::Schedule lower(Graph traced, const Options& options, const Environment&
 }
 
 plan::Plan compile(Graph traced, const Options& options, const Environment& env, Report& report) {
+  const sym::AssumeScope assume(traced.facts.sizes);
   PassRunner passes(options, report);
   if (passes.wants_text()) passes.text("traced", graph::print(traced));
 
@@ -251,6 +253,7 @@ plan::Plan compile(Graph traced, const Options& options, const Environment& env,
 
 Training compile_training(Graph traced, const graph::Joint& facts, const Options& options, const Environment& env,
                           Report& report) {
+  const sym::AssumeScope assume(traced.facts.sizes);
   PassRunner passes(options, report);
   report.training = true;
   // Trained parameters change with every step: nothing is packed or kept for them.

@@ -313,7 +313,8 @@ bool run_backend(Attempt& a, const std::vector<at::Tensor>& examples, bool pipel
     throw;
   } catch (const Declined& d) {
     // fullgraph forbids to run the program itself: the graph runs operator by operator, or it is an error.
-    if (!a.settings.fullgraph || !pipeline || !c.numbers.empty() || !c.narrowed_inputs.empty()) throw;
+    if (!a.settings.fullgraph || !pipeline || !c.numbers.empty() || !c.narrowed_inputs.empty() || !c.sizes.empty())
+      throw;
     static const std::string kOperators = "eager";
     run_by(kOperators);
     e.ours = false;

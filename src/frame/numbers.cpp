@@ -300,7 +300,7 @@ PyObject* Numbers::of_sizes(PyObject* o) {
 
 bool Numbers::all_sizes(PyObject* o, int depth) const {
   if (is(o)) return sizes_.contains(step_of(o));
-  if (depth > kMaxDepth) return false;
+  if (depth > kMaxNumberDepth) return false;
   if (PyTuple_CheckExact(o) || PyList_CheckExact(o)) {
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i)
       if (!all_sizes(PySequence_Fast_GET_ITEM(o, i), depth + 1)) return false;

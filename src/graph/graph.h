@@ -27,6 +27,7 @@
 #include "base/hash.h"
 #include "ops/ops.h"
 #include "ops/types.h"
+#include "sym/environment.h"
 
 namespace flashover::graph {
 
@@ -107,7 +108,8 @@ struct Output {
 // facts only.
 struct GraphFacts {
   std::vector<Location> locations;
-  bool exact = false;  // functions have one form in all kernels (passes/exact.h)
+  bool exact = false;                 // functions have one form in all kernels (passes/exact.h)
+  std::vector<sym::SizeGuard> sizes;  // what holds of the size symbols in each call
 };
 inline const GraphFacts kNewProgram;  // a graph that is made from no other graph
 

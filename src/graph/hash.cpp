@@ -11,7 +11,9 @@ class GraphHasher {
   explicit GraphHasher(const Graph& g) : g_(g), number_(g.values.size(), 0) {}
 
   Hash128 run() {
-    h_.number(g_.facts.exact).number(g_.inputs.size());
+    h_.number(g_.facts.exact).number(g_.facts.sizes.size());
+    for (const sym::SizeGuard& s : g_.facts.sizes) h_.text(sym::str(s));
+    h_.number(g_.inputs.size());
     for (const Input& i : g_.inputs) {
       h_.number(static_cast<uint64_t>(i.kind)).number(i.requires_grad);
       define(i.value);

@@ -49,8 +49,23 @@ class Parser {
   }
 
  private:
+  // where s0 <= 4*s1
+  void fact() {
+    static constexpr std::pair<std::string_view, sym::Relation> kSigns[] = {{"==", sym::Relation::kEqual},
+                                                                            {"!=", sym::Relation::kNotEqual},
+                                                                            {"<=", sym::Relation::kLessEqual},
+                                                                            {"<", sym::Relation::kLess}};
+    const sym::Expr a = in_.expr("=!<");
+    for (const auto& [sign, relation] : kSigns)
+      if (in_.accept(sign)) {
+        g_.facts.sizes.push_back({relation, a, in_.expr("\n")});
+        return;
+      }
+    in_.fail("==, !=, < or <= expected");
+  }
   void line() {
     if (in_.accept_word("return")) return outputs();
+    if (in_.accept_word("where")) return fact();
     if (in_.accept_word("mutate")) {
       const int64_t input = in_.integer();
       in_.expect("=");
@@ -193,6 +208,7 @@ std::string print(const Node& n, const Graph& g) {
 
 std::string print(const Graph& g) {
   std::string out = g.facts.exact ? "graph exact {\n" : "graph {\n";
+  for (const sym::SizeGuard& s : g.facts.sizes) out += "  where " + sym::str(s) + '\n';
   for (const Input& i : g.inputs) {
     out += "  " + result(g, i.value) + " = input " + kInputKinds[static_cast<size_t>(i.kind)];
     if (i.requires_grad) out += " grad";

@@ -30,8 +30,12 @@ std::string str(const SizeGuard& guard);  // "s0 <= 4*s1"
 
 class Environment {
  public:
+  Environment() = default;
+  // Answers by these facts, and false where they do not tell: nothing is learned any more.
+  static Environment assuming(std::vector<SizeGuard> facts);
   Expr add(int64_t now);  // the next symbol, for a size (size_symbol's range holds for it)
   bool empty() const { return now_.empty(); }
+  bool assumes() const { return assumes_; }
   int64_t now(Expr e) const;     // in this call
   Expr canonical(Expr e) const;  // by the equalities that were found
   bool holds(Relation r, Expr a, Expr b);
@@ -45,6 +49,7 @@ class Environment {
   std::vector<int64_t> now_;               // by symbol
   std::unordered_map<Expr, Expr> solved_;  // symbols that stand for something else; canonical
   std::vector<SizeGuard> guards_;
+  bool assumes_ = false;
 };
 
 // While it lives, on its thread, known_eq and its kin (sym.h) ask the environment what they cannot prove.
@@ -56,6 +61,20 @@ class AskScope {
 
  private:
   Environment* before_;
+};
+
+// The number that e is: a constant, or in a trace the one of this call, which is a guard then. nullopt: not to be known.
+std::optional<int64_t> number_of(Expr e);
+
+// While it lives, on its thread, known_eq and its kin prove by these facts, too.
+class AssumeScope {
+ public:
+  explicit AssumeScope(std::vector<SizeGuard> facts)
+      : environment_(Environment::assuming(std::move(facts))), scope_(&environment_) {}
+
+ private:
+  Environment environment_;
+  AskScope scope_;
 };
 
 }  // namespace flashover::sym

@@ -2,6 +2,7 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/autograd/variable.h>
+#include <torch/csrc/utils/python_symnode.h>
 
 #include <algorithm>
 #include <atomic>
@@ -452,6 +453,7 @@ std::optional<sym::Expr> Recorder::size_of_symbol(PyObject* symbol) const {
 // Symbols that were found equal to something else are that.
 void Recorder::substitute_sizes() {
   if (sizes_->empty()) return;
+  graph_.facts.sizes = sizes_->guards();
   const auto all = [this](Sizes& list) {
     for (sym::Expr& e : list) e = sizes_->canonical(e);
   };

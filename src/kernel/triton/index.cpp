@@ -43,7 +43,8 @@ std::string multiplication(const Coordinates& c, Expr e) {
 std::string division(const Coordinates& c, Expr e, const char* op, const char* library) {
   const Expr a = e.operands()[0], b = e.operands()[1];
   if (a.range().lo < 0) return std::string(library) + "(" + text(c, a) + ", " + text(c, b) + ")";
-  return "(" + atom(c, a) + op + atom(c, b) + ")";
+  const std::string by = b.kind() == sym::Kind::kMul ? "(" + text(c, b) + ")" : atom(c, b);
+  return "(" + atom(c, a) + op + by + ")";
 }
 
 // More points than this could be counted beyond INT32_MAX by the last program, masked or not.

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "ops/aten/infer.h"
+#include "sym/environment.h"
 
 namespace flashover::ops::aten {
 namespace {
@@ -219,9 +220,10 @@ bool unbind(In in, Types& outs) {
   auto dim = integer(arg(in, 1));
   if (!x || x->rank() == 0 || !dim) return false;
   auto d = wrap_dim(*dim, x->rank());
-  if (!d || !x->sizes[*d].is_const()) return false;
+  const auto count = d ? sym::number_of(x->sizes[*d]) : std::nullopt;
+  if (!count) return false;
   outs.clear();
-  for (int64_t i = 0; i < x->sizes[*d].value(); ++i) outs.push_back(dropped(*x, *d, i));
+  for (int64_t i = 0; i < *count; ++i) outs.push_back(dropped(*x, *d, i));
   return true;
 }
 
@@ -275,8 +277,9 @@ bool split(In in, Types& outs) {  // (self, split_size, dim)
   auto part = integer(arg(in, 1)), dim = integer(arg(in, 2));
   if (!x || x->rank() == 0 || !part || !dim || *part < 0) return false;
   auto d = wrap_dim(*dim, x->rank());
-  if (!d || !x->sizes[*d].is_const()) return false;
-  int64_t size = x->sizes[*d].value();
+  const auto known = d ? sym::number_of(x->sizes[*d]) : std::nullopt;
+  if (!known) return false;
+  const int64_t size = *known;
   outs.clear();
   if (*part == 0 || size == 0) {
     if (size != 0) return false;
