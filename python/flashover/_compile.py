@@ -196,9 +196,7 @@ def compile(
 
     Compilation happens on the first call, and again when a call does not match what was compiled.
     fullgraph: raise exc.Unsupported where the program cannot be captured whole, instead of running that call eagerly.
-    dynamic: True: the sizes of tensors that are arguments are symbols (from 2 on), and one compile serves all of them.
-        None: only those that torch._dynamo.mark_dynamic or maybe_mark_dynamic names; other new sizes are compiled anew.
-        False: none. What cannot be done with symbols is compiled for the sizes of the call (docs/limits.md).
+    dynamic: accepted; shapes are static for now, each new shape is compiled (docs/limits.md).
     backend: "flashover", "eager" (capture only), a registered name, or a function of (graph_module, example_inputs).
     mode, options: see flashover.options. disable: return the model as it is.
     """

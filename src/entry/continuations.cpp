@@ -162,7 +162,6 @@ EntryPtr CompiledContinuations::make(Continuation& here, const frame::CaptureReq
   Recompile why = why_recompile(here.entries, resumption.slots);
   const std::string failed = why.last();
   note_varying_numbers(here.entries, resumption.slots, here.varying_numbers);
-  if (SymbolicSizes::kAutomatic) note_varying_sizes(here.entries, resumption.slots, here.sizes.varying);
   note_per_call_identity(here.entries, resumption.slots, !per_call.slots.empty(), per_call.paths);
   if (fails) {
     PyErr_Format(PyExc_RuntimeError,

@@ -107,7 +107,6 @@ PyObject* miss(Callable* c, Bound& bound, SourceObjects& objects, PyObject* cons
   Recompile why = why_recompile(same, bound.slots());
   const std::string failed = why.last();
   note_varying_numbers(same, bound.slots(), s.varying_numbers);
-  if (SymbolicSizes::kAutomatic) note_varying_sizes(same, bound.slots(), s.sizes.varying);
   note_per_call_identity(same, bound.slots(), !s.per_call.slots.empty(), s.per_call.paths);
   if (fails) {
     PyErr_Format(PyExc_RuntimeError,

@@ -43,8 +43,6 @@ class GuardProgram {
   std::string explain_failure(PyObject* const* args) const { return failure(args).text(); }
   // Paths of the numbers (float, int) that are guarded by value and have other values now.
   virtual std::vector<std::string> changed_numbers(PyObject* const* args) const = 0;
-  // Paths of tensors and dimensions whose sizes are guarded and have changed, both at least 2.
-  virtual std::vector<std::pair<std::string, size_t>> changed_sizes(PyObject* const* args) const = 0;
   // Paths of objects that are guarded by identity, and of classes, which are other ones now; with those (borrowed).
   virtual std::vector<std::pair<std::string, PyObject*>> changed_objects(PyObject* const* args) const = 0;
   virtual std::vector<std::string> describe() const = 0;

@@ -161,21 +161,6 @@ class Program final : public GuardProgram, private ProgramState {
     return out;
   }
 
-  std::vector<std::pair<std::string, size_t>> changed_sizes(PyObject* const* args) const override {
-    std::vector<std::pair<std::string, size_t>> out;
-    for_each_changed(args, [&](SourceId id, int32_t fact, PyObject* now) {
-      if (table_.facts()[fact].kind != FactKind::kTensor || !is_tensor(now)) return;
-      const TensorSpec& was = table_.spec(fact);
-      if (rank_of(now) != was.rank) return;
-      for (int32_t d = 0; d < was.rank; ++d) {
-        const int64_t before = was.geometry[static_cast<size_t>(d)], size = size_of(now, d);
-        if (before != TensorSpec::kAny && before != size && std::min(before, size) >= 2)
-          out.emplace_back(str(table_.observations(), id), static_cast<size_t>(d));
-      }
-    });
-    return out;
-  }
-
   std::vector<std::pair<std::string, PyObject*>> changed_objects(PyObject* const* args) const override {
     std::vector<std::pair<std::string, PyObject*>> out;
     for_each_changed(args, [&](SourceId id, int32_t fact, PyObject* now) {

@@ -15,20 +15,6 @@ using sym::Relation;
 
 int64_t floor_divided(int64_t a, int64_t b) { return a / b - (a % b != 0 && (a < 0) != (b < 0) ? 1 : 0); }
 
-bool compare(Relation r, int64_t a, int64_t b) {
-  switch (r) {
-    case Relation::kEqual:
-      return a == b;
-    case Relation::kNotEqual:
-      return a != b;
-    case Relation::kLess:
-      return a < b;
-    case Relation::kLessEqual:
-      return a <= b;
-  }
-  return false;
-}
-
 }  // namespace
 
 int64_t symbolic_parts(const TensorType& type) {
@@ -146,7 +132,7 @@ int32_t SizeProgram::first_failing(PyObject* const* objects, int64_t* now) const
         v[i] = std::max(v[s.a], v[s.b]);
         break;
       case Op::kCheck:
-        if (compare(s.relation, v[s.a], v[s.b])) break;
+        if (sym::satisfied(s.relation, v[s.a], v[s.b])) break;
         if (now) now[0] = v[s.a], now[1] = v[s.b];
         return static_cast<int32_t>(s.number);
     }

@@ -8,20 +8,6 @@
 namespace flashover::sym {
 namespace {
 
-bool compare(Relation r, int64_t a, int64_t b) {
-  switch (r) {
-    case Relation::kEqual:
-      return a == b;
-    case Relation::kNotEqual:
-      return a != b;
-    case Relation::kLess:
-      return a < b;
-    case Relation::kLessEqual:
-      return a <= b;
-  }
-  return false;
-}
-
 // What holds where `guard` does not.
 SizeGuard negated(const SizeGuard& g) {
   switch (g.relation) {
@@ -92,6 +78,20 @@ std::optional<bool> by_fact(const SizeGuard& fact, Relation r, Expr a, Expr b) {
 thread_local Environment* asked = nullptr;
 
 }  // namespace
+
+bool satisfied(Relation r, int64_t a, int64_t b) {
+  switch (r) {
+    case Relation::kEqual:
+      return a == b;
+    case Relation::kNotEqual:
+      return a != b;
+    case Relation::kLess:
+      return a < b;
+    case Relation::kLessEqual:
+      return a <= b;
+  }
+  return false;
+}
 
 std::string str(const SizeGuard& g) {
   static constexpr const char* kSigns[] = {" == ", " != ", " < ", " <= "};
@@ -164,7 +164,7 @@ bool Environment::holds(Relation r, Expr a, Expr b) {
   b = canonical(b);
   if (const auto answer = known(r, a, b)) return *answer;
   if (assumes_) return false;
-  const bool answer = compare(r, now(a), now(b));
+  const bool answer = satisfied(r, now(a), now(b));
   const SizeGuard fact = answer ? SizeGuard{r, a, b} : negated({r, a, b});
   if (fact.relation == Relation::kEqual && solve(a - b)) return answer;
   guards_.push_back(fact);

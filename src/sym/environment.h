@@ -20,6 +20,7 @@ namespace flashover::sym {
 
 // a < b and a <= b; the others are these with their sides exchanged.
 enum class Relation : uint8_t { kEqual, kNotEqual, kLess, kLessEqual };
+bool satisfied(Relation r, int64_t a, int64_t b);
 
 struct SizeGuard {
   Relation relation;

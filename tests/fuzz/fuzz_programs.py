@@ -12,6 +12,7 @@ from __future__ import annotations
 import search_path
 
 import argparse
+import functools
 import linecache
 import locale
 import os
@@ -423,12 +424,16 @@ def main() -> int:
     parser.add_argument("--only", type=int, help="run this one seed and print the program")
     parser.add_argument("--count", type=int, default=10**9, help="so many programs at most")
     parser.add_argument("--sanitize", action="store_true", help="kernels under ASan and UBSan, in a child")
+    parser.add_argument("--dynamic", action="store_true", help="sizes of arguments are symbols")
     parser.add_argument("--isa", default="", help="with --sanitize: FLASHOVER_ISA of the child")
     options = parser.parse_args()
     if options.sanitize:
         return sanitized_child(options)
     if name := os.environ.get("FLASHOVER_TEST_LOCALE"):
         locale.setlocale(locale.LC_ALL, name)
+    if options.dynamic:
+        os.environ["FLASHOVER_SYMBOLIC_SIZES"] = "1"
+    compiler = functools.partial(flashover.compile, dynamic=True) if options.dynamic else flashover.compile
     first, count = (options.only, 1) if options.only is not None else (options.start, options.count)
     end, done, failed, eager = time.time() + options.seconds, 0, 0, 0
     for seed in range(first, first + count):
@@ -439,7 +444,7 @@ def main() -> int:
             print(program.source, [(x.dtype, x.shape, x.stride()) for x in program.make_inputs()])
         graphs = flashover.compile_stats()["graphs"]
         try:
-            problem = run_one(program, flashover.compile)
+            problem = run_one(program, compiler)
         except Exception as failure:  # a crash of the compiled program is a finding like any other
             problem = f"{type(failure).__name__}: {failure}"
         done += 1

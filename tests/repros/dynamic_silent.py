@@ -1,4 +1,5 @@
 """With dynamic=True sizes do not compile anew, or a warning says that they do."""
+# open: docs/limits.md
 
 import warnings
 
