@@ -1,4 +1,5 @@
 // One attempt after the other: run the frame, see why it stopped, undo, and choose how to try again or where to break.
+#include <cerrno>
 #include <chrono>
 #include <cstdlib>
 
@@ -328,13 +329,22 @@ void Run::run_frame() {
   PyErr_Clear();
 }
 
+// An error of a file that may pass: no room, no descriptor, a device that fails.
+static bool is_passing_file_error(PyObject* error) {
+  if (error == nullptr || !PyErr_GivenExceptionMatches(error, PyExc_OSError)) return false;
+  const Ref number = Ref::steal(PyObject_GetAttrString(error, "errno"));
+  const long code = number && PyLong_CheckExact(number.get()) ? PyLong_AsLong(number.get()) : 0;
+  PyErr_Clear();
+  return code == EIO || code == ENOSPC || code == EMFILE || code == ENFILE || code == ENOMEM;
+}
+
 void Run::note_exception() {
   out.raised = true;
   FetchedError error;
   error.normalize();
   Ref text = Ref::steal(error.value != nullptr ? PyObject_Repr(error.value) : nullptr);
   const char* told = text ? PyUnicode_AsUTF8(text.get()) : nullptr;
-  out.out_of_memory = trace::says_no_memory(error.type, error.value);
+  out.out_of_memory = trace::says_no_memory(error.type, error.value) || is_passing_file_error(error.value);
   decline(out, std::string("the program raised ") + (told != nullptr ? told : "an exception"), raised_at(error.trace));
 }
 

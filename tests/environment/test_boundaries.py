@@ -60,7 +60,7 @@ def test_the_entry_points_are_found() -> None:
     found = {name for _, name in entry_points()}
     for name in (
         "at_boundary<call>",  # vectorcall
-        "at_boundary<make>",  # tp_new
+        "at_boundary<callable_new>",  # tp_new
         "at_boundary<entries>",  # a method
         "at_boundary<time_warm_guards>",  # one behind casts
         "at_boundary<on_frame>",  # the frame hook
@@ -68,7 +68,7 @@ def test_the_entry_points_are_found() -> None:
         "at_boundary<guard_bool>",
         "at_boundary<plain<I>>",  # torch's own methods
         "at_boundary<get_data>",
-        "destroy",
+        "generator_dealloc",
         "on_change",  # a watcher of dicts
     ):
         assert name in found, f"{name} is not among {sorted(found)}"

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import re
 import resource
+import sys
 import warnings
 from collections.abc import Callable, Iterator
+from importlib.machinery import ModuleSpec
 from typing import Any
 
 import pytest
@@ -149,3 +152,36 @@ def test_files_that_can_never_be_written() -> None:
             torch.testing.assert_close(fast(x), twice(x.sin()) * 0.4127)
     assert asked == 3 and eager_calls(fast) == 8
     assert len([w for w in said if "runs eager" in str(w.message)]) <= 1  # once in a process
+
+
+class Finder:
+    """Finds a module for which there was no room at first."""
+
+    full = True
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        if name != "room_for_a_module":
+            return None
+        if self.full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return ModuleSpec(name, None, is_package=True)
+
+
+def test_a_file_error_of_the_moment_in_an_import(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The import that the trace comes to fails once; the next call is compiled."""
+    finder = Finder()
+    monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
+
+    @flashover.compile
+    def f(x: torch.Tensor) -> torch.Tensor:
+        import room_for_a_module  # noqa: F401
+
+        return x + 1
+
+    with pytest.raises(OSError, match="No space"):
+        f(torch.ones(3))
+    finder.full = False
+    for _ in range(2):  # the first imports it
+        before = flashover.compile_stats()["eager_calls"]
+        assert torch.equal(f(torch.ones(3)), torch.full((3,), 2.0))
+    assert flashover.compile_stats()["eager_calls"] == before
