@@ -112,9 +112,11 @@ class World:
         self.dtype = dtype
         self.model = state_models.Model(seed).to(dtype)
         self.eager = compile_fn is None
-        # Inputs differ from those of other worlds by 4 to 256 units in the last place.
+        # Inputs and weights differ from those of other worlds by 4 to 256 units in the last place.
         self.nudges = None if nudge is None else torch.Generator().manual_seed(nudge)
         self.nudge = 0.0 if nudge is None else 4.0 ** (1 + nudge % 4) * torch.finfo(dtype).eps
+        for p in self.model.parameters():
+            p.data = self.nudged(p.data)  # a write would be seen in the version
         self.whole = r.choice(["module", "module", "function", "part"])
         self.options = {"recompile_limit": 64} | ({"sub_plans": 2} if r.random() < 0.15 else {})
         self.optimizer_kind = r.randrange(7)
@@ -169,7 +171,9 @@ class World:
         return torch.optim.Adam(parameters, 0.02, eps=1e-1, foreach=False)
 
     def example(self, r: random.Random) -> torch.Tensor:
-        x = self.model.example(r, self.dtype)
+        return self.nudged(self.model.example(r, self.dtype))
+
+    def nudged(self, x: torch.Tensor) -> torch.Tensor:
         if self.nudges is None:
             return x
         return x * (1 + self.nudge * (2 * torch.rand(x.shape, generator=self.nudges, dtype=x.dtype) - 1))
