@@ -104,6 +104,27 @@ def test_scatters_into_memory_that_repeats(base: str) -> None:
         assert torch.equal(got, want) and got.stride() == want.stride()
 
 
+@pytest.mark.parametrize("name", ["slice", "select", "diagonal", "as_strided"])
+def test_a_part_put_into_a_view_starts_where_the_view_does(name: str) -> None:
+    """Eager writes into a clone of the view's whole storage."""
+    put: Callable[[torch.Tensor], torch.Tensor] = {
+        "slice": lambda v: v.slice_scatter(v[:1] + 1, 0, 1, 2),
+        "select": lambda v: v.select_scatter(v[0] * 2, 0, 1),
+        "diagonal": lambda v: v.diagonal_scatter(v.diagonal() * 2),
+        "as_strided": lambda v: v.as_strided_scatter(v[0, :3] * 3, (3,), (1,), 12),
+    }[name]
+    x = torch.arange(30.0).reshape(5, 6)
+    for f in (
+        lambda x: put(x[1:]),
+        lambda x: put((x + 1)[2:])[1:],
+        lambda x: put(x[1:4].t()),
+        lambda x: put(x[2:]).as_strided((5,), (1,), 12),
+    ):
+        want, got = f(x), flashover.compile(f, fullgraph=True)(x)
+        assert torch.equal(got, want)
+        assert (got.stride(), got.storage_offset()) == (want.stride(), want.storage_offset())
+
+
 @pytest.mark.parametrize("turns", range(-1, 4))
 def test_a_rotated_row_lies_as_in_eager(turns: int) -> None:
     for x in (torch.randn(16, 1).t(), torch.randn(1, 16), torch.randn(2, 3, 4).transpose(0, 2)):

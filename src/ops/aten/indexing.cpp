@@ -328,8 +328,11 @@ bool pixel_shuffle(In in, Types& outs) {
 bool put_like_clone(In in, Types& outs) {  // slice_scatter, select_scatter ...: clone of self, written
   const TensorType *x = tensor(in, 0), *src = tensor(in, 1);
   if (!x || !src) return false;
-  // Of a tensor that is one memory in several places ATen makes a plain clone, else one of the same strides.
-  return (repeats(*x) || non_overlapping_and_dense(*x)) && clone_like(*x, outs);
+  // Of a tensor that is one memory in several places ATen makes a plain clone, else one of the whole storage.
+  if (repeats(*x)) return clone_like(*x, outs);
+  if (!non_overlapping_and_dense(*x) || !clone_like(*x, outs)) return false;
+  outs[0].offset = x->offset;
+  return true;
 }
 bool diag_embed(In in, Types& outs) {
   const TensorType* x = tensor(in, 0);
