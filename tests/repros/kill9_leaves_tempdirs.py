@@ -38,15 +38,24 @@ assert seen > 12, "the processes were not killed while they built"
 build(100)
 assert os.listdir(folder) == [], os.listdir(folder)
 
-# One that is stopped while it builds keeps its folder.
-pid = os.fork()
-if pid == 0:
-    build(200)
-    os._exit(0)
-while not os.listdir(folder):
-    time.sleep(0.001)
-os.kill(pid, signal.SIGSTOP)
-held = os.listdir(folder)
+# One that is stopped while it builds keeps its folder. (It may have built before the signal reached it.)
+held: list[str] = []
+for number in range(200, 250):
+    pid = os.fork()
+    if pid == 0:
+        build(number)
+        os._exit(0)
+    while not os.listdir(folder):
+        time.sleep(0.001)
+    os.kill(pid, signal.SIGSTOP)
+    status = os.waitpid(pid, os.WUNTRACED)[1]
+    if os.WIFSTOPPED(status) and (held := os.listdir(folder)):
+        break
+    if os.WIFSTOPPED(status):
+        os.kill(pid, signal.SIGCONT)
+        status = os.waitpid(pid, 0)[1]
+    assert status == 0
+assert held, "no process was stopped while it built"
 other = os.fork()
 if other == 0:
     build(300)
