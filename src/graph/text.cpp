@@ -162,7 +162,7 @@ class Parser {
         if (!std::holds_alternative<Sizes>(layout)) in_.fail("a list of strides expected");
         o.layout = std::get<Sizes>(layout);
       } else if (in_.accept_word("in")) {
-        o.memory = in_.integer();
+        o.memory = in_.expr(",:\n#");
       }
       if (in_.accept(":")) {
         in_.skip_spaces();

@@ -46,7 +46,7 @@ class Verifier {
   void add_loops(const std::vector<Loop>& loops, std::vector<sym::Expr>& scope) const {
     for (const Loop& l : loops) {
       rule(std::find(scope.begin(), scope.end(), l.var) == scope.end(), "loop variables are distinct");
-      rule(l.extent.range().lo >= 0, "extents are not negative");
+      rule(sym::known_le(0, l.extent), "extents are not negative");
       scope.push_back(l.var);
     }
   }

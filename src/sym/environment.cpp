@@ -45,13 +45,17 @@ std::optional<bool> proven(Relation r, Expr a, Expr b) {
   return std::nullopt;
 }
 
-// Whether `fact` proves that a < b (or a <= b): it does if its own difference is as large.
+// Whether `fact` proves that a < b (or a <= b): it does if its own difference is as large, by itself or as often as some
+// size says.
 bool implies_less(const SizeGuard& fact, bool strict, Expr a, Expr b) {
   const bool fact_strict = fact.relation == Relation::kLess;
   if (!fact_strict && fact.relation != Relation::kLessEqual) return false;
-  // fact: fb - fa >= (strict ? 1 : 0); wanted: b - a >= (strict ? 1 : 0).
-  const Expr slack = (b - a) - (fact.b - fact.a) + Expr(fact_strict ? 1 : 0) - Expr(strict ? 1 : 0);
-  return slack.range().lo >= 0;
+  const Expr given = fact.b - fact.a - Expr(fact_strict ? 1 : 0), wanted = b - a - Expr(strict ? 1 : 0);  // both >= 0
+  if (proven_le(given, wanted)) return true;
+  std::vector<Expr> sizes;
+  collect_vars(wanted, sizes);
+  return std::any_of(sizes.begin(), sizes.end(),
+                     [&](Expr s) { return s.range().lo >= 0 && !(wanted == s) && proven_le(given * s, wanted); });
 }
 
 std::optional<bool> by_fact(const SizeGuard& fact, Relation r, Expr a, Expr b) {

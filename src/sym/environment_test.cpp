@@ -23,6 +23,16 @@ TEST(Environment, WhatIsKnownIsNoGuard) {
   EXPECT_TRUE(texts(e).empty());
 }
 
+TEST(Environment, AGuardHoldsTimesASize) {
+  Environment e;
+  const Expr a = e.add(7), b = e.add(9);
+  EXPECT_TRUE(e.holds(kLessEqual, Expr(3), a));
+  EXPECT_TRUE(e.holds(kLessEqual, 3 * b, a * b));
+  EXPECT_EQ(texts(e), std::vector<std::string>{"3 <= s0"});
+  EXPECT_TRUE(e.holds(kLess, 5 * b, a * b));
+  EXPECT_EQ(texts(e).size(), 2u);
+}
+
 TEST(Environment, EqualSizesBecomeOne) {
   Environment e;
   const Expr a = e.add(7), b = e.add(7), c = e.add(14);

@@ -4,6 +4,7 @@
 #include <c10/core/ConstantSymNodeImpl.h>
 #include <c10/core/SymNodeImpl.h>
 
+#include <algorithm>
 #include <cmath>
 
 namespace flashover::aten {
@@ -15,16 +16,39 @@ using sym::Relation;
 
 c10::SymNode truth(bool value) { return c10::make_intrusive<c10::ConstantSymNodeImpl<bool>>(value); }
 
-// A float that was computed of sizes: its value is this call's.
+double float_of(const c10::SymNode& node) { return node->guard_float(__FILE__, __LINE__); }
+
+// A float that was computed of sizes: its value is this call's, and so is what is computed of it.
 class FloatNode final : public c10::SymNodeImpl {
  public:
   explicit FloatNode(double value) : value_(value) {}
+  static c10::SymNode of(double value) { return c10::make_intrusive<FloatNode>(value); }
+
   bool is_int() override { return false; }
   bool is_bool() override { return false; }
   bool is_float() override { return true; }
   bool is_constant() override { return true; }
   bool is_symbolic() override { return false; }
   bool has_hint() override { return true; }
+  c10::SymNode add(const c10::SymNode& other) override { return of(value_ + float_of(other)); }
+  c10::SymNode sub(const c10::SymNode& other) override { return of(value_ - float_of(other)); }
+  c10::SymNode mul(const c10::SymNode& other) override { return of(value_ * float_of(other)); }
+  c10::SymNode truediv(const c10::SymNode& other) override { return of(value_ / float_of(other)); }
+  c10::SymNode pow(const c10::SymNode& other) override { return of(std::pow(value_, float_of(other))); }
+  c10::SymNode neg() override { return of(-value_); }
+  c10::SymNode sym_min(const c10::SymNode& other) override { return of(std::min(value_, float_of(other))); }
+  c10::SymNode sym_max(const c10::SymNode& other) override { return of(std::max(value_, float_of(other))); }
+  c10::SymNode eq(const c10::SymNode& other) override { return truth(value_ == float_of(other)); }
+  c10::SymNode ne(const c10::SymNode& other) override { return truth(value_ != float_of(other)); }
+  c10::SymNode lt(const c10::SymNode& other) override { return truth(value_ < float_of(other)); }
+  c10::SymNode le(const c10::SymNode& other) override { return truth(value_ <= float_of(other)); }
+  c10::SymNode gt(const c10::SymNode& other) override { return truth(value_ > float_of(other)); }
+  c10::SymNode ge(const c10::SymNode& other) override { return truth(value_ >= float_of(other)); }
+  c10::SymNode sym_float() override { return of(value_); }
+  c10::SymNode clone() override { return of(value_); }
+  c10::SymNode wrap_int(int64_t n) override { return of(static_cast<double>(n)); }
+  c10::SymNode wrap_float(double d) override { return of(d); }
+  c10::SymNode wrap_bool(bool b) override { return truth(b); }
   double guard_float(const char*, int64_t) override { return value_; }
   std::string str() override { return std::to_string(value_); }
 
@@ -59,21 +83,20 @@ class SizeNode final : public c10::SymNodeImpl {
   c10::SymNode gt(const c10::SymNode& other) override { return ask(Relation::kLess, of(other), expr()); }
   c10::SymNode ge(const c10::SymNode& other) override { return ask(Relation::kLessEqual, of(other), expr()); }
   c10::SymNode truediv(const c10::SymNode& other) override {
-    const double by = other->is_float() ? other->guard_float(__FILE__, __LINE__)
-                                        : static_cast<double>(other->guard_int(__FILE__, __LINE__));
-    return number(static_cast<double>(value()) / by);
+    const double by = other->is_float() ? float_of(other) : static_cast<double>(other->guard_int(__FILE__, __LINE__));
+    return FloatNode::of(static_cast<double>(value()) / by);
   }
   c10::SymNode pow(const c10::SymNode& other) override {
     const int64_t n = other->is_float() ? -1 : other->guard_int(__FILE__, __LINE__);
-    if (n < 0 || n > 8) return number(std::pow(static_cast<double>(value()), other->guard_float(__FILE__, __LINE__)));
+    if (n < 0 || n > 8) return FloatNode::of(std::pow(static_cast<double>(value()), float_of(other)));
     Expr out = 1;
     for (int64_t i = 0; i < n; ++i) out = out * expr();
     return made(out);
   }
-  c10::SymNode sym_float() override { return number(static_cast<double>(value())); }
+  c10::SymNode sym_float() override { return FloatNode::of(static_cast<double>(value())); }
   c10::SymNode clone() override { return made(e_); }
   c10::SymNode wrap_int(int64_t n) override { return made(Expr(n)); }
-  c10::SymNode wrap_float(double d) override { return number(d); }
+  c10::SymNode wrap_float(double d) override { return FloatNode::of(d); }
   c10::SymNode wrap_bool(bool b) override { return truth(b); }
   int64_t guard_int(const char*, int64_t) override { return value(); }
   double guard_float(const char*, int64_t) override { return static_cast<double>(value()); }
@@ -85,7 +108,6 @@ class SizeNode final : public c10::SymNodeImpl {
  private:
   int64_t value() const { return environment_->specialize(e_); }
   c10::SymNode made(Expr e) const { return c10::make_intrusive<SizeNode>(environment_, e); }
-  static c10::SymNode number(double d) { return c10::make_intrusive<FloatNode>(d); }
   c10::SymNode ask(Relation r, Expr a, Expr b) const { return truth(environment_->holds(r, a, b)); }
   Expr of(const c10::SymNode& other) const {
     if (const auto* size = dynamic_cast<const SizeNode*>(other.get())) return size->expr();

@@ -64,27 +64,32 @@ Steps cut_expand(const Cut& c) {
   for (size_t i = 0; i < c.parent.rank(); ++i) s.dims.push_back(static_cast<int64_t>(extra + i));
   return ViewSteps{std::move(s)};
 }
+// Counted from the end where it is negative, and within [0, size]; nullopt: the facts about sizes do not tell.
+std::optional<sym::Expr> position_in(sym::Expr at, sym::Expr size) {
+  if (sym::known_lt(at, 0)) at = at + size;
+  if (sym::known_le(0, at) && sym::known_le(at, size)) return at;
+  if (sym::known_lt(at, 0)) return sym::Expr(0);
+  if (sym::known_le(0, at) && sym::known_lt(size, at)) return size;
+  return std::nullopt;
+}
 Steps cut_slice(const Cut& c) {  // (self, dim, start, end, step) or narrow (self, dim, start, length)
   if (c.parent.rank() == 0) return std::nullopt;
   const int64_t dim = ops::wrap_dim(ops::as_int(c.node.args[1]), c.parent.rank());
   const sym::Expr size = c.parent.sizes[dim], count = c.child.sizes[dim];
   const sym::Expr step = c.node.args.size() > 4 ? ops::as_expr(c.node.args[4]) : sym::Expr(1);
-  sym::Expr start = is_none(c.node.args[2]) ? sym::Expr(0) : ops::as_expr(c.node.args[2]);
-  if (!start.is_const() || !size.is_const()) return std::nullopt;
-  if (start.value() < 0) start = std::max<int64_t>(0, start.value() + size.value());
-  start = std::min(start.value(), size.value());
+  const auto start = is_none(c.node.args[2]) ? sym::Expr(0) : position_in(ops::as_expr(c.node.args[2]), size);
+  if (!start) return std::nullopt;
   if (sym::known_eq(count, size) && step.is_const(1)) return ViewSteps{};
-  return ViewSteps{slice_step(c.parent, dim, start, count, step)};
+  return ViewSteps{slice_step(c.parent, dim, *start, count, step)};
 }
 Steps select_at(const Cut& c, int64_t dim, sym::Expr index) {
   return ViewSteps{slice_step(c.parent, dim, index, 1, 1), reshape_step(c.child.sizes)};
 }
 Steps cut_select(const Cut& c) {
   const int64_t dim = ops::wrap_dim(ops::as_int(c.node.args[1]), c.parent.rank());
-  sym::Expr index = ops::as_expr(c.node.args[2]);
-  if (!index.is_const()) return std::nullopt;
-  if (index.value() < 0) index = index + c.parent.sizes[dim];
-  return select_at(c, dim, index);
+  const auto index = position_in(ops::as_expr(c.node.args[2]), c.parent.sizes[dim]);
+  if (!index) return std::nullopt;
+  return select_at(c, dim, *index);
 }
 Steps cut_unbind(const Cut& c) {
   return select_at(c, ops::wrap_dim(ops::as_int(c.node.args[1]), c.parent.rank()), static_cast<int64_t>(c.index));

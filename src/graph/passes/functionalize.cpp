@@ -33,15 +33,14 @@ bool contains(const std::string_view (&list)[N], std::string_view name) {
   return std::find(std::begin(list), std::end(list), name) != std::end(list);
 }
 
-// The elements' addresses, from the base's first element; nullopt when symbolic.
+// The elements' addresses, from the base's first element.
 struct Span {
-  int64_t first, last;
+  sym::Expr first, last;
 };
-std::optional<Span> span_of(const TensorType& t, sym::Expr origin) {
-  sym::Expr first = t.offset - origin, last = first;
-  for (size_t d = 0; d < t.rank(); ++d) last += (t.sizes[d] - 1) * t.strides[d];
-  if (!first.is_const() || !last.is_const()) return std::nullopt;
-  return Span{first.value(), last.value()};
+Span span_of(const TensorType& t, sym::Expr origin) {
+  Span s{t.offset - origin, t.offset - origin};
+  for (size_t d = 0; d < t.rank(); ++d) s.last += (t.sizes[d] - 1) * t.strides[d];
+  return s;
 }
 bool is_empty(const TensorType& t) {
   return std::any_of(t.sizes.begin(), t.sizes.end(), [](sym::Expr n) { return n.is_const(0); });
@@ -61,19 +60,21 @@ void mark(const TensorType& t, size_t dim, int64_t at, std::vector<bool>& used, 
 // Provably no common element (two types on one storage).
 bool disjoint(const TensorType& a, const TensorType& b) {
   if (is_empty(a) || is_empty(b)) return true;
-  const auto sa = span_of(a, 0), sb = span_of(b, 0);
-  if (!sa || !sb) return false;
-  if (sa->last < sb->first || sb->last < sa->first) return true;
+  const Span sa = span_of(a, 0), sb = span_of(b, 0);
+  if (sym::known_lt(sa.last, sb.first) || sym::known_lt(sb.last, sa.first)) return true;
   constexpr int64_t kMaxElements = 1 << 22;
-  for (const TensorType* t : {&a, &b})
+  for (const TensorType* t : {&a, &b}) {
+    if (!t->offset.is_const()) return false;
     for (size_t d = 0; d < t->rank(); ++d)
       if (!t->sizes[d].is_const() || !t->strides[d].is_const()) return false;
-  const int64_t origin = std::min(sa->first, sb->first), end = std::max(sa->last, sb->last) + 1;
+  }
+  const int64_t first_a = sa.first.value(), first_b = sb.first.value();
+  const int64_t origin = std::min(first_a, first_b), end = std::max(sa.last.value(), sb.last.value()) + 1;
   if (end - origin > kMaxElements) return false;
   std::vector<bool> used(end - origin);
   bool hit = false;
-  mark(a, 0, sa->first - origin, used, hit, true);
-  mark(b, 0, sb->first - origin, used, hit, false);
+  mark(a, 0, first_a - origin, used, hit, true);
+  mark(b, 0, first_b - origin, used, hit, false);
   return !hit;
 }
 
@@ -597,14 +598,14 @@ class Functionalizer {
 
   // A result that owns its memory has the strides and offset of eager, and the elements around it.
   static void set_memory(Output& out, const TensorType& root) {
-    const auto part = span_of(out.type, 0), all = span_of(root, 0);
-    if (is_empty(out.type) || root.opaque || !part || !all || part->first < 0) {
+    const Span part = span_of(out.type, 0), all = span_of(root, 0);
+    if (is_empty(out.type) || root.opaque || sym::known_lt(part.first, 0)) {
       out.type.offset = 0;
       return;
     }
-    const int64_t bytes = (all->last + 1) * info(root.dtype).bytes, itemsize = info(out.type.dtype).bytes;
-    const int64_t memory = std::max((bytes + itemsize - 1) / itemsize, part->last + 1);
-    if (memory > part->last + 1) out.memory = memory;
+    const sym::Expr bytes = (all.last + 1) * info(root.dtype).bytes, itemsize = info(out.type.dtype).bytes;
+    const sym::Expr memory = root.dtype == out.type.dtype ? all.last + 1 : sym::ceildiv(bytes, itemsize);
+    if (!sym::known_le(memory, part.last + 1)) out.memory = sym::max(memory, part.last + 1);
   }
 
   // Elements at one address, other than by stride 0.
@@ -621,9 +622,9 @@ class Functionalizer {
     if (is_empty(part) ||
         (whole.sizes == part.sizes && whole.strides == part.strides && sym::known_eq(whole.offset, part.offset)))
       return true;
-    const auto span = span_of(part, whole.offset);
-    return span && whole.numel().is_const() && ops::is_dense(whole.sizes, whole.strides) && span->first >= 0 &&
-           span->last < whole.numel().value();
+    const Span span = span_of(part, whole.offset);
+    return ops::is_dense(whole.sizes, whole.strides) && sym::known_le(0, span.first) &&
+           sym::known_lt(span.last, whole.numel());
   }
   // Results that share memory have one owner: the one that covers the others, else the first. `whole`: none covers
   // them, so the owner's memory must hold everything.

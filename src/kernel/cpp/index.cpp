@@ -67,12 +67,13 @@ struct IndexText {
     return text;
   }
 
+  std::string of_divisor(Expr x) { return x.kind() == sym::Kind::kMul ? "(" + of(x) + ")" : of(x); }
+
   std::string division(Expr x) {
     const Expr a = x.operands()[0], b = x.operands()[1];
     const bool div = x.kind() == sym::Kind::kFloorDiv;
     if (a.range().lo >= 0 && b.range().lo > 0) {
-      const std::string by = b.kind() == sym::Kind::kMul ? "(" + of(b) + ")" : of(b);
-      return "(" + of(a) + (div ? " / " : " % ") + by + ")";
+      return "(" + of(a) + (div ? " / " : " % ") + of_divisor(b) + ")";
     }
     return e.ns(false) + (div ? "index_div(" : "index_mod(") + of(a) + ", " + of(b) + ")";
   }
@@ -105,6 +106,8 @@ std::string geometry(Emission& e, int64_t v) {
 }
 
 std::string index(Emission& e, Expr x) { return index_text(e, Scope{}, x, {}); }
+
+std::string divisor(Emission& e, Expr x) { return IndexText{e, Scope{}, {}}.of_divisor(x); }
 
 std::string index(Emission& e, const Scope& s, Expr x) { return index_text(e, s, x, {s.lane_text, 0, ""}); }
 

@@ -10,6 +10,8 @@ std::string variable(const Emission& e, sym::Expr v);
 std::string geometry(Emission& e, int64_t v);
 // Outside of any stage.
 std::string index(Emission& e, sym::Expr x);
+// The same, in parentheses where it is a product.
+std::string divisor(Emission& e, sym::Expr x);
 // The same for all lanes, or that of the first lane.
 std::string index(Emission& e, const Scope& s, sym::Expr x);
 // The index of a copy's first lane.

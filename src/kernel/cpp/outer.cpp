@@ -67,7 +67,7 @@ void delinearize(Emission& e) {
     } else if (last) {
       e.out.line("const long " + name + " = " + rest + ";");
     } else {
-      const std::string n = index(e, extent);
+      const std::string n = divisor(e, extent);
       e.out.line("const long " + name + " = " + rest + " % " + n + ", " + name + "r = " + rest + " / " + n + ";");
       rest = name + "r";
     }

@@ -27,8 +27,8 @@ void delinearize(Emission& e, const std::vector<NamedLoop>& nest, const std::str
     const Loop& l = *nest[n].loop;
     const auto coordinate = [&](const std::string& number) {
       std::string c = number;
-      if (!below.is_const(1)) c += " // " + atom(e.at, below);
-      if (n > 0) c = (below.is_const(1) ? c : "(" + c + ")") + " % " + atom(e.at, l.extent);
+      if (!below.is_const(1)) c += " // " + divisor(e.at, below);
+      if (n > 0) c = (below.is_const(1) ? c : "(" + c + ")") + " % " + divisor(e.at, l.extent);
       return c;
     };
     const std::string c = coordinate(from), name = c == from ? from : nest[n].name;

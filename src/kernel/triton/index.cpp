@@ -43,8 +43,7 @@ std::string multiplication(const Coordinates& c, Expr e) {
 std::string division(const Coordinates& c, Expr e, const char* op, const char* library) {
   const Expr a = e.operands()[0], b = e.operands()[1];
   if (a.range().lo < 0) return std::string(library) + "(" + text(c, a) + ", " + text(c, b) + ")";
-  const std::string by = b.kind() == sym::Kind::kMul ? "(" + text(c, b) + ")" : atom(c, b);
-  return "(" + atom(c, a) + op + by + ")";
+  return "(" + atom(c, a) + op + divisor(c, b) + ")";
 }
 
 // More points than this could be counted beyond INT32_MAX by the last program, masked or not.
@@ -90,6 +89,10 @@ Axes axes_of(const Coordinates& c, Expr e) {
 std::string atom(const Coordinates& c, Expr e) {
   const std::string s = text(c, e);
   return e.kind() == sym::Kind::kAdd || (e.is_const() && e.value() < 0) ? "(" + s + ")" : s;
+}
+
+std::string divisor(const Coordinates& c, Expr e) {
+  return e.kind() == sym::Kind::kMul ? "(" + text(c, e) + ")" : atom(c, e);
 }
 
 std::string text(const Coordinates& c, Expr e) {

@@ -42,8 +42,9 @@ bool has_indirect(sym::Expr e);
 
 Axes axes_of(const Coordinates& c, sym::Expr e);
 std::string text(const Coordinates& c, sym::Expr e);
-// The same, in parentheses where it stands beside an operator.
+// The same, in parentheses where it stands beside + or *; behind a division.
 std::string atom(const Coordinates& c, sym::Expr e);
+std::string divisor(const Coordinates& c, sym::Expr e);
 // text() of an address: where coordinates only make the linear index that they came from again, it is that index.
 std::string index(const Coordinates& c, sym::Expr e);
 sym::Expr relinearized(const Coordinates& c, sym::Expr e);

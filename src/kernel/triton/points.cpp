@@ -39,9 +39,9 @@ void two_axes(Emission& e, Expr total, bool others) {
     line(e, ib + "q = " + begin + "4 * tl.arange(0, " + num(t.x / 4) + ")[None, :]" + wide_cast(e));
     e.at.fours[b.var.node()] = ib + "q";
   }
-  if (!nb.is_const(1)) line(e, "pid = pid // " + atom(e.at, nb));
+  if (!nb.is_const(1)) line(e, "pid = pid // " + divisor(e.at, nb));
   const std::string row =
-      na.is_const(1) ? "" : (total.is_const(1) ? "pid" : "pid % " + atom(e.at, na)) + " * " + num(t.y) + " + ";
+      na.is_const(1) ? "" : (total.is_const(1) ? "pid" : "pid % " + divisor(e.at, na)) + " * " + num(t.y) + " + ";
   line(e, ia + " = " + row + "tl.arange(0, " + num(t.y) + ")[:, None]" + wide_cast(e));
   e.at.names[b.var.node()] = {ib, kX};
   e.at.names[a.var.node()] = {ia, kY};
@@ -53,7 +53,7 @@ void two_axes(Emission& e, Expr total, bool others) {
     line(e, "ym = " + ia + " < " + text(e.at, a.extent));
     e.y_mask = "ym";
   }
-  if (others) line(e, na.is_const(1) ? "x = pid" : "x = pid // " + atom(e.at, na));
+  if (others) line(e, na.is_const(1) ? "x = pid" : "x = pid // " + divisor(e.at, na));
 }
 
 // Does each fourth point have a name?
