@@ -192,7 +192,10 @@ def special_one(program: Program, compile_fn: Callable[..., Any]) -> str:
         torch.manual_seed(program.seed)
         return trained(function, wide) if train else function
 
-    eager = form(program.function())(*[x.requires_grad_(train) for x in program.make_inputs()])
+    try:
+        eager = form(program.function())(*[x.requires_grad_(train) for x in program.make_inputs()])
+    except RuntimeError:  # a gradient that eager does not have: scatter_add of rows that do not fit its indices
+        return ""
     inputs = [x.requires_grad_(train) for x in program.make_inputs()]
     got = compile_fn(form(program.function()))(*inputs)
     for dtype in ("bfloat16", "float16", "float32"):  # nothing is rounded
@@ -228,7 +231,9 @@ def run(seed: int) -> str | None:
     if seed % 2 == 0 and discontinuous(program) and half_precision(program):
         return None  # every rounding counts
     try:
-        return (special_one if seed % 2 else run_one)(program, compile_by_interpreter)
+        if seed % 2:
+            return special_one(program, compile_by_interpreter)
+        return run_one(program, compile_by_interpreter, versions=False)  # those are the entry's, not of plans
     except _C.Declined as e:
         return None if "triton: no arithmetic" in str(e) else f"declined: {e}"
     except Exception:

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <unordered_map>
 #include <utility>
 
 #include "base/check.h"
@@ -144,35 +145,53 @@ class KernelBuilder : public Source {
         }
       }
   }
+  // f(member, access) of every other member that reads the value, while it returns true.
+  template <typename F>
+  bool all_reads_of(int32_t producer, F&& f) {
+    for (int32_t i : g_.nodes)
+      for (const Access& a : p_.nodes[i].reads) {
+        const auto it = producer_.find(a.value);
+        if (it != producer_.end() && it->second == producer && i != producer && !f(i, a)) return false;
+      }
+    return true;
+  }
   // A row whose length is a symbol is numbered by its loops in scratch: nothing may read it elsewhere.
   bool met_at_own_element(int32_t producer) {
-    return std::ranges::all_of(g_.nodes, [&](int32_t i) {
-      return i == producer || std::ranges::all_of(p_.nodes[i].reads, [&](const Access& a) {
-               const auto it = producer_.find(a.value);
-               return it == producer_.end() || it->second != producer ||
-                      dependence_of(g_, p_.nodes[producer], a) == Dependence::kSameElement;
-             });
+    return all_reads_of(producer, [&](int32_t, const Access& a) {
+      return dependence_of(g_, p_.nodes[producer], a) == Dependence::kSameElement;
     });
   }
-  // Every member that reads it runs through the same loops and meets it at the same element, and no row of the kernel
-  // is longer than registers allow.
+  // No row of the kernel is longer than registers allow, and the value is read where it was made.
   bool registers(int32_t producer) {
-    const LoopNode& m = p_.nodes[producer];
     for (size_t s = 0; s < stage_vars_.size(); ++s) {
       sym::Expr size = 1;
       for (sym::Expr v : stage_vars_[s]) size *= extent_of(v);
       if (!size.is_const() || size.value() > kRegisterRow) return false;
     }
-    for (int32_t i : g_.nodes)
-      for (const Access& a : p_.nodes[i].reads) {
-        auto it = producer_.find(a.value);
-        if (it == producer_.end() || it->second != producer || i == producer || stage_of_[i] == stage_of_[producer])
-          continue;
-        if (dependence_of(g_, m, a) != Dependence::kSameElement) return false;
-        if (stage_vars_[static_cast<size_t>(stage_of_[i])] != stage_vars_[static_cast<size_t>(stage_of_[producer])])
-          return false;
-      }
-    return true;
+    return read_where_made(producer);
+  }
+  // Every member that reads the value runs through the same loops and meets it at the same element; so does whoever
+  // reads a member that is computed again, out of this value, where it is read.
+  bool read_where_made(int32_t producer) {
+    const auto [known, fresh] = read_where_made_.try_emplace(producer, true);
+    if (!fresh) return known->second;
+    const bool all = all_reads_of(producer, [&](int32_t i, const Access& a) {
+      const size_t made = static_cast<size_t>(stage_of_[producer]), read = static_cast<size_t>(stage_of_[i]);
+      const bool meets = made == read || (stage_vars_[made] == stage_vars_[read] &&
+                                          dependence_of(g_, p_.nodes[producer], a) == Dependence::kSameElement);
+      return meets && (!computed_again(i) || read_where_made(i));
+    });
+    return read_where_made_[producer] = all;
+  }
+  // As choose_between_stages decides: what another stage reads elsewhere in the row is stored, what is dear waits in
+  // a register if it can.
+  bool computed_again(int32_t i) {
+    const LoopNode& m = p_.nodes[i];
+    if (m.kind != LoopNode::Kind::kMap || m.stored) return false;
+    const bool stays = all_reads_of(i, [&](int32_t reader, const Access& a) {
+      return stage_of_[reader] == stage_of_[i] || dependence_of(g_, m, a) != Dependence::kSameRow;
+    });
+    return stays && (m.cost < kHeavy || !read_where_made(i));
   }
   sym::Expr row_address(sym::Expr address) const {
     for (const GroupVar& v : g_.vars)
@@ -487,6 +506,7 @@ class KernelBuilder : public Source {
   std::vector<std::pair<size_t, int32_t>> finish_;  // (stage, reduction whose result it stores)
   std::vector<int> stage_of_;
   std::vector<int32_t> scratch_of_;
+  std::unordered_map<int32_t, bool> read_where_made_;
   std::map<int32_t, int32_t> acc_of_;
   std::map<ValueId, int32_t> param_of_;
   std::map<int32_t, Id> forward_;
