@@ -230,6 +230,34 @@ def test_fused_optimizers_that_have_no_shape_function(kind: str) -> None:
     torch.testing.assert_close(parameters[0][0], parameters[1][0])
 
 
+@pytest.mark.parametrize("kind", ["SGD", "Adam", "AdamW", "Adagrad"])
+@pytest.mark.parametrize("fused", [True, False])
+def test_writes_of_a_compiled_step_are_counted_as_in_eager(kind: str, fused: bool) -> None:
+    """Fused optimizers count none; what is computed from the parameters sees each."""
+    seen = []
+    for ours in (False, True):
+        model = torch.nn.Linear(16, 3)
+        with torch.no_grad():
+            model.weight.copy_(X[0, :3])
+        optimizer = getattr(torch.optim, kind)([model.weight], lr=0.1, fused=fused)
+        step, forward = optimizer.step, model
+        if ours:
+            step, forward = flashover.compile(optimizer.step, fullgraph=True), flashover.compile(model)
+        versions, values = [], []
+        for i in range(3):
+            kept = (model.weight * model.weight).sum()
+            model.weight.grad = (X[1, :3] * (i + 1)).clone()
+            step()
+            with torch.no_grad():
+                values.append(forward(X[0]) - model.bias)
+            versions.append((model.weight._version, model.weight.grad._version))
+            if fused:  # eager's backward reads the new weight
+                values.append(torch.autograd.grad(kept, model.weight)[0])
+        seen.append((versions, values))
+    assert seen[0][0] == seen[1][0]
+    torch.testing.assert_close(seen[0][1], seen[1][1])
+
+
 def test_optimizers_after_torch_compile() -> None:
     """Its first use in a process disables _init_group and the fused steps: they were taken for the user's marks."""
     code = """
