@@ -2,9 +2,9 @@
 // and what follows graph breaks in them (continuations.cpp) see it.
 #pragma once
 #include <Python.h>
+#include <c10/core/GradMode.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,18 +17,22 @@
 
 namespace flashover::entry {
 
-// Which sizes of inputs are to be symbols where calls are compiled again. Behind a switch of the environment while the
-// fuzzer still finds faults (docs/limits.md).
+// Which sizes of inputs are to be symbols where calls are compiled again.
 struct SymbolicSizes {
   frame::VaryingSizes varying;
-  std::string static_because;  // not empty: none, since that did not work
+  bool none_without_gradients = false, none_with_gradients = false;  // it did not work, and is not tried again
   // What a capture by these settings is to know of them; null: nothing.
   const frame::VaryingSizes* wanted(const Settings& settings) {
     varying.all = settings.dynamic == true;
     const bool ours = settings.backend == "flashover" && settings.custom == nullptr;
-    const bool on = std::getenv("FLASHOVER_SYMBOLIC_SIZES") != nullptr;
-    return on && ours && settings.dynamic != false && static_because.empty() ? &varying : nullptr;
+    return ours && settings.dynamic != false && !none() ? &varying : nullptr;
   }
+  void note(const Entry& made) {
+    if (!made.static_because.empty()) none() = true;
+  }
+
+ private:
+  bool& none() { return c10::GradMode::is_enabled() ? none_with_gradients : none_without_gradients; }
 };
 
 // What was compiled for one resume site (where calls go on after a graph break): an instruction of a code object, with a

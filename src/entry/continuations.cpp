@@ -162,6 +162,7 @@ EntryPtr CompiledContinuations::make(Continuation& here, const frame::CaptureReq
   Recompile why = why_recompile(here.entries, resumption.slots);
   const std::string failed = why.last();
   note_varying_numbers(here.entries, resumption.slots, here.varying_numbers);
+  note_varying_sizes(here.entries, resumption.slots, here.sizes.varying);
   note_per_call_identity(here.entries, resumption.slots, !per_call.slots.empty(), per_call.paths);
   if (fails) {
     PyErr_Format(PyExc_RuntimeError,
@@ -196,7 +197,7 @@ EntryPtr CompiledContinuations::make(Continuation& here, const frame::CaptureReq
       failed_how = Outcome::kRaised;
       return nullptr;
     }
-    if (!made->static_because.empty()) here.sizes.static_because = made->static_because;
+    here.sizes.note(*made);
     made->continues = where;
     if (!made->transient) here.entries.insert(here.entries.begin(), made);
   }

@@ -107,6 +107,7 @@ PyObject* miss(Callable* c, Bound& bound, SourceObjects& objects, PyObject* cons
   Recompile why = why_recompile(same, bound.slots());
   const std::string failed = why.last();
   note_varying_numbers(same, bound.slots(), s.varying_numbers);
+  note_varying_sizes(same, bound.slots(), s.sizes.varying);
   note_per_call_identity(same, bound.slots(), !s.per_call.slots.empty(), s.per_call.paths);
   if (fails) {
     PyErr_Format(PyExc_RuntimeError,
@@ -136,7 +137,7 @@ PyObject* miss(Callable* c, Bound& bound, SourceObjects& objects, PyObject* cons
       if (by_operators) settings.backend = "eager", settings.custom = nullptr;
       entry = make_entry(s, settings, s.settings.name, request, std::move(why), s.made);
       if (!entry) return nullptr;
-      if (!entry->static_because.empty()) s.sizes.static_because = entry->static_because;
+      s.sizes.note(*entry);
       only_now = entry->transient || (by_operators && entry->kind == Entry::Kind::kCompiled);
       if (!only_now) {
         note_modules(*entry, bound.slots(), slots, s.per_call);

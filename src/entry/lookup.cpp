@@ -134,6 +134,12 @@ void note_varying_numbers(const std::vector<EntryPtr>& entries, PyObject* const*
       for (std::string& path : e->guards->changed_numbers(slots)) out.insert(std::move(path));
 }
 
+void note_varying_sizes(const std::vector<EntryPtr>& entries, PyObject* const* slots, frame::VaryingSizes& out) {
+  for (const EntryPtr& e : entries)
+    if (e->guards)
+      for (auto& [path, dim] : e->guards->changed_sizes(slots)) out.dims[std::move(path)].insert(dim);
+}
+
 void look_up_limit(CallableState& s) {
   if (s.settings.options.values.contains("recompile_limit")) return;
   static PyObject* const name = PyUnicode_InternFromString("torch._dynamo.config");

@@ -127,5 +127,23 @@ TEST(Facts, WordsSayWhatWasAndWhatIs) {
   EXPECT_EQ(g.program().changed_numbers(args), std::vector<std::string>{"x"});
 }
 
+TEST(Facts, SizesThatChangedAreNamed) {
+  Python py("import torch\nx = torch.zeros(4, 3)");
+  Guarded g(py);
+  g.fact(FactKind::kTensor, g.argument("x"), "torch.zeros(4, 3)");
+  g.build();
+  using Changed = std::vector<std::pair<std::string, size_t>>;
+  const auto changed = [&](const char* now) {
+    PyObject* args[] = {py[now]};
+    return g.program().changed_sizes(args);
+  };
+  EXPECT_EQ(changed("torch.zeros(4, 3)"), Changed{});
+  EXPECT_EQ(changed("torch.zeros(5, 3)"), (Changed{{"x", 0}}));
+  EXPECT_EQ(changed("torch.zeros(5, 2)"), (Changed{{"x", 0}, {"x", 1}}));
+  EXPECT_EQ(changed("torch.zeros(5, 3, dtype=torch.int64)"), Changed{}) << "another dtype is no other size";
+  EXPECT_EQ(changed("torch.zeros(5)"), Changed{});
+  EXPECT_EQ(changed("3"), Changed{});
+}
+
 }  // namespace
 }  // namespace flashover::guards

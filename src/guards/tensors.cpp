@@ -278,6 +278,20 @@ std::string difference(const TensorSpec& was, const TensorSpec& now) {
   return out;
 }
 
+std::vector<size_t> other_sizes(const TensorSpec& was, PyObject* tensor) {
+  TensorSpec same_geometry = was;
+  const c10::TensorImpl* t = impl_of(tensor);
+  if (!t || t->layout() != c10::kStrided || t->is_nested() || t->has_symbolic_sizes_strides() || t->dim() != was.rank)
+    return {};
+  const TensorSpec now = read_tensor(tensor);
+  same_geometry.geometry = now.geometry;
+  if (!(same_geometry == now)) return {};
+  std::vector<size_t> out;
+  for (size_t d = 0; d < static_cast<size_t>(was.rank); ++d)
+    if (was.geometry[d] != TensorSpec::kAny && was.geometry[d] != now.geometry[d]) out.push_back(d);
+  return out;
+}
+
 Memory memory_of(PyObject* tensor) {
   c10::TensorImpl* t = impl_of(tensor);
   Memory m;

@@ -54,6 +54,8 @@ struct TensorCompare {
 void take_look(PyObject* tensor, TensorLooks& all, TensorCompare& compare);
 // How many of the first look as they did. Quick for neighbours of one look.
 size_t look_the_same(const TensorCompare* compares, size_t count);
+// The dimensions whose sizes are others, if nothing else differs that does not follow from them; kAny equals all.
+std::vector<size_t> other_sizes(const TensorSpec& was, PyObject* tensor);
 std::string str(const TensorSpec& spec);
 std::string difference(const TensorSpec& was, const TensorSpec& now);  // "size(0) is 4, not 3"
 

@@ -406,7 +406,7 @@ std::optional<HostValue> Recorder::host_value(PyObject* tensor) const {
     for (const graph::Node& n : graph_.nodes)
       if (n.op->name == prim::full && n.outs[0] == r->id) {
         if (auto* d = std::get_if<double>(&n.args[1])) return *d;
-        if (auto* e = std::get_if<sym::Expr>(&n.args[1])) return static_cast<double>(e->value());
+        if (auto* e = std::get_if<sym::Expr>(&n.args[1]); e && e->is_const()) return static_cast<double>(e->value());
       }
     return std::nullopt;
   };

@@ -272,15 +272,18 @@ at::Tensor Recorder::view_of(const TraceImpl& base, ValueId value) {
 }
 
 ValueId Recorder::add_number(const at::Tensor& t) {
-  TensorType type = aten::type_of(t);
-  type.offset = 0;
   at::Scalar number;
   {
     BelowEverything plain;
     number = at::_local_scalar_dense(t);
   }
+  return add_number(aten::type_of(t), aten::from_scalar(number));
+}
+
+ValueId Recorder::add_number(TensorType type, Arg number) {
+  type.offset = 0;
   static const ops::Op* full = ops::find(prim::full);
-  std::vector<Arg> args = {Sizes{}, aten::from_scalar(number), type.dtype, type.device};
+  std::vector<Arg> args = {Sizes{}, std::move(number), type.dtype, type.device};
   std::vector<TensorType> outs = {std::move(type)};
   return graph_.add_node(full, std::move(args), std::move(outs)).outs[0];
 }
@@ -323,10 +326,8 @@ Ref Recorder::lift(const at::Tensor& t, const char* op_name) {
   if (const at::Tensor* trace = known()) return as_operand(*trace);
   const bool wrapped = t.unsafeGetTensorImpl()->is_wrapped_number();
   if (wrapped && (numbers_ > 0 || !sizes_->empty())) {
-    if (const auto size = wrapped_size(t)) {  // as a number to compute with it is this call's
-      at::Tensor number = c10::scalar_to_tensor(sizes_->specialize(*size));
-      number.unsafeGetTensorImpl()->set_wrapped_number(true);
-      const ValueId value = add_number(number);
+    if (const auto size = wrapped_size(t)) {
+      const ValueId value = add_number(aten::type_of(t), *size);
       graph_.values[value].storage = new_storage(make_storage(info(graph_.type(value).dtype).bytes));
       operands_.push_back({t, nullptr, value, arg_, {}});
       return {value};

@@ -101,6 +101,7 @@ class Recorder final : public Session {
   at::Tensor rebind(const Operand& source, ValueId value);
   graph::Node& add_node(const ops::Op* op, std::vector<Arg> args, std::vector<TensorType> outs);
   ValueId add_number(const at::Tensor& t);  // prim.full of a 0-d tensor of known value
+  ValueId add_number(TensorType type, Arg number);
   at::Tensor add_constant(const at::Tensor& real);
   // The value of a trace tensor if it depends on constants only; perhaps on the CPU.
   std::optional<at::Tensor> constant_value(const at::Tensor& t);
