@@ -2,107 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
-import torch.nn.functional as F
 from comparing import differ
+from sized_programs import PROGRAMS, SIZES
 
 import flashover
 
-SIZES = (5, 2, 3, 8, 16, 17, 31, 64, 100, 257)
-
-
-def shift(x: torch.Tensor) -> torch.Tensor:
-    return x.view(x.shape[0] * 2, -1).sum(1).view(x.shape[0], 2)
-
-
-def heads(x: torch.Tensor) -> torch.Tensor:
-    b, t, c = x.shape
-    q = x.view(b, t, 4, c // 4).transpose(1, 2)
-    return (q @ q.transpose(-1, -2) / 2).softmax(-1).matmul(q).transpose(1, 2).reshape(b, t, c)
-
-
-def positions(x: torch.Tensor) -> torch.Tensor:
-    return x + torch.arange(x.shape[1])[None, :, None]
-
-
-def causal(x: torch.Tensor) -> torch.Tensor:
-    t = x.shape[1]
-    scores = x @ x.transpose(1, 2)
-    return scores.masked_fill(torch.ones(t, t).tril() == 0, float("-inf")).softmax(-1)
-
-
-W = torch.randn(24, 16)
-B = torch.randn(24)
-SCALE, SHIFT = torch.randn(16), torch.randn(16)
-TABLE = torch.randn(40, 16)
-
-# name -> (program, shape of n; its first size is n), all whole and compiled once.
-PROGRAMS: dict[str, tuple[Callable[..., object], Callable[[int], tuple[int, ...]]]] = {
-    "pointwise": (lambda x: (x.sin() * 2 + 1).relu(), lambda n: (n, 16)),
-    "broadcast": (lambda x: x * SCALE + SHIFT, lambda n: (n, 16)),
-    "last dimension": (lambda x: x.exp() - x, lambda n: (4, n)),
-    "sum": (lambda x: x.sum(-1), lambda n: (n, 16)),
-    "sum over the size": (lambda x: x.sum(0), lambda n: (n, 16)),
-    "mean over the size": (lambda x: x.mean(0), lambda n: (n, 16)),
-    "sum of all": (lambda x: x.sum(), lambda n: (n, 16)),
-    "max": (lambda x: x.max(-1), lambda n: (4, n)),
-    "argmax": (lambda x: x.argmax(0), lambda n: (n, 16)),
-    "softmax": (lambda x: x.softmax(-1), lambda n: (n, 16)),
-    "softmax over the size": (lambda x: x.softmax(-1), lambda n: (4, n)),
-    "layer_norm": (lambda x: F.layer_norm(x, (16,), SCALE, SHIFT), lambda n: (n, 16)),
-    "variance": (lambda x: torch.var_mean(x, 1), lambda n: (3, n)),
-    "transpose": (lambda x: x.t() * 2, lambda n: (n, 16)),
-    "transpose, contiguous": (lambda x: x.t().contiguous() + 1, lambda n: (n, 16)),
-    "permute": (lambda x: x.permute(2, 0, 1).exp(), lambda n: (n, 3, 4)),
-    "flatten": (lambda x: x.flatten() + 1, lambda n: (n, 3, 4)),
-    "view": (shift, lambda n: (n, 16)),
-    "unsqueeze": (lambda x: x[:, None] - x[None], lambda n: (n,)),
-    "cat": (lambda x: torch.cat([x, x * 2], 1), lambda n: (n, 16)),
-    "cat over the size": (lambda x: torch.cat([x, x * 2]), lambda n: (n, 16)),
-    "stack": (lambda x: torch.stack([x, x + 1]), lambda n: (n, 16)),
-    "slice": (lambda x: x[:, 2:9] * 2, lambda n: (n, 16)),
-    "last": (lambda x: x[-1] + x[0], lambda n: (n, 16)),
-    "flip": (lambda x: x.flip(0) + 1, lambda n: (n, 16)),
-    "pad": (lambda x: F.pad(x, (1, 2)), lambda n: (n, 16)),
-    "where": (lambda x: torch.where(x > 0, x, x.exp()), lambda n: (n, 16)),
-    "linear": (lambda x: F.gelu(F.linear(x, W, B)), lambda n: (n, 16)),
-    "linear in three dimensions": (lambda x: F.linear(x, W, B), lambda n: (n, 3, 16)),
-    "matmul": (lambda x: x @ x.t(), lambda n: (n, 16)),
-    "batched matmul": (lambda x: x @ x.transpose(1, 2), lambda n: (n, 5, 16)),
-    "heads": (heads, lambda n: (3, n, 16)),
-    "heads, batch": (heads, lambda n: (n, 5, 16)),
-    "attention": (
-        lambda x: F.scaled_dot_product_attention(x, x, x, is_causal=True),
-        lambda n: (2, 3, n, 16),
-    ),
-    "positions": (positions, lambda n: (2, n, 16)),
-    "causal mask": (causal, lambda n: (2, n, 16)),
-    "embedding": (lambda x: F.embedding((x * 5).long().clamp(0, 39), TABLE), lambda n: (n, 4)),
-    "cumsum": (lambda x: x.cumsum(0), lambda n: (n, 16)),
-    "zeros": (lambda x: torch.zeros(x.shape[0], 3) + x[:, :3], lambda n: (n, 16)),
-    "size as a result": (lambda x: (x + 1, x.shape[0], x.numel()), lambda n: (n, 16)),
-    "arithmetic on sizes": (lambda x: x.view(-1)[: x.shape[0] * 3] + 1, lambda n: (n, 16)),
-    "len": (lambda x: (x * 2, len(x)), lambda n: (n, 16)),
-    "a size as a number": (lambda x: x.sum(0) / x.shape[0], lambda n: (n, 16)),
-    "repeat": (lambda x: x.repeat(2, 3), lambda n: (n, 4)),
-    "expand": (lambda x: x[:, :1].expand(-1, 5) + 1, lambda n: (n, 4)),
-    "chunk": (lambda x: torch.cat([c + 1 for c in x.chunk(2, 1)], 1), lambda n: (n, 8)),
-    "bool": (lambda x: (x > 0).any(1), lambda n: (n, 8)),
-}
 # Programs whose number of compiles is more than one still, with the reason.
 COMPILED_AGAIN = {
     "chunk": "ATen's shape function of split asks for all sizes",
     "len": "len() of a tensor asks for the number",
-    "a size as a number": "a size in arithmetic with tensors is this call's",
 }
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_one_compile_serves_every_size(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FLASHOVER_SYMBOLIC_SIZES", "1")
+def test_one_compile_serves_every_size(name: str) -> None:
     f, shape = PROGRAMS[name]
     compiled = flashover.compile(f, dynamic=True, fullgraph=True, options={"recompile_limit": 64})
     flashover.reset()
@@ -112,3 +27,61 @@ def test_one_compile_serves_every_size(name: str, monkeypatch: pytest.MonkeyPatc
         assert (wrong := differ(compiled(x), f(x), rtol=1e-4, atol=1e-4)) == "", f"size {n}: {wrong}"
     made = flashover.compile_stats()["graphs"] - before
     assert made == 1 or name in COMPILED_AGAIN, f"compiled {made} times"
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_size_that_changed_is_a_symbol(name: str) -> None:
+    """Without being asked: the first compile is for its size alone, the second for all."""
+    f, shape = PROGRAMS[name]
+    compiled = flashover.compile(f, fullgraph=True, options={"recompile_limit": 64})
+    flashover.reset()
+    before = flashover.compile_stats()["graphs"]
+    for n in SIZES:
+        x = torch.randn(shape(n))
+        assert (wrong := differ(compiled(x), f(x), rtol=1e-4, atol=1e-4)) == "", f"size {n}: {wrong}"
+    made = flashover.compile_stats()["graphs"] - before
+    assert made <= 2 or name in COMPILED_AGAIN, f"compiled {made} times"
+
+
+def test_only_what_changed_is_a_symbol() -> None:
+    compiled = flashover.compile(lambda x: x * 2)
+    before = flashover.compile_stats()["graphs"]
+    for shape in [(4, 8), (5, 8), (6, 8), (7, 8)]:
+        compiled(torch.randn(shape))
+    assert flashover.compile_stats()["graphs"] - before == 2
+    compiled(torch.randn(4, 9))
+    compiled(torch.randn(5, 10))
+    assert flashover.compile_stats()["graphs"] - before == 3
+
+
+def test_dynamic_false_compiles_each_size() -> None:
+    compiled = flashover.compile(lambda x: x * 2, dynamic=False)
+    before = flashover.compile_stats()["graphs"]
+    for n in range(3, 7):
+        compiled(torch.randn(n))
+    assert flashover.compile_stats()["graphs"] - before == 4
+
+
+def test_a_marked_size_is_a_symbol_from_the_first_compile_on() -> None:
+    compiled = flashover.compile(lambda x: x * 2)
+    before = flashover.compile_stats()["graphs"]
+    x = torch.randn(4, 8)
+    torch._dynamo.mark_dynamic(x, 0)
+    compiled(x)
+    for n in range(5, 9):
+        compiled(torch.randn(n, 8))
+    assert flashover.compile_stats()["graphs"] - before == 1
+
+
+def test_after_a_graph_break() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        x = x.sin()
+        print(end="")
+        return x.flatten() * 2
+
+    compiled = flashover.compile(f)
+    before = flashover.compile_stats()["graphs"]
+    for n in range(3, 9):
+        x = torch.randn(n, 4)
+        assert torch.allclose(compiled(x), f(x))
+    assert flashover.compile_stats()["graphs"] - before == 4
