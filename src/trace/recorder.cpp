@@ -33,6 +33,7 @@
 #include "trace/exchange.h"
 #include "trace/map_tensors.h"
 #include "trace/number.h"
+#include "trace/overlap.h"
 
 namespace flashover::trace {
 namespace {
@@ -480,6 +481,7 @@ void Recorder::call_general(OpFacts& facts, Stack& stack, size_t base) {
     }
     if (!facts.is_query) throw Declined("side effect: " + facts.schema.name + " returns no tensor");
   }
+  if (facts.schema.any_written) refuse_ordered_write(facts);
   ++stats_.ops;
   std::vector<TensorType> outs;
   bool ruled = infer_by_rule(facts, args, outs);
@@ -507,6 +509,14 @@ bool surely_apart_or_equal(const c10::TensorImpl& a, const c10::TensorImpl& b) {
   return begin(a) == begin(b) && end(a) == end(b) && a.strides() == b.strides();
 }
 
+bool is_dense(const c10::TensorImpl& t) { return t.is_non_overlapping_and_dense(); }
+
+// Element i of what is written comes from elements i of what is read, or from no element at all.
+bool is_by_element(const OpFacts& facts) {
+  const ops::Op* row = facts.op->functional ? facts.op->functional : facts.op;
+  return facts.schema.name == op::copy_ || row->kind == ops::OpKind::kPointwise;
+}
+
 // Writing to memory that overlaps itself or another operand: ATen's own checks decide.
 bool Recorder::overlaps(const OpFacts& facts) const {
   for (const Operand& o : operands_) {
@@ -521,6 +531,20 @@ bool Recorder::overlaps(const OpFacts& facts) const {
         return true;
   }
   return false;
+}
+
+// Where ATen cannot tell from the layout whether a write meets what is read, it lets it pass, and its loops read some
+// elements after they were written. A graph reads everything before.
+void Recorder::refuse_ordered_write(const OpFacts& facts) const {
+  for (const Operand& o : operands_) {
+    if (!o.impl || !o.impl->device().is_cpu() || !facts.schema.args[o.arg].written) continue;
+    for (const Operand& other : operands_)
+      if (other.impl && other.impl != o.impl && other.impl->storage_id == o.impl->storage_id &&
+          other.value != o.value && !(is_dense(*o.impl) && is_dense(*other.impl)) && may_meet(*o.impl, *other.impl) &&
+          !(is_by_element(facts) && is_read_ahead(*o.impl, *other.impl)))
+        throw Declined(facts.schema.name +
+                       " writes memory that it reads by another view: eager's result depends on its order");
+  }
 }
 
 // False: no rule, or it does not know this case.

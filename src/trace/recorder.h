@@ -138,6 +138,7 @@ class Recorder final : public Session {
   bool call_on_constants(OpFacts& facts, Stack& stack, size_t base);
   bool truth_is_known(Stack& stack) const;
   bool overlaps(const OpFacts& facts) const;
+  void refuse_ordered_write(const OpFacts& facts) const;
   void check_devices(const OpFacts& facts) const;
   bool infer_by_rule(OpFacts& facts, const std::vector<Arg>& args, std::vector<TensorType>& outs);
   void fill_factory_defaults(const OpFacts& facts, std::vector<Arg>& args, const TensorType& result);
