@@ -287,7 +287,7 @@ Expr scaled(Expr e, int64_t coef) {
   } else {
     ops.push_back(e);
   }
-  return make(Kind::kMul, std::move(ops), range_mul(e.range(), {coef, coef}), mul_checked(e.hint(), coef));
+  return make(Kind::kMul, std::move(ops), range_mul(e.range(), {coef, coef}), sat_mul(e.hint(), coef));
 }
 Expr make_product(std::vector<Expr> factors) {
   if (factors.size() == 1) return factors[0];
@@ -295,7 +295,7 @@ Expr make_product(std::vector<Expr> factors) {
   int64_t hint = 1;
   for (Expr f : factors) {
     range = range_mul(range, f.range());
-    hint = mul_checked(hint, f.hint());
+    hint = sat_mul(hint, f.hint());
   }
   return make(Kind::kMul, std::move(factors), range, hint);
 }
@@ -334,7 +334,7 @@ Expr from_sum(Sum s) {
   for (const Term& t : s.terms) {
     ops.push_back(scaled(t.e, t.coef));
     range = range_add(range, ops.back().range());
-    hint = add_checked(hint, ops.back().hint());
+    hint = sat_add(hint, ops.back().hint());
   }
   if (s.constant != 0) ops.push_back(Expr(s.constant));
   return make(Kind::kAdd, std::move(ops), range, hint);

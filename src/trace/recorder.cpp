@@ -201,6 +201,24 @@ void Recorder::read_sizes(const OpFacts& facts, Stack& stack, size_t base) const
   }
 }
 
+// The sizes of this call for all operands and arguments. False: they are numbers as they are.
+bool Recorder::specialize_operands(const OpFacts& facts, Stack& stack, size_t base) {
+  if (sizes_->empty()) return false;
+  bool any = false;
+  for (const Operand& o : operands_) {
+    TensorType& type = graph_.values[static_cast<size_t>(o.value)].type;
+    for (Sizes* part : {&type.sizes, &type.strides})
+      for (sym::Expr& e : *part) {
+        if (e.is_const()) continue;
+        any = true;
+        e = sizes_->specialize(e);
+      }
+    type.offset = sizes_->canonical(type.offset);
+  }
+  read_sizes(facts, stack, base);
+  return any;
+}
+
 // Results that ATen leaves undefined (gradients nobody asked for) have no value.
 graph::Node& Recorder::add_node(const ops::Op* op, std::vector<Arg> args, std::vector<TensorType> outs) {
   graph::Node node{.op = op, .args = std::move(args), .location = location_id()};
@@ -487,6 +505,11 @@ void Recorder::call_general(OpFacts& facts, Stack& stack, size_t base) {
   bool ruled = infer_by_rule(facts, args, outs);
   if (symbols && !(ruled && numbers_fit(facts, outs))) {  // the value is needed
     read_symbols(facts, stack, base, true);
+    args = collect(facts, stack, base);
+    outs.clear();
+    ruled = infer_by_rule(facts, args, outs);
+  }
+  if (!ruled && facts.may_rule && specialize_operands(facts, stack, base)) {  // rules may need numbers
     args = collect(facts, stack, base);
     outs.clear();
     ruled = infer_by_rule(facts, args, outs);

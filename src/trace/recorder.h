@@ -140,6 +140,7 @@ class Recorder final : public Session {
   bool overlaps(const OpFacts& facts) const;
   void refuse_ordered_write(const OpFacts& facts) const;
   void check_devices(const OpFacts& facts) const;
+  bool specialize_operands(const OpFacts& facts, Stack& stack, size_t base);
   bool infer_by_rule(OpFacts& facts, const std::vector<Arg>& args, std::vector<TensorType>& outs);
   void fill_factory_defaults(const OpFacts& facts, std::vector<Arg>& args, const TensorType& result);
   const Operand& aliased(const OpFacts& facts, const std::vector<Arg>& args, int alias) const;
