@@ -9,12 +9,6 @@ from sized_programs import PROGRAMS, SIZES
 
 import flashover
 
-# Programs whose number of compiles is more than one still, with the reason.
-COMPILED_AGAIN = {
-    "chunk": "ATen's shape function of split asks for all sizes",
-    "len": "len() of a tensor asks for the number",
-}
-
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_one_compile_serves_every_size(name: str) -> None:
@@ -26,7 +20,7 @@ def test_one_compile_serves_every_size(name: str) -> None:
         x = torch.randn(shape(n))
         assert (wrong := differ(compiled(x), f(x), rtol=1e-4, atol=1e-4)) == "", f"size {n}: {wrong}"
     made = flashover.compile_stats()["graphs"] - before
-    assert made == 1 or name in COMPILED_AGAIN, f"compiled {made} times"
+    assert made == 1, f"compiled {made} times"
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -40,7 +34,7 @@ def test_a_size_that_changed_is_a_symbol(name: str) -> None:
         x = torch.randn(shape(n))
         assert (wrong := differ(compiled(x), f(x), rtol=1e-4, atol=1e-4)) == "", f"size {n}: {wrong}"
     made = flashover.compile_stats()["graphs"] - before
-    assert made <= 2 or name in COMPILED_AGAIN, f"compiled {made} times"
+    assert made <= 2, f"compiled {made} times"
 
 
 def test_only_what_changed_is_a_symbol() -> None:

@@ -86,6 +86,10 @@ PyObject* do_len(const NativeCall& c) {
   if (c.nargs == 1 && c.kwnames == nullptr) {
     PyObject* o = c.args[0];
     c.in.look_special(o, "__len__");
+    if (trace::Session* s = c.in.session; s != nullptr && !s->sizes().empty() && s->is_trace_tensor(o)) {
+      if (PyObject* size = PyObject_CallMethod(o, "size", "i", 0)) return c.in.recorder.numbers.of_sizes(size);
+      PyErr_Clear();  // len() has words of its own
+    }
     if (PyList_Check(o) || PyTuple_Check(o) || PyDict_Check(o) || PyAnySet_Check(o))
       c.in.recorder.length(o);
     else if (!is_tensor(o))

@@ -274,18 +274,19 @@ bool slice(In in, Types& outs) {  // (self, dim, start, end, step)
 
 bool split(In in, Types& outs) {  // (self, split_size, dim)
   const TensorType* x = tensor(in, 0);
-  auto part = integer(arg(in, 1)), dim = integer(arg(in, 2));
-  if (!x || x->rank() == 0 || !part || !dim || *part < 0) return false;
-  auto d = wrap_dim(*dim, x->rank());
-  const auto known = d ? sym::number_of(x->sizes[*d]) : std::nullopt;
-  if (!known) return false;
-  const int64_t size = *known;
+  const auto part = size_expr(arg(in, 1));
+  const auto dim = integer(arg(in, 2));
+  if (!x || x->rank() == 0 || !part || !dim || !sym::known_le(0, *part)) return false;
+  const auto d = wrap_dim(*dim, x->rank());
+  if (!d) return false;
+  const Expr size = x->sizes[*d];
   outs.clear();
-  if (*part == 0 || size == 0) {
-    if (size != 0) return false;
-    return one(outs, narrowed(*x, *d, 0, 0, 1));
-  }
-  for (int64_t at = 0; at < size; at += *part) outs.push_back(narrowed(*x, *d, at, std::min(*part, size - at), 1));
+  if (size.is_const(0)) return one(outs, narrowed(*x, *d, 0, 0, 1));
+  if (!sym::known_lt(0, *part)) return false;
+  const auto count = sym::number_of(sym::ceildiv(size, *part));
+  if (!count) return false;
+  for (int64_t i = 0; i < *count; ++i)
+    outs.push_back(narrowed(*x, *d, i * *part, i + 1 < *count ? *part : size - i * *part, 1));
   return true;
 }
 bool split_with_sizes(In in, Types& outs) {
