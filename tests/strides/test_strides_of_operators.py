@@ -18,6 +18,13 @@ from flashover import _C
 GROUPS, SAMPLES = 4, 4
 # ldexp is a product with pow(2.0, exponent), whose strides torch's shape function takes for another order than ATen's.
 OPEN = {"ldexp"}
+# Of gradients. Transposed convolutions of weights in channels_last: strides of their gradients depend on the library
+# that eager chooses. normalize by p=1: the stride of a dimension of size 1.
+OPEN_GRADIENTS = {
+    "nn.functional.conv_transpose2d",
+    "nn.functional.conv_transpose3d",
+    "nn.functional.normalize",
+}
 
 
 def permuted(t: torch.Tensor, rng: random.Random) -> torch.Tensor:
@@ -86,3 +93,61 @@ def test_promised_strides(group):
                 wrong.append(f"{op.name} ({arrange.__name__}): {said}")
     assert not wrong
     assert tried > 1000
+
+
+def gradients_differing(op: Any, args: Any, arrange: Any, rng: random.Random) -> str | None:
+    """As differing, of the gradients of what is floating, for a gradient of the results in that layout."""
+    leaves = [t for t in tensors_of(args) if t.is_floating_point()]
+
+    def results() -> list[torch.Tensor]:
+        x, rest, kwargs = args
+        return [t for t in tensors_of(op.op(x, *rest, **kwargs)) if t.requires_grad]
+
+    try:
+        for t in leaves:
+            t.requires_grad_()
+        given = [arranged(arrange, rng, torch.randn(t.shape, dtype=t.dtype)) for t in results()]
+    except Exception:
+        return None
+
+    def fn(*tensors: torch.Tensor) -> Any:
+        outs = results()
+        return torch.autograd.grad(outs, leaves, list(tensors[-len(outs) :]), allow_unused=True)
+
+    try:
+        eager = fn(*leaves, *given)
+    except Exception:
+        return None
+    try:
+        promised = trace(Program(fn, [*leaves, *given])).output_types
+    except (_C.Declined, RuntimeError):
+        return None
+    real = [t for t in eager if t is not None]
+    pairs = [(p, type_text(t)) for p, t in zip(promised, real, strict=True) if t.numel() > 1]
+    return "".join(f"{p} for {t}" for p, t in pairs if p != t)
+
+
+def plain(t: torch.Tensor, rng: random.Random) -> torch.Tensor:
+    return t
+
+
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_promised_strides_of_gradients(group):
+    """A layout of the operands meets another one of the results' gradients."""
+    rng, tried, wrong = random.Random(group), 0, []
+    for op in op_samples.op_db[group::GROUPS]:
+        if not op.supports_autograd or op.name in RANDOM | set(DECLINES) | OPEN | OPEN_GRADIENTS:
+            continue
+        try:
+            samples = list(itertools.islice(op.sample_inputs("cpu", torch.float32, requires_grad=False), 2))
+        except Exception:
+            continue
+        for s, (one, other) in itertools.product(
+            samples, ((permuted, plain), (plain, permuted), (channels_last, plain))
+        ):
+            said = gradients_differing(op, arranged(one, rng, (s.input, list(s.args), dict(s.kwargs))), other, rng)
+            tried += said is not None
+            if said:
+                wrong.append(f"{op.name} ({one.__name__}, {other.__name__}): {said}")
+    assert not wrong, "\n".join(wrong)
+    assert tried > 100

@@ -215,6 +215,14 @@ bool mirror_pad(In in, Types& outs) {
   return one(outs, std::move(out));
 }
 
+// (grad, self, padding): as mirror_pad, of rows and columns of a batch.
+bool mirror_pad2d_backward(In in, Types& outs) {
+  const TensorType* x = tensor(in, 1);
+  TensorType out;
+  return x && x->rank() == 4 && x->device.type == DeviceType::kCPU &&
+         fresh_like(*x, x->dtype, suggest_format(*x), out) && one(outs, std::move(out));
+}
+
 bool flip(In in, Types& outs) { return same_as_clone(in, outs) && integers(arg(in, 1)).has_value(); }
 bool rot90(In in, Types& outs) {  // flips, then a transposed view
   const TensorType* x = tensor(in, 0);
@@ -397,6 +405,8 @@ void add_indexing(Table& t) {
   t.add("replication_pad1d.default", kind, mirror_pad<1, false>);
   t.add("replication_pad2d.default", kind, mirror_pad<2, false>);
   t.add("replication_pad3d.default", kind, mirror_pad<3, false>);
+  for (const char* name : {"reflection_pad2d_backward.default", "replication_pad2d_backward.default"})
+    t.add(name, OpKind::kExtern, mirror_pad2d_backward);
   t.add("flip.default", kind, flip);
   t.add("rot90.default", kind, rot90);
   t.add("roll.default", kind, roll);

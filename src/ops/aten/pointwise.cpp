@@ -405,11 +405,12 @@ void add_pointwise(Table& t) {
   t.add("polar.default", OpKind::kPointwise, complex_of);
 
   // Gradients that are pointwise in (grad, saved).
-  for (const char* name :
-       {"threshold_backward", "sigmoid_backward", "tanh_backward", "gelu_backward", "silu_backward", "mish_backward",
-        "hardsigmoid_backward", "hardswish_backward", "hardtanh_backward", "leaky_relu_backward", "softplus_backward",
-        "softshrink_backward", "hardshrink_backward", "logit_backward"})
+  for (const char* name : {"sigmoid_backward", "tanh_backward", "gelu_backward", "silu_backward", "mish_backward",
+                           "hardsigmoid_backward", "hardswish_backward", "hardtanh_backward", "softplus_backward",
+                           "softshrink_backward", "hardshrink_backward", "logit_backward"})
     t.add(std::string(name) + ".default", OpKind::kPointwise, pair<0, 1>);
+  for (const char* name : {"threshold_backward", "leaky_relu_backward"})  // the order decides between layouts
+    t.add(std::string(name) + ".default", OpKind::kPointwise, pair<1, 0>);
   t.add("elu_backward.default", OpKind::kPointwise, pair<0, 5>);
 }
 

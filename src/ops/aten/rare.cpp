@@ -115,6 +115,12 @@ bool cross_entropy_of_bits(In in, Types& outs) {  // binary_cross_entropy(self, 
   if (!fresh_like(*x, x->dtype, std::nullopt, out)) return false;
   return one(outs, *r == 0 ? out : fresh(*x, x->dtype, {}));
 }
+bool cross_entropy_of_bits_backward(In in, Types& outs) {  // (grad, self, target, weight, reduction): empty_like(self)
+  const TensorType *x = tensor(in, 1), *y = tensor(in, 2);
+  TensorType out;
+  if (!x || !y || x->dtype != y->dtype || !is_floating(x->dtype) || !same_sizes(x->sizes, y->sizes)) return false;
+  return fresh_like(*x, x->dtype, std::nullopt, out) && one(outs, out);
+}
 bool with_logits(In in, Types& outs) {  // (self, target, weight, pos_weight, reduction)
   const TensorType *x = tensor(in, 0), *y = tensor(in, 1);
   auto r = integer(arg(in, 4));
@@ -173,6 +179,7 @@ void add_rare(Table& t) {
   t.add("multinomial.default", OpKind::kRandom, multinomial).nondeterministic = true;
   t.add("_weight_norm_interface.default", kind, weight_norm);
   t.add("binary_cross_entropy.default", kind, cross_entropy_of_bits);
+  t.add("binary_cross_entropy_backward.default", kind, cross_entropy_of_bits_backward);
   t.add("binary_cross_entropy_with_logits.default", kind, with_logits);
   t.add("nll_loss2d_forward.default", kind, nll_loss_2d);
   for (const char* name :
