@@ -301,7 +301,7 @@ PyObject* Numbers::of_sizes(PyObject* o) {
 bool Numbers::all_sizes(PyObject* o, int depth) const {
   if (is(o)) return sizes_.contains(step_of(o));
   if (depth > kMaxNumberDepth) return false;
-  if (PyTuple_CheckExact(o) || PyList_CheckExact(o)) {
+  if (PyTuple_CheckExact(o) || PyList_CheckExact(o) || Py_TYPE(o) == known_types().size) {
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i)
       if (!all_sizes(PySequence_Fast_GET_ITEM(o, i), depth + 1)) return false;
     return true;
@@ -575,10 +575,12 @@ void Numbers::read(PyObject* o) {
 
 bool Numbers::holds(PyObject* o, int depth) const {
   if (is(o)) return true;
-  if (depth > kMaxNumberDepth || is_atom(o)) return false;
-  if (PyTuple_Check(o) || PyList_Check(o)) {
+  if (depth > kMaxNumberDepth) return false;
+  if (PyTuple_Check(o) || PyList_Check(o)) {  // a torch.Size is an atom, and holds sizes
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(o); ++i)
       if (holds(PySequence_Fast_GET_ITEM(o, i), depth + 1)) return true;
+  } else if (is_atom(o)) {
+    return false;
   } else if (PyDict_Check(o)) {
     PyObject *key, *value;
     Py_ssize_t at = 0;

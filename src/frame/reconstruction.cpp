@@ -172,6 +172,10 @@ int32_t Reconstructor::make(PyObject* o) {
   }
   if (const int32_t number = in_.recorder.numbers.step_of(o); number >= 0)
     return registers_[o] = step(Kind::kNumber, nullptr, {}, number);
+  if (Py_TYPE(o) == known_types().size && in_.recorder.numbers.holds(o)) {
+    kept_.push_back(Ref::steal(PySequence_List(o)));
+    return registers_[o] = step(Kind::kReduced, reinterpret_cast<PyObject*>(Py_TYPE(o)), {make(kept_.back().get())}, 1);
+  }
   if (is_atom(o)) return registers_[o] = step(Kind::kConstant, o);
   SourceId id = in_.recorder.source_of(o);
   if (id != kNoSource) {

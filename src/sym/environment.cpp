@@ -80,10 +80,8 @@ std::optional<bool> by_fact(const SizeGuard& fact, Relation r, Expr a, Expr b) {
 }
 
 // The ends of slices are often INT64_MAX, which nothing can be added to; no size comes near this number.
-Expr within_reach(Expr e) {
-  constexpr int64_t kFar = int64_t{1} << 60;
-  return e.is_const() ? Expr(std::clamp(e.value(), -kFar, kFar)) : e;
-}
+constexpr int64_t kFar = int64_t{1} << 60;
+bool far_above(Expr e) { return e.is_const() && e.value() > kFar; }
 
 thread_local Environment* asked = nullptr;
 
@@ -170,8 +168,9 @@ bool Environment::solve(Expr difference) {
 }
 
 bool Environment::holds(Relation r, Expr a, Expr b) {
-  a = within_reach(canonical(a));
-  b = within_reach(canonical(b));
+  a = canonical(a);
+  b = canonical(b);
+  if (far_above(a) != far_above(b)) return r == Relation::kNotEqual || (r != Relation::kEqual && far_above(b));
   if (const auto answer = known(r, a, b)) return *answer;
   if (assumes_) return false;
   const bool answer = satisfied(r, now(a), now(b));

@@ -33,6 +33,16 @@ TEST(Environment, AGuardHoldsTimesASize) {
   EXPECT_EQ(texts(e).size(), 2u);
 }
 
+TEST(Environment, TheFarEndOfASliceIsBeyondEverySize) {
+  Environment e;
+  const Expr a = e.add(7), end = INT64_MAX;
+  EXPECT_TRUE(e.holds(kLess, 2 * a + 5, end));
+  EXPECT_FALSE(e.holds(kLessEqual, end, a));
+  EXPECT_TRUE(e.holds(kNotEqual, a, end));
+  EXPECT_FALSE(e.holds(kEqual, a, end));
+  EXPECT_TRUE(texts(e).empty());
+}
+
 TEST(Environment, EqualSizesBecomeOne) {
   Environment e;
   const Expr a = e.add(7), b = e.add(7), c = e.add(14);

@@ -433,8 +433,6 @@ def main() -> int:
         return sanitized_child(options)
     if name := os.environ.get("FLASHOVER_TEST_LOCALE"):
         locale.setlocale(locale.LC_ALL, name)
-    if options.dynamic:
-        os.environ["FLASHOVER_SYMBOLIC_SIZES"] = "1"
     compiler = functools.partial(flashover.compile, dynamic=True) if options.dynamic else flashover.compile
     first, count = (options.only, 1) if options.only is not None else (options.start, options.count)
     end, done, failed, eager = time.time() + options.seconds, 0, 0, 0

@@ -1,6 +1,5 @@
 """dynamic=True, torch._dynamo.mark_dynamic and sizes that were seen to change lead to code for any size: twelve sizes
 take a few compilations, and none of their calls runs eager."""
-# open: docs/limits.md
 
 import warnings
 

@@ -1,5 +1,4 @@
 """With dynamic=True sizes do not compile anew, or a warning says that they do."""
-# open: docs/limits.md
 
 import warnings
 

@@ -15,6 +15,8 @@ bool is_plain(PyObject* o) {
   return t == &PyLong_Type || t == &PyUnicode_Type || t == &PyFloat_Type || o == Py_None || t == &PyBool_Type;
 }
 
+bool is_tuple_or_size(PyObject* o) { return PyTuple_CheckExact(o) || Py_TYPE(o) == known_types().size; }
+
 // Subscript goes to the C implementation of dict / list / tuple, perhaps inherited by a Python class.
 template <typename Slot>
 bool inherits(Slot PyMappingMethods::*member, PyTypeObject* t, PyTypeObject* base) {
@@ -334,6 +336,20 @@ PyObject* Interpreter::compare(PyObject* a, PyObject* b, int op) {
     recorder.numbers.read(a);
     recorder.numbers.read(b);
   }
+  if ((op == Py_EQ || op == Py_NE) && recorder.numbers.any() && is_tuple_or_size(a) && is_tuple_or_size(b) &&
+      (recorder.numbers.holds(a) || recorder.numbers.holds(b)) && recorder.numbers.all_sizes(a) &&
+      recorder.numbers.all_sizes(b)) {
+    for (PyObject* o : {a, b})
+      if (recorder.is_old(o)) recorder.contents(o);
+    const Py_ssize_t n = PyTuple_GET_SIZE(a);
+    bool equal = n == PyTuple_GET_SIZE(b);
+    for (Py_ssize_t i = 0; equal && i < n; ++i) {
+      const Ref same = Ref::steal(compare(PyTuple_GET_ITEM(a, i), PyTuple_GET_ITEM(b, i), Py_EQ));
+      if (!same) return nullptr;
+      equal = same.get() == Py_True;
+    }
+    return PyBool_FromLong(equal == (op == Py_EQ));
+  }
   static const char* const kSpecial[] = {"__lt__", "__le__", "__eq__", "__ne__", "__gt__", "__ge__"};
   if (!(is_plain(a) && is_plain(b))) {
     for (PyObject* o : {a, b}) {
@@ -371,8 +387,8 @@ PyObject* Interpreter::binary(PyObject* a, PyObject* b, int op) {
   }
   if (!(is_plain(a) && is_plain(b))) {
     // Lists and tuples are put together, and what is in them only moves.
-    const bool joins = op % kFirstInPlace == 0 && ((PyList_CheckExact(a) && PyList_CheckExact(b)) ||
-                                                   (PyTuple_CheckExact(a) && PyTuple_CheckExact(b)));
+    const bool joins = op % kFirstInPlace == 0 &&
+                       ((PyList_CheckExact(a) && PyList_CheckExact(b)) || (is_tuple_or_size(a) && is_tuple_or_size(b)));
     for (PyObject* o : {a, b}) {
       if (is_plain(o)) continue;
       if (is_tensor(o)) {
