@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ops/args.h"
+#include "ops/indexed_dims.h"
 #include "ops/ops.h"
 
 namespace flashover::ops {
@@ -239,22 +240,18 @@ bool gather(const InferContext& in, Types& outs) {
 Sizes indexed_sizes(const InferContext& in, const TensorType& x, const RefList& list) {
   FLASHOVER_CHECK(list.size() <= x.rank()) << "index: more indices than dims";
   Sizes index_sizes;
-  int64_t first = -1, last = -1;
   for (size_t i = 0; i < list.size(); ++i) {
     if (list[i].id == kNoValue) continue;
     const TensorType& t = in.value_type(list[i].id);
     FLASHOVER_CHECK(is_integral(t.dtype)) << "index: integer indices only (masks are nonzero first)";
     index_sizes = broadcast_sizes(index_sizes, t.sizes);
-    if (first < 0) first = static_cast<int64_t>(i);
-    last = static_cast<int64_t>(i);
   }
-  FLASHOVER_CHECK(first >= 0) << "index: no index tensor";
-  bool adjacent = true;
-  for (int64_t i = first; i <= last; ++i) adjacent &= list[i].id != kNoValue;
+  const IndexedDims indexed = indexed_dims(list);
+  FLASHOVER_CHECK(indexed.first < list.size()) << "index: no index tensor";
   Sizes sizes;
-  if (!adjacent) sizes = index_sizes;
+  if (!indexed.adjacent) sizes = index_sizes;
   for (size_t i = 0; i < x.rank(); ++i) {
-    if (adjacent && static_cast<int64_t>(i) == first) sizes.insert(sizes.end(), index_sizes.begin(), index_sizes.end());
+    if (indexed.adjacent && i == indexed.first) sizes.insert(sizes.end(), index_sizes.begin(), index_sizes.end());
     if (i >= list.size() || list[i].id == kNoValue) sizes.push_back(x.sizes[i]);
   }
   return sizes;

@@ -2,6 +2,7 @@
 #include "base/check.h"
 #include "loops/lower/lower.h"
 #include "ops/args.h"
+#include "ops/indexed_dims.h"
 
 namespace flashover::loops {
 namespace {
@@ -105,17 +106,10 @@ Id index(Emitter& e, const graph::Node& node, const Index& at) {
 }  // namespace
 
 Index advanced_index(Emitter& e, const TensorType& x, const RefList& list, const Index& at) {
-  size_t index_rank = 0, first = list.size(), last = 0;
-  bool adjacent = true;
-  for (size_t i = 0; i < list.size(); ++i) {
-    if (list[i].id == kNoValue) continue;
-    if (first == list.size()) first = i;
-    adjacent &= first == i || last == i - 1;
-    last = i;
-    index_rank = std::max(index_rank, e.type(list[i].id).rank());
-  }
-  // Results of the index tensors stand where the first of them stood, or in front when they are apart.
-  const size_t begin = adjacent ? first : 0;
+  size_t index_rank = 0;
+  for (const Ref& r : list)
+    if (r.id != kNoValue) index_rank = std::max(index_rank, e.type(r.id).rank());
+  const size_t begin = ops::indexed_dims(list).begin();
   Index from;
   size_t next = 0;
   for (size_t d = 0; d < x.rank(); ++d) {

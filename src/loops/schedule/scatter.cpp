@@ -4,6 +4,7 @@
 #include "base/check.h"
 #include "loops/lower/lower.h"
 #include "ops/args.h"
+#include "ops/indexed_dims.h"
 
 namespace flashover::loops {
 namespace {
@@ -29,22 +30,16 @@ ScatterDomain scatter_domain(const graph::Graph& g, const graph::Node& node) {
   const TensorType& x = g.type(ops::as_value(node.args[0]));
   const RefList list = ops::as_values(node.args[1]);
   Sizes index_sizes;
-  size_t first = list.size(), last = 0;
-  bool adjacent = true;
-  for (size_t i = 0; i < list.size(); ++i) {
-    if (list[i].id == kNoValue) continue;
-    if (first == list.size()) first = i;
-    adjacent &= first == i || last == i - 1;
-    last = i;
-    index_sizes = ops::broadcast_sizes(index_sizes, g.type(list[i].id).sizes);
-  }
+  for (const Ref& r : list)
+    if (r.id != kNoValue) index_sizes = ops::broadcast_sizes(index_sizes, g.type(r.id).sizes);
+  const ops::IndexedDims indexed = ops::indexed_dims(list);
   auto put_indices = [&] {
     d.sizes.insert(d.sizes.end(), index_sizes.begin(), index_sizes.end());
     d.ordered.insert(d.ordered.end(), index_sizes.size(), true);
   };
-  if (!adjacent) put_indices();
+  if (!indexed.adjacent) put_indices();
   for (size_t i = 0; i < x.rank(); ++i) {
-    if (adjacent && i == first) put_indices();
+    if (indexed.adjacent && i == indexed.first) put_indices();
     if (i < list.size() && list[i].id != kNoValue) continue;
     d.sizes.push_back(x.sizes[i]);
     d.ordered.push_back(false);

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "ops/aten/infer.h"
+#include "ops/indexed_dims.h"
 
 namespace flashover::ops::aten {
 namespace {
@@ -62,12 +63,8 @@ bool index(In in, Types& outs) {
   if (!shape) return false;
   // expand_outplace gives every index the common size.
   std::vector<TensorType> expanded;
-  size_t first = x->rank(), last = 0, count = 0;
   for (size_t d = 0; d < x->rank(); ++d) {
     if (!indices[d]) continue;
-    first = std::min(first, d);
-    last = d;
-    ++count;
     TensorType t = *indices[d];
     size_t shift = shape->size() - t.rank();
     Sizes strides(shape->size(), 0);
@@ -77,19 +74,19 @@ bool index(In in, Types& outs) {
     t.strides = strides;
     expanded.push_back(std::move(t));
   }
-  bool adjacent = last - first + 1 == count;
+  const IndexedDims indexed = indexed_dims(indices.size(), [&](size_t d) { return indices[d] != nullptr; });
   Sizes source_sizes, source_strides;
   size_t before = 0;
   auto keep = [&](size_t d) {
     source_sizes.push_back(x->sizes[d]);
     source_strides.push_back(x->strides[d]);
   };
-  if (adjacent)
-    for (size_t d = 0; d < first; ++d) keep(d);
+  if (indexed.adjacent)
+    for (size_t d = 0; d < indexed.first; ++d) keep(d);
   before = source_sizes.size();
   source_sizes.insert(source_sizes.end(), shape->begin(), shape->end());
   source_strides.insert(source_strides.end(), shape->size(), Expr(0));
-  for (size_t d = adjacent ? last + 1 : 0; d < x->rank(); ++d)
+  for (size_t d = indexed.adjacent ? indexed.last + 1 : 0; d < x->rank(); ++d)
     if (!indices[d]) keep(d);
   TensorType source = *x;
   source.sizes = source_sizes;
