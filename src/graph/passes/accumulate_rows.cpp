@@ -4,9 +4,7 @@
 #include <algorithm>
 
 #include "graph/analysis/addends.h"
-#include "graph/builder.h"
-#include "graph/passes/dce.h"
-#include "graph/rewrite/replace.h"
+#include "graph/rewrite/in_order.h"
 #include "ops/args.h"
 #include "ops/names.h"
 
@@ -36,17 +34,12 @@ class RowAdder {
       chains.push_back(std::move(chain));
     }
     if (chains.empty()) return std::move(g_);
-    Graph out = g_;
-    out.nodes.clear();
-    Builder b(out);
-    Replacement replacement(g_.values.size());
-    for (size_t i = 0; i < g_.nodes.size(); ++i) {
-      Node n = g_.nodes[i];
-      replacement.apply(n);
+    return rewrite_in_order(g_, [&](size_t i, Node n, const Rewritten& out) {
+      auto& [graph, b, replacement] = out;
       if (ends[i] >= 0)
         replacement.set(n.outs[0], chains[ends[i]].sum);
       else
-        out.nodes.push_back(std::move(n));
+        graph.nodes.push_back(std::move(n));
       for (const Event& e : behind[i]) {
         Chain& chain = chains[e.chain];
         if (e.table == kBase) {
@@ -66,9 +59,7 @@ class RowAdder {
                              std::move(type));
         }
       }
-    }
-    replacement.apply_results(out);
-    return dce(std::move(out));
+    });
   }
 
  private:

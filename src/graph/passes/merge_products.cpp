@@ -4,10 +4,8 @@
 #include <algorithm>
 
 #include "graph/analysis/addends.h"
-#include "graph/builder.h"
-#include "graph/passes/dce.h"
+#include "graph/rewrite/in_order.h"
 #include "graph/rewrite/match.h"
-#include "graph/rewrite/replace.h"
 #include "graph/rewrite/rewriter.h"
 #include "ops/args.h"
 #include "ops/names.h"
@@ -45,19 +43,14 @@ class Summer {
       at[i] = std::move(sum);
     }
     if (!any) return std::move(g_);
-    Graph out = g_;
-    out.nodes.clear();
-    Builder b(out);
-    Replacement replacement(g_.values.size());
-    for (size_t i = 0; i < g_.nodes.size(); ++i) {
-      Node n = g_.nodes[i];
-      replacement.apply(n);
+    return rewrite_in_order(g_, [&](size_t i, Node n, const Rewritten& out) {
+      auto& [graph, b, replacement] = out;
       b.set_location(n.location);
       if (at[i].runs.empty()) {
-        out.nodes.push_back(std::move(n));
+        graph.nodes.push_back(std::move(n));
       } else {
         const TensorType sum_type = g_.type(n.outs[0]);
-        const size_t first = out.nodes.size();
+        const size_t first = graph.nodes.size();
         ValueId sum = kNoValue;
         const auto add = [&](ValueId v) { sum = sum == kNoValue ? v : b.add(sum, v); };
         for (const Run& run : at[i].runs) add(b.convert(run.so_far, sum_type.dtype));
@@ -70,9 +63,7 @@ class Summer {
         run.so_far = merged_product(b, run, e.member, g_.type(g_.nodes[e.root].outs[0]).dtype, replacement);
         run.done = e.member;
       }
-    }
-    replacement.apply_results(out);
-    return dce(std::move(out));
+    });
   }
 
  private:
