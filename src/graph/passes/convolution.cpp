@@ -235,32 +235,46 @@ std::optional<std::array<bool, 3>> needed_gradients(const Node& n) {
   return needed;
 }
 
-// aten.convolution_backward(grad, input, weight, bias_sizes, stride, padding, dilation, transposed, output_padding,
-// groups, mask)
-bool cut_patches_backward(Rewriter& r, const Node& n, Values& results, const void* user) {
+// What a convolution_backward reads, if that suits channels-last layouts.
+struct ChannelsLastBackward {
+  std::array<bool, 3> needed;
+  ValueId g, x, weight;  // behind copies
+  TensorType out, input, w;
+};
+std::optional<ChannelsLastBackward> channels_last_backward(Rewriter& r, const Node& n, const void* user) {
   const auto needed = needed_gradients(n);
   const ValueId g = skip_copies(r, ops::as_value(n.args[0])), x = skip_copies(r, ops::as_value(n.args[1])),
                 weight = ops::as_value(n.args[2]);
   const TensorType out = r.b.type(g), input = r.b.type(x), w = r.b.type(weight);
   if (!needed || !suits_channels_last(*static_cast<const target::Providers*>(user), input, w) ||
-      out.dtype != input.dtype || out.rank() != 4 || !all_const(out.sizes))
-    return false;
+      out.dtype != input.dtype)
+    return std::nullopt;
+  return ChannelsLastBackward{*needed, g, x, weight, out, input, w};
+}
+
+// aten.convolution_backward(grad, input, weight, bias_sizes, stride, padding, dilation, transposed, output_padding,
+// groups, mask)
+bool cut_patches_backward(Rewriter& r, const Node& n, Values& results, const void* user) {
+  const auto backward = channels_last_backward(r, n, user);
+  if (!backward) return false;
+  const auto& [needed, g, x, weight, out, input, w] = *backward;
+  if (out.rank() != 4 || !all_const(out.sizes)) return false;
   const bool transposed = ops::as_bool(n.args[7]);
   if (transposed && !all_are(n.args[8], 0)) return false;
   auto p = find_patches(transposed ? out : input, transposed ? input : out, w, std::span(n.args).subspan(4));
   if (!p || (transposed && p->one_point())) return false;
   if (transposed) p->last = true;
   results.assign(3, kNoValue);
-  if ((*needed)[2]) results[2] = bias_gradient(r, in_strides(r, g, channels_last(out)), r.b.dtype(n.outs[2]));
-  if (!(*needed)[0] && !(*needed)[1]) return true;
+  if (needed[2]) results[2] = bias_gradient(r, in_strides(r, g, channels_last(out)), r.b.dtype(n.outs[2]));
+  if (!needed[0] && !needed[1]) return true;
   const ValueId cut = patch_rows(r, transposed ? g : x, *p);
   const ValueId points = transposed ? as_rows(r, in_strides(r, x, channels_last(input)))
                                     : as_rows(r, in_strides(r, g, channels_last(out)));
   const ValueId matrix = patch_matrix(r, weight, *p);
-  if ((*needed)[0])
+  if (needed[0])
     results[0] = transposed ? as_image(r, matrix_product(r, cut, r.b.permute(matrix, {1, 0})), input.sizes)
                             : patch_image(r, matrix_product(r, points, matrix), *p);
-  if ((*needed)[1]) results[1] = patch_weight(r, matrix_product(r, r.b.permute(points, {1, 0}), cut), *p);
+  if (needed[1]) results[1] = patch_weight(r, matrix_product(r, r.b.permute(points, {1, 0}), cut), *p);
   return true;
 }
 
@@ -390,24 +404,21 @@ bool lay_last(Rewriter& r, const Node& n, Values& results, const void* user) {
 // aten.convolution_backward(grad, input, weight, bias_sizes, stride, padding, dilation, transposed, output_padding,
 // groups, mask)
 bool lay_last_backward(Rewriter& r, const Node& n, Values& results, const void* user) {
-  const auto needed = needed_gradients(n);
-  const ValueId g = skip_copies(r, ops::as_value(n.args[0])), x = skip_copies(r, ops::as_value(n.args[1])),
-                weight = ops::as_value(n.args[2]);
-  const TensorType out = r.b.type(g), input = r.b.type(x), w = r.b.type(weight);
-  if (!needed || !suits_channels_last(*static_cast<const target::Providers*>(user), input, w) ||
-      out.dtype != input.dtype || !all_const(out.sizes))
-    return false;
+  const auto backward = channels_last_backward(r, n, user);
+  if (!backward) return false;
+  const auto& [needed, g, x, weight, out, input, w] = *backward;
+  if (!all_const(out.sizes)) return false;
   results.assign(3, kNoValue);
   const ValueId g_last = in_strides(r, g, channels_last(out));
-  if ((*needed)[2]) {  // a sum like any other
+  if (needed[2]) {  // a sum like any other
     results[2] = bias_gradient(r, g_last, r.b.dtype(n.outs[2]));
   }
-  if (!(*needed)[0] && !(*needed)[1]) return true;
+  if (!needed[0] && !needed[1]) return true;
   const ValueId x_last = in_strides(r, x, channels_last(input));
   std::vector<Arg> args = n.args;
   args[0] = Ref{g_last};
   args[1] = Ref{x_last};
-  call_backward(r, std::move(args), {(*needed)[0], (*needed)[1]}, {channels_last(input), channels_last(w)}, results);
+  call_backward(r, std::move(args), {needed[0], needed[1]}, {channels_last(input), channels_last(w)}, results);
   return true;
 }
 

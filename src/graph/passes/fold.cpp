@@ -223,6 +223,12 @@ bool permute_chain(Rewriter& r, const Node& n, Values& results, const void*) {
   results = {r.b.permute(ops::as_value(inner->args[0]), std::move(dims))};
   return true;
 }
+// A prim.full of other sizes.
+Values full_of_sizes(Rewriter& r, const Node& full, Sizes sizes) {
+  std::vector<Arg> args = full.args;
+  args[0] = std::move(sizes);
+  return {r.b.emit(prim::full, std::move(args))};
+}
 bool broadcast_chain(Rewriter& r, const Node& n, Values& results, const void*) {
   const ValueId x = ops::as_value(n.args[0]);
   const Sizes sizes = ops::as_sizes(n.args[1]);
@@ -233,9 +239,7 @@ bool broadcast_chain(Rewriter& r, const Node& n, Values& results, const void*) {
   const Node* inner = r.def(x);
   if (!inner) return false;
   if (inner->op->name == prim::full) {
-    std::vector<Arg> args = inner->args;
-    args[0] = sizes;
-    results = {r.b.emit(prim::full, std::move(args))};
+    results = full_of_sizes(r, *inner, sizes);
   } else if (inner->op->name == prim::broadcast) {
     const std::vector<int64_t> outer = ops::as_ints(n.args[2]);
     std::vector<int64_t> dims = ops::as_ints(inner->args[2]);
@@ -257,9 +261,7 @@ bool slice_chain(Rewriter& r, const Node& n, Values& results, const void*) {
   const Node* inner = r.def(x);
   if (!inner) return false;
   if (inner->op->name == prim::full) {
-    std::vector<Arg> args = inner->args;
-    args[0] = r.b.type(n.outs[0]).sizes;
-    results = {r.b.emit(prim::full, std::move(args))};
+    results = full_of_sizes(r, *inner, r.b.type(n.outs[0]).sizes);
   } else if (inner->op->name == prim::slice) {
     // x[s1 + s2*t1 : s1 + (e2 - 1)*t1 + 1 : t1*t2]
     const Sizes s1 = ops::as_sizes(inner->args[1]), t1 = ops::as_sizes(inner->args[3]);
