@@ -247,18 +247,26 @@ PyObject* bound_to(PyObject* o, PyObject* instance, PyObject*) {
 
 }  // namespace
 
-void be_callable(PyTypeObject& type, Py_ssize_t vectorcall, Py_ssize_t dict, Py_ssize_t weakrefs) {
+void be_callable(PyTypeObject& type, const CallableSlots& slots) {
   static PyGetSetDef dict_of_instance[] = {
       {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, nullptr, nullptr},
       {nullptr, nullptr, nullptr, nullptr, nullptr},
   };
   type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR;
-  type.tp_vectorcall_offset = vectorcall;
+  type.tp_name = slots.name;
+  type.tp_basicsize = slots.size;
+  type.tp_new = slots.tp_new;
+  type.tp_dealloc = slots.tp_dealloc;
+  type.tp_traverse = slots.tp_traverse;
+  type.tp_clear = slots.tp_clear;
+  type.tp_repr = slots.tp_repr;
+  type.tp_members = slots.members;
+  type.tp_vectorcall_offset = slots.vectorcall;
   type.tp_call = PyVectorcall_Call;
   type.tp_descr_get = at_boundary<bound_to>;
   type.tp_getset = dict_of_instance;
-  type.tp_dictoffset = dict;
-  type.tp_weaklistoffset = weakrefs;
+  type.tp_dictoffset = slots.dict;
+  type.tp_weaklistoffset = slots.weakrefs;
   type.tp_getattro = PyObject_GenericGetAttr;
   type.tp_setattro = PyObject_GenericSetAttr;
   type.tp_free = PyObject_GC_Del;
@@ -302,16 +310,18 @@ PyObject* with_backend(Callable* c, PyObject* backend) {
 
 bool add_callable_type(PyObject* module) {
   static PyTypeObject type = {PyVarObject_HEAD_INIT(nullptr, 0)};
-  type.tp_name = "flashover._C.CompiledCallable";
-  type.tp_basicsize = sizeof(Callable);
-  be_callable(type, offsetof(Callable, vectorcall), offsetof(Callable, dict), offsetof(Callable, weakrefs));
-  type.tp_new = at_boundary<callable_new>;
-  type.tp_dealloc = callable_dealloc;
-  type.tp_traverse = callable_traverse;
-  type.tp_clear = callable_clear;
-  type.tp_repr = at_boundary<callable_repr>;
+  be_callable(type, {.name = "flashover._C.CompiledCallable",
+                     .size = sizeof(Callable),
+                     .vectorcall = offsetof(Callable, vectorcall),
+                     .dict = offsetof(Callable, dict),
+                     .weakrefs = offsetof(Callable, weakrefs),
+                     .tp_new = at_boundary<callable_new>,
+                     .tp_dealloc = callable_dealloc,
+                     .tp_traverse = callable_traverse,
+                     .tp_clear = callable_clear,
+                     .tp_repr = at_boundary<callable_repr>,
+                     .members = kCallableMembers});
   type.tp_methods = kCallableMethods;
-  type.tp_members = kCallableMembers;
   if (PyType_Ready(&type) < 0 || !add_generator_type()) return false;
   return PyModule_AddObjectRef(module, "CompiledCallable", reinterpret_cast<PyObject*>(&type)) == 0;
 }

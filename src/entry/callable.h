@@ -113,9 +113,20 @@ class Held {
   PyObject* const o_;
 };
 
-// What types of callables share: they are called by vectorcall, bound to an instance as functions are, and have a dict
-// and weak references at these offsets.
-void be_callable(PyTypeObject& type, Py_ssize_t vectorcall, Py_ssize_t dict, Py_ssize_t weakrefs);
+// A type of callables: what differs from one to the other.
+struct CallableSlots {
+  const char* name;
+  Py_ssize_t size, vectorcall, dict, weakrefs;  // the last three are offsets
+  newfunc tp_new;
+  destructor tp_dealloc;
+  traverseproc tp_traverse;
+  inquiry tp_clear;
+  reprfunc tp_repr;
+  PyMemberDef* members;
+};
+// What they share: they are called by vectorcall, bound to an instance as functions are, and have a dict and weak
+// references.
+void be_callable(PyTypeObject& type, const CallableSlots& slots);
 // The vectorcall of a Callable: binds the arguments and runs the entry that matches, or compiles one.
 PyObject* call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* kwnames);
 // False when there is no Python function to compile. Drops everything compiled when the class got another __call__.

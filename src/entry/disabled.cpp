@@ -80,15 +80,17 @@ PyMemberDef kDisabledMembers[] = {
 
 bool add_disabled_type(PyObject* module) {
   static PyTypeObject type = {PyVarObject_HEAD_INIT(nullptr, 0)};
-  type.tp_name = "flashover._C.Disabled";
-  type.tp_basicsize = sizeof(Disabled);
-  be_callable(type, offsetof(Disabled, vectorcall), offsetof(Disabled, dict), offsetof(Disabled, weakrefs));
-  type.tp_new = at_boundary<disabled_new>;
-  type.tp_dealloc = disabled_dealloc;
-  type.tp_traverse = disabled_traverse;
-  type.tp_clear = disabled_clear;
-  type.tp_repr = at_boundary<disabled_repr>;
-  type.tp_members = kDisabledMembers;
+  be_callable(type, {.name = "flashover._C.Disabled",
+                     .size = sizeof(Disabled),
+                     .vectorcall = offsetof(Disabled, vectorcall),
+                     .dict = offsetof(Disabled, dict),
+                     .weakrefs = offsetof(Disabled, weakrefs),
+                     .tp_new = at_boundary<disabled_new>,
+                     .tp_dealloc = disabled_dealloc,
+                     .tp_traverse = disabled_traverse,
+                     .tp_clear = disabled_clear,
+                     .tp_repr = at_boundary<disabled_repr>,
+                     .members = kDisabledMembers});
   if (PyType_Ready(&type) < 0) return false;
   return PyModule_AddObjectRef(module, "Disabled", reinterpret_cast<PyObject*>(&type)) == 0;
 }

@@ -9,6 +9,7 @@ TEXTS = {p: p.read_text() for p in sorted(SRC.rglob("*.cpp")) if not p.name.ends
 GIVEN = [
     r"(?:\.|->)(?:tp|am|nb|sq|mp|bf)_(?!basicsize|itemsize|flags|name|doc|base|methods|members|getset|dictoffset"
     r"|weaklistoffset|vectorcall_offset|as_\w+|dict|free|alloc)\w+ = ([^;]+);",
+    r"(?<= )\.tp_(?:new|dealloc|traverse|clear|repr) = ([^,}]+)",  # of CallableSlots
     r"->vectorcall = ([^;]+);",
     r"_PyInterpreterState_SetEvalFrameFunc\([^,]+(?:\(\))?, ([^;]+)\);",
     r"Py\w+_AddWatcher\(([^;]+?)\)",
@@ -17,7 +18,7 @@ GIVEN = [
     r"->ml_meth = ([^;]+);",
 ]
 CASTS = re.compile(r"^(?:(?:reinterpret|static)_cast<(?:[^<>]|<[^<>]*>)+>\()+")
-OF_CPYTHON = re.compile(r"^(?:Py\w+|_Py\w+)(?:\.\w+|->\w+)*$|^previous$|^nullptr$")
+OF_CPYTHON = re.compile(r"^(?:Py\w+|_Py\w+)(?:\.\w+|->\w+)*$|^previous$|^nullptr$|^slots\.tp_\w+$")
 
 
 def entry_points() -> list[tuple[Path, str]]:
