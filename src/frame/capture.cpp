@@ -330,7 +330,7 @@ void Run::run_frame() {
 }
 
 // An error of a file that may pass: no room, no descriptor, a device that fails.
-static bool is_passing_file_error(PyObject* error) {
+bool is_passing_file_error(PyObject* error) {
   if (error == nullptr || !PyErr_GivenExceptionMatches(error, PyExc_OSError)) return false;
   const Ref number = Ref::steal(PyObject_GetAttrString(error, "errno"));
   const long code = number && PyLong_CheckExact(number.get()) ? PyLong_AsLong(number.get()) : 0;

@@ -18,10 +18,10 @@ namespace {
 
 constexpr int kMaxNumberDepth = 5;
 constexpr size_t kMaxSteps = 100000;
+constexpr int kInPlace = 13;  // BINARY_OP's argument for a += b, less that for a + b
 
 // By the argument of BINARY_OP, in place or not; null: not of numbers.
 binaryfunc arithmetic(int op) {
-  constexpr int kInPlace = 13;
   switch (op % kInPlace) {
     case 0:
       return PyNumber_Add;
@@ -401,7 +401,6 @@ PyObject* Numbers::binary(PyObject* a, PyObject* b, int op) {
 
 // Of sizes; nullopt: no expression says it.
 std::optional<sym::Expr> Numbers::computed(sym::Expr a, sym::Expr b, int op) const {
-  constexpr int kInPlace = 13;
   const bool divides = session_->sizes().now(b) > 0 && sym::proven_lt(sym::Expr(0), b);
   switch (op % kInPlace) {
     case 0:

@@ -1,13 +1,13 @@
 // Python numbers (float, int) that differ from call to call, without a compilation for each value.
 //
-// Where a number read through a source is known to change (it did once: CaptureRequest::varying_numbers), is a size that
-// does (CaptureRequest::varying_sizes), or is the
-// .item() of a 0-d tensor whose value follows from an input, the trace hands the program a number object of its own,
-// known by address. What Python computes with such objects is written down as steps, which run again before each call
-// of the compiled code, by CPython's own arithmetic; what reaches a tensor operation becomes an input of the graph.
-// Comparisons become checks, as guards are: a call where one goes the other way is another call. Whoever looks at such
-// a number in any other way gets its value, and that value is guarded. So it is with strings that show such numbers
-// ("step 3"), as long as they are only put together and handed on.
+// Where a number read through a source is known to change (it did once: CaptureRequest::varying_numbers), is a size
+// that does (CaptureRequest::varying_sizes), or is the .item() of a 0-d tensor whose value follows from an input, the
+// trace hands the program a number object of its own, known by address. What Python computes with such objects is
+// written down as steps, which run again before each call of the compiled code, by CPython's own arithmetic; what
+// reaches a tensor operation becomes an input of the graph. Comparisons become checks, as guards are: a call where one
+// goes the other way is another call. Whoever looks at such a number in any other way gets its value, and that value is
+// guarded. So it is with strings that show such numbers ("step 3"), as long as they are only put together and handed
+// on.
 //
 //   Promises  a step that raises, gives another type or a failing check is a miss, before anything of the call ran
 #pragma once
