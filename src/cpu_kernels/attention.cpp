@@ -36,23 +36,23 @@ struct Buffers {
       at += static_cast<size_t>(up(bytes, 64));
       return p;
     };
-    char* parts[] = {take(kRows * keys * 4),
-                     take(up(rows, kRows) * up(a.value_width, 32) * 4),
-                     take(up(rows, kRows) * 4),
-                     take(up(rows, kRows) * 4),
-                     take(a.bf16 ? kRows * keys * 2 : 0),
-                     take(kRows * up(a.width, 32) * element),
-                     take(keys * up(a.width, 32) * element),
-                     take(keys * up(a.value_width, 32) * element)};
+    char* arrays[] = {take(kRows * keys * 4),
+                      take(up(rows, kRows) * up(a.value_width, 32) * 4),
+                      take(up(rows, kRows) * 4),
+                      take(up(rows, kRows) * 4),
+                      take(a.bf16 ? kRows * keys * 2 : 0),
+                      take(kRows * up(a.width, 32) * element),
+                      take(keys * up(a.width, 32) * element),
+                      take(keys * up(a.value_width, 32) * element)};
     if (out)
-      *out = {reinterpret_cast<float*>(parts[0]),
-              reinterpret_cast<float*>(parts[1]),
-              reinterpret_cast<float*>(parts[2]),
-              reinterpret_cast<float*>(parts[3]),
-              reinterpret_cast<uint16_t*>(parts[4]),
-              parts[5],
-              parts[6],
-              parts[7]};
+      *out = {reinterpret_cast<float*>(arrays[0]),
+              reinterpret_cast<float*>(arrays[1]),
+              reinterpret_cast<float*>(arrays[2]),
+              reinterpret_cast<float*>(arrays[3]),
+              reinterpret_cast<uint16_t*>(arrays[4]),
+              arrays[5],
+              arrays[6],
+              arrays[7]};
     return at;
   }
 };
@@ -226,12 +226,12 @@ void task(const Attention& a, int64_t head, int64_t first, int64_t rows) {
 void attention(const Attention& a) {
   const int64_t heads = a.batch[0] * a.batch[1] * a.batch[2], team = team_size();
   int64_t rows = std::min(kTaskRows, a.queries);
-  // Heads alone keep the team busy, or their queries are divided too (each part lays out the keys again).
+  // Heads alone keep the team busy, or their queries are divided too (each block lays out the keys again).
   while (heads * (up(a.queries, rows) / rows) < 2 * team && rows > 64) rows = up(up(rows, 2) / 2, kRows);
-  const int64_t parts = up(a.queries, rows) / rows;
-  in_parallel(heads * parts, [&](int64_t n) {
-    const int64_t first = n % parts * rows;
-    task(a, n / parts, first, std::min(rows, a.queries - first));
+  const int64_t blocks = up(a.queries, rows) / rows;
+  in_parallel(heads * blocks, [&](int64_t n) {
+    const int64_t first = n % blocks * rows;
+    task(a, n / blocks, first, std::min(rows, a.queries - first));
   });
 }
 

@@ -1,4 +1,4 @@
-// Loads the parts of a cut plan, and hands tensors from one to the next.
+// Loads the sub-plans of a plan that is cut, and hands tensors from one to the next.
 #include "run/sub_plans.h"
 
 #include <algorithm>
@@ -10,8 +10,9 @@ namespace flashover::run {
 
 Cuts even_cuts(const plan::Plan& plan, size_t count) {
   Cuts cuts;
-  const size_t steps = plan.steps.size(), parts = std::min(count, steps);
-  for (size_t i = 1; i <= parts; ++i) cuts.ends.push_back(steps * i / parts);
+  const size_t steps = plan.steps.size();
+  count = std::min(count, steps);
+  for (size_t i = 1; i <= count; ++i) cuts.ends.push_back(steps * i / count);
   return cuts;
 }
 

@@ -14,8 +14,8 @@ struct Rewritten {
   Replacement& replacement;
 };
 
-// write(i, node, rewritten) appends what stands for node i, whose operands are replaced already. What nothing reads then
-// is dropped.
+// write(i, node, rewritten) appends what stands for node i, whose operands are replaced already. What nothing reads
+// then is dropped.
 template <typename Write>
 Graph rewrite_in_order(const Graph& g, Write&& write) {
   Graph out = g;

@@ -97,12 +97,12 @@ bool expand_avg_pool(Builder& b, const Node& node, std::vector<ValueId>& outs) {
   return true;
 }
 
-// ---- GPU: reductions that would leave most of the machine idle are cut into parts, reduced in a second kernel.
+// ---- GPU: reductions that would leave most of the machine idle are cut into chunks, reduced in a second kernel.
 
 struct Cut {
-  std::vector<int64_t> whole;  // reduced dims that are kept as parts, all of them
+  std::vector<int64_t> whole;  // reduced dims that are kept as chunks, all of them
   int64_t dim = -1;            // a reduced dim that is cut
-  int64_t parts = 1;           // into so many
+  int64_t chunks = 1;          // into so many
   int64_t padded = 0;          // elements to add to it
 };
 bool is_kind(const Node& node, std::initializer_list<const char*> names) {
@@ -131,16 +131,16 @@ std::optional<Cut> gpu_cut(const TensorType& x, const std::vector<int64_t>& dims
   std::stable_sort(order.begin(), order.end(),
                    [&](int64_t a, int64_t b) { return x.strides[a].value() > x.strides[b].value(); });
   Cut cut;
-  int64_t parts = 1;
+  int64_t chunks = 1;
   for (int64_t d : order) {
     const int64_t size = x.sizes[d].value();
     if (size == 1) continue;
-    if (parts * size <= target + target / 2) {
+    if (chunks * size <= target + target / 2) {
       cut.whole.push_back(d);
-      parts *= size;
+      chunks *= size;
       continue;
     }
-    const int64_t want = (target + parts - 1) / parts;
+    const int64_t want = (target + chunks - 1) / chunks;
     if (want < 2) break;
     int64_t divisor = 0;
     for (int64_t k = std::max<int64_t>(2, want / 2); k <= want * 2 && k < size; ++k)
@@ -149,18 +149,18 @@ std::optional<Cut> gpu_cut(const TensorType& x, const std::vector<int64_t>& dims
         divisor = k;
     if (divisor == 0 && exact) break;
     cut.dim = d;
-    cut.parts = divisor ? divisor : want;
+    cut.chunks = divisor ? divisor : want;
     if (!divisor) cut.padded = (size + want - 1) / want * want - size;
     break;
   }
   if (cut.whole.size() == dims.size()) return std::nullopt;  // cannot be: the target is shorter than the whole
-  if (cut.dim < 0 && parts < 2) return std::nullopt;
+  if (cut.dim < 0 && chunks < 2) return std::nullopt;
   return cut;
 }
-// x with the cut made: dims of x shift by one after the cut dim. `first`: what the first step reduces; `parts`: where
-// the parts are in x.
+// x with the cut made: dims of x shift by one after the cut dim. `first`: what the first step reduces; `chunk_dims`:
+// where the chunks are in x.
 ValueId cut_open(Builder& b, ValueId x, const Cut& cut, const std::vector<int64_t>& dims, const Arg& padding,
-                 std::vector<int64_t>& first, std::vector<int64_t>& parts) {
+                 std::vector<int64_t>& first, std::vector<int64_t>& chunk_dims) {
   if (cut.padded > 0) {
     Sizes lo(b.rank(x), 0), hi(b.rank(x), 0);
     hi[static_cast<size_t>(cut.dim)] = cut.padded;
@@ -168,18 +168,18 @@ ValueId cut_open(Builder& b, ValueId x, const Cut& cut, const std::vector<int64_
   }
   Sizes sizes = b.sizes(x);
   if (cut.dim >= 0) {
-    sizes[static_cast<size_t>(cut.dim)] = sizes[static_cast<size_t>(cut.dim)].value() / cut.parts;
-    sizes.insert(sizes.begin() + static_cast<std::ptrdiff_t>(cut.dim), cut.parts);
+    sizes[static_cast<size_t>(cut.dim)] = sizes[static_cast<size_t>(cut.dim)].value() / cut.chunks;
+    sizes.insert(sizes.begin() + static_cast<std::ptrdiff_t>(cut.dim), cut.chunks);
     x = b.reshape(x, sizes);
-    parts.push_back(cut.dim);
+    chunk_dims.push_back(cut.dim);
   }
   for (int64_t d : dims) {
     const int64_t now = cut.dim >= 0 && d >= cut.dim ? d + 1 : d;
     const bool whole = std::find(cut.whole.begin(), cut.whole.end(), d) != cut.whole.end();
-    (whole ? parts : first).push_back(now);
+    (whole ? chunk_dims : first).push_back(now);
   }
   std::sort(first.begin(), first.end());
-  std::sort(parts.begin(), parts.end());
+  std::sort(chunk_dims.begin(), chunk_dims.end());
   return x;
 }
 // Where dims of x are after `gone` were reduced away.
@@ -207,16 +207,17 @@ bool gpu_reduction(const graph::Graph& g, Builder& b, const Node& node, int proc
   ValueId x = ops::as_value(node.args[0]);
   const DType dtype = b.dtype(x);
   if (is_reduced(dtype)) x = b.convert(x, DType::kF32);
-  std::vector<int64_t> first, parts;
-  x = cut_open(b, x, *cut, dims, neutral_of(node, b.dtype(x)), first, parts);
+  std::vector<int64_t> first, chunk_dims;
+  x = cut_open(b, x, *cut, dims, neutral_of(node, b.dtype(x)), first, chunk_dims);
   const ValueId partial = b.emit(node.op->name, {Ref{x}, graph::int_list(first)});
-  outs.push_back(b.convert(b.emit(node.op->name, {Ref{partial}, graph::int_list(positions(parts, first))}), dtype));
+  outs.push_back(
+      b.convert(b.emit(node.op->name, {Ref{partial}, graph::int_list(positions(chunk_dims, first))}), dtype));
   return true;
 }
-// The input with dims `dims` flattened to one dim at the end, padded to a multiple of `parts` and cut: [rest..., parts,
-// chunk].
-ValueId flat_parts(Builder& b, ValueId x, const std::vector<int64_t>& dims, int64_t parts, int64_t length,
-                   const Arg& padding) {
+// The input with dims `dims` flattened to one dim at the end, padded to a multiple of `chunks` and cut:
+// [rest..., chunks, chunk].
+ValueId flat_chunks(Builder& b, ValueId x, const std::vector<int64_t>& dims, int64_t chunks, int64_t length,
+                    const Arg& padding) {
   std::vector<int64_t> order;
   Sizes sizes;
   for (size_t d = 0; d < b.rank(x); ++d)
@@ -226,7 +227,7 @@ ValueId flat_parts(Builder& b, ValueId x, const std::vector<int64_t>& dims, int6
     }
   order.insert(order.end(), dims.begin(), dims.end());
   x = b.permute(x, order);
-  const int64_t chunk = (length + parts - 1) / parts, more = chunk * parts - length;
+  const int64_t chunk = (length + chunks - 1) / chunks, more = chunk * chunks - length;
   sizes.emplace_back(length);
   x = b.reshape(x, sizes);
   if (more > 0) {
@@ -234,7 +235,7 @@ ValueId flat_parts(Builder& b, ValueId x, const std::vector<int64_t>& dims, int6
     hi.back() = more;
     x = b.pad(x, lo, hi, padding);
   }
-  sizes.back() = parts;
+  sizes.back() = chunks;
   sizes.emplace_back(chunk);
   return b.reshape(x, sizes);
 }
@@ -247,28 +248,28 @@ int64_t flat_target(const TensorType& x, const std::vector<int64_t>& dims, int p
   if (length < int64_t{512} * processors || rows >= int64_t{2} * processors) return 0;
   return std::min(std::max<int64_t>(2, int64_t{4} * processors / rows), length / 2048);
 }
-// The position in each part, then the part: the value there is read again.
+// The position in each chunk, then the chunk: the value there is read again.
 bool gpu_position(const graph::Graph& g, Builder& b, const Node& node, int processors, std::vector<ValueId>& outs) {
   if (!is_kind(node, {prim::argmax, prim::argmin})) return false;
   const std::vector<int64_t> dims = ops::as_ints(node.args[1]);
   const ValueId x = ops::as_value(node.args[0]);
   int64_t length = 0;
-  const int64_t parts = flat_target(g.type(x), dims, processors, length);
+  const int64_t chunks = flat_target(g.type(x), dims, processors, length);
   const DType d = g.type(x).dtype;
-  if (parts < 2 || !is_floating(d)) return false;
+  if (chunks < 2 || !is_floating(d)) return false;
   const double inf = std::numeric_limits<double>::infinity();
   // What is added stands behind everything real and wins over nothing: the first of equals is taken.
-  const ValueId cut = flat_parts(b, x, dims, parts, length, Arg(node.op->name == prim::argmax ? -inf : inf));
+  const ValueId cut = flat_chunks(b, x, dims, chunks, length, Arg(node.op->name == prim::argmax ? -inf : inf));
   const auto last = static_cast<int64_t>(b.rank(cut)) - 1;
-  const ValueId inside = b.emit(node.op->name, {Ref{cut}, graph::int_list({last})});  // [rest..., parts]
+  const ValueId inside = b.emit(node.op->name, {Ref{cut}, graph::int_list({last})});  // [rest..., chunks]
   const ValueId values = b.squeeze(b.gather(cut, last, b.unsqueeze(inside, last)), last);
-  const ValueId part = b.emit(node.op->name, {Ref{values}, graph::int_list({last - 1})});  // [rest...]
-  const ValueId position = b.squeeze(b.gather(inside, last - 1, b.unsqueeze(part, last - 1)), last - 1);
+  const ValueId best_chunk = b.emit(node.op->name, {Ref{values}, graph::int_list({last - 1})});  // [rest...]
+  const ValueId position = b.squeeze(b.gather(inside, last - 1, b.unsqueeze(best_chunk, last - 1)), last - 1);
   const int64_t chunk = b.size(cut, last).value();
-  outs.push_back(b.add(b.mul(part, b.full_like(part, sym::Expr(chunk))), position));
+  outs.push_back(b.add(b.mul(best_chunk, b.full_like(best_chunk, sym::Expr(chunk))), position));
   return true;
 }
-// Running sums of parts, then what came before each part is added.
+// Running sums of chunks, then what came before each chunk is added.
 bool gpu_cumsum(const graph::Graph& g, Builder& b, const Node& node, int processors, std::vector<ValueId>& outs) {
   if (!is_kind(node, {prim::cumsum})) return false;
   const ValueId x = ops::as_value(node.args[0]);
@@ -276,17 +277,17 @@ bool gpu_cumsum(const graph::Graph& g, Builder& b, const Node& node, int process
   const auto last = static_cast<int64_t>(g.type(x).rank()) - 1;
   if (dim != last) return false;
   int64_t length = 0;
-  const int64_t parts = flat_target(g.type(x), {dim}, processors, length);
-  if (parts < 2) return false;
+  const int64_t chunks = flat_target(g.type(x), {dim}, processors, length);
+  if (chunks < 2) return false;
   const DType d = g.type(x).dtype;
   const ValueId wide = is_reduced(d) ? b.convert(x, DType::kF32) : x;
-  const ValueId cut = flat_parts(b, wide, {dim}, parts, length, is_floating(d) ? Arg(0.0) : Arg(sym::Expr(0)));
+  const ValueId cut = flat_chunks(b, wide, {dim}, chunks, length, is_floating(d) ? Arg(0.0) : Arg(sym::Expr(0)));
   const ValueId inside = b.cumsum(cut, last + 1), sums = b.sum(cut, {last + 1});
-  // Shifted, not "running minus own": an infinite part must not spoil itself.
+  // Shifted, not "running minus own": an infinite chunk must not spoil itself.
   Sizes lo(b.rank(sums), 0), hi(b.rank(sums), 0);
   lo[static_cast<size_t>(last)] = 1;
   const Arg nothing = is_floating(d) ? Arg(0.0) : Arg(sym::Expr(0));
-  const ValueId before = b.cumsum(b.slice(b.pad(sums, lo, hi, nothing), last, 0, parts), last);
+  const ValueId before = b.cumsum(b.slice(b.pad(sums, lo, hi, nothing), last, 0, chunks), last);
   ValueId all = b.add(inside, b.expand(b.unsqueeze(before, last + 1), b.sizes(inside)));
   Sizes sizes = b.sizes(x);
   sizes.back() = b.size(cut, last) * b.size(cut, last + 1);
@@ -294,7 +295,7 @@ bool gpu_cumsum(const graph::Graph& g, Builder& b, const Node& node, int process
   outs.push_back(b.convert(all, d));
   return true;
 }
-// Sums about the first element of each part, in one pass over memory, then Chan's formula. The part's own element is
+// Sums about the first element of each chunk, in one pass over memory, then Chan's formula. The chunk's own element is
 // among those that are summed: however far off it lies, the squares' error is that far below the variance that it
 // makes.
 bool gpu_var(const graph::Graph& g, Builder& b, const Node& node, int processors, std::vector<ValueId>& outs) {
@@ -305,8 +306,8 @@ bool gpu_var(const graph::Graph& g, Builder& b, const Node& node, int processors
   const DType dtype = b.dtype(x);
   if (is_reduced(dtype)) x = b.convert(x, DType::kF32);
   const double all = static_cast<double>(b.count(x, dims).value()), correction = ops::as_double(node.args[2]);
-  std::vector<int64_t> first, parts;
-  x = cut_open(b, x, *cut, dims, Arg(0.0), first, parts);
+  std::vector<int64_t> first, chunk_dims;
+  x = cut_open(b, x, *cut, dims, Arg(0.0), first, chunk_dims);
   const double each = static_cast<double>(b.count(x, first).value());
   ValueId origin = x;
   for (int64_t d : first) origin = b.slice(origin, d, 0, 1);
@@ -318,7 +319,7 @@ bool gpu_var(const graph::Graph& g, Builder& b, const Node& node, int processors
   const auto scaled = [&](ValueId v, double by) { return b.mul(v, b.full_like(v, by)); };
   const ValueId shift = scaled(rest, 1 / each), means = b.add(b.reshape(origin, b.sizes(rest)), shift);
   const ValueId within = b.maximum(b.sub(squares, b.mul(rest, shift)), b.full_like(squares, 0.0));
-  const std::vector<int64_t> at = positions(parts, first);
+  const std::vector<int64_t> at = positions(chunk_dims, first);
   const ValueId total = scaled(b.sum(means, at, true), each / all);
   const ValueId apart = b.sub(means, b.expand(total, b.sizes(means)));
   const ValueId sum = b.add(b.sum(within, at), scaled(b.sum(b.mul(apart, apart), at), each));
@@ -349,19 +350,19 @@ int64_t split_factor(const graph::Graph& g, const Node& node, const ScheduleOpti
   }
   return best;
 }
-void expand_reduction(Builder& b, const Node& node, int64_t parts, size_t dim, std::vector<ValueId>& outs) {
+void expand_reduction(Builder& b, const Node& node, int64_t chunks, size_t dim, std::vector<ValueId>& outs) {
   ValueId x = ops::as_value(node.args[0]);
   const DType dtype = b.dtype(x);
   if (is_reduced(dtype)) x = b.convert(x, DType::kF32);
   Sizes sizes = b.sizes(x);
-  sizes[dim] = sizes[dim].value() / parts;
-  sizes.insert(sizes.begin() + static_cast<std::ptrdiff_t>(dim), parts);
+  sizes[dim] = sizes[dim].value() / chunks;
+  sizes.insert(sizes.begin() + static_cast<std::ptrdiff_t>(dim), chunks);
   std::vector<int64_t> first;
   for (int64_t d : ops::as_ints(node.args[1])) {
     if (d < static_cast<int64_t>(dim)) first.push_back(d);
     if (d >= static_cast<int64_t>(dim)) first.push_back(d + 1);
   }
-  // Where the parts stand after the first step.
+  // Where the chunks stand after the first step.
   const auto position = static_cast<int64_t>(dim) - std::count_if(first.begin(), first.end(), [&](int64_t d) {
                           return d < static_cast<int64_t>(dim);
                         });
@@ -388,8 +389,8 @@ graph::Graph expand(const graph::Graph& core, const ScheduleOptions& options) {
     } else if (options.processors > 0 && node.op == var && gpu_var(core, b, node, options.processors, outs)) {
     } else if (options.processors > 0 && node.op == var) {
       expand_var(b, node, true, outs);
-    } else if (const int64_t parts = options.processors > 0 ? 0 : split_factor(core, node, options, &dim)) {
-      expand_reduction(b, node, parts, dim, outs);
+    } else if (const int64_t chunks = options.processors > 0 ? 0 : split_factor(core, node, options, &dim)) {
+      expand_reduction(b, node, chunks, dim, outs);
     } else if (expand_empty(b, node, outs)) {
     } else if (node.op == var) {
       expand_var(b, node, false, outs);
