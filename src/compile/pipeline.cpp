@@ -318,6 +318,7 @@ void loaded(Report& report, const Options& options) {
 }
 
 plan::Plan compile_backward(Graph core, const Options& options, const Environment& env, Report& report) {
+  const sym::AssumeScope assume(core.facts.sizes);
   PassRunner passes(options, report);
   const Device device = checked_device(core, env);
   run(Pipeline::kFewTangents, core, device, env, passes);

@@ -370,7 +370,8 @@ std::unique_ptr<Runner> make_aot_training(graph::Partition p, const std::vector<
   graph::Graph whole = std::move(p.backward);
   for (graph::Input& in : whole.inputs) in.kind = graph::InputKind::kUser;
   Step backward = step_of_custom(std::move(whole), aot.backward, nullptr);
-  return make_training_runner(std::move(p), types, std::move(forward), std::move(backward), {}, request.version_steps);
+  return make_training_runner(std::move(p), {}, types, std::move(forward), std::move(backward), {},
+                              request.version_steps);
 }
 
 // How the plans of a training step lie in memory, for CUDA graphs: what the forward saves, which nothing else sees,
@@ -429,7 +430,7 @@ std::unique_ptr<Runner> make_training(graph::Graph graph, const Request& request
         graph::Pruned part = graph::without_tangents(*whole, tangent, absent);
         return Variant{step_of(std::move(part.graph)), std::move(part.inputs), std::move(part.outputs)};
       };
-    return make_training_runner(std::move(p), types, std::move(forward), step_of(*whole), std::move(specialize),
+    return make_training_runner(std::move(p), {}, types, std::move(forward), step_of(*whole), std::move(specialize),
                                 request.version_steps);
   }
   const compile::Environment environment = entry::environment(graph, request.options);
@@ -478,8 +479,10 @@ std::unique_ptr<Runner> make_training(graph::Graph graph, const Request& request
       }
       return Variant{step_of(std::move(e)), std::move(part.inputs), std::move(part.outputs)};
     };
-  auto runner = make_training_runner(std::move(t.signature), types, step_of(forward), step_of(backward),
-                                     std::move(specialize), request.version_steps);
+  std::vector<TensorType> forward_types;
+  for (const graph::Input& in : graph.inputs) forward_types.push_back(graph.type(in.value));
+  auto runner = make_training_runner(std::move(t.signature), forward_types, std::move(types), step_of(forward),
+                                     step_of(backward), std::move(specialize), request.version_steps);
   runner->executables = {{"forward", std::move(forward)}, {"backward", std::move(backward)}};
   return runner;
 }

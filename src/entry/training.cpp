@@ -40,7 +40,28 @@ struct Geometry {
   at::ScalarType dtype;
   at::Device device;
   std::vector<int64_t> sizes, strides;
+  int64_t offset = 0;  // of a view, from its base
 };
+// Of one call: sizes may be symbols.
+struct Layouts {
+  std::vector<Geometry> backward_inputs, results;
+};
+// Symbol `symbol` is size `dim` of forward input `input`.
+struct SizeSource {
+  int symbol;
+  size_t input;
+  int64_t dim;
+};
+std::vector<SizeSource> size_sources(const std::vector<TensorType>& inputs) {
+  std::vector<SizeSource> out;
+  for (size_t i = 0; i < inputs.size(); ++i)
+    for (size_t d = 0; d < inputs[i].rank(); ++d) {
+      const auto symbol = sym::size_symbol_index(inputs[i].sizes[d]);
+      if (symbol && std::ranges::none_of(out, [&](const SizeSource& s) { return s.symbol == *symbol; }))
+        out.push_back({*symbol, i, static_cast<int64_t>(d)});
+    }
+  return out;
+}
 
 int64_t stride_that_counts(int64_t size, int64_t stride) { return size > 1 ? stride : 0; }
 
@@ -87,12 +108,45 @@ bool reached(const PartitionSignature::Gradient& g, const std::vector<bool>& giv
 // What forward and backward of one compiled graph share; outlives both.
 struct TrainingState {
   PartitionSignature signature;
-  std::vector<Geometry> backward_inputs;
+  std::vector<TensorType> backward_types;
+  std::vector<SizeSource> size_sources;
   Step forward, backward;
   Specialize specialize;
   VersionSteps version_steps;
   mutable std::mutex mutex;
   mutable std::map<std::vector<bool>, std::shared_ptr<const Variant>> variants;  // by tangents that are given
+  mutable std::vector<int64_t> last_sizes;                                       // by source
+  mutable std::shared_ptr<const Layouts> last_layouts;
+
+  std::shared_ptr<const Layouts> layouts(const at::Tensor* inputs) const {
+    const std::lock_guard<std::mutex> lock(mutex);
+    bool same = last_layouts != nullptr;
+    for (size_t i = 0; same && i < size_sources.size(); ++i)
+      same = last_sizes[i] == inputs[size_sources[i].input].size(size_sources[i].dim);
+    if (same) return last_layouts;
+    std::vector<int64_t> sizes;
+    for (const SizeSource& s : size_sources) sizes.push_back(inputs[s.input].size(s.dim));
+    const auto value = [&](sym::Expr variable) {
+      const auto symbol = sym::size_symbol_index(variable);
+      for (size_t i = 0; i < sizes.size(); ++i)
+        if (symbol && size_sources[i].symbol == *symbol) return sizes[i];
+      throw InternalError("training: no value of " + variable.str());
+    };
+    const auto numbers = [&](const Sizes& of) {
+      std::vector<int64_t> out;
+      for (sym::Expr e : of) out.push_back(sym::evaluate(e, value));
+      return out;
+    };
+    auto made = std::make_shared<Layouts>();
+    for (const TensorType& t : backward_types)
+      made->backward_inputs.push_back(
+          {aten::to_aten(t.dtype), aten::to_aten(t.device), numbers(t.sizes), numbers(t.strides)});
+    for (const PartitionSignature::Result& r : signature.results)
+      made->results.push_back(
+          {at::kFloat, at::kCPU, numbers(r.sizes), numbers(r.strides), sym::evaluate(r.offset, value)});
+    last_sizes = std::move(sizes);
+    return last_layouts = std::move(made);
+  }
 
   // Null: there is none.
   std::shared_ptr<const Variant> variant(const std::vector<bool>& given) const {
@@ -161,7 +215,8 @@ void delete_node(autograd::Node* node) noexcept {
 
 class CompiledBackward final : public autograd::Node {
  public:
-  explicit CompiledBackward(std::shared_ptr<const TrainingState> state) : state_(std::move(state)) {}
+  CompiledBackward(std::shared_ptr<const TrainingState> state, std::shared_ptr<const Layouts> layouts)
+      : state_(std::move(state)), layouts_(std::move(layouts)) {}
   std::string name() const override { return "CompiledBackward"; }
 
   void save(const at::Tensor* inputs, const std::vector<at::Tensor>& results, const std::vector<at::Tensor>& made) {
@@ -226,11 +281,11 @@ class CompiledBackward final : public autograd::Node {
       const PartitionSignature::BackwardInput& in = p.backward_inputs[i];
       if (in.kind == Source::kTangent) {
         at::Tensor& tangent = tangents[in.index];
-        inputs.push_back(conform(tangent, state_->backward_inputs[i]));
+        inputs.push_back(conform(tangent, layouts_->backward_inputs[i]));
         if (!handed_on[in.index]) tangent.reset();
       } else
         inputs.push_back(spots_[i].restore(saved_[i].unpack(in.kind == Source::kResult ? getptr() : nullptr),
-                                           state_->backward_inputs[i]));
+                                           layouts_->backward_inputs[i]));
     };
     if (part)
       for (int32_t i : part->inputs) take(static_cast<size_t>(i));
@@ -301,6 +356,7 @@ class CompiledBackward final : public autograd::Node {
   }
 
   std::shared_ptr<const TrainingState> state_;
+  std::shared_ptr<const Layouts> layouts_;
   std::vector<autograd::SavedVariable> saved_;
   std::vector<Spot> spots_;  // of what is saved
   bool partial_ = false;     // the last run was a Variant's
@@ -324,6 +380,7 @@ class Trained final : public Runner {
       throw m;
     }
     const PartitionSignature& p = state_->signature;
+    const std::shared_ptr<const Layouts> layouts = state_->layouts(inputs);
     c10::AutoGradMode followed(true);  // the program may have turned it on itself
     std::vector<at::Tensor> made;
     state_->forward(std::vector<at::Tensor>(inputs, inputs + count), made);
@@ -336,7 +393,7 @@ class Trained final : public Runner {
     outputs.resize(p.results.size());
     std::shared_ptr<CompiledBackward> node;
     if (p.tangents() != 0) {
-      node = std::shared_ptr<CompiledBackward>(new CompiledBackward(state_), delete_node);
+      node = std::shared_ptr<CompiledBackward>(new CompiledBackward(state_, layouts), delete_node);
       autograd::edge_list edges;
       edges.reserve(p.gradients.size());
       for (const PartitionSignature::Gradient& g : p.gradients)
@@ -356,13 +413,13 @@ class Trained final : public Runner {
       const PartitionSignature::Result& r = p.results[i];
       if (r.tangent >= 0) continue;
       if (r.kind == Output::Kind::kInputAlias) {
-        outputs[i] = view(inputs[r.index], r);
+        outputs[i] = view(inputs[r.index], r, layouts->results[i]);
         continue;
       }
       const size_t memory = memory_of(i);
       const int32_t root = root_of_[memory];
       const at::Tensor& whole = root >= 0 ? outputs[root] : made[p.results[memory].index];
-      outputs[i] = memory == i && root < 0 ? whole : view(whole, r);
+      outputs[i] = memory == i && root < 0 ? whole : view(whole, r, layouts->results[i]);
     }
     if (node) node->save(inputs, outputs, made);
     outputs.resize(visible);
@@ -381,9 +438,9 @@ class Trained final : public Runner {
     return r.kind == Output::Kind::kOutputAlias ? static_cast<size_t>(r.index) : i;
   }
   // At the caller's level: autograd follows the view, or is told not to.
-  static at::Tensor view(const at::Tensor& base, const PartitionSignature::Result& r) {
+  static at::Tensor view(const at::Tensor& base, const PartitionSignature::Result& r, const Geometry& g) {
     const at::Tensor whole = base.requires_grad() && !r.requires_grad ? base.detach() : base;
-    return at::as_strided(whole, r.sizes, r.strides, base.storage_offset() + r.offset);
+    return at::as_strided(whole, g.sizes, g.strides, base.storage_offset() + g.offset);
   }
 
   std::shared_ptr<const TrainingState> state_;
@@ -410,17 +467,14 @@ void order_for_engine(std::vector<PartitionSignature::Gradient>& gradients) {
 
 }  // namespace
 
-std::unique_ptr<Runner> make_training_runner(PartitionSignature signature,
-                                             const std::vector<TensorType>& backward_types, Step forward, Step backward,
+std::unique_ptr<Runner> make_training_runner(PartitionSignature signature, const std::vector<TensorType>& forward_types,
+                                             std::vector<TensorType> backward_types, Step forward, Step backward,
                                              Specialize specialize, VersionSteps version_steps) {
   auto m = std::make_shared<TrainingState>();
   m->signature = std::move(signature);
   order_for_engine(m->signature.gradients);
-  for (size_t i = 0; i < m->signature.backward_inputs.size(); ++i) {
-    const TensorType& t = backward_types.at(i);
-    m->backward_inputs.push_back(
-        {aten::to_aten(t.dtype), aten::to_aten(t.device), aten::to_ints(t.sizes), aten::to_ints(t.strides)});
-  }
+  m->backward_types = std::move(backward_types);
+  m->size_sources = size_sources(forward_types);
   m->forward = std::move(forward);
   m->backward = std::move(backward);
   m->specialize = std::move(specialize);

@@ -29,10 +29,11 @@ struct Variant {
 // For each input of the backward: is it a tangent, is it absent. May throw: then zeros stand for absent tangents.
 using Specialize = std::function<Variant(const std::vector<bool>& tangent, const std::vector<bool>& absent)>;
 
-// backward_types: what the backward takes, by input of it. version_steps: of the forward's inputs; the runner sees to
+// forward_types, backward_types: what the two take, by input. version_steps: of the forward's inputs; the runner sees to
 // those that autograd sees written, `forward` to all others.
 std::unique_ptr<Runner> make_training_runner(graph::PartitionSignature signature,
-                                             const std::vector<TensorType>& backward_types, Step forward, Step backward,
+                                             const std::vector<TensorType>& forward_types,
+                                             std::vector<TensorType> backward_types, Step forward, Step backward,
                                              Specialize specialize, VersionSteps version_steps);
 
 }  // namespace flashover::entry

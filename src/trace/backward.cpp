@@ -233,7 +233,7 @@ std::string first_line(const char* text) {
 
 at::Tensor Recorder::add_tangent(const at::Tensor& like, int32_t& number) {
   number = static_cast<int32_t>(graph_.inputs.size());
-  TensorType type = dense(aten::type_of(like));
+  TensorType type = dense(type_of(like));
   const ValueId value = graph_.add_input(std::move(type), graph::InputKind::kTangent, "tangent");
   return fresh(value);
 }
@@ -264,11 +264,10 @@ void Recorder::find_extra_results(graph::Joint& joint, const std::vector<PyObjec
     if (std::any_of(inputs_.begin(), inputs_.end(),
                     [&](const InputRecord& in) { return in.impl->storage_id == storage; }))
       continue;
+    if (tensors.size() == 1) continue;
     const c10::TensorImpl* base = nullptr;
-    int64_t largest = 0;
     bool one_base = true, any = false;
     for (const at::Tensor* t : tensors) {
-      largest = std::max(largest, t->numel());
       if (!t->requires_grad()) continue;
       const c10::TensorImpl* followed = followed_base(*t);
       one_base &= !any || followed == base;
@@ -276,12 +275,17 @@ void Recorder::find_extra_results(graph::Joint& joint, const std::vector<PyObjec
       any = true;
     }
     if (!any || !one_base || !base) continue;
+    const at::Tensor whole(c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(const_cast<c10::TensorImpl*>(base)));
+    const auto not_larger = [&](const at::Tensor& a, const at::Tensor& b) {
+      return sym::known_le(type_of(a).numel(), type_of(b).numel());
+    };
     const bool there = std::any_of(tensors.begin(), tensors.end(), [&](const at::Tensor* t) {
-      return t->requires_grad() && t->numel() == largest && t->numel() == base->numel();
+      return t->requires_grad() && not_larger(*t, whole) && not_larger(whole, *t) &&
+             std::all_of(tensors.begin(), tensors.end(), [&](const at::Tensor* o) { return not_larger(*o, *t); });
     });
-    if (there || tensors.size() == 1) continue;
+    if (there) continue;
     joint.extra.push_back(-1);
-    extra_.emplace_back(c10::intrusive_ptr<c10::TensorImpl>::reclaim_copy(const_cast<c10::TensorImpl*>(base)));
+    extra_.push_back(whole);
   }
 }
 
@@ -344,8 +348,8 @@ std::vector<size_t> Recorder::find_roots(const graph::Joint& joint, const std::v
     size_t root = i;
     for (size_t k = 0; k < outputs.size(); ++k) {
       if (!joint.results[k].requires_grad || trace_impl(outputs[k])->storage_id != impl->storage_id) continue;
-      const int64_t more = outputs[k].numel() - outputs[root].numel();
-      if (more > 0 || (more == 0 && k < root)) root = k;
+      const sym::Expr its = type_of(outputs[k]).numel(), largest = type_of(outputs[root]).numel();
+      if (sym::known_lt(largest, its) || (k < root && sym::known_eq(largest, its))) root = k;
     }
     if (root == i) {
       roots.push_back(i);
@@ -453,6 +457,7 @@ void Recorder::check_backward(size_t first_node) {
 }
 
 graph::Joint Recorder::add_backward(const std::vector<PyObject*>& objects) {
+  const sym::AskScope ask(sizes_->empty() ? nullptr : sizes_.get());
   graph::Joint joint;
   count_versions();
   for (PyObject* o : objects) joint.present |= THPVariable_Unpack(o).requires_grad();
@@ -565,7 +570,7 @@ void Recorder::add_extra_outputs() {
 void Recorder::add_gradient_outputs() {
   static const ops::Op* clone = ops::find(op::clone);
   for (const at::Tensor& g : gradients_) {
-    TensorType type = aten::type_of(g);
+    TensorType type = type_of(g);
     type.offset = 0;
     type.wrapped_number = false;
     const ValueId value = graph_.add_value(type, new_storage(make_storage(0)));

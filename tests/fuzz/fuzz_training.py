@@ -13,6 +13,7 @@ import search_path
 
 import argparse
 import copy
+import functools
 import os
 import random
 import sys
@@ -339,8 +340,9 @@ def main() -> int:
     parser.add_argument("--start", "--seed", type=int, default=int(time.time()) % 10**7, help="the first seed")
     parser.add_argument("--seeds", type=int, default=10**9, help="how many, if the time is enough")
     parser.add_argument("--only", type=int, help="run this one seed and print the program")
+    parser.add_argument("--dynamic", action="store_true", help="sizes of arguments are symbols")
     options = parser.parse_args()
-    import flashover
+    compiler = functools.partial(flashover.compile, dynamic=True) if options.dynamic else flashover.compile
 
     if options.only is not None:
         case = case_of(options.only)
@@ -351,7 +353,7 @@ def main() -> int:
             print(case.used, "twice" if case.twice else "", case.options, case.backend)
         else:
             print(case.source)
-        problem, _ = run_one(options.only, flashover.compile)
+        problem, _ = run_one(options.only, compiler)
         print(problem)
         return 1 if problem else 0
     os.environ.setdefault("FLASHOVER_CACHE_DIR", tempfile.mkdtemp(prefix="fuzz-train-"))
@@ -359,7 +361,7 @@ def main() -> int:
     end, seed, stop = time.time() + options.seconds, options.start, options.start + options.seeds
     while time.time() < end and seed < stop:
         some = range(seed, min(seed + 40, stop))
-        run_batch(some, lambda seed: run_one(seed, flashover.compile), counts)
+        run_batch(some, lambda seed: run_one(seed, compiler), counts)
         seed = some.stop
         print(seed, counts, flush=True)
     print(f"{sum(counts.values())} programs from {options.start} to {seed}: {counts}")

@@ -366,24 +366,14 @@ class Partitioner {
     for (double patience = 0.5; saved > allowed && patience > 1e-4; patience /= 4) saved_ = cut(patience, saved);
   }
 
-  static std::vector<int64_t> constant_sizes(const Sizes& s) {
-    std::vector<int64_t> out;
-    for (sym::Expr e : s) {
-      if (!e.is_const()) throw Declined("training: sizes are not constant");
-      out.push_back(e.value());
-    }
-    return out;
-  }
-
   void describe_results(Partition& p) {
     for (size_t i = 0; i < results(); ++i) {
       const Output& o = g_.outputs[i];
       const Joint::Result& fact = facts_.results[i];
       PartitionSignature::Result r{.kind = o.kind, .requires_grad = fact.requires_grad, .tangent = fact.tangent};
-      r.sizes = constant_sizes(o.type.sizes);
-      r.strides = constant_sizes(o.type.strides);
-      if (!o.type.offset.is_const()) throw Declined("training: sizes are not constant");
-      r.offset = o.type.offset.value();
+      r.sizes = o.type.sizes;
+      r.strides = o.type.strides;
+      r.offset = o.type.offset;
       if (o.kind == Output::Kind::kInputAlias) {
         r.index = forward_input_[o.base];
         FLASHOVER_CHECK(r.index >= 0) << "a result is memory of a tangent";
@@ -614,6 +604,12 @@ class Reader {
     if (n < -1 || n > INT32_MAX) throw UserError("partition: a bad index");
     return static_cast<int32_t>(n);
   }
+  sym::Expr expression() {  // the text of one over sizes (empty: a number), and its value or hint
+    std::string text(count(), ' ');
+    for (char& c : text) c = static_cast<char>(next());
+    const int64_t number = next();
+    return text.empty() ? sym::Expr(number) : sym::parse(text);
+  }
   size_t count() {
     const int64_t n = next();
     if (n < 0 || static_cast<size_t>(n) > numbers_.size()) throw UserError("partition: a bad count");
@@ -644,11 +640,15 @@ std::vector<int64_t> encode(const PartitionSignature& p) {
     out.push_back(static_cast<int64_t>(l.size()));
     out.insert(out.end(), l.begin(), l.end());
   };
+  const auto expression = [&](sym::Expr e) { list(e.is_const() ? std::string() : e.str()), out.push_back(e.hint()); };
   out.push_back(static_cast<int64_t>(p.results.size()));
   for (const PartitionSignature::Result& r : p.results) {
-    out.insert(out.end(), {static_cast<int64_t>(r.kind), r.index, r.offset, r.requires_grad, r.tangent});
-    list(r.sizes);
-    list(r.strides);
+    out.insert(out.end(), {static_cast<int64_t>(r.kind), r.index, r.requires_grad, r.tangent});
+    expression(r.offset);
+    for (const Sizes* part : {&r.sizes, &r.strides}) {
+      out.push_back(static_cast<int64_t>(part->size()));
+      for (sym::Expr e : *part) expression(e);
+    }
   }
   list(p.extra);
   out.push_back(static_cast<int64_t>(p.backward_inputs.size()));
@@ -669,12 +669,12 @@ void decode(const std::vector<int64_t>& numbers, PartitionSignature& p) {
   for (PartitionSignature::Result& r : p.results) {
     r.kind = in.kind(Output::Kind::kOutputAlias);
     r.index = in.small();
-    r.offset = in.next();
     r.requires_grad = in.next() != 0;
     r.tangent = in.small();
-    for (auto* l : {&r.sizes, &r.strides}) {
-      l->resize(in.count());
-      for (int64_t& n : *l) n = in.next();
+    r.offset = in.expression();
+    for (Sizes* part : {&r.sizes, &r.strides}) {
+      part->resize(in.count());
+      for (sym::Expr& e : *part) e = in.expression();
     }
   }
   p.extra.resize(in.count());

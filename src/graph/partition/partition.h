@@ -29,8 +29,8 @@ struct PartitionSignature {
   struct Result {
     Output::Kind kind = Output::Kind::kValue;
     int32_t index = -1;
-    std::vector<int64_t> sizes, strides;
-    int64_t offset = 0;  // of aliases, from the base
+    Sizes sizes, strides;
+    sym::Expr offset = 0;  // of aliases, from the base
     bool requires_grad = false;
     int32_t tangent = -1;
   };

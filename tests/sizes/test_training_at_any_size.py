@@ -1,0 +1,136 @@
+"""Gradients at sizes that were not traced: one compile for the first size, one for all."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import flashover
+
+SIZES = (5, 2, 3, 8, 17, 33, 64, 7, 5)
+
+
+class Residual(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(16), nn.Linear(16, 32), nn.Linear(32, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(F.gelu(self.up(self.norm(x))))
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(16, 48), nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        b, t, c = x.shape
+        q, k, v = (p.view(b, t, 4, c // 4).transpose(1, 2) for p in self.qkv(x).split(c, -1))
+        y = (q @ k.transpose(-2, -1) * (c // 4) ** -0.5).softmax(-1) @ v
+        return self.out(y.transpose(1, 2).reshape(b, t, c))
+
+
+class Embedded(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.head = nn.Embedding(11, 8), nn.Linear(8, 11)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        tokens = (x.detach() * 3).long().clamp(0, 10)
+        return F.cross_entropy(self.head(self.table(tokens)).flatten(0, 1), tokens.flatten())
+
+
+class TwoResults(nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x.sin()
+        return y[1:], y.mean(0), y * x.shape[0], x.detach().sum()
+
+
+class Noise(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(16))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x * self.weight).cumsum(0).max(-1).values + (x.norm(dim=-1) / x.shape[0])
+
+
+# name -> (module, shape of n, whether two compiles serve all sizes)
+PROGRAMS: dict[str, tuple[Callable[[], nn.Module], Callable[[int], tuple[int, ...]], bool]] = {
+    "mlp": (
+        lambda: nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.LayerNorm(16), nn.Linear(16, 3)),
+        lambda n: (n, 8),
+        True,
+    ),
+    "residual": (Residual, lambda n: (2, n, 16), True),
+    "attention": (Attention, lambda n: (2, n, 16), False),
+    "embedding": (Embedded, lambda n: (n, 6), False),
+    "several results": (TwoResults, lambda n: (n, 4), False),
+    "reductions": (Noise, lambda n: (n, 16), False),
+    "flatten": (lambda: nn.Sequential(nn.Flatten(), nn.Linear(12, 4), nn.Softmax(-1)), lambda n: (n, 3, 4), True),
+    "encoder": (lambda: nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True), lambda n: (2, n, 16), False),
+    "convolution": (
+        lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU()),
+        lambda n: (n, 3, 9, 9),
+        False,
+    ),
+}
+
+
+def loss_of(results: object) -> torch.Tensor:
+    parts = results if isinstance(results, tuple) else (results,)
+    return sum((r.square().sum() for r in parts if r.requires_grad), torch.zeros(()))
+
+
+@pytest.mark.parametrize("dynamic", [True, None])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_gradients(name: str, dynamic: bool | None) -> None:
+    make, shape, whole = PROGRAMS[name]
+    torch.manual_seed(0)
+    module = make()
+    exact, compiled = copy.deepcopy(module).double(), flashover.compile(module, dynamic=dynamic)
+    before = flashover.compile_stats()["graphs"]
+    for n in SIZES:
+        x = torch.randn(shape(n), requires_grad=True)
+        y = x.detach().double().requires_grad_()
+        module.zero_grad()
+        exact.zero_grad()
+        results, expected = compiled(x), exact(y)
+        loss_of(results).backward()
+        loss_of(expected).backward()
+        pairs = [*zip(module.parameters(), exact.parameters(), strict=True), (x, y)]
+        for a, b in pairs:
+            assert (a.grad is None) == (b.grad is None), f"size {n}"
+            if a.grad is not None:
+                torch.testing.assert_close(a.grad.double(), b.grad, rtol=2e-3, atol=2e-3, msg=f"size {n}")
+        got = results if isinstance(results, tuple) else (results,)
+        want = expected if isinstance(expected, tuple) else (expected,)
+        for a, b in zip(got, want, strict=True):
+            assert a.stride() == b.stride() and a.requires_grad == b.requires_grad
+            torch.testing.assert_close(a.double(), b, rtol=1e-3, atol=1e-3, msg=f"size {n}")
+    if whole:
+        assert flashover.compile_stats()["graphs"] - before <= (1 if dynamic else 2)
+
+
+def test_a_backward_after_a_forward_of_another_size() -> None:
+    module = nn.Linear(4, 3)
+    compiled = flashover.compile(module, dynamic=True)
+    inputs = [torch.randn(n, 4, requires_grad=True) for n in (3, 5, 2)]
+    results = [compiled(x) for x in inputs]
+    for x, y in zip(inputs, results, strict=True):
+        (y * torch.arange(3.0)).sum().backward()
+        torch.testing.assert_close(x.grad, (torch.arange(3.0) @ module.weight.detach()).expand_as(x))
+
+
+def test_only_some_results_are_differentiated() -> None:
+    compiled = flashover.compile(lambda x: (x.sin(), x.cos() * 2), dynamic=True)
+    for n in (3, 4, 9):
+        x = torch.randn(n, 2, requires_grad=True)
+        compiled(x)[1].sum().backward()
+        torch.testing.assert_close(x.grad, -2 * x.detach().sin())
