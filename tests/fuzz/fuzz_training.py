@@ -342,6 +342,8 @@ def main() -> int:
     parser.add_argument("--only", type=int, help="run this one seed and print the program")
     parser.add_argument("--dynamic", action="store_true", help="sizes of arguments are symbols")
     options = parser.parse_args()
+    import flashover
+
     compiler = functools.partial(flashover.compile, dynamic=True) if options.dynamic else flashover.compile
 
     if options.only is not None:
