@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 import operator
 from collections.abc import Callable
@@ -98,6 +100,10 @@ def across_a_break(x: T) -> tuple[Any, ...]:
     return x.view(shape) * rows, shape, both, f"{shape}"
 
 
+def bigger(n: int) -> int:
+    return n + 1
+
+
 def by_sorting(x: T) -> tuple[T, list[int]]:
     return x, sorted([*x.shape, 7, 6])
 
@@ -142,6 +148,28 @@ PROGRAMS: dict[str, Callable[[T], object]] = {
     "zip": lambda x: (x + 1, [a + b for a, b in zip(x.shape, x.t().shape, strict=True)]),
     "all": lambda x: x + (1 if all(a > 5 for a in x.shape) else 2),
     "map": lambda x: (x + 1, list(map(str, x.shape)), tuple(map(operator.neg, x.shape))),
+    "map of Python functions": lambda x: (
+        x + 1,
+        tuple(map(bigger, x.shape)),
+        list(filter(bigger, [x.shape[0] - 6, 1])),
+    ),
+    "map of two": lambda x: (x + 1, [*map(operator.add, x.shape, x.shape)], [*map(max, x.shape, (6, 7))]),
+    "sorted by a key": lambda x: (x + 1, sorted([x.shape[0], 7, 3], key=operator.neg), max(x.shape, key=str)),
+    "reduce": lambda x: (x + 1, functools.reduce(operator.mul, x.shape), list(itertools.accumulate(x.shape))),
+    "starmap": lambda x: (x + 1, list(itertools.starmap(pow, [(x.shape[0], 2)])), sum(x.shape, start=x.shape[0])),
+    "enumerate": lambda x: (x + 1, [i * n for i, n in enumerate(x.shape)], dict(enumerate(x.shape))),
+    "product": lambda x: (x + 1, list(itertools.chain(x.shape, (1,))), list(reversed(x.shape)), any(x.shape)),
+    "partial": lambda x: (x + 1, functools.partial(operator.add, x.shape[0])(1), divmod(7, x.shape[0])),
+    "isinstance": lambda x: (x + 1, isinstance(x.shape[0], int), type(x.shape[0]) is int, callable(x.shape[0])),
+    "bytes": lambda x: (x + 1, bytes(x.shape), len(bytearray(x.shape[0])), range(x.shape[0]), "a" * x.shape[0]),
+    "compare with text": lambda x: (
+        x + 1,
+        x.shape[0] == "5",
+        x.shape[0] in (5, 6),
+        5 <= x.shape[0] != 7,
+        not x.shape[0],
+    ),
+    "slice object": lambda x: (x[slice(x.shape[0] // 2)], slice(1, x.shape[0]).indices(20)),
     "chained": lambda x: x + (1 if 2 < x.shape[0] <= 6 else 2),
     "and, or": lambda x: x + ((x.shape[0] > 5 and x.shape[1]) or 3),
     "negative": lambda x: x[-(x.shape[0] // 2) :] + (-x.shape[0]) + abs(-x.shape[0]),

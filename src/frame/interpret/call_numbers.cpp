@@ -197,6 +197,10 @@ bool Interpreter::call_with_numbers(PyObject* f, PyObject* const* args, size_t n
   // Whoever is given a string may look at its letters, and a dict made of pairs looks at its keys.
   for (size_t i = 0; i < count; ++i)
     if (PyUnicode_CheckExact(args[i]) && !is_append(f)) numbers.read(args[i]);
+  // Functions in C that an iterator calls look at them; Python's are interpreted.
+  if ((f == reinterpret_cast<PyObject*>(&PyMap_Type) || f == reinterpret_cast<PyObject*>(&PyFilter_Type)) &&
+      nargs > 0 && !PyFunction_Check(args[0]))
+    for (size_t i = 0; i < count; ++i) numbers.read_deep(args[i]);
   if (f == reinterpret_cast<PyObject*>(&PyDict_Type))
     for (size_t i = 0; i < nargs; ++i)
       if (!PyDict_CheckExact(args[i])) numbers.read_deep(args[i]);
