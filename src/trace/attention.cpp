@@ -6,6 +6,7 @@
 #include <c10/core/GradMode.h>
 
 #include "base/check.h"
+#include "ops/args.h"
 #include "torch/autocast.h"
 #include "trace/recorder.h"
 
@@ -19,14 +20,17 @@ at::Tensor casted(const at::Tensor& t) {
   return autocast::cast(t, at::kCUDA);
 }
 
-// The library that ATen would take for these operands; flash where there is no device to ask.
+// The library that ATen would take for these operands; flash where there is no device to ask. (At other sizes it may
+// take another one. Then the strides of the result may be others than recorded, which the executor looks at.)
 at::SDPBackend choice(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& mask,
                       bool causal, std::optional<double> scale, bool gqa) {
   if (!at::globalContext().hasCUDA())
     return mask.defined() ? at::SDPBackend::efficient_attention : at::SDPBackend::flash_attention;
   BelowEverything plain;
   InternalScope internal;
-  const auto tagged = [](const at::Tensor& t) { return tagged_companion(*t.unsafeGetTensorImpl()); };
+  const auto tagged = [](const at::Tensor& t) {
+    return tagged_companion(*t.unsafeGetTensorImpl(), CompanionSizes::kNow);
+  };
   return static_cast<at::SDPBackend>(at::_fused_sdp_choice(tagged(q), tagged(k), tagged(v),
                                                            mask.defined() ? std::optional(tagged(mask)) : std::nullopt,
                                                            0.0, causal, scale, gqa));
@@ -60,10 +64,16 @@ std::optional<at::Tensor> record_attention(const at::Tensor& query, const at::Te
   if (dtype != at::kHalf && dtype != at::kBFloat16 && dtype != at::kFloat) return {};
   if (mask.defined() && mask.scalar_type() != at::kBool && mask.scalar_type() != dtype) return {};
   // Sizes that ATen would broadcast, reject or pad take its own way.
-  const int64_t heads = q.size(1), keys = k.size(2), width = q.size(3);
-  const bool heads_fit = k.size(1) == v.size(1) && (k.size(1) == heads || (gqa && heads % k.size(1) == 0));
-  if (k.size(0) != q.size(0) || v.size(0) != q.size(0) || !heads_fit || v.size(2) != keys || k.size(3) != width ||
-      v.size(3) != width || width % 8 != 0)
+  const sym::AskScope ask(recorder->sizes().empty() ? nullptr : &recorder->sizes());
+  const TensorType tq = recorder->type_of(q), tk = recorder->type_of(k), tv = recorder->type_of(v);
+  const sym::Expr heads = tq.sizes[1], rows = tq.sizes[2], width = tq.sizes[3];
+  const auto same_size = [](const TensorType& a, const TensorType& b, size_t d) {
+    return sym::known_eq(a.sizes[d], b.sizes[d]);
+  };
+  const bool heads_fit = same_size(tk, tv, 1) &&
+                         (same_size(tq, tk, 1) || (gqa && sym::known_eq(sym::mod(heads, tk.sizes[1]), sym::Expr(0))));
+  if (!same_size(tq, tk, 0) || !same_size(tq, tv, 0) || !heads_fit || !same_size(tk, tv, 2) || !same_size(tq, tk, 3) ||
+      !same_size(tq, tv, 3) || !sym::known_divisible(width, 8))
     return {};
   const auto backend = choice(q, k, v, mask, causal, scale, gqa);
   if (backend == at::SDPBackend::error || (backend == at::SDPBackend::math && !mask.defined())) return {};
@@ -81,19 +91,19 @@ std::optional<at::Tensor> record_attention(const at::Tensor& query, const at::Te
                    scale ? c10::IValue(*scale) : c10::IValue(),
                    gqa};
     std::vector<Arg> args = recorder->collect(facts, stack, 0);
-    TensorType type = recorder->graph().type(trace_impl(q)->value);
+    TensorType type = tq;
     type.offset = 0;
+    type.wrapped_number = false;
     // Who reads its operands as [batch, row, head, width] writes the result like that, too.
     const bool like_query = backend == at::SDPBackend::flash_attention || backend == at::SDPBackend::cudnn_attention;
-    const int64_t rows = q.size(2);
-    if (like_query && q.is_non_overlapping_and_dense()) {
+    if (like_query && ops::is_dense(tq.sizes, tq.strides)) {
       // as it is
     } else if (backend == at::SDPBackend::math) {
-      type.strides = {heads * rows * width, rows * width, width, 1};
-    } else if (like_query && q.stride(1) >= q.stride(2)) {
-      type.strides = {heads * rows * width, rows * width, width, 1};
+      type.strides = {heads * rows * width, rows * width, width, sym::Expr(1)};
+    } else if (like_query && sym::known_le(tq.strides[2], tq.strides[1])) {
+      type.strides = {heads * rows * width, rows * width, width, sym::Expr(1)};
     } else {
-      type.strides = {rows * heads * width, width, heads * width, 1};
+      type.strides = {rows * heads * width, width, heads * width, sym::Expr(1)};
     }
     ++recorder->counters().ops;
     ++recorder->counters().own_rules;

@@ -95,6 +95,7 @@ class Recorder final : public Session {
   Ref lift(const at::Tensor& t, const char* op_name);
   std::vector<Arg> collect(const OpFacts& facts, const Stack& stack, size_t base);  // fills operands()
   const std::vector<Operand>& operands() const { return operands_; }
+  TensorType type_of(const at::Tensor& t) const;  // sizes as they are known, symbols among them
   at::Tensor make_tensor(ValueId value, c10::Storage storage, int32_t storage_id);
   at::Tensor fresh(ValueId value);  // its own memory
   at::Tensor view_of(const TraceImpl& base, ValueId value);
@@ -128,7 +129,6 @@ class Recorder final : public Session {
   void call_general(OpFacts& facts, Stack& stack, size_t base);
   void give_geometry(TraceImpl& impl, const TensorType& type) const;
   void settle(TensorType& type) const;
-  TensorType type_of(const at::Tensor& t) const;
   void read_sizes(const OpFacts& facts, Stack& stack, size_t base) const;
   void substitute_sizes();
   bool any_symbols(const OpFacts& facts, const Stack& stack, size_t base) const;

@@ -30,14 +30,17 @@ class PlainImpl final : public c10::TensorImpl {
   }
 };
 
-at::Tensor companion(const c10::TensorImpl& like, c10::DispatchKeySet keys, c10::Device device) {
+at::Tensor companion(const c10::TensorImpl& like, c10::DispatchKeySet keys, c10::Device device, CompanionSizes sizes) {
   if (like.is_conj()) keys = keys.add(c10::DispatchKey::Conjugate);
   if (like.is_neg()) keys = keys.add(c10::DispatchKey::Negative);
   // A real tensor (a number that ATen wrapped) lends its geometry only.
   c10::Storage storage =
       trace_impl(&like) ? c10::Storage(like.unsafe_storage()) : make_storage(like.dtype().itemsize());
   auto impl = c10::make_intrusive<PlainImpl>(std::move(storage), keys, like.dtype(), device);
-  impl->set_sizes_and_strides(like.sizes(), like.strides(), like.storage_offset());
+  if (sizes == CompanionSizes::kRead)
+    impl->set_sizes_and_strides(like.sizes(), like.strides(), like.storage_offset());
+  else
+    impl->set_sizes_and_strides(like.sizes_default(), like.strides_default(), like.storage_offset_default());
   if (like.is_wrapped_number()) impl->set_wrapped_number(true);
   return at::Tensor(std::move(impl));
 }
@@ -215,7 +218,7 @@ void forbid_data_access(const c10::Storage& storage) {
 }
 
 at::Tensor meta_companion(const c10::TensorImpl& like) {
-  return companion(like, c10::DispatchKeySet(c10::DispatchKey::Meta), c10::Device(c10::kMeta));
+  return companion(like, c10::DispatchKeySet(c10::DispatchKey::Meta), c10::Device(c10::kMeta), CompanionSizes::kRead);
 }
 
 namespace {
@@ -275,10 +278,10 @@ void stand_ins_train() {
   std::memcpy(const_cast<void*>(static_cast<const void*>(&hooks)), &replaced, sizeof replaced);
 }
 
-at::Tensor tagged_companion(const c10::TensorImpl& like) {
+at::Tensor tagged_companion(const c10::TensorImpl& like, CompanionSizes sizes) {
   const auto backend = c10::DispatchKeySet(
       c10::computeDispatchKey(c10::typeMetaToScalarType(like.dtype()), c10::kStrided, like.device()));
-  return companion(like, backend, like.device());
+  return companion(like, backend, like.device(), sizes);
 }
 
 }  // namespace flashover::trace

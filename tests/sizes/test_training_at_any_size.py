@@ -69,7 +69,7 @@ PROGRAMS: dict[str, tuple[Callable[[], nn.Module], Callable[[int], tuple[int, ..
         True,
     ),
     "residual": (Residual, lambda n: (2, n, 16), True),
-    "attention": (Attention, lambda n: (2, n, 16), False),
+    "attention": (Attention, lambda n: (2, n, 16), True),
     "embedding": (Embedded, lambda n: (n, 6), False),
     "several results": (TwoResults, lambda n: (n, 4), False),
     "reductions": (Noise, lambda n: (n, 16), False),

@@ -8,31 +8,28 @@
 namespace flashover::ops::aten {
 namespace {
 
-// ATen's computeStride. Symbolic sizes: only what is provable.
+// ATen's computeStride.
 std::optional<Sizes> strides_of_view(const TensorType& t, const Sizes& sizes) {
-  auto old_sizes = ints(t.sizes), old_strides = ints(t.strides), want = ints(sizes);
-  if (!old_sizes || !old_strides || !want)
-    return contiguous(t) ? std::optional(contiguous_strides(sizes)) : std::nullopt;
-  if (old_sizes->empty()) return Sizes(sizes.size(), Expr(1));
+  if (t.rank() == 0) return Sizes(sizes.size(), Expr(1));
   if (has_zero_size(t)) return same_sizes(t.sizes, sizes) ? t.strides : contiguous_strides(sizes);
   Sizes result(sizes.size());
-  auto at = static_cast<int64_t>(sizes.size()) - 1;
-  int64_t base = old_strides->back(), tensor_numel = 1, view_numel = 1;
-  for (size_t d = old_sizes->size(); d-- > 0;) {
-    tensor_numel *= (*old_sizes)[d];
-    if (d != 0 && ((*old_sizes)[d - 1] == 1 || (*old_strides)[d - 1] == tensor_numel * base)) continue;
-    while (at >= 0 && (view_numel < tensor_numel || (*want)[at] == 1)) {
-      result[at] = view_numel * base;
-      view_numel *= (*want)[at];
-      --at;
+  size_t left = sizes.size();  // dimensions of the view without a stride
+  Expr base = t.strides.back(), tensor_numel = 1, view_numel = 1;
+  for (size_t d = t.rank(); d-- > 0;) {
+    tensor_numel *= t.sizes[d];
+    if (d != 0 && (t.sizes[d - 1].is_const(1) || sym::known_eq(t.strides[d - 1], tensor_numel * base))) continue;
+    while (left > 0 && (sizes[left - 1].is_const(1) || sym::known_lt(view_numel, tensor_numel))) {
+      --left;
+      result[left] = view_numel * base;
+      view_numel *= sizes[left];
     }
-    if (view_numel != tensor_numel) return std::nullopt;
+    if (!sym::known_eq(view_numel, tensor_numel)) return std::nullopt;
     if (d > 0) {
-      base = (*old_strides)[d - 1];
+      base = t.strides[d - 1];
       tensor_numel = view_numel = 1;
     }
   }
-  if (at != -1) return std::nullopt;
+  if (left != 0) return std::nullopt;
   return result;
 }
 
