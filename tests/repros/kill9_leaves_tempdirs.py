@@ -38,7 +38,8 @@ assert seen > 12, "the processes were not killed while they built"
 build(100)
 assert os.listdir(folder) == [], os.listdir(folder)
 
-# One that is stopped while it builds keeps its folder. (It may have built before the signal reached it.)
+# One that is stopped while it builds keeps its folder. (It may have built before the signal reached it, or be about to
+# lock its folder: one that is taken away then is made again. What has files in it is locked.)
 held: list[str] = []
 for number in range(200, 250):
     pid = os.fork()
@@ -49,7 +50,8 @@ for number in range(200, 250):
         time.sleep(0.001)
     os.kill(pid, signal.SIGSTOP)
     status = os.waitpid(pid, os.WUNTRACED)[1]
-    if os.WIFSTOPPED(status) and (held := os.listdir(folder)):
+    if os.WIFSTOPPED(status) and any(os.listdir(os.path.join(folder, name)) for name in os.listdir(folder)):
+        held = os.listdir(folder)
         break
     if os.WIFSTOPPED(status):
         os.kill(pid, signal.SIGCONT)
