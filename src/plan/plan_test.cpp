@@ -226,6 +226,26 @@ TEST(Plan, ArenaMemoryIsReused) {
   })"));
 }
 
+// While the size of some tensor is a symbol, the offsets of all are numbers of blocks: t0 is larger than 64 bytes, and t1
+// lies in another block all the same.
+TEST(Plan, BlocksOfAnArenaWithoutSizes) {
+  const char* const text = R"(plan "" {
+    arena 64*((s0 + 15) // 16) + 128
+    input 0 : f32[s0] user
+    t0 : f32[32] = arena 0
+    t1 : f32[s0] = arena %d
+    t2 : f32[s0] = input 0
+    call a.b.default(t2) -> t0
+    call a.c.default(t0) -> t1
+    call a.d.default(t0, t1) -> 
+  })";
+  const auto with_block = [&](const char* offset) {
+    return std::string(text).replace(std::string(text).find("%d"), 2, offset);
+  };
+  verify(parse(with_block("64")));
+  EXPECT_THROW(verify(parse(with_block("0"))), InternalError);
+}
+
 // Every mutation of the payload either reads back as some verified plan or is a UserError; run under asan by `./x test
 // asan`.
 TEST(Plan, MutatedBytesNeverCrash) {

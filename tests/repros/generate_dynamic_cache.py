@@ -1,6 +1,5 @@
 """transformers' generate() with a compiled model and the default cache, which grows with each token, gives eager's
 tokens and does not end up eager."""
-# open: docs/limits.md
 # needs: transformers
 # limit: 300
 
