@@ -255,16 +255,17 @@ bool slice(In in, Types& outs) {  // (self, dim, start, end, step)
       if (sym::known_le(size, *e)) return size;
       return std::nullopt;
     }
-    if (sym::known_lt(*e, 0) && sym::known_le(0, size + *e)) return size + *e;
+    if (!sym::known_lt(*e, 0)) return std::nullopt;
+    if (sym::known_le(0, size + *e)) return size + *e;
+    if (sym::known_lt(size + *e, 0)) return Expr(0);
     return std::nullopt;
   };
   auto start = bound(arg(in, 2), 0), end = bound(arg(in, 3), size);
   if (!start || !end) return false;
   Expr length = *end - *start;
-  if (length.is_const()) {
-    if (length.value() < 0) length = 0;
-  } else if (!sym::known_le(0, length)) {
-    return false;
+  if (!sym::known_le(0, length)) {
+    if (!sym::known_lt(length, 0)) return false;
+    length = 0;
   }
   return one(outs, narrowed(*x, *d, *start, sym::ceildiv(length, *step), *step));
 }
