@@ -15,7 +15,7 @@ import torch
 from flashover._compile import Settings, compile_anything
 from flashover._compiled_module import callable_of
 from flashover._explain_html import page
-from flashover._explain_text import TEXTS, missed_lines, parts_of_label, step_lines
+from flashover._explain_text import TEXTS, missed_lines, parts_of_label, step_lines, symbol_lines
 
 MEASURE_SECONDS = 1.0  # of repeated calls, about
 MOST_VALUES = 100  # of a generator
@@ -151,6 +151,9 @@ class Explanation:
             if e["missed"]:
                 lines.append(f"    compiled again ({e['seconds'] * 1e3:.1f} ms), as version {e['version']}, because:")
                 lines += [f"      {line}" for line in missed_lines(e)]
+            if symbols := list(symbol_lines(e)):
+                lines.append("    sizes:")
+                lines += [f"      {line}" for line in symbols]
             lines += [f"    {line}" for line in step_lines(e["steps"])]
             parts = f": {e['guard_parts']}" if e["guard_parts"] else ""
             lines.append(f"    {len(e['guards'])} guards in {e['guard_instructions']} compares{parts}")

@@ -41,6 +41,25 @@ def missed_lines(entry: dict[str, Any]) -> Iterator[str]:
         yield f"not version {m['version']} (used {m['hits']} time{'s' * (m['hits'] != 1)}): {m['guard']}{now}"
         if m["where"]:
             yield f"  seen at {with_text(m['where'])}"
+        if m["advice"]:
+            yield f"  {m['advice']}"
+
+
+def symbol_lines(entry: dict[str, Any]) -> Iterator[str]:
+    """Which sizes of inputs are symbols, for which numbers they stand, and what became of the others."""
+    for s in entry["symbols"]:
+        most = "" if s["most"] is None else f" to {s['most']}"
+        if s["value"] is not None:
+            text = f"{s['size']} is {s['value']}: the program takes it as a number"
+        elif s["equals"]:
+            text = f"{s['size']} is {s['equals']}"
+        else:
+            text = f"{s['name']}: {s['size']}, " + (f"{s['least']}{most}" if most else f"at least {s['least']}")
+        yield text + (", marked" if s["marked"] else "")
+        if s["where"]:
+            yield f"  at {with_text(s['where'])}"
+    if entry["static_because"]:
+        yield f"sizes are numbers: {entry['static_because']}"
 
 
 def with_text(where: str) -> str:

@@ -26,6 +26,15 @@ def _compile(model: Any = None, **_: Any) -> Any:
     return (lambda m: m) if model is None else model
 
 
+def _mark_static(t: Any, index: Any = None) -> Any:
+    """torch._dynamo.mark_static in compiled code: the sizes are numbers from then on."""
+    if not isinstance(t, torch.Tensor):
+        return t
+    sizes = t.shape if index is None else [t.shape[i] for i in ([index] if isinstance(index, int) else index)]
+    dict.fromkeys(sizes)  # (a key is a number)
+    return None
+
+
 @contextlib.contextmanager
 def _environment() -> Iterator[str]:
     yield "eager"
@@ -302,6 +311,7 @@ _TABLE = {
     ("torch.compiler", "is_dynamo_compiling"): _users_is_dynamo_compiling,
     ("torch", "_check_tensor_all_with"): _check_tensor_all_with,
     ("torch", "cond"): _cond,
+    ("torch._dynamo.decorators", "mark_static"): _mark_static,
     ("torch.nn.utils.rnn", "pack_padded_sequence"): _whole_pack_padded_sequence,
     ("torch.nn.utils.rnn", "pad_packed_sequence"): _whole_pad_packed_sequence,
     ("torch._higher_order_ops.cond", "cond"): _cond,

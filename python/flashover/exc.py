@@ -12,6 +12,7 @@ from flashover._C import FlashoverError, InternalError, UserError
 
 __all__ = [
     "BackendCompilerFailed",
+    "ConstraintViolationError",  # noqa: F822 -- a size was marked, and the program contradicts it
     "EagerWarning",
     "FlashoverError",  # base of all
     "InternalError",  # a fault of Flashover's own
@@ -71,6 +72,20 @@ class BackendCompilerFailed(_WithPlace):
 
 class RecompileLimitExceeded(_WithPlace):
     """fullgraph=True, and a callable was compiled as often as recompile_limit allows."""
+
+
+def __getattr__(name: str) -> type:
+    """ConstraintViolationError is torch's, too; where that stands is imported when it is needed only."""
+    if name != "ConstraintViolationError":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from torch.fx.experimental import symbolic_shapes
+
+    class ConstraintViolationError(_WithPlace, symbolic_shapes.ConstraintViolationError):
+        """A size was marked dynamic, and is one number in the program, or out of the bounds that were given."""
+
+    ConstraintViolationError.__qualname__ = "ConstraintViolationError"
+    globals()[name] = ConstraintViolationError
+    return ConstraintViolationError
 
 
 class EagerWarning(RuntimeWarning):

@@ -259,6 +259,25 @@ void decline_capture(Attempt& a, const frame::CaptureRequest& request) {
             c.raised ? nullptr : "Unsupported", c.must_raise);
 }
 
+// Marks that the program contradicts are an error, as torch's. False: an error is set.
+bool accept(Attempt& a, const std::vector<frame::BrokenMark>& marks) {
+  std::string said, warned, where;
+  for (const frame::BrokenMark& m : marks) {
+    const std::string text = "\n  - " + m.path + ".shape[" + std::to_string(m.dim) + "] is marked as dynamic, but " +
+                             m.reason + (m.where.empty() ? "" : " at " + with_text(m.where));
+    (m.ours ? warned : said) += text;
+    if (!m.ours && where.empty()) where = m.where;
+  }
+  if (said.empty())
+    return a.fatal = !warn_once("flashover: " + a.settings.name + " is compiled for single sizes:" + warned), !a.fatal;
+  const std::string how =
+      "\nLeave the mark out, use torch._dynamo.maybe_mark_dynamic or other bounds, or change what asks.";
+  raise("ConstraintViolationError", a.settings.name + ": sizes that were marked are not so:" + said + how, said, where,
+        a.entry.capture.stack);
+  a.fatal = true;
+  return false;
+}
+
 void keep_texts(Attempt& a, bool pipeline) {
   Entry& e = a.entry;
   frame::Capture& c = e.capture;
@@ -362,6 +381,7 @@ void attempt(Attempt& a, const frame::CaptureRequest& request) {
   std::optional<frame::KeepCallCounts> keep(std::in_place);
   if (!capture_and_guard(a, request)) return;
   if (c.declined || c.raised) return decline_capture(a, request);
+  if (!c.broken_marks.empty() && !accept(a, c.broken_marks)) return;
   e.repeatable = a.settings.custom == nullptr && graph::repeatable(c.graph);
   const bool breaks = !c.frames.empty();
   if (breaks && !c.yields) {

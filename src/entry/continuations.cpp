@@ -158,8 +158,10 @@ EntryPtr CompiledContinuations::make(Continuation& here, const frame::CaptureReq
   };
   if (stance == Stance::kEagerOnRecompile) return leaves(EagerCause::kRequested, "the stance is eager_on_recompile");
   if (torch_only_runs()) return leaves(EagerCause::kRequested, "torch._dynamo.run compiles nothing");
-  if (here.over_limit && here.entries.size() >= s_.limit && !fails) return leaves(EagerCause::kLimit, *here.over_limit);
-  Recompile why = why_recompile(here.entries, resumption.slots);
+  const bool full = here.entries.size() >= s_.limit;
+  const bool last = full && here.sizes.general_is_missing(here.entries, resumption.slots, here.settings);
+  if (here.over_limit && full && !last && !fails) return leaves(EagerCause::kLimit, *here.over_limit);
+  Recompile why = why_recompile(here.entries, resumption.slots, here.settings);
   const std::string failed = why.last();
   note_varying_numbers(here.entries, resumption.slots, here.varying_numbers);
   note_varying_sizes(here.entries, resumption.slots, here.sizes.varying);
@@ -173,7 +175,7 @@ EntryPtr CompiledContinuations::make(Continuation& here, const frame::CaptureReq
   }
   const std::string where = line_of(resumption, code),
                     name = s_.settings.name + " after the graph break before " + where;
-  if (here.entries.size() >= s_.limit) {
+  if (full && !last) {
     here.over_limit = limit_text(name, s_.limit, failed);
     log(Topic::kRecompiles, *here.over_limit);
     return leaves(EagerCause::kLimit, *here.over_limit);
@@ -189,7 +191,7 @@ EntryPtr CompiledContinuations::make(Continuation& here, const frame::CaptureReq
     frame::CaptureRequest request = resumption;
     request.first = here.entries.empty();
     request.varying_numbers = &here.varying_numbers;
-    request.varying_sizes = here.sizes.wanted(here.settings);
+    request.varying_sizes = here.sizes.wanted(here.settings, last);
     request.per_call_paths = &per_call.paths;
     const frame::NamesModules named(s_.root);
     made = make_entry(s_, here.settings, name, request, std::move(why), here.made);
@@ -197,7 +199,8 @@ EntryPtr CompiledContinuations::make(Continuation& here, const frame::CaptureReq
       failed_how = Outcome::kRaised;
       return nullptr;
     }
-    here.sizes.note(*made);
+    made->general = last;
+    here.sizes.note(*made, here.settings);
     made->continues = where;
     if (!made->transient) here.entries.insert(here.entries.begin(), made);
   }

@@ -19,6 +19,30 @@ PyObject* strings(const std::vector<std::string>& list) {
   return out;
 }
 
+std::vector<std::string> guards_of(const Entry& e) {
+  std::vector<std::string> out = e.guards ? e.guards->describe() : std::vector<std::string>{};
+  if (e.guards)
+    for (std::string& text : e.capture.sizes.describe()) out.push_back(std::move(text));
+  return out;
+}
+
+PyObject* symbols_of(const Entry& e) {
+  PyObject* out = PyList_New(0);
+  for (const frame::SizeSymbol& s : e.capture.size_symbols) {
+    const std::string size = s.path + ".shape[" + std::to_string(s.dim) + "]";
+    const bool itself = !s.fixed && s.stands_for == size;
+    PyObject* most = s.most == sym::Range::kInf ? Py_NewRef(Py_None) : PyLong_FromLongLong(s.most);
+    PyObject* value = s.fixed ? PyLong_FromLongLong(s.value) : Py_NewRef(Py_None);
+    PyObject* d = Py_BuildValue("{s:s,s:s,s:s,s:N,s:L,s:N,s:s,s:O}", "name", s.name.c_str(), "size", size.c_str(),
+                                "equals", itself || s.fixed ? "" : s.stands_for.c_str(), "value", value, "least",
+                                static_cast<long long>(s.least), "most", most, "where", s.where.c_str(), "marked",
+                                s.marked ? Py_True : Py_False);
+    if (out && d) PyList_Append(out, d);
+    Py_XDECREF(d);
+  }
+  return out;
+}
+
 PyObject* describe_step(const std::string& side, const plan::Plan& p, const plan::Step& s, double seconds,
                         bool frozen) {
   // Distinct memory: a tensor and its views count once, repeated elements too.
@@ -104,7 +128,7 @@ PyObject* describe(const Entry& e) {
   if (first) device = first->device.type == DeviceType::kCUDA ? "cuda:" + std::to_string(first->device.index) : "cpu";
   return Py_BuildValue(
       "{s:L,s:L,s:s,s:s,s:s,s:N,s:O,s:O,s:L,s:L,s:s,s:O,s:s,s:O,s:s,s:s,s:s,s:N,s:s,s:L,s:L,s:L,s:L,s:L,s:O,s:s,s:d,s:"
-      "N,s:n,s:s,s:N,s:N,s:N}",
+      "N,s:N,s:s,s:n,s:s,s:N,s:N,s:N}",
       "serial", static_cast<long long>(e.serial), "version", static_cast<long long>(e.version), "stack",
       e.capture.stack.c_str(), "device", device.c_str(), "target", first ? first->target.c_str() : "", "steps",
       steps_of(e), "compiled", e.kind == Entry::Kind::kCompiled ? Py_True : Py_False, "training",
@@ -118,7 +142,7 @@ PyObject* describe(const Entry& e) {
       static_cast<long long>(e.ops), "kernels", static_cast<long long>(r.kernels), "extern_calls",
       static_cast<long long>(r.extern_calls), "arena_bytes", static_cast<long long>(r.arena_bytes), "cache_hit",
       r.cache_hit ? Py_True : Py_False, "cache_note", r.cache_note.c_str(), "seconds", e.total_seconds, "guards",
-      strings(e.guards ? e.guards->describe() : std::vector<std::string>{}), "guard_instructions",
+      strings(guards_of(e)), "symbols", symbols_of(e), "static_because", e.static_because.c_str(), "guard_instructions",
       static_cast<Py_ssize_t>(e.guards ? e.guards->size() : 0), "guard_parts",
       (e.guards ? e.guards->composition() : "").c_str(), "stages", stages, "texts", texts, "kernel_sources", sources);
 }

@@ -103,8 +103,11 @@ PyObject* miss(Callable* c, Bound& bound, SourceObjects& objects, PyObject* cons
   const std::string modules = modules_among(bound.slots(), slots, s.per_call);
   const std::vector<EntryPtr> same = entries_of(s.entries, modules);
   const bool full = same.size() >= s.limit || s.entries.size() >= s.limit * kMaxModules;
-  if (s.over_limit && full && !fails) return call_original(c, EagerCause::kLimit, *s.over_limit, args, nargsf, kwnames);
-  Recompile why = why_recompile(same, bound.slots());
+  // Past the limit one more version, for all sizes, serves instead of eager.
+  const bool last = full && s.sizes.general_is_missing(same, bound.slots(), s.settings);
+  if (s.over_limit && full && !last && !fails)
+    return call_original(c, EagerCause::kLimit, *s.over_limit, args, nargsf, kwnames);
+  Recompile why = why_recompile(same, bound.slots(), s.settings);
   const std::string failed = why.last();
   note_varying_numbers(same, bound.slots(), s.varying_numbers);
   note_varying_sizes(same, bound.slots(), s.sizes.varying);
@@ -121,7 +124,7 @@ PyObject* miss(Callable* c, Bound& bound, SourceObjects& objects, PyObject* cons
     CaptureLock lock;
     if (lock.interrupted()) return nullptr;
     entry = find_entry(s.entries, bound.slots(), objects);  // another thread may have made it meanwhile
-    if (!entry && full) {
+    if (!entry && full && !last) {
       s.over_limit = limit_text(s.settings.name, s.limit, failed);
       log(Topic::kRecompiles, *s.over_limit);
     } else if (!entry) {
@@ -130,14 +133,15 @@ PyObject* miss(Callable* c, Bound& bound, SourceObjects& objects, PyObject* cons
       request.may_break = !s.settings.fullgraph;
       request.first = same.empty();
       request.varying_numbers = &s.varying_numbers;
-      request.varying_sizes = s.sizes.wanted(s.settings);
+      request.varying_sizes = s.sizes.wanted(s.settings, last);
       request.per_call_paths = &s.per_call.paths;
       Settings settings = s.settings;
       const bool by_operators = stance == Stance::kAotEagerThenCompile && s.calls == 1;
       if (by_operators) settings.backend = "eager", settings.custom = nullptr;
       entry = make_entry(s, settings, s.settings.name, request, std::move(why), s.made);
       if (!entry) return nullptr;
-      s.sizes.note(*entry);
+      entry->general = last;
+      s.sizes.note(*entry, s.settings);
       only_now = entry->transient || (by_operators && entry->kind == Entry::Kind::kCompiled);
       if (!only_now) {
         note_modules(*entry, bound.slots(), slots, s.per_call);

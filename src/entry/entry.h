@@ -52,6 +52,7 @@ struct Entry {
   std::unique_ptr<guards::GuardProgram> guards;
   frame::Capture capture;      // observations have moved into the guards
   std::string static_because;  // why sizes that were to be symbols are numbers after all
+  bool general = false;        // made when the limit was reached, with symbols for all sizes
   std::unique_ptr<Runner> runner;
   // Per graph input: index into the required objects, -1 - index into constants, kNumberInput + index into
   // capture.numbers.inputs, kNarrowedInput + index into capture.narrowed_inputs.

@@ -87,21 +87,63 @@ EntryPtr find_entry(std::vector<EntryPtr>& entries, PyObject* const* slots, Sour
   return nullptr;
 }
 
-Recompile why_recompile(const std::vector<EntryPtr>& entries, PyObject* const* slots) {
+namespace {
+
+// The guard on symbolic sizes that a call which meets all others does not meet.
+guards::Failure failing_size(const Entry& e, PyObject* const* slots) {
+  if (!e.guards || e.capture.sizes.empty()) return {};
+  std::vector<PyObject*> objects(e.required);
+  return e.guards->check(slots, objects.data()) ? e.capture.sizes.failure(objects.data()) : guards::Failure{};
+}
+
+// Where a size that is guarded by value has another one now: what became of it, or what to do.
+std::string advice_on_size(const Entry& e, PyObject* const* slots, const Settings& settings,
+                           const std::vector<EntryPtr>& entries) {
+  if (!e.guards) return "";
+  const auto changed = e.guards->changed_sizes(slots);
+  if (changed.empty()) return "";
+  const auto& [path, dim] = changed.front();
+  const std::string size = path + ".shape[" + std::to_string(dim) + "]";
+  for (const frame::SizeSymbol& s : e.capture.size_symbols)
+    if (s.fixed && s.path == path && s.dim == dim)
+      return size +
+             (s.how == sym::Fixing::kOperator ? " is needed as a number by an operator" : " is taken as a number") +
+             (s.where.empty() ? "" : " at " + with_text(s.where)) + ", so each value is compiled for";
+  if (!e.static_because.empty()) return "sizes are numbers here: " + e.static_because;
+  if (settings.dynamic == false) return "dynamic=False compiles for each size";
+  const auto known = [&](const EntryPtr& other) {
+    return std::ranges::any_of(other->capture.size_symbols,
+                               [&](const frame::SizeSymbol& s) { return s.path == path && s.dim == dim; });
+  };
+  if (std::ranges::any_of(entries, known)) return "";  // another version says more of it
+  return size + " is a symbol from now on; torch._dynamo.mark_dynamic(" + path + ", " + std::to_string(dim) +
+         ") makes it one in the first version";
+}
+
+// An option of torch's, once torch.compiler.config is in use.
+std::string text_in_config(const char* name) {
+  PyObject* module = PyDict_GetItemString(PyImport_GetModuleDict(), "torch.compiler.config");
+  PyObject* value = module ? PyObject_GetAttrString(module, name) : nullptr;
+  const char* text = value && PyUnicode_Check(value) ? PyUnicode_AsUTF8(value) : nullptr;
+  std::string out = text ? text : "";
+  PyErr_Clear();
+  Py_XDECREF(value);
+  return out;
+}
+
+}  // namespace
+
+Recompile why_recompile(const std::vector<EntryPtr>& entries, PyObject* const* slots, const Settings& settings) {
   Recompile why;
   if (entries.empty()) return why;
   why.called = calling_line();
   for (const EntryPtr& e : entries) {
     guards::Failure f = e->guards ? e->guards->failure(slots) : guards::Failure{e->reason, "", e->where};
-    if (!f && !e->capture.sizes.empty()) {
-      std::vector<PyObject*> objects(e->required);
-      if (e->guards && e->guards->check(slots, objects.data())) {
-        auto [guard, now] = e->capture.sizes.failure(objects.data());
-        f = {std::move(guard), std::move(now), ""};
-      }
-    }
+    std::string advice = f ? advice_on_size(*e, slots, settings, entries) : "";
+    if (!f && (f = failing_size(*e, slots)) && f.where.empty() && f.guard.starts_with("2 <= "))
+      advice = "sizes 0 and 1 have a version of their own";
     if (!f) f = {"comparisons of numbers go the same way", "another way", ""};
-    why.missed.push_back({e->version, e->hits, std::move(f)});
+    why.missed.push_back({e->version, e->hits, std::move(f), std::move(advice)});
   }
   return why;
 }
@@ -134,10 +176,42 @@ void note_varying_numbers(const std::vector<EntryPtr>& entries, PyObject* const*
       for (std::string& path : e->guards->changed_numbers(slots)) out.insert(std::move(path));
 }
 
-void note_varying_sizes(const std::vector<EntryPtr>& entries, PyObject* const* slots, frame::VaryingSizes& out) {
-  for (const EntryPtr& e : entries)
-    if (e->guards)
-      for (auto& [path, dim] : e->guards->changed_sizes(slots)) out.dims[std::move(path)].insert(dim);
+bool note_varying_sizes(const std::vector<EntryPtr>& entries, PyObject* const* slots, frame::VaryingSizes& out) {
+  bool any = false;
+  for (const EntryPtr& e : entries) {
+    if (!e->guards) continue;
+    any = any || failing_size(*e, slots);
+    for (auto& [path, dim] : e->guards->changed_sizes(slots)) {
+      out.dims[std::move(path)].insert(dim);
+      any = true;
+    }
+  }
+  return any;
+}
+
+const frame::VaryingSizes* SymbolicSizes::wanted(const Settings& settings, bool all) {
+  if (settings.backend != "flashover" || settings.custom != nullptr || none()) return nullptr;
+  varying.all = all || settings.dynamic == true;
+  varying.marked_only = settings.dynamic == false;
+  varying.dynamic_sources = option(settings.options.values, "dynamic_sources");
+  for (const char* name : {"dynamic_sources", "unbacked_sources"})
+    if (const std::string also = text_in_config(name); !also.empty()) varying.dynamic_sources += "," + also;
+  varying.static_sources = option(settings.options.values, "static_sources");
+  return &varying;
+}
+
+void SymbolicSizes::note(const Entry& made, const Settings& settings) {
+  if (!made.static_because.empty()) none() = true;
+  if (settings.dynamic == false) return;
+  for (const frame::SizeSymbol& s : made.capture.size_symbols)
+    if (s.marked) varying.dims[s.path].insert(s.dim);
+}
+
+bool SymbolicSizes::general_is_missing(const std::vector<EntryPtr>& entries, PyObject* const* slots,
+                                       const Settings& settings) {
+  if (entries.empty() || settings.dynamic == false || !wanted(settings)) return false;
+  if (std::ranges::any_of(entries, [](const EntryPtr& e) { return e->general; })) return false;
+  return note_varying_sizes(entries, slots, varying);
 }
 
 void look_up_limit(CallableState& s) {

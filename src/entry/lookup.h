@@ -29,13 +29,13 @@ void note_per_call_arguments(CallableState& s, PyObject* const* slots, size_t co
 // Which numbers that entries are guarded on have another value now.
 void note_varying_numbers(const std::vector<EntryPtr>& entries, PyObject* const* slots,
                           std::unordered_set<std::string>& out);
-// Which sizes of tensors have.
-void note_varying_sizes(const std::vector<EntryPtr>& entries, PyObject* const* slots, frame::VaryingSizes& out);
+// Which sizes of tensors have. False: none, nor do guards on sizes fail.
+bool note_varying_sizes(const std::vector<EntryPtr>& entries, PyObject* const* slots, frame::VaryingSizes& out);
 
 // The entry for these arguments; its objects in `objects`. clock: the dicts' before this call made any of its own.
 EntryPtr find_entry(std::vector<EntryPtr>& entries, PyObject* const* slots, SourceObjects& objects, uint64_t clock = 0);
 // Why none of these entries is the one for such a call.
-Recompile why_recompile(const std::vector<EntryPtr>& entries, PyObject* const* slots);
+Recompile why_recompile(const std::vector<EntryPtr>& entries, PyObject* const* slots, const Settings& settings);
 // Compiles and takes note of it; null with an error set when the call must raise.
 EntryPtr make_entry(CallableState& s, const Settings& settings, const std::string& name,
                     const frame::CaptureRequest& request, Recompile why, int64_t& made);

@@ -41,12 +41,12 @@ TEST(Lookup, AMissNamesTheGuardOfEachVersion) {
   Python py;
   std::vector<EntryPtr> entries{entry_for(py, "2", 2), entry_for(py, "1", 1)};
   PyObject* call[] = {py["7"]};
-  const Recompile why = why_recompile(entries, call);
+  const Recompile why = why_recompile(entries, call, {});
   ASSERT_EQ(why.missed.size(), 2u);
   EXPECT_EQ(why.missed[0].version, 2);
   EXPECT_EQ(why.missed[0].failure.guard, "x == 2");
   EXPECT_EQ(why.missed[1].failure.now, "7");
-  EXPECT_FALSE(why_recompile({}, call)) << "compiled for the first time";
+  EXPECT_FALSE(why_recompile({}, call, {})) << "compiled for the first time";
   std::unordered_set<std::string> varying;
   note_varying_numbers(entries, call, varying);
   EXPECT_EQ(varying, std::unordered_set<std::string>{"x"});

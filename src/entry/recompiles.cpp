@@ -14,7 +14,15 @@ std::string utf8(PyObject* steal) {
   return out;
 }
 
-// "file:line" with the text of that line, if it can be had.
+std::string folder_of(const char* package) {
+  PyObject* module = PyImport_ImportModule(package);
+  const std::string file = utf8(module ? PyObject_GetAttrString(module, "__file__") : nullptr);
+  Py_XDECREF(module);
+  return file.substr(0, file.rfind('/') + 1);
+}
+
+}  // namespace
+
 std::string with_text(const std::string& where) {
   const size_t colon = where.rfind(':');
   if (colon == std::string::npos) return where;
@@ -29,15 +37,6 @@ std::string with_text(const std::string& where) {
   text.erase(text.find_last_not_of(" \t\r\n") + 1);
   return where + (text.empty() ? "" : ": " + text);
 }
-
-std::string folder_of(const char* package) {
-  PyObject* module = PyImport_ImportModule(package);
-  const std::string file = utf8(module ? PyObject_GetAttrString(module, "__file__") : nullptr);
-  Py_XDECREF(module);
-  return file.substr(0, file.rfind('/') + 1);
-}
-
-}  // namespace
 
 std::string calling_line() {
   // Calls of explain() and through torch's decorators are the program's: its line is the first outside of both folders.
@@ -70,6 +69,7 @@ std::string describe(const Recompile& why, int64_t version, size_t limit) {
            (m.hits == 1 ? " time" : " times") + "): " + m.failure.guard +
            (m.failure.now.empty() ? "" : "; now " + m.failure.now);
     if (!m.failure.where.empty()) out += "\n    seen at " + with_text(m.failure.where);
+    if (!m.advice.empty()) out += "\n    " + m.advice;
   }
   return out;
 }
@@ -77,9 +77,9 @@ std::string describe(const Recompile& why, int64_t version, size_t limit) {
 PyObject* to_python(const Recompile& why) {
   PyObject* out = PyList_New(0);
   for (const Missed& m : why.missed) {
-    PyObject* d = Py_BuildValue("{s:L,s:L,s:s,s:s,s:s}", "version", static_cast<long long>(m.version), "hits",
+    PyObject* d = Py_BuildValue("{s:L,s:L,s:s,s:s,s:s,s:s}", "version", static_cast<long long>(m.version), "hits",
                                 static_cast<long long>(m.hits), "guard", m.failure.guard.c_str(), "now",
-                                m.failure.now.c_str(), "where", m.failure.where.c_str());
+                                m.failure.now.c_str(), "where", m.failure.where.c_str(), "advice", m.advice.c_str());
     if (out && d) PyList_Append(out, d);
     Py_XDECREF(d);
   }

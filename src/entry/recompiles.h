@@ -14,6 +14,7 @@ namespace flashover::entry {
 struct Missed {
   int64_t version = 0, hits = 0;
   guards::Failure failure;
+  std::string advice;  // of sizes: what comes of it, and what to mark or change; may be empty
 };
 
 struct Recompile {
@@ -23,7 +24,8 @@ struct Recompile {
   std::string last() const { return missed.empty() ? "" : missed.front().failure.text(); }
 };
 
-std::string calling_line();                                                 // where Python stands now
+std::string calling_line();                       // where Python stands now
+std::string with_text(const std::string& where);  // "file:line" with the text of that line, if it can be had
 std::string describe(const Recompile& why, int64_t version, size_t limit);  // several lines, with those of the program
 PyObject* to_python(const Recompile& why);                                  // a list of dicts
 

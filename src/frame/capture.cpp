@@ -260,6 +260,16 @@ struct Run {
 
 void Run::set_up(Speculation speculation, Path stop, bool gives_way) {
   session.location = [&in = in] { return in.operator_location(); };
+  session.sizes().line = [&in = in] {
+    struct WithGil {  // operators ask without it
+      const PyGILState_STATE state = PyGILState_Ensure();
+      ~WithGil() { PyGILState_Release(state); }
+    } gil;
+    std::string text = in.operator_location().text;  // "model.py:12 in self.a"
+    const size_t number = text.rfind(':');
+    if (number != std::string::npos) text.resize(std::min(text.size(), text.find(' ', number)));
+    return text;
+  };
   session.unknown_tensor = [&in = in](PyObject* tensor) {
     try {
       return in.recorder.add_tensor(tensor);
@@ -276,6 +286,7 @@ void Run::set_up(Speculation speculation, Path stop, bool gives_way) {
   in.recorder.varying_numbers = request.varying_numbers;
   in.recorder.per_call_paths = request.per_call_paths;
   in.recorder.varying_sizes = request.varying_sizes;
+  in.recorder.uninterpreted = &in.uninterpreted;
   PyCodeObject* const forward =
       continues() || request.count == 0 ? nullptr : forward_of(request.function, request.slots[0]);
   if (forward != nullptr) in.recorder.name_positional(parameters_of(forward));
@@ -416,9 +427,59 @@ void Run::add_backward(const Reconstructor& reconstructor, const HandledExceptio
     throw Declined("training: the backward writes Python objects that the call made");
 }
 
+std::string bounds_in_words(const sym::Promise& p) {
+  return p.most == sym::Range::kInf ? "at least " + std::to_string(p.least)
+                                    : std::to_string(p.least) + " to " + std::to_string(p.most);
+}
+
 // Symbols among the sizes of inputs are compared by a program of their own, not with the sizes of this call.
 void Run::take_sizes(Reconstructor& reconstructor) {
-  if (session.sizes().empty()) return;
+  out.broken_marks = std::move(in.recorder.broken_marks);
+  const sym::Environment& sizes = session.sizes();
+  if (sizes.empty()) return;
+  std::vector<std::string> names, equal_at;
+  for (size_t k = 0; k < sizes.count(); ++k) {
+    const auto [input, dim] = session.source_of_size(sym::size_symbol(static_cast<int>(k)));
+    SizeSymbol s;
+    s.path = out.graph.inputs[static_cast<size_t>(input)].name;
+    s.dim = static_cast<size_t>(dim);
+    s.name = sym::size_symbol(static_cast<int>(k)).str();
+    s.where = sizes.where_equal(static_cast<int>(k));
+    s.marked = sizes.promise(static_cast<int>(k)).kind != sym::Promise::Kind::kNone;
+    names.push_back(s.path + ".shape[" + std::to_string(dim) + "]");
+    equal_at.push_back(s.where);
+    out.size_symbols.push_back(std::move(s));
+  }
+  for (size_t k = 0; k < names.size(); ++k)
+    out.size_symbols[k].stands_for =
+        guards::in_words(sizes.canonical(sym::size_symbol(static_cast<int>(k))).str(), names);
+  for (const auto& [guard, where] : sizes.asked()) {
+    const int64_t strict = guard.relation == sym::Relation::kLess ? 1 : 0;
+    if (strict == 0 && guard.relation != sym::Relation::kLessEqual) continue;
+    if (const auto k = sym::size_symbol_index(guard.b); k && guard.a.is_const())
+      out.size_symbols[static_cast<size_t>(*k)].least =
+          std::max(out.size_symbols[static_cast<size_t>(*k)].least, guard.a.value() + strict);
+    if (const auto k = sym::size_symbol_index(guard.a); k && guard.b.is_const())
+      out.size_symbols[static_cast<size_t>(*k)].most =
+          std::min(out.size_symbols[static_cast<size_t>(*k)].most, guard.b.value() - strict);
+  }
+  for (const sym::Fixed& f : sizes.fixed()) {
+    SizeSymbol& s = out.size_symbols[static_cast<size_t>(f.symbol)];
+    s.fixed = true;
+    s.how = f.how;
+    s.value = f.value;
+    s.where = f.where;
+  }
+  for (const auto& [what, guard] : sizes.broken()) {
+    const SizeSymbol& s = out.size_symbols[static_cast<size_t>(what.symbol)];
+    const sym::Promise& p = sizes.promise(what.symbol);
+    BrokenMark b{s.path, s.dim, "", what.where, what.how == sym::Fixing::kOperator};
+    b.reason = guard ? "its sizes were said to be " + bounds_in_words(p) + ", but " + std::to_string(what.value) +
+                           " does not satisfy " + guards::in_words(str(*guard), names)
+                     : (b.ours ? "an operator needs its value, " : "the program takes it for the constant ") +
+                           std::to_string(what.value);
+    out.broken_marks.push_back(std::move(b));
+  }
   std::vector<guards::SizeProgram::Input> inputs;
   for (size_t i = 0; i < out.graph.inputs.size(); ++i) {
     const TensorType& type = out.graph.type(out.graph.inputs[i].value);
@@ -428,7 +489,7 @@ void Run::take_sizes(Reconstructor& reconstructor) {
     in.recorder.leave_open(source, parts);
     inputs.push_back({reconstructor.require(source), out.graph.inputs[i].name, type});
   }
-  out.sizes = guards::SizeProgram(std::move(inputs), session.sizes().guards());
+  out.sizes = guards::SizeProgram(std::move(inputs), sizes.asked(), std::move(names), equal_at);
 }
 
 void Run::finish(Reconstructor& reconstructor, size_t inputs) {

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "frame/numbers.h"
+#include "frame/sizes.h"
 #include "graph/joint.h"
 #include "guards/sizes.h"
 #include "guards/source.h"
@@ -155,7 +156,9 @@ struct Capture {
   std::vector<guards::SourceId>
       required;               // sources needed at run time: the inputs first, then reconstruction and effect operands
   guards::SizeProgram sizes;  // of inputs whose sizes are symbols, by position in `required`
-  NumberProgram numbers;      // its values stand behind the required objects when reconstruction and effects run
+  std::vector<SizeSymbol> size_symbols;
+  std::vector<BrokenMark> broken_marks;
+  NumberProgram numbers;  // its values stand behind the required objects when reconstruction and effects run
   std::vector<int32_t> number_inputs;  // by graph input: step of `numbers`, or -1
   std::vector<NarrowedInput> narrowed_inputs;
   bool took_narrowed_inputs = false;  // also where it declined
@@ -171,12 +174,6 @@ struct Capture {
   double seconds = 0;
 };
 void release(Capture& capture);  // its references
-
-// Sizes of inputs that change from call to call.
-struct VaryingSizes {
-  bool all = false;                                        // of every input
-  std::unordered_map<std::string, std::set<size_t>> dims;  // by the input's path
-};
 
 // What to capture: a call of `function`, or the rest of one.
 struct CaptureRequest {

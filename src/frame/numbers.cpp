@@ -545,7 +545,7 @@ void Numbers::read_step(int32_t index) {
   if (read_[static_cast<size_t>(index)]) return;
   read_[static_cast<size_t>(index)] = 1;
   if (const auto size = sizes_.find(index); size != sizes_.end()) {
-    session_->sizes().specialize(size->second);
+    session_->sizes().specialize(size->second, sym::Fixing::kRead);
     return;
   }
   const NumberStep s = program.steps[static_cast<size_t>(index)];

@@ -1,7 +1,9 @@
 // Turns what the interpreter reads into sources and facts, and knows which objects need no fact at all.
 #include "frame/observe.h"
 
+#include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "base/boundary.h"
 #include "base/check.h"
@@ -148,8 +150,60 @@ void Recorder::reach(SourceKind kind, SourceId parent, int64_t index, PyObject* 
   }
 }
 
+namespace {
+
+// What is called while it lives is no part of the program.
+class OwnCalls {
+ public:
+  explicit OwnCalls(int* uninterpreted) : uninterpreted_(uninterpreted) {
+    if (uninterpreted_ != nullptr) ++*uninterpreted_;
+  }
+  ~OwnCalls() {
+    if (uninterpreted_ != nullptr) --*uninterpreted_;
+  }
+  OwnCalls(const OwnCalls&) = delete;
+
+ private:
+  int* const uninterpreted_;
+};
+
+// As torch.compiler.config.dynamic_sources: names, or regular expressions that match their beginning. There an argument
+// is called L['x'], and is here as well as by its path.
+bool is_among(const std::string& patterns, const std::string& path) {
+  if (patterns.empty()) return false;
+  const size_t root = std::min(path.find_first_of(".["), path.size());
+  const std::string torchs = "L['" + path.substr(0, root) + "']" + path.substr(root);
+  Ref re = Ref::steal(PyImport_ImportModule("re"));
+  const auto matches = [&](const char* how, const std::string& pattern, const std::string& name) {
+    Ref found = re ? Ref::steal(PyObject_CallMethod(re.get(), how, "ss", pattern.c_str(), name.c_str())) : Ref();
+    PyErr_Clear();
+    return found && found.get() != Py_None;
+  };
+  for (size_t at = 0; at < patterns.size();) {
+    const size_t end = std::min(patterns.find(',', at), patterns.size());
+    std::string one = patterns.substr(at, end - at);
+    std::erase(one, ' ');
+    at = end + 1;
+    if (!one.empty() &&
+        (one == path || one == torchs || matches("fullmatch", one, path) || matches("match", one, torchs)))
+      return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+// Of a number.
+bool Recorder::varies(const std::string& path) const {
+  const OwnCalls own(uninterpreted);
+  if (varying_sizes != nullptr && is_among(varying_sizes->static_sources, path)) return false;
+  return varying_numbers->contains(path) ||
+         (varying_sizes != nullptr && is_among(varying_sizes->dynamic_sources, path));
+}
+
 PyObject* Recorder::read(SourceKind kind, SourceId parent, int64_t index, PyObject* key, PyObject* object) {
-  if (varying_numbers == nullptr || varying_numbers->empty() ||
+  const bool named = varying_sizes != nullptr && !varying_sizes->dynamic_sources.empty();
+  if (varying_numbers == nullptr || (varying_numbers->empty() && !named) ||
       !(PyFloat_CheckExact(object) || PyLong_CheckExact(object))) {
     reach(kind, parent, index, key, object);
     return object;
@@ -161,7 +215,7 @@ PyObject* Recorder::read(SourceKind kind, SourceId parent, int64_t index, PyObje
   }
   const SourceId id = add(kind, parent, index, key, object, false);
   it->second = id;
-  if (varying_numbers->count(guards::str(observations_, id)) == 0) {
+  if (!varies(guards::str(observations_, id))) {
     fact(FactKind::kEquals, id, object);
     return object;
   }
@@ -196,11 +250,15 @@ static bool is_plain_tensor_type(PyTypeObject* t) {
 
 namespace {
 
+PyObject* attribute_of(PyObject* tensor, const char* name) {  // borrowed; null: none
+  PyObject** dict = _PyObject_GetDictPtr(tensor);
+  return dict != nullptr && *dict != nullptr ? PyDict_GetItemString(*dict, name) : nullptr;
+}
+
 // What torch._dynamo.mark_dynamic and its kin leave on a tensor: a set of dimensions.
 std::set<size_t> marked(PyObject* tensor, const char* name) {
   std::set<size_t> out;
-  PyObject** dict = _PyObject_GetDictPtr(tensor);
-  PyObject* set = dict != nullptr && *dict != nullptr ? PyDict_GetItemString(*dict, name) : nullptr;
+  PyObject* set = attribute_of(tensor, name);
   Py_ssize_t at = 0;
   PyObject* item;
   Py_hash_t hash;
@@ -210,15 +268,92 @@ std::set<size_t> marked(PyObject* tensor, const char* name) {
   return out;
 }
 
-std::vector<size_t> sizes_that_change(const VaryingSizes& varying, const std::string& path, PyObject* tensor) {
-  std::set<size_t> dims = marked(tensor, "_dynamo_dynamic_indices");
-  dims.merge(marked(tensor, "_dynamo_weak_dynamic_indices"));
-  if (const auto seen = varying.dims.find(path); seen != varying.dims.end())
-    dims.insert(seen->second.begin(), seen->second.end());
-  if (varying.all)
-    for (size_t d = 0; d < guards::kMaxSymbolicRank; ++d) dims.insert(d);
-  for (size_t fixed : marked(tensor, "_dynamo_static_indices")) dims.erase(fixed);
-  return {dims.begin(), dims.end()};
+std::optional<int64_t> int_of(const Ref& o) {
+  if (!o || !PyLong_Check(o.get())) return std::nullopt;
+  int overflow = 0;
+  const int64_t value = PyLong_AsLongLongAndOverflow(o.get(), &overflow);
+  return overflow != 0 ? std::nullopt : std::optional(value);
+}
+
+// The bounds that mark_dynamic(min=, max=) gave; of several marks, what all of them allow.
+void add_bounds(PyObject* tensor, size_t dim, sym::Promise& promise) {
+  PyObject* ranges = attribute_of(tensor, "_dynamo_dynamic_range");
+  if (ranges == nullptr || !PyAnySet_Check(ranges)) return;
+  Py_ssize_t at = 0;
+  PyObject* range;
+  Py_hash_t hash;
+  while (_PySet_NextEntry(ranges, &at, &range, &hash)) {
+    const auto part = [range](const char* name) { return int_of(Ref::steal(PyObject_GetAttrString(range, name))); };
+    if (part("dim") != static_cast<int64_t>(dim)) continue;
+    if (const auto least = part("min")) promise.least = std::max(promise.least, *least), promise.bounded = true;
+    if (const auto most = part("max")) promise.most = std::min(promise.most, *most), promise.bounded = true;
+  }
+  PyErr_Clear();
+}
+
+// Whether mark_dynamic(specialize_on=) wants this size to have a version of its own.
+bool wants_its_own(PyObject* tensor, size_t dim) {
+  PyObject* all = attribute_of(tensor, "_specialize_on");
+  if (all == nullptr || !PyDict_Check(all)) return false;
+  Ref key = Ref::steal(PyLong_FromSize_t(dim));
+  PyObject* list = key ? PyDict_GetItemWithError(all, key.get()) : nullptr;
+  Ref size = list != nullptr && PyList_CheckExact(list) && PyList_GET_SIZE(list) > 0
+                 ? Ref::steal(PyLong_FromLongLong(guards::size_of(tensor, static_cast<int32_t>(dim))))
+                 : Ref();
+  bool wants = false;
+  for (Py_ssize_t i = 0; size && !wants && i < PyList_GET_SIZE(list); ++i) {
+    Ref criterion = Ref::borrow(PyList_GET_ITEM(list, i));
+    Ref answer = Ref::steal(PyObject_CallOneArg(criterion.get(), size.get()));
+    wants = answer && PyObject_IsTrue(answer.get()) == 1;
+  }
+  PyErr_Clear();
+  return wants;
+}
+
+bool may_ignore_marks() {  // an option of torch's
+  PyObject* config = of_module("torch._dynamo", "config");
+  Ref may = config != nullptr ? Ref::steal(PyObject_GetAttrString(config, "allow_ignore_mark_dynamic")) : Ref();
+  PyErr_Clear();
+  return may.get() == Py_True;
+}
+
+// In torch's order: what is marked dynamic is, also where it is marked static.
+std::vector<trace::SymbolicSize> sizes_that_change(const VaryingSizes& varying, const std::string& path,
+                                                   PyObject* tensor, std::vector<BrokenMark>& broken) {
+  const std::set<size_t> dynamic = marked(tensor, "_dynamo_dynamic_indices"),
+                         strict = marked(tensor, "_dynamo_strict_unbacked_indices"),
+                         unbacked = marked(tensor, "_dynamo_unbacked_indices"),
+                         weak = marked(tensor, "_dynamo_weak_dynamic_indices"),
+                         fixed = marked(tensor, "_dynamo_static_indices");
+  std::set<size_t> open;
+  if (!varying.marked_only) {
+    if (const auto seen = varying.dims.find(path); seen != varying.dims.end()) open = seen->second;
+    if (varying.all || is_among(varying.dynamic_sources, path))
+      for (size_t d = 0; d < guards::kMaxSymbolicRank; ++d) open.insert(d);
+    if (is_among(varying.static_sources, path)) open.clear();
+  }
+  for (size_t d : fixed) open.erase(d);
+  for (const std::set<size_t>* marks : {&dynamic, &strict, &unbacked, &weak}) open.insert(marks->begin(), marks->end());
+  std::vector<trace::SymbolicSize> out;
+  const size_t rank = static_cast<size_t>(guards::rank_of(tensor));
+  const bool ignored = may_ignore_marks();
+  for (size_t d : open) {
+    if (d >= rank) break;
+    sym::Promise promise;
+    if (unbacked.contains(d)) promise.kind = sym::Promise::Kind::kUnbacked;
+    if (!ignored && (dynamic.contains(d) || strict.contains(d))) {
+      promise.kind = sym::Promise::Kind::kDynamic;
+      add_bounds(tensor, d, promise);
+      const int64_t now = guards::size_of(tensor, static_cast<int32_t>(d));
+      if (promise.least > promise.most || now < promise.least || now > promise.most)
+        broken.push_back({path, d,
+                          std::to_string(now) + " is not in its range from " + std::to_string(promise.least) + " to " +
+                              std::to_string(promise.most),
+                          ""});
+    }
+    if (!wants_its_own(tensor, d)) out.push_back({d, promise});
+  }
+  return out;
 }
 
 bool is_on_meta(PyObject* tensor) {
@@ -251,7 +386,11 @@ void Recorder::add_input(SourceId id, PyObject* tensor, bool parent_pinned, bool
   }
   const std::string path = guards::str(observations_, id);
   const bool varies = varying_sizes != nullptr && kind == graph::InputKind::kUser && !session_->is_input(tensor);
-  const std::vector<size_t> symbolic = varies ? sizes_that_change(*varying_sizes, path, tensor) : std::vector<size_t>();
+  std::vector<trace::SymbolicSize> symbolic;
+  if (varies) {
+    const OwnCalls own(uninterpreted);
+    symbolic = sizes_that_change(*varying_sizes, path, tensor, broken_marks);
+  }
   const auto input = static_cast<size_t>(session_->add_input(tensor, kind, path, symbolic));
   if (input >= tensor_sources_.size()) tensor_sources_.resize(input + 1, kNoSource);
   if (tensor_sources_[input] == kNoSource) tensor_sources_[input] = id;

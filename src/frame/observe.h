@@ -12,12 +12,11 @@
 
 #include "frame/internals.h"
 #include "frame/numbers.h"
+#include "frame/sizes.h"
 #include "guards/source.h"
 #include "trace/trace.h"
 
 namespace flashover::frame {
-
-struct VaryingSizes;  // frame.h
 
 using guards::FactKind;
 using guards::kNoSource;
@@ -143,6 +142,8 @@ class Recorder {
   const std::unordered_set<std::string>* varying_numbers = nullptr;  // CaptureRequest::varying_numbers
   const std::unordered_set<std::string>* per_call_paths = nullptr;   // CaptureRequest::per_call_paths
   const VaryingSizes* varying_sizes = nullptr;                       // CaptureRequest::varying_sizes
+  std::vector<BrokenMark> broken_marks;                              // by the sizes of this call alone
+  int* uninterpreted = nullptr;  // above 0: Python code that is called meanwhile is none of the program's
 
   std::function<std::string()> location;   // the user's file:line now
   std::function<uint64_t()> location_key;  // cheap: equal keys, equal locations
@@ -204,6 +205,7 @@ class Recorder {
   void look_alike(SourceId id, PyTypeObject* type);
   void tell_apart_from_loose();
   int32_t location_index();
+  bool varies(const std::string& path) const;
 
   trace::Session* session_;
   guards::Observations observations_;

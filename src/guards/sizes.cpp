@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 
 #include "base/check.h"
 #include "guards/tensors.h"
@@ -26,9 +27,36 @@ int64_t symbolic_parts(const TensorType& type) {
   return bits;
 }
 
-SizeProgram::SizeProgram(std::vector<Input> inputs, const std::vector<sym::SizeGuard>& guards) {
-  const auto part = [](const Input& in, const char* what, size_t d) {
-    return in.name + "." + what + "(" + std::to_string(d) + ")";
+std::string in_words(const std::string& text, const std::vector<std::string>& names) {
+  std::string out;
+  const auto part_of_word = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+  };
+  for (size_t at = 0; at < text.size();) {
+    size_t end = at;
+    while (end < text.size() && part_of_word(text[end])) ++end;
+    if (end == at) {
+      out += text[at++];
+      continue;
+    }
+    const std::string word = text.substr(at, end - at);
+    const std::optional<int> symbol = sym::size_symbol_of_name(word);
+    if (symbol && static_cast<size_t>(*symbol) < names.size())
+      out += names[static_cast<size_t>(*symbol)];
+    else
+      out += word == "mod" ? "%" : word;
+    at = end;
+  }
+  return out;
+}
+
+SizeProgram::SizeProgram(std::vector<Input> inputs, const std::vector<sym::AskedGuard>& guards,
+                         std::vector<std::string> names, const std::vector<std::string>& equal_at) {
+  const auto size_in_words = [](const Input& in, size_t d) { return in.name + ".shape[" + std::to_string(d) + "]"; };
+  const auto stride_in_words = [](const Input& in, size_t d) { return in.name + ".stride(" + std::to_string(d) + ")"; };
+  const auto words_of = [&](Expr e) { return e.is_const() ? "" : in_words(e.str(), names); };
+  const auto equal = [&](const std::string& part, Expr e, std::string where) {
+    return Words{part + " == " + in_words(e.str(), names), part, words_of(e), std::move(where)};
   };
   // Each symbol is a size of some input; where it is met first it is read, and has to be in its range.
   for (const Input& in : inputs)
@@ -38,7 +66,8 @@ SizeProgram::SizeProgram(std::vector<Input> inputs, const std::vector<sym::SizeG
       const int32_t read = add({Op::kSize, {}, in.object, static_cast<int32_t>(d)});
       known_.emplace(e, read);
       const Expr least = e.range().lo;
-      check(Relation::kLessEqual, compile(least), read, least.str() + " <= " + part(in, "size", d));
+      check(Relation::kLessEqual, compile(least), read,
+            {least.str() + " <= " + size_in_words(in, d), "", size_in_words(in, d), ""});
     }
   for (const Input& in : inputs)
     for (size_t d = 0; d < in.type.rank(); ++d) {
@@ -47,19 +76,23 @@ SizeProgram::SizeProgram(std::vector<Input> inputs, const std::vector<sym::SizeG
       if (!size.is_const()) {
         const int32_t expected = compile(size);
         const Step& s = steps_[static_cast<size_t>(expected)];
-        if (s.op != Op::kSize || s.a != in.object || s.b != at)
+        if (s.op != Op::kSize || s.a != in.object || s.b != at) {
+          const std::string part = size_in_words(in, d);
+          const auto symbol = std::find(names.begin(), names.end(), part) - names.begin();
+          const bool known = static_cast<size_t>(symbol) < equal_at.size();
           check(Relation::kEqual, add({Op::kSize, {}, in.object, at}), expected,
-                part(in, "size", d) + " == " + size.str());
+                equal(part, size, known ? equal_at[static_cast<size_t>(symbol)] : ""));
+        }
       }
       if (!stride.is_const()) {
         const int32_t expected = compile(stride);
         check(Relation::kEqual, add({Op::kStride, {}, in.object, at}), expected,
-              part(in, "stride", d) + " == " + stride.str());
+              equal(stride_in_words(in, d), stride, ""));
       }
     }
-  for (const sym::SizeGuard& g : guards) {
+  for (const auto& [g, where] : guards) {
     const int32_t a = compile(g.a);
-    check(g.relation, a, compile(g.b), str(g));
+    check(g.relation, a, compile(g.b), {in_words(str(g), names), words_of(g.a), words_of(g.b), where});
   }
   known_.clear();
 }
@@ -69,9 +102,9 @@ int32_t SizeProgram::add(Step step) {
   return static_cast<int32_t>(steps_.size()) - 1;
 }
 
-void SizeProgram::check(Relation relation, int32_t a, int32_t b, std::string text) {
-  add({Op::kCheck, relation, a, b, static_cast<int64_t>(texts_.size())});
-  texts_.push_back(std::move(text));
+void SizeProgram::check(Relation relation, int32_t a, int32_t b, Words words) {
+  add({Op::kCheck, relation, a, b, static_cast<int64_t>(words_.size())});
+  words_.push_back(std::move(words));
 }
 
 int32_t SizeProgram::compile(Expr e) {
@@ -144,14 +177,21 @@ int32_t SizeProgram::first_failing(PyObject* const* objects, int64_t* now) const
   return -1;
 }
 
-std::pair<std::string, std::string> SizeProgram::failure(PyObject* const* objects) const {
+Failure SizeProgram::failure(PyObject* const* objects) const {
   int64_t now[2] = {0, 0};
   const int32_t failed = first_failing(objects, now);
   if (failed < 0) return {};
-  return {texts_[static_cast<size_t>(failed)],
-          "the left side is " + std::to_string(now[0]) + ", the right side " + std::to_string(now[1])};
+  const Words& w = words_[static_cast<size_t>(failed)];
+  std::string text;
+  if (!w.a.empty()) text = w.a + " is " + std::to_string(now[0]);
+  if (!w.b.empty()) text += (text.empty() ? "" : ", ") + w.b + " is " + std::to_string(now[1]);
+  return {w.guard, std::move(text), w.where};
 }
 
-std::vector<std::string> SizeProgram::describe() const { return texts_; }
+std::vector<std::string> SizeProgram::describe() const {
+  std::vector<std::string> out;
+  for (const Words& w : words_) out.push_back(w.guard);
+  return out;
+}
 
 }  // namespace flashover::guards

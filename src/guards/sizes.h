@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "guards/guards.h"
 #include "ops/types.h"
 #include "sym/environment.h"
 
@@ -22,6 +23,9 @@ namespace flashover::guards {
 constexpr size_t kMaxSymbolicRank = 16;
 int64_t symbolic_parts(const TensorType& type);
 
+// Sizes in the program's words: "4*x.shape[0] <= 8" for "4*s0 <= 8". names: by symbol.
+std::string in_words(const std::string& text, const std::vector<std::string>& names);
+
 class SizeProgram {
  public:
   struct Input {
@@ -30,12 +34,13 @@ class SizeProgram {
     TensorType type;
   };
   SizeProgram() = default;
-  SizeProgram(std::vector<Input> inputs, const std::vector<sym::SizeGuard>& guards);
+  // names: what the program calls each symbol; equal_at: the line that made it equal to something else, or "".
+  SizeProgram(std::vector<Input> inputs, const std::vector<sym::AskedGuard>& guards, std::vector<std::string> names,
+              const std::vector<std::string>& equal_at);
 
   bool empty() const { return steps_.empty(); }
   bool holds(PyObject* const* objects) const { return first_failing(objects) < 0; }
-  // The first guard that fails, and what is so now; empty: all hold.
-  std::pair<std::string, std::string> failure(PyObject* const* objects) const;
+  Failure failure(PyObject* const* objects) const;  // the first guard that fails
   std::vector<std::string> describe() const;
 
  private:
@@ -49,11 +54,14 @@ class SizeProgram {
   static constexpr size_t kOnStack = 256;
   int32_t add(Step step);
   int32_t compile(sym::Expr e);
-  void check(sym::Relation relation, int32_t a, int32_t b, std::string text);
-  int32_t first_failing(PyObject* const* objects, int64_t* a = nullptr) const;
+  struct Words {
+    std::string guard, a, b, where;  // of its sides: empty where that is a number
+  };
+  void check(sym::Relation relation, int32_t a, int32_t b, Words words);
+  int32_t first_failing(PyObject* const* objects, int64_t* now = nullptr) const;
 
   std::vector<Step> steps_;
-  std::vector<std::string> texts_;                // by check
+  std::vector<Words> words_;                      // by check
   std::unordered_map<sym::Expr, int32_t> known_;  // while it is made
 };
 

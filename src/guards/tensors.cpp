@@ -111,6 +111,7 @@ bool matches(PyObject* object, const TensorSpec& s) {
   return true;
 }
 
+int32_t rank_of(PyObject* tensor) { return static_cast<int32_t>(impl_of(tensor)->dim()); }
 int64_t size_of(PyObject* tensor, int32_t dim) { return impl_of(tensor)->sizes()[static_cast<size_t>(dim)]; }
 int64_t stride_of(PyObject* tensor, int32_t dim) { return impl_of(tensor)->strides()[static_cast<size_t>(dim)]; }
 

@@ -30,6 +30,7 @@ TensorSpec read_tensor(
     PyObject* tensor);  // throws Declined for what has no plain geometry (sparse, nested, symbolic sizes)
 bool matches(PyObject* object, const TensorSpec& spec);
 // Of a tensor that matched, in elements.
+int32_t rank_of(PyObject* tensor);
 int64_t size_of(PyObject* tensor, int32_t dim);
 int64_t stride_of(PyObject* tensor, int32_t dim);
 

@@ -71,7 +71,10 @@ Traced trace_function(const py::function& fn, const std::vector<NamedInput>& inp
   const auto add = [&](PyObject* tensor, graph::InputKind kind, const std::string& name) {
     if (session->is_input(tensor)) return;
     const auto dims = symbolic.find(name);
-    session->add_input(tensor, kind, name, dims == symbolic.end() ? std::vector<size_t>() : dims->second);
+    std::vector<trace::SymbolicSize> sizes;
+    if (dims != symbolic.end())
+      for (size_t d : dims->second) sizes.push_back({d, {}});
+    session->add_input(tensor, kind, name, sizes);
     traced.inputs.push_back(py::reinterpret_borrow<py::object>(tensor));
   };
   if (lift_unknown)

@@ -108,15 +108,23 @@ std::string str(const SizeGuard& g) {
 
 Environment Environment::assuming(std::vector<SizeGuard> facts) {
   Environment out;
-  out.guards_ = std::move(facts);
+  for (SizeGuard& fact : facts) out.guards_.push_back({std::move(fact), ""});
   out.assumes_ = true;
   return out;
 }
 
-Expr Environment::add(int64_t now) {
+Expr Environment::add(int64_t now, const Promise& promise) {
   FLASHOVER_CHECK(now >= kSizeSymbolRange.lo) << "a symbol for the size " << now;
   now_.push_back(now);
-  return size_symbol(static_cast<int>(now_.size()) - 1);
+  promises_.push_back(promise);
+  const Expr symbol = size_symbol(static_cast<int>(now_.size()) - 1);
+  if (!promise.bounded || now < promise.least || now > promise.most) return symbol;
+  const auto bound = [&](Expr a, Expr b) {
+    guards_.insert(guards_.begin() + static_cast<std::ptrdiff_t>(bounds_++), {{Relation::kLessEqual, a, b}, ""});
+  };
+  if (promise.least > kSizeSymbolRange.lo) bound(promise.least, symbol);
+  if (promise.most != Range::kInf) bound(symbol, promise.most);
+  return symbol;
 }
 
 int64_t Environment::now(Expr e) const {
@@ -138,8 +146,9 @@ Expr Environment::canonical(Expr e) const {
 
 std::optional<bool> Environment::known(Relation r, Expr a, Expr b) const {
   if (const auto answer = proven(r, a, b)) return answer;
-  for (const SizeGuard& g : guards_)
-    if (const auto answer = by_fact({g.relation, canonical(g.a), canonical(g.b)}, r, a, b)) return answer;
+  for (const AskedGuard& g : guards_)
+    if (const auto answer = by_fact({g.guard.relation, canonical(g.guard.a), canonical(g.guard.b)}, r, a, b))
+      return answer;
   return std::nullopt;
 }
 
@@ -157,8 +166,16 @@ bool Environment::solve(Expr difference) {
     std::vector<Expr> left;
     collect_vars(rest, left);
     if (std::find(left.begin(), left.end(), symbol) != left.end()) continue;
+    std::vector<Expr> open = {symbol};  // symbols that may be numbers from now on
+    for (const auto& [other, stands_for] : solved_)
+      if (!stands_for.is_const()) open.push_back(other);
+    std::sort(open.begin(), open.end(), [](Expr a, Expr b) { return size_symbol_index(a) < size_symbol_index(b); });
     solved_.emplace(symbol, rest);
+    solved_at_.emplace(symbol, here());
     for (auto& [other, stands_for] : solved_) stands_for = canonical(stands_for);
+    for (Expr other : open)
+      if (const Expr number = solved_.at(other); number.is_const())
+        fixed_.push_back({*size_symbol_index(other), number.value(), how_, here()});
     // What was known of the symbol by its range is no longer in any type.
     const Expr least(symbol.range().lo);
     if (!rest.is_const()) holds(Relation::kLessEqual, least, rest);
@@ -176,25 +193,76 @@ bool Environment::holds(Relation r, Expr a, Expr b) {
   const bool answer = satisfied(r, now(a), now(b));
   const SizeGuard fact = answer ? SizeGuard{r, a, b} : negated({r, a, b});
   if (fact.relation == Relation::kEqual && solve(a - b)) return answer;
-  guards_.push_back(fact);
+  guards_.push_back({fact, here()});
   return answer;
 }
 
-int64_t Environment::specialize(Expr e) {
+int64_t Environment::specialize(Expr e, Fixing how) {
   const int64_t value = now(e);
+  how_ = how;
   holds(Relation::kEqual, e, Expr(value));
+  how_ = Fixing::kCompared;
   return value;
+}
+
+std::vector<AskedGuard> Environment::asked() const {
+  std::vector<AskedGuard> out;
+  for (const auto& [g, where] : guards_) {
+    SizeGuard now{g.relation, canonical(g.a), canonical(g.b)};
+    if (proven(now.relation, now.a, now.b) == true) continue;
+    const bool implied = std::any_of(out.begin(), out.end(), [&](const AskedGuard& other) {
+      return by_fact(other.guard, now.relation, now.a, now.b) == true;
+    });
+    if (!implied) out.push_back({now, where});
+  }
+  return out;
 }
 
 std::vector<SizeGuard> Environment::guards() const {
   std::vector<SizeGuard> out;
-  for (const SizeGuard& g : guards_) {
-    SizeGuard now{g.relation, canonical(g.a), canonical(g.b)};
-    if (proven(now.relation, now.a, now.b) == true) continue;
-    const bool implied = std::any_of(out.begin(), out.end(), [&](const SizeGuard& other) {
-      return by_fact(other, now.relation, now.a, now.b) == true;
-    });
-    if (!implied) out.push_back(now);
+  for (AskedGuard& g : asked()) out.push_back(g.guard);
+  return out;
+}
+
+std::string Environment::where_equal(int symbol) const {
+  const auto found = solved_at_.find(size_symbol(symbol));
+  return found == solved_at_.end() ? "" : found->second;
+}
+
+// Bounds are tried out: guards are comparisons of a few operations, whose answer changes near small numbers or the
+// bounds, mostly.
+std::vector<BrokenPromise> Environment::broken() const {
+  constexpr int64_t kTried = 4096;
+  std::vector<BrokenPromise> out;
+  for (const Fixed& f : fixed_) {
+    const Promise& p = promise(f.symbol);
+    if (p.kind == Promise::Kind::kDynamic || (p.kind == Promise::Kind::kUnbacked && f.how != Fixing::kCompared))
+      out.push_back({f, std::nullopt});
+  }
+  for (size_t k = 0; k < promises_.size(); ++k) {
+    const Promise& p = promises_[k];
+    const Expr symbol = size_symbol(static_cast<int>(k));
+    if (!p.bounded || !(canonical(symbol) == symbol)) continue;
+    const int64_t least = std::max(p.least, kSizeSymbolRange.lo);
+    for (size_t i = bounds_; i < guards_.size(); ++i) {
+      const SizeGuard g{guards_[i].guard.relation, canonical(guards_[i].guard.a), canonical(guards_[i].guard.b)};
+      std::vector<Expr> variables;
+      collect_vars(g.a, variables);
+      collect_vars(g.b, variables);
+      if (variables.empty() || !std::all_of(variables.begin(), variables.end(), [&](Expr v) { return v == symbol; }))
+        continue;
+      const auto fails = [&](int64_t size) {
+        const auto value = [size](Expr) { return size; };
+        return !satisfied(g.relation, evaluate(g.a, value), evaluate(g.b, value));
+      };
+      std::optional<int64_t> found;
+      for (int64_t size = least; !found && size <= p.most && size - least < kTried; ++size)
+        if (fails(size)) found = size;
+      if (!found && p.most != Range::kInf && fails(p.most)) found = p.most;
+      if (!found) continue;
+      out.push_back({{static_cast<int>(k), *found, Fixing::kCompared, guards_[i].where}, g});
+      break;
+    }
   }
   return out;
 }

@@ -9,6 +9,7 @@
 // types of the inputs say so.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -29,27 +30,75 @@ struct SizeGuard {
 };
 std::string str(const SizeGuard& guard);  // "s0 <= 4*s1"
 
+// A guard, and the line of the program that asked for it; empty: not known.
+struct AskedGuard {
+  SizeGuard guard;
+  std::string where;
+};
+
+// What the user said of a size (torch._dynamo.mark_dynamic and its kin).
+struct Promise {
+  enum class Kind : uint8_t {
+    kNone,
+    kDynamic,   // the program takes it for no single number
+    kUnbacked,  // the same, but for what follows from the sizes that it meets
+  } kind = Kind::kNone;
+  bool bounded = false;  // the program treats all sizes from `least` to `most` alike; there are no others
+  int64_t least = 0, most = Range::kInf;
+};
+
+// A symbol that is one number after all.
+enum class Fixing : uint8_t {
+  kCompared,  // it was found equal to it
+  kRead,      // the program asked for its value
+  kOperator,  // an operator did, in our hands: another compiler may do without
+};
+struct Fixed {
+  int symbol = -1;
+  int64_t value = 0;
+  Fixing how = Fixing::kCompared;
+  std::string where;  // the line of the program; may be empty
+};
+struct BrokenPromise {
+  Fixed what;
+  std::optional<SizeGuard> guard;  // it rules out a size within the bounds, `what.value`; none: that is its only size
+};
+
 class Environment {
  public:
   Environment() = default;
   // Answers by these facts, and false where they do not tell: nothing is learned any more.
   static Environment assuming(std::vector<SizeGuard> facts);
-  Expr add(int64_t now);  // the next symbol, for a size (size_symbol's range holds for it)
+  Expr add(int64_t now, const Promise& promise = {});  // the next symbol, for a size (size_symbol's range holds for it)
   bool empty() const { return now_.empty(); }
   bool assumes() const { return assumes_; }
   int64_t now(Expr e) const;     // in this call
   Expr canonical(Expr e) const;  // by the equalities that were found
   bool holds(Relation r, Expr a, Expr b);
-  int64_t specialize(Expr e);  // its value now, which is a guard from now on
+  int64_t specialize(Expr e, Fixing how = Fixing::kOperator);  // its value now, which is a guard from now on
   std::vector<SizeGuard> guards() const;
+  std::vector<AskedGuard> asked() const;  // the same, with their lines
+  const std::vector<Fixed>& fixed() const { return fixed_; }
+  std::string where_equal(int symbol) const;  // the line that made it stand for something else
+  std::vector<BrokenPromise> broken() const;
+  const Promise& promise(int symbol) const { return promises_[static_cast<size_t>(symbol)]; }
+  size_t count() const { return now_.size(); }
+
+  std::function<std::string()> line;  // of the program, where the trace is now; may be unset
 
  private:
+  std::string here() const { return line ? line() : ""; }
   std::optional<bool> known(Relation r, Expr a, Expr b) const;
   bool solve(Expr difference);
 
   std::vector<int64_t> now_;               // by symbol
   std::unordered_map<Expr, Expr> solved_;  // symbols that stand for something else; canonical
-  std::vector<SizeGuard> guards_;
+  std::unordered_map<Expr, std::string> solved_at_;
+  std::vector<AskedGuard> guards_;
+  std::vector<Promise> promises_;  // by symbol
+  size_t bounds_ = 0;              // so many guards are of promises
+  std::vector<Fixed> fixed_;
+  Fixing how_ = Fixing::kCompared;  // of what is fixed now
   bool assumes_ = false;
 };
 

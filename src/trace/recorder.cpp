@@ -107,6 +107,7 @@ void Recorder::deactivate() {
 }
 
 Recorder::~Recorder() {
+  sizes_->line = nullptr;
   select(nullptr);
   if (!ended_) swap_back();
 }

@@ -61,7 +61,7 @@ class Recorder final : public Session {
   ~Recorder() override;
 
   int32_t add_input(PyObject* tensor, graph::InputKind kind, const std::string& name,
-                    const std::vector<size_t>& symbolic) override;
+                    const std::vector<SymbolicSize>& symbolic) override;
   sym::Environment& sizes() override { return *sizes_; }
   std::pair<int32_t, int32_t> source_of_size(sym::Expr symbol) const override;
   PyObject* size_symbol(sym::Expr e) override;

@@ -97,13 +97,13 @@ namespace {
 
 // Symbols for the sizes of these dimensions. A stride that is what the dimensions within it span is that product;
 // another one is a number.
-void give_symbols(sym::Environment& environment, TensorType& type, const std::vector<size_t>& symbolic, int32_t input,
-                  std::vector<std::pair<int32_t, int32_t>>& sources) {
+void give_symbols(sym::Environment& environment, TensorType& type, const std::vector<SymbolicSize>& symbolic,
+                  int32_t input, std::vector<std::pair<int32_t, int32_t>>& sources) {
   const Sizes sizes = type.sizes, strides = type.strides;
   bool any = false;
-  for (size_t d : symbolic) {
+  for (const auto& [d, promise] : symbolic) {
     if (d >= sizes.size() || sizes[d].value() < sym::kSizeSymbolRange.lo) continue;
-    type.sizes[d] = environment.add(sizes[d].value());
+    type.sizes[d] = environment.add(sizes[d].value(), promise);
     sources.emplace_back(input, static_cast<int32_t>(d));
     any = true;
   }
@@ -124,7 +124,7 @@ void give_symbols(sym::Environment& environment, TensorType& type, const std::ve
 }  // namespace
 
 int32_t Recorder::add_input(PyObject* object, graph::InputKind kind, const std::string& name,
-                            const std::vector<size_t>& symbolic) {
+                            const std::vector<SymbolicSize>& symbolic) {
   if (!THPVariable_Check(object)) throw Declined("an input is not a tensor");
   if (const TraceImpl* impl = trace_impl(THPVariable_Unpack(object))) {
     if (impl->liveness.get() == liveness_.get() && impl->input >= 0) return impl->input;

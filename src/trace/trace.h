@@ -62,6 +62,11 @@ struct HostValue {
   std::shared_ptr<PyObject> now;  // the input's value in this call
 };
 
+struct SymbolicSize {
+  size_t dim = 0;
+  sym::Promise promise;
+};
+
 class Session {
  public:
   virtual ~Session() = default;  // swaps every real tensor back; safe in any state
@@ -69,12 +74,12 @@ class Session {
   // The program meets a real tensor (argument, parameter, buffer, global): its TensorImpl is swapped *under the same
   // PyObject* for a trace impl, so identity, isinstance and containers keep working; end() or the destructor swaps
   // back. Tensors that share storage share a meta storage. Same object twice: same input. Returns the input's index.
-  // symbolic: dimensions whose sizes become symbols (sizes()), those of 0 and 1 left out. Strides that are what a dense
-  // tensor of these sizes has are expressions over them.
+  // symbolic: dimensions whose sizes become symbols (sizes()), those of 0 and 1 left out, and what was promised of them.
+  // Strides that are what a dense tensor of these sizes has are expressions over them.
   // Throws Declined for tensors that cannot be traced (sparse, subclass with __torch_dispatch__, mkldnn, quantized
   // ...).
   virtual int32_t add_input(PyObject* tensor, graph::InputKind kind, const std::string& name,
-                            const std::vector<size_t>& symbolic) = 0;
+                            const std::vector<SymbolicSize>& symbolic) = 0;
   // What was asked of the sizes that are symbols.
   virtual sym::Environment& sizes() = 0;
   virtual std::pair<int32_t, int32_t> source_of_size(sym::Expr symbol) const = 0;  // input, dimension

@@ -1,0 +1,42 @@
+// What a capture is told of the sizes of its inputs, and what it tells of them.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "sym/environment.h"
+
+namespace flashover::frame {
+
+// Sizes of inputs that change from call to call.
+struct VaryingSizes {
+  bool all = false;                                        // of every input
+  bool marked_only = false;                                // else `dims` and `dynamic_sources` count as well
+  std::unordered_map<std::string, std::set<size_t>> dims;  // by the input's path
+  std::string dynamic_sources, static_sources;             // paths and patterns, commas between
+};
+
+// A size that was to be a symbol, and what became of it.
+struct SizeSymbol {
+  std::string path;  // of the tensor
+  size_t dim = 0;
+  std::string name, stands_for;  // "s0"; in the program's words: itself, another size, an expression, or `value`
+  bool fixed = false;            // it is one number
+  sym::Fixing how = sym::Fixing::kCompared;
+  int64_t value = 0;
+  int64_t least = sym::kSizeSymbolRange.lo, most = sym::Range::kInf;  // that the version serves, other guards aside
+  std::string where;  // the line that made it stand for something else; may be empty
+  bool marked = false;
+};
+// What torch._dynamo.mark_dynamic and its kin said of a size, which is not so.
+struct BrokenMark {
+  std::string path;
+  size_t dim = 0;
+  std::string reason, where;
+  bool ours = false;  // an operator of ours asks for what the program itself does not
+};
+
+}  // namespace flashover::frame
