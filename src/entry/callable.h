@@ -21,13 +21,17 @@ namespace flashover::entry {
 struct SymbolicSizes {
   frame::VaryingSizes varying;
   bool none_without_gradients = false, none_with_gradients = false;  // it did not work, and is not tried again
-  // What a capture by these settings is to know of them; null: nothing. all: every size is to be a symbol.
-  const frame::VaryingSizes* wanted(const Settings& settings, bool all = false);
+  // What a capture by these settings is to know of them; nullopt: nothing. all: every size is to be a symbol. (A copy:
+  // other threads learn more while the capture runs.)
+  std::optional<frame::VaryingSizes> wanted(const Settings& settings, bool all = false);
   void note(const Entry& made, const Settings& settings);
   // Whether calls that differ from these versions in sizes would be served by one for all sizes, which is not made yet.
   bool general_is_missing(const std::vector<EntryPtr>& entries, PyObject* const* slots, const Settings& settings);
 
  private:
+  bool possible(const Settings& settings) {
+    return settings.backend == "flashover" && settings.custom == nullptr && !none();
+  }
   bool& none() { return c10::GradMode::is_enabled() ? none_with_gradients : none_without_gradients; }
 };
 

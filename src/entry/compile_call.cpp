@@ -423,7 +423,13 @@ void attempt_with_sizes(Attempt& a, const frame::CaptureRequest& request) {
     if (e.capture.sizes.empty()) throw;
     e.static_because = error.what();
   }
-  log(Topic::kRecompiles, a.settings.name + ": compiled for the sizes of this call alone: " + e.static_because);
+  const std::string said = a.settings.name + ": compiled for the sizes of this call alone: " + e.static_because;
+  log(Topic::kRecompiles, said);
+  if (std::ranges::any_of(e.capture.size_symbols, [](const frame::SizeSymbol& s) { return s.marked; }) &&
+      !warn_once("flashover: sizes that were marked are numbers: " + said)) {
+    a.fatal = true;
+    return;
+  }
   frame::release(e.capture);
   e.capture = {};
   e.guards.reset();

@@ -191,7 +191,8 @@ EntryPtr CompiledContinuations::make(Continuation& here, const frame::CaptureReq
     frame::CaptureRequest request = resumption;
     request.first = here.entries.empty();
     request.varying_numbers = &here.varying_numbers;
-    request.varying_sizes = here.sizes.wanted(here.settings, last);
+    const std::optional<frame::VaryingSizes> sizes = here.sizes.wanted(here.settings, last);
+    request.varying_sizes = sizes ? &*sizes : nullptr;
     request.per_call_paths = &per_call.paths;
     const frame::NamesModules named(s_.root);
     made = make_entry(s_, here.settings, name, request, std::move(why), here.made);

@@ -133,7 +133,8 @@ PyObject* miss(Callable* c, Bound& bound, SourceObjects& objects, PyObject* cons
       request.may_break = !s.settings.fullgraph;
       request.first = same.empty();
       request.varying_numbers = &s.varying_numbers;
-      request.varying_sizes = s.sizes.wanted(s.settings, last);
+      const std::optional<frame::VaryingSizes> sizes = s.sizes.wanted(s.settings, last);
+      request.varying_sizes = sizes ? &*sizes : nullptr;
       request.per_call_paths = &s.per_call.paths;
       Settings settings = s.settings;
       const bool by_operators = stance == Stance::kAotEagerThenCompile && s.calls == 1;

@@ -189,15 +189,16 @@ bool note_varying_sizes(const std::vector<EntryPtr>& entries, PyObject* const* s
   return any;
 }
 
-const frame::VaryingSizes* SymbolicSizes::wanted(const Settings& settings, bool all) {
-  if (settings.backend != "flashover" || settings.custom != nullptr || none()) return nullptr;
-  varying.all = all || settings.dynamic == true;
-  varying.marked_only = settings.dynamic == false;
-  varying.dynamic_sources = option(settings.options.values, "dynamic_sources");
+std::optional<frame::VaryingSizes> SymbolicSizes::wanted(const Settings& settings, bool all) {
+  if (!possible(settings)) return std::nullopt;
+  frame::VaryingSizes out = varying;
+  out.all = all || settings.dynamic == true;
+  out.marked_only = settings.dynamic == false;
+  out.dynamic_sources = option(settings.options.values, "dynamic_sources");
   for (const char* name : {"dynamic_sources", "unbacked_sources"})
-    if (const std::string also = text_in_config(name); !also.empty()) varying.dynamic_sources += "," + also;
-  varying.static_sources = option(settings.options.values, "static_sources");
-  return &varying;
+    if (const std::string also = text_in_config(name); !also.empty()) out.dynamic_sources += "," + also;
+  out.static_sources = option(settings.options.values, "static_sources");
+  return out;
 }
 
 void SymbolicSizes::note(const Entry& made, const Settings& settings) {
@@ -209,7 +210,7 @@ void SymbolicSizes::note(const Entry& made, const Settings& settings) {
 
 bool SymbolicSizes::general_is_missing(const std::vector<EntryPtr>& entries, PyObject* const* slots,
                                        const Settings& settings) {
-  if (entries.empty() || settings.dynamic == false || !wanted(settings)) return false;
+  if (entries.empty() || settings.dynamic == false || !possible(settings)) return false;
   if (std::ranges::any_of(entries, [](const EntryPtr& e) { return e->general; })) return false;
   return note_varying_sizes(entries, slots, varying);
 }

@@ -25,7 +25,7 @@ TEST(Recompiles, AreListsOfDictsForPython) {
   PyDict_SetItemString(py.globals(), "why", list);
   Py_DECREF(list);
   EXPECT_EQ(py.text("len(why), why[0]"),
-            "(2, {'version': 2, 'hits': 1, 'guard': 'x == 3', 'now': '4', 'where': 'nowhere.py:7'})");
+            "(2, {'version': 2, 'hits': 1, 'guard': 'x == 3', 'now': '4', 'where': 'nowhere.py:7', 'advice': ''})");
 }
 
 }  // namespace

@@ -101,6 +101,70 @@ TEST(Environment, ARangeOutlivesItsSymbol) {
   EXPECT_EQ(texts(e), std::vector<std::string>{"2 <= s0 - 3"});  // as b was
 }
 
+// (A guard that is solved is no guard any more: what it fixed is told of apart.)
+TEST(Environment, LinesOfTheProgram) {
+  Environment e;
+  std::string line = "m.py:1";
+  e.line = [&] { return line; };
+  const Expr a = e.add(7), b = e.add(7), c = e.add(9);
+  e.holds(kLess, a, Expr(8));
+  line = "m.py:2";
+  e.holds(kEqual, a, b);
+  line = "m.py:3";
+  e.specialize(c, Fixing::kRead);
+  line = "m.py:4";
+  e.holds(kEqual, a, Expr(7));
+  EXPECT_TRUE(e.asked().empty()) << "7 < 8";
+  EXPECT_EQ(e.where_equal(1), "m.py:2");
+  ASSERT_EQ(e.fixed().size(), 3u);
+  EXPECT_EQ(e.fixed()[0].symbol, 2);
+  EXPECT_EQ(e.fixed()[0].how, Fixing::kRead);
+  EXPECT_EQ(e.fixed()[0].where, "m.py:3");
+  for (size_t k : {1, 2}) {  // s1 with s0
+    EXPECT_EQ(e.fixed()[k].value, 7);
+    EXPECT_EQ(e.fixed()[k].how, Fixing::kCompared);
+    EXPECT_EQ(e.fixed()[k].where, "m.py:4");
+  }
+}
+
+TEST(Environment, BoundsAnswerAndAreGuards) {
+  Environment e;
+  const Expr a = e.add(5, {Promise::Kind::kDynamic, true, 3, 8});
+  EXPECT_TRUE(e.holds(kLess, a, Expr(9)));
+  EXPECT_FALSE(e.holds(kEqual, a, Expr(2)));
+  EXPECT_EQ(texts(e), (std::vector<std::string>{"3 <= s0", "s0 <= 8"}));
+  EXPECT_TRUE(e.broken().empty());
+}
+
+TEST(Environment, PromisesThatAreNotKept) {
+  const auto broken = [](const Promise& promise, int64_t now, auto ask) {
+    Environment e;
+    ask(e, e.add(now, promise));
+    const std::vector<BrokenPromise> out = e.broken();
+    return out.empty() ? -1 : out.front().what.value;
+  };
+  using Kind = Promise::Kind;
+  const auto fix = [](Environment& e, Expr a) { e.holds(kEqual, a, Expr(5)); };
+  const auto read = [](Environment& e, Expr a) { e.specialize(a, Fixing::kRead); };
+  const auto below = [](Environment& e, Expr a) { e.holds(kLess, a, Expr(6)); };
+  const auto even = [](Environment& e, Expr a) { e.holds(kEqual, mod(a, Expr(2)), Expr(0)); };
+  const auto not_seven = [](Environment& e, Expr a) { e.holds(kEqual, a, Expr(7)); };
+  EXPECT_EQ(broken({Kind::kNone}, 5, fix), -1);
+  EXPECT_EQ(broken({Kind::kDynamic}, 5, fix), 5);
+  EXPECT_EQ(broken({Kind::kUnbacked}, 5, fix), -1);
+  EXPECT_EQ(broken({Kind::kUnbacked}, 5, read), 5);
+  EXPECT_EQ(broken({Kind::kDynamic}, 5, below), -1) << "two sizes at least are left";
+  EXPECT_EQ(broken({Kind::kDynamic, true, 3, 8}, 5, below), 6);
+  EXPECT_EQ(broken({Kind::kDynamic, true, 3, 5}, 5, below), -1);
+  EXPECT_EQ(broken({Kind::kDynamic, true, 3}, 5, below), 6);
+  EXPECT_EQ(broken({Kind::kDynamic, true, 4, 8}, 6, even), 5);
+  EXPECT_EQ(broken({Kind::kDynamic, true, 3, 8}, 5, not_seven), 7);
+  EXPECT_EQ(broken({Kind::kDynamic, true, 3, 6}, 5, not_seven), -1);
+  EXPECT_EQ(broken({Kind::kDynamic, true, 3, 1000000}, 5000,
+                   [](Environment& e, Expr a) { e.holds(kLessEqual, a, Expr(999999)); }),
+            1000000);
+}
+
 TEST(Environment, QuestionsOfTheScope) {
   Environment e;
   const Expr a = e.add(7), b = e.add(7);
