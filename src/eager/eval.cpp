@@ -87,7 +87,7 @@ class Evaluator {
   void node(const graph::Node& n) {
     const auto tensor_of = [this](ValueId v) { return get(v); };
     std::vector<at::Tensor> results;
-    if (n.op->is_prim) {
+    if (n.op->is_prim()) {
       results = eval_prim(n, g_, tensor_of);
     } else if (n.op->on_clones) {
       results = on_clones(n);
@@ -108,7 +108,7 @@ class Evaluator {
 
   void compare(const graph::Node& n, ValueId v, const at::Tensor& t) {
     // Strides of prims are advice outside the traced form, and a library's own layout has none.
-    if (g_.type(v).opaque || (n.op->is_prim && !traced_)) return;
+    if (g_.type(v).opaque || (n.op->is_prim() && !traced_)) return;
     TensorType said = g_.type(v), is = type_of(t);
     said.wrapped_number = is.wrapped_number = false;
     if (!traced_) is.offset = said.offset = 0;

@@ -98,7 +98,7 @@ PyObject* to_python(const graph::Graph& g) {
   std::vector<ValueId> weak;  // numbers that promote as Python's do
   for (const graph::Node& n : g.nodes)
     for (ValueId v : n.outs)
-      if (v != kNoValue && n.op->name == prim::full && g.type(v).wrapped_number) weak.push_back(v);
+      if (v != kNoValue && n.op->prim == Prim::full && g.type(v).wrapped_number) weak.push_back(v);
   PyObject* numbers = list(weak, [](ValueId v) { return PyLong_FromLong(v); });
   return Py_BuildValue("{s:N,s:N,s:N,s:N}", "inputs", inputs, "nodes", nodes, "outputs", outputs, "weak", numbers);
 }

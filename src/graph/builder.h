@@ -34,22 +34,16 @@ class Builder {
   int64_t wrap(ValueId v, int64_t dim) const;  // negative dims
 
   // Any operator. With a type rule (prims, known aten ops): types inferred. Otherwise the caller says them.
-  ValueId emit(std::string_view op, std::vector<Arg> args);
-  std::vector<ValueId> emit_all(std::string_view op, std::vector<Arg> args);
-  ValueId emit(std::string_view op, std::vector<Arg> args, TensorType type);
-  std::vector<ValueId> emit_all(std::string_view op, std::vector<Arg> args, std::vector<TensorType> types);
+  ValueId emit(OpName op, std::vector<Arg> args);
+  std::vector<ValueId> emit_all(OpName op, std::vector<Arg> args);
+  ValueId emit(OpName op, std::vector<Arg> args, TensorType type);
+  std::vector<ValueId> emit_all(OpName op, std::vector<Arg> args, std::vector<TensorType> types);
 
   // A method for each pointwise prim of one or two operands: b.exp(x), b.add(x, y).
-#define FLASHOVER_BUILD_1(name)                             \
-  ValueId name(ValueId x) {                                 \
-    static const ops::Op* const op = ops::find(prim::name); \
-    return append(op, {Ref{x}});                            \
-  }
-#define FLASHOVER_BUILD_2(name)                             \
-  ValueId name(ValueId a, ValueId b) {                      \
-    static const ops::Op* const op = ops::find(prim::name); \
-    return append_binary(op, a, b);                         \
-  }
+#define FLASHOVER_BUILD_1(name) \
+  ValueId name(ValueId x) { return emit(Prim::name, {Ref{x}}); }
+#define FLASHOVER_BUILD_2(name) \
+  ValueId name(ValueId a, ValueId b) { return append_binary(Prim::name, a, b); }
 #define FLASHOVER_BUILD_3(name)
 #define POINTWISE(name, arity, types, cost, traits, meaning) FLASHOVER_BUILD_##arity(name)
 #include "ops/prims.def"
@@ -113,10 +107,8 @@ class Builder {
                    const std::vector<int64_t>& padding, bool ceil_mode, bool count_include_pad, Arg divisor = {});
 
  private:
-  ValueId append(const ops::Op* op, std::vector<Arg> args);
-  std::vector<ValueId> append_all(const ops::Op* op, std::vector<Arg> args);
-  ValueId append_binary(const ops::Op* op, ValueId a, ValueId b);
-  ValueId reduce(const char* name, ValueId x, std::vector<int64_t> dims, bool keepdim);
+  ValueId append_binary(Prim prim, ValueId a, ValueId b);
+  ValueId reduce(Prim prim, ValueId x, std::vector<int64_t> dims, bool keepdim);
   ValueId restore_dims(ValueId reduced, ValueId x, const std::vector<int64_t>& dims);
   std::vector<int64_t> sorted_dims(ValueId x, std::vector<int64_t> dims) const;
 

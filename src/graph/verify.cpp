@@ -85,7 +85,7 @@ struct Sentence {
 };
 
 bool prim_types_agree(const Graph& g, const Node& n) {
-  if (!n.op->is_prim) return true;
+  if (!n.op->is_prim()) return true;
   std::vector<TensorType> types;
   if (!n.op->infer || !n.op->infer(infer_context(g, n.args), types) || types.size() != n.outs.size()) return false;
   for (size_t i = 0; i < types.size(); ++i) {
@@ -101,7 +101,7 @@ bool prim_types_agree(const Graph& g, const Node& n) {
 bool opaque_into_extern_only(const Graph& g, const Node& n) {
   bool opaque = false;
   for (const Arg& a : n.args) for_each_ref(a, [&](ValueId v) { opaque |= g.type(v).opaque; });
-  return !opaque || !n.op->is_prim;
+  return !opaque || !n.op->is_prim();
 }
 bool writes_nothing(const Graph&, const Node& n) { return n.op->mutates == 0; }
 // (Prims know no complex numbers: passes/lower_complex.h.)

@@ -16,10 +16,8 @@ namespace {
 
 using ops::Scalar;
 
-// The loops' scalar operations are the rows of prims.def, as ops::ScalarOp's.
-static_assert(static_cast<int>(Op::k_fma) == static_cast<int>(ops::ScalarOp::k_fma));
 Scalar scalar_op(Op op, DType operand, const Scalar& a, const Scalar& b = {}, const Scalar& c = {}) {
-  return compute(static_cast<ops::ScalarOp>(op), operand, a, b, c);
+  return compute(prim_of(op), operand, a, b, c);
 }
 
 template <typename T>

@@ -37,6 +37,7 @@
 #include <vector>
 
 #include "base/hash.h"
+#include "ops/names.h"
 #include "ops/types.h"
 #include "sym/sym.h"
 
@@ -73,6 +74,10 @@ struct OpInfo {
 };
 const OpInfo& info(Op op);
 inline bool is_scalar_op(Op op) { return op < Op::k_convert; }
+// The pointwise rows come first in both enums.
+constexpr Prim prim_of(Op scalar) { return static_cast<Prim>(scalar); }
+constexpr Op op_of(Prim pointwise) { return static_cast<Op>(pointwise); }
+static_assert(prim_of(Op::k_neg) == Prim::neg && prim_of(Op::k_fma) == Prim::fma);
 inline bool is_random(Op op) { return op == Op::k_uniform || op == Op::k_normal; }
 
 // How a store meets what is there (k_store): kAdd and the rest read, combine and write; distinct outer points never

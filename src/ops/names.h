@@ -1,8 +1,11 @@
-// The names of operators as constants: op::bmm is "aten.bmm.default", prim::add is "prim.add". A misspelled operator
+// Operators as constants: op::bmm is the name "aten.bmm.default", Prim::add the prim "prim.add". A misspelled operator
 // does not compile.
 #pragma once
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <initializer_list>
+#include <string>
 #include <string_view>
 
 namespace flashover::op {
@@ -28,10 +31,45 @@ constexpr bool is_aten(std::string_view name) { return name.starts_with("aten.")
 
 }  // namespace flashover::op
 
-namespace flashover::prim {
+namespace flashover {
 
-#define POINTWISE(name, ...) inline constexpr char name[] = "prim." #name;
-#define PRIM(name, ...) inline constexpr char name[] = "prim." #name;
+// The closed set of operators, by their rows' names; the pointwise ones that are operations on scalars come first.
+enum class Prim : uint8_t {
+#define POINTWISE(name, ...) name,
+#define PRIM(name, ...) name,
 #include "ops/prims.def"
+  none,  // an operator of another kind
+};
+constexpr size_t kPrims = static_cast<size_t>(Prim::none);
 
-}  // namespace flashover::prim
+// "prim.add"
+constexpr std::string_view name(Prim prim) {
+  constexpr std::string_view kNames[] = {
+#define POINTWISE(name, ...) "prim." #name,
+#define PRIM(name, ...) "prim." #name,
+#include "ops/prims.def"
+      ""};
+  return kNames[static_cast<size_t>(prim)];
+}
+
+constexpr bool is_any_of(Prim prim, std::initializer_list<Prim> prims) {
+  return std::find(prims.begin(), prims.end(), prim) != prims.end();
+}
+
+// What an operator is called, where prims and others will do: Prim::copy, op::clone.
+class OpName {
+ public:
+  constexpr OpName(Prim prim) : text_(name(prim)), prim_(prim) {}
+  constexpr OpName(const char* text) : text_(text) {}
+  constexpr OpName(std::string_view text) : text_(text) {}
+  OpName(const std::string& text) : text_(text) {}
+  constexpr std::string_view text() const { return text_; }
+  constexpr Prim prim() const { return prim_; }  // none: the text says it, of a prim too
+  friend constexpr bool operator==(OpName a, OpName b) { return a.text_ == b.text_; }
+
+ private:
+  std::string_view text_;
+  Prim prim_ = Prim::none;
+};
+
+}  // namespace flashover

@@ -2,6 +2,7 @@
 #include "ops/ops.h"
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <mutex>
 #include <shared_mutex>
@@ -58,6 +59,8 @@ class Table {
       op.cost = row.cost;
       op.approximated = row.approximated;
       op.moves = row.moves;
+      op.prim = row.prim;
+      if (op.is_prim()) prims_[static_cast<size_t>(row.prim)] = &op;
       op.declared = true;
     }
     for (const Row& row : rows)
@@ -70,10 +73,11 @@ class Table {
     return it == by_name_.end() ? nullptr : it->second.get();
   }
 
-  const Op* find(std::string_view name) {
-    if (const Op* op = existing(name)) return op;
+  const Op* find(OpName name) {
+    if (name.prim() != Prim::none) return prims_[static_cast<size_t>(name.prim())];
+    if (const Op* op = existing(name.text())) return op;
     std::unique_lock lock(mutex_);
-    return &create(name);
+    return &create(name.text());
   }
 
   const Op* find(std::string_view name, const SchemaFacts& facts) {
@@ -109,7 +113,6 @@ class Table {
     if (it == by_name_.end()) {
       auto op = std::make_unique<Op>();
       op->name = std::string(name);
-      op->is_prim = name.starts_with("prim.");
       op->effectful = may_act(name);
       op->check = contains(kChecks, name);
       if (constexpr std::string_view kPrefix = "functional."; name.starts_with(kPrefix)) {
@@ -124,6 +127,7 @@ class Table {
   }
 
   std::shared_mutex mutex_;
+  std::array<const Op*, kPrims> prims_{};  // filled once, by the constructor
   std::unordered_map<std::string, std::unique_ptr<Op>, NameHash, std::equal_to<>> by_name_;
 };
 
@@ -135,7 +139,7 @@ Table& table() {
 
 }  // namespace
 
-const Op* find(std::string_view name) { return table().find(name); }
+const Op* find(OpName name) { return table().find(name); }
 const Op* find(std::string_view name, const SchemaFacts& facts) { return table().find(name, facts); }
 const Op* find_existing(std::string_view name) { return table().existing(name); }
 std::vector<const Op*> all() { return table().all(); }

@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "ops/names.h"
 #include "ops/types.h"
 
 namespace flashover::ops {
@@ -61,7 +62,8 @@ struct Op {
   bool effectful = false;         // does, or may do, something that neither its schema nor its tags tell (ops.cpp)
   bool check = false;             // an effectful one that at most raises: nothing is left of it when it did not
   bool nondeterministic = false;  // random: must not be duplicated or merged
-  bool is_prim = false;
+  Prim prim = Prim::none;
+  bool is_prim() const { return prim != Prim::none; }
   uint8_t cost = 1;           // of an element, in units of an addition, and the two traits: prims.def
   bool approximated = false;  // a backend has an approximate form
   bool moves = false;         // moves data, computes nothing
@@ -75,7 +77,7 @@ struct Op {
   bool once() const { return effectful || nondeterministic || mutates != 0; }
 };
 
-const Op* find(std::string_view name);           // creates the extern row if new; thread safe; never null
+const Op* find(OpName name);                     // creates the extern row if new; thread safe; never null
 const Op* find_existing(std::string_view name);  // null if there is no row
 std::vector<const Op*> all();                    // sorted by name; for tests and docs
 
@@ -91,12 +93,13 @@ const Op* find(std::string_view name, const SchemaFacts& facts);  // facts are u
 
 // ---- the static table. One row per operator, in the file of its family (src/ops/aten/*.cpp, src/ops/prims.cpp).
 struct Row {
-  const char* name;  // "aten.add.Tensor"
+  std::string_view name;  // "aten.add.Tensor"; lives as long as the process
   OpKind kind = OpKind::kExtern;
   InferRule infer = nullptr;
   const char* functional = nullptr;  // twin of an in-place or out= operator (its row need not come first)
   uint32_t mutates = 0;
   bool drops_mutated = false, nondeterministic = false, is_aten_view = false;
+  Prim prim = Prim::none;
   uint8_t cost = 1;
   bool approximated = false, moves = false;
 };

@@ -340,65 +340,59 @@ bool avg_pool(const InferContext& in, Types& outs) {
 }
 
 struct Rule {
-  const char* name;
+  Prim prim;
   InferRule infer;
 };
-// Names without a row here: by kind, unary for one operand (see kBinary), reduce, scan.
+// Prims without a row here: by kind and number of operands.
 constexpr Rule kRules[] = {
-    {"abs", abs},
-    {"convert", convert},
-    {"logical_not", unary_bool},
-    {"isnan", unary_bool},
-    {"isinf", unary_bool},
-    {"signbit", unary_bool},
-    {"where", where},
-    {"fma", fma},
-    {"full", full},
-    {"iota", iota},
-    {"uniform", random},
-    {"normal", random},
-    {"broadcast", broadcast},
-    {"permute", permute},
-    {"reshape", reshape},
-    {"slice", slice},
-    {"flip", like_first},
-    {"diagonal", diagonal},
-    {"as_strided", as_strided},
-    {"pad", pad},
-    {"cat", cat},
-    {"gather", gather},
-    {"index", index},
-    {"index_put", like_first},
-    {"scatter", like_first},
-    {"slice_scatter", slice_scatter},
-    {"as_strided_scatter", like_first},
-    {"any", reduce_bool},
-    {"all", reduce_bool},
-    {"argmax", reduce_arg},
-    {"argmin", reduce_arg},
-    {"var", var},
-    {"max_pool", max_pool},
-    {"avg_pool", avg_pool},
-    {"eq", compare},
-    {"ne", compare},
-    {"lt", compare},
-    {"le", compare},
-    {"gt", compare},
-    {"ge", compare},
-};
-constexpr const char* kBinary[] = {
-    "add",  "sub",         "mul",        "div",         "floordiv",   "truncdiv",    "fmod",    "remainder",
-    "pow",  "atan2",       "hypot",      "copysign",    "nextafter",  "minimum",     "maximum", "fmin",
-    "fmax", "bitwise_and", "bitwise_or", "bitwise_xor", "shift_left", "shift_right",
+    {Prim::abs, abs},
+    {Prim::convert, convert},
+    {Prim::logical_not, unary_bool},
+    {Prim::isnan, unary_bool},
+    {Prim::isinf, unary_bool},
+    {Prim::signbit, unary_bool},
+    {Prim::where, where},
+    {Prim::fma, fma},
+    {Prim::full, full},
+    {Prim::iota, iota},
+    {Prim::uniform, random},
+    {Prim::normal, random},
+    {Prim::broadcast, broadcast},
+    {Prim::permute, permute},
+    {Prim::reshape, reshape},
+    {Prim::slice, slice},
+    {Prim::flip, like_first},
+    {Prim::diagonal, diagonal},
+    {Prim::as_strided, as_strided},
+    {Prim::pad, pad},
+    {Prim::cat, cat},
+    {Prim::gather, gather},
+    {Prim::index, index},
+    {Prim::index_put, like_first},
+    {Prim::scatter, like_first},
+    {Prim::slice_scatter, slice_scatter},
+    {Prim::as_strided_scatter, like_first},
+    {Prim::any, reduce_bool},
+    {Prim::all, reduce_bool},
+    {Prim::argmax, reduce_arg},
+    {Prim::argmin, reduce_arg},
+    {Prim::var, var},
+    {Prim::max_pool, max_pool},
+    {Prim::avg_pool, avg_pool},
+    {Prim::eq, compare},
+    {Prim::ne, compare},
+    {Prim::lt, compare},
+    {Prim::le, compare},
+    {Prim::gt, compare},
+    {Prim::ge, compare},
 };
 
-InferRule rule_for(std::string_view name, OpKind kind) {
+InferRule rule_for(Prim prim, OpKind kind, int arity) {
   for (const Rule& r : kRules)
-    if (name == r.name) return r.infer;
-  if (std::find(std::begin(kBinary), std::end(kBinary), name) != std::end(kBinary)) return binary;
+    if (prim == r.prim) return r.infer;
   switch (kind) {
     case OpKind::kPointwise:
-      return unary;
+      return arity == 2 ? binary : unary;
     case OpKind::kReduction:
       return reduce;
     case OpKind::kScan:
@@ -406,22 +400,25 @@ InferRule rule_for(std::string_view name, OpKind kind) {
     default:
       break;
   }
-  FLASHOVER_CHECK(false) << "prim " << name << " has no type rule";
+  FLASHOVER_CHECK(false) << name(prim) << " has no type rule";
   return nullptr;
 }
 
 }  // namespace
 
 void register_prims(std::vector<Row>& rows) {
-#define PRIM(n, k, work, traits, meaning)                                                       \
-  rows.push_back({.name = "prim." #n,                                                           \
+#define ROW(n, k, arity, work, traits)                                                          \
+  rows.push_back({.name = name(Prim::n),                                                        \
                   .kind = OpKind::k,                                                            \
-                  .infer = rule_for(#n, OpKind::k),                                             \
+                  .infer = rule_for(Prim::n, OpKind::k, arity),                                 \
+                  .prim = Prim::n,                                                              \
                   .cost = work,                                                                 \
                   .approximated = std::string_view(traits).find('~') != std::string_view::npos, \
                   .moves = std::string_view(traits).find('m') != std::string_view::npos});
-#define POINTWISE(n, arity, types, work, traits, meaning) PRIM(n, kPointwise, work, traits, meaning)
+#define POINTWISE(n, arity, types, work, traits, meaning) ROW(n, kPointwise, arity, work, traits)
+#define PRIM(n, k, work, traits, meaning) ROW(n, k, 1, work, traits)
 #include "ops/prims.def"
+#undef ROW
   // What prim.uniform and normal start from (graph/passes/lower_random.h).
   rows.push_back({.name = "flashover.philox_state.default", .kind = OpKind::kRandom, .infer = philox_state});
 }

@@ -28,7 +28,8 @@ TEST(Prims, EveryRowIsInTheTableWithARule) {
   {                                                                                                     \
     const Op* op = find_existing("prim." #name);                                                        \
     ASSERT_TRUE(op) << #name;                                                                           \
-    EXPECT_TRUE(op->infer && op->is_prim && op->declared && !op->effectful && !op->mutates) << #name;   \
+    EXPECT_TRUE(op->prim == Prim::name && find(Prim::name) == op) << #name;                             \
+    EXPECT_TRUE(op->infer && op->is_prim() && op->declared && !op->effectful && !op->mutates) << #name; \
     EXPECT_TRUE(op->kind == OpKind::kind_ && op->cost == (cost_)) << #name;                             \
     EXPECT_EQ(op->approximated, std::string_view(traits).find('~') != std::string_view::npos) << #name; \
     EXPECT_EQ(op->moves, std::string_view(traits).find('m') != std::string_view::npos) << #name;        \
@@ -37,7 +38,7 @@ TEST(Prims, EveryRowIsInTheTableWithARule) {
 #define POINTWISE(name, arity, types, cost, traits, meaning) PRIM(name, kPointwise, cost, traits, meaning)
 #include "ops/prims.def"
   for (const Op* op : all())
-    if (op->is_prim) {
+    if (op->is_prim()) {
       EXPECT_TRUE(names.count(op->name.substr(5))) << op->name << " has no row";
     }
 }
@@ -68,8 +69,8 @@ TEST(Prims, PointwiseResultsAreAsTheRowSays) {
 }
 
 TEST(Prims, NamesAreTheTables) {
-  EXPECT_STREQ(prim::add, "prim.add");
-  EXPECT_EQ(find(prim::reshape)->kind, OpKind::kView);
+  EXPECT_EQ(name(Prim::add), "prim.add");
+  EXPECT_EQ(find(Prim::reshape)->kind, OpKind::kView);
   EXPECT_STREQ(op::bmm, "aten.bmm.default");
   for (const char* name : {op::add_Tensor, op::mm, op::bmm, op::copy_}) EXPECT_TRUE(find_existing(name)) << name;
 }

@@ -15,28 +15,17 @@
 #include <type_traits>
 
 #include "base/check.h"
+#include "ops/names.h"
 #include "ops/types.h"
 
 namespace flashover::ops {
 
-enum class ScalarOp : uint8_t {
-#define POINTWISE(name, arity, types, cost, traits, meaning) k_##name,
-#include "ops/prims.def"
-};
-
-inline std::string_view name(ScalarOp op) {
-  static constexpr std::string_view kNames[] = {
-#define POINTWISE(name, arity, types, cost, traits, meaning) #name,
-#include "ops/prims.def"
-  };
-  return kNames[static_cast<size_t>(op)];
-}
-inline int arity(ScalarOp op) {
-  static constexpr int8_t kArity[] = {
+constexpr int arity(Prim pointwise) {
+  constexpr int8_t kArity[] = {
 #define POINTWISE(name, arity, types, cost, traits, meaning) arity,
 #include "ops/prims.def"
   };
-  return kArity[static_cast<size_t>(op)];
+  return kArity[static_cast<size_t>(pointwise)];
 }
 
 // Floats live in f (f32 values already rounded to float), integers and bool in i (u64 as its bits).
@@ -91,81 +80,81 @@ T floor_divide(T a, T b) {
 }
 
 template <typename T>
-T float_unary(ScalarOp op, T a) {
+T float_unary(Prim op, T a) {
   switch (op) {
-    case ScalarOp::k_neg:
+    case Prim::neg:
       return -a;
-    case ScalarOp::k_abs:
+    case Prim::abs:
       return std::fabs(a);
-    case ScalarOp::k_sign:
+    case Prim::sign:
       return a > 0 ? 1 : a < 0 ? -1 : 0;
-    case ScalarOp::k_ceil:
+    case Prim::ceil:
       return std::ceil(a);
-    case ScalarOp::k_floor:
+    case Prim::floor:
       return std::floor(a);
-    case ScalarOp::k_round:
+    case Prim::round:
       return std::nearbyint(a);
-    case ScalarOp::k_trunc:
+    case Prim::trunc:
       return std::trunc(a);
-    case ScalarOp::k_exp:
+    case Prim::exp:
       return std::exp(a);
-    case ScalarOp::k_exp2:
+    case Prim::exp2:
       return std::exp2(a);
-    case ScalarOp::k_expm1:
+    case Prim::expm1:
       return std::expm1(a);
-    case ScalarOp::k_log:
+    case Prim::log:
       return std::log(a);
-    case ScalarOp::k_log2:
+    case Prim::log2:
       return std::log2(a);
-    case ScalarOp::k_log10:
+    case Prim::log10:
       return std::log10(a);
-    case ScalarOp::k_log1p:
+    case Prim::log1p:
       return std::log1p(a);
-    case ScalarOp::k_sqrt:
+    case Prim::sqrt:
       return std::sqrt(a);
-    case ScalarOp::k_rsqrt:
+    case Prim::rsqrt:
       return 1 / std::sqrt(a);
-    case ScalarOp::k_reciprocal:
+    case Prim::reciprocal:
       return 1 / a;
-    case ScalarOp::k_sin:
+    case Prim::sin:
       return std::sin(a);
-    case ScalarOp::k_cos:
+    case Prim::cos:
       return std::cos(a);
-    case ScalarOp::k_tan:
+    case Prim::tan:
       return std::tan(a);
-    case ScalarOp::k_asin:
+    case Prim::asin:
       return std::asin(a);
-    case ScalarOp::k_acos:
+    case Prim::acos:
       return std::acos(a);
-    case ScalarOp::k_atan:
+    case Prim::atan:
       return std::atan(a);
-    case ScalarOp::k_sinh:
+    case Prim::sinh:
       return std::sinh(a);
-    case ScalarOp::k_cosh:
+    case Prim::cosh:
       return std::cosh(a);
-    case ScalarOp::k_tanh:
+    case Prim::tanh:
       return std::tanh(a);
-    case ScalarOp::k_asinh:
+    case Prim::asinh:
       return std::asinh(a);
-    case ScalarOp::k_acosh:
+    case Prim::acosh:
       return std::acosh(a);
-    case ScalarOp::k_atanh:
+    case Prim::atanh:
       return std::atanh(a);
-    case ScalarOp::k_erf:
+    case Prim::erf:
       return std::erf(a);
-    case ScalarOp::k_erfc:
+    case Prim::erfc:
       return std::erfc(a);
-    case ScalarOp::k_erfinv:
+    case Prim::erfinv:
       return static_cast<T>(erfinv(a));
-    case ScalarOp::k_lgamma:
+    case Prim::lgamma:
       return std::lgamma(a);
-    case ScalarOp::k_digamma:
+    case Prim::digamma:
       return static_cast<T>(digamma(a));
-    case ScalarOp::k_i0:
+    case Prim::i0:
       return static_cast<T>(i0(a));
-    case ScalarOp::k_sigmoid:
+    case Prim::sigmoid:
       return 1 / (1 + std::exp(-a));
-    case ScalarOp::k_relu:
+    case Prim::relu:
       return a < 0 ? 0 : a;
     default:
       FLASHOVER_CHECK(false) << "no operation on a float: " << name(op);
@@ -174,42 +163,42 @@ T float_unary(ScalarOp op, T a) {
 }
 
 template <typename T>
-T float_binary(ScalarOp op, T a, T b) {
+T float_binary(Prim op, T a, T b) {
   constexpr T kNan = std::numeric_limits<T>::quiet_NaN();
   switch (op) {
-    case ScalarOp::k_add:
+    case Prim::add:
       return a + b;
-    case ScalarOp::k_sub:
+    case Prim::sub:
       return a - b;
-    case ScalarOp::k_mul:
+    case Prim::mul:
       return a * b;
-    case ScalarOp::k_div:
+    case Prim::div:
       return a / b;
-    case ScalarOp::k_floordiv:
+    case Prim::floordiv:
       return floor_divide(a, b);
-    case ScalarOp::k_truncdiv:
+    case Prim::truncdiv:
       return std::trunc(a / b);
-    case ScalarOp::k_fmod:
+    case Prim::fmod:
       return std::fmod(a, b);
-    case ScalarOp::k_remainder:
+    case Prim::remainder:
       return python_mod(a, b);
-    case ScalarOp::k_pow:
+    case Prim::pow:
       return std::pow(a, b);
-    case ScalarOp::k_atan2:
+    case Prim::atan2:
       return std::atan2(a, b);
-    case ScalarOp::k_hypot:
+    case Prim::hypot:
       return std::hypot(a, b);
-    case ScalarOp::k_copysign:
+    case Prim::copysign:
       return std::copysign(a, b);
-    case ScalarOp::k_nextafter:
+    case Prim::nextafter:
       return std::nextafter(a, b);
-    case ScalarOp::k_minimum:
+    case Prim::minimum:
       return std::isnan(a) || std::isnan(b) ? kNan : std::min(a, b);
-    case ScalarOp::k_maximum:
+    case Prim::maximum:
       return std::isnan(a) || std::isnan(b) ? kNan : std::max(a, b);
-    case ScalarOp::k_fmin:
+    case Prim::fmin:
       return std::fmin(a, b);
-    case ScalarOp::k_fmax:
+    case Prim::fmax:
       return std::fmax(a, b);
     default:
       FLASHOVER_CHECK(false) << "no operation on two floats: " << name(op);
@@ -218,28 +207,28 @@ T float_binary(ScalarOp op, T a, T b) {
 }
 
 template <typename T>
-T float_op(ScalarOp op, T a, T b, T c) {
-  if (op == ScalarOp::k_fma) return a * b + c;
+T float_op(Prim op, T a, T b, T c) {
+  if (op == Prim::fma) return a * b + c;
   return arity(op) == 1 ? float_unary(op, a) : float_binary(op, a, b);
 }
 
 // T: int64_t or uint64_t, here and below.
 template <typename T>
-T divide_op(ScalarOp op, T a, T b) {
+T divide_op(Prim op, T a, T b) {
   using U = uint64_t;
   FLASHOVER_CHECK(b != T(0)) << "integer division by zero";
   if (std::is_signed_v<T> && b == static_cast<T>(-1))  // INT64_MIN / -1
-    return op == ScalarOp::k_fmod || op == ScalarOp::k_remainder ? T(0) : static_cast<T>(U(0) - static_cast<U>(a));
+    return op == Prim::fmod || op == Prim::remainder ? T(0) : static_cast<T>(U(0) - static_cast<U>(a));
   T q = a / b, r = a % b;
   bool adjust = r != 0 && (r < T(0)) != (b < T(0));
   switch (op) {
-    case ScalarOp::k_truncdiv:
+    case Prim::truncdiv:
       return q;
-    case ScalarOp::k_floordiv:
+    case Prim::floordiv:
       return adjust ? q - 1 : q;
-    case ScalarOp::k_fmod:
+    case Prim::fmod:
       return r;
-    case ScalarOp::k_remainder:
+    case Prim::remainder:
       return adjust ? r + b : r;
     default:
       FLASHOVER_CHECK(false) << "no integer operation " << name(op);
@@ -248,44 +237,44 @@ T divide_op(ScalarOp op, T a, T b) {
 }
 
 template <typename T>
-T int_op(ScalarOp op, T a, T b) {
+T int_op(Prim op, T a, T b) {
   using U = uint64_t;
   switch (op) {
-    case ScalarOp::k_neg:
+    case Prim::neg:
       return static_cast<T>(U(0) - static_cast<U>(a));
-    case ScalarOp::k_abs:
+    case Prim::abs:
       return std::is_signed_v<T> && a < T(0) ? static_cast<T>(U(0) - static_cast<U>(a)) : a;
-    case ScalarOp::k_sign:
+    case Prim::sign:
       return a > T(0) ? 1 : a == T(0) ? 0 : static_cast<T>(-1);
-    case ScalarOp::k_relu:
+    case Prim::relu:
       return std::max(a, T(0));
-    case ScalarOp::k_logical_not:
+    case Prim::logical_not:
       return !a;
-    case ScalarOp::k_bitwise_not:
+    case Prim::bitwise_not:
       return ~a;
-    case ScalarOp::k_add:
+    case Prim::add:
       return static_cast<T>(static_cast<U>(a) + static_cast<U>(b));
-    case ScalarOp::k_sub:
+    case Prim::sub:
       return static_cast<T>(static_cast<U>(a) - static_cast<U>(b));
-    case ScalarOp::k_mul:
+    case Prim::mul:
       return static_cast<T>(static_cast<U>(a) * static_cast<U>(b));
-    case ScalarOp::k_minimum:
-    case ScalarOp::k_fmin:
+    case Prim::minimum:
+    case Prim::fmin:
       return std::min(a, b);
-    case ScalarOp::k_maximum:
-    case ScalarOp::k_fmax:
+    case Prim::maximum:
+    case Prim::fmax:
       return std::max(a, b);
-    case ScalarOp::k_bitwise_and:
+    case Prim::bitwise_and:
       return a & b;
-    case ScalarOp::k_bitwise_or:
+    case Prim::bitwise_or:
       return a | b;
-    case ScalarOp::k_bitwise_xor:
+    case Prim::bitwise_xor:
       return a ^ b;
-    case ScalarOp::k_shift_left:
+    case Prim::shift_left:
       return static_cast<U>(b) > 63 ? T(0) : static_cast<T>(static_cast<U>(a) << b);
-    case ScalarOp::k_shift_right:
+    case Prim::shift_right:
       return static_cast<U>(b) > 63 ? (a < T(0) ? static_cast<T>(-1) : T(0)) : a >> b;
-    case ScalarOp::k_pow: {
+    case Prim::pow: {
       if (std::is_signed_v<T> && b < T(0)) return a == T(1) ? 1 : a == static_cast<T>(-1) ? (b % 2 ? a : T(1)) : T(0);
       U r = 1, x = static_cast<U>(a);
       for (U n = static_cast<U>(b); n; n >>= 1, x *= x)
@@ -298,17 +287,17 @@ T int_op(ScalarOp op, T a, T b) {
 }
 
 template <typename T>
-bool compare_op(ScalarOp op, T a, T b) {
+bool compare_op(Prim op, T a, T b) {
   switch (op) {
-    case ScalarOp::k_eq:
+    case Prim::eq:
       return a == b;
-    case ScalarOp::k_ne:
+    case Prim::ne:
       return a != b;
-    case ScalarOp::k_lt:
+    case Prim::lt:
       return a < b;
-    case ScalarOp::k_le:
+    case Prim::le:
       return a <= b;
-    case ScalarOp::k_gt:
+    case Prim::gt:
       return a > b;
     default:
       return a >= b;
@@ -340,16 +329,16 @@ inline bool is_float(DType d) { return d == DType::kF32 || d == DType::kF64; }
 }  // namespace detail
 
 // Of operands of dtype `operand`; where: of its last two, and `a` is a bool.
-inline Scalar compute(ScalarOp op, DType operand, const Scalar& a, const Scalar& b = {}, const Scalar& c = {}) {
-  if (op == ScalarOp::k_where) return a.i ? b : c;
+inline Scalar compute(Prim op, DType operand, const Scalar& a, const Scalar& b = {}, const Scalar& c = {}) {
+  if (op == Prim::where) return a.i ? b : c;
   Scalar r;
-  bool compares = op >= ScalarOp::k_eq && op <= ScalarOp::k_ge;
+  bool compares = op >= Prim::eq && op <= Prim::ge;
   if (detail::is_float(operand)) {
-    if (op == ScalarOp::k_isnan) {
+    if (op == Prim::isnan) {
       r.i = std::isnan(a.f);
-    } else if (op == ScalarOp::k_isinf) {
+    } else if (op == Prim::isinf) {
       r.i = std::isinf(a.f);
-    } else if (op == ScalarOp::k_signbit) {
+    } else if (op == Prim::signbit) {
       r.i = std::signbit(a.f);
     } else if (compares) {
       r.i = detail::compare_op(op, a.f, b.f);
@@ -358,13 +347,13 @@ inline Scalar compute(ScalarOp op, DType operand, const Scalar& a, const Scalar&
     } else {
       r.f = detail::float_op<double>(op, a.f, b.f, c.f);
     }
-  } else if (op == ScalarOp::k_signbit) {
+  } else if (op == Prim::signbit) {
     r.i = info(operand).is_signed && a.i < 0;
   } else if (operand == DType::kU64) {
     auto x = static_cast<uint64_t>(a.i), y = static_cast<uint64_t>(b.i);
     r.i = compares ? detail::compare_op(op, x, y) : static_cast<int64_t>(detail::int_op<uint64_t>(op, x, y));
   } else {
-    if (operand == DType::kBool && op == ScalarOp::k_bitwise_not) op = ScalarOp::k_logical_not;
+    if (operand == DType::kBool && op == Prim::bitwise_not) op = Prim::logical_not;
     r.i =
         compares ? detail::compare_op(op, a.i, b.i) : detail::wrap_int(operand, detail::int_op<int64_t>(op, a.i, b.i));
   }

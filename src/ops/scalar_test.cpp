@@ -6,64 +6,62 @@
 namespace flashover::ops {
 namespace {
 
-using enum ScalarOp;
-
-double of_floats(ScalarOp op, DType dtype, double a, double b = 0) { return compute(op, dtype, {a}, {b}).f; }
-int64_t of_ints(ScalarOp op, DType dtype, int64_t a, int64_t b = 0) { return compute(op, dtype, {0, a}, {0, b}).i; }
+double of_floats(Prim op, DType dtype, double a, double b = 0) { return compute(op, dtype, {a}, {b}).f; }
+int64_t of_ints(Prim op, DType dtype, int64_t a, int64_t b = 0) { return compute(op, dtype, {0, a}, {0, b}).i; }
 
 TEST(Scalar, FloatsRoundToTheirType) {
-  EXPECT_EQ(of_floats(k_add, DType::kF32, 16777216, 1), 16777216);
-  EXPECT_EQ(of_floats(k_add, DType::kF64, 16777216, 1), 16777217);
+  EXPECT_EQ(of_floats(Prim::add, DType::kF32, 16777216, 1), 16777216);
+  EXPECT_EQ(of_floats(Prim::add, DType::kF64, 16777216, 1), 16777217);
 }
 
 TEST(Scalar, NanWinsOrLoses) {
-  EXPECT_TRUE(std::isnan(of_floats(k_minimum, DType::kF32, NAN, 1)));
-  EXPECT_TRUE(std::isnan(of_floats(k_maximum, DType::kF32, 1, NAN)));
-  EXPECT_EQ(of_floats(k_fmin, DType::kF32, NAN, 1), 1);
-  EXPECT_TRUE(std::isnan(of_floats(k_relu, DType::kF32, NAN)));
-  EXPECT_EQ(of_floats(k_sign, DType::kF32, NAN), 0);
+  EXPECT_TRUE(std::isnan(of_floats(Prim::minimum, DType::kF32, NAN, 1)));
+  EXPECT_TRUE(std::isnan(of_floats(Prim::maximum, DType::kF32, 1, NAN)));
+  EXPECT_EQ(of_floats(Prim::fmin, DType::kF32, NAN, 1), 1);
+  EXPECT_TRUE(std::isnan(of_floats(Prim::relu, DType::kF32, NAN)));
+  EXPECT_EQ(of_floats(Prim::sign, DType::kF32, NAN), 0);
 }
 
 TEST(Scalar, DivisionsRoundAsPythonOrAsC) {
-  EXPECT_EQ(of_ints(k_floordiv, DType::kI32, -7, 2), -4);
-  EXPECT_EQ(of_ints(k_truncdiv, DType::kI32, -7, 2), -3);
-  EXPECT_EQ(of_ints(k_remainder, DType::kI32, -7, 2), 1);
-  EXPECT_EQ(of_ints(k_fmod, DType::kI32, -7, 2), -1);
-  EXPECT_EQ(of_ints(k_floordiv, DType::kI64, INT64_MIN, -1), INT64_MIN);
-  EXPECT_EQ(of_floats(k_remainder, DType::kF64, -7, 2), 1);
-  EXPECT_EQ(of_floats(k_floordiv, DType::kF32, 1, 0), INFINITY);
+  EXPECT_EQ(of_ints(Prim::floordiv, DType::kI32, -7, 2), -4);
+  EXPECT_EQ(of_ints(Prim::truncdiv, DType::kI32, -7, 2), -3);
+  EXPECT_EQ(of_ints(Prim::remainder, DType::kI32, -7, 2), 1);
+  EXPECT_EQ(of_ints(Prim::fmod, DType::kI32, -7, 2), -1);
+  EXPECT_EQ(of_ints(Prim::floordiv, DType::kI64, INT64_MIN, -1), INT64_MIN);
+  EXPECT_EQ(of_floats(Prim::remainder, DType::kF64, -7, 2), 1);
+  EXPECT_EQ(of_floats(Prim::floordiv, DType::kF32, 1, 0), INFINITY);
 }
 
 TEST(Scalar, IntegersWrap) {
-  EXPECT_EQ(of_ints(k_add, DType::kI8, 127, 1), -128);
-  EXPECT_EQ(of_ints(k_neg, DType::kU8, 1), 255);
-  EXPECT_EQ(of_ints(k_mul, DType::kI32, 1 << 20, 1 << 12), 0);
-  EXPECT_EQ(of_ints(k_abs, DType::kI64, INT64_MIN), INT64_MIN);
-  EXPECT_EQ(of_ints(k_add, DType::kBool, 1, 1), 1);
-  EXPECT_EQ(of_ints(k_bitwise_not, DType::kBool, 1), 0);
+  EXPECT_EQ(of_ints(Prim::add, DType::kI8, 127, 1), -128);
+  EXPECT_EQ(of_ints(Prim::neg, DType::kU8, 1), 255);
+  EXPECT_EQ(of_ints(Prim::mul, DType::kI32, 1 << 20, 1 << 12), 0);
+  EXPECT_EQ(of_ints(Prim::abs, DType::kI64, INT64_MIN), INT64_MIN);
+  EXPECT_EQ(of_ints(Prim::add, DType::kBool, 1, 1), 1);
+  EXPECT_EQ(of_ints(Prim::bitwise_not, DType::kBool, 1), 0);
 }
 
 TEST(Scalar, PowersAndShiftsBeyondTheType) {
-  EXPECT_EQ(of_ints(k_pow, DType::kI64, 2, -1), 0);
-  EXPECT_EQ(of_ints(k_pow, DType::kI64, -1, -3), -1);
-  EXPECT_EQ(of_ints(k_shift_left, DType::kI64, 1, 64), 0);
-  EXPECT_EQ(of_ints(k_shift_right, DType::kI64, -1, 64), -1);
+  EXPECT_EQ(of_ints(Prim::pow, DType::kI64, 2, -1), 0);
+  EXPECT_EQ(of_ints(Prim::pow, DType::kI64, -1, -3), -1);
+  EXPECT_EQ(of_ints(Prim::shift_left, DType::kI64, 1, 64), 0);
+  EXPECT_EQ(of_ints(Prim::shift_right, DType::kI64, -1, 64), -1);
 }
 
 TEST(Scalar, BesselFunctionOverItsRange) {
   for (double x = 0; x < 713; x += 0.37) {
     const double right = std::cyl_bessel_i(0, x);
-    EXPECT_NEAR(of_floats(k_i0, DType::kF64, -x), right, 5e-13 * right) << x;
+    EXPECT_NEAR(of_floats(Prim::i0, DType::kF64, -x), right, 5e-13 * right) << x;
   }
-  EXPECT_EQ(of_floats(k_i0, DType::kF64, -INFINITY), INFINITY);
-  EXPECT_TRUE(std::isnan(of_floats(k_i0, DType::kF64, NAN)));
+  EXPECT_EQ(of_floats(Prim::i0, DType::kF64, -INFINITY), INFINITY);
+  EXPECT_TRUE(std::isnan(of_floats(Prim::i0, DType::kF64, NAN)));
 }
 
 TEST(Scalar, ComparisonsGiveBools) {
-  EXPECT_EQ(compute(k_lt, DType::kF32, {NAN}, {1}).i, 0);
-  EXPECT_EQ(compute(k_ne, DType::kF32, {NAN}, {NAN}).i, 1);
-  EXPECT_EQ(compute(k_gt, DType::kU64, {0, -1}, {0, 1}).i, 1) << "unsigned";
-  EXPECT_EQ(compute(k_where, DType::kBool, {0, 1}, {2.5}, {3.5}).f, 2.5);
+  EXPECT_EQ(compute(Prim::lt, DType::kF32, {NAN}, {1}).i, 0);
+  EXPECT_EQ(compute(Prim::ne, DType::kF32, {NAN}, {NAN}).i, 1);
+  EXPECT_EQ(compute(Prim::gt, DType::kU64, {0, -1}, {0, 1}).i, 1) << "unsigned";
+  EXPECT_EQ(compute(Prim::where, DType::kBool, {0, 1}, {2.5}, {3.5}).f, 2.5);
 }
 
 TEST(Scalar, ConversionsTruncateAndWrap) {

@@ -126,8 +126,8 @@ class Evaluator {
   }
 
   void node(const graph::Node& n) {
-    const std::string op = n.op->name.substr(n.op->is_prim ? 5 : 0);
-    if (!n.op->is_prim) {  // any extern of the tests: its operand, negated
+    const std::string op = n.op->name.substr(n.op->is_prim() ? 5 : 0);
+    if (!n.op->is_prim()) {  // any extern of the tests: its operand, negated
       fill(n, [&](const auto&, size_t i) { return -in(n, 0).data[i]; });
       return;
     }

@@ -38,7 +38,7 @@ std::optional<Bounds> bounds_of(const graph::Graph& g, ValueId value) {
   if (op::is_any_of(name, {op::rand, op::rand_like})) return Bounds{0, 1, false};
   if (op::is_any_of(name, {op::view, op::detach, op::alias, op::unsqueeze, op::clone, op::select_int, op::squeeze}))
     return bounds_of(g, ops::as_value(n->args[0]));
-  if (name == prim::full) {
+  if (n->op->prim == Prim::full) {
     const Arg& number = n->args[1];
     if (!ops::is_scalar(number) || std::holds_alternative<std::complex<double>>(number)) return std::nullopt;
     const auto* e = std::get_if<sym::Expr>(&number);

@@ -404,7 +404,7 @@ std::optional<HostValue> Recorder::host_value(PyObject* tensor) const {
     const auto* r = std::get_if<Ref>(&a);
     if (!r || r->id == kNoValue) return std::nullopt;
     for (const graph::Node& n : graph_.nodes)
-      if (n.op->name == prim::full && n.outs[0] == r->id) {
+      if (n.op->prim == Prim::full && n.outs[0] == r->id) {
         if (auto* d = std::get_if<double>(&n.args[1])) return *d;
         if (auto* e = std::get_if<sym::Expr>(&n.args[1]); e && e->is_const()) return static_cast<double>(e->value());
       }

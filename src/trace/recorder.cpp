@@ -302,10 +302,9 @@ ValueId Recorder::add_number(const at::Tensor& t) {
 
 ValueId Recorder::add_number(TensorType type, Arg number) {
   type.offset = 0;
-  static const ops::Op* full = ops::find(prim::full);
   std::vector<Arg> args = {Sizes{}, std::move(number), type.dtype, type.device};
   std::vector<TensorType> outs = {std::move(type)};
-  return graph_.add_node(full, std::move(args), std::move(outs)).outs[0];
+  return graph_.add_node(ops::find(Prim::full), std::move(args), std::move(outs)).outs[0];
 }
 
 at::Tensor Recorder::add_constant(const at::Tensor& given) {

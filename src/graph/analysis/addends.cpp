@@ -18,7 +18,7 @@ Addends::Addends(const Graph& g)
 }
 
 bool Addends::is_sum(const Node& n) const {
-  return n.op->name == prim::add && is_floating(g_.type(n.outs[0]).dtype) && g_.type(n.outs[0]).rank() == 2 &&
+  return n.op->prim == Prim::add && is_floating(g_.type(n.outs[0]).dtype) && g_.type(n.outs[0]).rank() == 2 &&
          std::holds_alternative<Ref>(n.args[0]) && std::holds_alternative<Ref>(n.args[1]);
 }
 

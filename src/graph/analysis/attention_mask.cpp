@@ -42,7 +42,7 @@ Mask kind_of(const ConstantArray& mask, DType dtype) {
 ValueId behind_repetition(const Graph& g, const std::vector<int32_t>& producer, ValueId v, bool& rows) {
   for (rows = true; producer[v] >= 0;) {
     const Node& n = g.nodes[producer[v]];
-    if (n.op->name != prim::broadcast) break;
+    if (n.op->prim != Prim::broadcast) break;
     const ValueId x = ops::as_value(n.args[0]);
     const TensorType &from = g.type(x), &to = g.type(v);
     if (from.rank() < 2) {

@@ -65,19 +65,13 @@ Array gather(const ConstantArray& x, std::vector<int64_t> sizes, std::vector<int
 }
 
 // Pointwise prims whose results doubles hold: not those that round as the machine's functions do.
-std::optional<ops::ScalarOp> exact_op(std::string_view prim, DType operand) {
-  using enum ops::ScalarOp;
-  static constexpr ops::ScalarOp kExact[] = {k_neg,   k_abs, k_floor, k_ceil, k_relu,    k_logical_not, k_isnan,
-                                             k_isinf, k_add, k_sub,   k_mul,  k_minimum, k_maximum,     k_eq,
-                                             k_ne,    k_lt,  k_le,    k_gt,   k_ge,      k_where};
-  static constexpr ops::ScalarOp kOfBools[] = {k_bitwise_and, k_bitwise_or, k_bitwise_xor, k_bitwise_not};
-  const auto find = [&](const auto& list) -> std::optional<ops::ScalarOp> {
-    for (ops::ScalarOp op : list)
-      if (prim.substr(5) == ops::name(op)) return op;
-    return std::nullopt;
-  };
-  if (const auto op = find(kExact)) return op;
-  return operand == DType::kBool ? find(kOfBools) : std::nullopt;
+bool is_exact(Prim prim, DType operand) {
+  return is_any_of(prim,
+                   {Prim::neg,   Prim::abs, Prim::floor, Prim::ceil, Prim::relu,    Prim::logical_not, Prim::isnan,
+                    Prim::isinf, Prim::add, Prim::sub,   Prim::mul,  Prim::minimum, Prim::maximum,     Prim::eq,
+                    Prim::ne,    Prim::lt,  Prim::le,    Prim::gt,   Prim::ge,      Prim::where}) ||
+         (operand == DType::kBool &&
+          is_any_of(prim, {Prim::bitwise_and, Prim::bitwise_or, Prim::bitwise_xor, Prim::bitwise_not}));
 }
 
 // As ops::compute takes and gives them.
@@ -161,14 +155,14 @@ std::shared_ptr<const ConstantArray> Constants::operator[](ValueId v) {
     state_[v] = 1;
     if (producer_[v] >= 0) {
       const Node& n = g_.nodes[producer_[v]];
-      if (n.op->is_prim && n.outs.size() == 1 && representable(g_.type(v).dtype)) arrays_[v] = compute(n, v);
+      if (n.op->is_prim() && n.outs.size() == 1 && representable(g_.type(v).dtype)) arrays_[v] = compute(n, v);
     }
   }
   return arrays_[v];
 }
 
 std::shared_ptr<const ConstantArray> Constants::compute(const Node& n, ValueId v) {
-  const std::string_view op = n.op->name;
+  const Prim op = n.op->prim;
   const TensorType& type = g_.type(v);
   const auto sizes = const_sizes(type.sizes);
   if (!sizes || count(*sizes) == 0) return nullptr;
@@ -176,14 +170,14 @@ std::shared_ptr<const ConstantArray> Constants::compute(const Node& n, ValueId v
   const std::vector<int64_t> ones(rank, 1);
   auto pay = [&](const std::vector<int64_t>& stored) { return (budget_ -= count(stored)) >= 0; };
 
-  if (op == prim::full) {
+  if (op == Prim::full) {
     const auto x = scalar(n.args[1]);
     if (!x) return nullptr;
     const double value = round_to(type.dtype, *x);
     if (!fits(type.dtype, value)) return nullptr;
     return std::make_shared<ConstantArray>(ConstantArray{*sizes, ones, {value}});
   }
-  if (op == prim::iota) {
+  if (op == Prim::iota) {
     const auto start = scalar(n.args[1]), step = scalar(n.args[2]);
     if (!start || !step || is_floating(type.dtype) || !pay(*sizes)) return nullptr;
     auto out = std::make_shared<ConstantArray>(ConstantArray{*sizes, *sizes, {}});
@@ -223,20 +217,20 @@ std::shared_ptr<const ConstantArray> Constants::compute(const Node& n, ValueId v
     return good ? out : nullptr;
   };
 
-  if (const auto scalar = exact_op(op, from)) {
+  if (is_exact(op, from)) {
     const DType operand = computed_in(from);
     return map([&](auto&& x) {
       const auto at = [&](size_t i) { return i < in.size() ? to_scalar(x(i)) : ops::Scalar{}; };
-      return from_scalar(type.dtype, ops::compute(*scalar, operand, at(0), at(1), at(2)));
+      return from_scalar(type.dtype, ops::compute(op, operand, at(0), at(1), at(2)));
     });
   }
-  if (op == prim::copy) return map([&](auto&& x) { return x(0); });
-  if (op == prim::convert) return map([&](auto&& x) { return x(0); });
+  if (op == Prim::copy) return map([&](auto&& x) { return x(0); });
+  if (op == Prim::convert) return map([&](auto&& x) { return x(0); });
 
   const ConstantArray& x = *in[0];
   if (x.is_uniform() && n.op->kind == ops::OpKind::kView)
     return std::make_shared<ConstantArray>(ConstantArray{*sizes, ones, x.data});
-  if (op == prim::reshape) {
+  if (op == Prim::reshape) {
     // Dims of size 1 come and go for free.
     std::vector<int64_t> before, after, kept;
     for (size_t d = 0; d < x.sizes.size(); ++d)
@@ -253,20 +247,20 @@ std::shared_ptr<const ConstantArray> Constants::compute(const Node& n, ValueId v
     auto whole = gather(x, x.sizes, x.sizes, strides_of(x), 0);
     return std::make_shared<ConstantArray>(ConstantArray{*sizes, *sizes, std::move(whole->data)});
   }
-  if (op == prim::broadcast) {
+  if (op == Prim::broadcast) {
     const std::vector<int64_t> dims = ops::as_ints(n.args[2]);
     std::vector<int64_t> stored = ones;
     for (size_t i = 0; i < dims.size(); ++i) stored[dims[i]] = x.stored[i];
     return std::make_shared<ConstantArray>(ConstantArray{*sizes, std::move(stored), x.data});
   }
   const std::vector<int64_t> strides = strides_of(x);
-  if (op == prim::permute) {
+  if (op == Prim::permute) {
     std::vector<int64_t> s, stored;
     for (int64_t d : ops::as_ints(n.args[1])) s.push_back(strides[d]), stored.push_back(x.stored[d]);
     if (!pay(stored)) return nullptr;
     return gather(x, *sizes, std::move(stored), s, 0);
   }
-  if (op == prim::slice) {
+  if (op == Prim::slice) {
     const Sizes starts = ops::as_sizes(n.args[1]), steps = ops::as_sizes(n.args[3]);
     std::vector<int64_t> s, stored;
     int64_t origin = 0;
@@ -279,7 +273,7 @@ std::shared_ptr<const ConstantArray> Constants::compute(const Node& n, ValueId v
     if (!pay(stored)) return nullptr;
     return gather(x, *sizes, std::move(stored), s, origin);
   }
-  if (op == prim::cat) {
+  if (op == Prim::cat) {
     const int64_t dim = ops::as_int(n.args[1]);
     auto out = std::make_shared<ConstantArray>(ConstantArray{*sizes, ones, {}});
     for (const auto& operand : in)
@@ -298,7 +292,7 @@ std::shared_ptr<const ConstantArray> Constants::compute(const Node& n, ValueId v
     }
     return out;
   }
-  if (op == prim::cumsum && is_integral(type.dtype)) {
+  if (op == Prim::cumsum && is_integral(type.dtype)) {
     const int64_t dim = ops::as_int(n.args[1]);
     auto out = std::make_shared<ConstantArray>(ConstantArray{*sizes, x.stored, {}});
     out->stored[dim] = (*sizes)[dim];
@@ -314,7 +308,7 @@ std::shared_ptr<const ConstantArray> Constants::compute(const Node& n, ValueId v
     });
     return good ? out : nullptr;
   }
-  if (op == prim::index) {
+  if (op == Prim::index) {
     const RefList list = ops::as_values(n.args[1]);
     // Indices of the first dims, none left out.
     for (size_t i = 0; i < list.size(); ++i)

@@ -295,7 +295,7 @@ ValueId apply(Builder& b, const ViewStep& s, ValueId x) {
     case Kind::kDiagonal:
       return b.diagonal(x, s.dims[0], s.dims[1], s.dims[2]);
     case Kind::kAsStrided:
-      return b.emit(prim::as_strided, {Ref{x}, s.sizes, s.ends, s.offset});
+      return b.emit(Prim::as_strided, {Ref{x}, s.sizes, s.ends, s.offset});
     case Kind::kOperator:
       return apply_operator(b, s.forward, x, s.forward_args, s.forward_type);
   }
@@ -330,7 +330,7 @@ ValueId invert(Builder& b, const ViewStep& s, ValueId parent, ValueId value) {
                     like_parent(b, parent));
     case Kind::kAsStrided:
       if (ops::aten::overlaps_itself(s.sizes, s.ends)) throw Declined("write to a tensor whose elements overlap");
-      return b.emit(prim::as_strided_scatter, {Ref{parent}, Ref{value}, s.sizes, s.ends, s.offset});
+      return b.emit(Prim::as_strided_scatter, {Ref{parent}, Ref{value}, s.sizes, s.ends, s.offset});
     case Kind::kOperator:
       return apply_operator(b, s.backward, value, s.backward_args, s.backward_type);
   }

@@ -128,7 +128,7 @@ bool as_strided(Builder& b, const Node& n, Outs& outs) {
   // Strides speak of memory; they are those of the elements' order only over a contiguous tensor at offset 0.
   if (!is_contiguous(x) || !x.offset.is_const(0)) return false;
   sym::Expr offset = is_none(arg(n, 3)) ? sym::Expr(0) : std::get<sym::Expr>(arg(n, 3));
-  outs = {b.emit(prim::as_strided, {Ref{in(n, 0)}, t.sizes, arg(n, 2), offset})};
+  outs = {b.emit(Prim::as_strided, {Ref{in(n, 0)}, t.sizes, arg(n, 2), offset})};
   return true;
 }
 bool unfold(Builder& b, const Node& n, Outs& outs) {  // (self, dim, size, step): windows, over the row-major elements
@@ -140,7 +140,7 @@ bool unfold(Builder& b, const Node& n, Outs& outs) {  // (self, dim, size, step)
   int64_t d = b.wrap(x, *dim);
   strides.push_back(strides[d]);
   strides[d] = strides[d] * *step;
-  outs = {b.emit(prim::as_strided, {Ref{x}, t.sizes, strides, sym::Expr(0)})};
+  outs = {b.emit(Prim::as_strided, {Ref{x}, t.sizes, strides, sym::Expr(0)})};
   return true;
 }
 

@@ -174,7 +174,7 @@ class Partitioner {
     for (sym::Expr s : t.sizes) n *= std::max<int64_t>(1, s.hint());
     return n;
   }
-  bool is_extern(const Node& n) const { return !n.op->is_prim; }
+  bool is_extern(const Node& n) const { return !n.op->is_prim(); }
 
   // How many products and the like stand between the inputs and a value, at most.
   void find_stages() {
@@ -201,12 +201,12 @@ class Partitioner {
   // A view that operators can read where its base lies.
   bool is_window(ValueId v) const {
     for (const Node* n = def(v); n && n->op->kind == OpKind::kView; n = def(v)) {
-      const std::string_view name = n->op->name;
+      const Prim prim = n->op->prim;
       const auto* base = n->args.empty() ? nullptr : std::get_if<Ref>(&n->args[0]);
       if (!base || base->id == kNoValue) return false;
       // (A reshape that is not dense is no copy.)
-      if (name == prim::reshape ? !is_contiguous(g_.type(base->id)) && is_contiguous(g_.type(v))
-                                : name != prim::permute && name != prim::slice)
+      if (prim == Prim::reshape ? !is_contiguous(g_.type(base->id)) && is_contiguous(g_.type(v))
+                                : prim != Prim::permute && prim != Prim::slice)
         return false;
       v = base->id;
     }
@@ -223,13 +223,12 @@ class Partitioner {
       if (inner) return MinCut::kInfinite;
     }
     if (is_random(n) || n.op->mutates || is_extern(n) || must_save_[v]) return MinCut::kInfinite;
-    const std::string_view name = n.op->name;
     int64_t work = 0;
     switch (n.op->kind) {
       case OpKind::kView:
         return materialized && !is_window(v) ? bytes(v) : 0;
       case OpKind::kFactory:
-        if (name != prim::uniform && name != prim::normal) return 0;
+        if (!is_any_of(n.op->prim, {Prim::uniform, Prim::normal})) return 0;
         work = bytes(v) * 16;
         break;
       case OpKind::kPointwise:

@@ -35,12 +35,12 @@ Pruned without_tangents(const Graph& g, const std::vector<bool>& tangent, const 
     for (ValueId v : n.outs)
       if (v != kNoValue) state[v] = s;
     of_node.push_back(s);
-    const bool add = n.op->name == prim::add || n.op->name == op::add_Tensor,
-               sub = n.op->name == prim::sub || n.op->name == op::sub_Tensor;
+    const bool add = n.op->prim == Prim::add || n.op->name == op::add_Tensor,
+               sub = n.op->prim == Prim::sub || n.op->name == op::sub_Tensor;
     if (s != Tangent::kThere || (!add && !sub)) continue;
     const Ref *a = std::get_if<Ref>(&n.args[0]), *b = std::get_if<Ref>(&n.args[1]);
     if (!a || !b ||
-        (!n.op->is_prim &&
+        (!n.op->is_prim() &&
          !(n.args.size() > 2 && std::get_if<sym::Expr>(&n.args[2]) && std::get<sym::Expr>(n.args[2]).is_const(1))))
       continue;
     const ValueId left = state[b->id] == Tangent::kAbsent          ? a->id

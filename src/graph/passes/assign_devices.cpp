@@ -9,7 +9,7 @@ Graph assign_devices(Graph g, Device device) {
   if (device.type == DeviceType::kCPU) return g;
   std::vector<bool> leaves(g.values.size());  // operators see it, or the caller
   for (const Node& n : g.nodes)
-    if (!n.op->is_prim)
+    if (!n.op->is_prim())
       for (const Arg& a : n.args) for_each_ref(a, [&](ValueId v) { leaves[static_cast<size_t>(v)] = true; });
   for (const Output& o : g.outputs)
     if (o.value != kNoValue) leaves[static_cast<size_t>(o.value)] = true;
@@ -17,7 +17,7 @@ Graph assign_devices(Graph g, Device device) {
   std::vector<bool> there(g.values.size());
   for (size_t v = 0; v < g.values.size(); ++v) there[v] = g.values[v].type.device == device;
   for (const Node& n : g.nodes) {
-    if (!n.op->is_prim) continue;
+    if (!n.op->is_prim()) continue;
     bool any = std::none_of(n.outs.begin(), n.outs.end(), [&](ValueId v) {
       return v != kNoValue && (leaves[static_cast<size_t>(v)] || !g.type(v).sizes.empty());
     });

@@ -183,7 +183,7 @@ bool relu_of_product(Rewriter& r, const Node& n, Values& results, const void*) {
   for (;;) {
     const Node* d = r.def(v);
     if (!d || r.uses(v) != 1) return false;
-    const bool view = d->op->name == prim::reshape || d->op->name == prim::permute || d->op->name == prim::copy;
+    const bool view = d->op->prim == Prim::reshape || d->op->prim == Prim::permute || d->op->prim == Prim::copy;
     if (!view) break;
     views.push_back(*d);
     v = ops::as_value(d->args[0]);
@@ -271,7 +271,7 @@ bool copy_out_by_parts(Rewriter& r, const Node& n, Values& results, const void* 
       !all_const(out.sizes) || !on_cuda(out) || !is_reduced(out.dtype))
     return false;
   const ValueId dense = ops::as_value(n.args[0]);
-  const Node* slice_found = r.uses(dense) == 1 ? r.def(skip_copies(r, dense), prim::slice) : nullptr;
+  const Node* slice_found = r.uses(dense) == 1 ? r.def(skip_copies(r, dense), Prim::slice) : nullptr;
   if (!slice_found || r.uses(slice_found->outs[0]) != 1) return false;
   const ValueId whole = ops::as_value(slice_found->args[0]), taken = slice_found->outs[0];
   const Node* found = r.def(whole, op::mm);
@@ -301,13 +301,12 @@ bool copy_out_by_parts(Rewriter& r, const Node& n, Values& results, const void* 
     type.sizes[0] = to - from;
     products.push_back(Ref{r.b.slice(r.b.emit(product.op->name, std::move(args), type), 1, 0, columns)});
   }
-  results = {r.b.reshape(r.b.emit(prim::cat, {products, sym::Expr(0)}), out.sizes)};
+  results = {r.b.reshape(r.b.emit(Prim::cat, {products, sym::Expr(0)}), out.sizes)};
   return true;
 }
 
 // A result that is a dense tensor in other sizes is handed over in that tensor's memory.
 void hand_over_reshaped(Graph& g) {
-  static const ops::Op *const reshape = ops::find(prim::reshape), *const cat = ops::find(prim::cat);
   std::vector<int32_t> uses(g.values.size());
   std::vector<const Node*> producer(g.values.size());
   for (const Output& o : g.outputs)
@@ -328,9 +327,9 @@ void hand_over_reshaped(Graph& g) {
     if (o.kind != Output::Kind::kValue || !o.memory.is_const(0) || !o.type.offset.is_const(0) || uses[o.value] != 1)
       continue;
     const Node* n = producer[o.value];
-    if (!n || n->op != reshape || !is_contiguous(o.type)) continue;
+    if (!n || n->op->prim != Prim::reshape || !is_contiguous(o.type)) continue;
     const ValueId from = ops::as_value(n->args[0]);
-    if (uses[from] != 1 || !producer[from] || producer[from]->op != cat) continue;
+    if (uses[from] != 1 || !producer[from] || producer[from]->op->prim != Prim::cat) continue;
     o.kind = Output::Kind::kSlice;
     o.value = from;
     o.layout = contiguous_strides(g.type(from).sizes);
@@ -348,7 +347,7 @@ constexpr RewriteRule kFirst[] = {
 constexpr RewriteRule kThen[] = {
     {op::convolution_backward, "channels last, the bias' gradient -> a sum", convolution_backward},
     {op::convolution, "conv with bias -> conv, + bias", split_bias},
-    {prim::reshape, "a padded product copied out -> by parts", copy_out_by_parts},
+    {Prim::reshape, "a padded product copied out -> by parts", copy_out_by_parts},
 };
 
 }  // namespace

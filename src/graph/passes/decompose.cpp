@@ -40,10 +40,9 @@ bool gpu_knows(DType d) {
 bool gpu_takes(const Graph& g, size_t first, bool deterministic) {
   for (size_t i = first; i < g.nodes.size(); ++i) {
     const Node& n = g.nodes[i];
-    if (!n.op->is_prim) continue;
-    const std::string_view name = std::string_view(n.op->name).substr(5);
+    if (!n.op->is_prim()) continue;
     bool supported = true;
-    const bool casts = name == "convert";
+    const bool casts = n.op->prim == Prim::convert;
     const auto look = [&](ValueId v) {
       if (v == kNoValue) return;
       const DType d = g.type(v).dtype;
@@ -54,7 +53,7 @@ bool gpu_takes(const Graph& g, size_t first, bool deterministic) {
       for (const Arg& a : n.args) for_each_ref(a, look);
     }
     if (!supported) return false;
-    const bool scatter = name == "scatter", put = name == "index_put";
+    const bool scatter = n.op->prim == Prim::scatter, put = n.op->prim == Prim::index_put;
     if (!scatter && !put) continue;
     if (deterministic) return false;
     const DType d = g.type(n.outs[0]).dtype;
@@ -81,7 +80,6 @@ Graph round(Graph in, bool& again, const target::Providers& providers) {
     if (o.value != kNoValue) read[o.value] = true;
   for (const Mutation& m : in.mutations) read[m.value] = true;
   static const ops::Op* const to_copy = ops::find(op::_to_copy);
-  static const ops::Op* const convert = ops::find(prim::convert);
   std::vector<ValueId> results;
   for (Node& n : in.nodes) {
     replacement.apply(n);
@@ -109,7 +107,7 @@ Graph round(Graph in, bool& again, const target::Providers& providers) {
     // The program's own conversions round for good; those of decompositions need not (see fold).
     if (n.op == to_copy)
       for (size_t i = first_node; i < out.nodes.size(); ++i)
-        if (out.nodes[i].op == convert) out.nodes[i].args.resize(3, Arg(true));
+        if (out.nodes[i].op->prim == Prim::convert) out.nodes[i].args.resize(3, Arg(true));
     for (size_t i = first_node; i < out.nodes.size(); ++i) again |= find_decomposition(out.nodes[i].op) != nullptr;
     for (size_t i = 0; i < results.size(); ++i) {
       if (n.outs[i] == kNoValue || results[i] == kNoValue) continue;

@@ -18,9 +18,9 @@ bool holds_weights(Rewriter& r, ValueId v, int steps) {
   const Node* n = r.def(v);
   if (!n || steps == 0) return false;
   if (n->op->name == op::_softmax) return true;
-  static constexpr std::string_view kKeeps[] = {prim::reshape, prim::permute,      prim::copy,     prim::broadcast,
-                                                op::clone,     op::native_dropout, op::div_Tensor, op::mul_Tensor};
-  if (std::find(std::begin(kKeeps), std::end(kKeeps), n->op->name) == std::end(kKeeps)) return false;
+  static constexpr OpName kKeeps[] = {Prim::reshape, Prim::permute,      Prim::copy,     Prim::broadcast,
+                                      op::clone,     op::native_dropout, op::div_Tensor, op::mul_Tensor};
+  if (std::find(std::begin(kKeeps), std::end(kKeeps), OpName(n->op->name)) == std::end(kKeeps)) return false;
   const Node kept = *n;
   if (holds_weights(r, ops::as_value(kept.args[0]), steps - 1)) return true;
   const auto* other = kept.op->name == op::mul_Tensor ? std::get_if<Ref>(&kept.args[1]) : nullptr;
@@ -44,11 +44,11 @@ struct Flushing {
 
 // Numbers near 0 are as good as 0 where nothing but sums of products is made of them.
 std::vector<char> find_sums_only(const Graph& g) {
-  static constexpr std::string_view kProducts[] = {op::bmm, op::mm, "flashover.bmm_flushed.default"};
-  static constexpr std::string_view kKeeps[] = {prim::reshape,      prim::permute,  prim::copy,    prim::broadcast,
-                                                prim::slice,        prim::convert,  op::clone,     op::_to_copy,
-                                                op::native_dropout, op::div_Tensor, op::mul_Tensor};
-  const auto among = [](const auto& names, std::string_view name) {
+  static constexpr OpName kProducts[] = {op::bmm, op::mm, "flashover.bmm_flushed.default"};
+  static constexpr OpName kKeeps[] = {Prim::reshape,      Prim::permute,  Prim::copy,    Prim::broadcast,
+                                      Prim::slice,        Prim::convert,  op::clone,     op::_to_copy,
+                                      op::native_dropout, op::div_Tensor, op::mul_Tensor};
+  const auto among = [](const auto& names, OpName name) {
     return std::find(std::begin(names), std::end(names), name) != std::end(names);
   };
   std::vector<char> sums_only(g.values.size(), 1);

@@ -29,7 +29,7 @@ Graph replace_uniform(Graph g) {
   // Only where known values meet the rest of the program: what lies behind is dead then.
   std::vector<bool> index_only(g.values.size());
   for (const Node& n : g.nodes) {
-    bool all = n.op->is_prim && n.outs.size() == 1 && n.outs[0] != kNoValue;
+    bool all = n.op->is_prim() && n.outs.size() == 1 && n.outs[0] != kNoValue;
     for (const Arg& a : n.args) for_each_ref(a, [&](ValueId v) { all = all && index_only[v]; });
     if (all) index_only[n.outs[0]] = true;
   }
@@ -41,8 +41,8 @@ Graph replace_uniform(Graph g) {
     for (const Arg& a : n.args) for_each_ref(a, [&](ValueId v) { frontier[v] = index_only[v]; });
   }
   for (Node& n : g.nodes) {
-    if (n.outs.size() != 1 || n.outs[0] == kNoValue || !frontier[n.outs[0]] || n.op->name == prim::full ||
-        n.op->name == prim::iota)
+    if (n.outs.size() != 1 || n.outs[0] == kNoValue || !frontier[n.outs[0]] || n.op->prim == Prim::full ||
+        n.op->prim == Prim::iota)
       continue;
     const auto array = constants[n.outs[0]];
     if (!array || array->data.empty()) continue;
@@ -51,7 +51,7 @@ Graph replace_uniform(Graph g) {
     for (double x : array->data) same = same && std::bit_cast<uint64_t>(x) == std::bit_cast<uint64_t>(first);
     if (!same) continue;
     const TensorType& t = g.type(n.outs[0]);
-    n.op = ops::find(prim::full);
+    n.op = ops::find(Prim::full);
     n.args = {t.sizes, scalar_of(t.dtype, first), t.dtype, t.device};
   }
   return g;
@@ -62,15 +62,15 @@ std::optional<double> uniform(Rewriter& r, ValueId v) {
   for (;;) {
     const Node* n = r.def(v);
     if (!n) return std::nullopt;
-    if (n->op->name == prim::full) {
+    if (n->op->prim == Prim::full) {
       const Arg& a = n->args[1];
       if (const auto* d = std::get_if<double>(&a)) return round_to(r.b.dtype(v), *d);
       if (const auto* b = std::get_if<bool>(&a)) return *b ? 1.0 : 0.0;
       if (const auto* e = std::get_if<sym::Expr>(&a); e && e->is_const()) return static_cast<double>(e->value());
       return std::nullopt;
     }
-    const bool passes = n->op->is_prim && n->op->kind == ops::OpKind::kView;
-    if (!passes && n->op->name != prim::copy) return std::nullopt;
+    const bool passes = n->op->is_prim() && n->op->kind == ops::OpKind::kView;
+    if (!passes && n->op->prim != Prim::copy) return std::nullopt;
     v = ops::as_value(n->args[0]);
   }
 }
@@ -113,7 +113,7 @@ bool where_known(Rewriter& r, const Node& n, Values& results, const void*) {
 bool logic_known(Rewriter& r, const Node& n, Values& results, const void*) {
   const ValueId a = ops::as_value(n.args[0]), b = ops::as_value(n.args[1]);
   if (r.b.dtype(a) != DType::kBool) return false;
-  const bool is_and = n.op->name == prim::bitwise_and;
+  const bool is_and = n.op->prim == Prim::bitwise_and;
   for (auto [x, other] : {std::pair{a, b}, std::pair{b, a}})
     if (const auto u = uniform(r, x)) {
       results = {(*u != 0) == is_and ? other : x};
@@ -151,7 +151,7 @@ std::vector<bool> read_by_operators(const Graph& g) {
       if (producer[v] < 0) return;
       const Node& n = g.nodes[producer[v]];
       // (Copies into an operator's layout go away where the producer can take it.)
-      if (!n.op->is_prim || (n.op->kind != ops::OpKind::kView && n.op->name != prim::copy)) return;
+      if (!n.op->is_prim() || (n.op->kind != ops::OpKind::kView && n.op->prim != Prim::copy)) return;
       v = ops::as_value(n.args[0]);
     }
   };
@@ -159,7 +159,7 @@ std::vector<bool> read_by_operators(const Graph& g) {
     const Node& n = g.nodes[i];
     for (ValueId v : n.outs)
       if (v != kNoValue) producer[v] = static_cast<int32_t>(i);
-    if (n.op->is_prim) continue;
+    if (n.op->is_prim()) continue;
     for (const Arg& a : n.args) for_each_ref(a, mark);
   }
   for (const Output& o : g.outputs)
@@ -175,7 +175,7 @@ bool convert_chain(Rewriter& r, const Node& n, Values& results, const void* user
     results = {x};
     return true;
   }
-  const Node* inner = r.def(x, prim::convert);
+  const Node* inner = r.def(x, Prim::convert);
   if (!inner) return false;
   const ValueId y = ops::as_value(inner->args[0]);
   const DType from = r.b.dtype(y), middle = r.b.dtype(x);
@@ -200,12 +200,12 @@ bool reshape_chain(Rewriter& r, const Node& n, Values& results, const void*) {
   }
   const Node* inner = r.def(x);
   if (!inner) return false;
-  if (inner->op->name == prim::reshape) {
+  if (inner->op->prim == Prim::reshape) {
     results = {r.b.reshape(ops::as_value(inner->args[0]), ops::as_sizes(n.args[1]))};
-  } else if (inner->op->name == prim::full) {
+  } else if (inner->op->prim == Prim::full) {
     std::vector<Arg> args = inner->args;
     args[0] = n.args[1];
-    results = {r.b.emit(prim::full, std::move(args))};
+    results = {r.b.emit(Prim::full, std::move(args))};
   }
   return !results.empty();
 }
@@ -216,7 +216,7 @@ bool permute_chain(Rewriter& r, const Node& n, Values& results, const void*) {
     results = {x};
     return true;
   }
-  const Node* inner = r.def(x, prim::permute);
+  const Node* inner = r.def(x, Prim::permute);
   if (!inner) return false;
   const std::vector<int64_t> first = ops::as_ints(inner->args[1]);
   for (int64_t& d : dims) d = first[d];
@@ -227,7 +227,7 @@ bool permute_chain(Rewriter& r, const Node& n, Values& results, const void*) {
 Values full_of_sizes(Rewriter& r, const Node& full, Sizes sizes) {
   std::vector<Arg> args = full.args;
   args[0] = std::move(sizes);
-  return {r.b.emit(prim::full, std::move(args))};
+  return {r.b.emit(Prim::full, std::move(args))};
 }
 bool broadcast_chain(Rewriter& r, const Node& n, Values& results, const void*) {
   const ValueId x = ops::as_value(n.args[0]);
@@ -238,9 +238,9 @@ bool broadcast_chain(Rewriter& r, const Node& n, Values& results, const void*) {
   }
   const Node* inner = r.def(x);
   if (!inner) return false;
-  if (inner->op->name == prim::full) {
+  if (inner->op->prim == Prim::full) {
     results = full_of_sizes(r, *inner, sizes);
-  } else if (inner->op->name == prim::broadcast) {
+  } else if (inner->op->prim == Prim::broadcast) {
     const std::vector<int64_t> outer = ops::as_ints(n.args[2]);
     std::vector<int64_t> dims = ops::as_ints(inner->args[2]);
     for (int64_t& d : dims) d = outer[d];
@@ -260,9 +260,9 @@ bool slice_chain(Rewriter& r, const Node& n, Values& results, const void*) {
   }
   const Node* inner = r.def(x);
   if (!inner) return false;
-  if (inner->op->name == prim::full) {
+  if (inner->op->prim == Prim::full) {
     results = full_of_sizes(r, *inner, r.b.type(n.outs[0]).sizes);
-  } else if (inner->op->name == prim::slice) {
+  } else if (inner->op->prim == Prim::slice) {
     // x[s1 + s2*t1 : s1 + (e2 - 1)*t1 + 1 : t1*t2]
     const Sizes s1 = ops::as_sizes(inner->args[1]), t1 = ops::as_sizes(inner->args[3]);
     Sizes s, e, t;
@@ -273,7 +273,7 @@ bool slice_chain(Rewriter& r, const Node& n, Values& results, const void*) {
       t.push_back(t1[d] * steps[d]);
     }
     results = {r.b.slice(ops::as_value(inner->args[0]), std::move(s), std::move(e), std::move(t))};
-  } else if (inner->op->name == prim::cat) {
+  } else if (inner->op->prim == Prim::cat) {
     // A slice of one operand.
     const RefList list = ops::as_values(inner->args[0]);
     const int64_t dim = ops::as_int(inner->args[1]);
@@ -300,8 +300,8 @@ bool slice_scatter_whole(Rewriter& r, const Node& n, Values& results, const void
 }
 bool copy_same(Rewriter& r, const Node& n, Values& results, const void*) {
   const ValueId x = ops::as_value(n.args[0]);
-  if (const Node* inner = r.def(x, prim::copy)) {
-    results = {r.b.emit(prim::copy, {inner->args[0]}, r.b.type(n.outs[0]))};
+  if (const Node* inner = r.def(x, Prim::copy)) {
+    results = {r.b.emit(Prim::copy, {inner->args[0]}, r.b.type(n.outs[0]))};
     return true;
   }
   if (!same_strides(r.b.type(x), r.b.type(n.outs[0]))) return false;
@@ -315,22 +315,22 @@ bool double_negation(Rewriter& r, const Node& n, Values& results, const void*) {
 }
 
 constexpr RewriteRule kFoldRules[] = {
-    {prim::mul, "x * 1 = x", neutral<Neutral::kOneEither>},
-    {prim::div, "x / 1 = x", neutral<Neutral::kOneRight>},
-    {prim::add, "x + (-0.) = x, integers: x + 0 = x", neutral<Neutral::kZeroAdd>},
-    {prim::sub, "x - 0 = x", neutral<Neutral::kZeroSub>},
-    {prim::where, "where(true, a, b) = a; where(c, a, a) = a", where_known},
-    {prim::bitwise_and, "a & true = a, a & false = false, a & a = a", logic_known},
-    {prim::bitwise_or, "a | false = a, a | true = true, a | a = a", logic_known},
-    {prim::convert, "convert(convert(x, wider), t) = convert(x, t)", convert_chain},
-    {prim::reshape, "reshape(reshape(x)) = reshape(x); of a full: a full", reshape_chain},
-    {prim::permute, "permute(permute(x)) = permute(x)", permute_chain},
-    {prim::broadcast, "broadcast(broadcast(x)) = broadcast(x); of a full: a full", broadcast_chain},
-    {prim::slice, "slice(slice(x)) = slice(x); of a cat: of the operand", slice_chain},
-    {prim::slice_scatter, "the whole replaced", slice_scatter_whole},
-    {prim::copy, "copy(copy(x)) = copy(x); the same layout: x", copy_same},
-    {prim::neg, "-(-x) = x", double_negation},
-    {prim::logical_not, "!!b = b", double_negation},
+    {Prim::mul, "x * 1 = x", neutral<Neutral::kOneEither>},
+    {Prim::div, "x / 1 = x", neutral<Neutral::kOneRight>},
+    {Prim::add, "x + (-0.) = x, integers: x + 0 = x", neutral<Neutral::kZeroAdd>},
+    {Prim::sub, "x - 0 = x", neutral<Neutral::kZeroSub>},
+    {Prim::where, "where(true, a, b) = a; where(c, a, a) = a", where_known},
+    {Prim::bitwise_and, "a & true = a, a & false = false, a & a = a", logic_known},
+    {Prim::bitwise_or, "a | false = a, a | true = true, a | a = a", logic_known},
+    {Prim::convert, "convert(convert(x, wider), t) = convert(x, t)", convert_chain},
+    {Prim::reshape, "reshape(reshape(x)) = reshape(x); of a full: a full", reshape_chain},
+    {Prim::permute, "permute(permute(x)) = permute(x)", permute_chain},
+    {Prim::broadcast, "broadcast(broadcast(x)) = broadcast(x); of a full: a full", broadcast_chain},
+    {Prim::slice, "slice(slice(x)) = slice(x); of a cat: of the operand", slice_chain},
+    {Prim::slice_scatter, "the whole replaced", slice_scatter_whole},
+    {Prim::copy, "copy(copy(x)) = copy(x); the same layout: x", copy_same},
+    {Prim::neg, "-(-x) = x", double_negation},
+    {Prim::logical_not, "!!b = b", double_negation},
 };
 
 // ---- attention masks
@@ -398,7 +398,7 @@ Graph fold_masks(Graph g) {
     TensorType dense = g.type(ops::as_value(mask));
     dense.strides = contiguous_strides(dense.sizes);
     dense.offset = 0;
-    Node copy{.op = ops::find(prim::copy), .args = {mask}, .location = g.nodes[relaid[k]].location};
+    Node copy{.op = ops::find(Prim::copy), .args = {mask}, .location = g.nodes[relaid[k]].location};
     copy.outs = {g.add_value(dense)};
     mask = Ref{copy.outs[0]};
     g.nodes.insert(g.nodes.begin() + static_cast<std::ptrdiff_t>(relaid[k]), std::move(copy));
@@ -410,23 +410,19 @@ Graph fold_masks(Graph g) {
 // Fused 16-bit operators compute in f32 and round once at the end. Where a rounding decides about a value (x ==
 // x.max(), floor, a conversion to int) all of these readers must see the same rounded number. Strict: it is rounded
 // everywhere.
+bool decides(Prim prim) {
+  return is_any_of(prim, {Prim::eq,       Prim::ne,       Prim::lt,         Prim::le,        Prim::gt,     Prim::ge,
+                          Prim::floor,    Prim::ceil,     Prim::round,      Prim::trunc,     Prim::sign,   Prim::isnan,
+                          Prim::isinf,    Prim::signbit,  Prim::fmod,       Prim::remainder, Prim::argmax, Prim::argmin,
+                          Prim::floordiv, Prim::truncdiv, Prim::logical_not});
+}
 Graph mark_roundings(Graph g, bool strict) {
-  static const auto* const kDeciding = [] {
-    auto* set = new std::unordered_set<const ops::Op*>;
-    for (const char* name :
-         {prim::eq,   prim::ne,        prim::lt,     prim::le,     prim::gt,       prim::ge,       prim::floor,
-          prim::ceil, prim::round,     prim::trunc,  prim::sign,   prim::isnan,    prim::isinf,    prim::signbit,
-          prim::fmod, prim::remainder, prim::argmax, prim::argmin, prim::floordiv, prim::truncdiv, prim::logical_not})
-      set->insert(ops::find(name));
-    return set;
-  }();
-  static const ops::Op* const convert = ops::find(prim::convert);
   std::vector<int32_t> producer(g.values.size(), -1);
   for (size_t i = 0; i < g.nodes.size(); ++i)
     for (ValueId v : g.nodes[i].outs)
       if (v != kNoValue) producer[v] = static_cast<int32_t>(i);
   const auto is_rounding = [&](const Node& n) {
-    return n.op == convert && is_reduced(ops::as_dtype(n.args[1])) &&
+    return n.op->prim == Prim::convert && is_reduced(ops::as_dtype(n.args[1])) &&
            !is_reduced(g.type(ops::as_value(n.args[0])).dtype);
   };
   const auto mark = [](Node& n) {
@@ -435,15 +431,15 @@ Graph mark_roundings(Graph g, bool strict) {
   for (size_t i = 0; i < g.nodes.size(); ++i) {
     Node& n = g.nodes[i];
     if (strict && is_rounding(n)) mark(n);
-    const bool to_discrete = n.op == convert && !is_floating(ops::as_dtype(n.args[1]));
-    if (!to_discrete && !kDeciding->count(n.op)) continue;
+    const bool to_discrete = n.op->prim == Prim::convert && !is_floating(ops::as_dtype(n.args[1]));
+    if (!to_discrete && !decides(n.op->prim)) continue;
     for (const Arg& a : n.args)
       for_each_ref(a, [&](ValueId v) {
         while (v != kNoValue && producer[v] >= 0) {
           Node& p = g.nodes[producer[v]];
-          const bool passes = p.op->is_prim && (p.op->kind == ops::OpKind::kView || p.op->name == prim::copy);
-          if (!passes && p.op != convert) break;
-          if (p.op == convert) mark(p);
+          const bool passes = p.op->is_prim() && (p.op->kind == ops::OpKind::kView || p.op->prim == Prim::copy);
+          if (!passes && p.op->prim != Prim::convert) break;
+          if (p.op->prim == Prim::convert) mark(p);
           if (is_rounding(p)) break;
           v = ops::as_value(p.args[0]);
         }
@@ -451,7 +447,7 @@ Graph mark_roundings(Graph g, bool strict) {
   }
   if (strict)  // what reads a rounded value keeps it
     for (Node& n : g.nodes)
-      if (n.op == convert && is_reduced(g.type(ops::as_value(n.args[0])).dtype)) mark(n);
+      if (n.op->prim == Prim::convert && is_reduced(g.type(ops::as_value(n.args[0])).dtype)) mark(n);
   return g;
 }
 

@@ -198,7 +198,7 @@ class Functionalizer {
     const ValueId value = get(v);
     if (traced(v).opaque || same_strides(out_.type(value), traced(v)) || !is_writable_layout(traced(v))) return value;
     TensorType t = plain(traced(v));
-    const ValueId copy = b_.emit(prim::copy, {Ref{value}}, std::move(t));
+    const ValueId copy = b_.emit(Prim::copy, {Ref{value}}, std::move(t));
     remember(v, copy);
     return copy;
   }
@@ -364,7 +364,7 @@ class Functionalizer {
     if (from.dtype != to.dtype || !(from.device == to.device) || from.opaque || to.opaque) return false;
     ValueId value = get(x);
     if (!same_strides(out_.type(value), to) && is_writable_layout(to))
-      value = b_.emit(prim::copy, {Ref{value}}, plain(to));
+      value = b_.emit(Prim::copy, {Ref{value}}, plain(to));
     new_root(n.outs[0], value);
     return true;
   }
@@ -384,7 +384,7 @@ class Functionalizer {
     for (size_t i = 0; i < n.outs.size(); ++i) {
       ValueId value = replay(b_, all[i], get(x));
       if (!same_strides(out_.type(value), traced(n.outs[i])) && is_writable_layout(traced(n.outs[i])))
-        value = b_.emit(prim::copy, {Ref{value}}, plain(traced(n.outs[i])));
+        value = b_.emit(Prim::copy, {Ref{value}}, plain(traced(n.outs[i])));
       new_root(n.outs[i], value);
     }
     return true;

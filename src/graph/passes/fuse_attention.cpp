@@ -36,7 +36,7 @@ struct Scores {
 };
 
 bool is_cast(const Node& n, Rewriter& r) {
-  if (n.op->name != op::_to_copy && n.op->name != prim::convert) return false;
+  if (n.op->name != op::_to_copy && n.op->prim != Prim::convert) return false;
   const auto real = [](DType d) { return d == DType::kF32 || is_reduced(d); };
   const TensorType &from = r.b.type(ops::as_value(n.args[0])), &to = r.b.type(n.outs[0]);
   return real(from.dtype) && real(to.dtype) && from.device == to.device;
@@ -71,7 +71,7 @@ bool follow_scores(Rewriter& r, ValueId v, Scores& s) {
       s.product = *n;
       return true;
     }
-    if (n->op->name == prim::reshape || n->op->name == prim::copy || is_cast(*n, r)) {
+    if (n->op->prim == Prim::reshape || n->op->prim == Prim::copy || is_cast(*n, r)) {
       v = ops::as_value(n->args[0]);
       if (!same_matrix(r.b.type(v), type)) return false;
     } else if (n->op->name == op::add_Tensor) {
@@ -108,7 +108,7 @@ ValueId with_batch(Rewriter& r, ValueId x, const Sizes& batch, double* scale = n
     if (const auto strides = ops::view_strides(t, sizes)) best = v;
     const Node* n = r.def(v);
     if (!n) break;
-    if (n->op->name == prim::reshape || n->op->name == prim::copy) {
+    if (n->op->prim == Prim::reshape || n->op->prim == Prim::copy) {
       v = ops::as_value(n->args[0]);
       continue;
     }
@@ -122,7 +122,7 @@ ValueId with_batch(Rewriter& r, ValueId x, const Sizes& batch, double* scale = n
 
 ValueId densely(Rewriter& r, ValueId x) {
   const TensorType t = r.b.type(x);
-  return dense_last(t) ? x : r.b.emit(prim::copy, {Ref{x}}, dense_type(t));
+  return dense_last(t) ? x : r.b.emit(Prim::copy, {Ref{x}}, dense_type(t));
 }
 
 // A bias that was added to something with the leading sizes `from`, for leading sizes `to` (a finer view of the same).
@@ -165,7 +165,7 @@ bool fuse(Rewriter& r, const Node& n, Values& results, const void* user) {
       softmax = d;
       break;
     }
-    if (d->op->name != prim::reshape && d->op->name != prim::copy && !is_cast(*d, r)) return false;
+    if (d->op->prim != Prim::reshape && d->op->prim != Prim::copy && !is_cast(*d, r)) return false;
     const ValueId x = ops::as_value(d->args[0]);
     if (!same_matrix(r.b.type(x), r.b.type(v))) return false;
     v = x;

@@ -147,16 +147,16 @@ bool attention(const Graph& g, const Node& n, const SliceCut& cut, ArgCuts& read
 }
 
 struct Rule {
-  std::string_view op;
+  OpName op;
   bool (*reads)(const Graph&, const Node&, const SliceCut&, ArgCuts&);
   bool is_product;
 };
 constexpr Rule kReadRules[] = {
-    {prim::copy, copy, false},
-    {prim::convert, copy, false},
+    {Prim::copy, copy, false},
+    {Prim::convert, copy, false},
     {op::_to_copy, copy, false},
-    {prim::permute, permute, false},
-    {prim::reshape, reshape, false},
+    {Prim::permute, permute, false},
+    {Prim::reshape, reshape, false},
     {op::mm, product_reads<0>, true},
     {op::bmm, product_reads<0>, true},
     {op::addmm, product_reads<1>, true},
@@ -188,7 +188,7 @@ class Plan {
       if (o.value != kNoValue) ++users_[o.value];
     for (const Mutation& m : g.mutations) ++users_[m.value];
     for (size_t i = g.nodes.size(); i-- > 0;)
-      if (g.nodes[i].op->name == prim::slice && !cuts_[i]) hoist(i);
+      if (g.nodes[i].op->prim == Prim::slice && !cuts_[i]) hoist(i);
   }
   const std::optional<SliceCut>& of(size_t node) const { return cuts_[node]; }
   bool any() const {
@@ -276,7 +276,7 @@ class Copier {
     for (size_t i = 0; i < nodes_.size(); ++i) {
       Node n = std::move(nodes_[i]);
       b_.set_location(n.location);
-      const bool is_slice = n.op->name == prim::slice;
+      const bool is_slice = n.op->prim == Prim::slice;
       if (plan_.of(i) && !is_slice) {
         shorten(n, *plan_.of(i));
         continue;
@@ -307,7 +307,7 @@ class Copier {
     std::vector<Arg> args = n.args;
     for (size_t k = 0; k < args.size(); ++k)
       if (reads[k]) args[k] = Ref{rows(ops::as_value(n.args[k]), *reads[k])};
-    if (n.op->name == prim::reshape) {
+    if (n.op->prim == Prim::reshape) {
       Sizes sizes = ops::as_sizes(n.args[1]);
       sizes[cut.dim] = cut.count;
       args[1] = std::move(sizes);
@@ -330,12 +330,12 @@ class Copier {
     ValueId out = rows(v, cut);
     TensorType type = out_.type(out);
     type.strides = ops::dense_like(slice.sizes, slice.strides);
-    if (!same_strides(type, out_.type(out))) out = b_.emit(prim::copy, {Ref{out}}, std::move(type));
+    if (!same_strides(type, out_.type(out))) out = b_.emit(Prim::copy, {Ref{out}}, std::move(type));
     dense_.insert(out);
     return out;
   }
   bool is_view_of_dense(const Node& n) const {
-    return n.op->is_prim && n.op->kind == ops::OpKind::kView && dense_.contains(ops::as_value(n.args[0]));
+    return n.op->is_prim() && n.op->kind == ops::OpKind::kView && dense_.contains(ops::as_value(n.args[0]));
   }
 
   ValueId rows(ValueId v, const SliceCut& cut) {

@@ -111,7 +111,7 @@ bool from_addmm(Rewriter& r, const Node& n, Values& results, const void* user) {
 // x [batch, rows, inner] times the same matrix for the whole batch
 bool from_bmm(Rewriter& r, const Node& n, Values& results, const void* user) {
   auto& state = *static_cast<PackingState*>(const_cast<void*>(user));
-  const Node* repeated = r.def(ops::as_value(n.args[1]), prim::broadcast);
+  const Node* repeated = r.def(ops::as_value(n.args[1]), Prim::broadcast);
   if (!repeated || ops::as_ints(repeated->args[2]) != std::vector<int64_t>{1, 2}) return false;
   const ValueId matrix = ops::as_value(repeated->args[0]), x = ops::as_value(n.args[0]);
   const TensorType type = r.b.type(x), m = r.b.type(matrix), out = r.b.type(n.outs[0]);
@@ -140,16 +140,16 @@ ValueId behind_views(Rewriter& r, ValueId v, std::vector<Node>& views) {
   for (;;) {
     const Node* view = r.def(v);
     if (!view || r.uses(v) != 1) return kNoValue;
-    if (view->op->name == prim::reshape || view->op->name == prim::permute)
+    if (view->op->prim == Prim::reshape || view->op->prim == Prim::permute)
       views.push_back(*view);
-    else if (view->op->name != prim::copy)
+    else if (view->op->prim != Prim::copy)
       return v;
     v = ops::as_value(view->args[0]);
   }
 }
 ValueId with_views(Rewriter& r, ValueId v, const std::vector<Node>& views) {
   for (size_t i = views.size(); i-- > 0;)
-    v = views[i].op->name == prim::permute ? r.b.permute(v, ops::as_ints(views[i].args[1]))
+    v = views[i].op->prim == Prim::permute ? r.b.permute(v, ops::as_ints(views[i].args[1]))
                                            : r.b.reshape(v, r.b.sizes(views[i].outs[0]));
   return v;
 }

@@ -27,7 +27,7 @@ class Translator {
       bool complex = false;
       for (ValueId v : n.outs) complex = complex || (v != kNoValue && is_complex(in_.type(v)));
       for (const Arg& a : n.args) for_each_ref(a, [&](ValueId v) { complex = complex || is_complex(in_.type(v)); });
-      if (complex && n.op->is_prim)
+      if (complex && n.op->is_prim())
         translate(std::move(n));
       else
         in_.nodes.push_back(std::move(n));
@@ -122,44 +122,56 @@ class Translator {
   }
 
   void translate(Node n) {
-    const std::string_view name = std::string_view(n.op->name).substr(5);
     const std::vector<Arg> a = n.args;
     const auto none = None{};
-    if (name == "permute") return last(std::move(n), op::permute, {a[0], a[1]});
-    if (name == "reshape") return last(std::move(n), op::reshape, {a[0], a[1]});
-    if (name == "flip") return last(std::move(n), op::flip, {a[0], a[1]});
-    if (name == "diagonal") return last(std::move(n), op::diagonal, {a[0], a[1], a[2], a[3]});
-    if (name == "cat") return last(std::move(n), op::cat, {a[0], a[1]});
-    if (name == "copy") return last(std::move(n), op::clone, {a[0], none});
-    if (name == "convert") return last(std::move(n), op::_to_copy, {a[0], a[1], none, none, none, false, none});
-    if (name == "full") return last(std::move(n), op::full, {a[0], a[1], a[2], none, a[3], none});
-    if (name == "broadcast") {
-      const std::vector<int64_t> dims = ops::as_ints(a[2]);
-      const TensorType x = in_.type(ops::as_value(a[0]));
-      std::vector<int64_t> order(dims.size());
-      std::iota(order.begin(), order.end(), int64_t{0});
-      std::sort(order.begin(), order.end(), [&](int64_t i, int64_t k) { return dims[i] < dims[k]; });
-      Sizes sizes(in_.type(n.outs[0]).rank(), 1), sorted;
-      for (size_t i = 0; i < dims.size(); ++i) sizes[dims[i]] = x.sizes[i];
-      for (int64_t i : order) sorted.push_back(x.sizes[i]);
-      const ValueId permuted = step(n, op::permute, {a[0], int_list(order)}, sorted);
-      const ValueId stretched = step(n, op::reshape, {Ref{permuted}, sizes}, sizes);
-      return last(std::move(n), op::expand, {Ref{stretched}, a[1], false});
+    switch (n.op->prim) {
+      case Prim::permute:
+        return last(std::move(n), op::permute, {a[0], a[1]});
+      case Prim::reshape:
+        return last(std::move(n), op::reshape, {a[0], a[1]});
+      case Prim::flip:
+        return last(std::move(n), op::flip, {a[0], a[1]});
+      case Prim::diagonal:
+        return last(std::move(n), op::diagonal, {a[0], a[1], a[2], a[3]});
+      case Prim::cat:
+        return last(std::move(n), op::cat, {a[0], a[1]});
+      case Prim::copy:
+        return last(std::move(n), op::clone, {a[0], none});
+      case Prim::convert:
+        return last(std::move(n), op::_to_copy, {a[0], a[1], none, none, none, false, none});
+      case Prim::full:
+        return last(std::move(n), op::full, {a[0], a[1], a[2], none, a[3], none});
+      case Prim::broadcast: {
+        const std::vector<int64_t> dims = ops::as_ints(a[2]);
+        const TensorType x = in_.type(ops::as_value(a[0]));
+        std::vector<int64_t> order(dims.size());
+        std::iota(order.begin(), order.end(), int64_t{0});
+        std::sort(order.begin(), order.end(), [&](int64_t i, int64_t k) { return dims[i] < dims[k]; });
+        Sizes sizes(in_.type(n.outs[0]).rank(), 1), sorted;
+        for (size_t i = 0; i < dims.size(); ++i) sizes[dims[i]] = x.sizes[i];
+        for (int64_t i : order) sorted.push_back(x.sizes[i]);
+        const ValueId permuted = step(n, op::permute, {a[0], int_list(order)}, sorted);
+        const ValueId stretched = step(n, op::reshape, {Ref{permuted}, sizes}, sizes);
+        return last(std::move(n), op::expand, {Ref{stretched}, a[1], false});
+      }
+      case Prim::slice: {
+        const Cut cut{ops::as_sizes(a[1]), ops::as_sizes(a[2]), ops::as_sizes(a[3])};
+        ValueId x = ops::as_value(a[0]);
+        for (size_t d : cut.dims(in_.type(x).sizes)) x = cut_dim(n, x, cut, d);
+        return last(std::move(n), op::clone, {Ref{x}, none});
+      }
+      case Prim::slice_scatter:
+        return slice_scatter(std::move(n));
+      case Prim::as_strided: {
+        // From the first element on, wherever the memory lies.
+        const ValueId rest = from_element(n, ops::as_value(a[0]), ops::as_expr(a[3]));
+        return last(std::move(n), op::as_strided, {Ref{rest}, a[1], a[2], none});
+      }
+      case Prim::as_strided_scatter:
+        return as_strided_scatter(std::move(n));
+      default:
+        throw Declined("complex numbers in " + n.op->name);
     }
-    if (name == "slice") {
-      const Cut cut{ops::as_sizes(a[1]), ops::as_sizes(a[2]), ops::as_sizes(a[3])};
-      ValueId x = ops::as_value(a[0]);
-      for (size_t d : cut.dims(in_.type(x).sizes)) x = cut_dim(n, x, cut, d);
-      return last(std::move(n), op::clone, {Ref{x}, none});
-    }
-    if (name == "slice_scatter") return slice_scatter(std::move(n));
-    if (name == "as_strided") {
-      // From the first element on, wherever the memory lies.
-      const ValueId rest = from_element(n, ops::as_value(a[0]), ops::as_expr(a[3]));
-      return last(std::move(n), op::as_strided, {Ref{rest}, a[1], a[2], none});
-    }
-    if (name == "as_strided_scatter") return as_strided_scatter(std::move(n));
-    throw Declined("complex numbers in " + n.op->name);
   }
 
   Graph in_;

@@ -86,7 +86,7 @@ class Random {
     ValueId state;
     int64_t first;
     const Draw& draw;
-    ValueId operator()(const char* prim, const Sizes& sizes) const {
+    ValueId operator()(Prim prim, const Sizes& sizes) const {
       return b.emit(
           prim, {Ref{state}, sizes, draw.strides, sym::Expr(first), sym::Expr(draw.threads), sym::Expr(draw.width)});
     }
@@ -138,7 +138,8 @@ class Random {
   // Operators of the program's own may draw and not say so.
   static bool is_known(const Node& n) {
     const std::string_view name = n.op->name;
-    return n.op->is_prim || op::is_aten(name) || name.starts_with("functional.aten.") || name.starts_with("flashover.");
+    return n.op->is_prim() || op::is_aten(name) || name.starts_with("functional.aten.") ||
+           name.starts_with("flashover.");
   }
   // Attention is random when it drops something out.
   static bool draws_nothing(const Node& n) {
@@ -198,7 +199,7 @@ class Random {
     if (m == DType::kF32) keep = static_cast<float>(keep);
     double scale = 1 / keep;
     if (m == DType::kF32) scale = static_cast<float>(scale);
-    const ValueId u = b.convert(draw(prim::uniform, b.sizes(x)), m);
+    const ValueId u = b.convert(draw(Prim::uniform, b.sizes(x)), m);
     const ValueId mask = b.lt(u, rules::constant(b, u, keep));
     const ValueId y = b.mul(b.mul(b.convert(x, m), b.convert(mask, m)), rules::constant(b, u, scale));
     results = {b.convert(y, d), mask};
@@ -229,7 +230,7 @@ class Random {
   static void bernoulli(const Drawer& draw, const Node& n, Values& results) {
     Builder& b = draw.b;
     const TensorType t = b.type(n.outs[0]);
-    const ValueId u = draw(prim::uniform, t.sizes);
+    const ValueId u = draw(Prim::uniform, t.sizes);
     const auto p = static_cast<float>(*rules::number(n.args[1]));
     results = {b.convert(b.lt(u, rules::constant(b, u, p)), t.dtype)};
   }
@@ -245,14 +246,14 @@ class Random {
   }
   // Rounded where eager rounds.
   static ValueId as(Builder& b, ValueId x, DType d) {
-    return d == DType::kF32 ? x : b.emit(prim::convert, {Ref{x}, d, true});
+    return d == DType::kF32 ? x : b.emit(Prim::convert, {Ref{x}, d, true});
   }
   // From the left end, which counts, to the right end, which does not; eager draws them the other way round.
   static void between(const Drawer& draw, const Node& n, float from, float to, Values& results) {
     Builder& b = draw.b;
     const TensorType t = b.type(n.outs[0]);
     const float range = to - from;
-    ValueId u = draw(prim::uniform, t.sizes);
+    ValueId u = draw(Prim::uniform, t.sizes);
     const auto whole = [&](double v) { return b.expand(rules::constant(b, u, v), t.sizes); };
     if (range != 1 || from != 0) u = b.fma(u, whole(range), whole(from));
     const ValueId v = as(b, u, t.dtype);
@@ -266,7 +267,7 @@ class Random {
   static void around(const Drawer& draw, const Node& n, double mean, double deviation, Values& results) {
     Builder& b = draw.b;
     const TensorType t = b.type(n.outs[0]);
-    ValueId v = draw(prim::normal, t.sizes);
+    ValueId v = draw(Prim::normal, t.sizes);
     const auto whole = [&](double x) { return b.expand(rules::constant(b, v, x), t.sizes); };
     if (mean != 0 || deviation != 1) v = b.fma(v, whole(deviation), whole(mean));
     results = {as(b, v, t.dtype)};
@@ -290,8 +291,7 @@ class Random {
       if (input_[v] >= 0) return true;
       const Node& n = g_.nodes[static_cast<size_t>(producer_[v])];
       if (n.op->kind != ops::OpKind::kView) return true;
-      const std::string_view name = n.op->name;
-      if (name != prim::reshape && name != prim::permute && name != prim::broadcast) return false;
+      if (!is_any_of(n.op->prim, {Prim::reshape, Prim::permute, Prim::broadcast})) return false;
       v = ops::as_value(n.args[0]);
     }
   }

@@ -205,7 +205,7 @@ class Summer {
   }
   // The node whose bf16 result, that nothing else reads, `n` widens; -1: that is not what it does. (f16 may overflow.)
   int32_t widened(const Node& n) const {
-    if (n.op->name != prim::convert) return -1;
+    if (n.op->prim != Prim::convert) return -1;
     const ValueId from = std::get<Ref>(n.args[0]).id, to = n.outs[0];
     if (sums_.uses(from) != 1 || g_.type(from).dtype != DType::kBF16 ||
         info(g_.type(from).dtype).bytes >= info(g_.type(to).dtype).bytes)

@@ -57,11 +57,11 @@ class Relaxer {
     out_.values = std::move(in_.values);
     out_.inputs = std::move(in_.inputs);
     for (Node& n : in_.nodes) {
-      if (n.op->name == prim::copy) {
+      if (n.op->prim == Prim::copy) {
         source_[n.outs[0]] = behind_copies(ops::as_value(n.args[0]));
         continue;
       }
-      if (n.op->is_prim)
+      if (n.op->is_prim())
         visit_prim(n);
       else
         visit_extern(n);
@@ -156,7 +156,7 @@ class Relaxer {
       auto [it, fresh] = copies_.try_emplace({x, key_of(expected)}, kNoValue);
       if (fresh) {
         Builder b(out_, n.location);
-        it->second = b.emit(prim::copy, {Ref{x}}, plain(expected));
+        it->second = b.emit(Prim::copy, {Ref{x}}, plain(expected));
       }
       return it->second;
     });

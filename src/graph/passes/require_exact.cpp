@@ -1,18 +1,12 @@
 // Looks for comparisons of values that approximated functions take part in.
 #include "graph/passes/require_exact.h"
 
-#include <algorithm>
-#include <string_view>
-
 #include "ops/names.h"
 
 namespace flashover::graph {
 namespace {
 
-bool is_comparison(std::string_view name) {
-  static constexpr std::string_view kNames[] = {prim::eq, prim::ne, prim::lt, prim::le, prim::gt, prim::ge};
-  return std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
-}
+bool is_comparison(Prim prim) { return is_any_of(prim, {Prim::eq, Prim::ne, Prim::lt, Prim::le, Prim::gt, Prim::ge}); }
 
 }  // namespace
 
@@ -20,7 +14,7 @@ Graph require_exact(Graph g) {
   // In order, by prims alone: what follows from such functions, and what only from numbers of the program.
   std::vector<bool> behind(g.values.size()), number(g.values.size());
   for (const Node& n : g.nodes) {
-    if (!n.op->is_prim) continue;
+    if (!n.op->is_prim()) continue;
     bool any = n.op->approximated, all_numbers = true, some_number = false;
     for (const Arg& a : n.args)
       for_each_ref(a, [&](ValueId v) {
@@ -28,7 +22,7 @@ Graph require_exact(Graph g) {
         all_numbers &= number[static_cast<size_t>(v)];
         some_number |= number[static_cast<size_t>(v)];
       });
-    g.facts.exact |= any && !some_number && is_comparison(n.op->name);
+    g.facts.exact |= any && !some_number && is_comparison(n.op->prim);
     for (ValueId v : n.outs) {
       if (v == kNoValue) continue;
       behind[static_cast<size_t>(v)] = any && is_floating(g.type(v).dtype);

@@ -10,15 +10,15 @@ namespace flashover::graph {
 namespace {
 
 // Cheap enough to do again in every kernel that reads the result.
-constexpr std::string_view kCheap[] = {
-    prim::full,        prim::iota,    prim::convert,     prim::add,        prim::sub,         prim::mul,
-    prim::neg,         prim::eq,      prim::ne,          prim::lt,         prim::le,          prim::gt,
-    prim::ge,          prim::where,   prim::bitwise_and, prim::bitwise_or, prim::bitwise_xor, prim::bitwise_not,
-    prim::logical_not, prim::minimum, prim::maximum};
+constexpr Prim kCheap[] = {Prim::full,       Prim::iota,        Prim::convert,     Prim::add,         Prim::sub,
+                           Prim::mul,        Prim::neg,         Prim::eq,          Prim::ne,          Prim::lt,
+                           Prim::le,         Prim::gt,          Prim::ge,          Prim::where,       Prim::bitwise_and,
+                           Prim::bitwise_or, Prim::bitwise_xor, Prim::bitwise_not, Prim::logical_not, Prim::minimum,
+                           Prim::maximum};
 
-bool is_view(const Node& n) { return n.op->kind == ops::OpKind::kView && n.op->is_prim; }
+bool is_view(const Node& n) { return n.op->kind == ops::OpKind::kView && n.op->is_prim(); }
 bool is_cheap(const Node& n) {
-  return is_view(n) || std::find(std::begin(kCheap), std::end(kCheap), n.op->name) != std::end(kCheap);
+  return is_view(n) || std::find(std::begin(kCheap), std::end(kCheap), n.op->prim) != std::end(kCheap);
 }
 
 }  // namespace

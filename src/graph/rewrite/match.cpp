@@ -9,20 +9,20 @@
 namespace flashover::graph {
 
 ValueId skip_copies(Rewriter& r, ValueId v) {
-  while (const Node* n = r.def(v, prim::copy)) v = ops::as_value(n->args[0]);
+  while (const Node* n = r.def(v, Prim::copy)) v = ops::as_value(n->args[0]);
   return v;
 }
 
 ValueId skip_narrowing(Rewriter& r, ValueId v) {
   const Node* n = r.def(v);
-  if (!n || (n->op->name != prim::convert && n->op->name != op::_to_copy)) return v;
+  if (!n || (n->op->prim != Prim::convert && n->op->name != op::_to_copy)) return v;
   const ValueId x = ops::as_value(n->args[0]);
   const TensorType &from = r.b.type(x), &to = r.b.type(v);
   return from.dtype == DType::kF32 && is_reduced(to.dtype) && from.device == to.device ? x : v;
 }
 
 ValueId transposed(Rewriter& r, ValueId v) {
-  if (const Node* n = r.def(v, prim::permute); n && r.b.rank(v) == 2) return ops::as_value(n->args[0]);
+  if (const Node* n = r.def(v, Prim::permute); n && r.b.rank(v) == 2) return ops::as_value(n->args[0]);
   return r.b.permute(v, {1, 0});
 }
 
@@ -32,7 +32,7 @@ std::optional<double> known_number(Rewriter& r, const Arg& a) {
     const auto* e = std::get_if<sym::Expr>(&x);
     return e && !e->is_const() ? std::nullopt : std::optional(ops::as_double(x));
   };
-  const Node* full = std::holds_alternative<Ref>(a) ? r.def(ops::as_value(a), prim::full) : nullptr;
+  const Node* full = std::holds_alternative<Ref>(a) ? r.def(ops::as_value(a), Prim::full) : nullptr;
   return full ? r.b.rank(full->outs[0]) == 0 ? real(full->args[1]) : std::nullopt : real(a);
 }
 
@@ -73,7 +73,7 @@ TensorType channels_last(TensorType t) {
 }
 
 ValueId in_strides(Rewriter& r, ValueId v, const TensorType& expected) {
-  return same_strides(r.b.type(v), expected) ? v : r.b.emit(prim::copy, {Ref{v}}, expected);
+  return same_strides(r.b.type(v), expected) ? v : r.b.emit(Prim::copy, {Ref{v}}, expected);
 }
 
 ValueId dense_value(Rewriter& r, ValueId v) { return in_strides(r, v, dense_type(r.b.type(v))); }

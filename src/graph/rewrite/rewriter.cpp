@@ -36,13 +36,13 @@ ValueId in_layout(Builder& b, size_t first_node, ValueId v, const TensorType& ex
   Graph& g = b.graph();
   for (size_t k = first_node; k < g.nodes.size(); ++k)
     for (ValueId out : g.nodes[k].outs)
-      if (out == v && g.nodes[k].op->is_prim && g.nodes[k].op->kind != ops::OpKind::kView) {
+      if (out == v && g.nodes[k].op->is_prim() && g.nodes[k].op->kind != ops::OpKind::kView) {
         g.values[v].type.strides = expected.strides;
         return v;
       }
   TensorType t = expected;
   t.offset = 0;
-  return b.emit(prim::copy, {Ref{v}}, std::move(t));
+  return b.emit(Prim::copy, {Ref{v}}, std::move(t));
 }
 
 std::vector<bool> frozen_values(const Graph& g) {
@@ -86,9 +86,9 @@ const Node* Rewriter::def(ValueId v) {
   index();
   return v == kNoValue || producer_[v] < 0 ? nullptr : &out.nodes[producer_[v]];
 }
-const Node* Rewriter::def(ValueId v, std::string_view op) {
+const Node* Rewriter::def(ValueId v, OpName op) {
   const Node* n = def(v);
-  return n && n->op->name == op ? n : nullptr;
+  return n && op == n->op->name ? n : nullptr;
 }
 
 void Rewriter::add_uses(ValueId v, int count) {

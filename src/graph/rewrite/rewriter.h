@@ -24,7 +24,7 @@ class Rewriter {
 
   // The node that computes v, null for inputs.
   const Node* def(ValueId v);
-  const Node* def(ValueId v, std::string_view op);  // null unless it is that operator
+  const Node* def(ValueId v, OpName op);  // null unless it is that operator
   // How often v is read, by nodes yet to come included; never too small.
   int uses(ValueId v) const { return static_cast<size_t>(v) < uses_.size() ? uses_[v] : 0; }
   // Depends on parameters, buffers and constants only, none of them written by the graph.
@@ -43,7 +43,7 @@ class Rewriter {
 // True: `results` holds one value per result (kNoValue only for results that nothing reads).
 using Values = std::vector<ValueId>;  // of a node, one a result
 struct RewriteRule {
-  const char* op;       // the root's operator
+  OpName op;            // the root's operator
   const char* meaning;  // one line, for people
   bool (*apply)(Rewriter& r, const Node& n, Values& results, const void* user);
 };

@@ -133,7 +133,7 @@ Id Emitter::compute(ValueId v, const Index& at) {
   Producers::Def def = producers_.of[v];
   FLASHOVER_CHECK(def.node >= 0) << "graph input %" << v << " is not realised";
   const graph::Node& node = graph_.nodes[def.node];
-  Lowering lower = find_lowering(node.op);
+  Lowering lower = find_lowering(node.op->prim);
   FLASHOVER_CHECK(lower) << node.op->name << " (%" << v << ") cannot be computed in place";
   FLASHOVER_CHECK(at.size() == type(v).rank()) << "index rank of %" << v << " " << node.op->name;
   return lower(*this, node, at);

@@ -1,23 +1,22 @@
 // Gathers the rows of the families into one table.
 #include "loops/lower/lower.h"
 
-#include <unordered_map>
+#include <array>
 
 namespace flashover::loops {
 
-Lowering find_lowering(const ops::Op* op) {
-  static const auto* const table = [] {
+Lowering find_lowering(Prim prim) {
+  static const auto table = [] {
     std::vector<LoweringRow> rows;
     add_pointwise(rows);
     add_views(rows);
     add_movement(rows);
     add_windows(rows);
-    auto* t = new std::unordered_map<const ops::Op*, Lowering>;
-    for (const LoweringRow& r : rows) t->emplace(ops::find(std::string("prim.") + r.name), r.lower);
-    return t;
+    std::array<Lowering, kPrims + 1> by_prim{};
+    for (const LoweringRow& r : rows) by_prim[static_cast<size_t>(r.prim)] = r.lower;
+    return by_prim;
   }();
-  auto it = table->find(op);
-  return it == table->end() ? nullptr : it->second;
+  return table[static_cast<size_t>(prim)];
 }
 
 }  // namespace flashover::loops

@@ -8,10 +8,10 @@ namespace flashover::loops {
 
 // Element `at` of the node's (first) result.
 using Lowering = Id (*)(Emitter& e, const graph::Node& node, const Index& at);
-Lowering find_lowering(const ops::Op* op);  // null: none
+Lowering find_lowering(Prim prim);  // null: none
 
 struct LoweringRow {
-  const char* name;  // without "prim."
+  Prim prim;
   Lowering lower;
 };
 void add_pointwise(std::vector<LoweringRow>& rows);

@@ -129,8 +129,11 @@ Index advanced_index(Emitter& e, const TensorType& x, const RefList& list, const
 }
 
 void add_movement(std::vector<LoweringRow>& rows) {
-  rows.insert(rows.end(),
-              {{"pad", pad}, {"cat", cat}, {"slice_scatter", slice_scatter}, {"gather", gather}, {"index", index}});
+  rows.insert(rows.end(), {{Prim::pad, pad},
+                           {Prim::cat, cat},
+                           {Prim::slice_scatter, slice_scatter},
+                           {Prim::gather, gather},
+                           {Prim::index, index}});
 }
 
 }  // namespace flashover::loops

@@ -1,22 +1,10 @@
 // Pointwise prims, conversions and constants: one scalar operation each, where the dtype has it.
-#include <unordered_map>
-
 #include "loops/lower/lower.h"
 #include "ops/args.h"
 #include "ops/names.h"
 
 namespace flashover::loops {
 namespace {
-
-const std::unordered_map<const ops::Op*, Op>& scalar_table() {
-  static const auto* const table = [] {
-    auto* t = new std::unordered_map<const ops::Op*, Op>;
-#define POINTWISE(name, arity, types, cost, traits, meaning) t->emplace(ops::find(prim::name), Op::k_##name);
-#include "ops/prims.def"
-    return t;
-  }();
-  return *table;
-}
 
 // Where a prim takes a dtype that the scalar operation of that name does not know.
 Id other_dtype(Emitter& e, Op op, Id a, Id b) {
@@ -54,7 +42,7 @@ Id other_dtype(Emitter& e, Op op, Id a, Id b) {
 }
 
 Id scalar(Emitter& e, const graph::Node& node, const Index& at) {
-  const Op op = scalar_table().at(node.op);
+  const Op op = op_of(node.op->prim);
   const int arity = info(op).arity;
   Id ids[3] = {kNone, kNone, kNone};
   for (int i = 0; i < arity; ++i) ids[i] = e.read(ops::as_value(node.args[i]), at);
@@ -92,10 +80,9 @@ Id iota(Emitter& e, const graph::Node& node, const Index& at) {
 }
 
 Id random(Emitter& e, const graph::Node& node, const Index& at) {
-  static const ops::Op* const uniform = ops::find(prim::uniform);
   const ValueId state = ops::as_value(node.args[0]);
   const Id seed = e.read(state, {0}), offset = e.read(state, {1});
-  return e.add({.op = node.op == uniform ? Op::k_uniform : Op::k_normal,
+  return e.add({.op = node.op->prim == Prim::uniform ? Op::k_uniform : Op::k_normal,
                 .dtype = DType::kF32,
                 .args = {seed, offset, kNone},
                 .index = flatten(at, ops::as_sizes(node.args[2])),
@@ -107,14 +94,14 @@ Id random(Emitter& e, const graph::Node& node, const Index& at) {
 }  // namespace
 
 void add_pointwise(std::vector<LoweringRow>& rows) {
-#define POINTWISE(name, arity, types, cost, traits, meaning) rows.push_back({#name, scalar});
+#define POINTWISE(name, arity, types, cost, traits, meaning) rows.push_back({Prim::name, scalar});
 #include "ops/prims.def"
-  rows.push_back({"convert", convert});
-  rows.push_back({"copy", copy});
-  rows.push_back({"full", full});
-  rows.push_back({"iota", iota});
-  rows.push_back({"uniform", random});
-  rows.push_back({"normal", random});
+  rows.push_back({Prim::convert, convert});
+  rows.push_back({Prim::copy, copy});
+  rows.push_back({Prim::full, full});
+  rows.push_back({Prim::iota, iota});
+  rows.push_back({Prim::uniform, random});
+  rows.push_back({Prim::normal, random});
 }
 
 }  // namespace flashover::loops

@@ -120,13 +120,13 @@ Id as_strided(Emitter& e, const graph::Node& node, const Index& at) {
 }  // namespace
 
 void add_views(std::vector<LoweringRow>& rows) {
-  rows.insert(rows.end(), {{"broadcast", broadcast},
-                           {"permute", permute},
-                           {"reshape", reshape},
-                           {"slice", slice},
-                           {"flip", flip},
-                           {"diagonal", diagonal},
-                           {"as_strided", as_strided}});
+  rows.insert(rows.end(), {{Prim::broadcast, broadcast},
+                           {Prim::permute, permute},
+                           {Prim::reshape, reshape},
+                           {Prim::slice, slice},
+                           {Prim::flip, flip},
+                           {Prim::diagonal, diagonal},
+                           {Prim::as_strided, as_strided}});
 }
 
 }  // namespace flashover::loops

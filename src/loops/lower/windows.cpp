@@ -100,7 +100,7 @@ Id avg_pool(Emitter& e, const graph::Node& node, const Index& at) {
 }  // namespace
 
 void add_windows(std::vector<LoweringRow>& rows) {
-  rows.insert(rows.end(), {{"max_pool", max_pool}, {"avg_pool", avg_pool}});
+  rows.insert(rows.end(), {{Prim::max_pool, max_pool}, {Prim::avg_pool, avg_pool}});
 }
 
 }  // namespace flashover::loops

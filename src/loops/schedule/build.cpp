@@ -22,15 +22,30 @@ constexpr int64_t kLargestScratch =
 constexpr int64_t kHeavy = 10;  // scalar operations that are worth a scratch store and load
 
 Reduce reduce_kind(const ops::Op* op) {
-  static constexpr std::pair<const char*, Reduce> kNames[] = {
-      {"sum", Reduce::kSum},    {"prod", Reduce::kProd},    {"amax", Reduce::kMax},      {"amin", Reduce::kMin},
-      {"any", Reduce::kAny},    {"all", Reduce::kAll},      {"argmax", Reduce::kArgMax}, {"argmin", Reduce::kArgMin},
-      {"cumsum", Reduce::kSum}, {"cumprod", Reduce::kProd}, {"cummax", Reduce::kMax},    {"cummin", Reduce::kMin},
-  };
-  const std::string_view name = std::string_view(op->name).substr(5);
-  for (auto& [n, kind] : kNames)
-    if (n == name) return kind;
-  throw Declined("loops: no reduction " + op->name);
+  switch (op->prim) {
+    case Prim::sum:
+    case Prim::cumsum:
+      return Reduce::kSum;
+    case Prim::prod:
+    case Prim::cumprod:
+      return Reduce::kProd;
+    case Prim::amax:
+    case Prim::cummax:
+      return Reduce::kMax;
+    case Prim::amin:
+    case Prim::cummin:
+      return Reduce::kMin;
+    case Prim::any:
+      return Reduce::kAny;
+    case Prim::all:
+      return Reduce::kAll;
+    case Prim::argmax:
+      return Reduce::kArgMax;
+    case Prim::argmin:
+      return Reduce::kArgMin;
+    default:
+      throw Declined("loops: no reduction " + op->name);
+  }
 }
 
 // For what is decided by cost.

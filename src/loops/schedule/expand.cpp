@@ -51,10 +51,9 @@ void expand_var(Builder& b, const Node& node, bool correct, std::vector<ValueId>
 
 // Over no element at all: the neutral element. Loops that never run would leave the merged ones with a wrong length.
 bool expand_empty(Builder& b, const Node& node, std::vector<ValueId>& outs) {
-  static constexpr std::pair<const char*, int> kNeutral[] = {
-      {prim::sum, 0}, {prim::prod, 1}, {prim::any, 0}, {prim::all, 1}};
-  for (auto [name, neutral] : kNeutral) {
-    if (node.op->name != name || !b.type(ops::as_value(node.args[0])).numel().is_const(0)) continue;
+  static constexpr std::pair<Prim, int> kNeutral[] = {{Prim::sum, 0}, {Prim::prod, 1}, {Prim::any, 0}, {Prim::all, 1}};
+  for (auto [prim, neutral] : kNeutral) {
+    if (node.op->prim != prim || !b.type(ops::as_value(node.args[0])).numel().is_const(0)) continue;
     const TensorType t = b.type(node.outs[0]);
     Arg scalar = sym::Expr(neutral);
     if (is_floating(t.dtype)) scalar = static_cast<double>(neutral);
@@ -105,9 +104,6 @@ struct Cut {
   int64_t chunks = 1;          // into so many
   int64_t padded = 0;          // elements to add to it
 };
-bool is_kind(const Node& node, std::initializer_list<const char*> names) {
-  return std::any_of(names.begin(), names.end(), [&](const char* n) { return node.op->name == n; });
-}
 std::optional<Cut> gpu_cut(const TensorType& x, const std::vector<int64_t>& dims, int processors, bool exact) {
   const auto all = x.numel().as_const();
   if (!all || *all == 0 || dims.empty()) return std::nullopt;
@@ -189,19 +185,23 @@ std::vector<int64_t> positions(const std::vector<int64_t>& dims, const std::vect
   for (int64_t d : dims) out.push_back(d - std::count_if(gone.begin(), gone.end(), [&](int64_t g) { return g < d; }));
   return out;
 }
+// Two steps of it are as good as one.
+bool is_folding(Prim prim) {
+  return is_any_of(prim, {Prim::sum, Prim::prod, Prim::amax, Prim::amin, Prim::any, Prim::all});
+}
 Arg neutral_of(const Node& node, DType d) {
-  if (is_kind(node, {prim::sum, prim::any}))
+  if (is_any_of(node.op->prim, {Prim::sum, Prim::any}))
     return d == DType::kBool ? Arg(false) : is_floating(d) ? Arg(0.0) : Arg(sym::Expr(0));
-  if (is_kind(node, {prim::prod, prim::all}))
+  if (is_any_of(node.op->prim, {Prim::prod, Prim::all}))
     return d == DType::kBool ? Arg(true) : is_floating(d) ? Arg(1.0) : Arg(sym::Expr(1));
-  const bool low = is_kind(node, {prim::amax});
+  const bool low = node.op->prim == Prim::amax;
   return low ? Arg(-std::numeric_limits<double>::infinity()) : Arg(std::numeric_limits<double>::infinity());
 }
 bool gpu_reduction(const graph::Graph& g, Builder& b, const Node& node, int processors, std::vector<ValueId>& outs) {
-  if (!is_kind(node, {prim::sum, prim::prod, prim::amax, prim::amin, prim::any, prim::all})) return false;
+  if (!is_folding(node.op->prim)) return false;
   const std::vector<int64_t> dims = ops::as_ints(node.args[1]);
   const TensorType& type = g.type(ops::as_value(node.args[0]));
-  const bool extreme = is_kind(node, {prim::amax, prim::amin});
+  const bool extreme = is_any_of(node.op->prim, {Prim::amax, Prim::amin});
   const auto cut = gpu_cut(type, dims, processors, extreme && !is_floating(type.dtype));
   if (!cut) return false;
   ValueId x = ops::as_value(node.args[0]);
@@ -250,7 +250,7 @@ int64_t flat_target(const TensorType& x, const std::vector<int64_t>& dims, int p
 }
 // The position in each chunk, then the chunk: the value there is read again.
 bool gpu_position(const graph::Graph& g, Builder& b, const Node& node, int processors, std::vector<ValueId>& outs) {
-  if (!is_kind(node, {prim::argmax, prim::argmin})) return false;
+  if (!is_any_of(node.op->prim, {Prim::argmax, Prim::argmin})) return false;
   const std::vector<int64_t> dims = ops::as_ints(node.args[1]);
   const ValueId x = ops::as_value(node.args[0]);
   int64_t length = 0;
@@ -259,7 +259,7 @@ bool gpu_position(const graph::Graph& g, Builder& b, const Node& node, int proce
   if (chunks < 2 || !is_floating(d)) return false;
   const double inf = std::numeric_limits<double>::infinity();
   // What is added stands behind everything real and wins over nothing: the first of equals is taken.
-  const ValueId cut = flat_chunks(b, x, dims, chunks, length, Arg(node.op->name == prim::argmax ? -inf : inf));
+  const ValueId cut = flat_chunks(b, x, dims, chunks, length, Arg(node.op->prim == Prim::argmax ? -inf : inf));
   const auto last = static_cast<int64_t>(b.rank(cut)) - 1;
   const ValueId inside = b.emit(node.op->name, {Ref{cut}, graph::int_list({last})});  // [rest..., chunks]
   const ValueId values = b.squeeze(b.gather(cut, last, b.unsqueeze(inside, last)), last);
@@ -271,7 +271,7 @@ bool gpu_position(const graph::Graph& g, Builder& b, const Node& node, int proce
 }
 // Running sums of chunks, then what came before each chunk is added.
 bool gpu_cumsum(const graph::Graph& g, Builder& b, const Node& node, int processors, std::vector<ValueId>& outs) {
-  if (!is_kind(node, {prim::cumsum})) return false;
+  if (node.op->prim != Prim::cumsum) return false;
   const ValueId x = ops::as_value(node.args[0]);
   const int64_t dim = ops::as_int(node.args[1]);
   const auto last = static_cast<int64_t>(g.type(x).rank()) - 1;
@@ -331,8 +331,7 @@ bool gpu_var(const graph::Graph& g, Builder& b, const Node& node, int processors
 
 // A long reduction to few elements in two steps, so that threads can share the first. 0: leave it.
 int64_t split_factor(const graph::Graph& g, const Node& node, const ScheduleOptions& options, size_t* split_dim) {
-  static constexpr const char* kNames[] = {prim::sum, prim::prod, prim::amax, prim::amin, prim::any, prim::all};
-  if (std::find(std::begin(kNames), std::end(kNames), node.op->name) == std::end(kNames)) return 0;
+  if (!is_folding(node.op->prim)) return 0;
   const TensorType& x = g.type(ops::as_value(node.args[0]));
   const auto rows = g.type(node.outs[0]).numel().as_const(), all = x.numel().as_const();
   if (!rows || !all || *rows == 0 || *all / *rows < options.split_numel || *rows >= int64_t{2} * options.threads)
@@ -373,9 +372,6 @@ void expand_reduction(Builder& b, const Node& node, int64_t chunks, size_t dim, 
 }  // namespace
 
 graph::Graph expand(const graph::Graph& core, const ScheduleOptions& options) {
-  static const ops::Op* const var = ops::find(prim::var);
-  static const ops::Op* const max_pool = ops::find(prim::max_pool);
-  static const ops::Op* const avg_pool = ops::find(prim::avg_pool);
   graph::Graph g = core;
   g.nodes.clear();
   for (const Node& node : core.nodes) {
@@ -383,20 +379,21 @@ graph::Graph expand(const graph::Graph& core, const ScheduleOptions& options) {
     std::vector<ValueId> outs;
     const size_t before = g.nodes.size();
     size_t dim = 0;
+    const Prim prim = node.op->prim;
     if (options.processors > 0 && gpu_reduction(core, b, node, options.processors, outs)) {
     } else if (options.processors > 0 && gpu_position(core, b, node, options.processors, outs)) {
     } else if (options.processors > 0 && gpu_cumsum(core, b, node, options.processors, outs)) {
-    } else if (options.processors > 0 && node.op == var && gpu_var(core, b, node, options.processors, outs)) {
-    } else if (options.processors > 0 && node.op == var) {
+    } else if (options.processors > 0 && prim == Prim::var && gpu_var(core, b, node, options.processors, outs)) {
+    } else if (options.processors > 0 && prim == Prim::var) {
       expand_var(b, node, true, outs);
     } else if (const int64_t chunks = options.processors > 0 ? 0 : split_factor(core, node, options, &dim)) {
       expand_reduction(b, node, chunks, dim, outs);
     } else if (expand_empty(b, node, outs)) {
-    } else if (node.op == var) {
+    } else if (prim == Prim::var) {
       expand_var(b, node, false, outs);
-    } else if (node.op == max_pool && window_size(node) > kLongestWindow) {
+    } else if (prim == Prim::max_pool && window_size(node) > kLongestWindow) {
       expand_max_pool(b, node, outs);
-    } else if (node.op == avg_pool && window_size(node) > kLongestWindow && expand_avg_pool(b, node, outs)) {
+    } else if (prim == Prim::avg_pool && window_size(node) > kLongestWindow && expand_avg_pool(b, node, outs)) {
     } else {
       g.nodes.push_back(node);
       continue;

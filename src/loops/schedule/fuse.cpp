@@ -250,7 +250,7 @@ class Fuser {
     // Program order: nodes and extern nodes interleaved by node number.
     size_t next_node = 0;
     for (size_t n = 0; n < p_.graph.nodes.size(); ++n) {
-      if (!p_.graph.nodes[n].op->is_prim) add_extern(static_cast<int32_t>(n));
+      if (!p_.graph.nodes[n].op->is_prim()) add_extern(static_cast<int32_t>(n));
       while (next_node < p_.nodes.size() && p_.nodes[next_node].graph_node <= static_cast<int32_t>(n))
         add_node(static_cast<int32_t>(next_node++));
     }
@@ -554,7 +554,7 @@ class Fuser {
 
   // Where a node stands in the program. A part of a cat that lies alone stands behind what it copies.
   int32_t position_of(const LoopNode& node) const {
-    if (!node.alone || p_.graph.nodes[node.graph_node].op->name != prim::cat) return node.graph_node;
+    if (!node.alone || p_.graph.nodes[node.graph_node].op->prim != Prim::cat) return node.graph_node;
     int32_t last = -1;
     for (const Access& a : node.reads) last = std::max(last, p_.producers.of[a.value].node);
     return last;

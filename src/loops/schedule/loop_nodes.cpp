@@ -15,7 +15,7 @@ namespace {
 
 using graph::Node;
 
-bool is_view(const ops::Op* op) { return op->is_prim && op->kind == ops::OpKind::kView; }
+bool is_view(const ops::Op* op) { return op->is_prim() && op->kind == ops::OpKind::kView; }
 
 // Elements; of sizes that are symbols a typical number, for what is decided by cost. 0 where there are none for sure.
 int64_t count(const TensorType& t) {
@@ -57,7 +57,7 @@ class LoopNodeBuilder {
     decide();
     for (size_t n = 0; n < g_.nodes.size(); ++n) {
       const Node& node = g_.nodes[n];
-      if (!node.op->is_prim) {
+      if (!node.op->is_prim()) {
         p_.extern_nodes.push_back(static_cast<int32_t>(n));
       } else if (p_.facts[node.outs[0]].realised) {
         make(static_cast<int32_t>(n), node.outs[0]);
@@ -99,12 +99,12 @@ class LoopNodeBuilder {
           has_operand = true;
         });
       // An extern without operands (an allocation, a random number) says nothing about when it may run again.
-      if (!n.op->is_prim && !has_operand) frozen = false;
+      if (!n.op->is_prim() && !has_operand) frozen = false;
       for (ValueId v : n.outs)
         if (v != kNoValue && leaves[v]) frozen = false;
       for (ValueId v : n.outs)
         if (v != kNoValue) fact(v).frozen = frozen;
-      if (n.op->is_prim)
+      if (n.op->is_prim())
         for (ValueId v : n.outs)
           if (v != kNoValue && info(type(v).dtype).complex) throw Declined("complex numbers in " + n.op->name);
     }
@@ -177,7 +177,7 @@ class LoopNodeBuilder {
         !same_sizes(written_strides(o), type(o.value).strides))
       return false;
     Strided s = strided_view(o.value);
-    if (s.base == kNoValue || p_.producers.of[s.base].node < 0 || node_of(s.base).op->is_prim || fact(s.base).frozen)
+    if (s.base == kNoValue || p_.producers.of[s.base].node < 0 || node_of(s.base).op->is_prim() || fact(s.base).frozen)
       return false;
     if (!sym::known_eq(s.offset, o.kind == graph::Output::Kind::kSlice ? sym::Expr(0) : o.type.offset)) return false;
     for (const graph::Output& other : g_.outputs)
@@ -191,7 +191,7 @@ class LoopNodeBuilder {
 
   void find_required() {
     for (const Node& n : g_.nodes) {
-      if (n.op->is_prim) continue;
+      if (n.op->is_prim()) continue;
       for (ValueId v : n.outs)
         if (v != kNoValue) realise(v, true);
     }
@@ -200,7 +200,7 @@ class LoopNodeBuilder {
       if (!o.owns_memory()) continue;
       fact(o.value).used = true;
       if (view_of_extern(o)) continue;
-      if (p_.producers.of[o.value].node >= 0 && node_of(o.value).op->is_prim) {
+      if (p_.producers.of[o.value].node >= 0 && node_of(o.value).op->is_prim()) {
         require(o.value);
         // Of several the first is written, also if it could have been a view but for this one.
         const auto first = std::find_if(g_.outputs.begin(), g_.outputs.end(), [&](const graph::Output& other) {
@@ -210,7 +210,7 @@ class LoopNodeBuilder {
       }
     }
     for (const Node& n : g_.nodes) {
-      if (n.op->is_prim) continue;
+      if (n.op->is_prim()) continue;
       for (const Arg& a : n.args)
         graph::for_each_ref(a, [&](ValueId u) {
           fact(u).used = true;
@@ -233,7 +233,7 @@ class LoopNodeBuilder {
       if (!fact(m.value).realised) require(m.value);
     }
     for (const Node& n : g_.nodes)
-      if (n.op->is_prim && loop_role_of(n).own_loops && !fact(n.outs[0]).realised) realise(n.outs[0], false);
+      if (n.op->is_prim() && loop_role_of(n).own_loops && !fact(n.outs[0]).realised) realise(n.outs[0], false);
   }
 
   // Forward: what it costs to compute an element in place, and from how many values of full size.
@@ -245,14 +245,13 @@ class LoopNodeBuilder {
     seen_.assign(g_.values.size(), kNoValue);
     for (size_t v = 0; v < g_.values.size(); ++v)
       if (fact(static_cast<ValueId>(v)).realised) loads_[v] = {static_cast<ValueId>(v)};
-    static const ops::Op *const index = ops::find(prim::index), *const gather = ops::find(prim::gather);
     for (const Node& n : g_.nodes) {
-      if (!n.op->is_prim) continue;
+      if (!n.op->is_prim()) continue;
       const ValueId v = n.outs[0];
       double cost = n.op->cost;
       if (!is_none(Arg(n.args[0])) && is_window(n)) cost = static_cast<double>(window_size(n)) * 2;
       std::vector<ValueId> loads;
-      bool looks_up = n.op == index || n.op == gather;
+      bool looks_up = n.op->prim == Prim::index || n.op->prim == Prim::gather;
       for (const Arg& a : n.args)
         graph::for_each_ref(a, [&](ValueId u) {
           looks_up |= looks_up_[u] && !fact(u).realised;
@@ -305,14 +304,14 @@ class LoopNodeBuilder {
     }
     return steps;
   }
-  static bool is_window(const Node& n) { return n.op->name == prim::max_pool || n.op->name == prim::avg_pool; }
+  static bool is_window(const Node& n) { return n.op->prim == Prim::max_pool || n.op->prim == Prim::avg_pool; }
 
   // Backward: which values that could be computed in place are realised all the same.
   void decide() {
     std::vector<std::vector<Use>> uses(g_.values.size());
     for (size_t i = g_.nodes.size(); i-- > 0;) {
       const Node& n = g_.nodes[i];
-      if (!n.op->is_prim) continue;
+      if (!n.op->is_prim()) continue;
       const ValueId v = n.outs[0];
       if (!fact(v).used) {
         fact(v).realised = false;
@@ -347,11 +346,10 @@ class LoopNodeBuilder {
 
   // What it widens takes less memory, and is as good.
   bool widens(const Node& n, ValueId v) const {
-    static const ops::Op* const convert = ops::find(prim::convert);
-    if (n.op != convert) return false;
+    if (n.op->prim != Prim::convert) return false;
     const ValueId from = ops::as_value(n.args[0]);
     return info(type(from).dtype).bytes < info(type(v).dtype).bytes && p_.producers.of[from].node >= 0 &&
-           node_of(from).op->is_prim;
+           node_of(from).op->is_prim();
   }
 
   bool worth_realising(const Node& n, ValueId v, const std::vector<Use>& uses) {
@@ -512,8 +510,8 @@ class LoopNodeBuilder {
     const Node& node = g_.nodes[n];
     if (numel_[v] == 0) return;  // nothing to compute; the plan still allocates it
     const LoopRole role = loop_role_of(node);
-    if (role.kind == LoopNode::Kind::kMap && node.op->name == prim::cat) return make_parts_of_cat(n, v);
-    if (role.kind == LoopNode::Kind::kMap && node.op->name == prim::slice_scatter &&
+    if (role.kind == LoopNode::Kind::kMap && node.op->prim == Prim::cat) return make_parts_of_cat(n, v);
+    if (role.kind == LoopNode::Kind::kMap && node.op->prim == Prim::slice_scatter &&
         goes_back(v, ops::as_value(node.args[0])))
       return make_stored_slice(n, v);
     LoopNode loop_node = start(role.kind, n, v);
@@ -608,7 +606,7 @@ class LoopNodeBuilder {
     constexpr int64_t kLarge = int64_t{4} << 20;
     if (type(v).device.type != DeviceType::kCUDA || numel_[v] < kLarge) return false;
     while (p_.producers.of[v].node >= 0 && is_view(node_of(v).op)) v = ops::as_value(node_of(v).args[0]);
-    return p_.producers.of[v].node >= 0 && !node_of(v).op->is_prim;
+    return p_.producers.of[v].node >= 0 && !node_of(v).op->is_prim();
   }
   // v is the new content of the input x: then only what differs needs to be stored.
   bool goes_back(ValueId v, ValueId x) const {

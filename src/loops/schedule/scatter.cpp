@@ -7,21 +7,20 @@
 #include "ops/indexed_dims.h"
 
 namespace flashover::loops {
-namespace {
-bool is(const ops::Op* op, const char* name) { return op->is_prim && std::string_view(op->name).substr(5) == name; }
-}  // namespace
 
-bool is_scatter(const ops::Op* op) { return is(op, "scatter") || is(op, "index_put") || is(op, "as_strided_scatter"); }
+bool is_scatter(const ops::Op* op) {
+  return is_any_of(op->prim, {Prim::scatter, Prim::index_put, Prim::as_strided_scatter});
+}
 
 ScatterDomain scatter_domain(const graph::Graph& g, const graph::Node& node) {
   ScatterDomain d;
-  if (is(node.op, "scatter")) {
+  if (node.op->prim == Prim::scatter) {
     d.sizes = g.type(ops::as_value(node.args[2])).sizes;
     d.ordered.assign(d.sizes.size(), false);
     if (!d.sizes.empty()) d.ordered[ops::as_int(node.args[1])] = true;
     return d;
   }
-  if (is(node.op, "as_strided_scatter")) {
+  if (node.op->prim == Prim::as_strided_scatter) {
     d.sizes = g.type(ops::as_value(node.args[1])).sizes;
     d.ordered.assign(d.sizes.size(), true);  // windows may overlap
     return d;
@@ -51,7 +50,7 @@ ScatterPoint emit_scatter(Emitter& e, const graph::Node& node, const Index& poin
   ScatterPoint s;
   const ValueId x = ops::as_value(node.args[0]);
   const TensorType& type = e.type(x);
-  if (is(node.op, "scatter")) {
+  if (node.op->prim == Prim::scatter) {
     const int64_t dim = ops::as_int(node.args[1]);
     const std::string& reduce = std::get<std::string>(node.args[4]);
     s.mode = reduce == "add"    ? StoreMode::kAdd
@@ -66,7 +65,7 @@ ScatterPoint emit_scatter(Emitter& e, const graph::Node& node, const Index& poin
       s.at[dim] = e.indirect(e.convert(e.read(ops::as_value(node.args[2]), point), DType::kI64), size, false,
                              "index out of bounds for dimension " + std::to_string(dim) + " with size " + size.str());
     }
-  } else if (is(node.op, "as_strided_scatter")) {
+  } else if (node.op->prim == Prim::as_strided_scatter) {
     s.value = e.read(ops::as_value(node.args[1]), point);
     s.at = unflatten(ops::as_expr(node.args[4]) + flatten(point, ops::as_sizes(node.args[3])), type.sizes);
   } else {
