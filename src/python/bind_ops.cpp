@@ -21,6 +21,33 @@ py::object numbers(const Sizes& s) {
   return out;
 }
 
+py::object to_python(const Arg& a) {
+  struct Visitor {
+    py::object operator()(None) const { return py::none(); }
+    py::object operator()(Ref r) const {
+      return r.id == kNoValue ? py::object(py::none()) : py::make_tuple("ref", r.id);
+    }
+    py::object operator()(const RefList& l) const {
+      py::list out;
+      for (Ref r : l) out.append((*this)(r));
+      return out;
+    }
+    py::object operator()(sym::Expr e) const { return py::int_(e.value()); }
+    py::object operator()(const Sizes& s) const { return numbers(s); }
+    py::object operator()(DType d) const { return py::make_tuple("dtype", static_cast<int>(d)); }
+    py::object operator()(Device d) const { return py::make_tuple("device", static_cast<int>(d.type), d.index); }
+    py::object operator()(Layout l) const { return py::make_tuple("layout", static_cast<int>(l)); }
+    py::object operator()(MemoryFormat f) const { return py::make_tuple("format", static_cast<int>(f)); }
+    py::object operator()(const std::string& s) const { return py::str(s); }
+    py::object operator()(const std::vector<bool>& v) const { return py::cast(v); }
+    py::object operator()(const std::vector<double>& v) const { return py::cast(v); }
+    py::object operator()(bool v) const { return py::bool_(v); }
+    py::object operator()(double v) const { return py::float_(v); }
+    py::object operator()(std::complex<double> v) const { return py::cast(v); }
+  };
+  return std::visit(Visitor{}, a);
+}
+
 namespace {
 
 // Reads arguments; tensors become inputs of a graph.
@@ -81,33 +108,6 @@ class Reader {
 py::tuple write_type(const TensorType& t) {
   return py::make_tuple(static_cast<int>(t.dtype), numbers(t.sizes), numbers(t.strides), t.offset.value());
 }
-py::object write(const Arg& a) {
-  struct Visitor {
-    py::object operator()(None) const { return py::none(); }
-    py::object operator()(Ref r) const {
-      return r.id == kNoValue ? py::object(py::none()) : py::make_tuple("ref", r.id);
-    }
-    py::object operator()(const RefList& l) const {
-      py::list out;
-      for (Ref r : l) out.append((*this)(r));
-      return out;
-    }
-    py::object operator()(sym::Expr e) const { return py::int_(e.value()); }
-    py::object operator()(const Sizes& s) const { return numbers(s); }
-    py::object operator()(DType d) const { return py::make_tuple("dtype", static_cast<int>(d)); }
-    py::object operator()(Device d) const { return py::make_tuple("device", static_cast<int>(d.type), d.index); }
-    py::object operator()(Layout l) const { return py::make_tuple("layout", static_cast<int>(l)); }
-    py::object operator()(MemoryFormat f) const { return py::make_tuple("format", static_cast<int>(f)); }
-    py::object operator()(const std::string& s) const { return py::str(s); }
-    py::object operator()(const std::vector<bool>& v) const { return py::cast(v); }
-    py::object operator()(const std::vector<double>& v) const { return py::cast(v); }
-    py::object operator()(bool v) const { return py::bool_(v); }
-    py::object operator()(double v) const { return py::float_(v); }
-    py::object operator()(std::complex<double> v) const { return py::cast(v); }
-  };
-  return std::visit(Visitor{}, a);
-}
-
 // [(dtype, sizes, strides, offset)] or None when there is no rule or the rule does not know the case.
 py::object infer(const std::string& name, const py::list& args, int default_dtype) {
   const ops::Op* op = ops::find_existing(name);
@@ -165,7 +165,7 @@ py::object decompose(const std::string& name, const py::list& args, const py::li
   py::list nodes;
   for (const graph::Node& n : reader.graph.nodes) {
     py::list node_args, node_types;
-    for (const Arg& a : n.args) node_args.append(write(a));
+    for (const Arg& a : n.args) node_args.append(to_python(a));
     for (ValueId v : n.outs) node_types.append(write_type(reader.graph.type(v)));
     nodes.append(py::make_tuple(n.op->name, node_args, n.outs, node_types));
   }
@@ -206,7 +206,7 @@ py::list op_names() {
 py::dict op_effects() {
   py::dict out;
   for (const ops::Op* op : ops::all())
-    if (op->declared && !op->is_prim)
+    if (op->declared && !op->is_prim())
       out[py::str(op->name)] =
           py::make_tuple(op->mutates, op->functional ? op->functional->name : "", op->drops_mutated, op->is_aten_view);
   return out;

@@ -34,28 +34,6 @@ py::dict describe(const TensorType& t) {
   d["offset"] = t.offset.value();
   return d;
 }
-// Arguments as bind_ops takes them; tensors are ("t", id).
-struct ToPython {
-  py::object operator()(None) const { return py::none(); }
-  py::object operator()(Ref r) const {
-    return r.id < 0 ? py::object(py::none()) : py::object(py::make_tuple("t", r.id));
-  }
-  py::object operator()(const RefList& l) const {
-    py::list out;
-    for (Ref r : l) out.append((*this)(r));
-    return out;
-  }
-  py::object operator()(sym::Expr e) const { return py::int_(e.value()); }
-  py::object operator()(const Sizes& s) const { return numbers(s); }
-  py::object operator()(DType d) const { return py::make_tuple("dtype", info(d).name); }
-  py::object operator()(Device) const { return py::make_tuple("device"); }
-  py::object operator()(Layout) const { return py::make_tuple("layout"); }
-  py::object operator()(MemoryFormat f) const { return py::make_tuple("format", static_cast<int>(f)); }
-  template <typename T>
-  py::object operator()(const T& v) const {
-    return py::cast(v);
-  }
-};
 py::dict describe(const plan::Step& s) {
   static constexpr const char* kKinds[] = {"launch", "call", "copy", "release"};
   py::dict d;
@@ -66,7 +44,7 @@ py::dict describe(const plan::Step& s) {
   d["reads"] = s.reads;
   d["writes"] = s.writes;
   py::list args;
-  for (const Arg& a : s.args) args.append(std::visit(ToPython(), a));
+  for (const Arg& a : s.args) args.append(to_python(a));
   d["args"] = args;
   return d;
 }

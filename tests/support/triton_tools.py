@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 import torch
+from op_calls import NUMBER_DTYPE
 
 assert os.environ.get("TRITON_INTERPRET") == "1"
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "..", "python", "flashover"))
@@ -122,10 +123,10 @@ class Runner:
         if not isinstance(a, tuple):
             return a
         kind = a[0]
-        if kind == "t":
+        if kind == "ref":
             return tensors[a[1]]
         if kind == "dtype":
-            return DTYPES[a[1]]
+            return NUMBER_DTYPE[a[1]]
         if kind == "format":
             return [torch.contiguous_format, torch.preserve_format, torch.channels_last, torch.channels_last_3d][a[1]]
         return {"device": torch.device("cpu"), "layout": torch.strided}[kind]

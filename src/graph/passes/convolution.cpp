@@ -199,13 +199,26 @@ ValueId patch_weight(Rewriter& r, ValueId matrix, const Patches& p) {
   return r.b.permute(r.b.reshape(matrix, {rows, p.kernel[0], p.kernel[1], p.channels()}), {0, 3, 1, 2});
 }
 
-bool cut_patches(Rewriter& r, const Node& n, Values& results, const void* user) {
+// What a convolution reads and gives, if that suits channels-last layouts.
+struct ChannelsLastForward {
+  ValueId x, weight;
+  std::optional<ValueId> bias;
+  TensorType input, w, out;
+};
+std::optional<ChannelsLastForward> channels_last_forward(Rewriter& r, const Node& n, const void* user) {
   const ValueId x = skip_copies(r, ops::as_value(n.args[kInput])), weight = ops::as_value(n.args[kWeight]);
   const TensorType input = r.b.type(x), w = r.b.type(weight), out = r.b.type(n.outs[0]);
   if (!suits_channels_last(*static_cast<const target::Providers*>(user), input, w) || !all_const(out.sizes))
-    return false;
+    return std::nullopt;
   const auto bias = ops::as_optional_value(n.args[kBias]);
-  if (bias && r.b.dtype(*bias) != input.dtype) return false;
+  if (bias && r.b.dtype(*bias) != input.dtype) return std::nullopt;
+  return ChannelsLastForward{x, weight, bias, input, w, out};
+}
+
+bool cut_patches(Rewriter& r, const Node& n, Values& results, const void* user) {
+  const auto forward = channels_last_forward(r, n, user);
+  if (!forward) return false;
+  const auto& [x, weight, bias, input, w, out] = *forward;
   const bool transposed = ops::as_bool(n.args[kTransposed]);
   if (transposed && !all_are(n.args[kOutputPadding], 0)) return false;
   const auto p =
@@ -388,12 +401,9 @@ bool use_own_backward(Rewriter& r, const Node& n, Values& results, const void* u
 }
 
 bool lay_last(Rewriter& r, const Node& n, Values& results, const void* user) {
-  const ValueId x = skip_copies(r, ops::as_value(n.args[kInput])), weight = ops::as_value(n.args[kWeight]);
-  const TensorType input = r.b.type(x), w = r.b.type(weight), out = r.b.type(n.outs[0]);
-  if (!suits_channels_last(*static_cast<const target::Providers*>(user), input, w) || !all_const(out.sizes))
-    return false;
-  const auto bias = ops::as_optional_value(n.args[kBias]);
-  if (bias && r.b.dtype(*bias) != input.dtype) return false;
+  const auto forward = channels_last_forward(r, n, user);
+  if (!forward) return false;
+  const auto& [x, weight, bias, input, w, out] = *forward;
   const ValueId lying = in_strides(r, x, channels_last(input));
   std::vector<Arg> args = n.args;
   args[kInput] = Ref{lying};
