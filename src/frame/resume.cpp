@@ -72,6 +72,7 @@ PyObject* drive_on(PyThreadState* tstate, _PyInterpreterFrame* frame, std::vecto
       case Continuations::Outcome::kNotTaken:
         return _PyEval_EvalFrameDefault(tstate, frame, 0);
       case Continuations::Outcome::kRaised:
+        ++frame->prev_instr;  // raised by the instruction that it was to go on with, which may be the first of a try
         return _PyEval_EvalFrameDefault(tstate, frame, 1);
       case Continuations::Outcome::kReturned:
         while (frame->stacktop > frame->f_code->co_nlocalsplus) {
