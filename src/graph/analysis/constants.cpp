@@ -143,6 +143,229 @@ double round_to(DType dtype, double x) {
   }
 }
 
+namespace {
+
+// One node, all of whose operands are known.
+class Evaluation {
+ public:
+  using Result = std::shared_ptr<const ConstantArray>;
+  Evaluation(const Graph& g, const Node& node, ValueId v, std::vector<int64_t> sizes, int64_t& budget)
+      : g_(g), node_(node), type_(g.type(v)), sizes_(std::move(sizes)), budget_(budget) {}
+
+  // `operands` in the order of the arguments; `from`: the first one's dtype.
+  Result run(std::vector<Result> operands, DType from) {
+    in_ = std::move(operands);
+    const Prim prim = node_.op->prim;
+    if (is_exact(prim, from)) return pointwise(prim, from);
+    if (prim == Prim::copy || prim == Prim::convert) return map([](auto&& x) { return x(0); });
+    if (in_[0]->is_uniform() && node_.op->kind == ops::OpKind::kView) return array({sizes_, ones(), in_[0]->data});
+    switch (prim) {
+      case Prim::reshape:
+        return reshape();
+      case Prim::broadcast:
+        return broadcast();
+      case Prim::permute:
+        return permute();
+      case Prim::slice:
+        return slice();
+      case Prim::cat:
+        return cat();
+      case Prim::cumsum:
+        return is_integral(type_.dtype) ? cumsum() : nullptr;
+      case Prim::index:
+        return index();
+      default:
+        return nullptr;
+    }
+  }
+
+  Result full() {
+    const auto x = scalar(node_.args[1]);
+    if (!x) return nullptr;
+    const double value = round_to(type_.dtype, *x);
+    if (!fits(type_.dtype, value)) return nullptr;
+    return array({sizes_, ones(), {value}});
+  }
+  Result iota() {
+    const auto start = scalar(node_.args[1]), step = scalar(node_.args[2]);
+    if (!start || !step || is_floating(type_.dtype) || !pay(sizes_)) return nullptr;
+    auto out = array({sizes_, sizes_, {}});
+    for (int64_t i = 0; i < sizes_[0]; ++i) out->data.push_back(*start + static_cast<double>(i) * *step);
+    return fits(type_.dtype, out->data.front()) && fits(type_.dtype, out->data.back()) ? out : nullptr;
+  }
+
+ private:
+  static Array array(ConstantArray a) { return std::make_shared<ConstantArray>(std::move(a)); }
+  size_t rank() const { return sizes_.size(); }
+  std::vector<int64_t> ones() const { return std::vector<int64_t>(rank(), 1); }
+  bool pay(const std::vector<int64_t>& stored) { return (budget_ -= count(stored)) >= 0; }
+
+  Result pointwise(Prim prim, DType from) {
+    const DType operand = computed_in(from);
+    return map([&](auto&& x) {
+      const auto at = [&](size_t i) { return i < in_.size() ? to_scalar(x(i)) : ops::Scalar{}; };
+      return from_scalar(type_.dtype, ops::compute(prim, operand, at(0), at(1), at(2)));
+    });
+  }
+  // f(a, b, c) element by element; operands have the result's sizes.
+  template <typename F>
+  Result map(F&& f) {
+    auto out = array({sizes_, ones(), {}});
+    std::vector<std::vector<int64_t>> strides;
+    for (const auto& x : in_) {
+      if (x->sizes != sizes_) return nullptr;
+      for (size_t d = 0; d < rank(); ++d) out->stored[d] = std::max(out->stored[d], x->stored[d]);
+      strides.push_back(strides_of(*x));
+    }
+    if (!pay(out->stored)) return nullptr;
+    out->data.resize(count(out->stored));
+    bool good = true;
+    walk(out->stored, strides, std::vector<int64_t>(in_.size(), 0), [&](int64_t k, const auto& at) {
+      const double x = f([&](size_t i) { return in_[i]->data[at[i]]; });
+      good = good && (is_floating(type_.dtype) || (!std::isnan(x) && fits(type_.dtype, x)));
+      out->data[k] = round_to(type_.dtype, x);
+    });
+    return good ? out : nullptr;
+  }
+  Result reshape() {
+    const ConstantArray& x = *in_[0];
+    // Dims of size 1 come and go for free.
+    std::vector<int64_t> before, after, kept;
+    for (size_t d = 0; d < x.sizes.size(); ++d)
+      if (x.sizes[d] != 1) before.push_back(x.sizes[d]), kept.push_back(x.stored[d]);
+    for (int64_t s : sizes_)
+      if (s != 1) after.push_back(s);
+    if (before == after) {
+      std::vector<int64_t> stored;
+      size_t next = 0;
+      for (int64_t s : sizes_) stored.push_back(s == 1 ? 1 : kept[next++]);
+      return array({sizes_, std::move(stored), x.data});
+    }
+    if (!pay(x.sizes)) return nullptr;
+    auto whole = gather(x, x.sizes, x.sizes, strides_of(x), 0);
+    return array({sizes_, sizes_, std::move(whole->data)});
+  }
+  Result broadcast() {
+    const ConstantArray& x = *in_[0];
+    const std::vector<int64_t> dims = ops::as_ints(node_.args[2]);
+    std::vector<int64_t> stored = ones();
+    for (size_t i = 0; i < dims.size(); ++i) stored[dims[i]] = x.stored[i];
+    return array({sizes_, std::move(stored), x.data});
+  }
+  Result permute() {
+    const ConstantArray& x = *in_[0];
+    const std::vector<int64_t> strides = strides_of(x);
+    std::vector<int64_t> s, stored;
+    for (int64_t d : ops::as_ints(node_.args[1])) s.push_back(strides[d]), stored.push_back(x.stored[d]);
+    if (!pay(stored)) return nullptr;
+    return gather(x, sizes_, std::move(stored), s, 0);
+  }
+  Result slice() {
+    const ConstantArray& x = *in_[0];
+    const std::vector<int64_t> strides = strides_of(x);
+    const Sizes starts = ops::as_sizes(node_.args[1]), steps = ops::as_sizes(node_.args[3]);
+    std::vector<int64_t> s, stored;
+    int64_t origin = 0;
+    for (size_t d = 0; d < rank(); ++d) {
+      if (!starts[d].is_const() || !steps[d].is_const()) return nullptr;
+      origin += starts[d].value() * strides[d];
+      stored.push_back(strides[d] ? sizes_[d] : 1);
+      s.push_back(stored[d] == 1 ? 0 : steps[d].value() * strides[d]);
+    }
+    if (!pay(stored)) return nullptr;
+    return gather(x, sizes_, std::move(stored), s, origin);
+  }
+  Result cat() {
+    const int64_t dim = ops::as_int(node_.args[1]);
+    auto out = array({sizes_, ones(), {}});
+    for (const auto& operand : in_)
+      for (size_t d = 0; d < rank(); ++d) out->stored[d] = std::max(out->stored[d], operand->stored[d]);
+    out->stored[dim] = sizes_[dim];
+    if (!pay(out->stored)) return nullptr;
+    out->data.resize(count(out->stored));
+    const std::vector<int64_t> to = strides_of(*out);
+    int64_t origin = 0;
+    for (const auto& operand : in_) {
+      std::vector<int64_t> part = out->stored;
+      part[dim] = operand->sizes[dim];
+      walk(part, {strides_of(*operand), to}, {0, origin},
+           [&](int64_t, const auto& at) { out->data[at[1]] = operand->data[at[0]]; });
+      origin += to[dim] * operand->sizes[dim];
+    }
+    return out;
+  }
+  Result cumsum() {
+    const ConstantArray& x = *in_[0];
+    const std::vector<int64_t> strides = strides_of(x);
+    const int64_t dim = ops::as_int(node_.args[1]);
+    auto out = array({sizes_, x.stored, {}});
+    out->stored[dim] = sizes_[dim];
+    if (!pay(out->stored)) return nullptr;
+    out->data.resize(count(out->stored));
+    const int64_t step = strides_of(*out)[dim];
+    bool good = true;
+    const int64_t length = sizes_[dim];
+    walk(out->stored, {strides}, {0}, [&](int64_t k, const auto& at) {
+      const bool first = length == 1 || k / step % length == 0;
+      out->data[k] = x.data[at[0]] + (first ? 0 : out->data[k - step]);
+      good = good && fits(type_.dtype, out->data[k]);
+    });
+    return good ? out : nullptr;
+  }
+  Result index() {
+    const ConstantArray& x = *in_[0];
+    const std::vector<int64_t> strides = strides_of(x);
+    const RefList list = ops::as_values(node_.args[1]);
+    // Indices of the first dims, none left out.
+    for (size_t i = 0; i < list.size(); ++i)
+      if (list[i].id == kNoValue || g_.type(list[i].id).dtype == DType::kBool) return nullptr;
+    const size_t rest = x.sizes.size() - list.size(), front = rank() - rest;
+    auto out = array({sizes_, ones(), {}});
+    std::vector<std::vector<int64_t>> steps;
+    for (size_t i = 0; i < list.size(); ++i) {
+      const ConstantArray& index = *in_[i + 1];
+      for (double at : index.data)
+        if (at < -static_cast<double>(x.sizes[i]) || at >= static_cast<double>(x.sizes[i])) return nullptr;
+      std::vector<int64_t> across(rank(), 0);
+      const std::vector<int64_t> own = strides_of(index);
+      if (strides[i] != 0)  // else every index finds the same
+        for (size_t d = 0; d < own.size(); ++d) {
+          const size_t to = front - own.size() + d;
+          across[to] = own[d];
+          out->stored[to] = std::max(out->stored[to], index.stored[d]);
+        }
+      steps.push_back(std::move(across));
+    }
+    std::vector<int64_t> behind(rank(), 0);
+    for (size_t d = 0; d < rest; ++d) {
+      behind[front + d] = strides[list.size() + d];
+      out->stored[front + d] = x.stored[list.size() + d];
+    }
+    steps.push_back(std::move(behind));
+    if (!pay(out->stored)) return nullptr;
+    out->data.resize(count(out->stored));
+    walk(out->stored, steps, std::vector<int64_t>(steps.size(), 0), [&](int64_t k, const auto& at) {
+      int64_t from_data = at.back();
+      for (size_t i = 0; i < list.size(); ++i) {
+        auto where = static_cast<int64_t>(in_[i + 1]->data[at[i]]);
+        if (where < 0) where += x.sizes[i];
+        from_data += where * strides[i];
+      }
+      out->data[k] = x.data[from_data];
+    });
+    return out;
+  }
+
+  const Graph& g_;
+  const Node& node_;
+  const TensorType& type_;
+  const std::vector<int64_t> sizes_;
+  int64_t& budget_;
+  std::vector<Result> in_;
+};
+
+}  // namespace
+
 Constants::Constants(const Graph& g)
     : g_(g), producer_(g.values.size(), -1), state_(g.values.size(), 0), arrays_(g.values.size()) {
   for (size_t i = 0; i < g.nodes.size(); ++i)
@@ -162,194 +385,21 @@ std::shared_ptr<const ConstantArray> Constants::operator[](ValueId v) {
 }
 
 std::shared_ptr<const ConstantArray> Constants::compute(const Node& n, ValueId v) {
-  const Prim op = n.op->prim;
-  const TensorType& type = g_.type(v);
-  const auto sizes = const_sizes(type.sizes);
+  auto sizes = const_sizes(g_.type(v).sizes);
   if (!sizes || count(*sizes) == 0) return nullptr;
-  const size_t rank = sizes->size();
-  const std::vector<int64_t> ones(rank, 1);
-  auto pay = [&](const std::vector<int64_t>& stored) { return (budget_ -= count(stored)) >= 0; };
-
-  if (op == Prim::full) {
-    const auto x = scalar(n.args[1]);
-    if (!x) return nullptr;
-    const double value = round_to(type.dtype, *x);
-    if (!fits(type.dtype, value)) return nullptr;
-    return std::make_shared<ConstantArray>(ConstantArray{*sizes, ones, {value}});
-  }
-  if (op == Prim::iota) {
-    const auto start = scalar(n.args[1]), step = scalar(n.args[2]);
-    if (!start || !step || is_floating(type.dtype) || !pay(*sizes)) return nullptr;
-    auto out = std::make_shared<ConstantArray>(ConstantArray{*sizes, *sizes, {}});
-    for (int64_t i = 0; i < (*sizes)[0]; ++i) out->data.push_back(*start + static_cast<double>(i) * *step);
-    return fits(type.dtype, out->data.front()) && fits(type.dtype, out->data.back()) ? out : nullptr;
-  }
-
-  // Everything else has operands; all of them must be known.
+  Evaluation evaluation(g_, n, v, std::move(*sizes), budget_);
+  if (n.op->prim == Prim::full) return evaluation.full();
+  if (n.op->prim == Prim::iota) return evaluation.iota();
   std::vector<std::shared_ptr<const ConstantArray>> in;
-  std::vector<ValueId> refs;
+  ValueId first = kNoValue;
   bool all_constant = true;
   for (const Arg& a : n.args)
     for_each_ref(a, [&](ValueId x) {
-      refs.push_back(x);
+      if (first == kNoValue) first = x;
       if (all_constant) in.push_back((*this)[x]);
       all_constant = all_constant && in.back() != nullptr;
     });
-  if (!all_constant || in.empty()) return nullptr;
-  const DType from = g_.type(refs[0]).dtype;
-  // f(a, b, c) element by element; operands have the result's sizes.
-  auto map = [&](auto&& f) -> std::shared_ptr<const ConstantArray> {
-    auto out = std::make_shared<ConstantArray>(ConstantArray{*sizes, ones, {}});
-    std::vector<std::vector<int64_t>> strides;
-    for (const auto& x : in) {
-      if (x->sizes != *sizes) return nullptr;
-      for (size_t d = 0; d < rank; ++d) out->stored[d] = std::max(out->stored[d], x->stored[d]);
-      strides.push_back(strides_of(*x));
-    }
-    if (!pay(out->stored)) return nullptr;
-    out->data.resize(count(out->stored));
-    bool good = true;
-    walk(out->stored, strides, std::vector<int64_t>(in.size(), 0), [&](int64_t k, const auto& at) {
-      const double x = f([&](size_t i) { return in[i]->data[at[i]]; });
-      good = good && (is_floating(type.dtype) || (!std::isnan(x) && fits(type.dtype, x)));
-      out->data[k] = round_to(type.dtype, x);
-    });
-    return good ? out : nullptr;
-  };
-
-  if (is_exact(op, from)) {
-    const DType operand = computed_in(from);
-    return map([&](auto&& x) {
-      const auto at = [&](size_t i) { return i < in.size() ? to_scalar(x(i)) : ops::Scalar{}; };
-      return from_scalar(type.dtype, ops::compute(op, operand, at(0), at(1), at(2)));
-    });
-  }
-  if (op == Prim::copy) return map([&](auto&& x) { return x(0); });
-  if (op == Prim::convert) return map([&](auto&& x) { return x(0); });
-
-  const ConstantArray& x = *in[0];
-  if (x.is_uniform() && n.op->kind == ops::OpKind::kView)
-    return std::make_shared<ConstantArray>(ConstantArray{*sizes, ones, x.data});
-  if (op == Prim::reshape) {
-    // Dims of size 1 come and go for free.
-    std::vector<int64_t> before, after, kept;
-    for (size_t d = 0; d < x.sizes.size(); ++d)
-      if (x.sizes[d] != 1) before.push_back(x.sizes[d]), kept.push_back(x.stored[d]);
-    for (int64_t s : *sizes)
-      if (s != 1) after.push_back(s);
-    if (before == after) {
-      std::vector<int64_t> stored;
-      size_t next = 0;
-      for (int64_t s : *sizes) stored.push_back(s == 1 ? 1 : kept[next++]);
-      return std::make_shared<ConstantArray>(ConstantArray{*sizes, std::move(stored), x.data});
-    }
-    if (!pay(x.sizes)) return nullptr;
-    auto whole = gather(x, x.sizes, x.sizes, strides_of(x), 0);
-    return std::make_shared<ConstantArray>(ConstantArray{*sizes, *sizes, std::move(whole->data)});
-  }
-  if (op == Prim::broadcast) {
-    const std::vector<int64_t> dims = ops::as_ints(n.args[2]);
-    std::vector<int64_t> stored = ones;
-    for (size_t i = 0; i < dims.size(); ++i) stored[dims[i]] = x.stored[i];
-    return std::make_shared<ConstantArray>(ConstantArray{*sizes, std::move(stored), x.data});
-  }
-  const std::vector<int64_t> strides = strides_of(x);
-  if (op == Prim::permute) {
-    std::vector<int64_t> s, stored;
-    for (int64_t d : ops::as_ints(n.args[1])) s.push_back(strides[d]), stored.push_back(x.stored[d]);
-    if (!pay(stored)) return nullptr;
-    return gather(x, *sizes, std::move(stored), s, 0);
-  }
-  if (op == Prim::slice) {
-    const Sizes starts = ops::as_sizes(n.args[1]), steps = ops::as_sizes(n.args[3]);
-    std::vector<int64_t> s, stored;
-    int64_t origin = 0;
-    for (size_t d = 0; d < rank; ++d) {
-      if (!starts[d].is_const() || !steps[d].is_const()) return nullptr;
-      origin += starts[d].value() * strides[d];
-      stored.push_back(strides[d] ? (*sizes)[d] : 1);
-      s.push_back(stored[d] == 1 ? 0 : steps[d].value() * strides[d]);
-    }
-    if (!pay(stored)) return nullptr;
-    return gather(x, *sizes, std::move(stored), s, origin);
-  }
-  if (op == Prim::cat) {
-    const int64_t dim = ops::as_int(n.args[1]);
-    auto out = std::make_shared<ConstantArray>(ConstantArray{*sizes, ones, {}});
-    for (const auto& operand : in)
-      for (size_t d = 0; d < rank; ++d) out->stored[d] = std::max(out->stored[d], operand->stored[d]);
-    out->stored[dim] = (*sizes)[dim];
-    if (!pay(out->stored)) return nullptr;
-    out->data.resize(count(out->stored));
-    const std::vector<int64_t> to = strides_of(*out);
-    int64_t origin = 0;
-    for (const auto& operand : in) {
-      std::vector<int64_t> part = out->stored;
-      part[dim] = operand->sizes[dim];
-      walk(part, {strides_of(*operand), to}, {0, origin},
-           [&](int64_t, const auto& at) { out->data[at[1]] = operand->data[at[0]]; });
-      origin += to[dim] * operand->sizes[dim];
-    }
-    return out;
-  }
-  if (op == Prim::cumsum && is_integral(type.dtype)) {
-    const int64_t dim = ops::as_int(n.args[1]);
-    auto out = std::make_shared<ConstantArray>(ConstantArray{*sizes, x.stored, {}});
-    out->stored[dim] = (*sizes)[dim];
-    if (!pay(out->stored)) return nullptr;
-    out->data.resize(count(out->stored));
-    const int64_t step = strides_of(*out)[dim];
-    bool good = true;
-    const int64_t length = (*sizes)[dim];
-    walk(out->stored, {strides}, {0}, [&](int64_t k, const auto& at) {
-      const bool first = length == 1 || k / step % length == 0;
-      out->data[k] = x.data[at[0]] + (first ? 0 : out->data[k - step]);
-      good = good && fits(type.dtype, out->data[k]);
-    });
-    return good ? out : nullptr;
-  }
-  if (op == Prim::index) {
-    const RefList list = ops::as_values(n.args[1]);
-    // Indices of the first dims, none left out.
-    for (size_t i = 0; i < list.size(); ++i)
-      if (list[i].id == kNoValue || g_.type(list[i].id).dtype == DType::kBool) return nullptr;
-    const size_t rest = x.sizes.size() - list.size(), front = rank - rest;
-    auto out = std::make_shared<ConstantArray>(ConstantArray{*sizes, ones, {}});
-    std::vector<std::vector<int64_t>> steps;
-    for (size_t i = 0; i < list.size(); ++i) {
-      const ConstantArray& index = *in[i + 1];
-      for (double at : index.data)
-        if (at < -static_cast<double>(x.sizes[i]) || at >= static_cast<double>(x.sizes[i])) return nullptr;
-      std::vector<int64_t> across(rank, 0);
-      const std::vector<int64_t> own = strides_of(index);
-      if (strides[i] != 0)  // else every index finds the same
-        for (size_t d = 0; d < own.size(); ++d) {
-          const size_t to = front - own.size() + d;
-          across[to] = own[d];
-          out->stored[to] = std::max(out->stored[to], index.stored[d]);
-        }
-      steps.push_back(std::move(across));
-    }
-    std::vector<int64_t> behind(rank, 0);
-    for (size_t d = 0; d < rest; ++d) {
-      behind[front + d] = strides[list.size() + d];
-      out->stored[front + d] = x.stored[list.size() + d];
-    }
-    steps.push_back(std::move(behind));
-    if (!pay(out->stored)) return nullptr;
-    out->data.resize(count(out->stored));
-    walk(out->stored, steps, std::vector<int64_t>(steps.size(), 0), [&](int64_t k, const auto& at) {
-      int64_t from_data = at.back();
-      for (size_t i = 0; i < list.size(); ++i) {
-        auto where = static_cast<int64_t>(in[i + 1]->data[at[i]]);
-        if (where < 0) where += x.sizes[i];
-        from_data += where * strides[i];
-      }
-      out->data[k] = x.data[from_data];
-    });
-    return out;
-  }
-  return nullptr;
+  return all_constant && !in.empty() ? evaluation.run(std::move(in), g_.type(first).dtype) : nullptr;
 }
 
 }  // namespace flashover::graph
