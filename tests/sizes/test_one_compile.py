@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+
 import pytest
 import torch
 from comparing import differ
@@ -79,3 +81,34 @@ def test_after_a_graph_break() -> None:
         x = torch.randn(n, 4)
         assert torch.allclose(compiled(x), f(x))
     assert flashover.compile_stats()["graphs"] - before == 4
+
+
+class Cache:
+    """Counts what it has seen, as transformers' caches do."""
+
+    length: int = 0
+
+
+class Output(collections.OrderedDict[str, object]):
+    def __init__(self, value: torch.Tensor, cache: Cache) -> None:
+        super().__init__()
+        self["value"] = value
+        super().__setitem__("cache", cache)
+
+
+def with_output(x: torch.Tensor) -> torch.Tensor:
+    cache = Cache()
+    cache.length += x.shape[0]
+    output = Output(x * 2, cache)
+    listed = [None]
+    listed[0] = cache
+    return output["value"] + output["cache"].length + listed[0].length
+
+
+def test_a_container_does_not_look_at_the_sizes_in_what_it_holds() -> None:
+    compiled = flashover.compile(with_output, dynamic=True, fullgraph=True)
+    before = flashover.compile_stats()["frames"]
+    for n in (5, 2, 17, 9):
+        x = torch.randn(n, 3)
+        torch.testing.assert_close(compiled(x), with_output(x))
+    assert flashover.compile_stats()["frames"] - before == 1

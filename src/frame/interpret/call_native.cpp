@@ -288,7 +288,8 @@ PyObject* Interpreter::call_wrapper(PyObject* f, PyWrapperDescrObject* descr, Py
     }
     return call(self, args, nargs, kwnames);
   }
-  for (size_t i = 0; i < count; ++i) consume(args[i]);
+  const bool stores = stores_items(descr) && nargs == 2 && Py_TYPE(args[0]) != &PySlice_Type;
+  for (size_t i = 0; i < (stores ? 1 : count); ++i) consume(args[i]);
   Ref result = Ref::steal(plain());
   stop_if_declined();
   return result.release();
@@ -337,10 +338,14 @@ PyObject* Interpreter::call_type(PyTypeObject* t, PyObject* const* args, size_t 
     const KnownTypes& k = known_types();
     const bool tensor = k.tensor != nullptr && PyType_IsSubtype(t, k.tensor);
     if (n == nullptr && !tensor) unknown_call(type);
+    // Python's code is followed, and these make an empty container, whatever they are given.
+    const bool makes_empty = init != nullptr && PyFunction_Check(init) && base != nullptr &&
+                             t->tp_new == base->tp_new &&
+                             (base == &PyDict_Type || base == &PyODict_Type || base == &PyList_Type);
     if (init == nullptr || !PyFunction_Check(init) || make == nullptr ||
         (!PyFunction_Check(make) && Py_TYPE(make) != &PyStaticMethod_Type))
       for (size_t i = 0; i < count; ++i)
-        if (base != &PyBaseObject_Type) consume(args[i]);
+        if (base != &PyBaseObject_Type && !makes_empty) consume(args[i]);
     if (base == t && n != nullptr && n->handler != nullptr)
       return n->handler({*this, type, nullptr, args, nargs, kwnames, args, nargs});
     const MakesClass makes(*this, PyType_IsSubtype(t, &PyType_Type));

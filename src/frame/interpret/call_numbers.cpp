@@ -112,6 +112,7 @@ bool only_moves(PyObject* f) {
     auto* base = reinterpret_cast<PyTypeObject*>(f);
     if (!(base->tp_flags & Py_TPFLAGS_HEAPTYPE)) return false;
     while (base->tp_flags & Py_TPFLAGS_HEAPTYPE) base = base->tp_base;
+    if (base == &PyODict_Type) return reinterpret_cast<PyTypeObject*>(f)->tp_init != base->tp_init;
     return base == &PyBaseObject_Type || base == &PyDict_Type || base == &PyList_Type || base == &PyTuple_Type;
   }
   if (Py_TYPE(f) == &PyWrapperDescr_Type || Py_TYPE(f) == &_PyMethodWrapper_Type) {
@@ -208,6 +209,14 @@ bool Interpreter::call_with_numbers(PyObject* f, PyObject* const* args, size_t n
   if (Py_TYPE(f) == &PyMethodDescr_Type && PyDescr_TYPE(f) == &PyDict_Type &&
       std::strcmp(reinterpret_cast<PyMethodDescrObject*>(f)->d_method->ml_name, "get") == 0) {
     for (size_t i = 1; i < count; ++i) numbers.read_deep(args[i]);  // the key is looked at; the values only move
+    return false;
+  }
+  const bool bound = Py_TYPE(f) == &_PyMethodWrapper_Type;
+  const PyWrapperDescrObject* slot = bound ? reinterpret_cast<MethodWrapperLayout*>(f)->descr
+                                     : Py_TYPE(f) == &PyWrapperDescr_Type ? reinterpret_cast<PyWrapperDescrObject*>(f)
+                                                                          : nullptr;
+  if (slot != nullptr && stores_items(slot)) {
+    if (const size_t key = bound ? 0 : 1; key < count) numbers.read_deep(args[key]);
     return false;
   }
   numbers.read_deep(f);

@@ -533,6 +533,12 @@ const Native* native_type(PyTypeObject* type) {
 
 bool is_tensor_method_allowed(const char* name) { return Table::get().forbidden_methods.count(name) == 0; }
 
+bool stores_items(const PyWrapperDescrObject* method) {
+  const PyTypeObject* type = PyDescr_TYPE(method);
+  return std::strcmp(method->d_base->name, "__setitem__") == 0 &&
+         (type == &PyDict_Type || type == &PyODict_Type || type == &PyList_Type);
+}
+
 const char* name_of_c(PyObject* f) {
   return PyCFunction_Check(f)                ? reinterpret_cast<PyCFunctionObject*>(f)->m_ml->ml_name
          : Py_TYPE(f) == &PyMethodDescr_Type ? reinterpret_cast<PyMethodDescrObject*>(f)->d_method->ml_name
