@@ -198,9 +198,9 @@ Hash128 training_key(const Hash128& plan_key, const graph::Joint& facts) {
     h.number(l.size());
     for (const auto n : l) h.number(static_cast<uint64_t>(static_cast<int64_t>(n)));
   };
-  h.text("training 3").number(plan_key.lo).number(plan_key.hi).number(facts.results.size()).number(facts.zeros);
+  h.text("training 4").number(plan_key.lo).number(plan_key.hi).number(facts.results.size()).number(facts.zeros);
   for (const graph::Joint::Result& r : facts.results)
-    list(std::vector<int64_t>{r.requires_grad, r.tangent, r.view_of_input, r.saved});
+    list(std::vector<int64_t>{r.requires_grad, r.tangent, r.view_of_input, r.one_of_several, r.saved});
   list(facts.extra);
   list(facts.tangents);
   list(facts.gradients);

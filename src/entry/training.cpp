@@ -440,7 +440,11 @@ class Trained final : public Runner {
   // At the caller's level: autograd follows the view, or is told not to.
   static at::Tensor view(const at::Tensor& base, const PartitionSignature::Result& r, const Geometry& g) {
     const at::Tensor whole = base.requires_grad() && !r.requires_grad ? base.detach() : base;
-    return at::as_strided(whole, g.sizes, g.strides, base.storage_offset() + g.offset);
+    at::Tensor made = at::as_strided(whole, g.sizes, g.strides, base.storage_offset() + g.offset);
+    auto* meta = r.one_of_several ? torch::autograd::impl::get_view_autograd_meta(made) : nullptr;
+    if (meta && meta->has_bw_view() && meta->get_creation_meta() == torch::autograd::CreationMeta::DEFAULT)
+      meta->set_creation_meta(torch::autograd::CreationMeta::MULTI_OUTPUT_NODE);
+    return made;
   }
 
   std::shared_ptr<const TrainingState> state_;

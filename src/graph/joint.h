@@ -13,9 +13,10 @@ namespace flashover::graph {
 struct Joint {
   struct Result {  // of output i
     bool requires_grad = false;
-    int32_t tangent = -1;        // its gradient comes in through that tangent (index into `tangents`)
-    int32_t view_of_input = -1;  // requires grad as a view of that input: autograd follows it by itself
-    bool saved = false;          // eager's backward keeps this very memory: writing it after the call is an error there
+    int32_t tangent = -1;         // its gradient comes in through that tangent (index into `tangents`)
+    int32_t view_of_input = -1;   // requires grad as a view of that input: autograd follows it by itself
+    bool one_of_several = false;  // a view that chunk, split or unbind made: autograd forbids to write it
+    bool saved = false;  // eager's backward keeps this very memory: writing it after the call is an error there
   };
   bool present = false;
   std::vector<Result> results;  // the call's, then `extra.size()` more that the caller does not see

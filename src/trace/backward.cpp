@@ -314,6 +314,9 @@ void Recorder::describe_results(graph::Joint& joint, const std::vector<at::Tenso
     graph::Joint::Result& r = joint.results[i];
     r.requires_grad = t.requires_grad();
     if (!r.requires_grad) continue;
+    const auto* view = autograd::impl::get_view_autograd_meta(t);
+    r.one_of_several =
+        view && view->has_bw_view() && view->get_creation_meta() == autograd::CreationMeta::MULTI_OUTPUT_NODE;
     if (t.retains_grad()) throw Declined("training: retain_grad on a result");
     if (t.is_leaf()) throw Declined("training: a result is a new leaf that requires grad");
     if (!of_input[impl->storage_id] || i >= given) continue;

@@ -369,7 +369,10 @@ class Partitioner {
     for (size_t i = 0; i < results(); ++i) {
       const Output& o = g_.outputs[i];
       const Joint::Result& fact = facts_.results[i];
-      PartitionSignature::Result r{.kind = o.kind, .requires_grad = fact.requires_grad, .tangent = fact.tangent};
+      PartitionSignature::Result r{.kind = o.kind,
+                                   .requires_grad = fact.requires_grad,
+                                   .one_of_several = fact.one_of_several,
+                                   .tangent = fact.tangent};
       r.sizes = o.type.sizes;
       r.strides = o.type.strides;
       r.offset = o.type.offset;
@@ -642,7 +645,7 @@ std::vector<int64_t> encode(const PartitionSignature& p) {
   const auto expression = [&](sym::Expr e) { list(e.is_const() ? std::string() : e.str()), out.push_back(e.hint()); };
   out.push_back(static_cast<int64_t>(p.results.size()));
   for (const PartitionSignature::Result& r : p.results) {
-    out.insert(out.end(), {static_cast<int64_t>(r.kind), r.index, r.requires_grad, r.tangent});
+    out.insert(out.end(), {static_cast<int64_t>(r.kind), r.index, r.requires_grad, r.one_of_several, r.tangent});
     expression(r.offset);
     for (const Sizes* part : {&r.sizes, &r.strides}) {
       out.push_back(static_cast<int64_t>(part->size()));
@@ -669,6 +672,7 @@ void decode(const std::vector<int64_t>& numbers, PartitionSignature& p) {
     r.kind = in.kind(Output::Kind::kOutputAlias);
     r.index = in.small();
     r.requires_grad = in.next() != 0;
+    r.one_of_several = in.next() != 0;
     r.tangent = in.small();
     r.offset = in.expression();
     for (Sizes* part : {&r.sizes, &r.strides}) {

@@ -32,6 +32,7 @@ struct PartitionSignature {
     Sizes sizes, strides;
     sym::Expr offset = 0;  // of aliases, from the base
     bool requires_grad = false;
+    bool one_of_several = false;  // Joint::Result::one_of_several
     int32_t tangent = -1;
   };
   struct BackwardInput {
