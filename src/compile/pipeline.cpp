@@ -138,7 +138,7 @@ kernel::Compiled build(const Draft& d, const Options& options, const Environment
 }
 
 // `count` of the kernels, with the binaries that they are in.
-kernel::Compiled part_of_build(const kernel::Compiled& all, size_t first, size_t count) {
+kernel::Compiled slice_of_build(const kernel::Compiled& all, size_t first, size_t count) {
   kernel::Compiled out;
   std::vector<int32_t> number(all.binaries.size(), -1);
   for (size_t i = first; i < first + count; ++i) {
@@ -160,7 +160,7 @@ std::pair<kernel::Compiled, kernel::Compiled> build_together(const Draft& one, c
   all.insert(all.end(), two.schedule.kernels.begin(), two.schedule.kernels.end());
   const kernel::Compiled built = build_for_cpu(all, options, cache, report);
   const size_t first = one.schedule.kernels.size();
-  return {part_of_build(built, 0, first), part_of_build(built, first, all.size() - first)};
+  return {slice_of_build(built, 0, first), slice_of_build(built, first, all.size() - first)};
 }
 
 plan::Plan finish(Draft d, kernel::Compiled built, const Options& options, const Environment& env, PassRunner& passes,

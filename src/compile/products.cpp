@@ -120,7 +120,7 @@ void measure(const Plan& plan, const std::vector<loops::Kernel>& kernels, std::v
           if (auto it = number.find(s); it != number.end()) steps.back().kernel = it->second;
         }
       }
-      return part_of(plan, std::move(steps), std::move(made), std::move(binaries));
+      return sub_plan_of(plan, std::move(steps), std::move(made), std::move(binaries));
     };
     std::vector<Plan> ways;
     ways.push_back(apart(nullptr, nullptr, nullptr));
@@ -197,8 +197,8 @@ std::vector<Product> fuse(Plan& plan, size_t kernels, const std::vector<Ways>& f
 
 }  // namespace
 
-Plan part_of(const Plan& whole, std::vector<Step> steps, std::vector<plan::Kernel> kernels,
-             std::vector<plan::Binary> binaries) {
+Plan sub_plan_of(const Plan& whole, std::vector<Step> steps, std::vector<plan::Kernel> kernels,
+                 std::vector<plan::Binary> binaries) {
   Plan out;
   out.device = whole.device;
   out.target = whole.target;

@@ -21,7 +21,7 @@ std::vector<loops::Product> fuse_all_products(plan::Plan& plan, const std::vecto
 
 // A plan of some of a plan's steps: what they do not make themselves are its inputs, what they make its outputs.
 // `kernels` and `binaries` are for the steps' numbers.
-plan::Plan part_of(const plan::Plan& whole, std::vector<plan::Step> steps, std::vector<plan::Kernel> kernels,
-                   std::vector<plan::Binary> binaries);
+plan::Plan sub_plan_of(const plan::Plan& whole, std::vector<plan::Step> steps, std::vector<plan::Kernel> kernels,
+                       std::vector<plan::Binary> binaries);
 
 }  // namespace flashover::compile

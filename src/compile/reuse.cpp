@@ -209,7 +209,7 @@ Hash128 training_key(const Hash128& plan_key, const graph::Joint& facts) {
   return h.finish();
 }
 
-// One entry: how long the numbers and the plans are, numbers, plan, plan, text.
+// One entry: how long the signature and the plans are, signature, plan, plan, text.
 std::optional<Training> find_training(Cache& cache, const Hash128& key) {
   const auto bytes = cache.get("training", key);
   if (!bytes) return std::nullopt;
@@ -218,13 +218,13 @@ std::optional<Training> find_training(Cache& cache, const Hash128& key) {
   std::memcpy(sizes, bytes->data(), sizeof sizes);
   std::string_view rest = std::string_view(*bytes).substr(sizeof sizes);
   if (sizes[0] > rest.size() / sizeof(int64_t)) return std::nullopt;
-  std::vector<int64_t> numbers(sizes[0]);
-  if (!numbers.empty()) std::memcpy(numbers.data(), rest.data(), numbers.size() * sizeof(int64_t));
-  rest.remove_prefix(numbers.size() * sizeof(int64_t));
+  std::vector<int64_t> signature(sizes[0]);
+  if (!signature.empty()) std::memcpy(signature.data(), rest.data(), signature.size() * sizeof(int64_t));
+  rest.remove_prefix(signature.size() * sizeof(int64_t));
   if (sizes[1] > rest.size() || sizes[2] > rest.size() - sizes[1]) return std::nullopt;
   try {
     Training t;
-    graph::decode(numbers, t.signature);
+    graph::decode(signature, t.signature);
     t.forward = plan::deserialize(rest.substr(0, sizes[1]));
     t.backward = plan::deserialize(rest.substr(sizes[1], sizes[2]));
     t.backward_graph = rest.substr(sizes[1] + sizes[2]);
@@ -237,11 +237,11 @@ std::optional<Training> find_training(Cache& cache, const Hash128& key) {
 
 void keep_training(Cache& cache, const Hash128& key, const Training& training, const std::string& compiler,
                    Report& report) {
-  const std::vector<int64_t> numbers = graph::encode(training.signature);
+  const std::vector<int64_t> signature = graph::encode(training.signature);
   const std::string forward = plan::serialize(training.forward), backward = plan::serialize(training.backward);
-  const uint64_t sizes[3] = {numbers.size(), forward.size(), backward.size()};
+  const uint64_t sizes[3] = {signature.size(), forward.size(), backward.size()};
   std::string bytes(reinterpret_cast<const char*>(sizes), sizeof sizes);
-  bytes.append(reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(int64_t));
+  bytes.append(reinterpret_cast<const char*>(signature.data()), signature.size() * sizeof(int64_t));
   bytes += forward + backward + training.backward_graph;
   report.keep.emplace_back([&cache, key, compiler, bytes = std::move(bytes)] {
     remember_compiler(compiler, cache);

@@ -266,12 +266,12 @@ uint32_t pack_columns(const Line& l, const Runs& runs, const T* x, int64_t chann
 }
 
 struct GradientTasks {
-  int64_t blocks, panels;                     // of input and of output channels
-  int64_t points, segment;                    // blocks of points in all, in a segment
-  int64_t block_groups, panel_groups, parts;  // how the tasks share them
+  int64_t blocks, panels;                      // of input and of output channels
+  int64_t points, segment;                     // blocks of points in all, in a segment
+  int64_t block_groups, panel_groups, splits;  // how the tasks share them
 };
-// Sums of one part take as much memory as the gradient.
-constexpr int64_t kPartBytes = 4 << 20, kColumnBytes = 512 << 10;
+// Sums of one split of the points take as much memory as the gradient.
+constexpr int64_t kSumsBytes = 4 << 20, kColumnBytes = 512 << 10;
 
 GradientTasks share_gradient(const ConvolutionSizes& s, const Plan& p, int64_t terms) {
   GradientTasks t{};
@@ -280,15 +280,15 @@ GradientTasks share_gradient(const ConvolutionSizes& s, const Plan& p, int64_t t
   t.block_groups = t.panel_groups = 1;
   const int64_t team = s.threads, target_tasks = team == 1 ? 1 : 2 * team;
   const int64_t bytes = t.blocks * t.panels * p.taps * kBlockElements * 4;
-  t.parts = std::clamp<int64_t>(kPartBytes / bytes, 1, std::min(target_tasks, ceil_div(t.points, 16)));
-  while (t.parts * t.block_groups * t.panel_groups < target_tasks &&
+  t.splits = std::clamp<int64_t>(kSumsBytes / bytes, 1, std::min(target_tasks, ceil_div(t.points, 16)));
+  while (t.splits * t.block_groups * t.panel_groups < target_tasks &&
          (t.blocks > t.block_groups || t.panels > t.panel_groups))
     ++(t.blocks * t.panel_groups >= t.panels * t.block_groups && t.blocks > t.block_groups ? t.block_groups
        : t.panels > t.panel_groups                                                         ? t.panel_groups
                                                                                            : t.block_groups);
   const int64_t most =
       std::clamp<int64_t>(kColumnBytes / (ceil_div(t.panels, t.panel_groups) * terms * kBlockElements * 2), 4, 16);
-  const int64_t share = ceil_div(t.points, t.parts);
+  const int64_t share = ceil_div(t.points, t.splits);
   t.segment = ceil_div(share, ceil_div(share, most));
   return t;
 }
@@ -311,19 +311,19 @@ bool weight_gradient(const ConvolutionSizes& s, const T* grad, const T* x, T* ou
   std::atomic<uint32_t> largest_grad{0}, largest_x{0};
   const int64_t length = Line::strip(t.segment * kBlock + p.span + 16);
   const int64_t term = kBlock * length * 4, strip = static_cast<int64_t>(p.line.used.size()) * terms * term;
-  in_parallel(t.parts * t.block_groups * t.panel_groups, [&](int64_t task) {
-    const int64_t part = task / (t.block_groups * t.panel_groups), bg = task / t.panel_groups % t.block_groups,
+  in_parallel(t.splits * t.block_groups * t.panel_groups, [&](int64_t task) {
+    const int64_t split = task / (t.block_groups * t.panel_groups), bg = task / t.panel_groups % t.block_groups,
                   pg = task % t.panel_groups;
     const int64_t b0 = t.blocks * bg / t.block_groups, b1 = t.blocks * (bg + 1) / t.block_groups;
     const int64_t p0 = t.panels * pg / t.panel_groups, p1 = t.panels * (pg + 1) / t.panel_groups;
-    const int64_t column = t.segment * terms * kBlockElements;  // elements of a panel's part
+    const int64_t column = t.segment * terms * kBlockElements;  // elements of a panel in a segment
     auto* c = static_cast<float*>(scratch(static_cast<size_t>(kBlockElements * 4 + (p1 - p0) * column * 2 + strip)));
     auto* columns = reinterpret_cast<uint16_t*>(c + kBlockElements);
     auto* channels = columns + (p1 - p0) * column;
     configure_tiles();
-    const int64_t last = t.points * (part + 1) / t.parts;
+    const int64_t last = t.points * (split + 1) / t.splits;
     bool fresh = true;
-    for (int64_t q = t.points * part / t.parts; q < last; q += t.segment, fresh = false) {
+    for (int64_t q = t.points * split / t.splits; q < last; q += t.segment, fresh = false) {
       const int64_t steps = std::min(t.segment, last - q);
       const Runs grads = find_runs(line, {0, 0}, q * kBlock, steps * kBlock);
       std::vector<Runs> points;
@@ -343,7 +343,7 @@ bool weight_gradient(const ConvolutionSizes& s, const T* grad, const T* x, T* ou
         const bool two = s.in - b * kBlock > kTile;
         const auto product = two ? multiply<terms, true> : multiply<terms, false>;
         for (int64_t n = p0; n < p1; ++n) {
-          float* const sum = sums + part * whole + (b * t.panels + n) * taps * kBlockElements;
+          float* const sum = sums + split * whole + (b * t.panels + n) * taps * kBlockElements;
           for (int64_t k = 0; k < steps; k += at_once)
             for (int64_t tap = 0; tap < taps; ++tap) {
               const auto i = static_cast<size_t>(tap);
@@ -371,14 +371,14 @@ bool weight_gradient(const ConvolutionSizes& s, const T* grad, const T* x, T* ou
     _tile_release();
   });
   if (!Pack<T>::fits(largest_grad, largest_x)) return false;
-  // Parts are added up and go to [out][in][tap].
+  // Splits are added up and go to [out][in][tap].
   in_parallel(t.blocks * t.panels, [&](int64_t task) {
     const int64_t b = task / t.panels, n = task % t.panels;
     const __m512i index = _mm512_mullo_epi32(lane_indices(), _mm512_set1_epi32(static_cast<int>(taps)));
     alignas(64) uint16_t across[kBlockElements / 2];
     for (int64_t tap = 0; tap < taps; ++tap) {
       float* const sum = sums + (task * taps + tap) * kBlockElements;
-      for (int64_t part = 1; part < t.parts; ++part) add_tiles(sum + part * whole, kBlockElements, sum);
+      for (int64_t split = 1; split < t.splits; ++split) add_tiles(sum + split * whole, kBlockElements, sum);
       for (int64_t tile = 0; tile < 4; ++tile) {
         const int64_t in = b * kBlock + tile / 2 * kTile, to = n * kBlock + tile % 2 * kTile;
         const __mmask16 mask = first_lanes(s.in - in);
@@ -429,7 +429,7 @@ FLASHOVER_AVX512_END
 int64_t weight_gradient_workspace(const ConvolutionSizes& s, bool f32) {
   Plan p = plan_forward(joined_rows(s));
   const GradientTasks t = share_gradient(s, p, f32 ? 3 : 1);
-  return t.parts * t.blocks * t.panels * p.taps * kBlockElements * 4;
+  return t.splits * t.blocks * t.panels * p.taps * kBlockElements * 4;
 }
 
 }  // namespace flashover::cpu

@@ -28,7 +28,7 @@ int64_t index_at(const TableGradient& t, int64_t i) {
 }
 
 // Rows [first, last) of the table.
-void part_onto(const TableGradient& t, int64_t first, int64_t last) {
+void add_onto(const TableGradient& t, int64_t first, int64_t last) {
   std::vector<std::pair<int64_t, int64_t>> found;  // index, row
   for (int64_t r = 0; r < t.count; ++r)
     if (const int64_t index = index_at(t, r); index >= first && index < last && index != t.left_out)
@@ -46,7 +46,7 @@ void part_onto(const TableGradient& t, int64_t first, int64_t last) {
 }
 
 void run_task(const TableGradient& t, int64_t first, int64_t last) {
-  if (t.onto) return part_onto(t, first, last);
+  if (t.onto) return add_onto(t, first, last);
   std::memset(t.out + first * t.width, 0, static_cast<size_t>((last - first) * t.width) * 4);
   const int64_t rows = t.offsets ? t.bags : t.count;
   for (int64_t r = 0; r < rows; ++r) {
@@ -65,8 +65,8 @@ void run_task(const TableGradient& t, int64_t first, int64_t last) {
 void table_gradient(const TableGradient& t) {
   constexpr int64_t kAlone = 1 << 14;  // numbers that are no work for a team
   const int64_t work = (t.onto ? t.count : t.rows) * t.width;
-  const int64_t parts = work <= kAlone ? 1 : std::min<int64_t>(team_size(), t.rows);
-  in_parallel(parts, [&](int64_t n) { run_task(t, t.rows * n / parts, t.rows * (n + 1) / parts); });
+  const int64_t tasks = work <= kAlone ? 1 : std::min<int64_t>(team_size(), t.rows);
+  in_parallel(tasks, [&](int64_t n) { run_task(t, t.rows * n / tasks, t.rows * (n + 1) / tasks); });
 }
 
 FLASHOVER_AVX512_END

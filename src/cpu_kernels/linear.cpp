@@ -157,13 +157,13 @@ void run_task(const Linear& l, int64_t m0, int64_t m1, int64_t p0, int64_t p1) {
 
 void linear(const Linear& l) {
   const int64_t row_blocks = ceil_div(l.rows, kBlock), panels = ceil_div(l.columns, kBlock), team = team_size();
-  // A part's sums (f32) and its rows fit in L2 beside the weight that streams by.
+  // A task's sums (f32) and its rows fit in L2 beside the weight that streams by.
   int64_t m = std::min<int64_t>(row_blocks, 12), n = std::min<int64_t>(panels, std::max<int64_t>(1, 128 / m));
-  const auto parts = [&] { return ceil_div(row_blocks, m) * ceil_div(panels, n); };
+  const auto tasks = [&] { return ceil_div(row_blocks, m) * ceil_div(panels, n); };
   const double work = 2.0 * static_cast<double>(l.rows) * static_cast<double>(l.inner) * static_cast<double>(l.columns);
   const int64_t target_tasks = work < 4e6 ? 1 : team == 1 ? 1 : 4 * team;
-  while (parts() < target_tasks && n > 2) n = ceil_div(n, 2);
-  while (parts() < std::min<int64_t>(target_tasks, team) && (n > 1 || m > 1))
+  while (tasks() < target_tasks && n > 2) n = ceil_div(n, 2);
+  while (tasks() < std::min<int64_t>(target_tasks, team) && (n > 1 || m > 1))
     (n > 1 ? n : m) = ceil_div(n > 1 ? n : m, 2);
   if (work < 4e6) m = row_blocks, n = panels;
   const int64_t across = ceil_div(panels, n);

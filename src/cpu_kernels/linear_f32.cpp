@@ -181,12 +181,12 @@ void linear(const LinearF32& l) {
   const int64_t row_blocks = ceil_div(l.rows, kBlock), panels = ceil_div(l.columns, kBlock), team = team_size();
   int64_t m = ceil_div(row_blocks, ceil_div(row_blocks, kTaskRows)),
           n = ceil_div(panels, ceil_div(panels, kTaskPanels));
-  const auto parts = [&] { return ceil_div(row_blocks, m) * ceil_div(panels, n); };
+  const auto tasks = [&] { return ceil_div(row_blocks, m) * ceil_div(panels, n); };
   const double work = 2.0 * static_cast<double>(l.rows) * static_cast<double>(l.inner) * static_cast<double>(l.columns);
   const int64_t target_tasks = work < 2e6 || team == 1 ? 1 : 4 * team;
   // Fewer columns mean that rows are packed more often, fewer rows that the weight is read more often.
-  while (parts() < target_tasks && (n > 8 || m > 4)) (n > 8 ? n : m) = ceil_div(n > 8 ? n : m, 2);
-  while (parts() < std::min<int64_t>(target_tasks, team) && (n > 1 || m > 1))
+  while (tasks() < target_tasks && (n > 8 || m > 4)) (n > 8 ? n : m) = ceil_div(n > 8 ? n : m, 2);
+  while (tasks() < std::min<int64_t>(target_tasks, team) && (n > 1 || m > 1))
     (n > 1 ? n : m) = ceil_div(n > 1 ? n : m, 2);
   const int64_t across = ceil_div(panels, n);
   in_parallel(ceil_div(row_blocks, m) * across, [&](int64_t task) {

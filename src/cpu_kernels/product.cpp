@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kTiles = kBlock * kBlock;  // sums of a block of the result, as four tiles
 constexpr int64_t kMostRows = 64;            // blocks of rows of a task ...
-constexpr int64_t kMostSums = 16;            // ... whose sums wait for the next part of the inner dim
+constexpr int64_t kMostSums = 16;            // ... whose sums wait for the next chunk of the inner dim
 constexpr int64_t kShort = 8;                // blocks of the inner dim of bf16 rows that stay in L1
 constexpr int64_t kGroup = 16;               // panels that are packed at a time, at most ...
 constexpr int64_t kGroupBytes = 900 << 10;   // ... and together
@@ -368,7 +368,7 @@ uint32_t out_of_range(const uint32_t* rows, const Range& range, int64_t count) {
   return bad;
 }
 
-// Parts of the inner dim, blocks of a part, panels of a group.
+// Chunks of the inner dim, blocks of a chunk, panels of a group.
 struct Chunks {
   template <typename T, typename O>
   explicit Chunks(const ProductOf<T, O>& p) {

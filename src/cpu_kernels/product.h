@@ -2,7 +2,7 @@
 // whose operands change with every step, in any order of rows and columns. Batches too.
 //
 // f32 numbers are three bf16 ones, as in linear.h. Each task packs what it multiplies - a group of panels of b, then a
-// of blocks of 32 rows one by one - into memory of its thread that stays in L2 (1.2 MB at most); sums of the parts of a
+// of blocks of 32 rows one by one - into memory of its thread that stays in L2 (1.2 MB at most); sums of the chunks of a
 // long inner dim meet in the result.
 //
 // What the bf16x3 split cannot represent - rows and columns with infinities, NaN or numbers from 2^63 on, rows and columns all of

@@ -19,7 +19,7 @@ uint32_t twist(uint32_t a, uint32_t b) {
 }
 
 // words[i] for i in [first, last), from words[i], words[i + 1] and words[i + from].
-void renew_part(uint32_t* words, int first, int last, int from) {
+void renew_range(uint32_t* words, int first, int last, int from) {
   int i = first;
   for (; i + 16 <= last; i += 16) {
     const __m512i a = _mm512_loadu_si512(words + i), b = _mm512_loadu_si512(words + i + 1);
@@ -34,8 +34,8 @@ void renew_part(uint32_t* words, int first, int last, int from) {
 
 void renew(uint32_t* words) {
   constexpr int n = Twister::kWords;
-  renew_part(words, 0, n - kAhead, kAhead);
-  renew_part(words, n - kAhead, n - 1, kAhead - n);
+  renew_range(words, 0, n - kAhead, kAhead);
+  renew_range(words, n - kAhead, n - 1, kAhead - n);
   words[n - 1] = words[kAhead - 1] ^ twist(words[n - 1], words[0]);
 }
 
@@ -70,7 +70,7 @@ void store(char* out, int element, uint32_t one, __mmask16 found, __mmask16 here
 void draw_below(Twister& t, uint64_t limit, int64_t n, void* out, int element, uint32_t one) {
   const __m512i limits = _mm512_set1_epi64(static_cast<int64_t>(limit));
   auto* to = static_cast<char*>(out);
-  alignas(64) uint32_t parts[32];
+  alignas(64) uint32_t joined[32];
   while (n > 0) {
     // 16 numbers lie in this block's words, or are put together.
     const uint32_t* words = t.words + t.used;
@@ -84,11 +84,11 @@ void draw_below(Twister& t, uint64_t limit, int64_t n, void* out, int element, u
           t.used = 0;
         }
         const int64_t some = std::min<int64_t>(needed - got, Twister::kWords - t.used);
-        std::memcpy(parts + got, t.words + t.used, static_cast<size_t>(some) * 4);
+        std::memcpy(joined + got, t.words + t.used, static_cast<size_t>(some) * 4);
         t.used += static_cast<int>(some);
         got += some;
       }
-      words = parts;
+      words = joined;
     }
     const auto found = static_cast<__mmask16>(below(words, limits) | below(words + 16, limits) << 8);
     const __mmask16 mask = first_lanes(here);

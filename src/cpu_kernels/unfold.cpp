@@ -26,14 +26,14 @@ void find_taps(const Unfold& u, int64_t y, int64_t x, int64_t* at) {
     }
 }
 
-// f(image number, first channel, number of channels) for parts of all images.
+// f(image number, first channel, number of channels) for blocks of channels of all images.
 template <typename F>
-void for_parts(const Unfold& u, const F& f) {
-  constexpr int64_t kPart = 4 * kChannels;
-  const int64_t parts = (u.channels + kPart - 1) / kPart;
-  in_parallel(u.batch * parts, [&](int64_t n) {
-    const int64_t first = n % parts * kPart;
-    f(n / parts, first, std::min(kPart, u.channels - first));
+void for_channel_blocks(const Unfold& u, const F& f) {
+  constexpr int64_t kBlock = 4 * kChannels;
+  const int64_t blocks = (u.channels + kBlock - 1) / kBlock;
+  in_parallel(u.batch * blocks, [&](int64_t n) {
+    const int64_t first = n % blocks * kBlock;
+    f(n / blocks, first, std::min(kBlock, u.channels - first));
   });
 }
 
@@ -41,7 +41,7 @@ void for_parts(const Unfold& u, const F& f) {
 
 void unfold(const Unfold& u, const uint16_t* image, uint16_t* rows) {
   const int64_t taps = u.taps(), points = u.size[0] * u.size[1], results = u.out_size[0] * u.out_size[1];
-  for_parts(u, [&](int64_t n, int64_t first, int64_t channels) {
+  for_channel_blocks(u, [&](int64_t n, int64_t first, int64_t channels) {
     int64_t at[kMostTaps];
     alignas(64) uint16_t block[kMostTaps * kChannels];
     for (int64_t r = 0; r < results; ++r) {
@@ -63,7 +63,7 @@ void unfold(const Unfold& u, const uint16_t* image, uint16_t* rows) {
 
 void fold(const Unfold& u, const uint16_t* rows, uint16_t* image) {
   const int64_t taps = u.taps(), points = u.size[0] * u.size[1], results = u.out_size[0] * u.out_size[1];
-  for_parts(u, [&](int64_t n, int64_t first, int64_t channels) {
+  for_channel_blocks(u, [&](int64_t n, int64_t first, int64_t channels) {
     int64_t at[kMostTaps];
     alignas(64) uint16_t block[kMostTaps * kChannels];
     for (int64_t c = first; c < first + channels; c += kChannels) {

@@ -1,5 +1,5 @@
 // Where temporaries lie in the arena: blocks of memory, numbered when the plan is made, placed when their sizes are
-// numbers. A plan with size symbols keeps the numbers of its blocks; run/ places them for the sizes of a call.
+// constants. A plan with size symbols keeps the numbers of its blocks; run/ places them for the sizes of a call.
 #pragma once
 #include "plan/plan.h"
 

@@ -1,4 +1,4 @@
-// One walk over all expressions of a plan; it collects the symbols, or puts numbers in their place.
+// One walk over all expressions of a plan; it collects the symbols, or puts constants in their place.
 #include "plan/sizes.h"
 
 #include <algorithm>

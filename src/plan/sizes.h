@@ -1,4 +1,4 @@
-// A plan with size symbols, and the plan with numbers that serves calls of one size.
+// A plan with size symbols, and the plan of constant sizes that serves calls of one size.
 //
 //   In        a plan whose sizes, strides, offsets, arguments and launches are expressions over size symbols, each of
 //             which is a size of some input as it is
@@ -18,7 +18,7 @@ namespace flashover::plan {
 struct SizeSource {
   int32_t symbol = 0, input = 0, dim = 0;
 };
-// Of all symbols that occur, by symbol; empty: the plan's sizes are numbers.
+// Of all symbols that occur, by symbol; empty: the plan's sizes are constant.
 std::vector<SizeSource> size_sources(const Plan& p);
 
 // values: by entry of `sources`. Binaries are left out.

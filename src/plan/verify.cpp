@@ -20,7 +20,7 @@ TensorId root(const Plan& p, TensorId t, sym::Expr* elements) {
 
 namespace {
 
-// Where all sizes and strides are numbers, which programs for new sizes are made of; -1: they are not, or too large.
+// Where all sizes and strides are constants, which programs for new sizes are made of; -1: they are not, or too large.
 int64_t constant_span(const TensorType& t) {
   int64_t last = 1;
   for (size_t i = 0; i < t.sizes.size(); ++i) {

@@ -18,7 +18,7 @@ void bind_triton(pybind11::module_& m);
 void bind_run(pybind11::module_& m);
 void bind_entry(pybind11::module_& m);
 
-pybind11::object numbers(const Sizes& s);  // a list of sizes that are constant
+pybind11::object constants(const Sizes& s);  // a list of sizes that are constant
 // For tests: ("ref", value), ("dtype", n), ("layout", n), ("format", n), ("device", type, index), else a plain value.
 pybind11::object to_python(const Arg& a);
 

@@ -15,7 +15,7 @@ namespace py = pybind11;
 
 namespace flashover {
 
-py::object numbers(const Sizes& s) {
+py::object constants(const Sizes& s) {
   py::list out;
   for (sym::Expr e : s) out.append(e.value());
   return out;
@@ -33,7 +33,7 @@ py::object to_python(const Arg& a) {
       return out;
     }
     py::object operator()(sym::Expr e) const { return py::int_(e.value()); }
-    py::object operator()(const Sizes& s) const { return numbers(s); }
+    py::object operator()(const Sizes& s) const { return constants(s); }
     py::object operator()(DType d) const { return py::make_tuple("dtype", static_cast<int>(d)); }
     py::object operator()(Device d) const { return py::make_tuple("device", static_cast<int>(d.type), d.index); }
     py::object operator()(Layout l) const { return py::make_tuple("layout", static_cast<int>(l)); }
@@ -106,7 +106,7 @@ class Reader {
 };
 
 py::tuple write_type(const TensorType& t) {
-  return py::make_tuple(static_cast<int>(t.dtype), numbers(t.sizes), numbers(t.strides), t.offset.value());
+  return py::make_tuple(static_cast<int>(t.dtype), constants(t.sizes), constants(t.strides), t.offset.value());
 }
 // [(dtype, sizes, strides, offset)] or None when there is no rule or the rule does not know the case.
 py::object infer(const std::string& name, const py::list& args, int default_dtype) {

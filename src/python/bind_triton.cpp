@@ -29,8 +29,8 @@ void move(graph::Graph& g, Device device) {
 py::dict describe(const TensorType& t) {
   py::dict d;
   d["dtype"] = info(t.dtype).name;
-  d["sizes"] = numbers(t.sizes);
-  d["strides"] = numbers(t.strides);
+  d["sizes"] = constants(t.sizes);
+  d["strides"] = constants(t.strides);
   d["offset"] = t.offset.value();
   return d;
 }
@@ -90,7 +90,7 @@ py::dict program(const std::string& text, bool to_device, int processors, const 
             made.push_back({.symbol = source.name, .binary = 0, .cuda = source.launch});
           }
           p.target = kernel::triton::str(*env.gpu);
-          plan::verify(compile::part_of(p, std::move(steps), std::move(made), {{{}, "cubin"}}));
+          plan::verify(compile::sub_plan_of(p, std::move(steps), std::move(made), {{{}, "cubin"}}));
         };
         std::vector<plan::Step> apart;
         for (size_t s = 0; s < p.steps.size(); ++s)

@@ -68,7 +68,7 @@ class PlanExecutable final : public Executable {
  public:
   // shared: with other sizes of the plan (sized_executable.h), or with the plan that this one is a sub-plan of, at
   // depth `depth` (sub_plans.h).
-  PlanExecutable(plan::Plan plan, const LoadOptions& options, SharedParts shared = {}, int depth = 0)
+  PlanExecutable(plan::Plan plan, const LoadOptions& options, SharedResources shared = {}, int depth = 0)
       : program_(make_program(std::move(plan), options, std::move(shared.code))),
         arena_(*program_),
         frozen_(shared.frozen ? std::move(shared.frozen) : frozen_cache(program_->frozen.inputs)),
@@ -106,7 +106,8 @@ class PlanExecutable final : public Executable {
  private:
   static SubPlans::Loaded load_sub_plan(plan::Plan plan, const LoadOptions& options, std::shared_ptr<const Code> code,
                                         int depth) {
-    auto made = std::make_shared<PlanExecutable>(std::move(plan), options, SharedParts{.code = std::move(code)}, depth);
+    auto made =
+        std::make_shared<PlanExecutable>(std::move(plan), options, SharedResources{.code = std::move(code)}, depth);
     const Program& p = *made->program_;
     const bool leaves_a_trace = !p.mutated.empty() || p.random;
     return {std::move(made), leaves_a_trace};
@@ -248,10 +249,11 @@ std::shared_ptr<Executable> load(plan::Plan plan, const LoadOptions& options) {
   std::vector<plan::SizeSource> sources = plan::size_sources(plan);
   if (sources.empty()) return std::make_shared<PlanExecutable>(std::move(plan), options);
   plan::verify(plan);
-  SharedParts shared{.code = load_code(plan, device_here(plan)), .frozen = frozen_cache(inputs_of_frozen_part(plan))};
+  SharedResources shared{.code = load_code(plan, device_here(plan)),
+                         .frozen = frozen_cache(inputs_of_frozen_part(plan))};
   return load_sized(std::move(plan), std::move(sources), options, std::move(shared),
-                    [](plan::Plan numbers, const LoadOptions& how, const SharedParts& parts) {
-                      return std::make_shared<PlanExecutable>(std::move(numbers), how, parts);
+                    [](plan::Plan of_one_size, const LoadOptions& how, const SharedResources& resources) {
+                      return std::make_shared<PlanExecutable>(std::move(of_one_size), how, resources);
                     });
 }
 

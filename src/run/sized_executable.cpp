@@ -29,7 +29,7 @@ struct HashValues {
 class SizedExecutable final : public Executable {
  public:
   SizedExecutable(plan::Plan plan, std::vector<plan::SizeSource> sources, const LoadOptions& options,
-                  SharedParts shared, MakeExecutable make)
+                  SharedResources shared, MakeExecutable make)
       : plan_(std::move(plan)),
         sources_(std::move(sources)),
         options_(options),
@@ -117,7 +117,7 @@ class SizedExecutable final : public Executable {
       if (values[i] < sym::kSizeSymbolRange.lo)
         throw InternalError("run: size " + std::to_string(values[i]) + " for symbol s" +
                             std::to_string(sources_[i].symbol));
-    SharedParts shared = shared_;
+    SharedResources shared = shared_;
     shared.proven = proven_.load(std::memory_order_relaxed);
     std::shared_ptr<Executable> made = make_(plan::with_sizes(plan_, sources_, values), options_, shared);
     std::shared_ptr<Executable> oldest;  // goes when the lock is free
@@ -139,7 +139,7 @@ class SizedExecutable final : public Executable {
   plan::Plan plan_;
   const std::vector<plan::SizeSource> sources_;
   const LoadOptions options_;
-  const SharedParts shared_;
+  const SharedResources shared_;
   const MakeExecutable make_;
   std::atomic<bool> heavy_{true}, proven_{false};
   mutable std::mutex mutex_;
@@ -152,7 +152,7 @@ class SizedExecutable final : public Executable {
 }  // namespace
 
 std::shared_ptr<Executable> load_sized(plan::Plan plan, std::vector<plan::SizeSource> sources,
-                                       const LoadOptions& options, SharedParts shared, MakeExecutable make) {
+                                       const LoadOptions& options, SharedResources shared, MakeExecutable make) {
   return std::make_shared<SizedExecutable>(std::move(plan), std::move(sources), options, std::move(shared),
                                            std::move(make));
 }

@@ -1,10 +1,10 @@
 // Runs a plan with size symbols: calls of each size go to a program made for it.
 //
-//   In        a plan with size symbols; how an executable is made of a plan with numbers
+//   In        a plan with size symbols; how an executable is made of a plan of constant sizes
 //   Out       an Executable that reads the symbols' values from its inputs, and makes and keeps programs by them
 //   Promises  a call of a known size costs one look-up more than a program of its own; the code is loaded once; the least
 //             recently used programs go when there are too many; safe from several threads at once
-//   Declines  load_sized(): what plan::size_sources() declines. A call: what the plan's numbers violate (InternalError)
+//   Declines  load_sized(): what plan::size_sources() declines. A call: sizes that break the plan's rules (InternalError)
 #pragma once
 #include <functional>
 #include <memory>
@@ -21,15 +21,15 @@ constexpr size_t kMaxPrograms = 256;
 constexpr size_t kMaxRecorded = 16;  // where CUDA graphs are recorded: each keeps memory of its own
 
 // What the programs of one plan share.
-struct SharedParts {
+struct SharedResources {
   std::shared_ptr<const Code> code;
   std::shared_ptr<FrozenCache> frozen;
   bool proven = false;  // calls of another size went through
 };
 using MakeExecutable =
-    std::function<std::shared_ptr<Executable>(plan::Plan, const LoadOptions& options, const SharedParts& shared)>;
+    std::function<std::shared_ptr<Executable>(plan::Plan, const LoadOptions& options, const SharedResources& shared)>;
 
 std::shared_ptr<Executable> load_sized(plan::Plan plan, std::vector<plan::SizeSource> sources,
-                                       const LoadOptions& options, SharedParts shared, MakeExecutable make);
+                                       const LoadOptions& options, SharedResources shared, MakeExecutable make);
 
 }  // namespace flashover::run

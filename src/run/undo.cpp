@@ -67,14 +67,14 @@ int64_t Undo::kept_bytes(const Guarded& g) const {
 
 // Copies of so much are not felt beside what the steps write anyway. (Of inputs they may read or write small parts.)
 int64_t Undo::little_bytes() const {
-  constexpr int64_t kLeast = 256 << 10, kPart = 32;
+  constexpr int64_t kLeast = 256 << 10, kShare = 32;
   int64_t written = 0;
   for (const plan::Step& s : program_.plan.steps)
     plan::for_each_write(s, [&](TensorId t) {
       const TensorType& type = program_.plan.tensors[t].type;
       if (program_.root_tensor(t).storage != StorageKind::kInput && !type.opaque) written += span_bytes(type);
     });
-  return std::max(kLeast, written / kPart);
+  return std::max(kLeast, written / kShare);
 }
 
 void Undo::add_range(const plan::Bounds& b) {

@@ -62,7 +62,7 @@ def test_parts(fn: Callable[..., Any], capfd: pytest.CaptureFixture[str]) -> Non
         agree(mine, state)
     assert _C._graph_replays() - before >= 8  # two parts a call or more
     said = capfd.readouterr().err
-    assert said.count("CUDA graphs of parts only") >= 1
+    assert said.count("CUDA graphs of sub-plans only") >= 1
     assert "no CUDA graph:" not in said
 
 

@@ -16,7 +16,7 @@ constexpr int kMaxArrayDepth = 4;
 
 PyTypeObject* array_type = nullptr;  // set with the first use
 
-PyObject* part_of_arrays(const char* name) {
+PyObject* arrays_attribute(const char* name) {
   static PyObject* const module = [] {
     PyObject* m = PyImport_ImportModule("flashover._arrays");
     Ref type = Ref::steal(m != nullptr ? PyObject_GetAttrString(m, "Array") : nullptr);
@@ -94,7 +94,7 @@ bool is_code_of_arrays(PyCodeObject* code) {
   const char* file = PyUnicode_AsUTF8(code->co_filename);
   if (file == nullptr) PyErr_Clear();
   if (file == nullptr || !std::string_view(file).ends_with("/flashover/_arrays.py")) return false;
-  if (array_type == nullptr) part_of_arrays("Array");
+  if (array_type == nullptr) arrays_attribute("Array");
   return true;
 }
 
@@ -105,10 +105,10 @@ PyObject* origin_of_array(PyObject* array) {
   return origin && origin.get() != Py_None ? origin.get() : nullptr;  // the Array holds it
 }
 
-Ref type_of_array(PyObject* array) { return Ref::steal(PyObject_CallOneArg(part_of_arrays("type_of"), array)); }
+Ref type_of_array(PyObject* array) { return Ref::steal(PyObject_CallOneArg(arrays_attribute("type_of"), array)); }
 
 // (what makes it, then what that is given)
-Ref hand_out_array(PyObject* array) { return Ref::steal(PyObject_CallOneArg(part_of_arrays("hand_out"), array)); }
+Ref hand_out_array(PyObject* array) { return Ref::steal(PyObject_CallOneArg(arrays_attribute("hand_out"), array)); }
 
 bool Interpreter::is_traced_array(PyObject* o) const {
   if (!is_array(o) || session == nullptr || !recorder.is_old(o)) return false;
@@ -124,7 +124,7 @@ PyObject* Interpreter::lift_array(PyObject* o) {
   auto it = arrays_.find(o);
   if (it != arrays_.end()) return it->second.get();
   ++uninterpreted;
-  Ref tensor = Ref::steal(PyObject_CallOneArg(part_of_arrays("real_tensor"), o));
+  Ref tensor = Ref::steal(PyObject_CallOneArg(arrays_attribute("real_tensor"), o));
   --uninterpreted;
   PyErr_Clear();
   if (!tensor) throw Declined("an array of numpy that can be no tensor");
@@ -133,7 +133,7 @@ PyObject* Interpreter::lift_array(PyObject* o) {
   recorder.reach(SourceKind::kTensorAttr, recorder.source_of(o), -1, name, tensor.get());
   ++uninterpreted;
   PyObject* args[2] = {o, tensor.get()};
-  Ref made = Ref::steal(PyObject_Vectorcall(part_of_arrays("lifted"), args, 2, nullptr));
+  Ref made = Ref::steal(PyObject_Vectorcall(arrays_attribute("lifted"), args, 2, nullptr));
   --uninterpreted;
   stop_if_declined();
   if (!made) throw Declined("an array of numpy that can be no tensor");
@@ -223,7 +223,7 @@ bool Interpreter::call_with_arrays(PyObject* f, PyObject* const* args, size_t na
     check_errors(recorder);
     for (size_t i = 0; i < count; ++i) look_around_arrays(args[i]);
     PyObject* call[3] = {what, all.get(), named.get()};
-    *result = array_operation([&] { return PyObject_Vectorcall(part_of_arrays(part), call, 3, nullptr); }, {});
+    *result = array_operation([&] { return PyObject_Vectorcall(arrays_attribute(part), call, 3, nullptr); }, {});
     return true;
   };
   if (converts != nullptr && of_tensor) {
@@ -235,7 +235,7 @@ bool Interpreter::call_with_arrays(PyObject* f, PyObject* const* args, size_t na
     return ask("to_tensor", Ref::steal(PyUnicode_FromString(converts)).get(), packed(0));
   if (numpy && !any && !PyType_Check(f)) {
     ++uninterpreted;
-    Ref creates = Ref::steal(PyObject_CallOneArg(part_of_arrays("creates"), f));
+    Ref creates = Ref::steal(PyObject_CallOneArg(arrays_attribute("creates"), f));
     --uninterpreted;
     PyErr_Clear();
     if (creates.get() != Py_True) return false;

@@ -596,10 +596,10 @@ class Partitioner {
 
 class Reader {
  public:
-  explicit Reader(const std::vector<int64_t>& numbers) : numbers_(numbers) {}
+  explicit Reader(const std::vector<int64_t>& encoded) : encoded_(encoded) {}
   int64_t next() {
-    if (at_ >= numbers_.size()) throw UserError("partition: too few numbers");
-    return numbers_[at_++];
+    if (at_ >= encoded_.size()) throw UserError("partition: too few integers");
+    return encoded_[at_++];
   }
   int32_t small() {
     const int64_t n = next();
@@ -614,7 +614,7 @@ class Reader {
   }
   size_t count() {
     const int64_t n = next();
-    if (n < 0 || static_cast<size_t>(n) > numbers_.size()) throw UserError("partition: a bad count");
+    if (n < 0 || static_cast<size_t>(n) > encoded_.size()) throw UserError("partition: a bad count");
     return static_cast<size_t>(n);
   }
   template <typename T>
@@ -623,10 +623,10 @@ class Reader {
     if (n < 0 || n > static_cast<int64_t>(last)) throw UserError("partition: a bad kind");
     return static_cast<T>(n);
   }
-  bool at_end() const { return at_ == numbers_.size(); }
+  bool at_end() const { return at_ == encoded_.size(); }
 
  private:
-  const std::vector<int64_t>& numbers_;
+  const std::vector<int64_t>& encoded_;
   size_t at_ = 0;
 };
 
@@ -665,8 +665,8 @@ std::vector<int64_t> encode(const PartitionSignature& p) {
   return out;
 }
 
-void decode(const std::vector<int64_t>& numbers, PartitionSignature& p) {
-  Reader in(numbers);
+void decode(const std::vector<int64_t>& encoded, PartitionSignature& p) {
+  Reader in(encoded);
   p.results.resize(in.count());
   for (PartitionSignature::Result& r : p.results) {
     r.kind = in.kind(Output::Kind::kOutputAlias);
@@ -696,7 +696,7 @@ void decode(const std::vector<int64_t>& numbers, PartitionSignature& p) {
     for (int32_t& d : g.depends) d = in.small();
   }
   p.saved_bytes = in.next();
-  if (!in.at_end()) throw UserError("partition: too many numbers");
+  if (!in.at_end()) throw UserError("partition: too many integers");
 }
 
 }  // namespace flashover::graph

@@ -72,8 +72,8 @@ struct PartitionOptions {
 };
 Partition partition(const Graph& joint, const Joint& facts, const PartitionOptions& options = {});
 
-// The signature as numbers, for the disk cache. Throws UserError on numbers that are no signature.
+// The signature as integers, for the disk cache. Throws UserError on integers that are no signature.
 std::vector<int64_t> encode(const PartitionSignature& p);
-void decode(const std::vector<int64_t>& numbers, PartitionSignature& p);
+void decode(const std::vector<int64_t>& encoded, PartitionSignature& p);
 
 }  // namespace flashover::graph

@@ -260,10 +260,10 @@ bool pad_addmm(Rewriter& r, const Node& n, Values& results, const void*) {
   return pad_product(r, n, ops::as_value(n.args[1]), ops::as_value(n.args[2]), ops::as_value(n.args[0]), results);
 }
 
-// The caller gets a dense copy of a padded product: made by parts, the two never lie in memory as wholes. A part is
-// small enough to be read from the cache again.
-bool copy_out_by_parts(Rewriter& r, const Node& n, Values& results, const void* user) {
-  constexpr int64_t kWorthBytes = int64_t{64} << 20, kPartBytes = int64_t{32} << 20, kRows = 256;
+// The caller gets a dense copy of a padded product: made by blocks of rows, the two never lie in memory as wholes. A
+// block is small enough to be read from the cache again.
+bool copy_out_by_rows(Rewriter& r, const Node& n, Values& results, const void* user) {
+  constexpr int64_t kWorthBytes = int64_t{64} << 20, kBlockBytes = int64_t{32} << 20, kRows = 256;
   const auto& state = *static_cast<const LibraryContext*>(user);
   const ValueId result = n.outs[0];
   const TensorType out = r.b.type(result);
@@ -279,9 +279,9 @@ bool copy_out_by_parts(Rewriter& r, const Node& n, Values& results, const void* 
   if (!found || r.uses(whole) != 1) return false;
   const Node product = *found;
   const size_t at = product.args.size() > 2 ? 1 : 0;  // addmm: behind the bias
-  const TensorType wide = r.b.type(whole), part_of = r.b.type(taken);
+  const TensorType wide = r.b.type(whole), narrowed = r.b.type(taken);
   const int64_t rows = wide.sizes[0].value(), columns = out.sizes.back().value();
-  if (!part_of.sizes[0].is_const(rows) || !part_of.sizes[1].is_const(columns) || columns == 0) return false;
+  if (!narrowed.sizes[0].is_const(rows) || !narrowed.sizes[1].is_const(columns) || columns == 0) return false;
   // Only columns were cut off, at the end.
   const Sizes starts = ops::as_sizes(slice_found->args[1]), steps = ops::as_sizes(slice_found->args[3]);
   for (size_t d = 0; d < 2; ++d)
@@ -289,7 +289,7 @@ bool copy_out_by_parts(Rewriter& r, const Node& n, Values& results, const void* 
   const int64_t row_bytes = wide.sizes[1].value() * info(out.dtype).bytes;
   if (rows * row_bytes < kWorthBytes) return false;
   int64_t step = kRows;
-  while (step * 2 * row_bytes <= kPartBytes) step *= 2;
+  while (step * 2 * row_bytes <= kBlockBytes) step *= 2;
   if (step >= rows) return false;
   const ValueId left = ops::as_value(product.args[at]);
   RefList products;
@@ -347,7 +347,7 @@ constexpr RewriteRule kFirst[] = {
 constexpr RewriteRule kThen[] = {
     {op::convolution_backward, "channels last, the bias' gradient -> a sum", convolution_backward},
     {op::convolution, "conv with bias -> conv, + bias", split_bias},
-    {Prim::reshape, "a padded product copied out -> by parts", copy_out_by_parts},
+    {Prim::reshape, "a padded product copied out -> by blocks of rows", copy_out_by_rows},
 };
 
 }  // namespace

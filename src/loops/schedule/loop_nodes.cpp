@@ -510,7 +510,7 @@ class LoopNodeBuilder {
     const Node& node = g_.nodes[n];
     if (numel_[v] == 0) return;  // nothing to compute; the plan still allocates it
     const LoopRole role = loop_role_of(node);
-    if (role.kind == LoopNode::Kind::kMap && node.op->prim == Prim::cat) return make_parts_of_cat(n, v);
+    if (role.kind == LoopNode::Kind::kMap && node.op->prim == Prim::cat) return make_operands_of_cat(n, v);
     if (role.kind == LoopNode::Kind::kMap && node.op->prim == Prim::slice_scatter &&
         goes_back(v, ops::as_value(node.args[0])))
       return make_stored_slice(n, v);
@@ -535,7 +535,7 @@ class LoopNodeBuilder {
     finish(std::move(loop_node));
   }
 
-  void make_parts_of_cat(int32_t n, ValueId v) {
+  void make_operands_of_cat(int32_t n, ValueId v) {
     const Node& node = g_.nodes[n];
     const auto dim = static_cast<size_t>(ops::as_int(node.args[1]));
     sym::Expr begin = 0;
@@ -547,7 +547,7 @@ class LoopNodeBuilder {
       loop_node.from = loop_node.at = coordinates(type(r.id).sizes, loop_node.vars);
       loop_node.at[dim] += begin;
       begin += type(r.id).sizes[dim];
-      analyse_parts(loop_node, dim, begin - type(r.id).sizes[dim]);
+      analyse_operand(loop_node, dim, begin - type(r.id).sizes[dim]);
       loop_node.alone = is_large_result(r.id);
       p_.nodes.push_back(std::move(loop_node));
     }
@@ -614,8 +614,8 @@ class LoopNodeBuilder {
       if (m.value == v && g_.inputs[m.input].value == x) return true;
     return false;
   }
-  // analyse() for a part of a cat: the stored coordinate is shifted after splits were made on the unshifted one.
-  void analyse_parts(LoopNode& loop_node, size_t dim, sym::Expr begin) {
+  // analyse() for an operand of a cat: the stored coordinate is shifted after splits were made on the unshifted one.
+  void analyse_operand(LoopNode& loop_node, size_t dim, sym::Expr begin) {
     loop_node.at = loop_node.from;
     loop_node.at[dim] += begin;
     analyse(loop_node);

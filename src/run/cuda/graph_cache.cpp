@@ -26,7 +26,7 @@ GraphCache::GraphCache(const Program& p, FrozenCache& frozen, SubPlans& sub_plan
       moved_(p.plan.inputs.size()),
       apart_(graph_plan_.apart) {
   if (!capture_hooks.begin) turn_off("not loaded by Python");
-  if (!apart_.empty()) record_parts();
+  if (!apart_.empty()) record_sub_plans();
 }
 
 bool GraphCache::run(c10::TensorImpl* const* inputs, std::vector<at::Tensor>& outputs, Stream stream) {
@@ -126,7 +126,7 @@ Recording* GraphCache::record(c10::TensorImpl* const* inputs, Stream stream) {
     if (failed_at < steps.size() && steps[failed_at].kind == plan::StepKind::kCall && recordings_.empty() &&
         !dynamic_cast<const c10::OutOfMemoryError*>(&e)) {
       apart_.try_emplace(failed_at, what);
-      record_parts();
+      record_sub_plans();
     } else {
       give_up(what);
     }
@@ -135,7 +135,7 @@ Recording* GraphCache::record(c10::TensorImpl* const* inputs, Stream stream) {
 }
 
 // Some steps cannot be part of a graph: those between them are recorded by themselves where they are enough.
-void GraphCache::record_parts() {
+void GraphCache::record_sub_plans() {
   if (!on()) return;
   const std::string why = apart_.begin()->second, where = program_.plan.steps[apart_.begin()->first].label;
   const std::optional<Cuts> cuts = cuts_around(program_.plan, apart_);
@@ -146,7 +146,7 @@ void GraphCache::record_parts() {
     return turn_off(why + " (" + e.what() + ")");
   }
   on_.store(false, std::memory_order_relaxed);
-  say("CUDA graphs of parts only: " + why + (where.empty() ? "" : ", in " + where));
+  say("CUDA graphs of sub-plans only: " + why + (where.empty() ? "" : ", in " + where));
 }
 
 // No more recordings than there are.

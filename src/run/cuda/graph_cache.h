@@ -45,7 +45,7 @@ class GraphCache {
   bool pool_inputs_are_there(c10::TensorImpl* const* inputs);
   void note_moves(c10::TensorImpl* const* inputs);
   Recording* record(c10::TensorImpl* const* inputs, Stream stream);
-  void record_parts();
+  void record_sub_plans();
   void give_up(const std::string& why);
   void turn_off(const std::string& why);
 
