@@ -1,8 +1,10 @@
-// ATen's flash attention for CPUs, and its backward, become the hand-written operators.
+// ATen's flash attention for CPUs, and its backward, become the hand-written operators. On CUDA, attention whose sizes
+// are symbols becomes the operator that does without plans for one size.
 #include "graph/passes/select_attention.h"
 
 #include <cmath>
 
+#include "graph/analysis/symbolic.h"
 #include "graph/rewrite/attention.h"
 #include "graph/rewrite/match.h"
 #include "graph/rewrite/rewriter.h"
@@ -26,7 +28,7 @@ std::optional<Flash> match_flash(Rewriter& r, const Node& n, const target::Provi
       .q = ops::as_value(n.args[first]), .k = ops::as_value(n.args[first + 1]), .v = ops::as_value(n.args[first + 2])};
   const TensorType query = r.b.type(f.q), key = r.b.type(f.k), value = r.b.type(f.v);
   const auto fits = [&](const TensorType& t) {
-    return on_cpu(t) && t.rank() == 4 && dense_last(t) && t.dtype == query.dtype &&
+    return t.device.type == DeviceType::kCPU && t.rank() == 4 && dense_last(t) && t.dtype == query.dtype &&
            sym::known_eq(t.sizes[0], query.sizes[0]) && sym::known_eq(t.sizes[1], query.sizes[1]);
   };
   if (!fits(query) || !fits(key) || !fits(value) || !ops::is_number(n.args[options], 0)) return std::nullopt;
@@ -36,8 +38,9 @@ std::optional<Flash> match_flash(Rewriter& r, const Node& n, const target::Provi
     return std::nullopt;
   if (const auto mask = ops::as_optional_value(n.args[options + 2])) {
     const TensorType m = r.b.type(*mask);
-    if (!on_cpu(m) || m.rank() < 2 || m.rank() > 4 || !sym::known_eq(m.sizes.back(), key.sizes[2]) ||
-        (m.dtype != DType::kF32 && m.dtype != DType::kBF16) || !dense_last(m))
+    if (m.device.type != DeviceType::kCPU || m.rank() < 2 || m.rank() > 4 ||
+        !sym::known_eq(m.sizes.back(), key.sizes[2]) || (m.dtype != DType::kF32 && m.dtype != DType::kBF16) ||
+        !dense_last(m))
       return std::nullopt;
     f.biases.push_back(Ref{*mask});
   }
@@ -75,7 +78,17 @@ bool replace_flash_backward(Rewriter& r, const Node& n, Values& results, const v
   return true;
 }
 
+// cuDNN makes a plan for each size, which takes 40 ms; a cache that grows has another size at each step.
+bool serve_any_size(Rewriter& r, const Node& n, Values& results, const void* /*user*/) {
+  const auto symbolic = [&](size_t i) { return is_symbolic(r.b.type(ops::as_value(n.args[i]))); };
+  const TensorType out = r.b.type(n.outs[0]);
+  if (out.device.type != DeviceType::kCUDA || !(symbolic(0) || symbolic(1) || symbolic(2))) return false;
+  results = {r.b.emit("flashover.attention_of_any_size.default", n.args, out)};
+  return true;
+}
+
 constexpr RewriteRule kSelect[] = {
+    {op::scaled_dot_product_attention, "attention of symbolic sizes on CUDA", serve_any_size},
     {op::_scaled_dot_product_flash_attention_for_cpu, "ATen's flash attention", replace_flash},
     {op::_scaled_dot_product_flash_attention_for_cpu_backward, "its backward", replace_flash_backward}};
 
