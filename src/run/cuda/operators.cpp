@@ -61,16 +61,19 @@ at::Tensor bias_of(const at::Tensor& mask, const at::Tensor& q, const at::Tensor
 }
 
 // aten.scaled_dot_product_attention, but by kernels that need no plan for each size: flash without a mask and the
-// memory-efficient one with it, where ATen would take cuDNN's and both are allowed.
+// memory-efficient one with it, where ATen would take cuDNN's and the program allows the other. (Flash counts what a
+// causal query sees from the last key, ATen from the first: only with as many keys as queries are they the same.)
 at::Tensor attention_of_any_size(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                  const std::optional<at::Tensor>& mask, double dropout, bool causal,
                                  std::optional<double> scale, bool gqa) {
   const at::Context& context = at::globalContext();
   const auto chosen = static_cast<at::SDPBackend>(at::_fused_sdp_choice(q, k, v, mask, dropout, causal, scale, gqa));
   const bool masked = mask.has_value() && mask->defined();
-  if (chosen == at::SDPBackend::cudnn_attention && dropout == 0 && !masked && context.userEnabledFlashSDP())
+  const bool cudnn = chosen == at::SDPBackend::cudnn_attention && dropout == 0 && q.stride(-1) == 1 &&
+                     k.stride(-1) == 1 && v.stride(-1) == 1;
+  if (cudnn && !masked && context.userEnabledFlashSDP() && (!causal || q.size(2) == k.size(2)))
     return std::get<0>(at::_scaled_dot_product_flash_attention(q, k, v, 0.0, causal, false, scale));
-  if (chosen == at::SDPBackend::cudnn_attention && dropout == 0 && masked && context.userEnabledMemEfficientSDP()) {
+  if (cudnn && masked && context.userEnabledMemEfficientSDP()) {
     const int64_t groups = q.size(1) / k.size(1);
     const auto each = [&](const at::Tensor& t) { return groups == 1 ? t : t.repeat_interleave(groups, 1); };
     return std::get<0>(at::_scaled_dot_product_efficient_attention(q, each(k), each(v), bias_of(*mask, q, k), false,
