@@ -46,7 +46,8 @@ class Verifier {
   void add_loops(const std::vector<Loop>& loops, std::vector<sym::Expr>& scope) const {
     for (const Loop& l : loops) {
       rule(std::find(scope.begin(), scope.end(), l.var) == scope.end(), "loop variables are distinct");
-      rule(sym::known_le(0, l.extent), "extents are not negative");
+      // (That products of differences of symbols are not, nobody may be able to tell.)
+      rule(!sym::known_lt(l.extent, 0), "extents are not negative");
       scope.push_back(l.var);
     }
   }

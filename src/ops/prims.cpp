@@ -323,8 +323,9 @@ Types pooled(const InferContext& in, const std::vector<int64_t>& dilation, bool 
     n = (ceil_mode ? sym::ceildiv(span, stride[i]) : sym::floordiv(span, stride[i])) + 1;
     // In ceil mode a window that would start in the right padding is left out.
     if (ceil_mode && !sym::known_lt((n - 1) * stride[i], input + padding[i])) {
-      FLASHOVER_CHECK(n.is_const() && input.is_const()) << "pool: ceil_mode needs constant sizes";
-      if ((n.value() - 1) * stride[i] >= input.value() + padding[i]) n = n - 1;
+      FLASHOVER_CHECK(sym::known_le(input + padding[i], (n - 1) * stride[i]))
+          << "pool: ceil_mode with a size of which nothing is known";
+      n = n - 1;
     }
   }
   Sizes strides = dense_like(sizes, x.strides);

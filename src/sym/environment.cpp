@@ -197,6 +197,8 @@ bool Environment::holds(Relation r, Expr a, Expr b) {
   return answer;
 }
 
+bool Environment::follows(Relation r, Expr a, Expr b) const { return known(r, canonical(a), canonical(b)) == true; }
+
 int64_t Environment::specialize(Expr e, Fixing how) {
   const int64_t value = now(e);
   how_ = how;
@@ -269,6 +271,8 @@ std::vector<BrokenPromise> Environment::broken() const {
 
 AskScope::AskScope(Environment* environment) : before_(asked) { asked = environment; }
 AskScope::~AskScope() { asked = before_; }
+
+bool follows(Relation r, Expr a, Expr b) { return asked ? asked->follows(r, a, b) : proven(r, a, b) == true; }
 
 std::optional<int64_t> number_of(Expr e) {
   if (e.is_const() || !asked || asked->assumes()) return e.as_const();

@@ -75,6 +75,7 @@ class Environment {
   int64_t now(Expr e) const;     // in this call
   Expr canonical(Expr e) const;  // by the equalities that were found
   bool holds(Relation r, Expr a, Expr b);
+  bool follows(Relation r, Expr a, Expr b) const;  // from what is known already; nothing is learned
   int64_t specialize(Expr e, Fixing how = Fixing::kOperator);  // its value now, which is a guard from now on
   std::vector<SizeGuard> guards() const;
   std::vector<AskedGuard> asked() const;  // the same, with their lines
@@ -112,6 +113,9 @@ class AskScope {
  private:
   Environment* before_;
 };
+
+// Whether it is known for all sizes that the trace, or what assumes facts, still counts on; nothing is asked.
+bool follows(Relation r, Expr a, Expr b);
 
 // The number that e is: a constant, or in a trace the one of this call, which is a guard then. nullopt: not to be known.
 std::optional<int64_t> number_of(Expr e);

@@ -76,6 +76,7 @@ OpFacts make_facts(const c10::OperatorHandle& handle) {
   FLASHOVER_CHECK(f.op->mutates == facts.mutates) << "the table row of " << schema.name << " contradicts its schema";
   f.special = special_of(schema.name);
   if (!f.special) f.special = fourier_of(schema.name);
+  if (!f.special) f.special = convolution_of(schema.name);
   f.is_query = contains(kQueries, schema.name);
   // Masks, the only indices whose number of results is data, have become positions before (special.cpp).
   f.reads_data = (has_tag(handle, at::Tag::data_dependent_output) || has_tag(handle, at::Tag::dynamic_output_shape)) &&

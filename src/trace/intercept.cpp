@@ -3,6 +3,11 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_batch_norm_impl_index.h>
 #include <ATen/ops/_unsafe_view.h>
+#include <ATen/ops/_upsample_bicubic2d_aa.h>
+#include <ATen/ops/_upsample_bilinear2d_aa.h>
+#include <ATen/ops/_upsample_nearest_exact1d.h>
+#include <ATen/ops/_upsample_nearest_exact2d.h>
+#include <ATen/ops/_upsample_nearest_exact3d.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/cumprod_backward.h>
@@ -15,10 +20,19 @@
 #include <ATen/ops/one_hot.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/scatter.h>
+#include <ATen/ops/upsample_bicubic2d.h>
+#include <ATen/ops/upsample_bilinear2d.h>
+#include <ATen/ops/upsample_linear1d.h>
+#include <ATen/ops/upsample_nearest1d.h>
+#include <ATen/ops/upsample_nearest2d.h>
+#include <ATen/ops/upsample_nearest3d.h>
+#include <ATen/ops/upsample_trilinear3d.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 #include <torch/library.h>
+
+#include <cmath>
 
 #include "base/check.h"
 #include "graph/analysis/attention_mask.h"
@@ -195,6 +209,43 @@ at::Tensor matmul(const at::Tensor& a, const at::Tensor& b) {
   return at::matmul(a, b);
 }
 
+// The size that an image is asked to have, by the factors if by those. nullopt: ATen's own way, which asks for the
+// numbers of sizes; so it is for a factor that rounds, by which sizes are multiplied as doubles.
+std::optional<std::vector<c10::SymInt>> resized(const at::Tensor& x, at::OptionalSymIntArrayRef size,
+                                                std::optional<c10::ArrayRef<double>> factors) {
+  const auto n = static_cast<size_t>(x.dim()) - 2;
+  if (!is_symbolic(x) || size.has_value() == factors.has_value()) return std::nullopt;
+  if (size) return size->size() == n ? std::optional(size->vec()) : std::nullopt;
+  if (factors->size() != n) return std::nullopt;
+  constexpr int64_t kParts = 1024, kMost = int64_t{1} << 20;
+  std::vector<c10::SymInt> out;
+  for (size_t i = 0; i < n; ++i) {
+    const double parts = (*factors)[i] * static_cast<double>(kParts);
+    if (!(parts >= 1) || parts > static_cast<double>(kMost) || parts != std::floor(parts)) return std::nullopt;
+    out.push_back(x.sym_size(static_cast<int64_t>(i) + 2) * static_cast<int64_t>(parts) / kParts);
+  }
+  return out;
+}
+
+// Composites of torch that take a size or factors, over the operators that take a size.
+template <auto to_size, auto composite, size_t n, typename... Flags>
+at::Tensor resample(const at::Tensor& x, at::OptionalSymIntArrayRef size, Flags... flags,
+                    std::optional<c10::ArrayRef<double>> factors) {
+  const auto wanted = x.dim() == static_cast<int64_t>(n) + 2 ? resized(x, size, factors) : std::nullopt;
+  if (!wanted) {
+    c10::impl::ExcludeDispatchKeyGuard below(c10::DispatchKey::TESTING_ONLY_GenericWrapper);
+    return composite(x, size, flags..., factors);
+  }
+  const auto factor = [&](size_t i) { return factors ? std::optional((*factors)[i]) : std::nullopt; };
+  if constexpr (n == 1) {
+    return to_size(x, *wanted, flags..., factor(0));
+  } else if constexpr (n == 2) {
+    return to_size(x, *wanted, flags..., factor(0), factor(1));
+  } else {
+    return to_size(x, *wanted, flags..., factor(0), factor(1), factor(2));
+  }
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericWrapper, m) { m.fallback(torch::CppFunction::makeFallthrough()); }
@@ -206,6 +257,30 @@ TORCH_LIBRARY_IMPL(aten, TESTING_ONLY_GenericWrapper, m) {
   m.impl("scaled_dot_product_attention", attention);
   m.impl("linear", linear);
   m.impl("matmul", matmul);
+  m.impl("_upsample_bicubic2d_aa.vec",
+         resample<at::_ops::_upsample_bicubic2d_aa::call, at::_ops::_upsample_bicubic2d_aa_vec::call, 2, bool>);
+  m.impl("_upsample_bilinear2d_aa.vec",
+         resample<at::_ops::_upsample_bilinear2d_aa::call, at::_ops::_upsample_bilinear2d_aa_vec::call, 2, bool>);
+  m.impl("_upsample_nearest_exact1d.vec",
+         resample<at::_ops::_upsample_nearest_exact1d::call, at::_ops::_upsample_nearest_exact1d_vec::call, 1>);
+  m.impl("_upsample_nearest_exact2d.vec",
+         resample<at::_ops::_upsample_nearest_exact2d::call, at::_ops::_upsample_nearest_exact2d_vec::call, 2>);
+  m.impl("_upsample_nearest_exact3d.vec",
+         resample<at::_ops::_upsample_nearest_exact3d::call, at::_ops::_upsample_nearest_exact3d_vec::call, 3>);
+  m.impl("upsample_bicubic2d.vec",
+         resample<at::_ops::upsample_bicubic2d::call, at::_ops::upsample_bicubic2d_vec::call, 2, bool>);
+  m.impl("upsample_bilinear2d.vec",
+         resample<at::_ops::upsample_bilinear2d::call, at::_ops::upsample_bilinear2d_vec::call, 2, bool>);
+  m.impl("upsample_linear1d.vec",
+         resample<at::_ops::upsample_linear1d::call, at::_ops::upsample_linear1d_vec::call, 1, bool>);
+  m.impl("upsample_nearest1d.vec",
+         resample<at::_ops::upsample_nearest1d::call, at::_ops::upsample_nearest1d_vec::call, 1>);
+  m.impl("upsample_nearest2d.vec",
+         resample<at::_ops::upsample_nearest2d::call, at::_ops::upsample_nearest2d_vec::call, 2>);
+  m.impl("upsample_nearest3d.vec",
+         resample<at::_ops::upsample_nearest3d::call, at::_ops::upsample_nearest3d_vec::call, 3>);
+  m.impl("upsample_trilinear3d.vec",
+         resample<at::_ops::upsample_trilinear3d::call, at::_ops::upsample_trilinear3d_vec::call, 3, bool>);
   m.impl("tensor_split.tensor_indices_or_sections", tensor_split);
 }
 

@@ -250,7 +250,7 @@ void Recorder::give_geometry(TraceImpl& impl, const TensorType& type) const {
   };
   take(type.sizes, sizes);
   take(type.strides, strides);
-  impl.set_sizes_and_strides(sizes, strides, sizes_->now(type.offset));
+  impl.set_geometry(sizes, strides, sizes_->now(type.offset));
   if (symbolic) impl.set_symbolic(std::make_shared<SymbolicGeometry>(sizes_, type));
 }
 
@@ -422,6 +422,17 @@ std::vector<Arg> Recorder::collect(const OpFacts& facts, const Stack& stack, siz
           args.emplace_back(*aten::expr_of(value));
           break;
         }
+        // Numbers of elements that derivatives of means scale by.
+        if (aten::is_size(value) && op::is_any_of(name, {op::div_Scalar, op::mul_Scalar}) && i == 1 &&
+            operands_.size() == 1 && is_floating(graph_.type(operands_[0].value).dtype)) {
+          TensorType type;
+          type.dtype = DType::kI64;
+          type.wrapped_number = true;
+          const ValueId size = add_number(std::move(type), *aten::expr_of(value));
+          graph_.values[size].storage = new_storage(make_storage(info(DType::kI64).bytes));
+          args.emplace_back(Ref{size});
+          break;
+        }
         [[fallthrough]];
       default:
         args.push_back(aten::from_ivalue(value, specs[i], name));
@@ -460,7 +471,7 @@ void Recorder::call(const c10::OperatorHandle& op, Stack* stack) {
     if (item_symbol && facts.schema.name == op::_local_scalar_dense && item_as_symbol(*stack)) return;
     if (policy_ != nullptr && !in_backward_) ask_policy(facts, *stack, base);
     if (numbers_ > 0 && facts.special) read_symbols(facts, *stack, base, true);
-    if (!sizes_->empty() && facts.special) read_sizes(facts, *stack, base);
+    if (!sizes_->empty() && facts.special && facts.schema.name != op::as_strided_) read_sizes(facts, *stack, base);
     if (facts.special && facts.special(*this, facts, *stack, base)) return;
     call_general(facts, *stack, base);
   } catch (const Declined& e) {

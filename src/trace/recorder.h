@@ -112,6 +112,9 @@ class Recorder final : public Session {
   ValueId value_in_storage(int32_t storage, DType dtype) const;
   const c10::Storage& storage(int32_t id) const { return storages_[id]; }
   Stats& counters() { return stats_; }
+  void give_geometry(TraceImpl& impl, const TensorType& type) const;
+  void read_sizes(const OpFacts& facts, Stack& stack, size_t base) const;
+  bool infer_by_rule(OpFacts& facts, const std::vector<Arg>& args, std::vector<TensorType>& outs);
 
  private:
   explicit Recorder(std::shared_ptr<Liveness> liveness);
@@ -127,9 +130,7 @@ class Recorder final : public Session {
   };
 
   void call_general(OpFacts& facts, Stack& stack, size_t base);
-  void give_geometry(TraceImpl& impl, const TensorType& type) const;
   void settle(TensorType& type) const;
-  void read_sizes(const OpFacts& facts, Stack& stack, size_t base) const;
   void substitute_sizes();
   bool any_symbols(const OpFacts& facts, const Stack& stack, size_t base) const;
   void read_symbols(const OpFacts& facts, Stack& stack, size_t base, bool all);
@@ -141,7 +142,6 @@ class Recorder final : public Session {
   void refuse_ordered_write(const OpFacts& facts) const;
   void check_devices(const OpFacts& facts) const;
   bool specialize_operands(const OpFacts& facts, Stack& stack, size_t base);
-  bool infer_by_rule(OpFacts& facts, const std::vector<Arg>& args, std::vector<TensorType>& outs);
   void fill_factory_defaults(const OpFacts& facts, std::vector<Arg>& args, const TensorType& result);
   const Operand& aliased(const OpFacts& facts, const std::vector<Arg>& args, int alias) const;
   void finish_by_rule(OpFacts& facts, std::vector<Arg> args, std::vector<TensorType> outs, Stack& stack, size_t base);
@@ -227,6 +227,7 @@ int8_t current_cuda_device();
 OpFacts& facts_of(const c10::OperatorHandle& op);
 Special special_of(std::string_view name);                                                   // special.cpp
 Special fourier_of(std::string_view name);                                                   // fourier.cpp
+Special convolution_of(std::string_view name);                                               // convolution.cpp
 const c10::KernelFunction* find_cpp_meta(const c10::OperatorHandle& op, bool& python_meta);  // kernels.cpp
 PyObject* decline_class();                                                                   // borrowed
 void link_intercepts();                                                                      // intercept.cpp

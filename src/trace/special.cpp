@@ -1,7 +1,6 @@
 // Operators that the general way would record badly.
 #include <ATen/EmptyTensor.h>
 #include <ATen/ExpandUtils.h>
-#include <ATen/native/ConvUtils.h>
 #include <ATen/ops/index.h>
 #include <ATen/ops/nonzero.h>
 #include <torch/csrc/autograd/python_variable.h>
@@ -66,14 +65,12 @@ bool detach_in_place(Recorder&, OpFacts&, Stack&, size_t) { return true; }  // a
 void become_view(Recorder& recorder, TraceImpl& self, const ops::Op* view_op, std::vector<Arg> args, TensorType type) {
   if (self.input >= 0) throw Declined("metadata of a tensor that outlives the call changed in place: " + view_op->name);
   type.wrapped_number = false;
-  const auto sizes = aten::to_ints(type.sizes), strides = aten::to_ints(type.strides);
-  const int64_t offset = type.offset.value();
   std::vector<TensorType> outs = {std::move(type)};
   ++recorder.counters().ops;
   const ValueId value = recorder.add_node(view_op, std::move(args), std::move(outs)).outs[0];
   recorder.graph().values[value].storage = self.storage_id;
   self.value = value;
-  self.set_geometry(sizes, strides, offset);
+  recorder.give_geometry(self, recorder.graph().type(value));
 }
 
 // t_, transpose_, squeeze_, unsqueeze_, as_strided_: the operator without the underscore, asked on a companion.
@@ -87,9 +84,16 @@ bool metadata_in_place(Recorder& recorder, OpFacts& facts, Stack& stack, size_t 
                                     : facts.schema.name.substr(0, dot - 1) + facts.schema.name.substr(dot);
   const aten::Operator* view = aten::find_operator(view_name);
   FLASHOVER_CHECK(view) << "no view operator for " << facts.schema.name;
-  at::Tensor companion = tagged_companion(*self);
   TensorType type;
-  {
+  if (std::vector<TensorType> outs;
+      !recorder.sizes().empty() && recorder.infer_by_rule(facts_of(view->handle), args, outs)) {
+    type = std::move(outs.at(0));
+  } else {
+    if (!recorder.sizes().empty()) {
+      recorder.read_sizes(facts, stack, base);
+      args = recorder.collect(facts, stack, base);
+    }
+    at::Tensor companion = tagged_companion(*self);
     BelowEverything plain;
     type = aten::type_of(aten::call(*view, args, [&](ValueId) { return companion; }).at(0));
   }
@@ -277,161 +281,6 @@ bool masked_select(Recorder& recorder, OpFacts&, Stack& stack, size_t base) {
   return true;
 }
 
-// ------------------------------------------------------------------------------------------------- convolution
-
-std::vector<int64_t> dense_strides(c10::IntArrayRef sizes) {
-  std::vector<int64_t> strides(sizes.size());
-  int64_t step = 1;
-  for (size_t i = sizes.size(); i-- > 0; step *= sizes[i]) strides[i] = step;
-  return strides;
-}
-
-c10::SymIntArrayRef sym_ints(const std::vector<int64_t>& v) { return c10::fromIntArrayRefSlow(v); }
-
-// The layout of the result is the backend's choice, which looks at the device, the strides of both operands and the
-// machine: ask ATen with tensors that have them all.
-bool convolution(Recorder& recorder, OpFacts& facts, Stack& stack, size_t base) {
-  std::vector<Arg> args = recorder.collect(facts, stack, base);
-  const auto& operands = recorder.operands();
-  TraceImpl *x = operands.at(0).impl, *w = operands.at(1).impl;
-  if (!x || !w) return false;
-  const bool transposed = std::get<bool>(args[6]);
-  std::vector<int64_t> stride = aten::to_ints(std::get<Sizes>(args[3])),
-                       padding = aten::to_ints(std::get<Sizes>(args[4])),
-                       dilation = aten::to_ints(std::get<Sizes>(args[5])),
-                       output_padding = aten::to_ints(std::get<Sizes>(args[7]));
-  const int64_t groups = std::get<sym::Expr>(args[8]).value();
-  const int64_t rank = x->dim(), spatial = rank - 2;
-  if (rank < 3 || rank > 5 || w->dim() != rank || x->dtype() != w->dtype() || x->has_no_elements() ||
-      w->has_no_elements() || groups <= 0)
-    return false;
-  for (auto* list : {&stride, &padding, &dilation, &output_padding}) {
-    if (list->size() == 1) list->resize(spatial, (*list)[0]);
-    if (static_cast<int64_t>(list->size()) != spatial) return false;
-  }
-  const auto x_sizes = x->sizes(), w_sizes = w->sizes();
-  if (x_sizes[1] != (transposed ? w_sizes[0] : w_sizes[1] * groups)) return false;  // ATen words the error
-  std::vector<int64_t> sizes = {x_sizes[0], transposed ? w_sizes[1] * groups : w_sizes[0]};
-  for (int64_t d = 0; d < spatial; ++d) {
-    const int64_t reach = dilation[d] * (w_sizes[d + 2] - 1) + 1;
-    if (stride[d] <= 0 || padding[d] < 0 || dilation[d] <= 0) return false;
-    sizes.push_back(transposed ? (x_sizes[d + 2] - 1) * stride[d] - 2 * padding[d] + reach + output_padding[d]
-                               : (x_sizes[d + 2] + 2 * padding[d] - reach) / stride[d] + 1);
-    if ((!transposed && x_sizes[d + 2] + 2 * padding[d] < reach) || sizes.back() <= 0) return false;
-  }
-
-  at::Tensor input = tagged_companion(*x), weight = tagged_companion(*w), bias;
-  const bool has_bias = !is_none(args[2]);
-  if (has_bias) {
-    if (!operands.at(2).impl) return false;
-    bias = tagged_companion(*operands[2].impl);
-    if (bias.dim() != 1 || bias.size(0) != sizes[1] || bias.dtype() != input.dtype()) return false;
-  }
-  at::MemoryFormat format;
-  {
-    BelowEverything plain;
-    if (rank == 3) {  // runs as a 2-d convolution of a contiguous input; ATen would copy the data to see its strides
-      const auto n = input.size(0), c = input.size(1), l = input.size(2);
-      input.unsafeGetTensorImpl()->set_storage_keep_dtype(  // (what is expanded has less memory than a contiguous one)
-          make_storage(n * c * l * static_cast<int64_t>(input.element_size())));
-      input.unsafeGetTensorImpl()->set_sizes_and_strides(c10::IntArrayRef({n, c, l}), c10::IntArrayRef({c * l, l, 1}));
-    }
-    const auto backend = at::native::select_conv_backend(
-        input, weight, has_bias ? std::optional<at::Tensor>(bias) : std::nullopt, sym_ints(stride), sym_ints(padding),
-        sym_ints(dilation), transposed, sym_ints(output_padding), groups, at::OptionalSymIntArrayRef());
-    if (backend == at::native::ConvBackend::Overrideable) return false;
-    if (rank == 3) {
-      input = input.unsqueeze(2);
-      weight = weight.unsqueeze(2);
-    }
-    format = at::native::_determine_backend_memory_format(input, weight, backend);
-  }
-  if (rank == 3) sizes.insert(sizes.begin() + 2, 1);
-  std::vector<int64_t> strides(sizes.size());
-  if (format == at::MemoryFormat::ChannelsLast) {
-    strides = c10::get_channels_last_strides_2d(sizes);
-  } else if (format == at::MemoryFormat::ChannelsLast3d) {
-    strides = c10::get_channels_last_strides_3d(sizes);
-  } else {
-    strides = dense_strides(sizes);
-  }
-  if (rank == 3) {
-    sizes.erase(sizes.begin() + 2);
-    strides.erase(strides.begin() + 2);
-  }
-  TensorType type;
-  type.dtype = aten::from_aten(c10::typeMetaToScalarType(x->dtype()));
-  type.device = aten::from_aten(x->device());
-  type.sizes.assign(sizes.begin(), sizes.end());
-  type.strides.assign(strides.begin(), strides.end());
-  ++recorder.counters().ops;
-  ++recorder.counters().own_rules;
-  std::vector<TensorType> outs = {std::move(type)};
-  const ValueId value = recorder.add_node(facts.op, std::move(args), std::move(outs)).outs[0];
-  replace(stack, base, recorder.fresh(value));
-  return true;
-}
-
-// Likewise its gradients, in two dimensions on the CPU: both have the format that the forward's backend works in.
-bool convolution_backward(Recorder& recorder, OpFacts& facts, Stack& stack, size_t base) {
-  std::vector<Arg> args = recorder.collect(facts, stack, base);
-  const auto& operands = recorder.operands();
-  TraceImpl *g = operands.at(0).impl, *x = operands.at(1).impl, *w = operands.at(2).impl;
-  if (!g || !x || !w || std::get<bool>(args[7])) return false;
-  const auto* bias_sizes = std::get_if<Sizes>(&args[3]);
-  const auto* mask = std::get_if<std::vector<bool>>(&args[10]);
-  if (x->dim() != 4 || w->dim() != 4 || g->dim() != 4 || x->dtype() != w->dtype() || x->dtype() != g->dtype() ||
-      !x->device().is_cpu() || x->has_no_elements() || w->has_no_elements() || g->has_no_elements() || !mask ||
-      mask->size() != 3)
-    return false;
-  const auto ints = [&](size_t i) {
-    std::vector<int64_t> v = aten::to_ints(std::get<Sizes>(args[i]));
-    if (v.size() == 1) v.resize(2, v[0]);
-    return v;
-  };
-  const std::vector<int64_t> stride = ints(4), padding = ints(5), dilation = ints(6), output_padding = ints(8);
-  const int64_t groups = std::get<sym::Expr>(args[9]).value();
-  const at::Tensor input = tagged_companion(*x), weight = tagged_companion(*w);
-  at::MemoryFormat format;
-  bool library = false;
-  {
-    BelowEverything plain;
-    const auto backend = at::native::select_conv_backend(
-        input, weight, std::nullopt, sym_ints(stride), sym_ints(padding), sym_ints(dilation), false,
-        sym_ints(output_padding), groups, at::OptionalSymIntArrayRef());
-    library = backend == at::native::ConvBackend::Mkldnn;
-    if (!library && backend != at::native::ConvBackend::Slow2d) return false;
-    format = at::native::_determine_backend_memory_format(input, weight, backend);
-  }
-  const auto type_of = [&](const TraceImpl& like, bool as_it_is) {
-    TensorType type = aten::type_of(at::Tensor(tagged_companion(like)));
-    type.offset = 0;
-    const auto sizes = like.sizes();
-    const std::vector<int64_t> strides = as_it_is ? like.strides().vec()
-                                         : format == at::MemoryFormat::ChannelsLast
-                                             ? c10::get_channels_last_strides_2d(sizes)
-                                             : dense_strides(sizes);
-    type.strides.assign(strides.begin(), strides.end());
-    return type;
-  };
-  std::vector<TensorType> outs(3);
-  if ((*mask)[0]) outs[0] = type_of(*x, false);
-  if ((*mask)[1]) outs[1] = type_of(*w, !library && weight.is_contiguous(format));
-  if ((*mask)[2]) {
-    if (!bias_sizes || bias_sizes->size() != 1) return false;
-    outs[2] = type_of(*g, false);
-    outs[2].sizes = *bias_sizes;
-    outs[2].strides = {sym::Expr(1)};
-  }
-  ++recorder.counters().ops;
-  ++recorder.counters().own_rules;
-  const graph::Node& node = recorder.add_node(facts.op, std::move(args), std::move(outs));
-  torch::jit::drop(stack, stack.size() - base);
-  for (ValueId v : std::vector<ValueId>(node.outs.begin(), node.outs.end()))
-    stack.emplace_back(v == kNoValue ? at::Tensor() : recorder.fresh(v));
-  return true;
-}
-
 }  // namespace
 
 Special special_of(std::string_view name) {
@@ -453,8 +302,6 @@ Special special_of(std::string_view name) {
       {op::set__source_Storage, set_storage},
       {op::set__source_Storage_storage_offset, set_storage},
       {op::native_batch_norm, native_batch_norm},
-      {op::convolution, convolution},
-      {op::convolution_backward, convolution_backward},
       {op::index_Tensor, index_by_masks},
       {op::index_put, index_by_masks},
       {op::index_put_, index_by_masks},

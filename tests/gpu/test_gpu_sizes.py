@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 
 import pytest
+import sized_images
 import sized_programs
 import torch
 import torch.nn.functional as F
 from comparing import differ
 from sized_programs import PROGRAMS, SIZES
+from torch.utils._pytree import tree_leaves
 
 import flashover
 
@@ -61,3 +64,51 @@ def test_attention_over_a_growing_cache(heads: int, mask: str) -> None:
         allowed = 2 * (want.double() - exact).abs().max() + 1e-2
         assert (got.double() - exact).abs().max() <= allowed, (rows, keys)
     assert flashover.compile_stats()["frames"] - before == 1
+
+
+@pytest.mark.parametrize("train", [False, True])
+@pytest.mark.parametrize("name", sized_images.PROGRAMS)
+def test_images(name: str, train: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    for tensor in sized_images.TENSORS:
+        monkeypatch.setattr(sized_images, tensor, getattr(sized_images, tensor).cuda())
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    f, shape = sized_images.PROGRAMS[name]
+    compiled = flashover.compile(f, fullgraph=True, options={"recompile_limit": 64})
+    before = flashover.compile_stats()["graphs"]
+    for n in (5, 2, 3, 8, 4, 11, 9):
+        x = torch.randn(shape(n), device="cuda", requires_grad=train)
+        got, want = tree_leaves(compiled(x)), tree_leaves(f(x))
+        assert (wrong := differ(got, want, rtol=1e-3, atol=1e-3)) == "", f"size {n}: {wrong}"
+        if not train:
+            continue
+        (a,), (b,) = (
+            torch.autograd.grad(sum((r * r.detach().cos()).sum() for r in results if r.requires_grad), x)
+            for results in (got, want)
+        )
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3)
+    assert flashover.compile_stats()["graphs"] - before <= 2
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("name", sized_images.MODULES)
+def test_training_on_images(name: str, last: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    torch.manual_seed(0)
+    module = sized_images.MODULES[name]().cuda()
+    if last:
+        module.to(memory_format=torch.channels_last)
+    eager, exact = copy.deepcopy(module), copy.deepcopy(module).double()
+    compiled = flashover.compile(module, options={"recompile_limit": 64})
+    before = flashover.compile_stats()["graphs"]
+    for n in (5, 2, 3, 8, 4, 11, 9):
+        x = torch.randn(sized_images.rectangles(n), device="cuda")
+        if last:
+            x = x.to(memory_format=torch.channels_last)
+        for called, given in ((compiled, x), (eager, x), (exact, x.double())):
+            called.zero_grad()
+            sum(r.square().mean() for r in tree_leaves(called(given))).backward()
+        for (parameter, p), q, r in zip(module.named_parameters(), eager.parameters(), exact.parameters(), strict=True):
+            scale = r.grad.abs().max().clamp(min=1e-3)
+            ours, theirs = ((g - r.grad).abs().max() / scale for g in (p.grad, q.grad))
+            assert ours < max(1e-3, 4 * theirs), f"size {n}: {parameter} is {ours:.1e} off, eager's {theirs:.1e}"
+    assert flashover.compile_stats()["graphs"] - before <= 2

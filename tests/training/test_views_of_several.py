@@ -1,4 +1,4 @@
-"""Views that chunk, split and unbind give: autograd forbids to write them, and to use them once their base is written."""
+"""Views that chunk, split and unbind give: autograd forbids to write them, and to use them once the base is written."""
 
 from __future__ import annotations
 

@@ -43,20 +43,25 @@ bool stack(Builder& b, const Node& n, Outs& outs) {
   return true;
 }
 bool constant_pad(Builder& b, const Node& n, Outs& outs) {  // (self, pad, value)
-  auto pad = integers(arg(n, 1));
+  const auto* list = std::get_if<Sizes>(&arg(n, 1));
+  const auto numbers = integers(arg(n, 1));
+  if (!list && !numbers) return false;
+  const Sizes pad = list ? *list : Sizes(numbers->begin(), numbers->end());
   ValueId x = in(n, 0);
   DType d = b.dtype(x);
   auto value = scalar_in(is_none(arg(n, 2)) ? Arg(sym::Expr(0)) : arg(n, 2), d);
-  if (!pad || !value || pad->size() % 2 || pad->size() / 2 > b.rank(x)) return false;
+  if (!value || pad.size() % 2 || pad.size() / 2 > b.rank(x)) return false;
   size_t rank = b.rank(x);
   Sizes lo(rank, 0), hi(rank, 0), starts(rank, 0), ends = b.sizes(x);
-  for (size_t i = 0; i < pad->size() / 2; ++i) {
+  for (size_t i = 0; i < pad.size() / 2; ++i) {
     size_t at = rank - 1 - i;
-    int64_t left = (*pad)[2 * i], right = (*pad)[2 * i + 1];
-    lo[at] = std::max<int64_t>(left, 0);
-    hi[at] = std::max<int64_t>(right, 0);
-    starts[at] = std::max<int64_t>(-left, 0);
-    if (right < 0) ends[at] = ends[at] + right;
+    const sym::Expr left = pad[2 * i], right = pad[2 * i + 1];
+    const bool adds_left = sym::known_le(0, left), adds_right = sym::known_le(0, right);
+    if ((!adds_left && !sym::known_le(left, 0)) || (!adds_right && !sym::known_le(right, 0))) return false;
+    if (adds_left) lo[at] = left;
+    if (adds_right) hi[at] = right;
+    if (!adds_left) starts[at] = -left;
+    if (!adds_right) ends[at] = ends[at] + right;
     if (!sym::known_le(starts[at], ends[at])) return false;
   }
   x = b.slice(x, starts, ends, Sizes(rank, 1));

@@ -17,6 +17,19 @@ bool window(const Node& n, size_t rank, Ints& kernel, Ints& stride, Ints& paddin
   return s->size() == rank;
 }
 
+// In ceil mode the prim has to know of each dimension whether its last window begins in the padding.
+bool knows_last_window(Builder& b, ValueId x, const Ints& kernel, const Ints& stride, const Ints& padding,
+                       const Ints& dilation) {
+  const Sizes sizes = b.sizes(x);
+  for (size_t i = 0; i < kernel.size(); ++i) {
+    const sym::Expr size = sizes[sizes.size() - kernel.size() + i], limit = size + padding[i];
+    const sym::Expr last =
+        sym::ceildiv(size + 2 * padding[i] - dilation[i] * (kernel[i] - 1) - 1, stride[i]) * stride[i];
+    if (!sym::known_lt(last, limit) && !sym::known_le(limit, last)) return false;
+  }
+  return true;
+}
+
 // Values only; with indices the node stays extern.
 template <size_t rank>
 bool max_pool(Builder& b, const Node& n, Outs& outs) {  // (self, kernel, stride, padding, dilation, ceil_mode)
@@ -24,6 +37,7 @@ bool max_pool(Builder& b, const Node& n, Outs& outs) {  // (self, kernel, stride
   auto dilation = spread(arg(n, 4), rank);
   ValueId x = in(n, 0);
   if (!dead(n, 1) || !dilation || !window(n, rank, kernel, stride, padding) || b.dtype(x) == DType::kBool) return false;
+  if (flag(arg(n, 5)) && !knows_last_window(b, x, kernel, stride, padding, *dilation)) return false;
   DType d = b.dtype(x);
   ValueId y = b.max_pool(b.convert(x, math(d)), kernel, stride, padding, *dilation, flag(arg(n, 5)));
   outs = {b.convert(y, d), kNoValue};
@@ -37,6 +51,7 @@ bool avg_pool(Builder& b, const Node& n,
   DType d = b.dtype(x);
   if (!is_floating(d) || !window(n, rank, kernel, stride, padding)) return false;
   if (!is_none(arg(n, 6)) && !integer(arg(n, 6))) return false;
+  if (flag(arg(n, 4)) && !knows_last_window(b, x, kernel, stride, padding, Ints(rank, 1))) return false;
   ValueId y = b.avg_pool(b.convert(x, math(d)), kernel, stride, padding, flag(arg(n, 4)), flag(arg(n, 5)), arg(n, 6));
   return done(b, y, d, outs);
 }
@@ -48,18 +63,37 @@ bool adaptive_avg_pool(Builder& b, const Node& n, Outs& outs) {
   Sizes sizes = b.sizes(x), wide(sizes.begin(), sizes.end() - rank), target = result(b, n).sizes;
   if (!is_floating(d) || b.type(x).numel().is_const(0)) return false;
   Ints over;
-  double count = 1;
+  sym::Expr count = 1;
   for (size_t i = sizes.size() - rank; i < sizes.size(); ++i) {
-    auto from = sizes[i].as_const(), to = target[i].as_const();
-    if (!from || !to || *to < 1 || *from % *to) return false;
-    wide.push_back(*to);
+    const sym::Expr from = sizes[i], to = target[i];
+    if (!sym::known_le(1, to)) return false;
+    const bool same = sym::known_eq(from, to);
+    if (!same && !(to.is_const() && sym::known_divisible(from, to.value()))) return false;
+    const sym::Expr window = same ? sym::Expr(1) : sym::floordiv(from, to);
+    wide.push_back(to);
     over.push_back(static_cast<int64_t>(wide.size()));
-    const int64_t window = *from / *to;
     wide.push_back(window);
-    count *= static_cast<double>(window);
+    count *= window;
   }
   ValueId total = b.sum(b.reshape(b.convert(x, math(d)), wide), over);
-  return done(b, b.div(total, constant(b, total, count)), d, outs);
+  return done(b, b.div(total, number_of(b, total, count)), d, outs);
+}
+
+// How often each element of a dimension is repeated; `given` is a factor that decides, or 0.
+std::optional<int64_t> whole_factor(sym::Expr from, sym::Expr to, double given) {
+  constexpr double kMost = 1 << 20;
+  if (!(given >= 0 && given <= kMost)) return std::nullopt;
+  if (given > 0) {
+    const auto factor = static_cast<int64_t>(given);
+    return sym::known_eq(from * factor, to) ? std::optional(factor) : std::nullopt;
+  }
+  if (from.is_const() && to.is_const())
+    return from.value() >= 1 && to.value() % from.value() == 0 ? std::optional(to.value() / from.value())
+                                                               : std::nullopt;
+  constexpr int64_t kTried = 8;
+  for (int64_t factor = 1; factor <= kTried; ++factor)
+    if (sym::known_eq(from * factor, to)) return factor;
+  return std::nullopt;
 }
 
 // Nearest by whole factors repeats; the general case stays extern.
@@ -74,14 +108,12 @@ bool upsample_nearest(Builder& b, const Node& n, Outs& outs) {
       if (auto* s = std::get_if<double>(&n.args[i]); !s || *s != static_cast<double>(static_cast<int64_t>(*s)))
         return false;
   for (size_t i = 2; i < sizes.size(); ++i) {
-    auto from = sizes[i].as_const(), to = target[i].as_const();
-    if (!from || !to || *from < 1 || *to % *from) return false;
-    if (n.args.size() > i && !is_none(n.args[i]) &&
-        std::get<double>(n.args[i]) * static_cast<double>(*from) != static_cast<double>(*to))
-      return false;
+    const bool given = n.args.size() > i && !is_none(n.args[i]);
+    const auto factor = whole_factor(sizes[i], target[i], given ? std::get<double>(n.args[i]) : 0);
+    if (!factor) return false;
     dims.push_back(static_cast<int64_t>(wide.size()));
-    wide.push_back(*from);
-    wide.push_back(*to / *from);
+    wide.push_back(sizes[i]);
+    wide.push_back(*factor);
   }
   outs = {b.reshape(b.broadcast(x, wide, dims), target)};
   return true;

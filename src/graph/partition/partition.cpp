@@ -594,6 +594,42 @@ class Partitioner {
   std::vector<ValueId> backward_reads_;  // sorted; values without tangents that the backward reads
 };
 
+// Sizes that the backward computes with, and that are none of what it is given (a pooled size says little of the one
+// before): those of one more saved value, which has no elements.
+void save_sizes(Partition& p) {
+  std::vector<sym::Expr> missing;
+  const auto collect = [&](const Sizes& sizes) {
+    for (sym::Expr e : sizes)
+      if (!e.is_const()) sym::collect_vars(e, missing);
+  };
+  for (const Value& v : p.backward.values) {
+    collect(v.type.sizes);
+    collect(v.type.strides);
+    collect({v.type.offset});
+  }
+  for (const Output& o : p.backward.outputs) collect(o.type.sizes);
+  for (const Node& n : p.backward.nodes)
+    for (const Arg& a : n.args) {
+      if (const auto* e = std::get_if<sym::Expr>(&a)) collect({*e});
+      if (const auto* l = std::get_if<Sizes>(&a)) collect(*l);
+    }
+  for (const Input& in : p.backward.inputs)
+    for (sym::Expr e : p.backward.type(in.value).sizes) std::erase(missing, e);
+  if (missing.empty() || p.forward.inputs.empty()) return;
+  TensorType type;
+  type.dtype = DType::kU8;
+  type.device = p.forward.type(p.forward.inputs.front().value).device;
+  type.sizes = {0};
+  type.sizes.insert(type.sizes.end(), missing.begin(), missing.end());
+  type.strides = contiguous_strides(type.sizes);
+  const ValueId made =
+      p.forward.add_node(ops::find(Prim::full), {type.sizes, sym::Expr(0), type.dtype, type.device}, {type}).outs[0];
+  p.backward_inputs.push_back(
+      {PartitionSignature::BackwardInput::Kind::kSaved, static_cast<int32_t>(p.forward.outputs.size())});
+  p.forward.outputs.push_back({.value = made, .type = type});
+  p.backward.add_input(std::move(type), InputKind::kUser, "sizes");
+}
+
 class Reader {
  public:
   explicit Reader(const std::vector<int64_t>& encoded) : encoded_(encoded) {}
@@ -633,7 +669,9 @@ class Reader {
 }  // namespace
 
 Partition partition(const Graph& joint, const Joint& facts, const PartitionOptions& options) {
-  return Partitioner(joint, facts, options).run();
+  Partition p = Partitioner(joint, facts, options).run();
+  save_sizes(p);
+  return p;
 }
 
 std::vector<int64_t> encode(const PartitionSignature& p) {

@@ -1,4 +1,7 @@
 // Operators that derivative formulas call.
+#include <algorithm>
+#include <array>
+
 #include "ops/aten/infer.h"
 
 namespace flashover::ops::aten {
@@ -63,19 +66,40 @@ bool batch_norm_backward(In in,
                          Types& outs) {  // (grad, input, weight, mean, var, save_mean, save_invstd, train, eps, mask)
   const TensorType *g = tensor(in, 0), *x = tensor(in, 1), *w = tensor(in, 2);
   const bool mixed = w && x && is_reduced(x->dtype) && w->dtype == DType::kF32;
-  if (!g || !x || !w || (w->dtype != x->dtype && !mixed) || has_zero_size(*x)) return false;
-  if (!contiguous(*x) || !contiguous(*g) || suggest_format(*x) != MemoryFormat::kContiguous) return false;
-  outs = {dense(*x), dense(*w), dense(*w)};
+  if (!g || !x || (w && w->dtype != x->dtype && !mixed) || has_zero_size(*x)) return false;
+  const MemoryFormat format = suggest_format(*x);
+  if (format != MemoryFormat::kContiguous || !contiguous(*x) || !contiguous(*g)) {
+    // Where numbers are known, shape functions tell.
+    if (known_sizes(*x) && known_sizes(*g)) return false;
+    if (!(format == MemoryFormat::kContiguous ? contiguous(*x) : channels_last_contiguous(*x))) return false;
+  }
+  TensorType gradient;
+  if (!fresh_like(*x, x->dtype, format, gradient)) return false;
+  const auto* mask = std::get_if<std::vector<bool>>(&arg(in, 9));
+  if (!w && (!mask || mask->size() != 3 || (*mask)[1] || (*mask)[2])) return false;
+  outs = {std::move(gradient), w ? dense(*w) : TensorType{}, w ? dense(*w) : TensorType{}};
   return drop_unwanted(arg(in, 9), outs);
 }
 bool convolution_backward(In in, Types& outs) {  // (grad, input, weight, bias_sizes, ..., mask)
   const TensorType *g = tensor(in, 0), *x = tensor(in, 1), *w = tensor(in, 2);
-  auto* bias = std::get_if<Sizes>(&arg(in, 3));
-  if (!g || !x || !w || !bias || has_zero_size(*x) || has_zero_size(*g)) return false;
-  for (const TensorType* t : {g, x, w})
-    if (!contiguous(*t) || suggest_format(*t) != MemoryFormat::kContiguous) return false;
-  outs = {dense(*x), dense(*w), fresh(*g, g->dtype, *bias)};
-  return drop_unwanted(arg(in, 10), outs);
+  const auto* bias = std::get_if<Sizes>(&arg(in, 3));
+  const auto* mask = std::get_if<std::vector<bool>>(&arg(in, 10));
+  if (!g || !x || !w || !mask || mask->size() != 3 || (!bias && (*mask)[2]) || has_zero_size(*x) || has_zero_size(*g))
+    return false;
+  const auto format = [](const TensorType& a, const TensorType& b) {
+    const MemoryFormat f = suggest_format(a);
+    return f != MemoryFormat::kContiguous ? f : suggest_format(b);
+  };
+  const bool plain = std::ranges::all_of(std::array{g, x, w}, [](const TensorType* t) {
+    return contiguous(*t) && suggest_format(*t) == MemoryFormat::kContiguous;
+  });
+  // Where numbers are known, shape functions tell of the other layouts.
+  if (!plain && known_sizes(*x) && known_sizes(*g) && known_sizes(*w)) return false;
+  outs.assign(3, {});
+  if ((*mask)[0] && !fresh_like(*x, x->dtype, format(*g, *w), outs[0])) return false;
+  if ((*mask)[1] && !fresh_like(*w, w->dtype, format(*x, *g), outs[1])) return false;
+  if ((*mask)[2]) outs[2] = fresh(*g, g->dtype, *bias);
+  return true;
 }
 
 // The gradient of argument `at`, in the format that its layout suggests.
@@ -99,6 +123,20 @@ bool upsample_backward(In in, Types& outs) {  // (grad, output_size, input_size,
   TensorType out = fresh(*g, g->dtype, *s);
   out.strides = *strides;
   return one(outs, std::move(out));
+}
+// Where sizes are symbols and everything lies plainly; of the rest shape functions tell.
+template <size_t at>
+bool plain_gradient(In in, Types& outs) {  // of argument `at`
+  const TensorType *g = tensor(in, 0), *x = tensor(in, at);
+  if (!g || !x || known_sizes(*x) || has_zero_size(*x)) return false;
+  for (const TensorType* t : {g, x})
+    if (!contiguous(*t) || suggest_format(*t) != MemoryFormat::kContiguous) return false;
+  return one(outs, dense(*x));
+}
+bool plain_upsample_backward(In in, Types& outs) {  // (grad, output_size, input_size, ...)
+  const TensorType* g = tensor(in, 0);
+  if (!g || known_sizes(*g) || has_zero_size(*g) || suggest_format(*g) != MemoryFormat::kContiguous) return false;
+  return upsample_backward(in, outs);
 }
 bool dropout_backward(In in, Types& outs) {  // (grad, mask, scale)
   const TensorType *g = tensor(in, 0), *mask = tensor(in, 1);
@@ -137,6 +175,18 @@ void add_backward(Table& t) {
   for (const char* name : {"upsample_nearest2d_backward.default", "upsample_bilinear2d_backward.default",
                            "upsample_bicubic2d_backward.default"})
     t.add(name, OpKind::kIndex, upsample_backward);
+  for (const char* name : {"_adaptive_avg_pool2d_backward.default", "_adaptive_avg_pool3d_backward.default",
+                           "adaptive_max_pool2d_backward.default", "adaptive_max_pool3d_backward.default",
+                           "avg_pool3d_backward.default", "max_pool3d_with_indices_backward.default",
+                           "reflection_pad1d_backward.default", "reflection_pad3d_backward.default",
+                           "replication_pad1d_backward.default", "replication_pad3d_backward.default"})
+    t.add(name, OpKind::kExtern, plain_gradient<1>);
+  for (const char* name : {"upsample_nearest1d_backward.default", "upsample_nearest3d_backward.default",
+                           "_upsample_nearest_exact1d_backward.default", "_upsample_nearest_exact2d_backward.default",
+                           "_upsample_nearest_exact3d_backward.default", "upsample_linear1d_backward.default",
+                           "upsample_trilinear3d_backward.default", "_upsample_bilinear2d_aa_backward.default",
+                           "_upsample_bicubic2d_aa_backward.default"})
+    t.add(name, OpKind::kExtern, plain_upsample_backward);
   t.add("native_dropout_backward.default", OpKind::kPointwise, dropout_backward);
   for (const char* name :
        {"mse_loss_backward.default", "smooth_l1_loss_backward.default", "huber_loss_backward.default"})

@@ -3,6 +3,7 @@
 
 #include "ops/aten/infer.h"
 #include "ops/indexed_dims.h"
+#include "sym/environment.h"
 
 namespace flashover::ops::aten {
 namespace {
@@ -163,7 +164,7 @@ bool stack(In in, Types& outs) {
   return one(outs, fresh(model, p.result(), sizes));
 }
 
-std::optional<Sizes> padded(const TensorType& x, const Ints& pad, size_t spatial) {
+std::optional<Sizes> padded(const TensorType& x, const Sizes& pad, size_t spatial) {
   if (pad.size() % 2 || pad.size() / 2 > x.rank() || (spatial && pad.size() != 2 * spatial)) return std::nullopt;
   Sizes sizes = x.sizes;
   for (size_t i = 0; i < pad.size() / 2; ++i) {
@@ -173,13 +174,26 @@ std::optional<Sizes> padded(const TensorType& x, const Ints& pad, size_t spatial
   }
   return sizes;
 }
+// Of each amount it is asked whether it adds or cuts, unless one of them is known.
+void ask_signs(const Sizes& pad) {
+  for (Expr p : pad)
+    if (!sym::follows(sym::Relation::kLessEqual, p, 0)) (void)sym::known_le(0, p);
+}
 bool constant_pad(In in, Types& outs) {
   const TensorType* x = tensor(in, 0);
-  auto pad = integers(arg(in, 1));
-  if (!x || !pad) return false;
-  auto sizes = padded(*x, *pad, 0);
+  const auto* list = std::get_if<Sizes>(&arg(in, 1));
+  const auto numbers = integers(arg(in, 1));
+  if (!x || (!list && !numbers)) return false;
+  const Sizes pad = list ? *list : exprs(*numbers);
+  ask_signs(pad);
+  auto sizes = padded(*x, pad, 0);
   if (!sizes) return false;
-  if (std::all_of(pad->begin(), pad->end(), [](int64_t p) { return p <= 0; })) {  // a clone of a narrowed view
+  // What lies plainly does so as well where nothing is added.
+  if (!numbers && contiguous(*x) && suggest_format(*x) == MemoryFormat::kContiguous)
+    return one(outs, fresh(*x, x->dtype, *sizes));
+  if (std::ranges::all_of(pad, [](Expr p) {
+        return sym::follows(sym::Relation::kLessEqual, p, 0) || !sym::known_lt(0, p);
+      })) {  // a clone of a narrowed view
     TensorType narrowed = *x;
     narrowed.sizes = *sizes;
     return clone_like(narrowed, outs);
@@ -196,7 +210,7 @@ bool mirror_pad(In in, Types& outs) {
   auto pad = integers(arg(in, 1));
   if (!x || !pad || (x->rank() != n + 1 && x->rank() != n + 2) || has_zero_size(*x)) return false;
   if (!(is_floating(x->dtype) || is_complex(x->dtype))) return false;
-  auto sizes = padded(*x, *pad, n);
+  auto sizes = padded(*x, exprs(*pad), n);
   if (!sizes) return false;
   for (size_t i = 0; i < 2 * n; ++i)
     if (reflect && !sym::known_lt((*pad)[i], x->sizes[x->rank() - 1 - i / 2])) return false;

@@ -11,23 +11,21 @@ std::optional<Ints> pair_of(const Arg& a) {
   return v;
 }
 // How many positions a sliding window has along a dim.
-int64_t positions(int64_t size, int64_t kernel, int64_t dilation, int64_t padding, int64_t stride) {
-  if (stride < 1) return 0;
-  return (size + 2 * padding - dilation * (kernel - 1) - 1) / stride + 1;
+std::optional<Expr> positions(Expr size, int64_t kernel, int64_t dilation, int64_t padding, int64_t stride) {
+  if (stride < 1 || !sym::known_le(dilation * (kernel - 1) + 1, size + 2 * padding)) return std::nullopt;
+  return sym::floordiv(size + 2 * padding - dilation * (kernel - 1) - 1, stride) + 1;
 }
 
 bool im2col(In in, Types& outs) {  // (self, kernel, dilation, padding, stride)
   const TensorType* x = tensor(in, 0);
   auto k = pair_of(arg(in, 1)), d = pair_of(arg(in, 2)), p = pair_of(arg(in, 3)), s = pair_of(arg(in, 4));
   if (!x || !k || !d || !p || !s || (x->rank() != 3 && x->rank() != 4) || has_zero_size(*x)) return false;
-  auto sizes = ints(x->sizes);
-  if (!sizes) return false;
-  size_t n = sizes->size();
-  int64_t windows = 1;
+  const size_t n = x->rank();
+  Expr windows = 1;
   for (size_t i = 0; i < 2; ++i) {
-    int64_t at = positions((*sizes)[n - 2 + i], (*k)[i], (*d)[i], (*p)[i], (*s)[i]);
-    if (at < 1) return false;
-    windows *= at;
+    const auto at = positions(x->sizes[n - 2 + i], (*k)[i], (*d)[i], (*p)[i], (*s)[i]);
+    if (!at) return false;
+    windows *= *at;
   }
   Sizes out;
   if (n == 4) out.push_back(x->sizes[0]);
@@ -37,16 +35,25 @@ bool im2col(In in, Types& outs) {  // (self, kernel, dilation, padding, stride)
 }
 bool col2im(In in, Types& outs) {  // (self, output_size, kernel, dilation, padding, stride)
   const TensorType* x = tensor(in, 0);
-  auto size = pair_of(arg(in, 1)), k = pair_of(arg(in, 2));
-  if (!x || !size || !k || (x->rank() != 2 && x->rank() != 3) || has_zero_size(*x)) return false;
+  const auto* size = std::get_if<Sizes>(&arg(in, 1));
+  auto k = pair_of(arg(in, 2)), d = pair_of(arg(in, 3)), p = pair_of(arg(in, 4)), s = pair_of(arg(in, 5));
+  if (!x || !size || size->size() != 2 || !k || !d || !p || !s || (x->rank() != 2 && x->rank() != 3) ||
+      has_zero_size(*x))
+    return false;
   size_t n = x->rank();
   int64_t taps = (*k)[0] * (*k)[1];
   if (taps < 1 || !sym::known_divisible(x->sizes[n - 2], taps)) return false;
+  Expr windows = 1;  // ATen words the error where the columns are others
+  for (size_t i = 0; i < 2; ++i) {
+    const auto at = positions((*size)[i], (*k)[i], (*d)[i], (*p)[i], (*s)[i]);
+    if (!at) return false;
+    windows *= *at;
+  }
+  if (!sym::known_eq(windows, x->sizes[n - 1])) return false;
   Sizes out;
   if (n == 3) out.push_back(x->sizes[0]);
   out.push_back(sym::floordiv(x->sizes[n - 2], taps));
-  out.push_back((*size)[0]);
-  out.push_back((*size)[1]);
+  out.insert(out.end(), size->begin(), size->end());
   return one(outs, fresh(*x, x->dtype, out));
 }
 

@@ -351,9 +351,9 @@ bool unfold(In in, Types& outs) {  // (self, dimension, size, step)
   auto dim = integer(arg(in, 1)), size = integer(arg(in, 2)), step = integer(arg(in, 3));
   if (!x || !dim || !size || !step || *step <= 0 || *size < 0 || x->rank() == 0) return false;
   auto d = wrap_dim(*dim, x->rank());
-  if (!d || !x->sizes[*d].is_const() || *size > x->sizes[*d].value()) return false;
+  if (!d || !sym::known_le(*size, x->sizes[*d])) return false;
   TensorType out = *x;
-  out.sizes[*d] = (x->sizes[*d].value() - *size) / *step + 1;
+  out.sizes[*d] = sym::floordiv(x->sizes[*d] - *size, *step) + 1;
   out.strides[*d] = x->strides[*d] * *step;
   out.sizes.push_back(*size);
   out.strides.push_back(x->strides[*d]);

@@ -70,14 +70,14 @@ bool convolution(In in, Types& outs) {
 }
 
 // ATen's pooling_output_shape.
-std::optional<int64_t> pooled(int64_t size, int64_t kernel, int64_t padding, int64_t stride, int64_t dilation,
-                              bool ceil_mode) {
+std::optional<Expr> pooled(Expr size, int64_t kernel, int64_t padding, int64_t stride, int64_t dilation,
+                           bool ceil_mode) {
   if (stride < 1 || kernel < 1 || dilation < 1 || padding < 0 || padding > (dilation * (kernel - 1) + 1) / 2)
     return std::nullopt;
-  int64_t top = size + 2 * padding - dilation * (kernel - 1) - 1 + (ceil_mode ? stride - 1 : 0);
-  int64_t out = (top >= 0 ? top / stride : -((-top + stride - 1) / stride)) + 1;
-  if (ceil_mode && (out - 1) * stride >= size + padding) --out;
-  if (out < 1) return std::nullopt;
+  const Expr top = size + 2 * padding - dilation * (kernel - 1) - 1 + (ceil_mode ? stride - 1 : 0);
+  Expr out = sym::floordiv(top, stride) + 1;
+  if (ceil_mode && !sym::known_lt((out - 1) * stride, size + padding)) out = out - 1;
+  if (!sym::known_le(1, out)) return std::nullopt;
   return out;
 }
 
@@ -99,9 +99,8 @@ bool pool(In in, Types& outs) {  // (self, kernel, stride, padding, [dilation,] 
   if (stride->size() != n) return false;
   Sizes sizes(x->sizes.begin(), x->sizes.end() - n);
   for (size_t i = 0; i < n; ++i) {
-    Expr size = x->sizes[x->rank() - n + i];
-    if (!size.is_const()) return false;
-    auto out = pooled(size.value(), (*kernel)[i], (*padding)[i], (*stride)[i], (*dilation)[i], ceil_mode);
+    const Expr size = x->sizes[x->rank() - n + i];
+    auto out = pooled(size, (*kernel)[i], (*padding)[i], (*stride)[i], (*dilation)[i], ceil_mode);
     if (!out) return false;
     sizes.push_back(*out);
   }
@@ -134,6 +133,15 @@ bool adaptive_pool(In in, Types& outs) {
   return true;
 }
 
+// floor(size * factor), as ATen computes it in doubles. Of a size that is a symbol only where no product is rounded.
+std::optional<Expr> scaled(Expr size, double factor) {
+  if (size.is_const()) return static_cast<int64_t>(std::floor(static_cast<double>(size.value()) * factor));
+  constexpr int64_t kParts = 1024, kMost = int64_t{1} << 20;
+  const double parts = factor * static_cast<double>(kParts);
+  if (!(parts >= 1) || parts > static_cast<double>(kMost) || parts != std::floor(parts)) return std::nullopt;
+  return sym::floordiv(size * static_cast<int64_t>(parts), kParts);
+}
+
 template <size_t n>
 bool upsample_to(const TensorType* x, const Sizes& size, Types& outs) {
   if (!x || x->rank() != n + 2 || size.size() != n || has_zero_size(*x)) return false;
@@ -162,8 +170,9 @@ bool upsample_vec(In in, Types& outs) {  // (input, output_size, [align_corners,
   if (!factors || factors->size() != n) return false;
   Sizes size;
   for (size_t i = 0; i < n; ++i) {
-    if (!x->sizes[i + 2].is_const()) return false;
-    size.push_back(static_cast<int64_t>(std::floor(static_cast<double>(x->sizes[i + 2].value()) * (*factors)[i])));
+    const auto out = scaled(x->sizes[i + 2], (*factors)[i]);
+    if (!out) return false;
+    size.push_back(*out);
   }
   return upsample_to<n>(x, size, outs);
 }
