@@ -66,6 +66,29 @@ def test_attention_over_a_growing_cache(heads: int, mask: str) -> None:
     assert flashover.compile_stats()["frames"] - before == 1
 
 
+# What CUDA still compiles for each size (docs/limits.md): cuDNN's batch norm and convolutions in one dimension among
+# them; those of `TRAINED` for their gradients alone. A name whose program does better has to leave its list.
+ONCE_A_SIZE = {
+    "batch_norm",
+    "batch_norm, trained",
+    "batch_norm, trained, channels last",
+    "conv in one dimension",
+    "instance_norm",
+    "classifier",
+    "excited",
+    "generator",
+    "pyramid",
+    "segments",
+    "sounds",
+}
+TRAINED = {"conv of reflections", "pad, replicated"}
+
+
+def check_compiles(name: str, train: bool, made: int) -> None:
+    once_a_size = name in ONCE_A_SIZE or (train and name in TRAINED)
+    assert (made > 2) == once_a_size, f"compiled {made} times"
+
+
 @pytest.mark.parametrize("train", [False, True])
 @pytest.mark.parametrize("name", sized_images.PROGRAMS)
 def test_images(name: str, train: bool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +109,7 @@ def test_images(name: str, train: bool, monkeypatch: pytest.MonkeyPatch) -> None
             for results in (got, want)
         )
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3)
-    assert flashover.compile_stats()["graphs"] - before <= 2
+    check_compiles(name, train, flashover.compile_stats()["graphs"] - before)
 
 
 @pytest.mark.parametrize("last", [False, True])
@@ -111,4 +134,4 @@ def test_training_on_images(name: str, last: bool, monkeypatch: pytest.MonkeyPat
             scale = r.grad.abs().max().clamp(min=1e-3)
             ours, theirs = ((g - r.grad).abs().max() / scale for g in (p.grad, q.grad))
             assert ours < max(1e-3, 4 * theirs), f"size {n}: {parameter} is {ours:.1e} off, eager's {theirs:.1e}"
-    assert flashover.compile_stats()["graphs"] - before <= 2
+    check_compiles(name, True, flashover.compile_stats()["graphs"] - before)
