@@ -75,7 +75,7 @@ class Environment {
   int64_t now(Expr e) const;     // in this call
   Expr canonical(Expr e) const;  // by the equalities that were found
   bool holds(Relation r, Expr a, Expr b);
-  bool follows(Relation r, Expr a, Expr b) const;  // from what is known already; nothing is learned
+  bool follows(Relation r, Expr a, Expr b) const;              // from what is known already; nothing is learned
   int64_t specialize(Expr e, Fixing how = Fixing::kOperator);  // its value now, which is a guard from now on
   std::vector<SizeGuard> guards() const;
   std::vector<AskedGuard> asked() const;  // the same, with their lines
