@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import copy
-
 import pytest
 import torch
 from comparing import differ
-from sized_images import MODULES, PROGRAMS, cover, images, rectangles
-from torch.utils._pytree import tree_leaves
+from sized_images import MODULES, PROGRAMS, Trained, cover, images, rectangles, weighed
 
 import flashover
 
@@ -28,10 +25,6 @@ def test_one_compile_serves_every_size(name: str) -> None:
         x = torch.randn(shape(n))
         assert (wrong := differ(compiled(x), f(x), rtol=1e-4, atol=1e-4)) == "", f"size {n}: {wrong}"
     assert compiles() - before <= 2
-
-
-def weighed(results: object) -> torch.Tensor:
-    return sum((r * r.detach().cos()).sum() for r in tree_leaves(results) if r.requires_grad)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -70,18 +63,10 @@ def test_modules(name: str, last: bool) -> None:
 def test_training(name: str) -> None:
     torch.manual_seed(0)
     module = MODULES[name]()
-    eager, exact = copy.deepcopy(module), copy.deepcopy(module).double()
-    compiled = flashover.compile(module, options={"recompile_limit": 64})
+    trained = Trained(module)
     before = compiles()
     for n in SIZES:
-        x = torch.randn(rectangles(n))
-        for called, given in ((compiled, x), (eager, x), (exact, x.double())):
-            called.zero_grad()
-            sum(r.square().mean() for r in tree_leaves(called(given))).backward()
-        for (parameter, p), q, r in zip(module.named_parameters(), eager.parameters(), exact.parameters(), strict=True):
-            scale = r.grad.abs().max().clamp(min=1e-3)
-            ours, theirs = ((g - r.grad).abs().max() / scale for g in (p.grad, q.grad))
-            assert ours < max(1e-4, 4 * theirs), f"size {n}: {parameter} is {ours:.1e} off, eager's {theirs:.1e}"
+        trained.check(torch.randn(rectangles(n)), f"size {n}", 1e-4)
     assert compiles() - before <= 2
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils._pytree import tree_leaves
+
+import flashover
 
 Shape = Callable[[int], tuple[int, ...]]
 
@@ -248,3 +252,27 @@ MODULES: dict[str, Callable[[], nn.Module]] = {
     "generator": Generator,
     "sounds": Sounds,
 }
+
+
+def weighed(results: object) -> torch.Tensor:
+    """A loss in which each element of the results has another weight."""
+    return sum((r * r.detach().cos()).sum() for r in tree_leaves(results) if r.requires_grad)
+
+
+class Trained:
+    """A compiled module beside eager's and the exact one, in float64: the gradients of all three at each call."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module, self.eager, self.exact = module, copy.deepcopy(module), copy.deepcopy(module).double()
+        self.compiled = flashover.compile(module, options={"recompile_limit": 64})
+
+    def check(self, x: torch.Tensor, said: str, floor: float) -> None:
+        """The compiled gradients are at most `floor`, or four times eager's own error, off the exact ones."""
+        for called, given in ((self.compiled, x), (self.eager, x), (self.exact, x.double())):
+            called.zero_grad()
+            sum(r.square().mean() for r in tree_leaves(called(given))).backward()
+        parameters = zip(self.module.named_parameters(), self.eager.parameters(), self.exact.parameters(), strict=True)
+        for (parameter, p), q, r in parameters:
+            scale = r.grad.abs().max().clamp(min=1e-3)
+            ours, theirs = ((g - r.grad).abs().max() / scale for g in (p.grad, q.grad))
+            assert ours < max(floor, 4 * theirs), f"{said}: {parameter} is {ours:.1e} off, eager's {theirs:.1e}"
