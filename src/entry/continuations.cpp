@@ -2,11 +2,14 @@
 // code that many modules run.
 #include "entry/continuations.h"
 
+#include <optional>
+
 #include "base/options.h"
 #include "entry/capture_lock.h"
 #include "entry/log.h"
 #include "entry/lookup.h"
 #include "entry/stance.h"
+#include "frame/signals.h"
 
 namespace flashover::entry {
 namespace {
@@ -149,6 +152,7 @@ void CompiledContinuations::find_per_call_modules(const std::string& site, const
 
 EntryPtr CompiledContinuations::make(Continuation& here, const frame::CaptureRequest& resumption, PyObject* code,
                                      PerCallIdentity& per_call, SourceObjects& objects, Outcome& failed_how) {
+  std::optional<frame::HeldSignals> held(std::in_place);  // as in a call that misses (dispatch.cpp)
   look_up_limit(s_);
   const Stance stance = current_stance();
   const bool fails = stance == Stance::kFailOnRecompile && !here.entries.empty();
@@ -166,6 +170,11 @@ EntryPtr CompiledContinuations::make(Continuation& here, const frame::CaptureReq
   note_varying_numbers(here.entries, resumption.slots, here.varying_numbers);
   note_varying_sizes(here.entries, resumption.slots, here.sizes.varying);
   note_per_call_identity(here.entries, resumption.slots, !per_call.slots.empty(), per_call.paths);
+  held.reset();
+  if (PyErr_CheckSignals() < 0) {
+    failed_how = Outcome::kRaised;
+    return nullptr;
+  }
   if (fails) {
     PyErr_Format(PyExc_RuntimeError,
                  "flashover: %s needs to be compiled again, and the stance is fail_on_recompile: %s",

@@ -2,6 +2,8 @@
 // runs as the program is written instead.
 #include <c10/util/SmallVector.h>
 
+#include <optional>
+
 #include "base/check.h"
 #include "entry/callable.h"
 #include "entry/capture_lock.h"
@@ -11,6 +13,7 @@
 #include "entry/lookup.h"
 #include "entry/run_entry.h"
 #include "entry/stance.h"
+#include "frame/signals.h"
 #include "frame/tracers.h"
 #include "guards/arrays.h"
 #include "guards/objects.h"
@@ -87,7 +90,6 @@ constexpr size_t kMaxModules = 64;  // so many limits are in all
 
 PyObject* miss(Callable* c, Bound& bound, SourceObjects& objects, PyObject* const* args, size_t nargsf,
                PyObject* kwnames) {
-  // What follows asks Python code whose errors count for nothing: a signal that waits is handled before.
   if (PyErr_CheckSignals() < 0) return nullptr;
   CallableState& s = *c->state;
   const Stance stance = current_stance();
@@ -98,6 +100,8 @@ PyObject* miss(Callable* c, Bound& bound, SourceObjects& objects, PyObject* cons
     return call_original(c, EagerCause::kRequested, std::string("the stance is ") + name_of(stance), args, nargsf,
                          kwnames);
   const auto slots = static_cast<size_t>(s.signature.slots);
+  // What follows asks Python code whose errors count for nothing, so signals wait until it is done.
+  std::optional<frame::HeldSignals> held(std::in_place);
   look_up_limit(s);
   note_per_call_arguments(s, bound.slots(), slots);
   const std::string modules = modules_among(bound.slots(), slots, s.per_call);
@@ -105,13 +109,17 @@ PyObject* miss(Callable* c, Bound& bound, SourceObjects& objects, PyObject* cons
   const bool full = same.size() >= s.limit || s.entries.size() >= s.limit * kMaxModules;
   // Past the limit one more version, for all sizes, serves instead of eager.
   const bool last = full && s.sizes.general_is_missing(same, bound.slots(), s.settings);
-  if (s.over_limit && full && !last && !fails)
+  if (s.over_limit && full && !last && !fails) {
+    held.reset();
     return call_original(c, EagerCause::kLimit, *s.over_limit, args, nargsf, kwnames);
+  }
   Recompile why = why_recompile(same, bound.slots(), s.settings);
   const std::string failed = why.last();
   note_varying_numbers(same, bound.slots(), s.varying_numbers);
   note_varying_sizes(same, bound.slots(), s.sizes.varying);
   note_per_call_identity(same, bound.slots(), !s.per_call.slots.empty(), s.per_call.paths);
+  held.reset();
+  if (PyErr_CheckSignals() < 0) return nullptr;
   if (fails) {
     PyErr_Format(PyExc_RuntimeError,
                  "flashover: %s needs to be compiled again, and the stance is fail_on_recompile: %s",

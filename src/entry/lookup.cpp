@@ -8,6 +8,7 @@
 #include "base/options.h"
 #include "entry/log.h"
 #include "frame/resume.h"
+#include "frame/signals.h"
 #include "guards/objects.h"
 
 namespace flashover::entry {
@@ -120,10 +121,18 @@ std::string advice_on_size(const Entry& e, PyObject* const* slots, const Setting
          ") makes it one in the first version";
 }
 
-// An option of torch's, once torch.compiler.config is in use.
-std::string text_in_config(const char* name) {
-  PyObject* module = PyDict_GetItemString(PyImport_GetModuleDict(), "torch.compiler.config");
+// An option of torch's, once its module is in use; a new reference, or null. Reading it runs Python code, whose errors
+// only say that there is no such option: so the program's signal handlers run behind it.
+PyObject* torch_option(const char* module_name, const char* name) {
+  const frame::HeldSignals held;
+  PyObject* module = PyDict_GetItemString(PyImport_GetModuleDict(), module_name);
   PyObject* value = module ? PyObject_GetAttrString(module, name) : nullptr;
+  PyErr_Clear();
+  return value;
+}
+
+std::string text_in_config(const char* name) {
+  PyObject* value = torch_option("torch.compiler.config", name);
   const char* text = value && PyUnicode_Check(value) ? PyUnicode_AsUTF8(value) : nullptr;
   std::string out = text ? text : "";
   PyErr_Clear();
@@ -217,9 +226,7 @@ bool SymbolicSizes::general_is_missing(const std::vector<EntryPtr>& entries, PyO
 
 void look_up_limit(CallableState& s) {
   if (s.settings.options.values.contains("recompile_limit")) return;
-  static PyObject* const name = PyUnicode_InternFromString("torch._dynamo.config");
-  PyObject* module = guards::dict_get(PyImport_GetModuleDict(), name);
-  PyObject* limit = module ? PyObject_GetAttrString(module, "recompile_limit") : nullptr;
+  PyObject* limit = torch_option("torch._dynamo.config", "recompile_limit");
   const long value = limit && PyLong_CheckExact(limit) ? PyLong_AsLong(limit) : -1;
   PyErr_Clear();
   Py_XDECREF(limit);

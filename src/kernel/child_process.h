@@ -32,7 +32,7 @@ class ChildProcess {
   pid_t pid() const { return pid_; }
   // Whether the process has ended, and how; -1 where its status was collected elsewhere.
   bool ended(int& status);
-  void kill();  // the whole group; waits until its leader is gone
+  void kill();  // the whole group; waits until it is gone
 
  private:
   pid_t pid_ = -1, owner_ = -1;

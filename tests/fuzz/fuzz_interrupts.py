@@ -254,8 +254,16 @@ def read_line(fd: int, seconds: float) -> bytes:
     return line
 
 
-def sweeps(folder: str) -> list[str]:
-    """What is left of the dead process's folders after another one has built."""
+def swept(folder: str) -> list[str]:
+    """What is left of the dead process's folders after others have built. A child that it forked may still hold them
+    for a moment: it was about to exit."""
+    end = time.monotonic() + 2
+    while (left := sweep_once(folder)) and time.monotonic() < end:
+        time.sleep(0.1)
+    return left
+
+
+def sweep_once(folder: str) -> list[str]:
     pid = os.fork()
     if pid == 0:
         try:
@@ -327,7 +335,7 @@ def run_case(seed: int, triton: bool, tally: collections.Counter[str], latencies
             time.sleep(0.02)
         if left and not problem:
             problem = f"processes are left: {left}"
-        if kind in ("terminate", "kill") and not problem and (rest := sweeps(folder)):
+        if kind in ("terminate", "kill") and not problem and (rest := swept(folder)):
             problem = f"not swept: {rest}"
     finally:
         os.close(hear)

@@ -79,6 +79,29 @@ print(c(torch.ones(3)).tolist(), len(seen))
     assert run(code).split("\n")[:2] == ["interrupted 0", "[9.0, 9.0, 9.0] 1"]
 
 
+def test_an_interrupt_while_an_option_of_torch_is_read_is_not_lost() -> None:
+    """Reading one runs Python code, whose errors mean that there is no such option."""
+    code = """
+import os, signal, sys, types
+import torch, flashover
+class Config(types.ModuleType):
+    @property
+    def recompile_limit(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        for i in range(100):
+            pass
+        return 8
+sys.modules["torch._dynamo.config"] = Config("config")
+signal.signal(signal.SIGINT, signal.default_int_handler)
+try:
+    flashover.compile(lambda x: x + 1)(torch.ones(3))
+    print("returned")
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    assert run(code).strip() == "interrupted"
+
+
 def test_a_handler_runs_as_in_eager_code() -> None:
     """It notes what it likes, once, and the note stays: it is no part of the trace."""
     code = """
