@@ -196,7 +196,7 @@ def compile(
 
     Compilation happens on the first call, and again when a call does not match what was compiled.
     fullgraph: raise exc.Unsupported where the program cannot be captured whole, instead of running that call eagerly.
-    dynamic: None: a size that changed once is a symbol in the next compile, which serves every size from 2 on;
+    dynamic: None: a size that changed once is a symbol in the next compile, which serves every size from 1 on;
         True: all sizes are symbols from the first compile on; False: each size is compiled by itself (docs/limits.md).
     backend: "flashover", "eager" (capture only), a registered name, or a function of (graph_module, example_inputs).
     mode, options: see flashover.options. disable: return the model as it is.

@@ -20,6 +20,7 @@
 #include "entry/eager.h"
 #include "entry/entry.h"
 #include "entry/log.h"
+#include "entry/run_entry.h"
 #include "frame/fetched_error.h"
 #include "frame/marks.h"
 #include "frame/signals.h"
@@ -375,11 +376,36 @@ void note_compiled(Attempt& a) {
   counters().cache_hits += e.report.cache_hit;
 }
 
-void attempt(Attempt& a, const frame::CaptureRequest& request) {
+// What was captured of a call with larger sizes may not be this call's.
+bool is_of_this_call(Entry& e, const frame::CaptureRequest& request) {
+  const frame::Capture& c = e.capture;
+  if (!c.larger_than_call) return true;
+  if (c.declined || c.raised || !c.broken_marks.empty()) return false;
+  e.required = c.required.size();
+  SourceObjects objects;
+  return objects.match(e, request.slots);
+}
+
+void forget_capture(Entry& e) {
+  frame::release(e.capture);
+  e.capture = {};
+  e.guards.reset();
+}
+
+void attempt(Attempt& a, const frame::CaptureRequest& given) {
   Entry& e = a.entry;
   frame::Capture& c = e.capture;
   std::optional<frame::KeepCallCounts> keep(std::in_place);
+  frame::CaptureRequest request = given;
+  std::optional<frame::VaryingSizes> as_they_are;
   if (!capture_and_guard(a, request)) return;
+  if (!is_of_this_call(e, request)) {
+    forget_capture(e);
+    as_they_are = *given.varying_sizes;
+    as_they_are->ones = false;
+    request.varying_sizes = &*as_they_are;
+    if (!capture_and_guard(a, request)) return;
+  }
   if (c.declined || c.raised) return decline_capture(a, request);
   if (!c.broken_marks.empty() && !accept(a, c.broken_marks)) return;
   e.repeatable = a.settings.custom == nullptr && graph::repeatable(c.graph);
@@ -430,9 +456,7 @@ void attempt_with_sizes(Attempt& a, const frame::CaptureRequest& request) {
     a.fatal = true;
     return;
   }
-  frame::release(e.capture);
-  e.capture = {};
-  e.guards.reset();
+  forget_capture(e);
   e.runner.reset();
   e.inputs.clear();
   e.constants.clear();

@@ -586,6 +586,7 @@ Capture run_uninterrupted(const CaptureRequest& request, Speculation speculation
       }
       made_class = in.class_path();
       PyErr_Clear();
+      out.larger_than_call = in.recorder.larger_than_call;
       out.took_narrowed_inputs = !in.narrowed_inputs.empty() || !out.narrowed_inputs.empty();
       if (out.declined && in.first_call) {
         try {  // (it throws where a transform is entered)

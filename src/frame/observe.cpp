@@ -351,7 +351,8 @@ std::vector<trace::SymbolicSize> sizes_that_change(const VaryingSizes& varying, 
                               std::to_string(promise.most),
                           ""});
     }
-    if (!wants_its_own(tensor, d)) out.push_back({d, promise});
+    const bool one = guards::size_of(tensor, static_cast<int32_t>(d)) == 1 && varying.ones && !promise.bounded;
+    if (!wants_its_own(tensor, d)) out.push_back({d, promise, one ? trace::kInsteadOfOne : 0});
   }
   return out;
 }
@@ -390,6 +391,7 @@ void Recorder::add_input(SourceId id, PyObject* tensor, bool parent_pinned, bool
   if (varies) {
     const OwnCalls own(uninterpreted);
     symbolic = sizes_that_change(*varying_sizes, path, tensor, broken_marks);
+    larger_than_call = larger_than_call || std::ranges::any_of(symbolic, [](auto& s) { return s.instead != 0; });
   }
   const auto input = static_cast<size_t>(session_->add_input(tensor, kind, path, symbolic));
   if (input >= tensor_sources_.size()) tensor_sources_.resize(input + 1, kNoSource);

@@ -142,6 +142,7 @@ class Recorder {
   const std::unordered_set<std::string>* varying_numbers = nullptr;  // CaptureRequest::varying_numbers
   const std::unordered_set<std::string>* per_call_paths = nullptr;   // CaptureRequest::per_call_paths
   const VaryingSizes* varying_sizes = nullptr;                       // CaptureRequest::varying_sizes
+  bool larger_than_call = false;                                     // a size of 1 is traced as a larger one
   std::vector<BrokenMark> broken_marks;                              // by the sizes of this call alone
   int* uninterpreted = nullptr;  // above 0: Python code that is called meanwhile is none of the program's
 

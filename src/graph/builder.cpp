@@ -22,7 +22,7 @@ ValueId Builder::emit(OpName op, std::vector<Arg> args) { return emit_all(op, st
 std::vector<ValueId> Builder::emit_all(OpName name, std::vector<Arg> args) {
   const ops::Op* const op = ops::find(name);
   std::vector<TensorType> types;
-  FLASHOVER_CHECK(op->infer && op->infer(infer_context(graph_, args), types))
+  FLASHOVER_CHECK(op->infer && ops::infer(op->infer, infer_context(graph_, args), types))
       << op->name << ": no type rule for this case; say the types";
   return graph_.add_node(op, std::move(args), std::move(types), location_).outs;
 }

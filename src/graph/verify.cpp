@@ -87,7 +87,8 @@ struct Sentence {
 bool prim_types_agree(const Graph& g, const Node& n) {
   if (!n.op->is_prim()) return true;
   std::vector<TensorType> types;
-  if (!n.op->infer || !n.op->infer(infer_context(g, n.args), types) || types.size() != n.outs.size()) return false;
+  if (!n.op->infer || !ops::infer(n.op->infer, infer_context(g, n.args), types) || types.size() != n.outs.size())
+    return false;
   for (size_t i = 0; i < types.size(); ++i) {
     if (n.outs[i] == kNoValue) continue;
     const TensorType& t = g.type(n.outs[i]);

@@ -9,6 +9,7 @@
 #include <unordered_map>
 
 #include "base/check.h"
+#include "sym/environment.h"
 
 namespace flashover::ops {
 namespace {
@@ -143,5 +144,10 @@ const Op* find(OpName name) { return table().find(name); }
 const Op* find(std::string_view name, const SchemaFacts& facts) { return table().find(name, facts); }
 const Op* find_existing(std::string_view name) { return table().existing(name); }
 std::vector<const Op*> all() { return table().all(); }
+
+bool infer(InferRule rule, const InferContext& in, std::vector<TensorType>& outs) {
+  const sym::PresumeScope presume;
+  return rule(in, outs);
+}
 
 }  // namespace flashover::ops

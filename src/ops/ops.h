@@ -49,6 +49,9 @@ struct InferContext {
 // false: then ATen words the error; prefer this).
 using InferRule = bool (*)(const InferContext& in, std::vector<TensorType>& outs);
 
+// Asks a rule; sizes that are symbols are taken for 2 or more (sym::PresumeScope).
+bool infer(InferRule rule, const InferContext& in, std::vector<TensorType>& outs);
+
 struct Op {
   std::string name;  // interned: compare Op pointers
   OpKind kind = OpKind::kExtern;

@@ -84,6 +84,21 @@ constexpr int64_t kFar = int64_t{1} << 60;
 bool far_above(Expr e) { return e.is_const() && e.value() > kFar; }
 
 thread_local Environment* asked = nullptr;
+thread_local bool presuming = false;
+
+// The same for symbols that are larger by what they are presumed to be larger.
+Expr presumed(Expr e) {
+  if (e.is_const()) return e;
+  return substitute(e, [](Expr variable) -> std::optional<Expr> {
+    return size_symbol_index(variable) ? std::optional(variable + Expr(kLeastPresumed - kSizeSymbolRange.lo))
+                                       : std::nullopt;
+  });
+}
+
+bool proven_or_presumed(Relation r, Expr a, Expr b) {
+  if (proven(r, a, b) == true) return true;
+  return presuming && !far_above(a) && !far_above(b) && proven(r, presumed(a - b), Expr(0)) == true;
+}
 
 }  // namespace
 
@@ -149,7 +164,26 @@ std::optional<bool> Environment::known(Relation r, Expr a, Expr b) const {
   for (const AskedGuard& g : guards_)
     if (const auto answer = by_fact({g.guard.relation, canonical(g.guard.a), canonical(g.guard.b)}, r, a, b))
       return answer;
+  if (!presuming || far_above(a) || far_above(b)) return std::nullopt;
+  const Expr difference = presumed(a - b);
+  if (const auto answer = proven(r, difference, Expr(0))) return answer;
+  for (const AskedGuard& g : guards_)
+    if (const auto answer =
+            by_fact({g.guard.relation, presumed(canonical(g.guard.a - g.guard.b)), Expr(0)}, r, difference, Expr(0)))
+      return answer;
   return std::nullopt;
+}
+
+bool Environment::is_large(Expr e) const {
+  const PresumeScope presume;
+  return known(Relation::kLessEqual, Expr(kLeastPresumed), e) == true;
+}
+
+Expr Environment::settled(Expr e) {
+  e = canonical(e);
+  if (e.is_const() || size_symbol_index(e)) return e;
+  const int64_t least = is_large(e) ? kSizeSymbolRange.lo : kLeastPresumed;
+  return holds(Relation::kLessEqual, Expr(least), e) ? canonical(e) : Expr(specialize(e));
 }
 
 // difference == 0: a symbol with the coefficient 1 or -1 that is in no other term stands for the rest; the last one
@@ -177,8 +211,7 @@ bool Environment::solve(Expr difference) {
       if (const Expr number = solved_.at(other); number.is_const())
         fixed_.push_back({*size_symbol_index(other), number.value(), how_, here()});
     // What was known of the symbol by its range is no longer in any type.
-    const Expr least(symbol.range().lo);
-    if (!rest.is_const()) holds(Relation::kLessEqual, least, rest);
+    if (!rest.is_const()) holds(Relation::kLessEqual, Expr(is_large(rest) ? symbol.range().lo : kLeastPresumed), rest);
     return true;
   }
   return false;
@@ -205,6 +238,16 @@ int64_t Environment::specialize(Expr e, Fixing how) {
   holds(Relation::kEqual, e, Expr(value));
   how_ = Fixing::kCompared;
   return value;
+}
+
+std::optional<int64_t> Environment::stated(Expr e) const {
+  for (const AskedGuard& g : guards_) {
+    if (g.guard.relation != Relation::kEqual) continue;
+    const Expr zero = g.guard.a - g.guard.b;
+    for (Expr number : {e - zero, e + zero})
+      if (number.is_const()) return number.value();
+  }
+  return std::nullopt;
 }
 
 std::vector<AskedGuard> Environment::asked() const {
@@ -245,7 +288,7 @@ std::vector<BrokenPromise> Environment::broken() const {
     const Promise& p = promises_[k];
     const Expr symbol = size_symbol(static_cast<int>(k));
     if (!p.bounded || !(canonical(symbol) == symbol)) continue;
-    const int64_t least = std::max(p.least, kSizeSymbolRange.lo);
+    const int64_t least = std::max(p.least, kLeastPresumed);  // (a promise says nothing of 0 and 1)
     for (size_t i = bounds_; i < guards_.size(); ++i) {
       const SizeGuard g{guards_[i].guard.relation, canonical(guards_[i].guard.a), canonical(guards_[i].guard.b)};
       std::vector<Expr> variables;
@@ -272,17 +315,28 @@ std::vector<BrokenPromise> Environment::broken() const {
 AskScope::AskScope(Environment* environment) : before_(asked) { asked = environment; }
 AskScope::~AskScope() { asked = before_; }
 
+PresumeScope::PresumeScope() : before_(presuming) { presuming = true; }
+PresumeScope::~PresumeScope() { presuming = before_; }
+
 bool follows(Relation r, Expr a, Expr b) { return asked ? asked->follows(r, a, b) : proven(r, a, b) == true; }
 
 std::optional<int64_t> number_of(Expr e) {
-  if (e.is_const() || !asked || asked->assumes()) return e.as_const();
-  return asked->specialize(e);
+  if (e.is_const() || !asked) return e.as_const();
+  return asked->assumes() ? asked->stated(e) : asked->specialize(e);
 }
 
-bool known_eq(Expr a, Expr b) { return asked ? asked->holds(Relation::kEqual, a, b) : proven_eq(a, b); }
-bool known_ne(Expr a, Expr b) { return asked ? asked->holds(Relation::kNotEqual, a, b) : proven_ne(a, b); }
-bool known_lt(Expr a, Expr b) { return asked ? asked->holds(Relation::kLess, a, b) : proven_lt(a, b); }
-bool known_le(Expr a, Expr b) { return asked ? asked->holds(Relation::kLessEqual, a, b) : proven_le(a, b); }
+bool known_eq(Expr a, Expr b) {
+  return asked ? asked->holds(Relation::kEqual, a, b) : proven_or_presumed(Relation::kEqual, a, b);
+}
+bool known_ne(Expr a, Expr b) {
+  return asked ? asked->holds(Relation::kNotEqual, a, b) : proven_or_presumed(Relation::kNotEqual, a, b);
+}
+bool known_lt(Expr a, Expr b) {
+  return asked ? asked->holds(Relation::kLess, a, b) : proven_or_presumed(Relation::kLess, a, b);
+}
+bool known_le(Expr a, Expr b) {
+  return asked ? asked->holds(Relation::kLessEqual, a, b) : proven_or_presumed(Relation::kLessEqual, a, b);
+}
 bool known_divisible(Expr a, int64_t by) { return known_eq(mod(a, Expr(by)), Expr(0)); }
 
 }  // namespace flashover::sym

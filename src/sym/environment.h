@@ -77,6 +77,11 @@ class Environment {
   bool holds(Relation r, Expr a, Expr b);
   bool follows(Relation r, Expr a, Expr b) const;              // from what is known already; nothing is learned
   int64_t specialize(Expr e, Fixing how = Fixing::kOperator);  // its value now, which is a guard from now on
+  std::optional<int64_t> stated(Expr e) const;                 // the number that a fact says it is
+  // A size that an operator made. It has elements, and more than one wherever all symbols are kLeastPresumed or more;
+  // else it is guarded to be so, or is its value now.
+  Expr settled(Expr e);
+  void require(SizeGuard guard, std::string where) { guards_.push_back({std::move(guard), std::move(where)}); }
   std::vector<SizeGuard> guards() const;
   std::vector<AskedGuard> asked() const;  // the same, with their lines
   const std::vector<Fixed>& fixed() const { return fixed_; }
@@ -91,6 +96,7 @@ class Environment {
   std::string here() const { return line ? line() : ""; }
   std::optional<bool> known(Relation r, Expr a, Expr b) const;
   bool solve(Expr difference);
+  bool is_large(Expr e) const;  // where all symbols are
 
   std::vector<int64_t> now_;               // by symbol
   std::unordered_map<Expr, Expr> solved_;  // symbols that stand for something else; canonical
@@ -112,6 +118,19 @@ class AskScope {
 
  private:
   Environment* before_;
+};
+
+// While it lives, on its thread, what known_eq and its kin cannot prove they take for so where it is for all sizes from
+// kLeastPresumed on; nothing is asked for that. For type rules: whether they say the same of sizes of 1 is looked at
+// once for a whole trace (trace/sizes_of_one.cpp).
+class PresumeScope {
+ public:
+  PresumeScope();
+  ~PresumeScope();
+  PresumeScope(const PresumeScope&) = delete;
+
+ private:
+  bool before_;
 };
 
 // Whether it is known for all sizes that the trace, or what assumes facts, still counts on; nothing is asked.

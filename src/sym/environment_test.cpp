@@ -17,8 +17,8 @@ std::vector<std::string> texts(const Environment& e) {
 TEST(Environment, WhatIsKnownIsNoGuard) {
   Environment e;
   const Expr a = e.add(7);
-  EXPECT_TRUE(e.holds(kLess, Expr(1), a));
-  EXPECT_FALSE(e.holds(kEqual, a, Expr(1)));
+  EXPECT_TRUE(e.holds(kLess, Expr(0), a));
+  EXPECT_FALSE(e.holds(kEqual, a, Expr(0)));
   EXPECT_TRUE(e.holds(kEqual, 2 * a, a + a));
   EXPECT_TRUE(texts(e).empty());
 }
@@ -51,6 +51,38 @@ TEST(Environment, EqualSizesBecomeOne) {
   EXPECT_EQ(e.canonical(b), a);
   EXPECT_EQ(e.canonical(c), 2 * a);
   EXPECT_TRUE(texts(e).empty());  // the types say it
+}
+
+TEST(Environment, WhatIsPresumedIsNoGuard) {
+  Environment e;
+  const Expr a = e.add(7), b = e.add(9);
+  {
+    const PresumeScope presume;
+    EXPECT_FALSE(e.holds(kEqual, a, Expr(1)));
+    EXPECT_FALSE(e.holds(kEqual, a * b, b));
+    EXPECT_TRUE(e.holds(kLess, Expr(1), a * b));
+  }
+  EXPECT_TRUE(texts(e).empty());
+  EXPECT_FALSE(e.holds(kEqual, a, Expr(1)));
+  EXPECT_EQ(texts(e), std::vector<std::string>{"s0 != 1"});
+}
+
+TEST(Environment, SizesOfOperatorsAreLargeWhereSymbolsAre) {
+  Environment e;
+  const Expr a = e.add(7), b = e.add(9);
+  EXPECT_EQ(e.settled(a * b), a * b);
+  EXPECT_EQ(e.settled(a + 1), a + 1);
+  EXPECT_TRUE(texts(e).empty());
+  EXPECT_EQ(e.settled(a - 1), a - 1);
+  EXPECT_EQ(texts(e), std::vector<std::string>{"2 <= s0 - 1"});
+  EXPECT_EQ(e.settled(b - 9), Expr(0));
+}
+
+TEST(Environment, FactsSayNumbers) {
+  const Expr a = size_symbol(0);
+  const AssumeScope facts({{kEqual, floordiv(a + 1, Expr(2)), Expr(4)}});
+  EXPECT_EQ(number_of(floordiv(a + 1, Expr(2))), std::optional<int64_t>(4));
+  EXPECT_EQ(number_of(a), std::nullopt);
 }
 
 TEST(Environment, WhatDiffersNowIsGuarded) {

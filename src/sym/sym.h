@@ -67,10 +67,13 @@ class Expr {
 Expr var(std::string_view name, Range range, int64_t hint);
 
 // Symbol k of the sizes of a graph's inputs: variable "s<k>", the same node in every program. parse() knows these names.
-// 0 and 1 are static for now: types depend on them. The hint is one number for every program, for cost models only: no
-// fact, kernel or plan may depend on it. 0 <= k < kMaxSizeSymbols.
+// A size of 0 is static: strides and what operators do depend on it. The hint is one number for every program, for cost
+// models only: no fact, kernel or plan may depend on it. 0 <= k < kMaxSizeSymbols.
 constexpr int kMaxSizeSymbols = 4096;
-constexpr Range kSizeSymbolRange{2, Range::kInf};
+constexpr Range kSizeSymbolRange{1, Range::kInf};
+// Type rules look at sizes of 1. They are told of symbols as of sizes from here on (PresumeScope), and asked again for
+// those that are 1 (trace/sizes_of_one.cpp).
+constexpr int64_t kLeastPresumed = 2;
 Expr size_symbol(int k);
 std::optional<int> size_symbol_index(Expr e);  // k of size_symbol(k); nullopt for any other expression
 std::optional<int> size_symbol_of_name(std::string_view name);

@@ -116,7 +116,8 @@ TEST(Sym, LoopsOverSymbolsStayBelowThem) {
   EXPECT_TRUE(known_lt((i * n + j) * 8 + k, 8 * m * n));
   EXPECT_TRUE(known_le(n, m * n));
   EXPECT_FALSE(known_le(2 * n + 1, m * n));
-  EXPECT_TRUE(known_ne(m * n, n));
+  EXPECT_FALSE(known_ne(m * n, n));
+  EXPECT_TRUE(known_ne(m * n + n, n));
   EXPECT_EQ(floordiv(i * n + j, n), i);
   EXPECT_EQ(mod(i * n + j, n), j);
   EXPECT_EQ(floordiv((i * n + j) * 8 + k, 8 * n), i);

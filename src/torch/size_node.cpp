@@ -16,6 +16,42 @@ using sym::Relation;
 
 c10::SymNode truth(bool value) { return c10::make_intrusive<c10::ConstantSymNodeImpl<bool>>(value); }
 
+thread_local int open_questions = 0;
+
+// A comparison that is decided when it is known how it is asked.
+class AskedNode final : public c10::SymNodeImpl {
+ public:
+  AskedNode(std::shared_ptr<Environment> environment, Relation r, Expr a, Expr b)
+      : environment_(std::move(environment)), relation_(r), a_(a), b_(b) {}
+
+  bool is_int() override { return false; }
+  bool is_bool() override { return true; }
+  bool is_float() override { return false; }
+  bool has_hint() override { return true; }
+  bool guard_bool(const char*, int64_t) override { return environment_->holds(relation_, a_, b_); }
+  bool guard_or_false(const char* file, int64_t line) override { return open(file, line); }
+  bool guard_or_true(const char* file, int64_t line) override { return open(file, line); }
+  bool guard_size_oblivious(const char* file, int64_t line) override { return open(file, line); }
+  bool expect_true(const char* file, int64_t line) override { return guard_bool(file, line); }
+  bool bool_() override { return guard_bool("", 0); }
+  c10::SymNode sym_not() override { return truth(!bool_()); }
+  c10::SymNode sym_and(const c10::SymNode& other) override { return truth(bool_() && other->guard_bool("", 0)); }
+  c10::SymNode sym_or(const c10::SymNode& other) override { return truth(bool_() || other->guard_bool("", 0)); }
+  c10::SymNode wrap_bool(bool b) override { return truth(b); }
+  c10::SymNode clone() override { return c10::make_intrusive<AskedNode>(environment_, relation_, a_, b_); }
+  std::string str() override { return sym::str(sym::SizeGuard{relation_, a_, b_}); }
+
+ private:
+  bool open(const char* file, int64_t line) {
+    const sym::PresumeScope presume;
+    return guard_bool(file, line);
+  }
+
+  std::shared_ptr<Environment> environment_;
+  Relation relation_;
+  Expr a_, b_;
+};
+
 double float_of(const c10::SymNode& node) { return node->guard_float(__FILE__, __LINE__); }
 
 // A float that was computed of sizes: its value is this call's, and so is what is computed of it.
@@ -108,7 +144,10 @@ class SizeNode final : public c10::SymNodeImpl {
  private:
   int64_t value() const { return environment_->specialize(e_); }
   c10::SymNode made(Expr e) const { return c10::make_intrusive<SizeNode>(environment_, e); }
-  c10::SymNode ask(Relation r, Expr a, Expr b) const { return truth(environment_->holds(r, a, b)); }
+  c10::SymNode ask(Relation r, Expr a, Expr b) const {
+    if (open_questions > 0) return c10::make_intrusive<AskedNode>(environment_, r, a, b);
+    return truth(environment_->holds(r, a, b));
+  }
   Expr of(const c10::SymNode& other) const {
     if (const auto* size = dynamic_cast<const SizeNode*>(other.get())) return size->expr();
     if (const auto n = other->constant_int()) return Expr(*n);
@@ -127,6 +166,9 @@ class SizeNode final : public c10::SymNodeImpl {
 };
 
 }  // namespace
+
+OpenQuestions::OpenQuestions() { ++open_questions; }
+OpenQuestions::~OpenQuestions() { --open_questions; }
 
 c10::SymInt to_symint(const std::shared_ptr<Environment>& environment, Expr e) {
   if (environment) e = environment->canonical(e);

@@ -16,6 +16,15 @@
 
 namespace flashover::aten {
 
+// While it lives, on its thread, a question that C++ may leave open (guard_or_false) is answered as for larger sizes
+// where it depends on a size of 1. For code that does the same either way: autograd's checks of gradients.
+class OpenQuestions {
+ public:
+  OpenQuestions();
+  ~OpenQuestions();
+  OpenQuestions(const OpenQuestions&) = delete;
+};
+
 c10::SymInt to_symint(const std::shared_ptr<sym::Environment>& environment, sym::Expr e);
 // What a SymInt stands for: a number, or one of the above. nullopt: a symbol of somebody else's.
 std::optional<sym::Expr> expr_of(const c10::SymInt& value);

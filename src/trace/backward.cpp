@@ -21,6 +21,7 @@
 #include "graph/checkpoint.h"
 #include "ops/args.h"
 #include "ops/names.h"
+#include "torch/size_node.h"
 #include "trace/no_memory.h"
 #include "trace/recorder.h"
 
@@ -401,6 +402,7 @@ void Recorder::run_engine(graph::Joint& joint, const std::vector<at::Tensor>& ou
   if (!edges.empty() && !inputs.empty()) {
     SingleThreaded single;
     WithoutValues valueless;
+    const aten::OpenQuestions open;
     in_backward_ = true;
     if (edges.size() > 1) {
       joint.zeros = wants_zeros(edges);

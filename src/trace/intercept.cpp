@@ -159,6 +159,26 @@ c10::SymInt count(c10::SymIntArrayRef sizes) {
   return out;
 }
 
+// ATen looks at each size for 1, where strides are free. Whether a view is possible is asked for larger sizes, and for
+// those of 1 behind the trace (Recorder::note_copy).
+at::Tensor reshape(const at::Tensor& self, c10::SymIntArrayRef shape) {
+  auto* recorder = static_cast<Recorder*>(current());
+  const auto sizes = recorder && !recorder->declined() && is_symbolic(self) && !self.is_conj() && !self.is_neg()
+                         ? recorder->reshaped(self, shape)
+                         : std::nullopt;
+  if (!sizes) {
+    c10::impl::ExcludeDispatchKeyGuard below(c10::DispatchKey::TESTING_ONLY_GenericWrapper);
+    return self.reshape_symint(shape);
+  }
+  std::vector<c10::SymInt> wanted;
+  for (sym::Expr e : *sizes) wanted.push_back(recorder->symint(e));
+  if (recorder->can_view(self, *sizes)) return self.view_symint(wanted);
+  const at::Tensor copy = self.clone(at::MemoryFormat::Contiguous);
+  const at::Tensor result = at::_unsafe_view_symint(copy, wanted);
+  recorder->note_copy(copy, result, *sizes);
+  return result;
+}
+
 // Over all but the last dimension at once, as a product of matrices: ATen's own code asks for the numbers of the sizes.
 // product: (rows, depth) -> (rows, columns).
 template <typename Product>
@@ -192,8 +212,8 @@ at::Tensor matmul(const at::Tensor& a, const at::Tensor& b) {
         const auto d = static_cast<int64_t>(i) - (static_cast<int64_t>(n) + 2 - t.dim());
         return d < 0 ? c10::SymInt(1) : t.sym_size(d);
       };
-      const c10::SymInt x = of(a);
-      batch.push_back(x == 1 ? of(b) : x);
+      const c10::SymInt x = of(a), y = of(b);  // (what is no number is not 1 in this call)
+      batch.push_back(x.maybe_as_int() == 1 ? y : x);
     }
     const auto matrices = [&](const at::Tensor& t) {
       std::vector<c10::SymInt> sizes = batch;
@@ -256,6 +276,7 @@ TORCH_LIBRARY_IMPL(aten, TESTING_ONLY_GenericWrapper, m) {
   m.impl("_batch_norm_impl_index", batch_norm);
   m.impl("scaled_dot_product_attention", attention);
   m.impl("linear", linear);
+  m.impl("reshape", reshape);
   m.impl("matmul", matmul);
   m.impl("_upsample_bicubic2d_aa.vec",
          resample<at::_ops::_upsample_bicubic2d_aa::call, at::_ops::_upsample_bicubic2d_aa_vec::call, 2, bool>);

@@ -165,14 +165,8 @@ int32_t Recorder::location_id() {
   return it->second;
 }
 
-// A size that is none of 0 and 1 stays so, which the rules for shapes and strides count on; others are this call's.
 void Recorder::settle(TensorType& type) const {
-  const sym::Expr least = sym::kSizeSymbolRange.lo;
-  for (sym::Expr& e : type.sizes) {
-    e = sizes_->canonical(e);
-    if (e.is_const()) continue;
-    if (!sizes_->holds(sym::Relation::kLessEqual, least, e)) e = sizes_->specialize(e);
-  }
+  for (sym::Expr& e : type.sizes) e = sizes_->settled(e);
   for (sym::Expr& e : type.strides) e = sizes_->canonical(e);
   type.offset = sizes_->canonical(type.offset);
 }
@@ -557,7 +551,7 @@ bool Recorder::overlaps(const OpFacts& facts) const {
     if (!o.impl) continue;
     if (o.arg != facts.written_arg) continue;
     const c10::IntArrayRef sizes = o.impl->sizes_now(), strides = o.impl->strides_now();
-    for (size_t d = 0; d < sizes.size(); ++d)  // (a size that is a symbol is none of 0 and 1, and a stride of 0 none)
+    for (size_t d = 0; d < sizes.size(); ++d)  // (a size that is a symbol has elements, and a stride of 0 is none)
       if (strides[d] == 0 && sizes[d] > 1) return true;
     for (const Operand& other : operands_)
       if (other.impl && other.impl != o.impl && other.impl->storage_id == o.impl->storage_id &&
@@ -586,10 +580,15 @@ bool Recorder::infer_by_rule(OpFacts& facts, const std::vector<Arg>& args, std::
   if (!facts.may_rule) return false;
   const sym::AskScope ask(sizes_->empty() ? nullptr : sizes_.get());
   ops::InferContext context{args, type_of_value, &graph_, aten::from_aten(c10::get_default_dtype_as_scalartype())};
+  if (facts.schema.any_written && overlaps(facts)) return false;
+  return apply_rule(facts, context, outs);
+}
+
+bool Recorder::apply_rule(const OpFacts& facts, const ops::InferContext& context, std::vector<TensorType>& outs) {
   const ops::InferRule rule = facts.in_place_rule ? facts.in_place_rule : facts.op->infer;
-  if (!rule || (facts.schema.any_written && overlaps(facts))) return false;
+  if (!rule) return false;
   try {
-    if (!rule(context, outs)) return false;
+    if (!ops::infer(rule, context, outs)) return false;
   } catch (const UserError&) {
     return false;  // ATen words the error
   } catch (const InternalError&) {
@@ -643,6 +642,7 @@ void Recorder::finish_by_rule(OpFacts& facts, std::vector<Arg> args, std::vector
   c10::SmallVector<const Operand*, 4> sources;
   for (const auto& r : returns) sources.push_back(r.alias >= 0 ? &aliased(facts, args, r.alias) : nullptr);
   const std::vector<ValueId> values = add_node(facts.op, std::move(args), std::move(outs)).outs;
+  if (!sizes_->empty()) ruled_.emplace(graph_.nodes.size() - 1, &facts);
   size_t next = 0;
   const auto result = [&](const aten::ArgSpec& spec, const Operand* source) -> at::Tensor {
     const ValueId value = values[next++];

@@ -116,6 +116,17 @@ class Recorder final : public Session {
   void read_sizes(const OpFacts& facts, Stack& stack, size_t base) const;
   bool infer_by_rule(OpFacts& facts, const std::vector<Arg>& args, std::vector<TensorType>& outs);
 
+  // ---- reshape over sizes that are symbols
+  c10::SymInt symint(sym::Expr e) const;
+  // The shape with its -1 filled in; nullopt: not this shape of that tensor, or nobody knows.
+  std::optional<Sizes> reshaped(const at::Tensor& t, c10::SymIntArrayRef shape) const;
+  bool can_view(const at::Tensor& t, const Sizes& sizes) const;  // for sizes of 2 and more
+  // Eager copies as well, or where sizes are 1 it may take a view of these sizes instead.
+  void note_copy(const at::Tensor& copy, const at::Tensor& result, const Sizes& sizes) {
+    copies_.emplace(value_of(copy), std::pair(value_of(result), sizes));
+  }
+  ValueId value_of(const at::Tensor& t) const;
+
  private:
   explicit Recorder(std::shared_ptr<Liveness> liveness);
   struct InputRecord {
@@ -132,6 +143,10 @@ class Recorder final : public Session {
   void call_general(OpFacts& facts, Stack& stack, size_t base);
   void settle(TensorType& type) const;
   void substitute_sizes();
+  void admit_sizes_of_one();  // sizes_of_one.cpp
+  // What the rule of the operator says, and the types of what it writes.
+  static bool apply_rule(const OpFacts& facts, const ops::InferContext& context, std::vector<TensorType>& outs);
+  friend class OneReplay;
   bool any_symbols(const OpFacts& facts, const Stack& stack, size_t base) const;
   void read_symbols(const OpFacts& facts, Stack& stack, size_t base, bool all);
   bool item_as_symbol(Stack& stack);
@@ -178,6 +193,8 @@ class Recorder final : public Session {
   void find_extra_results(graph::Joint& joint, const std::vector<PyObject*>& objects);
   void add_extra_outputs();
   void add_gradient_outputs();
+  int64_t bytes_now(const TensorType& type) const;
+  bool has_type(const TraceImpl& impl, const TensorType& type) const;  // its sizes and strides
   void check_inputs_unchanged() const;
   void count_versions();
   void find_own_counters(const std::vector<PyObject*>& outputs);
@@ -187,7 +204,9 @@ class Recorder final : public Session {
 
   graph::Graph graph_{graph::kNewProgram};
   std::shared_ptr<sym::Environment> sizes_ = std::make_shared<sym::Environment>();
-  std::vector<std::pair<int32_t, int32_t>> size_sources_;  // by symbol: input, dimension
+  std::vector<std::pair<int32_t, int32_t>> size_sources_;          // by symbol: input, dimension
+  std::unordered_map<ValueId, std::pair<ValueId, Sizes>> copies_;  // note_copy()
+  std::unordered_map<size_t, const OpFacts*> ruled_;               // nodes whose types come from rules
   Stats stats_;
   std::shared_ptr<Liveness> liveness_;
   std::vector<InputRecord> inputs_;

@@ -96,18 +96,19 @@ PyObject* decline_class() {
 namespace {
 
 // Symbols for the sizes of these dimensions. A stride that is what the dimensions within it span is that product;
-// another one is a number.
-void give_symbols(sym::Environment& environment, TensorType& type, const std::vector<SymbolicSize>& symbolic,
+// another one is a number. False: there are none.
+bool give_symbols(sym::Environment& environment, TensorType& type, const std::vector<SymbolicSize>& symbolic,
                   int32_t input, std::vector<std::pair<int32_t, int32_t>>& sources) {
   const Sizes sizes = type.sizes, strides = type.strides;
   bool any = false;
-  for (const auto& [d, promise] : symbolic) {
-    if (d >= sizes.size() || sizes[d].value() < sym::kSizeSymbolRange.lo) continue;
-    type.sizes[d] = environment.add(sizes[d].value(), promise);
+  for (const auto& [d, promise, instead] : symbolic) {
+    const int64_t now = d >= sizes.size() ? 0 : instead != 0 ? instead : sizes[d].value();
+    if (now < sym::kLeastPresumed) continue;
+    type.sizes[d] = environment.add(now, promise);
     sources.emplace_back(input, static_cast<int32_t>(d));
     any = true;
   }
-  if (!any) return;
+  if (!any) return false;
   std::vector<size_t> order(sizes.size());
   for (size_t d = 0; d < order.size(); ++d) order[d] = d;
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
@@ -115,10 +116,13 @@ void give_symbols(sym::Environment& environment, TensorType& type, const std::ve
            std::pair(strides[b].value(), -static_cast<int64_t>(b));
   });
   sym::Expr span = 1;
+  int64_t real_span = 1;
   for (size_t d : order) {
-    if (environment.now(span) == strides[d].value()) type.strides[d] = span;
+    if (real_span == strides[d].value()) type.strides[d] = span;
     span = type.strides[d] * type.sizes[d];
+    real_span = strides[d].value() * sizes[d].value();
   }
+  return true;
 }
 
 }  // namespace
@@ -139,10 +143,8 @@ int32_t Recorder::add_input(PyObject* object, graph::InputKind kind, const std::
   if (const char* why = untraceable(real)) throw Declined(std::string("untraceable input: ") + why);
   TensorType type = aten::type_of(real);
   type.wrapped_number = false;
-  if (!symbolic.empty())
-    give_symbols(*sizes_, type, symbolic, static_cast<int32_t>(graph_.inputs.size()), size_sources_);
-  const bool has_symbols = std::any_of(type.sizes.begin(), type.sizes.end(), [](sym::Expr e) { return !e.is_const(); });
-  auto geometry = has_symbols ? std::make_shared<SymbolicGeometry>(sizes_, type) : nullptr;
+  const bool has_symbols = !symbolic.empty() && give_symbols(*sizes_, type, symbolic,
+                                                             static_cast<int32_t>(graph_.inputs.size()), size_sources_);
 
   InternalScope internal;
   const auto* real_impl = real.unsafeGetTensorImpl();
@@ -152,19 +154,19 @@ int32_t Recorder::add_input(PyObject* object, graph::InputKind kind, const std::
   if (auto it = by_real_storage_.find(real_storage); it != by_real_storage_.end()) {
     storage_id = it->second;
   } else {
-    storage_id = new_storage(make_storage(static_cast<int64_t>(real_storage->nbytes())));
+    storage_id = new_storage(make_storage(std::max(static_cast<int64_t>(real_storage->nbytes()), bytes_now(type))));
     by_real_storage_.emplace(real_storage, storage_id);
     real_storages_.push_back(real.storage());
   }
 
   const auto number = static_cast<int32_t>(graph_.inputs.size());
-  const ValueId value = graph_.add_input(std::move(type), kind, name, storage_id);
+  const ValueId value = graph_.add_input(type, kind, name, storage_id);
   graph_.inputs[number].requires_grad = real.requires_grad();
 
   auto impl = c10::make_intrusive<TraceImpl>(c10::Storage(storages_[storage_id]),
                                              c10::DispatchKeySet(c10::DispatchKey::CPU), real.dtype(), real.device());
   impl->imitate(*real_impl);
-  if (geometry) impl->set_symbolic(std::move(geometry));
+  if (has_symbols) give_geometry(*impl, type);
   impl->value = value;
   impl->storage_id = storage_id;
   impl->input = number;
@@ -240,14 +242,31 @@ ValueId Recorder::value_in_storage(int32_t storage, DType dtype) const {
   return kNoValue;
 }
 
+// The memory that such a tensor of this trace reaches over.
+int64_t Recorder::bytes_now(const TensorType& type) const {
+  int64_t last = sizes_->now(type.offset);
+  for (size_t d = 0; d < type.sizes.size(); ++d)
+    last += std::max<int64_t>(sizes_->now(type.sizes[d]) - 1, 0) * sizes_->now(type.strides[d]);
+  return (last + 1) * info(type.dtype).bytes;
+}
+
+bool Recorder::has_type(const TraceImpl& impl, const TensorType& type) const {
+  const auto same = [this](const Sizes& list, c10::IntArrayRef now) {
+    return std::ranges::equal(list, now, [this](sym::Expr e, int64_t n) { return sizes_->now(e) == n; });
+  };
+  return same(type.sizes, impl.sizes_now()) && same(type.strides, impl.strides_now());
+}
+
 // What the graph cannot express about inputs must not have happened.
 void Recorder::check_inputs_unchanged() const {
   for (const InputRecord& in : inputs_) {
     const graph::Input& input = graph_.inputs[in.number];
     const at::Tensor& real = in.impl->real;
     const std::string who = "input " + input.name + ": ";
-    if (in.impl->sizes_now() != real.sizes() || in.impl->strides_now() != real.strides() ||
-        in.impl->storage_id != graph_.values[input.value].storage)
+    const bool as_given = in.impl->is_symbolic()
+                              ? has_type(*in.impl, graph_.values[input.value].type)
+                              : in.impl->sizes_now() == real.sizes() && in.impl->strides_now() == real.strides();
+    if (!as_given || in.impl->storage_id != graph_.values[input.value].storage)
       throw Declined(who + "its shape or memory was replaced");
     const at::Tensor trace(in.impl);
     const bool rewritten = std::find(rewritten_.begin(), rewritten_.end(), in.number) != rewritten_.end();
@@ -453,7 +472,6 @@ std::optional<sym::Expr> Recorder::size_of_symbol(PyObject* symbol) const {
 // Symbols that were found equal to something else are that.
 void Recorder::substitute_sizes() {
   if (sizes_->empty()) return;
-  graph_.facts.sizes = sizes_->guards();
   const auto all = [this](Sizes& list) {
     for (sym::Expr& e : list) e = sizes_->canonical(e);
   };
@@ -491,8 +509,9 @@ graph::Graph Recorder::end(const std::vector<PyObject*>& outputs, std::vector<Py
     find_own_counters(outputs);
     add_extra_outputs();
     add_gradient_outputs();
-    keep_constants_constant();
     substitute_sizes();
+    admit_sizes_of_one();
+    keep_constants_constant();
   } catch (...) {
     swap_back();
     throw;

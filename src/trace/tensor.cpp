@@ -106,8 +106,12 @@ bool TraceImpl::is_dense(const std::vector<size_t>& inner_first) const {
   if (has_no_elements()) return true;
   sym::Expr expected = 1;
   for (size_t d : inner_first) {
-    if (symbolic_->sizes[d].is_const(1)) continue;
-    if (!holds(sym::Relation::kEqual, symbolic_->strides[d], expected)) return false;
+    const sym::Expr size = symbolic_->sizes[d];
+    if (size.is_const(1)) continue;
+    if (!holds(sym::Relation::kEqual, symbolic_->strides[d], expected)) {
+      if (holds(sym::Relation::kEqual, size, 1)) continue;
+      return false;
+    }
     expected = expected * symbolic_->sizes[d];
   }
   return true;

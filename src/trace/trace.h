@@ -65,7 +65,11 @@ struct HostValue {
 struct SymbolicSize {
   size_t dim = 0;
   sym::Promise promise;
+  // The size that the trace takes it for; 0: the one it has. The trace is one of a call with that size then: whether it
+  // serves this one its guards say.
+  int64_t instead = 0;
 };
+constexpr int64_t kInsteadOfOne = 3;
 
 class Session {
  public:

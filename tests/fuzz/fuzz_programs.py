@@ -295,6 +295,48 @@ def overlaps_itself(t: torch.Tensor) -> bool:
     return False
 
 
+class CompiledOnce:
+    """One callable for all calls of a program."""
+
+    def __init__(self, compile_fn: Callable[..., Any]) -> None:
+        self.compile_fn = compile_fn
+        self.compiled: Callable[..., Any] | None = None
+
+    def __call__(self, function: Callable[..., Any], **options: object) -> Callable[..., Any]:
+        if self.compiled is None:
+            self.compiled = self.compile_fn(function, **options)
+        return self.compiled
+
+
+def resized(x: torch.Tensor, sizes: dict[int, int]) -> torch.Tensor:
+    """Other sizes in the place of these, with the order of the strides kept."""
+    order = sorted(range(x.dim()), key=x.stride, reverse=True)
+    y = x.permute(order)
+    for d in range(y.dim()):
+        n = sizes.get(y.shape[d], y.shape[d])
+        if n != y.shape[d]:
+            y = y.index_select(d, torch.arange(n) % y.shape[d])
+    return y.permute([order.index(d) for d in range(x.dim())])
+
+
+def at_other_sizes(program: Program) -> list[Program]:
+    """The program's calls with one size of its arguments changed everywhere, as far as eager runs them."""
+    sizes = sorted({n for x in program.make_inputs() for n in x.shape if n > 0})
+    out = []
+    for old, new in [(n, to) for n in sizes for to in (1, 0, n + 2)]:
+
+        def inputs(change: dict[int, int] = {old: new}) -> list[torch.Tensor]:  # noqa: B006
+            return [resized(x, change) for x in program.make_inputs()]
+
+        try:
+            with torch.no_grad():
+                program.function()(*inputs())
+        except (RuntimeError, IndexError, TypeError, ValueError, NotImplementedError):
+            continue
+        out.append(Program(program.source, inputs, program.seed, program.lines))
+    return random.Random(program.seed).sample(out, min(3, len(out)))
+
+
 def geometry(t: torch.Tensor) -> tuple[object, ...]:
     return (t.dtype, t.shape) + ((t.stride(), t.storage_offset()) if t.numel() > 1 else ())
 
@@ -433,7 +475,6 @@ def main() -> int:
         return sanitized_child(options)
     if name := os.environ.get("FLASHOVER_TEST_LOCALE"):
         locale.setlocale(locale.LC_ALL, name)
-    compiler = functools.partial(flashover.compile, dynamic=True) if options.dynamic else flashover.compile
     first, count = (options.only, 1) if options.only is not None else (options.start, options.count)
     end, done, failed, eager = time.time() + options.seconds, 0, 0, 0
     for seed in range(first, first + count):
@@ -443,10 +484,16 @@ def main() -> int:
         if options.only is not None:
             print(program.source, [(x.dtype, x.shape, x.stride()) for x in program.make_inputs()])
         graphs = flashover.compile_stats()["graphs"]
-        try:
-            problem = run_one(program, compiler)
-        except Exception as failure:  # a crash of the compiled program is a finding like any other
-            problem = f"{type(failure).__name__}: {failure}"
+        compiled = CompiledOnce(functools.partial(flashover.compile, dynamic=True if options.dynamic else None))
+        problem = ""
+        for call in [program, *(at_other_sizes(program) if options.dynamic else [])]:
+            try:
+                problem = run_one(call, compiled)
+            except Exception as failure:  # a crash of the compiled program is a finding like any other
+                problem = f"{type(failure).__name__}: {failure}"
+            if problem:
+                problem = f"{[tuple(x.shape) for x in call.make_inputs()]}: {problem}"
+                break
         done += 1
         eager += flashover.compile_stats()["graphs"] == graphs
         if problem:

@@ -21,7 +21,9 @@ OPERATORS = {
     "scatter": Program(lambda x, i, y: x.scatter(1, i[:, :1], y), "s 12; s 5 index; s 5"),
     "index_put": Program(lambda x, i, y: x.index_put((i,), y, accumulate=True), "12 4; s index; s 4", tolerance=1e-4),
     "index_add": Program(lambda x, i, y: x.index_add(0, i, y), "12 4; s index; s 4", tolerance=1e-4),
-    "index copy": Program(lambda x, i, y: x.index_copy(0, i[:2] * 0 + torch.arange(2), y[:2]), "12 4; s index; s 4"),
+    "index copy": Program(
+        lambda x, i, y: x.index_copy(0, i[:2] * 0 + torch.arange(2), y[:2]), "12 4; s index; s 4", least=2
+    ),
     "advanced": Program(lambda x, i: x[i] * 2, "12 4; s t index"),
     "topk": Program(lambda x: x.topk(3, -1)[0] + 1, "s 12"),
     "sort": Program(lambda x: x.sort(-1)[0] * 2, "s t"),

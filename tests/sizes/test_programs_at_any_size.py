@@ -117,7 +117,7 @@ PROGRAMS = {
     "mask": Program(lambda x: x.masked_fill(torch.ones_like(x, dtype=torch.bool).triu(1), 0.0), "s t"),
     "written input": Program(written, "s 24"),
     "alias": Program(lambda x: (x.view(-1), x[1:], x.t(), x + 1), "s t"),
-    "alias in the middle": Program(lambda x: ((x * 2)[..., -1], (x + 1)[1:], x.exp().narrow(0, 1, 1)), "s t"),
+    "alias in the middle": Program(lambda x: ((x * 2)[..., -1], (x + 1)[1:], x.exp().narrow(0, 1, 1)), "s t", least=2),
     "aliases of one result": Program(lambda x: (lambda y: (y[1:], y[:-1], y[0]))(x * 2), "s t"),
     "index under a pad": Program(lambda x, i: F.pad(x.permute(2, 0, 1)[i], (1, -1)), "s t 10; 3 index"),
     "dead and constant": Program(lambda x: (torch.zeros_like(x), torch.full((x.shape[0], 2), 3.0), x * 1), "s 5"),

@@ -451,7 +451,8 @@ class Functionalizer {
     args = read_args(args);
     std::vector<TensorType> types;
     const ops::Op* twin = n.op->functional;
-    if (!twin->infer || !twin->infer(infer_context(out_, args), types) || types.size() != written.size()) return false;
+    if (!twin->infer || !ops::infer(twin->infer, infer_context(out_, args), types) || types.size() != written.size())
+      return false;
     for (size_t i = 0; i < types.size(); ++i)
       if (types[i].dtype != traced(n.outs[i]).dtype || !same_sizes(types[i].sizes, traced(n.outs[i]).sizes))
         return false;
@@ -529,7 +530,8 @@ class Functionalizer {
     }
     args = read_args(args);
     std::vector<TensorType> types;
-    if (!twin->infer(infer_context(out_, args), types) || types.size() != fresh.size() + written.size()) return {};
+    if (!ops::infer(twin->infer, infer_context(out_, args), types) || types.size() != fresh.size() + written.size())
+      return {};
     for (size_t i = 0; i < written.size(); ++i) {
       const TensorType &result = types[fresh.size() + i], &target = traced(written[i]);
       if (result.opaque || target.opaque || !same_sizes(result.sizes, target.sizes)) return {};

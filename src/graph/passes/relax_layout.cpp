@@ -100,7 +100,7 @@ class Relaxer {
   void visit_prim(Node& n) {
     replace_refs(n, [&](ValueId v) { return behind_copies(v); });
     std::vector<TensorType> types;
-    FLASHOVER_CHECK(n.op->infer(infer_context(out_, n.args), types)) << n.op->name;
+    FLASHOVER_CHECK(ops::infer(n.op->infer, infer_context(out_, n.args), types)) << n.op->name;
     for (size_t i = 0; i < n.outs.size(); ++i)
       if (n.outs[i] != kNoValue) out_.values[n.outs[i]].type.strides = types[i].strides;
     const ops::OpKind kind = n.op->kind;

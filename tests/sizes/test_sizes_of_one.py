@@ -1,0 +1,147 @@
+"""Sizes of 1 are served by the compile for all sizes, wherever what the program returns is then of the same type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from comparing import differ
+from sized_programs import PROGRAMS
+
+import flashover
+
+SIZES = (5, 1, 2, 3, 7, 8, 64, 127)
+# Compiled once more, and why.
+OWN_COMPILE = {
+    "transpose, contiguous": "contiguous() of one column is the tensor itself",
+    "heads, batch": "whether it is a view asks if one head of all is all there is",
+}
+
+
+def graphs_made(
+    f: Callable[..., object], shape: Callable[[int], tuple[int, ...]], sizes: tuple[int, ...], **how: object
+) -> int:
+    compiled = flashover.compile(f, fullgraph=True, options={"recompile_limit": 64}, **how)
+    flashover.reset()
+    before = flashover.compile_stats()["graphs"]
+    for n in sizes:
+        x, y = (torch.randn(shape(n)) for _ in range(2))
+        y.copy_(x)
+        assert (wrong := differ(compiled(x), f(y), rtol=1e-4, atol=1e-4)) == "", f"size {n}: {wrong}"
+        assert (wrong := differ(x, y)) == "", f"size {n}, the input: {wrong}"
+    return flashover.compile_stats()["graphs"] - before
+
+
+@pytest.mark.filterwarnings("ignore:var_mean")  # of one element
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_sizes_of_one_and_more(name: str) -> None:
+    f, shape = PROGRAMS[name]
+    more = name in OWN_COMPILE
+    assert graphs_made(f, shape, SIZES, dynamic=True) <= 1 + more
+    assert graphs_made(f, shape, SIZES) <= 2 + more, "the first for its size alone, the second for all"
+
+
+@pytest.mark.filterwarnings("ignore:var_mean")
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_size_one_comes_first(name: str) -> None:
+    """It is traced as a larger size then."""
+    f, shape = PROGRAMS[name]
+    assert graphs_made(f, shape, (1, 2, 5, 64, 1), dynamic=True) <= 1 + (name in OWN_COMPILE)
+
+
+def test_size_one_comes_second() -> None:
+    assert graphs_made(lambda x: (x.exp() + 1).sum(-1), lambda n: (n, 16), (5, 1, 7, 8, 2)) == 2
+
+
+def test_two_sizes_of_one() -> None:
+    shapes = ((5, 1), (1, 7), (1, 1), (3, 4), (2, 1))
+    compiled = flashover.compile(lambda x: (x.softmax(-1), x.sum(0)), dynamic=True, fullgraph=True)
+    before = flashover.compile_stats()["graphs"]
+    for shape in shapes:
+        x = torch.randn(shape)
+        assert differ(compiled(x), (x.softmax(-1), x.sum(0)), rtol=1e-5, atol=1e-6) == ""
+    assert flashover.compile_stats()["graphs"] - before == 1
+
+
+def rows_twice(x: torch.Tensor) -> torch.Tensor:
+    y = x.transpose(0, 1).reshape(-1)
+    return y.add_(1)
+
+
+def rows(x: torch.Tensor) -> torch.Tensor:
+    return x.transpose(0, 1).reshape(-1)
+
+
+def branch(x: torch.Tensor) -> torch.Tensor:
+    return x * 2 if x.shape[0] == 1 else x.sum(0)
+
+
+# What they return, or write, is of another kind where the size is 1.
+TELLING = {
+    "squeeze": (lambda x: (x * 2).squeeze(), lambda n: (n, 4)),
+    "a view is written": (rows_twice, lambda n: (n, 4)),
+    "a view is returned": (rows, lambda n: (n, 4)),
+    "a view of a column is returned": (rows, lambda n: (4, n)),
+    "a branch": (branch, lambda n: (n, 4)),
+    "strides": (lambda x: x.t() * 2, lambda n: (n, 4)),
+    "strides of a column": (lambda x: x.t() * 2, lambda n: (4, n)),
+    "expand": (lambda x: x.expand(4, 4) + 1, lambda n: (n, 4)),
+    "itself": (lambda x: (x.t().contiguous().t(), x.t().reshape(4, -1) is x), lambda n: (n, 4)),
+}
+
+
+@pytest.mark.parametrize("name", TELLING)
+def test_what_differs_at_one_is_compiled_for_one(name: str) -> None:
+    f, shape = TELLING[name]
+    sizes = (4, 1, 4) if name == "expand" else (5, 1, 2, 7, 1)
+    for first in (sizes, sizes[1:]):
+        assert graphs_made(f, shape, first, dynamic=True) <= 3
+
+
+def aliases(f: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> bool:
+    return f(x).untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
+
+
+def test_memory_is_shared_as_in_eager() -> None:
+    compiled = flashover.compile(rows, dynamic=True)
+    for shape in ((5, 4), (1, 4), (5, 1), (1, 1), (2, 3)):
+        x = torch.randn(shape)
+        assert aliases(compiled, x) == aliases(rows, x), shape
+
+
+def test_the_guard_says_where() -> None:
+    compiled = flashover.compile(TELLING["squeeze"][0], dynamic=True)
+    compiled(torch.randn(5, 4))
+    assert "2 <= x.shape[0]" in str(flashover.explain(compiled)(torch.randn(5, 4)))
+
+
+def attend(x: torch.Tensor) -> torch.Tensor:
+    b, t, c = x.shape
+    q = x.view(b, t, 4, c // 4).transpose(1, 2)
+    return F.scaled_dot_product_attention(q, q, q).transpose(1, 2).reshape(b, t, c)
+
+
+def test_attention_over_one_batch_and_one_token() -> None:
+    compiled = flashover.compile(attend, fullgraph=True)
+    before = flashover.compile_stats()["graphs"]
+    for b, t in ((3, 7), (2, 9), (1, 5), (4, 1), (1, 1), (1, 64)):
+        x = torch.randn(b, t, 32)
+        assert differ(compiled(x), attend(x), rtol=1e-4, atol=1e-5) == ""
+    assert flashover.compile_stats()["graphs"] - before <= 2
+
+
+def test_training_at_one() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.LayerNorm(16), torch.nn.Linear(16, 2))
+    compiled = flashover.compile(model, dynamic=True)
+    before = flashover.compile_stats()["graphs"]
+    for n in (6, 1, 3, 1, 17):
+        x = torch.randn(n, 8)
+        grads = []
+        for f in (compiled, model):
+            model.zero_grad()
+            f(x).square().mean().backward()
+            grads.append([p.grad.clone() for p in model.parameters()])
+        assert differ(*grads, rtol=1e-4, atol=1e-5) == "", n
+    assert flashover.compile_stats()["graphs"] - before == 1
