@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <string_view>
 
 #include "frame/interpret/instructions.h"
 #include "frame/observe.h"
@@ -112,7 +113,7 @@ bool is_pure_function(PyObject* f) {
   if (name == nullptr) return false;
   if (std::strcmp(name, "math") == 0) return true;
   if (std::strcmp(name, "builtins") != 0) return false;
-  for (const char* known : {"abs", "max", "min", "pow", "divmod", "repr", "round"})
+  for (const char* known : {"abs", "max", "min", "pow", "divmod", "repr", "round", "sum"})
     if (std::strcmp(reinterpret_cast<PyCFunctionObject*>(f)->m_ml->ml_name, known) == 0) return true;
   return false;
 }
@@ -391,12 +392,97 @@ PyObject* Numbers::binary(PyObject* a, PyObject* b, int op) {
   NumberStep s;
   s.kind = NumberStep::Kind::kBinary;
   const std::optional<sym::Expr> x = expr_of(a), y = expr_of(b);
+  std::optional<FloatOfSize> real = PyFloat_CheckExact(value.get()) ? float_of(a, b, op) : std::nullopt;
   s.a = step_or_constant(a);
   s.b = step_or_constant(b);
   s.op = op;
   PyObject* made = add(std::move(s), value.release());
   if (x && y) is_size(made, computed(*x, *y, op));
+  if (real) floats_.emplace(step_of(made), std::move(*real));
   return Py_NewRef(made);
+}
+
+std::optional<Numbers::FloatOfSize> Numbers::float_of(PyObject* o) const {
+  const int32_t step = step_of(o);
+  if (step < 0) return std::nullopt;
+  if (const auto known = floats_.find(step); known != floats_.end()) return known->second;
+  if (const auto size = sizes_.find(step); size != sizes_.end())
+    return FloatOfSize{size->second, [](double n) { return n; }};
+  return std::nullopt;
+}
+
+// One of the operands is such a number, the other a plain one: as Python's floats, which the sizes below the limit of
+// whole_of() are exactly.
+std::optional<Numbers::FloatOfSize> Numbers::float_of(PyObject* a, PyObject* b, int op) const {
+  using Arithmetic = double (*)(double, double);
+  const auto arithmetic = [&]() -> Arithmetic {
+    switch (op % kInPlace) {
+      case 0:
+        return [](double x, double y) { return x + y; };
+      case 5:
+        return [](double x, double y) { return x * y; };
+      case 10:
+        return [](double x, double y) { return x - y; };
+      case 11:
+        return [](double x, double y) { return x / y; };
+      default:
+        return nullptr;
+    }
+  }();
+  std::optional<FloatOfSize> out = float_of(is(a) ? a : b);
+  PyObject* other = is(a) ? b : a;
+  if (!arithmetic || !out || is(other)) return std::nullopt;
+  const double constant = PyFloat_AsDouble(other);
+  if (PyErr_Occurred()) PyErr_Clear();
+  if (!(std::fabs(constant) < 1e15)) return std::nullopt;
+  out->value = is(a) ? sym::WholeFunction([=, f = out->value](double n) { return arithmetic(f(n), constant); })
+                     : sym::WholeFunction([=, f = out->value](double n) { return arithmetic(constant, f(n)); });
+  return out;
+}
+
+std::optional<sym::Expr> Numbers::whole(PyObject* function, PyObject* number) const {
+  const std::optional<FloatOfSize> real = PyFloat_CheckExact(number) ? float_of(number) : std::nullopt;
+  if (!real) return std::nullopt;
+  const auto rounding = [&]() -> double (*)(double) {
+    if (function == reinterpret_cast<PyObject*>(&PyLong_Type)) return std::trunc;
+    if (!PyCFunction_Check(function)) return nullptr;
+    const std::string_view name = reinterpret_cast<PyCFunctionObject*>(function)->m_ml->ml_name;
+    return name == "floor"   ? static_cast<double (*)(double)>(std::floor)
+           : name == "ceil"  ? static_cast<double (*)(double)>(std::ceil)
+           : name == "trunc" ? static_cast<double (*)(double)>(std::trunc)
+           : name == "round" ? static_cast<double (*)(double)>(std::nearbyint)
+                             : nullptr;
+  }();
+  if (!rounding) return std::nullopt;
+  return sym::whole_of(session_->sizes(), real->size, [&](double n) { return rounding(real->value(n)); });
+}
+
+// Two by two, from the first.
+PyObject* Numbers::fold(PyObject* function, PyObject* items) {
+  const PyMethodDef* method = PyCFunction_Check(function) ? reinterpret_cast<PyCFunctionObject*>(function)->m_ml
+                                                          : reinterpret_cast<PyMethodDescrObject*>(function)->d_method;
+  const auto named = [&](const char* name) { return std::strcmp(method->ml_name, name) == 0; };
+  const bool sums = named("sum"), multiplies = named("prod") || named("numel");
+  if (!sums && !multiplies && !named("max") && !named("min")) return nullptr;
+  Ref all = sums || multiplies ? Ref::steal(PyLong_FromLong(sums ? 0 : 1)) : Ref();
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(items); ++i) {
+    PyObject* two[] = {all.get(), PySequence_Fast_GET_ITEM(items, i)};
+    if (!is_number(two[1])) return nullptr;
+    if (all && !is(two[0]) && !is(two[1])) {
+      all = Ref::steal(sums         ? PyNumber_Add(two[0], two[1])
+                       : multiplies ? PyNumber_Multiply(two[0], two[1])
+                                    : PyObject_Vectorcall(function, two, 2, nullptr));
+    } else if (all) {
+      all = Ref::steal(sums         ? binary(two[0], two[1], 0)
+                       : multiplies ? binary(two[0], two[1], 5)
+                                    : call(function, two, 2));
+    } else {
+      all = Ref::borrow(two[1]);
+    }
+    if (!all) PyErr_Clear();
+    if (!all) return nullptr;
+  }
+  return all.release();
 }
 
 // Of sizes; nullopt: no expression says it.
@@ -476,6 +562,14 @@ PyObject* Numbers::call(PyObject* function, PyObject* const* args, size_t nargs)
     const int known = truth(args[0]);
     return known < 0 ? nullptr : PyBool_FromLong(known);
   }
+  if (nargs == 0 && PyCFunction_Check(function) && PyCFunction_GET_SELF(function) != nullptr &&
+      Py_TYPE(PyCFunction_GET_SELF(function)) == known_types().size)
+    return fold(function, PyCFunction_GET_SELF(function));
+  if (nargs == 1 && Py_TYPE(function) == &PyMethodDescr_Type && Py_TYPE(args[0]) == known_types().size)
+    return fold(function, args[0]);
+  if (nargs == 1 && PyCFunction_Check(function) && is_pure_function(function) &&
+      (PyTuple_Check(args[0]) || PyList_CheckExact(args[0])))
+    return fold(function, args[0]);
   for (size_t i = 0; i < nargs; ++i)
     if (!is_number(args[i])) return nullptr;
   const auto named = [&](const char* name) {
@@ -510,10 +604,18 @@ PyObject* Numbers::call(PyObject* function, PyObject* const* args, size_t nargs)
   s.a = step_or_constant(args[0]);
   const std::optional<sym::Expr> x = expr_of(args[0]), y = nargs == 2 ? expr_of(args[1]) : std::nullopt;
   s.b = nargs == 2 ? step_or_constant(args[1]) : -1;
+  const bool to_float = nargs == 1 && function == reinterpret_cast<PyObject*>(&PyFloat_Type);
+  std::optional<FloatOfSize> real = to_float ? float_of(args[0]) : std::nullopt;
+  const bool is_whole = nargs == 1 && PyLong_CheckExact(value.get());
+  const std::optional<sym::Expr> rounded_off = is_whole ? whole(function, args[0]) : std::nullopt;
+  const bool keeps = function == reinterpret_cast<PyObject*>(&PyLong_Type) || named("floor") || named("ceil") ||
+                     named("trunc") || named("round");
   PyObject* made = add(std::move(s), value.release());
+  if (real) floats_.emplace(step_of(made), std::move(*real));
+  if (is_whole && x && keeps) is_size(made, *x);
+  if (rounded_off) is_size(made, *rounded_off);
   if (x && y && named("max")) is_size(made, sym::max(*x, *y));
   if (x && y && named("min")) is_size(made, sym::min(*x, *y));
-  if (x && nargs == 1 && function == reinterpret_cast<PyObject*>(&PyLong_Type)) is_size(made, *x);
   return Py_NewRef(made);
 }
 

@@ -24,6 +24,7 @@
 #include "guards/source.h"
 #include "ops/types.h"
 #include "sym/sym.h"
+#include "sym/whole.h"
 
 namespace flashover::trace {
 class Session;
@@ -107,6 +108,15 @@ class Numbers {
   NumberProgram program;
 
  private:
+  // A float that is a function of one size.
+  struct FloatOfSize {
+    sym::Expr size;
+    sym::WholeFunction value;
+  };
+  std::optional<FloatOfSize> float_of(PyObject* o) const;  // also of a size itself
+  std::optional<FloatOfSize> float_of(PyObject* a, PyObject* b, int op) const;
+  std::optional<sym::Expr> whole(PyObject* function, PyObject* number) const;  // what int(), math.floor ... make of it
+  PyObject* fold(PyObject* function, PyObject* items);                         // sum, math.prod, numel, max and min
   std::optional<sym::Expr> computed(sym::Expr a, sym::Expr b, int op) const;
   PyObject* of_size(sym::Expr e);                              // borrowed
   std::optional<sym::Expr> expr_of(PyObject* o) const;         // of an int: a size, or a plain one
@@ -124,6 +134,7 @@ class Numbers {
   std::vector<char> read_;
   std::unordered_map<int32_t, sym::Expr> sizes_;  // by step
   std::unordered_map<sym::Expr, int32_t> step_of_size_;
+  std::unordered_map<int32_t, FloatOfSize> floats_;  // by step
   std::unordered_map<ValueId, int32_t> by_value_;
 };
 

@@ -100,6 +100,85 @@ bool proven_or_presumed(Relation r, Expr a, Expr b) {
   return presuming && !far_above(a) && !far_above(b) && proven(r, presumed(a - b), Expr(0)) == true;
 }
 
+bool divides(Expr e) {
+  return e.kind() == Kind::kFloorDiv || e.kind() == Kind::kMod || std::ranges::any_of(e.operands(), divides);
+}
+
+// x mod by.
+struct Remainder {
+  Expr x;
+  int64_t by = 1;
+};
+std::optional<Remainder> remainder_of(Expr e) {
+  if (e.kind() == Kind::kMul && e.operands().size() == 2 && e.operands()[0].is_const()) e = e.operands()[1];
+  if (e.kind() != Kind::kMod || !e.operands()[1].is_const() || e.operands()[1].value() < 2) return std::nullopt;
+  return Remainder{e.operands()[0], e.operands()[1].value()};
+}
+void collect_remainders(Expr e, std::vector<Remainder>& out) {
+  if (const auto r = e.kind() == Kind::kMod ? remainder_of(e) : std::nullopt) out.push_back(*r);
+  for (Expr part : e.operands()) collect_remainders(part, out);
+}
+
+// Sizes in terms of what they are so many times of, and what is left over: with these in their place, quotients and
+// remainders are plain.
+class Multiples {
+ public:
+  // zero: what leaves nothing. The largest divisors first: smaller ones of the same size say nothing more, mostly.
+  Multiples(std::vector<Remainder> zero, std::vector<Remainder> left) {
+    const auto larger = [](const Remainder& a, const Remainder& b) { return a.by > b.by; };
+    std::ranges::stable_sort(zero, larger);
+    std::ranges::stable_sort(left, larger);
+    for (const Remainder& r : zero) add(r, true);
+    for (const Remainder& r : left) add(r, false);
+  }
+  bool empty() const { return stands_for_.empty(); }
+  Expr of(Expr e) const {
+    return substitute(e, [this](Expr v) -> std::optional<Expr> {
+      const auto known = stands_for_.find(v);
+      return known == stands_for_.end() ? std::nullopt : std::optional(known->second);
+    });
+  }
+
+ private:
+  // r.x is v or -v and something else: v is so many times r.by, less (more) what is left, less (more) the rest.
+  void add(const Remainder& r, bool zero) {
+    const Expr x = of(r.x);
+    std::vector<Expr> variables;
+    collect_vars(x, variables);
+    for (Expr v : variables) {
+      const std::optional<Expr> by = coefficient(x, v);
+      if (!by || !(by->is_const(1) || by->is_const(-1)) || !size_symbol_index(v)) continue;
+      const int64_t sign = by->value();
+      const Expr rest = Expr(sign) * x - v;  // v + rest is the multiple, and what is left
+      std::vector<Expr> others;
+      collect_vars(rest, others);
+      if (std::find(others.begin(), others.end(), v) != others.end()) continue;
+      // (A name has one range: it says what that depends on.)
+      const std::string name = std::string(v.name()) + (sign > 0 ? "/" : "/-") + std::to_string(r.by);
+      const auto offset = rest.as_const();
+      const int64_t least = offset
+                                ? floordiv(Expr(v.range().lo + *offset + (sign < 0 ? r.by - 1 : 0)), Expr(r.by)).value()
+                                : -Range::kInf;
+      const Expr times = var(name + (offset ? "+" + std::to_string(*offset) : "+?"), {least, Range::kInf}, least);
+      const Expr left = zero ? Expr(0) : var("%" + name, {0, r.by - 1}, 0);
+      const Expr stands_for = Expr(r.by) * times + Expr(sign) * left - rest;
+      for (auto& [other, expression] : stands_for_)
+        expression = substitute(expression, [&](Expr e) { return e == v ? std::optional(stands_for) : std::nullopt; });
+      stands_for_.emplace(v, stands_for);
+      return;
+    }
+  }
+
+  std::unordered_map<Expr, Expr> stands_for_;
+};
+
+// Quotients by numbers in an expression.
+void collect_quotients(Expr e, std::vector<Remainder>& out) {
+  if (e.kind() == Kind::kFloorDiv && e.operands()[1].is_const() && e.operands()[1].value() > 1)
+    out.push_back({e.operands()[0], e.operands()[1].value()});
+  for (Expr part : e.operands()) collect_quotients(part, out);
+}
+
 }  // namespace
 
 bool satisfied(Relation r, int64_t a, int64_t b) {
@@ -164,6 +243,8 @@ std::optional<bool> Environment::known(Relation r, Expr a, Expr b) const {
   for (const AskedGuard& g : guards_)
     if (const auto answer = by_fact({g.guard.relation, canonical(g.guard.a), canonical(g.guard.b)}, r, a, b))
       return answer;
+  if (divides(a) || divides(b))
+    if (const auto answer = known_of_multiples(r, a, b)) return answer;
   if (!presuming || far_above(a) || far_above(b)) return std::nullopt;
   const Expr difference = presumed(a - b);
   if (const auto answer = proven(r, difference, Expr(0))) return answer;
@@ -172,6 +253,32 @@ std::optional<bool> Environment::known(Relation r, Expr a, Expr b) const {
             by_fact({g.guard.relation, presumed(canonical(g.guard.a - g.guard.b)), Expr(0)}, r, difference, Expr(0)))
       return answer;
   return std::nullopt;
+}
+
+// By what the guards say of divisors.
+std::optional<bool> Environment::known_of_multiples(Relation r, Expr a, Expr b) const {
+  std::vector<Remainder> zero;
+  for (const AskedGuard& g : guards_)
+    if (g.guard.relation == Relation::kEqual)
+      if (const auto r = remainder_of(canonical(g.guard.a) - canonical(g.guard.b))) zero.push_back(*r);
+  std::vector<Remainder> left;
+  collect_remainders(a, left);
+  collect_remainders(b, left);
+  const Multiples multiples(std::move(zero), std::move(left));
+  return multiples.empty() ? std::nullopt : proven(r, multiples.of(a), multiples.of(b));
+}
+
+// An equality that holds where numbers divide sizes, as they do in this call, is asked for in those words: more follows
+// from them.
+bool Environment::holds_by_divisors(Expr a, Expr b) {
+  std::vector<Remainder> quotients;
+  collect_quotients(a, quotients);
+  collect_quotients(b, quotients);
+  std::erase_if(quotients, [&](const Remainder& r) { return now(mod(r.x, Expr(r.by))) != 0; });
+  const Multiples multiples(quotients, {});
+  if (multiples.empty() || proven(Relation::kEqual, multiples.of(a), multiples.of(b)) != true) return false;
+  for (const Remainder& r : quotients) holds(Relation::kEqual, mod(r.x, Expr(r.by)), Expr(0));
+  return true;
 }
 
 bool Environment::is_large(Expr e) const {
@@ -224,6 +331,7 @@ bool Environment::holds(Relation r, Expr a, Expr b) {
   if (const auto answer = known(r, a, b)) return *answer;
   if (assumes_) return false;
   const bool answer = satisfied(r, now(a), now(b));
+  if (answer && r == Relation::kEqual && holds_by_divisors(a, b)) return true;
   const SizeGuard fact = answer ? SizeGuard{r, a, b} : negated({r, a, b});
   if (fact.relation == Relation::kEqual && solve(a - b)) return answer;
   guards_.push_back({fact, here()});

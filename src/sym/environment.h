@@ -95,6 +95,8 @@ class Environment {
  private:
   std::string here() const { return line ? line() : ""; }
   std::optional<bool> known(Relation r, Expr a, Expr b) const;
+  std::optional<bool> known_of_multiples(Relation r, Expr a, Expr b) const;
+  bool holds_by_divisors(Expr a, Expr b);
   bool solve(Expr difference);
   bool is_large(Expr e) const;  // where all symbols are
 

@@ -210,5 +210,18 @@ TEST(Environment, QuestionsOfTheScope) {
   EXPECT_FALSE(proven_eq(a, b));
 }
 
+TEST(Environment, EqualitiesThatDivisorsGiveAreAskedForAsDivisors) {
+  Environment sizes;
+  const Expr h = sizes.add(64), w = sizes.add(32), four(4);
+  EXPECT_TRUE(sizes.holds(Relation::kEqual, h * w, Expr(16) * floordiv(h, four) * floordiv(w, four)));
+  const auto guards = sizes.guards();
+  ASSERT_EQ(guards.size(), 2u);
+  EXPECT_EQ(str(guards[0]), "s0 mod 4 == 0");
+  EXPECT_EQ(str(guards[1]), "s1 mod 4 == 0");
+  EXPECT_TRUE(sizes.follows(Relation::kEqual, h * Expr(3), Expr(12) * floordiv(h, four)));
+  EXPECT_TRUE(sizes.follows(Relation::kEqual, mod(h + Expr(8), four), Expr(0)));
+  EXPECT_FALSE(sizes.follows(Relation::kEqual, mod(h, Expr(8)), Expr(0)));
+}
+
 }  // namespace
 }  // namespace flashover::sym

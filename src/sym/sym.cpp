@@ -320,10 +320,30 @@ bool recombine(Sum& s) {
   return false;
 }
 
+// c*k*(x // k)*rest  ->  c*x*rest where k divides x
+bool multiply_out(Sum& s) {
+  for (size_t i = 0; i < s.terms.size(); ++i) {
+    const Term t = s.terms[i];
+    const auto factors = t.e.kind() == Kind::kMul ? t.e.operands() : std::span<const Expr>(&t.e, 1);
+    for (size_t f = 0; f < factors.size(); ++f) {
+      if (factors[f].kind() != Kind::kFloorDiv) continue;
+      const Expr x = factors[f].operands()[0], by = factors[f].operands()[1];
+      if (!by.is_const() || by.value() < 2 || t.coef % by.value() != 0 || !mod(x, by).is_const(0)) continue;
+      Expr product = x;
+      for (size_t other = 0; other < factors.size(); ++other)
+        if (other != f) product = product * factors[other];
+      s.terms.erase(s.terms.begin() + static_cast<ptrdiff_t>(i));
+      add_into(s, product, t.coef / by.value());
+      return true;
+    }
+  }
+  return false;
+}
+
 Expr from_sum(Sum s) {
   auto drop_zeros = [&] { std::erase_if(s.terms, [](const Term& t) { return t.coef == 0; }); };
   drop_zeros();
-  while (s.terms.size() > 1 && recombine(s)) drop_zeros();
+  while (multiply_out(s) || (s.terms.size() > 1 && recombine(s))) drop_zeros();
   if (s.terms.empty()) return Expr(s.constant);
   if (s.terms.size() == 1 && s.constant == 0) return scaled(s.terms[0].e, s.terms[0].coef);
   std::sort(s.terms.begin(), s.terms.end(), [](const Term& a, const Term& b) { return before(a.e, b.e); });
@@ -631,7 +651,9 @@ Expr operator*(Expr a, Expr b) {
     }
   }
   std::sort(factors.begin(), factors.end(), before);
-  return scaled(make_product(std::move(factors)), mul_checked(x.coef, y.coef));
+  Sum s;
+  add_into(s, make_product(std::move(factors)), mul_checked(x.coef, y.coef));
+  return from_sum(std::move(s));
 }
 
 Expr floordiv(Expr a, Expr b) {

@@ -246,5 +246,12 @@ TEST_P(Fuzz, AgreesWithPlainArithmetic) {
 }
 INSTANTIATE_TEST_SUITE_P(Seeds, Fuzz, ::testing::Range(0, 300));
 
+TEST(Sym, QuotientsOfMultiplesAreMultipliedOut) {
+  const Expr s = size_symbol(0), t = size_symbol(1), padded = s + mod(-s, Expr(7));
+  EXPECT_EQ(Expr(7) * floordiv(padded, Expr(7)), padded);
+  EXPECT_EQ(Expr(14) * t * floordiv(padded, Expr(7)), Expr(2) * t * padded);
+  EXPECT_FALSE(Expr(7) * floordiv(s, Expr(7)) == s);
+}
+
 }  // namespace
 }  // namespace flashover::sym

@@ -260,6 +260,9 @@ Arg from_ivalue(const c10::IValue& value, const ArgSpec& spec, const char* op_na
     case ArgKind::kScalar:
       // A size as a number to compute with is this call's.
       if (is_size(value)) return sym::Expr(value.toSymInt().guard_int(__FILE__, __LINE__));
+      // A float of sizes, which are numbers by that.
+      if (value.isSymFloat() && value.toSymFloat().toSymNodeImpl()->is_constant())
+        return value.toSymFloat().guard_float(__FILE__, __LINE__);
       return from_scalar(value.toScalar());
     case ArgKind::kScalarList: {
       // Kept by value: integers stay integers only when all of them are.

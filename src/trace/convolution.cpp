@@ -120,12 +120,8 @@ bool convolution(Recorder& recorder, OpFacts& facts, Stack& stack, size_t base) 
   {
     BelowEverything plain;
     if (symbolic && rank == 3) settle_format(input, weight.unsqueeze(2), input_type.sizes, *geometry);
-    if (rank == 3) {  // runs as a 2-d convolution of a contiguous input; ATen would copy the data to see its strides
-      const auto n = input.size(0), c = input.size(1), l = input.size(2);
-      input.unsafeGetTensorImpl()->set_storage_keep_dtype(  // (what is expanded has less memory than a contiguous one)
-          make_storage(n * c * l * static_cast<int64_t>(input.element_size())));
-      input.unsafeGetTensorImpl()->set_sizes_and_strides(c10::IntArrayRef({n, c, l}), c10::IntArrayRef({c * l, l, 1}));
-    }
+    // Runs as a 2-d convolution of a contiguous input; ATen would copy the data to see its strides.
+    if (rank == 3) input = contiguous_companion(*x);
     const auto backend = at::native::select_conv_backend(
         input, weight, has_bias ? std::optional<at::Tensor>(bias) : std::nullopt, sym_ints(geometry->stride),
         sym_ints(geometry->padding), sym_ints(geometry->dilation), geometry->transposed,

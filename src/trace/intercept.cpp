@@ -2,6 +2,7 @@
 // recorded otherwise than ATen would take them apart.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_batch_norm_impl_index.h>
+#include <ATen/ops/_pad_circular.h>
 #include <ATen/ops/_unsafe_view.h>
 #include <ATen/ops/_upsample_bicubic2d_aa.h>
 #include <ATen/ops/_upsample_bilinear2d_aa.h>
@@ -10,6 +11,7 @@
 #include <ATen/ops/_upsample_nearest_exact3d.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/bmm.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/cumprod_backward.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linear.h>
@@ -32,10 +34,13 @@
 #include <c10/core/GradMode.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/check.h"
 #include "graph/analysis/attention_mask.h"
+#include "sym/whole.h"
+#include "torch/size_node.h"
 #include "trace/recorder.h"
 
 namespace flashover::trace {
@@ -55,13 +60,13 @@ std::vector<at::Tensor> tensor_split(const at::Tensor& self, const at::Tensor& i
 
 // ATen looks at the classes before it writes them; the kernel's own bounds check says the same of bad ones.
 at::Tensor one_hot(const at::Tensor& self, int64_t classes) {
-  if (classes <= 0 || self.scalar_type() != at::kLong || self.numel() == 0) {
+  if (classes <= 0 || self.scalar_type() != at::kLong || self.sym_numel() == 0) {
     c10::impl::ExcludeDispatchKeyGuard below(c10::DispatchKey::TESTING_ONLY_GenericWrapper);
     return at::one_hot(self, classes);
   }
-  std::vector<int64_t> sizes = self.sizes().vec();
-  sizes.push_back(classes);
-  return at::zeros(sizes, self.options()).scatter(-1, self.unsqueeze(-1), 1);
+  std::vector<c10::SymInt> sizes = self.sym_sizes().vec();
+  sizes.emplace_back(classes);
+  return at::zeros_symint(sizes, self.options()).scatter(-1, self.unsqueeze(-1), 1);
 }
 
 // The plain kernel where ATen takes cuDNN's: that one is nothing to fuse.
@@ -70,10 +75,10 @@ BatchNorm batch_norm(const at::Tensor& input, const std::optional<at::Tensor>& w
                      const std::optional<at::Tensor>& bias, const std::optional<at::Tensor>& mean,
                      const std::optional<at::Tensor>& variance, bool training, double momentum, double eps,
                      bool cudnn) {
-  bool plain = input.is_cuda() && input.dim() > 1 && input.numel() > 0;
+  bool plain = input.is_cuda() && input.dim() > 1 && input.sym_numel() > 0;
   for (const auto* t : {&weight, &bias, &mean, &variance})
     if (*t && (*t)->defined())
-      plain = plain && (*t)->dim() == 1 && (*t)->size(0) == input.size(1);  // else ATen words the error
+      plain = plain && (*t)->dim() == 1 && (*t)->sym_size(0) == input.sym_size(1);  // else ATen words the error
   if (!plain) {
     c10::impl::ExcludeDispatchKeyGuard below(c10::DispatchKey::TESTING_ONLY_GenericWrapper);
     return at::_batch_norm_impl_index(input, weight, bias, mean, variance, training, momentum, eps, cudnn);
@@ -229,20 +234,58 @@ at::Tensor matmul(const at::Tensor& a, const at::Tensor& b) {
   return at::matmul(a, b);
 }
 
+// ATen writes parts of its result from other parts of it, which it looks at the numbers of sizes for.
+at::Tensor pad_circular(const at::Tensor& self, c10::SymIntArrayRef pad) {
+  const auto padded = static_cast<int64_t>(pad.size() / 2);
+  bool taken = is_symbolic(self) && pad.size() % 2 == 0 && padded < self.dim();
+  for (int64_t i = 0; taken && i < padded; ++i) {
+    const c10::SymInt size = self.sym_size(self.dim() - 1 - i);
+    const c10::SymInt &left = pad[static_cast<size_t>(2 * i)], &right = pad[static_cast<size_t>(2 * i + 1)];
+    taken = left >= 0 && right >= 0 && left <= size && right <= size;
+  }
+  if (!taken) {
+    c10::impl::ExcludeDispatchKeyGuard below(c10::DispatchKey::TESTING_ONLY_GenericWrapper);
+    return at::_pad_circular_symint(self, pad);
+  }
+  at::Tensor out = self;
+  for (int64_t i = 0; i < padded; ++i) {
+    const int64_t dim = self.dim() - 1 - i;
+    const c10::SymInt size = self.sym_size(dim);
+    const c10::SymInt &left = pad[static_cast<size_t>(2 * i)], &right = pad[static_cast<size_t>(2 * i + 1)];
+    std::vector<at::Tensor> parts;
+    if (left != 0) parts.push_back(out.slice_symint(dim, size - left, size));
+    parts.push_back(out);
+    if (right != 0) parts.push_back(out.slice_symint(dim, 0, right));
+    if (parts.size() > 1) out = at::cat(parts, dim);
+  }
+  return out.is_same(self) ? self.clone(at::MemoryFormat::Contiguous) : out.contiguous();
+}
+
+// factor * size as doubles, rounded down. nullopt: no expression says it.
+std::optional<c10::SymInt> scaled(const c10::SymInt& size, double factor) {
+  if (!size.is_symbolic()) return static_cast<int64_t>(std::floor(static_cast<double>(size.expect_int()) * factor));
+  const auto e = aten::expr_of(size);
+  if (!e || !(factor > 0)) return std::nullopt;
+  const auto fit = sym::fit_around(current()->sizes().now(*e), [=](double n) { return std::floor(n * factor); });
+  if (!fit || size > fit->most) return std::nullopt;
+  return (size * fit->line.slope + fit->line.start) / fit->line.by;
+}
+
 // The size that an image is asked to have, by the factors if by those. nullopt: ATen's own way, which asks for the
-// numbers of sizes; so it is for a factor that rounds, by which sizes are multiplied as doubles.
+// numbers of sizes.
 std::optional<std::vector<c10::SymInt>> resized(const at::Tensor& x, at::OptionalSymIntArrayRef size,
                                                 std::optional<c10::ArrayRef<double>> factors) {
   const auto n = static_cast<size_t>(x.dim()) - 2;
-  if (!is_symbolic(x) || size.has_value() == factors.has_value()) return std::nullopt;
+  const auto symbolic = [](const c10::SymInt& s) { return s.is_symbolic(); };
+  const bool any = is_symbolic(x) || (size && std::any_of(size->begin(), size->end(), symbolic));
+  if (!any || !current() || size.has_value() == factors.has_value()) return std::nullopt;
   if (size) return size->size() == n ? std::optional(size->vec()) : std::nullopt;
   if (factors->size() != n) return std::nullopt;
-  constexpr int64_t kParts = 1024, kMost = int64_t{1} << 20;
   std::vector<c10::SymInt> out;
   for (size_t i = 0; i < n; ++i) {
-    const double parts = (*factors)[i] * static_cast<double>(kParts);
-    if (!(parts >= 1) || parts > static_cast<double>(kMost) || parts != std::floor(parts)) return std::nullopt;
-    out.push_back(x.sym_size(static_cast<int64_t>(i) + 2) * static_cast<int64_t>(parts) / kParts);
+    const auto one = scaled(x.sym_size(static_cast<int64_t>(i) + 2), (*factors)[i]);
+    if (!one) return std::nullopt;
+    out.push_back(*one);
   }
   return out;
 }
@@ -275,6 +318,7 @@ TORCH_LIBRARY_IMPL(aten, TESTING_ONLY_GenericWrapper, m) {
   m.impl("cumprod_backward", cumprod_backward);
   m.impl("_batch_norm_impl_index", batch_norm);
   m.impl("scaled_dot_product_attention", attention);
+  m.impl("_pad_circular", pad_circular);
   m.impl("linear", linear);
   m.impl("reshape", reshape);
   m.impl("matmul", matmul);

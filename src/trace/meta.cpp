@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "ops/names.h"
+#include "torch/size_node.h"
 #include "trace/map_tensors.h"
 #include "trace/no_memory.h"
 #include "trace/recorder.h"
@@ -55,6 +56,7 @@ at::Tensor Recorder::companion_of(const at::Tensor& t) {
       for (const Operand& other : operands_)
         if (o.impl && other.impl == o.impl && other.companion.defined()) o.companion = other.companion;
     }
+    if (!o.companion.defined() && symbolic_companions_ && o.impl) o.companion = symbolic_companion(*o.impl);
     if (!o.companion.defined()) o.companion = meta_companion(o.impl ? *o.impl : *o.tensor.unsafeGetTensorImpl());
     return o.companion;
   }
@@ -99,6 +101,52 @@ Stack Recorder::call_meta(const OpFacts& facts, const Stack& stack, size_t base)
   return meta;
 }
 
+// Python shape functions compute with symbols as with numbers. nullopt: this one, or what it calls, needs the numbers.
+std::optional<Stack> Recorder::call_meta_on_symbols(const OpFacts& facts, const Stack& stack, size_t base) {
+  const auto forget = [&] {
+    symbolic_companions_ = false;
+    for (Operand& o : operands_) o.companion = at::Tensor();
+  };
+  const auto is_ours = [](const c10::SymInt& s) { return aten::expr_of(s).has_value(); };
+  symbolic_companions_ = true;
+  try {
+    Stack out = call_meta(facts, stack, base);
+    bool known = true;
+    for (size_t i = 0; i < out.size(); ++i)
+      for_each_tensor(out[i], [&](const at::Tensor& t) {
+        known = known &&
+                (!t.defined() || (std::ranges::all_of(t.sym_sizes(), is_ours) &&
+                                  std::ranges::all_of(t.sym_strides(), is_ours) && is_ours(t.sym_storage_offset())));
+      });
+    symbolic_companions_ = false;
+    if (known) return out;
+  } catch (const std::bad_alloc&) {
+    forget();
+    throw;
+  } catch (const std::exception&) {
+    pybind11::gil_scoped_acquire gil;
+    PyErr_Clear();
+  }
+  forget();
+  return std::nullopt;
+}
+
+namespace {
+
+// As aten::type_of, which knows numbers only.
+TensorType type_with_symbols(const at::Tensor& t) {
+  if (!t.unsafeGetTensorImpl()->has_symbolic_sizes_strides()) return aten::type_of(t);
+  TensorType out;
+  out.dtype = aten::from_aten(t.scalar_type());
+  out.device = aten::from_aten(t.device());
+  for (const c10::SymInt& s : t.sym_sizes()) out.sizes.push_back(*aten::expr_of(s));
+  for (const c10::SymInt& s : t.sym_strides()) out.strides.push_back(*aten::expr_of(s));
+  out.offset = *aten::expr_of(t.sym_storage_offset());
+  return out;
+}
+
+}  // namespace
+
 void Recorder::take_geometry(const OpFacts& facts) {
   // Geometry of written arguments may have changed (out= overloads resize theirs).
   for (Operand& o : operands_) {
@@ -124,7 +172,7 @@ void Recorder::add_result(const at::Tensor& t, Device device, std::vector<MetaRe
   }
   for (const Operand& o : operands_)
     if (o.companion.defined() && o.companion.is_same(t)) r.self = &o;
-  TensorType type = aten::type_of(t);
+  TensorType type = type_with_symbols(t);
   type.device = device;
   if (r.self) {
     type.device = graph_.type(r.self->value).device;
@@ -177,6 +225,8 @@ std::vector<at::Tensor> Recorder::place_results(const OpFacts& facts, const std:
       at::Tensor view = view_of(*base_impl->impl, value);
       trace_impl(view)->set_bits(r.meta.is_conj(), r.meta.is_neg());
       tensors.push_back(std::move(view));
+    } else if (r.meta.unsafeGetTensorImpl()->has_symbolic_sizes_strides()) {
+      tensors.push_back(fresh(value));
     } else {
       c10::Storage storage = r.meta.storage();
       forbid_data_access(storage);
@@ -204,9 +254,15 @@ void Recorder::finish_by_meta(OpFacts& facts, std::vector<Arg> args, Stack& stac
     stats_.python_meta_ops.push_back(facts.schema.name);
   }
   const Device device = device_of_results(facts, args);
-  if (!sizes_->empty()) read_sizes(facts, stack, base);
-  Stack meta = call_meta(facts, stack, base);
-  take_geometry(facts);
+  std::optional<Stack> symbolic;
+  if (!sizes_->empty() && facts.python_meta && !facts.schema.any_written)
+    symbolic = call_meta_on_symbols(facts, stack, base);
+  if (!symbolic && !sizes_->empty()) {
+    read_sizes(facts, stack, base);
+    args = collect(facts, stack, base);
+  }
+  Stack meta = symbolic ? std::move(*symbolic) : call_meta(facts, stack, base);
+  if (!symbolic) take_geometry(facts);
   std::vector<MetaResult> results;
   std::vector<TensorType> outs;
   FLASHOVER_CHECK(meta.size() == facts.schema.returns.size())

@@ -21,6 +21,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <limits>
 
 #include "base/check.h"
 #include "eager/eval.h"
@@ -53,6 +54,9 @@ c10::DispatchKeySet keys_above_backend() {
 const TensorType& type_of_value(const void* graph, ValueId id) {
   return static_cast<const graph::Graph*>(graph)->values[id].type;
 }
+
+// Of the special ones: those whose arguments may be symbols.
+bool takes_sizes(std::string_view name) { return name == op::as_strided_ || fourier_of(name) != nullptr; }
 
 bool has_pyobject(const at::Tensor& t) { return t.unsafeGetTensorImpl()->pyobj_slot()->load_pyobj() != nullptr; }
 
@@ -375,6 +379,59 @@ Ref Recorder::lift(const at::Tensor& t, const char* op_name) {
                  op_name);
 }
 
+// Scalars that rules and operators take as they are known when the program runs.
+bool Recorder::may_change(const OpFacts& facts, size_t arg) const {
+  return facts.may_rule && !facts.special && facts.schema.args[arg].kind == aten::ArgKind::kScalar;
+}
+
+// A size in a number's place: a 0-d tensor of integers that promotes as Python's numbers do.
+Ref Recorder::size_as_number(sym::Expr e) {
+  TensorType type;
+  type.dtype = DType::kI64;
+  type.wrapped_number = true;
+  const ValueId value = add_number(std::move(type), e);
+  graph_.values[value].storage = new_storage(make_storage(info(DType::kI64).bytes));
+  return {value};
+}
+
+bool Recorder::any_sized_scalar(const OpFacts& facts, const Stack& stack, size_t base) const {
+  if (sizes_->empty()) return false;
+  for (size_t i = 0; i < facts.schema.args.size(); ++i)
+    if (may_change(facts, i) && aten::is_size(stack[base + i])) return true;
+  return false;
+}
+
+// Every dtype that such a number may be converted to holds it: eager raises or wraps where it does not.
+bool Recorder::sizes_fit(const OpFacts& facts, const Stack& stack, size_t base,
+                         const std::vector<TensorType>& outs) const {
+  int64_t least = std::numeric_limits<int64_t>::min(), most = std::numeric_limits<int64_t>::max();
+  const auto must_hold = [&](DType d) {
+    if (d == DType::kUndefined || d == DType::kBool || info(d).complex) return true;
+    if (is_floating(d)) {
+      if (d == DType::kF16) least = std::max<int64_t>(least, -65504), most = std::min<int64_t>(most, 65504);
+      return d == DType::kF16 || d == DType::kBF16 || d == DType::kF32 || d == DType::kF64;
+    }
+    if (d == DType::kI64) return true;
+    if (d != DType::kI32 && d != DType::kI16 && d != DType::kI8 && d != DType::kU8) return false;
+    const int bits = info(d).bytes * 8 - (info(d).is_signed ? 1 : 0);
+    most = std::min(most, (int64_t{1} << bits) - 1);
+    least = std::max(least, info(d).is_signed ? -(int64_t{1} << bits) : 0);
+    return true;
+  };
+  for (const TensorType& t : outs)
+    if (!must_hold(t.dtype)) return false;
+  for (const Operand& o : operands_)
+    if (!must_hold(graph_.type(o.value).dtype)) return false;
+  for (size_t i = 0; i < facts.schema.args.size(); ++i) {
+    if (!may_change(facts, i) || !aten::is_size(stack[base + i])) continue;
+    const sym::Expr e = *aten::expr_of(stack[base + i]);
+    if (least != std::numeric_limits<int64_t>::min() && !sizes_->holds(sym::Relation::kLessEqual, least, e))
+      return false;
+    if (most != std::numeric_limits<int64_t>::max() && !sizes_->holds(sym::Relation::kLessEqual, e, most)) return false;
+  }
+  return true;
+}
+
 std::vector<Arg> Recorder::collect(const OpFacts& facts, const Stack& stack, size_t base) {
   operands_.clear();
   const auto& specs = facts.schema.args;
@@ -416,15 +473,13 @@ std::vector<Arg> Recorder::collect(const OpFacts& facts, const Stack& stack, siz
           args.emplace_back(*aten::expr_of(value));
           break;
         }
-        // Numbers of elements that derivatives of means scale by.
-        if (aten::is_size(value) && op::is_any_of(name, {op::div_Scalar, op::mul_Scalar}) && i == 1 &&
-            operands_.size() == 1 && is_floating(graph_.type(operands_[0].value).dtype)) {
-          TensorType type;
-          type.dtype = DType::kI64;
-          type.wrapped_number = true;
-          const ValueId size = add_number(std::move(type), *aten::expr_of(value));
-          graph_.values[size].storage = new_storage(make_storage(info(DType::kI64).bytes));
-          args.emplace_back(Ref{size});
+        if (aten::is_size(value) && may_change(facts, i)) {
+          const sym::Expr e = *aten::expr_of(value);
+          if (e.is_const()) {
+            args.emplace_back(e);
+          } else {
+            args.emplace_back(size_as_number(e));
+          }
           break;
         }
         [[fallthrough]];
@@ -465,7 +520,7 @@ void Recorder::call(const c10::OperatorHandle& op, Stack* stack) {
     if (item_symbol && facts.schema.name == op::_local_scalar_dense && item_as_symbol(*stack)) return;
     if (policy_ != nullptr && !in_backward_) ask_policy(facts, *stack, base);
     if (numbers_ > 0 && facts.special) read_symbols(facts, *stack, base, true);
-    if (!sizes_->empty() && facts.special && facts.schema.name != op::as_strided_) read_sizes(facts, *stack, base);
+    if (!sizes_->empty() && facts.special && !takes_sizes(facts.schema.name)) read_sizes(facts, *stack, base);
     if (facts.special && facts.special(*this, facts, *stack, base)) return;
     call_general(facts, *stack, base);
   } catch (const Declined& e) {
@@ -486,7 +541,7 @@ void Recorder::call_general(OpFacts& facts, Stack& stack, size_t base) {
   }
   if (!in_backward_ && c10::impl::TorchDispatchModeTLS::any_modes_set())
     throw Declined("a TorchDispatchMode is active");
-  const bool symbols = any_symbols(facts, stack, base);
+  const bool symbols = any_symbols(facts, stack, base), sized = any_sized_scalar(facts, stack, base);
   if (symbols) read_symbols(facts, stack, base, facts.reads_data || !facts.has_tensor_return);
   if (facts.reads_data && call_on_constants(facts, stack, base)) return;
   std::vector<Arg> args = collect(facts, stack, base);
@@ -514,6 +569,12 @@ void Recorder::call_general(OpFacts& facts, Stack& stack, size_t base) {
     outs.clear();
     ruled = infer_by_rule(facts, args, outs);
   }
+  if (sized && !(ruled && sizes_fit(facts, stack, base, outs))) {  // numbers of this call
+    read_sizes(facts, stack, base);
+    args = collect(facts, stack, base);
+    outs.clear();
+    ruled = infer_by_rule(facts, args, outs);
+  }
   if (!ruled && facts.may_rule && specialize_operands(facts, stack, base)) {  // rules may need numbers
     args = collect(facts, stack, base);
     outs.clear();
@@ -525,6 +586,13 @@ void Recorder::call_general(OpFacts& facts, Stack& stack, size_t base) {
   } else {
     finish_by_meta(facts, std::move(args), stack, base);
   }
+}
+
+// The same elements in the same order, as far as sizes that are symbols tell.
+bool same_place(const TraceImpl& a, const TraceImpl& b) {
+  if (!a.is_symbolic() || !b.is_symbolic()) return false;
+  const TensorType x = a.symbolic_type(), y = b.symbolic_type();
+  return x.sizes == y.sizes && x.strides == y.strides && x.offset == y.offset;
 }
 
 // Two dense parts of one memory that are the same part or have nothing in common.
@@ -555,7 +623,7 @@ bool Recorder::overlaps(const OpFacts& facts) const {
       if (strides[d] == 0 && sizes[d] > 1) return true;
     for (const Operand& other : operands_)
       if (other.impl && other.impl != o.impl && other.impl->storage_id == o.impl->storage_id &&
-          other.value != o.value && !surely_apart_or_equal(*o.impl, *other.impl))
+          other.value != o.value && !same_place(*o.impl, *other.impl) && !surely_apart_or_equal(*o.impl, *other.impl))
         return true;
   }
   return false;
@@ -568,7 +636,8 @@ void Recorder::refuse_ordered_write(const OpFacts& facts) const {
     if (!o.impl || !o.impl->device().is_cpu() || !facts.schema.args[o.arg].written) continue;
     for (const Operand& other : operands_)
       if (other.impl && other.impl != o.impl && other.impl->storage_id == o.impl->storage_id &&
-          other.value != o.value && !(is_dense(*o.impl) && is_dense(*other.impl)) && may_meet(*o.impl, *other.impl) &&
+          other.value != o.value && !(is_by_element(facts) && same_place(*o.impl, *other.impl)) &&
+          !(is_dense(*o.impl) && is_dense(*other.impl)) && may_meet(*o.impl, *other.impl) &&
           !(is_by_element(facts) && is_read_ahead(*o.impl, *other.impl)))
         throw Declined(facts.schema.name +
                        " writes memory that it reads by another view: eager's result depends on its order");

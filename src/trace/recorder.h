@@ -156,6 +156,10 @@ class Recorder final : public Session {
   bool overlaps(const OpFacts& facts) const;
   void refuse_ordered_write(const OpFacts& facts) const;
   void check_devices(const OpFacts& facts) const;
+  bool may_change(const OpFacts& facts, size_t arg) const;
+  Ref size_as_number(sym::Expr e);
+  bool any_sized_scalar(const OpFacts& facts, const Stack& stack, size_t base) const;
+  bool sizes_fit(const OpFacts& facts, const Stack& stack, size_t base, const std::vector<TensorType>& outs) const;
   bool specialize_operands(const OpFacts& facts, Stack& stack, size_t base);
   void fill_factory_defaults(const OpFacts& facts, std::vector<Arg>& args, const TensorType& result);
   const Operand& aliased(const OpFacts& facts, const std::vector<Arg>& args, int alias) const;
@@ -170,6 +174,7 @@ class Recorder final : public Session {
   Device device_of_results(const OpFacts& facts, const std::vector<Arg>& args) const;
   at::Tensor companion_of(const at::Tensor& t);
   Stack call_meta(const OpFacts& facts, const Stack& stack, size_t base);
+  std::optional<Stack> call_meta_on_symbols(const OpFacts& facts, const Stack& stack, size_t base);
   void take_geometry(const OpFacts& facts);
   void add_result(const at::Tensor& t, Device device, std::vector<MetaResult>& results,
                   std::vector<TensorType>& outs) const;
@@ -229,6 +234,7 @@ class Recorder final : public Session {
   std::unordered_map<uint64_t, int32_t> forward_locations_;  // by sequence number of autograd's nodes
   int arg_ = -1;                                             // being collected
   std::vector<Operand> operands_;                            // of the current call
+  bool symbolic_companions_ = false;                         // whose companions have sizes that are symbols
   // Which tangents lead to a node of autograd (where there are several), and so to the constants that it made: nodes of
   // the graph.
   std::unordered_map<const torch::autograd::Node*, std::vector<bool>> led_to_;

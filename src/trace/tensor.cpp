@@ -221,6 +221,14 @@ void forbid_data_access(const c10::Storage& storage) {
   storage.unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(std::string(kDataAccess));
 }
 
+at::Tensor symbolic_companion(const TraceImpl& like) {
+  at::Tensor out =
+      companion(like, c10::DispatchKeySet(c10::DispatchKey::Meta), c10::Device(c10::kMeta), CompanionSizes::kNow);
+  if (like.is_symbolic())
+    out.unsafeGetTensorImpl()->set_sizes_and_strides(like.sym_sizes(), like.sym_strides(), like.sym_storage_offset());
+  return out;
+}
+
 at::Tensor meta_companion(const c10::TensorImpl& like) {
   return companion(like, c10::DispatchKeySet(c10::DispatchKey::Meta), c10::Device(c10::kMeta), CompanionSizes::kRead);
 }
@@ -286,6 +294,17 @@ at::Tensor tagged_companion(const c10::TensorImpl& like, CompanionSizes sizes) {
   const auto backend = c10::DispatchKeySet(
       c10::computeDispatchKey(c10::typeMetaToScalarType(like.dtype()), c10::kStrided, like.device()));
   return companion(like, backend, like.device(), sizes);
+}
+
+at::Tensor contiguous_companion(const TraceImpl& like) {
+  const auto backend = c10::DispatchKeySet(
+      c10::computeDispatchKey(c10::typeMetaToScalarType(like.dtype()), c10::kStrided, like.device()));
+  int64_t count = 1;
+  for (int64_t size : like.sizes_now()) count *= size;
+  auto impl = c10::make_intrusive<PlainImpl>(make_storage(count * static_cast<int64_t>(like.itemsize())), backend,
+                                             like.dtype(), like.device());
+  impl->set_sizes_contiguous(like.sizes_now());
+  return at::Tensor(std::move(impl));
 }
 
 }  // namespace flashover::trace

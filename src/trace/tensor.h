@@ -124,10 +124,12 @@ void forbid_data_access(const c10::Storage& storage);
 // Plain tensors with the geometry of `like`: on the meta device over the same storage (for shape functions), or with
 // the real device's keys but without Fake (for C++ code that looks at devices and strides and touches no data).
 at::Tensor meta_companion(const c10::TensorImpl& like);
+at::Tensor symbolic_companion(const TraceImpl& like);  // likewise; its sizes are symbols as torch's own code knows them
 // kRead: who asks for a size that is a symbol has asked for its number. kNow: this call's, for advice that must not be
 // relied on at other sizes.
 enum class CompanionSizes : uint8_t { kRead, kNow };
 at::Tensor tagged_companion(const c10::TensorImpl& like, CompanionSizes sizes = CompanionSizes::kRead);
+at::Tensor contiguous_companion(const TraceImpl& like);  // of this call's sizes, in memory of its own
 // A tensor on a CUDA device that need not exist: geometry without data, to trace for that device (tests).
 at::Tensor cuda_stand_in(const c10::TensorImpl& like);
 void stand_ins_train();  // lets the autograd engine run over stand-ins, in this process for good

@@ -35,7 +35,8 @@ PyObject* range_of_numbers(Interpreter& in, PyObject* f, PyObject* const* args, 
   const Native* n = PyCFunction_Check(f) ? native_function(f) : nullptr;
   if (n == nullptr || !(n->flags & Native::kTensors) || nargs != 2 || !in.recorder.numbers.is(args[0]) ||
       !PyLong_CheckExact(args[0]) || !PyLong_CheckExact(args[1]) ||
-      std::strcmp(reinterpret_cast<PyCFunctionObject*>(f)->m_ml->ml_name, "arange") != 0)
+      std::strcmp(reinterpret_cast<PyCFunctionObject*>(f)->m_ml->ml_name, "arange") != 0 ||
+      (in.recorder.numbers.all_sizes(args[0]) && in.recorder.numbers.all_sizes(args[1])))
     return nullptr;
   PyObject* torch = PyDict_GetItemString(PyImport_GetModuleDict(), "torch");
   Ref whole = Ref::steal(PyObject_GetAttrString(torch, "int64"));
@@ -93,6 +94,44 @@ PyObject* narrow_by_number(Interpreter& in, PyObject* f, PyObject* const* args, 
   return in.subscript_by_number(all[0], key.get());
 }
 
+bool is_index_tensor(PyObject* o) {
+  if (!is_tensor(o)) return false;
+  const Ref dtype = Ref::steal(PyObject_GetAttrString(o, "dtype")),
+            text = Ref::steal(dtype ? PyObject_Str(dtype.get()) : nullptr);
+  return text && PyUnicode_CompareWithASCIIString(text.get(), "torch.int64") == 0;
+}
+
+// Functions whose counts torch wants as numbers, by way of others (python/flashover/_substitutes.py) where the count is a
+// size. Null without an error: something else.
+PyObject* by_other_functions(Interpreter& in, PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames) {
+  const Native* n = PyCFunction_Check(f) ? native_function(f) : nullptr;
+  if (n == nullptr || !(n->flags & Native::kTensors)) return nullptr;
+  struct Known {
+    const char *name, *by, *count;
+    size_t at;
+  };
+  static constexpr Known kKnown[] = {{"linspace", "linspace_of_size", "steps", 2},
+                                     {"one_hot", "one_hot_of_size", "num_classes", 1}};
+  const auto* known = std::find_if(std::begin(kKnown), std::end(kKnown),
+                                   [&](const Known& k) { return std::strcmp(name_of_c(f), k.name) == 0; });
+  if (known == std::end(kKnown)) return nullptr;
+  PyObject* count = nargs > known->at ? args[known->at] : nullptr;
+  for (Py_ssize_t i = 0; kwnames != nullptr && i < PyTuple_GET_SIZE(kwnames); ++i) {
+    PyObject *key = PyTuple_GET_ITEM(kwnames, i), *value = args[nargs + static_cast<size_t>(i)];
+    if (PyUnicode_CompareWithASCIIString(key, known->count) == 0)
+      count = value;
+    else if (PyUnicode_CompareWithASCIIString(key, "device") != 0)
+      return nullptr;
+  }
+  if (count == nullptr || !in.recorder.numbers.is(count) || !in.recorder.numbers.all_sizes(count)) return nullptr;
+  if (nargs < known->at) return nullptr;
+  const auto is_plain = [](PyObject* o) { return PyFloat_CheckExact(o) || PyLong_CheckExact(o); };
+  if (known->at == 2 ? !is_plain(args[0]) || !is_plain(args[1]) : !is_index_tensor(args[0])) return nullptr;
+  Ref module = Ref::steal(PyImport_ImportModule("flashover._substitutes"));
+  Ref other = Ref::steal(module ? PyObject_GetAttrString(module.get(), known->by) : nullptr);
+  return other ? in.call(other.get(), args, nargs, kwnames) : nullptr;
+}
+
 bool is_append(PyObject* f) {
   const char* name = name_of_c(f);
   return std::strcmp(name, "append") == 0;
@@ -141,6 +180,8 @@ bool only_moves(PyObject* f) {
                             "callable",
                             "__instancecheck__",
                             "__subclasscheck__",
+                            "_abc_instancecheck",
+                            "_abc_subclasscheck",
                             "__enter__",
                             "__exit__",
                             "_has_torch_function",
@@ -178,6 +219,8 @@ bool Interpreter::call_with_numbers(PyObject* f, PyObject* const* args, size_t n
   if (kwnames == nullptr && (*result = numbers.call(f, args, nargs)) != nullptr) return true;
   if (nargs == 1 && (*result = tensor_of_number(*this, f, args, kwnames)) != nullptr) return true;
   if ((*result = range_of_numbers(*this, f, args, nargs, kwnames)) != nullptr) return true;
+  if ((*result = by_other_functions(*this, f, args, nargs, kwnames)) != nullptr) return true;
+  if (PyErr_Occurred()) return true;
   if ((*result = narrow_by_number(*this, f, args, nargs, kwnames)) != nullptr) return true;
   const Native* n = PyCFunction_Check(f) ? native_function(f) : nullptr;
   const KnownTypes& k = known_types();

@@ -92,9 +92,8 @@ PyObject* Interpreter::subscript(PyObject* o, PyObject* key) {
   PyTypeObject* t = Py_TYPE(o);
   if (recorder.numbers.any()) {
     if (is_tensor(o) && recorder.numbers.holds(key) && recorder.numbers.all_sizes(key)) {
-      const Ref symbols = Ref::steal(recorder.numbers.symbols(key));
       recorder.specials(t);
-      return symbols ? PyObject_GetItem(o, symbols.get()) : nullptr;
+      return subscript_by_sizes(o, key);
     }
     if (is_tensor(o) && recorder.numbers.holds(key))
       if (PyObject* part = subscript_by_number(o, key)) return part;
@@ -169,6 +168,11 @@ int Interpreter::set_subscript(PyObject* o, PyObject* key, PyObject* value) {
   recorder.not_opaque(o);
   if (is_array(o)) throw Declined("an array of numpy is written");  // one made here may share another one's memory
   if (recorder.numbers.any()) {
+    if (value != nullptr && is_tensor(o) && recorder.numbers.holds(key) && recorder.numbers.all_sizes(key)) {
+      recorder.numbers.read_deep(value);
+      look_special(o, "__setitem__");
+      return set_subscript_by_sizes(o, key, value);
+    }
     if (value != nullptr && is_tensor(o) && recorder.numbers.holds(key) && set_subscript_by_number(o, key, value))
       return 0;
     recorder.numbers.read_deep(key);

@@ -146,6 +146,8 @@ class Interpreter {
   int truth(PyObject* o);
   int contains(PyObject* container, PyObject* item);
   Ref cached_result(PyObject* lru_cache, PyObject* const* args, size_t count, PyObject* kwnames);
+  PyObject* subscript_by_sizes(PyObject* tensor, PyObject* key);
+  int set_subscript_by_sizes(PyObject* tensor, PyObject* key, PyObject* value);
   PyObject* subscript_by_number(PyObject* tensor, PyObject* key);                  // null without an error: not taken
   bool set_subscript_by_number(PyObject* tensor, PyObject* key, PyObject* value);  // false: not taken
   PyObject* compare(PyObject* a, PyObject* b, int op);

@@ -10,12 +10,16 @@
 namespace flashover::frame {
 namespace {
 
+bool is_list(PyObject* data) {
+  return PyList_CheckExact(data) || PyTuple_CheckExact(data) || Py_TYPE(data) == known_types().size;
+}
+
 // A number, or lists of numbers.
 bool is_of_numbers(PyObject* data, const Recorder& recorder, bool* floats, int depth = 0) {
   constexpr Py_ssize_t kMost = 32;
   if (PyFloat_CheckExact(data)) *floats = true;
   if (PyFloat_CheckExact(data) || PyLong_CheckExact(data)) return true;
-  if ((!PyList_CheckExact(data) && !PyTuple_CheckExact(data)) || depth > 2 || recorder.is_old(data)) return false;
+  if (!is_list(data) || depth > 2 || recorder.is_old(data)) return false;
   const Py_ssize_t n = PySequence_Fast_GET_SIZE(data);
   if (n == 0 || n > kMost) return false;
   for (Py_ssize_t i = 0; i < n; ++i)
@@ -26,7 +30,7 @@ bool is_of_numbers(PyObject* data, const Recorder& recorder, bool* floats, int d
 // torch.full((), number), stacked as the lists are.
 PyObject* tensor_of(Interpreter& in, PyObject* data, PyObject* dtype, PyObject* device) {
   PyObject* torch = PyDict_GetItemString(PyImport_GetModuleDict(), "torch");
-  if (PyList_CheckExact(data) || PyTuple_CheckExact(data)) {
+  if (is_list(data)) {
     Ref parts = Ref::steal(PyList_New(0)), stack = Ref::steal(PyObject_GetAttrString(torch, "stack"));
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(data); ++i) {
       Ref part = Ref::steal(tensor_of(in, PySequence_Fast_GET_ITEM(data, i), dtype, device));

@@ -160,6 +160,11 @@ PyObject* Interpreter::run_frame(PyThreadState* tstate, _PyInterpreterFrame* fra
           recorder.numbers.read_deep(frame->localsplus[i]);
           recorder.whole(frame->localsplus[i]);
         }
+      const int rest = library == Library::kUntracked ? 0
+                                                      : ((frame->f_code->co_flags & CO_VARARGS) != 0) +
+                                                            ((frame->f_code->co_flags & CO_VARKEYWORDS) != 0);
+      for (int i = args; i < args + rest; ++i)
+        if (frame->localsplus[i] != nullptr) recorder.numbers.read_deep(frame->localsplus[i]);
       // A registered operator's backward may turn out not to be traceable.
       static PyObject* const differentiable = PyUnicode_InternFromString("autograd_impl");
       if (frame->f_code->co_name == differentiable) note_retry();

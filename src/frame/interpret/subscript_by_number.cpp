@@ -153,7 +153,74 @@ bool is_plain_tensor(trace::Session* session, PyObject* o) {
   return is_tensor(o) && std::string_view(Py_TYPE(o)->tp_name) == "Tensor" && session->is_trace_tensor(o);
 }
 
+// How many dimensions an item of a subscript takes; -1: another kind of item.
+int64_t dims_taken(PyObject* item) {
+  if (item == Py_None || PyBool_Check(item)) return 0;
+  if (PyLong_CheckExact(item) || PySlice_Check(item)) return 1;
+  if (!is_tensor(item)) return -1;
+  const Ref dtype = Ref::steal(PyObject_GetAttrString(item, "dtype")),
+            text = Ref::steal(dtype ? PyObject_Str(dtype.get()) : nullptr);
+  if (!text) throw Declined("a tensor without a dtype");
+  const std::string_view name = PyUnicode_AsUTF8(text.get());
+  if (name != "torch.bool" && name != "torch.uint8") return 1;
+  const Ref ndim = Ref::steal(PyObject_GetAttrString(item, "ndim"));
+  return ndim ? PyLong_AsLongLong(ndim.get()) : -1;
+}
+
+// x[i], where i is a size: torch chooses from such dimensions before it does anything else, and so does this, by an
+// operator that takes a symbol. What the rest of the subscript is for.
+struct Chosen {
+  Ref part, rest;  // rest: null where nothing is left
+};
+Chosen choose_by_sizes(Numbers& numbers, PyObject* tensor, PyObject* key) {
+  std::vector<PyObject*> items;
+  for (Py_ssize_t i = 0; PyTuple_CheckExact(key) && i < PyTuple_GET_SIZE(key); ++i)
+    items.push_back(PyTuple_GET_ITEM(key, i));
+  if (!PyTuple_CheckExact(key)) items.push_back(key);
+  Chosen out{Ref::borrow(tensor), {}};
+  const auto chooses = [&](PyObject* item) { return PyLong_CheckExact(item) && numbers.is(item); };
+  int64_t before = 0, behind = 0;  // dimensions of the items before an ellipsis, of those that stay behind one
+  auto ellipsis = items.size();
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (items[i] == Py_Ellipsis) ellipsis = i;
+    if (items[i] != Py_Ellipsis && dims_taken(items[i]) < 0) throw Declined("an index of another kind beside a size");
+    if (i < ellipsis) before += dims_taken(items[i]);
+  }
+  std::vector<PyObject*> left;
+  for (size_t i = items.size(); i-- > 0;) {
+    PyObject* item = items[i];
+    const int64_t taken = item == Py_Ellipsis ? 0 : dims_taken(item);
+    if (i < ellipsis) before -= taken;
+    if (!chooses(item)) {
+      left.insert(left.begin(), item);
+      behind += taken;
+      continue;
+    }
+    const Ref symbol = Ref::steal(numbers.symbols(item));
+    out.part = Ref::steal(PyObject_CallMethod(
+        out.part.get(), "select", "LO", static_cast<long long>(i < ellipsis ? before : -1 - behind), symbol.get()));
+    if (!out.part) return out;
+  }
+  if (left.empty()) return out;
+  const Ref rest = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(left.size())));
+  for (size_t i = 0; i < left.size(); ++i) PyTuple_SET_ITEM(rest.get(), static_cast<Py_ssize_t>(i), Py_NewRef(left[i]));
+  out.rest = Ref::steal(numbers.symbols(rest.get()));
+  return out;
+}
+
 }  // namespace
+
+PyObject* Interpreter::subscript_by_sizes(PyObject* tensor, PyObject* key) {
+  Chosen chosen = choose_by_sizes(recorder.numbers, tensor, key);
+  if (!chosen.part || !chosen.rest) return chosen.part.release();
+  return PyObject_GetItem(chosen.part.get(), chosen.rest.get());
+}
+
+int Interpreter::set_subscript_by_sizes(PyObject* tensor, PyObject* key, PyObject* value) {
+  Chosen chosen = choose_by_sizes(recorder.numbers, tensor, key);
+  if (!chosen.part) return -1;
+  return PyObject_SetItem(chosen.part.get(), chosen.rest ? chosen.rest.get() : Py_Ellipsis, value);
+}
 
 PyObject* Interpreter::subscript_by_number(PyObject* tensor, PyObject* key) {
   if (!narrows_inputs || recorder.varying_numbers == nullptr || session == nullptr ||

@@ -47,10 +47,12 @@ bool arange(Builder& b, const Node& n, Outs& outs) {
   if (t.dtype == DType::kBool) return false;
   auto whole = [](const Arg& a) {
     auto v = number(a);
-    return v && std::trunc(*v) == *v && std::fabs(*v) < 9e15;
+    return std::holds_alternative<sym::Expr>(a) || (v && std::trunc(*v) == *v && std::fabs(*v) < 9e15);
   };
   if (whole(first) && whole(by)) {
-    auto i = [](const Arg& a) { return Arg(sym::Expr(static_cast<int64_t>(*number(a)))); };
+    auto i = [](const Arg& a) {
+      return std::holds_alternative<sym::Expr>(a) ? a : Arg(sym::Expr(static_cast<int64_t>(*number(a))));
+    };
     return done(b, b.iota(t.sizes[0], i(first), i(by), DType::kI64, t.device), t.dtype, outs);
   }
   auto x = number(first), s = number(by);
@@ -62,21 +64,23 @@ bool arange(Builder& b, const Node& n, Outs& outs) {
 // Symmetric from both ends, as eager.
 bool linspace(Builder& b, const Node& n, Outs& outs) {
   TensorType t = result(b, n);
-  auto x = number(arg(n, 0)), y = number(arg(n, 1));
-  auto steps = integer(arg(n, 2));
-  if (!x || !y || !steps || *steps < 1 || !is_floating(t.dtype)) return false;
-  if (*steps == 1) {
-    outs = {b.full(t.sizes, *x, t.dtype, t.device)};
-    return true;
-  }
-  double step = (*y - *x) / static_cast<double>(*steps - 1);
-  ValueId whole = b.iota(t.sizes[0], sym::Expr(0), sym::Expr(1), DType::kI64, t.device);
+  if (!is_floating(t.dtype)) return false;
+  for (size_t end = 0; end < 2; ++end)
+    if (!has(n, end) && !number(arg(n, end))) return false;
+  const sym::Expr steps = t.sizes[0];
+  if (steps.is_const() && steps.value() < 1) return false;
+  const auto end = [&](size_t i) {
+    return has(n, i) ? b.convert(in(n, i), DType::kF64) : b.full({}, Arg(*number(arg(n, i))), DType::kF64, t.device);
+  };
+  const ValueId x = end(0), y = end(1);
+  ValueId whole = b.iota(steps, sym::Expr(0), sym::Expr(1), DType::kI64, t.device);
   ValueId i = b.convert(whole, DType::kF64);
-  ValueId up = b.add(constant(b, i, *x), b.mul(i, constant(b, i, step)));
-  ValueId left = b.sub(constant(b, i, static_cast<double>(*steps - 1)), i);
-  ValueId down = b.sub(constant(b, i, *y), b.mul(left, constant(b, i, step)));
-  const int64_t half = *steps / 2;
-  return done(b, b.where(b.lt(whole, constant(b, whole, static_cast<double>(half))), up, down), t.dtype, outs);
+  const ValueId step = b.div(b.sub(y, x), number_of(b, i, sym::max(steps - 1, 1)));
+  ValueId up = b.add(x, b.mul(i, step));
+  ValueId left = b.sub(number_of(b, i, steps - 1), i);
+  ValueId down = b.sub(y, b.mul(left, step));
+  const sym::Expr half = sym::max(sym::floordiv(steps, 2), 1);  // a single step is the start
+  return done(b, b.where(b.lt(whole, number_of(b, whole, half)), up, down), t.dtype, outs);
 }
 
 bool eye(Builder& b, const Node& n, Outs& outs) {

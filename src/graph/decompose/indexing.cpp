@@ -49,7 +49,8 @@ bool constant_pad(Builder& b, const Node& n, Outs& outs) {  // (self, pad, value
   const Sizes pad = list ? *list : Sizes(numbers->begin(), numbers->end());
   ValueId x = in(n, 0);
   DType d = b.dtype(x);
-  auto value = scalar_in(is_none(arg(n, 2)) ? Arg(sym::Expr(0)) : arg(n, 2), d);
+  const bool late = has(n, 2);  // the number is known when the program runs
+  auto value = scalar_in(late || is_none(arg(n, 2)) ? Arg(sym::Expr(0)) : arg(n, 2), d);
   if (!value || pad.size() % 2 || pad.size() / 2 > b.rank(x)) return false;
   size_t rank = b.rank(x);
   Sizes lo(rank, 0), hi(rank, 0), starts(rank, 0), ends = b.sizes(x);
@@ -66,8 +67,12 @@ bool constant_pad(Builder& b, const Node& n, Outs& outs) {  // (self, pad, value
   }
   x = b.slice(x, starts, ends, Sizes(rank, 1));
   auto positive = [](sym::Expr e) { return !e.is_const(0); };
-  if (std::any_of(lo.begin(), lo.end(), positive) || std::any_of(hi.begin(), hi.end(), positive))
+  if (std::any_of(lo.begin(), lo.end(), positive) || std::any_of(hi.begin(), hi.end(), positive)) {
+    const ValueId inside =
+        late ? b.pad(b.full(b.sizes(x), true, DType::kBool, b.type(x).device), lo, hi, false) : kNoValue;
     x = b.pad(x, lo, hi, *value);
+    if (late) x = b.where(inside, x, b.convert(in(n, 2), d));
+  }
   outs = {x};
   return true;
 }

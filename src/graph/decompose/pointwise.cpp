@@ -319,15 +319,16 @@ bool mul(Builder& b, const Node& n, Outs& outs) {
   return binary<&Builder::mul>(b, n, outs);
 }
 // Integer division traps on zero and on MIN / -1, where eager raises: only with a number that does neither.
-bool safe_divisor(const Node& n, size_t i, DType d) {
+bool safe_divisor(Builder& b, const Node& n, size_t i, DType d) {
   if (is_floating(d)) return true;
+  if (const auto size = size_at(b, n, i)) return d == DType::kI64 && sym::follows(sym::Relation::kLess, 0, *size);
   auto v = integer(arg(n, i));
   return is_int(d) && v && *v != 0 && *v != -1 && scalar_in(arg(n, i), d);
 }
 template <ValueId (Builder::*F)(ValueId, ValueId)>
 bool division(Builder& b, const Node& n, Outs& outs) {
   DType d = result(b, n).dtype;
-  return safe_divisor(n, 1, d) && rounded_binary<F>(b, n, outs);
+  return safe_divisor(b, n, 1, d) && rounded_binary<F>(b, n, outs);
 }
 // Divisions that round to whole numbers take a divisor of one element as it is given, in the precision of their
 // arithmetic: rounding 0.1 to 16 bits first would move whole quotients.
@@ -339,7 +340,7 @@ ValueId divisor(Builder& b, const Node& n, DType d) {
 }
 bool floor_division(Builder& b, const Node& n, Outs& outs) {
   DType d = result(b, n).dtype, m = math(d);
-  if (!safe_divisor(n, 1, d) || !operands_fit(b, n, {0, 1}, d)) return false;
+  if (!safe_divisor(b, n, 1, d) || !operands_fit(b, n, {0, 1}, d)) return false;
   return done(b, b.floordiv(operand_via(b, n, 0, d, m), divisor(b, n, d)), d, outs);
 }
 bool div_mode(Builder& b, const Node& n, Outs& outs) {

@@ -123,6 +123,17 @@ ValueId number_of(Builder& b, ValueId like, sym::Expr count) {
   return b.full({}, count, b.dtype(like), Device(b.type(like).device));
 }
 
+std::optional<sym::Expr> size_at(Builder& b, const Node& n, size_t i) {
+  if (!has(n, i) || b.rank(in(n, i)) != 0) return std::nullopt;
+  const auto& nodes = b.graph().nodes;
+  for (auto made = nodes.rbegin(); made != nodes.rend(); ++made) {
+    if (made->outs.size() != 1 || made->outs[0] != in(n, i)) continue;
+    const auto* e = made->op->prim == Prim::full ? std::get_if<sym::Expr>(&made->args[1]) : nullptr;
+    return e && !e->is_const() ? std::optional(*e) : std::nullopt;
+  }
+  return std::nullopt;
+}
+
 ValueId operand(Builder& b, const Node& n, size_t i, DType d) {
   if (has(n, i)) {
     // Integers meet 16-bit floats as such: eager converts them before the kernel reads them.

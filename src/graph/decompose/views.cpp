@@ -132,9 +132,9 @@ bool as_strided(Builder& b, const Node& n, Outs& outs) {
   return true;
 }
 bool unfold(Builder& b, const Node& n, Outs& outs) {  // (self, dim, size, step): windows, over the row-major elements
-  auto dim = integer(arg(n, 1)), size = integer(arg(n, 2)), step = integer(arg(n, 3));
+  auto dim = integer(arg(n, 1)), step = integer(arg(n, 3));
   ValueId x = in(n, 0);
-  if (!dim || !size || !step || b.rank(x) == 0) return false;
+  if (!dim || !step || b.rank(x) == 0) return false;
   TensorType t = result(b, n);
   Sizes strides = contiguous_strides(b.sizes(x));
   int64_t d = b.wrap(x, *dim);
@@ -169,15 +169,14 @@ bool rot90(Builder& b, const Node& n, Outs& outs) {
   return true;
 }
 bool roll(Builder& b, const Node& n, Outs& outs) {
-  auto shifts = integers(arg(n, 1)), dims = integers(arg(n, 2));
+  const auto shifts = ops::aten::size_list(arg(n, 1));
+  auto dims = integers(arg(n, 2));
   ValueId x = in(n, 0);
   if (!shifts || !dims || result(b, n).numel().is_const(0)) return false;
   Sizes sizes = b.sizes(x);
   bool flat = dims->empty();
   if (flat && shifts->size() != 1) return false;
   if (!flat && dims->size() != shifts->size()) return false;
-  for (sym::Expr s : sizes)
-    if (!s.is_const()) return false;
   if (b.rank(x) == 0) {
     outs = {x};
     return true;
@@ -187,9 +186,8 @@ bool roll(Builder& b, const Node& n, Outs& outs) {
     dims = Ints{0};
   }
   for (size_t i = 0; i < dims->size(); ++i) {
-    int64_t size = b.size(x, (*dims)[i]).value();
-    int64_t shift = ((*shifts)[i] % size + size) % size;
-    if (shift == 0) continue;
+    const sym::Expr size = b.size(x, (*dims)[i]), shift = sym::mod((*shifts)[i], size);
+    if (shift.is_const(0)) continue;
     ValueId tail = b.slice(x, (*dims)[i], size - shift, size), head = b.slice(x, (*dims)[i], 0, size - shift);
     x = b.cat({tail, head}, (*dims)[i]);
   }

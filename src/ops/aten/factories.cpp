@@ -77,6 +77,20 @@ bool full(In in, Types& outs) {
 }
 bool scalar_tensor(In in, Types& outs) { return make(in, 1, in.default_dtype, {}, outs); }
 
+// How many steps of `by` lead from one size to another, the first included. A step that is no whole number is one of
+// whole parts, with which floats count exactly.
+std::optional<Expr> steps_between(Expr from, Expr to, const Arg& by) {
+  constexpr int64_t kParts = 1024;
+  const auto step = number(by);
+  if (!step || !(std::fabs(*step) * kParts <= 1e9) || *step == 0) return std::nullopt;
+  const bool whole = std::trunc(*step) == *step;
+  const double parts = *step * static_cast<double>(whole ? 1 : kParts);
+  if (std::trunc(parts) != parts) return std::nullopt;
+  const Expr length = (*step > 0 ? to - from : from - to) * Expr(whole ? 1 : kParts);
+  if (!sym::known_le(0, length)) return std::nullopt;  // ATen words the error
+  return sym::ceildiv(length, Expr(static_cast<int64_t>(std::fabs(parts))));
+}
+
 template <int start, int end, int step, int options>
 bool arange(In in, Types& outs) {
   const Arg one_arg = Expr(1), zero_arg = Expr(0);
@@ -92,9 +106,8 @@ bool arange(In in, Types& outs) {
     for (const Arg* x : {&a, &b, &c})
       if (auto v = number(*x); !v || std::trunc(*v) != *v) return false;
   auto ea = size_expr(a), eb = size_expr(b);
-  auto cv = integer(c);
-  if (integral && ea && eb && cv && *cv == 1 && sym::known_le(*ea, *eb))
-    return make(in, options, fallback, {*eb - *ea}, outs);
+  if (ea && eb && !(ea->is_const() && eb->is_const()))
+    if (const auto length = steps_between(*ea, *eb, c)) return make(in, options, fallback, {*length}, outs);
   auto x = number(a), y = number(b), s = number(c);
   if (!x || !y || !s || *s == 0 || !std::isfinite(*x) || !std::isfinite(*y)) return false;
   if ((*s > 0 && *y < *x) || (*s < 0 && *y > *x)) return false;
@@ -111,9 +124,17 @@ bool arange(In in, Types& outs) {
 
 bool linspace(In in, Types& outs) {
   auto steps = size_expr(arg(in, 2));
-  DType fallback = promote(number_dtype(in, arg(in, 0)), number_dtype(in, arg(in, 1)));
-  if (!is_complex(fallback)) fallback = in.default_dtype;
-  return steps && is_scalar(arg(in, 0)) && is_scalar(arg(in, 1)) && make(in, 3, fallback, {*steps}, outs);
+  DType fallback = in.default_dtype;
+  for (size_t end = 0; end < 2; ++end) {
+    if (const TensorType* late = tensor(in, end)) {
+      if (!late->wrapped_number) return false;
+    } else if (!is_scalar(arg(in, end))) {
+      return false;
+    } else if (is_complex(number_dtype(in, arg(in, end)))) {
+      fallback = to_complex(in.default_dtype);
+    }
+  }
+  return steps && make(in, 3, fallback, {*steps}, outs);
 }
 bool eye(In in, Types& outs) {
   auto n = size_expr(arg(in, 0));

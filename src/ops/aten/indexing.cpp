@@ -250,9 +250,24 @@ bool rot90(In in, Types& outs) {  // flips, then a transposed view
   }
   return true;
 }
+bool known_sizes_of(const Sizes& a, const Sizes& b) {
+  const auto constant = [](Expr e) { return e.is_const(); };
+  return std::ranges::all_of(a, constant) && std::ranges::all_of(b, constant);
+}
 bool roll(In in, Types& outs) {
   const TensorType* x = tensor(in, 0);
   auto shifts = integers(arg(in, 1)), dims = integers(arg(in, 2));
+  if (const auto places = size_list(arg(in, 1)); x && places && dims && !known_sizes_of(*places, x->sizes)) {
+    // What is known of where the two parts meet, for the decomposition.
+    if (places->size() != (dims->empty() ? 1 : dims->size())) return false;
+    for (size_t i = 0; i < places->size(); ++i) {
+      const auto d = dims->empty() ? std::optional<size_t>() : wrap_dim((*dims)[i], x->rank());
+      const Expr size = dims->empty() ? x->numel() : d ? x->sizes[*d] : Expr(0);
+      if (!sym::known_lt(0, size) || !sym::known_le(sym::mod((*places)[i], size), size)) return false;
+    }
+    if (suggest_format(*x) != MemoryFormat::kContiguous) return false;
+    return dense_self(*x, outs);
+  }
   if (!x || !shifts || !dims) return false;
   if (dims->empty() || suggest_format(*x) == MemoryFormat::kContiguous) {
     for (Expr e : x->sizes)
@@ -305,7 +320,7 @@ bool embedding(In in, Types& outs) {
 template <size_t self, size_t out_int32>
 bool search(In in, Types& outs) {  // bucketize, searchsorted
   const TensorType* x = tensor(in, self);
-  if (!x || !contiguous(*x)) return false;
+  if (!x) return false;
   return one(outs, fresh(*x, flag(arg(in, out_int32)) ? DType::kI32 : DType::kI64, x->sizes));
 }
 

@@ -64,6 +64,11 @@ std::optional<DType> scalar_dtype(const Arg& a) {
 
 bool is_scalar(const Arg& a) { return scalar_dtype(a).has_value(); }
 
+std::optional<Sizes> size_list(const Arg& a) {
+  if (const auto* sizes = std::get_if<Sizes>(&a)) return *sizes;
+  const auto numbers = integers(a);
+  return numbers ? std::optional(Sizes(numbers->begin(), numbers->end())) : std::nullopt;
+}
 std::optional<Ints> integers(const Arg& a) {
   if (is_none(a)) return Ints{};
   if (auto* s = std::get_if<Sizes>(&a)) return ints(*s);

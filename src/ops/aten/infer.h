@@ -27,6 +27,7 @@ std::optional<double> number(const Arg& a);  // real scalars
 bool is_scalar(const Arg& a);
 std::optional<DType> scalar_dtype(const Arg& a);
 std::optional<Ints> integers(const Arg& a);                              // constant list; {} for None
+std::optional<Sizes> size_list(const Arg& a);                            // numbers or sizes
 std::optional<std::vector<const TensorType*>> tensors(In in, size_t i);  // entries null for None
 // A tensor or a number standing where a tensor is expected; numbers become wrapped 0-d tensors in `scratch`.
 const TensorType* operand(In in, size_t i, TensorType& scratch);

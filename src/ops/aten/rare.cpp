@@ -145,7 +145,24 @@ bool nll_loss_2d(In in, Types& outs) {
   outs = {fresh(*x, x->dtype, sizes), fresh(*x, x->dtype, {})};
   return true;
 }
+// How many there are of a square whose size is a symbol.
+std::optional<Expr> triangle_count(In in, bool lower) {
+  const auto rows = size_expr(arg(in, 0)), columns = size_expr(arg(in, 1));
+  const auto offset = integer(arg(in, 2));
+  if (!rows || !columns || !offset || rows->is_const() || !sym::known_eq(*rows, *columns)) return std::nullopt;
+  const auto corner = [](Expr side) { return sym::floordiv(side * (side + 1), 2); };
+  const int64_t below = lower ? *offset : *offset - 1;  // columns up to i + below
+  const Expr side = below <= 0 ? *rows + below : *rows - below - 1;
+  if (!sym::known_lt(0, side)) return std::nullopt;
+  const Expr lower_part = below <= 0 ? corner(side) : *rows * *rows - corner(side);
+  return lower ? lower_part : *rows * *rows - lower_part;
+}
 bool triangle_indices(In in, Types& outs, bool lower) {  // (row, col, offset, dtype, layout, device, pin_memory)
+  if (const auto count = triangle_count(in, lower)) {
+    TensorType like;
+    if (auto* d = std::get_if<Device>(&arg(in, 5))) like.device = *d;
+    return one(outs, fresh(like, dtype_of(arg(in, 3)).value_or(DType::kI64), {2, *count}));
+  }
   auto rows = integer(arg(in, 0)), columns = integer(arg(in, 1)), offset = integer(arg(in, 2));
   if (!rows || !columns || !offset || *rows < 0 || *columns < 0 || *rows > (1 << 20)) return false;
   int64_t count = 0;
@@ -157,6 +174,39 @@ bool triangle_indices(In in, Types& outs, bool lower) {  // (row, col, offset, d
   TensorType like;
   if (auto* d = std::get_if<Device>(&arg(in, 5))) like.device = *d;
   return one(outs, fresh(like, dtype_of(arg(in, 3)).value_or(DType::kI64), {2, count}));
+}
+// (theta, size, align_corners): places of an image of that size, and what they tell of theta.
+template <bool backward>
+bool affine_grid(In in, Types& outs) {
+  const TensorType* x = tensor(in, 0);
+  const auto size = size_list(arg(in, 1));
+  if (!x || !size || (size->size() != 4 && size->size() != 5)) return false;
+  const auto n = static_cast<int64_t>(size->size() - 2);
+  Sizes sizes = {(*size)[0]};
+  if (backward) {
+    sizes.insert(sizes.end(), {Expr(n), Expr(n + 1)});
+    TensorType out = fresh(*x, x->dtype, sizes);
+    out.strides = {Expr(n * (n + 1)), Expr(1), Expr(n)};
+    return one(outs, std::move(out));
+  }
+  if (x->rank() != 3 || !x->sizes[1].is_const(n) || !x->sizes[2].is_const(n + 1)) return false;
+  if (!sym::known_eq(x->sizes[0], (*size)[0])) return false;
+  sizes.insert(sizes.end(), size->begin() + 2, size->end());
+  sizes.emplace_back(n);
+  for (Expr e : sizes)
+    if (!sym::known_lt(0, e)) return false;
+  return one(outs, fresh(*x, x->dtype, sizes));
+}
+// (x1, x2, p, compute_mode)
+bool cdist(In in, Types& outs) {
+  const TensorType *x = tensor(in, 0), *y = tensor(in, 1);
+  if (!x || !y || x->rank() < 2 || y->rank() < 2 || x->dtype != y->dtype || !is_floating(x->dtype)) return false;
+  if (has_zero_size(*x) || has_zero_size(*y) || !sym::known_eq(x->sizes.back(), y->sizes.back())) return false;
+  auto sizes = broadcast(Sizes(x->sizes.begin(), x->sizes.end() - 2), Sizes(y->sizes.begin(), y->sizes.end() - 2));
+  if (!sizes) return false;
+  sizes->push_back(x->sizes[x->rank() - 2]);
+  sizes->push_back(y->sizes[y->rank() - 2]);
+  return one(outs, fresh(*x, x->dtype, *sizes));
 }
 // (self, ...): the values, and which of them were within the range.
 bool fake_quantize(In in, Types& outs) {
@@ -177,6 +227,10 @@ void add_rare(Table& t) {
   const auto kind = OpKind::kExtern;
   t.add("im2col.default", kind, im2col);
   t.add("col2im.default", kind, col2im);
+  t.add("affine_grid_generator.default", kind, affine_grid<false>);
+  t.add("affine_grid_generator_backward.default", kind, affine_grid<true>);
+  t.add("_cdist_forward.default", kind, cdist);
+  t.add("_euclidean_dist.default", kind, cdist);
   t.add("take.default", kind, take);
   t.add("linalg_cross.default", kind, cross);
   t.add("histc.default", kind, histogram);

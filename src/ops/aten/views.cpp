@@ -203,12 +203,13 @@ TensorType dropped(const TensorType& x, size_t d, Expr index) {
 }
 bool select(In in, Types& outs) {
   const TensorType* x = tensor(in, 0);
-  auto dim = integer(arg(in, 1)), index = integer(arg(in, 2));
+  auto dim = integer(arg(in, 1));
+  const auto index = size_expr(arg(in, 2));
   if (!x || x->rank() == 0 || !dim || !index) return false;
   auto d = wrap_dim(*dim, x->rank());
   if (!d) return false;
   Expr i = *index, size = x->sizes[*d];
-  if (*index < 0) i = size + i;
+  if (!sym::known_le(0, i)) i = size + i;
   if (!sym::known_le(0, i) || !sym::known_lt(i, size)) return false;
   return one(outs, dropped(*x, *d, i));
 }
@@ -309,12 +310,13 @@ bool diagonal(In in, Types& outs) {  // (self, offset, dim1, dim2)
   auto offset = integer(arg(in, 1)), dim1 = integer(arg(in, 2)), dim2 = integer(arg(in, 3));
   if (!x || x->rank() < 2 || !offset || !dim1 || !dim2) return false;
   auto a = wrap_dim(*dim1, x->rank()), b = wrap_dim(*dim2, x->rank());
-  if (!a || !b || *a == *b || !x->sizes[*a].is_const() || !x->sizes[*b].is_const()) return false;
-  int64_t rows = x->sizes[*a].value(), columns = x->sizes[*b].value();
-  int64_t n =
-      std::max<int64_t>(0, *offset >= 0 ? std::min(rows, columns - *offset) : std::min(rows + *offset, columns));
+  if (!a || !b || *a == *b) return false;
+  const Expr rows = x->sizes[*a], columns = x->sizes[*b];
+  const Expr n =
+      sym::max(*offset >= 0 ? sym::min(rows, columns - *offset) : sym::min(rows + *offset, columns), Expr(0));
+  if (!n.is_const() && !sym::known_lt(0, n)) return false;
   TensorType out = *x;
-  if (n != 0) out.offset += *offset >= 0 ? x->strides[*b] * *offset : x->strides[*a] * -*offset;
+  if (!n.is_const(0)) out.offset += *offset >= 0 ? x->strides[*b] * *offset : x->strides[*a] * -*offset;
   Expr stride = x->strides[*a] + x->strides[*b];
   for (size_t d : {std::max(*a, *b), std::min(*a, *b)}) {
     out.sizes.erase(out.sizes.begin() + static_cast<int64_t>(d));
@@ -348,8 +350,9 @@ bool as_strided(In in, Types& outs) {  // (self, size, stride, storage_offset)
 
 bool unfold(In in, Types& outs) {  // (self, dimension, size, step)
   const TensorType* x = tensor(in, 0);
-  auto dim = integer(arg(in, 1)), size = integer(arg(in, 2)), step = integer(arg(in, 3));
-  if (!x || !dim || !size || !step || *step <= 0 || *size < 0 || x->rank() == 0) return false;
+  auto dim = integer(arg(in, 1)), step = integer(arg(in, 3));
+  auto size = size_expr(arg(in, 2));
+  if (!x || !dim || !size || !step || *step <= 0 || !sym::known_le(0, *size) || x->rank() == 0) return false;
   auto d = wrap_dim(*dim, x->rank());
   if (!d || !sym::known_le(*size, x->sizes[*d])) return false;
   TensorType out = *x;
