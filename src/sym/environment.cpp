@@ -2,6 +2,7 @@
 #include "sym/environment.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 
@@ -80,10 +81,14 @@ std::optional<bool> by_fact(const SizeGuard& fact, Relation r, Expr a, Expr b) {
 }
 
 // The ends of slices are often INT64_MAX, which nothing can be added to; no size comes near this number.
+// What stands in for a size that follows from data where torch wants some number to show.
+constexpr int64_t kDataSizeShown = 1009;
+
 constexpr int64_t kFar = int64_t{1} << 60;
 bool far_above(Expr e) { return e.is_const() && e.value() > kFar; }
 
 thread_local Environment* asked = nullptr;
+thread_local bool layout_only = false;
 
 }  // namespace
 
@@ -127,10 +132,18 @@ Expr Environment::add(int64_t now, const Promise& promise) {
   return symbol;
 }
 
+Expr Environment::add_data_size() {
+  FLASHOVER_CHECK(data_sizes_ < kMaxSizeSymbols) << "sizes that follow from data";
+  return data_size_symbol(data_sizes_++);
+}
+
+void Environment::know(SizeGuard fact) { guards_.push_back({std::move(fact), ""}); }
+
 int64_t Environment::now(Expr e) const {
   if (e.is_const()) return e.value();
   return evaluate(e, [this](Expr variable) {
     const std::optional<int> k = size_symbol_index(variable);
+    if (k && *k >= kMaxSizeSymbols) return kDataSizeShown;
     FLASHOVER_CHECK(k && static_cast<size_t>(*k) < now_.size()) << "no size " << variable.str() << " in this trace";
     return now_[static_cast<size_t>(*k)];
   });
@@ -157,8 +170,11 @@ std::optional<bool> Environment::known(Relation r, Expr a, Expr b) const {
 bool Environment::solve(Expr difference) {
   std::vector<Expr> variables;
   collect_vars(difference, variables);
-  for (size_t i = now_.size(); i-- > 0;) {
-    const Expr symbol = size_symbol(static_cast<int>(i));
+  const size_t known = now_.size();
+  for (size_t i = known + static_cast<size_t>(data_sizes_); i-- > 0;) {
+    const Expr symbol = i < known ? size_symbol(static_cast<int>(i)) : data_size_symbol(static_cast<int>(i - known));
+    // (Guards are asked before the call: what is read from its inputs does not follow from data.)
+    if (i < known && has_data_size(difference)) break;
     if (std::find(variables.begin(), variables.end(), symbol) == variables.end()) continue;
     const std::optional<Expr> by = coefficient(difference, symbol);
     if (!by || !(by->is_const(1) || by->is_const(-1))) continue;
@@ -174,7 +190,7 @@ bool Environment::solve(Expr difference) {
     solved_at_.emplace(symbol, here());
     for (auto& [other, stands_for] : solved_) stands_for = canonical(stands_for);
     for (Expr other : open)
-      if (const Expr number = solved_.at(other); number.is_const())
+      if (const Expr number = solved_.at(other); number.is_const() && !has_data_size(other))
         fixed_.push_back({*size_symbol_index(other), number.value(), how_, here()});
     // What was known of the symbol by its range is no longer in any type.
     const Expr least(symbol.range().lo);
@@ -190,6 +206,7 @@ bool Environment::holds(Relation r, Expr a, Expr b) {
   if (far_above(a) != far_above(b)) return r == Relation::kNotEqual || (r != Relation::kEqual && far_above(b));
   if (const auto answer = known(r, a, b)) return *answer;
   if (assumes_) return false;
+  if (has_data_size(a) || has_data_size(b)) return holds_usually(r, a, b);
   const bool answer = satisfied(r, now(a), now(b));
   const SizeGuard fact = answer ? SizeGuard{r, a, b} : negated({r, a, b});
   if (fact.relation == Relation::kEqual && solve(a - b)) return answer;
@@ -197,9 +214,39 @@ bool Environment::holds(Relation r, Expr a, Expr b) {
   return answer;
 }
 
+// Rules ask for what operators need, first: sizes that are equal, and in order. One element or none is the special case.
+bool Environment::holds_usually(Relation r, Expr a, Expr b) {
+  const auto is_below = [](Expr e, int64_t n) { return e.is_const() && e.value() < n; };
+  const bool special = is_below(a, 2) || is_below(b, 2);
+  const bool answer = r == Relation::kEqual       ? !special
+                      : r == Relation::kNotEqual  ? special
+                      : r == Relation::kLessEqual ? !is_below(b, 2)
+                                                  : !is_below(b, 3);
+  // Where few elements lie is of no consequence.
+  if (layout_only && (is_below(a, 3) || is_below(b, 3))) return answer;
+  take(answer ? SizeGuard{r, a, b} : negated({r, a, b}));
+  return answer;
+}
+
+void Environment::take(const SizeGuard& fact) {
+  if (assume) assume(fact);
+  if (fact.relation != Relation::kEqual || !solve(fact.a - fact.b)) guards_.push_back({fact, here()});
+}
+
+void Environment::expect(Relation r, Expr a, Expr b, bool answer) {
+  const SizeGuard fact{r, canonical(a), canonical(b)};
+  take(answer ? fact : negated(fact));
+}
+
 bool Environment::follows(Relation r, Expr a, Expr b) const { return known(r, canonical(a), canonical(b)) == true; }
 
 int64_t Environment::specialize(Expr e, Fixing how) {
+  e = canonical(e);
+  if (has_data_size(e)) {
+    const std::string why = "data-dependent: the number " + e.str() + " follows from data, and is needed as a number";
+    if (refuse) refuse(why);
+    throw Declined(why);
+  }
   const int64_t value = now(e);
   how_ = how;
   holds(Relation::kEqual, e, Expr(value));
@@ -207,10 +254,11 @@ int64_t Environment::specialize(Expr e, Fixing how) {
   return value;
 }
 
-std::vector<AskedGuard> Environment::asked() const {
+std::vector<AskedGuard> Environment::canonical_guards(bool of_data) const {
   std::vector<AskedGuard> out;
   for (const auto& [g, where] : guards_) {
     SizeGuard now{g.relation, canonical(g.a), canonical(g.b)};
+    if ((has_data_size(now.a) || has_data_size(now.b)) && !of_data) continue;
     if (proven(now.relation, now.a, now.b) == true) continue;
     const bool implied = std::any_of(out.begin(), out.end(), [&](const AskedGuard& other) {
       return by_fact(other.guard, now.relation, now.a, now.b) == true;
@@ -220,11 +268,18 @@ std::vector<AskedGuard> Environment::asked() const {
   return out;
 }
 
-std::vector<SizeGuard> Environment::guards() const {
+std::vector<AskedGuard> Environment::asked() const { return canonical_guards(false); }
+
+namespace {
+std::vector<SizeGuard> without_lines(std::vector<AskedGuard> asked) {
   std::vector<SizeGuard> out;
-  for (AskedGuard& g : asked()) out.push_back(g.guard);
+  for (AskedGuard& g : asked) out.push_back(std::move(g.guard));
   return out;
 }
+}  // namespace
+
+std::vector<SizeGuard> Environment::guards() const { return without_lines(canonical_guards(false)); }
+std::vector<SizeGuard> Environment::facts() const { return without_lines(canonical_guards(true)); }
 
 std::string Environment::where_equal(int symbol) const {
   const auto found = solved_at_.find(size_symbol(symbol));
@@ -268,6 +323,9 @@ std::vector<BrokenPromise> Environment::broken() const {
   }
   return out;
 }
+
+LayoutScope::LayoutScope() : before_(std::exchange(layout_only, true)) {}
+LayoutScope::~LayoutScope() { layout_only = before_; }
 
 AskScope::AskScope(Environment* environment) : before_(asked) { asked = environment; }
 AskScope::~AskScope() { asked = before_; }

@@ -453,7 +453,7 @@ std::optional<sym::Expr> Recorder::size_of_symbol(PyObject* symbol) const {
 // Symbols that were found equal to something else are that.
 void Recorder::substitute_sizes() {
   if (sizes_->empty()) return;
-  graph_.facts.sizes = sizes_->guards();
+  graph_.facts.sizes = sizes_->facts();
   const auto all = [this](Sizes& list) {
     for (sym::Expr& e : list) e = sizes_->canonical(e);
   };
