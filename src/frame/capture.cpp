@@ -304,6 +304,7 @@ void Run::set_up(Speculation speculation, Path stop, bool gives_way) {
       return number ? in.recorder.numbers.symbols(number.get()) : nullptr;
     };
   session.data_sizes = speculation.data_sizes;
+  in.recorder.numbers.rarely_empty = !request.may_break;
   in.recorder.numbers.elements = speculation.elements;
   if (speculation.elements)
     session.element_read = [&in = in, raw = &session](int32_t input) {

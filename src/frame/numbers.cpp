@@ -560,9 +560,10 @@ int Numbers::compare(PyObject* a, PyObject* b, int op) {
     const sym::Expr left = exchanged ? *y : *x, right = exchanged ? *x : *y;
     if (!is_of_data(a) && !is_of_data(b)) return session_->sizes().holds(relation, left, right);
     if (const std::optional<bool> known = session_->sizes().known_of_data(relation, left, right)) return *known;
-    if (wanted >= 0) {
-      session_->sizes().expect(relation, left, right, wanted == 1);
-      return wanted;
+    const int truth = wanted < 0 && rarely_empty ? truth_where_there_are_any(relation, left, right) : wanted;
+    if (truth >= 0) {
+      session_->sizes().expect(relation, left, right, truth == 1);
+      return truth;
     }
     refuse_question(*x, *y, op);
   }
@@ -574,6 +575,20 @@ int Numbers::compare(PyObject* a, PyObject* b, int op) {
   c.expected = now != 0;
   program.checks.push_back(c);
   return now;
+}
+
+// `if boxes.numel() == 0`: the answer where there are elements; -1: another question.
+int Numbers::truth_where_there_are_any(sym::Relation r, sym::Expr a, sym::Expr b) {
+  switch (r) {
+    case sym::Relation::kEqual:
+    case sym::Relation::kNotEqual:
+      return a.is_const(0) || b.is_const(0) ? r == sym::Relation::kNotEqual : -1;
+    case sym::Relation::kLess:
+      return a.is_const(0) ? 1 : b.is_const(1) ? 0 : -1;
+    case sym::Relation::kLessEqual:
+      return a.is_const(1) ? 1 : b.is_const(0) ? 0 : -1;
+  }
+  return -1;
 }
 
 // The program goes one way or the other.

@@ -41,14 +41,18 @@ void each_expression(Plan& p, const F& f) {
 }
 
 // "... with size 2*s0" with the number.
-template <typename Value>
-void put_size(std::string& error, const Value& value_of) {
+template <typename Value, typename Known>
+void put_size(std::string& error, const Value& value_of, const Known& is_known) {
   constexpr std::string_view kSize = " with size ";
   const size_t at = error.rfind(kSize);
   if (at == std::string::npos) return;
   try {
     const sym::Expr e = sym::parse(std::string_view(error).substr(at + kSize.size()));
-    if (!e.is_const()) error = error.substr(0, at) + std::string(kSize) + std::to_string(sym::evaluate(e, value_of));
+    std::vector<sym::Expr> vars;
+    sym::collect_vars(e, vars);
+    // (A kernel of another part of the plan has sizes of its own.)
+    if (!e.is_const() && std::ranges::all_of(vars, is_known))
+      error = error.substr(0, at) + std::string(kSize) + std::to_string(sym::evaluate(e, value_of));
   } catch (const UserError&) {  // no expression: the message stays
   }
 }
@@ -175,6 +179,10 @@ Plan with_sizes(const Plan& p, std::span<const SizeSource> sources, std::span<co
       if (sources[i].symbol == k) return values[i];
     throw InternalError("plan: no value of " + v.str());
   };
+  const auto is_known = [&](sym::Expr v) {
+    const auto k = sym::size_symbol_index(v);
+    return std::ranges::any_of(sources, [&](const SizeSource& s) { return s.symbol == k; });
+  };
   const auto put = [&](sym::Expr& e) {
     if (!e.is_const()) e = sym::evaluate(e, value_of);
   };
@@ -190,7 +198,7 @@ Plan with_sizes(const Plan& p, std::span<const SizeSource> sources, std::span<co
   out.device = p.device;
   each_expression(out, put);
   for (Kernel& k : out.kernels)
-    for (std::string& error : k.errors) put_size(error, value_of);
+    for (std::string& error : k.errors) put_size(error, value_of, is_known);
   if (p.arena_bytes.is_const()) {
     out.arena_bytes = p.arena_bytes;
     return out;

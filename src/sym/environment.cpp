@@ -55,8 +55,16 @@ bool implies_less(const SizeGuard& fact, bool strict, Expr a, Expr b) {
   if (proven_le(given, wanted)) return true;
   std::vector<Expr> sizes;
   collect_vars(wanted, sizes);
-  return std::any_of(sizes.begin(), sizes.end(),
-                     [&](Expr s) { return s.range().lo >= 0 && !(wanted == s) && proven_le(given * s, wanted); });
+  // 4*u <= 80 is 4 times u <= 20.
+  const auto by_a_number = [&](Expr s) {
+    const auto w = coefficient(wanted, s), g = coefficient(given, s);
+    if (!w || !g || !w->is_const() || !g->is_const() || g->value() == 0 || w->value() % g->value() != 0) return false;
+    const int64_t times = w->value() / g->value();
+    return times > 1 && proven_le(given * Expr(times), wanted);
+  };
+  return std::any_of(sizes.begin(), sizes.end(), [&](Expr s) {
+    return by_a_number(s) || (s.range().lo >= 0 && !(wanted == s) && proven_le(given * s, wanted));
+  });
 }
 
 std::optional<bool> by_fact(const SizeGuard& fact, Relation r, Expr a, Expr b) {
@@ -217,7 +225,8 @@ bool Environment::holds(Relation r, Expr a, Expr b) {
 // Rules ask for what operators need, first: sizes that are equal, and in order. One element or none is the special case.
 bool Environment::holds_usually(Relation r, Expr a, Expr b) {
   const auto is_below = [](Expr e, int64_t n) { return e.is_const() && e.value() < n; };
-  const bool special = is_below(a, 2) || is_below(b, 2);
+  const bool divides = (a.is_const(0) && b.kind() == Kind::kMod) || (b.is_const(0) && a.kind() == Kind::kMod);
+  const bool special = !divides && (is_below(a, 2) || is_below(b, 2));
   const bool answer = r == Relation::kEqual       ? !special
                       : r == Relation::kNotEqual  ? special
                       : r == Relation::kLessEqual ? !is_below(b, 2)

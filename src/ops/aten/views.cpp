@@ -254,8 +254,9 @@ bool slice(In in, Types& outs) {  // (self, dim, start, end, step)
       if (v < 0) v += n;
       return Expr(std::clamp<int64_t>(v, 0, n));
     }
-    if (sym::follows(sym::Relation::kLessEqual, 0, *e) && sym::has_data_size(size) && !sym::has_data_size(*e) &&
-        !sym::follows(sym::Relation::kLessEqual, *e, size))
+    const auto follows = [](Expr low, Expr high) { return sym::follows(sym::Relation::kLessEqual, low, high); };
+    if ((sym::has_data_size(size) || sym::has_data_size(*e)) && follows(0, *e) && !follows(*e, size) &&
+        !follows(size, *e))
       return sym::min(*e, size);
     if (sym::known_le(0, *e)) {
       if (sym::known_le(*e, size)) return *e;
