@@ -10,6 +10,7 @@
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
 #include <ATen/ops/embedding_dense_backward.h>
+#include <ATen/ops/empty.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -28,6 +29,7 @@
 #include "cpu_kernels/random.h"
 #include "cpu_kernels/team.h"
 #include "cpu_kernels/unfold.h"
+#include "sym/environment.h"
 #include "torch/convolved.h"
 
 namespace flashover::cpu {
@@ -645,6 +647,18 @@ at::Tensor unfolded_weight_gradient_op(const at::Tensor& grad, const at::Tensor&
   return out;
 }
 
+// So many elements as the number says, over the memory of one.
+at::Tensor size_of_data_op(const at::Tensor& number) {
+  const int64_t size = number.item().toLong();
+  TORCH_CHECK(size >= 0, "a size that follows from data is ", size);
+  return at::empty({1}, at::TensorOptions().dtype(at::kBool)).as_strided({size}, {0});
+}
+
+void check_sizes_op(int64_t a, int64_t b, int64_t relation, std::string_view what) {
+  TORCH_CHECK(sym::satisfied(static_cast<sym::Relation>(relation), a, b), "compiled code needs ", what,
+              ", and the sides are ", a, " and ", b);
+}
+
 }  // namespace
 
 void register_operators() {
@@ -701,6 +715,10 @@ void register_operators() {
     add("unfolded_weight_gradient(Tensor grad, Tensor x, int[] weight, int[] stride, int[] padding, int[] dilation) -> "
         "Tensor",
         "unfolded_weight_gradient", unfolded_weight_gradient_op);
+    library.def("size_of_data(Tensor number) -> Tensor");
+    library.impl("size_of_data", torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, size_of_data_op));
+    library.def("check_sizes(int a, int b, int relation, str what) -> ()");
+    library.impl("check_sizes", torch::dispatch(c10::DispatchKey::CompositeImplicitAutograd, check_sizes_op));
     whole.release();  // never unloaded: plans may run until the process ends
     return true;
   }();

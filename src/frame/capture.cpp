@@ -216,6 +216,7 @@ struct Speculation {
   bool assumptions = true;      // trace/assume.h
   bool narrowed_inputs = true;  // the parts of inputs that are inputs are only read
   bool elements = false;        // buffers of one element hold what they hold now
+  bool data_sizes = false;      // sizes that follow from data are symbols (Session::data_sizes)
 };
 
 void decline(Capture& out, std::string reason, std::string where) {
@@ -299,8 +300,11 @@ void Run::set_up(Speculation speculation, Path stop, bool gives_way) {
     session.item_symbol = [&in = in](PyObject* tensor) -> PyObject* {
       if (!in.items_as_symbols) return nullptr;
       Ref number = Ref::steal(in.recorder.numbers.item(tensor));
+      if (!number) number = Ref::steal(in.recorder.numbers.of_data(tensor));
       return number ? in.recorder.numbers.symbols(number.get()) : nullptr;
     };
+  session.data_sizes = speculation.data_sizes;
+  in.recorder.numbers.rarely_empty = !request.may_break;
   in.recorder.numbers.elements = speculation.elements;
   if (speculation.elements)
     session.element_read = [&in = in, raw = &session](int32_t input) {
@@ -585,6 +589,7 @@ Capture run_uninterrupted(const CaptureRequest& request, Speculation speculation
         broke.clear();
       }
       made_class = in.class_path();
+      out.data_sizes = session->sizes().data_sizes() > 0;
       PyErr_Clear();
       out.larger_than_call = in.recorder.larger_than_call;
       out.took_narrowed_inputs = !in.narrowed_inputs.empty() || !out.narrowed_inputs.empty();
@@ -730,8 +735,19 @@ Capture capture(const CaptureRequest& request) {
   Speculation speculation;
   speculation.assumptions = request.varying_numbers != nullptr;  // others than the own pipeline take no numbers either
   speculation.elements = request.varying_numbers != nullptr && request.first;
+  speculation.data_sizes = request.varying_numbers != nullptr;
   Capture out = capture(request, speculation);
   if (PyErr_Occurred()) return out;
+  // A graph ends where data is asked for, then: before the first size that follows from it.
+  const auto ends_for_data = [](const Capture& c) {
+    return (c.declined || !c.frames.empty()) && c.reason.find("data-dependent") != std::string::npos;
+  };
+  if (out.data_sizes && request.may_break && !out.raised && (out.declined || ends_for_data(out))) {
+    speculation.data_sizes = false;
+    release(out);
+    out = capture(request, speculation);
+    if (PyErr_Occurred()) return out;
+  }
   if (speculation.narrowed_inputs && !narrowed_inputs_fit(out)) {
     speculation.narrowed_inputs = false;
     release(out);

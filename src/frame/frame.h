@@ -138,6 +138,7 @@ struct Capture {
   bool declined = false;
   bool retry_as_opaque = false;  // declined, but another capture knows better
   bool out_of_memory = false;    // declined, but another time there may be memory, or room for a file
+  bool data_sizes = false;       // it met sizes that follow from data, and took them for symbols
   bool must_raise = false;       // declined, and the program forbids that (torch._dynamo.error_on_graph_break)
   bool differentiated_twice =
       false;                   // declined in a call of the engine with create_graph: what leads there is to be eager's

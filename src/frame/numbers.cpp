@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <string_view>
+#include <utility>
 
 #include "frame/interpret/instructions.h"
 #include "frame/observe.h"
@@ -84,6 +85,8 @@ PyObject* run_number_step(const NumberStep& s, const std::vector<PyObject*>& val
       return PyLong_FromLongLong(guards::size_of(objects[s.a], s.op));
     case Kind::kConstant:
       return Py_NewRef(s.object.get());
+    case Kind::kOfData:
+      return Py_NewRef(Py_None);
     case Kind::kBinary:
       return arithmetic(s.op)(value(s.a), value(s.b));
     case Kind::kUnary:
@@ -184,7 +187,13 @@ bool evaluate(const NumberProgram& p, PyObject* const* objects, ReadItem read, s
 PyObject* Numbers::add(NumberStep step, PyObject* value) {
   Ref own = Ref::steal(own_number(Ref::steal(value).get()));
   if (!own || program.steps.size() >= kMaxSteps) throw Declined("too many numbers that change");
-  step.type = Py_TYPE(own.get());
+  if (follows_data(step)) {
+    step.kind = NumberStep::Kind::kOfData;
+    step.object = nullptr;
+  }
+  const bool of_data = step.kind == NumberStep::Kind::kOfData;
+  any_of_data_ = any_of_data_ || of_data;
+  step.type = of_data ? Py_TYPE(Py_None) : Py_TYPE(own.get());
   const auto index = static_cast<int32_t>(program.steps.size());
   program.steps.push_back(std::move(step));
   symbols_.emplace_back();
@@ -193,6 +202,24 @@ PyObject* Numbers::add(NumberStep step, PyObject* value) {
   if (program.steps.back().kind != NumberStep::Kind::kConstant) known_.emplace(own.get(), index);
   objects_.push_back(std::move(own));
   return objects_.back().get();
+}
+
+// Whether it is computed of what no call knows before it runs.
+bool Numbers::follows_data(const NumberStep& s) const {
+  if (s.kind == NumberStep::Kind::kSource || s.kind == NumberStep::Kind::kItem || s.kind == NumberStep::Kind::kSize)
+    return false;
+  const auto does = [&](int32_t i) {
+    return i >= 0 && program.steps[static_cast<size_t>(i)].kind == NumberStep::Kind::kOfData;
+  };
+  return does(s.a) || does(s.b);
+}
+
+PyObject* Numbers::of_data(PyObject* tensor) {
+  const std::optional<sym::Expr> e = session_->size_of_data(tensor);
+  if (!e) return nullptr;
+  if (e->is_const()) return PyLong_FromLongLong(e->value());
+  PyObject* known = of_size(*e);
+  return known ? Py_NewRef(known) : nullptr;
 }
 
 PyObject* Numbers::from_source(guards::SourceId source, PyObject* value) {
@@ -251,11 +278,15 @@ PyObject* Numbers::of_size(sym::Expr e) {
     return objects_[static_cast<size_t>(known->second)].get();
   const auto constant = [](int64_t n) { return Ref::steal(PyLong_FromLongLong(n)); };
   if (e.kind() == sym::Kind::kVar) {
-    const auto [input, dim] = session_->source_of_size(e);
     NumberStep s;
-    s.kind = NumberStep::Kind::kSize;
-    s.a = recorder_.tensor_sources().at(static_cast<size_t>(input));
-    s.op = dim;
+    if (sym::has_data_size(e)) {
+      s.kind = NumberStep::Kind::kOfData;
+    } else {
+      const auto [input, dim] = session_->source_of_size(e);
+      s.kind = NumberStep::Kind::kSize;
+      s.a = recorder_.tensor_sources().at(static_cast<size_t>(input));
+      s.op = dim;
+    }
     PyObject* made = add(std::move(s), constant(session_->sizes().now(e)).release());
     is_size(made, e);
     return made;
@@ -620,6 +651,7 @@ PyObject* Numbers::call(PyObject* function, PyObject* const* args, size_t nargs)
 }
 
 int Numbers::compare(PyObject* a, PyObject* b, int op) {
+  const int wanted = std::exchange(expected, -1);
   if (!is_number(a) || !is_number(b)) return -1;
   Ref result = Ref::steal(PyObject_RichCompare(a, b, op));
   if (!result) PyErr_Clear();
@@ -627,8 +659,17 @@ int Numbers::compare(PyObject* a, PyObject* b, int op) {
   const int now = result.get() == Py_True;
   if (const auto x = expr_of(a), y = expr_of(b); x && y && (is(a) || is(b))) {
     const auto [relation, exchanged] = relation_of(op);
-    return session_->sizes().holds(relation, exchanged ? *y : *x, exchanged ? *x : *y);
+    const sym::Expr left = exchanged ? *y : *x, right = exchanged ? *x : *y;
+    if (!is_of_data(a) && !is_of_data(b)) return session_->sizes().holds(relation, left, right);
+    if (const std::optional<bool> known = session_->sizes().known_of_data(relation, left, right)) return *known;
+    const int truth = wanted < 0 && rarely_empty ? truth_where_there_are_any(relation, left, right) : wanted;
+    if (truth >= 0) {
+      session_->sizes().expect(relation, left, right, truth == 1);
+      return truth;
+    }
+    refuse_question(*x, *y, op);
   }
+  if (is_of_data(a) || is_of_data(b)) throw Declined("data-dependent: a comparison of a number that follows from data");
   NumberCheck c;
   c.a = step_or_constant(a);
   c.b = step_or_constant(b);
@@ -636,6 +677,27 @@ int Numbers::compare(PyObject* a, PyObject* b, int op) {
   c.expected = now != 0;
   program.checks.push_back(c);
   return now;
+}
+
+// `if boxes.numel() == 0`: the answer where there are elements; -1: another question.
+int Numbers::truth_where_there_are_any(sym::Relation r, sym::Expr a, sym::Expr b) {
+  switch (r) {
+    case sym::Relation::kEqual:
+    case sym::Relation::kNotEqual:
+      return a.is_const(0) || b.is_const(0) ? r == sym::Relation::kNotEqual : -1;
+    case sym::Relation::kLess:
+      return a.is_const(0) ? 1 : b.is_const(1) ? 0 : -1;
+    case sym::Relation::kLessEqual:
+      return a.is_const(1) ? 1 : b.is_const(0) ? 0 : -1;
+  }
+  return -1;
+}
+
+// The program goes one way or the other.
+void Numbers::refuse_question(sym::Expr a, sym::Expr b, int op) const {
+  static constexpr const char* kSigns[] = {"<", "<=", "==", "!=", ">", ">="};
+  throw Declined("data-dependent: whether " + a.str() + " " + kSigns[op] + " " + b.str() +
+                 " follows from data (torch._check can say so)");
 }
 
 int Numbers::truth(PyObject* a) {
@@ -652,6 +714,9 @@ void Numbers::read_step(int32_t index) {
   }
   const NumberStep s = program.steps[static_cast<size_t>(index)];
   switch (s.kind) {
+    case NumberStep::Kind::kOfData:
+      read_[static_cast<size_t>(index)] = 0;
+      throw Declined("data-dependent: a number that follows from data is needed");
     case NumberStep::Kind::kSource:
       recorder_.fact(FactKind::kEquals, s.a, sources_[static_cast<size_t>(index)].get());
       break;
@@ -753,6 +818,7 @@ PyObject* Numbers::symbols(PyObject* o, int depth) {
     }
     Ref& symbol = symbols_[static_cast<size_t>(step)];
     if (const auto size = sizes_.find(step); size != sizes_.end()) return session_->size_symbol(size->second);
+    if (is_of_data(o)) throw Declined("data-dependent: a number that is computed of a size that follows from data");
     if (!symbol) {
       int32_t input = -1;
       symbol = Ref::steal(session_->add_number(o, "number " + std::to_string(step), input));

@@ -23,6 +23,7 @@
 #include "frame/internals.h"
 #include "guards/source.h"
 #include "ops/types.h"
+#include "sym/environment.h"
 #include "sym/sym.h"
 #include "sym/whole.h"
 
@@ -33,7 +34,8 @@ class Session;
 namespace flashover::frame {
 
 struct NumberStep {
-  enum class Kind : uint8_t { kSource, kItem, kSize, kConstant, kBinary, kUnary, kCall, kRound, kFormat };
+  // kOfData: follows from data, so that no call knows it before it runs: None.
+  enum class Kind : uint8_t { kSource, kItem, kSize, kConstant, kBinary, kUnary, kCall, kRound, kFormat, kOfData };
   Kind kind = Kind::kConstant;
   int32_t a = -1,
           b = -1;  // earlier steps; kSource, kItem, kSize: index in Capture::required (a source until the trace ends)
@@ -84,6 +86,12 @@ class Numbers {
   PyObject* of_sizes(PyObject* o);
   bool all_sizes(PyObject* o, int depth = 0) const;  // the numbers in it are sizes
   PyObject* item(PyObject* tensor);                  // null: not a number that follows from inputs
+  PyObject* of_data(PyObject* tensor);               // the size that its one whole number says; null: it says none
+  bool is_of_data(PyObject* o) const {               // such a size, or computed of one
+    const int32_t step = step_of(o);
+    return step >= 0 && program.steps[static_cast<size_t>(step)].kind == NumberStep::Kind::kOfData;
+  }
+  bool any_of_data() const { return any_of_data_; }
   // An input of one element on the CPU holds this number, also in later calls: they check it.
   bool holds_always(int32_t input, PyObject* number, DType dtype);
   // Results are new references; null: not taken (the operands are to be read()).
@@ -103,7 +111,9 @@ class Numbers {
   PyObject* symbols(PyObject* o, int depth = 0);
   bool read_value(ValueId value);  // Session::number_read
 
-  bool elements = false;                            // what a buffer of one element holds may be taken for always so
+  bool rarely_empty = false;  // whether tensors are empty may be taken to be false, with a check
+  int expected = -1;          // the truth of the next comparison, where the program goes on for one only
+  bool elements = false;      // what a buffer of one element holds may be taken for always so
   std::vector<std::pair<int32_t, int32_t>> inputs;  // graph input, step
   NumberProgram program;
 
@@ -124,6 +134,9 @@ class Numbers {
   int32_t step_or_constant(PyObject* o);
   PyObject* add(NumberStep step, PyObject* value);  // steals value; borrowed result
   void read_step(int32_t step);
+  bool follows_data(const NumberStep& s) const;
+  static int truth_where_there_are_any(sym::Relation r, sym::Expr a, sym::Expr b);
+  [[noreturn]] void refuse_question(sym::Expr a, sym::Expr b, int op) const;
   Ref rounded(PyObject* o);  // to f32
 
   Recorder& recorder_;
@@ -136,6 +149,7 @@ class Numbers {
   std::unordered_map<sym::Expr, int32_t> step_of_size_;
   std::unordered_map<int32_t, FloatOfSize> floats_;  // by step
   std::unordered_map<ValueId, int32_t> by_value_;
+  bool any_of_data_ = false;
 };
 
 // A new object with the same value, also where CPython would share one.

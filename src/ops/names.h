@@ -29,6 +29,12 @@ constexpr bool is_aten(std::string_view name) { return name.starts_with("aten.")
 #include "ops/aten_names.def"
 #undef ATEN_NAME
 
+// A number in a tensor as a size: the result has so many elements and no memory. Sizes that are to be as the trace took
+// them for.
+inline constexpr char size_of_data[] = "flashover.size_of_data.default";
+inline constexpr char check_sizes[] = "flashover.check_sizes.default";
+inline constexpr char nms[] = "torchvision.nms.default";
+
 }  // namespace flashover::op
 
 namespace flashover {

@@ -23,8 +23,13 @@ struct NameHash {
 // their schemas (writes) and tags (random numbers), but for a few. Any other may do whatever its author wrote: log,
 // count, talk to other processes. Eager calls it in each run, so it is called in each run.
 constexpr std::string_view kChecks[] = {"aten._linalg_check_errors.default", "aten._assert_async.default",
-                                        "aten._assert_async.msg", "aten._validate_compressed_sparse_indices.default"};
+                                        "aten._assert_async.msg", "aten._validate_compressed_sparse_indices.default",
+                                        op::check_sizes};
 constexpr std::string_view kActing[] = {"aten._print.default"};
+// Each call finds the sizes of their results anew; what follows is planned for sizes that are not known before.
+constexpr std::string_view kDataSized[] = {
+    op::_unique2, op::bincount,     op::nonzero,           op::repeat_interleave_Tensor,
+    op::nms,      op::size_of_data, op::unique_consecutive};
 constexpr std::string_view kComputing[] = {"aten",        "prim",
                                            "prims",       "mkldnn",
                                            "mkl",         "onednn",
@@ -116,6 +121,7 @@ class Table {
       op->name = std::string(name);
       op->effectful = may_act(name);
       op->check = contains(kChecks, name);
+      op->data_sized = contains(kDataSized, name);
       if (constexpr std::string_view kPrefix = "functional."; name.starts_with(kPrefix)) {
         const Op& original = create(name.substr(kPrefix.size()));
         op->on_clones = &original;

@@ -65,6 +65,7 @@ struct Op {
   bool effectful = false;         // does, or may do, something that neither its schema nor its tags tell (ops.cpp)
   bool check = false;             // an effectful one that at most raises: nothing is left of it when it did not
   bool nondeterministic = false;  // random: must not be duplicated or merged
+  bool data_sized = false;        // sizes of its results follow from what its operands hold
   Prim prim = Prim::none;
   bool is_prim() const { return prim != Prim::none; }
   uint8_t cost = 1;           // of an element, in units of an addition, and the two traits: prims.def
@@ -77,7 +78,7 @@ struct Op {
   bool is_aten_view = false;  // outputs alias argument 0
   bool declared = false;      // a table row or schema facts stand behind this; false: nothing but the name
   // Runs exactly once a call, in the program's order: not removed, merged, computed again or ahead of time.
-  bool once() const { return effectful || nondeterministic || mutates != 0; }
+  bool once() const { return effectful || nondeterministic || data_sized || mutates != 0; }
 };
 
 const Op* find(OpName name);                     // creates the extern row if new; thread safe; never null

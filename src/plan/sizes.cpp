@@ -2,6 +2,7 @@
 #include "plan/sizes.h"
 
 #include <algorithm>
+#include <set>
 
 #include "base/check.h"
 #include "plan/arena.h"
@@ -39,7 +40,26 @@ void each_expression(Plan& p, const F& f) {
   for (OutputRef& o : p.outputs) each_in_type(o.type, f);
 }
 
-std::vector<int> symbols_of(const Plan& p) {
+// "... with size 2*s0" with the number.
+template <typename Value, typename Known>
+void put_size(std::string& error, const Value& value_of, const Known& is_known) {
+  constexpr std::string_view kSize = " with size ";
+  const size_t at = error.rfind(kSize);
+  if (at == std::string::npos) return;
+  try {
+    const sym::Expr e = sym::parse(std::string_view(error).substr(at + kSize.size()));
+    std::vector<sym::Expr> vars;
+    sym::collect_vars(e, vars);
+    // (A kernel of another part of the plan has sizes of its own.)
+    if (!e.is_const() && std::ranges::all_of(vars, is_known))
+      error = error.substr(0, at) + std::string(kSize) + std::to_string(sym::evaluate(e, value_of));
+  } catch (const UserError&) {  // no expression: the message stays
+  }
+}
+
+}  // namespace
+
+std::vector<int> size_symbols(const Plan& p) {
   std::vector<sym::Expr> vars;
   const auto collect = [&](sym::Expr& e) {
     if (!e.is_const()) sym::collect_vars(e, vars);
@@ -52,6 +72,82 @@ std::vector<int> symbols_of(const Plan& p) {
     out.push_back(*k);
   }
   std::ranges::sort(out);
+  return out;
+}
+
+std::vector<SizePoint> size_points(const Plan& p) {
+  std::vector<SizePoint> out;
+  std::set<int> known;
+  for (const InputSpec& in : p.inputs)
+    for (sym::Expr e : in.type.sizes)
+      if (const auto k = sym::size_symbol_index(e)) known.insert(*k);
+  for (size_t i = 0; i < p.steps.size(); ++i) {
+    const Step& s = p.steps[i];
+    if (s.kind != StepKind::kCall || s.out_variant || takes_memory(s)) continue;
+    SizePoint point{.step = i};
+    for (size_t r = 0; r < s.writes.size(); ++r) {
+      if (s.writes[r] < 0 || static_cast<size_t>(s.writes[r]) >= p.tensors.size() ||  // (verify() will say so)
+          p.tensors[s.writes[r]].storage != StorageKind::kExtern)
+        continue;
+      const Sizes& sizes = p.tensors[s.writes[r]].type.sizes;
+      for (size_t d = 0; d < sizes.size(); ++d) {
+        const auto k = sym::size_symbol_index(sizes[d]);
+        if (k && sym::has_data_size(sizes[d]) && known.insert(*k).second)
+          point.sizes.push_back({*k, static_cast<int32_t>(r), static_cast<int32_t>(d)});
+      }
+    }
+    if (!point.sizes.empty()) out.push_back(std::move(point));
+  }
+  return out;
+}
+
+void check_size_points(const Plan& p) {
+  const std::vector<SizePoint> points = size_points(p);
+  if (points.empty()) return;
+  std::set<int> open;  // that later steps find
+  for (const SizePoint& point : points)
+    for (const SizePoint::Size& s : point.sizes) open.insert(s.symbol);
+  auto next = points.begin();
+  for (size_t i = 0; i < p.steps.size(); ++i) {
+    if (next != points.end() && next->step == i)
+      for (const SizePoint::Size& s : (next++)->sizes) open.erase(s.symbol);
+    if (p.steps[i].kind == StepKind::kRelease) continue;
+    const auto check = [&](sym::Expr e) {
+      if (e.is_const() || !sym::has_data_size(e)) return;
+      std::vector<sym::Expr> vars;
+      sym::collect_vars(e, vars);
+      for (sym::Expr v : vars)
+        if (const auto k = sym::size_symbol_index(v); k && open.contains(*k))
+          throw InternalError("plan: step " + std::to_string(i) + ": " + v.str() + " is found by a later step");
+    };
+    const auto check_tensor = [&](TensorId t) {
+      for (sym::Expr e : p.tensors[t].type.sizes) check(e);
+      for (sym::Expr e : p.tensors[t].type.strides) check(e);
+      check(p.tensors[t].type.offset);
+    };
+    for_each_read(p.steps[i], check_tensor);
+    for_each_write(p.steps[i], check_tensor);
+    for (sym::Expr e : p.steps[i].sizes) check(e);
+    for (const Arg& a : p.steps[i].args) {
+      if (const auto* e = std::get_if<sym::Expr>(&a)) check(*e);
+      if (const auto* l = std::get_if<Sizes>(&a))
+        for (sym::Expr e : *l) check(e);
+    }
+  }
+}
+
+std::vector<SizeSource> size_sources(const Plan& p) {
+  std::vector<SizeSource> out;
+  for (int symbol : size_symbols(p)) {
+    const sym::Expr s = sym::size_symbol(symbol);
+    const size_t before = out.size();
+    for (size_t i = 0; i < p.inputs.size() && out.size() == before; ++i) {
+      const Sizes& sizes = p.inputs[i].type.sizes;
+      const auto at = std::ranges::find(sizes, s);
+      if (at != sizes.end()) out.push_back({symbol, static_cast<int32_t>(i), static_cast<int32_t>(at - sizes.begin())});
+    }
+    if (out.size() == before) throw Declined("symbolic size: " + s.str() + " is no size of an input");
+  }
   return out;
 }
 
@@ -76,43 +172,16 @@ void check_frozen_part(const Plan& p) {
   }
 }
 
-// "... with size 2*s0" with the number.
-template <typename Value>
-void put_size(std::string& error, const Value& value_of) {
-  constexpr std::string_view kSize = " with size ";
-  const size_t at = error.rfind(kSize);
-  if (at == std::string::npos) return;
-  try {
-    const sym::Expr e = sym::parse(std::string_view(error).substr(at + kSize.size()));
-    if (!e.is_const()) error = error.substr(0, at) + std::string(kSize) + std::to_string(sym::evaluate(e, value_of));
-  } catch (const UserError&) {  // no expression: the message stays
-  }
-}
-
-}  // namespace
-
-std::vector<SizeSource> size_sources(const Plan& p) {
-  std::vector<SizeSource> out;
-  for (int symbol : symbols_of(p)) {
-    const sym::Expr s = sym::size_symbol(symbol);
-    const size_t before = out.size();
-    for (size_t i = 0; i < p.inputs.size() && out.size() == before; ++i) {
-      const Sizes& sizes = p.inputs[i].type.sizes;
-      const auto at = std::ranges::find(sizes, s);
-      if (at != sizes.end()) out.push_back({symbol, static_cast<int32_t>(i), static_cast<int32_t>(at - sizes.begin())});
-    }
-    if (out.size() == before) throw Declined("symbolic size: " + s.str() + " is no size of an input");
-  }
-  if (!out.empty()) check_frozen_part(p);
-  return out;
-}
-
 Plan with_sizes(const Plan& p, std::span<const SizeSource> sources, std::span<const int64_t> values) {
   const auto value_of = [&](sym::Expr v) {
     const auto k = sym::size_symbol_index(v);
     for (size_t i = 0; i < sources.size(); ++i)
       if (sources[i].symbol == k) return values[i];
     throw InternalError("plan: no value of " + v.str());
+  };
+  const auto is_known = [&](sym::Expr v) {
+    const auto k = sym::size_symbol_index(v);
+    return std::ranges::any_of(sources, [&](const SizeSource& s) { return s.symbol == k; });
   };
   const auto put = [&](sym::Expr& e) {
     if (!e.is_const()) e = sym::evaluate(e, value_of);
@@ -129,7 +198,7 @@ Plan with_sizes(const Plan& p, std::span<const SizeSource> sources, std::span<co
   out.device = p.device;
   each_expression(out, put);
   for (Kernel& k : out.kernels)
-    for (std::string& error : k.errors) put_size(error, value_of);
+    for (std::string& error : k.errors) put_size(error, value_of, is_known);
   if (p.arena_bytes.is_const()) {
     out.arena_bytes = p.arena_bytes;
     return out;

@@ -1,7 +1,7 @@
 // A plan with size symbols, and the plan of constant sizes that serves calls of one size.
 //
 //   In        a plan whose sizes, strides, offsets, arguments and launches are expressions over size symbols, each of
-//             which is a size of some input as it is
+//             which is a size of some input as it is, or of a result of a step that finds it (a size point)
 //   Out       where to read the symbols' values from a call's inputs; the plan with the values in their place
 //   Promises  with_sizes() leaves no symbol; it checks nothing else (verify() of what it returns does)
 //   Declines  a symbol that is no input's size, a frozen part that depends on one (Declined)
@@ -21,7 +21,26 @@ struct SizeSource {
 // Of all symbols that occur, by symbol; empty: the plan's sizes are constant.
 std::vector<SizeSource> size_sources(const Plan& p);
 
-// values: by entry of `sources`. Binaries are left out.
+// A step that calls an operator whose result number `result` has the symbol as its size `dim`: what follows is run when
+// the size is known.
+struct SizePoint {
+  size_t step = 0;
+  struct Size {
+    int32_t symbol = 0, result = 0, dim = 0;
+  };
+  std::vector<Size> sizes;
+};
+// In the order of steps. Symbols of inputs are none of theirs.
+std::vector<SizePoint> size_points(const Plan& p);
+// Throws InternalError where a step depends on a size that a later one finds.
+void check_size_points(const Plan& p);
+// The symbols that occur in it, ascending.
+std::vector<int> size_symbols(const Plan& p);
+
+// Throws Declined where what is computed from parameters has such a size.
+void check_frozen_part(const Plan& p);
+
+// values: by entry of `sources` (of which the symbols count). Binaries are left out.
 Plan with_sizes(const Plan& p, std::span<const SizeSource> sources, std::span<const int64_t> values);
 
 }  // namespace flashover::plan

@@ -2,7 +2,10 @@
 #include "plan/split.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
+
+#include "plan/arena.h"
 
 namespace flashover::plan {
 namespace {
@@ -88,9 +91,24 @@ class Splitter {
     add_tensors(m);
     add_steps(m);
     add_outputs(m);
-    for (const Tensor& t : plan.tensors)
-      if (t.storage == StorageKind::kArena) plan.arena_bytes = p_.arena_bytes;
+    if (p_.arena_bytes.is_const()) {
+      for (const Tensor& t : plan.tensors)
+        if (t.storage == StorageKind::kArena) plan.arena_bytes = p_.arena_bytes;
+    } else {
+      number_blocks(plan);
+    }
     return std::move(m.sub_plan);
+  }
+
+  // Blocks that are not placed yet (arena.h), without those of other sub-plans.
+  static void number_blocks(Plan& plan) {
+    std::map<int64_t, int64_t> number;
+    for (Tensor& t : plan.tensors) {
+      if (t.storage != StorageKind::kArena) continue;
+      const auto [known, fresh] = number.try_emplace(t.arena_offset.value() / 64, static_cast<int64_t>(number.size()));
+      t.arena_offset = known->second * 64;
+    }
+    place_blocks(plan);
   }
 
   // What it needs: tensors, frozen steps behind frozen ones.

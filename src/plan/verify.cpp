@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "ops/names.h"
 #include "plan/plan.h"
+#include "plan/sizes.h"
 
 namespace flashover::plan {
 
@@ -84,6 +85,7 @@ class Verifier {
     for (where_ = "output ", at_ = 0; at_ < p_.outputs.size(); ++at_) check_output(p_.outputs[at_]);
     where_ = "arena of t";
     check_arena();
+    check_size_points(p_);
   }
 
  private:

@@ -1,6 +1,7 @@
 // The stages of planning, in order.
 #include "planner/planner.h"
 
+#include "graph/analysis/data_sizes.h"
 #include "loops/schedule/expand.h"
 #include "planner/build_plan.h"
 #include "planner/rewrites.h"
@@ -8,7 +9,7 @@
 namespace flashover::planner {
 
 Schedule schedule(const graph::Graph& core, const Options& options) {
-  const graph::Graph expanded = expand(core, options.loops);
+  const graph::Graph expanded = graph::behind_data_sizes(expand(core, options.loops));
   loops::Program program = loops::make_loop_nodes(expanded);
   std::string nodes = options.want_text ? print(program) : std::string();
   const loops::Fused fused = fuse(program, options.loops);

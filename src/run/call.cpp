@@ -119,6 +119,7 @@ Call prepare(const plan::Plan& p, const plan::Step& s) {
   call.on_clones = s.op.starts_with(kOnClones);
   call.op = aten::find_operator(call.on_clones ? s.op.substr(kOnClones.size()) : s.op);
   if (!call.op) throw Declined("plan: torch has no operator " + s.op);
+  call.data_sized = ops::find(s.op)->data_sized;
   call.out_variant = s.out_variant;
   call.writes = s.writes;
   for (plan::TensorId t : s.writes) call.shapes.emplace_back(t >= 0 ? p.tensors[t].type : TensorType{});

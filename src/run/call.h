@@ -39,6 +39,7 @@ struct Call {
   std::vector<Shape> shapes;  // of writes; unused where the id is -1
   bool out_variant = false;
   bool on_clones = false;
+  bool data_sized = false;
   bool may_keep = false;  // a custom operator: may hold on to its arguments after it returned
 };
 

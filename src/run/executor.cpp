@@ -24,6 +24,7 @@
 #include "run/outputs.h"
 #include "run/program.h"
 #include "run/run.h"
+#include "run/size_points.h"
 #include "run/sized_executable.h"
 #include "run/step_observer.h"
 #include "run/sub_plans.h"
@@ -56,12 +57,6 @@ struct BorrowedArena {
   ~BorrowedArena() { give_arena(arena); }
   BorrowedArena(const BorrowedArena&) = delete;
 };
-
-std::shared_ptr<FrozenCache> frozen_cache(std::vector<int32_t> inputs) {
-  auto cache = std::make_shared<FrozenCache>();
-  cache->depend_on(std::move(inputs));
-  return cache;
-}
 
 // The program never changes; what calls write lies in the parts beside it.
 class PlanExecutable final : public Executable {
@@ -238,6 +233,12 @@ class PlanExecutable final : public Executable {
 
 }  // namespace
 
+std::shared_ptr<FrozenCache> frozen_cache(std::vector<int32_t> inputs) {
+  auto cache = std::make_shared<FrozenCache>();
+  cache->depend_on(std::move(inputs));
+  return cache;
+}
+
 bool& failure_was_undone() {
   thread_local bool undone = false;
   return undone;
@@ -246,15 +247,21 @@ bool& failure_was_undone() {
 std::shared_ptr<Executable> load(plan::Plan plan, const LoadOptions& options) {
   cpu::register_operators();
   cuda::register_operators();
+  const MakeExecutable make = [](plan::Plan of_one_size, const LoadOptions& how, const SharedResources& resources) {
+    return std::make_shared<PlanExecutable>(std::move(of_one_size), how, resources);
+  };
+  if (!plan::size_points(plan).empty()) {
+    plan::verify(plan);
+    std::shared_ptr<const Code> code = load_code(plan, device_here(plan));
+    return load_in_parts(std::move(plan), options, std::move(code), make);
+  }
   std::vector<plan::SizeSource> sources = plan::size_sources(plan);
   if (sources.empty()) return std::make_shared<PlanExecutable>(std::move(plan), options);
   plan::verify(plan);
+  plan::check_frozen_part(plan);
   SharedResources shared{.code = load_code(plan, device_here(plan)),
                          .frozen = frozen_cache(inputs_of_frozen_part(plan))};
-  return load_sized(std::move(plan), std::move(sources), options, std::move(shared),
-                    [](plan::Plan of_one_size, const LoadOptions& how, const SharedResources& resources) {
-                      return std::make_shared<PlanExecutable>(std::move(of_one_size), how, resources);
-                    });
+  return load_sized(std::move(plan), std::move(sources), options, std::move(shared), make);
 }
 
 }  // namespace flashover::run

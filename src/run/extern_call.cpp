@@ -82,6 +82,10 @@ void store_result(const Call& c, size_t i, at::Tensor value, Run& run) {
   const Shape& shape = c.shapes[i];
   if (p.converts && value.defined() && value.scalar_type() != shape.dtype && !shape.opaque)
     value = value.to(shape.dtype);
+  // The trace took its size for another one: an error of this call.
+  if (c.data_sized && value.defined() && value.scalar_type() == shape.dtype && !shape.fits(value))
+    throw std::runtime_error(c.op->name + " found " + str(aten::type_of(value)) + " where compiled code needs " +
+                             str(p.plan.tensors[t].type));
   if (!value.defined() || !shape.fits(value))
     throw Mismatch("result " + std::to_string(i) + " of " + c.op->name + " is " +
                    (value.defined() ? str(aten::type_of(value)) : "nothing") + ", not " + str(p.plan.tensors[t].type));

@@ -4,11 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>
-#include <atomic>
-#include <list>
-#include <mutex>
 #include <string>
-#include <unordered_map>
 #include <utility>
 
 #include "base/check.h"
@@ -16,137 +12,135 @@
 namespace flashover::run {
 namespace {
 
-using Values = std::vector<int64_t>;
+void add_counters(Counters& sum, const Counters& c) {
+  sum.calls += c.calls;
+  sum.graph_replays += c.graph_replays;
+}
 
-struct HashValues {
-  size_t operator()(const Values& v) const noexcept {
-    size_t h = v.size();
-    for (int64_t x : v) h = (h ^ static_cast<size_t>(x)) * 0x9E3779B97F4A7C15ull;
-    return h ^ (h >> 32);
+}  // namespace
+
+size_t Programs::HashValues::operator()(const Values& v) const noexcept {
+  size_t h = v.size();
+  for (int64_t x : v) h = (h ^ static_cast<size_t>(x)) * 0x9E3779B97F4A7C15ull;
+  return h ^ (h >> 32);
+}
+
+Programs::Programs(plan::Plan plan, std::vector<plan::SizeSource> sources, const LoadOptions& options,
+                   SharedResources shared, MakeExecutable make)
+    : plan_(std::move(plan)),
+      sources_(std::move(sources)),
+      options_(options),
+      shared_(std::move(shared)),
+      make_(std::move(make)) {
+  for (plan::Binary& b : plan_.binaries) b.bytes = {};
+}
+
+std::shared_ptr<Executable> Programs::of(const Values& values) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (std::shared_ptr<Executable> known = look_up(values)) return known;
   }
-};
+  return make(values);
+}
+
+// Under the lock.
+std::shared_ptr<Executable> Programs::look_up(const Values& values) {
+  if (!entries_.empty() && entries_.front().values == values) return entries_.front().program;
+  const auto it = by_values_.find(values);
+  if (it == by_values_.end()) return nullptr;
+  entries_.splice(entries_.begin(), entries_, it->second);
+  heavy_.store(it->second->program->heavy(), std::memory_order_relaxed);
+  return it->second->program;
+}
+
+// Without the lock: another thread may make the same program meanwhile; the first one stays.
+std::shared_ptr<Executable> Programs::make(Values values) {
+  for (size_t i = 0; i < sources_.size(); ++i)
+    if (values[i] < sym::size_symbol(sources_[i].symbol).range().lo)
+      throw InternalError("run: size " + std::to_string(values[i]) + " for symbol " +
+                          sym::size_symbol(sources_[i].symbol).str());
+  SharedResources shared = shared_;
+  shared.proven = proven_.load(std::memory_order_relaxed);
+  std::shared_ptr<Executable> made = make_(plan::with_sizes(plan_, sources_, values), options_, shared);
+  std::shared_ptr<Executable> oldest;  // goes when the lock is free
+  const std::lock_guard lock(mutex_);
+  if (std::shared_ptr<Executable> known = look_up(values)) return known;
+  if (measured_) made->measure(true);
+  entries_.push_front({values, made});
+  by_values_.emplace(std::move(values), entries_.begin());
+  heavy_.store(made->heavy(), std::memory_order_relaxed);
+  if (entries_.size() > (options_.graphs ? kMaxRecorded : kMaxPrograms)) {
+    oldest = std::move(entries_.back().program);
+    add_counters(gone_, oldest->counters());
+    by_values_.erase(entries_.back().values);
+    entries_.pop_back();
+  }
+  return made;
+}
+
+Counters Programs::counters() const {
+  const std::lock_guard lock(mutex_);
+  Counters sum = gone_;
+  for (const Entry& e : entries_) add_counters(sum, e.program->counters());
+  sum.frozen_runs = shared_.frozen->runs();
+  sum.content_checks = shared_.frozen->content_checks();
+  return sum;
+}
+
+void Programs::measure(bool on) {
+  const std::lock_guard lock(mutex_);
+  measured_ = on;
+  for (const Entry& e : entries_) e.program->measure(on);
+}
+
+std::vector<double> Programs::times() const {
+  const std::lock_guard lock(mutex_);
+  return entries_.empty() ? std::vector<double>(plan_.steps.size(), -1.0) : entries_.front().program->times();
+}
+
+namespace {
 
 class SizedExecutable final : public Executable {
  public:
   SizedExecutable(plan::Plan plan, std::vector<plan::SizeSource> sources, const LoadOptions& options,
                   SharedResources shared, MakeExecutable make)
-      : plan_(std::move(plan)),
-        sources_(std::move(sources)),
-        options_(options),
-        shared_(std::move(shared)),
-        make_(std::move(make)) {
-    for (plan::Binary& b : plan_.binaries) b.bytes = {};
-  }
+      : programs_(std::move(plan), std::move(sources), options, std::move(shared), std::move(make)) {}
 
-  const plan::Plan& plan() const override { return plan_; }
-  bool heavy() const override { return heavy_.load(std::memory_order_relaxed); }
+  const plan::Plan& plan() const override { return programs_.plan(); }
+  bool heavy() const override { return programs_.heavy(); }
+  Counters counters() const override { return programs_.counters(); }
+  void measure(bool on) override { programs_.measure(on); }
+  std::vector<double> times() const override { return programs_.times(); }
 
   void run(c10::TensorImpl* const* inputs, size_t count, std::vector<at::Tensor>& outputs) override {
     const std::shared_ptr<Executable> program = program_for(inputs, count);
     program->run(inputs, count, outputs);
-    proven_.store(true, std::memory_order_relaxed);
+    programs_.went_through();
   }
   void run_consuming(std::vector<at::Tensor>&& inputs, std::vector<at::Tensor>& outputs) override {
     std::vector<c10::TensorImpl*> pointers;
     for (const at::Tensor& t : inputs) pointers.push_back(t.unsafeGetTensorImpl());
     const std::shared_ptr<Executable> program = program_for(pointers.data(), pointers.size());
     program->run_consuming(std::move(inputs), outputs);
-    proven_.store(true, std::memory_order_relaxed);
-  }
-
-  Counters counters() const override {
-    const std::lock_guard lock(mutex_);
-    Counters sum = gone_;
-    for (const Entry& e : entries_) add(sum, e.program->counters());
-    sum.frozen_runs = shared_.frozen->runs();
-    sum.content_checks = shared_.frozen->content_checks();
-    return sum;
-  }
-  void measure(bool on) override {
-    const std::lock_guard lock(mutex_);
-    measured_ = on;
-    for (const Entry& e : entries_) e.program->measure(on);
-  }
-  std::vector<double> times() const override {  // of the size that came last
-    const std::lock_guard lock(mutex_);
-    return entries_.empty() ? std::vector<double>(plan_.steps.size(), -1.0) : entries_.front().program->times();
+    programs_.went_through();
   }
 
  private:
-  struct Entry {
-    Values values;
-    std::shared_ptr<Executable> program;
-  };
-
-  static void add(Counters& sum, const Counters& c) {
-    sum.calls += c.calls;
-    sum.graph_replays += c.graph_replays;
-  }
-
   std::shared_ptr<Executable> program_for(c10::TensorImpl* const* inputs, size_t count) {
-    if (count != plan_.inputs.size())
+    if (count != plan().inputs.size())
       throw InternalError("run: " + std::to_string(count) + " inputs for a plan of " +
-                          std::to_string(plan_.inputs.size()));
-    thread_local Values values;
+                          std::to_string(plan().inputs.size()));
+    thread_local Programs::Values values;
     values.clear();
-    for (const plan::SizeSource& s : sources_) {
+    for (const plan::SizeSource& s : programs_.sources()) {
       const auto sizes = inputs[s.input]->sizes();
       if (static_cast<size_t>(s.dim) >= sizes.size()) throw InternalError("run: an input has too few dimensions");
       values.push_back(sizes[static_cast<size_t>(s.dim)]);
     }
-    {
-      const std::lock_guard lock(mutex_);
-      if (std::shared_ptr<Executable> known = look_up(values)) return known;
-    }
-    return make(Values(values));
+    return programs_.of(values);
   }
 
-  // Under the lock.
-  std::shared_ptr<Executable> look_up(const Values& values) {
-    if (!entries_.empty() && entries_.front().values == values) return entries_.front().program;
-    const auto it = by_values_.find(values);
-    if (it == by_values_.end()) return nullptr;
-    entries_.splice(entries_.begin(), entries_, it->second);
-    heavy_.store(it->second->program->heavy(), std::memory_order_relaxed);
-    return it->second->program;
-  }
-
-  // Without the lock: another thread may make the same program meanwhile; the first one stays.
-  std::shared_ptr<Executable> make(Values values) {
-    for (size_t i = 0; i < sources_.size(); ++i)
-      if (values[i] < sym::kSizeSymbolRange.lo)
-        throw InternalError("run: size " + std::to_string(values[i]) + " for symbol s" +
-                            std::to_string(sources_[i].symbol));
-    SharedResources shared = shared_;
-    shared.proven = proven_.load(std::memory_order_relaxed);
-    std::shared_ptr<Executable> made = make_(plan::with_sizes(plan_, sources_, values), options_, shared);
-    std::shared_ptr<Executable> oldest;  // goes when the lock is free
-    const std::lock_guard lock(mutex_);
-    if (std::shared_ptr<Executable> known = look_up(values)) return known;
-    if (measured_) made->measure(true);
-    entries_.push_front({values, made});
-    by_values_.emplace(std::move(values), entries_.begin());
-    heavy_.store(made->heavy(), std::memory_order_relaxed);
-    if (entries_.size() > (options_.graphs ? kMaxRecorded : kMaxPrograms)) {
-      oldest = std::move(entries_.back().program);
-      add(gone_, oldest->counters());
-      by_values_.erase(entries_.back().values);
-      entries_.pop_back();
-    }
-    return made;
-  }
-
-  plan::Plan plan_;
-  const std::vector<plan::SizeSource> sources_;
-  const LoadOptions options_;
-  const SharedResources shared_;
-  const MakeExecutable make_;
-  std::atomic<bool> heavy_{true}, proven_{false};
-  mutable std::mutex mutex_;
-  std::list<Entry> entries_;  // the last used first
-  std::unordered_map<Values, std::list<Entry>::iterator, HashValues> by_values_;
-  Counters gone_;  // of programs that went
-  bool measured_ = false;
+  Programs programs_;
 };
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include "sym/environment.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 
@@ -54,8 +55,16 @@ bool implies_less(const SizeGuard& fact, bool strict, Expr a, Expr b) {
   if (proven_le(given, wanted)) return true;
   std::vector<Expr> sizes;
   collect_vars(wanted, sizes);
-  return std::any_of(sizes.begin(), sizes.end(),
-                     [&](Expr s) { return s.range().lo >= 0 && !(wanted == s) && proven_le(given * s, wanted); });
+  // 4*u <= 80 is 4 times u <= 20.
+  const auto by_a_number = [&](Expr s) {
+    const auto w = coefficient(wanted, s), g = coefficient(given, s);
+    if (!w || !g || !w->is_const() || !g->is_const() || g->value() == 0 || w->value() % g->value() != 0) return false;
+    const int64_t times = w->value() / g->value();
+    return times > 1 && proven_le(given * Expr(times), wanted);
+  };
+  return std::any_of(sizes.begin(), sizes.end(), [&](Expr s) {
+    return by_a_number(s) || (s.range().lo >= 0 && !(wanted == s) && proven_le(given * s, wanted));
+  });
 }
 
 std::optional<bool> by_fact(const SizeGuard& fact, Relation r, Expr a, Expr b) {
@@ -79,19 +88,23 @@ std::optional<bool> by_fact(const SizeGuard& fact, Relation r, Expr a, Expr b) {
   return std::nullopt;
 }
 
+// What stands in for a size that follows from data where torch wants some number to show.
+constexpr int64_t kDataSizeShown = 1009;
+
 // The ends of slices are often INT64_MAX, which nothing can be added to; no size comes near this number.
 constexpr int64_t kFar = int64_t{1} << 60;
 bool far_above(Expr e) { return e.is_const() && e.value() > kFar; }
 
 thread_local Environment* asked = nullptr;
+thread_local bool layout_only = false;
 thread_local bool presuming = false;
 
 // The same for symbols that are larger by what they are presumed to be larger.
 Expr presumed(Expr e) {
   if (e.is_const()) return e;
   return substitute(e, [](Expr variable) -> std::optional<Expr> {
-    return size_symbol_index(variable) ? std::optional(variable + Expr(kLeastPresumed - kSizeSymbolRange.lo))
-                                       : std::nullopt;
+    if (!size_symbol_index(variable) || has_data_size(variable)) return std::nullopt;
+    return variable + Expr(kLeastPresumed - kSizeSymbolRange.lo);
   });
 }
 
@@ -221,10 +234,18 @@ Expr Environment::add(int64_t now, const Promise& promise) {
   return symbol;
 }
 
+Expr Environment::add_data_size() {
+  FLASHOVER_CHECK(data_sizes_ < kMaxSizeSymbols) << "sizes that follow from data";
+  return data_size_symbol(data_sizes_++);
+}
+
+void Environment::know(SizeGuard fact) { guards_.push_back({std::move(fact), ""}); }
+
 int64_t Environment::now(Expr e) const {
   if (e.is_const()) return e.value();
   return evaluate(e, [this](Expr variable) {
     const std::optional<int> k = size_symbol_index(variable);
+    if (k && *k >= kMaxSizeSymbols) return kDataSizeShown;
     FLASHOVER_CHECK(k && static_cast<size_t>(*k) < now_.size()) << "no size " << variable.str() << " in this trace";
     return now_[static_cast<size_t>(*k)];
   });
@@ -288,7 +309,7 @@ bool Environment::is_large(Expr e) const {
 
 Expr Environment::settled(Expr e) {
   e = canonical(e);
-  if (e.is_const() || size_symbol_index(e)) return e;
+  if (e.is_const() || size_symbol_index(e) || has_data_size(e)) return e;
   const int64_t least = is_large(e) ? kSizeSymbolRange.lo : kLeastPresumed;
   return holds(Relation::kLessEqual, Expr(least), e) ? canonical(e) : Expr(specialize(e));
 }
@@ -298,8 +319,11 @@ Expr Environment::settled(Expr e) {
 bool Environment::solve(Expr difference) {
   std::vector<Expr> variables;
   collect_vars(difference, variables);
-  for (size_t i = now_.size(); i-- > 0;) {
-    const Expr symbol = size_symbol(static_cast<int>(i));
+  const size_t known = now_.size();
+  for (size_t i = known + static_cast<size_t>(data_sizes_); i-- > 0;) {
+    const Expr symbol = i < known ? size_symbol(static_cast<int>(i)) : data_size_symbol(static_cast<int>(i - known));
+    // (Guards are asked before the call: what is read from its inputs does not follow from data.)
+    if (i < known && has_data_size(difference)) break;
     if (std::find(variables.begin(), variables.end(), symbol) == variables.end()) continue;
     const std::optional<Expr> by = coefficient(difference, symbol);
     if (!by || !(by->is_const(1) || by->is_const(-1))) continue;
@@ -315,10 +339,11 @@ bool Environment::solve(Expr difference) {
     solved_at_.emplace(symbol, here());
     for (auto& [other, stands_for] : solved_) stands_for = canonical(stands_for);
     for (Expr other : open)
-      if (const Expr number = solved_.at(other); number.is_const())
+      if (const Expr number = solved_.at(other); number.is_const() && !has_data_size(other))
         fixed_.push_back({*size_symbol_index(other), number.value(), how_, here()});
     // What was known of the symbol by its range is no longer in any type.
-    if (!rest.is_const()) holds(Relation::kLessEqual, Expr(is_large(rest) ? symbol.range().lo : kLeastPresumed), rest);
+    const bool all_of_range = has_data_size(symbol) || is_large(rest);
+    if (!rest.is_const()) holds(Relation::kLessEqual, Expr(all_of_range ? symbol.range().lo : kLeastPresumed), rest);
     return true;
   }
   return false;
@@ -330,6 +355,7 @@ bool Environment::holds(Relation r, Expr a, Expr b) {
   if (far_above(a) != far_above(b)) return r == Relation::kNotEqual || (r != Relation::kEqual && far_above(b));
   if (const auto answer = known(r, a, b)) return *answer;
   if (assumes_) return false;
+  if (has_data_size(a) || has_data_size(b)) return holds_usually(r, a, b);
   const bool answer = satisfied(r, now(a), now(b));
   if (answer && r == Relation::kEqual && holds_by_divisors(a, b)) return true;
   const SizeGuard fact = answer ? SizeGuard{r, a, b} : negated({r, a, b});
@@ -338,9 +364,40 @@ bool Environment::holds(Relation r, Expr a, Expr b) {
   return answer;
 }
 
+// Rules ask for what operators need, first: sizes that are equal, and in order. One element or none is the special case.
+bool Environment::holds_usually(Relation r, Expr a, Expr b) {
+  const auto is_below = [](Expr e, int64_t n) { return e.is_const() && e.value() < n; };
+  const bool divides = (a.is_const(0) && b.kind() == Kind::kMod) || (b.is_const(0) && a.kind() == Kind::kMod);
+  const bool special = !divides && (is_below(a, 2) || is_below(b, 2));
+  const bool answer = r == Relation::kEqual       ? !special
+                      : r == Relation::kNotEqual  ? special
+                      : r == Relation::kLessEqual ? !is_below(b, 2)
+                                                  : !is_below(b, 3);
+  // Where few elements lie is of no consequence.
+  if (layout_only && (is_below(a, 3) || is_below(b, 3))) return answer;
+  take(answer ? SizeGuard{r, a, b} : negated({r, a, b}));
+  return answer;
+}
+
+void Environment::take(const SizeGuard& fact) {
+  if (assume) assume(fact);
+  if (fact.relation != Relation::kEqual || !solve(fact.a - fact.b)) guards_.push_back({fact, here()});
+}
+
+void Environment::expect(Relation r, Expr a, Expr b, bool answer) {
+  const SizeGuard fact{r, canonical(a), canonical(b)};
+  take(answer ? fact : negated(fact));
+}
+
 bool Environment::follows(Relation r, Expr a, Expr b) const { return known(r, canonical(a), canonical(b)) == true; }
 
 int64_t Environment::specialize(Expr e, Fixing how) {
+  e = canonical(e);
+  if (has_data_size(e)) {
+    const std::string why = "data-dependent: the number " + e.str() + " follows from data, and is needed as a number";
+    if (refuse) refuse(why);
+    throw Declined(why);
+  }
   const int64_t value = now(e);
   how_ = how;
   holds(Relation::kEqual, e, Expr(value));
@@ -358,10 +415,11 @@ std::optional<int64_t> Environment::stated(Expr e) const {
   return std::nullopt;
 }
 
-std::vector<AskedGuard> Environment::asked() const {
+std::vector<AskedGuard> Environment::canonical_guards(bool of_data) const {
   std::vector<AskedGuard> out;
   for (const auto& [g, where] : guards_) {
     SizeGuard now{g.relation, canonical(g.a), canonical(g.b)};
+    if ((has_data_size(now.a) || has_data_size(now.b)) && !of_data) continue;
     if (proven(now.relation, now.a, now.b) == true) continue;
     const bool implied = std::any_of(out.begin(), out.end(), [&](const AskedGuard& other) {
       return by_fact(other.guard, now.relation, now.a, now.b) == true;
@@ -371,11 +429,18 @@ std::vector<AskedGuard> Environment::asked() const {
   return out;
 }
 
-std::vector<SizeGuard> Environment::guards() const {
+std::vector<AskedGuard> Environment::asked() const { return canonical_guards(false); }
+
+namespace {
+std::vector<SizeGuard> without_lines(std::vector<AskedGuard> asked) {
   std::vector<SizeGuard> out;
-  for (AskedGuard& g : asked()) out.push_back(g.guard);
+  for (AskedGuard& g : asked) out.push_back(std::move(g.guard));
   return out;
 }
+}  // namespace
+
+std::vector<SizeGuard> Environment::guards() const { return without_lines(canonical_guards(false)); }
+std::vector<SizeGuard> Environment::facts() const { return without_lines(canonical_guards(true)); }
 
 std::string Environment::where_equal(int symbol) const {
   const auto found = solved_at_.find(size_symbol(symbol));
@@ -419,6 +484,9 @@ std::vector<BrokenPromise> Environment::broken() const {
   }
   return out;
 }
+
+LayoutScope::LayoutScope() : before_(std::exchange(layout_only, true)) {}
+LayoutScope::~LayoutScope() { layout_only = before_; }
 
 AskScope::AskScope(Environment* environment) : before_(asked) { asked = environment; }
 AskScope::~AskScope() { asked = before_; }

@@ -5,6 +5,9 @@
 //   Promises  a call whose sizes satisfy guards(), and whose inputs have the canonical() types, gets the same answer to
 //             every question; the same questions in the same order give the same guards
 //   Declines  nothing
+// Sizes that follow from data have no number in a trace. A question about them that is not known for all sizes gets the
+// answer of the usual case, which the program that is compiled checks in each call (`assume`); where a number is needed
+// the trace cannot go on (`refuse`).
 // An equality that can be solved for a symbol is no guard: the symbol stands for the other side from then on, and the
 // types of the inputs say so.
 #pragma once
@@ -70,11 +73,17 @@ class Environment {
   // Answers by these facts, and false where they do not tell: nothing is learned any more.
   static Environment assuming(std::vector<SizeGuard> facts);
   Expr add(int64_t now, const Promise& promise = {});  // the next symbol, for a size (size_symbol's range holds for it)
-  bool empty() const { return now_.empty(); }
+  Expr add_data_size();                                // the next symbol of a size that follows from data
+  void know(SizeGuard fact);                           // that holds in each call
+  void expect(Relation r, Expr a, Expr b, bool answer);  // of such sizes: the program says so, and is checked
+  bool empty() const { return now_.empty() && data_sizes_ == 0; }
   bool assumes() const { return assumes_; }
   int64_t now(Expr e) const;     // in this call
   Expr canonical(Expr e) const;  // by the equalities that were found
   bool holds(Relation r, Expr a, Expr b);
+  std::optional<bool> known_of_data(Relation r, Expr a, Expr b) const {  // as follows(), or that the contrary does
+    return known(r, canonical(a), canonical(b));
+  }
   bool follows(Relation r, Expr a, Expr b) const;              // from what is known already; nothing is learned
   int64_t specialize(Expr e, Fixing how = Fixing::kOperator);  // its value now, which is a guard from now on
   std::optional<int64_t> stated(Expr e) const;                 // the number that a fact says it is
@@ -84,13 +93,17 @@ class Environment {
   void require(SizeGuard guard, std::string where) { guards_.push_back({std::move(guard), std::move(where)}); }
   std::vector<SizeGuard> guards() const;
   std::vector<AskedGuard> asked() const;  // the same, with their lines
+  std::vector<SizeGuard> facts() const;   // guards(), and what is known of sizes that follow from data
   const std::vector<Fixed>& fixed() const { return fixed_; }
   std::string where_equal(int symbol) const;  // the line that made it stand for something else
   std::vector<BrokenPromise> broken() const;
   const Promise& promise(int symbol) const { return promises_[static_cast<size_t>(symbol)]; }
   size_t count() const { return now_.size(); }
+  int data_sizes() const { return data_sizes_; }
 
-  std::function<std::string()> line;  // of the program, where the trace is now; may be unset
+  std::function<std::string()> line;               // of the program, where the trace is now; may be unset
+  std::function<void(const SizeGuard&)> assume;    // a check of it becomes part of the program
+  std::function<void(const std::string&)> refuse;  // throws; unset: Declined is thrown
 
  private:
   std::string here() const { return line ? line() : ""; }
@@ -99,6 +112,9 @@ class Environment {
   bool holds_by_divisors(Expr a, Expr b);
   bool solve(Expr difference);
   bool is_large(Expr e) const;  // where all symbols are
+  bool holds_usually(Relation r, Expr a, Expr b);
+  void take(const SizeGuard& fact);
+  std::vector<AskedGuard> canonical_guards(bool of_data) const;
 
   std::vector<int64_t> now_;               // by symbol
   std::unordered_map<Expr, Expr> solved_;  // symbols that stand for something else; canonical
@@ -106,6 +122,7 @@ class Environment {
   std::vector<AskedGuard> guards_;
   std::vector<Promise> promises_;  // by symbol
   size_t bounds_ = 0;              // so many guards are of promises
+  int data_sizes_ = 0;
   std::vector<Fixed> fixed_;
   Fixing how_ = Fixing::kCompared;  // of what is fixed now
   bool assumes_ = false;
@@ -130,6 +147,18 @@ class PresumeScope {
   PresumeScope();
   ~PresumeScope();
   PresumeScope(const PresumeScope&) = delete;
+
+ private:
+  bool before_;
+};
+
+// While it lives, on its thread, questions are about layouts: of tensors with one element or none, along some dimension,
+// any will do. (Sizes that follow from data are taken to be larger, without a check.)
+class LayoutScope {
+ public:
+  LayoutScope();
+  ~LayoutScope();
+  LayoutScope(const LayoutScope&) = delete;
 
  private:
   bool before_;

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "base/check.h"
+
 namespace flashover::sym {
 namespace {
 
@@ -221,6 +223,34 @@ TEST(Environment, EqualitiesThatDivisorsGiveAreAskedForAsDivisors) {
   EXPECT_TRUE(sizes.follows(Relation::kEqual, h * Expr(3), Expr(12) * floordiv(h, four)));
   EXPECT_TRUE(sizes.follows(Relation::kEqual, mod(h + Expr(8), four), Expr(0)));
   EXPECT_FALSE(sizes.follows(Relation::kEqual, mod(h, Expr(8)), Expr(0)));
+}
+
+// No number of the trace answers for a size that follows from data: what is not known for all of them is checked.
+TEST(Environment, SizesOfData) {
+  Environment e;
+  std::vector<std::string> checks;
+  e.assume = [&](const SizeGuard& g) { checks.push_back(str(g)); };
+  const Expr s = e.add(7), u = e.add_data_size();
+  EXPECT_EQ(u.str(), "u0");
+  e.know({Relation::kLessEqual, u, s});
+  EXPECT_TRUE(e.holds(Relation::kLessEqual, Expr(0), u));
+  EXPECT_TRUE(e.holds(Relation::kLessEqual, u, s));
+  EXPECT_TRUE(checks.empty());
+  EXPECT_FALSE(e.holds(Relation::kEqual, u, Expr(1)));
+  EXPECT_FALSE(e.holds(Relation::kEqual, u, Expr(1)));
+  EXPECT_EQ(checks, std::vector<std::string>{"u0 != 1"});
+  {
+    const LayoutScope layout;
+    EXPECT_FALSE(e.holds(Relation::kLess, u, Expr(2)));
+  }
+  EXPECT_EQ(checks.size(), 1u) << "few elements lie anywhere";
+  EXPECT_THROW(e.specialize(u), Declined);
+  EXPECT_TRUE(e.guards().empty()) << "no guard is about what the call finds";
+  EXPECT_EQ(e.facts().size(), 2u);
+  const Expr v = e.add_data_size();
+  EXPECT_TRUE(e.holds(Relation::kEqual, v, s - u));
+  EXPECT_EQ(e.canonical(v).str(), (s - u).str());
+  EXPECT_EQ(e.canonical(s), s);
 }
 
 }  // namespace

@@ -585,18 +585,22 @@ std::span<const Expr> Expr::operands() const { return node_->operands; }
 Expr var(std::string_view name, Range range, int64_t hint) { return Interner::get().variable(name, range, hint); }
 
 std::optional<int> size_symbol_of_name(std::string_view name) {
-  if (name.size() < 2 || name.size() > 5 || name[0] != 's' || (name[1] == '0' && name.size() > 2)) return std::nullopt;
+  if (name.size() < 2 || name.size() > 5 || (name[0] != 's' && name[0] != 'u') || (name[1] == '0' && name.size() > 2))
+    return std::nullopt;
   int k = 0;
   for (char c : name.substr(1)) {
     if (c < '0' || c > '9') return std::nullopt;
     k = 10 * k + (c - '0');
   }
-  return k < kMaxSizeSymbols ? std::optional(k) : std::nullopt;
+  if (k >= kMaxSizeSymbols) return std::nullopt;
+  return name[0] == 's' ? k : kMaxSizeSymbols + k;
 }
 
 Expr size_symbol(int k) {
-  FLASHOVER_CHECK(k >= 0 && k < kMaxSizeSymbols) << "size symbol " << k;
+  FLASHOVER_CHECK(k >= 0 && k < 2 * kMaxSizeSymbols) << "size symbol " << k;
   Interner::get().any_sizes_.store(true, std::memory_order_relaxed);
+  if (k >= kMaxSizeSymbols)
+    return var("u" + std::to_string(k - kMaxSizeSymbols), kDataSizeRange, Interner::get().size_hint);
   return var("s" + std::to_string(k), kSizeSymbolRange, Interner::get().size_hint);
 }
 std::optional<int> size_symbol_index(Expr e) {
@@ -605,6 +609,10 @@ std::optional<int> size_symbol_index(Expr e) {
 bool has_size_symbol(Expr e) {
   if (e.kind() == Kind::kVar) return size_symbol_of_name(e.name()).has_value();
   return std::ranges::any_of(e.operands(), has_size_symbol);
+}
+bool has_data_size(Expr e) {
+  if (e.kind() == Kind::kVar) return size_symbol_index(e).value_or(0) >= kMaxSizeSymbols;
+  return std::ranges::any_of(e.operands(), has_data_size);
 }
 void set_size_hint_for_test(int64_t hint) { Interner::get().size_hint = hint; }
 

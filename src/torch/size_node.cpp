@@ -52,6 +52,89 @@ class AskedNode final : public c10::SymNodeImpl {
   Expr a_, b_;
 };
 
+// Of a size that follows from data: whoever asks says what to do where it is not known.
+class Question : public c10::SymNodeImpl {
+ public:
+  enum class Unknown : uint8_t { kUsual, kFalse, kTrue };
+  virtual bool ask(Unknown unknown) = 0;
+
+  bool is_int() override { return false; }
+  bool is_float() override { return false; }
+  bool is_bool() override { return true; }
+  bool has_hint() override { return true; }
+  bool bool_() override { return ask(Unknown::kUsual); }
+  bool guard_bool(const char*, int64_t) override { return ask(Unknown::kUsual); }
+  bool expect_true(const char*, int64_t) override { return ask(Unknown::kUsual); }
+  bool guard_size_oblivious(const char*, int64_t) override { return ask(Unknown::kFalse); }
+  bool guard_or_false(const char*, int64_t) override { return ask(Unknown::kFalse); }
+  bool guard_or_true(const char*, int64_t) override { return ask(Unknown::kTrue); }
+  bool statically_known_true(const char*, int64_t) override { return ask(Unknown::kFalse); }
+  c10::SymNode wrap_bool(bool b) override { return truth(b); }
+  c10::SymNode sym_not() override;
+  c10::SymNode sym_and(const c10::SymNode& other) override;
+  c10::SymNode sym_or(const c10::SymNode& other) override;
+  std::string str() override { return "a question about a size"; }
+};
+
+bool answer_of(const c10::SymNode& node, Question::Unknown unknown) {
+  auto* question = dynamic_cast<Question*>(node.get());
+  return question ? question->ask(unknown) : node->guard_bool(__FILE__, __LINE__);
+}
+
+enum class Connective : uint8_t { kNot, kAnd, kOr };
+class ConnectedQuestion final : public Question {
+ public:
+  ConnectedQuestion(Connective how, c10::SymNode a, c10::SymNode b) : how_(how), a_(std::move(a)), b_(std::move(b)) {}
+  bool ask(Unknown unknown) override {
+    switch (how_) {
+      case Connective::kNot:
+        return !answer_of(a_, unknown == Unknown::kFalse  ? Unknown::kTrue
+                              : unknown == Unknown::kTrue ? Unknown::kFalse
+                                                          : Unknown::kUsual);
+      case Connective::kAnd:
+        return answer_of(a_, unknown) && answer_of(b_, unknown);
+      case Connective::kOr:
+        return answer_of(a_, unknown) || answer_of(b_, unknown);
+    }
+    return false;
+  }
+
+ private:
+  Connective how_;
+  c10::SymNode a_, b_;
+};
+
+c10::SymNode itself(Question* q) { return c10::SymNode(c10::intrusive_ptr<c10::SymNodeImpl>::reclaim_copy(q)); }
+c10::SymNode Question::sym_not() {
+  return c10::make_intrusive<ConnectedQuestion>(Connective::kNot, itself(this), c10::SymNode());
+}
+c10::SymNode Question::sym_and(const c10::SymNode& other) {
+  return c10::make_intrusive<ConnectedQuestion>(Connective::kAnd, itself(this), other);
+}
+c10::SymNode Question::sym_or(const c10::SymNode& other) {
+  return c10::make_intrusive<ConnectedQuestion>(Connective::kOr, itself(this), other);
+}
+
+class SizeQuestion final : public Question {
+ public:
+  SizeQuestion(std::shared_ptr<Environment> environment, Relation r, Expr a, Expr b)
+      : environment_(std::move(environment)), relation_(r), a_(a), b_(b) {}
+  bool ask(Unknown unknown) override {
+    if (unknown == Unknown::kUsual) return environment_->holds(relation_, a_, b_);
+    return environment_->known_of_data(relation_, a_, b_).value_or(unknown == Unknown::kTrue);
+  }
+  // An operator's own condition.
+  bool expect_true(const char*, int64_t) override {
+    if (!environment_->known_of_data(relation_, a_, b_)) environment_->expect(relation_, a_, b_, true);
+    return environment_->known_of_data(relation_, a_, b_).value_or(true);
+  }
+
+ private:
+  std::shared_ptr<Environment> environment_;
+  Relation relation_;
+  Expr a_, b_;
+};
+
 double float_of(const c10::SymNode& node) { return node->guard_float(__FILE__, __LINE__); }
 
 // A float that was computed of sizes: its value is this call's, and so is what is computed of it.
@@ -145,6 +228,8 @@ class SizeNode final : public c10::SymNodeImpl {
   int64_t value() const { return environment_->specialize(e_); }
   c10::SymNode made(Expr e) const { return c10::make_intrusive<SizeNode>(environment_, e); }
   c10::SymNode ask(Relation r, Expr a, Expr b) const {
+    if ((sym::has_data_size(a) || sym::has_data_size(b)) && !environment_->known_of_data(r, a, b))
+      return c10::make_intrusive<SizeQuestion>(environment_, r, a, b);
     if (open_questions > 0) return c10::make_intrusive<AskedNode>(environment_, r, a, b);
     return truth(environment_->holds(r, a, b));
   }

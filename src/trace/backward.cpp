@@ -469,6 +469,8 @@ graph::Joint Recorder::add_backward(const std::vector<PyObject*>& objects) {
   for (const InputRecord& in : inputs_) joint.present |= is_rewritten(in);
   if (!joint.present) return joint;
   if (declined_) throw Declined(reason_);
+  // (A backward is told the sizes of its forward's inputs.)
+  if (sizes_->data_sizes() > 0) throw Declined("data-dependent: the gradient through sizes that follow from data");
   check_trainable();
   find_extra_results(joint, objects);
   std::vector<at::Tensor> outputs;

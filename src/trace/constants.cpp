@@ -135,6 +135,8 @@ std::optional<at::Tensor> Recorder::constant_value(const at::Tensor& t) {
   }
   for (const graph::Node& n : graph_.nodes) {
     bool clean = !n.op->nondeterministic && !n.op->effectful && !n.outs.empty();
+    for (const Arg& a : n.args)
+      if (const auto* e = std::get_if<sym::Expr>(&a)) clean = clean && e->is_const();
     bool is_read = false;
     const auto check_needed = [&](ValueId v) {
       const int32_t s = v == kNoValue ? -1 : graph_.values[v].storage;
@@ -152,7 +154,7 @@ std::optional<at::Tensor> Recorder::constant_value(const at::Tensor& t) {
     for (ValueId v : n.outs) {
       if (v == kNoValue) continue;
       check(v);
-      clean = clean && graph_.type(v).numel().value() <= kMaxElements;
+      clean = clean && graph_.type(v).numel().as_const().value_or(kMaxElements + 1) <= kMaxElements;
     }
     if (!clean) return std::nullopt;
     slice.nodes.push_back(n);
@@ -224,9 +226,10 @@ bool Recorder::call_on_constants(OpFacts& facts, Stack& stack, size_t base) {
       return value.value_or(t);
     }));
   if (unknown || facts.schema.any_written) {
-    if (facts.may_ask_meta) return false;
+    if (facts.may_ask_meta && !(data_sizes && stack[base + 1].isNone())) return false;
     if (facts.schema.name == op::_local_scalar_dense && truth_is_known(stack)) return true;
     if (assumption().truth >= 0 && facts.schema.name == op::_local_scalar_dense && assume(stack)) return true;
+    if (find_sizes(facts, stack, base)) return true;
     throw Declined("data-dependent: " + facts.schema.name + " needs the value of a traced tensor");
   }
   if (!any) return false;

@@ -79,8 +79,9 @@ OpFacts make_facts(const c10::OperatorHandle& handle) {
   if (!f.special) f.special = convolution_of(schema.name);
   f.is_query = contains(kQueries, schema.name);
   // Masks, the only indices whose number of results is data, have become positions before (special.cpp).
-  f.reads_data = (has_tag(handle, at::Tag::data_dependent_output) || has_tag(handle, at::Tag::dynamic_output_shape)) &&
-                 schema.name != op::index_Tensor;
+  f.reads_data = f.op->data_sized ||
+                 ((has_tag(handle, at::Tag::data_dependent_output) || has_tag(handle, at::Tag::dynamic_output_shape)) &&
+                  schema.name != op::index_Tensor);
   f.may_ask_meta = schema.name == op::repeat_interleave_Tensor;
   f.composite = handle.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
                 !handle.hasKernelForDispatchKey(c10::DispatchKey::CPU);

@@ -345,6 +345,12 @@ bool Recorder::item_as_symbol(Stack& stack) {
   PyObject* symbol = item_symbol(object);
   Py_DECREF(object);
   if (!symbol) return false;
+  if (const auto size = size_of_symbol(symbol)) {
+    Py_DECREF(symbol);
+    stack.pop_back();
+    stack.emplace_back(aten::to_symint(sizes_, *size));
+    return true;
+  }
   PyObject* node = node_of(symbol);
   Py_DECREF(symbol);
   if (!node) return false;

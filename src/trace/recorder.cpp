@@ -101,6 +101,8 @@ Recorder::Recorder() : Recorder(std::make_shared<Liveness>()) {
   autocast::set_cache_enabled(false);
   at::SavedTensorDefaultHooks::set_tls_state({});
   active_recorder = this;
+  sizes_->assume = [this](const sym::SizeGuard& fact) { assume_of_data(fact); };
+  sizes_->refuse = [this](const std::string& why) { throw_decline(why); };
   link_intercepts();
   c10::impl::tls_set_dispatch_key_included(c10::DispatchKey::Fake, true);
   c10::impl::tls_set_dispatch_key_excluded(kElsewhere, true);
@@ -112,6 +114,8 @@ void Recorder::deactivate() {
 
 Recorder::~Recorder() {
   sizes_->line = nullptr;
+  sizes_->assume = nullptr;
+  sizes_->refuse = nullptr;
   select(nullptr);
   if (!ended_) swap_back();
 }
@@ -236,19 +240,25 @@ graph::Node& Recorder::add_node(const ops::Op* op, std::vector<Arg> args, std::v
   return graph_.nodes.emplace_back(std::move(node));
 }
 
+// What torch's tensors hold beside the symbols. (What follows from data has no number: any that is a size.)
+int64_t Recorder::number_shown(sym::Expr e) const {
+  const int64_t now = sizes_->now(e);
+  return !e.is_const() && sym::has_data_size(e) ? std::max<int64_t>(now, 2) : now;
+}
+
 // The numbers of this call, and where there are symbols these, too.
 void Recorder::give_geometry(TraceImpl& impl, const TensorType& type) const {
   c10::SmallVector<int64_t, 8> sizes, strides;
   bool symbolic = !type.offset.is_const();
   const auto take = [&](const Sizes& from, c10::SmallVector<int64_t, 8>& to) {
     for (sym::Expr e : from) {
-      to.push_back(sizes_->now(e));
+      to.push_back(number_shown(e));
       symbolic = symbolic || !e.is_const();
     }
   };
   take(type.sizes, sizes);
   take(type.strides, strides);
-  impl.set_geometry(sizes, strides, sizes_->now(type.offset));
+  impl.set_geometry(sizes, strides, number_shown(type.offset));
   if (symbolic) impl.set_symbolic(std::make_shared<SymbolicGeometry>(sizes_, type));
 }
 
@@ -270,10 +280,10 @@ at::Tensor Recorder::make_tensor(ValueId value, c10::Storage storage, int32_t st
 at::Tensor Recorder::fresh(ValueId value) {
   const TensorType& type = graph_.type(value);
   c10::SmallVector<int64_t, 8> sizes, strides;
-  for (sym::Expr e : type.sizes) sizes.push_back(sizes_->now(e));
-  for (sym::Expr e : type.strides) strides.push_back(sizes_->now(e));
+  for (sym::Expr e : type.sizes) sizes.push_back(number_shown(e));
+  for (sym::Expr e : type.strides) strides.push_back(number_shown(e));
   c10::Storage storage = make_storage(static_cast<int64_t>(
-      at::detail::computeStorageNbytes(sizes, strides, info(type.dtype).bytes, sizes_->now(type.offset))));
+      at::detail::computeStorageNbytes(sizes, strides, info(type.dtype).bytes, number_shown(type.offset))));
   const int32_t id = new_storage(storage);
   return make_tensor(value, std::move(storage), id);
 }

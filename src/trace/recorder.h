@@ -63,6 +63,9 @@ class Recorder final : public Session {
   int32_t add_input(PyObject* tensor, graph::InputKind kind, const std::string& name,
                     const std::vector<SymbolicSize>& symbolic) override;
   sym::Environment& sizes() override { return *sizes_; }
+  std::optional<sym::Expr> size_of_data(PyObject* tensor) override;  // data_sizes.cpp
+  // Where a mask is true, one tensor of positions a dimension; nullopt: this trace may not ask data.
+  std::optional<std::vector<at::Tensor>> positions_of(const at::Tensor& mask);
   std::pair<int32_t, int32_t> source_of_size(sym::Expr symbol) const override;
   PyObject* size_symbol(sym::Expr e) override;
   std::optional<sym::Expr> size_of_symbol(PyObject* symbol) const override;
@@ -113,6 +116,7 @@ class Recorder final : public Session {
   const c10::Storage& storage(int32_t id) const { return storages_[id]; }
   Stats& counters() { return stats_; }
   void give_geometry(TraceImpl& impl, const TensorType& type) const;
+  int64_t number_shown(sym::Expr e) const;
   void read_sizes(const OpFacts& facts, Stack& stack, size_t base) const;
   bool infer_by_rule(OpFacts& facts, const std::vector<Arg>& args, std::vector<TensorType>& outs);
 
@@ -152,6 +156,9 @@ class Recorder final : public Session {
   bool item_as_symbol(Stack& stack);
   bool numbers_fit(const OpFacts& facts, const std::vector<TensorType>& outs) const;
   bool call_on_constants(OpFacts& facts, Stack& stack, size_t base);
+  bool find_sizes(OpFacts& facts, Stack& stack, size_t base);  // data_sizes.cpp, as what follows
+  void assume_of_data(const sym::SizeGuard& fact);
+  bool is_unwritten_since(ValueId value, size_t node) const;
   bool truth_is_known(Stack& stack) const;
   bool overlaps(const OpFacts& facts) const;
   void refuse_ordered_write(const OpFacts& facts) const;
@@ -212,6 +219,13 @@ class Recorder final : public Session {
   std::vector<std::pair<int32_t, int32_t>> size_sources_;          // by symbol: input, dimension
   std::unordered_map<ValueId, std::pair<ValueId, Sizes>> copies_;  // note_copy()
   std::unordered_map<size_t, const OpFacts*> ruled_;               // nodes whose types come from rules
+  // What was found of data, and the number of nodes there were then.
+  struct Found {
+    size_t nodes = 0;
+    sym::Expr size;
+    std::vector<at::Tensor> positions;
+  };
+  std::unordered_map<ValueId, Found> numbers_found_, positions_found_;
   Stats stats_;
   std::shared_ptr<Liveness> liveness_;
   std::vector<InputRecord> inputs_;

@@ -103,7 +103,8 @@ class OneReplay {
   bool take(ValueId v, TensorType type) {
     for (Expr e : type.sizes) {
       const sym::PresumeScope presume;
-      if (!e.is_const() && !sym::known_le(Expr(sym::kLeastPresumed), e)) return false;
+      if (e.is_const() || sym::has_data_size(e)) continue;  // (of data: nothing was presumed)
+      if (!sym::known_le(Expr(sym::kLeastPresumed), e)) return false;
     }
     const auto at = static_cast<size_t>(v);
     changed_[at] = mentions(graph_.values[at].type, ones_) || !(type.strides == graph_.values[at].type.strides);
@@ -265,7 +266,7 @@ void Recorder::admit_sizes_of_one() {
         ones.push_back(symbols[i]);
         largest = sym::max(largest, symbols[i]);
       }
-    const auto facts = facts_with(sizes_->guards(), ones);
+    const auto facts = facts_with(sizes_->facts(), ones);
     if (!facts) continue;
     const sym::AssumeScope assume(*facts);
     const int64_t node = OneReplay(*this, ones).first_difference();
@@ -275,7 +276,7 @@ void Recorder::admit_sizes_of_one() {
     sizes_->require({sym::Relation::kLessEqual, Expr(sym::kLeastPresumed), largest},
                     location < 0 ? "" : graph_.facts.locations[static_cast<size_t>(location)].text);
   }
-  graph_.facts.sizes = sizes_->guards();
+  graph_.facts.sizes = sizes_->facts();
 }
 
 }  // namespace flashover::trace

@@ -249,6 +249,10 @@ std::optional<std::vector<at::Tensor>> positions(Recorder& recorder, const at::T
   return out;
 }
 
+bool is_one_number(const Recorder& recorder, const c10::IValue& v) {
+  return !v.isTensor() || !v.toTensor().defined() || recorder.type_of(v.toTensor()).numel().is_const(1);
+}
+
 // x[mask]: how many elements that are is known only if the mask is.
 bool index_by_masks(Recorder& recorder, OpFacts& facts, Stack& stack, size_t base) {
   const auto list = stack[base + 1].toListRef();
@@ -260,8 +264,12 @@ bool index_by_masks(Recorder& recorder, OpFacts& facts, Stack& stack, size_t bas
       continue;
     }
     auto found = positions(recorder, v.toTensor(), {});
+    // (One number is put there without asking how many places there are.)
+    if (!found && facts.schema.name != op::index_Tensor && !is_one_number(recorder, stack[base + 2]))
+      found = recorder.positions_of(v.toTensor());
     if (!found && facts.schema.any_written) return false;
     if (!found && facts.schema.name != op::index_Tensor) return false;
+    if (!found) found = recorder.positions_of(v.toTensor());
     if (!found) throw Declined("data-dependent: indexing by a mask of the program's data");
     for (at::Tensor& t : *found) out.push_back(std::move(t));
   }
@@ -272,6 +280,15 @@ bool index_by_masks(Recorder& recorder, OpFacts& facts, Stack& stack, size_t bas
 bool masked_select(Recorder& recorder, OpFacts&, Stack& stack, size_t base) {
   const at::Tensor self = stack[base].toTensor(), mask = stack[base + 1].toTensor();
   if (!is_mask(stack[base + 1])) return false;
+  if (recorder.data_sizes && !recorder.constant_value(mask)) {
+    const auto sizes = at::infer_size_symint(self.sym_sizes(), mask.sym_sizes());
+    auto found = recorder.positions_of(mask.expand_symint(sizes));
+    if (!found) return false;
+    c10::List<std::optional<at::Tensor>> list;
+    for (at::Tensor& t : *found) list.push_back(std::move(t));
+    replace(stack, base, at::index(self.expand_symint(sizes), list));
+    return true;
+  }
   const std::vector<int64_t> sizes = at::infer_size(self.sizes(), mask.sizes());
   auto found = positions(recorder, mask, sizes);
   if (!found) return false;

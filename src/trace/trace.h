@@ -84,6 +84,11 @@ class Session {
   // ...).
   virtual int32_t add_input(PyObject* tensor, graph::InputKind kind, const std::string& name,
                             const std::vector<SymbolicSize>& symbolic) = 0;
+  // Whether sizes may follow from data (nonzero, masks, numbers in tensors): symbols without a number. False: whoever
+  // needs data declines.
+  bool data_sizes = false;
+  // The number in a tensor of one whole number, as a size; nullopt: of another tensor, or known as it is.
+  virtual std::optional<sym::Expr> size_of_data(PyObject* tensor) = 0;
   // What was asked of the sizes that are symbols.
   virtual sym::Environment& sizes() = 0;
   virtual std::pair<int32_t, int32_t> source_of_size(sym::Expr symbol) const = 0;  // input, dimension

@@ -70,6 +70,35 @@ bool Interpreter::is_only_checked(bool floating, bool* compared) {
   }
 }
 
+// A comparison that is an argument of torch._check (what lies under its operands), or that only decides between going
+// on and raising.
+int Interpreter::expected_truth(PyObject* called, const Code& code, int next) {
+  if (called != nullptr && PyFunction_Check(called) && called == of_module("torch", "_check")) return 1;
+  if (next >= static_cast<int>(code.instructions.size())) return -1;
+  const Instruction& in = code.instructions[static_cast<size_t>(next)];
+  bool jumps_when = false;
+  switch (in.op) {
+#if PY_VERSION_HEX < 0x030C0000
+    case POP_JUMP_FORWARD_IF_FALSE:
+      break;
+    case POP_JUMP_FORWARD_IF_TRUE:
+      jumps_when = true;
+      break;
+#else
+    case POP_JUMP_IF_FALSE:
+      break;
+    case POP_JUMP_IF_TRUE:
+      jumps_when = true;
+      break;
+#endif
+    default:
+      return -1;
+  }
+  if (only_raises(code, next + 1 + in.skip)) return jumps_when ? 1 : 0;
+  if (only_raises(code, flow_of(in, next).target)) return jumps_when ? 0 : 1;
+  return -1;
+}
+
 // The truth of what a conditional jump takes. Where a tensor decides between going on and raising, the program is taken
 // to go on.
 int Interpreter::truth_for_jump(PyObject* o, const Code& code, int next, int target, bool jumps_when) {

@@ -194,7 +194,9 @@ bool CallHandlers::checked_item(Interpreter& in, const Call& c, PyObject** resul
   Ref floats = Ref::steal(PyObject_CallMethod(tensor, "is_floating_point", nullptr));
   Ref complex = Ref::steal(PyObject_CallMethod(tensor, "is_complex", nullptr));
   if (!dim || !floats || !complex) return true;
-  const bool floating = floats.get() == Py_True || PyType_Check(c.f);
+  const bool whole = c.f == reinterpret_cast<PyObject*>(&PyLong_Type);
+  if (whole && floats.get() == Py_True) return false;  // what is compared is cut off
+  const bool floating = floats.get() == Py_True || (PyType_Check(c.f) && !whole);
   bool compared = false;
   if (PyLong_AsLong(dim.get()) != 0 || complex.get() != Py_False || !in.is_only_checked(floating, &compared))
     return false;
@@ -321,7 +323,7 @@ PyObject* CallHandlers::tensor_method(Interpreter& in, const Call& c) {
         (is_gradient_level(c.args[0]) || is_flag_only(in, c.args[0])))) {
     if (std::strcmp(d->d_method->ml_name, "tolist") == 0 && c.nargs == 1 && c.kwnames == nullptr &&
         in.session != nullptr && in.session->is_trace_tensor(c.args[0])) {
-      Ref list = Ref::steal(constant_list(c.args[0]));
+      Ref list = Ref::steal(constant_list(c.args[0], &in.recorder.numbers));
       if (in.session->declined()) throw Declined(in.session->decline_reason());
       if (!list) throw Declined("call of TensorBase.tolist");
       return list.release();

@@ -90,10 +90,14 @@ bool clears_nothing(PyObject* f, PyObject* self) {
 PyObject* NativeCall::run() const { return PyObject_Vectorcall(f, all, all_nargs, kwnames); }
 
 // t.tolist() where the values are known while tracing: the trace says so, or declines, at each .item().
-PyObject* constant_list(PyObject* tensor) {
+// numbers: those that are not become sizes that follow from data, if they may.
+PyObject* constant_list(PyObject* tensor, Numbers* numbers) {
   Ref dim = Ref::steal(PyObject_GetAttrString(tensor, "ndim"));
   if (!dim) return nullptr;
-  if (PyLong_AsLong(dim.get()) == 0) return PyObject_CallMethod(tensor, "item", nullptr);
+  if (PyLong_AsLong(dim.get()) == 0) {
+    PyObject* size = numbers != nullptr ? numbers->of_data(tensor) : nullptr;
+    return size != nullptr ? size : PyObject_CallMethod(tensor, "item", nullptr);
+  }
   const Py_ssize_t n = PyObject_Size(tensor);
   constexpr Py_ssize_t kMost = 64;
   if (n < 0) return nullptr;
@@ -101,7 +105,7 @@ PyObject* constant_list(PyObject* tensor) {
   Ref list = Ref::steal(PyList_New(0));
   for (Py_ssize_t i = 0; list && i < n; ++i) {
     Ref part = Ref::steal(PyObject_CallMethod(tensor, "select", "nn", Py_ssize_t{0}, i));
-    Ref value = Ref::steal(part ? constant_list(part.get()) : nullptr);
+    Ref value = Ref::steal(part ? constant_list(part.get(), numbers) : nullptr);
     if (!value || PyList_Append(list.get(), value.get()) < 0) return nullptr;
   }
   return list.release();

@@ -21,7 +21,7 @@ PyObject* asked_for_item(PyObject* f, PyObject* const* args, size_t nargs, PyObj
                : nullptr;
   }
   if (nargs != 1 || !is_tensor(args[0])) return nullptr;
-  if (f == reinterpret_cast<PyObject*>(&PyFloat_Type)) return args[0];
+  if (f == reinterpret_cast<PyObject*>(&PyFloat_Type) || f == reinterpret_cast<PyObject*>(&PyLong_Type)) return args[0];
   return Py_TYPE(f) == &PyMethodDescr_Type && is_item(reinterpret_cast<PyMethodDescrObject*>(f)->d_method->ml_name)
              ? args[0]
              : nullptr;
@@ -34,7 +34,7 @@ namespace {
 PyObject* range_of_numbers(Interpreter& in, PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames) {
   const Native* n = PyCFunction_Check(f) ? native_function(f) : nullptr;
   if (n == nullptr || !(n->flags & Native::kTensors) || nargs != 2 || !in.recorder.numbers.is(args[0]) ||
-      !PyLong_CheckExact(args[0]) || !PyLong_CheckExact(args[1]) ||
+      !PyLong_CheckExact(args[0]) || !PyLong_CheckExact(args[1]) || in.recorder.numbers.any_of_data() ||
       std::strcmp(reinterpret_cast<PyCFunctionObject*>(f)->m_ml->ml_name, "arange") != 0 ||
       (in.recorder.numbers.all_sizes(args[0]) && in.recorder.numbers.all_sizes(args[1])))
     return nullptr;
@@ -62,7 +62,8 @@ PyObject* range_of_numbers(Interpreter& in, PyObject* f, PyObject* const* args, 
 PyObject* narrow_by_number(Interpreter& in, PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames) {
   const char* name = name_of_c(f);
   const bool select = std::strcmp(name, "select") == 0;
-  if ((!select && std::strcmp(name, "narrow") != 0) || kwnames != nullptr) return nullptr;
+  if ((!select && std::strcmp(name, "narrow") != 0) || kwnames != nullptr || in.recorder.numbers.any_of_data())
+    return nullptr;
   std::vector<PyObject*> all;
   if (PyCFunction_Check(f) && PyCFunction_GET_SELF(f) != nullptr && is_tensor(PyCFunction_GET_SELF(f)))
     all.push_back(PyCFunction_GET_SELF(f));
@@ -204,13 +205,17 @@ bool Interpreter::call_with_numbers(PyObject* f, PyObject* const* args, size_t n
       std::strcmp(Py_TYPE(f)->tp_name, "numpy.ufunc") != 0 && Py_TYPE(f) != known_types().lru_cache &&
       Py_TYPE(f) != known_types().script_function && std::strncmp(Py_TYPE(f)->tp_name, "operator.", 9) != 0)
     return false;
-  if (PyObject* tensor = asked_for_item(f, args, nargs, kwnames))
-    if (session->is_trace_tensor(tensor) && (*result = numbers.item(tensor)) != nullptr) {
-      if (f != reinterpret_cast<PyObject*>(&PyFloat_Type) || PyFloat_CheckExact(*result)) return true;
-      Ref integer = Ref::steal(std::exchange(*result, nullptr));
-      PyObject* one[1] = {integer.get()};
+  if (PyObject* tensor = asked_for_item(f, args, nargs, kwnames);
+      tensor != nullptr && session->is_trace_tensor(tensor)) {
+    if ((*result = numbers.item(tensor)) != nullptr) {
+      const bool is_float = PyFloat_CheckExact(*result);
+      if (!PyType_Check(f) || (f == reinterpret_cast<PyObject*>(&PyFloat_Type)) == is_float) return true;
+      Ref number = Ref::steal(std::exchange(*result, nullptr));
+      PyObject* one[1] = {number.get()};
       return (*result = numbers.call(f, one, 1)) != nullptr;
     }
+    if (f != reinterpret_cast<PyObject*>(&PyFloat_Type) && (*result = numbers.of_data(tensor)) != nullptr) return true;
+  }
   if (!numbers.any()) return false;
   const size_t count = nargs + keyword_count(kwnames);
   bool any = numbers.holds(f);

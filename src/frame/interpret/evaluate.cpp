@@ -300,6 +300,7 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
             break;
           }
           case COMPARE_OP: {
+            if (recorder.numbers.any_of_data()) recorder.numbers.expected = expected_truth(PEEK(3), *code, pc);
             Ref b = POP_REF(), a = POP_REF();
             PUSH_RESULT(compare(a.get(), b.get(), PY_VERSION_HEX < 0x030C0000 ? arg : arg >> 4));
             break;

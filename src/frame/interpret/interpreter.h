@@ -228,6 +228,8 @@ class Interpreter {
   PyObject* record_operator_backward(_PyInterpreterFrame* frame);
   void note_operator_backward(PyObject* function);
   int truth_for_jump(PyObject* o, const Code& code, int next, int target, bool jumps_when);
+  int expected_truth(PyObject* called, const Code& code,
+                     int next);  // of the comparison that runs; -1: it may go either way
   bool is_only_checked(bool floating, bool* compared);
   void read_logging_functions();
   bool call_logged(PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames);  // false: not one of these

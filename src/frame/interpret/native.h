@@ -54,8 +54,10 @@ const Native* native_method(PyMethodDef* method);  // unbound methods of builtin
 const Native* native_type(PyTypeObject* type);     // constructors written in C
 bool is_tensor_method_allowed(const char* name);
 std::string callable_name(PyObject* f);
-PyObject* constant_list(PyObject* tensor);  // tensor.tolist(); throws Declined where the trace does not know the values
-const char* name_of_c(PyObject* f);         // of a C function, or a method descriptor; "" of others
+PyObject* constant_list(
+    PyObject* tensor,
+    Numbers* numbers = nullptr);     // tensor.tolist(); throws Declined where the trace does not know the values
+const char* name_of_c(PyObject* f);  // of a C function, or a method descriptor; "" of others
 // Whether it is the __setitem__ of dicts or lists: it looks at a key, and only holds the value.
 bool stores_items(const PyWrapperDescrObject* method);
 

@@ -223,7 +223,7 @@ int Interpreter::set_subscript_by_sizes(PyObject* tensor, PyObject* key, PyObjec
 }
 
 PyObject* Interpreter::subscript_by_number(PyObject* tensor, PyObject* key) {
-  if (!narrows_inputs || recorder.varying_numbers == nullptr || session == nullptr ||
+  if (!narrows_inputs || recorder.varying_numbers == nullptr || session == nullptr || recorder.numbers.any_of_data() ||
       !session->is_trace_tensor(tensor) || !context.torch.inference_modes.empty())
     return nullptr;
   NarrowedInput part;
@@ -248,7 +248,9 @@ PyObject* Interpreter::subscript_by_number(PyObject* tensor, PyObject* key) {
 }
 
 bool Interpreter::set_subscript_by_number(PyObject* tensor, PyObject* key, PyObject* value) {
-  if (recorder.varying_numbers == nullptr || session == nullptr || !is_plain_tensor(session, tensor)) return false;
+  if (recorder.varying_numbers == nullptr || session == nullptr || recorder.numbers.any_of_data() ||
+      !is_plain_tensor(session, tensor))
+    return false;
   const bool of_tensor = is_tensor(value);
   if (of_tensor ? !is_plain_tensor(session, value) : !PyFloat_CheckExact(value) && !PyLong_CheckExact(value))
     return false;

@@ -40,7 +40,7 @@ class Partitioner {
  private:
   size_t results() const { return facts_.results.size(); }
   const Node* def(ValueId v) const { return producer_[v] < 0 ? nullptr : &g_.nodes[producer_[v]]; }
-  bool is_random(const Node& n) const { return n.op->nondeterministic || n.op->effectful; }
+  bool is_random(const Node& n) const { return n.op->nondeterministic || n.op->effectful || n.op->data_sized; }
 
   void index() {
     input_of_.assign(g_.values.size(), -1);

@@ -8,8 +8,10 @@
 #include <algorithm>
 #include <cmath>
 #include <queue>
+#include <span>
 
 #include "base/check.h"
+#include "graph/analysis/data_sizes.h"
 #include "ops/names.h"
 
 namespace flashover::loops {
@@ -247,6 +249,7 @@ class Fuser {
     producers_.resize(p_.graph.values.size());
     readers_.resize(p_.graph.values.size());
     extern_unit_.assign(p_.graph.nodes.size(), -1);
+    data_sizes_ = graph::data_sizes_before(p_.graph);
     // Program order: nodes and extern nodes interleaved by node number.
     size_t next_node = 0;
     for (size_t n = 0; n < p_.graph.nodes.size(); ++n) {
@@ -292,7 +295,9 @@ class Fuser {
   void add_extern(int32_t n) {
     const auto unit = static_cast<int32_t>(units_.size());
     units_.push_back({-1, n, {}});
+    extern_unit_[n] = unit;
     const graph::Node& node = p_.graph.nodes[n];
+    for (int32_t maker : makers_of_sizes(n)) depend(unit, extern_unit_[maker]);
     for (const Arg& a : node.args)
       graph::for_each_ref(a, [&](ValueId v) {
         const ValueId base = p_.views[v].base != kNoValue ? p_.views[v].base : v;
@@ -327,6 +332,7 @@ class Fuser {
       for (sym::Expr v : node.inner) g.vars.push_back({v, Role::kInner});
     }
     group_of_[id] = unit;
+    for (int32_t maker : makers_of_sizes(p_.nodes[id].graph_node)) depend(unit, extern_unit_[maker]);
     for (const Access& a : p_.nodes[id].reads) {
       for (int32_t producer : producers_[a.value])
         if (producer != unit) depend(unit, producer);
@@ -338,6 +344,11 @@ class Fuser {
       for (int32_t producer : producers)
         if (producer != unit) depend(unit, producer);
     if (std::find(producers.begin(), producers.end(), unit) == producers.end()) producers.push_back(unit);
+  }
+
+  // The operators that found sizes which a node depends on, in whatever it reads.
+  std::span<const int32_t> makers_of_sizes(int32_t node) const {
+    return data_sizes_.empty() ? std::span<const int32_t>() : data_sizes_[static_cast<size_t>(node)];
   }
 
   double bytes(ValueId v) const {
@@ -416,6 +427,8 @@ class Fuser {
     for (const Access& a : node.reads)
       for (int32_t producer : producers_[a.value])
         if (producer != unit && test(units_[producer].before, unit)) return false;
+    for (int32_t maker : makers_of_sizes(node.graph_node))
+      if (test(units_[extern_unit_[maker]].before, unit)) return false;
 
     Match match(p_, group, node);
     for (const Access& a : node.reads)
@@ -602,6 +615,7 @@ class Fuser {
   std::vector<int32_t> group_of_;                          // unit of a node
   std::vector<std::vector<int32_t>> producers_, readers_;  // units, by value
   std::vector<int32_t> extern_unit_;
+  std::vector<std::vector<int32_t>> data_sizes_;  // by graph node; empty: there are none
   int32_t last_effect_ = -1;
 };
 

@@ -90,6 +90,10 @@ class LoopNodeBuilder {
     for (const graph::Output& o : g_.outputs)
       if (o.owns_memory()) leaves[o.value] = true;
     for (const graph::Mutation& m : g_.mutations) leaves[m.value] = true;
+    // (Operators that find sizes run between the parts of a plan, which hand their tensors on.)
+    for (const Node& n : g_.nodes)
+      if (n.op->data_sized)
+        for (const Arg& a : n.args) graph::for_each_ref(a, [&](ValueId u) { leaves[u] = true; });
     for (const Node& n : g_.nodes) {
       bool frozen = !n.op->once() && !n.op->on_clones && !graph::is_symbolic(g_, n);
       bool has_operand = false;
@@ -193,7 +197,10 @@ class LoopNodeBuilder {
     for (const Node& n : g_.nodes) {
       if (n.op->is_prim()) continue;
       for (ValueId v : n.outs)
-        if (v != kNoValue) realise(v, true);
+        if (v != kNoValue) {
+          realise(v, true);
+          if (n.op->data_sized) fact(v).used = true;  // its sizes are
+        }
     }
     // Outputs first: views for extern operands are cut out of the memory as it lies in the end.
     for (const graph::Output& o : g_.outputs) {

@@ -5,6 +5,8 @@
 #include <deque>
 #include <numeric>
 
+#include "sym/environment.h"
+
 namespace flashover::ops::aten {
 namespace {
 const Arg kNone{};
@@ -301,6 +303,7 @@ bool channels_last_contiguous(const TensorType& t) {
 
 bool non_overlapping_and_dense(const TensorType& t) {
   if (contiguous(t) || channels_last_contiguous(t)) return true;
+  const sym::LayoutScope layout;
   Comparison c;
   std::vector<size_t> left;  // dims of no size below 2
   for (size_t d = 0; d < t.rank(); ++d)
@@ -341,6 +344,7 @@ bool overlaps_itself(const Sizes& sizes, const Sizes& strides) {
 MemoryFormat suggest_format(const TensorType& t) {
   auto order = last_order(t.rank());
   if (order.empty()) return MemoryFormat::kContiguous;
+  const sym::LayoutScope layout;
   Comparison c;
   Expr low = 0;
   if (t.strides[1].is_const(0)) return MemoryFormat::kContiguous;
@@ -373,6 +377,7 @@ std::optional<Sizes> preserved_strides(const TensorType& t) {
   size_t rank = t.rank();
   if (rank == 0) return Sizes{};
   if (rank == 1) return Sizes{1};
+  const sym::LayoutScope layout;
   Comparison c;
   Ints perm = sort_dims(rank, [&](int64_t a, int64_t b) {
     const Expr sa = t.strides[a], sb = t.strides[b];

@@ -18,7 +18,11 @@ std::optional<Sizes> strides_of_view(const TensorType& t, const Sizes& sizes) {
   for (size_t d = t.rank(); d-- > 0;) {
     tensor_numel *= t.sizes[d];
     if (d != 0 && (t.sizes[d - 1].is_const(1) || sym::known_eq(t.strides[d - 1], tensor_numel * base))) continue;
-    while (left > 0 && (sizes[left - 1].is_const(1) || sym::known_lt(view_numel, tensor_numel))) {
+    const auto goes_on = [&] {
+      const sym::LayoutScope layout;
+      return sizes[left - 1].is_const(1) || sym::known_lt(view_numel, tensor_numel);
+    };
+    while (left > 0 && goes_on()) {
       --left;
       result[left] = view_numel * base;
       view_numel *= sizes[left];
@@ -251,6 +255,10 @@ bool slice(In in, Types& outs) {  // (self, dim, start, end, step)
       if (v < 0) v += n;
       return Expr(std::clamp<int64_t>(v, 0, n));
     }
+    const auto follows = [](Expr low, Expr high) { return sym::follows(sym::Relation::kLessEqual, low, high); };
+    if ((sym::has_data_size(size) || sym::has_data_size(*e)) && follows(0, *e) && !follows(*e, size) &&
+        !follows(size, *e))
+      return sym::min(*e, size);
     if (sym::known_le(0, *e)) {
       if (sym::known_le(*e, size)) return *e;
       if (sym::known_le(size, *e)) return size;

@@ -1,0 +1,20 @@
+// A plan with size points: steps that find sizes which what follows is made for.
+//
+//   In        a plan; the code of its kernels; how an executable is made of a plan of constant sizes
+//   Out       an Executable: the parts between the size points run like plans with size symbols, one behind the other
+//   Promises  a size is read once the operator that finds it has run; a part of known sizes costs one look-up more than
+//             a program of its own; a call that raises is undone as far as its parts undo theirs, and what earlier parts
+//             wrote to inputs is put back
+//   Declines  load_in_parts(): what cannot be handed from one part to the next, a size in what is computed from
+//             parameters (Declined)
+#pragma once
+#include <memory>
+
+#include "run/sized_executable.h"
+
+namespace flashover::run {
+
+std::shared_ptr<Executable> load_in_parts(plan::Plan plan, const LoadOptions& options, std::shared_ptr<const Code> code,
+                                          const MakeExecutable& make);
+
+}  // namespace flashover::run

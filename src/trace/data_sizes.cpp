@@ -1,0 +1,158 @@
+// Operators whose results' sizes follow from data: each such size is a symbol of its own, which has no number in the
+// trace. What the program does with it is recorded for all its values; where that is not possible the usual case is
+// recorded, with a check.
+#include <ATen/ops/nonzero.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "graph/graph.h"
+#include "ops/args.h"
+#include "ops/names.h"
+#include "trace/recorder.h"
+
+namespace flashover::trace {
+namespace {
+
+using Types = std::vector<TensorType>;
+
+TensorType list_of(const TensorType& like, DType dtype, sym::Expr size) {
+  TensorType out;
+  out.dtype = dtype;
+  out.device = like.device;
+  out.sizes = {size};
+  out.strides = {1};
+  return out;
+}
+
+// The sizes of `like`, dense, or none where it was not asked for.
+TensorType indices_like(const TensorType& like, bool wanted) {
+  if (!wanted) return list_of(like, DType::kI64, 0);
+  TensorType out = list_of(like, DType::kI64, 0);
+  out.sizes = like.sizes;
+  out.strides = contiguous_strides(like.sizes);
+  return out;
+}
+
+// No more elements than there are.
+sym::Expr size_within(sym::Environment& sizes, sym::Expr most) {
+  const sym::Expr size = sizes.add_data_size();
+  sizes.know({sym::Relation::kLessEqual, size, most});
+  return size;
+}
+
+// The results of such an operator; empty: not this call.
+Types results_of(const OpFacts& facts, const Stack& stack, size_t base, sym::Environment& sizes, const TensorType& x) {
+  const std::string& name = facts.schema.name;
+  const auto flag = [&](size_t i) { return stack[base + i].isBool() && stack[base + i].toBool(); };
+  if (name == op::nonzero) {
+    if (x.rank() == 0) return {};
+    const sym::Expr n = size_within(sizes, x.numel());
+    TensorType out = list_of(x, DType::kI64, n);
+    out.sizes = {n, static_cast<int64_t>(x.rank())};
+    out.strides = {1, n};  // eager finds the positions of each dimension one after the other
+    return {out};
+  }
+  if (name == op::_unique2 || (name == op::unique_consecutive && stack[base + 3].isNone())) {
+    const size_t first = name == op::_unique2 ? 2 : 1;
+    const sym::Expr n = size_within(sizes, x.numel());
+    return {list_of(x, x.dtype, n), indices_like(x, flag(first)),
+            list_of(x, DType::kI64, flag(first + 1) ? n : sym::Expr(0))};
+  }
+  if (name == op::repeat_interleave_Tensor && stack[base + 1].isNone() && x.rank() == 1)
+    return {list_of(x, x.dtype, sizes.add_data_size())};
+  if (name == op::bincount && x.rank() == 1 && stack[base + 2].isInt()) {
+    DType dtype = DType::kI64;
+    if (stack[base + 1].isTensor() && stack[base + 1].toTensor().defined())
+      dtype = stack[base + 1].toTensor().scalar_type() == at::kFloat ? DType::kF32 : DType::kF64;
+    const sym::Expr n = sizes.add_data_size();
+    sizes.know({sym::Relation::kLessEqual, sym::Expr(stack[base + 2].toInt()), n});
+    return {list_of(x, dtype, n)};
+  }
+  if (name == op::nms && x.rank() == 2) return {list_of(x, DType::kI64, size_within(sizes, x.sizes[0]))};
+  return {};
+}
+
+}  // namespace
+
+bool Recorder::find_sizes(OpFacts& facts, Stack& stack, size_t base) {
+  if (!data_sizes || in_backward_ || !facts.op->data_sized || !stack[base].isTensor()) return false;
+  std::vector<Arg> args = collect(facts, stack, base);
+  if (operands_.empty() || !operands_.front().impl) return false;
+  const TensorType x = type_of(operands_.front().tensor_of_trace());
+  Types outs = results_of(facts, stack, base, *sizes_, x);
+  if (outs.empty()) return false;
+  ++stats_.ops;
+  ++stats_.own_rules;
+  const std::vector<ValueId> values = add_node(facts.op, std::move(args), std::move(outs)).outs;
+  torch::jit::drop(stack, stack.size() - base);
+  for (ValueId v : values) stack.emplace_back(fresh(v));
+  return true;
+}
+
+// The same memory holds the same numbers as when the graph had so many nodes.
+bool Recorder::is_unwritten_since(ValueId value, size_t node) const {
+  const int32_t storage = graph_.values[static_cast<size_t>(value)].storage;
+  for (size_t n = node; n < graph_.nodes.size(); ++n)
+    for (size_t i = 0; i < graph_.nodes[n].args.size() && i < 32; ++i) {
+      if (!(graph_.nodes[n].op->mutates >> i & 1)) continue;
+      bool written = false;
+      graph::for_each_ref(graph_.nodes[n].args[i],
+                          [&](ValueId v) { written |= graph_.values[static_cast<size_t>(v)].storage == storage; });
+      if (written) return false;
+    }
+  return true;
+}
+
+// Asked twice, the same mask has the same number of elements: one symbol, also in the backward.
+std::optional<std::vector<at::Tensor>> Recorder::positions_of(const at::Tensor& mask) {
+  const TraceImpl* impl = trace_impl(mask);
+  if (!data_sizes || !impl || mask.dim() == 0) return std::nullopt;
+  const ValueId value = impl->value;
+  if (const auto known = positions_found_.find(value);
+      known != positions_found_.end() && is_unwritten_since(value, known->second.nodes))
+    return known->second.positions;
+  if (in_backward_) return std::nullopt;
+  const at::Tensor found = at::nonzero(mask);
+  Found out;
+  for (int64_t d = 0; d < mask.dim(); ++d) out.positions.push_back(found.select(1, d));
+  out.nodes = graph_.nodes.size();
+  return positions_found_.insert_or_assign(value, std::move(out)).first->second.positions;
+}
+
+std::optional<sym::Expr> Recorder::size_of_data(PyObject* object) {
+  if (!data_sizes || in_backward_ || declined_ || !THPVariable_Check(object)) return std::nullopt;
+  const at::Tensor& t = THPVariable_Unpack(object);
+  const TraceImpl* impl = trace_impl(t);
+  if (!impl || impl->liveness.get() != liveness_.get()) return std::nullopt;
+  const TensorType type = type_of(t);
+  const bool one = std::ranges::all_of(type.sizes, [](sym::Expr e) { return e.is_const(1); });
+  if (!one || !is_integral(type.dtype) || type.dtype == DType::kBool || constant_value(t)) return std::nullopt;
+  const ValueId value = impl->value;
+  if (const auto known = numbers_found_.find(value);
+      known != numbers_found_.end() && is_unwritten_since(value, known->second.nodes))
+    return sizes_->canonical(known->second.size);
+  TensorType out;
+  out.dtype = DType::kBool;
+  const sym::Expr size = sizes_->add_data_size();
+  out.sizes = {size};
+  out.strides = {0};
+  std::vector<Arg> args = {Ref{value}};
+  std::vector<TensorType> outs = {std::move(out)};
+  const ValueId made = add_node(ops::find(op::size_of_data), std::move(args), std::move(outs)).outs[0];
+  graph_.values[static_cast<size_t>(made)].storage = new_storage(make_storage(1));
+  numbers_found_.insert_or_assign(value, Found{graph_.nodes.size(), size, {}});
+  return size;
+}
+
+// The program that is compiled holds for the usual case: a call of another one is found before it goes wrong.
+void Recorder::assume_of_data(const sym::SizeGuard& fact) {
+  std::string what = sym::str(fact);
+  if (sizes_->line)
+    if (const std::string line = sizes_->line(); !line.empty()) what += " (" + line + ")";
+  std::vector<Arg> args = {fact.a, fact.b, sym::Expr(static_cast<int64_t>(fact.relation)), std::move(what)};
+  add_node(ops::find(op::check_sizes), std::move(args), {});
+}
+
+}  // namespace flashover::trace

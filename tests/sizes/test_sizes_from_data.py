@@ -1,0 +1,307 @@
+"""Sizes that follow from data: captured whole, one compile, right for every number of elements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from comparing import differ, double
+from torch import Tensor
+
+import flashover
+
+
+def experts(x: Tensor, choice: Tensor, w: Tensor) -> Tensor:
+    out = torch.zeros_like(x)
+    for e in range(3):
+        (rows,) = torch.where(choice == e)
+        out.index_add_(0, rows, torch.tanh(x[rows] @ w[e]) * (e + 1))
+    return out
+
+
+def counted(x: Tensor, m: Tensor) -> Tensor:
+    n = m.sum().item()
+    return torch.zeros(n, 3) + torch.arange(n).unsqueeze(1) + x.sum()
+
+
+def split_by_data(x: Tensor, m: Tensor) -> tuple[Tensor, ...]:
+    n = m.sum()
+    lengths = torch.stack([n, x.shape[0] - n])
+    return tuple(part.sum(0) for part in x.split(lengths.tolist()))
+
+
+def two_masks(x: Tensor, m: Tensor) -> tuple[Tensor, Tensor]:
+    first = x[m]
+    second = first[first[:, 0] > 0]
+    return first * 2, second.sum(0)
+
+
+def written(x: Tensor, m: Tensor) -> Tensor:
+    y = x.clone()
+    y[m] = x[m] * 2 + 1
+    return y
+
+
+def checked(x: Tensor, m: Tensor) -> Tensor:
+    n = int(m.sum())
+    torch._check(n <= x.shape[0], lambda: "too many")
+    torch._check_is_size(n)
+    return x[:n].sum(0) + x.narrow(0, 0, n).exp().sum(0)
+
+
+def asserted(x: Tensor, m: Tensor) -> Tensor:
+    n = m.sum().item()
+    if n > 12:
+        raise ValueError(n)
+    return torch.arange(n) + 1
+
+
+def scattered_back(x: Tensor, m: Tensor) -> Tensor:
+    out = torch.zeros(12, 4, dtype=x.dtype)
+    out[m] = x[m].relu()
+    return out
+
+
+PROGRAMS: dict[str, Callable[[Tensor, Tensor], Any]] = {
+    "sum of a mask": lambda x, m: x[m].sum(),
+    "mean of a mask": lambda x, m: (x[m] * 2).sum(0),
+    "a mask's rows": lambda x, m: x[m],
+    "computed rows": lambda x, m: torch.relu(x[m] * 2 + 1),
+    "product of rows": lambda x, m: x[m] @ x.t(),
+    "nonzero": lambda x, m: torch.nonzero(m),
+    "nonzero of a matrix": lambda x, m: torch.nonzero(x > 0),
+    "nonzero and index": lambda x, m: x[torch.nonzero(m).squeeze(1)].exp(),
+    "where and index_add": lambda x, m: x.index_add(0, torch.where(m)[0], x[torch.where(m)[0]] * 3),
+    "masked_select": lambda x, m: x.masked_select(m.unsqueeze(1)) * 2,
+    "masked_select of a matrix": lambda x, m: torch.masked_select(x, x > 0.5).sum(),
+    "item as a size": counted,
+    "two points": lambda x, m: (x[m].sum(0), x[~m].sum(0)),
+    "points in dependence": two_masks,
+    "split": split_by_data,
+    "cat": lambda x, m: torch.cat([x[m], x[~m] * 2]),
+    "softmax": lambda x, m: torch.softmax(x[m], -1),
+    "layer norm": lambda x, m: torch.nn.functional.layer_norm(x[m], (4,)),
+    "repeat_interleave": lambda x, m: x.repeat_interleave(m.long() * 2, dim=0) + 1,
+    "unique": lambda x, m: torch.unique(m.long() * 3) * 2,
+    "unique with counts": lambda x, m: torch.unique((x[:, 0] * 2).long(), return_inverse=True, return_counts=True),
+    "bincount": lambda x, m: torch.bincount(m.long(), minlength=1) * 2,
+    "shape of a mask": lambda x, m: x[m].reshape(x[m].shape[0] * 2, 2) + 1,
+    "write by a mask": written,
+    "checked numbers": checked,
+    "asserted numbers": asserted,
+    "scattered back": scattered_back,
+    "slice of a mask": lambda x, m: x[m][:3] * 2,
+    "cross entropy": lambda x, m: torch.nn.functional.cross_entropy(x[m], m.long()[m]),
+    "sorted": lambda x, m: x[m][:, 0].sort()[0] * 2,
+    "views": lambda x, m: (x[m].view(-1) + 1, x[m].t() * 2, x[m].unsqueeze(0).expand(2, -1, -1).sum(1)),
+    "factories": lambda x, m: (torch.ones(int(m.sum()), 2) * 3, x.new_zeros(int(m.sum()), 4) + 1),
+    "unique_consecutive": lambda x, m: torch.unique_consecutive(m.long()),
+    "from a mask to the rest": lambda x, m: (x[m].sum() + x).relu(),
+}
+
+
+# Torch itself asks whether the values are one: such calls run eager.
+ONE_IS_SPECIAL = {"write by a mask", "scattered back"}
+
+
+def masks(n: int) -> dict[str, Tensor]:
+    one = torch.zeros(n, dtype=torch.bool)
+    one[n // 2] = True
+    return {
+        "some": torch.arange(n) % 3 == 1,
+        "none": torch.zeros(n, dtype=torch.bool),
+        "one": one,
+        "all": torch.ones(n, dtype=torch.bool),
+        "random": torch.rand(n) > 0.5,
+    }
+
+
+def check(compiled: Callable[..., Any], f: Callable[..., Any], args: list[Tensor], what: str) -> None:
+    got, want, exact = compiled(*args), f(*args), f(*[double(a) for a in args])
+    assert (wrong := differ(got, want, rtol=1e-5, atol=1e-5)) == "", f"{what}: {wrong}"
+    as_f64 = [t.double() for t in (got if isinstance(got, tuple) else (got,))]
+    exactly = [t.double() for t in (exact if isinstance(exact, tuple) else (exact,))]
+    assert (wrong := differ(as_f64, exactly, rtol=1e-4, atol=1e-4, strides=False)) == "", f"{what}, fp64: {wrong}"
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_one_compile_serves_every_number_of_elements(name: str) -> None:
+    f = PROGRAMS[name]
+    flashover.reset()
+    compiled = flashover.compile(f, fullgraph=True)
+    before = flashover.compile_stats()["graphs"]
+    eager = flashover.compile_stats().get("eager_calls", 0)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for what, mask in masks(12).items():
+            check(compiled, f, [torch.randn(12, 4), mask], what)
+    assert flashover.compile_stats()["graphs"] - before == 1
+    assert flashover.compile_stats().get("eager_calls", 0) - eager == (name in ONE_IS_SPECIAL)
+
+
+def test_experts_with_changing_numbers_of_tokens() -> None:
+    flashover.reset()
+    compiled = flashover.compile(experts, fullgraph=True)
+    before = flashover.compile_stats()["graphs"]
+    w = torch.randn(3, 4, 4)
+    for seed in range(6):
+        torch.manual_seed(seed)
+        with torch.no_grad():
+            check(compiled, experts, [torch.randn(12, 4), torch.randint(0, 1 + seed % 3, (12,)), w], f"seed {seed}")
+    assert flashover.compile_stats()["graphs"] - before == 1
+
+
+def boxes(n: int) -> list[Tensor]:
+    corner = torch.rand(n, 2) * 50
+    return [torch.cat([corner, corner + torch.rand(n, 2) * 50], 1), torch.rand(n), torch.randint(0, 3, (n,))]
+
+
+def test_boxes_that_do_not_overlap() -> None:
+    torchvision = pytest.importorskip("torchvision")
+
+    def detect(corners: Tensor, scores: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
+        likely = scores > 0.2
+        corners, scores, labels = corners[likely], scores[likely], labels[likely]
+        kept = torchvision.ops.batched_nms(corners, scores, labels, 0.3)
+        return corners[kept] * 2, scores[kept], labels[kept]
+
+    flashover.reset()
+    compiled = flashover.compile(detect, fullgraph=True)
+    before = flashover.compile_stats()["graphs"]
+    for seed in range(4):
+        torch.manual_seed(seed)
+        args = boxes(20)
+        if seed == 3:
+            args[1] = args[1] * 0.1
+        with torch.no_grad():
+            assert (wrong := differ(compiled(*args), detect(*args))) == "", wrong
+    assert flashover.compile_stats()["graphs"] - before == 1
+
+
+def test_both_kinds_of_sizes() -> None:
+    """Sizes of inputs that change, and sizes that follow from data."""
+
+    def f(x: Tensor, m: Tensor) -> tuple[Tensor, Tensor]:
+        return x[m].sum(0), torch.cat([x, x[m] * 2])
+
+    flashover.reset()
+    compiled = flashover.compile(f, fullgraph=True, dynamic=True)
+    before = flashover.compile_stats()["graphs"]
+    for n in (5, 9, 2, 17, 64):
+        for mask in masks(n).values():
+            with torch.no_grad():
+                check(compiled, f, [torch.randn(n, 4), mask], f"size {n}")
+    assert flashover.compile_stats()["graphs"] - before == 1
+
+
+def test_a_call_that_is_not_the_usual_case_runs_eager() -> None:
+    """squeeze() gives another rank where there is one element: the check finds such a call."""
+
+    def f(x: Tensor, m: Tensor) -> Tensor:
+        return x[m].squeeze() + 1
+
+    flashover.reset()
+    compiled = flashover.compile(f, fullgraph=True, options={"eager_warning": False})
+    with torch.no_grad():
+        for mask in masks(12).values():
+            x = torch.randn(12, 4)
+            assert (wrong := differ(compiled(x, mask), f(x, mask))) == "", wrong
+
+
+def test_strides_of_tensors_without_elements() -> None:
+    """They are those of larger tensors: eager's of one or none are 4 here."""
+
+    def f(x: Tensor, m: Tensor) -> Tensor:
+        return x[m][:, 0].sort()[0]
+
+    compiled = flashover.compile(f, fullgraph=True)
+    with torch.no_grad():
+        for mask in masks(12).values():
+            x = torch.randn(12, 4)
+            got, want = compiled(x, mask), f(x, mask)
+            assert (wrong := differ(got, want, strides=len(want) > 1)) == "", wrong
+
+
+def test_what_eager_refuses_is_refused() -> None:
+    def f(x: Tensor, m: Tensor) -> Tensor:
+        return x[m] + x[~m]
+
+    flashover.reset()
+    compiled = flashover.compile(f, fullgraph=True)
+    x = torch.randn(12, 4)
+    with torch.no_grad():
+        half = torch.arange(12) < 6
+        assert torch.equal(compiled(x, half), f(x, half))
+        with pytest.raises(RuntimeError, match="must match the size"):
+            compiled(x, torch.arange(12) < 5)
+
+
+def test_what_was_written_before_a_check_is_undone() -> None:
+    def f(state: Tensor, x: Tensor, m: Tensor) -> Tensor:
+        state.add_(1)
+        n = m.sum().item()
+        return x[m] + x[:n] * state.sum() + x[~m]
+
+    flashover.reset()
+    compiled = flashover.compile(f, fullgraph=True, options={"eager_warning": False})
+    with torch.no_grad():
+        for mask in [torch.arange(12) < 6, torch.arange(12) < 6, torch.arange(12) < 1, torch.arange(12) < 11]:
+            state, want, x = torch.zeros(3), torch.zeros(3), torch.randn(12, 4)
+            assert (wrong := differ(compiled(state, x, mask), f(want, x, mask))) == "", wrong
+            assert torch.equal(state, want)
+
+
+def test_python_that_decides_by_data_breaks_as_before() -> None:
+    def f(x: Tensor, m: Tensor) -> Tensor:
+        n = m.sum().item()
+        return x * 2 if n > 5 else x + n
+
+    flashover.reset()
+    compiled = flashover.compile(f)
+    with torch.no_grad():
+        for mask in masks(12).values():
+            x = torch.randn(12, 4)
+            assert torch.equal(compiled(x, mask), f(x, mask))
+    with pytest.raises(Exception, match=r"u0 > 5 follows from data \(torch._check can say so\)"), torch.no_grad():
+        flashover.compile(f, fullgraph=True)(torch.randn(12, 4), masks(12)["some"])
+
+
+def test_a_number_that_is_returned() -> None:
+    def f(x: Tensor, m: Tensor) -> tuple[int, Tensor]:
+        return m.sum().item(), x * 2
+
+    compiled = flashover.compile(f)
+    for mask in masks(12).values():
+        x = torch.randn(12, 4)
+        (got, twice), (want, _) = compiled(x, mask), f(x, mask)
+        assert got == want
+        assert torch.equal(twice, x * 2)
+
+
+def test_gradients_through_a_mask() -> None:
+    def f(x: Tensor, m: Tensor) -> Tensor:
+        return (x[m] * 2).sum()
+
+    compiled = flashover.compile(f)
+    for mask in masks(12).values():
+        x = torch.randn(12, 4, requires_grad=True)
+        compiled(x, mask).backward()
+        assert torch.equal(x.grad, mask.unsqueeze(1).expand(12, 4) * 2.0)
+
+
+def test_a_second_compile_takes_the_plan_from_the_cache(tmp_path: Any) -> None:
+    def f(x: Tensor, m: Tensor) -> Tensor:
+        return torch.tanh(x[m] * 3).sum(0) + x[~m].sum(0)
+
+    options = {"cache_dir": str(tmp_path)}
+    x = torch.randn(12, 4)
+    for time in range(2):
+        flashover.reset()
+        before = flashover.compile_stats()["cache_hits"]
+        compiled = flashover.compile(f, fullgraph=True, options=options)
+        with torch.no_grad():
+            for mask in masks(12).values():
+                assert (wrong := differ(compiled(x, mask), f(x, mask), rtol=1e-5, atol=1e-5)) == "", wrong
+        assert flashover.compile_stats()["cache_hits"] - before == time
