@@ -76,7 +76,6 @@ void check_frozen_part(const Plan& p) {
   }
 }
 
-// "... with size 2*s0" with the number.
 template <typename Value>
 void put_size(std::string& error, const Value& value_of) {
   constexpr std::string_view kSize = " with size ";
@@ -87,6 +86,15 @@ void put_size(std::string& error, const Value& value_of) {
     if (!e.is_const()) error = error.substr(0, at) + std::string(kSize) + std::to_string(sym::evaluate(e, value_of));
   } catch (const UserError&) {  // no expression: the message stays
   }
+}
+
+auto values_by_symbol(std::span<const SizeSource> sources, std::span<const int64_t> values) {
+  return [sources, values](sym::Expr v) {
+    const auto k = sym::size_symbol_index(v);
+    for (size_t i = 0; i < sources.size(); ++i)
+      if (sources[i].symbol == k) return values[i];
+    throw InternalError("plan: no value of " + v.str());
+  };
 }
 
 }  // namespace
@@ -108,12 +116,7 @@ std::vector<SizeSource> size_sources(const Plan& p) {
 }
 
 Plan with_sizes(const Plan& p, std::span<const SizeSource> sources, std::span<const int64_t> values) {
-  const auto value_of = [&](sym::Expr v) {
-    const auto k = sym::size_symbol_index(v);
-    for (size_t i = 0; i < sources.size(); ++i)
-      if (sources[i].symbol == k) return values[i];
-    throw InternalError("plan: no value of " + v.str());
-  };
+  const auto value_of = values_by_symbol(sources, values);
   const auto put = [&](sym::Expr& e) {
     if (!e.is_const()) e = sym::evaluate(e, value_of);
   };
@@ -141,6 +144,30 @@ Plan with_sizes(const Plan& p, std::span<const SizeSource> sources, std::span<co
       throw InternalError("plan: no such block of the arena");
   }
   place_blocks(out);
+  return out;
+}
+
+std::string with_sizes(std::string error, std::span<const SizeSource> sources, std::span<const int64_t> values) {
+  put_size(error, values_by_symbol(sources, values));
+  return error;
+}
+
+uint32_t NumberTable::add(sym::Expr e) {
+  const auto place = static_cast<uint32_t>(constants_.size());
+  constants_.push_back(e.as_const().value_or(0));
+  if (e.is_const()) return place;
+  const auto [known, first] = known_.try_emplace(e, static_cast<uint32_t>(expressions_.size()));
+  if (first) expressions_.push_back(e);
+  open_.push_back({place, known->second});
+  return place;
+}
+
+std::vector<int64_t> NumberTable::numbers(std::span<const SizeSource> sources, std::span<const int64_t> values) const {
+  const auto value_of = values_by_symbol(sources, values);
+  std::vector<int64_t> results, out = constants_;
+  results.reserve(expressions_.size());
+  for (sym::Expr e : expressions_) results.push_back(sym::evaluate(e, value_of));
+  for (const Open& o : open_) out[o.place] = results[o.expression];
   return out;
 }
 

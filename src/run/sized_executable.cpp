@@ -28,17 +28,9 @@ struct HashValues {
 
 class SizedExecutable final : public Executable {
  public:
-  SizedExecutable(plan::Plan plan, std::vector<plan::SizeSource> sources, const LoadOptions& options,
-                  SharedResources shared, MakeExecutable make)
-      : plan_(std::move(plan)),
-        sources_(std::move(sources)),
-        options_(options),
-        shared_(std::move(shared)),
-        make_(std::move(make)) {
-    for (plan::Binary& b : plan_.binaries) b.bytes = {};
-  }
+  SizedExecutable(SizedPlan plan, MakeExecutable make) : sized_(std::move(plan)), make_(std::move(make)) {}
 
-  const plan::Plan& plan() const override { return plan_; }
+  const plan::Plan& plan() const override { return *sized_.plan; }
   bool heavy() const override { return heavy_.load(std::memory_order_relaxed); }
 
   void run(c10::TensorImpl* const* inputs, size_t count, std::vector<at::Tensor>& outputs) override {
@@ -58,8 +50,8 @@ class SizedExecutable final : public Executable {
     const std::lock_guard lock(mutex_);
     Counters sum = gone_;
     for (const Entry& e : entries_) add(sum, e.program->counters());
-    sum.frozen_runs = shared_.frozen->runs();
-    sum.content_checks = shared_.frozen->content_checks();
+    sum.frozen_runs = sized_.frozen->runs();
+    sum.content_checks = sized_.frozen->content_checks();
     return sum;
   }
   void measure(bool on) override {
@@ -69,7 +61,7 @@ class SizedExecutable final : public Executable {
   }
   std::vector<double> times() const override {  // of the size that came last
     const std::lock_guard lock(mutex_);
-    return entries_.empty() ? std::vector<double>(plan_.steps.size(), -1.0) : entries_.front().program->times();
+    return entries_.empty() ? std::vector<double>(sized_.plan->steps.size(), -1.0) : entries_.front().program->times();
   }
 
  private:
@@ -84,12 +76,12 @@ class SizedExecutable final : public Executable {
   }
 
   std::shared_ptr<Executable> program_for(c10::TensorImpl* const* inputs, size_t count) {
-    if (count != plan_.inputs.size())
+    if (count != sized_.plan->inputs.size())
       throw InternalError("run: " + std::to_string(count) + " inputs for a plan of " +
-                          std::to_string(plan_.inputs.size()));
+                          std::to_string(sized_.plan->inputs.size()));
     thread_local Values values;
     values.clear();
-    for (const plan::SizeSource& s : sources_) {
+    for (const plan::SizeSource& s : sized_.sources) {
       const auto sizes = inputs[s.input]->sizes();
       if (static_cast<size_t>(s.dim) >= sizes.size()) throw InternalError("run: an input has too few dimensions");
       values.push_back(sizes[static_cast<size_t>(s.dim)]);
@@ -113,13 +105,11 @@ class SizedExecutable final : public Executable {
 
   // Without the lock: another thread may make the same program meanwhile; the first one stays.
   std::shared_ptr<Executable> make(Values values) {
-    for (size_t i = 0; i < sources_.size(); ++i)
+    for (size_t i = 0; i < sized_.sources.size(); ++i)
       if (values[i] < sym::kSizeSymbolRange.lo)
         throw InternalError("run: size " + std::to_string(values[i]) + " for symbol s" +
-                            std::to_string(sources_[i].symbol));
-    SharedResources shared = shared_;
-    shared.proven = proven_.load(std::memory_order_relaxed);
-    std::shared_ptr<Executable> made = make_(plan::with_sizes(plan_, sources_, values), options_, shared);
+                            std::to_string(sized_.sources[i].symbol));
+    std::shared_ptr<Executable> made = make_(values, proven_.load(std::memory_order_relaxed));
     std::shared_ptr<Executable> oldest;  // goes when the lock is free
     const std::lock_guard lock(mutex_);
     if (std::shared_ptr<Executable> known = look_up(values)) return known;
@@ -127,7 +117,7 @@ class SizedExecutable final : public Executable {
     entries_.push_front({values, made});
     by_values_.emplace(std::move(values), entries_.begin());
     heavy_.store(made->heavy(), std::memory_order_relaxed);
-    if (entries_.size() > (options_.graphs ? kMaxRecorded : kMaxPrograms)) {
+    if (entries_.size() > (sized_.records_graphs ? kMaxRecorded : kMaxPrograms)) {
       oldest = std::move(entries_.back().program);
       add(gone_, oldest->counters());
       by_values_.erase(entries_.back().values);
@@ -136,10 +126,7 @@ class SizedExecutable final : public Executable {
     return made;
   }
 
-  plan::Plan plan_;
-  const std::vector<plan::SizeSource> sources_;
-  const LoadOptions options_;
-  const SharedResources shared_;
+  const SizedPlan sized_;
   const MakeExecutable make_;
   std::atomic<bool> heavy_{true}, proven_{false};
   mutable std::mutex mutex_;
@@ -151,10 +138,8 @@ class SizedExecutable final : public Executable {
 
 }  // namespace
 
-std::shared_ptr<Executable> load_sized(plan::Plan plan, std::vector<plan::SizeSource> sources,
-                                       const LoadOptions& options, SharedResources shared, MakeExecutable make) {
-  return std::make_shared<SizedExecutable>(std::move(plan), std::move(sources), options, std::move(shared),
-                                           std::move(make));
+std::shared_ptr<Executable> load_sized(SizedPlan plan, MakeExecutable make) {
+  return std::make_shared<SizedExecutable>(std::move(plan), std::move(make));
 }
 
 }  // namespace flashover::run
