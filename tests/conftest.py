@@ -16,6 +16,8 @@ ROOT = Path(__file__).parent.parent
 # For the programs that tests start, however pytest itself was started.
 os.environ["PYTHONPATH"] = os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), str(ROOT / "python")])
 os.environ.setdefault("FLASHOVER_CACHE_DIR", tempfile.mkdtemp(prefix="flashover-test-cache-"))
+# What one test finds out about sizes is nothing to the next one, however the workers of a run come and go.
+os.environ.setdefault("FLASHOVER_REMEMBER_SIZES", "0")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # FLASHOVER_ISA caps what Flashover itself uses; a machine of that level has no more for the libraries either. They read
 # these when torch is loaded.

@@ -152,7 +152,7 @@ class Explanation:
                 lines.append(f"    compiled again ({e['seconds'] * 1e3:.1f} ms), as version {e['version']}, because:")
                 lines += [f"      {line}" for line in missed_lines(e)]
             if symbols := list(symbol_lines(e)):
-                lines.append("    sizes:")
+                lines.append(f"    sizes that version {e['version']} serves:")
                 lines += [f"      {line}" for line in symbols]
             lines += [f"    {line}" for line in step_lines(e["steps"])]
             parts = f": {e['guard_parts']}" if e["guard_parts"] else ""

@@ -58,6 +58,9 @@ def symbol_lines(entry: dict[str, Any]) -> Iterator[str]:
         yield text + (", marked" if s["marked"] else "")
         if s["where"]:
             yield f"  at {with_text(s['where'])}"
+    if entry["symbols"]:
+        yield from (f"where {guard}" for guard in entry["size_guards"])
+        yield f"used {entry['hits']} time{'s' * (entry['hits'] != 1)}"
     if entry["static_because"]:
         yield f"sizes are numbers: {entry['static_because']}"
 

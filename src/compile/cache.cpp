@@ -67,6 +67,15 @@ bool write_all(int fd, std::string_view bytes) {
   return true;
 }
 
+// A file that only we can have written; -1: there is none.
+int open_own(int directory, const std::string& name, struct stat& s) {
+  // Not blocking: there may be a pipe.
+  Fd fd(::openat(directory, name.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
+  const bool own = fd >= 0 && ::fstat(fd, &s) == 0 && S_ISREG(s.st_mode) && s.st_uid == ::geteuid() &&
+                   s.st_nlink <= 1 && (s.st_mode & (S_IWGRP | S_IWOTH)) == 0;
+  return own ? fd.release() : -1;
+}
+
 std::string default_directory() {
   if (const char* own = std::getenv("FLASHOVER_CACHE_DIR")) return own;
   if (const char* xdg = std::getenv("XDG_CACHE_HOME"); xdg && *xdg == '/') return std::string(xdg) + "/flashover";
@@ -145,13 +154,9 @@ std::optional<std::string> Cache::get(std::string_view kind, const Hash128& key)
   const int directory = open_directory();
   if (directory < 0) return std::nullopt;
   const std::string name = name_of(kind, key);
-  // Not blocking: there may be a pipe.
-  Fd fd(::openat(directory, name.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
-  if (fd < 0) return std::nullopt;
   struct stat s;
-  if (::fstat(fd, &s) != 0 || !S_ISREG(s.st_mode) || s.st_uid != ::geteuid() || s.st_nlink > 1 ||
-      (s.st_mode & (S_IWGRP | S_IWOTH)))
-    return std::nullopt;
+  const Fd fd(open_own(directory, name, s));
+  if (fd < 0) return std::nullopt;
   const auto damaged = [&]() -> std::optional<std::string> {
     ::unlinkat(directory, name.c_str(), 0);
     return std::nullopt;
@@ -214,6 +219,22 @@ void Cache::put(std::string_view kind, const Hash128& key, std::string_view byte
   const size_t before = written_bytes_.fetch_add(bytes.size() + kHeader), entries = written_entries_.fetch_add(1);
   const size_t step = std::max<size_t>(max_bytes_ / 16, 1);
   if (entries % 256 == 0 || before / step != (before + bytes.size() + kHeader) / step) evict();
+}
+
+std::optional<std::string> Cache::read_text(const std::string& name, size_t most) {
+  const int directory = open_directory();
+  if (directory < 0) return std::nullopt;
+  struct stat s;
+  const Fd fd(open_own(directory, name, s));
+  if (fd < 0 || static_cast<size_t>(s.st_size) > most) return std::nullopt;
+  std::string text(static_cast<size_t>(s.st_size), '\0');
+  return read_all(fd, text.data(), text.size()) ? std::optional(std::move(text)) : std::nullopt;
+}
+
+void Cache::write_text(const std::string& name, std::string_view text) {
+  const int directory = read_only_.load(std::memory_order_relaxed) ? -1 : open_directory();
+  int error = 0;
+  if (directory >= 0) write(directory, name, "", text, error);  // (where it fails, entries fail too, and say so)
 }
 
 void Cache::evict() {

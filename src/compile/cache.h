@@ -40,6 +40,9 @@ class Cache {
   std::optional<std::string> get(std::string_view kind, const Hash128& key);
   void put(std::string_view kind, const Hash128& key, std::string_view bytes);
   void evict();  // down to the bounds, now
+  // A file beside the entries, without a checksum: who reads it looks at what it says. name: without "-".
+  std::optional<std::string> read_text(const std::string& name, size_t most);
+  void write_text(const std::string& name, std::string_view text);
 
   const std::string& directory() const { return directory_; }
   // Why the cache does not work (fully), once; empty when there is nothing (new) to say.

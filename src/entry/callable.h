@@ -14,17 +14,23 @@
 
 #include "entry/eager.h"
 #include "entry/entry.h"
+#include "entry/remembered_sizes.h"
 
 namespace flashover::entry {
 
 // Which sizes of inputs are to be symbols where calls are compiled again.
 struct SymbolicSizes {
   frame::VaryingSizes varying;
+  std::optional<Hash128> site;                                       // where what changes is remembered by
   bool none_without_gradients = false, none_with_gradients = false;  // it did not work, and is not tried again
   // What a capture by these settings is to know of them; nullopt: nothing. all: every size is to be a symbol. (A copy:
   // other threads learn more while the capture runs.)
   std::optional<frame::VaryingSizes> wanted(const Settings& settings, bool all = false);
   void note(const Entry& made, const Settings& settings);
+  // Takes note of sizes and numbers that changed since these versions were made; before the first one, of those that
+  // did in earlier processes. code, module, next: site_of().
+  void learn(const std::vector<EntryPtr>& entries, PyObject* const* slots, const Settings& settings,
+             std::unordered_set<std::string>& numbers, PyObject* code, PyObject* module, int next);
   // Whether calls that differ from these versions in sizes would be served by one for all sizes, which is not made yet.
   bool general_is_missing(const std::vector<EntryPtr>& entries, PyObject* const* slots, const Settings& settings);
 

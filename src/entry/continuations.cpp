@@ -167,8 +167,7 @@ EntryPtr CompiledContinuations::make(Continuation& here, const frame::CaptureReq
   if (here.over_limit && full && !last && !fails) return leaves(EagerCause::kLimit, *here.over_limit);
   Recompile why = why_recompile(here.entries, resumption.slots, here.settings);
   const std::string failed = why.last();
-  note_varying_numbers(here.entries, resumption.slots, here.varying_numbers);
-  note_varying_sizes(here.entries, resumption.slots, here.sizes.varying);
+  here.sizes.learn(here.entries, resumption.slots, here.settings, here.varying_numbers, code, s_.root, resumption.next);
   note_per_call_identity(here.entries, resumption.slots, !per_call.slots.empty(), per_call.paths);
   held.reset();
   if (PyErr_CheckSignals() < 0) {

@@ -128,7 +128,7 @@ PyObject* describe(const Entry& e) {
   if (first) device = first->device.type == DeviceType::kCUDA ? "cuda:" + std::to_string(first->device.index) : "cpu";
   return Py_BuildValue(
       "{s:L,s:L,s:s,s:s,s:s,s:N,s:O,s:O,s:L,s:L,s:s,s:O,s:s,s:O,s:s,s:s,s:s,s:N,s:s,s:L,s:L,s:L,s:L,s:L,s:O,s:s,s:d,s:"
-      "N,s:N,s:s,s:n,s:s,s:N,s:N,s:N}",
+      "N,s:N,s:N,s:s,s:n,s:s,s:N,s:N,s:N}",
       "serial", static_cast<long long>(e.serial), "version", static_cast<long long>(e.version), "stack",
       e.capture.stack.c_str(), "device", device.c_str(), "target", first ? first->target.c_str() : "", "steps",
       steps_of(e), "compiled", e.kind == Entry::Kind::kCompiled ? Py_True : Py_False, "training",
@@ -142,9 +142,11 @@ PyObject* describe(const Entry& e) {
       static_cast<long long>(e.ops), "kernels", static_cast<long long>(r.kernels), "extern_calls",
       static_cast<long long>(r.extern_calls), "arena_bytes", static_cast<long long>(r.arena_bytes), "cache_hit",
       r.cache_hit ? Py_True : Py_False, "cache_note", r.cache_note.c_str(), "seconds", e.total_seconds, "guards",
-      strings(guards_of(e)), "symbols", symbols_of(e), "static_because", e.static_because.c_str(), "guard_instructions",
-      static_cast<Py_ssize_t>(e.guards ? e.guards->size() : 0), "guard_parts",
-      (e.guards ? e.guards->composition() : "").c_str(), "stages", stages, "texts", texts, "kernel_sources", sources);
+      strings(guards_of(e)), "symbols", symbols_of(e), "size_guards",
+      strings(e.capture.sizes.empty() ? std::vector<std::string>{} : e.capture.sizes.describe()), "static_because",
+      e.static_because.c_str(), "guard_instructions", static_cast<Py_ssize_t>(e.guards ? e.guards->size() : 0),
+      "guard_parts", (e.guards ? e.guards->composition() : "").c_str(), "stages", stages, "texts", texts,
+      "kernel_sources", sources);
 }
 
 }  // namespace flashover::entry

@@ -115,8 +115,8 @@ PyObject* miss(Callable* c, Bound& bound, SourceObjects& objects, PyObject* cons
   }
   Recompile why = why_recompile(same, bound.slots(), s.settings);
   const std::string failed = why.last();
-  note_varying_numbers(same, bound.slots(), s.varying_numbers);
-  note_varying_sizes(same, bound.slots(), s.sizes.varying);
+  s.sizes.learn(same, bound.slots(), s.settings, s.varying_numbers, reinterpret_cast<PyObject*>(s.signature.code),
+                c->self, -1);
   note_per_call_identity(same, bound.slots(), !s.per_call.slots.empty(), s.per_call.paths);
   held.reset();
   if (PyErr_CheckSignals() < 0) return nullptr;

@@ -121,6 +121,11 @@ std::string advice_on_size(const Entry& e, PyObject* const* slots, const Setting
          ") makes it one in the first version";
 }
 
+std::string advice_on_size_guard(const guards::Failure& f) {
+  if (!f.where.empty()) return "each answer there is a version of its own; ask what all calls answer alike";
+  return f.guard.starts_with("2 <= ") ? "sizes 0 and 1 have a version of their own" : "";
+}
+
 // An option of torch's, once its module is in use; a new reference, or null. Reading it runs Python code, whose errors
 // only say that there is no such option: so the program's signal handlers run behind it.
 PyObject* torch_option(const char* module_name, const char* name) {
@@ -149,8 +154,7 @@ Recompile why_recompile(const std::vector<EntryPtr>& entries, PyObject* const* s
   for (const EntryPtr& e : entries) {
     guards::Failure f = e->guards ? e->guards->failure(slots) : guards::Failure{e->reason, "", e->where};
     std::string advice = f ? advice_on_size(*e, slots, settings, entries) : "";
-    if (!f && (f = failing_size(*e, slots)) && f.where.empty() && f.guard.starts_with("2 <= "))
-      advice = "sizes 0 and 1 have a version of their own";
+    if (!f && (f = failing_size(*e, slots))) advice = advice_on_size_guard(f);
     if (!f) f = {"comparisons of numbers go the same way", "another way", ""};
     why.missed.push_back({e->version, e->hits, std::move(f), std::move(advice)});
   }
@@ -211,10 +215,26 @@ std::optional<frame::VaryingSizes> SymbolicSizes::wanted(const Settings& setting
 }
 
 void SymbolicSizes::note(const Entry& made, const Settings& settings) {
-  if (!made.static_because.empty()) none() = true;
+  if (!made.static_because.empty()) {
+    none() = true;
+    if (site) SizeMemory(settings).forget(*site);
+  }
   if (settings.dynamic == false) return;
   for (const frame::SizeSymbol& s : made.capture.size_symbols)
     if (s.marked) varying.dims[s.path].insert(s.dim);
+}
+
+void SymbolicSizes::learn(const std::vector<EntryPtr>& entries, PyObject* const* slots, const Settings& settings,
+                          std::unordered_set<std::string>& numbers, PyObject* code, PyObject* module, int next) {
+  const SizeMemory memory(settings);
+  if (memory.on() && !site && code) {
+    site = site_of(code, module, next);
+    memory.recall(*site, varying, numbers);
+  }
+  if (entries.empty()) return;
+  note_varying_numbers(entries, slots, numbers);
+  note_varying_sizes(entries, slots, varying);
+  if (site) memory.remember(*site, varying, numbers);
 }
 
 bool SymbolicSizes::general_is_missing(const std::vector<EntryPtr>& entries, PyObject* const* slots,

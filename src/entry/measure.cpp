@@ -33,7 +33,10 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 
 // Memory of that type with numbers of ordinary size in it; zeros for integers, which may be indices.
 at::Tensor made_up(const TensorType& t) {
-  const run::Shape shape(t);
+  std::vector<int64_t> numbers;
+  for (const Sizes& list : {t.sizes, t.strides})
+    for (sym::Expr e : list) numbers.push_back(e.value());
+  const run::Shape shape(t, numbers.data());
   const int64_t n = std::max<int64_t>(1, plan::span(t).value());
   const auto options = at::TensorOptions().device(shape.device);
   at::Tensor flat = is_floating(t.dtype) ? at::arange(n, options.dtype(at::kFloat)).mul_(0.7).sin_().to(shape.dtype)

@@ -6,6 +6,7 @@
 #include <random>
 
 #include "base/check.h"
+#include "plan/sizes.h"
 
 namespace flashover::plan {
 namespace {
@@ -248,6 +249,20 @@ TEST(Plan, BlocksOfAnArenaWithoutSizes) {
 
 // Every mutation of the payload either reads back as some verified plan or is a UserError; run under asan by `./x test
 // asan`.
+TEST(Plan, NumbersOfManySizes) {
+  const sym::Expr s = sym::size_symbol(0), t = sym::size_symbol(1);
+  NumberTable table;
+  EXPECT_EQ(table.add(7), 0u);
+  EXPECT_EQ(table.add(s * t), 1u);
+  EXPECT_EQ(table.add(sym::ceildiv(s, 4)), 2u);
+  EXPECT_EQ(table.add(s * t), 3u);
+  const std::vector<SizeSource> sources = {{0, 0, 0}, {1, 0, 1}};
+  EXPECT_EQ(table.numbers(sources, std::vector<int64_t>{5, 6}), (std::vector<int64_t>{7, 30, 2, 30}));
+  EXPECT_EQ(table.numbers(sources, std::vector<int64_t>{9, 2}), (std::vector<int64_t>{7, 18, 3, 18}));
+  EXPECT_THROW(table.numbers({}, {}), InternalError) << "a symbol without a value";
+  EXPECT_EQ(with_sizes("dimension 0 with size 2*s0", sources, std::vector<int64_t>{9, 2}), "dimension 0 with size 18");
+}
+
 TEST(Plan, MutatedBytesNeverCrash) {
   Plan sample = parse(kSample);
   sample.binaries[0].bytes = "ELF";

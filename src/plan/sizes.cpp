@@ -172,17 +172,29 @@ void check_frozen_part(const Plan& p) {
   }
 }
 
-Plan with_sizes(const Plan& p, std::span<const SizeSource> sources, std::span<const int64_t> values) {
-  const auto value_of = [&](sym::Expr v) {
+namespace {
+
+auto values_by_symbol(std::span<const SizeSource> sources, std::span<const int64_t> values) {
+  return [sources, values](sym::Expr v) {
     const auto k = sym::size_symbol_index(v);
     for (size_t i = 0; i < sources.size(); ++i)
       if (sources[i].symbol == k) return values[i];
     throw InternalError("plan: no value of " + v.str());
   };
-  const auto is_known = [&](sym::Expr v) {
+}
+
+auto symbols_among(std::span<const SizeSource> sources) {
+  return [sources](sym::Expr v) {
     const auto k = sym::size_symbol_index(v);
     return std::ranges::any_of(sources, [&](const SizeSource& s) { return s.symbol == k; });
   };
+}
+
+}  // namespace
+
+Plan with_sizes(const Plan& p, std::span<const SizeSource> sources, std::span<const int64_t> values) {
+  const auto value_of = values_by_symbol(sources, values);
+  const auto is_known = symbols_among(sources);
   const auto put = [&](sym::Expr& e) {
     if (!e.is_const()) e = sym::evaluate(e, value_of);
   };
@@ -210,6 +222,30 @@ Plan with_sizes(const Plan& p, std::span<const SizeSource> sources, std::span<co
       throw InternalError("plan: no such block of the arena");
   }
   place_blocks(out);
+  return out;
+}
+
+std::string with_sizes(std::string error, std::span<const SizeSource> sources, std::span<const int64_t> values) {
+  put_size(error, values_by_symbol(sources, values), symbols_among(sources));
+  return error;
+}
+
+uint32_t NumberTable::add(sym::Expr e) {
+  const auto place = static_cast<uint32_t>(constants_.size());
+  constants_.push_back(e.as_const().value_or(0));
+  if (e.is_const()) return place;
+  const auto [known, first] = known_.try_emplace(e, static_cast<uint32_t>(expressions_.size()));
+  if (first) expressions_.push_back(e);
+  open_.push_back({place, known->second});
+  return place;
+}
+
+std::vector<int64_t> NumberTable::numbers(std::span<const SizeSource> sources, std::span<const int64_t> values) const {
+  const auto value_of = values_by_symbol(sources, values);
+  std::vector<int64_t> results, out = constants_;
+  results.reserve(expressions_.size());
+  for (sym::Expr e : expressions_) results.push_back(sym::evaluate(e, value_of));
+  for (const Open& o : open_) out[o.place] = results[o.expression];
   return out;
 }
 

@@ -18,12 +18,11 @@ using plan::TensorId;
 
 constexpr int64_t kWorthATeam = 96 << 10;  // bytes that a batch touches
 
-int64_t value_or_huge(sym::Expr e) { return e.as_const().value_or(INT64_MAX / 4); }
-
 // What a batch touches so far.
 class Touched {
  public:
-  explicit Touched(const plan::Plan& p) : p_(p) {}
+  Touched(const plan::Plan& p, std::span<const int64_t> bytes, std::span<const int64_t> arena_offsets)
+      : p_(p), bytes_(bytes), arena_offsets_(arena_offsets) {}
   // False: it depends on what is there; nothing is added.
   bool add(const plan::Step& s) {
     for (TensorId t : s.reads)
@@ -41,9 +40,8 @@ class Touched {
     bool written;
   };
   Range range_of(TensorId root, bool written) const {
-    const plan::Tensor& t = p_.tensors[root];
-    const int64_t begin = value_or_huge(t.arena_offset);
-    return {begin, begin + value_or_huge(plan::bytes(t.type)), written};
+    const int64_t begin = arena_offsets_[root];
+    return {begin, begin + bytes_[root], written};
   }
   bool meets(TensorId t, bool written) const {
     const TensorId r = plan::root(p_, t);
@@ -64,25 +62,27 @@ class Touched {
       others_[r] |= written;
   }
   const plan::Plan& p_;
+  const std::span<const int64_t> bytes_, arena_offsets_;
   std::vector<Range> arena_;
   std::map<TensorId, bool> others_;  // root -> written
 };
 
-int64_t bytes_of(const plan::Plan& p, const plan::Step& s) {
-  int64_t bytes = 0;
+int64_t bytes_of(std::span<const int64_t> bytes, const plan::Step& s) {
+  int64_t sum = 0;
   for (const auto* list : {&s.reads, &s.writes})
-    for (TensorId t : *list) bytes += value_or_huge(plan::bytes(p.tensors[t].type));
-  return bytes;
+    for (TensorId t : *list) sum += bytes[t];
+  return sum;
 }
 
 }  // namespace
 
-std::vector<Batch> find_batches(const plan::Plan& p, int threads) {
+std::vector<Batch> find_batches(const plan::Plan& p, std::span<const int64_t> bytes,
+                                std::span<const int64_t> arena_offsets, int threads) {
   std::vector<Batch> out;
   if (threads < 2 || p.device.type != DeviceType::kCPU) return out;
   const auto count = static_cast<int32_t>(p.steps.size());
   for (int32_t i = 0; i < count;) {
-    Touched touched(p);
+    Touched touched(p, bytes, arena_offsets);
     int32_t end = i;
     // What fails leaves inputs as they were when its step began (undo.h).
     bool checks = false, writes_input = false;
@@ -99,13 +99,13 @@ std::vector<Batch> find_batches(const plan::Plan& p, int threads) {
     std::vector<std::pair<int64_t, int32_t>> work;
     int64_t total = 0;
     for (int32_t s = b.first; s < end; ++s) {
-      work.emplace_back(bytes_of(p, p.steps[s]), s);
+      work.emplace_back(bytes_of(bytes, p.steps[s]), s);
       total += work.back().first;
     }
     if (total < kWorthATeam) continue;
     std::stable_sort(work.begin(), work.end(), [](const auto& a, const auto& c) { return a.first > c.first; });
     // One that is a large part of the whole would be what the others wait for.
-    for (auto [bytes, s] : work) (bytes > total / (4 * threads) ? b.alone : b.shared).push_back(s);
+    for (auto [size, s] : work) (size > total / (4 * threads) ? b.alone : b.shared).push_back(s);
     if (b.shared.size() >= 2) out.push_back(std::move(b));
   }
   return out;

@@ -7,6 +7,7 @@
 //             taken to be different memory where one of them is written, as everywhere in a plan
 #pragma once
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "plan/plan.h"
@@ -19,7 +20,9 @@ struct Batch {
   std::vector<int32_t> shared;   // the others, the largest first
 };
 
-std::vector<Batch> find_batches(const plan::Plan& plan, int threads);
+// By tensor: its bytes, and where it lies in the arena.
+std::vector<Batch> find_batches(const plan::Plan& plan, std::span<const int64_t> bytes,
+                                std::span<const int64_t> arena_offsets, int threads);
 
 // Calls launch(step) for the steps of `shared`, on as many threads as torch has. `launch` must not throw.
 using LaunchOne = void (*)(void* context, int32_t step);

@@ -22,7 +22,13 @@ std::string updates(const std::vector<int>& sizes, const std::string& more = "")
 }
 
 std::vector<Batch> batches(const std::string& text, int threads = 2) {
-  return find_batches(plan::parse(text), threads);
+  const plan::Plan plan = plan::parse(text);
+  std::vector<int64_t> bytes, offsets;
+  for (const plan::Tensor& t : plan.tensors) {
+    bytes.push_back(plan::bytes(t.type).value());
+    offsets.push_back(t.arena_offset.value());
+  }
+  return find_batches(plan, bytes, offsets, threads);
 }
 
 TEST(Batches, IndependentUpdatesAreOne) {

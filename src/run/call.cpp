@@ -11,16 +11,6 @@
 
 namespace flashover::run {
 
-std::vector<int64_t> constant_sizes(const Sizes& s) {
-  std::vector<int64_t> out;
-  out.reserve(s.size());
-  for (sym::Expr e : s) {
-    if (!e.is_const()) throw Declined("plan: sizes are not constant");
-    out.push_back(e.value());
-  }
-  return out;
-}
-
 namespace {
 c10::Device device_of_tensor(Device d) {
   if (d.type == DeviceType::kCPU) return c10::Device(c10::kCPU);
@@ -30,18 +20,18 @@ c10::Device device_of_tensor(Device d) {
 }
 }  // namespace
 
-Shape::Shape(const TensorType& t)
+Shape::Shape(const TensorType& t, const int64_t* numbers)
     : dtype(aten::to_aten(t.dtype)),
       device(device_of_tensor(t.device)),
-      sizes(constant_sizes(t.sizes)),
-      strides(constant_sizes(t.strides)),
+      sizes(numbers, t.sizes.size()),
+      strides(numbers + t.sizes.size(), t.strides.size()),
       opaque(t.opaque) {}
 
 bool Shape::fits(const at::Tensor& t) const {
   // What a library packs has sizes of its own (mkl's weights are one long row).
   // Seeds and offsets of attention operators live on the CPU or the device, as they see fit; only operators read them.
   const bool seed = (dtype == at::kLong || dtype == at::kUInt64) && t.numel() <= 2;
-  return t.scalar_type() == dtype && (t.device() == device || seed) && (opaque || t.sizes() == at::IntArrayRef(sizes));
+  return t.scalar_type() == dtype && (t.device() == device || seed) && (opaque || t.sizes() == sizes);
 }
 
 bool Shape::same_strides(const at::Tensor& t) const {
@@ -61,8 +51,8 @@ at::Tensor Shape::empty() const {
                                                       c10::DispatchKeySet(c10::DispatchKey::CUDA), dtype));
 }
 
-at::Tensor view_of(const at::Tensor& base, at::ScalarType dtype, const std::vector<int64_t>& sizes,
-                   const std::vector<int64_t>& strides, int64_t elements) {
+at::Tensor view_of(const at::Tensor& base, at::ScalarType dtype, at::IntArrayRef sizes, at::IntArrayRef strides,
+                   int64_t elements) {
   auto impl = c10::make_intrusive<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(base.storage()), base.key_set(),
                                                    c10::scalarTypeToTypeMeta(dtype));
   const int64_t bytes = base.storage_offset() * static_cast<int64_t>(base.element_size());
@@ -113,7 +103,7 @@ Arg coerced(const Arg& a, aten::ArgKind kind) {
 
 }  // namespace
 
-Call prepare(const plan::Plan& p, const plan::Step& s) {
+Call prepare(const plan::Step& s) {
   Call call;
   constexpr std::string_view kOnClones = "functional.";
   call.on_clones = s.op.starts_with(kOnClones);
@@ -122,7 +112,6 @@ Call prepare(const plan::Plan& p, const plan::Step& s) {
   call.data_sized = ops::find(s.op)->data_sized;
   call.out_variant = s.out_variant;
   call.writes = s.writes;
-  for (plan::TensorId t : s.writes) call.shapes.emplace_back(t >= 0 ? p.tensors[t].type : TensorType{});
   const std::string_view name = call.op->name;
   call.may_keep = !op::is_aten(name) && !name.starts_with("flashover.") && !name.starts_with("mkldnn.") &&
                   !name.starts_with("mkl.") && !name.starts_with("prims.") && !name.starts_with("quantized.");

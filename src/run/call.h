@@ -17,9 +17,10 @@ namespace flashover::run {
 struct Shape {
   at::ScalarType dtype = at::ScalarType::Undefined;
   c10::Device device = c10::Device(c10::kCPU);
-  std::vector<int64_t> sizes, strides;
+  at::IntArrayRef sizes, strides;  // in Program::numbers
   bool opaque = false;
-  explicit Shape(const TensorType& t);
+  // numbers: the sizes, then the strides.
+  Shape(const TensorType& t, const int64_t* numbers);
   bool fits(const at::Tensor& t) const;          // dtype, sizes and device
   bool same_strides(const at::Tensor& t) const;  // where they matter: dimensions of size 1 and empty tensors have none
   at::Tensor empty() const;                      // CUDA: on the current stream; its device must be the current one
@@ -36,7 +37,6 @@ struct Call {
   const aten::Operator* op = nullptr;
   std::vector<Argument> arguments;
   std::vector<plan::TensorId> writes;
-  std::vector<Shape> shapes;  // of writes; unused where the id is -1
   bool out_variant = false;
   bool on_clones = false;
   bool data_sized = false;
@@ -44,12 +44,10 @@ struct Call {
 };
 
 // Throws Declined when torch has no such operator or an argument does not fit its schema.
-Call prepare(const plan::Plan& p, const plan::Step& s);
+Call prepare(const plan::Step& s);
 
-// Sizes or strides as integers; throws Declined when they are not constant.
-std::vector<int64_t> constant_sizes(const Sizes& s);
 // `base` seen as sizes/strides, `elements` behind its first element; below autograd, shares storage.
-at::Tensor view_of(const at::Tensor& base, at::ScalarType dtype, const std::vector<int64_t>& sizes,
-                   const std::vector<int64_t>& strides, int64_t elements);
+at::Tensor view_of(const at::Tensor& base, at::ScalarType dtype, at::IntArrayRef sizes, at::IntArrayRef strides,
+                   int64_t elements);
 
 }  // namespace flashover::run

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <memory>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "base/check.h"
@@ -63,8 +64,9 @@ class PlanExecutable final : public Executable {
  public:
   // shared: with other sizes of the plan (sized_executable.h), or with the plan that this one is a sub-plan of, at
   // depth `depth` (sub_plans.h).
-  PlanExecutable(plan::Plan plan, const LoadOptions& options, SharedResources shared = {}, int depth = 0)
-      : program_(make_program(std::move(plan), options, std::move(shared.code))),
+  PlanExecutable(const CommonProgram& common, const LoadOptions& options, std::span<const int64_t> values = {},
+                 SharedResources shared = {}, int depth = 0)
+      : program_(make_program(common, options, values)),
         arena_(*program_),
         frozen_(shared.frozen ? std::move(shared.frozen) : frozen_cache(program_->frozen.inputs)),
         undo_(*program_, shared.proven),
@@ -101,8 +103,9 @@ class PlanExecutable final : public Executable {
  private:
   static SubPlans::Loaded load_sub_plan(plan::Plan plan, const LoadOptions& options, std::shared_ptr<const Code> code,
                                         int depth) {
+    const auto common = make_common(std::move(plan), options, std::move(code));
     auto made =
-        std::make_shared<PlanExecutable>(std::move(plan), options, SharedResources{.code = std::move(code)}, depth);
+        std::make_shared<PlanExecutable>(*common, options, std::span<const int64_t>{}, SharedResources{}, depth);
     const Program& p = *made->program_;
     const bool leaves_a_trace = !p.mutated.empty() || p.random;
     return {std::move(made), leaves_a_trace};
@@ -244,24 +247,32 @@ bool& failure_was_undone() {
   return undone;
 }
 
+static std::unique_ptr<Programs> programs_of(const std::shared_ptr<const CommonProgram>& common,
+                                             const LoadOptions& options) {
+  auto frozen = frozen_cache(common->frozen.inputs);
+  return std::make_unique<Programs>(
+      SizedPlan{common->owner, common->symbols->sources, options.graphs, frozen},
+      [common, options, frozen](std::span<const int64_t> values, bool proven) {
+        return std::make_shared<PlanExecutable>(*common, options, values, SharedResources{frozen, proven});
+      });
+}
+
+static std::unique_ptr<Programs> programs_of_part(plan::Plan part, std::vector<plan::SizeSource> sources,
+                                                  const LoadOptions& options, std::shared_ptr<const Code> code) {
+  return programs_of(make_common(std::move(part), options, std::move(code), std::move(sources)), options);
+}
+
 std::shared_ptr<Executable> load(plan::Plan plan, const LoadOptions& options) {
   cpu::register_operators();
   cuda::register_operators();
-  const MakeExecutable make = [](plan::Plan of_one_size, const LoadOptions& how, const SharedResources& resources) {
-    return std::make_shared<PlanExecutable>(std::move(of_one_size), how, resources);
-  };
   if (!plan::size_points(plan).empty()) {
     plan::verify(plan);
     std::shared_ptr<const Code> code = load_code(plan, device_here(plan));
-    return load_in_parts(std::move(plan), options, std::move(code), make);
+    return load_in_parts(std::move(plan), options, std::move(code), programs_of_part);
   }
-  std::vector<plan::SizeSource> sources = plan::size_sources(plan);
-  if (sources.empty()) return std::make_shared<PlanExecutable>(std::move(plan), options);
-  plan::verify(plan);
-  plan::check_frozen_part(plan);
-  SharedResources shared{.code = load_code(plan, device_here(plan)),
-                         .frozen = frozen_cache(inputs_of_frozen_part(plan))};
-  return load_sized(std::move(plan), std::move(sources), options, std::move(shared), make);
+  const std::shared_ptr<const CommonProgram> common = make_common(std::move(plan), options, nullptr);
+  if (common->symbols->sources.empty()) return std::make_shared<PlanExecutable>(*common, options);
+  return load_sized(programs_of(common, options));
 }
 
 }  // namespace flashover::run

@@ -79,7 +79,7 @@ void store_result(const Call& c, size_t i, at::Tensor value, Run& run) {
   if (i >= c.writes.size()) throw Mismatch(c.op->name + " returned too many tensors");
   const TensorId t = c.writes[i];
   if (t < 0) return;
-  const Shape& shape = c.shapes[i];
+  const Shape& shape = p.shapes[t];
   if (p.converts && value.defined() && value.scalar_type() != shape.dtype && !shape.opaque)
     value = value.to(shape.dtype);
   // The trace took its size for another one: an error of this call.
@@ -171,7 +171,8 @@ void call_operator(const Call& c, Run& run) {
   if (c.out_variant) {
     stack.clear();
     for (size_t i = 0; i < c.writes.size(); ++i)
-      if (!c.shapes[i].fits(tensor_of(run, c.writes[i]))) throw Mismatch(c.op->name + " resized its output");
+      if (!run.program.shapes[c.writes[i]].fits(tensor_of(run, c.writes[i])))
+        throw Mismatch(c.op->name + " resized its output");
   } else {
     store_results(c, run, stack, clones);
   }

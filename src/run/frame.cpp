@@ -27,7 +27,7 @@ std::unique_ptr<Frame> make_frame(const Program& p) {
         frame->params.push_back(constant_at(p.launch_sizes32[param.index]));
         break;
       case plan::ParamKind::kI64:
-        frame->params.push_back(constant_at(p.launch_sizes[param.index]));
+        frame->params.push_back(constant_at(p.numbers[param.index]));
         break;
       case plan::ParamKind::kGlobalScratch:
         frame->params.push_back(&frame->scratch);
@@ -49,7 +49,7 @@ FramePool::~FramePool() {
 }
 
 static c10::DataPtr arena_pointer(const Program& p, char* base, TensorId t) {
-  return {base + p.plan.tensors[t].arena_offset.value(), p.shapes[t].device};
+  return {base + p.arena_offsets[t], p.shapes[t].device};
 }
 
 at::Tensor& arena_tensor(const Program& p, Frame& frame, TensorId t) {
@@ -64,7 +64,7 @@ at::Tensor& arena_tensor(const Program& p, Frame& frame, TensorId t) {
                       p.offsets[t] / static_cast<int64_t>(c10::elementSize(shape.dtype)));
     return wrapper;
   }
-  c10::Storage storage(c10::Storage::use_byte_size_t(), static_cast<size_t>(span_bytes(entry.type)),
+  c10::Storage storage(c10::Storage::use_byte_size_t(), static_cast<size_t>(p.tensor_bytes[t]),
                        arena_pointer(p, frame.arena_base, t), nullptr, /*resizable=*/false);
   const auto key = p.device < 0 ? c10::DispatchKey::CPU : c10::DispatchKey::CUDA;
   auto impl = c10::make_intrusive<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(key),

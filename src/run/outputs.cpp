@@ -15,7 +15,7 @@ void finish_output(Run& run, size_t i, bool adopt) {
   if (adopt && shape.same_strides(run.frame.tensors[t])) {
     at::Tensor& out = (*run.outputs)[i] = std::move(run.frame.tensors[t]);
     // Of dimensions of size 1 too: the user sees them, and later operators choose layouts by them.
-    if (!shape.opaque && out.strides() != at::IntArrayRef(shape.strides) && is_unique(out))
+    if (!shape.opaque && out.strides() != shape.strides && is_unique(out))
       out.unsafeGetTensorImpl()->set_sizes_and_strides(shape.sizes, shape.strides);
     return;
   }
@@ -29,7 +29,7 @@ void narrow_outputs(const Program& p, std::vector<at::Tensor>& outputs) {
     if (!p.narrowed[i]) continue;
     // The memory is the output's own: nothing else sees this tensor object.
     c10::TensorImpl* impl = outputs[i].unsafeGetTensorImpl();
-    impl->set_storage_offset(impl->storage_offset() + p.plan.outputs[i].type.offset.value());
+    impl->set_storage_offset(impl->storage_offset() + p.output_offsets[i]);
     impl->set_sizes_and_strides(p.output_shapes[i].sizes, p.output_shapes[i].strides);
   }
 }
@@ -41,7 +41,7 @@ void make_aliases(const Program& p, c10::TensorImpl* const* inputs, std::vector<
     // Plans compute no gradients; what the program detached is not followed.
     if (base.requires_grad() && c10::GradMode::is_enabled()) base = base.detach();
     outputs[i] = at::as_strided(base, p.output_shapes[i].sizes, p.output_shapes[i].strides,
-                                base.storage_offset() + o.type.offset.value());
+                                base.storage_offset() + p.output_offsets[i]);
   }
 }
 

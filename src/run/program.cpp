@@ -1,17 +1,13 @@
-// Goes over the plan once for each kind of fact that calls need.
+// What programs of one plan have in common. Goes over the plan once for each kind of fact that calls need.
 #include "run/program.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>
-#include <optional>
 #include <string>
 
 #include "ops/ops.h"
 #include "run/cuda/driver.h"
-#include "run/cuda/launch_sequences.h"
-#include "run/tensor_memory.h"
 #include "target/features.h"
 
 namespace flashover::run {
@@ -21,8 +17,22 @@ using plan::StepKind;
 using plan::StorageKind;
 using plan::TensorId;
 
-void find_tensors(Program& p) {
-  for (const plan::Tensor& t : p.plan.tensors) p.shapes.emplace_back(t.type);
+uint32_t add_type(plan::NumberTable& table, const TensorType& t) {
+  const auto first = static_cast<uint32_t>(table.size());
+  for (sym::Expr e : t.sizes) table.add(e);
+  for (sym::Expr e : t.strides) table.add(e);
+  table.add(t.offset);
+  return first;
+}
+
+void find_types(const plan::Plan& plan, Symbols& s) {
+  for (const plan::Tensor& t : plan.tensors) s.tensors.push_back(add_type(s.table, t.type));
+  for (const plan::InputSpec& i : plan.inputs) s.inputs.push_back(add_type(s.table, i.type));
+  for (const plan::OutputRef& o : plan.outputs) s.outputs.push_back(add_type(s.table, o.type));
+  if (!plan.arena_bytes.is_const()) s.blocks = plan::arena_blocks(plan);
+}
+
+void find_tensors(CommonProgram& p) {
   for (size_t i = 0; i < p.plan.tensors.size(); ++i) {
     const plan::Tensor& t = p.plan.tensors[i];
     if (t.storage == StorageKind::kExtern) p.extern_tensors.push_back(static_cast<TensorId>(i));
@@ -30,70 +40,48 @@ void find_tensors(Program& p) {
     // (Outputs and frozen tensors may be what operators on the CPU write.)
     if (t.storage == StorageKind::kArena && !p.on_plan_device(t.type) && !t.type.opaque)
       throw Declined("plan: memory that is not on the plan's device");
-    // In bytes, link by link, since a view may have another dtype than its base.
-    p.offsets.push_back(
-        t.storage == StorageKind::kView ? p.offsets[t.index] + constant(t.type.offset) * info(t.type.dtype).bytes : 0);
   }
 }
 
 // The next slot of the pointer table is for t. value: a launch takes its number along.
-void add_pointer(Program& p, TensorId t, std::vector<Patch>& inputs, bool value) {
+void add_pointer(CommonProgram& p, TensorId t, std::vector<Patch>& inputs, bool value) {
   const uint32_t slot = p.table_size++;
+  p.slot_tensors.push_back(t);
   const TensorId r = p.roots[t];
   const plan::Tensor& base = p.plan.tensors[r];
   if (value) {
     if (base.type.device.type != DeviceType::kCPU) throw Declined("plan: a number that is not on the CPU");
-  } else if (p.device >= 0) {
-    if (!p.on_plan_device(base.type)) throw Declined("plan: a kernel's tensor is not on the plan's device");
-    if (p.offsets[t] % kCudaAlignment != 0) throw Declined("plan: a kernel's tensor starts off alignment");
+  } else if (p.device >= 0 && !p.on_plan_device(base.type)) {
+    throw Declined("plan: a kernel's tensor is not on the plan's device");
   }
   switch (base.storage) {
     case StorageKind::kInput:
-      inputs.push_back({base.index, slot, p.offsets[t]});
+      inputs.push_back({base.index, slot, 0});
       break;
     case StorageKind::kOutput:
-      p.output_patches.push_back({base.index, slot, p.offsets[t]});
+      p.output_patches.push_back({base.index, slot, 0});
       break;
     case StorageKind::kArena:
-      p.arena_patches.push_back({0, slot, constant(base.arena_offset) + p.offsets[t]});
+      p.arena_patches.push_back({0, slot, 0});
       break;
     case StorageKind::kFrozen:
     case StorageKind::kExtern:
       p.late_patches.resize(p.plan.tensors.size());
-      p.late_patches[r].push_back({r, slot, p.offsets[t]});
+      p.late_patches[r].push_back({r, slot, 0});
       break;
     case StorageKind::kView:
       break;
   }
 }
 
-// Sets the grid and returns how many programs it has.
-int64_t find_grid(const plan::Step& s, const plan::CudaLaunch& c, Launch& launch) {
-  int64_t programs = 1;
-  for (size_t i = 0; i < 3; ++i) {
-    const sym::Expr size = sym::substitute(c.grid[i], [&](sym::Expr v) -> std::optional<sym::Expr> {
-      for (size_t k = 0; k < s.sizes.size(); ++k)
-        if (v.name() == "n" + std::to_string(k)) return s.sizes[k];
-      return std::nullopt;
-    });
-    const int64_t n = constant(size);
-    if (n < 0 || n > (i == 0 ? INT32_MAX : 65535)) throw Declined("plan: a kernel's grid is too large");
-    launch.grid[i] = static_cast<unsigned>(n);
-    programs *= n;
-  }
-  return programs;
-}
-
-// The index of the new launch; -1: its grid is empty.
-int32_t add_cuda_launch(Program& p, const plan::Step& s, const Instruction& in) {
+// The index of the new launch. Its grid is of one size.
+int32_t add_cuda_launch(CommonProgram& p, const plan::Step& s, const Instruction& in) {
   const plan::CudaLaunch& c = p.plan.kernels[s.kernel].cuda;
   Launch launch{.function = p.code->functions[s.kernel],
                 .threads = static_cast<unsigned>(c.threads),
                 .shared = static_cast<unsigned>(c.shared),
                 .params = static_cast<uint32_t>(p.params.size()),
                 .values = static_cast<uint32_t>(p.host_values.size())};
-  const int64_t programs = find_grid(s, c, launch);
-  if (programs == 0) return -1;
   uint32_t slot = in.table, number = in.sizes;
   for (const plan::ParamKind kind : c.params) {
     Param param{kind, 0};
@@ -106,25 +94,32 @@ int32_t add_cuda_launch(Program& p, const plan::Step& s, const Instruction& in) 
     } else if (kind == plan::ParamKind::kI64) {
       param.index = number++;
     } else if (kind == plan::ParamKind::kI32) {
-      param.index = static_cast<uint32_t>(p.launch_sizes32.size());
-      p.launch_sizes32.push_back(static_cast<int32_t>(p.launch_sizes[number++]));
+      param.index = static_cast<uint32_t>(p.sizes32.size());
+      p.sizes32.push_back(number++);
     }
     p.params.push_back(param);
   }
-  p.scratch_bytes = std::max(p.scratch_bytes, c.scratch * programs);
   p.launches.push_back(launch);
   return static_cast<int32_t>(p.launches.size()) - 1;
 }
 
-void translate(Program& p, const std::vector<plan::Step>& steps, std::vector<Instruction>& instructions,
-               std::vector<Patch>& inputs) {
+bool has_symbols(const plan::Step& s) {
+  return std::ranges::any_of(s.args, [](const Arg& a) {
+    const auto* e = std::get_if<sym::Expr>(&a);
+    const auto* l = std::get_if<Sizes>(&a);
+    return (e && !e->is_const()) || (l && !std::ranges::all_of(*l, [](sym::Expr x) { return x.is_const(); }));
+  });
+}
+
+void translate(CommonProgram& p, plan::NumberTable& table, const std::vector<plan::Step>& steps,
+               std::vector<Instruction>& instructions, std::vector<Patch>& inputs) {
   for (const plan::Step& s : steps) {
     Instruction in{s.kind};
     in.step = &s;
     if (s.kind == StepKind::kLaunch) {
       in.table = p.table_size;
-      in.sizes = static_cast<uint32_t>(p.launch_sizes.size());
-      for (sym::Expr e : s.sizes) p.launch_sizes.push_back(constant(e));
+      in.sizes = static_cast<uint32_t>(table.size());
+      for (sym::Expr e : s.sizes) table.add(e);
       const std::vector<plan::ParamKind>& kinds = p.plan.kernels[s.kernel].cuda.params;
       for (size_t i = 0; i < s.reads.size(); ++i)
         add_pointer(p, s.reads[i], inputs, p.device >= 0 && kinds[i] != plan::ParamKind::kPointer);
@@ -135,7 +130,12 @@ void translate(Program& p, const std::vector<plan::Step>& steps, std::vector<Ins
         in.launch = add_cuda_launch(p, s, in);
     } else if (s.kind == StepKind::kCall) {
       in.call = static_cast<uint32_t>(p.calls.size());
-      p.calls.push_back(prepare(p.plan, s));
+      if (has_symbols(s)) {
+        p.sized_calls.emplace_back(in.call, &s);
+        p.calls.push_back(nullptr);
+      } else {
+        p.calls.push_back(std::make_shared<Call>(prepare(s)));
+      }
       if (plan::takes_memory(s) && s.writes.size() == 1 && s.writes[0] >= 0 &&
           p.plan.tensors[s.writes[0]].storage == StorageKind::kExtern)
         in.makes = s.writes[0];
@@ -148,7 +148,7 @@ void by_index(std::vector<Patch>& patches) {
   std::stable_sort(patches.begin(), patches.end(), [](const Patch& a, const Patch& b) { return a.index < b.index; });
 }
 
-void find_frozen_tensors(Program& p) {
+void find_frozen_tensors(CommonProgram& p) {
   std::vector<bool> keep(p.plan.tensors.size());
   for (const plan::Step& s : p.plan.steps) {
     plan::for_each_read(s, [&](TensorId t) { keep[p.roots[t]] = true; });
@@ -171,15 +171,16 @@ void find_frozen_tensors(Program& p) {
   if (p.device < 0) return;
   for (TensorId t : p.frozen.allocated) {
     const bool kept = std::find(p.frozen.kept.begin(), p.frozen.kept.end(), t) != p.frozen.kept.end();
-    if (!kept || p.shapes[t].opaque || !p.on_plan_device(p.plan.tensors[t].type)) continue;
+    const TensorType& type = p.plan.tensors[t].type;
+    if (!kept || type.opaque || !p.on_plan_device(type)) continue;
     constexpr int64_t kApart = 256;
     p.frozen.block_offsets.emplace_back(t, p.frozen.block_bytes);
-    p.frozen.block_bytes += (span_bytes(p.plan.tensors[t].type) + kApart - 1) / kApart * kApart;
+    p.frozen.block_bytes += (plan::bytes(type).value() + kApart - 1) / kApart * kApart;
   }
 }
 
 // Not those inputs that become results, or that the caller is told of when they were written.
-void find_last_reads(Program& p) {
+void find_last_reads(CommonProgram& p) {
   std::vector<int64_t> last(p.plan.inputs.size(), -1);
   const auto touch = [&](TensorId t, int64_t at) {
     if (t >= 0 && p.root_tensor(t).storage == StorageKind::kInput) last[p.root_tensor(t).index] = at;
@@ -199,7 +200,7 @@ void find_last_reads(Program& p) {
     if (last[i] >= 0) p.last_reads[last[i]].push_back(static_cast<int32_t>(i));
 }
 
-void find_mutations(Program& p, const LoadOptions& options) {
+void find_mutations(CommonProgram& p, const LoadOptions& options) {
   for (const plan::Step& s : p.plan.steps)
     plan::for_each_write(s, [&](TensorId t) {
       const plan::Tensor& base = p.root_tensor(t);
@@ -210,15 +211,13 @@ void find_mutations(Program& p, const LoadOptions& options) {
   std::sort(p.mutated.begin(), p.mutated.end());
   p.mutated.erase(std::unique(p.mutated.begin(), p.mutated.end()), p.mutated.end());
   if (!options.sub_plan) p.written.set(p.mutated, options.version_steps);
-  for (const Call& c : p.calls) p.random |= c.op->handle.hasTag(at::Tag::nondeterministic_seeded);
+  for (const auto& c : p.calls) p.random |= c && c->op->handle.hasTag(at::Tag::nondeterministic_seeded);
   for (size_t i = p.plan.steps.size(); i-- > 0;)
     if (p.plan.steps[i].kind == StepKind::kCall)
       if (const ops::Op* op = ops::find(p.plan.steps[i].op); op->effectful && !op->check) p.first_effect = i;
 }
 
-bool same_layout(const Shape& a, const Shape& b) { return a.sizes == b.sizes && a.strides == b.strides; }
-
-void plan_outputs(Program& p) {
+void plan_outputs(CommonProgram& p) {
   const plan::Plan& plan = p.plan;
   for (const plan::Tensor& t : plan.tensors)
     if (t.storage == StorageKind::kOutput) p.owned_outputs.push_back(t.index);
@@ -227,35 +226,21 @@ void plan_outputs(Program& p) {
   std::vector<bool> handed_over(plan.tensors.size());
   for (size_t i = 0; i < plan.outputs.size(); ++i) {
     const plan::OutputRef& o = plan.outputs[i];
-    p.output_shapes.emplace_back(o.type);
-    p.narrowed.push_back(false);
     if (o.tensor < 0) {
       const TensorType& base = o.alias_input >= 0 ? plan.inputs[o.alias_input].type : plan.outputs[o.alias_output].type;
       if (base.dtype != o.type.dtype) throw Declined("plan: an output is a view with another dtype");
-      constant(o.type.offset);
       p.alias_outputs.push_back(i);
       continue;
     }
     const plan::Tensor& t = plan.tensors[o.tensor];
-    p.narrowed[i] = !same_layout(p.output_shapes[i], p.shapes[o.tensor]) || constant(o.type.offset) != 0;
     if (t.storage == StorageKind::kOutput && t.index == static_cast<int32_t>(i)) continue;
     const bool adopt = t.storage == StorageKind::kExtern && !handed_over[o.tensor];
     if (adopt) handed_over[o.tensor] = true;
     p.late_outputs.push_back({i, adopt});
   }
-  if (std::find(p.narrowed.begin(), p.narrowed.end(), true) == p.narrowed.end()) p.narrowed.clear();
   // Copies first: a tensor that is handed over is gone from the frame.
   std::stable_sort(p.late_outputs.begin(), p.late_outputs.end(),
                    [](const LateOutput& a, const LateOutput& b) { return a.adopt < b.adopt; });
-}
-
-bool is_heavy(const Program& p) {
-  constexpr int64_t kLarge = 64 << 10;
-  constexpr size_t kMany = 16;
-  bool heavy = p.device >= 0 || !p.calls.empty() || p.arena_bytes > kLarge || p.instructions.size() > kMany;
-  for (const plan::Tensor& t : p.plan.tensors)
-    heavy |= t.storage == StorageKind::kOutput && span_bytes(t.type) > kLarge;
-  return heavy;
 }
 
 }  // namespace
@@ -286,32 +271,26 @@ std::vector<int32_t> inputs_of_frozen_part(const plan::Plan& plan) {
   return inputs;
 }
 
-int64_t constant(sym::Expr e) {
-  if (!e.is_const()) throw Declined("plan: sizes are not constant");
-  return e.value();
-}
-
-int64_t span_bytes(const TensorType& t) { return constant(plan::bytes(t)); }
-
-at::Tensor flat(const Program& p, int32_t i, c10::TensorImpl* impl) {
-  return view_of(borrow(impl), c10::typeMetaToScalarType(impl->dtype()), {constant(plan::span(p.plan.inputs[i].type))},
-                 {1}, 0);
-}
-
-std::unique_ptr<const Program> make_program(plan::Plan plan, const LoadOptions& options,
-                                            std::shared_ptr<const Code> code) {
-  auto made = std::make_unique<Program>();
-  Program& p = *made;
-  p.plan = std::move(plan);
+std::shared_ptr<const CommonProgram> make_common(plan::Plan plan, const LoadOptions& options,
+                                                 std::shared_ptr<const Code> code,
+                                                 std::optional<std::vector<plan::SizeSource>> sources) {
+  plan::verify(plan);
+  const int device = device_here(plan);
+  if (!code) code = load_code(plan, device);
+  for (plan::Binary& b : plan.binaries) b.bytes = {};  // loaded; the text and the cache have their own
+  auto made = std::make_shared<CommonProgram>(std::make_shared<const plan::Plan>(std::move(plan)));
+  auto symbols = std::make_shared<Symbols>();
+  CommonProgram& p = *made;
   p.code = std::move(code);
-  plan::verify(p.plan);
-  p.arena_bytes = constant(p.plan.arena_bytes);
   p.converts = options.converts;
-  p.device = device_here(p.plan);
+  p.device = device;
+  symbols->sources = sources ? std::move(*sources) : plan::size_sources(p.plan);
+  if (!symbols->sources.empty()) plan::check_frozen_part(p.plan);
+  find_types(p.plan, *symbols);
   find_tensors(p);
-  if (!p.code) p.code = load_code(p.plan, p.device);
-  translate(p, p.plan.frozen_steps, p.frozen_instructions, p.frozen_input_patches);
-  translate(p, p.plan.steps, p.instructions, p.input_patches);
+  translate(p, symbols->table, p.plan.frozen_steps, p.frozen_instructions, p.frozen_input_patches);
+  translate(p, symbols->table, p.plan.steps, p.instructions, p.input_patches);
+  p.symbols = std::move(symbols);
   p.frozen.inputs = inputs_of_frozen_part(p.plan);
   find_frozen_tensors(p);
   find_mutations(p, options);
@@ -320,15 +299,6 @@ std::unique_ptr<const Program> make_program(plan::Plan plan, const LoadOptions& 
   by_index(p.input_patches);
   by_index(p.frozen_input_patches);
   by_index(p.output_patches);
-  p.heavy = is_heavy(p);
-  for (plan::Binary& b : p.plan.binaries) b.bytes = {};  // loaded; the text and the cache have their own
-  p.batches = find_batches(p.plan, at::get_num_threads());
-  for (size_t i = 0; i < p.batches.size(); ++i) p.instructions[p.batches[i].first].batch = static_cast<int32_t>(i);
-  if (options.kernel_graphs && p.device >= 0) {
-    p.sequences = cuda::find_launch_sequences(p);
-    for (size_t i = 0; i < p.sequences.size(); ++i)
-      p.instructions[p.sequences[i].first].sequence = static_cast<int32_t>(i);
-  }
   return made;
 }
 

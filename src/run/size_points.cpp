@@ -49,12 +49,6 @@ class SizeValues {
     for (sym::Expr e : list) out.push_back(of(e));
     return out;
   }
-  TensorType of(TensorType t) const {
-    for (sym::Expr& e : t.sizes) e = of(e);
-    for (sym::Expr& e : t.strides) e = of(e);
-    t.offset = of(t.offset);
-    return t;
-  }
   size_t place_of(int symbol) const {
     const auto at = std::ranges::lower_bound(symbols_, symbol);
     if (at == symbols_.end() || *at != symbol) throw InternalError("plan: no such size");
@@ -77,8 +71,7 @@ class PointCall {
       if (const auto* l = std::get_if<Sizes>(&a))
         for (sym::Expr e : *l) constant_arguments_ &= e.is_const();
     }
-    // (Types are of no interest to a call that is made here: any sizes do.)
-    if (constant_arguments_) call_ = prepare(with_any_sizes(), plan_.steps[0]);
+    if (constant_arguments_) call_ = prepare(plan_.steps[0]);
     for (TensorId t : plan_.steps[0].writes)
       if (t >= 0 && plan_.tensors[t].storage != StorageKind::kExtern)
         throw Declined("plan: what finds a size writes memory that exists already");
@@ -121,12 +114,6 @@ class PointCall {
   }
 
  private:
-  plan::Plan with_any_sizes() const {
-    std::vector<plan::SizeSource> sources;
-    for (int symbol : plan::size_symbols(plan_)) sources.push_back({symbol, 0, 0});
-    return plan::with_sizes(plan_, sources, std::vector<int64_t>(sources.size(), 2));
-  }
-
   at::Tensor operand(TensorId t, const std::vector<at::Tensor>& inputs, const SizeValues& values) const {
     const plan::Tensor& tensor = plan_.tensors[t];
     if (tensor.storage == StorageKind::kInput) return inputs[static_cast<size_t>(tensor.index)];
@@ -138,7 +125,9 @@ class PointCall {
   // In memory of its own, as the kernels that follow count on. Sizes that the trace took for other sizes may differ: an
   // error of this call, not of the operator.
   at::Tensor as_planned(const at::Tensor& t, const TensorType& type, const SizeValues& values) const {
-    const Shape shape(values.of(type));
+    std::vector<int64_t> numbers = values.of(type.sizes);
+    for (sym::Expr e : type.strides) numbers.push_back(values.of(e));
+    const Shape shape(type, numbers.data());
     if (!t.defined() || t.scalar_type() != shape.dtype || t.device() != shape.device)
       throw Mismatch(call_.op->name + " returned a tensor of another kind");
     if (!shape.fits(t))
@@ -158,8 +147,7 @@ class PointCall {
 
 class ExecutableInParts final : public Executable {
  public:
-  ExecutableInParts(plan::Plan plan, const LoadOptions& options, std::shared_ptr<const Code> code,
-                    const MakeExecutable& make)
+  ExecutableInParts(plan::Plan plan, const LoadOptions& options, std::shared_ptr<const Code> code, MakePrograms make)
       : plan_(std::move(plan)), symbols_(plan::size_symbols(plan_)) {
     std::vector<plan::SizePoint> points = plan::size_points(plan_);
     plan::check_frozen_part(plan_);
@@ -184,9 +172,7 @@ class ExecutableInParts final : public Executable {
       } else {
         std::vector<plan::SizeSource> sources;
         for (int symbol : plan::size_symbols(sub.plan)) sources.push_back({symbol, 0, 0});
-        SharedResources shared{.code = code, .frozen = frozen_cache(inputs_of_frozen_part(sub.plan))};
-        part.programs =
-            std::make_unique<Programs>(std::move(sub.plan), std::move(sources), how, std::move(shared), make);
+        part.programs = make(std::move(sub.plan), std::move(sources), how, code);
       }
       parts_.push_back(std::move(part));
     }
@@ -420,7 +406,7 @@ class ExecutableInParts final : public Executable {
 }  // namespace
 
 std::shared_ptr<Executable> load_in_parts(plan::Plan plan, const LoadOptions& options, std::shared_ptr<const Code> code,
-                                          const MakeExecutable& make) {
+                                          MakePrograms make) {
   return std::make_shared<ExecutableInParts>(std::move(plan), options, std::move(code), make);
 }
 

@@ -25,16 +25,6 @@ size_t Programs::HashValues::operator()(const Values& v) const noexcept {
   return h ^ (h >> 32);
 }
 
-Programs::Programs(plan::Plan plan, std::vector<plan::SizeSource> sources, const LoadOptions& options,
-                   SharedResources shared, MakeExecutable make)
-    : plan_(std::move(plan)),
-      sources_(std::move(sources)),
-      options_(options),
-      shared_(std::move(shared)),
-      make_(std::move(make)) {
-  for (plan::Binary& b : plan_.binaries) b.bytes = {};
-}
-
 std::shared_ptr<Executable> Programs::of(const Values& values) {
   {
     const std::lock_guard lock(mutex_);
@@ -55,13 +45,11 @@ std::shared_ptr<Executable> Programs::look_up(const Values& values) {
 
 // Without the lock: another thread may make the same program meanwhile; the first one stays.
 std::shared_ptr<Executable> Programs::make(Values values) {
-  for (size_t i = 0; i < sources_.size(); ++i)
-    if (values[i] < sym::size_symbol(sources_[i].symbol).range().lo)
+  for (size_t i = 0; i < sized_.sources.size(); ++i)
+    if (values[i] < sym::size_symbol(sized_.sources[i].symbol).range().lo)
       throw InternalError("run: size " + std::to_string(values[i]) + " for symbol " +
-                          sym::size_symbol(sources_[i].symbol).str());
-  SharedResources shared = shared_;
-  shared.proven = proven_.load(std::memory_order_relaxed);
-  std::shared_ptr<Executable> made = make_(plan::with_sizes(plan_, sources_, values), options_, shared);
+                          sym::size_symbol(sized_.sources[i].symbol).str());
+  std::shared_ptr<Executable> made = make_(values, proven_.load(std::memory_order_relaxed));
   std::shared_ptr<Executable> oldest;  // goes when the lock is free
   const std::lock_guard lock(mutex_);
   if (std::shared_ptr<Executable> known = look_up(values)) return known;
@@ -69,7 +57,7 @@ std::shared_ptr<Executable> Programs::make(Values values) {
   entries_.push_front({values, made});
   by_values_.emplace(std::move(values), entries_.begin());
   heavy_.store(made->heavy(), std::memory_order_relaxed);
-  if (entries_.size() > (options_.graphs ? kMaxRecorded : kMaxPrograms)) {
+  if (entries_.size() > (sized_.records_graphs ? kMaxRecorded : kMaxPrograms)) {
     oldest = std::move(entries_.back().program);
     add_counters(gone_, oldest->counters());
     by_values_.erase(entries_.back().values);
@@ -82,8 +70,8 @@ Counters Programs::counters() const {
   const std::lock_guard lock(mutex_);
   Counters sum = gone_;
   for (const Entry& e : entries_) add_counters(sum, e.program->counters());
-  sum.frozen_runs = shared_.frozen->runs();
-  sum.content_checks = shared_.frozen->content_checks();
+  sum.frozen_runs = sized_.frozen->runs();
+  sum.content_checks = sized_.frozen->content_checks();
   return sum;
 }
 
@@ -95,34 +83,32 @@ void Programs::measure(bool on) {
 
 std::vector<double> Programs::times() const {
   const std::lock_guard lock(mutex_);
-  return entries_.empty() ? std::vector<double>(plan_.steps.size(), -1.0) : entries_.front().program->times();
+  return entries_.empty() ? std::vector<double>(sized_.plan->steps.size(), -1.0) : entries_.front().program->times();
 }
 
 namespace {
 
 class SizedExecutable final : public Executable {
  public:
-  SizedExecutable(plan::Plan plan, std::vector<plan::SizeSource> sources, const LoadOptions& options,
-                  SharedResources shared, MakeExecutable make)
-      : programs_(std::move(plan), std::move(sources), options, std::move(shared), std::move(make)) {}
+  explicit SizedExecutable(std::unique_ptr<Programs> programs) : programs_(std::move(programs)) {}
 
-  const plan::Plan& plan() const override { return programs_.plan(); }
-  bool heavy() const override { return programs_.heavy(); }
-  Counters counters() const override { return programs_.counters(); }
-  void measure(bool on) override { programs_.measure(on); }
-  std::vector<double> times() const override { return programs_.times(); }
+  const plan::Plan& plan() const override { return programs_->plan(); }
+  bool heavy() const override { return programs_->heavy(); }
+  Counters counters() const override { return programs_->counters(); }
+  void measure(bool on) override { programs_->measure(on); }
+  std::vector<double> times() const override { return programs_->times(); }
 
   void run(c10::TensorImpl* const* inputs, size_t count, std::vector<at::Tensor>& outputs) override {
     const std::shared_ptr<Executable> program = program_for(inputs, count);
     program->run(inputs, count, outputs);
-    programs_.went_through();
+    programs_->went_through();
   }
   void run_consuming(std::vector<at::Tensor>&& inputs, std::vector<at::Tensor>& outputs) override {
     std::vector<c10::TensorImpl*> pointers;
     for (const at::Tensor& t : inputs) pointers.push_back(t.unsafeGetTensorImpl());
     const std::shared_ptr<Executable> program = program_for(pointers.data(), pointers.size());
     program->run_consuming(std::move(inputs), outputs);
-    programs_.went_through();
+    programs_->went_through();
   }
 
  private:
@@ -132,23 +118,21 @@ class SizedExecutable final : public Executable {
                           std::to_string(plan().inputs.size()));
     thread_local Programs::Values values;
     values.clear();
-    for (const plan::SizeSource& s : programs_.sources()) {
+    for (const plan::SizeSource& s : programs_->sources()) {
       const auto sizes = inputs[s.input]->sizes();
       if (static_cast<size_t>(s.dim) >= sizes.size()) throw InternalError("run: an input has too few dimensions");
       values.push_back(sizes[static_cast<size_t>(s.dim)]);
     }
-    return programs_.of(values);
+    return programs_->of(values);
   }
 
-  Programs programs_;
+  const std::unique_ptr<Programs> programs_;
 };
 
 }  // namespace
 
-std::shared_ptr<Executable> load_sized(plan::Plan plan, std::vector<plan::SizeSource> sources,
-                                       const LoadOptions& options, SharedResources shared, MakeExecutable make) {
-  return std::make_shared<SizedExecutable>(std::move(plan), std::move(sources), options, std::move(shared),
-                                           std::move(make));
+std::shared_ptr<Executable> load_sized(std::unique_ptr<Programs> programs) {
+  return std::make_shared<SizedExecutable>(std::move(programs));
 }
 
 }  // namespace flashover::run

@@ -44,7 +44,7 @@ std::optional<Cuts> cuts_around(const plan::Plan& plan, const std::map<size_t, s
 
 bool SubPlans::cut(const Cuts& cuts, const std::vector<InputAddress>& addresses,
                    const std::vector<bool>& pool_outputs) {
-  std::optional<plan::PlanPartition> partition = plan::split(program_.plan, cuts.ends);
+  std::optional<plan::PlanPartition> partition = plan::split(plan_of_sizes(program_), cuts.ends);
   if (!partition) return false;
   passed_ = static_cast<size_t>(partition->passed);
   std::vector<bool> in_pool(passed_);

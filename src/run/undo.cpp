@@ -61,7 +61,7 @@ Undo::Guarded Undo::guard(size_t end) const {
 
 int64_t Undo::kept_bytes(const Guarded& g) const {
   int64_t bytes = 0;
-  for (int32_t i : g.kept) bytes += span_bytes(program_.plan.inputs[i].type);
+  for (int32_t i : g.kept) bytes += program_.input_bytes[i];
   return bytes;
 }
 
@@ -72,14 +72,15 @@ int64_t Undo::little_bytes() const {
   for (const plan::Step& s : program_.plan.steps)
     plan::for_each_write(s, [&](TensorId t) {
       const TensorType& type = program_.plan.tensors[t].type;
-      if (program_.root_tensor(t).storage != StorageKind::kInput && !type.opaque) written += span_bytes(type);
+      if (program_.root_tensor(t).storage != StorageKind::kInput && !type.opaque) written += program_.tensor_bytes[t];
     });
   return std::max(kLeast, written / kShare);
 }
 
 void Undo::add_range(const plan::Bounds& b) {
   const plan::Tensor& t = program_.plan.tensors[b.tensor];
-  const Range range{t.index, t.type.dtype == DType::kI64, constant(plan::span(t.type)), b.lo, b.hi};
+  const Range range{t.index, t.type.dtype == DType::kI64, program_.tensor_bytes[b.tensor] / info(t.type.dtype).bytes,
+                    b.lo, b.hi};
   for (Range& r : ranges_)
     if (r.input == range.input) {
       r.lo = std::max(r.lo, b.lo), r.hi = std::min(r.hi, b.hi);

@@ -19,11 +19,12 @@ using plan::TensorId;
 
 namespace {
 
-[[noreturn]] void fail_index(const plan::Plan& plan, const plan::Step& s, int32_t status) {
-  const auto& errors = plan.kernels[s.kernel].errors;
+[[noreturn]] void fail_index(const Program& p, const plan::Step& s, int32_t status) {
+  const auto& errors = p.plan.kernels[s.kernel].errors;
   const auto i = static_cast<size_t>(status) - 1;
   throw c10::IndexError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
-                        status > 0 && i < errors.size() ? errors[i] : "index out of range");
+                        status > 0 && i < errors.size() ? plan::with_sizes(errors[i], p.symbols->sources, p.values)
+                                                        : "index out of range");
 }
 
 void launch_on_cuda(const Instruction& in, Run& run) {
@@ -38,8 +39,8 @@ void launch_on_cuda(const Instruction& in, Run& run) {
 
 void launch(const Instruction& in, Run& run) {
   if (run.program.device >= 0) return launch_on_cuda(in, run);
-  if (const int32_t status = in.fn(run.frame.table.data() + in.table, run.program.launch_sizes.data() + in.sizes))
-    fail_index(run.program.plan, *in.step, status);
+  if (const int32_t status = in.fn(run.frame.table.data() + in.table, run.program.numbers.data() + in.sizes))
+    fail_index(run.program, *in.step, status);
 }
 
 // Returns the last of the batch's instructions.
@@ -49,20 +50,19 @@ const Instruction* run_batch(const Instruction* first, Run& run) {
     const Instruction* first;
     const Batch& batch;
     void* const* table;
-    const int64_t* launch_sizes;
+    const int64_t* numbers;
     std::vector<int32_t> status;
     void launch(int32_t step) {
       const Instruction& in = first[step - batch.first];
-      status[static_cast<size_t>(step - batch.first)] = in.fn(table + in.table, launch_sizes + in.sizes);
+      status[static_cast<size_t>(step - batch.first)] = in.fn(table + in.table, numbers + in.sizes);
     }
-  } context{first, batch, run.frame.table.data(), run.program.launch_sizes.data(),
+  } context{first, batch, run.frame.table.data(), run.program.numbers.data(),
             std::vector<int32_t>(static_cast<size_t>(batch.count))};
   for (int32_t step : batch.alone) context.launch(step);
   run_shared(
       batch, at::get_num_threads(), [](void* c, int32_t s) { static_cast<Context*>(c)->launch(s); }, &context);
   for (int32_t i = 0; i < batch.count; ++i) {
-    if (const int32_t status = context.status[static_cast<size_t>(i)])
-      fail_index(run.program.plan, *first[i].step, status);
+    if (const int32_t status = context.status[static_cast<size_t>(i)]) fail_index(run.program, *first[i].step, status);
     let_go(static_cast<size_t>(batch.first + i), run);
   }
   return first + batch.count - 1;
@@ -77,7 +77,7 @@ void perform(const Instruction& in, Run& run) {
       if (in.makes >= 0)
         make_memory(in, run);
       else
-        call_operator(run.program.calls[in.call], run);
+        call_operator(*run.program.calls[in.call], run);
       break;
     case StepKind::kCopy:
       tensor_of(run, in.step->writes[0]).copy_(tensor_of(run, in.step->reads[0]));

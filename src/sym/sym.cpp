@@ -300,21 +300,29 @@ Expr make_product(std::vector<Expr> factors) {
   return make(Kind::kMul, std::move(factors), range, hint);
 }
 
-// c*b*(x // b) + c*(x mod b)  ->  c*x
+// c*b*(x // b) + c*(x mod b)  ->  c*x, where c and b may be products of sizes.
 bool recombine(Sum& s) {
   for (size_t m = 0; m < s.terms.size(); ++m) {
-    Term mod_term = s.terms[m];
-    if (mod_term.e.kind() != Kind::kMod || !mod_term.e.operands()[1].is_const()) continue;
-    Expr x = mod_term.e.operands()[0];
-    Expr quotient = floordiv(x, mod_term.e.operands()[1]);
-    int64_t want = 0;
-    if (__builtin_mul_overflow(mod_term.coef, mod_term.e.operands()[1].value(), &want)) continue;
-    for (size_t d = 0; d < s.terms.size(); ++d) {
-      if (d == m || !(s.terms[d].e == quotient) || s.terms[d].coef != want) continue;
-      s.terms.erase(s.terms.begin() + static_cast<ptrdiff_t>(std::max(m, d)));
-      s.terms.erase(s.terms.begin() + static_cast<ptrdiff_t>(std::min(m, d)));
-      add_into(s, x, mod_term.coef);
-      return true;
+    const Term term = s.terms[m];
+    std::vector<Expr> factors{term.e};
+    if (term.e.kind() == Kind::kMul) factors.assign(term.e.operands().begin(), term.e.operands().end());
+    for (size_t f = 0; f < factors.size(); ++f) {
+      if (factors[f].kind() != Kind::kMod) continue;
+      const Expr x = factors[f].operands()[0], b = factors[f].operands()[1];
+      Expr others(1);
+      for (size_t i = 0; i < factors.size(); ++i)
+        if (i != f) others *= factors[i];
+      const Expr partner = others * b * floordiv(x, b);
+      if (partner.kind() == Kind::kAdd || partner.is_const()) continue;
+      Term want = split_coefficient(partner);
+      if (__builtin_mul_overflow(want.coef, term.coef, &want.coef)) continue;
+      for (size_t d = 0; d < s.terms.size(); ++d) {
+        if (d == m || !(s.terms[d].e == want.e) || s.terms[d].coef != want.coef) continue;
+        s.terms.erase(s.terms.begin() + static_cast<ptrdiff_t>(std::max(m, d)));
+        s.terms.erase(s.terms.begin() + static_cast<ptrdiff_t>(std::min(m, d)));
+        add_into(s, others * x, term.coef);
+        return true;
+      }
     }
   }
   return false;

@@ -124,6 +124,11 @@ TEST(Sym, LoopsOverSymbolsStayBelowThem) {
   EXPECT_EQ(mod((i * n + j) * 8 + k, 8 * n), 8 * j + k);
   EXPECT_EQ(mod(i, m), i);
   EXPECT_FALSE(mod(i, n) == i);
+  const Expr flat = var_below("bf.s0*s1", m * n);
+  EXPECT_EQ(mod(flat, n) + n * floordiv(flat, n), flat);
+  EXPECT_EQ(256 * mod(flat, n) + k + 256 * n * floordiv(flat, n), 256 * flat + k);
+  EXPECT_EQ(m * mod(flat, n) + m * n * floordiv(flat, n), m * flat);
+  EXPECT_FALSE(mod(flat, n) + 2 * n * floordiv(flat, n) == flat);
   EXPECT_THROW(var_below("bi.s0", n), InternalError);
 }
 

@@ -56,6 +56,7 @@ def test_a_question_of_the_program() -> None:
     m = last_missed(asks, *rows(5, 6, 7))
     assert m["guard"] == "2*x.shape[0] <= 12" and m["now"] == "2*x.shape[0] is 14"
     assert m["where"].endswith(line(asks, "if x.shape"))
+    assert m["advice"].startswith("each answer there is a version of its own")
 
 
 def test_a_size_taken_as_a_number() -> None:
@@ -103,6 +104,15 @@ def test_explain_lists_sizes() -> None:
     text = str(e)
     assert "s0: x.shape[0], 3 to 10, marked" in text and "y.shape[0] is x.shape[0]" in text
     assert "return (x + y) if" in text
+
+
+def test_explain_tells_which_version_serves_which_sizes() -> None:
+    calls = flashover.explain(asks)
+    for args in rows(5, 6, 7):
+        text = str(calls(*args))
+    second = text[text.index("sizes that version 1 serves") : text.index("sizes that version 2 serves")]
+    assert "s0: x.shape[0]" in second and "where 2*x.shape[0] <= 12" in second and "used 1 time" in second
+    assert "where 12 < 2*x.shape[0]" in text[text.index("sizes that version 2 serves") :]
 
 
 def test_explain_names_what_takes_a_size_as_a_number() -> None:

@@ -58,6 +58,15 @@ ValueId behind_repetition(const Graph& g, const std::vector<int32_t>& producer, 
   return v;
 }
 
+// One number for any sizes, which shuts nothing.
+bool is_open_everywhere(const Graph& g, const std::vector<int32_t>& producer, ValueId v) {
+  if (producer[v] < 0 || g.nodes[producer[v]].op->prim != Prim::full) return false;
+  const Arg& number = g.nodes[producer[v]].args[1];
+  const auto* open = std::get_if<bool>(&number);
+  const auto* added = std::get_if<double>(&number);
+  return (open && *open) || (added && *added == 0);
+}
+
 // The nodes that a value depends on, itself included; false: on something that the caller gives.
 bool slice(const Graph& g, const std::vector<int32_t>& producer, ValueId from, std::vector<bool>& nodes) {
   std::vector<ValueId> open = {from};
@@ -79,7 +88,7 @@ Mask mask_of(const Graph& g, Constants& constants, ValueId mask, const TensorTyp
   bool rows = true;
   const ValueId own = behind_repetition(g, producers(g), mask, rows);
   const auto array = constants[own];
-  if (!array) return Mask::kOther;
+  if (!array) return is_open_everywhere(g, producers(g), own) ? Mask::kNone : Mask::kOther;
   const Mask kind = kind_of(*array, g.type(own).dtype);
   const bool square = q.rank() == 4 && k.rank() == 4 && sym::known_eq(q.sizes[2], k.sizes[2]);
   if (kind == Mask::kCausal && !(rows && square && sym::known_eq(q.sizes[2], array->sizes.back()))) return Mask::kOther;

@@ -8,6 +8,7 @@
 
 #include "graph/analysis/attention_mask.h"
 #include "graph/analysis/constants.h"
+#include "graph/analysis/symbolic.h"
 #include "graph/passes/dce.h"
 #include "graph/rewrite/match.h"
 #include "graph/rewrite/rewriter.h"
@@ -121,6 +122,41 @@ bool logic_known(Rewriter& r, const Node& n, Values& results, const void*) {
     }
   if (a == b) results = {a};
   return !results.empty();
+}
+
+// Bounds of all elements of a value that holds integers, whatever the sizes are.
+std::optional<sym::Range> bounds_of(Rewriter& r, ValueId v) {
+  if (r.b.dtype(v) != DType::kI64) return std::nullopt;
+  if (const auto number = uniform(r, v)) {
+    const auto n = static_cast<int64_t>(*number);
+    return sym::Range{n, n};
+  }
+  const Node* n = r.def(v);
+  while (n && n->op->is_prim() && n->op->kind == ops::OpKind::kView) n = r.def(ops::as_value(n->args[0]));
+  if (!n || n->op->prim != Prim::iota) return std::nullopt;
+  const auto* length = std::get_if<sym::Expr>(&n->args[0]);
+  const auto* start = std::get_if<sym::Expr>(&n->args[1]);
+  const auto* step = std::get_if<sym::Expr>(&n->args[2]);
+  if (!length || !start || !step || !start->is_const() || !step->is_const(1)) return std::nullopt;
+  return sym::Range{start->value(), (*start + *length - 1).range().hi};
+}
+
+// A mask's arange(n) >= 0 is true for every n.
+bool comparison_known(Rewriter& r, const Node& n, Values& results, const void*) {
+  auto a = bounds_of(r, ops::as_value(n.args[0])), b = bounds_of(r, ops::as_value(n.args[1]));
+  if (!a || !b) return false;
+  const Prim prim = n.op->prim;
+  if (prim == Prim::lt || prim == Prim::le) std::swap(a, b);
+  const bool strict = prim == Prim::gt || prim == Prim::lt;  // a > b, else a >= b
+  constexpr int64_t kInf = sym::Range::kInf;
+  const auto above = [](int64_t x, int64_t y, bool greater) {
+    return x != -kInf && y != kInf && (greater ? x > y : x >= y);
+  };
+  const bool always = above(a->lo, b->hi, strict), never = above(b->lo, a->hi, !strict);
+  if (!always && !never) return false;
+  const TensorType& t = r.b.type(n.outs[0]);
+  results = {r.b.emit(Prim::full, {t.sizes, always, t.dtype, t.device})};
+  return true;
 }
 
 // ---- conversions
@@ -320,6 +356,10 @@ constexpr RewriteRule kFoldRules[] = {
     {Prim::add, "x + (-0.) = x, integers: x + 0 = x", neutral<Neutral::kZeroAdd>},
     {Prim::sub, "x - 0 = x", neutral<Neutral::kZeroSub>},
     {Prim::where, "where(true, a, b) = a; where(c, a, a) = a", where_known},
+    {Prim::ge, "a >= b, where all of a is known to be", comparison_known},
+    {Prim::gt, "a > b, likewise", comparison_known},
+    {Prim::le, "a <= b, likewise", comparison_known},
+    {Prim::lt, "a < b, likewise", comparison_known},
     {Prim::bitwise_and, "a & true = a, a & false = false, a & a = a", logic_known},
     {Prim::bitwise_or, "a | false = a, a | true = true, a | a = a", logic_known},
     {Prim::convert, "convert(convert(x, wider), t) = convert(x, t)", convert_chain},
@@ -451,14 +491,21 @@ Graph mark_roundings(Graph g, bool strict) {
   return g;
 }
 
+Graph apply_rules(Graph g, const FoldOptions& options) {
+  const Facts facts{options, read_by_operators(g)};
+  return rewrite(std::move(g), kFoldRules, &facts);
+}
+
 }  // namespace
 
 Graph fold(Graph g, const FoldOptions& options) {
   g = mark_roundings(std::move(g), options.strict_numerics);
+  // Masks over symbols: what is known of them is known of no element by itself.
+  if (std::ranges::any_of(g.nodes, [&](const Node& n) { return is_symbolic(g, n); }))
+    g = apply_rules(std::move(g), options);
   g = fold_masks(std::move(g));
   g = replace_uniform(std::move(g));
-  const Facts facts{options, read_by_operators(g)};
-  return rewrite(std::move(g), kFoldRules, &facts);
+  return apply_rules(std::move(g), options);
 }
 
 }  // namespace flashover::graph

@@ -28,7 +28,7 @@ AlignedInputs::AlignedInputs(const Program& p, c10::TensorImpl* const* given, co
 void AlignedInputs::replace(int32_t i) {
   if (replaced_.empty()) replaced_.assign(given_, given_ + program_.plan.inputs.size());
   const at::Tensor copy = flat(program_, i, given_[i]).clone();
-  const Shape shape(program_.plan.inputs[i].type);
+  const Shape& shape = program_.input_shapes[i];
   copies_.emplace_back(i, view_of(copy, shape.dtype, shape.sizes, shape.strides, 0));
   replaced_[i] = copies_.back().second.unsafeGetTensorImpl();
 }

@@ -20,7 +20,7 @@ void find_pool_outputs(const Program& p, const LoadOptions& options, GraphPlan& 
   for (size_t i = 0; i < g.pool_outputs.size(); ++i) {
     const TensorId t = p.plan.outputs[i].tensor;
     g.pool_outputs[i] = g.pool_outputs[i] && t >= 0 && !on_cpu(p, t) && !p.shapes[t].opaque;
-    if (g.pool_outputs[i]) g.pool_bytes += span_bytes(p.plan.tensors[t].type);
+    if (g.pool_outputs[i]) g.pool_bytes += p.tensor_bytes[t];
     g.any_pool_outputs = g.any_pool_outputs || g.pool_outputs[i];
   }
 }
@@ -52,7 +52,7 @@ void look_at_operators(const Program& p, GraphPlan& g) {
       continue;
     }
     if (s.kind == StepKind::kCall) {
-      const Call& c = p.calls[p.instructions[n].call];
+      const Call& c = *p.calls[p.instructions[n].call];
       if (c.op->handle.hasTag(at::Tag::cudagraph_unsafe)) g.apart.try_emplace(n, s.op + " is not made for them");
       g.draws = g.draws || (ops::find(s.op)->nondeterministic && !draws_nothing(c));
     }

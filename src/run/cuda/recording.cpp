@@ -66,7 +66,7 @@ std::vector<c10::TensorImpl*> recorded_inputs(const Program& p, const GraphPlan&
       r.fixed[i] = data_of(used[i]);
       continue;
     }
-    const Shape shape(p.plan.inputs[i].type);
+    const Shape& shape = p.input_shapes[i];
     r.inputs[i] =
         view_of(flat(p, static_cast<int32_t>(i), used[i]).clone(), shape.dtype, shape.sizes, shape.strides, 0);
     used[i] = r.inputs[i].unsafeGetTensorImpl();
