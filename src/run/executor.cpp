@@ -59,6 +59,12 @@ struct BorrowedArena {
   BorrowedArena(const BorrowedArena&) = delete;
 };
 
+std::shared_ptr<FrozenCache> frozen_cache(std::vector<int32_t> inputs) {
+  auto cache = std::make_shared<FrozenCache>();
+  cache->depend_on(std::move(inputs));
+  return cache;
+}
+
 // The program never changes; what calls write lies in the parts beside it.
 class PlanExecutable final : public Executable {
  public:
@@ -235,12 +241,6 @@ class PlanExecutable final : public Executable {
 };
 
 }  // namespace
-
-std::shared_ptr<FrozenCache> frozen_cache(std::vector<int32_t> inputs) {
-  auto cache = std::make_shared<FrozenCache>();
-  cache->depend_on(std::move(inputs));
-  return cache;
-}
 
 bool& failure_was_undone() {
   thread_local bool undone = false;
