@@ -115,7 +115,9 @@ def test_gradients(name: str, dynamic: bool | None) -> None:
             assert a.stride() == b.stride() and a.requires_grad == b.requires_grad
             torch.testing.assert_close(a.double(), b, rtol=1e-3, atol=1e-3, msg=f"size {n}")
     if whole:
-        assert flashover.compile_stats()["graphs"] - before <= (1 if dynamic else 2)
+        # (All sizes of flatten are symbols; their product is compared with the 12 that Linear takes.)
+        once = dynamic and name != "flatten"
+        assert flashover.compile_stats()["graphs"] - before <= (1 if once else 2)
 
 
 def test_a_backward_after_a_forward_of_another_size() -> None:
