@@ -148,6 +148,7 @@ class Recorder final : public Session {
   void settle(TensorType& type) const;
   void substitute_sizes();
   void admit_sizes_of_one();  // sizes_of_one.cpp
+  std::optional<int64_t> first_difference(const std::vector<sym::Expr>& ones) const;
   // What the rule of the operator says, and the types of what it writes.
   static bool apply_rule(const OpFacts& facts, const ops::InferContext& context, std::vector<TensorType>& outs);
   friend class OneReplay;

@@ -5,7 +5,9 @@
 // inputs on. Where all results have the types that the graph says for these sizes, calls with them are served; else a
 // guard leaves them out, with the line of the operator that gives something else.
 #include <algorithm>
+#include <optional>
 
+#include "base/check.h"
 #include "ops/names.h"
 #include "torch/convert.h"
 #include "torch/size_node.h"
@@ -234,6 +236,8 @@ std::optional<Sizes> Recorder::reshaped(const at::Tensor& t, c10::SymIntArrayRef
     sizes.push_back(*e);
   }
   const Expr all = type_of(t).numel();
+  // (What is asked of sizes that follow from data becomes a check of each call.)
+  if (sym::has_data_size(all) || sym::has_data_size(rest)) return std::nullopt;
   if (!sym::known_lt(0, rest)) return std::nullopt;
   if (hole) sizes[*hole] = sym::floordiv(all, rest);
   if (!sym::known_eq(hole ? sizes[*hole] * rest : rest, all)) return std::nullopt;
@@ -243,6 +247,18 @@ std::optional<Sizes> Recorder::reshaped(const at::Tensor& t, c10::SymIntArrayRef
 bool Recorder::can_view(const at::Tensor& t, const Sizes& sizes) const {
   const sym::AskScope ask(sizes_.get());
   return viewed(type_of(t), sizes);
+}
+
+// As OneReplay's; nullopt: these are never 1 together.
+std::optional<int64_t> Recorder::first_difference(const std::vector<sym::Expr>& ones) const {
+  try {
+    const auto facts = facts_with(sizes_->facts(), ones);
+    if (!facts) return std::nullopt;
+    const sym::AssumeScope assume(*facts);
+    return OneReplay(*this, ones).first_difference();
+  } catch (const InternalError&) {  // some expression divides by what is 0 then
+    return OneReplay::kResult;
+  }
 }
 
 void Recorder::admit_sizes_of_one() {
@@ -266,10 +282,9 @@ void Recorder::admit_sizes_of_one() {
         ones.push_back(symbols[i]);
         largest = sym::max(largest, symbols[i]);
       }
-    const auto facts = facts_with(sizes_->facts(), ones);
-    if (!facts) continue;
-    const sym::AssumeScope assume(*facts);
-    const int64_t node = OneReplay(*this, ones).first_difference();
+    const std::optional<int64_t> found = first_difference(ones);
+    if (!found) continue;
+    const int64_t node = *found;
     if (node == OneReplay::kNone) continue;
     refused.push_back(set);
     const int32_t location = node >= 0 ? graph_.nodes[static_cast<size_t>(node)].location : -1;
