@@ -27,6 +27,7 @@
 #include "graph/analysis/devices.h"
 #include "guards/global_state.h"
 #include "trace/exchange.h"
+#include "trace/trace.h"
 
 namespace flashover::entry {
 namespace {
@@ -381,6 +382,10 @@ bool is_of_this_call(Entry& e, const frame::CaptureRequest& request) {
   const frame::Capture& c = e.capture;
   if (!c.larger_than_call) return true;
   if (c.declined || c.raised || !c.broken_marks.empty()) return false;
+  // A size that is one number is compared as the tensor has it, and not with what the trace took it for.
+  if (std::ranges::any_of(c.size_symbols,
+                          [](const frame::SizeSymbol& s) { return s.fixed && s.value == trace::kInsteadOfOne; }))
+    return false;
   e.required = c.required.size();
   SourceObjects objects;
   return objects.match(e, request.slots);

@@ -86,6 +86,8 @@ TELLING = {
     "a view is returned": (rows, lambda n: (n, 4)),
     "a view of a column is returned": (rows, lambda n: (4, n)),
     "a branch": (branch, lambda n: (n, 4)),
+    "a number": (lambda x: (torch.full((4,), x.shape[0] * 1.5), x // 2, torch.block_diag(x, x)), lambda n: (n, 4)),
+    "parts": (lambda x: x.split(2, 0)[-1] * 2, lambda n: (n, 4)),
     "strides": (lambda x: x.t() * 2, lambda n: (n, 4)),
     "strides of a column": (lambda x: x.t() * 2, lambda n: (4, n)),
     "expand": (lambda x: x.expand(4, 4) + 1, lambda n: (n, 4)),
