@@ -47,8 +47,6 @@ bool is_library_code(PyCodeObject* code) {
     if (file != nullptr && std::strstr(file, "/copyreg.py") != nullptr) return true;
     PyErr_Clear();
   }
-  // The program's own call of an operator that it registered; it only hands on what it is given.
-  if (PyUnicode_CompareWithASCIIString(code->co_qualname, "CustomOpDef.__call__") == 0) return false;
   // Python kernels of registered operators (called by the dispatcher, not by the program) and the registration of
   // operators.
   static const char* const kTorch[] = {"/torch/_library/", "/torch/library.py", "/torch/_functorch/predispatch.py"};
