@@ -96,7 +96,8 @@ def test_shape_functions_of_registered_operators_get_symbols(name: str) -> None:
     for n in SIZES:
         x = torch.randn(n + 4, 16)
         torch.testing.assert_close(compiled(x), f(x), rtol=1e-4, atol=1e-4)
-    assert flashover.compile_stats()["graphs"] - before == (1 if once else len(SIZES))
+    made = flashover.compile_stats()["graphs"] - before
+    assert made == 1 if once else 1 < made <= len(SIZES)
 
 
 def test_a_count_for_a_registered_operator_is_guarded() -> None:
