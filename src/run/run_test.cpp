@@ -461,7 +461,7 @@ std::string sized_body() {
 TEST(Run, PlansWithSymbolsRunAtAnySize) {
   auto e = load_text(sized_body());
   const auto weight = at::randn({4});
-  for (const int64_t rows : {2, 7, 300, 2, 7})
+  for (const int64_t rows : {2, 7, 300, 2, 1})
     for (const int64_t columns : {2, 31, 1000}) {
       const auto x = at::randn({rows, columns});
       const auto out = run(*e, {x, weight});
@@ -473,7 +473,7 @@ TEST(Run, PlansWithSymbolsRunAtAnySize) {
   EXPECT_EQ(e->counters().calls, 15);
   EXPECT_EQ(e->counters().frozen_runs, 1) << "sizes share what is computed from parameters";
   EXPECT_EQ(e->plan().inputs[0].type.sizes[0], sym::size_symbol(0));
-  EXPECT_THROW(run(*e, {at::randn({1, 5}), weight}), InternalError) << "0 and 1 are static";
+  EXPECT_THROW(run(*e, {at::randn({0, 5}), weight}), InternalError) << "0 is static";
   EXPECT_THROW(run(*e, {at::randn({5}), weight}), InternalError);
   EXPECT_THROW(run(*e, {at::randn({5, 5})}), InternalError);
 }
