@@ -94,8 +94,8 @@ PyObject* do_lock(const NativeCall& c) {
 PyObject* do_unlock(const NativeCall& c) {
   if (c.in.session == nullptr) return c.run();
   auto& held = c.in.context.locks.held;
-  const auto last = std::find_if(held.rbegin(), held.rend(),
-                                 [&c](const Locks::Held& lock) { return lock.lock.get() == c.self; });
+  const auto last =
+      std::find_if(held.rbegin(), held.rend(), [&c](const Locks::Held& lock) { return lock.lock.get() == c.self; });
   if (last == held.rend() && !(c.self != nullptr && is_own(c))) end_graph(c);
   Ref result = Ref::steal(c.run());
   if (result && last != held.rend()) held.erase(std::next(last).base());
