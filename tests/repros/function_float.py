@@ -1,6 +1,10 @@
 """A Python float that changes from step to step and is kept on the ctx of an autograd.Function (gradient reversal with
 a growing lambda) becomes an input after its first change; gradients follow it."""
 
+import os
+
+os.environ["FLASHOVER_REMEMBER_SIZES"] = "0"  # what changed in an earlier process is a symbol at once
+
 import torch
 from torch import nn
 
