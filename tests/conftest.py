@@ -46,6 +46,7 @@ def _seeded() -> Iterator[None]:
     torch.manual_seed(0)
     yield
     assert torch.is_grad_enabled(), "a test left grad mode off"
+    assert torch._C._get_mkldnn_enabled(), "a test left oneDNN off"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
