@@ -44,13 +44,13 @@ bool is_foreign(const plan::Step& step) {
 
 }  // namespace
 
-plan::Plan fastest_plan(const MakePlan& make, const Options& options, const Environment& env, PassRunner& passes,
+plan::Plan fastest_plan(const MakePlan& make, const Options& options, const CompileTarget& env, PassRunner& passes,
                         Report& report) {
   std::vector<plan::Plan> plans;
   std::vector<std::string> names;
   std::set<std::string> seen;
   for (const target::Providers& w : ways_to_choose(env.providers)) {
-    Environment other = env;
+    CompileTarget other = env;
     other.providers = w;
     Report made{.rebuild = report.rebuild};
     try {

@@ -9,10 +9,10 @@
 namespace flashover::compile {
 
 // The whole way from the traced graph to a plan, with the libraries of that environment.
-using MakePlan = std::function<plan::Plan(const Environment&, PassRunner&, Report&)>;
+using MakePlan = std::function<plan::Plan(const CompileTarget&, PassRunner&, Report&)>;
 
-// Environment::measure must be there. A program that calls operators of its own gets the first plan, unmeasured.
-plan::Plan fastest_plan(const MakePlan& make, const Options& options, const Environment& environment,
+// CompileTarget::measure must be there. A program that calls operators of its own gets the first plan, unmeasured.
+plan::Plan fastest_plan(const MakePlan& make, const Options& options, const CompileTarget& environment,
                         PassRunner& passes, Report& report);
 
 // Adds a plan's size to the report.

@@ -31,7 +31,7 @@ struct Options {
 };
 
 // All that the pipeline may know of the machine; everything here is part of the cache key.
-struct Environment {
+struct CompileTarget {
   target::Providers providers;
   int threads = 1;
   std::optional<kernel::triton::Gpu> gpu;  // of the graph's CUDA device; absent: graphs on such a device decline
@@ -65,10 +65,10 @@ struct Report {  // for explain() and FLASHOVER_LOGS
 };
 
 // Graph in form kTraced -> Plan, through the disk cache. Throws Declined / UserError / InternalError.
-plan::Plan compile(graph::Graph traced, const Options& options, const Environment& environment, Report& report);
+plan::Plan compile(graph::Graph traced, const Options& options, const CompileTarget& environment, Report& report);
 
 // The front half: everything up to the kernels' loops. For tests and tools.
-planner::Schedule lower(graph::Graph traced, const Options& options, const Environment& environment, Report& report,
+planner::Schedule lower(graph::Graph traced, const Options& options, const CompileTarget& environment, Report& report,
                         decltype(planner::Options::fuse_products) fuse_products = {});
 
 // A joint graph -> two plans, and the signature of what passes between them.
@@ -78,9 +78,10 @@ struct Training {
   std::string backward_graph;  // its text: what is computed when some tangents do not come follows from it
 };
 Training compile_training(graph::Graph traced, const graph::Joint& facts, const Options& options,
-                          const Environment& environment, Report& report);
+                          const CompileTarget& environment, Report& report);
 // A part of such a backward graph.
-plan::Plan compile_backward(graph::Graph core, const Options& options, const Environment& environment, Report& report);
+plan::Plan compile_backward(graph::Graph core, const Options& options, const CompileTarget& environment,
+                            Report& report);
 
 // The caller has loaded what was compiled.
 void loaded(Report& report, const Options& options);

@@ -28,14 +28,14 @@ using graph::Graph;
 using graph::Pipeline;
 
 // The rows of that pipeline, in order (graph/passes.h says why each stands where it stands).
-void run(Pipeline pipeline, Graph& g, Device device, const Environment& env, PassRunner& passes,
+void run(Pipeline pipeline, Graph& g, Device device, const CompileTarget& env, PassRunner& passes,
          graph::Joint* joint = nullptr) {
   for (const graph::Pass& pass : graph::passes())
     if (pass.pipelines.contains(pipeline)) passes.run(pass, g, {env.providers, device, joint});
 }
 
 // What eager recorded becomes a pure program of prims and extern calls.
-Graph to_core(Graph g, Device device, const Environment& env, PassRunner& passes, graph::Joint* joint = nullptr) {
+Graph to_core(Graph g, Device device, const CompileTarget& env, PassRunner& passes, graph::Joint* joint = nullptr) {
   g = graph::with_origins(std::move(g));
   run(Pipeline::kProgram, g, device, env, passes, joint);
   return g;
@@ -48,7 +48,7 @@ struct MemoryPlan {
   bool late_outputs = false;  // no CUDA graph is recorded
   bool training = false;
 };
-planner::Schedule to_loops(Graph core, Device device, const Environment& env, PassRunner& passes, MemoryPlan memory,
+planner::Schedule to_loops(Graph core, Device device, const CompileTarget& env, PassRunner& passes, MemoryPlan memory,
                            FuseProducts fuse_products = {}) {
   run(Pipeline::kSchedule, core, device, env, passes);
   planner::Options options{.loops = {.threads = env.threads},
@@ -71,7 +71,7 @@ planner::Schedule to_loops(Graph core, Device device, const Environment& env, Pa
   return passes.stage("schedule", [&] { return planner::schedule(core, options); });
 }
 
-Device checked_device(const Graph& traced, const Environment& env) {
+Device checked_device(const Graph& traced, const CompileTarget& env) {
   const Device device = graph::device_of(traced);
   if (device.type != DeviceType::kCPU && !env.gpu) throw Declined("no kernels for CUDA devices on this machine");
   return device;
@@ -92,8 +92,8 @@ struct Draft {
 };
 
 // `side`: "", or "forward" and "backward" in texts.
-Draft draft(Graph core, Device device, const Options& options, const Environment& env, PassRunner& passes, Cache& cache,
-            const std::string& side, graph::EagerMemory memory_limit = {}) {
+Draft draft(Graph core, Device device, const Options& options, const CompileTarget& env, PassRunner& passes,
+            Cache& cache, const std::string& side, graph::EagerMemory memory_limit = {}) {
   Draft d;
   d.suffix = side.empty() ? "" : "_" + side;
   std::string notes;
@@ -122,7 +122,7 @@ kernel::Compiled build_for_cpu(std::span<const loops::Kernel> kernels, const Opt
   return compile_kernels(kernels, cache, how, report);
 }
 
-kernel::Compiled build(const Draft& d, const Options& options, const Environment& env, Cache& cache, Report& report,
+kernel::Compiled build(const Draft& d, const Options& options, const CompileTarget& env, Cache& cache, Report& report,
                        std::vector<std::pair<std::string, std::string>>* sources) {
   if (d.on_gpu())
     return compile_kernels(d.schedule.kernels, *env.gpu, options.flag("cache") ? &cache : nullptr,
@@ -163,7 +163,7 @@ std::pair<kernel::Compiled, kernel::Compiled> build_together(const Draft& one, c
   return {slice_of_build(built, 0, first), slice_of_build(built, first, all.size() - first)};
 }
 
-plan::Plan finish(Draft d, kernel::Compiled built, const Options& options, const Environment& env, PassRunner& passes,
+plan::Plan finish(Draft d, kernel::Compiled built, const Options& options, const CompileTarget& env, PassRunner& passes,
                   Report& report) {
   plan::Plan plan = std::move(d.schedule.plan);
   plan.kernels = std::move(built.kernels);
@@ -176,7 +176,7 @@ plan::Plan finish(Draft d, kernel::Compiled built, const Options& options, const
   return plan;
 }
 
-plan::Plan to_plan(Graph core, Device device, const Options& options, const Environment& env, PassRunner& passes,
+plan::Plan to_plan(Graph core, Device device, const Options& options, const CompileTarget& env, PassRunner& passes,
                    Cache& cache, Report& report, const std::string& side, graph::EagerMemory memory_limit = {}) {
   Draft d = draft(std::move(core), device, options, env, passes, cache, side, memory_limit);
   kernel::Compiled built = passes.stage("kernels", [&] {
@@ -208,7 +208,7 @@ void add_to_report(Report& report, const plan::Plan& plan) {
   report.arena_bytes = std::max(report.arena_bytes, plan.arena_bytes.as_const().value_or(0));
 }
 
-planner::Schedule lower(Graph traced, const Options& options, const Environment& env, Report& report,
+planner::Schedule lower(Graph traced, const Options& options, const CompileTarget& env, Report& report,
                         FuseProducts fuse_products) {
   const sym::AssumeScope assume(traced.facts.sizes);
   PassRunner passes(options, report);
@@ -218,7 +218,7 @@ planner::Schedule lower(Graph traced, const Options& options, const Environment&
                   std::move(fuse_products));
 }
 
-plan::Plan compile(Graph traced, const Options& options, const Environment& env, Report& report) {
+plan::Plan compile(Graph traced, const Options& options, const CompileTarget& env, Report& report) {
   const sym::AssumeScope assume(traced.facts.sizes);
   PassRunner passes(options, report);
   if (passes.wants_text()) passes.text("traced", graph::print(traced));
@@ -239,7 +239,7 @@ plan::Plan compile(Graph traced, const Options& options, const Environment& env,
       device.type == DeviceType::kCPU && env.measure && !has_symbols(traced);  // (those have no run to measure)
   const graph::EagerMemory eager = eager_memory(traced, device);
   plan::Plan plan = choose ? fastest_plan(
-                                 [&](const Environment& other, PassRunner& runner, Report& made) {
+                                 [&](const CompileTarget& other, PassRunner& runner, Report& made) {
                                    return to_plan(to_core(traced, device, other, runner), device, options, other,
                                                   runner, cache, made, "");
                                  },
@@ -251,7 +251,7 @@ plan::Plan compile(Graph traced, const Options& options, const Environment& env,
   return plan;
 }
 
-Training compile_training(Graph traced, const graph::Joint& facts, const Options& options, const Environment& env,
+Training compile_training(Graph traced, const graph::Joint& facts, const Options& options, const CompileTarget& env,
                           Report& report) {
   const sym::AssumeScope assume(traced.facts.sizes);
   PassRunner passes(options, report);
@@ -317,7 +317,7 @@ void loaded(Report& report, const Options& options) {
   if (std::string note = cache_of(options).take_warning(); !note.empty()) report.cache_note = std::move(note);
 }
 
-plan::Plan compile_backward(Graph core, const Options& options, const Environment& env, Report& report) {
+plan::Plan compile_backward(Graph core, const Options& options, const CompileTarget& env, Report& report) {
   const sym::AssumeScope assume(core.facts.sizes);
   PassRunner passes(options, report);
   const Device device = checked_device(core, env);

@@ -48,7 +48,7 @@ std::string text_of(const Ways& ways) {
   return out;
 }
 
-Hash128 key_of(const Ways& ways, const Environment& env) {
+Hash128 key_of(const Ways& ways, const CompileTarget& env) {
   Hasher h;
   h.text("product 2")
       .text(text_of(ways))
@@ -78,9 +78,9 @@ std::string us(double seconds) { return std::isfinite(seconds) ? fixed_decimal(s
 
 // Measures kinds that the cache does not know.
 void measure(const Plan& plan, const std::vector<loops::Kernel>& kernels, std::vector<Kind*>& kinds,
-             const Environment& env, Cache* cache, std::string& notes) {
+             const CompileTarget& env, Cache* cache, std::string& notes) {
   // Everything is compiled at once.
-  std::vector<triton::Source> sources;
+  std::vector<triton::TritonSource> sources;
   for (Kind* kind : kinds)
     for (const Kind::Option& o : kind->options) {
       Product p = (*kind->ways)[o.way].product;
@@ -101,7 +101,7 @@ void measure(const Plan& plan, const std::vector<loops::Kernel>& kernels, std::v
       }
     int64_t reused = 0;
     const kernel::Compiled own = compile_kernels(around, *env.gpu, cache, reused, nullptr);
-    const auto apart = [&](const Candidate* fused, const triton::Source* source, const triton::Cubin* cubin) {
+    const auto apart = [&](const Candidate* fused, const triton::TritonSource* source, const triton::Cubin* cubin) {
       std::vector<plan::Kernel> made = own.kernels;
       std::vector<plan::Binary> binaries = own.binaries;
       std::vector<Step> steps;
@@ -260,7 +260,7 @@ Plan sub_plan_of(const Plan& whole, std::vector<Step> steps, std::vector<plan::K
   return out;
 }
 
-std::vector<Product> choose_products(Plan& plan, const std::vector<loops::Kernel>& kernels, const Environment& env,
+std::vector<Product> choose_products(Plan& plan, const std::vector<loops::Kernel>& kernels, const CompileTarget& env,
                                      Cache* cache, std::string& notes) {
   if (!env.measure) return {};
   const std::vector<Ways> found = planner::find_products(plan, kernels);

@@ -69,7 +69,7 @@ std::optional<Hash128> read_key(const std::optional<std::string>& bytes) {
 
 }  // namespace
 
-Hash128 plan_key(const graph::Graph& traced, const Options& options, const Environment& env, Cache& cache) {
+Hash128 plan_key(const graph::Graph& traced, const Options& options, const CompileTarget& env, Cache& cache) {
   Hasher h;
   const Hash128 g = graph::hash(traced);
   h.number(plan::kFormatVersion).number(g.lo).number(g.hi);
@@ -132,7 +132,7 @@ kernel::Compiled compile_kernels(std::span<const loops::Kernel> kernels, const k
   namespace triton = kernel::triton;
   const auto start = std::chrono::steady_clock::now();
   kernel::Compiled out;
-  std::vector<triton::Source> sources, missing;
+  std::vector<triton::TritonSource> sources, missing;
   std::vector<Hash128> keys;
   std::vector<size_t> missing_at;
   std::unordered_map<Hash128, size_t> first;  // kernel with that key

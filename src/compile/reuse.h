@@ -14,7 +14,7 @@ namespace flashover::compile {
 // The hash of everything that the plan depends on: graph with locations (errors name them), options, environment,
 // target, compiler, machine, this program. Where no compiler is to be found, the one that filled the cache counts: all
 // that it built can still be used.
-Hash128 plan_key(const graph::Graph& traced, const Options& options, const Environment& environment, Cache& cache);
+Hash128 plan_key(const graph::Graph& traced, const Options& options, const CompileTarget& environment, Cache& cache);
 std::optional<plan::Plan> find_plan(Cache& cache, const Hash128& key);
 // The plan is put into the cache once it is loaded (Report::keep).
 void keep_plan(Cache& cache, const Hash128& key, const plan::Plan& plan, const std::string& compiler, Report& report);

@@ -145,7 +145,7 @@ void task(const Attention& a, int64_t head, int64_t first, int64_t rows) {
   Buffers::lay_out(a, rows, memory, &b);
   const int64_t element = a.bf16 ? 2 : 4;
   const int64_t width = up(a.width, 32), value_width = a.bf16 ? up(a.value_width, 32) : up(a.value_width, 16);
-  const auto at = [&](const Operand& o, int64_t bytes) {
+  const auto at = [&](const AttentionOperand& o, int64_t bytes) {
     return static_cast<const char*>(o.data) + batch_offset(o.batch, a.batch, head) * bytes;
   };
   const char *q = at(a.q, element), *k = at(a.k, element), *v = at(a.v, element);

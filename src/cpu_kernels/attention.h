@@ -15,16 +15,16 @@ constexpr int kBatchDims = 3, kMaxBiases = 2;
 using Batch = std::array<int64_t, kBatchDims>;
 
 // Strides in elements; 0 where a tensor repeats. The last dim of each is dense.
-struct Operand {
+struct AttentionOperand {
   const void* data = nullptr;
   Batch batch{};
   int64_t row = 0;
 };
 struct Attention {
   bool bf16 = false;  // q, k, v and out; else f32
-  Operand q, k, v, out;
-  Operand logsumexp;  // [queries] of each head, f32: what a backward needs; null: not computed
-  Operand bias[kMaxBiases];
+  AttentionOperand q, k, v, out;
+  AttentionOperand logsumexp;  // [queries] of each head, f32: what a backward needs; null: not computed
+  AttentionOperand bias[kMaxBiases];
   bool bias_bf16[kMaxBiases] = {};
   int biases = 0;
   Batch batch{1, 1, 1};
@@ -39,7 +39,7 @@ void attention(const Attention& a);
 // Queries without a weight give nothing.
 struct AttentionBackward {
   Attention forward;  // all operands as they were
-  Operand grad, grad_q, grad_k, grad_v;
+  AttentionOperand grad, grad_q, grad_k, grad_v;
 };
 void attention_backward(const AttentionBackward& a);
 

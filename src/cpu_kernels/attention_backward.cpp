@@ -72,7 +72,7 @@ struct Rows {  // of one head
   int64_t stride;  // bytes
   const char* of(int64_t row) const { return at + row * stride; }
 };
-Rows rows_of(const Operand& o, const Batch& batch, int64_t head, int64_t element) {
+Rows rows_of(const AttentionOperand& o, const Batch& batch, int64_t head, int64_t element) {
   return {static_cast<const char*>(o.data) + batch_offset(o.batch, batch, head) * element, o.row * element};
 }
 
@@ -164,7 +164,7 @@ void one_head(const AttentionBackward& all, int64_t head) {
   auto* memory = static_cast<char*>(scratch(Buffers::lay_out(a, nullptr, nullptr)));
   Buffers::lay_out(a, memory, &b);
   const int64_t width = up(a.width, 32), value_width = up(a.value_width, 32), all_keys = up(a.keys, kKeys);
-  const auto rows = [&](const Operand& o) { return rows_of(o, a.batch, head, 2); };
+  const auto rows = [&](const AttentionOperand& o) { return rows_of(o, a.batch, head, 2); };
   const Rows q = rows(a.q), k = rows(a.k), v = rows(a.v), out = rows(a.out), grad = rows(all.grad);
   const Rows logsumexp = rows_of(a.logsumexp, a.batch, head, 4);
   Rows bias[kMaxBiases];

@@ -47,11 +47,11 @@ void across(const T* from, int64_t stride, int64_t lanes, int64_t count, uint16_
 // Weights of rows [row, row + 32) as left operands: for each block of the inner dim, each class, each tap. Taps are
 // neighbours, and behind them either the inner dim (forward) or the rows.
 template <typename T>
-uint32_t pack_weight(const Plan& p, const T* weight, int64_t row_stride, int64_t inner_stride, int64_t row,
+uint32_t pack_weight(const ConvolutionPlan& p, const T* weight, int64_t row_stride, int64_t inner_stride, int64_t row,
                      int64_t block, uint16_t* out) {
   constexpr int64_t step = Pack<T>::kTerms * kBlockElements;
   std::vector<uint16_t*> to(static_cast<size_t>(p.kernel));
-  for (const Class& c : p.classes)
+  for (const OutputClass& c : p.classes)
     for (int64_t tap : c.weight) to[static_cast<size_t>(tap)] = out, out += step;
   __m512i largest = _mm512_setzero_si512();
   const int64_t k = block * kBlock, rows = std::min(kBlock, p.rows - row), left = p.inner - k;
@@ -82,8 +82,8 @@ uint32_t pack_weight(const Plan& p, const T* weight, int64_t row_stride, int64_t
 }
 
 template <typename T>
-void write(const Plan& p, const float* c, const float* earlier, const std::vector<Target>& targets, int64_t rows,
-           const T* bias, T* out, int64_t channel) {
+void write(const ConvolutionPlan& p, const float* c, const float* earlier, const std::vector<StoreTarget>& targets,
+           int64_t rows, const T* bias, T* out, int64_t channel) {
   const __m512i index = _mm512_mullo_epi32(lane_indices(), _mm512_set1_epi32(static_cast<int>(p.step[1])));
   for (int64_t r = 0; r < rows; ++r, out += channel) {
     const int64_t at = r / kTile * 512 + r % kTile * kTile;
@@ -92,7 +92,7 @@ void write(const Plan& p, const float* c, const float* earlier, const std::vecto
       for (int t = 0; t < 2; ++t) x[t] = _mm512_add_ps(_mm512_load_ps(earlier + at + t * 256), x[t]);
     if (bias)
       for (int t = 0; t < 2; ++t) x[t] = _mm512_add_ps(x[t], _mm512_set1_ps(Pack<T>::number(bias[r])));
-    for (const Target& t : targets) Pack<T>::write(out + t.offset, p.step[1], index, t.mask, x[t.group]);
+    for (const StoreTarget& t : targets) Pack<T>::write(out + t.offset, p.step[1], index, t.mask, x[t.group]);
   }
 }
 
@@ -107,8 +107,8 @@ constexpr int64_t kSummed = 24;
 constexpr int64_t kStripBytes = 640 << 10;
 
 template <typename T>
-bool run(Plan& p, const T* source, const T* weight, int64_t row_stride, int64_t inner_stride, const T* bias, T* out,
-         int64_t out_image, int64_t threads, uint16_t* packed) {
+bool run(ConvolutionPlan& p, const T* source, const T* weight, int64_t row_stride, int64_t inner_stride, const T* bias,
+         T* out, int64_t out_image, int64_t threads, uint16_t* packed) {
   constexpr int64_t terms = Pack<T>::kTerms, step = terms * kBlockElements;
   const int64_t panels = ceil_div(p.rows, kBlock), blocks = ceil_div(p.inner, kBlock), team = threads;
   std::atomic<uint32_t> largest_weight{0}, largest_source{0};
@@ -126,16 +126,18 @@ bool run(Plan& p, const T* source, const T* weight, int64_t row_stride, int64_t 
                 phases = static_cast<int64_t>(p.line.used.size());
   const int64_t term = kTile * length * 4, block = phases * terms * term;  // bytes
   const int64_t chunk = ceil_div(blocks, ceil_div(blocks, std::max<int64_t>(1, kStripBytes / block)));
-  for (Class& c : p.classes) {
+  for (OutputClass& c : p.classes) {
     c.at.clear();
     for (int64_t k = 0; k < chunk; ++k)
       for (size_t t = 0; t < c.shift.size(); ++t)
         c.at.push_back(k * block + c.phase[t] * terms * term + c.shift[t] * 4);
   }
   const auto left = [](const uint16_t* a) {
-    return Operand{reinterpret_cast<const char*>(a), nullptr, step * 2, 64, kBlockElements * 2, kBlockElements};
+    return TileOperand{reinterpret_cast<const char*>(a), nullptr, step * 2, 64, kBlockElements * 2, kBlockElements};
   };
-  const auto right = [&](const Class& of, const char* b) { return Operand{b, of.at.data(), 0, length * 4, term, 64}; };
+  const auto right = [&](const OutputClass& of, const char* b) {
+    return TileOperand{b, of.at.data(), 0, length * 4, term, 64};
+  };
   const int64_t classes = static_cast<int64_t>(p.classes.size());
   in_parallel(segments * groups, [&](int64_t task) {
     const int64_t first = task / groups * segment, here = std::min(segment, points - first);
@@ -146,7 +148,7 @@ bool run(Plan& p, const T* source, const T* weight, int64_t row_stride, int64_t 
     float* c = earlier + sums;
     auto* strip = reinterpret_cast<char*>(c + kBlockElements);
     configure_tiles();
-    std::vector<Target> targets;
+    std::vector<StoreTarget> targets;
     for (int64_t k = 0; k < blocks; k += chunk) {
       const int64_t end = std::min(k + chunk, blocks);
       {
@@ -158,7 +160,7 @@ bool run(Plan& p, const T* source, const T* weight, int64_t row_stride, int64_t 
         const uint16_t* a = packed + (panel * blocks + k) * p.taps * step;
         const int64_t rows = std::min(kBlock, p.rows - panel * kBlock);
         const auto product = rows > kTile ? multiply<terms, true> : multiply<terms, false>;
-        for (const Class& cls : p.classes) {
+        for (const OutputClass& cls : p.classes) {
           const int64_t taps = static_cast<int64_t>(cls.shift.size());
           // Blocks of the inner dim summed at once. (With several classes their taps lie class by class.)
           const int64_t run = classes > 1 ? 1 : std::max<int64_t>(1, kSummed / std::max<int64_t>(1, taps));
@@ -194,13 +196,13 @@ bool run(Plan& p, const T* source, const T* weight, int64_t row_stride, int64_t 
 // Left operand: channels as rows, points (q, q + 16) in pairs, so that every shift is an address: for each term, 32
 // channels, the points.
 template <typename T>
-uint32_t pack_channels(const Line& l, const std::vector<Runs>& runs, const T* x, int64_t channels, int64_t length,
+uint32_t pack_channels(const Line& l, const std::vector<PointRuns>& runs, const T* x, int64_t channels, int64_t length,
                        uint16_t* out) {
   constexpr int64_t terms = Pack<T>::kTerms;
   const int64_t term = kBlock * length * 2;
   const __m512i index = steps_of(l);
   __m512i largest = _mm512_setzero_si512();
-  for (const Runs& phase : runs) {
+  for (const PointRuns& phase : runs) {
     for (int64_t c = 0; c < kBlock; ++c) {
       uint16_t* row = out + c * length * 2;
       __m512i a = c < channels ? load_points(x + c * l.channel, l, phase, 0, index) : _mm512_setzero_si512();
@@ -242,7 +244,8 @@ void transpose(const uint16_t* from, uint16_t* to) {  // 16 x 16 numbers of 32 b
 
 // Right operand: for each 32 points, each term, two tiles of 16 channels, rows of points (q, q + 16).
 template <typename T>
-uint32_t pack_columns(const Line& l, const Runs& runs, const T* x, int64_t channels, int64_t steps, uint16_t* out) {
+uint32_t pack_columns(const Line& l, const PointRuns& runs, const T* x, int64_t channels, int64_t steps,
+                      uint16_t* out) {
   constexpr int64_t terms = Pack<T>::kTerms;
   alignas(64) uint16_t tile[terms * kBlockElements / 2];
   const __m512i index = steps_of(l);
@@ -273,7 +276,7 @@ struct GradientTasks {
 // Sums of one split of the points take as much memory as the gradient.
 constexpr int64_t kSumsBytes = 4 << 20, kColumnBytes = 512 << 10;
 
-GradientTasks share_gradient(const ConvolutionSizes& s, const Plan& p, int64_t terms) {
+GradientTasks share_gradient(const ConvolutionSizes& s, const ConvolutionPlan& p, int64_t terms) {
   GradientTasks t{};
   t.blocks = ceil_div(s.in, kBlock), t.panels = ceil_div(s.out, kBlock);
   t.points = ceil_div(p.line.points(), kBlock);
@@ -299,9 +302,9 @@ constexpr int64_t kSteps = 4;
 template <typename T>
 bool weight_gradient(const ConvolutionSizes& s, const T* grad, const T* x, T* out, float* sums) {
   constexpr int64_t terms = Pack<T>::kTerms;
-  Plan p = plan_forward(s);
+  ConvolutionPlan p = plan_forward(s);
   const GradientTasks t = share_gradient(s, p, terms);
-  const Class& cls = p.classes[0];
+  const OutputClass& cls = p.classes[0];
   const int64_t at_once = p.taps == 1 ? t.segment : kSteps;
   const int64_t taps = p.taps, whole = t.blocks * t.panels * taps * kBlockElements;
   Line line = p.line;  // of the results
@@ -325,8 +328,8 @@ bool weight_gradient(const ConvolutionSizes& s, const T* grad, const T* x, T* ou
     bool fresh = true;
     for (int64_t q = t.points * split / t.splits; q < last; q += t.segment, fresh = false) {
       const int64_t steps = std::min(t.segment, last - q);
-      const Runs grads = find_runs(line, {0, 0}, q * kBlock, steps * kBlock);
-      std::vector<Runs> points;
+      const PointRuns grads = find_runs(line, {0, 0}, q * kBlock, steps * kBlock);
+      std::vector<PointRuns> points;
       for (const auto& phase : p.line.used) points.push_back(find_runs(p.line, phase, q * kBlock, length));
       {
         const FlushDenormals flush;
@@ -348,14 +351,14 @@ bool weight_gradient(const ConvolutionSizes& s, const T* grad, const T* x, T* ou
             for (int64_t tap = 0; tap < taps; ++tap) {
               const auto i = static_cast<size_t>(tap);
               const bool first = fresh && k == 0;
-              const Operand left{reinterpret_cast<const char*>(channels) + cls.phase[i] * terms * term +
-                                     (cls.shift[i] + k * kBlock) * 4,
-                                 nullptr,
-                                 kBlock * 4,
-                                 length * 4,
-                                 term,
-                                 term / 2};
-              const Operand right{
+              const TileOperand left{reinterpret_cast<const char*>(channels) + cls.phase[i] * terms * term +
+                                         (cls.shift[i] + k * kBlock) * 4,
+                                     nullptr,
+                                     kBlock * 4,
+                                     length * 4,
+                                     term,
+                                     term / 2};
+              const TileOperand right{
                   reinterpret_cast<const char*>(columns + (n - p0) * column + k * terms * kBlockElements),
                   nullptr,
                   terms * kBlockElements * 2,
@@ -396,14 +399,14 @@ bool weight_gradient(const ConvolutionSizes& s, const T* grad, const T* x, T* ou
 
 template <typename T>
 bool convolution(const ConvolutionSizes& s, const T* x, const T* weight, const T* bias, T* out, void* workspace) {
-  Plan p = plan_forward(joined_rows(s));
+  ConvolutionPlan p = plan_forward(joined_rows(s));
   const int64_t taps = s.kernel[0] * s.kernel[1];
   return run<T>(p, x, weight, s.in * taps, taps, bias, out, s.out_image, s.threads, static_cast<uint16_t*>(workspace));
 }
 
 template <typename T>
 bool convolution_input_gradient(const ConvolutionSizes& s, const T* grad, const T* weight, T* out, void* workspace) {
-  Plan p = plan_gradient(joined_rows(s));
+  ConvolutionPlan p = plan_gradient(joined_rows(s));
   const int64_t taps = s.kernel[0] * s.kernel[1];
   return run<T>(p, grad, weight, taps, s.in * taps, nullptr, out, s.in_image, s.threads,
                 static_cast<uint16_t*>(workspace));
@@ -427,7 +430,7 @@ template bool convolution_weight_gradient<uint16_t>(const ConvolutionSizes&, con
 FLASHOVER_AVX512_END
 
 int64_t weight_gradient_workspace(const ConvolutionSizes& s, bool f32) {
-  Plan p = plan_forward(joined_rows(s));
+  ConvolutionPlan p = plan_forward(joined_rows(s));
   const GradientTasks t = share_gradient(s, p, f32 ? 3 : 1);
   return t.splits * t.blocks * t.panels * p.taps * kBlockElements * 4;
 }

@@ -3,14 +3,14 @@
 
 namespace flashover::cpu {
 
-Runs find_runs(const Line& l, std::pair<int64_t, int64_t> phase, int64_t first, int64_t points) {
-  Runs out;
+PointRuns find_runs(const Line& l, std::pair<int64_t, int64_t> phase, int64_t first, int64_t points) {
+  PointRuns out;
   out.groups.resize(static_cast<size_t>(ceil_div(points, 16)));
   const int64_t from = l.before[1] - phase.second;
   const int64_t least = from <= 0 ? 0 : ceil_div(from, l.step[1]);
   const int64_t end = l.size[1] + from <= 0 ? 0 : ceil_div(l.size[1] + from, l.step[1]);
   int64_t at = first;
-  for (Runs::Group& group : out.groups) {
+  for (PointRuns::Group& group : out.groups) {
     group.more = static_cast<int32_t>(out.more.size());
     for (int64_t i = 0; i < 16;) {
       const int64_t line = (at + i) / l.width, column = (at + i) % l.width;
@@ -19,7 +19,7 @@ Runs find_runs(const Line& l, std::pair<int64_t, int64_t> phase, int64_t first, 
       const int64_t lo = std::max(column, least), hi = std::min(column + run, end);
       if (image < l.images && row >= 0 && row < l.size[0] && lo < hi) {
         const auto mask = static_cast<uint16_t>(((1u << (hi - lo)) - 1) << (i + lo - column));
-        const Run found{mask, image * l.image + row * l.size[1] + (column - i) * l.step[1] - from};
+        const PointRun found{mask, image * l.image + row * l.size[1] + (column - i) * l.step[1] - from};
         if (group.first.mask == 0)
           group.first = found;
         else
@@ -37,8 +37,8 @@ namespace {
 
 int64_t floor_div(int64_t a, int64_t b) { return a >= 0 ? a / b : -((-a + b - 1) / b); }
 
-void count_taps(Plan& p) {
-  for (const Class& c : p.classes) {
+void count_taps(ConvolutionPlan& p) {
+  for (const OutputClass& c : p.classes) {
     p.taps += static_cast<int64_t>(c.weight.size());
     for (int64_t shift : c.shift) p.span = std::max(p.span, shift);
   }
@@ -54,9 +54,9 @@ ConvolutionSizes joined_rows(ConvolutionSizes s) {
   return s;
 }
 
-Plan plan_forward(const ConvolutionSizes& s) {
-  Plan p{};
-  Class c{};
+ConvolutionPlan plan_forward(const ConvolutionSizes& s) {
+  ConvolutionPlan p{};
+  OutputClass c{};
   int64_t most[2];
   for (int d = 0; d < 2; ++d) {
     p.step[d] = 1;
@@ -85,8 +85,8 @@ Plan plan_forward(const ConvolutionSizes& s) {
 }
 
 // Row i * stride + first of the input met the rows i + (first + padding - k * dilation) / stride of the output.
-Plan plan_gradient(const ConvolutionSizes& s) {
-  Plan p{};
+ConvolutionPlan plan_gradient(const ConvolutionSizes& s) {
+  ConvolutionPlan p{};
   int64_t least[2] = {0, 0}, most[2] = {0, 0};
   const auto meets = [&](int d, int64_t first, int64_t k, int64_t& shift) {
     const int64_t at = first + s.padding[d] - k * s.dilation[d];
@@ -112,7 +112,7 @@ Plan plan_gradient(const ConvolutionSizes& s) {
   p.line.fit(p.grid, most);
   for (int64_t a = 0; a < std::min(s.stride[0], s.size[0]); ++a)
     for (int64_t b = 0; b < std::min(s.stride[1], s.size[1]); ++b) {
-      Class c{.first = {a, b}, .weight = {}, .at = {}, .phase = {}, .shift = {}};
+      OutputClass c{.first = {a, b}, .weight = {}, .at = {}, .phase = {}, .shift = {}};
       for (int64_t h = 0; h < s.kernel[0]; ++h)
         for (int64_t w = 0; w < s.kernel[1]; ++w) {
           int64_t y, x;
@@ -131,8 +131,8 @@ Plan plan_gradient(const ConvolutionSizes& s) {
   return p;
 }
 
-void find_targets(const Plan& p, const Class& c, int64_t first, int64_t points, int64_t image,
-                  std::vector<Target>& targets) {
+void find_targets(const ConvolutionPlan& p, const OutputClass& c, int64_t first, int64_t points, int64_t image,
+                  std::vector<StoreTarget>& targets) {
   targets.clear();
   const int64_t end = ceil_div(p.out_size[1] - c.first[1], p.step[1]);
   for (int64_t group = 0; group < ceil_div(points, 16); ++group)

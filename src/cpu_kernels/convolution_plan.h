@@ -37,32 +37,32 @@ struct Line {
 };
 
 // 16 points of a line: lane i of `mask` is at `offset` + i * step.
-struct Run {
+struct PointRun {
   uint16_t mask = 0;
   int64_t offset = 0;
 };
-struct Runs {
+struct PointRuns {
   struct Group {
-    Run first;  // nearly always all
+    PointRun first;  // nearly always all
     int32_t more = 0, end = 0;
   };
   std::vector<Group> groups;
-  std::vector<Run> more;
+  std::vector<PointRun> more;
 };
 // Finds the runs of `points` points from `first` on.
-Runs find_runs(const Line& l, std::pair<int64_t, int64_t> phase, int64_t first, int64_t points);
+PointRuns find_runs(const Line& l, std::pair<int64_t, int64_t> phase, int64_t first, int64_t points);
 
 // A result of a sum over taps: every step[]-th row and column of an image from first[] on.
-struct Class {
+struct OutputClass {
   int64_t first[2];
   std::vector<int64_t> weight;  // of each tap: its point of the kernel
   std::vector<int64_t> at;      // ... where it reads: phase and shift, in points of the strip, once that is known
   std::vector<int64_t> phase, shift;
 };
 
-struct Plan {
+struct ConvolutionPlan {
   Line line;
-  std::vector<Class> classes;
+  std::vector<OutputClass> classes;
   int64_t step[2], out_size[2], grid[2];  // of the results; points of the grid that are results
   int64_t rows, inner;                    // output and input channels of the sum
   int64_t span = 0;                       // the largest shift
@@ -70,18 +70,18 @@ struct Plan {
   int64_t kernel = 0;  // points of the kernel
 };
 
-Plan plan_forward(const ConvolutionSizes& s);
-Plan plan_gradient(const ConvolutionSizes& s);  // of the input
+ConvolutionPlan plan_forward(const ConvolutionSizes& s);
+ConvolutionPlan plan_gradient(const ConvolutionSizes& s);  // of the input
 // Without taps and padding rows need no zeros between them: they become one.
 ConvolutionSizes joined_rows(ConvolutionSizes s);
 
 // Where points of a result go: lane i of `mask` of a group of 16 to `offset` + i * step.
-struct Target {
+struct StoreTarget {
   int64_t group;
   uint16_t mask;
   int64_t offset;
 };
-void find_targets(const Plan& p, const Class& c, int64_t first, int64_t points, int64_t image,
-                  std::vector<Target>& targets);
+void find_targets(const ConvolutionPlan& p, const OutputClass& c, int64_t first, int64_t points, int64_t image,
+                  std::vector<StoreTarget>& targets);
 
 }  // namespace flashover::cpu

@@ -17,9 +17,9 @@ inline __m512 to_float(__m512i x, uint16_t) { return _mm512_castsi512_ps(_mm512_
 
 // One channel of an image as lines, phase by phase.
 template <typename T>
-void fill(const Line& l, const std::vector<Runs>& phases, const T* x, int64_t length, float* line) {
+void fill(const Line& l, const std::vector<PointRuns>& phases, const T* x, int64_t length, float* line) {
   const __m512i index = steps_of(l);
-  for (const Runs& runs : phases) {
+  for (const PointRuns& runs : phases) {
     for (int64_t group = 0; group < length / 16; ++group)
       _mm512_store_ps(line + group * 16, to_float(load_points(x, l, runs, group, index), T{}));
     line += length;
@@ -67,24 +67,24 @@ using SumPoints = void (*)(const float*, const int64_t*, const float*, int64_t, 
 constexpr SumPoints kSumPoints[] = {sum_points<1>, sum_points<2>, sum_points<3>, sum_points<4>,
                                     sum_points<5>, sum_points<6>, sum_points<7>, sum_points<8>};
 
-std::vector<Runs> all_runs(const Line& l, int64_t length) {
-  std::vector<Runs> runs;
+std::vector<PointRuns> all_runs(const Line& l, int64_t length) {
+  std::vector<PointRuns> runs;
   for (const auto& phase : l.used) runs.push_back(find_runs(l, phase, 0, length));
   return runs;
 }
 
 // `p` is of one image.
 template <typename T>
-void run(const Plan& p, int64_t batch, int64_t channels, int64_t taps, int64_t in_image, int64_t out_image, const T* x,
-         const T* weight, const T* bias, T* out) {
+void run(const ConvolutionPlan& p, int64_t batch, int64_t channels, int64_t taps, int64_t in_image, int64_t out_image,
+         const T* x, const T* weight, const T* bias, T* out) {
   const int64_t groups = ceil_div(p.line.points(), 16), length = Line::strip(groups * 16 + p.span + 16);
-  const std::vector<Runs> phases = all_runs(p.line, length);
+  const std::vector<PointRuns> phases = all_runs(p.line, length);
   struct Result {
     std::vector<int64_t> at;
-    std::vector<Target> targets;
+    std::vector<StoreTarget> targets;
   };
   std::vector<Result> results;
-  for (const Class& c : p.classes) {
+  for (const OutputClass& c : p.classes) {
     Result& r = results.emplace_back();
     for (size_t t = 0; t < c.shift.size(); ++t) r.at.push_back(c.phase[t] * length + c.shift[t]);
     find_targets(p, c, 0, groups * 16, 0, r.targets);
@@ -98,11 +98,11 @@ void run(const Plan& p, int64_t batch, int64_t channels, int64_t taps, int64_t i
       fill(p.line, phases, x + n * in_image + c * p.line.channel, length, line);
       T* to = out + n * out_image + c * points;
       for (size_t i = 0; i < results.size(); ++i) {
-        const Class& cls = p.classes[i];
+        const OutputClass& cls = p.classes[i];
         for (size_t t = 0; t < cls.weight.size(); ++t) w[t] = Pack<T>::number(weight[c * taps + cls.weight[t]]);
         sum_taps(line, results[i].at.data(), w, static_cast<int64_t>(cls.weight.size()),
                  bias ? Pack<T>::number(bias[c]) : 0, groups, sums);
-        for (const Target& t : results[i].targets)
+        for (const StoreTarget& t : results[i].targets)
           Pack<T>::write(to + t.offset, p.step[1], index, t.mask, _mm512_load_ps(sums + t.group * 16));
       }
     }
@@ -129,14 +129,14 @@ void depthwise_input_gradient(const ConvolutionSizes& s, const T* grad, const T*
 
 template <typename T>
 void depthwise_weight_gradient(const ConvolutionSizes& s, const T* grad, const T* x, T* out) {
-  const Plan p = plan_forward(one_image(s));
-  const Class& cls = p.classes[0];
+  const ConvolutionPlan p = plan_forward(one_image(s));
+  const OutputClass& cls = p.classes[0];
   Line line = p.line;  // of the results
   line.used = {{0, 0}};
   for (int d = 0; d < 2; ++d) line.step[d] = 1, line.before[d] = 0, line.size[d] = s.out_size[d];
   line.channel = s.out_size[0] * s.out_size[1];
   const int64_t groups = ceil_div(p.line.points(), 16), length = Line::strip(groups * 16 + p.span + 16);
-  const std::vector<Runs> phases = all_runs(p.line, length), grads = all_runs(line, groups * 16);
+  const std::vector<PointRuns> phases = all_runs(p.line, length), grads = all_runs(line, groups * 16);
   std::vector<int64_t> at;
   for (size_t t = 0; t < cls.shift.size(); ++t) at.push_back(cls.phase[t] * length + cls.shift[t]);
   const int64_t lines = static_cast<int64_t>(phases.size()) * length;

@@ -68,11 +68,11 @@ struct Pack<uint16_t> {
 };
 
 template <typename T>
-static inline __m512i load_points(const T* x, const Line& l, const Runs& runs, int64_t group, __m512i index) {
-  const Runs::Group& g = runs.groups[static_cast<size_t>(group)];
+static inline __m512i load_points(const T* x, const Line& l, const PointRuns& runs, int64_t group, __m512i index) {
+  const PointRuns::Group& g = runs.groups[static_cast<size_t>(group)];
   __m512i v = Pack<T>::load(x + g.first.offset, l.step[1], index, g.first.mask);
   for (int32_t i = g.more; i < g.end; ++i) {
-    const Run& r = runs.more[static_cast<size_t>(i)];
+    const PointRun& r = runs.more[static_cast<size_t>(i)];
     v = _mm512_or_si512(v, Pack<T>::load(x + r.offset, l.step[1], index, r.mask));
   }
   return v;
@@ -92,7 +92,7 @@ static inline uint32_t pack_points(const Line& l, const T* x, int64_t channels, 
   const __m512i index = steps_of(l);
   auto* to = reinterpret_cast<uint16_t*>(out);
   for (size_t phase = 0; phase < l.used.size(); ++phase) {
-    const Runs runs = find_runs(l, l.used[phase], first, length);
+    const PointRuns runs = find_runs(l, l.used[phase], first, length);
     for (int64_t k = 0; k < blocks; ++k)
       for (int64_t pair = 0; pair < kTile; ++pair) {
         const int64_t c = (block + k) * kBlock + pair;
@@ -116,7 +116,7 @@ static inline uint32_t pack_points(const Line& l, const T* x, int64_t channels, 
 }
 
 // Where the operands of a product of tiles lie, in bytes.
-struct Operand {
+struct TileOperand {
   const char* at;
   const int64_t* offsets;  // of each step; null: `step` apart
   int64_t step, stride, term, second;
@@ -125,7 +125,7 @@ struct Operand {
 
 // c (tiles of 16 x 16, two by two) = a b, summed over steps; small products first (bf16x3.h).
 template <int terms, bool two>
-static inline void multiply(const Operand& a, const Operand& b, int64_t steps, float* c) {
+static inline void multiply(const TileOperand& a, const TileOperand& b, int64_t steps, float* c) {
   __asm__ volatile("" ::: "memory");  // the tile loads do not say that they read memory
   zero_sums<two>();
   for (int64_t k = 0; k < steps; ++k) {

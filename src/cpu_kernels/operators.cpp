@@ -153,8 +153,8 @@ at::Tensor bmm_flushed(const at::Tensor& a, const at::Tensor& b) {
 }
 
 // The operand's strides along `batch` (its own leading dims, from the right), 0 where it repeats.
-Operand operand(const at::Tensor& t, const Batch& batch) {
-  Operand o{.data = t.const_data_ptr()};
+AttentionOperand operand(const at::Tensor& t, const Batch& batch) {
+  AttentionOperand o{.data = t.const_data_ptr()};
   const int64_t rank = t.dim();
   o.row = t.size(-2) == 1 ? 0 : t.stride(-2);
   for (int64_t d = 0; d < kBatchDims; ++d) {
@@ -232,8 +232,8 @@ at::Tensor attention_op(const at::Tensor& q, const at::Tensor& k, const at::Tens
 }
 
 // `t` [batch, queries], a number a row.
-Operand row_statistics(const at::Tensor& t) {
-  Operand o{.data = t.const_data_ptr()};
+AttentionOperand row_statistics(const at::Tensor& t) {
+  AttentionOperand o{.data = t.const_data_ptr()};
   const auto batch_dims = static_cast<size_t>(t.dim()) - 1;
   o.row = t.stride(-1);
   for (size_t d = 0; d < batch_dims; ++d) o.batch[kBatchDims - batch_dims + d] = t.stride(static_cast<int64_t>(d));

@@ -235,8 +235,8 @@ class Planned final : public Runner {
 std::optional<run::cuda::DeviceFacts> pretended;
 
 // What the pipeline is told of this machine and of torch's settings (which the guards compare).
-compile::Environment environment(const graph::Graph& graph, const compile::Options& options) {
-  compile::Environment e;
+compile::CompileTarget environment(const graph::Graph& graph, const compile::Options& options) {
+  compile::CompileTarget e;
   int64_t random_threads = 0;
   if (const Device d = graph::device_of(graph); d.type == DeviceType::kCUDA) {
     const run::cuda::DeviceFacts facts = pretended ? *pretended : run::cuda::facts(d.index);
@@ -433,7 +433,7 @@ std::unique_ptr<Runner> make_training(graph::Graph graph, const Request& request
     return make_training_runner(std::move(p), {}, types, std::move(forward), step_of(*whole), std::move(specialize),
                                 request.version_steps);
   }
-  const compile::Environment environment = entry::environment(graph, request.options);
+  const compile::CompileTarget environment = entry::environment(graph, request.options);
   std::vector<run::InputAddress> addresses;
   for (size_t i = 0; i < graph.inputs.size(); ++i) {
     const graph::Input& in = graph.inputs[i];
@@ -504,7 +504,7 @@ std::unique_ptr<Runner> make_runner(graph::Graph graph, const Request& request, 
     }
     return written.empty() ? std::move(runner) : counting_versions(std::move(runner), request.version_steps, written);
   }
-  const compile::Environment environment = entry::environment(graph, request.options);
+  const compile::CompileTarget environment = entry::environment(graph, request.options);
   run::LoadOptions how{.version_steps = request.version_steps};
   std::shared_ptr<run::Executable> executable = build_and_load(request.options, report, [&] {
     return load(compile::compile(graph, request.options, environment, report), request.options, report, how);

@@ -1,4 +1,4 @@
-// The facts about this machine, for compile::Environment: measured once, kept in the disk cache under the CPU's
+// The facts about this machine, for compile::CompileTarget: measured once, kept in the disk cache under the CPU's
 // identity.
 #pragma once
 #include "compile/cache.h"

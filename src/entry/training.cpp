@@ -47,17 +47,17 @@ struct Layouts {
   std::vector<Geometry> backward_inputs, results;
 };
 // Symbol `symbol` is size `dim` of forward input `input`.
-struct SizeSource {
+struct SavedSize {
   int symbol;
   size_t input;
   int64_t dim;
 };
-std::vector<SizeSource> size_sources(const std::vector<TensorType>& inputs) {
-  std::vector<SizeSource> out;
+std::vector<SavedSize> size_sources(const std::vector<TensorType>& inputs) {
+  std::vector<SavedSize> out;
   for (size_t i = 0; i < inputs.size(); ++i)
     for (size_t d = 0; d < inputs[i].rank(); ++d) {
       const auto symbol = sym::size_symbol_index(inputs[i].sizes[d]);
-      if (symbol && std::ranges::none_of(out, [&](const SizeSource& s) { return s.symbol == *symbol; }))
+      if (symbol && std::ranges::none_of(out, [&](const SavedSize& s) { return s.symbol == *symbol; }))
         out.push_back({*symbol, i, static_cast<int64_t>(d)});
     }
   return out;
@@ -109,7 +109,7 @@ bool reached(const PartitionSignature::Gradient& g, const std::vector<bool>& giv
 struct TrainingState {
   PartitionSignature signature;
   std::vector<TensorType> backward_types;
-  std::vector<SizeSource> size_sources;
+  std::vector<SavedSize> size_sources;
   Step forward, backward;
   Specialize specialize;
   VersionSteps version_steps;
@@ -125,7 +125,7 @@ struct TrainingState {
       same = last_sizes[i] == inputs[size_sources[i].input].size(size_sources[i].dim);
     if (same) return last_layouts;
     std::vector<int64_t> sizes;
-    for (const SizeSource& s : size_sources) sizes.push_back(inputs[s.input].size(s.dim));
+    for (const SavedSize& s : size_sources) sizes.push_back(inputs[s.input].size(s.dim));
     const auto value = [&](sym::Expr variable) {
       const auto symbol = sym::size_symbol_index(variable);
       for (size_t i = 0; i < sizes.size(); ++i)

@@ -56,12 +56,12 @@ bool is_small_array_of_numbers(PyObject* array) {
 
 }  // namespace
 
-bool Recorder::is_guarded_by_content(PyObject* o) const {
+bool SourceTracker::is_guarded_by_content(PyObject* o) const {
   const SourceId id = source_of(o);
   return id != kNoSource && source(id).kind != SourceKind::kArgument && pinned(id) && is_small_array_of_numbers(o);
 }
 
-void Recorder::not_opaque(PyObject* o) {
+void SourceTracker::not_opaque(PyObject* o) {
   if (!is_opaque(o)) return;
   if (const SourceId id = source_of(o); id != kNoSource && is_numpy_scalar(o)) {  // never changes
     const bool number = guards::is_numpy_number(o);
@@ -87,7 +87,7 @@ void Recorder::not_opaque(PyObject* o) {
   throw Declined(std::string("what is in an argument is looked at: ") + Py_TYPE(o)->tp_name);
 }
 
-void Recorder::length(PyObject* container) {
+void SourceTracker::length(PyObject* container) {
   not_opaque(container);
   if (Py_TYPE(container) == &PyDictProxy_Type) return contents(container);
   SourceId id = source_of(container);
@@ -105,7 +105,7 @@ void Recorder::length(PyObject* container) {
   fact(FactKind::kLength, id, nullptr, n);
 }
 
-void Recorder::contents(PyObject* c) {
+void SourceTracker::contents(PyObject* c) {
   not_opaque(c);
   check_secrets(c);
   if (PyDictProxy_Type.tp_name != nullptr && Py_TYPE(c) == &PyDictProxy_Type) {
@@ -192,7 +192,7 @@ void Recorder::contents(PyObject* c) {
   }
 }
 
-void Recorder::default_factory(PyObject* dict) {
+void SourceTracker::default_factory(PyObject* dict) {
   const SourceId id = source_of(dict);
   if (id == kNoSource || !PyObject_TypeCheck(dict, known_types().defaultdict)) return;
   static PyObject* const name = PyUnicode_InternFromString("default_factory");
@@ -201,7 +201,7 @@ void Recorder::default_factory(PyObject* dict) {
   reach(SourceKind::kSlot, id, -1, name, factory.get());
 }
 
-void Recorder::numbers_in(PyObject* list) {
+void SourceTracker::numbers_in(PyObject* list) {
   const SourceId id = source_of(list);
   if (varying_numbers == nullptr || varying_numbers->empty() || id == kNoSource || detached(list)) return;
   for (Py_ssize_t i = 0; i < std::min(PyList_GET_SIZE(list), kMaxElements); ++i) {
@@ -212,7 +212,7 @@ void Recorder::numbers_in(PyObject* list) {
   }
 }
 
-void Recorder::dict_contents(PyObject* dict, PyObject* items) {
+void SourceTracker::dict_contents(PyObject* dict, PyObject* items) {
   const SourceId id = source_of(dict);
   const Py_ssize_t n = PyList_GET_SIZE(items);
   if (facts_.insert({FactKind::kDictOrder, id, nullptr, n}).second) {
@@ -243,12 +243,12 @@ void Recorder::dict_contents(PyObject* dict, PyObject* items) {
   }
 }
 
-void Recorder::check_secrets(PyObject* o) const {
+void SourceTracker::check_secrets(PyObject* o) const {
   if (is_old(o) && keeps_secrets(Py_TYPE(o)))
     throw Declined(std::string("what is in an object from before the call is read: ") + Py_TYPE(o)->tp_name);
 }
 
-void Recorder::contents_deep(PyObject* o, int depth) {
+void SourceTracker::contents_deep(PyObject* o, int depth) {
   if (depth > kMaxContentDepth || is_atom(o)) return;
   if (leaves_arrays && is_array(o)) return;
   not_opaque(o);

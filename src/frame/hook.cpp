@@ -41,7 +41,7 @@ thread_local FrameTaker* frame_taker = nullptr;
 thread_local Continuations* callees = nullptr;
 thread_local PyObject* left_alone = nullptr;
 
-// Code::stands_alone. Of kGenerates, the parts between two yields.
+// DecodedCode::stands_alone. Of kGenerates, the parts between two yields.
 constexpr signed char kAlone = 1, kWorksForItself = 2, kGenerates = 3;
 
 // Of what torch.nn.Module itself does only its calls lead to operators.
@@ -61,7 +61,7 @@ bool stands_alone(PyCodeObject* code) {
 }
 
 signed char kind_of(PyCodeObject* code) {
-  Code* known = decode(code);
+  DecodedCode* known = decode(code);
   if (known == nullptr) {
     PyErr_Clear();
     return 0;

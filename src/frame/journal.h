@@ -14,7 +14,7 @@ namespace flashover::frame {
 
 class Journal {
  public:
-  explicit Journal(Recorder& recorder) : recorder_(recorder) {
+  explicit Journal(SourceTracker& recorder) : recorder_(recorder) {
     recorder.settle = [this](PyObject* dict) { whole(dict); };
   }
   ~Journal() { undo(); }
@@ -58,7 +58,7 @@ class Journal {
   void keep() { entries_.clear(); }  // the writes stay (used when a call is only interpreted)
 
  private:
-  Recorder& recorder_;
+  SourceTracker& recorder_;
   void make_room();
   std::vector<Entry> entries_;
 };

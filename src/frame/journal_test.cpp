@@ -10,7 +10,7 @@ namespace {
 
 struct Written {
   Python py;
-  Recorder recorder{nullptr};
+  SourceTracker recorder{nullptr};
   Journal journal{recorder};
   explicit Written(const std::string& code) : py(code) {
     recorder.location = [] { return std::string("test.py:1"); };

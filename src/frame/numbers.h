@@ -65,12 +65,12 @@ using ReadItem = PyObject* (*)(PyObject* tensor, DType dtype);
 // values: one a step, new references. False, without an error: a miss.
 bool evaluate(const NumberProgram& program, PyObject* const* objects, ReadItem read, std::vector<PyObject*>& values);
 
-class Recorder;
+class SourceTracker;
 
 // Of one trace.
 class Numbers {
  public:
-  Numbers(Recorder& recorder, trace::Session* session) : recorder_(recorder), session_(session) {}
+  Numbers(SourceTracker& recorder, trace::Session* session) : recorder_(recorder), session_(session) {}
   Numbers(const Numbers&) = delete;
 
   bool any() const { return !known_.empty(); }
@@ -139,7 +139,7 @@ class Numbers {
   [[noreturn]] void refuse_question(sym::Expr a, sym::Expr b, int op) const;
   Ref rounded(PyObject* o);  // to f32
 
-  Recorder& recorder_;
+  SourceTracker& recorder_;
   trace::Session* session_;
   std::unordered_map<PyObject*, int32_t> known_;
   std::vector<Ref> objects_, symbols_;  // by step

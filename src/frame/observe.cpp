@@ -30,7 +30,7 @@ bool is_value_of_a_subclass(PyObject* o) {
 
 }  // namespace
 
-Recorder::Recorder(trace::Session* session) : numbers(*this, session), session_(session) {
+SourceTracker::SourceTracker(trace::Session* session) : numbers(*this, session), session_(session) {
   if (session == nullptr) return;
   sources_by_object_.reserve(4096);
   paths_.reserve(8192);
@@ -38,7 +38,7 @@ Recorder::Recorder(trace::Session* session) : numbers(*this, session), session_(
   lookups_.reserve(1024);
 }
 
-Recorder::~Recorder() {
+SourceTracker::~SourceTracker() {
   for (auto& s : observations_.sources) {
     Py_XDECREF(s.key);
     Py_XDECREF(s.object);
@@ -49,7 +49,7 @@ Recorder::~Recorder() {
 }
 
 // A class that is known by its looks is none of those that look the same and are known by identity.
-void Recorder::tell_apart_from_loose() {
+void SourceTracker::tell_apart_from_loose() {
   for (const auto& [id, loose] : loose_types_) {
     const auto twin = [t = loose](PyObject* other) {
       return other != nullptr && other != t && PyType_Check(other) &&
@@ -68,14 +68,14 @@ void Recorder::tell_apart_from_loose() {
   }
 }
 
-guards::Observations Recorder::take() {
+guards::Observations SourceTracker::take() {
   tell_apart_from_loose();
   sources_by_object_.clear();
   paths_.clear();
   return std::exchange(observations_, {});
 }
 
-int32_t Recorder::location_index() {
+int32_t SourceTracker::location_index() {
   if (!location_key) return -1;
   auto [it, added] = location_indices_.try_emplace(location_key(), -1);
   if (added) {
@@ -85,7 +85,7 @@ int32_t Recorder::location_index() {
   return it->second;
 }
 
-void Recorder::fact(FactKind kind, SourceId source, PyObject* expected, int64_t number) {
+void SourceTracker::fact(FactKind kind, SourceId source, PyObject* expected, int64_t number) {
   if (any_loose_ && expected != nullptr) {
     bool loose = is_loose(expected);
     if (PyTuple_CheckExact(expected))
@@ -106,7 +106,8 @@ void Recorder::fact(FactKind kind, SourceId source, PyObject* expected, int64_t 
   observations_.facts.push_back(f);
 }
 
-SourceId Recorder::add(SourceKind kind, SourceId parent, int64_t index, PyObject* key, PyObject* object, bool pinned) {
+SourceId SourceTracker::add(SourceKind kind, SourceId parent, int64_t index, PyObject* key, PyObject* object,
+                            bool pinned) {
   guards::Source s;
   s.kind = kind;
   s.parent = parent;
@@ -119,7 +120,7 @@ SourceId Recorder::add(SourceKind kind, SourceId parent, int64_t index, PyObject
   return static_cast<SourceId>(observations_.sources.size() - 1);
 }
 
-void Recorder::reach(SourceKind kind, SourceId parent, int64_t index, PyObject* key, PyObject* object) {
+void SourceTracker::reach(SourceKind kind, SourceId parent, int64_t index, PyObject* key, PyObject* object) {
   if (key != nullptr && PyUnicode_CheckExact(key) && !PyUnicode_CHECK_INTERNED(key)) {
     Py_INCREF(key);  // equal names must be one path
     PyUnicode_InternInPlace(&key);
@@ -194,14 +195,14 @@ bool is_among(const std::string& patterns, const std::string& path) {
 }  // namespace
 
 // Of a number.
-bool Recorder::varies(const std::string& path) const {
+bool SourceTracker::varies(const std::string& path) const {
   const OwnCalls own(uninterpreted);
   if (varying_sizes != nullptr && is_among(varying_sizes->static_sources, path)) return false;
   return varying_numbers->contains(path) ||
          (varying_sizes != nullptr && is_among(varying_sizes->dynamic_sources, path));
 }
 
-PyObject* Recorder::read(SourceKind kind, SourceId parent, int64_t index, PyObject* key, PyObject* object) {
+PyObject* SourceTracker::read(SourceKind kind, SourceId parent, int64_t index, PyObject* key, PyObject* object) {
   const bool named = varying_sizes != nullptr && !varying_sizes->dynamic_sources.empty();
   if (varying_numbers == nullptr || (varying_numbers->empty() && !named) ||
       !(PyFloat_CheckExact(object) || PyLong_CheckExact(object))) {
@@ -366,7 +367,7 @@ bool is_on_meta(PyObject* tensor) {
 
 }  // namespace
 
-void Recorder::add_input(SourceId id, PyObject* tensor, bool parent_pinned, bool computed) {
+void SourceTracker::add_input(SourceId id, PyObject* tensor, bool parent_pinned, bool computed) {
   if (session_ != nullptr && !is_plain_tensor_type(Py_TYPE(tensor)))
     throw Declined(std::string("a tensor subclass: ") + Py_TYPE(tensor)->tp_name);
   fact(FactKind::kTensor, id);
@@ -398,35 +399,35 @@ void Recorder::add_input(SourceId id, PyObject* tensor, bool parent_pinned, bool
   if (tensor_sources_[input] == kNoSource) tensor_sources_[input] = id;
 }
 
-void Recorder::leave_open(SourceId tensor, int64_t parts) {
+void SourceTracker::leave_open(SourceId tensor, int64_t parts) {
   for (guards::Fact& f : observations_.facts)
     if (f.kind == FactKind::kTensor && f.source == tensor) f.number = parts;
 }
 
-bool Recorder::is_buffer(SourceId id) const {
+bool SourceTracker::is_buffer(SourceId id) const {
   if (id == kNoSource || source(id).kind != SourceKind::kDictItem) return false;
   const guards::Source& dict = source(source(id).parent);
   return dict.key != nullptr && PyUnicode_Check(dict.key) &&
          PyUnicode_CompareWithASCIIString(dict.key, "_buffers") == 0;
 }
 
-bool Recorder::add_tensor(PyObject* tensor) {
+bool SourceTracker::add_tensor(PyObject* tensor) {
   SourceId id = source_of(tensor);
   if (id == kNoSource) return false;
   add_input(id, tensor, pinned(id), true);
   return true;
 }
 
-void Recorder::add_root(PyObject* function) {
+void SourceTracker::add_root(PyObject* function) {
   SourceId id = add(SourceKind::kCallable, kNoSource, -1, nullptr, function, true);
   sources_by_object_.emplace(function, id);
 }
 
-bool Recorder::is_loose(PyObject* o) const {
+bool SourceTracker::is_loose(PyObject* o) const {
   return any_loose_ && (PyType_Check(o) || PyFunction_Check(o) || is_module(o)) && is_old(o) && loose(source_of(o));
 }
 
-bool Recorder::is_per_call(SourceId id, bool its_type) const {
+bool SourceTracker::is_per_call(SourceId id, bool its_type) const {
   if (loose(id)) return true;
   if (per_call_paths == nullptr || per_call_paths->empty()) return false;
   const std::string path = guards::str(observations_, id);
@@ -434,7 +435,7 @@ bool Recorder::is_per_call(SourceId id, bool its_type) const {
 }
 
 // The class of an object, of which nothing else is known.
-void Recorder::type_of(SourceId id, PyObject* object) {
+void SourceTracker::type_of(SourceId id, PyObject* object) {
   PyTypeObject* t = Py_TYPE(object);
   auto* type = reinterpret_cast<PyObject*>(t);
   const bool known = is_loose(type);
@@ -448,7 +449,7 @@ void Recorder::type_of(SourceId id, PyObject* object) {
 }
 
 // A class that each call makes again, by the same code.
-void Recorder::look_alike(SourceId id, PyTypeObject* type) {
+void SourceTracker::look_alike(SourceId id, PyTypeObject* type) {
   auto* self = reinterpret_cast<PyObject*>(type);
   loose_[static_cast<size_t>(id)] = any_loose_ = true;
   pinned_[static_cast<size_t>(id)] = false;
@@ -480,7 +481,7 @@ void Recorder::look_alike(SourceId id, PyTypeObject* type) {
   }
 }
 
-bool Recorder::describe_loosely(SourceId id, PyObject* object) {
+bool SourceTracker::describe_loosely(SourceId id, PyObject* object) {
   PyTypeObject* t = Py_TYPE(object);
   if (PyType_Check(object)) {
     auto* type = reinterpret_cast<PyTypeObject*>(object);
@@ -529,7 +530,7 @@ bool Recorder::describe_loosely(SourceId id, PyObject* object) {
   return false;
 }
 
-void Recorder::describe(SourceId id, PyObject* object, bool parent_pinned) {
+void SourceTracker::describe(SourceId id, PyObject* object, bool parent_pinned) {
   if (is_tensor(object)) return add_input(id, object, parent_pinned);
   if ((any_loose_ || per_call_paths != nullptr) && describe_loosely(id, object)) return;
   if (PyFunction_Check(object) && !parent_pinned) {
@@ -597,7 +598,7 @@ static bool is_of_torch(PyObject* type) {
   return name != nullptr && PyUnicode_Check(name) && PyUnicode_Tailmatch(name, torch, 0, PY_SSIZE_T_MAX, -1) == 1;
 }
 
-SourceId Recorder::constant(PyObject* object) {
+SourceId SourceTracker::constant(PyObject* object) {
   auto [it, added] = sources_by_object_.try_emplace(object, kNoSource);
   if (added && any_loose_ && fresh_types_.count(object) == 0 && fresh_functions_.count(object) == 0 &&
       (is_module(object) ||
@@ -612,13 +613,13 @@ SourceId Recorder::constant(PyObject* object) {
   return it->second;
 }
 
-SourceId Recorder::pass_through(int64_t index, PyObject* name, PyObject* object) {
+SourceId SourceTracker::pass_through(int64_t index, PyObject* name, PyObject* object) {
   auto [it, added] = paths_.try_emplace(Path{SourceKind::kArgument, kNoSource, index, name}, kNoSource);
   if (added) it->second = add(SourceKind::kArgument, kNoSource, index, name, object, false);
   return it->second;
 }
 
-SourceId Recorder::instance_dict(PyObject* o) {
+SourceId SourceTracker::instance_dict(PyObject* o) {
   PyObject* dict = nullptr;
   if (PyModule_Check(o)) {
     dict = PyModule_GetDict(o);
@@ -653,7 +654,7 @@ SourceId Recorder::instance_dict(PyObject* o) {
   return id;
 }
 
-PyObject* Recorder::type_lookup(PyTypeObject* type, PyObject* name, Py_ssize_t start) {
+PyObject* SourceTracker::type_lookup(PyTypeObject* type, PyObject* name, Py_ssize_t start) {
   if (start == 0 && !(type->tp_flags & Py_TPFLAGS_HEAPTYPE)) return _PyType_Lookup(type, name);  // immutable
   if (!written_.empty()) {  // what the trace itself stored into a class says nothing about later calls
     PyObject* mro = type->tp_mro;
@@ -699,7 +700,7 @@ PyObject* Recorder::type_lookup(PyTypeObject* type, PyObject* name, Py_ssize_t s
   return found;
 }
 
-PyObject* Recorder::dict_get(PyObject* dict, PyObject* key) {
+PyObject* SourceTracker::dict_get(PyObject* dict, PyObject* key) {
   not_opaque(key);
   this->key(key);
   PyObject* value = PyDict_GetItemWithError(dict, key);
@@ -724,7 +725,7 @@ PyObject* Recorder::dict_get(PyObject* dict, PyObject* key) {
   return value;
 }
 
-void Recorder::same_or_distinct(PyObject* a, PyObject* b) {
+void SourceTracker::same_or_distinct(PyObject* a, PyObject* b) {
   if (a == b) return;  // one object by two paths: kSameObject was recorded when they met
   SourceId sa = source_of(a), sb = source_of(b);
   if (sa == kNoSource || sb == kNoSource) return;
@@ -733,13 +734,13 @@ void Recorder::same_or_distinct(PyObject* a, PyObject* b) {
   fact(FactKind::kDistinct, std::max(sa, sb), nullptr, std::min(sa, sb));
 }
 
-void Recorder::identity(PyObject* o) {
+void SourceTracker::identity(PyObject* o) {
   const SourceId id = source_of(o);
   if (is_loose(o)) throw Declined("the identity of an object that each call makes anew");
   if (id != kNoSource && !is_atom(o)) fact(FactKind::kAddressIs, id);
 }
 
-void Recorder::hash(PyObject* o) {
+void SourceTracker::hash(PyObject* o) {
   if (is_atom(o)) return;
   if (any_loose_ && PyWeakref_Check(o) && is_loose(PyWeakref_GET_OBJECT(o)))
     throw Declined("the identity of an object that each call makes anew");
@@ -758,7 +759,7 @@ void Recorder::hash(PyObject* o) {
   }
 }
 
-void Recorder::key(PyObject* o) {
+void SourceTracker::key(PyObject* o) {
   hash(o);
   if (PyTuple_Check(o)) {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(o); ++i) key(PyTuple_GET_ITEM(o, i));
@@ -767,17 +768,17 @@ void Recorder::key(PyObject* o) {
   }
 }
 
-void Recorder::specials(PyTypeObject* t) {
+void SourceTracker::specials(PyTypeObject* t) {
   if (!(t->tp_flags & Py_TPFLAGS_HEAPTYPE) || !special_types_.insert(t).second) return;
   auto* type = reinterpret_cast<PyObject*>(t);
   if (!is_fresh_type(type) && !is_loose(type)) fact(FactKind::kSpecials, constant(type));
 }
 
-void Recorder::subclass(PyObject* type, PyObject* of, bool is) {
+void SourceTracker::subclass(PyObject* type, PyObject* of, bool is) {
   if (!is_fresh_type(type) && !is_fresh_type(of)) fact(FactKind::kSubclassIs, constant(of), type, is);
 }
 
-void Recorder::call_gives(PyObject* f, PyObject* const* args, size_t count, PyObject* kwnames, PyObject* result) {
+void SourceTracker::call_gives(PyObject* f, PyObject* const* args, size_t count, PyObject* kwnames, PyObject* result) {
   const size_t nargs = count - (kwnames == nullptr ? 0 : static_cast<size_t>(PyTuple_GET_SIZE(kwnames)));
   Ref callee = Ref::borrow(f);
   if (nargs < count) {
@@ -797,7 +798,7 @@ void Recorder::call_gives(PyObject* f, PyObject* const* args, size_t count, PyOb
   fact(FactKind::kCallGives, kNoSource, call.get());
 }
 
-bool Recorder::knows_call(PyObject* f, PyObject* const* args, size_t count) const {
+bool SourceTracker::knows_call(PyObject* f, PyObject* const* args, size_t count) const {
   for (const guards::Fact& fact : observations_.facts) {
     if (fact.kind != FactKind::kCallGives || PyTuple_GET_ITEM(fact.expected, 0) != f ||
         PyTuple_GET_SIZE(fact.expected) != static_cast<Py_ssize_t>(count) + 2)
@@ -810,7 +811,7 @@ bool Recorder::knows_call(PyObject* f, PyObject* const* args, size_t count) cons
   return false;
 }
 
-void Recorder::whole(PyObject* o) {
+void SourceTracker::whole(PyObject* o) {
   if (is_atom(o) || is_tensor(o) || PyModule_Check(o)) return;
   if (is_old(o) && (PyFrame_Check(o) || PyTraceBack_Check(o)))
     throw Declined("a frame of before the call is looked at");
@@ -850,11 +851,11 @@ void Recorder::whole(PyObject* o) {
   if (has_instance_dict(Py_TYPE(o)) && instance_dict(o) != kNoSource) contents(*_PyObject_GetDictPtr(o));
 }
 
-void Recorder::only_way_to(PyObject* o) {
+void SourceTracker::only_way_to(PyObject* o) {
   if (const SourceId id = source_of(o); id != kNoSource) fact(FactKind::kWritten, id);
 }
 
-void Recorder::function(PyObject* f) {
+void SourceTracker::function(PyObject* f) {
   if (!seen_functions_.insert(f).second || fresh_functions_.count(f)) return;
   SourceId id = constant(f);
   auto* function = reinterpret_cast<PyFunctionObject*>(f);
@@ -877,19 +878,19 @@ void Recorder::function(PyObject* f) {
   if (!is_old(function->func_builtins)) constant(function->func_builtins);
 }
 
-void Recorder::forget_writes(PyObject* dict) {
+void SourceTracker::forget_writes(PyObject* dict) {
   auto it = written_.find(dict);
   if (it == written_.end()) return;
   for (PyObject* key : it->second) Py_DECREF(key);
   written_.erase(it);
 }
 
-void Recorder::written(PyObject* dict, PyObject* key) {
+void SourceTracker::written(PyObject* dict, PyObject* key) {
   if (is_written(dict, key)) return;
   written_[dict].push_back(Py_NewRef(key));
 }
 
-bool Recorder::is_written(PyObject* dict, PyObject* key) const {
+bool SourceTracker::is_written(PyObject* dict, PyObject* key) const {
   if (written_.empty()) return false;
   auto it = written_.find(dict);
   if (it == written_.end()) return false;

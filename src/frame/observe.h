@@ -45,12 +45,12 @@ bool steps_in_c(PyTypeObject* t);  // an iterator whose position no attribute sh
 bool is_python_class(PyTypeObject* t);  // made by a class statement: its instances hold nothing but Python objects
 Ref ordered_items(PyObject* dict);      // (key, value) pairs in iteration order, an OrderedDict's own
 
-class Recorder {
+class SourceTracker {
  public:
-  explicit Recorder(trace::Session* session);
-  ~Recorder();
-  Recorder(const Recorder&) = delete;
-  Recorder& operator=(const Recorder&) = delete;
+  explicit SourceTracker(trace::Session* session);
+  ~SourceTracker();
+  SourceTracker(const SourceTracker&) = delete;
+  SourceTracker& operator=(const SourceTracker&) = delete;
 
   void name_positional(std::vector<std::string> names) { observations_.positional = std::move(names); }
   // kNoSource: made during the trace (or an atom).

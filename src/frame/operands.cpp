@@ -67,10 +67,10 @@ void add_arguments_of(PyObject* tuple, Objects& out) {
 void add_operands(const _PyInterpreterFrame* f, bool innermost, Objects& out) {
   if (!is_amid_instruction(f)) return;
   const auto unit = f->prev_instr - _PyCode_CODE(f->f_code);
-  Code* code = decode(f->f_code);
+  DecodedCode* code = decode(f->f_code);
   if (code == nullptr) throw std::bad_alloc();
   if (unit < 0 || static_cast<size_t>(unit) >= code->instructions.size()) return;
-  const Instruction& in = code->instructions[static_cast<size_t>(unit)];
+  const BytecodeInstruction& in = code->instructions[static_cast<size_t>(unit)];
   const int count = operands_of(in);
   if (count == 0) return;
   PyObject* const* const bottom = f->localsplus + f->f_code->co_nlocalsplus;

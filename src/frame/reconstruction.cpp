@@ -39,7 +39,7 @@ bool is_constant_kind(PyObject* o) {
 
 // What module typing makes of types: immutable, and one object for one meaning. Not of classes or type variables that
 // the trace made.
-bool is_of_typing(const Recorder& recorder, PyObject* o, int depth = 0) {
+bool is_of_typing(const SourceTracker& recorder, PyObject* o, int depth = 0) {
   static PyObject *const module_name = PyUnicode_InternFromString("__module__"),
                          *const args_name = PyUnicode_InternFromString("__args__"),
                          *const parameters_name = PyUnicode_InternFromString("__parameters__");
@@ -361,7 +361,7 @@ int32_t Reconstructor::make_iterator(PyObject* o) {
 namespace {
 
 // May the local be read from `next` on before something is stored to it?
-bool is_live(const Code& code, PyCodeObject* co, int next, int local) {
+bool is_live(const DecodedCode& code, PyCodeObject* co, int next, int local) {
   if (local == 0 && co->co_nfreevars > 0) return true;  // super() looks for it in the frame
   std::vector<char> seen(code.instructions.size());
   std::vector<int> todo{next};
@@ -370,7 +370,7 @@ bool is_live(const Code& code, PyCodeObject* co, int next, int local) {
     todo.pop_back();
     while (pc >= 0 && pc < static_cast<int>(seen.size()) && !seen[static_cast<size_t>(pc)]) {
       seen[static_cast<size_t>(pc)] = 1;
-      const Instruction& in = code.instructions[static_cast<size_t>(pc)];
+      const BytecodeInstruction& in = code.instructions[static_cast<size_t>(pc)];
       for (const Handler& h : code.handlers)
         if (h.start <= pc && pc < h.end) todo.push_back(h.target);
       const LocalUse use = local_use(in, local);
@@ -395,7 +395,7 @@ int32_t Reconstructor::make_generator(PyObject* o) {
   if (g->gi_exc_state.exc_value != nullptr && g->gi_exc_state.exc_value != Py_None)
     throw Declined("a generator in an exception handler");
   PyCodeObject* co = frame->f_code;
-  const Code* code = decode(co);
+  const DecodedCode* code = decode(co);
   const int next = static_cast<int>(frame->prev_instr - _PyCode_CODE(co)) + 1;
   if (code == nullptr) throw Declined("out of memory");
   std::vector<int32_t> items{make(frame_function(frame)), make(reinterpret_cast<PyObject*>(co))};
@@ -414,7 +414,7 @@ void Reconstructor::frames(const Snapshot& snapshot) {
   for (size_t f = 0; f < snapshot.frames.size(); ++f) {
     const Snapshot::Frame& frame = snapshot.frames[f];
     auto* co = reinterpret_cast<PyCodeObject*>(frame.code.get());
-    const Code* code = decode(co);
+    const DecodedCode* code = decode(co);
     if (code == nullptr || code->coroutine || (code->generator && f > 0))
       throw Declined("a frame that cannot be resumed");
     const bool all = reads_its_locals(co);

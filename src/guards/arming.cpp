@@ -18,7 +18,7 @@ class Arming {
 
  private:
   void sort_tensors();
-  void add_words(Instr& in, int32_t of);
+  void add_words(GuardInstr& in, int32_t of);
   void add_object(SourceId id, PyObject* object, PyObject* dict);
   void add_word(SourceId id, void* where) const;
   void add_dict(SourceId id);
@@ -54,13 +54,13 @@ void Arming::run() {
     for (int32_t fact : p_.table_.facts_of(id)) add_fact(id, fact);
   }
   // Neighbours in memory follow each other: the processor fetches ahead.
-  const auto address = [](const Instr& i) {
-    return i.op == Op::kDict || i.op == Op::kObject ? reinterpret_cast<uintptr_t>(i.a) : 0;
+  const auto address = [](const GuardInstr& i) {
+    return i.op == GuardOp::kDict || i.op == GuardOp::kObject ? reinterpret_cast<uintptr_t>(i.a) : 0;
   };
-  const auto type = [](const Instr& i) {
-    return i.op == Op::kObject ? std::pair(i.b, i.number) : std::pair(static_cast<void*>(nullptr), int64_t{0});
+  const auto type = [](const GuardInstr& i) {
+    return i.op == GuardOp::kObject ? std::pair(i.b, i.number) : std::pair(static_cast<void*>(nullptr), int64_t{0});
   };
-  std::stable_sort(s_.code.begin(), s_.code.end(), [&](const Instr& x, const Instr& y) {
+  std::stable_sort(s_.code.begin(), s_.code.end(), [&](const GuardInstr& x, const GuardInstr& y) {
     return std::tuple(x.level, x.op, type(x), address(x)) < std::tuple(y.level, y.op, type(y), address(y));
   });
   s_.code.shrink_to_fit();
@@ -70,13 +70,13 @@ void Arming::run() {
   s_.tensors.clear();
   s_.tensor_of.clear();
   for (uint32_t i = 0; i < s_.code.size(); i++) {
-    Instr& in = s_.code[i];
+    GuardInstr& in = s_.code[i];
     if (i > 0 && in.level != s_.code[i - 1].level) s_.all.fill(), s_.still.fill();
-    if (in.op == Op::kTensor) {  // nothing hangs off what is compared of a tensor: they come last
+    if (in.op == GuardOp::kTensor) {  // nothing hangs off what is compared of a tensor: they come last
       s_.tensors.emplace_back();
       s_.tensor_of.push_back({in.index, static_cast<const TensorSpec*>(in.a)});
       take_look(p_.current_[in.index], p_.looks_, s_.tensors.back());
-    } else if (in.op == Op::kItem || in.op == Op::kFact || in.op == Op::kResolve) {
+    } else if (in.op == GuardOp::kItem || in.op == GuardOp::kFact || in.op == GuardOp::kResolve) {
       s_.all.fill(), s_.still.fill();
       const auto all = static_cast<uint32_t>(s_.all.words.size()), still = static_cast<uint32_t>(s_.still.words.size());
       if (s_.phases.empty() || s_.phases.back().end != i || s_.phases.back().all != all)
@@ -104,7 +104,7 @@ void Arming::sort_tensors() {
   }
 }
 
-void Arming::add_words(Instr& in, int32_t of) {
+void Arming::add_words(GuardInstr& in, int32_t of) {
   const auto add = [&](const void* at, bool dict = false) {
     const auto* where = static_cast<const char*>(at);
     const Word word{where, read(where)};
@@ -115,14 +115,14 @@ void Arming::add_words(Instr& in, int32_t of) {
     s_.still.of.push_back(of);
   };
   switch (in.op) {
-    case Op::kObject:
+    case GuardOp::kObject:
       add(&static_cast<PyObject*>(in.a)->ob_type);
       if (in.number) add(static_cast<char*>(in.a) + in.number);
       break;
-    case Op::kDict:
+    case GuardOp::kDict:
       add(dict_tag_word(static_cast<PyObject*>(in.a)), true);
       break;
-    case Op::kType:
+    case GuardOp::kType:
       add(&static_cast<PyTypeObject*>(in.a)->tp_flags);
       add(type_tag_word(static_cast<PyTypeObject*>(in.a)));
       break;
@@ -136,10 +136,10 @@ void Arming::add_object(SourceId id, PyObject* object, PyObject* dict) {
   std::ptrdiff_t slot = dict ? dict_slot(object) : 0;
   auto [it, fresh] = objects_.emplace(object, static_cast<int32_t>(s_.code.size()));
   if (fresh) {
-    s_.code.push_back({Op::kObject, -1, object, Py_TYPE(object), slot ? dict : nullptr, slot, p_.own_level(id)});
+    s_.code.push_back({GuardOp::kObject, -1, object, Py_TYPE(object), slot ? dict : nullptr, slot, p_.own_level(id)});
     return;
   }
-  Instr& i = s_.code[it->second];
+  GuardInstr& i = s_.code[it->second];
   i.level = std::min(i.level, p_.own_level(id));
   if (slot) {
     i.c = dict;
@@ -148,7 +148,7 @@ void Arming::add_object(SourceId id, PyObject* object, PyObject* dict) {
 }
 // Eight bytes of the object, or of what is held, which are now as they must be.
 void Arming::add_word(SourceId id, void* where) const {
-  s_.code.push_back({Op::kPointer, id, where, nullptr, nullptr, 0, p_.own_level(id)});
+  s_.code.push_back({GuardOp::kPointer, id, where, nullptr, nullptr, 0, p_.own_level(id)});
 }
 void Arming::add_dict(SourceId id) {
   PyObject* dict = p_.current_[id];
@@ -158,7 +158,7 @@ void Arming::add_dict(SourceId id) {
     p_.watched_ = p_.watched_ && watch_dict(dict);
     dict_code_.push_back(static_cast<int32_t>(s_.code.size()));
     s_.code.push_back(
-        {Op::kDict, it->second, dict, nullptr, nullptr, static_cast<int64_t>(dict_tag(dict)), p_.own_level(id)});
+        {GuardOp::kDict, it->second, dict, nullptr, nullptr, static_cast<int64_t>(dict_tag(dict)), p_.own_level(id)});
   }
   int32_t& level = s_.code[dict_code_[it->second]].level;
   level = std::min(level, p_.own_level(id));
@@ -173,10 +173,10 @@ bool Arming::add_type(SourceId id, PyObject* type, bool facts) {
     if (!tag) return false;
     it = types_.emplace(type, static_cast<int32_t>(s_.code.size())).first;
     s_.code.push_back(
-        {Op::kType, static_cast<int32_t>(s_.types.size()), type, nullptr, nullptr, tag, p_.own_level(id)});
+        {GuardOp::kType, static_cast<int32_t>(s_.types.size()), type, nullptr, nullptr, tag, p_.own_level(id)});
     s_.types.emplace_back();
   }
-  Instr& i = s_.code[it->second];
+  GuardInstr& i = s_.code[it->second];
   i.level = std::min(i.level, p_.own_level(id));
   auto& ids = s_.types[i.index];
   const SourceId seen = facts ? id : kNoSource;
@@ -191,13 +191,13 @@ void Arming::add_pointer(SourceId id, PyObject** where) {
       if (p_.held_.insert(p_.current_[id]).second) Py_INCREF(p_.current_[id]);
       tagged_[id] = true;
     }
-    s_.code.push_back({Op::kPointer, id, where, *where, nullptr, 0, p_.link_level(id)});
+    s_.code.push_back({GuardOp::kPointer, id, where, *where, nullptr, 0, p_.link_level(id)});
   } else {
     add_resolve(id);
   }
 }
 void Arming::add_resolve(SourceId id) {
-  s_.code.push_back({Op::kResolve, id, p_.current_[id], nullptr, nullptr, p_.by_address(id), p_.link_level(id)});
+  s_.code.push_back({GuardOp::kResolve, id, p_.current_[id], nullptr, nullptr, p_.by_address(id), p_.link_level(id)});
 }
 
 // How the object of `id` hangs off its parent's.
@@ -227,7 +227,7 @@ void Arming::link(SourceId id) {
       break;
     case SourceKind::kClosureCell:
       if (!PyFunction_Check(parent)) return add_resolve(id);
-      s_.code.push_back({Op::kPointer, id, &reinterpret_cast<PyFunctionObject*>(parent)->func_closure,
+      s_.code.push_back({GuardOp::kPointer, id, &reinterpret_cast<PyFunctionObject*>(parent)->func_closure,
                          PyFunction_GET_CLOSURE(parent), nullptr, 0, p_.own_level(s.parent)});
       add_pointer(id, &PyTuple_GET_ITEM(PyFunction_GET_CLOSURE(parent), s.index));
       break;
@@ -269,7 +269,7 @@ void Arming::link(SourceId id) {
       } else if (!PyList_Check(parent)) {
         add_resolve(id);
       } else {
-        s_.code.push_back({Op::kItem, s.index, parent, object, nullptr, id, p_.link_level(id)});
+        s_.code.push_back({GuardOp::kItem, s.index, parent, object, nullptr, id, p_.link_level(id)});
       }
       break;
     case SourceKind::kSlot:
@@ -301,7 +301,7 @@ void Arming::add_fact(SourceId id, int32_t index) {
   const Fact& f = p_.table_.facts()[index];
   PyObject* object = p_.current_[id];
   bool tagged = tagged_[id];
-  auto plain = [&] { s_.code.push_back({Op::kFact, id, nullptr, nullptr, nullptr, index, p_.own_level(id)}); };
+  auto plain = [&] { s_.code.push_back({GuardOp::kFact, id, nullptr, nullptr, nullptr, index, p_.own_level(id)}); };
   switch (f.kind) {
     case FactKind::kEquals:
       if (!tagged) plain();
@@ -354,16 +354,16 @@ void Arming::add_fact(SourceId id, int32_t index) {
       break;
     case FactKind::kTensor:
       if (tensors_.insert(id).second)  // two facts about one tensor that both held say the same
-        s_.code.push_back(
-            {Op::kTensor, id, const_cast<TensorSpec*>(&p_.table_.spec(index)), nullptr, nullptr, 0, p_.own_level(id)});
+        s_.code.push_back({GuardOp::kTensor, id, const_cast<TensorSpec*>(&p_.table_.spec(index)), nullptr, nullptr, 0,
+                           p_.own_level(id)});
       break;
     case FactKind::kStorageOffset:
       plain();
       break;
     case FactKind::kCodeIs:
       if (PyFunction_GET_CODE(object) != f.expected) return plain();
-      s_.code.push_back({Op::kPointer, id, &reinterpret_cast<PyFunctionObject*>(object)->func_code, f.expected, nullptr,
-                         0, p_.own_level(id)});
+      s_.code.push_back({GuardOp::kPointer, id, &reinterpret_cast<PyFunctionObject*>(object)->func_code, f.expected,
+                         nullptr, 0, p_.own_level(id)});
       break;
     case FactKind::kGlobalState:
     case FactKind::kTensorAliases:

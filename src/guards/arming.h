@@ -11,7 +11,7 @@
 
 namespace flashover::guards {
 
-enum class Op : uint8_t {
+enum class GuardOp : uint8_t {
   kObject,   // type of object a is b, and the pointer at a + number (if not 0) is c
   kDict,     // dict a has tag number; index: into dicts_
   kType,     // type a has tag number; index: into types
@@ -22,8 +22,8 @@ enum class Op : uint8_t {
   kResolve,  // source `index` fetched again is a; or another object, unless number is 1
 };
 
-struct Instr {
-  Op op;
+struct GuardInstr {
+  GuardOp op;
   int32_t index = -1;
   void* a = nullptr;
   void* b = nullptr;
@@ -61,7 +61,7 @@ struct Segment {
   SourceId root = kNoSource;  // kNoSource: the fixed segment, whose roots are known by address
   int32_t parent = -1;
   std::vector<SourceId> sources;
-  std::vector<Instr> code;
+  std::vector<GuardInstr> code;
   std::vector<Phase> phases;
   Words all, still;  // with and without what cannot have changed while no dict did
   std::vector<TensorCompare> tensors;
@@ -101,7 +101,7 @@ struct ProgramState {
   // Compares of what hangs off it, and of its own insides, hold its address: of another object they say nothing.
   bool by_address(SourceId id) const;
 
-  Table table_;
+  FactTable table_;
   std::vector<PyObject*> current_;         // by source; borrowed
   std::vector<SourcePosition> positions_;  // by source
   std::vector<bool> loose_;                // by source: it, and what hangs off it, has no compares

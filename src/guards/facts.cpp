@@ -64,7 +64,7 @@ int32_t find_group(std::vector<int32_t>& groups, int32_t i) {
 
 }  // namespace
 
-Table::Table(Observations o) : o_(std::move(o)) {
+FactTable::FactTable(Observations o) : o_(std::move(o)) {
   size_t n = o_.sources.size();
   seen_.resize(n);
   facts_of_.resize(n);
@@ -101,9 +101,9 @@ Table::Table(Observations o) : o_(std::move(o)) {
     if (s.kind != SourceKind::kConstantObject) Py_CLEAR(s.object);
 }
 
-Table::~Table() { release(o_); }
+FactTable::~FactTable() { release(o_); }
 
-void Table::prepare(int32_t index) {
+void FactTable::prepare(int32_t index) {
   Fact& f = o_.facts[index];
   PyObject* object = f.source == kNoSource ? nullptr : seen_[f.source];
   switch (f.kind) {
@@ -205,13 +205,13 @@ void Table::prepare(int32_t index) {
   }
 }
 
-bool Table::is_subclass_as_seen(const Fact& f) const {
+bool FactTable::is_subclass_as_seen(const Fact& f) const {
   int is = PyObject_IsSubclass(f.expected, seen_[f.source]);  // a class that is held
   if (is < 0) PyErr_Clear();
   return is == f.number;
 }
 
-bool Table::subclasses_hold() const {
+bool FactTable::subclasses_hold() const {
   if (subclass_facts_.empty()) return true;
   const int64_t token = abc_token();
   if (token == abc_token_) return true;
@@ -221,7 +221,7 @@ bool Table::subclasses_hold() const {
   return true;
 }
 
-PyObject* Table::resolve(SourceId id, PyObject* parent, PyObject* const* args, Keep& keep) const {
+PyObject* FactTable::resolve(SourceId id, PyObject* parent, PyObject* const* args, Keep& keep) const {
   const Source& s = o_.sources[id];
   switch (s.kind) {
     case SourceKind::kArgument:
@@ -291,12 +291,12 @@ PyObject* Table::resolve(SourceId id, PyObject* parent, PyObject* const* args, K
   return nullptr;
 }
 
-bool Table::is_between(FactKind kind) {
+bool FactTable::is_between(FactKind kind) {
   return kind == FactKind::kTensorAliases || kind == FactKind::kSameObject || kind == FactKind::kDistinct ||
          kind == FactKind::kNotAliases || kind == FactKind::kWritten || kind == FactKind::kCallGives;
 }
 
-bool Table::holds(int32_t index, PyObject* x) const {
+bool FactTable::holds(int32_t index, PyObject* x) const {
   const Fact& f = o_.facts[index];
   switch (f.kind) {
     case FactKind::kIdentity:
@@ -355,7 +355,7 @@ bool Table::holds(int32_t index, PyObject* x) const {
   return false;
 }
 
-bool Table::holds_between(int32_t index, PyObject* const* current) const {
+bool FactTable::holds_between(int32_t index, PyObject* const* current) const {
   const Fact& f = o_.facts[index];
   PyObject* x = f.source == kNoSource ? nullptr : current[f.source];
   switch (f.kind) {
@@ -408,25 +408,25 @@ bool Table::holds_between(int32_t index, PyObject* const* current) const {
   }
 }
 
-bool Table::still_alone(int32_t index, SourceId moved, PyObject* const* current) const {
+bool FactTable::still_alone(int32_t index, SourceId moved, PyObject* const* current) const {
   const SourceId written = o_.facts[index].source;
   if (moved == written) return holds_between(index, current);
   const std::vector<SourceId>& others = strangers_[index];  // in order
   return current[moved] != current[written] || !std::binary_search(others.begin(), others.end(), moved);
 }
 
-std::string Table::claim(int32_t index) const {
+std::string FactTable::claim(int32_t index) const {
   const Fact& f = o_.facts[index];
   if (f.kind != FactKind::kTensor || static_cast<size_t>(f.number) >= specs_.size()) return guards::describe(o_, f);
   return str(o_, f.source) + " is a tensor " + str(specs_[f.number]);
 }
 
-std::string Table::describe(int32_t index) const {
+std::string FactTable::describe(int32_t index) const {
   const std::string where = location_of(o_, o_.facts[index]);
   return claim(index) + (where.empty() ? "" : ", guarded at " + where);
 }
 
-Failure Table::failure(int32_t index, PyObject* x, PyObject* const* current) const {
+Failure FactTable::failure(int32_t index, PyObject* x, PyObject* const* current) const {
   const Fact& f = o_.facts[index];
   const auto failed = [&](std::string now) { return Failure{claim(index), std::move(now), location_of(o_, f)}; };
   if (f.kind == FactKind::kSubclassIs) return is_subclass_as_seen(f) ? Failure() : failed("not so");

@@ -36,11 +36,11 @@ class Keep {
 
 // Observations made ready for checking: they no longer keep the observed program alive (identity is held by weak
 // reference where the type allows it), and everything that needs the objects of trace time has been read off them.
-class Table {
+class FactTable {
  public:
-  explicit Table(Observations o);  // throws Declined
-  Table(const Table&) = delete;
-  ~Table();
+  explicit FactTable(Observations o);  // throws Declined
+  FactTable(const FactTable&) = delete;
+  ~FactTable();
 
   // What `source` stands for now. Borrowed (from its parent, or from `keep`); null if it is gone.
   PyObject* resolve(SourceId source, PyObject* parent, PyObject* const* args, Keep& keep) const;
@@ -87,6 +87,6 @@ class Table {
 
 // The plain checker: every source fetched, every fact tested, in order. naive.cpp. Fills current[] by source.
 // Returns the first failing fact, -1 if all hold, or -2 - source if a source is gone.
-int32_t check_all(const Table& table, PyObject* const* args, std::vector<PyObject*>& current, Keep& keep);
+int32_t check_all(const FactTable& table, PyObject* const* args, std::vector<PyObject*>& current, Keep& keep);
 
 }  // namespace flashover::guards

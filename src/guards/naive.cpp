@@ -4,7 +4,7 @@
 
 namespace flashover::guards {
 
-int32_t check_all(const Table& table, PyObject* const* args, std::vector<PyObject*>& current, Keep& keep) {
+int32_t check_all(const FactTable& table, PyObject* const* args, std::vector<PyObject*>& current, Keep& keep) {
   size_t n = table.sources().size();
   current.assign(n, nullptr);
   for (size_t i = 0; i < n; i++) {

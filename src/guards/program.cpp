@@ -45,9 +45,9 @@ bool is_container_step(SourceKind k) {
          k == SourceKind::kDictValueAt || k == SourceKind::kSetItem;
 }
 
-class Program final : public GuardProgram, private ProgramState {
+class CompiledGuards final : public GuardProgram, private ProgramState {
  public:
-  Program(Observations observations, std::vector<SourceId> required)
+  CompiledGuards(Observations observations, std::vector<SourceId> required)
       : ProgramState(std::move(observations)), required_(std::move(required)), state_(GlobalState::read()) {
     size_t n = table_.sources().size();
     for (SourceId w : required_)
@@ -231,7 +231,7 @@ class Program final : public GuardProgram, private ProgramState {
     for (const Segment& s : segments_) {
       for (const TensorCompare& t : s.tensors) in_full += s.armed && !t.impl;
       plain += s.armed ? s.loose.size() : s.sources.size();
-      for (const Instr& i : s.code) counts[static_cast<size_t>(i.op)] += s.armed;
+      for (const GuardInstr& i : s.code) counts[static_cast<size_t>(i.op)] += s.armed;
     }
     std::string out;
     const auto add = [&](size_t n, const char* what) {
@@ -427,16 +427,17 @@ class Program final : public GuardProgram, private ProgramState {
       for (size_t k = i; k < i + kBlock; ++k) {
         const uint64_t now = read(w.words[k].where);
         if (now == w.words[k].is) continue;
-        const Instr& in = s.code[static_cast<size_t>(w.of[k])];
+        const GuardInstr& in = s.code[static_cast<size_t>(w.of[k])];
         if (const Verdict v = recheck(s, in, args); v != Verdict::kYes) return v;
         const char* where = w.words[k].where;
-        if (in.op == Op::kPointer) {  // it may hold again what it held before: both must know
+        if (in.op == GuardOp::kPointer) {  // it may hold again what it held before: both must know
           s.all.words[static_cast<size_t>(in.number >> 32)].is = now;
           s.still.words[static_cast<size_t>(in.number & 0xFFFFFFFF)].is = now;
           continue;
         }
         // All of a type's flags but that it has a tag are as they were.
-        if (in.op == Op::kType && where == reinterpret_cast<const char*>(&static_cast<PyTypeObject*>(in.a)->tp_flags) &&
+        if (in.op == GuardOp::kType &&
+            where == reinterpret_cast<const char*>(&static_cast<PyTypeObject*>(in.a)->tp_flags) &&
             read(where) != w.words[k].is)
           return Verdict::kUnsure;
         w.words[k].is = read(where);
@@ -444,15 +445,15 @@ class Program final : public GuardProgram, private ProgramState {
     }
     return Verdict::kYes;
   }
-  Verdict run(Instr& i, PyObject* const* args) {
-    if (i.op == Op::kItem) {
+  Verdict run(GuardInstr& i, PyObject* const* args) {
+    if (i.op == GuardOp::kItem) {
       auto* list = static_cast<PyObject*>(i.a);
       if (i.index < PyList_GET_SIZE(list) && PyList_GET_ITEM(list, i.index) == i.b) return Verdict::kYes;
       const Verdict v = recheck_child(static_cast<SourceId>(i.number), args);
       if (v == Verdict::kYes) i.b = current_[i.number];
       return v;
     }
-    if (i.op == Op::kFact)
+    if (i.op == GuardOp::kFact)
       return table_.holds(static_cast<int32_t>(i.number), current_[i.index]) ? Verdict::kYes : Verdict::kNo;
     PyObject* now = fetch(i.index, args);
     if (!now) return Verdict::kNo;
@@ -470,8 +471,8 @@ class Program final : public GuardProgram, private ProgramState {
   }
 
   // Memory changed: do the facts that the compare stands for still hold?
-  Verdict recheck(Segment& s, const Instr& i, PyObject* const* args) {
-    if (i.op == Op::kDict) {
+  Verdict recheck(Segment& s, const GuardInstr& i, PyObject* const* args) {
+    if (i.op == GuardOp::kDict) {
       for (SourceId id : s.dicts[i.index]) {
         if (!facts_hold(id, static_cast<PyObject*>(i.a))) return Verdict::kNo;
         for (SourceId child : table_.children_of(id))
@@ -480,16 +481,16 @@ class Program final : public GuardProgram, private ProgramState {
       watched_ = watched_ && watch_dict(static_cast<PyObject*>(i.a));  // it may be another one at the old address
       return Verdict::kYes;
     }
-    if (i.op == Op::kType) return recheck_type(s, i, args);
-    if (i.op == Op::kPointer && i.level == link_level(i.index)) {
+    if (i.op == GuardOp::kType) return recheck_type(s, i, args);
+    if (i.op == GuardOp::kPointer && i.level == link_level(i.index)) {
       const Verdict v = recheck_child(i.index, args);
       // A constant is known by its address while it is held, which another one is not.
       if (v != Verdict::kYes || !is_constant(current_[i.index])) return v;
     }
-    unsure_ = i.op == Op::kPointer ? i.index : source_of(s, i.a);
+    unsure_ = i.op == GuardOp::kPointer ? i.index : source_of(s, i.a);
     return Verdict::kUnsure;
   }
-  Verdict recheck_type(Segment& s, const Instr& i, PyObject* const* args) {
+  Verdict recheck_type(Segment& s, const GuardInstr& i, PyObject* const* args) {
     if (checked_type_ == i.a) return Verdict::kYes;  // two words tell of it
     for (SourceId id : s.types[i.index]) {
       if (id == kNoSource) return Verdict::kUnsure;
@@ -568,7 +569,7 @@ std::unique_ptr<GuardProgram> build(Observations observations, const std::vector
   Keep made;  // nobody else holds them, and what they are is read off them
   for (const Source& s : observations.sources)
     if (s.kind == SourceKind::kTensorAttr) made.hold(Py_XNewRef(s.object));
-  return std::make_unique<Program>(std::move(observations), required);
+  return std::make_unique<CompiledGuards>(std::move(observations), required);
 }
 
 }  // namespace flashover::guards

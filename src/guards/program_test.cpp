@@ -61,7 +61,7 @@ const std::vector<Path> kPaths = {
      ""},
 };
 
-TEST(Program, EveryKindOfPath) {
+TEST(CompiledGuards, EveryKindOfPath) {
   for (const Path& path : kPaths) {
     SCOPED_TRACE(std::string(path.setup) + "; then " + path.fails);
     Python py(path.setup);
@@ -97,7 +97,7 @@ SourceId add_box(Guarded& g) {
 }
 const char* kBox = "class Box: pass\nx = Box(); x.a = [1]; x.b = 2";
 
-TEST(Program, ArmingComparesAddressesAndTags) {
+TEST(CompiledGuards, ArmingComparesAddressesAndTags) {
   Python py(kBox);
   Guarded g(py);
   add_box(g);
@@ -118,7 +118,7 @@ TEST(Program, ArmingComparesAddressesAndTags) {
 }
 
 // Calls with an object of their own each time end in the plain check, which is as strict.
-TEST(Program, WhatMovesInEachCallIsCheckedAllTheSame) {
+TEST(CompiledGuards, WhatMovesInEachCallIsCheckedAllTheSame) {
   Python py(kBox);
   Guarded g(py);
   const SourceId list = add_box(g);
@@ -133,7 +133,7 @@ TEST(Program, WhatMovesInEachCallIsCheckedAllTheSame) {
   }
 }
 
-TEST(Program, TheFirstGuardThatFailsIsNamed) {
+TEST(CompiledGuards, TheFirstGuardThatFailsIsNamed) {
   Python py(kBox);
   Guarded g(py);
   add_box(g);
@@ -146,7 +146,7 @@ TEST(Program, TheFirstGuardThatFailsIsNamed) {
 }
 
 // While no dict changed, the caller may say so, and only what needs no dict is looked at.
-TEST(Program, UntouchedSparesOnlyDicts) {
+TEST(CompiledGuards, UntouchedSparesOnlyDicts) {
   Python py(kBox);
   Guarded g(py);
   add_box(g);
@@ -159,7 +159,7 @@ TEST(Program, UntouchedSparesOnlyDicts) {
   EXPECT_FALSE(g.program().check(args, none, true)) << "a list has no tag";
 }
 
-TEST(Program, DictClockMovesWithAnyDict) {
+TEST(CompiledGuards, DictClockMovesWithAnyDict) {
   Python py("d = {}");
   const uint64_t before = dict_clock();
   EXPECT_EQ(dict_clock(), before + kDictTick) << "by one tick for its own";
@@ -167,7 +167,7 @@ TEST(Program, DictClockMovesWithAnyDict) {
   EXPECT_GT(dict_clock(), before + 3 * kDictTick);
 }
 
-TEST(Program, NoCodeOfTheProgramRuns) {
+TEST(CompiledGuards, NoCodeOfTheProgramRuns) {
   Python py(R"(
 class Loud:
     def __eq__(self, other): raise SystemExit
@@ -203,7 +203,7 @@ loud, l, d = Loud(), List([1]), Dict(n=1)
   EXPECT_FALSE(g.check({"loud", "l", "d"})) << "gone";
 }
 
-TEST(Program, ObservedObjectsMayDie) {
+TEST(CompiledGuards, ObservedObjectsMayDie) {
   Python py("import weakref\nclass A: pass\nx = A(); gone = weakref.ref(x)");
   Guarded g(py);
   g.fact(F::kIdentity, g.argument("x"), "x");
@@ -223,7 +223,7 @@ std::string refused(Guarded& g) {
   }
   return "built";
 }
-TEST(Program, WhatCannotBeGuardedIsDeclined) {
+TEST(CompiledGuards, WhatCannotBeGuardedIsDeclined) {
   Python py("x = [1]");
   {
     Guarded g(py);

@@ -53,7 +53,7 @@ void cut_lifeline(int fd) {
 struct Prepared {
   char* const* argv;
   char* const* environment;
-  const Launch& launch;
+  const CommandLine& launch;
   int nothing;   // /dev/null
   int lifeline;  // the end that the child keeps
   pid_t parent;
@@ -131,7 +131,7 @@ std::vector<char*> pointers(std::vector<std::string>& strings) {
 
 }  // namespace
 
-ChildProcess::ChildProcess(Launch launch) : owner_(::getpid()) {
+ChildProcess::ChildProcess(CommandLine launch) : owner_(::getpid()) {
   const std::vector<char*> argv = pointers(launch.argv), environment = pointers(launch.environment);
   const int nothing = ::open("/dev/null", O_RDWR | O_CLOEXEC);
   int ends[2] = {-1, -1};

@@ -14,7 +14,7 @@
 
 namespace flashover::kernel {
 
-struct Launch {
+struct CommandLine {
   std::vector<std::string> argv, environment;
   int folder = -1;                  // a descriptor; -1: where we are
   int in = -1, out = -1, err = -1;  // -1: nothing to read, output is dropped
@@ -24,7 +24,7 @@ struct Launch {
 
 class ChildProcess {
  public:
-  explicit ChildProcess(Launch launch);
+  explicit ChildProcess(CommandLine launch);
   ~ChildProcess() { kill(); }
   ChildProcess(ChildProcess&& other) noexcept;
   ChildProcess& operator=(ChildProcess&& other) noexcept;

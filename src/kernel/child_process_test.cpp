@@ -40,8 +40,8 @@ struct Pipe {
   }
 };
 
-Launch shell(const std::string& text, int out) {
-  Launch l;
+CommandLine shell(const std::string& text, int out) {
+  CommandLine l;
   l.argv = {"/bin/sh", "-c", text};
   l.environment = {"PATH=/usr/bin:/bin"};
   l.out = out;
@@ -62,7 +62,7 @@ TEST(ChildProcess, TellsHowItEnded) {
 }
 
 TEST(ChildProcess, WhatCannotBeStartedIsDeclined) {
-  Launch l;
+  CommandLine l;
   l.argv = {"/nowhere/program"};
   EXPECT_THROW(ChildProcess{l}, EnvironmentFailure);
 }
@@ -82,7 +82,7 @@ TEST(ChildProcess, ItsGroupGoesWithTheProcess) {
     const pid_t pid = ::fork();
     if (pid == 0) {
       std::thread([&] {
-        Launch l = shell("sleep 300 & sleep 300", pipe.ends[1]);
+        CommandLine l = shell("sleep 300 & sleep 300", pipe.ends[1]);
         l.dies_with_thread = false;
         ChildProcess p(l);
         if (forks && ::fork() == 0) {  // lives on, and must not hold the lifeline

@@ -27,7 +27,7 @@ std::vector<Target> targets() {
 // The OpenMP runtime that torch brings along in the product: with it here, too, kernels run on several threads.
 const bool kThreads = ::dlopen("libgomp.so.1", RTLD_NOW | RTLD_GLOBAL) != nullptr;
 
-struct Memory {
+struct MemoryAccess {
   std::vector<std::vector<uint64_t>> buffers;  // one per parameter, with a guard word behind
   std::vector<void*> pointers;
 };
@@ -57,10 +57,10 @@ double value_at(DType d, const void* p, int64_t i) {
   }
 }
 
-Memory random_memory(const loops::Kernel& k, uint32_t seed, bool specials) {
+MemoryAccess random_memory(const loops::Kernel& k, uint32_t seed, bool specials) {
   std::mt19937 rng(seed);
   std::normal_distribution<float> normal(0, 1.5f);
-  Memory m;
+  MemoryAccess m;
   for (const loops::Param& p : k.params) {
     const int64_t n = p.numel.value();
     auto& b = m.buffers.emplace_back(static_cast<size_t>(bytes_of(p) / 8 + 16), 0x5a5a5a5a5a5a5a5aull);
@@ -127,7 +127,7 @@ void agree(const std::vector<loops::Kernel>& kernels, double tolerance = 2e-5) {
       const loops::Kernel& k = kernels[n];
       auto* f = libs[static_cast<size_t>(c.kernels[n].binary)].symbol<KernelFunction>(c.kernels[n].symbol);
       for (bool specials : {false, true}) {
-        Memory want = random_memory(k, 1, specials), got = random_memory(k, 1, specials);
+        MemoryAccess want = random_memory(k, 1, specials), got = random_memory(k, 1, specials);
         int expected = loops::interpret(k, want.pointers), result = f(got.pointers.data(), nullptr);
         ASSERT_EQ(result, expected) << str(t) << loops::print(k);
         if (expected) continue;
@@ -544,7 +544,7 @@ TEST(Emit, SizesThatAreKnownAtTheCall) {
     for (const plan::Binary& b : c.binaries) libs.emplace_back(b.bytes);
     for (size_t n = 0; n < ks.size(); ++n)
       for (auto [rows, columns] : std::vector<std::pair<int64_t, int64_t>>{{1, 1}, {3, 16}, {7, 77}, {300, 130}}) {
-        Memory want = random_memory(ks[n], 1, false), got = random_memory(ks[n], 1, false);
+        MemoryAccess want = random_memory(ks[n], 1, false), got = random_memory(ks[n], 1, false);
         const int64_t sizes[] = {rows, columns};
         ASSERT_EQ(loops::interpret(ks[n], want.pointers, sizes), 0);
         ASSERT_EQ(libs[static_cast<size_t>(c.kernels[n].binary)].symbol<KernelFunction>(c.kernels[n].symbol)(

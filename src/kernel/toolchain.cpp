@@ -80,7 +80,7 @@ class Jobs {
 
   void start(size_t source, std::string_view text) {
     folder_.write(file(source, ".cpp"), text);
-    Launch launch;
+    CommandLine launch;
     launch.argv = compiler_.argv;
     launch.argv.insert(launch.argv.end(), flags_.begin(), flags_.end());
     launch.argv.insert(launch.argv.end(), {"-o", file(source, ".so"), file(source, ".cpp")});

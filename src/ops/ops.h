@@ -52,14 +52,14 @@ using InferRule = bool (*)(const InferContext& in, std::vector<TensorType>& outs
 // Asks a rule; sizes that are symbols are taken for 2 or more (sym::PresumeScope).
 bool infer(InferRule rule, const InferContext& in, std::vector<TensorType>& outs);
 
-struct Op {
-  std::string name;  // interned: compare Op pointers
+struct Operator {
+  std::string name;  // interned: compare pointers
   OpKind kind = OpKind::kExtern;
   InferRule infer = nullptr;  // null: unknown
   // The operator that returns what this one writes (aten.add_.Tensor -> aten.add.Tensor). Arguments: the same, without
   // the written ones if drops_mutated (out= overloads). Results: this one's results that are not written arguments,
   // then the new contents of the written arguments in order. Null: nobody knows one.
-  const Op* functional = nullptr;
+  const Operator* functional = nullptr;
   bool drops_mutated = false;
   uint32_t mutates = 0;           // bit i: argument i is written (from the schema; in-place, out= and copy_)
   bool effectful = false;         // does, or may do, something that neither its schema nor its tags tell (ops.cpp)
@@ -74,16 +74,16 @@ struct Op {
   // "functional.<name>": runs <name>, which writes arguments and has no known twin, on clones (strides kept) of the
   // tensors it writes. Results: <name>'s own results (kNoValue for those that are written arguments), then the clones,
   // in argument order.
-  const Op* on_clones = nullptr;
+  const Operator* on_clones = nullptr;
   bool is_aten_view = false;  // outputs alias argument 0
   bool declared = false;      // a table row or schema facts stand behind this; false: nothing but the name
   // Runs exactly once a call, in the program's order: not removed, merged, computed again or ahead of time.
   bool once() const { return effectful || nondeterministic || data_sized || mutates != 0; }
 };
 
-const Op* find(OpName name);                     // creates the extern row if new; thread safe; never null
-const Op* find_existing(std::string_view name);  // null if there is no row
-std::vector<const Op*> all();                    // sorted by name; for tests and docs
+const Operator* find(OpName name);                     // creates the extern row if new; thread safe; never null
+const Operator* find_existing(std::string_view name);  // null if there is no row
+std::vector<const Operator*> all();                    // sorted by name; for tests and docs
 
 // What an operator's schema says. The trace passes this with the first use of an operator without a table row.
 struct SchemaFacts {
@@ -93,7 +93,8 @@ struct SchemaFacts {
   std::string functional;  // name of the functional twin, "" if none
   bool drops_mutated = false;
 };
-const Op* find(std::string_view name, const SchemaFacts& facts);  // facts are used unless the row is declared already
+const Operator* find(std::string_view name,
+                     const SchemaFacts& facts);  // facts are used unless the row is declared already
 
 // ---- the static table. One row per operator, in the file of its family (src/ops/aten/*.cpp, src/ops/prims.cpp).
 struct Row {

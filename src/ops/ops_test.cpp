@@ -9,18 +9,19 @@ namespace flashover::ops {
 namespace {
 
 TEST(Ops, ANameIsOneRowForGood) {
-  const Op* op = find("aten.add.Tensor");
+  const Operator* op = find("aten.add.Tensor");
   EXPECT_EQ(op, find("aten.add.Tensor"));
   EXPECT_EQ(find_existing("ops_test.never_met.default"), nullptr);
-  const Op* met = find("ops_test.met.default");
+  const Operator* met = find("ops_test.met.default");
   EXPECT_EQ(met, find_existing("ops_test.met.default"));
   EXPECT_TRUE(met->kind == OpKind::kExtern && !met->declared && !met->infer);
 }
 
 TEST(Ops, RowsAreSortedByName) {
-  const std::vector<const Op*> ops = all();
+  const std::vector<const Operator*> ops = all();
   EXPECT_GT(ops.size(), 500u);
-  EXPECT_TRUE(std::is_sorted(ops.begin(), ops.end(), [](const Op* a, const Op* b) { return a->name < b->name; }));
+  EXPECT_TRUE(
+      std::is_sorted(ops.begin(), ops.end(), [](const Operator* a, const Operator* b) { return a->name < b->name; }));
 }
 
 // An operator of a namespace that nobody knows may do anything: it runs once a call, unless its schema says more.
@@ -34,7 +35,8 @@ TEST(Ops, UnknownOperatorsMayAct) {
 }
 
 TEST(Ops, SchemaFactsAreTakenOnce) {
-  const Op* op = find("ops_test.scale_.default", {.mutates = 1, .pure = true, .functional = "ops_test.scale.default"});
+  const Operator* op =
+      find("ops_test.scale_.default", {.mutates = 1, .pure = true, .functional = "ops_test.scale.default"});
   EXPECT_EQ(op->mutates, 1u);
   EXPECT_EQ(op->functional, find("ops_test.scale.default"));
   find("ops_test.scale_.default", {.mutates = 6});
@@ -44,7 +46,7 @@ TEST(Ops, SchemaFactsAreTakenOnce) {
 }
 
 TEST(Ops, TwinsOnClones) {
-  const Op* op = find("functional.ops_test.writes.default");
+  const Operator* op = find("functional.ops_test.writes.default");
   EXPECT_EQ(op->on_clones, find("ops_test.writes.default"));
   EXPECT_TRUE(op->effectful) << "as the operator itself";
   EXPECT_FALSE(find("functional.aten.resize_.default")->effectful);
@@ -53,7 +55,7 @@ TEST(Ops, TwinsOnClones) {
 // Every row that has a twin writes, and its twin does not; where the twin has a row of its own, of the same kind.
 TEST(Ops, TwinsDoNotWrite) {
   size_t twins = 0;
-  for (const Op* op : all()) {
+  for (const Operator* op : all()) {
     if (!op->declared || !op->functional || !op->name.starts_with("aten.")) continue;
     ++twins;
     EXPECT_NE(op->mutates, 0u) << op->name;

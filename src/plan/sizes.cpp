@@ -10,34 +10,42 @@
 namespace flashover::plan {
 namespace {
 
-// Calls f(Expr&) for all expressions of a type, of a step, of the rest of a plan. (Grids are over a launch's sizes.)
-template <typename F>
-void each_in_sizes(Sizes& s, const F& f) {
-  for (sym::Expr& e : s) f(e);
+// Calls f(Expr&) for all expressions of a type, of a step, of a plan. (Grids are over a launch's sizes.)
+template <typename List, typename F>
+void each_in_sizes(List& s, const F& f) {
+  for (auto& e : s) f(e);
 }
-template <typename F>
-void each_in_type(TensorType& t, const F& f) {
+template <typename Type, typename F>
+void each_in_type(Type& t, const F& f) {
   each_in_sizes(t.sizes, f);
   each_in_sizes(t.strides, f);
   f(t.offset);
 }
-template <typename F>
-void each_in_steps(std::vector<Step>& steps, const F& f) {
-  for (Step& s : steps) {
-    each_in_sizes(s.sizes, f);
-    for (Arg& a : s.args) {
-      if (auto* e = std::get_if<sym::Expr>(&a)) f(*e);
-      if (auto* l = std::get_if<Sizes>(&a)) each_in_sizes(*l, f);
-    }
+template <typename AnyStep, typename F>
+void each_in_step(AnyStep& s, const F& f) {
+  each_in_sizes(s.sizes, f);
+  for (auto& a : s.args) {
+    if (auto* e = std::get_if<sym::Expr>(&a)) f(*e);
+    if (auto* l = std::get_if<Sizes>(&a)) each_in_sizes(*l, f);
   }
 }
+template <typename AnyPlan, typename F>
+void each_expression(AnyPlan& p, const F& f) {
+  for (auto& i : p.inputs) each_in_type(i.type, f);
+  for (auto& t : p.tensors) each_in_type(t.type, f);
+  for (auto& s : p.frozen_steps) each_in_step(s, f);
+  for (auto& s : p.steps) each_in_step(s, f);
+  for (auto& o : p.outputs) each_in_type(o.type, f);
+}
+// And for all that a step depends on: its own, and those of the types that it reads and writes.
 template <typename F>
-void each_expression(Plan& p, const F& f) {
-  for (InputSpec& i : p.inputs) each_in_type(i.type, f);
-  for (Tensor& t : p.tensors) each_in_type(t.type, f);
-  each_in_steps(p.frozen_steps, f);
-  each_in_steps(p.steps, f);
-  for (OutputRef& o : p.outputs) each_in_type(o.type, f);
+void each_met_by_step(const Plan& p, const Step& s, const F& f) {
+  const auto of_tensor = [&](TensorId t) {
+    if (t >= 0 && static_cast<size_t>(t) < p.tensors.size()) each_in_type(p.tensors[t].type, f);  // else verify() says so
+  };
+  for_each_read(s, of_tensor);
+  for_each_write(s, of_tensor);
+  each_in_step(s, f);
 }
 
 // "... with size 2*s0" with the number.
@@ -61,10 +69,9 @@ void put_size(std::string& error, const Value& value_of, const Known& is_known) 
 
 std::vector<int> size_symbols(const Plan& p) {
   std::vector<sym::Expr> vars;
-  const auto collect = [&](sym::Expr& e) {
+  each_expression(p, [&](sym::Expr e) {
     if (!e.is_const()) sym::collect_vars(e, vars);
-  };
-  each_expression(const_cast<Plan&>(p), collect);  // (which is only read)
+  });
   std::vector<int> out;
   for (sym::Expr v : vars) {
     const auto k = sym::size_symbol_index(v);
@@ -112,27 +119,14 @@ void check_size_points(const Plan& p) {
     if (next != points.end() && next->step == i)
       for (const SizePoint::Size& s : (next++)->sizes) open.erase(s.symbol);
     if (p.steps[i].kind == StepKind::kRelease) continue;
-    const auto check = [&](sym::Expr e) {
+    each_met_by_step(p, p.steps[i], [&](sym::Expr e) {
       if (e.is_const() || !sym::has_data_size(e)) return;
       std::vector<sym::Expr> vars;
       sym::collect_vars(e, vars);
       for (sym::Expr v : vars)
         if (const auto k = sym::size_symbol_index(v); k && open.contains(*k))
           throw InternalError("plan: step " + std::to_string(i) + ": " + v.str() + " is found by a later step");
-    };
-    const auto check_tensor = [&](TensorId t) {
-      for (sym::Expr e : p.tensors[t].type.sizes) check(e);
-      for (sym::Expr e : p.tensors[t].type.strides) check(e);
-      check(p.tensors[t].type.offset);
-    };
-    for_each_read(p.steps[i], check_tensor);
-    for_each_write(p.steps[i], check_tensor);
-    for (sym::Expr e : p.steps[i].sizes) check(e);
-    for (const Arg& a : p.steps[i].args) {
-      if (const auto* e = std::get_if<sym::Expr>(&a)) check(*e);
-      if (const auto* l = std::get_if<Sizes>(&a))
-        for (sym::Expr e : *l) check(e);
-    }
+    });
   }
 }
 
@@ -152,24 +146,10 @@ std::vector<SizeSource> size_sources(const Plan& p) {
 }
 
 void check_frozen_part(const Plan& p) {
-  const auto check = [](const sym::Expr& e) {
-    if (sym::has_size_symbol(e)) throw Declined("symbolic size: " + e.str() + " in what is computed from parameters");
-  };
-  for (const Step& s : p.frozen_steps) {
-    const auto check_tensor = [&](TensorId t) {
-      if (t < 0 || static_cast<size_t>(t) >= p.tensors.size()) return;  // verify() will say so
-      for (sym::Expr e : p.tensors[t].type.sizes) check(e);
-      for (sym::Expr e : p.tensors[t].type.strides) check(e);
-    };
-    for_each_read(s, check_tensor);
-    for_each_write(s, check_tensor);
-    for (sym::Expr e : s.sizes) check(e);
-    for (const Arg& a : s.args) {
-      if (const auto* e = std::get_if<sym::Expr>(&a)) check(*e);
-      if (const auto* l = std::get_if<Sizes>(&a))
-        for (sym::Expr e : *l) check(e);
-    }
-  }
+  for (const Step& s : p.frozen_steps)
+    each_met_by_step(p, s, [](sym::Expr e) {
+      if (sym::has_size_symbol(e)) throw Declined("symbolic size: " + e.str() + " in what is computed from parameters");
+    });
 }
 
 namespace {

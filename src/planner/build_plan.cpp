@@ -19,11 +19,11 @@ using plan::StorageKind;
 using plan::TensorId;
 
 struct Building {
-  Building(loops::Program& p, const Options& o) : program(p), options(o), tensors(p, out.plan) {
+  Building(loops::LoopProgram& p, const Options& o) : program(p), options(o), tensors(p, out.plan) {
     out.plan.device = o.device;
   }
 
-  loops::Program& program;
+  loops::LoopProgram& program;
   const Options& options;
   Schedule out;
   ValueTensors tensors;
@@ -66,7 +66,7 @@ void for_each_tensor(Arg& a, F&& f) {
 
 // The operator writes copies of its arguments.
 void add_call_on_clones(Building& b, const graph::Node& node) {
-  const ops::Op& op = *node.op->on_clones;
+  const ops::Operator& op = *node.op->on_clones;
   Step s;
   s.kind = StepKind::kCall;
   s.op = op.name;
@@ -238,7 +238,7 @@ void add_mutations(Building& b) {
 
 }  // namespace
 
-Schedule build_plan(loops::Program& program, const loops::Fused& fused, const Options& options) {
+Schedule build_plan(loops::LoopProgram& program, const loops::Fused& fused, const Options& options) {
   Building b(program, options);
   for (const loops::Unit& u : fused.order)
     u.node >= 0 ? add_call(b, program.graph.nodes[u.node]) : add_launch(b, fused.groups[u.group]);

@@ -13,6 +13,6 @@ namespace flashover::planner {
 constexpr const char* kWriteBack = "write back";
 
 // Sets LoopNode::stored as loops::build does.
-Schedule build_plan(loops::Program& program, const loops::Fused& fused, const Options& options);
+Schedule build_plan(loops::LoopProgram& program, const loops::Fused& fused, const Options& options);
 
 }  // namespace flashover::planner

@@ -10,7 +10,7 @@ namespace flashover::planner {
 
 Schedule schedule(const graph::Graph& core, const Options& options) {
   const graph::Graph expanded = graph::behind_data_sizes(expand(core, options.loops));
-  loops::Program program = loops::make_loop_nodes(expanded);
+  loops::LoopProgram program = loops::make_loop_nodes(expanded);
   std::string nodes = options.want_text ? print(program) : std::string();
   const loops::Fused fused = fuse(program, options.loops);
   Schedule s = build_plan(program, fused, options);

@@ -22,13 +22,13 @@ std::string run_expand(const Graph& g, const Options& o) {
 std::string run_make_loop_nodes(const Graph& g, const Options& /*o*/) { return print(loops::make_loop_nodes(g)); }
 
 std::string run_fuse(const Graph& g, const Options& o) {
-  loops::Program program = loops::make_loop_nodes(g);
+  loops::LoopProgram program = loops::make_loop_nodes(g);
   const loops::Fused fused = fuse(program, o.loops);
   return print(fused, program);
 }
 
 std::string run_build(const Graph& g, const Options& o) {
-  loops::Program program = loops::make_loop_nodes(g);
+  loops::LoopProgram program = loops::make_loop_nodes(g);
   const loops::Fused fused = fuse(program, o.loops);
   std::string out;
   for (const loops::Group& group : fused.groups) {
@@ -40,7 +40,7 @@ std::string run_build(const Graph& g, const Options& o) {
 }
 
 std::string run_build_plan(const Graph& g, const Options& o) {
-  loops::Program program = loops::make_loop_nodes(g);
+  loops::LoopProgram program = loops::make_loop_nodes(g);
   const loops::Fused fused = fuse(program, o.loops);
   return print(build_plan(program, fused, o));
 }

@@ -32,7 +32,7 @@ Step allocation(const TensorType& t, TensorId to) {
   return s;
 }
 
-ValueTensors::ValueTensors(const loops::Program& program, plan::Plan& plan)
+ValueTensors::ValueTensors(const loops::LoopProgram& program, plan::Plan& plan)
     : program_(program), graph_(program.graph), plan_(plan), tensor_of_(program.graph.values.size(), -1) {
   for (const graph::Input& in : graph_.inputs) {
     const auto index = static_cast<int32_t>(plan_.inputs.size());

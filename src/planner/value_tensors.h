@@ -17,7 +17,7 @@ plan::Step allocation(const TensorType& t, plan::TensorId to);
 class ValueTensors {
  public:
   // Adds tensors to the plan, and allocations of those that no step makes. Inputs come first.
-  ValueTensors(const loops::Program& program, plan::Plan& plan);
+  ValueTensors(const loops::LoopProgram& program, plan::Plan& plan);
 
   plan::TensorId of(ValueId v);  // made when it is first asked for
   plan::TensorId add(plan::Tensor t);
@@ -40,7 +40,7 @@ class ValueTensors {
   bool returned_where_kernels_write(const graph::Output& o, const TensorType& type) const;
   void allocate_empty(plan::TensorId t);
 
-  const loops::Program& program_;
+  const loops::LoopProgram& program_;
   const graph::Graph& graph_;
   plan::Plan& plan_;
   std::vector<plan::TensorId> tensor_of_;        // by ValueId, -1: none yet

@@ -38,7 +38,7 @@ struct CompiledText {
 CompiledText compile_text(const std::string& text, const std::map<std::string, std::string>& options, bool texts) {
   CompiledText out;
   out.report.want_texts = texts;
-  compile::Environment env;
+  compile::CompileTarget env;
   env.threads = at::get_num_threads();
   env.providers.onednn_bf16 = true;
   plan::Plan plan = compile::compile(graph::parse(text), {options}, env, out.report);
@@ -52,7 +52,7 @@ CompiledText compile_text(const std::string& text, const std::map<std::string, s
 py::dict plan_text_for_gpu(const std::string& text, const std::map<std::string, std::string>& options, bool texts) {
   compile::Report report;
   report.want_texts = texts;
-  compile::Environment env;
+  compile::CompileTarget env;
   env.threads = at::get_num_threads();
   env.gpu = kernel::triton::Gpu{};
   if (compile::Options{options}.flag("max_autotune"))

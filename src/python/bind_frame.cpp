@@ -79,7 +79,7 @@ py::list plan_capture_for_gpu(const FrameCapture& c, const std::map<std::string,
   if (c.capture.declined) throw Declined(c.capture.reason);
   compile::Report report;
   report.want_texts = true;
-  compile::Environment env;
+  compile::CompileTarget env;
   env.gpu = kernel::triton::Gpu{};
   {
     py::gil_scoped_release nogil;

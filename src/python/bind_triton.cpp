@@ -15,7 +15,7 @@ namespace flashover {
 namespace {
 
 using kernel::triton::Gpu;
-using kernel::triton::Source;
+using kernel::triton::TritonSource;
 
 // The same program with every tensor on the device.
 void move(graph::Graph& g, Device device) {
@@ -69,7 +69,7 @@ py::dict program(const std::string& text, bool to_device, int processors, const 
                  bool deterministic, int way, int64_t random_threads) {
   graph::Graph g = graph::parse(text);
   if (to_device) move(g, {DeviceType::kCUDA, 0});
-  compile::Environment env;
+  compile::CompileTarget env;
   env.gpu = Gpu{90, processors};
   env.providers.deterministic = deterministic;
   env.providers.random_threads = random_threads;

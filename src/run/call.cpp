@@ -103,8 +103,8 @@ Arg coerced(const Arg& a, aten::ArgKind kind) {
 
 }  // namespace
 
-Call prepare(const plan::Step& s) {
-  Call call;
+ExternCall prepare(const plan::Step& s) {
+  ExternCall call;
   constexpr std::string_view kOnClones = "functional.";
   call.on_clones = s.op.starts_with(kOnClones);
   call.op = aten::find_operator(call.on_clones ? s.op.substr(kOnClones.size()) : s.op);
@@ -121,18 +121,19 @@ Call prepare(const plan::Step& s) {
                    std::to_string(given));
   for (size_t i = 0; i < given; ++i) {
     const aten::ArgSpec& spec = call.op->args[i];
-    Call::Argument argument;
+    ExternCall::Argument argument;
     if (i >= s.args.size()) {
-      argument.kind = Call::Argument::Kind::kTensor;
+      argument.kind = ExternCall::Argument::Kind::kTensor;
       argument.tensor = s.writes[i - s.args.size()];
     } else {
       const Arg arg = coerced(s.args[i], spec.kind);
       if (auto* r = std::get_if<Ref>(&arg); r && r->id != kNoValue) {
-        argument.kind =
-            spec.kind == aten::ArgKind::kScalar ? Call::Argument::Kind::kScalar : Call::Argument::Kind::kTensor;
+        argument.kind = spec.kind == aten::ArgKind::kScalar ? ExternCall::Argument::Kind::kScalar
+                                                            : ExternCall::Argument::Kind::kTensor;
         argument.tensor = r->id;
       } else if (auto* l = std::get_if<RefList>(&arg)) {
-        argument.kind = spec.list_of_optional ? Call::Argument::Kind::kOptionalList : Call::Argument::Kind::kList;
+        argument.kind =
+            spec.list_of_optional ? ExternCall::Argument::Kind::kOptionalList : ExternCall::Argument::Kind::kList;
         for (Ref x : *l) argument.list.push_back(x.id);
       } else if (is_none(arg)) {
         // Absent, for an operator that takes no None there: an undefined tensor.
@@ -145,8 +146,9 @@ Call prepare(const plan::Step& s) {
         }
       }
       const bool tensor = spec.kind == aten::ArgKind::kTensor, list = spec.kind == aten::ArgKind::kTensorList;
-      if ((argument.kind == Call::Argument::Kind::kTensor && !tensor) ||
-          ((argument.kind == Call::Argument::Kind::kList || argument.kind == Call::Argument::Kind::kOptionalList) &&
+      if ((argument.kind == ExternCall::Argument::Kind::kTensor && !tensor) ||
+          ((argument.kind == ExternCall::Argument::Kind::kList ||
+            argument.kind == ExternCall::Argument::Kind::kOptionalList) &&
            !list))
         throw Declined("plan: argument " + std::to_string(i) + " of " + s.op + " has the wrong kind");
     }

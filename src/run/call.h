@@ -26,7 +26,7 @@ struct Shape {
   at::Tensor empty() const;                      // CUDA: on the current stream; its device must be the current one
 };
 
-struct Call {
+struct ExternCall {
   struct Argument {
     enum class Kind : uint8_t { kConstant, kTensor, kScalar, kList, kOptionalList } kind = Kind::kConstant;
     c10::IValue constant;
@@ -44,7 +44,7 @@ struct Call {
 };
 
 // Throws Declined when torch has no such operator or an argument does not fit its schema.
-Call prepare(const plan::Step& s);
+ExternCall prepare(const plan::Step& s);
 
 // `base` seen as sizes/strides, `elements` behind its first element; below autograd, shares storage.
 at::Tensor view_of(const at::Tensor& base, at::ScalarType dtype, at::IntArrayRef sizes, at::IntArrayRef strides,

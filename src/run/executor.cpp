@@ -131,7 +131,7 @@ class PlanExecutable final : public Executable {
     if (!p.alias_outputs.empty()) make_aliases(p, inputs, outputs);
   }
 
-  void call_undoably(Frame& frame, c10::TensorImpl* const* inputs, std::vector<at::Tensor>& outputs,
+  void call_undoably(CallFrame& frame, c10::TensorImpl* const* inputs, std::vector<at::Tensor>& outputs,
                      Consumed* consumed) {
     const Program& p = *program_;
     c10::impl::ExcludeDispatchKeyGuard below(kBelowAutograd);
@@ -158,7 +158,7 @@ class PlanExecutable final : public Executable {
     undo_.succeeded(kept);
   }
 
-  void call_sub_plans(Frame& frame, c10::TensorImpl* const* inputs, std::vector<at::Tensor>& outputs) {
+  void call_sub_plans(CallFrame& frame, c10::TensorImpl* const* inputs, std::vector<at::Tensor>& outputs) {
     // They have frozen tensors of their own.
     if (frame.frozen) {
       frame.frozen.reset();
@@ -169,7 +169,8 @@ class PlanExecutable final : public Executable {
     narrow_outputs(*program_, outputs);
   }
 
-  void call_on_cpu(Frame& frame, c10::TensorImpl* const* inputs, std::vector<at::Tensor>& outputs, Consumed* consumed) {
+  void call_on_cpu(CallFrame& frame, c10::TensorImpl* const* inputs, std::vector<at::Tensor>& outputs,
+                   Consumed* consumed) {
     const Program& p = *program_;
     const BorrowedArena arena(p.arena_bytes);
     Run run{.program = p, .frame = frame, .inputs = inputs, .outputs = &outputs, .consumed = consumed};
@@ -177,7 +178,7 @@ class PlanExecutable final : public Executable {
     execute(run, arena.arena.data);
   }
 
-  void call_on_cuda(Frame& frame, c10::TensorImpl* const* inputs, std::vector<at::Tensor>& outputs,
+  void call_on_cuda(CallFrame& frame, c10::TensorImpl* const* inputs, std::vector<at::Tensor>& outputs,
                     Consumed* consumed) {
     const Program& p = *program_;
     // Asking is cheap; setting and setting back are not.
@@ -206,7 +207,7 @@ class PlanExecutable final : public Executable {
 
   void execute(Run& run, char* arena) {
     const Program& p = *program_;
-    Frame& frame = run.frame;
+    CallFrame& frame = run.frame;
     std::vector<at::Tensor>& outputs = *run.outputs;
     const ReleasesTensors release{p, frame};
     if (arena != frame.arena_base) rebase_arena(p, frame, arena);

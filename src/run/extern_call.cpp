@@ -27,8 +27,8 @@ namespace {
 
 using Clones = c10::SmallVector<at::Tensor, 4>;
 
-void push_arguments(const Call& c, Run& run, torch::jit::Stack& stack, Clones& clones) {
-  const auto given = [&](const Call::Argument& argument, TensorId t) {
+void push_arguments(const ExternCall& c, Run& run, torch::jit::Stack& stack, Clones& clones) {
+  const auto given = [&](const ExternCall::Argument& argument, TensorId t) {
     if (!argument.clone) return tensor_of(run, t);
     const at::Tensor original = tensor_of(run, t);
     const Shape& shape = run.program.shapes[t];
@@ -36,25 +36,25 @@ void push_arguments(const Call& c, Run& run, torch::jit::Stack& stack, Clones& c
     if (!shape.opaque) clones.back().copy_(original);
     return clones.back();
   };
-  for (const Call::Argument& argument : c.arguments) {
+  for (const ExternCall::Argument& argument : c.arguments) {
     switch (argument.kind) {
-      case Call::Argument::Kind::kConstant:
+      case ExternCall::Argument::Kind::kConstant:
         stack.emplace_back(argument.constant);
         break;
-      case Call::Argument::Kind::kTensor:
+      case ExternCall::Argument::Kind::kTensor:
         stack.emplace_back(given(argument, argument.tensor));
         break;
-      case Call::Argument::Kind::kScalar:
+      case ExternCall::Argument::Kind::kScalar:
         stack.emplace_back(tensor_of(run, argument.tensor).item());
         break;
-      case Call::Argument::Kind::kList: {
+      case ExternCall::Argument::Kind::kList: {
         c10::List<at::Tensor> list;
         list.reserve(argument.list.size());
         for (TensorId t : argument.list) list.push_back(t < 0 ? at::Tensor() : given(argument, t));
         stack.emplace_back(std::move(list));
         break;
       }
-      case Call::Argument::Kind::kOptionalList: {
+      case ExternCall::Argument::Kind::kOptionalList: {
         c10::List<std::optional<at::Tensor>> list;
         list.reserve(argument.list.size());
         for (TensorId t : argument.list) list.push_back(t < 0 ? std::optional<at::Tensor>() : given(argument, t));
@@ -66,7 +66,7 @@ void push_arguments(const Call& c, Run& run, torch::jit::Stack& stack, Clones& c
 }
 
 // Seeds of attention lie on the device where a graph is recorded, on the CPU elsewhere: as numbers of one call.
-void check_recordable(const Call& c, const torch::jit::Stack& stack) {
+void check_recordable(const ExternCall& c, const torch::jit::Stack& stack) {
   if (draws_nothing(c)) return;
   for (const c10::IValue& v : stack)
     TORCH_CHECK(!v.isTensor() || !v.toTensor().defined() || !v.toTensor().is_cpu(), c.op->name,
@@ -74,7 +74,7 @@ void check_recordable(const Call& c, const torch::jit::Stack& stack) {
 }
 
 // Result number i of an operator.
-void store_result(const Call& c, size_t i, at::Tensor value, Run& run) {
+void store_result(const ExternCall& c, size_t i, at::Tensor value, Run& run) {
   const Program& p = run.program;
   if (i >= c.writes.size()) throw Mismatch(c.op->name + " returned too many tensors");
   const TensorId t = c.writes[i];
@@ -139,7 +139,7 @@ void take_back(TensorId t, Run& run) {
     if (p.roots[i] == r) run.frame.tensors[i].reset();
 }
 
-void store_results(const Call& c, Run& run, torch::jit::Stack& stack, Clones& clones) {
+void store_results(const ExternCall& c, Run& run, torch::jit::Stack& stack, Clones& clones) {
   size_t next = 0;
   for (c10::IValue& value : stack) {
     if (value.isTensor()) {
@@ -157,7 +157,7 @@ void store_results(const Call& c, Run& run, torch::jit::Stack& stack, Clones& cl
 
 }  // namespace
 
-void call_operator(const Call& c, Run& run) {
+void call_operator(const ExternCall& c, Run& run) {
   // A nested call of this frame cannot happen (a nested run borrows another frame), so the stack is ours.
   torch::jit::Stack& stack = run.frame.stack;
   stack.clear();
@@ -177,16 +177,16 @@ void call_operator(const Call& c, Run& run) {
     store_results(c, run, stack, clones);
   }
   if (!c.may_keep) return;
-  for (const Call::Argument& argument : c.arguments) {
+  for (const ExternCall::Argument& argument : c.arguments) {
     take_back(argument.tensor, run);
     for (TensorId t : argument.list) take_back(t, run);
   }
 }
 
-bool draws_nothing(const Call& c) {
+bool draws_nothing(const ExternCall& c) {
   const auto& schema = c.op->handle.schema().arguments();
   for (size_t i = 0; i < c.arguments.size() && i < schema.size(); ++i)
-    if (schema[i].name() == "dropout_p" && c.arguments[i].kind == Call::Argument::Kind::kConstant &&
+    if (schema[i].name() == "dropout_p" && c.arguments[i].kind == ExternCall::Argument::Kind::kConstant &&
         c.arguments[i].constant.isDouble())
       return c.arguments[i].constant.toDouble() == 0;
   return false;

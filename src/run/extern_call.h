@@ -10,9 +10,9 @@
 
 namespace flashover::run {
 
-void call_operator(const Call& c, Run& run);
+void call_operator(const ExternCall& c, Run& run);
 
 // Whether a call draws no random numbers, by its constant arguments: attention does when it drops something out.
-bool draws_nothing(const Call& c);
+bool draws_nothing(const ExternCall& c);
 
 }  // namespace flashover::run

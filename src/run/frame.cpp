@@ -10,15 +10,15 @@ namespace flashover::run {
 using plan::StorageKind;
 using plan::TensorId;
 
-std::unique_ptr<Frame> make_frame(const Program& p) {
-  auto frame = std::make_unique<Frame>();
+std::unique_ptr<CallFrame> make_frame(const Program& p) {
+  auto frame = std::make_unique<CallFrame>();
   frame->table.resize(p.table_size);
   frame->tensors.resize(p.plan.tensors.size());
   frame->values.resize(p.host_values.size());
   static void* none = nullptr;
   // The driver takes pointers to void; it only reads what they point to.
   const auto constant_at = [](const auto& number) { return const_cast<void*>(static_cast<const void*>(&number)); };
-  for (const Param& param : p.params) {
+  for (const LaunchParam& param : p.params) {
     switch (param.kind) {
       case plan::ParamKind::kPointer:
         frame->params.push_back(&frame->table[param.index]);
@@ -52,7 +52,7 @@ static c10::DataPtr arena_pointer(const Program& p, char* base, TensorId t) {
   return {base + p.arena_offsets[t], p.shapes[t].device};
 }
 
-at::Tensor& arena_tensor(const Program& p, Frame& frame, TensorId t) {
+at::Tensor& arena_tensor(const Program& p, CallFrame& frame, TensorId t) {
   at::Tensor& wrapper = frame.tensors[t];
   if (wrapper.defined()) return wrapper;
   const plan::Tensor& entry = p.plan.tensors[t];
@@ -75,7 +75,7 @@ at::Tensor& arena_tensor(const Program& p, Frame& frame, TensorId t) {
   return wrapper;
 }
 
-void rebase_arena(const Program& p, Frame& frame, char* base) {
+void rebase_arena(const Program& p, CallFrame& frame, char* base) {
   frame.arena_base = base;
   for (const Patch& patch : p.arena_patches) frame.table[patch.slot] = base + patch.bytes;
   for (size_t i = 0; i < p.plan.tensors.size(); ++i)
@@ -84,7 +84,7 @@ void rebase_arena(const Program& p, Frame& frame, char* base) {
           arena_pointer(p, base, static_cast<TensorId>(i)));
 }
 
-void patch_late(const Program& p, Frame& frame, TensorId t, const at::Tensor& value) {
+void patch_late(const Program& p, CallFrame& frame, TensorId t, const at::Tensor& value) {
   if (p.late_patches.empty() || p.late_patches[t].empty()) return;
   char* base = data_of(value.unsafeGetTensorImpl());
   for (const Patch& patch : p.late_patches[t]) frame.table[patch.slot] = base + patch.bytes;

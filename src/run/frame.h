@@ -22,7 +22,7 @@
 
 namespace flashover::run {
 
-struct Frame {
+struct CallFrame {
   std::vector<void*> table;         // pointer arguments of all launches, one behind the other
   std::vector<at::Tensor> tensors;  // by TensorId: wrappers of arena memory, results of extern calls while they live
   std::vector<uint64_t> values;     // CUDA: numbers that launches take along, as they were at the launch
@@ -40,7 +40,7 @@ struct Frame {
   int calls = 0;
 };
 
-std::unique_ptr<Frame> make_frame(const Program& p);
+std::unique_ptr<CallFrame> make_frame(const Program& p);
 
 class FramePool {
  public:
@@ -57,42 +57,42 @@ class FramePool {
     }
     ~Borrowed() { delete pool_.own_slot().exchange(frame_, std::memory_order_acq_rel); }
     Borrowed(const Borrowed&) = delete;
-    Frame& operator*() { return *frame_; }
+    CallFrame& operator*() { return *frame_; }
 
    private:
     FramePool& pool_;
-    Frame* frame_;
+    CallFrame* frame_;
   };
 
  private:
   static constexpr size_t kSlots = 8;
-  std::atomic<Frame*>& own_slot() {
+  std::atomic<CallFrame*>& own_slot() {
     static std::atomic<size_t> next{0};
     thread_local const size_t mine = next.fetch_add(1, std::memory_order_relaxed) % kSlots;
     return slots_[mine];
   }
-  std::array<std::atomic<Frame*>, kSlots> slots_{};
+  std::array<std::atomic<CallFrame*>, kSlots> slots_{};
 };
 
 // At the end of a call its frame lets go of what is the user's.
-inline void release_tensors(const Program& p, Frame& frame) {
+inline void release_tensors(const Program& p, CallFrame& frame) {
   frame.stack.clear();
   for (plan::TensorId t : p.extern_tensors) frame.tensors[t].reset();
 }
 struct ReleasesTensors {
   const Program& program;
-  Frame& frame;
+  CallFrame& frame;
   ~ReleasesTensors() { release_tensors(program, frame); }
 };
 
 // Wrappers for the arena tensors that operators see, made when first needed.
-at::Tensor& arena_tensor(const Program& p, Frame& frame, plan::TensorId t);
+at::Tensor& arena_tensor(const Program& p, CallFrame& frame, plan::TensorId t);
 
 // The call's arena lies elsewhere than the last one's.
-void rebase_arena(const Program& p, Frame& frame, char* base);
-void patch_late(const Program& p, Frame& frame, plan::TensorId t, const at::Tensor& value);
+void rebase_arena(const Program& p, CallFrame& frame, char* base);
+void patch_late(const Program& p, CallFrame& frame, plan::TensorId t, const at::Tensor& value);
 // patches: sorted by input. (These two are part of every call, however small.)
-inline void patch_inputs(Frame& frame, c10::TensorImpl* const* inputs, const std::vector<Patch>& patches) {
+inline void patch_inputs(CallFrame& frame, c10::TensorImpl* const* inputs, const std::vector<Patch>& patches) {
   int32_t last = -1;
   char* base = nullptr;
   for (const Patch& patch : patches) {
@@ -100,7 +100,7 @@ inline void patch_inputs(Frame& frame, c10::TensorImpl* const* inputs, const std
     frame.table[patch.slot] = base + patch.bytes;
   }
 }
-inline void patch_outputs(const Program& p, Frame& frame, const std::vector<at::Tensor>& outputs) {
+inline void patch_outputs(const Program& p, CallFrame& frame, const std::vector<at::Tensor>& outputs) {
   int32_t last = -1;
   char* base = nullptr;
   for (const Patch& patch : p.output_patches) {

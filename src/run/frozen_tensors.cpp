@@ -38,7 +38,7 @@ void pack_into_block(const Program& p, std::vector<at::Tensor>& tensors) {
   }
 }
 
-void compute(const Program& p, Frame& frame, c10::TensorImpl* const* inputs, cuda::Stream stream, Frozen& made) {
+void compute(const Program& p, CallFrame& frame, c10::TensorImpl* const* inputs, cuda::Stream stream, Frozen& made) {
   c10::InferenceMode normal(false);
   c10::impl::ExcludeDispatchKeyGuard below(kBelowAutograd);
   std::vector<at::Tensor> tensors(p.plan.tensors.size());
@@ -70,7 +70,7 @@ void compute(const Program& p, Frame& frame, c10::TensorImpl* const* inputs, cud
 
 }  // namespace
 
-void sync_frozen(const Program& p, FrozenCache& part, Frame& frame, c10::TensorImpl* const* inputs,
+void sync_frozen(const Program& p, FrozenCache& part, CallFrame& frame, c10::TensorImpl* const* inputs,
                  cuda::Stream stream) {
   part.sync(frame.frozen, inputs, [&](Frozen& made) { compute(p, frame, inputs, stream, made); });
   if (p.device >= 0) frame.frozen->ready->enter(stream, frame.frozen->tensors);

@@ -13,7 +13,7 @@
 
 namespace flashover::run {
 
-void sync_frozen(const Program& p, FrozenCache& part, Frame& frame, c10::TensorImpl* const* inputs,
+void sync_frozen(const Program& p, FrozenCache& part, CallFrame& frame, c10::TensorImpl* const* inputs,
                  cuda::Stream stream);
 
 }  // namespace flashover::run

@@ -84,7 +84,7 @@ int32_t add_cuda_launch(CommonProgram& p, const plan::Step& s, const Instruction
                 .values = static_cast<uint32_t>(p.host_values.size())};
   uint32_t slot = in.table, number = in.sizes;
   for (const plan::ParamKind kind : c.params) {
-    Param param{kind, 0};
+    LaunchParam param{kind, 0};
     if (kind == plan::ParamKind::kPointer) {
       param.index = slot++;
     } else if (kind == plan::ParamKind::kValue32 || kind == plan::ParamKind::kValue64) {
@@ -134,7 +134,7 @@ void translate(CommonProgram& p, plan::NumberTable& table, const std::vector<pla
         p.sized_calls.emplace_back(in.call, &s);
         p.calls.push_back(nullptr);
       } else {
-        p.calls.push_back(std::make_shared<Call>(prepare(s)));
+        p.calls.push_back(std::make_shared<ExternCall>(prepare(s)));
       }
       if (plan::takes_memory(s) && s.writes.size() == 1 && s.writes[0] >= 0 &&
           p.plan.tensors[s.writes[0]].storage == StorageKind::kExtern)
@@ -214,7 +214,7 @@ void find_mutations(CommonProgram& p, const LoadOptions& options) {
   for (const auto& c : p.calls) p.random |= c && c->op->handle.hasTag(at::Tag::nondeterministic_seeded);
   for (size_t i = p.plan.steps.size(); i-- > 0;)
     if (p.plan.steps[i].kind == StepKind::kCall)
-      if (const ops::Op* op = ops::find(p.plan.steps[i].op); op->effectful && !op->check) p.first_effect = i;
+      if (const ops::Operator* op = ops::find(p.plan.steps[i].op); op->effectful && !op->check) p.first_effect = i;
 }
 
 void plan_outputs(CommonProgram& p) {

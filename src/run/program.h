@@ -56,18 +56,18 @@ struct Launch {  // CUDA
   cuda::Function function = nullptr;
   std::array<unsigned, 3> grid{};
   unsigned threads = 0, shared = 0;
-  uint32_t params = 0;                   // first of its entries in Frame::params
-  uint32_t values = 0, value_count = 0;  // its entries in Frame::values
+  uint32_t params = 0;                   // first of its entries in CallFrame::params
+  uint32_t values = 0, value_count = 0;  // its entries in CallFrame::values
 };
 
-// What one entry of Frame::params points to.
-struct Param {
+// What one entry of CallFrame::params points to.
+struct LaunchParam {
   plan::ParamKind kind;
-  uint32_t index = 0;  // of the table's slot, of launch_sizes32, of Program::numbers or of Frame::values
+  uint32_t index = 0;  // of the table's slot, of launch_sizes32, of Program::numbers or of CallFrame::values
 };
 
 // A number in a CPU tensor, which a launch takes along.
-struct HostValue {
+struct LaunchValue {
   uint32_t slot, bytes;
 };
 
@@ -116,7 +116,7 @@ struct CommonProgram {
   std::vector<plan::TensorId> extern_tensors;    // (a list)
 
   std::vector<Instruction> frozen_instructions, instructions;
-  std::vector<std::shared_ptr<const Call>> calls;
+  std::vector<std::shared_ptr<const ExternCall>> calls;
   std::vector<std::pair<uint32_t, const plan::Step*>> sized_calls;  // those with sizes as arguments: made for each size
   uint32_t table_size = 0;
   std::vector<plan::TensorId> slot_tensors;                                               // by slot of the table
@@ -138,9 +138,9 @@ struct CommonProgram {
 
   // CUDA
   std::vector<Launch> launches;  // by launch instruction, the frozen part's first
-  std::vector<Param> params;
-  std::vector<uint32_t> sizes32;       // by entry of launch_sizes32: its place among the numbers
-  std::vector<HostValue> host_values;  // by entry of Frame::values
+  std::vector<LaunchParam> params;
+  std::vector<uint32_t> sizes32;         // by entry of launch_sizes32: its place among the numbers
+  std::vector<LaunchValue> host_values;  // by entry of CallFrame::values
 
   const plan::Tensor& root_tensor(plan::TensorId t) const { return plan.tensors[roots[t]]; }
   bool on_plan_device(const TensorType& t) const {

@@ -142,7 +142,7 @@ void make_sized_calls(Program& p) {
       if (auto* l = std::get_if<Sizes>(&a))
         for (sym::Expr& e : *l) put(e);
     }
-    auto made = std::make_shared<Call>(prepare(s));
+    auto made = std::make_shared<ExternCall>(prepare(s));
     p.random |= made->op->handle.hasTag(at::Tag::nondeterministic_seeded);
     p.calls[call] = std::move(made);
   }

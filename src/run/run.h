@@ -11,7 +11,7 @@
 //   Declines  load(): a plan for another machine, a binary that does not load (Declined, the caller rebuilds or runs
 //             eager)
 //
-// A call borrows a Frame (pointer table, wrappers of arena memory for extern operators) that a previous call left
+// A call borrows a CallFrame (pointer table, wrappers of arena memory for extern operators) that a previous call left
 // behind, or makes one; then it is one walk over a flat list of instructions.
 #pragma once
 #include <cstdint>

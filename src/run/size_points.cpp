@@ -81,10 +81,10 @@ class PointCall {
   // The results that its sub-plan hands out.
   std::vector<at::Tensor> run(const std::vector<at::Tensor>& inputs, SizeValues& values) const {
     torch::jit::Stack stack;
-    for (const Call::Argument& a : call_.arguments) {
-      if (a.kind == Call::Argument::Kind::kConstant)
+    for (const ExternCall::Argument& a : call_.arguments) {
+      if (a.kind == ExternCall::Argument::Kind::kConstant)
         stack.emplace_back(a.constant);
-      else if (a.kind == Call::Argument::Kind::kTensor)
+      else if (a.kind == ExternCall::Argument::Kind::kTensor)
         stack.emplace_back(operand(a.tensor, inputs, values));
       else
         throw InternalError("plan: an argument of an operator that finds sizes");
@@ -142,7 +142,7 @@ class PointCall {
   plan::Plan plan_;
   plan::SizePoint point_;
   bool constant_arguments_ = true;
-  Call call_;
+  ExternCall call_;
 };
 
 class ExecutableInParts final : public Executable {
@@ -280,7 +280,7 @@ class ExecutableInParts final : public Executable {
       const plan::Plan& plan = part.programs->plan();
       for (const plan::Step& s : plan.steps) {
         if (s.kind == plan::StepKind::kCall) {
-          const ops::Op* op = ops::find(s.op);
+          const ops::Operator* op = ops::find(s.op);
           part.acts |= op->effectful && !op->check;
           random_ |= op->nondeterministic;
           part.leaves_a_trace |= part.acts || op->nondeterministic;

@@ -30,7 +30,7 @@ namespace {
 void launch_on_cuda(const Instruction& in, Run& run) {
   if (in.launch < 0) return;
   const Launch& l = run.program.launches[in.launch];
-  if (run.scope == Scope::kAll) take_values(in.launch, run);
+  if (run.scope == WalkScope::kAll) take_values(in.launch, run);
   cuda::check(cuda::driver()->launch(l.function, l.grid[0], l.grid[1], l.grid[2], l.threads, 1, 1, l.shared, run.stream,
                                      run.frame.params.data() + l.params, nullptr),
               "cuLaunchKernel");
@@ -90,11 +90,11 @@ void perform(const Instruction& in, Run& run) {
 
 // Whether step `at` runs in this scope. (The host's share of a launch is the numbers that the launch takes along.)
 bool in_scope(const Instruction& in, size_t at, Run& run) {
-  if (in.kind == StepKind::kLaunch && run.scope == Scope::kHost) {
+  if (in.kind == StepKind::kLaunch && run.scope == WalkScope::kHost) {
     if (in.launch >= 0) take_values(in.launch, run);
     return false;
   }
-  return (*run.host_steps)[at] == (run.scope == Scope::kHost);
+  return (*run.host_steps)[at] == (run.scope == WalkScope::kHost);
 }
 
 }  // namespace
@@ -107,7 +107,7 @@ void walk(const std::vector<Instruction>& instructions, Run& run) {
   try {
     for (; in != end; ++in) {
       const auto at = static_cast<size_t>(in - begin);
-      if (run.scope != Scope::kAll) [[unlikely]]
+      if (run.scope != WalkScope::kAll) [[unlikely]]
         if (!in_scope(*in, at, run)) continue;
       if (run.sequences && in->sequence >= 0) {
         if (run.sequences->run(static_cast<size_t>(in->sequence), run)) {

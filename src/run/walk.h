@@ -3,7 +3,7 @@
 //   In        a frame whose table has been patched for the call (frame.h); where the call's inputs and outputs lie
 //   Out       every instruction done, in order: kernels launched, operators called, memory let go
 //   Promises  allocates nothing but what the plan says, a batch's status codes, and operators' arguments. Where an
-//             instruction raises, Frame::at says which; operators' errors name their line of the program
+//             instruction raises, CallFrame::at says which; operators' errors name their line of the program
 //   Declines  a kernel's index check that fails: c10::IndexError. Results that are not what the plan says: Mismatch
 #pragma once
 #include <ATen/core/Tensor.h>
@@ -24,11 +24,11 @@ class LaunchSequences;
 
 // CUDA graphs hold what the device does. What operators do on the CPU alone is done before each replay, and the numbers
 // that launches take along are read in its midst.
-enum class Scope : uint8_t { kAll, kDevice, kHost };
+enum class WalkScope : uint8_t { kAll, kDevice, kHost };
 
 struct Run {
   const Program& program;
-  Frame& frame;
+  CallFrame& frame;
   c10::TensorImpl* const* inputs;
   std::vector<at::Tensor>* outputs;  // null while frozen steps run
   cuda::Stream stream = nullptr;
@@ -38,7 +38,7 @@ struct Run {
   cuda::LaunchSequences* sequences = nullptr;   // kernels in a row are launched as one graph
   std::vector<cuda::Node>* nodes = nullptr;     // while a graph is recorded: of each launch
   std::vector<bool>* stale = nullptr;           // before a replay: launches whose numbers changed
-  Scope scope = Scope::kAll;
+  WalkScope scope = WalkScope::kAll;
   const std::vector<bool>* host_steps = nullptr;  // unless kAll: steps that the CPU does alone
 };
 

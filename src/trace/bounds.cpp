@@ -11,7 +11,7 @@
 namespace flashover::trace {
 namespace {
 
-struct Bounds {
+struct DrawRange {
   double low = 0, high = 0;
   bool reaches_high = true;  // NaN is never within
 };
@@ -31,11 +31,11 @@ const graph::Node* only_maker(const graph::Graph& g, ValueId value) {
   return storage < 0 ? nullptr : maker;
 }
 
-std::optional<Bounds> bounds_of(const graph::Graph& g, ValueId value) {
+std::optional<DrawRange> bounds_of(const graph::Graph& g, ValueId value) {
   const graph::Node* n = only_maker(g, value);
   if (!n) return std::nullopt;
   const std::string_view name = n->op->name;
-  if (op::is_any_of(name, {op::rand, op::rand_like})) return Bounds{0, 1, false};
+  if (op::is_any_of(name, {op::rand, op::rand_like})) return DrawRange{0, 1, false};
   if (op::is_any_of(name, {op::view, op::detach, op::alias, op::unsqueeze, op::clone, op::select_int, op::squeeze}))
     return bounds_of(g, ops::as_value(n->args[0]));
   if (n->op->prim == Prim::full) {
@@ -44,12 +44,12 @@ std::optional<Bounds> bounds_of(const graph::Graph& g, ValueId value) {
     const auto* e = std::get_if<sym::Expr>(&number);
     if (e && !e->is_const()) return std::nullopt;
     const double c = ops::as_double(number);
-    if (c == c) return Bounds{c, c, true};
+    if (c == c) return DrawRange{c, c, true};
   }
   return std::nullopt;
 }
 
-std::optional<bool> less(const Bounds& a, const Bounds& b) {  // a < b
+std::optional<bool> less(const DrawRange& a, const DrawRange& b) {  // a < b
   if (a.high < b.low || (a.high == b.low && !a.reaches_high)) return true;
   if (a.low >= b.high) return false;
   return std::nullopt;
@@ -64,13 +64,13 @@ std::optional<bool> known_truth(const graph::Graph& g, ValueId comparison) {
   const bool lt = op::is_any_of(name, {op::lt_Tensor}), gt = op::is_any_of(name, {op::gt_Tensor}),
              le = op::is_any_of(name, {op::le_Tensor}), ge = op::is_any_of(name, {op::ge_Tensor});
   if (!lt && !gt && !le && !ge) return std::nullopt;
-  const auto operand = [&](const Arg& a) -> std::optional<Bounds> {
+  const auto operand = [&](const Arg& a) -> std::optional<DrawRange> {
     if (const auto* r = std::get_if<Ref>(&a)) return r->id == kNoValue ? std::nullopt : bounds_of(g, r->id);
     const auto* e = std::get_if<sym::Expr>(&a);
     if (!ops::is_scalar(a) || std::holds_alternative<std::complex<double>>(a) || (e && !e->is_const()))
       return std::nullopt;
     const double c = ops::as_double(a);
-    return c == c ? std::optional(Bounds{c, c, true}) : std::nullopt;
+    return c == c ? std::optional(DrawRange{c, c, true}) : std::nullopt;
   };
   const auto a = operand(n->args[0]), b = operand(n->args[1]);
   if (!a || !b) return std::nullopt;

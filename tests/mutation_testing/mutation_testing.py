@@ -189,16 +189,16 @@ FAULTS: list[Fault] = [
     # The fast program's compares.
     *[
         Fault(f"fast compare left out: {op}", GUARDS,
-              [(PROGRAM, "        const Instr& in = s.code[static_cast<size_t>(w.of[k])];\n",
-                "        const Instr& in = s.code[static_cast<size_t>(w.of[k])];\n"
-                f'        if (in.op == Op::k{op} && fault("fast compare left out: {op}")) continue;\n')])
+              [(PROGRAM, "        const GuardInstr& in = s.code[static_cast<size_t>(w.of[k])];\n",
+                "        const GuardInstr& in = s.code[static_cast<size_t>(w.of[k])];\n"
+                f'        if (in.op == GuardOp::k{op} && fault("fast compare left out: {op}")) continue;\n')])
         for op in ("Object", "Dict", "Type", "Pointer")
     ],
     *[
         Fault(f"fast compare left out: {op}", GUARDS,
-              [(PROGRAM, "  Verdict run(Instr& i, PyObject* const* args) {\n",
-                "  Verdict run(Instr& i, PyObject* const* args) {\n"
-                f'    if (i.op == Op::k{op} && fault("fast compare left out: {op}")) return Verdict::kYes;\n')])
+              [(PROGRAM, "  Verdict run(GuardInstr& i, PyObject* const* args) {\n",
+                "  Verdict run(GuardInstr& i, PyObject* const* args) {\n"
+                f'    if (i.op == GuardOp::k{op} && fault("fast compare left out: {op}")) return Verdict::kYes;\n')])
         for op in ("Item", "Fact", "Resolve")
     ],
     Fault("fast compare left out: Tensor", GUARDS,

@@ -12,7 +12,7 @@
 namespace flashover::frame {
 namespace {
 
-void free_code(void* p) { delete static_cast<Code*>(p); }
+void free_code(void* p) { delete static_cast<DecodedCode*>(p); }
 
 Py_ssize_t extra_index() {
   static const Py_ssize_t index = _PyEval_RequestCodeExtraIndex(free_code);
@@ -44,20 +44,20 @@ std::vector<Handler> read_handlers(PyObject* table) {
 
 }  // namespace
 
-Code* decode(PyCodeObject* code) {
+DecodedCode* decode(PyCodeObject* code) {
   void* extra = nullptr;
   auto* object = reinterpret_cast<PyObject*>(code);
   if (_PyCode_GetExtra(object, extra_index(), &extra) < 0) return nullptr;
-  if (extra != nullptr) return static_cast<Code*>(extra);
+  if (extra != nullptr) return static_cast<DecodedCode*>(extra);
   PyObject* bytes = PyCode_GetCode(code);
   if (bytes == nullptr) return nullptr;
-  auto decoded = std::make_unique<Code>();
+  auto decoded = std::make_unique<DecodedCode>();
   auto* raw = reinterpret_cast<const unsigned char*>(PyBytes_AS_STRING(bytes));
   const Py_ssize_t units = PyBytes_GET_SIZE(bytes) / 2;
   decoded->instructions.resize(static_cast<size_t>(units));
   uint32_t extended = 0;
   for (Py_ssize_t i = 0; i < units;) {
-    Instruction& in = decoded->instructions[static_cast<size_t>(i)];
+    BytecodeInstruction& in = decoded->instructions[static_cast<size_t>(i)];
     in.op = raw[2 * i];
     in.arg = (extended << 8) | raw[2 * i + 1];
     in.skip = kInlineCaches[in.op];
@@ -72,7 +72,7 @@ Code* decode(PyCodeObject* code) {
   decoded->handlers = read_handlers(code->co_exceptiontable);
   decoded->generator = code->co_flags & CO_GENERATOR;
   decoded->coroutine = code->co_flags & (CO_COROUTINE | CO_ASYNC_GENERATOR | CO_ITERABLE_COROUTINE);
-  Code* result = decoded.release();
+  DecodedCode* result = decoded.release();
   if (_PyCode_SetExtra(object, extra_index(), result) < 0) {
     delete result;
     return nullptr;
@@ -105,7 +105,7 @@ bool fill_lines(PyCodeObject* code, std::vector<int32_t>& lines) {
 
 }  // namespace
 
-int line_of(PyCodeObject* code, Code* decoded, int unit) {
+int line_of(PyCodeObject* code, DecodedCode* decoded, int unit) {
   constexpr int32_t kUnknown = -2;
   constexpr size_t kLong = 1000;  // code units
   if (decoded->lines.empty()) {
@@ -122,13 +122,13 @@ int line_of(PyCodeObject* code, Code* decoded, int unit) {
   return line;
 }
 
-const Handler* handler_at(const Code& code, int unit) {
+const Handler* handler_at(const DecodedCode& code, int unit) {
   for (const Handler& h : code.handlers)
     if (h.start <= unit && unit < h.end) return &h;
   return nullptr;
 }
 
-Flow flow_of(const Instruction& in, int pc) {
+Flow flow_of(const BytecodeInstruction& in, int pc) {
   const int after = pc + 1 + in.skip, arg = static_cast<int>(in.arg);
   switch (in.op) {
     case JUMP_FORWARD:
@@ -171,7 +171,7 @@ Flow flow_of(const Instruction& in, int pc) {
   }
 }
 
-LocalUse local_use(const Instruction& in, int local) {
+LocalUse local_use(const BytecodeInstruction& in, int local) {
   if (static_cast<int>(in.arg) != local) return LocalUse::kNone;
   switch (in.op) {
     case LOAD_FAST:

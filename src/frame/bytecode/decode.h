@@ -8,7 +8,7 @@
 
 namespace flashover::frame {
 
-struct Instruction {
+struct BytecodeInstruction {
   uint8_t op = 0;
   uint8_t skip = 0;  // inline cache entries that follow
   uint32_t arg = 0;
@@ -19,8 +19,8 @@ struct Handler {  // one row of the exception table, in code units
   bool lasti;
 };
 
-struct Code {
-  std::vector<Instruction> instructions;
+struct DecodedCode {
+  std::vector<BytecodeInstruction> instructions;
   std::vector<Handler> handlers;
   std::vector<int32_t> lines;  // per code unit, filled by line_of()
   bool generator = false, coroutine = false;
@@ -28,18 +28,18 @@ struct Code {
 };
 
 // Cached on the code object; null with a Python error set when memory is out.
-Code* decode(PyCodeObject* code);
-int line_of(PyCodeObject* code, Code* decoded, int unit);
-const Handler* handler_at(const Code& code, int unit);
+DecodedCode* decode(PyCodeObject* code);
+int line_of(PyCodeObject* code, DecodedCode* decoded, int unit);
+const Handler* handler_at(const DecodedCode& code, int unit);
 
 // Where an instruction at code unit `pc` can go: to the next one, to `target` (-1: nowhere else).
 struct Flow {
   bool falls_through = true;
   int target = -1;
 };
-Flow flow_of(const Instruction& in, int pc);
+Flow flow_of(const BytecodeInstruction& in, int pc);
 enum class LocalUse : uint8_t { kNone, kReads, kWrites };
-LocalUse local_use(const Instruction& in, int local);
+LocalUse local_use(const BytecodeInstruction& in, int local);
 bool is_library(PyCodeObject* code);        // of Python's or torch's own, but for torch.nn
 bool reads_its_locals(PyCodeObject* code);  // locals(), exec() ...: every local counts
 

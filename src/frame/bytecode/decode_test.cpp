@@ -37,7 +37,7 @@ def lines(code):
 )";
 
 template <typename F>
-std::string joined(const Code& code, F&& line, const char* between = "\n") {
+std::string joined(const DecodedCode& code, F&& line, const char* between = "\n") {
   std::string out;
   for (size_t unit = 0; unit < code.instructions.size(); unit += 1 + code.instructions[unit].skip) {
     const std::string text = line(static_cast<int>(unit), code.instructions[unit]);
@@ -45,18 +45,18 @@ std::string joined(const Code& code, F&& line, const char* between = "\n") {
   }
   return out;
 }
-std::string instructions(const Code& code) {
-  return joined(code, [](int unit, const Instruction& in) {
+std::string instructions(const DecodedCode& code) {
+  return joined(code, [](int unit, const BytecodeInstruction& in) {
     return std::to_string(unit) + " " + std::to_string(in.op) + " " + std::to_string(in.arg);
   });
 }
-std::string targets(const Code& code) {
-  return joined(code, [](int unit, const Instruction& in) {
+std::string targets(const DecodedCode& code) {
+  return joined(code, [](int unit, const BytecodeInstruction& in) {
     const Flow flow = flow_of(in, unit);
     return flow.target < 0 ? "" : std::to_string(unit) + " " + std::to_string(flow.target);
   });
 }
-std::string handlers(const Code& code) {
+std::string handlers(const DecodedCode& code) {
   std::ostringstream out;
   for (const Handler& h : code.handlers)
     out << (out.tellp() > 0 ? "\n" : "") << h.start << " " << h.end << " " << h.target << " " << h.depth << " "
@@ -76,7 +76,7 @@ struct Reference : testing::Test {
 TEST_F(Reference, InstructionsJumpsAndHandlersAreThoseOfDis) {
   ASSERT_GT(count(), 500);
   for (int i = 0; i < count(); ++i) {
-    const Code* code = decode(code_at(i));
+    const DecodedCode* code = decode(code_at(i));
     ASSERT_EQ(instructions(*code), said("instructions", i)) << py.text("codes[" + std::to_string(i) + "]");
     ASSERT_EQ(targets(*code), said("targets", i));
     ASSERT_EQ(handlers(*code), said("handlers", i));
@@ -86,7 +86,7 @@ TEST_F(Reference, InstructionsJumpsAndHandlersAreThoseOfDis) {
 
 TEST_F(Reference, LinesAreThoseOfTheTable) {
   for (int i = 0; i < count(); i += 3) {
-    Code* code = decode(code_at(i));
+    DecodedCode* code = decode(code_at(i));
     std::string got;
     for (int unit = 0; unit < static_cast<int>(code->instructions.size()); ++unit)
       got += (unit ? " " : "") + std::to_string(line_of(code_at(i), code, unit));
@@ -99,7 +99,7 @@ TEST_F(Reference, LinesAreThoseOfTheTable) {
 // The compiler's own bound holds, something is known everywhere that a run can come, and nowhere else.
 TEST_F(Reference, StacksAreNoDeeperThanTheCompilerSays) {
   for (int i = 0; i < count(); ++i) {
-    const Code* code = decode(code_at(i));
+    const DecodedCode* code = decode(code_at(i));
     const std::vector<int32_t>* depths = stack_depths(code_at(i));
     ASSERT_EQ(depths->size(), code->instructions.size()) << py.text("codes[" + std::to_string(i) + "]");
     EXPECT_EQ(depths->front(), 0);
@@ -121,7 +121,7 @@ def f(x):
     return total
 for _ in range(100): f(10)
 )");
-  const Code* code = decode(reinterpret_cast<PyCodeObject*>(py["f.__code__"]));
+  const DecodedCode* code = decode(reinterpret_cast<PyCodeObject*>(py["f.__code__"]));
   EXPECT_EQ(instructions(*code), py.text("instructions(f.__code__)")) << "the interpreter specialized it";
   EXPECT_EQ(code, decode(reinterpret_cast<PyCodeObject*>(py["f.__code__"]))) << "decoded once";
 }
@@ -142,7 +142,7 @@ grows = code(('RESUME', 0), ('LOAD_CONST', 0), ('JUMP_BACKWARD', 2))
 TEST(Decode, TheFirstHandlerThatCoversIsTheInnermost) {
   Python py("def f():\n try:\n  try: g()\n  except A: h()\n finally: k()");
   auto* object = reinterpret_cast<PyCodeObject*>(py["f.__code__"]);
-  const Code* code = decode(object);
+  const DecodedCode* code = decode(object);
   ASSERT_FALSE(code->handlers.empty());
   int covered = 0;
   for (int unit = 0; unit < static_cast<int>(code->instructions.size()); ++unit)
@@ -172,7 +172,7 @@ import json
   EXPECT_FALSE(is_library(code("other_file('/v/site-packages/torch/nn/modules/linear.py')"))) << "a model's own layers";
   EXPECT_FALSE(is_library(code("other_file('/v/site-packages/timm/models.py')")));
   int reads = 0, writes = 0;
-  for (const Instruction& in : decode(code("plain.__code__"))->instructions) {
+  for (const BytecodeInstruction& in : decode(code("plain.__code__"))->instructions) {
     reads += local_use(in, 0) == LocalUse::kReads;
     writes += local_use(in, 2) == LocalUse::kWrites;
   }

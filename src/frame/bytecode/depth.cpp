@@ -8,7 +8,7 @@
 namespace flashover::frame {
 namespace {
 
-int effect_of(const Instruction& in, bool jumps) {
+int effect_of(const BytecodeInstruction& in, bool jumps) {
   const int arg = static_cast<int>(in.arg);
   if (in.op == RETURN_GENERATOR) return 1;  // what is sent first
 #if PY_VERSION_HEX < 0x030C0000
@@ -19,7 +19,7 @@ int effect_of(const Instruction& in, bool jumps) {
   return PyCompile_OpcodeStackEffectWithJump(in.op, in.op >= HAVE_ARGUMENT ? arg : 0, jumps ? 1 : 0);
 }
 
-std::vector<int32_t> count_depths(const Code& code) {
+std::vector<int32_t> count_depths(const DecodedCode& code) {
   const auto units = static_cast<int32_t>(code.instructions.size());
   std::vector<int32_t> depths(code.instructions.size(), -1), todo;
   bool agree = true;
@@ -35,7 +35,7 @@ std::vector<int32_t> count_depths(const Code& code) {
   while (!todo.empty()) {
     const int unit = todo.back();
     todo.pop_back();
-    const Instruction& in = code.instructions[static_cast<size_t>(unit)];
+    const BytecodeInstruction& in = code.instructions[static_cast<size_t>(unit)];
     const int depth = depths[static_cast<size_t>(unit)];
     if (const Handler* h = handler_at(code, unit)) reach(h->target, h->depth + h->lasti + 1);
     const Flow flow = flow_of(in, unit);
@@ -55,14 +55,14 @@ const std::vector<int32_t>* stack_depths(PyCodeObject* code) {
   void* known = nullptr;
   if (_PyCode_GetExtra(object, index, &known) < 0) return nullptr;
   if (known != nullptr) return static_cast<std::vector<int32_t>*>(known);
-  const Code* decoded = decode(code);
+  const DecodedCode* decoded = decode(code);
   if (decoded == nullptr) return nullptr;
   auto counted = std::make_unique<std::vector<int32_t>>(count_depths(*decoded));
   if (_PyCode_SetExtra(object, index, counted.get()) < 0) return nullptr;
   return counted.release();
 }
 
-int operands_of(const Instruction& in) {
+int operands_of(const BytecodeInstruction& in) {
   const int arg = static_cast<int>(in.arg);
   switch (in.op) {
 #if PY_VERSION_HEX < 0x030C0000

@@ -14,6 +14,6 @@ const std::vector<int32_t>* stack_depths(PyCodeObject* code);
 
 // How many of the uppermost values the instruction works on while they still lie there: those that the C code of a type
 // or a function may read. What only moves values has none.
-int operands_of(const Instruction& in);
+int operands_of(const BytecodeInstruction& in);
 
 }  // namespace flashover::frame

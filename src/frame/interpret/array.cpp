@@ -77,7 +77,7 @@ PyObject* errors_matter(PyObject*, PyObject*) {
   Py_RETURN_FALSE;
 }
 
-void check_errors(Recorder& recorder) {
+void check_errors(SourceTracker& recorder) {
   static PyMethodDef def = {"errors_of_numpy_matter", at_boundary<errors_matter>, METH_NOARGS, nullptr};
   static PyObject* const function = PyCFunction_New(&def, nullptr);
   if (recorder.knows_call(function, nullptr, 0)) return;

@@ -11,7 +11,7 @@ namespace flashover::frame {
 namespace {
 
 // Code that does nothing but make an exception and raise it, out of the frame, whichever way it goes.
-bool only_raises(const Code& code, int pc) {
+bool only_raises(const DecodedCode& code, int pc) {
   constexpr size_t kMost = 400;
   std::vector<int> open = {pc};
   std::unordered_set<int> seen;
@@ -20,7 +20,7 @@ bool only_raises(const Code& code, int pc) {
     open.pop_back();
     if (pc < 0 || pc >= static_cast<int>(code.instructions.size()) || seen.size() > kMost) return false;
     if (!seen.insert(pc).second) continue;
-    const Instruction& in = code.instructions[static_cast<size_t>(pc)];
+    const BytecodeInstruction& in = code.instructions[static_cast<size_t>(pc)];
     if (handler_at(code, pc) != nullptr) return false;
     if (in.op == RAISE_VARARGS && in.arg > 0) continue;
     const Flow flow = flow_of(in, pc);
@@ -37,11 +37,11 @@ bool only_raises(const Code& code, int pc) {
 // and the program goes on or raises.
 bool Interpreter::is_only_checked(bool floating, bool* compared) {
   if (!assumes || top_ == nullptr) return false;
-  const Code& code = *decode(top_->frame->f_code);
+  const DecodedCode& code = *decode(top_->frame->f_code);
   const auto count = static_cast<int>(code.instructions.size());
   int pc = top_->next;
   if (pc >= count) return false;
-  const auto at = [&code](int i) -> const Instruction& { return code.instructions[static_cast<size_t>(i)]; };
+  const auto at = [&code](int i) -> const BytecodeInstruction& { return code.instructions[static_cast<size_t>(i)]; };
   *compared = at(pc).op == LOAD_CONST || at(pc).op == LOAD_FAST;
   if (*compared) {
     const auto index = static_cast<Py_ssize_t>(at(pc).arg);
@@ -72,10 +72,10 @@ bool Interpreter::is_only_checked(bool floating, bool* compared) {
 
 // A comparison that is an argument of torch._check (what lies under its operands), or that only decides between going
 // on and raising.
-int Interpreter::expected_truth(PyObject* called, const Code& code, int next) {
+int Interpreter::expected_truth(PyObject* called, const DecodedCode& code, int next) {
   if (called != nullptr && PyFunction_Check(called) && called == of_module("torch", "_check")) return 1;
   if (next >= static_cast<int>(code.instructions.size())) return -1;
-  const Instruction& in = code.instructions[static_cast<size_t>(next)];
+  const BytecodeInstruction& in = code.instructions[static_cast<size_t>(next)];
   bool jumps_when = false;
   switch (in.op) {
 #if PY_VERSION_HEX < 0x030C0000
@@ -101,7 +101,7 @@ int Interpreter::expected_truth(PyObject* called, const Code& code, int next) {
 
 // The truth of what a conditional jump takes. Where a tensor decides between going on and raising, the program is taken
 // to go on.
-int Interpreter::truth_for_jump(PyObject* o, const Code& code, int next, int target, bool jumps_when) {
+int Interpreter::truth_for_jump(PyObject* o, const DecodedCode& code, int next, int target, bool jumps_when) {
   if (plain || session == nullptr || !assumes || !session->is_trace_tensor(o)) return truth(o);
   if (only_raises(code, next)) {
     trace::assumption().truth = jumps_when ? 1 : 0;

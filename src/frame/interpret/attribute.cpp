@@ -74,7 +74,7 @@ PyObject* compiling_flag() {
 // Under torch.compiler.is_compiling() torch's optimizers keep step counts in tensors, where eager computes bias
 // corrections in Python's doubles: they are to compute what they do in eager. (Grouping by device and dtype is no
 // arithmetic, and a tensor as alpha would be read.)
-bool asks_as_eager(const Activation* caller) {
+bool asks_as_eager(const ActiveFrame* caller) {
   if (caller == nullptr) return false;
   const PyCodeObject* code = caller->frame->f_code;
   const char* file = PyUnicode_AsUTF8(code->co_filename);

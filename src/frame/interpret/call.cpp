@@ -167,7 +167,7 @@ PyObject* Interpreter::call_spread(PyObject* f, PyObject* tuple, PyObject* dict)
   return call(f, args.data() + 1, static_cast<size_t>(n), names.get());
 }
 
-bool CallHandlers::marked(Interpreter& in, const Call& c, PyObject** result) {
+bool CallHandlers::marked(Interpreter& in, const PythonCall& c, PyObject** result) {
   const Mark mark = mark_of(c.f);
   if (mark == Mark::kNone) return false;
   // torch.optim asks for a break around each step, for the sake of another compiler's bookkeeping.
@@ -177,7 +177,7 @@ bool CallHandlers::marked(Interpreter& in, const Call& c, PyObject** result) {
   return true;
 }
 
-bool CallHandlers::polyfill(Interpreter& in, const Call& c, PyObject** result) {
+bool CallHandlers::polyfill(Interpreter& in, const PythonCall& c, PyObject** result) {
   PyObject* function = in.users_polyfill(c.f);
   if (function == nullptr) return false;
   if (!in.recorder.is_old(function)) in.recorder.constant(function);
@@ -186,7 +186,7 @@ bool CallHandlers::polyfill(Interpreter& in, const Call& c, PyObject** result) {
 }
 
 // After the call this is what the number would be compared as.
-bool CallHandlers::checked_item(Interpreter& in, const Call& c, PyObject** result) {
+bool CallHandlers::checked_item(Interpreter& in, const PythonCall& c, PyObject** result) {
   if (!c.tail || !in.assumes || in.session == nullptr) return false;
   PyObject* tensor = asked_for_item(c.f, c.args, c.nargs, c.kwnames);
   if (tensor == nullptr || !in.session->is_trace_tensor(tensor)) return false;
@@ -204,28 +204,28 @@ bool CallHandlers::checked_item(Interpreter& in, const Call& c, PyObject** resul
   return true;
 }
 
-bool CallHandlers::logged(Interpreter& in, const Call& c, PyObject** result) {
+bool CallHandlers::logged(Interpreter& in, const PythonCall& c, PyObject** result) {
   if (!in.logging_functions_ || !in.call_logged(c.f, c.args, c.nargs, c.kwnames)) return false;
   *result = Py_NewRef(Py_None);
   return true;
 }
 
-bool CallHandlers::arrays(Interpreter& in, const Call& c, PyObject** result) {
+bool CallHandlers::arrays(Interpreter& in, const PythonCall& c, PyObject** result) {
   return in.call_with_arrays(c.f, c.args, c.nargs, c.kwnames, result);
 }
 
-bool CallHandlers::tensor_makers(Interpreter& in, const Call& c, PyObject** result) {
+bool CallHandlers::tensor_makers(Interpreter& in, const PythonCall& c, PyObject** result) {
   if (in.session == nullptr) return false;
   *result = call_new_tensor(in, c.f, c.args, c.nargs, c.kwnames);
   if (*result == nullptr && !PyErr_Occurred()) *result = call_tensor_type(in, c.f, c.args, c.nargs, c.kwnames);
   return *result != nullptr || PyErr_Occurred() != nullptr;
 }
 
-bool CallHandlers::numbers(Interpreter& in, const Call& c, PyObject** result) {
+bool CallHandlers::numbers(Interpreter& in, const PythonCall& c, PyObject** result) {
   return in.call_with_numbers(c.f, c.args, c.nargs, c.kwnames, result);
 }
 
-PyObject* CallHandlers::python_function(Interpreter& in, const Call& c) {
+PyObject* CallHandlers::python_function(Interpreter& in, const PythonCall& c) {
   if (const int part = record_function_part(c.f);
       part != 0 && c.kwnames == nullptr && c.nargs >= 1 && (part == 2 || !in.recorder.is_old(c.args[0]))) {
     if (part == 1)
@@ -248,7 +248,7 @@ PyObject* CallHandlers::python_function(Interpreter& in, const Call& c) {
   return in.call_plain(c.f, c.args, c.nargs, c.kwnames);
 }
 
-PyObject* CallHandlers::bound_method(Interpreter& in, const Call& c) {
+PyObject* CallHandlers::bound_method(Interpreter& in, const PythonCall& c) {
   if (in.recorder.is_old(c.f)) in.recorder.contents(c.f);
   auto all = with_first(PyMethod_GET_SELF(c.f), c.args, c.count());
   Ref keep = Ref::borrow(c.f);
@@ -257,13 +257,13 @@ PyObject* CallHandlers::bound_method(Interpreter& in, const Call& c) {
 }
 
 // Methods and getters of pybind11, taken from their class.
-PyObject* CallHandlers::instance_method(Interpreter& in, const Call& c) {
+PyObject* CallHandlers::instance_method(Interpreter& in, const PythonCall& c) {
   if (in.recorder.is_old(c.f)) in.recorder.identity(c.f);  // what it wraps cannot change
   in.tail_ = c.tail;
   return in.call(PyInstanceMethod_GET_FUNCTION(c.f), c.args, c.nargs, c.kwnames);
 }
 
-PyObject* CallHandlers::c_function(Interpreter& in, const Call& c) {
+PyObject* CallHandlers::c_function(Interpreter& in, const PythonCall& c) {
   const Native* n = native_function(c.f);
   PyObject* self = PyCFunction_GET_SELF(c.f);
   if (n == nullptr) {
@@ -297,7 +297,7 @@ PyObject* CallHandlers::c_function(Interpreter& in, const Call& c) {
   return in.call_native(c.f, self, *n, c.args, c.nargs, c.kwnames);
 }
 
-PyObject* CallHandlers::method_descriptor(Interpreter& in, const Call& c) {
+PyObject* CallHandlers::method_descriptor(Interpreter& in, const PythonCall& c) {
   auto* d = reinterpret_cast<PyMethodDescrObject*>(c.f);
   if (c.nargs == 0) return in.call_plain(c.f, c.args, c.nargs, c.kwnames);  // raises
   if (PyObject* done =
@@ -313,7 +313,7 @@ PyObject* CallHandlers::method_descriptor(Interpreter& in, const Call& c) {
   return in.call_native(c.f, c.args[0], *n, c.args, c.nargs, c.kwnames);
 }
 
-PyObject* CallHandlers::tensor_method(Interpreter& in, const Call& c) {
+PyObject* CallHandlers::tensor_method(Interpreter& in, const PythonCall& c) {
   auto* d = reinterpret_cast<PyMethodDescrObject*>(c.f);
   if (std::strcmp(d->d_method->ml_name, "requires_grad_") == 0 &&
       keeps_requires_grad(c.args[0], c.args + 1, c.nargs - 1, c.kwnames))
@@ -334,11 +334,11 @@ PyObject* CallHandlers::tensor_method(Interpreter& in, const Call& c) {
   return in.call_native(c.f, nullptr, tensors, c.args, c.nargs, c.kwnames);
 }
 
-PyObject* CallHandlers::type(Interpreter& in, const Call& c) {
+PyObject* CallHandlers::type(Interpreter& in, const PythonCall& c) {
   return in.call_type(reinterpret_cast<PyTypeObject*>(c.f), c.args, c.nargs, c.kwnames);
 }
 
-PyObject* CallHandlers::method_wrapper(Interpreter& in, const Call& c) {
+PyObject* CallHandlers::method_wrapper(Interpreter& in, const PythonCall& c) {
   auto* w = reinterpret_cast<MethodWrapperLayout*>(c.f);
   if (in.recorder.is_old(c.f) && !in.recorder.is_old(w->self)) {
     static PyObject* const self_name = PyUnicode_InternFromString("__self__");
@@ -348,17 +348,17 @@ PyObject* CallHandlers::method_wrapper(Interpreter& in, const Call& c) {
   return in.call_wrapper(c.f, w->descr, w->self, all.data() + 2, c.nargs, c.kwnames);
 }
 
-PyObject* CallHandlers::wrapper_descriptor(Interpreter& in, const Call& c) {
+PyObject* CallHandlers::wrapper_descriptor(Interpreter& in, const PythonCall& c) {
   if (c.nargs == 0) return in.call_plain(c.f, c.args, c.nargs, c.kwnames);
   return in.call_wrapper(c.f, reinterpret_cast<PyWrapperDescrObject*>(c.f), c.args[0], c.args + 1, c.nargs - 1,
                          c.kwnames);
 }
 
-PyObject* CallHandlers::class_method_descriptor(Interpreter& in, const Call& c) {
+PyObject* CallHandlers::class_method_descriptor(Interpreter& in, const PythonCall& c) {
   return in.call_plain(c.f, c.args, c.nargs, c.kwnames);
 }
 
-PyObject* CallHandlers::partial(Interpreter& in, const Call& c) {
+PyObject* CallHandlers::partial(Interpreter& in, const PythonCall& c) {
   Ref inner = Ref::steal(PyObject_GetAttrString(c.f, "func")), bound = Ref::steal(PyObject_GetAttrString(c.f, "args")),
       named = Ref::steal(PyObject_GetAttrString(c.f, "keywords"));
   if (!inner || !bound || !named) return nullptr;
@@ -384,7 +384,7 @@ PyObject* CallHandlers::partial(Interpreter& in, const Call& c) {
   return in.call_spread(inner.get(), all.get(), kwargs.get());
 }
 
-PyObject* CallHandlers::weak_reference(Interpreter& in, const Call& c) {
+PyObject* CallHandlers::weak_reference(Interpreter& in, const PythonCall& c) {
   if (c.nargs != 0 || c.kwnames != nullptr) return instance(in, c);
   Ref target = Ref::steal(in.call_plain(c.f, c.args, c.nargs, c.kwnames));
   if (target && in.recorder.is_old(c.f))
@@ -392,7 +392,7 @@ PyObject* CallHandlers::weak_reference(Interpreter& in, const Call& c) {
   return target.release();
 }
 
-PyObject* CallHandlers::script_function(Interpreter& in, const Call& c) {
+PyObject* CallHandlers::script_function(Interpreter& in, const PythonCall& c) {
   // TorchScript's executor specialises on what it runs on; the Python function it was made from is kept beside it.
   static PyObject* const original = PyUnicode_InternFromString("_torchdynamo_inline");
   PyObject* inner = nullptr;
@@ -402,7 +402,7 @@ PyObject* CallHandlers::script_function(Interpreter& in, const Call& c) {
 }
 
 // Arithmetic on numbers.
-PyObject* CallHandlers::numpy_ufunc(Interpreter& in, const Call& c) {
+PyObject* CallHandlers::numpy_ufunc(Interpreter& in, const PythonCall& c) {
   for (size_t i = 0; i < c.count(); ++i) {
     if (guards::is_numpy_number(c.args[i])) in.recorder.not_opaque(c.args[i]);
     if (!is_atom(c.args[i]) && !guards::is_numpy_number(c.args[i]) &&
@@ -412,7 +412,7 @@ PyObject* CallHandlers::numpy_ufunc(Interpreter& in, const Call& c) {
   return in.call_plain(c.f, c.args, c.nargs, c.kwnames);
 }
 
-PyObject* CallHandlers::numpy_function(Interpreter& in, const Call& c) {
+PyObject* CallHandlers::numpy_function(Interpreter& in, const PythonCall& c) {
   bool numbers = true;
   for (size_t i = 0; i < c.count(); ++i) {
     in.consume(c.args[i]);
@@ -426,7 +426,7 @@ PyObject* CallHandlers::numpy_function(Interpreter& in, const Call& c) {
 }
 
 // Compiled code inside compiled code: one capture goes through both.
-PyObject* CallHandlers::compiled_callable(Interpreter& in, const Call& c) {
+PyObject* CallHandlers::compiled_callable(Interpreter& in, const PythonCall& c) {
   const SourceId id = in.recorder.is_old(c.f) ? in.recorder.source_of(c.f) : in.recorder.constant(c.f);
   auto part = [&](const char* name) {
     Ref value = Ref::steal(PyObject_GetAttrString(c.f, name));
@@ -446,7 +446,7 @@ PyObject* CallHandlers::compiled_callable(Interpreter& in, const Call& c) {
   return in.call(function.get(), all.data() + 1, c.nargs + 1, c.kwnames);
 }
 
-PyObject* CallHandlers::instance(Interpreter& in, const Call& c) {
+PyObject* CallHandlers::instance(Interpreter& in, const PythonCall& c) {
   static PyObject* const name = PyUnicode_InternFromString("__call__");
   PyObject* method = (c.type()->tp_flags & Py_TPFLAGS_HEAPTYPE) ? in.recorder.type_lookup(c.type(), name) : nullptr;
   if (method != nullptr && PyFunction_Check(method)) {
@@ -489,7 +489,7 @@ bool is_named(PyObject* f, const char* name) { return std::strcmp(Py_TYPE(f)->tp
 
 struct CallableKind {
   bool (*matches)(PyObject* f);
-  PyObject* (*handler)(Interpreter& in, const Call& c);
+  PyObject* (*handler)(Interpreter& in, const PythonCall& c);
 };
 
 constexpr CallableKind kPythonCallables[] = {
@@ -515,14 +515,14 @@ constexpr CallableKind kOtherCallables[] = {
     {[](PyObject* f) { return is_named(f, "flashover._C.CompiledCallable"); }, CallHandlers::compiled_callable},
 };
 
-constexpr bool (*kInterceptions[])(Interpreter&, const Call&, PyObject**) = {
+constexpr bool (*kInterceptions[])(Interpreter&, const PythonCall&, PyObject**) = {
     CallHandlers::marked, CallHandlers::polyfill, CallHandlers::checked_item, CallHandlers::logged,
     CallHandlers::arrays};
-constexpr bool (*kInterceptionsOfC[])(Interpreter&, const Call&, PyObject**) = {CallHandlers::tensor_makers,
-                                                                                CallHandlers::numbers};
+constexpr bool (*kInterceptionsOfC[])(Interpreter&, const PythonCall&, PyObject**) = {CallHandlers::tensor_makers,
+                                                                                      CallHandlers::numbers};
 
 // The generator that tuple() or list() runs: what it yields is only put together.
-PyObject* generator_to_gather(const Call& c) {
+PyObject* generator_to_gather(const PythonCall& c) {
   const bool gathers =
       c.nargs == 1 && c.kwnames == nullptr && PyGen_CheckExact(c.args[0]) &&
       (c.f == reinterpret_cast<PyObject*>(&PyTuple_Type) || c.f == reinterpret_cast<PyObject*>(&PyList_Type));
@@ -534,7 +534,7 @@ PyObject* generator_to_gather(const Call& c) {
 PyObject* Interpreter::call(PyObject* f, PyObject* const* args, size_t nargs, PyObject* kwnames) {
   if (plain) return PyObject_Vectorcall(f, args, nargs, kwnames);
   // tail_ is set again where the callee's result is handed on as it is.
-  const Call c{f, args, nargs, kwnames, std::exchange(tail_, false)};
+  const PythonCall c{f, args, nargs, kwnames, std::exchange(tail_, false)};
   PyObject* result = nullptr;
   for (const auto intercepts : kInterceptions)
     if (intercepts(*this, c, &result)) return result;

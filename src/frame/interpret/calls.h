@@ -8,7 +8,7 @@
 
 namespace flashover::frame {
 
-struct Call {
+struct PythonCall {
   PyObject* f;
   PyObject* const* args;  // args[-1] is free to use
   size_t nargs;
@@ -21,36 +21,36 @@ struct Call {
 // New references; null with a Python error set. They throw Declined.
 struct CallHandlers {
   // Interceptions take a call over whatever is called. True: `result` is that of the call (null with an error set).
-  static bool marked(Interpreter& in, const Call& c, PyObject** result);
-  static bool polyfill(Interpreter& in, const Call& c, PyObject** result);
-  static bool checked_item(Interpreter& in, const Call& c, PyObject** result);
-  static bool logged(Interpreter& in, const Call& c, PyObject** result);
-  static bool arrays(Interpreter& in, const Call& c, PyObject** result);
+  static bool marked(Interpreter& in, const PythonCall& c, PyObject** result);
+  static bool polyfill(Interpreter& in, const PythonCall& c, PyObject** result);
+  static bool checked_item(Interpreter& in, const PythonCall& c, PyObject** result);
+  static bool logged(Interpreter& in, const PythonCall& c, PyObject** result);
+  static bool arrays(Interpreter& in, const PythonCall& c, PyObject** result);
   // Those that only C callables come to.
-  static bool tensor_makers(Interpreter& in, const Call& c, PyObject** result);
-  static bool numbers(Interpreter& in, const Call& c, PyObject** result);
+  static bool tensor_makers(Interpreter& in, const PythonCall& c, PyObject** result);
+  static bool numbers(Interpreter& in, const PythonCall& c, PyObject** result);
 
   // Handlers by what is called: Python code, or what leads to another callable.
-  static PyObject* python_function(Interpreter& in, const Call& c);
-  static PyObject* bound_method(Interpreter& in, const Call& c);
-  static PyObject* instance_method(Interpreter& in, const Call& c);
+  static PyObject* python_function(Interpreter& in, const PythonCall& c);
+  static PyObject* bound_method(Interpreter& in, const PythonCall& c);
+  static PyObject* instance_method(Interpreter& in, const PythonCall& c);
   // C callables.
-  static PyObject* c_function(Interpreter& in, const Call& c);
-  static PyObject* method_descriptor(Interpreter& in, const Call& c);
-  static PyObject* tensor_method(Interpreter& in, const Call& c);
-  static PyObject* type(Interpreter& in, const Call& c);
-  static PyObject* method_wrapper(Interpreter& in, const Call& c);
-  static PyObject* wrapper_descriptor(Interpreter& in, const Call& c);
-  static PyObject* class_method_descriptor(Interpreter& in, const Call& c);
-  static PyObject* partial(Interpreter& in, const Call& c);
-  static PyObject* lru_cache(Interpreter& in, const Call& c);
-  static PyObject* weak_reference(Interpreter& in, const Call& c);
-  static PyObject* script_function(Interpreter& in, const Call& c);
-  static PyObject* numpy_ufunc(Interpreter& in, const Call& c);
-  static PyObject* numpy_function(Interpreter& in, const Call& c);
-  static PyObject* compiled_callable(Interpreter& in, const Call& c);
+  static PyObject* c_function(Interpreter& in, const PythonCall& c);
+  static PyObject* method_descriptor(Interpreter& in, const PythonCall& c);
+  static PyObject* tensor_method(Interpreter& in, const PythonCall& c);
+  static PyObject* type(Interpreter& in, const PythonCall& c);
+  static PyObject* method_wrapper(Interpreter& in, const PythonCall& c);
+  static PyObject* wrapper_descriptor(Interpreter& in, const PythonCall& c);
+  static PyObject* class_method_descriptor(Interpreter& in, const PythonCall& c);
+  static PyObject* partial(Interpreter& in, const PythonCall& c);
+  static PyObject* lru_cache(Interpreter& in, const PythonCall& c);
+  static PyObject* weak_reference(Interpreter& in, const PythonCall& c);
+  static PyObject* script_function(Interpreter& in, const PythonCall& c);
+  static PyObject* numpy_ufunc(Interpreter& in, const PythonCall& c);
+  static PyObject* numpy_function(Interpreter& in, const PythonCall& c);
+  static PyObject* compiled_callable(Interpreter& in, const PythonCall& c);
   // Everything else: an instance whose class has a __call__.
-  static PyObject* instance(Interpreter& in, const Call& c);
+  static PyObject* instance(Interpreter& in, const PythonCall& c);
 };
 
 // tensor.item(), float(tensor): the tensor, else null.

@@ -24,7 +24,7 @@ bool inherits(Slot PyMappingMethods::*member, PyTypeObject* t, PyTypeObject* bas
 }
 
 // A class shows its dict by a proxy made for the occasion: what is read is the dict, which the recorder knows.
-PyObject* behind_proxy(const Recorder& recorder, PyObject* o) {
+PyObject* behind_proxy(const SourceTracker& recorder, PyObject* o) {
   if (Py_TYPE(o) != &PyDictProxy_Type) return o;
   PyObject* mapping = reinterpret_cast<MappingProxyLayout*>(o)->mapping;
   if (recorder.is_old(o) && !recorder.is_old(mapping)) throw Declined("a mapping proxy from before the call");

@@ -50,7 +50,7 @@ class Linked {
 }  // namespace
 
 // Puts `act` on the list of activations. Returns marks of the root's arguments that nothing has looked at yet, or null.
-char* Interpreter::begin(Activation& act, _PyInterpreterFrame* frame) {
+char* Interpreter::begin(ActiveFrame& act, _PyInterpreterFrame* frame) {
   char* arguments = nullptr;
   act.frame = frame;
   act.caller = top_;
@@ -73,7 +73,7 @@ char* Interpreter::begin(Activation& act, _PyInterpreterFrame* frame) {
 }
 
 // A call instruction with `count` arguments above the callable, or above the method and its object.
-PyObject* Interpreter::call_from(Activation& act, int next, PyObject** base, int count, PyObject* kwnames) {
+PyObject* Interpreter::call_from(ActiveFrame& act, int next, PyObject** base, int count, PyObject* kwnames) {
   act.below = base;
   act.next = next;
   tail_ = true;
@@ -84,7 +84,7 @@ PyObject* Interpreter::call_from(Activation& act, int next, PyObject** base, int
   return result;
 }
 
-PyObject* Interpreter::call_spread_from(Activation& act, int next, PyObject** sp, const Ref& f, Ref& args,
+PyObject* Interpreter::call_spread_from(ActiveFrame& act, int next, PyObject** sp, const Ref& f, Ref& args,
                                         const Ref& kwargs) {
   if (!PyTuple_CheckExact(args.get())) {
     look_through(args.get());
@@ -124,13 +124,13 @@ PyObject* Interpreter::call_spread_from(Activation& act, int next, PyObject** sp
 
 PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwflag, PlainRun* run) {
   PyCodeObject* const co = frame->f_code;
-  Code* const code = decode(co);
+  DecodedCode* const code = decode(co);
   Linked linked(tstate, frame);
   PyObject** const locals = frame->localsplus;
   PyObject** const stack = locals + co->co_nlocalsplus;
   PyObject** sp = locals + frame->stacktop;
   _Py_CODEUNIT* const first = _PyCode_CODE(co);
-  const Instruction* const instructions = code->instructions.data();
+  const BytecodeInstruction* const instructions = code->instructions.data();
   PyObject* const names = co->co_names;
   PyObject* const consts = co->co_consts;
   int pc = static_cast<int>(frame->prev_instr - first) + 1;
@@ -140,13 +140,13 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
   PyObject* result = nullptr;
   struct Entered {  // on the list of activations for as long as it runs
     Interpreter& in;
-    Activation a;
+    ActiveFrame a;
     explicit Entered(Interpreter& i) : in(i) {}
     ~Entered() {
       if (!in.plain) in.top_ = a.caller;
     }
   } entered(*this);
-  Activation& act = entered.a;
+  ActiveFrame& act = entered.a;
   char* lazy = nullptr;
   PlainStop plain_run;
   if (run == nullptr)
@@ -174,7 +174,7 @@ PyObject* Interpreter::evaluate(PyThreadState* tstate, _PyInterpreterFrame* fram
           PUSH(awaited);
       }
       for (;;) {
-        const Instruction in = instructions[pc];
+        const BytecodeInstruction in = instructions[pc];
         const int arg = static_cast<int>(in.arg);
         if (thrown) {  // generator.throw(), or what the frame waited for raised: the error is set
           thrown = false;

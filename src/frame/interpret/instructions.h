@@ -10,8 +10,8 @@ PyObject* abandon_frame(PyThreadState* tstate, _PyInterpreterFrame* frame);
 // Library code that CPython runs by itself: it keeps process-wide caches or talks to the outside (once). Its effects
 // stay, and what it answers depends on nothing that user code changes between calls but its arguments (kGuarded), or is
 // nobody's business (kUntracked).
-enum class Library : uint8_t { kNo, kGuarded, kUntracked };
-Library library_code(PyCodeObject* code);
+enum class LibraryCode : uint8_t { kNo, kGuarded, kUntracked };
+LibraryCode library_code(PyCodeObject* code);
 bool talks_to_the_outside(PyCodeObject* code);  // library code that prints, or looks at the frames of those who called
 
 bool is_checkpoint(PyObject* function);  // torch.utils.checkpoint.checkpoint

@@ -1,7 +1,7 @@
-// The evaluator of one capture: runs frames' bytecode on the real objects and reports to the Recorder what it read of
-// old ones. evaluate.cpp is the instruction loop; names.cpp, build.cpp, raise.cpp and match.cpp are what its instructions
-// do; attribute.cpp, container.cpp and call.cpp with the handlers of calls.h are what the program's objects do. What a
-// capture has open beside objects and facts is its context (context.h).
+// The evaluator of one capture: runs frames' bytecode on the real objects and reports to the SourceTracker what it read
+// of old ones. evaluate.cpp is the instruction loop; names.cpp, build.cpp, raise.cpp and match.cpp are what its
+// instructions do; attribute.cpp, container.cpp and call.cpp with the handlers of calls.h are what the program's objects
+// do. What a capture has open beside objects and facts is its context (context.h).
 //
 // Inside, "stop here" is a C++ exception (Declined) thrown straight up to the frame's evaluate(), which turns it into
 // the sticky abort state: every frame then unwinds at once without running handlers, and capture() reports the reason.
@@ -27,8 +27,8 @@ struct Native;  // what is known of a C callable (native.h)
 
 // A frame that is being evaluated. Instructions are counted, so that a second run of the same capture can be told where
 // to stop: a break is found by running into it, and by then its instruction has taken its operands.
-struct Activation {
-  Activation* caller = nullptr;
+struct ActiveFrame {
+  ActiveFrame* caller = nullptr;
   _PyInterpreterFrame* frame = nullptr;
   bool direct = false;  // what it returns is the result of the caller's instruction
   bool to_c = false;    // C code gets what it returns or yields, and may look at it
@@ -104,12 +104,12 @@ class Interpreter {
   bool aborted() const { return ending_.aborted; }
   bool out_of_memory() const { return ending_.out_of_memory; }  // that is why it is over
   bool evaluates(const _PyInterpreterFrame* frame) const {
-    for (const Activation* a = top_; a != nullptr; a = a->caller)
+    for (const ActiveFrame* a = top_; a != nullptr; a = a->caller)
       if (a->frame == frame) return true;
     return false;
   }
   bool is_root(const _PyInterpreterFrame* frame) const {
-    const Activation* a = top_;
+    const ActiveFrame* a = top_;
     while (a != nullptr && a->caller != nullptr) a = a->caller;
     return a != nullptr && a->frame == frame;
   }
@@ -194,7 +194,7 @@ class Interpreter {
   void start_with(const CaptureRequest* request) { start_ = request; }
   bool untouched(size_t slot) const { return slot < untouched_.size() && untouched_[slot]; }
 
-  Recorder recorder;
+  SourceTracker recorder;
   Journal journal{recorder};
   CaptureContext context;
   trace::Session* session;
@@ -218,17 +218,17 @@ class Interpreter {
  private:
   friend struct CallHandlers;
   PyObject* evaluate(PyThreadState* tstate, _PyInterpreterFrame* frame, int throwflag, PlainRun* run = nullptr);
-  char* begin(Activation& act, _PyInterpreterFrame* frame);
-  PyObject* call_from(Activation& act, int next, PyObject** base, int count, PyObject* kwnames);
-  PyObject* call_spread_from(Activation& act, int next, PyObject** sp, const Ref& f, Ref& args, const Ref& kwargs);
+  char* begin(ActiveFrame& act, _PyInterpreterFrame* frame);
+  PyObject* call_from(ActiveFrame& act, int next, PyObject** base, int count, PyObject* kwnames);
+  PyObject* call_spread_from(ActiveFrame& act, int next, PyObject** sp, const Ref& f, Ref& args, const Ref& kwargs);
   PyObject* call_substitute(_PyInterpreterFrame* frame, PyObject* other);
   PyObject* call_inside_torch_compile(_PyInterpreterFrame* frame);
   bool breaks_are_errors() const;
   PyObject* users_polyfill(PyObject* f) const;  // borrowed
   PyObject* record_operator_backward(_PyInterpreterFrame* frame);
   void note_operator_backward(PyObject* function);
-  int truth_for_jump(PyObject* o, const Code& code, int next, int target, bool jumps_when);
-  int expected_truth(PyObject* called, const Code& code,
+  int truth_for_jump(PyObject* o, const DecodedCode& code, int next, int target, bool jumps_when);
+  int expected_truth(PyObject* called, const DecodedCode& code,
                      int next);  // of the comparison that runs; -1: it may go either way
   bool is_only_checked(bool floating, bool* compared);
   void read_logging_functions();
@@ -241,7 +241,7 @@ class Interpreter {
   PyObject* call_of_autograd(PyObject* f, PyMethodDef* method, PyObject* self, PyObject* const* args, size_t nargs,
                              PyObject* const* all, size_t all_nargs, PyObject* kwnames);
   Ref called_by_autograd(PyObject* hook);
-  void take_snapshot(const Activation& innermost, int next, PyObject** sp);
+  void take_snapshot(const ActiveFrame& innermost, int next, PyObject** sp);
   void touch(size_t slot, PyCodeObject* code, PyObject* object);
   void take_up(const CaptureRequest& start, _PyInterpreterFrame* frame);
   int lookup_generic(PyObject* o, PyObject* name, PyObject** out);
@@ -271,11 +271,11 @@ class Interpreter {
   void know_module(PyObject* m);
 
   void check_origin(PyObject* o);
-  bool torchs_own(Activation& a);  // its code is in a file of torch's
+  bool torchs_own(ActiveFrame& a);  // its code is in a file of torch's
   _PyInterpreterFrame* asking_frame();
 
   std::unordered_set<PyObject*> old_objects;
-  Activation* top_ = nullptr;
+  ActiveFrame* top_ = nullptr;
   Ending ending_;
   Waypoints waypoints_;
   ProgramNames names_;

@@ -68,9 +68,9 @@ bool is_library_code(PyCodeObject* code) {
 
 }  // namespace
 
-Library library_code(PyCodeObject* code) {
-  if (is_torch_compiles_tag(code)) return Library::kUntracked;
-  return is_library_code(code) ? Library::kGuarded : Library::kNo;
+LibraryCode library_code(PyCodeObject* code) {
+  if (is_torch_compiles_tag(code)) return LibraryCode::kUntracked;
+  return is_library_code(code) ? LibraryCode::kGuarded : LibraryCode::kNo;
 }
 
 bool talks_to_the_outside(PyCodeObject* code) {

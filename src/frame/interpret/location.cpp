@@ -11,7 +11,7 @@ _PyInterpreterFrame* complete(_PyInterpreterFrame* f) {
 }
 
 std::string line_of_frame(_PyInterpreterFrame* f) {
-  Code* decoded = decode(f->f_code);
+  DecodedCode* decoded = decode(f->f_code);
   if (decoded == nullptr) {
     PyErr_Clear();
     return "";
@@ -65,7 +65,7 @@ std::string Interpreter::location() const {
   return f == nullptr ? "" : line_of_frame(f);
 }
 
-bool Interpreter::torchs_own(Activation& a) {
+bool Interpreter::torchs_own(ActiveFrame& a) {
   if (a.torchs_own < 0) {
     auto [own, fresh] = names_.torchs_own.try_emplace(a.frame->f_code);
     if (fresh) own->second = is_torchs_own(a.frame->f_code);
@@ -75,7 +75,7 @@ bool Interpreter::torchs_own(Activation& a) {
 }
 
 _PyInterpreterFrame* Interpreter::asking_frame() {
-  for (Activation* a = top_; a != nullptr; a = a->caller)
+  for (ActiveFrame* a = top_; a != nullptr; a = a->caller)
     if (!torchs_own(*a)) return a->frame;
   return top_ == nullptr ? nullptr : top_->frame;
 }
@@ -111,7 +111,7 @@ graph::Location Interpreter::operator_location() {
   for (_PyInterpreterFrame* f = innermost; f != nullptr && (line == nullptr || module == nullptr);
        f = complete(f->previous)) {
     bool ours = false;
-    for (const Activation* a = top_; a != nullptr && !ours; a = a->caller) ours = a->frame == f;
+    for (const ActiveFrame* a = top_; a != nullptr && !ours; a = a->caller) ours = a->frame == f;
     if (!ours) break;
     auto [own, fresh] = names_.torchs_own.try_emplace(f->f_code);
     if (fresh) own->second = is_torchs_own(f->f_code);

@@ -58,7 +58,7 @@ bool is_between_threads(PyCodeObject* code) {
 }  // namespace
 
 bool Interpreter::on_torchs_behalf() {
-  for (Activation* a = top_; a != nullptr; a = a->caller) {
+  for (ActiveFrame* a = top_; a != nullptr; a = a->caller) {
     PyCodeObject* code = a->frame->f_code;
     if (torchs_own(*a)) return !is_between_threads(code);
     const char* file = PyUnicode_AsUTF8(code->co_filename);

@@ -107,7 +107,7 @@ Ref Interpreter::cached_result(PyObject* f, PyObject* const* args, size_t count,
   throw Declined("a function with an lru_cache is called for the first time");
 }
 
-PyObject* CallHandlers::lru_cache(Interpreter& in, const Call& c) {
+PyObject* CallHandlers::lru_cache(Interpreter& in, const PythonCall& c) {
   if (!in.recorder.is_old(c.f)) {  // a cache made during the call: what it runs and keeps is the call's own
     for (size_t i = 0; i < c.count(); ++i) in.consume(c.args[i]);
     return in.call_plain(c.f, c.args, c.nargs, c.kwnames);

@@ -15,7 +15,7 @@ bool is_list(PyObject* data) {
 }
 
 // A number, or lists of numbers.
-bool is_of_numbers(PyObject* data, const Recorder& recorder, bool* floats, int depth = 0) {
+bool is_of_numbers(PyObject* data, const SourceTracker& recorder, bool* floats, int depth = 0) {
   constexpr Py_ssize_t kMost = 32;
   if (PyFloat_CheckExact(data)) *floats = true;
   if (PyFloat_CheckExact(data) || PyLong_CheckExact(data)) return true;

@@ -9,7 +9,7 @@ namespace flashover::frame {
 namespace {
 
 // The class that is being made is seen first by __set_name__, __init_subclass__ and its metaclass.
-void note_class_in_the_making(Recorder& recorder, _PyInterpreterFrame* frame) {
+void note_class_in_the_making(SourceTracker& recorder, _PyInterpreterFrame* frame) {
   const auto is = [&](const char* name) { return PyUnicode_CompareWithASCIIString(frame->f_code->co_name, name) == 0; };
   const int at = is("__set_name__") ? 1 : 0;
   if (at == 0 && !is("__init_subclass__") && !is("__init__") && !is("mro")) return;
@@ -95,7 +95,7 @@ PyObject* Interpreter::run_frame(PyThreadState* tstate, _PyInterpreterFrame* fra
   }
   ++frames;
   try {
-    Code* code = decode(frame->f_code);
+    DecodedCode* code = decode(frame->f_code);
     if (code == nullptr) throw Declined("out of memory");
     if (code->coroutine) throw Declined("a coroutine");
     if (is_code_of_arrays(frame->f_code)) {
@@ -150,11 +150,11 @@ PyObject* Interpreter::run_frame(PyThreadState* tstate, _PyInterpreterFrame* fra
       if (result == nullptr) note_operator_backward(function.get());
       return result;
     }
-    if (const Library library = library_code(frame->f_code); library != Library::kNo) {
+    if (const LibraryCode library = library_code(frame->f_code); library != LibraryCode::kNo) {
       if (talks_to_the_outside(frame->f_code))
         throw Declined(std::string("call of ") + PyUnicode_AsUTF8(frame->f_code->co_qualname));
       const int args =
-          library == Library::kUntracked ? 0 : frame->f_code->co_argcount + frame->f_code->co_kwonlyargcount;
+          library == LibraryCode::kUntracked ? 0 : frame->f_code->co_argcount + frame->f_code->co_kwonlyargcount;
       for (int i = 0; i < args; ++i)
         if (frame->localsplus[i] != nullptr) {
           recorder.numbers.read_deep(frame->localsplus[i]);

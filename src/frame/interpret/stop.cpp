@@ -15,8 +15,8 @@ void Interpreter::note_break() {
 
 Path Interpreter::path_here() const {
   Path path;
-  std::vector<const Activation*> chain;
-  for (const Activation* a = top_; a != nullptr; a = a->caller) chain.push_back(a);
+  std::vector<const ActiveFrame*> chain;
+  for (const ActiveFrame* a = top_; a != nullptr; a = a->caller) chain.push_back(a);
   std::reverse(chain.begin(), chain.end());
   if (chain.empty()) return path;
   size_t last = 0;  // the innermost frame that only direct calls lead to
@@ -28,9 +28,9 @@ Path Interpreter::path_here() const {
   return path;
 }
 
-void Interpreter::take_snapshot(const Activation& innermost, int next, PyObject** sp) {
+void Interpreter::take_snapshot(const ActiveFrame& innermost, int next, PyObject** sp) {
   auto snapshot = std::make_unique<Snapshot>();
-  for (const Activation* a = &innermost; a != nullptr; a = a->caller) {
+  for (const ActiveFrame* a = &innermost; a != nullptr; a = a->caller) {
     const bool last = a == &innermost;
     _PyInterpreterFrame* f = a->frame;
     Snapshot::Frame out{

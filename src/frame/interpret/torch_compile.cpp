@@ -53,7 +53,7 @@ bool Interpreter::breaks_are_errors() const {
 PyObject* Interpreter::users_polyfill(PyObject* f) const {
   PyObject* polyfill = polyfill_of(f);
   // In the polyfill itself the function is what it is.
-  for (const Activation* a = top_; polyfill != nullptr && a != nullptr; a = a->caller)
+  for (const ActiveFrame* a = top_; polyfill != nullptr && a != nullptr; a = a->caller)
     if (reinterpret_cast<PyObject*>(a->frame->f_code) == PyFunction_GET_CODE(polyfill)) return nullptr;
   return polyfill;
 }

@@ -1,7 +1,7 @@
 // Sizes that follow from data: which nodes find them, and which depend on them.
 //
-// A data-sized operator (ops::Op::data_sized) defines the symbols that its results' sizes are; an argument or a type
-// with such a symbol in it is a dependence that no operand shows.
+// A data-sized operator (ops::Operator::data_sized) defines the symbols that its results' sizes are; an argument or a
+// type with such a symbol in it is a dependence that no operand shows.
 #pragma once
 #include <cstdint>
 #include <vector>

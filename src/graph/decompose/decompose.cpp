@@ -9,7 +9,7 @@
 namespace flashover::graph {
 namespace {
 
-using Table = std::unordered_map<const ops::Op*, Decomposition>;
+using Table = std::unordered_map<const ops::Operator*, Decomposition>;
 
 Table make_table() {
   DecompositionRows rows;
@@ -27,7 +27,7 @@ Table make_table() {
 
 }  // namespace
 
-Decomposition find_decomposition(const ops::Op* op) {
+Decomposition find_decomposition(const ops::Operator* op) {
   static const Table* table = new Table(make_table());
   auto it = table->find(op);
   return it == table->end() ? nullptr : it->second;

@@ -17,8 +17,8 @@ struct PackingState {
 };
 constexpr const char* kProduct = "flashover.product.default";
 
-ValueId onednn_linear(Rewriter& r, ValueId x, ValueId weight, std::optional<ValueId> bias, const Activation& activation,
-                      TensorType type) {
+ValueId onednn_linear(Rewriter& r, ValueId x, ValueId weight, std::optional<ValueId> bias,
+                      const FusedActivation& activation, TensorType type) {
   return r.b.emit("mkldnn._linear_pointwise.default",
                   {Ref{x}, Ref{weight}, dense_value(r, bias), std::string(activation.attr ? activation.attr : "none"),
                    std::vector<double>{}, activation.algorithm},

@@ -91,7 +91,7 @@ ValueId bias_gradient(Rewriter& r, ValueId grad, DType dtype) {
   return r.b.convert(r.b.sum(r.b.convert(grad, is_reduced(own) ? DType::kF32 : own), over), dtype);
 }
 
-std::optional<Activation> fused_activation(const Node& n) {
+std::optional<FusedActivation> fused_activation(const Node& n) {
   struct Row {
     std::string_view op;
     const char* attr;
@@ -100,10 +100,10 @@ std::optional<Activation> fused_activation(const Node& n) {
       {op::silu, "swish"}, {op::hardswish, "hardswish"}, {op::sigmoid, "sigmoid"}, {op::tanh, "tanh"}};
   if (n.op->name == op::gelu) {
     const auto* approximate = std::get_if<std::string>(&n.args[1]);
-    return Activation{"gelu", approximate ? *approximate : "none"};
+    return FusedActivation{"gelu", approximate ? *approximate : "none"};
   }
   for (const Row& row : kRows)
-    if (n.op->name == row.op) return Activation{row.attr, ""};
+    if (n.op->name == row.op) return FusedActivation{row.attr, ""};
   return std::nullopt;
 }
 

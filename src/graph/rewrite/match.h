@@ -28,10 +28,10 @@ bool all_are(const Arg& list, int64_t n);
 ValueId bias_gradient(Rewriter& r, ValueId grad, DType dtype);
 
 // An activation that the oneDNN operators compute on the fly and that treats NaN as eager does (relu does not).
-struct Activation {
+struct FusedActivation {
   const char* attr = nullptr;  // "swish"
   std::string algorithm;       // "tanh" for gelu
 };
-std::optional<Activation> fused_activation(const Node& n);
+std::optional<FusedActivation> fused_activation(const Node& n);
 
 }  // namespace flashover::graph

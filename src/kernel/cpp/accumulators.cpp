@@ -64,12 +64,15 @@ void finish_position(Emission& e, const Scope& s, int32_t acc) {
 
 // One scalar out of the lanes of vector `x`.
 std::string across_lanes(const Emission& e, const Accumulator& k, const std::string& x) {
-  const Class c = class_of(k.dtype);
-  if (c == Class::kB) {
+  const RegisterClass c = class_of(k.dtype);
+  if (c == RegisterClass::kB) {
     const bool any = k.kind == Reduce::kAny || k.kind == Reduce::kSum || k.kind == Reduce::kMax;
     return any ? "any_lane(" + x + ")" : "!any_lane(m_not(" + x + "))";
   }
-  const char* suffix = c == Class::kF ? "" : c == Class::kD ? "_d" : c == Class::kI ? "_i" : "_l";
+  const char* suffix = c == RegisterClass::kF   ? ""
+                       : c == RegisterClass::kD ? "_d"
+                       : c == RegisterClass::kI ? "_i"
+                                                : "_l";
   const char* function = k.kind == Reduce::kSum    ? "hsum"
                          : k.kind == Reduce::kProd ? "hprod"
                          : k.kind == Reduce::kMax  ? "hmax"
@@ -80,7 +83,7 @@ std::string across_lanes(const Emission& e, const Accumulator& k, const std::str
 // The lanes that a fold takes in: "" for all.
 std::string fold_mask(const Emission& e, const Scope& s, const Instr& in, int copy) {
   std::string mask;
-  if (in.mask != kNone) mask = operand(e, s, in.mask, copy, Class::kB, s.vector);
+  if (in.mask != kNone) mask = operand(e, s, in.mask, copy, RegisterClass::kB, s.vector);
   if (!e.inner() || !s.vector || s.run.count.empty()) return mask;
   const std::string tail = "lanes_below(" + s.run.count + ")";
   return mask.empty() ? tail : "(" + mask + " & " + tail + ")";
@@ -89,9 +92,9 @@ std::string fold_mask(const Emission& e, const Scope& s, const Instr& in, int co
 // argmax and argmin: the first NaN wins, else the best, of equals the smallest index.
 void fold_position(Emission& e, Scope& s, const Instr& in) {
   const Accumulator& k = e.k.accs[in.slot];
-  const Class c = class_of(k.dtype);
+  const RegisterClass c = class_of(k.dtype);
   const bool vector = s.vector, narrow = vector && has_narrow_position(e, in.slot);
-  const Class ic = narrow ? Class::kI : Class::kL;
+  const RegisterClass ic = narrow ? RegisterClass::kI : RegisterClass::kL;
   const DType id = narrow ? DType::kI32 : DType::kI64;
   const bool tail = e.inner() && vector && !s.run.count.empty();
   auto compare = [&](Op op, DType d, const std::string& a, const std::string& b) {
@@ -114,8 +117,8 @@ void fold_position(Emission& e, Scope& s, const Instr& in) {
     } else {
       take = better + " | (" + equal + " & " + earlier + ")";
     }
-    e.out.line(std::string("const ") + type_name(Class::kB, vector) + " take = " + "(" + take + ")" +
-               (in.mask == kNone ? "" : " & " + operand(e, s, in.mask, u, Class::kB, vector)) +
+    e.out.line(std::string("const ") + type_name(RegisterClass::kB, vector) + " take = " + "(" + take + ")" +
+               (in.mask == kNone ? "" : " & " + operand(e, s, in.mask, u, RegisterClass::kB, vector)) +
                (tail ? " & lanes_below(" + s.run.count + ")" : "") + ";");
     e.out.line(acc + " = " + operation(Op::k_where, k.dtype, "take", "x", acc, vector, e.ns(vector)) + ";");
     e.out.line(acc + "i = " + operation(Op::k_where, id, "take", "at", acc + "i", vector, e.ns(vector)) + ";");
@@ -146,13 +149,13 @@ std::string folded(const Emission& e, int32_t acc, const std::string& a, const s
 }
 
 void declare_accumulator(Emission& e, const Scope& s, int32_t acc) {
-  const Class c = class_of(e.k.accs[acc].dtype);
+  const RegisterClass c = class_of(e.k.accs[acc].dtype);
   for (int u = 0; u < s.vectors(); ++u) {
     const std::string name = acc_name(acc, s.vector, u);
     e.out.line(std::string(type_name(c, s.vector)) + " " + name + " = " + identity(e, acc, s.vector) + ";");
     if (!finds_position(e.k.accs[acc])) continue;
     const bool narrow = s.vector && has_narrow_position(e, acc);
-    const Class position = narrow ? Class::kI : Class::kL;
+    const RegisterClass position = narrow ? RegisterClass::kI : RegisterClass::kL;
     e.out.line(std::string(type_name(position, s.vector)) + " " + name +
                "i = " + e.constant(position, 0, narrow ? INT32_MAX : INT64_MAX, s.vector) + ";");
   }
@@ -213,7 +216,7 @@ void fold(Emission& e, Scope& s, Id i) {
 void read_accumulator(Emission& e, Scope& s, Id i) {
   const Instr& in = s.stage->body[i];
   const bool varying = e.outer() && s.vector;
-  Value& v = s.values[i];
+  EmittedValue& v = s.values[i];
   v.varying = varying;
   if (!finds_position(e.k.accs[in.slot])) {
     v.dtype = in.dtype;

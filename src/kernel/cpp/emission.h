@@ -29,9 +29,9 @@ struct Writer {
 };
 
 // An instruction's result as it stands in the text.
-struct Value {
+struct EmittedValue {
   bool varying = false;  // a vector, once per copy; else a scalar
-  Class cls = Class::kF;
+  RegisterClass cls = RegisterClass::kF;
   DType dtype = DType::kF32;  // after narrowing
   std::string text;           // of a scalar its name or literal; of a vector its name without the copy's suffix
   bool literal = false;
@@ -56,7 +56,7 @@ struct LaneRun {
 struct Scope {
   const loops::Stage* stage = nullptr;
   const StageFacts* facts = nullptr;
-  std::vector<Value> values;
+  std::vector<EmittedValue> values;
   std::map<const sym::Node*, Indirect> indirect;
   bool vector = false;
   LaneLoop lanes;
@@ -74,7 +74,7 @@ struct Emission {
   }
 
   const loops::Kernel& k;
-  const Facts facts;
+  const KernelFacts facts;
   const Iteration iteration;
   Writer out;
   std::unordered_map<const sym::Node*, std::string> variables;
@@ -86,7 +86,7 @@ struct Emission {
   bool outer() const { return facts.outer(); }
   // Qualifies library names: scalars have a namespace of their own where the kernel itself is vectors.
   std::string ns(bool vector) const { return vector || facts.lanes.width == 1 ? "" : "one::"; }
-  std::string constant(Class c, double number, int64_t integer, bool vector) const {
+  std::string constant(RegisterClass c, double number, int64_t integer, bool vector) const {
     return kernel::constant(c, number, integer, vector, ns(vector));
   }
 };

@@ -15,7 +15,7 @@ using loops::Op;
 using loops::Reduce;
 using sym::Expr;
 
-bool has_lanes(const Facts& f, const loops::Stage& s) {
+bool has_lanes(const KernelFacts& f, const loops::Stage& s) {
   if (f.outer()) return true;
   return f.inner() && !s.ordered && !s.loops.empty();
 }
@@ -30,7 +30,7 @@ LaneStep step_in(const loops::Stage& s, Expr e, const LaneLoop& lanes, const std
 }
 
 // The instructions whose value differs from lane to lane.
-std::vector<char> varying_values(const Facts& f, const loops::Stage& s, const LaneLoop& lanes) {
+std::vector<char> varying_values(const KernelFacts& f, const loops::Stage& s, const LaneLoop& lanes) {
   std::vector<char> v(s.body.size(), 0);
   for (size_t i = 0; i < s.body.size(); ++i) {
     const Instr& in = s.body[i];
@@ -66,13 +66,13 @@ struct VectorNeeds {
   bool expressible = true;  // as vectors at all
 };
 
-void add_needs(const loops::Kernel& k, const Facts& f, const loops::Stage& s, const StageFacts& facts,
+void add_needs(const loops::Kernel& k, const KernelFacts& f, const loops::Stage& s, const StageFacts& facts,
                VectorNeeds& needs) {
   const LaneLoop lanes = lane_loop_of(k, f, s);
   const std::vector<char> varying = varying_values(f, s, lanes);
   auto holds = [&](DType d) {
-    Class c = class_of(d);
-    needs.wide |= c == Class::kD || c == Class::kL;
+    RegisterClass c = class_of(d);
+    needs.wide |= c == RegisterClass::kD || c == RegisterClass::kL;
   };
   for (size_t i = 0; i < s.body.size(); ++i) {
     const Instr& in = s.body[i];
@@ -110,7 +110,7 @@ loops::Vector possible_mode(const loops::Kernel& k, const Target& target) {
   return mode;
 }
 
-void choose_lanes(const loops::Kernel& k, const Target& target, Facts& f) {
+void choose_lanes(const loops::Kernel& k, const Target& target, KernelFacts& f) {
   f.mode = possible_mode(k, target);
   for (;;) {
     const bool vectors = f.mode != loops::Vector::kNone;
@@ -131,7 +131,7 @@ void choose_lanes(const loops::Kernel& k, const Target& target, Facts& f) {
 }
 
 // For one stage without loops; elsewhere such loads go lane by lane.
-void find_tiles(const loops::Kernel& k, Facts& f) {
+void find_tiles(const loops::Kernel& k, KernelFacts& f) {
   if (!f.outer() || k.transpose < 0 || k.transpose + 1 >= static_cast<int32_t>(k.outer.size()) ||
       k.stages.size() != 1 || !k.stages[0].loops.empty() || f.lanes.width < 8)
     return;
@@ -152,7 +152,7 @@ void find_tiles(const loops::Kernel& k, Facts& f) {
 }
 
 // As long as enough work is left to share among threads.
-void find_repeats(const loops::Kernel& k, Facts& f) {
+void find_repeats(const loops::Kernel& k, KernelFacts& f) {
   if (f.tiles.empty()) return;
   int64_t steps = 1;
   for (size_t i = 0; i + 1 < k.outer.size(); ++i) {
@@ -190,7 +190,7 @@ bool is_affine(Expr e) {
 
 // Pointwise kernels over affine indices. (Rows keep their sizes as constants, which makes their loops and tails
 // shorter.)
-bool can_share(const loops::Kernel& k, const Facts& f) {
+bool can_share(const loops::Kernel& k, const KernelFacts& f) {
   if (!f.outer() || !f.tiles.empty() || k.stages.size() != 1 || !k.stages[0].loops.empty() || !k.sizes.empty() ||
       !k.scratch.empty())
     return false;
@@ -203,14 +203,16 @@ bool can_share(const loops::Kernel& k, const Facts& f) {
 
 }  // namespace
 
-bool Facts::is_repeat(size_t loop) const { return std::find(repeats.begin(), repeats.end(), loop) != repeats.end(); }
+bool KernelFacts::is_repeat(size_t loop) const {
+  return std::find(repeats.begin(), repeats.end(), loop) != repeats.end();
+}
 
-LaneLoop lane_loop_of(const loops::Kernel& k, const Facts& facts, const loops::Stage& stage) {
+LaneLoop lane_loop_of(const loops::Kernel& k, const KernelFacts& facts, const loops::Stage& stage) {
   return {facts.outer() ? k.outer.back().var : stage.loops.back().var, facts.lanes.width};
 }
 
-Facts facts_of(const loops::Kernel& k, const Target& target) {
-  Facts f;
+KernelFacts facts_of(const loops::Kernel& k, const Target& target) {
+  KernelFacts f;
   choose_lanes(k, target, f);
   find_tiles(k, f);
   find_repeats(k, f);

@@ -2,7 +2,7 @@
 // which values fit in 32 bits, which loads are transposed in registers.
 //
 //   In        loops::Kernel and the machine
-//   Out       Facts; mode kNone where vectors do not pay or cannot express the kernel
+//   Out       KernelFacts; mode kNone where vectors do not pay or cannot express the kernel
 //   Declines  dtypes without arithmetic here (class_of)
 #pragma once
 #include <vector>
@@ -19,7 +19,7 @@ struct StageFacts {
   bool vector = false;  // lanes run through this stage
 };
 
-struct Facts {
+struct KernelFacts {
   loops::Vector mode = loops::Vector::kNone;
   Lanes lanes;
   std::vector<StageFacts> stages;
@@ -37,8 +37,8 @@ struct Facts {
   bool is_repeat(size_t loop) const;
 };
 
-Facts facts_of(const loops::Kernel& k, const Target& target);
-LaneLoop lane_loop_of(const loops::Kernel& k, const Facts& facts, const loops::Stage& stage);
+KernelFacts facts_of(const loops::Kernel& k, const Target& target);
+LaneLoop lane_loop_of(const loops::Kernel& k, const KernelFacts& facts, const loops::Stage& stage);
 
 inline bool is_memory_store(loops::Op op) { return op == loops::Op::k_store || op == loops::Op::k_store_scratch; }
 inline bool is_fold(loops::Op op) { return op == loops::Op::k_reduce || op == loops::Op::k_scan; }

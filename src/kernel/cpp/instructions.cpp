@@ -47,15 +47,16 @@ bool may_be_fast(const Emission& e, const Scope& s, Id i) {
 
 // 1 / value for divisions of a whole row; written once, beside the value.
 std::string reciprocal(const Emission& e, const Scope& s, Id i) {
-  const Value& v = s.values[i];
+  const EmittedValue& v = s.values[i];
   return v.literal ? e.ns(false) + "div_by(" + v.text + ")" : "v" + num(i) + "r";
 }
 
 // Powers that eager computes by other means, too; "" for others.
-std::string power(const Emission& e, const Scope& s, const Instr& in, const std::string& x, Class c, bool vector) {
-  const Value& exponent = s.values[in.args[1]];
-  if (!exponent.literal || (c != Class::kF && c != Class::kD)) return "";
-  const std::string library = e.ns(vector) + (c == Class::kF ? "v_" : "d_");
+std::string power(const Emission& e, const Scope& s, const Instr& in, const std::string& x, RegisterClass c,
+                  bool vector) {
+  const EmittedValue& exponent = s.values[in.args[1]];
+  if (!exponent.literal || (c != RegisterClass::kF && c != RegisterClass::kD)) return "";
+  const std::string library = e.ns(vector) + (c == RegisterClass::kF ? "v_" : "d_");
   const std::string one = e.constant(c, 1, 1, vector);
   if (exponent.number == 2) return x + " * " + x;
   if (exponent.number == 3) return x + " * " + x + " * " + x;
@@ -83,16 +84,16 @@ void scalar_operation(Emission& e, Scope& s, Id i) {
   bool varying = false;
   for (Id a : in.args) varying |= varies(s, a);
   const DType d = operating_dtype(s, i, first, arity);
-  const Class c = class_of(d);
+  const RegisterClass c = class_of(d);
   const DType result = in.dtype == DType::kI64 && d == DType::kI32 ? DType::kI32 : in.dtype;
   const bool fast = may_be_fast(e, s, i);
   define(e, s, i, varying, result, [&](int u) {
     std::string t[3];
-    for (int a = 0; a < arity; ++a) t[a] = operand(e, s, in.args[a], u, a < first ? Class::kB : c, varying);
+    for (int a = 0; a < arity; ++a) t[a] = operand(e, s, in.args[a], u, a < first ? RegisterClass::kB : c, varying);
     if (in.op == Op::k_where && varying && !s.values[in.args[0]].varying)
       return "(" + s.values[in.args[0]].name(u) + " ? " + t[1] + " : " + t[2] + ")";
     if (fast) return std::string(in.op == Op::k_tanh ? "v_tanh_fast(" : "v_erf_fast(") + t[0] + ")";
-    if (in.op == Op::k_div && varying && c == Class::kF && !s.values[in.args[1]].varying)
+    if (in.op == Op::k_div && varying && c == RegisterClass::kF && !s.values[in.args[1]].varying)
       return "v_div_by(" + t[0] + ", " + operand(e, s, in.args[1], u, c, false) + ", " + reciprocal(e, s, in.args[1]) +
              ")";
     if (in.op == Op::k_pow)
@@ -103,7 +104,7 @@ void scalar_operation(Emission& e, Scope& s, Id i) {
 
 void convert(Emission& e, Scope& s, Id i) {
   const Instr& in = s.stage->body[i];
-  if (const Value& c = s.values[in.args[0]]; c.literal) {
+  if (const EmittedValue& c = s.values[in.args[0]]; c.literal) {
     const bool from = is_floating(c.dtype), to = is_floating(in.dtype);
     if (in.dtype == DType::kBool) return set_literal(e, s, i, 0, from ? c.number != 0 : c.integer != 0);
     if (to) return set_literal(e, s, i, from ? c.number : static_cast<double>(c.integer), 0);
@@ -122,7 +123,7 @@ void round_to(Emission& e, Scope& s, Id i) {
   const bool varying = varies(s, from);
   define(e, s, i, varying, DType::kF32, [&](int u) {
     return e.ns(varying) + (in.narrow == DType::kBF16 ? "round_bf16(" : "round_f16(") +
-           operand(e, s, from, u, Class::kF, varying) + ")";
+           operand(e, s, from, u, RegisterClass::kF, varying) + ")";
   });
 }
 
@@ -196,23 +197,23 @@ void indirect(Emission& e, Scope& s, Id i) {
   s.indirect[in.index.node()] = {name, varying};
   if (!varying) {
     e.out.line("long " + name + " = 0;");
-    e.out.line(checked_index(in, size, name, operand(e, s, in.args[0], 0, Class::kL, false),
+    e.out.line(checked_index(in, size, name, operand(e, s, in.args[0], 0, RegisterClass::kL, false),
                              in.mask == kNone ? "" : mask_text(s, in, 0)));
   }
   for (int u = 0; varying && u < s.run.copies; ++u) {
-    const Value& v = s.values[in.args[0]];
+    const EmittedValue& v = s.values[in.args[0]];
     const std::string array = name + "_" + num(u);
     e.out.line("long " + array + "[W] = {};");
-    const std::string value = v.varying ? v.name(u) + "[l]" : operand(e, s, in.args[0], u, Class::kL, false);
+    const std::string value = v.varying ? v.name(u) + "[l]" : operand(e, s, in.args[0], u, RegisterClass::kL, false);
     const std::string mask = in.mask == kNone ? "" : mask_text(s, in, u) + (varies(s, in.mask) ? "[l]" : "");
     e.out.line("for (int l = 0; l < " + lane_count(s) + "; ++l) " +
                checked_index(in, size, array + "[l]", value, mask));
   }
   // Beside the variable there is the value itself, for instructions that read it.
-  Value& v = s.values[i];
+  EmittedValue& v = s.values[i];
   v.varying = varying;
   v.dtype = DType::kI64;
-  v.cls = Class::kL;
+  v.cls = RegisterClass::kL;
   v.text = varying ? "v" + num(i) : name;
   if (varying && is_read(s, i))
     define_by_lane(e, s, i, DType::kI64, [&](int u) { return name + "_" + num(u) + "[l]"; });

@@ -12,7 +12,7 @@ using sym::Expr;
 int64_t whole_vectors(int64_t points, int64_t width) { return (points + width - 1) / width * width; }
 
 // How many of the last outer loop's points one linear index covers (kOuter).
-void choose_block(const loops::Kernel& k, const Facts& f, Iteration& it) {
+void choose_block(const loops::Kernel& k, const KernelFacts& f, Iteration& it) {
   if (!f.outer()) return;
   const int64_t w = f.lanes.width;
   bool loops = false, folds = false;
@@ -52,19 +52,21 @@ Expr cost_of_point(const loops::Kernel& k) {
 
 }  // namespace
 
-size_t linearized_loops(const loops::Kernel& k, const Facts& facts) { return k.outer.size() - (facts.outer() ? 1 : 0); }
+size_t linearized_loops(const loops::Kernel& k, const KernelFacts& facts) {
+  return k.outer.size() - (facts.outer() ? 1 : 0);
+}
 
-bool is_across(const loops::Kernel& k, const Facts& facts, size_t loop) {
+bool is_across(const loops::Kernel& k, const KernelFacts& facts, size_t loop) {
   return !facts.tiles.empty() && static_cast<int32_t>(loop) == k.transpose;
 }
 
-Expr steps_of(const loops::Kernel& k, const Facts& facts, size_t loop) {
+Expr steps_of(const loops::Kernel& k, const KernelFacts& facts, size_t loop) {
   if (facts.is_repeat(loop)) return 1;
   const Expr extent = k.outer[loop].extent;
   return is_across(k, facts, loop) ? sym::ceildiv(extent, Expr(facts.lanes.width)) : extent;
 }
 
-Iteration iteration_of(const loops::Kernel& k, const Facts& facts) {
+Iteration iteration_of(const loops::Kernel& k, const KernelFacts& facts) {
   Iteration it;
   choose_block(k, facts, it);
   for (size_t i = 0; i < linearized_loops(k, facts); ++i) it.count = it.count * steps_of(k, facts, i);

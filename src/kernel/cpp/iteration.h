@@ -17,13 +17,13 @@ struct Iteration {
   sym::Expr cost = 0;
   int64_t worth = 0;
 };
-Iteration iteration_of(const loops::Kernel& k, const Facts& facts);
+Iteration iteration_of(const loops::Kernel& k, const KernelFacts& facts);
 
 // How many outer loops have a step of their own in the linear index: all but the last one under kOuter.
-size_t linearized_loops(const loops::Kernel& k, const Facts& facts);
+size_t linearized_loops(const loops::Kernel& k, const KernelFacts& facts);
 // How many steps such a loop has.
-sym::Expr steps_of(const loops::Kernel& k, const Facts& facts, size_t loop);
+sym::Expr steps_of(const loops::Kernel& k, const KernelFacts& facts, size_t loop);
 // Whether it is the loop that tiles are read along.
-bool is_across(const loops::Kernel& k, const Facts& facts, size_t loop);
+bool is_across(const loops::Kernel& k, const KernelFacts& facts, size_t loop);
 
 }  // namespace flashover::kernel::cpp

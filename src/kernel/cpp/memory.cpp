@@ -25,24 +25,24 @@ bool is_plain_in_memory(DType d) {
 }
 
 // Scratch of a vector kernel holds whole vectors, `unroll` for each element.
-std::string scratch_vector(Emission& e, const Scope& s, const Memory& m, const Instr& in, int copy) {
+std::string scratch_vector(Emission& e, const Scope& s, const MemoryAccess& m, const Instr& in, int copy) {
   return m.pointer + "[(" + index(e, s, in.index) + ") * " + num(e.iteration.unroll) + " + " + num(copy) + "]";
 }
 
-std::string load_one(const Emission& e, const Memory& m, const std::string& at) {
+std::string load_one(const Emission& e, const MemoryAccess& m, const std::string& at) {
   return is_plain_in_memory(m.dtype) ? m.pointer + "[" + at + "]"
                                      : e.ns(false) + "load_" + m.suffix + "(" + m.pointer + " + " + at + ")";
 }
 
 // The lanes of this run, or those of them where the mask is set, which differs from lane to lane.
-std::string load_run(const Scope& s, const Memory& m, const std::string& at) {
+std::string load_run(const Scope& s, const MemoryAccess& m, const std::string& at) {
   return s.run.count.empty() ? "load_" + m.suffix + "(" + at + ")"
                              : "load_" + m.suffix + "_n(" + at + ", " + s.run.count + ")";
 }
 std::string masked_lanes(const Scope& s, const Instr& in, int copy) {
   return mask_text(s, in, copy) + (s.run.count.empty() ? "" : " & lanes_below(" + s.run.count + ")");
 }
-std::string load_masked(const Scope& s, const Memory& m, const Instr& in, const std::string& at, int copy) {
+std::string load_masked(const Scope& s, const MemoryAccess& m, const Instr& in, const std::string& at, int copy) {
   return "load_" + m.suffix + "_m(" + at + ", " + masked_lanes(s, in, copy) + ")";
 }
 
@@ -51,7 +51,7 @@ std::string or_zero(const Scope& s, const Instr& in, int copy, const std::string
   return in.mask == kNone ? loaded : mask_text(s, in, copy) + " ? " + loaded + " : " + zero;
 }
 
-std::string gathered(Emission& e, const Scope& s, const Memory& m, const Instr& in, int64_t stride, int copy) {
+std::string gathered(Emission& e, const Scope& s, const MemoryAccess& m, const Instr& in, int64_t stride, int copy) {
   const bool mask_varies = varies(s, in.mask);
   const std::string at = m.pointer + " + " + index_of_copy(e, s, in.index, copy);
   std::string mask = s.run.count.empty() ? "" : "lanes_below(" + s.run.count + ")";
@@ -71,7 +71,7 @@ std::string combined(const Emission& e, StoreMode mode, DType d, const std::stri
   return operation(ops[static_cast<size_t>(mode)], d, "(" + old + ")", "(" + value + ")", "", vector, e.ns(vector));
 }
 
-void store_scratch_vectors(Emission& e, Scope& s, const Instr& in, const Memory& m) {
+void store_scratch_vectors(Emission& e, Scope& s, const Instr& in, const MemoryAccess& m) {
   for (int u = 0; u < s.run.copies; ++u) {
     const std::string at = scratch_vector(e, s, m, in, u),
                       value = operand(e, s, in.args[0], u, class_of(m.dtype), true);
@@ -85,7 +85,7 @@ void store_scratch_vectors(Emission& e, Scope& s, const Instr& in, const Memory&
   }
 }
 
-void store_vectors(Emission& e, Scope& s, const Instr& in, const Memory& m) {
+void store_vectors(Emission& e, Scope& s, const Instr& in, const MemoryAccess& m) {
   const bool mask_varies = varies(s, in.mask);
   for (int u = 0; u < s.run.copies; ++u) {
     const std::string at = m.pointer + " + " + index_of_copy(e, s, in.index, u);
@@ -107,12 +107,12 @@ void store_vectors(Emission& e, Scope& s, const Instr& in, const Memory& m) {
 }
 
 // One element, of lane `lane` of a vector value.
-void store_one(Emission& e, const Scope& s, const Instr& in, const Memory& m, int copy, const std::string& at,
+void store_one(Emission& e, const Scope& s, const Instr& in, const MemoryAccess& m, int copy, const std::string& at,
                const std::string& lane, const std::string& mask) {
-  const Class c = class_of(m.dtype);
-  const Value& v = s.values[in.args[0]];
+  const RegisterClass c = class_of(m.dtype);
+  const EmittedValue& v = s.values[in.args[0]];
   std::string value = v.varying ? v.name(copy) + "[" + lane + "]" : operand(e, s, in.args[0], copy, c, false);
-  if (v.varying && c == Class::kB) value = "(" + value + " != 0)";
+  if (v.varying && c == RegisterClass::kB) value = "(" + value + " != 0)";
   if (in.mode != StoreMode::kSet) value = combined(e, in.mode, m.dtype, load_one(e, m, at), value, false);
   const std::string text = is_plain_in_memory(m.dtype)
                                ? m.pointer + "[" + at + "] = (" + memory_type(m.dtype) + ")(" + value + ");"
@@ -151,7 +151,7 @@ const char* memory_type(DType d) {
   }
 }
 
-Memory memory_of(const loops::Kernel& k, const Instr& in) {
+MemoryAccess memory_of(const loops::Kernel& k, const Instr& in) {
   const bool scratch = in.op == Op::k_load_scratch || in.op == Op::k_store_scratch;
   const DType d = scratch ? k.scratch[in.slot].dtype : k.params[in.slot].dtype;
   return {(scratch ? "r" : "p") + num(in.slot), d, info(d).name};
@@ -159,14 +159,15 @@ Memory memory_of(const loops::Kernel& k, const Instr& in) {
 
 void load(Emission& e, Scope& s, Id i) {
   const Instr& in = s.stage->body[i];
-  const Memory m = memory_of(e.k, in);
+  const MemoryAccess m = memory_of(e.k, in);
   const DType d = in.dtype;
-  const Class c = class_of(d);
+  const RegisterClass c = class_of(d);
   if (in.op == Op::k_load_scratch && e.outer())
     return define(e, s, i, true, d, [&](int u) { return scratch_vector(e, s, m, in, u); });
   if (auto tile = e.tile_names.find(i); tile != e.tile_names.end())
-    return define(e, s, i, true, d,
-                  [&](int) { return c == Class::kI ? "bits(" + tile->second + "[row])" : tile->second + "[row]"; });
+    return define(e, s, i, true, d, [&](int) {
+      return c == RegisterClass::kI ? "bits(" + tile->second + "[row])" : tile->second + "[row]";
+    });
   const LaneStep step = step_of(s, in.index);
   const bool mask_varies = varies(s, in.mask);
   const std::string zeros = e.constant(c, 0, 0, true);
@@ -192,7 +193,7 @@ void load(Emission& e, Scope& s, Id i) {
 
 void store(Emission& e, Scope& s, Id i) {
   Instr in = s.stage->body[i];
-  const Memory m = memory_of(e.k, in);
+  const MemoryAccess m = memory_of(e.k, in);
   if (in.op == Op::k_store && in.mode == StoreMode::kSet && is_reduced(m.dtype))
     in.args[0] = unrounded(s, in.args[0], m.dtype);
   if (in.op == Op::k_store_scratch && e.outer()) return store_scratch_vectors(e, s, in, m);

@@ -7,12 +7,12 @@ namespace flashover::kernel::cpp {
 const char* memory_type(DType d);  // "unsigned short"; throws Declined for dtypes that are not accessed here
 
 // The memory that a load or store accesses.
-struct Memory {
+struct MemoryAccess {
   std::string pointer;
   DType dtype;
   std::string suffix;  // of the library's load_ and store_
 };
-Memory memory_of(const loops::Kernel& k, const loops::Instr& in);
+MemoryAccess memory_of(const loops::Kernel& k, const loops::Instr& in);
 
 void load(Emission& e, Scope& s, loops::Id i);
 void store(Emission& e, Scope& s, loops::Id i);

@@ -15,7 +15,7 @@ void read_tile(Emission& e, loops::Id id, const std::string& n, const std::strin
   const loops::Instr& in = e.k.stages[0].body[id];
   const Expr across = e.k.outer[e.k.transpose].var;
   const std::string row = variable(e, across), lane = variable(e, e.k.outer.back().var), w = num(e.facts.lanes.width);
-  const Memory m = memory_of(e.k, in);
+  const MemoryAccess m = memory_of(e.k, in);
   const std::string name = "tile" + num(id);
   e.tile_names[id] = name;
   e.out.line("VF " + name + "[W]" + (n.empty() ? "" : " = {}") + ";");

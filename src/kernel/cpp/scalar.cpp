@@ -104,47 +104,47 @@ const Row& row(Op op) {
   return r;
 }
 
-bool wide(Class c) { return c == Class::kD || c == Class::kL; }
+bool wide(RegisterClass c) { return c == RegisterClass::kD || c == RegisterClass::kL; }
 
 }  // namespace
 
-Class class_of(DType d) {
+RegisterClass class_of(DType d) {
   switch (d) {
     case DType::kF32:
     case DType::kF16:
     case DType::kBF16:
-      return Class::kF;
+      return RegisterClass::kF;
     case DType::kF64:
-      return Class::kD;
+      return RegisterClass::kD;
     case DType::kBool:
-      return Class::kB;
+      return RegisterClass::kB;
     case DType::kU8:
     case DType::kI8:
     case DType::kI16:
     case DType::kU16:
     case DType::kI32:
-      return Class::kI;
+      return RegisterClass::kI;
     case DType::kI64:
     case DType::kU32:
-      return Class::kL;
+      return RegisterClass::kL;
     default:
       throw Declined(std::string("kernel: no arithmetic on ") + info(d).name);
   }
 }
 
-const char* type_name(Class c, bool vector) {
+const char* type_name(RegisterClass c, bool vector) {
   static const char* const names[][2] = {
       {"float", "VF"}, {"double", "VD"}, {"int", "VI"}, {"long", "VL"}, {"bool", "VM"}};
   return names[static_cast<size_t>(c)][vector];
 }
 
-std::string constant(Class c, double number, int64_t integer, bool vector, const std::string& ns) {
+std::string constant(RegisterClass c, double number, int64_t integer, bool vector, const std::string& ns) {
   std::string text;
   const char* splat = "";
   switch (c) {
-    case Class::kF:
-    case Class::kD: {
-      const bool f = c == Class::kF;
+    case RegisterClass::kF:
+    case RegisterClass::kD: {
+      const bool f = c == RegisterClass::kF;
       splat = f ? "splat" : "splat_d";
       if (f) number = static_cast<float>(number);
       if (std::isnan(number)) {
@@ -158,19 +158,19 @@ std::string constant(Class c, double number, int64_t integer, bool vector, const
       if (std::signbit(number) && !std::isnan(number)) text = "(-" + text + ")";
       break;
     }
-    case Class::kI:
-    case Class::kL:
-      splat = c == Class::kI ? "splat_i" : "splat_l";
+    case RegisterClass::kI:
+    case RegisterClass::kL:
+      splat = c == RegisterClass::kI ? "splat_i" : "splat_l";
       text = std::to_string(integer);
       if (integer == INT64_MIN)
         text = "(-9223372036854775807l - 1)";
-      else if (c == Class::kI && integer == INT32_MIN)
+      else if (c == RegisterClass::kI && integer == INT32_MIN)
         text = "(-2147483647 - 1)";
-      else if (c == Class::kL)
+      else if (c == RegisterClass::kL)
         text += "l";
       if (integer < 0 && text[0] == '-') text = "(" + text + ")";
       break;
-    case Class::kB:
+    case RegisterClass::kB:
       splat = "splat_m";
       text = integer ? "true" : "false";
       break;
@@ -197,10 +197,10 @@ std::string wrapped(DType d, const std::string& text, const std::string& ns) {
 
 std::string operation(Op op, DType operand, const std::string& a, const std::string& b, const std::string& c,
                       bool vector, const std::string& ns) {
-  const Class cls = class_of(operand);
+  const RegisterClass cls = class_of(operand);
   const Row& r = row(op);
-  const bool floats = cls == Class::kF || cls == Class::kD;
-  std::string_view pattern = floats ? r.floating : cls == Class::kB ? r.boolean : r.integer;
+  const bool floats = cls == RegisterClass::kF || cls == RegisterClass::kD;
+  std::string_view pattern = floats ? r.floating : cls == RegisterClass::kB ? r.boolean : r.integer;
   FLASHOVER_CHECK(!pattern.empty()) << loops::info(op).name << " does not exist for " << info(operand).name;
   std::string out;
   const bool compares = pattern[0] == '?';
@@ -243,11 +243,12 @@ std::string operation(Op op, DType operand, const std::string& a, const std::str
         break;
       case '@': {
         std::string n = name();
-        out += ns + (n == "bits" ? (cls == Class::kD ? "bits_d" : "bits") : (cls == Class::kD ? "d_" : "v_") + n);
+        out += ns + (n == "bits" ? (cls == RegisterClass::kD ? "bits_d" : "bits")
+                                 : (cls == RegisterClass::kD ? "d_" : "v_") + n);
         break;
       }
       case '#':
-        out += ns + name() + (cls == Class::kL ? "_l" : "_i");
+        out += ns + name() + (cls == RegisterClass::kL ? "_l" : "_i");
         break;
       case '~':
         out += ns + name();
@@ -261,19 +262,19 @@ std::string operation(Op op, DType operand, const std::string& a, const std::str
 }
 
 std::string conversion(DType from, DType to, const std::string& a, bool vector, const std::string& ns) {
-  const Class f = class_of(from), t = class_of(to);
-  if (t == Class::kB) {
-    if (f == Class::kB) return a;
+  const RegisterClass f = class_of(from), t = class_of(to);
+  if (t == RegisterClass::kB) {
+    if (f == RegisterClass::kB) return a;
     std::string test = a + " != " + constant(f, 0, 0, vector, ns);
     return vector && wide(f) ? ns + "m_from_wide(" + test + ")" : test;
   }
-  if (f == Class::kB) {
+  if (f == RegisterClass::kB) {
     switch (t) {
-      case Class::kF:
+      case RegisterClass::kF:
         return a + " ? " + constant(t, 1, 0, vector, ns) + " : " + constant(t, 0, 0, vector, ns);
-      case Class::kI:
+      case RegisterClass::kI:
         return ns + "m_to_i(" + a + ")";
-      case Class::kL:
+      case RegisterClass::kL:
         return vector ? ns + "m_to_wide(" + a + ") & 1" : a;
       default:
         return (vector ? ns + "m_to_wide(" + a + ")" : a) + " ? " + constant(t, 1, 0, vector, ns) + " : " +

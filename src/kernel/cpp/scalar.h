@@ -8,11 +8,11 @@
 namespace flashover::kernel {
 
 // How values of a dtype are held in registers: f32, f64, 32-bit integer, 64-bit integer, mask.
-enum class Class : uint8_t { kF, kD, kI, kL, kB };
-Class class_of(DType d);  // throws Declined for dtypes without arithmetic here
+enum class RegisterClass : uint8_t { kF, kD, kI, kL, kB };
+RegisterClass class_of(DType d);  // throws Declined for dtypes without arithmetic here
 
-const char* type_name(Class c, bool vector);  // "VF" / "float"
-std::string constant(Class c, double number, int64_t integer, bool vector, const std::string& ns);
+const char* type_name(RegisterClass c, bool vector);  // "VF" / "float"
+std::string constant(RegisterClass c, double number, int64_t integer, bool vector, const std::string& ns);
 // `operand` is the dtype of the operands (of the arms for where); texts are of class class_of(operand), conditions are
 // masks. `ns` qualifies library names ("" or "one::").
 std::string operation(loops::Op op, DType operand, const std::string& a, const std::string& b, const std::string& c,

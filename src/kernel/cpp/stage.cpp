@@ -91,7 +91,7 @@ void lane_loop(Emission& e, Scope& s, size_t depth, const SumBlocks& blocks, con
   const int64_t w = e.facts.lanes.width;
   const int copies = s.run.copies;
   e.out.line("long " + v + " = " + from + ";");
-  const std::vector<Value> values = s.values;
+  const std::vector<EmittedValue> values = s.values;
   const auto indirect = s.indirect;
   auto run = [&](const LaneRun& lanes) {
     const LaneRun whole = s.run;

@@ -7,7 +7,7 @@
 namespace flashover::kernel::cpp {
 
 // Operand `a` as class `cls`, as a vector if `vector`.
-std::string operand(const Emission& e, const Scope& s, loops::Id a, int copy, Class cls, bool vector);
+std::string operand(const Emission& e, const Scope& s, loops::Id a, int copy, RegisterClass cls, bool vector);
 
 using TextOfCopy = std::function<std::string(int copy)>;
 // Writes "const type name = text" for every copy.

@@ -55,7 +55,7 @@ Axes all_axes(const Emission& e) {
   return e.tile.y ? static_cast<Axes>(kX | kY) : kX;
 }
 
-std::string broadcast(const Emission& e, const Value& v, Axes to) {
+std::string broadcast(const Emission& e, const EmittedValue& v, Axes to) {
   if (v.literal || v.axes == 0) return "tl.full(" + shape(e, to) + ", " + v.text + ", " + type_name(v.dtype) + ")";
   return v.axes == to ? v.text : "tl.broadcast_to(" + v.text + ", " + shape(e, to) + ")";
 }
@@ -78,20 +78,20 @@ std::string mask(const Emission& e, const Instr& in, Axes axes) {
 
 Axes mask_axes(const Emission& e, const Instr& in) { return in.mask == kNone ? Axes{0} : e.stage.values[in.mask].axes; }
 
-const Value& arg(const Emission& e, const Instr& in, int n) { return e.stage.values[in.args[n]]; }
+const EmittedValue& arg(const Emission& e, const Instr& in, int n) { return e.stage.values[in.args[n]]; }
 
-std::string full(const Value& v, DType d) {
+std::string full(const EmittedValue& v, DType d) {
   return v.dtype == d || v.literal ? v.text : v.text + ".to(" + type_name(d) + ")";
 }
 
-void set_value(Emission& e, Id id, Value v) { e.stage.values[id] = std::move(v); }
+void set_value(Emission& e, Id id, EmittedValue v) { e.stage.values[id] = std::move(v); }
 
 void define(Emission& e, Id id, Axes axes, const std::string& text, DType d) {
   const bool pure = text.find("tl.load(") == std::string::npos;
   if (pure)
     for (const auto* memo : {&e.memo, &e.stage.memo})
       if (auto it = memo->find(text); it != memo->end()) return set_value(e, id, it->second);
-  Value v{fresh(e, "v"), axes, d, false, ""};
+  EmittedValue v{fresh(e, "v"), axes, d, false, ""};
   hoisted_line(e, axes, v.text + " = " + text);
   const bool stays_defined = !e.stage.looped || !(axes & kR);
   if (pure) (stays_defined ? e.memo : e.stage.memo)[text] = v;

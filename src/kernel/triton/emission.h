@@ -16,7 +16,7 @@
 namespace flashover::kernel::triton {
 
 // An instruction's result as it stands in the text.
-struct Value {
+struct EmittedValue {
   std::string text;  // a name or a literal
   Axes axes = 0;
   DType dtype = DType::kF32;  // kI32 for an i64 value that provably fits
@@ -31,7 +31,7 @@ struct Available {
   int32_t slot;
   sym::Expr index;
   int row;  // StageState::row, or -1 where the value does not depend on the stage's loops
-  Value value;
+  EmittedValue value;
 };
 
 // The name of an accumulator in the text, once it is reduced.
@@ -41,7 +41,7 @@ struct Accumulated {
 };
 
 // A kernel may be the epilogue of a product, or compute one of its operands (a prologue).
-struct Role {
+struct ProductRole {
   const loops::Product* epilogue_of = nullptr;
   const loops::Product* operand_of = nullptr;
   size_t side = 0;                         // which operand
@@ -50,24 +50,25 @@ struct Role {
 
 struct StageState {
   const loops::Stage* stage = nullptr;
-  std::vector<Value> values;
+  std::vector<EmittedValue> values;
   NarrowRanges ranges;
   std::vector<bool> exact;  // values of which more than 16 bits' worth goes on
   bool in_row = false;      // its loops are the axis r
   bool looped = false;      // over chunks of r
   int row = -1;             // tells its loops apart: stages with the same loops have the same
   std::string r_mask;
-  std::string header, before, body, after;  // of the loop over chunks
-  std::map<std::string, Value> memo;        // values inside of that loop by right-hand side
-  std::vector<int32_t> loads;               // parameters that it reads from memory
+  std::string header, before, body, after;   // of the loop over chunks
+  std::map<std::string, EmittedValue> memo;  // values inside of that loop by right-hand side
+  std::vector<int32_t> loads;                // parameters that it reads from memory
 };
 
 struct Emission {
-  Emission(const loops::Kernel& kernel, Tile t, Role r = {}) : k(kernel), tile(std::move(t)), role(std::move(r)) {}
+  Emission(const loops::Kernel& kernel, Tile t, ProductRole r = {})
+      : k(kernel), tile(std::move(t)), role(std::move(r)) {}
 
   const loops::Kernel& k;
   const Tile tile;
-  const Role role;
+  const ProductRole role;
   // of the whole function
   bool wide = false;     // index arithmetic in 64 bits
   bool fast = false;     // all results have 16 bits: approximations will do
@@ -83,8 +84,8 @@ struct Emission {
   std::map<std::vector<const sym::Node*>, int> rows;
   std::vector<Available> available, scratch;
   std::map<int32_t, Accumulated> accumulated;
-  std::map<std::string, Value> memo;  // by right-hand side
-  std::vector<bool> loaded, stored;   // parameters touched since the last barrier, not only in registers
+  std::map<std::string, EmittedValue> memo;  // by right-hand side
+  std::vector<bool> loaded, stored;          // parameters touched since the last barrier, not only in registers
   StageState stage;
 };
 
@@ -110,7 +111,7 @@ void delinearize(Emission& e, const std::vector<NamedLoop>& nest, const std::str
 std::string shape(const Emission& e, Axes axes);  // "[64, 1]"
 Axes all_axes(const Emission& e);
 // The whole shape, as reductions and scans need it.
-std::string broadcast(const Emission& e, const Value& v, Axes to);
+std::string broadcast(const Emission& e, const EmittedValue& v, Axes to);
 // Behind what indices are made of.
 inline const char* wide_cast(const Emission& e) { return e.wide ? ".to(tl.int64)" : ""; }
 std::string conjunction(const std::string& mask, const std::string& other);  // "" is always true
@@ -121,10 +122,10 @@ std::string mask(const Emission& e, const loops::Instr& in, Axes axes);
 Axes mask_axes(const Emission& e, const loops::Instr& in);
 
 // ---- values
-const Value& arg(const Emission& e, const loops::Instr& in, int n);
+const EmittedValue& arg(const Emission& e, const loops::Instr& in, int n);
 // At its full width.
-std::string full(const Value& v, DType d);
-void set_value(Emission& e, loops::Id id, Value v);
+std::string full(const EmittedValue& v, DType d);
+void set_value(Emission& e, loops::Id id, EmittedValue v);
 void define(Emission& e, loops::Id id, Axes axes, const std::string& text, DType d);
 
 }  // namespace flashover::kernel::triton

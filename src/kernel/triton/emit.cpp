@@ -36,7 +36,7 @@ std::string function_name(const Emission& e) {
 
 // Parameters of the function in order, as the launch passes them.
 struct Parameters {
-  Source& source;
+  TritonSource& source;
   std::string names;
 
   void add(const std::string& name, const std::string& type, plan::ParamKind kind) {
@@ -59,7 +59,7 @@ struct Parameters {
   }
 };
 
-std::string add_parameters(const Emission& e, Source& source) {
+std::string add_parameters(const Emission& e, TritonSource& source) {
   Parameters parameters{source, ""};
   const Product* p = e.role.epilogue_of;
   for (size_t side = 0; p && side < 2; ++side) {
@@ -86,8 +86,8 @@ Expr launch_grid(const Emission& e) {
   });
 }
 
-Source source_of(const Emission& e) {
-  Source s;
+TritonSource source_of(const Emission& e) {
+  TritonSource s;
   s.name = function_name(e);
   const std::string parameters = add_parameters(e, s);
   std::string comment = e.k.label;
@@ -110,7 +110,7 @@ bool has_shared_random_numbers(const loops::Kernel& k) {
   });
 }
 
-Source emit_function(Emission&& e) {
+TritonSource emit_function(Emission&& e) {
   e.wide = needs_int64(e.k, e.tile.points);
   for (size_t i = 0; i < e.k.sizes.size(); ++i) e.at.names[e.k.sizes[i].node()] = {"n" + num(i), 0};
   e.random = has_shared_random_numbers(e.k);
@@ -126,7 +126,7 @@ Source emit_function(Emission&& e) {
 
 std::string str(const Gpu& gpu) { return "sm_" + num(gpu.arch); }
 
-Hash128 key(const Source& s) {
+Hash128 key(const TritonSource& s) {
   const size_t body = s.text.find("):\n");
   Hasher h;
   h.text(std::string_view(s.text).substr(body == std::string::npos ? 0 : body))
@@ -137,11 +137,11 @@ Hash128 key(const Source& s) {
   return h.finish();
 }
 
-Source emit(const loops::Kernel& k, const Gpu& gpu) {
+TritonSource emit(const loops::Kernel& k, const Gpu& gpu) {
   if (k.serial) throw Declined("triton: a nest that runs in order");
   return emit_function(Emission(k, choose_tile(k, gpu)));
 }
 
-Source emit(const Product& p, const Gpu&) { return emit_function(emission_of(p)); }
+TritonSource emit(const Product& p, const Gpu&) { return emit_function(emission_of(p)); }
 
 }  // namespace flashover::kernel::triton

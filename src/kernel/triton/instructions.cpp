@@ -20,7 +20,7 @@ bool is_narrow(const Emission& e, Id id, const Instr& in, int first) {
   if (e.stage.stage->body[in.args[first]].dtype != DType::kI64) return false;
   if (in.dtype == DType::kI64 && !e.stage.ranges[id]) return false;
   for (int i = first; i < loops::info(in.op).arity; ++i) {
-    const Value& v = arg(e, in, i);
+    const EmittedValue& v = arg(e, in, i);
     if (v.dtype != DType::kI32 && !(v.literal && e.stage.ranges[in.args[i]])) return false;
   }
   return true;
@@ -35,7 +35,7 @@ void scalar_operation(Emission& e, Id id, const Instr& in) {
   std::vector<std::string> args;
   Axes axes = 0;
   for (int i = 0; i < n; ++i) {
-    const Value& v = arg(e, in, i);
+    const EmittedValue& v = arg(e, in, i);
     axes |= v.axes;
     literals &= v.literal || i < first;
     args.push_back(i < first || narrow ? v.text : full(v, declared));
@@ -51,7 +51,7 @@ void scalar_operation(Emission& e, Id id, const Instr& in) {
 
 // An i64 that provably fits is made as an i32, unless indices need 64 bits.
 void converted(Emission& e, Id id, const Instr& in) {
-  const Value a = arg(e, in, 0);
+  const EmittedValue a = arg(e, in, 0);
   const DType to = in.dtype == DType::kI64 && e.stage.ranges[id] && !e.wide ? DType::kI32 : in.dtype;
   if (to != in.dtype && a.dtype == to && !a.literal) return set_value(e, id, a);
   define(e, id, a.literal ? Axes{0} : a.axes, convert(a.dtype, to, a.literal ? scalar_tensor(a.text, a.dtype) : a.text),
@@ -59,7 +59,7 @@ void converted(Emission& e, Id id, const Instr& in) {
 }
 
 void round_to(Emission& e, Id id, const Instr& in) {
-  const Value a = arg(e, in, 0);
+  const EmittedValue a = arg(e, in, 0);
   if ((a.literal && is_reduced(in.narrow)) || a.rounded_to == in.narrow)  // constants are rounded by the store
     return set_value(e, id, a);
   define(e, id, a.axes, to_memory(in.narrow, a.text), in.narrow);
@@ -146,7 +146,7 @@ std::string quotable(const std::string& message) {
 }
 
 void indirect(Emission& e, Id id, const Instr& in) {
-  const Value a = arg(e, in, 0);
+  const EmittedValue a = arg(e, in, 0);
   const Axes axes = a.axes | mask_axes(e, in);
   const std::string t = fresh(e, "t"), size = text(e.at, in.hi);
   std::string v = a.literal ? scalar_tensor(a.text, DType::kI64) : e.wide ? full(a, DType::kI64) : a.text;

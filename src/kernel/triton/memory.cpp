@@ -18,13 +18,13 @@ DType compute_dtype(DType d) { return is_narrow_float(d) ? DType::kF32 : d; }
 
 int row_of(const Emission& e, Axes axes) { return axes & kR ? e.stage.row : -1; }
 
-const Value* available(const Emission& e, int32_t slot, Expr index, Axes axes) {
+const EmittedValue* available(const Emission& e, int32_t slot, Expr index, Axes axes) {
   for (const Available& a : e.available)
     if (a.slot == slot && a.index == index && a.row == row_of(e, axes)) return &a.value;
   return nullptr;
 }
 
-void make_available(Emission& e, int32_t slot, Expr index, const Value& v, Axes axes) {
+void make_available(Emission& e, int32_t slot, Expr index, const EmittedValue& v, Axes axes) {
   if (has_indirect(index) || v.axes != axes) return;
   if (e.stage.looped && (axes & kR)) return;
   e.available.push_back({slot, index, row_of(e, axes), v});
@@ -37,7 +37,7 @@ std::string offset(const Emission& e, Expr i, Axes own, Axes axes) {
 }
 
 // An operand of a product, all of its tile.
-void store_operand(Emission& e, const Value& v, const std::string& value, DType held, DType d) {
+void store_operand(Emission& e, const EmittedValue& v, const std::string& value, DType held, DType d) {
   const std::string whole = broadcast(e, {value, v.axes, held, v.literal}, kX | kY);
   e.result = fresh(e, "t");
   const std::string& inner = e.role.side ? e.y_mask : e.x_mask;  // what lies outside adds nothing
@@ -61,7 +61,7 @@ void store_atomically(Emission& e, const Instr& in, DType d, const Destination& 
   const bool sized = d == DType::kI32 || d == DType::kI64;
   if (!name || !(sized || (in.mode == StoreMode::kAdd && is_floating(d))))
     throw Declined(std::string("triton: no atomic for this store to ") + info(d).name);
-  const Value& a = arg(e, in, 0);
+  const EmittedValue& a = arg(e, in, 0);
   std::string v = value;
   if (is_reduced(d) || a.literal || a.axes == 0)
     v = "tl.broadcast_to(" + (a.literal ? scalar_tensor(value, compute_dtype(d)) : value) + ", " + shape(e, to.axes) +
@@ -90,7 +90,7 @@ void load(Emission& e, Id id, const Instr& in) {
   if (p.number) return set_value(e, id, {e.role.parameter + num(in.slot), 0, p.dtype});
   const Axes own = axes_of(e.at, in.index), axes = own | mask_axes(e, in);
   if (in.mask == kNone)
-    if (const Value* v = available(e, in.slot, in.index, axes)) return set_value(e, id, *v);
+    if (const EmittedValue* v = available(e, in.slot, in.index, axes)) return set_value(e, id, *v);
   const std::string m = mask(e, in, axes);
   std::string t = "tl.load(" + e.role.parameter + num(in.slot) + offset(e, in.index, own, axes) +
                   (m.empty() ? "" : ", " + m + ", 0") + ")";
@@ -102,7 +102,7 @@ void load(Emission& e, Id id, const Instr& in) {
 
 void store(Emission& e, const Instr& in) {
   const DType d = e.k.params[in.slot].dtype;
-  const Value v = arg(e, in, 0);
+  const EmittedValue v = arg(e, in, 0);
   const bool as_rounded = is_narrow_float(d) && !v.rounded.empty() && v.rounded_to == d;
   const std::string computed = full(v, compute_dtype(d));
   if (e.role.operand_of)

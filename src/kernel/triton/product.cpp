@@ -30,7 +30,8 @@ Prologues prologues(const Product& p) {
   for (size_t side = 0; side < 2; ++side) {
     if (!p.prologue[side].given()) continue;
     const Tile tile = side ? tile_of(p, p.tile.k, p.tile.n) : tile_of(p, p.tile.m, p.tile.k);
-    out[side].emplace(p.prologue[side].kernel, tile, Role{nullptr, &p, side, side ? "q" : "o", side ? "b" : "a"});
+    out[side].emplace(p.prologue[side].kernel, tile,
+                      ProductRole{nullptr, &p, side, side ? "q" : "o", side ? "b" : "a"});
   }
   return out;
 }
@@ -162,7 +163,7 @@ std::string prologue(Emission& e, Emission& operand) {
 
 }  // namespace
 
-Emission emission_of(const Product& p) { return {p.epilogue, tile_of(p, p.tile.m, p.tile.n), Role{&p}}; }
+Emission emission_of(const Product& p) { return {p.epilogue, tile_of(p, p.tile.m, p.tile.n), ProductRole{&p}}; }
 
 void product(Emission& e) {
   const Product& p = *e.role.epilogue_of;

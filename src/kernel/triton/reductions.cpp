@@ -21,7 +21,7 @@ std::string acc_name(int32_t slot) { return "a" + num(slot); }
 
 // Argument `n` over all of `axes` as `d`; `otherwise` where the mask is not set.
 std::string operand(const Emission& e, const Instr& in, int n, DType d, const std::string& otherwise, Axes axes) {
-  Value v = arg(e, in, n);
+  EmittedValue v = arg(e, in, n);
   if (v.dtype == DType::kBool && d == DType::kI32 && v.literal) v.text = v.text == "True" ? "1" : "0", v.dtype = d;
   if (v.dtype != d && !v.literal) v.text += std::string(".to(") + type_name(d) + ")";
   v.dtype = d;
@@ -43,7 +43,7 @@ void define_acc(Emission& e, int32_t slot, const std::string& text) {
 // A fold over one element.
 void fold_one(Emission& e, const Instr& in) {
   const Accumulator& a = e.k.accs[in.slot];
-  const Value& v = arg(e, in, 0);
+  const EmittedValue& v = arg(e, in, 0);
   Accumulated& acc = e.accumulated[in.slot];
   acc.axes = v.axes | mask_axes(e, in);
   std::string t = v.literal ? scalar_tensor(v.text, a.dtype) : full(v, a.dtype);
@@ -51,7 +51,7 @@ void fold_one(Emission& e, const Instr& in) {
     t = "tl.where(" + e.stage.values[in.mask].text + ", " + t + ", " + identity(a.kind, a.dtype) + ")";
   stage_line(e, acc_name(in.slot) + " = " + t);
   if (a.kind < Reduce::kArgMax) return;
-  const Value& i = arg(e, in, 1);
+  const EmittedValue& i = arg(e, in, 1);
   acc.axes |= i.axes;
   acc.position = DType::kI64;
   stage_line(e, acc_name(in.slot) + "_at = " + (i.literal ? scalar_tensor(i.text, DType::kI64) : full(i, DType::kI64)));

@@ -35,7 +35,7 @@ constexpr int kSilence = 60'000;  // milliseconds without a word from the server
 std::string json_string(std::string_view s) {
   return in_quotes(s, [](unsigned char c) { return c < 0x20 ? "\\u" + hexadecimal(c, 4) : ""; });
 }
-std::string request(const Source& s, const Gpu& gpu, uint32_t id) {
+std::string request(const TritonSource& s, const Gpu& gpu, uint32_t id) {
   std::string json = "{\"id\": " + std::to_string(id) + ", \"name\": " + json_string(s.name) +
                      ", \"text\": " + json_string(s.text) + ", \"signature\": [";
   for (size_t i = 0; i < s.signature.size(); ++i) json += (i ? ", " : "") + json_string(s.signature[i]);
@@ -54,7 +54,7 @@ struct Header {
 class Server {
  public:
   // One batch at a time: the workers are busy with it anyway.
-  std::vector<Cubin> build(std::span<const Source> sources, const Gpu& gpu) {
+  std::vector<Cubin> build(std::span<const TritonSource> sources, const Gpu& gpu) {
     std::vector<Cubin> out(sources.size());
     std::string asks;
     for (size_t i = 0; i < sources.size(); ++i) asks += request(sources[i], gpu, static_cast<uint32_t>(i));
@@ -94,7 +94,7 @@ class Server {
     to_ = in[1], from_ = out[0];
     try {
       folder_ = std::make_unique<PrivateFolder>();  // ptxas takes and leaves files by name
-      Launch launch{.argv = {c.python, c.script}, .in = in[0], .out = out[1]};
+      CommandLine launch{.argv = {c.python, c.script}, .in = in[0], .out = out[1]};
       if (fcntl(2, F_GETFD) >= 0) launch.err = 2;
       // Threads come and go, and the server outlives the one that started it.
       launch.dies_with_thread = false;
@@ -210,7 +210,7 @@ Command& the_command() {
 void set_command(Command c) { the_command() = std::move(c); }
 const Command& command() { return the_command(); }
 
-std::vector<Cubin> build(std::span<const Source> sources, const Gpu& gpu) {
+std::vector<Cubin> build(std::span<const TritonSource> sources, const Gpu& gpu) {
   if (sources.empty()) return {};
   return server().build(sources, gpu);
 }

@@ -34,7 +34,7 @@ void set_command(Command c);
 const Command& command();
 
 // Throws Declined if nothing can be compiled at all.
-std::vector<Cubin> build(std::span<const Source> sources, const Gpu& gpu);
+std::vector<Cubin> build(std::span<const TritonSource> sources, const Gpu& gpu);
 
 int32_t server_pid();  // 0: none runs. For tests
 

@@ -32,7 +32,7 @@ struct Gpu {
 };
 std::string str(const Gpu& gpu);  // "sm_90"
 
-struct Source {
+struct TritonSource {
   std::string name;                    // of the function: what profilers show
   std::string text;                    // readable as it is; imports _triton_lib (python/flashover/_triton_lib.py)
   std::vector<std::string> signature;  // "*fp32", "*bf16", "i32", ... by parameter; pointers are multiples of 16
@@ -42,10 +42,10 @@ struct Source {
   plan::CudaLaunch launch;  // all but shared and scratch, which the compiler knows
 };
 // The identity of the code: everything but name and comment.
-Hash128 key(const Source& s);
+Hash128 key(const TritonSource& s);
 
-Source emit(const loops::Kernel& k, const Gpu& gpu);
-Source emit(const loops::Product& p, const Gpu& gpu);
+TritonSource emit(const loops::Kernel& k, const Gpu& gpu);
+TritonSource emit(const loops::Product& p, const Gpu& gpu);
 // Tiles worth measuring for a product of this shape.
 std::vector<loops::ProductTile> tiles_for(const loops::Product& p);
 

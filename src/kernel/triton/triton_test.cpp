@@ -25,7 +25,7 @@ std::string render(const std::string& kernel) {
   try {
     const loops::Kernel k = loops::parse(kernel);
     loops::verify(k);
-    const Source s = emit(k, Gpu{});
+    const TritonSource s = emit(k, Gpu{});
     std::string signature;
     for (const std::string& t : s.signature) signature += " " + t;
     return "grid " + s.launch.grid[0].str() + ", " + std::to_string(s.warps) + " warps" +
@@ -147,9 +147,9 @@ TEST(Triton, ExactKernelsApproximateNothing) {
 
 TEST(Triton, TheKeyIsTheCodeAndNotItsName) {
   loops::Kernel k = loops::parse(row_kernel(100, 50, "inner"));
-  const Source a = emit(k, Gpu{});
+  const TritonSource a = emit(k, Gpu{});
   k.label = "sum model.py:3";
-  const Source b = emit(k, Gpu{});
+  const TritonSource b = emit(k, Gpu{});
   EXPECT_NE(a.name, b.name);
   EXPECT_EQ(key(a), key(b));
   EXPECT_NE(key(a), key(emit(loops::parse(row_kernel(100, 51, "inner")), Gpu{})));

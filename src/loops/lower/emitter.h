@@ -1,9 +1,9 @@
 // Define-by-run: builds the body of one stage by asking values for their elements.
 //
 // read(v, at) gives element `at` of value v as an instruction. A value that is realised (in memory, an accumulator,
-// scratch) is fetched from its Source; any other value is computed in place by its prim's lowering (see lower.h), which
-// reads the prim's operands in turn. So pointwise chains and views compose into one body, and equal subexpressions meet
-// in one instruction: instructions are numbered by content.
+// scratch) is fetched from its RealisedValues; any other value is computed in place by its prim's lowering (see
+// lower.h), which reads the prim's operands in turn. So pointwise chains and views compose into one body, and equal
+// subexpressions meet in one instruction: instructions are numbered by content.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -31,8 +31,8 @@ struct Producers {
 
 class Emitter;
 // Realised values. nullopt: compute the value in place.
-struct Source {
-  virtual ~Source() = default;
+struct RealisedValues {
+  virtual ~RealisedValues() = default;
   virtual std::optional<Id> fetch(Emitter& e, ValueId v, const Index& at) = 0;
 };
 
@@ -41,7 +41,7 @@ inline DType compute_dtype(DType d) { return is_narrow_float(d) ? DType::kF32 : 
 class Emitter {
  public:
   // Messages of index checks are appended to `errors`; instructions to `body`.
-  Emitter(const graph::Graph& g, const Producers& producers, Source& source, std::vector<Instr>& body,
+  Emitter(const graph::Graph& g, const Producers& producers, RealisedValues& source, std::vector<Instr>& body,
           std::vector<std::string>& errors)
       : graph_(g), producers_(producers), source_(source), body_(body), errors_(errors) {}
 
@@ -89,7 +89,7 @@ class Emitter {
   };
   const graph::Graph& graph_;
   const Producers& producers_;
-  Source& source_;
+  RealisedValues& source_;
   std::vector<Instr>& body_;
   std::vector<std::string>& errors_;
   std::unordered_map<Instr, Id, Hash> numbering_;

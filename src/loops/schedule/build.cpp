@@ -21,7 +21,7 @@ constexpr int64_t kLargestScratch =
     1 << 14;                    // elements: 64 KB of f32, about half of a first-level cache and its neighbour
 constexpr int64_t kHeavy = 10;  // scalar operations that are worth a scratch store and load
 
-Reduce reduce_kind(const ops::Op* op) {
+Reduce reduce_kind(const ops::Operator* op) {
   switch (op->prim) {
     case Prim::sum:
     case Prim::cumsum:
@@ -51,9 +51,9 @@ Reduce reduce_kind(const ops::Op* op) {
 // For what is decided by cost.
 double typical_stride(sym::Expr coefficient) { return static_cast<double>(std::abs(coefficient.hint())); }
 
-class KernelBuilder : public Source {
+class KernelBuilder : public RealisedValues {
  public:
-  KernelBuilder(Program& p, const Group& g, const BuildOptions& options) : p_(p), g_(g), gpu_(options.gpu) {}
+  KernelBuilder(LoopProgram& p, const Group& g, const BuildOptions& options) : p_(p), g_(g), gpu_(options.gpu) {}
 
   Built run() {
     for (int32_t i : g_.nodes)
@@ -510,7 +510,7 @@ class KernelBuilder : public Source {
     k.cost = std::max<int64_t>(1, static_cast<int64_t>(cost));
   }
 
-  Program& p_;
+  LoopProgram& p_;
   const Group& g_;
   bool gpu_;
   Built built_;
@@ -530,7 +530,7 @@ class KernelBuilder : public Source {
 
 }  // namespace
 
-Built build(Program& program, const Group& group, const BuildOptions& options) {
+Built build(LoopProgram& program, const Group& group, const BuildOptions& options) {
   return KernelBuilder(program, group, options).run();
 }
 

@@ -15,7 +15,7 @@ struct Built {
 struct BuildOptions {
   bool gpu = false;  // scratch lives in registers: only what is read where it was written
 };
-Built build(Program& program, const Group& group, const BuildOptions& options = {});
+Built build(LoopProgram& program, const Group& group, const BuildOptions& options = {});
 // The longest row that a GPU program keeps in registers.
 constexpr int64_t kRegisterRow = 8192;
 

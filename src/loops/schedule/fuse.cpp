@@ -86,7 +86,7 @@ void apply(LoopNode& node, const Map& map) {
 // One attempt to bring a node into a group. Works on copies; commit() writes them back.
 class Match {
  public:
-  Match(Program& p, const Group& group, const LoopNode& node) : p_(p), vars_(group.vars), node_(node) {}
+  Match(LoopProgram& p, const Group& group, const LoopNode& node) : p_(p), vars_(group.vars), node_(node) {}
 
   // Learns from `theirs` (over group variables) and `mine` (over the node's) addressing one buffer.
   void learn(sym::Expr theirs, sym::Expr mine) {
@@ -228,7 +228,7 @@ class Match {
     return {hi, lo};
   }
 
-  Program& p_;
+  LoopProgram& p_;
   std::vector<GroupVar> vars_;
   const LoopNode& node_;
   Map link_;         // node variable -> group variable
@@ -242,7 +242,7 @@ bool has_inner(const std::vector<GroupVar>& vars) {
 
 class Fuser {
  public:
-  Fuser(Program& p, const ScheduleOptions& options) : p_(p), options_(options) {}
+  Fuser(LoopProgram& p, const ScheduleOptions& options) : p_(p), options_(options) {}
 
   Fused run() {
     group_of_.assign(p_.nodes.size(), -1);
@@ -608,7 +608,7 @@ class Fuser {
     return result;
   }
 
-  Program& p_;
+  LoopProgram& p_;
   const ScheduleOptions& options_;
   std::vector<Group> groups_;
   std::vector<UnitState> units_;
@@ -652,9 +652,9 @@ Dependence dependence_of(const Group& g, const LoopNode& producer, const Access&
   return Dependence::kSameRow;
 }
 
-Fused fuse(Program& program, const ScheduleOptions& options) { return Fuser(program, options).run(); }
+Fused fuse(LoopProgram& program, const ScheduleOptions& options) { return Fuser(program, options).run(); }
 
-std::string print(const Fused& f, const Program& p) {
+std::string print(const Fused& f, const LoopProgram& p) {
   std::string out;
   for (const Unit& u : f.order) {
     if (u.node >= 0) {

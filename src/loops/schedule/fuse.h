@@ -36,7 +36,7 @@ struct Fused {
 };
 
 // Sets LoopNode::stored.
-Fused fuse(Program& program, const ScheduleOptions& options);
+Fused fuse(LoopProgram& program, const ScheduleOptions& options);
 
 // How a read of one member depends on what another member of its group wrote.
 enum class Dependence : uint8_t {
@@ -46,6 +46,6 @@ enum class Dependence : uint8_t {
 };
 Dependence dependence_of(const Group& g, const LoopNode& producer, const Access& read);
 
-std::string print(const Fused& f, const Program& p);
+std::string print(const Fused& f, const LoopProgram& p);
 
 }  // namespace flashover::loops

@@ -15,7 +15,7 @@ namespace {
 
 using graph::Node;
 
-bool is_view(const ops::Op* op) { return op->is_prim() && op->kind == ops::OpKind::kView; }
+bool is_view(const ops::Operator* op) { return op->is_prim() && op->kind == ops::OpKind::kView; }
 
 // Elements; of sizes that are symbols a typical number, for what is decided by cost. 0 where there are none for sure.
 int64_t count(const TensorType& t) {
@@ -45,7 +45,7 @@ class LoopNodeBuilder {
  public:
   explicit LoopNodeBuilder(const graph::Graph& g) : p_(g), g_(g) {}
 
-  Program run() {
+  LoopProgram run() {
     p_.facts.resize(g_.values.size());
     p_.memory.resize(g_.values.size());
     p_.views.resize(g_.values.size());
@@ -67,7 +67,7 @@ class LoopNodeBuilder {
   }
 
  private:
-  Facts& fact(ValueId v) { return p_.facts[v]; }
+  ValueFacts& fact(ValueId v) { return p_.facts[v]; }
   const TensorType& type(ValueId v) const { return g_.values[v].type; }
 
   void realise(ValueId v, bool keep_strides) {
@@ -142,7 +142,7 @@ class LoopNodeBuilder {
     for (size_t i = 0; i < sizes.size(); ++i)
       at.push_back(sizes[i].is_const(1) ? sym::Expr(0) : loop_var('v', static_cast<int>(i), sizes[i]));
     // Only views lie between v and base, so the body is the one load of base.
-    struct BaseSource : Source {
+    struct BaseSource : RealisedValues {
       ValueId base;
       Index found;
       std::optional<Id> fetch(Emitter& e, ValueId v, const Index& at) override {
@@ -393,9 +393,9 @@ class LoopNodeBuilder {
   }
 
   // ---- nodes
-  struct AnalysisSource : Source {
-    const Program& p;
-    explicit AnalysisSource(const Program& program) : p(program) {}
+  struct AnalysisSource : RealisedValues {
+    const LoopProgram& p;
+    explicit AnalysisSource(const LoopProgram& program) : p(program) {}
     std::optional<Id> fetch(Emitter& e, ValueId v, const Index& at) override {
       if (!p.facts[v].realised) return std::nullopt;
       return e.load(v, p.memory[v].dtype, flatten(at, p.memory[v].strides));
@@ -628,7 +628,7 @@ class LoopNodeBuilder {
     analyse(loop_node);
   }
 
-  Program p_;
+  LoopProgram p_;
   const graph::Graph& g_;
   std::vector<int64_t> numel_;
   std::vector<double> cost_;
@@ -655,9 +655,9 @@ sym::Expr replace(sym::Expr e, const std::vector<std::pair<sym::Expr, sym::Expr>
   });
 }
 
-Program make_loop_nodes(const graph::Graph& expanded) { return LoopNodeBuilder(expanded).run(); }
+LoopProgram make_loop_nodes(const graph::Graph& expanded) { return LoopNodeBuilder(expanded).run(); }
 
-std::string print(const Program& p) {
+std::string print(const LoopProgram& p) {
   static const char* const kKinds[] = {"map", "reduce", "scan", "scatter"};
   std::string out;
   for (size_t i = 0; i < p.nodes.size(); ++i) {

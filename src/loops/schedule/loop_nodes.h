@@ -42,7 +42,7 @@ struct LoopNode {
   bool stored = false;   // set by the fuser: something outside of the group reads the memory
 };
 
-struct Facts {  // of a value
+struct ValueFacts {  // of a value
   bool used = false;
   bool realised = false;  // in memory or an accumulator: input, extern result, node
   bool required = false;  // must be in memory: output, mutation, extern operand
@@ -62,21 +62,21 @@ struct Strided {
   sym::Expr offset;
 };
 
-struct Program {
+struct LoopProgram {
   const graph::Graph& graph;
   Producers producers;
-  std::vector<Facts> facts;           // by ValueId
+  std::vector<ValueFacts> facts;      // by ValueId
   std::vector<TensorType> memory;     // by ValueId: geometry of realised values, offset 0
   std::vector<Strided> views;         // by ValueId: base != kNoValue for values that externs take as views
   std::vector<LoopNode> nodes;        // in graph order
   std::vector<int32_t> extern_nodes;  // in graph order
   int next_var = 0;                   // numbers temporary loop variables
 
-  explicit Program(const graph::Graph& g) : graph(g), producers(g) {}
+  explicit LoopProgram(const graph::Graph& g) : graph(g), producers(g) {}
   sym::Expr fresh(sym::Expr extent) { return loop_var('x', next_var++, extent); }
 };
 
-Program make_loop_nodes(const graph::Graph& expanded);
+LoopProgram make_loop_nodes(const graph::Graph& expanded);
 
 using sym::extent_of;  // a loop variable's
 // What cost models take a loop to be long: the extent where it is a number, else a number that is the same for all.
@@ -87,6 +87,6 @@ inline double typical_extent(sym::Expr var) {
 bool divides(sym::Expr k, sym::Expr n);  // n is a multiple of k, for sure
 bool only_sizes(sym::Expr e);            // no loop variables: a constant, or an expression over size symbols
 sym::Expr replace(sym::Expr e, const std::vector<std::pair<sym::Expr, sym::Expr>>& map);
-std::string print(const Program& p);
+std::string print(const LoopProgram& p);
 
 }  // namespace flashover::loops

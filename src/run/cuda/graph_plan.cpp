@@ -52,7 +52,7 @@ void look_at_operators(const Program& p, GraphPlan& g) {
       continue;
     }
     if (s.kind == StepKind::kCall) {
-      const Call& c = *p.calls[p.instructions[n].call];
+      const ExternCall& c = *p.calls[p.instructions[n].call];
       if (c.op->handle.hasTag(at::Tag::cudagraph_unsafe)) g.apart.try_emplace(n, s.op + " is not made for them");
       g.draws = g.draws || (ops::find(s.op)->nondeterministic && !draws_nothing(c));
     }

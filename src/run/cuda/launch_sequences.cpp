@@ -42,7 +42,7 @@ std::vector<LaunchSequence> find_launch_sequences(const Program& p) {
   return found;
 }
 
-KernelNodeParams node_params(const Launch& l, Frame& frame) {
+KernelNodeParams node_params(const Launch& l, CallFrame& frame) {
   return {.function = l.function,
           .grid = {l.grid[0], l.grid[1], l.grid[2]},
           .block = {l.threads, 1, 1},
@@ -54,7 +54,7 @@ KernelNodeParams node_params(const Launch& l, Frame& frame) {
 }
 
 bool LaunchSequences::run(size_t number, Run& run) {
-  Frame& frame = run.frame;
+  CallFrame& frame = run.frame;
   const LaunchSequence& s = program_.sequences[number];
   const std::vector<Instruction>& instructions = program_.instructions;
   for (size_t i = s.first; i < s.end; ++i) {
@@ -83,7 +83,7 @@ bool LaunchSequences::run(size_t number, Run& run) {
 }
 
 // Of a fresh graph the nodes are right, and it is only noted what they have.
-bool LaunchSequences::set_changed(const LaunchSequence& s, KernelGraph& graph, bool fresh, Frame& frame) const {
+bool LaunchSequences::set_changed(const LaunchSequence& s, KernelGraph& graph, bool fresh, CallFrame& frame) const {
   size_t kernel = 0;
   for (size_t i = s.first; i < s.end; ++i) {
     const Instruction& in = program_.instructions[i];

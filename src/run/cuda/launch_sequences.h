@@ -20,7 +20,7 @@ namespace flashover::run::cuda {
 std::vector<LaunchSequence> find_launch_sequences(const Program& p);
 
 // A launch as graphs' nodes take it, with the parameters of a frame.
-KernelNodeParams node_params(const Launch& l, Frame& frame);
+KernelNodeParams node_params(const Launch& l, CallFrame& frame);
 
 class LaunchSequences {
  public:
@@ -30,7 +30,7 @@ class LaunchSequences {
 
  private:
   bool give_up();
-  bool set_changed(const LaunchSequence& s, KernelGraph& graph, bool fresh, Frame& frame) const;
+  bool set_changed(const LaunchSequence& s, KernelGraph& graph, bool fresh, CallFrame& frame) const;
 
   const Program& program_;
   std::atomic<bool> usable_;  // cleared by a call of any thread

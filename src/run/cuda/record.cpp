@@ -53,7 +53,7 @@ void drop(void* object) {  // perhaps while this thread records another graph
 
 }  // namespace
 
-struct Capture::State {
+struct StreamCapture::State {
   std::shared_ptr<void> pool;
   void* graph = nullptr;
   std::optional<c10::StreamGuard> guard;
@@ -61,7 +61,7 @@ struct Capture::State {
   State(c10::Stream user, c10::Stream side) : user(user), side(side) {}
 };
 
-Capture::Capture(int device, bool own_memory) {
+StreamCapture::StreamCapture(int device, bool own_memory) {
   const c10::Stream user = torch_stream(device);
   Shared& shared = shared_by_graphs_of(user);
   state_ = std::make_unique<State>(user, shared.side);
@@ -76,13 +76,13 @@ Capture::Capture(int device, bool own_memory) {
   state_->graph = capture_hooks.begin(state_->pool.get());
 }
 
-Capture::~Capture() {
+StreamCapture::~StreamCapture() {
   if (!state_->graph) return;
   capture_hooks.abandon(state_->graph);
   drop(state_->graph);
 }
 
-GraphExec Capture::finish(std::shared_ptr<void>& graph) {
+GraphExec StreamCapture::finish(std::shared_ptr<void>& graph) {
   const GraphExec exec = capture_hooks.end(state_->graph);
   graph = std::shared_ptr<void>(std::exchange(state_->graph, nullptr), [pool = state_->pool](void* g) { drop(g); });
   wait(state_->user, state_->side);  // torch sets up its random generator for graphs on the stream that records

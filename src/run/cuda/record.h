@@ -26,11 +26,11 @@ extern CaptureHooks capture_hooks;
 // operators allocate. So what a graph's operators made is lost when another one replays, even if it is held as a
 // tensor: that one may have been recorded when the memory was free. Only a graph with `own_memory` keeps what is held:
 // nothing was recorded into its memory before.
-class Capture {
+class StreamCapture {
  public:
-  Capture(int device, bool own_memory);
-  ~Capture();
-  Capture(const Capture&) = delete;
+  StreamCapture(int device, bool own_memory);
+  ~StreamCapture();
+  StreamCapture(const StreamCapture&) = delete;
   Stream stream() const { return stream_; }
   GraphExec finish(std::shared_ptr<void>& graph);  // `graph` keeps the memory that the graph uses
 

@@ -79,14 +79,14 @@ void capture_steps(const Program& p, const GraphPlan& g, Recording& r, c10::Tens
   allocate_outputs(p, made);
   std::vector<Node> nodes;
   {
-    Capture capture(p.device, g.any_pool_outputs);
+    StreamCapture capture(p.device, g.any_pool_outputs);
     Run run{.program = p,
             .frame = *r.frame,
             .inputs = inputs,
             .outputs = &made,
             .stream = capture.stream(),
             .nodes = &nodes,
-            .scope = Scope::kDevice,
+            .scope = WalkScope::kDevice,
             .host_steps = &g.host_steps};
     rebase_arena(p, *r.frame, r.arena->get());
     patch_inputs(*r.frame, inputs, p.input_patches);
@@ -148,7 +148,7 @@ void run_host_steps(const Program& p, const GraphPlan& g, Recording& r, c10::Ten
           .outputs = &outputs,
           .stream = r.stream,
           .stale = &r.stale,
-          .scope = Scope::kHost,
+          .scope = WalkScope::kHost,
           .host_steps = &g.host_steps};
   walk(p.instructions, run);
   for (const LateOutput& o : p.late_outputs)

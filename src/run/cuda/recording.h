@@ -26,7 +26,7 @@ struct Recording {
   std::shared_ptr<void> graph;
   GraphExec exec = nullptr;
   Stream stream = nullptr;
-  std::unique_ptr<Frame> frame;  // the parameters that the graph's kernels have now
+  std::unique_ptr<CallFrame> frame;  // the parameters that the graph's kernels have now
   std::shared_ptr<CallMemory> arena, scratch;
   std::shared_ptr<const Frozen> frozen;
   std::vector<Node> nodes;          // by launch
